@@ -1,0 +1,131 @@
+/*
+ * HTTP/1.1 heads and body framing, for both sides of the router.
+ *
+ * A head is parsed only when it is complete, from one contiguous piece of memory.  The raw bytes are
+ * looked at first (bare LF, folded lines, blanks before the colon, ...: what http-parser 2.9.4 lets
+ * through and what lets a peer smuggle a second message), then http-parser reads them.  The table of
+ * refusals stands in http.c.  Body framing is decoded here by hand: the raw look at chunk-size lines
+ * and trailers has to follow the framing anyway, so it is the decoder.
+ *
+ * Ownership: nothing is allocated; spans point into the caller's buffer and live as long as it does.
+ * Source of the rules: RFC 9110, RFC 9112.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define HTTP_MAX_HEADERS 100 /* field lines a head may have; more is HTTP_E_TOO_MANY (431) */
+
+enum http_kind { HTTP_KIND_REQUEST, HTTP_KIND_RESPONSE };
+
+/* Why bytes were refused; always negative so that it fits a parser's return value. */
+enum http_error {
+	HTTP_E_SYNTAX = -1,	  /* not HTTP, or a form we refuse: 400 */
+	HTTP_E_VERSION = -2,	  /* not HTTP/1.0 or 1.1: 505 */
+	HTTP_E_TOO_MANY = -3,	  /* too many header fields: 431 */
+	HTTP_E_HOST = -4,	  /* no Host, or two, on 1.1: 400 */
+	HTTP_E_FRAMING = -5,	  /* Content-Length and Transfer-Encoding at odds: 400 */
+	HTTP_E_CODING = -6,	  /* transfer coding other than chunked: 501 */
+	HTTP_E_CHUNK = -7,	  /* malformed chunk-size line or trailer: 400 */
+	HTTP_E_TOO_LARGE = -8,	  /* a chunk size or Content-Length above 2^63-1: 413 */
+};
+
+/* One English phrase for the log and the error body; never NULL. */
+const char *http_error_text(int err);
+
+/* Methods the router tells apart; everything else parses and is HTTP_M_OTHER. */
+enum http_method { HTTP_M_OTHER, HTTP_M_GET, HTTP_M_HEAD, HTTP_M_POST, HTTP_M_PUT, HTTP_M_DELETE, HTTP_M_OPTIONS };
+
+struct span {
+	const char *p;
+	size_t n;
+};
+
+struct http_header {
+	struct span name;
+	struct span value; /* without surrounding blanks */
+	bool hop;	   /* hop-by-hop: Connection and what it lists, Keep-Alive, Proxy-*, TE, Trailer,
+			      Transfer-Encoding, Upgrade; never forwarded */
+};
+
+enum http_framing { HTTP_BODY_NONE, HTTP_BODY_LENGTH, HTTP_BODY_CHUNKED, HTTP_BODY_UNTIL_CLOSE };
+
+struct http_head {
+	enum http_method method; /* requests */
+	struct span method_text; /* requests */
+	struct span target;	 /* requests: as sent */
+	struct span path;	 /* requests: target without query; of an absolute-form target its path */
+	struct span query;	 /* requests: after '?', or n = 0 */
+	int status;		 /* responses */
+	int minor;		 /* HTTP/1.minor: 0 or 1 */
+	bool keep_alive;	 /* the connection may carry another message after this one */
+	bool expect_continue;	 /* requests: Expect: 100-continue */
+	enum http_framing framing;
+	uint64_t content_length; /* valid with HTTP_BODY_LENGTH */
+	size_t nheaders;
+	struct http_header headers[HTTP_MAX_HEADERS];
+};
+
+/*
+ * Finds the end of a head in buf[0..len).  `from` is where an earlier call on the same, shorter
+ * buffer stopped (0 at first); it is moved on, so that a head that comes byte by byte is looked at
+ * once.  Returns the head's length including the empty line, 0 if it is not complete yet, or
+ * HTTP_E_SYNTAX as soon as a bare LF or a control byte shows that it never will be right.
+ * Empty lines before a request line are the caller's to skip (http_skip_blank).
+ */
+ssize_t http_head_end(const char *buf, size_t len, size_t *from);
+
+/* Number of leading CRLF bytes (RFC 9112 2.2 asks servers to ignore them), at most `len`. */
+size_t http_skip_blank(const char *buf, size_t len);
+
+/*
+ * Parses one complete head of `len` bytes (as http_head_end() measured it).
+ * `head_request`: for responses, the request was a HEAD (no body whatever the head says).
+ * Returns 0 or an http_error; *h is undefined after an error.
+ */
+int http_head_parse(struct http_head *h, enum http_kind kind, const char *buf, size_t len, bool head_request);
+
+/* First header with this (lower-case) name, or NULL. */
+const struct http_header *http_header(const struct http_head *h, const char *name);
+
+/* Case-insensitive comparison of a span with a NUL-terminated lower-case word. */
+bool span_is(struct span s, const char *lower);
+/* Exact comparison. */
+bool span_eq(struct span s, const char *text);
+
+/*
+ * Body framing as a small machine: feed it what was read, take payload pieces out.
+ */
+struct http_body {
+	enum http_framing framing;
+	uint8_t state;	     /* where in the chunk grammar; private to http.c */
+	bool done;	     /* the message's last byte has been consumed */
+	uint16_t line_bytes; /* length so far of the current chunk-size line or trailer section */
+	uint64_t left;	     /* payload bytes to come in this chunk or message */
+};
+
+/* `done` is set at once where there is no body. */
+void http_body_init(struct http_body *b, enum http_framing framing, uint64_t content_length);
+
+/*
+ * Consumes from in[0..n) up to and including one contiguous piece of payload, which it hands out as
+ * *ret_data (n = 0 where only framing was consumed).  Call it again with what is left until the
+ * input is used up or b->done.  Returns bytes consumed (> 0 unless n == 0 or done), or an http_error.
+ * A body that ends by close is never done: the caller sees the close.
+ */
+ssize_t http_body_next(struct http_body *b, const char *in, size_t n, struct span *ret_data);
+
+/*
+ * A URL as configured for an endpoint: http://host[:port][/prefix].  Host names, IPv4 and bracketed
+ * IPv6 literals.  Returns 0 or -EINVAL with *ret_why one English phrase (static).
+ * host comes without brackets; prefix without trailing slash ("" if none); port 80 if absent.
+ */
+struct http_url {
+	char host[256];
+	uint16_t port;
+	bool ipv6; /* host is an IPv6 literal */
+	char prefix[128];
+};
+int http_url_parse(const char *text, struct http_url *ret, const char **ret_why);

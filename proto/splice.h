@@ -1,0 +1,113 @@
+/*
+ * Editing JSON in place: one pass over a request body finds the members the router owns, checks the
+ * grammar of everything, and the legs' bodies are then the client's bytes with members cut out,
+ * replaced or added.  Nothing is re-serialised: big integers, 1e400, escapes, key order and the
+ * client's own duplicate keys reach the engine as they were sent.
+ *
+ * Ownership: nothing is allocated; a scan points into the caller's text.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define SPLICE_MAX_OWNED 64	/* occurrences of owned members in one body; more is refused */
+#define SPLICE_MAX_DEPTH 128	/* nesting; deeper is refused (json-c's own limit is 32, simdjson's 1024) */
+#define SPLICE_MAX_SEGMENTS (3 * SPLICE_MAX_OWNED + 4)
+
+/*
+ * Members the router looks at, replaces or strips.  Keys are compared after undoing escapes, since
+ * "max\u005ftokens" names the same member to an engine.
+ */
+enum splice_key {
+	/* looked at */
+	SK_MODEL, SK_STREAM, SK_MESSAGES, SK_PROMPT, SK_N,
+	/* limits of the prefill leg (protocols.md 1.6) */
+	SK_MAX_TOKENS, SK_MAX_COMPLETION_TOKENS, SK_MIN_TOKENS, SK_STREAM_OPTIONS,
+	/* choose a peer or a request: never pass from a client (protocols.md 10.1) */
+	SK_KV_TRANSFER_PARAMS, SK_DISAGG_PREFILL_RESP, SK_DISAGG_SPEC, SK_BOOTSTRAP_HOST, SK_BOOTSTRAP_PORT,
+	SK_BOOTSTRAP_ROOM, SK_ROUTED_DP_RANK, SK_DISAGG_PREFILL_DP_RANK, SK_DATA_PARALLEL_RANK,
+	SK_REQUEST_ID, SK_RID,
+	SK_N_KEYS
+};
+
+/* The member's name as it stands on the wire. */
+const char *splice_key_name(enum splice_key k);
+
+enum splice_type { ST_NULL, ST_FALSE, ST_TRUE, ST_NUMBER, ST_STRING, ST_ARRAY, ST_OBJECT };
+
+struct splice_member {
+	enum splice_key key;
+	enum splice_type type;
+	uint32_t index;	  /* ordinal among all top-level members: tells which owned ones are neighbours */
+	size_t start;	  /* offset of the key's opening quote */
+	size_t val, end;  /* value is text[val..end) */
+	size_t comma;	  /* offset of the comma that precedes this member, or 0 for the first */
+	size_t next;	  /* offset of the next member's opening quote, or 0 for the last */
+};
+
+struct splice {
+	const char *text;
+	size_t len;
+	size_t nmembers;	/* all top-level members, owned or not */
+	size_t open, close;	/* offsets of the outer braces */
+	size_t nowned;
+	struct splice_member owned[SPLICE_MAX_OWNED];
+	uint64_t prompt_chars;	/* code points of the prompt: string `prompt`, strings inside a prompt list,
+				   every `content` string and text part of `messages`; estimates the prompt's size */
+	uint64_t prompt_items;	/* numbers in a token-id prompt */
+};
+
+/*
+ * Scans one JSON object (RFC 8259 grammar, blanks around it allowed; UTF-8 is checked; a lone escaped
+ * surrogate is let through, as Python's json does).  Bodies up to 2^32-2 bytes.
+ * Returns 0, or -1 with *ret_why one English phrase (static) and *ret_at the byte offset.
+ */
+int splice_scan(struct splice *s, const char *text, size_t len, const char **ret_why, size_t *ret_at);
+
+/* Last occurrence of an owned member (engines take the last of duplicates), or NULL. */
+const struct splice_member *splice_find(const struct splice *s, enum splice_key k);
+
+/*
+ * Undoes the escapes of a string member into buf (NUL-terminated).  Returns its length, or -1 if it
+ * is no string, does not fit, or holds a NUL.
+ */
+long splice_string(const struct splice *s, const struct splice_member *m, char *buf, size_t size);
+
+/*
+ * What a leg's body does with owned members.  SE_KEEP is 0, so a zeroed edit changes nothing.
+ * SE_SET with an absent member adds it at the end; with duplicates it replaces the first and cuts the
+ * others.  SE_LOWER replaces it only if the client sent it.  SE_CUT removes every occurrence.
+ */
+enum splice_op { SE_KEEP, SE_CUT, SE_SET, SE_LOWER };
+
+struct splice_edit {
+	struct {
+		enum splice_op op;
+		const char *value; /* raw JSON, must outlive the segments */
+		size_t len;
+	} on[SK_N_KEYS];
+};
+
+struct splice_seg {
+	const char *p;
+	size_t n;
+};
+
+/*
+ * Lays the edited body out as segments of the original text, of the edit's values, and of static
+ * bytes.  Returns the number of segments (at most SPLICE_MAX_SEGMENTS), total bytes in *ret_total.
+ */
+size_t splice_layout(const struct splice *s, const struct splice_edit *e, struct splice_seg *segs, size_t *ret_total);
+
+/*
+ * Raw span of one top-level member of any JSON object, by its literal name: for answers, where
+ * kv_transfer_params is passed on untyped.  Checks the grammar of the whole text.
+ * Returns 1 and *ret_value, 0 if absent, -1 if the text is not a JSON object.
+ */
+int splice_member_raw(const char *text, size_t len, const char *name, struct splice_seg *ret_value);
+
+/* Writes a JSON string, quotes included, escaping what must be; clips at `max` input bytes without
+ * cutting a UTF-8 sequence; bad UTF-8 becomes U+FFFD.  Returns bytes written (excl. NUL), buf is
+ * always terminated; -1 if `size` is too small. */
+long json_quote(char *buf, size_t size, const char *text, size_t len, size_t max);

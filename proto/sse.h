@@ -1,0 +1,34 @@
+/*
+ * Server-sent events: finds where events end in a stream that is passed through, and what the last
+ * ones said.  Knows "\n\n", "\r\n\r\n" and "\r\r", comments, several events per read, and events cut anywhere.
+ *
+ * Nothing is allocated and nothing is kept but a few bytes of state.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct sse {
+	uint64_t events; /* events with at least one data line */
+	bool done;	 /* an event whose data is exactly [DONE] has ended */
+	bool error;	 /* an event whose data starts with {"error" or {"object":"error" (blanks allowed) has ended */
+	/* private to sse.c */
+	uint8_t state;
+	uint8_t matched;
+	uint8_t flags;
+	uint8_t probe_len;
+	char probe[32];
+};
+
+void sse_init(struct sse *s);
+
+/*
+ * Takes the next n payload bytes.  Returns the offset in p just behind the last event (or comment
+ * block) that ended in this piece, or 0 if none did: p[0..ret) completes events, p[ret..n) is the
+ * start of one.
+ */
+size_t sse_feed(struct sse *s, const char *p, size_t n);
+
+/* True when the bytes fed so far end at an event boundary (nothing half-said). */
+bool sse_at_boundary(const struct sse *s);
