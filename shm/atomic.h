@@ -1,0 +1,44 @@
+/*
+ * The one door to liburcu's primitives.  In a TSan build the same names stand for C11 atomics, since
+ * TSan takes the volatile accesses and inline assembly of liburcu 0.13 for races.
+ *
+ * Only shm/ includes this; memory orders are spelled nowhere else.
+ */
+#pragma once
+#include <stdint.h>
+
+#ifdef PDROUTER_TSAN
+#define shm_load(p) __atomic_load_n((p), __ATOMIC_RELAXED)
+#define shm_store(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
+#define shm_load_acquire(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
+#define shm_store_release(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
+#define shm_xchg(p, v) __atomic_exchange_n((p), (v), __ATOMIC_SEQ_CST)
+#define shm_or(p, v) ((void)__atomic_fetch_or((p), (v), __ATOMIC_SEQ_CST))
+#define shm_mb() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+#define shm_deref(p) __atomic_load_n(&(p), __ATOMIC_ACQUIRE)
+#define shm_assign(p, v) __atomic_store_n(&(p), (v), __ATOMIC_RELEASE)
+static inline uint64_t
+shm_cas(uint64_t *p, uint64_t old, uint64_t new)
+{
+	(void)__atomic_compare_exchange_n(p, &old, new, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+	return old;
+}
+#else
+#include <urcu/arch.h>
+#include <urcu/pointer.h>
+#include <urcu/uatomic.h>
+#define shm_load(p) CMM_LOAD_SHARED(*(p))
+#define shm_store(p, v) CMM_STORE_SHARED(*(p), (v))
+#define shm_load_acquire(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
+#define shm_store_release(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
+#define shm_xchg(p, v) uatomic_xchg((p), (v))
+#define shm_or(p, v) (cmm_smp_mb__before_uatomic_or(), uatomic_or((p), (v)), cmm_smp_mb__after_uatomic_or())
+#define shm_mb() cmm_smp_mb()
+#define shm_deref(p) rcu_dereference(p)
+#define shm_assign(p, v) rcu_assign_pointer((p), (v))
+static inline uint64_t
+shm_cas(uint64_t *p, uint64_t old, uint64_t new)
+{
+	return uatomic_cmpxchg(p, old, new); /* a full barrier; returns what stood there */
+}
+#endif

@@ -1,0 +1,99 @@
+/*
+ * The configuration as every process sees it: built whole by master/conf.c, never changed afterwards.
+ *
+ * Ownership: one `struct conf` owns everything it points to (conf_free); children inherit it over fork
+ * and only read it.  Pools and endpoints are here as configured; what workers choose from is the
+ * shared table (shm/table.h), which the master builds from these and from what it has learned.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shm/base/log.h"
+
+enum role { ROLE_PREFILL, ROLE_DECODE, ROLE_N };
+enum connector_kind { CONNECTOR_NIXL, CONNECTOR_ORCHESTRATED, CONNECTOR_N };
+enum policy_kind { POLICY_ROUND_ROBIN, POLICY_LEAST_LOADED, POLICY_N };
+enum engine_kind { ENGINE_VLLM, ENGINE_SGLANG, ENGINE_N };
+/* orchestrated: what of the prefill answer the decode leg carries (protocols.md 3.2) */
+enum handoff_kind { HANDOFF_KV_TRANSFER_PARAMS, HANDOFF_DISAGG_PREFILL_RESP, HANDOFF_N };
+/* who names the prefill engine to the decode engine: its own answer, or the host of its URL (2.2) */
+enum remote_host_kind { REMOTE_HOST_KEEP, REMOTE_HOST_PREFILL, REMOTE_HOST_N };
+
+/* The words used for them in configuration, log and metrics; never NULL for a valid value.  conf_names.c */
+const char *role_name(enum role r);
+const char *connector_name(enum connector_kind c);
+const char *policy_name(enum policy_kind p);
+
+struct conf_endpoint {
+	char *url;	/* as written; valid by http_url_parse() */
+	enum role role;
+	char *label;	/* from an endpoints_file or flags, or NULL */
+	uint32_t max_inflight; /* 0 = no limit */
+	int line;	/* where it stands in its file, for messages */
+};
+
+struct conf_timeouts { /* milliseconds */
+	uint64_t connect_ms; /* to an established connection */
+	uint64_t prefill_ms; /* from sending to the full answer of the prefill engine */
+	uint64_t decode_ms;  /* without a byte from the decode engine */
+};
+
+struct conf_pool {
+	char *name;
+	char **models; /* nmodels 0: learned from the engines' /v1/models */
+	size_t nmodels;
+	enum connector_kind connector;
+	enum policy_kind policy;
+	enum engine_kind engine;
+	enum handoff_kind handoff;	   /* orchestrated only */
+	enum remote_host_kind remote_host; /* orchestrated: prefill_host by default, nixl: keep */
+	struct conf_timeouts timeouts;
+	char *health_path;	/* default by engine: /health, /ready */
+	char *endpoints_file;	/* or NULL; its endpoints are already in the list below */
+	char **prefill_labels, **decode_labels; /* an endpoints_file's labels -> roles */
+	size_t nprefill_labels, ndecode_labels;
+	struct conf_endpoint *endpoints;
+	size_t nendpoints;
+	int line;
+};
+
+struct conf_listen {
+	char *text;	 /* as written */
+	char host[256];	 /* name, IPv4 or IPv6 literal without brackets; "" = any */
+	uint16_t port;
+};
+
+struct conf {
+	char *path; /* of the file, or NULL: from flags alone */
+	struct conf_listen *listen;
+	size_t nlisten;
+
+	/* what the shared memory is sized by: a change needs a restart */
+	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker;
+
+	/* what a worker is born with: a change starts a new generation */
+	uint32_t workers; /* `auto` already resolved */
+	uint64_t max_body, max_head; /* bytes */
+	uint32_t max_connections;    /* client connections per worker */
+	uint64_t client_head_ms;     /* from a head's first byte to its last */
+	uint64_t client_body_ms;     /* between two reads of a body */
+	uint64_t client_idle_ms;     /* keep-alive connection without a request */
+	uint64_t client_stall_ms;    /* a client that takes no byte of its answer */
+	uint64_t upstream_idle_ms;   /* idle engine connection; uvicorn closes at 5 s */
+	uint32_t upstream_max_idle;  /* idle connections kept per worker and endpoint */
+	uint64_t max_answer;	     /* bytes of a prefill answer that are read; more fails the leg */
+	enum log_format log_format;
+	enum log_level log_level;
+
+	/* what the master acts on: applied at once */
+	uint64_t stats_interval_ms, health_interval_ms, health_timeout_ms;
+	uint32_t rise, fall;
+	uint64_t drain_ms, stall_ms; /* stall_ms 0 = off */
+	char *control_socket;	     /* path, or NULL: none */
+	char *notices_listen;	     /* ZMQ address of the notifier's PULL socket, or NULL: no notifier */
+
+	struct conf_pool *pools;
+	size_t npools;
+};

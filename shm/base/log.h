@@ -1,0 +1,49 @@
+/*
+ * Log lines to stderr: "<N>msg key=value ..." with journald's level prefix when stderr is the journal
+ * ($JOURNAL_STREAM), without it on a terminal or file; or one JSON object a line (log_format: json).
+ *
+ * A line is one write(2) of at most 4 KiB, so lines of several processes never mix; longer ones are
+ * clipped.  Text from outside is quoted and escaped, and clipped to 256 bytes a field.
+ * Libraries (shm/, proto/) do not log.
+ */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+enum log_level { LOG_L_ERROR, LOG_L_WARN, LOG_L_INFO, LOG_L_DEBUG };
+enum log_format { LOG_F_KV, LOG_F_JSON };
+
+struct log_field {
+	const char *key;
+	enum { LOG_T_STR, LOG_T_UINT, LOG_T_INT, LOG_T_MS } type;
+	union {
+		const char *s; /* NULL prints as "-" */
+		uint64_t u;
+		int64_t i;
+	} v;
+};
+
+#define LOG_S(k, val) ((struct log_field){ .key = (k), .type = LOG_T_STR, .v.s = (val) })
+#define LOG_U(k, val) ((struct log_field){ .key = (k), .type = LOG_T_UINT, .v.u = (uint64_t)(val) })
+#define LOG_I(k, val) ((struct log_field){ .key = (k), .type = LOG_T_INT, .v.i = (int64_t)(val) })
+/* microseconds in, printed as milliseconds with one decimal */
+#define LOG_MS(k, us) ((struct log_field){ .key = (k), .type = LOG_T_MS, .v.u = (uint64_t)(us) })
+
+/* `process` ("master", "worker", "notifier") and its slot stand in every line after this call. */
+void log_init(const char *process, uint32_t slot);
+void log_setup(enum log_level level, enum log_format format);
+/* True if a line of this level would be written: guards work done only for a debug line. */
+int log_enabled(enum log_level level);
+void log_write(enum log_level level, const char *msg, const struct log_field *fields, size_t n);
+
+#define LOG_AT(level, msg, ...)                                                                         \
+	log_write(level, msg, (const struct log_field[]){ __VA_ARGS__ },                               \
+		sizeof((const struct log_field[]){ __VA_ARGS__ }) / sizeof(struct log_field))
+#define log_error(msg, ...) LOG_AT(LOG_L_ERROR, msg, __VA_ARGS__)
+#define log_warn(msg, ...) LOG_AT(LOG_L_WARN, msg, __VA_ARGS__)
+#define log_info(msg, ...) LOG_AT(LOG_L_INFO, msg, __VA_ARGS__)
+#define log_debug(msg, ...)                                                                             \
+	do {                                                                                            \
+		if (log_enabled(LOG_L_DEBUG))                                                           \
+			LOG_AT(LOG_L_DEBUG, msg, __VA_ARGS__);                                          \
+	} while (0)

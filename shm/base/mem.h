@@ -1,0 +1,15 @@
+/*
+ * Small objects of our own: out of memory aborts (a worker is disposable, the master restarts it).
+ * Sizes a client controls are bounded by a configured limit first.
+ */
+#pragma once
+#include <stddef.h>
+
+void *mem_zero(size_t size);			 /* calloc or abort */
+void *mem_array(size_t n, size_t size);		 /* calloc(n, size) or abort; overflow aborts */
+void *mem_resize(void *p, size_t n, size_t size); /* reallocarray or abort */
+char *mem_strdup(const char *s);		 /* NULL stays NULL */
+char *mem_strndup(const char *s, size_t n);
+char *mem_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+#define MEM_NEW(type) ((type *)mem_zero(sizeof(type)))

@@ -1,0 +1,37 @@
+/*
+ * Everything a child inherits over fork.  One struct, nothing global: what is not in here is closed
+ * and forgotten (close_range) before the child runs.
+ *
+ * Process: filled by the master just before fork, read by the child.
+ */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct conf;
+struct seg;
+
+/* Exit codes of children; any other, or a signal, means "respawn me with back-off". */
+enum child_exit { CHILD_EXIT_OK = 0, CHILD_EXIT_NO_RESPAWN = 2 };
+
+/* One byte each over the socketpair `channel`. */
+enum channel_msg {
+	CH_READY = 'R',	 /* child -> master: I serve */
+	CH_DRAIN = 'D',	 /* master -> child: stop accepting, finish, exit 0 */
+	CH_QUIT = 'Q',	 /* master -> child: drain time is over: end what is left with an error, exit 0 */
+	CH_DRAINED = 'E', /* child -> master: nothing is left, exiting */
+};
+
+struct heritage {
+	const struct conf *conf;
+	struct seg *seg;
+	uint32_t slot;	     /* process slot in shared memory */
+	uint32_t generation; /* of the configuration; in log lines */
+	pid_t master_pid;
+	int channel;	     /* socketpair to the master, non-blocking; its end of file: the master is gone */
+	const int *listen_fds; /* workers: non-blocking, shared with all others */
+	size_t nlisten;
+	const int *wake_fds; /* eventfd of each process slot (seg_nslots), non-blocking; own one: [slot] */
+	const char *version; /* of the program, for /version and build_info */
+};
