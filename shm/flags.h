@@ -1,0 +1,50 @@
+/*
+ * Completion flags: "the KV cache of this transfer has arrived" (design.md, "Completion flags").
+ *
+ * The transfer's request id, chosen by the router, says where its flag lives: worker, slot, gen and 64
+ * random bits.  The notifier counts down, sets the worker's ready bit, then writes its eventfd; the
+ * worker reads the eventfd, then exchanges the bits, then looks.  A bit is only a hint.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shm/seg.h"
+
+#define FLAG_ID_LEN 40 /* worker:2 slot:4 gen:12 nonce:16 hex digits, with separators and a NUL */
+
+struct flag_ref {
+	uint32_t worker, slot;
+	uint64_t gen, nonce;
+};
+
+/* A worker's own free list; process-private. */
+struct flag_set;
+struct flag_set *flag_set_new(struct seg *seg, uint32_t worker);
+void flag_set_free(struct flag_set **);
+
+/* Arms a slot for `notices` (1..255) before the prefill engine is asked.  false: all slots in use. */
+bool flag_arm(struct flag_set *fs, uint8_t notices, struct flag_ref *ret);
+/* True once all its notices have come. */
+bool flag_is_ready(const struct flag_set *fs, const struct flag_ref *ref);
+/* Ends it, whatever came; late notices find another gen. */
+void flag_free(struct flag_set *fs, const struct flag_ref *ref);
+/* After reading the eventfd: calls fn for each slot whose bit was set and which is READY. */
+void flag_collect(struct flag_set *fs, void (*fn)(uint32_t slot, void *arg), void *arg);
+uint32_t flag_armed(const struct flag_set *fs); /* for the gauge */
+
+/* Id on the wire and back; parse returns false unless it is of exactly this form and in range. */
+void flag_id_format(const struct flag_ref *ref, char out[FLAG_ID_LEN]);
+bool flag_id_parse(const struct seg *seg, const char *text, size_t len, struct flag_ref *ret);
+
+/* Notifier. */
+enum flag_notice { FLAG_COUNTED, FLAG_READY_NOW, FLAG_STALE, FLAG_WRONG_NONCE };
+/* Counts one notice down; at FLAG_READY_NOW the ready bit is set and the caller writes the worker's
+ * eventfd. */
+enum flag_notice flag_notify(struct seg *seg, const struct flag_ref *ref);
+/* A fresh notifier: sets all bits of all workers; the caller writes all eventfds. */
+void flag_kick_all(struct seg *seg);
+
+/* Master, after waitpid: every slot of a dead worker becomes gen+1, FREE.  Returns how many were armed. */
+uint32_t flag_reap(struct seg *seg, uint32_t worker);

@@ -1,0 +1,46 @@
+/*
+ * Reservations and load (design.md, "Reservations and load"): one word per endpoint is the truth for
+ * all workers, changed by CAS; a private row per worker and a journal word let the master give back
+ * exactly what a killed worker held.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "shm/seg.h"
+
+/* Worker `me` takes one place at endpoint slot `ep`; false if that would exceed max_inflight (0 = no
+ * limit).  Never blocks; exact across workers. */
+bool load_reserve(struct seg *seg, uint32_t me, uint32_t ep, uint32_t max_inflight);
+/* Gives one back; the caller holds it. */
+void load_release(struct seg *seg, uint32_t me, uint32_t ep);
+/* The request of one held reservation went on the wire (+1), or its exchange ended (-1). */
+void load_sent(struct seg *seg, uint32_t me, uint32_t ep, int delta);
+
+/* Reservations of all workers at this endpoint. */
+uint32_t load_count(const struct seg *seg, uint32_t ep);
+/* count + foreign; foreign counts as 0 when older than max_age_ms. */
+uint64_t load_score(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t max_age_ms);
+
+/* Master.  Sum of all workers' `sent` for this endpoint: to be taken at the scrape. */
+uint32_t load_sent_sum(const struct seg *seg, uint32_t ep);
+void load_foreign_set(struct seg *seg, uint32_t ep, uint32_t foreign, uint64_t now_ms);
+/* Master, after waitpid: repairs the open operation of the dead worker and gives back all it held.
+ * Returns the number of reservations given back. */
+uint32_t load_reap(struct seg *seg, uint32_t dead);
+
+/* Endpoint state and tag.  W: master. */
+void ep_state_set(struct seg *seg, uint32_t ep, enum ep_state st);
+enum ep_state ep_state_get(const struct seg *seg, uint32_t ep);
+const char *ep_state_name(enum ep_state st);
+uint64_t ep_tag(const struct seg *seg, uint32_t ep);
+/* Gives the slot its next life: state STARTING, tag + 1, foreign and scrape cleared.  Only when its
+ * count is 0 and the grace period of the table that dropped it is over. */
+void ep_slot_begin(struct seg *seg, uint32_t ep);
+/* The master's scrape, for metrics and status; readable by all. */
+struct ep_scrape {
+	uint32_t running, waiting, kv_usage_ppm;
+	uint64_t at_ms; /* 0 = never */
+};
+void ep_scrape_set(struct seg *seg, uint32_t ep, const struct ep_scrape *s);
+struct ep_scrape ep_scrape_get(const struct seg *seg, uint32_t ep);

@@ -1,0 +1,87 @@
+/*
+ * Metric slabs: one per process slot, written by its process with plain adds, summed by whoever
+ * answers /metrics.  A dead process's counters stay (they are monotonic and the next process in the
+ * slot goes on with them); its gauges are zeroed by the master.
+ */
+#pragma once
+#include <stdint.h>
+
+#include "shm/metrics_list.h"
+#include "shm/seg.h"
+
+#define METRIC_ENUM(id, name, help) M_##id,
+enum metric_counter { METRIC_COUNTERS(METRIC_ENUM) M_N };
+#undef METRIC_ENUM
+#define METRIC_ENUM(id, name, help) G_##id,
+enum metric_gauge { METRIC_GAUGES(METRIC_ENUM) G_N };
+#undef METRIC_ENUM
+#define METRIC_ENUM(id, name, help) H_##id,
+enum metric_histogram { METRIC_HISTOGRAMS(METRIC_ENUM) H_N };
+#undef METRIC_ENUM
+
+/* Upper bounds in microseconds; the last bucket is +Inf. */
+#define METRIC_BUCKETS 18
+extern const uint64_t metric_bucket_us[METRIC_BUCKETS];
+
+struct metric_hist {
+	uint64_t bucket[METRIC_BUCKETS + 1]; /* not cumulative */
+	uint64_t sum_us;
+};
+
+/* Requests by pool, path, status and end reason: a bounded open-addressed set of cells. */
+#define METRIC_CELLS 512 /* distinct combinations a process counts apart; further ones count in `other` */
+struct metric_cell {
+	uint64_t key; /* 0 = free; metric_key() */
+	uint64_t count;
+};
+
+struct metrics_slab {
+	_Alignas(SHM_LINE) uint64_t counters[M_N];
+	int64_t gauges[G_N];
+	uint64_t other; /* requests beyond METRIC_CELLS combinations */
+	struct metric_cell cells[METRIC_CELLS];
+	struct metric_hist hist[]; /* [max_pools][H_N] */
+};
+
+/* Bytes of one slab for so many pools, rounded to SHM_LINE. */
+size_t metrics_slab_bytes(uint32_t max_pools);
+
+static inline void
+metric_add(struct metrics_slab *s, enum metric_counter m, uint64_t n)
+{
+	s->counters[m] += n;
+}
+
+static inline void
+metric_gauge_add(struct metrics_slab *s, enum metric_gauge g, int64_t n)
+{
+	s->gauges[g] += n;
+}
+
+void metric_observe(struct metrics_slab *s, uint32_t pool, enum metric_histogram h, uint64_t us);
+
+/* pool METRIC_NO_POOL: the request never came to a pool. `path` and `reason` are small numbers of the
+ * caller's own tables. */
+#define METRIC_NO_POOL 0xffffu
+struct metric_request {
+	uint16_t pool;
+	uint8_t path;
+	uint8_t reason;
+	uint16_t status;
+};
+uint64_t metric_key(struct metric_request r); /* never 0 */
+struct metric_request metric_unkey(uint64_t key);
+void metric_request_count(struct metrics_slab *s, struct metric_request r);
+
+/* Reading: sums over all slots. */
+uint64_t metric_sum(const struct seg *seg, enum metric_counter m);
+int64_t metric_gauge_sum(const struct seg *seg, enum metric_gauge g);
+void metric_hist_sum(const struct seg *seg, uint32_t pool, enum metric_histogram h, struct metric_hist *ret);
+/* Merges the cells of all slots into ret[max]; returns how many, *ret_other the uncounted rest. */
+size_t metric_cells_sum(const struct seg *seg, struct metric_cell *ret, size_t max, uint64_t *ret_other);
+/* Master, after waitpid. */
+void metric_reap(struct seg *seg, uint32_t slot);
+
+extern const char *const metric_counter_name[M_N], *const metric_counter_help[M_N];
+extern const char *const metric_gauge_name[G_N], *const metric_gauge_help[G_N];
+extern const char *const metric_hist_name[H_N], *const metric_hist_help[H_N];

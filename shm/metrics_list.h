@@ -1,0 +1,45 @@
+/*
+ * One line per metric: C name, Prometheus name, help.  Expanded into the slab (metrics.h), the page
+ * (worker/stats.c) and the documentation check.
+ */
+#pragma once
+
+/* Counters, one per process slot, summed over all. */
+#define METRIC_COUNTERS(X)                                                                              \
+	X(EVENTS, "pdrouter_events_relayed_total", "Server-sent events relayed to clients.")            \
+	X(BYTES_OUT, "pdrouter_client_sent_bytes_total", "Bytes of answers sent to clients, heads included.") \
+	X(BYTES_IN, "pdrouter_client_received_bytes_total", "Bytes of requests received from clients.")  \
+	X(CONNS, "pdrouter_client_connections_total", "Client connections accepted.")                   \
+	X(UP_CONNS, "pdrouter_upstream_connections_total", "Connections opened to engines.")            \
+	X(UP_REUSED, "pdrouter_upstream_reused_total", "Requests sent on an idle connection.")           \
+	X(UP_STALE, "pdrouter_upstream_stale_total", "Reused connections that had gone stale and were replaced invisibly.") \
+	X(BAD_REQUESTS, "pdrouter_client_protocol_errors_total", "Requests refused before they were understood.") \
+	X(KV_MISSING, "pdrouter_kv_handoff_missing_total", "Prefill answers without a KV hand-over: decoded without it.") \
+	X(KV_RELEASED, "pdrouter_kv_released_total", "Decode requests sent only to free a prefill engine's blocks.") \
+	X(NOTICES, "pdrouter_notices_total", "Notices of arrived KV that counted.")                     \
+	X(NOTICES_STALE, "pdrouter_notices_stale_total", "Notices for a transfer that is over.")          \
+	X(NOTICES_BAD, "pdrouter_notices_bad_total", "Notices that do not parse or carry an unknown id.") \
+	X(PROBES_OK, "pdrouter_probes_ok_total", "Health probes answered well.")                        \
+	X(PROBES_FAILED, "pdrouter_probes_failed_total", "Health probes that failed.")                  \
+	X(SCRAPES_FAILED, "pdrouter_scrapes_failed_total", "Engine /metrics pages that could not be read.") \
+	X(WORKER_RESTARTS, "pdrouter_worker_restarts_total", "Workers that died and were started again.") \
+	X(NOTIFIER_RESTARTS, "pdrouter_notifier_restarts_total", "Notifiers that died and were started again.") \
+	X(RELOADS, "pdrouter_reloads_total", "Configurations put in force after the first.")            \
+	X(RELOADS_FAILED, "pdrouter_reloads_failed_total", "Configurations refused at a reload.")         \
+	X(PUBLISHED, "pdrouter_tables_published_total", "Endpoint tables published.")
+
+/* Gauges, one per process slot, summed; zeroed by the master when the process has died. */
+#define METRIC_GAUGES(X)                                                                                \
+	X(OPEN_CONNS, "pdrouter_client_connections", "Open client connections.")                        \
+	X(REQUESTS, "pdrouter_requests_in_flight", "Requests being worked on.")                         \
+	X(UP_OPEN, "pdrouter_upstream_connections", "Open connections to engines, idle ones included.")  \
+	X(UP_IDLE, "pdrouter_upstream_idle_connections", "Idle connections to engines.")                 \
+	X(FLAGS_ARMED, "pdrouter_kv_flags_armed", "Transfers waiting for a notice.")                      \
+	X(BUFFERED, "pdrouter_buffered_bytes", "Bytes waiting for a socket to take them.")
+
+/* Histograms per pool, in seconds on the page, microseconds in the slab. */
+#define METRIC_HISTOGRAMS(X)                                                                            \
+	X(TTFT, "pdrouter_time_to_first_token_seconds", "From a request's last byte to the first body byte of the decode answer.") \
+	X(PREFILL, "pdrouter_prefill_seconds", "From sending the prefill leg to its full answer.")       \
+	X(DURATION, "pdrouter_request_duration_seconds", "From a request's first byte to the end of its answer.") \
+	X(GAP, "pdrouter_event_gap_seconds", "Between two successive events of a stream.")

@@ -1,0 +1,88 @@
+/*
+ * The shared segment: one memfd, mapped by the master before any fork.
+ *
+ * Ownership: the master makes it; children use the inherited `struct seg` (plain pointers into the one
+ * mapping) and never unmap it.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shm/layout.h"
+
+struct metrics_slab;
+
+struct seg_sizes {
+	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker; /* flags: a multiple of 64 */
+};
+
+struct seg {
+	struct shm_header *hdr;
+	struct rcu_domain *rcu;
+	struct rcu_reader *readers; /* [nslots] */
+	struct proc_slot *procs;    /* [nslots] */
+	struct ep_word *eps;	    /* [max_endpoints] */
+	struct row *rows;	    /* [worker slots][max_endpoints]: seg_row() */
+	struct flag_slot *flags;    /* [worker slots][flags_per_worker]: seg_flag() */
+	uint64_t *ready;	    /* [worker slots][flags_per_worker / 64] bitmap: seg_ready() */
+	unsigned char *slabs;	    /* [nslots] metrics slabs: seg_slab() */
+	char *pool_names;	    /* [max_pools][64]; a name stays with its number for ever.  W: master */
+	unsigned char *arenas;	    /* SHM_ARENAS x arena_bytes */
+	size_t arena_bytes;
+	size_t slab_bytes;
+};
+
+/* One line per part for the start-up log. */
+struct seg_part {
+	const char *name;
+	size_t offset, bytes;
+};
+#define SEG_NPARTS 11
+
+/* Bytes a segment of these sizes takes, and its parts (ret_parts may be NULL). */
+size_t seg_size(const struct seg_sizes *sizes, struct seg_part ret_parts[SEG_NPARTS]);
+
+/* Makes and maps a zeroed segment and fills the header.  0 or -errno (-EINVAL: impossible sizes).  The
+ * memfd is sealed against resizing. */
+int seg_new(const struct seg_sizes *sizes, uint64_t build, struct seg **ret);
+/* 0 if hdr is of this version, build and these sizes, else -EPROTO. */
+int seg_check(const struct shm_header *hdr, uint64_t build);
+void seg_free(struct seg **);
+
+static inline struct row *
+seg_row(const struct seg *seg, uint32_t worker, uint32_t ep)
+{
+	return &seg->rows[(size_t)worker * seg->hdr->max_endpoints + ep];
+}
+
+static inline struct flag_slot *
+seg_flag(const struct seg *seg, uint32_t worker, uint32_t slot)
+{
+	return &seg->flags[(size_t)worker * seg->hdr->flags_per_worker + slot];
+}
+
+static inline uint64_t *
+seg_ready(const struct seg *seg, uint32_t worker)
+{
+	return &seg->ready[(size_t)worker * (seg->hdr->flags_per_worker / 64)];
+}
+
+static inline struct metrics_slab *
+seg_slab(const struct seg *seg, uint32_t slot)
+{
+	return (struct metrics_slab *)(void *)(seg->slabs + (size_t)slot * seg->slab_bytes);
+}
+
+/* What a process says about itself and others read; plain stores of aligned words. */
+void proc_beat(struct seg *seg, uint32_t slot, uint64_t now_ms);
+uint64_t proc_beat_ms(const struct seg *seg, uint32_t slot);
+void proc_conns_set(struct seg *seg, uint32_t slot, uint64_t n);
+/* True while this worker should go on accepting: its open connections do not exceed 1.25 x the mean of
+ * the ready workers of all live slots (design.md, Listening). */
+bool proc_may_accept(const struct seg *seg, uint32_t slot);
+/* Master: claims and describes a slot, clears it after waitpid (pid 0, state EMPTY, conns 0). */
+void proc_slot_set(struct seg *seg, uint32_t slot, uint64_t pid, enum proc_state state, uint64_t generation);
+enum proc_state proc_slot_state(const struct seg *seg, uint32_t slot);
+/* Owner: leaves last words for the master's log, clipped. */
+void proc_words_set(struct seg *seg, uint32_t slot, const char *text);

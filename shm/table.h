@@ -1,0 +1,86 @@
+/*
+ * The endpoint table: what workers choose from.  Immutable once published, replaced whole.
+ *
+ * Writer: master/publish.c builds a version in a free arena (table_builder), then rcu_publish()es it.
+ * Readers: workers, between rcu_enter() and rcu_leave(); they copy out what they keep.
+ * What changes often (state, load) is not here but in the endpoint words (shm/layout.h), by slot.
+ */
+#pragma once
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shm/base/conf.h"
+
+/* A resolved address; family 0: not resolved yet. */
+struct ep_addr {
+	uint16_t family; /* AF_INET, AF_INET6 */
+	uint16_t port;	 /* host byte order */
+	uint32_t scope;
+	uint8_t ip[16];
+};
+/* Fills a sockaddr; returns its length, 0 if family is 0. */
+socklen_t ep_addr_sockaddr(const struct ep_addr *a, struct sockaddr_storage *ret);
+
+struct table_endpoint {
+	uint32_t slot; /* of its endpoint word */
+	uint32_t tag;  /* of that slot when the table was built */
+	uint32_t pool; /* index into table.pools */
+	enum role role;
+	uint32_t max_inflight; /* 0 = no limit */
+	struct ep_addr addr;
+	const char *url;       /* as configured: log, metrics */
+	const char *authority; /* for the Host header: host:port, brackets round IPv6 */
+	const char *host;      /* without port and brackets: remote_host */
+	const char *prefix;    /* path prefix, "" if none */
+	uint32_t nmodels;      /* learned from /v1/models; 0 = not learned */
+	const char *const *models;
+};
+
+struct table_pool {
+	const char *name;
+	uint32_t id; /* number of the name in metrics slabs: stays for the life of the segment */
+	uint32_t nmodels;
+	const char *const *models; /* configured, else the union of what its endpoints serve */
+	enum connector_kind connector;
+	enum policy_kind policy;
+	enum handoff_kind handoff;
+	enum remote_host_kind remote_host;
+	struct conf_timeouts timeouts;
+	uint32_t n[ROLE_N];
+	const uint32_t *eps[ROLE_N]; /* indices into table.endpoints */
+};
+
+struct table {
+	uint64_t version; /* counts publications */
+	uint64_t config;  /* number of the configuration it was built from */
+	uint64_t created_s; /* wall-clock seconds of the first publication: "created" of /v1/models */
+	uint32_t npools;
+	uint32_t nendpoints;
+	const struct table_pool *pools;
+	const struct table_endpoint *endpoints;
+	uint64_t checksum; /* of the arena's used bytes, checked in debug builds and tests */
+	uint64_t used;	   /* bytes of the arena in use */
+};
+
+/* Building: plain bump allocation from the arena; every call returns NULL / -ENOSPC when it is full. */
+struct table_builder {
+	unsigned char *base;
+	size_t used, size;
+	bool full;
+};
+
+/* The table sits at the start of the arena, zeroed, with room for that many pools and endpoints. */
+struct table *table_begin(struct table_builder *b, void *arena, size_t size, uint32_t npools, uint32_t nendpoints);
+struct table_pool *table_pool_at(struct table_builder *b, uint32_t i);
+struct table_endpoint *table_endpoint_at(struct table_builder *b, uint32_t i);
+const char *table_str(struct table_builder *b, const char *s);
+const char *const *table_strv(struct table_builder *b, const char *const *v, size_t n);
+/* Computes each pool's eps[] from endpoint.role/pool, then the checksum.  0, or -ENOSPC if anything did not fit. */
+int table_end(struct table_builder *b);
+uint64_t table_checksum(const struct table *t);
+
+/* The pool that serves a model, or NULL.  Exact match of the whole name. */
+const struct table_pool *table_pool_by_model(const struct table *t, const char *model);
+const struct table_pool *table_pool_by_name(const struct table *t, const char *name);
