@@ -1,0 +1,113 @@
+# pdrouter: one non-recursive Makefile.  Every folder's *.c by wildcard; each variant builds in
+# build/<variant>/.  `make help` lists the targets.
+VERSION := 0.1.0
+VARIANT ?= release
+B       := build/$(VARIANT)
+PREFIX  ?= /usr/local
+DESTDIR ?=
+CC      ?= gcc
+
+CSTD    := -std=gnu11 -D_GNU_SOURCE -I. -DPDROUTER_VERSION='"$(VERSION)"'
+WARN    := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes -Wmissing-prototypes \
+           -Wpointer-arith -Wcast-qual -Wwrite-strings -Wundef -Wvla -Wformat=2 -Wimplicit-fallthrough -Wswitch-enum
+HARDEN  := -fPIE -fstack-protector-strong -fno-omit-frame-pointer
+FORTIFY := -D_FORTIFY_SOURCE=2
+LINK    := -pie -Wl,-z,relro,-z,now
+OPT     := -O2 -g
+ifdef CI
+WARN    += -Werror
+endif
+
+SAN_asan := -fsanitize=address -fno-sanitize-recover=all
+SAN_ubsan := -fsanitize=undefined -fno-sanitize-recover=all
+SAN_debug := -DPDROUTER_DEBUG
+ifneq ($(filter asan ubsan,$(VARIANT)),)
+OPT     := -O1 -g
+FORTIFY :=
+SAN     := $(SAN_$(VARIANT)) -DPDROUTER_DEBUG
+endif
+ifeq ($(VARIANT),debug)
+OPT     := -O0 -g
+FORTIFY :=
+SAN     := -DPDROUTER_DEBUG
+endif
+
+CFLAGS  ?=
+CF      := $(CSTD) $(OPT) $(WARN) $(HARDEN) $(FORTIFY) $(SAN) $(CFLAGS)
+LF      := $(LINK) $(SAN) $(LDFLAGS)
+LIBS    := -levent_core -levent_extra -lhttp_parser -ljson-c -lzmq -lyaml -lcares -lsystemd
+
+LIB_SRC    := $(wildcard shm/*.c shm/base/*.c proto/*.c)
+# main.c and pdctl.c hold a main(); all else of the process folders can be linked into unit tests
+PROC_SRC   := $(filter-out master/main.c master/pdctl.c,$(wildcard master/*.c master/notifier/*.c worker/*.c))
+ENGINE_SRC := $(wildcard tests/engine/*.c)
+UNIT_SRC   := $(wildcard tests/unit/*.c)
+
+obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
+LIB_OBJ  := $(call obj,$(LIB_SRC))
+PROC_OBJ := $(call obj,$(PROC_SRC))
+UNIT_BIN := $(patsubst tests/unit/%.c,$(B)/unit/%,$(UNIT_SRC))
+BINS     := $(B)/pdrouter $(B)/pdctl $(B)/pdsim
+
+.PHONY: all
+all: deps-build
+	@$(MAKE) --no-print-directory -j$(shell nproc) bins
+
+.PHONY: bins units
+bins: $(BINS)
+units: $(UNIT_BIN)
+
+$(B)/pdrouter: $(call obj,master/main.c) $(PROC_OBJ) $(LIB_OBJ)
+	$(CC) $(LF) -o $@ $^ $(LIBS)
+$(B)/pdctl: $(call obj,master/pdctl.c)
+	$(CC) $(LF) -o $@ $^
+$(B)/pdsim: $(call obj,$(ENGINE_SRC))
+	$(CC) $(LF) -o $@ $^ -levent_core -lhttp_parser -ljson-c
+$(B)/unit/%: $(B)/obj/tests/unit/%.o $(PROC_OBJ) $(LIB_OBJ)
+	@mkdir -p $(@D)
+	$(CC) $(LF) -o $@ $^ $(LIBS) -lcriterion
+
+$(B)/obj/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CF) -MMD -MP -c -o $@ $<
+-include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
+
+# --- what has to be installed -------------------------------------------------------------------
+.PHONY: deps-build deps-test
+deps-build:
+	@tests/tools/deps.sh build
+deps-test:
+	@tests/tools/deps.sh build test
+	@tests/tools/venv.sh
+
+# --- sanitizers ---------------------------------------------------------------------------------
+.PHONY: asan ubsan
+asan ubsan: deps-build
+	@$(MAKE) --no-print-directory -j$(shell nproc) VARIANT=$@ bins
+
+# --- tests, demo, bench -------------------------------------------------------------------------
+.PHONY: test demo bench lint format
+test: deps-test
+	@tests/tools/run_tests.sh
+demo: all
+	@tests/tools/demo.sh
+bench: deps-test all
+	@tests/bench/run.sh
+lint:
+	@tests/lint/run.sh
+format:
+	@tests/tools/format.sh
+
+.PHONY: install
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/doc/pdrouter $(DESTDIR)/etc/pdrouter $(DESTDIR)/lib/systemd/system
+	install -m 755 $(B)/pdrouter $(B)/pdctl $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 etc/pdrouter.yaml etc/pdrouter-minimal.yaml $(DESTDIR)$(PREFIX)/share/doc/pdrouter/
+	test -e $(DESTDIR)/etc/pdrouter/pdrouter.yaml || install -m 644 etc/pdrouter-minimal.yaml $(DESTDIR)/etc/pdrouter/pdrouter.yaml
+	sed 's,/usr/local,$(PREFIX),g' systemd/pdrouter.service > $(DESTDIR)/lib/systemd/system/pdrouter.service
+
+.PHONY: clean help
+clean:
+	rm -rf build
+help:
+	@echo "make | test | demo [HOLD=1] | bench | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"
