@@ -1,0 +1,32 @@
+/*
+ * What the master knows about the engines, behind one door: where endpoints come from (discover), their
+ * addresses (resolve), whether they are up (health), how loaded they are (load), and the table made of
+ * all that (publish).
+ *
+ * Process: master.  Runs on the master's event loop and never blocks it.
+ */
+#pragma once
+#include <stdint.h>
+
+struct conf;
+struct evbuffer;
+struct event_base;
+struct fleet;
+struct seg;
+
+/* Aborts only when out of memory.  Nothing is published before the first fleet_apply(). */
+struct fleet *fleet_new(struct event_base *base, struct seg *seg);
+void fleet_free(struct fleet **);
+
+/*
+ * Puts a configuration in force: endpoints are added, removed and changed, requests in flight are not
+ * touched (removed endpoints drain).  The table with the new configuration is published before this
+ * returns, or as soon as an arena is free.  `conf` must live until the next fleet_apply() has returned.
+ */
+void fleet_apply(struct fleet *f, const struct conf *conf, uint64_t config_number);
+
+/* Writes the endpoint table with state and load: for people (json = 0) or as one JSON object. */
+void fleet_status(struct fleet *f, struct evbuffer *out, int json);
+
+/* Reaping a dead worker freed reservations or reader lines: slots and arenas may be free now. */
+void fleet_worker_reaped(struct fleet *f);
