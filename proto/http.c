@@ -1,0 +1,1063 @@
+#include "proto/http.h"
+#include "proto/http_rules.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <string.h>
+
+/* http-parser's header defines an enum of the same name; only its enumerators are used here. */
+#define http_method hp_method
+#include <http_parser.h>
+#undef http_method
+
+/*
+ * How it works.  A head is read three times, each time for one thing:
+ *   1. read_head() goes over the raw lines and applies the table of refusals (http_rules.h).  It
+ *      alone decides the framing, and it counts the lines.
+ *   2. http-parser reads the same bytes; its callbacks store the spans.  It must see as many fields
+ *      as there are lines: two readers that disagree are how messages get smuggled.
+ *   3. What is left has no risk in it: hop-by-hop marks, keep-alive, path and query.
+ * A body needs no buffer: framing goes through one handler per state and byte, payload is never looked at.
+ */
+
+enum rule {
+#define X(name, err, parser, rfc, text) R_##name,
+	HTTP_RULES(X)
+#undef X
+};
+
+static const int8_t rule_error[] = {
+#define X(name, err, parser, rfc, text) [R_##name] = err,
+	HTTP_RULES(X)
+#undef X
+};
+
+static int
+refuse(enum rule rule)
+{
+	return rule_error[rule];
+}
+
+const char *
+http_error_text(int err)
+{
+	static const char *const text[] = {
+		[-HTTP_E_SYNTAX] = "malformed HTTP message",
+		[-HTTP_E_VERSION] = "HTTP version not supported",
+		[-HTTP_E_TOO_MANY] = "too many header fields",
+		[-HTTP_E_HOST] = "missing, repeated or malformed Host header",
+		[-HTTP_E_FRAMING] = "ambiguous Content-Length or Transfer-Encoding",
+		[-HTTP_E_CODING] = "transfer coding not supported",
+		[-HTTP_E_CHUNK] = "malformed chunked body",
+		[-HTTP_E_TOO_LARGE] = "message length too large",
+	};
+
+	if (err >= 0 || err < HTTP_E_TOO_LARGE)
+		return "unknown HTTP error";
+	return text[-err];
+}
+
+/* ---- bytes ---- */
+
+// clang-format off
+/* RFC 9110 5.6.2 */
+static const bool token_byte[256] = {
+	['!'] = true, ['#' ... '\''] = true, ['*'] = true, ['+'] = true, ['-'] = true, ['.'] = true,
+	['0' ... '9'] = true, ['A' ... 'Z'] = true, ['^' ... 'z'] = true, ['|'] = true, ['~'] = true,
+};
+
+/* A hexadecimal digit's value + 1; 0 for other bytes. */
+static const uint8_t hex_digit[256] = {
+	['0'] = 1, ['1'] = 2, ['2'] = 3, ['3'] = 4, ['4'] = 5, ['5'] = 6, ['6'] = 7, ['7'] = 8, ['8'] = 9, ['9'] = 10,
+	['A'] = 11, ['B'] = 12, ['C'] = 13, ['D'] = 14, ['E'] = 15, ['F'] = 16,
+	['a'] = 11, ['b'] = 12, ['c'] = 13, ['d'] = 14, ['e'] = 15, ['f'] = 16,
+};
+
+/* RFC 3986 3.2.2 reg-name: unreserved, "%", sub-delims */
+static const bool host_byte[256] = {
+	['!'] = true, ['$'] = true, ['%'] = true, ['&' ... '.'] = true, ['0' ... '9'] = true, [';'] = true,
+	['='] = true, ['A' ... 'Z'] = true, ['_'] = true, ['a' ... 'z'] = true, ['~'] = true,
+};
+// clang-format on
+
+static bool
+is_token(char c)
+{
+	return token_byte[(unsigned char)c];
+}
+
+static bool
+is_digit(char c)
+{
+	return c >= '0' && c <= '9';
+}
+
+static bool
+is_blank(char c)
+{
+	return c == ' ' || c == '\t';
+}
+
+static bool
+is_control(char c)
+{
+	unsigned char u = (unsigned char)c;
+
+	return (u < 0x20 && u != '\t') || u == 0x7f;
+}
+
+static char
+lower(char c)
+{
+	return c >= 'A' && c <= 'Z' ? (char)(c | 0x20) : c;
+}
+
+/*
+ * First control byte (HTAB does not count) in p..end, or end.  Eight bytes a step: nearly all bytes
+ * of a head are printable, and this one pass finds line ends and forbidden bytes together.
+ */
+static const char *
+find_control(const char *p, const char *end)
+{
+	const uint64_t ones = 0x0101010101010101u;
+
+	for (;;) {
+		for (; end - p >= 8; p += 8) {
+			uint64_t w, del, low;
+
+			memcpy(&w, p, 8);
+			low = (w - ones * 0x20) & ~w;
+			del = w ^ (ones * 0x7f);
+			del = (del - ones) & ~del;
+			if (((low | del) & (ones * 0x80)) != 0)
+				break;
+		}
+		for (const char *stop = end - p >= 8 ? p + 8 : end; p < stop; p++)
+			if (is_control(*p))
+				return p;
+		if (p == end)
+			return end;
+	}
+}
+
+bool
+span_is(struct span s, const char *word)
+{
+	for (size_t i = 0; i < s.n; i++)
+		if (word[i] == '\0' || lower(s.p[i]) != word[i])
+			return false;
+	return word[s.n] == '\0';
+}
+
+bool
+span_eq(struct span s, const char *text)
+{
+	return strlen(text) == s.n && memcmp(s.p, text, s.n) == 0;
+}
+
+static bool
+same_name(struct span a, struct span b)
+{
+	if (a.n != b.n)
+		return false;
+	for (size_t i = 0; i < a.n; i++)
+		if (lower(a.p[i]) != lower(b.p[i]))
+			return false;
+	return true;
+}
+
+static struct span
+trim(struct span s)
+{
+	while (s.n > 0 && is_blank(s.p[0])) {
+		s.p++;
+		s.n--;
+	}
+	while (s.n > 0 && is_blank(s.p[s.n - 1]))
+		s.n--;
+	return s;
+}
+
+/* Cuts the next member of a comma-separated list off *list, without blanks; false at its end. */
+static bool
+next_member(struct span *list, struct span *ret)
+{
+	const char *comma;
+
+	if (list->p == NULL)
+		return false;
+	comma = memchr(list->p, ',', list->n);
+	if (comma == NULL) {
+		*ret = trim(*list);
+		*list = (struct span){NULL, 0};
+		return true;
+	}
+	*ret = trim((struct span){list->p, (size_t)(comma - list->p)});
+	list->n -= (size_t)(comma + 1 - list->p);
+	list->p = comma + 1;
+	return true;
+}
+
+/* ---- where a head ends ---- */
+
+static int
+refuse_control(char c)
+{
+	return refuse(c == '\n' ? R_BARE_LF : c == '\r' ? R_BARE_CR : R_CONTROL_BYTE);
+}
+
+ssize_t
+http_head_end(const char *buf, size_t len, size_t *from)
+{
+	const char *end = buf + len;
+
+	for (const char *p = buf + *from;; p += 2) {
+		p = find_control(p, end);
+		*from = (size_t)(p - buf); /* at a CR that is not decided yet, or at the end */
+		if (p == end)
+			return 0;
+		if (*p != '\r')
+			return refuse_control(*p);
+		if (end - p < 2)
+			return 0;
+		if (p[1] != '\n')
+			return refuse(R_BARE_CR);
+		if (p == buf)
+			return refuse(R_EMPTY_HEAD);
+		if (end - p < 3 || (p[2] == '\r' && end - p < 4))
+			return 0;
+		if (p[2] != '\r')
+			continue;
+		return p[3] == '\n' ? p + 4 - buf : refuse(R_BARE_CR);
+	}
+}
+
+size_t
+http_skip_blank(const char *buf, size_t len)
+{
+	size_t n = 0;
+
+	while (len - n >= 2 && buf[n] == '\r' && buf[n + 1] == '\n')
+		n += 2;
+	return n;
+}
+
+/* ---- the raw look at a head ---- */
+
+#define MAX_OPTIONS 32 /* Connection options that are names of other fields; real peers list one or two */
+
+struct reader {
+	struct http_head *h;
+	enum http_kind kind;
+	const char *p, *end; /* what is left of the head */
+	size_t nlines;	     /* field lines seen */
+	size_t nseen;	     /* fields http-parser has told us of */
+	bool has_host, has_length, has_coding;
+	bool close, keep;
+	size_t nlisted;
+	struct span listed[MAX_OPTIONS]; /* names that Connection makes hop-by-hop */
+};
+
+static int
+take_line(struct reader *rd, struct span *ret)
+{
+	const char *eol = find_control(rd->p, rd->end);
+
+	if (rd->end - eol < 2)
+		return eol == rd->end ? HTTP_E_SYNTAX : refuse_control(*eol);
+	if (eol[0] != '\r' || eol[1] != '\n')
+		return refuse_control(*eol);
+	*ret = (struct span){rd->p, (size_t)(eol - rd->p)};
+	rd->p = eol + 2;
+	return 0;
+}
+
+/* "HTTP/1.1" or "HTTP/1.0"; `bad` is the rule for what is no version at all. */
+static int
+read_version(struct http_head *h, struct span s, enum rule bad)
+{
+	if (s.n != 8 || memcmp(s.p, "HTTP/", 5) != 0 || !is_digit(s.p[5]) || s.p[6] != '.' || !is_digit(s.p[7]))
+		return refuse(bad);
+	if (s.p[5] != '1' || s.p[7] > '1')
+		return refuse(R_VERSION);
+	h->minor = s.p[7] - '0';
+	return 0;
+}
+
+/* uri-host [ ":" port ], RFC 9110 4.2.1; the caller decides what an empty one means. */
+static bool
+is_authority(struct span s)
+{
+	size_t i = 0;
+
+	if (s.n > 0 && s.p[0] == '[') {
+		for (i = 1; i < s.n && (hex_digit[(unsigned char)s.p[i]] != 0 || s.p[i] == ':' || s.p[i] == '.'); i++)
+			;
+		if (i == 1 || i == s.n || s.p[i++] != ']')
+			return false;
+	} else {
+		while (i < s.n && host_byte[(unsigned char)s.p[i]])
+			i++;
+	}
+	if (i == s.n)
+		return true;
+	if (s.p[i++] != ':')
+		return false;
+	while (i < s.n && is_digit(s.p[i]))
+		i++;
+	return i == s.n;
+}
+
+/* Length of "http://" or "https://" at the start of s, or 0. */
+static size_t
+scheme_length(struct span s)
+{
+	static const char *const schemes[] = {"http://", "https://"};
+
+	for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++) {
+		size_t n = strlen(schemes[i]);
+
+		if (s.n >= n && span_is((struct span){s.p, n}, schemes[i]))
+			return n;
+	}
+	return 0;
+}
+
+static void
+split_path(struct http_head *h, struct span s)
+{
+	const char *q = memchr(s.p, '?', s.n);
+
+	h->path = s;
+	h->query = (struct span){s.p + s.n, 0};
+	if (q != NULL) {
+		h->path.n = (size_t)(q - s.p);
+		h->query = (struct span){q + 1, s.n - h->path.n - 1};
+	}
+	if (h->path.n == 0) /* http://host?query: the path is "/", RFC 9110 4.2.3 */
+		h->path = (struct span){"/", 1};
+}
+
+static int
+read_absolute(struct http_head *h, struct span target)
+{
+	size_t n = scheme_length(target);
+	struct span host = {target.p + n, 0};
+
+	if (n == 0)
+		return refuse(R_TARGET_FORM);
+	while (n + host.n < target.n && host.p[host.n] != '/' && host.p[host.n] != '?')
+		host.n++;
+	if (host.n == 0 || host.p[0] == ':' || !is_authority(host))
+		return refuse(R_TARGET_AUTHORITY);
+	split_path(h, (struct span){host.p + host.n, target.n - n - host.n});
+	return 0;
+}
+
+static int
+read_target(struct http_head *h, struct span target)
+{
+	for (size_t i = 0; i < target.n; i++) {
+		if (target.p[i] <= ' ' || target.p[i] > '~') /* char may be signed: obs-text is either */
+			return refuse(R_TARGET_BYTE);
+		if (target.p[i] == '#')
+			return refuse(R_TARGET_FRAGMENT);
+	}
+	if (span_eq(h->method_text, "CONNECT"))
+		return refuse(R_TARGET_FORM);
+	if (target.p[0] != '/' && !(span_eq(target, "*") && span_eq(h->method_text, "OPTIONS")))
+		return read_absolute(h, target);
+	split_path(h, target);
+	return 0;
+}
+
+static int
+read_request_line(struct http_head *h, struct span line)
+{
+	struct span target;
+	const char *sp;
+	size_t n = 0;
+	int r;
+
+	while (n < line.n && is_token(line.p[n]))
+		n++;
+	if (n == 0 || n == line.n || line.p[n] != ' ')
+		return refuse(R_REQUEST_LINE);
+	h->method_text = (struct span){line.p, n};
+	target.p = line.p + n + 1;
+	sp = memchr(target.p, ' ', line.n - n - 1);
+	if (sp == NULL || sp == target.p)
+		return refuse(R_REQUEST_LINE);
+	target.n = (size_t)(sp - target.p);
+	r = read_version(h, (struct span){sp + 1, (size_t)(line.p + line.n - sp - 1)}, R_REQUEST_LINE);
+	return r < 0 ? r : read_target(h, target);
+}
+
+static int
+read_status_line(struct http_head *h, struct span line)
+{
+	const char *s;
+	int r;
+
+	if (line.n < 12)
+		return refuse(R_STATUS_LINE);
+	r = read_version(h, (struct span){line.p, 8}, R_STATUS_LINE);
+	if (r < 0)
+		return r;
+	s = line.p + 8;
+	if (s[0] != ' ' || s[1] < '1' || s[1] > '9' || !is_digit(s[2]) || !is_digit(s[3]))
+		return refuse(R_STATUS_LINE);
+	if (line.n > 12 && s[4] != ' ')
+		return refuse(R_STATUS_LINE);
+	return 0;
+}
+
+static int
+see_host(struct reader *rd, struct span value)
+{
+	if (rd->has_host)
+		return refuse(R_HOST_TWICE);
+	rd->has_host = true;
+	return is_authority(value) ? 0 : refuse(R_HOST_VALUE);
+}
+
+static int
+see_length(struct reader *rd, struct span value)
+{
+	uint64_t n = 0;
+
+	if (rd->has_length)
+		return refuse(R_LENGTH_TWICE);
+	rd->has_length = true;
+	if (value.n == 0)
+		return refuse(R_LENGTH_VALUE);
+	for (size_t i = 0; i < value.n; i++) {
+		if (!is_digit(value.p[i]))
+			return refuse(R_LENGTH_VALUE);
+		if (n > INT64_MAX / 10 || n * 10 > (uint64_t)(INT64_MAX - (value.p[i] - '0')))
+			return refuse(R_LENGTH_OVERFLOW);
+		n = n * 10 + (uint64_t)(value.p[i] - '0');
+	}
+	rd->h->content_length = n;
+	return 0;
+}
+
+static int
+see_coding(struct reader *rd, struct span value)
+{
+	struct span member;
+
+	if (rd->has_coding)
+		return refuse(R_CODING_TWICE);
+	rd->has_coding = true;
+	if (span_is(value, "chunked"))
+		return 0;
+	while (next_member(&value, &member))
+		if (member.n > 0 && !span_is(member, "chunked"))
+			return refuse(R_CODING_OTHER);
+	return refuse(R_CHUNKED_TWICE);
+}
+
+static int
+see_connection(struct reader *rd, struct span value)
+{
+	struct span member;
+
+	while (next_member(&value, &member)) {
+		if (member.n == 0)
+			continue;
+		if (span_is(member, "close"))
+			rd->close = true;
+		else if (span_is(member, "keep-alive"))
+			rd->keep = true;
+		else if (rd->nlisted == MAX_OPTIONS)
+			return refuse(R_MANY_OPTIONS);
+		else
+			rd->listed[rd->nlisted++] = member;
+	}
+	return 0;
+}
+
+static int
+see_expect(struct reader *rd, struct span value)
+{
+	/* a server must not act on it when the client speaks 1.0, RFC 9110 10.1.1 */
+	if (rd->h->minor > 0 && span_is(value, "100-continue"))
+		rd->h->expect_continue = true;
+	return 0;
+}
+
+typedef int field_handler(struct reader *, struct span value);
+
+enum { IN_REQUESTS = 1 << HTTP_KIND_REQUEST, IN_BOTH = IN_REQUESTS | 1 << HTTP_KIND_RESPONSE };
+
+// clang-format off
+static const struct field {
+	const char *name;
+	size_t n;
+	bool hop;
+	int kinds; /* in which the handler is called */
+	field_handler *see;
+} fields[] = {
+#define FIELD(name, hop, kinds, see) {name, sizeof(name) - 1, hop, kinds, see}
+	FIELD("host",              false, IN_REQUESTS, see_host),
+	FIELD("content-length",    false, IN_BOTH,     see_length),
+	FIELD("expect",            false, IN_REQUESTS, see_expect),
+	FIELD("connection",        true,  IN_BOTH,     see_connection),
+	FIELD("transfer-encoding", true,  IN_BOTH,     see_coding),
+	FIELD("keep-alive",        true,  0,           NULL),
+	FIELD("te",                true,  0,           NULL),
+	FIELD("trailer",           true,  0,           NULL),
+	FIELD("upgrade",           true,  0,           NULL),
+#undef FIELD
+};
+// clang-format on
+
+static int
+see_field(struct reader *rd, struct span name, struct span value)
+{
+	bool *hop = &rd->h->headers[rd->nlines].hop;
+
+	/* proxy-connection, proxy-authenticate, proxy-authorization and what a vendor may add */
+	*hop = name.n > 6 && span_is((struct span){name.p, 6}, "proxy-");
+	for (const struct field *f = fields; f < fields + sizeof(fields) / sizeof(fields[0]); f++) {
+		if (f->n != name.n || !span_is(name, f->name))
+			continue;
+		*hop = f->hop;
+		return (f->kinds & 1 << rd->kind) != 0 ? f->see(rd, value) : 0;
+	}
+	return 0;
+}
+
+static int
+read_field(struct reader *rd, struct span line)
+{
+	size_t n = 0;
+	int r;
+
+	if (is_blank(line.p[0]))
+		return refuse(R_FOLDED);
+	while (n < line.n && is_token(line.p[n]))
+		n++;
+	if (n == line.n)
+		return refuse(R_NO_COLON);
+	if (line.p[n] != ':')
+		return refuse(is_blank(line.p[n]) ? R_NAME_BLANK : R_NAME_BYTE);
+	if (n == 0)
+		return refuse(R_EMPTY_NAME);
+	if (rd->nlines == HTTP_MAX_HEADERS)
+		return refuse(R_MANY_FIELDS);
+	r = see_field(rd, (struct span){line.p, n}, trim((struct span){line.p + n + 1, line.n - n - 1}));
+	rd->nlines++;
+	return r;
+}
+
+/* What no single line shows. */
+static int
+check_together(const struct reader *rd)
+{
+	if (rd->kind == HTTP_KIND_REQUEST && rd->h->minor > 0 && !rd->has_host)
+		return refuse(R_HOST_MISSING);
+	if (rd->has_length && rd->has_coding)
+		return refuse(R_LENGTH_AND_CODING);
+	if (rd->has_coding && rd->h->minor == 0)
+		return refuse(R_CODING_ON_1_0);
+	return 0;
+}
+
+static int
+read_head(struct reader *rd)
+{
+	struct span line;
+	int r;
+
+	r = take_line(rd, &line);
+	if (r == 0 && line.n == 0)
+		return refuse(R_EMPTY_HEAD);
+	if (r == 0)
+		r = rd->kind == HTTP_KIND_REQUEST ? read_request_line(rd->h, line) : read_status_line(rd->h, line);
+	while (r == 0) {
+		r = take_line(rd, &line);
+		if (r == 0 && line.n == 0)
+			break;
+		if (r == 0)
+			r = read_field(rd, line);
+	}
+	if (r == 0 && rd->p != rd->end)
+		return HTTP_E_SYNTAX; /* more than one head: http_head_end() did not measure this */
+	return r < 0 ? r : check_together(rd);
+}
+
+/* ---- http-parser ---- */
+
+static int
+on_url(http_parser *hp, const char *p, size_t n)
+{
+	struct reader *rd = hp->data;
+
+	rd->h->target = (struct span){p, n};
+	return 0;
+}
+
+static int
+on_field(http_parser *hp, const char *p, size_t n)
+{
+	struct reader *rd = hp->data;
+
+	if (rd->nseen == rd->nlines)
+		return -1;
+	rd->h->headers[rd->nseen].name = (struct span){p, n};
+	rd->h->headers[rd->nseen].value = (struct span){p + n, 0};
+	rd->nseen++;
+	return 0;
+}
+
+static int
+on_value(http_parser *hp, const char *p, size_t n)
+{
+	struct reader *rd = hp->data;
+
+	if (rd->nseen == 0)
+		return -1;
+	rd->h->headers[rd->nseen - 1].value = trim((struct span){p, n});
+	return 0;
+}
+
+static int
+run_parser(struct reader *rd, const char *buf, size_t len)
+{
+	static const http_parser_settings settings = {
+		.on_url = on_url, .on_header_field = on_field, .on_header_value = on_value};
+	static const enum http_method methods[] = {
+		[HTTP_GET] = HTTP_M_GET,
+		[HTTP_HEAD] = HTTP_M_HEAD,
+		[HTTP_POST] = HTTP_M_POST,
+		[HTTP_PUT] = HTTP_M_PUT,
+		[HTTP_DELETE] = HTTP_M_DELETE,
+		[HTTP_OPTIONS] = HTTP_M_OPTIONS,
+	};
+	http_parser hp;
+
+	http_parser_init(&hp, rd->kind == HTTP_KIND_REQUEST ? HTTP_REQUEST : HTTP_RESPONSE);
+	hp.data = rd;
+	if (http_parser_execute(&hp, &settings, buf, len) != len || HTTP_PARSER_ERRNO(&hp) != HPE_OK)
+		return HTTP_PARSER_ERRNO(&hp) == HPE_HEADER_OVERFLOW ? HTTP_E_TOO_MANY : HTTP_E_SYNTAX;
+	if (rd->nseen != rd->nlines || hp.http_minor != rd->h->minor)
+		return HTTP_E_SYNTAX;
+	rd->h->nheaders = rd->nseen;
+	if (rd->kind == HTTP_KIND_RESPONSE)
+		rd->h->status = hp.status_code;
+	else if (hp.method < sizeof(methods) / sizeof(methods[0]))
+		rd->h->method = methods[hp.method];
+	return 0;
+}
+
+/* ---- what the head means ---- */
+
+static enum http_framing
+decide_framing(const struct reader *rd, bool head_request)
+{
+	const struct http_head *h = rd->h;
+	bool response = rd->kind == HTTP_KIND_RESPONSE;
+
+	/* the order is that of RFC 9112 6.3 */
+	if (response && (head_request || h->status < 200 || h->status == 204 || h->status == 304))
+		return HTTP_BODY_NONE;
+	if (rd->has_coding)
+		return HTTP_BODY_CHUNKED;
+	if (rd->has_length)
+		return HTTP_BODY_LENGTH;
+	return response ? HTTP_BODY_UNTIL_CLOSE : HTTP_BODY_NONE;
+}
+
+static bool
+decide_keep_alive(const struct reader *rd)
+{
+	if (rd->close || rd->h->framing == HTTP_BODY_UNTIL_CLOSE || rd->h->status == 101)
+		return false;
+	return rd->h->minor > 0 || rd->keep;
+}
+
+static void
+mark_listed(const struct reader *rd)
+{
+	for (size_t i = 0; i < rd->nlisted; i++)
+		for (size_t k = 0; k < rd->h->nheaders; k++)
+			if (same_name(rd->h->headers[k].name, rd->listed[i]))
+				rd->h->headers[k].hop = true;
+}
+
+int
+http_head_parse(struct http_head *h, enum http_kind kind, const char *buf, size_t len, bool head_request)
+{
+	struct reader rd;
+	int r;
+
+	/* two large arrays are filled as far as they are used, never cleared */
+	memset(h, 0, offsetof(struct http_head, headers));
+	memset(&rd, 0, offsetof(struct reader, listed));
+	rd.h = h;
+	rd.kind = kind;
+	rd.p = buf;
+	rd.end = buf + len;
+	r = read_head(&rd);
+	if (r == 0)
+		r = run_parser(&rd, buf, len);
+	if (r < 0)
+		return r;
+	mark_listed(&rd);
+	h->framing = decide_framing(&rd, head_request);
+	h->keep_alive = decide_keep_alive(&rd);
+	return 0;
+}
+
+const struct http_header *
+http_header(const struct http_head *h, const char *name)
+{
+	for (size_t i = 0; i < h->nheaders; i++)
+		if (span_is(h->headers[i].name, name))
+			return &h->headers[i];
+	return NULL;
+}
+
+/* ---- bodies ---- */
+
+/*
+ *  SIZE_FIRST -> SIZE -> [EXT ->] SIZE_LF -> DATA -> DATA_CR -> DATA_LF -> SIZE_FIRST ...
+ *                                      size 0 \-> LINE_FIRST -> [NAME -> VALUE -> LINE_LF -> LINE_FIRST ->] LAST_LF, done
+ * DATA is the only state whose bytes are not looked at.  In SIZE* `left` is the number so far.
+ */
+enum chunk_state {
+	C_SIZE_FIRST,
+	C_SIZE,
+	C_EXT,
+	C_SIZE_LF,
+	C_DATA,
+	C_DATA_CR,
+	C_DATA_LF,
+	C_LINE_FIRST,
+	C_NAME,
+	C_VALUE,
+	C_LINE_LF,
+	C_LAST_LF,
+	C_BROKEN, /* refused once, refused for ever */
+};
+
+#define SIZE_LINE_MAX 1024 /* without its CRLF */
+#define TRAILERS_MAX 8192
+#define SIZE_DIGITS_MAX 16
+
+static int
+count_byte(struct http_body *b, unsigned max, enum rule rule)
+{
+	return ++b->line_bytes > max ? refuse(rule) : 0;
+}
+
+static int
+size_first(struct http_body *b, char c)
+{
+	unsigned digit = hex_digit[(unsigned char)c];
+
+	if (digit == 0)
+		return refuse(R_CHUNK_SIZE);
+	b->left = digit - 1;
+	b->line_bytes = 1;
+	b->state = C_SIZE;
+	return 0;
+}
+
+static int
+size_more(struct http_body *b, char c)
+{
+	unsigned digit = hex_digit[(unsigned char)c];
+
+	if (c == '\r') {
+		b->state = C_SIZE_LF;
+		return 0;
+	}
+	if (c == ';') {
+		b->state = C_EXT;
+		return count_byte(b, SIZE_LINE_MAX, R_CHUNK_LINE_LONG);
+	}
+	if (is_blank(c))
+		return refuse(R_CHUNK_SIZE_BLANK);
+	if (digit == 0)
+		return refuse(c == '\n' ? R_CHUNK_LINE_END : R_CHUNK_SIZE);
+	if (b->left > INT64_MAX >> 4)
+		return refuse(R_CHUNK_OVERFLOW);
+	b->left = b->left << 4 | (digit - 1);
+	return count_byte(b, SIZE_DIGITS_MAX, R_CHUNK_OVERFLOW);
+}
+
+static int
+size_extension(struct http_body *b, char c)
+{
+	if (c == '\r') {
+		b->state = C_SIZE_LF;
+		return 0;
+	}
+	if (is_control(c) || (unsigned char)c >= 0x80)
+		return refuse(R_CHUNK_EXT_BYTE);
+	return count_byte(b, SIZE_LINE_MAX, R_CHUNK_LINE_LONG);
+}
+
+static int
+size_lf(struct http_body *b, char c)
+{
+	if (c != '\n')
+		return refuse(R_CHUNK_LINE_END);
+	b->line_bytes = 0;
+	b->state = b->left > 0 ? C_DATA : C_LINE_FIRST;
+	return 0;
+}
+
+static int
+data_cr(struct http_body *b, char c)
+{
+	b->state = C_DATA_LF;
+	return c == '\r' ? 0 : refuse(R_CHUNK_DATA_END);
+}
+
+static int
+data_lf(struct http_body *b, char c)
+{
+	b->state = C_SIZE_FIRST;
+	return c == '\n' ? 0 : refuse(R_CHUNK_DATA_END);
+}
+
+static int
+line_first(struct http_body *b, char c)
+{
+	if (c == '\r') {
+		b->state = C_LAST_LF;
+		return 0;
+	}
+	b->state = C_NAME;
+	return is_token(c) ? count_byte(b, TRAILERS_MAX, R_TRAILER_LONG) : refuse(R_TRAILER_LINE);
+}
+
+static int
+line_name(struct http_body *b, char c)
+{
+	if (c == ':')
+		b->state = C_VALUE;
+	else if (!is_token(c))
+		return refuse(R_TRAILER_LINE);
+	return count_byte(b, TRAILERS_MAX, R_TRAILER_LONG);
+}
+
+static int
+line_value(struct http_body *b, char c)
+{
+	if (c == '\r')
+		b->state = C_LINE_LF;
+	else if (is_control(c))
+		return refuse(R_TRAILER_LINE);
+	return count_byte(b, TRAILERS_MAX, R_TRAILER_LONG);
+}
+
+static int
+line_lf(struct http_body *b, char c)
+{
+	b->state = C_LINE_FIRST;
+	return c == '\n' ? count_byte(b, TRAILERS_MAX, R_TRAILER_LONG) : refuse(R_TRAILER_LINE);
+}
+
+static int
+last_lf(struct http_body *b, char c)
+{
+	b->done = c == '\n';
+	return b->done ? 0 : refuse(R_TRAILER_LINE);
+}
+
+static int
+broken(struct http_body *b, char c)
+{
+	(void)b;
+	(void)c;
+	return HTTP_E_CHUNK;
+}
+
+/* One framing byte; 0 or an http_error. */
+typedef int chunk_handler(struct http_body *, char);
+
+static chunk_handler *const chunk_states[] = {
+	[C_SIZE_FIRST] = size_first,
+	[C_SIZE] = size_more,
+	[C_EXT] = size_extension,
+	[C_SIZE_LF] = size_lf,
+	[C_DATA] = NULL, /* next_chunk() takes it whole */
+	[C_DATA_CR] = data_cr,
+	[C_DATA_LF] = data_lf,
+	[C_LINE_FIRST] = line_first,
+	[C_NAME] = line_name,
+	[C_VALUE] = line_value,
+	[C_LINE_LF] = line_lf,
+	[C_LAST_LF] = last_lf,
+	[C_BROKEN] = broken,
+};
+
+/* The piece of payload at p..p+n, not beyond `left`. */
+static struct span
+take_payload(struct http_body *b, const char *p, size_t n)
+{
+	struct span piece = {p, n < b->left ? n : (size_t)b->left};
+
+	b->left -= piece.n;
+	return piece;
+}
+
+static ssize_t
+next_chunk(struct http_body *b, const char *in, size_t n, struct span *ret_data)
+{
+	size_t i;
+	int r;
+
+	for (i = 0; i < n && b->state != C_DATA && !b->done; i++) {
+		r = chunk_states[b->state](b, in[i]);
+		if (r < 0) {
+			b->state = C_BROKEN;
+			return r;
+		}
+	}
+	if (b->state == C_DATA && i < n) {
+		*ret_data = take_payload(b, in + i, n - i);
+		i += ret_data->n;
+		if (b->left == 0)
+			b->state = C_DATA_CR;
+	}
+	return (ssize_t)i;
+}
+
+void
+http_body_init(struct http_body *b, enum http_framing framing, uint64_t content_length)
+{
+	*b = (struct http_body){.framing = framing, .state = C_SIZE_FIRST};
+	if (framing == HTTP_BODY_LENGTH)
+		b->left = content_length;
+	b->done = framing == HTTP_BODY_NONE || (framing == HTTP_BODY_LENGTH && content_length == 0);
+}
+
+ssize_t
+http_body_next(struct http_body *b, const char *in, size_t n, struct span *ret_data)
+{
+	*ret_data = (struct span){in, 0};
+	if (b->done)
+		return 0;
+	if (b->framing == HTTP_BODY_CHUNKED)
+		return next_chunk(b, in, n, ret_data);
+	if (b->framing == HTTP_BODY_UNTIL_CLOSE) {
+		ret_data->n = n;
+		return (ssize_t)n;
+	}
+	*ret_data = take_payload(b, in, n);
+	b->done = b->left == 0;
+	return (ssize_t)ret_data->n;
+}
+
+/* ---- configured URLs ---- */
+
+static int
+bad_url(const char **ret_why, const char *why)
+{
+	*ret_why = why;
+	return -EINVAL;
+}
+
+/* NULL if s is a name or an IPv4 address that can be looked up, else what is wrong with it. */
+static const char *
+check_name(const char *s, size_t n)
+{
+	bool numeric = true;
+	struct in_addr addr;
+
+	if (n == 0)
+		return "the host is missing";
+	for (size_t i = 0; i < n; i++) {
+		if (!is_digit(s[i]) && s[i] != '.')
+			numeric = false;
+		if (!is_digit(s[i]) && !(lower(s[i]) >= 'a' && lower(s[i]) <= 'z') && strchr("-._", s[i]) == NULL)
+			return "the host name has a character that host names do not have";
+		if (s[i] == '.' && (i == 0 || s[i - 1] == '.'))
+			return "the host name has an empty label";
+	}
+	if (numeric && inet_pton(AF_INET, s, &addr) != 1)
+		return "the host is not a valid IPv4 address";
+	return NULL;
+}
+
+/* Takes the host off *p into ret->host; NULL or what is wrong. */
+static const char *
+take_host(const char **p, struct http_url *ret)
+{
+	const char *start = *p + (**p == '['), *stop;
+	struct in6_addr addr;
+
+	ret->ipv6 = **p == '[';
+	stop = start + strcspn(start, ret->ipv6 ? "]" : ":/");
+	if (ret->ipv6 && *stop != ']')
+		return "the IPv6 address has no closing bracket";
+	if ((size_t)(stop - start) >= sizeof(ret->host))
+		return "the host name is too long";
+	memcpy(ret->host, start, (size_t)(stop - start));
+	ret->host[stop - start] = '\0';
+	*p = stop + ret->ipv6;
+	if (!ret->ipv6)
+		return check_name(ret->host, (size_t)(stop - start));
+	return inet_pton(AF_INET6, ret->host, &addr) == 1 ? NULL : "the host is not a valid IPv6 address";
+}
+
+static const char *
+take_port(const char **p, struct http_url *ret)
+{
+	const char *s = *p;
+	unsigned port = 0;
+
+	ret->port = 80;
+	if (*s != ':')
+		return *s == '\0' || *s == '/' ? NULL : "there is something between the host and the port or path";
+	for (s++; is_digit(*s) && port <= UINT16_MAX; s++)
+		port = port * 10 + (unsigned)(*s - '0');
+	if (port == 0 || port > UINT16_MAX || (*s != '\0' && *s != '/'))
+		return "the port is not a number from 1 to 65535";
+	ret->port = (uint16_t)port;
+	*p = s;
+	return NULL;
+}
+
+static const char *
+take_prefix(const char *s, struct http_url *ret)
+{
+	size_t n = strlen(s);
+
+	for (const char *c = s; *c != '\0'; c++)
+		if (*c <= ' ' || *c > '~' || *c == '?' || *c == '#')
+			return "the path has a blank, a query, a fragment or a byte that must be percent-encoded";
+	while (n > 0 && s[n - 1] == '/')
+		n--;
+	if (n >= sizeof(ret->prefix))
+		return "the path is too long";
+	memcpy(ret->prefix, s, n);
+	ret->prefix[n] = '\0';
+	return NULL;
+}
+
+int
+http_url_parse(const char *text, struct http_url *ret, const char **ret_why)
+{
+	struct http_url url;
+	const char *p = text, *why;
+
+	if (scheme_length((struct span){text, strlen(text)}) != strlen("http://"))
+		return bad_url(ret_why, "the URL does not start with http://");
+	p += strlen("http://");
+	why = take_host(&p, &url);
+	if (why == NULL)
+		why = take_port(&p, &url);
+	if (why == NULL)
+		why = take_prefix(p, &url);
+	if (why != NULL)
+		return bad_url(ret_why, why);
+	*ret = url;
+	return 0;
+}
