@@ -1,0 +1,845 @@
+/*
+ * The scan is a loop over items (one member or element each) with one byte of state per nesting
+ * level, so depth costs no stack.  Strings are where the bytes are (prompts, base64 images): they
+ * are passed eight bytes at a time.
+ *
+ * What a value *means* is its role: the table `roles` says how a role leads from the body down to
+ * the strings that count as prompt.
+ */
+#include "proto/splice.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "proto/utf8.h"
+
+/* clang-format off */
+#define KEYS(X)                                                  \
+	X(SK_MODEL,                  "model")                    \
+	X(SK_STREAM,                 "stream")                   \
+	X(SK_MESSAGES,               "messages")                 \
+	X(SK_PROMPT,                 "prompt")                   \
+	X(SK_N,                      "n")                        \
+	X(SK_MAX_TOKENS,             "max_tokens")               \
+	X(SK_MAX_COMPLETION_TOKENS,  "max_completion_tokens")    \
+	X(SK_MIN_TOKENS,             "min_tokens")               \
+	X(SK_STREAM_OPTIONS,         "stream_options")           \
+	X(SK_KV_TRANSFER_PARAMS,     "kv_transfer_params")       \
+	X(SK_DISAGG_PREFILL_RESP,    "disagg_prefill_resp")      \
+	X(SK_DISAGG_SPEC,            "disagg_spec")              \
+	X(SK_BOOTSTRAP_HOST,         "bootstrap_host")           \
+	X(SK_BOOTSTRAP_PORT,         "bootstrap_port")           \
+	X(SK_BOOTSTRAP_ROOM,         "bootstrap_room")           \
+	X(SK_ROUTED_DP_RANK,         "routed_dp_rank")           \
+	X(SK_DISAGG_PREFILL_DP_RANK, "disagg_prefill_dp_rank")   \
+	X(SK_DATA_PARALLEL_RANK,     "data_parallel_rank")       \
+	X(SK_REQUEST_ID,             "request_id")               \
+	X(SK_RID,                    "rid")
+
+#define KEY_ROW(k, text) [k] = { text, ",\"" text "\":", sizeof(text) - 1 },
+#define KEY_LENGTH(k, text) | 1u << (sizeof(text) - 1)
+
+static const struct {
+	const char *name;
+	const char *glue; /* what stands before the value of an added member */
+	size_t len;	  /* of the name */
+} keys[SK_N_KEYS] = { KEYS(KEY_ROW) };
+
+/* Bit n: an owned key of n bytes exists.  Most keys fail here, before any comparison. */
+static const uint32_t key_lengths = 0 KEYS(KEY_LENGTH);
+
+#define KEY_BUF 64 /* a key with escapes that is longer when unescaped is nobody's we know */
+
+enum role {
+	R_NONE,
+	R_BODY,			/* the outer object */
+	R_PROMPT, R_PROMPT_ITEM,
+	R_MESSAGES, R_MESSAGE, R_CONTENT, R_PART, R_TEXT,
+	R_N
+};
+
+enum tally { T_NONE, T_PROMPT, T_MESSAGES, T_N };
+
+static const struct {
+	enum role element;  /* role of an array's elements */
+	const char *key;    /* an object's one member that matters, and its role */
+	enum role member;
+	enum tally string;  /* where a string of this role is counted */
+	enum tally number;
+} roles[R_N] = {
+	[R_PROMPT]      = { .element = R_PROMPT_ITEM, .string = T_PROMPT },
+	[R_PROMPT_ITEM] = { .element = R_PROMPT_ITEM, .string = T_PROMPT, .number = T_PROMPT },
+	[R_MESSAGES]    = { .element = R_MESSAGE },
+	[R_MESSAGE]     = { .key = "content", .member = R_CONTENT },
+	[R_CONTENT]     = { .element = R_PART, .string = T_MESSAGES },
+	[R_PART]        = { .key = "text", .member = R_TEXT, .string = T_MESSAGES },
+	[R_TEXT]        = { .string = T_MESSAGES },
+};
+/* clang-format on */
+
+/* One byte per nesting level: the container's role and two flags. */
+enum { LEVEL_ROLE = 0x3f, LEVEL_OBJECT = 0x40, LEVEL_FILLED = 0x80 };
+
+struct scan {
+	const uint8_t *text, *p, *end;
+	struct splice *s;            /* NULL while looking for `name` */
+	const char *name;            /* the one member splice_member_raw() wants */
+	struct splice_member wanted; /* end = 0: not met */
+	struct splice_member *open;  /* member whose value is being read, if recorded */
+	struct splice_member *last;  /* member before, if recorded: learns its `next` */
+	uint64_t chars[T_N], numbers[T_N];
+	size_t nmembers;
+	const char *why;
+	size_t depth;
+	uint8_t level[SPLICE_MAX_DEPTH];
+};
+
+/* A string as it stands in the text, without its quotes. */
+struct str {
+	const char *p;
+	size_t n;
+	uint64_t chars; /* code points, as Python's len() counts */
+	bool escaped;
+};
+
+static bool
+fail(struct scan *c, const char *why)
+{
+	c->why = why;
+	return false;
+}
+
+static bool
+fail_early(struct scan *c)
+{
+	c->p = c->end;
+	return fail(c, "the text ends too early");
+}
+
+static size_t
+offset(const struct scan *c)
+{
+	return (size_t)(c->p - c->text);
+}
+
+static void
+skip_blanks(struct scan *c)
+{
+	while (c->p < c->end && (*c->p == ' ' || *c->p == '\n' || *c->p == '\r' || *c->p == '\t'))
+		c->p++;
+}
+
+/* --- strings --- */
+
+#define EACH_BYTE(b) (UINT64_C(0x0101010101010101) * (b))
+
+/*
+ * Zero if none of eight bytes is a quote, a backslash, a control character or beyond ASCII.  A
+ * byte's subtraction may borrow from its neighbour, but only if that byte is itself one of these.
+ */
+static inline uint64_t
+peculiar(const uint8_t *p)
+{
+	uint64_t w;
+
+	memcpy(&w, p, sizeof(w));
+	return ((w - EACH_BYTE(' ')) | ((w ^ EACH_BYTE('"')) - EACH_BYTE(1)) |
+		       ((w ^ EACH_BYTE('\\')) - EACH_BYTE(1)) | w) &
+	       EACH_BYTE(0x80);
+}
+
+static inline bool
+is_plain(uint8_t b)
+{
+	return b >= ' ' && b < 0x80 && b != '"' && b != '\\';
+}
+
+static inline const uint8_t *
+skip_plain(const uint8_t *p, const uint8_t *end)
+{
+	while (end - p >= 32 &&
+		(peculiar(p) | peculiar(p + 8) | peculiar(p + 16) | peculiar(p + 24)) == 0)
+		p += 32;
+	while (end - p >= 8 && peculiar(p) == 0)
+		p += 8;
+	while (p < end && is_plain(*p))
+		p++;
+	return p;
+}
+
+static int
+hex_digit(uint8_t b)
+{
+	if (b >= '0' && b <= '9')
+		return b - '0';
+	b |= 0x20;
+	return b >= 'a' && b <= 'f' ? b - 'a' + 10 : -1;
+}
+
+/* The code unit of a \uXXXX at p, or -1. */
+static long
+code_unit(const uint8_t *p, const uint8_t *end)
+{
+	long unit = 0;
+
+	if (end - p < 6 || p[0] != '\\' || p[1] != 'u')
+		return -1;
+	for (int i = 2; i < 6; i++) {
+		int digit = hex_digit(p[i]);
+
+		if (digit < 0)
+			return -1;
+		unit = unit << 4 | digit;
+	}
+	return unit;
+}
+
+/*
+ * Reads the escape at p: its code point (a lone surrogate as itself) and its length, 2, 6, or 12
+ * for a surrogate pair; 0 if it is none.
+ */
+static size_t
+read_escape(const uint8_t *p, const uint8_t *end, uint32_t *ret_code)
+{
+	static const char names[] = "\"\\/bfnrt", codes[] = "\"\\/\b\f\n\r\t";
+	const char *name;
+	long unit, low;
+
+	if (end - p < 2)
+		return 0;
+	if (p[1] != 'u') {
+		name = memchr(names, p[1], sizeof(names) - 1);
+		if (name == NULL)
+			return 0;
+		*ret_code = (uint8_t)codes[name - names];
+		return 2;
+	}
+	unit = code_unit(p, end);
+	if (unit < 0)
+		return 0;
+	*ret_code = (uint32_t)unit;
+	if (unit < 0xd800 || unit > 0xdbff)
+		return 6;
+	low = code_unit(p + 6, end);
+	if (low < 0xdc00 || low > 0xdfff)
+		return 6;
+	*ret_code = 0x10000 + ((uint32_t)(unit - 0xd800) << 10) + (uint32_t)(low - 0xdc00);
+	return 12;
+}
+
+/* Length of the sequence at p that is one code point but not one plain byte; 0 with c->why set. */
+static size_t
+read_peculiar(struct scan *c, const uint8_t *p)
+{
+	uint32_t code;
+	size_t n;
+
+	if (*p == '\\') {
+		n = read_escape(p, c->end, &code);
+		if (n == 0)
+			c->why = "bad escape in a string";
+	} else if (*p >= 0x80) {
+		n = utf8_seq(p, (size_t)(c->end - p));
+		if (n == 0)
+			c->why = "bad UTF-8 in a string";
+	} else {
+		n = 0;
+		c->why = "control character in a string";
+	}
+	return n;
+}
+
+static bool
+read_string(struct scan *c, struct str *ret)
+{
+	const uint8_t *start = c->p + 1, *p = start;
+	size_t inner = 0; /* bytes that belong to a code point begun before them */
+	bool escaped = false;
+
+	for (p = skip_plain(p, c->end); p < c->end && *p != '"'; p = skip_plain(p, c->end)) {
+		do {
+			size_t n = read_peculiar(c, p);
+
+			if (n == 0) {
+				c->p = p;
+				return false;
+			}
+			escaped |= *p == '\\';
+			inner += n - 1;
+			p += n;
+		} while (p < c->end && *p >= 0x80);
+	}
+	if (p == c->end)
+		return fail_early(c);
+	c->p = p + 1;
+	*ret = (struct str){
+		.p = (const char *)start,
+		.n = (size_t)(p - start),
+		.chars = (size_t)(p - start) - inner,
+		.escaped = escaped,
+	};
+	return true;
+}
+
+static size_t
+utf8_put(char *buf, uint32_t code)
+{
+	uint8_t *b = (uint8_t *)buf;
+
+	if (code < 0x80) {
+		b[0] = (uint8_t)code;
+		return 1;
+	}
+	if (code < 0x800) {
+		b[0] = (uint8_t)(0xc0 | code >> 6);
+		b[1] = (uint8_t)(0x80 | (code & 0x3f));
+		return 2;
+	}
+	if (code < 0x10000) {
+		b[0] = (uint8_t)(0xe0 | code >> 12);
+		b[1] = (uint8_t)(0x80 | (code >> 6 & 0x3f));
+		b[2] = (uint8_t)(0x80 | (code & 0x3f));
+		return 3;
+	}
+	b[0] = (uint8_t)(0xf0 | code >> 18);
+	b[1] = (uint8_t)(0x80 | (code >> 12 & 0x3f));
+	b[2] = (uint8_t)(0x80 | (code >> 6 & 0x3f));
+	b[3] = (uint8_t)(0x80 | (code & 0x3f));
+	return 4;
+}
+
+/* Undoes the escapes of a checked string; its length, or -1 if it does not fit.  No NUL is added.
+ */
+static long
+unescape(const char *text, size_t len, char *buf, size_t size)
+{
+	const uint8_t *p = (const uint8_t *)text, *end = p + len;
+	size_t n = 0;
+
+	while (p < end) {
+		uint32_t code;
+		char utf8[4];
+		size_t nutf8 = 1;
+
+		if (*p != '\\') {
+			utf8[0] = (char)*p++;
+		} else {
+			p += read_escape(p, end, &code);
+			if (code >= 0xd800 && code <= 0xdfff)
+				code = 0xfffd; /* half a pair has no UTF-8 */
+			nutf8 = utf8_put(utf8, code);
+		}
+		if (size - n < nutf8)
+			return -1;
+		memcpy(buf + n, utf8, nutf8);
+		n += nutf8;
+	}
+	return (long)n;
+}
+
+/* --- members --- */
+
+static bool
+key_is(const struct str *key, const char *name, size_t len)
+{
+	return key->n == len && memcmp(key->p, name, len) == 0;
+}
+
+static enum splice_key
+find_owned(const struct str *key)
+{
+	if (key->n >= 32 || (key_lengths >> key->n & 1) == 0)
+		return SK_N_KEYS;
+	for (unsigned k = 0; k < SK_N_KEYS; k++)
+		if (key_is(key, keys[k].name, keys[k].len))
+			return (enum splice_key)k;
+	return SK_N_KEYS;
+}
+
+/* The record for a member of the outer object called `key`: *ret_member NULL if nobody wants it. */
+static bool
+claim_member(struct scan *c, const struct str *key, struct splice_member **ret_member)
+{
+	enum splice_key k;
+
+	*ret_member = NULL;
+	if (c->s == NULL) {
+		if (key_is(key, c->name, strlen(c->name)))
+			*ret_member = &c->wanted;
+		return true;
+	}
+	k = find_owned(key);
+	if (k == SK_N_KEYS)
+		return true;
+	if (c->s->nowned == SPLICE_MAX_OWNED)
+		return fail(c, "too many members of names the router owns");
+	*ret_member = &c->s->owned[c->s->nowned++];
+	(*ret_member)->key = k;
+	return true;
+}
+
+/* Engines take the last of duplicates, so only the last one's size counts. */
+static enum role
+restart_tally(struct scan *c, enum tally tally, enum role role)
+{
+	c->chars[tally] = 0;
+	c->numbers[tally] = 0;
+	return role;
+}
+
+/* Notes one member of the outer object; `start` and `comma` are where its key and its comma stand.
+ */
+static bool
+member_start(struct scan *c, const struct str *key, size_t start, size_t comma, enum role *ret_role)
+{
+	struct splice_member *m;
+
+	if (!claim_member(c, key, &m))
+		return false;
+	if (c->last != NULL)
+		c->last->next = start;
+	c->open = c->last = m;
+	if (m != NULL) {
+		m->index = (uint32_t)c->nmembers;
+		m->start = start;
+		m->comma = comma;
+		m->next = 0;
+		if (c->s != NULL && m->key == SK_PROMPT)
+			*ret_role = restart_tally(c, T_PROMPT, R_PROMPT);
+		else if (c->s != NULL && m->key == SK_MESSAGES)
+			*ret_role = restart_tally(c, T_MESSAGES, R_MESSAGES);
+	}
+	c->nmembers++;
+	return true;
+}
+
+static void
+value_end(struct scan *c)
+{
+	if (c->depth != 1 || c->open == NULL)
+		return;
+	c->open->end = offset(c);
+	c->open = NULL;
+}
+
+/* Reads `"key" :` of a member and says which role its value has. */
+static bool
+read_key(struct scan *c, size_t comma, enum role *ret_role)
+{
+	enum role in = c->level[c->depth - 1] & LEVEL_ROLE;
+	size_t start = offset(c);
+	char buf[KEY_BUF];
+	struct str key;
+
+	*ret_role = R_NONE;
+	if (c->p == c->end)
+		return fail_early(c);
+	if (*c->p != '"')
+		return fail(c, "expected a member's name in quotes");
+	if (!read_string(c, &key))
+		return false;
+	if (key.escaped && (in == R_BODY || roles[in].key != NULL)) {
+		long n = unescape(key.p, key.n, buf, sizeof(buf));
+
+		if (n >= 0)
+			key = (struct str){.p = buf, .n = (size_t)n};
+	}
+	if (in == R_BODY && !member_start(c, &key, start, comma, ret_role))
+		return false;
+	if (roles[in].key != NULL && key_is(&key, roles[in].key, strlen(roles[in].key)))
+		*ret_role = roles[in].member;
+	skip_blanks(c);
+	if (c->p == c->end)
+		return fail_early(c);
+	if (*c->p != ':')
+		return fail(c, "expected ':' after a member's name");
+	c->p++;
+	skip_blanks(c);
+	return true;
+}
+
+/* --- values --- */
+
+static bool
+enter(struct scan *c, enum role role, unsigned kind)
+{
+	if (c->depth == SPLICE_MAX_DEPTH)
+		return fail(c, "nested too deeply");
+	c->level[c->depth++] = (uint8_t)((unsigned)role | kind);
+	c->p++;
+	return true;
+}
+
+static bool
+leave(struct scan *c)
+{
+	c->p++;
+	c->depth--;
+	value_end(c);
+	return true;
+}
+
+static bool
+read_word(struct scan *c, const char *word)
+{
+	size_t n = strlen(word);
+
+	if ((size_t)(c->end - c->p) < n || memcmp(c->p, word, n) != 0)
+		return fail(c, "expected a value");
+	c->p += n;
+	return true;
+}
+
+static bool
+read_digits(struct scan *c)
+{
+	const uint8_t *start = c->p;
+
+	while (c->p < c->end && *c->p >= '0' && *c->p <= '9')
+		c->p++;
+	if (c->p == start)
+		return c->p == c->end ? fail_early(c) : fail(c, "bad number");
+	return true;
+}
+
+static bool
+at_byte(const struct scan *c, char a, char b)
+{
+	return c->p < c->end && (*c->p == (uint8_t)a || *c->p == (uint8_t)b);
+}
+
+static bool
+read_number(struct scan *c)
+{
+	if (at_byte(c, '-', '-'))
+		c->p++;
+	if (at_byte(c, '0', '0'))
+		c->p++; /* a digit behind it fails where a comma or a brace must stand */
+	else if (!read_digits(c))
+		return false;
+	if (at_byte(c, '.', '.')) {
+		c->p++;
+		if (!read_digits(c))
+			return false;
+	}
+	if (at_byte(c, 'e', 'E')) {
+		c->p++;
+		if (at_byte(c, '+', '-'))
+			c->p++;
+		return read_digits(c);
+	}
+	return true;
+}
+
+static enum splice_type
+type_of(uint8_t first)
+{
+	switch (first) {
+	case '"':
+		return ST_STRING;
+	case '{':
+		return ST_OBJECT;
+	case '[':
+		return ST_ARRAY;
+	case 't':
+		return ST_TRUE;
+	case 'f':
+		return ST_FALSE;
+	case 'n':
+		return ST_NULL;
+	default:
+		return ST_NUMBER;
+	}
+}
+
+static bool
+read_scalar(struct scan *c, enum splice_type type, enum role role)
+{
+	struct str str;
+
+	switch (type) {
+	case ST_STRING:
+		if (!read_string(c, &str))
+			return false;
+		c->chars[roles[role].string] += str.chars;
+		return true;
+	case ST_TRUE:
+		return read_word(c, "true");
+	case ST_FALSE:
+		return read_word(c, "false");
+	case ST_NULL:
+		return read_word(c, "null");
+	case ST_NUMBER:
+	case ST_ARRAY:
+	case ST_OBJECT:
+		break;
+	}
+	if (*c->p != '-' && (*c->p < '0' || *c->p > '9'))
+		return fail(c, "expected a value");
+	c->numbers[roles[role].number]++;
+	return read_number(c);
+}
+
+static bool
+read_value(struct scan *c, enum role role)
+{
+	enum splice_type type;
+
+	if (c->p == c->end)
+		return fail_early(c);
+	type = type_of(*c->p);
+	if (c->depth == 1 && c->open != NULL) {
+		c->open->val = offset(c);
+		c->open->type = type;
+	}
+	if (type == ST_OBJECT)
+		return enter(c, role, LEVEL_OBJECT);
+	if (type == ST_ARRAY)
+		return enter(c, role, 0);
+	if (!read_scalar(c, type, role))
+		return false;
+	value_end(c);
+	return true;
+}
+
+/* Reads one member or element of the innermost container up to its value's end or opening bracket,
+ * or the container's end. */
+static bool
+read_item(struct scan *c)
+{
+	uint8_t *level = &c->level[c->depth - 1];
+	bool object = (*level & LEVEL_OBJECT) != 0;
+	enum role role = roles[*level & LEVEL_ROLE].element;
+	size_t comma = 0;
+
+	skip_blanks(c);
+	if (c->p == c->end)
+		return fail_early(c);
+	if (*c->p == (object ? '}' : ']'))
+		return leave(c);
+	if (*level & LEVEL_FILLED) {
+		if (*c->p != ',')
+			return fail(c, object ? "expected ',' or '}'" : "expected ',' or ']'");
+		comma = offset(c);
+		c->p++;
+		skip_blanks(c);
+	}
+	*level |= LEVEL_FILLED;
+	if (object && !read_key(c, comma, &role))
+		return false;
+	return read_value(c, role);
+}
+
+/* Reads the whole text; *ret_open is where its object begins, *ret_close where it ends. */
+static bool
+read_body(struct scan *c, size_t *ret_open, size_t *ret_close)
+{
+	if (c->end - c->p > (ptrdiff_t)(UINT32_MAX - 1))
+		return fail(c, "longer than 4 GiB");
+	skip_blanks(c);
+	if (c->p == c->end || *c->p != '{')
+		return fail(c, "not a JSON object");
+	*ret_open = offset(c);
+	(void)enter(c, R_BODY, LEVEL_OBJECT);
+	while (c->depth > 0)
+		if (!read_item(c))
+			return false;
+	*ret_close = offset(c) - 1;
+	skip_blanks(c);
+	return c->p == c->end || fail(c, "text after the object");
+}
+
+int
+splice_scan(struct splice *s, const char *text, size_t len, const char **ret_why, size_t *ret_at)
+{
+	const uint8_t *bytes = (const uint8_t *)text;
+	struct scan c = {.text = bytes, .p = bytes, .end = bytes + len, .s = s};
+
+	s->text = text;
+	s->len = len;
+	s->nowned = 0;
+	if (!read_body(&c, &s->open, &s->close)) {
+		*ret_why = c.why;
+		*ret_at = offset(&c);
+		return -1;
+	}
+	s->nmembers = c.nmembers;
+	s->prompt_chars = c.chars[T_PROMPT] + c.chars[T_MESSAGES];
+	s->prompt_items = c.numbers[T_PROMPT];
+	return 0;
+}
+
+int
+splice_member_raw(const char *text, size_t len, const char *name, struct splice_seg *ret_value)
+{
+	const uint8_t *bytes = (const uint8_t *)text;
+	struct scan c = {.text = bytes, .p = bytes, .end = bytes + len, .name = name};
+	size_t open, close;
+
+	if (!read_body(&c, &open, &close))
+		return -1;
+	if (c.wanted.end == 0)
+		return 0;
+	*ret_value = (struct splice_seg){text + c.wanted.val, c.wanted.end - c.wanted.val};
+	return 1;
+}
+
+const char *
+splice_key_name(enum splice_key k)
+{
+	assert((unsigned)k < SK_N_KEYS);
+	return keys[k].name;
+}
+
+const struct splice_member *
+splice_find(const struct splice *s, enum splice_key k)
+{
+	for (size_t i = s->nowned; i-- > 0;)
+		if (s->owned[i].key == k)
+			return &s->owned[i];
+	return NULL;
+}
+
+long
+splice_string(const struct splice *s, const struct splice_member *m, char *buf, size_t size)
+{
+	long n;
+
+	if (m->type != ST_STRING || size == 0)
+		return -1;
+	n = unescape(s->text + m->val + 1, m->end - m->val - 2, buf, size - 1);
+	if (n < 0 || memchr(buf, '\0', (size_t)n) != NULL)
+		return -1;
+	buf[n] = '\0';
+	return n;
+}
+
+/* --- laying out --- */
+
+struct layout {
+	struct splice_seg *segs;
+	size_t n, total;
+};
+
+static void
+put(struct layout *l, const char *p, size_t n)
+{
+	if (n == 0)
+		return;
+	assert(l->n < SPLICE_MAX_SEGMENTS);
+	l->segs[l->n++] = (struct splice_seg){p, n};
+	l->total += n;
+}
+
+/*
+ * Why any set of cuts leaves valid JSON: a cut member takes the comma before it along; only a
+ * member that has no survivor before it (its index is the number of members cut so far) takes the
+ * comma behind it instead, up to the next key.
+ */
+size_t
+splice_layout(const struct splice *s, const struct splice_edit *e, struct splice_seg *segs,
+	size_t *ret_total)
+{
+	struct layout l = {.segs = segs};
+	size_t at = 0, ncut = 0;
+	uint32_t met = 0; /* bit k: key k stood in the body */
+	bool first;       /* no member has been written yet */
+
+	static_assert(SK_N_KEYS <= 32, "met has a bit for every key");
+	static_assert(
+		2 * SPLICE_MAX_OWNED + 2 * SK_N_KEYS + 2 <= SPLICE_MAX_SEGMENTS, "worst case fits");
+	for (const struct splice_member *m = s->owned; m < s->owned + s->nowned; m++) {
+		bool again = (met >> m->key & 1) != 0;
+		bool leads = m->index == ncut;
+
+		met |= 1u << m->key;
+		if (e->on[m->key].op == SE_KEEP)
+			continue;
+		if (e->on[m->key].op != SE_CUT && !again) {
+			put(&l, s->text + at, m->val - at);
+			put(&l, e->on[m->key].value, e->on[m->key].len);
+			at = m->end;
+			continue;
+		}
+		put(&l, s->text + at, (leads ? m->start : m->comma) - at);
+		at = leads && m->next != 0 ? m->next : m->end;
+		ncut++;
+	}
+	put(&l, s->text + at, s->close - at);
+	first = ncut == s->nmembers;
+	for (unsigned k = 0; k < SK_N_KEYS; k++) {
+		if (e->on[k].op != SE_SET || (met >> k & 1) != 0)
+			continue;
+		put(&l, keys[k].glue + first,
+			keys[k].len + 4 - first); /* the first goes without comma */
+		put(&l, e->on[k].value, e->on[k].len);
+		first = false;
+	}
+	put(&l, s->text + s->close, s->len - s->close);
+	*ret_total = l.total;
+	return l.n;
+}
+
+/* --- writing a string --- */
+
+/* What stands for a byte that needs an escape or is no UTF-8; NULL if nothing is wrong with it. */
+static size_t
+quoted_form(const uint8_t *p, size_t n, size_t seq, char form[8])
+{
+	static const char names[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
+	static const char hex[] = "0123456789abcdef";
+	const char *name;
+
+	if (seq == 0) {
+		memcpy(form, UTF8_REPLACEMENT, 3);
+		return 3;
+	}
+	name = memchr(names, p[0], sizeof(names) - 1);
+	if (name != NULL) {
+		form[0] = '\\';
+		form[1] = letters[name - names];
+		return 2;
+	}
+	if (p[0] < ' ') {
+		memcpy(form, "\\u00", 4);
+		form[4] = hex[p[0] >> 4];
+		form[5] = hex[p[0] & 15];
+		return 6;
+	}
+	assert(seq <= n);
+	memcpy(form, p, seq);
+	return seq;
+}
+
+long
+json_quote(char *buf, size_t size, const char *text, size_t len, size_t max)
+{
+	const uint8_t *p = (const uint8_t *)text, *end = p + len;
+	const uint8_t *stop = p + (len < max ? len : max);
+	size_t n = 0;
+
+	if (size == 0)
+		return -1;
+	buf[0] = '\0';
+	if (size < 3)
+		return -1;
+	buf[n++] = '"';
+	while (p < stop) {
+		size_t left = (size_t)(end - p), seq = utf8_seq(p, left), nform;
+		char form[8];
+
+		if (seq > (size_t)(stop - p))
+			break; /* clipping would cut it */
+		nform = quoted_form(p, left, seq, form);
+		if (size - n < nform + 2) {
+			buf[n] = '\0';
+			return -1;
+		}
+		memcpy(buf + n, form, nform);
+		n += nform;
+		p += seq > 0 ? seq : 1;
+	}
+	buf[n++] = '"';
+	buf[n] = '\0';
+	return (long)n;
+}
