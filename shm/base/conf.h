@@ -25,6 +25,9 @@ enum remote_host_kind { REMOTE_HOST_KEEP, REMOTE_HOST_PREFILL, REMOTE_HOST_N };
 const char *role_name(enum role r);
 const char *connector_name(enum connector_kind c);
 const char *policy_name(enum policy_kind p);
+const char *engine_name(enum engine_kind e);
+const char *handoff_name(enum handoff_kind h);
+const char *remote_host_name(enum remote_host_kind r);
 
 struct conf_endpoint {
 	char *url;	/* as written; valid by http_url_parse() */

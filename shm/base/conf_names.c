@@ -1,0 +1,28 @@
+#include <assert.h>
+
+#include "shm/base/conf.h"
+
+#define NAMES(fn, type, n, ...)                                                                    \
+	const char *fn(type v)                                                                     \
+	{                                                                                          \
+		static const char *const names[n] = {__VA_ARGS__};                                 \
+                                                                                                   \
+		assert((unsigned)v < (n));                                                         \
+		return names[v];                                                                   \
+	}
+
+// clang-format off
+NAMES(role_name, enum role, ROLE_N,
+	[ROLE_PREFILL] = "prefill", [ROLE_DECODE] = "decode")
+NAMES(connector_name, enum connector_kind, CONNECTOR_N,
+	[CONNECTOR_NIXL] = "nixl", [CONNECTOR_ORCHESTRATED] = "orchestrated")
+NAMES(policy_name, enum policy_kind, POLICY_N,
+	[POLICY_ROUND_ROBIN] = "round_robin", [POLICY_LEAST_LOADED] = "least_loaded")
+NAMES(engine_name, enum engine_kind, ENGINE_N,
+	[ENGINE_VLLM] = "vllm", [ENGINE_SGLANG] = "sglang")
+NAMES(handoff_name, enum handoff_kind, HANDOFF_N,
+	[HANDOFF_KV_TRANSFER_PARAMS] = "kv_transfer_params",
+	[HANDOFF_DISAGG_PREFILL_RESP] = "disagg_prefill_resp")
+NAMES(remote_host_name, enum remote_host_kind, REMOTE_HOST_N,
+	[REMOTE_HOST_KEEP] = "keep", [REMOTE_HOST_PREFILL] = "prefill_host")
+// clang-format on

@@ -1,0 +1,263 @@
+#include "shm/base/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LINE_MAX_BYTES 4096 /* PIPE_BUF: a pipe takes that much in one piece, or nothing */
+#define TAIL_BYTES 32       /* kept free for the mark of a clipped line, `}` and the newline */
+#define FIELD_MAX_BYTES 256
+
+static const struct {
+	const char *name;
+	char prefix[4]; /* sd-daemon(3): syslog's levels in angle brackets */
+} levels[] = {
+	[LOG_L_ERROR] = {"error", "<3>"},
+	[LOG_L_WARN] = {"warn", "<4>"},
+	[LOG_L_INFO] = {"info", "<6>"},
+	[LOG_L_DEBUG] = {"debug", "<7>"},
+};
+
+/* The one mutable global of the code base: who speaks, and how loud. */
+static struct {
+	char process[16];
+	uint32_t slot;
+	enum log_level level;
+	enum log_format format;
+	bool journal; /* stderr goes to journald, which reads the level from the prefix */
+} self = {.process = "-", .level = LOG_L_INFO};
+
+struct line {
+	char b[LINE_MAX_BYTES];
+	size_t n;
+	bool full; /* something did not fit; what was begun is rolled back by its writer */
+	bool json;
+};
+
+static void
+put(struct line *l, const char *s, size_t n)
+{
+	if (l->full || n > sizeof(l->b) - TAIL_BYTES - l->n) {
+		l->full = true;
+		return;
+	}
+	memcpy(l->b + l->n, s, n);
+	l->n += n;
+}
+
+static void
+put_str(struct line *l, const char *s)
+{
+	put(l, s, strlen(s));
+}
+
+static void __attribute__((format(printf, 2, 3))) put_f(struct line *l, const char *fmt, ...)
+{
+	char tmp[48]; /* the longest: a 64-bit number and a dot */
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(tmp, sizeof(tmp), fmt, ap);
+	va_end(ap);
+	put(l, tmp, n < 0 ? 0 : (size_t)n);
+}
+
+/*
+ * Bytes of the character at s that may stand as they are: 1 for printable ASCII, 2..4 for
+ * well-formed UTF-8 beyond C1 (which terminals obey as controls), 0 for what must be escaped.
+ */
+static size_t
+plain(const unsigned char *s)
+{
+	unsigned cp;
+	size_t n = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
+
+	if (s[0] < 0x80)
+		return s[0] >= 0x20 && s[0] < 0x7f;
+	if (s[0] < 0xc2 || s[0] > 0xf4)
+		return 0;
+	cp = s[0] & (0x7fu >> n);
+	for (size_t i = 1; i < n; i++) { /* stops at the NUL: that is no continuation byte */
+		if ((s[i] & 0xc0) != 0x80)
+			return 0;
+		cp = cp << 6 | (s[i] & 0x3fu);
+	}
+	if (cp < 0xa0 || (n == 3 && cp < 0x800) || (n == 4 && cp < 0x10000))
+		return 0;
+	return cp > 0x10ffff || (cp >= 0xd800 && cp < 0xe000) ? 0 : n;
+}
+
+static void
+put_escape(struct line *l, unsigned char c)
+{
+	static const char from[] = "\n\t\r", to[] = "ntr";
+	const char *p = c == '\0' ? NULL : strchr(from, c);
+
+	if (p != NULL)
+		put_f(l, "\\%c", to[p - from]);
+	else if (l->json && c >= 0x80)
+		put_str(l, "\\ufffd"); /* JSON has no word for a stray byte */
+	else
+		put_f(l, l->json ? "\\u%04x" : "\\x%02x", c);
+}
+
+/* `s` in quotes, escaped, at most FIELD_MAX_BYTES of it. */
+static void
+put_quoted(struct line *l, const char *s)
+{
+	const unsigned char *p = (const unsigned char *)s;
+	size_t used = 0;
+
+	put(l, "\"", 1);
+	while (p[used] != '\0') {
+		size_t k = plain(p + used);
+
+		if (used + (k > 0 ? k : 1) > FIELD_MAX_BYTES) {
+			put_str(l, "...");
+			break;
+		}
+		if (p[used] == '"' || p[used] == '\\')
+			put(l, "\\", 1);
+		if (k > 0)
+			put(l, s + used, k);
+		else
+			put_escape(l, p[used]);
+		used += k > 0 ? k : 1;
+	}
+	put(l, "\"", 1);
+}
+
+/* True if key=value can do without quotes: short, printable ASCII, and not to be taken for NULL's
+ * "-". */
+static bool
+bare(const char *s)
+{
+	size_t n = strlen(s);
+
+	if (n == 0 || n > FIELD_MAX_BYTES || strcmp(s, "-") == 0)
+		return false;
+	for (size_t i = 0; i < n; i++)
+		if (s[i] <= ' ' || s[i] >= 0x7f || strchr("\"\\=", s[i]) != NULL)
+			return false;
+	return true;
+}
+
+static void
+put_text(struct line *l, const char *s)
+{
+	if (s == NULL)
+		put_str(l, l->json ? "null" : "-");
+	else if (!l->json && bare(s))
+		put_str(l, s);
+	else
+		put_quoted(l, s);
+}
+
+static void
+put_field(struct line *l, const struct log_field *f)
+{
+	size_t before = l->n;
+
+	put_f(l, l->json ? ",\"" : " ");
+	put_str(l, f->key);
+	put_str(l, l->json ? "\":" : "=");
+	switch (f->type) {
+	case LOG_T_STR:
+		put_text(l, f->v.s);
+		break;
+	case LOG_T_UINT:
+		put_f(l, "%" PRIu64, f->v.u);
+		break;
+	case LOG_T_INT:
+		put_f(l, "%" PRId64, f->v.i);
+		break;
+	case LOG_T_MS:
+		put_f(l, "%" PRIu64 ".%u", f->v.u / 1000, (unsigned)(f->v.u % 1000 / 100));
+		break;
+	}
+	if (l->full)
+		l->n = before; /* whole fields only, or the JSON would not close */
+}
+
+static void
+put_start(struct line *l, enum log_level level, const char *msg)
+{
+	if (self.journal)
+		put_str(l, levels[level].prefix);
+	if (l->json) {
+		put_str(l, "{\"level\":");
+		put_quoted(l, levels[level].name);
+		put_str(l, ",\"msg\":");
+		put_quoted(l, msg);
+		return;
+	}
+	put_str(l, msg);
+	if (!self.journal)
+		put_field(l, &LOG_S("level", levels[level].name));
+}
+
+void
+log_init(const char *process, uint32_t slot)
+{
+	const char *js = getenv("JOURNAL_STREAM");
+	struct stat st;
+	uintmax_t dev, ino;
+
+	(void)snprintf(self.process, sizeof(self.process), "%s", process);
+	self.slot = slot;
+	/* systemd.exec(5): the variable is inherited by children whose stderr went elsewhere */
+	self.journal = js != NULL && sscanf(js, "%ju:%ju", &dev, &ino) == 2 &&
+		       fstat(STDERR_FILENO, &st) == 0 && st.st_dev == dev && st.st_ino == ino;
+}
+
+void
+log_setup(enum log_level level, enum log_format format)
+{
+	self.level = level;
+	self.format = format;
+}
+
+int
+log_enabled(enum log_level level)
+{
+	return level <= self.level;
+}
+
+void
+log_write(enum log_level level, const char *msg, const struct log_field *fields, size_t n)
+{
+	struct line l;
+	int saved = errno;
+	bool clipped;
+
+	if (!log_enabled(level))
+		return;
+	l.n = 0;
+	l.full = false;
+	l.json = self.format == LOG_F_JSON;
+	put_start(&l, level, msg);
+	put_field(&l, &LOG_S("process", self.process));
+	put_field(&l, &LOG_U("slot", self.slot));
+	clipped = l.full;
+	for (size_t i = 0; i < n; i++) {
+		l.full = false;
+		put_field(&l, &fields[i]);
+		clipped |= l.full;
+	}
+	l.n += (size_t)sprintf(l.b + l.n, "%s%s\n",
+		!clipped ? ""
+		: l.json ? ",\"clipped\":1"
+			 : " clipped=1",
+		l.json ? "}" : "");
+	/* A full pipe or a gone reader loses the line: nobody here waits for a log. */
+	while (write(STDERR_FILENO, l.b, l.n) == -1 && errno == EINTR)
+		;
+	errno = saved;
+}

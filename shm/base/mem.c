@@ -1,0 +1,68 @@
+#include "shm/base/mem.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Says so with write(2): a heap that just refused us is no place for stdio. */
+static void *
+must(void *p)
+{
+	static const char text[] = "out of memory\n";
+
+	if (p != NULL)
+		return p;
+	if (write(STDERR_FILENO, text, sizeof(text) - 1) < 0)
+		abort(); /* nowhere to say it: the same end */
+	abort();
+}
+
+void *
+mem_zero(size_t size)
+{
+	return must(calloc(1, size > 0 ? size : 1));
+}
+
+void *
+mem_array(size_t n, size_t size)
+{
+	if (n == 0 || size == 0)
+		return mem_zero(1);
+	return must(calloc(n, size));
+}
+
+void *
+mem_resize(void *p, size_t n, size_t size)
+{
+	/* never 0 bytes: reallocarray(p, 0, ..) frees p and returns NULL */
+	if (n == 0 || size == 0)
+		n = size = 1;
+	return must(reallocarray(p, n, size));
+}
+
+char *
+mem_strdup(const char *s)
+{
+	return s == NULL ? NULL : must(strdup(s));
+}
+
+char *
+mem_strndup(const char *s, size_t n)
+{
+	return must(strndup(s, n));
+}
+
+char *
+mem_printf(const char *fmt, ...)
+{
+	va_list ap;
+	char *s = NULL;
+	int n;
+
+	va_start(ap, fmt);
+	n = vasprintf(&s, fmt, ap);
+	va_end(ap);
+	return must(n < 0 ? NULL : s);
+}

@@ -1,0 +1,248 @@
+/* Log lines, byte by byte: what an operator's grep and a log shipper's JSON reader will meet. */
+#include "shm/base/log.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <signal.h>
+#include <json-c/json.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shm/base/mem.h"
+#include "shm/base/rnd.h"
+
+static int pipe_fds[2];
+static char got[8192];
+
+static void
+open_pipe(void)
+{
+	cr_assert_eq(pipe(pipe_fds), 0);
+	cr_assert_neq(dup2(pipe_fds[1], STDERR_FILENO), -1);
+	log_init("worker", 3);
+}
+
+/* What one log call wrote: a pipe keeps separate writes in order, so all of it must be one line. */
+static const char *
+line(void)
+{
+	ssize_t n = read(pipe_fds[0], got, sizeof(got) - 1);
+
+	cr_assert_gt(n, 0);
+	got[n] = '\0';
+	cr_assert_eq(strchr(got, '\n'), got + n - 1, "one newline, at the end: %s", got);
+	got[n - 1] = '\0';
+	return got;
+}
+
+TestSuite(base_log, .init = open_pipe);
+
+Test(base_log, kv_line)
+{
+	errno = ENOENT;
+	log_info("endpoint up", LOG_S("url", "http://10.0.0.1:8100"), LOG_U("n", UINT64_MAX),
+		LOG_I("d", -7), LOG_MS("t", 12345));
+	cr_assert_eq(errno, ENOENT);
+	cr_assert_str_eq(line(),
+		"endpoint up level=info process=worker slot=3 url=http://10.0.0.1:8100 "
+		"n=18446744073709551615 d=-7 t=12.3");
+	log_warn("alone");
+	cr_assert_str_eq(line(), "alone level=warn process=worker slot=3");
+}
+
+Test(base_log, kv_quoting)
+{
+	static const struct {
+		const char *in, *out;
+	} t[] = {
+		{NULL, "-"},
+		{"-", "\"-\""},
+		{"", "\"\""},
+		{"a/b:c,d;e", "a/b:c,d;e"},
+		{"a b", "\"a b\""},
+		{"a=b", "\"a=b\""},
+		{"a\"b\\c", "\"a\\\"b\\\\c\""},
+		{"a\nb\rc\td", "\"a\\nb\\rc\\td\""},
+		{"\x01\x1b[31m\x7f", "\"\\x01\\x1b[31m\\x7f\""},
+		{"gr\xc3\xbc\xc3\x9f", "\"gr\xc3\xbc\xc3\x9f\""},
+		{"\xff\xc3", "\"\\xff\\xc3\""},          /* stray, and cut short */
+		{"\xc0\xaf", "\"\\xc0\\xaf\""},          /* overlong */
+		{"\xc2\x9b", "\"\\xc2\\x9b\""},          /* C1: a terminal's CSI */
+		{"\xed\xa0\x80", "\"\\xed\\xa0\\x80\""}, /* surrogate */
+		{"\xf0\x9f\x98\x80", "\"\xf0\x9f\x98\x80\""},
+		{"\xf4\x90\x80\x80", "\"\\xf4\\x90\\x80\\x80\""},
+	};
+
+	for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++) {
+		log_error("m", LOG_S("k", t[i].in));
+		cr_expect_str_eq(strstr(line(), "k=") + 2, t[i].out);
+	}
+}
+
+Test(base_log, json_is_json_whatever_comes_in)
+{
+	char all[256];
+	json_object *o, *v;
+
+	for (int i = 1; i < 256; i++)
+		all[i - 1] = (char)i;
+	all[255] = '\0';
+	log_setup(LOG_L_INFO, LOG_F_JSON);
+	log_warn("say \"hi\"", LOG_S("all", all), LOG_S("none", NULL), LOG_U("u", 5),
+		LOG_MS("ms", 1500));
+	o = json_tokener_parse(line());
+	cr_assert_not_null(o, "%s", got);
+	cr_assert(json_object_object_get_ex(o, "msg", &v));
+	cr_expect_str_eq(json_object_get_string(v), "say \"hi\"");
+	cr_assert(json_object_object_get_ex(o, "level", &v));
+	cr_expect_str_eq(json_object_get_string(v), "warn");
+	cr_assert(json_object_object_get_ex(o, "slot", &v));
+	cr_expect_eq(json_object_get_int(v), 3);
+	cr_assert(json_object_object_get_ex(o, "all", &v));
+	cr_expect_eq(strncmp(json_object_get_string(v), all, 126), 0);
+	cr_assert(json_object_object_get_ex(o, "none", &v));
+	cr_expect_null(v);
+	cr_assert(json_object_object_get_ex(o, "ms", &v));
+	cr_expect_float_eq(json_object_get_double(v), 1.5, 1e-9);
+	json_object_put(o);
+}
+
+Test(base_log, a_field_is_clipped_at_256_bytes_and_between_characters)
+{
+	char text[1000], want[300];
+
+	memset(text, 'x', sizeof(text));
+	text[256] = '\0';
+	log_info("m", LOG_S("k", text));
+	cr_expect_str_eq(strstr(line(), "k=") + 2, text);
+	text[256] = 'x';
+	text[257] = '\0';
+	log_info("m", LOG_S("k", text));
+	text[256] = '\0';
+	(void)snprintf(want, sizeof(want), "\"%s...\"", text);
+	cr_expect_str_eq(strstr(line(), "k=") + 2, want);
+	memcpy(text + 255, "\xc3\xbc", 3); /* would straddle the limit */
+	log_info("m", LOG_S("k", text));
+	text[255] = '\0';
+	(void)snprintf(want, sizeof(want), "\"%s...\"", text);
+	cr_expect_str_eq(strstr(line(), "k=") + 2, want);
+}
+
+Test(base_log, a_line_keeps_to_4_KiB_and_says_that_it_was_clipped)
+{
+	char text[300];
+	struct log_field f[40];
+	json_object *o, *v;
+
+	memset(text, 1, 256); /* \u0001: six bytes each */
+	text[256] = '\0';
+	for (size_t i = 0; i < 39; i++)
+		f[i] = LOG_S("k", text);
+	f[39] = LOG_U("last", 1);
+	for (int json = 0; json < 2; json++) {
+		log_setup(LOG_L_INFO, json ? LOG_F_JSON : LOG_F_KV);
+		log_write(LOG_L_INFO, "m", f, 40);
+		cr_expect_leq(strlen(line()), 4095);
+		cr_expect_not_null(
+			strstr(got, json ? "\"last\":1,\"clipped\":1}" : " last=1 clipped=1"));
+	}
+	o = json_tokener_parse(got);
+	cr_assert_not_null(o);
+	cr_assert(json_object_object_get_ex(o, "clipped", &v));
+	json_object_put(o);
+}
+
+Test(base_log, levels)
+{
+	log_setup(LOG_L_WARN, LOG_F_KV);
+	log_info("no");
+	log_debug("no");
+	cr_expect_not(log_enabled(LOG_L_INFO));
+	log_warn("yes");
+	cr_expect_eq(strncmp(line(), "yes ", 4), 0);
+	log_setup(LOG_L_DEBUG, LOG_F_KV);
+	log_debug("now");
+	cr_expect_eq(strncmp(line(), "now ", 4), 0);
+}
+
+Test(base_log, journal_prefix_only_where_stderr_is_the_journal)
+{
+	struct stat st;
+	char js[64];
+
+	cr_assert_eq(fstat(STDERR_FILENO, &st), 0);
+	(void)snprintf(js, sizeof(js), "%ju:%ju", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
+	cr_assert_eq(setenv("JOURNAL_STREAM", js, 1), 0);
+	log_init("master", 0);
+	log_error("m");
+	cr_expect_str_eq(line(), "<3>m process=master slot=0");
+	log_setup(LOG_L_INFO, LOG_F_JSON);
+	log_info("m");
+	cr_expect_str_eq(
+		line(), "<6>{\"level\":\"info\",\"msg\":\"m\",\"process\":\"master\",\"slot\":0}");
+	cr_assert_eq(setenv("JOURNAL_STREAM", "8:1", 1), 0);
+	log_setup(LOG_L_INFO, LOG_F_KV);
+	log_init("master", 0);
+	log_error("m");
+	cr_expect_str_eq(line(), "m level=error process=master slot=0");
+}
+
+Test(base_rnd, ids_differ_also_after_a_fork)
+{
+	uint64_t mine, theirs;
+	int fds[2];
+
+	(void)rnd_u64(); /* the buffer is filled: a child would draw the same words from it */
+	cr_assert_eq(pipe(fds), 0);
+	if (fork() == 0) {
+		rnd_after_fork();
+		theirs = rnd_u64();
+		_exit(write(fds[1], &theirs, sizeof(theirs)) == sizeof(theirs) ? 0 : 1);
+	}
+	mine = rnd_u64();
+	cr_assert_eq(read(fds[0], &theirs, sizeof(theirs)), sizeof(theirs));
+	cr_assert_neq(mine, theirs);
+	for (int i = 0; i < 100; i++)
+		cr_assert_neq(rnd_u64(), mine);
+}
+
+Test(base_rnd, uuid_version_4)
+{
+	char u[37], h[17] = "";
+
+	for (int i = 0; i < 200; i++) {
+		rnd_uuid(u);
+		cr_assert_eq(strlen(u), 36);
+		cr_assert_eq(strspn(u, "0123456789abcdef-"), 36);
+		cr_assert_eq(u[14], '4');
+		cr_assert_not_null(strchr("89ab", u[19]));
+		cr_assert(u[8] == '-' && u[13] == '-' && u[18] == '-' && u[23] == '-');
+	}
+	rnd_hex16(h, UINT64_C(0x0123456789abcdef));
+	cr_assert_str_eq(h, "0123456789abcdef");
+}
+
+Test(base_mem, sizes)
+{
+	char *s = mem_printf("%d-%s", 7, "x"), *t = mem_strndup("abcdef", 3);
+	int *p = mem_array(0, sizeof(*p));
+
+	cr_expect_str_eq(s, "7-x");
+	cr_expect_str_eq(t, "abc");
+	cr_expect_null(mem_strdup(NULL));
+	p = mem_resize(p, 0, sizeof(*p));
+	cr_expect_not_null(p);
+	p = mem_resize(p, 3, sizeof(*p));
+	p[2] = 1;
+	free(p);
+	free(s);
+	free(t);
+}
+
+Test(base_mem, overflow_aborts, .signal = SIGABRT)
+{
+	(void)mem_array(SIZE_MAX / 2, 4);
+}
