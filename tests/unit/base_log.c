@@ -3,12 +3,12 @@
 
 #include <criterion/criterion.h>
 #include <errno.h>
-#include <signal.h>
 #include <json-c/json.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "shm/base/mem.h"
@@ -112,7 +112,7 @@ Test(base_log, json_is_json_whatever_comes_in)
 
 Test(base_log, a_field_is_clipped_at_256_bytes_and_between_characters)
 {
-	char text[1000], want[300];
+	char text[1000], want[1100];
 
 	memset(text, 'x', sizeof(text));
 	text[256] = '\0';
@@ -242,7 +242,16 @@ Test(base_mem, sizes)
 	free(t);
 }
 
-Test(base_mem, overflow_aborts, .signal = SIGABRT)
+/* In a child, and any end but a return counts: ASan exits by itself where libc returns NULL. */
+Test(base_mem, overflow_does_not_return)
 {
-	(void)mem_array(SIZE_MAX / 2, 4);
+	pid_t pid = fork();
+	int status;
+
+	if (pid == 0) {
+		(void)close(STDERR_FILENO);
+		_exit(mem_array(SIZE_MAX / 2, 4) != NULL ? 0 : 42);
+	}
+	cr_assert_eq(waitpid(pid, &status, 0), pid);
+	cr_expect(WIFSIGNALED(status) || WEXITSTATUS(status) == 1, "status %x", status);
 }
