@@ -182,10 +182,10 @@ sse_feed(struct sse *s, const char *p, size_t n)
 		blank = line_end(s);
 		p = eol + 1;
 		if (eol == cr) {
-			if (p == lf)
-				p++;
-			else if (p == end)
+			if (p == end)
 				s->flags |= F_CR;
+			else if (p == lf)
+				p++;
 			cr = find(p, end, '\r');
 		}
 		if (lf < p)

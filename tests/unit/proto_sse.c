@@ -1,0 +1,162 @@
+/* Events are found wherever the reads cut them. */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "proto/sse.h"
+#include "tests/unit/feed.h"
+
+struct story {
+	const char *in;
+	uint64_t events;
+	size_t ended; /* offset behind the last event that ended */
+	bool done, error, boundary;
+};
+
+struct run {
+	const struct story *want;
+	struct sse sse;
+	size_t fed, ended;
+};
+
+static void
+start(void *ctx)
+{
+	struct run *r = ctx;
+
+	sse_init(&r->sse);
+	r->fed = r->ended = 0;
+}
+
+static void
+piece(void *ctx, const char *p, size_t n)
+{
+	struct run *r = ctx;
+	size_t at = sse_feed(&r->sse, p, n);
+
+	cr_assert_leq(at, n);
+	if (at > 0)
+		r->ended = r->fed + at;
+	r->fed += n;
+}
+
+static void
+check(void *ctx, const char *how)
+{
+	struct run *r = ctx;
+	const struct story *w = r->want;
+
+	cr_assert_eq(r->sse.events, w->events, "%s, %s: %lu events", w->in, how,
+		(unsigned long)r->sse.events);
+	cr_assert_eq(r->ended, w->ended, "%s, %s: ended at %zu", w->in, how, r->ended);
+	cr_assert_eq(r->sse.done, w->done, "%s, %s: done", w->in, how);
+	cr_assert_eq(r->sse.error, w->error, "%s, %s: error", w->in, how);
+	cr_assert_eq(sse_at_boundary(&r->sse), w->boundary, "%s, %s: boundary", w->in, how);
+}
+
+static void
+tell(const struct story *stories, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		const struct feeder f = {start, piece, check};
+		struct run r = {.want = &stories[i]};
+
+		feed_splits(&f, &r, stories[i].in, strlen(stories[i].in));
+	}
+}
+
+#define TELL(stories) tell(stories, sizeof(stories) / sizeof((stories)[0]))
+
+Test(sse, line_ends)
+{
+	static const struct story stories[] = {
+		{"data: a\n\n", 1, 9, .boundary = true},
+		{"data: a\r\n\r\n", 1, 11, .boundary = true},
+		{"data: a\r\r", 1, 9, .boundary = true},
+		{"data: a\n\r\n", 1, 10, .boundary = true},
+		{"data: a\r\n\n", 1, 10, .boundary = true},
+		{"data: a\r\n\rdata: b", 1, 10, .boundary = false},
+		{"data: a\n\ndata: b\r\n\r\ndata: c\r\rd", 3, 29, .boundary = false},
+		{"data: a\n", 0, 0, .boundary = false},
+		{"data: a\r\n", 0, 0, .boundary = false},
+		{"data: a", 0, 0, .boundary = false},
+	};
+
+	TELL(stories);
+}
+
+Test(sse, what_is_an_event)
+{
+	static const struct story stories[] = {
+		{": keep-alive\n\n", 0, 14, .boundary = true},
+		{"event: x\nid: 1\n\n", 0, 16, .boundary = true},
+		{"event: x\ndata: 1\nid: 2\n\n", 1, 24, .boundary = true},
+		{"data\n\n", 1, 6, .boundary = true},
+		{"data:\n\n", 1, 7, .boundary = true},
+		{"dat\n\ndatab: x\n\n data: x\n\n", 0, 25, .boundary = true},
+		{"\n\n\n", 0, 3, .boundary = true},
+		{"data: a\n\n: c", 1, 9, .boundary = false},
+		{"data: a\ndata: b\n\n", 1, 17, .boundary = true},
+		{"", 0, 0, .boundary = true},
+	};
+
+	TELL(stories);
+}
+
+Test(sse, done)
+{
+	static const struct story stories[] = {
+		{"data: [DONE]\n\n", 1, 14, .done = true, .boundary = true},
+		{"data:[DONE]\r\n\r\n", 1, 15, .done = true, .boundary = true},
+		{"data: {\"a\":1}\n\ndata: [DONE]\n\n", 2, 29, .done = true, .boundary = true},
+		{"data: [DONE]\n", 0, 0, .boundary = false}, /* it has not ended */
+		{"data:  [DONE]\n\n", 1, 15, .boundary = true},
+		{"data: [DONE] \n\n", 1, 15, .boundary = true},
+		{"data: [DONE\n\n", 1, 13, .boundary = true},
+		{"data: [DONE]\ndata: x\n\n", 1, 22, .boundary = true},
+		{"data:\ndata: [DONE]\n\n", 1, 20, .boundary = true},
+		{"event: [DONE]\n\n", 0, 15, .boundary = true},
+		{"data: {\"text\":\"data: [DONE]\\n\\n\"}\n\n", 1, 35, .boundary = true},
+	};
+
+	TELL(stories);
+}
+
+Test(sse, errors)
+{
+	static const struct story stories[] = {
+		{"data: {\"error\":{\"message\":\"m\"}}\n\n", 1, 33, .error = true,
+			.boundary = true},
+		{"data: {\"error\": {\"m\":1}}\n\ndata: [DONE]\n\n", 2, 40, .error = true,
+			.done = true, .boundary = true},
+		{"data: { \"error\" : 1}\n\n", 1, 22, .error = true, .boundary = true},
+		{"data: {\"object\":\"error\",\"message\":\"m\"}\n\n", 1, 40, .error = true,
+			.boundary = true},
+		{"data: {\"object\": \"error\"}\n\n", 1, 27, .error = true, .boundary = true},
+		{"data: {\ndata:  \"error\": 1\ndata: }\n\n", 1, 35, .error = true,
+			.boundary = true},
+		{"data: {\"errors\":0}\n\n", 1, 20, .boundary = true},
+		{"data: {\"object\":\"errors\"}\n\n", 1, 27, .boundary = true},
+		{"data: {\"object\":\"chat.completion.chunk\",\"error\":1}\n\n", 1, 52,
+			.boundary = true},
+		{": {\"error\":1}\n\n", 0, 15, .boundary = true},
+		{"data: {\"error\":1}\n", 0, 0, .boundary = false},
+	};
+
+	TELL(stories);
+}
+
+/* The probe holds a few bytes; what lies beyond it must not matter, whatever its length. */
+Test(sse, long_data_at_every_length)
+{
+	for (size_t n = 0; n < 80; n++) {
+		char in[128] = "data: [DONE]";
+		struct sse s;
+
+		memset(in + 12, 'x', n);
+		memcpy(in + 12 + n, "\n\n", 3);
+		sse_init(&s);
+		cr_assert_eq(sse_feed(&s, in, n + 14), n + 14);
+		cr_assert_eq(s.done, n == 0);
+		cr_assert_eq(s.events, 1);
+	}
+}
