@@ -1,8 +1,6 @@
 #include "proto/http.h"
-#include "proto/http_rules.h"
+#include "proto/http_bytes.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
 #include <string.h>
 
 /* http-parser's header defines an enum of the same name; only its enumerators are used here. */
@@ -17,26 +15,7 @@
  *   2. http-parser reads the same bytes; its callbacks store the spans.  It must see as many fields
  *      as there are lines: two readers that disagree are how messages get smuggled.
  *   3. What is left has no risk in it: hop-by-hop marks, keep-alive, path and query.
- * A body needs no buffer: framing goes through one handler per state and byte, payload is never looked at.
  */
-
-enum rule {
-#define X(name, err, parser, rfc, text) R_##name,
-	HTTP_RULES(X)
-#undef X
-};
-
-static const int8_t rule_error[] = {
-#define X(name, err, parser, rfc, text) [R_##name] = err,
-	HTTP_RULES(X)
-#undef X
-};
-
-static int
-refuse(enum rule rule)
-{
-	return rule_error[rule];
-}
 
 const char *
 http_error_text(int err)
@@ -57,60 +36,7 @@ http_error_text(int err)
 	return text[-err];
 }
 
-/* ---- bytes ---- */
-
-// clang-format off
-/* RFC 9110 5.6.2 */
-static const bool token_byte[256] = {
-	['!'] = true, ['#' ... '\''] = true, ['*'] = true, ['+'] = true, ['-'] = true, ['.'] = true,
-	['0' ... '9'] = true, ['A' ... 'Z'] = true, ['^' ... 'z'] = true, ['|'] = true, ['~'] = true,
-};
-
-/* A hexadecimal digit's value + 1; 0 for other bytes. */
-static const uint8_t hex_digit[256] = {
-	['0'] = 1, ['1'] = 2, ['2'] = 3, ['3'] = 4, ['4'] = 5, ['5'] = 6, ['6'] = 7, ['7'] = 8, ['8'] = 9, ['9'] = 10,
-	['A'] = 11, ['B'] = 12, ['C'] = 13, ['D'] = 14, ['E'] = 15, ['F'] = 16,
-	['a'] = 11, ['b'] = 12, ['c'] = 13, ['d'] = 14, ['e'] = 15, ['f'] = 16,
-};
-
-/* RFC 3986 3.2.2 reg-name: unreserved, "%", sub-delims */
-static const bool host_byte[256] = {
-	['!'] = true, ['$'] = true, ['%'] = true, ['&' ... '.'] = true, ['0' ... '9'] = true, [';'] = true,
-	['='] = true, ['A' ... 'Z'] = true, ['_'] = true, ['a' ... 'z'] = true, ['~'] = true,
-};
-// clang-format on
-
-static bool
-is_token(char c)
-{
-	return token_byte[(unsigned char)c];
-}
-
-static bool
-is_digit(char c)
-{
-	return c >= '0' && c <= '9';
-}
-
-static bool
-is_blank(char c)
-{
-	return c == ' ' || c == '\t';
-}
-
-static bool
-is_control(char c)
-{
-	unsigned char u = (unsigned char)c;
-
-	return (u < 0x20 && u != '\t') || u == 0x7f;
-}
-
-static char
-lower(char c)
-{
-	return c >= 'A' && c <= 'Z' ? (char)(c | 0x20) : c;
-}
+/* ---- bytes and words ---- */
 
 /*
  * First control byte (HTAB does not count) in p..end, or end.  Eight bytes a step: nearly all bytes
@@ -244,14 +170,15 @@ http_skip_blank(const char *buf, size_t len)
 
 /* ---- the raw look at a head ---- */
 
-#define MAX_OPTIONS 32 /* Connection options that are names of other fields; real peers list one or two */
+/* Connection options that are names of other fields; real peers list one or two. */
+#define MAX_OPTIONS 32
 
 struct reader {
 	struct http_head *h;
 	enum http_kind kind;
 	const char *p, *end; /* what is left of the head */
-	size_t nlines;	     /* field lines seen */
-	size_t nseen;	     /* fields http-parser has told us of */
+	size_t nlines;       /* field lines seen */
+	size_t nseen;        /* fields http-parser has told us of */
 	bool has_host, has_length, has_coding;
 	bool close, keep;
 	size_t nlisted;
@@ -276,12 +203,27 @@ take_line(struct reader *rd, struct span *ret)
 static int
 read_version(struct http_head *h, struct span s, enum rule bad)
 {
-	if (s.n != 8 || memcmp(s.p, "HTTP/", 5) != 0 || !is_digit(s.p[5]) || s.p[6] != '.' || !is_digit(s.p[7]))
+	if (s.n != 8 || memcmp(s.p, "HTTP/", 5) != 0 || !is_digit(s.p[5]) || s.p[6] != '.' ||
+		!is_digit(s.p[7]))
 		return refuse(bad);
 	if (s.p[5] != '1' || s.p[7] > '1')
 		return refuse(R_VERSION);
 	h->minor = s.p[7] - '0';
 	return 0;
+}
+
+// clang-format off
+/* RFC 3986 3.2.2 reg-name: unreserved, "%", sub-delims */
+static const bool host_byte[256] = {
+	['!'] = true, ['$'] = true, ['%'] = true, ['&' ... '.'] = true, ['0' ... '9'] = true, [';'] = true,
+	['='] = true, ['A' ... 'Z'] = true, ['_'] = true, ['a' ... 'z'] = true, ['~'] = true,
+};
+// clang-format on
+
+static bool
+is_ipv6_byte(char c)
+{
+	return hex_digit[(unsigned char)c] != 0 || c == ':' || c == '.';
 }
 
 /* uri-host [ ":" port ], RFC 9110 4.2.1; the caller decides what an empty one means. */
@@ -291,7 +233,7 @@ is_authority(struct span s)
 	size_t i = 0;
 
 	if (s.n > 0 && s.p[0] == '[') {
-		for (i = 1; i < s.n && (hex_digit[(unsigned char)s.p[i]] != 0 || s.p[i] == ':' || s.p[i] == '.'); i++)
+		for (i = 1; i < s.n && is_ipv6_byte(s.p[i]); i++)
 			;
 		if (i == 1 || i == s.n || s.p[i++] != ']')
 			return false;
@@ -358,7 +300,8 @@ static int
 read_target(struct http_head *h, struct span target)
 {
 	for (size_t i = 0; i < target.n; i++) {
-		if (target.p[i] <= ' ' || target.p[i] > '~') /* char may be signed: obs-text is either */
+		/* char may be signed or not: obs-text is below the blank or above the tilde */
+		if (target.p[i] <= ' ' || target.p[i] > '~')
 			return refuse(R_TARGET_BYTE);
 		if (target.p[i] == '#')
 			return refuse(R_TARGET_FRAGMENT);
@@ -389,7 +332,8 @@ read_request_line(struct http_head *h, struct span line)
 	if (sp == NULL || sp == target.p)
 		return refuse(R_REQUEST_LINE);
 	target.n = (size_t)(sp - target.p);
-	r = read_version(h, (struct span){sp + 1, (size_t)(line.p + line.n - sp - 1)}, R_REQUEST_LINE);
+	r = read_version(
+		h, (struct span){sp + 1, (size_t)(line.p + line.n - sp - 1)}, R_REQUEST_LINE);
 	return r < 0 ? r : read_target(h, target);
 }
 
@@ -547,7 +491,8 @@ read_field(struct reader *rd, struct span line)
 		return refuse(R_EMPTY_NAME);
 	if (rd->nlines == HTTP_MAX_HEADERS)
 		return refuse(R_MANY_FIELDS);
-	r = see_field(rd, (struct span){line.p, n}, trim((struct span){line.p + n + 1, line.n - n - 1}));
+	r = see_field(
+		rd, (struct span){line.p, n}, trim((struct span){line.p + n + 1, line.n - n - 1}));
 	rd->nlines++;
 	return r;
 }
@@ -575,7 +520,8 @@ read_head(struct reader *rd)
 	if (r == 0 && line.n == 0)
 		return refuse(R_EMPTY_HEAD);
 	if (r == 0)
-		r = rd->kind == HTTP_KIND_REQUEST ? read_request_line(rd->h, line) : read_status_line(rd->h, line);
+		r = rd->kind == HTTP_KIND_REQUEST ? read_request_line(rd->h, line)
+						  : read_status_line(rd->h, line);
 	while (r == 0) {
 		r = take_line(rd, &line);
 		if (r == 0 && line.n == 0)
@@ -640,8 +586,10 @@ run_parser(struct reader *rd, const char *buf, size_t len)
 
 	http_parser_init(&hp, rd->kind == HTTP_KIND_REQUEST ? HTTP_REQUEST : HTTP_RESPONSE);
 	hp.data = rd;
-	if (http_parser_execute(&hp, &settings, buf, len) != len || HTTP_PARSER_ERRNO(&hp) != HPE_OK)
-		return HTTP_PARSER_ERRNO(&hp) == HPE_HEADER_OVERFLOW ? HTTP_E_TOO_MANY : HTTP_E_SYNTAX;
+	if (http_parser_execute(&hp, &settings, buf, len) != len ||
+		HTTP_PARSER_ERRNO(&hp) != HPE_OK)
+		return HTTP_PARSER_ERRNO(&hp) == HPE_HEADER_OVERFLOW ? HTTP_E_TOO_MANY
+								     : HTTP_E_SYNTAX;
 	if (rd->nseen != rd->nlines || hp.http_minor != rd->h->minor)
 		return HTTP_E_SYNTAX;
 	rd->h->nheaders = rd->nseen;
@@ -688,7 +636,8 @@ mark_listed(const struct reader *rd)
 }
 
 int
-http_head_parse(struct http_head *h, enum http_kind kind, const char *buf, size_t len, bool head_request)
+http_head_parse(
+	struct http_head *h, enum http_kind kind, const char *buf, size_t len, bool head_request)
 {
 	struct reader rd;
 	int r;
@@ -718,346 +667,4 @@ http_header(const struct http_head *h, const char *name)
 		if (span_is(h->headers[i].name, name))
 			return &h->headers[i];
 	return NULL;
-}
-
-/* ---- bodies ---- */
-
-/*
- *  SIZE_FIRST -> SIZE -> [EXT ->] SIZE_LF -> DATA -> DATA_CR -> DATA_LF -> SIZE_FIRST ...
- *                                      size 0 \-> LINE_FIRST -> [NAME -> VALUE -> LINE_LF -> LINE_FIRST ->] LAST_LF, done
- * DATA is the only state whose bytes are not looked at.  In SIZE* `left` is the number so far.
- */
-enum chunk_state {
-	C_SIZE_FIRST,
-	C_SIZE,
-	C_EXT,
-	C_SIZE_LF,
-	C_DATA,
-	C_DATA_CR,
-	C_DATA_LF,
-	C_LINE_FIRST,
-	C_NAME,
-	C_VALUE,
-	C_LINE_LF,
-	C_LAST_LF,
-	C_BROKEN, /* refused once, refused for ever */
-};
-
-#define SIZE_LINE_MAX 1024 /* without its CRLF */
-#define TRAILERS_MAX 8192
-#define SIZE_DIGITS_MAX 16
-
-static int
-count_byte(struct http_body *b, unsigned max, enum rule rule)
-{
-	return ++b->line_bytes > max ? refuse(rule) : 0;
-}
-
-static int
-size_first(struct http_body *b, char c)
-{
-	unsigned digit = hex_digit[(unsigned char)c];
-
-	if (digit == 0)
-		return refuse(R_CHUNK_SIZE);
-	b->left = digit - 1;
-	b->line_bytes = 1;
-	b->state = C_SIZE;
-	return 0;
-}
-
-static int
-size_more(struct http_body *b, char c)
-{
-	unsigned digit = hex_digit[(unsigned char)c];
-
-	if (c == '\r') {
-		b->state = C_SIZE_LF;
-		return 0;
-	}
-	if (c == ';') {
-		b->state = C_EXT;
-		return count_byte(b, SIZE_LINE_MAX, R_CHUNK_LINE_LONG);
-	}
-	if (is_blank(c))
-		return refuse(R_CHUNK_SIZE_BLANK);
-	if (digit == 0)
-		return refuse(c == '\n' ? R_CHUNK_LINE_END : R_CHUNK_SIZE);
-	if (b->left > INT64_MAX >> 4)
-		return refuse(R_CHUNK_OVERFLOW);
-	b->left = b->left << 4 | (digit - 1);
-	return count_byte(b, SIZE_DIGITS_MAX, R_CHUNK_OVERFLOW);
-}
-
-static int
-size_extension(struct http_body *b, char c)
-{
-	if (c == '\r') {
-		b->state = C_SIZE_LF;
-		return 0;
-	}
-	if (is_control(c) || (unsigned char)c >= 0x80)
-		return refuse(R_CHUNK_EXT_BYTE);
-	return count_byte(b, SIZE_LINE_MAX, R_CHUNK_LINE_LONG);
-}
-
-static int
-size_lf(struct http_body *b, char c)
-{
-	if (c != '\n')
-		return refuse(R_CHUNK_LINE_END);
-	b->line_bytes = 0;
-	b->state = b->left > 0 ? C_DATA : C_LINE_FIRST;
-	return 0;
-}
-
-static int
-data_cr(struct http_body *b, char c)
-{
-	b->state = C_DATA_LF;
-	return c == '\r' ? 0 : refuse(R_CHUNK_DATA_END);
-}
-
-static int
-data_lf(struct http_body *b, char c)
-{
-	b->state = C_SIZE_FIRST;
-	return c == '\n' ? 0 : refuse(R_CHUNK_DATA_END);
-}
-
-static int
-line_first(struct http_body *b, char c)
-{
-	if (c == '\r') {
-		b->state = C_LAST_LF;
-		return 0;
-	}
-	b->state = C_NAME;
-	return is_token(c) ? count_byte(b, TRAILERS_MAX, R_TRAILER_LONG) : refuse(R_TRAILER_LINE);
-}
-
-static int
-line_name(struct http_body *b, char c)
-{
-	if (c == ':')
-		b->state = C_VALUE;
-	else if (!is_token(c))
-		return refuse(R_TRAILER_LINE);
-	return count_byte(b, TRAILERS_MAX, R_TRAILER_LONG);
-}
-
-static int
-line_value(struct http_body *b, char c)
-{
-	if (c == '\r')
-		b->state = C_LINE_LF;
-	else if (is_control(c))
-		return refuse(R_TRAILER_LINE);
-	return count_byte(b, TRAILERS_MAX, R_TRAILER_LONG);
-}
-
-static int
-line_lf(struct http_body *b, char c)
-{
-	b->state = C_LINE_FIRST;
-	return c == '\n' ? count_byte(b, TRAILERS_MAX, R_TRAILER_LONG) : refuse(R_TRAILER_LINE);
-}
-
-static int
-last_lf(struct http_body *b, char c)
-{
-	b->done = c == '\n';
-	return b->done ? 0 : refuse(R_TRAILER_LINE);
-}
-
-static int
-broken(struct http_body *b, char c)
-{
-	(void)b;
-	(void)c;
-	return HTTP_E_CHUNK;
-}
-
-/* One framing byte; 0 or an http_error. */
-typedef int chunk_handler(struct http_body *, char);
-
-static chunk_handler *const chunk_states[] = {
-	[C_SIZE_FIRST] = size_first,
-	[C_SIZE] = size_more,
-	[C_EXT] = size_extension,
-	[C_SIZE_LF] = size_lf,
-	[C_DATA] = NULL, /* next_chunk() takes it whole */
-	[C_DATA_CR] = data_cr,
-	[C_DATA_LF] = data_lf,
-	[C_LINE_FIRST] = line_first,
-	[C_NAME] = line_name,
-	[C_VALUE] = line_value,
-	[C_LINE_LF] = line_lf,
-	[C_LAST_LF] = last_lf,
-	[C_BROKEN] = broken,
-};
-
-/* The piece of payload at p..p+n, not beyond `left`. */
-static struct span
-take_payload(struct http_body *b, const char *p, size_t n)
-{
-	struct span piece = {p, n < b->left ? n : (size_t)b->left};
-
-	b->left -= piece.n;
-	return piece;
-}
-
-static ssize_t
-next_chunk(struct http_body *b, const char *in, size_t n, struct span *ret_data)
-{
-	size_t i;
-	int r;
-
-	for (i = 0; i < n && b->state != C_DATA && !b->done; i++) {
-		r = chunk_states[b->state](b, in[i]);
-		if (r < 0) {
-			b->state = C_BROKEN;
-			return r;
-		}
-	}
-	if (b->state == C_DATA && i < n) {
-		*ret_data = take_payload(b, in + i, n - i);
-		i += ret_data->n;
-		if (b->left == 0)
-			b->state = C_DATA_CR;
-	}
-	return (ssize_t)i;
-}
-
-void
-http_body_init(struct http_body *b, enum http_framing framing, uint64_t content_length)
-{
-	*b = (struct http_body){.framing = framing, .state = C_SIZE_FIRST};
-	if (framing == HTTP_BODY_LENGTH)
-		b->left = content_length;
-	b->done = framing == HTTP_BODY_NONE || (framing == HTTP_BODY_LENGTH && content_length == 0);
-}
-
-ssize_t
-http_body_next(struct http_body *b, const char *in, size_t n, struct span *ret_data)
-{
-	*ret_data = (struct span){in, 0};
-	if (b->done)
-		return 0;
-	if (b->framing == HTTP_BODY_CHUNKED)
-		return next_chunk(b, in, n, ret_data);
-	if (b->framing == HTTP_BODY_UNTIL_CLOSE) {
-		ret_data->n = n;
-		return (ssize_t)n;
-	}
-	*ret_data = take_payload(b, in, n);
-	b->done = b->left == 0;
-	return (ssize_t)ret_data->n;
-}
-
-/* ---- configured URLs ---- */
-
-static int
-bad_url(const char **ret_why, const char *why)
-{
-	*ret_why = why;
-	return -EINVAL;
-}
-
-/* NULL if s is a name or an IPv4 address that can be looked up, else what is wrong with it. */
-static const char *
-check_name(const char *s, size_t n)
-{
-	bool numeric = true;
-	struct in_addr addr;
-
-	if (n == 0)
-		return "the host is missing";
-	for (size_t i = 0; i < n; i++) {
-		if (!is_digit(s[i]) && s[i] != '.')
-			numeric = false;
-		if (!is_digit(s[i]) && !(lower(s[i]) >= 'a' && lower(s[i]) <= 'z') && strchr("-._", s[i]) == NULL)
-			return "the host name has a character that host names do not have";
-		if (s[i] == '.' && (i == 0 || s[i - 1] == '.'))
-			return "the host name has an empty label";
-	}
-	if (numeric && inet_pton(AF_INET, s, &addr) != 1)
-		return "the host is not a valid IPv4 address";
-	return NULL;
-}
-
-/* Takes the host off *p into ret->host; NULL or what is wrong. */
-static const char *
-take_host(const char **p, struct http_url *ret)
-{
-	const char *start = *p + (**p == '['), *stop;
-	struct in6_addr addr;
-
-	ret->ipv6 = **p == '[';
-	stop = start + strcspn(start, ret->ipv6 ? "]" : ":/");
-	if (ret->ipv6 && *stop != ']')
-		return "the IPv6 address has no closing bracket";
-	if ((size_t)(stop - start) >= sizeof(ret->host))
-		return "the host name is too long";
-	memcpy(ret->host, start, (size_t)(stop - start));
-	ret->host[stop - start] = '\0';
-	*p = stop + ret->ipv6;
-	if (!ret->ipv6)
-		return check_name(ret->host, (size_t)(stop - start));
-	return inet_pton(AF_INET6, ret->host, &addr) == 1 ? NULL : "the host is not a valid IPv6 address";
-}
-
-static const char *
-take_port(const char **p, struct http_url *ret)
-{
-	const char *s = *p;
-	unsigned port = 0;
-
-	ret->port = 80;
-	if (*s != ':')
-		return *s == '\0' || *s == '/' ? NULL : "there is something between the host and the port or path";
-	for (s++; is_digit(*s) && port <= UINT16_MAX; s++)
-		port = port * 10 + (unsigned)(*s - '0');
-	if (port == 0 || port > UINT16_MAX || (*s != '\0' && *s != '/'))
-		return "the port is not a number from 1 to 65535";
-	ret->port = (uint16_t)port;
-	*p = s;
-	return NULL;
-}
-
-static const char *
-take_prefix(const char *s, struct http_url *ret)
-{
-	size_t n = strlen(s);
-
-	for (const char *c = s; *c != '\0'; c++)
-		if (*c <= ' ' || *c > '~' || *c == '?' || *c == '#')
-			return "the path has a blank, a query, a fragment or a byte that must be percent-encoded";
-	while (n > 0 && s[n - 1] == '/')
-		n--;
-	if (n >= sizeof(ret->prefix))
-		return "the path is too long";
-	memcpy(ret->prefix, s, n);
-	ret->prefix[n] = '\0';
-	return NULL;
-}
-
-int
-http_url_parse(const char *text, struct http_url *ret, const char **ret_why)
-{
-	struct http_url url;
-	const char *p = text, *why;
-
-	if (scheme_length((struct span){text, strlen(text)}) != strlen("http://"))
-		return bad_url(ret_why, "the URL does not start with http://");
-	p += strlen("http://");
-	why = take_host(&p, &url);
-	if (why == NULL)
-		why = take_port(&p, &url);
-	if (why == NULL)
-		why = take_prefix(p, &url);
-	if (why != NULL)
-		return bad_url(ret_why, why);
-	*ret = url;
-	return 0;
 }

@@ -4,7 +4,7 @@
  * A head is parsed only when it is complete, from one contiguous piece of memory.  The raw bytes are
  * looked at first (bare LF, folded lines, blanks before the colon, ...: what http-parser 2.9.4 lets
  * through and what lets a peer smuggle a second message), then http-parser reads them.  The table of
- * refusals stands in http.c.  Body framing is decoded here by hand: the raw look at chunk-size lines
+ * refusals stands in http_rules.h.  Body framing is decoded here by hand: the raw look at chunk-size lines
  * and trailers has to follow the framing anyway, so it is the decoder.
  *
  * Ownership: nothing is allocated; spans point into the caller's buffer and live as long as it does.
@@ -35,7 +35,10 @@ enum http_error {
 /* One English phrase for the log and the error body; never NULL. */
 const char *http_error_text(int err);
 
-/* Methods the router tells apart; everything else parses and is HTTP_M_OTHER. */
+/*
+ * Methods the router tells apart; the others that http-parser knows (PATCH, WebDAV, ...) parse and
+ * are HTTP_M_OTHER, unknown ones and CONNECT are HTTP_E_SYNTAX.
+ */
 enum http_method { HTTP_M_OTHER, HTTP_M_GET, HTTP_M_HEAD, HTTP_M_POST, HTTP_M_PUT, HTTP_M_DELETE, HTTP_M_OPTIONS };
 
 struct span {
@@ -56,7 +59,7 @@ struct http_head {
 	enum http_method method; /* requests */
 	struct span method_text; /* requests */
 	struct span target;	 /* requests: as sent */
-	struct span path;	 /* requests: target without query; of an absolute-form target its path */
+	struct span path;	 /* requests: target without query; of an absolute-form target its path; never empty */
 	struct span query;	 /* requests: after '?', or n = 0 */
 	int status;		 /* responses */
 	int minor;		 /* HTTP/1.minor: 0 or 1 */
@@ -73,7 +76,8 @@ struct http_head {
  * buffer stopped (0 at first); it is moved on, so that a head that comes byte by byte is looked at
  * once.  Returns the head's length including the empty line, 0 if it is not complete yet, or
  * HTTP_E_SYNTAX as soon as a bare LF or a control byte shows that it never will be right.
- * Empty lines before a request line are the caller's to skip (http_skip_blank).
+ * Empty lines before a request line are the caller's to skip (http_skip_blank) before each call with
+ * from == 0; a head that starts with one is HTTP_E_SYNTAX.
  */
 ssize_t http_head_end(const char *buf, size_t len, size_t *from);
 
@@ -81,7 +85,8 @@ ssize_t http_head_end(const char *buf, size_t len, size_t *from);
 size_t http_skip_blank(const char *buf, size_t len);
 
 /*
- * Parses one complete head of `len` bytes (as http_head_end() measured it).
+ * Parses one complete head of `len` bytes (as http_head_end() measured it).  More than 80 KiB are
+ * HTTP_E_TOO_MANY, which is http-parser's own limit; the caller sets a lower one.
  * `head_request`: for responses, the request was a HEAD (no body whatever the head says).
  * Returns 0 or an http_error; *h is undefined after an error.
  */

@@ -1,11 +1,13 @@
 /*
- * The table of refusals of http.c: private to it and to its unit test, which holds one or more samples
- * against each row, with a twin that differs in the fault alone and is accepted.
+ * The table of refusals of http.c: private to it and to its unit test, which holds samples against
+ * each row, every one with a twin that differs in the fault alone and is accepted, and which asks
+ * http-parser about each.
  *
- * Columns: the rule; the error it gives; what http-parser 2.9.4 as packaged by Debian (built with
- * HTTP_PARSER_STRICT=0) does when it sees such bytes alone, LETS meaning that at least one form
- * passes and REFUSES that we only look first, for a better error; section of RFC 9112, or of 9110
- * where it says so; what is refused.  Where a row refuses more than the RFC asks for, it says why.
+ * Columns: the rule; the error it gives; what http-parser 2.9.4 as packaged by Debian does with such
+ * bytes when it is alone (LETS: at least one form passes; ANSWERS: in answers only, requests are
+ * refused; REFUSES: it would stop them too, we look first because its errors are not ours and its
+ * next version may differ); section of RFC 9112, or of 9110 where it says so; what is refused.
+ * Where a row refuses more than the RFC asks for, it says why.
  */
 #pragma once
 
@@ -36,12 +38,12 @@
 	X(HOST_TWICE,        HTTP_E_HOST,      LETS,    "3.2",       "two Host lines") \
 	X(HOST_VALUE,        HTTP_E_HOST,      LETS,    "3.2",       "a Host that is not host[:port]") \
 	X(LENGTH_TWICE,      HTTP_E_FRAMING,   REFUSES, "6.3",       "two Content-Length lines, even alike") \
-	X(LENGTH_VALUE,      HTTP_E_FRAMING,   LETS,    "6.3",       "a Content-Length that is empty, signed, a list or has blanks inside") \
+	X(LENGTH_VALUE,      HTTP_E_FRAMING,   REFUSES, "6.3",       "a Content-Length that is empty, signed, a list or has blanks inside") \
 	X(LENGTH_OVERFLOW,   HTTP_E_TOO_LARGE, LETS,    "6.3",       "a Content-Length above 2^63-1") \
-	X(LENGTH_AND_CODING, HTTP_E_FRAMING,   LETS,    "6.3",       "Content-Length beside Transfer-Encoding") \
+	X(LENGTH_AND_CODING, HTTP_E_FRAMING,   REFUSES, "6.3",       "Content-Length beside Transfer-Encoding") \
 	X(CODING_OTHER,      HTTP_E_CODING,    LETS,    "6.1",       "a transfer coding beside or instead of chunked (`gzip, chunked`)") \
-	X(CHUNKED_TWICE,     HTTP_E_FRAMING,   LETS,    "6.1",       "chunked applied twice, or an empty member in the list") \
-	X(CODING_TWICE,      HTTP_E_FRAMING,   LETS,    "6.1",       "two Transfer-Encoding lines, even if together they would be fine") \
+	X(CHUNKED_TWICE,     HTTP_E_FRAMING,   ANSWERS, "6.1",       "chunked twice in one line, or an empty member in the list") \
+	X(CODING_TWICE,      HTTP_E_FRAMING,   LETS,    "6.1",       "two Transfer-Encoding lines: chunked twice, or a list in disguise") \
 	X(CODING_ON_1_0,     HTTP_E_FRAMING,   LETS,    "6.1",       "Transfer-Encoding on HTTP/1.0") \
 	/* chunked bodies */ \
 	X(CHUNK_SIZE,        HTTP_E_CHUNK,     REFUSES, "7.1",       "a chunk size that is empty, signed or has a prefix such as 0x") \
