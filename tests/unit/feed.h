@@ -2,8 +2,9 @@
  * feed_splits(): a stream parser must not care how its input was cut into reads.
  *
  * The input is fed whole, byte by byte, and cut in two at every offset; after each way `check` runs
- * and demands the same result.  Every piece is its own allocation of exactly its size, so that under
- * ASan a parser that looks beyond its piece, or keeps a pointer into an earlier one, is caught.
+ * and demands the same result.  Every piece is its own allocation of exactly its size, so that
+ * under ASan a parser that looks beyond its piece, or keeps a pointer into an earlier one, is
+ * caught.
  */
 #pragma once
 #include <stddef.h>
@@ -12,9 +13,10 @@
 #include <string.h>
 
 struct feeder {
-	void (*start)(void *ctx);			  /* a fresh parser, an empty result */
+	void (*start)(void *ctx);                          /* a fresh parser, an empty result */
 	void (*piece)(void *ctx, const char *p, size_t n); /* the next read */
-	void (*check)(void *ctx, const char *how);	  /* asserts on the result; `how` says how it was cut */
+	void (*check)(
+		void *ctx, const char *how); /* asserts on the result; `how` says how it was cut */
 };
 
 static inline void
