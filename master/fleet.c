@@ -1,0 +1,264 @@
+#include "master/fleet.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <event2/event.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/discover.h"
+#include "master/endpoint.h"
+#include "master/health.h"
+#include "master/load.h"
+#include "master/probe.h"
+#include "master/publish.h"
+#include "master/resolve.h"
+#include "shm/base/clock.h"
+#include "shm/base/log.h"
+#include "shm/base/mem.h"
+#include "shm/load.h"
+#include "shm/metrics.h"
+#include "shm/seg.h"
+
+#define SHORTAGE_LOG_MS 10000
+
+struct fleet *
+fleet_new(struct event_base *base, struct seg *seg)
+{
+	struct fleet *f = MEM_NEW(struct fleet);
+
+	f->base = base;
+	f->seg = seg;
+	f->slab = seg_slab(seg, SLOT_MASTER(seg));
+	TAILQ_INIT(&f->live);
+	TAILQ_INIT(&f->draining);
+	f->probes = probe_env_new(base);
+	f->resolver = resolver_new(base);
+	f->discover = discover_new();
+	f->publish = publish_new(f);
+	return f;
+}
+
+static void
+free_list(struct endpoint_list *list)
+{
+	struct endpoint *ep;
+
+	while ((ep = TAILQ_FIRST(list)) != NULL) {
+		TAILQ_REMOVE(list, ep, link);
+		endpoint_free(&ep);
+	}
+}
+
+void
+fleet_free(struct fleet **pf)
+{
+	struct fleet *f = *pf;
+
+	if (f == NULL)
+		return;
+	free_list(&f->live);
+	free_list(&f->draining);
+	publish_free(&f->publish);
+	discover_free(&f->discover);
+	resolver_free(&f->resolver);
+	probe_env_free(&f->probes);
+	free(f->order);
+	free(f);
+	*pf = NULL;
+}
+
+/* --- a configuration --------------------------------------------------------------------------- */
+
+static struct endpoint *
+find_draining(struct fleet *f, const struct discover_event *ev)
+{
+	struct endpoint *ep;
+
+	TAILQ_FOREACH (ep, &f->draining, link)
+		if (ep->role == ev->endpoint->role && strcmp(ep->url, ev->endpoint->url) == 0 &&
+			strcmp(ep->pool_name, ev->pool->name) == 0)
+			return ep;
+	return NULL;
+}
+
+/* Its health begins in fleet_apply(), when all of the new configuration stands. */
+static struct endpoint *
+added(struct fleet *f, const struct discover_event *ev)
+{
+	struct endpoint *ep = find_draining(f, ev);
+
+	if (ep == NULL) {
+		ep = endpoint_new(f, ev->pool, ev->endpoint);
+		log_info("endpoint added", LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
+			LOG_S("pool", ep->pool_name));
+	} else {
+		TAILQ_REMOVE(&f->draining, ep, link);
+		publish_revive(f->publish, ep);
+		log_info("endpoint added again before it had drained", LOG_S("url", ep->url),
+			LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name));
+	}
+	TAILQ_INSERT_TAIL(&f->live, ep, link);
+	return ep;
+}
+
+static void
+removed(struct fleet *f, struct endpoint *ep)
+{
+	health_stop(ep);
+	scrape_stop(ep);
+	TAILQ_REMOVE(&f->live, ep, link);
+	log_info("endpoint removed", LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
+		LOG_S("pool", ep->pool_name),
+		LOG_U("in_flight", ep->slot == ENDPOINT_NO_SLOT ? 0 : load_count(f->seg, ep->slot)));
+	if (ep->slot == ENDPOINT_NO_SLOT) {
+		endpoint_free(&ep);
+		return;
+	}
+	ep->pool = NULL;
+	ep->conf = NULL;
+	TAILQ_INSERT_TAIL(&f->draining, ep, link);
+	publish_drop(f->publish, ep);
+}
+
+static void *
+on_discover(const struct discover_event *ev, void *arg)
+{
+	struct fleet *f = arg;
+	struct endpoint *ep = ev->object;
+
+	if (ev->what == DISCOVER_REMOVED) {
+		removed(f, ep);
+		return NULL;
+	}
+	if (ev->what == DISCOVER_ADDED)
+		ep = added(f, ev);
+	else if (ev->what == DISCOVER_CHANGED)
+		log_info("endpoint changed", LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
+			LOG_S("pool", ep->pool_name), LOG_U("max_inflight", ev->endpoint->max_inflight));
+	ep->pool = ev->pool;
+	ep->conf = ev->endpoint;
+	f->order[f->norder++] = ep;
+	return ep;
+}
+
+bool
+fleet_fill_slots(struct fleet *f)
+{
+	bool any = false;
+
+	for (size_t i = 0; i < f->norder; i++) {
+		struct endpoint *ep = f->order[i];
+
+		if (ep->slot == ENDPOINT_NO_SLOT && publish_slot(f->publish, ep)) {
+			health_start(ep);
+			any = true;
+		}
+	}
+	return any;
+}
+
+void
+fleet_apply(struct fleet *f, const struct conf *conf, uint64_t config_number)
+{
+	size_t total = 0;
+
+	for (size_t i = 0; i < conf->npools; i++)
+		total += conf->pools[i].nendpoints;
+	f->conf = conf;
+	f->config_number = config_number;
+	f->order = mem_resize(f->order, total + 1, sizeof(struct endpoint *));
+	f->norder = 0;
+	discover_fold(f->discover, conf, on_discover, f);
+	publish_config(f->publish);
+	for (size_t i = 0; i < f->norder; i++) {
+		struct endpoint *ep = f->order[i];
+
+		health_changed(ep);
+		scrape_changed(ep);
+		if (ep->slot != ENDPOINT_NO_SLOT && ep->health == NULL) /* revived */
+			health_start(ep);
+	}
+	(void)fleet_fill_slots(f);
+	publish_now(f->publish);
+}
+
+void
+fleet_worker_reaped(struct fleet *f)
+{
+	publish_poll(f->publish);
+}
+
+void
+fleet_shortage(struct fleet *f, const char *why)
+{
+	uint64_t now = clock_ms();
+
+	if (f->shortage_ms != 0 && now - f->shortage_ms < SHORTAGE_LOG_MS)
+		return;
+	f->shortage_ms = now;
+	log_error("engines cannot be probed for want of something on this machine, their states stay",
+		LOG_S("reason", why));
+}
+
+/* --- one endpoint ------------------------------------------------------------------------------ */
+
+struct endpoint *
+endpoint_new(struct fleet *f, const struct conf_pool *pool, const struct conf_endpoint *conf)
+{
+	struct endpoint *ep = MEM_NEW(struct endpoint);
+	const char *why;
+	int r = http_url_parse(conf->url, &ep->at, &why);
+
+	assert(r == 0); /* conf.c let it through by the same function */
+	ep->fleet = f;
+	ep->url = mem_strdup(conf->url);
+	ep->pool_name = mem_strdup(pool->name);
+	ep->authority = mem_printf(ep->at.ipv6 ? "[%s]:%u" : "%s:%u", ep->at.host, (unsigned)ep->at.port);
+	ep->role = conf->role;
+	ep->number = f->made++;
+	ep->slot = ENDPOINT_NO_SLOT;
+	return ep;
+}
+
+void
+endpoint_free(struct endpoint **pep)
+{
+	struct endpoint *ep = *pep;
+
+	if (ep == NULL)
+		return;
+	health_stop(ep);
+	scrape_stop(ep);
+	models_clear(&ep->models);
+	free(ep->url);
+	free(ep->pool_name);
+	free(ep->authority);
+	free(ep);
+	*pep = NULL;
+}
+
+uint64_t
+endpoint_wait_ms(const struct endpoint *ep, uint64_t now_ms, uint64_t interval_ms)
+{
+	/* Multiples of the golden ratio's fraction, in 2^-32: any run of endpoints is spread evenly. */
+	uint32_t fraction = (uint32_t)(ep->number * 2654435769u);
+	uint64_t phase = (interval_ms * fraction) >> 32;
+	uint64_t wait = interval_ms - (now_ms + interval_ms - phase) % interval_ms;
+
+	return wait < interval_ms / 2 ? wait + interval_ms : wait;
+}
+
+const char *
+endpoint_addr_text(const struct ep_addr *a, char buf[ENDPOINT_ADDR_TEXT])
+{
+	char ip[INET6_ADDRSTRLEN] = "-";
+
+	if (a->family == 0 || inet_ntop(a->family, a->ip, ip, sizeof(ip)) == NULL)
+		(void)snprintf(buf, ENDPOINT_ADDR_TEXT, "-");
+	else
+		(void)snprintf(buf, ENDPOINT_ADDR_TEXT, a->family == AF_INET6 ? "[%s]:%u" : "%s:%u", ip,
+			(unsigned)a->port);
+	return buf;
+}

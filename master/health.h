@@ -1,0 +1,19 @@
+/*
+ * Is an endpoint up: probes with rise and fall counts, its addresses, and the models it serves (asked
+ * only where the pool names none).
+ *
+ * Process: master.
+ */
+#pragma once
+
+struct endpoint;
+struct health;
+
+/* From nothing: state STARTING, probed at once.  The endpoint has a slot. */
+void health_start(struct endpoint *ep);
+/* No further probes; the endpoint's state word is left alone. */
+void health_stop(struct endpoint *ep);
+/* Its pool or the intervals have changed. */
+void health_changed(struct endpoint *ep);
+/* What went wrong last, one English phrase; "" if nothing did.  Health may be stopped. */
+const char *health_reason(const struct endpoint *ep);

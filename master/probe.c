@@ -1,0 +1,492 @@
+#include "master/probe.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <event2/event.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include "proto/http.h"
+#include "shm/base/clock.h"
+#include "shm/base/mem.h"
+#include "shm/table.h"
+
+/* One read(2) per wake-up: an endless answer takes its turn among the others. */
+#define READ_BYTES (64u << 10)
+#define HEAD_MAX (16u << 10)
+
+/*
+ *   IDLE --probe_get--> CONNECT --writable--> SEND --all written--> HEAD --head--> BODY --end--> IDLE
+ *     \--- kept connection -------------------^   ^
+ *                                                  `-- a kept connection that breaks without a byte of
+ *                                                      an answer was stale: once more, on a new one
+ * One clock runs over all of it; any failure ends in IDLE with the connection closed.
+ */
+enum state { IDLE, FAILED /* not even begun: told from the loop */, CONNECT, SEND, HEAD, BODY, STATE_N };
+
+struct bytes {
+	char *p;
+	size_t n, room;
+};
+
+struct probe_env {
+	struct event_base *base;
+	size_t held; /* room of all bodies */
+	char buf[READ_BYTES];
+};
+
+struct probe {
+	struct probe_env *env;
+	probe_fn *fn;
+	void *arg;
+	enum state state;
+	int fd;
+	struct event *io, *clock;
+	struct ep_addr addr; /* of fd */
+	bool reused;
+	bool keep;
+	bool want_body;
+	size_t max_body;
+	char *request;
+	size_t request_len, sent;
+	struct bytes head;
+	size_t head_seen; /* http_head_end()'s memory */
+	bool answering;	  /* a byte of the answer has come */
+	struct http_body framing;
+	bool keep_alive; /* the answer's head allows it */
+	int status;
+	struct bytes body;
+	size_t body_len; /* payload bytes seen, kept or not */
+	int early_errno; /* FAILED: what probe_get() ran into */
+};
+
+static void on_clock(evutil_socket_t fd, short what, void *arg);
+static void on_io(evutil_socket_t fd, short what, void *arg);
+
+struct probe_env *
+probe_env_new(struct event_base *base)
+{
+	struct probe_env *env = MEM_NEW(struct probe_env);
+
+	env->base = base;
+	return env;
+}
+
+void
+probe_env_free(struct probe_env **env)
+{
+	free(*env);
+	*env = NULL;
+}
+
+struct probe *
+probe_new(struct probe_env *env, probe_fn *fn, void *arg)
+{
+	struct probe *p = MEM_NEW(struct probe);
+
+	p->env = env;
+	p->fn = fn;
+	p->arg = arg;
+	p->fd = -1;
+	p->clock = event_new(env->base, -1, 0, on_clock, p);
+	assert(p->clock != NULL);
+	return p;
+}
+
+static void
+hang_up(struct probe *p)
+{
+	if (p->io != NULL)
+		event_free(p->io);
+	p->io = NULL;
+	if (p->fd != -1)
+		(void)close(p->fd);
+	p->fd = -1;
+}
+
+static void
+bytes_free(struct probe_env *env, struct bytes *b)
+{
+	env->held -= b->room;
+	free(b->p);
+	*b = (struct bytes){ 0 };
+}
+
+static void
+forget(struct probe *p)
+{
+	(void)event_del(p->clock);
+	free(p->request);
+	p->request = NULL;
+	bytes_free(p->env, &p->head);
+	bytes_free(p->env, &p->body);
+	p->state = IDLE;
+}
+
+void
+probe_cancel(struct probe *p)
+{
+	forget(p);
+	hang_up(p);
+}
+
+void
+probe_free(struct probe **pp)
+{
+	struct probe *p = *pp;
+
+	if (p == NULL)
+		return;
+	probe_cancel(p);
+	event_free(p->clock);
+	free(p);
+	*pp = NULL;
+}
+
+bool
+probe_busy(const struct probe *p)
+{
+	return p->state != IDLE;
+}
+
+/* --- how it ends ------------------------------------------------------------------------------- */
+
+/* The answer is handed out last of all, from a local copy: fn may start the next GET. */
+static void
+answer(struct probe *p, struct probe_answer a)
+{
+	struct bytes body = p->body;
+
+	p->body = (struct bytes){ 0 };
+	a.status = p->status;
+	if (a.error == 0 && p->want_body) {
+		a.body = body.n > 0 ? body.p : "";
+		a.len = body.n;
+	}
+	if (a.error != 0 || !p->keep || !p->keep_alive)
+		hang_up(p);
+	else
+		(void)event_del(p->io);
+	forget(p);
+	p->fn(&a, p->arg);
+	bytes_free(p->env, &body);
+}
+
+static void
+finish(struct probe *p, int error, const char *why)
+{
+	answer(p, (struct probe_answer){ .error = error, .why = why });
+}
+
+static bool
+is_local(int err)
+{
+	return err == EMFILE || err == ENFILE || err == ENOBUFS || err == ENOMEM || err == EADDRNOTAVAIL;
+}
+
+static void
+fail_errno(struct probe *p, int err)
+{
+	answer(p, (struct probe_answer){ .error = -err, .local = is_local(err), .why = strerror(err) });
+}
+
+static void
+on_clock(evutil_socket_t fd, short what, void *arg)
+{
+	static const char *const late[STATE_N] = {
+		[IDLE] = "", [FAILED] = "",
+		[CONNECT] = "no connection in time",
+		[SEND] = "request not taken in time",
+		[HEAD] = "no answer in time",
+		[BODY] = "answer not complete in time",
+	};
+	struct probe *p = arg;
+
+	(void)fd;
+	(void)what;
+	if (p->state == FAILED)
+		fail_errno(p, p->early_errno);
+	else
+		finish(p, -ETIMEDOUT, late[p->state]);
+}
+
+/* --- connection -------------------------------------------------------------------------------- */
+
+static void
+watch(struct probe *p, short what)
+{
+	if (p->io != NULL)
+		event_free(p->io);
+	p->io = event_new(p->env->base, p->fd, (short)(what | EV_PERSIST), on_io, p);
+	assert(p->io != NULL);
+	(void)event_add(p->io, NULL);
+}
+
+/* 0 or the errno of a connect that failed at once. */
+static int
+dial(struct probe *p)
+{
+	struct sockaddr_storage sa;
+	socklen_t len = ep_addr_sockaddr(&p->addr, &sa);
+
+	p->reused = false;
+	if (len == 0)
+		return EADDRNOTAVAIL;
+	p->fd = socket(sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (p->fd == -1)
+		return errno;
+	p->state = CONNECT;
+	if (connect(p->fd, (struct sockaddr *)&sa, len) == -1 && errno != EINPROGRESS) {
+		int err = errno;
+
+		hang_up(p);
+		return err;
+	}
+	watch(p, EV_WRITE);
+	return 0;
+}
+
+/* An idle connection is good if there is nothing to read on it, not even its end. */
+static bool
+is_quiet(int fd)
+{
+	char c;
+
+	return recv(fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == -1 && (errno == EAGAIN || errno == EWOULDBLOCK);
+}
+
+static bool
+same_addr(const struct ep_addr *a, const struct ep_addr *b)
+{
+	return a->family == b->family && a->port == b->port && a->scope == b->scope &&
+		memcmp(a->ip, b->ip, sizeof(a->ip)) == 0;
+}
+
+void
+probe_get(struct probe *p, const struct probe_ask *ask)
+{
+	struct timeval tv = { .tv_sec = (time_t)(ask->timeout_ms / 1000),
+		.tv_usec = (suseconds_t)(ask->timeout_ms % 1000 * 1000) };
+
+	assert(p->state == IDLE);
+	p->request = mem_printf("GET %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: pdrouter/" PDROUTER_VERSION
+				"\r\nConnection: %s\r\n\r\n",
+		ask->prefix, ask->path, ask->authority, ask->keep ? "keep-alive" : "close");
+	p->request_len = strlen(p->request);
+	p->keep = ask->keep;
+	p->want_body = ask->want_body;
+	p->max_body = ask->max_body;
+	p->sent = p->head_seen = p->body_len = 0;
+	p->status = 0;
+	p->keep_alive = p->answering = false;
+	if (p->fd != -1 && (!ask->keep || !same_addr(&p->addr, ask->addr) || !is_quiet(p->fd)))
+		hang_up(p);
+	p->addr = *ask->addr;
+	if (p->fd != -1) {
+		p->reused = true;
+		p->state = SEND;
+		watch(p, EV_WRITE);
+	} else {
+		p->early_errno = dial(p);
+		if (p->early_errno != 0) { /* fn is never called from in here */
+			p->state = FAILED;
+			tv = (struct timeval){ 0 };
+		}
+	}
+	(void)event_add(p->clock, &tv);
+}
+
+/* Broken before an answer: a stale kept connection is replaced once, any other is the peer's fault. */
+static void
+broken(struct probe *p, int err)
+{
+	int r;
+
+	if (!p->reused || p->answering) {
+		fail_errno(p, err);
+		return;
+	}
+	hang_up(p);
+	p->sent = 0;
+	r = dial(p);
+	if (r != 0)
+		fail_errno(p, r);
+}
+
+static void
+on_connected(struct probe *p)
+{
+	int err = 0;
+	socklen_t len = sizeof(err);
+
+	if (getsockopt(p->fd, SOL_SOCKET, SO_ERROR, &err, &len) == -1)
+		err = errno;
+	if (err != 0)
+		fail_errno(p, err);
+	else
+		p->state = SEND; /* the socket is writable: the next wake-up sends */
+}
+
+static void
+on_writable(struct probe *p)
+{
+	ssize_t n = send(p->fd, p->request + p->sent, p->request_len - p->sent, MSG_NOSIGNAL);
+
+	if (n == -1 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n == -1) {
+		broken(p, errno);
+		return;
+	}
+	p->sent += (size_t)n;
+	if (p->sent < p->request_len)
+		return;
+	p->state = HEAD;
+	watch(p, EV_READ);
+}
+
+/* --- the answer -------------------------------------------------------------------------------- */
+
+/* Grows by doubling; false when all bodies together would hold too much. */
+static bool
+append(struct probe_env *env, struct bytes *b, const char *data, size_t n)
+{
+	size_t room = b->room == 0 ? 4096 : b->room;
+
+	while (room < b->n + n)
+		room *= 2;
+	if (room != b->room) {
+		if (env->held + room - b->room > PROBE_BODIES_MAX)
+			return false;
+		b->p = mem_resize(b->p, room, 1);
+		env->held += room - b->room;
+		b->room = room;
+	}
+	if (n > 0)
+		memcpy(b->p + b->n, data, n);
+	b->n += n;
+	return true;
+}
+
+static void
+take_body(struct probe *p, const char *data, size_t n)
+{
+	while (n > 0 && !p->framing.done) {
+		struct span piece = { 0 };
+		ssize_t used = http_body_next(&p->framing, data, n, &piece);
+
+		if (used < 0) {
+			finish(p, -EPROTO, http_error_text((int)used));
+			return;
+		}
+		data += used;
+		n -= (size_t)used;
+		p->body_len += piece.n;
+		if (p->body_len > p->max_body) {
+			finish(p, -EMSGSIZE, "answer too large");
+			return;
+		}
+		if (p->want_body && !append(p->env, &p->body, piece.p, piece.n)) {
+			finish(p, -EMSGSIZE, "answers of all engines together too large");
+			return;
+		}
+	}
+	if (!p->framing.done)
+		return;
+	if (n > 0) /* bytes behind the answer belong to no request of ours */
+		p->keep_alive = false;
+	finish(p, 0, "");
+}
+
+/* Interim answers (1xx) are skipped: each is bounded like the head, their number by the clock. */
+static void
+take_head(struct probe *p, const char *data, size_t n)
+{
+	struct http_head h;
+	ssize_t len;
+	size_t at = 0;
+
+	p->answering = true;
+	if (!append(p->env, &p->head, data, n)) {
+		finish(p, -EMSGSIZE, "answers of all engines together too large");
+		return;
+	}
+	do {
+		int r;
+
+		len = http_head_end(p->head.p + at, p->head.n - at, &p->head_seen);
+		if (len == 0 && p->head.n - at > HEAD_MAX)
+			len = HTTP_E_TOO_MANY;
+		if (len == 0) {
+			memmove(p->head.p, p->head.p + at, p->head.n - at);
+			p->head.n -= at;
+			return;
+		}
+		r = len < 0 ? (int)len : http_head_parse(&h, HTTP_KIND_RESPONSE, p->head.p + at, (size_t)len, false);
+		if (r < 0) {
+			finish(p, -EPROTO, http_error_text(r));
+			return;
+		}
+		at += (size_t)len;
+		p->head_seen = 0;
+	} while (h.status < 200);
+	p->status = h.status;
+	p->keep_alive = h.keep_alive;
+	p->state = BODY;
+	http_body_init(&p->framing, h.framing, h.content_length);
+	take_body(p, p->head.p + at, p->head.n - at);
+}
+
+static void
+on_end(struct probe *p)
+{
+	if (p->state == BODY && p->framing.framing == HTTP_BODY_UNTIL_CLOSE) {
+		p->keep_alive = false;
+		finish(p, 0, "");
+	} else if (p->state == BODY) {
+		finish(p, -ECONNRESET, "answer broke off");
+	} else if (p->reused && !p->answering) {
+		broken(p, ECONNRESET);
+	} else {
+		finish(p, -ECONNRESET, "closed without an answer");
+	}
+}
+
+static void
+on_readable(struct probe *p)
+{
+	ssize_t n = read(p->fd, p->env->buf, sizeof(p->env->buf));
+
+	if (n == -1 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n == -1 && p->state == HEAD)
+		broken(p, errno);
+	else if (n == -1)
+		fail_errno(p, errno);
+	else if (n == 0)
+		on_end(p);
+	else if (p->state == HEAD)
+		take_head(p, p->env->buf, (size_t)n);
+	else
+		take_body(p, p->env->buf, (size_t)n);
+}
+
+static void
+on_io(evutil_socket_t fd, short what, void *arg)
+{
+	static void (*const step[STATE_N])(struct probe *) = {
+		[CONNECT] = on_connected,
+		[SEND] = on_writable,
+		[HEAD] = on_readable,
+		[BODY] = on_readable,
+	};
+	struct probe *p = arg;
+
+	(void)fd;
+	(void)what;
+	assert(step[p->state] != NULL);
+	step[p->state](p);
+}

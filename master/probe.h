@@ -1,0 +1,56 @@
+/*
+ * A small HTTP client for the master's questions to engines: one GET at a time on one connection, never
+ * blocking, bounded in time, in bytes of one answer and in bytes of all answers together.
+ *
+ * Process: master.
+ * Ownership: a probe belongs to who made it.  Its fn may start the next GET on the same probe, but must
+ * not free it.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ep_addr;
+struct event_base;
+struct probe;
+struct probe_env;
+
+/* What all probes of a process share: the read buffer, and the sum of bytes of answers held. */
+struct probe_env *probe_env_new(struct event_base *base);
+void probe_env_free(struct probe_env **);
+
+/* A real vLLM metrics page is some 100 KiB; a model list with 10k adapters is under 4 MiB. */
+#define PROBE_BODY_MAX (8u << 20)
+/* Answers held at one time, all probes together: no crowd of mad engines takes more memory. */
+#define PROBE_BODIES_MAX (128u << 20)
+
+struct probe_answer {
+	int error;	  /* 0, or -errno: -ETIMEDOUT, -ECONNREFUSED, -EPROTO (not HTTP), -EMSGSIZE, ... */
+	bool local;	  /* the error is this machine's (out of descriptors, ...) and says nothing of the peer */
+	const char *why;  /* of the error, one English phrase; "" without */
+	int status;	  /* of the HTTP answer; 0 with an error before it */
+	const char *body; /* NULL unless asked for; valid until fn returns */
+	size_t len;
+};
+typedef void probe_fn(const struct probe_answer *a, void *arg);
+
+struct probe_ask {
+	const struct ep_addr *addr;
+	const char *authority; /* Host header */
+	const char *prefix, *path;
+	uint64_t timeout_ms; /* from now to the answer's last byte */
+	size_t max_body;     /* more is -EMSGSIZE */
+	bool want_body;	     /* else it is read and dropped */
+	bool keep;	     /* the connection may be used again; else it is a new one, closed after */
+};
+
+struct probe *probe_new(struct probe_env *env, probe_fn *fn, void *arg);
+void probe_free(struct probe **);
+
+/* Starts a GET; fn is called once, later, from the loop.  Everything in `ask` is copied.  Not while
+ * another is open (probe_busy). */
+void probe_get(struct probe *p, const struct probe_ask *ask);
+bool probe_busy(const struct probe *p);
+/* Ends an open GET without a call of fn, and closes the connection. */
+void probe_cancel(struct probe *p);

@@ -1,0 +1,469 @@
+#include "master/publish.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <event2/event.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "master/endpoint.h"
+#include "shm/base/log.h"
+#include "shm/base/mem.h"
+#include "shm/load.h"
+#include "shm/metrics.h"
+#include "shm/rcu.h"
+#include "shm/seg.h"
+
+#define NO_ID UINT32_MAX
+#define POOL_NAME_BYTES 64 /* of seg->pool_names */
+#define POLL_MS 10	   /* while readers are waited for: a section lasts microseconds */
+#define DRAIN_POLL_MS 200  /* while only reservations are: they last as long as requests */
+
+/*
+ * Life of an endpoint's slot:
+ *
+ *   free --publish_slot (tag + 1)--> STARTING, UP, DOWN --publish_drop--> DRAINING
+ *    ^                                  ^                                  |  |
+ *    |                                  '-----------publish_revive---------'  | next publication:
+ *    |                                  '-----------publish_revive---------.  v dropped
+ *    '--grace period of the last table that had it is over, and count is 0-- dropped
+ */
+struct publish {
+	struct fleet *fleet;
+	struct rcu_writer *writer;
+	struct event *soon, *poll;
+	bool dirty;	/* what stands in the current table is not what should */
+	bool deferred;	/* logged: no arena was free */
+	bool *used;	/* [max_endpoints] slot is somebody's */
+	uint32_t *ids;	/* [npools of the configuration] number of the name, NO_ID: left out */
+	size_t nids;
+	uint64_t version, created_s;
+};
+
+static void on_soon(evutil_socket_t fd, short what, void *arg);
+static void on_poll(evutil_socket_t fd, short what, void *arg);
+
+struct publish *
+publish_new(struct fleet *f)
+{
+	struct publish *p = MEM_NEW(struct publish);
+
+	p->fleet = f;
+	p->writer = rcu_writer_new(f->seg);
+	p->soon = event_new(f->base, -1, 0, on_soon, p);
+	p->poll = event_new(f->base, -1, 0, on_poll, p);
+	p->used = mem_array(f->seg->hdr->max_endpoints, sizeof(*p->used));
+	assert(p->soon != NULL && p->poll != NULL);
+	return p;
+}
+
+void
+publish_free(struct publish **pp)
+{
+	struct publish *p = *pp;
+
+	if (p == NULL)
+		return;
+	rcu_writer_free(&p->writer);
+	event_free(p->soon);
+	event_free(p->poll);
+	free(p->used);
+	free(p->ids);
+	free(p);
+	*pp = NULL;
+}
+
+/* --- numbers of pools -------------------------------------------------------------------------- */
+
+/* A name keeps its number for the life of the segment: metric rows are added up by it. */
+static uint32_t
+pool_id(struct seg *seg, const struct conf_pool *pool)
+{
+	if (strlen(pool->name) >= POOL_NAME_BYTES) {
+		log_error("pool left out: its name is too long", LOG_S("pool", pool->name),
+			LOG_U("max_bytes", POOL_NAME_BYTES - 1));
+		return NO_ID;
+	}
+	for (uint32_t id = 0; id < seg->hdr->max_pools; id++) {
+		char *name = seg->pool_names + (size_t)id * POOL_NAME_BYTES;
+
+		if (name[0] == '\0') /* before the table that names it is published, so readers see it whole */
+			memcpy(name, pool->name, strlen(pool->name) + 1);
+		if (strcmp(name, pool->name) == 0)
+			return id;
+	}
+	log_error("pool left out: max_pools names have been used since the start", LOG_S("pool", pool->name),
+		LOG_U("max_pools", seg->hdr->max_pools));
+	return NO_ID;
+}
+
+void
+publish_config(struct publish *p)
+{
+	const struct conf *conf = p->fleet->conf;
+
+	p->nids = conf->npools;
+	p->ids = mem_resize(p->ids, p->nids + 1, sizeof(*p->ids));
+	for (size_t i = 0; i < p->nids; i++)
+		p->ids[i] = pool_id(p->fleet->seg, &conf->pools[i]);
+}
+
+static uint32_t
+id_of(const struct publish *p, const struct conf_pool *pool)
+{
+	return p->ids[pool - p->fleet->conf->pools];
+}
+
+/* --- slots ------------------------------------------------------------------------------------- */
+
+/* Frees what has drained: its slot, then itself.  True if any. */
+static bool
+free_drained(struct publish *p)
+{
+	struct fleet *f = p->fleet;
+	bool any = false;
+
+	for (struct endpoint *ep = TAILQ_FIRST(&f->draining), *next; ep != NULL; ep = next) {
+		next = TAILQ_NEXT(ep, link);
+		if (!ep->dropped || !rcu_passed(p->writer, ep->cookie) || load_count(f->seg, ep->slot) != 0)
+			continue;
+		log_info("endpoint drained", LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
+			LOG_S("pool", ep->pool_name));
+		ep_state_set(f->seg, ep->slot, EP_EMPTY);
+		p->used[ep->slot] = false;
+		TAILQ_REMOVE(&f->draining, ep, link);
+		endpoint_free(&ep);
+		any = true;
+	}
+	return any;
+}
+
+static uint32_t
+find_free(const struct publish *p)
+{
+	uint32_t max = p->fleet->seg->hdr->max_endpoints;
+
+	for (uint32_t slot = 0; slot < max; slot++)
+		if (!p->used[slot])
+			return slot;
+	return ENDPOINT_NO_SLOT;
+}
+
+bool
+publish_slot(struct publish *p, struct endpoint *ep)
+{
+	uint32_t slot;
+
+	if (id_of(p, ep->pool) == NO_ID)
+		return false;
+	slot = find_free(p);
+	if (slot == ENDPOINT_NO_SLOT && free_drained(p))
+		slot = find_free(p);
+	if (slot == ENDPOINT_NO_SLOT) {
+		if (!ep->slot_missed)
+			log_error("endpoint left out until another has drained: max_endpoints are in use",
+				LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
+				LOG_S("pool", ep->pool_name),
+				LOG_U("max_endpoints", p->fleet->seg->hdr->max_endpoints));
+		ep->slot_missed = true;
+		return false;
+	}
+	p->used[slot] = true;
+	ep->slot = slot;
+	ep->slot_missed = false;
+	ep_slot_begin(p->fleet->seg, slot);
+	return true;
+}
+
+void
+publish_drop(struct publish *p, struct endpoint *ep)
+{
+	ep->up_wanted = false;
+	ep->dropped = false;
+	ep_state_set(p->fleet->seg, ep->slot, EP_DRAINING);
+}
+
+void
+publish_revive(struct publish *p, struct endpoint *ep)
+{
+	ep->dropped = false;
+	ep_state_set(p->fleet->seg, ep->slot, EP_STARTING);
+}
+
+/* --- state words ------------------------------------------------------------------------------- */
+
+/* A worker that sees UP must find address and models of that endpoint in its table. */
+static bool
+row_is_right(const struct endpoint *ep)
+{
+	return ep->in_table && ep->addr.family != 0 &&
+		memcmp(&ep->table_addr, &ep->addr, sizeof(ep->addr)) == 0 &&
+		(ep->pool->nmodels > 0 || ep->table_models == ep->models_number);
+}
+
+void
+publish_up(struct publish *p, struct endpoint *ep)
+{
+	if (row_is_right(ep)) {
+		ep_state_set(p->fleet->seg, ep->slot, EP_UP);
+		return;
+	}
+	ep->up_wanted = true;
+	publish_soon(p);
+}
+
+void
+publish_down(struct publish *p, struct endpoint *ep)
+{
+	ep->up_wanted = false;
+	ep_state_set(p->fleet->seg, ep->slot, EP_DOWN);
+}
+
+/* --- building a version ------------------------------------------------------------------------ */
+
+static bool
+has_row(const struct endpoint *ep)
+{
+	return ep->slot != ENDPOINT_NO_SLOT;
+}
+
+/* Of a pool without models of its own: what its endpoints serve, down ones too (a model whose engines
+ * are all down is unavailable, not unknown). */
+static void
+fill_learned(struct table_builder *b, struct table_pool *tp, const struct fleet *f, const struct conf_pool *pool,
+	size_t max)
+{
+	const struct model_set **sets = mem_array(f->norder + 1, sizeof(const struct model_set *));
+	const char **names;
+	size_t nsets = 0, n;
+
+	for (size_t i = 0; i < f->norder; i++)
+		if (f->order[i]->pool == pool && has_row(f->order[i]))
+			sets[nsets++] = &f->order[i]->models;
+	names = models_union(sets, nsets, max, &n);
+	tp->nmodels = (uint32_t)n;
+	tp->models = table_strv(b, names, n);
+	free(names);
+	free(sets);
+}
+
+static void
+fill_pool(struct table_builder *b, struct table_pool *tp, const struct publish *p, const struct conf_pool *pool,
+	size_t max)
+{
+	tp->name = table_str(b, pool->name);
+	tp->id = id_of(p, pool);
+	tp->connector = pool->connector;
+	tp->policy = pool->policy;
+	tp->handoff = pool->handoff;
+	tp->remote_host = pool->remote_host;
+	tp->timeouts = pool->timeouts;
+	if (pool->nmodels == 0) {
+		fill_learned(b, tp, p->fleet, pool, max);
+		return;
+	}
+	tp->nmodels = (uint32_t)pool->nmodels;
+	tp->models = table_strv(b, (const char *const *)pool->models, pool->nmodels);
+}
+
+/* The engines of a pool mostly serve the same names: one list is enough then. */
+static void
+fill_endpoint_models(struct table_builder *b, struct table_endpoint *te, const struct endpoint *ep,
+	const struct table_pool *tp, bool share)
+{
+	struct model_set all = { .n = tp->nmodels };
+
+	if (ep->pool->nmodels > 0 || ep->models.n == 0 || tp->models == NULL)
+		return;
+	te->nmodels = tp->nmodels;
+	te->models = tp->models;
+	if (share || all.n == ep->models.n) /* the union has no name less than this one */
+		return;
+	te->nmodels = (uint32_t)ep->models.n;
+	te->models = table_strv(b, (const char *const *)ep->models.names, ep->models.n);
+}
+
+static void
+fill_endpoint(struct table_builder *b, struct table_endpoint *te, const struct endpoint *ep, uint32_t pool_row,
+	bool share)
+{
+	te->slot = ep->slot;
+	te->tag = (uint32_t)ep_tag(ep->fleet->seg, ep->slot);
+	te->pool = pool_row;
+	te->role = ep->role;
+	te->max_inflight = ep->conf->max_inflight;
+	te->addr = ep->addr;
+	te->url = table_str(b, ep->url);
+	te->authority = table_str(b, ep->authority);
+	te->host = table_str(b, ep->at.host);
+	te->prefix = table_str(b, ep->at.prefix);
+	fill_endpoint_models(b, te, ep, table_pool_at(b, pool_row), share);
+}
+
+/* 0 or -ENOSPC.  `max`: learned names a pool may have in this version. */
+static int
+fill(const struct publish *p, void *arena, size_t max)
+{
+	const struct fleet *f = p->fleet;
+	const struct conf *conf = f->conf;
+	bool share = max < SIZE_MAX; /* it was too much once: no lists of single endpoints */
+	uint32_t *row = mem_array(conf->npools + 1, sizeof(*row)), npools = 0, n = 0, i = 0;
+	struct table_builder b;
+	struct table *t;
+
+	for (size_t k = 0; k < conf->npools; k++)
+		row[k] = p->ids[k] != NO_ID ? npools++ : NO_ID;
+	for (size_t k = 0; k < f->norder; k++)
+		n += has_row(f->order[k]);
+	t = table_begin(&b, arena, f->seg->arena_bytes, npools, n);
+	if (t == NULL) {
+		free(row);
+		return -ENOSPC;
+	}
+	t->version = p->version + 1;
+	t->config = f->config_number;
+	t->created_s = p->created_s;
+	for (size_t k = 0; k < conf->npools; k++)
+		if (row[k] != NO_ID)
+			fill_pool(&b, table_pool_at(&b, row[k]), p, &conf->pools[k], max);
+	for (size_t k = 0; k < f->norder; k++)
+		if (has_row(f->order[k]))
+			fill_endpoint(&b, table_endpoint_at(&b, i++), f->order[k],
+				row[f->order[k]->pool - conf->pools], share);
+	free(row);
+	return table_end(&b);
+}
+
+/* Engines with thousands of adapters must not keep a new configuration from taking effect: rather fewer
+ * of their names. */
+static int
+fill_somehow(const struct publish *p, void *arena)
+{
+	int r = fill(p, arena, SIZE_MAX);
+
+	for (size_t max = 1024; r != 0 && max > 0; max /= 4) {
+		r = fill(p, arena, max);
+		if (r == 0)
+			log_warn("learned model names did not fit into the endpoint table, some left out",
+				LOG_U("kept_per_pool", max));
+	}
+	return r;
+}
+
+/* --- publication ------------------------------------------------------------------------------- */
+
+static void
+note_rows(struct publish *p, uint64_t cookie)
+{
+	struct fleet *f = p->fleet;
+	struct endpoint *ep;
+
+	for (size_t i = 0; i < f->norder; i++) {
+		ep = f->order[i];
+		ep->in_table = has_row(ep);
+		ep->table_addr = ep->addr;
+		ep->table_models = ep->models_number;
+		if (ep->up_wanted && row_is_right(ep)) {
+			ep->up_wanted = false;
+			ep_state_set(f->seg, ep->slot, EP_UP);
+		}
+	}
+	TAILQ_FOREACH (ep, &f->draining, link) {
+		if (ep->dropped)
+			continue;
+		ep->in_table = false;
+		ep->dropped = true;
+		ep->cookie = cookie;
+	}
+}
+
+static void
+publish_try(struct publish *p)
+{
+	uint64_t cookie;
+	void *arena;
+	int r;
+
+	(void)rcu_poll(p->writer);
+	arena = rcu_arena_get(p->writer);
+	if (arena == NULL) {
+		if (!p->deferred)
+			log_debug("publication waits: readers hold all former tables",
+				LOG_U("config", p->fleet->config_number));
+		p->deferred = true;
+		return;
+	}
+	p->dirty = p->deferred = false;
+	if (p->created_s == 0)
+		p->created_s = (uint64_t)time(NULL);
+	r = fill_somehow(p, arena);
+	if (r != 0) {
+		rcu_arena_put(p->writer, arena);
+		log_error("endpoint table does not fit, the former one stays: raise max_endpoints",
+			LOG_U("config", p->fleet->config_number), LOG_U("bytes", p->fleet->seg->arena_bytes));
+		return;
+	}
+	p->version++;
+	cookie = rcu_cookie(p->writer); /* of the table that is current until the next line */
+	rcu_publish(p->writer, arena);
+	metric_add(p->fleet->slab, M_PUBLISHED, 1);
+	note_rows(p, cookie);
+}
+
+/* Nothing to wait for, no timer: an idle master sleeps. */
+static void
+arm(struct publish *p)
+{
+	bool readers = p->dirty || rcu_poll(p->writer) > 0;
+	struct timeval tv = { .tv_usec = (readers ? POLL_MS : DRAIN_POLL_MS) * 1000 };
+
+	if (readers || !TAILQ_EMPTY(&p->fleet->draining))
+		(void)event_add(p->poll, &tv);
+	else
+		(void)event_del(p->poll);
+}
+
+void
+publish_poll(struct publish *p)
+{
+	(void)rcu_poll(p->writer);
+	if (free_drained(p) && fleet_fill_slots(p->fleet))
+		p->dirty = true;
+	if (p->dirty)
+		publish_try(p);
+	arm(p);
+}
+
+void
+publish_now(struct publish *p)
+{
+	p->dirty = true;
+	(void)event_del(p->soon);
+	publish_poll(p);
+}
+
+void
+publish_soon(struct publish *p)
+{
+	struct timeval now = { 0 };
+
+	p->dirty = true;
+	(void)event_add(p->soon, &now);
+}
+
+static void
+on_soon(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	publish_poll(arg);
+}
+
+static void
+on_poll(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	publish_poll(arg);
+}

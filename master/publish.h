@@ -1,0 +1,37 @@
+/*
+ * The only writer of the shared endpoint table: makes a version of configuration, addresses and learned
+ * models, and decides which slot of the endpoint words is whose.
+ *
+ * Process: master.
+ */
+#pragma once
+#include <stdbool.h>
+
+struct endpoint;
+struct fleet;
+struct publish;
+
+struct publish *publish_new(struct fleet *f);
+void publish_free(struct publish **);
+
+/* A new configuration stands in the fleet: numbers its pools.  Publishes nothing yet. */
+void publish_config(struct publish *p);
+
+/* Gives the endpoint a free slot, in its next life and STARTING; false if there is none. */
+bool publish_slot(struct publish *p, struct endpoint *ep);
+/* The endpoint is no longer configured: DRAINING at once, out of the next table, its slot free when no
+ * reader can hold that table's predecessor and no reservation is left.  Then it is freed. */
+void publish_drop(struct publish *p, struct endpoint *ep);
+/* It is configured again before that: same slot, same life, STARTING. */
+void publish_revive(struct publish *p, struct endpoint *ep);
+
+/* It is up: said to the workers at once, or with the next table if its row there is not yet right. */
+void publish_up(struct publish *p, struct endpoint *ep);
+void publish_down(struct publish *p, struct endpoint *ep);
+
+/* Something the table is made of has changed: one publication at the end of this loop turn. */
+void publish_soon(struct publish *p);
+/* Publishes now if an arena is free, else as soon as one is. */
+void publish_now(struct publish *p);
+/* Readers or reservations may have gone: frees arenas and slots, publishes what waited. */
+void publish_poll(struct publish *p);
