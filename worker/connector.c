@@ -1,0 +1,105 @@
+#include "worker/connector.h"
+
+#include <string.h>
+
+#include "shm/base/mem.h"
+#include "worker/pool.h"
+#include "worker/req.h"
+
+static const struct connector *const connectors[CONNECTOR_N] = {
+	[CONNECTOR_NIXL] = &connector_nixl,
+	[CONNECTOR_ORCHESTRATED] = &connector_orchestrated,
+};
+
+/*
+ * Members that choose a peer or a request: an engine would connect to any host they name (protocols.md
+ * 10.1, point 2), so they never pass from a client.
+ */
+static const enum splice_key stripped[] = { SK_KV_TRANSFER_PARAMS, SK_DISAGG_PREFILL_RESP, SK_DISAGG_SPEC,
+	SK_BOOTSTRAP_HOST, SK_BOOTSTRAP_PORT, SK_BOOTSTRAP_ROOM, SK_ROUTED_DP_RANK, SK_DISAGG_PREFILL_DP_RANK,
+	SK_DATA_PARALLEL_RANK };
+
+const struct connector *
+connector_find(enum connector_kind kind)
+{
+	return connectors[kind];
+}
+
+static void
+set(struct splice_edit *e, enum splice_key k, enum splice_op op, const char *value)
+{
+	e->on[k].op = op;
+	e->on[k].value = value;
+	e->on[k].len = value == NULL ? 0 : strlen(value);
+}
+
+void
+connector_limit_prefill(const struct pair *pair, struct splice_edit *e)
+{
+	(void)pair;
+	set(e, SK_MAX_TOKENS, SE_SET, "1");
+	set(e, SK_MAX_COMPLETION_TOKENS, SE_LOWER, "1"); /* wins over max_tokens where both are present */
+	set(e, SK_STREAM, SE_SET, "false");
+	set(e, SK_STREAM_OPTIONS, SE_CUT, NULL); /* refused with stream false */
+	set(e, SK_MIN_TOKENS, SE_CUT, NULL);	 /* refused above max_tokens */
+}
+
+/*
+ * Names the prefill engine by the host of its URL: needed where it does not know its own address, as
+ * vLLM's side channel says "localhost" by default (protocols.md 2.2).
+ */
+static void
+name_host(struct pair *pair)
+{
+	const char *host = pair->leg[ROLE_PREFILL].up->host;
+	struct span kv = pair->kv;
+	struct splice_seg v;
+	char quoted[280];
+	int known = splice_member_raw(kv.p, kv.n, "remote_host", &v);
+
+	if (known == -1 || json_quote(quoted, sizeof(quoted), host, strlen(host), 256) == -1)
+		return; /* not an object: passed on as it is */
+	if (known == 1)
+		pair->own_kv = mem_printf("%.*s%s%.*s", (int)(v.p - kv.p), kv.p, quoted,
+			(int)(kv.p + kv.n - (v.p + v.n)), v.p + v.n);
+	else
+		pair->own_kv = mem_printf("{\"remote_host\":%s%s%.*s", quoted,
+			kv.n > 2 ? "," : "", (int)kv.n - 1, kv.p + 1);
+	pair->kv = (struct span){ pair->own_kv, strlen(pair->own_kv) };
+}
+
+int
+connector_take_kv(struct pair *pair)
+{
+	const struct leg *p = &pair->leg[ROLE_PREFILL];
+	struct splice_seg v;
+
+	switch (splice_member_raw(p->answer, p->answer_len, "kv_transfer_params", &v)) {
+	case 1:
+		if (v.n == 4 && memcmp(v.p, "null", 4) == 0)
+			return 0;
+		pair->kv = (struct span){ v.p, v.n };
+		if (pair->req->pool.remote_host == REMOTE_HOST_PREFILL)
+			name_host(pair);
+		return 1;
+	case 0:
+		return 0;
+	default:
+		return -1;
+	}
+}
+
+void
+connector_edit(const struct pair *pair, enum role role, struct splice_edit *e)
+{
+	const struct req *req = pair->req;
+
+	memset(e, 0, sizeof(*e));
+	for (size_t i = 0; i < sizeof(stripped) / sizeof(stripped[0]); i++)
+		set(e, stripped[i], SE_CUT, NULL);
+	set(e, SK_REQUEST_ID, SE_LOWER, req->attempt_json);
+	set(e, SK_RID, SE_LOWER, req->attempt_json);
+	req->connector->edit[role](pair, e);
+	if (role == ROLE_DECODE && pair->release)
+		connector_limit_prefill(pair, e); /* one token, so that it fetches and thereby frees */
+}

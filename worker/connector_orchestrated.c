@@ -1,0 +1,56 @@
+/*
+ * production-stack's disaggregated_prefill_orchestrated (protocols.md 3), in both its forms:
+ *   handoff: kv_transfer_params    the merged code: as nixl, remote_host naming the prefill URL's host
+ *   handoff: disagg_prefill_resp   the first form (Neuron, AIBrix): decode is given the whole answer
+ */
+#include "worker/connector.h"
+
+#include "proto/json_small.h"
+#include "worker/req.h"
+
+static bool
+whole_answer(const struct pair *pair)
+{
+	return pair->req->pool.handoff == HANDOFF_DISAGG_PREFILL_RESP;
+}
+
+static void
+prefill_edit(const struct pair *pair, struct splice_edit *e)
+{
+	if (whole_answer(pair))
+		connector_limit_prefill(pair, e);
+	else
+		connector_nixl.edit[ROLE_PREFILL](pair, e);
+}
+
+static void
+decode_edit(const struct pair *pair, struct splice_edit *e)
+{
+	if (!whole_answer(pair)) {
+		connector_nixl.edit[ROLE_DECODE](pair, e);
+		return;
+	}
+	e->on[SK_DISAGG_PREFILL_RESP].op = SE_SET;
+	e->on[SK_DISAGG_PREFILL_RESP].value = pair->kv.p;
+	e->on[SK_DISAGG_PREFILL_RESP].len = pair->kv.n;
+}
+
+static int
+prefilled(struct pair *pair)
+{
+	const struct leg *p = &pair->leg[ROLE_PREFILL];
+
+	if (!whole_answer(pair))
+		return connector_take_kv(pair);
+	if (!json_is_object(p->answer, p->answer_len))
+		return -1;
+	pair->kv = (struct span){ p->answer, p->answer_len };
+	return 1;
+}
+
+const struct connector connector_orchestrated = {
+	.name = "orchestrated",
+	.starts = { [ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_PREFILL },
+	.edit = { [ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit },
+	.prefilled = prefilled,
+};

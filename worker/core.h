@@ -1,0 +1,61 @@
+/*
+ * What the modules of a worker share: the worker itself.
+ *
+ * Process: worker.  One loop, no threads: whatever hangs from here is touched by that loop alone.
+ */
+#pragma once
+#include <event2/event.h>
+#include <event2/event_struct.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include "shm/metrics.h"
+
+struct conf;
+struct conn;
+struct heritage;
+struct leg;
+struct pool;
+struct req;
+struct seg;
+
+TAILQ_HEAD(conn_list, conn);
+TAILQ_HEAD(req_list, req);
+
+#define WORKER_BUF (64u << 10) /* one read(2); a paced event is under 1 KiB, a burst fills it */
+#define WORKER_TICK_MS 100     /* resolution of every timeout; ticks only while there is something to time */
+
+struct worker {
+	const struct heritage *h;
+	const struct conf *conf;
+	struct seg *seg;
+	struct metrics_slab *slab;
+	uint32_t slot;
+	struct event_base *base;
+	struct pool *pool;
+	char *buf; /* the one read buffer, WORKER_BUF bytes: valid within one callback only */
+
+	struct event ev_channel, ev_tick, ev_beat;
+	struct event *ev_listen; /* one per listening socket */
+	bool listening;		 /* watched now */
+	bool accept_paused;	 /* out of file descriptors, or above the balance: looked at again each tick */
+	bool ticking;
+
+	struct conn_list conns;
+	struct conn_list ended_conns; /* freed after the turn: a late callback finds a live object */
+	struct req_list reqs;
+	struct req_list ended_reqs;
+	uint32_t nconns;
+	uint32_t nreqs;
+	bool draining;
+	bool quit;
+
+	uint32_t *cursor; /* round-robin cursors [pool id][role]; each starts at this worker's slot */
+};
+
+/* Starts the tick if it sleeps: called by whoever sets a deadline. */
+void worker_need_tick(struct worker *w);
+/* Watches the listening sockets or not, by drain, connection limit and balance. */
+void worker_listen_update(struct worker *w);

@@ -1,0 +1,45 @@
+/*
+ * Every way a request can end: C name, the word (log field `reason`, metric label, `code` of the error
+ * body, name in the tests), HTTP status sent when no byte of an answer has gone out yet (0: none is sent,
+ * or it is the engine's own), `type` of the error body, default message.
+ */
+#pragma once
+
+#define END_LIST(X)                                                                                     \
+	X(OK, "ok", 0, NULL, NULL)                                                                      \
+	X(LOCAL, "local", 0, NULL, NULL) /* answered by the router itself */                            \
+	X(ENGINE_STATUS, "engine_status", 0, NULL, NULL) /* an engine's own error, passed on unchanged */ \
+	X(CLIENT_GONE, "client_gone", 0, NULL, NULL)                                                    \
+	X(CLIENT_STALLED, "client_stalled", 0, NULL, NULL)                                              \
+	X(BAD_HTTP, "bad_http", 400, "invalid_request_error", "malformed HTTP request")                 \
+	X(BAD_VERSION, "bad_version", 505, "invalid_request_error", "HTTP version not supported")       \
+	X(BAD_CODING, "bad_coding", 501, "invalid_request_error", "transfer coding not supported")      \
+	X(BAD_ENCODING, "bad_encoding", 415, "invalid_request_error", "content encoding not supported") \
+	X(HEAD_TOO_LARGE, "head_too_large", 431, "invalid_request_error", "request head too large")     \
+	X(HEAD_TIMEOUT, "head_timeout", 408, "invalid_request_error", "request head took too long")     \
+	X(BODY_TIMEOUT, "body_timeout", 408, "invalid_request_error", "request body took too long")     \
+	X(LENGTH_REQUIRED, "length_required", 411, "invalid_request_error",                             \
+		"a Content-Length or chunked body is required")                                         \
+	X(BODY_TOO_LARGE, "body_too_large", 413, "invalid_request_error", "request body too large")     \
+	X(BAD_JSON, "bad_json", 400, "invalid_request_error", "the body is not a JSON object")          \
+	X(NOT_FOUND, "not_found", 404, "not_found_error", "no such path")                               \
+	X(METHOD, "method_not_allowed", 405, "invalid_request_error", "method not allowed")             \
+	X(MODEL_NOT_FOUND, "model_not_found", 404, "not_found_error", "the model does not exist")       \
+	X(NO_PREFILL, "no_prefill_endpoint", 503, "service_unavailable", "no prefill endpoint is up")   \
+	X(NO_DECODE, "no_decode_endpoint", 503, "service_unavailable", "no decode endpoint is up")      \
+	X(NO_CAPACITY, "no_capacity", 429, "rate_limit_error", "all endpoints are at max_inflight")     \
+	X(PREFILL_CONNECT, "prefill_connect_timeout", 504, "server_error",                              \
+		"the prefill engine could not be reached in time")                                      \
+	X(PREFILL_TIMEOUT, "prefill_timeout", 504, "server_error", "the prefill engine took too long")  \
+	X(PREFILL_BROKEN, "prefill_broken", 502, "server_error", "the prefill engine broke off")        \
+	X(PREFILL_ANSWER, "prefill_bad_answer", 502, "server_error",                                    \
+		"the prefill engine's answer is not usable")                                            \
+	X(DECODE_CONNECT, "decode_connect_timeout", 504, "server_error",                                \
+		"the decode engine could not be reached in time")                                       \
+	X(DECODE_TIMEOUT, "decode_timeout", 504, "server_error", "the decode engine sent nothing for too long") \
+	X(DECODE_BROKEN, "decode_broken", 502, "server_error", "the decode engine broke off")           \
+	X(SHUTDOWN, "shutdown", 503, "service_unavailable", "the router is shutting down")
+
+#define END_ENUM(id, word, status, type, message) END_##id,
+enum req_end { END_LIST(END_ENUM) END_N };
+#undef END_ENUM

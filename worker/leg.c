@@ -1,0 +1,461 @@
+#include "worker/leg.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shm/base/clock.h"
+#include "shm/base/mem.h"
+#include "shm/load.h"
+#include "worker/connector.h"
+#include "worker/core.h"
+#include "worker/pool.h"
+#include "worker/req.h"
+
+#define LEG_MAX_HEAD (64u << 10) /* of an engine's answer; vLLM's are under 1 KiB */
+#define LEG_PIECES 64		 /* payload pieces of one read handed on together: an event each in a burst */
+
+static const char *const state_names[LEG_NSTATES] = { "idle", "connect", "send", "head", "body", "done" };
+
+static void feed(struct leg *leg, const char *p, size_t n);
+static bool hand_on(struct leg *leg, const struct span *pieces, size_t n, bool done);
+
+const char *
+leg_state_name(enum leg_state s)
+{
+	return state_names[s];
+}
+
+bool
+leg_active(const struct leg *leg)
+{
+	return leg->state != LEG_IDLE && leg->state != LEG_DONE;
+}
+
+bool
+leg_sent(const struct leg *leg)
+{
+	return leg->state > LEG_SEND && sock_queued(&leg->uc->sock) == 0;
+}
+
+bool
+leg_connecting(const struct leg *leg)
+{
+	return leg->state == LEG_CONNECT;
+}
+
+static struct worker *
+worker_of(const struct leg *leg)
+{
+	return leg->pair->req->w;
+}
+
+/* The clock of what the leg waits for now: the prefill's runs to its full answer, the decode's starts
+ * again with every byte. */
+static void
+set_clock(struct leg *leg)
+{
+	const struct conf_timeouts *t = &leg->pair->req->pool.timeouts;
+	uint64_t ms = leg->state == LEG_CONNECT ? t->connect_ms
+		: leg->role == ROLE_PREFILL	? t->prefill_ms
+						: t->decode_ms;
+
+	leg->deadline_ms = clock_ms() + ms;
+	worker_need_tick(worker_of(leg));
+}
+
+static void
+wire_done(struct leg *leg)
+{
+	if (leg->on_wire)
+		load_sent(worker_of(leg)->seg, worker_of(leg)->slot, leg->up->slot, -1);
+	leg->on_wire = false;
+}
+
+/* Gives back what the leg holds of its endpoint. */
+static void
+let_go(struct leg *leg)
+{
+	struct worker *w = worker_of(leg);
+
+	wire_done(leg);
+	if (leg->reserved)
+		load_release(w->seg, w->slot, leg->up->slot);
+	leg->reserved = false;
+	leg->state = LEG_DONE;
+	leg->deadline_ms = 0;
+	free(leg->partial);
+	leg->partial = NULL;
+	leg->partial_len = 0;
+}
+
+void
+leg_end(struct leg *leg)
+{
+	if (leg->state == LEG_DONE)
+		return;
+	pool_drop(worker_of(leg)->pool, &leg->uc);
+	let_go(leg);
+}
+
+void
+leg_fini(struct leg *leg)
+{
+	leg_end(leg);
+	pool_unref(worker_of(leg)->pool, &leg->up);
+	free(leg->head);
+	free(leg->answer);
+	leg->head = leg->answer = NULL;
+}
+
+static void
+fail(struct leg *leg, enum leg_fail why)
+{
+	leg->fail = why;
+	leg_end(leg);
+	req_event(leg->pair->req, RQ_LEG_FAIL, leg);
+}
+
+/*
+ * Head and body in one write: the head's first lines by copy, the client's header lines, its body's
+ * pieces and the hand-over by reference, all of which the request keeps until its end.
+ */
+static void
+send_request(struct leg *leg)
+{
+	struct req *req = leg->pair->req;
+	struct upstream *up = leg->up;
+	struct splice_edit edit;
+	struct splice_seg segs[SPLICE_MAX_SEGMENTS];
+	struct iovec iov[SPLICE_MAX_SEGMENTS + 3];
+	char lines[1400]; /* prefix 128 + path + query + authority 262 + id 146 + words */
+	size_t total, nsegs, n = 0, sent;
+	int len, r;
+
+	connector_edit(leg->pair, leg->role, &edit);
+	nsegs = splice_layout(req->doc, &edit, segs, &total);
+	len = snprintf(lines, sizeof(lines),
+		"POST %s%s HTTP/1.1\r\nHost: %s\r\nContent-Length: %zu\r\nX-Request-Id: %s\r\n", up->prefix,
+		route_path(req->route), up->authority, total, req->attempt);
+	assert(len > 0 && (size_t)len < sizeof(lines));
+	iov[n++] = (struct iovec){ lines, (size_t)len };
+	iov[n++] = (struct iovec){ req->fwd, req->fwd_len };
+	iov[n++] = (struct iovec){ (void *)(uintptr_t)"\r\n", 2 };
+	for (size_t i = 0; i < nsegs; i++)
+		iov[n++] = (struct iovec){ (void *)(uintptr_t)segs[i].p, segs[i].n };
+	sent = (size_t)len + req->fwd_len + 2 + total;
+
+	leg->state = LEG_SEND;
+	set_clock(leg);
+	r = sock_writev(&leg->uc->sock, iov, (int)n, 1);
+	leg->uc->sent += sent;
+	if (r < 0) {
+		leg_on_error(leg, -r);
+		return;
+	}
+	if (!leg->on_wire)
+		load_sent(worker_of(leg)->seg, worker_of(leg)->slot, up->slot, 1);
+	leg->on_wire = true;
+	if (leg->role == ROLE_PREFILL && req->t_prefill_us == 0)
+		req->t_prefill_us = clock_us();
+	if (sock_queued(&leg->uc->sock) == 0)
+		leg->state = LEG_HEAD;
+}
+
+static void
+start(struct leg *leg, bool fresh)
+{
+	int err = 0;
+
+	leg->state = LEG_CONNECT;
+	leg->uc = pool_get(worker_of(leg)->pool, leg->up, fresh, &err);
+	if (leg->uc == NULL) {
+		leg_on_error(leg, err);
+		return;
+	}
+	leg->uc->leg = leg;
+	set_clock(leg);
+	if (!leg->uc->sock.connecting)
+		send_request(leg);
+}
+
+void
+leg_start(struct leg *leg)
+{
+	assert(leg->state == LEG_IDLE && leg->up != NULL);
+	start(leg, false);
+}
+
+void
+leg_on_drained(struct leg *leg)
+{
+	if (leg->state == LEG_CONNECT)
+		send_request(leg);
+	else if (leg->state == LEG_SEND)
+		leg->state = LEG_HEAD;
+}
+
+/* A connection that had gone stale before the engine saw any of the request: nothing was lost. */
+static bool
+replace_stale(struct leg *leg)
+{
+	struct worker *w = worker_of(leg);
+
+	if (leg->uc == NULL || !leg->uc->reused || leg->resent || leg->got_bytes || !pool_nothing_acked(leg->uc))
+		return false;
+	leg->resent = true;
+	wire_done(leg);
+	pool_drop(w->pool, &leg->uc);
+	metric_add(w->slab, M_UP_STALE, 1);
+	start(leg, true);
+	return true;
+}
+
+void
+leg_on_error(struct leg *leg, int err)
+{
+	(void)err;
+	if (leg->state == LEG_DONE || replace_stale(leg))
+		return;
+	fail(leg, leg->state == LEG_CONNECT ? LEG_FAIL_CONNECT : LEG_FAIL_BROKEN);
+}
+
+/* The answer is complete: the connection goes back before anybody hears of it, so that a request that
+ * starts at once can have it. */
+static void
+answered(struct leg *leg, bool reusable)
+{
+	struct worker *w = worker_of(leg);
+
+	if (reusable && leg->keep_alive && sock_queued(&leg->uc->sock) == 0)
+		pool_put(w->pool, &leg->uc);
+	else
+		pool_drop(w->pool, &leg->uc);
+	let_go(leg);
+	req_event(leg->pair->req, RQ_ANSWER, leg);
+}
+
+void
+leg_on_read(struct leg *leg)
+{
+	struct worker *w = worker_of(leg);
+	ssize_t n = sock_read(&leg->uc->sock, w->buf, WORKER_BUF);
+
+	if (n == -EAGAIN)
+		return;
+	if (n < 0) {
+		leg_on_error(leg, (int)-n);
+		return;
+	}
+	if (n > 0) {
+		leg->got_bytes = true;
+		if (leg->role == ROLE_DECODE)
+			set_clock(leg);
+		feed(leg, w->buf, (size_t)n);
+		return;
+	}
+	/* A stream that only the close would end is complete when it has said so itself. */
+	if (leg->state == LEG_BODY && leg->body.framing == HTTP_BODY_UNTIL_CLOSE &&
+		(!leg->sse || leg->keep || leg->pair->req->sse.done)) {
+		if (hand_on(leg, NULL, 0, true))
+			answered(leg, false);
+		return;
+	}
+	leg_on_error(leg, ECONNRESET);
+}
+
+/* What the client is shown of the engine's head: end-to-end lines, without framing and without the id,
+ * which the router writes itself. */
+static void
+keep_head(struct leg *leg, const struct http_head *h)
+{
+	size_t need = 0, n = 0;
+
+	for (size_t i = 0; i < h->nheaders; i++)
+		need += h->headers[i].name.n + h->headers[i].value.n + 4;
+	free(leg->head);
+	leg->head = mem_zero(need + 1);
+	for (size_t i = 0; i < h->nheaders; i++) {
+		const struct http_header *f = &h->headers[i];
+
+		if (f->hop || span_is(f->name, "content-length") || span_is(f->name, "x-request-id"))
+			continue;
+		memcpy(leg->head + n, f->name.p, f->name.n);
+		n += f->name.n;
+		memcpy(leg->head + n, ": ", 2);
+		memcpy(leg->head + n + 2, f->value.p, f->value.n);
+		n += 2 + f->value.n;
+		memcpy(leg->head + n, "\r\n", 2);
+		n += 2;
+	}
+	leg->head_len = (uint32_t)n;
+}
+
+static void
+take_head(struct leg *leg, const struct http_head *h)
+{
+	const struct http_header *type = http_header(h, "content-type");
+
+	leg->status = h->status;
+	leg->keep_alive = h->keep_alive;
+	leg->sse = type != NULL && type->value.n >= 17 &&
+		strncasecmp(type->value.p, "text/event-stream", 17) == 0;
+	leg->length_known = h->framing == HTTP_BODY_LENGTH;
+	leg->length = h->content_length;
+	http_body_init(&leg->body, h->framing, h->content_length);
+	keep_head(leg, h);
+	leg->state = LEG_BODY;
+}
+
+/* Reads heads (interim ones are skipped).  Returns bytes consumed, 0 if more are needed, or < 0. */
+static ssize_t
+read_heads(struct leg *leg, const char *p, size_t n)
+{
+	struct http_head h;
+	size_t used = 0;
+
+	while (leg->state != LEG_BODY) {
+		size_t from = 0;
+		ssize_t len = http_head_end(p + used, n - used, &from);
+
+		if (len == 0)
+			return n - used > LEG_MAX_HEAD ? HTTP_E_TOO_LARGE : (ssize_t)used;
+		if (len < 0 || http_head_parse(&h, HTTP_KIND_RESPONSE, p + used, (size_t)len, false) != 0)
+			return HTTP_E_SYNTAX;
+		used += (size_t)len;
+		if (h.status == 101)
+			return HTTP_E_SYNTAX; /* we never ask to switch */
+		if (h.status >= 200)
+			take_head(leg, &h);
+	}
+	return (ssize_t)used;
+}
+
+static bool
+keep_piece(struct leg *leg, struct span piece)
+{
+	size_t max = worker_of(leg)->conf->max_answer;
+
+	if (piece.n > max - leg->answer_len)
+		return false;
+	if (leg->answer_len + piece.n > leg->answer_cap) {
+		size_t want = leg->answer_cap == 0 && leg->length_known ? leg->length : 2 * leg->answer_cap;
+
+		if (want < leg->answer_len + piece.n)
+			want = leg->answer_len + piece.n;
+		leg->answer_cap = want < 512 ? 512 : want;
+		leg->answer = mem_resize(leg->answer, leg->answer_cap, 1);
+	}
+	memcpy(leg->answer + leg->answer_len, piece.p, piece.n);
+	leg->answer_len += piece.n;
+	return true;
+}
+
+/* RQ_FIRST, once: the request may change its mind about the leg there (an engine's error is kept). */
+static void
+tell_first(struct leg *leg)
+{
+	if (leg->first_told)
+		return;
+	leg->first_told = true;
+	req_event(leg->pair->req, RQ_FIRST, leg);
+}
+
+/* Hands on what has been gathered; false if the leg is over. */
+static bool
+hand_on(struct leg *leg, const struct span *pieces, size_t n, bool done)
+{
+	if (n == 0 && !done)
+		return true;
+	tell_first(leg);
+	if (leg->state != LEG_BODY)
+		return false;
+	if (!leg->keep) {
+		req_payload(leg->pair->req, leg, pieces, n, done);
+		return leg->state == LEG_BODY;
+	}
+	for (size_t i = 0; i < n; i++)
+		if (!keep_piece(leg, pieces[i])) {
+			fail(leg, LEG_FAIL_TOO_LARGE);
+			return false;
+		}
+	return true;
+}
+
+static void
+feed_body(struct leg *leg, const char *p, size_t n)
+{
+	struct span pieces[LEG_PIECES];
+	size_t npieces = 0;
+
+	while (n > 0 && !leg->body.done) {
+		ssize_t used = http_body_next(&leg->body, p, n, &pieces[npieces]);
+
+		if (used < 0) {
+			/* what came right before is still the engine's word */
+			if (hand_on(leg, pieces, npieces, false))
+				fail(leg, LEG_FAIL_GARBAGE);
+			return;
+		}
+		p += used;
+		n -= (size_t)used;
+		if (pieces[npieces].n > 0 && ++npieces == LEG_PIECES) {
+			if (!hand_on(leg, pieces, npieces, leg->body.done))
+				return;
+			if (leg->body.done)
+				break;
+			npieces = 0;
+		}
+	}
+	if (npieces < LEG_PIECES && !hand_on(leg, pieces, npieces, leg->body.done))
+		return;
+	if (leg->body.done)
+		answered(leg, n == 0);
+}
+
+static void
+feed(struct leg *leg, const char *p, size_t n)
+{
+	char *joined = NULL;
+	ssize_t used;
+
+	if (leg->state == LEG_BODY) {
+		feed_body(leg, p, n);
+		return;
+	}
+	if (leg->partial != NULL) { /* rare: a head in several reads */
+		joined = mem_resize(leg->partial, leg->partial_len + n, 1);
+		leg->partial = NULL;
+		memcpy(joined + leg->partial_len, p, n);
+		p = joined;
+		n += leg->partial_len;
+	}
+	used = read_heads(leg, p, n);
+	if (used < 0) {
+		fail(leg, LEG_FAIL_GARBAGE);
+	} else if (leg->state != LEG_BODY) {
+		leg->partial_len = (uint32_t)(n - (size_t)used);
+		leg->partial = mem_resize(NULL, leg->partial_len + 1, 1);
+		memcpy(leg->partial, p + used, leg->partial_len);
+	} else {
+		feed_body(leg, p + used, n - (size_t)used);
+	}
+	free(joined);
+}
+
+void
+leg_hold(struct leg *leg, bool hold)
+{
+	if (leg->uc == NULL || leg->held_read == hold)
+		return;
+	leg->held_read = hold;
+	if (hold) {
+		sock_read_stop(&leg->uc->sock, false);
+		leg->deadline_ms = 0; /* the engine is not to blame while we do not read */
+	} else {
+		sock_read_start(&leg->uc->sock);
+		set_clock(leg);
+	}
+}

@@ -1,0 +1,93 @@
+#include "worker/plan.h"
+
+#include <stdio.h>
+
+#include "shm/base/clock.h"
+#include "shm/load.h"
+#include "shm/rcu.h"
+#include "worker/connector.h"
+#include "worker/core.h"
+#include "worker/policy.h"
+#include "worker/pool.h"
+#include "worker/req.h"
+#include "shm/heritage.h"
+
+#define PLAN_TRIES 8	  /* lost races for the last place of an endpoint before we say "full" */
+#define FOREIGN_SCRAPES 3 /* a figure older than so many scrape intervals does not count */
+
+/* Nobody could be chosen: is anybody up at all? */
+static enum req_end
+why_none(const struct policy_view *v, enum role role)
+{
+	for (uint32_t i = 0; i < v->n; i++)
+		if (ep_state_get(v->seg, v->table->endpoints[v->eps[i]].slot) == EP_UP)
+			return END_NO_CAPACITY;
+	return role == ROLE_PREFILL ? END_NO_PREFILL : END_NO_DECODE;
+}
+
+/* Chooses and reserves the endpoint of one leg. */
+static bool
+choose(struct req *req, const struct table *t, const struct table_pool *tp, enum role role, enum req_end *ret_why)
+{
+	struct worker *w = req->w;
+	struct leg *leg = &req->pair.leg[role];
+	uint32_t *cursor = &w->cursor[tp->id * ROLE_N + role];
+	struct policy_view v = { .seg = w->seg,
+		.table = t,
+		.eps = tp->eps[role],
+		.n = tp->n[role],
+		.cursor = *cursor,
+		.now_ms = clock_ms(),
+		.foreign_max_age_ms = FOREIGN_SCRAPES * w->conf->stats_interval_ms };
+
+	for (int tries = 0; tries < PLAN_TRIES; tries++) {
+		int i = policy_find(tp->policy)(&v);
+		const struct table_endpoint *te;
+
+		if (i < 0)
+			break;
+		te = &t->endpoints[v.eps[i]];
+		if (!load_reserve(w->seg, w->slot, te->slot, te->max_inflight))
+			continue; /* another worker took the last place in between */
+		*cursor = (uint32_t)i + 1;
+		leg->up = pool_endpoint(w->pool, te);
+		leg->reserved = true;
+		return true;
+	}
+	*ret_why = why_none(&v, role);
+	return false;
+}
+
+static enum req_end
+plan(struct req *req, const struct table *t)
+{
+	const struct table_pool *tp = t == NULL ? NULL : table_pool_by_model(t, req->model);
+	enum req_end why = END_OK;
+
+	if (tp == NULL)
+		return END_MODEL_NOT_FOUND;
+	req->pool = (struct req_pool){ .id = tp->id,
+		.name = req->w->seg->pool_names + (size_t)tp->id * 64,
+		.policy = tp->policy,
+		.handoff = tp->handoff,
+		.remote_host = tp->remote_host,
+		.timeouts = tp->timeouts };
+	req->connector = connector_find(tp->connector);
+	/* Both before the prefill engine is asked: nothing may queue between the legs (vLLM leases the KV
+	 * for 30 s). */
+	if (!choose(req, t, tp, ROLE_PREFILL, &why) || !choose(req, t, tp, ROLE_DECODE, &why))
+		return why;
+	return END_OK;
+}
+
+void
+plan_request(struct req *req)
+{
+	enum req_end why = plan(req, rcu_enter(req->w->seg, req->w->slot));
+
+	rcu_leave(req->w->seg, req->w->slot);
+	if (why == END_OK)
+		req_event(req, RQ_PLANNED, NULL);
+	else
+		req_refuse(req, why, NULL);
+}

@@ -1,0 +1,135 @@
+/*
+ * A request, from the first byte of its head to the last byte of its answer: the state table in req.c
+ * is the heart of the router, read that first.
+ *
+ * Process: worker.
+ * Ownership: a request belongs to its worker's list; the connection points to it while the client is
+ * there.  req_end() is its one end; the loop frees it after the turn.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include "proto/http.h"
+#include "proto/splice.h"
+#include "proto/sse.h"
+#include "shm/base/conf.h"
+#include "worker/end_list.h"
+#include "worker/leg.h"
+#include "worker/route.h"
+
+struct conn;
+struct connector;
+struct evbuffer;
+struct worker;
+
+enum req_state { REQ_HEAD, REQ_BODY, REQ_PLAN, REQ_EXCHANGE, REQ_RELAY, REQ_RELEASE, REQ_DONE, REQ_NSTATES };
+
+enum req_event {
+	RQ_HEAD,	/* the head has been read */
+	RQ_BODY,	/* the body is complete */
+	RQ_PLANNED,	/* both endpoints are chosen and reserved */
+	RQ_FIRST,	/* a leg's answer begins: its head and first body byte are here */
+	RQ_ANSWER,	/* a leg's whole answer is here */
+	RQ_LEG_FAIL,	/* leg->fail says how */
+	RQ_TIMEOUT,	/* the clock of the state (leg NULL) or of a leg */
+	RQ_CLIENT_GONE, /* closed or reset its connection */
+	RQ_REFUSE,	/* we will not do it: req->end says why */
+	RQ_SHUTDOWN,	/* the drain time is over */
+	RQ_N
+};
+
+#define REQ_ID_MAX 128 /* longer client ids are replaced */
+
+/* One P leg, one D leg, and the hand-over between them. */
+struct pair {
+	struct req *req;
+	struct leg leg[ROLE_N];
+	bool release;	 /* the decode leg only frees the prefill engine's blocks */
+	struct span kv;	 /* what decode is given of the prefill answer: raw JSON inside leg[P].answer or own_kv */
+	char *own_kv;	 /* set when the hand-over had to be rewritten */
+};
+
+/* What of a table_pool a request keeps: copied out inside the read section. */
+struct req_pool {
+	uint32_t id; /* METRIC_NO_POOL before selection */
+	const char *name; /* in the segment: stays */
+	enum policy_kind policy;
+	enum handoff_kind handoff;
+	enum remote_host_kind remote_host;
+	struct conf_timeouts timeouts;
+};
+
+struct req {
+	struct worker *w;
+	struct conn *conn; /* NULL once the client has gone */
+	enum req_state state;
+	uint64_t deadline_ms; /* of the state; 0: none */
+
+	/* what the client asked for */
+	enum route route;
+	enum http_method method;
+	bool stream;
+	bool head_only;	  /* HEAD */
+	bool keep_alive;  /* its connection may serve another request */
+	bool http10;	  /* no chunked answers */
+	char id[REQ_ID_MAX + 1];
+	char attempt[REQ_ID_MAX + 18]; /* id + '-' + 16 hex */
+	char attempt_json[REQ_ID_MAX + 20]; /* the same, in quotes */
+	char *query;	  /* of the target, or NULL */
+	char *fwd;	  /* end-to-end header lines for the engines */
+	size_t fwd_len;
+	struct http_body framing; /* of its body */
+	char *body;
+	size_t body_len, body_cap;
+	struct splice *doc; /* of the body */
+	char model[256];
+
+	/* how it is served */
+	struct req_pool pool;
+	const struct connector *connector;
+	struct pair pair;
+
+	/* the answer to the client (relay.c) */
+	struct sse sse;
+	bool head_sent;
+	bool chunked;
+	bool relay_sse;
+	bool half_event; /* the start of an event has gone out without its end */
+	struct evbuffer *held; /* a half event, or a short answer not sent yet; NULL when empty */
+
+	/* how it went */
+	enum req_end end;
+	int status;	      /* sent to the client; 0: none */
+	const char *detail;   /* static text for the log and the error body, or NULL */
+	char trace[REQ_NSTATES + 8]; /* first letters of the states it went through */
+	uint64_t t_start_us, t_body_us, t_prefill_us, t_prefilled_us, t_first_us, t_event_us;
+	uint64_t bytes_out, bytes_in;
+	TAILQ_ENTRY(req) link;
+};
+
+struct req *req_new(struct worker *w, struct conn *c);
+/* After the turn. */
+void req_free(struct req **);
+
+/* Raises an event; `leg` is the leg it concerns, or NULL. */
+void req_event(struct req *req, enum req_event ev, struct leg *leg);
+/* Refuses with one of our own answers. */
+void req_refuse(struct req *req, enum req_end end, const char *detail);
+
+/* The front has parsed the head: takes over what it keeps of it. */
+void req_head(struct req *req, const struct http_head *h);
+/* Body bytes; `done` with the last. */
+void req_body(struct req *req, const char *p, size_t n);
+/* Payload of the decode leg's answer, in pieces, `done` with its last byte. */
+void req_payload(struct req *req, struct leg *leg, const struct span *pieces, size_t n, bool done);
+/* Every tick: raises RQ_TIMEOUT where a clock has run out. */
+void req_tick(struct req *req, uint64_t now_ms);
+/* The client's socket took everything that was queued. */
+void req_client_drained(struct req *req);
+
+const char *req_state_name(enum req_state s);
+/* False for an empty cell of the state table: a unit test walks it. */
+bool req_handles(enum req_state s, enum req_event ev);
+const char *end_word(enum req_end e);

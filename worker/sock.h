@@ -1,0 +1,54 @@
+/*
+ * The transport: a non-blocking stream socket on the worker's loop.  Plain TCP now; TLS would live
+ * behind the same calls.
+ *
+ * Process: worker.
+ * Ownership: embedded in its user (a client connection, an engine connection); sock_close() ends it and
+ * frees what was queued.  Callbacks carry the user's pointer and may call sock_close().
+ */
+#pragma once
+#include <event2/event_struct.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+struct evbuffer;
+struct event_base;
+struct worker;
+
+struct sock {
+	struct worker *w;
+	int fd; /* -1 when closed */
+	bool reading;
+	bool writing;  /* EV_WRITE is armed */
+	bool connecting;
+	bool hangup_only; /* reading stopped, but the peer's close is still watched */
+	struct event ev_read, ev_write;
+	struct evbuffer *out; /* only what the socket would not take; NULL when empty */
+	void *arg;
+	void (*on_read)(void *arg);    /* readable, or the peer closed */
+	void (*on_drained)(void *arg); /* all queued bytes are gone; also: connected */
+	void (*on_error)(void *arg, int err); /* a write or the connect failed (errno) */
+};
+
+/* Takes a non-blocking fd over and starts reading (or waits for connect to end when `connecting`). */
+void sock_init(struct sock *s, struct worker *w, int fd, bool connecting, void *arg);
+/* Safe to call twice. */
+void sock_close(struct sock *s);
+
+/* Bytes read, 0 at end of file, or -errno (-EAGAIN: nothing now). */
+ssize_t sock_read(struct sock *s, void *buf, size_t n);
+/*
+ * Writes what the socket takes at once and queues the rest: the first ncopy pieces by copy, the others
+ * by reference (they must live until on_drained() or sock_close()).  0, or -errno when the connection
+ * is broken; on_error() is not called for an error returned here.
+ */
+int sock_writev(struct sock *s, const struct iovec *iov, int n, int ncopy);
+int sock_write(struct sock *s, const void *p, size_t n);
+/* Bytes queued. */
+size_t sock_queued(const struct sock *s);
+
+/* Stops and resumes on_read(); with `hangup` the peer's close still calls it. */
+void sock_read_stop(struct sock *s, bool hangup);
+void sock_read_start(struct sock *s);

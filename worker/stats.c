@@ -1,0 +1,227 @@
+#include "worker/stats.h"
+
+#include <event2/buffer.h>
+#include <string.h>
+
+#include "proto/prom.h"
+#include "shm/base/clock.h"
+#include "shm/heritage.h"
+#include "shm/load.h"
+#include "shm/metrics.h"
+#include "shm/rcu.h"
+#include "shm/table.h"
+#include "worker/core.h"
+#include "worker/req.h"
+
+#define STATS_CELLS 2048 /* combinations of pool, path, status and reason shown; METRIC_CELLS a process */
+
+static void
+heading(struct evbuffer *out, const char *name, const char *type, const char *help)
+{
+	(void)evbuffer_add_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static const char *
+pool_name(const struct worker *w, uint32_t id)
+{
+	return id == METRIC_NO_POOL ? "" : w->seg->pool_names + (size_t)id * 64;
+}
+
+static void
+requests(struct worker *w, struct evbuffer *out)
+{
+	struct metric_cell cells[STATS_CELLS];
+	uint64_t other;
+	size_t n = metric_cells_sum(w->seg, cells, STATS_CELLS, &other);
+	char pool[160];
+
+	heading(out, "pdrouter_requests_total", "counter", "Requests ended, by pool, path, status sent and end reason.");
+	for (size_t i = 0; i < n; i++) {
+		struct metric_request r = metric_unkey(cells[i].key);
+		const char *name = pool_name(w, r.pool);
+
+		(void)prom_label(pool, sizeof(pool), name, strlen(name));
+		(void)evbuffer_add_printf(out,
+			"pdrouter_requests_total{pool=\"%s\",path=\"%s\",status=\"%u\",reason=\"%s\"} %llu\n", pool,
+			route_path(r.path), r.status, end_word(r.reason), (unsigned long long)cells[i].count);
+	}
+	if (other > 0)
+		(void)evbuffer_add_printf(out,
+			"pdrouter_requests_total{pool=\"\",path=\"other\",status=\"0\",reason=\"uncounted\"} %llu\n",
+			(unsigned long long)other);
+}
+
+static void
+counters(struct worker *w, struct evbuffer *out)
+{
+	for (enum metric_counter m = 0; m < M_N; m++) {
+		heading(out, metric_counter_name[m], "counter", metric_counter_help[m]);
+		(void)evbuffer_add_printf(out, "%s %llu\n", metric_counter_name[m],
+			(unsigned long long)metric_sum(w->seg, m));
+	}
+	for (enum metric_gauge g = 0; g < G_N; g++) {
+		heading(out, metric_gauge_name[g], "gauge", metric_gauge_help[g]);
+		(void)evbuffer_add_printf(out, "%s %lld\n", metric_gauge_name[g],
+			(long long)metric_gauge_sum(w->seg, g));
+	}
+}
+
+static void
+histogram(struct worker *w, struct evbuffer *out, enum metric_histogram h, uint32_t id)
+{
+	struct metric_hist sum;
+	uint64_t total = 0;
+	char pool[160];
+	const char *name = pool_name(w, id);
+
+	metric_hist_sum(w->seg, id, h, &sum);
+	(void)prom_label(pool, sizeof(pool), name, strlen(name));
+	for (int b = 0; b < METRIC_BUCKETS; b++) {
+		total += sum.bucket[b];
+		(void)evbuffer_add_printf(out, "%s_bucket{pool=\"%s\",le=\"%g\"} %llu\n", metric_hist_name[h], pool,
+			(double)metric_bucket_us[b] / 1e6, (unsigned long long)total);
+	}
+	total += sum.bucket[METRIC_BUCKETS];
+	(void)evbuffer_add_printf(out, "%s_bucket{pool=\"%s\",le=\"+Inf\"} %llu\n", metric_hist_name[h], pool,
+		(unsigned long long)total);
+	(void)evbuffer_add_printf(out, "%s_sum{pool=\"%s\"} %.6f\n%s_count{pool=\"%s\"} %llu\n", metric_hist_name[h], pool,
+		(double)sum.sum_us / 1e6, metric_hist_name[h], pool, (unsigned long long)total);
+}
+
+static void
+histograms(struct worker *w, struct evbuffer *out, const struct table *t)
+{
+	for (enum metric_histogram h = 0; h < H_N; h++) {
+		heading(out, metric_hist_name[h], "histogram", metric_hist_help[h]);
+		for (uint32_t i = 0; i < t->npools; i++)
+			histogram(w, out, h, t->pools[i].id);
+	}
+}
+
+/* One figure of one endpoint; false: not known now. */
+typedef bool figure_fn(const struct worker *w, const struct table_endpoint *ep, double *ret);
+
+static bool
+f_up(const struct worker *w, const struct table_endpoint *ep, double *ret)
+{
+	*ret = ep_state_get(w->seg, ep->slot) == EP_UP;
+	return true;
+}
+
+static bool
+f_in_flight(const struct worker *w, const struct table_endpoint *ep, double *ret)
+{
+	*ret = load_count(w->seg, ep->slot);
+	return true;
+}
+
+static bool
+f_score(const struct worker *w, const struct table_endpoint *ep, double *ret)
+{
+	*ret = (double)load_score(w->seg, ep->slot, clock_ms(), 3 * w->conf->stats_interval_ms);
+	return true;
+}
+
+static bool
+f_running(const struct worker *w, const struct table_endpoint *ep, double *ret)
+{
+	struct ep_scrape s = ep_scrape_get(w->seg, ep->slot);
+
+	*ret = s.running;
+	return s.at_ms != 0;
+}
+
+static bool
+f_waiting(const struct worker *w, const struct table_endpoint *ep, double *ret)
+{
+	struct ep_scrape s = ep_scrape_get(w->seg, ep->slot);
+
+	*ret = s.waiting;
+	return s.at_ms != 0;
+}
+
+static bool
+f_kv(const struct worker *w, const struct table_endpoint *ep, double *ret)
+{
+	struct ep_scrape s = ep_scrape_get(w->seg, ep->slot);
+
+	*ret = s.kv_usage_ppm / 1e6;
+	return s.at_ms != 0;
+}
+
+static const struct {
+	const char *name, *help;
+	figure_fn *fn;
+} figures[] = {
+	{ "pdrouter_endpoint_up", "1 while the endpoint may be chosen.", f_up },
+	{ "pdrouter_endpoint_in_flight", "Reservations of all workers at the endpoint.", f_in_flight },
+	{ "pdrouter_endpoint_score", "What least_loaded compares: in flight, plus the load others put there.", f_score },
+	{ "pdrouter_endpoint_running", "Requests running, as the engine said at the last scrape.", f_running },
+	{ "pdrouter_endpoint_waiting", "Requests waiting, as the engine said at the last scrape.", f_waiting },
+	{ "pdrouter_endpoint_kv_usage_ratio", "KV cache in use, as the engine said at the last scrape.", f_kv },
+};
+
+static void
+endpoint_labels(struct evbuffer *out, const struct table *t, const struct table_endpoint *ep)
+{
+	char url[600], pool[160];
+	const char *name = t->pools[ep->pool].name;
+
+	(void)prom_label(url, sizeof(url), ep->url, strlen(ep->url));
+	(void)prom_label(pool, sizeof(pool), name, strlen(name));
+	(void)evbuffer_add_printf(out, "{endpoint=\"%s\",role=\"%s\",pool=\"%s\"", url, role_name(ep->role), pool);
+}
+
+static void
+endpoints(struct worker *w, struct evbuffer *out, const struct table *t)
+{
+	for (size_t f = 0; f < sizeof(figures) / sizeof(figures[0]); f++) {
+		heading(out, figures[f].name, "gauge", figures[f].help);
+		for (uint32_t i = 0; i < t->nendpoints; i++) {
+			double v;
+
+			if (!figures[f].fn(w, &t->endpoints[i], &v))
+				continue;
+			(void)evbuffer_add_printf(out, "%s", figures[f].name);
+			endpoint_labels(out, t, &t->endpoints[i]);
+			(void)evbuffer_add_printf(out, "} %g\n", v);
+		}
+	}
+	heading(out, "pdrouter_endpoint_state", "gauge", "1 for the state the endpoint is in.");
+	for (uint32_t i = 0; i < t->nendpoints; i++) {
+		(void)evbuffer_add_printf(out, "pdrouter_endpoint_state");
+		endpoint_labels(out, t, &t->endpoints[i]);
+		(void)evbuffer_add_printf(out, ",state=\"%s\"} 1\n", ep_state_name(ep_state_get(w->seg, t->endpoints[i].slot)));
+	}
+}
+
+static void
+processes(struct worker *w, struct evbuffer *out)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < SLOT_WORKERS(w->seg); i++)
+		n += proc_slot_state(w->seg, i) == PROC_READY;
+	heading(out, "pdrouter_workers", "gauge", "Workers that serve.");
+	(void)evbuffer_add_printf(out, "pdrouter_workers %u\n", n);
+	heading(out, "pdrouter_build_info", "gauge", "Version of the running program; always 1.");
+	(void)evbuffer_add_printf(out, "pdrouter_build_info{version=\"%s\"} 1\n", w->h->version);
+	heading(out, "pdrouter_generation", "gauge", "Generation of the worker that answered this page.");
+	(void)evbuffer_add_printf(out, "pdrouter_generation %u\n", w->h->generation);
+}
+
+void
+stats_page(struct worker *w, struct evbuffer *out)
+{
+	const struct table *t;
+
+	processes(w, out);
+	requests(w, out);
+	counters(w, out);
+	t = rcu_enter(w->seg, w->slot);
+	if (t != NULL) {
+		histograms(w, out, t);
+		endpoints(w, out, t);
+	}
+	rcu_leave(w->seg, w->slot);
+}

@@ -1,0 +1,260 @@
+#include "worker/worker.h"
+
+#include <errno.h>
+#include <event2/buffer.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "shm/base/clock.h"
+#include "shm/base/conf.h"
+#include "shm/base/log.h"
+#include "shm/base/mem.h"
+#include "shm/heritage.h"
+#include "worker/core.h"
+#include "worker/front.h"
+#include "worker/pool.h"
+#include "worker/req.h"
+
+#define BEAT_MS 500 /* the master kills a child that is silent for stall_timeout; at least once a second */
+
+/* --- listening ----------------------------------------------------------------------------------- */
+
+static bool
+may_accept(const struct worker *w)
+{
+	return !w->draining && !w->accept_paused && w->nconns < w->conf->max_connections &&
+		proc_may_accept(w->seg, w->slot);
+}
+
+void
+worker_listen_update(struct worker *w)
+{
+	bool want = may_accept(w);
+
+	if (!want && !w->draining)
+		worker_need_tick(w); /* looked at again there: others' counts change without our hearing of it */
+	if (want == w->listening)
+		return;
+	w->listening = want;
+	for (size_t i = 0; i < w->h->nlisten; i++) {
+		if (want)
+			event_add(&w->ev_listen[i], NULL);
+		else
+			event_del(&w->ev_listen[i]);
+	}
+}
+
+/* One connection per wake-up: the others have their chance at the next. */
+static void
+on_accept(evutil_socket_t lfd, short what, void *arg)
+{
+	struct worker *w = arg;
+	int fd = accept4(lfd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+	(void)what;
+	if (fd >= 0) {
+		conn_new(w, fd);
+	} else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+		log_warn("accept paused", LOG_S("error", strerror(errno)), LOG_U("connections", w->nconns));
+		w->accept_paused = true;
+	}
+	worker_listen_update(w);
+}
+
+/* --- the clock ----------------------------------------------------------------------------------- */
+
+void
+worker_need_tick(struct worker *w)
+{
+	static const struct timeval tv = { .tv_usec = WORKER_TICK_MS * 1000 };
+
+	if (w->ticking)
+		return;
+	w->ticking = true;
+	event_add(&w->ev_tick, &tv);
+}
+
+static void
+on_tick(evutil_socket_t fd, short what, void *arg)
+{
+	struct worker *w = arg;
+	uint64_t now = clock_ms();
+	struct conn *c, *nextc;
+	struct req *r, *nextr;
+	bool idle_upstreams;
+
+	(void)fd;
+	(void)what;
+	w->ticking = false;
+	w->accept_paused = false;
+	/* An end moves only the object itself to the list of ended ones, so the next one stays valid. */
+	for (r = TAILQ_FIRST(&w->reqs); r != NULL; r = nextr) {
+		nextr = TAILQ_NEXT(r, link);
+		req_tick(r, now);
+	}
+	for (c = TAILQ_FIRST(&w->conns); c != NULL; c = nextc) {
+		nextc = TAILQ_NEXT(c, link);
+		front_tick(c, now);
+	}
+	idle_upstreams = pool_sweep(w->pool, now);
+	worker_listen_update(w);
+	if (w->nreqs > 0 || w->nconns > 0 || idle_upstreams)
+		worker_need_tick(w);
+}
+
+static void
+on_beat(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	(void)arg; /* waking up is enough: the loop beats each turn */
+}
+
+/* --- the master's word --------------------------------------------------------------------------- */
+
+static void
+drain(struct worker *w)
+{
+	struct conn *c, *next;
+
+	w->draining = true;
+	worker_listen_update(w);
+	for (c = TAILQ_FIRST(&w->conns); c != NULL; c = next) {
+		next = TAILQ_NEXT(c, link);
+		front_drain(c);
+	}
+}
+
+static void
+quit(struct worker *w)
+{
+	struct req *r;
+
+	drain(w);
+	while ((r = TAILQ_FIRST(&w->reqs)) != NULL)
+		req_event(r, RQ_SHUTDOWN, NULL);
+	w->quit = true;
+}
+
+static void
+on_channel(evutil_socket_t fd, short what, void *arg)
+{
+	struct worker *w = arg;
+	char msg;
+	ssize_t n = read(fd, &msg, 1);
+
+	(void)what;
+	if (n == -1 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n <= 0)
+		_exit(CHILD_EXIT_OK); /* the master is gone */
+	if (msg == CH_DRAIN)
+		drain(w);
+	else if (msg == CH_QUIT)
+		quit(w);
+}
+
+/* --- life ---------------------------------------------------------------------------------------- */
+
+static void
+watch(struct worker *w, struct event *ev, int fd, short what, event_callback_fn fn, const struct timeval *tv)
+{
+	event_assign(ev, w->base, fd, what, fn, w);
+	event_add(ev, tv);
+}
+
+static struct worker *
+worker_new(const struct heritage *h)
+{
+	static const struct timeval beat = { .tv_usec = BEAT_MS * 1000 };
+	struct worker *w = MEM_NEW(struct worker);
+	uint32_t ncursors = h->seg->hdr->max_pools * ROLE_N;
+
+	w->h = h;
+	w->conf = h->conf;
+	w->seg = h->seg;
+	w->slot = h->slot;
+	w->slab = seg_slab(h->seg, h->slot);
+	w->base = event_base_new();
+	w->buf = mem_zero(WORKER_BUF);
+	w->cursor = mem_array(ncursors, sizeof(*w->cursor));
+	for (uint32_t i = 0; i < ncursors; i++)
+		w->cursor[i] = h->slot; /* so that workers do not move in step */
+	TAILQ_INIT(&w->conns);
+	TAILQ_INIT(&w->ended_conns);
+	TAILQ_INIT(&w->reqs);
+	TAILQ_INIT(&w->ended_reqs);
+	w->pool = pool_new(w);
+	w->ev_listen = mem_array(h->nlisten, sizeof(*w->ev_listen));
+	for (size_t i = 0; i < h->nlisten; i++)
+		event_assign(&w->ev_listen[i], w->base, h->listen_fds[i], EV_READ | EV_PERSIST, on_accept, w);
+	event_assign(&w->ev_tick, w->base, -1, 0, on_tick, w);
+	watch(w, &w->ev_beat, -1, EV_PERSIST, on_beat, &beat);
+	watch(w, &w->ev_channel, h->channel, EV_READ | EV_PERSIST, on_channel, NULL);
+	return w;
+}
+
+/* Frees what ended during the turn: no callback can meet it any more. */
+static void
+worker_reap(struct worker *w)
+{
+	struct req *r;
+	struct conn *c;
+
+	while ((r = TAILQ_FIRST(&w->ended_reqs)) != NULL) {
+		TAILQ_REMOVE(&w->ended_reqs, r, link);
+		req_free(&r);
+	}
+	while ((c = TAILQ_FIRST(&w->ended_conns)) != NULL) {
+		TAILQ_REMOVE(&w->ended_conns, c, link);
+		conn_free(c);
+	}
+	pool_reap(w->pool);
+}
+
+static void
+worker_free(struct worker *w)
+{
+	worker_reap(w);
+	pool_free(&w->pool);
+	worker_reap(w);
+	event_del(&w->ev_tick);
+	event_del(&w->ev_beat);
+	event_del(&w->ev_channel);
+	event_base_free(w->base);
+	free(w->ev_listen);
+	free(w->cursor);
+	free(w->buf);
+	free(w);
+}
+
+static bool
+finished(const struct worker *w)
+{
+	return w->quit || (w->draining && w->nreqs == 0 && w->nconns == 0);
+}
+
+int
+worker_main(const struct heritage *h)
+{
+	struct worker *w;
+	char ready = CH_READY, drained = CH_DRAINED;
+
+	(void)signal(SIGPIPE, SIG_IGN); /* a write to a peer that has gone is an error code */
+	w = worker_new(h);
+	if (w->base == NULL || write(h->channel, &ready, 1) != 1)
+		return CHILD_EXIT_NO_RESPAWN;
+	worker_listen_update(w);
+	while (!finished(w)) {
+		proc_beat(w->seg, w->slot, clock_ms());
+		if (event_base_loop(w->base, EVLOOP_ONCE) == -1)
+			abort();
+		worker_reap(w);
+	}
+	(void)!write(h->channel, &drained, 1);
+	worker_free(w);
+	return CHILD_EXIT_OK;
+}
