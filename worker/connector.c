@@ -44,6 +44,16 @@ connector_limit_prefill(const struct pair *pair, struct splice_edit *e)
 	set(e, SK_MIN_TOKENS, SE_CUT, NULL);	 /* refused above max_tokens */
 }
 
+static bool
+empty_object(struct span kv)
+{
+	size_t i = 1;
+
+	while (i < kv.n && strchr(" \t\r\n", kv.p[i]) != NULL)
+		i++;
+	return i < kv.n && kv.p[i] == '}';
+}
+
 /*
  * Names the prefill engine by the host of its URL: needed where it does not know its own address, as
  * vLLM's side channel says "localhost" by default (protocols.md 2.2).
@@ -63,8 +73,8 @@ name_host(struct pair *pair)
 		pair->own_kv = mem_printf("%.*s%s%.*s", (int)(v.p - kv.p), kv.p, quoted,
 			(int)(kv.p + kv.n - (v.p + v.n)), v.p + v.n);
 	else
-		pair->own_kv = mem_printf("{\"remote_host\":%s%s%.*s", quoted,
-			kv.n > 2 ? "," : "", (int)kv.n - 1, kv.p + 1);
+		pair->own_kv = mem_printf("{\"remote_host\":%s%s%.*s", quoted, empty_object(kv) ? "" : ",",
+			(int)kv.n - 1, kv.p + 1);
 	pair->kv = (struct span){ pair->own_kv, strlen(pair->own_kv) };
 }
 

@@ -277,10 +277,10 @@ linger(struct conn *c)
 void
 front_done(struct conn *c, bool keep_alive)
 {
-	bool unread = c->req != NULL && !c->req->framing.done;
-
 	if (c->ended || c->lingering)
 		return;
+	if (c->req != NULL)
+		c->unread = !c->req->framing.done;
 	c->req = NULL;
 	if (!keep_alive || c->w->draining)
 		c->closing = true;
@@ -289,7 +289,7 @@ front_done(struct conn *c, bool keep_alive)
 		worker_need_tick(c->w);
 		return; /* on_client_drained() comes back */
 	}
-	if (c->closing && (unread || c->in != NULL)) {
+	if (c->closing && (c->unread || c->in != NULL)) {
 		linger(c);
 		return;
 	}

@@ -26,6 +26,7 @@ struct conn {
 	size_t scanned;	      /* of `in`: looked at for a head's end */
 	uint64_t deadline_ms; /* idle, or closing */
 	bool closing;	      /* no further request; closes once everything has been written */
+	bool unread;	      /* answered before its request had been read to the end */
 	bool lingering;	      /* answered early: what still comes is thrown away until the client closes */
 	bool full;	      /* its socket would not take all of the answer */
 	bool consuming;	      /* a loop further up is handing bytes out */

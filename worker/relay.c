@@ -162,8 +162,9 @@ send_out(struct req *req, struct leg *leg, const struct span *pieces, size_t n, 
 		total += pieces[i].n;
 	if (!req->head_sent) {
 		bool whole = done && !req->relay_sse;
-		int len = own_lines(req, lines, sizeof(lines), leg->status, whole || leg->length_known,
-			whole ? total : leg->length);
+		/* a stream is always chunked: an error event may have to be added */
+		int len = own_lines(req, lines, sizeof(lines), leg->status,
+			whole || (leg->length_known && !req->relay_sse), whole ? total : leg->length);
 
 		iov[k++] = (struct iovec){ lines, (size_t)len };
 		iov[k++] = (struct iovec){ leg->head, leg->head_len };
