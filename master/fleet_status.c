@@ -1,0 +1,272 @@
+/*
+ * fleet_status(): the endpoint table as people and programs read it.
+ */
+#include <event2/buffer.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/endpoint.h"
+#include "master/fleet.h"
+#include "master/health.h"
+#include "proto/utf8.h"
+#include "shm/base/clock.h"
+#include "shm/base/mem.h"
+#include "shm/load.h"
+#include "shm/seg.h"
+
+#define MODELS_SHOWN 3 /* names in a line for people; the JSON form has all */
+
+/* What one line says. */
+struct facts {
+	const struct endpoint *ep;
+	const char *state;
+	bool has_slot, scraped;
+	uint32_t in_flight;
+	uint64_t score, tag, age_ms;
+	struct ep_scrape scrape;
+	const char *const *models;
+	size_t nmodels;
+};
+
+static struct facts
+facts_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
+{
+	struct facts x = { .ep = ep, .state = "waiting" };
+
+	x.models = (const char *const *)ep->models.names;
+	x.nmodels = ep->models.n;
+	if (ep->pool != NULL && ep->pool->nmodels > 0) {
+		x.models = (const char *const *)ep->pool->models;
+		x.nmodels = ep->pool->nmodels;
+	}
+	x.has_slot = ep->slot != ENDPOINT_NO_SLOT;
+	if (!x.has_slot)
+		return x;
+	x.state = ep_state_name(ep_state_get(f->seg, ep->slot));
+	x.tag = ep_tag(f->seg, ep->slot);
+	x.in_flight = load_count(f->seg, ep->slot);
+	/* as the workers do: figures that missed three scrapes say nothing */
+	x.score = load_score(f->seg, ep->slot, now, 3 * f->conf->stats_interval_ms);
+	x.scrape = ep_scrape_get(f->seg, ep->slot);
+	x.scraped = x.scrape.at_ms != 0;
+	x.age_ms = now > x.scrape.at_ms ? now - x.scrape.at_ms : 0;
+	return x;
+}
+
+static void
+for_each(struct fleet *f, void (*fn)(const struct facts *, void *), void *arg)
+{
+	uint64_t now = clock_ms();
+	struct endpoint *ep;
+	struct facts x;
+
+	for (size_t i = 0; i < f->norder; i++) {
+		x = facts_of(f, f->order[i], now);
+		fn(&x, arg);
+	}
+	TAILQ_FOREACH (ep, &f->draining, link) {
+		x = facts_of(f, ep, now);
+		fn(&x, arg);
+	}
+}
+
+/* --- for people -------------------------------------------------------------------------------- */
+
+enum column { POOL, ROLE, URL, STATE, IN_FLIGHT, SCORE, RUNNING, WAITING, KV, AGE, NOTE, NCOLUMNS };
+
+static const struct {
+	const char *title;
+	bool right; /* numbers */
+} columns[NCOLUMNS] = {
+	[POOL] = { "pool", false },
+	[ROLE] = { "role", false },
+	[URL] = { "url", false },
+	[STATE] = { "state", false },
+	[IN_FLIGHT] = { "in-flight", true },
+	[SCORE] = { "score", true },
+	[RUNNING] = { "running", true },
+	[WAITING] = { "waiting", true },
+	[KV] = { "kv%", true },
+	[AGE] = { "age", true },
+	[NOTE] = { "models or reason", false },
+};
+
+struct grid {
+	char *(*rows)[NCOLUMNS];
+	size_t n, room;
+	int width[NCOLUMNS];
+};
+
+static char **
+grid_row(struct grid *g)
+{
+	if (g->n == g->room) {
+		g->room = g->room == 0 ? 64 : g->room * 2;
+		g->rows = mem_resize(g->rows, g->room, sizeof(*g->rows));
+	}
+	memset(g->rows[g->n], 0, sizeof(*g->rows));
+	return g->rows[g->n++];
+}
+
+static char *
+note_of(const struct facts *x)
+{
+	const char *reason = health_reason(x->ep);
+	char buf[512] = "-";
+	size_t at = 0;
+
+	if (reason[0] != '\0')
+		return mem_printf("(%s)", reason);
+	for (size_t i = 0; i < x->nmodels && i < MODELS_SHOWN && at < sizeof(buf); i++)
+		at += (size_t)snprintf(buf + at, sizeof(buf) - at, "%s%.128s", i > 0 ? "," : "", x->models[i]);
+	if (x->nmodels > MODELS_SHOWN)
+		return mem_printf("%s,... %zu in all", buf, x->nmodels);
+	return mem_strdup(buf);
+}
+
+static void
+add_row(const struct facts *x, void *arg)
+{
+	char **cell = grid_row(arg);
+
+	cell[POOL] = mem_strdup(x->ep->pool_name);
+	cell[ROLE] = mem_strdup(role_name(x->ep->role));
+	cell[URL] = mem_strdup(x->ep->url);
+	cell[STATE] = mem_strdup(x->state);
+	cell[NOTE] = note_of(x);
+	if (x->has_slot) {
+		cell[IN_FLIGHT] = mem_printf("%" PRIu32, x->in_flight);
+		cell[SCORE] = mem_printf("%" PRIu64, x->score);
+	}
+	if (x->scraped) {
+		cell[RUNNING] = mem_printf("%" PRIu32, x->scrape.running);
+		cell[WAITING] = mem_printf("%" PRIu32, x->scrape.waiting);
+		cell[KV] = mem_printf("%.1f", (double)x->scrape.kv_usage_ppm / 1e4);
+		cell[AGE] = mem_printf("%.1fs", (double)x->age_ms / 1e3);
+	}
+	for (size_t c = 0; c < NCOLUMNS; c++)
+		if (cell[c] == NULL)
+			cell[c] = mem_strdup("-");
+}
+
+static void
+measure(struct grid *g)
+{
+	for (size_t c = 0; c < NCOLUMNS; c++) {
+		g->width[c] = (int)strlen(columns[c].title);
+		for (size_t r = 0; r < g->n; r++)
+			if ((int)strlen(g->rows[r][c]) > g->width[c])
+				g->width[c] = (int)strlen(g->rows[r][c]);
+	}
+	g->width[NOTE] = 0; /* the last one: no blanks behind it */
+}
+
+static void
+put_cell(struct evbuffer *out, const struct grid *g, size_t c, const char *text)
+{
+	(void)evbuffer_add_printf(out, "%s%*s%s", c > 0 ? "  " : "",
+		columns[c].right ? g->width[c] : -g->width[c], text, c + 1 == NCOLUMNS ? "\n" : "");
+}
+
+static void
+print_grid(struct evbuffer *out, struct grid *g)
+{
+	measure(g);
+	for (size_t c = 0; c < NCOLUMNS; c++)
+		put_cell(out, g, c, columns[c].title);
+	for (size_t r = 0; r < g->n; r++)
+		for (size_t c = 0; c < NCOLUMNS; c++) {
+			put_cell(out, g, c, g->rows[r][c]);
+			free(g->rows[r][c]);
+		}
+	free(g->rows);
+}
+
+/* --- for programs ------------------------------------------------------------------------------ */
+
+static void
+put_json(struct evbuffer *out, const char *key, const char *text)
+{
+	const uint8_t *p = (const uint8_t *)text;
+	size_t left = strlen(text);
+
+	(void)evbuffer_add_printf(out, "%s\"", key);
+	while (left > 0) {
+		size_t n = utf8_seq(p, left);
+
+		if (n == 0)
+			(void)evbuffer_add(out, UTF8_REPLACEMENT, strlen(UTF8_REPLACEMENT));
+		else if (n == 1 && (*p < 0x20 || *p == '"' || *p == '\\'))
+			(void)evbuffer_add_printf(out, "\\u%04x", (unsigned)*p);
+		else
+			(void)evbuffer_add(out, p, n);
+		p += n > 0 ? n : 1;
+		left -= n > 0 ? n : 1;
+	}
+	(void)evbuffer_add(out, "\"", 1);
+}
+
+static void
+put_load(struct evbuffer *out, const struct facts *x)
+{
+	if (x->has_slot)
+		(void)evbuffer_add_printf(out,
+			",\"slot\":%" PRIu32 ",\"tag\":%" PRIu64 ",\"in_flight\":%" PRIu32 ",\"score\":%" PRIu64,
+			x->ep->slot, x->tag, x->in_flight, x->score);
+	else
+		(void)evbuffer_add_printf(out, ",\"slot\":null,\"tag\":null,\"in_flight\":0,\"score\":null");
+	if (x->scraped)
+		(void)evbuffer_add_printf(out,
+			",\"running\":%" PRIu32 ",\"waiting\":%" PRIu32 ",\"kv_usage\":%.6f,\"scrape_age_ms\":%" PRIu64,
+			x->scrape.running, x->scrape.waiting, (double)x->scrape.kv_usage_ppm / 1e6, x->age_ms);
+	else
+		(void)evbuffer_add_printf(out,
+			",\"running\":null,\"waiting\":null,\"kv_usage\":null,\"scrape_age_ms\":null");
+}
+
+struct json_out {
+	struct evbuffer *out;
+	size_t n;
+};
+
+static void
+add_object(const struct facts *x, void *arg)
+{
+	struct json_out *j = arg;
+	char addr[ENDPOINT_ADDR_TEXT];
+
+	put_json(j->out, j->n++ > 0 ? ",\n{\"pool\":" : "\n{\"pool\":", x->ep->pool_name);
+	put_json(j->out, ",\"role\":", role_name(x->ep->role));
+	put_json(j->out, ",\"url\":", x->ep->url);
+	put_json(j->out, ",\"state\":", x->state);
+	put_json(j->out, ",\"addr\":", endpoint_addr_text(&x->ep->addr, addr));
+	put_load(j->out, x);
+	put_json(j->out, ",\"reason\":", health_reason(x->ep));
+	(void)evbuffer_add_printf(j->out, ",\"models\":[");
+	for (size_t i = 0; i < x->nmodels; i++)
+		put_json(j->out, i > 0 ? "," : "", x->models[i]);
+	(void)evbuffer_add_printf(j->out, "]}");
+}
+
+void
+fleet_status(struct fleet *f, struct evbuffer *out, int json)
+{
+	struct json_out j = { .out = out };
+	struct grid g = { 0 };
+
+	if (f->conf == NULL) { /* nothing configured yet */
+		(void)evbuffer_add_printf(out, json ? "{\"config\":0,\"endpoints\":[]}\n" : "no configuration yet\n");
+		return;
+	}
+	if (json) {
+		(void)evbuffer_add_printf(out, "{\"config\":%" PRIu64 ",\"endpoints\":[", f->config_number);
+		for_each(f, add_object, &j);
+		(void)evbuffer_add_printf(out, "]}\n");
+		return;
+	}
+	for_each(f, add_row, &g);
+	print_grid(out, &g);
+}
