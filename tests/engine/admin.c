@@ -1,0 +1,282 @@
+#include "tests/engine/admin.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/engine/conn.h"
+#include "tests/engine/fault.h"
+#include "tests/engine/gen.h"
+#include "tests/engine/json.h"
+#include "tests/engine/last.h"
+#include "tests/engine/seen.h"
+#include "tests/engine/sim.h"
+#include "tests/engine/text.h"
+
+static void
+reply(struct conn *c, struct buf *b)
+{
+	conn_reply(c, 200, "application/json", NULL, b->p, b->len);
+	buf_free(b);
+}
+
+/* The body as JSON; absent, and the request refused, when it is not.  An empty body is {}. */
+static struct jv
+body(struct conn *c)
+{
+	struct jv doc;
+
+	if (c->body.len == 0)
+		return (struct jv){ "{}", 2 };
+	doc = json_doc(c->body.p, c->body.len);
+	if (json_kind(doc) == '{')
+		return doc;
+	conn_error(c, 400, "BadRequestError", "the body is not a JSON object");
+	return (struct jv){ NULL, 0 };
+}
+
+static void
+ok(struct conn *c)
+{
+	struct buf b = { 0 };
+
+	buf_fmt(&b, "{\"ok\":true,\"faults\":%u}", fault_armed(c->sim));
+	reply(c, &b);
+}
+
+/* ---- engine ---- */
+
+void
+admin_models(struct conn *c)
+{
+	const struct opts *o = &c->sim->o;
+	struct buf b = { 0 };
+	unsigned i;
+
+	BUF_LIT(&b, "{\"object\":\"list\",\"data\":[");
+	for (i = 0; i < o->nmodels; i++) {
+		buf_str(&b, i ? ",{\"id\":" : "{\"id\":");
+		buf_json(&b, o->models[i], strlen(o->models[i]));
+		buf_fmt(&b, ",\"object\":\"model\",\"created\":1700000000,\"owned_by\":\"%s\",\"root\":",
+			o->engine == FLAVOUR_VLLM ? "vllm" : "sglang");
+		buf_json(&b, o->models[i], strlen(o->models[i]));
+		buf_fmt(&b, ",\"parent\":null,\"max_model_len\":%lld}", (long long)o->max_model_len);
+	}
+	BUF_LIT(&b, "]}");
+	reply(c, &b);
+}
+
+void
+admin_health(struct conn *c)
+{
+	conn_reply(c, c->sim->health, NULL, NULL, "", 0);
+}
+
+void
+admin_ready(struct conn *c)
+{
+	conn_reply(c, c->sim->ready, NULL, NULL, "", 0);
+}
+
+void
+admin_version(struct conn *c)
+{
+	struct buf b = { 0 };
+
+	BUF_LIT(&b, "{\"version\":\"0.33.0+pdsim\",\"name\":");
+	buf_json(&b, c->sim->o.name, strlen(c->sim->o.name));
+	buf_fmt(&b, ",\"engine_id\":\"%s\"}", c->sim->engine_id);
+	reply(c, &b);
+}
+
+void
+admin_load(struct conn *c)
+{
+	struct buf b = { 0 };
+
+	buf_fmt(&b, "{\"server_load\":%llu}",
+		(unsigned long long)(c->sim->running + c->sim->queued + (uint64_t)c->sim->o.load));
+	reply(c, &b);
+}
+
+void
+admin_tokenize(struct conn *c)
+{
+	static const char *const parts[] = { "messages", "tools", "documents", "chat_template",
+		"chat_template_kwargs", "add_generation_prompt", "continue_final_message",
+		"mm_processor_kwargs", "reasoning_effort" };
+	struct jv doc = body(c), prompt = json_get(doc, "prompt"), v;
+	struct buf b = { 0 };
+	struct toks t;
+	size_t i;
+
+	if (doc.p == NULL)
+		return;
+	if (json_kind(prompt) != '"' && json_kind(json_get(doc, "messages")) != '[') {
+		conn_error(c, 400, "BadRequestError", "prompt: must be a string, or messages a list");
+		return;
+	}
+	BUF_LIT(&b, "{\"tokens\":[");
+	toks_init(&t, &b);
+	if (json_kind(prompt) == '"')
+		json_text(prompt, toks_bytes, &t);
+	for (i = 0; json_kind(prompt) != '"' && i < sizeof(parts) / sizeof(parts[0]); i++) {
+		v = json_get(doc, parts[i]);
+		if (json_null(v))
+			continue;
+		toks_bytes(&t, parts[i], strlen(parts[i]));
+		toks_bytes(&t, ":", 1);
+		json_canon(v, toks_bytes, &t);
+		toks_bytes(&t, "\n", 1);
+	}
+	toks_end(&t);
+	buf_fmt(&b, "],\"count\":%llu,\"max_model_len\":%lld,\"token_strs\":null}",
+		(unsigned long long)t.n, (long long)c->sim->o.max_model_len);
+	reply(c, &b);
+}
+
+void
+admin_detokenize(struct conn *c)
+{
+	struct jv doc = body(c), ids = json_get(doc, "tokens"), key, val;
+	struct buf b = { 0 }, text = { 0 };
+	struct jiter it;
+
+	if (doc.p == NULL)
+		return;
+	if (json_kind(ids) != '[') {
+		conn_error(c, 400, "BadRequestError", "tokens: must be a list");
+		return;
+	}
+	(void)json_iter(&it, ids);
+	while (json_next(&it, &key, &val))
+		text_detok(&text, (uint32_t)json_num(val, 0));
+	BUF_LIT(&b, "{\"prompt\":");
+	buf_json(&b, text.p, text.len);
+	BUF_LIT(&b, "}");
+	buf_free(&text);
+	reply(c, &b);
+}
+
+/* ---- steering ---- */
+
+void
+admin_sim_fault(struct conn *c)
+{
+	struct jv doc = body(c);
+	const char *wrong;
+
+	if (doc.p == NULL)
+		return;
+	wrong = fault_add(c->sim, doc);
+	if (wrong != NULL)
+		conn_error(c, 400, "BadRequestError", "fault: %s", wrong);
+	else
+		ok(c);
+}
+
+static bool
+status_of(struct jv v, int *ret)
+{
+	int64_t n;
+
+	if (json_null(v))
+		return false;
+	if (json_int(v, &n) && n >= 200 && n < 600)
+		*ret = (int)n;
+	return true;
+}
+
+void
+admin_sim_health(struct conn *c)
+{
+	struct sim *sim = c->sim;
+	struct jv doc = body(c);
+
+	if (doc.p == NULL)
+		return;
+	if (status_of(json_get(doc, "status"), &sim->health))
+		sim->ready = sim->health;
+	(void)status_of(json_get(doc, "ready"), &sim->ready);
+	ok(c);
+}
+
+void
+admin_sim_load(struct conn *c)
+{
+	struct jv doc = body(c);
+	int64_t n;
+
+	if (doc.p == NULL)
+		return;
+	if (json_int(json_get(doc, "running"), &n) && n >= 0 && n < INT32_MAX)
+		c->sim->o.load = (int)n;
+	if (json_int(json_get(doc, "waiting"), &n) && n >= 0 && n < INT32_MAX)
+		c->sim->o.load_waiting = (int)n;
+	ok(c);
+}
+
+void
+admin_sim_pause(struct conn *c)
+{
+	struct sim *sim = c->sim;
+	struct jv doc = body(c), step = json_get(doc, "step");
+	int64_t n;
+
+	if (doc.p == NULL)
+		return;
+	if (json_int(step, &n) && n >= 0) {
+		sim->pause = true;
+		gen_step(sim, n);
+	} else if (json_kind(json_get(doc, "pause")) == 'f') {
+		sim->pause = false;
+		gen_step(sim, -1);
+	} else {
+		sim->pause = true;
+	}
+	ok(c);
+}
+
+/* The number behind `name=` in the query, or dflt */
+static unsigned
+query(struct conn *c, const char *name, unsigned dflt)
+{
+	const char *q = strchr(buf_cstr(&c->url), '?');
+	size_t n = strlen(name);
+
+	while (q != NULL) {
+		if (strncmp(q + 1, name, n) == 0 && q[n + 1] == '=')
+			return (unsigned)strtoul(q + n + 2, NULL, 10);
+		q = strchr(q + 1, '&');
+	}
+	return dflt;
+}
+
+void
+admin_sim_last(struct conn *c)
+{
+	struct buf b = { 0 };
+
+	BUF_LIT(&b, "{\"requests\":");
+	last_dump(c->sim->last[query(c, "other", 0) != 0], query(c, "n", LAST_N), &b);
+	BUF_LIT(&b, "}");
+	reply(c, &b);
+}
+
+void
+admin_sim_reset(struct conn *c)
+{
+	struct sim *sim = c->sim;
+
+	memset(sim->counters, 0, sizeof(sim->counters));
+	memset(sim->requests, 0, sizeof(sim->requests));
+	fault_clear(sim);
+	last_clear(sim->last[0]);
+	last_clear(sim->last[1]);
+	seen_clear(sim->seen);
+	sim->health = sim->ready = 200;
+	if (sim->pause) {
+		sim->pause = false;
+		gen_step(sim, -1);
+	}
+	ok(c);
+}

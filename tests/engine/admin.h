@@ -1,0 +1,19 @@
+/* What an engine answers besides generating, and the /sim/ paths by which tests steer it. */
+#pragma once
+
+struct conn;
+
+void admin_models(struct conn *c);
+void admin_health(struct conn *c);
+void admin_ready(struct conn *c);
+void admin_metrics(struct conn *c);
+void admin_version(struct conn *c);
+void admin_load(struct conn *c);
+void admin_tokenize(struct conn *c);
+void admin_detokenize(struct conn *c);
+void admin_sim_fault(struct conn *c);
+void admin_sim_health(struct conn *c);
+void admin_sim_load(struct conn *c);
+void admin_sim_pause(struct conn *c);
+void admin_sim_last(struct conn *c);
+void admin_sim_reset(struct conn *c);

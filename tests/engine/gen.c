@@ -1,0 +1,450 @@
+#include "tests/engine/gen.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tests/engine/conn.h"
+#include "tests/engine/fault.h"
+#include "tests/engine/kv.h"
+#include "tests/engine/last.h"
+#include "tests/engine/seen.h"
+#include "tests/engine/side.h"
+#include "tests/engine/sim.h"
+#include "tests/engine/text.h"
+
+#define EVENTS_A_TURN 32 /* then the other connections have their turn */
+
+static void admit(struct gen *g);
+static void on_computed(struct conn *c);
+static void stream_run(struct gen *g);
+
+/* ---- begin and end ---- */
+
+bool
+gen_fresh_id(struct conn *c)
+{
+	size_t n;
+	const char *v = conn_header(c, "x-request-id", &n);
+
+	if (v == NULL || n == 0 || !seen_before(c->sim->seen, v, n))
+		return true;
+	count(c->sim, CTR_duplicate_request_ids);
+	conn_error(c, 400, "BadRequestError", "request id %.*s was used before", (int)n, v);
+	return false;
+}
+
+static void
+leave_state(struct gen *g)
+{
+	struct sim *sim = g->sim;
+
+	if (g->state == GEN_QUEUED) {
+		TAILQ_REMOVE(&sim->queue, g, queued);
+		sim->queued--;
+	}
+	if (g->state == GEN_FETCH)
+		sim->fetching--;
+	if (g->state == GEN_STREAM)
+		sim->streams--;
+}
+
+static void
+enter(struct gen *g, enum gen_state state)
+{
+	leave_state(g);
+	g->state = state;
+	if (state == GEN_QUEUED) {
+		TAILQ_INSERT_TAIL(&g->sim->queue, g, queued);
+		g->sim->queued++;
+	}
+	if (state == GEN_FETCH)
+		g->sim->fetching++;
+	if (state == GEN_STREAM)
+		g->sim->streams++;
+}
+
+/* Its connection's request has been answered, or is gone. */
+static void
+end(struct gen *g)
+{
+	struct sim *sim = g->sim;
+
+	leave_state(g);
+	if (g->running) {
+		sim->running--;
+		kv_unreserve(sim->kv, g->reserved);
+	}
+	if (g->op != NULL)
+		side_forget(g->op);
+	TAILQ_REMOVE(&sim->gens, g, all);
+	buf_free(&g->rid);
+	buf_free(&g->pre);
+	buf_free(&g->host);
+	buf_free(&g->engine);
+	buf_free(&g->remote_id);
+	free(g->prompts);
+	free(g->choices);
+	free(g);
+	gen_pump(sim);
+}
+
+/* vLLM's decode engine tells the prefill engine when it will not use what that holds for it. */
+static void
+release_remote(struct gen *g)
+{
+	struct side_ref ref = { .host = buf_cstr(&g->host), .engine = buf_cstr(&g->engine),
+		.id = buf_cstr(&g->remote_id), .port = g->port };
+
+	if (g->mode == GEN_DECODE && !g->fetched && g->op == NULL && g->port && g->remote_id.len)
+		side_release(g->sim->side, &ref);
+}
+
+void
+gen_gone(struct gen *g)
+{
+	count(g->sim, CTR_aborted);
+	last_aborted(g->sim->last[0], g->c->last_seq);
+	release_remote(g);
+	end(g);
+}
+
+static void
+start(struct conn *c, bool chat)
+{
+	struct gen *g = calloc(1, sizeof(*g));
+
+	if (g == NULL)
+		abort();
+	g->c = c;
+	g->sim = c->sim;
+	g->chat = chat;
+	g->created = (long)time(NULL);
+	TAILQ_INSERT_TAIL(&g->sim->gens, g, all);
+	if (!gen_parse(g)) {
+		release_remote(g);
+		end(g);
+		return;
+	}
+	c->gen = g;
+	enter(g, GEN_QUEUED);
+	gen_pump(g->sim);
+}
+
+void
+gen_chat(struct conn *c)
+{
+	start(c, true);
+}
+
+void
+gen_completion(struct conn *c)
+{
+	start(c, false);
+}
+
+void
+gen_pump(struct sim *sim)
+{
+	struct gen *g;
+
+	if (sim->pumping)
+		return;
+	sim->pumping = true;
+	while ((g = TAILQ_FIRST(&sim->queue)) != NULL) {
+		if (sim->o.max_running && sim->running >= (uint64_t)sim->o.max_running)
+			break;
+		if (!kv_reserve(sim->kv, g->reserved))
+			break;
+		g->running = true;
+		sim->running++;
+		admit(g);
+	}
+	sim->pumping = false;
+}
+
+/* ---- fetching ---- */
+
+static void
+refuse_kv(struct gen *g, const char *what)
+{
+	struct conn *c = g->c;
+	bool late = g->sim->o.late_errors && g->stream;
+	char msg[256];
+	struct buf b = { 0 };
+
+	count(g->sim, CTR_kv_refused);
+	(void)snprintf(msg, sizeof(msg), "remote KV of this request: %s", what);
+	c->gen = NULL;
+	end(g);
+	if (!late) {
+		conn_error(c, 500, "InternalServerError", "%s", msg);
+		return;
+	}
+	conn_stream_head(c);
+	buf_fill(&b, 0, CHUNK_ROOM);
+	BUF_LIT(&b, "data: ");
+	conn_error_json(c, &b, 500, "InternalServerError", msg);
+	BUF_LIT(&b, "\n\ndata: [DONE]\n\n");
+	buf_reserve(&b, 2);
+	(void)conn_chunk(c, b.p + CHUNK_ROOM, b.len - CHUNK_ROOM);
+	if (c->chunked)
+		conn_write(c, "0\r\n\r\n", 5);
+	conn_finish(c);
+	buf_free(&b);
+}
+
+static void
+do_fetch(struct conn *c)
+{
+	struct gen *g = c->gen;
+	struct side_ref ref = { .host = buf_cstr(&g->host), .engine = buf_cstr(&g->engine),
+		.id = buf_cstr(&g->remote_id), .port = g->port };
+
+	g->op = side_fetch(g->sim->side, &ref, gen_prompt_key(g), g->meta, g);
+	if (g->op == NULL)
+		refuse_kv(g, "its host cannot be resolved");
+}
+
+void
+gen_fetched(struct gen *g, const char *line)
+{
+	const char *xrid;
+
+	g->op = NULL;
+	if (strncmp(line, "OK ", 3) != 0) {
+		refuse_kv(g, line);
+		return;
+	}
+	g->fetched = true;
+	xrid = strchr(line + 3, ' ');
+	if (xrid == NULL || strcmp(xrid + 1, buf_cstr(&g->rid)) != 0)
+		count(g->sim, CTR_request_id_mismatch);
+	count(g->sim, CTR_kv_loaded);
+	enter(g, GEN_COMPUTE);
+	on_computed(g->c);
+}
+
+static void
+admit(struct gen *g)
+{
+	if (g->mode != GEN_DECODE) {
+		enter(g, GEN_COMPUTE);
+		if (g->sim->o.prefill_delay_ms > 0)
+			conn_after(g->c, g->sim->o.prefill_delay_ms, on_computed);
+		else
+			on_computed(g->c);
+		return;
+	}
+	enter(g, GEN_FETCH);
+	if (g->sim->o.fetch_delay_ms > 0)
+		conn_after(g->c, g->sim->o.fetch_delay_ms, do_fetch);
+	else
+		do_fetch(g->c);
+}
+
+/* ---- answering ---- */
+
+/* The KV of prompt `i`, child `k`: taken over from what the request had reserved. */
+static struct hold *
+hold_one(struct gen *g, unsigned i, unsigned k)
+{
+	const struct prompt *p = &g->prompts[i];
+	struct buf id = { 0 };
+	struct hold *h;
+
+	if (k)
+		buf_fmt(&id, "%u_", k);
+	buf_str(&id, g->chat ? "chatcmpl-" : "cmpl-");
+	buf_add(&id, g->rid.p, g->rid.len);
+	buf_fmt(&id, "-%u-%08x", i, (unsigned)(sim_random(g->sim) >> 32));
+	h = kv_hold(g->sim->kv, buf_cstr(&id), buf_cstr(&g->rid), (uint32_t)p->ntokens);
+	h->prompt = gen_prompt_key(g);
+	g->reserved -= h->nblocks;
+	buf_free(&id);
+	return h;
+}
+
+/* Every prompt and child holds blocks, but only the first one's parameters are answered, as vLLM
+ * does: the others wait for their timeout.  NULL when the first has nothing to hand over. */
+static struct hold *
+hold_all(struct gen *g)
+{
+	struct hold *first = NULL, *h;
+	unsigned i, k;
+
+	for (i = 0; i < g->nprompts; i++) {
+		for (k = 0; !g->prompts[i].eos && k < (unsigned)g->n; k++) {
+			h = hold_one(g, i, k);
+			if (i == 0 && k == 0)
+				first = h;
+		}
+	}
+	return first;
+}
+
+static void
+answer_whole(struct conn *c)
+{
+	struct gen *g = c->gen;
+	struct sim *sim = g->sim;
+	const struct opts *o = &sim->o;
+	struct buf *b = &sim->scratch, kv = { 0 }, fp = { 0 };
+	bool prefill = g->mode == GEN_PREFILL, handed = o->handoff == HANDOFF_RESPONSE;
+	struct hold *h = prefill && !fault_null_kv(c) ? hold_all(g) : NULL;
+
+	if (prefill && h == NULL)
+		count(sim, CTR_kv_null);
+	if (h != NULL && handed)
+		buf_fmt(&fp, "pdsim|%s|%d|%s|%s", o->advertise, sim->side_port, sim->engine_id, h->id);
+	else if (prefill && handed)
+		buf_str(&fp, "pdsim|none");
+	else if (h != NULL)
+		kv_params(sim->kv, h, &kv);
+	b->len = 0;
+	gen_answer(g, b, fp.len ? buf_cstr(&fp) : NULL, &kv);
+	if (h != NULL)
+		h->meta = TEXT_FNV0;
+	if (h != NULL && handed)
+		json_canon(json_doc(b->p, b->len), text_fnv_sink, &h->meta);
+	else if (h != NULL)
+		h->meta = kv_meta((struct jv){ kv.p, kv.len });
+	c->gen = NULL;
+	conn_reply(c, 200, "application/json", NULL, b->p, b->len);
+	buf_free(&kv);
+	buf_free(&fp);
+	end(g); /* last: it may let a queued request use the scratch buffer */
+}
+
+/* The prompt's KV is here, computed or fetched. */
+static void
+on_computed(struct conn *c)
+{
+	struct gen *g = c->gen;
+	double gap = fault_gap_ms(c, g->sim->o.token_delay_ms);
+	unsigned i;
+
+	for (i = 0; i < g->nprompts; i++)
+		g->sim->counters[CTR_prompt_tokens] += g->prompts[i].ntokens;
+	gen_begin_text(g);
+	if (g->stream) {
+		enter(g, GEN_STREAM);
+		g->due_us = sim_now_us();
+		conn_stream_head(c);
+		stream_run(g);
+	} else if (gap > 0 && g->mode != GEN_PREFILL && g->choices[0].ntokens > 1) {
+		conn_after(c, gap * (g->choices[0].ntokens - 1), answer_whole);
+	} else {
+		answer_whole(c);
+	}
+}
+
+/* ---- streaming ---- */
+
+static void
+on_stream_timer(struct conn *c)
+{
+	if (c->gen != NULL)
+		stream_run(c->gen);
+}
+
+static void
+stream_fault(struct gen *g)
+{
+	struct conn *c = g->c;
+
+	if (fault_is_stall(c)) {
+		g->stalled = true; /* it stays a running request until the client leaves */
+		return;
+	}
+	c->gen = NULL;
+	fault_cut(c);
+	end(g);
+}
+
+static void
+stream_end(struct gen *g)
+{
+	struct conn *c = g->c;
+
+	c->gen = NULL;
+	if (c->chunked)
+		conn_write(c, "0\r\n\r\n", 5);
+	conn_finish(c);
+	end(g);
+}
+
+/* Whether the next event has to wait; if for a time, the timer is set. */
+static bool
+must_wait(struct gen *g, unsigned *turns)
+{
+	double gap = fault_gap_ms(g->c, g->sim->o.token_delay_ms);
+	uint64_t now;
+
+	if (!conn_can_write(g->c))
+		return true;
+	if (g->sim->pause && g->credit == 0)
+		return true;
+	if (--*turns == 0) {
+		conn_after(g->c, 0, on_stream_timer);
+		return true;
+	}
+	if (gap > 0 && g->phase == PHASE_TOKENS && g->at == 0) {
+		now = sim_now_us();
+		if (now < g->due_us) {
+			conn_after(g->c, (double)(g->due_us - now) / 1000, on_stream_timer);
+			return true;
+		}
+		g->due_us += (uint64_t)(gap * 1000);
+	}
+	return false;
+}
+
+static void
+stream_run(struct gen *g)
+{
+	struct conn *c = g->c;
+	struct buf *b = &g->sim->scratch;
+	unsigned turns = EVENTS_A_TURN;
+	size_t n;
+
+	while (!g->stalled) {
+		if (fault_due(c, g->events)) {
+			stream_fault(g);
+			return;
+		}
+		if (g->phase == PHASE_END) {
+			if (conn_can_write(c))
+				stream_end(g);
+			return;
+		}
+		if (must_wait(g, &turns))
+			return;
+		(void)gen_event(g, b, &n);
+		g->events++;
+		if (g->credit)
+			g->credit--;
+		count(g->sim, CTR_events);
+		(void)conn_chunk(c, b->p + CHUNK_ROOM, n);
+	}
+}
+
+void
+gen_go_on(struct gen *g)
+{
+	if (g->state == GEN_STREAM)
+		stream_run(g);
+}
+
+void
+gen_step(struct sim *sim, int64_t n)
+{
+	struct gen *g;
+
+	TAILQ_FOREACH (g, &sim->gens, all) {
+		g->credit = n < 0 ? 0 : g->credit + (uint64_t)n;
+		if (g->state == GEN_STREAM)
+			conn_after(g->c, 0, on_stream_timer);
+	}
+}

@@ -1,0 +1,89 @@
+/*
+ * Generation requests: what they ask for (gen_parse.c), their life (gen.c), their bytes (gen_text.c).
+ *
+ *	          queue full            prefill: --prefill-delay, then held and answered
+ *	 parse --> QUEUED --> ADMITTED --> PREFILL ------------> done
+ *	              |                |      | decode or plain
+ *	              v                v      v
+ *	            gone            FETCH --> DECODE (timer) or STREAM --> done
+ *
+ * Ownership: a gen belongs to its connection's request; gen.c alone frees it, when it has answered
+ * (gen_done) or when the connection is gone (gen_gone).  Spans point into the connection's body,
+ * which stays until the request is finished.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include "tests/engine/buf.h"
+#include "tests/engine/json.h"
+
+struct conn;
+struct gen;
+struct side_op;
+struct sim;
+
+enum gen_mode { GEN_PLAIN, GEN_PREFILL, GEN_DECODE };
+enum gen_state { GEN_NEW, GEN_QUEUED, GEN_FETCH, GEN_COMPUTE, GEN_STREAM };
+enum gen_phase { PHASE_ROLE, PHASE_TOKENS, PHASE_USAGE, PHASE_DONE, PHASE_END };
+
+struct prompt {
+	uint64_t seed; /* hash of its token ids */
+	uint64_t ntokens;
+	bool eos;          /* the model's first token is the end of the text */
+	struct jv span;    /* for echo: a string or an array of ids; absent for chat */
+};
+
+struct choice {
+	uint64_t state;
+	const struct prompt *prompt;
+	uint32_t ntokens, done;
+	bool eos;
+};
+
+struct gen {
+	struct conn *c;
+	struct sim *sim;
+	TAILQ_ENTRY(gen) all, queued;
+	enum gen_state state;
+	enum gen_mode mode;
+	enum gen_phase phase;
+	bool chat, stream, include_usage, echo, logprobs, running, stalled, fetched;
+	int64_t max_tokens, min_tokens, n, event_bytes, override_tokens;
+	struct prompt *prompts;
+	unsigned nprompts;
+	struct choice *choices;
+	unsigned nchoices, at; /* at: the next choice to emit for */
+	uint32_t step;         /* tokens emitted of each choice */
+	uint64_t credit, events, reserved, due_us, cache_key;
+	struct jv model, kv, handed; /* handed: disagg_prefill_resp */
+	struct buf rid, pre;  /* the id's variable part; what each event starts with */
+	long created;
+	unsigned pre_base;
+	/* the hand-over, on a decode engine */
+	struct buf host, engine, remote_id;
+	int port;
+	uint64_t meta;
+	struct side_op *op;
+};
+
+/* gen.c */
+void gen_chat(struct conn *c);
+void gen_completion(struct conn *c);
+bool gen_fresh_id(struct conn *c); /* false: refused and answered */
+void gen_gone(struct gen *g);
+void gen_go_on(struct gen *g);  /* the socket has room again */
+void gen_fetched(struct gen *g, const char *line); /* the side channel's answer */
+void gen_pump(struct sim *sim); /* something has become free */
+void gen_step(struct sim *sim, int64_t n); /* lets paused streams emit n events; -1: go on */
+
+/* gen_parse.c: false: refused and answered */
+bool gen_parse(struct gen *g);
+
+/* gen_text.c */
+uint64_t gen_prompt_key(const struct gen *g); /* what KV blocks are computed from */
+void gen_begin_text(struct gen *g);
+void gen_answer(struct gen *g, struct buf *out, const char *fingerprint, const struct buf *kv);
+/* The next event, at out->p + CHUNK_ROOM, with 2 bytes of room behind it; false: there is none. */
+bool gen_event(struct gen *g, struct buf *out, size_t *ret_len);

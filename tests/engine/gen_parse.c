@@ -1,0 +1,533 @@
+/*
+ * What a generation request asks for.  Refuses what vLLM refuses and a router can get wrong.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/engine/conn.h"
+#include "tests/engine/gen.h"
+#include "tests/engine/kv.h"
+#include "tests/engine/sim.h"
+#include "tests/engine/text.h"
+
+#define PROMPTS_MAX 4096
+#define N_MAX 128
+
+/* clang-format off */
+enum member {
+	M_MODEL, M_PROMPT, M_STREAM, M_STREAM_OPTIONS, M_MAX_TOKENS, M_MAX_COMPLETION_TOKENS,
+	M_MIN_TOKENS, M_N, M_LOGPROBS, M_ECHO, M_IGNORE_EOS, M_REQUEST_ID, M_KV, M_HANDED, M_PDSIM,
+	/* what chat text is made of, in the order it is hashed */
+	M_MESSAGES, M_TOOLS, M_DOCUMENTS, M_CHAT_TEMPLATE, M_CHAT_TEMPLATE_KWARGS,
+	M_ADD_GENERATION_PROMPT, M_CONTINUE_FINAL_MESSAGE, M_MM_PROCESSOR_KWARGS, M_REASONING_EFFORT,
+	/* what else KV blocks depend on */
+	M_ADD_SPECIAL_TOKENS, M_TRUNCATE_PROMPT_TOKENS, M_CACHE_SALT,
+	M_COUNT
+};
+/* clang-format on */
+
+static const char *const names[M_COUNT] = { "model", "prompt", "stream", "stream_options",
+	"max_tokens", "max_completion_tokens", "min_tokens", "n", "logprobs", "echo", "ignore_eos",
+	"request_id", "kv_transfer_params", "disagg_prefill_resp", "pdsim", "messages", "tools",
+	"documents", "chat_template", "chat_template_kwargs", "add_generation_prompt",
+	"continue_final_message", "mm_processor_kwargs", "reasoning_effort", "add_special_tokens",
+	"truncate_prompt_tokens", "cache_salt" };
+
+struct parse {
+	struct gen *g;
+	struct jv m[M_COUNT];
+	const char *wrong; /* the first thing that is; NULL: nothing */
+};
+
+static bool
+bad(struct parse *p, const char *why)
+{
+	if (p->wrong == NULL)
+		p->wrong = why;
+	return false;
+}
+
+static bool
+split(struct parse *p, struct jv doc)
+{
+	struct jv key, val;
+	struct jiter it;
+	int i;
+
+	if (!json_iter(&it, doc) || it.close != '}')
+		return bad(p, "the body is not a JSON object");
+	while (json_next(&it, &key, &val))
+		for (i = 0; i < M_COUNT; i++)
+			if ((key.p[1] == names[i][0] || key.p[1] == '\\') && json_is(key, names[i]))
+				p->m[i] = val; /* the last one counts, as in Python */
+	return json_iter_ended(&it) || bad(p, "the body is not valid JSON");
+}
+
+/* ---- prompts ---- */
+
+static struct prompt *
+add_prompt(struct gen *g)
+{
+	struct prompt *t = realloc(g->prompts, (g->nprompts + 1) * sizeof(*t));
+
+	if (t == NULL)
+		abort();
+	g->prompts = t;
+	t += g->nprompts++;
+	memset(t, 0, sizeof(*t));
+	return t;
+}
+
+static bool
+has_marker(struct jv v)
+{
+	return memmem(v.p, v.len, "<<eos>>", 7) != NULL;
+}
+
+static void
+prompt_text(struct gen *g, struct jv str)
+{
+	struct prompt *t = add_prompt(g);
+	struct toks toks;
+
+	toks_init(&toks, NULL);
+	json_text(str, toks_bytes, &toks);
+	toks_end(&toks);
+	t->seed = toks.hash;
+	t->ntokens = toks.n;
+	t->span = str;
+	t->eos = has_marker(str);
+}
+
+static bool
+token_id(struct jv v, uint32_t *ret)
+{
+	uint64_t id = 0;
+	size_t i;
+
+	if (v.len > 10)
+		return false;
+	for (i = 0; i < v.len; i++) {
+		if (v.p[i] < '0' || v.p[i] > '9')
+			return false;
+		id = id * 10 + (uint64_t)(v.p[i] - '0');
+	}
+	*ret = (uint32_t)id;
+	return id <= UINT32_MAX;
+}
+
+static bool
+prompt_ids(struct parse *p, struct jv ids)
+{
+	struct prompt *t = add_prompt(p->g);
+	struct jv key, val;
+	struct jiter it;
+	struct toks toks;
+	uint32_t id;
+
+	toks_init(&toks, NULL);
+	(void)json_iter(&it, ids);
+	while (json_next(&it, &key, &val)) {
+		if (!token_id(val, &id))
+			return bad(p, "prompt: token ids must be non-negative integers");
+		toks_id(&toks, id);
+	}
+	t->seed = toks.hash;
+	t->ntokens = toks.n;
+	t->span = ids;
+	return true;
+}
+
+static bool
+prompt_list(struct parse *p, struct jv list)
+{
+	struct jv key, val;
+	struct jiter it;
+	char first = 0;
+
+	(void)json_iter(&it, list);
+	while (json_next(&it, &key, &val)) {
+		if (first == 0)
+			first = json_kind(val);
+		if (first == '0')
+			return prompt_ids(p, list);
+		if (json_kind(val) != first || (first != '"' && first != '['))
+			return bad(p, "prompt: a string, a list of strings, token ids or lists of them");
+		if (p->g->nprompts == PROMPTS_MAX)
+			return bad(p, "prompt: too many");
+		if (first == '"')
+			prompt_text(p->g, val);
+		else if (!prompt_ids(p, val))
+			return false;
+	}
+	return true;
+}
+
+static bool
+read_prompt(struct parse *p)
+{
+	struct jv v = p->m[M_PROMPT];
+	unsigned i;
+
+	if (json_kind(v) == '"')
+		prompt_text(p->g, v);
+	else if (json_kind(v) == '[')
+		(void)prompt_list(p, v);
+	else
+		return bad(p, "prompt: a string, a list of strings, token ids or lists of them");
+	for (i = 0; p->wrong == NULL && i < p->g->nprompts; i++)
+		if (p->g->prompts[i].ntokens == 0)
+			return bad(p, "prompt: must not be empty");
+	return p->wrong == NULL && (p->g->nprompts > 0 || bad(p, "prompt: must not be empty"));
+}
+
+/* ---- messages ---- */
+
+static bool
+check_parts(struct parse *p, struct jv parts)
+{
+	struct jv key, part;
+	struct jiter it;
+
+	(void)json_iter(&it, parts);
+	while (json_next(&it, &key, &part)) {
+		struct jv type = json_get(part, "type");
+
+		if (json_kind(part) == '"')
+			continue;
+		if (json_kind(part) != '{' || json_kind(type) != '"')
+			return bad(p, "messages: a content part needs a type");
+		if (json_is(type, "text") && json_kind(json_get(part, "text")) != '"')
+			return bad(p, "messages: a text part needs its text");
+		if (json_is(type, "image_url") && json_null(json_get(part, "image_url")))
+			return bad(p, "messages: an image_url part needs its image_url");
+	}
+	return true;
+}
+
+static bool
+read_messages(struct parse *p)
+{
+	struct gen *g = p->g;
+	struct jv key, msg, content;
+	struct prompt *t;
+	struct jiter it;
+	struct toks toks;
+	int i;
+
+	if (json_kind(p->m[M_MESSAGES]) != '[')
+		return bad(p, "messages: must be a list");
+	(void)json_iter(&it, p->m[M_MESSAGES]);
+	while (json_next(&it, &key, &msg)) {
+		if (json_kind(msg) != '{' || json_kind(json_get(msg, "role")) != '"')
+			return bad(p, "messages: each must be an object with a role");
+		content = json_get(msg, "content");
+		if (json_kind(content) == '[') {
+			if (!check_parts(p, content))
+				return false;
+		} else if (json_kind(content) != '"' && !json_null(content)) {
+			return bad(p, "messages: content must be a string or a list of parts");
+		}
+	}
+	t = add_prompt(g);
+	toks_init(&toks, NULL);
+	for (i = M_MESSAGES; i <= M_REASONING_EFFORT; i++) {
+		if (json_null(p->m[i]))
+			continue;
+		toks_bytes(&toks, names[i], strlen(names[i]));
+		toks_bytes(&toks, ":", 1);
+		json_canon(p->m[i], toks_bytes, &toks);
+		toks_bytes(&toks, "\n", 1);
+	}
+	toks_end(&toks);
+	t->seed = toks.hash;
+	t->ntokens = toks.n;
+	t->eos = has_marker(p->m[M_MESSAGES]);
+	return true;
+}
+
+/* ---- the rest ---- */
+
+static bool
+integer(struct parse *p, enum member m, int64_t min, int64_t *ret)
+{
+	static const char *const why[M_COUNT] = { [M_MAX_TOKENS] = "max_tokens: must be an integer >= 1",
+		[M_MAX_COMPLETION_TOKENS] = "max_completion_tokens: must be an integer >= 1",
+		[M_MIN_TOKENS] = "min_tokens: must be an integer >= 0",
+		[M_N] = "n: must be an integer >= 1" };
+	int64_t v;
+
+	if (json_null(p->m[m]))
+		return true;
+	if (!json_int(p->m[m], &v) || v < min)
+		return bad(p, why[m]);
+	*ret = v;
+	return true;
+}
+
+static bool
+read_numbers(struct parse *p)
+{
+	struct gen *g = p->g;
+
+	g->max_tokens = 16;
+	g->n = 1;
+	g->override_tokens = -1;
+	if (!integer(p, M_MAX_TOKENS, 1, &g->max_tokens) ||
+		(g->chat && !integer(p, M_MAX_COMPLETION_TOKENS, 1, &g->max_tokens)) ||
+		!integer(p, M_MIN_TOKENS, 0, &g->min_tokens) || !integer(p, M_N, 1, &g->n))
+		return false;
+	if (g->min_tokens > g->max_tokens)
+		return bad(p, "min_tokens must be less than or equal to max_tokens");
+	if (g->max_tokens > INT32_MAX)
+		return bad(p, "max_tokens: more than this model's context");
+	if (g->n > N_MAX)
+		return bad(p, "n: too large");
+	(void)json_int(json_get(p->m[M_PDSIM], "tokens"), &g->override_tokens);
+	(void)json_int(json_get(p->m[M_PDSIM], "event_bytes"), &g->event_bytes);
+	if (g->override_tokens > INT32_MAX || g->event_bytes > 1 << 24)
+		return bad(p, "pdsim: out of range");
+	return true;
+}
+
+static bool
+read_flags(struct parse *p)
+{
+	struct gen *g = p->g;
+	struct jv opts = p->m[M_STREAM_OPTIONS];
+
+	if (!json_null(p->m[M_STREAM]) && !strchr("tf", json_kind(p->m[M_STREAM])))
+		return bad(p, "stream: must be a boolean");
+	g->stream = json_true(p->m[M_STREAM]);
+	if (!json_null(opts) && json_kind(opts) != '{')
+		return bad(p, "stream_options: must be an object");
+	if (!g->stream && json_kind(opts) == '{' && opts.len > 2)
+		return bad(p, "Stream options can only be defined when `stream=True`.");
+	g->include_usage = json_true(json_get(opts, "include_usage"));
+	g->echo = json_true(p->m[M_ECHO]);
+	g->logprobs = g->chat ? json_true(p->m[M_LOGPROBS]) : json_kind(p->m[M_LOGPROBS]) == '0';
+	if (json_true(p->m[M_IGNORE_EOS])) {
+		unsigned i;
+
+		for (i = 0; i < g->nprompts; i++)
+			g->prompts[i].eos = false;
+	}
+	return true;
+}
+
+static bool
+known_model(struct parse *p)
+{
+	const struct opts *o = &p->g->sim->o;
+	unsigned i;
+
+	if (json_null(p->m[M_MODEL]))
+		return true;
+	for (i = 0; i < o->nmodels; i++)
+		if (json_is(p->m[M_MODEL], o->models[i]))
+			return true;
+	return false;
+}
+
+static void
+read_rid(struct parse *p)
+{
+	struct gen *g = p->g;
+	size_t n;
+	const char *v = conn_header(g->c, "x-request-id", &n);
+
+	if (v != NULL && n > 0)
+		buf_add(&g->rid, v, n);
+	else
+		json_text_buf(p->m[M_REQUEST_ID], &g->rid);
+	if (g->rid.len == 0)
+		buf_fmt(&g->rid, "%016llx%016llx", (unsigned long long)sim_random(g->sim),
+			(unsigned long long)sim_random(g->sim));
+}
+
+/* ---- the hand-over ---- */
+
+/* A prefill leg must compute one token and no more, in one piece. */
+static const char *
+leg_violation(struct parse *p)
+{
+	int64_t v = 0;
+
+	if (!json_int(p->m[M_MAX_TOKENS], &v) || v != 1)
+		return "prefill leg: max_tokens must be 1";
+	if (p->m[M_MAX_COMPLETION_TOKENS].p && (!json_int(p->m[M_MAX_COMPLETION_TOKENS], &v) || v != 1))
+		return "prefill leg: max_completion_tokens must be 1 or absent";
+	if (p->g->stream)
+		return "prefill leg: must not be a stream";
+	if (p->m[M_STREAM_OPTIONS].p)
+		return "prefill leg: stream_options must be absent";
+	if (p->m[M_MIN_TOKENS].p)
+		return "prefill leg: min_tokens must be absent";
+	return NULL;
+}
+
+static bool
+refuse(struct gen *g, enum counter which, int status, const char *why)
+{
+	count(g->sim, which);
+	conn_error(g->c, status, status < 500 ? "BadRequestError" : "InternalServerError", "%s", why);
+	return false;
+}
+
+static void
+read_remote(struct gen *g, struct jv kv)
+{
+	int64_t port = 0;
+
+	json_text_buf(json_get(kv, "remote_host"), &g->host);
+	json_text_buf(json_get(kv, "remote_engine_id"), &g->engine);
+	json_text_buf(json_get(kv, "remote_request_id"), &g->remote_id);
+	(void)json_int(json_get(kv, "remote_port"), &port);
+	g->port = port > 0 && port < 65536 ? (int)port : 0;
+	g->meta = kv_meta(kv);
+}
+
+/* "pdsim|host|port|engine id|request id", put into system_fingerprint by the prefill engine, or
+ * "pdsim|none" when it holds nothing: false. */
+static bool
+read_fingerprint(struct gen *g, struct jv answer)
+{
+	struct buf fp = { 0 };
+	char *rest, *word[5] = { NULL };
+	bool held;
+	int i;
+
+	json_text_buf(json_get(answer, "system_fingerprint"), &fp);
+	held = strcmp(buf_cstr(&fp), "pdsim|none") != 0;
+	rest = fp.p;
+	for (i = 0; i < 4; i++)
+		word[i] = strsep(&rest, "|");
+	word[4] = rest;
+	if (word[4] != NULL) {
+		buf_str(&g->host, word[1]);
+		g->port = atoi(word[2]);
+		buf_str(&g->engine, word[3]);
+		buf_str(&g->remote_id, word[4]);
+	}
+	g->meta = TEXT_FNV0;
+	json_canon(answer, text_fnv_sink, &g->meta);
+	buf_free(&fp);
+	return held;
+}
+
+static void
+read_handover(struct parse *p)
+{
+	struct gen *g = p->g;
+	const struct opts *o = &g->sim->o;
+
+	if (o->handoff == HANDOFF_RESPONSE) {
+		if (o->role == ROLE_PREFILL) {
+			g->mode = GEN_PREFILL;
+		} else if (json_kind(p->m[M_HANDED]) == '{') {
+			g->mode = read_fingerprint(g, p->m[M_HANDED]) ? GEN_DECODE : GEN_PLAIN;
+		}
+	} else if (json_true(json_get(p->m[M_KV], "do_remote_prefill"))) {
+		g->mode = GEN_DECODE;
+		read_remote(g, p->m[M_KV]);
+	} else if (json_true(json_get(p->m[M_KV], "do_remote_decode"))) {
+		g->mode = GEN_PREFILL;
+	}
+}
+
+static bool
+check_handover(struct parse *p)
+{
+	struct gen *g = p->g;
+	const struct opts *o = &g->sim->o;
+	const char *why;
+
+	if ((g->mode == GEN_PREFILL && o->role == ROLE_DECODE) ||
+		(g->mode == GEN_DECODE && o->role == ROLE_PREFILL))
+		return refuse(g, CTR_role_violations, 400, "this engine has the other role");
+	if (g->mode == GEN_PREFILL) {
+		why = leg_violation(p);
+		g->override_tokens = -1;
+		return why == NULL || refuse(g, CTR_prefill_violations, 400, why);
+	}
+	if (g->mode == GEN_DECODE && (g->host.len == 0 || g->port == 0 || g->remote_id.len == 0))
+		return refuse(g, CTR_kv_refused, 500, "remote KV: host, port or request id is missing");
+	if (g->mode == GEN_DECODE && g->nprompts > 1)
+		return refuse(g, CTR_kv_refused, 500, "remote KV: of one prompt only, but there are more");
+	if (o->role == ROLE_DECODE && o->handoff == HANDOFF_RESPONSE && p->m[M_HANDED].p == NULL)
+		return refuse(g, CTR_kv_refused, 500, "disagg_prefill_resp is missing");
+	if (g->mode == GEN_PLAIN && o->role == ROLE_DECODE)
+		count(g->sim, CTR_local_prefills);
+	if (g->mode == GEN_PLAIN && o->role == ROLE_PREFILL)
+		count(g->sim, CTR_plain_prefills);
+	return true;
+}
+
+static void
+read_cache_key(struct parse *p)
+{
+	const char *first = p->g->sim->o.models[0];
+	int i;
+
+	p->g->cache_key = TEXT_FNV0;
+	if (json_null(p->m[M_MODEL]))
+		p->g->cache_key = text_fnv(TEXT_FNV0, first, strlen(first));
+	else
+		json_text(p->m[M_MODEL], text_fnv_sink, &p->g->cache_key);
+	for (i = M_ADD_SPECIAL_TOKENS; i <= M_CACHE_SALT; i++)
+		json_canon(p->m[i], text_fnv_sink, &p->g->cache_key);
+}
+
+static bool
+fits(struct gen *g)
+{
+	uint64_t need = 0;
+	unsigned i;
+
+	for (i = 0; i < g->nprompts; i++) {
+		uint64_t all = g->prompts[i].ntokens + (uint64_t)g->max_tokens;
+
+		if (all > (uint64_t)g->sim->o.max_model_len)
+			return false;
+		if (g->mode == GEN_PREFILL)
+			all = g->prompts[i].ntokens;
+		need += (uint64_t)g->n * kv_blocks_for(g->sim, all);
+	}
+	g->reserved = need;
+	return need <= (uint64_t)g->sim->o.blocks;
+}
+
+bool
+gen_parse(struct gen *g)
+{
+	struct parse p = { .g = g };
+	struct jv doc = { g->c->body.p, g->c->body.len };
+
+	if (split(&p, doc)) {
+		read_handover(&p);
+		if (!known_model(&p)) {
+			conn_error(g->c, 404, "NotFoundError", "The model does not exist.");
+			return false;
+		}
+		(void)((g->chat ? read_messages(&p) : read_prompt(&p)) && read_numbers(&p) &&
+			read_flags(&p));
+	}
+	if (p.wrong == NULL && g->mode != GEN_PREFILL && !fits(g))
+		p.wrong = "prompt and max_tokens do not fit this model's context or cache";
+	if (p.wrong != NULL && g->mode == GEN_PREFILL && leg_violation(&p) != NULL)
+		count(g->sim, CTR_prefill_violations);
+	if (p.wrong != NULL) {
+		conn_error(g->c, 400, "BadRequestError", "%s", p.wrong);
+		return false;
+	}
+	g->model = p.m[M_MODEL];
+	read_rid(&p);
+	read_cache_key(&p);
+	if (!check_handover(&p))
+		return false;
+	if (g->mode == GEN_PREFILL && !fits(g)) {
+		conn_error(g->c, 400, "BadRequestError", "the prompt does not fit this model's cache");
+		return false;
+	}
+	return true;
+}

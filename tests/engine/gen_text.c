@@ -1,0 +1,357 @@
+/* The bytes of a generation: one answer, or one event after the other. */
+#include <string.h>
+#include <stdlib.h>
+
+#include "tests/engine/conn.h"
+#include "tests/engine/gen.h"
+#include "tests/engine/sim.h"
+#include "tests/engine/text.h"
+
+uint64_t
+gen_prompt_key(const struct gen *g)
+{
+	return text_fnv(g->prompts[0].seed, (const char *)&g->cache_key, sizeof(g->cache_key));
+}
+
+static uint32_t
+wanted(const struct gen *g, const struct prompt *p)
+{
+	if (p->eos)
+		return (uint32_t)g->min_tokens;
+	return (uint32_t)(g->override_tokens >= 0 ? g->override_tokens : g->max_tokens);
+}
+
+static void
+put_model(const struct gen *g, struct buf *b)
+{
+	const char *name = g->sim->o.models[0];
+
+	if (json_kind(g->model) == '"')
+		buf_add(b, g->model.p, g->model.len);
+	else
+		buf_json(b, name, strlen(name));
+}
+
+static void
+put_id(const struct gen *g, struct buf *b)
+{
+	BUF_LIT(b, "{\"id\":\"");
+	buf_str(b, g->chat ? "chatcmpl-" : "cmpl-");
+	buf_json_in(b, g->rid.p, g->rid.len);
+	BUF_LIT(b, "\",\"object\":");
+}
+
+void
+gen_begin_text(struct gen *g)
+{
+	unsigned i;
+
+	g->nchoices = g->nprompts * (unsigned)g->n;
+	g->choices = calloc(g->nchoices, sizeof(*g->choices));
+	if (g->choices == NULL)
+		abort();
+	for (i = 0; i < g->nchoices; i++) {
+		const struct prompt *p = &g->prompts[i / (unsigned)g->n];
+
+		g->choices[i] = (struct choice){ .state = text_child(p->seed, i % (unsigned)g->n),
+			.prompt = p, .ntokens = wanted(g, p), .eos = p->eos };
+	}
+	g->phase = g->chat ? PHASE_ROLE : PHASE_TOKENS;
+	if (!g->stream)
+		return;
+	BUF_LIT(&g->pre, "data: ");
+	put_id(g, &g->pre);
+	buf_str(&g->pre, g->chat ? "\"chat.completion.chunk\"" : "\"text_completion\"");
+	buf_fmt(&g->pre, ",\"created\":%ld,\"model\":", g->created);
+	put_model(g, &g->pre);
+	g->pre_base = (unsigned)g->pre.len;
+	BUF_LIT(&g->pre, ",\"choices\":[{\"index\":");
+}
+
+/* ---- shared pieces ---- */
+
+static void
+put_usage(const struct gen *g, struct buf *b)
+{
+	uint64_t in = 0, out = 0;
+	unsigned i;
+
+	for (i = 0; i < g->nprompts; i++)
+		in += g->prompts[i].ntokens;
+	for (i = 0; i < g->nchoices; i++)
+		out += g->choices[i].ntokens;
+	buf_fmt(b, "\"usage\":{\"prompt_tokens\":%llu,\"total_tokens\":%llu,\"completion_tokens\":%llu}",
+		(unsigned long long)in, (unsigned long long)(in + out), (unsigned long long)out);
+}
+
+static const char *
+finish_reason(const struct choice *ch)
+{
+	return ch->eos ? "\"stop\"" : "\"length\"";
+}
+
+static void
+put_echo(const struct gen *g, const struct prompt *p, struct buf *b)
+{
+	struct buf text = { 0 };
+	struct jv key, val;
+	struct jiter it;
+
+	if (!g->echo || g->chat)
+		return;
+	if (json_kind(p->span) == '"') {
+		buf_add(b, p->span.p + 1, p->span.len - 2); /* escaped as the client did */
+		return;
+	}
+	(void)json_iter(&it, p->span);
+	while (json_next(&it, &key, &val))
+		text_detok(&text, (uint32_t)json_num(val, 0));
+	buf_json_in(b, text.p, text.len);
+	buf_free(&text);
+}
+
+/* One token's log probability: any number will do as long as it can be foretold. */
+static void
+put_logprob(const struct word *w, struct buf *b)
+{
+	buf_fmt(b, "-0.%02u", (unsigned)(w->id & 63) + 10);
+}
+
+static void
+put_chat_logprob(const struct word *w, struct buf *b)
+{
+	BUF_LIT(b, "{\"token\":\"");
+	buf_add(b, w->json, w->json_len);
+	BUF_LIT(b, "\",\"logprob\":");
+	put_logprob(w, b);
+	BUF_LIT(b, ",\"bytes\":null,\"top_logprobs\":[]}");
+}
+
+/* The logprobs object for words w[0..n) */
+static void
+put_logprobs(const struct gen *g, const struct word *const *w, uint32_t n, struct buf *b)
+{
+	uint64_t offset = 0;
+	uint32_t i;
+
+	if (!g->logprobs) {
+		BUF_LIT(b, "null");
+		return;
+	}
+	if (g->chat) {
+		BUF_LIT(b, "{\"content\":[");
+		for (i = 0; i < n; i++) {
+			if (i)
+				BUF_LIT(b, ",");
+			put_chat_logprob(w[i], b);
+		}
+		BUF_LIT(b, "]}");
+		return;
+	}
+	BUF_LIT(b, "{\"text_offset\":[");
+	for (i = 0; i < n; i++) {
+		buf_fmt(b, i ? ",%llu" : "%llu", (unsigned long long)offset);
+		offset += w[i]->text_len;
+	}
+	BUF_LIT(b, "],\"token_logprobs\":[");
+	for (i = 0; i < n; i++) {
+		if (i)
+			BUF_LIT(b, ",");
+		put_logprob(w[i], b);
+	}
+	BUF_LIT(b, "],\"tokens\":[");
+	for (i = 0; i < n; i++) {
+		buf_str(b, i ? ",\"" : "\"");
+		buf_add(b, w[i]->json, w[i]->json_len);
+		BUF_LIT(b, "\"");
+	}
+	BUF_LIT(b, "],\"top_logprobs\":[]}");
+}
+
+/* ---- one answer ---- */
+
+static void
+put_choice(struct gen *g, unsigned i, struct buf *b)
+{
+	struct choice *ch = &g->choices[i];
+	const struct word **w = calloc(ch->ntokens ? ch->ntokens : 1, sizeof(*w));
+	uint32_t t;
+
+	if (w == NULL)
+		abort();
+	buf_fmt(b, g->chat ? "%s{\"index\":%u,\"message\":{\"role\":\"assistant\",\"content\":\""
+			   : "%s{\"index\":%u,\"text\":\"",
+		i ? "," : "", i);
+	put_echo(g, ch->prompt, b);
+	for (t = 0; t < ch->ntokens; t++) {
+		w[t] = text_next(&ch->state);
+		buf_add(b, w[t]->json, w[t]->json_len);
+	}
+	buf_str(b, g->chat ? "\",\"refusal\":null,\"tool_calls\":[]},\"logprobs\":" : "\",\"logprobs\":");
+	put_logprobs(g, w, ch->ntokens, b);
+	buf_fmt(b, ",\"finish_reason\":%s,\"stop_reason\":null}", finish_reason(ch));
+	g->sim->counters[CTR_generation_tokens] += ch->ntokens;
+	free(w);
+}
+
+void
+gen_answer(struct gen *g, struct buf *b, const char *fingerprint, const struct buf *kv)
+{
+	unsigned i;
+
+	put_id(g, b);
+	buf_fmt(b, "%s,\"created\":%ld,\"model\":", g->chat ? "\"chat.completion\"" : "\"text_completion\"",
+		g->created);
+	put_model(g, b);
+	BUF_LIT(b, ",\"choices\":[");
+	for (i = 0; i < g->nchoices; i++)
+		put_choice(g, i, b);
+	BUF_LIT(b, "],");
+	put_usage(g, b);
+	if (fingerprint != NULL) {
+		BUF_LIT(b, ",\"system_fingerprint\":");
+		buf_json(b, fingerprint, strlen(fingerprint));
+	}
+	BUF_LIT(b, ",\"kv_transfer_params\":");
+	if (kv != NULL && kv->len)
+		buf_add(b, kv->p, kv->len);
+	else
+		BUF_LIT(b, "null");
+	BUF_LIT(b, "}");
+}
+
+/* ---- one event ---- */
+
+static void
+put_delta(struct gen *g, unsigned i, struct buf *b)
+{
+	struct choice *ch = &g->choices[i];
+	const struct word *w = ch->done < ch->ntokens ? text_next(&ch->state) : NULL;
+	bool last;
+
+	buf_add(b, g->pre.p, g->pre.len);
+	buf_u64(b, i);
+	buf_str(b, g->chat ? ",\"delta\":{\"content\":\"" : ",\"text\":\"");
+	if (ch->done == 0)
+		put_echo(g, ch->prompt, b);
+	if (w != NULL)
+		buf_add(b, w->json, w->json_len);
+	buf_str(b, g->chat ? "\"},\"logprobs\":" : "\",\"logprobs\":");
+	put_logprobs(g, &w, w != NULL, b);
+	ch->done++;
+	last = ch->done >= ch->ntokens;
+	BUF_LIT(b, ",\"finish_reason\":");
+	buf_str(b, last ? finish_reason(ch) : "null");
+	buf_str(b, last ? ",\"stop_reason\":null}]" : "}]");
+	if (w != NULL)
+		count(g->sim, CTR_generation_tokens);
+}
+
+static void
+put_role(struct gen *g, unsigned i, struct buf *b)
+{
+	buf_add(b, g->pre.p, g->pre.len);
+	buf_u64(b, i);
+	BUF_LIT(b, ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
+		   "\"finish_reason\":null}]");
+}
+
+static void
+end_event(const struct gen *g, struct buf *b)
+{
+	static const char pad[] = ",\"pdsim_pad\":\"";
+	size_t n = b->len - CHUNK_ROOM + sizeof(pad) - 1 + 4, want = (size_t)g->event_bytes;
+
+	if (want > n) {
+		BUF_LIT(b, pad);
+		buf_fill(b, 'x', want - n);
+		BUF_LIT(b, "\"");
+	}
+	BUF_LIT(b, "}\n\n");
+}
+
+static bool
+next_tokens(struct gen *g, struct buf *b)
+{
+	/* choices end at different steps when a prompt ends its text early */
+	while (g->at < g->nchoices && g->step > 0 && g->step >= g->choices[g->at].ntokens)
+		g->at++;
+	if (g->at == g->nchoices)
+		return false;
+	put_delta(g, g->at++, b);
+	return true;
+}
+
+static bool
+any_left(const struct gen *g)
+{
+	unsigned i;
+
+	for (i = 0; i < g->nchoices; i++)
+		if (g->step < g->choices[i].ntokens)
+			return true;
+	return false;
+}
+
+/* Moves to the next choice, step or phase; the whole order of a stream is here. */
+static bool
+produce(struct gen *g, struct buf *b)
+{
+	switch (g->phase) {
+	case PHASE_ROLE:
+		put_role(g, g->at++, b);
+		if (g->at == g->nchoices) {
+			g->at = 0;
+			g->phase = PHASE_TOKENS;
+		}
+		break;
+	case PHASE_TOKENS:
+		if (!next_tokens(g, b))
+			return false;
+		break;
+	case PHASE_USAGE:
+		buf_add(b, g->pre.p, g->pre_base);
+		BUF_LIT(b, ",\"choices\":[],");
+		put_usage(g, b);
+		g->phase = PHASE_DONE;
+		break;
+	case PHASE_DONE:
+	case PHASE_END:
+		return false;
+	}
+	end_event(g, b);
+	return true;
+}
+
+static void
+advance(struct gen *g)
+{
+	if (g->phase != PHASE_TOKENS || g->at < g->nchoices)
+		return;
+	g->at = 0;
+	g->step++;
+	if (!any_left(g))
+		g->phase = g->include_usage ? PHASE_USAGE : PHASE_DONE;
+}
+
+bool
+gen_event(struct gen *g, struct buf *b, size_t *ret_len)
+{
+	b->len = 0;
+	buf_reserve(b, 2048);
+	b->len = CHUNK_ROOM;
+	while (g->phase == PHASE_TOKENS && !produce(g, b))
+		advance(g);
+	if (b->len == CHUNK_ROOM && g->phase < PHASE_DONE)
+		(void)produce(g, b);
+	if (b->len == CHUNK_ROOM) {
+		if (g->phase == PHASE_END)
+			return false;
+		BUF_LIT(b, "data: [DONE]\n\n");
+		g->phase = PHASE_END;
+	}
+	advance(g);
+	*ret_len = b->len - CHUNK_ROOM;
+	buf_reserve(b, 2);
+	return true;
+}

@@ -1,0 +1,297 @@
+#include "tests/engine/kv.h"
+
+#include <event2/event.h>
+#include <event2/event_struct.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/engine/buf.h"
+#include "tests/engine/gen.h"
+#include "tests/engine/sim.h"
+#include "tests/engine/text.h"
+
+#define BUCKETS 16384
+/* Block ids under --big-ids: odd numbers above 2^53, which a double cannot hold. */
+#define BIG(id) (9007199254740993ULL + 2ULL * (id))
+
+struct held {
+	struct hold h;
+	TAILQ_ENTRY(held) next;
+	struct held *chain;
+	uint64_t hash, expires_us;
+	char *id, *xrid;
+	uint32_t *ids;
+};
+
+struct kv {
+	struct sim *sim;
+	uint64_t used, held_blocks, held_requests;
+	uint32_t *freed, nfreed, cap, fresh; /* ids given back; the first id never given out */
+	struct held *bucket[BUCKETS];
+	TAILQ_HEAD(, held) by_time;
+	struct event timer;
+};
+
+static void on_expiry(evutil_socket_t fd, short what, void *arg);
+
+struct kv *
+kv_new(struct sim *sim)
+{
+	struct kv *kv = calloc(1, sizeof(*kv));
+
+	if (kv == NULL)
+		abort();
+	kv->sim = sim;
+	kv->fresh = 1; /* block 0 is vLLM's null block */
+	TAILQ_INIT(&kv->by_time);
+	(void)evtimer_assign(&kv->timer, sim->base, on_expiry, kv);
+	return kv;
+}
+
+uint32_t
+kv_blocks_for(const struct sim *sim, uint64_t tokens)
+{
+	return (uint32_t)((tokens + (uint64_t)sim->o.block_size - 1) / (uint64_t)sim->o.block_size);
+}
+
+bool
+kv_reserve(struct kv *kv, uint64_t n)
+{
+	if (kv->used + n > (uint64_t)kv->sim->o.blocks)
+		return false;
+	kv->used += n;
+	return true;
+}
+
+void
+kv_unreserve(struct kv *kv, uint64_t n)
+{
+	kv->used -= n;
+}
+
+static void
+give_back(struct kv *kv, const uint32_t *ids, uint32_t n)
+{
+	if (kv->nfreed + n > kv->cap) {
+		kv->cap = (kv->nfreed + n) * 2;
+		kv->freed = realloc(kv->freed, kv->cap * sizeof(*kv->freed));
+		if (kv->freed == NULL)
+			abort();
+	}
+	if (n)
+		memcpy(kv->freed + kv->nfreed, ids, n * sizeof(*ids));
+	kv->nfreed += n;
+}
+
+static void
+arm(struct kv *kv)
+{
+	struct held *e = TAILQ_FIRST(&kv->by_time);
+	uint64_t now = sim_now_us(), us;
+	struct timeval tv;
+
+	if (e == NULL || event_pending(&kv->timer, EV_TIMEOUT, NULL))
+		return;
+	us = e->expires_us > now ? e->expires_us - now : 0;
+	tv.tv_sec = (time_t)(us / 1000000);
+	tv.tv_usec = (suseconds_t)(us % 1000000);
+	(void)event_add(&kv->timer, &tv);
+}
+
+struct hold *
+kv_hold(struct kv *kv, const char *id, const char *xrid, uint32_t ntokens)
+{
+	struct held *e = calloc(1, sizeof(*e)), **head;
+	uint32_t i, n = kv_blocks_for(kv->sim, ntokens);
+
+	if (e == NULL)
+		abort();
+	e->id = strdup(id);
+	e->xrid = strdup(xrid);
+	e->ids = calloc(n ? n : 1, sizeof(*e->ids));
+	if (e->id == NULL || e->xrid == NULL || e->ids == NULL)
+		abort();
+	for (i = 0; i < n; i++)
+		e->ids[i] = kv->nfreed ? kv->freed[--kv->nfreed] : kv->fresh++;
+	e->h = (struct hold){ .id = e->id, .ntokens = ntokens, .nblocks = n, .ids = e->ids };
+	e->hash = text_fnv(TEXT_FNV0, id, strlen(id));
+	e->expires_us = sim_now_us() + (uint64_t)(kv->sim->o.kv_timeout_s * 1e6);
+	head = &kv->bucket[e->hash % BUCKETS];
+	e->chain = *head;
+	*head = e;
+	TAILQ_INSERT_TAIL(&kv->by_time, e, next);
+	kv->held_blocks += n;
+	kv->held_requests++;
+	count(kv->sim, CTR_kv_held);
+	arm(kv);
+	return &e->h;
+}
+
+static struct held *
+find(struct kv *kv, const char *id)
+{
+	struct held *e = kv->bucket[text_fnv(TEXT_FNV0, id, strlen(id)) % BUCKETS];
+
+	while (e != NULL && strcmp(e->id, id) != 0)
+		e = e->chain;
+	return e;
+}
+
+static void
+drop(struct kv *kv, struct held *e)
+{
+	struct held **at = &kv->bucket[e->hash % BUCKETS];
+
+	while (*at != e)
+		at = &(*at)->chain;
+	*at = e->chain;
+	TAILQ_REMOVE(&kv->by_time, e, next);
+	give_back(kv, e->ids, e->h.nblocks);
+	kv->used -= e->h.nblocks;
+	kv->held_blocks -= e->h.nblocks;
+	kv->held_requests--;
+	free(e->ids);
+	free(e->xrid);
+	free(e->id);
+	free(e);
+}
+
+static void
+on_expiry(evutil_socket_t fd, short what, void *arg)
+{
+	struct kv *kv = arg;
+	struct held *e;
+
+	(void)fd;
+	(void)what;
+	while ((e = TAILQ_FIRST(&kv->by_time)) != NULL && e->expires_us <= sim_now_us()) {
+		count(kv->sim, CTR_kv_expired);
+		drop(kv, e);
+	}
+	arm(kv);
+	gen_pump(kv->sim);
+}
+
+void
+kv_params(struct kv *kv, const struct hold *h, struct buf *b)
+{
+	const struct opts *o = &kv->sim->o;
+	uint32_t i;
+
+	BUF_LIT(b, "{\"do_remote_prefill\":true,\"do_remote_decode\":false,\"remote_block_ids\":");
+	buf_str(b, o->ids == IDS_NESTED ? "[[" : "[");
+	for (i = 0; i < h->nblocks; i++) {
+		if (i)
+			BUF_LIT(b, ",");
+		if (o->ids == IDS_STRINGS)
+			BUF_LIT(b, "\"");
+		buf_u64(b, o->big_ids ? BIG(h->ids[i]) : h->ids[i]);
+		if (o->ids == IDS_STRINGS)
+			BUF_LIT(b, "\"");
+	}
+	buf_str(b, o->ids == IDS_NESTED ? "]]" : "]");
+	buf_fmt(b, ",\"remote_engine_id\":\"%s\",\"remote_request_id\":", kv->sim->engine_id);
+	buf_json(b, h->id, strlen(h->id));
+	BUF_LIT(b, ",\"remote_host\":");
+	buf_json(b, o->advertise, strlen(o->advertise));
+	buf_fmt(b, ",\"remote_port\":%d,\"tp_size\":1,\"remote_num_tokens\":%u", kv->sim->side_port,
+		h->ntokens);
+	if (o->big_ids)
+		BUF_LIT(b, ",\"remote_registration_generation\":18446744073709551617");
+	BUF_LIT(b, "}");
+}
+
+uint64_t
+kv_meta(struct jv params)
+{
+	/* not remote_host: a router may put the address it knows there (protocols of the connector) */
+	static const char *const names[] = { "remote_block_ids", "remote_engine_id", "remote_request_id",
+		"remote_port", "tp_size", "remote_num_tokens", "remote_registration_generation" };
+	uint64_t sum = 0, h;
+	struct jv key, val;
+	struct jiter it;
+	size_t i;
+
+	if (json_kind(params) != '{' || !json_iter(&it, params))
+		return 0;
+	while (json_next(&it, &key, &val)) {
+		for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+			if (!json_is(key, names[i]))
+				continue;
+			h = text_fnv(TEXT_FNV0, names[i], strlen(names[i]));
+			json_canon(val, text_fnv_sink, &h);
+			sum += h;
+		}
+	}
+	return sum;
+}
+
+enum kv_verdict
+kv_fetch(struct kv *kv, const char *engine, const char *id, uint64_t prompt, uint64_t meta,
+	uint32_t *ret_n, struct buf *xrid)
+{
+	struct held *e = find(kv, id);
+
+	if (strcmp(engine, kv->sim->engine_id) != 0)
+		return KV_DIFFER_ENGINE;
+	if (e == NULL)
+		return KV_MISSING;
+	if (meta != e->h.meta)
+		return KV_DIFFER_META;
+	if (prompt != e->h.prompt)
+		return KV_DIFFER_PROMPT;
+	*ret_n = e->h.nblocks;
+	buf_str(xrid, e->xrid);
+	drop(kv, e);
+	count(kv->sim, CTR_kv_fetched);
+	gen_pump(kv->sim);
+	return KV_OK;
+}
+
+bool
+kv_release(struct kv *kv, const char *engine, const char *id)
+{
+	struct held *e = find(kv, id);
+
+	if (e == NULL || strcmp(engine, kv->sim->engine_id) != 0)
+		return false;
+	drop(kv, e);
+	count(kv->sim, CTR_kv_released);
+	gen_pump(kv->sim);
+	return true;
+}
+
+uint64_t
+kv_used(const struct kv *kv)
+{
+	return kv->used;
+}
+
+uint64_t
+kv_held_blocks(const struct kv *kv)
+{
+	return kv->held_blocks;
+}
+
+uint64_t
+kv_held_requests(const struct kv *kv)
+{
+	return kv->held_requests;
+}
+
+void
+kv_free(struct kv **pkv)
+{
+	struct kv *kv = *pkv;
+	struct held *e;
+
+	*pkv = NULL;
+	if (kv == NULL)
+		return;
+	(void)event_del(&kv->timer);
+	while ((e = TAILQ_FIRST(&kv->by_time)) != NULL)
+		drop(kv, e);
+	free(kv->freed);
+	free(kv);
+}

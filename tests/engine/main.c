@@ -1,0 +1,416 @@
+/*
+ * pdsim: one simulated LLM engine.  See README.md; `pdsim --help` lists the options.
+ */
+#include <errno.h>
+#include <event2/listener.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/engine/conn.h"
+#include "tests/engine/fault.h"
+#include "tests/engine/gen.h"
+#include "tests/engine/kv.h"
+#include "tests/engine/last.h"
+#include "tests/engine/seen.h"
+#include "tests/engine/side.h"
+#include "tests/engine/sim.h"
+#include "tests/engine/text.h"
+
+/* ---- options: one row each ---- */
+
+enum opt_type { O_STR, O_INT, O_I64, O_MS, O_FLAG, O_CHOICE, O_MODEL };
+
+struct option_row {
+	const char *name;
+	enum opt_type type;
+	size_t at;
+	double min, max;
+	const char *choices[4];
+	const char *help;
+};
+
+#define AT(f) offsetof(struct opts, f)
+#define BIG 1e12
+
+/* clang-format off */
+static const struct option_row rows[] = {
+	{ "role", O_CHOICE, AT(role), 0, 0, { "both", "prefill", "decode" }, "which half of a hand-over this engine does" },
+	{ "port", O_INT, AT(port), 0, 65535, { 0 }, "HTTP port; 0 takes a free one" },
+	{ "side-port", O_INT, AT(side_port), 0, 65535, { 0 }, "port of the side channel; 0 takes a free one" },
+	{ "host", O_STR, AT(host), 0, 0, { 0 }, "address to listen on, IPv4 or IPv6" },
+	{ "advertise-host", O_STR, AT(advertise), 0, 0, { 0 }, "what remote_host says; default is --host" },
+	{ "model", O_MODEL, 0, 0, 0, { 0 }, "a model served; may be repeated" },
+	{ "name", O_STR, AT(name), 0, 0, { 0 }, "shown by /version" },
+	{ "api-key", O_STR, AT(api_key), 0, 0, { 0 }, "/v1 answers 401 without it" },
+	{ "engine", O_CHOICE, AT(engine), 0, 0, { "vllm", "sglang" }, "whose metric names" },
+	{ "handoff", O_CHOICE, AT(handoff), 0, 0, { "nixl", "disagg_prefill_resp" }, "how KV is handed over" },
+	{ "block-size", O_INT, AT(block_size), 1, 65536, { 0 }, "tokens a KV block" },
+	{ "blocks", O_INT, AT(blocks), 1, 1e9, { 0 }, "KV blocks in all; requests wait when they do not fit" },
+	{ "block-ids", O_CHOICE, AT(ids), 0, 0, { "ints", "strings", "nested" }, "form of remote_block_ids" },
+	{ "big-ids", O_FLAG, AT(big_ids), 0, 0, { 0 }, "block ids above 2^53 and a member above 2^64" },
+	{ "kv-timeout", O_MS, AT(kv_timeout_s), 0, BIG, { 0 }, "seconds until unfetched KV is freed" },
+	{ "fetch-timeout", O_MS, AT(fetch_timeout_s), 0.001, BIG, { 0 }, "seconds a decode engine waits for the side channel" },
+	{ "fetch-delay", O_MS, AT(fetch_delay_ms), 0, BIG, { 0 }, "ms from a decode request to its fetch" },
+	{ "token-delay", O_MS, AT(token_delay_ms), 0, BIG, { 0 }, "ms from token to token" },
+	{ "prefill-delay", O_MS, AT(prefill_delay_ms), 0, BIG, { 0 }, "ms a prompt takes" },
+	{ "max-running", O_INT, AT(max_running), 0, 1e9, { 0 }, "requests at once, the others wait; 0 is no limit" },
+	{ "max-model-len", O_I64, AT(max_model_len), 1, BIG, { 0 }, "tokens of prompt and answer together" },
+	{ "load", O_INT, AT(load), 0, 1e9, { 0 }, "requests more than there are, in the metrics" },
+	{ "flat-errors", O_FLAG, AT(flat_errors), 0, 0, { 0 }, "errors in the form before vLLM 0.11, as SGLang" },
+	{ "late-errors", O_FLAG, AT(late_errors), 0, 0, { 0 }, "refuse KV of a stream by an event after 200, as vLLM does" },
+	{ "echo-request-id", O_FLAG, AT(echo_request_id), 0, 0, { 0 }, "answer with X-Request-Id, as vLLM can" },
+	{ "idle-timeout", O_MS, AT(idle_timeout_s), 0, BIG, { 0 }, "seconds a kept connection may idle; 0 is for ever" },
+	{ "keep-body", O_I64, AT(keep_body), 0, 1e9, { 0 }, "bytes of each body kept for /sim/last" },
+	{ "max-body", O_I64, AT(max_body), 0, 4e9, { 0 }, "bytes of a body accepted" },
+	{ "sndbuf", O_INT, AT(sndbuf), 0, 1e9, { 0 }, "SO_SNDBUF of client sockets; 0 leaves it" },
+};
+/* clang-format on */
+
+#define NROWS (sizeof(rows) / sizeof(rows[0]))
+
+static void __attribute__((noreturn)) usage(FILE *f, int code)
+{
+	size_t i, k;
+
+	(void)fprintf(f, "usage: pdsim [options]\n");
+	for (i = 0; i < NROWS; i++) {
+		(void)fprintf(f, "  --%-16s %s", rows[i].name, rows[i].help);
+		for (k = 0; k < 4 && rows[i].choices[k]; k++)
+			(void)fprintf(f, "%s%s", k ? "|" : ": ", rows[i].choices[k]);
+		(void)fprintf(f, "\n");
+	}
+	exit(code);
+}
+
+static void __attribute__((noreturn)) bad_option(const char *name, const char *val)
+{
+	(void)fprintf(stderr, "pdsim: --%s: wrong value `%s`\n", name, val);
+	exit(2);
+}
+
+static void
+set_choice(const struct option_row *row, const char *val, void *at)
+{
+	unsigned k = 0;
+
+	while (k < 4 && row->choices[k] && strcmp(row->choices[k], val) != 0)
+		k++;
+	if (k == 4 || row->choices[k] == NULL)
+		bad_option(row->name, val);
+	*(unsigned *)at = k;
+}
+
+static void
+set_number(const struct option_row *row, const char *val, void *at)
+{
+	char *end;
+	double d = strtod(val, &end);
+
+	if (*val == '\0' || *end || !(d >= row->min && d <= row->max) ||
+		(row->type != O_MS && d != (double)(int64_t)d))
+		bad_option(row->name, val);
+	if (row->type == O_INT)
+		*(int *)at = (int)d;
+	else if (row->type == O_I64)
+		*(int64_t *)at = (int64_t)d;
+	else
+		*(double *)at = d;
+}
+
+static void
+set_option(struct opts *o, const struct option_row *row, const char *val)
+{
+	void *at = (char *)o + row->at;
+
+	switch (row->type) {
+	case O_STR:
+		*(const char **)at = val;
+		break;
+	case O_FLAG:
+		*(int *)at = 1;
+		break;
+	case O_CHOICE:
+		set_choice(row, val, at);
+		break;
+	case O_MODEL:
+		if (o->nmodels == MAX_MODELS)
+			bad_option(row->name, val);
+		o->models[o->nmodels++] = val;
+		break;
+	case O_INT:
+	case O_I64:
+	case O_MS:
+		set_number(row, val, at);
+		break;
+	}
+}
+
+static const struct option_row *
+find_row(const char *name, size_t n)
+{
+	size_t i;
+
+	for (i = 0; i < NROWS; i++)
+		if (strlen(rows[i].name) == n && memcmp(rows[i].name, name, n) == 0)
+			return &rows[i];
+	return NULL;
+}
+
+static void
+read_options(struct opts *o, int argc, char **argv)
+{
+	int i;
+
+	for (i = 1; i < argc; i++) {
+		const char *name = argv[i] + 2, *eq;
+		const struct option_row *row;
+
+		if (strcmp(argv[i], "--help") == 0)
+			usage(stdout, 0);
+		if (strncmp(argv[i], "--", 2) != 0)
+			usage(stderr, 2);
+		eq = strchr(name, '=');
+		row = find_row(name, eq ? (size_t)(eq - name) : strlen(name));
+		if (row == NULL || (eq == NULL && row->type != O_FLAG && i + 1 == argc)) {
+			(void)fprintf(stderr, "pdsim: unknown option or no value: %s\n", argv[i]);
+			exit(2);
+		}
+		set_option(o, row, row->type == O_FLAG ? "" : eq ? eq + 1 : argv[++i]);
+	}
+	if (o->nmodels == 0)
+		o->models[o->nmodels++] = "sim-model";
+}
+
+static const struct opts defaults = {
+	.host = "127.0.0.1",
+	.name = "pdsim",
+	.block_size = 16,
+	.blocks = 1 << 23,
+	.keep_body = 1 << 20,
+	.max_body = 128 << 20,
+	.max_model_len = 1 << 27,
+	.kv_timeout_s = 30,
+	.fetch_timeout_s = 10,
+	.idle_timeout_s = 5,
+};
+
+/* ---- start ---- */
+
+uint64_t
+sim_now_us(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+uint64_t
+sim_random(struct sim *sim) /* splitmix64 */
+{
+	uint64_t x = sim->rng += 0x9e3779b97f4a7c15ULL;
+
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ULL;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebULL;
+	return x ^ x >> 31;
+}
+
+static int
+port_of(int fd)
+{
+	struct sockaddr_storage ss;
+	socklen_t len = sizeof(ss);
+	char text[NI_MAXSERV];
+
+	if (getsockname(fd, (struct sockaddr *)&ss, &len) == -1 ||
+		getnameinfo((struct sockaddr *)&ss, len, NULL, 0, text, sizeof(text), NI_NUMERICSERV))
+		return 0;
+	return atoi(text);
+}
+
+static int
+listen_on(const char *host, int port, int *ret_port)
+{
+	struct addrinfo hint = { .ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM }, *ai;
+	char service[16], bare[NI_MAXHOST];
+	int fd, one = 1, r;
+	size_t n = strlen(host);
+
+	(void)snprintf(service, sizeof(service), "%d", port);
+	(void)snprintf(bare, sizeof(bare), "%s", host);
+	if (n > 2 && n < sizeof(bare) && host[0] == '[' && host[n - 1] == ']') { /* [::1] */
+		memmove(bare, host + 1, n - 2);
+		bare[n - 2] = '\0';
+	}
+	r = getaddrinfo(bare, service, &hint, &ai);
+	if (r != 0) {
+		(void)fprintf(stderr, "pdsim: %s: %s\n", host, gai_strerror(r));
+		exit(1);
+	}
+	fd = socket(ai->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (fd != -1)
+		(void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (fd == -1 || bind(fd, ai->ai_addr, ai->ai_addrlen) == -1 || listen(fd, SOMAXCONN) == -1) {
+		(void)fprintf(stderr, "pdsim: cannot listen on %s port %d: %s\n", host, port,
+			strerror(errno));
+		exit(1);
+	}
+	freeaddrinfo(ai);
+	*ret_port = port_of(fd);
+	return fd;
+}
+
+static void
+on_listen(evutil_socket_t fd, short what, void *arg)
+{
+	int n, client;
+
+	(void)what;
+	for (n = 0; n < 64; n++) {
+		client = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+		if (client == -1)
+			return;
+		conn_new(arg, client);
+	}
+}
+
+static void
+on_signal(evutil_socket_t sig, short what, void *arg)
+{
+	struct sim *sim = arg;
+
+	(void)sig;
+	(void)what;
+	sim->quit = true;
+}
+
+static void
+name_engine(struct sim *sim)
+{
+	unsigned char r[16];
+
+	if (getrandom(r, sizeof(r), 0) != (ssize_t)sizeof(r))
+		abort();
+	memcpy(&sim->rng, r, sizeof(sim->rng));
+	(void)snprintf(sim->engine_id, sizeof(sim->engine_id),
+		"%02x%02x%02x%02x-%02x%02x-4%01x%02x-a%01x%02x-%02x%02x%02x%02x%02x%02x", r[0], r[1], r[2],
+		r[3], r[4], r[5], r[6] & 15, r[7], r[8] & 15, r[9], r[10], r[11], r[12], r[13], r[14],
+		r[15]);
+}
+
+static const char *
+advertised(const char *host)
+{
+	static char bare[NI_MAXHOST];
+	size_t n = strlen(host);
+
+	if (strcmp(host, "0.0.0.0") == 0)
+		return "127.0.0.1";
+	if (strcmp(host, "::") == 0 || strcmp(host, "[::]") == 0)
+		return "::1";
+	if (host[0] != '[' || n < 2 || n >= sizeof(bare))
+		return host;
+	memcpy(bare, host + 1, n - 2);
+	return bare;
+}
+
+static void
+open_files(void)
+{
+	struct rlimit r;
+
+	if (getrlimit(RLIMIT_NOFILE, &r) == -1)
+		return;
+	r.rlim_cur = r.rlim_max;
+	(void)setrlimit(RLIMIT_NOFILE, &r);
+}
+
+static void
+init(struct sim *sim)
+{
+	open_files();
+	text_init();
+	name_engine(sim);
+	if (sim->o.advertise == NULL)
+		sim->o.advertise = advertised(sim->o.host);
+	sim->health = sim->ready = 200;
+	TAILQ_INIT(&sim->conns);
+	TAILQ_INIT(&sim->idle);
+	TAILQ_INIT(&sim->dead);
+	TAILQ_INIT(&sim->gens);
+	TAILQ_INIT(&sim->queue);
+	TAILQ_INIT(&sim->faults);
+	sim->base = event_base_new();
+	if (sim->base == NULL)
+		abort();
+	sim->kv = kv_new(sim);
+	sim->last[0] = last_new((size_t)sim->o.keep_body);
+	sim->last[1] = last_new((size_t)sim->o.keep_body);
+	sim->seen = seen_new();
+	conn_idle_start(sim);
+}
+
+static void
+fini(struct sim *sim)
+{
+	sim->pumping = true; /* nothing new starts while all ends */
+	while (!TAILQ_EMPTY(&sim->conns))
+		conn_kill(TAILQ_FIRST(&sim->conns), false);
+	conn_reap(sim);
+	fault_clear(sim);
+	(void)event_del(&sim->idle_timer);
+	side_free(&sim->side);
+	kv_free(&sim->kv);
+	last_free(&sim->last[0]);
+	last_free(&sim->last[1]);
+	seen_free(&sim->seen);
+	buf_free(&sim->scratch);
+}
+
+int
+main(int argc, char **argv)
+{
+	struct sim *sim = calloc(1, sizeof(*sim));
+	struct event *listener, *term, *intr;
+	int fd, side;
+
+	if (sim == NULL)
+		abort();
+	sim->o = defaults;
+	read_options(&sim->o, argc, argv);
+	(void)signal(SIGPIPE, SIG_IGN);
+	init(sim);
+	fd = listen_on(sim->o.host, sim->o.port, &sim->port);
+	side = listen_on(sim->o.host, sim->o.side_port, &sim->side_port);
+	sim->side = side_new(sim, side);
+	listener = event_new(sim->base, fd, EV_READ | EV_PERSIST, on_listen, sim);
+	term = evsignal_new(sim->base, SIGTERM, on_signal, sim);
+	intr = evsignal_new(sim->base, SIGINT, on_signal, sim);
+	(void)event_add(listener, NULL);
+	(void)event_add(term, NULL);
+	(void)event_add(intr, NULL);
+	(void)printf("pdsim listening http=%d side=%d\n", sim->port, sim->side_port);
+	(void)fflush(stdout);
+	while (!sim->quit) {
+		(void)event_base_loop(sim->base, EVLOOP_ONCE);
+		conn_reap(sim);
+	}
+	fini(sim);
+	event_free(listener);
+	event_free(term);
+	event_free(intr);
+	(void)close(fd);
+	event_base_free(sim->base);
+	free(sim);
+	return 0;
+}

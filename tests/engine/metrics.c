@@ -1,0 +1,119 @@
+/* GET /metrics: the engine's own names as a router scrapes them, then the simulator's. */
+#include <string.h>
+
+#include "tests/engine/admin.h"
+#include "tests/engine/conn.h"
+#include "tests/engine/kv.h"
+#include "tests/engine/route.h"
+#include "tests/engine/sim.h"
+
+static void
+help(struct buf *b, const char *name, const char *type, const char *text)
+{
+	buf_fmt(b, "# HELP %s %s\n# TYPE %s %s\n", name, text, name, type);
+}
+
+static void
+put_label(struct buf *b, const char *s)
+{
+	for (; *s; s++) {
+		if (*s == '"' || *s == '\\')
+			buf_fmt(b, "\\%c", *s);
+		else if (*s == '\n')
+			BUF_LIT(b, "\\n");
+		else
+			buf_add(b, s, 1);
+	}
+}
+
+static void
+engine_value(struct sim *sim, struct buf *b, const char *name, const char *type, const char *text,
+	double v)
+{
+	static const char *const roles[] = { [ROLE_BOTH] = "unified", [ROLE_PREFILL] = "prefill",
+		[ROLE_DECODE] = "decode" };
+
+	help(b, name, type, text);
+	buf_fmt(b, "%s{", name);
+	if (sim->o.engine == FLAVOUR_VLLM)
+		BUF_LIT(b, "engine=\"0\"");
+	else
+		buf_fmt(b, "engine_type=\"%s\",tp_rank=\"0\",pp_rank=\"0\"", roles[sim->o.role]);
+	BUF_LIT(b, ",model_name=\"");
+	put_label(b, sim->o.models[0]);
+	buf_fmt(b, "\"} %.17g\n", v);
+}
+
+struct engine_names {
+	const char *running, *waiting, *usage, *prompt_tokens, *generation_tokens;
+};
+
+static const struct engine_names names[] = {
+	[FLAVOUR_VLLM] = { "vllm:num_requests_running", "vllm:num_requests_waiting",
+		"vllm:kv_cache_usage_perc", "vllm:prompt_tokens_total", "vllm:generation_tokens_total" },
+	[FLAVOUR_SGLANG] = { "sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:token_usage",
+		"sglang:prompt_tokens_total", "sglang:generation_tokens_total" },
+};
+
+static void
+put_engine(struct sim *sim, struct buf *b)
+{
+	const struct engine_names *n = &names[sim->o.engine];
+	/* a request whose KV is still travelling counts as waiting (vLLM) */
+	uint64_t running = sim->running - sim->fetching + (uint64_t)sim->o.load;
+	uint64_t waiting = sim->queued + sim->fetching + (uint64_t)sim->o.load_waiting;
+
+	engine_value(sim, b, n->running, "gauge", "Requests being executed.", (double)running);
+	engine_value(sim, b, n->waiting, "gauge", "Requests waiting.", (double)waiting);
+	engine_value(sim, b, n->usage, "gauge", "KV cache in use, 1 is all of it.",
+		(double)kv_used(sim->kv) / sim->o.blocks);
+	engine_value(sim, b, n->prompt_tokens, "counter", "Prompt tokens.",
+		(double)sim->counters[CTR_prompt_tokens]);
+	engine_value(sim, b, n->generation_tokens, "counter", "Tokens generated.",
+		(double)sim->counters[CTR_generation_tokens]);
+}
+
+static void
+gauge(struct buf *b, const char *name, const char *text, uint64_t v)
+{
+	help(b, name, "gauge", text);
+	buf_fmt(b, "%s %llu\n", name, (unsigned long long)v);
+}
+
+static void
+put_counters(struct sim *sim, struct buf *b)
+{
+	static const struct {
+		const char *name, *help;
+	} rows[CTR_N] = {
+#define X(n, h) { "pdsim:" #n "_total", h },
+		COUNTERS(X)
+#undef X
+	};
+	int i;
+
+	for (i = 0; i < CTR_N; i++) {
+		help(b, rows[i].name, "counter", rows[i].help);
+		buf_fmt(b, "%s %llu\n", rows[i].name, (unsigned long long)sim->counters[i]);
+	}
+	help(b, "pdsim:requests_total", "counter", "Requests by path and status.");
+	route_metrics(sim, b);
+}
+
+void
+admin_metrics(struct conn *c)
+{
+	struct sim *sim = c->sim;
+	struct buf b = { 0 };
+
+	put_engine(sim, &b);
+	gauge(&b, "pdsim:held_blocks", "KV blocks held for a fetch.", kv_held_blocks(sim->kv));
+	gauge(&b, "pdsim:held_requests", "KV holds waiting for a fetch.", kv_held_requests(sim->kv));
+	gauge(&b, "pdsim:open_connections", "Client connections open.", sim->nconns);
+	gauge(&b, "pdsim:running_requests", "Generation requests admitted and unfinished.", sim->running);
+	gauge(&b, "pdsim:streams_running", "Streams begun and unfinished.", sim->streams);
+	gauge(&b, "pdsim:paused_streams", "Streams whose client does not read fast enough.", sim->paused);
+	put_counters(sim, &b);
+	conn_reply(c, 200, "text/plain; version=0.0.4; charset=utf-8", NULL, b.p, b.len);
+	buf_free(&b);
+}

@@ -1,0 +1,143 @@
+#include "tests/engine/route.h"
+
+#include <string.h>
+
+#include "tests/engine/admin.h"
+#include "tests/engine/conn.h"
+#include "tests/engine/fault.h"
+#include "tests/engine/gen.h"
+#include "tests/engine/last.h"
+#include "tests/engine/sim.h"
+
+#define GET (1u << HTTP_GET | 1u << HTTP_HEAD)
+#define POST (1u << HTTP_POST)
+
+/* Only paths under /v1 ask for the API key, as vLLM's middleware does. */
+static const struct route {
+	const char *path;
+	uint64_t methods;
+	void (*handle)(struct conn *);
+	bool is_gen, is_sim;
+} routes[] = {
+	[ROUTE_OTHER] = { "other", 0, NULL, false, false },
+	{ "/v1/chat/completions", POST, gen_chat, true, false },
+	{ "/v1/completions", POST, gen_completion, true, false },
+	{ "/v1/models", GET, admin_models, false, false },
+	{ "/health", GET, admin_health, false, false },
+	{ "/health_generate", GET, admin_health, false, false },
+	{ "/ping", GET | POST, admin_health, false, false },
+	{ "/health/ready", GET, admin_ready, false, false },
+	{ "/ready", GET, admin_ready, false, false },
+	{ "/metrics", GET, admin_metrics, false, false },
+	{ "/version", GET, admin_version, false, false },
+	{ "/load", GET, admin_load, false, false },
+	{ "/tokenize", POST, admin_tokenize, false, false },
+	{ "/detokenize", POST, admin_detokenize, false, false },
+	{ "/sim/fault", POST, admin_sim_fault, false, true },
+	{ "/sim/health", POST, admin_sim_health, false, true },
+	{ "/sim/load", POST, admin_sim_load, false, true },
+	{ "/sim/pause_stream", POST, admin_sim_pause, false, true },
+	{ "/sim/last", GET, admin_sim_last, false, true },
+	{ "/sim/reset", POST, admin_sim_reset, false, true },
+};
+
+#define N (int)(sizeof(routes) / sizeof(routes[0]))
+
+static const int statuses[NSTATUS] = { 0, 200, 400, 401, 404, 405, 408, 413, 422, 429, 431, 500, 502,
+	503, 504, -1 };
+
+void
+route_count(struct sim *sim, int route, int status)
+{
+	int i = 0;
+
+	while (i < NSTATUS - 1 && statuses[i] != status)
+		i++;
+	sim->requests[route][i]++;
+}
+
+void
+route_metrics(struct sim *sim, struct buf *b)
+{
+	int r, s;
+
+	for (r = 0; r < N; r++) {
+		for (s = 0; s < NSTATUS; s++) {
+			if (sim->requests[r][s] == 0)
+				continue;
+			buf_fmt(b, "pdsim:requests_total{path=\"%s\",status=\"", routes[r].path);
+			if (statuses[s] > 0)
+				buf_u64(b, (uint64_t)statuses[s]);
+			else
+				buf_str(b, statuses[s] ? "other" : "none");
+			buf_fmt(b, "\"} %llu\n", (unsigned long long)sim->requests[r][s]);
+		}
+	}
+}
+
+static int
+find(struct buf *url)
+{
+	const char *q = memchr(url->p, '?', url->len);
+	size_t n = q ? (size_t)(q - url->p) : url->len;
+	int i;
+
+	for (i = 1; i < N; i++)
+		if (strlen(routes[i].path) == n && memcmp(routes[i].path, url->p, n) == 0)
+			return i;
+	return ROUTE_OTHER;
+}
+
+static bool
+authorized(struct conn *c)
+{
+	const char *key = c->sim->o.api_key, *v;
+	size_t n;
+
+	if (key == NULL || strncmp(buf_cstr(&c->url), "/v1/", 4) != 0)
+		return true;
+	v = conn_header(c, "authorization", &n);
+	return v != NULL && n == strlen(key) + 7 && strncasecmp(v, "bearer ", 7) == 0 &&
+		memcmp(v + 7, key, n - 7) == 0;
+}
+
+static void
+dispatch(struct conn *c)
+{
+	const struct route *r = &routes[c->route];
+	static const char missing[] = "{\"detail\":\"Not Found\"}",
+			  method[] = "{\"detail\":\"Method Not Allowed\"}";
+
+	if (r->handle == NULL)
+		conn_reply(c, 404, "application/json", NULL, missing, sizeof(missing) - 1);
+	else if (!(r->methods >> c->parser.method & 1))
+		conn_reply(c, 405, "application/json", NULL, method, sizeof(method) - 1);
+	else
+		r->handle(c);
+}
+
+void
+route_request(struct conn *c)
+{
+	static const char refused[] = "{\"error\":\"Unauthorized\"}";
+	struct sim *sim = c->sim;
+	const struct route *r;
+
+	c->route = find(&c->url);
+	r = &routes[c->route];
+	c->is_gen = r->is_gen && c->parser.method == HTTP_POST;
+	c->last_seq = 0;
+	if (!r->is_sim)
+		c->last_seq = last_add(sim->last[!c->is_gen], c);
+	if (!authorized(c)) {
+		count(sim, CTR_unauthorized);
+		conn_reply(c, 401, "application/json", NULL, refused, sizeof(refused) - 1);
+		return;
+	}
+	if (c->is_gen && !gen_fresh_id(c))
+		return;
+	if (!r->is_sim && fault_match(c, c->is_gen))
+		fault_begin(c, dispatch);
+	else
+		dispatch(c);
+}

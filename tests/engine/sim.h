@@ -1,0 +1,120 @@
+/*
+ * The simulator's one state: options, counters, and who hangs where.  One process, one loop, no
+ * threads; everything hangs from the struct sim that main() owns.
+ */
+#pragma once
+#include <event2/event.h>
+#include <event2/event_struct.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include "tests/engine/buf.h"
+
+struct conn;
+struct fault;
+struct gen;
+struct kv;
+struct last;
+struct seen;
+struct side;
+
+enum role { ROLE_BOTH, ROLE_PREFILL, ROLE_DECODE };
+enum handoff { HANDOFF_NIXL, HANDOFF_RESPONSE };
+enum ids_form { IDS_INTS, IDS_STRINGS, IDS_NESTED };
+enum flavour { FLAVOUR_VLLM, FLAVOUR_SGLANG };
+
+#define MAX_MODELS 32
+
+struct opts {
+	enum role role;
+	enum handoff handoff;
+	enum ids_form ids;
+	enum flavour engine;
+	int port, side_port;
+	const char *host, *advertise, *name, *api_key;
+	const char *models[MAX_MODELS];
+	unsigned nmodels;
+	int block_size, blocks, max_running, sndbuf, load, load_waiting;
+	int64_t keep_body, max_body, max_model_len;
+	double token_delay_ms, prefill_delay_ms, fetch_delay_ms;
+	double kv_timeout_s, fetch_timeout_s, idle_timeout_s;
+	int big_ids, flat_errors, late_errors, echo_request_id;
+};
+
+/* name, help: /metrics prints them as pdsim:<name>_total */
+#define COUNTERS(X) \
+	X(kv_held, "KV holds made for a later fetch") \
+	X(kv_fetched, "KV holds fetched from this engine by a decode engine") \
+	X(kv_loaded, "KV holds this engine fetched from a prefill engine") \
+	X(kv_refused, "requests refused because their remote KV was missing or differed") \
+	X(kv_released, "KV holds freed without a fetch, by a decode engine that will not use them") \
+	X(kv_expired, "KV holds freed by the timeout") \
+	X(kv_null, "prefill legs answered without kv_transfer_params") \
+	X(aborted, "generation requests whose client left before the answer was complete") \
+	X(duplicate_request_ids, "requests whose X-Request-Id this engine had seen before") \
+	X(request_id_mismatch, "decode legs whose X-Request-Id differs from their prefill leg's") \
+	X(prefill_violations, "prefill legs that asked for more than one token, or for a stream") \
+	X(role_violations, "requests for the other role's half of a hand-over") \
+	X(local_prefills, "generations a decode engine began without remote KV") \
+	X(plain_prefills, "requests to a prefill engine without a hand-over") \
+	X(unauthorized, "requests without the API key") \
+	X(connections, "connections accepted") \
+	X(bad_requests, "bytes that were no HTTP request") \
+	X(events, "events streamed") \
+	X(prompt_tokens, "prompt tokens computed or loaded") \
+	X(generation_tokens, "tokens generated") \
+	X(faults, "faults acted out")
+
+enum counter {
+#define X(name, help) CTR_##name,
+	COUNTERS(X)
+#undef X
+	CTR_N
+};
+
+#define NSTATUS 16
+#define NROUTES 32
+
+TAILQ_HEAD(conn_head, conn);
+TAILQ_HEAD(gen_head, gen);
+TAILQ_HEAD(fault_head, fault);
+
+struct sim {
+	struct event_base *base;
+	struct opts o;
+	char engine_id[37];
+	int port, side_port; /* as bound */
+	uint64_t rng;
+	uint64_t counters[CTR_N];
+	uint64_t requests[NROUTES][NSTATUS];
+
+	struct conn_head conns, idle, dead;
+	struct event idle_timer;
+	uint64_t nconns, next_conn;
+
+	struct gen_head gens, queue;
+	bool pumping;
+	uint64_t running, fetching, queued, streams, paused;
+
+	struct fault_head faults;
+	struct kv *kv;
+	struct side *side;
+	struct last *last[2]; /* generation requests; all others */
+	struct seen *seen;
+
+	bool pause;
+	int health, ready; /* the status the probes get */
+	bool quit;
+	char rbuf[256 * 1024];
+	struct buf scratch; /* of whoever builds an answer; valid until its next use */
+};
+
+static inline void
+count(struct sim *sim, enum counter c)
+{
+	sim->counters[c]++;
+}
+
+uint64_t sim_now_us(void); /* CLOCK_MONOTONIC */
+uint64_t sim_random(struct sim *sim);
