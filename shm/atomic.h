@@ -24,6 +24,8 @@ shm_cas(uint64_t *p, uint64_t old, uint64_t new)
 	return old;
 }
 #else
+/* Without this liburcu's pointer macros are calls into a library that we do not link. */
+#define URCU_INLINE_SMALL_FUNCTIONS
 #include <urcu/arch.h>
 #include <urcu/pointer.h>
 #include <urcu/uatomic.h>
@@ -32,7 +34,6 @@ shm_cas(uint64_t *p, uint64_t old, uint64_t new)
 #define shm_load_acquire(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
 #define shm_store_release(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
 #define shm_xchg(p, v) uatomic_xchg((p), (v))
-#define shm_or(p, v) (cmm_smp_mb__before_uatomic_or(), uatomic_or((p), (v)), cmm_smp_mb__after_uatomic_or())
 #define shm_mb() cmm_smp_mb()
 #define shm_deref(p) rcu_dereference(p)
 #define shm_assign(p, v) rcu_assign_pointer((p), (v))
@@ -40,5 +41,12 @@ static inline uint64_t
 shm_cas(uint64_t *p, uint64_t old, uint64_t new)
 {
 	return uatomic_cmpxchg(p, old, new); /* a full barrier; returns what stood there */
+}
+static inline void
+shm_or(uint64_t *p, uint64_t bits)
+{
+	cmm_smp_mb__before_uatomic_or(); /* some machines' uatomic_or orders nothing by itself */
+	uatomic_or(p, bits);
+	cmm_smp_mb__after_uatomic_or();
 }
 #endif

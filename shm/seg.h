@@ -79,9 +79,11 @@ void proc_beat(struct seg *seg, uint32_t slot, uint64_t now_ms);
 uint64_t proc_beat_ms(const struct seg *seg, uint32_t slot);
 void proc_conns_set(struct seg *seg, uint32_t slot, uint64_t n);
 /* True while this worker should go on accepting: its open connections do not exceed 1.25 x the mean of
- * the ready workers of all live slots (design.md, Listening). */
+ * the ready workers of all live slots (design.md, Listening).  A worker silent for 2 s does not count:
+ * stopped, it would hold the mean down and the others off. */
 bool proc_may_accept(const struct seg *seg, uint32_t slot);
-/* Master: claims and describes a slot, clears it after waitpid (pid 0, state EMPTY, conns 0). */
+/* Master: claims and describes a slot, clears it after waitpid (pid 0, state EMPTY): then beat, conns and
+ * last words are cleared too, so log the words first. */
 void proc_slot_set(struct seg *seg, uint32_t slot, uint64_t pid, enum proc_state state, uint64_t generation);
 enum proc_state proc_slot_state(const struct seg *seg, uint32_t slot);
 /* Owner: leaves last words for the master's log, clipped. */

@@ -80,6 +80,10 @@ const char *const *table_strv(struct table_builder *b, const char *const *v, siz
 /* Computes each pool's eps[] from endpoint.role/pool, then the checksum.  0, or -ENOSPC if anything did not fit. */
 int table_end(struct table_builder *b);
 uint64_t table_checksum(const struct table *t);
+/* False if the table's bytes are not those table_end() left: poisoned, scribbled on or half built. */
+bool table_intact(const struct table *t, size_t arena_bytes);
+/* Bytes an arena needs for so many: the structs and a share of text for each (shm/README). */
+size_t table_arena_bytes(uint32_t max_pools, uint32_t max_endpoints);
 
 /* The pool that serves a model, or NULL.  Exact match of the whole name. */
 const struct table_pool *table_pool_by_model(const struct table *t, const char *model);

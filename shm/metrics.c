@@ -1,0 +1,192 @@
+/*
+ * Metric slabs.  A slab has one writer (its process), so counting is a plain add; readers elsewhere see
+ * each word whole, and a page made while others count is off by what was counted meanwhile.
+ */
+#include "shm/metrics.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shm/atomic.h"
+
+#define MS 1000u
+#define S 1000000u
+/* From a token's gap on a fast engine to the longest prefill: about 2.5 x apart below a second, where
+ * latencies are compared, coarser above, where only "too slow" is asked. */
+const uint64_t metric_bucket_us[METRIC_BUCKETS] = {
+	1 * MS,	  2500,	    5 * MS,    10 * MS,	 25 * MS, 50 * MS, 100 * MS, 250 * MS, 500 * MS,
+	1 * S,	  2500 * MS, 5 * S,    10 * S,	 30 * S,  60 * S,  120 * S,  300 * S,  600 * S,
+};
+#undef MS
+#undef S
+
+#define METRIC_NAME(id, name, help) name,
+#define METRIC_HELP(id, name, help) help,
+const char *const metric_counter_name[M_N] = { METRIC_COUNTERS(METRIC_NAME) };
+const char *const metric_counter_help[M_N] = { METRIC_COUNTERS(METRIC_HELP) };
+const char *const metric_gauge_name[G_N] = { METRIC_GAUGES(METRIC_NAME) };
+const char *const metric_gauge_help[G_N] = { METRIC_GAUGES(METRIC_HELP) };
+const char *const metric_hist_name[H_N] = { METRIC_HISTOGRAMS(METRIC_NAME) };
+const char *const metric_hist_help[H_N] = { METRIC_HISTOGRAMS(METRIC_HELP) };
+
+size_t
+metrics_slab_bytes(uint32_t max_pools)
+{
+	const size_t bytes =
+		sizeof(struct metrics_slab) + (size_t)max_pools * H_N * sizeof(struct metric_hist);
+
+	return (bytes + SHM_LINE - 1) / SHM_LINE * SHM_LINE;
+}
+
+void
+metric_observe(struct metrics_slab *s, uint32_t pool, enum metric_histogram h, uint64_t us)
+{
+	struct metric_hist *hist;
+	unsigned i = 0;
+
+	if (pool == METRIC_NO_POOL)
+		return;
+	hist = &s->hist[(size_t)pool * H_N + h];
+	while (i < METRIC_BUCKETS && us > metric_bucket_us[i])
+		i++;
+	hist->bucket[i]++;
+	hist->sum_us += us;
+}
+
+#define KEY_VALID (UINT64_C(1) << 63) /* all of pool, path, reason and status may be 0 */
+
+uint64_t
+metric_key(struct metric_request r)
+{
+	return KEY_VALID | (uint64_t)r.pool << 32 | (uint64_t)r.path << 24 | (uint64_t)r.reason << 16 |
+		r.status;
+}
+
+struct metric_request
+metric_unkey(uint64_t key)
+{
+	return (struct metric_request){
+		.pool = (uint16_t)(key >> 32),
+		.path = (uint8_t)(key >> 24),
+		.reason = (uint8_t)(key >> 16),
+		.status = (uint16_t)key,
+	};
+}
+
+/* The key's cell, else the free one where it goes, else NULL: n other keys are there. */
+static struct metric_cell *
+cell_find(struct metric_cell *cells, size_t n, uint64_t key)
+{
+	const uint64_t hash = key * UINT64_C(0x9e3779b97f4a7c15) >> 32; /* Fibonacci hashing */
+
+	for (size_t i = 0; i < n; i++) {
+		struct metric_cell *cell = &cells[(hash + i) % n];
+
+		if (cell->key == key || cell->key == 0)
+			return cell;
+	}
+	return NULL;
+}
+
+void
+metric_request_count(struct metrics_slab *s, struct metric_request r)
+{
+	const uint64_t key = metric_key(r);
+	struct metric_cell *cell = cell_find(s->cells, METRIC_CELLS, key);
+
+	if (cell == NULL) {
+		s->other++;
+		return;
+	}
+	cell->key = key; /* a reader between the two sees a new key with 0 requests, which is true */
+	cell->count++;
+}
+
+uint64_t
+metric_sum(const struct seg *seg, enum metric_counter m)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t slot = 0; slot < seg->hdr->nslots; slot++)
+		sum += shm_load(&seg_slab(seg, slot)->counters[m]);
+	return sum;
+}
+
+int64_t
+metric_gauge_sum(const struct seg *seg, enum metric_gauge g)
+{
+	int64_t sum = 0;
+
+	for (uint32_t slot = 0; slot < seg->hdr->nslots; slot++)
+		sum += shm_load(&seg_slab(seg, slot)->gauges[g]);
+	return sum;
+}
+
+void
+metric_hist_sum(const struct seg *seg, uint32_t pool, enum metric_histogram h, struct metric_hist *ret)
+{
+	assert(pool < seg->hdr->max_pools);
+	memset(ret, 0, sizeof(*ret));
+	for (uint32_t slot = 0; slot < seg->hdr->nslots; slot++) {
+		const struct metric_hist *hist = &seg_slab(seg, slot)->hist[(size_t)pool * H_N + h];
+
+		for (unsigned i = 0; i <= METRIC_BUCKETS; i++)
+			ret->bucket[i] += shm_load(&hist->bucket[i]);
+		ret->sum_us += shm_load(&hist->sum_us);
+	}
+}
+
+static int
+by_key(const void *a, const void *b)
+{
+	const uint64_t x = ((const struct metric_cell *)a)->key, y = ((const struct metric_cell *)b)->key;
+
+	return x < y ? -1 : x > y;
+}
+
+/* Adds one slab's cells to the set in ret[max]; returns the requests that found no place there. */
+static uint64_t
+cells_add(const struct metrics_slab *s, struct metric_cell *ret, size_t max)
+{
+	uint64_t homeless = shm_load(&s->other);
+
+	for (size_t i = 0; i < METRIC_CELLS; i++) {
+		const uint64_t key = shm_load(&s->cells[i].key), count = shm_load(&s->cells[i].count);
+		struct metric_cell *cell;
+
+		if (key == 0)
+			continue;
+		cell = cell_find(ret, max, key);
+		if (cell == NULL) {
+			homeless += count;
+			continue;
+		}
+		cell->key = key;
+		cell->count += count;
+	}
+	return homeless;
+}
+
+size_t
+metric_cells_sum(const struct seg *seg, struct metric_cell *ret, size_t max, uint64_t *ret_other)
+{
+	size_t n = 0;
+
+	memset(ret, 0, max * sizeof(*ret));
+	*ret_other = 0;
+	for (uint32_t slot = 0; slot < seg->hdr->nslots; slot++)
+		*ret_other += cells_add(seg_slab(seg, slot), ret, max);
+	for (size_t i = 0; i < max; i++) /* the set's holes out; then one order, page after page */
+		if (ret[i].key != 0)
+			ret[n++] = ret[i];
+	qsort(ret, n, sizeof(*ret), by_key);
+	return n;
+}
+
+void
+metric_reap(struct seg *seg, uint32_t slot)
+{
+	for (unsigned g = 0; g < G_N; g++)
+		shm_store(&seg_slab(seg, slot)->gauges[g], 0);
+}

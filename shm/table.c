@@ -1,0 +1,231 @@
+/*
+ * Building a table by bump allocation, checking it, and looking things up in it.
+ */
+#include "shm/table.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+/*
+ * Text an endpoint or pool brings: URL, authority, host, prefix and the names of its models; an arena is
+ * sized by the average, one crowded endpoint may use more.  A model's name is rarely above 64 bytes.
+ */
+#define ENDPOINT_TEXT 896
+#define POOL_TEXT 2048
+#define ALIGN 8 /* the widest type in a table, and what the checksum steps by */
+
+static size_t
+round_up(size_t n)
+{
+	return (n + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+size_t
+table_arena_bytes(uint32_t max_pools, uint32_t max_endpoints)
+{
+	/* in its pool's list each endpoint stands once more, and each list may be padded */
+	return round_up(sizeof(struct table)) +
+		max_pools * (round_up(sizeof(struct table_pool)) + ROLE_N * ALIGN + POOL_TEXT) +
+		max_endpoints * (round_up(sizeof(struct table_endpoint)) + sizeof(uint32_t) + ENDPOINT_TEXT);
+}
+
+/* Zeroed bytes, or NULL from then on. */
+static void *
+take(struct table_builder *b, size_t n)
+{
+	void *p = b->base + b->used;
+
+	if (b->full || n > b->size - b->used || round_up(n) > b->size - b->used) {
+		b->full = true;
+		return NULL;
+	}
+	memset(p, 0, round_up(n));
+	b->used += round_up(n);
+	return p;
+}
+
+/* The table under construction, to be written; NULL if not even that fitted. */
+static struct table *
+built(struct table_builder *b)
+{
+	return b->used < sizeof(struct table) ? NULL : (struct table *)(void *)b->base;
+}
+
+struct table *
+table_begin(struct table_builder *b, void *arena, size_t size, uint32_t npools, uint32_t nendpoints)
+{
+	struct table *t;
+
+	*b = (struct table_builder){ .base = arena, .size = size / ALIGN * ALIGN };
+	t = take(b, sizeof(*t));
+	if (t == NULL)
+		return NULL;
+	t->pools = take(b, npools * sizeof(struct table_pool));
+	t->endpoints = take(b, nendpoints * sizeof(struct table_endpoint));
+	if (b->full)
+		return NULL;
+	t->npools = npools;
+	t->nendpoints = nendpoints;
+	return t;
+}
+
+/* The arena's bytes behind a const pointer into it: only the builder may write them. */
+static void *
+writable(const struct table_builder *b, const void *p)
+{
+	return b->base + ((const unsigned char *)p - b->base);
+}
+
+struct table_pool *
+table_pool_at(struct table_builder *b, uint32_t i)
+{
+	const struct table *t = built(b);
+
+	if (t == NULL || i >= t->npools)
+		return NULL;
+	return writable(b, &t->pools[i]);
+}
+
+struct table_endpoint *
+table_endpoint_at(struct table_builder *b, uint32_t i)
+{
+	const struct table *t = built(b);
+
+	if (t == NULL || i >= t->nendpoints)
+		return NULL;
+	return writable(b, &t->endpoints[i]);
+}
+
+const char *
+table_str(struct table_builder *b, const char *s)
+{
+	const size_t bytes = strlen(s) + 1;
+	char *p = take(b, bytes);
+
+	if (p != NULL)
+		memcpy(p, s, bytes);
+	return p;
+}
+
+const char *const *
+table_strv(struct table_builder *b, const char *const *v, size_t n)
+{
+	const char **p = take(b, n * sizeof(*p));
+
+	if (p == NULL)
+		return NULL;
+	for (size_t i = 0; i < n; i++) {
+		p[i] = table_str(b, v[i]);
+		if (p[i] == NULL)
+			return NULL;
+	}
+	return p;
+}
+
+/* The indices of the pool's endpoints of one role, in the table's order. */
+static void
+list_endpoints(struct table_builder *b, const struct table *t, uint32_t pool, enum role role)
+{
+	struct table_pool *p = table_pool_at(b, pool);
+	uint32_t n = 0, *eps;
+
+	for (uint32_t i = 0; i < t->nendpoints; i++)
+		n += t->endpoints[i].pool == pool && t->endpoints[i].role == role;
+	eps = take(b, n * sizeof(*eps));
+	if (eps == NULL)
+		return;
+	p->n[role] = n;
+	p->eps[role] = eps;
+	for (uint32_t i = 0; i < t->nendpoints; i++)
+		if (t->endpoints[i].pool == pool && t->endpoints[i].role == role)
+			*eps++ = i;
+}
+
+int
+table_end(struct table_builder *b)
+{
+	struct table *t = built(b);
+
+	if (b->full || t == NULL)
+		return -ENOSPC;
+	for (uint32_t i = 0; i < t->npools; i++)
+		for (enum role role = 0; role < ROLE_N; role++)
+			list_endpoints(b, t, i, role);
+	if (b->full)
+		return -ENOSPC;
+	t->used = b->used;
+	t->checksum = table_checksum(t);
+	return 0;
+}
+
+/* Meant to notice reuse and stray stores, not an adversary: FNV-1a over 64-bit words, with a shift so
+ * that high bits reach low ones.  The checksum itself counts as 0. */
+uint64_t
+table_checksum(const struct table *t)
+{
+	static_assert(offsetof(struct table, checksum) % ALIGN == 0, "one whole word is left out");
+	const unsigned char *base = (const unsigned char *)t;
+	uint64_t sum = 0xcbf29ce484222325u;
+
+	for (size_t at = 0; at < t->used; at += ALIGN) {
+		uint64_t word;
+
+		memcpy(&word, base + at, sizeof(word));
+		if (at == offsetof(struct table, checksum))
+			word = 0;
+		sum = (sum ^ word) * 0x100000001b3u;
+		sum ^= sum >> 32;
+	}
+	return sum;
+}
+
+bool
+table_intact(const struct table *t, size_t arena_bytes)
+{
+	return t->used >= sizeof(*t) && t->used <= arena_bytes && t->used % ALIGN == 0 &&
+		t->checksum == table_checksum(t);
+}
+
+const struct table_pool *
+table_pool_by_model(const struct table *t, const char *model)
+{
+	for (uint32_t i = 0; i < t->npools; i++)
+		for (uint32_t k = 0; k < t->pools[i].nmodels; k++)
+			if (strcmp(t->pools[i].models[k], model) == 0)
+				return &t->pools[i];
+	return NULL;
+}
+
+const struct table_pool *
+table_pool_by_name(const struct table *t, const char *name)
+{
+	for (uint32_t i = 0; i < t->npools; i++)
+		if (strcmp(t->pools[i].name, name) == 0)
+			return &t->pools[i];
+	return NULL;
+}
+
+socklen_t
+ep_addr_sockaddr(const struct ep_addr *a, struct sockaddr_storage *ret)
+{
+	struct sockaddr_in *in = (struct sockaddr_in *)ret;
+	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)ret;
+
+	memset(ret, 0, sizeof(*ret));
+	switch (a->family) {
+	case AF_INET:
+		in->sin_family = AF_INET;
+		in->sin_port = htons(a->port);
+		memcpy(&in->sin_addr, a->ip, sizeof(in->sin_addr));
+		return sizeof(*in);
+	case AF_INET6:
+		in6->sin6_family = AF_INET6;
+		in6->sin6_port = htons(a->port);
+		in6->sin6_scope_id = a->scope;
+		memcpy(&in6->sin6_addr, a->ip, sizeof(in6->sin6_addr));
+		return sizeof(*in6);
+	default:
+		return 0;
+	}
+}
