@@ -35,6 +35,7 @@ struct publish {
 	struct event *soon, *poll;
 	bool dirty;	/* what stands in the current table is not what should */
 	bool deferred;	/* logged: no arena was free */
+	bool crowded;	/* logged: not all learned names fitted */
 	bool *used;	/* [max_endpoints] slot is somebody's */
 	uint32_t *ids;	/* [npools of the configuration] number of the name, NO_ID: left out */
 	size_t nids;
@@ -338,16 +339,17 @@ fill(const struct publish *p, void *arena, size_t max)
 /* Engines with thousands of adapters must not keep a new configuration from taking effect: rather fewer
  * of their names. */
 static int
-fill_somehow(const struct publish *p, void *arena)
+fill_somehow(struct publish *p, void *arena)
 {
 	int r = fill(p, arena, SIZE_MAX);
+	bool crowded = r != 0;
 
-	for (size_t max = 1024; r != 0 && max > 0; max /= 4) {
+	for (size_t max = 1024; r != 0 && max > 0; max /= 4)
 		r = fill(p, arena, max);
-		if (r == 0)
-			log_warn("learned model names did not fit into the endpoint table, some left out",
-				LOG_U("kept_per_pool", max));
-	}
+	if (r == 0 && crowded && !p->crowded)
+		log_warn("learned model names do not fit into the endpoint table, some are left out",
+			LOG_U("bytes", p->fleet->seg->arena_bytes));
+	p->crowded = crowded;
 	return r;
 }
 

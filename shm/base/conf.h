@@ -78,6 +78,7 @@ struct conf {
 
 	/* what a worker is born with: a change starts a new generation */
 	uint32_t workers; /* `auto` already resolved */
+	bool workers_auto;
 	uint64_t max_body, max_head; /* bytes */
 	uint32_t max_connections;    /* client connections per worker */
 	uint64_t client_head_ms;     /* from a head's first byte to its last */
@@ -99,4 +100,6 @@ struct conf {
 
 	struct conf_pool *pools;
 	size_t npools;
+
+	int *key_lines; /* by row of master/conf_keys.h: the key's line, 0 where the default holds */
 };

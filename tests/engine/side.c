@@ -276,6 +276,7 @@ peer_get(struct side *s, const struct side_ref *ref)
 {
 	struct addrinfo *ai;
 	struct peer *p;
+	int r;
 
 	TAILQ_FOREACH (p, &s->peers, next)
 		if (p->port == ref->port && strcmp(p->host, ref->host) == 0)
@@ -297,9 +298,13 @@ peer_get(struct side *s, const struct side_ref *ref)
 	TAILQ_INSERT_TAIL(&s->peers, p, next);
 	s->npeers++;
 	(void)bufferevent_enable(p->bev, EV_READ | EV_WRITE);
-	if (bufferevent_socket_connect(p->bev, ai->ai_addr, (int)ai->ai_addrlen) == 0)
-		nodelay(p->bev);
+	r = bufferevent_socket_connect(p->bev, ai->ai_addr, (int)ai->ai_addrlen);
 	freeaddrinfo(ai);
+	if (r == -1) {
+		peer_end(p, "UNREACHABLE");
+		return NULL;
+	}
+	nodelay(p->bev);
 	return p;
 }
 

@@ -74,7 +74,7 @@ Test(connector, nixl_lowers_max_completion_tokens_only_where_it_stands)
 {
 	begin(CONNECTOR_NIXL, "{\"max_completion_tokens\":9}");
 	expect_body(ROLE_PREFILL,
-		"{\"max_completion_tokens\":1,\"max_tokens\":1,\"stream\":false,\"kv_transfer_params\":" SKELETON "}");
+		"{\"max_completion_tokens\":1,\"stream\":false,\"max_tokens\":1,\"kv_transfer_params\":" SKELETON "}");
 }
 
 Test(connector, nixl_decode_is_the_clients_body_and_the_raw_object)
@@ -99,7 +99,7 @@ Test(connector, a_client_cannot_choose_peers_or_ids)
 {
 	begin(CONNECTOR_NIXL, "{\"kv_transfer_params\":{\"remote_host\":\"evil\"},\"bootstrap_host\":\"evil\",\"a\":1,"
 			      "\"r\\u0069d\":\"x\",\"request_id\":\"y\",\"data_parallel_rank\":3}");
-	expect_body(ROLE_DECODE, "{\"a\":1,\"rid\":\"id-0123456789abcdef\",\"request_id\":\"id-0123456789abcdef\"}");
+	expect_body(ROLE_DECODE, "{\"a\":1,\"r\\u0069d\":\"id-0123456789abcdef\",\"request_id\":\"id-0123456789abcdef\"}");
 }
 
 Test(connector, release_takes_one_token)
