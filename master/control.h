@@ -1,0 +1,34 @@
+/*
+ * The control socket: a unix stream socket with a line protocol, for pdctl and scripts.
+ *
+ *   reload | status | status json | workers | ping
+ *
+ * Each answer is any number of lines and then `OK` or `ERR text`.  A reload is answered when the
+ * configuration is in force or refused.
+ *
+ * Process: master.  Bounded: 16 clients, lines of 1 KiB, 5 s of silence or of not reading.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+struct control;
+struct evbuffer;
+struct event_base;
+
+struct control_hooks {
+	uint64_t (*reload)(void *arg); /* the attempt to wait for; 0: not now */
+	void (*status)(void *arg, struct evbuffer *out, bool json);
+	void (*workers)(void *arg, struct evbuffer *out);
+	void *arg;
+};
+
+/*
+ * Makes the socket, mode 0600, and its directory if missing.  A socket file nobody answers on is
+ * replaced.  NULL, with a warning in the log, when that fails: pdrouter works without.
+ */
+struct control *control_new(struct event_base *base, const char *path, const struct control_hooks *hooks);
+void control_free(struct control **); /* NULL is fine; removes the socket file */
+
+/* Answers those who wait for this attempt (exact) or for any up to it.  error NULL: OK. */
+void control_reloaded(struct control *c, uint64_t attempt, bool exact, const char *error, const char *notes);

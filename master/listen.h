@@ -1,0 +1,35 @@
+/*
+ * Listening sockets: one per address, non-blocking, shared by all workers of all generations.
+ *
+ * Process: master.  Owns the sockets; children inherit the descriptors of their configuration.
+ * A socket comes from systemd (matched by its address) or is made here.
+ */
+#pragma once
+#include <stddef.h>
+
+struct conf;
+struct listeners;
+struct resolver;
+
+/* Takes over what systemd passed; both arguments are borrowed. */
+struct listeners *listeners_new(struct resolver *resolver);
+/* Own sockets stop listening (waiting connections are reset); systemd keeps those it passed. */
+void listeners_free(struct listeners **);
+
+/*
+ * `fds` belongs to the caller (free()); n is at least 1.  Or fds is NULL and `error` says which address
+ * failed and why; sockets opened on the way are closed by the next listeners_keep().
+ */
+typedef void listen_done(void *arg, int *fds, size_t n, const char *error);
+
+/*
+ * Finds or makes the sockets of conf->listen.  One that is open already is kept, also when its host
+ * name would give another address by now.  `done` is called once, possibly before this returns: only a
+ * new host name takes time.  One call at a time; `conf` must live until done().
+ */
+void listeners_open(struct listeners *ls, const struct conf *conf, listen_done *done, void *arg);
+/* Gives up waiting for a name: done() will not be called.  Nothing happens if nothing is under way. */
+void listeners_cancel(struct listeners *ls);
+
+/* Closes every own socket that is not among these. */
+void listeners_keep(struct listeners *ls, const int *fds, size_t n);

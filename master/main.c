@@ -1,0 +1,461 @@
+/*
+ * pdrouter: the wiring.  The only file that sees every folder: options, the steps of the start in their
+ * order, the table of child kinds, and the master's loop.
+ */
+#include <assert.h>
+#include <elf.h>
+#include <errno.h>
+#include <event2/buffer.h>
+#include <event2/event.h>
+#include <link.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "master/conf.h"
+#include "master/control.h"
+#include "master/fleet.h"
+#include "master/listen.h"
+#include "master/notifier/notifier.h"
+#include "master/proc.h"
+#include "master/reload.h"
+#include "master/resolve.h"
+#include "master/sd.h"
+#include "shm/base/clock.h"
+#include "shm/base/conf.h"
+#include "shm/base/log.h"
+#include "shm/base/mem.h"
+#include "shm/seg.h"
+#include "worker/worker.h"
+
+static uint32_t
+worker_count(const struct conf *conf)
+{
+	return conf->workers;
+}
+
+static const char *
+notifier_address(const struct conf *conf)
+{
+	return conf->notices_listen;
+}
+
+/* clang-format off */
+static const struct proc_kind kinds[] = {
+	{ .name = "worker",   .main = worker_main,   .count = worker_count,        .restarts = M_WORKER_RESTARTS },
+	{ .name = "notifier", .main = notifier_main, .identity = notifier_address, .restarts = M_NOTIFIER_RESTARTS,
+	  .drains_last = true /* draining workers wait for notices */ },
+	{ .name = NULL },
+};
+/* clang-format on */
+
+struct master {
+	struct conf_args args;
+	struct conf *first; /* until reload_first() takes it */
+	struct seg *seg;
+	int *wake_fds; /* [process slots] */
+	struct event_base *base;
+	int signals; /* signalfd */
+	struct event *ev_signals;
+	struct event *ev_watchdog;
+	struct resolver *resolver;
+	struct listeners *listeners;
+	struct fleet *fleet;
+	struct procs *procs;
+	struct reload *reload;
+	struct control *control;
+	uint64_t started_ms;
+	bool stopping;
+	int code; /* to exit with */
+};
+
+/* --- what the others ask the wiring for --------------------------------------------------------- */
+
+static void
+stop(struct master *m, int code)
+{
+	m->stopping = true;
+	m->code = code;
+	sd_tell_stopping();
+	reload_stop(m->reload);
+	procs_stop(m->procs);
+	/* after CH_DRAIN went out: nobody watches them any more, and new clients shall be refused at once */
+	listeners_keep(m->listeners, NULL, 0);
+}
+
+static void
+on_fatal(void *arg, const char *error)
+{
+	struct master *m = arg;
+
+	log_error("pdrouter cannot go on", LOG_S("error", error));
+	if (!m->stopping)
+		stop(m, EXIT_FAILURE);
+}
+
+static void
+on_reload_done(void *arg, uint64_t attempt, bool exact, const char *error, const char *notes)
+{
+	struct master *m = arg;
+
+	control_reloaded(m->control, attempt, exact, error, notes);
+}
+
+static void
+on_ready(void *arg, uint32_t generation)
+{
+	struct master *m = arg;
+
+	reload_generation_ready(m->reload, generation);
+}
+
+static void
+on_refused(void *arg, uint32_t generation)
+{
+	struct master *m = arg;
+
+	reload_generation_refused(m->reload, generation);
+}
+
+static void
+on_gone(void *arg, uint32_t generation)
+{
+	struct master *m = arg;
+
+	log_info("generation gone", LOG_U("generation", generation));
+	reload_generation_gone(m->reload, generation);
+}
+
+static void
+on_reaped(void *arg)
+{
+	struct master *m = arg;
+
+	fleet_worker_reaped(m->fleet);
+}
+
+static uint64_t
+ctl_reload(void *arg)
+{
+	struct master *m = arg;
+
+	return reload_request(m->reload);
+}
+
+static void
+ctl_workers(void *arg, struct evbuffer *out)
+{
+	struct master *m = arg;
+
+	procs_status(m->procs, out, false);
+}
+
+static void
+ctl_status(void *arg, struct evbuffer *out, bool json)
+{
+	struct master *m = arg;
+
+	(void)evbuffer_add_printf(out,
+		json ? "{\"version\":\"%s\",\"state\":\"%s\",\"config\":%llu,\"uptime_s\":%llu,\"generations\":%u,"
+		       "\"processes\":"
+		     : "pdrouter %s state=%s config=%llu uptime=%llus generations=%u\n",
+		PDROUTER_VERSION, reload_phase(m->reload), (unsigned long long)reload_number(m->reload),
+		(unsigned long long)((clock_ms() - m->started_ms) / 1000), procs_generations(m->procs));
+	procs_status(m->procs, out, json);
+	if (json)
+		(void)evbuffer_add_printf(out, ",\"fleet\":");
+	fleet_status(m->fleet, out, json);
+	if (json)
+		(void)evbuffer_add_printf(out, "}");
+}
+
+/* --- signals ------------------------------------------------------------------------------------ */
+
+static void
+on_signal(struct master *m, uint32_t sig)
+{
+	if (sig == SIGCHLD) {
+		procs_sigchld(m->procs);
+	} else if (sig == SIGHUP) {
+		(void)reload_request(m->reload);
+	} else if (!m->stopping) {
+		log_info("stopping: streams may finish", LOG_S("signal", sigabbrev_np((int)sig)));
+		stop(m, EXIT_SUCCESS);
+	} else {
+		log_info("stopping at once", LOG_S("signal", sigabbrev_np((int)sig)));
+		procs_stop_now(m->procs);
+	}
+}
+
+static void
+on_signals(evutil_socket_t fd, short what, void *arg)
+{
+	struct signalfd_siginfo info;
+
+	(void)what;
+	while (read(fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
+		on_signal(arg, info.ssi_signo);
+}
+
+/* --- the steps of the start; each logs its own failure and returns -1 ---------------------------- */
+
+static int
+step_configuration(struct master *m)
+{
+	struct conf_error err = { .line = 0 };
+	char text[600];
+
+	if (reload_read(&m->args, &m->first, &err) == 0) {
+		log_setup(m->first->log_level, m->first->log_format);
+		return 0;
+	}
+	(void)fprintf(stderr, "%s\n", conf_error_text(&err, text, sizeof(text)));
+	return -1;
+}
+
+/* FNV-1a of the linker's build id, so that only processes of this very program share a segment. */
+static int
+hash_build_id(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	uint64_t h = 14695981039346656037ull;
+
+	(void)size;
+	for (int i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *ph = &info->dlpi_phdr[i];
+		const unsigned char *p = (const unsigned char *)(info->dlpi_addr + ph->p_vaddr);
+
+		for (size_t k = 0; ph->p_type == PT_NOTE && k < ph->p_memsz; k++)
+			h = (h ^ p[k]) * 1099511628211ull;
+	}
+	*(uint64_t *)arg = h;
+	return 1; /* the program itself comes first: the libraries do not matter */
+}
+
+static int
+step_memory(struct master *m)
+{
+	struct seg_sizes sizes = { m->first->max_workers, m->first->max_endpoints, m->first->max_pools,
+		m->first->flags_per_worker };
+	struct seg_part parts[SEG_NPARTS];
+	uint64_t build = 0;
+	int r;
+
+	(void)dl_iterate_phdr(hash_build_id, &build);
+	r = seg_new(&sizes, build, &m->seg);
+	if (r < 0) {
+		log_error("no shared memory", LOG_S("error", strerror(-r)), LOG_U("bytes", seg_size(&sizes, NULL)));
+		return -1;
+	}
+	(void)seg_size(&sizes, parts);
+	for (int i = 0; i < SEG_NPARTS; i++)
+		log_info("shared memory part", LOG_S("part", parts[i].name), LOG_U("offset", parts[i].offset),
+			LOG_U("bytes", parts[i].bytes));
+	log_info("shared memory", LOG_U("bytes", m->seg->hdr->bytes), LOG_U("slots", m->seg->hdr->nslots),
+		LOG_U("max_endpoints", sizes.max_endpoints));
+	proc_slot_set(m->seg, SLOT_MASTER(m->seg), (uint64_t)getpid(), PROC_READY, 0);
+	return 0;
+}
+
+/* Made before any fork, one per process slot: whoever is born into a slot is woken by the same one. */
+static int
+step_eventfds(struct master *m)
+{
+	uint32_t n = m->seg->hdr->nslots;
+
+	m->wake_fds = mem_array(n, sizeof(int));
+	for (uint32_t i = 0; i < n; i++)
+		m->wake_fds[i] = -1;
+	for (uint32_t i = 0; i < n; i++) {
+		m->wake_fds[i] = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+		if (m->wake_fds[i] == -1) {
+			log_error("eventfd", LOG_S("error", strerror(errno)));
+			return -1;
+		}
+	}
+	return 0;
+}
+
+static void
+on_libevent_log(int severity, const char *msg)
+{
+	if (severity >= EVENT_LOG_WARN)
+		log_warn("libevent", LOG_S("message", msg));
+}
+
+/* Signals are read from a signalfd: no handler exists that could run in a child after a fork. */
+static int
+step_loop(struct master *m)
+{
+	sigset_t set;
+
+	event_set_log_callback(on_libevent_log);
+	(void)signal(SIGPIPE, SIG_IGN);
+	(void)sigemptyset(&set);
+	(void)sigaddset(&set, SIGCHLD);
+	(void)sigaddset(&set, SIGHUP);
+	(void)sigaddset(&set, SIGTERM);
+	(void)sigaddset(&set, SIGINT);
+	(void)sigprocmask(SIG_BLOCK, &set, NULL);
+	m->signals = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+	m->base = event_base_new();
+	if (m->signals == -1 || m->base == NULL) {
+		log_error("no event loop", LOG_S("error", strerror(errno)));
+		return -1;
+	}
+	m->ev_signals = event_new(m->base, m->signals, EV_READ | EV_PERSIST, on_signals, m);
+	assert(m->ev_signals != NULL);
+	(void)event_add(m->ev_signals, NULL);
+	m->ev_watchdog = sd_watchdog_start(m->base);
+	return 0;
+}
+
+static int
+step_parts(struct master *m)
+{
+	struct procs_hooks heard = { on_ready, on_refused, on_gone, on_reaped, m };
+	struct reload_hooks outcome = { on_fatal, on_reload_done, m };
+	struct reload_parts parts = { .base = m->base, .args = &m->args, .seg = m->seg };
+
+	m->resolver = resolver_new(m->base);
+	m->listeners = parts.listeners = listeners_new(m->resolver);
+	m->fleet = parts.fleet = fleet_new(m->base, m->seg);
+	m->procs = parts.procs = procs_new(m->base, m->seg, kinds, m->wake_fds, &heard);
+	m->reload = reload_new(&parts, &outcome);
+	return 0;
+}
+
+static int
+step_control(struct master *m)
+{
+	struct control_hooks hooks = { ctl_reload, ctl_status, ctl_workers, m };
+
+	if (m->first->control_socket != NULL)
+		m->control = control_new(m->base, m->first->control_socket, &hooks);
+	return 0;
+}
+
+static int
+step_serve(struct master *m)
+{
+	struct conf *conf = m->first;
+
+	m->first = NULL;
+	reload_first(m->reload, conf);
+	return 0;
+}
+
+static int (*const steps[])(struct master *) = {
+	step_configuration,
+	step_memory,
+	step_eventfds,
+	step_loop,
+	step_parts,
+	step_control,
+	step_serve,
+};
+
+/* --- the whole ---------------------------------------------------------------------------------- */
+
+static void
+fini(struct master *m)
+{
+	control_free(&m->control);
+	procs_free(&m->procs);
+	if (m->fleet != NULL)
+		fleet_free(&m->fleet);
+	reload_free(&m->reload);
+	listeners_free(&m->listeners);
+	if (m->resolver != NULL)
+		resolver_free(&m->resolver);
+	if (m->ev_watchdog != NULL)
+		event_free(m->ev_watchdog);
+	if (m->ev_signals != NULL)
+		event_free(m->ev_signals);
+	if (m->base != NULL)
+		event_base_free(m->base);
+	for (uint32_t i = 0; m->wake_fds != NULL && i < m->seg->hdr->nslots; i++)
+		(void)close(m->wake_fds[i]);
+	free(m->wake_fds);
+	seg_free(&m->seg);
+	conf_free(&m->first);
+}
+
+/* As many descriptors as the system allows: each stream needs two. */
+static void
+raise_nofile(void)
+{
+	struct rlimit rl;
+
+	if (getrlimit(RLIMIT_NOFILE, &rl) == 0 && rl.rlim_cur < rl.rlim_max) {
+		rl.rlim_cur = rl.rlim_max;
+		(void)setrlimit(RLIMIT_NOFILE, &rl);
+	}
+}
+
+static int
+run(struct master *m)
+{
+	m->started_ms = clock_ms();
+	m->signals = -1;
+	log_info("pdrouter starts", LOG_S("version", PDROUTER_VERSION), LOG_I("pid", getpid()));
+	for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++)
+		if (steps[i](m) == -1) {
+			m->code = EXIT_FAILURE;
+			goto out;
+		}
+	while (!m->stopping || procs_alive(m->procs) > 0) {
+		(void)event_base_loop(m->base, EVLOOP_ONCE);
+		reload_turn(m->reload);
+	}
+	log_info("pdrouter ends", LOG_I("code", m->code));
+out:
+	fini(m);
+	return m->code;
+}
+
+/* -t: what a start or a reload would say, without doing it. */
+static int
+check(const struct conf_args *args)
+{
+	struct conf_error err = { .line = 0 };
+	struct conf *conf = NULL;
+	char text[600];
+
+	if (conf_from_args(args, &conf, &err) != 0) {
+		(void)fprintf(stderr, "%s\n", conf_error_text(&err, text, sizeof(text)));
+		return EXIT_FAILURE;
+	}
+	(void)printf("%s: good\n", conf->path != NULL ? conf->path : "command line");
+	conf_free(&conf);
+	return EXIT_SUCCESS;
+}
+
+int
+main(int argc, char **argv)
+{
+	struct conf_error err = { .line = 0 };
+	struct master m = { .code = EXIT_SUCCESS };
+	char text[600];
+
+	log_init("master", 0);
+	if (conf_args_parse(argc, argv, &m.args, &err) != 0) {
+		(void)fprintf(stderr, "pdrouter: %s\nTry pdrouter --help\n", conf_error_text(&err, text, sizeof(text)));
+		return EXIT_FAILURE;
+	}
+	if (m.args.help) {
+		conf_args_help(stdout);
+		return EXIT_SUCCESS;
+	}
+	if (m.args.version) {
+		(void)puts("pdrouter " PDROUTER_VERSION);
+		return EXIT_SUCCESS;
+	}
+	raise_nofile();
+	return m.args.check ? check(&m.args) : run(&m);
+}

@@ -1,0 +1,65 @@
+/*
+ * Bringing a configuration in force: the first one at start, further ones on SIGHUP or `pdctl reload`.
+ *
+ * Process: master.  Owns the configuration in force and those on their way.
+ * Requests are coalesced: reload_request() sets a flag, reload_turn() acts on it once per loop turn.
+ * While one configuration is on its way, the newest other one waits; those in between are never used.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+struct conf;
+struct conf_args;
+struct event_base;
+struct fleet;
+struct listeners;
+struct procs;
+struct reload;
+struct seg;
+
+/* All borrowed. */
+struct reload_parts {
+	struct event_base *base;
+	const struct conf_args *args;
+	struct seg *seg;
+	struct listeners *listeners;
+	struct fleet *fleet;
+	struct procs *procs;
+};
+
+struct reload_hooks {
+	/* The first configuration cannot be brought in force, or no worker is left that can: the end. */
+	void (*fatal)(void *arg, const char *error);
+	/*
+	 * The outcome of reading attempt number `attempt`.  error NULL: it, or a newer one, is in force.
+	 * exact: only this attempt; else also all earlier ones that have no outcome yet.  `notes`: one line
+	 * per key that keeps its old value until a restart, or "".
+	 */
+	void (*done)(void *arg, uint64_t attempt, bool exact, const char *error, const char *notes);
+	void *arg;
+};
+
+/* Reads the configuration and lowers what this machine's limits do not allow; as conf_from_args(). */
+struct conf_error;
+int reload_read(const struct conf_args *args, struct conf **ret, struct conf_error *err);
+
+struct reload *reload_new(const struct reload_parts *parts, const struct reload_hooks *hooks);
+void reload_free(struct reload **);
+
+/* Takes `conf`, opens its sockets, starts its workers.  Done when they are ready, or fatal(). */
+void reload_first(struct reload *r, struct conf *conf);
+/* Returns the number of the attempt that will serve this request; 0 when stopping. */
+uint64_t reload_request(struct reload *r);
+/* Once per loop turn. */
+void reload_turn(struct reload *r);
+/* No further configuration; what is on its way is given up. */
+void reload_stop(struct reload *r);
+
+/* From procs' hooks. */
+void reload_generation_ready(struct reload *r, uint32_t generation);
+void reload_generation_refused(struct reload *r, uint32_t generation);
+void reload_generation_gone(struct reload *r, uint32_t generation);
+
+uint64_t reload_number(const struct reload *r); /* of the configuration in force; 0: none yet */
+const char *reload_phase(const struct reload *r); /* a word for `status` */
