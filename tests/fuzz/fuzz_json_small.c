@@ -1,0 +1,66 @@
+/*
+ * proto/json_small: the input is a text an engine answered.
+ *
+ * Held against it: what is no JSON object yields nothing; ids are told as often as they are
+ * counted; a message is whole UTF-8, and clipping it only shortens it.
+ */
+#include "proto/json_small.h"
+
+#include "proto/utf8.h"
+#include "tests/fuzz/check.h"
+
+static void
+count_id(const char *id, void *arg)
+{
+	CHECK(id != NULL);
+	++*(int *)arg;
+}
+
+static void
+check_utf8(const char *text)
+{
+	for (size_t n = strlen(text), i = 0; i < n;) {
+		size_t seq = utf8_seq((const uint8_t *)text + i, n - i);
+
+		CHECK(seq > 0);
+		i += seq;
+	}
+}
+
+static void
+check_message(const char *text, size_t size, bool object)
+{
+	size_t room = 6 * size + 1; /* no escape grows when undone */
+	char *message = malloc(room);
+
+	CHECK(message != NULL);
+	if (json_error_message(text, size, message, room)) {
+		CHECK(object);
+		check_utf8(message);
+		for (size_t clip = 1; clip < 9; clip++) {
+			char *clipped = malloc(clip);
+
+			CHECK(clipped != NULL);
+			CHECK(json_error_message(text, size, clipped, clip));
+			check_utf8(clipped);
+			CHECK(strlen(clipped) < clip &&
+				strncmp(clipped, message, strlen(clipped)) == 0);
+			free(clipped);
+		}
+	}
+	free(message);
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	char *text = exact_copy(data, size);
+	bool object = json_is_object(text, size);
+	int told = 0, n = json_model_ids(text, size, count_id, &told);
+
+	CHECK(n >= -1 && told == (n < 0 ? 0 : n));
+	CHECK(object || n < 0);
+	check_message(text, size, object);
+	free(text);
+	return 0;
+}
