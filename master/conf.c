@@ -1,0 +1,157 @@
+#include "master/conf.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "master/conf_read.h"
+#include "shm/base/mem.h"
+
+#define AUTO_WORKERS_MAX 8
+
+const char *
+conf_error_text(const struct conf_error *err, char *buf, size_t size)
+{
+	char line[16] = "";
+
+	if (err->line > 0)
+		(void)snprintf(line, sizeof(line), ":%d", err->line);
+	(void)snprintf(buf, size, "%s%s%s%s%s%s", err->file, err->file[0] != '\0' ? line : "",
+		err->file[0] != '\0' ? ": " : "", err->key, err->key[0] != '\0' ? ": " : "",
+		err->what);
+	return buf;
+}
+
+struct conf *
+conf_new(const char *path)
+{
+	struct conf *c = MEM_NEW(struct conf);
+
+	c->path = mem_strdup(path);
+	c->key_lines = mem_array(conf_root_keys.n, sizeof(*c->key_lines));
+	return c;
+}
+
+void
+conf_free(struct conf **conf)
+{
+	struct conf *c = *conf;
+
+	if (c == NULL)
+		return;
+	for (size_t i = 0; i < c->npools; i++)
+		conf_pool_free(&c->pools[i]);
+	for (size_t i = 0; i < c->nlisten; i++)
+		free(c->listen[i].text);
+	conf_values_free(&conf_root_keys, c);
+	free(c->pools);
+	free(c->listen);
+	free(c->key_lines);
+	free(c->path);
+	free(c);
+	*conf = NULL;
+}
+
+static uint32_t
+usable_cpus(void)
+{
+	cpu_set_t set;
+	long n;
+
+	if (sched_getaffinity(0, sizeof(set), &set) == 0)
+		return (uint32_t)CPU_COUNT(&set);
+	n = sysconf(
+		_SC_NPROCESSORS_ONLN); /* more CPUs than the set has bits: far more than we take */
+	return n > 0 ? (uint32_t)n : 1;
+}
+
+static int
+fail_root(struct conf_read *r, const char *key, const char *or_key, const char *what)
+{
+	const int *lines = r->conf->key_lines;
+	int line = lines[conf_key_row(&conf_root_keys, key) - conf_root_keys.key];
+
+	if (line == 0)
+		line = lines[conf_key_row(&conf_root_keys, or_key) - conf_root_keys.key];
+	(void)conf_enter(r, "%s", key);
+	return conf_fail(r, line, "%s", what);
+}
+
+int
+conf_finish(struct conf_read *r)
+{
+	struct conf *c = r->conf;
+	char what[CONF_WHAT];
+	size_t n = 0;
+
+	if (c->workers_auto) {
+		c->workers = usable_cpus();
+		c->workers = c->workers > AUTO_WORKERS_MAX ? AUTO_WORKERS_MAX : c->workers;
+		c->workers = c->workers > c->max_workers ? c->max_workers : c->workers;
+	}
+	for (size_t i = 0; i < c->npools; i++)
+		n += c->pools[i].nendpoints;
+	if (c->workers > c->max_workers) {
+		(void)snprintf(what, sizeof(what), "%u workers are more than %u", c->workers,
+			c->max_workers);
+		return fail_root(r, "shared_memory.max_workers", "workers", what);
+	}
+	if (c->npools > c->max_pools) {
+		(void)snprintf(
+			what, sizeof(what), "%zu pools are more than %u", c->npools, c->max_pools);
+		return fail_root(r, "shared_memory.max_pools", "pools", what);
+	}
+	if (n > c->max_endpoints) {
+		(void)snprintf(what, sizeof(what), "%zu endpoints in all pools are more than %u", n,
+			c->max_endpoints);
+		return fail_root(r, "shared_memory.max_endpoints", "pools", what);
+	}
+	return 0;
+}
+
+static int
+read_document(struct conf_read *r)
+{
+	yaml_node_t *root = yaml_document_get_root_node(&r->doc);
+
+	if (root == NULL)
+		return conf_fail(r, 0, "the file is empty");
+	if (conf_walk(r, &conf_root_keys, r->conf, root, r->conf->key_lines) != 0)
+		return -1;
+	return conf_finish(r);
+}
+
+int
+conf_parse(const char *path, const void *text, size_t n, struct conf **ret, struct conf_error *err)
+{
+	struct conf_read r = {.file = path, .err = err};
+	int rc;
+
+	if (conf_yaml_load(&r, text, n) != 0)
+		return -1;
+	r.conf = conf_new(path);
+	rc = read_document(&r);
+	yaml_document_delete(&r.doc);
+	if (rc == 0)
+		*ret = r.conf;
+	else
+		conf_free(&r.conf);
+	return rc;
+}
+
+int
+conf_load(const char *path, struct conf **ret, struct conf_error *err)
+{
+	struct conf_read r = {.file = path, .err = err};
+	char *text;
+	size_t n;
+	int rc;
+
+	if (conf_yaml_read(&r, path, 0, &text, &n) != 0)
+		return -1;
+	rc = conf_parse(path, text, n, ret, err);
+	free(text);
+	return rc;
+}

@@ -1,0 +1,189 @@
+/*
+ * Every configuration key, one row each: the parser, the reload and the lint test that compares
+ * etc/pdrouter.yaml with it all walk these rows.  To add a key: a member of struct conf, a row here, and
+ * the line in etc/pdrouter.yaml that the lint test asks for.
+ *
+ * K(path, type, member, min, max, default, class, doc) and L(..., member, count member, ...) for lists.
+ * - min, max: of numbers; milliseconds of durations, bytes of sizes, length of texts, entries of lists
+ * - default: as it would be written; NULL: the key must be there; "(...)": worked out, the text says how
+ * - class: what a reload does with it (enum conf_class)
+ */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#include "master/conf.h"
+#include "shm/base/conf.h"
+
+#define CONF_SEC UINT64_C(1000)
+#define CONF_HOUR (3600 * CONF_SEC)
+#define CONF_KIB UINT64_C(1024)
+#define CONF_MIB (1024 * CONF_KIB)
+#define CONF_GIB (1024 * CONF_MIB)
+
+// clang-format off
+#define CONF_KEYS(K, L)											\
+L("listen", LISTEN, listen, nlisten, 1, 16, "0.0.0.0:8000", GENERATION,				\
+	"addresses for clients: host:port, [IPv6]:port, or :port for all")				\
+K("workers", WORKERS, workers, 1, 64, "auto", GENERATION,						\
+	"worker processes; auto: the CPUs of the affinity mask, at most 8")				\
+K("limits.max_body", SIZE, max_body, CONF_KIB, 4 * CONF_GIB, "64MiB", GENERATION,			\
+	"of a request; a larger one gets 413")								\
+K("limits.max_head", SIZE, max_head, CONF_KIB, CONF_MIB, "32KiB", GENERATION,				\
+	"of a request's line and headers; a larger one gets 431")					\
+K("limits.max_connections", COUNT, max_connections, 1, 1000000, "65536", GENERATION,			\
+	"client connections per worker")								\
+K("limits.max_answer", SIZE, max_answer, CONF_KIB, CONF_GIB, "16MiB", GENERATION,			\
+	"of a prefill engine's answer; a larger one fails the leg")					\
+K("client.head_timeout", DURATION, client_head_ms, 1, CONF_HOUR, "10s", GENERATION,			\
+	"from a request head's first byte to its last")							\
+K("client.body_timeout", DURATION, client_body_ms, 1, CONF_HOUR, "30s", GENERATION,			\
+	"between two pieces of a request's body")							\
+K("client.idle_timeout", DURATION, client_idle_ms, 1, 24 * CONF_HOUR, "75s", GENERATION,		\
+	"a kept-alive connection without a request")							\
+K("client.stall_timeout", DURATION, client_stall_ms, 1, 24 * CONF_HOUR, "300s", GENERATION,		\
+	"a client that takes no byte of its answer")							\
+K("upstream.idle_timeout", DURATION, upstream_idle_ms, 1, CONF_HOUR, "4s", GENERATION,			\
+	"an idle connection to an engine; uvicorn closes its side at 5s")				\
+K("upstream.max_idle", COUNT, upstream_max_idle, 0, 65536, "64", GENERATION,				\
+	"idle connections kept per worker and endpoint")						\
+K("drain_timeout", DURATION, drain_ms, 0, 24 * CONF_HOUR, "30s", LIVE,					\
+	"how long streams may go on after SIGTERM")							\
+K("stall_timeout", DURATION, stall_ms, 0, CONF_HOUR, "10s", LIVE,					\
+	"a worker without a heartbeat for that long is killed and replaced; 0: never")			\
+K("stats_interval", DURATION, stats_interval_ms, 50, CONF_HOUR, "1s", LIVE,				\
+	"between two scrapes of an engine's /metrics")							\
+K("health_interval", DURATION, health_interval_ms, 50, CONF_HOUR, "2s", LIVE,				\
+	"between two probes of an engine's health_path")						\
+K("health_timeout", DURATION, health_timeout_ms, 1, CONF_HOUR, "1s", LIVE,				\
+	"a probe without an answer for that long has failed")						\
+K("rise", COUNT, rise, 1, 1000, "2", LIVE,								\
+	"good probes in a row that bring an engine up")							\
+K("fall", COUNT, fall, 1, 1000, "3", LIVE,								\
+	"failed probes in a row that take it down")							\
+K("log_level", LOG_LEVEL, log_level, 0, 0, "info", GENERATION,						\
+	"error, warn, info or debug")									\
+K("log_format", LOG_FORMAT, log_format, 0, 0, "kv", GENERATION,					\
+	"kv (key=value) or json")									\
+K("control_socket", TEXT, control_socket, 0, 107, "/run/pdrouter/control.sock", RESTART,		\
+	"where pdctl speaks to the master; \"\": nowhere")						\
+K("notices.listen", NOTICES, notices_listen, 0, 255, "", RESTART,					\
+	"where engines say that a KV cache has arrived, such as tcp://*:7500; \"\": no notifier")	\
+K("shared_memory.max_workers", COUNT, max_workers, 1, 64, "16", RESTART,				\
+	"what `workers` may grow to without a restart")							\
+K("shared_memory.max_endpoints", COUNT, max_endpoints, 2, 65536, "1024", RESTART,			\
+	"endpoints of all pools together, those that still drain included")				\
+K("shared_memory.max_pools", COUNT, max_pools, 1, 256, "16", RESTART,					\
+	"pool names ever seen between two restarts")							\
+K("shared_memory.flags_per_worker", FLAGS, flags_per_worker, 64, 65536, "4096", RESTART,		\
+	"transfers a worker can wait for at once; a multiple of 64")					\
+L("pools", POOLS, pools, npools, 1, 256, NULL, LIVE,							\
+	"one topology of prefill and decode engines for one or more models each")
+
+#define CONF_POOL_KEYS(K, L)										\
+K("name", NAME, name, 1, 63, "(the first model, else pool1, pool2 ...)", LIVE,				\
+	"in log, metrics and /health")									\
+L("models", MODELS, models, nmodels, 0, 256, "[]", LIVE,						\
+	"names clients ask for; []: learned from the engines' /v1/models")				\
+K("connector", CONNECTOR, connector, 0, 0, NULL, LIVE,							\
+	"how the KV cache moves: nixl or orchestrated")							\
+K("policy", POLICY, policy, 0, 0, "least_loaded", LIVE,						\
+	"least_loaded or round_robin")									\
+K("engine", ENGINE, engine, 0, 0, "vllm", LIVE,							\
+	"vllm or sglang: names of metrics, default health_path")					\
+K("handoff", HANDOFF, handoff, 0, 0, "kv_transfer_params", LIVE,					\
+	"orchestrated only, what the decode leg carries: kv_transfer_params or disagg_prefill_resp")	\
+K("remote_host", REMOTE_HOST, remote_host, 0, 0, "(keep; with orchestrated: prefill_host)", LIVE,	\
+	"keep the host the prefill engine names, or put the prefill_host of its URL in its place")	\
+K("timeouts.connect", DURATION, timeouts.connect_ms, 1, CONF_HOUR, "2s", LIVE,				\
+	"to a connection with an engine")								\
+K("timeouts.prefill", DURATION, timeouts.prefill_ms, 1, 24 * CONF_HOUR, "300s", LIVE,			\
+	"to the full answer of the prefill engine")							\
+K("timeouts.decode", DURATION, timeouts.decode_ms, 1, 24 * CONF_HOUR, "600s", LIVE,			\
+	"without a byte from the decode engine")							\
+K("health_path", PATH, health_path, 1, 255, "(/health; with sglang: /ready)", LIVE,			\
+	"what a health probe asks for")									\
+K("endpoints_file", TEXT, endpoints_file, 0, 4095, "", LIVE,						\
+	"instead of prefill and decode: a YAML list of {url, role} or {url, label}, read again on SIGHUP") \
+L("prefill_labels", LABELS, prefill_labels, nprefill_labels, 0, 64, "[]", LIVE,			\
+	"labels of the endpoints_file that mean prefill")						\
+L("decode_labels", LABELS, decode_labels, ndecode_labels, 0, 64, "[]", LIVE,				\
+	"labels of the endpoints_file that mean decode")						\
+L("prefill", PREFILL, endpoints, nendpoints, 0, 65536, "[]", LIVE,					\
+	"prefill engines")										\
+L("decode", DECODE, endpoints, nendpoints, 0, 65536, "[]", LIVE,					\
+	"decode engines")
+
+/* An entry of `prefill` and `decode`. */
+#define CONF_ENDPOINT_KEYS(K, L)									\
+K("url", URL, url, 1, 511, NULL, LIVE,									\
+	"http://host[:port][/prefix]")									\
+K("max_inflight", COUNT, max_inflight, 0, 1000000, "0", LIVE,						\
+	"requests at once, of all workers together; 0: no limit")
+
+/* An entry of an endpoints_file. */
+#define CONF_FILE_KEYS(K, L)										\
+CONF_ENDPOINT_KEYS(K, L)										\
+K("role", ROLE, role, 0, 0, "(by label)", LIVE,							\
+	"prefill or decode")										\
+K("label", LABEL, label, 1, 255, "(by role)", LIVE,							\
+	"one of the pool's prefill_labels or decode_labels")
+// clang-format on
+
+/* What a value looks like; conf_value.c has the row of each. */
+enum conf_type {
+	CONF_T_COUNT,
+	CONF_T_FLAGS,
+	CONF_T_WORKERS,
+	CONF_T_SIZE,
+	CONF_T_DURATION,
+	CONF_T_TEXT,
+	CONF_T_NAME,
+	CONF_T_LABEL,
+	CONF_T_PATH,
+	CONF_T_NOTICES,
+	CONF_T_URL,
+	CONF_T_LOG_LEVEL,
+	CONF_T_LOG_FORMAT,
+	CONF_T_CONNECTOR,
+	CONF_T_POLICY,
+	CONF_T_ENGINE,
+	CONF_T_HANDOFF,
+	CONF_T_REMOTE_HOST,
+	CONF_T_ROLE,
+	/* lists */
+	CONF_T_LISTEN,
+	CONF_T_MODELS,
+	CONF_T_LABELS,
+	CONF_T_PREFILL,
+	CONF_T_DECODE,
+	CONF_T_POOLS,
+	CONF_T_N
+};
+
+struct conf_key {
+	const char *path;
+	enum conf_type type;
+	size_t off, noff; /* of the member and, for lists, its count */
+	uint64_t min, max;
+	const char *def;
+	enum conf_class class;
+	const char *doc;
+};
+
+/* The rows that describe one kind of mapping, and the struct they fill. */
+struct conf_keys {
+	const struct conf_key *key;
+	size_t n;
+};
+extern const struct conf_keys conf_root_keys;	  /* struct conf */
+extern const struct conf_keys conf_pool_keys;	  /* struct conf_pool */
+extern const struct conf_keys conf_endpoint_keys; /* struct conf_endpoint */
+extern const struct conf_keys conf_file_keys;	  /* struct conf_endpoint */
+
+/* The default that a reader of the table can compute with, or NULL: required, or worked out. */
+static inline const char *
+conf_key_default(const struct conf_key *k)
+{
+	return k->def != NULL && k->def[0] != '(' ? k->def : NULL;
+}

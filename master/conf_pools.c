@@ -1,0 +1,391 @@
+/* Pools and their endpoints: lists in the file, an endpoints_file, and what must hold between them.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/conf_read.h"
+#include "proto/http.h"
+#include "shm/base/mem.h"
+
+static const enum role role_unset =
+	ROLE_N; /* of an endpoints_file's entry, until role or label says it */
+
+struct conf_pool *
+conf_pool_add(struct conf *c)
+{
+	c->pools = mem_resize(c->pools, c->npools + 1, sizeof(*c->pools));
+	memset(&c->pools[c->npools], 0, sizeof(*c->pools));
+	return &c->pools[c->npools++];
+}
+
+/* Room grows by doubling: lists of tens of thousands are read one by one. */
+struct conf_endpoint *
+conf_endpoint_add(struct conf_pool *p)
+{
+	size_t n = p->nendpoints;
+
+	if ((n & (n - 1)) == 0)
+		p->endpoints = mem_resize(p->endpoints, n > 0 ? 2 * n : 1, sizeof(*p->endpoints));
+	memset(&p->endpoints[n], 0, sizeof(*p->endpoints));
+	p->nendpoints++;
+	return &p->endpoints[n];
+}
+
+void
+conf_pool_free(struct conf_pool *p)
+{
+	for (size_t i = 0; i < p->nendpoints; i++)
+		conf_values_free(&conf_file_keys, &p->endpoints[i]);
+	free(p->endpoints);
+	conf_values_free(&conf_pool_keys, p);
+}
+
+int
+conf_endpoints_set(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *list)
+{
+	struct conf_pool *p = base;
+	struct conf_endpoint *ep;
+	yaml_node_t *item;
+	int lines[CONF_ENTRY_KEYS] = {0};
+	size_t n, mark;
+
+	if (conf_is_list(r, k, list, &n) != 0)
+		return -1;
+	for (size_t i = 0; (item = conf_item(r, list, i)) != NULL; i++) {
+		mark = conf_enter(r, "[%zu]", i);
+		ep = conf_endpoint_add(p);
+		ep->role = k->type == CONF_T_PREFILL ? ROLE_PREFILL : ROLE_DECODE;
+		ep->line = conf_line(item);
+		memset(lines, 0, sizeof(lines));
+		if (conf_walk(r, &conf_endpoint_keys, ep, item, lines) != 0)
+			return -1;
+		conf_leave(r, mark);
+	}
+	return 0;
+}
+
+/* --- the endpoints_file
+ * --------------------------------------------------------------------------- */
+
+static int
+set_role(struct conf_read *r, const struct conf_pool *p, struct conf_endpoint *ep)
+{
+	bool pre, dec;
+
+	if ((ep->role == role_unset) == (ep->label == NULL))
+		return conf_fail(r, ep->line, "%s: each endpoint has a role or a label",
+			ep->label == NULL ? "neither role nor label" : "role and label together");
+	if (ep->label == NULL)
+		return 0;
+	pre = conf_strs_has(p->prefill_labels, p->nprefill_labels, ep->label);
+	dec = conf_strs_has(p->decode_labels, p->ndecode_labels, ep->label);
+	if (!pre && !dec)
+		return conf_fail(r, ep->line,
+			"label %.60s is in neither prefill_labels nor decode_labels of pool %s",
+			ep->label, p->name);
+	ep->role = pre ? ROLE_PREFILL : ROLE_DECODE;
+	return 0;
+}
+
+static int
+walk_file(struct conf_read *r, struct conf_pool *p, yaml_node_t *root)
+{
+	static const struct conf_key list = {.path = "", .type = CONF_T_PREFILL, .max = 65536};
+	struct conf_endpoint *ep;
+	yaml_node_t *item;
+	int lines[CONF_ENTRY_KEYS];
+	size_t n, mark;
+
+	if (root == NULL) /* an empty file: no endpoints for now */
+		return 0;
+	if (conf_is_list(r, &list, root, &n) != 0)
+		return -1;
+	for (size_t i = 0; (item = conf_item(r, root, i)) != NULL; i++) {
+		mark = conf_enter(r, "[%zu]", i);
+		ep = conf_endpoint_add(p);
+		ep->role = role_unset;
+		ep->line = conf_line(item);
+		memset(lines, 0, sizeof(lines));
+		if (conf_walk(r, &conf_file_keys, ep, item, lines) != 0 || set_role(r, p, ep) != 0)
+			return -1;
+		conf_leave(r, mark);
+	}
+	return 0;
+}
+
+/* A relative name is looked for beside the configuration that holds it. */
+static char *
+beside(const char *file, const char *name)
+{
+	const char *slash = file != NULL ? strrchr(file, '/') : NULL;
+
+	if (name[0] == '/' || slash == NULL)
+		return mem_strdup(name);
+	return mem_printf("%.*s/%s", (int)(slash - file), file, name);
+}
+
+static int check_endpoints(struct conf_read *r, const struct conf_pool *p);
+
+static int
+read_endpoints_file(struct conf_read *r, struct conf_pool *p, int line)
+{
+	char *path = beside(r->file, p->endpoints_file), *text;
+	struct conf_read f = {.file = path, .err = r->err, .conf = r->conf};
+	size_t n, mark = conf_enter(r, ".endpoints_file");
+	int rc;
+
+	rc = conf_yaml_read(r, path, line, &text, &n);
+	if (rc == 0) {
+		conf_leave(r, mark);
+		rc = conf_yaml_load(&f, text, n);
+		free(text);
+		if (rc == 0) {
+			rc = walk_file(&f, p, yaml_document_get_root_node(&f.doc));
+			yaml_document_delete(&f.doc);
+		}
+		if (rc == 0)
+			rc = check_endpoints(&f, p);
+	}
+	free(path);
+	return rc;
+}
+
+/* --- checks
+ * --------------------------------------------------------------------------------------- */
+
+struct seen {
+	struct http_url url;
+	const struct conf_endpoint *ep;
+};
+
+/* The same place: host without regard to case, port, prefix.  Not the spelling: port 80 may be left
+ * out. */
+static int
+place_cmp(const struct seen *a, const struct seen *b)
+{
+	int d = (int)a->ep->role - (int)b->ep->role;
+
+	if (d == 0)
+		d = strcasecmp(a->url.host, b->url.host);
+	if (d == 0)
+		d = (int)a->url.port - (int)b->url.port;
+	return d != 0 ? d : strcmp(a->url.prefix, b->url.prefix);
+}
+
+static int
+seen_cmp(const void *va, const void *vb)
+{
+	const struct seen *a = *(const struct seen *const *)va,
+			  *b = *(const struct seen *const *)vb;
+	int d = place_cmp(a, b);
+
+	return d != 0 ? d : (a->ep > b->ep) - (a->ep < b->ep);
+}
+
+/* No engine twice in one role: it would get twice its share.  Both roles at once is fine. */
+static int
+check_endpoints(struct conf_read *r, const struct conf_pool *p)
+{
+	struct seen *all = mem_array(p->nendpoints, sizeof(*all));
+	const struct seen **by_place = mem_array(p->nendpoints, sizeof(const struct seen *));
+	const char *why;
+	int rc = 0;
+
+	for (size_t i = 0; i < p->nendpoints; i++) {
+		all[i].ep = &p->endpoints[i];
+		if (http_url_parse(p->endpoints[i].url, &all[i].url, &why) != 0)
+			abort(); /* its key was accepted */
+		by_place[i] = &all[i];
+	}
+	qsort(by_place, p->nendpoints, sizeof(const struct seen *), seen_cmp);
+	for (size_t i = 1; rc == 0 && i < p->nendpoints; i++) {
+		const struct conf_endpoint *ep = by_place[i]->ep, *first = by_place[i - 1]->ep;
+
+		if (place_cmp(by_place[i - 1], by_place[i]) != 0)
+			continue;
+		(void)conf_enter(r, "%s%s", r->path[0] != '\0' ? "." : "", role_name(ep->role));
+		rc = conf_fail(r, ep->line, "%.100s is there twice, first in line %d", ep->url,
+			first->line);
+	}
+	free(by_place);
+	free(all);
+	return rc;
+}
+
+/* The key's line; 0 if it is not given. */
+static int
+given(const int *lines, const char *key)
+{
+	return lines != NULL ? lines[conf_key_row(&conf_pool_keys, key) - conf_pool_keys.key] : 0;
+}
+
+static int
+line_of(const struct conf_pool *p, const int *lines, const char *key)
+{
+	int line = given(lines, key);
+
+	return line != 0 ? line : p->line;
+}
+
+static int __attribute__((format(printf, 5, 6))) fail_key(struct conf_read *r,
+	const struct conf_pool *p, const int *lines, const char *key, const char *fmt, ...)
+{
+	char what[CONF_WHAT];
+	va_list ap;
+
+	va_start(ap, fmt);
+	(void)vsnprintf(what, sizeof(what), fmt, ap);
+	va_end(ap);
+	(void)conf_enter(r, ".%s", key);
+	return conf_fail(r, line_of(p, lines, key), "%s", what);
+}
+
+static int
+set_computed(struct conf_read *r, struct conf_pool *p, const int *lines)
+{
+	const char *remote = p->connector == CONNECTOR_ORCHESTRATED ? "prefill_host" : "keep";
+	char what[CONF_WHAT], numbered[32];
+	const struct {
+		const char *key, *value;
+	} v[] = {
+		{"name", p->nmodels > 0 ? p->models[0] : numbered},
+		{"health_path", p->engine == ENGINE_SGLANG ? "/ready" : "/health"},
+		{"remote_host", remote},
+	};
+
+	(void)snprintf(numbered, sizeof(numbered), "pool%zu", r->conf->npools);
+	for (size_t i = 0; i < sizeof(v) / sizeof(v[0]); i++)
+		if (given(lines, v[i].key) == 0 &&
+			conf_value_set(
+				conf_key_row(&conf_pool_keys, v[i].key), p, v[i].value, what) != 0)
+			return fail_key(
+				r, p, lines, v[i].key, "give the pool a name: %.200s", what);
+	return 0;
+}
+
+static int
+check_labels(struct conf_read *r, const struct conf_pool *p, const int *lines)
+{
+	for (size_t i = 0; i < p->ndecode_labels; i++)
+		if (conf_strs_has(p->prefill_labels, p->nprefill_labels, p->decode_labels[i]))
+			return fail_key(r, p, lines, "decode_labels",
+				"%.100s is also one of prefill_labels", p->decode_labels[i]);
+	if (r->flag == NULL && p->endpoints_file == NULL &&
+		p->nprefill_labels + p->ndecode_labels > 0)
+		return fail_key(r, p, lines,
+			p->nprefill_labels > 0 ? "prefill_labels" : "decode_labels",
+			"labels without an endpoints_file that uses them");
+	return 0;
+}
+
+static int
+check_handoff(struct conf_read *r, const struct conf_pool *p, const int *lines)
+{
+	if (given(lines, "handoff") != 0 && p->connector != CONNECTOR_ORCHESTRATED)
+		return fail_key(r, p, lines, "handoff", "means nothing to the connector %s",
+			connector_name(p->connector));
+	return 0;
+}
+
+static int
+check_roles(struct conf_read *r, const struct conf_pool *p, const int *lines)
+{
+	size_t n[ROLE_N + 1] = {0};
+
+	if (p->endpoints_file != NULL && p->nendpoints > 0)
+		return fail_key(r, p, lines, "endpoints_file",
+			"stands instead of prefill and decode, not beside them");
+	for (size_t i = 0; i < p->nendpoints; i++)
+		n[p->endpoints[i].role]++;
+	for (enum role role = 0; role < ROLE_N; role++)
+		if (p->endpoints_file == NULL && n[role] == 0)
+			return fail_key(r, p, lines, role_name(role), "pool %s has no %s endpoint",
+				p->name, role_name(role));
+	return 0;
+}
+
+static int
+check_others(struct conf_read *r, const struct conf_pool *p, const int *lines)
+{
+	for (const struct conf_pool *q = r->conf->pools; q < p; q++) {
+		if (strcmp(q->name, p->name) == 0)
+			return fail_key(r, p, lines, "name",
+				"%s is already the name of the pool in line %d", p->name, q->line);
+		for (size_t i = 0; i < p->nmodels; i++)
+			if (conf_strs_has(q->models, q->nmodels, p->models[i]))
+				return fail_key(r, p, lines, "models",
+					"%.100s is already a model of pool %s", p->models[i],
+					q->name);
+	}
+	return 0;
+}
+
+int
+conf_pool_finish(struct conf_read *r, struct conf_pool *p, const int *lines)
+{
+	if (set_computed(r, p, lines) != 0 || check_labels(r, p, lines) != 0 ||
+		check_handoff(r, p, lines) != 0 || check_roles(r, p, lines) != 0)
+		return -1;
+	if (p->endpoints_file != NULL
+			? read_endpoints_file(r, p, line_of(p, lines, "endpoints_file")) != 0
+			: check_endpoints(r, p) != 0)
+		return -1;
+	return check_others(r, p, lines);
+}
+
+int
+conf_pools_set(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *list)
+{
+	struct conf *c = base;
+	struct conf_pool *p;
+	yaml_node_t *item;
+	int lines[CONF_ENTRY_KEYS];
+	size_t n, mark;
+
+	if (conf_is_list(r, k, list, &n) != 0)
+		return -1;
+	for (size_t i = 0; (item = conf_item(r, list, i)) != NULL; i++) {
+		mark = conf_enter(r, "[%zu]", i);
+		p = conf_pool_add(c);
+		p->line = conf_line(item);
+		memset(lines, 0, sizeof(lines));
+		if (conf_walk(r, &conf_pool_keys, p, item, lines) != 0 ||
+			conf_pool_finish(r, p, lines) != 0)
+			return -1;
+		conf_leave(r, mark);
+	}
+	return 0;
+}
+
+/* --- comparing
+ * ------------------------------------------------------------------------------------ */
+
+static bool
+endpoints_equal(const struct conf_pool *a, const struct conf_pool *b)
+{
+	if (a->nendpoints != b->nendpoints)
+		return false;
+	for (size_t i = 0; i < a->nendpoints; i++)
+		for (size_t k = 0; k < conf_file_keys.n; k++)
+			if (!conf_value_equal(
+				    &conf_file_keys.key[k], &a->endpoints[i], &b->endpoints[i]))
+				return false;
+	return true;
+}
+
+bool
+conf_pools_equal(const struct conf *a, const struct conf *b)
+{
+	if (a->npools != b->npools)
+		return false;
+	for (size_t i = 0; i < a->npools; i++) {
+		for (size_t k = 0; k < conf_pool_keys.n; k++)
+			if (!conf_value_equal(&conf_pool_keys.key[k], &a->pools[i], &b->pools[i]))
+				return false;
+		if (!endpoints_equal(&a->pools[i], &b->pools[i]))
+			return false;
+	}
+	return true;
+}

@@ -1,0 +1,551 @@
+/* One text into one member: a row per type. */
+#include <arpa/inet.h>
+#include <assert.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/conf_read.h"
+#include "proto/http.h"
+#include "shm/base/mem.h"
+
+typedef int set_fn(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT]);
+static set_fn set_count, set_flags, set_workers, set_size, set_duration, set_text, set_name,
+	set_path;
+static set_fn set_notices, set_url, set_word, add_listen, add_text;
+
+static const char *
+log_level_name(unsigned v)
+{
+	static const char *const names[] = {"error", "warn", "info", "debug"};
+
+	return names[v];
+}
+
+static const char *
+log_format_name(unsigned v)
+{
+	static const char *const names[] = {"kv", "json"};
+
+	return names[v];
+}
+
+static const struct {
+	const char *wants;
+	enum conf_repr repr;
+	set_fn *set;
+	const char *(*word)(unsigned); /* the valid words of an enum, by value */
+	unsigned nwords;
+	bool number;
+} types[CONF_T_N] = {
+	// clang-format off
+	[CONF_T_COUNT] = { "a number", CONF_U32, set_count, .number = true },
+	[CONF_T_FLAGS] = { "a multiple of 64", CONF_U32, set_flags, .number = true },
+	[CONF_T_WORKERS] = { "`auto` or a number", CONF_U32, set_workers },
+	[CONF_T_SIZE] = { "a size such as 64MiB", CONF_U64, set_size },
+	[CONF_T_DURATION] = { "a duration such as 2s", CONF_U64, set_duration },
+	[CONF_T_TEXT] = { "a text", CONF_STR, set_text },
+	[CONF_T_NAME] = { "a name", CONF_STR, set_name },
+	[CONF_T_LABEL] = { "a label", CONF_STR, set_text },
+	[CONF_T_PATH] = { "a path such as /health", CONF_STR, set_path },
+	[CONF_T_NOTICES] = { "an address such as tcp://*:7500", CONF_STR, set_notices },
+	[CONF_T_URL] = { "a URL such as http://10.0.0.1:8100", CONF_STR, set_url },
+	[CONF_T_LOG_LEVEL] = { "a log level", CONF_WORD, set_word, log_level_name, LOG_L_DEBUG + 1 },
+	[CONF_T_LOG_FORMAT] = { "a log format", CONF_WORD, set_word, log_format_name, LOG_F_JSON + 1 },
+	[CONF_T_CONNECTOR] = { "a connector", CONF_WORD, set_word, connector_name, CONNECTOR_N },
+	[CONF_T_POLICY] = { "a policy", CONF_WORD, set_word, policy_name, POLICY_N },
+	[CONF_T_ENGINE] = { "an engine", CONF_WORD, set_word, engine_name, ENGINE_N },
+	[CONF_T_HANDOFF] = { "a handoff", CONF_WORD, set_word, handoff_name, HANDOFF_N },
+	[CONF_T_REMOTE_HOST] = { "keep or prefill_host", CONF_WORD, set_word, remote_host_name, REMOTE_HOST_N },
+	[CONF_T_ROLE] = { "prefill or decode", CONF_WORD, set_word, role_name, ROLE_N },
+	[CONF_T_LISTEN] = { "a list of addresses such as [\"0.0.0.0:8000\"]", CONF_LIST, add_listen },
+	[CONF_T_MODELS] = { "a list of model names", CONF_STRS, add_text },
+	[CONF_T_LABELS] = { "a list of labels", CONF_STRS, add_text },
+	[CONF_T_PREFILL] = { "a list of endpoints such as [{url: \"http://10.0.0.1:8100\"}]", CONF_LIST, NULL },
+	[CONF_T_DECODE] = { "a list of endpoints such as [{url: \"http://10.0.1.1:8200\"}]", CONF_LIST, NULL },
+	[CONF_T_POOLS] = { "a list of pools", CONF_LIST, NULL },
+	// clang-format on
+};
+
+enum conf_repr
+conf_repr(const struct conf_key *k)
+{
+	return types[k->type].repr;
+}
+
+const char *
+conf_wants(const struct conf_key *k)
+{
+	return types[k->type].wants;
+}
+
+bool
+conf_is_number(const struct conf_key *k)
+{
+	return types[k->type].number;
+}
+
+int
+conf_value_set(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	return types[k->type].set(k, base, text, what);
+}
+
+static void *
+member(const struct conf_key *k, void *base)
+{
+	return (char *)base + k->off;
+}
+
+static const void *
+cmember(const struct conf_key *k, const void *base)
+{
+	return (const char *)base + k->off;
+}
+
+static int __attribute__((format(printf, 2, 3))) bad(char what[CONF_WHAT], const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	(void)vsnprintf(what, CONF_WHAT, fmt, ap);
+	va_end(ap);
+	return -1;
+}
+
+/* --- numbers
+ * -------------------------------------------------------------------------------------- */
+
+static const struct unit {
+	const char *name;
+	uint64_t scale;
+} durations[] = {{"ms", 1}, {"s", CONF_SEC}, {"m", 60 * CONF_SEC}, {"h", CONF_HOUR}},
+  sizes[] = {{"B", 1}, {"KiB", CONF_KIB}, {"MiB", CONF_MIB}, {"GiB", CONF_GIB}};
+#define NUNITS 4
+
+/*
+ * The digits at the start of text; what is too large for any bound becomes UINT64_MAX.  Returns
+ * their number, 0 also for a leading zero (YAML 1.1 would read octal).
+ */
+static size_t
+digits(const char *text, uint64_t *ret)
+{
+	uint64_t v = 0;
+	size_t n = 0;
+
+	for (; text[n] >= '0' && text[n] <= '9'; n++)
+		v = v > UINT64_MAX / 100 ? UINT64_MAX : v * 10 + (uint64_t)(text[n] - '0');
+	*ret = v;
+	return n > 1 && text[0] == '0' ? 0 : n;
+}
+
+static int
+parse_count(const struct conf_key *k, const char *text, char what[CONF_WHAT], uint64_t *ret)
+{
+	size_t n = digits(text, ret);
+
+	if (n == 0 || text[n] != '\0')
+		return bad(what, "%.60s is not %s", text, conf_wants(k));
+	if (*ret < k->min || *ret > k->max)
+		return bad(what, "%.60s is out of bounds: %" PRIu64 " to %" PRIu64, text, k->min,
+			k->max);
+	return 0;
+}
+
+static int
+set_count(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	uint64_t v;
+
+	if (parse_count(k, text, what, &v) != 0)
+		return -1;
+	*(uint32_t *)member(k, base) = (uint32_t)v;
+	return 0;
+}
+
+static int
+set_flags(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	uint64_t v;
+
+	if (parse_count(k, text, what, &v) != 0)
+		return -1;
+	if (v % 64 != 0)
+		return bad(what, "%.60s is not a multiple of 64", text);
+	*(uint32_t *)member(k, base) = (uint32_t)v;
+	return 0;
+}
+
+static int
+set_workers(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	struct conf *c = base;
+
+	c->workers_auto = strcmp(text, "auto") == 0; /* resolved by conf_finish() */
+	return c->workers_auto ? 0 : set_count(k, base, text, what);
+}
+
+/* "250ms": the largest unit that divides it. */
+static const char *
+show(uint64_t v, const struct unit u[NUNITS], char buf[32])
+{
+	size_t i = NUNITS - 1;
+
+	while (i > 0 && (v == 0 || v % u[i].scale != 0))
+		i--;
+	(void)snprintf(buf, 32, "%" PRIu64 "%s", v / u[i].scale, v == 0 ? "" : u[i].name);
+	return buf;
+}
+
+static int
+set_units(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT],
+	const struct unit u[NUNITS])
+{
+	char lo[32], hi[32];
+	uint64_t v, scale = 0;
+	size_t n = digits(text, &v);
+
+	for (size_t i = 0; n > 0 && i < NUNITS; i++)
+		if (strcmp(text + n, u[i].name) == 0)
+			scale = u[i].scale;
+	if (n > 0 && text[n] == '\0' && v == 0)
+		scale = 1; /* zero of anything */
+	else if (n > 0 && text[n] == '\0')
+		return bad(what, "%.60s has no unit: write %.40s%s, %.40s%s, %.40s%s or %.40s%s",
+			text, text, u[0].name, text, u[1].name, text, u[2].name, text, u[3].name);
+	if (scale == 0)
+		return bad(what, "%.60s is not %s: a whole number and one of %s, %s, %s, %s", text,
+			conf_wants(k), u[0].name, u[1].name, u[2].name, u[3].name);
+	v = v > UINT64_MAX / scale ? UINT64_MAX : v * scale;
+	if (v < k->min || v > k->max)
+		return bad(what, "%.60s is out of bounds: %s to %s", text, show(k->min, u, lo),
+			show(k->max, u, hi));
+	*(uint64_t *)member(k, base) = v;
+	return 0;
+}
+
+static int
+set_size(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	return set_units(k, base, text, what, sizes);
+}
+
+static int
+set_duration(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	return set_units(k, base, text, what, durations);
+}
+
+/* --- words and texts
+ * ------------------------------------------------------------------------------ */
+
+static int
+set_word(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	size_t at;
+
+	for (unsigned v = 0; v < types[k->type].nwords; v++)
+		if (strcmp(text, types[k->type].word(v)) == 0) {
+			*(unsigned *)member(k, base) = v;
+			return 0;
+		}
+	(void)bad(what, "%.60s is not %s:", text, conf_wants(k));
+	for (unsigned v = 0; v < types[k->type].nwords; v++) {
+		at = strlen(what);
+		(void)snprintf(what + at, CONF_WHAT - at, "%s %s", v > 0 ? "," : "",
+			types[k->type].word(v));
+	}
+	return -1;
+}
+
+static int
+check_length(const struct conf_key *k, const char *text, char what[CONF_WHAT])
+{
+	size_t n = strlen(text);
+
+	if (n == 0 && k->min > 0)
+		return bad(what, "is empty: %s is needed", conf_wants(k));
+	if (n > k->max)
+		return bad(what, "is %zu bytes long, at most %d are allowed", n, (int)k->max);
+	return 0;
+}
+
+/* An empty text, where one is allowed, means "none": NULL. */
+static int
+set_text(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	if (check_length(k, text, what) != 0)
+		return -1;
+	*(char **)member(k, base) = text[0] == '\0' ? NULL : mem_strdup(text);
+	return 0;
+}
+
+#define ALNUM "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+
+static int
+set_name(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	if (strlen(text) > k->max || text[strspn(text, ALNUM "._:/-")] != '\0')
+		return bad(what, "%.80s cannot be a name: 1 to %d of letters, digits and ._:/-",
+			text, (int)k->max);
+	return set_text(k, base, text, what);
+}
+
+static int
+set_path(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	if (text[0] != '/')
+		return bad(what, "%.60s does not start with /", text);
+	for (const char *p = text; *p != '\0'; p++)
+		if (*p <= ' ' || *p >= 0x7f || *p == '#')
+			return bad(what,
+				"%.60s holds a blank, a # or a byte that must be percent-encoded",
+				text);
+	return set_text(k, base, text, what);
+}
+
+static int
+set_url(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	struct http_url url;
+	const char *why;
+
+	if (strncasecmp(text, "https://", 8) == 0)
+		return bad(what, "%.80s: TLS to engines is not supported yet, use http://", text);
+	if (check_length(k, text, what) != 0)
+		return -1;
+	if (http_url_parse(text, &url, &why) != 0)
+		return bad(what, "%.80s: %s", text, why);
+	return set_text(k, base, text, what);
+}
+
+bool
+conf_strs_has(char *const *v, size_t n, const char *s)
+{
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(v[i], s) == 0)
+			return true;
+	return false;
+}
+
+static int
+add_text(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	char ***v = member(k, base);
+	size_t *n = (size_t *)((char *)base + k->noff), len = strlen(text);
+
+	if (len == 0 || len > 255)
+		return bad(what, "is %zu bytes long: 1 to 255 are needed", len);
+	if (conf_strs_has(*v, *n, text))
+		return bad(what, "%.80s is in the list twice", text);
+	*v = mem_resize(*v, *n + 1, sizeof(**v));
+	(*v)[(*n)++] = mem_strdup(text);
+	return 0;
+}
+
+/* --- addresses
+ * ------------------------------------------------------------------------------------ */
+
+/* A decimal port at the end of an address; 0 if it is none. */
+static uint16_t
+port_of(const char *s)
+{
+	uint64_t v;
+	size_t n = digits(s, &v);
+
+	return n > 0 && s[n] == '\0' && v <= 65535 ? (uint16_t)v : 0;
+}
+
+/* ZMQ's own words for a place to bind (zmq_tcp(7), zmq_ipc(7)); the rest is zmq_bind()'s to say. */
+static int
+set_notices(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	const char *colon = strrchr(text, ':');
+
+	if (text[0] != '\0' && (strncmp(text, "ipc://", 6) != 0 || text[6] == '\0') &&
+		(strncmp(text, "tcp://", 6) != 0 || colon < text + 7 || port_of(colon + 1) == 0))
+		return bad(what,
+			"%.80s is not an address such as tcp://*:7500 or ipc:///run/kv.sock", text);
+	return set_text(k, base, text, what);
+}
+
+/* NULL, or what is wrong with a host that stood without brackets. */
+static const char *
+check_host(const char *host)
+{
+	const char *last = strrchr(host, '.');
+	struct in_addr a;
+
+	if (strchr(host, ':') != NULL)
+		return "an IPv6 address needs brackets: [::]:8000";
+	if (host[strspn(host, ALNUM ".-_")] != '\0')
+		return "not a host name (for all addresses write \":8000\")";
+	last = last != NULL ? last + 1 : host;
+	if (last[0] != '\0' && last[strspn(last, "0123456789")] == '\0' &&
+		inet_pton(AF_INET, host, &a) != 1)
+		return "not an IPv4 address";
+	return NULL;
+}
+
+/* [literal] or [literal%zone], rewritten in its shortest form so that equal ones compare equal. */
+static const char *
+take_ipv6(struct conf_listen *l, const char *text, const char *close)
+{
+	char *zone;
+	struct in6_addr a;
+
+	(void)snprintf(l->host, sizeof(l->host), "%.*s", (int)(close - text - 1), text + 1);
+	zone = strchr(l->host, '%');
+	if (zone != NULL)
+		*zone = '\0';
+	if (inet_pton(AF_INET6, l->host, &a) != 1)
+		return "not an IPv6 address";
+	if (zone == NULL)
+		(void)inet_ntop(AF_INET6, &a, l->host, sizeof(l->host));
+	else if (zone[1] == '\0')
+		return "an empty zone after %";
+	else
+		*zone = '%';
+	return NULL;
+}
+
+static const char *
+parse_listen(const char *text, struct conf_listen *l)
+{
+	const char *colon = strrchr(text, ':'), *close = strchr(text, ']'), *why;
+
+	if (colon == NULL || (close != NULL && colon < close))
+		return "no port: write host:port";
+	if ((size_t)(colon - text) >= sizeof(l->host))
+		return "the host is too long";
+	if (text[0] == '[') {
+		if (close == NULL || close + 1 != colon)
+			return "write [IPv6]:port";
+		why = take_ipv6(l, text, close);
+	} else {
+		(void)snprintf(l->host, sizeof(l->host), "%.*s", (int)(colon - text), text);
+		why = check_host(l->host);
+	}
+	if (why != NULL)
+		return why;
+	l->port = port_of(colon + 1);
+	return l->port == 0 ? "the port is not a number from 1 to 65535" : NULL;
+}
+
+static int
+add_listen(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	struct conf *c = base;
+	struct conf_listen l = {.text = NULL};
+	const char *why = parse_listen(text, &l);
+
+	(void)k;
+	if (why != NULL)
+		return bad(what, "%.80s: %s", text, why);
+	for (size_t i = 0; i < c->nlisten; i++)
+		if (strcasecmp(l.host, c->listen[i].host) == 0 && l.port == c->listen[i].port)
+			return bad(what, "%.80s is in the list twice", text);
+	c->listen = mem_resize(c->listen, c->nlisten + 1, sizeof(*c->listen));
+	l.text = mem_strdup(text);
+	c->listen[c->nlisten++] = l;
+	return 0;
+}
+
+/* --- comparing, copying, freeing
+ * ------------------------------------------------------------------ */
+
+static bool
+same_text(const char *a, const char *b)
+{
+	return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
+
+static bool
+listen_equal(const struct conf *a, const struct conf *b)
+{
+	if (a->nlisten != b->nlisten)
+		return false;
+	for (size_t i = 0; i < a->nlisten; i++)
+		if (strcasecmp(a->listen[i].host, b->listen[i].host) != 0 ||
+			a->listen[i].port != b->listen[i].port)
+			return false;
+	return true;
+}
+
+static bool
+strs_equal(const struct conf_key *k, const void *a, const void *b)
+{
+	char *const *va = *(char **const *)cmember(k, a), *const *vb =
+								  *(char **const *)cmember(k, b);
+	size_t n = *(const size_t *)((const char *)a + k->noff);
+
+	if (n != *(const size_t *)((const char *)b + k->noff))
+		return false;
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(va[i], vb[i]) != 0)
+			return false;
+	return true;
+}
+
+bool
+conf_value_equal(const struct conf_key *k, const void *a, const void *b)
+{
+	switch (types[k->type].repr) {
+	case CONF_U32:
+	case CONF_WORD:
+		return *(const uint32_t *)cmember(k, a) == *(const uint32_t *)cmember(k, b);
+	case CONF_U64:
+		return *(const uint64_t *)cmember(k, a) == *(const uint64_t *)cmember(k, b);
+	case CONF_STR:
+		return same_text(*(char *const *)cmember(k, a), *(char *const *)cmember(k, b));
+	case CONF_STRS:
+		return strs_equal(k, a, b);
+	case CONF_LIST:
+		break;
+	}
+	if (k->type == CONF_T_LISTEN)
+		return listen_equal(a, b);
+	if (k->type == CONF_T_POOLS)
+		return conf_pools_equal(a, b);
+	return true; /* endpoints: compared once per pool, by conf_pools_equal() */
+}
+
+void
+conf_value_copy(const struct conf_key *k, const void *from, void *to)
+{
+	switch (types[k->type].repr) {
+	case CONF_U32:
+	case CONF_WORD:
+		*(uint32_t *)member(k, to) = *(const uint32_t *)cmember(k, from);
+		return;
+	case CONF_U64:
+		*(uint64_t *)member(k, to) = *(const uint64_t *)cmember(k, from);
+		return;
+	case CONF_STR:
+		free(*(char **)member(k, to));
+		*(char **)member(k, to) = mem_strdup(*(char *const *)cmember(k, from));
+		return;
+	case CONF_STRS:
+	case CONF_LIST:
+		assert(!"no list is of class restart");
+	}
+}
+
+void
+conf_values_free(const struct conf_keys *keys, void *base)
+{
+	for (size_t i = 0; i < keys->n; i++) {
+		const struct conf_key *k = &keys->key[i];
+		char ***v = member(k, base);
+
+		if (conf_repr(k) == CONF_STR)
+			free(*(char **)member(k, base));
+		if (conf_repr(k) != CONF_STRS)
+			continue;
+		for (size_t n = *(size_t *)((char *)base + k->noff); n > 0; n--)
+			free((*v)[n - 1]);
+		free(*v);
+	}
+}

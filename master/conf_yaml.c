@@ -1,0 +1,199 @@
+/*
+ * Bytes to libyaml's document tree, within bounds.
+ *
+ * The document API forgets anchors, tags and that a second document follows, and its cost on
+ * hostile input is not bounded (each anchor is compared with all earlier ones).  So the events of
+ * the file are looked at once before the tree is built: what they pass is small, flat and plain.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "master/conf_read.h"
+#include "proto/utf8.h"
+#include "shm/base/mem.h"
+
+#define DEPTH_MAX 16       /* pools > entry > prefill > entry > key is 7 */
+#define NODES_MAX 1000000u /* 65536 endpoints of an endpoints_file have 7 nodes each */
+
+/* Reads to the end or to one byte more than is allowed: the size in st may be out of date. */
+static ssize_t
+read_all(int fd, char *buf, size_t size)
+{
+	size_t n = 0;
+	ssize_t k;
+
+	while (n < size && (k = read(fd, buf + n, size - n)) != 0) {
+		if (k > 0)
+			n += (size_t)k;
+		else if (errno != EINTR)
+			return -1;
+	}
+	return (ssize_t)n;
+}
+
+int
+conf_yaml_read(struct conf_read *r, const char *path, int line, char **ret, size_t *ret_n)
+{
+	/* not blocking: a fifo must not hang a reload */
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = 0;
+	struct stat st;
+	ssize_t n;
+
+	if (fd == -1 || fstat(fd, &st) == -1)
+		rc = conf_fail(r, line, "cannot open %.150s: %s", path, strerror(errno));
+	else if (!S_ISREG(st.st_mode))
+		rc = conf_fail(r, line, "%.180s is not a regular file", path);
+	if (rc == 0) {
+		*ret = mem_array(CONF_FILE_MAX + 1, 1);
+		n = read_all(fd, *ret, CONF_FILE_MAX + 1);
+		if (n < 0)
+			rc = conf_fail(r, line, "cannot read %.150s: %s", path, strerror(errno));
+		else if ((size_t)n > CONF_FILE_MAX)
+			rc = conf_fail(r, line, "%.150s is larger than 8 MiB", path);
+		*ret_n = (size_t)n;
+		if (rc != 0)
+			free(*ret);
+	}
+	if (fd != -1)
+		(void)close(fd);
+	return rc;
+}
+
+/* libyaml checks this too, but then it knows no line. */
+static int
+check_bytes(struct conf_read *r, const unsigned char *p, size_t n)
+{
+	int line = 1;
+
+	for (size_t i = 0, k; i < n; i += k) {
+		k = utf8_seq(p + i, n - i);
+		if (k == 0)
+			return conf_fail(r, line, "byte 0x%02x is not UTF-8", p[i]);
+		if (p[i] == '\n')
+			line++;
+		else if (p[i] < 0x20 ? p[i] != '\t' && p[i] != '\r' : p[i] == 0x7f)
+			return conf_fail(r, line, "control byte 0x%02x", p[i]);
+	}
+	return 0;
+}
+
+static int
+fail_parse(struct conf_read *r, const yaml_parser_t *p, const char *text)
+{
+	int line = (int)p->problem_mark.line + 1;
+
+	if (p->error == YAML_READER_ERROR) { /* the one kind with an offset and no mark */
+		line = 1;
+		for (size_t i = 0; i < p->problem_offset && text[i] != '\0'; i++)
+			line += text[i] == '\n';
+	}
+	if (p->context != NULL && p->context_mark.line != p->problem_mark.line)
+		return conf_fail(r, line, "not YAML: %.80s %.80s (line %zu)", p->problem,
+			p->context, p->context_mark.line + 1);
+	return conf_fail(
+		r, line, "not YAML: %.100s", p->problem != NULL ? p->problem : "out of memory");
+}
+
+static void
+parser_start(yaml_parser_t *p, const char *text, size_t n)
+{
+	if (!yaml_parser_initialize(p))
+		abort(); /* out of memory, as in mem.h */
+	yaml_parser_set_encoding(p, YAML_UTF8_ENCODING);
+	yaml_parser_set_input_string(p, (const unsigned char *)text, n);
+}
+
+/* The anchor and the tag of a node's event; NULL where it has none. */
+static void
+decorations(const yaml_event_t *e, const yaml_char_t **ret_anchor, const yaml_char_t **ret_tag)
+{
+	*ret_anchor = *ret_tag = NULL;
+	if (e->type == YAML_SCALAR_EVENT) {
+		*ret_anchor = e->data.scalar.anchor;
+		*ret_tag = e->data.scalar.tag;
+	} else if (e->type == YAML_SEQUENCE_START_EVENT) {
+		*ret_anchor = e->data.sequence_start.anchor;
+		*ret_tag = e->data.sequence_start.tag;
+	} else if (e->type == YAML_MAPPING_START_EVENT) {
+		*ret_anchor = e->data.mapping_start.anchor;
+		*ret_tag = e->data.mapping_start.tag;
+	}
+}
+
+struct tally {
+	unsigned documents, nodes, depth;
+};
+
+static int
+check_event(struct conf_read *r, const yaml_event_t *e, struct tally *t)
+{
+	int line = (int)e->start_mark.line + 1;
+	const yaml_char_t *anchor, *tag;
+
+	t->nodes += e->type == YAML_SCALAR_EVENT || e->type == YAML_MAPPING_START_EVENT ||
+		    e->type == YAML_SEQUENCE_START_EVENT;
+	t->depth += e->type == YAML_MAPPING_START_EVENT || e->type == YAML_SEQUENCE_START_EVENT;
+	t->depth -= e->type == YAML_MAPPING_END_EVENT || e->type == YAML_SEQUENCE_END_EVENT;
+	t->documents += e->type == YAML_DOCUMENT_START_EVENT;
+	decorations(e, &anchor, &tag);
+	if (t->documents > 1)
+		return conf_fail(r, line, "a second document; one file is one document");
+	if (e->type == YAML_ALIAS_EVENT)
+		return conf_fail(r, line, "the alias *%.60s; aliases are not supported",
+			(const char *)e->data.alias.anchor);
+	if (anchor != NULL)
+		return conf_fail(r, line, "the anchor &%.60s; anchors are not supported",
+			(const char *)anchor);
+	if (tag != NULL)
+		return conf_fail(
+			r, line, "the tag %.60s; tags are not supported", (const char *)tag);
+	if (t->depth > DEPTH_MAX)
+		return conf_fail(
+			r, line, "lists and mappings are nested more than %d deep", DEPTH_MAX);
+	if (t->nodes > NODES_MAX)
+		return conf_fail(r, line, "more than %u values", NODES_MAX);
+	return 0;
+}
+
+static int
+check_events(struct conf_read *r, const char *text, size_t n)
+{
+	struct tally t = {0, 0, 0};
+	yaml_parser_t p;
+	yaml_event_t e;
+	bool end = false;
+	int rc = 0;
+
+	parser_start(&p, text, n);
+	while (rc == 0 && !end) {
+		if (!yaml_parser_parse(&p, &e)) {
+			rc = fail_parse(r, &p, text);
+			break;
+		}
+		end = e.type == YAML_STREAM_END_EVENT;
+		rc = check_event(r, &e, &t);
+		yaml_event_delete(&e);
+	}
+	yaml_parser_delete(&p);
+	return rc;
+}
+
+int
+conf_yaml_load(struct conf_read *r, const char *text, size_t n)
+{
+	yaml_parser_t p;
+	int rc;
+
+	if (n > CONF_FILE_MAX)
+		return conf_fail(r, 0, "larger than 8 MiB");
+	if (check_bytes(r, (const unsigned char *)text, n) != 0 || check_events(r, text, n) != 0)
+		return -1;
+	parser_start(&p, text, n);
+	rc = yaml_parser_load(&p, &r->doc) ? 0 : fail_parse(r, &p, text);
+	yaml_parser_delete(&p);
+	return rc;
+}

@@ -1,0 +1,76 @@
+/*
+ * The table of configuration keys as text, for tests/lint/conf_doc.py.
+ *   conf_dump keys        a line per key: table, path, default, class, doc, separated by tabs
+ *   conf_dump check FILE  reads it; prints the error and exits 1 if it is wrong
+ *   conf_dump same A B    reads both; exits 1 and names what a reload would see if they differ
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "master/conf_keys.h"
+
+static const char *
+class_name(enum conf_class c)
+{
+	return c == CONF_LIVE ? "live" : c == CONF_GENERATION ? "generation" : "restart";
+}
+
+static void
+print_keys(const char *table, const struct conf_keys *keys)
+{
+	for (size_t i = 0; i < keys->n; i++)
+		(void)printf("%s\t%s\t%s\t%s\t%s\n", table, keys->key[i].path,
+			keys->key[i].def != NULL ? keys->key[i].def : "(required)",
+			class_name(keys->key[i].class), keys->key[i].doc);
+}
+
+static struct conf *
+load(const char *path)
+{
+	struct conf_error err;
+	struct conf *c = NULL;
+	char text[1024];
+
+	if (conf_load(path, &c, &err) != 0)
+		(void)fprintf(stderr, "%s\n", conf_error_text(&err, text, sizeof(text)));
+	return c;
+}
+
+static int
+same(const char *a, const char *b)
+{
+	struct conf *ca = load(a), *cb = load(b);
+	struct conf_error err;
+	int rc = ca == NULL || cb == NULL ? -1 : conf_diff(ca, cb, NULL, NULL, &err);
+
+	conf_free(&ca);
+	conf_free(&cb);
+	if (rc != 0)
+		(void)fprintf(stderr, "classes changed: %d\n", rc);
+	return rc != 0;
+}
+
+int
+main(int argc, char **argv)
+{
+	struct conf *c;
+	int bad;
+
+	if (argc == 2 && strcmp(argv[1], "keys") == 0) {
+		print_keys("root", &conf_root_keys);
+		print_keys("pool", &conf_pool_keys);
+		print_keys("endpoint", &conf_endpoint_keys);
+		print_keys("endpoints_file", &conf_file_keys);
+		return 0;
+	}
+	if (argc == 3 && strcmp(argv[1], "check") == 0) {
+		c = load(argv[2]);
+		bad = c == NULL;
+		conf_free(&c);
+		return bad;
+	}
+	if (argc == 4 && strcmp(argv[1], "same") == 0)
+		return same(argv[2], argv[3]);
+	(void)fprintf(stderr, "usage: conf_dump keys | check FILE | same A B\n");
+	return 2;
+}
