@@ -1,0 +1,539 @@
+/* Probes, learned models and scrapes against engines that run in the same loop: each answers what its
+ * script says, or does what engines do when they are ill. */
+#include "tests/unit/master_fleet.h"
+
+#include <arpa/inet.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/listener.h>
+#include <stdio.h>
+#include <sys/socket.h>
+
+#include "master/health.h"
+#include "shm/base/clock.h"
+#include "shm/metrics.h"
+
+#define OK "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK"
+#define ILL "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
+#define ABSENT "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+#define SILENT "(accepts, reads and says nothing)"
+#define RESET "(resets the connection)"
+#define CLOSES "(closes without a byte)"
+#define ENDLESS "HTTP/1.1 200 OK\r\n\r\n(and on and on)"
+#define PAGE                                                                                            \
+	"HTTP/1.1 200 OK\r\nContent-Length: 106\r\n\r\n"                                                \
+	"vllm:num_requests_running{e=\"0\"} 3.0\nvllm:num_requests_waiting{e=\"0\"} 2.0\n"              \
+	"vllm:kv_cache_usage_perc 0.5000\n"
+#define MODELS(list) "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{\"data\":[" list "]}"
+
+struct fake {
+	struct evconnlistener *listener;
+	char url[96];
+	unsigned port;
+	const char *health, *metrics, *models;
+	unsigned nhealth, nmetrics, nmodels, conns;
+	bool closes_after; /* each answer, without having said so */
+};
+
+static struct fake fakes[4];
+static size_t nfakes;
+static struct bufferevent *open_conns[2048]; /* by descriptor */
+
+static void
+hang_up(struct bufferevent *bev)
+{
+	open_conns[bufferevent_getfd(bev)] = NULL;
+	bufferevent_free(bev);
+}
+
+static void
+on_gone(struct bufferevent *bev, short what, void *arg)
+{
+	(void)what;
+	(void)arg;
+	hang_up(bev);
+}
+
+static void
+on_written(struct bufferevent *bev, void *arg)
+{
+	static char junk[64 << 10];
+
+	(void)arg;
+	memset(junk, 'x', sizeof(junk));
+	bufferevent_write(bev, junk, sizeof(junk));
+}
+
+static void
+on_flushed(struct bufferevent *bev, void *arg)
+{
+	(void)arg;
+	hang_up(bev);
+}
+
+static void
+behave(struct fake *f, struct bufferevent *bev, const char *script)
+{
+	struct linger now = { .l_onoff = 1, .l_linger = 0 };
+	bool close = strstr(script, "Connection: close") != NULL || f->closes_after;
+
+	if (strcmp(script, SILENT) == 0)
+		return;
+	if (strcmp(script, RESET) == 0)
+		(void)setsockopt(bufferevent_getfd(bev), SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+	if (strcmp(script, RESET) == 0 || strcmp(script, CLOSES) == 0) {
+		hang_up(bev);
+		return;
+	}
+	bufferevent_write(bev, script, strlen(script));
+	if (strcmp(script, ENDLESS) == 0)
+		bufferevent_setcb(bev, NULL, on_written, on_gone, f);
+	else if (close)
+		bufferevent_setcb(bev, NULL, on_flushed, on_gone, f);
+}
+
+static void
+on_request(struct bufferevent *bev, void *arg)
+{
+	struct fake *f = arg;
+	struct evbuffer *in = bufferevent_get_input(bev);
+	char line[256] = "";
+
+	if (evbuffer_search(in, "\r\n\r\n", 4, NULL).pos == -1)
+		return;
+	(void)evbuffer_copyout(in, line, sizeof(line) - 1);
+	(void)evbuffer_drain(in, evbuffer_get_length(in));
+	if (strncmp(line, "GET /metrics HTTP/1.1\r\n", 23) == 0)
+		f->nmetrics++, behave(f, bev, f->metrics);
+	else if (strncmp(line, "GET /v1/models HTTP/1.1\r\n", 25) == 0)
+		f->nmodels++, behave(f, bev, f->models);
+	else if (strncmp(line, "GET /health HTTP/1.1\r\n", 22) == 0)
+		f->nhealth++, behave(f, bev, f->health);
+	else
+		cr_assert_fail("asked for %s", line);
+}
+
+static void
+on_connection(struct evconnlistener *l, evutil_socket_t fd, struct sockaddr *sa, int len, void *arg)
+{
+	struct bufferevent *bev = bufferevent_socket_new(base, fd, BEV_OPT_CLOSE_ON_FREE);
+
+	(void)l;
+	(void)sa;
+	(void)len;
+	cr_assert_lt(fd, 2048);
+	open_conns[fd] = bev;
+	((struct fake *)arg)->conns++;
+	bufferevent_setcb(bev, on_request, NULL, on_gone, arg);
+	bufferevent_enable(bev, EV_READ | EV_WRITE);
+}
+
+static struct fake *
+fake_new(const char *host)
+{
+	struct fake *f = &fakes[nfakes++];
+	struct sockaddr_in sin = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t len = sizeof(sin);
+
+	*f = (struct fake){ .health = OK, .metrics = PAGE, .models = MODELS("{\"id\":\"m\"}") };
+	f->listener = evconnlistener_new_bind(base, on_connection, f, LEV_OPT_CLOSE_ON_FREE, -1,
+		(struct sockaddr *)&sin, sizeof(sin));
+	cr_assert_not_null(f->listener);
+	cr_assert_eq(getsockname(evconnlistener_get_fd(f->listener), (struct sockaddr *)&sin, &len), 0);
+	f->port = ntohs(sin.sin_port);
+	(void)snprintf(f->url, sizeof(f->url), "http://%s:%u", host, f->port);
+	return f;
+}
+
+static void
+setup(void)
+{
+	fleet_setup(512, 2);
+}
+
+static void
+teardown(void)
+{
+	for (size_t i = 0; i < nfakes; i++)
+		if (fakes[i].listener != NULL)
+			evconnlistener_free(fakes[i].listener);
+	for (size_t i = 0; i < 2048; i++)
+		if (open_conns[i] != NULL)
+			hang_up(open_conns[i]);
+	fleet_teardown();
+}
+
+TestSuite(health, .init = setup, .fini = teardown, .timeout = 60);
+
+static void
+tick(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	(void)arg;
+}
+
+static bool
+wait_for(bool (*is)(void *), void *arg, uint64_t ms)
+{
+	struct timeval tv = { .tv_usec = 5000 };
+	struct event *ticker = event_new(base, -1, EV_PERSIST, tick, NULL);
+	uint64_t end = clock_ms() + ms;
+
+	event_add(ticker, &tv);
+	while (!is(arg) && clock_ms() < end)
+		event_base_loop(base, EVLOOP_ONCE);
+	event_free(ticker);
+	return is(arg);
+}
+
+static bool
+never(void *arg)
+{
+	(void)arg;
+	return false;
+}
+
+static void
+run_for(uint64_t ms)
+{
+	(void)wait_for(never, NULL, ms);
+}
+
+static enum ep_state
+state_of(const struct fake *f)
+{
+	return ep_state_get(seg, endpoint_of(f->url)->slot);
+}
+
+static bool
+is_up(void *f)
+{
+	return state_of(f) == EP_UP;
+}
+
+static bool
+is_down(void *f)
+{
+	return state_of(f) == EP_DOWN;
+}
+
+static bool
+is_scraped(void *f)
+{
+	return ep_scrape_get(seg, endpoint_of(((struct fake *)f)->url)->slot).at_ms != 0;
+}
+
+/* One pool; model NULL: learned. */
+static struct conf *
+apply_fakes(const char *model)
+{
+	struct conf *c = conf_make();
+	struct conf_pool *p = conf_pool(c, "main", model);
+
+	for (size_t i = 0; i < nfakes; i++)
+		conf_endpoint(p, ROLE_DECODE, fakes[i].url);
+	apply(c);
+	return c;
+}
+
+Test(health, up_at_the_first_answer_down_after_fall_up_after_rise)
+{
+	struct fake *f = fake_new("127.0.0.1");
+
+	apply_fakes("m");
+	cr_assert(wait_for(is_up, f, 5000));
+	cr_assert_eq(f->nhealth, 1);
+	cr_assert_eq(f->nmodels, 0, "configured models are not asked for");
+	f->health = ILL;
+	cr_assert(wait_for(is_down, f, 5000));
+	cr_assert_eq(f->nhealth, 4);
+	cr_assert_eq(metric_sum(seg, M_PROBES_FAILED), 3);
+	cr_assert_str_eq(health_reason(endpoint_of(f->url)), "GET /health: status 503");
+	f->health = OK;
+	cr_assert(wait_for(is_up, f, 5000));
+	cr_assert_eq(f->nhealth, 6);
+	cr_assert_eq(metric_sum(seg, M_PROBES_OK), 3);
+	cr_assert_eq(table_now()->version, 1, "states are words, not publications");
+}
+
+Test(health, ill_engines_go_down_and_hold_up_nobody)
+{
+	static const struct {
+		const char *does, *reason;
+	} ill[] = {
+		{ SILENT, "GET /health: no answer in time" },
+		{ RESET, "GET /health: Connection reset by peer" },
+		{ CLOSES, "GET /health: closed without an answer" },
+		{ ENDLESS, "GET /health: answer too large" },
+		{ "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx", "GET /health: answer not complete in time" },
+		{ "HTTP/1.1 200 OK\r\nContent-Length: 9\r\nConnection: close\r\n\r\nx",
+			"GET /health: answer broke off" },
+	};
+	struct fake *f = fake_new("127.0.0.1"), *well = fake_new("127.0.0.1");
+
+	apply_fakes("m");
+	for (size_t i = 0; i < sizeof(ill) / sizeof(*ill); i++) {
+		f->health = OK;
+		cr_assert(wait_for(is_up, f, 5000), "%s", ill[i].does);
+		f->health = ill[i].does;
+		unsigned asked = well->nhealth;
+		cr_assert(wait_for(is_down, f, 5000), "%s", ill[i].does);
+		cr_assert_str_eq(health_reason(endpoint_of(f->url)), ill[i].reason);
+		cr_assert_gt(well->nhealth, asked);
+		cr_assert_eq(state_of(well), EP_UP);
+	}
+}
+
+Test(health, garbage_is_refused)
+{
+	static const char *const garbage[] = { "SSH-2.0-x\r\n\r\n", "HTTP/1.1 200 OK\n\n", "\r\n\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n" };
+	struct fake *f = fake_new("127.0.0.1");
+
+	apply_fakes("m");
+	for (size_t i = 0; i < sizeof(garbage) / sizeof(*garbage); i++) {
+		f->health = OK;
+		cr_assert(wait_for(is_up, f, 5000), "%zu", i);
+		f->health = garbage[i];
+		cr_assert(wait_for(is_down, f, 5000), "%zu", i);
+	}
+}
+
+Test(health, a_head_without_end_is_bounded)
+{
+	struct fake *f = fake_new("127.0.0.1");
+	char *head = malloc(40 << 10);
+	size_t at = (size_t)sprintf(head, "HTTP/1.1 200 OK\r\n");
+
+	while (at < (38 << 10))
+		at += (size_t)sprintf(head + at, "X-Filler: 0123456789012345678901234567890123456789\r\n");
+	apply_fakes("m");
+	cr_assert(wait_for(is_up, f, 5000));
+	f->health = head;
+	cr_assert(wait_for(is_down, f, 5000));
+	cr_assert_str_eq(health_reason(endpoint_of(f->url)), "GET /health: too many header fields");
+	free(head);
+}
+
+Test(health, all_legal_framings_are_understood)
+{
+	static const char *const legal[] = {
+		"HTTP/1.1 204 No Content\r\n\r\n",
+		"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+		"HTTP/1.0 200 OK\r\nConnection: close\r\n\r\nuntil it closes",
+	};
+	struct fake *f = fake_new("127.0.0.1");
+
+	apply_fakes("m");
+	for (size_t i = 0; i < sizeof(legal) / sizeof(*legal); i++) {
+		f->health = legal[i];
+		cr_assert(wait_for(is_up, f, 5000), "%s", legal[i]);
+		f->health = ILL;
+		cr_assert(wait_for(is_down, f, 5000));
+	}
+}
+
+Test(health, nobody_listens)
+{
+	struct fake *f = fake_new("127.0.0.1");
+
+	evconnlistener_free(f->listener);
+	f->listener = NULL;
+	apply_fakes("m");
+	run_for(600);
+	cr_assert_eq(state_of(f), EP_STARTING, "it may still come up: then one answer is enough");
+	cr_assert_str_eq(health_reason(endpoint_of(f->url)), "GET /health: Connection refused");
+	cr_assert_geq(metric_sum(seg, M_PROBES_FAILED), 3);
+}
+
+Test(health, a_name_is_resolved_and_the_address_that_answers_is_published)
+{
+	struct fake *f = fake_new("localhost"); /* ::1 may come first and refuses */
+
+	apply_fakes("m");
+	cr_assert_eq(row_of(f->url)->addr.family, 0);
+	cr_assert(wait_for(is_up, f, 5000), "%s", health_reason(endpoint_of(f->url)));
+	cr_assert_eq(row_of(f->url)->addr.family, AF_INET);
+	cr_assert_eq(row_of(f->url)->addr.port, f->port);
+	cr_assert_eq(row_of(f->url)->addr.ip[0], 127);
+}
+
+Test(health, a_name_that_cannot_be)
+{
+	struct fake *f = fake_new("127.0.0.1");
+
+	(void)snprintf(f->url, sizeof(f->url), "http://%064d.x", 0); /* a label has at most 63 bytes */
+	apply_fakes("m");
+	run_for(300);
+	cr_assert_eq(state_of(f), EP_STARTING);
+	cr_assert(strncmp(health_reason(endpoint_of(f->url)), "cannot resolve 00000", 20) == 0, "%s",
+		health_reason(endpoint_of(f->url)));
+}
+
+Test(health, models_are_learned_before_it_is_up)
+{
+	struct fake *f = fake_new("127.0.0.1");
+
+	f->models = SILENT;
+	apply_fakes(NULL);
+	run_for(300);
+	cr_assert_eq(state_of(f), EP_STARTING);
+	f->models = "HTTP/1.1 401 Unauthorized\r\nConnection: close\r\n\r\n";
+	run_for(3500); /* the silent one's timeout */
+	cr_assert_eq(state_of(f), EP_STARTING);
+	cr_assert_str_eq(health_reason(endpoint_of(f->url)), "GET /v1/models: status 401");
+	f->models = MODELS("{\"id\":\"b\"},{\"id\":\"a\"},{\"id\":\"b\"},{\"id\":\"evil\\nname\"},{\"id\":\"\"}");
+	cr_assert(wait_for(is_up, f, 5000));
+	cr_assert_eq(table_now()->pools[0].nmodels, 2);
+	cr_assert_str_eq(table_now()->pools[0].models[0], "a");
+	cr_assert_eq(row_of(f->url)->nmodels, 2);
+	f->health = ILL;
+	cr_assert(wait_for(is_down, f, 5000));
+	cr_assert_eq(table_now()->pools[0].nmodels, 2, "unavailable, not unknown");
+	f->health = OK;
+	f->models = MODELS("{\"id\":\"c\"}"); /* came back with another model */
+	cr_assert(wait_for(is_up, f, 5000));
+	cr_assert_eq(table_now()->pools[0].nmodels, 1);
+	cr_assert_str_eq(table_now()->pools[0].models[0], "c");
+}
+
+Test(health, load_is_scraped_on_one_connection)
+{
+	struct fake *f = fake_new("127.0.0.1");
+	struct ep_scrape s;
+
+	apply_fakes("m");
+	uint32_t slot = row_of(f->url)->slot;
+
+	cr_assert(load_reserve(seg, 0, slot, 0));
+	load_sent(seg, 0, slot, 1);
+	cr_assert(wait_for(is_scraped, f, 5000));
+	s = ep_scrape_get(seg, slot);
+	cr_assert_eq(s.running, 3);
+	cr_assert_eq(s.waiting, 2);
+	cr_assert_eq(s.kv_usage_ppm, 500000);
+	cr_assert_eq(load_score(seg, slot, clock_ms(), 1000), 1 + 4, "its own one is among the engine's five");
+	run_for(500);
+	cr_assert_gt(f->nmetrics, 5);
+	cr_assert_eq(f->conns, f->nhealth + 1);
+	f->closes_after = true; /* stale kept connections are replaced unseen */
+	run_for(500);
+	cr_assert_eq(metric_sum(seg, M_SCRAPES_FAILED), 0);
+	cr_assert_eq(state_of(f), EP_UP);
+	load_sent(seg, 0, slot, -1);
+	load_release(seg, 0, slot);
+}
+
+Test(health, failed_scrapes_do_not_touch_health)
+{
+	static const char *const bad[] = { RESET, CLOSES, ILL, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc",
+		ENDLESS };
+	struct fake *f = fake_new("127.0.0.1");
+
+	f->metrics = RESET;
+	apply_fakes("m");
+	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+		uint64_t failed = metric_sum(seg, M_SCRAPES_FAILED);
+
+		f->metrics = bad[i];
+		for (uint64_t end = clock_ms() + 5000; metric_sum(seg, M_SCRAPES_FAILED) < failed + 2;) {
+			run_for(10);
+			cr_assert_lt(clock_ms(), end, "%s", bad[i]);
+		}
+		cr_assert_eq(state_of(f), EP_UP);
+	}
+	cr_assert_eq(metric_sum(seg, M_PROBES_FAILED), 0);
+	cr_assert_eq(load_score(seg, row_of(f->url)->slot, clock_ms(), 1000), 0);
+}
+
+Test(health, an_absent_page_is_not_asked_for_again)
+{
+	struct fake *f = fake_new("127.0.0.1");
+
+	f->metrics = ABSENT;
+	apply_fakes("m");
+	run_for(500);
+	cr_assert_eq(f->nmetrics, 1);
+	f->health = ILL;
+	cr_assert(wait_for(is_down, f, 5000));
+	f->health = OK;
+	f->metrics = PAGE;
+	cr_assert(wait_for(is_scraped, f, 5000), "asked again when it has come up");
+}
+
+Test(health, removal_ends_what_is_under_way)
+{
+	struct fake *f = fake_new("127.0.0.1"), *other = fake_new("127.0.0.1");
+	struct conf *c;
+
+	f->metrics = other->health = SILENT;
+	apply_fakes("m");
+	cr_assert(wait_for(is_up, f, 5000));
+	run_for(120); /* both have a question open now */
+	c = conf_make();
+	(void)conf_pool(c, "main", "m");
+	apply(c);
+	run_for(300);
+	cr_assert(TAILQ_EMPTY(&fleet->draining));
+	cr_assert_eq(table_now()->nendpoints, 0);
+}
+
+Test(health, three_hundred_endpoints_come_up)
+{
+	struct fake *f = fake_new("127.0.0.1");
+	struct conf *c = conf_make();
+	struct conf_pool *p = conf_pool(c, "main", "m");
+	uint64_t begin = clock_ms();
+	size_t up = 0;
+
+	c->health_interval_ms = c->stats_interval_ms = 500;
+	c->health_timeout_ms = 5000; /* a slow machine is not an ill engine */
+	for (unsigned i = 1; i <= 300; i++) {
+		char url[64];
+
+		(void)snprintf(url, sizeof(url), "http://127.0.%u.%u:%u", i / 200, i % 200 + 1, f->port);
+		conf_endpoint(p, i % 2 ? ROLE_PREFILL : ROLE_DECODE, url);
+	}
+	evconnlistener_free(f->listener);
+	struct sockaddr_in any = { .sin_family = AF_INET, .sin_port = htons((uint16_t)f->port) };
+
+	f->listener = evconnlistener_new_bind(base, on_connection, f, LEV_OPT_CLOSE_ON_FREE | LEV_OPT_REUSEABLE, 1024,
+		(struct sockaddr *)&any, sizeof(any));
+	cr_assert_not_null(f->listener);
+	apply(c);
+	while (up < 300 && clock_ms() < begin + 20000) {
+		run_for(50);
+		up = 0;
+		for (size_t i = 0; i < fleet->norder; i++)
+			up += ep_state_get(seg, fleet->order[i]->slot) == EP_UP;
+	}
+	cr_assert_eq(up, 300);
+	cr_assert_eq(table_now()->version, 1);
+}
+
+Test(health, status_is_a_table_and_json)
+{
+	struct fake *f = fake_new("127.0.0.1");
+	struct evbuffer *out = evbuffer_new();
+	const char *text;
+
+	apply_fakes(NULL);
+	cr_assert(wait_for(is_scraped, f, 5000));
+	fleet_status(fleet, out, 0);
+	(void)evbuffer_add(out, "", 1);
+	text = (const char *)evbuffer_pullup(out, -1);
+	cr_assert(strncmp(text, "pool  role    url ", 18) == 0, "%s", text);
+	cr_assert_not_null(strstr(text, "up"), "%s", text);
+	cr_assert_not_null(strstr(text, " 50.0  "), "%s", text);
+	cr_assert_not_null(strstr(text, "  m\n"), "%s", text);
+	evbuffer_drain(out, evbuffer_get_length(out));
+	fleet_status(fleet, out, 1);
+	(void)evbuffer_add(out, "", 1);
+	text = (const char *)evbuffer_pullup(out, -1);
+	cr_assert_not_null(strstr(text, "\"state\":\"up\",\"addr\":\"127.0.0.1:"), "%s", text);
+	cr_assert_not_null(strstr(text, "\"running\":3,\"waiting\":2,\"kv_usage\":0.500000"), "%s", text);
+	cr_assert_not_null(strstr(text, "\"models\":[\"m\"]"), "%s", text);
+	evbuffer_free(out);
+}
