@@ -220,7 +220,6 @@ worker_free(struct worker *w)
 {
 	worker_reap(w);
 	pool_free(&w->pool);
-	worker_reap(w);
 	event_del(&w->ev_tick);
 	event_del(&w->ev_beat);
 	event_del(&w->ev_channel);
