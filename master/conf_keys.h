@@ -67,7 +67,7 @@ K("log_format", LOG_FORMAT, log_format, 0, 0, "kv", GENERATION,					\
 	"kv (key=value) or json")									\
 K("control_socket", TEXT, control_socket, 0, 107, "/run/pdrouter/control.sock", RESTART,		\
 	"where pdctl speaks to the master; \"\": nowhere")						\
-K("notices.listen", NOTICES, notices_listen, 0, 255, "", RESTART,					\
+K("notices.listen", NOTICES, notices_listen, 0, 255, "", LIVE,					\
 	"where engines say that a KV cache has arrived, such as tcp://*:7500; \"\": no notifier")	\
 K("shared_memory.max_workers", COUNT, max_workers, 1, 64, "16", RESTART,				\
 	"what `workers` may grow to without a restart")							\
