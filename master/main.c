@@ -259,6 +259,8 @@ step_memory(struct master *m)
 	log_info("shared memory", LOG_U("bytes", m->seg->hdr->bytes), LOG_U("slots", m->seg->hdr->nslots),
 		LOG_U("max_endpoints", sizes.max_endpoints));
 	proc_slot_set(m->seg, SLOT_MASTER(m->seg), (uint64_t)getpid(), PROC_READY, 0);
+	log_init("master", SLOT_MASTER(m->seg));
+	log_setup(m->first->log_level, m->first->log_format);
 	return 0;
 }
 
