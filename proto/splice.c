@@ -11,6 +11,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "proto/json_string.h"
 #include "proto/utf8.h"
 
 /* clang-format off */
@@ -131,102 +132,6 @@ skip_blanks(struct scan *c)
 
 /* --- strings --- */
 
-#define EACH_BYTE(b) (UINT64_C(0x0101010101010101) * (b))
-
-/*
- * Zero if none of eight bytes is a quote, a backslash, a control character or beyond ASCII.  A
- * byte's subtraction may borrow from its neighbour, but only if that byte is itself one of these.
- */
-static inline uint64_t
-peculiar(const uint8_t *p)
-{
-	uint64_t w;
-
-	memcpy(&w, p, sizeof(w));
-	return ((w - EACH_BYTE(' ')) | ((w ^ EACH_BYTE('"')) - EACH_BYTE(1)) |
-		       ((w ^ EACH_BYTE('\\')) - EACH_BYTE(1)) | w) &
-	       EACH_BYTE(0x80);
-}
-
-static inline bool
-is_plain(uint8_t b)
-{
-	return b >= ' ' && b < 0x80 && b != '"' && b != '\\';
-}
-
-static inline const uint8_t *
-skip_plain(const uint8_t *p, const uint8_t *end)
-{
-	while (end - p >= 32 &&
-		(peculiar(p) | peculiar(p + 8) | peculiar(p + 16) | peculiar(p + 24)) == 0)
-		p += 32;
-	while (end - p >= 8 && peculiar(p) == 0)
-		p += 8;
-	while (p < end && is_plain(*p))
-		p++;
-	return p;
-}
-
-static int
-hex_digit(uint8_t b)
-{
-	if (b >= '0' && b <= '9')
-		return b - '0';
-	b |= 0x20;
-	return b >= 'a' && b <= 'f' ? b - 'a' + 10 : -1;
-}
-
-/* The code unit of a \uXXXX at p, or -1. */
-static long
-code_unit(const uint8_t *p, const uint8_t *end)
-{
-	long unit = 0;
-
-	if (end - p < 6 || p[0] != '\\' || p[1] != 'u')
-		return -1;
-	for (int i = 2; i < 6; i++) {
-		int digit = hex_digit(p[i]);
-
-		if (digit < 0)
-			return -1;
-		unit = unit << 4 | digit;
-	}
-	return unit;
-}
-
-/*
- * Reads the escape at p: its code point (a lone surrogate as itself) and its length, 2, 6, or 12
- * for a surrogate pair; 0 if it is none.
- */
-static size_t
-read_escape(const uint8_t *p, const uint8_t *end, uint32_t *ret_code)
-{
-	static const char names[] = "\"\\/bfnrt", codes[] = "\"\\/\b\f\n\r\t";
-	const char *name;
-	long unit, low;
-
-	if (end - p < 2)
-		return 0;
-	if (p[1] != 'u') {
-		name = memchr(names, p[1], sizeof(names) - 1);
-		if (name == NULL)
-			return 0;
-		*ret_code = (uint8_t)codes[name - names];
-		return 2;
-	}
-	unit = code_unit(p, end);
-	if (unit < 0)
-		return 0;
-	*ret_code = (uint32_t)unit;
-	if (unit < 0xd800 || unit > 0xdbff)
-		return 6;
-	low = code_unit(p + 6, end);
-	if (low < 0xdc00 || low > 0xdfff)
-		return 6;
-	*ret_code = 0x10000 + ((uint32_t)(unit - 0xd800) << 10) + (uint32_t)(low - 0xdc00);
-	return 12;
-}
-
 /* Length of the sequence at p that is one code point but not one plain byte; 0 with c->why set. */
 static size_t
 read_peculiar(struct scan *c, const uint8_t *p)
@@ -235,7 +140,7 @@ read_peculiar(struct scan *c, const uint8_t *p)
 	size_t n;
 
 	if (*p == '\\') {
-		n = read_escape(p, c->end, &code);
+		n = json_escape(p, c->end, &code);
 		if (n == 0)
 			c->why = "bad escape in a string";
 	} else if (*p >= 0x80) {
@@ -256,7 +161,8 @@ read_string(struct scan *c, struct str *ret)
 	size_t inner = 0; /* bytes that belong to a code point begun before them */
 	bool escaped = false;
 
-	for (p = skip_plain(p, c->end); p < c->end && *p != '"'; p = skip_plain(p, c->end)) {
+	for (p = json_skip_plain(p, c->end); p < c->end && *p != '"';
+		p = json_skip_plain(p, c->end)) {
 		do {
 			size_t n = read_peculiar(c, p);
 
@@ -279,62 +185,6 @@ read_string(struct scan *c, struct str *ret)
 		.escaped = escaped,
 	};
 	return true;
-}
-
-static size_t
-utf8_put(char *buf, uint32_t code)
-{
-	uint8_t *b = (uint8_t *)buf;
-
-	if (code < 0x80) {
-		b[0] = (uint8_t)code;
-		return 1;
-	}
-	if (code < 0x800) {
-		b[0] = (uint8_t)(0xc0 | code >> 6);
-		b[1] = (uint8_t)(0x80 | (code & 0x3f));
-		return 2;
-	}
-	if (code < 0x10000) {
-		b[0] = (uint8_t)(0xe0 | code >> 12);
-		b[1] = (uint8_t)(0x80 | (code >> 6 & 0x3f));
-		b[2] = (uint8_t)(0x80 | (code & 0x3f));
-		return 3;
-	}
-	b[0] = (uint8_t)(0xf0 | code >> 18);
-	b[1] = (uint8_t)(0x80 | (code >> 12 & 0x3f));
-	b[2] = (uint8_t)(0x80 | (code >> 6 & 0x3f));
-	b[3] = (uint8_t)(0x80 | (code & 0x3f));
-	return 4;
-}
-
-/* Undoes the escapes of a checked string; its length, or -1 if it does not fit.  No NUL is added.
- */
-static long
-unescape(const char *text, size_t len, char *buf, size_t size)
-{
-	const uint8_t *p = (const uint8_t *)text, *end = p + len;
-	size_t n = 0;
-
-	while (p < end) {
-		uint32_t code;
-		char utf8[4];
-		size_t nutf8 = 1;
-
-		if (*p != '\\') {
-			utf8[0] = (char)*p++;
-		} else {
-			p += read_escape(p, end, &code);
-			if (code >= 0xd800 && code <= 0xdfff)
-				code = 0xfffd; /* half a pair has no UTF-8 */
-			nutf8 = utf8_put(utf8, code);
-		}
-		if (size - n < nutf8)
-			return -1;
-		memcpy(buf + n, utf8, nutf8);
-		n += nutf8;
-	}
-	return (long)n;
 }
 
 /* --- members --- */
@@ -439,7 +289,7 @@ read_key(struct scan *c, size_t comma, enum role *ret_role)
 	if (!read_string(c, &key))
 		return false;
 	if (key.escaped && (in == R_BODY || roles[in].key != NULL)) {
-		long n = unescape(key.p, key.n, buf, sizeof(buf));
+		long n = json_unescape(key.p, key.n, buf, sizeof(buf));
 
 		if (n >= 0)
 			key = (struct str){.p = buf, .n = (size_t)n};
@@ -707,7 +557,7 @@ splice_string(const struct splice *s, const struct splice_member *m, char *buf, 
 
 	if (m->type != ST_STRING || size == 0)
 		return -1;
-	n = unescape(s->text + m->val + 1, m->end - m->val - 2, buf, size - 1);
+	n = json_unescape(s->text + m->val + 1, m->end - m->val - 2, buf, size - 1);
 	if (n < 0 || memchr(buf, '\0', (size_t)n) != NULL)
 		return -1;
 	buf[n] = '\0';
@@ -778,68 +628,4 @@ splice_layout(const struct splice *s, const struct splice_edit *e, struct splice
 	put(&l, s->text + s->close, s->len - s->close);
 	*ret_total = l.total;
 	return l.n;
-}
-
-/* --- writing a string --- */
-
-/* What stands for a byte that needs an escape or is no UTF-8; NULL if nothing is wrong with it. */
-static size_t
-quoted_form(const uint8_t *p, size_t n, size_t seq, char form[8])
-{
-	static const char names[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
-	static const char hex[] = "0123456789abcdef";
-	const char *name;
-
-	if (seq == 0) {
-		memcpy(form, UTF8_REPLACEMENT, 3);
-		return 3;
-	}
-	name = memchr(names, p[0], sizeof(names) - 1);
-	if (name != NULL) {
-		form[0] = '\\';
-		form[1] = letters[name - names];
-		return 2;
-	}
-	if (p[0] < ' ') {
-		memcpy(form, "\\u00", 4);
-		form[4] = hex[p[0] >> 4];
-		form[5] = hex[p[0] & 15];
-		return 6;
-	}
-	assert(seq <= n);
-	memcpy(form, p, seq);
-	return seq;
-}
-
-long
-json_quote(char *buf, size_t size, const char *text, size_t len, size_t max)
-{
-	const uint8_t *p = (const uint8_t *)text, *end = p + len;
-	const uint8_t *stop = p + (len < max ? len : max);
-	size_t n = 0;
-
-	if (size == 0)
-		return -1;
-	buf[0] = '\0';
-	if (size < 3)
-		return -1;
-	buf[n++] = '"';
-	while (p < stop) {
-		size_t left = (size_t)(end - p), seq = utf8_seq(p, left), nform;
-		char form[8];
-
-		if (seq > (size_t)(stop - p))
-			break; /* clipping would cut it */
-		nform = quoted_form(p, left, seq, form);
-		if (size - n < nform + 2) {
-			buf[n] = '\0';
-			return -1;
-		}
-		memcpy(buf + n, form, nform);
-		n += nform;
-		p += seq > 0 ? seq : 1;
-	}
-	buf[n++] = '"';
-	buf[n] = '\0';
-	return (long)n;
 }
