@@ -1,0 +1,60 @@
+"""Fixtures: `world` starts what one story needs and checks it afterwards; `shared` is one router with
+one engine of each role for a whole file of stories that change nothing."""
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
+
+from procs import World  # noqa: E402
+
+# A report ends the process at once and is seen by Process.check_log().
+os.environ.setdefault("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0:exitcode=99")
+os.environ.setdefault("UBSAN_OPTIONS", "print_stacktrace=1:halt_on_error=1")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    outcome = yield
+    report = outcome.get_result()
+    setattr(item, "report_" + report.when, report)
+    world = getattr(item, "funcargs", {}).get("world")
+    if report.failed and world is not None:
+        report.sections.append(("logs", world.logs()))
+
+
+@pytest.fixture
+def world(request):
+    w = World()
+    try:
+        yield w
+        if not request.node.report_call.failed:  # a story that failed has said enough
+            w.finish()
+    finally:
+        w.close()
+
+
+class Shared:
+    def __init__(self):
+        self.world = World()
+        self.router, (self.p,), (self.d,) = self.world.pd()
+
+
+@pytest.fixture(scope="module")
+def shared(request):
+    s = Shared()
+    try:
+        yield s
+        if request.session.testsfailed == 0:
+            s.world.finish()
+    finally:
+        s.world.close()
+
+
+@pytest.fixture
+def router(shared):
+    yield shared.router
+    assert shared.router.p.poll() is None, "the router died:\n" + shared.router.log()[-5000:]

@@ -1,0 +1,438 @@
+"""The processes a story needs: simulated engines and the router, started on free ports, watched, and
+looked at again when the story is over."""
+import base64
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import yaml
+
+from raw import Client
+
+ROOT = Path(__file__).resolve().parents[2]
+VARIANT = os.environ.get("PDR_VARIANT", "release")
+BIN = ROOT / "build" / VARIANT
+SLOW = 1 if VARIANT == "release" else 4  # how much longer everything may take under a sanitizer
+SANITIZER_WORDS = re.compile(r"ERROR: \w+Sanitizer|runtime error:|SUMMARY: \w+Sanitizer|Assertion .* failed")
+MODEL = "sim-model"
+
+
+def wait(what, get, timeout=10):
+    """Polls until get() returns something true, and returns that."""
+    end = time.monotonic() + timeout * SLOW
+    while True:
+        got = get()
+        if got:
+            return got
+        assert time.monotonic() < end, f"waited {timeout * SLOW} s for: {what}"
+        time.sleep(0.005)
+
+
+def free_port(host="127.0.0.1"):
+    """Below the kernel's own range, so that no outgoing connection takes it before the router does."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    while True:
+        port = random.randrange(10000, 32000)
+        with socket.socket(family, socket.SOCK_STREAM) as s:
+            try:
+                s.bind((host, port))
+                return port
+            except OSError:
+                pass
+
+
+def parse_metrics(text):
+    """[(name, labels, value)] of a Prometheus page."""
+    out = []
+    for line in text.splitlines():
+        m = re.match(r'([\w:]+)(?:\{(.*)\})? (\S+)$', line)
+        if m and not line.startswith("#"):
+            labels = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', m[2] or ""))
+            out.append((m[1], labels, float(m[3])))
+    return out
+
+
+def metric_sum(rows, name, labels):
+    found = [v for n, have, v in rows if n == name and all(have.get(k) == str(x) for k, x in labels.items())]
+    return sum(found) if found else None
+
+
+def tree(pid):
+    """Pids of all descendants of a process."""
+    parents = {}
+    for p in Path("/proc").iterdir():
+        if p.name.isdigit():
+            try:
+                parents[int(p.name)] = int((p / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except OSError:
+                pass
+    found = [pid]
+    for one in found:
+        found += [p for p, parent in parents.items() if parent == one]
+    return found[1:]
+
+
+def alive(pid):
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class Process:
+    """One started program, its standard error in a file."""
+
+    def __init__(self, args, log, cwd):
+        self.log_path = Path(log)
+        with open(log, "wb") as err:
+            self.p = subprocess.Popen([str(a) for a in args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                      stderr=err, cwd=cwd)
+        self.pid = self.p.pid
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    def kill(self, sig):
+        self.p.send_signal(sig)
+
+    def stop(self, sig=signal.SIGTERM, timeout=10):
+        if self.p.poll() is None:
+            self.kill(sig)
+        try:
+            return self.p.wait(timeout * SLOW)
+        except subprocess.TimeoutExpired:
+            self.p.kill()
+            self.p.wait()
+            return "killed: it did not stop"
+
+    def check_log(self):
+        found = [x for x in self.log().splitlines() if SANITIZER_WORDS.search(x)]
+        assert not found, f"{self.log_path.name}: {found}\n{self.log()[-6000:]}"
+
+
+class Seen:
+    """One request as GET /sim/last shows it: what an engine was sent, byte for byte."""
+
+    def __init__(self, obj):
+        self.method, self.path, self.status, self.aborted = obj["method"], obj["path"], obj["status"], obj["aborted"]
+        self.headers = [tuple(h) for h in obj["headers"]]
+        self.body = base64.b64decode(obj["body"])
+
+    def all(self, name):
+        return [v for k, v in self.headers if k.lower() == name.lower()]
+
+    def __getitem__(self, name):
+        found = self.all(name)
+        return found[0] if found else None
+
+    def json(self):
+        return json.loads(self.body)
+
+
+class Engine(Process):
+    """One simulated engine (tests/engine)."""
+
+    def __init__(self, world, role, host="127.0.0.1", port=0, **options):
+        self.role, self.host = role, host
+        self.args = [BIN / "pdsim", "--role", role, "--host", host]
+        models = options.pop("model", MODEL)
+        for m in [models] if isinstance(models, str) else models:
+            self.args += ["--model", m]
+        for k, v in options.items():
+            self.args += [f"--{k.replace('_', '-')}"] + ([] if v is True else [str(v)])
+        super().__init__([*self.args, "--port", port], world.file(f"engine-{role}.log"), world.dir)
+        line = self.p.stdout.readline().decode()
+        self.port = int(re.search(r"http=(\d+)", line)[1])
+
+    @property
+    def address(self):
+        return (self.host, self.port)
+
+    @property
+    def url(self):
+        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+
+    def client(self, **kw):
+        return Client(self.address, **kw)
+
+    def tell(self, path, **what):
+        with self.client() as c:
+            a = c.post(path, what)
+        assert a.status == 200, a.body
+
+    def fault(self, kind, **what):
+        """The next generation request meets it (count=-1: every one from now on)."""
+        self.tell("/sim/fault", kind=kind, **what)
+
+    def pause(self):
+        """Streams stand still before their next event; step(n) lets n events out."""
+        self.tell("/sim/pause_stream")
+
+    def step(self, n=1):
+        self.tell("/sim/pause_stream", step=n)
+
+    def go_on(self):
+        self.tell("/sim/pause_stream", pause=False)
+
+    def requests(self):
+        """The generation requests it has seen, oldest first."""
+        with self.client() as c:
+            return [Seen(r) for r in c.get("/sim/last").json()["requests"]]
+
+    def last(self):
+        return self.requests()[-1]
+
+    def metric(self, name, **labels):
+        with self.client() as c:
+            return metric_sum(parse_metrics(c.get("/metrics").body.decode()), name, labels)
+
+    def counter(self, name):
+        return self.metric(f"pdsim:{name}_total")
+
+    def wait_metric(self, name, value, timeout=10):
+        wait(f"{self.role}: {name} == {value}", lambda: self.metric(name) == value, timeout)
+
+    def wait_requests(self, n=1):
+        return wait(f"{n} requests at {self.role}", lambda: len(self.requests()) >= n and self.requests())
+
+    def check(self):
+        """No block is held, nothing runs, and nobody broke the hand-over's rules."""
+        self.wait_metric("pdsim:held_blocks", 0)
+        self.wait_metric("pdsim:running_requests", 0)
+        for name in ("duplicate_request_ids", "request_id_mismatch", "prefill_violations", "role_violations", "kv_expired",
+                     "kv_refused"):
+            assert self.counter(name) == 0, f"{self.role}: {name}"
+
+
+class Router(Process):
+    def __init__(self, world, config, args=(), wait_for="ready", binary_args=None):
+        self.world = world
+        self.host = world.listen_host
+        self.port = free_port(self.host)
+        shown = f"[{self.host}]" if ":" in self.host else self.host
+        self.control = world.file("ctl", "sock")
+        self.config_path = world.file("router", "yaml")
+        self.config = {"listen": [f"{shown}:{self.port}"], "control_socket": str(self.control), **config}
+        self.write(self.config)
+        if binary_args is None:
+            binary_args = ["-c", self.config_path]
+        super().__init__([BIN / "pdrouter", *binary_args, *args], world.file("router", "log"), world.dir)
+        if wait_for:
+            self.wait_for(wait_for)
+
+    def write(self, config):
+        """Puts a configuration in its file; reload() makes it count."""
+        text = config if isinstance(config, str) else yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+        self.config_path.write_text(text)
+
+    def change(self, **keys):
+        """Changes top-level keys of the running configuration's file."""
+        self.config = {**self.config, **keys}
+        self.write(self.config)
+
+    # --- talking to it ---
+    @property
+    def address(self):
+        return (self.host, self.port)
+
+    @property
+    def base_url(self):
+        return f"http://{self.host}:{self.port}/v1"
+
+    def client(self, **kw):
+        return Client(self.address, **kw)
+
+    def get(self, path, headers=()):
+        with self.client() as c:
+            return c.get(path, headers)
+
+    def post(self, path, body, headers=()):
+        with self.client() as c:
+            return c.post(path, body, headers)
+
+    def complete(self, prompt="hi", headers=(), path="/v1/completions", **members):
+        return self.post(path, {"model": MODEL, "prompt": prompt, "max_tokens": 4, **members}, headers)
+
+    def open_stream(self, prompt="hi", headers=(), n=8, rcvbuf=None, **members):
+        """A stream that has been asked for; nothing is read yet."""
+        c = self.client(rcvbuf=rcvbuf)
+        body = {"model": MODEL, "prompt": prompt, "max_tokens": n, "stream": True, **members}
+        return c.request("POST", "/v1/completions", body, headers)
+
+    def wait_for(self, what, timeout=15):
+        def up():
+            assert self.p.poll() is None, f"pdrouter exited with {self.p.returncode}:\n{self.log()}"
+            try:
+                return self.get(f"/{what}").status == 200
+            except OSError:
+                return False
+            except Exception:  # an answer cut short by a worker that starts or ends
+                return False
+        wait(f"/{what}\n{self.log()[-2000:]}", up, timeout)
+
+    # --- what it says about itself ---
+    def metrics(self):
+        return parse_metrics(self.get("/metrics").body.decode())
+
+    def metric(self, name, **labels):
+        """The sum over all series that carry these labels; None if there is none."""
+        return metric_sum(self.metrics(), f"pdrouter_{name}", labels)
+
+    def wait_metric(self, name, value, timeout=10, **labels):
+        wait(f"{name}{labels} == {value}", lambda: self.metric(name, **labels) == value, timeout)
+
+    def in_flight(self):
+        return self.metric("endpoint_in_flight")
+
+    def lines(self, msg=None):
+        """Log lines as dicts, those with this message."""
+        out = []
+        for line in self.log().splitlines():
+            try:
+                obj = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(obj, dict) and (msg is None or obj.get("msg") == msg):
+                out.append(obj)
+        return out
+
+    def ends(self):
+        """The lines at the end of requests for engines, oldest first."""
+        return [x for x in self.lines("request") if x.get("route") in ("/v1/completions", "/v1/chat/completions", "other")]
+
+    def end(self, n=1):
+        """The line of the n-th request that ended; waits for it."""
+        return wait(f"{n} request lines", lambda: len(self.ends()) >= n and self.ends())[n - 1]
+
+    def wait_log(self, word, timeout=10):
+        return wait(f"a log line with {word!r}", lambda: re.search(f"^.*{word}.*$", self.log(), re.M), timeout)[0]
+
+    # --- its processes ---
+    def ctl(self, *args, timeout=30):
+        return subprocess.run([BIN / "pdctl", "-s", self.control, *args], capture_output=True, text=True,
+                              timeout=timeout * SLOW, check=False)
+
+    def status(self):
+        return json.loads(self.ctl("status", "--json").stdout)
+
+    def reload(self, **keys):
+        """Puts changed keys in force and waits for it."""
+        self.change(**keys)
+        done = self.ctl("reload")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def children(self, kind="worker"):
+        """Pids of the processes of one kind, from the process titles the router gives or its own list."""
+        out = self.ctl("workers").stdout
+        return [int(m[1]) for m in re.finditer(rf"^{kind}\b.*?pid[= ](\d+)", out, re.M)]
+
+    def rss_kib(self):
+        """Memory of all its processes together, shared pages counted once."""
+        total = 0
+        for pid in [self.pid, *tree(self.pid)]:
+            rollup = (Path("/proc") / str(pid) / "smaps_rollup").read_text()
+            total += int(re.search(r"^Pss:\s+(\d+)", rollup, re.M)[1])
+        return total
+
+    def check(self):
+        """Nothing is in flight; it stops when told to and leaves nothing behind."""
+        if self.p.poll() is None and self.world.check_gauges:
+            wait("no request in flight", lambda: not self.metric("requests_in_flight", ) or
+                 self.metric("requests_in_flight") == 1)  # this very one
+            wait("no reservation", lambda: not self.in_flight())
+        pids = tree(self.pid) if self.p.poll() is None else []
+        code = self.stop(timeout=15)
+        assert code == 0, f"pdrouter exited with {code}:\n{self.log()[-4000:]}"
+        wait("children gone", lambda: not any(alive(p) for p in pids), 3)
+        self.check_log()
+
+
+FAST = {"workers": 2, "health_interval": "100ms", "stats_interval": "200ms", "rise": 1, "fall": 2, "drain_timeout": "5s",
+        "log_format": "json", "shared_memory": {"max_endpoints": 64, "flags_per_worker": 64}}
+
+
+class World:
+    """All that a story starts; finish() looks after it."""
+
+    def __init__(self):
+        self.temp = tempfile.TemporaryDirectory(prefix="pdr-")  # short: a control socket's path has 107 bytes
+        self.dir = Path(self.temp.name)
+        self.engines, self.routers, self.scripted, self.others = [], [], [], []
+        self.listen_host = "127.0.0.1"
+        self.check_gauges = True   # off when the story leaves requests open on purpose
+        self.check_engines = True  # off when the story makes an engine lose its blocks on purpose
+        self.count = 0
+
+    def file(self, name, ext=None):
+        self.count += 1
+        return self.dir / (f"{self.count}-{name}.{ext}" if ext else f"{self.count}-{name}")
+
+    def engine(self, role, **options):
+        e = Engine(self, role, **options)
+        self.engines.append(e)
+        return e
+
+    def script(self, **kw):
+        from script import ScriptedEngine
+        s = ScriptedEngine(models=(MODEL,), **kw)
+        self.scripted.append(s)
+        return s
+
+    def pool(self, prefill, decode, connector="nixl", **keys):
+        def entry(e):
+            return e if isinstance(e, dict) else {"url": e if isinstance(e, str) else e.url}
+        return {"models": [MODEL], "connector": connector, **keys,
+                "prefill": [entry(e) for e in prefill], "decode": [entry(e) for e in decode]}
+
+    def router(self, *pools, wait_for="ready", args=(), **keys):
+        config = {**FAST, **keys}
+        if pools:
+            config["pools"] = list(pools)
+        r = Router(self, config, wait_for=wait_for, args=args)
+        self.routers.append(r)
+        return r
+
+    def pd(self, np=1, nd=1, engine=None, pool=None, **keys):
+        """np prefill and nd decode engines with a router before them: (router, [p...], [d...])."""
+        p = [self.engine("prefill", **(engine or {})) for _ in range(np)]
+        d = [self.engine("decode", **(engine or {})) for _ in range(nd)]
+        return self.router(self.pool(p, d, **(pool or {})), **keys), p, d
+
+    def scripts(self, np=1, nd=1, pool=None, **keys):
+        """The same with scripted engines."""
+        p, d = [self.script() for _ in range(np)], [self.script() for _ in range(nd)]
+        return self.router(self.pool(p, d, **(pool or {})), **keys), p, d
+
+    def finish(self):
+        try:
+            for s in self.scripted:
+                s.finish()
+            if self.check_engines:
+                for e in self.engines:
+                    if e.p.poll() is None:
+                        e.check()
+            for r in self.routers:
+                r.check()
+        finally:
+            for p in [*self.routers, *self.engines, *self.others]:
+                p.stop(signal.SIGKILL)
+            for s in self.scripted:
+                s.close()
+        for e in self.engines:
+            e.check_log()
+
+    def close(self):
+        for p in [*self.routers, *self.engines, *self.others]:
+            p.stop(signal.SIGKILL)
+        self.temp.cleanup()
+
+    def logs(self):
+        return "\n".join(f"--- {p.log_path.name}\n{p.log()[-5000:]}" for p in [*self.routers, *self.engines])
