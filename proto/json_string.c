@@ -1,5 +1,5 @@
 /*
- * Escapes and UTF-8 of JSON strings.  An unescaped string never grows: \\uXXXX is six bytes and at
+ * Escapes and UTF-8 of JSON strings.  An unescaped string never grows: \uXXXX is six bytes and at
  * most three of UTF-8, a pair twelve and four.
  */
 #include "proto/json_string.h"
