@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""The table of configuration keys (master/conf_keys.h) against etc/: both ways, defaults and comments.
+
+- every key stands in etc/pdrouter.yaml with its class and one-line doc, and nothing else does;
+- the value there is the default: the file without that line reads as the same configuration;
+- the keys of an endpoints_file stand in etc/README.md;
+- both sample files are accepted by the parser.
+Usage: conf_doc.py [conf_dump]; without an argument it is compiled.
+"""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SAMPLE = "etc/pdrouter.yaml"
+# `key: value   # [class] doc`, at any depth, perhaps as the first key of a list's entry
+LINE = re.compile(r"^(?P<indent> *)(?P<dash>- )?(?P<key>[a-z_]+):(?P<value>[^#]*?)(?: *# \[(?P<class>\w+)\] (?P<doc>.*))?$")
+TABLE_OF = {"": "root", "pools": "pool", "pools.prefill": "endpoint", "pools.decode": "endpoint"}
+faults = []
+
+
+def build(folder):
+    tool = os.path.join(folder, "conf_dump")
+    sources = [f"master/{f}" for f in os.listdir("master") if f.startswith("conf") and f.endswith(".c")]
+    sources += [f"shm/base/{f}" for f in os.listdir("shm/base") if f.endswith(".c")]
+    subprocess.run(
+        [os.environ.get("CC", "gcc"), "-std=gnu11", "-D_GNU_SOURCE", "-I.", "-O0", "-o", tool, "tests/lint/conf_dump.c",
+         *sources, "proto/http_url.c", "-lyaml"], check=True)
+    return tool
+
+
+def sample_keys(lines):
+    """(line number, table, path in the table, whole line's match) of each key of the sample."""
+    stack = []  # (indent, name) of the open sections
+    for number, line in enumerate(lines, 1):
+        m = LINE.match(line)
+        if not m or line.lstrip().startswith("#"):
+            continue
+        indent = len(m["indent"]) + (2 if m["dash"] else 0)
+        while stack and stack[-1][0] >= indent:
+            stack.pop()
+        above = [name for _, name in stack]
+        stack.append((indent, m["key"]))
+        for depth in range(len(above), -1, -1):
+            table = TABLE_OF.get(".".join(above[:depth]))
+            if table:
+                yield number, table, ".".join(above[depth:] + [m["key"]]), m
+                break
+
+
+def read_same(tool, lines, without):
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as f:
+        f.write("\n".join(without) + "\n")
+        f.flush()
+        return subprocess.run([tool, "same", SAMPLE, f.name], capture_output=True, text=True)
+
+
+def without_key(lines, number, m):
+    """The sample without one key's line, and without a section that is empty then."""
+    kept = lines[:number - 1] + lines[number:]
+    if m["dash"]:  # the entry's dash moves to its next key
+        kept[number - 1] = m["indent"] + "- " + kept[number - 1].lstrip()
+    above = LINE.match(lines[number - 2])
+    if above and above["value"].strip() == "" and not re.match(" " * len(m["indent"]) + r"\S", kept[number - 1]):
+        del kept[number - 2]
+    return kept
+
+
+def main():
+    os.chdir(ROOT)
+    folder = tempfile.TemporaryDirectory()
+    tool = sys.argv[1] if len(sys.argv) > 1 else build(folder.name)
+    out = subprocess.run([tool, "keys"], capture_output=True, text=True, check=True).stdout
+    rows = {}
+    for line in out.splitlines():
+        table, path, default, klass, doc = line.split("\t")
+        rows[table, path] = (default, klass, doc)
+    with open(SAMPLE) as f:
+        lines = f.read().splitlines()
+
+    for sample in (SAMPLE, "etc/pdrouter-minimal.yaml"):
+        r = subprocess.run([tool, "check", sample], capture_output=True, text=True)
+        if r.returncode != 0:
+            faults.append(r.stderr.strip())
+    readable = not faults
+    shown = set()
+    sections = {(t, p.rsplit(".", 1)[0]) for t, p in rows if "." in p}
+    for number, table, path, m in sample_keys(lines):
+        row = rows.get((table, path))
+        if row is None:
+            if (table, path) not in sections:
+                faults.append(f"{SAMPLE}:{number}: {path}: not in the table")
+            continue
+        default, klass, doc = row
+        if m["doc"] is None:
+            continue  # a further example of a key explained elsewhere
+        shown.add((table, path))
+        if (m["class"], m["doc"]) != (klass, doc):
+            faults.append(f"{SAMPLE}:{number}: {path}: the comment should be: # [{klass}] {doc}")
+        if default == "(required)" or (table == "pool" and path in ("prefill", "decode")):
+            continue
+        if not default.startswith("(") and m["value"].strip().strip('"[]') != default.strip("[]"):
+            faults.append(f"{SAMPLE}:{number}: {path}: the default is {default}")
+        r = read_same(tool, lines, without_key(lines, number, m)) if readable else None
+        if r is not None and r.returncode != 0:
+            faults.append(f"{SAMPLE}:{number}: {path}: without this line: {r.stderr.strip()}")
+
+    with open("etc/README.md") as f:
+        readme = f.read()
+    for (table, path), (default, klass, doc) in rows.items():
+        if table == "endpoints_file":
+            if f"| `{path}` | {doc} |" not in readme:
+                faults.append(f"etc/README.md: no row | `{path}` | {doc} |")
+        elif (table, path) not in shown:
+            faults.append(f"{SAMPLE}: {path} ({table}) is missing")
+    for fault in faults:
+        print(fault)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
