@@ -14,8 +14,8 @@ struct item {
 	const struct conf_endpoint *endpoint;
 	size_t place; /* in the configuration's order */
 	void *object;
-	bool twice;   /* an earlier line has the same key */
-	bool still;   /* of the old set: the new one has it too */
+	bool twice; /* an earlier line has the same key */
+	bool still; /* of the old set: the new one has it too */
 };
 
 struct discover {
@@ -35,7 +35,7 @@ clear(struct discover *d)
 {
 	free(d->items);
 	free(d->sorted);
-	*d = (struct discover){ 0 };
+	*d = (struct discover){0};
 }
 
 void
@@ -56,7 +56,8 @@ compare_key(const struct item *a, const struct item *b)
 	if (r == 0)
 		r = strcmp(a->pool->name, b->pool->name);
 	if (r == 0)
-		r = (a->endpoint->role > b->endpoint->role) - (a->endpoint->role < b->endpoint->role);
+		r = (a->endpoint->role > b->endpoint->role) -
+		    (a->endpoint->role < b->endpoint->role);
 	return r;
 }
 
@@ -78,7 +79,7 @@ compare_only_key(const void *pa, const void *pb)
 static struct discover
 collect(const struct conf *conf)
 {
-	struct discover d = { 0 };
+	struct discover d = {0};
 	size_t total = 0;
 
 	for (size_t i = 0; i < conf->npools; i++)
@@ -91,7 +92,8 @@ collect(const struct conf *conf)
 		for (size_t k = 0; k < pool->nendpoints; k++) {
 			struct item *it = &d.items[d.n];
 
-			*it = (struct item){ .pool = pool, .endpoint = &pool->endpoints[k], .place = d.n };
+			*it = (struct item){
+				.pool = pool, .endpoint = &pool->endpoints[k], .place = d.n};
 			d.sorted[d.n++] = it;
 		}
 	}
@@ -105,7 +107,9 @@ collect(const struct conf *conf)
 static struct item *
 find_first(const struct discover *d, struct item *key)
 {
-	struct item **at = d->n == 0 ? NULL : bsearch(&key, d->sorted, d->n, sizeof(*d->sorted), compare_only_key);
+	struct item **at =
+		d->n == 0 ? NULL
+			  : bsearch(&key, d->sorted, d->n, sizeof(*d->sorted), compare_only_key);
 
 	while (at != NULL && (*at)->twice)
 		at--;
@@ -116,13 +120,15 @@ static void
 report(struct discover *old, struct item *it, discover_fn *fn, void *arg)
 {
 	struct item *was = find_first(old, it);
-	struct discover_event ev = { .what = DISCOVER_ADDED, .pool = it->pool, .endpoint = it->endpoint };
+	struct discover_event ev = {
+		.what = DISCOVER_ADDED, .pool = it->pool, .endpoint = it->endpoint};
 
 	if (was != NULL) {
 		was->still = true;
 		ev.object = was->object;
-		ev.what = was->endpoint->max_inflight == it->endpoint->max_inflight ? DISCOVER_KEPT
-										   : DISCOVER_CHANGED;
+		ev.what = was->endpoint->max_inflight == it->endpoint->max_inflight
+				  ? DISCOVER_KEPT
+				  : DISCOVER_CHANGED;
 	}
 	it->object = fn(&ev, arg);
 }
@@ -137,7 +143,8 @@ discover_fold(struct discover *d, const struct conf *conf, discover_fn *fn, void
 		if (!d->items[i].twice)
 			report(&old, &d->items[i], fn, arg);
 	for (size_t i = 0; i < old.n; i++) {
-		struct discover_event ev = { .what = DISCOVER_REMOVED, .object = old.items[i].object };
+		struct discover_event ev = {
+			.what = DISCOVER_REMOVED, .object = old.items[i].object};
 
 		if (!old.items[i].twice && !old.items[i].still)
 			(void)fn(&ev, arg);

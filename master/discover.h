@@ -1,6 +1,7 @@
 /*
- * Where endpoints come from: folds the pools of a configuration into a set keyed by (url, role, pool
- * name) and says what was added, kept, changed and removed since the last one.  Knows no health.
+ * Where endpoints come from: folds the pools of a configuration into a set keyed by (url, role,
+ * pool name) and says what was added, kept, changed and removed since the last one.  Knows no
+ * health.
  *
  * Process: master.
  * Ownership: the set keeps pointers into the configuration it was last given, which therefore must
@@ -17,9 +18,9 @@ enum discover_what { DISCOVER_ADDED, DISCOVER_KEPT, DISCOVER_CHANGED, DISCOVER_R
 
 struct discover_event {
 	enum discover_what what;
-	const struct conf_pool *pool;	     /* REMOVED: NULL */
+	const struct conf_pool *pool;         /* REMOVED: NULL */
 	const struct conf_endpoint *endpoint; /* REMOVED: NULL */
-	void *object;			     /* what fn returned for this key earlier; ADDED: NULL */
+	void *object; /* what fn returned for this key earlier; ADDED: NULL */
 };
 
 /* Returns the object to keep for this key; not looked at for REMOVED. */

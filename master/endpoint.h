@@ -33,7 +33,8 @@ struct seg;
 struct endpoint {
 	TAILQ_ENTRY(endpoint) link;
 	struct fleet *fleet;
-	char *url, *pool_name; /* with the role: its key.  Own copies: it may outlive its configuration */
+	char *url, *pool_name; /* with the role: its key.  Own copies: it may outlive its
+				  configuration */
 	char *authority;       /* host:port for the Host header */
 	enum role role;
 	struct http_url at;
@@ -46,12 +47,12 @@ struct endpoint {
 	/* W: publish.c */
 	uint32_t slot; /* of its endpoint word, or ENDPOINT_NO_SLOT: not probed, not in the table */
 	bool slot_missed; /* that there is none has been logged */
-	bool up_wanted; /* is up, but workers may see that only with the next table */
+	bool up_wanted;   /* is up, but workers may see that only with the next table */
 	bool in_table;
 	struct ep_addr table_addr; /* of its row in the current table */
-	uint64_t table_models;	   /* models_number of that row */
-	bool dropped;		   /* draining, and the current table no longer has it */
-	uint64_t cookie;	   /* of the last table that had it; valid if dropped */
+	uint64_t table_models;     /* models_number of that row */
+	bool dropped;              /* draining, and the current table no longer has it */
+	uint64_t cookie;           /* of the last table that had it; valid if dropped */
 
 	/* W: health.c */
 	struct ep_addr addr; /* proven by a probe, or given as a literal; family 0: none yet */
@@ -78,21 +79,25 @@ struct fleet {
 	struct endpoint_list draining; /* no longer configured, slot not free yet */
 	struct endpoint **order;       /* the live ones in the order of the configuration */
 	size_t norder;
-	uint64_t made;		 /* endpoints ever made */
+	uint64_t made;        /* endpoints ever made */
 	uint64_t shortage_ms; /* when a shortage of our own was last logged */
 };
 
 /* fleet.c */
-struct endpoint *endpoint_new(struct fleet *f, const struct conf_pool *pool, const struct conf_endpoint *conf);
+struct endpoint *endpoint_new(
+	struct fleet *f, const struct conf_pool *pool, const struct conf_endpoint *conf);
 void endpoint_free(struct endpoint **);
-/* Slots have become free: gives them to the endpoints that wait for one.  True if there were such. */
+/* Slots have become free: gives them to the endpoints that wait for one.  True if there were such.
+ */
 bool fleet_fill_slots(struct fleet *f);
-/* A probe failed for want of something on this machine (descriptors, memory): logged at most every 10 s. */
+/* A probe failed for want of something on this machine (descriptors, memory): logged at most every
+ * 10 s. */
 void fleet_shortage(struct fleet *f, const char *why);
 
 /*
- * Milliseconds until this endpoint's next turn in a grid of `interval_ms`: all endpoints have different
- * phases, so a fleet is asked evenly over the interval and stays so.  At least half an interval away.
+ * Milliseconds until this endpoint's next turn in a grid of `interval_ms`: all endpoints have
+ * different phases, so a fleet is asked evenly over the interval and stays so.  At least half an
+ * interval away.
  */
 uint64_t endpoint_wait_ms(const struct endpoint *ep, uint64_t now_ms, uint64_t interval_ms);
 

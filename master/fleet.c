@@ -69,17 +69,17 @@ fleet_free(struct fleet **pf)
 	*pf = NULL;
 }
 
-/* --- a configuration --------------------------------------------------------------------------- */
+/* --- a configuration --------------------------------------------------------------------- */
 
 static struct endpoint *
 find_draining(struct fleet *f, const struct discover_event *ev)
 {
 	struct endpoint *ep;
 
-	TAILQ_FOREACH (ep, &f->draining, link)
-		if (ep->role == ev->endpoint->role && strcmp(ep->url, ev->endpoint->url) == 0 &&
-			strcmp(ep->pool_name, ev->pool->name) == 0)
-			return ep;
+	TAILQ_FOREACH(ep, &f->draining, link)
+	if (ep->role == ev->endpoint->role && strcmp(ep->url, ev->endpoint->url) == 0 &&
+		strcmp(ep->pool_name, ev->pool->name) == 0)
+		return ep;
 	return NULL;
 }
 
@@ -91,8 +91,8 @@ added(struct fleet *f, const struct discover_event *ev)
 
 	if (ep == NULL) {
 		ep = endpoint_new(f, ev->pool, ev->endpoint);
-		log_info("endpoint added", LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
-			LOG_S("pool", ep->pool_name));
+		log_info("endpoint added", LOG_S("url", ep->url),
+			LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name));
 	} else {
 		TAILQ_REMOVE(&f->draining, ep, link);
 		publish_revive(f->publish, ep);
@@ -111,7 +111,8 @@ removed(struct fleet *f, struct endpoint *ep)
 	TAILQ_REMOVE(&f->live, ep, link);
 	log_info("endpoint removed", LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
 		LOG_S("pool", ep->pool_name),
-		LOG_U("in_flight", ep->slot == ENDPOINT_NO_SLOT ? 0 : load_count(f->seg, ep->slot)));
+		LOG_U("in_flight",
+			ep->slot == ENDPOINT_NO_SLOT ? 0 : load_count(f->seg, ep->slot)));
 	if (ep->slot == ENDPOINT_NO_SLOT) {
 		endpoint_free(&ep);
 		return;
@@ -135,8 +136,9 @@ on_discover(const struct discover_event *ev, void *arg)
 	if (ev->what == DISCOVER_ADDED)
 		ep = added(f, ev);
 	else if (ev->what == DISCOVER_CHANGED)
-		log_info("endpoint changed", LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
-			LOG_S("pool", ep->pool_name), LOG_U("max_inflight", ev->endpoint->max_inflight));
+		log_info("endpoint changed", LOG_S("url", ep->url),
+			LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name),
+			LOG_U("max_inflight", ev->endpoint->max_inflight));
 	ep->pool = ev->pool;
 	ep->conf = ev->endpoint;
 	f->order[f->norder++] = ep;
@@ -198,11 +200,12 @@ fleet_shortage(struct fleet *f, const char *why)
 	if (f->shortage_ms != 0 && now - f->shortage_ms < SHORTAGE_LOG_MS)
 		return;
 	f->shortage_ms = now;
-	log_error("engines cannot be probed for want of something on this machine, their states stay",
+	log_error(
+		"engines cannot be probed for want of something on this machine, their states stay",
 		LOG_S("reason", why));
 }
 
-/* --- one endpoint ------------------------------------------------------------------------------ */
+/* --- one endpoint ------------------------------------------------------------------------ */
 
 struct endpoint *
 endpoint_new(struct fleet *f, const struct conf_pool *pool, const struct conf_endpoint *conf)
@@ -215,7 +218,8 @@ endpoint_new(struct fleet *f, const struct conf_pool *pool, const struct conf_en
 	ep->fleet = f;
 	ep->url = mem_strdup(conf->url);
 	ep->pool_name = mem_strdup(pool->name);
-	ep->authority = mem_printf(ep->at.ipv6 ? "[%s]:%u" : "%s:%u", ep->at.host, (unsigned)ep->at.port);
+	ep->authority =
+		mem_printf(ep->at.ipv6 ? "[%s]:%u" : "%s:%u", ep->at.host, (unsigned)ep->at.port);
 	ep->role = conf->role;
 	ep->number = f->made++;
 	ep->slot = ENDPOINT_NO_SLOT;
@@ -242,7 +246,8 @@ endpoint_free(struct endpoint **pep)
 uint64_t
 endpoint_wait_ms(const struct endpoint *ep, uint64_t now_ms, uint64_t interval_ms)
 {
-	/* Multiples of the golden ratio's fraction, in 2^-32: any run of endpoints is spread evenly. */
+	/* Multiples of the golden ratio's fraction, in 2^-32: any run of endpoints is spread
+	 * evenly. */
 	uint32_t fraction = (uint32_t)(ep->number * 2654435769u);
 	uint64_t phase = (interval_ms * fraction) >> 32;
 	uint64_t wait = interval_ms - (now_ms + interval_ms - phase) % interval_ms;
@@ -258,7 +263,7 @@ endpoint_addr_text(const struct ep_addr *a, char buf[ENDPOINT_ADDR_TEXT])
 	if (a->family == 0 || inet_ntop(a->family, a->ip, ip, sizeof(ip)) == NULL)
 		(void)snprintf(buf, ENDPOINT_ADDR_TEXT, "-");
 	else
-		(void)snprintf(buf, ENDPOINT_ADDR_TEXT, a->family == AF_INET6 ? "[%s]:%u" : "%s:%u", ip,
-			(unsigned)a->port);
+		(void)snprintf(buf, ENDPOINT_ADDR_TEXT, a->family == AF_INET6 ? "[%s]:%u" : "%s:%u",
+			ip, (unsigned)a->port);
 	return buf;
 }

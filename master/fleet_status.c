@@ -34,7 +34,7 @@ struct facts {
 static struct facts
 facts_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
 {
-	struct facts x = { .ep = ep, .state = "waiting" };
+	struct facts x = {.ep = ep, .state = "waiting"};
 
 	x.models = (const char *const *)ep->models.names;
 	x.nmodels = ep->models.n;
@@ -60,20 +60,20 @@ static void
 for_each(struct fleet *f, void (*fn)(const struct facts *, void *), void *arg)
 {
 	uint64_t now = clock_ms();
-	struct endpoint *ep;
 	struct facts x;
 
 	for (size_t i = 0; i < f->norder; i++) {
 		x = facts_of(f, f->order[i], now);
 		fn(&x, arg);
 	}
-	TAILQ_FOREACH (ep, &f->draining, link) {
+	for (struct endpoint *ep = TAILQ_FIRST(&f->draining); ep != NULL;
+		ep = TAILQ_NEXT(ep, link)) {
 		x = facts_of(f, ep, now);
 		fn(&x, arg);
 	}
 }
 
-/* --- for people -------------------------------------------------------------------------------- */
+/* --- for people -------------------------------------------------------------------------- */
 
 enum column { POOL, ROLE, URL, STATE, IN_FLIGHT, SCORE, RUNNING, WAITING, KV, AGE, NOTE, NCOLUMNS };
 
@@ -81,17 +81,17 @@ static const struct {
 	const char *title;
 	bool right; /* numbers */
 } columns[NCOLUMNS] = {
-	[POOL] = { "pool", false },
-	[ROLE] = { "role", false },
-	[URL] = { "url", false },
-	[STATE] = { "state", false },
-	[IN_FLIGHT] = { "in-flight", true },
-	[SCORE] = { "score", true },
-	[RUNNING] = { "running", true },
-	[WAITING] = { "waiting", true },
-	[KV] = { "kv%", true },
-	[AGE] = { "age", true },
-	[NOTE] = { "models or reason", false },
+	[POOL] = {"pool", false},
+	[ROLE] = {"role", false},
+	[URL] = {"url", false},
+	[STATE] = {"state", false},
+	[IN_FLIGHT] = {"in-flight", true},
+	[SCORE] = {"score", true},
+	[RUNNING] = {"running", true},
+	[WAITING] = {"waiting", true},
+	[KV] = {"kv%", true},
+	[AGE] = {"age", true},
+	[NOTE] = {"models or reason", false},
 };
 
 struct grid {
@@ -121,7 +121,8 @@ note_of(const struct facts *x)
 	if (reason[0] != '\0')
 		return mem_printf("(%s)", reason);
 	for (size_t i = 0; i < x->nmodels && i < MODELS_SHOWN && at < sizeof(buf); i++)
-		at += (size_t)snprintf(buf + at, sizeof(buf) - at, "%s%.128s", i > 0 ? "," : "", x->models[i]);
+		at += (size_t)snprintf(
+			buf + at, sizeof(buf) - at, "%s%.128s", i > 0 ? "," : "", x->models[i]);
 	if (x->nmodels > MODELS_SHOWN)
 		return mem_printf("%s,... %zu in all", buf, x->nmodels);
 	return mem_strdup(buf);
@@ -185,7 +186,7 @@ print_grid(struct evbuffer *out, struct grid *g)
 	free(g->rows);
 }
 
-/* --- for programs ------------------------------------------------------------------------------ */
+/* --- for programs ------------------------------------------------------------------------ */
 
 static void
 put_json(struct evbuffer *out, const char *key, const char *text)
@@ -214,17 +215,21 @@ put_load(struct evbuffer *out, const struct facts *x)
 {
 	if (x->has_slot)
 		(void)evbuffer_add_printf(out,
-			",\"slot\":%" PRIu32 ",\"tag\":%" PRIu64 ",\"in_flight\":%" PRIu32 ",\"score\":%" PRIu64,
+			",\"slot\":%" PRIu32 ",\"tag\":%" PRIu64 ",\"in_flight\":%" PRIu32
+			",\"score\":%" PRIu64,
 			x->ep->slot, x->tag, x->in_flight, x->score);
 	else
-		(void)evbuffer_add_printf(out, ",\"slot\":null,\"tag\":null,\"in_flight\":0,\"score\":null");
+		(void)evbuffer_add_printf(
+			out, ",\"slot\":null,\"tag\":null,\"in_flight\":0,\"score\":null");
 	if (x->scraped)
 		(void)evbuffer_add_printf(out,
-			",\"running\":%" PRIu32 ",\"waiting\":%" PRIu32 ",\"kv_usage\":%.6f,\"scrape_age_ms\":%" PRIu64,
-			x->scrape.running, x->scrape.waiting, (double)x->scrape.kv_usage_ppm / 1e6, x->age_ms);
+			",\"running\":%" PRIu32 ",\"waiting\":%" PRIu32
+			",\"kv_usage\":%.6f,\"scrape_age_ms\":%" PRIu64,
+			x->scrape.running, x->scrape.waiting, (double)x->scrape.kv_usage_ppm / 1e6,
+			x->age_ms);
 	else
-		(void)evbuffer_add_printf(out,
-			",\"running\":null,\"waiting\":null,\"kv_usage\":null,\"scrape_age_ms\":null");
+		(void)evbuffer_add_printf(out, ",\"running\":null,\"waiting\":null,\"kv_usage\":"
+					       "null,\"scrape_age_ms\":null");
 }
 
 struct json_out {
@@ -254,15 +259,17 @@ add_object(const struct facts *x, void *arg)
 void
 fleet_status(struct fleet *f, struct evbuffer *out, int json)
 {
-	struct json_out j = { .out = out };
-	struct grid g = { 0 };
+	struct json_out j = {.out = out};
+	struct grid g = {0};
 
 	if (f->conf == NULL) { /* nothing configured yet */
-		(void)evbuffer_add_printf(out, json ? "{\"config\":0,\"endpoints\":[]}\n" : "no configuration yet\n");
+		(void)evbuffer_add_printf(
+			out, json ? "{\"config\":0,\"endpoints\":[]}\n" : "no configuration yet\n");
 		return;
 	}
 	if (json) {
-		(void)evbuffer_add_printf(out, "{\"config\":%" PRIu64 ",\"endpoints\":[", f->config_number);
+		(void)evbuffer_add_printf(
+			out, "{\"config\":%" PRIu64 ",\"endpoints\":[", f->config_number);
 		for_each(f, add_object, &j);
 		(void)evbuffer_add_printf(out, "]}\n");
 		return;

@@ -25,19 +25,19 @@
  *                     |        refused   |  '-- next address of the name
  *                     '------------------+----------------+--> bad --> REST
  *
- * NAME only while no address is known; MODELS only where the pool names no models: before the endpoint
- * may become UP, and again every MODELS_MS.
+ * NAME only while no address is known; MODELS only where the pool names no models: before the
+ * endpoint may become UP, and again every MODELS_MS.
  *
  * STARTING --1 good--> UP --`fall` bad in a row--> DOWN --`rise` good in a row--> UP
  */
 enum step { REST, NAME, PATH, MODELS, STEP_N };
 enum standing { STARTING, UP, DOWN };
 
-#define EAGER_MS 250	     /* between rounds while STARTING, so that a fleet is up soon after its engines */
-#define EAGER_FOR_MS 10000   /* after that an engine is one that loads its weights: ask as usual */
-#define RENEW_MS 30000	     /* names are looked up again */
-#define RENEW_LEAST_MS 1000  /* ... and after a failed round, at most so often */
-#define MODELS_MS 30000	     /* model lists are asked again: adapters come and go */
+#define EAGER_MS 250        /* between rounds while STARTING: up soon after its engine is */
+#define EAGER_FOR_MS 10000  /* after that an engine is one that loads its weights: ask as usual */
+#define RENEW_MS 30000      /* names are looked up again */
+#define RENEW_LEAST_MS 1000 /* ... and after a failed round, at most so often */
+#define MODELS_MS 30000     /* model lists are asked again: adapters come and go */
 #define MODELS_TIMEOUT_MS 3000
 #define HEALTH_BODY_MAX (64u << 10) /* of a health answer; its text means nothing to us */
 
@@ -48,10 +48,10 @@ struct health {
 	struct lookup *lookup;
 	enum step step;
 	enum standing standing;
-	uint32_t good, bad; /* rounds in a row */
+	uint32_t good, bad;                                 /* rounds in a row */
 	uint64_t began_ms, round_ms, looked_ms, learned_ms; /* clock_ms(); 0 = never */
-	uint64_t interval_ms; /* the turn was armed by */
-	bool learned; /* the models, since it last was down */
+	uint64_t interval_ms;                               /* the turn was armed by */
+	bool learned;                                       /* the models, since it last was down */
 	bool literal;
 	struct ep_addr addrs[RESOLVE_MAX];
 	size_t naddrs, at, tried; /* at: index of the address asked */
@@ -86,12 +86,13 @@ reason_set(struct health *h, const char *fmt, ...)
 static void
 add_timer(struct event *ev, uint64_t ms)
 {
-	struct timeval tv = { .tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000) };
+	struct timeval tv = {
+		.tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
 
 	(void)event_add(ev, &tv);
 }
 
-/* --- between rounds ---------------------------------------------------------------------------- */
+/* --- between rounds ---------------------------------------------------------------------- */
 
 static uint64_t
 wait_ms(const struct health *h)
@@ -119,7 +120,7 @@ hurry(struct health *h)
 		add_timer(h->turn, 0);
 }
 
-/* --- verdicts ---------------------------------------------------------------------------------- */
+/* --- verdicts ---------------------------------------------------------------------------- */
 
 static void
 go_up(struct health *h)
@@ -142,8 +143,9 @@ go_down(struct health *h)
 
 	h->standing = DOWN;
 	h->learned = false; /* what comes back may be another engine */
-	log_warn("endpoint down, no requests go there until it answers again", LOG_S("url", ep->url),
-		LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name), LOG_S("reason", h->reason));
+	log_warn("endpoint down, no requests go there until it answers again",
+		LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
+		LOG_S("pool", ep->pool_name), LOG_S("reason", h->reason));
 	publish_down(ep->fleet->publish, ep);
 	scrape_stop(ep);
 }
@@ -154,9 +156,13 @@ ask_models(struct health *h)
 	struct endpoint *ep = h->ep;
 
 	h->step = MODELS;
-	probe_get(h->probe, &(struct probe_ask){ .addr = &h->asked, .authority = ep->authority,
-		.prefix = ep->at.prefix, .path = "/v1/models", .timeout_ms = MODELS_TIMEOUT_MS,
-		.max_body = PROBE_BODY_MAX, .want_body = true });
+	probe_get(h->probe, &(struct probe_ask){.addr = &h->asked,
+				    .authority = ep->authority,
+				    .prefix = ep->at.prefix,
+				    .path = "/v1/models",
+				    .timeout_ms = MODELS_TIMEOUT_MS,
+				    .max_body = PROBE_BODY_MAX,
+				    .want_body = true});
 }
 
 static void
@@ -173,7 +179,8 @@ round_good(struct health *h)
 	}
 	if (h->standing == STARTING || (h->standing == DOWN && h->good >= conf_of(h)->rise))
 		go_up(h);
-	if (h->standing == UP && learns(h) && (!h->learned || clock_ms() - h->learned_ms >= MODELS_MS))
+	if (h->standing == UP && learns(h) &&
+		(!h->learned || clock_ms() - h->learned_ms >= MODELS_MS))
 		ask_models(h);
 	else
 		rest(h);
@@ -200,7 +207,7 @@ round_bad(struct health *h)
 		look_up(h);
 }
 
-/* --- addresses --------------------------------------------------------------------------------- */
+/* --- addresses --------------------------------------------------------------------------- */
 
 static void
 on_addresses(const struct ep_addr *addrs, size_t n, const char *error, void *arg)
@@ -225,8 +232,8 @@ on_addresses(const struct ep_addr *addrs, size_t n, const char *error, void *arg
 		ask(h);
 	else if (h->step == NAME)
 		round_bad(h);
-	else if (n > 0 && !still && h->standing == UP) /* the name has moved: prove the new address now */
-		hurry(h);
+	else if (n > 0 && !still && h->standing == UP)
+		hurry(h); /* the name has moved: prove the new address now */
 }
 
 static void
@@ -235,7 +242,8 @@ look_up(struct health *h)
 	if (h->lookup != NULL)
 		return;
 	h->looked_ms = clock_ms();
-	resolve_start(h->ep->fleet->resolver, h->ep->at.host, h->ep->at.port, on_addresses, h, &h->lookup);
+	resolve_start(h->ep->fleet->resolver, h->ep->at.host, h->ep->at.port, on_addresses, h,
+		&h->lookup);
 }
 
 static void
@@ -246,7 +254,7 @@ on_renew(evutil_socket_t fd, short what, void *arg)
 	look_up(arg);
 }
 
-/* --- a round ----------------------------------------------------------------------------------- */
+/* --- a round ----------------------------------------------------------------------------- */
 
 static void
 on_turn(evutil_socket_t fd, short what, void *arg)
@@ -259,7 +267,8 @@ on_turn(evutil_socket_t fd, short what, void *arg)
 	h->tried = 0;
 	if (h->naddrs > 0) {
 		ask(h);
-	} else if (h->lookup != NULL || h->looked_ms == 0 || h->round_ms - h->looked_ms >= RENEW_LEAST_MS) {
+	} else if (h->lookup != NULL || h->looked_ms == 0 ||
+		   h->round_ms - h->looked_ms >= RENEW_LEAST_MS) {
 		h->step = NAME;
 		look_up(h);
 	} else {
@@ -283,10 +292,14 @@ ask(struct health *h)
 
 	h->step = PATH;
 	h->asked = h->addrs[h->at];
-	/* A new connection each time: that the engine still accepts is what workers need to know. */
-	probe_get(h->probe, &(struct probe_ask){ .addr = &h->asked, .authority = ep->authority,
-		.prefix = ep->at.prefix, .path = ep->pool->health_path,
-		.timeout_ms = left > 0 ? left : conf_of(h)->health_timeout_ms, .max_body = HEALTH_BODY_MAX });
+	/* A new connection each time: that the engine still accepts is what workers need to know.
+	 */
+	probe_get(h->probe, &(struct probe_ask){.addr = &h->asked,
+				    .authority = ep->authority,
+				    .prefix = ep->at.prefix,
+				    .path = ep->pool->health_path,
+				    .timeout_ms = left > 0 ? left : conf_of(h)->health_timeout_ms,
+				    .max_body = HEALTH_BODY_MAX});
 }
 
 static bool
@@ -320,7 +333,7 @@ static bool
 learn(struct health *h, const struct probe_answer *a)
 {
 	struct endpoint *ep = h->ep;
-	struct model_set set = { 0 };
+	struct model_set set = {0};
 	size_t left_out = 0;
 	int n;
 
@@ -328,7 +341,8 @@ learn(struct health *h, const struct probe_answer *a)
 		return false;
 	n = models_read(a->body, a->len, &set, &left_out);
 	if (n <= 0) {
-		reason_set(h, "GET /v1/models: %s", n == 0 ? "no model in the list" : "not a model list");
+		reason_set(h, "GET /v1/models: %s",
+			n == 0 ? "no model in the list" : "not a model list");
 		models_clear(&set);
 		return false;
 	}
@@ -355,8 +369,8 @@ models_answered(struct health *h, const struct probe_answer *a)
 	h->learned_ms = clock_ms();
 	if (h->standing == UP) { /* a refresh; the round itself was good already */
 		if (!ok)
-			log_debug("model list not read, the former one stays", LOG_S("url", h->ep->url),
-				LOG_S("reason", h->reason));
+			log_debug("model list not read, the former one stays",
+				LOG_S("url", h->ep->url), LOG_S("reason", h->reason));
 		rest(h);
 	} else if (ok) {
 		round_good(h);
@@ -382,7 +396,7 @@ on_answer(const struct probe_answer *a, void *arg)
 	answered[h->step](h, a);
 }
 
-/* --- life -------------------------------------------------------------------------------------- */
+/* --- life -------------------------------------------------------------------------------- */
 
 void
 health_start(struct endpoint *ep)
@@ -403,7 +417,8 @@ health_start(struct endpoint *ep)
 		ep->addr = h->addrs[0];
 	}
 	h->interval_ms = interval;
-	/* 1 ms apart: the first rounds of a fleet at start do not all fall into one turn of the loop */
+	/* 1 ms apart: the first rounds of a fleet at start do not all fall into one turn of the
+	 * loop */
 	add_timer(h->turn, ep->number % (interval < EAGER_MS ? interval + 1 : EAGER_MS));
 }
 
@@ -432,7 +447,8 @@ health_changed(struct endpoint *ep)
 	if (h->standing == UP && learns(h) && !h->learned)
 		hurry(h);
 	else if (h->interval_ms != ep->fleet->conf->health_interval_ms)
-		rest(h); /* not at every reload: a storm of them would put the next round off for ever */
+		rest(h); /* not at every reload: a storm of them would put the next round off for
+			    ever */
 }
 
 const char *

@@ -12,26 +12,29 @@
 #include "shm/load.h"
 #include "shm/metrics.h"
 
-#define TIMEOUT_MS 3000	 /* a loaded engine renders its page late; an older one is of no use */
-#define ABSENT_MS 30000	 /* an engine without the page (SGLang without --enable-metrics) is asked so often */
+#define TIMEOUT_MS 3000 /* a loaded engine renders its page late; an older one is of no use */
+#define ABSENT_MS                                                                                  \
+	30000 /* an engine without the page (SGLang without --enable-metrics) is asked so often */
 #define FOREIGN_MAX 0xffffffu /* the word's 24 bits (shm/layout.h) */
 
 struct scrape {
 	struct endpoint *ep;
 	struct probe *probe;
 	struct event *turn;
-	uint32_t sent; /* this router's requests there when the page was asked for */
+	uint32_t sent;        /* this router's requests there when the page was asked for */
 	uint64_t interval_ms; /* the turn was armed by */
-	bool failing;  /* that has been logged */
-	bool absent;   /* the page is not there (404) */
+	bool failing;         /* that has been logged */
+	bool absent;          /* the page is not there (404) */
 };
 
 static void
 rest(struct scrape *s)
 {
 	const struct fleet *f = s->ep->fleet;
-	uint64_t ms = endpoint_wait_ms(s->ep, clock_ms(), s->absent ? ABSENT_MS : f->conf->stats_interval_ms);
-	struct timeval tv = { .tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000) };
+	uint64_t ms = endpoint_wait_ms(
+		s->ep, clock_ms(), s->absent ? ABSENT_MS : f->conf->stats_interval_ms);
+	struct timeval tv = {
+		.tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
 
 	s->interval_ms = f->conf->stats_interval_ms;
 	(void)event_add(s->turn, &tv);
@@ -46,9 +49,14 @@ on_turn(evutil_socket_t fd, short what, void *arg)
 	(void)fd;
 	(void)what;
 	s->sent = load_sent_sum(ep->fleet->seg, ep->slot);
-	probe_get(s->probe, &(struct probe_ask){ .addr = &ep->addr, .authority = ep->authority,
-		.prefix = ep->at.prefix, .path = "/metrics", .timeout_ms = TIMEOUT_MS,
-		.max_body = PROBE_BODY_MAX, .want_body = true, .keep = true });
+	probe_get(s->probe, &(struct probe_ask){.addr = &ep->addr,
+				    .authority = ep->authority,
+				    .prefix = ep->at.prefix,
+				    .path = "/metrics",
+				    .timeout_ms = TIMEOUT_MS,
+				    .max_body = PROBE_BODY_MAX,
+				    .want_body = true,
+				    .keep = true});
 }
 
 /* NaN, negative and absurd figures come from engines, too. */
@@ -59,12 +67,13 @@ count_of(double v)
 }
 
 /*
- * What of the engine's figures is not ours.  The engine took them at some moment between our question
- * and its answer, when our share was neither exactly what it was before nor what it is after.  The
- * larger of the two is subtracted: requests of ours that began or ended meanwhile then never look like
- * somebody else's load, which would turn traffic away from this engine for a whole interval.  The other
- * error, foreign load hidden by what began within those few milliseconds, is harmless: our own count
- * already has it.  Without such a coincidence the two are equal and the result is exact.
+ * What of the engine's figures is not ours.  The engine took them at some moment between our
+ * question and its answer, when our share was neither exactly what it was before nor what it is
+ * after.  The larger of the two is subtracted: requests of ours that began or ended meanwhile then
+ * never look like somebody else's load, which would turn traffic away from this engine for a whole
+ * interval.  The other error, foreign load hidden by what began within those few milliseconds, is
+ * harmless: our own count already has it.  Without such a coincidence the two are equal and the
+ * result is exact.
  */
 static uint32_t
 foreign(const struct scrape *s, const struct ep_scrape *figures)
@@ -82,11 +91,13 @@ publish_figures(struct scrape *s, const struct prom_load *load)
 {
 	struct seg *seg = s->ep->fleet->seg;
 	uint64_t now = clock_ms();
-	struct ep_scrape figures = { .running = count_of(load->running), .waiting = count_of(load->waiting),
-		.at_ms = now };
+	struct ep_scrape figures = {.running = count_of(load->running),
+		.waiting = count_of(load->waiting),
+		.at_ms = now};
 
 	if (load->has_kv_usage && load->kv_usage > 0)
-		figures.kv_usage_ppm = load->kv_usage < 1 ? (uint32_t)(load->kv_usage * 1e6) : 1000000;
+		figures.kv_usage_ppm =
+			load->kv_usage < 1 ? (uint32_t)(load->kv_usage * 1e6) : 1000000;
 	load_foreign_set(seg, s->ep->slot, foreign(s, &figures), now);
 	ep_scrape_set(seg, s->ep->slot, &figures);
 }
@@ -122,8 +133,8 @@ on_answer(const struct probe_answer *a, void *arg)
 	if (why != NULL)
 		metric_add(ep->fleet->slab, M_SCRAPES_FAILED, 1);
 	if (why != NULL && !s->failing)
-		log_warn("load of endpoint unknown, choosing by own requests alone", LOG_S("url", ep->url),
-			LOG_S("reason", why));
+		log_warn("load of endpoint unknown, choosing by own requests alone",
+			LOG_S("url", ep->url), LOG_S("reason", why));
 	if (why == NULL && s->failing)
 		log_info("load of endpoint known again", LOG_S("url", ep->url));
 	s->failing = why != NULL;
@@ -162,6 +173,7 @@ scrape_changed(struct endpoint *ep)
 	struct scrape *s = ep->scrape;
 
 	/* only then: a storm of reloads would put the next scrape off for ever */
-	if (s != NULL && !probe_busy(s->probe) && s->interval_ms != ep->fleet->conf->stats_interval_ms)
+	if (s != NULL && !probe_busy(s->probe) &&
+		s->interval_ms != ep->fleet->conf->stats_interval_ms)
 		rest(s);
 }

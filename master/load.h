@@ -1,6 +1,6 @@
 /*
- * How loaded the engines say they are: scrapes /metrics of endpoints that are up and tells the workers
- * how much of it is not theirs.  A scrape that fails never affects health.
+ * How loaded the engines say they are: scrapes /metrics of endpoints that are up and tells the
+ * workers how much of it is not theirs.  A scrape that fails never affects health.
  *
  * Process: master.  (Named scrape_*: load_* are the shared words, shm/load.h.)
  */

@@ -67,7 +67,7 @@ sort_unique(struct model_set *m)
 int
 models_read(const char *text, size_t len, struct model_set *ret, size_t *ret_left_out)
 {
-	struct reading r = { .set.names = mem_array(MODELS_MAX, sizeof(char *)) };
+	struct reading r = {.set.names = mem_array(MODELS_MAX, sizeof(char *))};
 
 	if (json_model_ids(text, len, take, &r) < 0) {
 		models_clear(&r.set);
@@ -99,7 +99,7 @@ models_clear(struct model_set *m)
 	for (size_t i = 0; i < m->n; i++)
 		free(m->names[i]);
 	free(m->names);
-	*m = (struct model_set){ 0 };
+	*m = (struct model_set){0};
 }
 
 const char **

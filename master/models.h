@@ -7,7 +7,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define MODELS_MAX 256	   /* names of one endpoint; LoRA adapters count (protocols: one entry each) */
+#define MODELS_MAX                                                                                 \
+	256 /* names of one endpoint; LoRA adapters count (protocols: one entry each)              \
+	     */
 #define MODELS_NAME_MAX 256 /* bytes of one name */
 
 struct model_set { /* sorted, no name twice */
@@ -16,14 +18,16 @@ struct model_set { /* sorted, no name twice */
 };
 
 /*
- * Reads the answer into *ret (freed first).  Names that are empty, longer than MODELS_NAME_MAX, not UTF-8
- * or with control characters are left out, and all beyond MODELS_MAX.  Returns the number of names, -1 if
- * the text is no model list (then *ret stays); *ret_left_out (may be NULL) says how many were refused.
+ * Reads the answer into *ret (freed first).  Names that are empty, longer than MODELS_NAME_MAX, not
+ * UTF-8 or with control characters are left out, and all beyond MODELS_MAX.  Returns the number of
+ * names, -1 if the text is no model list (then *ret stays); *ret_left_out (may be NULL) says how
+ * many were refused.
  */
 int models_read(const char *text, size_t len, struct model_set *ret, size_t *ret_left_out);
 bool models_equal(const struct model_set *a, const struct model_set *b);
 void models_clear(struct model_set *m);
 
-/* The names of several sets, sorted, each once, at most `max`.  The array is the caller's to free, the
- * strings stay where they were. */
-const char **models_union(const struct model_set *const *sets, size_t nsets, size_t max, size_t *ret_n);
+/* The names of several sets, sorted, each once, at most `max`.  The array is the caller's to free,
+ * the strings stay where they were. */
+const char **models_union(
+	const struct model_set *const *sets, size_t nsets, size_t max, size_t *ret_n);

@@ -19,13 +19,22 @@
 #define HEAD_MAX (16u << 10)
 
 /*
- *   IDLE --probe_get--> CONNECT --writable--> SEND --all written--> HEAD --head--> BODY --end--> IDLE
+ *   IDLE --probe_get--> CONNECT --writable--> SEND --all written--> HEAD --head--> BODY --end-->
+ * IDLE
  *     \--- kept connection -------------------^   ^
- *                                                  `-- a kept connection that breaks without a byte of
- *                                                      an answer was stale: once more, on a new one
- * One clock runs over all of it; any failure ends in IDLE with the connection closed.
+ *                                                  `-- a kept connection that breaks without a byte
+ * of an answer was stale: once more, on a new one One clock runs over all of it; any failure ends
+ * in IDLE with the connection closed.
  */
-enum state { IDLE, FAILED /* not even begun: told from the loop */, CONNECT, SEND, HEAD, BODY, STATE_N };
+enum state {
+	IDLE,
+	FAILED /* not even begun: told from the loop */,
+	CONNECT,
+	SEND,
+	HEAD,
+	BODY,
+	STATE_N
+};
 
 struct bytes {
 	char *p;
@@ -54,7 +63,7 @@ struct probe {
 	size_t request_len, sent;
 	struct bytes head;
 	size_t head_seen; /* http_head_end()'s memory */
-	bool answering;	  /* a byte of the answer has come */
+	bool answering;   /* a byte of the answer has come */
 	struct http_body framing;
 	bool keep_alive; /* the answer's head allows it */
 	int status;
@@ -112,7 +121,7 @@ bytes_free(struct probe_env *env, struct bytes *b)
 {
 	env->held -= b->room;
 	free(b->p);
-	*b = (struct bytes){ 0 };
+	*b = (struct bytes){0};
 }
 
 static void
@@ -152,7 +161,7 @@ probe_busy(const struct probe *p)
 	return p->state != IDLE;
 }
 
-/* --- how it ends ------------------------------------------------------------------------------- */
+/* --- how it ends ------------------------------------------------------------------------- */
 
 /* The answer is handed out last of all, from a local copy: fn may start the next GET. */
 static void
@@ -160,7 +169,7 @@ answer(struct probe *p, struct probe_answer a)
 {
 	struct bytes body = p->body;
 
-	p->body = (struct bytes){ 0 };
+	p->body = (struct bytes){0};
 	a.status = p->status;
 	if (a.error == 0 && p->want_body) {
 		a.body = body.n > 0 ? body.p : "";
@@ -178,26 +187,30 @@ answer(struct probe *p, struct probe_answer a)
 static void
 finish(struct probe *p, int error, const char *why)
 {
-	answer(p, (struct probe_answer){ .error = error, .why = why });
+	answer(p, (struct probe_answer){.error = error, .why = why});
 }
 
+/* Not EADDRNOTAVAIL: it is what ::1 of a "localhost" gives where IPv6 is switched off, and the
+ * name's next address must then be tried. */
 static bool
 is_local(int err)
 {
-	return err == EMFILE || err == ENFILE || err == ENOBUFS || err == ENOMEM || err == EADDRNOTAVAIL;
+	return err == EMFILE || err == ENFILE || err == ENOBUFS || err == ENOMEM;
 }
 
 static void
 fail_errno(struct probe *p, int err)
 {
-	answer(p, (struct probe_answer){ .error = -err, .local = is_local(err), .why = strerror(err) });
+	answer(p,
+		(struct probe_answer){.error = -err, .local = is_local(err), .why = strerror(err)});
 }
 
 static void
 on_clock(evutil_socket_t fd, short what, void *arg)
 {
 	static const char *const late[STATE_N] = {
-		[IDLE] = "", [FAILED] = "",
+		[IDLE] = "",
+		[FAILED] = "",
 		[CONNECT] = "no connection in time",
 		[SEND] = "request not taken in time",
 		[HEAD] = "no answer in time",
@@ -213,7 +226,7 @@ on_clock(evutil_socket_t fd, short what, void *arg)
 		finish(p, -ETIMEDOUT, late[p->state]);
 }
 
-/* --- connection -------------------------------------------------------------------------------- */
+/* --- connection -------------------------------------------------------------------------- */
 
 static void
 watch(struct probe *p, short what)
@@ -255,26 +268,28 @@ is_quiet(int fd)
 {
 	char c;
 
-	return recv(fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == -1 && (errno == EAGAIN || errno == EWOULDBLOCK);
+	return recv(fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == -1 &&
+	       (errno == EAGAIN || errno == EWOULDBLOCK);
 }
 
 static bool
 same_addr(const struct ep_addr *a, const struct ep_addr *b)
 {
 	return a->family == b->family && a->port == b->port && a->scope == b->scope &&
-		memcmp(a->ip, b->ip, sizeof(a->ip)) == 0;
+	       memcmp(a->ip, b->ip, sizeof(a->ip)) == 0;
 }
 
 void
 probe_get(struct probe *p, const struct probe_ask *ask)
 {
-	struct timeval tv = { .tv_sec = (time_t)(ask->timeout_ms / 1000),
-		.tv_usec = (suseconds_t)(ask->timeout_ms % 1000 * 1000) };
+	struct timeval tv = {.tv_sec = (time_t)(ask->timeout_ms / 1000),
+		.tv_usec = (suseconds_t)(ask->timeout_ms % 1000 * 1000)};
 
 	assert(p->state == IDLE);
-	p->request = mem_printf("GET %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: pdrouter/" PDROUTER_VERSION
-				"\r\nConnection: %s\r\n\r\n",
-		ask->prefix, ask->path, ask->authority, ask->keep ? "keep-alive" : "close");
+	p->request =
+		mem_printf("GET %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: pdrouter/" PDROUTER_VERSION
+			   "\r\nConnection: %s\r\n\r\n",
+			ask->prefix, ask->path, ask->authority, ask->keep ? "keep-alive" : "close");
 	p->request_len = strlen(p->request);
 	p->keep = ask->keep;
 	p->want_body = ask->want_body;
@@ -293,13 +308,14 @@ probe_get(struct probe *p, const struct probe_ask *ask)
 		p->early_errno = dial(p);
 		if (p->early_errno != 0) { /* fn is never called from in here */
 			p->state = FAILED;
-			tv = (struct timeval){ 0 };
+			tv = (struct timeval){0};
 		}
 	}
 	(void)event_add(p->clock, &tv);
 }
 
-/* Broken before an answer: a stale kept connection is replaced once, any other is the peer's fault. */
+/* Broken before an answer: a stale kept connection is replaced once, any other is the peer's fault.
+ */
 static void
 broken(struct probe *p, int err)
 {
@@ -348,7 +364,7 @@ on_writable(struct probe *p)
 	watch(p, EV_READ);
 }
 
-/* --- the answer -------------------------------------------------------------------------------- */
+/* --- the answer -------------------------------------------------------------------------- */
 
 /* Grows by doubling; false when all bodies together would hold too much. */
 static bool
@@ -375,7 +391,7 @@ static void
 take_body(struct probe *p, const char *data, size_t n)
 {
 	while (n > 0 && !p->framing.done) {
-		struct span piece = { 0 };
+		struct span piece = {0};
 		ssize_t used = http_body_next(&p->framing, data, n, &piece);
 
 		if (used < 0) {
@@ -425,7 +441,9 @@ take_head(struct probe *p, const char *data, size_t n)
 			p->head.n -= at;
 			return;
 		}
-		r = len < 0 ? (int)len : http_head_parse(&h, HTTP_KIND_RESPONSE, p->head.p + at, (size_t)len, false);
+		r = len < 0 ? (int)len
+			    : http_head_parse(
+				      &h, HTTP_KIND_RESPONSE, p->head.p + at, (size_t)len, false);
 		if (r < 0) {
 			finish(p, -EPROTO, http_error_text(r));
 			return;

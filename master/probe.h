@@ -1,10 +1,10 @@
 /*
- * A small HTTP client for the master's questions to engines: one GET at a time on one connection, never
- * blocking, bounded in time, in bytes of one answer and in bytes of all answers together.
+ * A small HTTP client for the master's questions to engines: one GET at a time on one connection,
+ * never blocking, bounded in time, in bytes of one answer and in bytes of all answers together.
  *
  * Process: master.
- * Ownership: a probe belongs to who made it.  Its fn may start the next GET on the same probe, but must
- * not free it.
+ * Ownership: a probe belongs to who made it.  Its fn may start the next GET on the same probe, but
+ * must not free it.
  */
 #pragma once
 #include <stdbool.h>
@@ -26,10 +26,11 @@ void probe_env_free(struct probe_env **);
 #define PROBE_BODIES_MAX (128u << 20)
 
 struct probe_answer {
-	int error;	  /* 0, or -errno: -ETIMEDOUT, -ECONNREFUSED, -EPROTO (not HTTP), -EMSGSIZE, ... */
-	bool local;	  /* the error is this machine's (out of descriptors, ...) and says nothing of the peer */
+	int error; /* 0, or -errno: -ETIMEDOUT, -ECONNREFUSED, -EPROTO (not HTTP), -EMSGSIZE, ... */
+	bool local; /* the error is this machine's (out of descriptors, ...) and says nothing of the
+		       peer */
 	const char *why;  /* of the error, one English phrase; "" without */
-	int status;	  /* of the HTTP answer; 0 with an error before it */
+	int status;       /* of the HTTP answer; 0 with an error before it */
 	const char *body; /* NULL unless asked for; valid until fn returns */
 	size_t len;
 };
@@ -41,8 +42,8 @@ struct probe_ask {
 	const char *prefix, *path;
 	uint64_t timeout_ms; /* from now to the answer's last byte */
 	size_t max_body;     /* more is -EMSGSIZE */
-	bool want_body;	     /* else it is read and dropped */
-	bool keep;	     /* the connection may be used again; else it is a new one, closed after */
+	bool want_body;      /* else it is read and dropped */
+	bool keep; /* the connection may be used again; else it is a new one, closed after */
 };
 
 struct probe *probe_new(struct probe_env *env, probe_fn *fn, void *arg);

@@ -17,7 +17,7 @@
 
 #define NO_ID UINT32_MAX
 #define POOL_NAME_BYTES 64 /* of seg->pool_names */
-#define POLL_MS 10	   /* while readers are waited for: a section lasts microseconds */
+#define POLL_MS 10         /* while readers are waited for: a section lasts microseconds */
 #define DRAIN_POLL_MS 200  /* while only reservations are: they last as long as requests */
 
 /*
@@ -33,11 +33,11 @@ struct publish {
 	struct fleet *fleet;
 	struct rcu_writer *writer;
 	struct event *soon, *poll;
-	bool dirty;	/* what stands in the current table is not what should */
-	bool deferred;	/* logged: no arena was free */
-	bool crowded;	/* logged: not all learned names fitted */
-	bool *used;	/* [max_endpoints] slot is somebody's */
-	uint32_t *ids;	/* [npools of the configuration] number of the name, NO_ID: left out */
+	bool dirty;    /* what stands in the current table is not what should */
+	bool deferred; /* logged: no arena was free */
+	bool crowded;  /* logged: not all learned names fitted */
+	bool *used;    /* [max_endpoints] slot is somebody's */
+	uint32_t *ids; /* [npools of the configuration] number of the name, NO_ID: left out */
 	size_t nids;
 	uint64_t version, created_s;
 };
@@ -75,7 +75,7 @@ publish_free(struct publish **pp)
 	*pp = NULL;
 }
 
-/* --- numbers of pools -------------------------------------------------------------------------- */
+/* --- numbers of pools -------------------------------------------------------------------- */
 
 /* A name keeps its number for the life of the segment: metric rows are added up by it. */
 static uint32_t
@@ -89,13 +89,14 @@ pool_id(struct seg *seg, const struct conf_pool *pool)
 	for (uint32_t id = 0; id < seg->hdr->max_pools; id++) {
 		char *name = seg->pool_names + (size_t)id * POOL_NAME_BYTES;
 
-		if (name[0] == '\0') /* before the table that names it is published, so readers see it whole */
+		if (name[0] == '\0') /* before the table that names it is published, so readers see
+					it whole */
 			memcpy(name, pool->name, strlen(pool->name) + 1);
 		if (strcmp(name, pool->name) == 0)
 			return id;
 	}
-	log_error("pool left out: max_pools names have been used since the start", LOG_S("pool", pool->name),
-		LOG_U("max_pools", seg->hdr->max_pools));
+	log_error("pool left out: max_pools names have been used since the start",
+		LOG_S("pool", pool->name), LOG_U("max_pools", seg->hdr->max_pools));
 	return NO_ID;
 }
 
@@ -116,7 +117,7 @@ id_of(const struct publish *p, const struct conf_pool *pool)
 	return p->ids[pool - p->fleet->conf->pools];
 }
 
-/* --- slots ------------------------------------------------------------------------------------- */
+/* --- slots ------------------------------------------------------------------------------- */
 
 /* Frees what has drained: its slot, then itself.  True if any. */
 static bool
@@ -127,10 +128,11 @@ free_drained(struct publish *p)
 
 	for (struct endpoint *ep = TAILQ_FIRST(&f->draining), *next; ep != NULL; ep = next) {
 		next = TAILQ_NEXT(ep, link);
-		if (!ep->dropped || !rcu_passed(p->writer, ep->cookie) || load_count(f->seg, ep->slot) != 0)
+		if (!ep->dropped || !rcu_passed(p->writer, ep->cookie) ||
+			load_count(f->seg, ep->slot) != 0)
 			continue;
-		log_info("endpoint drained", LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
-			LOG_S("pool", ep->pool_name));
+		log_info("endpoint drained", LOG_S("url", ep->url),
+			LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name));
 		ep_state_set(f->seg, ep->slot, EP_EMPTY);
 		p->used[ep->slot] = false;
 		TAILQ_REMOVE(&f->draining, ep, link);
@@ -163,7 +165,8 @@ publish_slot(struct publish *p, struct endpoint *ep)
 		slot = find_free(p);
 	if (slot == ENDPOINT_NO_SLOT) {
 		if (!ep->slot_missed)
-			log_error("endpoint left out until another has drained: max_endpoints are in use",
+			log_error("endpoint left out until another has drained: max_endpoints are "
+				  "in use",
 				LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
 				LOG_S("pool", ep->pool_name),
 				LOG_U("max_endpoints", p->fleet->seg->hdr->max_endpoints));
@@ -192,15 +195,15 @@ publish_revive(struct publish *p, struct endpoint *ep)
 	ep_state_set(p->fleet->seg, ep->slot, EP_STARTING);
 }
 
-/* --- state words ------------------------------------------------------------------------------- */
+/* --- state words ------------------------------------------------------------------------- */
 
 /* A worker that sees UP must find address and models of that endpoint in its table. */
 static bool
 row_is_right(const struct endpoint *ep)
 {
 	return ep->in_table && ep->addr.family != 0 &&
-		memcmp(&ep->table_addr, &ep->addr, sizeof(ep->addr)) == 0 &&
-		(ep->pool->nmodels > 0 || ep->table_models == ep->models_number);
+	       memcmp(&ep->table_addr, &ep->addr, sizeof(ep->addr)) == 0 &&
+	       (ep->pool->nmodels > 0 || ep->table_models == ep->models_number);
 }
 
 void
@@ -221,7 +224,7 @@ publish_down(struct publish *p, struct endpoint *ep)
 	ep_state_set(p->fleet->seg, ep->slot, EP_DOWN);
 }
 
-/* --- building a version ------------------------------------------------------------------------ */
+/* --- building a version ------------------------------------------------------------------ */
 
 static bool
 has_row(const struct endpoint *ep)
@@ -229,11 +232,11 @@ has_row(const struct endpoint *ep)
 	return ep->slot != ENDPOINT_NO_SLOT;
 }
 
-/* Of a pool without models of its own: what its endpoints serve, down ones too (a model whose engines
- * are all down is unavailable, not unknown). */
+/* Of a pool without models of its own: what its endpoints serve, down ones too (a model whose
+ * engines are all down is unavailable, not unknown). */
 static void
-fill_learned(struct table_builder *b, struct table_pool *tp, const struct fleet *f, const struct conf_pool *pool,
-	size_t max)
+fill_learned(struct table_builder *b, struct table_pool *tp, const struct fleet *f,
+	const struct conf_pool *pool, size_t max)
 {
 	const struct model_set **sets = mem_array(f->norder + 1, sizeof(const struct model_set *));
 	const char **names;
@@ -250,8 +253,8 @@ fill_learned(struct table_builder *b, struct table_pool *tp, const struct fleet 
 }
 
 static void
-fill_pool(struct table_builder *b, struct table_pool *tp, const struct publish *p, const struct conf_pool *pool,
-	size_t max)
+fill_pool(struct table_builder *b, struct table_pool *tp, const struct publish *p,
+	const struct conf_pool *pool, size_t max)
 {
 	tp->name = table_str(b, pool->name);
 	tp->id = id_of(p, pool);
@@ -273,7 +276,7 @@ static void
 fill_endpoint_models(struct table_builder *b, struct table_endpoint *te, const struct endpoint *ep,
 	const struct table_pool *tp, bool share)
 {
-	struct model_set all = { .n = tp->nmodels };
+	struct model_set all = {.n = tp->nmodels};
 
 	if (ep->pool->nmodels > 0 || ep->models.n == 0 || tp->models == NULL)
 		return;
@@ -286,8 +289,8 @@ fill_endpoint_models(struct table_builder *b, struct table_endpoint *te, const s
 }
 
 static void
-fill_endpoint(struct table_builder *b, struct table_endpoint *te, const struct endpoint *ep, uint32_t pool_row,
-	bool share)
+fill_endpoint(struct table_builder *b, struct table_endpoint *te, const struct endpoint *ep,
+	uint32_t pool_row, bool share)
 {
 	te->slot = ep->slot;
 	te->tag = (uint32_t)ep_tag(ep->fleet->seg, ep->slot);
@@ -336,8 +339,8 @@ fill(const struct publish *p, void *arena, size_t max)
 	return table_end(&b);
 }
 
-/* Engines with thousands of adapters must not keep a new configuration from taking effect: rather fewer
- * of their names. */
+/* Engines with thousands of adapters must not keep a new configuration from taking effect: rather
+ * fewer of their names. */
 static int
 fill_somehow(struct publish *p, void *arena)
 {
@@ -347,13 +350,14 @@ fill_somehow(struct publish *p, void *arena)
 	for (size_t max = 1024; r != 0 && max > 0; max /= 4)
 		r = fill(p, arena, max);
 	if (r == 0 && crowded && !p->crowded)
-		log_warn("learned model names do not fit into the endpoint table, some are left out",
+		log_warn(
+			"learned model names do not fit into the endpoint table, some are left out",
 			LOG_U("bytes", p->fleet->seg->arena_bytes));
 	p->crowded = crowded;
 	return r;
 }
 
-/* --- publication ------------------------------------------------------------------------------- */
+/* --- publication ------------------------------------------------------------------------- */
 
 static void
 note_rows(struct publish *p, uint64_t cookie)
@@ -371,7 +375,8 @@ note_rows(struct publish *p, uint64_t cookie)
 			ep_state_set(f->seg, ep->slot, EP_UP);
 		}
 	}
-	TAILQ_FOREACH (ep, &f->draining, link) {
+	TAILQ_FOREACH(ep, &f->draining, link)
+	{
 		if (ep->dropped)
 			continue;
 		ep->in_table = false;
@@ -403,7 +408,8 @@ publish_try(struct publish *p)
 	if (r != 0) {
 		rcu_arena_put(p->writer, arena);
 		log_error("endpoint table does not fit, the former one stays: raise max_endpoints",
-			LOG_U("config", p->fleet->config_number), LOG_U("bytes", p->fleet->seg->arena_bytes));
+			LOG_U("config", p->fleet->config_number),
+			LOG_U("bytes", p->fleet->seg->arena_bytes));
 		return;
 	}
 	p->version++;
@@ -418,7 +424,7 @@ static void
 arm(struct publish *p)
 {
 	bool readers = p->dirty || rcu_poll(p->writer) > 0;
-	struct timeval tv = { .tv_usec = (readers ? POLL_MS : DRAIN_POLL_MS) * 1000 };
+	struct timeval tv = {.tv_usec = readers ? POLL_MS * 1000L : DRAIN_POLL_MS * 1000L};
 
 	if (readers || !TAILQ_EMPTY(&p->fleet->draining))
 		(void)event_add(p->poll, &tv);
@@ -448,7 +454,7 @@ publish_now(struct publish *p)
 void
 publish_soon(struct publish *p)
 {
-	struct timeval now = { 0 };
+	struct timeval now = {0};
 
 	p->dirty = true;
 	(void)event_add(p->soon, &now);

@@ -1,6 +1,6 @@
 /*
- * The only writer of the shared endpoint table: makes a version of configuration, addresses and learned
- * models, and decides which slot of the endpoint words is whose.
+ * The only writer of the shared endpoint table: makes a version of configuration, addresses and
+ * learned models, and decides which slot of the endpoint words is whose.
  *
  * Process: master.
  */
@@ -19,13 +19,14 @@ void publish_config(struct publish *p);
 
 /* Gives the endpoint a free slot, in its next life and STARTING; false if there is none. */
 bool publish_slot(struct publish *p, struct endpoint *ep);
-/* The endpoint is no longer configured: DRAINING at once, out of the next table, its slot free when no
- * reader can hold that table's predecessor and no reservation is left.  Then it is freed. */
+/* The endpoint is no longer configured: DRAINING at once, out of the next table, its slot free when
+ * no reader can hold that table's predecessor and no reservation is left.  Then it is freed. */
 void publish_drop(struct publish *p, struct endpoint *ep);
 /* It is configured again before that: same slot, same life, STARTING. */
 void publish_revive(struct publish *p, struct endpoint *ep);
 
-/* It is up: said to the workers at once, or with the next table if its row there is not yet right. */
+/* It is up: said to the workers at once, or with the next table if its row there is not yet right.
+ */
 void publish_up(struct publish *p, struct endpoint *ep);
 void publish_down(struct publish *p, struct endpoint *ep);
 

@@ -12,13 +12,14 @@
 #include "shm/base/mem.h"
 #include "shm/table.h"
 
-/* A name server that does not answer: 2 tries of 2 s each, so that a dead one costs seconds, not the
- * 75 of c-ares' defaults. */
+/* A name server that does not answer: 2 tries of 2 s each, so that a dead one costs seconds, not
+ * the 75 of c-ares' defaults. */
 #define TRY_MS 2000
 #define TRIES 2
 
 struct lookup {
-	struct lookup **at; /* the asker's pointer to this; NULL after cancel (c-ares cannot drop one) */
+	struct lookup *
+		*at; /* the asker's pointer to this; NULL after cancel (c-ares cannot drop one) */
 	resolve_fn *fn;
 	void *arg;
 	uint16_t port;
@@ -65,7 +66,8 @@ on_timer(evutil_socket_t fd, short what, void *arg)
 static void
 on_socket(evutil_socket_t fd, short what, void *arg)
 {
-	struct resolver *r = ((struct watch *)arg)->resolver; /* the watch may be gone after the call */
+	struct resolver *r =
+		((struct watch *)arg)->resolver; /* the watch may be gone after the call */
 
 	ares_process_fd(r->channel, (what & EV_READ) != 0 ? fd : ARES_SOCKET_BAD,
 		(what & EV_WRITE) != 0 ? fd : ARES_SOCKET_BAD);
@@ -77,9 +79,9 @@ watch_of(struct resolver *r, ares_socket_t fd)
 {
 	struct watch *w;
 
-	TAILQ_FOREACH (w, &r->watches, link)
-		if (w->fd == fd)
-			return w;
+	TAILQ_FOREACH(w, &r->watches, link)
+	if (w->fd == fd)
+		return w;
 	w = MEM_NEW(struct watch);
 	w->resolver = r;
 	w->fd = fd;
@@ -111,17 +113,18 @@ struct resolver *
 resolver_new(struct event_base *base)
 {
 	struct resolver *r = MEM_NEW(struct resolver);
-	struct ares_options o = { .timeout = TRY_MS,
+	struct ares_options o = {.timeout = TRY_MS,
 		.tries = TRIES,
 		.sock_state_cb = on_socket_state,
-		.sock_state_cb_data = r };
+		.sock_state_cb_data = r};
 
 	r->base = base;
 	TAILQ_INIT(&r->watches);
 	r->timer = event_new(base, -1, 0, on_timer, r);
 	r->ready = ares_library_init(ARES_LIB_INIT_ALL) == ARES_SUCCESS &&
-		ares_init_options(&r->channel, &o,
-			ARES_OPT_TIMEOUTMS | ARES_OPT_TRIES | ARES_OPT_SOCK_STATE_CB) == ARES_SUCCESS;
+		   ares_init_options(&r->channel, &o,
+			   ARES_OPT_TIMEOUTMS | ARES_OPT_TRIES | ARES_OPT_SOCK_STATE_CB) ==
+			   ARES_SUCCESS;
 	return r;
 }
 
@@ -144,7 +147,7 @@ resolver_free(struct resolver **pr)
 bool
 resolve_literal(const char *host, uint16_t port, struct ep_addr *ret)
 {
-	struct ep_addr a = { .family = AF_INET, .port = port };
+	struct ep_addr a = {.family = AF_INET, .port = port};
 	const char *zone = strchr(host, '%');
 	char ip[INET6_ADDRSTRLEN];
 
@@ -157,7 +160,7 @@ resolve_literal(const char *host, uint16_t port, struct ep_addr *ret)
 		return false;
 	memcpy(ip, host, n);
 	ip[n] = '\0';
-	a = (struct ep_addr){ .family = AF_INET6, .port = port };
+	a = (struct ep_addr){.family = AF_INET6, .port = port};
 	if (inet_pton(AF_INET6, ip, a.ip) != 1)
 		return false;
 	if (zone != NULL) {
@@ -172,7 +175,7 @@ resolve_literal(const char *host, uint16_t port, struct ep_addr *ret)
 static bool
 address(const struct ares_addrinfo_node *node, uint16_t port, struct ep_addr *ret)
 {
-	struct ep_addr a = { .family = (uint16_t)node->ai_family, .port = port };
+	struct ep_addr a = {.family = (uint16_t)node->ai_family, .port = port};
 
 	if (node->ai_family == AF_INET) {
 		struct sockaddr_in sin;
@@ -201,27 +204,31 @@ on_answer(void *arg, int status, int timeouts, struct ares_addrinfo *info)
 
 	(void)timeouts;
 	if (info != NULL)
-		for (const struct ares_addrinfo_node *node = info->nodes; node != NULL && n < RESOLVE_MAX;
-			node = node->ai_next)
+		for (const struct ares_addrinfo_node *node = info->nodes;
+			node != NULL && n < RESOLVE_MAX; node = node->ai_next)
 			n += address(node, q->port, &addrs[n]);
 	if (info != NULL)
 		ares_freeaddrinfo(info);
 	if (q->at != NULL) {
 		*q->at = NULL;
 		if (status != ARES_EDESTRUCTION)
-			q->fn(addrs, n, n > 0 ? NULL : ares_strerror(status == ARES_SUCCESS ? ARES_ENODATA : status),
+			q->fn(addrs, n,
+				n > 0 ? NULL
+				      : ares_strerror(
+						status == ARES_SUCCESS ? ARES_ENODATA : status),
 				q->arg);
 	}
 	free(q);
 }
 
 void
-resolve_start(struct resolver *r, const char *host, uint16_t port, resolve_fn *fn, void *arg, struct lookup **at)
+resolve_start(struct resolver *r, const char *host, uint16_t port, resolve_fn *fn, void *arg,
+	struct lookup **at)
 {
 	struct lookup *q = MEM_NEW(struct lookup);
-	struct ares_addrinfo_hints hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM };
+	struct ares_addrinfo_hints hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
 
-	*q = (struct lookup){ .at = at, .fn = fn, .arg = arg, .port = port };
+	*q = (struct lookup){.at = at, .fn = fn, .arg = arg, .port = port};
 	*at = q;
 	if (!r->ready) {
 		on_answer(q, ARES_ENOTINITIALIZED, 0, NULL);

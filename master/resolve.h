@@ -1,6 +1,6 @@
 /*
- * Host names to addresses, without blocking: c-ares on the master's event loop (/etc/hosts first, then
- * the name servers of resolv.conf, IPv4 and IPv6).  Literals need no resolver.
+ * Host names to addresses, without blocking: c-ares on the master's event loop (/etc/hosts first,
+ * then the name servers of resolv.conf, IPv4 and IPv6).  Literals need no resolver.
  *
  * Process: master.
  */
@@ -16,7 +16,8 @@ struct resolver;
 
 #define RESOLVE_MAX 8 /* addresses of one name that are looked at; further ones are ignored */
 
-/* Aborts when out of memory; a machine without resolv.conf has a resolver too (it asks 127.0.0.1). */
+/* Aborts when out of memory; a machine without resolv.conf has a resolver too (it asks 127.0.0.1).
+ */
 struct resolver *resolver_new(struct event_base *base);
 void resolver_free(struct resolver **); /* lookups still open are dropped, their fn is not called */
 
@@ -33,5 +34,6 @@ typedef void resolve_fn(const struct ep_addr *addrs, size_t n, const char *error
  * Looks a name up; fn is called once, possibly before this returns (/etc/hosts).  *at is the lookup
  * while it is open and NULL again before fn runs: resolve_cancel(at) at any time, also when closed.
  */
-void resolve_start(struct resolver *r, const char *host, uint16_t port, resolve_fn *fn, void *arg, struct lookup **at);
+void resolve_start(struct resolver *r, const char *host, uint16_t port, resolve_fn *fn, void *arg,
+	struct lookup **at);
 void resolve_cancel(struct lookup **at);

@@ -1,4 +1,5 @@
-/* A fleet without a configuration file: pools and endpoints from short calls, and a segment to publish in. */
+/* A fleet without a configuration file: pools and endpoints from short calls, and a segment to
+ * publish in. */
 #pragma once
 #include <criterion/criterion.h>
 #include <event2/event.h>
@@ -51,7 +52,8 @@ conf_pool(struct conf *c, const char *name, const char *model)
 static void
 conf_endpoint(struct conf_pool *p, enum role role, const char *url)
 {
-	p->endpoints[p->nendpoints++] = (struct conf_endpoint){ .url = mem_strdup(url), .role = role };
+	p->endpoints[p->nendpoints++] =
+		(struct conf_endpoint){.url = mem_strdup(url), .role = role};
 }
 
 static void
@@ -76,8 +78,10 @@ conf_drop(struct conf *c)
 static void
 fleet_setup(uint32_t max_endpoints, uint32_t max_pools)
 {
-	struct seg_sizes sizes = { .max_workers = 2, .max_endpoints = max_endpoints, .max_pools = max_pools,
-		.flags_per_worker = 64 };
+	struct seg_sizes sizes = {.max_workers = 2,
+		.max_endpoints = max_endpoints,
+		.max_pools = max_pools,
+		.flags_per_worker = 64};
 
 	cr_assert_eq(seg_new(&sizes, 1, &seg), 0);
 	base = event_base_new();
@@ -100,8 +104,8 @@ apply(struct conf *c)
 	fleet_apply(fleet, c, nconfs);
 }
 
-/* The endpoint of the current table with this URL, or NULL.  Copies nothing: the arena stays as long as
- * nothing is published. */
+/* The endpoint of the current table with this URL, or NULL.  Copies nothing: the arena stays as
+ * long as nothing is published. */
 static const struct table_endpoint *
 row_of(const char *url)
 {

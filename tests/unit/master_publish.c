@@ -1,4 +1,5 @@
-/* Slots, pool numbers and publication: what workers see of a configuration, without a packet sent. */
+/* Slots, pool numbers and publication: what workers see of a configuration, without a packet sent.
+ */
 #include "tests/unit/master_fleet.h"
 
 #include <stdio.h>
@@ -19,8 +20,8 @@ setup(void)
 
 TestSuite(publish, .init = setup, .fini = fleet_teardown);
 
-/* A configuration of one pool "main" with these endpoints; the first of each URL's two letters says its
- * role. */
+/* A configuration of one pool "main" with these endpoints; the first of each URL's two letters says
+ * its role. */
 static struct conf *
 conf_of(const char *const *urls, size_t n)
 {
@@ -28,10 +29,13 @@ conf_of(const char *const *urls, size_t n)
 	struct conf_pool *p = conf_pool(c, "main", "m");
 
 	for (size_t i = 0; i < n; i++)
-		conf_endpoint(p, strstr(urls[i], ":82") != NULL ? ROLE_DECODE : ROLE_PREFILL, urls[i]);
+		conf_endpoint(
+			p, strstr(urls[i], ":82") != NULL ? ROLE_DECODE : ROLE_PREFILL, urls[i]);
 	return c;
 }
-#define CONF(...) conf_of((const char *const[]){ __VA_ARGS__ }, sizeof((const char *const[]){ __VA_ARGS__ }) / sizeof(char *))
+#define CONF(...)                                                                                  \
+	conf_of((const char *const[]){__VA_ARGS__},                                                \
+		sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
 
 Test(publish, first_table_says_all)
 {
@@ -171,7 +175,8 @@ Test(publish, newest_configuration_after_readers_have_left)
 	for (int i = 0; i < 10; i++)
 		apply(i % 2 == 0 ? CONF(P2, D1) : CONF(P1, D1, D2));
 	cr_assert_lt(table_now()->config, 11, "arenas are few");
-	cr_assert_eq(ep_state_get(seg, endpoint_of(P1)->slot), EP_STARTING, "states are never delayed");
+	cr_assert_eq(
+		ep_state_get(seg, endpoint_of(P1)->slot), EP_STARTING, "states are never delayed");
 	rcu_leave(seg, 1);
 	publish_poll(fleet->publish);
 	cr_assert_eq(table_now()->config, 11);
@@ -194,7 +199,7 @@ Test(publish, up_waits_for_the_row_with_its_address)
 	struct endpoint *ep = endpoint_of("http://engine.invalid:8100");
 
 	cr_assert_eq(row_of(ep->url)->addr.family, 0);
-	ep->addr = (struct ep_addr){ .family = AF_INET, .port = 8100, .ip = { 127, 0, 0, 1 } };
+	ep->addr = (struct ep_addr){.family = AF_INET, .port = 8100, .ip = {127, 0, 0, 1}};
 	publish_up(fleet->publish, ep);
 	cr_assert_eq(ep_state_get(seg, ep->slot), EP_STARTING);
 	publish_poll(fleet->publish);
@@ -231,7 +236,8 @@ Test(publish, pool_without_models_has_what_its_endpoints_serve)
 	teach(endpoint_of(P1), "a", 2, 1); /* a0 a1 */
 	teach(endpoint_of(D1), "a", 3, 1); /* a0 a1 a2 */
 	publish_up(fleet->publish, endpoint_of(P1));
-	cr_assert_eq(ep_state_get(seg, endpoint_of(P1)->slot), EP_STARTING, "its row does not know a0 yet");
+	cr_assert_eq(ep_state_get(seg, endpoint_of(P1)->slot), EP_STARTING,
+		"its row does not know a0 yet");
 	publish_poll(fleet->publish);
 	const struct table_pool *p = &table_now()->pools[0];
 
@@ -249,7 +255,8 @@ Test(publish, too_many_names_do_not_hold_up_a_configuration)
 	apply(conf_learning());
 	teach(endpoint_of(P1), "p", MODELS_MAX, MODELS_NAME_MAX - 1);
 	teach(endpoint_of(D1), "d", MODELS_MAX, MODELS_NAME_MAX - 1);
-	cr_assert_gt((size_t)2 * MODELS_MAX * MODELS_NAME_MAX, seg->arena_bytes, "the test is about too much");
+	cr_assert_gt((size_t)2 * MODELS_MAX * MODELS_NAME_MAX, seg->arena_bytes,
+		"the test is about too much");
 	publish_poll(fleet->publish);
 	cr_assert_eq(table_now()->version, 2);
 	cr_assert_gt(table_now()->pools[0].nmodels, 0);
@@ -268,15 +275,16 @@ Test(publish, many_changes_one_publication_a_turn)
 
 Test(publish, endpoints_take_turns_evenly)
 {
-	struct endpoint ep = { 0 };
-	unsigned bucket[10] = { 0 };
+	struct endpoint ep = {0};
+	unsigned bucket[10] = {0};
 
 	for (ep.number = 0; ep.number < 1000; ep.number++) {
 		uint64_t wait = endpoint_wait_ms(&ep, 123456789, 2000);
 
 		cr_assert(wait >= 1000 && wait < 3000, "%lu", (unsigned long)wait);
 		bucket[wait % 2000 / 200]++;
-		cr_assert_eq((123456789 + wait) % 2000, (123456789 + wait + endpoint_wait_ms(&ep, 123456789 + wait, 2000)) % 2000,
+		cr_assert_eq((123456789 + wait) % 2000,
+			(123456789 + wait + endpoint_wait_ms(&ep, 123456789 + wait, 2000)) % 2000,
 			"an endpoint keeps its place in the interval");
 	}
 	for (size_t i = 0; i < 10; i++)
