@@ -87,8 +87,7 @@ struct fleet {
 struct endpoint *endpoint_new(
 	struct fleet *f, const struct conf_pool *pool, const struct conf_endpoint *conf);
 void endpoint_free(struct endpoint **);
-/* Slots have become free: gives them to the endpoints that wait for one.  True if there were such.
- */
+/* Slots have become free: gives them to endpoints that wait for one.  True if there were such. */
 bool fleet_fill_slots(struct fleet *f);
 /* A probe failed for want of something on this machine (descriptors, memory): logged at most every
  * 10 s. */

@@ -13,8 +13,8 @@
 #include "shm/metrics.h"
 
 #define TIMEOUT_MS 3000 /* a loaded engine renders its page late; an older one is of no use */
-#define ABSENT_MS                                                                                  \
-	30000 /* an engine without the page (SGLang without --enable-metrics) is asked so often */
+/* An engine without the page (SGLang without --enable-metrics) is asked so often. */
+#define ABSENT_MS 30000
 #define FOREIGN_MAX 0xffffffu /* the word's 24 bits (shm/layout.h) */
 
 struct scrape {

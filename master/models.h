@@ -7,9 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define MODELS_MAX                                                                                 \
-	256 /* names of one endpoint; LoRA adapters count (protocols: one entry each)              \
-	     */
+#define MODELS_MAX 256      /* names of one endpoint; LoRA adapters count */
 #define MODELS_NAME_MAX 256 /* bytes of one name */
 
 struct model_set { /* sorted, no name twice */

@@ -314,8 +314,7 @@ probe_get(struct probe *p, const struct probe_ask *ask)
 	(void)event_add(p->clock, &tv);
 }
 
-/* Broken before an answer: a stale kept connection is replaced once, any other is the peer's fault.
- */
+/* Broken before an answer: a stale kept connection is replaced once; else it is the peer's fault. */
 static void
 broken(struct probe *p, int err)
 {

@@ -25,8 +25,7 @@ void publish_drop(struct publish *p, struct endpoint *ep);
 /* It is configured again before that: same slot, same life, STARTING. */
 void publish_revive(struct publish *p, struct endpoint *ep);
 
-/* It is up: said to the workers at once, or with the next table if its row there is not yet right.
- */
+/* It is up: the workers hear it at once, or with the next table if its row there is not right. */
 void publish_up(struct publish *p, struct endpoint *ep);
 void publish_down(struct publish *p, struct endpoint *ep);
 

@@ -16,8 +16,7 @@ struct resolver;
 
 #define RESOLVE_MAX 8 /* addresses of one name that are looked at; further ones are ignored */
 
-/* Aborts when out of memory; a machine without resolv.conf has a resolver too (it asks 127.0.0.1).
- */
+/* Aborts when out of memory.  Without a resolv.conf 127.0.0.1 is asked. */
 struct resolver *resolver_new(struct event_base *base);
 void resolver_free(struct resolver **); /* lookups still open are dropped, their fn is not called */
 

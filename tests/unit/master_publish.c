@@ -1,5 +1,4 @@
-/* Slots, pool numbers and publication: what workers see of a configuration, without a packet sent.
- */
+/* Slots, pool numbers, publication: what workers see of a configuration, without a packet sent. */
 #include "tests/unit/master_fleet.h"
 
 #include <stdio.h>
@@ -20,8 +19,7 @@ setup(void)
 
 TestSuite(publish, .init = setup, .fini = fleet_teardown);
 
-/* A configuration of one pool "main" with these endpoints; the first of each URL's two letters says
- * its role. */
+/* A configuration of one pool "main"; ports 82.. are decode engines. */
 static struct conf *
 conf_of(const char *const *urls, size_t n)
 {
