@@ -26,18 +26,18 @@ body(struct conn *c)
 	struct jv doc;
 
 	if (c->body.len == 0)
-		return (struct jv){ "{}", 2 };
+		return (struct jv){"{}", 2};
 	doc = json_doc(c->body.p, c->body.len);
 	if (json_kind(doc) == '{')
 		return doc;
 	conn_error(c, 400, "BadRequestError", "the body is not a JSON object");
-	return (struct jv){ NULL, 0 };
+	return (struct jv){NULL, 0};
 }
 
 static void
 ok(struct conn *c)
 {
-	struct buf b = { 0 };
+	struct buf b = {0};
 
 	buf_fmt(&b, "{\"ok\":true,\"faults\":%u}", fault_armed(c->sim));
 	reply(c, &b);
@@ -49,17 +49,20 @@ void
 admin_models(struct conn *c)
 {
 	const struct opts *o = &c->sim->o;
-	struct buf b = { 0 };
+	struct buf b = {0};
 	unsigned i;
 
 	BUF_LIT(&b, "{\"object\":\"list\",\"data\":[");
 	for (i = 0; i < o->nmodels; i++) {
 		buf_str(&b, i ? ",{\"id\":" : "{\"id\":");
 		buf_json(&b, o->models[i], strlen(o->models[i]));
-		buf_fmt(&b, ",\"object\":\"model\",\"created\":1700000000,\"owned_by\":\"%s\",\"root\":",
+		buf_fmt(&b,
+			",\"object\":\"model\",\"created\":1700000000,\"owned_by\":\"%s\","
+			"\"root\":",
 			o->engine == FLAVOUR_VLLM ? "vllm" : "sglang");
 		buf_json(&b, o->models[i], strlen(o->models[i]));
-		buf_fmt(&b, ",\"parent\":null,\"max_model_len\":%lld}", (long long)o->max_model_len);
+		buf_fmt(&b, ",\"parent\":null,\"max_model_len\":%lld}",
+			(long long)o->max_model_len);
 	}
 	BUF_LIT(&b, "]}");
 	reply(c, &b);
@@ -80,7 +83,7 @@ admin_ready(struct conn *c)
 void
 admin_version(struct conn *c)
 {
-	struct buf b = { 0 };
+	struct buf b = {0};
 
 	BUF_LIT(&b, "{\"version\":\"0.33.0+pdsim\",\"name\":");
 	buf_json(&b, c->sim->o.name, strlen(c->sim->o.name));
@@ -91,7 +94,7 @@ admin_version(struct conn *c)
 void
 admin_load(struct conn *c)
 {
-	struct buf b = { 0 };
+	struct buf b = {0};
 
 	buf_fmt(&b, "{\"server_load\":%llu}",
 		(unsigned long long)(c->sim->running + c->sim->queued + (uint64_t)c->sim->o.load));
@@ -101,18 +104,19 @@ admin_load(struct conn *c)
 void
 admin_tokenize(struct conn *c)
 {
-	static const char *const parts[] = { "messages", "tools", "documents", "chat_template",
+	static const char *const parts[] = {"messages", "tools", "documents", "chat_template",
 		"chat_template_kwargs", "add_generation_prompt", "continue_final_message",
-		"mm_processor_kwargs", "reasoning_effort" };
+		"mm_processor_kwargs", "reasoning_effort"};
 	struct jv doc = body(c), prompt = json_get(doc, "prompt"), v;
-	struct buf b = { 0 };
+	struct buf b = {0};
 	struct toks t;
 	size_t i;
 
 	if (doc.p == NULL)
 		return;
 	if (json_kind(prompt) != '"' && json_kind(json_get(doc, "messages")) != '[') {
-		conn_error(c, 400, "BadRequestError", "prompt: must be a string, or messages a list");
+		conn_error(
+			c, 400, "BadRequestError", "prompt: must be a string, or messages a list");
 		return;
 	}
 	BUF_LIT(&b, "{\"tokens\":[");
@@ -138,7 +142,7 @@ void
 admin_detokenize(struct conn *c)
 {
 	struct jv doc = body(c), ids = json_get(doc, "tokens"), key, val;
-	struct buf b = { 0 }, text = { 0 };
+	struct buf b = {0}, text = {0};
 	struct jiter it;
 
 	if (doc.p == NULL)
@@ -254,7 +258,7 @@ query(struct conn *c, const char *name, unsigned dflt)
 void
 admin_sim_last(struct conn *c)
 {
-	struct buf b = { 0 };
+	struct buf b = {0};
 
 	BUF_LIT(&b, "{\"requests\":");
 	last_dump(c->sim->last[query(c, "other", 0) != 0], query(c, "n", LAST_N), &b);

@@ -118,7 +118,7 @@ buf_base64(struct buf *b, const void *src, size_t n)
 	buf_reserve(b, n / 3 * 4 + 4);
 	for (i = 0; i < n; i += 3) {
 		uint32_t v = (uint32_t)p[i] << 16 | (i + 1 < n ? (uint32_t)p[i + 1] << 8 : 0) |
-			(i + 2 < n ? p[i + 2] : 0);
+			     (i + 2 < n ? p[i + 2] : 0);
 		char *o = b->p + b->len;
 
 		o[0] = b64[v >> 18];

@@ -17,8 +17,8 @@
 #include "tests/engine/route.h"
 #include "tests/engine/sim.h"
 
-#define IN_MAX (256 * 1024) /* pipelined bytes kept while a request is being answered */
-#define KEEP_CAP 65536      /* buffers larger than this are given back between requests */
+#define IN_MAX ((size_t)256 * 1024) /* pipelined bytes kept while a request is being answered */
+#define KEEP_CAP 65536              /* buffers larger than this are given back between requests */
 
 static void feed(struct conn *c, const char *p, size_t n);
 
@@ -93,7 +93,7 @@ set_paused(struct conn *c, bool on)
 void
 conn_kill(struct conn *c, bool reset)
 {
-	struct linger hard = { 1, 0 };
+	struct linger hard = {1, 0};
 
 	if (c->state == CONN_DEAD)
 		return;
@@ -297,13 +297,14 @@ conn_error_json(struct conn *c, struct buf *b, int status, const char *type, con
 	buf_str(b, flat ? "{\"object\":\"error\"," : "{\"error\":{");
 	BUF_LIT(b, "\"message\":");
 	buf_json(b, msg, strlen(msg));
-	buf_fmt(b, ",\"type\":\"%s\",\"param\":null,\"code\":%d%s", type, status, flat ? "}" : "}}");
+	buf_fmt(b, ",\"type\":\"%s\",\"param\":null,\"code\":%d%s", type, status,
+		flat ? "}" : "}}");
 }
 
 void
 conn_error(struct conn *c, int status, const char *type, const char *fmt, ...)
 {
-	struct buf b = { 0 };
+	struct buf b = {0};
 	char text[512];
 	va_list ap;
 
@@ -359,7 +360,7 @@ conn_finish(struct conn *c)
 	while (c->in.len && c->state == CONN_READ) {
 		struct buf in = c->in;
 
-		c->in = (struct buf){ 0 };
+		c->in = (struct buf){0};
 		feed(c, in.p, in.len);
 		buf_free(&in);
 	}
@@ -392,7 +393,7 @@ void
 conn_after(struct conn *c, double ms, void (*fn)(struct conn *))
 {
 	uint64_t us = ms > 0 ? (uint64_t)(ms * 1000) : 0;
-	struct timeval tv = { (time_t)(us / 1000000), (suseconds_t)(us % 1000000) };
+	struct timeval tv = {(time_t)(us / 1000000), (suseconds_t)(us % 1000000)};
 
 	c->on_timer = fn;
 	(void)event_add(&c->tmr, &tv);

@@ -57,7 +57,7 @@ struct conn {
 	struct fault *fault; /* a reference, or NULL */
 	unsigned fault_step; /* how far fault.c has come with it */
 	bool fault_waited;
-	struct gen *gen;     /* owned by gen.c */
+	struct gen *gen; /* owned by gen.c */
 };
 
 void conn_new(struct sim *sim, int fd);
@@ -72,7 +72,8 @@ void conn_reply(struct conn *c, int status, const char *type, const char *extra,
 	size_t len);
 void conn_error(struct conn *c, int status, const char *type, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
-void conn_error_json(struct conn *c, struct buf *out, int status, const char *type, const char *msg);
+void conn_error_json(
+	struct conn *c, struct buf *out, int status, const char *type, const char *msg);
 void conn_stream_head(struct conn *c);
 /* One event as one write: p[-CHUNK_ROOM..n+2) must be writable.  False: do not go on for now (the
  * socket is full, gen_go_on() follows when it has drained; or the client is gone). */
@@ -81,7 +82,7 @@ bool conn_chunk(struct conn *c, char *p, size_t n);
 void conn_write(struct conn *c, const char *p, size_t n);
 bool conn_can_write(const struct conn *c);
 void conn_finish(struct conn *c);
-void conn_park(struct conn *c); /* this request is never answered, until the client leaves */
+void conn_park(struct conn *c);        /* this request is never answered, until the client leaves */
 void conn_close_after(struct conn *c); /* ends the request by closing, once all is written */
 void conn_after(struct conn *c, double ms, void (*fn)(struct conn *)); /* one timer each */
 void conn_status(struct conn *c, int status); /* notes it in counters and sim->last */

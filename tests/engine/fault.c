@@ -48,7 +48,8 @@ act_status(struct conn *c)
 
 	if (!f->has_body)
 		conn_error_json(c, &f->body, f->status,
-			f->status < 500 ? "BadRequestError" : "InternalServerError", "simulated failure");
+			f->status < 500 ? "BadRequestError" : "InternalServerError",
+			"simulated failure");
 	f->has_body = true;
 	conn_reply(c, f->status, f->has_type ? NULL : "application/json",
 		f->headers.len ? buf_cstr(&f->headers) : NULL, f->body.p, f->body.len);
@@ -69,7 +70,8 @@ act_reset(struct conn *c)
 static void
 act_half_head(struct conn *c)
 {
-	static const char half[] = "HTTP/1.1 200 OK\r\ndate: Thu, 01 Jan 1970 00:00:00 GMT\r\nconten";
+	static const char half[] =
+		"HTTP/1.1 200 OK\r\ndate: Thu, 01 Jan 1970 00:00:00 GMT\r\nconten";
 
 	conn_write(c, half, sizeof(half) - 1);
 	gone(c, false);
@@ -163,7 +165,7 @@ cut_error_event(struct conn *c)
 	static const char ev[] = "data: {\"error\":{\"message\":\"simulated failure\",\"type\":"
 				 "\"InternalServerError\",\"param\":null,\"code\":500}}\n\n",
 			  done[] = "data: [DONE]\n\n";
-	struct buf b = { 0 };
+	struct buf b = {0};
 	size_t at;
 
 	buf_fill(&b, 0, CHUNK_ROOM);
@@ -188,22 +190,22 @@ static const struct kind {
 	void (*cut)(struct conn *c);
 	int status;
 } kinds[] = {
-	{ "fail", act_status, NULL, 500 },
-	{ "status", act_status, NULL, 503 },
-	{ "no_answer", act_no_answer, NULL, 0 },
-	{ "reset", act_reset, NULL, 0 },
-	{ "half_head", act_half_head, NULL, 0 },
-	{ "garbage", act_garbage, NULL, 0 },
-	{ "empty200", act_empty200, NULL, 0 },
-	{ "pace", begin_pace, NULL, 0 },
-	{ "stall", NULL, conn_park, 0 },
-	{ "reset_mid_stream", NULL, cut_reset, 0 },
-	{ "truncate", NULL, cut_truncate, 0 },
-	{ "bad_chunk", NULL, cut_bad_chunk, 0 },
-	{ "error_event", NULL, cut_error_event, 0 },
-	{ "slow", NULL, NULL, 0 },
-	{ "null_kv", NULL, NULL, 0 },
-	{ "close_keepalive", NULL, NULL, 0 },
+	{"fail", act_status, NULL, 500},
+	{"status", act_status, NULL, 503},
+	{"no_answer", act_no_answer, NULL, 0},
+	{"reset", act_reset, NULL, 0},
+	{"half_head", act_half_head, NULL, 0},
+	{"garbage", act_garbage, NULL, 0},
+	{"empty200", act_empty200, NULL, 0},
+	{"pace", begin_pace, NULL, 0},
+	{"stall", NULL, conn_park, 0},
+	{"reset_mid_stream", NULL, cut_reset, 0},
+	{"truncate", NULL, cut_truncate, 0},
+	{"bad_chunk", NULL, cut_bad_chunk, 0},
+	{"error_event", NULL, cut_error_event, 0},
+	{"slow", NULL, NULL, 0},
+	{"null_kv", NULL, NULL, 0},
+	{"close_keepalive", NULL, NULL, 0},
 };
 
 static bool
@@ -220,10 +222,12 @@ find(struct sim *sim, const char *path, size_t n, bool is_gen, bool keepalive)
 {
 	struct fault *f;
 
-	TAILQ_FOREACH (f, &sim->faults, next) {
-		bool here = f->path.len == 0 ? is_gen :
-			(f->path.len == n && memcmp(f->path.p, path, n) == 0) ||
-				(f->path.len == 1 && *f->path.p == '*');
+	TAILQ_FOREACH(f, &sim->faults, next)
+	{
+		bool here = f->path.len == 0
+				    ? is_gen
+				    : (f->path.len == n && memcmp(f->path.p, path, n) == 0) ||
+					      (f->path.len == 1 && *f->path.p == '*');
 
 		if (here && is(f, "close_keepalive") == keepalive)
 			break;
@@ -287,7 +291,7 @@ bool
 fault_due(const struct conn *c, uint64_t events)
 {
 	return c->fault != NULL && c->fault->kind->cut != NULL &&
-		events >= (uint64_t)c->fault->after_events;
+	       events >= (uint64_t)c->fault->after_events;
 }
 
 bool
@@ -377,8 +381,8 @@ fault_armed(struct sim *sim)
 	struct fault *f;
 	unsigned n = 0;
 
-	TAILQ_FOREACH (f, &sim->faults, next)
-		n++;
+	TAILQ_FOREACH(f, &sim->faults, next)
+	n++;
 	return n;
 }
 
@@ -457,8 +461,10 @@ read_pace(struct fault *f, struct jv events)
 static const char *
 read_end(struct fault *f, struct jv end)
 {
-	static const char *const names[] = { [END_FINISH] = "finish", [END_RESET] = "reset",
-		[END_CLOSE] = "close", [END_STALL] = "stall" };
+	static const char *const names[] = {[END_FINISH] = "finish",
+		[END_RESET] = "reset",
+		[END_CLOSE] = "close",
+		[END_STALL] = "stall"};
 	unsigned i;
 
 	if (json_null(end))

@@ -94,8 +94,10 @@ end(struct gen *g)
 static void
 release_remote(struct gen *g)
 {
-	struct side_ref ref = { .host = buf_cstr(&g->host), .engine = buf_cstr(&g->engine),
-		.id = buf_cstr(&g->remote_id), .port = g->port };
+	struct side_ref ref = {.host = buf_cstr(&g->host),
+		.engine = buf_cstr(&g->engine),
+		.id = buf_cstr(&g->remote_id),
+		.port = g->port};
 
 	if (g->mode == GEN_DECODE && !g->fetched && g->op == NULL && g->port && g->remote_id.len)
 		side_release(g->sim->side, &ref);
@@ -172,7 +174,7 @@ refuse_kv(struct gen *g, const char *what)
 	struct conn *c = g->c;
 	bool late = g->sim->o.late_errors && g->stream;
 	char msg[256];
-	struct buf b = { 0 };
+	struct buf b = {0};
 
 	count(g->sim, CTR_kv_refused);
 	(void)snprintf(msg, sizeof(msg), "remote KV of this request: %s", what);
@@ -199,8 +201,10 @@ static void
 do_fetch(struct conn *c)
 {
 	struct gen *g = c->gen;
-	struct side_ref ref = { .host = buf_cstr(&g->host), .engine = buf_cstr(&g->engine),
-		.id = buf_cstr(&g->remote_id), .port = g->port };
+	struct side_ref ref = {.host = buf_cstr(&g->host),
+		.engine = buf_cstr(&g->engine),
+		.id = buf_cstr(&g->remote_id),
+		.port = g->port};
 
 	g->op = side_fetch(g->sim->side, &ref, gen_prompt_key(g), g->meta, g);
 	if (g->op == NULL)
@@ -251,7 +255,7 @@ static struct hold *
 hold_one(struct gen *g, unsigned i, unsigned k)
 {
 	const struct prompt *p = &g->prompts[i];
-	struct buf id = { 0 };
+	struct buf id = {0};
 	struct hold *h;
 
 	if (k)
@@ -290,14 +294,15 @@ answer_whole(struct conn *c)
 	struct gen *g = c->gen;
 	struct sim *sim = g->sim;
 	const struct opts *o = &sim->o;
-	struct buf *b = &sim->scratch, kv = { 0 }, fp = { 0 };
+	struct buf *b = &sim->scratch, kv = {0}, fp = {0};
 	bool prefill = g->mode == GEN_PREFILL, handed = o->handoff == HANDOFF_RESPONSE;
 	struct hold *h = prefill && !fault_null_kv(c) ? hold_all(g) : NULL;
 
 	if (prefill && h == NULL)
 		count(sim, CTR_kv_null);
 	if (h != NULL && handed)
-		buf_fmt(&fp, "pdsim|%s|%d|%s|%s", o->advertise, sim->side_port, sim->engine_id, h->id);
+		buf_fmt(&fp, "pdsim|%s|%d|%s|%s", o->advertise, sim->side_port, sim->engine_id,
+			h->id);
 	else if (prefill && handed)
 		buf_str(&fp, "pdsim|none");
 	else if (h != NULL)
@@ -309,7 +314,7 @@ answer_whole(struct conn *c)
 	if (h != NULL && handed)
 		json_canon(json_doc(b->p, b->len), text_fnv_sink, &h->meta);
 	else if (h != NULL)
-		h->meta = kv_meta((struct jv){ kv.p, kv.len });
+		h->meta = kv_meta((struct jv){kv.p, kv.len});
 	c->gen = NULL;
 	conn_reply(c, 200, "application/json", NULL, b->p, b->len);
 	buf_free(&kv);
@@ -442,7 +447,8 @@ gen_step(struct sim *sim, int64_t n)
 {
 	struct gen *g;
 
-	TAILQ_FOREACH (g, &sim->gens, all) {
+	TAILQ_FOREACH(g, &sim->gens, all)
+	{
 		g->credit = n < 0 ? 0 : g->credit + (uint64_t)n;
 		if (g->state == GEN_STREAM)
 			conn_after(g->c, 0, on_stream_timer);

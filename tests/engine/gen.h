@@ -1,5 +1,6 @@
 /*
- * Generation requests: what they ask for (gen_parse.c), their life (gen.c), their bytes (gen_text.c).
+ * Generation requests: what they ask for (gen_parse.c), their life (gen.c), their bytes
+ *(gen_text.c).
  *
  *	          queue full            prefill: --prefill-delay, then held and answered
  *	 parse --> QUEUED --> ADMITTED --> PREFILL ------------> done
@@ -31,8 +32,8 @@ enum gen_phase { PHASE_ROLE, PHASE_TOKENS, PHASE_USAGE, PHASE_DONE, PHASE_END };
 struct prompt {
 	uint64_t seed; /* hash of its token ids */
 	uint64_t ntokens;
-	bool eos;          /* the model's first token is the end of the text */
-	struct jv span;    /* for echo: a string or an array of ids; absent for chat */
+	bool eos;       /* the model's first token is the end of the text */
+	struct jv span; /* for echo: a string or an array of ids; absent for chat */
 };
 
 struct choice {
@@ -58,7 +59,7 @@ struct gen {
 	uint32_t step;         /* tokens emitted of each choice */
 	uint64_t credit, events, reserved, due_us, cache_key;
 	struct jv model, kv, handed; /* handed: disagg_prefill_resp */
-	struct buf rid, pre;  /* the id's variable part; what each event starts with */
+	struct buf rid, pre;         /* the id's variable part; what each event starts with */
 	long created;
 	unsigned pre_base;
 	/* the hand-over, on a decode engine */
@@ -73,9 +74,9 @@ void gen_chat(struct conn *c);
 void gen_completion(struct conn *c);
 bool gen_fresh_id(struct conn *c); /* false: refused and answered */
 void gen_gone(struct gen *g);
-void gen_go_on(struct gen *g);  /* the socket has room again */
+void gen_go_on(struct gen *g);                     /* the socket has room again */
 void gen_fetched(struct gen *g, const char *line); /* the side channel's answer */
-void gen_pump(struct sim *sim); /* something has become free */
+void gen_pump(struct sim *sim);                    /* something has become free */
 void gen_step(struct sim *sim, int64_t n); /* lets paused streams emit n events; -1: go on */
 
 /* gen_parse.c: false: refused and answered */

@@ -26,12 +26,12 @@ enum member {
 };
 /* clang-format on */
 
-static const char *const names[M_COUNT] = { "model", "prompt", "stream", "stream_options",
+static const char *const names[M_COUNT] = {"model", "prompt", "stream", "stream_options",
 	"max_tokens", "max_completion_tokens", "min_tokens", "n", "logprobs", "echo", "ignore_eos",
 	"request_id", "kv_transfer_params", "disagg_prefill_resp", "pdsim", "messages", "tools",
 	"documents", "chat_template", "chat_template_kwargs", "add_generation_prompt",
 	"continue_final_message", "mm_processor_kwargs", "reasoning_effort", "add_special_tokens",
-	"truncate_prompt_tokens", "cache_salt" };
+	"truncate_prompt_tokens", "cache_salt"};
 
 struct parse {
 	struct gen *g;
@@ -54,7 +54,7 @@ split(struct parse *p, struct jv doc)
 	struct jiter it;
 	int i;
 
-	if (!json_iter(&it, doc) || it.close != '}')
+	if (!json_iter_check(&it, doc) || it.close != '}')
 		return bad(p, "the body is not a JSON object");
 	while (json_next(&it, &key, &val))
 		for (i = 0; i < M_COUNT; i++)
@@ -81,7 +81,7 @@ add_prompt(struct gen *g)
 static bool
 has_marker(struct jv v)
 {
-	return memmem(v.p, v.len, "<<eos>>", 7) != NULL;
+	return v.p != NULL && memmem(v.p, v.len, "<<eos>>", 7) != NULL;
 }
 
 static void
@@ -152,7 +152,8 @@ prompt_list(struct parse *p, struct jv list)
 		if (first == '0')
 			return prompt_ids(p, list);
 		if (json_kind(val) != first || (first != '"' && first != '['))
-			return bad(p, "prompt: a string, a list of strings, token ids or lists of them");
+			return bad(p,
+				"prompt: a string, a list of strings, token ids or lists of them");
 		if (p->g->nprompts == PROMPTS_MAX)
 			return bad(p, "prompt: too many");
 		if (first == '"')
@@ -251,10 +252,11 @@ read_messages(struct parse *p)
 static bool
 integer(struct parse *p, enum member m, int64_t min, int64_t *ret)
 {
-	static const char *const why[M_COUNT] = { [M_MAX_TOKENS] = "max_tokens: must be an integer >= 1",
+	static const char *const why[M_COUNT] = {
+		[M_MAX_TOKENS] = "max_tokens: must be an integer >= 1",
 		[M_MAX_COMPLETION_TOKENS] = "max_completion_tokens: must be an integer >= 1",
 		[M_MIN_TOKENS] = "min_tokens: must be an integer >= 0",
-		[M_N] = "n: must be an integer >= 1" };
+		[M_N] = "n: must be an integer >= 1"};
 	int64_t v;
 
 	if (json_null(p->m[m]))
@@ -355,7 +357,8 @@ leg_violation(struct parse *p)
 
 	if (!json_int(p->m[M_MAX_TOKENS], &v) || v != 1)
 		return "prefill leg: max_tokens must be 1";
-	if (p->m[M_MAX_COMPLETION_TOKENS].p && (!json_int(p->m[M_MAX_COMPLETION_TOKENS], &v) || v != 1))
+	if (p->m[M_MAX_COMPLETION_TOKENS].p &&
+		(!json_int(p->m[M_MAX_COMPLETION_TOKENS], &v) || v != 1))
 		return "prefill leg: max_completion_tokens must be 1 or absent";
 	if (p->g->stream)
 		return "prefill leg: must not be a stream";
@@ -370,7 +373,8 @@ static bool
 refuse(struct gen *g, enum counter which, int status, const char *why)
 {
 	count(g->sim, which);
-	conn_error(g->c, status, status < 500 ? "BadRequestError" : "InternalServerError", "%s", why);
+	conn_error(
+		g->c, status, status < 500 ? "BadRequestError" : "InternalServerError", "%s", why);
 	return false;
 }
 
@@ -392,8 +396,8 @@ read_remote(struct gen *g, struct jv kv)
 static bool
 read_fingerprint(struct gen *g, struct jv answer)
 {
-	struct buf fp = { 0 };
-	char *rest, *word[5] = { NULL };
+	struct buf fp = {0};
+	char *rest, *word[5] = {NULL};
 	bool held;
 	int i;
 
@@ -451,9 +455,11 @@ check_handover(struct parse *p)
 		return why == NULL || refuse(g, CTR_prefill_violations, 400, why);
 	}
 	if (g->mode == GEN_DECODE && (g->host.len == 0 || g->port == 0 || g->remote_id.len == 0))
-		return refuse(g, CTR_kv_refused, 500, "remote KV: host, port or request id is missing");
+		return refuse(
+			g, CTR_kv_refused, 500, "remote KV: host, port or request id is missing");
 	if (g->mode == GEN_DECODE && g->nprompts > 1)
-		return refuse(g, CTR_kv_refused, 500, "remote KV: of one prompt only, but there are more");
+		return refuse(g, CTR_kv_refused, 500,
+			"remote KV: of one prompt only, but there are more");
 	if (o->role == ROLE_DECODE && o->handoff == HANDOFF_RESPONSE && p->m[M_HANDED].p == NULL)
 		return refuse(g, CTR_kv_refused, 500, "disagg_prefill_resp is missing");
 	if (g->mode == GEN_PLAIN && o->role == ROLE_DECODE)
@@ -500,8 +506,8 @@ fits(struct gen *g)
 bool
 gen_parse(struct gen *g)
 {
-	struct parse p = { .g = g };
-	struct jv doc = { g->c->body.p, g->c->body.len };
+	struct parse p = {.g = g};
+	struct jv doc = {g->c->body.p, g->c->body.len};
 
 	if (split(&p, doc)) {
 		read_handover(&p);
@@ -526,7 +532,8 @@ gen_parse(struct gen *g)
 	if (!check_handover(&p))
 		return false;
 	if (g->mode == GEN_PREFILL && !fits(g)) {
-		conn_error(g->c, 400, "BadRequestError", "the prompt does not fit this model's cache");
+		conn_error(
+			g->c, 400, "BadRequestError", "the prompt does not fit this model's cache");
 		return false;
 	}
 	return true;

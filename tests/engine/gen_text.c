@@ -53,8 +53,10 @@ gen_begin_text(struct gen *g)
 	for (i = 0; i < g->nchoices; i++) {
 		const struct prompt *p = &g->prompts[i / (unsigned)g->n];
 
-		g->choices[i] = (struct choice){ .state = text_child(p->seed, i % (unsigned)g->n),
-			.prompt = p, .ntokens = wanted(g, p), .eos = p->eos };
+		g->choices[i] = (struct choice){.state = text_child(p->seed, i % (unsigned)g->n),
+			.prompt = p,
+			.ntokens = wanted(g, p),
+			.eos = p->eos};
 	}
 	g->phase = g->chat ? PHASE_ROLE : PHASE_TOKENS;
 	if (!g->stream)
@@ -80,7 +82,9 @@ put_usage(const struct gen *g, struct buf *b)
 		in += g->prompts[i].ntokens;
 	for (i = 0; i < g->nchoices; i++)
 		out += g->choices[i].ntokens;
-	buf_fmt(b, "\"usage\":{\"prompt_tokens\":%llu,\"total_tokens\":%llu,\"completion_tokens\":%llu}",
+	buf_fmt(b,
+		"\"usage\":{\"prompt_tokens\":%llu,\"total_tokens\":%llu,\"completion_tokens\":%"
+		"llu}",
 		(unsigned long long)in, (unsigned long long)(in + out), (unsigned long long)out);
 }
 
@@ -93,7 +97,7 @@ finish_reason(const struct choice *ch)
 static void
 put_echo(const struct gen *g, const struct prompt *p, struct buf *b)
 {
-	struct buf text = { 0 };
+	struct buf text = {0};
 	struct jv key, val;
 	struct jiter it;
 
@@ -179,15 +183,17 @@ put_choice(struct gen *g, unsigned i, struct buf *b)
 
 	if (w == NULL)
 		abort();
-	buf_fmt(b, g->chat ? "%s{\"index\":%u,\"message\":{\"role\":\"assistant\",\"content\":\""
-			   : "%s{\"index\":%u,\"text\":\"",
+	buf_fmt(b,
+		g->chat ? "%s{\"index\":%u,\"message\":{\"role\":\"assistant\",\"content\":\""
+			: "%s{\"index\":%u,\"text\":\"",
 		i ? "," : "", i);
 	put_echo(g, ch->prompt, b);
 	for (t = 0; t < ch->ntokens; t++) {
 		w[t] = text_next(&ch->state);
 		buf_add(b, w[t]->json, w[t]->json_len);
 	}
-	buf_str(b, g->chat ? "\",\"refusal\":null,\"tool_calls\":[]},\"logprobs\":" : "\",\"logprobs\":");
+	buf_str(b, g->chat ? "\",\"refusal\":null,\"tool_calls\":[]},\"logprobs\":"
+			   : "\",\"logprobs\":");
 	put_logprobs(g, w, ch->ntokens, b);
 	buf_fmt(b, ",\"finish_reason\":%s,\"stop_reason\":null}", finish_reason(ch));
 	g->sim->counters[CTR_generation_tokens] += ch->ntokens;
@@ -200,8 +206,8 @@ gen_answer(struct gen *g, struct buf *b, const char *fingerprint, const struct b
 	unsigned i;
 
 	put_id(g, b);
-	buf_fmt(b, "%s,\"created\":%ld,\"model\":", g->chat ? "\"chat.completion\"" : "\"text_completion\"",
-		g->created);
+	buf_fmt(b, "%s,\"created\":%ld,\"model\":",
+		g->chat ? "\"chat.completion\"" : "\"text_completion\"", g->created);
 	put_model(g, b);
 	BUF_LIT(b, ",\"choices\":[");
 	for (i = 0; i < g->nchoices; i++)

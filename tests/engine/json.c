@@ -28,12 +28,14 @@ skip_plain(const char *p, const char *end)
 		memcpy(&w, p, 8);
 		quote = w ^ ones * '"';
 		slash = w ^ ones * '\\';
-		odd = ((w - ones * 0x20) & ~w) | ((quote - ones) & ~quote) | ((slash - ones) & ~slash) | w;
+		odd = ((w - ones * 0x20) & ~w) | ((quote - ones) & ~quote) |
+		      ((slash - ones) & ~slash) | w;
 		if (odd & highs)
 			break;
 		p += 8;
 	}
-	while (p < end && (unsigned char)*p >= 0x20 && (unsigned char)*p < 0x80 && *p != '"' && *p != '\\')
+	while (p < end && (unsigned char)*p >= 0x20 && (unsigned char)*p < 0x80 && *p != '"' &&
+		*p != '\\')
 		p++;
 	return p;
 }
@@ -58,9 +60,10 @@ skip_utf8(const char *s, const char *end)
 static int
 hex(char c)
 {
-	return c >= '0' && c <= '9' ? c - '0' :
-		c >= 'a' && c <= 'f' ? c - 'a' + 10 :
-		c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+	return c >= '0' && c <= '9'   ? c - '0'
+	       : c >= 'a' && c <= 'f' ? c - 'a' + 10
+	       : c >= 'A' && c <= 'F' ? c - 'A' + 10
+				      : -1;
 }
 
 static const char *
@@ -95,6 +98,20 @@ skip_string(const char *p, const char *end)
 		p = *p == '\\' ? skip_escape(p, end) : skip_utf8(p, end);
 	}
 	return NULL;
+}
+
+/* The same for text that was checked before: only the end matters. */
+static const char *
+skip_checked_string(const char *p, const char *end)
+{
+	const char *q = p, *b;
+
+	do {
+		q = memchr(q + 1, '"', (size_t)(end - q - 1));
+		for (b = q; b[-1] == '\\'; b--)
+			;
+	} while ((q - b) & 1); /* the quote itself is escaped */
+	return q + 1;
 }
 
 static const char *
@@ -181,6 +198,27 @@ skip_after(const char *p, const char *end, const char *closers, int *depth)
 }
 
 static const char *
+skip_checked_value(const char *p, const char *end)
+{
+	int depth = 0;
+
+	do {
+		if (*p == '"') {
+			p = skip_checked_string(p, end);
+			continue;
+		}
+		if (*p == '{' || *p == '[')
+			depth++;
+		else if (*p == '}' || *p == ']')
+			depth--;
+		p++;
+		while (depth == 0 && p < end && !strchr(" \t\r\n,]}", *p))
+			p++; /* the rest of a number or word */
+	} while (depth > 0);
+	return p;
+}
+
+static const char *
 skip_value(const char *p, const char *end)
 {
 	char closers[DEPTH];
@@ -225,8 +263,17 @@ json_doc(const char *p, size_t n)
 	const char *end = p + n, *from = skip_ws(p, end), *to = n ? skip_value(from, end) : NULL;
 
 	if (to == NULL || skip_ws(to, end) != end)
-		return (struct jv){ NULL, 0 };
-	return (struct jv){ from, (size_t)(to - from) };
+		return (struct jv){NULL, 0};
+	return (struct jv){from, (size_t)(to - from)};
+}
+
+bool
+json_iter_check(struct jiter *it, struct jv v)
+{
+	bool r = json_iter(it, v);
+
+	it->check = true;
+	return r;
 }
 
 bool
@@ -257,7 +304,7 @@ json_next(struct jiter *it, struct jv *key, struct jv *val)
 {
 	const char *p = skip_ws(it->p, it->end), *to;
 
-	*key = (struct jv){ NULL, 0 };
+	*key = (struct jv){NULL, 0};
 	if (p == it->end)
 		return iter_bad(it);
 	if (*p == it->close) {
@@ -271,19 +318,19 @@ json_next(struct jiter *it, struct jv *key, struct jv *val)
 	}
 	it->first = false;
 	if (it->close == '}') {
-		to = skip_string(p, it->end);
+		to = it->check ? skip_string(p, it->end) : skip_checked_string(p, it->end);
 		if (to == NULL)
 			return iter_bad(it);
-		*key = (struct jv){ p, (size_t)(to - p) };
+		*key = (struct jv){p, (size_t)(to - p)};
 		p = skip_ws(to, it->end);
 		if (p == it->end || *p != ':')
 			return iter_bad(it);
 		p = skip_ws(p + 1, it->end);
 	}
-	to = skip_value(p, it->end);
+	to = it->check ? skip_value(p, it->end) : skip_checked_value(p, it->end);
 	if (to == NULL)
 		return iter_bad(it);
-	*val = (struct jv){ p, (size_t)(to - p) };
+	*val = (struct jv){p, (size_t)(to - p)};
 	it->p = to;
 	return true;
 }
@@ -324,7 +371,7 @@ bool
 json_is(struct jv v, const char *text)
 {
 	size_t n = strlen(text);
-	struct compare c = { text, n, true };
+	struct compare c = {text, n, true};
 
 	if (json_kind(v) != '"')
 		return false;
@@ -337,7 +384,7 @@ json_is(struct jv v, const char *text)
 struct jv
 json_get(struct jv obj, const char *name)
 {
-	struct jv key, val, found = { NULL, 0 };
+	struct jv key, val, found = {NULL, 0};
 	struct jiter it;
 
 	if (json_kind(obj) != '{' || !json_iter(&it, obj))
@@ -411,7 +458,12 @@ put_utf8(char *o, uint32_t c)
 static uint32_t
 hex4(const char *p)
 {
-	return (uint32_t)(hex(p[0]) << 12 | hex(p[1]) << 8 | hex(p[2]) << 4 | hex(p[3]));
+	uint32_t v = 0;
+	int i;
+
+	for (i = 0; i < 4; i++)
+		v = v << 4 | (uint32_t)hex(p[i]);
+	return v;
 }
 
 /* One escape of a checked string.  A lone surrogate is kept as its three bytes. */
@@ -485,9 +537,9 @@ json_canon(struct jv v, json_sink *sink, void *arg)
 	while (p != NULL && p < end) {
 		to = p;
 		if (*p == '"') {
-			to = skip_string(p, end);
+			to = skip_checked_string(p, end);
 			sink(arg, "\"", 1);
-			json_text((struct jv){ p, (size_t)(to - p) }, sink, arg);
+			json_text((struct jv){p, (size_t)(to - p)}, sink, arg);
 			sink(arg, "\"", 1);
 		} else {
 			while (to < end && *to != '"' && skip_ws(to, to + 1) == to)

@@ -12,7 +12,8 @@
 
 struct buf;
 
-/* A valid value without the white space around it, inside somebody else's bytes; p == NULL: absent. */
+/* A valid value without the white space around it, inside somebody else's bytes; p == NULL: absent.
+ */
 struct jv {
 	const char *p;
 	size_t len;
@@ -21,20 +22,24 @@ struct jv {
 struct jiter {
 	const char *p, *end;
 	char close;
-	bool first, bad; /* bad: what follows is not JSON; json_next() has returned false */
+	bool check, first;
+	bool bad; /* what follows is not JSON; json_next() has returned false */
 };
 
 typedef void json_sink(void *arg, const char *p, size_t n);
 
 /* The value that fills p[0..n); absent if there is anything wrong with it. */
 struct jv json_doc(const char *p, size_t n);
-/* Walks an array or object; `key` is absent in arrays.  The text need not be checked before: the
- * walk does that, and after its last step `bad` says whether all of it was JSON. */
+/* Walks an array or object of checked text (from json_doc() or another walk); `key` is absent in
+ * arrays.  False: it is neither. */
 bool json_iter(struct jiter *it, struct jv container);
+/* The same over bytes nobody has looked at: every step checks the value it hands out, and after the
+ * last one `bad` and json_iter_ended() say whether all of it was JSON. */
+bool json_iter_check(struct jiter *it, struct jv container);
 bool json_next(struct jiter *it, struct jv *key, struct jv *val);
 bool json_iter_ended(const struct jiter *it); /* nothing but white space behind the container */
 
-char json_kind(struct jv v); /* one of { [ " 0 t f n, or 0 when absent */
+char json_kind(struct jv v);                        /* one of { [ " 0 t f n, or 0 when absent */
 struct jv json_get(struct jv obj, const char *key); /* the last of that name, as Python does */
 bool json_is(struct jv str, const char *text);      /* a string with exactly this content */
 bool json_true(struct jv v);

@@ -24,12 +24,14 @@ struct held {
 	uint32_t *ids;
 };
 
+TAILQ_HEAD(held_head, held);
+
 struct kv {
 	struct sim *sim;
 	uint64_t used, held_blocks, held_requests;
 	uint32_t *freed, nfreed, cap, fresh; /* ids given back; the first id never given out */
 	struct held *bucket[BUCKETS];
-	TAILQ_HEAD(, held) by_time;
+	struct held_head by_time;
 	struct event timer;
 };
 
@@ -114,7 +116,7 @@ kv_hold(struct kv *kv, const char *id, const char *xrid, uint32_t ntokens)
 		abort();
 	for (i = 0; i < n; i++)
 		e->ids[i] = kv->nfreed ? kv->freed[--kv->nfreed] : kv->fresh++;
-	e->h = (struct hold){ .id = e->id, .ntokens = ntokens, .nblocks = n, .ids = e->ids };
+	e->h = (struct hold){.id = e->id, .ntokens = ntokens, .nblocks = n, .ids = e->ids};
 	e->hash = text_fnv(TEXT_FNV0, id, strlen(id));
 	e->expires_us = sim_now_us() + (uint64_t)(kv->sim->o.kv_timeout_s * 1e6);
 	head = &kv->bucket[e->hash % BUCKETS];
@@ -205,9 +207,11 @@ kv_params(struct kv *kv, const struct hold *h, struct buf *b)
 uint64_t
 kv_meta(struct jv params)
 {
-	/* not remote_host: a router may put the address it knows there (protocols of the connector) */
-	static const char *const names[] = { "remote_block_ids", "remote_engine_id", "remote_request_id",
-		"remote_port", "tp_size", "remote_num_tokens", "remote_registration_generation" };
+	/* not remote_host: a router may put the address it knows there (protocols of the connector)
+	 */
+	static const char *const names[] = {"remote_block_ids", "remote_engine_id",
+		"remote_request_id", "remote_port", "tp_size", "remote_num_tokens",
+		"remote_registration_generation"};
 	uint64_t sum = 0, h;
 	struct jv key, val;
 	struct jiter it;

@@ -16,9 +16,9 @@ struct kv;
 struct sim;
 
 struct hold {
-	const char *id;    /* remote_request_id */
-	uint64_t prompt;   /* hash of what the blocks were computed from */
-	uint64_t meta;     /* hash of what the decode engine must be told */
+	const char *id;  /* remote_request_id */
+	uint64_t prompt; /* hash of what the blocks were computed from */
+	uint64_t meta;   /* hash of what the decode engine must be told */
 	uint32_t ntokens, nblocks;
 	const uint32_t *ids;
 };
@@ -31,7 +31,8 @@ uint32_t kv_blocks_for(const struct sim *sim, uint64_t tokens);
 /* Blocks of running requests are only counted.  False: they do not fit now. */
 bool kv_reserve(struct kv *kv, uint64_t nblocks);
 void kv_unreserve(struct kv *kv, uint64_t nblocks);
-/* Makes a hold out of blocks that were reserved; xrid is the client's X-Request-Id, for the fetcher. */
+/* Makes a hold out of blocks that were reserved; xrid is the client's X-Request-Id, for the
+ * fetcher. */
 struct hold *kv_hold(struct kv *kv, const char *id, const char *xrid, uint32_t ntokens);
 void kv_params(struct kv *kv, const struct hold *h, struct buf *out); /* kv_transfer_params */
 uint64_t kv_meta(struct jv params); /* over the members a decode engine needs, in any order */

@@ -233,7 +233,8 @@ port_of(int fd)
 	char text[NI_MAXSERV];
 
 	if (getsockname(fd, (struct sockaddr *)&ss, &len) == -1 ||
-		getnameinfo((struct sockaddr *)&ss, len, NULL, 0, text, sizeof(text), NI_NUMERICSERV))
+		getnameinfo(
+			(struct sockaddr *)&ss, len, NULL, 0, text, sizeof(text), NI_NUMERICSERV))
 		return 0;
 	return atoi(text);
 }
@@ -241,7 +242,7 @@ port_of(int fd)
 static int
 listen_on(const char *host, int port, int *ret_port)
 {
-	struct addrinfo hint = { .ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM }, *ai;
+	struct addrinfo hint = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM}, *ai;
 	char service[16], bare[NI_MAXHOST];
 	int fd, one = 1, r;
 	size_t n = strlen(host);
@@ -260,7 +261,8 @@ listen_on(const char *host, int port, int *ret_port)
 	fd = socket(ai->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (fd != -1)
 		(void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	if (fd == -1 || bind(fd, ai->ai_addr, ai->ai_addrlen) == -1 || listen(fd, SOMAXCONN) == -1) {
+	if (fd == -1 || bind(fd, ai->ai_addr, ai->ai_addrlen) == -1 ||
+		listen(fd, SOMAXCONN) == -1) {
 		(void)fprintf(stderr, "pdsim: cannot listen on %s port %d: %s\n", host, port,
 			strerror(errno));
 		exit(1);
@@ -303,9 +305,9 @@ name_engine(struct sim *sim)
 		abort();
 	memcpy(&sim->rng, r, sizeof(sim->rng));
 	(void)snprintf(sim->engine_id, sizeof(sim->engine_id),
-		"%02x%02x%02x%02x-%02x%02x-4%01x%02x-a%01x%02x-%02x%02x%02x%02x%02x%02x", r[0], r[1], r[2],
-		r[3], r[4], r[5], r[6] & 15, r[7], r[8] & 15, r[9], r[10], r[11], r[12], r[13], r[14],
-		r[15]);
+		"%02x%02x%02x%02x-%02x%02x-4%01x%02x-a%01x%02x-%02x%02x%02x%02x%02x%02x", r[0],
+		r[1], r[2], r[3], r[4], r[5], r[6] & 15, r[7], r[8] & 15, r[9], r[10], r[11], r[12],
+		r[13], r[14], r[15]);
 }
 
 static const char *

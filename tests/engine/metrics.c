@@ -30,8 +30,8 @@ static void
 engine_value(struct sim *sim, struct buf *b, const char *name, const char *type, const char *text,
 	double v)
 {
-	static const char *const roles[] = { [ROLE_BOTH] = "unified", [ROLE_PREFILL] = "prefill",
-		[ROLE_DECODE] = "decode" };
+	static const char *const roles[] = {
+		[ROLE_BOTH] = "unified", [ROLE_PREFILL] = "prefill", [ROLE_DECODE] = "decode"};
 
 	help(b, name, type, text);
 	buf_fmt(b, "%s{", name);
@@ -49,10 +49,12 @@ struct engine_names {
 };
 
 static const struct engine_names names[] = {
-	[FLAVOUR_VLLM] = { "vllm:num_requests_running", "vllm:num_requests_waiting",
-		"vllm:kv_cache_usage_perc", "vllm:prompt_tokens_total", "vllm:generation_tokens_total" },
-	[FLAVOUR_SGLANG] = { "sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:token_usage",
-		"sglang:prompt_tokens_total", "sglang:generation_tokens_total" },
+	[FLAVOUR_VLLM] = {"vllm:num_requests_running", "vllm:num_requests_waiting",
+		"vllm:kv_cache_usage_perc", "vllm:prompt_tokens_total",
+		"vllm:generation_tokens_total"},
+	[FLAVOUR_SGLANG] = {"sglang:num_running_reqs", "sglang:num_queue_reqs",
+		"sglang:token_usage", "sglang:prompt_tokens_total",
+		"sglang:generation_tokens_total"},
 };
 
 static void
@@ -86,7 +88,7 @@ put_counters(struct sim *sim, struct buf *b)
 	static const struct {
 		const char *name, *help;
 	} rows[CTR_N] = {
-#define X(n, h) { "pdsim:" #n "_total", h },
+#define X(n, h) {"pdsim:" #n "_total", h},
 		COUNTERS(X)
 #undef X
 	};
@@ -104,15 +106,18 @@ void
 admin_metrics(struct conn *c)
 {
 	struct sim *sim = c->sim;
-	struct buf b = { 0 };
+	struct buf b = {0};
 
 	put_engine(sim, &b);
 	gauge(&b, "pdsim:held_blocks", "KV blocks held for a fetch.", kv_held_blocks(sim->kv));
-	gauge(&b, "pdsim:held_requests", "KV holds waiting for a fetch.", kv_held_requests(sim->kv));
+	gauge(&b, "pdsim:held_requests", "KV holds waiting for a fetch.",
+		kv_held_requests(sim->kv));
 	gauge(&b, "pdsim:open_connections", "Client connections open.", sim->nconns);
-	gauge(&b, "pdsim:running_requests", "Generation requests admitted and unfinished.", sim->running);
+	gauge(&b, "pdsim:running_requests", "Generation requests admitted and unfinished.",
+		sim->running);
 	gauge(&b, "pdsim:streams_running", "Streams begun and unfinished.", sim->streams);
-	gauge(&b, "pdsim:paused_streams", "Streams whose client does not read fast enough.", sim->paused);
+	gauge(&b, "pdsim:paused_streams", "Streams whose client does not read fast enough.",
+		sim->paused);
 	put_counters(sim, &b);
 	conn_reply(c, 200, "text/plain; version=0.0.4; charset=utf-8", NULL, b.p, b.len);
 	buf_free(&b);

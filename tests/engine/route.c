@@ -19,32 +19,32 @@ static const struct route {
 	void (*handle)(struct conn *);
 	bool is_gen, is_sim;
 } routes[] = {
-	[ROUTE_OTHER] = { "other", 0, NULL, false, false },
-	{ "/v1/chat/completions", POST, gen_chat, true, false },
-	{ "/v1/completions", POST, gen_completion, true, false },
-	{ "/v1/models", GET, admin_models, false, false },
-	{ "/health", GET, admin_health, false, false },
-	{ "/health_generate", GET, admin_health, false, false },
-	{ "/ping", GET | POST, admin_health, false, false },
-	{ "/health/ready", GET, admin_ready, false, false },
-	{ "/ready", GET, admin_ready, false, false },
-	{ "/metrics", GET, admin_metrics, false, false },
-	{ "/version", GET, admin_version, false, false },
-	{ "/load", GET, admin_load, false, false },
-	{ "/tokenize", POST, admin_tokenize, false, false },
-	{ "/detokenize", POST, admin_detokenize, false, false },
-	{ "/sim/fault", POST, admin_sim_fault, false, true },
-	{ "/sim/health", POST, admin_sim_health, false, true },
-	{ "/sim/load", POST, admin_sim_load, false, true },
-	{ "/sim/pause_stream", POST, admin_sim_pause, false, true },
-	{ "/sim/last", GET, admin_sim_last, false, true },
-	{ "/sim/reset", POST, admin_sim_reset, false, true },
+	[ROUTE_OTHER] = {"other", 0, NULL, false, false},
+	{"/v1/chat/completions", POST, gen_chat, true, false},
+	{"/v1/completions", POST, gen_completion, true, false},
+	{"/v1/models", GET, admin_models, false, false},
+	{"/health", GET, admin_health, false, false},
+	{"/health_generate", GET, admin_health, false, false},
+	{"/ping", GET | POST, admin_health, false, false},
+	{"/health/ready", GET, admin_ready, false, false},
+	{"/ready", GET, admin_ready, false, false},
+	{"/metrics", GET, admin_metrics, false, false},
+	{"/version", GET, admin_version, false, false},
+	{"/load", GET, admin_load, false, false},
+	{"/tokenize", POST, admin_tokenize, false, false},
+	{"/detokenize", POST, admin_detokenize, false, false},
+	{"/sim/fault", POST, admin_sim_fault, false, true},
+	{"/sim/health", POST, admin_sim_health, false, true},
+	{"/sim/load", POST, admin_sim_load, false, true},
+	{"/sim/pause_stream", POST, admin_sim_pause, false, true},
+	{"/sim/last", GET, admin_sim_last, false, true},
+	{"/sim/reset", POST, admin_sim_reset, false, true},
 };
 
 #define N (int)(sizeof(routes) / sizeof(routes[0]))
 
-static const int statuses[NSTATUS] = { 0, 200, 400, 401, 404, 405, 408, 413, 422, 429, 431, 500, 502,
-	503, 504, -1 };
+static const int statuses[NSTATUS] = {
+	0, 200, 400, 401, 404, 405, 408, 413, 422, 429, 431, 500, 502, 503, 504, -1};
 
 void
 route_count(struct sim *sim, int route, int status)
@@ -98,7 +98,7 @@ authorized(struct conn *c)
 		return true;
 	v = conn_header(c, "authorization", &n);
 	return v != NULL && n == strlen(key) + 7 && strncasecmp(v, "bearer ", 7) == 0 &&
-		memcmp(v + 7, key, n - 7) == 0;
+	       memcmp(v + 7, key, n - 7) == 0;
 }
 
 static void

@@ -7,6 +7,6 @@ struct sim;
 
 #define ROUTE_OTHER 0
 
-void route_request(struct conn *c); /* c holds a whole request */
+void route_request(struct conn *c);                       /* c holds a whole request */
 void route_count(struct sim *sim, int route, int status); /* status 0: no answer */
 void route_metrics(struct sim *sim, struct buf *b);

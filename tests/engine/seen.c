@@ -6,7 +6,7 @@
 
 #include "tests/engine/text.h"
 
-#define SLOTS (SEEN_HALF * 2) /* half full at most */
+#define SLOTS ((size_t)SEEN_HALF * 2) /* half full at most */
 
 /* Two open-addressing sets: ids go into the young one; when that is full it becomes the old one. */
 struct seen {

@@ -465,6 +465,35 @@ def check_faults():
         same((e.metric("pdsim:faults_total"), e.call("GET", "/ready")[0]), (0, 200))
 
 
+def check_variants():
+    with Engine("--role", "prefill") as p, Engine("--role", "decode", "--late-errors", "--echo-request-id") as d:
+        kv = p.post("/v1/completions", prefill_body())["kv_transfer_params"]
+        body = {"prompt": "other", "stream": True, "kv_transfer_params": kv}
+        s, data, head = d.call("POST", "/v1/completions", body, {"X-Request-Id": "mine"})
+        ev = events(data)
+        same((s, head["x-request-id"], json.loads(ev[0])["error"]["code"], ev[1:]), (200, "mine", 500, ["[DONE]"]))
+        # a connection that vanishes without a word: the kernel resets the next request
+        c = http.client.HTTPConnection("127.0.0.1", p.port, timeout=5)
+        c.request("GET", "/health")
+        c.getresponse().read()
+        status, data, _ = p.call("POST", "/sim/fault", {"kind": "vanish"})
+        if status == 200:
+            try:
+                c.request("GET", "/health")
+                c.getresponse()
+                check(False, "the vanished connection answered")
+            except ConnectionResetError:
+                check(True)
+        else:
+            check(b"CAP_NET_ADMIN" in data, data)
+        c.close()
+    with Engine("--advertise-host", "wrong.invalid", "--role", "prefill") as p:
+        same(p.post("/v1/completions", prefill_body())["kv_transfer_params"]["remote_host"], "wrong.invalid")
+    for args in ["--role", "x"], ["--port", "70000"], ["--what"], ["--blocks"]:
+        r = subprocess.run([PDSIM, *args], capture_output=True, text=True)
+        check(r.returncode == 2 and r.stderr.startswith("pdsim: "), r)
+
+
 def check_connections():
     with Engine("--idle-timeout", "0.2", "--sndbuf", "4096") as e:
         c = http.client.HTTPConnection("127.0.0.1", e.port, timeout=5)

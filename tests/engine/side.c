@@ -24,11 +24,13 @@ struct side_op {
 	struct gen *gen; /* NULL: nobody waits any more */
 };
 
+TAILQ_HEAD(op_head, side_op);
+
 struct peer {
 	TAILQ_ENTRY(peer) next;
 	struct side *side;
 	struct bufferevent *bev;
-	TAILQ_HEAD(, side_op) ops; /* asked and not answered, oldest first */
+	struct op_head ops; /* asked and not answered, oldest first */
 	char *host;
 	int port;
 };
@@ -39,11 +41,14 @@ struct asker {
 	struct bufferevent *bev;
 };
 
+TAILQ_HEAD(peer_head, peer);
+TAILQ_HEAD(asker_head, asker);
+
 struct side {
 	struct sim *sim;
 	struct evconnlistener *listener;
-	TAILQ_HEAD(, peer) peers;
-	TAILQ_HEAD(, asker) askers;
+	struct peer_head peers;
+	struct asker_head askers;
 	unsigned npeers;
 };
 
@@ -99,11 +104,12 @@ get_word(char **rest)
 static void
 serve_fetch(struct side *s, char *rest, struct buf *out)
 {
-	static const char *const what[] = { [KV_DIFFER_ENGINE] = "engine_id",
-		[KV_DIFFER_META] = "kv_transfer_params", [KV_DIFFER_PROMPT] = "prompt" };
+	static const char *const what[] = {[KV_DIFFER_ENGINE] = "engine_id",
+		[KV_DIFFER_META] = "kv_transfer_params",
+		[KV_DIFFER_PROMPT] = "prompt"};
 	char *engine = get_word(&rest), *id = get_word(&rest), *prompt = get_word(&rest),
 	     *meta = get_word(&rest);
-	struct buf xrid = { 0 };
+	struct buf xrid = {0};
 	enum kv_verdict v;
 	uint32_t n = 0;
 
@@ -111,8 +117,8 @@ serve_fetch(struct side *s, char *rest, struct buf *out)
 		BUF_LIT(out, "DIFFER request\n");
 		return;
 	}
-	v = kv_fetch(s->sim->kv, engine, id, strtoull(prompt, NULL, 16), strtoull(meta, NULL, 16), &n,
-		&xrid);
+	v = kv_fetch(s->sim->kv, engine, id, strtoull(prompt, NULL, 16), strtoull(meta, NULL, 16),
+		&n, &xrid);
 	if (v == KV_OK) {
 		buf_fmt(out, "OK %u ", n);
 		put_word(out, buf_cstr(&xrid));
@@ -156,10 +162,11 @@ static void
 on_asked(struct bufferevent *bev, void *arg)
 {
 	struct asker *a = arg;
-	struct buf out = { 0 };
+	struct buf out = {0};
 	char *line;
 
-	while ((line = evbuffer_readln(bufferevent_get_input(bev), NULL, EVBUFFER_EOL_LF)) != NULL) {
+	while ((line = evbuffer_readln(bufferevent_get_input(bev), NULL, EVBUFFER_EOL_LF)) !=
+		NULL) {
 		serve_line(a->side, line, &out);
 		free(line);
 	}
@@ -214,7 +221,8 @@ answer(struct peer *p, const char *line)
 static void
 peer_end(struct peer *p, const char *why)
 {
-	TAILQ_REMOVE(&p->side->peers, p, next); /* first: what follows may ask the same peer again */
+	TAILQ_REMOVE(
+		&p->side->peers, p, next); /* first: what follows may ask the same peer again */
 	p->side->npeers--;
 	while (!TAILQ_EMPTY(&p->ops))
 		answer(p, why);
@@ -229,9 +237,9 @@ on_answers(struct bufferevent *bev, void *arg)
 	struct peer *p = arg;
 	char *line, *rest, *verb, *n, *xrid;
 
-	while (!TAILQ_EMPTY(&p->ops) &&
-		(line = evbuffer_readln(bufferevent_get_input(bev), NULL, EVBUFFER_EOL_LF)) != NULL) {
-		struct buf b = { 0 };
+	while (!TAILQ_EMPTY(&p->ops) && (line = evbuffer_readln(bufferevent_get_input(bev), NULL,
+						 EVBUFFER_EOL_LF)) != NULL) {
+		struct buf b = {0};
 
 		rest = line;
 		verb = get_word(&rest);
@@ -261,7 +269,7 @@ on_peer_event(struct bufferevent *bev, short what, void *arg)
 static struct addrinfo *
 resolve(const char *host, int port)
 {
-	struct addrinfo hint = { .ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM }, *ai = NULL;
+	struct addrinfo hint = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM}, *ai = NULL;
 	char service[16];
 
 	(void)snprintf(service, sizeof(service), "%d", port);
@@ -278,9 +286,9 @@ peer_get(struct side *s, const struct side_ref *ref)
 	struct peer *p;
 	int r;
 
-	TAILQ_FOREACH (p, &s->peers, next)
-		if (p->port == ref->port && strcmp(p->host, ref->host) == 0)
-			return p;
+	TAILQ_FOREACH(p, &s->peers, next)
+	if (p->port == ref->port && strcmp(p->host, ref->host) == 0)
+		return p;
 	ai = s->npeers < PEERS_MAX ? resolve(ref->host, ref->port) : NULL;
 	if (ai == NULL)
 		return NULL;
@@ -291,7 +299,8 @@ peer_get(struct side *s, const struct side_ref *ref)
 	p->host = strdup(ref->host);
 	p->port = ref->port;
 	TAILQ_INIT(&p->ops);
-	p->bev = bufferevent_socket_new(s->sim->base, -1, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
+	p->bev = bufferevent_socket_new(
+		s->sim->base, -1, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
 	if (p->host == NULL || p->bev == NULL)
 		abort();
 	bufferevent_setcb(p->bev, on_answers, NULL, on_peer_event, p);
@@ -313,7 +322,7 @@ ask(struct peer *p, struct gen *g, const struct buf *line)
 {
 	struct side_op *op = calloc(1, sizeof(*op));
 	double s = p->side->sim->o.fetch_timeout_s;
-	struct timeval tv = { (time_t)s, (suseconds_t)((s - (double)(time_t)s) * 1e6) };
+	struct timeval tv = {(time_t)s, (suseconds_t)((s - (double)(time_t)s) * 1e6)};
 
 	if (op == NULL)
 		abort();
@@ -326,10 +335,11 @@ ask(struct peer *p, struct gen *g, const struct buf *line)
 }
 
 struct side_op *
-side_fetch(struct side *s, const struct side_ref *ref, uint64_t prompt, uint64_t meta, struct gen *g)
+side_fetch(
+	struct side *s, const struct side_ref *ref, uint64_t prompt, uint64_t meta, struct gen *g)
 {
 	struct peer *p = peer_get(s, ref);
-	struct buf line = { 0 };
+	struct buf line = {0};
 	struct side_op *op;
 
 	if (p == NULL)
@@ -354,7 +364,7 @@ void
 side_release(struct side *s, const struct side_ref *ref)
 {
 	struct peer *p = peer_get(s, ref);
-	struct buf line = { 0 };
+	struct buf line = {0};
 
 	if (p == NULL)
 		return;

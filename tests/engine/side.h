@@ -23,8 +23,9 @@ struct side_ref { /* where KV is held, as a decode engine was told; NUL-terminat
 
 struct side *side_new(struct sim *sim, int listen_fd); /* takes the socket */
 void side_free(struct side **s);
-/* gen_fetched() follows, never from inside; until then side_forget() makes the answer go nowhere. */
-struct side_op *side_fetch(struct side *s, const struct side_ref *ref, uint64_t prompt, uint64_t meta,
-	struct gen *g);
+/* gen_fetched() follows, never from inside; until then side_forget() makes the answer go nowhere.
+ */
+struct side_op *side_fetch(
+	struct side *s, const struct side_ref *ref, uint64_t prompt, uint64_t meta, struct gen *g);
 void side_forget(struct side_op *op);
 void side_release(struct side *s, const struct side_ref *ref);

@@ -43,34 +43,35 @@ struct opts {
 };
 
 /* name, help: /metrics prints them as pdsim:<name>_total */
-#define COUNTERS(X) \
-	X(kv_held, "KV holds made for a later fetch") \
-	X(kv_fetched, "KV holds fetched from this engine by a decode engine") \
-	X(kv_loaded, "KV holds this engine fetched from a prefill engine") \
-	X(kv_refused, "requests refused because their remote KV was missing or differed") \
-	X(kv_released, "KV holds freed without a fetch, by a decode engine that will not use them") \
-	X(kv_expired, "KV holds freed by the timeout") \
-	X(kv_null, "prefill legs answered without kv_transfer_params") \
-	X(aborted, "generation requests whose client left before the answer was complete") \
-	X(duplicate_request_ids, "requests whose X-Request-Id this engine had seen before") \
-	X(request_id_mismatch, "decode legs whose X-Request-Id differs from their prefill leg's") \
-	X(prefill_violations, "prefill legs that asked for more than one token, or for a stream") \
-	X(role_violations, "requests for the other role's half of a hand-over") \
-	X(local_prefills, "generations a decode engine began without remote KV") \
-	X(plain_prefills, "requests to a prefill engine without a hand-over") \
-	X(unauthorized, "requests without the API key") \
-	X(connections, "connections accepted") \
-	X(bad_requests, "bytes that were no HTTP request") \
-	X(events, "events streamed") \
-	X(prompt_tokens, "prompt tokens computed or loaded") \
-	X(generation_tokens, "tokens generated") \
+#define COUNTERS(X)                                                                                \
+	X(kv_held, "KV holds made for a later fetch")                                              \
+	X(kv_fetched, "KV holds fetched from this engine by a decode engine")                      \
+	X(kv_loaded, "KV holds this engine fetched from a prefill engine")                         \
+	X(kv_refused, "requests refused because their remote KV was missing or differed")          \
+	X(kv_released,                                                                             \
+		"KV holds freed without a fetch, by a decode engine that will not use them")       \
+	X(kv_expired, "KV holds freed by the timeout")                                             \
+	X(kv_null, "prefill legs answered without kv_transfer_params")                             \
+	X(aborted, "generation requests whose client left before the answer was complete")         \
+	X(duplicate_request_ids, "requests whose X-Request-Id this engine had seen before")        \
+	X(request_id_mismatch, "decode legs whose X-Request-Id differs from their prefill leg's")  \
+	X(prefill_violations, "prefill legs that asked for more than one token, or for a stream")  \
+	X(role_violations, "requests for the other role's half of a hand-over")                    \
+	X(local_prefills, "generations a decode engine began without remote KV")                   \
+	X(plain_prefills, "requests to a prefill engine without a hand-over")                      \
+	X(unauthorized, "requests without the API key")                                            \
+	X(connections, "connections accepted")                                                     \
+	X(bad_requests, "bytes that were no HTTP request")                                         \
+	X(events, "events streamed")                                                               \
+	X(prompt_tokens, "prompt tokens computed or loaded")                                       \
+	X(generation_tokens, "tokens generated")                                                   \
 	X(faults, "faults acted out")
 
 enum counter {
 #define X(name, help) CTR_##name,
 	COUNTERS(X)
 #undef X
-	CTR_N
+		CTR_N
 };
 
 #define NSTATUS 16

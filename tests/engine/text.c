@@ -8,12 +8,13 @@
 
 /* Quotes, a backslash, control characters and text beyond ASCII are among them: a stream of plain
  * words would not show a router that breaks escapes or splits a character. */
-static const char *const vocab[NWORDS] = { "the", "of", "and", "to", "in", "is", "it", "that", "was",
-	"for", "on", "are", "with", "as", "they", "be", "at", "one", "have", "this", "from", "or", "had",
-	"by", "hot", "word", "but", "what", "some", "we", "can", "out", "other", "were", "all", "there",
-	"when", "up", "use", "your", "how", "said", "an", "each", "she", "which", "do", "their", "time",
-	"if", "will", "way", "about", "many", "then", "na\xc3\xafve", "\xe6\x97\xa5\xe6\x9c\xac",
-	"\xf0\x9f\x99\x82", "\"so\"", "back\\slash", "tab\tbed", "line\nfeed", "{[]}", "a/b" };
+static const char *const vocab[NWORDS] = {"the", "of", "and", "to", "in", "is", "it", "that", "was",
+	"for", "on", "are", "with", "as", "they", "be", "at", "one", "have", "this", "from", "or",
+	"had", "by", "hot", "word", "but", "what", "some", "we", "can", "out", "other", "were",
+	"all", "there", "when", "up", "use", "your", "how", "said", "an", "each", "she", "which",
+	"do", "their", "time", "if", "will", "way", "about", "many", "then", "na\xc3\xafve",
+	"\xe6\x97\xa5\xe6\x9c\xac", "\xf0\x9f\x99\x82", "\"so\"", "back\\slash", "tab\tbed",
+	"line\nfeed", "{[]}", "a/b"};
 
 static struct word words[NWORDS];
 
@@ -35,8 +36,11 @@ text_init(void)
 		n[i][1] = b.len - at[i][1];
 	}
 	for (i = 0; i < NWORDS; i++)
-		words[i] = (struct word){ .text = b.p + at[i][0], .text_len = n[i][0],
-			.json = b.p + at[i][1], .json_len = n[i][1], .id = TOK_WORD + (uint32_t)i };
+		words[i] = (struct word){.text = b.p + at[i][0],
+			.text_len = n[i][0],
+			.json = b.p + at[i][1],
+			.json_len = n[i][1],
+			.id = TOK_WORD + (uint32_t)i};
 }
 
 void
@@ -71,6 +75,14 @@ toks_bytes(void *arg, const char *s, size_t n)
 			toks_id(t, t->rest);
 			t->rest = t->nrest = 0;
 		}
+	}
+	if (t->ids == NULL) { /* nearly all bytes of all prompts come here */
+		uint64_t h = t->hash;
+
+		t->n += (uint64_t)(end - p) / 3;
+		for (; end - p >= 3; p += 3)
+			h = (h ^ (p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16)) * PRIME;
+		t->hash = h;
 	}
 	for (; end - p >= 3; p += 3)
 		toks_id(t, p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16);

@@ -39,9 +39,10 @@ void toks_bytes(void *t, const char *p, size_t n); /* a json_sink */
 void toks_id(struct toks *t, uint32_t id);
 void toks_end(struct toks *t); /* the text ends here: accounts for a rest of 1 or 2 bytes */
 
-uint64_t text_child(uint64_t hash, uint32_t k);       /* where the k-th of n answers starts */
-const struct word *text_next(uint64_t *state);        /* the next word; moves the state on */
-void text_detok(struct buf *out, uint32_t id);        /* the bytes an id stands for */
-uint64_t text_fnv(uint64_t h, const char *p, size_t n); /* FNV-1a, 64 bits; h = TEXT_FNV0 to start */
+uint64_t text_child(uint64_t hash, uint32_t k); /* where the k-th of n answers starts */
+const struct word *text_next(uint64_t *state);  /* the next word; moves the state on */
+void text_detok(struct buf *out, uint32_t id);  /* the bytes an id stands for */
+uint64_t text_fnv(
+	uint64_t h, const char *p, size_t n);         /* FNV-1a, 64 bits; h = TEXT_FNV0 to start */
 void text_fnv_sink(void *h, const char *p, size_t n); /* the same as a json_sink over a uint64_t */
 #define TEXT_FNV0 0xcbf29ce484222325ULL
