@@ -63,7 +63,7 @@ struct master {
 	struct event_base *base;
 	int signals; /* signalfd */
 	struct event *ev_signals;
-	struct event *ev_watchdog;
+	struct sd *sd;
 	struct resolver *resolver;
 	struct listeners *listeners;
 	struct fleet *fleet;
@@ -82,7 +82,7 @@ stop(struct master *m, int code)
 {
 	m->stopping = true;
 	m->code = code;
-	sd_tell_stopping();
+	sd_tell_stopping(m->sd);
 	reload_stop(m->reload);
 	procs_stop(m->procs);
 	/* after CH_DRAIN went out: nobody watches them any more, and new clients shall be refused at once */
@@ -260,7 +260,6 @@ step_memory(struct master *m)
 		LOG_U("max_endpoints", sizes.max_endpoints));
 	proc_slot_set(m->seg, SLOT_MASTER(m->seg), (uint64_t)getpid(), PROC_READY, 0);
 	log_init("master", SLOT_MASTER(m->seg));
-	log_setup(m->first->log_level, m->first->log_format);
 	return 0;
 }
 
@@ -313,7 +312,7 @@ step_loop(struct master *m)
 	m->ev_signals = event_new(m->base, m->signals, EV_READ | EV_PERSIST, on_signals, m);
 	assert(m->ev_signals != NULL);
 	(void)event_add(m->ev_signals, NULL);
-	m->ev_watchdog = sd_watchdog_start(m->base);
+	m->sd = sd_new(m->base);
 	return 0;
 }
 
@@ -322,7 +321,7 @@ step_parts(struct master *m)
 {
 	struct procs_hooks heard = { on_ready, on_refused, on_gone, on_reaped, m };
 	struct reload_hooks outcome = { on_fatal, on_reload_done, m };
-	struct reload_parts parts = { .base = m->base, .args = &m->args, .seg = m->seg };
+	struct reload_parts parts = { .base = m->base, .args = &m->args, .seg = m->seg, .sd = m->sd };
 
 	m->resolver = resolver_new(m->base);
 	m->listeners = parts.listeners = listeners_new(m->resolver);
@@ -375,8 +374,7 @@ fini(struct master *m)
 	listeners_free(&m->listeners);
 	if (m->resolver != NULL)
 		resolver_free(&m->resolver);
-	if (m->ev_watchdog != NULL)
-		event_free(m->ev_watchdog);
+	sd_free(&m->sd);
 	if (m->ev_signals != NULL)
 		event_free(m->ev_signals);
 	if (m->base != NULL)

@@ -280,7 +280,7 @@ reload_turn(struct reload *r)
 	if (r->requested) {
 		r->requested = false;
 		if (!r->telling)
-			sd_tell_reloading();
+			sd_tell_reloading(r->parts.sd);
 		r->telling = true;
 		read_next(r);
 	}
@@ -288,7 +288,7 @@ reload_turn(struct reload *r)
 		begin(r);
 	if (r->telling && r->phase == RP_IDLE && r->next.conf == NULL) {
 		r->telling = false;
-		sd_tell_ready("serving");
+		sd_tell_ready(r->parts.sd);
 	}
 }
 
@@ -316,7 +316,7 @@ reload_generation_ready(struct reload *r, uint32_t generation)
 	r->number = 1;
 	r->phase = RP_IDLE;
 	log_info("configuration in force", LOG_U("config", r->number), LOG_U("generation", generation));
-	sd_tell_ready("serving");
+	sd_tell_ready(r->parts.sd);
 }
 
 void

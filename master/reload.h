@@ -16,6 +16,7 @@ struct fleet;
 struct listeners;
 struct procs;
 struct reload;
+struct sd;
 struct seg;
 
 /* All borrowed. */
@@ -26,6 +27,7 @@ struct reload_parts {
 	struct listeners *listeners;
 	struct fleet *fleet;
 	struct procs *procs;
+	struct sd *sd;
 };
 
 struct reload_hooks {

@@ -2,21 +2,22 @@
  * What systemd is told (Type=notify): state changes and the watchdog's pings.  Without $NOTIFY_SOCKET
  * nothing happens.
  *
- * Process: master.
+ * Process: master.  sd_notify(3) is not used, since it blocks while the service manager does not read;
+ * the protocol is one datagram.
  */
 #pragma once
-#include <stdint.h>
 
-struct event;
 struct event_base;
-
-void sd_tell_ready(const char *status); /* also: a reload is over */
-void sd_tell_reloading(void);
-void sd_tell_stopping(void);
-void sd_tell_status(const char *status);
+struct sd;
 
 /*
- * Pings at half of WatchdogSec, from the loop of `base` alone: the watchdog watches the master, the
- * master watches its children.  NULL when systemd asks for no pings; else the caller's (event_free).
+ * Starts the pings, if systemd asks for them, at half of WatchdogSec and from the loop of `base` alone:
+ * the watchdog watches the master, the master watches its children.
  */
-struct event *sd_watchdog_start(struct event_base *base);
+struct sd *sd_new(struct event_base *base);
+void sd_free(struct sd **);
+
+/* A message the service manager has no room for is sent again until it has; the newest one counts. */
+void sd_tell_ready(struct sd *sd); /* also: a reload is over */
+void sd_tell_reloading(struct sd *sd);
+void sd_tell_stopping(struct sd *sd);
