@@ -15,6 +15,7 @@
 #define TIMEOUT_MS 3000 /* a loaded engine renders its page late; an older one is of no use */
 /* An engine without the page (SGLang without --enable-metrics) is asked so often. */
 #define ABSENT_MS 30000
+#define FIRST_MS 100          /* the first one comes soon; a fleet's spread over this */
 #define FOREIGN_MAX 0xffffffu /* the word's 24 bits (shm/layout.h) */
 
 struct scrape {
@@ -28,16 +29,21 @@ struct scrape {
 };
 
 static void
-rest(struct scrape *s)
+turn_after(struct scrape *s, uint64_t ms)
 {
-	const struct fleet *f = s->ep->fleet;
-	uint64_t ms = endpoint_wait_ms(
-		s->ep, clock_ms(), s->absent ? ABSENT_MS : f->conf->stats_interval_ms);
 	struct timeval tv = {
 		.tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
 
-	s->interval_ms = f->conf->stats_interval_ms;
+	s->interval_ms = s->ep->fleet->conf->stats_interval_ms;
 	(void)event_add(s->turn, &tv);
+}
+
+static void
+rest(struct scrape *s)
+{
+	uint64_t interval = s->absent ? ABSENT_MS : s->ep->fleet->conf->stats_interval_ms;
+
+	turn_after(s, endpoint_wait_ms(s->ep, clock_ms(), interval));
 }
 
 static void
@@ -151,7 +157,7 @@ scrape_start(struct endpoint *ep)
 	s->probe = probe_new(ep->fleet->probes, on_answer, s);
 	s->turn = event_new(ep->fleet->base, -1, 0, on_turn, s);
 	ep->scrape = s;
-	rest(s);
+	turn_after(s, ep->number % FIRST_MS);
 }
 
 void
