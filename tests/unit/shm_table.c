@@ -1,0 +1,162 @@
+/* Building a table, what is refused, and what is found in it. */
+#include "shm/table.h"
+
+#include <arpa/inet.h>
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Alignas(8) unsigned char arena[8192];
+
+/* Two pools, five endpoints.  Returns table_end()'s answer. */
+static int
+build(struct table_builder *b, size_t size)
+{
+	static const struct { uint32_t pool; enum role role; } eps[] = {
+		{ 0, ROLE_PREFILL }, { 1, ROLE_DECODE }, { 0, ROLE_DECODE }, { 0, ROLE_DECODE }, { 1, ROLE_PREFILL },
+	};
+	static const char *const models[] = { "llama", "llama-3-70b" };
+
+	(void)table_begin(b, arena, size, 2, 5);
+	for (uint32_t i = 0; i < 2; i++) {
+		struct table_pool *p = table_pool_at(b, i);
+
+		if (p == NULL)
+			return table_end(b);
+		p->name = table_str(b, i == 0 ? "first" : "second");
+		p->models = table_strv(b, models + i, 1);
+		p->nmodels = 1;
+	}
+	for (uint32_t i = 0; i < 5; i++) {
+		struct table_endpoint *e = table_endpoint_at(b, i);
+
+		e->pool = eps[i].pool;
+		e->role = eps[i].role;
+		e->slot = 10 + i;
+		e->url = table_str(b, "http://engine:8000");
+	}
+	return table_end(b);
+}
+
+static const struct table *
+built(void)
+{
+	struct table_builder b;
+
+	cr_assert_eq(build(&b, sizeof(arena)), 0);
+	return (const struct table *)(const void *)arena;
+}
+
+Test(shm_table, pools_list_their_endpoints_by_role)
+{
+	const struct table *t = built();
+
+	cr_assert_eq(t->npools, 2);
+	cr_assert_eq(t->nendpoints, 5);
+	cr_assert_eq(t->pools[0].n[ROLE_PREFILL], 1);
+	cr_assert_eq(t->pools[0].eps[ROLE_PREFILL][0], 0);
+	cr_assert_eq(t->pools[0].n[ROLE_DECODE], 2);
+	cr_assert_eq(t->pools[0].eps[ROLE_DECODE][0], 2);
+	cr_assert_eq(t->pools[0].eps[ROLE_DECODE][1], 3);
+	cr_assert_eq(t->pools[1].n[ROLE_PREFILL], 1);
+	cr_assert_eq(t->pools[1].eps[ROLE_PREFILL][0], 4);
+	cr_assert_eq(t->pools[1].eps[ROLE_DECODE][0], 1);
+	cr_assert_eq(t->endpoints[4].slot, 14);
+	cr_assert_str_eq(t->endpoints[4].url, "http://engine:8000");
+}
+
+Test(shm_table, names_are_compared_whole)
+{
+	const struct table *t = built();
+
+	cr_assert_eq(table_pool_by_model(t, "llama"), &t->pools[0]);
+	cr_assert_eq(table_pool_by_model(t, "llama-3-70b"), &t->pools[1]);
+	cr_assert_null(table_pool_by_model(t, "llama-3"));
+	cr_assert_null(table_pool_by_model(t, ""));
+	cr_assert_eq(table_pool_by_name(t, "second"), &t->pools[1]);
+	cr_assert_null(table_pool_by_name(t, "sec"));
+}
+
+/* At every size below what it takes: -ENOSPC, and not a byte behind the arena's end. */
+Test(shm_table, an_arena_too_small_is_said_so)
+{
+	struct table_builder b;
+	const size_t needed = built()->used;
+
+	for (size_t size = 0; size < needed; size++) {
+		memset(arena, 0xee, sizeof(arena));
+		cr_assert_eq(build(&b, size), -ENOSPC, "size %zu", size);
+		for (size_t i = size; i < needed; i++)
+			cr_assert_eq(arena[i], 0xee, "size %zu: byte %zu written", size, i);
+	}
+	cr_assert_eq(build(&b, needed), 0);
+}
+
+Test(shm_table, every_changed_byte_is_noticed)
+{
+	const struct table *t = built();
+	const size_t used = t->used;
+
+	cr_assert(table_intact(t, sizeof(arena)));
+	for (size_t i = 0; i < used; i++) {
+		arena[i] ^= 0x10;
+		cr_assert_not(table_intact(t, sizeof(arena)), "byte %zu", i);
+		arena[i] ^= 0x10;
+	}
+	cr_assert(table_intact(t, sizeof(arena)));
+	memset(arena, 0xdb, sizeof(arena));
+	cr_assert_not(table_intact(t, sizeof(arena)));
+	memset(arena, 0, sizeof(arena));
+	cr_assert_not(table_intact(t, sizeof(arena)));
+}
+
+Test(shm_table, an_arena_of_the_formula_holds_what_it_promises)
+{
+	const uint32_t pools = 16, eps = 1024;
+	const size_t size = table_arena_bytes(pools, eps);
+	void *big = aligned_alloc(128, (size + 127) / 128 * 128);
+	struct table_builder b;
+	char text[200];
+
+	memset(text, 'm', sizeof(text));
+	text[sizeof(text) - 1] = '\0';
+	cr_assert_not_null(table_begin(&b, big, size, pools, eps));
+	for (uint32_t i = 0; i < pools; i++)
+		table_pool_at(&b, i)->name = table_str(&b, text);
+	for (uint32_t i = 0; i < eps; i++) {
+		struct table_endpoint *e = table_endpoint_at(&b, i);
+
+		e->pool = i % pools;
+		e->role = i % 3 == 0 ? ROLE_PREFILL : ROLE_DECODE;
+		e->url = table_str(&b, text);
+		e->host = table_str(&b, text);
+		e->authority = table_str(&b, text);
+		e->prefix = table_str(&b, text);
+	}
+	cr_assert_eq(table_end(&b), 0);
+	free(big);
+}
+
+Test(shm_table, addresses_become_sockaddrs)
+{
+	struct sockaddr_storage ss;
+	const struct sockaddr_in *in = (const struct sockaddr_in *)&ss;
+	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&ss;
+	struct ep_addr a = { .family = AF_INET, .port = 8100, .ip = { 10, 0, 0, 1 } };
+	char text[INET6_ADDRSTRLEN];
+
+	cr_assert_eq(ep_addr_sockaddr(&a, &ss), sizeof(*in));
+	cr_assert_eq(in->sin_family, AF_INET);
+	cr_assert_eq(ntohs(in->sin_port), 8100);
+	cr_assert_str_eq(inet_ntop(AF_INET, &in->sin_addr, text, sizeof(text)), "10.0.0.1");
+
+	a = (struct ep_addr){ .family = AF_INET6, .port = 1, .scope = 3, .ip = { 0xfe, 0x80, [15] = 9 } };
+	cr_assert_eq(ep_addr_sockaddr(&a, &ss), sizeof(*in6));
+	cr_assert_eq(in6->sin6_family, AF_INET6);
+	cr_assert_eq(in6->sin6_scope_id, 3);
+	cr_assert_str_eq(inet_ntop(AF_INET6, &in6->sin6_addr, text, sizeof(text)), "fe80::9");
+
+	a.family = 0;
+	cr_assert_eq(ep_addr_sockaddr(&a, &ss), 0);
+}
