@@ -75,7 +75,7 @@ struct proc {
 	struct event *ev_channel;
 	struct event *ev_timer;
 	uint64_t started_ms;
-	uint64_t backoff_ms; /* before the next respawn */
+	uint64_t backoff_ms; /* that preceded this process; 0: none */
 	uint64_t restarts;
 	bool refused; /* single process: said "do not respawn me"; asked again after a reload */
 };
@@ -128,6 +128,20 @@ static const struct {
 		[PE_EXIT] = never,	[PE_REFUSE] = never,	[PE_TIMER] = spawn } },
 };
 /* clang-format on */
+
+static_assert(PS_NSTATES == PROCS_STATES && PE_N == PROCS_EVENTS, "as the unit test walks it");
+
+const char *
+procs_state_name(unsigned state)
+{
+	return states[state].name;
+}
+
+bool
+procs_handles(unsigned state, unsigned event)
+{
+	return states[state].on[event] != NULL;
+}
 
 static void
 post(struct proc *p, enum event_kind ev)
@@ -378,15 +392,21 @@ kill_now(struct proc *p)
 	(void)kill(p->pid, SIGKILL);
 }
 
+uint64_t
+procs_backoff_ms(uint64_t last_ms, uint64_t lived_ms)
+{
+	if (last_ms == 0 || lived_ms >= BACKOFF_RESET_MS)
+		return BACKOFF_MIN_MS;
+	return last_ms * 2 < BACKOFF_MAX_MS ? last_ms * 2 : BACKOFF_MAX_MS;
+}
+
 static void
 respawn_later(struct proc *p)
 {
 	struct procs *ps = p->ps;
 
-	if (clock_ms() - p->started_ms >= BACKOFF_RESET_MS || p->backoff_ms == 0)
-		p->backoff_ms = BACKOFF_MIN_MS;
+	p->backoff_ms = procs_backoff_ms(p->backoff_ms, clock_ms() - p->started_ms);
 	clock_set(p, p->backoff_ms);
-	p->backoff_ms = p->backoff_ms * 2 < BACKOFF_MAX_MS ? p->backoff_ms * 2 : BACKOFF_MAX_MS;
 	p->restarts++;
 	metric_add(seg_slab(ps->seg, SLOT_MASTER(ps->seg)), p->kind->restarts, 1);
 	enter(p, PS_DEAD);

@@ -75,3 +75,11 @@ unsigned procs_alive(const struct procs *ps);
 
 /* The processes for `status` and `workers`: lines for people, or a JSON array. */
 void procs_status(const struct procs *ps, struct evbuffer *out, bool json);
+
+/* For the unit test: the state table has no empty cell; the delay before a respawn, by the one before
+ * and by how long the process lived. */
+#define PROCS_STATES 6
+#define PROCS_EVENTS 7
+const char *procs_state_name(unsigned state);
+bool procs_handles(unsigned state, unsigned event);
+uint64_t procs_backoff_ms(uint64_t last_ms, uint64_t lived_ms);
