@@ -351,7 +351,8 @@ walk_keys(struct conf_read *r, const struct conf_keys *keys, void *base, const c
 		if (check_key(r, map, p, &name) != 0)
 			return -1;
 		mark = conf_enter(r, "%s%s", r->path[0] != '\0' ? "." : "", name);
-		k = find(keys, prefix, name);
+		k = strchr(name, '.') == NULL ? find(keys, prefix, name)
+					      : NULL; /* paths are ours, not YAML's */
 		if (k != NULL) {
 			lines[k - keys->key] = line;
 			rc = set_member(r, k, base, value);

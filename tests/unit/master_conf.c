@@ -1,0 +1,912 @@
+/* The configuration: what is accepted, what each wrong file is told, what a reload sees. */
+#include "master/conf.h"
+
+#include <criterion/criterion.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "master/conf_keys.h"
+#include "shm/base/mem.h"
+
+#define NELEMS(v) (sizeof(v) / sizeof((v)[0]))
+/* one line each: cases count lines */
+#define EPS "prefill: [{url: \"http://p\"}], decode: [{url: \"http://d\"}]"
+#define POOL "{connector: nixl, " EPS "}"
+#define POOLS "pools: [" POOL "]\n"
+
+static struct conf *
+parse(const char *text)
+{
+	struct conf_error err;
+	struct conf *c = NULL;
+	char buf[800];
+
+	cr_assert_eq(conf_parse("dir/t.yaml", text, strlen(text), &c, &err), 0, "%s\n%s",
+		conf_error_text(&err, buf, sizeof(buf)), text);
+	return c;
+}
+
+/* A folder of its own for each test that needs files; removed at its end. */
+static char dir[] = "/tmp/pdrouter_conf_XXXXXX";
+
+static void
+folder(void)
+{
+	cr_assert_not_null(mkdtemp(dir));
+	cr_assert_eq(chdir(dir), 0);
+}
+
+static void
+no_folder(void)
+{
+	const char *const names[] = {"eps.yaml", "main.yaml", "fifo", "big"};
+
+	for (size_t i = 0; i < NELEMS(names); i++)
+		(void)unlink(names[i]);
+	cr_expect_eq(rmdir(dir), 0);
+}
+
+static void
+write_file(const char *name, const char *text)
+{
+	FILE *f = fopen(name, "w");
+
+	cr_assert_not_null(f);
+	cr_assert_geq(fputs(text, f), 0);
+	cr_assert_eq(fclose(f), 0);
+}
+
+Test(conf, minimal_file_and_every_default)
+{
+	struct conf *c = parse(POOLS);
+	const struct conf_pool *p = &c->pools[0];
+
+	cr_expect_str_eq(c->path, "dir/t.yaml");
+	cr_expect_eq(c->nlisten, 1);
+	cr_expect_str_eq(c->listen[0].text, "0.0.0.0:8000");
+	cr_expect_str_eq(c->listen[0].host, "0.0.0.0");
+	cr_expect_eq(c->listen[0].port, 8000);
+	cr_expect(c->workers_auto);
+	cr_expect(c->workers >= 1 && c->workers <= 8);
+	cr_expect_eq(c->max_workers, 16);
+	cr_expect_eq(c->max_endpoints, 1024);
+	cr_expect_eq(c->max_pools, 16);
+	cr_expect_eq(c->flags_per_worker, 4096);
+	cr_expect_eq(c->max_body, 64u << 20);
+	cr_expect_eq(c->max_head, 32u << 10);
+	cr_expect_eq(c->max_connections, 65536);
+	cr_expect_eq(c->max_answer, 16u << 20);
+	cr_expect_eq(c->client_head_ms, 10000);
+	cr_expect_eq(c->client_body_ms, 30000);
+	cr_expect_eq(c->client_idle_ms, 75000);
+	cr_expect_eq(c->client_stall_ms, 300000);
+	cr_expect_eq(c->upstream_idle_ms, 4000);
+	cr_expect_eq(c->upstream_max_idle, 64);
+	cr_expect_eq(c->stats_interval_ms, 1000);
+	cr_expect_eq(c->health_interval_ms, 2000);
+	cr_expect_eq(c->health_timeout_ms, 1000);
+	cr_expect_eq(c->rise, 2);
+	cr_expect_eq(c->fall, 3);
+	cr_expect_eq(c->drain_ms, 30000);
+	cr_expect_eq(c->stall_ms, 10000);
+	cr_expect_eq(c->log_level, LOG_L_INFO);
+	cr_expect_eq(c->log_format, LOG_F_KV);
+	cr_expect_str_eq(c->control_socket, "/run/pdrouter/control.sock");
+	cr_expect_null(c->notices_listen);
+	cr_assert_eq(c->npools, 1);
+	cr_expect_str_eq(p->name, "pool1");
+	cr_expect_eq(p->nmodels, 0);
+	cr_expect_eq(p->connector, CONNECTOR_NIXL);
+	cr_expect_eq(p->policy, POLICY_LEAST_LOADED);
+	cr_expect_eq(p->engine, ENGINE_VLLM);
+	cr_expect_eq(p->remote_host, REMOTE_HOST_KEEP);
+	cr_expect_eq(p->timeouts.connect_ms, 2000);
+	cr_expect_eq(p->timeouts.prefill_ms, 300000);
+	cr_expect_eq(p->timeouts.decode_ms, 600000);
+	cr_expect_str_eq(p->health_path, "/health");
+	cr_expect_null(p->endpoints_file);
+	cr_assert_eq(p->nendpoints, 2);
+	cr_expect_str_eq(p->endpoints[0].url, "http://p");
+	cr_expect_eq(p->endpoints[0].role, ROLE_PREFILL);
+	cr_expect_eq(p->endpoints[1].role, ROLE_DECODE);
+	cr_expect_eq(p->endpoints[1].max_inflight, 0);
+	cr_expect_eq(p->endpoints[1].line, 1);
+	conf_free(&c);
+	cr_expect_null(c);
+	conf_free(&c);
+}
+
+Test(conf, every_key)
+{
+	struct conf *c = parse(
+		"listen: [\":80\", '[::1]:81', 'gpu-1.lan:82', '[fe80::1%lo]:83', '[0:0::2]:84']\n"
+		"workers: 3\n"
+		"limits: {max_body: 1GiB, max_head: 16KiB, max_connections: 7, max_answer: 2048B}\n"
+		"shared_memory: {max_workers: 4, max_endpoints: 8, max_pools: 2, flags_per_worker: "
+		"128}\n"
+		"client: {head_timeout: 1s, body_timeout: 2s, idle_timeout: 3m, stall_timeout: "
+		"4h}\n"
+		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"
+		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 5s\nrise: 1\nfall: 9\n"
+		"drain_timeout: 0\nstall_timeout: 0s\nlog_level: debug\nlog_format: json\n"
+		"control_socket: \"\"\nnotices: {listen: \"tcp://*:7500\"}\n"
+		"pools:\n"
+		"  - models: [\"405\", org/m]\n"
+		"    name: a.b:c/d_e-1\n"
+		"    connector: orchestrated\n    policy: round_robin\n    engine: sglang\n"
+		"    handoff: disagg_prefill_resp\n"
+		"    timeouts: {connect: 1s, prefill: 2s, decode: 3s}\n"
+		"    prefill:\n      - {url: \"http://[2001:db8::1]:81/x\", max_inflight: 12}\n"
+		"    decode: [{url: http://d:82}]\n"
+		"  - {models: [m2], connector: nixl, remote_host: prefill_host, health_path: "
+		"/h?x=1, " EPS "}\n");
+	const struct conf_pool *p = &c->pools[0];
+
+	cr_assert_eq(c->nlisten, 5);
+	cr_expect_str_eq(c->listen[0].host, "");
+	cr_expect_str_eq(c->listen[1].host, "::1");
+	cr_expect_eq(c->listen[1].port, 81);
+	cr_expect_str_eq(c->listen[2].host, "gpu-1.lan");
+	cr_expect_str_eq(c->listen[3].host, "fe80::1%lo");
+	cr_expect_str_eq(c->listen[4].host, "::2");
+	cr_expect_str_eq(c->listen[4].text, "[0:0::2]:84");
+	cr_expect_eq(c->workers, 3);
+	cr_expect_not(c->workers_auto);
+	cr_expect_eq(c->max_body, 1u << 30);
+	cr_expect_eq(c->max_answer, 2048);
+	cr_expect_eq(c->flags_per_worker, 128);
+	cr_expect_eq(c->client_idle_ms, 180000);
+	cr_expect_eq(c->client_stall_ms, 4u * 3600000);
+	cr_expect_eq(c->upstream_idle_ms, 250);
+	cr_expect_eq(c->upstream_max_idle, 0);
+	cr_expect_eq(c->drain_ms, 0);
+	cr_expect_eq(c->stall_ms, 0);
+	cr_expect_eq(c->log_level, LOG_L_DEBUG);
+	cr_expect_eq(c->log_format, LOG_F_JSON);
+	cr_expect_null(c->control_socket);
+	cr_expect_str_eq(c->notices_listen, "tcp://*:7500");
+	cr_assert_eq(c->npools, 2);
+	cr_expect_str_eq(p->name, "a.b:c/d_e-1");
+	cr_expect_str_eq(p->models[0], "405");
+	cr_expect_str_eq(p->models[1], "org/m");
+	cr_expect_eq(p->policy, POLICY_ROUND_ROBIN);
+	cr_expect_eq(p->engine, ENGINE_SGLANG);
+	cr_expect_eq(p->handoff, HANDOFF_DISAGG_PREFILL_RESP);
+	cr_expect_eq(p->remote_host, REMOTE_HOST_PREFILL, "the default of orchestrated");
+	cr_expect_str_eq(p->health_path, "/ready");
+	cr_expect_eq(p->endpoints[0].max_inflight, 12);
+	cr_expect_eq(p->line, 19);
+	cr_expect_eq(p->endpoints[0].line, 27);
+	cr_expect_str_eq(c->pools[1].name, "m2");
+	cr_expect_eq(c->pools[1].remote_host, REMOTE_HOST_PREFILL, "given on the pool's own line");
+	cr_expect_str_eq(c->pools[1].health_path, "/h?x=1");
+	conf_free(&c);
+}
+
+Test(conf, remote_host_given_for_orchestrated_is_kept)
+{
+	struct conf *c = parse("pools: [{connector: orchestrated, remote_host: keep, " EPS "}]\n");
+
+	cr_expect_eq(c->pools[0].remote_host, REMOTE_HOST_KEEP);
+	conf_free(&c);
+}
+
+/* clang-format off */
+static const struct bad {
+	const char *text;
+	int line;
+	const char *key, *word; /* word: part of the message */
+} bads[] = {
+	/* not a file of keys */
+	{ "", 0, "", "empty" },
+	{ "# nothing\n", 0, "", "empty" },
+	{ "just text\n", 1, "", "a mapping of keys" },
+	{ "- a\n- b\n", 1, "", "is a list" },
+	{ "a: [b\nc: d\n", 2, "", "not YAML" },
+	{ "rise: 2\n\tfall: 3\n", 2, "", "not YAML" },
+	{ "listen: \"x\n", 2, "", "not YAML" },
+	{ POOLS "rise: \xff\n", 2, "", "UTF-8" },
+	{ POOLS "# caf\xe9\n", 2, "", "UTF-8" },
+	{ "\xff\xfe" "a", 1, "", "UTF-8" },
+	{ POOLS "\nlog_level: \x01\n", 3, "", "control byte 0x01" },
+	{ POOLS "rise: \x7f\n", 2, "", "control byte 0x7f" },
+	{ POOLS "rise: \xc2\x85\xef\xbf\xbf\n", 2, "", "not YAML" },
+	{ POOLS "---\nrise: 2\n", 2, "", "second document" },
+	{ POOLS "...\nrise: 2\n", 3, "", "" },
+	{ "rise: &a 2\nfall: *a\n" POOLS, 1, "", "anchor &a" },
+	{ "client: &c {head_timeout: 1s}\n" POOLS, 1, "", "anchor" },
+	{ "pools: &p []\n", 1, "", "anchor" },
+	{ "fall: *a\n" POOLS, 1, "", "alias *a" },
+	{ POOLS "client:\n  <<: *c\n", 3, "", "alias" },
+	{ POOLS "<<: {rise: 2}\n", 2, "<<", "unknown key" },
+	{ POOLS "rise: !!int 2\n", 2, "", "tag" },
+	{ "pools: !mine [" POOL "]\n", 1, "", "tag" },
+	{ "a: [[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]\n", 1, "", "16 deep" },
+	{ "? [a, b]\n: c\n", 1, "", "a key must be a word" },
+	{ POOLS "\"rise\\0x\": 2\n", 2, "", "NUL" },
+	{ POOLS "log_level: \"info\\0\"\n", 2, "log_level", "control byte 0x00" },
+	{ POOLS "control_socket: \"/a\\nb\"\n", 2, "control_socket", "control byte 0x0a" },
+	/* keys */
+	{ POOLS "\nworker: 3\n", 3, "worker", "did you mean workers?" },
+	{ POOLS "max_body: 1MiB\n", 2, "max_body", "limits.max_body" },
+	{ POOLS "frobnicate: 3\n", 2, "frobnicate", "unknown key" },
+	{ POOLS "limits:\n  max_bdy: 1MiB\n", 3, "limits.max_bdy", "limits.max_body" },
+	{ POOLS "limits.max_body: 1MiB\n", 2, "limits.max_body", "unknown key" },
+	{ POOLS "rise: 2\nfall: 2\nrise: 3\n", 4, "rise", "twice, first in line 2" },
+	{ POOLS "client: {head_timeout: 1s, head_timeout: 2s}\n", 2, "client.head_timeout", "twice" },
+	{ POOLS "client: {head_timeout: 1s}\nclient: {body_timeout: 1s}\n", 3, "client", "twice" },
+	{ POOLS POOLS, 2, "pools", "twice" },
+	{ "pools:\n  - " POOL "\n  - {connector: nixl, polcy: x}\n", 3, "pools[1].polcy", "did you mean policy?" },
+	{ "pools: [{connector: nixl, prefill: [{ur: x}]}]\n", 1, "pools[0].prefill[0].ur", "did you mean url?" },
+	/* kinds */
+	{ POOLS "limits: 5\n", 2, "limits", "a mapping of keys" },
+	{ POOLS "limits:\n", 2, "limits", "no value" },
+	{ POOLS "rise: [2]\n", 2, "rise", "is a list" },
+	{ POOLS "rise: {a: 2}\n", 2, "rise", "is a mapping" },
+	{ POOLS "rise:\n", 2, "rise", "no value" },
+	{ POOLS "rise: ~\n", 2, "rise", "no value" },
+	{ POOLS "control_socket: null\n", 2, "control_socket", "no value" },
+	{ POOLS "control_socket: yes\n", 2, "control_socket", "quote it" },
+	{ POOLS "control_socket: 1.5\n", 2, "control_socket", "number" },
+	{ "pools: [{models: [405], connector: nixl, " EPS "}]\n", 1, "pools[0].models[0]", "quote it" },
+	{ "listen: x:1\n" POOLS, 1, "listen", "a list of addresses" },
+	{ "listen: []\n" POOLS, 1, "listen", "at least 1" },
+	{ "listen: [[a]]\n" POOLS, 1, "listen[0]", "is a list" },
+	{ "listen:\n" POOLS, 1, "listen", "no value" },
+	{ "pools: []\n", 1, "pools", "at least 1" },
+	{ "pools: {a: b}\n", 1, "pools", "a list of pools" },
+	{ "pools: [x]\n", 1, "pools[0]", "a mapping of keys" },
+	{ "rise: 3\n", 1, "pools", "missing" },
+	/* numbers */
+	{ POOLS "rise: \"2\"\n", 2, "rise", "quotes" },
+	{ POOLS "rise: two\n", 2, "rise", "a number" },
+	{ POOLS "rise: 0\n", 2, "rise", "1 to 1000" },
+	{ POOLS "rise: -1\n", 2, "rise", "not a number" },
+	{ POOLS "rise: 1.5\n", 2, "rise", "not a number" },
+	{ POOLS "rise: 010\n", 2, "rise", "not a number" },
+	{ POOLS "rise: 0x10\n", 2, "rise", "not a number" },
+	{ POOLS "rise: 99999999999999999999999999\n", 2, "rise", "out of bounds" },
+	{ POOLS "workers: 65\n", 2, "workers", "1 to 64" },
+	{ POOLS "workers: many\n", 2, "workers", "`auto`" },
+	{ POOLS "workers: 17\n", 2, "shared_memory.max_workers", "17 workers are more than 16" },
+	{ "workers: 5\nshared_memory:\n  max_workers: 4\n" POOLS, 3, "shared_memory.max_workers", "5 workers" },
+	{ POOLS "shared_memory: {flags_per_worker: 100}\n", 2, "shared_memory.flags_per_worker", "multiple of 64" },
+	{ POOLS "limits: {max_connections: 0}\n", 2, "limits.max_connections", "out of bounds" },
+	/* units */
+	{ POOLS "drain_timeout: 5\n", 2, "drain_timeout", "5 has no unit: write 5ms, 5s, 5m or 5h" },
+	{ POOLS "limits: {max_body: 64}\n", 2, "limits.max_body", "64B, 64KiB, 64MiB or 64GiB" },
+	{ POOLS "limits: {max_body: 64MB}\n", 2, "limits.max_body", "KiB" },
+	{ POOLS "limits: {max_body: 1.5GiB}\n", 2, "limits.max_body", "whole number" },
+	{ POOLS "limits: {max_body: 10B}\n", 2, "limits.max_body", "1KiB to 4GiB" },
+	{ POOLS "limits: {max_body: 99999999999999GiB}\n", 2, "limits.max_body", "1KiB to 4GiB" },
+	{ POOLS "limits: {max_body: 18446744073709551615GiB}\n", 2, "limits.max_body", "out of bounds" },
+	{ POOLS "drain_timeout: 2 s\n", 2, "drain_timeout", "not a duration" },
+	{ POOLS "drain_timeout: 2S\n", 2, "drain_timeout", "not a duration" },
+	{ POOLS "drain_timeout: -2s\n", 2, "drain_timeout", "not a duration" },
+	{ POOLS "drain_timeout: s\n", 2, "drain_timeout", "not a duration" },
+	{ POOLS "drain_timeout: 25h\n", 2, "drain_timeout", "0 to 24h" },
+	{ POOLS "client: {head_timeout: 0}\n", 2, "client.head_timeout", "1ms to 1h" },
+	/* words and texts */
+	{ POOLS "log_level: trace\n", 2, "log_level", "error, warn, info, debug" },
+	{ POOLS "log_format: xml\n", 2, "log_format", "kv, json" },
+	{ "pools: [{connector: mooncake, " EPS "}]\n", 1, "pools[0].connector", "nixl, orchestrated" },
+	{ "pools:\n  -\n    connector: nixl\n    policy: random\n", 4, "pools[0].policy", "round_robin, least_loaded" },
+	{ "pools: [{connector: nixl, engine: trt, " EPS "}]\n", 1, "pools[0].engine", "vllm, sglang" },
+	{ "pools: [{connector: nixl, remote_host: x, " EPS "}]\n", 1, "pools[0].remote_host", "keep, prefill_host" },
+	{ "pools: [{connector: orchestrated, handoff: x, " EPS "}]\n", 1, "pools[0].handoff", "disagg_prefill_resp" },
+	{ "pools:\n- connector: nixl\n  handoff: kv_transfer_params\n  " "prefill: []\n", 3, "pools[0].handoff", "nixl" },
+	{ POOLS "notices: {listen: \"7500\"}\n", 2, "notices.listen", "tcp://" },
+	{ POOLS "notices: {listen: \"tcp://*\"}\n", 2, "notices.listen", "tcp://" },
+	{ POOLS "notices: {listen: \"tcp://:7500\"}\n", 2, "notices.listen", "tcp://" },
+	{ POOLS "notices: {listen: \"ipc://\"}\n", 2, "notices.listen", "ipc://" },
+	{ "pools: [{connector: nixl, health_path: health, " EPS "}]\n", 1, "pools[0].health_path", "start with /" },
+	{ "pools: [{connector: nixl, health_path: \"/a b\", " EPS "}]\n", 1, "pools[0].health_path", "blank" },
+	{ "pools: [{connector: nixl, name: \"a b\", " EPS "}]\n", 1, "pools[0].name", "letters" },
+	{ "pools: [{connector: nixl, name: \"\", " EPS "}]\n", 1, "pools[0].name", "is empty" },
+	{ "pools: [{connector: nixl, models: [\"a b\"], " EPS "}]\n", 1, "pools[0].name", "give the pool a name" },
+	/* addresses */
+	{ "listen: [\"8000\"]\n" POOLS, 1, "listen[0]", "no port" },
+	{ "listen:\n  - a:1\n  - \"a:0\"\n" POOLS, 3, "listen[1]", "1 to 65535" },
+	{ "listen: [\"a:65536\"]\n" POOLS, 1, "listen[0]", "1 to 65535" },
+	{ "listen: [\"a:\"]\n" POOLS, 1, "listen[0]", "1 to 65535" },
+	{ "listen: [\"::1:80\"]\n" POOLS, 1, "listen[0]", "brackets" },
+	{ "listen: [\"[::1]\"]\n" POOLS, 1, "listen[0]", "no port" },
+	{ "listen: [\"[::g]:80\"]\n" POOLS, 1, "listen[0]", "IPv6" },
+	{ "listen: [\"[::1%]:80\"]\n" POOLS, 1, "listen[0]", "zone" },
+	{ "listen: [\"[::1]x:80\"]\n" POOLS, 1, "listen[0]", "[IPv6]:port" },
+	{ "listen: [\"*:80\"]\n" POOLS, 1, "listen[0]", ":8000" },
+	{ "listen: [\"10.0.0.256:80\"]\n" POOLS, 1, "listen[0]", "IPv4" },
+	{ "listen: [\"http://a:80\"]\n" POOLS, 1, "listen[0]", "" },
+	{ "listen: [\"a:80\", \"A:80\"]\n" POOLS, 1, "listen[1]", "twice" },
+	{ "listen: [\"[::1]:80\", \"[0:0::1]:80\"]\n" POOLS, 1, "listen[1]", "twice" },
+	{ "pools: [{connector: nixl, prefill: [{url: \"https://p\"}]}]\n", 1, "pools[0].prefill[0].url", "TLS" },
+	{ "pools: [{connector: nixl, prefill: [{url: \"p:80\"}]}]\n", 1, "pools[0].prefill[0].url", "http://" },
+	{ "pools: [{connector: nixl, prefill: [{url: \"http://p:99999\"}]}]\n", 1, "pools[0].prefill[0].url", "port" },
+	/* pools and endpoints */
+	{ "pools:\n  - {" EPS "}\n", 2, "pools[0].connector", "missing" },
+	{ "pools:\n  - connector: nixl\n    prefill: [{url: \"http://p\"}]\n", 2, "pools[0].decode", "no decode endpoint" },
+	{ "pools:\n  - connector: nixl\n    decode: [{url: \"http://d\"}]\n    prefill: []\n", 4, "pools[0].prefill",
+		"no prefill endpoint" },
+	{ "pools: [{connector: nixl, prefill: [http://p]}]\n", 1, "pools[0].prefill[0]", "a mapping of keys" },
+	{ "pools: [{connector: nixl, prefill: {url: x}}]\n", 1, "pools[0].prefill", "a list of endpoints" },
+	{ "pools: [{connector: nixl, prefill: [{max_inflight: 2}]}]\n", 1, "pools[0].prefill[0].url", "missing" },
+	{ "pools: [{connector: nixl, prefill: [{url: \"http://p\", max_inflight: -1}]}]\n", 1,
+		"pools[0].prefill[0].max_inflight", "number" },
+	{ "pools: [{connector: nixl, prefill: [{url: \"http://p\", role: prefill}]}]\n", 1,
+		"pools[0].prefill[0].role", "unknown" },
+	{ "pools:\n - connector: nixl\n   prefill:\n    - url: http://p\n    - url: http://q\n    - url: http://P:80/\n"
+	  "   decode: [{url: http://p}]\n", 6, "pools[0].prefill", "twice, first in line 4" },
+	{ "pools:\n - " POOL "\n - {name: pool1, connector: nixl, " EPS "}\n", 3, "pools[1].name", "in line 2" },
+	{ "pools:\n - {name: pool2, connector: nixl, " EPS "}\n - " POOL "\n", 3, "pools[1].name", "already" },
+	{ "pools:\n - {models: [a, b], connector: nixl, " EPS "}\n - name: x\n   models: [c, b]\n   connector: nixl\n   "
+	  "prefill: [{url: http://p}]\n   decode: [{url: http://d}]\n", 4, "pools[1].models", "already a model of pool a" },
+	{ "pools: [{models: [a, a], connector: nixl, " EPS "}]\n", 1, "pools[0].models[1]", "twice" },
+	{ "pools: [{models: [\"\"], connector: nixl, " EPS "}]\n", 1, "pools[0].models[0]", "1 to 255" },
+	{ "shared_memory: {max_pools: 1}\npools:\n - " POOL "\n - {name: x, connector: nixl, " EPS "}\n", 1,
+		"shared_memory.max_pools", "2 pools are more than 1" },
+	{ "pools:\n - {connector: nixl, prefill: [{url: http://a}, {url: http://b}], decode: [{url: http://c}]}\n"
+	  "shared_memory:\n  max_endpoints: 2\n", 4, "shared_memory.max_endpoints", "3 endpoints" },
+	{ "pools: [{connector: nixl, prefill_labels: [a], " EPS "}]\n", 1, "pools[0].prefill_labels", "endpoints_file" },
+	{ "pools: [{connector: nixl, prefill_labels: [a], decode_labels: [b, a], " EPS "}]\n", 1,
+		"pools[0].decode_labels", "also one of prefill_labels" },
+	{ "pools: [{connector: nixl, endpoints_file: x.yaml, " EPS "}]\n", 1, "pools[0].endpoints_file", "instead" },
+	{ "pools:\n - connector: nixl\n   endpoints_file: none.yaml\n", 3, "pools[0].endpoints_file",
+		"cannot open dir/none.yaml: No such file" },
+};
+/* clang-format on */
+
+Test(conf, wrong_files_say_where_and_what)
+{
+	struct conf *const untouched = (struct conf *)(void *)&dir, *c = untouched;
+
+	cr_assert_geq(NELEMS(bads), 60);
+	for (size_t i = 0; i < NELEMS(bads); i++) {
+		const struct bad *b = &bads[i];
+		struct conf_error err = {.line = -1};
+
+		cr_expect_eq(conf_parse("dir/t.yaml", b->text, strlen(b->text), &c, &err), -1, "%s",
+			b->text);
+		cr_expect_eq(c, untouched);
+		cr_expect_str_eq(err.file, "dir/t.yaml");
+		cr_expect(err.line == b->line && strcmp(err.key, b->key) == 0 &&
+				  strstr(err.what, b->word) != NULL,
+			"%s-> line %d key %s: %s (expected %d, %s: ..%s..)", b->text, err.line,
+			err.key, err.what, b->line, b->key, b->word);
+		c = untouched;
+	}
+}
+
+Test(conf, error_text)
+{
+	struct conf_error e = {"f.yaml", 3, "rise", "is wrong"};
+	char buf[64];
+
+	cr_expect_str_eq(conf_error_text(&e, buf, sizeof(buf)), "f.yaml:3: rise: is wrong");
+	e.line = 0;
+	cr_expect_str_eq(conf_error_text(&e, buf, sizeof(buf)), "f.yaml: rise: is wrong");
+	e.key[0] = '\0';
+	cr_expect_str_eq(conf_error_text(&e, buf, sizeof(buf)), "f.yaml: is wrong");
+	e.file[0] = '\0';
+	cr_expect_str_eq(conf_error_text(&e, buf, sizeof(buf)), "is wrong");
+	cr_expect_str_eq(conf_error_text(&e, buf, 4), "is ");
+}
+
+/* Text from a file never reaches a terminal as a command. */
+Test(conf, error_holds_no_control_bytes)
+{
+	static const char text[] = POOLS "\"\\e[31m\": 1\n";
+	struct conf_error err;
+	struct conf *c;
+
+	cr_assert_eq(conf_parse("t", text, strlen(text), &c, &err), -1);
+	cr_expect_str_eq(err.key, "?[31m");
+}
+
+/* Adding n times the same piece between a head and a tail. */
+static int
+parse_repeated(
+	const char *head, const char *piece, size_t n, const char *tail, struct conf_error *err)
+{
+	size_t h = strlen(head), k = strlen(piece), t = strlen(tail);
+	char *text = mem_array(h + n * k + t, 1);
+	struct conf *c = NULL;
+	int rc;
+
+	memcpy(text, head, h);
+	for (size_t i = 0; i < n; i++)
+		memcpy(text + h + i * k, piece, k);
+	memcpy(text + h + n * k, tail, t);
+	rc = conf_parse("t", text, h + n * k + t, &c, err);
+	conf_free(&c);
+	free(text);
+	return rc;
+}
+
+Test(conf, hostile_files_end_soon, .timeout = 60)
+{
+	struct conf_error err;
+	char nul[] = POOLS "rise: 2\n#\0\n";
+
+	cr_expect_eq(parse_repeated("a: ", "[", 1000000, "", &err), -1);
+	cr_expect_not_null(strstr(err.what, "16 deep"));
+	cr_expect_eq(parse_repeated("", "- ", 1000000, "", &err), -1);
+	cr_expect_not_null(strstr(err.what, "16 deep"));
+	cr_expect_eq(parse_repeated("", "? ", 1000000, "", &err), -1);
+	cr_expect_eq(parse_repeated("a: [", "&a x,", 1000000, "]", &err), -1);
+	cr_expect_not_null(strstr(err.what, "anchor"));
+	cr_expect_eq(parse_repeated("pools: [", "1,", 3000000, "]", &err), -1);
+	cr_expect_not_null(strstr(err.what, "values"));
+	cr_expect_eq(parse_repeated("a: \"", "x", 8000000, "\"\n", &err), -1);
+	cr_expect_str_eq(err.what, "unknown key");
+	cr_expect_eq(parse_repeated("\"", "x", 8000000, "\": 1\n", &err), -1);
+	cr_expect_eq(parse_repeated(POOLS, "#\n", 4500000, "", &err), -1);
+	cr_expect_not_null(strstr(err.what, "8 MiB"));
+	cr_expect_eq(parse_repeated(POOLS "\n", "#\n", 4000000, "rise: x\n", &err), -1);
+	cr_expect_eq(err.line, 4000003);
+	cr_expect_eq(parse_repeated("listen: [", "\"a:1\",", 17, "]\n", &err), -1);
+	cr_expect_not_null(strstr(err.what, "17 entries, at most 16"));
+	cr_expect_eq(conf_parse("t", nul, sizeof(nul) - 1, &(struct conf *){NULL}, &err), -1);
+	cr_expect_not_null(strstr(err.what, "0x00"));
+	cr_expect_eq(err.line, 3);
+}
+
+TestSuite(conf_file, .init = folder, .fini = no_folder);
+
+Test(conf_file, read_from_disk)
+{
+	struct conf_error err;
+	struct conf *c = NULL;
+
+	write_file("main.yaml",
+		"\xef\xbb\xbf" POOLS); /* a byte order mark, as Windows editors leave it */
+	cr_assert_eq(conf_load("main.yaml", &c, &err), 0);
+	conf_free(&c);
+	cr_expect_eq(conf_load("none", &c, &err), -1);
+	cr_expect_str_eq(err.file, "none");
+	cr_expect_eq(err.line, 0);
+	cr_expect_not_null(strstr(err.what, "No such file"));
+	cr_expect_eq(conf_load(".", &c, &err), -1);
+	cr_expect_not_null(strstr(err.what, "not a regular file"));
+	cr_assert_eq(mkfifo("fifo", 0600), 0);
+	cr_expect_eq(conf_load("fifo", &c, &err), -1, "and not hang");
+	cr_expect_not_null(strstr(err.what, "not a regular file"));
+	write_file("big", "");
+	cr_assert_eq(truncate("big", 10 << 20), 0);
+	cr_expect_eq(conf_load("big", &c, &err), -1);
+	cr_expect_not_null(strstr(err.what, "8 MiB"));
+}
+
+#define FILE_POOL                                                                                  \
+	"pools:\n - name: x\n   connector: nixl\n   endpoints_file: eps.yaml\n"                    \
+	"   prefill_labels: [a, p]\n   decode_labels: [d]\n"
+
+Test(conf_file, endpoints_file)
+{
+	char path[64];
+	struct conf_error err;
+	struct conf *c = NULL;
+	const struct conf_pool *p;
+
+	(void)snprintf(path, sizeof(path), "%s/main.yaml", dir);
+	cr_assert_eq(
+		chdir("/"), 0); /* the name is relative to the configuration, not to the process */
+	cr_assert_eq(chdir(dir), 0);
+	write_file("main.yaml", FILE_POOL);
+	write_file("eps.yaml",
+		"- {url: http://a, role: prefill}\n- {url: http://b, label: p, max_inflight: 3}\n\n"
+		"- url: http://a\n  label: d\n");
+	cr_assert_eq(chdir("/"), 0);
+	cr_assert_eq(conf_load(path, &c, &err), 0, "%s", err.what);
+	p = &c->pools[0];
+	cr_assert_eq(p->nendpoints, 3);
+	cr_expect_eq(p->endpoints[0].role, ROLE_PREFILL);
+	cr_expect_null(p->endpoints[0].label);
+	cr_expect_eq(p->endpoints[1].role, ROLE_PREFILL);
+	cr_expect_str_eq(p->endpoints[1].label, "p");
+	cr_expect_eq(p->endpoints[1].max_inflight, 3);
+	cr_expect_eq(p->endpoints[2].role, ROLE_DECODE);
+	cr_expect_eq(p->endpoints[2].line, 4);
+	conf_free(&c);
+	cr_assert_eq(chdir(dir), 0);
+	write_file("eps.yaml", "# none yet\n");
+	cr_assert_eq(conf_load(path, &c, &err), 0, "%s", err.what);
+	cr_expect_eq(c->pools[0].nendpoints, 0);
+	conf_free(&c);
+}
+
+Test(conf_file, wrong_endpoints_files)
+{
+	static const struct bad t[] = {
+		{"a: b\n", 1, "", "a list of endpoints"},
+		{"- x\n", 1, "[0]", "a mapping of keys"},
+		{"\n- {role: prefill}\n", 2, "[0].url", "missing"},
+		{"- {url: http://a, role: prefill}\n- {url: http://b}\n", 2, "[1]",
+			"neither role nor label"},
+		{"- {url: http://a, role: prefill, label: p}\n", 1, "[0]", "together"},
+		{"- {url: http://a, role: both}\n", 1, "[0].role", "prefill, decode"},
+		{"- {url: http://a, label: prefill}\n", 1, "[0]", "label prefill is in neither"},
+		{"- {url: ftp://a, label: p}\n", 1, "[0].url", "http://"},
+		{"- {url: http://a, label: p}\n- {url: http://a, label: a}\n", 2, "prefill",
+			"first in line 1"},
+		{"- {url: http://a, weight: 2}\n", 1, "[0].weight", "unknown"},
+		{"- {url: &a http://a, role: prefill}\n", 1, "", "anchor"},
+		{"[\n", 2, "", "not YAML"},
+	};
+	struct conf_error err;
+	struct conf *c = NULL;
+	char path[64];
+
+	(void)snprintf(path, sizeof(path), "%s/eps.yaml", dir);
+	write_file("main.yaml", FILE_POOL);
+	for (size_t i = 0; i < NELEMS(t); i++) {
+		char main_path[64];
+
+		write_file("eps.yaml", t[i].text);
+		(void)snprintf(main_path, sizeof(main_path), "%s/main.yaml", dir);
+		cr_expect_eq(conf_load(main_path, &c, &err), -1, "%s", t[i].text);
+		cr_expect_str_eq(err.file, path);
+		cr_expect(err.line == t[i].line && strcmp(err.key, t[i].key) == 0 &&
+				  strstr(err.what, t[i].word) != NULL,
+			"%s-> line %d key %s: %s", t[i].text, err.line, err.key, err.what);
+	}
+}
+
+Test(conf_file, endpoints_by_the_ten_thousand, .timeout = 60)
+{
+	struct conf_error err;
+	struct conf *c = NULL;
+	FILE *f;
+
+	write_file("main.yaml", "shared_memory: {max_endpoints: 65536}\n" FILE_POOL);
+	f = fopen("eps.yaml", "w");
+	cr_assert_not_null(f);
+	for (int i = 0; i < 60000; i++)
+		(void)fprintf(f, "- {url: \"http://10.%d.%d.%d\", label: %s}\n", i >> 16,
+			i >> 8 & 255, i & 255, i & 1 ? "p" : "d");
+	cr_assert_eq(fclose(f), 0);
+	cr_assert_eq(conf_load("main.yaml", &c, &err), 0, "%s", err.what);
+	cr_expect_eq(c->pools[0].nendpoints, 60000);
+	conf_free(&c);
+}
+
+/* --- reload
+ * --------------------------------------------------------------------------------------- */
+
+struct kept {
+	int n, line;
+	char key[64];
+};
+
+static void
+on_kept(void *arg, const char *key, int line)
+{
+	struct kept *k = arg;
+
+	k->n++;
+	k->line = line;
+	(void)snprintf(k->key, sizeof(k->key), "%s", key);
+}
+
+static int
+diff(const char *old_text, const char *new_text, struct kept *kept, struct conf_error *err)
+{
+	struct conf *old = parse(old_text), *next = parse(new_text);
+	int rc;
+
+	*kept = (struct kept){.n = 0};
+	rc = conf_diff(old, next, on_kept, kept, err);
+	if (rc >= 0) /* what was kept is in `next`: a second look finds nothing for a restart */
+		cr_expect_eq(conf_diff(old, next, on_kept, kept, err), rc & ~CONF_RESTART);
+	conf_free(&old);
+	conf_free(&next);
+	return rc;
+}
+
+Test(conf, diff_names_the_classes)
+{
+	static const struct {
+		const char *a, *b;
+		int classes;
+	} t[] = {
+		{POOLS, POOLS, 0},
+		{POOLS, "# moved\n\nrise: 2\nworkers: auto\n" POOLS, 0},
+		{POOLS, POOLS "rise: 5\n", CONF_LIVE},
+		{POOLS, POOLS "log_level: debug\n", CONF_GENERATION},
+		{POOLS "workers: 1\n", POOLS "workers: 2\n", CONF_GENERATION},
+		{POOLS, POOLS "listen: [\"a:1\"]\n", CONF_GENERATION},
+		{POOLS "listen: [\"a:1\"]\n", POOLS "listen: [\"a:1\", \"b:1\"]\n",
+			CONF_GENERATION},
+		{POOLS, POOLS "rise: 5\nclient: {idle_timeout: 1s}\n", CONF_LIVE | CONF_GENERATION},
+		{POOLS, "pools: [" POOL ", {name: x, connector: nixl, " EPS "}]\n", CONF_LIVE},
+		{POOLS, "pools: [{connector: nixl, policy: round_robin, " EPS "}]\n", CONF_LIVE},
+		{POOLS, "pools: [{connector: nixl, timeouts: {decode: 1s}, " EPS "}]\n", CONF_LIVE},
+		{POOLS, "pools: [{connector: nixl, name: pool1, models: [m], " EPS "}]\n",
+			CONF_LIVE},
+		{POOLS,
+			"pools: [{connector: nixl, prefill: [{url: http://p}], decode: [{url: "
+			"http://e}]}]\n",
+			CONF_LIVE},
+		{POOLS,
+			"pools: [{connector: nixl, prefill: [{url: http://p, max_inflight: 1}], "
+			"decode: [{url: http://d}]}]\n",
+			CONF_LIVE},
+		{POOLS,
+			"pools: [{connector: nixl, prefill: [{url: http://p}], "
+			"decode: [{url: http://d}, {url: http://e}]}]\n",
+			CONF_LIVE},
+	};
+	struct conf_error err;
+	struct kept kept;
+
+	for (size_t i = 0; i < NELEMS(t); i++) {
+		cr_expect_eq(diff(t[i].a, t[i].b, &kept, &err), t[i].classes, "%s", t[i].b);
+		cr_expect_eq(kept.n, 0);
+	}
+}
+
+Test(conf, diff_keeps_what_needs_a_restart)
+{
+	struct conf_error err;
+	struct kept kept;
+	struct conf *old, *next;
+
+	cr_expect_eq(diff(POOLS, POOLS "\nshared_memory:\n  max_pools: 20\n", &kept, &err),
+		CONF_RESTART);
+	cr_expect_eq(kept.n, 1);
+	cr_expect_str_eq(kept.key, "shared_memory.max_pools");
+	cr_expect_eq(kept.line, 4);
+	cr_expect_eq(diff(POOLS "control_socket: /a\n", POOLS "rise: 5\n", &kept, &err),
+		CONF_RESTART | CONF_LIVE);
+	cr_expect_str_eq(kept.key, "control_socket");
+	cr_expect_eq(kept.line, 0, "the key is gone");
+
+	old = parse(POOLS "control_socket: \"\"\nnotices: {listen: tcp://*:1}\n");
+	next = parse(POOLS "control_socket: /b\n");
+	cr_expect_eq(conf_diff(old, next, NULL, NULL, &err), CONF_RESTART | CONF_LIVE);
+	cr_expect_null(next->control_socket, "the old value, which was none");
+	cr_expect_null(next->notices_listen, "applied at once");
+	conf_free(&old);
+	conf_free(&next);
+}
+
+Test(conf, diff_refuses_what_does_not_fit_the_running_process)
+{
+	struct conf_error err;
+	struct kept kept;
+
+	cr_expect_eq(diff(POOLS "shared_memory: {max_workers: 2}\nworkers: 2\n",
+			     POOLS "\nshared_memory: {max_workers: 4}\nworkers: 3\n", &kept, &err),
+		-1);
+	cr_expect_str_eq(err.file, "dir/t.yaml");
+	cr_expect_str_eq(err.key, "shared_memory.max_workers");
+	cr_expect_eq(err.line, 3);
+	cr_expect_not_null(strstr(err.what, "3 workers are more than 2"));
+}
+
+Test(conf, auto_workers_keep_within_the_slots)
+{
+	struct conf *c = parse(POOLS "shared_memory: {max_workers: 1}\n");
+	struct conf *next = parse(POOLS);
+	struct conf_error err;
+
+	cr_expect_eq(c->workers, 1);
+	cr_expect_eq(conf_diff(c, next, NULL, NULL, &err), CONF_RESTART);
+	cr_expect_eq(next->workers, 1);
+	conf_free(&c);
+	conf_free(&next);
+}
+
+Test(conf, auto_workers_follow_the_affinity_mask)
+{
+	cpu_set_t set, one;
+	struct conf *c;
+	int cpu = 0;
+
+	cr_assert_eq(sched_getaffinity(0, sizeof(set), &set), 0);
+	while (!CPU_ISSET(cpu, &set))
+		cpu++;
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	cr_assert_eq(sched_setaffinity(0, sizeof(one), &one), 0);
+	c = parse(POOLS);
+	cr_expect_eq(c->workers, 1);
+	conf_free(&c);
+}
+
+/* --- command line
+ * --------------------------------------------------------------------------------- */
+
+#define MAX_ARGS 24
+
+/* Splits at blanks; 'x' stands for itself, so a value with blanks is not possible here. */
+static int
+args(const char *line, struct conf_args *a, struct conf_error *err, char store[1024])
+{
+	char *argv[MAX_ARGS + 1], *save;
+	int argc = 0;
+
+	(void)snprintf(store, 1024, "pdrouter %s", line);
+	for (char *p = strtok_r(store, " ", &save); p != NULL && argc < MAX_ARGS;
+		p = strtok_r(NULL, " ", &save))
+		argv[argc++] = p;
+	argv[argc] = NULL;
+	return conf_args_parse(argc, argv, a, err);
+}
+
+static int
+from(const char *line, struct conf **ret, struct conf_error *err)
+{
+	char store[1024];
+	struct conf_args a;
+
+	cr_assert_eq(args(line, &a, err, store), 0, "%s: %s %s", line, err->key, err->what);
+	return conf_from_args(&a, ret, err);
+}
+
+#define STACK                                                                                      \
+	"--service-discovery static --routing-logic disaggregated_prefill_orchestrated "           \
+	"--static-backends http://a:1,http://b:2,http://[::1]:3 --static-models m,m,m "            \
+	"--static-model-labels p,d,d2 --prefill-model-labels p,p2 --decode-model-labels d,d2 "
+
+Test(conf, args_options)
+{
+	char store[1024];
+	struct conf_args a;
+	struct conf_error err;
+
+	cr_assert_eq(args("-c f -t --port=7", &a, &err, store), 0);
+	cr_expect_str_eq(a.file, "f");
+	cr_expect(a.check && !a.version && !a.help);
+	cr_expect_str_eq(a.port, "7");
+	cr_assert_eq(args("--config=f --version --help", &a, &err, store), 0);
+	cr_expect_str_eq(a.file, "f");
+	cr_expect(a.version && a.help && !a.check);
+	cr_assert_eq(args("--config f -h", &a, &err, store), 0);
+	cr_expect(a.help);
+	cr_expect_eq(args("--prot 7", &a, &err, store), -1);
+	cr_expect_str_eq(err.key, "--prot");
+	cr_expect_eq(args("--port", &a, &err, store), -1);
+	cr_expect_not_null(strstr(err.what, "needs a value"));
+	cr_expect_eq(args("-c", &a, &err, store), -1);
+	cr_expect_eq(args("file.yaml", &a, &err, store), -1);
+	cr_expect_str_eq(err.key, "file.yaml");
+}
+
+Test(conf, args_of_production_stack)
+{
+	struct conf_error err;
+	struct conf *c = NULL;
+	const struct conf_pool *p;
+
+	cr_assert_eq(from(STACK, &c, &err), 0, "%s %s", err.key, err.what);
+	cr_expect_null(c->path);
+	cr_expect_str_eq(c->listen[0].text, "0.0.0.0:8001");
+	cr_expect_eq(c->max_body, 64u << 20);
+	cr_assert_eq(c->npools, 1);
+	p = &c->pools[0];
+	cr_expect_str_eq(p->name, "m");
+	cr_expect_eq(p->nmodels, 1);
+	cr_expect_eq(p->connector, CONNECTOR_ORCHESTRATED);
+	cr_expect_eq(p->handoff, HANDOFF_KV_TRANSFER_PARAMS);
+	cr_expect_eq(p->remote_host, REMOTE_HOST_PREFILL);
+	cr_expect_eq(p->policy, POLICY_ROUND_ROBIN);
+	cr_expect_eq(p->timeouts.decode_ms, 600000);
+	cr_assert_eq(p->nendpoints, 3);
+	cr_expect_eq(p->endpoints[0].role, ROLE_PREFILL);
+	cr_expect_eq(p->endpoints[1].role, ROLE_DECODE);
+	cr_expect_str_eq(p->endpoints[2].url, "http://[::1]:3");
+	cr_expect_str_eq(p->endpoints[2].label, "d2");
+	conf_free(&c);
+	cr_assert_eq(from(STACK "--host :: --port=9000", &c, &err), 0);
+	cr_expect_str_eq(c->listen[0].text, "[::]:9000");
+	conf_free(&c);
+}
+
+Test(conf, args_two_models_are_two_pools)
+{
+	struct conf_error err;
+	struct conf *c = NULL;
+
+	cr_assert_eq(
+		from("--routing-logic=disaggregated_prefill_orchestrated --static-models=m,n,m,n "
+		     "--static-backends=http://a,http://b,http://c,http://d "
+		     "--static-model-labels=p,p,d,d "
+		     "--prefill-model-labels=p --decode-model-labels=d",
+			&c, &err),
+		0, "%s %s", err.key, err.what);
+	cr_assert_eq(c->npools, 2);
+	cr_expect_str_eq(c->pools[1].name, "n");
+	cr_expect_str_eq(c->pools[1].endpoints[0].url, "http://b");
+	cr_expect_str_eq(c->pools[1].endpoints[1].url, "http://d");
+	conf_free(&c);
+}
+
+Test(conf, args_wrong)
+{
+	static const struct {
+		const char *line, *key, *word;
+	} t[] = {
+		{"", "", "give -c FILE"},
+		{"--port 80", "", "give -c FILE"},
+		{STACK "--service-discovery k8s", "--service-discovery", "static"},
+		{STACK "--routing-logic roundrobin", "--routing-logic",
+			"disaggregated_prefill_orchestrated"},
+		{"--static-backends http://a", "--routing-logic", "missing"},
+		{"--routing-logic disaggregated_prefill_orchestrated --static-backends http://a",
+			"--static-models", "missing"},
+		{STACK "--static-models m,m", "--static-models", "2 entries for 3 backends"},
+		{STACK "--static-model-labels p,d", "--static-model-labels",
+			"2 entries for 3 backends"},
+		{STACK "--static-model-labels p,d,d3", "--static-model-labels",
+			"label 'd3' of http://[::1]:3"},
+		{STACK "--static-model-labels p,d,", "--static-model-labels", "label ''"},
+		{STACK "--static-model-labels p,pd,d2", "--static-model-labels", "label 'pd'"},
+		{STACK "--static-backends http://a,https://b,http://c", "--static-backends", "TLS"},
+		{STACK "--static-backends http://a,http://b,http://b", "--static-backends",
+			"twice"},
+		{STACK "--static-models m,m,", "--static-models", "1 to 255"},
+		{STACK "--static-models m,m,n", "--static-backends",
+			"pool n has no prefill endpoint"},
+		{STACK "--prefill-model-labels p,d", "--static-backends",
+			"d is also one of prefill_labels"},
+		{STACK "--prefill-model-labels p,p", "--prefill-model-labels", "twice"},
+		{STACK "--port 0", "--port", "1 to 65535"},
+		{STACK "--port x", "--port", "1 to 65535"},
+		{STACK "--host a_b/c", "--host", "not a host name"},
+		{STACK "-c x.yaml", "--service-discovery", "cannot go with -c"},
+		{"-c x.yaml --static-models m", "--static-models", "cannot go with -c"},
+	};
+	struct conf_error err;
+	struct conf *c = NULL;
+
+	for (size_t i = 0; i < NELEMS(t); i++) {
+		memset(&err, 0, sizeof(err));
+		cr_expect_eq(from(t[i].line, &c, &err), -1, "%s", t[i].line);
+		cr_expect_str_empty(err.file);
+		cr_expect_eq(err.line, 0);
+		cr_expect(strcmp(err.key, t[i].key) == 0 && strstr(err.what, t[i].word) != NULL,
+			"%s\n-> %s: %s", t[i].line, err.key, err.what);
+	}
+}
+
+Test(conf_file, args_host_and_port_override_the_file)
+{
+	struct conf_error err;
+	struct conf *c = NULL;
+
+	write_file("main.yaml", "listen: [\"10.0.0.1:80\", \":81\"]\n" POOLS);
+	cr_assert_eq(from("-c main.yaml --port 99", &c, &err), 0);
+	cr_assert_eq(c->nlisten, 1);
+	cr_expect_str_eq(c->listen[0].text, "10.0.0.1:99");
+	conf_free(&c);
+	cr_assert_eq(from("-c main.yaml --host ::1", &c, &err), 0);
+	cr_expect_str_eq(c->listen[0].text, "[::1]:80");
+	conf_free(&c);
+	cr_assert_eq(from("-c main.yaml", &c, &err), 0);
+	cr_expect_eq(c->nlisten, 2);
+	conf_free(&c);
+	cr_expect_eq(from("-c main.yaml --port 99999", &c, &err), -1);
+	cr_expect_str_eq(err.key, "--port");
+}
+
+/* A row whose doc or default is nonsense would only be seen by an operator. */
+Test(conf, table_rows)
+{
+	const struct conf_keys *const tables[] = {
+		&conf_root_keys, &conf_pool_keys, &conf_file_keys};
+
+	for (size_t t = 0; t < NELEMS(tables); t++)
+		for (size_t i = 0; i < tables[t]->n; i++) {
+			const struct conf_key *k = &tables[t]->key[i];
+
+			cr_expect_gt(strlen(k->doc), 5, "%s", k->path);
+			cr_expect_leq(k->min, k->max, "%s", k->path);
+			for (size_t j = 0; j < i; j++)
+				cr_expect_str_neq(k->path, tables[t]->key[j].path);
+		}
+}
