@@ -261,7 +261,7 @@ open_addr(struct listeners *ls, const char *text, const struct ep_addr *a)
 		fd = bind_listen(a);
 		if (fd < 0) {
 			addr_text(a, shown);
-			(void)snprintf(ls->error, sizeof(ls->error), "listen: %s: cannot listen on %s: %s", text, shown,
+			(void)snprintf(ls->error, sizeof(ls->error), "%s: cannot listen on %s: %s", text, shown,
 				strerror(-fd));
 			return fd;
 		}
@@ -325,7 +325,7 @@ on_resolved(const struct ep_addr *addrs, size_t n, const char *error, void *arg)
 	struct listeners *ls = arg;
 
 	if (n == 0) {
-		(void)snprintf(ls->error, sizeof(ls->error), "listen: %s: %s", ls->conf->listen[ls->next].text, error);
+		(void)snprintf(ls->error, sizeof(ls->error), "%s: %s", ls->conf->listen[ls->next].text, error);
 		finish(ls, false);
 		return;
 	}

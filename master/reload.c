@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 
 #include "master/conf.h"
+#include "master/conf_keys.h"
 #include "master/fleet.h"
 #include "master/listen.h"
 #include "master/proc.h"
@@ -227,6 +228,20 @@ on_late(evutil_socket_t fd, short what, void *arg)
 	procs_generation_quit(r->parts.procs, r->cur_generation);
 }
 
+/* Says where in the file the addresses stand that cannot be had. */
+static void
+listen_error(const struct conf *conf, const char *what, char *out, size_t size)
+{
+	struct conf_error err = { .key = "listen" };
+
+	(void)snprintf(err.file, sizeof(err.file), "%s", conf->path != NULL ? conf->path : "");
+	(void)snprintf(err.what, sizeof(err.what), "%s", what);
+	for (size_t i = 0; i < conf_root_keys.n; i++)
+		if (strcmp(conf_root_keys.key[i].path, err.key) == 0)
+			err.line = conf->key_lines[i];
+	(void)conf_error_text(&err, out, size);
+}
+
 static void
 on_opened(void *arg, int *fds, size_t n, const char *error)
 {
@@ -234,8 +249,7 @@ on_opened(void *arg, int *fds, size_t n, const char *error)
 	struct reload *r = arg;
 
 	if (fds == NULL) {
-		(void)snprintf(r->error, sizeof(r->error), "%s%s%s", r->cur.conf->path != NULL ? r->cur.conf->path : "",
-			r->cur.conf->path != NULL ? ": " : "", error);
+		listen_error(r->cur.conf, error, r->error, sizeof(r->error));
 		refuse(r);
 		return;
 	}
@@ -351,7 +365,8 @@ on_first_opened(void *arg, int *fds, size_t n, const char *error)
 	struct reload *r = arg;
 
 	if (fds == NULL) {
-		r->hooks.fatal(r->hooks.arg, error);
+		listen_error(r->conf, error, r->error, sizeof(r->error));
+		r->hooks.fatal(r->hooks.arg, r->error);
 		return;
 	}
 	r->fds = fds;
