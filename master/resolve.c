@@ -2,6 +2,7 @@
 
 #include <ares.h>
 #include <arpa/inet.h>
+#include <errno.h>
 #include <event2/event.h>
 #include <net/if.h>
 #include <stdlib.h>
@@ -142,6 +143,13 @@ resolver_free(struct resolver **pr)
 	event_free(r->timer);
 	free(r);
 	*pr = NULL;
+}
+
+int
+resolver_servers(struct resolver *r, const char *list)
+{
+	return r->ready && ares_set_servers_ports_csv(r->channel, list) == ARES_SUCCESS ? 0
+											: -EINVAL;
 }
 
 bool

@@ -20,6 +20,9 @@ struct resolver;
 struct resolver *resolver_new(struct event_base *base);
 void resolver_free(struct resolver **); /* lookups still open are dropped, their fn is not called */
 
+/* Asks these name servers ("127.0.0.1:5353,...") instead of resolv.conf's.  0 or -EINVAL. */
+int resolver_servers(struct resolver *r, const char *list);
+
 /* True and *ret if `host` is an IPv4 or (without brackets) IPv6 literal, with a zone or not. */
 bool resolve_literal(const char *host, uint16_t port, struct ep_addr *ret);
 

@@ -8,8 +8,10 @@
 #include <event2/listener.h>
 #include <stdio.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "master/health.h"
+#include "master/resolve.h"
 #include "shm/base/clock.h"
 #include "shm/metrics.h"
 
@@ -32,12 +34,14 @@ struct fake {
 	unsigned port;
 	const char *health, *metrics, *models;
 	unsigned nhealth, nmetrics, nmodels, conns;
-	bool closes_after; /* each answer, without having said so */
+	bool closes_reused; /* at the second request on a connection, without a byte */
+	bool closes_after;  /* each answer, without having said so */
 };
 
 static struct fake fakes[4];
 static size_t nfakes;
 static struct bufferevent *open_conns[2048]; /* by descriptor */
+static unsigned asked_on[2048];              /* requests on it */
 
 static void
 hang_up(struct bufferevent *bev)
@@ -103,6 +107,10 @@ on_request(struct bufferevent *bev, void *arg)
 		return;
 	(void)evbuffer_copyout(in, line, sizeof(line) - 1);
 	(void)evbuffer_drain(in, evbuffer_get_length(in));
+	if (++asked_on[bufferevent_getfd(bev)] > 1 && f->closes_reused) {
+		hang_up(bev);
+		return;
+	}
 	if (strncmp(line, "GET /metrics HTTP/1.1\r\n", 23) == 0)
 		f->nmetrics++, behave(f, bev, f->metrics);
 	else if (strncmp(line, "GET /v1/models HTTP/1.1\r\n", 25) == 0)
@@ -123,6 +131,7 @@ on_connection(struct evconnlistener *l, evutil_socket_t fd, struct sockaddr *sa,
 	(void)len;
 	cr_assert_lt(fd, 2048);
 	open_conns[fd] = bev;
+	asked_on[fd] = 0;
 	((struct fake *)arg)->conns++;
 	bufferevent_setcb(bev, on_request, NULL, on_gone, arg);
 	bufferevent_enable(bev, EV_READ | EV_WRITE);
@@ -361,6 +370,121 @@ Test(health, a_name_is_resolved_and_the_address_that_answers_is_published)
 	cr_assert_eq(row_of(f->url)->addr.family, AF_INET);
 	cr_assert_eq(row_of(f->url)->addr.port, f->port);
 	cr_assert_eq(row_of(f->url)->addr.ip[0], 127);
+	cr_assert_eq(metric_sum(seg, M_PROBES_FAILED), 0, "all addresses are tried in one round");
+}
+
+/* A name server for the tests: any name has these last bytes of 127.0.0.x, and no IPv6 address. */
+static struct {
+	int fd;
+	struct event *event;
+	uint8_t hosts[3];
+	size_t nhosts;
+	unsigned asked;
+} dns;
+
+static void
+on_question(evutil_socket_t fd, short what, void *arg)
+{
+	uint8_t m[512];
+	struct sockaddr_in from;
+	socklen_t len = sizeof(from);
+	ssize_t n = recvfrom(fd, m, sizeof(m) / 2, 0, (struct sockaddr *)&from, &len);
+	size_t end = 12; /* of the question: names as length and bytes, then type and class */
+
+	(void)what;
+	(void)arg;
+	cr_assert_gt(n, 12);
+	while (m[end] != 0)
+		end += m[end] + 1u;
+	end += 5;
+	dns.asked++;
+	m[2] = 0x81; /* an answer, recursion was wanted */
+	m[3] = 0x80;
+	m[7] = m[end - 3] == 1 ? (uint8_t)dns.nhosts : 0; /* type A */
+	memset(m + 8, 0, 4);
+	for (size_t i = 0; i < m[7]; i++) {
+		const uint8_t a[] = {
+			0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4, 127, 0, 0, dns.hosts[i]};
+
+		memcpy(m + end, a, sizeof(a));
+		end += sizeof(a);
+	}
+	cr_assert_eq(sendto(fd, m, end, 0, (struct sockaddr *)&from, len), (ssize_t)end);
+}
+
+static void
+dns_start(void)
+{
+	struct sockaddr_in sin = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t len = sizeof(sin);
+	char where[32];
+
+	dns.fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+	cr_assert_eq(bind(dns.fd, (struct sockaddr *)&sin, sizeof(sin)), 0);
+	cr_assert_eq(getsockname(dns.fd, (struct sockaddr *)&sin, &len), 0);
+	(void)snprintf(where, sizeof(where), "127.0.0.1:%u", ntohs(sin.sin_port));
+	cr_assert_eq(resolver_servers(fleet->resolver, where), 0);
+	dns.event = event_new(base, dns.fd, EV_READ | EV_PERSIST, on_question, NULL);
+	event_add(dns.event, NULL);
+}
+
+static void
+dns_stop(void)
+{
+	event_free(dns.event);
+	(void)close(dns.fd);
+}
+
+static bool
+has_moved(void *f)
+{
+	return row_of(((struct fake *)f)->url)->addr.ip[3] == 2;
+}
+
+Test(health, of_several_addresses_the_one_that_answers)
+{
+	struct fake *f = fake_new("engine.test");
+
+	dns_start();
+	memcpy(dns.hosts, (uint8_t[]){8, 1, 9}, 3); /* at .8 and .9 nobody listens */
+	dns.nhosts = 3;
+	apply_fakes("m");
+	cr_assert_eq(row_of(f->url)->addr.family, 0);
+	cr_assert(wait_for(is_up, f, 5000), "%s", health_reason(endpoint_of(f->url)));
+	cr_assert_eq(row_of(f->url)->addr.ip[3], 1);
+	cr_assert_eq(metric_sum(seg, M_PROBES_FAILED), 0, "all are tried in one round");
+	dns_stop();
+}
+
+Test(health, an_engine_that_moves_keeps_its_slot)
+{
+	struct fake *f = fake_new("engine.test");
+	struct sockaddr_in sin = {.sin_family = AF_INET, .sin_port = htons((uint16_t)f->port)};
+
+	dns_start();
+	dns.hosts[0] = 1;
+	dns.nhosts = 1;
+	apply_fakes("m");
+	cr_assert(wait_for(is_up, f, 5000), "%s", health_reason(endpoint_of(f->url)));
+	dns.hosts[0] = 2;
+	evconnlistener_free(f->listener);
+	sin.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+	f->listener = evconnlistener_new_bind(base, on_connection, f,
+		LEV_OPT_CLOSE_ON_FREE | LEV_OPT_REUSEABLE, -1, (struct sockaddr *)&sin,
+		sizeof(sin));
+	cr_assert_not_null(f->listener);
+	cr_assert(wait_for(has_moved, f, 5000));
+	cr_assert(wait_for(is_up, f, 5000));
+	cr_assert_eq(row_of(f->url)->tag, 1);
+	dns.nhosts = 0; /* the name server falls ill: what is known stays */
+	f->health = ILL;
+	cr_assert(wait_for(is_down, f, 5000));
+	unsigned asked = dns.asked;
+	run_for(2500);
+	cr_assert(dns.asked > asked && dns.asked <= asked + 12, "%u", dns.asked - asked);
+	f->health = OK;
+	cr_assert(wait_for(is_up, f, 5000));
+	dns_stop();
 }
 
 Test(health, a_name_that_cannot_be)
@@ -425,7 +549,10 @@ Test(health, load_is_scraped_on_one_connection)
 	cr_assert_gt(f->nmetrics, 5);
 	cr_assert_eq(f->conns, f->nhealth + 1);
 	f->closes_after = true; /* stale kept connections are replaced unseen */
-	run_for(500);
+	run_for(300);
+	f->closes_after = false;
+	f->closes_reused = true; /* while the next question is under way, too */
+	run_for(300);
 	cr_assert_eq(metric_sum(seg, M_SCRAPES_FAILED), 0);
 	cr_assert_eq(state_of(f), EP_UP);
 	load_sent(seg, 0, slot, -1);
