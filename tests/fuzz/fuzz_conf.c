@@ -1,0 +1,125 @@
+/*
+ * master/conf: the input is a configuration file, or after "ARGS\n" a command line, an argument a
+ * line.
+ *
+ * Held against it: what is accepted is within the bounds that other code relies on, equals itself
+ * and the same bytes read again; what is refused names a line of the file and says something
+ * printable.
+ */
+#include "master/conf.h"
+
+#include "master/conf_keys.h"
+#include "proto/http.h"
+#include "tests/fuzz/check.h"
+
+#define ARGS "ARGS\n"
+#define ARGS_MAX 64
+
+static void
+check_pool(const struct conf_pool *p)
+{
+	struct http_url url;
+	const char *why;
+
+	CHECK(p->name != NULL && strlen(p->name) > 0 && strlen(p->name) < 64);
+	CHECK((unsigned)p->connector < CONNECTOR_N && (unsigned)p->policy < POLICY_N);
+	CHECK((unsigned)p->engine < ENGINE_N && (unsigned)p->handoff < HANDOFF_N);
+	CHECK((unsigned)p->remote_host < REMOTE_HOST_N);
+	CHECK(p->health_path[0] == '/');
+	CHECK(p->timeouts.connect_ms > 0 && p->timeouts.prefill_ms > 0 &&
+		p->timeouts.decode_ms > 0);
+	for (size_t i = 0; i < p->nendpoints; i++) {
+		CHECK(p->endpoints[i].role < ROLE_N);
+		CHECK(http_url_parse(p->endpoints[i].url, &url, &why) == 0);
+	}
+}
+
+static void
+check_conf(const struct conf *c)
+{
+	size_t n = 0;
+
+	CHECK(c->nlisten >= 1 && c->npools >= 1 && c->npools <= c->max_pools);
+	CHECK(c->workers >= 1 && c->workers <= c->max_workers && c->max_workers <= 64);
+	CHECK(c->flags_per_worker >= 64 && c->flags_per_worker % 64 == 0);
+	CHECK(c->rise >= 1 && c->fall >= 1 && c->max_connections >= 1);
+	for (size_t i = 0; i < c->nlisten; i++)
+		CHECK(c->listen[i].port != 0 && c->listen[i].text != NULL);
+	for (size_t i = 0; i < c->npools; i++) {
+		check_pool(&c->pools[i]);
+		n += c->pools[i].nendpoints;
+	}
+	CHECK(n <= c->max_endpoints);
+}
+
+static void
+check_error(const struct conf_error *err, const uint8_t *text, size_t size)
+{
+	int lines = 2; /* libyaml sees the end of a file one line after its last newline */
+
+	for (size_t i = 0; i < size; i++)
+		lines += text[i] == '\n' || text[i] == '\r' ||
+			 text[i] >= 0x80; /* YAML 1.1 has U+0085, U+2028 */
+	CHECK(err->line >= 0 && err->line <= lines);
+	CHECK(err->what[0] != '\0');
+	for (const char *p = err->what; *p != '\0'; p++)
+		CHECK((unsigned char)*p >= 0x20 && *p != 0x7f);
+	for (const char *p = err->key; *p != '\0'; p++)
+		CHECK((unsigned char)*p >= 0x20 && *p != 0x7f);
+}
+
+static void
+check_file(const uint8_t *text, size_t size)
+{
+	struct conf_error err = {.line = 0};
+	struct conf *c = NULL, *again = NULL;
+	int rc = conf_parse("fuzz.yaml", text, size, &c, &err);
+
+	CHECK(rc == conf_parse("fuzz.yaml", text, size, &again, &err));
+	if (rc != 0) {
+		CHECK(c == NULL);
+		check_error(&err, text, size);
+		return;
+	}
+	check_conf(c);
+	CHECK(conf_diff(c, again, NULL, NULL, &err) == 0);
+	conf_free(&c);
+	conf_free(&again);
+}
+
+static void
+check_args(const uint8_t *text, size_t size)
+{
+	char program[] = "pdrouter", *copy = malloc(size + 1), *argv[ARGS_MAX + 1] = {program};
+	struct conf_error err = {.line = 0};
+	struct conf_args args;
+	struct conf *c = NULL;
+	char *save = NULL;
+	int argc = 1;
+
+	CHECK(copy != NULL);
+	memcpy(copy, text, size);
+	copy[size] = '\0';
+	for (char *p = strtok_r(copy, "\n", &save); p != NULL && argc < ARGS_MAX;
+		p = strtok_r(NULL, "\n", &save))
+		argv[argc++] = p;
+	if (conf_args_parse(argc, argv, &args, &err) == 0 && args.file == NULL &&
+		conf_from_args(&args, &c, &err) == 0)
+		check_conf(c);
+	else if (c == NULL && err.what[0] != '\0')
+		check_error(&err, text, size);
+	conf_free(&c);
+	free(copy);
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	size_t n = strlen(ARGS);
+
+	if (size >= n && memcmp(data, ARGS, n) == 0)
+		check_args(data + n, size - n);
+	else
+		check_file(data, size);
+	return 0;
+}
