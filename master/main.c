@@ -211,7 +211,7 @@ step_configuration(struct master *m)
 	struct conf_error err = { .line = 0 };
 	char text[600];
 
-	if (reload_read(&m->args, &m->first, &err) == 0) {
+	if (reload_read(&m->args, NULL, &m->first, &err) == 0) {
 		log_setup(m->first->log_level, m->first->log_format);
 		return 0;
 	}

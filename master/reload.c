@@ -92,7 +92,7 @@ candidate_drop(struct candidate *c)
  * worker would find out by failing accept() and connect() under load.
  */
 static void
-clip_connections(struct conf *conf)
+clip_connections(struct conf *conf, const struct conf *before)
 {
 	struct rlimit rl;
 	uint64_t fit;
@@ -102,19 +102,20 @@ clip_connections(struct conf *conf)
 	fit = rl.rlim_cur > 2 * FD_MARGIN ? (rl.rlim_cur - FD_MARGIN) / 2 : FD_MARGIN / 2;
 	if (conf->max_connections <= fit)
 		return;
-	log_warn("limits.max_connections lowered: raise the limit of open files (LimitNOFILE, ulimit -n)",
-		LOG_U("from", conf->max_connections), LOG_U("to", fit), LOG_U("open_files", rl.rlim_cur));
+	if (before == NULL || before->max_connections != fit)
+		log_warn("limits.max_connections lowered: raise the limit of open files (LimitNOFILE, ulimit -n)",
+			LOG_U("from", conf->max_connections), LOG_U("to", fit), LOG_U("open_files", rl.rlim_cur));
 	conf->max_connections = (uint32_t)fit;
 }
 
 int
-reload_read(const struct conf_args *args, struct conf **ret, struct conf_error *err)
+reload_read(const struct conf_args *args, const struct conf *before, struct conf **ret, struct conf_error *err)
 {
 	struct conf *conf = NULL;
 
 	if (conf_from_args(args, &conf, err) != 0)
 		return -1;
-	clip_connections(conf);
+	clip_connections(conf, before);
 	*ret = conf;
 	return 0;
 }
@@ -136,7 +137,7 @@ read_next(struct reload *r)
 	struct conf *conf;
 
 	r->attempt++;
-	if (reload_read(r->parts.args, &conf, &err) != 0) {
+	if (reload_read(r->parts.args, r->conf, &conf, &err) != 0) {
 		failed(r, r->attempt, true, conf_error_text(&err, text, sizeof(text)));
 		return;
 	}

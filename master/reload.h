@@ -11,6 +11,7 @@
 
 struct conf;
 struct conf_args;
+struct conf_error;
 struct event_base;
 struct fleet;
 struct listeners;
@@ -42,9 +43,11 @@ struct reload_hooks {
 	void *arg;
 };
 
-/* Reads the configuration and lowers what this machine's limits do not allow; as conf_from_args(). */
-struct conf_error;
-int reload_read(const struct conf_args *args, struct conf **ret, struct conf_error *err);
+/*
+ * Reads the configuration and lowers what this machine's limits do not allow, which is logged unless it
+ * was so `before` (NULL at the start).  Returns as conf_from_args().
+ */
+int reload_read(const struct conf_args *args, const struct conf *before, struct conf **ret, struct conf_error *err);
 
 struct reload *reload_new(const struct reload_parts *parts, const struct reload_hooks *hooks);
 void reload_free(struct reload **);
