@@ -31,6 +31,6 @@ conf_diff(const struct conf *old, struct conf *next, conf_kept_fn *kept, void *a
 		return -1;
 	for (size_t i = 0; i < conf_root_keys.n; i++)
 		if (!conf_value_equal(&conf_root_keys.key[i], old, next))
-			classes |= conf_root_keys.key[i].class;
+			classes |= (int)conf_root_keys.key[i].class;
 	return classes;
 }

@@ -335,7 +335,7 @@ walk_keys(struct conf_read *r, const struct conf_keys *keys, void *base, const c
 	yaml_node_t *map, int *lines)
 {
 	const struct conf_key *k;
-	const char *name = NULL;
+	const char *name = "";
 	char inner[64];
 	size_t mark;
 	int rc;
