@@ -127,8 +127,9 @@ class ScriptedEngine:
 
     def close(self):
         """Dies: no new connection, the old ones are reset."""
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
+        if self.listener.fileno() != -1:
+            self.listener.shutdown(socket.SHUT_RDWR)  # wakes accept(), which would keep the port open
+            self.listener.close()
         for c in list(self.conns):
             try:
                 c.reset()
