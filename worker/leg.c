@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
 
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
@@ -110,6 +112,13 @@ leg_fini(struct leg *leg)
 	leg->head = leg->answer = NULL;
 }
 
+void
+leg_hang_up(struct leg *leg)
+{
+	leg->hung_up = true;
+	(void)shutdown(leg->uc->sock.fd, SHUT_WR);
+}
+
 static void
 fail(struct leg *leg, enum leg_fail why)
 {
@@ -203,7 +212,8 @@ replace_stale(struct leg *leg)
 {
 	struct worker *w = worker_of(leg);
 
-	if (leg->uc == NULL || !leg->uc->reused || leg->resent || leg->got_bytes || !pool_nothing_acked(leg->uc))
+	if (leg->uc == NULL || !leg->uc->reused || leg->resent || leg->got_bytes || leg->hung_up ||
+		!pool_nothing_acked(leg->uc))
 		return false;
 	leg->resent = true;
 	wire_done(leg);
@@ -229,7 +239,7 @@ answered(struct leg *leg, bool reusable)
 {
 	struct worker *w = worker_of(leg);
 
-	if (reusable && leg->keep_alive && sock_queued(&leg->uc->sock) == 0)
+	if (reusable && leg->keep_alive && !leg->hung_up && sock_queued(&leg->uc->sock) == 0)
 		pool_put(w->pool, &leg->uc);
 	else
 		pool_drop(w->pool, &leg->uc);

@@ -41,6 +41,7 @@ struct leg {
 	bool resent;
 	bool got_bytes;	    /* a byte of an answer has come */
 	bool keep;	    /* the answer is collected in `answer`, not relayed */
+	bool hung_up;	    /* our side is closed: leg_hang_up() */
 	bool held_read;	    /* reading stopped while the client is slow */
 	bool first_told;    /* RQ_FIRST has been raised */
 	struct upstream *up;
@@ -69,6 +70,11 @@ void leg_start(struct leg *leg);
  * What was kept (answer, head) stays until leg_fini(). */
 void leg_end(struct leg *leg);
 void leg_fini(struct leg *leg);
+/*
+ * Closes our side only.  An engine takes that for the client's leaving and aborts (uvicorn closes in
+ * turn), but an answer that it had already written still arrives, and with it the word that it holds KV.
+ */
+void leg_hang_up(struct leg *leg);
 /* Stops and resumes reading the answer while the client is slow. */
 void leg_hold(struct leg *leg, bool hold);
 /* True from the connect until the answer's end. */

@@ -39,8 +39,11 @@
 #include "worker/relay.h"
 #include "shm/heritage.h"
 
-#define RELEASE_GRACE_MS 1000 /* for a decode engine that has a request to admit it, before we hang up: one
-				 that is aborted after admission tells the prefill engine (protocols.md 2.5) */
+/*
+ * For a prefill engine that was hung up on to close in turn; for a decode engine that has a request to
+ * admit it before it is closed (one that is aborted after its admission tells the prefill engine).
+ */
+#define RELEASE_GRACE_MS 1000
 
 typedef void req_handler(struct req *, struct leg *);
 static req_handler head_read, body_read, exchange_start, leg_first, leg_answered, leg_failed, leg_late, client_left,
@@ -668,9 +671,8 @@ leg_late(struct req *req, struct leg *leg)
 }
 
 /*
- * The client has gone before its answer began.  A prefill that has not begun to answer is closed, which
- * aborts it in the engine.  Once it has (or has answered), blocks are held there, and a decode engine
- * must be told.
+ * The client has gone before its answer began.  A prefill engine that has not begun to answer is hung up
+ * on, which aborts it; once it has answered, blocks are held there, and a decode engine must be told.
  */
 static void
 client_left(struct req *req, struct leg *none)
@@ -678,7 +680,7 @@ client_left(struct req *req, struct leg *none)
 	struct leg *p = &req->pair.leg[ROLE_PREFILL], *d = &req->pair.leg[ROLE_DECODE];
 
 	(void)none;
-	if (p->state != LEG_DONE && !p->got_bytes) {
+	if (leg_active(p) && !leg_sent(p)) {
 		drop(req, NULL);
 		return;
 	}
@@ -687,7 +689,12 @@ client_left(struct req *req, struct leg *none)
 		if (d->state != LEG_IDLE)
 			metric_add(req->w->slab, M_KV_RELEASED, 1);
 		req->pair.release = true;
-	} else {
+	}
+	if (leg_active(p) && p->got_bytes)
+		return; /* read to its end */
+	if (leg_active(p))
+		leg_hang_up(p);
+	if (!req->pair.release || leg_active(p)) {
 		req->deadline_ms = clock_ms() + RELEASE_GRACE_MS;
 		worker_need_tick(req->w);
 	}
@@ -745,11 +752,16 @@ relay_late(struct req *req, struct leg *leg)
 
 /* --- RELEASE ------------------------------------------------------------------------------------- */
 
-/* The decode engine answers the client's own request: it has fetched the KV, so it can be let go. */
+/*
+ * A prefill engine answers after all: its own clock goes on.  A decode engine that answers the client's
+ * own request has fetched the KV, so it can be let go.
+ */
 static void
 release_first(struct req *req, struct leg *leg)
 {
-	if (leg->role == ROLE_DECODE && !req->pair.release)
+	if (leg->role == ROLE_PREFILL)
+		req->deadline_ms = 0;
+	else if (!req->pair.release)
 		drop(req, NULL);
 }
 
