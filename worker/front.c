@@ -40,7 +40,7 @@ conn_new(struct worker *w, int fd)
 	worker_need_tick(w);
 }
 
-static void
+void
 conn_end(struct conn *c)
 {
 	struct req *req = c->req;

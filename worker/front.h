@@ -37,6 +37,8 @@ struct conn {
 
 /* Takes an accepted, non-blocking fd over. */
 void conn_new(struct worker *w, int fd);
+/* Closes it and tells its request, if any, that the client is gone. */
+void conn_end(struct conn *c);
 void conn_free(struct conn *c); /* after the turn */
 
 /* Writes to the client, queues what does not fit; c may be NULL (gone). */

@@ -218,6 +218,8 @@ worker_reap(struct worker *w)
 static void
 worker_free(struct worker *w)
 {
+	while (!TAILQ_EMPTY(&w->conns)) /* told to quit with connections open */
+		conn_end(TAILQ_FIRST(&w->conns));
 	worker_reap(w);
 	pool_free(&w->pool);
 	event_del(&w->ev_tick);
