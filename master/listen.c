@@ -183,10 +183,9 @@ use(struct listeners *ls, int fd)
 static bool
 use_by_text(struct listeners *ls, const char *text)
 {
-	struct listener *l;
 	bool found = false;
 
-	TAILQ_FOREACH (l, &ls->list, link) {
+	for (struct listener *l = TAILQ_FIRST(&ls->list); l != NULL; l = TAILQ_NEXT(l, link)) {
 		if (l->text == NULL || strcmp(l->text, text) != 0)
 			continue;
 		use(ls, l->fd);
@@ -211,9 +210,8 @@ static struct listener *
 find_by_addr(struct listeners *ls, const struct ep_addr *a)
 {
 	static const uint8_t any[sizeof(a->ip)];
-	struct listener *l;
 
-	TAILQ_FOREACH (l, &ls->list, link) {
+	for (struct listener *l = TAILQ_FIRST(&ls->list); l != NULL; l = TAILQ_NEXT(l, link)) {
 		if (l->addr.port != a->port || a->port == 0)
 			continue;
 		if (l->addr.family == a->family && l->addr.scope == a->scope &&

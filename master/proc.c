@@ -433,7 +433,7 @@ static void
 never(struct proc *p)
 {
 	(void)p;
-	assert(!"an event this state cannot have");
+	assert(false && "an event this state cannot have");
 }
 
 /* --- reaping ------------------------------------------------------------------------------------ */
