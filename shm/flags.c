@@ -4,8 +4,8 @@
  *	FREE --arm (worker)--> ARMED --left notices (notifier)--> READY
  *	  ^------------- free (worker), gen+1 at reap (master) ----+
  *
- * While a slot is FREE only its worker writes it: the notifier counts ARMED slots alone.  A word never
- * goes back to an earlier gen, so an id that was given out once never fits again.
+ * While a slot is FREE only its worker writes it: the notifier counts ARMED slots alone.  A word
+ * never goes back to an earlier gen, so an id that was given out once never fits again.
  */
 #include "shm/flags.h"
 
@@ -47,6 +47,12 @@ word_state(uint64_t word)
 	return (enum flag_state)(word & 0xff);
 }
 
+static enum flag_state
+slot_state(const struct seg *seg, uint32_t worker, uint32_t slot)
+{
+	return word_state(shm_load(&seg_flag(seg, worker, slot)->word));
+}
+
 struct flag_set {
 	struct seg *seg;
 	uint32_t worker;
@@ -65,7 +71,8 @@ flag_set_new(struct seg *seg, uint32_t worker)
 	while (fs->nfree < n) {
 		const uint32_t slot = n - 1 - fs->nfree;
 
-		assert(word_state(shm_load(&seg_flag(seg, worker, slot)->word)) == FLAG_FREE); /* flag_reap() */
+		/* the slot's former process was reaped: flag_reap() */
+		assert(slot_state(seg, worker, slot) == FLAG_FREE);
 		fs->free[fs->nfree++] = slot;
 	}
 	return fs;
@@ -103,7 +110,7 @@ bool
 flag_is_ready(const struct flag_set *fs, const struct flag_ref *ref)
 {
 	return shm_load(&seg_flag(fs->seg, ref->worker, ref->slot)->word) ==
-		word_make(ref->gen, 0, FLAG_READY);
+	       word_make(ref->gen, 0, FLAG_READY);
 }
 
 void
@@ -113,7 +120,8 @@ flag_free(struct flag_set *fs, const struct flag_ref *ref)
 
 	assert(ref->worker == fs->worker);
 	/* an exchange, since the notifier may be counting this word down right now (I1) */
-	old = shm_xchg(&seg_flag(fs->seg, ref->worker, ref->slot)->word, word_make(ref->gen, 0, FLAG_FREE));
+	old = shm_xchg(&seg_flag(fs->seg, ref->worker, ref->slot)->word,
+		word_make(ref->gen, 0, FLAG_FREE));
 	assert(word_gen(old) == ref->gen && word_state(old) != FLAG_FREE);
 	fs->free[fs->nfree++] = ref->slot;
 }
@@ -126,16 +134,17 @@ flag_collect(struct flag_set *fs, void (*fn)(uint32_t slot, void *arg), void *ar
 	for (uint32_t i = 0; i < fs->seg->hdr->flags_per_worker / 64; i++) {
 		uint64_t bits;
 
-		/* A glance first, to leave quiet words alone: a bit set after it has an eventfd write to
-		 * come.  Pairs with flag_notify(), whose caller writes the eventfd after the bit. */
+		/* A glance first, to leave quiet words alone: a bit set after it has an eventfd
+		 * write to come.  Pairs with flag_notify(), whose caller writes the eventfd after
+		 * the bit. */
 		if (shm_load(&ready[i]) == 0)
 			continue;
-		/* A full barrier between bit and word: a bit seen here means that READY is seen below.
-		 * Pairs with flag_notify(), which sets READY first. */
+		/* A full barrier between bit and word: a bit seen here means that READY is seen
+		 * below.  Pairs with flag_notify(), which sets READY first. */
 		for (bits = shm_xchg(&ready[i], 0); bits != 0; bits &= bits - 1) {
 			const uint32_t slot = i * 64 + (uint32_t)__builtin_ctzll(bits);
 
-			if (word_state(shm_load(&seg_flag(fs->seg, fs->worker, slot)->word)) == FLAG_READY)
+			if (slot_state(fs->seg, fs->worker, slot) == FLAG_READY)
 				fn(slot, arg);
 		}
 	}
@@ -151,7 +160,7 @@ enum flag_notice
 flag_notify(struct seg *seg, const struct flag_ref *ref)
 {
 	struct flag_slot *f = seg_flag(seg, ref->worker, ref->slot);
-	/* Pairs with flag_arm()'s release: the nonce we compare is of this gen, or of a later one. */
+	/* Pairs with flag_arm()'s release: the nonce we compare is of this gen or a later one. */
 	uint64_t seen = shm_load_acquire(&f->word), old;
 	uint8_t left;
 
@@ -162,7 +171,8 @@ flag_notify(struct seg *seg, const struct flag_ref *ref)
 			return FLAG_WRONG_NONCE;
 		left = (uint8_t)(word_left(seen) - 1);
 		old = seen;
-		seen = shm_cas(&f->word, old, word_make(ref->gen, left, left > 0 ? FLAG_ARMED : FLAG_READY));
+		seen = shm_cas(&f->word, old,
+			word_make(ref->gen, left, left > 0 ? FLAG_ARMED : FLAG_READY));
 	} while (seen != old);
 	if (left > 0)
 		return FLAG_COUNTED;
@@ -195,18 +205,18 @@ flag_reap(struct seg *seg, uint32_t worker)
 	return armed;
 }
 
-/* "%02x-%04x-%012x-%016x": worker, slot, gen, nonce.  One form only, so that no two texts name a slot. */
+/* "%02x-%04x-%012x-%016x": worker, slot, gen, nonce.  One form, so no two texts name one flag. */
 static const struct field {
 	uint8_t at, digits;
-} fields[] = { { 0, 2 }, { 3, 4 }, { 8, 12 }, { 21, 16 } };
+} fields[] = {{0, 2}, {3, 4}, {8, 12}, {21, 16}};
 #define ID_TEXT 37
 static_assert(ID_TEXT < FLAG_ID_LEN, "text and NUL");
 
 void
 flag_id_format(const struct flag_ref *ref, char out[FLAG_ID_LEN])
 {
-	(void)snprintf(out, FLAG_ID_LEN, "%02x-%04x-%012" PRIx64 "-%016" PRIx64, ref->worker & 0xffu,
-		ref->slot & 0xffffu, ref->gen & GEN_MASK, ref->nonce);
+	(void)snprintf(out, FLAG_ID_LEN, "%02x-%04x-%012" PRIx64 "-%016" PRIx64,
+		ref->worker & 0xffu, ref->slot & 0xffffu, ref->gen & GEN_MASK, ref->nonce);
 }
 
 /* Lower-case hex digits alone: strtoull would take signs, spaces and 0x. */
@@ -241,6 +251,6 @@ flag_id_parse(const struct seg *seg, const char *text, size_t len, struct flag_r
 	}
 	if (v[0] >= SLOT_WORKERS(seg) || v[1] >= seg->hdr->flags_per_worker)
 		return false;
-	*ret = (struct flag_ref){ (uint32_t)v[0], (uint32_t)v[1], v[2], v[3] };
+	*ret = (struct flag_ref){(uint32_t)v[0], (uint32_t)v[1], v[2], v[3]};
 	return true;
 }

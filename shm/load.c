@@ -1,17 +1,18 @@
 /*
- * Reservations: one word per endpoint that all workers CAS, and enough written down beside it that the
- * master can give back exactly what a killed worker held.
+ * Reservations: one word per endpoint that all workers CAS, and enough written down beside it that
+ * the master can give back exactly what a killed worker held.
  *
  *	word     count:32 | last worker+1:8 | seq:24		of the endpoint
  *	journal  op:2 | endpoint:16 | seq:24 | row before:22	of the worker; 0 = no operation open
  *
- * The only question after a SIGKILL is whether the open operation's CAS happened.  It did if the word
- * still names (worker, seq).  If not, somebody may have overwritten that name; but whoever overwrites a
- * name first records its seq in acked[of that worker].  So it happened if and only if the word names it
- * or acked equals its seq.
+ * The only question after a SIGKILL is whether the open operation's CAS happened.  It did if the
+ * word still names (worker, seq).  If not, somebody may have overwritten that name; but whoever
+ * overwrites a name first records its seq in acked[of that worker].  So it happened if and only if
+ * the word names it or acked equals its seq.
  *
- * A seq has 24 bits and is compared within half of them, so names must not grow old: every SCRUB_EVERY
- * operations a worker takes its name off every word.  Between operations nobody needs it.
+ * A seq has 24 bits and is compared within half of them, so names must not grow old: every
+ * SCRUB_EVERY operations a worker takes its name off every word.  Between operations nobody needs
+ * it.
  */
 #include "shm/load.h"
 
@@ -66,7 +67,7 @@ static uint64_t
 journal_make(enum op op, uint32_t ep, uint64_t seq, uint32_t held)
 {
 	return (uint64_t)op << 62 | (uint64_t)ep << (SEQ_BITS + ROW_BITS) |
-		(seq & SEQ_MASK) << ROW_BITS | held;
+	       (seq & SEQ_MASK) << ROW_BITS | held;
 }
 
 /* Raises acked of the named worker to the named seq, never lowers it. */
@@ -89,8 +90,8 @@ name_record(struct seg *seg, uint64_t name)
 	} while (seen != old);
 }
 
-/* count += delta, signed `name`; false and unchanged if that would go above `max`.  The one place where
- * a name is overwritten that somebody may ask about. */
+/* count += delta, signed `name`; false and unchanged if that would go above `max`.  The one place
+ * where a name is overwritten that somebody may ask about. */
 static bool
 word_add(struct seg *seg, uint32_t ep, int32_t delta, uint32_t max, uint64_t name)
 {
@@ -102,8 +103,8 @@ word_add(struct seg *seg, uint32_t ep, int32_t delta, uint32_t max, uint64_t nam
 			return false;
 		assert(delta > 0 || word_count(seen) >= (uint32_t)-delta);
 		/*
-		 * Recorded before it is overwritten: the next CAS is a full barrier, so who no longer
-		 * sees the name sees acked.  Pairs with op_happened()'s acquire load.
+		 * Recorded before it is overwritten: the next CAS is a full barrier, so who no
+		 * longer sees the name sees acked.  Pairs with op_happened()'s acquire load.
 		 */
 		name_record(seg, word_name(seen));
 		old = seen;
@@ -112,7 +113,7 @@ word_add(struct seg *seg, uint32_t ep, int32_t delta, uint32_t max, uint64_t nam
 	return true;
 }
 
-/* Takes our name off every word.  Our journal is clear, so what it stood for is no question any more. */
+/* Takes our name off every word.  Our journal is clear, so nobody can ask what it stood for. */
 static void
 names_scrub(struct seg *seg, uint32_t me, uint64_t seq)
 {
@@ -131,7 +132,7 @@ names_scrub(struct seg *seg, uint32_t me, uint64_t seq)
 	name_record(seg, name_make(me, seq));
 }
 
-/* One operation: journal, word, row, journal.  load_reap() knows what each point between them means. */
+/* One operation: journal, word, row, journal.  load_reap() knows each point between them. */
 static bool
 operate(struct seg *seg, uint32_t me, uint32_t ep, enum op op, uint32_t max)
 {
@@ -147,14 +148,14 @@ operate(struct seg *seg, uint32_t me, uint32_t ep, enum op op, uint32_t max)
 		names_scrub(seg, me, seq - 1);
 	shm_store(&self->seq, seq);
 	/*
-	 * The journal before the word: its CAS in word_add() is a full barrier.  Pairs with load_reap(),
-	 * which finds every operation on a word either journalled or in the row.
+	 * The journal before the word: its CAS in word_add() is a full barrier.  Pairs with
+	 * journal_repair(): every operation on a word is journalled or in the row.
 	 */
 	shm_store(&self->journal, journal_make(op, ep, seq, held));
 	done = word_add(seg, ep, delta, max, name_make(me, seq));
 	if (done)
 		shm_store(&row->held, held + (uint32_t)delta);
-	/* The row before the end of the journal.  Pairs with load_reap()'s acquire load. */
+	/* The row before the end of the journal.  Pairs with journal_repair()'s acquire load. */
 	shm_store_release(&self->journal, OP_NONE);
 	return done;
 }
@@ -224,7 +225,7 @@ load_reap(struct seg *seg, uint32_t dead)
 		if (row->held > 0)
 			(void)word_add(seg, ep, -(int32_t)row->held, 0, 0);
 		given_back += row->held;
-		*row = (struct row){ 0 };
+		*row = (struct row){0};
 	}
 	return given_back;
 }
@@ -253,7 +254,7 @@ load_score(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t max_age
 {
 	const uint64_t foreign = shm_load(&seg->eps[ep].foreign);
 	const uint64_t age = (now_ms - foreign) & FOREIGN_MS_MASK;
-	/* The caller's clock is of its loop turn, so the stamp may be ahead of it: that is fresh too. */
+	/* The caller's clock is of its loop turn: a stamp ahead of it is fresh too. */
 	const bool fresh = age <= max_age_ms || age > FOREIGN_MS_MASK / 2;
 
 	return load_count(seg, ep) + (fresh ? foreign >> FOREIGN_MS_BITS : 0);
@@ -307,9 +308,10 @@ ep_slot_begin(struct seg *seg, uint32_t ep)
 {
 	struct ep_word *e = &seg->eps[ep];
 
-	assert(load_count(seg, ep) == 0); /* the count's word stays: the names in it may still be asked about */
+	/* The count's word stays as it is: the names in it may still be asked about. */
+	assert(load_count(seg, ep) == 0);
 	shm_store(&e->foreign, 0);
-	ep_scrape_set(seg, ep, &(struct ep_scrape){ 0 });
+	ep_scrape_set(seg, ep, &(struct ep_scrape){0});
 	shm_store(&e->tag, e->tag + 1);
 	shm_store(&e->state, (uint64_t)EP_STARTING);
 }

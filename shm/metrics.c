@@ -1,6 +1,6 @@
 /*
- * Metric slabs.  A slab has one writer (its process), so counting is a plain add; readers elsewhere see
- * each word whole, and a page made while others count is off by what was counted meanwhile.
+ * Metric slabs.  A slab has one writer (its process), so counting is a plain add; readers elsewhere
+ * see each word whole, and a page made while others count is off by what was counted meanwhile.
  */
 #include "shm/metrics.h"
 
@@ -12,23 +12,25 @@
 
 #define MS 1000u
 #define S 1000000u
-/* From a token's gap on a fast engine to the longest prefill: about 2.5 x apart below a second, where
- * latencies are compared, coarser above, where only "too slow" is asked. */
+/* From a token's gap on a fast engine to the longest prefill: about 2.5 x apart below a second,
+ * where latencies are compared, coarser above, where only "too slow" is asked. */
+// clang-format off
 const uint64_t metric_bucket_us[METRIC_BUCKETS] = {
-	1 * MS,	  2500,	    5 * MS,    10 * MS,	 25 * MS, 50 * MS, 100 * MS, 250 * MS, 500 * MS,
-	1 * S,	  2500 * MS, 5 * S,    10 * S,	 30 * S,  60 * S,  120 * S,  300 * S,  600 * S,
+	1 * MS, 2500, 5 * MS, 10 * MS, 25 * MS, 50 * MS, 100 * MS, 250 * MS, 500 * MS,
+	1 * S, 2500 * MS, 5 * S, 10 * S, 30 * S, 60 * S, 120 * S, 300 * S, 600 * S,
 };
+// clang-format on
 #undef MS
 #undef S
 
 #define METRIC_NAME(id, name, help) name,
 #define METRIC_HELP(id, name, help) help,
-const char *const metric_counter_name[M_N] = { METRIC_COUNTERS(METRIC_NAME) };
-const char *const metric_counter_help[M_N] = { METRIC_COUNTERS(METRIC_HELP) };
-const char *const metric_gauge_name[G_N] = { METRIC_GAUGES(METRIC_NAME) };
-const char *const metric_gauge_help[G_N] = { METRIC_GAUGES(METRIC_HELP) };
-const char *const metric_hist_name[H_N] = { METRIC_HISTOGRAMS(METRIC_NAME) };
-const char *const metric_hist_help[H_N] = { METRIC_HISTOGRAMS(METRIC_HELP) };
+const char *const metric_counter_name[M_N] = {METRIC_COUNTERS(METRIC_NAME)};
+const char *const metric_counter_help[M_N] = {METRIC_COUNTERS(METRIC_HELP)};
+const char *const metric_gauge_name[G_N] = {METRIC_GAUGES(METRIC_NAME)};
+const char *const metric_gauge_help[G_N] = {METRIC_GAUGES(METRIC_HELP)};
+const char *const metric_hist_name[H_N] = {METRIC_HISTOGRAMS(METRIC_NAME)};
+const char *const metric_hist_help[H_N] = {METRIC_HISTOGRAMS(METRIC_HELP)};
 
 size_t
 metrics_slab_bytes(uint32_t max_pools)
@@ -59,8 +61,8 @@ metric_observe(struct metrics_slab *s, uint32_t pool, enum metric_histogram h, u
 uint64_t
 metric_key(struct metric_request r)
 {
-	return KEY_VALID | (uint64_t)r.pool << 32 | (uint64_t)r.path << 24 | (uint64_t)r.reason << 16 |
-		r.status;
+	return KEY_VALID | (uint64_t)r.pool << 32 | (uint64_t)r.path << 24 |
+	       (uint64_t)r.reason << 16 | r.status;
 }
 
 struct metric_request
@@ -99,7 +101,8 @@ metric_request_count(struct metrics_slab *s, struct metric_request r)
 		s->other++;
 		return;
 	}
-	cell->key = key; /* a reader between the two sees a new key with 0 requests, which is true */
+	/* A reader that comes between the two sees a new key with 0 requests, which is true. */
+	cell->key = key;
 	cell->count++;
 }
 
@@ -124,7 +127,8 @@ metric_gauge_sum(const struct seg *seg, enum metric_gauge g)
 }
 
 void
-metric_hist_sum(const struct seg *seg, uint32_t pool, enum metric_histogram h, struct metric_hist *ret)
+metric_hist_sum(
+	const struct seg *seg, uint32_t pool, enum metric_histogram h, struct metric_hist *ret)
 {
 	assert(pool < seg->hdr->max_pools);
 	memset(ret, 0, sizeof(*ret));
@@ -140,7 +144,8 @@ metric_hist_sum(const struct seg *seg, uint32_t pool, enum metric_histogram h, s
 static int
 by_key(const void *a, const void *b)
 {
-	const uint64_t x = ((const struct metric_cell *)a)->key, y = ((const struct metric_cell *)b)->key;
+	const uint64_t x = ((const struct metric_cell *)a)->key,
+		       y = ((const struct metric_cell *)b)->key;
 
 	return x < y ? -1 : x > y;
 }
@@ -152,7 +157,8 @@ cells_add(const struct metrics_slab *s, struct metric_cell *ret, size_t max)
 	uint64_t homeless = shm_load(&s->other);
 
 	for (size_t i = 0; i < METRIC_CELLS; i++) {
-		const uint64_t key = shm_load(&s->cells[i].key), count = shm_load(&s->cells[i].count);
+		const uint64_t key = shm_load(&s->cells[i].key),
+			       count = shm_load(&s->cells[i].count);
 		struct metric_cell *cell;
 
 		if (key == 0)

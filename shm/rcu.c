@@ -2,11 +2,12 @@
  * The domain that spans processes.  One 64-bit counter `gp` moves at each publication; each reader
  * shows in its own line which value it started under, or 0.
  *
- * Why one phase is enough: the publisher writes the pointer, then (full barrier) moves gp and reads the
- * lines; a reader writes its line, then (full barrier) reads the pointer.  Of two such, at least one
- * sees the other's write: either the scan sees the line, or the reader sees the new pointer.  A reader
- * that already loaded the new gp comes after the barrier and so sees the new pointer too.  A line that
- * shows an older gp than a retired table's cookie may hold it; any other cannot.
+ * Why one phase is enough: the publisher writes the pointer, then (full barrier) moves gp and reads
+ * the lines; a reader writes its line, then (full barrier) reads the pointer.  Of two such, at
+ * least one sees the other's write: either the scan sees the line, or the reader sees the new
+ * pointer.  A reader that already loaded the new gp comes after the barrier and so sees the new
+ * pointer too.  A line that shows an older gp than a retired table's cookie may hold it; any other
+ * cannot.
  */
 #include "shm/rcu.h"
 
@@ -30,12 +31,13 @@ rcu_enter(struct seg *seg, uint32_t slot)
 
 	assert(shm_load(ctr) == 0); /* sections do not nest */
 	/*
-	 * A full barrier: our line must be visible before we load the pointer, or the master could miss
-	 * us and reuse the table we are about to read.  Pairs with rcu_publish()'s barrier between
-	 * pointer and gp.
+	 * A full barrier: our line must be visible before we load the pointer, or the master could
+	 * miss us and reuse the table we are about to read.  Pairs with rcu_publish()'s barrier
+	 * between pointer and gp.
 	 */
 	(void)shm_xchg(ctr, shm_load(&seg->rcu->gp) | RCU_ACTIVE);
-	/* The table's bytes are loaded through the pointer: ordered by dependency.  Pairs with rcu_publish(). */
+	/* The table's bytes are loaded through the pointer: ordered by dependency.  Pairs with
+	 * rcu_publish(). */
 	t = shm_deref(seg->rcu->table);
 #ifdef PDROUTER_DEBUG
 	assert(t == NULL || table_intact(t, seg->arena_bytes));
@@ -135,9 +137,9 @@ rcu_publish(struct rcu_writer *w, void *arena)
 	/* The table's bytes before the pointer to them.  Pairs with rcu_enter()'s dereference. */
 	shm_assign(d->table, t);
 	/*
-	 * Pointer before gp: a reader that shows the new gp must have seen the new pointer.  Pointer
-	 * before the scan: a reader whose line the scan misses must see the new pointer.  Pairs with
-	 * rcu_enter()'s exchange.
+	 * Pointer before gp: a reader that shows the new gp must have seen the new pointer. Pointer
+	 * before the scan: a reader whose line the scan misses must see the new pointer.  Pairs
+	 * with rcu_enter()'s exchange.
 	 */
 	shm_mb();
 	shm_store(&d->gp, gp);
@@ -156,9 +158,9 @@ oldest_reader(const struct seg *seg)
 
 	for (uint32_t i = 0; i < seg->hdr->nslots; i++) {
 		/*
-		 * A clear line means that its reader's loads are done, so the arena may be written again.
-		 * Pairs with rcu_leave()'s release.  The scan comes after rcu_publish()'s full barrier,
-		 * which pairs with rcu_enter().
+		 * A clear line means that its reader's loads are done, so the arena may be written
+		 * again.  Pairs with rcu_leave()'s release.  The scan comes after rcu_publish()'s
+		 * full barrier, which pairs with rcu_enter().
 		 */
 		const uint64_t ctr = shm_load_acquire(&seg->readers[i].ctr);
 
@@ -173,7 +175,8 @@ arena_reclaim(struct rcu_writer *w, size_t i)
 {
 	w->arenas[i].use = ARENA_FREE;
 #ifdef PDROUTER_DEBUG
-	memset(arena_at(w, i), RCU_POISON, w->seg->arena_bytes); /* a late reader fails table_intact() */
+	/* a late reader fails table_intact() */
+	memset(arena_at(w, i), RCU_POISON, w->seg->arena_bytes);
 #endif
 }
 
@@ -215,6 +218,6 @@ rcu_current(const struct rcu_writer *w)
 void
 rcu_reap(struct seg *seg, uint32_t slot)
 {
-	/* The process is gone (waitpid), and all it did is behind us: nobody else writes this line. */
+	/* The process is gone (waitpid): nobody else writes this line. */
 	shm_store_release(&seg->readers[slot].ctr, 0);
 }

@@ -19,21 +19,24 @@
 #include "shm/table.h"
 
 /* Bounds that follow from how words are packed; the configuration's own are narrower. */
-#define MAX_WORKERS 127	     /* two generations in "last worker+1:8" of struct ep_word */
-#define MAX_ENDPOINTS 65536  /* 16 bits of a journal word, load.c */
-#define MAX_FLAGS 65536	     /* 4 hex digits of a flag id */
-#define MAX_POOLS 4096	     /* METRIC_NO_POOL is 0xffff; more would only make the slabs huge */
+#define MAX_WORKERS 127     /* two generations in "last worker+1:8" of struct ep_word */
+#define MAX_ENDPOINTS 65536 /* 16 bits of a journal word, load.c */
+#define MAX_FLAGS 65536     /* 4 hex digits of a flag id */
+#define MAX_POOLS 4096      /* METRIC_NO_POOL is 0xffff; more would only make the slabs huge */
 #define POOL_NAME_BYTES 64
 
-#define PROC_FRESH_MS 2000 /* twice the longest time a healthy process is silent (design.md, Processes) */
+/* Twice the longest time a healthy process is silent (shm/README.md, "Accepting"). */
+#define PROC_FRESH_MS 2000
 
 static_assert(sizeof(struct shm_header) <= SHM_LINE, "the header is one line");
 static_assert(sizeof(struct rcu_reader) == SHM_LINE, "no two readers share a line");
 static_assert(sizeof(struct rcu_domain) == 2 * SHM_LINE, "gp and the pointer have a line each");
-static_assert(offsetof(struct rcu_domain, table) == SHM_LINE, "gp and the pointer have a line each");
+static_assert(
+	offsetof(struct rcu_domain, table) == SHM_LINE, "gp and the pointer have a line each");
 static_assert(sizeof(struct ep_word) == SHM_LINE, "no two endpoints share a line");
 static_assert(offsetof(struct proc_slot, journal) == SHM_LINE, "the journal has its own line");
-static_assert(offsetof(struct proc_slot, pid) == 2 * SHM_LINE, "the master's words have their own line");
+static_assert(
+	offsetof(struct proc_slot, pid) == 2 * SHM_LINE, "the master's words have their own line");
 static_assert(sizeof(struct proc_slot) == 4 * SHM_LINE, "as drawn in shm/README");
 
 enum part {
@@ -113,9 +116,9 @@ static bool
 sizes_possible(const struct seg_sizes *s)
 {
 	return s->max_workers >= 1 && s->max_workers <= MAX_WORKERS && s->max_endpoints >= 1 &&
-		s->max_endpoints <= MAX_ENDPOINTS && s->max_pools >= 1 && s->max_pools <= MAX_POOLS &&
-		s->flags_per_worker >= 64 && s->flags_per_worker <= MAX_FLAGS &&
-		s->flags_per_worker % 64 == 0;
+	       s->max_endpoints <= MAX_ENDPOINTS && s->max_pools >= 1 &&
+	       s->max_pools <= MAX_POOLS && s->flags_per_worker >= 64 &&
+	       s->flags_per_worker <= MAX_FLAGS && s->flags_per_worker % 64 == 0;
 }
 
 static struct seg *
@@ -143,8 +146,8 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 	return seg;
 }
 
-/* A sealed memfd of that size, or -errno.  Sealed, nobody who gets hold of the descriptor can shrink
- * it under the mapping, which would be a SIGBUS in every process. */
+/* A sealed memfd of that size, or -errno.  Sealed, nobody who gets hold of the descriptor can
+ * shrink it under the mapping, which would be a SIGBUS in every process. */
 static int
 sealed_memfd(size_t bytes)
 {
@@ -248,7 +251,7 @@ static bool
 takes_its_share(const struct seg *seg, uint32_t slot, uint64_t now_ms)
 {
 	return proc_slot_state(seg, slot) == PROC_READY &&
-		now_ms < proc_beat_ms(seg, slot) + PROC_FRESH_MS;
+	       now_ms < proc_beat_ms(seg, slot) + PROC_FRESH_MS;
 }
 
 bool
@@ -263,16 +266,17 @@ proc_may_accept(const struct seg *seg, uint32_t slot)
 		total += shm_load(&seg->procs[i].conns);
 		n++;
 	}
-	/* own <= 1.25 x total / n.  Whoever has the fewest is never above the mean, so somebody accepts. */
+	/* own <= 1.25 x total / n.  Who has the fewest is never above: somebody accepts. */
 	return 4 * own * n <= 5 * total;
 }
 
 void
-proc_slot_set(struct seg *seg, uint32_t slot, uint64_t pid, enum proc_state state, uint64_t generation)
+proc_slot_set(
+	struct seg *seg, uint32_t slot, uint64_t pid, enum proc_state state, uint64_t generation)
 {
 	struct proc_slot *p = &seg->procs[slot];
 
-	if (pid == 0) { /* its process is gone (waitpid), so the owner's words are the master's to clear */
+	if (pid == 0) { /* gone (waitpid): the owner's words are the master's now */
 		shm_store(&p->beat_ms, 0);
 		shm_store(&p->conns, 0);
 		p->words[0] = '\0';

@@ -8,8 +8,9 @@
 #include <string.h>
 
 /*
- * Text an endpoint or pool brings: URL, authority, host, prefix and the names of its models; an arena is
- * sized by the average, one crowded endpoint may use more.  A model's name is rarely above 64 bytes.
+ * Text an endpoint or pool brings: URL, authority, host, prefix and the names of its models; an
+ * arena is sized by the average, one crowded endpoint may use more.  A model's name is rarely above
+ * 64 bytes.
  */
 #define ENDPOINT_TEXT 896
 #define POOL_TEXT 2048
@@ -25,9 +26,10 @@ size_t
 table_arena_bytes(uint32_t max_pools, uint32_t max_endpoints)
 {
 	/* in its pool's list each endpoint stands once more, and each list may be padded */
-	return round_up(sizeof(struct table)) +
-		max_pools * (round_up(sizeof(struct table_pool)) + ROLE_N * ALIGN + POOL_TEXT) +
-		max_endpoints * (round_up(sizeof(struct table_endpoint)) + sizeof(uint32_t) + ENDPOINT_TEXT);
+	const size_t pool = sizeof(struct table_pool) + ROLE_N * ALIGN + POOL_TEXT;
+	const size_t endpoint = sizeof(struct table_endpoint) + sizeof(uint32_t) + ENDPOINT_TEXT;
+
+	return round_up(sizeof(struct table) + max_pools * pool + max_endpoints * endpoint);
 }
 
 /* Zeroed bytes, or NULL from then on. */
@@ -57,7 +59,7 @@ table_begin(struct table_builder *b, void *arena, size_t size, uint32_t npools, 
 {
 	struct table *t;
 
-	*b = (struct table_builder){ .base = arena, .size = size / ALIGN * ALIGN };
+	*b = (struct table_builder){.base = arena, .size = size / ALIGN * ALIGN};
 	t = take(b, sizeof(*t));
 	if (t == NULL)
 		return NULL;
@@ -159,8 +161,8 @@ table_end(struct table_builder *b)
 	return 0;
 }
 
-/* Meant to notice reuse and stray stores, not an adversary: FNV-1a over 64-bit words, with a shift so
- * that high bits reach low ones.  The checksum itself counts as 0. */
+/* Meant to notice reuse and stray stores, not an adversary: FNV-1a over 64-bit words, with a shift
+ * so that high bits reach low ones.  The checksum itself counts as 0. */
 uint64_t
 table_checksum(const struct table *t)
 {
@@ -184,7 +186,7 @@ bool
 table_intact(const struct table *t, size_t arena_bytes)
 {
 	return t->used >= sizeof(*t) && t->used <= arena_bytes && t->used % ALIGN == 0 &&
-		t->checksum == table_checksum(t);
+	       t->checksum == table_checksum(t);
 }
 
 const struct table_pool *

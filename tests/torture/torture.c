@@ -2,15 +2,15 @@
  * Torture of the shared structures: readers and reservers as processes, the master publishes, stops
  * and kills.
  *
- * Three parts of a third of the time each.  "domain": readers alone, so that publications are as many as
- * can be; a missing barrier in rcu.c shows here within seconds.  "calm": reservers too, stopped but never
- * killed, so that an exact count kept beside the words can say whether a limit was exceeded.  "storm":
- * everybody is killed at random instructions, reaped and respawned; at the end all words must be 0.
- * Readers are killed in all three.
+ * Three parts of a third of the time each.  "domain": readers alone, so that publications are as
+ * many as can be; a missing barrier in rcu.c shows here within seconds.  "calm": reservers too,
+ * stopped but never killed, so that an exact count kept beside the words can say whether a limit
+ * was exceeded.  "storm": everybody is killed at random instructions, reaped and respawned; at the
+ * end all words must be 0.  Readers are killed in all three.
  *
- * Oracles: a table's checksum and version do not change inside a section (built with PDROUTER_DEBUG a
- * freed arena is poisoned); no grant above the limit; nothing reserved after the last reap; nobody dies
- * of anything but our signals.
+ * Oracles: a table's checksum and version do not change inside a section (built with PDROUTER_DEBUG
+ * a freed arena is poisoned); no grant above the limit; nothing reserved after the last reap;
+ * nobody dies of anything but our signals.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -36,7 +36,7 @@
 #define CHILDREN (READERS + RESERVERS)
 #define ENDPOINTS 3u
 #define LIMIT 5u
-#define HOLD 6u /* a reserver's own most: together far above the limits, so that many are refused */
+#define HOLD 6u /* a reserver's own most: together far above the limits */
 
 #define KILL_EVERY_US 1500
 #define STOPPED_US 4000
@@ -89,7 +89,8 @@ reader(uint32_t slot, uint64_t rnd)
 		seen->bad_reads += !good || t->version != version;
 		seen->reads++;
 		rcu_leave(seg, slot);
-		if (seen->reads % 256 == 0) /* with few CPUs: be preempted outside, so that arenas come free */
+		/* with few CPUs: be preempted outside, so that arenas come free */
+		if (seen->reads % 256 == 0)
 			(void)sched_yield();
 	}
 }
@@ -135,7 +136,7 @@ give(uint32_t slot, uint32_t ep)
 static void
 reserver(uint32_t slot, uint64_t rnd)
 {
-	const bool greedy = rnd % 8 < 3; /* never yields: preempted, and so killed, at any instruction */
+	const bool greedy = rnd % 8 < 3; /* never yields: preempted, and killed, anywhere */
 	uint32_t mine[HOLD], n = 0;
 
 	while (!flag_value(&oracle->leave)) {
@@ -166,7 +167,8 @@ struct run {
 		bool stopped;
 		uint64_t continue_us;
 	} child[CHILDREN];
-	uint64_t published, full, kills, in_section, in_operation, given_back, stops, strange_deaths;
+	uint64_t published, full, kills, in_section, in_operation, given_back, stops,
+		strange_deaths;
 };
 
 static void
@@ -187,7 +189,7 @@ spawn(struct run *r, uint32_t slot)
 			reserver(slot, seed);
 		_exit(0);
 	}
-	r->child[slot] = (struct child){ .pid = pid };
+	r->child[slot] = (struct child){.pid = pid};
 }
 
 /* All that a master does after waitpid returned. */
@@ -347,7 +349,7 @@ storm_part(struct run *r, uint64_t us)
 static int
 report(const struct run *r, uint64_t left_calm, uint64_t left_storm)
 {
-	struct seen sum = { 0 };
+	struct seen sum = {0};
 	unsigned waiting = rcu_poll(r->writer);
 
 	for (uint32_t i = 0; i < CHILDREN; i++) {
@@ -359,13 +361,14 @@ report(const struct run *r, uint64_t left_calm, uint64_t left_storm)
 	printf("published=%" PRIu64 " found_no_arena=%" PRIu64 " reads=%" PRIu64 " grants=%" PRIu64
 	       " refusals=%" PRIu64 "\n",
 		r->published, r->full, sum.reads, sum.grants, sum.refusals);
-	printf("kills=%" PRIu64 " in_section=%" PRIu64 " in_operation=%" PRIu64 " given_back=%" PRIu64
-	       " stops=%" PRIu64 "\n",
+	printf("kills=%" PRIu64 " in_section=%" PRIu64 " in_operation=%" PRIu64
+	       " given_back=%" PRIu64 " stops=%" PRIu64 "\n",
 		r->kills, r->in_section, r->in_operation, r->given_back, r->stops);
-	printf("BAD: reads=%" PRIu64 " limit_exceeded=%" PRIu64 " left_calm=%" PRIu64 " left_storm=%" PRIu64
-	       " strange_deaths=%" PRIu64 " arenas_waiting=%u\n",
+	printf("BAD: reads=%" PRIu64 " limit_exceeded=%" PRIu64 " left_calm=%" PRIu64
+	       " left_storm=%" PRIu64 " strange_deaths=%" PRIu64 " arenas_waiting=%u\n",
 		sum.bad_reads, oracle->exceeded, left_calm, left_storm, r->strange_deaths, waiting);
-	return sum.bad_reads + oracle->exceeded + left_calm + left_storm + r->strange_deaths + waiting > 0;
+	return sum.bad_reads > 0 || oracle->exceeded > 0 || left_calm > 0 || left_storm > 0 ||
+	       r->strange_deaths > 0 || waiting > 0;
 }
 
 static uint64_t
@@ -384,11 +387,12 @@ number(const char *text)
 int
 main(int argc, char **argv)
 {
-	static const struct seg_sizes sizes = {
-		.max_workers = CHILDREN / 2, .max_endpoints = ENDPOINTS, .max_pools = 1, .flags_per_worker = 64
-	};
+	static const struct seg_sizes sizes = {.max_workers = CHILDREN / 2,
+		.max_endpoints = ENDPOINTS,
+		.max_pools = 1,
+		.flags_per_worker = 64};
 	uint64_t seconds = 20, seed = clock_us(), left_calm, left_storm;
-	struct run run = { 0 };
+	struct run run = {0};
 	int r;
 
 	for (int i = 1; i < argc; i += 2) {
@@ -404,7 +408,8 @@ main(int argc, char **argv)
 	printf("seconds=%" PRIu64 " seed=%" PRIu64 "\n", seconds, seed);
 	(void)fflush(stdout); /* or each child would print it again */
 	r = seg_new(&sizes, 1, &seg);
-	oracle = mmap(NULL, sizeof(*oracle), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	oracle = mmap(
+		NULL, sizeof(*oracle), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (r != 0 || oracle == MAP_FAILED) {
 		fprintf(stderr, "torture: no shared memory: %s\n", strerror(r != 0 ? -r : errno));
 		return 2;

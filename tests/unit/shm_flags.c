@@ -90,8 +90,8 @@ Test(shm_flags, all_of_its_notices_are_counted)
 
 Test(shm_flags, a_notice_before_anything_was_armed)
 {
-	const struct flag_ref never = { .worker = ME, .slot = 5, .gen = 0, .nonce = 0 };
-	const struct flag_ref guess = { .worker = ME, .slot = 5, .gen = 1, .nonce = 0 };
+	const struct flag_ref never = {.worker = ME, .slot = 5, .gen = 0, .nonce = 0};
+	const struct flag_ref guess = {.worker = ME, .slot = 5, .gen = 1, .nonce = 0};
 
 	cr_assert_eq(flag_notify(seg, &never), FLAG_STALE);
 	cr_assert_eq(flag_notify(seg, &guess), FLAG_STALE);
@@ -143,7 +143,7 @@ Test(shm_flags, a_late_notice_to_a_slot_used_again)
 	cr_assert_not(flag_is_ready(flags, &old));
 }
 
-/* Even with the right nonce an old gen is stale, and even with the right gen an old nonce is wrong. */
+/* With the right nonce an old gen is stale; with the right gen an old nonce is wrong. */
 Test(shm_flags, gen_and_nonce_are_both_asked)
 {
 	const struct flag_ref old = arm(1);
@@ -242,7 +242,8 @@ Test(shm_flags, a_bit_without_ready_is_ignored)
 	cr_assert_eq(flag_notify(seg, &ref), FLAG_COUNTED);
 	seg_ready(seg, ME)[ref.slot / 64] = UINT64_MAX;
 	cr_assert_eq(collect(), 0);
-	cr_assert_eq(flag_notify(seg, &ref), FLAG_READY_NOW); /* after the bits were taken: set again */
+	/* after the bits were taken: set again */
+	cr_assert_eq(flag_notify(seg, &ref), FLAG_READY_NOW);
 	cr_assert_eq(collect(), 1);
 }
 
@@ -263,9 +264,9 @@ Test(shm_flags, bits_of_every_word_are_collected)
 Test(shm_flags, an_id_survives_the_wire)
 {
 	const struct flag_ref refs[] = {
-		{ 1, 2, 3, 4 },
-		{ 3, 127, (UINT64_C(1) << 48) - 1, UINT64_MAX },
-		{ 0, 0, 0, 0 },
+		{1, 2, 3, 4},
+		{3, 127, (UINT64_C(1) << 48) - 1, UINT64_MAX},
+		{0, 0, 0, 0},
 	};
 	char id[FLAG_ID_LEN];
 	struct flag_ref got;
@@ -274,8 +275,8 @@ Test(shm_flags, an_id_survives_the_wire)
 		flag_id_format(&refs[i], id);
 		cr_assert_eq(strlen(id), 37);
 		cr_assert(flag_id_parse(seg, id, strlen(id), &got), "%s", id);
-		cr_assert(got.worker == refs[i].worker && got.slot == refs[i].slot && got.gen == refs[i].gen &&
-			got.nonce == refs[i].nonce);
+		cr_assert(got.worker == refs[i].worker && got.slot == refs[i].slot &&
+			  got.gen == refs[i].gen && got.nonce == refs[i].nonce);
 	}
 	flag_id_format(&refs[0], id);
 	cr_assert_str_eq(id, "01-0002-000000000003-0000000000000004");
@@ -285,10 +286,11 @@ Test(shm_flags, nothing_but_that_form_is_an_id)
 {
 	static const char good[] = "01-0002-00000000000a-0000000000000004";
 	static const char *const bad[] = {
-		"", "01", "01-0002-00000000000A-0000000000000004", "0x-0002-00000000000a-0000000000000004",
-		"+1-0002-00000000000a-0000000000000004", " 1-0002-00000000000a-0000000000000004",
-		"01_0002-00000000000a-0000000000000004", "01-0002-00000000000a-00000000000000040",
-		"01-0002-00000000000a-000000000000000", "04-0002-00000000000a-0000000000000004", /* 4 workers */
+		"", "01", "01-0002-00000000000A-0000000000000004",
+		"0x-0002-00000000000a-0000000000000004", "+1-0002-00000000000a-0000000000000004",
+		" 1-0002-00000000000a-0000000000000004", "01_0002-00000000000a-0000000000000004",
+		"01-0002-00000000000a-00000000000000040", "01-0002-00000000000a-000000000000000",
+		"04-0002-00000000000a-0000000000000004", /* 4 workers */
 		"01-0080-00000000000a-0000000000000004", /* 128 slots */
 	};
 	struct flag_ref got;

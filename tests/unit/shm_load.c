@@ -1,6 +1,7 @@
 /*
- * Reservations: the limit, and above all that a worker killed at any instruction leaves nothing behind.
- * The packing of words is spelled here once more, on purpose: it is what a dead worker leaves us.
+ * Reservations: the limit, and above all that a worker killed at any instruction leaves nothing
+ * behind.  The packing of words is spelled here once more, on purpose: it is what a dead worker
+ * leaves us.
  */
 #include "shm/load.h"
 
@@ -91,12 +92,12 @@ struct death {
 Test(shm_load, an_open_operation_is_repaired)
 {
 	static const struct death deaths[] = {
-		{ "reserve, before the word", RESERVE, false, false },
-		{ "reserve, after the word", RESERVE, true, false },
-		{ "reserve, after the row", RESERVE, true, true },
-		{ "release, before the word", RELEASE, false, false },
-		{ "release, after the word", RELEASE, true, false },
-		{ "release, after the row", RELEASE, true, true },
+		{"reserve, before the word", RESERVE, false, false},
+		{"reserve, after the word", RESERVE, true, false},
+		{"reserve, after the row", RESERVE, true, true},
+		{"release, before the word", RELEASE, false, false},
+		{"release, after the word", RELEASE, true, false},
+		{"release, after the row", RELEASE, true, true},
 	};
 
 	for (size_t i = 0; i < 2 * sizeof(deaths) / sizeof(deaths[0]); i++) {
@@ -155,8 +156,8 @@ victim(void)
 	_exit(0);
 }
 
-/* Had the victim died just now, and had `others` reservations of worker 0 overwritten the word before
- * the master came: nothing of the victim's may be left. */
+/* Had the victim died just now, and had `others` reservations of worker 0 overwritten the word
+ * before the master came: nothing of the victim's may be left. */
 static void
 bury(uint32_t others, unsigned step)
 {
@@ -169,8 +170,9 @@ bury(uint32_t others, unsigned step)
 	cr_assert_eq(seg->procs[2].journal, 0);
 }
 
-/* A real process stands still after every single machine instruction of its reserves and releases, which
- * is all that a SIGKILL there would leave; the master reaps, then memory is put back for the next step. */
+/* A real process stands still after every single machine instruction of its reserves and releases,
+ * which is all that a SIGKILL there would leave; the master reaps, then memory is put back for the
+ * next step. */
 Test(shm_load, killed_at_every_instruction_nothing_leaks)
 {
 	const size_t bytes = (size_t)(seg->arenas - (unsigned char *)seg->hdr);
@@ -243,7 +245,7 @@ Test(shm_load, names_do_not_grow_old)
 	cr_assert_eq(load_count(seg, 0), 1);
 	cr_assert_eq(name(2), 2u << 24 | 1); /* another's */
 
-	/* operation 2^24 + 1 opens at endpoint 0 and dies before the word: not taken for the first one */
+	/* operation 2^24 + 1 dies before the word at endpoint 0: not taken for the first one */
 	seg->procs[0].seq++;
 	seg->procs[0].journal = journal(RESERVE, 0, seg->procs[0].seq, 1);
 	cr_assert_eq(load_reap(seg, 0), 3);
@@ -271,7 +273,8 @@ Test(shm_load, foreign_load_counts_while_it_is_fresh)
 	cr_assert_eq(load_score(seg, EP, 1000000, 3000), 8);
 	cr_assert_eq(load_score(seg, EP, 1003000, 3000), 8);
 	cr_assert_eq(load_score(seg, EP, 1003001, 3000), 1);
-	cr_assert_eq(load_score(seg, EP, 999990, 3000), 8); /* the reader's clock is of its loop turn */
+	/* the reader's clock is of its loop turn */
+	cr_assert_eq(load_score(seg, EP, 999990, 3000), 8);
 }
 
 Test(shm_load, foreign_load_is_capped_and_survives_40_bits_of_clock)
@@ -285,7 +288,7 @@ Test(shm_load, foreign_load_is_capped_and_survives_40_bits_of_clock)
 
 Test(shm_load, a_slots_next_life)
 {
-	const struct ep_scrape s = { .running = 3, .waiting = 4, .kv_usage_ppm = 500000, .at_ms = 9 };
+	const struct ep_scrape s = {.running = 3, .waiting = 4, .kv_usage_ppm = 500000, .at_ms = 9};
 	struct ep_scrape got;
 
 	load_reserve(seg, 0, EP, 0);
@@ -294,7 +297,8 @@ Test(shm_load, a_slots_next_life)
 	load_foreign_set(seg, EP, 7, 100);
 	ep_scrape_set(seg, EP, &s);
 	got = ep_scrape_get(seg, EP);
-	cr_assert(got.running == 3 && got.waiting == 4 && got.kv_usage_ppm == 500000 && got.at_ms == 9);
+	cr_assert(got.running == 3 && got.waiting == 4 && got.kv_usage_ppm == 500000 &&
+		  got.at_ms == 9);
 
 	ep_slot_begin(seg, EP);
 	cr_assert_eq(ep_state_get(seg, EP), EP_STARTING);

@@ -76,14 +76,16 @@ Test(shm_metrics, a_slab_ends_before_the_next_begins)
 {
 	metric_observe(seg_slab(seg, 0), seg->hdr->max_pools - 1, H_N - 1, UINT64_C(601000000));
 	cr_assert_eq(metric_sum(seg, 0), 0);
-	cr_assert_geq(seg->slab_bytes,
-		sizeof(struct metrics_slab) + (size_t)seg->hdr->max_pools * H_N * sizeof(struct metric_hist));
+	cr_assert_eq(seg->slab_bytes, metrics_slab_bytes(seg->hdr->max_pools));
 }
 
 Test(shm_metrics, keys_are_never_zero_and_reversible)
 {
 	static const struct metric_request rows[] = {
-		{ 0, 0, 0, 0 }, { 0xffff, 0xff, 0xff, 0xffff }, { 1, 2, 3, 503 }, { METRIC_NO_POOL, 0, 9, 404 },
+		{0, 0, 0, 0},
+		{0xffff, 0xff, 0xff, 0xffff},
+		{1, 2, 3, 503},
+		{METRIC_NO_POOL, 0, 9, 404},
 	};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -91,14 +93,14 @@ Test(shm_metrics, keys_are_never_zero_and_reversible)
 		const struct metric_request r = metric_unkey(key);
 
 		cr_assert_neq(key, 0);
-		cr_assert(r.pool == rows[i].pool && r.path == rows[i].path && r.reason == rows[i].reason &&
-			r.status == rows[i].status);
+		cr_assert(r.pool == rows[i].pool && r.path == rows[i].path &&
+			  r.reason == rows[i].reason && r.status == rows[i].status);
 	}
 }
 
 Test(shm_metrics, cells_of_all_slots_are_merged_in_one_order)
 {
-	const struct metric_request a = { 0, 1, 2, 200 }, b = { 1, 1, 2, 200 }, c = { 0, 1, 2, 502 };
+	const struct metric_request a = {0, 1, 2, 200}, b = {1, 1, 2, 200}, c = {0, 1, 2, 502};
 	struct metric_cell got[8];
 	uint64_t other;
 
@@ -112,7 +114,8 @@ Test(shm_metrics, cells_of_all_slots_are_merged_in_one_order)
 	cr_assert(got[0].key == metric_key(a) && got[0].count == 4);
 	cr_assert(got[1].key == metric_key(c) && got[1].count == 1);
 	cr_assert(got[2].key == metric_key(b) && got[2].count == 1);
-	cr_assert_eq(metric_cells_sum(seg, got, 2, &other), 2); /* too small: nothing is lost from the total */
+	/* too small: nothing is lost from the total */
+	cr_assert_eq(metric_cells_sum(seg, got, 2, &other), 2);
 	cr_assert_eq(got[0].count + got[1].count + other, 6);
 }
 
@@ -120,7 +123,7 @@ Test(shm_metrics, combinations_beyond_the_cells_are_counted_in_one)
 {
 	struct metrics_slab *s = seg_slab(seg, 0);
 	static struct metric_cell got[2 * METRIC_CELLS];
-	struct metric_request r = { 0 };
+	struct metric_request r = {0};
 	uint64_t other;
 
 	for (int round = 0; round < 2; round++)

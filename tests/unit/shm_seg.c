@@ -12,8 +12,7 @@
 TestSuite(shm_seg, .init = small_seg, .fini = small_seg_end);
 
 static const struct seg_sizes normal = {
-	.max_workers = 16, .max_endpoints = 1024, .max_pools = 16, .flags_per_worker = 4096
-};
+	.max_workers = 16, .max_endpoints = 1024, .max_pools = 16, .flags_per_worker = 4096};
 
 Test(shm_seg, parts_are_aligned_in_order_and_disjoint)
 {
@@ -23,7 +22,8 @@ Test(shm_seg, parts_are_aligned_in_order_and_disjoint)
 
 	for (size_t i = 0; i < SEG_NPARTS; i++) {
 		cr_assert_eq(part[i].offset % SHM_LINE, 0, "%s", part[i].name);
-		cr_assert_geq(part[i].offset, at, "%s begins inside the part before it", part[i].name);
+		cr_assert_geq(
+			part[i].offset, at, "%s begins inside the part before it", part[i].name);
 		cr_assert_gt(part[i].bytes, 0, "%s", part[i].name);
 		at = part[i].offset + part[i].bytes;
 	}
@@ -35,12 +35,14 @@ Test(shm_seg, parts_are_aligned_in_order_and_disjoint)
 Test(shm_seg, accessors_stay_inside_their_parts)
 {
 	struct seg_part part[SEG_NPARTS];
-	const struct seg_sizes sizes = { 2, 4, 2, 128 };
+	const struct seg_sizes sizes = {2, 4, 2, 128};
 	unsigned char *base = (unsigned char *)seg->hdr;
 	const uint32_t workers = SLOT_WORKERS(seg), slots = seg->hdr->nslots;
 
 	cr_assert_eq(seg->hdr->bytes, seg_size(&sizes, part));
-#define ENDS(i, p) cr_assert_eq((unsigned char *)(p), base + part[i].offset + part[i].bytes, "%s", part[i].name)
+#define ENDS(i, p)                                                                                 \
+	cr_assert_eq(                                                                              \
+		(unsigned char *)(p), base + part[i].offset + part[i].bytes, "%s", part[i].name)
 	ENDS(1, seg->rcu + 1);
 	ENDS(2, seg->readers + slots);
 	ENDS(3, seg->procs + slots);
@@ -64,10 +66,10 @@ Test(shm_seg, slots_are_workers_of_two_generations_notifier_master)
 Test(shm_seg, impossible_sizes_are_refused)
 {
 	static const struct seg_sizes bad[] = {
-		{ 0, 4, 2, 64 }, { 128, 4, 2, 64 },	/* worker + 1 has 8 bits for two generations */
-		{ 2, 0, 2, 64 }, { 2, 65537, 2, 64 },	/* an endpoint has 16 bits in the journal */
-		{ 2, 4, 0, 64 }, { 2, 4, 4097, 64 },
-		{ 2, 4, 2, 0 },	 { 2, 4, 2, 65 }, { 2, 4, 2, 65600 }, /* a slot has 4 hex digits */
+		{0, 4, 2, 64}, {128, 4, 2, 64},   /* worker + 1 has 8 bits for two generations */
+		{2, 0, 2, 64}, {2, 65537, 2, 64}, /* an endpoint has 16 bits in the journal */
+		{2, 4, 0, 64}, {2, 4, 4097, 64}, {2, 4, 2, 0}, {2, 4, 2, 65},
+		{2, 4, 2, 65600}, /* a slot has 4 hex digits */
 	};
 	struct seg *got = NULL;
 
@@ -83,11 +85,11 @@ Test(shm_seg, another_build_version_or_size_is_refused)
 
 	cr_assert_eq(seg_check(&hdr, SMALL_BUILD), 0);
 	cr_assert_eq(seg_check(&hdr, SMALL_BUILD + 1), -EPROTO);
-#define REFUSED_WITH(field)                                                                             \
-	do {                                                                                            \
-		hdr = *seg->hdr;                                                                        \
-		hdr.field++;                                                                            \
-		cr_assert_eq(seg_check(&hdr, SMALL_BUILD), -EPROTO, #field);                            \
+#define REFUSED_WITH(field)                                                                        \
+	do {                                                                                       \
+		hdr = *seg->hdr;                                                                   \
+		hdr.field++;                                                                       \
+		cr_assert_eq(seg_check(&hdr, SMALL_BUILD), -EPROTO, #field);                       \
 	} while (0)
 	REFUSED_WITH(magic);
 	REFUSED_WITH(version);
@@ -153,17 +155,17 @@ struct balance {
 Test(shm_seg, a_worker_stops_above_five_quarters_of_the_mean)
 {
 	static const struct balance table[] = {
-		{ { 0, -1, -1, -1 }, { true } },
-		{ { 1000, -1, -1, -1 }, { true } },
-		{ { 0, 0, 0, 0 }, { true, true, true, true } },
-		{ { 1, 0, -1, -1 }, { false, true } },
-		{ { 1, 1, -1, -1 }, { true, true } },
-		{ { 5, 3, -1, -1 }, { true, true } },	 /* 5 is 1.25 x 4: not above */
-		{ { 6, 3, -1, -1 }, { false, true } },	 /* 1.25 x 4.5 = 5.6 */
-		{ { 125, 100, 100, 75 }, { true, true, true, true } },
-		{ { 126, 100, 100, 74 }, { false, true, true, true } },
-		{ { 9, -2, -1, -1 }, { true } },	 /* the silent one's 0 does not count */
-		{ { 9, 0, -2, -2 }, { false, true } },
+		{{0, -1, -1, -1}, {true}},
+		{{1000, -1, -1, -1}, {true}},
+		{{0, 0, 0, 0}, {true, true, true, true}},
+		{{1, 0, -1, -1}, {false, true}},
+		{{1, 1, -1, -1}, {true, true}},
+		{{5, 3, -1, -1}, {true, true}},  /* 5 is 1.25 x 4: not above */
+		{{6, 3, -1, -1}, {false, true}}, /* 1.25 x 4.5 = 5.6 */
+		{{125, 100, 100, 75}, {true, true, true, true}},
+		{{126, 100, 100, 74}, {false, true, true, true}},
+		{{9, -2, -1, -1}, {true}}, /* the silent one's 0 does not count */
+		{{9, 0, -2, -2}, {false, true}},
 	};
 	const uint64_t now = clock_ms();
 

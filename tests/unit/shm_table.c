@@ -13,10 +13,17 @@ static _Alignas(8) unsigned char arena[8192];
 static int
 build(struct table_builder *b, size_t size)
 {
-	static const struct { uint32_t pool; enum role role; } eps[] = {
-		{ 0, ROLE_PREFILL }, { 1, ROLE_DECODE }, { 0, ROLE_DECODE }, { 0, ROLE_DECODE }, { 1, ROLE_PREFILL },
+	static const struct {
+		uint32_t pool;
+		enum role role;
+	} eps[] = {
+		{0, ROLE_PREFILL},
+		{1, ROLE_DECODE},
+		{0, ROLE_DECODE},
+		{0, ROLE_DECODE},
+		{1, ROLE_PREFILL},
 	};
-	static const char *const models[] = { "llama", "llama-3-70b" };
+	static const char *const models[] = {"llama", "llama-3-70b"};
 
 	(void)table_begin(b, arena, size, 2, 5);
 	for (uint32_t i = 0; i < 2; i++) {
@@ -143,7 +150,7 @@ Test(shm_table, addresses_become_sockaddrs)
 	struct sockaddr_storage ss;
 	const struct sockaddr_in *in = (const struct sockaddr_in *)&ss;
 	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&ss;
-	struct ep_addr a = { .family = AF_INET, .port = 8100, .ip = { 10, 0, 0, 1 } };
+	struct ep_addr a = {.family = AF_INET, .port = 8100, .ip = {10, 0, 0, 1}};
 	char text[INET6_ADDRSTRLEN];
 
 	cr_assert_eq(ep_addr_sockaddr(&a, &ss), sizeof(*in));
@@ -151,7 +158,8 @@ Test(shm_table, addresses_become_sockaddrs)
 	cr_assert_eq(ntohs(in->sin_port), 8100);
 	cr_assert_str_eq(inet_ntop(AF_INET, &in->sin_addr, text, sizeof(text)), "10.0.0.1");
 
-	a = (struct ep_addr){ .family = AF_INET6, .port = 1, .scope = 3, .ip = { 0xfe, 0x80, [15] = 9 } };
+	a = (struct ep_addr){
+		.family = AF_INET6, .port = 1, .scope = 3, .ip = {0xfe, 0x80, [15] = 9}};
 	cr_assert_eq(ep_addr_sockaddr(&a, &ss), sizeof(*in6));
 	cr_assert_eq(in6->sin6_family, AF_INET6);
 	cr_assert_eq(in6->sin6_scope_id, 3);
