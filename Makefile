@@ -63,6 +63,10 @@ $(B)/pdctl: $(call obj,master/pdctl.c)
 	$(CC) $(LF) -o $@ $^
 $(B)/pdsim: $(call obj,$(ENGINE_SRC))
 	$(CC) $(LF) -o $@ $^ -levent_core -lhttp_parser -ljson-c
+# always with the debug checks: freed tables are poisoned
+$(B)/torture: tests/torture/torture.c $(wildcard shm/*.[ch]) shm/base/mem.c shm/base/rnd.c
+	@mkdir -p $(@D)
+	$(CC) $(CF) -DPDROUTER_DEBUG $(LF) -o $@ $(filter %.c,$^)
 $(B)/unit/%: $(B)/obj/tests/unit/%.o $(PROC_OBJ) $(LIB_OBJ)
 	@mkdir -p $(@D)
 	$(CC) $(LF) -o $@ $^ $(LIBS) -lcriterion
@@ -86,13 +90,20 @@ asan ubsan: deps-build
 	@$(MAKE) --no-print-directory -j$(shell nproc) VARIANT=$@ bins
 
 # --- tests, demo, bench -------------------------------------------------------------------------
-.PHONY: test demo bench lint format
+.PHONY: test demo bench lint format torture
+torture: deps-build
+	@$(MAKE) --no-print-directory $(B)/torture
+	$(B)/torture --seconds $(or $(SECONDS),600)
 test: deps-test
 	@tests/tools/run_tests.sh
 demo: all
 	@tests/tools/demo.sh
-bench: deps-test all
-	@tests/bench/run.sh
+$(B)/pdload: $(call obj,tests/bench/load.c)
+	$(CC) $(LF) -o $@ $^
+bench: all
+	@tests/tools/deps.sh bench
+	@$(MAKE) --no-print-directory $(B)/pdload
+	@python3 tests/bench/run.py
 lint:
 	@tests/lint/run.sh
 format:
