@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -355,6 +356,30 @@ class Router(Process):
         self.check_log()
 
 
+class Load:
+    """Threads that ask the same again and again; whatever goes wrong is kept in `bad`."""
+
+    def __init__(self, n, ask):
+        self.stop_now, self.bad, self.done, self.ask = threading.Event(), [], 0, ask
+        self.threads = [threading.Thread(target=self._run, args=(i,)) for i in range(n)]
+        for t in self.threads:
+            t.start()
+
+    def _run(self, i):
+        while not self.stop_now.is_set():
+            try:
+                self.ask(i)
+                self.done += 1
+            except Exception as e:  # kept: the story decides
+                self.bad.append((type(e).__name__, str(e)[:300]))
+
+    def stop(self):
+        self.stop_now.set()
+        for t in self.threads:
+            t.join()
+        return self
+
+
 FAST = {"workers": 2, "health_interval": "100ms", "stats_interval": "200ms", "rise": 1, "fall": 2, "drain_timeout": "5s",
         "log_format": "json", "shared_memory": {"max_endpoints": 64, "flags_per_worker": 64}}
 
@@ -440,5 +465,5 @@ class World:
         """What the processes said, without the lines every start has."""
         if self.saved is not None:
             return self.saved
-        text = "\n".join(f"--- {p.log_path.name}\n{p.log()[-8000:]}" for p in [*self.routers, *self.engines])
+        text = "\n".join(f"--- {p.log_path.name}\n{p.log()[-3000:]}" for p in [*self.routers, *self.engines])
         return "\n".join(x for x in text.splitlines() if "shared memory" not in x and "pdrouter starts" not in x)

@@ -1,0 +1,178 @@
+"""What the router says about itself and its engines: /live /health /ready /v1/models /version
+/metrics, and engines that come and go."""
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from procs import BIN, MODEL, free_port, wait
+
+URL = "/v1/completions"
+
+
+@pytest.mark.fast
+def test_live_ready_version(shared, router):
+    assert router.get("/live").json()["status"] == "ok"
+    assert router.get("/ready").json()["status"] == "ok"
+    version = subprocess.run([BIN / "pdrouter", "--version"], capture_output=True, text=True, check=True).stdout
+    assert router.get("/version").json()["version"] in version
+
+
+@pytest.mark.fast
+def test_health_says_what_is_there(shared, router):
+    pool = router.get("/health").json()["pools"][MODEL]
+    assert pool["can_serve"] and pool["prefill"]["up"] == pool["decode"]["up"] == 1
+    assert router.get(f"/health?pool={MODEL}").status == 200
+    assert router.get("/health?pool=nope").status == 404
+
+
+@pytest.mark.fast
+def test_models(shared, router):
+    m = router.get("/v1/models").json()
+    assert m["object"] == "list" and [x["id"] for x in m["data"]] == [MODEL] and m["data"][0]["object"] == "model"
+
+
+@pytest.mark.fast
+def test_metrics_page_is_clean(shared, router):
+    router.complete()
+    page = router.get("/metrics")
+    assert page["content-type"].startswith("text/plain; version=0.0.4")
+    promtool = shutil.which("promtool")
+    assert promtool, "the package `prometheus` (tests/tools/deps.sh test) has it"
+    done = subprocess.run([promtool, "check", "metrics"], input=page.body, capture_output=True, check=False)
+    assert done.returncode == 0 and done.stderr == b"", done.stderr
+
+
+@pytest.mark.fast
+def test_metrics_from_any_worker_are_the_same(shared, router):
+    router.complete()
+    seen = {router.metric("requests_total", reason="ok", path=URL) for _ in range(20)}
+    assert len(seen) == 1
+
+
+def test_counters_add_up(world):
+    r, _, (d,) = world.pd()
+    for _ in range(5):
+        list(r.open_stream(n=9).events())
+    r.complete()
+    assert r.metric("requests_total", reason="ok", status=200, path=URL, pool=MODEL) == 6
+    assert r.metric("events_relayed_total") == d.counter("events") == 50  # [DONE] is an event too
+    for h in ("time_to_first_token_seconds", "prefill_seconds", "request_duration_seconds"):
+        assert r.metric(f"{h}_count", pool=MODEL) == r.metric(f"{h}_bucket", pool=MODEL, le="+Inf") == 6, h
+    assert r.metric("request_duration_seconds_sum") > 0
+    assert r.metric("upstream_connections_total") <= 12 and r.metric("client_connections_total") >= 6
+
+
+def test_health_is_200_while_one_pool_can_serve(world):
+    p, d = world.engine("prefill", model="a"), world.engine("decode", model="a")
+    dead = f"http://127.0.0.1:{free_port()}"
+    r = world.router({**world.pool([p], [d]), "models": ["a"], "name": "good"},
+                     {**world.pool([dead], [d]), "models": ["b"], "name": "bad"}, wait_for="health")
+    h = r.get("/health")
+    assert h.status == 200 and h.json()["pools"]["bad"]["prefill"]["up"] == 0
+    assert dead in str(h.json()["pools"]["bad"]["prefill"]["not_up"])
+    assert r.get("/ready").status == 503
+    assert r.get("/health?pool=bad").status == 503 and r.get("/health?pool=good").status == 200
+
+
+@pytest.mark.fast
+def test_engine_goes_down_and_comes_back(world):
+    r, p, d = world.pd(2, 1)
+    p[0].tell("/sim/health", status=503)
+    r.wait_metric("endpoint_up", 0, endpoint=p[0].url)
+    before = len(p[0].requests())
+    for _ in range(6):
+        assert r.complete().status == 200
+    assert len(p[0].requests()) == before
+    p[0].tell("/sim/health", status=200)
+    r.wait_metric("endpoint_up", 1, endpoint=p[0].url)
+    for _ in range(6):
+        assert r.complete().status == 200
+    assert len(p[0].requests()) > before
+
+
+def test_engine_dies_and_returns_on_its_port(world):
+    r, (p,), (d,) = world.pd()
+    p.stop(9)
+    r.wait_metric("endpoint_up", 0, role="prefill")
+    assert r.get("/health").status == 503 and r.complete().status == 503
+    world.engine("prefill", port=p.port)
+    r.wait_metric("endpoint_up", 1, role="prefill")
+    assert r.complete().status == 200 and r.get("/health").status == 200
+
+
+def test_engine_that_starts_after_the_router(world):
+    d = world.engine("decode")
+    port = free_port()
+    r = world.router(world.pool([f"http://127.0.0.1:{port}"], [d]), wait_for="live")
+    assert r.get("/ready").status == 503
+    world.engine("prefill", port=port)
+    r.wait_for("ready")
+    assert r.complete().status == 200
+
+
+def test_probe_without_an_answer_takes_it_down(world):
+    """A stopped process accepts connections and says nothing."""
+    import signal
+    r, p, (d,) = world.pd(2, 1, health_timeout="200ms")
+    p[0].kill(signal.SIGSTOP)
+    r.wait_metric("endpoint_up", 0, endpoint=p[0].url)
+    assert r.complete().status == 200
+    p[0].kill(signal.SIGCONT)
+    r.wait_metric("endpoint_up", 1, endpoint=p[0].url)
+
+
+def test_rise_and_fall(world):
+    r, (p,), _ = world.pd(rise=3, fall=3)
+    p.tell("/sim/health", status=503)
+    r.wait_metric("endpoint_up", 0, role="prefill")
+    assert r.metric("probes_failed_total") >= 3
+
+
+def test_sglang_is_asked_for_ready(world):
+    p = world.engine("prefill", engine="sglang", load=3)
+    d = world.engine("decode", engine="sglang")
+    r = world.router(world.pool([p], [d], engine="sglang"))
+    wait("the scrape", lambda: r.metric("endpoint_running", role="prefill") == 3)
+    p.tell("/sim/health", ready=503)
+    r.wait_metric("endpoint_up", 0, role="prefill")
+
+
+def test_health_path(world):
+    p, d = world.script(probes={"/my/health": b"ok", "/health": (500, b"")}), world.script(probes={"/my/health": b"ok"})
+    world.router(world.pool([p], [d], health_path="/my/health"))
+
+
+def test_scrape_that_cannot_be_read(world):
+    """Load is then unknown, not wrong: the endpoint is still used."""
+    p, d = world.script(probes={"/metrics": (404, b"")}), world.script(probes={"/metrics": b"\xff\x00{{{ garbage\n" * 100})
+    r = world.router(world.pool([p], [d]))
+    wait("failed scrapes", lambda: r.metric("scrapes_failed_total") > 0)
+    c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x"})
+    p.expect().prefilled()
+    d.expect().reply(body={})
+    assert c.read().status == 200
+
+
+def test_probes_never_generate(world):
+    r, (p,), (d,) = world.scripts()
+    wait("a few probes", lambda: r.metric("probes_ok_total") > 6)
+    assert p.quiet(0.3) and d.quiet(0.1)
+
+
+def test_pdctl_status(world):
+    r, (p,), (d,) = world.pd()
+    text = r.ctl("status").stdout
+    assert p.url in text and d.url in text and "up" in text
+    fleet = r.status()["fleet"]["endpoints"]
+    assert {(e["url"], e["role"], e["state"]) for e in fleet} == {(p.url, "prefill", "up"), (d.url, "decode", "up")}
+    assert r.ctl("ping").returncode == 0 and r.ctl("nonsense").returncode == 2
+    assert len(r.children("worker")) == 2
+
+
+def test_kv_log_lines(world):
+    r, _, _ = world.pd(log_format="kv")
+    r.complete(headers=[("X-Request-Id", "kv-line")])
+    line = r.wait_log("req=kv-line")
+    assert re.search(r"\breason=ok\b", line) and re.search(r"\bstatus=200\b", line) and "pool=sim-model" in line

@@ -1,0 +1,246 @@
+"""SIGHUP and `pdctl reload`: what is in flight is not touched, and a wrong file changes nothing."""
+import signal
+
+import pytest
+import yaml
+
+import expect
+from procs import MODEL, Load, wait
+from raw import text_of
+
+URL = "/v1/completions"
+
+
+def hup(r):
+    before = (r.metric("reloads_total") or 0) + (r.metric("reloads_failed_total") or 0)
+    r.kill(signal.SIGHUP)
+    wait("the reload", lambda: (r.metric("reloads_total") or 0) + (r.metric("reloads_failed_total") or 0) > before)
+
+
+@pytest.mark.fast
+def test_endpoint_added(world):
+    r, p, d = world.pd()
+    more = world.engine("decode")
+    r.change(pools=[world.pool(p, [*d, more])])
+    hup(r)
+    r.wait_metric("endpoint_up", 1, endpoint=more.url)
+    for _ in range(8):
+        assert r.complete().status == 200
+    assert more.requests() and r.metric("reloads_total") == 1
+
+
+@pytest.mark.fast
+def test_endpoint_removed_lets_its_stream_finish(world):
+    r, p, d = world.pd(1, 2, engine={"token_delay": 10}, upstream={"idle_timeout": "500ms"})
+    streams = [r.open_stream(f"s{i}", n=60) for i in range(4)]
+    for c in streams:
+        c.head()
+    r.reload(pools=[world.pool(p, d[:1])])
+    before = len(d[1].requests())
+    for _ in range(6):
+        assert r.complete(max_tokens=1).status == 200
+    assert len(d[1].requests()) == before == 2, "nothing new for the removed one"
+    for i, c in enumerate(streams):
+        assert text_of(list(c.events())) == expect.text(f"s{i}", 60)
+    wait("it is gone", lambda: d[1].url not in r.ctl("status").stdout)
+    wait("and its connections", lambda: d[1].metric("pdsim:open_connections") == 1)
+
+
+def test_endpoint_removed_and_added_again(world):
+    r, p, d = world.pd(1, 2)
+    for _ in range(3):
+        r.reload(pools=[world.pool(p, d[:1])])
+        assert r.complete().status == 200
+        r.reload(pools=[world.pool(p, d)])
+        r.wait_metric("endpoint_up", 1, endpoint=d[1].url)
+    for _ in range(8):
+        assert r.complete().status == 200
+    assert d[1].requests()
+
+
+def test_max_inflight_changed(world):
+    r, p, d = world.pd(engine={"token_delay": 20})
+    held = r.open_stream(n=50)
+    held.head()
+    r.reload(pools=[world.pool(p, [{"url": d[0].url, "max_inflight": 1}])])
+    assert r.complete().status == 429
+    r.reload(pools=[world.pool(p, [{"url": d[0].url, "max_inflight": 5}])])
+    assert r.complete().status == 200
+    assert len(list(held.events())) == 51
+
+
+def test_pool_added_and_removed(world):
+    r, p, d = world.pd()
+    p2, d2 = world.engine("prefill", model="b"), world.engine("decode", model="b")
+    second = {**world.pool([p2], [d2]), "models": ["b"], "name": "b"}
+    assert r.complete(model="b").status == 404
+    r.reload(pools=[world.pool(p, d), second])
+    wait("the pool", lambda: r.get("/health?pool=b").status == 200)
+    assert r.complete(model="b").status == 200
+    r.reload(pools=[world.pool(p, d)])
+    wait("it is gone", lambda: r.complete(model="b").status == 404)
+    assert r.complete().status == 200
+
+
+@pytest.mark.fast
+def test_connector_and_policy_changed(world):
+    r, (p,), (d,) = world.scripts()
+    r.reload(pools=[world.pool([p], [d], connector="orchestrated", handoff="disagg_prefill_resp", policy="round_robin")])
+    c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x"})
+    ask = p.expect()
+    assert "kv_transfer_params" not in ask.json()
+    ask.reply(body={"id": 1})
+    ex = d.expect()
+    assert ex.json()["disagg_prefill_resp"] == {"id": 1}
+    ex.reply(body={})
+    assert c.read().status == 200
+
+
+@pytest.mark.fast
+def test_workers_changed_starts_a_new_generation(world):
+    r, p, d = world.pd(workers=2, engine={"token_delay": 10})
+    c = r.open_stream(n=80)
+    c.head()
+    old = set(r.children())
+    r.reload(workers=3)
+    wait("three new workers", lambda: len(set(r.children()) - old) == 3)
+    assert r.complete().status == 200
+    assert len(list(c.events())) == 81, "the old generation finishes its stream"
+    c.close()
+    wait("the old ones are gone", lambda: not old & set(r.children()))
+    assert r.metric("generation") == 2
+
+
+def test_limits_changed(world):
+    r, _, _ = world.pd()
+    big = "x" * 8000
+    assert r.complete(big).status == 200
+    r.reload(limits={"max_body": "4KiB"})
+    wait("the new generation", lambda: r.complete(big).status == 413)
+
+
+# Each: what replaces the file's text, the word the message must name beside file and line.
+def wrong_files(config):
+    text = yaml.safe_dump(config, sort_keys=False)
+    return {
+        "unknown key": (text + "colour: red\n", "colour"),
+        "doubled key": (text + "workers: 3\n", "workers"),
+        "wrong type": (text.replace("workers: 2", "workers: [2]"), "workers"),
+        "no unit": (text.replace("health_interval: 100ms", "health_interval: 100"), "health_interval"),
+        "wrong unit": (text.replace("health_interval: 100ms", "health_interval: 100MiB"), "health_interval"),
+        "out of bounds": (text.replace("workers: 2", "workers: 1000"), "workers"),
+        "unknown connector": (text.replace("connector: nixl", "connector: magic"), "connector"),
+        "bad url": (text.replace("http://127.0.0.1", "ftp://127.0.0.1", 1), "url"),
+        "second document": (text + "---\na: 1\n", ""),
+        "alias": (text.replace("workers: 2", "workers: &x 2") + "fall: *x\n", ""),
+        "tab": (text + "\tx: 1\n", ""),
+        "not yaml": ("{ [", ""),
+        "empty": ("", ""),
+        "no pools": (text[:text.index("pools:")], "pools"),
+    }
+
+
+CASES = list(wrong_files({"pools": 1}))
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("name", CASES)
+def test_wrong_file_changes_nothing(reloading, name):
+    r, d = reloading
+    text, key = wrong_files(r.config)[name]
+    assert text != yaml.safe_dump(r.config, sort_keys=False)
+    r.write(text)
+    done = r.ctl("reload")
+    said = done.stdout + done.stderr
+    assert done.returncode == 1 and str(r.config_path) in said and key in said, said
+    if name != "empty":
+        line = int(said.split(str(r.config_path) + ":")[1].split(":")[0])
+        assert 1 <= line <= len(text.splitlines()) + 1
+    assert r.complete().status == 200 and len(r.children()) == 2
+    failed = r.metric("reloads_failed_total")
+    r.kill(signal.SIGHUP)
+    wait("SIGHUP to say so too", lambda: r.metric("reloads_failed_total") == failed + 1)
+    r.write(r.config)
+
+
+@pytest.fixture(scope="module")
+def reloading(shared):
+    return shared.router, shared.d
+
+
+def test_file_that_cannot_be_read(world):
+    r, _, _ = world.pd()
+    r.config_path.unlink()
+    done = r.ctl("reload")
+    assert done.returncode == 1 and str(r.config_path) in done.stdout + done.stderr
+    assert r.complete().status == 200
+    r.write(r.config)
+    assert r.ctl("reload").returncode == 0
+
+
+def test_key_that_needs_a_restart_keeps_its_value(world):
+    r, _, _ = world.pd()
+    done = r.reload(shared_memory={"max_endpoints": 128, "flags_per_worker": 64})
+    assert "max_endpoints" in done.stdout + done.stderr + r.log()
+    assert r.complete().status == 200
+
+
+def test_too_many_endpoints_for_the_shared_memory(world):
+    r, p, d = world.pd(shared_memory={"max_endpoints": 3, "flags_per_worker": 64})
+    r.change(pools=[world.pool(p, [d[0], "http://127.0.0.1:1", "http://127.0.0.1:2", "http://127.0.0.1:3"])])
+    done = r.ctl("reload")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert r.complete().status == 200
+
+
+@pytest.mark.fast
+def test_endpoints_file(world):
+    p, d, more = world.engine("prefill"), world.engine("decode"), world.engine("decode")
+    path = world.file("endpoints", "yaml")
+    path.write_text(yaml.safe_dump([{"url": p.url, "role": "prefill"}, {"url": d.url, "label": "D"}]))
+    r = world.router({"models": [MODEL], "connector": "nixl", "endpoints_file": str(path), "decode_labels": ["D"]})
+    assert r.complete().status == 200
+    path.write_text(yaml.safe_dump([{"url": p.url, "role": "prefill"}, {"url": more.url, "label": "D"}]))
+    hup(r)
+    r.wait_metric("endpoint_up", 1, endpoint=more.url)
+    wait("the old one to go", lambda: r.metric("endpoint_up", endpoint=d.url) is None)
+    assert r.complete().status == 200 and len(more.requests()) == 1
+    path.write_text(yaml.safe_dump([{"url": p.url, "role": "prefill"}, {"url": more.url, "label": "E"}]))
+    done = r.ctl("reload")
+    assert done.returncode == 1 and str(path) in done.stdout + done.stderr, done.stdout + done.stderr
+    assert r.complete().status == 200
+
+
+@pytest.mark.fast
+def test_50_hups_under_load_fail_no_request(world):
+    r, p, d = world.pd(2, 2)
+    pools = [[world.pool(p, d)], [world.pool(p[:1], d)], [world.pool(p, d[1:])], [world.pool(p, d, policy="round_robin")]]
+    def ask(i):
+        assert r.complete(f"p{i}", max_tokens=3).status == 200
+        assert text_of(list(r.open_stream(f"s{i}", n=5).events())) == expect.text(f"s{i}", 5)
+
+    load = Load(8, ask)
+    for i in range(50):
+        r.change(pools=pools[i % 4])
+        r.kill(signal.SIGHUP)
+        load.stop_now.wait(0.03)
+    wait("all to be in force", lambda: r.metric("reloads_total") >= 40, 20)
+    load.stop()
+    assert not load.bad and load.done > 50
+    assert r.metric("requests_total", reason="ok") == 2 * load.done
+
+
+@pytest.mark.fast
+def test_generations_follow_each_other_under_load(world):
+    """Workers are replaced while requests run on the same sockets: none is lost."""
+    r, p, d = world.pd(workers=2)
+
+    def ask(i):
+        assert r.complete(f"p{i}", max_tokens=3).status == 200
+
+    load = Load(4, ask)
+    for n in (1, 3, 2, 4, 2):
+        r.reload(workers=n)
+        wait("the new generation", lambda: len(r.children()) == n)
+    load.stop()
+    assert not load.bad and load.done
