@@ -52,6 +52,7 @@ struct worker {
 	bool draining;
 	bool quit;
 
+	uint32_t *round;  /* [pool id]: requests since both rounds began together, see plan.c */
 	uint32_t *cursor; /* round-robin cursors [pool id][role]; each starts at this worker's slot */
 };
 

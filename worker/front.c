@@ -14,6 +14,7 @@
 
 #define FRONT_AHEAD (64u << 10)	 /* bytes a client may send ahead of its answer before it is not read any more */
 #define FRONT_LINGER_MS 1000	 /* for the client to read an early answer before we reset it */
+#define FRONT_DRAIN_MS 2000	 /* for a request that may be on its way when draining begins */
 #define FRONT_CLOSE_MS 10000	 /* for a client to take the rest of its last answer */
 
 static void on_client_read(void *arg);
@@ -332,6 +333,11 @@ front_tick(struct conn *c, uint64_t now_ms)
 void
 front_drain(struct conn *c)
 {
-	if (c->req == NULL && !c->closing)
-		conn_end(c);
+	uint64_t by_ms = clock_ms() + FRONT_DRAIN_MS;
+
+	if (c->req != NULL || c->closing)
+		return;
+	if (c->deadline_ms > by_ms)
+		c->deadline_ms = by_ms;
+	worker_need_tick(c->w);
 }

@@ -47,5 +47,8 @@ bool front_full(const struct conn *c);
 /* The request has been answered or given up: the connection goes on to the next one, or closes. */
 void front_done(struct conn *c, bool keep_alive);
 void front_tick(struct conn *c, uint64_t now_ms);
-/* Draining: idle connections close at once, busy ones after their answer. */
+/*
+ * Draining: the next answer is the last.  An idle connection is not closed at once, since a request may
+ * be on its way that would be lost: it has a moment to arrive and be answered.
+ */
 void front_drain(struct conn *c);

@@ -58,6 +58,27 @@ choose(struct req *req, const struct table *t, const struct table_pool *tp, enum
 	return false;
 }
 
+static uint32_t
+gcd(uint32_t a, uint32_t b)
+{
+	return b == 0 ? a : gcd(b, a % b);
+}
+
+/*
+ * Two rounds that turn in step would always pair the same engines where their sizes have a common
+ * divisor: each time both are back where they began, the decode round takes a step of its own.
+ */
+static void
+turn_rounds(struct worker *w, const struct table_pool *tp)
+{
+	uint32_t np = tp->n[ROLE_PREFILL], nd = tp->n[ROLE_DECODE], *round = &w->round[tp->id];
+
+	if (++*round < np / gcd(np, nd) * nd)
+		return;
+	*round = 0;
+	w->cursor[tp->id * ROLE_N + ROLE_DECODE]++;
+}
+
 static enum req_end
 plan(struct req *req, const struct table *t)
 {
@@ -77,6 +98,7 @@ plan(struct req *req, const struct table *t)
 	 * for 30 s). */
 	if (!choose(req, t, tp, ROLE_PREFILL, &why) || !choose(req, t, tp, ROLE_DECODE, &why))
 		return why;
+	turn_rounds(req->w, tp);
 	return END_OK;
 }
 

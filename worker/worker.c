@@ -181,6 +181,7 @@ worker_new(const struct heritage *h)
 	w->base = event_base_new();
 	w->buf = mem_zero(WORKER_BUF);
 	w->cursor = mem_array(ncursors, sizeof(*w->cursor));
+	w->round = mem_array(h->seg->hdr->max_pools, sizeof(*w->round));
 	for (uint32_t i = 0; i < ncursors; i++)
 		w->cursor[i] = h->slot; /* so that workers do not move in step */
 	TAILQ_INIT(&w->conns);
@@ -228,6 +229,7 @@ worker_free(struct worker *w)
 	event_base_free(w->base);
 	free(w->ev_listen);
 	free(w->cursor);
+	free(w->round);
 	free(w->buf);
 	free(w);
 }
