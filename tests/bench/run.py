@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""`make bench`: what the router costs, beside nginx and haproxy in the same run.  See README.md."""
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+
+from stage import BIN, PACE_MS, Stage, post, pss_kib, tree
+
+PROXIES = ("router", "nginx", "haproxy")
+IDLE = 2000
+PACED = 64
+WINDOW_S = 2.5
+BUDGET_S = 200  # no new round is begun after that
+
+# figure, its unit, whom the router is held against, at most so many times (or so much)
+MARKS = {
+    "request of 1 KiB": ("us of CPU", "nginx", 3.0),
+    "request of 128 KiB": ("us of CPU", "nginx", None),
+    "event, paced": ("us of CPU", "nginx", 1.5),
+    "event, burst": ("us of CPU", "nginx", 1.5),
+    "idle stream": ("KiB of PSS", None, 16.0),
+    "first event, p50": ("us added", None, None),
+    "first event, p99": ("us added", None, None),
+    "event delay, p50": ("us added", None, None),
+}
+
+
+def body(lane, size=1024, stream=False, tokens=8):
+    """A chat request of exactly `size` bytes."""
+    doc = {"model": lane, "messages": [{"role": "user", "content": ""}], "stream": stream, "max_tokens": tokens}
+    room = size - len(json.dumps(doc))
+    doc["messages"][0]["content"] = ("Tell me about routers. " * (room // 23 + 1))[:room]
+    return json.dumps(doc)
+
+
+class Bench:
+    def __init__(self, stage):
+        self.stage, self.got, self.nfiles = stage, {}, 0
+        self.pids = {who: ",".join(map(str, tree(pid))) for who, pid in stage.pid.items()}
+
+    def args(self, who, lane, text, **options):
+        self.nfiles += 1
+        path = self.stage.dir / f"body{self.nfiles}"
+        path.write_text(text)
+        args = [BIN / "pdload", "--port", self.stage.ports[who][lane], "--body", path]
+        if who in self.pids:
+            args += ["--pids", self.pids[who]]
+        for k, v in options.items():
+            args += [f"--{k.replace('_', '-')}"] + ([] if v is True else [v])
+        return [str(a) for a in args]
+
+    def load(self, *args, **options):
+        p = subprocess.run(self.args(*args, **options), stdout=subprocess.PIPE, timeout=60)
+        if p.returncode != 0:
+            raise SystemExit(f"bench: the load against {args[0]} failed (above); "
+                             f"{(self.stage.dir / 'router.err').read_text(errors='replace')[-1500:]}")
+        return json.loads(p.stdout)
+
+    def note(self, figure, who, value):
+        self.got.setdefault(figure, {}).setdefault(who, []).append(value)
+
+    def best(self, figure, who):
+        return min(self.got[figure][who]) if who in self.got.get(figure, {}) else None
+
+    def requests(self):
+        for size, n in ((1, 3000), (128, 300)):
+            for who in PROXIES:
+                r = self.load(who, "fast", body("fast", size << 10), conns=32, requests=n, warm=n // 5)
+                self.note(f"request of {size} KiB", who, r["cpu_us"] / r["requests"])
+
+    def paced(self):
+        tokens = int((WINDOW_S + 1.0) * 1000 / PACE_MS)
+        for who in PROXIES:
+            r = self.load(who, "paced", body("paced", stream=True, tokens=tokens), conns=PACED, window=WINDOW_S)
+            if r["events"] < 0.9 * PACED * WINDOW_S * 1000 / PACE_MS:
+                raise SystemExit(f"bench: only {r['events']} events came in {WINDOW_S} s")
+            self.note("event, paced", who, r["cpu_us"] / r["events"])
+
+    def burst(self):
+        for who in PROXIES:
+            r = self.load(who, "stream", body("fast", stream=True, tokens=2000), conns=16, requests=32, warm=16)
+            self.note("event, burst", who, r["cpu_us"] / r["events"])
+
+    def first_event(self):
+        for who in ("direct",) + PROXIES:
+            r = self.load(who, "stream", body("fast", stream=True, tokens=4), conns=32, requests=400, warm=50, rate=200)
+            self.note("first event, p50", who, r["first_us"]["p50"])
+            self.note("first event, p99", who, r["first_us"]["p99"])
+
+    def delay(self):
+        """Eight streams stand still; each step lets the engine write one event to each."""
+        engine = self.stage.direct["fast"]
+        for who in ("direct",) + PROXIES:
+            post(engine, "/sim/pause_stream", "{}")
+            r = self.load(who, "stream", body("fast", stream=True, tokens=100000), conns=8, step_port=engine, steps=200)
+            self.note("event delay, p50", who, r["step_us"]["p50"])
+            post(engine, "/sim/reset", "{}")
+
+    def idle(self, n):
+        for who in PROXIES:
+            self.load(who, "idle", body("idle", tokens=1), conns=64, requests=200)
+            before = pss_kib(self.stage.pid[who])
+            args = self.args(who, "idle", body("idle", stream=True, tokens=16), conns=n, hold=True)
+            p = subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            try:
+                if b"held" not in p.stdout.readline():
+                    raise SystemExit(f"bench: {n} streams through {who} could not be opened")
+                time.sleep(0.5)
+                self.note("idle stream", who, (pss_kib(self.stage.pid[who]) - before) / n)
+            finally:
+                p.stdin.close()
+                p.wait()
+
+
+def table(bench):
+    """Prints it; returns the names of the figures that miss their mark."""
+    missed = []
+    print(f"\n{'figure':<20} {'unit':<11}{'router':>9}{'nginx':>9}{'haproxy':>9}   router/nginx   mark")
+    for figure, (unit, against, mark) in MARKS.items():
+        v = {who: bench.best(figure, who) for who in PROXIES}
+        if v["router"] is None:
+            continue
+        if unit == "us added":
+            v = {who: v[who] - bench.best(figure, "direct") for who in v}
+        ratio = v["router"] / v["nginx"] if v["nginx"] > 0 else 0
+        verdict = ""
+        if mark is not None:
+            ok = (ratio if against else v["router"]) <= mark
+            verdict = f"{'ok  ' if ok else 'MISS'} at most {mark:g} {'x nginx' if against else unit}"
+            if not ok:
+                missed.append(figure)
+        print(f"{figure:<20} {unit:<11}" + "".join(f"{v[who]:9.2f}" for who in PROXIES) +
+              f"   {ratio:12.2f}   {verdict}")
+    return missed
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__)
+    ap.add_argument("--rounds", type=int, default=5)
+    ap.add_argument("--only", help="names of figures' methods, comma-separated: idle,requests,paced,burst,first_event,delay")
+    ap.add_argument("--json", help="file for all values of all rounds")
+    opt = ap.parse_args()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    fds = min(hard, 20000)
+    idle = min(IDLE, (fds - 400) // 4)
+    begun = time.monotonic()
+    with Stage(fds=fds) as stage:
+        bench = Bench(stage)
+        if idle < IDLE:
+            print(f"only {hard} file descriptors are allowed: {idle} idle streams instead of {IDLE}")
+        wanted = opt.only.split(",") if opt.only else ["idle", "requests", "paced", "burst", "first_event", "delay"]
+        if "idle" in wanted:
+            bench.idle(idle)
+        rounds = 0
+        while rounds < opt.rounds and time.monotonic() - begun < BUDGET_S:
+            for name in wanted:
+                if name != "idle":
+                    getattr(bench, name)()
+            rounds += 1
+            print(f"round {rounds} of {opt.rounds}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
+    missed = table(bench)
+    print(f"\nthe lowest of {rounds} rounds; two legs through the router, one through nginx and haproxy; one worker each")
+    if opt.json:
+        with open(opt.json, "w") as f:
+            json.dump(bench.got, f, indent=1)
+    if missed:
+        print(f"missed: {', '.join(missed)}")
+        return 1
+    return 0
+
+
+sys.exit(main())

@@ -1,0 +1,218 @@
+"""What a benchmark stands on: engines, the router and the proxies beside it, all on free loopback ports,
+in one directory, ended when the stage is left."""
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = ROOT / "build" / os.environ.get("VARIANT", "release")
+LANES = ("fast", "paced", "idle")  # one engine each: no delay, an event every 16 ms, an event an hour
+PACE_MS = 16
+DELAY_MS = {"fast": 0, "paced": PACE_MS, "idle": 3600000}
+
+NGINX = """
+worker_processes 1; daemon off; pid {dir}/nginx.pid; error_log {dir}/nginx.log error; user {user};
+worker_rlimit_nofile {fds};
+events {{ worker_connections {conns}; }}
+http {{
+  access_log off;
+  client_body_temp_path {dir}/t1; proxy_temp_path {dir}/t2; fastcgi_temp_path {dir}/t3;
+  uwsgi_temp_path {dir}/t4; scgi_temp_path {dir}/t5;
+  keepalive_requests 100000000; client_max_body_size 64m; client_body_buffer_size 256k;
+  proxy_http_version 1.1; proxy_set_header Connection ""; proxy_read_timeout 1h;
+{servers}
+}}
+"""
+NGINX_SERVER = """
+  upstream {name} {{ server 127.0.0.1:{engine}; keepalive 64; keepalive_requests 100000000; }}
+  server {{ listen 127.0.0.1:{port} backlog=4096; location / {{ proxy_pass http://{name}; {more} }} }}
+"""
+HAPROXY = """
+global
+  nbthread 1
+  maxconn {conns}
+defaults
+  mode http
+  timeout connect 5s
+  timeout client 1h
+  timeout server 1h
+  option http-no-delay
+  http-reuse always
+{servers}
+"""
+HAPROXY_SERVER = """
+frontend f_{name}
+  bind 127.0.0.1:{port}
+  default_backend b_{name}
+backend b_{name}
+  server s 127.0.0.1:{engine}
+"""
+ROUTER = """
+listen: ["127.0.0.1:{port}"]
+workers: 1
+control_socket: ""
+pools:
+{pools}
+"""
+ROUTER_POOL = """
+  - name: {lane}
+    models: [{lane}]
+    connector: nixl
+    prefill: [{{url: "http://127.0.0.1:{prefill}"}}]
+    decode: [{{url: "http://127.0.0.1:{engine}"}}]
+"""
+
+
+def free_port(given=set()):
+    """Below the kernel's own range, so that no outgoing connection takes it before its server does."""
+    while True:
+        port = random.randrange(10000, 32000)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in given:
+            given.add(port)
+            return port
+
+
+def tree(pid):
+    """A process and all its descendants."""
+    parents = {}
+    for p in Path("/proc").iterdir():
+        if p.name.isdigit():
+            try:
+                parents[int(p.name)] = int((p / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except OSError:
+                pass
+    found = [pid]
+    for one in found:
+        found += [p for p, parent in parents.items() if parent == one]
+    return found
+
+
+def pss_kib(pid):
+    total = 0
+    for p in tree(pid):
+        for line in Path(f"/proc/{p}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                total += int(line.split()[1])
+    return total
+
+
+def get(port, path):
+    """Status of a GET, or 0."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 2) as s:
+            s.sendall(f"GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n".encode())
+            return int(s.recv(64).split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def post(port, path, body):
+    with socket.create_connection(("127.0.0.1", port), 5) as s:
+        s.sendall(f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        if b" 200 " not in s.recv(4096):
+            raise SystemExit(f"bench: {path} was refused")
+
+
+class Stage:
+    """`ports[who][lane]` is where to send; `pid[who]` the root of a process tree."""
+
+    def __init__(self, proxies=("router", "nginx", "haproxy"), router_under=(), fds=20000):
+        self.dir = Path(tempfile.mkdtemp(prefix="pdrouter-bench."))
+        self.ports, self.pid, self.started = {}, {}, []
+        self.fds = fds
+        try:
+            self.engines()
+            for who in proxies:
+                if who == "router":
+                    self.router(list(router_under))
+                else:
+                    getattr(self, who)()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+    def close(self):
+        for p in reversed(self.started):
+            p.send_signal(signal.SIGTERM)
+            try:
+                p.wait(5)
+            except subprocess.TimeoutExpired:
+                p.kill()
+                p.wait()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def run(self, name, args):
+        err = open(self.dir / f"{name}.err", "wb")
+        p = subprocess.Popen([str(a) for a in args], stdin=subprocess.DEVNULL, stdout=err, stderr=err)
+        self.started.append(p)
+        return p
+
+    def until(self, name, p, good, seconds=20):
+        end = time.monotonic() + seconds
+        while not good():
+            if p.poll() is not None or time.monotonic() > end:
+                raise SystemExit(f"bench: {name} does not come up:\n" +
+                                 (self.dir / f"{name}.err").read_text(errors="replace")[-3000:])
+            time.sleep(0.02)
+
+    def engine(self, name, role, models, delay_ms=0):
+        port = free_port()
+        args = [BIN / "pdsim", "--role", role, "--name", name, "--port", port, "--idle-timeout", 0,
+                "--token-delay", delay_ms, "--keep-body", 0, "--max-model-len", 10000000, "--blocks", 100000000]
+        for m in models:
+            args += ["--model", m]
+        p = self.run(name, args)
+        self.until(name, p, lambda: get(port, "/health") == 200)
+        return port
+
+    def engines(self):
+        self.prefill = self.engine("prefill", "prefill", LANES)
+        self.direct = {lane: self.engine(lane, "both", [lane], DELAY_MS[lane]) for lane in LANES}
+        self.ports["direct"] = dict(self.direct, stream=self.direct["fast"])
+
+    def router(self, under):
+        port = free_port()
+        pools = "".join(ROUTER_POOL.format(lane=x, prefill=self.prefill, engine=self.direct[x]) for x in LANES)
+        conf = self.dir / "pdrouter.yaml"
+        conf.write_text(ROUTER.format(port=port, pools=pools))
+        p = self.run("router", [*under, BIN / "pdrouter", "-c", conf])
+        self.until("router", p, lambda: get(port, "/ready") == 200, 60)
+        self.pid["router"] = p.pid
+        self.ports["router"] = dict.fromkeys([*LANES, "stream"], port)
+
+    def beside(self, who, template, server, args, more):
+        """A proxy with one port for each lane, and `stream`: the fast engine again, not buffered."""
+        ports = {x: free_port() for x in [*LANES, "stream"]}
+        servers = "".join(server.format(name=x, port=port, engine=self.direct["fast" if x == "stream" else x],
+                                        more="" if x == "fast" else more) for x, port in ports.items())
+        conf = self.dir / f"{who}.conf"
+        conf.write_text(template.format(dir=self.dir, servers=servers, fds=self.fds, conns=self.fds // 2 - 100,
+                                        user="root" if os.getuid() == 0 else "nobody"))
+        p = self.run(who, [*args, conf])
+        self.until(who, p, lambda: all(get(port, "/health") == 200 for port in ports.values()))
+        self.pid[who], self.ports[who] = p.pid, ports
+
+    def nginx(self):
+        exe = shutil.which("nginx") or "/usr/sbin/nginx"
+        self.beside("nginx", NGINX, NGINX_SERVER, [exe, "-p", self.dir, "-e", self.dir / "nginx.err", "-c"],
+                    "proxy_buffering off;")
+
+    def haproxy(self):
+        self.beside("haproxy", HAPROXY, HAPROXY_SERVER, [shutil.which("haproxy") or "/usr/sbin/haproxy", "-db", "-f"], "")
