@@ -6,7 +6,7 @@ build="gcc libc6-dev make pkg-config libevent-dev libhttp-parser-dev libjson-c-d
 	libyaml-dev libc-ares-dev libsystemd-dev curl ca-certificates"
 test="libcriterion-dev python3 python3-venv python3-pip clang clang-format clang-tidy cppcheck
 	libclang-rt-14-dev prometheus shellcheck"
-bench="nginx-light haproxy valgrind"
+bench="nginx-light haproxy valgrind strace python3"
 want=
 for set in "$@"; do
 	case $set in
