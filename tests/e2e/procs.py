@@ -90,10 +90,10 @@ def alive(pid):
 class Process:
     """One started program, its standard error in a file."""
 
-    def __init__(self, args, log, cwd):
+    def __init__(self, args, log, cwd, stdout=subprocess.PIPE):
         self.log_path = Path(log)
         with open(log, "wb") as err:
-            self.p = subprocess.Popen([str(a) for a in args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            self.p = subprocess.Popen([str(a) for a in args], stdin=subprocess.DEVNULL, stdout=stdout,
                                       stderr=err, cwd=cwd)
         self.pid = self.p.pid
 
@@ -276,7 +276,7 @@ class Router(Process):
                 return False
             except Exception:  # an answer cut short by a worker that starts or ends
                 return False
-        wait(f"/{what}\n{self.log()[-2000:]}", up, timeout)
+        wait(f"/{what}", up, timeout)
 
     # --- what it says about itself ---
     def metrics(self):

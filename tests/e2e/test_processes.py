@@ -1,0 +1,316 @@
+"""Processes that die, stop or are told to: others go on, nothing is left behind."""
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+import expect
+from procs import BIN, FAST, MODEL, SLOW, Load, alive, free_port, tree, wait
+from raw import Client, Closed, text_of
+
+URL = "/v1/completions"
+
+
+def owner(r, c):
+    """The process of the router that holds the other end of a client's connection."""
+    def address(name):
+        return f"0100007F:{name[1]:04X}"
+    ends = (address(c.sock.getpeername()), address(c.sock.getsockname()))
+    rows = (x.split() for x in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    inode = next(x[9] for x in rows if (x[1], x[2]) == ends)
+    for pid in r.children():
+        if any(os.readlink(fd) == f"socket:[{inode}]" for fd in Path(f"/proc/{pid}/fd").iterdir()):
+            return pid
+    raise AssertionError("nobody holds it")
+
+
+def streams_with_worker(r, n, tokens):
+    """n open streams and, for each, the pid of the worker that serves it."""
+    streams = [r.open_stream(f"p{i}", n=tokens) for i in range(n)]
+    for c in streams:
+        c.head()
+    return streams, {c: owner(r, c) for c in streams}
+
+
+@pytest.mark.fast
+def test_kill_9_of_a_worker_under_load(world):
+    """32 streams: those of the other worker finish, the killed one is back within a second, and what
+    it held is given back."""
+    r, p, d = world.pd(2, 2, engine={"token_delay": 20})
+    streams, owners = streams_with_worker(r, 32, 60)
+    victim = owners[streams[0]]
+    lost = [c for c in streams if owners[c] == victim]
+    assert 0 < len(lost) < 32, "both workers serve"
+    os.kill(victim, signal.SIGKILL)
+    killed = time.monotonic()
+    wait("its successor", lambda: len(r.children()) == 2 and victim not in r.children() and
+         r.ctl("workers").stdout.count("state=ready") == 2)
+    assert time.monotonic() - killed < 1 * SLOW
+    for i, c in enumerate(streams):
+        if c in lost:
+            with pytest.raises((Closed, OSError)):
+                list(c.events())
+        else:
+            assert text_of(list(c.events())) == expect.text(f"p{i}", 60)
+    r.wait_metric("endpoint_in_flight", 0)
+    assert r.metric("worker_restarts_total") == 1 and r.complete().status == 200
+
+
+def test_connections_queued_while_a_worker_dies_are_served(world):
+    r, _, _ = world.pd(workers=1)
+    pid = r.children()[0]
+    os.kill(pid, signal.SIGSTOP)
+    clients = [r.client() for _ in range(20)]
+    for i, c in enumerate(clients):
+        c.request("POST", URL, {"model": MODEL, "prompt": f"q{i}", "max_tokens": 3})
+    os.kill(pid, signal.SIGKILL)
+    for i, c in enumerate(clients):
+        assert c.read().json()["choices"][0]["text"] == expect.text(f"q{i}", 3)
+
+
+@pytest.mark.fast
+def test_kill_9_again_and_again(world):
+    """Workers die at whatever instruction they are at; counts stay right, others go on."""
+    r, p, d = world.pd(2, 2, workers=4)
+    world.check_engines = False  # a worker killed between the legs leaves blocks to their timeout
+
+    def ask(i):
+        c = r.open_stream(f"p{i}", n=5)
+        events = list(c.events())
+        assert text_of(events) == expect.text(f"p{i}", 5)
+
+    load = Load(8, ask)
+    for i in range(8):
+        pids = wait("workers", r.children)
+        os.kill(pids[i % len(pids)], signal.SIGKILL)
+        time.sleep(0.15)  # the pace of the murders
+    load.stop()
+    assert {kind for kind, _ in load.bad} <= {"Closed", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError",
+                                              "AssertionError"}
+    assert len(load.bad) < load.done
+    wait("all back", lambda: r.ctl("workers").stdout.count("state=ready") == 4, 20)
+    r.wait_metric("endpoint_in_flight", 0)
+    r.wait_metric("requests_in_flight", 1)
+    for i in range(8):
+        assert r.complete(f"x{i}", max_tokens=3).json()["choices"][0]["text"] == expect.text(f"x{i}", 3)
+
+
+@pytest.mark.fast
+def test_kill_9_of_the_notifier(world):
+    r, _, _ = world.pd(notices={"listen": f"tcp://127.0.0.1:{free_port()}"})
+    (pid,) = wait("the notifier", lambda: r.children("notifier"))
+    c = r.open_stream()
+    os.kill(pid, signal.SIGKILL)
+    wait("its successor", lambda: r.children("notifier") not in ([], [pid]))
+    assert len(list(c.events())) == 9 and r.complete().status == 200
+    r.wait_metric("notifier_restarts_total", 1)
+
+
+@pytest.mark.fast
+def test_kill_9_of_the_master_ends_the_children(world):
+    r, _, _ = world.pd(notices={"listen": f"tcp://127.0.0.1:{free_port()}"})
+    pids = tree(r.pid)
+    assert len(pids) == 3
+    r.kill(signal.SIGKILL)
+    wait("no child left", lambda: not any(alive(p) for p in pids), 3)
+    r.p.wait()
+    world.routers.remove(r)
+    with socket.socket() as s:
+        assert s.connect_ex(r.address) != 0, "nobody listens any more"
+
+
+def test_back_off_of_a_child_that_keeps_dying(world):
+    r, _, _ = world.pd(workers=1)
+    started = []
+    for _ in range(4):
+        (pid,) = wait("a worker", r.children)
+        os.kill(pid, signal.SIGKILL)
+        t = time.monotonic()
+        wait("the next", lambda: r.children() and r.children() != [pid] and "state=ready" in r.ctl("workers").stdout)
+        started.append(time.monotonic() - t)
+    assert started[0] < 1 * SLOW and started[-1] > started[0], started
+    assert r.complete().status == 200
+
+
+# --- told to stop ---
+
+@pytest.mark.fast
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
+def test_sigterm_lets_streams_finish(world, sig):
+    r, _, _ = world.pd(engine={"token_delay": 10})
+    c = r.open_stream("bye", n=60)
+    c.head()
+    r.kill(sig)
+    r.wait_log("stopping")
+    assert text_of(list(c.events())) == expect.text("bye", 60)
+    assert r.p.wait(5 * SLOW) == 0
+
+
+def test_sigterm_stops_accepting(world):
+    r, _, _ = world.pd(engine={"token_delay": 10})
+    c = r.open_stream(n=100)
+    c.head()
+    idle = r.client()
+    assert idle.get("/live").status == 200
+    r.kill(signal.SIGTERM)
+    assert idle.closed(3), "an idle connection is let go"
+
+    def refused():
+        try:
+            with r.client(timeout=0.2) as new:
+                new.get("/live")
+            return False
+        except OSError:
+            return True
+        except Closed:
+            return True
+    wait("no new connection is served", refused)
+    assert len(list(c.events())) == 101
+
+
+def test_drain_timeout_ends_what_is_left(world):
+    """An error event, exit 0, on time."""
+    r, _, _ = world.pd(engine={"token_delay": 50}, drain_timeout="500ms")
+    c = r.open_stream(n=1000)
+    c.head()
+    start = time.monotonic()
+    r.kill(signal.SIGTERM)
+    events = list(c.events())
+    assert events[-1].json()["error"] and events[-1].data != "[DONE]"
+    assert r.p.wait(5 * SLOW) == 0 and 0.4 < time.monotonic() - start < 2 * SLOW
+
+
+def test_drain_timeout_refuses_what_has_no_answer_yet(world):
+    r, (p,), _ = world.scripts(drain_timeout="300ms")
+    c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x"})
+    p.expect()
+    r.kill(signal.SIGTERM)
+    a = c.read()
+    assert a.status == 503 and a.error["code"] == "shutdown"
+    assert r.p.wait(5 * SLOW) == 0
+
+
+def test_second_sigterm_does_not_hurt(world):
+    r, _, _ = world.pd(engine={"token_delay": 10})
+    c = r.open_stream(n=50)
+    c.head()
+    r.kill(signal.SIGTERM)
+    r.wait_log("stopping")
+    threading.Timer(0.1, lambda: r.p.poll() is None and r.kill(signal.SIGTERM)).start()
+    try:
+        list(c.events())
+    except (Closed, OSError):
+        pass  # a second one may mean "now"
+    assert r.p.wait(5 * SLOW) == 0
+
+
+# --- stopped ---
+
+def test_stopped_worker_is_replaced(world):
+    r, _, _ = world.pd(stall_timeout="700ms")
+    victim = r.children()[0]
+    os.kill(victim, signal.SIGSTOP)
+    wait("it is killed and replaced", lambda: victim not in r.children() and len(r.children()) == 2, 15)
+    assert r.complete().status == 200
+
+
+def test_stopped_worker_does_not_hold_the_others(world):
+    """stall_timeout 0: it is left alone, and half of the connections do not hang with it."""
+    r, _, _ = world.pd(stall_timeout="0s")
+    victim = r.children()[0]
+    os.kill(victim, signal.SIGSTOP)
+    try:
+        for i in range(20):
+            assert r.complete(f"p{i}", max_tokens=2).status == 200
+    finally:
+        os.kill(victim, signal.SIGCONT)
+    assert victim in r.children()
+
+
+def test_connections_are_balanced(world):
+    r, _, _ = world.pd(workers=4, engine={"token_delay": 100})
+    streams, owners = streams_with_worker(r, 40, 1000)
+    counts = [list(owners.values()).count(pid) for pid in set(owners.values())]
+    assert len(counts) == 4 and max(counts) <= 15, counts
+    for c in streams:
+        c.reset()
+
+
+# --- starting ---
+
+def test_check_of_the_configuration(world):
+    r, _, _ = world.pd()
+    ok = subprocess.run([BIN / "pdrouter", "-t", "-c", r.config_path], capture_output=True, text=True, check=False)
+    assert ok.returncode == 0, ok.stderr
+    bad = world.file("bad", "yaml")
+    bad.write_text("listen: [\"127.0.0.1:80\"]\nworkers: many\npools: []\n")
+    no = subprocess.run([BIN / "pdrouter", "-t", "-c", bad], capture_output=True, text=True, check=False)
+    assert no.returncode != 0 and f"{bad}:2" in no.stderr and "workers" in no.stderr
+
+
+def test_address_in_use(world):
+    r, _, _ = world.pd()
+    again = subprocess.run([BIN / "pdrouter", "-c", r.config_path], capture_output=True, text=True, timeout=10, check=False)
+    assert again.returncode != 0 and str(r.port) in again.stderr
+    assert r.complete().status == 200 and r.ctl("ping").returncode == 0, "the first one is not harmed"
+
+
+def test_help_and_version():
+    for flag in ("--help", "--version"):
+        done = subprocess.run([BIN / "pdrouter", flag], capture_output=True, text=True, check=False)
+        assert done.returncode == 0 and "pdrouter" in done.stdout
+    assert subprocess.run([BIN / "pdrouter", "--nonsense"], capture_output=True, check=False).returncode != 0
+
+
+def test_sd_notify(world):
+    """Type=notify: READY=1, RELOADING=1 with the time, WATCHDOG=1, STOPPING=1."""
+    path = str(world.dir / "notify")
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    sock.bind(path)
+    sock.settimeout(10)
+    os.environ.update(NOTIFY_SOCKET=path, WATCHDOG_USEC="400000")
+    try:
+        r, _, _ = world.pd()
+    finally:
+        del os.environ["NOTIFY_SOCKET"], os.environ["WATCHDOG_USEC"]
+
+    def until(word):
+        while True:
+            got = sock.recv(4096).decode()
+            if word in got:
+                return got
+    until("READY=1")
+    until("WATCHDOG=1")
+    r.kill(signal.SIGHUP)
+    assert "MONOTONIC_USEC=" in until("RELOADING=1")
+    until("READY=1")
+    r.kill(signal.SIGTERM)
+    until("STOPPING=1")
+
+
+def test_socket_activation(world):
+    """Listening sockets passed by systemd are used as they are."""
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        port = s.getsockname()[1]
+        p, d = world.engine("prefill"), world.engine("decode")
+        config = world.file("router", "yaml")
+        config.write_text(yaml.safe_dump({**FAST, "listen": [f"127.0.0.1:{port}"], "control_socket": "",
+                                          "pools": [world.pool([p], [d])]}))
+        sh = f'exec {BIN}/pdrouter -c {config} 3<&{s.fileno()}'
+        log = open(world.file("activated"), "wb")
+        run = subprocess.Popen(["bash", "-c", "export LISTEN_PID=$$ LISTEN_FDS=1; " + sh], pass_fds=[s.fileno()], stderr=log)
+    try:
+        def up():
+            with Client(("127.0.0.1", port)) as c:
+                return c.get("/ready").status == 200
+        wait("ready", up)
+    finally:
+        run.terminate()
+        assert run.wait(10) == 0
+        log.close()
