@@ -27,9 +27,9 @@ L("listen", LISTEN, listen, nlisten, 1, 16, "0.0.0.0:8000", GENERATION,				\
 	"addresses for clients: host:port, [IPv6]:port, or :port for all")				\
 K("workers", WORKERS, workers, 1, 64, "auto", GENERATION,						\
 	"worker processes; auto: the CPUs of the affinity mask, at most 8")				\
-K("limits.max_body", SIZE, max_body, CONF_KIB, 4 * CONF_GIB, "64MiB", GENERATION,			\
+K("limits.max_body", SIZE, max_body, CONF_KIB, 2 * CONF_GIB, "64MiB", GENERATION,			\
 	"of a request; a larger one gets 413")								\
-K("limits.max_head", SIZE, max_head, CONF_KIB, CONF_MIB, "32KiB", GENERATION,				\
+K("limits.max_head", SIZE, max_head, CONF_KIB, 64 * CONF_KIB, "32KiB", GENERATION,				\
 	"of a request's line and headers; a larger one gets 431")					\
 K("limits.max_connections", COUNT, max_connections, 1, 1000000, "65536", GENERATION,			\
 	"client connections per worker")								\

@@ -5,7 +5,6 @@
  */
 #include "worker/connector.h"
 
-#include "proto/json_small.h"
 #include "worker/req.h"
 
 static bool
@@ -39,11 +38,12 @@ static int
 prefilled(struct pair *pair)
 {
 	const struct leg *p = &pair->leg[ROLE_PREFILL];
+	struct splice_seg unused;
 
 	if (!whole_answer(pair))
 		return connector_take_kv(pair);
-	if (!json_is_object(p->answer, p->answer_len))
-		return -1;
+	if (splice_member_raw(p->answer, p->answer_len, "", &unused) == -1)
+		return -1; /* not one JSON object: it would break the body it is put into */
 	pair->kv = (struct span){ p->answer, p->answer_len };
 	return 1;
 }

@@ -50,7 +50,7 @@ struct worker {
 	uint32_t nconns;
 	uint32_t nreqs;
 	bool draining;
-	bool quit;
+	uint64_t quit_ms; /* told to quit: when to go whatever is left; 0: not told */
 
 	uint32_t *round;  /* [pool id]: requests since both rounds began together, see plan.c */
 	uint32_t *cursor; /* round-robin cursors [pool id][role]; each starts at this worker's slot */

@@ -15,7 +15,6 @@
 #define FRONT_AHEAD (64u << 10)	 /* bytes a client may send ahead of its answer before it is not read any more */
 #define FRONT_LINGER_MS 1000	 /* for the client to read an early answer before we reset it */
 #define FRONT_DRAIN_MS 2000	 /* for a request that may be on its way when draining begins */
-#define FRONT_CLOSE_MS 10000	 /* for a client to take the rest of its last answer */
 
 static void on_client_read(void *arg);
 static void on_client_drained(void *arg);
@@ -81,8 +80,8 @@ ahead(const struct conn *c)
 static bool
 wants_bytes(const struct conn *c)
 {
-	if (c->closing)
-		return false;
+	if (c->closing || (c->req == NULL && c->full))
+		return false; /* a client that does not read its answers is not asked for more */
 	return c->req == NULL || c->req->state == REQ_HEAD || c->req->state == REQ_BODY;
 }
 
@@ -95,7 +94,7 @@ keep_rest(struct conn *c, const char *p, size_t n)
 		c->in = evbuffer_new();
 	(void)evbuffer_add(c->in, p, n);
 	if (!wants_bytes(c) && ahead(c) >= FRONT_AHEAD)
-		sock_read_stop(&c->sock, true); /* its leaving is still seen */
+		sock_read_stop(&c->sock); /* its leaving is still seen: front_tick() */
 }
 
 /* Offers what waits in `in` to the next request. */
@@ -123,14 +122,9 @@ static void
 on_client_read(void *arg)
 {
 	struct conn *c = arg;
+	ssize_t n = sock_read(&c->sock, c->w->buf, WORKER_BUF);
 	size_t used = 0;
-	ssize_t n;
 
-	if (c->sock.hangup_only) {
-		conn_end(c);
-		return;
-	}
-	n = sock_read(&c->sock, c->w->buf, WORKER_BUF);
 	if (n == -EAGAIN)
 		return;
 	if (n <= 0) {
@@ -216,6 +210,8 @@ consume(struct conn *c, const char *p, size_t n)
 		blank = http_skip_blank(p, n);
 		if (blank > 0)
 			return blank;
+		if (n == 1 && *p == '\r')
+			return 0; /* perhaps half of an empty line */
 		c->scanned = 0;
 		c->req = req_new(c->w, c);
 	}
@@ -228,10 +224,13 @@ on_client_drained(void *arg)
 	struct conn *c = arg;
 
 	c->full = false;
+	c->stalled_at = 0;
 	if (c->closing)
 		front_done(c, false);
 	else if (c->req != NULL)
 		req_client_drained(c->req);
+	else
+		consume_ahead(c);
 }
 
 static void
@@ -285,11 +284,8 @@ front_done(struct conn *c, bool keep_alive)
 	c->req = NULL;
 	if (!keep_alive || c->w->draining)
 		c->closing = true;
-	if (c->closing && sock_queued(&c->sock) > 0) {
-		c->deadline_ms = clock_ms() + FRONT_CLOSE_MS;
-		worker_need_tick(c->w);
+	if (c->closing && sock_queued(&c->sock) > 0)
 		return; /* on_client_drained() comes back */
-	}
 	if (c->closing && (c->unread || c->in != NULL)) {
 		linger(c);
 		return;
@@ -306,26 +302,32 @@ front_done(struct conn *c, bool keep_alive)
 
 /* A client that takes nothing of its answer for too long is given up, so that the engine's side is free. */
 static void
-watch_stall(struct conn *c, uint64_t now_ms)
+watch_stall(struct conn *c, size_t queued, uint64_t now_ms)
 {
-	size_t queued = sock_queued(&c->sock);
-
 	if (queued != c->stalled_at) {
 		c->stalled_at = queued;
-		c->deadline_ms = now_ms + c->w->conf->client_stall_ms;
-	} else if (now_ms >= c->deadline_ms) {
-		c->req->end = END_CLIENT_STALLED;
-		conn_end(c);
+		c->stall_ms = now_ms + c->w->conf->client_stall_ms;
+		return;
 	}
+	if (now_ms < c->stall_ms)
+		return;
+	if (c->req != NULL)
+		c->req->end = END_CLIENT_STALLED;
+	conn_end(c);
 }
 
 void
 front_tick(struct conn *c, uint64_t now_ms)
 {
+	size_t queued;
+
 	if (c->ended)
 		return;
-	if (c->req != NULL && c->full)
-		watch_stall(c, now_ms);
+	queued = sock_queued(&c->sock);
+	if (queued > 0)
+		watch_stall(c, queued, now_ms);
+	else if (!c->sock.reading && sock_hung_up(&c->sock))
+		conn_end(c);
 	else if (now_ms >= c->deadline_ms && (c->lingering || c->closing || c->req == NULL))
 		conn_end(c);
 }

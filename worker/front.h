@@ -31,7 +31,8 @@ struct conn {
 	bool full;	      /* its socket would not take all of the answer */
 	bool consuming;	      /* a loop further up is handing bytes out */
 	bool ended;
-	size_t stalled_at;    /* bytes queued at the last tick while `full` */
+	size_t stalled_at;    /* bytes queued at the last tick; 0: none */
+	uint64_t stall_ms;    /* when a client that takes none of them is given up */
 	TAILQ_ENTRY(conn) link;
 };
 

@@ -39,7 +39,7 @@ leg_active(const struct leg *leg)
 bool
 leg_sent(const struct leg *leg)
 {
-	return leg->state > LEG_SEND && sock_queued(&leg->uc->sock) == 0;
+	return leg->state > LEG_SEND && leg->uc != NULL && sock_queued(&leg->uc->sock) == 0;
 }
 
 bool
@@ -157,6 +157,9 @@ send_request(struct leg *leg)
 	sent = (size_t)len + req->fwd_len + 2 + total;
 
 	leg->state = LEG_SEND;
+	leg->releases = leg->role == ROLE_DECODE && leg->pair->release;
+	if (leg->releases)
+		metric_add(worker_of(leg)->slab, M_KV_RELEASED, 1);
 	set_clock(leg);
 	r = sock_writev(&leg->uc->sock, iov, (int)n, 1);
 	leg->uc->sent += sent;
@@ -223,11 +226,30 @@ replace_stale(struct leg *leg)
 	return true;
 }
 
+/*
+ * An engine may refuse (413, 400) before it has read all of the request, and close: our write fails, but
+ * its answer is in the receive queue.  True if that was a whole answer.
+ */
+static bool
+answered_early(struct leg *leg)
+{
+	char buf[16 << 10]; /* not the worker's: whoever called us may be reading from that */
+	ssize_t n;
+
+	if (leg->state != LEG_SEND)
+		return false;
+	while (leg->state != LEG_DONE && (n = sock_read(&leg->uc->sock, buf, sizeof(buf))) > 0) {
+		leg->got_bytes = true;
+		feed(leg, buf, (size_t)n);
+	}
+	return leg->state == LEG_DONE;
+}
+
 void
 leg_on_error(struct leg *leg, int err)
 {
 	(void)err;
-	if (leg->state == LEG_DONE || replace_stale(leg))
+	if (leg->state == LEG_DONE || replace_stale(leg) || answered_early(leg))
 		return;
 	fail(leg, leg->state == LEG_CONNECT ? LEG_FAIL_CONNECT : LEG_FAIL_BROKEN);
 }
@@ -268,7 +290,7 @@ leg_on_read(struct leg *leg)
 	}
 	/* A stream that only the close would end is complete when it has said so itself. */
 	if (leg->state == LEG_BODY && leg->body.framing == HTTP_BODY_UNTIL_CLOSE &&
-		(!leg->sse || leg->keep || leg->pair->req->sse.done)) {
+		(!leg->sse || leg->status != 200 || leg->keep || leg->pair->req->sse.done)) {
 		if (hand_on(leg, NULL, 0, true))
 			answered(leg, false);
 		return;
@@ -351,6 +373,7 @@ keep_piece(struct leg *leg, struct span piece)
 	if (piece.n > max - leg->answer_len)
 		return false;
 	if (leg->answer_len + piece.n > leg->answer_cap) {
+		/* a known length is below max_answer: feed() has seen to it */
 		size_t want = leg->answer_cap == 0 && leg->length_known ? leg->length : 2 * leg->answer_cap;
 
 		if (want < leg->answer_len + piece.n)
@@ -449,6 +472,8 @@ feed(struct leg *leg, const char *p, size_t n)
 		leg->partial_len = (uint32_t)(n - (size_t)used);
 		leg->partial = mem_resize(NULL, leg->partial_len + 1, 1);
 		memcpy(leg->partial, p + used, leg->partial_len);
+	} else if (leg->keep && leg->length_known && leg->length > worker_of(leg)->conf->max_answer) {
+		fail(leg, LEG_FAIL_TOO_LARGE);
 	} else {
 		feed_body(leg, p + used, n - (size_t)used);
 	}
@@ -462,7 +487,7 @@ leg_hold(struct leg *leg, bool hold)
 		return;
 	leg->held_read = hold;
 	if (hold) {
-		sock_read_stop(&leg->uc->sock, false);
+		sock_read_stop(&leg->uc->sock);
 		leg->deadline_ms = 0; /* the engine is not to blame while we do not read */
 	} else {
 		sock_read_start(&leg->uc->sock);

@@ -3,7 +3,7 @@
  *
  * Process: worker.
  * Ownership: embedded in a pair (req.h); borrows one connection from the pool while it is active, and
- * holds one reservation and one reference of its endpoint from selection until leg_end().
+ * holds one reservation of its endpoint from selection until leg_end(), and a reference until leg_fini().
  *
  *   IDLE -> CONNECT -> SEND -> HEAD -> BODY -> DONE
  *
@@ -41,6 +41,7 @@ struct leg {
 	bool resent;
 	bool got_bytes;	    /* a byte of an answer has come */
 	bool keep;	    /* the answer is collected in `answer`, not relayed */
+	bool releases;	    /* went out in its release form: max_tokens 1, for nobody to read */
 	bool hung_up;	    /* our side is closed: leg_hang_up() */
 	bool held_read;	    /* reading stopped while the client is slow */
 	bool first_told;    /* RQ_FIRST has been raised */

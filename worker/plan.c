@@ -15,13 +15,16 @@
 #define PLAN_TRIES 8	  /* lost races for the last place of an endpoint before we say "full" */
 #define FOREIGN_SCRAPES 3 /* a figure older than so many scrape intervals does not count */
 
-/* Nobody could be chosen: is anybody up at all? */
+/* Nobody could be chosen: is anybody up, and full? */
 static enum req_end
 why_none(const struct policy_view *v, enum role role)
 {
-	for (uint32_t i = 0; i < v->n; i++)
-		if (ep_state_get(v->seg, v->table->endpoints[v->eps[i]].slot) == EP_UP)
+	for (uint32_t i = 0; i < v->n; i++) {
+		const struct table_endpoint *ep = &v->table->endpoints[v->eps[i]];
+
+		if (ep->max_inflight != 0 && ep_state_get(v->seg, ep->slot) == EP_UP)
 			return END_NO_CAPACITY;
+	}
 	return role == ROLE_PREFILL ? END_NO_PREFILL : END_NO_DECODE;
 }
 

@@ -180,14 +180,25 @@ on_conn_error(void *arg, int err)
 		drop_idle(uc->sock.w->pool, uc);
 }
 
+/* Nothing to read and not closed: what an engine says unasked must never answer the next request. */
+static bool
+is_quiet(const struct upconn *uc)
+{
+	char c;
+
+	return recv(uc->sock.fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == -1 && errno == EAGAIN;
+}
+
 struct upconn *
 pool_get(struct pool *p, struct upstream *up, bool fresh, int *ret_err)
 {
-	struct upconn *uc = TAILQ_FIRST(&up->idle);
+	struct upconn *uc;
 	struct sockaddr_storage ss;
 	socklen_t len;
 	int fd;
 
+	while ((uc = TAILQ_FIRST(&up->idle)) != NULL && !is_quiet(uc))
+		drop_idle(p, uc);
 	if (uc != NULL && !fresh) {
 		TAILQ_REMOVE(&up->idle, uc, link);
 		up->nidle--;

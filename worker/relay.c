@@ -49,22 +49,25 @@ relay_started(const struct req *req)
 	return req->head_sent;
 }
 
-/* Our own lines: status, id, framing.  Whoever calls appends the engine's lines and the empty one. */
+/*
+ * Opens the answer: decides how it is framed and whether the connection goes on, and prints our own lines.
+ * Whoever calls appends the engine's lines and the empty one.
+ */
 static int
-own_lines(struct req *req, char *buf, size_t size, int status, bool length_known, uint64_t length)
+open_answer(struct req *req, char *buf, size_t size, int status, bool length_known, uint64_t length)
 {
+	bool no_body = status == 204 || status == 304; /* says so itself, RFC 9110 8.6 */
 	char framing[64] = "";
 
-	if (length_known)
+	req->chunked = !no_body && !length_known && !req->http10;
+	if (!no_body && length_known)
 		(void)snprintf(framing, sizeof(framing), "Content-Length: %llu\r\n", (unsigned long long)length);
-	else if (!req->http10)
+	else if (req->chunked)
 		(void)snprintf(framing, sizeof(framing), "Transfer-Encoding: chunked\r\n");
-	else
-		req->keep_alive = false;
-	req->chunked = !length_known && !req->http10;
-	if (req->w->draining)
+	if ((!no_body && !length_known && req->http10) || req->w->draining)
 		req->keep_alive = false;
 	req->status = status;
+	req->head_sent = true;
 	return snprintf(buf, size, "HTTP/1.1 %d %s\r\nX-Request-Id: %s\r\n%s%s", status, phrase(status), req->id, framing,
 		!req->keep_alive ? "Connection: close\r\n" : req->http10 ? "Connection: keep-alive\r\n" : "");
 }
@@ -121,6 +124,7 @@ void
 relay_begin(struct req *req, struct leg *leg)
 {
 	req->relay_sse = leg->sse && leg->status == 200;
+	req->hold_short = !req->stream || leg->status != 200;
 	req->t_first_us = clock_us();
 	metric_observe(req->w->slab, req->pool.id, H_TTFT, req->t_first_us - req->t_body_us);
 	sse_init(&req->sse);
@@ -163,13 +167,12 @@ send_out(struct req *req, struct leg *leg, const struct span *pieces, size_t n, 
 	if (!req->head_sent) {
 		bool whole = done && !req->relay_sse;
 		/* a stream is always chunked: an error event may have to be added */
-		int len = own_lines(req, lines, sizeof(lines), leg->status,
+		int len = open_answer(req, lines, sizeof(lines), leg->status,
 			whole || (leg->length_known && !req->relay_sse), whole ? total : leg->length);
 
 		iov[k++] = (struct iovec){ lines, (size_t)len };
 		iov[k++] = (struct iovec){ leg->head, leg->head_len };
 		iov[k++] = (struct iovec){ text("\r\n"), 2 };
-		req->head_sent = true;
 	}
 	if (req->chunked && total > 0)
 		iov[k++] = (struct iovec){ size, (size_t)snprintf(size, sizeof(size), "%zx\r\n", total) };
@@ -195,8 +198,8 @@ relay_payload(struct req *req, struct leg *leg, const struct span *in, size_t n,
 
 	if (req->relay_sse)
 		cut = last_event_end(req, in, n);
-	else if (!req->head_sent)
-		cut = (struct cut){ 0, 0 }; /* a short answer waits for its end */
+	else if (req->hold_short && !req->head_sent)
+		cut = (struct cut){ 0, 0 }; /* waits for its end */
 	if (done)
 		cut = (struct cut){ n, 0 };
 
@@ -209,7 +212,8 @@ relay_payload(struct req *req, struct leg *leg, const struct span *in, size_t n,
 		n = 0;
 	}
 	nsend = cut.i < n ? cut.i : n;
-	memcpy(pieces, in, nsend * sizeof(*in));
+	if (nsend > 0)
+		memcpy(pieces, in, nsend * sizeof(*in));
 	if (nsend < n && cut.at > 0)
 		pieces[nsend++] = (struct span){ in[cut.i].p, cut.at };
 	if (nsend > 0)
@@ -222,6 +226,18 @@ relay_payload(struct req *req, struct leg *leg, const struct span *in, size_t n,
 	}
 	if (req->state == REQ_RELAY && front_full(req->conn))
 		leg_hold(leg, true);
+}
+
+bool
+relay_complete(struct req *req)
+{
+	if (!req->relay_sse || !req->sse.done || held_bytes(req) > 0)
+		return false;
+	if (req->chunked)
+		put(req, &(struct iovec){ text("0\r\n\r\n"), 5 }, 1);
+	else
+		req->keep_alive = false;
+	return true;
 }
 
 void
@@ -250,7 +266,7 @@ relay_reply(struct req *req, int status, const char *head, size_t head_len, cons
 {
 	char lines[RELAY_HEAD], ctype[128] = "";
 	struct iovec iov[5];
-	int k = 0, len = own_lines(req, lines, sizeof(lines), status, true, n);
+	int k = 0, len = open_answer(req, lines, sizeof(lines), status, true, n);
 
 	if (type != NULL)
 		(void)snprintf(ctype, sizeof(ctype), "Content-Type: %s\r\n", type);
@@ -260,14 +276,13 @@ relay_reply(struct req *req, int status, const char *head, size_t head_len, cons
 	iov[k++] = (struct iovec){ text("\r\n"), 2 };
 	if (!req->head_only && n > 0)
 		iov[k++] = (struct iovec){ text(body), n };
-	req->head_sent = true;
 	put(req, iov, k);
 }
 
 void
 relay_error(struct req *req, int status, const char *type, const char *code, const char *message)
 {
-	char quoted[600], body[1024];
+	char quoted[1300], body[1600]; /* 200 bytes of message, each as \u00xx */
 	const char *extra = status == 405 ? req->detail : status == 429 ? "Retry-After: 1\r\n" : NULL;
 	char allow[64] = "";
 	int len;

@@ -26,6 +26,9 @@ void relay_payload(struct req *req, struct leg *leg, const struct span *pieces, 
 void relay_drop_held(struct req *req);
 /* True if bytes of the answer have gone to the client: its status can no longer be chosen. */
 bool relay_started(const struct req *req);
+/* An engine has broken off: true if its stream had said [DONE] before, so that nothing is missing; the
+ * answer is ended properly then. */
+bool relay_complete(struct req *req);
 /* Ends a started answer that cannot be completed: an error event where it is a stream, then the close. */
 void relay_cut(struct req *req, const char *code, const char *message);
 /* One of our own answers, or an engine's kept one. `head`: header lines to add, may be NULL. */

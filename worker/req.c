@@ -40,14 +40,16 @@
 #include "shm/heritage.h"
 
 /*
- * For a prefill engine that was hung up on to close in turn; for a decode engine that has a request to
- * admit it before it is closed (one that is aborted after its admission tells the prefill engine).
+ * For a prefill engine that was hung up on to close in turn; and for a decode engine that generates an
+ * answer in one piece for a client that has gone: by then it has admitted the request, and one that is
+ * aborted after its admission tells the prefill engine (protocols.md 2.5).  A streamed one is let go at
+ * its first byte instead.
  */
-#define RELEASE_GRACE_MS 1000
+#define RELEASE_GRACE_MS 5000
 
 typedef void req_handler(struct req *, struct leg *);
 static req_handler head_read, body_read, exchange_start, leg_first, leg_answered, leg_failed, leg_late, client_left,
-	head_late, body_late, drop, refuse, relay_answered, relay_failed, relay_late, release_first,
+	head_late, body_late, drop, shut, refuse, relay_answered, relay_failed, relay_late, release_first,
 	release_answered, ignore, never;
 
 #define MS(field) offsetof(struct conf, field)
@@ -67,7 +69,7 @@ static const struct {
 		[RQ_TIMEOUT] = head_late,
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
-		[RQ_SHUTDOWN] = drop } },
+		[RQ_SHUTDOWN] = shut } },
 	[REQ_BODY] = { "body", 'b', MS(client_body_ms), {
 		[RQ_HEAD] = never,
 		[RQ_BODY] = body_read,
@@ -76,7 +78,7 @@ static const struct {
 		[RQ_TIMEOUT] = body_late,
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
-		[RQ_SHUTDOWN] = drop } },
+		[RQ_SHUTDOWN] = shut } },
 	[REQ_PLAN] = { "plan", 'p', NO_CLOCK, {
 		[RQ_HEAD] = never, [RQ_BODY] = never,
 		[RQ_PLANNED] = exchange_start,
@@ -84,7 +86,7 @@ static const struct {
 		[RQ_TIMEOUT] = never,
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
-		[RQ_SHUTDOWN] = drop } },
+		[RQ_SHUTDOWN] = shut } },
 	[REQ_EXCHANGE] = { "exchange", 'x', NO_CLOCK, {
 		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never,
 		[RQ_FIRST] = leg_first,
@@ -111,7 +113,7 @@ static const struct {
 		[RQ_TIMEOUT] = drop,
 		[RQ_CLIENT_GONE] = never,
 		[RQ_REFUSE] = drop,
-		[RQ_SHUTDOWN] = drop } },
+		[RQ_SHUTDOWN] = shut } },
 	[REQ_DONE] = { "done", 'd', NO_CLOCK, {
 		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never,
 		[RQ_FIRST] = ignore, [RQ_ANSWER] = ignore, [RQ_LEG_FAIL] = ignore,
@@ -337,6 +339,15 @@ drop(struct req *req, struct leg *leg)
 	req_end(req, req->end);
 }
 
+/* The drain time is over and nothing can be said any more. */
+static void
+shut(struct req *req, struct leg *leg)
+{
+	(void)leg;
+	req->keep_alive = false;
+	req_end(req, END_SHUTDOWN);
+}
+
 static void
 ignore(struct req *req, struct leg *leg)
 {
@@ -557,8 +568,6 @@ start_legs(struct req *req, enum leg_starts when)
 	for (enum role r = 0; r < ROLE_N; r++) {
 		if (req->connector->starts[r] != when || req->state == REQ_DONE)
 			continue;
-		if (r == ROLE_DECODE && req->pair.release)
-			metric_add(req->w->slab, M_KV_RELEASED, 1);
 		leg_start(&req->pair.leg[r]);
 	}
 }
@@ -626,8 +635,10 @@ static void
 leg_answered(struct req *req, struct leg *leg)
 {
 	assert(leg->role == ROLE_PREFILL); /* a decode answer's first byte has moved us to RELAY */
-	if (leg->status != 200)
+	if (leg->status >= 400)
 		pass_on(req, leg);
+	else if (leg->status != 200)
+		refuse_with(req, END_PREFILL_ANSWER);
 	else if (!take_handover(req, leg))
 		refuse_with(req, END_PREFILL_ANSWER);
 	else
@@ -680,21 +691,17 @@ client_left(struct req *req, struct leg *none)
 	struct leg *p = &req->pair.leg[ROLE_PREFILL], *d = &req->pair.leg[ROLE_DECODE];
 
 	(void)none;
-	if (leg_active(p) && !leg_sent(p)) {
-		drop(req, NULL);
+	if (leg_active(p) ? !leg_sent(p) && !p->got_bytes : req->pair.kv.n == 0) {
+		drop(req, NULL); /* nothing has been asked for, or nothing was handed over */
 		return;
 	}
 	req_enter(req, REQ_RELEASE);
-	if (d->state == LEG_IDLE || leg_connecting(d)) {
-		if (d->state != LEG_IDLE)
-			metric_add(req->w->slab, M_KV_RELEASED, 1);
-		req->pair.release = true;
-	}
+	req->pair.release = true; /* the form of whatever is sent from now on */
 	if (leg_active(p) && p->got_bytes)
 		return; /* read to its end */
 	if (leg_active(p))
 		leg_hang_up(p);
-	if (!req->pair.release || leg_active(p)) {
+	if (leg_active(p) || (leg_sent(d) && !req->stream)) {
 		req->deadline_ms = clock_ms() + RELEASE_GRACE_MS;
 		worker_need_tick(req->w);
 	}
@@ -739,6 +746,8 @@ relay_failed(struct req *req, struct leg *leg)
 {
 	if (leg == NULL)
 		cut(req, END_SHUTDOWN);
+	else if (leg->role == ROLE_DECODE && relay_complete(req))
+		req_end(req, END_OK);
 	else if (leg->role == ROLE_DECODE)
 		cut(req, fail_reason(leg));
 }
@@ -761,7 +770,7 @@ release_first(struct req *req, struct leg *leg)
 {
 	if (leg->role == ROLE_PREFILL)
 		req->deadline_ms = 0;
-	else if (!req->pair.release)
+	else if (!leg->releases)
 		drop(req, NULL);
 }
 

@@ -96,6 +96,7 @@ struct req {
 	bool head_sent;
 	bool chunked;
 	bool relay_sse;
+	bool hold_short; /* a short answer waits for its end, so that its status is honest */
 	bool half_event; /* the start of an event has gone out without its end */
 	struct evbuffer *held; /* a half event, or a short answer not sent yet; NULL when empty */
 

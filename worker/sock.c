@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -24,7 +25,7 @@ sock_init(struct sock *s, struct worker *w, int fd, bool connecting, void *arg)
 	s->arg = arg;
 	s->connecting = connecting;
 	s->out = NULL;
-	s->reading = s->writing = s->hangup_only = false;
+	s->reading = s->writing = false;
 	/* An event must not wait for the previous one's acknowledgement (Nagle: 42 ms a stream). */
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	(void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
@@ -194,17 +195,12 @@ sock_queued(const struct sock *s)
 }
 
 void
-sock_read_stop(struct sock *s, bool hangup)
+sock_read_stop(struct sock *s)
 {
-	if (s->fd == -1 || (!s->reading && s->hangup_only == hangup))
+	if (s->fd == -1 || !s->reading)
 		return;
 	event_del(&s->ev_read);
 	s->reading = false;
-	s->hangup_only = hangup;
-	if (!hangup)
-		return;
-	event_assign(&s->ev_read, s->w->base, s->fd, EV_CLOSED | EV_PERSIST, on_readable, s);
-	event_add(&s->ev_read, NULL);
 }
 
 void
@@ -212,11 +208,14 @@ sock_read_start(struct sock *s)
 {
 	if (s->fd == -1 || s->reading)
 		return;
-	if (s->hangup_only) {
-		event_del(&s->ev_read);
-		event_assign(&s->ev_read, s->w->base, s->fd, EV_READ | EV_PERSIST, on_readable, s);
-		s->hangup_only = false;
-	}
 	event_add(&s->ev_read, NULL);
 	s->reading = true;
+}
+
+bool
+sock_hung_up(const struct sock *s)
+{
+	struct pollfd p = { .fd = s->fd, .events = POLLRDHUP };
+
+	return poll(&p, 1, 0) == 1;
 }

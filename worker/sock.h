@@ -23,7 +23,6 @@ struct sock {
 	bool reading;
 	bool writing;  /* EV_WRITE is armed */
 	bool connecting;
-	bool hangup_only; /* reading stopped, but the peer's close is still watched */
 	struct event ev_read, ev_write;
 	struct evbuffer *out; /* only what the socket would not take; NULL when empty */
 	void *arg;
@@ -49,6 +48,8 @@ int sock_write(struct sock *s, const void *p, size_t n);
 /* Bytes queued. */
 size_t sock_queued(const struct sock *s);
 
-/* Stops and resumes on_read(); with `hangup` the peer's close still calls it. */
-void sock_read_stop(struct sock *s, bool hangup);
+/* Stops and resumes on_read(). */
+void sock_read_stop(struct sock *s);
 void sock_read_start(struct sock *s);
+/* Asks the kernel whether the peer has closed or reset: for a socket that is not read at the moment. */
+bool sock_hung_up(const struct sock *s);

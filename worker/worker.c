@@ -18,6 +18,7 @@
 #include "worker/pool.h"
 #include "worker/req.h"
 
+#define QUIT_MS 1000 /* for clients to read the last words; the master kills after 2 s */
 #define BEAT_MS 500 /* the master kills a child that is silent for stall_timeout; at least once a second */
 
 /* --- listening ----------------------------------------------------------------------------------- */
@@ -136,7 +137,8 @@ quit(struct worker *w)
 	drain(w);
 	while ((r = TAILQ_FIRST(&w->reqs)) != NULL)
 		req_event(r, RQ_SHUTDOWN, NULL);
-	w->quit = true;
+	w->quit_ms = clock_ms() + QUIT_MS;
+	worker_need_tick(w);
 }
 
 static void
@@ -237,7 +239,9 @@ worker_free(struct worker *w)
 static bool
 finished(const struct worker *w)
 {
-	return w->quit || (w->draining && w->nreqs == 0 && w->nconns == 0);
+	if (w->quit_ms != 0 && clock_ms() >= w->quit_ms)
+		return true;
+	return w->draining && w->nreqs == 0 && w->nconns == 0;
 }
 
 int
