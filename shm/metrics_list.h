@@ -16,6 +16,7 @@
 	X(BAD_REQUESTS, "pdrouter_client_protocol_errors_total", "Requests refused before they were understood.") \
 	X(KV_MISSING, "pdrouter_kv_handoff_missing_total", "Prefill answers without a KV hand-over: decoded without it.") \
 	X(KV_RELEASED, "pdrouter_kv_released_total", "Decode requests sent only to free a prefill engine's blocks.") \
+	X(DIRECT, "pdrouter_direct_total", "Requests for several samples or prompts: sent to a decode engine alone.") \
 	X(NOTICES, "pdrouter_notices_total", "Notices of arrived KV that counted.")                     \
 	X(NOTICES_STALE, "pdrouter_notices_stale_total", "Notices for a transfer that is over.")          \
 	X(NOTICES_BAD, "pdrouter_notices_bad_total", "Notices that do not parse or carry an unknown id.") \

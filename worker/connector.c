@@ -1,5 +1,6 @@
 #include "worker/connector.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "shm/base/mem.h"
@@ -18,6 +19,59 @@ static const struct connector *const connectors[CONNECTOR_N] = {
 static const enum splice_key stripped[] = { SK_KV_TRANSFER_PARAMS, SK_DISAGG_PREFILL_RESP, SK_DISAGG_SPEC,
 	SK_BOOTSTRAP_HOST, SK_BOOTSTRAP_PORT, SK_BOOTSTRAP_ROOM, SK_ROUTED_DP_RANK, SK_DISAGG_PREFILL_DP_RANK,
 	SK_DATA_PARALLEL_RANK };
+
+static void
+no_edit(const struct pair *pair, struct splice_edit *e)
+{
+	(void)pair;
+	(void)e;
+}
+
+const struct connector connector_direct = {
+	.name = "direct",
+	.starts = { [ROLE_PREFILL] = STARTS_NEVER, [ROLE_DECODE] = STARTS_AT_ONCE },
+	.edit = { [ROLE_PREFILL] = no_edit, [ROLE_DECODE] = no_edit },
+};
+
+/* Elements of a JSON array that the scan has found well-formed. */
+static size_t
+array_length(const char *p, const char *end)
+{
+	size_t n = 0;
+	int depth = 0;
+
+	for (; p < end; p++) {
+		if (*p == '"') {
+			while (*++p != '"')
+				p += *p == '\\';
+			n += n == 0;
+		} else if (*p == '[' || *p == '{') {
+			n += n == 0 && depth == 1;
+			depth++;
+		} else if (*p == ']' || *p == '}') {
+			depth--;
+		} else if (*p == ',' && depth == 1) {
+			n++;
+		}
+	}
+	return n;
+}
+
+bool
+connector_asks_several(const struct splice *doc)
+{
+	const struct splice_member *n = splice_find(doc, SK_N), *prompt = splice_find(doc, SK_PROMPT);
+	const char *p;
+
+	if (n != NULL && n->type == ST_NUMBER && strtod(doc->text + n->val, NULL) > 1)
+		return true;
+	if (prompt == NULL || prompt->type != ST_ARRAY)
+		return false;
+	p = doc->text + prompt->val + 1;
+	p += strspn(p, " \t\r\n");
+	/* a list of numbers is one prompt */
+	return (*p == '"' || *p == '[') && array_length(doc->text + prompt->val, doc->text + prompt->end) > 1;
+}
 
 const struct connector *
 connector_find(enum connector_kind kind)

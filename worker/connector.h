@@ -14,7 +14,7 @@
 struct pair;
 
 /* The event that starts a leg. */
-enum leg_starts { STARTS_AT_ONCE, STARTS_AFTER_PREFILL };
+enum leg_starts { STARTS_AT_ONCE, STARTS_AFTER_PREFILL, STARTS_NEVER };
 
 struct connector {
 	const char *name;
@@ -27,11 +27,20 @@ struct connector {
 	 * usable (the leg has failed).
 	 */
 	int (*prefilled)(struct pair *pair);
+	/* The hand-over describes one sample of one prompt: for more, see connector_direct. */
+	bool (*serves_one)(const struct pair *pair);
 };
 
 extern const struct connector connector_nixl, connector_orchestrated;
 
 const struct connector *connector_find(enum connector_kind kind);
+
+/*
+ * For what a hand-over cannot serve: several samples or several prompts in one request, of which a
+ * prefill answer describes only the first (protocols.md 1.2, 2.6).  The decode engine alone does it all.
+ */
+extern const struct connector connector_direct;
+bool connector_asks_several(const struct splice *doc);
 
 /* Shared by connectors (connector.c). */
 

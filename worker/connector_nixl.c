@@ -29,9 +29,17 @@ decode_edit(const struct pair *pair, struct splice_edit *e)
 	e->on[SK_KV_TRANSFER_PARAMS].len = pair->kv.n;
 }
 
+static bool
+serves_one(const struct pair *pair)
+{
+	(void)pair;
+	return true;
+}
+
 const struct connector connector_nixl = {
 	.name = "nixl",
 	.starts = { [ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_PREFILL },
 	.edit = { [ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit },
 	.prefilled = connector_take_kv,
+	.serves_one = serves_one,
 };

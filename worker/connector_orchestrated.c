@@ -48,9 +48,16 @@ prefilled(struct pair *pair)
 	return 1;
 }
 
+static bool
+serves_one(const struct pair *pair)
+{
+	return !whole_answer(pair);
+}
+
 const struct connector connector_orchestrated = {
 	.name = "orchestrated",
 	.starts = { [ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_PREFILL },
 	.edit = { [ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit },
 	.prefilled = prefilled,
+	.serves_one = serves_one,
 };

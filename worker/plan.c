@@ -97,9 +97,15 @@ plan(struct req *req, const struct table *t)
 		.remote_host = tp->remote_host,
 		.timeouts = tp->timeouts };
 	req->connector = connector_find(tp->connector);
+	if (connector_asks_several(req->doc) && req->connector->serves_one(&req->pair)) {
+		req->connector = &connector_direct;
+		metric_add(req->w->slab, M_DIRECT, 1);
+	}
 	/* Both before the prefill engine is asked: nothing may queue between the legs (vLLM leases the KV
 	 * for 30 s). */
-	if (!choose(req, t, tp, ROLE_PREFILL, &why) || !choose(req, t, tp, ROLE_DECODE, &why))
+	if (req->connector->starts[ROLE_PREFILL] != STARTS_NEVER && !choose(req, t, tp, ROLE_PREFILL, &why))
+		return why;
+	if (!choose(req, t, tp, ROLE_DECODE, &why))
 		return why;
 	turn_rounds(req->w, tp);
 	return END_OK;

@@ -132,3 +132,20 @@ Test(connector, orchestrated_hands_the_whole_answer_over)
 		"{\"a\":1,\"stream\":true,\"disagg_prefill_resp\":{\"id\":\"cmpl-1\", \"created\":12345678901234567890}}");
 	cr_assert_eq(answer("not json"), -1);
 }
+
+Test(connector, several_samples_or_prompts_go_to_decode_alone)
+{
+	static const struct {
+		const char *body;
+		bool direct;
+	} rows[] = { { "{\"prompt\":\"a\"}", false }, { "{\"n\":1}", false }, { "{\"n\":2}", true }, { "{\"n\":\"2\"}", false },
+		{ "{\"n\":null}", false }, { "{\"prompt\":[1,2,3]}", false }, { "{\"prompt\":[\"a\"]}", false },
+		{ "{\"prompt\":[\"a,\\\",b\"]}", false }, { "{\"prompt\":[\"a\",\"b\"]}", true },
+		{ "{\"prompt\":[ [1,2,3] ]}", false }, { "{\"prompt\":[[1],[2]]}", true }, { "{\"prompt\":[]}", false },
+		{ "{\"prompt\":[\"a\\\\\",\"b\"]}", true } };
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		begin(CONNECTOR_NIXL, rows[i].body);
+		cr_assert_eq(connector_asks_several(&doc), rows[i].direct, "%s", rows[i].body);
+	}
+}
