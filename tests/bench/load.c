@@ -13,6 +13,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -29,6 +30,7 @@
 #define TAIL 16       /* last bytes of an answer's body, to see how it ended */
 #define PIDS_MAX 64
 #define SILENCE_MS 20000    /* nothing at all for that long: something hangs */
+#define FREEZE_MS 40        /* for an engine to write some thousand events */
 #define SETTLE_NS 300000000 /* from the last stream's first event to the window of a paced run */
 
 enum body_part {
@@ -64,10 +66,10 @@ struct conn {
 static struct options {
 	uint16_t port, step_port;
 	const char *path, *body_file;
-	unsigned conns, rate;
+	unsigned conns, rate, step_size;
 	uint64_t requests, warm, steps, events;
 	double window;
-	bool hold;
+	bool hold, freeze;
 	pid_t pids[PIDS_MAX];
 	size_t npids;
 } opt = {.path = "/v1/chat/completions", .conns = 1, .requests = 1};
@@ -496,8 +498,8 @@ window_turn(uint64_t now)
 	return 0;
 }
 
-/* Waits for what is ready, at most `ms`, and handles it; counts the silence. */
-static void
+/* Waits for what is ready, at most `ms`, and handles it; counts the silence.  Returns how many were. */
+static int
 turn(int ms)
 {
 	static uint64_t heard_ns;
@@ -516,6 +518,7 @@ turn(int ms)
 			(unsigned long long)(opt.warm + opt.requests));
 	for (int i = 0; i < n; i++)
 		on_ready(&ev[i]);
+	return n;
 }
 
 static void
@@ -538,7 +541,7 @@ run_requests(void)
 		}
 		if (opt.window != 0)
 			ms = window_turn(now);
-		turn(ms);
+		(void)turn(ms);
 	}
 }
 
@@ -552,10 +555,10 @@ wait_for_streams(void)
 
 	for (unsigned i = 0; i < opt.conns; i++) {
 		start(&run.conns[i], now);
-		turn(0);
+		(void)turn(0);
 	}
 	while (run.with_event < opt.conns)
-		turn(1000);
+		(void)turn(1000);
 }
 
 /* Open streams until our standard input ends; whoever started us measures meanwhile. */
@@ -571,36 +574,79 @@ hold(void)
 		;
 }
 
-/* Lets paused streams (pdsim's /sim/pause_stream) emit one event at a time: the time from our
- * asking the engine to the event's arrival here. */
+/*
+ * Lets paused streams (pdsim's /sim/pause_stream) emit a few events at a time, all at once.  `step_us` is
+ * the time from our asking the engine to an event's arrival here.  With --freeze the proxy stands still
+ * until the engine has written them all, so that each read finds all of its stream's events: what a
+ * burst costs then hangs on the proxy alone and not on who got the CPU first.
+ */
+static void
+step_ask(int fd)
+{
+	char ask[128], doc[32], buf[4096];
+	int n;
+
+	while (recv(fd, buf, sizeof(buf), MSG_DONTWAIT) > 0) /* answers to earlier ones */
+		;
+	n = snprintf(doc, sizeof(doc), "{\"step\":%llu}", (unsigned long long)opt.step_size);
+	n = snprintf(ask, sizeof(ask),
+		"POST /sim/pause_stream HTTP/1.1\r\nHost: sim\r\nContent-Length: %d\r\n\r\n%s", n,
+		doc);
+	if (send(fd, ask, (size_t)n, MSG_NOSIGNAL) != n)
+		die("the engine does not step");
+}
+
+static void
+signal_proxy(int sig)
+{
+	for (size_t i = 0; i < opt.npids; i++)
+		if (kill(opt.pids[i], sig) == -1)
+			die("process %d: %s", (int)opt.pids[i], strerror(errno));
+}
+
+static void
+step_once(int fd)
+{
+	struct count from, to;
+
+	run.step_waits = opt.conns * opt.step_size;
+	if (opt.freeze)
+		signal_proxy(SIGSTOP);
+	run.step_at_ns = now_ns();
+	step_ask(fd);
+	if (opt.freeze)
+		(void)poll(NULL, 0, FREEZE_MS);
+	from = count_now();
+	if (opt.freeze)
+		signal_proxy(SIGCONT);
+	while (run.step_waits > 0)
+		(void)turn(1000);
+	run.step_at_ns = 0;
+	to = count_now();
+	run.to.ns += to.ns - from.ns;
+	run.to.cpu_ns += to.cpu_ns - from.cpu_ns;
+	run.to.events += to.events - from.events;
+	run.to.bytes += to.bytes - from.bytes;
+}
+
 static void
 step(void)
 {
-	static const char ask[] = "POST /sim/pause_stream HTTP/1.1\r\nHost: sim\r\nContent-Length: "
-				  "10\r\n\r\n{\"step\":1}";
 	int fd = dial(opt.step_port);
-	char buf[4096];
 
 	for (unsigned i = 0; i < opt.conns; i++)
 		start(&run.conns[i], now_ns());
-	/* until all have been answered by an event, steps are for waking them */
+	/* streams that are not there yet when a step is asked for miss it: until all have begun */
 	while (run.with_event < opt.conns) {
-		if (send(fd, ask, sizeof(ask) - 1, MSG_NOSIGNAL) == -1 ||
-			recv(fd, buf, sizeof(buf), 0) <= 0)
-			die("the engine does not step");
-		turn(20);
+		step_ask(fd);
+		for (uint64_t until = now_ns() + 20000000; now_ns() < until;)
+			(void)turn(5);
 	}
+	while (turn(50) > 0)
+		;
 	for (uint64_t i = 0; i < opt.steps; i++) {
-		while (poll(NULL, 0, 2) == 0 && recv(fd, buf, sizeof(buf), MSG_DONTWAIT) > 0)
-			;
-		turn(0);
-		run.step_waits = opt.conns;
-		run.step_at_ns = now_ns();
-		if (send(fd, ask, sizeof(ask) - 1, MSG_NOSIGNAL) == -1)
-			die("the engine does not step");
-		while (run.step_waits > 0)
-			turn(1000);
-		run.step_at_ns = 0;
+		(void)turn(2);
+		step_once(fd);
 	}
 	close(fd);
 }
@@ -692,7 +738,8 @@ read_options(int argc, char **argv)
 		{ "body", 1, NULL, 'b' }, { "conns", 1, NULL, 'c' }, { "requests", 1, NULL, 'n' },
 		{ "warm", 1, NULL, 'w' }, { "rate", 1, NULL, 'r' }, { "window", 1, NULL, 't' },
 		{ "events", 1, NULL, 'e' }, { "pids", 1, NULL, 'P' }, { "hold", 0, NULL, 'H' },
-		{ "step-port", 1, NULL, 's' }, { "steps", 1, NULL, 'S' }, { NULL, 0, NULL, 0 } };
+		{ "step-port", 1, NULL, 's' }, { "steps", 1, NULL, 'S' },
+		{ "step-size", 1, NULL, 'k' }, { "freeze", 0, NULL, 'f' }, { NULL, 0, NULL, 0 } };
 	int o;
 
 	while ((o = getopt_long(argc, argv, "", known, NULL)) != -1)
@@ -710,6 +757,8 @@ read_options(int argc, char **argv)
 		case 'H': opt.hold = true; break;
 		case 's': opt.step_port = (uint16_t)atoi(optarg); break;
 		case 'S': opt.steps = strtoull(optarg, NULL, 10); break;
+		case 'k': opt.step_size = (unsigned)atoi(optarg); break;
+		case 'f': opt.freeze = true; break;
 		default: exit(2);
 		}
 	/* clang-format on */
@@ -733,7 +782,7 @@ main(int argc, char **argv)
 	all = opt.warm + opt.requests;
 	run.first_us = get_mem(all, sizeof(*run.first_us));
 	run.whole_us = get_mem(all, sizeof(*run.whole_us));
-	run.step_us = get_mem((opt.steps + 1) * opt.conns, sizeof(*run.step_us));
+	run.step_us = get_mem(opt.steps * opt.conns * opt.step_size, sizeof(*run.step_us));
 	run.conns = get_mem(opt.conns, sizeof(*run.conns));
 	run.ep = epoll_create1(EPOLL_CLOEXEC);
 	for (unsigned i = 0; i < opt.conns; i++)
