@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that are missing: `deps.sh build`, `deps.sh build test`, `... bench`.
 # As root through apt-get, else with sudo; where neither works it prints the line to type.
+# shellcheck disable=SC2034 # the lists are read by name
 set -u
 build="gcc libc6-dev make pkg-config libevent-dev libhttp-parser-dev libjson-c-dev libzmq3-dev liburcu-dev
 	libyaml-dev libc-ares-dev libsystemd-dev curl ca-certificates"

@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""What the lists promise: every end reason has a story, metric names follow Prometheus' rules, every
+folder has its README, and nothing names the machine it was made on."""
+import collections
+import glob
+import os
+import re
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+FOLDERS = ["master", "worker", "shm", "proto", "tests", "etc", "systemd"]
+MACHINE = re.compile(r"(?<![\w./-])/wor[k]/\w")
+UNITS = r"(_seconds|_bytes)$"
+faults = []
+
+
+def read(path):
+    with open(path, errors="replace") as f:
+        return f.read()
+
+
+def line_of(text, offset):
+    return text.count("\n", 0, offset) + 1
+
+
+def end_reasons():
+    path = "worker/end_list.h"
+    stories = "".join(read(p) for p in glob.glob("tests/e2e/*.py"))
+    text = read(path)
+    found = list(re.finditer(r"^\tX\((\w+),\s*\"(\w+)\"", text, re.M))
+    if not found:
+        faults.append(f"{path}: no end reasons found: has the list changed its shape?")
+    for m in found:
+        if not re.search(r"[\"']" + m.group(2) + r"[\"']", stories):
+            faults.append(f"{path}:{line_of(text, m.start())}: no story in tests/e2e/ ends with \"{m.group(2)}\"")
+
+
+def metrics():
+    path = "shm/metrics_list.h"
+    text = read(path)
+    kind = None
+    seen = collections.Counter()
+    for n, line in enumerate(text.split("\n"), 1):
+        m = re.match(r"#define METRIC_(\w+)\(X\)", line)
+        kind = m.group(1) if m else kind
+        m = re.search(r"\"(pdrouter_\w*|[\w:]+)\"", line) if line.startswith("\tX(") else None
+        if m:
+            seen[m.group(1)] += 1
+            metric(f"{path}:{n}", kind, m.group(1))
+    if not seen:
+        faults.append(f"{path}: no metrics found: has the list changed its shape?")
+    stats = read("worker/stats.c")
+    for m in re.finditer(r"heading\(\s*out,\s*\"(\w+)\",\s*\"(\w+)\"", stats):
+        seen[m.group(1)] += 1
+        metric(f"worker/stats.c:{line_of(stats, m.start())}", m.group(2).upper() + "S", m.group(1))
+    for name, times in seen.items():
+        if times > 1:
+            faults.append(f"{path}: {name} stands there {times} times")
+
+
+def metric(at, kind, name):
+    if not re.fullmatch(r"pdrouter(_[a-z0-9]+)+", name):
+        faults.append(f"{at}: {name}: a name is pdrouter_ and lower case words, no colon")
+    if kind == "COUNTERS" and not name.endswith("_total"):
+        faults.append(f"{at}: {name}: a counter ends with _total")
+    if kind != "COUNTERS" and name.endswith("_total"):
+        faults.append(f"{at}: {name}: only a counter ends with _total")
+    if kind == "HISTOGRAMS" and not re.search(UNITS, name):
+        faults.append(f"{at}: {name}: a histogram ends with its base unit, _seconds or _bytes")
+    if re.search(r"_(ms|us|ns|milliseconds|microseconds|minutes|kb|kib|mb|mib)(_total)?$", name):
+        faults.append(f"{at}: {name}: base units only, seconds and bytes")
+    if re.search(r"_(bucket|sum|count)$", name):
+        faults.append(f"{at}: {name}: ends like a histogram's series")
+
+
+def readmes():
+    for folder in FOLDERS:
+        if not os.path.isfile(os.path.join(folder, "README.md")):
+            faults.append(f"{folder}/README.md: is missing")
+
+
+def machine_paths():
+    for folder, names, files in os.walk("."):
+        names[:] = [n for n in names if n not in (".git", "build", "__pycache__")]
+        for path in (os.path.normpath(os.path.join(folder, f)) for f in files):
+            text = read(path)
+            for m in MACHINE.finditer(text):
+                faults.append(f"{path}:{line_of(text, m.start())}: names a path of the machine it was made on: {m.group(0)}")
+
+
+def main():
+    os.chdir(ROOT)
+    end_reasons()
+    metrics()
+    readmes()
+    machine_paths()
+    print("\n".join(faults))
+    return 1 if faults else 0
+
+
+sys.exit(main())

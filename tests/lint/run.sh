@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# make lint: every check below, on all CPUs; prints what is wrong and exits 1 if anything is.
+#   run.sh          all of them
+#   run.sh NAME...  some: deps format cppcheck shell python pairs lists banned conf tidy, or `tidy FILE.c`
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+CHECKS=(deps format cppcheck shell python pairs lists banned conf tidy)
+export PYTHONDONTWRITEBYTECODE=1
+
+# Unit tests are left out of the two analyzers: they do not know Criterion's macros.
+check() {
+	case $1 in
+	deps) tests/lint/deps.sh ;;
+	format) tests/tools/format.sh --check ;;
+	cppcheck)
+		# its own header of the lists, or it takes their loops for statements without effect
+		cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr --error-exitcode=1 \
+			-I. -D_GNU_SOURCE '-DPDROUTER_VERSION="lint"' \
+			--include="/usr/include/$(gcc -print-multiarch)/sys/queue.h" \
+			master worker shm proto tests/engine tests/fuzz tests/torture tests/lint 2>&1
+		;;
+	shell)
+		mapfile -t scripts < <(find .ci tests -name '*.sh'; echo .ci/run)
+		shellcheck "${scripts[@]}"
+		;;
+	python | pairs | lists | banned) python3 "tests/lint/$1.py" ;;
+	conf) python3 tests/lint/conf_doc.py ;;
+	tidy) tests/lint/tidy.sh "$2" ;;
+	*) echo "no such check: $1"; return 2 ;;
+	esac
+}
+
+# One job, as a child of the xargs below: its output comes out in one piece.
+if [ "${1:-}" = --one ]; then
+	shift
+	out=$(check "$@" 2>&1)
+	rc=$?
+	[ -n "$out" ] && printf -- '--- %s\n%s\n' "$*" "$out"
+	[ $rc -eq 0 ] && exit 0
+	printf '%s\n' "$*" >>"$LINT_FAILED"
+	exit 0
+fi
+
+for tool in clang clang-format clang-tidy cppcheck shellcheck python3 gcc; do
+	command -v "$tool" >/dev/null || { echo "lint: $tool is missing: tests/tools/deps.sh build test" >&2; exit 1; }
+done
+[ $# -eq 0 ] && set -- "${CHECKS[@]}"
+jobs() {
+	if [ "$1" = tidy ] && [ $# -eq 2 ]; then
+		echo "tidy $2"
+		return
+	fi
+	local name
+	for name; do
+		if [ "$name" != tidy ]; then
+			echo "$name"
+			continue
+		fi
+		# the longest first, so that no CPU waits for one at the end
+		find master worker shm proto tests/engine tests/fuzz tests/torture tests/lint -name '*.c' -printf '%s tidy %p\n' |
+			sort -rn | cut -d' ' -f2-
+	done
+}
+LINT_FAILED=$(mktemp)
+export LINT_FAILED
+trap 'rm -f "$LINT_FAILED"' EXIT
+jobs "$@" | xargs -P "$(nproc)" -L 1 tests/lint/run.sh --one || exit 1
+if [ -s "$LINT_FAILED" ]; then
+	echo "lint: failed: $(sort "$LINT_FAILED" | paste -sd, | sed 's/,/, /g')"
+	exit 1
+fi
+echo "lint: clean ($SECONDS s)"
