@@ -13,7 +13,7 @@ enum rule {
 };
 
 static const int8_t rule_error[] = {
-#define X(name, err, parser, rfc, text) [R_##name] = err,
+#define X(name, err, parser, rfc, text) [R_##name] = (err),
 	HTTP_RULES(X)
 #undef X
 };

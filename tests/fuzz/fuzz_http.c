@@ -84,18 +84,17 @@ rewrite(const struct http_head *h, enum http_kind kind, size_t n)
 	/* a blank behind the colon may be new on every line, and answers get a full status line */
 	struct bytes out = {allocate(n + h->nheaders + 32), 0};
 	char line[32];
+	size_t len;
 
 	if (kind == HTTP_KIND_REQUEST) {
 		append(&out, h->method_text.p, h->method_text.n);
 		append(&out, " ", 1);
 		append(&out, h->target.p, h->target.n);
-		append(&out, line,
-			(size_t)snprintf(line, sizeof(line), " HTTP/1.%d\r\n", h->minor));
+		len = (size_t)snprintf(line, sizeof(line), " HTTP/1.%d\r\n", h->minor);
 	} else {
-		append(&out, line,
-			(size_t)snprintf(
-				line, sizeof(line), "HTTP/1.%d %d x\r\n", h->minor, h->status));
+		len = (size_t)snprintf(line, sizeof(line), "HTTP/1.%d %d x\r\n", h->minor, h->status);
 	}
+	append(&out, line, len);
 	for (size_t i = 0; i < h->nheaders; i++) {
 		append(&out, h->headers[i].name.p, h->headers[i].name.n);
 		append(&out, ": ", 2);
