@@ -323,7 +323,7 @@ tell(struct proc *p, enum channel_msg msg)
 static void
 spawn_failed(struct proc *p, const char *what, int err)
 {
-	log_error("cannot start a process", LOG_S("kind", p->kind->name), LOG_U("slot", p->slot),
+	log_error("cannot start a process", LOG_S("kind", p->kind->name), LOG_U("child_slot", p->slot),
 		LOG_S("step", what), LOG_S("error", strerror(err)));
 	respawn_later(p);
 }
@@ -356,7 +356,7 @@ spawn(struct proc *p)
 	assert(p->ev_channel != NULL);
 	(void)event_add(p->ev_channel, NULL);
 	enter(p, PS_STARTING);
-	log_info("process started", LOG_S("kind", p->kind->name), LOG_U("slot", p->slot), LOG_I("pid", pid),
+	log_info("process started", LOG_S("kind", p->kind->name), LOG_U("child_slot", p->slot), LOG_I("pid", pid),
 		LOG_U("generation", p->gen != NULL ? p->gen->number : 0));
 }
 
@@ -387,7 +387,7 @@ ask_quit(struct proc *p)
 static void
 kill_now(struct proc *p)
 {
-	log_warn("process does not go: killed", LOG_S("kind", p->kind->name), LOG_U("slot", p->slot),
+	log_warn("process does not go: killed", LOG_S("kind", p->kind->name), LOG_U("child_slot", p->slot),
 		LOG_I("pid", p->pid));
 	(void)kill(p->pid, SIGKILL);
 }
@@ -448,15 +448,15 @@ log_death(const struct proc *p, int status)
 	memcpy(words, last, sizeof(words));
 	words[sizeof(words) - 1] = '\0';
 	if (WIFEXITED(status) && WEXITSTATUS(status) == CHILD_EXIT_OK && asked) {
-		log_info("process gone", LOG_S("kind", p->kind->name), LOG_U("slot", p->slot), LOG_I("pid", p->pid));
+		log_info("process gone", LOG_S("kind", p->kind->name), LOG_U("child_slot", p->slot), LOG_I("pid", p->pid));
 		return;
 	}
 	if (WIFSIGNALED(status))
-		log_error("process died", LOG_S("kind", p->kind->name), LOG_U("slot", p->slot),
+		log_error("process died", LOG_S("kind", p->kind->name), LOG_U("child_slot", p->slot),
 			LOG_I("pid", p->pid), LOG_S("signal", sigabbrev_np(WTERMSIG(status))),
 			LOG_S("state", states[p->state].name), LOG_S("last_words", words));
 	else
-		log_error("process exited", LOG_S("kind", p->kind->name), LOG_U("slot", p->slot),
+		log_error("process exited", LOG_S("kind", p->kind->name), LOG_U("child_slot", p->slot),
 			LOG_I("pid", p->pid), LOG_I("code", WEXITSTATUS(status)),
 			LOG_S("state", states[p->state].name), LOG_S("last_words", words));
 }
@@ -480,7 +480,7 @@ give_back(struct proc *p)
 	memset(seg->procs[p->slot].words, 0, SHM_WORDS);
 	proc_slot_set(seg, p->slot, 0, PROC_EMPTY, 0);
 	if (held + armed > 0)
-		log_info("gave back what the process held", LOG_U("slot", p->slot), LOG_U("reservations", held),
+		log_info("gave back what the process held", LOG_U("child_slot", p->slot), LOG_U("reservations", held),
 			LOG_U("flags", armed));
 	if (p->ps->hooks.reaped != NULL)
 		p->ps->hooks.reaped(p->ps->hooks.arg);
@@ -533,7 +533,7 @@ on_stall_tick(evutil_socket_t fd, short what, void *arg)
 
 		if (p->pid == 0 || beat + stall >= now)
 			continue;
-		log_error("process hangs: killed", LOG_S("kind", p->kind->name), LOG_U("slot", i),
+		log_error("process hangs: killed", LOG_S("kind", p->kind->name), LOG_U("child_slot", i),
 			LOG_I("pid", p->pid), LOG_U("silent_ms", now - beat));
 		(void)kill(p->pid, SIGKILL);
 	}

@@ -53,13 +53,25 @@ expect_body(enum role role, const char *want)
 	cr_assert_str_eq(got, want);
 }
 
+/* The text outlives the leg: literals are used. */
 static int
 answer(const char *text)
 {
-	req.pair.leg[ROLE_PREFILL].answer = strdup(text);
+	free(req.pair.own_kv);
+	req.pair.own_kv = NULL;
+	req.pair.leg[ROLE_PREFILL].answer = (char *)(uintptr_t)text;
 	req.pair.leg[ROLE_PREFILL].answer_len = strlen(text);
 	return req.connector->prefilled(&req.pair);
 }
+
+static void
+teardown(void)
+{
+	free(req.pair.own_kv);
+	req.pair.own_kv = NULL;
+}
+
+TestSuite(connector, .fini = teardown);
 
 Test(connector, nixl_prefill_is_one_token_unstreamed)
 {
