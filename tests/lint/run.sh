@@ -17,7 +17,7 @@ check() {
 		cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr --error-exitcode=1 \
 			-I. -D_GNU_SOURCE '-DPDROUTER_VERSION="lint"' \
 			--include="/usr/include/$(gcc -print-multiarch)/sys/queue.h" \
-			master worker shm proto tests/engine tests/fuzz tests/torture tests/lint 2>&1
+			master worker shm proto tests/engine tests/fuzz tests/torture tests/bench tests/lint 2>&1
 		;;
 	shell)
 		mapfile -t scripts < <(find .ci tests -name '*.sh'; echo .ci/run)
@@ -57,7 +57,7 @@ jobs() {
 			continue
 		fi
 		# the longest first, so that no CPU waits for one at the end
-		find master worker shm proto tests/engine tests/fuzz tests/torture tests/lint -name '*.c' -printf '%s tidy %p\n' |
+		find master worker shm proto tests/engine tests/fuzz tests/torture tests/bench tests/lint -name '*.c' -printf '%s tidy %p\n' |
 			sort -rn | cut -d' ' -f2-
 	done
 }
