@@ -72,7 +72,7 @@ static struct options {
 	bool hold, freeze;
 	pid_t pids[PIDS_MAX];
 	size_t npids;
-} opt = {.path = "/v1/chat/completions", .conns = 1, .requests = 1};
+} opt = {.path = "/v1/chat/completions", .conns = 1, .requests = 1, .step_size = 1};
 
 static struct run {
 	int ep;

@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Instructions of the worker per request and per relayed event, under callgrind: unlike microseconds they
+repeat to a percent on any machine.  Each work is done N and 2N times by a router of its own; the
+difference is N of it.  The kernel's part is not in it."""
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from run import body
+from stage import BIN, Stage, post, tree
+
+# name: N, what the body is like, options of pdload for n of it
+WORKS = {
+    "request of 1 KiB": (1000, dict(), lambda n: dict(conns=4, requests=n)),
+    "request of 128 KiB": (100, dict(size=128 << 10), lambda n: dict(conns=4, requests=n)),
+    "event alone": (4000, dict(stream=True, tokens=100000), lambda n: dict(conns=8, steps=n // 8)),
+    "event in a burst": (51200, dict(stream=True, tokens=100000),
+                         lambda n: dict(conns=8, steps=n // 512, step_size=64, freeze=True)),
+}
+
+
+def worker_profile(where, master):
+    """The profile of the one child, and its instructions."""
+    out = [p for p in where.glob("cg.*") if p.name != f"cg.{master}"]
+    if len(out) != 1:
+        raise SystemExit(f"callgrind: one profile of a worker expected, found {out}")
+    return out[0], int(re.search(r"^(?:summary|totals): (\d+)", out[0].read_text(), re.M)[1])
+
+
+def work(where, text, options):
+    """One router's life with that load."""
+    shutil.rmtree(where, ignore_errors=True)
+    where.mkdir(parents=True)
+    under = ["valgrind", "-q", "--tool=callgrind", "--trace-children=yes", f"--callgrind-out-file={where}/cg.%p"]
+    with Stage(proxies=("router",), router_under=under) as stage:
+        path = stage.dir / "body"
+        path.write_text(text)
+        args = [BIN / "pdload", "--port", stage.ports["router"]["fast"], "--body", path]
+        if "steps" in options:
+            post(stage.direct["fast"], "/sim/pause_stream", "{}")
+            args += ["--step-port", stage.direct["fast"]]
+        if "freeze" in options:
+            args += ["--pids", ",".join(map(str, tree(stage.pid["router"])))]
+        for k, v in options.items():
+            args += [f"--{k.replace('_', '-')}"] + ([] if v is True else [v])
+        subprocess.run([str(a) for a in args], stdout=subprocess.DEVNULL, timeout=120, check=True)
+        master = stage.pid["router"]
+    return worker_profile(where, master)
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__)
+    ap.add_argument("--keep", default="build/callgrind", help="folder for the profiles")
+    ap.add_argument("--only", help="one of: " + ", ".join(WORKS))
+    opt = ap.parse_args()
+    for name, (n, ask, options) in WORKS.items():
+        if opt.only and opt.only != name:
+            continue
+        got = []
+        for times in (1, 2):
+            where = Path(opt.keep).absolute() / f"{name.replace(' ', '-')}.{times}"
+            got.append(work(where, body("fast", **ask), options(n * times))[1])
+        print(f"{name:<20} {(got[1] - got[0]) / n:10.0f} instructions", flush=True)
+    print(f"profiles: {opt.keep}/NAME.2/cg.PID, for callgrind_annotate --inclusive=yes", file=sys.stderr)
+
+
+main()
