@@ -64,6 +64,13 @@ $(B)/pdctl: $(call obj,master/pdctl.c)
 $(B)/pdsim: $(call obj,$(ENGINE_SRC))
 	$(CC) $(LF) -o $@ $^ -levent_core -lhttp_parser -ljson-c
 # always with the debug checks: freed tables are poisoned
+# a fuzz target over its corpus, without libFuzzer
+REPLAYS := $(patsubst tests/fuzz/fuzz_%.c,$(B)/replay/%,$(wildcard tests/fuzz/fuzz_*.c))
+.PHONY: replays
+replays: $(REPLAYS)
+$(B)/replay/%: $(B)/obj/tests/fuzz/fuzz_%.o $(B)/obj/tests/fuzz/replay.o $(PROC_OBJ) $(LIB_OBJ)
+	@mkdir -p $(@D)
+	$(CC) $(LF) -o $@ $^ $(LIBS) -lm
 $(B)/torture: tests/torture/torture.c $(wildcard shm/*.[ch]) shm/base/mem.c shm/base/rnd.c
 	@mkdir -p $(@D)
 	$(CC) $(CF) -DPDROUTER_DEBUG $(LF) -o $@ $(filter %.c,$^)

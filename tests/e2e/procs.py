@@ -19,7 +19,7 @@ from raw import Client
 
 ROOT = Path(__file__).resolve().parents[2]
 VARIANT = os.environ.get("PDR_VARIANT", "release")
-BIN = ROOT / "build" / VARIANT
+BIN = Path(os.environ.get("PDR_BIN", ROOT / "build" / VARIANT))  # PDR_BIN: programs built elsewhere
 SLOW = 1 if VARIANT == "release" else 4  # how much longer everything may take under a sanitizer
 SANITIZER_WORDS = re.compile(r"ERROR: \w+Sanitizer|runtime error:|SUMMARY: \w+Sanitizer|Assertion .* failed")
 MODEL = "sim-model"
@@ -215,6 +215,7 @@ class Engine(Process):
 class Router(Process):
     def __init__(self, world, config, args=(), wait_for="ready", binary_args=None):
         self.world = world
+        self.told_to_stop = False
         self.host = world.listen_host
         self.port = free_port(self.host)
         shown = f"[{self.host}]" if ":" in self.host else self.host
@@ -237,6 +238,10 @@ class Router(Process):
         """Changes top-level keys of the running configuration's file."""
         self.config = {**self.config, **keys}
         self.write(self.config)
+
+    def kill(self, sig):
+        self.told_to_stop |= sig in (signal.SIGTERM, signal.SIGINT)
+        super().kill(sig)
 
     # --- talking to it ---
     @property
@@ -312,6 +317,10 @@ class Router(Process):
         """The line of the n-th request that ended; waits for it."""
         return wait(f"{n} request lines", lambda: len(self.ends()) >= n and self.ends())[n - 1]
 
+    def end_of(self, req):
+        """The one line of the request with this id."""
+        return wait(f"the line of {req}", lambda: [x for x in self.ends() if x["req"] == req])[0]
+
     def wait_log(self, word, timeout=10):
         return wait(f"a log line with {word!r}", lambda: re.search(f"^.*{word}.*$", self.log(), re.M), timeout)[0]
 
@@ -345,9 +354,8 @@ class Router(Process):
 
     def check(self):
         """Nothing is in flight; it stops when told to and leaves nothing behind."""
-        if self.p.poll() is None and self.world.check_gauges:
-            wait("no request in flight", lambda: not self.metric("requests_in_flight", ) or
-                 self.metric("requests_in_flight") == 1)  # this very one
+        if self.p.poll() is None and not self.told_to_stop:
+            wait("no request in flight", lambda: self.metric("requests_in_flight") == 1)  # this very one
             wait("no reservation", lambda: not self.in_flight())
         pids = tree(self.pid) if self.p.poll() is None else []
         code = self.stop(timeout=15)
@@ -392,7 +400,6 @@ class World:
         self.dir = Path(self.temp.name)
         self.engines, self.routers, self.scripted, self.others = [], [], [], []
         self.listen_host = "127.0.0.1"
-        self.check_gauges = True   # off when the story leaves requests open on purpose
         self.check_engines = True  # off when the story makes an engine lose its blocks on purpose
         self.count = 0
         self.saved = None

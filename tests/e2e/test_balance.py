@@ -1,8 +1,6 @@
 """Which engine is chosen."""
 import collections
 
-import pytest
-
 from procs import MODEL, wait
 
 URL = "/v1/completions"
@@ -12,7 +10,6 @@ def spread(engines):
     return [len(e.requests()) for e in engines]
 
 
-@pytest.mark.fast
 def test_round_robin_takes_each_in_turn(world):
     r, p, d = world.pd(3, 2, pool={"policy": "round_robin"}, workers=1)
     for _ in range(12):
@@ -31,7 +28,6 @@ def test_round_robin_mixes_pairs(world):
     assert len(pairs) == 4, pairs
 
 
-@pytest.mark.fast
 def test_least_loaded_avoids_the_busy_one(world):
     r, p, d = world.pd(2, 2, engine={"token_delay": 50})
     busy = r.open_stream(n=100)
@@ -84,7 +80,6 @@ def test_own_streams_are_not_counted_twice(world):
     wait("all gone", lambda: r.metric("endpoint_score", role="decode") == 0)
 
 
-@pytest.mark.fast
 def test_max_inflight_is_kept(world):
     p, d = world.script(), world.script()
     r = world.router(world.pool([p], [{"url": d.url, "max_inflight": 2}]), workers=2)

@@ -31,7 +31,6 @@ def test_in_the_body(world, how):
     assert r.end()["reason"] == "client_gone" and p.quiet(0.1)
 
 
-@pytest.mark.fast
 def test_while_the_prefill_engine_works(world, how):
     """Its connection is closed: a vLLM aborts and holds nothing."""
     r, (p,), (d,) = world.scripts()
@@ -39,10 +38,10 @@ def test_while_the_prefill_engine_works(world, how):
     ex = p.expect()
     leave(c, how)
     assert ex.gone() and d.quiet(0.1)
+    ex.close()
     assert r.end()["reason"] == "client_gone" and r.end()["states"][-1] == "d"
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("stream", [True, False])
 def test_as_the_prefill_engine_answers(world, how, stream):
     """Half of the answer is here when the client leaves: the decode engine is asked all the same, for
@@ -65,7 +64,6 @@ def test_as_the_prefill_engine_answers(world, how, stream):
     assert r.end()["reason"] == "client_gone" and r.metric("kv_released_total") == 1
 
 
-@pytest.mark.fast
 def test_before_the_decode_engine_has_answered(world, how):
     """It has the request but has not said a byte: may it have fetched? It is read to an answer."""
     r, (p,), (d,) = world.pd(engine={"fetch_delay": 300})
@@ -78,7 +76,6 @@ def test_before_the_decode_engine_has_answered(world, how):
     assert p.counter("kv_fetched") == 1
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("stream", [True, False])
 def test_held_blocks_go_back_to_none(world, how, stream):
     """Leaves at many moments between the legs; the engine's own timeout (30 s) must never be needed."""
@@ -93,7 +90,6 @@ def test_held_blocks_go_back_to_none(world, how, stream):
     assert p.counter("kv_expired") == 0
 
 
-@pytest.mark.fast
 def test_in_the_stream(world, how):
     r, (p,), (d,) = world.scripts()
     c = r.open_stream()
@@ -143,3 +139,4 @@ def test_pipelined_next_request_is_dropped_with_its_client(world):
     ex = p.expect()
     c.reset()
     assert ex.gone() and p.quiet(0.2)
+    ex.close()

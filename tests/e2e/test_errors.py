@@ -1,6 +1,8 @@
 """Every status of ours in OpenAI's shape, engines' own errors unchanged, and what happens at which
 stage when an engine misbehaves."""
 import json
+import socket
+import time
 
 import pytest
 
@@ -33,7 +35,6 @@ BODIES = {
 }
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("name", BODIES)
 def test_body_that_is_no_json_object(shared, router, name):
     before = len(shared.p.requests())
@@ -41,7 +42,6 @@ def test_body_that_is_no_json_object(shared, router, name):
     assert len(shared.p.requests()) == before, "no engine may see it"
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("body", [b'{"model":"nope","prompt":"x"}', b'{"model":"sim-mode","prompt":"x"}',
                                   b'{"model":"sim-model2","prompt":"x"}', b'{"model":"","prompt":"x"}'])
 def test_unknown_model(shared, router, body):
@@ -49,7 +49,6 @@ def test_unknown_model(shared, router, body):
     assert json.loads(body)["model"] in a.error["message"]
 
 
-@pytest.mark.fast
 def test_name_of_an_unknown_model_is_escaped(shared, router):
     a = refused(router.post(URL, {"model": '<">\\\n' + "é" * 20, "prompt": "x"}), 404, "model_not_found")
     assert '<">\\' in a.error["message"]
@@ -61,7 +60,6 @@ def test_model_missing_or_no_string(shared, router, body):
     assert a.status in (400, 404) and a.error["message"] and a["x-request-id"]
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("path", ["/", "/v1", "/v1/", "/v1/completions/", "/v1/embeddings", "/abort_requests", "/sim/last",
                                   "/V1/completions", "/v1/completions%00", "/v1//completions", "/metrics/x"])
 def test_path_that_is_not_there(shared, router, path):
@@ -69,7 +67,6 @@ def test_path_that_is_not_there(shared, router, path):
     refused(router.post(path, OK), 404, "not_found")
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("method, path, allow", [("GET", URL, "POST"), ("PUT", URL, "POST"), ("DELETE", "/v1/models", "GET"),
                                                  ("POST", "/metrics", "GET"), ("POST", "/live", "GET"),
                                                  ("PATCH", "/v1/chat/completions", "POST"), ("OPTIONS", URL, "POST")])
@@ -79,7 +76,6 @@ def test_method_not_allowed(shared, router, method, path, allow):
         assert allow in a["allow"]
 
 
-@pytest.mark.fast
 def test_no_length(shared, router):
     with router.client() as c:
         c.send(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\r\n")
@@ -110,7 +106,6 @@ def body_of(n):
     return json.dumps({"model": MODEL, "max_tokens": 1, "prompt": "x" * (n - len(base))}).encode()
 
 
-@pytest.mark.fast
 def test_body_too_large(small):
     assert small.post(URL, body_of(4096)).status == 200
     with small.client() as c:  # refused by its length, before the body has been sent
@@ -118,7 +113,6 @@ def test_body_too_large(small):
         refused(c.read(), 413, "body_too_large")
 
 
-@pytest.mark.fast
 def test_chunked_body_too_large(small):
     with small.client() as c:
         c.send(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -126,14 +120,12 @@ def test_chunked_body_too_large(small):
         refused(c.read(), 413, "body_too_large")
 
 
-@pytest.mark.fast
 def test_expectation_of_a_body_too_large(small):
     with small.client() as c:
         c.send(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 99999999\r\n\r\n")
         refused(c.read(head_only=False), 413, "body_too_large")
 
 
-@pytest.mark.fast
 def test_client_that_goes_on_sending_sees_the_413(small):
     """The answer must not be lost to a reset because the client was still writing."""
     with small.client() as c:
@@ -146,7 +138,6 @@ def test_client_that_goes_on_sending_sees_the_413(small):
         refused(c.read(), 413, "body_too_large")
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("head", [b"GET /live HTTP/1.1\r\nHost: x\r\nX-A: " + b"a" * 4000 + b"\r\n\r\n",
                                   b"GET /live HTTP/1.1\r\nHost: x\r\n" + b"X-B: b\r\n" * 500 + b"\r\n",
                                   b"GET /" + b"a" * 4000 + b" HTTP/1.1\r\nHost: x\r\n\r\n"])
@@ -170,7 +161,6 @@ def test_body_that_never_ends(small):
         assert c.closed()
 
 
-@pytest.mark.fast
 def test_content_encoding_is_refused(shared, router):
     refused(router.post(URL, OK, [("Content-Encoding", "gzip")]), 415, "bad_encoding")
     assert router.post(URL, OK, [("Content-Encoding", "identity")]).status == 200
@@ -191,9 +181,9 @@ SMUGGLED = {
     "length_hex": (HEAD + b"Content-Length: 0x3\r\n\r\n{ }", 400),
     "length_blank_inside": (HEAD + b"Content-Length: 1 3\r\n\r\n{ }", 400),
     "length_empty": (HEAD + b"Content-Length:\r\n\r\n{ }", 400),
-    "length_overflow": (HEAD + b"Content-Length: 18446744073709551619\r\n\r\n{ }", (400, 413)),
+    "length_overflow": (HEAD + b"Content-Length: 18446744073709551619\r\n\r\n{ }", 413),
     "gzip_chunked": (HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + CHUNKED, 501),
-    "chunked_gzip": (HEAD + b"Transfer-Encoding: chunked, gzip\r\n\r\n" + CHUNKED, (400, 501)),
+    "chunked_gzip": (HEAD + b"Transfer-Encoding: chunked, gzip\r\n\r\n" + CHUNKED, 501),
     "chunked_twice": (HEAD + b"Transfer-Encoding: chunked, chunked\r\n\r\n" + CHUNKED, 400),
     "two_codings": (HEAD + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKED, 400),
     "xchunked": (HEAD + b"Transfer-Encoding: xchunked\r\n\r\n" + CHUNKED, 501),
@@ -210,16 +200,16 @@ SMUGGLED = {
     "empty_name": (HEAD + LEN + b": 1\r\n\r\n" + OK, 400),
     "no_colon": (HEAD + LEN + b"nonsense\r\n\r\n" + OK, 400),
     "version_1_2": (b"POST /v1/completions HTTP/1.2\r\nHost: x\r\n" + LEN + b"\r\n" + OK, 505),
-    "version_2_0": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", (400, 505)),
+    "version_2_0": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
     "version_0_9": (b"GET /live\r\n\r\n", 400),
     "lower_case_version": (b"POST /v1/completions http/1.1\r\nHost: x\r\n" + LEN + b"\r\n" + OK, 400),
     "two_blanks": (b"POST  /v1/completions HTTP/1.1\r\nHost: x\r\n" + LEN + b"\r\n" + OK, 400),
-    "connect": (b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n", (400, 405)),
+    "connect": (b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n", 400),
     "chunk_size_blank": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n3 \r\n{ }\r\n0\r\n\r\n", 400),
     "chunk_size_plus": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n+3\r\n{ }\r\n0\r\n\r\n", 400),
     "chunk_size_prefix": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n0x3\r\n{ }\r\n0\r\n\r\n", 400),
     "chunk_size_empty": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n\r\n{ }\r\n0\r\n\r\n", 400),
-    "chunk_size_overflow": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n10000000000000003\r\n{ }\r\n0\r\n\r\n", (400, 413)),
+    "chunk_size_overflow": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n10000000000000003\r\n{ }\r\n0\r\n\r\n", 413),
     "chunk_bare_lf": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\n{ }\r\n0\r\n\r\n", 400),
     "chunk_ext_lf": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n3;a\nb\r\n{ }\r\n0\r\n\r\n", 400),
     "chunk_without_end": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\n{ }X\r\n0\r\n\r\n", 400),
@@ -227,19 +217,18 @@ SMUGGLED = {
     "tls_hello": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 100 + b"\r\n\r\n", 400),
     "garbage": (b"\r\n\r\n\x00\xff\xfe garbage\r\n\r\n", 400),
 }
+REFUSED = {400: "bad_http", 413: "body_too_large", 501: "bad_coding", 505: "bad_version"}
 TAIL = b"GET /live HTTP/1.1\r\nHost: smuggled\r\n\r\n"
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("name", SMUGGLED)
 def test_ambiguous_requests_are_refused(shared, router, name):
     raw, status = SMUGGLED[name]
     before = len(shared.p.requests())
     with router.client() as c:
         c.send(raw + TAIL)
-        a = c.read()
-        assert a.status in (status if isinstance(status, tuple) else (status,)), a.body
-        assert a.error["message"] and a["x-request-id"] and a["connection"].lower() == "close"
+        a = refused(c.read(), status, REFUSED[status])
+        assert a["connection"].lower() == "close"
         assert c.closed(), "what follows must not be taken for a request"
     assert len(shared.p.requests()) == before
 
@@ -264,7 +253,6 @@ def test_no_decode_endpoint(world):
 
 # --- engines' own errors ---
 
-@pytest.mark.fast
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("status", [400, 401, 404, 422, 429])
@@ -305,7 +293,6 @@ BROKEN = {
 }
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("how", [*BROKEN, "half_body", "not_json", "empty_body"])
 def test_prefill_engine_breaks_off(world, how):
     acts = {**BROKEN, "half_body": lambda ex: ex.write(HALF).close(), "not_json": lambda ex: ex.reply(body=b"{oops"),
@@ -322,7 +309,6 @@ def test_prefill_engine_breaks_off(world, how):
     assert r.end()["reason"].startswith("prefill_")
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("how", BROKEN)
 def test_decode_engine_breaks_off_before_the_first_byte(world, how, stream):
@@ -334,7 +320,6 @@ def test_decode_engine_breaks_off_before_the_first_byte(world, how, stream):
     assert r.end()["reason"] == "decode_broken" and counted(r, "decode_broken") == 1
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("how", ["reset", "close", "bad_chunk"])
 def test_decode_engine_breaks_off_in_the_stream(world, how):
     """After the first byte: an error event, no [DONE], and a proper end."""
@@ -443,7 +428,6 @@ def test_decode_timeout_in_the_stream(world):
 
 @pytest.mark.timing
 def test_decode_timeout_is_of_silence_not_in_total(world):
-    import time
     r, (p,), (d,) = world.scripts(pool={"timeouts": {"decode": "600ms"}})
     c = r.open_stream()
     p.expect().prefilled()
@@ -455,26 +439,24 @@ def test_decode_timeout_is_of_silence_not_in_total(world):
     assert [e.data for e in c.events()][-1] == "[DONE]"
 
 
-def test_connect_timeout(world):
-    """A host that answers nothing: the backlog of a listening socket that nobody accepts from."""
-    import socket
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_connect_timeout(world, role):
+    """A host that answers nothing: a listening socket with a full backlog."""
     p, d = world.script(), world.script()
     r = world.router(world.pool([p], [d], **SHORT), fall=1000, health_interval="1h")
-    p.close()
-    full = socket.socket()
-    full.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    full.bind(("127.0.0.1", p.port))
-    full.listen(0)
-    hold = []
-    for _ in range(4):
-        s = socket.socket()
-        s.setblocking(False)
-        s.connect_ex(("127.0.0.1", p.port))
-        hold.append(s)
-    a = r.complete()
-    refused(a, 504, "prefill_connect_timeout")
-    for s in [full, *hold]:
-        s.close()
+    deaf = p if role == "prefill" else d
+    deaf.close()
+    with socket.create_server(("127.0.0.1", deaf.port), backlog=0):
+        full = [socket.socket() for _ in range(4)]
+        for s in full:
+            s.setblocking(False)
+            s.connect_ex(("127.0.0.1", deaf.port))
+        c = r.client().request("POST", URL, OK)
+        if role == "decode":
+            p.expect().prefilled()
+        refused(c.read(), 504, "prefill_connect_timeout" if role == "prefill" else "decode_connect_timeout")
+        for s in full:
+            s.close()
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])

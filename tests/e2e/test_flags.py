@@ -20,7 +20,6 @@ def line(world, backends, labels, prefill="P", decode="D", models=None, extra=()
     return r
 
 
-@pytest.mark.fast
 def test_orchestrated(world):
     p, d = world.engine("prefill", advertise_host="localhost.invalid"), world.engine("decode")
     r = line(world, [p.url, d.url], ["P", "D"])

@@ -4,14 +4,11 @@ import re
 import shutil
 import subprocess
 
-import pytest
-
 from procs import BIN, MODEL, free_port, wait
 
 URL = "/v1/completions"
 
 
-@pytest.mark.fast
 def test_live_ready_version(shared, router):
     assert router.get("/live").json()["status"] == "ok"
     assert router.get("/ready").json()["status"] == "ok"
@@ -19,7 +16,6 @@ def test_live_ready_version(shared, router):
     assert router.get("/version").json()["version"] in version
 
 
-@pytest.mark.fast
 def test_health_says_what_is_there(shared, router):
     pool = router.get("/health").json()["pools"][MODEL]
     assert pool["can_serve"] and pool["prefill"]["up"] == pool["decode"]["up"] == 1
@@ -27,13 +23,11 @@ def test_health_says_what_is_there(shared, router):
     assert router.get("/health?pool=nope").status == 404
 
 
-@pytest.mark.fast
 def test_models(shared, router):
     m = router.get("/v1/models").json()
     assert m["object"] == "list" and [x["id"] for x in m["data"]] == [MODEL] and m["data"][0]["object"] == "model"
 
 
-@pytest.mark.fast
 def test_metrics_page_is_clean(shared, router):
     router.complete()
     page = router.get("/metrics")
@@ -44,7 +38,6 @@ def test_metrics_page_is_clean(shared, router):
     assert done.returncode == 0 and done.stderr == b"", done.stderr
 
 
-@pytest.mark.fast
 def test_metrics_from_any_worker_are_the_same(shared, router):
     router.complete()
     seen = {router.metric("requests_total", reason="ok", path=URL) for _ in range(20)}
@@ -57,6 +50,7 @@ def test_counters_add_up(world):
         list(r.open_stream(n=9).events())
     r.complete()
     assert r.metric("requests_total", reason="ok", status=200, path=URL, pool=MODEL) == 6
+    assert r.metric("requests_total", reason="local", status=200, path="/metrics") >= 1
     assert r.metric("events_relayed_total") == d.counter("events") == 50  # [DONE] is an event too
     for h in ("time_to_first_token_seconds", "prefill_seconds", "request_duration_seconds"):
         assert r.metric(f"{h}_count", pool=MODEL) == r.metric(f"{h}_bucket", pool=MODEL, le="+Inf") == 6, h
@@ -76,7 +70,6 @@ def test_health_is_200_while_one_pool_can_serve(world):
     assert r.get("/health?pool=bad").status == 503 and r.get("/health?pool=good").status == 200
 
 
-@pytest.mark.fast
 def test_engine_goes_down_and_comes_back(world):
     r, p, d = world.pd(2, 1)
     p[0].tell("/sim/health", status=503)

@@ -1,8 +1,6 @@
 """IPv6 literals and host names, everywhere an address may stand."""
 import json
 
-import pytest
-
 import expect
 from procs import MODEL
 from raw import Client
@@ -10,7 +8,6 @@ from raw import Client
 KV = {"connector": "orchestrated", "handoff": "kv_transfer_params"}
 
 
-@pytest.mark.fast
 def test_everything_on_ipv6(world):
     world.listen_host = "::1"
     p, d = world.engine("prefill", host="::1"), world.engine("decode", host="::1")

@@ -24,7 +24,6 @@ def notices(world):
     ctx.term()
 
 
-@pytest.mark.fast
 def test_unknown_ids_are_counted_and_dropped(notices):
     r, push = notices
     for req_id in ("1", "3f2c1b9a-5d7e-4c8b-9a10-0f1e2d3c4b5a", "", "x" * 3000):
@@ -34,7 +33,6 @@ def test_unknown_ids_are_counted_and_dropped(notices):
     assert r.metric("notices_total") == 0 and len(r.children("notifier")) == 1
 
 
-@pytest.mark.fast
 def test_garbage_does_not_stop_it(notices):
     r, push = notices
     garbage = [b"", b"\xff", b"\xdf\xff\xff\xff\xff", b"\x82\xa4type", b"\xc1" * 100, b"\x91\xa1x", b"\xdb\xff\xff\xff\xffabc",

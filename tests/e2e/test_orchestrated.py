@@ -14,7 +14,6 @@ KV = {"connector": "orchestrated", "handoff": "kv_transfer_params"}
 ANSWER = b' {"id":"cmpl-1","big":9223372036854775809,"x":1e400,"x":2,"choices":[{"text":"\\u0041"}],"kv_transfer_params":null}\n'
 
 
-@pytest.mark.fast
 def test_prefill_answer_is_handed_over_whole(world):
     r, (p,), (d,) = world.scripts(pool=RESP)
     body = b'{"model":"sim-model","prompt":"x","max_tokens":7,"stream":true,"stream_options":{"include_usage":true},"u":1e400}'
@@ -30,7 +29,6 @@ def test_prefill_answer_is_handed_over_whole(world):
     assert text_of(c.events()) == "ab"
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("stream", [True, False])
 def test_hand_over_by_answer_against_the_simulator(world, stream):
     r, (p,), (d,) = world.pd(engine={"handoff": "disagg_prefill_resp"}, pool=RESP)
@@ -41,7 +39,6 @@ def test_hand_over_by_answer_against_the_simulator(world, stream):
     assert d.last().json()["disagg_prefill_resp"]["object"] == "text_completion"
 
 
-@pytest.mark.fast
 def test_chat_by_answer(world):
     r, _, (d,) = world.pd(engine={"handoff": "disagg_prefill_resp"}, pool=RESP)
     body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 5}
@@ -50,7 +47,6 @@ def test_chat_by_answer(world):
     assert d.last().json()["disagg_prefill_resp"]["object"] == "chat.completion"
 
 
-@pytest.mark.fast
 def test_remote_host_is_the_prefill_urls_by_default(world):
     r, (p,), (d,) = world.scripts(pool=KV)
     c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x"})
@@ -91,7 +87,6 @@ def test_remote_host_kept_as_it_is(world, connector):
     assert c.read().status == 200
 
 
-@pytest.mark.fast
 def test_wrong_advertised_host_is_repaired(world):
     """The engine says `localhost.invalid`, the router knows better: the blocks are fetched."""
     r, (p,), (d,) = world.pd(engine={"advertise_host": "localhost.invalid"}, pool=KV)

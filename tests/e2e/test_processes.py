@@ -30,20 +30,21 @@ def owner(r, c):
     raise AssertionError("nobody holds it")
 
 
-def streams_with_worker(r, n, tokens):
-    """n open streams and, for each, the pid of the worker that serves it."""
+def streams_with_worker(r, n, tokens, pause=()):
+    """n open streams and, for each, the pid of the worker that serves it; these engines then stand still."""
     streams = [r.open_stream(f"p{i}", n=tokens) for i in range(n)]
     for c in streams:
         c.head()
+    for e in pause:
+        e.pause()
     return streams, {c: owner(r, c) for c in streams}
 
 
-@pytest.mark.fast
 def test_kill_9_of_a_worker_under_load(world):
     """32 streams: those of the other worker finish, the killed one is back within a second, and what
     it held is given back."""
     r, p, d = world.pd(2, 2, engine={"token_delay": 20})
-    streams, owners = streams_with_worker(r, 32, 60)
+    streams, owners = streams_with_worker(r, 32, 60, pause=d)
     victim = owners[streams[0]]
     lost = [c for c in streams if owners[c] == victim]
     assert 0 < len(lost) < 32, "both workers serve"
@@ -52,6 +53,8 @@ def test_kill_9_of_a_worker_under_load(world):
     wait("its successor", lambda: len(r.children()) == 2 and victim not in r.children() and
          r.ctl("workers").stdout.count("state=ready") == 2)
     assert time.monotonic() - killed < 1 * SLOW
+    for e in d:
+        e.go_on()
     for i, c in enumerate(streams):
         if c in lost:
             with pytest.raises((Closed, OSError)):
@@ -74,7 +77,6 @@ def test_connections_queued_while_a_worker_dies_are_served(world):
         assert c.read().json()["choices"][0]["text"] == expect.text(f"q{i}", 3)
 
 
-@pytest.mark.fast
 def test_kill_9_again_and_again(world):
     """Workers die at whatever instruction they are at; counts stay right, others go on."""
     r, p, d = world.pd(2, 2, workers=4)
@@ -101,7 +103,6 @@ def test_kill_9_again_and_again(world):
         assert r.complete(f"x{i}", max_tokens=3).json()["choices"][0]["text"] == expect.text(f"x{i}", 3)
 
 
-@pytest.mark.fast
 def test_kill_9_of_the_notifier(world):
     r, _, _ = world.pd(notices={"listen": f"tcp://127.0.0.1:{free_port()}"})
     (pid,) = wait("the notifier", lambda: r.children("notifier"))
@@ -112,7 +113,6 @@ def test_kill_9_of_the_notifier(world):
     r.wait_metric("notifier_restarts_total", 1)
 
 
-@pytest.mark.fast
 def test_kill_9_of_the_master_ends_the_children(world):
     r, _, _ = world.pd(notices={"listen": f"tcp://127.0.0.1:{free_port()}"})
     pids = tree(r.pid)
@@ -140,7 +140,6 @@ def test_back_off_of_a_child_that_keeps_dying(world):
 
 # --- told to stop ---
 
-@pytest.mark.fast
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
 def test_sigterm_lets_streams_finish(world, sig):
     r, _, _ = world.pd(engine={"token_delay": 10})

@@ -17,7 +17,6 @@ def hup(r):
     wait("the reload", lambda: (r.metric("reloads_total") or 0) + (r.metric("reloads_failed_total") or 0) > before)
 
 
-@pytest.mark.fast
 def test_endpoint_added(world):
     r, p, d = world.pd()
     more = world.engine("decode")
@@ -29,7 +28,6 @@ def test_endpoint_added(world):
     assert more.requests() and r.metric("reloads_total") == 1
 
 
-@pytest.mark.fast
 def test_endpoint_removed_lets_its_stream_finish(world):
     r, p, d = world.pd(1, 2, engine={"token_delay": 10}, upstream={"idle_timeout": "500ms"})
     streams = [r.open_stream(f"s{i}", n=60) for i in range(4)]
@@ -82,7 +80,6 @@ def test_pool_added_and_removed(world):
     assert r.complete().status == 200
 
 
-@pytest.mark.fast
 def test_connector_and_policy_changed(world):
     r, (p,), (d,) = world.scripts()
     r.reload(pools=[world.pool([p], [d], connector="orchestrated", handoff="disagg_prefill_resp", policy="round_robin")])
@@ -96,7 +93,6 @@ def test_connector_and_policy_changed(world):
     assert c.read().status == 200
 
 
-@pytest.mark.fast
 def test_workers_changed_starts_a_new_generation(world):
     r, p, d = world.pd(workers=2, engine={"token_delay": 10})
     c = r.open_stream(n=80)
@@ -143,7 +139,6 @@ def wrong_files(config):
 CASES = list(wrong_files({"pools": 1}))
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("name", CASES)
 def test_wrong_file_changes_nothing(reloading, name):
     r, d = reloading
@@ -193,7 +188,6 @@ def test_too_many_endpoints_for_the_shared_memory(world):
     assert r.complete().status == 200
 
 
-@pytest.mark.fast
 def test_endpoints_file(world):
     p, d, more = world.engine("prefill"), world.engine("decode"), world.engine("decode")
     path = world.file("endpoints", "yaml")
@@ -211,7 +205,6 @@ def test_endpoints_file(world):
     assert r.complete().status == 200
 
 
-@pytest.mark.fast
 def test_50_hups_under_load_fail_no_request(world):
     r, p, d = world.pd(2, 2)
     pools = [[world.pool(p, d)], [world.pool(p[:1], d)], [world.pool(p, d[1:])], [world.pool(p, d, policy="round_robin")]]
@@ -230,7 +223,6 @@ def test_50_hups_under_load_fail_no_request(world):
     assert r.metric("requests_total", reason="ok") == 2 * load.done
 
 
-@pytest.mark.fast
 def test_generations_follow_each_other_under_load(world):
     """Workers are replaced while requests run on the same sockets: none is lost."""
     r, p, d = world.pd(workers=2)

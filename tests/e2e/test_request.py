@@ -23,14 +23,12 @@ def legs(shared, body, path="/v1/completions", headers=()):
     return a, shared.p.last(), shared.d.last()
 
 
-@pytest.mark.fast
 def test_completion_text(shared, router):
     a = router.complete("hello", max_tokens=5)
     assert a.status == 200 and a["content-type"] == "application/json"
     assert a.json()["choices"][0]["text"] == expect.text("hello", 5)
 
 
-@pytest.mark.fast
 def test_completion_stream(shared, router):
     c = router.open_stream("hello", n=7)
     events = list(c.events())
@@ -39,13 +37,11 @@ def test_completion_stream(shared, router):
     assert len(events) == 8
 
 
-@pytest.mark.fast
 def test_chat_text(shared, router):
     a = router.post("/v1/chat/completions", {**CHAT, "max_tokens": 6})
     assert a.json()["choices"][0]["message"]["content"] == expect.text_chat(CHAT, 6)
 
 
-@pytest.mark.fast
 def test_chat_stream_with_usage(shared, router):
     with router.client() as c:
         c.request("POST", "/v1/chat/completions",
@@ -92,7 +88,6 @@ NASTY = {
 }
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("name", NASTY)
 def test_members_are_kept_as_sent(shared, router, name):
     body = NASTY[name]
@@ -102,7 +97,6 @@ def test_members_are_kept_as_sent(shared, router, name):
     assert kept(d.body, DECODE_OWNS) == kept(body, DECODE_OWNS)
 
 
-@pytest.mark.fast
 def test_escaped_owned_key_is_owned(shared, router):
     body = rb'{"model":"sim-model","prompt":"x","max\u005ftokens":5,"strea\u006d":false,"min_\u0074okens":2}'
     a, p, d = legs(shared, body)
@@ -135,7 +129,6 @@ PEER_MEMBERS = {"kv_transfer_params": {"do_remote_prefill": True, "remote_host":
                 "data_parallel_rank": 3}
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("name", PEER_MEMBERS)
 def test_members_that_choose_peers_are_stripped(shared, router, name):
     body = {"model": MODEL, "prompt": "x", "max_tokens": 2, name: PEER_MEMBERS[name]}
@@ -146,7 +139,6 @@ def test_members_that_choose_peers_are_stripped(shared, router, name):
             assert name == "kv_transfer_params" and "169.254" not in value
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("params", [
     '{"remote_block_ids":[1,2,3],"remote_engine_id":"e"}',
     '{"remote_block_ids":["a7","b8"],"remote_engine_id":"e"}',
@@ -194,7 +186,6 @@ DROPPED = [("Connection", "keep-alive, X-Listed"), ("X-Listed", "1"), ("Keep-Ali
            ("X-Override-Bootstrap-Host", "evil")]
 
 
-@pytest.mark.fast
 def test_end_to_end_headers_reach_both_legs(shared, router):
     _, p, d = legs(shared, b'{"model":"sim-model","prompt":"x","max_tokens":1}', headers=HEADERS + DROPPED)
     for leg in (p, d):
@@ -212,19 +203,16 @@ def test_end_to_end_headers_reach_both_legs(shared, router):
 UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 
 
-@pytest.mark.fast
 def test_request_id_of_the_client(shared, router):
     a = router.complete(headers=[("X-Request-Id", "my-id.7")])
     assert a["x-request-id"] == "my-id.7"
     p, d = shared.p.last()["x-request-id"], shared.d.last()["x-request-id"]
     assert p == d and re.fullmatch(r"my-id\.7-[0-9a-f]{16}", p)
-    line = router.end(len(router.ends()))
+    assert router.end_of("my-id.7")["attempt"] == p
     router.complete(headers=[("X-Request-Id", "my-id.7")])
     assert shared.p.last()["x-request-id"] != p, "an attempt's id must never be used twice"
-    assert line["req"] == "my-id.7" or router.ends()[-1]["req"] == "my-id.7"
 
 
-@pytest.mark.fast
 def test_request_id_made_up(shared, router):
     a, b = router.complete(), router.complete()
     assert re.fullmatch(UUID, a["x-request-id"]) and a["x-request-id"] != b["x-request-id"]
@@ -267,10 +255,9 @@ def test_large_bodies_pass(shared, router):
 
 
 def test_log_line_of_a_request(shared, router):
-    n = len(router.ends())
     router.complete(headers=[("X-Request-Id", "a-line")])
-    line = router.end(n + 1)
-    assert line["req"] == "a-line" and line["attempt"].startswith("a-line-") and line["reason"] == "ok"
+    line = router.end_of("a-line")
+    assert line["attempt"].startswith("a-line-") and line["reason"] == "ok"
     assert line["prefill"] == shared.p.url and line["decode"] == shared.d.url and line["pool"] == MODEL
     assert line["status"] == 200 and line["bytes_out"] > 100 and line["total_ms"] >= line["prefill_ms"]
     assert len([x for x in router.lines("request") if x["req"] == "a-line"]) == 1

@@ -41,7 +41,6 @@ def sdk(address):
     return openai.OpenAI(base_url=f"http://{address[0]}:{address[1]}/v1", api_key="sk-test", max_retries=0)
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("name", ["nixl", "orchestrated"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_chat_text_is_the_engines_own(both, name, stream):
@@ -54,7 +53,6 @@ def test_chat_text_is_the_engines_own(both, name, stream):
     assert text and text == ask(both.direct.address)
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("name", ["nixl", "orchestrated"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_completion_text_is_the_engines_own(both, name, stream):
@@ -97,7 +95,6 @@ def outcome(address, case):
         return a.status, parts, obj.get("usage"), obj.get("error")
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("connector", ["nixl", "orchestrated"])
 @pytest.mark.parametrize("name", CASES)
 def test_recorded_bodies_get_the_engines_own_answer(both, name, connector):

@@ -7,7 +7,7 @@ import time
 import pytest
 
 import expect
-from procs import MODEL, SLOW, wait
+from procs import MODEL, SLOW, VARIANT, wait
 from raw import Closed, text_of
 
 BODY = json.dumps({"model": MODEL, "prompt": "hi", "max_tokens": 3}).encode()
@@ -33,7 +33,6 @@ def test_an_event_reaches_the_client_alone_and_at_once(world):
     assert list(events) == []
 
 
-@pytest.mark.fast
 def test_bytes_pass_unchanged(world):
     """Comments, CRLF events, several data lines, odd chunk borders: the body is the engine's own."""
     r, (p,), (d,) = world.scripts()
@@ -96,6 +95,11 @@ def test_answer_that_ends_with_the_connection(world):
 BIG = {"pdsim": {"event_bytes": 60000}}  # the simulator pads its events
 
 
+def flat(r, before_kib):
+    """ASan keeps what is freed for a while, so memory is looked at in the release build."""
+    return VARIANT != "release" or r.rss_kib() - before_kib < 2048
+
+
 def still(engine):
     """Waits until the engine has stopped writing because nobody reads; the events it has written."""
     seen = []
@@ -115,9 +119,9 @@ def test_slow_client_stops_the_engine(world):
     c = r.open_stream(n=1000, rcvbuf=16384, **BIG)
     assert c.head().status == 200
     events = still(d)
-    assert events < 500 and r.rss_kib() - before < 2048 * SLOW
+    assert events < 500 and flat(r, before)
     assert sum(data.count(b"data: ") for _, data in c.chunks()) == 1001, "all arrives once the client reads again"
-    assert r.rss_kib() - before < 4096 * SLOW
+    assert flat(r, before)
 
 
 def test_other_streams_are_not_held_by_a_slow_one(world):
@@ -132,7 +136,6 @@ def test_other_streams_are_not_held_by_a_slow_one(world):
 
 # --- connections ---
 
-@pytest.mark.fast
 def test_keep_alive_serves_many_requests(shared, router):
     with router.client() as c:
         for i in range(20):
@@ -144,7 +147,6 @@ def test_keep_alive_serves_many_requests(shared, router):
             assert c.get("/live").status == 200
 
 
-@pytest.mark.fast
 def test_pipelined_requests_are_answered_in_order(shared, router):
     with router.client() as c:
         head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
@@ -158,7 +160,6 @@ def test_pipelined_requests_are_answered_in_order(shared, router):
         assert "version" in c.read().json()
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("step", [1, 7, 64])
 def test_request_in_small_pieces(shared, router, step):
     with router.client() as c:
@@ -168,7 +169,6 @@ def test_request_in_small_pieces(shared, router, step):
         assert c.read().json()["choices"][0]["text"] == expect.text("hi", 3)
 
 
-@pytest.mark.fast
 def test_chunked_request_body(shared, router):
     with router.client() as c:
         c.send(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -182,7 +182,6 @@ def test_chunked_request_body(shared, router):
         assert c.get("/live").status == 200
 
 
-@pytest.mark.fast
 def test_expect_100_continue(shared, router):
     with router.client() as c:
         c.send(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(BODY))
@@ -192,7 +191,6 @@ def test_expect_100_continue(shared, router):
         assert not shared.p.last().all("expect") and not shared.d.last().all("expect")
 
 
-@pytest.mark.fast
 def test_http_1_0_client(shared, router):
     with router.client() as c:
         a = c.request("POST", "/v1/completions", BODY, version="1.0").read()
@@ -200,7 +198,6 @@ def test_http_1_0_client(shared, router):
         assert a.json()["choices"][0]["text"] == expect.text("hi", 3)
 
 
-@pytest.mark.fast
 def test_http_1_0_client_streams_to_the_end_of_the_connection(shared, router):
     with router.client() as c:
         body = {"model": MODEL, "prompt": "hi", "max_tokens": 3, "stream": True}
@@ -209,14 +206,12 @@ def test_http_1_0_client_streams_to_the_end_of_the_connection(shared, router):
         assert text_of(events) == expect.text("hi", 3) and not c.answer["transfer-encoding"]
 
 
-@pytest.mark.fast
 def test_connection_close_is_honoured(shared, router):
     with router.client() as c:
         a = c.post("/v1/completions", BODY, [("Connection", "close")])
         assert a.status == 200 and (a["connection"] or "").lower() == "close" and c.closed()
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("path", ["/live", "/v1/models", "/metrics", "/health"])
 def test_head_has_no_body(shared, router, path):
     with router.client() as c:
@@ -225,7 +220,6 @@ def test_head_has_no_body(shared, router, path):
         assert c.get("/live").status == 200, "the connection is still in step"
 
 
-@pytest.mark.fast
 def test_half_closed_client_gets_its_answer(shared, router):
     """shutdown(SHUT_WR) after the request: what curl and some proxies do."""
     with router.client() as c:

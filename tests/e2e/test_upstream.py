@@ -9,7 +9,6 @@ from raw import text_of
 URL = "/v1/completions"
 
 
-@pytest.mark.fast
 def test_connections_are_kept(world):
     r, (p,), (d,) = world.pd(workers=1)
     for _ in range(10):
@@ -17,7 +16,6 @@ def test_connections_are_kept(world):
     assert r.metric("upstream_connections_total") == 2 and r.metric("upstream_reused_total") == 18
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_stale_connection_is_replaced_invisibly(world, role):
     """The engine closed while idle, as uvicorn does: the next request goes out on a new connection."""

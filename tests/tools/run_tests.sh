@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# What `make test` runs, part by part: lint, builds without a warning, unit tests, fuzz corpora, the
+# simulator's own check, end-to-end stories, a short torture; then unit tests, corpora and stories
+# under ASan (with leaks) and UBSan.  Goes on after a failure; the last line is "N passed, N failed".
+#
+#   run_tests.sh            everything
+#   run_tests.sh PART...    some of: lint release asan ubsan
+# Each part's output is kept in build/test/; what failed is shown.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+logs=$PWD/build/test
+rm -rf "$logs"
+mkdir -p "$logs"
+passed=0 failed=0 bad=()
+began=$SECONDS
+# leaks fail the run; a report ends the process with a code of its own
+export ASAN_OPTIONS=detect_leaks=1:exitcode=99
+export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+reports='ERROR: [A-Za-z]*Sanitizer|runtime error:|SUMMARY: [A-Za-z]*Sanitizer'
+
+count() { # PASSED FAILED NAME LOG SECONDS
+	passed=$((passed + $1)) failed=$((failed + $2))
+	printf '%-34s %5d passed %4d failed  %3d s\n' "$3" "$1" "$2" "$5"
+	[ "$2" -eq 0 ] && return
+	bad+=("$3: $4")
+	grep -vE '^\{"level"' "$4" | tail -n 40 | cut -c1-400 | sed 's/^/    /'
+}
+
+# One command is one test.
+part() { # NAME COMMAND...
+	local name=$1 log=$logs/${1//[^a-z0-9]/-}.log from=$SECONDS
+	shift
+	if "$@" >"$log" 2>&1; then
+		count 1 0 "$name" "$log" $((SECONDS - from))
+		return 0
+	fi
+	count 0 1 "$name" "$log" $((SECONDS - from))
+	return 1
+}
+
+# Criterion programs.  It passes a test that leaks and a program that a sanitizer ends after its
+# summary, so the exit code and the reports count too.
+units() { # VARIANT
+	local log=$logs/unit-$1.log from=$SECONDS ok=0 no=0 prog out rc line
+	for prog in build/"$1"/unit/*; do
+		[ -f "tests/unit/${prog##*/}.c" ] || continue # of a test that is gone
+		out=$(timeout 300 "$prog" 2>&1)
+		rc=$?
+		printf '%s\n%s\n' "$prog" "$out" >>"$log"
+		line=$(sed -n 's/.*Passing: \([0-9]*\) | Failing: \([0-9]*\) | Crashing: \([0-9]*\).*/\1 \2 \3/p' <<<"$out" | tail -n 1)
+		read -r p f c <<<"${line:-0 0 0}"
+		ok=$((ok + p)) no=$((no + f + c))
+		if [ $((p + f + c)) -eq 0 ] || { [ $rc -ne 0 ] && [ $((f + c)) -eq 0 ]; } || grep -qE "$reports" <<<"$out"; then
+			no=$((no + 1))
+			echo "$prog: exit code $rc, or a report above, or no test in it" >>"$log"
+		fi
+	done
+	count $ok $no "unit tests, $1" "$log" $((SECONDS - from))
+}
+
+# Stories.  The parallel part first, then alone those that measure time.
+stories() { # VARIANT NAME PYTEST-ARGUMENTS...
+	local variant=$1 name=$2 log from=$SECONDS rc ok no
+	shift 2
+	log=$logs/${name//[^a-z0-9]/-}.log
+	PDR_VARIANT=$variant build/venv/bin/python -m pytest -c tests/e2e/pytest.ini tests/e2e --tb=short "$@" >"$log" 2>&1
+	rc=$?
+	ok=$(tail -n 1 "$log" | grep -oE '[0-9]+ passed' | grep -oE '[0-9]+')
+	no=$(tail -n 1 "$log" | grep -oE '[0-9]+ (failed|error)' | awk '{ n += $1 } END { print n + 0 }')
+	[ $rc -ne 0 ] && [ "$no" -eq 0 ] && no=1
+	count "${ok:-0}" "$no" "$name" "$log" $((SECONDS - from))
+}
+
+build() { # VARIANT TARGETS...
+	local variant=$1
+	shift
+	part "build $variant, no warning" make --no-print-directory CI=1 VARIANT="$variant" -j"$(nproc)" "$@"
+}
+
+corpus() { # VARIANT
+	local prog
+	for prog in build/"$1"/replay/*; do
+		part "corpus ${prog##*/}, $1" "$prog" tests/fuzz/corpus/"${prog##*/}"/*
+	done
+}
+
+run_lint() {
+	part lint tests/lint/run.sh
+}
+
+run_release() {
+	build release bins units build/release/torture || return
+	units release
+	part "simulator" python3 tests/engine/selfcheck.py build/release/pdsim
+	part "torture, 10 s" build/release/torture --seconds 10
+	stories release "stories, release" -n 2 --dist loadfile -m 'not timing'
+	stories release "stories that measure time" -m timing
+}
+
+run_asan() {
+	build asan bins units replays || return
+	units asan
+	corpus asan
+	stories asan "stories, asan" -n 2 --dist loadfile -m 'not timing'
+}
+
+run_ubsan() {
+	build ubsan bins units replays || return
+	units ubsan
+	corpus ubsan
+	stories ubsan "stories, ubsan" -n 2 --dist loadfile -m 'not timing'
+}
+
+for one in "${@:-lint release asan ubsan}"; do
+	for word in $one; do
+		case $word in
+		lint | release | asan | ubsan) "run_$word" ;;
+		*) echo "run_tests.sh: no such part: $word" >&2; exit 2 ;;
+		esac
+	done
+done
+echo
+for one in "${bad[@]}"; do
+	echo "FAILED $one"
+done
+echo "all of it took $((SECONDS - began)) s"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
