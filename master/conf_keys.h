@@ -176,10 +176,10 @@ struct conf_keys {
 	const struct conf_key *key;
 	size_t n;
 };
-extern const struct conf_keys conf_root_keys;	  /* struct conf */
-extern const struct conf_keys conf_pool_keys;	  /* struct conf_pool */
+extern const struct conf_keys conf_root_keys;     /* struct conf */
+extern const struct conf_keys conf_pool_keys;     /* struct conf_pool */
 extern const struct conf_keys conf_endpoint_keys; /* struct conf_endpoint */
-extern const struct conf_keys conf_file_keys;	  /* struct conf_endpoint */
+extern const struct conf_keys conf_file_keys;     /* struct conf_endpoint */
 
 /* The default that a reader of the table can compute with, or NULL: required, or worked out. */
 static inline const char *

@@ -26,8 +26,8 @@ struct client {
 	struct control *ctl;
 	struct bufferevent *bev;
 	uint64_t waits_for; /* attempt; 0: none */
-	bool ended;	    /* its side is closed: no further command */
-	bool closing;	    /* once what it was sent is written */
+	bool ended;         /* its side is closed: no further command */
+	bool closing;       /* once what it was sent is written */
 };
 TAILQ_HEAD(client_list, client);
 
@@ -48,11 +48,11 @@ static const struct {
 	const char *line;
 	command_fn *run;
 } commands[] = {
-	{ "reload", cmd_reload },
-	{ "status", cmd_status },
-	{ "status json", cmd_status_json },
-	{ "workers", cmd_workers },
-	{ "ping", cmd_ping },
+	{"reload", cmd_reload},
+	{"status", cmd_status},
+	{"status json", cmd_status_json},
+	{"workers", cmd_workers},
+	{"ping", cmd_ping},
 };
 
 static void
@@ -123,7 +123,8 @@ run_line(struct client *cl, const char *line)
 			commands[i].run(cl, out);
 			return;
 		}
-	(void)evbuffer_add_printf(out, "ERR unknown command; known: reload, status, status json, workers, ping\n");
+	(void)evbuffer_add_printf(
+		out, "ERR unknown command; known: reload, status, status json, workers, ping\n");
 }
 
 /* One command at a time: while a reload is under way nothing more is read. */
@@ -133,7 +134,8 @@ run_lines(struct client *cl)
 	struct evbuffer *in = bufferevent_get_input(cl->bev);
 	char *line;
 
-	while (cl->waits_for == 0 && (line = evbuffer_readln(in, NULL, EVBUFFER_EOL_CRLF)) != NULL) {
+	while (cl->waits_for == 0 &&
+		(line = evbuffer_readln(in, NULL, EVBUFFER_EOL_CRLF)) != NULL) {
 		run_line(cl, line);
 		free(line);
 	}
@@ -177,7 +179,8 @@ on_end(struct bufferevent *bev, short what, void *arg)
 }
 
 void
-control_reloaded(struct control *c, uint64_t attempt, bool exact, const char *error, const char *notes)
+control_reloaded(
+	struct control *c, uint64_t attempt, bool exact, const char *error, const char *notes)
 {
 	struct client *cl, *next;
 
@@ -185,7 +188,8 @@ control_reloaded(struct control *c, uint64_t attempt, bool exact, const char *er
 		struct evbuffer *out = bufferevent_get_output(cl->bev);
 
 		next = TAILQ_NEXT(cl, link);
-		if (cl->waits_for == 0 || (exact ? cl->waits_for != attempt : cl->waits_for > attempt))
+		if (cl->waits_for == 0 ||
+			(exact ? cl->waits_for != attempt : cl->waits_for > attempt))
 			continue;
 		cl->waits_for = 0;
 		if (error != NULL)
@@ -204,7 +208,7 @@ control_reloaded(struct control *c, uint64_t attempt, bool exact, const char *er
 static void
 on_accept(evutil_socket_t lfd, short what, void *arg)
 {
-	static const struct timeval silence = { .tv_sec = SILENCE_S };
+	static const struct timeval silence = {.tv_sec = SILENCE_S};
 	struct control *c = arg;
 	struct client *cl;
 	int fd = accept4(lfd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -274,7 +278,7 @@ bind_socket(int fd, const struct sockaddr_un *sun)
 static int
 open_socket(const char *path)
 {
-	struct sockaddr_un sun = { .sun_family = AF_UNIX };
+	struct sockaddr_un sun = {.sun_family = AF_UNIX};
 	int fd, r;
 
 	if (strlen(path) >= sizeof(sun.sun_path))
@@ -307,7 +311,8 @@ control_new(struct event_base *base, const char *path, const struct control_hook
 	struct control *c;
 
 	if (fd < 0) {
-		log_warn("no control socket: pdctl will not work", LOG_S("path", path), LOG_S("error", strerror(-fd)));
+		log_warn("no control socket: pdctl will not work", LOG_S("path", path),
+			LOG_S("error", strerror(-fd)));
 		return NULL;
 	}
 	c = MEM_NEW(struct control);

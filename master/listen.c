@@ -50,14 +50,15 @@ addr_text(const struct ep_addr *a, char out[INET6_ADDRSTRLEN + 10])
 	char ip[INET6_ADDRSTRLEN];
 
 	(void)inet_ntop(a->family, a->ip, ip, sizeof(ip));
-	(void)snprintf(out, INET6_ADDRSTRLEN + 10, a->family == AF_INET6 ? "[%s]:%u" : "%s:%u", ip, a->port);
+	(void)snprintf(out, INET6_ADDRSTRLEN + 10, a->family == AF_INET6 ? "[%s]:%u" : "%s:%u", ip,
+		a->port);
 }
 
 /* The address a socket is bound to; false for what is not TCP over IP. */
 static bool
 addr_of(int fd, struct ep_addr *ret)
 {
-	struct sockaddr_storage ss;
+	struct sockaddr_storage ss = {0};
 	socklen_t len = sizeof(ss);
 
 	memset(ret, 0, sizeof(*ret));
@@ -112,7 +113,8 @@ adopt(struct listeners *ls, int fd)
 	struct ep_addr addr;
 
 	if (sd_is_socket(fd, AF_UNSPEC, SOCK_STREAM, 1) <= 0 || !addr_of(fd, &addr)) {
-		log_warn("systemd passed something that is no listening TCP socket: not used", LOG_I("fd", fd));
+		log_warn("systemd passed something that is no listening TCP socket: not used",
+			LOG_I("fd", fd));
 		(void)close(fd);
 		return;
 	}
@@ -259,8 +261,8 @@ open_addr(struct listeners *ls, const char *text, const struct ep_addr *a)
 		fd = bind_listen(a);
 		if (fd < 0) {
 			addr_text(a, shown);
-			(void)snprintf(ls->error, sizeof(ls->error), "%s: cannot listen on %s: %s", text, shown,
-				strerror(-fd));
+			(void)snprintf(ls->error, sizeof(ls->error), "%s: cannot listen on %s: %s",
+				text, shown, strerror(-fd));
 			return fd;
 		}
 		(void)addr_of(fd, &bound); /* port 0 is a number by now */
@@ -323,7 +325,8 @@ on_resolved(const struct ep_addr *addrs, size_t n, const char *error, void *arg)
 	struct listeners *ls = arg;
 
 	if (n == 0) {
-		(void)snprintf(ls->error, sizeof(ls->error), "%s: %s", ls->conf->listen[ls->next].text, error);
+		(void)snprintf(ls->error, sizeof(ls->error), "%s: %s",
+			ls->conf->listen[ls->next].text, error);
 		finish(ls, false);
 		return;
 	}
@@ -334,7 +337,7 @@ static void
 next_entry(struct listeners *ls)
 {
 	const struct conf_listen *cl;
-	struct ep_addr addrs[2] = { { .family = AF_INET }, { .family = AF_INET6 } };
+	struct ep_addr addrs[2] = {{.family = AF_INET}, {.family = AF_INET6}};
 
 	while (ls->next < ls->conf->nlisten && use_by_text(ls, ls->conf->listen[ls->next].text))
 		ls->next++;

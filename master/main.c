@@ -165,8 +165,10 @@ ctl_status(void *arg, struct evbuffer *out, bool json)
 		json ? "{\"version\":\"%s\",\"state\":\"%s\",\"config\":%llu,\"uptime_s\":%llu,\"generations\":%u,"
 		       "\"processes\":"
 		     : "pdrouter %s state=%s config=%llu uptime=%llus generations=%u\n",
-		PDROUTER_VERSION, reload_phase(m->reload), (unsigned long long)reload_number(m->reload),
-		(unsigned long long)((clock_ms() - m->started_ms) / 1000), procs_generations(m->procs));
+		PDROUTER_VERSION, reload_phase(m->reload),
+		(unsigned long long)reload_number(m->reload),
+		(unsigned long long)((clock_ms() - m->started_ms) / 1000),
+		procs_generations(m->procs));
 	procs_status(m->procs, out, json);
 	if (json)
 		(void)evbuffer_add_printf(out, ",\"fleet\":");
@@ -208,7 +210,7 @@ on_signals(evutil_socket_t fd, short what, void *arg)
 static int
 step_configuration(struct master *m)
 {
-	struct conf_error err = { .line = 0 };
+	struct conf_error err = {.line = 0};
 	char text[600];
 
 	if (reload_read(&m->args, NULL, &m->first, &err) == 0) {
@@ -240,8 +242,8 @@ hash_build_id(struct dl_phdr_info *info, size_t size, void *arg)
 static int
 step_memory(struct master *m)
 {
-	struct seg_sizes sizes = { m->first->max_workers, m->first->max_endpoints, m->first->max_pools,
-		m->first->flags_per_worker };
+	struct seg_sizes sizes = {m->first->max_workers, m->first->max_endpoints,
+		m->first->max_pools, m->first->flags_per_worker};
 	struct seg_part parts[SEG_NPARTS];
 	uint64_t build = 0;
 	int r;
@@ -249,15 +251,16 @@ step_memory(struct master *m)
 	(void)dl_iterate_phdr(hash_build_id, &build);
 	r = seg_new(&sizes, build, &m->seg);
 	if (r < 0) {
-		log_error("no shared memory", LOG_S("error", strerror(-r)), LOG_U("bytes", seg_size(&sizes, NULL)));
+		log_error("no shared memory", LOG_S("error", strerror(-r)),
+			LOG_U("bytes", seg_size(&sizes, NULL)));
 		return -1;
 	}
 	(void)seg_size(&sizes, parts);
 	for (int i = 0; i < SEG_NPARTS; i++)
-		log_info("shared memory part", LOG_S("part", parts[i].name), LOG_U("offset", parts[i].offset),
-			LOG_U("bytes", parts[i].bytes));
-	log_info("shared memory", LOG_U("bytes", m->seg->hdr->bytes), LOG_U("slots", m->seg->hdr->nslots),
-		LOG_U("max_endpoints", sizes.max_endpoints));
+		log_info("shared memory part", LOG_S("part", parts[i].name),
+			LOG_U("offset", parts[i].offset), LOG_U("bytes", parts[i].bytes));
+	log_info("shared memory", LOG_U("bytes", m->seg->hdr->bytes),
+		LOG_U("slots", m->seg->hdr->nslots), LOG_U("max_endpoints", sizes.max_endpoints));
 	proc_slot_set(m->seg, SLOT_MASTER(m->seg), (uint64_t)getpid(), PROC_READY, 0);
 	log_init("master", SLOT_MASTER(m->seg));
 	return 0;
@@ -319,9 +322,9 @@ step_loop(struct master *m)
 static int
 step_parts(struct master *m)
 {
-	struct procs_hooks heard = { on_ready, on_refused, on_gone, on_reaped, m };
-	struct reload_hooks outcome = { on_fatal, on_reload_done, m };
-	struct reload_parts parts = { .base = m->base, .args = &m->args, .seg = m->seg, .sd = m->sd };
+	struct procs_hooks heard = {on_ready, on_refused, on_gone, on_reaped, m};
+	struct reload_hooks outcome = {on_fatal, on_reload_done, m};
+	struct reload_parts parts = {.base = m->base, .args = &m->args, .seg = m->seg, .sd = m->sd};
 
 	m->resolver = resolver_new(m->base);
 	m->listeners = parts.listeners = listeners_new(m->resolver);
@@ -334,7 +337,7 @@ step_parts(struct master *m)
 static int
 step_control(struct master *m)
 {
-	struct control_hooks hooks = { ctl_reload, ctl_status, ctl_workers, m };
+	struct control_hooks hooks = {ctl_reload, ctl_status, ctl_workers, m};
 
 	if (m->first->control_socket != NULL)
 		m->control = control_new(m->base, m->first->control_socket, &hooks);
@@ -423,7 +426,7 @@ out:
 static int
 check(const struct conf_args *args)
 {
-	struct conf_error err = { .line = 0 };
+	struct conf_error err = {.line = 0};
 	struct conf *conf = NULL;
 	char text[600];
 
@@ -439,13 +442,14 @@ check(const struct conf_args *args)
 int
 main(int argc, char **argv)
 {
-	struct conf_error err = { .line = 0 };
-	struct master m = { .code = EXIT_SUCCESS };
+	struct conf_error err = {.line = 0};
+	struct master m = {.code = EXIT_SUCCESS};
 	char text[600];
 
 	log_init("master", 0);
 	if (conf_args_parse(argc, argv, &m.args, &err) != 0) {
-		(void)fprintf(stderr, "pdrouter: %s\nTry pdrouter --help\n", conf_error_text(&err, text, sizeof(text)));
+		(void)fprintf(stderr, "pdrouter: %s\nTry pdrouter --help\n",
+			conf_error_text(&err, text, sizeof(text)));
 		return EXIT_FAILURE;
 	}
 	if (m.args.help) {

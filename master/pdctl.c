@@ -21,11 +21,11 @@ static const struct {
 	bool slow;
 	const char *help;
 } commands[] = {
-	{ "reload", true, "read the configuration again; returns when it is in force" },
-	{ "status", false, "the processes and the endpoint table; --json for one JSON object" },
-	{ "workers", false, "the processes" },
-	{ "ping", false, "says nothing and exits 0 when pdrouter answers" },
-	{ "version", false, "prints the version of pdctl" },
+	{"reload", true, "read the configuration again; returns when it is in force"},
+	{"status", false, "the processes and the endpoint table; --json for one JSON object"},
+	{"workers", false, "the processes"},
+	{"ping", false, "says nothing and exits 0 when pdrouter answers"},
+	{"version", false, "prints the version of pdctl"},
 };
 
 static void
@@ -48,8 +48,8 @@ fail(const char *what, const char *why)
 static int
 connect_to(const char *path, bool slow)
 {
-	struct sockaddr_un sun = { .sun_family = AF_UNIX };
-	struct timeval limit = { .tv_sec = ANSWER_S };
+	struct sockaddr_un sun = {.sun_family = AF_UNIX};
+	struct timeval limit = {.tv_sec = ANSWER_S};
 	int fd;
 
 	if (strlen(path) >= sizeof(sun.sun_path)) {
@@ -94,7 +94,8 @@ print_answer(FILE *in)
 		(void)fprintf(stderr, "%s", line + 4);
 	free(line);
 	if (r == -1)
-		return fail("no full answer", errno == EAGAIN ? "timed out" : "pdrouter closed the connection");
+		return fail("no full answer",
+			errno == EAGAIN ? "timed out" : "pdrouter closed the connection");
 	return fflush(stdout) == 0 ? r : fail("stdout", strerror(errno));
 }
 
@@ -126,11 +127,11 @@ int
 main(int argc, char **argv)
 {
 	static const struct option longs[] = {
-		{ "socket", required_argument, NULL, 's' },
-		{ "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' },
-		{ "version", no_argument, NULL, 'V' },
-		{ NULL, 0, NULL, 0 },
+		{"socket", required_argument, NULL, 's'},
+		{"json", no_argument, NULL, 'j'},
+		{"help", no_argument, NULL, 'h'},
+		{"version", no_argument, NULL, 'V'},
+		{NULL, 0, NULL, 0},
 	};
 	const char *path = DEFAULT_SOCKET, *command;
 	bool json = false;

@@ -29,8 +29,9 @@
 #define GENERATIONS 2
 #define BACKOFF_MIN_MS 100
 #define BACKOFF_MAX_MS 10000
-#define BACKOFF_RESET_MS 10000 /* a process that lived this long starts again with the shortest delay */
-#define QUIT_MS 2000	       /* for ending what is left; then SIGKILL */
+/* a process that lived this long starts again with the shortest delay */
+#define BACKOFF_RESET_MS 10000
+#define QUIT_MS 2000 /* for ending what is left; then SIGKILL */
 #define STALL_TICK_MS 500
 
 struct generation {
@@ -69,9 +70,9 @@ struct proc {
 	uint32_t slot;
 	enum state state;
 	struct generation *gen; /* NULL: a single process */
-	char *identity;		/* of a single process, as it was started */
-	pid_t pid;		/* 0: none */
-	int channel;		/* -1: none */
+	char *identity;         /* of a single process, as it was started */
+	pid_t pid;              /* 0: none */
+	int channel;            /* -1: none */
 	struct event *ev_channel;
 	struct event *ev_timer;
 	uint64_t started_ms;
@@ -100,7 +101,8 @@ struct procs {
 };
 
 typedef void proc_handler(struct proc *);
-static proc_handler spawn, serve, ask_drain, ask_quit, kill_now, respawn_later, finish, ignore, never;
+static proc_handler spawn, serve, ask_drain, ask_quit, kill_now, respawn_later, finish, ignore,
+	never;
 
 /* clang-format off */
 static const struct {
@@ -162,7 +164,8 @@ enter(struct proc *p, enum state st)
 static void
 clock_set(struct proc *p, uint64_t ms)
 {
-	struct timeval tv = { .tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000) };
+	struct timeval tv = {
+		.tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
 
 	evtimer_add(p->ev_timer, &tv);
 }
@@ -223,7 +226,7 @@ keep_heritage_only(const struct heritage *h)
 static void
 signals_for_child(void)
 {
-	static const int ignored[] = { SIGINT, SIGTERM, SIGHUP, SIGPIPE };
+	static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
 	sigset_t none;
 
 	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
@@ -323,8 +326,8 @@ tell(struct proc *p, enum channel_msg msg)
 static void
 spawn_failed(struct proc *p, const char *what, int err)
 {
-	log_error("cannot start a process", LOG_S("kind", p->kind->name), LOG_U("child_slot", p->slot),
-		LOG_S("step", what), LOG_S("error", strerror(err)));
+	log_error("cannot start a process", LOG_S("kind", p->kind->name),
+		LOG_U("child_slot", p->slot), LOG_S("step", what), LOG_S("error", strerror(err)));
 	respawn_later(p);
 }
 
@@ -340,7 +343,8 @@ spawn(struct proc *p)
 		spawn_failed(p, "socketpair", errno);
 		return;
 	}
-	proc_beat(ps->seg, p->slot, p->started_ms); /* before it has an owner: the stall clock starts here */
+	/* before it has an owner: the stall clock starts here */
+	proc_beat(ps->seg, p->slot, p->started_ms);
 	pid = fork();
 	if (pid == 0)
 		child(p, sv[1]);
@@ -356,8 +360,8 @@ spawn(struct proc *p)
 	assert(p->ev_channel != NULL);
 	(void)event_add(p->ev_channel, NULL);
 	enter(p, PS_STARTING);
-	log_info("process started", LOG_S("kind", p->kind->name), LOG_U("child_slot", p->slot), LOG_I("pid", pid),
-		LOG_U("generation", p->gen != NULL ? p->gen->number : 0));
+	log_info("process started", LOG_S("kind", p->kind->name), LOG_U("child_slot", p->slot),
+		LOG_I("pid", pid), LOG_U("generation", p->gen != NULL ? p->gen->number : 0));
 }
 
 static void
@@ -387,8 +391,8 @@ ask_quit(struct proc *p)
 static void
 kill_now(struct proc *p)
 {
-	log_warn("process does not go: killed", LOG_S("kind", p->kind->name), LOG_U("child_slot", p->slot),
-		LOG_I("pid", p->pid));
+	log_warn("process does not go: killed", LOG_S("kind", p->kind->name),
+		LOG_U("child_slot", p->slot), LOG_I("pid", p->pid));
 	(void)kill(p->pid, SIGKILL);
 }
 
@@ -448,17 +452,20 @@ log_death(const struct proc *p, int status)
 	memcpy(words, last, sizeof(words));
 	words[sizeof(words) - 1] = '\0';
 	if (WIFEXITED(status) && WEXITSTATUS(status) == CHILD_EXIT_OK && asked) {
-		log_info("process gone", LOG_S("kind", p->kind->name), LOG_U("child_slot", p->slot), LOG_I("pid", p->pid));
+		log_info("process gone", LOG_S("kind", p->kind->name), LOG_U("child_slot", p->slot),
+			LOG_I("pid", p->pid));
 		return;
 	}
 	if (WIFSIGNALED(status))
-		log_error("process died", LOG_S("kind", p->kind->name), LOG_U("child_slot", p->slot),
-			LOG_I("pid", p->pid), LOG_S("signal", sigabbrev_np(WTERMSIG(status))),
+		log_error("process died", LOG_S("kind", p->kind->name),
+			LOG_U("child_slot", p->slot), LOG_I("pid", p->pid),
+			LOG_S("signal", sigabbrev_np(WTERMSIG(status))),
 			LOG_S("state", states[p->state].name), LOG_S("last_words", words));
 	else
-		log_error("process exited", LOG_S("kind", p->kind->name), LOG_U("child_slot", p->slot),
-			LOG_I("pid", p->pid), LOG_I("code", WEXITSTATUS(status)),
-			LOG_S("state", states[p->state].name), LOG_S("last_words", words));
+		log_error("process exited", LOG_S("kind", p->kind->name),
+			LOG_U("child_slot", p->slot), LOG_I("pid", p->pid),
+			LOG_I("code", WEXITSTATUS(status)), LOG_S("state", states[p->state].name),
+			LOG_S("last_words", words));
 }
 
 /*
@@ -480,8 +487,8 @@ give_back(struct proc *p)
 	memset(seg->procs[p->slot].words, 0, SHM_WORDS);
 	proc_slot_set(seg, p->slot, 0, PROC_EMPTY, 0);
 	if (held + armed > 0)
-		log_info("gave back what the process held", LOG_U("child_slot", p->slot), LOG_U("reservations", held),
-			LOG_U("flags", armed));
+		log_info("gave back what the process held", LOG_U("child_slot", p->slot),
+			LOG_U("reservations", held), LOG_U("flags", armed));
 	if (p->ps->hooks.reaped != NULL)
 		p->ps->hooks.reaped(p->ps->hooks.arg);
 }
@@ -508,7 +515,8 @@ procs_sigchld(struct procs *ps)
 	int status;
 
 	for (uint32_t i = 0; i < ps->nprocs; i++)
-		if (ps->procs[i].pid > 0 && waitpid(ps->procs[i].pid, &status, WNOHANG) == ps->procs[i].pid)
+		if (ps->procs[i].pid > 0 &&
+			waitpid(ps->procs[i].pid, &status, WNOHANG) == ps->procs[i].pid)
 			reap(&ps->procs[i], status);
 }
 
@@ -533,8 +541,9 @@ on_stall_tick(evutil_socket_t fd, short what, void *arg)
 
 		if (p->pid == 0 || beat + stall >= now)
 			continue;
-		log_error("process hangs: killed", LOG_S("kind", p->kind->name), LOG_U("child_slot", i),
-			LOG_I("pid", p->pid), LOG_U("silent_ms", now - beat));
+		log_error("process hangs: killed", LOG_S("kind", p->kind->name),
+			LOG_U("child_slot", i), LOG_I("pid", p->pid),
+			LOG_U("silent_ms", now - beat));
 		(void)kill(p->pid, SIGKILL);
 	}
 }
@@ -594,7 +603,7 @@ procs_generation_start(struct procs *ps, const struct conf *conf, const int *fds
 
 	if (g == NULL || ps->stopping)
 		return 0;
-	*g = (struct generation){ .number = ++ps->last_number, .conf = conf, .nfds = nfds };
+	*g = (struct generation){.number = ++ps->last_number, .conf = conf, .nfds = nfds};
 	g->fds = mem_array(nfds > 0 ? nfds : 1, sizeof(int));
 	if (nfds > 0)
 		memcpy(g->fds, fds, nfds * sizeof(int));
@@ -635,7 +644,8 @@ procs_generations(const struct procs *ps)
 static void
 single_sync(struct proc *p)
 {
-	const char *want = p->ps->stopping || p->ps->conf == NULL ? NULL : p->kind->identity(p->ps->conf);
+	const char *want =
+		p->ps->stopping || p->ps->conf == NULL ? NULL : p->kind->identity(p->ps->conf);
 
 	if (p->state != PS_IDLE && (want == NULL || strcmp(want, p->identity) != 0))
 		post(p, PE_DRAIN);
@@ -686,7 +696,7 @@ generation_settle(struct procs *ps, struct generation *g)
 	}
 	if (count_in(ps, g, false) == 0) {
 		free(g->fds);
-		*g = (struct generation){ .number = 0 };
+		*g = (struct generation){.number = 0};
 		ps->hooks.gone(ps->hooks.arg, number);
 	}
 }
@@ -711,12 +721,12 @@ on_settle(evutil_socket_t fd, short what, void *arg)
 /* --- the whole ---------------------------------------------------------------------------------- */
 
 struct procs *
-procs_new(struct event_base *base, struct seg *seg, const struct proc_kind *kinds, const int *wake_fds,
-	const struct procs_hooks *hooks)
+procs_new(struct event_base *base, struct seg *seg, const struct proc_kind *kinds,
+	const int *wake_fds, const struct procs_hooks *hooks)
 {
 	uint32_t n = SLOT_NOTIFIER(seg) + 1;
 	struct procs *ps = mem_zero(sizeof(*ps) + n * sizeof(ps->procs[0]));
-	struct timeval tick = { .tv_usec = STALL_TICK_MS * 1000 };
+	struct timeval tick = {.tv_usec = STALL_TICK_MS * 1000};
 
 	ps->base = base;
 	ps->seg = seg;
@@ -731,7 +741,7 @@ procs_new(struct event_base *base, struct seg *seg, const struct proc_kind *kind
 	for (uint32_t i = 0; i < n; i++) {
 		struct proc *p = &ps->procs[i];
 
-		*p = (struct proc){ .ps = ps, .slot = i, .channel = -1 };
+		*p = (struct proc){.ps = ps, .slot = i, .channel = -1};
 		p->ev_timer = evtimer_new(base, on_timer, p);
 		assert(p->ev_timer != NULL);
 	}
@@ -812,9 +822,11 @@ procs_status(const struct procs *ps, struct evbuffer *out, bool json)
 			json ? "%s{\"kind\":\"%s\",\"slot\":%u,\"pid\":%d,\"generation\":%u,\"state\":\"%s\","
 			       "\"connections\":%llu,\"restarts\":%llu,\"age_s\":%llu}"
 			     : "%s%s slot=%u pid=%d generation=%u state=%s connections=%llu restarts=%llu age=%llus\n",
-			sep, p->kind->name, p->slot, (int)p->pid, p->gen != NULL ? p->gen->number : 0,
-			states[p->state].name, (unsigned long long)ps->seg->procs[i].conns,
-			(unsigned long long)p->restarts, (unsigned long long)((now - p->started_ms) / 1000));
+			sep, p->kind->name, p->slot, (int)p->pid,
+			p->gen != NULL ? p->gen->number : 0, states[p->state].name,
+			(unsigned long long)ps->seg->procs[i].conns,
+			(unsigned long long)p->restarts,
+			(unsigned long long)((now - p->started_ms) / 1000));
 		sep = json ? "," : "";
 	}
 	if (json)

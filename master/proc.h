@@ -22,7 +22,7 @@ struct seg;
 
 /* One kind of child: a const row of main.c. */
 struct proc_kind {
-	const char *name; /* in log lines and as the process's name */
+	const char *name;                     /* in log lines and as the process's name */
 	int (*main)(const struct heritage *); /* returns an exit code (enum child_exit) */
 	/* How many processes make a generation.  NULL: a single one outside the generations, see below. */
 	uint32_t (*count)(const struct conf *);
@@ -37,9 +37,11 @@ struct proc_kind {
  * procs_x() call, so that the owner may call anything here.
  */
 struct procs_hooks {
-	void (*ready)(void *arg, uint32_t generation);	 /* all its workers serve; once */
-	void (*refused)(void *arg, uint32_t generation); /* one said "do not respawn me" before ready() */
-	void (*gone)(void *arg, uint32_t generation);	 /* its last process is dead and none will follow */
+	void (*ready)(void *arg, uint32_t generation); /* all its workers serve; once */
+	/* one said "do not respawn me" before ready() */
+	void (*refused)(void *arg, uint32_t generation);
+	/* its last process is dead and none will follow */
+	void (*gone)(void *arg, uint32_t generation);
 	/* After waitpid and after everything the process held in shared memory was given back. */
 	void (*reaped)(void *arg);
 	void *arg;
@@ -54,7 +56,8 @@ void procs_free(struct procs **); /* kills what still lives */
  * Starts a generation with these listening sockets (copied).  Returns its number, or 0 while two
  * generations live.  `conf` must live until the generation is gone or has another (procs_conf_set()).
  */
-uint32_t procs_generation_start(struct procs *ps, const struct conf *conf, const int *fds, size_t nfds);
+uint32_t procs_generation_start(
+	struct procs *ps, const struct conf *conf, const int *fds, size_t nfds);
 /*
  * `generation` and `conf` are in force from here on: single processes are started, stopped or replaced
  * as conf says, every other generation drains (drain_ms of conf), respawned workers are born with conf.

@@ -20,8 +20,10 @@
 #include "shm/metrics.h"
 #include "shm/seg.h"
 
-#define START_MS 10000 /* for all workers of a new generation to report ready; then the old one stays */
-#define FD_MARGIN 256  /* a worker's descriptors besides two per client connection: eventfds, listeners, idle ones */
+/* for all workers of a new generation to report ready; then the old one stays */
+#define START_MS 10000
+/* a worker's descriptors besides two per client connection: eventfds, listeners, idle ones */
+#define FD_MARGIN 256
 
 /*
  *   read -> next --+--> (live keys only) --------------------------------> in force
@@ -58,14 +60,14 @@ struct reload {
 	struct reload_hooks hooks;
 	enum phase phase;
 	bool requested;
-	bool telling;	  /* systemd was told RELOADING=1 and not yet READY=1 */
-	bool waits;	  /* next needs a generation while two live */
+	bool telling;     /* systemd was told RELOADING=1 and not yet READY=1 */
+	bool waits;       /* next needs a generation while two live */
 	uint64_t attempt; /* how often the configuration was read after the start */
 
 	struct conf *conf;   /* in force, or being the first; NULL before reload_first() */
 	uint64_t number;     /* of conf; 0 until the first is in force */
 	uint32_t generation; /* in force */
-	int *fds;	     /* its listening sockets */
+	int *fds;            /* its listening sockets */
 	size_t nfds;
 
 	struct candidate next; /* read, not begun */
@@ -82,7 +84,7 @@ candidate_drop(struct candidate *c)
 {
 	conf_free(&c->conf);
 	free(c->notes);
-	*c = (struct candidate){ .conf = NULL };
+	*c = (struct candidate){.conf = NULL};
 }
 
 /* --- reading ------------------------------------------------------------------------------------ */
@@ -103,13 +105,16 @@ clip_connections(struct conf *conf, const struct conf *before)
 	if (conf->max_connections <= fit)
 		return;
 	if (before == NULL || before->max_connections != fit)
-		log_warn("limits.max_connections lowered: raise the limit of open files (LimitNOFILE, ulimit -n)",
-			LOG_U("from", conf->max_connections), LOG_U("to", fit), LOG_U("open_files", rl.rlim_cur));
+		log_warn(
+			"limits.max_connections lowered: raise the limit of open files (LimitNOFILE, ulimit -n)",
+			LOG_U("from", conf->max_connections), LOG_U("to", fit),
+			LOG_U("open_files", rl.rlim_cur));
 	conf->max_connections = (uint32_t)fit;
 }
 
 int
-reload_read(const struct conf_args *args, const struct conf *before, struct conf **ret, struct conf_error *err)
+reload_read(const struct conf_args *args, const struct conf *before, struct conf **ret,
+	struct conf_error *err)
 {
 	struct conf *conf = NULL;
 
@@ -132,7 +137,7 @@ failed(struct reload *r, uint64_t attempt, bool exact, const char *error)
 static void
 read_next(struct reload *r)
 {
-	struct conf_error err = { .line = 0 };
+	struct conf_error err = {.line = 0};
 	char text[600];
 	struct conf *conf;
 
@@ -174,7 +179,7 @@ put_in_force(struct reload *r)
 	struct candidate done = r->cur;
 	struct conf *old = r->conf;
 
-	r->cur = (struct candidate){ .conf = NULL };
+	r->cur = (struct candidate){.conf = NULL};
 	r->phase = RP_IDLE;
 	r->conf = done.conf;
 	r->number++;
@@ -192,8 +197,10 @@ put_in_force(struct reload *r)
 	listeners_keep(r->parts.listeners, r->fds, r->nfds);
 	conf_free(&old);
 	metric_add(seg_slab(r->parts.seg, SLOT_MASTER(r->parts.seg)), M_RELOADS, 1);
-	log_info("configuration in force", LOG_U("config", r->number), LOG_U("generation", r->generation));
-	r->hooks.done(r->hooks.arg, done.attempt, false, NULL, done.notes != NULL ? done.notes : "");
+	log_info("configuration in force", LOG_U("config", r->number),
+		LOG_U("generation", r->generation));
+	r->hooks.done(
+		r->hooks.arg, done.attempt, false, NULL, done.notes != NULL ? done.notes : "");
 	free(done.notes);
 }
 
@@ -204,12 +211,14 @@ on_kept(void *arg, const char *key, int line)
 {
 	struct reload *r = arg;
 	struct candidate *c = &r->next;
-	const char *before = c->notes != NULL ? c->notes : "", *path = c->conf->path != NULL ? c->conf->path : "";
+	const char *before = c->notes != NULL ? c->notes : "",
+		   *path = c->conf->path != NULL ? c->conf->path : "";
 	char *notes;
 
-	log_warn("this key needs a restart, the old value stays", LOG_S("file", path), LOG_I("line", line),
-		LOG_S("key", key));
-	notes = mem_printf("%s%s:%d: %s: needs a restart, the old value stays\n", before, path, line, key);
+	log_warn("this key needs a restart, the old value stays", LOG_S("file", path),
+		LOG_I("line", line), LOG_S("key", key));
+	notes = mem_printf(
+		"%s%s:%d: %s: needs a restart, the old value stays\n", before, path, line, key);
 	free(c->notes);
 	c->notes = notes;
 }
@@ -223,8 +232,8 @@ on_late(evutil_socket_t fd, short what, void *arg)
 	(void)what;
 	if (r->phase != RP_STARTING || r->number == 0)
 		return;
-	(void)snprintf(r->error, sizeof(r->error), "the workers of the new configuration were not ready after %d s",
-		START_MS / 1000);
+	(void)snprintf(r->error, sizeof(r->error),
+		"the workers of the new configuration were not ready after %d s", START_MS / 1000);
 	r->phase = RP_ABORTING;
 	procs_generation_quit(r->parts.procs, r->cur_generation);
 }
@@ -233,7 +242,7 @@ on_late(evutil_socket_t fd, short what, void *arg)
 static void
 listen_error(const struct conf *conf, const char *what, char *out, size_t size)
 {
-	struct conf_error err = { .key = "listen" };
+	struct conf_error err = {.key = "listen"};
 
 	(void)snprintf(err.file, sizeof(err.file), "%s", conf->path != NULL ? conf->path : "");
 	(void)snprintf(err.what, sizeof(err.what), "%s", what);
@@ -246,7 +255,7 @@ listen_error(const struct conf *conf, const char *what, char *out, size_t size)
 static void
 on_opened(void *arg, int *fds, size_t n, const char *error)
 {
-	static const struct timeval late = { .tv_sec = START_MS / 1000 };
+	static const struct timeval late = {.tv_sec = START_MS / 1000};
 	struct reload *r = arg;
 
 	if (fds == NULL) {
@@ -257,7 +266,8 @@ on_opened(void *arg, int *fds, size_t n, const char *error)
 	r->cur_fds = fds;
 	r->cur_nfds = n;
 	r->cur_generation = procs_generation_start(r->parts.procs, r->cur.conf, fds, n);
-	assert(r->cur_generation != 0); /* begin() saw that fewer than two live, and only we start them */
+	/* begin() saw that fewer than two live, and only we start them */
+	assert(r->cur_generation != 0);
 	r->phase = RP_STARTING;
 	(void)evtimer_add(r->ev_late, &late);
 }
@@ -266,16 +276,18 @@ on_opened(void *arg, int *fds, size_t n, const char *error)
 static void
 begin(struct reload *r)
 {
-	struct conf_error err = { .line = 0 };
+	struct conf_error err = {.line = 0};
 	int classes = conf_diff(r->conf, r->next.conf, on_kept, r, &err);
 
-	r->waits = classes > 0 && (classes & CONF_GENERATION) && procs_generations(r->parts.procs) > 1;
+	r->waits =
+		classes > 0 && (classes & CONF_GENERATION) && procs_generations(r->parts.procs) > 1;
 	if (r->waits) {
-		log_info("reload waits: an old generation still drains", LOG_U("attempt", r->next.attempt));
+		log_info("reload waits: an old generation still drains",
+			LOG_U("attempt", r->next.attempt));
 		return;
 	}
 	r->cur = r->next;
-	r->next = (struct candidate){ .conf = NULL };
+	r->next = (struct candidate){.conf = NULL};
 	if (classes < 0) {
 		(void)conf_error_text(&err, r->error, sizeof(r->error));
 		refuse(r);
@@ -290,7 +302,8 @@ begin(struct reload *r)
 void
 reload_turn(struct reload *r)
 {
-	if (r->phase == RP_STOPPED || r->number == 0) /* a request during the start waits for its end */
+	/* a request during the start waits for its end */
+	if (r->phase == RP_STOPPED || r->number == 0)
 		return;
 	if (r->requested) {
 		r->requested = false;
@@ -299,7 +312,8 @@ reload_turn(struct reload *r)
 		r->telling = true;
 		read_next(r);
 	}
-	if (r->next.conf != NULL && r->phase == RP_IDLE && !(r->waits && procs_generations(r->parts.procs) > 1))
+	if (r->next.conf != NULL && r->phase == RP_IDLE &&
+		!(r->waits && procs_generations(r->parts.procs) > 1))
 		begin(r);
 	if (r->telling && r->phase == RP_IDLE && r->next.conf == NULL) {
 		r->telling = false;
@@ -321,7 +335,8 @@ reload_request(struct reload *r)
 void
 reload_generation_ready(struct reload *r, uint32_t generation)
 {
-	if (r->phase != RP_STARTING || generation != (r->number == 0 ? r->generation : r->cur_generation))
+	if (r->phase != RP_STARTING ||
+		generation != (r->number == 0 ? r->generation : r->cur_generation))
 		return;
 	(void)evtimer_del(r->ev_late);
 	if (r->number != 0) {
@@ -330,7 +345,8 @@ reload_generation_ready(struct reload *r, uint32_t generation)
 	}
 	r->number = 1;
 	r->phase = RP_IDLE;
-	log_info("configuration in force", LOG_U("config", r->number), LOG_U("generation", generation));
+	log_info("configuration in force", LOG_U("config", r->number),
+		LOG_U("generation", generation));
 	sd_tell_ready(r->parts.sd);
 }
 
@@ -340,7 +356,8 @@ reload_generation_refused(struct reload *r, uint32_t generation)
 	if (r->phase != RP_STARTING)
 		return;
 	(void)evtimer_del(r->ev_late);
-	(void)snprintf(r->error, sizeof(r->error), "a worker cannot run with this configuration: see the log");
+	(void)snprintf(r->error, sizeof(r->error),
+		"a worker cannot run with this configuration: see the log");
 	if (r->number == 0) {
 		r->hooks.fatal(r->hooks.arg, r->error);
 	} else if (generation == r->cur_generation) {
@@ -355,7 +372,8 @@ reload_generation_gone(struct reload *r, uint32_t generation)
 	if (r->phase == RP_ABORTING && generation == r->cur_generation)
 		refuse(r);
 	else if (r->phase != RP_STOPPED && generation == r->generation)
-		r->hooks.fatal(r->hooks.arg, "no worker is left that can run with this configuration");
+		r->hooks.fatal(
+			r->hooks.arg, "no worker is left that can run with this configuration");
 }
 
 /* --- start and stop ----------------------------------------------------------------------------- */
@@ -373,7 +391,8 @@ on_first_opened(void *arg, int *fds, size_t n, const char *error)
 	r->fds = fds;
 	r->nfds = n;
 	r->phase = RP_STARTING;
-	fleet_apply(r->parts.fleet, r->conf, 1); /* before any worker: none shall find an empty table */
+	/* before any worker: none shall find an empty table */
+	fleet_apply(r->parts.fleet, r->conf, 1);
 	r->generation = procs_generation_start(r->parts.procs, r->conf, fds, n);
 	procs_conf_set(r->parts.procs, r->conf, r->generation);
 	listeners_keep(r->parts.listeners, fds, n);

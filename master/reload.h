@@ -47,7 +47,8 @@ struct reload_hooks {
  * Reads the configuration and lowers what this machine's limits do not allow, which is logged unless it
  * was so `before` (NULL at the start).  Returns as conf_from_args().
  */
-int reload_read(const struct conf_args *args, const struct conf *before, struct conf **ret, struct conf_error *err);
+int reload_read(const struct conf_args *args, const struct conf *before, struct conf **ret,
+	struct conf_error *err);
 
 struct reload *reload_new(const struct reload_parts *parts, const struct reload_hooks *hooks);
 void reload_free(struct reload **);
@@ -66,5 +67,5 @@ void reload_generation_ready(struct reload *r, uint32_t generation);
 void reload_generation_refused(struct reload *r, uint32_t generation);
 void reload_generation_gone(struct reload *r, uint32_t generation);
 
-uint64_t reload_number(const struct reload *r); /* of the configuration in force; 0: none yet */
+uint64_t reload_number(const struct reload *r);   /* of the configuration in force; 0: none yet */
 const char *reload_phase(const struct reload *r); /* a word for `status` */

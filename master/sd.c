@@ -41,7 +41,7 @@ send_now(const struct sd *sd, const char *text)
 static void
 on_retry(evutil_socket_t fd, short what, void *arg)
 {
-	static const struct timeval again = { .tv_usec = RETRY_MS * 1000 };
+	static const struct timeval again = {.tv_usec = RETRY_MS * 1000};
 	struct sd *sd = arg;
 
 	(void)fd;
@@ -124,7 +124,8 @@ sd_new(struct event_base *base)
 	if (sd->fd == -1 || sd_watchdog_enabled(0, &usec) <= 0)
 		return sd;
 	usec /= 2;
-	tv = (struct timeval){ .tv_sec = (time_t)(usec / 1000000), .tv_usec = (suseconds_t)(usec % 1000000) };
+	tv = (struct timeval){
+		.tv_sec = (time_t)(usec / 1000000), .tv_usec = (suseconds_t)(usec % 1000000)};
 	sd->ev_ping = event_new(base, -1, EV_PERSIST, on_ping, sd);
 	assert(sd->ev_ping != NULL);
 	(void)event_add(sd->ev_ping, &tv);

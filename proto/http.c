@@ -66,6 +66,16 @@ find_control(const char *p, const char *end)
 	}
 }
 
+size_t
+http_line(char *out, const struct http_header *f)
+{
+	memcpy(out, f->name.p, f->name.n);
+	memcpy(out + f->name.n, ": ", 2);
+	memcpy(out + f->name.n + 2, f->value.p, f->value.n);
+	memcpy(out + f->name.n + 2 + f->value.n, "\r\n", 2);
+	return f->name.n + f->value.n + 4;
+}
+
 bool
 span_is(struct span s, const char *word)
 {

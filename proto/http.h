@@ -22,14 +22,14 @@ enum http_kind { HTTP_KIND_REQUEST, HTTP_KIND_RESPONSE };
 
 /* Why bytes were refused; always negative so that it fits a parser's return value. */
 enum http_error {
-	HTTP_E_SYNTAX = -1,	  /* not HTTP, or a form we refuse: 400 */
-	HTTP_E_VERSION = -2,	  /* not HTTP/1.0 or 1.1: 505 */
-	HTTP_E_TOO_MANY = -3,	  /* too many header fields: 431 */
-	HTTP_E_HOST = -4,	  /* no Host, or two, on 1.1: 400 */
-	HTTP_E_FRAMING = -5,	  /* Content-Length and Transfer-Encoding at odds: 400 */
-	HTTP_E_CODING = -6,	  /* transfer coding other than chunked: 501 */
-	HTTP_E_CHUNK = -7,	  /* malformed chunk-size line or trailer: 400 */
-	HTTP_E_TOO_LARGE = -8,	  /* a chunk size or Content-Length above 2^63-1: 413 */
+	HTTP_E_SYNTAX = -1,    /* not HTTP, or a form we refuse: 400 */
+	HTTP_E_VERSION = -2,   /* not HTTP/1.0 or 1.1: 505 */
+	HTTP_E_TOO_MANY = -3,  /* too many header fields: 431 */
+	HTTP_E_HOST = -4,      /* no Host, or two, on 1.1: 400 */
+	HTTP_E_FRAMING = -5,   /* Content-Length and Transfer-Encoding at odds: 400 */
+	HTTP_E_CODING = -6,    /* transfer coding other than chunked: 501 */
+	HTTP_E_CHUNK = -7,     /* malformed chunk-size line or trailer: 400 */
+	HTTP_E_TOO_LARGE = -8, /* a chunk size or Content-Length above 2^63-1: 413 */
 };
 
 /* One English phrase for the log and the error body; never NULL. */
@@ -39,7 +39,15 @@ const char *http_error_text(int err);
  * Methods the router tells apart; the others that http-parser knows (PATCH, WebDAV, ...) parse and
  * are HTTP_M_OTHER, unknown ones and CONNECT are HTTP_E_SYNTAX.
  */
-enum http_method { HTTP_M_OTHER, HTTP_M_GET, HTTP_M_HEAD, HTTP_M_POST, HTTP_M_PUT, HTTP_M_DELETE, HTTP_M_OPTIONS };
+enum http_method {
+	HTTP_M_OTHER,
+	HTTP_M_GET,
+	HTTP_M_HEAD,
+	HTTP_M_POST,
+	HTTP_M_PUT,
+	HTTP_M_DELETE,
+	HTTP_M_OPTIONS
+};
 
 struct span {
 	const char *p;
@@ -49,7 +57,7 @@ struct span {
 struct http_header {
 	struct span name;
 	struct span value; /* without surrounding blanks */
-	bool hop;	   /* hop-by-hop: Connection and what it lists, Keep-Alive, Proxy-*, TE, Trailer,
+	bool hop; /* hop-by-hop: Connection and what it lists, Keep-Alive, Proxy-*, TE, Trailer,
 			      Transfer-Encoding, Upgrade; never forwarded */
 };
 
@@ -58,13 +66,14 @@ enum http_framing { HTTP_BODY_NONE, HTTP_BODY_LENGTH, HTTP_BODY_CHUNKED, HTTP_BO
 struct http_head {
 	enum http_method method; /* requests */
 	struct span method_text; /* requests */
-	struct span target;	 /* requests: as sent */
-	struct span path;	 /* requests: target without query; of an absolute-form target its path; never empty */
-	struct span query;	 /* requests: after '?', or n = 0 */
-	int status;		 /* responses */
-	int minor;		 /* HTTP/1.minor: 0 or 1 */
-	bool keep_alive;	 /* the connection may carry another message after this one */
-	bool expect_continue;	 /* requests: Expect: 100-continue */
+	struct span target;      /* requests: as sent */
+	/* requests: target without query; of an absolute-form target its path; never empty */
+	struct span path;
+	struct span query;    /* requests: after '?', or n = 0 */
+	int status;           /* responses */
+	int minor;            /* HTTP/1.minor: 0 or 1 */
+	bool keep_alive;      /* the connection may carry another message after this one */
+	bool expect_continue; /* requests: Expect: 100-continue */
 	enum http_framing framing;
 	uint64_t content_length; /* valid with HTTP_BODY_LENGTH */
 	size_t nheaders;
@@ -90,10 +99,14 @@ size_t http_skip_blank(const char *buf, size_t len);
  * `head_request`: for responses, the request was a HEAD (no body whatever the head says).
  * Returns 0 or an http_error; *h is undefined after an error.
  */
-int http_head_parse(struct http_head *h, enum http_kind kind, const char *buf, size_t len, bool head_request);
+int http_head_parse(
+	struct http_head *h, enum http_kind kind, const char *buf, size_t len, bool head_request);
 
 /* First header with this (lower-case) name, or NULL. */
 const struct http_header *http_header(const struct http_head *h, const char *name);
+
+/* Writes "Name: value\r\n" as it was read; `out` has room for name, value and 4 bytes.  Returns its length. */
+size_t http_line(char *out, const struct http_header *f);
 
 /* Case-insensitive comparison of a span with a NUL-terminated lower-case word. */
 bool span_is(struct span s, const char *lower);
@@ -105,10 +118,10 @@ bool span_eq(struct span s, const char *text);
  */
 struct http_body {
 	enum http_framing framing;
-	uint8_t state;	     /* where in the chunk grammar; private to http.c */
-	bool done;	     /* the message's last byte has been consumed */
+	uint8_t state;       /* where in the chunk grammar; private to http.c */
+	bool done;           /* the message's last byte has been consumed */
 	uint16_t line_bytes; /* length so far of the current chunk-size line or trailer section */
-	uint64_t left;	     /* payload bytes to come in this chunk or message */
+	uint64_t left;       /* payload bytes to come in this chunk or message */
 };
 
 /* `done` is set at once where there is no body. */

@@ -7,7 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define JSON_SMALL_MAX (8u << 20) /* larger texts are refused unread: a model list with 10k adapters is under 4 MiB */
+/* larger texts are refused unread: a model list with 10k adapters is under 4 MiB */
+#define JSON_SMALL_MAX (8u << 20)
 
 /* True if text is one well-formed JSON document whose top level is an object. */
 bool json_is_object(const char *text, size_t len);

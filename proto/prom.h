@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 struct prom_load {
-	double running;	 /* requests being computed; sum over ranks */
-	double waiting;	 /* requests queued, PD queues of SGLang included; sum over ranks */
+	double running;  /* requests being computed; sum over ranks */
+	double waiting;  /* requests queued, PD queues of SGLang included; sum over ranks */
 	double kv_usage; /* 0..1, average over ranks */
 	bool has_running, has_waiting, has_kv_usage;
 	bool sglang; /* figures came under sglang: names */

@@ -11,8 +11,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SPLICE_MAX_OWNED 64	/* occurrences of owned members in one body; more is refused */
-#define SPLICE_MAX_DEPTH 128	/* nesting; deeper is refused (json-c's own limit is 32, simdjson's 1024) */
+#define SPLICE_MAX_OWNED 64 /* occurrences of owned members in one body; more is refused */
+/* nesting; deeper is refused (json-c's own limit is 32, simdjson's 1024) */
+#define SPLICE_MAX_DEPTH 128
 #define SPLICE_MAX_SEGMENTS (3 * SPLICE_MAX_OWNED + 4)
 
 /*
@@ -21,13 +22,28 @@
  */
 enum splice_key {
 	/* looked at */
-	SK_MODEL, SK_STREAM, SK_MESSAGES, SK_PROMPT, SK_N,
+	SK_MODEL,
+	SK_STREAM,
+	SK_MESSAGES,
+	SK_PROMPT,
+	SK_N,
 	/* limits of the prefill leg (protocols.md 1.6) */
-	SK_MAX_TOKENS, SK_MAX_COMPLETION_TOKENS, SK_MIN_TOKENS, SK_STREAM_OPTIONS,
+	SK_MAX_TOKENS,
+	SK_MAX_COMPLETION_TOKENS,
+	SK_MIN_TOKENS,
+	SK_STREAM_OPTIONS,
 	/* choose a peer or a request: never pass from a client (protocols.md 10.1) */
-	SK_KV_TRANSFER_PARAMS, SK_DISAGG_PREFILL_RESP, SK_DISAGG_SPEC, SK_BOOTSTRAP_HOST, SK_BOOTSTRAP_PORT,
-	SK_BOOTSTRAP_ROOM, SK_ROUTED_DP_RANK, SK_DISAGG_PREFILL_DP_RANK, SK_DATA_PARALLEL_RANK,
-	SK_REQUEST_ID, SK_RID,
+	SK_KV_TRANSFER_PARAMS,
+	SK_DISAGG_PREFILL_RESP,
+	SK_DISAGG_SPEC,
+	SK_BOOTSTRAP_HOST,
+	SK_BOOTSTRAP_PORT,
+	SK_BOOTSTRAP_ROOM,
+	SK_ROUTED_DP_RANK,
+	SK_DISAGG_PREFILL_DP_RANK,
+	SK_DATA_PARALLEL_RANK,
+	SK_REQUEST_ID,
+	SK_RID,
 	SK_N_KEYS
 };
 
@@ -39,23 +55,25 @@ enum splice_type { ST_NULL, ST_FALSE, ST_TRUE, ST_NUMBER, ST_STRING, ST_ARRAY, S
 struct splice_member {
 	enum splice_key key;
 	enum splice_type type;
-	uint32_t index;	  /* ordinal among all top-level members: tells which owned ones are neighbours */
-	size_t start;	  /* offset of the key's opening quote */
-	size_t val, end;  /* value is text[val..end) */
-	size_t comma;	  /* offset of the comma that precedes this member, or 0 for the first */
-	size_t next;	  /* offset of the next member's opening quote, or 0 for the last */
+	/* ordinal among all top-level members: tells which owned ones are neighbours */
+	uint32_t index;
+	size_t start;    /* offset of the key's opening quote */
+	size_t val, end; /* value is text[val..end) */
+	size_t comma;    /* offset of the comma that precedes this member, or 0 for the first */
+	size_t next;     /* offset of the next member's opening quote, or 0 for the last */
 };
 
 struct splice {
 	const char *text;
 	size_t len;
-	size_t nmembers;	/* all top-level members, owned or not */
-	size_t open, close;	/* offsets of the outer braces */
+	size_t nmembers;    /* all top-level members, owned or not */
+	size_t open, close; /* offsets of the outer braces */
 	size_t nowned;
 	struct splice_member owned[SPLICE_MAX_OWNED];
-	uint64_t prompt_chars;	/* code points of the prompt: string `prompt`, strings inside a prompt list,
+	uint64_t
+		prompt_chars; /* code points of the prompt: string `prompt`, strings inside a prompt list,
 				   every `content` string and text part of `messages`; estimates the prompt's size */
-	uint64_t prompt_items;	/* numbers in a token-id prompt */
+	uint64_t prompt_items; /* numbers in a token-id prompt */
 };
 
 /*
@@ -63,7 +81,8 @@ struct splice {
  * surrogate is let through, as Python's json does).  Bodies up to 2^32-2 bytes.
  * Returns 0, or -1 with *ret_why one English phrase (static) and *ret_at the byte offset.
  */
-int splice_scan(struct splice *s, const char *text, size_t len, const char **ret_why, size_t *ret_at);
+int splice_scan(
+	struct splice *s, const char *text, size_t len, const char **ret_why, size_t *ret_at);
 
 /* Last occurrence of an owned member (engines take the last of duplicates), or NULL. */
 const struct splice_member *splice_find(const struct splice *s, enum splice_key k);
@@ -98,7 +117,8 @@ struct splice_seg {
  * Lays the edited body out as segments of the original text, of the edit's values, and of static
  * bytes.  Returns the number of segments (at most SPLICE_MAX_SEGMENTS), total bytes in *ret_total.
  */
-size_t splice_layout(const struct splice *s, const struct splice_edit *e, struct splice_seg *segs, size_t *ret_total);
+size_t splice_layout(const struct splice *s, const struct splice_edit *e, struct splice_seg *segs,
+	size_t *ret_total);
 
 /*
  * Raw span of one top-level member of any JSON object, by its literal name: for answers, where

@@ -17,21 +17,24 @@ enum child_exit { CHILD_EXIT_OK = 0, CHILD_EXIT_NO_RESPAWN = 2 };
 
 /* One byte each over the socketpair `channel`. */
 enum channel_msg {
-	CH_READY = 'R',	 /* child -> master: I serve */
-	CH_DRAIN = 'D',	 /* master -> child: stop accepting, finish, exit 0 */
-	CH_QUIT = 'Q',	 /* master -> child: drain time is over: end what is left with an error, exit 0 */
+	CH_READY = 'R', /* child -> master: I serve */
+	CH_DRAIN = 'D', /* master -> child: stop accepting, finish, exit 0 */
+	/* master -> child: drain time is over: end what is left with an error, exit 0 */
+	CH_QUIT = 'Q',
 	CH_DRAINED = 'E', /* child -> master: nothing is left, exiting */
 };
 
 struct heritage {
 	const struct conf *conf;
 	struct seg *seg;
-	uint32_t slot;	     /* process slot in shared memory */
+	uint32_t slot;       /* process slot in shared memory */
 	uint32_t generation; /* of the configuration; in log lines */
 	pid_t master_pid;
-	int channel;	     /* socketpair to the master, non-blocking; its end of file: the master is gone */
+	/* socketpair to the master, non-blocking; its end of file: the master is gone */
+	int channel;
 	const int *listen_fds; /* workers: non-blocking, shared with all others */
 	size_t nlisten;
-	const int *wake_fds; /* eventfd of each process slot (seg_nslots), non-blocking; own one: [slot] */
+	/* eventfd of each process slot (seg_nslots), non-blocking; own one: [slot] */
+	const int *wake_fds;
 	const char *version; /* of the program, for /version and build_info */
 };

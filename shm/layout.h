@@ -11,19 +11,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SHM_LINE 128		/* two cache lines: the adjacent-line prefetcher pairs them (x86), 128 on some aarch64 */
+/* two cache lines: the adjacent-line prefetcher pairs them (x86), 128 on some aarch64 */
+#define SHM_LINE 128
 #define SHM_MAGIC 0x7064726f75746572ull /* "pdrouter" */
 #define SHM_VERSION 1
-#define SHM_ARENAS 4		/* tables alive at once: the current one and retired ones awaiting their readers */
-#define SHM_WORDS 160		/* bytes for a process's last words */
+/* tables alive at once: the current one and retired ones awaiting their readers */
+#define SHM_ARENAS 4
+#define SHM_WORDS 160 /* bytes for a process's last words */
 
 struct shm_header { /* W: master, before any fork */
 	uint64_t magic;
 	uint32_t version;
 	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker;
-	uint32_t nslots;	/* process slots: 2 x max_workers + SLOT_EXTRA */
+	uint32_t nslots; /* process slots: 2 x max_workers + SLOT_EXTRA */
 	uint64_t bytes;
-	uint64_t build;		/* hash of the build id: a segment of another build is refused */
+	uint64_t build; /* hash of the build id: a segment of another build is refused */
 };
 
 /* Process slots: workers of two generations, then the notifier, then the master. */
@@ -33,48 +35,56 @@ struct shm_header { /* W: master, before any fork */
 #define SLOT_WORKERS(seg) ((seg)->hdr->nslots - SLOT_EXTRA) /* worker slots are 0 .. this - 1 */
 
 struct rcu_reader { /* one per process slot */
-	_Alignas(SHM_LINE) uint64_t ctr; /* gp | ACTIVE inside a section, else 0.  W: owner; master after waitpid */
+	/* gp | ACTIVE inside a section, else 0. W: owner; master after waitpid */
+	_Alignas(SHM_LINE) uint64_t ctr;
 };
 
 struct table;
 struct rcu_domain {
-	_Alignas(SHM_LINE) uint64_t gp;		  /* W: master */
+	_Alignas(SHM_LINE) uint64_t gp;               /* W: master */
 	_Alignas(SHM_LINE) const struct table *table; /* W: master (rcu_publish) */
 };
 
 enum proc_state { PROC_EMPTY, PROC_STARTING, PROC_READY, PROC_DRAINING };
 
 struct proc_slot {
-	_Alignas(SHM_LINE) uint64_t beat_ms; /* monotonic; every loop turn, at least once a second.  W: owner */
-	uint64_t conns;			     /* open client connections.  W: owner; master zeroes after waitpid */
-	_Alignas(SHM_LINE) uint64_t journal; /* open reservation, see load.c.  W: owner; master after waitpid */
-	uint64_t acked;			     /* highest own seq known to have been overwritten.  W: CAS by all, upward only */
-	uint64_t seq;			     /* W: owner */
-	_Alignas(SHM_LINE) uint64_t pid;     /* W: master */
-	uint64_t state;			     /* enum proc_state.  W: master */
-	uint64_t generation;		     /* W: master */
-	char words[SHM_WORDS];		     /* last words before an abort.  W: owner */
+	/* monotonic; every loop turn, at least once a second. W: owner */
+	_Alignas(SHM_LINE) uint64_t beat_ms;
+	/* open client connections. W: owner; master zeroes after waitpid */
+	uint64_t conns;
+	/* open reservation, see load.c. W: owner; master after waitpid */
+	_Alignas(SHM_LINE) uint64_t journal;
+	/* highest own seq known to have been overwritten. W: CAS by all, upward only */
+	uint64_t acked;
+	uint64_t seq;                    /* W: owner */
+	_Alignas(SHM_LINE) uint64_t pid; /* W: master */
+	uint64_t state;                  /* enum proc_state.  W: master */
+	uint64_t generation;             /* W: master */
+	char words[SHM_WORDS];           /* last words before an abort.  W: owner */
 };
 
 enum ep_state { EP_EMPTY, EP_STARTING, EP_UP, EP_DOWN, EP_DRAINING, EP_STATE_N };
 
-struct ep_word { /* one per endpoint slot, stable across tables */
+struct ep_word {                           /* one per endpoint slot, stable across tables */
 	_Alignas(SHM_LINE) uint64_t count; /* count:32 | last worker+1:8 | seq:24.  W: CAS by all */
-	uint64_t foreign;		   /* requests:24 | milliseconds:40 (clock_ms).  W: master */
-	uint64_t state;			   /* enum ep_state.  W: master */
-	uint64_t tag;			   /* number of lives of this slot.  W: master */
-	uint64_t scraped;		   /* last running << 32 | waiting, for metrics.  W: master */
-	uint64_t kv_usage_ppm;		   /* last KV usage, parts per million.  W: master */
-	uint64_t scraped_ms;		   /* clock_ms of those two; 0 = never.  W: master */
+	/* requests:24 | milliseconds:40 (clock_ms). W: master */
+	uint64_t foreign;
+	uint64_t state; /* enum ep_state.  W: master */
+	uint64_t tag;   /* number of lives of this slot.  W: master */
+	/* last running << 32 | waiting, for metrics. W: master */
+	uint64_t scraped;
+	uint64_t kv_usage_ppm; /* last KV usage, parts per million.  W: master */
+	uint64_t scraped_ms;   /* clock_ms of those two; 0 = never.  W: master */
 };
 
-struct row { /* one per worker slot and endpoint slot: what that worker holds */
+struct row {           /* one per worker slot and endpoint slot: what that worker holds */
 	uint32_t held; /* its share of ep_word.count.  W: owner; master when reaping */
 	uint32_t sent; /* of these, requests already on the wire.  W: owner; master when reaping */
 };
 
 struct flag_slot { /* flags_per_worker per worker slot */
-	uint64_t word;	/* gen:48 | left:8 | state:8.  W: CAS by worker and notifier; master when reaping */
+	/* gen:48 | left:8 | state:8. W: CAS by worker and notifier; master when reaping */
+	uint64_t word;
 	uint64_t nonce; /* W: owner, before it arms */
 };
 static_assert(sizeof(struct flag_slot) == 16, "four flags to a cache line");

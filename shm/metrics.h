@@ -29,7 +29,8 @@ struct metric_hist {
 };
 
 /* Requests by pool, path, status and end reason: a bounded open-addressed set of cells. */
-#define METRIC_CELLS 512 /* distinct combinations a process counts apart; further ones count in `other` */
+/* distinct combinations a process counts apart; further ones count in `other` */
+#define METRIC_CELLS 512
 struct metric_cell {
 	uint64_t key; /* 0 = free; metric_key() */
 	uint64_t count;
@@ -76,9 +77,11 @@ void metric_request_count(struct metrics_slab *s, struct metric_request r);
 /* Reading: sums over all slots. */
 uint64_t metric_sum(const struct seg *seg, enum metric_counter m);
 int64_t metric_gauge_sum(const struct seg *seg, enum metric_gauge g);
-void metric_hist_sum(const struct seg *seg, uint32_t pool, enum metric_histogram h, struct metric_hist *ret);
+void metric_hist_sum(
+	const struct seg *seg, uint32_t pool, enum metric_histogram h, struct metric_hist *ret);
 /* Merges the cells of all slots into ret[max]; returns how many, *ret_other the uncounted rest. */
-size_t metric_cells_sum(const struct seg *seg, struct metric_cell *ret, size_t max, uint64_t *ret_other);
+size_t metric_cells_sum(
+	const struct seg *seg, struct metric_cell *ret, size_t max, uint64_t *ret_other);
 /* Master, after waitpid. */
 void metric_reap(struct seg *seg, uint32_t slot);
 

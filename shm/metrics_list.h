@@ -4,6 +4,7 @@
  */
 #pragma once
 
+/* clang-format off */
 /* Counters, one per process slot, summed over all. */
 #define METRIC_COUNTERS(X)                                                                              \
 	X(EVENTS, "pdrouter_events_relayed_total", "Server-sent events relayed to clients.")            \
@@ -44,3 +45,4 @@
 	X(PREFILL, "pdrouter_prefill_seconds", "From sending the prefill leg to its full answer.")       \
 	X(DURATION, "pdrouter_request_duration_seconds", "From a request's first byte to the end of its answer.") \
 	X(GAP, "pdrouter_event_gap_seconds", "Between two successive events of a stream.")
+/* clang-format on */

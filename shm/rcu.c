@@ -218,6 +218,6 @@ rcu_current(const struct rcu_writer *w)
 void
 rcu_reap(struct seg *seg, uint32_t slot)
 {
-	/* The process is gone (waitpid): nobody else writes this line. */
-	shm_store_release(&seg->readers[slot].ctr, 0);
+	/* The process is gone (waitpid), and its line is read by oldest_reader() in this process alone. */
+	shm_store(&seg->readers[slot].ctr, 0);
 }

@@ -14,7 +14,8 @@
 struct metrics_slab;
 
 struct seg_sizes {
-	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker; /* flags: a multiple of 64 */
+	/* flags: a multiple of 64 */
+	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker;
 };
 
 struct seg {
@@ -22,13 +23,14 @@ struct seg {
 	struct rcu_domain *rcu;
 	struct rcu_reader *readers; /* [nslots] */
 	struct proc_slot *procs;    /* [nslots] */
-	struct ep_word *eps;	    /* [max_endpoints] */
-	struct row *rows;	    /* [worker slots][max_endpoints]: seg_row() */
+	struct ep_word *eps;        /* [max_endpoints] */
+	struct row *rows;           /* [worker slots][max_endpoints]: seg_row() */
 	struct flag_slot *flags;    /* [worker slots][flags_per_worker]: seg_flag() */
-	uint64_t *ready;	    /* [worker slots][flags_per_worker / 64] bitmap: seg_ready() */
-	unsigned char *slabs;	    /* [nslots] metrics slabs: seg_slab() */
-	char *pool_names;	    /* [max_pools][64]; a name stays with its number for ever.  W: master */
-	unsigned char *arenas;	    /* SHM_ARENAS x arena_bytes */
+	uint64_t *ready;            /* [worker slots][flags_per_worker / 64] bitmap: seg_ready() */
+	unsigned char *slabs;       /* [nslots] metrics slabs: seg_slab() */
+	/* [max_pools][64]; a name stays with its number for ever. W: master */
+	char *pool_names;
+	unsigned char *arenas; /* SHM_ARENAS x arena_bytes */
 	size_t arena_bytes;
 	size_t slab_bytes;
 };
@@ -84,7 +86,8 @@ void proc_conns_set(struct seg *seg, uint32_t slot, uint64_t n);
 bool proc_may_accept(const struct seg *seg, uint32_t slot);
 /* Master: claims and describes a slot, clears it after waitpid (pid 0, state EMPTY): then beat, conns and
  * last words are cleared too, so log the words first. */
-void proc_slot_set(struct seg *seg, uint32_t slot, uint64_t pid, enum proc_state state, uint64_t generation);
+void proc_slot_set(
+	struct seg *seg, uint32_t slot, uint64_t pid, enum proc_state state, uint64_t generation);
 enum proc_state proc_slot_state(const struct seg *seg, uint32_t slot);
 /* Owner: leaves last words for the master's log, clipped. */
 void proc_words_set(struct seg *seg, uint32_t slot, const char *text);

@@ -16,7 +16,7 @@
 /* A resolved address; family 0: not resolved yet. */
 struct ep_addr {
 	uint16_t family; /* AF_INET, AF_INET6 */
-	uint16_t port;	 /* host byte order */
+	uint16_t port;   /* host byte order */
 	uint32_t scope;
 	uint8_t ip[16];
 };
@@ -55,13 +55,14 @@ struct table_pool {
 struct table {
 	uint64_t version; /* counts publications */
 	uint64_t config;  /* number of the configuration it was built from */
-	uint64_t created_s; /* wall-clock seconds of the first publication: "created" of /v1/models */
+	/* wall-clock seconds of the first publication: "created" of /v1/models */
+	uint64_t created_s;
 	uint32_t npools;
 	uint32_t nendpoints;
 	const struct table_pool *pools;
 	const struct table_endpoint *endpoints;
 	uint64_t checksum; /* of the arena's used bytes, checked in debug builds and tests */
-	uint64_t used;	   /* bytes of the arena in use */
+	uint64_t used;     /* bytes of the arena in use */
 };
 
 /* Building: plain bump allocation from the arena; every call returns NULL / -ENOSPC when it is full. */
@@ -72,7 +73,8 @@ struct table_builder {
 };
 
 /* The table sits at the start of the arena, zeroed, with room for that many pools and endpoints. */
-struct table *table_begin(struct table_builder *b, void *arena, size_t size, uint32_t npools, uint32_t nendpoints);
+struct table *table_begin(
+	struct table_builder *b, void *arena, size_t size, uint32_t npools, uint32_t nendpoints);
 struct table_pool *table_pool_at(struct table_builder *b, uint32_t i);
 struct table_endpoint *table_endpoint_at(struct table_builder *b, uint32_t i);
 const char *table_str(struct table_builder *b, const char *s);

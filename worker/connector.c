@@ -16,9 +16,9 @@ static const struct connector *const connectors[CONNECTOR_N] = {
  * Members that choose a peer or a request: an engine would connect to any host they name (protocols.md
  * 10.1, point 2), so they never pass from a client.
  */
-static const enum splice_key stripped[] = { SK_KV_TRANSFER_PARAMS, SK_DISAGG_PREFILL_RESP, SK_DISAGG_SPEC,
-	SK_BOOTSTRAP_HOST, SK_BOOTSTRAP_PORT, SK_BOOTSTRAP_ROOM, SK_ROUTED_DP_RANK, SK_DISAGG_PREFILL_DP_RANK,
-	SK_DATA_PARALLEL_RANK };
+static const enum splice_key stripped[] = {SK_KV_TRANSFER_PARAMS, SK_DISAGG_PREFILL_RESP,
+	SK_DISAGG_SPEC, SK_BOOTSTRAP_HOST, SK_BOOTSTRAP_PORT, SK_BOOTSTRAP_ROOM, SK_ROUTED_DP_RANK,
+	SK_DISAGG_PREFILL_DP_RANK, SK_DATA_PARALLEL_RANK};
 
 static void
 no_edit(const struct pair *pair, struct splice_edit *e)
@@ -29,8 +29,8 @@ no_edit(const struct pair *pair, struct splice_edit *e)
 
 const struct connector connector_direct = {
 	.name = "direct",
-	.starts = { [ROLE_PREFILL] = STARTS_NEVER, [ROLE_DECODE] = STARTS_AT_ONCE },
-	.edit = { [ROLE_PREFILL] = no_edit, [ROLE_DECODE] = no_edit },
+	.starts = {[ROLE_PREFILL] = STARTS_NEVER, [ROLE_DECODE] = STARTS_AT_ONCE},
+	.edit = {[ROLE_PREFILL] = no_edit, [ROLE_DECODE] = no_edit},
 };
 
 /* Elements of a JSON array that the scan has found well-formed. */
@@ -60,7 +60,8 @@ array_length(const char *p, const char *end)
 bool
 connector_asks_several(const struct splice *doc)
 {
-	const struct splice_member *n = splice_find(doc, SK_N), *prompt = splice_find(doc, SK_PROMPT);
+	const struct splice_member *n = splice_find(doc, SK_N),
+				   *prompt = splice_find(doc, SK_PROMPT);
 	const char *p;
 
 	if (n != NULL && n->type == ST_NUMBER && strtod(doc->text + n->val, NULL) > 1)
@@ -70,7 +71,8 @@ connector_asks_several(const struct splice *doc)
 	p = doc->text + prompt->val + 1;
 	p += strspn(p, " \t\r\n");
 	/* a list of numbers is one prompt */
-	return (*p == '"' || *p == '[') && array_length(doc->text + prompt->val, doc->text + prompt->end) > 1;
+	return (*p == '"' || *p == '[') &&
+	       array_length(doc->text + prompt->val, doc->text + prompt->end) > 1;
 }
 
 const struct connector *
@@ -92,10 +94,11 @@ connector_limit_prefill(const struct pair *pair, struct splice_edit *e)
 {
 	(void)pair;
 	set(e, SK_MAX_TOKENS, SE_SET, "1");
-	set(e, SK_MAX_COMPLETION_TOKENS, SE_LOWER, "1"); /* wins over max_tokens where both are present */
+	/* wins over max_tokens where both are present */
+	set(e, SK_MAX_COMPLETION_TOKENS, SE_LOWER, "1");
 	set(e, SK_STREAM, SE_SET, "false");
 	set(e, SK_STREAM_OPTIONS, SE_CUT, NULL); /* refused with stream false */
-	set(e, SK_MIN_TOKENS, SE_CUT, NULL);	 /* refused above max_tokens */
+	set(e, SK_MIN_TOKENS, SE_CUT, NULL);     /* refused above max_tokens */
 }
 
 static bool
@@ -127,9 +130,9 @@ name_host(struct pair *pair)
 		pair->own_kv = mem_printf("%.*s%s%.*s", (int)(v.p - kv.p), kv.p, quoted,
 			(int)(kv.p + kv.n - (v.p + v.n)), v.p + v.n);
 	else
-		pair->own_kv = mem_printf("{\"remote_host\":%s%s%.*s", quoted, empty_object(kv) ? "" : ",",
-			(int)kv.n - 1, kv.p + 1);
-	pair->kv = (struct span){ pair->own_kv, strlen(pair->own_kv) };
+		pair->own_kv = mem_printf("{\"remote_host\":%s%s%.*s", quoted,
+			empty_object(kv) ? "" : ",", (int)kv.n - 1, kv.p + 1);
+	pair->kv = (struct span){pair->own_kv, strlen(pair->own_kv)};
 }
 
 int
@@ -142,7 +145,7 @@ connector_take_kv(struct pair *pair)
 	case 1:
 		if (v.n == 4 && memcmp(v.p, "null", 4) == 0)
 			return 0;
-		pair->kv = (struct span){ v.p, v.n };
+		pair->kv = (struct span){v.p, v.n};
 		if (pair->req->pool.remote_host == REMOTE_HOST_PREFILL)
 			name_host(pair);
 		return 1;
@@ -165,5 +168,6 @@ connector_edit(const struct pair *pair, enum role role, struct splice_edit *e)
 	set(e, SK_RID, SE_LOWER, req->attempt_json);
 	req->connector->edit[role](pair, e);
 	if (role == ROLE_DECODE && pair->release)
-		connector_limit_prefill(pair, e); /* one token, so that it fetches and thereby frees */
+		/* one token, so that it fetches and thereby frees */
+		connector_limit_prefill(pair, e);
 }

@@ -7,8 +7,9 @@
 #include "worker/req.h"
 
 /* Only do_remote_decode is read; the nulls are what every published proxy sends (2.1). */
-static const char ask[] = "{\"do_remote_decode\":true,\"do_remote_prefill\":false,\"remote_engine_id\":null,"
-			  "\"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null}";
+static const char ask[] =
+	"{\"do_remote_decode\":true,\"do_remote_prefill\":false,\"remote_engine_id\":null,"
+	"\"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null}";
 
 static void
 prefill_edit(const struct pair *pair, struct splice_edit *e)
@@ -38,8 +39,8 @@ serves_one(const struct pair *pair)
 
 const struct connector connector_nixl = {
 	.name = "nixl",
-	.starts = { [ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_PREFILL },
-	.edit = { [ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit },
+	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_PREFILL},
+	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
 	.prefilled = connector_take_kv,
 	.serves_one = serves_one,
 };

@@ -44,7 +44,7 @@ prefilled(struct pair *pair)
 		return connector_take_kv(pair);
 	if (splice_member_raw(p->answer, p->answer_len, "", &unused) == -1)
 		return -1; /* not one JSON object: it would break the body it is put into */
-	pair->kv = (struct span){ p->answer, p->answer_len };
+	pair->kv = (struct span){p->answer, p->answer_len};
 	return 1;
 }
 
@@ -56,8 +56,8 @@ serves_one(const struct pair *pair)
 
 const struct connector connector_orchestrated = {
 	.name = "orchestrated",
-	.starts = { [ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_PREFILL },
-	.edit = { [ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit },
+	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_PREFILL},
+	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
 	.prefilled = prefilled,
 	.serves_one = serves_one,
 };

@@ -25,7 +25,8 @@ TAILQ_HEAD(conn_list, conn);
 TAILQ_HEAD(req_list, req);
 
 #define WORKER_BUF (64u << 10) /* one read(2); a paced event is under 1 KiB, a burst fills it */
-#define WORKER_TICK_MS 100     /* resolution of every timeout; ticks only while there is something to time */
+/* resolution of every timeout; ticks only while there is something to time */
+#define WORKER_TICK_MS 100
 
 struct worker {
 	const struct heritage *h;
@@ -39,12 +40,14 @@ struct worker {
 
 	struct event ev_channel, ev_tick, ev_beat;
 	struct event *ev_listen; /* one per listening socket */
-	bool listening;		 /* watched now */
-	bool accept_paused;	 /* out of file descriptors, or above the balance: looked at again each tick */
+	bool listening;          /* watched now */
+	/* out of file descriptors, or above the balance: looked at again each tick */
+	bool accept_paused;
 	bool ticking;
 
 	struct conn_list conns;
-	struct conn_list ended_conns; /* freed after the turn: a late callback finds a live object */
+	/* freed after the turn: a late callback finds a live object */
+	struct conn_list ended_conns;
 	struct req_list reqs;
 	struct req_list ended_reqs;
 	uint32_t nconns;
@@ -52,8 +55,9 @@ struct worker {
 	bool draining;
 	uint64_t quit_ms; /* told to quit: when to go whatever is left; 0: not told */
 
-	uint32_t *round;  /* [pool id]: requests since both rounds began together, see plan.c */
-	uint32_t *cursor; /* round-robin cursors [pool id][role]; each starts at this worker's slot */
+	uint32_t *round; /* [pool id]: requests since both rounds began together, see plan.c */
+	/* round-robin cursors [pool id][role]; each starts at this worker's slot */
+	uint32_t *cursor;
 };
 
 /* Starts the tick if it sleeps: called by whoever sets a deadline. */

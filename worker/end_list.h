@@ -5,6 +5,7 @@
  */
 #pragma once
 
+/* clang-format off */
 #define END_LIST(X)                                                                                     \
 	X(OK, "ok", 0, NULL, NULL)                                                                      \
 	X(LOCAL, "local", 0, NULL, NULL) /* answered by the router itself */                            \
@@ -39,6 +40,7 @@
 	X(DECODE_TIMEOUT, "decode_timeout", 504, "server_error", "the decode engine sent nothing for too long") \
 	X(DECODE_BROKEN, "decode_broken", 502, "server_error", "the decode engine broke off")           \
 	X(SHUTDOWN, "shutdown", 503, "service_unavailable", "the router is shutting down")
+/* clang-format on */
 
 #define END_ENUM(id, word, status, type, message) END_##id,
 enum req_end { END_LIST(END_ENUM) END_N };

@@ -12,9 +12,10 @@
 #include "worker/core.h"
 #include "worker/req.h"
 
-#define FRONT_AHEAD (64u << 10)	 /* bytes a client may send ahead of its answer before it is not read any more */
-#define FRONT_LINGER_MS 1000	 /* for the client to read an early answer before we reset it */
-#define FRONT_DRAIN_MS 2000	 /* for a request that may be on its way when draining begins */
+/* bytes a client may send ahead of its answer before it is not read any more */
+#define FRONT_AHEAD (64u << 10)
+#define FRONT_LINGER_MS 1000 /* for the client to read an early answer before we reset it */
+#define FRONT_DRAIN_MS 2000  /* for a request that may be on its way when draining begins */
 
 static void on_client_read(void *arg);
 static void on_client_drained(void *arg);
@@ -171,9 +172,9 @@ consume_head(struct conn *c, const char *p, size_t n)
 	r = len < 0 ? (int)len : http_head_parse(&h, HTTP_KIND_REQUEST, p, (size_t)len, false);
 	if (r < 0) {
 		req_refuse(req,
-			r == HTTP_E_VERSION	? END_BAD_VERSION
-			: r == HTTP_E_CODING	? END_BAD_CODING
-			: r == HTTP_E_TOO_MANY	? END_HEAD_TOO_LARGE
+			r == HTTP_E_VERSION     ? END_BAD_VERSION
+			: r == HTTP_E_CODING    ? END_BAD_CODING
+			: r == HTTP_E_TOO_MANY  ? END_HEAD_TOO_LARGE
 			: r == HTTP_E_TOO_LARGE ? END_BODY_TOO_LARGE
 						: END_BAD_HTTP,
 			http_error_text(r));

@@ -23,16 +23,17 @@ struct conn {
 	struct worker *w;
 	struct req *req;      /* being read, worked on or answered; NULL between requests */
 	struct evbuffer *in;  /* read and not consumed yet; NULL when empty */
-	size_t scanned;	      /* of `in`: looked at for a head's end */
+	size_t scanned;       /* of `in`: looked at for a head's end */
 	uint64_t deadline_ms; /* idle, or closing */
-	bool closing;	      /* no further request; closes once everything has been written */
-	bool unread;	      /* answered before its request had been read to the end */
-	bool lingering;	      /* answered early: what still comes is thrown away until the client closes */
-	bool full;	      /* its socket would not take all of the answer */
-	bool consuming;	      /* a loop further up is handing bytes out */
+	bool closing;         /* no further request; closes once everything has been written */
+	bool unread;          /* answered before its request had been read to the end */
+	/* answered early: what still comes is thrown away until the client closes */
+	bool lingering;
+	bool full;      /* its socket would not take all of the answer */
+	bool consuming; /* a loop further up is handing bytes out */
 	bool ended;
-	size_t stalled_at;    /* bytes queued at the last tick; 0: none */
-	uint64_t stall_ms;    /* when a client that takes none of them is given up */
+	size_t stalled_at; /* bytes queued at the last tick; 0: none */
+	uint64_t stall_ms; /* when a client that takes none of them is given up */
 	TAILQ_ENTRY(conn) link;
 };
 

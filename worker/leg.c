@@ -17,9 +17,11 @@
 #include "worker/req.h"
 
 #define LEG_MAX_HEAD (64u << 10) /* of an engine's answer; vLLM's are under 1 KiB */
-#define LEG_PIECES 64		 /* payload pieces of one read handed on together: an event each in a burst */
+/* payload pieces of one read handed on together: an event each in a burst */
+#define LEG_PIECES 64
 
-static const char *const state_names[LEG_NSTATES] = { "idle", "connect", "send", "head", "body", "done" };
+static const char *const state_names[LEG_NSTATES] = {
+	"idle", "connect", "send", "head", "body", "done"};
 
 static void feed(struct leg *leg, const char *p, size_t n);
 static bool hand_on(struct leg *leg, const struct span *pieces, size_t n, bool done);
@@ -60,9 +62,9 @@ static void
 set_clock(struct leg *leg)
 {
 	const struct conf_timeouts *t = &leg->pair->req->pool.timeouts;
-	uint64_t ms = leg->state == LEG_CONNECT ? t->connect_ms
-		: leg->role == ROLE_PREFILL	? t->prefill_ms
-						: t->decode_ms;
+	uint64_t ms = leg->state == LEG_CONNECT   ? t->connect_ms
+		      : leg->role == ROLE_PREFILL ? t->prefill_ms
+						  : t->decode_ms;
 
 	leg->deadline_ms = clock_ms() + ms;
 	worker_need_tick(worker_of(leg));
@@ -146,14 +148,14 @@ send_request(struct leg *leg)
 	connector_edit(leg->pair, leg->role, &edit);
 	nsegs = splice_layout(req->doc, &edit, segs, &total);
 	len = snprintf(lines, sizeof(lines),
-		"POST %s%s HTTP/1.1\r\nHost: %s\r\nContent-Length: %zu\r\nX-Request-Id: %s\r\n", up->prefix,
-		route_path(req->route), up->authority, total, req->attempt);
+		"POST %s%s HTTP/1.1\r\nHost: %s\r\nContent-Length: %zu\r\nX-Request-Id: %s\r\n",
+		up->prefix, route_path(req->route), up->authority, total, req->attempt);
 	assert(len > 0 && (size_t)len < sizeof(lines));
-	iov[n++] = (struct iovec){ lines, (size_t)len };
-	iov[n++] = (struct iovec){ req->fwd, req->fwd_len };
-	iov[n++] = (struct iovec){ (void *)(uintptr_t)"\r\n", 2 };
+	iov[n++] = (struct iovec){lines, (size_t)len};
+	iov[n++] = (struct iovec){req->fwd, req->fwd_len};
+	iov[n++] = (struct iovec){(void *)(uintptr_t) "\r\n", 2};
 	for (size_t i = 0; i < nsegs; i++)
-		iov[n++] = (struct iovec){ (void *)(uintptr_t)segs[i].p, segs[i].n };
+		iov[n++] = (struct iovec){(void *)(uintptr_t)segs[i].p, segs[i].n};
 	sent = (size_t)len + req->fwd_len + 2 + total;
 
 	leg->state = LEG_SEND;
@@ -312,15 +314,10 @@ keep_head(struct leg *leg, const struct http_head *h)
 	for (size_t i = 0; i < h->nheaders; i++) {
 		const struct http_header *f = &h->headers[i];
 
-		if (f->hop || span_is(f->name, "content-length") || span_is(f->name, "x-request-id"))
+		if (f->hop || span_is(f->name, "content-length") ||
+			span_is(f->name, "x-request-id"))
 			continue;
-		memcpy(leg->head + n, f->name.p, f->name.n);
-		n += f->name.n;
-		memcpy(leg->head + n, ": ", 2);
-		memcpy(leg->head + n + 2, f->value.p, f->value.n);
-		n += 2 + f->value.n;
-		memcpy(leg->head + n, "\r\n", 2);
-		n += 2;
+		n += http_line(leg->head + n, f);
 	}
 	leg->head_len = (uint32_t)n;
 }
@@ -333,7 +330,7 @@ take_head(struct leg *leg, const struct http_head *h)
 	leg->status = h->status;
 	leg->keep_alive = h->keep_alive;
 	leg->sse = type != NULL && type->value.n >= 17 &&
-		strncasecmp(type->value.p, "text/event-stream", 17) == 0;
+		   strncasecmp(type->value.p, "text/event-stream", 17) == 0;
 	leg->length_known = h->framing == HTTP_BODY_LENGTH;
 	leg->length = h->content_length;
 	http_body_init(&leg->body, h->framing, h->content_length);
@@ -354,7 +351,8 @@ read_heads(struct leg *leg, const char *p, size_t n)
 
 		if (len == 0)
 			return n - used > LEG_MAX_HEAD ? HTTP_E_TOO_LARGE : (ssize_t)used;
-		if (len < 0 || http_head_parse(&h, HTTP_KIND_RESPONSE, p + used, (size_t)len, false) != 0)
+		if (len < 0 ||
+			http_head_parse(&h, HTTP_KIND_RESPONSE, p + used, (size_t)len, false) != 0)
 			return HTTP_E_SYNTAX;
 		used += (size_t)len;
 		if (h.status == 101)
@@ -374,7 +372,8 @@ keep_piece(struct leg *leg, struct span piece)
 		return false;
 	if (leg->answer_len + piece.n > leg->answer_cap) {
 		/* a known length is below max_answer: feed() has seen to it */
-		size_t want = leg->answer_cap == 0 && leg->length_known ? leg->length : 2 * leg->answer_cap;
+		size_t want = leg->answer_cap == 0 && leg->length_known ? leg->length
+									: 2 * leg->answer_cap;
 
 		if (want < leg->answer_len + piece.n)
 			want = leg->answer_len + piece.n;
@@ -472,7 +471,8 @@ feed(struct leg *leg, const char *p, size_t n)
 		leg->partial_len = (uint32_t)(n - (size_t)used);
 		leg->partial = mem_resize(NULL, leg->partial_len + 1, 1);
 		memcpy(leg->partial, p + used, leg->partial_len);
-	} else if (leg->keep && leg->length_known && leg->length > worker_of(leg)->conf->max_answer) {
+	} else if (leg->keep && leg->length_known &&
+		   leg->length > worker_of(leg)->conf->max_answer) {
 		fail(leg, LEG_FAIL_TOO_LARGE);
 	} else {
 		feed_body(leg, p + used, n - (size_t)used);

@@ -25,10 +25,10 @@ struct worker;
 enum leg_state { LEG_IDLE, LEG_CONNECT, LEG_SEND, LEG_HEAD, LEG_BODY, LEG_DONE, LEG_NSTATES };
 enum leg_fail {
 	LEG_FAIL_NONE,
-	LEG_FAIL_CONNECT,     /* refused, unreachable */
-	LEG_FAIL_BROKEN,      /* closed or reset before the answer's end */
-	LEG_FAIL_GARBAGE,     /* what came is not HTTP, or not framed right */
-	LEG_FAIL_TOO_LARGE,   /* a kept answer above max_answer */
+	LEG_FAIL_CONNECT,   /* refused, unreachable */
+	LEG_FAIL_BROKEN,    /* closed or reset before the answer's end */
+	LEG_FAIL_GARBAGE,   /* what came is not HTTP, or not framed right */
+	LEG_FAIL_TOO_LARGE, /* a kept answer above max_answer */
 };
 
 struct leg {
@@ -39,12 +39,12 @@ struct leg {
 	bool reserved; /* a reservation at endpoint slot `ep` is held */
 	bool on_wire;  /* counted as sent there */
 	bool resent;
-	bool got_bytes;	    /* a byte of an answer has come */
-	bool keep;	    /* the answer is collected in `answer`, not relayed */
-	bool releases;	    /* went out in its release form: max_tokens 1, for nobody to read */
-	bool hung_up;	    /* our side is closed: leg_hang_up() */
-	bool held_read;	    /* reading stopped while the client is slow */
-	bool first_told;    /* RQ_FIRST has been raised */
+	bool got_bytes;  /* a byte of an answer has come */
+	bool keep;       /* the answer is collected in `answer`, not relayed */
+	bool releases;   /* went out in its release form: max_tokens 1, for nobody to read */
+	bool hung_up;    /* our side is closed: leg_hang_up() */
+	bool held_read;  /* reading stopped while the client is slow */
+	bool first_told; /* RQ_FIRST has been raised */
 	struct upstream *up;
 	struct upconn *uc;
 	uint64_t deadline_ms; /* 0: no clock runs */
@@ -52,15 +52,16 @@ struct leg {
 	/* the answer */
 	int status;
 	bool keep_alive;
-	bool sse;		 /* text/event-stream */
+	bool sse; /* text/event-stream */
 	bool length_known;
 	uint64_t length;
 	struct http_body body;
-	char *head;		 /* end-to-end header lines to hand to the client, "Name: value\r\n"... */
+	/* end-to-end header lines to hand to the client, "Name: value\r\n"... */
+	char *head;
 	uint32_t head_len;
-	char *partial;		 /* an incomplete head, between reads */
+	char *partial; /* an incomplete head, between reads */
 	uint32_t partial_len;
-	char *answer;		 /* with keep: the body */
+	char *answer; /* with keep: the body */
 	size_t answer_len, answer_cap;
 };
 

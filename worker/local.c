@@ -17,6 +17,7 @@
 typedef int local_fn(struct req *, struct evbuffer *); /* returns the status */
 static local_fn live, health, ready, models, version, metrics;
 
+/* clang-format off */
 static const struct {
 	local_fn *fn;
 	const char *type;
@@ -28,6 +29,7 @@ static const struct {
 	[ROUTE_METRICS] = { metrics, "text/plain; version=0.0.4; charset=utf-8" },
 	[ROUTE_VERSION] = { version, "application/json" },
 };
+/* clang-format on */
 
 void
 local_answer(struct req *req)
@@ -36,7 +38,8 @@ local_answer(struct req *req)
 	int status = locals[req->route].fn(req, out);
 	size_t n = evbuffer_get_length(out);
 
-	relay_reply(req, status, NULL, 0, locals[req->route].type, n == 0 ? "" : (char *)evbuffer_pullup(out, -1), n);
+	relay_reply(req, status, NULL, 0, locals[req->route].type,
+		n == 0 ? "" : (char *)evbuffer_pullup(out, -1), n);
 	evbuffer_free(out);
 }
 
@@ -83,7 +86,8 @@ count_up(const struct seg *seg, const struct table *t, const struct table_pool *
 
 /* One pool: what is up and what is missing.  Returns whether it can serve. */
 static bool
-pool_health(const struct seg *seg, const struct table *t, const struct table_pool *p, struct evbuffer *out)
+pool_health(const struct seg *seg, const struct table *t, const struct table_pool *p,
+	struct evbuffer *out)
 {
 	bool ok = true;
 
@@ -93,7 +97,8 @@ pool_health(const struct seg *seg, const struct table *t, const struct table_poo
 		uint32_t up = count_up(seg, t, p, r);
 
 		ok = ok && up > 0;
-		(void)evbuffer_add_printf(out, "\"%s\":{\"up\":%u,\"total\":%u,\"not_up\":[", role_name(r), up, p->n[r]);
+		(void)evbuffer_add_printf(out, "\"%s\":{\"up\":%u,\"total\":%u,\"not_up\":[",
+			role_name(r), up, p->n[r]);
 		for (uint32_t i = 0, k = 0; i < p->n[r]; i++) {
 			const struct table_endpoint *ep = &t->endpoints[p->eps[r][i]];
 			enum ep_state st = ep_state_get(seg, ep->slot);
@@ -129,7 +134,8 @@ health_body(struct req *req, struct evbuffer *out, const char *only, bool all)
 	}
 	rcu_leave(w->seg, w->slot);
 	good = all ? shown > 0 && ok == shown : ok > 0;
-	(void)evbuffer_add_printf(out, "{\"status\":\"%s\",\"pools\":{", good ? "ok" : "unavailable");
+	(void)evbuffer_add_printf(
+		out, "{\"status\":\"%s\",\"pools\":{", good ? "ok" : "unavailable");
 	(void)evbuffer_add_buffer(out, pools);
 	(void)evbuffer_add_printf(out, "}}");
 	evbuffer_free(pools);
@@ -141,7 +147,8 @@ health_body(struct req *req, struct evbuffer *out, const char *only, bool all)
 static int
 health(struct req *req, struct evbuffer *out)
 {
-	const char *name = req->query != NULL && strncmp(req->query, "pool=", 5) == 0 ? req->query + 5 : NULL;
+	const char *name =
+		req->query != NULL && strncmp(req->query, "pool=", 5) == 0 ? req->query + 5 : NULL;
 
 	return health_body(req, out, name, name != NULL);
 }

@@ -12,7 +12,7 @@
 #include "worker/req.h"
 #include "shm/heritage.h"
 
-#define PLAN_TRIES 8	  /* lost races for the last place of an endpoint before we say "full" */
+#define PLAN_TRIES 8      /* lost races for the last place of an endpoint before we say "full" */
 #define FOREIGN_SCRAPES 3 /* a figure older than so many scrape intervals does not count */
 
 /* Nobody could be chosen: is anybody up, and full? */
@@ -30,18 +30,19 @@ why_none(const struct policy_view *v, enum role role)
 
 /* Chooses and reserves the endpoint of one leg. */
 static bool
-choose(struct req *req, const struct table *t, const struct table_pool *tp, enum role role, enum req_end *ret_why)
+choose(struct req *req, const struct table *t, const struct table_pool *tp, enum role role,
+	enum req_end *ret_why)
 {
 	struct worker *w = req->w;
 	struct leg *leg = &req->pair.leg[role];
 	uint32_t *cursor = &w->cursor[tp->id * ROLE_N + role];
-	struct policy_view v = { .seg = w->seg,
+	struct policy_view v = {.seg = w->seg,
 		.table = t,
 		.eps = tp->eps[role],
 		.n = tp->n[role],
 		.cursor = *cursor,
 		.now_ms = clock_ms(),
-		.foreign_max_age_ms = FOREIGN_SCRAPES * w->conf->stats_interval_ms };
+		.foreign_max_age_ms = FOREIGN_SCRAPES * w->conf->stats_interval_ms};
 
 	for (int tries = 0; tries < PLAN_TRIES; tries++) {
 		int i = policy_find(tp->policy)(&v);
@@ -90,12 +91,12 @@ plan(struct req *req, const struct table *t)
 
 	if (tp == NULL)
 		return END_MODEL_NOT_FOUND;
-	req->pool = (struct req_pool){ .id = tp->id,
+	req->pool = (struct req_pool){.id = tp->id,
 		.name = req->w->seg->pool_names + (size_t)tp->id * 64,
 		.policy = tp->policy,
 		.handoff = tp->handoff,
 		.remote_host = tp->remote_host,
-		.timeouts = tp->timeouts };
+		.timeouts = tp->timeouts};
 	req->connector = connector_find(tp->connector);
 	if (connector_asks_several(req->doc) && req->connector->serves_one(&req->pair)) {
 		req->connector = &connector_direct;
@@ -103,7 +104,8 @@ plan(struct req *req, const struct table *t)
 	}
 	/* Both before the prefill engine is asked: nothing may queue between the legs (vLLM leases the KV
 	 * for 30 s). */
-	if (req->connector->starts[ROLE_PREFILL] != STARTS_NEVER && !choose(req, t, tp, ROLE_PREFILL, &why))
+	if (req->connector->starts[ROLE_PREFILL] != STARTS_NEVER &&
+		!choose(req, t, tp, ROLE_PREFILL, &why))
 		return why;
 	if (!choose(req, t, tp, ROLE_DECODE, &why))
 		return why;

@@ -19,6 +19,6 @@ policy_eligible(const struct policy_view *view, uint32_t i)
 	const struct table_endpoint *ep = &view->table->endpoints[view->eps[i]];
 
 	return ep_state_get(view->seg, ep->slot) == EP_UP && ep->addr.family != 0 &&
-		ep_tag(view->seg, ep->slot) == ep->tag &&
-		(ep->max_inflight == 0 || load_count(view->seg, ep->slot) < ep->max_inflight);
+	       ep_tag(view->seg, ep->slot) == ep->tag &&
+	       (ep->max_inflight == 0 || load_count(view->seg, ep->slot) < ep->max_inflight);
 }

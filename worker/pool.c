@@ -116,7 +116,8 @@ pool_endpoint(struct pool *p, const struct table_endpoint *te)
 {
 	struct upstream *up = p->ups[te->slot];
 
-	if (up != NULL && (up->tag != te->tag || memcmp(&up->addr, &te->addr, sizeof(up->addr)) != 0)) {
+	if (up != NULL &&
+		(up->tag != te->tag || memcmp(&up->addr, &te->addr, sizeof(up->addr)) != 0)) {
 		retire(p, te->slot);
 		up = NULL;
 	}

@@ -23,8 +23,9 @@ TAILQ_HEAD(upconn_list, upconn);
 /* A private copy of one table_endpoint: outlives the table it was read from. */
 struct upstream {
 	uint32_t slot, tag;
-	uint32_t refs;	/* legs, connections, and the pool's own */
-	bool current;	/* the pool's own copy for this slot; else only finishing requests hold it */
+	uint32_t refs; /* legs, connections, and the pool's own */
+	/* the pool's own copy for this slot; else only finishing requests hold it */
+	bool current;
 	uint32_t nidle;
 	struct ep_addr addr;
 	char *url, *authority, *host, *prefix;
@@ -34,10 +35,11 @@ struct upstream {
 struct upconn {
 	struct sock sock;
 	struct upstream *up;
-	struct leg *leg;	 /* NULL while idle */
+	struct leg *leg; /* NULL while idle */
 	uint64_t idle_since_ms;
-	uint64_t sent_before;	 /* bytes written for earlier requests: all acknowledged, they were answered */
-	uint64_t sent;		 /* bytes written in all */
+	/* bytes written for earlier requests: all acknowledged, they were answered */
+	uint64_t sent_before;
+	uint64_t sent; /* bytes written in all */
 	bool reused;
 	TAILQ_ENTRY(upconn) link; /* in upstream.idle, or in the pool's list of ended ones */
 };

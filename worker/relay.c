@@ -12,20 +12,41 @@
 #include "worker/req.h"
 #include "shm/base/mem.h"
 
-#define RELAY_HOLD (64u << 10)	    /* a half event or a short answer up to this is held; see relay.h */
-#define RELAY_PIECES 64		    /* at most what a leg hands on at once */
-#define RELAY_HEAD 1024		    /* our own lines of an answer's head */
+/* a half event or a short answer up to this is held; see relay.h */
+#define RELAY_HOLD (64u << 10)
+#define RELAY_PIECES 64 /* at most what a leg hands on at once */
+#define RELAY_HEAD 1024 /* our own lines of an answer's head */
 
+/* clang-format off */
 static const struct {
 	int status;
 	const char *text;
-} phrases[] = { { 200, "OK" }, { 201, "Created" }, { 202, "Accepted" }, { 204, "No Content" }, { 400, "Bad Request" },
-	{ 401, "Unauthorized" }, { 403, "Forbidden" }, { 404, "Not Found" }, { 405, "Method Not Allowed" },
-	{ 408, "Request Timeout" }, { 409, "Conflict" }, { 411, "Length Required" }, { 413, "Content Too Large" },
-	{ 415, "Unsupported Media Type" }, { 422, "Unprocessable Content" }, { 429, "Too Many Requests" },
-	{ 431, "Request Header Fields Too Large" }, { 500, "Internal Server Error" }, { 501, "Not Implemented" },
-	{ 502, "Bad Gateway" }, { 503, "Service Unavailable" }, { 504, "Gateway Timeout" },
-	{ 505, "HTTP Version Not Supported" } };
+} phrases[] = {
+	{ 200, "OK" },
+	{ 201, "Created" },
+	{ 202, "Accepted" },
+	{ 204, "No Content" },
+	{ 400, "Bad Request" },
+	{ 401, "Unauthorized" },
+	{ 403, "Forbidden" },
+	{ 404, "Not Found" },
+	{ 405, "Method Not Allowed" },
+	{ 408, "Request Timeout" },
+	{ 409, "Conflict" },
+	{ 411, "Length Required" },
+	{ 413, "Content Too Large" },
+	{ 415, "Unsupported Media Type" },
+	{ 422, "Unprocessable Content" },
+	{ 429, "Too Many Requests" },
+	{ 431, "Request Header Fields Too Large" },
+	{ 500, "Internal Server Error" },
+	{ 501, "Not Implemented" },
+	{ 502, "Bad Gateway" },
+	{ 503, "Service Unavailable" },
+	{ 504, "Gateway Timeout" },
+	{ 505, "HTTP Version Not Supported" },
+};
+/* clang-format on */
 
 /* iovec's base is not const; nothing writes through it here. */
 static void *
@@ -61,15 +82,19 @@ open_answer(struct req *req, char *buf, size_t size, int status, bool length_kno
 
 	req->chunked = !no_body && !length_known && !req->http10;
 	if (!no_body && length_known)
-		(void)snprintf(framing, sizeof(framing), "Content-Length: %llu\r\n", (unsigned long long)length);
+		(void)snprintf(framing, sizeof(framing), "Content-Length: %llu\r\n",
+			(unsigned long long)length);
 	else if (req->chunked)
 		(void)snprintf(framing, sizeof(framing), "Transfer-Encoding: chunked\r\n");
 	if ((!no_body && !length_known && req->http10) || req->w->draining)
 		req->keep_alive = false;
 	req->status = status;
 	req->head_sent = true;
-	return snprintf(buf, size, "HTTP/1.1 %d %s\r\nX-Request-Id: %s\r\n%s%s", status, phrase(status), req->id, framing,
-		!req->keep_alive ? "Connection: close\r\n" : req->http10 ? "Connection: keep-alive\r\n" : "");
+	return snprintf(buf, size, "HTTP/1.1 %d %s\r\nX-Request-Id: %s\r\n%s%s", status,
+		phrase(status), req->id, framing,
+		!req->keep_alive ? "Connection: close\r\n"
+		: req->http10    ? "Connection: keep-alive\r\n"
+				 : "");
 }
 
 /* Writes to the client and slows the engine down when the socket is full.  A broken client is noticed
@@ -140,14 +165,14 @@ struct cut {
 static struct cut
 last_event_end(struct req *req, const struct span *pieces, size_t n)
 {
-	struct cut cut = { 0, 0 };
+	struct cut cut = {0, 0};
 	uint64_t before = req->sse.events;
 
 	for (size_t i = 0; i < n; i++) {
 		size_t end = sse_feed(&req->sse, pieces[i].p, pieces[i].n);
 
 		if (end > 0)
-			cut = (struct cut){ i, end };
+			cut = (struct cut){i, end};
 	}
 	count_events(req, before);
 	return cut;
@@ -168,22 +193,24 @@ send_out(struct req *req, struct leg *leg, const struct span *pieces, size_t n, 
 		bool whole = done && !req->relay_sse;
 		/* a stream is always chunked: an error event may have to be added */
 		int len = open_answer(req, lines, sizeof(lines), leg->status,
-			whole || (leg->length_known && !req->relay_sse), whole ? total : leg->length);
+			whole || (leg->length_known && !req->relay_sse),
+			whole ? total : leg->length);
 
-		iov[k++] = (struct iovec){ lines, (size_t)len };
-		iov[k++] = (struct iovec){ leg->head, leg->head_len };
-		iov[k++] = (struct iovec){ text("\r\n"), 2 };
+		iov[k++] = (struct iovec){lines, (size_t)len};
+		iov[k++] = (struct iovec){leg->head, leg->head_len};
+		iov[k++] = (struct iovec){text("\r\n"), 2};
 	}
 	if (req->chunked && total > 0)
-		iov[k++] = (struct iovec){ size, (size_t)snprintf(size, sizeof(size), "%zx\r\n", total) };
+		iov[k++] = (struct iovec){
+			size, (size_t)snprintf(size, sizeof(size), "%zx\r\n", total)};
 	if (req->held != NULL)
-		iov[k++] = (struct iovec){ evbuffer_pullup(req->held, -1), held_bytes(req) };
+		iov[k++] = (struct iovec){evbuffer_pullup(req->held, -1), held_bytes(req)};
 	for (size_t i = 0; i < n; i++)
-		iov[k++] = (struct iovec){ text(pieces[i].p), pieces[i].n };
+		iov[k++] = (struct iovec){text(pieces[i].p), pieces[i].n};
 	if (req->chunked && total > 0)
-		iov[k++] = (struct iovec){ text("\r\n"), 2 };
+		iov[k++] = (struct iovec){text("\r\n"), 2};
 	if (req->chunked && done)
-		iov[k++] = (struct iovec){ text("0\r\n\r\n"), 5 };
+		iov[k++] = (struct iovec){text("0\r\n\r\n"), 5};
 	if (k > 0)
 		put(req, iov, k);
 	relay_drop_held(req);
@@ -192,16 +219,16 @@ send_out(struct req *req, struct leg *leg, const struct span *pieces, size_t n, 
 void
 relay_payload(struct req *req, struct leg *leg, const struct span *in, size_t n, bool done)
 {
-	struct cut cut = { n, 0 };
+	struct cut cut = {n, 0};
 	struct span pieces[RELAY_PIECES];
 	size_t nsend;
 
 	if (req->relay_sse)
 		cut = last_event_end(req, in, n);
 	else if (req->hold_short && !req->head_sent)
-		cut = (struct cut){ 0, 0 }; /* waits for its end */
+		cut = (struct cut){0, 0}; /* waits for its end */
 	if (done)
-		cut = (struct cut){ n, 0 };
+		cut = (struct cut){n, 0};
 
 	if (cut.i == 0 && cut.at == 0 && !done) {
 		for (size_t i = 0; i < n; i++)
@@ -215,7 +242,7 @@ relay_payload(struct req *req, struct leg *leg, const struct span *in, size_t n,
 	if (nsend > 0)
 		memcpy(pieces, in, nsend * sizeof(*in));
 	if (nsend < n && cut.at > 0)
-		pieces[nsend++] = (struct span){ in[cut.i].p, cut.at };
+		pieces[nsend++] = (struct span){in[cut.i].p, cut.at};
 	if (nsend > 0)
 		req->half_event = false;
 	send_out(req, leg, pieces, nsend, done);
@@ -234,7 +261,7 @@ relay_complete(struct req *req)
 	if (!req->relay_sse || !req->sse.done || held_bytes(req) > 0)
 		return false;
 	if (req->chunked)
-		put(req, &(struct iovec){ text("0\r\n\r\n"), 5 }, 1);
+		put(req, &(struct iovec){text("0\r\n\r\n"), 5}, 1);
 	else
 		req->keep_alive = false;
 	return true;
@@ -254,15 +281,17 @@ relay_cut(struct req *req, const char *code, const char *message)
 		"%sdata: {\"error\":{\"message\":\"%s\",\"type\":\"server_error\",\"param\":null,\"code\":\"%s\"}}\n\n",
 		req->half_event ? "\n\n" : "", message, code);
 	if (req->chunked)
-		iov[k++] = (struct iovec){ size, (size_t)snprintf(size, sizeof(size), "%x\r\n", (unsigned)len) };
-	iov[k++] = (struct iovec){ event, (size_t)len };
+		iov[k++] = (struct iovec){
+			size, (size_t)snprintf(size, sizeof(size), "%x\r\n", (unsigned)len)};
+	iov[k++] = (struct iovec){event, (size_t)len};
 	if (req->chunked)
-		iov[k++] = (struct iovec){ text("\r\n0\r\n\r\n"), 7 };
+		iov[k++] = (struct iovec){text("\r\n0\r\n\r\n"), 7};
 	put(req, iov, k);
 }
 
 void
-relay_reply(struct req *req, int status, const char *head, size_t head_len, const char *type, const void *body, size_t n)
+relay_reply(struct req *req, int status, const char *head, size_t head_len, const char *type,
+	const void *body, size_t n)
 {
 	char lines[RELAY_HEAD], ctype[128] = "";
 	struct iovec iov[5];
@@ -270,12 +299,12 @@ relay_reply(struct req *req, int status, const char *head, size_t head_len, cons
 
 	if (type != NULL)
 		(void)snprintf(ctype, sizeof(ctype), "Content-Type: %s\r\n", type);
-	iov[k++] = (struct iovec){ lines, (size_t)len };
-	iov[k++] = (struct iovec){ text(head), head_len };
-	iov[k++] = (struct iovec){ ctype, strlen(ctype) };
-	iov[k++] = (struct iovec){ text("\r\n"), 2 };
+	iov[k++] = (struct iovec){lines, (size_t)len};
+	iov[k++] = (struct iovec){text(head), head_len};
+	iov[k++] = (struct iovec){ctype, strlen(ctype)};
+	iov[k++] = (struct iovec){text("\r\n"), 2};
 	if (!req->head_only && n > 0)
-		iov[k++] = (struct iovec){ text(body), n };
+		iov[k++] = (struct iovec){text(body), n};
 	put(req, iov, k);
 }
 
@@ -283,13 +312,16 @@ void
 relay_error(struct req *req, int status, const char *type, const char *code, const char *message)
 {
 	char quoted[1300], body[1600]; /* 200 bytes of message, each as \u00xx */
-	const char *extra = status == 405 ? req->detail : status == 429 ? "Retry-After: 1\r\n" : NULL;
+	const char *extra = status == 405   ? req->detail
+			    : status == 429 ? "Retry-After: 1\r\n"
+					    : NULL;
 	char allow[64] = "";
 	int len;
 
 	if (json_quote(quoted, sizeof(quoted), message, strlen(message), 200) == -1)
 		(void)snprintf(quoted, sizeof(quoted), "\"\"");
-	len = snprintf(body, sizeof(body), "{\"error\":{\"message\":%s,\"type\":\"%s\",\"param\":null,\"code\":\"%s\"}}",
+	len = snprintf(body, sizeof(body),
+		"{\"error\":{\"message\":%s,\"type\":\"%s\",\"param\":null,\"code\":\"%s\"}}",
 		quoted, type, code);
 	if (status == 405 && extra != NULL)
 		(void)snprintf(allow, sizeof(allow), "Allow: %s\r\n", extra);

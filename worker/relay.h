@@ -21,7 +21,8 @@ struct span;
 
 /* The decode leg's head and first byte are here. */
 void relay_begin(struct req *req, struct leg *leg);
-void relay_payload(struct req *req, struct leg *leg, const struct span *pieces, size_t n, bool done);
+void relay_payload(
+	struct req *req, struct leg *leg, const struct span *pieces, size_t n, bool done);
 /* Frees what is held; for the request's end. */
 void relay_drop_held(struct req *req);
 /* True if bytes of the answer have gone to the client: its status can no longer be chosen. */
@@ -34,4 +35,5 @@ void relay_cut(struct req *req, const char *code, const char *message);
 /* One of our own answers, or an engine's kept one. `head`: header lines to add, may be NULL. */
 void relay_reply(struct req *req, int status, const char *head, size_t head_len, const char *type,
 	const void *body, size_t n);
-void relay_error(struct req *req, int status, const char *type, const char *code, const char *message);
+void relay_error(
+	struct req *req, int status, const char *type, const char *code, const char *message);

@@ -48,9 +48,9 @@
 #define RELEASE_GRACE_MS 5000
 
 typedef void req_handler(struct req *, struct leg *);
-static req_handler head_read, body_read, exchange_start, leg_first, leg_answered, leg_failed, leg_late, client_left,
-	head_late, body_late, drop, shut, refuse, relay_answered, relay_failed, relay_late, release_first,
-	release_answered, ignore, never;
+static req_handler head_read, body_read, exchange_start, leg_first, leg_answered, leg_failed,
+	leg_late, client_left, head_late, body_late, drop, shut, refuse, relay_answered,
+	relay_failed, relay_late, release_first, release_answered, ignore, never;
 
 #define MS(field) offsetof(struct conf, field)
 #define NO_CLOCK SIZE_MAX
@@ -121,12 +121,12 @@ static const struct {
 };
 /* clang-format on */
 
-#define END_ROW(id, w, s, t, m) [END_##id] = { w, s, t, m },
+#define END_ROW(id, w, s, t, m) [END_##id] = {w, s, t, m},
 static const struct {
 	const char *word;
 	int status;
 	const char *type, *message;
-} ends[END_N] = { END_LIST(END_ROW) };
+} ends[END_N] = {END_LIST(END_ROW)};
 #undef END_ROW
 
 const char *
@@ -162,7 +162,9 @@ req_enter(struct req *req, enum req_state to)
 	req->state = to;
 	req->deadline_ms = 0;
 	if (clock != NO_CLOCK) {
-		req->deadline_ms = clock_ms() + *(const uint64_t *)(const void *)((const char *)req->w->conf + clock);
+		req->deadline_ms =
+			clock_ms() +
+			*(const uint64_t *)(const void *)((const char *)req->w->conf + clock);
 		worker_need_tick(req->w);
 	}
 	if (n + 1 < sizeof(req->trace))
@@ -206,7 +208,7 @@ drop_bytes(struct req *req)
 	if (!leg_active(p)) {
 		free(p->answer);
 		p->answer = NULL;
-		req->pair.kv = (struct span){ NULL, 0 };
+		req->pair.kv = (struct span){NULL, 0};
 	}
 }
 
@@ -237,15 +239,18 @@ log_end(const struct req *req, uint64_t now_us)
 	const struct leg *p = &req->pair.leg[ROLE_PREFILL], *d = &req->pair.leg[ROLE_DECODE];
 
 	LOG_AT(req->end == END_LOCAL ? LOG_L_DEBUG : LOG_L_INFO, "request", LOG_S("req", req->id),
-		LOG_S("attempt", req->attempt[0] != '\0' ? req->attempt : NULL), LOG_S("route", route_path(req->route)),
-		LOG_S("pool", req->pool.name), LOG_S("prefill", p->up != NULL ? p->up->url : NULL),
+		LOG_S("attempt", req->attempt[0] != '\0' ? req->attempt : NULL),
+		LOG_S("route", route_path(req->route)), LOG_S("pool", req->pool.name),
+		LOG_S("prefill", p->up != NULL ? p->up->url : NULL),
 		LOG_S("decode", d->up != NULL ? d->up->url : NULL), LOG_I("status", req->status),
-		LOG_S("reason", end_word(req->end)), LOG_S("detail", req->detail), LOG_S("states", req->trace),
+		LOG_S("reason", end_word(req->end)), LOG_S("detail", req->detail),
+		LOG_S("states", req->trace),
 		LOG_MS("body_ms", since(req->t_start_us, req->t_body_us)),
 		LOG_MS("prefill_ms", since(req->t_prefill_us, req->t_prefilled_us)),
 		LOG_MS("first_ms", since(req->t_body_us, req->t_first_us)),
-		LOG_MS("total_ms", since(req->t_start_us, now_us)), LOG_U("bytes_in", req->bytes_in),
-		LOG_U("bytes_out", req->bytes_out), LOG_U("events", req->sse.events));
+		LOG_MS("total_ms", since(req->t_start_us, now_us)),
+		LOG_U("bytes_in", req->bytes_in), LOG_U("bytes_out", req->bytes_out),
+		LOG_U("events", req->sse.events));
 }
 
 static void
@@ -260,11 +265,10 @@ req_end(struct req *req, enum req_end end)
 	req_enter(req, REQ_DONE);
 	if (req->pool.id != METRIC_NO_POOL)
 		metric_observe(w->slab, req->pool.id, H_DURATION, now_us - req->t_start_us);
-	metric_request_count(w->slab,
-		(struct metric_request){ .pool = (uint16_t)req->pool.id,
-			.path = (uint8_t)req->route,
-			.reason = (uint8_t)end,
-			.status = (uint16_t)req->status });
+	metric_request_count(w->slab, (struct metric_request){.pool = (uint16_t)req->pool.id,
+					      .path = (uint8_t)req->route,
+					      .reason = (uint8_t)end,
+					      .status = (uint16_t)req->status});
 	metric_gauge_add(w->slab, G_REQUESTS, -1);
 	log_end(req, now_us);
 	relay_drop_held(req);
@@ -310,7 +314,8 @@ refuse(struct req *req, struct leg *leg)
 	if (req->state == REQ_HEAD || req->state == REQ_BODY) {
 		metric_add(req->w->slab, M_BAD_REQUESTS, 1);
 		if (!req->framing.done)
-			req->keep_alive = false; /* what follows cannot be told from a new request */
+			/* what follows cannot be told from a new request */
+			req->keep_alive = false;
 	}
 	if (req->end == END_OK)
 		req->end = END_SHUTDOWN;
@@ -360,8 +365,8 @@ never(struct req *req, struct leg *leg)
 {
 	char words[SHM_WORDS];
 
-	(void)snprintf(words, sizeof(words), "impossible event in state %s, leg %s", states[req->state].name,
-		leg == NULL ? "-" : leg_state_name(leg->state));
+	(void)snprintf(words, sizeof(words), "impossible event in state %s, leg %s",
+		states[req->state].name, leg == NULL ? "-" : leg_state_name(leg->state));
 	proc_words_set(req->w->seg, req->w->slot, words);
 	abort();
 }
@@ -398,8 +403,8 @@ take_id(struct req *req, const struct http_head *h)
 static bool
 forwarded(const struct http_header *f)
 {
-	static const char *const own[] = { "host", "content-length", "x-request-id", "expect", "accept-encoding",
-		"x-data-parallel-rank" };
+	static const char *const own[] = {"host", "content-length", "x-request-id", "expect",
+		"accept-encoding", "x-data-parallel-rank"};
 
 	if (f->hop || (f->name.n >= 11 && strncasecmp(f->name.p, "x-override-", 11) == 0))
 		return false;
@@ -421,8 +426,7 @@ take_headers(struct req *req, const struct http_head *h)
 		const struct http_header *f = &h->headers[i];
 
 		if (forwarded(f))
-			n += (size_t)sprintf(req->fwd + n, "%.*s: %.*s\r\n", (int)f->name.n, f->name.p, (int)f->value.n,
-				f->value.p);
+			n += http_line(req->fwd + n, f);
 	}
 	req->fwd_len = n;
 }
@@ -459,7 +463,9 @@ req_head(struct req *req, const struct http_head *h)
 		take_headers(req, h);
 		if (h->expect_continue && !req->http10 && !req->framing.done)
 			front_write(req->conn,
-				&(struct iovec){ (void *)(uintptr_t)"HTTP/1.1 100 Continue\r\n\r\n", 25 }, 1);
+				&(struct iovec){
+					(void *)(uintptr_t) "HTTP/1.1 100 Continue\r\n\r\n", 25},
+				1);
 		req_event(req, RQ_HEAD, NULL);
 	}
 }
@@ -494,7 +500,8 @@ req_body(struct req *req, const char *p, size_t n)
 			/* not all of what a head claims at once: it may never come */
 			size_t want = 2 * req->body_cap, known = n + (size_t)req->framing.left;
 
-			if (req->framing.framing == HTTP_BODY_LENGTH && req->body_cap == 0 && known <= WORKER_BUF)
+			if (req->framing.framing == HTTP_BODY_LENGTH && req->body_cap == 0 &&
+				known <= WORKER_BUF)
 				want = known;
 			if (want < req->body_len + n)
 				want = req->body_len + n;
@@ -534,12 +541,14 @@ look_at_body(struct req *req)
 	size_t at;
 
 	req->doc = MEM_NEW(struct splice);
-	if (splice_scan(req->doc, req->body == NULL ? "" : req->body, req->body_len, &why, &at) != 0)
+	if (splice_scan(req->doc, req->body == NULL ? "" : req->body, req->body_len, &why, &at) !=
+		0)
 		return why;
 	m = splice_find(req->doc, SK_STREAM);
 	req->stream = m != NULL && m->type == ST_TRUE;
 	m = splice_find(req->doc, SK_MODEL);
-	if (m != NULL && m->type != ST_NULL && splice_string(req->doc, m, req->model, sizeof(req->model)) < 0)
+	if (m != NULL && m->type != ST_NULL &&
+		splice_string(req->doc, m, req->model, sizeof(req->model)) < 0)
 		return "`model` is not a usable string";
 	return NULL;
 }
@@ -613,7 +622,8 @@ pass_on(struct req *req, struct leg *leg)
 		relay_error(req, leg->status, "server_error", end_word(END_ENGINE_STATUS),
 			"the prefill engine refused without saying why");
 	else
-		relay_reply(req, leg->status, leg->head, leg->head_len, NULL, leg->answer, leg->answer_len);
+		relay_reply(req, leg->status, leg->head, leg->head_len, NULL, leg->answer,
+			leg->answer_len);
 	req_end(req, END_ENGINE_STATUS);
 }
 
@@ -624,7 +634,8 @@ take_handover(struct req *req, struct leg *leg)
 	int r;
 
 	req->t_prefilled_us = clock_us();
-	metric_observe(req->w->slab, req->pool.id, H_PREFILL, since(req->t_prefill_us, req->t_prefilled_us));
+	metric_observe(req->w->slab, req->pool.id, H_PREFILL,
+		since(req->t_prefill_us, req->t_prefilled_us));
 	r = leg->answer_len == 0 ? -1 : req->connector->prefilled(&req->pair);
 	if (r == 0)
 		metric_add(req->w->slab, M_KV_MISSING, 1);
@@ -649,19 +660,20 @@ static enum req_end
 fail_reason(const struct leg *leg)
 {
 	if (leg->role == ROLE_PREFILL)
-		return leg->fail == LEG_FAIL_GARBAGE || leg->fail == LEG_FAIL_TOO_LARGE ? END_PREFILL_ANSWER
-											: END_PREFILL_BROKEN;
+		return leg->fail == LEG_FAIL_GARBAGE || leg->fail == LEG_FAIL_TOO_LARGE
+			       ? END_PREFILL_ANSWER
+			       : END_PREFILL_BROKEN;
 	return END_DECODE_BROKEN;
 }
 
 static void
 leg_failed(struct req *req, struct leg *leg)
 {
-	static const char *const detail[] = { [LEG_FAIL_NONE] = NULL,
+	static const char *const detail[] = {[LEG_FAIL_NONE] = NULL,
 		[LEG_FAIL_CONNECT] = "connection refused or unreachable",
 		[LEG_FAIL_BROKEN] = "connection closed before the end of the answer",
 		[LEG_FAIL_GARBAGE] = "answer is not HTTP",
-		[LEG_FAIL_TOO_LARGE] = "answer is larger than max_answer" };
+		[LEG_FAIL_TOO_LARGE] = "answer is larger than max_answer"};
 
 	req->detail = detail[leg->fail];
 	refuse_with(req, fail_reason(leg));
@@ -777,7 +789,8 @@ release_first(struct req *req, struct leg *leg)
 static void
 release_answered(struct req *req, struct leg *leg)
 {
-	if (leg->role == ROLE_PREFILL && leg->status == 200 && take_handover(req, leg) && req->pair.kv.n > 0)
+	if (leg->role == ROLE_PREFILL && leg->status == 200 && take_handover(req, leg) &&
+		req->pair.kv.n > 0)
 		start_legs(req, STARTS_AFTER_PREFILL);
 	else
 		drop(req, NULL);

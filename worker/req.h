@@ -24,19 +24,28 @@ struct connector;
 struct evbuffer;
 struct worker;
 
-enum req_state { REQ_HEAD, REQ_BODY, REQ_PLAN, REQ_EXCHANGE, REQ_RELAY, REQ_RELEASE, REQ_DONE, REQ_NSTATES };
+enum req_state {
+	REQ_HEAD,
+	REQ_BODY,
+	REQ_PLAN,
+	REQ_EXCHANGE,
+	REQ_RELAY,
+	REQ_RELEASE,
+	REQ_DONE,
+	REQ_NSTATES
+};
 
 enum req_event {
-	RQ_HEAD,	/* the head has been read */
-	RQ_BODY,	/* the body is complete */
-	RQ_PLANNED,	/* both endpoints are chosen and reserved */
-	RQ_FIRST,	/* a leg's answer begins: its head and first body byte are here */
-	RQ_ANSWER,	/* a leg's whole answer is here */
-	RQ_LEG_FAIL,	/* leg->fail says how */
-	RQ_TIMEOUT,	/* the clock of the state (leg NULL) or of a leg */
+	RQ_HEAD,        /* the head has been read */
+	RQ_BODY,        /* the body is complete */
+	RQ_PLANNED,     /* both endpoints are chosen and reserved */
+	RQ_FIRST,       /* a leg's answer begins: its head and first body byte are here */
+	RQ_ANSWER,      /* a leg's whole answer is here */
+	RQ_LEG_FAIL,    /* leg->fail says how */
+	RQ_TIMEOUT,     /* the clock of the state (leg NULL) or of a leg */
 	RQ_CLIENT_GONE, /* closed or reset its connection */
-	RQ_REFUSE,	/* we will not do it: req->end says why */
-	RQ_SHUTDOWN,	/* the drain time is over */
+	RQ_REFUSE,      /* we will not do it: req->end says why */
+	RQ_SHUTDOWN,    /* the drain time is over */
 	RQ_N
 };
 
@@ -46,14 +55,16 @@ enum req_event {
 struct pair {
 	struct req *req;
 	struct leg leg[ROLE_N];
-	bool release;	 /* the decode leg only frees the prefill engine's blocks */
-	struct span kv;	 /* what decode is given of the prefill answer: raw JSON inside leg[P].answer or own_kv */
-	char *own_kv;	 /* set when the hand-over had to be rewritten */
+	bool release; /* the decode leg only frees the prefill engine's blocks */
+	/* what decode is given of the prefill answer: raw JSON inside leg[P].answer or
+	 * own_kv */
+	struct span kv;
+	char *own_kv; /* set when the hand-over had to be rewritten */
 };
 
 /* What of a table_pool a request keeps: copied out inside the read section. */
 struct req_pool {
-	uint32_t id; /* METRIC_NO_POOL before selection */
+	uint32_t id;      /* METRIC_NO_POOL before selection */
 	const char *name; /* in the segment: stays */
 	enum policy_kind policy;
 	enum handoff_kind handoff;
@@ -71,14 +82,14 @@ struct req {
 	enum route route;
 	enum http_method method;
 	bool stream;
-	bool head_only;	  /* HEAD */
-	bool keep_alive;  /* its connection may serve another request */
-	bool http10;	  /* no chunked answers */
+	bool head_only;  /* HEAD */
+	bool keep_alive; /* its connection may serve another request */
+	bool http10;     /* no chunked answers */
 	char id[REQ_ID_MAX + 1];
-	char attempt[REQ_ID_MAX + 18]; /* id + '-' + 16 hex */
+	char attempt[REQ_ID_MAX + 18];      /* id + '-' + 16 hex */
 	char attempt_json[REQ_ID_MAX + 20]; /* the same, in quotes */
-	char *query;	  /* of the target, or NULL */
-	char *fwd;	  /* end-to-end header lines for the engines */
+	char *query;                        /* of the target, or NULL */
+	char *fwd;                          /* end-to-end header lines for the engines */
 	size_t fwd_len;
 	struct http_body framing; /* of its body */
 	char *body;
@@ -96,14 +107,14 @@ struct req {
 	bool head_sent;
 	bool chunked;
 	bool relay_sse;
-	bool hold_short; /* a short answer waits for its end, so that its status is honest */
-	bool half_event; /* the start of an event has gone out without its end */
+	bool hold_short;       /* a short answer waits for its end, so that its status is honest */
+	bool half_event;       /* the start of an event has gone out without its end */
 	struct evbuffer *held; /* a half event, or a short answer not sent yet; NULL when empty */
 
 	/* how it went */
 	enum req_end end;
-	int status;	      /* sent to the client; 0: none */
-	const char *detail;   /* static text for the log and the error body, or NULL */
+	int status;                  /* sent to the client; 0: none */
+	const char *detail;          /* static text for the log and the error body, or NULL */
 	char trace[REQ_NSTATES + 8]; /* first letters of the states it went through */
 	uint64_t t_start_us, t_body_us, t_prefill_us, t_prefilled_us, t_first_us, t_event_us;
 	uint64_t bytes_out, bytes_in;

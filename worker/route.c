@@ -1,5 +1,6 @@
 #include "worker/route.h"
 
+/* clang-format off */
 static const struct {
 	const char *path;
 	bool generates;
@@ -14,6 +15,7 @@ static const struct {
 	[ROUTE_METRICS] = { "/metrics", false },
 	[ROUTE_VERSION] = { "/version", false },
 };
+/* clang-format on */
 
 enum route
 route_find(struct span path)

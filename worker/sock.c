@@ -164,8 +164,8 @@ sock_writev(struct sock *s, const struct iovec *iov, int n, int ncopy)
 	for (int i = 0; i < n; i++)
 		total += iov[i].iov_len;
 	if (s->out == NULL && !s->connecting) {
-		struct msghdr msg = { .msg_iov = (struct iovec *)(uintptr_t)iov,
-			.msg_iovlen = (size_t)(n < IOV_MAX ? n : IOV_MAX) };
+		struct msghdr msg = {.msg_iov = (struct iovec *)(uintptr_t)iov,
+			.msg_iovlen = (size_t)(n < IOV_MAX ? n : IOV_MAX)};
 
 		do
 			r = sendmsg(s->fd, &msg, MSG_NOSIGNAL);
@@ -183,7 +183,7 @@ sock_writev(struct sock *s, const struct iovec *iov, int n, int ncopy)
 int
 sock_write(struct sock *s, const void *p, size_t n)
 {
-	struct iovec iov = { .iov_base = (void *)(uintptr_t)p, .iov_len = n };
+	struct iovec iov = {.iov_base = (void *)(uintptr_t)p, .iov_len = n};
 
 	return sock_writev(s, &iov, 1, 1);
 }
@@ -215,7 +215,7 @@ sock_read_start(struct sock *s)
 bool
 sock_hung_up(const struct sock *s)
 {
-	struct pollfd p = { .fd = s->fd, .events = POLLRDHUP };
+	struct pollfd p = {.fd = s->fd, .events = POLLRDHUP};
 
 	return poll(&p, 1, 0) == 1;
 }

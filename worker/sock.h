@@ -21,13 +21,13 @@ struct sock {
 	struct worker *w;
 	int fd; /* -1 when closed */
 	bool reading;
-	bool writing;  /* EV_WRITE is armed */
+	bool writing; /* EV_WRITE is armed */
 	bool connecting;
 	struct event ev_read, ev_write;
 	struct evbuffer *out; /* only what the socket would not take; NULL when empty */
 	void *arg;
-	void (*on_read)(void *arg);    /* readable, or the peer closed */
-	void (*on_drained)(void *arg); /* all queued bytes are gone; also: connected */
+	void (*on_read)(void *arg);           /* readable, or the peer closed */
+	void (*on_drained)(void *arg);        /* all queued bytes are gone; also: connected */
 	void (*on_error)(void *arg, int err); /* a write or the connect failed (errno) */
 };
 

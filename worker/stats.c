@@ -13,7 +13,8 @@
 #include "worker/core.h"
 #include "worker/req.h"
 
-#define STATS_CELLS 2048 /* combinations of pool, path, status and reason shown; METRIC_CELLS a process */
+/* combinations of pool, path, status and reason shown; METRIC_CELLS a process */
+#define STATS_CELLS 2048
 
 static void
 heading(struct evbuffer *out, const char *name, const char *type, const char *help)
@@ -35,15 +36,17 @@ requests(struct worker *w, struct evbuffer *out)
 	size_t n = metric_cells_sum(w->seg, cells, STATS_CELLS, &other);
 	char pool[160];
 
-	heading(out, "pdrouter_requests_total", "counter", "Requests ended, by pool, path, status sent and end reason.");
+	heading(out, "pdrouter_requests_total", "counter",
+		"Requests ended, by pool, path, status sent and end reason.");
 	for (size_t i = 0; i < n; i++) {
 		struct metric_request r = metric_unkey(cells[i].key);
 		const char *name = pool_name(w, r.pool);
 
 		(void)prom_label(pool, sizeof(pool), name, strlen(name));
 		(void)evbuffer_add_printf(out,
-			"pdrouter_requests_total{pool=\"%s\",path=\"%s\",status=\"%u\",reason=\"%s\"} %llu\n", pool,
-			route_path(r.path), r.status, end_word(r.reason), (unsigned long long)cells[i].count);
+			"pdrouter_requests_total{pool=\"%s\",path=\"%s\",status=\"%u\",reason=\"%s\"} %llu\n",
+			pool, route_path(r.path), r.status, end_word(r.reason),
+			(unsigned long long)cells[i].count);
 	}
 	if (other > 0)
 		(void)evbuffer_add_printf(out,
@@ -78,14 +81,16 @@ histogram(struct worker *w, struct evbuffer *out, enum metric_histogram h, uint3
 	(void)prom_label(pool, sizeof(pool), name, strlen(name));
 	for (int b = 0; b < METRIC_BUCKETS; b++) {
 		total += sum.bucket[b];
-		(void)evbuffer_add_printf(out, "%s_bucket{pool=\"%s\",le=\"%g\"} %llu\n", metric_hist_name[h], pool,
-			(double)metric_bucket_us[b] / 1e6, (unsigned long long)total);
+		(void)evbuffer_add_printf(out, "%s_bucket{pool=\"%s\",le=\"%g\"} %llu\n",
+			metric_hist_name[h], pool, (double)metric_bucket_us[b] / 1e6,
+			(unsigned long long)total);
 	}
 	total += sum.bucket[METRIC_BUCKETS];
-	(void)evbuffer_add_printf(out, "%s_bucket{pool=\"%s\",le=\"+Inf\"} %llu\n", metric_hist_name[h], pool,
+	(void)evbuffer_add_printf(out, "%s_bucket{pool=\"%s\",le=\"+Inf\"} %llu\n",
+		metric_hist_name[h], pool, (unsigned long long)total);
+	(void)evbuffer_add_printf(out, "%s_sum{pool=\"%s\"} %.6f\n%s_count{pool=\"%s\"} %llu\n",
+		metric_hist_name[h], pool, (double)sum.sum_us / 1e6, metric_hist_name[h], pool,
 		(unsigned long long)total);
-	(void)evbuffer_add_printf(out, "%s_sum{pool=\"%s\"} %.6f\n%s_count{pool=\"%s\"} %llu\n", metric_hist_name[h], pool,
-		(double)sum.sum_us / 1e6, metric_hist_name[h], pool, (unsigned long long)total);
 }
 
 static void
@@ -149,6 +154,7 @@ f_kv(const struct worker *w, const struct table_endpoint *ep, double *ret)
 	return s.at_ms != 0;
 }
 
+/* clang-format off */
 static const struct {
 	const char *name, *help;
 	figure_fn *fn;
@@ -160,6 +166,7 @@ static const struct {
 	{ "pdrouter_endpoint_waiting", "Requests waiting, as the engine said at the last scrape.", f_waiting },
 	{ "pdrouter_endpoint_kv_usage_ratio", "KV cache in use, as the engine said at the last scrape.", f_kv },
 };
+/* clang-format on */
 
 static void
 endpoint_labels(struct evbuffer *out, const struct table *t, const struct table_endpoint *ep)
@@ -169,7 +176,8 @@ endpoint_labels(struct evbuffer *out, const struct table *t, const struct table_
 
 	(void)prom_label(url, sizeof(url), ep->url, strlen(ep->url));
 	(void)prom_label(pool, sizeof(pool), name, strlen(name));
-	(void)evbuffer_add_printf(out, "{endpoint=\"%s\",role=\"%s\",pool=\"%s\"", url, role_name(ep->role), pool);
+	(void)evbuffer_add_printf(
+		out, "{endpoint=\"%s\",role=\"%s\",pool=\"%s\"", url, role_name(ep->role), pool);
 }
 
 static void
@@ -191,7 +199,8 @@ endpoints(struct worker *w, struct evbuffer *out, const struct table *t)
 	for (uint32_t i = 0; i < t->nendpoints; i++) {
 		(void)evbuffer_add_printf(out, "pdrouter_endpoint_state");
 		endpoint_labels(out, t, &t->endpoints[i]);
-		(void)evbuffer_add_printf(out, ",state=\"%s\"} 1\n", ep_state_name(ep_state_get(w->seg, t->endpoints[i].slot)));
+		(void)evbuffer_add_printf(out, ",state=\"%s\"} 1\n",
+			ep_state_name(ep_state_get(w->seg, t->endpoints[i].slot)));
 	}
 }
 
@@ -206,7 +215,8 @@ processes(struct worker *w, struct evbuffer *out)
 	(void)evbuffer_add_printf(out, "pdrouter_workers %u\n", n);
 	heading(out, "pdrouter_build_info", "gauge", "Version of the running program; always 1.");
 	(void)evbuffer_add_printf(out, "pdrouter_build_info{version=\"%s\"} 1\n", w->h->version);
-	heading(out, "pdrouter_generation", "gauge", "Generation of the worker that answered this page.");
+	heading(out, "pdrouter_generation", "gauge",
+		"Generation of the worker that answered this page.");
 	(void)evbuffer_add_printf(out, "pdrouter_generation %u\n", w->h->generation);
 }
 

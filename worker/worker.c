@@ -19,7 +19,8 @@
 #include "worker/req.h"
 
 #define QUIT_MS 1000 /* for clients to read the last words; the master kills after 2 s */
-#define BEAT_MS 500 /* the master kills a child that is silent for stall_timeout; at least once a second */
+/* the master kills a child that is silent for stall_timeout; at least once a second */
+#define BEAT_MS 500
 
 /* --- listening ----------------------------------------------------------------------------------- */
 
@@ -27,7 +28,7 @@ static bool
 may_accept(const struct worker *w)
 {
 	return !w->draining && !w->accept_paused && w->nconns < w->conf->max_connections &&
-		proc_may_accept(w->seg, w->slot);
+	       proc_may_accept(w->seg, w->slot);
 }
 
 void
@@ -36,7 +37,8 @@ worker_listen_update(struct worker *w)
 	bool want = may_accept(w);
 
 	if (!want && !w->draining)
-		worker_need_tick(w); /* looked at again there: others' counts change without our hearing of it */
+		/* looked at again there: others' counts change without our hearing of it */
+		worker_need_tick(w);
 	if (want == w->listening)
 		return;
 	w->listening = want;
@@ -59,7 +61,8 @@ on_accept(evutil_socket_t lfd, short what, void *arg)
 	if (fd >= 0) {
 		conn_new(w, fd);
 	} else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-		log_warn("accept paused", LOG_S("error", strerror(errno)), LOG_U("connections", w->nconns));
+		log_warn("accept paused", LOG_S("error", strerror(errno)),
+			LOG_U("connections", w->nconns));
 		w->accept_paused = true;
 	}
 	worker_listen_update(w);
@@ -70,7 +73,7 @@ on_accept(evutil_socket_t lfd, short what, void *arg)
 void
 worker_need_tick(struct worker *w)
 {
-	static const struct timeval tv = { .tv_usec = WORKER_TICK_MS * 1000 };
+	static const struct timeval tv = {.tv_usec = WORKER_TICK_MS * 1000};
 
 	if (w->ticking)
 		return;
@@ -162,7 +165,8 @@ on_channel(evutil_socket_t fd, short what, void *arg)
 /* --- life ---------------------------------------------------------------------------------------- */
 
 static void
-watch(struct worker *w, struct event *ev, int fd, short what, event_callback_fn fn, const struct timeval *tv)
+watch(struct worker *w, struct event *ev, int fd, short what, event_callback_fn fn,
+	const struct timeval *tv)
 {
 	event_assign(ev, w->base, fd, what, fn, w);
 	event_add(ev, tv);
@@ -171,7 +175,7 @@ watch(struct worker *w, struct event *ev, int fd, short what, event_callback_fn 
 static struct worker *
 worker_new(const struct heritage *h)
 {
-	static const struct timeval beat = { .tv_usec = BEAT_MS * 1000 };
+	static const struct timeval beat = {.tv_usec = BEAT_MS * 1000};
 	struct worker *w = MEM_NEW(struct worker);
 	uint32_t ncursors = h->seg->hdr->max_pools * ROLE_N;
 
@@ -193,7 +197,8 @@ worker_new(const struct heritage *h)
 	w->pool = pool_new(w);
 	w->ev_listen = mem_array(h->nlisten, sizeof(*w->ev_listen));
 	for (size_t i = 0; i < h->nlisten; i++)
-		event_assign(&w->ev_listen[i], w->base, h->listen_fds[i], EV_READ | EV_PERSIST, on_accept, w);
+		event_assign(&w->ev_listen[i], w->base, h->listen_fds[i], EV_READ | EV_PERSIST,
+			on_accept, w);
 	event_assign(&w->ev_tick, w->base, -1, 0, on_tick, w);
 	watch(w, &w->ev_beat, -1, EV_PERSIST, on_beat, &beat);
 	watch(w, &w->ev_channel, h->channel, EV_READ | EV_PERSIST, on_channel, NULL);

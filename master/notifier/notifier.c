@@ -20,10 +20,11 @@
 #include "shm/seg.h"
 
 #define BEAT_MS 500
-#define BATCH 256	  /* messages between two beats and looks at the channel */
-#define MAX_MESSAGE 4096  /* a notice is under 300 bytes; libzmq cuts a peer off that sends more */
-#define QUEUED 256	  /* messages libzmq reads ahead per engine: with MAX_MESSAGE at most 1 MiB each */
-#define LAST_BATCHES 64	  /* before going: what has arrived already is still delivered */
+#define BATCH 256        /* messages between two beats and looks at the channel */
+#define MAX_MESSAGE 4096 /* a notice is under 300 bytes; libzmq cuts a peer off that sends more */
+/* messages libzmq reads ahead per engine: with MAX_MESSAGE at most 1 MiB each */
+#define QUEUED 256
+#define LAST_BATCHES 64 /* before going: what has arrived already is still delivered */
 
 struct notifier {
 	const struct heritage *h;
@@ -121,8 +122,8 @@ static int
 loop(struct notifier *n)
 {
 	zmq_pollitem_t items[] = {
-		{ .socket = n->sock, .events = ZMQ_POLLIN },
-		{ .fd = n->h->channel, .events = ZMQ_POLLIN },
+		{.socket = n->sock, .events = ZMQ_POLLIN},
+		{.fd = n->h->channel, .events = ZMQ_POLLIN},
 	};
 	bool more = false;
 
@@ -160,7 +161,8 @@ open_socket(struct notifier *n)
 	if (zmq_bind(n->sock, address) == 0)
 		return 0;
 	err = errno;
-	log_error("cannot listen for notices", LOG_S("address", address), LOG_S("error", zmq_strerror(err)));
+	log_error("cannot listen for notices", LOG_S("address", address),
+		LOG_S("error", zmq_strerror(err)));
 	return err == EINVAL || err == EPROTONOSUPPORT ? CHILD_EXIT_NO_RESPAWN : 1;
 }
 
@@ -176,7 +178,7 @@ close_socket(struct notifier *n)
 int
 notifier_main(const struct heritage *h)
 {
-	struct notifier n = { .h = h, .slab = seg_slab(h->seg, h->slot) };
+	struct notifier n = {.h = h, .slab = seg_slab(h->seg, h->slot)};
 	char ready = CH_READY;
 	int r;
 

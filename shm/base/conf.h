@@ -30,14 +30,14 @@ const char *handoff_name(enum handoff_kind h);
 const char *remote_host_name(enum remote_host_kind r);
 
 struct conf_endpoint {
-	char *url;	/* as written; valid by http_url_parse() */
+	char *url; /* as written; valid by http_url_parse() */
 	enum role role;
-	char *label;	/* from an endpoints_file or flags, or NULL */
+	char *label;           /* from an endpoints_file or flags, or NULL */
 	uint32_t max_inflight; /* 0 = no limit */
-	int line;	/* where it stands in its file, for messages */
+	int line;              /* where it stands in its file, for messages */
 };
 
-struct conf_timeouts { /* milliseconds */
+struct conf_timeouts {       /* milliseconds */
 	uint64_t connect_ms; /* to an established connection */
 	uint64_t prefill_ms; /* from sending to the full answer of the prefill engine */
 	uint64_t decode_ms;  /* without a byte from the decode engine */
@@ -50,11 +50,11 @@ struct conf_pool {
 	enum connector_kind connector;
 	enum policy_kind policy;
 	enum engine_kind engine;
-	enum handoff_kind handoff;	   /* orchestrated only */
+	enum handoff_kind handoff;         /* orchestrated only */
 	enum remote_host_kind remote_host; /* orchestrated: prefill_host by default, nixl: keep */
 	struct conf_timeouts timeouts;
-	char *health_path;	/* default by engine: /health, /ready */
-	char *endpoints_file;	/* or NULL; its endpoints are already in the list below */
+	char *health_path;    /* default by engine: /health, /ready */
+	char *endpoints_file; /* or NULL; its endpoints are already in the list below */
 	char **prefill_labels, **decode_labels; /* an endpoints_file's labels -> roles */
 	size_t nprefill_labels, ndecode_labels;
 	struct conf_endpoint *endpoints;
@@ -63,8 +63,8 @@ struct conf_pool {
 };
 
 struct conf_listen {
-	char *text;	 /* as written */
-	char host[256];	 /* name, IPv4 or IPv6 literal without brackets; "" = any */
+	char *text;     /* as written */
+	char host[256]; /* name, IPv4 or IPv6 literal without brackets; "" = any */
 	uint16_t port;
 };
 
@@ -87,7 +87,8 @@ struct conf {
 	uint64_t client_stall_ms;    /* a client that takes no byte of its answer */
 	uint64_t upstream_idle_ms;   /* idle engine connection; uvicorn closes at 5 s */
 	uint32_t upstream_max_idle;  /* idle connections kept per worker and endpoint */
-	uint64_t max_answer;	     /* bytes of a prefill answer that are read; more fails the leg */
+	/* bytes of a prefill answer that are read; more fails the leg */
+	uint64_t max_answer;
 	enum log_format log_format;
 	enum log_level log_level;
 
@@ -95,11 +96,13 @@ struct conf {
 	uint64_t stats_interval_ms, health_interval_ms, health_timeout_ms;
 	uint32_t rise, fall;
 	uint64_t drain_ms, stall_ms; /* stall_ms 0 = off */
-	char *control_socket;	     /* path, or NULL: none */
-	char *notices_listen;	     /* ZMQ address of the notifier's PULL socket, or NULL: no notifier */
+	char *control_socket;        /* path, or NULL: none */
+	/* ZMQ address of the notifier's PULL socket, or NULL: no notifier */
+	char *notices_listen;
 
 	struct conf_pool *pools;
 	size_t npools;
 
-	int *key_lines; /* by row of master/conf_keys.h: the key's line, 0 where the default holds */
+	/* by row of master/conf_keys.h: the key's line, 0 where the default holds */
+	int *key_lines;
 };

@@ -251,7 +251,7 @@ log_write(enum log_level level, const char *msg, const struct log_field *fields,
 		put_field(&l, &fields[i]);
 		clipped |= l.full;
 	}
-	l.n += (size_t)sprintf(l.b + l.n, "%s%s\n",
+	l.n += (size_t)snprintf(l.b + l.n, sizeof(l.b) - l.n, "%s%s\n",
 		!clipped ? ""
 		: l.json ? ",\"clipped\":1"
 			 : " clipped=1",

@@ -23,11 +23,11 @@ struct log_field {
 	} v;
 };
 
-#define LOG_S(k, val) ((struct log_field){ .key = (k), .type = LOG_T_STR, .v.s = (val) })
-#define LOG_U(k, val) ((struct log_field){ .key = (k), .type = LOG_T_UINT, .v.u = (uint64_t)(val) })
-#define LOG_I(k, val) ((struct log_field){ .key = (k), .type = LOG_T_INT, .v.i = (int64_t)(val) })
+#define LOG_S(k, val) ((struct log_field){.key = (k), .type = LOG_T_STR, .v.s = (val)})
+#define LOG_U(k, val) ((struct log_field){.key = (k), .type = LOG_T_UINT, .v.u = (uint64_t)(val)})
+#define LOG_I(k, val) ((struct log_field){.key = (k), .type = LOG_T_INT, .v.i = (int64_t)(val)})
 /* microseconds in, printed as milliseconds with one decimal */
-#define LOG_MS(k, us) ((struct log_field){ .key = (k), .type = LOG_T_MS, .v.u = (uint64_t)(us) })
+#define LOG_MS(k, us) ((struct log_field){.key = (k), .type = LOG_T_MS, .v.u = (uint64_t)(us)})
 
 /* `process` ("master", "worker", "notifier") and its slot stand in every line after this call. */
 void log_init(const char *process, uint32_t slot);
@@ -36,14 +36,14 @@ void log_setup(enum log_level level, enum log_format format);
 int log_enabled(enum log_level level);
 void log_write(enum log_level level, const char *msg, const struct log_field *fields, size_t n);
 
-#define LOG_AT(level, msg, ...)                                                                         \
-	log_write(level, msg, (const struct log_field[]){ __VA_ARGS__ },                               \
-		sizeof((const struct log_field[]){ __VA_ARGS__ }) / sizeof(struct log_field))
+#define LOG_AT(level, msg, ...)                                                                    \
+	log_write(level, msg, (const struct log_field[]){__VA_ARGS__},                             \
+		sizeof((const struct log_field[]){__VA_ARGS__}) / sizeof(struct log_field))
 #define log_error(msg, ...) LOG_AT(LOG_L_ERROR, msg, __VA_ARGS__)
 #define log_warn(msg, ...) LOG_AT(LOG_L_WARN, msg, __VA_ARGS__)
 #define log_info(msg, ...) LOG_AT(LOG_L_INFO, msg, __VA_ARGS__)
-#define log_debug(msg, ...)                                                                             \
-	do {                                                                                            \
-		if (log_enabled(LOG_L_DEBUG))                                                           \
-			LOG_AT(LOG_L_DEBUG, msg, __VA_ARGS__);                                          \
+#define log_debug(msg, ...)                                                                        \
+	do {                                                                                       \
+		if (log_enabled(LOG_L_DEBUG))                                                      \
+			LOG_AT(LOG_L_DEBUG, msg, __VA_ARGS__);                                     \
 	} while (0)

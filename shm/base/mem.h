@@ -5,10 +5,10 @@
 #pragma once
 #include <stddef.h>
 
-void *mem_zero(size_t size);			 /* calloc or abort */
-void *mem_array(size_t n, size_t size);		 /* calloc(n, size) or abort; overflow aborts */
+void *mem_zero(size_t size);                      /* calloc or abort */
+void *mem_array(size_t n, size_t size);           /* calloc(n, size) or abort; overflow aborts */
 void *mem_resize(void *p, size_t n, size_t size); /* reallocarray or abort */
-char *mem_strdup(const char *s);		 /* NULL stays NULL */
+char *mem_strdup(const char *s);                  /* NULL stays NULL */
 char *mem_strndup(const char *s, size_t n);
 char *mem_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 

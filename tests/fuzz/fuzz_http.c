@@ -92,7 +92,8 @@ rewrite(const struct http_head *h, enum http_kind kind, size_t n)
 		append(&out, h->target.p, h->target.n);
 		len = (size_t)snprintf(line, sizeof(line), " HTTP/1.%d\r\n", h->minor);
 	} else {
-		len = (size_t)snprintf(line, sizeof(line), "HTTP/1.%d %d x\r\n", h->minor, h->status);
+		len = (size_t)snprintf(
+			line, sizeof(line), "HTTP/1.%d %d x\r\n", h->minor, h->status);
 	}
 	append(&out, line, len);
 	for (size_t i = 0; i < h->nheaders; i++) {

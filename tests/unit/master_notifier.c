@@ -24,7 +24,7 @@
 static int wake_fds[NWAKE];
 static int channel[2];
 static char address[64];
-static struct conf conf = { .notices_listen = address };
+static struct conf conf = {.notices_listen = address};
 static pid_t pid;
 static void *ctx, *push;
 
@@ -37,14 +37,17 @@ notifier_start(void)
 	cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, channel), 0);
 	pid = fork();
 	if (pid == 0) {
-		struct heritage h = { .conf = &conf, .seg = seg, .slot = SLOT_NOTIFIER(seg), .channel = channel[1],
-			.wake_fds = wake_fds };
+		struct heritage h = {.conf = &conf,
+			.seg = seg,
+			.slot = SLOT_NOTIFIER(seg),
+			.channel = channel[1],
+			.wake_fds = wake_fds};
 
 		(void)close(channel[0]);
 		_exit(notifier_main(&h));
 	}
 	(void)close(channel[1]);
-	pfd = (struct pollfd){ .fd = channel[0], .events = POLLIN };
+	pfd = (struct pollfd){.fd = channel[0], .events = POLLIN};
 	cr_assert_eq(poll(&pfd, 1, 10000), 1);
 	cr_assert_eq(read(channel[0], &c, 1), 1);
 	cr_assert_eq(c, CH_READY);
@@ -102,7 +105,7 @@ send_id(const char *id)
 static bool
 woken(uint32_t slot, int ms)
 {
-	struct pollfd pfd = { .fd = wake_fds[slot], .events = POLLIN };
+	struct pollfd pfd = {.fd = wake_fds[slot], .events = POLLIN};
 	uint64_t n;
 
 	return poll(&pfd, 1, ms) == 1 && read(wake_fds[slot], &n, sizeof(n)) == (ssize_t)sizeof(n);
@@ -149,7 +152,7 @@ Test(notifier, the_last_notice_wakes_the_worker)
 	flag_free(fs, &ref);
 	send_id(id);
 	cr_assert(counted(M_NOTICES_STALE, 1));
-	cr_assert_eq(write(channel[0], &(char){ CH_DRAIN }, 1), 1);
+	cr_assert_eq(write(channel[0], &(char){CH_DRAIN}, 1), 1);
 	cr_assert_eq(notifier_wait(), CHILD_EXIT_OK);
 	flag_set_free(&fs);
 	teardown();
@@ -157,7 +160,7 @@ Test(notifier, the_last_notice_wakes_the_worker)
 
 Test(notifier, nonsense_is_counted_and_survived)
 {
-	static const char *const bad[] = { "", "\xc1", "\x82", "hello" };
+	static const char *const bad[] = {"", "\xc1", "\x82", "hello"};
 	struct flag_set *fs;
 	struct flag_ref ref;
 	char id[FLAG_ID_LEN];
@@ -190,7 +193,7 @@ Test(notifier, a_burst_is_read_to_its_end)
 	for (int i = 0; i < 3000; i++)
 		send_id("42");
 	cr_assert(counted(M_NOTICES_BAD, 3000));
-	cr_assert_eq(write(channel[0], &(char){ CH_QUIT }, 1), 1);
+	cr_assert_eq(write(channel[0], &(char){CH_QUIT}, 1), 1);
 	cr_assert_eq(notifier_wait(), CHILD_EXIT_OK);
 	teardown();
 }
@@ -223,7 +226,7 @@ Test(notifier, a_successor_wakes_everybody)
 
 Test(notifier, an_impossible_address_is_not_tried_again)
 {
-	struct heritage h = { .conf = &conf };
+	struct heritage h = {.conf = &conf};
 
 	small_seg();
 	(void)snprintf(address, sizeof(address), "nonsense");

@@ -35,7 +35,7 @@ static struct heard {
 static char
 next_message(const struct heritage *h)
 {
-	struct pollfd pfd = { .fd = h->channel, .events = POLLIN };
+	struct pollfd pfd = {.fd = h->channel, .events = POLLIN};
 	char c = 0;
 
 	(void)poll(&pfd, 1, 20000);
@@ -139,7 +139,7 @@ on_sigchld(evutil_socket_t fd, short what, void *arg)
 static void
 setup(const struct proc_kind *kinds)
 {
-	static const struct procs_hooks hooks = { on_ready, on_refused, on_gone, on_reaped, NULL };
+	static const struct procs_hooks hooks = {on_ready, on_refused, on_gone, on_reaped, NULL};
 	sigset_t set;
 
 	small_seg();
@@ -180,7 +180,7 @@ on_wake_up(evutil_socket_t fd, short what, void *arg)
 static bool
 until(const uint32_t *what, uint32_t value)
 {
-	const struct timeval tick = { .tv_usec = 10000 };
+	const struct timeval tick = {.tv_usec = 10000};
 	struct event *ev = event_new(base, -1, EV_PERSIST, on_wake_up, NULL);
 	uint64_t end = clock_ms() + 10000;
 
@@ -210,9 +210,10 @@ address(const struct conf *conf)
 	return conf->notices_listen;
 }
 
-#define KINDS(fn)                                                                                          \
-	((const struct proc_kind[]){ { .name = "worker", .main = (fn), .count = two, .restarts = M_WORKER_RESTARTS }, \
-		{ .name = NULL } })
+#define KINDS(fn)                                                                                  \
+	((const struct proc_kind[]){                                                               \
+		{.name = "worker", .main = (fn), .count = two, .restarts = M_WORKER_RESTARTS},     \
+		{.name = NULL}})
 
 /* --- tests --------------------------------------------------------------------------------------- */
 
@@ -220,12 +221,13 @@ Test(proc, no_cell_is_empty)
 {
 	for (unsigned s = 0; s < PROCS_STATES; s++)
 		for (unsigned e = 0; e < PROCS_EVENTS; e++)
-			cr_assert(procs_handles(s, e), "state %s, event %u", procs_state_name(s), e);
+			cr_assert(
+				procs_handles(s, e), "state %s, event %u", procs_state_name(s), e);
 }
 
 Test(proc, back_off_doubles_and_starts_anew)
 {
-	static const uint64_t want[] = { 100, 200, 400, 800, 1600, 3200, 6400, 10000, 10000 };
+	static const uint64_t want[] = {100, 200, 400, 800, 1600, 3200, 6400, 10000, 10000};
 	uint64_t ms = 0;
 
 	for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
@@ -237,7 +239,7 @@ Test(proc, back_off_doubles_and_starts_anew)
 
 Test(proc, a_generation_starts_and_drains)
 {
-	static const struct conf conf = { .drain_ms = 5000 };
+	static const struct conf conf = {.drain_ms = 5000};
 	uint32_t first, second;
 
 	setup(KINDS(counts_fds));
@@ -262,7 +264,7 @@ Test(proc, a_generation_starts_and_drains)
 
 Test(proc, a_killed_worker_is_reaped_and_replaced)
 {
-	static const struct conf conf = { .drain_ms = 5000 };
+	static const struct conf conf = {.drain_ms = 5000};
 	struct metrics_slab *slab;
 	uint64_t t0;
 	pid_t pid;
@@ -293,7 +295,7 @@ Test(proc, a_killed_worker_is_reaped_and_replaced)
 
 Test(proc, exit_code_2_is_not_respawned)
 {
-	static const struct conf conf = { .drain_ms = 5000 };
+	static const struct conf conf = {.drain_ms = 5000};
 
 	setup(KINDS(unwilling));
 	procs_conf_set(ps, &conf, procs_generation_start(ps, &conf, NULL, 0));
@@ -307,7 +309,7 @@ Test(proc, exit_code_2_is_not_respawned)
 
 Test(proc, who_does_not_go_is_killed)
 {
-	static const struct conf conf = { .drain_ms = 100 };
+	static const struct conf conf = {.drain_ms = 100};
 	uint64_t t0;
 
 	setup(KINDS(deaf));
@@ -324,7 +326,7 @@ Test(proc, who_does_not_go_is_killed)
 /* `deaf` never beats, like a process that hangs. */
 Test(proc, a_hanging_worker_is_replaced)
 {
-	static const struct conf conf = { .drain_ms = 100, .stall_ms = 1000 };
+	static const struct conf conf = {.drain_ms = 100, .stall_ms = 1000};
 	pid_t pid;
 
 	setup(KINDS(deaf));
@@ -341,17 +343,21 @@ Test(proc, a_hanging_worker_is_replaced)
 Test(proc, a_single_process_follows_its_address)
 {
 	static char a[] = "tcp://a", b[] = "tcp://b";
-	static const struct conf none = { .drain_ms = 1000 }, at_a = { .drain_ms = 1000, .notices_listen = a },
-				 at_b = { .drain_ms = 1000, .notices_listen = b };
+	static const struct conf none = {.drain_ms = 1000},
+				 at_a = {.drain_ms = 1000, .notices_listen = a},
+				 at_b = {.drain_ms = 1000, .notices_listen = b};
 	static const struct proc_kind single[] = {
-		{ .name = "notifier", .main = obedient, .identity = address, .restarts = M_NOTIFIER_RESTARTS },
-		{ .name = NULL },
+		{.name = "notifier",
+			.main = obedient,
+			.identity = address,
+			.restarts = M_NOTIFIER_RESTARTS},
+		{.name = NULL},
 	};
 	static const struct {
 		const struct conf *conf;
 		bool other, alive;
-	} story[] = { { &none, false, false }, { &at_a, true, true }, { &at_a, false, true }, { &at_b, true, true },
-		{ &none, true, false } };
+	} story[] = {{&none, false, false}, {&at_a, true, true}, {&at_a, false, true},
+		{&at_b, true, true}, {&none, true, false}};
 	pid_t pid = 0;
 
 	setup(single);
@@ -363,7 +369,8 @@ Test(proc, a_single_process_follows_its_address)
 		procs_conf_set(ps, story[i].conf, 0);
 		while (clock_ms() < end) {
 			(void)event_base_loop(base, EVLOOP_NONBLOCK);
-			if (story[i].other && pid_in(slot) != pid && proc_slot_state(seg, slot) == want)
+			if (story[i].other && pid_in(slot) != pid &&
+				proc_slot_state(seg, slot) == want)
 				break;
 			(void)usleep(1000);
 		}

@@ -47,27 +47,25 @@ edit(const struct splice *s, const struct splice_edit *e)
 
 Test(splice, accepts)
 {
-	static const char
-		*const texts[] =
-			{
-				"{}",
-				" \t\r\n{ } \n",
-				"{\"a\":1}",
-				"{\"\":\"\"}",
-				"{\"a\" : [ ] , \"b\" : { } }",
-				"{\"a\":[null,true,false,0,-0,-1.5,1e5,1E+5,1e-5,0.0e0,1e400,"
-				"123456789012345678901234567890]}",
-				"{\"a\":\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u0000\\uD83D\\uDE00\"}",
-				"{\"a\":\"\\ud800\",\"b\":\"\\udc00\\ud800\",\"c\":"
-				"\"\\ud800\\u0041\"}", /* lone
+	static const char *const texts[] = {
+		"{}",
+		" \t\r\n{ } \n",
+		"{\"a\":1}",
+		"{\"\":\"\"}",
+		"{\"a\" : [ ] , \"b\" : { } }",
+		"{\"a\":[null,true,false,0,-0,-1.5,1e5,1E+5,1e-5,0.0e0,1e400,"
+		"123456789012345678901234567890]}",
+		"{\"a\":\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u0000\\uD83D\\uDE00\"}",
+		"{\"a\":\"\\ud800\",\"b\":\"\\udc00\\ud800\",\"c\":"
+		"\"\\ud800\\u0041\"}", /* lone
 							  surrogates
 							*/
-				"{\"a\":\"\x7f \xc2\x80 \xdf\xbf \xe0\xa0\x80 \xed\x9f\xbf "
-				"\xee\x80\x80 "
-				"\xf0\x90\x80\x80 \xf4\x8f\xbf\xbf\"}",
-				"{\"a\":1,\"a\":2,\"a\":3}",
-				"{\"a\":[[[{}]],{\"b\":[{\"c\":[]}]}]}",
-			};
+		"{\"a\":\"\x7f \xc2\x80 \xdf\xbf \xe0\xa0\x80 \xed\x9f\xbf "
+		"\xee\x80\x80 "
+		"\xf0\x90\x80\x80 \xf4\x8f\xbf\xbf\"}",
+		"{\"a\":1,\"a\":2,\"a\":3}",
+		"{\"a\":[[[{}]],{\"b\":[{\"c\":[]}]}]}",
+	};
 	struct splice s;
 
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {

@@ -8,8 +8,8 @@
 #include "worker/pool.h"
 #include "worker/req.h"
 
-#define SKELETON                                                                                        \
-	"{\"do_remote_decode\":true,\"do_remote_prefill\":false,\"remote_engine_id\":null,"             \
+#define SKELETON                                                                                   \
+	"{\"do_remote_decode\":true,\"do_remote_prefill\":false,\"remote_engine_id\":null,"        \
 	"\"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null}"
 
 static struct req req;
@@ -75,8 +75,9 @@ TestSuite(connector, .fini = teardown);
 
 Test(connector, nixl_prefill_is_one_token_unstreamed)
 {
-	begin(CONNECTOR_NIXL, "{\"model\":\"m\",\"prompt\":\"hi\",\"max_tokens\":64,\"stream\":true,"
-			      "\"stream_options\":{\"include_usage\":true},\"min_tokens\":5,\"seed\":18446744073709551617}");
+	begin(CONNECTOR_NIXL,
+		"{\"model\":\"m\",\"prompt\":\"hi\",\"max_tokens\":64,\"stream\":true,"
+		"\"stream_options\":{\"include_usage\":true},\"min_tokens\":5,\"seed\":18446744073709551617}");
 	expect_body(ROLE_PREFILL,
 		"{\"model\":\"m\",\"prompt\":\"hi\",\"max_tokens\":1,\"stream\":false,\"seed\":18446744073709551617"
 		",\"kv_transfer_params\":" SKELETON "}");
@@ -86,15 +87,19 @@ Test(connector, nixl_lowers_max_completion_tokens_only_where_it_stands)
 {
 	begin(CONNECTOR_NIXL, "{\"max_completion_tokens\":9}");
 	expect_body(ROLE_PREFILL,
-		"{\"max_completion_tokens\":1,\"stream\":false,\"max_tokens\":1,\"kv_transfer_params\":" SKELETON "}");
+		"{\"max_completion_tokens\":1,\"stream\":false,\"max_tokens\":1,\"kv_transfer_params\":" SKELETON
+		"}");
 }
 
 Test(connector, nixl_decode_is_the_clients_body_and_the_raw_object)
 {
 	begin(CONNECTOR_NIXL, "{\"model\":\"m\", \"x\":1e400,\"max_tokens\":64}");
-	cr_assert_eq(answer("{\"id\":\"c\",\"kv_transfer_params\":{\"remote_block_ids\":[[3,\"4\",9007199254740993]], \"n\":1.0}}"), 1);
-	expect_body(ROLE_DECODE, "{\"model\":\"m\", \"x\":1e400,\"max_tokens\":64,\"kv_transfer_params\":"
-				 "{\"remote_block_ids\":[[3,\"4\",9007199254740993]], \"n\":1.0}}");
+	cr_assert_eq(
+		answer("{\"id\":\"c\",\"kv_transfer_params\":{\"remote_block_ids\":[[3,\"4\",9007199254740993]], \"n\":1.0}}"),
+		1);
+	expect_body(ROLE_DECODE,
+		"{\"model\":\"m\", \"x\":1e400,\"max_tokens\":64,\"kv_transfer_params\":"
+		"{\"remote_block_ids\":[[3,\"4\",9007199254740993]], \"n\":1.0}}");
 }
 
 Test(connector, nothing_to_hand_over_is_no_error)
@@ -109,9 +114,11 @@ Test(connector, nothing_to_hand_over_is_no_error)
 
 Test(connector, a_client_cannot_choose_peers_or_ids)
 {
-	begin(CONNECTOR_NIXL, "{\"kv_transfer_params\":{\"remote_host\":\"evil\"},\"bootstrap_host\":\"evil\",\"a\":1,"
-			      "\"r\\u0069d\":\"x\",\"request_id\":\"y\",\"data_parallel_rank\":3}");
-	expect_body(ROLE_DECODE, "{\"a\":1,\"r\\u0069d\":\"id-0123456789abcdef\",\"request_id\":\"id-0123456789abcdef\"}");
+	begin(CONNECTOR_NIXL,
+		"{\"kv_transfer_params\":{\"remote_host\":\"evil\"},\"bootstrap_host\":\"evil\",\"a\":1,"
+		"\"r\\u0069d\":\"x\",\"request_id\":\"y\",\"data_parallel_rank\":3}");
+	expect_body(ROLE_DECODE,
+		"{\"a\":1,\"r\\u0069d\":\"id-0123456789abcdef\",\"request_id\":\"id-0123456789abcdef\"}");
 }
 
 Test(connector, release_takes_one_token)
@@ -119,14 +126,17 @@ Test(connector, release_takes_one_token)
 	begin(CONNECTOR_NIXL, "{\"max_tokens\":64,\"stream\":true}");
 	cr_assert_eq(answer("{\"kv_transfer_params\":{\"a\":1}}"), 1);
 	req.pair.release = true;
-	expect_body(ROLE_DECODE, "{\"max_tokens\":1,\"stream\":false,\"kv_transfer_params\":{\"a\":1}}");
+	expect_body(ROLE_DECODE,
+		"{\"max_tokens\":1,\"stream\":false,\"kv_transfer_params\":{\"a\":1}}");
 }
 
 Test(connector, orchestrated_names_the_prefill_host)
 {
 	begin(CONNECTOR_ORCHESTRATED, "{\"a\":1}");
 	req.pool.remote_host = REMOTE_HOST_PREFILL;
-	cr_assert_eq(answer("{\"kv_transfer_params\":{\"remote_host\" : \"localhost\",\"remote_port\":5600}}"), 1);
+	cr_assert_eq(
+		answer("{\"kv_transfer_params\":{\"remote_host\" : \"localhost\",\"remote_port\":5600}}"),
+		1);
 	expect_body(ROLE_DECODE,
 		"{\"a\":1,\"kv_transfer_params\":{\"remote_host\" : \"10.0.0.7\",\"remote_port\":5600}}");
 	cr_assert_eq(answer("{\"kv_transfer_params\":{\"remote_port\":5600}}"), 1);
@@ -150,11 +160,12 @@ Test(connector, several_samples_or_prompts_go_to_decode_alone)
 	static const struct {
 		const char *body;
 		bool direct;
-	} rows[] = { { "{\"prompt\":\"a\"}", false }, { "{\"n\":1}", false }, { "{\"n\":2}", true }, { "{\"n\":\"2\"}", false },
-		{ "{\"n\":null}", false }, { "{\"prompt\":[1,2,3]}", false }, { "{\"prompt\":[\"a\"]}", false },
-		{ "{\"prompt\":[\"a,\\\",b\"]}", false }, { "{\"prompt\":[\"a\",\"b\"]}", true },
-		{ "{\"prompt\":[ [1,2,3] ]}", false }, { "{\"prompt\":[[1],[2]]}", true }, { "{\"prompt\":[]}", false },
-		{ "{\"prompt\":[\"a\\\\\",\"b\"]}", true } };
+	} rows[] = {{"{\"prompt\":\"a\"}", false}, {"{\"n\":1}", false}, {"{\"n\":2}", true},
+		{"{\"n\":\"2\"}", false}, {"{\"n\":null}", false}, {"{\"prompt\":[1,2,3]}", false},
+		{"{\"prompt\":[\"a\"]}", false}, {"{\"prompt\":[\"a,\\\",b\"]}", false},
+		{"{\"prompt\":[\"a\",\"b\"]}", true}, {"{\"prompt\":[ [1,2,3] ]}", false},
+		{"{\"prompt\":[[1],[2]]}", true}, {"{\"prompt\":[]}", false},
+		{"{\"prompt\":[\"a\\\\\",\"b\"]}", true}};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		begin(CONNECTOR_NIXL, rows[i].body);

@@ -9,14 +9,15 @@
 
 static struct seg *seg;
 static struct table_endpoint eps[N];
-static struct table table = { .nendpoints = N, .endpoints = eps };
-static const uint32_t all[N] = { 0, 1, 2, 3 };
+static struct table table = {.nendpoints = N, .endpoints = eps};
+static const uint32_t all[N] = {0, 1, 2, 3};
 static struct policy_view view;
 
 static void
 setup(void)
 {
-	struct seg_sizes sizes = { .max_workers = 2, .max_endpoints = 8, .max_pools = 1, .flags_per_worker = 64 };
+	struct seg_sizes sizes = {
+		.max_workers = 2, .max_endpoints = 8, .max_pools = 1, .flags_per_worker = 64};
 
 	cr_assert_eq(seg_new(&sizes, 1, &seg), 0);
 	memset(eps, 0, sizeof(eps));
@@ -27,8 +28,12 @@ setup(void)
 		eps[i].tag = (uint32_t)ep_tag(seg, i);
 		eps[i].addr.family = AF_INET;
 	}
-	view = (struct policy_view){ .seg = seg, .table = &table, .eps = all, .n = N, .now_ms = 10000,
-		.foreign_max_age_ms = 3000 };
+	view = (struct policy_view){.seg = seg,
+		.table = &table,
+		.eps = all,
+		.n = N,
+		.now_ms = 10000,
+		.foreign_max_age_ms = 3000};
 }
 
 static void
@@ -45,7 +50,7 @@ Test(policy, round_robin_takes_each_in_turn_and_skips_what_is_down)
 	for (int want, k = 0; k < 6; k++) {
 		int i = policy_round_robin(&view);
 
-		want = (int[]){ 0, 1, 3, 0, 1, 3 }[k];
+		want = (int[]){0, 1, 3, 0, 1, 3}[k];
 		cr_assert_eq(i, want, "round %d: %d", k, i);
 		view.cursor = (uint32_t)i + 1;
 	}

@@ -14,7 +14,8 @@ Test(req, no_cell_is_empty)
 Test(req, end_words_are_unique_label_values)
 {
 	for (int a = 0; a < END_N; a++) {
-		cr_assert(strspn(end_word(a), "abcdefghijklmnopqrstuvwxyz_") == strlen(end_word(a)));
+		cr_assert(
+			strspn(end_word(a), "abcdefghijklmnopqrstuvwxyz_") == strlen(end_word(a)));
 		for (int b = 0; b < a; b++)
 			cr_assert(strcmp(end_word(a), end_word(b)) != 0, "%s twice", end_word(a));
 	}
