@@ -215,7 +215,7 @@ class Engine(Process):
 class Router(Process):
     def __init__(self, world, config, args=(), wait_for="ready", binary_args=None):
         self.world = world
-        self.told_to_stop = False
+        self.told_to_stop = self.murdered = False
         self.host = world.listen_host
         self.port = free_port(self.host)
         shown = f"[{self.host}]" if ":" in self.host else self.host
@@ -242,6 +242,11 @@ class Router(Process):
     def kill(self, sig):
         self.told_to_stop |= sig in (signal.SIGTERM, signal.SIGINT)
         super().kill(sig)
+
+    def murder(self, pid, sig=signal.SIGKILL):
+        """Kills one of its children; without this a restart is a failure of the story."""
+        self.murdered = True
+        os.kill(pid, sig)
 
     # --- talking to it ---
     @property
@@ -357,6 +362,8 @@ class Router(Process):
         if self.p.poll() is None and not self.told_to_stop:
             wait("no request in flight", lambda: self.metric("requests_in_flight") == 1)  # this very one
             wait("no reservation", lambda: not self.in_flight())
+            if not self.murdered:
+                assert self.metric("worker_restarts_total") + self.metric("notifier_restarts_total") == 0, "something crashed"
         pids = tree(self.pid) if self.p.poll() is None else []
         code = self.stop(timeout=15)
         assert code == 0, f"pdrouter exited with {code}:\n{self.log()[-4000:]}"

@@ -48,7 +48,7 @@ def test_kill_9_of_a_worker_under_load(world):
     victim = owners[streams[0]]
     lost = [c for c in streams if owners[c] == victim]
     assert 0 < len(lost) < 32, "both workers serve"
-    os.kill(victim, signal.SIGKILL)
+    r.murder(victim)
     killed = time.monotonic()
     wait("its successor", lambda: len(r.children()) == 2 and victim not in r.children() and
          r.ctl("workers").stdout.count("state=ready") == 2)
@@ -68,11 +68,11 @@ def test_kill_9_of_a_worker_under_load(world):
 def test_connections_queued_while_a_worker_dies_are_served(world):
     r, _, _ = world.pd(workers=1)
     pid = r.children()[0]
-    os.kill(pid, signal.SIGSTOP)
+    r.murder(pid, signal.SIGSTOP)
     clients = [r.client() for _ in range(20)]
     for i, c in enumerate(clients):
         c.request("POST", URL, {"model": MODEL, "prompt": f"q{i}", "max_tokens": 3})
-    os.kill(pid, signal.SIGKILL)
+    r.murder(pid)
     for i, c in enumerate(clients):
         assert c.read().json()["choices"][0]["text"] == expect.text(f"q{i}", 3)
 
@@ -90,7 +90,7 @@ def test_kill_9_again_and_again(world):
     load = Load(8, ask)
     for i in range(8):
         pids = wait("workers", r.children)
-        os.kill(pids[i % len(pids)], signal.SIGKILL)
+        r.murder(pids[i % len(pids)])
         time.sleep(0.15)  # the pace of the murders
     load.stop()
     assert {kind for kind, _ in load.bad} <= {"Closed", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError",
@@ -107,7 +107,7 @@ def test_kill_9_of_the_notifier(world):
     r, _, _ = world.pd(notices={"listen": f"tcp://127.0.0.1:{free_port()}"})
     (pid,) = wait("the notifier", lambda: r.children("notifier"))
     c = r.open_stream()
-    os.kill(pid, signal.SIGKILL)
+    r.murder(pid)
     wait("its successor", lambda: r.children("notifier") not in ([], [pid]))
     assert len(list(c.events())) == 9 and r.complete().status == 200
     r.wait_metric("notifier_restarts_total", 1)
@@ -130,7 +130,7 @@ def test_back_off_of_a_child_that_keeps_dying(world):
     started = []
     for _ in range(4):
         (pid,) = wait("a worker", r.children)
-        os.kill(pid, signal.SIGKILL)
+        r.murder(pid)
         t = time.monotonic()
         wait("the next", lambda: r.children() and r.children() != [pid] and "state=ready" in r.ctl("workers").stdout)
         started.append(time.monotonic() - t)
@@ -214,7 +214,7 @@ def test_second_sigterm_does_not_hurt(world):
 def test_stopped_worker_is_replaced(world):
     r, _, _ = world.pd(stall_timeout="700ms")
     victim = r.children()[0]
-    os.kill(victim, signal.SIGSTOP)
+    r.murder(victim, signal.SIGSTOP)
     wait("it is killed and replaced", lambda: victim not in r.children() and len(r.children()) == 2, 15)
     assert r.complete().status == 200
 
@@ -223,7 +223,7 @@ def test_stopped_worker_does_not_hold_the_others(world):
     """stall_timeout 0: it is left alone, and half of the connections do not hang with it."""
     r, _, _ = world.pd(stall_timeout="0s")
     victim = r.children()[0]
-    os.kill(victim, signal.SIGSTOP)
+    r.murder(victim, signal.SIGSTOP)
     try:
         for i in range(20):
             assert r.complete(f"p{i}", max_tokens=2).status == 200

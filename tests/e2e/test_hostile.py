@@ -1,0 +1,213 @@
+"""Clients and engines that mean harm or are broken: the router's memory, CPU and other requests are safe."""
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import expect
+from procs import MODEL, SLOW, VARIANT, wait
+from raw import Closed, text_of
+
+URL = "/v1/completions"
+OK = json.dumps({"model": MODEL, "prompt": "hi", "max_tokens": 2}).encode()
+
+
+def cpu(r):
+    """Seconds of CPU its workers have used."""
+    ticks = 0
+    for pid in r.children():
+        fields = (Path("/proc") / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def idle(r, seconds=0.6):
+    """True if the workers do next to nothing for a while: a loop that spins uses it all."""
+    before = cpu(r)
+    time.sleep(seconds)  # CPU is measured over it
+    return cpu(r) - before < 0.3 * seconds
+
+
+@pytest.mark.parametrize("length", ["9000000000000000000", "9223372036854775807", "9223372036854775808", "67108865"])
+def test_lengths_beyond_all_limits(world, length):
+    r, _, _ = world.pd()
+    with r.client() as c:
+        c.send(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + length.encode() + b"\r\n\r\n{")
+        a = c.read()
+    assert a.status in (400, 413) and r.complete().status == 200
+
+
+@pytest.mark.parametrize("size", [b"7fffffffffffffff", b"ffffffffffffffff", b"4000001"])
+def test_chunks_beyond_all_limits(world, size):
+    """Refused as announced or when they come; nothing is set aside for them before."""
+    r, _, _ = world.pd(workers=1)
+    before = r.rss_kib()
+    with r.client() as c:
+        c.send(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + size + b"\r\n{")
+        if not c.silent(0.3):
+            assert c.read().error["code"] == "body_too_large"
+        assert r.complete().status == 200 and r.rss_kib() - before < 4096 * SLOW
+
+
+def test_engine_lengths_beyond_all_limits(world):
+    r, (p,), (d,) = world.scripts()
+    for length in (b"9223372036854775807", b"99999999999999999999"):
+        c = r.client().request("POST", URL, OK)
+        p.expect().write(b"HTTP/1.1 200 OK\r\nContent-Length: " + length + b"\r\n\r\n{").close()
+        assert c.read().error["code"] in ("prefill_bad_answer", "prefill_broken")
+
+
+def test_client_that_pipelines_and_never_reads(world):
+    """What it sends is not read any further: nothing grows without bound."""
+    r, _, _ = world.pd(workers=1)
+    before = r.rss_kib()
+    c = r.client(rcvbuf=4096)
+    c.sock.settimeout(1)
+    sent = 0
+    try:
+        for _ in range(400):
+            c.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+            sent += 1000
+    except OSError:
+        pass
+    assert sent < 400000, "it was never stopped"
+    assert VARIANT != "release" or r.rss_kib() - before < 4096
+    assert r.complete().status == 200 and idle(r)
+    c.reset()
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+def test_slow_client_leaves_while_the_engine_is_held(world, how):
+    """Reading from the engine has stopped; the leaving must be seen all the same, and nothing spins."""
+    r, (p,), (d,) = world.pd(workers=1)
+    c = r.open_stream(n=1000, rcvbuf=16384, pdsim={"event_bytes": 60000})
+    c.head()
+    wait("the engine to stand still", lambda: d.metric("pdsim:paused_streams") == 1)
+    getattr(c, how)()
+    assert r.end()["reason"] == "client_gone" and idle(r)
+
+
+def test_engine_resets_while_it_is_held(world):
+    r, (p,), (d,) = world.scripts(workers=1)
+    c = r.open_stream(rcvbuf=16384)
+    p.expect().prefilled()
+    ex = d.expect().stream_head()
+    ex.conn.sock.settimeout(0.5)
+    try:
+        for _ in range(200):
+            ex.chunk(b"data: " + b"x" * 60000 + b"\n\n")
+    except OSError:
+        pass  # held
+    ex.reset()
+    assert idle(r), "a reset while reading is stopped"
+    try:
+        body = b"".join(x for _, x in c.chunks()) if c.head() else b""
+        assert b"decode_broken" in body[-300:]
+    except Closed:
+        pass  # a cut between chunks is honest too
+
+
+def test_client_that_sends_a_byte_at_a_time_holds_nobody(world):
+    r, _, _ = world.pd(workers=1, client={"head_timeout": "1s"})
+    slow = [r.client().send(b"POST /v1/comp") for _ in range(50)]
+    for _ in range(5):
+        assert r.complete().status == 200
+    for c in slow:
+        assert c.read().status == 408
+
+
+def test_many_connections_at_once(world):
+    r, _, _ = world.pd()
+    clients = [r.client() for _ in range(500)]
+    for i, c in enumerate(clients):
+        c.request("POST", URL, {"model": MODEL, "prompt": f"p{i}", "max_tokens": 2})
+    for i, c in enumerate(clients):
+        assert c.read().json()["choices"][0]["text"] == expect.text(f"p{i}", 2)
+
+
+def test_bytes_on_an_idle_engine_connection_answer_nobody(world):
+    """Said before it was asked: the next client must not get it."""
+    r, (p,), (d,) = world.scripts(workers=1)
+    c = r.client().request("POST", URL, OK)
+    p.expect().prefilled()
+    d.expect().reply(body=b'{"n":1}')
+    assert c.read().body == b'{"n":1}'
+    for conn in d.conns:
+        conn.sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nstolen")
+    c.request("POST", URL, OK)
+    p.expect().prefilled()
+    d.expect().reply(body=b'{"n":2}')
+    assert c.read().body == b'{"n":2}'
+
+
+def test_answers_without_a_body(world):
+    r, (p,), (d,) = world.scripts(workers=1)
+    c = r.client()
+    for status in (204, 304):
+        c.request("POST", URL, OK)
+        p.expect().prefilled()
+        d.expect().write(b"HTTP/1.1 %d Nothing\r\n\r\n" % status).end()
+        a = c.read()
+        assert a.status == status and a.body == b"" and c.silent(0.1)
+    assert c.get("/live").status == 200
+
+
+def test_early_answer_to_a_large_body(world):
+    """The engine refuses before it has read all of it: its 413 is the answer, not a 502."""
+    r, (p,), (d,) = world.scripts()
+    p.deaf = True  # reads heads alone
+    c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x" * 20_000_000})
+    p.expect().reply(413, b'{"error":{"message":"too much"}}', keep=False)
+    a = c.read()
+    assert a.status == 413 and a.json()["error"]["message"] == "too much"
+
+
+def test_stream_without_its_media_type_is_not_held_back(world):
+    r, (p,), (d,) = world.scripts()
+    c = r.open_stream()
+    p.expect().prefilled()
+    ex = d.expect().write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").chunk(b"data: a\n\n")
+    assert c.head().status == 200 and next(c.chunks())[1] == b"data: a\n\n"
+    ex.write(b"0\r\n\r\n").end()
+
+
+def test_stream_cut_behind_its_done_is_whole(world):
+    r, (p,), (d,) = world.scripts()
+    c = r.open_stream()
+    p.expect().prefilled()
+    d.expect().stream_head().event("a").chunk(b"data: [DONE]\n\n").close()
+    try:
+        events = list(c.events())
+        assert [e.data for e in events][-1] == "[DONE]" and text_of(events) == "a"
+    except Closed as e:
+        assert b"error" not in e.got
+    assert b"error" not in c.answer.body
+
+
+def test_engine_heads_that_are_no_heads(world):
+    """Never relayed, and the connection is never used again."""
+    r, (p,), (d,) = world.scripts()
+    long = b"HTTP/1.1 200 OK\r\nX: " + b"a" * 300000 + b"\r\nContent-Length: 0\r\n\r\n"
+    for bad in (b"HTTP/1.1 200 OK\nContent-Length: 2\n\n{}", b"HTTP/1.1 200 OK\r\nA: b\r\n c\r\nContent-Length: 0\r\n\r\n",
+                b"HTTP/2 200 OK\r\n\r\n", b"HTTP/1.1 99 Low\r\n\r\n", long):
+        c = r.client().request("POST", URL, OK)
+        p.expect().prefilled()
+        ex = d.expect()
+        try:
+            ex.write(bad).close()
+        except OSError:
+            ex.close()
+        assert c.read().error["code"] == "decode_broken", bad[:40]
+
+
+def test_error_texts_carry_no_engine_address(world):
+    """Clients learn nothing of what stands behind: log and metrics have it."""
+    r, (p,), (d,) = world.scripts(fall=1000, health_interval="1h")
+    d.close()
+    c = r.client().request("POST", URL, OK)
+    p.expect().prefilled()
+    a = c.read()
+    assert a.status == 502 and str(d.port).encode() not in a.raw + a.body and b"127.0.0.1" not in a.raw + a.body
+    assert SLOW and d.url in json.dumps(r.end())
