@@ -75,7 +75,8 @@ class Bench:
     def paced(self):
         tokens = int((WINDOW_S + 1.0) * 1000 / PACE_MS)
         for who in PROXIES:
-            r = self.load(who, "paced", body("paced", stream=True, tokens=tokens), conns=PACED, window=WINDOW_S)
+            r = self.load(who, "paced", body("paced", stream=True, tokens=tokens), conns=PACED, window=WINDOW_S,
+                          events=tokens + 2)  # the role, the tokens, [DONE]
             if r["events"] < 0.9 * PACED * WINDOW_S * 1000 / PACE_MS:
                 raise SystemExit(f"bench: only {r['events']} events came in {WINDOW_S} s")
             self.note("event, paced", who, r["cpu_us"] / r["events"])
@@ -93,12 +94,12 @@ class Bench:
     def unpaced(self):
         """As fast as the engine can; how many events a read finds is up to the scheduler."""
         for who in PROXIES:
-            r = self.load(who, "stream", body("fast", stream=True, tokens=2000), conns=16, requests=32, warm=16)
+            r = self.load(who, "stream", body("fast", stream=True, tokens=2000), conns=16, requests=32, warm=16, events=2002)
             self.note("event, unpaced", who, r["cpu_us"] / r["events"])
 
     def first_event(self):
         for who in ("direct",) + PROXIES:
-            r = self.load(who, "stream", body("fast", stream=True, tokens=4), conns=32, requests=400, warm=50, rate=200)
+            r = self.load(who, "stream", body("fast", stream=True, tokens=4), conns=32, requests=600, warm=50, rate=200, events=6)
             self.note("first event, p50", who, r["first_us"]["p50"])
             self.note("first event, p99", who, r["first_us"]["p99"])
 
