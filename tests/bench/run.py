@@ -10,6 +10,7 @@ import time
 from stage import BIN, PACE_MS, Stage, post, pss_kib, tree
 
 PROXIES = ("router", "nginx", "haproxy")
+FIGURES = ["idle", "requests", "paced", "burst", "unpaced", "first_event", "delay"]  # methods of Bench
 IDLE = 2000
 PACED = 64
 WINDOW_S = 2.5
@@ -94,12 +95,14 @@ class Bench:
     def unpaced(self):
         """As fast as the engine can; how many events a read finds is up to the scheduler."""
         for who in PROXIES:
-            r = self.load(who, "stream", body("fast", stream=True, tokens=2000), conns=16, requests=32, warm=16, events=2002)
+            r = self.load(who, "stream", body("fast", stream=True, tokens=2000), conns=16, requests=32, warm=16,
+                          events=2002)
             self.note("event, unpaced", who, r["cpu_us"] / r["events"])
 
     def first_event(self):
         for who in ("direct",) + PROXIES:
-            r = self.load(who, "stream", body("fast", stream=True, tokens=4), conns=32, requests=600, warm=50, rate=200, events=6)
+            r = self.load(who, "stream", body("fast", stream=True, tokens=4), conns=32, requests=600, warm=50,
+                          rate=200, events=6)
             self.note("first event, p50", who, r["first_us"]["p50"])
             self.note("first event, p99", who, r["first_us"]["p99"])
 
@@ -153,7 +156,7 @@ def table(bench):
 def main():
     ap = argparse.ArgumentParser(description=__doc__)
     ap.add_argument("--rounds", type=int, default=5)
-    ap.add_argument("--only", help="names of figures' methods, comma-separated: idle,requests,paced,burst,unpaced,first_event,delay")
+    ap.add_argument("--only", default=",".join(FIGURES), help="some of " + ",".join(FIGURES))
     ap.add_argument("--json", help="file for all values of all rounds")
     opt = ap.parse_args()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -161,7 +164,9 @@ def main():
     fds = min(hard, 20000)
     idle = min(IDLE, (fds - 400) // 4)
     begun = time.monotonic()
-    wanted = opt.only.split(",") if opt.only else ["idle", "requests", "paced", "burst", "unpaced", "first_event", "delay"]
+    wanted = opt.only.split(",")
+    if not set(wanted) <= set(FIGURES):
+        ap.error(f"--only: {opt.only}")
     values = {}
     if "idle" in wanted:
         wanted.remove("idle")
