@@ -13,7 +13,7 @@ struct conf;
 struct seg;
 
 /* Exit codes of children; any other, or a signal, means "respawn me with back-off". */
-enum child_exit { CHILD_EXIT_OK = 0, CHILD_EXIT_NO_RESPAWN = 2 };
+enum child_exit { CHILD_EXIT_OK = 0, CHILD_EXIT_FAILED = 1, CHILD_EXIT_NO_RESPAWN = 2 };
 
 /* One byte each over the socketpair `channel`. */
 enum channel_msg {
@@ -21,7 +21,6 @@ enum channel_msg {
 	CH_DRAIN = 'D', /* master -> child: stop accepting, finish, exit 0 */
 	/* master -> child: drain time is over: end what is left with an error, exit 0 */
 	CH_QUIT = 'Q',
-	CH_DRAINED = 'E', /* child -> master: nothing is left, exiting */
 };
 
 struct heritage {

@@ -172,19 +172,24 @@ watch(struct worker *w, struct event *ev, int fd, short what, event_callback_fn 
 	event_add(ev, tv);
 }
 
+/* NULL: short of descriptors. */
 static struct worker *
 worker_new(const struct heritage *h)
 {
 	static const struct timeval beat = {.tv_usec = BEAT_MS * 1000};
-	struct worker *w = MEM_NEW(struct worker);
+	struct event_base *base = event_base_new();
+	struct worker *w;
 	uint32_t ncursors = h->seg->hdr->max_pools * ROLE_N;
 
+	if (base == NULL)
+		return NULL;
+	w = MEM_NEW(struct worker);
 	w->h = h;
 	w->conf = h->conf;
 	w->seg = h->seg;
 	w->slot = h->slot;
 	w->slab = seg_slab(h->seg, h->slot);
-	w->base = event_base_new();
+	w->base = base;
 	w->buf = mem_zero(WORKER_BUF);
 	w->cursor = mem_array(ncursors, sizeof(*w->cursor));
 	w->round = mem_array(h->seg->hdr->max_pools, sizeof(*w->round));
@@ -253,12 +258,12 @@ int
 worker_main(const struct heritage *h)
 {
 	struct worker *w;
-	char ready = CH_READY, drained = CH_DRAINED;
+	char ready = CH_READY;
 
 	(void)signal(SIGPIPE, SIG_IGN); /* a write to a peer that has gone is an error code */
 	w = worker_new(h);
-	if (w->base == NULL || write(h->channel, &ready, 1) != 1)
-		return CHILD_EXIT_NO_RESPAWN;
+	if (w == NULL || write(h->channel, &ready, 1) != 1)
+		return CHILD_EXIT_FAILED;
 	worker_listen_update(w);
 	while (!finished(w)) {
 		proc_beat(w->seg, w->slot, clock_ms());
@@ -266,7 +271,6 @@ worker_main(const struct heritage *h)
 			abort();
 		worker_reap(w);
 	}
-	(void)!write(h->channel, &drained, 1);
 	worker_free(w);
 	return CHILD_EXIT_OK;
 }

@@ -1,12 +1,13 @@
 #include "shm/base/log.h"
 
 #include <errno.h>
-#include <inttypes.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -30,7 +31,9 @@ static struct {
 	uint32_t slot;
 	enum log_level level;
 	enum log_format format;
-	bool journal; /* stderr goes to journald, which reads the level from the prefix */
+	bool journal;  /* stderr goes to journald, which reads the level from the prefix */
+	mode_t sink;   /* file type of stderr: how a line is kept from blocking */
+	uint64_t lost; /* lines since the last one that was written */
 } self = {.process = "-", .level = LOG_L_INFO};
 
 struct line {
@@ -67,6 +70,27 @@ static void __attribute__((format(printf, 2, 3))) put_f(struct line *l, const ch
 	n = vsnprintf(tmp, sizeof(tmp), fmt, ap);
 	va_end(ap);
 	put(l, tmp, n < 0 ? 0 : (size_t)n);
+}
+
+/* By hand: half a dozen numbers stand in each request's line, and printf costs more than the rest of it. */
+static void
+put_uint(struct line *l, uint64_t v)
+{
+	char tmp[20];
+	size_t at = sizeof(tmp);
+
+	do
+		tmp[--at] = (char)('0' + v % 10);
+	while ((v /= 10) != 0);
+	put(l, tmp + at, sizeof(tmp) - at);
+}
+
+static void
+put_int(struct line *l, int64_t v)
+{
+	if (v < 0)
+		put(l, "-", 1);
+	put_uint(l, v < 0 ? -(uint64_t)v : (uint64_t)v);
 }
 
 /*
@@ -165,7 +189,7 @@ put_field(struct line *l, const struct log_field *f)
 {
 	size_t before = l->n;
 
-	put_f(l, l->json ? ",\"" : " ");
+	put_str(l, l->json ? ",\"" : " ");
 	put_str(l, f->key);
 	put_str(l, l->json ? "\":" : "=");
 	switch (f->type) {
@@ -173,13 +197,15 @@ put_field(struct line *l, const struct log_field *f)
 		put_text(l, f->v.s);
 		break;
 	case LOG_T_UINT:
-		put_f(l, "%" PRIu64, f->v.u);
+		put_uint(l, f->v.u);
 		break;
 	case LOG_T_INT:
-		put_f(l, "%" PRId64, f->v.i);
+		put_int(l, f->v.i);
 		break;
 	case LOG_T_MS:
-		put_f(l, "%" PRIu64 ".%u", f->v.u / 1000, (unsigned)(f->v.u % 1000 / 100));
+		put_uint(l, f->v.u / 1000);
+		put(l, ".", 1);
+		put_uint(l, f->v.u % 1000 / 100);
 		break;
 	}
 	if (l->full)
@@ -209,12 +235,14 @@ log_init(const char *process, uint32_t slot)
 	const char *js = getenv("JOURNAL_STREAM");
 	struct stat st;
 	uintmax_t dev, ino;
+	bool open = fstat(STDERR_FILENO, &st) == 0;
 
 	(void)snprintf(self.process, sizeof(self.process), "%s", process);
 	self.slot = slot;
+	self.sink = open ? st.st_mode & S_IFMT : S_IFREG;
 	/* systemd.exec(5): the variable is inherited by children whose stderr went elsewhere */
-	self.journal = js != NULL && sscanf(js, "%ju:%ju", &dev, &ino) == 2 &&
-		       fstat(STDERR_FILENO, &st) == 0 && st.st_dev == dev && st.st_ino == ino;
+	self.journal = js != NULL && sscanf(js, "%ju:%ju", &dev, &ino) == 2 && open &&
+		       st.st_dev == dev && st.st_ino == ino;
 }
 
 void
@@ -228,6 +256,31 @@ int
 log_enabled(enum log_level level)
 {
 	return level <= self.level;
+}
+
+/*
+ * Writes the line, or loses it: nobody here waits for a log, least of all the master for a stuck journal.
+ * O_NONBLOCK would be simpler, but stderr's file is shared with whoever started us.
+ */
+static bool
+sink_take(const char *p, size_t n)
+{
+	struct pollfd fd = {.fd = STDERR_FILENO, .events = POLLOUT};
+	ssize_t r;
+
+	if (self.sink == S_IFSOCK) {
+		do
+			r = send(STDERR_FILENO, p, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+		while (r == -1 && errno == EINTR);
+		return r != -1;
+	}
+	/* a pipe that is writable takes PIPE_BUF bytes at once; a terminal may have been stopped */
+	if (self.sink != S_IFREG && poll(&fd, 1, 0) != 1)
+		return false;
+	do
+		r = write(STDERR_FILENO, p, n);
+	while (r == -1 && errno == EINTR);
+	return r != -1;
 }
 
 void
@@ -245,6 +298,8 @@ log_write(enum log_level level, const char *msg, const struct log_field *fields,
 	put_start(&l, level, msg);
 	put_field(&l, &LOG_S("process", self.process));
 	put_field(&l, &LOG_U("slot", self.slot));
+	if (self.lost > 0)
+		put_field(&l, &LOG_U("lost_lines", self.lost));
 	clipped = l.full;
 	for (size_t i = 0; i < n; i++) {
 		l.full = false;
@@ -256,8 +311,6 @@ log_write(enum log_level level, const char *msg, const struct log_field *fields,
 		: l.json ? ",\"clipped\":1"
 			 : " clipped=1",
 		l.json ? "}" : "");
-	/* A full pipe or a gone reader loses the line: nobody here waits for a log. */
-	while (write(STDERR_FILENO, l.b, l.n) == -1 && errno == EINTR)
-		;
+	self.lost = sink_take(l.b, l.n) ? 0 : self.lost + 1;
 	errno = saved;
 }

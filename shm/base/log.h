@@ -3,7 +3,9 @@
  * ($JOURNAL_STREAM), without it on a terminal or file; or one JSON object a line (log_format: json).
  *
  * A line is one write(2) of at most 4 KiB, so lines of several processes never mix; longer ones are
- * clipped.  Text from outside is quoted and escaped, and clipped to 256 bytes a field.
+ * clipped.  A line that stderr would not take at once is lost and counted in the next one
+ * (lost_lines): no process ever waits for its log.  Text from outside is quoted and escaped, and
+ * clipped to 256 bytes a field.
  * Libraries (shm/, proto/) do not log.
  */
 #pragma once

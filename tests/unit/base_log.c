@@ -2,6 +2,7 @@
 #include "shm/base/log.h"
 
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <errno.h>
 #include <json-c/json.h>
 #include <stdio.h>
@@ -9,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "shm/base/mem.h"
@@ -254,4 +256,47 @@ Test(base_mem, overflow_does_not_return)
 	}
 	cr_assert_eq(waitpid(pid, &status, 0), pid);
 	cr_expect(WIFSIGNALED(status) || WEXITSTATUS(status) == 1, "status %x", status);
+}
+
+/* A reader that has stopped must not stop us: lines are lost, and the next one that goes says how many. */
+static void
+lost_and_counted(int reader, int writer)
+{
+	char all[1 << 20], *last;
+	size_t n = 0;
+	ssize_t r;
+
+	cr_assert_neq(dup2(writer, STDERR_FILENO), -1);
+	(void)close(writer);
+	log_init("test", 1);
+	alarm(20); /* a write that blocks ends the test */
+	for (int i = 0; i < 20000; i++)
+		log_info("line", LOG_I("i", i));
+	cr_assert_eq(fcntl(reader, F_SETFL, O_NONBLOCK), 0);
+	while ((r = read(reader, all, sizeof(all))) > 0)
+		;
+	log_info("after", LOG_I("i", -1));
+	while ((r = read(reader, all + n, sizeof(all) - 1 - n)) > 0)
+		n += (size_t)r;
+	all[n] = '\0';
+	last = strstr(all, "after ");
+	cr_assert_not_null(last);
+	cr_assert_not_null(strstr(last, " lost_lines="), "%s", last);
+	cr_assert_not_null(strstr(last, " i=-1"), "%s", last);
+}
+
+Test(base_log, a_full_pipe_loses_lines_and_counts_them)
+{
+	int fds[2];
+
+	cr_assert_eq(pipe(fds), 0);
+	lost_and_counted(fds[0], fds[1]);
+}
+
+Test(base_log, a_stuck_journal_loses_lines_and_counts_them)
+{
+	int fds[2];
+
+	cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+	lost_and_counted(fds[0], fds[1]);
 }
