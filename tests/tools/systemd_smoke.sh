@@ -1,0 +1,192 @@
+#!/usr/bin/env bash
+# What systemd/README.md promises, checked one by one under a real systemd, against simulated engines.
+# Run it as root, after `make`, on a machine that was booted with systemd (a container does). The service
+# is installed under a name, a folder and ports of its own; all of it is taken away at the end.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+U=pdrouter-smoke
+D=/opt/$U
+C=$D/etc/pdrouter/pdrouter.yaml
+units=/run/systemd/system
+dir=$(mktemp -d)
+passed=0 failed=0 engines=()
+
+if [ "$(id -u)" != 0 ] || [ ! -d /run/systemd/system ]; then
+	echo "systemd_smoke.sh: needs root, and a machine that was booted with systemd" >&2
+	exit 2
+fi
+finish() {
+	systemctl stop -q $U.socket $U.service 2>/dev/null
+	rm -rf "$D" "$dir" ${units:?}/$U.service ${units:?}/$U.service.d ${units:?}/$U.socket
+	systemctl daemon-reload
+	systemctl reset-failed -q $U.service $U.socket 2>/dev/null
+	[ ${#engines[@]} -eq 0 ] || kill "${engines[@]}"
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+check() { # WHAT COMMAND...
+	local what=$1
+	shift
+	if "$@" >"$dir/out" 2>&1; then
+		passed=$((passed + 1))
+		echo "ok      $what"
+	else
+		failed=$((failed + 1))
+		echo "FAILED  $what"
+		sed 's/^/        /' "$dir/out" | tail -n 5
+		journal info | tail -n 8 | sed 's/^/        | /'
+	fi
+}
+fails() { ! "$@"; }
+within() { # SECONDS COMMAND...
+	local until=$((SECONDS + $1))
+	shift
+	until "$@"; do
+		[ $SECONDS -lt $until ] || return 1
+		sleep 0.1
+	done
+}
+free_port() { # FROM TO
+	local p
+	for p in $(shuf -i "$1-$2" -n 20); do
+		(exec 3<>"/dev/tcp/127.0.0.1/$p") 2>/dev/null || { echo "$p"; return; }
+	done
+}
+# From what was said since mark().
+mark() { mark=$(date '+%F %T.%6N'); }
+journal() { # LEVEL
+	journalctl --sync
+	journalctl -u $U -p "$1" -o cat -q --since "$mark"
+}
+said() { # LEVEL WORDS
+	journal "$1" | grep -F -- "$2"
+}
+main_pid() { systemctl show -P MainPID $U; }
+prop() { # NAME VALUE
+	systemctl show -p "$1" $U
+	[ "$(systemctl show -P "$1" $U)" = "$2" ]
+}
+ctl() { $D/usr/local/bin/pdctl -s /run/$U/control.sock "$@"; }
+shows() { ctl status | grep -E "$1"; }
+status_is() { # CODE URL
+	local got
+	got=$(curl -s -m 5 -o /dev/null -w '%{http_code}' "$2")
+	echo "$got"
+	[ "$got" = "$1" ]
+}
+stream() { # TOKENS
+	curl -sN -m 30 "$base/v1/chat/completions" -H 'Content-Type: application/json' \
+		-d "{\"model\":\"m\",\"stream\":true,\"max_tokens\":$1,\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}"
+}
+engine() { # ROLE; sets url
+	build/release/pdsim --role "$1" --model m --token-delay 50 >"$dir/$1" 2>&1 &
+	engines+=($!)
+	within 5 grep -q listening "$dir/$1" || { cat "$dir/$1" >&2; exit 1; }
+	url="http://127.0.0.1:$(sed -n 's/.*http=\([0-9]*\).*/\1/p' "$dir/$1")"
+}
+config() { # WORKERS [FURTHER LINES]
+	cat >"$C" <<YAML
+listen: ["127.0.0.1:$port", "127.0.0.1:$low"]
+workers: $1
+control_socket: /run/$U/control.sock
+pools:
+  - connector: nixl
+    prefill: [{url: "$prefill"}]
+    decode: [{url: "$decode"}]
+${2:-}
+YAML
+}
+drop_in() { # LINE
+	mkdir -p $units/$U.service.d
+	printf '[Service]\n%s\n' "$1" >$units/$U.service.d/smoke.conf
+	systemctl daemon-reload
+}
+
+make -s install DESTDIR=$D >"$dir/install" 2>&1 || { cat "$dir/install" >&2; exit 1; }
+sed -e "s,/usr/local,$D/usr/local,g" -e "s,/etc/pdrouter,$D/etc/pdrouter,g" -e "s,^\(User\|RuntimeDirectory\)=.*,\1=$U," \
+	-e "s,pdctl ,&-s /run/$U/control.sock ," $D/lib/systemd/system/pdrouter.service >$units/$U.service
+engine prefill && prefill=$url
+engine decode && decode=$url
+port=$(free_port 20000 30000) low=$(free_port 600 1000)
+base=http://127.0.0.1:$port
+config 1
+systemctl daemon-reload
+mark
+
+check "the unit has nothing systemd-analyze knows to be wrong" systemd-analyze verify $units/$U.service
+for i in 1 2 3; do
+	check "start $i: active means that it serves" eval "systemctl restart $U && status_is 200 $base/live"
+done
+[ $failed -eq 0 ] || exit 1 # all else would fail with it, slowly
+check "READY=1 was told" prop StatusText serving
+check "a port below 1024" status_is 200 "http://127.0.0.1:$low/live"
+check "not root" fails grep -q '^Uid:.*\b0\b' "/proc/$(main_pid)/status"
+check "engines come up in the sandbox" within 5 status_is 200 "$base/ready"
+check "pdctl of root reaches it" ctl ping
+check "others do not" fails setpriv --reuid=65534 --regid=65534 --clear-groups $D/usr/local/bin/pdctl -s /run/$U/control.sock ping
+
+config 2
+check "reload" systemctl reload $U
+check "reload returned with the configuration in force" shows 'worker .*generation=2 state=ready'
+config many
+mark
+check "reload with a wrong file fails" fails systemctl reload $U
+check "... and the journal says where, as a warning" said warning "$C:2: workers: many"
+check "... and it goes on" status_is 200 "$base/live"
+config 2 'drain_timeout: 9s'
+check "SIGHUP" eval "systemctl kill -s HUP --kill-who=main $U && within 5 shows 'config=3'"
+
+mark
+check "kill a worker" pkill -KILL -o -P "$(main_pid)" pdr-worker
+check "a killed worker comes back" within 3 shows 'worker .*restarts=1'
+check "... and is a warning in the journal" said warning 'signal=KILL'
+check "what is usual is none" fails said warning 'process started'
+
+stream 60 >"$dir/stream" &
+client=$!
+sleep 0.5
+check "stop with a stream under way" systemctl stop $U
+wait $client
+check "... lets it finish" grep -F '[DONE]' "$dir/stream"
+check "... and is a success" prop Result success
+
+mark
+config many
+check "start with a wrong file fails" fails systemctl start $U
+check "... and the journal says where, as a warning" said warning "$C:2: workers: many"
+config 2
+check "it starts once the file is good" within 5 systemctl is-active $U
+
+old=$(main_pid)
+children=$(pgrep -d, -P "$old" 'pdr-')
+check "kill the master" systemctl kill -s KILL --kill-who=main $U
+check "a killed master is replaced" within 5 eval "systemctl is-active $U && [ \$(main_pid) != $old ]"
+check "... and leaves no process behind" fails ps -o pid,comm -p "$children"
+check "... and it serves again" within 5 status_is 200 "$base/ready"
+
+drop_in $'WatchdogSec=2\nLimitNOFILE=4000'
+systemctl restart $U
+old=$(main_pid)
+check "LimitNOFILE" grep -E 'Max open files +4000 ' "/proc/$old/limits"
+sleep 5
+check "the watchdog is fed" [ "$(main_pid)" = "$old" ]
+check "stop the master" systemctl kill -s STOP --kill-who=main $U
+check "a stopped master is replaced by the watchdog" within 10 eval "systemctl is-active $U && [ \$(main_pid) != $old ]"
+
+systemctl stop $U
+printf '[Socket]\nListenStream=127.0.0.1:%s\n' "$port" >$units/$U.socket
+systemctl daemon-reload
+systemctl start $U.socket
+check "the socket alone does not start it" fails systemctl is-active $U
+check "the first client does" status_is 200 "$base/live"
+for _ in $(seq 40); do
+	curl -s -m 5 -o /dev/null "$base/live" || echo "curl: $?"
+done >"$dir/refused" &
+client=$!
+systemctl restart $U
+wait $client
+check "a restart behind the socket loses no connection" fails grep . "$dir/refused"
+
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
