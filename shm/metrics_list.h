@@ -13,7 +13,7 @@
 	X(CONNS, "pdrouter_client_connections_total", "Client connections accepted.")                   \
 	X(UP_CONNS, "pdrouter_upstream_connections_total", "Connections opened to engines.")            \
 	X(UP_REUSED, "pdrouter_upstream_reused_total", "Requests sent on an idle connection.")           \
-	X(UP_STALE, "pdrouter_upstream_stale_total", "Reused connections that had gone stale and were replaced invisibly.") \
+	X(UP_STALE, "pdrouter_retries_total", "Legs sent again on a fresh connection, the reused one having gone stale.") \
 	X(BAD_REQUESTS, "pdrouter_client_protocol_errors_total", "Requests refused before they were understood.") \
 	X(KV_MISSING, "pdrouter_kv_handoff_missing_total", "Prefill answers without a KV hand-over: decoded without it.") \
 	X(KV_RELEASED, "pdrouter_kv_released_total", "Decode requests sent only to free a prefill engine's blocks.") \
