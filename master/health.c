@@ -12,6 +12,8 @@
 #include "master/probe.h"
 #include "master/publish.h"
 #include "master/resolve.h"
+#include "proto/json_small.h"
+#include "proto/utf8.h"
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
@@ -39,6 +41,8 @@ enum standing { STARTING, UP, DOWN };
 #define RENEW_LEAST_MS 1000 /* ... and after a failed round, at most so often */
 #define MODELS_MS 30000     /* model lists are asked again: adapters come and go */
 #define MODELS_TIMEOUT_MS 3000
+/* of a model list: 2,000 entries as vLLM writes them.  It is walked in one turn of the loop. */
+#define MODELS_BODY_MAX (1u << 20)
 #define HEALTH_BODY_MAX (64u << 10) /* of a health answer; its text means nothing to us */
 
 struct health {
@@ -161,7 +165,7 @@ ask_models(struct health *h)
 				    .prefix = ep->at.prefix,
 				    .path = "/v1/models",
 				    .timeout_ms = MODELS_TIMEOUT_MS,
-				    .max_body = PROBE_BODY_MAX,
+				    .max_body = MODELS_BODY_MAX,
 				    .want_body = true});
 }
 
@@ -302,13 +306,33 @@ ask(struct health *h)
 				    .max_body = HEALTH_BODY_MAX});
 }
 
+/* What the engine says of its refusal, harmless on a terminal; "" if it says nothing. */
+static void
+error_text(const struct probe_answer *a, char *buf, size_t size)
+{
+	size_t n;
+
+	buf[0] = '\0';
+	if (a->body == NULL || !json_error_message(a->body, a->len, buf, size))
+		return;
+	for (uint8_t *p = (uint8_t *)buf; *p != '\0'; p += n) {
+		n = utf8_seq(p, strlen((char *)p));
+		if (utf8_is_control(p))
+			memset(p, ' ', n);
+	}
+}
+
 static bool
 is_good(struct health *h, const struct probe_answer *a, const char *path)
 {
+	char said[100];
+
+	error_text(a, said, sizeof(said));
 	if (a->error != 0)
 		reason_set(h, "GET %.64s: %s", path, a->why);
 	else if (a->status / 100 != 2)
-		reason_set(h, "GET %.64s: status %d", path, a->status);
+		reason_set(h, "GET %.64s: status %d%s%s", path, a->status,
+			said[0] != '\0' ? ": " : "", said);
 	return a->error == 0 && a->status / 100 == 2;
 }
 

@@ -7,11 +7,6 @@
 #include "proto/utf8.h"
 #include "shm/base/mem.h"
 
-struct reading {
-	struct model_set set;
-	size_t left_out;
-};
-
 /* A name goes into log lines, tables and answers: nothing that could break a line. */
 static bool
 is_plain(const char *name)
@@ -24,7 +19,7 @@ is_plain(const char *name)
 	while (left > 0) {
 		size_t n = utf8_seq(p, left);
 
-		if (n == 0 || *p < 0x20 || *p == 0x7f)
+		if (n == 0 || utf8_is_control(p))
 			return false;
 		p += n;
 		left -= n;
@@ -35,12 +30,10 @@ is_plain(const char *name)
 static void
 take(const char *id, void *arg)
 {
-	struct reading *r = arg;
+	struct model_set *set = arg;
 
-	if (r->set.n == MODELS_MAX || !is_plain(id))
-		r->left_out++;
-	else
-		r->set.names[r->set.n++] = mem_strdup(id);
+	if (is_plain(id))
+		set->names[set->n++] = mem_strdup(id);
 }
 
 static int
@@ -67,19 +60,21 @@ sort_unique(struct model_set *m)
 int
 models_read(const char *text, size_t len, struct model_set *ret, size_t *ret_left_out)
 {
-	struct reading r = {.set.names = mem_array(MODELS_MAX, sizeof(char *))};
+	struct model_set set = {.names = mem_array(MODELS_MAX, sizeof(char *))};
+	int total;
 
-	if (json_model_ids(text, len, take, &r) < 0) {
-		models_clear(&r.set);
+	total = json_model_ids(text, len, MODELS_MAX, take, &set);
+	if (total < 0) {
+		models_clear(&set);
 		return -1;
 	}
-	sort_unique(&r.set);
-	r.set.names = mem_resize(r.set.names, r.set.n + 1, sizeof(char *));
-	models_clear(ret);
-	*ret = r.set;
 	if (ret_left_out != NULL)
-		*ret_left_out = r.left_out;
-	return (int)r.set.n;
+		*ret_left_out = (size_t)total - set.n;
+	sort_unique(&set);
+	set.names = mem_resize(set.names, set.n + 1, sizeof(char *));
+	models_clear(ret);
+	*ret = set;
+	return (int)set.n;
 }
 
 bool

@@ -17,7 +17,7 @@ struct model_set { /* sorted, no name twice */
 
 /*
  * Reads the answer into *ret (freed first).  Names that are empty, longer than MODELS_NAME_MAX, not
- * UTF-8 or with control characters are left out, and all beyond MODELS_MAX.  Returns the number of
+ * UTF-8 or with control characters are left out, and all beyond the first MODELS_MAX entries.  Returns the number of
  * names, -1 if the text is no model list (then *ret stays); *ret_left_out (may be NULL) says how
  * many were refused.
  */

@@ -7,25 +7,70 @@
 #include <json-c/json.h>
 #include <string.h>
 
+#include "proto/json_string.h"
 #include "proto/splice.h"
 #include "proto/utf8.h"
 
-bool
-json_is_object(const char *text, size_t len)
-{
-	struct splice_seg unused;
+/* --- model lists ------------------------------------------------------------------------- */
 
-	return len <= JSON_SMALL_MAX && splice_member_raw(text, len, "", &unused) >= 0;
+/* Reads the entry's id into buf; false if it has none, or one with a NUL inside. */
+static bool
+read_id(const struct splice_seg *entry, char buf[JSON_ID_MAX + 1])
+{
+	struct splice_seg id;
+	long n;
+
+	if (splice_member_raw(entry->p, entry->n, "id", &id) != 1 || id.p[0] != '"')
+		return false;
+	n = json_unescape(id.p + 1, id.n - 2, buf, JSON_ID_MAX);
+	if (n < 0)
+		n = 0;
+	buf[n] = '\0';
+	return memchr(buf, '\0', (size_t)n) == NULL;
 }
 
-/* The document, to be put by the caller; NULL if it is no object. */
+/* The number of entries, -1 if the first `max` are not all as they should be; fn may be NULL. */
+static int
+walk(const struct splice_seg *list, size_t max, void (*fn)(const char *id, void *arg), void *arg)
+{
+	char id[JSON_ID_MAX + 1];
+	struct splice_seg entry;
+	size_t at = 0, n = 0;
+
+	for (; splice_element(list, &at, &entry); n++) {
+		if (n >= max)
+			continue;
+		if (!read_id(&entry, id))
+			return -1;
+		if (fn != NULL)
+			fn(id, arg);
+	}
+	return (int)n;
+}
+
+int
+json_model_ids(
+	const char *text, size_t len, size_t max, void (*fn)(const char *id, void *arg), void *arg)
+{
+	struct splice_seg list;
+
+	if (splice_member_raw(text, len, "data", &list) != 1 || list.p[0] != '[' ||
+		walk(&list, max, NULL, NULL) < 0)
+		return -1;
+	return walk(&list, max, fn, arg);
+}
+
+/* --- error bodies ------------------------------------------------------------------------ */
+
+/* The document, to be put by the caller; NULL if it is no object, or a large one. */
 static struct json_object *
 parse(const char *text, size_t len)
 {
+	struct splice_seg unused;
 	struct json_tokener *tok;
 	struct json_object *doc;
 
-	if (!json_is_object(text, len))
+	if (len > JSON_ERROR_MAX || splice_member_raw(text, len, "", &unused) < 0)
 		return NULL;
 	tok = json_tokener_new_ex(
 		SPLICE_MAX_DEPTH + 2); /* json-c counts the outside and a scalar too */
@@ -51,36 +96,6 @@ string_member(struct json_object *obj, const char *name)
 	return strlen(s) == (size_t)json_object_get_string_len(value) ? s : NULL;
 }
 
-static bool
-all_have_id(struct json_object *list)
-{
-	for (size_t i = 0; i < json_object_array_length(list); i++)
-		if (string_member(json_object_array_get_idx(list, i), "id") == NULL)
-			return false;
-	return true;
-}
-
-int
-json_model_ids(const char *text, size_t len, void (*fn)(const char *id, void *arg), void *arg)
-{
-	struct json_object *doc = parse(text, len), *list;
-	size_t n;
-	int r = -1;
-
-	if (doc == NULL)
-		return -1;
-	if (!json_object_object_get_ex(doc, "data", &list) ||
-		!json_object_is_type(list, json_type_array) || !all_have_id(list))
-		goto out;
-	n = json_object_array_length(list);
-	for (size_t i = 0; i < n; i++)
-		fn(string_member(json_object_array_get_idx(list, i), "id"), arg);
-	r = (int)n;
-out:
-	(void)json_object_put(doc);
-	return r;
-}
-
 /* Copies as many whole characters as fit. */
 static void
 copy_clipped(char *buf, size_t size, const char *text)
@@ -102,10 +117,13 @@ json_error_message(const char *text, size_t len, char *buf, size_t size)
 
 	if (doc == NULL)
 		return false;
-	if (!json_object_object_get_ex(doc, "error", &error) ||
-		!json_object_is_type(error, json_type_object))
-		error = doc;
-	message = string_member(error, "message");
+	if (json_object_object_get_ex(doc, "error", &error) &&
+		json_object_is_type(error, json_type_object))
+		message = string_member(error, "message");
+	else
+		message = string_member(doc, "message");
+	if (message == NULL)
+		message = string_member(doc, "error");
 	if (message != NULL && size > 0)
 		copy_clipped(buf, size, message);
 	(void)json_object_put(doc);

@@ -534,6 +534,29 @@ splice_member_raw(const char *text, size_t len, const char *name, struct splice_
 	return 1;
 }
 
+bool
+splice_element(const struct splice_seg *list, size_t *at, struct splice_seg *ret_element)
+{
+	const uint8_t *bytes = (const uint8_t *)list->p, *start;
+	struct scan c = {.text = bytes, .p = bytes + *at, .end = bytes + list->n};
+
+	assert(list->n >= 2 && bytes[0] == '[');
+	skip_blanks(&c);
+	if (c.p == c.end || *c.p == ']')
+		return false;
+	c.p++; /* the bracket or a comma */
+	skip_blanks(&c);
+	start = c.p;
+	if (c.p == c.end || *c.p == ']' || !read_value(&c, R_NONE))
+		return false;
+	while (c.depth > 0)
+		if (!read_item(&c))
+			return false;
+	*at = offset(&c);
+	*ret_element = (struct splice_seg){(const char *)start, (size_t)(c.p - start)};
+	return true;
+}
+
 const char *
 splice_key_name(enum splice_key k)
 {

@@ -127,6 +127,12 @@ size_t splice_layout(const struct splice *s, const struct splice_edit *e, struct
  */
 int splice_member_raw(const char *text, size_t len, const char *name, struct splice_seg *ret_value);
 
+/*
+ * The next element of the array `list`, a span that splice_member_raw() gave; *at is 0 before the
+ * first call.  False behind the last one.
+ */
+bool splice_element(const struct splice_seg *list, size_t *at, struct splice_seg *ret_element);
+
 /* Writes a JSON string, quotes included, escaping what must be; clips at `max` input bytes without
  * cutting a UTF-8 sequence; bad UTF-8 becomes U+FFFD.  Returns bytes written (excl. NUL), buf is
  * always terminated; -1 if `size` is too small. */

@@ -15,6 +15,13 @@ utf8_continues(uint8_t b)
 	return (b & 0xc0) == 0x80;
 }
 
+/* A well-formed sequence that a terminal may obey: C0, DEL, or C1 (U+0080 to U+009F). */
+static inline bool
+utf8_is_control(const uint8_t *p)
+{
+	return p[0] < 0x20 || p[0] == 0x7f || (p[0] == 0xc2 && p[1] < 0xa0);
+}
+
 /* Bytes of the well-formed sequence at p (n > 0 bytes left): 1..4, or 0 if there is none. */
 static inline size_t
 utf8_seq(const uint8_t *p, size_t n)

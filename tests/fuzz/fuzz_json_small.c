@@ -2,17 +2,20 @@
  * proto/json_small: the input is a text an engine answered.
  *
  * Held against it: what is no JSON object yields nothing; ids are told as often as they are
- * counted; a message is whole UTF-8, and clipping it only shortens it.
+ * counted, up to what was asked for; a message is whole UTF-8, and clipping it only shortens it.
  */
 #include "proto/json_small.h"
 
+#include "proto/splice.h"
 #include "proto/utf8.h"
 #include "tests/fuzz/check.h"
+
+#define MAX_IDS 3
 
 static void
 count_id(const char *id, void *arg)
 {
-	CHECK(id != NULL);
+	CHECK(strlen(id) <= JSON_ID_MAX);
 	++*(int *)arg;
 }
 
@@ -55,10 +58,11 @@ int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	char *text = exact_copy(data, size);
-	bool object = json_is_object(text, size);
-	int told = 0, n = json_model_ids(text, size, count_id, &told);
+	struct splice_seg unused;
+	bool object = splice_member_raw(text, size, "", &unused) >= 0;
+	int told = 0, n = json_model_ids(text, size, MAX_IDS, count_id, &told);
 
-	CHECK(n >= -1 && told == (n < 0 ? 0 : n));
+	CHECK(n >= -1 && told == (n < 0 ? 0 : n < MAX_IDS ? n : MAX_IDS));
 	CHECK(object || n < 0);
 	check_message(text, size, object);
 	free(text);

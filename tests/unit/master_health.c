@@ -512,8 +512,14 @@ Test(health, models_are_learned_before_it_is_up)
 	run_for(3500); /* the silent one's timeout */
 	cr_assert_eq(state_of(f), EP_STARTING);
 	cr_assert_str_eq(health_reason(endpoint_of(f->url)), "GET /v1/models: status 401");
-	f->models = MODELS("{\"id\":\"b\"},{\"id\":\"a\"},{\"id\":\"b\"},{\"id\":\"evil\\nname\"},{"
-			   "\"id\":\"\"}");
+	f->models = "HTTP/1.1 401 Unauthorized\r\nConnection: close\r\n\r\n"
+		    "{\"error\":\"no \\u001b[2J\\u009b2Jkey\"}";
+	run_for(300);
+	cr_assert_str_eq(health_reason(endpoint_of(f->url)),
+		"GET /v1/models: status 401: no  [2J  2Jkey", "nothing a terminal obeys");
+	f->models = MODELS(
+		"{\"id\":\"b\"},{\"id\":\"a\"},{\"id\":\"b\"},{\"id\":\"evil\\nname\"},{\"id\":\"evil\\u009b2Jname\"},{"
+		"\"id\":\"\"}");
 	cr_assert(wait_for(is_up, f, 5000));
 	cr_assert_eq(table_now()->pools[0].nmodels, 2);
 	cr_assert_str_eq(table_now()->pools[0].models[0], "a");

@@ -3,35 +3,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "proto/json_small.h"
 #include "proto/splice.h"
 
-Test(json_small, is_object)
-{
-	static const char *const yes[] = {
-		"{}", " {\"a\":[1,{\"b\":null}]}\r\n", "{\"a\":1e400,\"a\":\"\\ud800\"}"};
-	static const char *const no[] = {"", " ", "[]", "1", "\"{}\"", "{", "{}}", "{} x",
-		"{\"a\":NaN}", "{'a':1}", "{\"a\":1,}", "{\"a\":01}", "{\"a\":\"\xff\"}", "nul",
-		"{\"a\":Infinity}"};
-
-	for (size_t i = 0; i < sizeof(yes) / sizeof(yes[0]); i++)
-		cr_assert(json_is_object(yes[i], strlen(yes[i])), "%s", yes[i]);
-	for (size_t i = 0; i < sizeof(no) / sizeof(no[0]); i++)
-		cr_assert_not(json_is_object(no[i], strlen(no[i])), "%s", no[i]);
-	cr_assert_not(json_is_object("{}\0", 3));
-}
-
-Test(json_small, too_large_is_refused)
-{
-	char *text = malloc(JSON_SMALL_MAX + 1);
-
-	memset(text, ' ', JSON_SMALL_MAX + 1);
-	memcpy(text, "{}", 2);
-	cr_assert(json_is_object(text, JSON_SMALL_MAX));
-	cr_assert_not(json_is_object(text, JSON_SMALL_MAX + 1));
-	free(text);
-}
+#define MAX_IDS 3
 
 struct ids {
 	char text[256];
@@ -50,7 +27,7 @@ static int
 ids_of(const char *text, struct ids *ids)
 {
 	ids->text[0] = '\0';
-	return json_model_ids(text, strlen(text), collect, ids);
+	return json_model_ids(text, strlen(text), MAX_IDS, collect, ids);
 }
 
 Test(json_small, model_ids)
@@ -83,6 +60,84 @@ Test(json_small, no_model_list)
 	}
 }
 
+Test(json_small, ids_beyond_the_wanted_number_are_counted_only)
+{
+	struct ids ids;
+
+	cr_assert_eq(
+		ids_of("{\"data\":[{\"id\":\"a\"},{\"id\":\"b\"}, {\"id\":\"c\"} ,{\"id\":\"d\"},{}]}",
+			&ids),
+		5);
+	cr_assert_str_eq(ids.text, "a;b;c;");
+}
+
+Test(json_small, the_last_of_duplicate_members_counts)
+{
+	struct ids ids;
+
+	cr_assert_eq(
+		ids_of("{\"data\":7,\"d\\u0061ta\":[{\"id\":1,\"i\\u0064\":\"a\"}]}", &ids), 1);
+	cr_assert_str_eq(ids.text, "a;");
+}
+
+Test(json_small, an_id_too_long_for_any_use_is_told_empty)
+{
+	char text[JSON_ID_MAX + 64];
+	struct ids ids;
+
+	for (int over = 0; over < 2; over++) {
+		(void)sprintf(text, "{\"data\":[{\"id\":\"%0*d\"}]}", JSON_ID_MAX + over, 0);
+		cr_assert_eq(ids_of(text, &ids), 1);
+		cr_assert_eq(strlen(ids.text), over ? 1 : sizeof(ids.text) - 1);
+	}
+}
+
+/* "{},{},..." in `size` bytes between head and tail, which a tree would need 200 times its size for */
+static char *
+bomb(const char *head, size_t size, const char *tail, size_t *ret_len)
+{
+	char *text = malloc(size + 64);
+	size_t n = (size_t)sprintf(text, "%s{}", head);
+
+	while (n + strlen(tail) + 3 <= size) {
+		memcpy(text + n, ",{}", 3);
+		n += 3;
+	}
+	*ret_len = n + (size_t)sprintf(text + n, "%s", tail);
+	return text;
+}
+
+static long
+peak_kib(void)
+{
+	struct rusage u;
+
+	cr_assert_eq(getrusage(RUSAGE_SELF, &u), 0);
+	return u.ru_maxrss;
+}
+
+Test(json_small, an_answer_does_not_make_memory_grow)
+{
+	char *list, *error, message[64];
+	struct ids ids = {""};
+	size_t nlist, nerror;
+	long before;
+
+	list = bomb("{\"data\":[{\"id\":\"a\",\"x\":[", 8u << 20, "]}]}", &nlist);
+	error = bomb("{\"message\":\"m\",\"x\":[", 8u << 20, "]}", &nerror);
+	before = peak_kib();
+	cr_assert_eq(json_model_ids(list, nlist, MAX_IDS, collect, &ids), 1);
+	cr_assert_not(json_error_message(error, nerror, message, sizeof(message)));
+	cr_assert_lt(peak_kib() - before, 4096);
+	free(list);
+	free(error);
+	error = bomb("{\"message\":\"m\",\"x\":[", JSON_ERROR_MAX, "]}", &nerror);
+	before = peak_kib();
+	cr_assert(json_error_message(error, nerror, message, sizeof(message)));
+	cr_assert_lt(peak_kib() - before, 16384);
+	free(error);
+}
+
 Test(json_small, as_deep_as_the_scan_allows)
 {
 	char text[2 * SPLICE_MAX_DEPTH + 64];
@@ -113,6 +168,7 @@ Test(json_small, error_message)
 			"old form"},
 		{"{\"error\":null,\"message\":\"m\"}", "m"},
 		{"{\"error\":\"text\",\"message\":\"m\"}", "m"},
+		{"{\"error\":\"Unauthorized\"}", "Unauthorized"},
 		{"{\"error\":{\"message\":\"\"}}", ""},
 		{"{\"error\":{\"message\":7}}", NULL},
 		{"{\"error\":{}}", NULL},

@@ -491,6 +491,33 @@ Test(splice, member_raw)
 	cr_assert_eq(seg.n, 4);
 }
 
+Test(splice, elements_of_an_array)
+{
+	static const struct {
+		const char *list, *want;
+	} cases[] = {
+		{"[]", ""},
+		{"[ \n]", ""},
+		{"[1]", "1;"},
+		{"[ -1e3 , \"],[\" ,[[],[2]],{\"a\":[3,{}]} ]",
+			"-1e3;\"],[\";[[],[2]];{\"a\":[3,{}]};"},
+		{"[null,true,false]", "null;true;false;"},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		char *copy = exact(cases[i].list, strlen(cases[i].list)), got[128];
+		struct splice_seg list = {copy, strlen(cases[i].list)}, e;
+		size_t at = 0, n = 0;
+
+		while (splice_element(&list, &at, &e))
+			n += (size_t)sprintf(got + n, "%.*s;", (int)e.n, e.p);
+		got[n] = '\0';
+		cr_assert_str_eq(got, cases[i].want);
+		cr_assert_not(splice_element(&list, &at, &e), "stays at the end");
+		free(copy);
+	}
+}
+
 /* --- edits --- */
 
 #define VALUE(text)                                                                                \
