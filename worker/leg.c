@@ -20,16 +20,47 @@
 /* payload pieces of one read handed on together: an event each in a burst */
 #define LEG_PIECES 64
 
-static const char *const state_names[LEG_NSTATES] = {
-	"idle", "connect", "send", "head", "body", "done"};
-
 static void feed(struct leg *leg, const char *p, size_t n);
 static bool hand_on(struct leg *leg, const struct span *pieces, size_t n, bool done);
+
+typedef void leg_handler(struct leg *);
+static leg_handler send_request, all_sent, read_answer, connect_failed, lost_sending, lost,
+	closed_in_body, ignore, never;
+
+/*
+ * CONNECT  a new connection is being made; nothing has been sent.
+ * SEND     some of the request still waits for the socket.
+ * HEAD     all of it is with the kernel; no complete head of an answer is here.
+ * BODY     the head is read; the request may not be out yet (an engine that refuses early).
+ */
+/* clang-format off */
+static const struct {
+	const char *name;
+	leg_handler *drained;  /* connected, or all that was queued has gone out */
+	leg_handler *readable;
+	leg_handler *closed;   /* the engine's end of file */
+	leg_handler *broken;   /* an error of the socket */
+} states[LEG_NSTATES] = {
+	[LEG_IDLE]    = { "idle",    never,        never,       never,          never },
+	[LEG_CONNECT] = { "connect", send_request, never,       never,          connect_failed },
+	[LEG_SEND]    = { "send",    all_sent,     read_answer, lost_sending,   lost_sending },
+	[LEG_HEAD]    = { "head",    never,        read_answer, lost,           lost },
+	[LEG_BODY]    = { "body",    ignore,       read_answer, closed_in_body, lost },
+	[LEG_DONE]    = { "done",    ignore,       ignore,      ignore,         ignore },
+};
+/* clang-format on */
 
 const char *
 leg_state_name(enum leg_state s)
 {
-	return state_names[s];
+	return states[s].name;
+}
+
+bool
+leg_handles(enum leg_state s)
+{
+	return states[s].name != NULL && states[s].drained != NULL && states[s].readable != NULL &&
+	       states[s].closed != NULL && states[s].broken != NULL;
 }
 
 bool
@@ -166,7 +197,7 @@ send_request(struct leg *leg)
 	r = sock_writev(&leg->uc->sock, iov, (int)n, 1);
 	leg->uc->sent += sent;
 	if (r < 0) {
-		leg_on_error(leg, -r);
+		leg_on_error(leg);
 		return;
 	}
 	if (!leg->on_wire)
@@ -186,7 +217,7 @@ start(struct leg *leg, bool fresh)
 	leg->state = LEG_CONNECT;
 	leg->uc = pool_get(worker_of(leg)->pool, leg->up, fresh, &err);
 	if (leg->uc == NULL) {
-		leg_on_error(leg, err);
+		connect_failed(leg);
 		return;
 	}
 	leg->uc->leg = leg;
@@ -202,13 +233,53 @@ leg_start(struct leg *leg)
 	start(leg, false);
 }
 
+/* --- what happens to the connection -------------------------------------------------------------- */
+
 void
 leg_on_drained(struct leg *leg)
 {
-	if (leg->state == LEG_CONNECT)
-		send_request(leg);
-	else if (leg->state == LEG_SEND)
-		leg->state = LEG_HEAD;
+	states[leg->state].drained(leg);
+}
+
+void
+leg_on_read(struct leg *leg)
+{
+	states[leg->state].readable(leg);
+}
+
+void
+leg_on_error(struct leg *leg)
+{
+	states[leg->state].broken(leg);
+}
+
+static void
+ignore(struct leg *leg)
+{
+	(void)leg;
+}
+
+static void
+never(struct leg *leg)
+{
+	char words[SHM_WORDS];
+
+	(void)snprintf(words, sizeof(words), "impossible event of a leg in state %s",
+		states[leg->state].name);
+	proc_words_set(worker_of(leg)->seg, worker_of(leg)->slot, words);
+	abort();
+}
+
+static void
+all_sent(struct leg *leg)
+{
+	leg->state = LEG_HEAD;
+}
+
+static void
+connect_failed(struct leg *leg)
+{
+	fail(leg, LEG_FAIL_CONNECT);
 }
 
 /* A connection that had gone stale before the engine saw any of the request: nothing was lost. */
@@ -217,7 +288,7 @@ replace_stale(struct leg *leg)
 {
 	struct worker *w = worker_of(leg);
 
-	if (leg->uc == NULL || !leg->uc->reused || leg->resent || leg->got_bytes || leg->hung_up ||
+	if (!leg->uc->reused || leg->resent || leg->got_bytes || leg->hung_up ||
 		!pool_nothing_acked(leg->uc))
 		return false;
 	leg->resent = true;
@@ -228,32 +299,29 @@ replace_stale(struct leg *leg)
 	return true;
 }
 
+static void
+lost(struct leg *leg)
+{
+	if (!replace_stale(leg))
+		fail(leg, LEG_FAIL_BROKEN);
+}
+
 /*
  * An engine may refuse (413, 400) before it has read all of the request, and close: our write fails, but
- * its answer is in the receive queue.  True if that was a whole answer.
+ * its answer is in the receive queue.
  */
-static bool
-answered_early(struct leg *leg)
+static void
+lost_sending(struct leg *leg)
 {
 	char buf[16 << 10]; /* not the worker's: whoever called us may be reading from that */
 	ssize_t n;
 
-	if (leg->state != LEG_SEND)
-		return false;
 	while (leg->state != LEG_DONE && (n = sock_read(&leg->uc->sock, buf, sizeof(buf))) > 0) {
 		leg->got_bytes = true;
 		feed(leg, buf, (size_t)n);
 	}
-	return leg->state == LEG_DONE;
-}
-
-void
-leg_on_error(struct leg *leg, int err)
-{
-	(void)err;
-	if (leg->state == LEG_DONE || replace_stale(leg) || answered_early(leg))
-		return;
-	fail(leg, leg->state == LEG_CONNECT ? LEG_FAIL_CONNECT : LEG_FAIL_BROKEN);
+	if (leg->state != LEG_DONE)
+		lost(leg);
 }
 
 /* The answer is complete: the connection goes back before anybody hears of it, so that a request that
@@ -271,33 +339,38 @@ answered(struct leg *leg, bool reusable)
 	req_event(leg->pair->req, RQ_ANSWER, leg);
 }
 
-void
-leg_on_read(struct leg *leg)
+static void
+read_answer(struct leg *leg)
 {
 	struct worker *w = worker_of(leg);
 	ssize_t n = sock_read(&leg->uc->sock, w->buf, WORKER_BUF);
 
 	if (n == -EAGAIN)
 		return;
+	if (n == 0) {
+		states[leg->state].closed(leg);
+		return;
+	}
 	if (n < 0) {
-		leg_on_error(leg, (int)-n);
+		leg_on_error(leg);
 		return;
 	}
-	if (n > 0) {
-		leg->got_bytes = true;
-		if (leg->role == ROLE_DECODE)
-			set_clock(leg);
-		feed(leg, w->buf, (size_t)n);
-		return;
-	}
-	/* A stream that only the close would end is complete when it has said so itself. */
-	if (leg->state == LEG_BODY && leg->body.framing == HTTP_BODY_UNTIL_CLOSE &&
-		(!leg->sse || leg->status != 200 || leg->keep || leg->pair->req->sse.done)) {
-		if (hand_on(leg, NULL, 0, true))
-			answered(leg, false);
-		return;
-	}
-	leg_on_error(leg, ECONNRESET);
+	leg->got_bytes = true;
+	if (leg->role == ROLE_DECODE)
+		set_clock(leg);
+	feed(leg, w->buf, (size_t)n);
+}
+
+/* The close ends a body that has no other end; but a stream is complete only when it has said so. */
+static void
+closed_in_body(struct leg *leg)
+{
+	bool stream = leg->sse && leg->status == 200 && !leg->keep;
+
+	if (leg->body.framing != HTTP_BODY_UNTIL_CLOSE || (stream && !leg->pair->req->sse.done))
+		lost(leg);
+	else if (hand_on(leg, NULL, 0, true))
+		answered(leg, false);
 }
 
 /* What the client is shown of the engine's head: end-to-end lines, without framing and without the id,

@@ -175,8 +175,9 @@ on_conn_error(void *arg, int err)
 {
 	struct upconn *uc = arg;
 
+	(void)err;
 	if (uc->leg != NULL)
-		leg_on_error(uc->leg, err);
+		leg_on_error(uc->leg);
 	else
 		drop_idle(uc->sock.w->pool, uc);
 }

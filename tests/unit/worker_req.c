@@ -11,6 +11,12 @@ Test(req, no_cell_is_empty)
 			cr_assert(req_handles(s, e), "state %s, event %d", req_state_name(s), e);
 }
 
+Test(leg, no_cell_is_empty)
+{
+	for (int s = 0; s < LEG_NSTATES; s++)
+		cr_assert(leg_handles(s), "state %d", s);
+}
+
 Test(req, end_words_are_unique_label_values)
 {
 	for (int a = 0; a < END_N; a++) {
