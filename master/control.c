@@ -5,6 +5,7 @@
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/event.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>
@@ -105,15 +106,6 @@ client_end(struct client *cl)
 }
 
 static void
-close_when_written(struct client *cl)
-{
-	cl->closing = true;
-	(void)bufferevent_disable(cl->bev, EV_READ);
-	if (evbuffer_get_length(bufferevent_get_output(cl->bev)) == 0)
-		client_end(cl);
-}
-
-static void
 run_line(struct client *cl, const char *line)
 {
 	struct evbuffer *out = bufferevent_get_output(cl->bev);
@@ -127,23 +119,33 @@ run_line(struct client *cl, const char *line)
 		out, "ERR unknown command; known: reload, status, status json, workers, ping\n");
 }
 
-/* One command at a time: while a reload is under way nothing more is read. */
+/*
+ * One command at a time, and the next one only when the answer to the last is written: a client that
+ * asks faster than it reads is not read either, so an answer is all that is ever held for it.
+ */
 static void
 run_lines(struct client *cl)
 {
-	struct evbuffer *in = bufferevent_get_input(cl->bev);
+	struct evbuffer *in = bufferevent_get_input(cl->bev),
+			*out = bufferevent_get_output(cl->bev);
 	char *line;
 
-	while (cl->waits_for == 0 &&
+	while (cl->waits_for == 0 && evbuffer_get_length(out) == 0 &&
 		(line = evbuffer_readln(in, NULL, EVBUFFER_EOL_CRLF)) != NULL) {
 		run_line(cl, line);
 		free(line);
 	}
-	if (cl->waits_for != 0) {
+	if (cl->waits_for != 0 || evbuffer_get_length(out) > 0) {
+		/* control_reloaded() or on_written() goes on */
 		(void)bufferevent_disable(cl->bev, EV_READ);
 	} else if (evbuffer_get_length(in) >= LINE_BYTES) {
-		(void)evbuffer_add_printf(bufferevent_get_output(cl->bev), "ERR line too long\n");
-		close_when_written(cl);
+		(void)evbuffer_add_printf(out, "ERR line too long\n");
+		cl->closing = true;
+		(void)bufferevent_disable(cl->bev, EV_READ);
+	} else if (cl->ended) {
+		client_end(cl);
+	} else {
+		(void)bufferevent_enable(cl->bev, EV_READ);
 	}
 }
 
@@ -162,6 +164,8 @@ on_written(struct bufferevent *bev, void *arg)
 	(void)bev;
 	if (cl->closing)
 		client_end(cl);
+	else
+		run_lines(cl);
 }
 
 /* End of input is no hurry: `echo status | nc -U` still wants its answer. */
@@ -174,8 +178,8 @@ on_end(struct bufferevent *bev, short what, void *arg)
 	cl->ended = true;
 	if (!(what & BEV_EVENT_EOF) || (what & BEV_EVENT_ERROR))
 		client_end(cl);
-	else if (cl->waits_for == 0)
-		close_when_written(cl);
+	else
+		run_lines(cl);
 }
 
 void
@@ -196,12 +200,24 @@ control_reloaded(
 			(void)evbuffer_add_printf(out, "ERR %s\n", error);
 		else
 			(void)evbuffer_add_printf(out, "%sOK\n", notes);
-		if (cl->ended) {
-			close_when_written(cl);
-			continue;
-		}
-		(void)bufferevent_enable(cl->bev, EV_READ);
-		run_lines(cl); /* what came meanwhile */
+	}
+}
+
+/*
+ * A client that waits for a reload is not read, and its end of input would not tell whether it still
+ * listens for the outcome.  A unix socket says POLLHUP when the other side is closed altogether.
+ */
+static void
+drop_gone(struct control *c)
+{
+	struct client *cl, *next;
+
+	for (cl = TAILQ_FIRST(&c->clients); cl != NULL; cl = next) {
+		struct pollfd pfd = {.fd = bufferevent_getfd(cl->bev)};
+
+		next = TAILQ_NEXT(cl, link);
+		if (cl->waits_for != 0 && poll(&pfd, 1, 0) == 1 && (pfd.revents & POLLHUP))
+			client_end(cl);
 	}
 }
 
@@ -216,6 +232,8 @@ on_accept(evutil_socket_t lfd, short what, void *arg)
 	(void)what;
 	if (fd == -1)
 		return;
+	if (c->nclients == MAX_CLIENTS)
+		drop_gone(c);
 	if (c->nclients == MAX_CLIENTS) {
 		static const char busy[] = "ERR too many clients\n";
 

@@ -4,9 +4,10 @@
  *   reload | status | status json | workers | ping
  *
  * Each answer is any number of lines and then `OK` or `ERR text`.  A reload is answered when the
- * configuration is in force or refused.
+ * configuration is in force or refused.  Commands may follow each other: each is run when the answer to
+ * the one before it is written.
  *
- * Process: master.  Bounded: 16 clients, lines of 1 KiB, 5 s of silence or of not reading.
+ * Process: master.  Bounded: 16 clients, lines of 1 KiB, one answer, 5 s of silence or of not reading.
  */
 #pragma once
 #include <stdbool.h>
