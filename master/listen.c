@@ -24,15 +24,25 @@
 
 struct listener {
 	TAILQ_ENTRY(listener) link;
-	char *text; /* the configuration entry it was made for; NULL: passed by systemd */
 	struct ep_addr addr;
 	int fd;
+	bool ours; /* else passed by systemd */
 };
 TAILQ_HEAD(listener_list, listener);
+
+/* A host name among the entries, as it was resolved when it was new. */
+struct name {
+	TAILQ_ENTRY(name) link;
+	char *text; /* the entry */
+	struct ep_addr *addrs;
+	size_t n;
+};
+TAILQ_HEAD(name_list, name);
 
 struct listeners {
 	struct resolver *resolver;
 	struct listener_list list;
+	struct name_list names;
 	/* the listeners_open() under way; conf == NULL: none */
 	const struct conf *conf;
 	listen_done *done;
@@ -83,11 +93,11 @@ addr_of(int fd, struct ep_addr *ret)
 }
 
 static struct listener *
-listener_add(struct listeners *ls, const char *text, int fd, const struct ep_addr *addr)
+listener_add(struct listeners *ls, bool ours, int fd, const struct ep_addr *addr)
 {
 	struct listener *l = MEM_NEW(struct listener);
 
-	l->text = mem_strdup(text);
+	l->ours = ours;
 	l->fd = fd;
 	l->addr = *addr;
 	TAILQ_INSERT_TAIL(&ls->list, l, link);
@@ -98,12 +108,41 @@ static void
 listener_drop(struct listeners *ls, struct listener *l)
 {
 	/* workers that drain hold the descriptor as well: closing ours alone would leave the port answering */
-	if (l->text != NULL)
+	if (l->ours)
 		(void)shutdown(l->fd, SHUT_RDWR);
 	(void)close(l->fd);
 	TAILQ_REMOVE(&ls->list, l, link);
-	free(l->text);
 	free(l);
+}
+
+static void
+name_add(struct listeners *ls, const char *text, const struct ep_addr *addrs, size_t n)
+{
+	struct name *nm = MEM_NEW(struct name);
+
+	nm->text = mem_strdup(text);
+	nm->addrs = mem_array(n, sizeof(*addrs));
+	memcpy(nm->addrs, addrs, n * sizeof(*addrs));
+	nm->n = n;
+	TAILQ_INSERT_TAIL(&ls->names, nm, link);
+}
+
+static const struct name *
+name_find(const struct listeners *ls, const char *text)
+{
+	for (const struct name *nm = TAILQ_FIRST(&ls->names); nm != NULL; nm = TAILQ_NEXT(nm, link))
+		if (strcmp(nm->text, text) == 0)
+			return nm;
+	return NULL;
+}
+
+static void
+name_drop(struct listeners *ls, struct name *nm)
+{
+	TAILQ_REMOVE(&ls->names, nm, link);
+	free(nm->text);
+	free(nm->addrs);
+	free(nm);
 }
 
 static void
@@ -120,7 +159,7 @@ adopt(struct listeners *ls, int fd)
 	}
 	(void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 	(void)fcntl(fd, F_SETFD, FD_CLOEXEC);
-	(void)listener_add(ls, NULL, fd, &addr);
+	(void)listener_add(ls, false, fd, &addr);
 	addr_text(&addr, text);
 	log_info("socket passed by systemd", LOG_S("address", text));
 }
@@ -133,6 +172,7 @@ listeners_new(struct resolver *resolver)
 
 	ls->resolver = resolver;
 	TAILQ_INIT(&ls->list);
+	TAILQ_INIT(&ls->names);
 	for (int i = 0; i < n; i++)
 		adopt(ls, SD_LISTEN_FDS_START + i);
 	return ls;
@@ -148,14 +188,26 @@ listeners_free(struct listeners **pls)
 	listeners_cancel(ls);
 	while (!TAILQ_EMPTY(&ls->list))
 		listener_drop(ls, TAILQ_FIRST(&ls->list));
+	while (!TAILQ_EMPTY(&ls->names))
+		name_drop(ls, TAILQ_FIRST(&ls->names));
 	free(ls);
 	*pls = NULL;
 }
 
+static bool
+has_entry(const struct conf *conf, const char *text)
+{
+	for (size_t i = 0; conf != NULL && i < conf->nlisten; i++)
+		if (strcmp(conf->listen[i].text, text) == 0)
+			return true;
+	return false;
+}
+
 void
-listeners_keep(struct listeners *ls, const int *fds, size_t n)
+listeners_keep(struct listeners *ls, const struct conf *conf, const int *fds, size_t n)
 {
 	struct listener *l, *next;
+	struct name *nm, *next_name;
 
 	for (l = TAILQ_FIRST(&ls->list); l != NULL; l = next) {
 		size_t i = 0;
@@ -163,8 +215,13 @@ listeners_keep(struct listeners *ls, const int *fds, size_t n)
 		next = TAILQ_NEXT(l, link);
 		while (i < n && fds[i] != l->fd)
 			i++;
-		if (i == n && l->text != NULL)
+		if (i == n && l->ours)
 			listener_drop(ls, l);
+	}
+	for (nm = TAILQ_FIRST(&ls->names); nm != NULL; nm = next_name) {
+		next_name = TAILQ_NEXT(nm, link);
+		if (!has_entry(conf, nm->text))
+			name_drop(ls, nm);
 	}
 }
 
@@ -180,20 +237,6 @@ use(struct listeners *ls, int fd)
 			return;
 	ls->fds = mem_resize(ls->fds, ls->nfds + 1, sizeof(int));
 	ls->fds[ls->nfds++] = fd;
-}
-
-static bool
-use_by_text(struct listeners *ls, const char *text)
-{
-	bool found = false;
-
-	for (struct listener *l = TAILQ_FIRST(&ls->list); l != NULL; l = TAILQ_NEXT(l, link)) {
-		if (l->text == NULL || strcmp(l->text, text) != 0)
-			continue;
-		use(ls, l->fd);
-		found = true;
-	}
-	return found;
 }
 
 /* systemd's `ListenStream=8000` is one socket on [::] that serves IPv4 as well. */
@@ -265,8 +308,8 @@ open_addr(struct listeners *ls, const char *text, const struct ep_addr *a)
 				text, shown, strerror(-fd));
 			return fd;
 		}
-		(void)addr_of(fd, &bound); /* port 0 is a number by now */
-		l = listener_add(ls, text, fd, &bound);
+		(void)addr_of(fd, &bound);
+		l = listener_add(ls, true, fd, &bound);
 		addr_text(&bound, shown);
 		log_info("listening", LOG_S("address", shown));
 	}
@@ -330,6 +373,7 @@ on_resolved(const struct ep_addr *addrs, size_t n, const char *error, void *arg)
 		finish(ls, false);
 		return;
 	}
+	name_add(ls, ls->conf->listen[ls->next].text, addrs, n);
 	opened(ls, addrs, n);
 }
 
@@ -338,19 +382,21 @@ next_entry(struct listeners *ls)
 {
 	const struct conf_listen *cl;
 	struct ep_addr addrs[2] = {{.family = AF_INET}, {.family = AF_INET6}};
+	const struct name *nm;
 
-	while (ls->next < ls->conf->nlisten && use_by_text(ls, ls->conf->listen[ls->next].text))
-		ls->next++;
 	if (ls->next == ls->conf->nlisten) {
 		finish(ls, true);
 		return;
 	}
 	cl = &ls->conf->listen[ls->next];
+	nm = name_find(ls, cl->text);
 	if (cl->host[0] == '\0') {
 		addrs[0].port = addrs[1].port = cl->port;
 		opened(ls, addrs, 2);
 	} else if (resolve_literal(cl->host, cl->port, &addrs[0])) {
 		opened(ls, addrs, 1);
+	} else if (nm != NULL) {
+		opened(ls, nm->addrs, nm->n);
 	} else {
 		resolve_start(ls->resolver, cl->host, cl->port, on_resolved, ls, &ls->lookup);
 	}

@@ -23,13 +23,16 @@ void listeners_free(struct listeners **);
 typedef void listen_done(void *arg, int *fds, size_t n, const char *error);
 
 /*
- * Finds or makes the sockets of conf->listen.  One that is open already is kept, also when its host
- * name would give another address by now.  `done` is called once, possibly before this returns: only a
+ * Finds or makes the sockets of conf->listen.  One whose address is open already is kept; a host name
+ * stands for the addresses it had when it was new.  `done` is called once, possibly before this returns: only a
  * new host name takes time.  One call at a time; `conf` must live until done().
  */
 void listeners_open(struct listeners *ls, const struct conf *conf, listen_done *done, void *arg);
 /* Gives up waiting for a name: done() will not be called.  Nothing happens if nothing is under way. */
 void listeners_cancel(struct listeners *ls);
 
-/* Closes every own socket that is not among these. */
-void listeners_keep(struct listeners *ls, const int *fds, size_t n);
+/*
+ * Closes every own socket that is not among these, and forgets the host names that are not in conf (NULL:
+ * all): they are looked up when they come again.
+ */
+void listeners_keep(struct listeners *ls, const struct conf *conf, const int *fds, size_t n);

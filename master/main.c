@@ -86,7 +86,7 @@ stop(struct master *m, int code)
 	reload_stop(m->reload);
 	procs_stop(m->procs);
 	/* after CH_DRAIN went out: nobody watches them any more, and new clients shall be refused at once */
-	listeners_keep(m->listeners, NULL, 0);
+	listeners_keep(m->listeners, NULL, NULL, 0);
 }
 
 static void

@@ -164,7 +164,7 @@ refuse(struct reload *r)
 	r->cur_fds = NULL;
 	r->cur_generation = 0;
 	r->phase = RP_IDLE;
-	listeners_keep(r->parts.listeners, r->fds, r->nfds);
+	listeners_keep(r->parts.listeners, r->conf, r->fds, r->nfds);
 	failed(r, attempt, false, r->error);
 }
 
@@ -194,7 +194,7 @@ put_in_force(struct reload *r)
 		r->cur_generation = 0;
 	}
 	procs_conf_set(r->parts.procs, r->conf, r->generation);
-	listeners_keep(r->parts.listeners, r->fds, r->nfds);
+	listeners_keep(r->parts.listeners, r->conf, r->fds, r->nfds);
 	conf_free(&old);
 	metric_add(seg_slab(r->parts.seg, SLOT_MASTER(r->parts.seg)), M_RELOADS, 1);
 	log_info("configuration in force", LOG_U("config", r->number),
@@ -395,7 +395,7 @@ on_first_opened(void *arg, int *fds, size_t n, const char *error)
 	fleet_apply(r->parts.fleet, r->conf, 1);
 	r->generation = procs_generation_start(r->parts.procs, r->conf, fds, n);
 	procs_conf_set(r->parts.procs, r->conf, r->generation);
-	listeners_keep(r->parts.listeners, fds, n);
+	listeners_keep(r->parts.listeners, r->conf, fds, n);
 }
 
 void

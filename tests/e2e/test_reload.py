@@ -1,11 +1,12 @@
 """SIGHUP and `pdctl reload`: what is in flight is not touched, and a wrong file changes nothing."""
 import signal
+import socket
 
 import pytest
 import yaml
 
 import expect
-from procs import MODEL, Load, wait
+from procs import MODEL, Load, free_port, wait
 from raw import text_of
 
 URL = "/v1/completions"
@@ -236,3 +237,19 @@ def test_generations_follow_each_other_under_load(world):
         wait("the new generation", lambda: len(r.children()) == n)
     load.stop()
     assert not load.bad and load.done
+
+
+@pytest.mark.parametrize("before, after", [("0.0.0.0", ""), ("127.0.0.1", "localhost"), ("", "0.0.0.0"), ("localhost", "127.0.0.1")])
+def test_addresses_that_overlap_are_kept(world, before, after):
+    """An entry that says the open address in other words, then another generation: nothing is closed."""
+    port = free_port()
+    r, _, _ = world.pd(wait_for=None, listen=[f"{before}:{port}"], workers=1)
+    r.port = port
+    r.wait_for("ready")
+    for host, workers in (after, 1), (after, 2), (before, 2), (before, 1):
+        wait("one generation", lambda: len({p["generation"] for p in r.status()["processes"]}) == 1)
+        r.reload(listen=[f"{host}:{r.port}"], workers=workers)
+        assert r.complete().status == 200
+        with socket.socket(socket.AF_INET6) as six:
+            # what localhost stands for is the machine's own affair
+            assert "localhost" in (before, after) or (six.connect_ex(("::1", r.port)) == 0) == (host == "")
