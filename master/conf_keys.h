@@ -74,7 +74,7 @@ K("shared_memory.max_workers", COUNT, max_workers, 1, 64, "16", RESTART,				\
 K("shared_memory.max_endpoints", COUNT, max_endpoints, 2, 65536, "1024", RESTART,			\
 	"endpoints of all pools together, those that still drain included")				\
 K("shared_memory.max_pools", COUNT, max_pools, 1, 256, "16", RESTART,					\
-	"pool names ever seen between two restarts")							\
+	"pool names since the start, those no longer configured included")				\
 K("shared_memory.flags_per_worker", FLAGS, flags_per_worker, 64, 65536, "4096", RESTART,		\
 	"transfers a worker can wait for at once; a multiple of 64")					\
 L("pools", POOLS, pools, npools, 1, 256, NULL, LIVE,							\

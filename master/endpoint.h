@@ -46,7 +46,6 @@ struct endpoint {
 
 	/* W: publish.c */
 	uint32_t slot; /* of its endpoint word, or ENDPOINT_NO_SLOT: not probed, not in the table */
-	bool slot_missed; /* that there is none has been logged */
 	bool up_wanted;   /* is up, but workers may see that only with the next table */
 	bool in_table;
 	struct ep_addr table_addr; /* of its row in the current table */

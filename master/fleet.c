@@ -161,6 +161,30 @@ fleet_fill_slots(struct fleet *f)
 	return any;
 }
 
+int
+fleet_check(const struct fleet *f, const struct conf *conf, struct conf_error *err)
+{
+	return publish_check(f->publish, conf, err);
+}
+
+/* One line for all: an exchange of a full fleet leaves out hundreds for as long as requests run. */
+static void
+tell_waiting(const struct fleet *f)
+{
+	const struct endpoint *first = NULL;
+	size_t n = 0;
+
+	for (size_t i = f->norder; i-- > 0;)
+		if (f->order[i]->slot == ENDPOINT_NO_SLOT) {
+			first = f->order[i];
+			n++;
+		}
+	if (first != NULL)
+		log_warn("endpoints left out until others have drained: max_endpoints are in use",
+			LOG_U("endpoints", n), LOG_S("first", first->url),
+			LOG_U("max_endpoints", f->seg->hdr->max_endpoints));
+}
+
 void
 fleet_apply(struct fleet *f, const struct conf *conf, uint64_t config_number)
 {
@@ -183,6 +207,7 @@ fleet_apply(struct fleet *f, const struct conf *conf, uint64_t config_number)
 			health_start(ep);
 	}
 	(void)fleet_fill_slots(f);
+	tell_waiting(f);
 	publish_now(f->publish);
 }
 

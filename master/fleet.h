@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 struct conf;
+struct conf_error;
 struct evbuffer;
 struct event_base;
 struct fleet;
@@ -19,7 +20,13 @@ struct fleet *fleet_new(struct event_base *base, struct seg *seg);
 void fleet_free(struct fleet **);
 
 /*
- * Puts a configuration in force: endpoints are added, removed and changed, requests in flight are not
+ * Whether fleet_apply() can put it in force: there is a number for each pool's name, and the endpoint
+ * table has room for it.  0, or -1 with *err filled.  True only until the next fleet_apply().
+ */
+int fleet_check(const struct fleet *f, const struct conf *conf, struct conf_error *err);
+
+/*
+ * Puts a configuration in force that has passed fleet_check(): endpoints are added, removed and changed, requests in flight are not
  * touched (removed endpoints drain).  The table with the new configuration is published before this
  * returns, or as soon as an arena is free.  `conf` must live until the next fleet_apply() has returned.
  */

@@ -3,10 +3,12 @@
 #include <assert.h>
 #include <errno.h>
 #include <event2/event.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "master/conf.h"
 #include "master/endpoint.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
@@ -15,7 +17,6 @@
 #include "shm/rcu.h"
 #include "shm/seg.h"
 
-#define NO_ID UINT32_MAX
 #define POOL_NAME_BYTES 64 /* of seg->pool_names */
 #define POLL_MS 10         /* while readers are waited for: a section lasts microseconds */
 #define DRAIN_POLL_MS 200  /* while only reservations are: they last as long as requests */
@@ -37,8 +38,7 @@ struct publish {
 	bool deferred; /* logged: no arena was free */
 	bool crowded;  /* logged: not all learned names fitted */
 	bool *used;    /* [max_endpoints] slot is somebody's */
-	uint32_t *ids; /* [npools of the configuration] number of the name, NO_ID: left out */
-	size_t nids;
+	uint32_t *ids; /* [npools of the configuration] number of the name */
 	uint64_t version, created_s;
 };
 
@@ -77,27 +77,31 @@ publish_free(struct publish **pp)
 
 /* --- numbers of pools -------------------------------------------------------------------- */
 
+/* The number of a name, or the free one it would get; max_pools if there is neither. */
+static uint32_t
+find_id(const struct seg *seg, const char *name)
+{
+	for (uint32_t id = 0; id < seg->hdr->max_pools; id++) {
+		const char *at = seg->pool_names + (size_t)id * POOL_NAME_BYTES;
+
+		if (at[0] == '\0' || strcmp(at, name) == 0)
+			return id;
+	}
+	return seg->hdr->max_pools;
+}
+
 /* A name keeps its number for the life of the segment: metric rows are added up by it. */
 static uint32_t
 pool_id(struct seg *seg, const struct conf_pool *pool)
 {
-	if (strlen(pool->name) >= POOL_NAME_BYTES) {
-		log_error("pool left out: its name is too long", LOG_S("pool", pool->name),
-			LOG_U("max_bytes", POOL_NAME_BYTES - 1));
-		return NO_ID;
-	}
-	for (uint32_t id = 0; id < seg->hdr->max_pools; id++) {
-		char *name = seg->pool_names + (size_t)id * POOL_NAME_BYTES;
+	uint32_t id = find_id(seg, pool->name);
+	char *at = seg->pool_names + (size_t)id * POOL_NAME_BYTES;
 
-		if (name[0] == '\0') /* before the table that names it is published, so readers see
-					it whole */
-			memcpy(name, pool->name, strlen(pool->name) + 1);
-		if (strcmp(name, pool->name) == 0)
-			return id;
-	}
-	log_error("pool left out: max_pools names have been used since the start",
-		LOG_S("pool", pool->name), LOG_U("max_pools", seg->hdr->max_pools));
-	return NO_ID;
+	assert(id < seg->hdr->max_pools && strlen(pool->name) < POOL_NAME_BYTES);
+	if (at[0] ==
+		'\0') /* before the table that names it is published, so readers see it whole */
+		memcpy(at, pool->name, strlen(pool->name) + 1);
+	return id;
 }
 
 void
@@ -105,9 +109,8 @@ publish_config(struct publish *p)
 {
 	const struct conf *conf = p->fleet->conf;
 
-	p->nids = conf->npools;
-	p->ids = mem_resize(p->ids, p->nids + 1, sizeof(*p->ids));
-	for (size_t i = 0; i < p->nids; i++)
+	p->ids = mem_resize(p->ids, conf->npools + 1, sizeof(*p->ids));
+	for (size_t i = 0; i < conf->npools; i++)
 		p->ids[i] = pool_id(p->fleet->seg, &conf->pools[i]);
 }
 
@@ -156,26 +159,14 @@ find_free(const struct publish *p)
 bool
 publish_slot(struct publish *p, struct endpoint *ep)
 {
-	uint32_t slot;
+	uint32_t slot = find_free(p);
 
-	if (id_of(p, ep->pool) == NO_ID)
-		return false;
-	slot = find_free(p);
 	if (slot == ENDPOINT_NO_SLOT && free_drained(p))
 		slot = find_free(p);
-	if (slot == ENDPOINT_NO_SLOT) {
-		if (!ep->slot_missed)
-			log_error("endpoint left out until another has drained: max_endpoints are "
-				  "in use",
-				LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
-				LOG_S("pool", ep->pool_name),
-				LOG_U("max_endpoints", p->fleet->seg->hdr->max_endpoints));
-		ep->slot_missed = true;
+	if (slot == ENDPOINT_NO_SLOT)
 		return false;
-	}
 	p->used[slot] = true;
 	ep->slot = slot;
-	ep->slot_missed = false;
 	ep_slot_begin(p->fleet->seg, slot);
 	return true;
 }
@@ -312,49 +303,127 @@ fill(const struct publish *p, void *arena, size_t max)
 	const struct fleet *f = p->fleet;
 	const struct conf *conf = f->conf;
 	bool share = max < SIZE_MAX; /* it was too much once: no lists of single endpoints */
-	uint32_t *row = mem_array(conf->npools + 1, sizeof(*row)), npools = 0, n = 0, i = 0;
+	uint32_t n = 0, i = 0;
 	struct table_builder b;
 	struct table *t;
 
-	for (size_t k = 0; k < conf->npools; k++)
-		row[k] = p->ids[k] != NO_ID ? npools++ : NO_ID;
 	for (size_t k = 0; k < f->norder; k++)
 		n += has_row(f->order[k]);
-	t = table_begin(&b, arena, f->seg->arena_bytes, npools, n);
-	if (t == NULL) {
-		free(row);
+	t = table_begin(&b, arena, f->seg->arena_bytes, (uint32_t)conf->npools, n);
+	if (t == NULL)
 		return -ENOSPC;
-	}
 	t->version = p->version + 1;
 	t->config = f->config_number;
 	t->created_s = p->created_s;
-	for (size_t k = 0; k < conf->npools; k++)
-		if (row[k] != NO_ID)
-			fill_pool(&b, table_pool_at(&b, row[k]), p, &conf->pools[k], max);
+	for (uint32_t k = 0; k < conf->npools; k++)
+		fill_pool(&b, table_pool_at(&b, k), p, &conf->pools[k], max);
 	for (size_t k = 0; k < f->norder; k++)
 		if (has_row(f->order[k]))
 			fill_endpoint(&b, table_endpoint_at(&b, i++), f->order[k],
-				row[f->order[k]->pool - conf->pools], share);
-	free(row);
+				(uint32_t)(f->order[k]->pool - conf->pools), share);
 	return table_end(&b);
 }
 
 /* Engines with thousands of adapters must not keep a new configuration from taking effect: rather
- * fewer of their names. */
-static int
+ * fewer of their names, or none. */
+static void
 fill_somehow(struct publish *p, void *arena)
 {
 	int r = fill(p, arena, SIZE_MAX);
 	bool crowded = r != 0;
 
-	for (size_t max = 1024; r != 0 && max > 0; max /= 4)
+	for (size_t max = 1024; r != 0; max /= 4) {
 		r = fill(p, arena, max);
-	if (r == 0 && crowded && !p->crowded)
+		assert(r == 0 || max > 0); /* publish_check() has seen it fit without names */
+	}
+	if (crowded && !p->crowded)
 		log_warn(
 			"learned model names do not fit into the endpoint table, some are left out",
 			LOG_U("bytes", p->fleet->seg->arena_bytes));
 	p->crowded = crowded;
-	return r;
+}
+
+/* --- before that ------------------------------------------------------------------------- */
+
+/* The first pool whose name would get no number, or NULL. */
+static const struct conf_pool *
+nameless(const struct seg *seg, const struct conf *conf)
+{
+	uint32_t nfree = 0;
+
+	for (uint32_t id = 0; id < seg->hdr->max_pools; id++)
+		nfree += seg->pool_names[(size_t)id * POOL_NAME_BYTES] == '\0';
+	for (size_t i = 0; i < conf->npools; i++) {
+		uint32_t id = find_id(seg, conf->pools[i].name);
+		bool known = id < seg->hdr->max_pools &&
+			     seg->pool_names[(size_t)id * POOL_NAME_BYTES] != '\0';
+
+		if (!known && nfree-- == 0)
+			return &conf->pools[i];
+	}
+	return NULL;
+}
+
+/* Fills a table for trial as if nothing had been learned: what was learned can be left out. */
+static bool
+table_fits(const struct publish *p, const struct conf *conf)
+{
+	struct fleet f = {.seg = p->fleet->seg, .conf = conf};
+	struct publish trial = {.fleet = &f};
+	void *arena = mem_zero(f.seg->arena_bytes);
+	size_t total = 0;
+	int r;
+
+	for (size_t i = 0; i < conf->npools; i++)
+		total += conf->pools[i].nendpoints;
+	trial.ids = mem_array(conf->npools + 1, sizeof(*trial.ids));
+	f.order = mem_array(total + 1, sizeof(struct endpoint *));
+	for (size_t i = 0; i < conf->npools; i++)
+		for (size_t k = 0; k < conf->pools[i].nendpoints; k++) {
+			struct endpoint *ep =
+				endpoint_new(&f, &conf->pools[i], &conf->pools[i].endpoints[k]);
+
+			ep->pool = &conf->pools[i];
+			ep->conf = &conf->pools[i].endpoints[k];
+			ep->slot = 0;
+			f.order[f.norder++] = ep;
+		}
+	r = fill(&trial, arena, 0);
+	for (size_t i = 0; i < f.norder; i++)
+		endpoint_free(&f.order[i]);
+	free(f.order);
+	free(trial.ids);
+	free(arena);
+	return r == 0;
+}
+
+int
+publish_check(const struct publish *p, const struct conf *conf, struct conf_error *err)
+{
+	const struct seg *seg = p->fleet->seg;
+	const struct conf_pool *pool = nameless(seg, conf);
+	struct conf_error e = {.key = "pools"};
+
+	if (pool != NULL) {
+		(void)snprintf(
+			e.key, sizeof(e.key), "pools[%zu].name", (size_t)(pool - conf->pools));
+		(void)snprintf(e.what, sizeof(e.what),
+			"%s is a new name, and all %u of shared_memory.max_pools have been given since the "
+			"start: use a former name, or restart",
+			pool->name, seg->hdr->max_pools);
+	} else if (!table_fits(p, conf)) {
+		pool = conf->pools;
+		(void)snprintf(e.what, sizeof(e.what),
+			"the endpoint table needs more than its %zu bytes: raise "
+			"shared_memory.max_endpoints and restart",
+			seg->arena_bytes);
+	} else {
+		return 0;
+	}
+	(void)snprintf(e.file, sizeof(e.file), "%s", conf->path != NULL ? conf->path : "");
+	e.line = pool->line;
+	*err = e;
+	return -1;
 }
 
 /* --- publication ------------------------------------------------------------------------- */
@@ -390,7 +459,6 @@ publish_try(struct publish *p)
 {
 	uint64_t cookie;
 	void *arena;
-	int r;
 
 	(void)rcu_poll(p->writer);
 	arena = rcu_arena_get(p->writer);
@@ -404,14 +472,7 @@ publish_try(struct publish *p)
 	p->dirty = p->deferred = false;
 	if (p->created_s == 0)
 		p->created_s = (uint64_t)time(NULL);
-	r = fill_somehow(p, arena);
-	if (r != 0) {
-		rcu_arena_put(p->writer, arena);
-		log_error("endpoint table does not fit, the former one stays: raise max_endpoints",
-			LOG_U("config", p->fleet->config_number),
-			LOG_U("bytes", p->fleet->seg->arena_bytes));
-		return;
-	}
+	fill_somehow(p, arena);
 	p->version++;
 	cookie = rcu_cookie(p->writer); /* of the table that is current until the next line */
 	rcu_publish(p->writer, arena);

@@ -7,12 +7,17 @@
 #pragma once
 #include <stdbool.h>
 
+struct conf;
+struct conf_error;
 struct endpoint;
 struct fleet;
 struct publish;
 
 struct publish *publish_new(struct fleet *f);
 void publish_free(struct publish **);
+
+/* As fleet_check(). */
+int publish_check(const struct publish *p, const struct conf *conf, struct conf_error *err);
 
 /* A new configuration stands in the fleet: numbers its pools.  Publishes nothing yet. */
 void publish_config(struct publish *p);

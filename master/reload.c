@@ -279,6 +279,8 @@ begin(struct reload *r)
 	struct conf_error err = {.line = 0};
 	int classes = conf_diff(r->conf, r->next.conf, on_kept, r, &err);
 
+	if (classes >= 0 && fleet_check(r->parts.fleet, r->next.conf, &err) != 0)
+		classes = -1;
 	r->waits =
 		classes > 0 && (classes & CONF_GENERATION) && procs_generations(r->parts.procs) > 1;
 	if (r->waits) {
@@ -382,6 +384,7 @@ static void
 on_first_opened(void *arg, int *fds, size_t n, const char *error)
 {
 	struct reload *r = arg;
+	struct conf_error err;
 
 	if (fds == NULL) {
 		listen_error(r->conf, error, r->error, sizeof(r->error));
@@ -390,6 +393,11 @@ on_first_opened(void *arg, int *fds, size_t n, const char *error)
 	}
 	r->fds = fds;
 	r->nfds = n;
+	if (fleet_check(r->parts.fleet, r->conf, &err) != 0) {
+		(void)conf_error_text(&err, r->error, sizeof(r->error));
+		r->hooks.fatal(r->hooks.arg, r->error);
+		return;
+	}
 	r->phase = RP_STARTING;
 	/* before any worker: none shall find an empty table */
 	fleet_apply(r->parts.fleet, r->conf, 1);

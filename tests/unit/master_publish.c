@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "master/conf.h"
 #include "master/publish.h"
 #include "shm/metrics.h"
 
@@ -155,15 +156,52 @@ Test(publish, pool_names_keep_their_numbers)
 	conf_endpoint(conf_pool(c, "b", "m"), ROLE_DECODE, D1);
 	apply(c);
 	cr_assert_eq(table_now()->pools[0].id, 1);
-	c = conf_make();
-	conf_endpoint(conf_pool(c, "c", "m"), ROLE_DECODE, D1); /* there are two numbers only */
-	conf_endpoint(conf_pool(c, "a", "m"), ROLE_DECODE, D2);
+}
+
+Test(publish, a_name_too_many_is_refused_with_its_line)
+{
+	char path[] = "x.yaml";
+	struct conf *c = conf_make();
+	struct conf_error err;
+
+	conf_endpoint(conf_pool(c, "a", "m"), ROLE_DECODE, D1);
+	cr_assert_eq(fleet_check(fleet, c, &err), 0);
 	apply(c);
-	cr_assert_eq(table_now()->npools, 1);
-	cr_assert_str_eq(table_now()->pools[0].name, "a");
-	cr_assert_eq(table_now()->pools[0].id, 0);
-	cr_assert_eq(table_now()->nendpoints, 1);
-	cr_assert_eq(row_of(D2)->pool, 0);
+	c = conf_make();
+	conf_endpoint(conf_pool(c, "a", "m"), ROLE_DECODE, D1);
+	conf_endpoint(conf_pool(c, "b", "m"), ROLE_DECODE, D1);
+	conf_endpoint(conf_pool(c, "c", "m"), ROLE_DECODE, D1);
+	c->pools[2].line = 17;
+	c->path = path;
+	cr_assert_eq(fleet_check(fleet, c, &err), -1, "there are two numbers only");
+	cr_assert_eq(err.line, 17);
+	cr_assert_str_eq(err.file, "x.yaml");
+	cr_assert_str_eq(err.key, "pools[2].name");
+	cr_assert_not_null(strstr(err.what, "max_pools"));
+	c = conf_make();
+	conf_endpoint(conf_pool(c, "a", "m"), ROLE_DECODE, D1);
+	conf_endpoint(conf_pool(c, "b", "m"), ROLE_DECODE, D1);
+	cr_assert_eq(fleet_check(fleet, c, &err), 0, "a refusal takes no number");
+	apply(c);
+	c = conf_make();
+	conf_endpoint(conf_pool(c, "c", "m"), ROLE_DECODE, D1);
+	cr_assert_eq(fleet_check(fleet, c, &err), -1, "names that are gone keep theirs");
+	cr_assert_str_eq(err.key, "pools[0].name");
+}
+
+Test(publish, a_table_too_large_is_refused)
+{
+	struct conf *c = CONF(P1, D1);
+	struct conf_error err;
+
+	cr_assert_eq(fleet_check(fleet, c, &err), 0);
+	free(c->pools[0].models[0]);
+	c->pools[0].models[0] = mem_printf("%0*d", (int)seg->arena_bytes, 0);
+	c->pools[0].line = 3;
+	cr_assert_eq(fleet_check(fleet, c, &err), -1);
+	cr_assert_eq(err.line, 3);
+	cr_assert_str_eq(err.key, "pools");
+	cr_assert_not_null(strstr(err.what, "max_endpoints"));
 }
 
 Test(publish, newest_configuration_after_readers_have_left)
