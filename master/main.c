@@ -3,11 +3,9 @@
  * order, the table of child kinds, and the master's loop.
  */
 #include <assert.h>
-#include <elf.h>
 #include <errno.h>
 #include <event2/buffer.h>
 #include <event2/event.h>
-#include <link.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -221,35 +219,14 @@ step_configuration(struct master *m)
 	return -1;
 }
 
-/* FNV-1a of the linker's build id, so that only processes of this very program share a segment. */
-static int
-hash_build_id(struct dl_phdr_info *info, size_t size, void *arg)
-{
-	uint64_t h = 14695981039346656037ull;
-
-	(void)size;
-	for (int i = 0; i < info->dlpi_phnum; i++) {
-		const ElfW(Phdr) *ph = &info->dlpi_phdr[i];
-		const unsigned char *p = (const unsigned char *)(info->dlpi_addr + ph->p_vaddr);
-
-		for (size_t k = 0; ph->p_type == PT_NOTE && k < ph->p_memsz; k++)
-			h = (h ^ p[k]) * 1099511628211ull;
-	}
-	*(uint64_t *)arg = h;
-	return 1; /* the program itself comes first: the libraries do not matter */
-}
-
 static int
 step_memory(struct master *m)
 {
 	struct seg_sizes sizes = {m->first->max_workers, m->first->max_endpoints,
 		m->first->max_pools, m->first->flags_per_worker};
 	struct seg_part parts[SEG_NPARTS];
-	uint64_t build = 0;
-	int r;
+	int r = seg_new(&sizes, seg_build(), &m->seg);
 
-	(void)dl_iterate_phdr(hash_build_id, &build);
-	r = seg_new(&sizes, build, &m->seg);
 	if (r < 0) {
 		log_error("no shared memory", LOG_S("error", strerror(-r)),
 			LOG_U("bytes", seg_size(&sizes, NULL)));
@@ -257,7 +234,7 @@ step_memory(struct master *m)
 	}
 	(void)seg_size(&sizes, parts);
 	for (int i = 0; i < SEG_NPARTS; i++)
-		log_info("shared memory part", LOG_S("part", parts[i].name),
+		log_debug("shared memory part", LOG_S("part", parts[i].name),
 			LOG_U("offset", parts[i].offset), LOG_U("bytes", parts[i].bytes));
 	log_info("shared memory", LOG_U("bytes", m->seg->hdr->bytes),
 		LOG_U("slots", m->seg->hdr->nslots), LOG_U("max_endpoints", sizes.max_endpoints));

@@ -79,6 +79,7 @@ struct proc {
 	uint64_t backoff_ms; /* that preceded this process; 0: none */
 	uint64_t restarts;
 	bool refused; /* single process: said "do not respawn me"; asked again after a reload */
+	bool hangs;   /* it was killed for its silence; dying may take it a while */
 };
 
 struct procs {
@@ -164,10 +165,9 @@ enter(struct proc *p, enum state st)
 static void
 clock_set(struct proc *p, uint64_t ms)
 {
-	struct timeval tv = {
-		.tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
+	struct timeval tv = clock_tv(ms);
 
-	evtimer_add(p->ev_timer, &tv);
+	(void)evtimer_add(p->ev_timer, &tv);
 }
 
 static void
@@ -196,6 +196,8 @@ close_all_but(int *keep, size_t n)
 
 	qsort(keep, n, sizeof(keep[0]), by_number);
 	for (size_t i = 0; i < n; i++) {
+		if ((unsigned)keep[i] < from)
+			continue; /* it is in the place of stdin, stdout or stderr */
 		if ((unsigned)keep[i] > from)
 			(void)close_range(from, (unsigned)keep[i] - 1, 0);
 		from = (unsigned)keep[i] + 1;
@@ -276,6 +278,10 @@ child(const struct proc *p, int channel)
 	(void)prctl(PR_SET_NAME, name, 0, 0, 0);
 	log_init(p->kind->name, p->slot);
 	log_setup(conf->log_level, conf->log_format);
+	if (seg_check(ps->seg->hdr, seg_build()) != 0) {
+		log_error("the shared memory is not of this version and build");
+		_exit(CHILD_EXIT_NO_RESPAWN);
+	}
 	/* exit(), not _exit(): a leak checker reports from there; nothing of the master's is in stdio */
 	exit(p->kind->main(&h));
 }
@@ -355,6 +361,7 @@ spawn(struct proc *p)
 		return;
 	}
 	p->pid = pid;
+	p->hangs = false;
 	p->channel = sv[0];
 	p->ev_channel = event_new(ps->base, sv[0], EV_READ | EV_PERSIST, on_channel, p);
 	assert(p->ev_channel != NULL);
@@ -539,8 +546,9 @@ on_stall_tick(evutil_socket_t fd, short what, void *arg)
 		struct proc *p = &ps->procs[i];
 		uint64_t beat = proc_beat_ms(ps->seg, i);
 
-		if (p->pid == 0 || beat + stall >= now)
+		if (p->pid == 0 || p->hangs || beat + stall >= now)
 			continue;
+		p->hangs = true;
 		log_error("process hangs: killed", LOG_S("kind", p->kind->name),
 			LOG_U("child_slot", i), LOG_I("pid", p->pid),
 			LOG_U("silent_ms", now - beat));
@@ -726,7 +734,7 @@ procs_new(struct event_base *base, struct seg *seg, const struct proc_kind *kind
 {
 	uint32_t n = SLOT_NOTIFIER(seg) + 1;
 	struct procs *ps = mem_zero(sizeof(*ps) + n * sizeof(ps->procs[0]));
-	struct timeval tick = {.tv_usec = STALL_TICK_MS * 1000};
+	struct timeval tick = clock_tv(STALL_TICK_MS);
 
 	ps->base = base;
 	ps->seg = seg;

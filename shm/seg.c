@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -197,6 +198,33 @@ seg_new(const struct seg_sizes *sizes, uint64_t build, struct seg **ret)
 out:
 	(void)close(fd); /* the mapping keeps the memory */
 	return r;
+}
+
+/* FNV-1a over the program's notes, of which the build id is one. */
+static int
+hash_notes(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	uint64_t h = 14695981039346656037ull;
+
+	(void)size;
+	for (int i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *ph = &info->dlpi_phdr[i];
+		const unsigned char *p = (const unsigned char *)(info->dlpi_addr + ph->p_vaddr);
+
+		for (size_t k = 0; ph->p_type == PT_NOTE && k < ph->p_memsz; k++)
+			h = (h ^ p[k]) * 1099511628211ull;
+	}
+	*(uint64_t *)arg = h;
+	return 1; /* the program itself comes first: the libraries do not matter */
+}
+
+uint64_t
+seg_build(void)
+{
+	uint64_t build = 0;
+
+	(void)dl_iterate_phdr(hash_notes, &build);
+	return build;
 }
 
 int

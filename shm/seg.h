@@ -48,6 +48,8 @@ size_t seg_size(const struct seg_sizes *sizes, struct seg_part ret_parts[SEG_NPA
 /* Makes and maps a zeroed segment and fills the header.  0 or -errno (-EINVAL: impossible sizes).  The
  * memfd is sealed against resizing. */
 int seg_new(const struct seg_sizes *sizes, uint64_t build, struct seg **ret);
+/* The running program's build: a hash of the linker's build id. */
+uint64_t seg_build(void);
 /* 0 if hdr is of this version, build and these sizes, else -EPROTO. */
 int seg_check(const struct shm_header *hdr, uint64_t build);
 void seg_free(struct seg **);

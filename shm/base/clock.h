@@ -1,6 +1,7 @@
 /* Monotonic time.  Wall-clock time is nobody's business here: log lines are stamped by the journal. */
 #pragma once
 #include <stdint.h>
+#include <sys/time.h>
 #include <time.h>
 
 static inline uint64_t
@@ -16,4 +17,12 @@ static inline uint64_t
 clock_ms(void)
 {
 	return clock_us() / 1000u;
+}
+
+/* As event loops and sockets want a duration. */
+static inline struct timeval
+clock_tv(uint64_t ms)
+{
+	return (struct timeval){
+		.tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
 }

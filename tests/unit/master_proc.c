@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -25,6 +26,7 @@ static struct procs *ps;
 static int wake_fds[NWAKE];
 static int sigfd;
 static struct event *ev_sig;
+static bool zombies_stay; /* as if who is killed took its time to die */
 static struct heard {
 	uint32_t ready, refused, gone;
 	int reaped;
@@ -94,6 +96,15 @@ counts_fds(const struct heritage *h)
 	return obedient(h);
 }
 
+/* Goes unless stdout and stderr are open. */
+static int
+needs_stdio(const struct heritage *h)
+{
+	if (fcntl(STDOUT_FILENO, F_GETFD) == -1 || fcntl(STDERR_FILENO, F_GETFD) == -1)
+		_exit(CHILD_EXIT_NO_RESPAWN);
+	return obedient(h);
+}
+
 /* --- the stage ----------------------------------------------------------------------------------- */
 
 static void
@@ -133,7 +144,8 @@ on_sigchld(evutil_socket_t fd, short what, void *arg)
 	(void)arg;
 	while (read(fd, &info, sizeof(info)) > 0)
 		;
-	procs_sigchld(ps);
+	if (!zombies_stay)
+		procs_sigchld(ps);
 }
 
 static void
@@ -143,6 +155,7 @@ setup(const struct proc_kind *kinds)
 	sigset_t set;
 
 	small_seg();
+	seg->hdr->build = seg_build();
 	cr_assert_leq(seg->hdr->nslots, NWAKE);
 	(void)sigemptyset(&set);
 	(void)sigaddset(&set, SIGCHLD);
@@ -337,6 +350,57 @@ Test(proc, a_hanging_worker_is_replaced)
 	while (pid_in(0) == pid || proc_slot_state(seg, 0) != PROC_READY)
 		(void)event_base_loop(base, EVLOOP_ONCE);
 	cr_assert_geq(heard.reaped, 1);
+	teardown();
+}
+
+/* A process in an uninterruptible wait outlives its SIGKILL: one line, not one per tick. */
+Test(proc, a_hanging_worker_is_killed_once)
+{
+	static const struct conf conf = {.drain_ms = 100, .stall_ms = 100};
+	int out = memfd_create("stderr", 0), said = 0;
+	char text[8192] = "";
+	uint64_t end;
+
+	setup(KINDS(deaf));
+	procs_conf_set(ps, &conf, procs_generation_start(ps, &conf, NULL, 0));
+	cr_assert(until(&heard.ready, 1));
+	zombies_stay = true;
+	(void)dup2(out, STDERR_FILENO);
+	for (end = clock_ms() + 2500; clock_ms() < end; (void)usleep(10000))
+		(void)event_base_loop(base, EVLOOP_NONBLOCK);
+	cr_assert_gt(pread(out, text, sizeof(text) - 1, 0), 0);
+	for (const char *at = text; (at = strstr(at, "process hangs")) != NULL; at++)
+		said++;
+	cr_assert_eq(said, 2, "two workers: %s", text);
+	zombies_stay = false;
+	teardown();
+}
+
+/* What pdrouter inherits may leave 0 to 2 free, and then its own descriptors get these numbers. */
+Test(proc, low_descriptors_do_not_cost_a_child_its_stderr)
+{
+	static const struct conf conf = {.drain_ms = 5000};
+
+	setup(KINDS(needs_stdio));
+	(void)dup2(wake_fds[0], STDIN_FILENO);
+	(void)close(wake_fds[0]);
+	wake_fds[0] = STDIN_FILENO;
+	procs_conf_set(ps, &conf, procs_generation_start(ps, &conf, NULL, 0));
+	cr_assert(until(&heard.ready, 1));
+	cr_assert_eq(heard.refused, 0);
+	teardown();
+}
+
+Test(proc, a_segment_of_another_build_is_refused)
+{
+	static const struct conf conf = {.drain_ms = 5000};
+
+	setup(KINDS(obedient));
+	seg->hdr->build++;
+	procs_conf_set(ps, &conf, procs_generation_start(ps, &conf, NULL, 0));
+	cr_assert(until(&heard.gone, 1));
+	cr_assert_eq(heard.refused, 1);
+	cr_assert_eq(heard.ready, 0);
 	teardown();
 }
 
