@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <event2/buffer.h>
 #include <event2/event.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -366,6 +367,19 @@ fini(struct master *m)
 	conf_free(&m->first);
 }
 
+/* A standard descriptor that came closed would be given to a socket, and children keep 0 to 2. */
+static void
+fill_standard_fds(void)
+{
+	int fd;
+
+	do
+		fd = open("/dev/null", O_RDWR);
+	while (fd >= 0 && fd <= STDERR_FILENO);
+	if (fd != -1)
+		(void)close(fd);
+}
+
 /* As many descriptors as the system allows: each stream needs two. */
 static void
 raise_nofile(void)
@@ -423,6 +437,7 @@ main(int argc, char **argv)
 	struct master m = {.code = EXIT_SUCCESS};
 	char text[600];
 
+	fill_standard_fds();
 	log_init("master", 0);
 	if (conf_args_parse(argc, argv, &m.args, &err) != 0) {
 		(void)fprintf(stderr, "pdrouter: %s\nTry pdrouter --help\n",

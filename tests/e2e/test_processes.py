@@ -212,7 +212,7 @@ def test_second_sigterm_does_not_hurt(world):
 # --- stopped ---
 
 def test_stopped_worker_is_replaced(world):
-    r, _, _ = world.pd(stall_timeout="700ms")
+    r, _, _ = world.pd(stall_timeout="2s")
     victim = r.children()[0]
     r.murder(victim, signal.SIGSTOP)
     wait("it is killed and replaced", lambda: victim not in r.children() and len(r.children()) == 2, 15)
@@ -251,6 +251,22 @@ def test_check_of_the_configuration(world):
     bad.write_text("listen: [\"127.0.0.1:80\"]\nworkers: many\npools: []\n")
     no = subprocess.run([BIN / "pdrouter", "-t", "-c", bad], capture_output=True, text=True, check=False)
     assert no.returncode != 0 and f"{bad}:2" in no.stderr and "workers" in no.stderr
+
+
+def test_started_without_stdin(world):
+    """No descriptor of ours takes the place of a standard one, and children keep their log."""
+    r, _, _ = world.pd()
+    config, log = world.file("closed", "yaml"), world.file("closed", "log")
+    config.write_text(yaml.safe_dump({**r.config, "listen": [f"127.0.0.1:{free_port()}"], "control_socket": ""}))
+    with open(log, "wb") as err, subprocess.Popen(["sh", "-c", f'exec "{BIN}/pdrouter" -c "{config}" <&- >&-'], stderr=err) as p:
+        try:
+            wait("its workers", lambda: len(tree(p.pid)) == 2 and "in force" in log.read_text())
+            for pid in (p.pid, *tree(p.pid)):
+                have = [os.readlink(f"/proc/{pid}/fd/{i}") for i in range(3)]
+                assert have == ["/dev/null", "/dev/null", str(log)]
+        finally:
+            p.terminate()
+    assert p.returncode == 0
 
 
 def test_address_in_use(world):
