@@ -41,15 +41,17 @@ send_now(const struct sd *sd, const char *text)
 static void
 on_retry(evutil_socket_t fd, short what, void *arg)
 {
-	static const struct timeval again = {.tv_usec = RETRY_MS * 1000};
+	const struct timeval again = clock_tv(RETRY_MS);
 	struct sd *sd = arg;
 
 	(void)fd;
 	(void)what;
-	if (send_now(sd, sd->unsent))
-		sd->unsent[0] = '\0';
-	else
+	if (!send_now(sd, sd->unsent)) {
 		(void)evtimer_add(sd->ev_retry, &again);
+		return;
+	}
+	sd->unsent[0] = '\0';
+	(void)evtimer_del(sd->ev_retry); /* an older message may have set it */
 }
 
 static void
@@ -124,8 +126,7 @@ sd_new(struct event_base *base)
 	if (sd->fd == -1 || sd_watchdog_enabled(0, &usec) <= 0)
 		return sd;
 	usec /= 2;
-	tv = (struct timeval){
-		.tv_sec = (time_t)(usec / 1000000), .tv_usec = (suseconds_t)(usec % 1000000)};
+	tv = clock_tv(usec / 1000);
 	sd->ev_ping = event_new(base, -1, EV_PERSIST, on_ping, sd);
 	assert(sd->ev_ping != NULL);
 	(void)event_add(sd->ev_ping, &tv);
