@@ -136,6 +136,14 @@ leg_end(struct leg *leg)
 }
 
 void
+leg_give_back(struct leg *leg)
+{
+	let_go(leg);
+	leg->state = LEG_IDLE;
+	pool_unref(worker_of(leg)->pool, &leg->up);
+}
+
+void
 leg_fini(struct leg *leg)
 {
 	leg_end(leg);

@@ -72,6 +72,8 @@ void leg_start(struct leg *leg);
  * What was kept (answer, head) stays until leg_fini(). */
 void leg_end(struct leg *leg);
 void leg_fini(struct leg *leg);
+/* Undoes a selection: reservation and endpoint of a leg that has not been started. */
+void leg_give_back(struct leg *leg);
 /*
  * Closes our side only.  An engine takes that for the client's leaving and aborts (uvicorn closes in
  * turn), but an answer that it had already written still arrives, and with it the word that it holds KV.

@@ -83,10 +83,19 @@ turn_rounds(struct worker *w, const struct table_pool *tp)
 	w->cursor[tp->id * ROLE_N + ROLE_DECODE]++;
 }
 
+/* Of a request without `model` (engines allow it) the only pool there is, else by the model's name. */
+static const struct table_pool *
+find_pool(const struct req *req, const struct table *t)
+{
+	if (req->model[0] == '\0')
+		return t->npools == 1 ? &t->pools[0] : NULL;
+	return table_pool_by_model(t, req->model);
+}
+
 static enum req_end
 plan(struct req *req, const struct table *t)
 {
-	const struct table_pool *tp = t == NULL ? NULL : table_pool_by_model(t, req->model);
+	const struct table_pool *tp = find_pool(req, t);
 	enum req_end why = END_OK;
 
 	if (tp == NULL)
@@ -98,29 +107,52 @@ plan(struct req *req, const struct table *t)
 		.remote_host = tp->remote_host,
 		.timeouts = tp->timeouts};
 	req->connector = connector_find(tp->connector);
-	if (connector_asks_several(req->doc) && req->connector->serves_one(&req->pair)) {
+	if (connector_asks_several(req->doc) && req->connector->serves_one(&req->pair))
 		req->connector = &connector_direct;
-		metric_add(req->w->slab, M_DIRECT, 1);
-	}
 	/* Both before the prefill engine is asked: nothing may queue between the legs (vLLM leases the KV
 	 * for 30 s). */
 	if (req->connector->starts[ROLE_PREFILL] != STARTS_NEVER &&
 		!choose(req, t, tp, ROLE_PREFILL, &why))
 		return why;
-	if (!choose(req, t, tp, ROLE_DECODE, &why))
+	if (!choose(req, t, tp, ROLE_DECODE, &why)) {
+		leg_give_back(&req->pair.leg[ROLE_PREFILL]);
 		return why;
+	}
 	turn_rounds(req->w, tp);
+	if (req->connector == &connector_direct)
+		metric_add(req->w->slab, M_DIRECT, 1);
 	return END_OK;
+}
+
+/*
+ * Whether to ask again soon: the router or some engines have just been started or added, and what the
+ * request needs may be there in a moment.
+ */
+static bool
+may_change(const struct worker *w, const struct table *t, enum req_end why)
+{
+	if (why == END_NO_CAPACITY)
+		return false;
+	for (uint32_t i = 0; i < t->nendpoints; i++)
+		if (ep_state_get(w->seg, t->endpoints[i].slot) == EP_STARTING)
+			return true;
+	return false;
 }
 
 void
 plan_request(struct req *req)
 {
-	enum req_end why = plan(req, rcu_enter(req->w->seg, req->w->slot));
+	struct worker *w = req->w;
+	const struct table *t =
+		rcu_enter(w->seg, w->slot); /* published before any worker is forked */
+	enum req_end why = plan(req, t);
+	bool wait = why != END_OK && may_change(w, t, why);
 
-	rcu_leave(req->w->seg, req->w->slot);
+	rcu_leave(w->seg, w->slot);
 	if (why == END_OK)
 		req_event(req, RQ_PLANNED, NULL);
+	else if (wait)
+		req_wait(req, why);
 	else
 		req_refuse(req, why, NULL);
 }

@@ -9,6 +9,6 @@ struct req;
 
 /*
  * Fills req->pool, req->connector and both legs' endpoints, reserved.  Raises RQ_PLANNED, or RQ_REFUSE with
- * the reason.
+ * the reason; or calls req_wait() while an endpoint that has just been added is not known yet.
  */
 void plan_request(struct req *req);

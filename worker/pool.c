@@ -116,8 +116,7 @@ pool_endpoint(struct pool *p, const struct table_endpoint *te)
 {
 	struct upstream *up = p->ups[te->slot];
 
-	if (up != NULL &&
-		(up->tag != te->tag || memcmp(&up->addr, &te->addr, sizeof(up->addr)) != 0)) {
+	if (up != NULL && (up->tag != te->tag || !ep_addr_equal(&up->addr, &te->addr))) {
 		retire(p, te->slot);
 		up = NULL;
 	}

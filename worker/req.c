@@ -8,7 +8,8 @@
  *
  * HEAD      the connection has sent a byte; nothing else is known.
  * BODY      the head is parsed, the path is one that generates; no endpoint is chosen.
- * PLAN      the body is a JSON object; endpoints are being chosen.  Never rested in.
+ * PLAN      the body is a JSON object; endpoints are being chosen.  Rested in only while endpoints that
+ *           have just been added are not known yet, and at most health_timeout.
  * EXCHANGE  both endpoints are reserved; legs run as the connector says; no byte has gone to the client.
  * RELAY     the decode engine's answer has begun.  relay_started() tells whether the client has any of it:
  *           before that a failure still gets an honest status.
@@ -79,11 +80,11 @@ static const struct {
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = shut } },
-	[REQ_PLAN] = { "plan", 'p', NO_CLOCK, {
+	[REQ_PLAN] = { "plan", 'p', MS(health_timeout_ms), {
 		[RQ_HEAD] = never, [RQ_BODY] = never,
 		[RQ_PLANNED] = exchange_start,
 		[RQ_FIRST] = never, [RQ_ANSWER] = never, [RQ_LEG_FAIL] = never,
-		[RQ_TIMEOUT] = never,
+		[RQ_TIMEOUT] = refuse, /* with what req_wait() was told */
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = shut } },
@@ -295,7 +296,9 @@ error_message(const struct req *req, char *buf, size_t size)
 {
 	const char *m = ends[req->end].message;
 
-	if (req->end == END_MODEL_NOT_FOUND)
+	if (req->end == END_MODEL_NOT_FOUND && req->model[0] == '\0')
+		(void)snprintf(buf, size, "The body names no `model`, and there are several.");
+	else if (req->end == END_MODEL_NOT_FOUND)
 		(void)snprintf(buf, size, "The model `%s` does not exist.", req->model);
 	else if (req->pool.name != NULL)
 		(void)snprintf(buf, size, "%s (pool %s)", m, req->pool.name);
@@ -570,6 +573,13 @@ body_read(struct req *req, struct leg *leg)
 	plan_request(req);
 }
 
+void
+req_wait(struct req *req, enum req_end why)
+{
+	req->end = why;
+	worker_need_tick(req->w);
+}
+
 /* --- EXCHANGE ------------------------------------------------------------------------------------ */
 
 static void
@@ -599,6 +609,7 @@ static void
 exchange_start(struct req *req, struct leg *leg)
 {
 	(void)leg;
+	req->end = END_OK; /* of an earlier try to plan */
 	new_attempt(req);
 	req_enter(req, REQ_EXCHANGE);
 	start_legs(req, STARTS_AT_ONCE);
@@ -804,6 +815,10 @@ req_tick(struct req *req, uint64_t now_ms)
 {
 	if (req->deadline_ms != 0 && now_ms >= req->deadline_ms) {
 		req_event(req, RQ_TIMEOUT, NULL);
+		return;
+	}
+	if (req->state == REQ_PLAN) {
+		plan_request(req);
 		return;
 	}
 	for (enum role r = 0; r < ROLE_N && req->state != REQ_DONE; r++) {

@@ -44,13 +44,24 @@ def test_metrics_from_any_worker_are_the_same(shared, router):
     assert len(seen) == 1
 
 
+def test_a_request_waits_for_engines_that_have_just_been_added(world):
+    p, d = world.engine("prefill"), world.engine("decode")
+    r = world.router(world.pool([p], [d]), wait_for="live")
+    assert r.complete().status == 200
+    p2, d2 = world.engine("prefill"), world.engine("decode")
+    r.change(pools=[world.pool([p2], [d2])])
+    r.reload()
+    assert r.complete().status == 200 and len(d2.requests()) == 1
+    assert r.complete(model="nope").status == 404
+
+
 def test_counters_add_up(world):
     r, _, (d,) = world.pd()
     for _ in range(5):
         list(r.open_stream(n=9).events())
     r.complete()
     assert r.metric("requests_total", reason="ok", status=200, path=URL, pool=MODEL) == 6
-    assert r.metric("requests_total", reason="local", status=200, path="/metrics") >= 1
+    assert r.metric("requests_total", reason="local", status=200, path="/ready") >= 1
     assert r.metric("events_relayed_total") == d.counter("events") == 50  # [DONE] is an event too
     for h in ("time_to_first_token_seconds", "prefill_seconds", "request_duration_seconds"):
         assert r.metric(f"{h}_count", pool=MODEL) == r.metric(f"{h}_bucket", pool=MODEL, le="+Inf") == 6, h
