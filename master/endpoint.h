@@ -46,7 +46,7 @@ struct endpoint {
 
 	/* W: publish.c */
 	uint32_t slot; /* of its endpoint word, or ENDPOINT_NO_SLOT: not probed, not in the table */
-	bool up_wanted;   /* is up, but workers may see that only with the next table */
+	bool up_wanted; /* is up, but workers may see that only with the next table */
 	bool in_table;
 	struct ep_addr table_addr; /* of its row in the current table */
 	uint64_t table_models;     /* models_number of that row */
@@ -98,7 +98,3 @@ void fleet_shortage(struct fleet *f, const char *why);
  * interval away.
  */
 uint64_t endpoint_wait_ms(const struct endpoint *ep, uint64_t now_ms, uint64_t interval_ms);
-
-/* "10.0.0.1:8100", "[fd00::1]:80"; "-" without an address.  Returns buf. */
-#define ENDPOINT_ADDR_TEXT 64
-const char *endpoint_addr_text(const struct ep_addr *a, char buf[ENDPOINT_ADDR_TEXT]);

@@ -241,13 +241,13 @@ static void
 add_object(const struct facts *x, void *arg)
 {
 	struct json_out *j = arg;
-	char addr[ENDPOINT_ADDR_TEXT];
+	char addr[EP_ADDR_TEXT];
 
 	put_json(j->out, j->n++ > 0 ? ",\n{\"pool\":" : "\n{\"pool\":", x->ep->pool_name);
 	put_json(j->out, ",\"role\":", role_name(x->ep->role));
 	put_json(j->out, ",\"url\":", x->ep->url);
 	put_json(j->out, ",\"state\":", x->state);
-	put_json(j->out, ",\"addr\":", endpoint_addr_text(&x->ep->addr, addr));
+	put_json(j->out, ",\"addr\":", ep_addr_text(&x->ep->addr, addr));
 	put_load(j->out, x);
 	put_json(j->out, ",\"reason\":", health_reason(x->ep));
 	(void)evbuffer_add_printf(j->out, ",\"models\":[");

@@ -130,12 +130,12 @@ static void
 go_up(struct health *h)
 {
 	struct endpoint *ep = h->ep;
-	char addr[ENDPOINT_ADDR_TEXT];
+	char addr[EP_ADDR_TEXT];
 
 	h->standing = UP;
 	h->reason[0] = '\0';
 	log_info("endpoint up", LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
-		LOG_S("pool", ep->pool_name), LOG_S("addr", endpoint_addr_text(&ep->addr, addr)));
+		LOG_S("pool", ep->pool_name), LOG_S("addr", ep_addr_text(&ep->addr, addr)));
 	publish_up(ep->fleet->publish, ep);
 	scrape_start(ep);
 }
@@ -177,7 +177,7 @@ round_good(struct health *h)
 	metric_add(ep->fleet->slab, M_PROBES_OK, 1);
 	h->bad = 0;
 	h->good++;
-	if (memcmp(&ep->addr, &h->asked, sizeof(ep->addr)) != 0) {
+	if (!ep_addr_equal(&ep->addr, &h->asked)) {
 		ep->addr = h->asked;
 		publish_soon(ep->fleet->publish);
 	}
@@ -227,7 +227,7 @@ on_addresses(const struct ep_addr *addrs, size_t n, const char *error, void *arg
 		h->naddrs = n;
 		h->at = 0;
 		for (size_t i = 0; i < n && !still; i++)
-			if (memcmp(&addrs[i], &h->ep->addr, sizeof(*addrs)) == 0) {
+			if (ep_addr_equal(&addrs[i], &h->ep->addr)) {
 				h->at = i;
 				still = true;
 			}

@@ -192,8 +192,7 @@ publish_revive(struct publish *p, struct endpoint *ep)
 static bool
 row_is_right(const struct endpoint *ep)
 {
-	return ep->in_table && ep->addr.family != 0 &&
-	       memcmp(&ep->table_addr, &ep->addr, sizeof(ep->addr)) == 0 &&
+	return ep->in_table && ep->addr.family != 0 && ep_addr_equal(&ep->table_addr, &ep->addr) &&
 	       (ep->pool->nmodels > 0 || ep->table_models == ep->models_number);
 }
 

@@ -3,8 +3,10 @@
  */
 #include "shm/table.h"
 
+#include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 /*
@@ -230,4 +232,24 @@ ep_addr_sockaddr(const struct ep_addr *a, struct sockaddr_storage *ret)
 	default:
 		return 0;
 	}
+}
+
+bool
+ep_addr_equal(const struct ep_addr *a, const struct ep_addr *b)
+{
+	return a->family == b->family && a->port == b->port && a->scope == b->scope &&
+	       memcmp(a->ip, b->ip, sizeof(a->ip)) == 0;
+}
+
+const char *
+ep_addr_text(const struct ep_addr *a, char buf[EP_ADDR_TEXT])
+{
+	char ip[INET6_ADDRSTRLEN];
+
+	if (a->family == 0 || inet_ntop(a->family, a->ip, ip, sizeof(ip)) == NULL)
+		(void)snprintf(buf, EP_ADDR_TEXT, "-");
+	else
+		(void)snprintf(buf, EP_ADDR_TEXT, a->family == AF_INET6 ? "[%s]:%u" : "%s:%u", ip,
+			(unsigned)a->port);
+	return buf;
 }

@@ -22,6 +22,10 @@ struct ep_addr {
 };
 /* Fills a sockaddr; returns its length, 0 if family is 0. */
 socklen_t ep_addr_sockaddr(const struct ep_addr *a, struct sockaddr_storage *ret);
+bool ep_addr_equal(const struct ep_addr *a, const struct ep_addr *b);
+/* "10.0.0.1:8100", "[fd00::1]:80"; "-" if family is 0.  Returns buf. */
+#define EP_ADDR_TEXT 64
+const char *ep_addr_text(const struct ep_addr *a, char buf[EP_ADDR_TEXT]);
 
 struct table_endpoint {
 	uint32_t slot; /* of its endpoint word */

@@ -168,3 +168,25 @@ Test(shm_table, addresses_become_sockaddrs)
 	a.family = 0;
 	cr_assert_eq(ep_addr_sockaddr(&a, &ss), 0);
 }
+
+Test(shm_table, addresses_are_shown_and_compared)
+{
+	struct ep_addr a = {.family = AF_INET, .port = 65535, .ip = {255, 255, 255, 255}}, b = a;
+	char text[EP_ADDR_TEXT];
+
+	cr_assert_str_eq(ep_addr_text(&a, text), "255.255.255.255:65535");
+	cr_assert(ep_addr_equal(&a, &b));
+	b.port--;
+	cr_assert_not(ep_addr_equal(&a, &b));
+	b = (struct ep_addr){.family = AF_INET6, .port = 80, .ip = {0xfd, [15] = 1}};
+	cr_assert_not(ep_addr_equal(&a, &b));
+	cr_assert_str_eq(ep_addr_text(&b, text), "[fd00::1]:80");
+	a = b;
+	a.scope = 2;
+	cr_assert_not(ep_addr_equal(&a, &b), "a link-local address is another on another link");
+	a = b;
+	a.ip[15]++;
+	cr_assert_not(ep_addr_equal(&a, &b));
+	a.family = 0;
+	cr_assert_str_eq(ep_addr_text(&a, text), "-");
+}
