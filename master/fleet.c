@@ -1,9 +1,7 @@
 #include "master/fleet.h"
 
-#include <arpa/inet.h>
 #include <assert.h>
 #include <event2/event.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +20,7 @@
 #include "shm/seg.h"
 
 #define SHORTAGE_LOG_MS 10000
+#define HELD_MAX (128u << 20) /* bytes of answers that are being read, of all engines together */
 
 struct fleet *
 fleet_new(struct event_base *base, struct seg *seg)
@@ -33,7 +32,7 @@ fleet_new(struct event_base *base, struct seg *seg)
 	f->slab = seg_slab(seg, SLOT_MASTER(seg));
 	TAILQ_INIT(&f->live);
 	TAILQ_INIT(&f->draining);
-	f->probes = probe_env_new(base);
+	f->probes = probe_env_new(base, HELD_MAX);
 	f->resolver = resolver_new(base);
 	f->discover = discover_new();
 	f->publish = publish_new(f);
@@ -278,17 +277,4 @@ endpoint_wait_ms(const struct endpoint *ep, uint64_t now_ms, uint64_t interval_m
 	uint64_t wait = interval_ms - (now_ms + interval_ms - phase) % interval_ms;
 
 	return wait < interval_ms / 2 ? wait + interval_ms : wait;
-}
-
-const char *
-endpoint_addr_text(const struct ep_addr *a, char buf[ENDPOINT_ADDR_TEXT])
-{
-	char ip[INET6_ADDRSTRLEN] = "-";
-
-	if (a->family == 0 || inet_ntop(a->family, a->ip, ip, sizeof(ip)) == NULL)
-		(void)snprintf(buf, ENDPOINT_ADDR_TEXT, "-");
-	else
-		(void)snprintf(buf, ENDPOINT_ADDR_TEXT, a->family == AF_INET6 ? "[%s]:%u" : "%s:%u",
-			ip, (unsigned)a->port);
-	return buf;
 }

@@ -16,7 +16,7 @@
 
 /* One read(2) per wake-up: an endless answer takes its turn among the others. */
 #define READ_BYTES (64u << 10)
-#define HEAD_MAX (16u << 10)
+#define HEAD_MAX (16u << 10) /* and of one read while it is awaited: at most 32 KiB are kept */
 
 /*
  *   IDLE --probe_get--> CONNECT --writable--> SEND --all written--> HEAD --head--> BODY --end-->
@@ -43,7 +43,7 @@ struct bytes {
 
 struct probe_env {
 	struct event_base *base;
-	size_t held; /* room of all bodies */
+	size_t held, max_held; /* room of all bodies */
 	char buf[READ_BYTES];
 };
 
@@ -76,11 +76,12 @@ static void on_clock(evutil_socket_t fd, short what, void *arg);
 static void on_io(evutil_socket_t fd, short what, void *arg);
 
 struct probe_env *
-probe_env_new(struct event_base *base)
+probe_env_new(struct event_base *base, size_t max_held)
 {
 	struct probe_env *env = MEM_NEW(struct probe_env);
 
 	env->base = base;
+	env->max_held = max_held;
 	return env;
 }
 
@@ -117,21 +118,16 @@ hang_up(struct probe *p)
 }
 
 static void
-bytes_free(struct probe_env *env, struct bytes *b)
-{
-	env->held -= b->room;
-	free(b->p);
-	*b = (struct bytes){0};
-}
-
-static void
 forget(struct probe *p)
 {
 	(void)event_del(p->clock);
 	free(p->request);
 	p->request = NULL;
-	bytes_free(p->env, &p->head);
-	bytes_free(p->env, &p->body);
+	free(p->head.p);
+	p->head = (struct bytes){0};
+	p->env->held -= p->body.room;
+	free(p->body.p);
+	p->body = (struct bytes){0};
 	p->state = IDLE;
 }
 
@@ -181,7 +177,8 @@ answer(struct probe *p, struct probe_answer a)
 		(void)event_del(p->io);
 	forget(p);
 	p->fn(&a, p->arg);
-	bytes_free(p->env, &body);
+	p->env->held -= body.room;
+	free(body.p);
 }
 
 static void
@@ -272,13 +269,6 @@ is_quiet(int fd)
 	       (errno == EAGAIN || errno == EWOULDBLOCK);
 }
 
-static bool
-same_addr(const struct ep_addr *a, const struct ep_addr *b)
-{
-	return a->family == b->family && a->port == b->port && a->scope == b->scope &&
-	       memcmp(a->ip, b->ip, sizeof(a->ip)) == 0;
-}
-
 void
 probe_get(struct probe *p, const struct probe_ask *ask)
 {
@@ -297,7 +287,7 @@ probe_get(struct probe *p, const struct probe_ask *ask)
 	p->sent = p->head_seen = p->body_len = 0;
 	p->status = 0;
 	p->keep_alive = p->answering = false;
-	if (p->fd != -1 && (!ask->keep || !same_addr(&p->addr, ask->addr) || !is_quiet(p->fd)))
+	if (p->fd != -1 && (!ask->keep || !ep_addr_equal(&p->addr, ask->addr) || !is_quiet(p->fd)))
 		hang_up(p);
 	p->addr = *ask->addr;
 	if (p->fd != -1) {
@@ -365,24 +355,39 @@ on_writable(struct probe *p)
 
 /* --- the answer -------------------------------------------------------------------------- */
 
-/* Grows by doubling; false when all bodies together would hold too much. */
-static bool
-append(struct probe_env *env, struct bytes *b, const char *data, size_t n)
+static size_t
+room_for(const struct bytes *b, size_t n)
 {
 	size_t room = b->room == 0 ? 4096 : b->room;
 
 	while (room < b->n + n)
 		room *= 2;
-	if (room != b->room) {
-		if (env->held + room - b->room > PROBE_BODIES_MAX)
-			return false;
+	return room;
+}
+
+static void
+append(struct bytes *b, const char *data, size_t n)
+{
+	size_t room = room_for(b, n);
+
+	if (room != b->room)
 		b->p = mem_resize(b->p, room, 1);
-		env->held += room - b->room;
-		b->room = room;
-	}
+	b->room = room;
 	if (n > 0)
 		memcpy(b->p + b->n, data, n);
 	b->n += n;
+}
+
+/* False when all bodies together would hold too much: for that no single engine is to blame. */
+static bool
+keep_body(struct probe *p, const struct span *piece)
+{
+	size_t more = room_for(&p->body, piece->n) - p->body.room;
+
+	if (p->env->held + more > p->env->max_held)
+		return false;
+	p->env->held += more;
+	append(&p->body, piece->p, piece->n);
 	return true;
 }
 
@@ -404,8 +409,10 @@ take_body(struct probe *p, const char *data, size_t n)
 			finish(p, -EMSGSIZE, "answer too large");
 			return;
 		}
-		if (p->want_body && !append(p->env, &p->body, piece.p, piece.n)) {
-			finish(p, -EMSGSIZE, "answers of all engines together too large");
+		if (p->want_body && !keep_body(p, &piece)) {
+			answer(p, (struct probe_answer){.error = -ENOBUFS,
+					  .local = true,
+					  .why = "answers of all engines together too large"});
 			return;
 		}
 	}
@@ -425,10 +432,7 @@ take_head(struct probe *p, const char *data, size_t n)
 	size_t at = 0;
 
 	p->answering = true;
-	if (!append(p->env, &p->head, data, n)) {
-		finish(p, -EMSGSIZE, "answers of all engines together too large");
-		return;
-	}
+	append(&p->head, data, n);
 	do {
 		int r;
 
@@ -475,7 +479,8 @@ on_end(struct probe *p)
 static void
 on_readable(struct probe *p)
 {
-	ssize_t n = read(p->fd, p->env->buf, sizeof(p->env->buf));
+	size_t size = p->state == HEAD ? HEAD_MAX : sizeof(p->env->buf);
+	ssize_t n = read(p->fd, p->env->buf, size);
 
 	if (n == -1 && (errno == EAGAIN || errno == EINTR))
 		return;

@@ -17,13 +17,12 @@ struct probe;
 struct probe_env;
 
 /* What all probes of a process share: the read buffer, and the sum of bytes of answers held. */
-struct probe_env *probe_env_new(struct event_base *base);
+/* max_held bounds that sum: no crowd of mad engines takes more memory. */
+struct probe_env *probe_env_new(struct event_base *base, size_t max_held);
 void probe_env_free(struct probe_env **);
 
 /* A real vLLM metrics page is some 100 KiB; a model list with 10k adapters is under 4 MiB. */
 #define PROBE_BODY_MAX (8u << 20)
-/* Answers held at one time, all probes together: no crowd of mad engines takes more memory. */
-#define PROBE_BODIES_MAX (128u << 20)
 
 struct probe_answer {
 	int error; /* 0, or -errno: -ETIMEDOUT, -ECONNREFUSED, -EPROTO (not HTTP), -EMSGSIZE, ... */

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "master/health.h"
+#include "master/probe.h"
 #include "master/resolve.h"
 #include "shm/base/clock.h"
 #include "shm/metrics.h"
@@ -563,6 +564,68 @@ Test(health, load_is_scraped_on_one_connection)
 	cr_assert_eq(state_of(f), EP_UP);
 	load_sent(seg, 0, slot, -1);
 	load_release(seg, 0, slot);
+}
+
+static struct probe_answer answers[4];
+static size_t nanswers;
+
+static void
+on_probed(const struct probe_answer *a, void *arg)
+{
+	(void)arg;
+	answers[nanswers++] = *a;
+}
+
+static bool
+is_answered(void *n)
+{
+	return nanswers == *(size_t *)n;
+}
+
+Test(health, answers_held_are_bounded_and_that_is_nobodys_fault)
+{
+	static const char head[] = "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n";
+	static char half[24 << 10];
+	struct fake *f = fake_new("127.0.0.1");
+	struct ep_addr addr = {.family = AF_INET, .port = (uint16_t)f->port, .ip = {127, 0, 0, 1}};
+	struct probe_env *env = probe_env_new(base, 32 << 10);
+	struct probe_ask ask = {.addr = &addr,
+		.authority = "x",
+		.prefix = "",
+		.path = "/metrics",
+		.timeout_ms = 5000,
+		.max_body = 1 << 20,
+		.want_body = true};
+	struct probe *p[3];
+	size_t want = 1;
+
+	for (size_t i = 0; i < 3; i++)
+		p[i] = probe_new(env, on_probed, NULL);
+	memset(half, 'x', sizeof(half) - 1);
+	memcpy(half, head, strlen(head));
+	f->metrics = half;
+	probe_get(p[0], &ask);
+	run_for(100); /* it holds all that may be */
+	f->metrics = OK;
+	ask.want_body = false;
+	probe_get(p[1], &ask);
+	cr_assert(wait_for(is_answered, &want, 3000));
+	cr_assert_eq(answers[0].error, 0, "%s", answers[0].why);
+	cr_assert_eq(answers[0].status, 200);
+	ask.want_body = true;
+	probe_get(p[2], &ask);
+	want = 2;
+	cr_assert(wait_for(is_answered, &want, 3000));
+	cr_assert_neq(answers[1].error, 0);
+	cr_assert(answers[1].local, "%s", answers[1].why);
+	probe_cancel(p[0]);
+	probe_get(p[2], &ask);
+	want = 3;
+	cr_assert(wait_for(is_answered, &want, 3000));
+	cr_assert_eq(answers[2].error, 0, "%s", answers[2].why);
+	for (size_t i = 0; i < 3; i++)
+		probe_free(&p[i]);
+	probe_env_free(&env);
 }
 
 Test(health, failed_scrapes_do_not_touch_health)
