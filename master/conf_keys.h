@@ -4,7 +4,8 @@
  * the line in etc/pdrouter.yaml that the lint test asks for.
  *
  * K(path, type, member, min, max, default, class, doc) and L(..., member, count member, ...) for lists.
- * - min, max: of numbers; milliseconds of durations, bytes of sizes, length of texts, entries of lists
+ * - min, max: of numbers; milliseconds of durations (DURATION_OR_0: or 0), bytes of sizes, length of
+ *   texts, entries of lists
  * - default: as it would be written; NULL: the key must be there; "(...)": worked out, the text says how
  * - class: what a reload does with it (enum conf_class)
  */
@@ -17,6 +18,8 @@
 
 #define CONF_SEC UINT64_C(1000)
 #define CONF_HOUR (3600 * CONF_SEC)
+/* children beat every 500 ms and are looked at every 500 ms: with less healthy ones would be killed */
+#define CONF_BEAT_MIN (2 * CONF_SEC)
 #define CONF_KIB UINT64_C(1024)
 #define CONF_MIB (1024 * CONF_KIB)
 #define CONF_GIB (1024 * CONF_MIB)
@@ -49,8 +52,8 @@ K("upstream.max_idle", COUNT, upstream_max_idle, 0, 65536, "64", GENERATION,				
 	"idle connections kept per worker and endpoint")						\
 K("drain_timeout", DURATION, drain_ms, 0, 24 * CONF_HOUR, "30s", LIVE,					\
 	"how long streams may go on after SIGTERM")							\
-K("stall_timeout", DURATION, stall_ms, 0, CONF_HOUR, "10s", LIVE,					\
-	"a worker without a heartbeat for that long is killed and replaced; 0: never")			\
+K("stall_timeout", DURATION_OR_0, stall_ms, CONF_BEAT_MIN, CONF_HOUR, "10s", LIVE,			\
+	"a worker without a heartbeat for that long is killed and replaced; 2s or more, or 0: never")			\
 K("stats_interval", DURATION, stats_interval_ms, 50, CONF_HOUR, "1s", LIVE,				\
 	"between two scrapes of an engine's /metrics")							\
 K("health_interval", DURATION, health_interval_ms, 50, CONF_HOUR, "2s", LIVE,				\
@@ -137,6 +140,7 @@ enum conf_type {
 	CONF_T_WORKERS,
 	CONF_T_SIZE,
 	CONF_T_DURATION,
+	CONF_T_DURATION_OR_0,
 	CONF_T_TEXT,
 	CONF_T_NAME,
 	CONF_T_LABEL,

@@ -46,6 +46,7 @@ static const struct {
 	[CONF_T_WORKERS] = { "`auto` or a number", CONF_U32, set_workers },
 	[CONF_T_SIZE] = { "a size such as 64MiB", CONF_U64, set_size },
 	[CONF_T_DURATION] = { "a duration such as 2s", CONF_U64, set_duration },
+	[CONF_T_DURATION_OR_0] = { "0 or a duration such as 2s", CONF_U64, set_duration },
 	[CONF_T_TEXT] = { "a text", CONF_STR, set_text },
 	[CONF_T_NAME] = { "a name", CONF_STR, set_name },
 	[CONF_T_LABEL] = { "a label", CONF_STR, set_text },
@@ -206,6 +207,7 @@ set_units(const struct conf_key *k, void *base, const char *text, char what[CONF
 	char lo[32], hi[32];
 	uint64_t v, scale = 0;
 	size_t n = digits(text, &v);
+	bool or_0;
 
 	for (size_t i = 0; n > 0 && i < NUNITS; i++)
 		if (strcmp(text + n, u[i].name) == 0)
@@ -219,9 +221,10 @@ set_units(const struct conf_key *k, void *base, const char *text, char what[CONF
 		return bad(what, "%.60s is not %s: a whole number and one of %s, %s, %s, %s", text,
 			conf_wants(k), u[0].name, u[1].name, u[2].name, u[3].name);
 	v = v > UINT64_MAX / scale ? UINT64_MAX : v * scale;
-	if (v < k->min || v > k->max)
-		return bad(what, "%.60s is out of bounds: %s to %s", text, show(k->min, u, lo),
-			show(k->max, u, hi));
+	or_0 = k->type == CONF_T_DURATION_OR_0;
+	if ((v < k->min && !(or_0 && v == 0)) || v > k->max)
+		return bad(what, "%.60s is out of bounds: %s%s to %s", text, or_0 ? "0, or " : "",
+			show(k->min, u, lo), show(k->max, u, hi));
 	*(uint64_t *)member(k, base) = v;
 	return 0;
 }

@@ -276,6 +276,9 @@ static const struct bad {
 	{ POOLS "workers: 17\n", 2, "shared_memory.max_workers", "17 workers are more than 16" },
 	{ "workers: 5\nshared_memory:\n  max_workers: 4\n" POOLS, 3, "shared_memory.max_workers", "5 workers" },
 	{ POOLS "shared_memory: {flags_per_worker: 100}\n", 2, "shared_memory.flags_per_worker", "multiple of 64" },
+	{ POOLS "stall_timeout: 1ms\n", 2, "stall_timeout", "0, or 2s to 1h" },
+	{ POOLS "stall_timeout: 1999ms\n", 2, "stall_timeout", "0, or 2s to 1h" },
+	{ POOLS "stall_timeout: 2h\n", 2, "stall_timeout", "0, or 2s to 1h" },
 	{ POOLS "limits: {max_connections: 0}\n", 2, "limits.max_connections", "out of bounds" },
 	/* units */
 	{ POOLS "drain_timeout: 5\n", 2, "drain_timeout", "5 has no unit: write 5ms, 5s, 5m or 5h" },
