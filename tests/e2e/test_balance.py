@@ -41,8 +41,9 @@ def test_least_loaded_avoids_the_busy_one(world):
 
 
 def test_least_loaded_spreads_ties(world):
-    """Without scrapes: one that comes between two requests may show an engine busier than it is."""
+    """After the only scrape: one that comes between two requests may show an engine busier than it is."""
     r, p, d = world.pd(4, 4, stats_interval="1h")
+    wait("it", lambda: len([1 for name, _, _ in r.metrics() if name == "pdrouter_endpoint_running"]) == 8)
     for _ in range(32):
         assert r.complete().status == 200
     assert min(spread(p)) >= 4 and min(spread(d)) >= 4

@@ -261,3 +261,11 @@ def test_log_line_of_a_request(shared, router):
     assert line["prefill"] == shared.p.url and line["decode"] == shared.d.url and line["pool"] == MODEL
     assert line["status"] == 200 and line["bytes_out"] > 100 and line["total_ms"] >= line["prefill_ms"]
     assert len([x for x in router.lines("request") if x["req"] == "a-line"]) == 1
+
+
+def test_engines_behind_an_api_key(world):
+    """The client's key goes to both; without it the engine's own 401 comes back."""
+    r, (p,), (d,) = world.pd(engine={"api_key": "sk-1"})
+    assert r.complete(headers=[("Authorization", "Bearer sk-1")]).status == 200
+    a = r.complete()
+    assert a.status == 401 and a.error["message"] and len(d.requests()) == 1
