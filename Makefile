@@ -5,7 +5,12 @@ VARIANT ?= release
 B       := build/$(VARIANT)
 PREFIX  ?= /usr/local
 DESTDIR ?=
-CC      ?= gcc
+ifeq ($(origin CC),default)
+CC      := gcc
+endif
+# V=1 shows whole command lines
+Q       := $(if $(V),,@)
+say      = $(if $(V),,@echo "  $(1)")
 
 CSTD    := -std=gnu11 -D_GNU_SOURCE -I. -DPDROUTER_VERSION='"$(VERSION)"'
 WARN    := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes -Wmissing-prototypes \
@@ -53,34 +58,42 @@ BINS     := $(B)/pdrouter $(B)/pdctl $(B)/pdsim
 all: deps-build
 	@$(MAKE) --no-print-directory -j$(shell nproc) bins
 
+.SECONDARY:
 .PHONY: bins units
 bins: $(BINS)
 units: $(UNIT_BIN)
 
 $(B)/pdrouter: $(call obj,master/main.c) $(PROC_OBJ) $(LIB_OBJ)
-	$(CC) $(LF) -o $@ $^ $(LIBS)
+	$(call say,LD $@)
+	$(Q)$(CC) $(LF) -o $@ $^ $(LIBS)
 $(B)/pdctl: $(call obj,master/pdctl.c)
-	$(CC) $(LF) -o $@ $^
+	$(call say,LD $@)
+	$(Q)$(CC) $(LF) -o $@ $^
 $(B)/pdsim: $(call obj,$(ENGINE_SRC))
-	$(CC) $(LF) -o $@ $^ -levent_core -lhttp_parser -ljson-c
-# always with the debug checks: freed tables are poisoned
+	$(call say,LD $@)
+	$(Q)$(CC) $(LF) -o $@ $^ -levent_core -lhttp_parser -ljson-c
 # a fuzz target over its corpus, without libFuzzer
 REPLAYS := $(patsubst tests/fuzz/fuzz_%.c,$(B)/replay/%,$(wildcard tests/fuzz/fuzz_*.c))
 .PHONY: replays
 replays: $(REPLAYS)
 $(B)/replay/%: $(B)/obj/tests/fuzz/fuzz_%.o $(B)/obj/tests/fuzz/replay.o $(PROC_OBJ) $(LIB_OBJ)
 	@mkdir -p $(@D)
-	$(CC) $(LF) -o $@ $^ $(LIBS) -lm
+	$(call say,LD $@)
+	$(Q)$(CC) $(LF) -o $@ $^ $(LIBS) -lm
+# always with the debug checks: freed tables are poisoned
 $(B)/torture: tests/torture/torture.c $(wildcard shm/*.[ch]) shm/base/mem.c shm/base/rnd.c
 	@mkdir -p $(@D)
-	$(CC) $(CF) -DPDROUTER_DEBUG $(LF) -o $@ $(filter %.c,$^)
+	$(call say,LD $@)
+	$(Q)$(CC) $(CF) -DPDROUTER_DEBUG $(LF) -o $@ $(filter %.c,$^)
 $(B)/unit/%: $(B)/obj/tests/unit/%.o $(PROC_OBJ) $(LIB_OBJ)
 	@mkdir -p $(@D)
-	$(CC) $(LF) -o $@ $^ $(LIBS) -lcriterion
+	$(call say,LD $@)
+	$(Q)$(CC) $(LF) -o $@ $^ $(LIBS) -lcriterion
 
 $(B)/obj/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(CF) -MMD -MP -c -o $@ $<
+	$(call say,CC $<)
+	$(Q)$(CC) $(CF) -MMD -MP -c -o $@ $<
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
 
 # --- what has to be installed -------------------------------------------------------------------
@@ -97,7 +110,7 @@ asan ubsan: deps-build
 	@$(MAKE) --no-print-directory -j$(shell nproc) VARIANT=$@ bins
 
 # --- tests, demo, bench -------------------------------------------------------------------------
-.PHONY: test demo bench lint format torture
+.PHONY: test demo bench lint format torture fuzz
 torture: deps-build
 	@$(MAKE) --no-print-directory $(B)/torture
 	$(B)/torture --seconds $(or $(SECONDS),600)
@@ -106,11 +119,14 @@ test: deps-test
 demo: all
 	@tests/tools/demo.sh
 $(B)/pdload: $(call obj,tests/bench/load.c)
-	$(CC) $(LF) -o $@ $^
+	$(call say,LD $@)
+	$(Q)$(CC) $(LF) -o $@ $^
 bench: all
 	@tests/tools/deps.sh bench
 	@$(MAKE) --no-print-directory $(B)/pdload
 	@python3 tests/bench/run.py
+fuzz: deps-test
+	@tests/fuzz/run.sh $(or $(SECONDS),60)
 lint:
 	@tests/lint/run.sh
 format:
@@ -128,4 +144,4 @@ install: all
 clean:
 	rm -rf build
 help:
-	@echo "make | test | demo [HOLD=1] | bench | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"
+	@echo "make | test | demo [HOLD=1] | bench | torture [SECONDS=600] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"

@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static inline char *
 exact_copy(const void *p, size_t n)
 {
-	char *copy = malloc(n > 0 ? n : 1);
+	char *copy = calloc(n > 0 ? n : 1, 1); /* cleared: gcc cannot see that n bytes are filled */
 
 	CHECK(copy != NULL);
 	if (n > 0)

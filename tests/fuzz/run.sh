@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# make fuzz [SECONDS=60]: each target under libFuzzer with ASan and UBSan for so many seconds.  New inputs go to
+# build/fuzz/<name>/, never into the corpus; a crash is kept there and fails the run.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+seconds=${1:-60}
+flags="-std=gnu11 -D_GNU_SOURCE -I. -DPDROUTER_VERSION=\"fuzz\" -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all"
+bad=0
+for src in tests/fuzz/fuzz_*.c; do
+	name=$(basename "$src" .c)
+	name=${name#fuzz_}
+	out=build/fuzz/$name
+	mkdir -p "$out/new"
+	# shellcheck disable=SC2086,SC2046 # lists of words
+	clang $flags -o "$out/$name" "$src" proto/*.c shm/base/*.c $([ "$name" = conf ] && echo master/conf*.c) \
+		-lhttp_parser -ljson-c -lyaml -lm || exit 1
+	if "$out/$name" -max_total_time="$seconds" -timeout=10 -print_final_stats=1 -artifact_prefix="$out/" \
+		"$out/new" "tests/fuzz/corpus/$name" >"$out/log" 2>&1; then
+		echo "$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "$out/log") runs, nothing found"
+	else
+		bad=1
+		echo "$name: FAILED"
+		tail -n 30 "$out/log"
+	fi
+done
+exit $bad
