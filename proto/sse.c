@@ -60,34 +60,55 @@ data_line_start(struct sse *s)
 	s->state = LINE_VALUE;
 }
 
-/* Matches `word` at *at, passing JSON's blanks before it. */
-static bool
-probe_has(const struct sse *s, size_t *at, const char *word)
+static size_t
+probe_kept(const struct sse *s)
 {
-	size_t len = s->probe_len < sizeof(s->probe) ? s->probe_len : sizeof(s->probe);
-	size_t n = strlen(word), i = *at;
+	return s->probe_len < sizeof(s->probe) ? s->probe_len : sizeof(s->probe);
+}
 
-	while (i < len && strchr(" \t\r\n", s->probe[i]) != NULL && s->probe[i] != '\0')
+/* The byte behind JSON's blanks at *at, which are passed; NUL at the end of what was kept. */
+static char
+probe_next(const struct sse *s, size_t *at)
+{
+	size_t len = probe_kept(s), i = *at;
+
+	while (i < len && (s->probe[i] == ' ' || s->probe[i] == '\t' || s->probe[i] == '\n' ||
+				  s->probe[i] == '\r'))
 		i++;
-	if (len - i < n || memcmp(s->probe + i, word, n) != 0)
+	*at = i;
+	return i < len ? s->probe[i] : '\0';
+}
+
+static bool
+probe_has(const struct sse *s, size_t *at, const char *word, size_t n)
+{
+	if (probe_kept(s) - *at < n || memcmp(s->probe + *at, word, n) != 0)
 		return false;
-	*at = i + n;
+	*at += n;
 	return true;
 }
 
-/* {"error": (vLLM from 0.11) or {"object":"error" (before, and SGLang): protocols of the engines.
+/*
+ * {"error": (vLLM from 0.11) or {"object":"error" (before, and SGLang): protocols of the engines.
+ * Runs once per event, and most fail at the first byte of the first key.
  */
 static bool
 probe_is_error(const struct sse *s)
 {
+	static const char error[] = "\"error\"", object[] = "\"object\"";
 	size_t at = 0;
 
-	if (!probe_has(s, &at, "{"))
+	if (probe_next(s, &at) != '{')
 		return false;
-	if (probe_has(s, &at, "\"error\""))
+	at++;
+	if (probe_next(s, &at) != '"')
+		return false;
+	if (probe_has(s, &at, error, sizeof(error) - 1))
 		return true;
-	return probe_has(s, &at, "\"object\"") && probe_has(s, &at, ":") &&
-	       probe_has(s, &at, "\"error\"");
+	if (!probe_has(s, &at, object, sizeof(object) - 1) || probe_next(s, &at) != ':')
+		return false;
+	at++;
+	return probe_next(s, &at) == '"' && probe_has(s, &at, error, sizeof(error) - 1);
 }
 
 static void
