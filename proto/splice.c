@@ -381,6 +381,31 @@ read_number(struct scan *c)
 	return true;
 }
 
+/*
+ * Block and token ids come by the thousand: passes the integers that follow a number in its array and
+ * returns how many they were.  Stops behind the last one it is sure of; what stands there, be it right
+ * or wrong, is read_item()'s.
+ */
+static uint64_t
+skip_integers(struct scan *c)
+{
+	const uint8_t *p = c->p, *end = c->end, *first;
+	uint64_t n = 0;
+
+	while (end - p >= 3 && *p == ',') {
+		p += p[1] == ' ' ? 2 : 1;
+		first = p;
+		while (p < end && (uint8_t)(*p - '0') <= 9)
+			p++;
+		if (p == first || p == end || (*p != ',' && *p != ']') ||
+			(*first == '0' && p - first > 1))
+			break;
+		c->p = p;
+		n++;
+	}
+	return n;
+}
+
 static enum splice_type
 type_of(uint8_t first)
 {
@@ -448,6 +473,8 @@ read_value(struct scan *c, enum role role)
 		return enter(c, role, 0);
 	if (!read_scalar(c, type, role))
 		return false;
+	if (type == ST_NUMBER && c->depth > 0 && (c->level[c->depth - 1] & LEVEL_OBJECT) == 0)
+		c->numbers[roles[role].number] += skip_integers(c);
 	value_end(c);
 	return true;
 }

@@ -518,6 +518,56 @@ Test(splice, elements_of_an_array)
 	}
 }
 
+Test(splice, lists_of_integers)
+{
+	static const struct {
+		const char *list;
+		int items; /* -1: bad */
+	} cases[] = {
+		{"[]", 0},
+		{"[0]", 1},
+		{"[1,2,3]", 3},
+		{"[10, 20, 30]", 3},
+		{"[1,  2 ,3 ]", 3},
+		{"[1,\n2,\t3]", 3},
+		{"[0,0, 0,10]", 4},
+		{"[-1,2,-3,4]", 4},
+		{"[1,2.5,3e2,4,5E-1,6]", 6},
+		{"[[1,2],[3, 4, 5],[],[6]]", 6},
+		{"[1,2,\"a\",3]", 3},
+		{"[1,12345678901234567890123456789,3]", 3},
+		{"[1,02]", -1},
+		{"[1,00]", -1},
+		{"[1, -]", -1},
+		{"[1,,2]", -1},
+		{"[1,2,]", -1},
+		{"[1, ]", -1},
+		{"[1,2 3]", -1},
+		{"[1,2x,3]", -1},
+		{"[1,2}", -1},
+		{"[1,2.]", -1},
+		{"[1,2:3]", -1},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		char text[128];
+		size_t len = (size_t)sprintf(text, "{\"prompt\":%s}", cases[i].list), at;
+		const char *why;
+		struct splice s;
+
+		for (size_t n = 0; n <= len; n++) {
+			char *copy = exact(text, n);
+			int r = splice_scan(&s, copy, n, &why, &at);
+
+			cr_assert_eq(r, n < len || cases[i].items < 0 ? -1 : 0, "%s up to %zu",
+				cases[i].list, n);
+			free(copy);
+		}
+		if (cases[i].items >= 0)
+			cr_assert_eq(s.prompt_items, (uint64_t)cases[i].items, "%s", cases[i].list);
+	}
+}
+
 /* --- edits --- */
 
 #define VALUE(text)                                                                                \
