@@ -4,15 +4,16 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 seconds=${1:-60}
-flags="-std=gnu11 -D_GNU_SOURCE -I. -DPDROUTER_VERSION=\"fuzz\" -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all"
+flags=(-std=gnu11 -D_GNU_SOURCE -I. '-DPDROUTER_VERSION="fuzz"' -O1 -g
+	-fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all)
 bad=0
 for src in tests/fuzz/fuzz_*.c; do
 	name=$(basename "$src" .c)
 	name=${name#fuzz_}
 	out=build/fuzz/$name
 	mkdir -p "$out/new"
-	# shellcheck disable=SC2086,SC2046 # lists of words
-	clang $flags -o "$out/$name" "$src" proto/*.c shm/base/*.c $([ "$name" = conf ] && echo master/conf*.c) \
+	# shellcheck disable=SC2046 # a list of files
+	clang "${flags[@]}" -o "$out/$name" "$src" proto/*.c shm/base/*.c $([ "$name" = conf ] && echo master/conf*.c) \
 		-lhttp_parser -ljson-c -lyaml -lm || exit 1
 	if "$out/$name" -max_total_time="$seconds" -timeout=10 -print_final_stats=1 -artifact_prefix="$out/" \
 		"$out/new" "tests/fuzz/corpus/$name" >"$out/log" 2>&1; then
