@@ -268,4 +268,4 @@ def test_engines_behind_an_api_key(world):
     r, (p,), (d,) = world.pd(engine={"api_key": "sk-1"})
     assert r.complete(headers=[("Authorization", "Bearer sk-1")]).status == 200
     a = r.complete()
-    assert a.status == 401 and a.error["message"] and len(d.requests()) == 1
+    assert a.status == 401 and a.body == p.client().post("/v1/completions", {}).body and len(d.requests()) == 1
