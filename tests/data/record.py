@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 HERE = Path(__file__).resolve().parent
 MODEL = "sim-model"
+REFUSED = {"completion_string_list": '"router_status": {"orchestrated": 500}, '}
 SECRET = ("authorization", "host", "content-length", "connection")  # of the run, not of the client
 
 
@@ -120,7 +121,7 @@ def main():
         (out / f"{name}.body").write_bytes(body)
         lines = ",\n  ".join(json.dumps(h) for h in headers)
         (out / f"{name}.json").write_text(
-            f'{{"method": "{method}", "path": "{path}", "headers": [\n  {lines}]}}\n')
+            f'{{"method": "{method}", "path": "{path}", {REFUSED.get(name, "")}"headers": [\n  {lines}]}}\n')
         print(f"{name}: {len(body)} bytes")
 
 

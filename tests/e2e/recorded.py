@@ -14,7 +14,7 @@ class Case:
         meta = json.loads((DATA / f"{name}.json").read_text())
         self.method, self.path, self.headers = meta["method"], meta["path"], [tuple(h) for h in meta["headers"]]
         self.status = meta.get("status", 200)  # what an engine says to it
-        self.router_status = meta.get("router_status", self.status)  # where the router refuses what an engine would take
+        self.through = meta.get("router_status", {})  # by connector, where the router's way leads to another status
         self.body = (DATA / f"{name}.body").read_bytes()
 
     def request(self):

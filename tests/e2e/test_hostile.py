@@ -1,6 +1,7 @@
 """Clients and engines that mean harm or are broken: the router's memory, CPU and other requests are safe."""
 import json
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -211,3 +212,97 @@ def test_error_texts_carry_no_engine_address(world):
     a = c.read()
     assert a.status == 502 and str(d.port).encode() not in a.raw + a.body and b"127.0.0.1" not in a.raw + a.body
     assert SLOW and d.url in json.dumps(r.end())
+
+
+def test_client_resets_with_a_huge_next_request_half_read(world):
+    """Reading had stopped at what is buffered of the next request: the reset must still be seen, once."""
+    r, (p,), (d,) = world.scripts(workers=1)
+    c = r.client().request("POST", URL, OK)
+    ex = p.expect()
+    c.send(b"GET /live HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 70000)
+    c.silent(0.2)
+    c.reset()
+    assert idle(r)
+    assert ex.gone()
+    ex.close()
+    assert r.end()["reason"] == "client_gone" and d.quiet(0.1)
+
+
+def test_prefill_answer_without_a_body(world):
+    r, (p,), (d,) = world.scripts()
+    c = r.client().request("POST", URL, OK)
+    p.expect().write(b"HTTP/1.1 204 No Content\r\n\r\n").end()
+    a = c.read()
+    assert (a.status, a.body) == (204, b"") or a.status == 502
+    assert d.quiet(0.1)
+
+
+def test_prefill_answer_up_to_the_close(world):
+    """HTTP/1.0 manners: no length, the end is the end."""
+    r, (p,), (d,) = world.scripts()
+    c = r.client().request("POST", URL, OK)
+    p.expect().write(b'HTTP/1.0 200 OK\r\n\r\n{"kv_transfer_params":{"a":1}}').close()
+    ex = d.expect()
+    assert ex.json()["kv_transfer_params"] == {"a": 1}
+    ex.write(b'HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{"text":1}').close()
+    a = c.read()
+    assert a.status == 200 and a.body == b'{"text":1}' and r.end()["reason"] == "ok"
+
+
+def test_answers_nobody_has_read_yet_survive_the_drain(world):
+    """Queued for a client that reads slowly, on a connection that is kept: SIGTERM does not cut them."""
+    r, (p,), (d,) = world.scripts(workers=1)
+    c = r.client(rcvbuf=2048)
+    for _ in range(20):
+        c.request("POST", URL, OK)
+        p.expect().prefilled()
+        d.expect().reply(body=b'{"t":"' + b"x" * 60000 + b'"}')
+    r.kill(signal.SIGTERM)
+    r.wait_log("stopping")
+    for _ in range(20):
+        assert len(c.read().body) == 60008
+
+
+def test_unasked_answer_and_the_next_request_in_one_turn(world):
+    """The worker sees both at once: what the engine said before it was asked is not the answer."""
+    r, (p,), (d,) = world.scripts(workers=1)
+    c = r.client().request("POST", URL, OK)
+    p.expect().prefilled()
+    d.expect().reply(body=b'{"n":1}')
+    assert c.read().body == b'{"n":1}'
+    (worker,) = r.children()
+    r.murder(worker, signal.SIGSTOP)
+    c.request("POST", URL, OK)
+    for conn in list(p.conns):
+        conn.sock.sendall(b"HTTP/1.1 403 No\r\nContent-Length: 6\r\n\r\nPOISON")
+    os.kill(worker, signal.SIGCONT)
+    p.expect().prefilled()
+    d.expect().reply(body=b'{"n":2}')
+    assert c.read().body == b'{"n":2}'
+
+
+def test_blank_line_cut_in_two_between_requests(world):
+    r, _, _ = world.pd(workers=1)
+    c = r.client().send(b"GET /live HTTP/1.1\r\nHost: a\r\n\r\n\r")
+    assert c.read().status == 200
+    c.send(b"\nGET /live HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert c.read().status == 200
+
+
+def test_early_refusal_and_close(world):
+    """400 and a close while the body is still on its way: the refusal arrives, or an honest 502."""
+    r, (p,), (d,) = world.scripts()
+    p.deaf = True
+    for _ in range(3):
+        c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x" * 20_000_000})
+        p.expect().reply(400, b"bad", keep=False)
+        a = c.read()
+        assert (a.status, a.body) == (400, b"bad") or a.error["code"] == "prefill_broken"
+
+
+def test_drain_ends_a_stream_that_nobody_reads(world):
+    r, _, _ = world.pd(drain_timeout="500ms")
+    c = r.open_stream(n=1000, rcvbuf=16384, pdsim={"event_bytes": 60000})
+    c.head()
+    r.kill(signal.SIGTERM)
+    assert r.p.wait(5 * SLOW) == 0
