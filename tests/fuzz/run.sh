@@ -5,7 +5,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 seconds=${1:-60}
 flags=(-std=gnu11 -D_GNU_SOURCE -I. '-DPDROUTER_VERSION="fuzz"' -O1 -g
-	-fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all)
+	-fsanitize=fuzzer -fsanitize=address -fsanitize=undefined -fno-sanitize-recover=all)
 bad=0
 for src in tests/fuzz/fuzz_*.c; do
 	name=$(basename "$src" .c)
