@@ -164,6 +164,18 @@ def reloading(shared):
     return shared.router, shared.d
 
 
+def test_pool_name_without_a_number_is_refused(world):
+    r, p, d = world.pd(pool={"name": "a"}, shared_memory={"max_pools": 2})
+    r.reload(pools=[world.pool(p, d, name="b")])
+    r.change(pools=[world.pool(p, d, name="c")])
+    done = r.ctl("reload")
+    said = done.stdout + done.stderr
+    assert done.returncode == 1 and f"{r.config_path}:" in said and "pools[0].name" in said, said
+    assert r.complete().status == 200 and r.metric("reloads_failed_total") == 1
+    r.reload(pools=[world.pool(p, d, name="a")])
+    assert r.complete().status == 200
+
+
 def test_file_that_cannot_be_read(world):
     r, _, _ = world.pd()
     r.config_path.unlink()
