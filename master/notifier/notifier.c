@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -24,6 +25,9 @@
 #define MAX_MESSAGE 4096 /* a notice is under 300 bytes; libzmq cuts a peer off that sends more */
 /* messages libzmq reads ahead per engine: with MAX_MESSAGE at most 1 MiB each */
 #define QUEUED 256
+/* one per rank: 128 engines of 8 GPUs.  With QUEUED: at most 1 GiB, whoever connects */
+#define CONNECTIONS 1024
+#define OWN_FDS 64      /* libzmq's and the heritage's, the eventfds aside */
 #define LAST_BATCHES 64 /* before going: what has arrived already is still delivered */
 
 struct notifier {
@@ -175,6 +179,19 @@ close_socket(struct notifier *n)
 		(void)zmq_ctx_term(n->ctx);
 }
 
+/* libzmq takes every connection it has a descriptor for; what it holds is bounded for each, not for all. */
+static void
+bound_connections(const struct heritage *h)
+{
+	rlim_t most = CONNECTIONS + OWN_FDS + h->seg->hdr->nslots;
+	struct rlimit rl;
+
+	if (getrlimit(RLIMIT_NOFILE, &rl) == 0 && rl.rlim_cur > most) {
+		rl.rlim_cur = most;
+		(void)setrlimit(RLIMIT_NOFILE, &rl);
+	}
+}
+
 int
 notifier_main(const struct heritage *h)
 {
@@ -182,6 +199,7 @@ notifier_main(const struct heritage *h)
 	char ready = CH_READY;
 	int r;
 
+	bound_connections(h);
 	r = open_socket(&n);
 	if (r != 0) {
 		close_socket(&n);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -221,6 +222,35 @@ Test(notifier, a_successor_wakes_everybody)
 	(void)close(channel[0]);
 	cr_assert_eq(notifier_wait(), CHILD_EXIT_OK);
 	flag_set_free(&fs);
+	teardown();
+}
+
+/* What it holds is bounded per connection, so connections must be few. */
+Test(notifier, its_connections_are_bounded)
+{
+	struct rlimit many = {.rlim_cur = 4096, .rlim_max = 4096}, rl;
+
+	cr_assert_eq(setrlimit(RLIMIT_NOFILE, &many), 0);
+	setup();
+	cr_assert_eq(prlimit(pid, RLIMIT_NOFILE, NULL, &rl), 0);
+	cr_assert_leq(rl.rlim_cur, 1500);
+	cr_assert_geq(rl.rlim_cur, 1024);
+	cr_assert_eq(write(channel[0], &(char){CH_QUIT}, 1), 1);
+	cr_assert_eq(notifier_wait(), CHILD_EXIT_OK);
+	teardown();
+}
+
+/* As a service manager may have it. */
+Test(notifier, a_lower_limit_of_descriptors_stays)
+{
+	struct rlimit few = {.rlim_cur = 512, .rlim_max = 512}, rl;
+
+	cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+	setup();
+	cr_assert_eq(prlimit(pid, RLIMIT_NOFILE, NULL, &rl), 0);
+	cr_assert_eq(rl.rlim_cur, 512);
+	cr_assert_eq(write(channel[0], &(char){CH_QUIT}, 1), 1);
+	cr_assert_eq(notifier_wait(), CHILD_EXIT_OK);
 	teardown();
 }
 
