@@ -254,8 +254,8 @@ def check_stream():
         e.call("POST", "/v1/completions", {"prompt": "x", "stream": True, "max_tokens": 6})
         t1 = time.monotonic()
         e.call("POST", "/v1/completions", {"prompt": "x", "max_tokens": 6})
-        check(0.15 <= t1 - t < 0.5, "stream took", t1 - t)
-        check(0.15 <= time.monotonic() - t1 < 0.5, "answer took", time.monotonic() - t1)
+        check(0.145 <= t1 - t < 2, "stream took", t1 - t)
+        check(0.145 <= time.monotonic() - t1 < 2, "answer took", time.monotonic() - t1)
 
 
 def check_back_pressure():
