@@ -90,8 +90,7 @@ reason_set(struct health *h, const char *fmt, ...)
 static void
 add_timer(struct event *ev, uint64_t ms)
 {
-	struct timeval tv = {
-		.tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
+	struct timeval tv = clock_tv(ms);
 
 	(void)event_add(ev, &tv);
 }

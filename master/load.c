@@ -31,8 +31,7 @@ struct scrape {
 static void
 turn_after(struct scrape *s, uint64_t ms)
 {
-	struct timeval tv = {
-		.tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
+	struct timeval tv = clock_tv(ms);
 
 	s->interval_ms = s->ep->fleet->conf->stats_interval_ms;
 	(void)event_add(s->turn, &tv);

@@ -272,8 +272,7 @@ is_quiet(int fd)
 void
 probe_get(struct probe *p, const struct probe_ask *ask)
 {
-	struct timeval tv = {.tv_sec = (time_t)(ask->timeout_ms / 1000),
-		.tv_usec = (suseconds_t)(ask->timeout_ms % 1000 * 1000)};
+	struct timeval tv = clock_tv(ask->timeout_ms);
 
 	assert(p->state == IDLE);
 	p->request =

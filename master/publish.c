@@ -10,6 +10,7 @@
 
 #include "master/conf.h"
 #include "master/endpoint.h"
+#include "shm/base/clock.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
 #include "shm/load.h"
@@ -484,7 +485,7 @@ static void
 arm(struct publish *p)
 {
 	bool readers = p->dirty || rcu_poll(p->writer) > 0;
-	struct timeval tv = {.tv_usec = readers ? POLL_MS * 1000L : DRAIN_POLL_MS * 1000L};
+	struct timeval tv = clock_tv(readers ? POLL_MS : DRAIN_POLL_MS);
 
 	if (readers || !TAILQ_EMPTY(&p->fleet->draining))
 		(void)event_add(p->poll, &tv);
