@@ -1,6 +1,7 @@
 """The processes a story needs: simulated engines and the router, started on free ports, watched, and
 looked at again when the story is over."""
 import base64
+import ctypes
 import json
 import os
 import random
@@ -87,6 +88,15 @@ def alive(pid):
         return False
 
 
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_us():
+    """Whatever ends the run, a time-out or a kill -9, nothing of it stays behind."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 class Process:
     """One started program, its standard error in a file."""
 
@@ -94,7 +104,7 @@ class Process:
         self.log_path = Path(log)
         with open(log, "wb") as err:
             self.p = subprocess.Popen([str(a) for a in args], stdin=subprocess.DEVNULL, stdout=stdout,
-                                      stderr=err, cwd=cwd)
+                                      stderr=err, cwd=cwd, preexec_fn=die_with_us)
         self.pid = self.p.pid
 
     def log(self):
