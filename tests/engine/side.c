@@ -265,13 +265,18 @@ on_peer_event(struct bufferevent *bev, short what, void *arg)
 	peer_end(arg, what & BEV_EVENT_TIMEOUT ? "TIMEOUT" : "UNREACHABLE");
 }
 
-/* Numbers first: a name costs a blocking look-up, which a simulator may do. */
+/*
+ * Numbers first: a name costs a blocking look-up, which a simulator may do.  localhost is 127.0.0.1, where
+ * engines listen, whatever /etc/hosts says of it or whether there is one (RFC 6761, 6.3).
+ */
 static struct addrinfo *
 resolve(const char *host, int port)
 {
 	struct addrinfo hint = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM}, *ai = NULL;
 	char service[16];
 
+	if (strcmp(host, "localhost") == 0)
+		host = "127.0.0.1";
 	(void)snprintf(service, sizeof(service), "%d", port);
 	if (getaddrinfo(host, service, &hint, &ai) == 0)
 		return ai;
