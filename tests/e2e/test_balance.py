@@ -109,7 +109,7 @@ def test_pools_by_model(world):
                      {**world.pool([pb], [db]), "models": ["b/c"], "name": "second"})
     assert r.complete(model="a").status == 200 and r.complete(model="b/c").status == 200
     assert len(da.requests()) == len(db.requests()) == 1
-    assert r.metric("requests_total", pool="second", reason="ok") == 1
+    r.wait_metric("requests_total", 1, pool="second", reason="ok")
     assert sorted(m["id"] for m in r.get("/v1/models").json()["data"]) == ["a", "b/c"]
 
 

@@ -39,7 +39,8 @@ def test_metrics_page_is_clean(shared, router):
 
 
 def test_metrics_from_any_worker_are_the_same(shared, router):
-    router.complete()
+    router.complete(headers=[("X-Request-Id", "counted")])
+    assert router.end_of("counted")
     seen = {router.metric("requests_total", reason="ok", path=URL) for _ in range(20)}
     assert len(seen) == 1
 
@@ -60,7 +61,7 @@ def test_counters_add_up(world):
     for _ in range(5):
         list(r.open_stream(n=9).events())
     r.complete()
-    assert r.metric("requests_total", reason="ok", status=200, path=URL, pool=MODEL) == 6
+    r.wait_metric("requests_total", 6, reason="ok", status=200, path=URL, pool=MODEL)  # counted behind the answer
     assert r.metric("requests_total", reason="local", status=200, path="/ready") >= 1
     assert r.metric("events_relayed_total") == d.counter("events") == 50  # [DONE] is an event too
     for h in ("time_to_first_token_seconds", "prefill_seconds", "request_duration_seconds"):
