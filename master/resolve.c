@@ -7,6 +7,7 @@
 #include <net/if.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/queue.h>
 #include <sys/time.h>
 
@@ -19,11 +20,12 @@
 #define TRIES 2
 
 struct lookup {
-	struct lookup *
-		*at; /* the asker's pointer to this; NULL after cancel (c-ares cannot drop one) */
+	/* the asker's pointer to this; NULL after cancel (c-ares cannot drop one) */
+	struct lookup **at;
 	resolve_fn *fn;
 	void *arg;
 	uint16_t port;
+	bool localhost;
 };
 
 struct watch { /* a socket of c-ares */
@@ -217,6 +219,9 @@ on_answer(void *arg, int status, int timeouts, struct ares_addrinfo *info)
 			n += address(node, q->port, &addrs[n]);
 	if (info != NULL)
 		ares_freeaddrinfo(info);
+	/* without a line in /etc/hosts, as in a bare container, it is still the loopback (RFC 6761, 6.3) */
+	if (n == 0 && q->localhost && status != ARES_EDESTRUCTION)
+		(void)resolve_literal("127.0.0.1", q->port, &addrs[n++]);
 	if (q->at != NULL) {
 		*q->at = NULL;
 		if (status != ARES_EDESTRUCTION)
@@ -236,7 +241,11 @@ resolve_start(struct resolver *r, const char *host, uint16_t port, resolve_fn *f
 	struct lookup *q = MEM_NEW(struct lookup);
 	struct ares_addrinfo_hints hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
 
-	*q = (struct lookup){.at = at, .fn = fn, .arg = arg, .port = port};
+	*q = (struct lookup){.at = at,
+		.fn = fn,
+		.arg = arg,
+		.port = port,
+		.localhost = strcasecmp(host, "localhost") == 0};
 	*at = q;
 	if (!r->ready) {
 		on_answer(q, ARES_ENOTINITIALIZED, 0, NULL);

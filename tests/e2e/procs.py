@@ -37,17 +37,25 @@ def wait(what, get, timeout=10):
         time.sleep(0.005)
 
 
+RESERVED = []  # sockets that keep a port for us: bound and never listening, so a router may still listen there
+
+
 def free_port(host="127.0.0.1"):
-    """Below the kernel's own range, so that no outgoing connection takes it before the router does."""
+    """Below the kernel's own range, so that no outgoing connection takes it before the router does; kept
+    until we end, so that no story that runs beside this one is given it too."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     while True:
         port = random.randrange(10000, 32000)
         with socket.socket(family, socket.SOCK_STREAM) as s:
             try:
-                s.bind((host, port))
-                return port
+                s.bind((host, port))  # without SO_REUSEADDR: fails if anybody has it
             except OSError:
-                pass
+                continue
+        s = socket.socket(family, socket.SOCK_STREAM)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        s.bind((host, port))
+        RESERVED.append(s)
+        return port
 
 
 def parse_metrics(text):
