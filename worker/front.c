@@ -230,8 +230,12 @@ on_client_drained(void *arg)
 		front_done(c, false);
 	else if (c->req != NULL)
 		req_client_drained(c->req);
-	else
+	else {
+		/* idle from now on, not from when the answer was queued */
+		if (!c->w->draining)
+			c->deadline_ms = clock_ms() + c->w->conf->client_idle_ms;
 		consume_ahead(c);
+	}
 }
 
 static void

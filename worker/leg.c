@@ -45,7 +45,7 @@ static const struct {
 	[LEG_CONNECT] = { "connect", send_request, never,       never,          connect_failed },
 	[LEG_SEND]    = { "send",    all_sent,     read_answer, lost_sending,   lost_sending },
 	[LEG_HEAD]    = { "head",    never,        read_answer, lost,           lost },
-	[LEG_BODY]    = { "body",    ignore,       read_answer, closed_in_body, lost },
+	[LEG_BODY]    = { "body",    ignore,       read_answer, closed_in_body, lost_sending },
 	[LEG_DONE]    = { "done",    ignore,       ignore,      ignore,         ignore },
 };
 /* clang-format on */
@@ -316,7 +316,7 @@ lost(struct leg *leg)
 
 /*
  * An engine may refuse (413, 400) before it has read all of the request, and close: our write fails, but
- * its answer is in the receive queue.
+ * its answer, or the rest of it, is in the receive queue.
  */
 static void
 lost_sending(struct leg *leg)

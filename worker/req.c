@@ -50,8 +50,8 @@
 
 typedef void req_handler(struct req *, struct leg *);
 static req_handler head_read, body_read, exchange_start, leg_first, leg_answered, leg_failed,
-	leg_late, client_left, head_late, body_late, drop, shut, refuse, relay_answered,
-	relay_failed, relay_late, release_first, release_answered, ignore, never;
+	leg_late, client_left, head_late, body_late, drop, shut, refuse, refuse_shutdown,
+	relay_answered, relay_failed, relay_late, release_first, release_answered, ignore, never;
 
 #define MS(field) offsetof(struct conf, field)
 #define NO_CLOCK SIZE_MAX
@@ -87,7 +87,7 @@ static const struct {
 		[RQ_TIMEOUT] = refuse, /* with what req_wait() was told */
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
-		[RQ_SHUTDOWN] = shut } },
+		[RQ_SHUTDOWN] = refuse_shutdown } },
 	[REQ_EXCHANGE] = { "exchange", 'x', NO_CLOCK, {
 		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never,
 		[RQ_FIRST] = leg_first,
@@ -96,7 +96,7 @@ static const struct {
 		[RQ_TIMEOUT] = leg_late,
 		[RQ_CLIENT_GONE] = client_left,
 		[RQ_REFUSE] = refuse,
-		[RQ_SHUTDOWN] = refuse } },
+		[RQ_SHUTDOWN] = refuse_shutdown } },
 	[REQ_RELAY] = { "relay", 'r', NO_CLOCK, {
 		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never,
 		[RQ_FIRST] = ignore, /* a prefill engine's, where both legs run at once */
@@ -320,8 +320,6 @@ refuse(struct req *req, struct leg *leg)
 			/* what follows cannot be told from a new request */
 			req->keep_alive = false;
 	}
-	if (req->end == END_OK)
-		req->end = END_SHUTDOWN;
 	if (req->id[0] == '\0')
 		rnd_uuid(req->id);
 	error_message(req, message, sizeof(message));
@@ -334,6 +332,13 @@ refuse_with(struct req *req, enum req_end end)
 {
 	req->end = end;
 	refuse(req, NULL);
+}
+
+static void
+refuse_shutdown(struct req *req, struct leg *leg)
+{
+	(void)leg;
+	refuse_with(req, END_SHUTDOWN);
 }
 
 /* Nobody is there to be answered, or no word of ours would reach him. */
@@ -563,6 +568,10 @@ body_read(struct req *req, struct leg *leg)
 	const char *why;
 
 	(void)leg;
+	if (req->w->quit_ms != 0) {
+		refuse_with(req, END_SHUTDOWN); /* it could not be finished any more */
+		return;
+	}
 	req->t_body_us = clock_us();
 	why = look_at_body(req);
 	if (why != NULL) {

@@ -132,14 +132,21 @@ drain(struct worker *w)
 	}
 }
 
+/* Ends every request there is, each as honestly as its state allows. */
 static void
-quit(struct worker *w)
+end_requests(struct worker *w)
 {
 	struct req *r;
 
-	drain(w);
 	while ((r = TAILQ_FIRST(&w->reqs)) != NULL)
 		req_event(r, RQ_SHUTDOWN, NULL);
+}
+
+static void
+quit(struct worker *w)
+{
+	drain(w);
+	end_requests(w);
 	w->quit_ms = clock_ms() + QUIT_MS;
 	worker_need_tick(w);
 }
@@ -231,6 +238,7 @@ worker_reap(struct worker *w)
 static void
 worker_free(struct worker *w)
 {
+	end_requests(w);
 	while (!TAILQ_EMPTY(&w->conns)) /* told to quit with connections open */
 		conn_end(TAILQ_FIRST(&w->conns));
 	worker_reap(w);

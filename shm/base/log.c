@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #define LINE_MAX_BYTES 4096 /* PIPE_BUF: a pipe takes that much in one piece, or nothing */
@@ -266,6 +267,7 @@ static bool
 sink_take(const char *p, size_t n)
 {
 	struct pollfd fd = {.fd = STDERR_FILENO, .events = POLLOUT};
+	struct iovec line = {(void *)(uintptr_t)p, n};
 	ssize_t r;
 
 	if (self.sink == S_IFSOCK) {
@@ -274,7 +276,14 @@ sink_take(const char *p, size_t n)
 		while (r == -1 && errno == EINTR);
 		return r != -1;
 	}
-	/* a pipe that is writable takes PIPE_BUF bytes at once; a terminal may have been stopped */
+	if (self.sink == S_IFIFO) {
+		do
+			r = pwritev2(STDERR_FILENO, &line, 1, -1, RWF_NOWAIT);
+		while (r == -1 && errno == EINTR);
+		if (r != -1 || errno == EAGAIN)
+			return r != -1;
+	}
+	/* an older kernel; or a terminal, which may have been stopped */
 	if (self.sink != S_IFREG && poll(&fd, 1, 0) != 1)
 		return false;
 	do

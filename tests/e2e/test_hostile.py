@@ -306,3 +306,25 @@ def test_drain_ends_a_stream_that_nobody_reads(world):
     c.head()
     r.kill(signal.SIGTERM)
     assert r.p.wait(5 * SLOW) == 0
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_refusal_whose_body_comes_with_the_reset(world, role):
+    """The head of an early 413 is read; its body and the reset of our unread request come together."""
+    r, (p,), (d,) = world.scripts(workers=1)
+    e = p if role == "prefill" else d
+    e.deaf = True
+    c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x" * (12 << 20)})
+    if role == "decode":
+        p.expect(timeout=20).prefilled()
+    ex = e.expect(timeout=20)
+    ex.write(b"HTTP/1.1 413 No\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n")
+    (worker,) = r.children()
+    time.sleep(0.2)  # for the head to be read
+    os.kill(worker, signal.SIGSTOP)
+    ex.write(b"{}")
+    ex.close()
+    time.sleep(0.1)  # for both to be there
+    os.kill(worker, signal.SIGCONT)
+    a = c.read()
+    assert (a.status, a.body) == (413, b"{}")

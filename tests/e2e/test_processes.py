@@ -329,3 +329,14 @@ def test_socket_activation(world):
         run.terminate()
         assert run.wait(10) == 0
         log.close()
+
+
+def test_request_that_comes_after_the_drain_time(world):
+    """The worker has been told to quit and lets last words be read: no work is begun any more."""
+    r, (p,), _ = world.scripts(workers=1, drain_timeout="100ms")
+    with r.client() as c:
+        assert c.get("/live").status == 200
+        r.kill(signal.SIGTERM)
+        time.sleep(0.5)  # past the drain time, within the worker's last second
+        a = c.request("POST", "/v1/completions", {"model": MODEL, "prompt": "x"}).read()
+        assert a.status == 503 and a.error["code"] == "shutdown"
