@@ -28,7 +28,6 @@ no_edit(const struct pair *pair, struct splice_edit *e)
 }
 
 const struct connector connector_direct = {
-	.name = "direct",
 	.starts = {[ROLE_PREFILL] = STARTS_NEVER, [ROLE_DECODE] = STARTS_AT_ONCE},
 	.edit = {[ROLE_PREFILL] = no_edit, [ROLE_DECODE] = no_edit},
 };

@@ -17,7 +17,6 @@ struct pair;
 enum leg_starts { STARTS_AT_ONCE, STARTS_AFTER_PREFILL, STARTS_NEVER };
 
 struct connector {
-	const char *name;
 	enum leg_starts starts[ROLE_N];
 	/* Edits to the client's body for each leg; `e` comes with the peer-choosing members already cut. */
 	void (*edit[ROLE_N])(const struct pair *pair, struct splice_edit *e);

@@ -38,7 +38,6 @@ serves_one(const struct pair *pair)
 }
 
 const struct connector connector_nixl = {
-	.name = "nixl",
 	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_PREFILL},
 	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
 	.prefilled = connector_take_kv,

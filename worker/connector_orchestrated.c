@@ -55,7 +55,6 @@ serves_one(const struct pair *pair)
 }
 
 const struct connector connector_orchestrated = {
-	.name = "orchestrated",
 	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_PREFILL},
 	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
 	.prefilled = prefilled,

@@ -102,7 +102,6 @@ plan(struct req *req, const struct table *t)
 		return END_MODEL_NOT_FOUND;
 	req->pool = (struct req_pool){.id = tp->id,
 		.name = req->w->seg->pool_names + (size_t)tp->id * 64,
-		.policy = tp->policy,
 		.handoff = tp->handoff,
 		.remote_host = tp->remote_host,
 		.timeouts = tp->timeouts};

@@ -445,7 +445,6 @@ req_head(struct req *req, const struct http_head *h)
 	const struct http_header *enc = http_header(h, "content-encoding");
 	const char *allow;
 
-	req->method = h->method;
 	req->head_only = h->method == HTTP_M_HEAD;
 	req->keep_alive = h->keep_alive;
 	req->http10 = h->minor == 0;

@@ -66,7 +66,6 @@ struct pair {
 struct req_pool {
 	uint32_t id;      /* METRIC_NO_POOL before selection */
 	const char *name; /* in the segment: stays */
-	enum policy_kind policy;
 	enum handoff_kind handoff;
 	enum remote_host_kind remote_host;
 	struct conf_timeouts timeouts;
@@ -80,7 +79,6 @@ struct req {
 
 	/* what the client asked for */
 	enum route route;
-	enum http_method method;
 	bool stream;
 	bool head_only;  /* HEAD */
 	bool keep_alive; /* its connection may serve another request */

@@ -9,24 +9,11 @@
  */
 #include "proto/http.h"
 
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #define http_method hp_method /* http-parser's header defines an enum of the same name */
 #include <http_parser.h>
 #undef http_method
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define CHECK(cond)                                                                                \
-	do {                                                                                       \
-		if (!(cond)) {                                                                     \
-			(void)fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond);           \
-			abort();                                                                   \
-		}                                                                                  \
-	} while (0)
+#include "tests/fuzz/check.h"
 
 struct bytes {
 	char *p;
