@@ -14,7 +14,7 @@
 /* two cache lines: the adjacent-line prefetcher pairs them (x86), 128 on some aarch64 */
 #define SHM_LINE 128
 #define SHM_MAGIC 0x7064726f75746572ull /* "pdrouter" */
-#define SHM_VERSION 1
+#define SHM_VERSION 2
 /* tables alive at once: the current one and retired ones awaiting their readers */
 #define SHM_ARENAS 4
 #define SHM_WORDS 160 /* bytes for a process's last words */
@@ -52,8 +52,10 @@ struct proc_slot {
 	_Alignas(SHM_LINE) uint64_t beat_ms;
 	/* open client connections. W: owner; master zeroes after waitpid */
 	uint64_t conns;
-	/* open reservation, see load.c. W: owner; master after waitpid */
+	/* open operation, see load.c. W: owner; master after waitpid */
 	_Alignas(SHM_LINE) uint64_t journal;
+	/* of that operation: row value before << 32 | change. W: owner */
+	uint64_t change;
 	/* highest own seq known to have been overwritten. W: CAS by all, upward only */
 	uint64_t acked;
 	uint64_t seq;                    /* W: owner */
@@ -65,21 +67,39 @@ struct proc_slot {
 
 enum ep_state { EP_EMPTY, EP_STARTING, EP_UP, EP_DOWN, EP_DRAINING, EP_STATE_N };
 
-struct ep_word {                           /* one per endpoint slot, stable across tables */
-	_Alignas(SHM_LINE) uint64_t count; /* count:32 | last worker+1:8 | seq:24.  W: CAS by all */
+/* One per endpoint slot, stable across tables.  A selection reads the first 64 bytes alone. */
+struct ep_word {
+	/* requests:32 | last worker+1:8 | seq:24.  W: CAS by all */
+	_Alignas(SHM_LINE) uint64_t count;
+	/* outstanding prompt tokens:32 | last worker+1:8 | seq:24.  W: CAS by all */
+	uint64_t tokens;
 	/* requests:24 | milliseconds:40 (clock_ms). W: master */
 	uint64_t foreign;
-	uint64_t state; /* enum ep_state.  W: master */
-	uint64_t tag;   /* number of lives of this slot.  W: master */
-	/* last running << 32 | waiting, for metrics. W: master */
-	uint64_t scraped;
+	/* since when its weight ramps up, clock_ms:56 (0: at full weight) | enum ep_state:8.  W: master */
+	uint64_t state;
+	uint64_t tag; /* number of lives of this slot.  W: master */
+		/* last running << 32 | waiting, for metrics. W: master */
+	_Alignas(SHM_LINE / 2) uint64_t scraped;
 	uint64_t kv_usage_ppm; /* last KV usage, parts per million.  W: master */
 	uint64_t scraped_ms;   /* clock_ms of those two; 0 = never.  W: master */
 };
 
-struct row {           /* one per worker slot and endpoint slot: what that worker holds */
-	uint32_t held; /* its share of ep_word.count.  W: owner; master when reaping */
-	uint32_t sent; /* of these, requests already on the wire.  W: owner; master when reaping */
+/* One per worker slot and endpoint slot: what that worker holds.  W: owner; master when reaping */
+struct row {
+	uint32_t held;   /* its share of ep_word.count */
+	uint32_t tokens; /* its share of ep_word.tokens */
+	uint32_t sent;   /* of `held`, requests already on the wire */
+};
+
+/* Engines that announce themselves over ZMQ (protocols.md 7.2): more are refused. */
+#define ANNOUNCED_MAX 256
+#define ANNOUNCED_ADDRESS 64 /* bytes of "host:port" with its NUL */
+struct announced { /* announce.c */
+	_Alignas(SHM_LINE) uint64_t seq; /* odd while it is written.  W: notifier, all of it */
+	uint64_t seen_ms;                /* clock_ms of the last announcement; 0: empty */
+	uint64_t role;                   /* enum role */
+	char http[ANNOUNCED_ADDRESS];    /* where it serves HTTP */
+	char kv[ANNOUNCED_ADDRESS];      /* its ZMQ/NCCL address, which request ids carry */
 };
 
 struct flag_slot { /* flags_per_worker per worker slot */
@@ -88,4 +108,4 @@ struct flag_slot { /* flags_per_worker per worker slot */
 	uint64_t nonce; /* W: owner, before it arms */
 };
 static_assert(sizeof(struct flag_slot) == 16, "four flags to a cache line");
-static_assert(sizeof(struct row) == 8, "a row is one word");
+static_assert(sizeof(struct row) == 12, "as drawn in shm/README");

@@ -1,9 +1,12 @@
 /*
- * Reservations: one word per endpoint that all workers CAS, and enough written down beside it that
+ * Reservations: two words per endpoint that all workers CAS, and enough written down beside them that
  * the master can give back exactly what a killed worker held.
  *
- *	word     count:32 | last worker+1:8 | seq:24		of the endpoint
- *	journal  op:2 | endpoint:16 | seq:24 | row before:22	of the worker; 0 = no operation open
+ *	word     count:32 | last worker+1:8 | seq:24	of the endpoint: requests, prompt tokens
+ *	journal  which word:2 | endpoint:16 | seq:24	of the worker; 0 = no operation open
+ *	change   row before:32 | signed change:32	of that operation
+ *
+ * One operation changes one word; a worker has at most one open.
  *
  * The only question after a SIGKILL is whether the open operation's CAS happened.  It did if the
  * word still names (worker, seq).  If not, somebody may have overwritten that name; but whoever
@@ -27,10 +30,21 @@
 #define SEQ_HALF (UINT64_C(1) << (SEQ_BITS - 1))
 #define SCRUB_EVERY (UINT64_C(1) << 20) /* an eighth of SEQ_HALF */
 
-#define ROW_BITS 22 /* reservations of one worker at one endpoint: above any max_connections */
-#define ROW_MASK BITS(ROW_BITS)
+enum which { NEITHER, REQUESTS, TOKENS };
 
-enum op { OP_NONE, OP_RESERVE, OP_RELEASE };
+static uint64_t *
+word_of(const struct seg *seg, uint32_t ep, enum which which)
+{
+	return which == TOKENS ? &seg->eps[ep].tokens : &seg->eps[ep].count;
+}
+
+static uint32_t *
+share_of(const struct seg *seg, uint32_t worker, uint32_t ep, enum which which)
+{
+	struct row *row = seg_row(seg, worker, ep);
+
+	return which == TOKENS ? &row->tokens : &row->held;
+}
 
 static uint64_t
 word_make(uint32_t count, uint64_t name)
@@ -64,10 +78,9 @@ name_worker(uint64_t name) /* + 1 */
 }
 
 static uint64_t
-journal_make(enum op op, uint32_t ep, uint64_t seq, uint32_t held)
+journal_make(enum which which, uint32_t ep, uint64_t seq)
 {
-	return (uint64_t)op << 62 | (uint64_t)ep << (SEQ_BITS + ROW_BITS) |
-	       (seq & SEQ_MASK) << ROW_BITS | held;
+	return (uint64_t)which << 62 | (uint64_t)ep << SEQ_BITS | (seq & SEQ_MASK);
 }
 
 /* Raises acked of the named worker to the named seq, never lowers it. */
@@ -93,24 +106,36 @@ name_record(struct seg *seg, uint64_t name)
 /* count += delta, signed `name`; false and unchanged if that would go above `max`.  The one place
  * where a name is overwritten that somebody may ask about. */
 static bool
-word_add(struct seg *seg, uint32_t ep, int32_t delta, uint32_t max, uint64_t name)
+word_add(struct seg *seg, uint64_t *word, int64_t delta, uint32_t max, uint64_t name)
 {
-	uint64_t *word = &seg->eps[ep].count;
 	uint64_t seen = shm_load(word), old;
 
 	do {
-		if (delta > 0 && word_count(seen) >= max)
+		if (delta > 0 && word_count(seen) + delta > (int64_t)max)
 			return false;
-		assert(delta > 0 || word_count(seen) >= (uint32_t)-delta);
+		assert(word_count(seen) + delta >= 0);
 		/*
 		 * Recorded before it is overwritten: the next CAS is a full barrier, so who no
 		 * longer sees the name sees acked.  Pairs with op_happened()'s acquire load.
 		 */
 		name_record(seg, word_name(seen));
 		old = seen;
-		seen = shm_cas(word, old, word_make(word_count(old) + (uint32_t)delta, name));
+		seen = shm_cas(word, old, word_make((uint32_t)(word_count(old) + delta), name));
 	} while (seen != old);
 	return true;
+}
+
+static void
+name_scrub(uint64_t *word, uint32_t me)
+{
+	uint64_t seen = shm_load(word), old;
+
+	while (name_worker(word_name(seen)) == (uint64_t)me + 1) {
+		old = seen;
+		seen = shm_cas(word, old, word_make(word_count(old), 0));
+		if (seen == old)
+			break;
+	}
 }
 
 /* Takes our name off every word.  Our journal is clear, so nobody can ask what it stood for. */
@@ -118,15 +143,8 @@ static void
 names_scrub(struct seg *seg, uint32_t me, uint64_t seq)
 {
 	for (uint32_t ep = 0; ep < seg->hdr->max_endpoints; ep++) {
-		uint64_t *word = &seg->eps[ep].count;
-		uint64_t seen = shm_load(word), old;
-
-		while (name_worker(word_name(seen)) == (uint64_t)me + 1) {
-			old = seen;
-			seen = shm_cas(word, old, word_make(word_count(old), 0));
-			if (seen == old)
-				break;
-		}
+		name_scrub(word_of(seg, ep, REQUESTS), me);
+		name_scrub(word_of(seg, ep, TOKENS), me);
 	}
 	/* acked must not fall behind by half the range either; all up to seq is settled */
 	name_record(seg, name_make(me, seq));
@@ -134,44 +152,58 @@ names_scrub(struct seg *seg, uint32_t me, uint64_t seq)
 
 /* One operation: journal, word, row, journal.  load_reap() knows each point between them. */
 static bool
-operate(struct seg *seg, uint32_t me, uint32_t ep, enum op op, uint32_t max)
+operate(struct seg *seg, uint32_t me, uint32_t ep, enum which which, int64_t delta, uint32_t max)
 {
 	struct proc_slot *self = &seg->procs[me];
-	struct row *row = seg_row(seg, me, ep);
+	uint32_t *share = share_of(seg, me, ep, which);
 	const uint64_t seq = shm_load(&self->seq) + 1;
-	const uint32_t held = shm_load(&row->held);
-	const int32_t delta = op == OP_RESERVE ? 1 : -1;
+	const uint32_t before = shm_load(share);
 	bool done;
 
-	assert(self->journal == OP_NONE);
+	assert(self->journal == 0);
 	if (seq % SCRUB_EVERY == 0)
 		names_scrub(seg, me, seq - 1);
 	shm_store(&self->seq, seq);
+	shm_store(&self->change, (uint64_t)before << 32 | (uint32_t)delta);
 	/*
-	 * The journal before the word: its CAS in word_add() is a full barrier.  Pairs with
-	 * journal_repair(): every operation on a word is journalled or in the row.
+	 * The change before the journal that makes it count, the journal before the word: its CAS in
+	 * word_add() is a full barrier.  Pairs with journal_repair(): every operation on a word is
+	 * journalled or in the row.
 	 */
-	shm_store(&self->journal, journal_make(op, ep, seq, held));
-	done = word_add(seg, ep, delta, max, name_make(me, seq));
+	shm_store_release(&self->journal, journal_make(which, ep, seq));
+	done = word_add(seg, word_of(seg, ep, which), delta, max, name_make(me, seq));
 	if (done)
-		shm_store(&row->held, held + (uint32_t)delta);
+		shm_store(share, (uint32_t)(before + delta));
 	/* The row before the end of the journal.  Pairs with journal_repair()'s acquire load. */
-	shm_store_release(&self->journal, OP_NONE);
+	shm_store_release(&self->journal, 0);
 	return done;
 }
 
 bool
 load_reserve(struct seg *seg, uint32_t me, uint32_t ep, uint32_t max_inflight)
 {
-	assert(seg_row(seg, me, ep)->held < ROW_MASK);
-	return operate(seg, me, ep, OP_RESERVE, max_inflight == 0 ? UINT32_MAX : max_inflight);
+	return operate(seg, me, ep, REQUESTS, 1, max_inflight == 0 ? UINT32_MAX : max_inflight);
 }
 
 void
 load_release(struct seg *seg, uint32_t me, uint32_t ep)
 {
 	assert(seg_row(seg, me, ep)->held > 0);
-	(void)operate(seg, me, ep, OP_RELEASE, 0);
+	(void)operate(seg, me, ep, REQUESTS, -1, 0);
+}
+
+uint32_t
+load_tokens_add(struct seg *seg, uint32_t me, uint32_t ep, uint32_t tokens)
+{
+	return tokens > 0 && operate(seg, me, ep, TOKENS, tokens, UINT32_MAX) ? tokens : 0;
+}
+
+void
+load_tokens_sub(struct seg *seg, uint32_t me, uint32_t ep, uint32_t tokens)
+{
+	assert(seg_row(seg, me, ep)->tokens >= tokens);
+	if (tokens > 0)
+		(void)operate(seg, me, ep, TOKENS, -(int64_t)tokens, 0);
 }
 
 void
@@ -185,10 +217,10 @@ load_sent(struct seg *seg, uint32_t me, uint32_t ep, int delta)
 
 /* Whether the dead worker's CAS took place. */
 static bool
-op_happened(const struct seg *seg, uint32_t ep, uint64_t name)
+op_happened(const struct seg *seg, const uint64_t *at, uint64_t name)
 {
 	/* The word first: if its name is gone, acked shows it.  Pairs with word_add(). */
-	const uint64_t word = shm_load_acquire(&seg->eps[ep].count);
+	const uint64_t word = shm_load_acquire(at);
 
 	if (word_name(word) == name)
 		return true;
@@ -199,18 +231,20 @@ op_happened(const struct seg *seg, uint32_t ep, uint64_t name)
 static void
 journal_repair(struct seg *seg, uint32_t dead)
 {
+	struct proc_slot *p = &seg->procs[dead];
 	/* Pairs with operate()'s release: a clear journal means that the row is up to date. */
-	const uint64_t journal = shm_load_acquire(&seg->procs[dead].journal);
-	const uint32_t ep = (uint32_t)(journal >> (SEQ_BITS + ROW_BITS) & BITS(16));
-	const uint64_t seq = journal >> ROW_BITS & SEQ_MASK;
-	uint32_t held = (uint32_t)(journal & ROW_MASK);
+	const uint64_t journal = shm_load_acquire(&p->journal);
+	const enum which which = (enum which)(journal >> 62);
+	const uint32_t ep = (uint32_t)(journal >> SEQ_BITS & BITS(16));
+	const uint64_t change = shm_load(&p->change);
+	uint32_t share = (uint32_t)(change >> 32);
 
-	if (journal == OP_NONE)
+	if (journal == 0)
 		return;
-	if (op_happened(seg, ep, name_make(dead, seq)))
-		held = journal >> 62 == OP_RESERVE ? held + 1 : held - 1;
-	shm_store(&seg_row(seg, dead, ep)->held, held);
-	shm_store(&seg->procs[dead].journal, OP_NONE);
+	if (op_happened(seg, word_of(seg, ep, which), name_make(dead, journal & SEQ_MASK)))
+		share += (uint32_t)change; /* signed, modulo 2^32 */
+	shm_store(share_of(seg, dead, ep, which), share);
+	shm_store(&p->journal, 0);
 }
 
 uint32_t
@@ -222,8 +256,11 @@ load_reap(struct seg *seg, uint32_t dead)
 	for (uint32_t ep = 0; ep < seg->hdr->max_endpoints; ep++) {
 		struct row *row = seg_row(seg, dead, ep);
 
+		/* tokens first: at count 0 the slot may be given away */
+		if (row->tokens > 0)
+			(void)word_add(seg, word_of(seg, ep, TOKENS), -(int64_t)row->tokens, 0, 0);
 		if (row->held > 0)
-			(void)word_add(seg, ep, -(int32_t)row->held, 0, 0);
+			(void)word_add(seg, word_of(seg, ep, REQUESTS), -(int64_t)row->held, 0, 0);
 		given_back += row->held;
 		*row = (struct row){0};
 	}
@@ -234,6 +271,12 @@ uint32_t
 load_count(const struct seg *seg, uint32_t ep)
 {
 	return word_count(shm_load(&seg->eps[ep].count));
+}
+
+uint32_t
+load_tokens(const struct seg *seg, uint32_t ep)
+{
+	return word_count(shm_load(&seg->eps[ep].tokens));
 }
 
 /* The foreign word: requests:24 | milliseconds:40 (34 years of uptime). */
@@ -249,15 +292,21 @@ load_foreign_set(struct seg *seg, uint32_t ep, uint32_t foreign, uint64_t now_ms
 	shm_store(&seg->eps[ep].foreign, n << FOREIGN_MS_BITS | (now_ms & FOREIGN_MS_MASK));
 }
 
-uint64_t
-load_score(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t max_age_ms)
+uint32_t
+load_foreign(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t max_age_ms)
 {
 	const uint64_t foreign = shm_load(&seg->eps[ep].foreign);
 	const uint64_t age = (now_ms - foreign) & FOREIGN_MS_MASK;
 	/* The caller's clock is of its loop turn: a stamp ahead of it is fresh too. */
 	const bool fresh = age <= max_age_ms || age > FOREIGN_MS_MASK / 2;
 
-	return load_count(seg, ep) + (fresh ? foreign >> FOREIGN_MS_BITS : 0);
+	return fresh ? (uint32_t)(foreign >> FOREIGN_MS_BITS) : 0;
+}
+
+uint64_t
+load_score(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t max_age_ms)
+{
+	return (uint64_t)load_count(seg, ep) + load_foreign(seg, ep, now_ms, max_age_ms);
 }
 
 uint32_t
@@ -270,16 +319,30 @@ load_sent_sum(const struct seg *seg, uint32_t ep)
 	return sum;
 }
 
+#define STATE_BITS 8
+
 void
 ep_state_set(struct seg *seg, uint32_t ep, enum ep_state st)
 {
 	shm_store(&seg->eps[ep].state, (uint64_t)st);
 }
 
+void
+ep_state_recovered(struct seg *seg, uint32_t ep, uint64_t now_ms)
+{
+	shm_store(&seg->eps[ep].state, now_ms << STATE_BITS | EP_UP);
+}
+
 enum ep_state
 ep_state_get(const struct seg *seg, uint32_t ep)
 {
-	return (enum ep_state)shm_load(&seg->eps[ep].state);
+	return (enum ep_state)(shm_load(&seg->eps[ep].state) & BITS(STATE_BITS));
+}
+
+uint64_t
+ep_ramp_from(const struct seg *seg, uint32_t ep)
+{
+	return shm_load(&seg->eps[ep].state) >> STATE_BITS;
 }
 
 const char *
@@ -309,7 +372,7 @@ ep_slot_begin(struct seg *seg, uint32_t ep)
 	struct ep_word *e = &seg->eps[ep];
 
 	/* The count's word stays as it is: the names in it may still be asked about. */
-	assert(load_count(seg, ep) == 0);
+	assert(load_count(seg, ep) == 0 && load_tokens(seg, ep) == 0);
 	shm_store(&e->foreign, 0);
 	ep_scrape_set(seg, ep, &(struct ep_scrape){0});
 	shm_store(&e->tag, e->tag + 1);

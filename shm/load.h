@@ -1,7 +1,8 @@
 /*
  * Reservations and load (design.md, "Reservations and load"): one word per endpoint is the truth for
- * all workers, changed by CAS; a private row per worker and a journal word let the master give back
- * exactly what a killed worker held.
+ * all workers, changed by CAS; a private row per worker and a journal let the master give back
+ * exactly what a killed worker held.  There are two such words: requests, which max_inflight limits,
+ * and their estimated prompt tokens.
  */
 #pragma once
 #include <stdbool.h>
@@ -14,12 +15,20 @@
 bool load_reserve(struct seg *seg, uint32_t me, uint32_t ep, uint32_t max_inflight);
 /* Gives one back; the caller holds it. */
 void load_release(struct seg *seg, uint32_t me, uint32_t ep);
+/* Adds a request's prompt tokens to what is outstanding there.  Returns how many were added, which the
+ * caller gives back by load_tokens_sub() before load_release(): all, or 0 where the word would overflow. */
+uint32_t load_tokens_add(struct seg *seg, uint32_t me, uint32_t ep, uint32_t tokens);
+void load_tokens_sub(struct seg *seg, uint32_t me, uint32_t ep, uint32_t tokens);
 /* The request of one held reservation went on the wire (+1), or its exchange ended (-1). */
 void load_sent(struct seg *seg, uint32_t me, uint32_t ep, int delta);
 
 /* Reservations of all workers at this endpoint. */
 uint32_t load_count(const struct seg *seg, uint32_t ep);
-/* count + foreign; foreign counts as 0 when older than max_age_ms. */
+/* Prompt tokens of the same. */
+uint32_t load_tokens(const struct seg *seg, uint32_t ep);
+/* Requests that others than this router have there; 0 when the figure is older than max_age_ms. */
+uint32_t load_foreign(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t max_age_ms);
+/* count + foreign. */
 uint64_t load_score(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t max_age_ms);
 
 /* Master.  Sum of all workers' `sent` for this endpoint: to be taken at the scrape. */
@@ -31,7 +40,11 @@ uint32_t load_reap(struct seg *seg, uint32_t dead);
 
 /* Endpoint state and tag.  W: master. */
 void ep_state_set(struct seg *seg, uint32_t ep, enum ep_state st);
+/* UP, its weight ramping up from now_ms on (slow start); how long that takes stands in the table. */
+void ep_state_recovered(struct seg *seg, uint32_t ep, uint64_t now_ms);
 enum ep_state ep_state_get(const struct seg *seg, uint32_t ep);
+/* Since when an endpoint that is UP ramps up, clock_ms; 0: it does not. */
+uint64_t ep_ramp_from(const struct seg *seg, uint32_t ep);
 const char *ep_state_name(enum ep_state st);
 uint64_t ep_tag(const struct seg *seg, uint32_t ep);
 /* Gives the slot its next life: state STARTING, tag + 1, foreign and scrape cleared.  Only when its

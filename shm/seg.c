@@ -35,6 +35,7 @@ static_assert(sizeof(struct rcu_domain) == 2 * SHM_LINE, "gp and the pointer hav
 static_assert(
 	offsetof(struct rcu_domain, table) == SHM_LINE, "gp and the pointer have a line each");
 static_assert(sizeof(struct ep_word) == SHM_LINE, "no two endpoints share a line");
+static_assert(offsetof(struct ep_word, scraped) == SHM_LINE / 2, "a selection reads one half");
 static_assert(offsetof(struct proc_slot, journal) == SHM_LINE, "the journal has its own line");
 static_assert(
 	offsetof(struct proc_slot, pid) == 2 * SHM_LINE, "the master's words have their own line");
@@ -49,6 +50,7 @@ enum part {
 	PART_ROWS,
 	PART_FLAGS,
 	PART_READY,
+	PART_ANNOUNCED,
 	PART_SLABS,
 	PART_POOL_NAMES,
 	PART_ARENAS,
@@ -88,6 +90,7 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_ROWS]       = { "rows", 0, workers * s->max_endpoints * sizeof(struct row) },
 		[PART_FLAGS]      = { "flags", 0, workers * s->flags_per_worker * sizeof(struct flag_slot) },
 		[PART_READY]      = { "ready bits", 0, workers * s->flags_per_worker / 8 },
+		[PART_ANNOUNCED]  = { "announcements", 0, ANNOUNCED_MAX * sizeof(struct announced) },
 		[PART_SLABS]      = { "metric slabs", 0, slots * metrics_slab_bytes(s->max_pools) },
 		[PART_POOL_NAMES] = { "pool names", 0, (size_t)s->max_pools * POOL_NAME_BYTES },
 		[PART_ARENAS]     = { "table arenas", 0, SHM_ARENAS * arena_bytes(s) },
@@ -138,6 +141,7 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 	seg->rows = AT(PART_ROWS);
 	seg->flags = AT(PART_FLAGS);
 	seg->ready = AT(PART_READY);
+	seg->announced = AT(PART_ANNOUNCED);
 	seg->slabs = AT(PART_SLABS);
 	seg->pool_names = AT(PART_POOL_NAMES);
 	seg->arenas = AT(PART_ARENAS);

@@ -27,6 +27,7 @@ struct seg {
 	struct row *rows;           /* [worker slots][max_endpoints]: seg_row() */
 	struct flag_slot *flags;    /* [worker slots][flags_per_worker]: seg_flag() */
 	uint64_t *ready;            /* [worker slots][flags_per_worker / 64] bitmap: seg_ready() */
+	struct announced *announced; /* [ANNOUNCED_MAX] */
 	unsigned char *slabs;       /* [nslots] metrics slabs: seg_slab() */
 	/* [max_pools][64]; a name stays with its number for ever. W: master */
 	char *pool_names;
@@ -40,7 +41,7 @@ struct seg_part {
 	const char *name;
 	size_t offset, bytes;
 };
-#define SEG_NPARTS 11
+#define SEG_NPARTS 12
 
 /* Bytes a segment of these sizes takes, and its parts (ret_parts may be NULL). */
 size_t seg_size(const struct seg_sizes *sizes, struct seg_part ret_parts[SEG_NPARTS]);

@@ -18,13 +18,15 @@
 TestSuite(shm_load, .init = small_seg, .fini = small_seg_end);
 
 #define EP 1u
-#define RESERVE 1u
-#define RELEASE 2u
+#define RESERVE 1
+#define RELEASE (-1)
 
-static uint64_t
-journal(unsigned op, uint32_t ep, uint64_t seq, uint32_t held)
+/* Worker w has an operation on the requests of ep open. */
+static void
+open_journal(uint32_t w, int change, uint32_t ep, uint64_t seq, uint32_t held)
 {
-	return (uint64_t)op << 62 | (uint64_t)ep << 46 | (seq & 0xffffff) << 22 | held;
+	seg->procs[w].change = (uint64_t)held << 32 | (uint32_t)change;
+	seg->procs[w].journal = UINT64_C(1) << 62 | (uint64_t)ep << 24 | (seq & 0xffffff);
 }
 
 static uint32_t
@@ -85,7 +87,7 @@ Test(shm_load, reaping_gives_back_what_was_held_and_no_more)
  * worker 0 makes of it before the master comes. */
 struct death {
 	const char *at;
-	unsigned op;
+	int op;
 	bool cas, row_stored;
 };
 
@@ -109,7 +111,7 @@ Test(shm_load, an_open_operation_is_repaired)
 		cr_assert(load_reserve(seg, 2, EP, 0));
 		cr_assert(load_reserve(seg, 2, EP, 0));
 		seq = ++seg->procs[2].seq;
-		seg->procs[2].journal = journal(d->op, EP, seq, 2);
+		open_journal(2, d->op, EP, seq, 2);
 		if (d->cas)
 			seg->eps[EP].count = (uint64_t)after << 32 | 3u << 24 | (seq & 0xffffff);
 		if (d->row_stored)
@@ -130,7 +132,7 @@ Test(shm_load, two_workers_dead_in_their_operations)
 	for (uint32_t w = 2; w < 4; w++) {
 		const uint64_t seq = ++seg->procs[w].seq;
 
-		seg->procs[w].journal = journal(RESERVE, EP, seq, 0);
+		open_journal(w, RESERVE, EP, seq, 0);
 		if (w == 2) { /* 2 succeeded, then 3 overwrote it */
 			seg->eps[EP].count = UINT64_C(1) << 32 | 3u << 24 | seq;
 		} else {
@@ -151,6 +153,9 @@ victim(void)
 	(void)load_reserve(seg, 2, EP, 2);
 	(void)load_reserve(seg, 2, EP, 2);
 	(void)load_reserve(seg, 2, EP, 2); /* refused */
+	(void)load_tokens_add(seg, 2, EP, 4000000000);
+	(void)load_tokens_add(seg, 2, EP, 4000000000); /* would overflow */
+	load_tokens_sub(seg, 2, EP, 4000000000);
 	load_release(seg, 2, EP);
 	load_release(seg, 2, EP);
 	_exit(0);
@@ -161,12 +166,17 @@ victim(void)
 static void
 bury(uint32_t others, unsigned step)
 {
-	for (uint32_t i = 0; i < others; i++)
+	for (uint32_t i = 0; i < others; i++) {
 		cr_assert(load_reserve(seg, 0, EP, 0));
+		cr_assert_eq(load_tokens_add(seg, 0, EP, 7), 7);
+	}
 	(void)load_reap(seg, 2);
 	cr_assert_eq(load_count(seg, EP), others, "after %u instructions, %u others", step, others);
+	cr_assert_eq(load_tokens(seg, EP), 7 * others, "after %u instructions, %u others", step,
+		others);
 	cr_assert_eq(load_count(seg, 0), 0);
 	cr_assert_eq(seg_row(seg, 2, EP)->held, 0);
+	cr_assert_eq(seg_row(seg, 2, EP)->tokens, 0);
 	cr_assert_eq(seg->procs[2].journal, 0);
 }
 
@@ -189,10 +199,12 @@ Test(shm_load, killed_at_every_instruction_nothing_leaks)
 	cr_assert_eq(waitpid(pid, &status, 0), pid);
 	for (step = 0; WIFSTOPPED(status); step++) {
 		if (seg->procs[2].journal != 0) {
-			const uint32_t before = seg->procs[2].journal & 0x3fffff;
+			const bool tokens = seg->procs[2].journal >> 62 == 2;
+			const uint64_t before = seg->procs[2].change >> 32;
+			const uint32_t now = tokens ? load_tokens(seg, EP) : load_count(seg, EP);
 
-			open_done += load_count(seg, EP) != before;
-			open_not_done += load_count(seg, EP) == before;
+			open_done += now != before;
+			open_not_done += now == before;
 		}
 		memcpy(saved, seg->hdr, bytes);
 		for (uint32_t others = 0; others < 3; others++) {
@@ -206,6 +218,36 @@ Test(shm_load, killed_at_every_instruction_nothing_leaks)
 	cr_assert_gt(open_done, 10); /* else this test tested nothing */
 	cr_assert_gt(open_not_done, 10);
 	free(saved);
+}
+
+Test(shm_load, tokens_are_counted_beside_requests)
+{
+	cr_assert(load_reserve(seg, 0, EP, 0));
+	cr_assert_eq(load_tokens_add(seg, 0, EP, 0), 0);
+	cr_assert_eq(load_tokens_add(seg, 0, EP, 100000), 100000);
+	cr_assert(load_reserve(seg, 1, EP, 0));
+	cr_assert_eq(load_tokens_add(seg, 1, EP, 10), 10);
+	cr_assert_eq(load_tokens(seg, EP), 100010);
+	cr_assert_eq(load_count(seg, EP), 2);
+	cr_assert_eq(load_tokens_add(seg, 1, EP, UINT32_MAX - 100010), UINT32_MAX - 100010);
+	cr_assert_eq(load_tokens_add(seg, 0, EP, 1), 0); /* no room in the word: not counted */
+	load_tokens_sub(seg, 1, EP, UINT32_MAX - 100010);
+	load_tokens_sub(seg, 0, EP, 100000);
+	cr_assert_eq(load_tokens(seg, EP), 10);
+	cr_assert_eq(load_reap(seg, 1), 1);
+	cr_assert_eq(load_tokens(seg, EP), 0);
+	cr_assert_eq(load_count(seg, EP), 1);
+}
+
+Test(shm_load, a_recovered_endpoint_says_since_when)
+{
+	ep_state_recovered(seg, EP, 123456);
+	cr_assert_eq(ep_state_get(seg, EP), EP_UP);
+	cr_assert_eq(ep_ramp_from(seg, EP), 123456);
+	ep_state_set(seg, EP, EP_DOWN);
+	cr_assert_eq(ep_state_get(seg, EP), EP_DOWN);
+	ep_state_set(seg, EP, EP_UP);
+	cr_assert_eq(ep_ramp_from(seg, EP), 0);
 }
 
 Test(shm_load, acked_follows_over_the_wrap_of_24_bits)
@@ -247,7 +289,7 @@ Test(shm_load, names_do_not_grow_old)
 
 	/* operation 2^24 + 1 dies before the word at endpoint 0: not taken for the first one */
 	seg->procs[0].seq++;
-	seg->procs[0].journal = journal(RESERVE, 0, seg->procs[0].seq, 1);
+	open_journal(0, RESERVE, 0, seg->procs[0].seq, 1);
 	cr_assert_eq(load_reap(seg, 0), 3);
 	cr_assert_eq(load_count(seg, 0), 0);
 	cr_assert_eq(load_count(seg, EP), 0);

@@ -50,9 +50,10 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 	ENDS(5, seg_row(seg, workers - 1, sizes.max_endpoints - 1) + 1);
 	ENDS(6, seg_flag(seg, workers - 1, sizes.flags_per_worker - 1) + 1);
 	ENDS(7, seg_ready(seg, workers));
-	ENDS(8, (unsigned char *)seg_slab(seg, slots));
-	ENDS(9, seg->pool_names + (size_t)sizes.max_pools * 64);
-	ENDS(10, seg->arenas + SHM_ARENAS * seg->arena_bytes);
+	ENDS(8, seg->announced + ANNOUNCED_MAX);
+	ENDS(9, (unsigned char *)seg_slab(seg, slots));
+	ENDS(10, seg->pool_names + (size_t)sizes.max_pools * 64);
+	ENDS(11, seg->arenas + SHM_ARENAS * seg->arena_bytes);
 #undef ENDS
 }
 

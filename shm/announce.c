@@ -1,0 +1,101 @@
+/*
+ * One writer, so a sequence lock without a lock: seq is odd while the entry changes.  A notifier killed
+ * in between leaves it odd, and its successor begins by emptying all entries.
+ */
+#include "shm/announce.h"
+
+#include <string.h>
+
+#include "shm/atomic.h"
+
+#define TRIES 4 /* a write takes a microsecond; the master may simply look again later */
+
+/* Texts are copied word by word: a reader may look at them while they change. */
+#define WORDS (ANNOUNCED_ADDRESS / sizeof(uint64_t))
+
+static void
+text_put(char *to, const char *from)
+{
+	uint64_t words[WORDS] = {0};
+
+	memcpy(words, from, strnlen(from, ANNOUNCED_ADDRESS - 1));
+	for (size_t i = 0; i < WORDS; i++)
+		shm_store((uint64_t *)(void *)to + i, words[i]);
+}
+
+static void
+text_get(const char *from, char *to)
+{
+	uint64_t words[WORDS];
+
+	for (size_t i = 0; i < WORDS; i++)
+		words[i] = shm_load((const uint64_t *)(const void *)from + i);
+	memcpy(to, words, ANNOUNCED_ADDRESS);
+	to[ANNOUNCED_ADDRESS - 1] = '\0';
+}
+
+static void
+entry_put(struct announced *e, const struct announcement *a)
+{
+	const uint64_t seq = shm_load(&e->seq) | 1;
+
+	shm_store(&e->seq, seq);
+	shm_mb(); /* odd before the first change.  Pairs with announce_get()'s second look at seq. */
+	shm_store(&e->seen_ms, a->seen_ms);
+	shm_store(&e->role, (uint64_t)a->role);
+	text_put(e->http, a->http);
+	text_put(e->kv, a->kv);
+	/* Even after the last change.  Pairs with announce_get()'s first look at seq. */
+	shm_store_release(&e->seq, seq + 1);
+}
+
+void
+announce_begin(struct seg *seg)
+{
+	for (uint32_t i = 0; i < ANNOUNCED_MAX; i++)
+		entry_put(&seg->announced[i], &(struct announcement){.role = ROLE_PREFILL});
+}
+
+bool
+announce_put(struct seg *seg, const struct announcement *a, uint64_t forget_ms, bool *ret_full)
+{
+	struct announced *room = NULL;
+	bool news;
+
+	*ret_full = false;
+	for (uint32_t i = 0; i < ANNOUNCED_MAX; i++) {
+		struct announced *e = &seg->announced[i];
+
+		if (e->seen_ms != 0 && e->role == (uint64_t)a->role && strcmp(e->http, a->http) == 0) {
+			news = strcmp(e->kv, a->kv) != 0 || a->seen_ms > e->seen_ms + forget_ms;
+			entry_put(e, a);
+			return news;
+		}
+		if (room == NULL && (e->seen_ms == 0 || a->seen_ms > e->seen_ms + forget_ms))
+			room = e;
+	}
+	*ret_full = room == NULL;
+	if (room != NULL)
+		entry_put(room, a);
+	return room != NULL;
+}
+
+bool
+announce_get(const struct seg *seg, uint32_t i, struct announcement *ret)
+{
+	const struct announced *e = &seg->announced[i];
+
+	for (int tries = 0; tries < TRIES; tries++) {
+		/* Pairs with entry_put()'s release. */
+		const uint64_t seq = shm_load_acquire(&e->seq);
+
+		ret->seen_ms = shm_load(&e->seen_ms);
+		ret->role = (enum role)shm_load(&e->role);
+		text_get(e->http, ret->http);
+		text_get(e->kv, ret->kv);
+		shm_mb(); /* our loads before the second look.  Pairs with entry_put()'s barrier. */
+		if (seq % 2 == 0 && shm_load(&e->seq) == seq)
+			return ret->seen_ms != 0;
+	}
+	return false;
+}

@@ -1,0 +1,31 @@
+/*
+ * Engines that announced themselves over ZMQ, as the notifier heard them: a small table that the notifier
+ * alone writes and the master reads.
+ *
+ * Process: announce_put, announce_begin in the notifier; announce_get in the master.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "shm/base/conf.h"
+#include "shm/seg.h"
+
+struct announcement {
+	enum role role;
+	char http[ANNOUNCED_ADDRESS]; /* host:port of its HTTP server */
+	char kv[ANNOUNCED_ADDRESS];   /* host:port its KV cache travels by */
+	uint64_t seen_ms;             /* clock_ms */
+};
+
+/* A notifier begins: what its predecessor heard is forgotten, half-written entries too. */
+void announce_begin(struct seg *seg);
+/*
+ * Notes an announcement: refreshes the entry of the same role and http, else takes an empty one or one
+ * not refreshed for forget_ms.  Returns true if the master should look (a new entry, or other
+ * addresses), false if not; *ret_full is set when there was no room.
+ */
+bool announce_put(
+	struct seg *seg, const struct announcement *a, uint64_t forget_ms, bool *ret_full);
+/* A consistent copy of entry i (< ANNOUNCED_MAX); false if it is empty, or being written just now. */
+bool announce_get(const struct seg *seg, uint32_t i, struct announcement *ret);
