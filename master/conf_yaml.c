@@ -1,9 +1,9 @@
 /*
  * Bytes to libyaml's document tree, within bounds.
  *
- * The document API forgets anchors, tags and that a second document follows, and its cost on
- * hostile input is not bounded (each anchor is compared with all earlier ones).  So the events of
- * the file are looked at once before the tree is built: what they pass is small, flat and plain.
+ * libyaml's own loader forgets anchors, tags and that a second document follows, and its cost on
+ * hostile input is not bounded (each anchor is compared with all earlier ones).  So the tree is put
+ * together here, from events that were looked at first: what they pass is small, flat and plain.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -124,20 +124,30 @@ decorations(const yaml_event_t *e, const yaml_char_t **ret_anchor, const yaml_ch
 	}
 }
 
-struct tally {
+/* What is being built: the lists and mappings that are open, the innermost last. */
+struct tree {
+	yaml_document_t *doc;
 	unsigned documents, nodes, depth;
+	struct open {
+		int id;
+		bool mapping;
+		int key; /* of the mapping's pair whose value comes next; 0: a key comes */
+	} open[DEPTH_MAX + 1];
 };
 
+static bool
+is_start(const yaml_event_t *e)
+{
+	return e->type == YAML_MAPPING_START_EVENT || e->type == YAML_SEQUENCE_START_EVENT;
+}
+
 static int
-check_event(struct conf_read *r, const yaml_event_t *e, struct tally *t)
+check_event(struct conf_read *r, const yaml_event_t *e, struct tree *t)
 {
 	int line = (int)e->start_mark.line + 1;
 	const yaml_char_t *anchor, *tag;
 
-	t->nodes += e->type == YAML_SCALAR_EVENT || e->type == YAML_MAPPING_START_EVENT ||
-		    e->type == YAML_SEQUENCE_START_EVENT;
-	t->depth += e->type == YAML_MAPPING_START_EVENT || e->type == YAML_SEQUENCE_START_EVENT;
-	t->depth -= e->type == YAML_MAPPING_END_EVENT || e->type == YAML_SEQUENCE_END_EVENT;
+	t->nodes += e->type == YAML_SCALAR_EVENT || is_start(e);
 	t->documents += e->type == YAML_DOCUMENT_START_EVENT;
 	decorations(e, &anchor, &tag);
 	if (t->documents > 1)
@@ -151,7 +161,7 @@ check_event(struct conf_read *r, const yaml_event_t *e, struct tally *t)
 	if (tag != NULL)
 		return conf_fail(
 			r, line, "the tag %.60s; tags are not supported", (const char *)tag);
-	if (t->depth > DEPTH_MAX)
+	if (t->depth >= DEPTH_MAX && is_start(e))
 		return conf_fail(
 			r, line, "lists and mappings are nested more than %d deep", DEPTH_MAX);
 	if (t->nodes > NODES_MAX)
@@ -159,10 +169,53 @@ check_event(struct conf_read *r, const yaml_event_t *e, struct tally *t)
 	return 0;
 }
 
-static int
-check_events(struct conf_read *r, const char *text, size_t n)
+/* Puts a new node where it stands: into the innermost list or mapping. */
+static void
+attach(struct tree *t, int id, const yaml_event_t *e)
 {
-	struct tally t = {0, 0, 0};
+	struct open *in = &t->open[t->depth];
+	int done = 1;
+
+	if (id == 0)
+		abort(); /* out of memory, as in mem.h */
+	yaml_document_get_node(t->doc, id)->start_mark = e->start_mark;
+	if (in->id == 0)
+		return; /* the root */
+	if (!in->mapping)
+		done = yaml_document_append_sequence_item(t->doc, in->id, id);
+	else if (in->key != 0)
+		done = yaml_document_append_mapping_pair(t->doc, in->id, in->key, id);
+	if (!done)
+		abort();
+	in->key = in->mapping && in->key == 0 ? id : 0;
+}
+
+/* check_event() has let it through. */
+static void
+add_event(struct tree *t, const yaml_event_t *e)
+{
+	int id;
+
+	if (e->type == YAML_SCALAR_EVENT) {
+		id = yaml_document_add_scalar(t->doc, NULL, e->data.scalar.value,
+			(int)e->data.scalar.length, e->data.scalar.style);
+		attach(t, id, e);
+	} else if (is_start(e)) {
+		bool mapping = e->type == YAML_MAPPING_START_EVENT;
+
+		id = mapping ? yaml_document_add_mapping(t->doc, NULL, YAML_ANY_MAPPING_STYLE)
+			     : yaml_document_add_sequence(t->doc, NULL, YAML_ANY_SEQUENCE_STYLE);
+		attach(t, id, e);
+		t->open[++t->depth] = (struct open){.id = id, .mapping = mapping};
+	} else if (e->type == YAML_MAPPING_END_EVENT || e->type == YAML_SEQUENCE_END_EVENT) {
+		t->depth--;
+	}
+}
+
+static int
+build(struct conf_read *r, const char *text, size_t n)
+{
+	struct tree t = {.doc = &r->doc};
 	yaml_parser_t p;
 	yaml_event_t e;
 	bool end = false;
@@ -176,6 +229,8 @@ check_events(struct conf_read *r, const char *text, size_t n)
 		}
 		end = e.type == YAML_STREAM_END_EVENT;
 		rc = check_event(r, &e, &t);
+		if (rc == 0)
+			add_event(&t, &e);
 		yaml_event_delete(&e);
 	}
 	yaml_parser_delete(&p);
@@ -185,15 +240,16 @@ check_events(struct conf_read *r, const char *text, size_t n)
 int
 conf_yaml_load(struct conf_read *r, const char *text, size_t n)
 {
-	yaml_parser_t p;
 	int rc;
 
 	if (n > CONF_FILE_MAX)
 		return conf_fail(r, 0, "larger than 8 MiB");
-	if (check_bytes(r, (const unsigned char *)text, n) != 0 || check_events(r, text, n) != 0)
+	if (check_bytes(r, (const unsigned char *)text, n) != 0)
 		return -1;
-	parser_start(&p, text, n);
-	rc = yaml_parser_load(&p, &r->doc) ? 0 : fail_parse(r, &p, text);
-	yaml_parser_delete(&p);
+	if (!yaml_document_initialize(&r->doc, NULL, NULL, NULL, 1, 1))
+		abort(); /* out of memory, as in mem.h */
+	rc = build(r, text, n);
+	if (rc != 0)
+		yaml_document_delete(&r->doc);
 	return rc;
 }
