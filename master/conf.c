@@ -103,6 +103,11 @@ conf_finish(struct conf_read *r)
 			what, sizeof(what), "%zu pools are more than %u", c->npools, c->max_pools);
 		return fail_root(r, "shared_memory.max_pools", "pools", what);
 	}
+	for (size_t i = 0; i < c->npools; i++)
+		if (c->pools[i].nannounce_networks > 0 && c->announce_listen == NULL)
+			return fail_root(r, "announce.listen", "pools",
+				"announce_networks without an address where engines announce "
+				"themselves");
 	if (n > c->max_endpoints) {
 		(void)snprintf(what, sizeof(what), "%zu endpoints in all pools are more than %u", n,
 			c->max_endpoints);

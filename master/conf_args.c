@@ -229,8 +229,11 @@ static int
 add_backend(struct conf_read *r, struct conf_pool *p, const struct words w[NLISTS], size_t i)
 {
 	struct conf_endpoint *ep = conf_endpoint_add(p);
+	int lines[CONF_ENTRY_KEYS] = {1}; /* the first row is the URL: given */
 
 	r->flag = list_flags[BACKENDS];
+	if (conf_defaults(r, &conf_endpoint_keys, ep, lines, 0) != 0)
+		return -1;
 	ep->role = conf_strs_has(w[PREFILL].v, w[PREFILL].n, w[LABELS].v[i]) ? ROLE_PREFILL
 									     : ROLE_DECODE;
 	ep->label = mem_strdup(w[LABELS].v[i]);

@@ -72,6 +72,10 @@ K("control_socket", TEXT, control_socket, 0, 107, "/run/pdrouter/control.sock", 
 	"where pdctl speaks to the master; \"\": nowhere")						\
 K("notices.listen", NOTICES, notices_listen, 0, 255, "", LIVE,					\
 	"where engines say that a KV cache has arrived, such as tcp://*:7500; \"\": no notifier")	\
+K("announce.listen", NOTICES, announce_listen, 0, 255, "", LIVE,					\
+	"where engines announce themselves (P2pNccl), such as tcp://*:30001; \"\": nowhere")	\
+K("announce.forget", DURATION, announce_forget_ms, CONF_SEC, CONF_HOUR, "10s", LIVE,			\
+	"an announced engine that is silent for so long is dropped; they speak every 3s")		\
 K("shared_memory.max_workers", COUNT, max_workers, 1, 64, "16", RESTART,				\
 	"what `workers` may grow to without a restart")							\
 K("shared_memory.max_endpoints", COUNT, max_endpoints, 2, 65536, "1024", RESTART,			\
@@ -91,7 +95,25 @@ L("models", MODELS, models, nmodels, 0, 256, "[]", LIVE,						\
 K("connector", CONNECTOR, connector, 0, 0, NULL, LIVE,							\
 	"how the KV cache moves: nixl or orchestrated")							\
 K("policy", POLICY, policy, 0, 0, "least_loaded", LIVE,						\
-	"least_loaded or round_robin")									\
+	"least_loaded, round_robin, power_of_two, random, session or prefix")				\
+K("prefill_policy", POLICY, policies[ROLE_PREFILL], 0, 0, "(policy)", LIVE,				\
+	"for prefill engines alone")									\
+K("decode_policy", POLICY, policies[ROLE_DECODE], 0, 0, "(policy)", LIVE,				\
+	"for decode engines alone")									\
+K("prefill_load", LOAD, loads[ROLE_PREFILL], 0, 0, "tokens", LIVE,					\
+	"what load means there: tokens (estimated, of prompts not yet done) or requests")		\
+K("decode_load", LOAD, loads[ROLE_DECODE], 0, 0, "requests", LIVE,					\
+	"the same for decode engines")									\
+K("session_header", TEXT, session_header, 0, 127, "X-Session-Id", LIVE,				\
+	"whose value keeps a session at one engine (policy session); \"\": none")			\
+K("session_member", TEXT, session_member, 0, 127, "", LIVE,						\
+	"the same of a member of the body, such as user, where the header is missing")			\
+K("prefix_bytes", SIZE, prefix_bytes, 16, 64 * CONF_KIB, "1KiB", LIVE,				\
+	"of a prompt's start that the policy prefix compares")						\
+K("pairing", PAIRING, pairing, 0, 0, "prefer", LIVE,							\
+	"prefer or require that both engines of a request are of one group")				\
+K("slow_start", DURATION, slow_start_ms, 0, CONF_HOUR, "0s", LIVE,					\
+	"from an engine's recovery until it gets its full share")					\
 K("engine", ENGINE, engine, 0, 0, "vllm", LIVE,							\
 	"vllm or sglang: names of metrics, default health_path")					\
 K("handoff", HANDOFF, handoff, 0, 0, "kv_transfer_params", LIVE,					\
@@ -106,23 +128,57 @@ K("timeouts.decode", DURATION, timeouts.decode_ms, 1, 24 * CONF_HOUR, "600s", LI
 	"without a byte from the decode engine")							\
 K("health_path", PATH, health_path, 1, 255, "(/health; with sglang: /ready)", LIVE,			\
 	"what a health probe asks for")									\
+K("api_key_file", TEXT, api_key_file, 0, 4095, "", LIVE,						\
+	"holds the key the router's own probes show to these engines; \"\": none")			\
+K("load_metrics.running", TEXT, metric_running, 0, 127, "", LIVE,					\
+	"name of the engines' metric of running requests; \"\": vLLM's and SGLang's")		\
+K("load_metrics.waiting", TEXT, metric_waiting, 0, 127, "", LIVE,					\
+	"the same of waiting requests")									\
 K("endpoints_file", TEXT, endpoints_file, 0, 4095, "", LIVE,						\
 	"instead of prefill and decode: a YAML list of {url, role} or {url, label}, read again on SIGHUP") \
+K("watch", BOOL, watch, 0, 0, "false", LIVE,								\
+	"true: a change of the endpoints_file is put in force without SIGHUP")				\
 L("prefill_labels", LABELS, prefill_labels, nprefill_labels, 0, 64, "[]", LIVE,			\
 	"labels of the endpoints_file that mean prefill")						\
 L("decode_labels", LABELS, decode_labels, ndecode_labels, 0, 64, "[]", LIVE,				\
 	"labels of the endpoints_file that mean decode")						\
+L("dns", DNS, dns, ndns, 0, 64, "[]", LIVE,								\
+	"names whose addresses are engines, looked up again as their TTL says")				\
+L("announce_networks", NETWORKS, announce_networks, nannounce_networks, 0, 64, "[]", LIVE,		\
+	"networks such as 10.1.0.0/16 whose announced engines belong to this pool")			\
 L("prefill", PREFILL, endpoints, nendpoints, 0, 65536, "[]", LIVE,					\
 	"prefill engines")										\
 L("decode", DECODE, endpoints, nendpoints, 0, 65536, "[]", LIVE,					\
 	"decode engines")
 
+/* What every source of endpoints says of them; `at` is where in its struct. */
+#define CONF_SHARE_KEYS(K, at)										\
+K("max_inflight", COUNT, at max_inflight, 0, 1000000, "0", LIVE,					\
+	"requests at once, of all workers together; 0: no limit")					\
+K("weight", COUNT, at weight, 1, 100, "1", LIVE,							\
+	"its share beside the others, 1 to 100")							\
+K("group", NAME, at group, 0, 63, "", LIVE,								\
+	"rack or NVLink domain, for pairing")								\
+K("bootstrap_host", TEXT, at bootstrap_host, 0, 255, "", LIVE,						\
+	"SGLang prefill: where decode engines fetch the KV cache; \"\": the host of the URL")		\
+K("bootstrap_port", COUNT, at bootstrap_port, 0, 65535, "0", LIVE,					\
+	"the same; 0: learned from the engine's /server_info")
+
 /* An entry of `prefill` and `decode`. */
 #define CONF_ENDPOINT_KEYS(K, L)									\
 K("url", URL, url, 1, 511, NULL, LIVE,									\
 	"http://host[:port][/prefix]")									\
-K("max_inflight", COUNT, max_inflight, 0, 1000000, "0", LIVE,						\
-	"requests at once, of all workers together; 0: no limit")
+CONF_SHARE_KEYS(K, )
+
+/* An entry of `dns`. */
+#define CONF_DNS_KEYS(K, L)										\
+K("name", HOST, name, 1, 253, NULL, LIVE,								\
+	"as the name servers know it; of an SRV record: _http._tcp.prefill.example.net")		\
+K("port", COUNT, port, 0, 65535, "0", LIVE,								\
+	"of all its addresses; 0: SRV records name hosts and ports")					\
+K("role", ROLE, as.role, 0, 0, NULL, LIVE,								\
+	"prefill or decode")										\
+CONF_SHARE_KEYS(K, as.)
 
 /* An entry of an endpoints_file. */
 #define CONF_FILE_KEYS(K, L)										\
@@ -147,10 +203,14 @@ enum conf_type {
 	CONF_T_PATH,
 	CONF_T_NOTICES,
 	CONF_T_URL,
+	CONF_T_HOST,
 	CONF_T_LOG_LEVEL,
 	CONF_T_LOG_FORMAT,
 	CONF_T_CONNECTOR,
 	CONF_T_POLICY,
+	CONF_T_LOAD,
+	CONF_T_PAIRING,
+	CONF_T_BOOL,
 	CONF_T_ENGINE,
 	CONF_T_HANDOFF,
 	CONF_T_REMOTE_HOST,
@@ -159,6 +219,8 @@ enum conf_type {
 	CONF_T_LISTEN,
 	CONF_T_MODELS,
 	CONF_T_LABELS,
+	CONF_T_NETWORKS,
+	CONF_T_DNS,
 	CONF_T_PREFILL,
 	CONF_T_DECODE,
 	CONF_T_POOLS,
@@ -184,6 +246,7 @@ extern const struct conf_keys conf_root_keys;     /* struct conf */
 extern const struct conf_keys conf_pool_keys;     /* struct conf_pool */
 extern const struct conf_keys conf_endpoint_keys; /* struct conf_endpoint */
 extern const struct conf_keys conf_file_keys;     /* struct conf_endpoint */
+extern const struct conf_keys conf_dns_keys;      /* struct conf_dns */
 
 /* The default that a reader of the table can compute with, or NULL: required, or worked out. */
 static inline const char *

@@ -38,7 +38,11 @@ conf_pool_free(struct conf_pool *p)
 {
 	for (size_t i = 0; i < p->nendpoints; i++)
 		conf_values_free(&conf_file_keys, &p->endpoints[i]);
+	for (size_t i = 0; i < p->ndns; i++)
+		conf_values_free(&conf_dns_keys, &p->dns[i]);
 	free(p->endpoints);
+	free(p->dns);
+	free(p->api_key);
 	conf_values_free(&conf_pool_keys, p);
 }
 
@@ -60,6 +64,30 @@ conf_endpoints_set(struct conf_read *r, const struct conf_key *k, void *base, ya
 		ep->line = conf_line(item);
 		memset(lines, 0, sizeof(lines));
 		if (conf_walk(r, &conf_endpoint_keys, ep, item, lines) != 0)
+			return -1;
+		conf_leave(r, mark);
+	}
+	return 0;
+}
+
+int
+conf_dns_set(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *list)
+{
+	struct conf_pool *p = base;
+	struct conf_dns *d;
+	yaml_node_t *item;
+	int lines[CONF_ENTRY_KEYS];
+	size_t n, mark;
+
+	if (conf_is_list(r, k, list, &n) != 0)
+		return -1;
+	p->dns = mem_array(n + 1, sizeof(*p->dns));
+	for (size_t i = 0; (item = conf_item(r, list, i)) != NULL; i++) {
+		mark = conf_enter(r, "[%zu]", i);
+		d = &p->dns[p->ndns++];
+		d->as.line = conf_line(item);
+		memset(lines, 0, sizeof(lines));
+		if (conf_walk(r, &conf_dns_keys, d, item, lines) != 0)
 			return -1;
 		conf_leave(r, mark);
 	}
@@ -253,6 +281,8 @@ set_computed(struct conf_read *r, struct conf_pool *p, const int *lines)
 		{"name", p->nmodels > 0 ? p->models[0] : numbered},
 		{"health_path", p->engine == ENGINE_SGLANG ? "/ready" : "/health"},
 		{"remote_host", remote},
+		{"prefill_policy", policy_name(p->policy)},
+		{"decode_policy", policy_name(p->policy)},
 	};
 
 	(void)snprintf(numbered, sizeof(numbered), "pool%zu", r->conf->npools);
@@ -289,6 +319,16 @@ check_handoff(struct conf_read *r, const struct conf_pool *p, const int *lines)
 	return 0;
 }
 
+/* Whether endpoints of this role may come from elsewhere than the lists. */
+static bool
+has_source(const struct conf_pool *p, enum role role)
+{
+	for (size_t i = 0; i < p->ndns; i++)
+		if (p->dns[i].as.role == role)
+			return true;
+	return p->endpoints_file != NULL || p->nannounce_networks > 0;
+}
+
 static int
 check_roles(struct conf_read *r, const struct conf_pool *p, const int *lines)
 {
@@ -300,9 +340,17 @@ check_roles(struct conf_read *r, const struct conf_pool *p, const int *lines)
 	for (size_t i = 0; i < p->nendpoints; i++)
 		n[p->endpoints[i].role]++;
 	for (enum role role = 0; role < ROLE_N; role++)
-		if (p->endpoints_file == NULL && n[role] == 0)
+		if (n[role] == 0 && !has_source(p, role))
 			return fail_key(r, p, lines, role_name(role), "pool %s has no %s endpoint",
 				p->name, role_name(role));
+	return 0;
+}
+
+static int
+check_sources(struct conf_read *r, const struct conf_pool *p, const int *lines)
+{
+	if (p->watch && p->endpoints_file == NULL)
+		return fail_key(r, p, lines, "watch", "there is no endpoints_file to watch");
 	return 0;
 }
 
@@ -326,7 +374,8 @@ int
 conf_pool_finish(struct conf_read *r, struct conf_pool *p, const int *lines)
 {
 	if (set_computed(r, p, lines) != 0 || check_labels(r, p, lines) != 0 ||
-		check_handoff(r, p, lines) != 0 || check_roles(r, p, lines) != 0)
+		check_handoff(r, p, lines) != 0 || check_roles(r, p, lines) != 0 ||
+		check_sources(r, p, lines) != 0)
 		return -1;
 	if (p->endpoints_file != NULL
 			? read_endpoints_file(r, p, line_of(p, lines, "endpoints_file")) != 0
@@ -363,6 +412,18 @@ conf_pools_set(struct conf_read *r, const struct conf_key *k, void *base, yaml_n
  * ------------------------------------------------------------------------------------ */
 
 static bool
+dns_equal(const struct conf_pool *a, const struct conf_pool *b)
+{
+	if (a->ndns != b->ndns)
+		return false;
+	for (size_t i = 0; i < a->ndns; i++)
+		for (size_t k = 0; k < conf_dns_keys.n; k++)
+			if (!conf_value_equal(&conf_dns_keys.key[k], &a->dns[i], &b->dns[i]))
+				return false;
+	return true;
+}
+
+static bool
 endpoints_equal(const struct conf_pool *a, const struct conf_pool *b)
 {
 	if (a->nendpoints != b->nendpoints)
@@ -384,7 +445,8 @@ conf_pools_equal(const struct conf *a, const struct conf *b)
 		for (size_t k = 0; k < conf_pool_keys.n; k++)
 			if (!conf_value_equal(&conf_pool_keys.key[k], &a->pools[i], &b->pools[i]))
 				return false;
-		if (!endpoints_equal(&a->pools[i], &b->pools[i]))
+		if (!endpoints_equal(&a->pools[i], &b->pools[i]) ||
+			!dns_equal(&a->pools[i], &b->pools[i]))
 			return false;
 	}
 	return true;

@@ -15,7 +15,7 @@
 #include "master/conf_keys.h"
 
 #define CONF_WHAT 256      /* of conf_error.what */
-#define CONF_ENTRY_KEYS 32 /* at least the rows of any table for a list's entries */
+#define CONF_ENTRY_KEYS 48 /* at least the rows of any table for a list's entries */
 
 struct conf_read {
 	const char *file;
@@ -85,6 +85,7 @@ bool conf_strs_has(char *const *v, size_t n, const char *s);
 int conf_pools_set(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *list);
 int conf_endpoints_set(
 	struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *list);
+int conf_dns_set(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *list);
 /* A zeroed entry at the end of the array. */
 struct conf_pool *conf_pool_add(struct conf *c);
 struct conf_endpoint *conf_endpoint_add(struct conf_pool *p);

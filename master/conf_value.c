@@ -10,11 +10,12 @@
 #include "master/conf_read.h"
 #include "proto/http.h"
 #include "shm/base/mem.h"
+#include "shm/base/net.h"
 
 typedef int set_fn(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT]);
 static set_fn set_count, set_flags, set_workers, set_size, set_duration, set_text, set_name,
 	set_path;
-static set_fn set_notices, set_url, set_word, add_listen, add_text;
+static set_fn set_notices, set_url, set_host, set_word, add_listen, add_text, add_network;
 
 static const char *
 log_level_name(unsigned v)
@@ -28,6 +29,14 @@ static const char *
 log_format_name(unsigned v)
 {
 	static const char *const names[] = {"kv", "json"};
+
+	return names[v];
+}
+
+static const char *
+bool_name(unsigned v)
+{
+	static const char *const names[] = {"false", "true"};
 
 	return names[v];
 }
@@ -57,6 +66,10 @@ static const struct {
 	[CONF_T_LOG_FORMAT] = { "a log format", CONF_WORD, set_word, log_format_name, LOG_F_JSON + 1 },
 	[CONF_T_CONNECTOR] = { "a connector", CONF_WORD, set_word, connector_name, CONNECTOR_N },
 	[CONF_T_POLICY] = { "a policy", CONF_WORD, set_word, policy_name, POLICY_N },
+	[CONF_T_LOAD] = { "tokens or requests", CONF_WORD, set_word, load_name, LOAD_N },
+	[CONF_T_PAIRING] = { "prefer or require", CONF_WORD, set_word, pairing_name, PAIRING_N },
+	[CONF_T_BOOL] = { "true or false", CONF_WORD, set_word, bool_name, 2 },
+	[CONF_T_HOST] = { "a host name", CONF_STR, set_host },
 	[CONF_T_ENGINE] = { "an engine", CONF_WORD, set_word, engine_name, ENGINE_N },
 	[CONF_T_HANDOFF] = { "a handoff", CONF_WORD, set_word, handoff_name, HANDOFF_N },
 	[CONF_T_REMOTE_HOST] = { "keep or prefill_host", CONF_WORD, set_word, remote_host_name, REMOTE_HOST_N },
@@ -64,6 +77,8 @@ static const struct {
 	[CONF_T_LISTEN] = { "a list of addresses such as [\"0.0.0.0:8000\"]", CONF_LIST, add_listen },
 	[CONF_T_MODELS] = { "a list of model names", CONF_STRS, add_text },
 	[CONF_T_LABELS] = { "a list of labels", CONF_STRS, add_text },
+	[CONF_T_NETWORKS] = { "a list of networks such as [\"10.1.0.0/16\"]", CONF_STRS, add_network },
+	[CONF_T_DNS] = { "a list such as [{name: prefill.example.net, port: 8100, role: prefill}]", CONF_LIST, NULL },
 	[CONF_T_PREFILL] = { "a list of endpoints such as [{url: \"http://10.0.0.1:8100\"}]", CONF_LIST, NULL },
 	[CONF_T_DECODE] = { "a list of endpoints such as [{url: \"http://10.0.1.1:8200\"}]", CONF_LIST, NULL },
 	[CONF_T_POOLS] = { "a list of pools", CONF_LIST, NULL },
@@ -456,6 +471,31 @@ add_listen(const struct conf_key *k, void *base, const char *text, char what[CON
 	return 0;
 }
 
+/* A name to look up: a literal has no records. */
+static int
+set_host(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	const char *why = check_host(text);
+	struct in_addr a;
+
+	if (why != NULL)
+		return bad(what, "%.80s: %s", text, why);
+	if (inet_pton(AF_INET, text, &a) == 1)
+		return bad(what, "%.80s is an address: list it as an endpoint", text);
+	return set_text(k, base, text, what);
+}
+
+static int
+add_network(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	struct net net;
+
+	if (!net_parse(text, &net))
+		return bad(
+			what, "%.80s is not a network such as 10.1.0.0/16 or 2001:db8::/32", text);
+	return add_text(k, base, text, what);
+}
+
 /* --- comparing, copying, freeing
  * ------------------------------------------------------------------ */
 
@@ -512,7 +552,7 @@ conf_value_equal(const struct conf_key *k, const void *a, const void *b)
 		return listen_equal(a, b);
 	if (k->type == CONF_T_POOLS)
 		return conf_pools_equal(a, b);
-	return true; /* endpoints: compared once per pool, by conf_pools_equal() */
+	return true; /* endpoints and dns: compared once per pool, by conf_pools_equal() */
 }
 
 void

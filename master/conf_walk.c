@@ -15,12 +15,14 @@
 #define POOL(path, type, m, ...) ROW(path, type, offsetof(struct conf_pool, m), 0, __VA_ARGS__)
 #define POOL_L(path, type, m, nm, ...) \
 	ROW(path, type, offsetof(struct conf_pool, m), offsetof(struct conf_pool, nm), __VA_ARGS__)
+#define DNS(path, type, m, ...) ROW(path, type, offsetof(struct conf_dns, m), 0, __VA_ARGS__)
 #define EP(path, type, m, ...) ROW(path, type, offsetof(struct conf_endpoint, m), 0, __VA_ARGS__)
 // clang-format on
 
 static const struct conf_key root_rows[] = {CONF_KEYS(ROOT, ROOT_L)};
 static const struct conf_key pool_rows[] = {CONF_POOL_KEYS(POOL, POOL_L)};
 static const struct conf_key endpoint_rows[] = {CONF_ENDPOINT_KEYS(EP, )};
+static const struct conf_key dns_rows[] = {CONF_DNS_KEYS(DNS, )};
 static const struct conf_key file_rows[] = {CONF_FILE_KEYS(EP, )};
 
 _Static_assert(
@@ -36,6 +38,7 @@ const struct conf_keys conf_root_keys = ROWS(root_rows);
 const struct conf_keys conf_pool_keys = ROWS(pool_rows);
 const struct conf_keys conf_endpoint_keys = ROWS(endpoint_rows);
 const struct conf_keys conf_file_keys = ROWS(file_rows);
+const struct conf_keys conf_dns_keys = ROWS(dns_rows);
 
 /* Errors reach terminals: what the file's author wrote there must not command them. */
 static void
@@ -223,6 +226,8 @@ set_member(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_
 		[CONF_T_LISTEN] = set_texts,
 		[CONF_T_MODELS] = set_texts,
 		[CONF_T_LABELS] = set_texts,
+		[CONF_T_NETWORKS] = set_texts,
+		[CONF_T_DNS] = conf_dns_set,
 		[CONF_T_POOLS] = conf_pools_set,
 		[CONF_T_PREFILL] = conf_endpoints_set,
 		[CONF_T_DECODE] = conf_endpoints_set,

@@ -66,7 +66,8 @@ announce_put(struct seg *seg, const struct announcement *a, uint64_t forget_ms, 
 	for (uint32_t i = 0; i < ANNOUNCED_MAX; i++) {
 		struct announced *e = &seg->announced[i];
 
-		if (e->seen_ms != 0 && e->role == (uint64_t)a->role && strcmp(e->http, a->http) == 0) {
+		if (e->seen_ms != 0 && e->role == (uint64_t)a->role &&
+			strcmp(e->http, a->http) == 0) {
 			news = strcmp(e->kv, a->kv) != 0 || a->seen_ms > e->seen_ms + forget_ms;
 			entry_put(e, a);
 			return news;

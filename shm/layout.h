@@ -78,7 +78,7 @@ struct ep_word {
 	/* since when its weight ramps up, clock_ms:56 (0: at full weight) | enum ep_state:8.  W: master */
 	uint64_t state;
 	uint64_t tag; /* number of lives of this slot.  W: master */
-		/* last running << 32 | waiting, for metrics. W: master */
+		      /* last running << 32 | waiting, for metrics. W: master */
 	_Alignas(SHM_LINE / 2) uint64_t scraped;
 	uint64_t kv_usage_ppm; /* last KV usage, parts per million.  W: master */
 	uint64_t scraped_ms;   /* clock_ms of those two; 0 = never.  W: master */
@@ -93,8 +93,8 @@ struct row {
 
 /* Engines that announce themselves over ZMQ (protocols.md 7.2): more are refused. */
 #define ANNOUNCED_MAX 256
-#define ANNOUNCED_ADDRESS 64 /* bytes of "host:port" with its NUL */
-struct announced { /* announce.c */
+#define ANNOUNCED_ADDRESS 64             /* bytes of "host:port" with its NUL */
+struct announced {                       /* announce.c */
 	_Alignas(SHM_LINE) uint64_t seq; /* odd while it is written.  W: notifier, all of it */
 	uint64_t seen_ms;                /* clock_ms of the last announcement; 0: empty */
 	uint64_t role;                   /* enum role */

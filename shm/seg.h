@@ -21,14 +21,14 @@ struct seg_sizes {
 struct seg {
 	struct shm_header *hdr;
 	struct rcu_domain *rcu;
-	struct rcu_reader *readers; /* [nslots] */
-	struct proc_slot *procs;    /* [nslots] */
-	struct ep_word *eps;        /* [max_endpoints] */
-	struct row *rows;           /* [worker slots][max_endpoints]: seg_row() */
-	struct flag_slot *flags;    /* [worker slots][flags_per_worker]: seg_flag() */
-	uint64_t *ready;            /* [worker slots][flags_per_worker / 64] bitmap: seg_ready() */
+	struct rcu_reader *readers;  /* [nslots] */
+	struct proc_slot *procs;     /* [nslots] */
+	struct ep_word *eps;         /* [max_endpoints] */
+	struct row *rows;            /* [worker slots][max_endpoints]: seg_row() */
+	struct flag_slot *flags;     /* [worker slots][flags_per_worker]: seg_flag() */
+	uint64_t *ready;             /* [worker slots][flags_per_worker / 64] bitmap: seg_ready() */
 	struct announced *announced; /* [ANNOUNCED_MAX] */
-	unsigned char *slabs;       /* [nslots] metrics slabs: seg_slab() */
+	unsigned char *slabs;        /* [nslots] metrics slabs: seg_slab() */
 	/* [max_pools][64]; a name stays with its number for ever. W: master */
 	char *pool_names;
 	unsigned char *arenas; /* SHM_ARENAS x arena_bytes */

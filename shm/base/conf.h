@@ -14,7 +14,19 @@
 
 enum role { ROLE_PREFILL, ROLE_DECODE, ROLE_N };
 enum connector_kind { CONNECTOR_NIXL, CONNECTOR_ORCHESTRATED, CONNECTOR_N };
-enum policy_kind { POLICY_ROUND_ROBIN, POLICY_LEAST_LOADED, POLICY_N };
+enum policy_kind {
+	POLICY_ROUND_ROBIN,
+	POLICY_LEAST_LOADED,
+	POLICY_POWER_OF_TWO,
+	POLICY_RANDOM,
+	POLICY_SESSION,
+	POLICY_PREFIX,
+	POLICY_N
+};
+/* what least_loaded, power_of_two and prefix compare */
+enum load_kind { LOAD_REQUESTS, LOAD_TOKENS, LOAD_N };
+/* endpoints of the same group for both legs: if one can be had, or not at all without */
+enum pairing_kind { PAIRING_PREFER, PAIRING_REQUIRE, PAIRING_N };
 enum engine_kind { ENGINE_VLLM, ENGINE_SGLANG, ENGINE_N };
 /* orchestrated: what of the prefill answer the decode leg carries (protocols.md 3.2) */
 enum handoff_kind { HANDOFF_KV_TRANSFER_PARAMS, HANDOFF_DISAGG_PREFILL_RESP, HANDOFF_N };
@@ -25,6 +37,8 @@ enum remote_host_kind { REMOTE_HOST_KEEP, REMOTE_HOST_PREFILL, REMOTE_HOST_N };
 const char *role_name(enum role r);
 const char *connector_name(enum connector_kind c);
 const char *policy_name(enum policy_kind p);
+const char *load_name(enum load_kind l);
+const char *pairing_name(enum pairing_kind p);
 const char *engine_name(enum engine_kind e);
 const char *handoff_name(enum handoff_kind h);
 const char *remote_host_name(enum remote_host_kind r);
@@ -32,9 +46,20 @@ const char *remote_host_name(enum remote_host_kind r);
 struct conf_endpoint {
 	char *url; /* as written; valid by http_url_parse() */
 	enum role role;
-	char *label;           /* from an endpoints_file or flags, or NULL */
-	uint32_t max_inflight; /* 0 = no limit */
-	int line;              /* where it stands in its file, for messages */
+	char *label;             /* from an endpoints_file or flags, or NULL */
+	uint32_t max_inflight;   /* 0 = no limit */
+	uint32_t weight;         /* its share beside others: 1 to 100 */
+	char *group;             /* rack, NVLink domain; or NULL */
+	char *bootstrap_host;    /* SGLang prefill; NULL: learned, else the host of the URL */
+	uint32_t bootstrap_port; /* 0: learned */
+	int line;                /* where it stands in its file, for messages */
+};
+
+/* A name whose addresses are endpoints. */
+struct conf_dns {
+	char *name;
+	uint32_t port;           /* 0: SRV records say it */
+	struct conf_endpoint as; /* what each of them is, but for the URL */
 };
 
 struct conf_timeouts {       /* milliseconds */
@@ -48,13 +73,26 @@ struct conf_pool {
 	char **models; /* nmodels 0: learned from the engines' /v1/models */
 	size_t nmodels;
 	enum connector_kind connector;
-	enum policy_kind policy;
+	enum policy_kind policy; /* the default of both roles */
+	enum policy_kind policies[ROLE_N];
+	enum load_kind loads[ROLE_N];
+	char *session_header, *session_member; /* where the session policy finds its key; or NULL */
+	uint64_t prefix_bytes;                 /* of a prompt that the prefix policy looks at */
+	enum pairing_kind pairing;
+	uint64_t slow_start_ms; /* from recovery to full weight; 0: at once */
 	enum engine_kind engine;
 	enum handoff_kind handoff;         /* orchestrated only */
 	enum remote_host_kind remote_host; /* orchestrated: prefill_host by default, nixl: keep */
 	struct conf_timeouts timeouts;
-	char *health_path;    /* default by engine: /health, /ready */
+	char *health_path;                     /* default by engine: /health, /ready */
+	char *metric_running, *metric_waiting; /* of the engine's /metrics; NULL: the known names */
+	char *api_key_file, *api_key;          /* for the master's own questions; NULL: none */
 	char *endpoints_file; /* or NULL; its endpoints are already in the list below */
+	uint32_t watch;       /* 1: a change of the endpoints_file is put in force by itself */
+	struct conf_dns *dns;
+	size_t ndns;
+	char **announce_networks; /* engines that announce themselves from there are of this pool */
+	size_t nannounce_networks;
 	char **prefill_labels, **decode_labels; /* an endpoints_file's labels -> roles */
 	size_t nprefill_labels, ndecode_labels;
 	struct conf_endpoint *endpoints;
@@ -99,6 +137,8 @@ struct conf {
 	char *control_socket;        /* path, or NULL: none */
 	/* ZMQ address of the notifier's PULL socket, or NULL: no notifier */
 	char *notices_listen;
+	char *announce_listen; /* of its ROUTER socket, where engines announce themselves, or NULL */
+	uint64_t announce_forget_ms; /* an engine not heard of for that long is dropped */
 
 	struct conf_pool *pools;
 	size_t npools;

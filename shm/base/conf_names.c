@@ -17,7 +17,13 @@ NAMES(role_name, enum role, ROLE_N,
 NAMES(connector_name, enum connector_kind, CONNECTOR_N,
 	[CONNECTOR_NIXL] = "nixl", [CONNECTOR_ORCHESTRATED] = "orchestrated")
 NAMES(policy_name, enum policy_kind, POLICY_N,
-	[POLICY_ROUND_ROBIN] = "round_robin", [POLICY_LEAST_LOADED] = "least_loaded")
+	[POLICY_ROUND_ROBIN] = "round_robin", [POLICY_LEAST_LOADED] = "least_loaded",
+	[POLICY_POWER_OF_TWO] = "power_of_two", [POLICY_RANDOM] = "random",
+	[POLICY_SESSION] = "session", [POLICY_PREFIX] = "prefix")
+NAMES(load_name, enum load_kind, LOAD_N,
+	[LOAD_REQUESTS] = "requests", [LOAD_TOKENS] = "tokens")
+NAMES(pairing_name, enum pairing_kind, PAIRING_N,
+	[PAIRING_PREFER] = "prefer", [PAIRING_REQUIRE] = "require")
 NAMES(engine_name, enum engine_kind, ENGINE_N,
 	[ENGINE_VLLM] = "vllm", [ENGINE_SGLANG] = "sglang")
 NAMES(handoff_name, enum handoff_kind, HANDOFF_N,

@@ -298,7 +298,7 @@ static const struct bad {
 	{ POOLS "log_level: trace\n", 2, "log_level", "error, warn, info, debug" },
 	{ POOLS "log_format: xml\n", 2, "log_format", "kv, json" },
 	{ "pools: [{connector: mooncake, " EPS "}]\n", 1, "pools[0].connector", "nixl, orchestrated" },
-	{ "pools:\n  -\n    connector: nixl\n    policy: random\n", 4, "pools[0].policy", "round_robin, least_loaded" },
+	{ "pools:\n  -\n    connector: nixl\n    policy: fastest\n", 4, "pools[0].policy", "round_robin, least_loaded" },
 	{ "pools: [{connector: nixl, engine: trt, " EPS "}]\n", 1, "pools[0].engine", "vllm, sglang" },
 	{ "pools: [{connector: nixl, remote_host: x, " EPS "}]\n", 1, "pools[0].remote_host", "keep, prefill_host" },
 	{ "pools: [{connector: orchestrated, handoff: x, " EPS "}]\n", 1, "pools[0].handoff", "disagg_prefill_resp" },
@@ -536,7 +536,7 @@ Test(conf_file, wrong_endpoints_files)
 		{"- {url: ftp://a, label: p}\n", 1, "[0].url", "http://"},
 		{"- {url: http://a, label: p}\n- {url: http://a, label: a}\n", 2, "prefill",
 			"first in line 1"},
-		{"- {url: http://a, weight: 2}\n", 1, "[0].weight", "unknown"},
+		{"- {url: http://a, wait: 2}\n", 1, "[0].wait", "unknown"},
 		{"- {url: &a http://a, role: prefill}\n", 1, "", "anchor"},
 		{"[\n", 2, "", "not YAML"},
 	};

@@ -172,8 +172,8 @@ bury(uint32_t others, unsigned step)
 	}
 	(void)load_reap(seg, 2);
 	cr_assert_eq(load_count(seg, EP), others, "after %u instructions, %u others", step, others);
-	cr_assert_eq(load_tokens(seg, EP), 7 * others, "after %u instructions, %u others", step,
-		others);
+	cr_assert_eq(
+		load_tokens(seg, EP), 7 * others, "after %u instructions, %u others", step, others);
 	cr_assert_eq(load_count(seg, 0), 0);
 	cr_assert_eq(seg_row(seg, 2, EP)->held, 0);
 	cr_assert_eq(seg_row(seg, 2, EP)->tokens, 0);

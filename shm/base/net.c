@@ -1,0 +1,72 @@
+#include "shm/base/net.h"
+
+#include <arpa/inet.h>
+#include <string.h>
+
+static unsigned
+width(uint16_t family)
+{
+	return family == AF_INET ? 32 : 128;
+}
+
+/* The bits of byte i that belong to the prefix. */
+static uint8_t
+mask(unsigned bits, unsigned i)
+{
+	if (bits >= 8 * (i + 1))
+		return 0xff;
+	return bits <= 8 * i ? 0 : (uint8_t)(0xff << (8 * (i + 1) - bits));
+}
+
+/* One to three digits without a leading zero, at most `max`; false if it is none. */
+static bool
+prefix_parse(const char *text, unsigned max, uint8_t *ret)
+{
+	unsigned v = 0;
+	size_t n = 0;
+
+	for (; n < 3 && text[n] >= '0' && text[n] <= '9'; n++)
+		v = v * 10 + (unsigned)(text[n] - '0');
+	if (n == 0 || text[n] != '\0' || v > max || (n > 1 && text[0] == '0'))
+		return false;
+	*ret = (uint8_t)v;
+	return true;
+}
+
+bool
+net_parse(const char *text, struct net *ret)
+{
+	const char *slash = strchr(text, '/');
+	size_t n = slash != NULL ? (size_t)(slash - text) : strlen(text);
+	char ip[INET6_ADDRSTRLEN];
+	struct net net = {.family = AF_INET};
+
+	if (n >= sizeof(ip))
+		return false;
+	memcpy(ip, text, n);
+	ip[n] = '\0';
+	if (inet_pton(AF_INET, ip, net.ip) != 1) {
+		net.family = AF_INET6;
+		if (inet_pton(AF_INET6, ip, net.ip) != 1)
+			return false;
+	}
+	net.bits = (uint8_t)width(net.family);
+	if (slash != NULL && !prefix_parse(slash + 1, width(net.family), &net.bits))
+		return false;
+	for (unsigned i = 0; i < width(net.family) / 8; i++)
+		if ((net.ip[i] & ~mask(net.bits, i)) != 0)
+			return false;
+	*ret = net;
+	return true;
+}
+
+bool
+net_has(const struct net *n, uint16_t family, const uint8_t *ip)
+{
+	if (family != n->family)
+		return false;
+	for (unsigned i = 0; i < width(family) / 8; i++)
+		if (((ip[i] ^ n->ip[i]) & mask(n->bits, i)) != 0)
+			return false;
+	return true;
+}

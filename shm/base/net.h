@@ -1,0 +1,15 @@
+/* IP networks: "10.1.0.0/16", "2001:db8::/32", or a lone address. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+struct net {
+	uint16_t family; /* AF_INET, AF_INET6 */
+	uint8_t bits;    /* of the prefix */
+	uint8_t ip[16];  /* network byte order */
+};
+
+/* False if the text is none; host bits beyond the prefix must be 0. */
+bool net_parse(const char *text, struct net *ret);
+/* Whether the network has that address: 4 or 16 bytes, by family. */
+bool net_has(const struct net *n, uint16_t family, const uint8_t *ip);
