@@ -1,10 +1,7 @@
 /*
  * Reservations: two words per endpoint that all workers CAS, and enough written down beside them that
- * the master can give back exactly what a killed worker held.
- *
- *	word     count:32 | last worker+1:8 | seq:24	of the endpoint: requests, prompt tokens
- *	journal  which word:2 | endpoint:16 | seq:24	of the worker; 0 = no operation open
- *	change   row before:32 | signed change:32	of that operation
+ * the master can give back exactly what a killed worker held: word, journal and change, packed as
+ * load_word.h draws them.
  *
  * One operation changes one word; a worker has at most one open.
  *
@@ -22,66 +19,9 @@
 #include <assert.h>
 
 #include "shm/atomic.h"
+#include "shm/load_word.h"
 
-#define BITS(n) ((UINT64_C(1) << (n)) - 1)
-
-#define SEQ_BITS 24
-#define SEQ_MASK BITS(SEQ_BITS)
-#define SEQ_HALF (UINT64_C(1) << (SEQ_BITS - 1))
 #define SCRUB_EVERY (UINT64_C(1) << 20) /* an eighth of SEQ_HALF */
-
-enum which { NEITHER, REQUESTS, TOKENS };
-
-static uint64_t *
-word_of(const struct seg *seg, uint32_t ep, enum which which)
-{
-	return which == TOKENS ? &seg->eps[ep].tokens : &seg->eps[ep].count;
-}
-
-static uint32_t *
-share_of(const struct seg *seg, uint32_t worker, uint32_t ep, enum which which)
-{
-	struct row *row = seg_row(seg, worker, ep);
-
-	return which == TOKENS ? &row->tokens : &row->held;
-}
-
-static uint64_t
-word_make(uint32_t count, uint64_t name)
-{
-	return (uint64_t)count << 32 | name;
-}
-
-static uint32_t
-word_count(uint64_t word)
-{
-	return (uint32_t)(word >> 32);
-}
-
-/* Who changed the word last, and by which of its operations; 0: nobody that anyone asks about. */
-static uint64_t
-name_make(uint32_t worker, uint64_t seq)
-{
-	return ((uint64_t)worker + 1) << SEQ_BITS | (seq & SEQ_MASK);
-}
-
-static uint64_t
-word_name(uint64_t word)
-{
-	return word & BITS(32);
-}
-
-static uint64_t
-name_worker(uint64_t name) /* + 1 */
-{
-	return name >> SEQ_BITS;
-}
-
-static uint64_t
-journal_make(enum which which, uint32_t ep, uint64_t seq)
-{
-	return (uint64_t)which << 62 | (uint64_t)ep << SEQ_BITS | (seq & SEQ_MASK);
-}
 
 /* Raises acked of the named worker to the named seq, never lowers it. */
 static void
@@ -234,8 +174,8 @@ journal_repair(struct seg *seg, uint32_t dead)
 	struct proc_slot *p = &seg->procs[dead];
 	/* Pairs with operate()'s release: a clear journal means that the row is up to date. */
 	const uint64_t journal = shm_load_acquire(&p->journal);
-	const enum which which = (enum which)(journal >> 62);
-	const uint32_t ep = (uint32_t)(journal >> SEQ_BITS & BITS(16));
+	const enum which which = journal_which(journal);
+	const uint32_t ep = journal_ep(journal);
 	const uint64_t change = shm_load(&p->change);
 	uint32_t share = (uint32_t)(change >> 32);
 
@@ -279,28 +219,18 @@ load_tokens(const struct seg *seg, uint32_t ep)
 	return word_count(shm_load(&seg->eps[ep].tokens));
 }
 
-/* The foreign word: requests:24 | milliseconds:40 (34 years of uptime). */
-#define FOREIGN_MS_BITS 40
-#define FOREIGN_MS_MASK BITS(FOREIGN_MS_BITS)
-#define FOREIGN_MAX ((uint32_t)BITS(24))
-
 void
 load_foreign_set(struct seg *seg, uint32_t ep, uint32_t foreign, uint64_t now_ms)
 {
-	const uint64_t n = foreign < FOREIGN_MAX ? foreign : FOREIGN_MAX;
+	const uint64_t n = foreign < EP_FOREIGN_MAX ? foreign : EP_FOREIGN_MAX;
 
-	shm_store(&seg->eps[ep].foreign, n << FOREIGN_MS_BITS | (now_ms & FOREIGN_MS_MASK));
+	shm_store(&seg->eps[ep].foreign, n << EP_MS_BITS | (now_ms & BITS(EP_MS_BITS)));
 }
 
 uint32_t
 load_foreign(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t max_age_ms)
 {
-	const uint64_t foreign = shm_load(&seg->eps[ep].foreign);
-	const uint64_t age = (now_ms - foreign) & FOREIGN_MS_MASK;
-	/* The caller's clock is of its loop turn: a stamp ahead of it is fresh too. */
-	const bool fresh = age <= max_age_ms || age > FOREIGN_MS_MASK / 2;
-
-	return fresh ? (uint32_t)(foreign >> FOREIGN_MS_BITS) : 0;
+	return ep_word_foreign(shm_load(&seg->eps[ep].foreign), now_ms, max_age_ms);
 }
 
 uint64_t
@@ -319,8 +249,6 @@ load_sent_sum(const struct seg *seg, uint32_t ep)
 	return sum;
 }
 
-#define STATE_BITS 8
-
 void
 ep_state_set(struct seg *seg, uint32_t ep, enum ep_state st)
 {
@@ -330,19 +258,19 @@ ep_state_set(struct seg *seg, uint32_t ep, enum ep_state st)
 void
 ep_state_recovered(struct seg *seg, uint32_t ep, uint64_t now_ms)
 {
-	shm_store(&seg->eps[ep].state, now_ms << STATE_BITS | EP_UP);
+	shm_store(&seg->eps[ep].state, now_ms << EP_STATE_BITS | EP_UP);
 }
 
 enum ep_state
 ep_state_get(const struct seg *seg, uint32_t ep)
 {
-	return (enum ep_state)(shm_load(&seg->eps[ep].state) & BITS(STATE_BITS));
+	return ep_word_state(shm_load(&seg->eps[ep].state));
 }
 
 uint64_t
 ep_ramp_from(const struct seg *seg, uint32_t ep)
 {
-	return shm_load(&seg->eps[ep].state) >> STATE_BITS;
+	return ep_word_ramp(shm_load(&seg->eps[ep].state));
 }
 
 const char *

@@ -1,0 +1,83 @@
+/*
+ * The packed words of reservations, for those who write them (load.c) and who looks them over
+ * (check.c):
+ *
+ *	word     count:32 | last worker+1:8 | seq:24	of the endpoint: requests, prompt tokens
+ *	journal  which word:2 | endpoint:16 | seq:24	of the worker; 0 = no operation open
+ *	change   row before:32 | signed change:32	of that operation
+ */
+#pragma once
+#include <stdint.h>
+
+#include "shm/seg.h"
+
+#define BITS(n) ((UINT64_C(1) << (n)) - 1)
+
+#define SEQ_BITS 24
+#define SEQ_MASK BITS(SEQ_BITS)
+#define SEQ_HALF (UINT64_C(1) << (SEQ_BITS - 1))
+
+enum which { NEITHER, REQUESTS, TOKENS };
+
+static inline uint64_t *
+word_of(const struct seg *seg, uint32_t ep, enum which which)
+{
+	return which == TOKENS ? &seg->eps[ep].tokens : &seg->eps[ep].count;
+}
+
+static inline uint32_t *
+share_of(const struct seg *seg, uint32_t worker, uint32_t ep, enum which which)
+{
+	struct row *row = seg_row(seg, worker, ep);
+
+	return which == TOKENS ? &row->tokens : &row->held;
+}
+
+static inline uint64_t
+word_make(uint32_t count, uint64_t name)
+{
+	return (uint64_t)count << 32 | name;
+}
+
+static inline uint32_t
+word_count(uint64_t word)
+{
+	return (uint32_t)(word >> 32);
+}
+
+/* Who changed the word last, and by which of its operations; 0: nobody that anyone asks about. */
+static inline uint64_t
+name_make(uint32_t worker, uint64_t seq)
+{
+	return ((uint64_t)worker + 1) << SEQ_BITS | (seq & SEQ_MASK);
+}
+
+static inline uint64_t
+word_name(uint64_t word)
+{
+	return word & BITS(32);
+}
+
+static inline uint64_t
+name_worker(uint64_t name) /* + 1 */
+{
+	return name >> SEQ_BITS;
+}
+
+static inline uint64_t
+journal_make(enum which which, uint32_t ep, uint64_t seq)
+{
+	return (uint64_t)which << 62 | (uint64_t)ep << SEQ_BITS | (seq & SEQ_MASK);
+}
+
+static inline enum which
+journal_which(uint64_t journal)
+{
+	return (enum which)(journal >> 62);
+}
+
+static inline uint32_t
+journal_ep(uint64_t journal)
+{
+	return (uint32_t)(journal >> SEQ_BITS & BITS(16));
+}
