@@ -14,6 +14,7 @@
 #include "master/listen.h"
 #include "master/proc.h"
 #include "master/sd.h"
+#include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
@@ -52,7 +53,8 @@ static const char *const phase_name[] = {
 struct candidate {
 	struct conf *conf; /* NULL: none */
 	uint64_t attempt;
-	char *notes; /* lines about keys that need a restart */
+	uint64_t asked_us; /* clock_us(): when the request came */
+	char *notes;       /* lines about keys that need a restart */
 };
 
 struct reload {
@@ -60,9 +62,10 @@ struct reload {
 	struct reload_hooks hooks;
 	enum phase phase;
 	bool requested;
-	bool telling;     /* systemd was told RELOADING=1 and not yet READY=1 */
-	bool waits;       /* next needs a generation while two live */
-	uint64_t attempt; /* how often the configuration was read after the start */
+	uint64_t asked_us; /* clock_us() of that request, the first if there are several */
+	bool telling;      /* systemd was told RELOADING=1 and not yet READY=1 */
+	bool waits;        /* next needs a generation while two live */
+	uint64_t attempt;  /* how often the configuration was read after the start */
 
 	struct conf *conf;   /* in force, or being the first; NULL before reload_first() */
 	uint64_t number;     /* of conf; 0 until the first is in force */
@@ -149,6 +152,7 @@ read_next(struct reload *r)
 	candidate_drop(&r->next);
 	r->next.conf = conf;
 	r->next.attempt = r->attempt;
+	r->next.asked_us = r->asked_us;
 	r->waits = false;
 }
 
@@ -198,7 +202,7 @@ put_in_force(struct reload *r)
 	conf_free(&old);
 	metric_add(seg_slab(r->parts.seg, SLOT_MASTER(r->parts.seg)), M_RELOADS, 1);
 	log_info("configuration in force", LOG_U("config", r->number),
-		LOG_U("generation", r->generation));
+		LOG_U("generation", r->generation), LOG_MS("took_ms", clock_us() - done.asked_us));
 	r->hooks.done(
 		r->hooks.arg, done.attempt, false, NULL, done.notes != NULL ? done.notes : "");
 	free(done.notes);
@@ -328,6 +332,8 @@ reload_request(struct reload *r)
 {
 	if (r->phase == RP_STOPPED)
 		return 0;
+	if (!r->requested)
+		r->asked_us = clock_us();
 	r->requested = true;
 	return r->attempt + 1;
 }
