@@ -76,6 +76,7 @@ struct fleet {
 	struct publish *publish;
 	struct endpoint_list live;     /* configured, with a slot or waiting for one */
 	struct endpoint_list draining; /* no longer configured, slot not free yet */
+	void *draining_by_key;         /* the same, in a tree of tsearch(3) */
 	struct endpoint **order;       /* the live ones in the order of the configuration */
 	size_t norder;
 	uint64_t made;        /* endpoints ever made */
@@ -86,6 +87,8 @@ struct fleet {
 struct endpoint *endpoint_new(
 	struct fleet *f, const struct conf_pool *pool, const struct conf_endpoint *conf);
 void endpoint_free(struct endpoint **);
+/* From the list of those that drain, and from its tree; the caller owns it then. */
+void fleet_draining_remove(struct fleet *f, struct endpoint *ep);
 /* Slots have become free: gives them to endpoints that wait for one.  True if there were such. */
 bool fleet_fill_slots(struct fleet *f);
 /* A probe failed for want of something on this machine (descriptors, memory): logged at most every

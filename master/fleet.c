@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <event2/event.h>
+#include <search.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,8 @@
 
 #define SHORTAGE_LOG_MS 10000
 #define HELD_MAX (128u << 20) /* bytes of answers that are being read, of all engines together */
+/* Endpoints of one reload that have a line of the log each; of more a line says how many. */
+#define TOLD_MAX 64
 
 struct fleet *
 fleet_new(struct event_base *base, struct seg *seg)
@@ -58,7 +61,12 @@ fleet_free(struct fleet **pf)
 	if (f == NULL)
 		return;
 	free_list(&f->live);
-	free_list(&f->draining);
+	while (!TAILQ_EMPTY(&f->draining)) {
+		struct endpoint *ep = TAILQ_FIRST(&f->draining);
+
+		fleet_draining_remove(f, ep);
+		endpoint_free(&ep);
+	}
 	publish_free(&f->publish);
 	discover_free(&f->discover);
 	resolver_free(&f->resolver);
@@ -70,46 +78,101 @@ fleet_free(struct fleet **pf)
 
 /* --- a configuration --------------------------------------------------------------------- */
 
+/* One reload: what becomes of the endpoints, for the log. */
+struct fold {
+	struct fleet *fleet;
+	size_t added, again, removed, changed;
+};
+
+static void
+tell(const struct fold *fo, const char *msg, const struct endpoint *ep, struct log_field more)
+{
+	size_t n = fo->added + fo->again + fo->removed + fo->changed;
+
+	log_write(n > TOLD_MAX ? LOG_L_DEBUG : LOG_L_INFO, msg,
+		(const struct log_field[]){LOG_S("url", ep->url),
+			LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name), more},
+		more.key != NULL ? 4 : 3);
+}
+
+static void
+tell_all(const struct fold *fo)
+{
+	if (fo->added + fo->again + fo->removed + fo->changed > TOLD_MAX)
+		log_info("more endpoints than the log names", LOG_U("added", fo->added),
+			LOG_U("added_again", fo->again), LOG_U("removed", fo->removed),
+			LOG_U("changed", fo->changed));
+}
+
+static int
+compare_key(const void *pa, const void *pb)
+{
+	const struct endpoint *a = pa, *b = pb;
+	int r = strcmp(a->url, b->url);
+
+	if (r == 0)
+		r = strcmp(a->pool_name, b->pool_name);
+	return r != 0 ? r : (a->role > b->role) - (a->role < b->role);
+}
+
+/* A tree, since a reload may find hundreds draining and add as many.  NULL if it is not there. */
 static struct endpoint *
 find_draining(struct fleet *f, const struct discover_event *ev)
 {
-	struct endpoint *ep;
+	const struct endpoint key = {
+		.url = ev->endpoint->url, .pool_name = ev->pool->name, .role = ev->endpoint->role};
+	struct endpoint **at = tfind(&key, &f->draining_by_key, compare_key);
 
-	TAILQ_FOREACH(ep, &f->draining, link)
-	if (ep->role == ev->endpoint->role && strcmp(ep->url, ev->endpoint->url) == 0 &&
-		strcmp(ep->pool_name, ev->pool->name) == 0)
-		return ep;
-	return NULL;
+	return at != NULL ? *at : NULL;
+}
+
+void
+fleet_draining_remove(struct fleet *f, struct endpoint *ep)
+{
+	TAILQ_REMOVE(&f->draining, ep, link);
+	(void)tdelete(ep, &f->draining_by_key, compare_key);
+}
+
+static void
+draining_add(struct fleet *f, struct endpoint *ep)
+{
+	struct endpoint **at = tsearch(ep, &f->draining_by_key, compare_key);
+
+	assert(at != NULL && *at == ep); /* the key was found and revived otherwise */
+	TAILQ_INSERT_TAIL(&f->draining, ep, link);
 }
 
 /* Its health begins in fleet_apply(), when all of the new configuration stands. */
 static struct endpoint *
-added(struct fleet *f, const struct discover_event *ev)
+added(struct fold *fo, const struct discover_event *ev)
 {
+	struct fleet *f = fo->fleet;
 	struct endpoint *ep = find_draining(f, ev);
 
 	if (ep == NULL) {
 		ep = endpoint_new(f, ev->pool, ev->endpoint);
-		log_info("endpoint added", LOG_S("url", ep->url),
-			LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name));
+		fo->added++;
+		tell(fo, "endpoint added", ep, (struct log_field){0});
 	} else {
-		TAILQ_REMOVE(&f->draining, ep, link);
+		fleet_draining_remove(f, ep);
 		publish_revive(f->publish, ep);
-		log_info("endpoint added again before it had drained", LOG_S("url", ep->url),
-			LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name));
+		fo->again++;
+		tell(fo, "endpoint added again before it had drained", ep, (struct log_field){0});
 	}
 	TAILQ_INSERT_TAIL(&f->live, ep, link);
 	return ep;
 }
 
 static void
-removed(struct fleet *f, struct endpoint *ep)
+removed(struct fold *fo, struct endpoint *ep)
 {
+	struct fleet *f = fo->fleet;
+
 	health_stop(ep);
 	scrape_stop(ep);
 	TAILQ_REMOVE(&f->live, ep, link);
-	log_info("endpoint removed", LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
-		LOG_S("pool", ep->pool_name),
+	fo->removed++;
+	tell(fo, "endpoint removed", ep,
 		LOG_U("in_flight",
 			ep->slot == ENDPOINT_NO_SLOT ? 0 : load_count(f->seg, ep->slot)));
 	if (ep->slot == ENDPOINT_NO_SLOT) {
@@ -118,26 +181,27 @@ removed(struct fleet *f, struct endpoint *ep)
 	}
 	ep->pool = NULL;
 	ep->conf = NULL;
-	TAILQ_INSERT_TAIL(&f->draining, ep, link);
+	draining_add(f, ep);
 	publish_drop(f->publish, ep);
 }
 
 static void *
 on_discover(const struct discover_event *ev, void *arg)
 {
-	struct fleet *f = arg;
+	struct fold *fo = arg;
+	struct fleet *f = fo->fleet;
 	struct endpoint *ep = ev->object;
 
 	if (ev->what == DISCOVER_REMOVED) {
-		removed(f, ep);
+		removed(fo, ep);
 		return NULL;
 	}
-	if (ev->what == DISCOVER_ADDED)
-		ep = added(f, ev);
-	else if (ev->what == DISCOVER_CHANGED)
-		log_info("endpoint changed", LOG_S("url", ep->url),
-			LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name),
-			LOG_U("max_inflight", ev->endpoint->max_inflight));
+	if (ev->what == DISCOVER_ADDED) {
+		ep = added(fo, ev);
+	} else if (ev->what == DISCOVER_CHANGED) {
+		fo->changed++;
+		tell(fo, "endpoint changed", ep, LOG_U("max_inflight", ev->endpoint->max_inflight));
+	}
 	ep->pool = ev->pool;
 	ep->conf = ev->endpoint;
 	f->order[f->norder++] = ep;
@@ -187,6 +251,7 @@ tell_waiting(const struct fleet *f)
 void
 fleet_apply(struct fleet *f, const struct conf *conf, uint64_t config_number)
 {
+	struct fold fo = {.fleet = f};
 	size_t total = 0;
 
 	for (size_t i = 0; i < conf->npools; i++)
@@ -195,7 +260,8 @@ fleet_apply(struct fleet *f, const struct conf *conf, uint64_t config_number)
 	f->config_number = config_number;
 	f->order = mem_resize(f->order, total + 1, sizeof(struct endpoint *));
 	f->norder = 0;
-	discover_fold(f->discover, conf, on_discover, f);
+	discover_fold(f->discover, conf, on_discover, &fo);
+	tell_all(&fo);
 	publish_config(f->publish);
 	for (size_t i = 0; i < f->norder; i++) {
 		struct endpoint *ep = f->order[i];

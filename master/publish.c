@@ -21,6 +21,7 @@
 #define POOL_NAME_BYTES 64 /* of seg->pool_names */
 #define POLL_MS 10         /* while readers are waited for: a section lasts microseconds */
 #define DRAIN_POLL_MS 200  /* while only reservations are: they last as long as requests */
+#define TOLD_MAX 64        /* endpoints that drained at once and have a line of the log each */
 
 /*
  * Life of an endpoint's slot:
@@ -39,6 +40,8 @@ struct publish {
 	bool deferred; /* logged: no arena was free */
 	bool crowded;  /* logged: not all learned names fitted */
 	bool *used;    /* [max_endpoints] slot is somebody's */
+	/* no slot below it is free: hundreds are looked for in one reload */
+	uint32_t lowest;
 	uint32_t *ids; /* [npools of the configuration] number of the name */
 	uint64_t version, created_s;
 };
@@ -123,38 +126,47 @@ id_of(const struct publish *p, const struct conf_pool *pool)
 
 /* --- slots ------------------------------------------------------------------------------- */
 
+static void
+tell_drained(const struct endpoint *ep, size_t n)
+{
+	log_write(n > TOLD_MAX ? LOG_L_DEBUG : LOG_L_INFO, "endpoint drained",
+		(const struct log_field[]){LOG_S("url", ep->url),
+			LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name)},
+		3);
+}
+
 /* Frees what has drained: its slot, then itself.  True if any. */
 static bool
 free_drained(struct publish *p)
 {
 	struct fleet *f = p->fleet;
-	bool any = false;
+	size_t n = 0;
 
 	for (struct endpoint *ep = TAILQ_FIRST(&f->draining), *next; ep != NULL; ep = next) {
 		next = TAILQ_NEXT(ep, link);
 		if (!ep->dropped || !rcu_passed(p->writer, ep->cookie) ||
 			load_count(f->seg, ep->slot) != 0)
 			continue;
-		log_info("endpoint drained", LOG_S("url", ep->url),
-			LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name));
+		tell_drained(ep, ++n);
 		ep_state_set(f->seg, ep->slot, EP_EMPTY);
 		p->used[ep->slot] = false;
-		TAILQ_REMOVE(&f->draining, ep, link);
+		p->lowest = ep->slot < p->lowest ? ep->slot : p->lowest;
+		fleet_draining_remove(f, ep);
 		endpoint_free(&ep);
-		any = true;
 	}
-	return any;
+	if (n > TOLD_MAX)
+		log_info("more endpoints drained than the log names", LOG_U("endpoints", n));
+	return n > 0;
 }
 
 static uint32_t
-find_free(const struct publish *p)
+find_free(struct publish *p)
 {
 	uint32_t max = p->fleet->seg->hdr->max_endpoints;
 
-	for (uint32_t slot = 0; slot < max; slot++)
-		if (!p->used[slot])
-			return slot;
-	return ENDPOINT_NO_SLOT;
+	while (p->lowest < max && p->used[p->lowest])
+		p->lowest++;
+	return p->lowest < max ? p->lowest : ENDPOINT_NO_SLOT;
 }
 
 bool
