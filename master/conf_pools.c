@@ -43,6 +43,7 @@ conf_pool_free(struct conf_pool *p)
 	free(p->endpoints);
 	free(p->dns);
 	free(p->api_key);
+	free(p->groups); /* the names are the endpoints' */
 	conf_values_free(&conf_pool_keys, p);
 }
 
@@ -346,6 +347,34 @@ check_roles(struct conf_read *r, const struct conf_pool *p, const int *lines)
 	return 0;
 }
 
+/* True unless there are too many. */
+static bool
+note_group(struct conf_pool *p, char *group)
+{
+	if (group == NULL || conf_strs_has(p->groups, p->ngroups, group))
+		return true;
+	if (p->ngroups == CONF_GROUPS_MAX)
+		return false;
+	if (p->groups == NULL)
+		p->groups = mem_array(CONF_GROUPS_MAX, sizeof(*p->groups));
+	p->groups[p->ngroups++] = group;
+	return true;
+}
+
+static int
+note_groups(struct conf_read *r, struct conf_pool *p)
+{
+	for (size_t i = 0; i < p->nendpoints; i++)
+		if (!note_group(p, p->endpoints[i].group))
+			return conf_fail(r, p->endpoints[i].line, "more than %d groups in pool %s",
+				CONF_GROUPS_MAX, p->name);
+	for (size_t i = 0; i < p->ndns; i++)
+		if (!note_group(p, p->dns[i].as.group))
+			return conf_fail(r, p->dns[i].as.line, "more than %d groups in pool %s",
+				CONF_GROUPS_MAX, p->name);
+	return 0;
+}
+
 static int
 check_sources(struct conf_read *r, const struct conf_pool *p, const int *lines)
 {
@@ -380,6 +409,8 @@ conf_pool_finish(struct conf_read *r, struct conf_pool *p, const int *lines)
 	if (p->endpoints_file != NULL
 			? read_endpoints_file(r, p, line_of(p, lines, "endpoints_file")) != 0
 			: check_endpoints(r, p) != 0)
+		return -1;
+	if (note_groups(r, p) != 0)
 		return -1;
 	return check_others(r, p, lines);
 }

@@ -15,6 +15,7 @@
 #include "master/models.h"
 #include "proto/http.h"
 #include "shm/base/conf.h"
+#include "shm/layout.h"
 #include "shm/table.h"
 
 struct discover;
@@ -30,6 +31,14 @@ struct seg;
 
 #define ENDPOINT_NO_SLOT UINT32_MAX
 
+/* What an engine says of itself; "" and 0: it has not. */
+struct runtime {
+	char version[48];
+	char mode[16]; /* SGLang's disaggregation_mode */
+	uint32_t bootstrap_port;
+	uint32_t max_context; /* tokens */
+};
+
 struct endpoint {
 	TAILQ_ENTRY(endpoint) link;
 	struct fleet *fleet;
@@ -38,7 +47,8 @@ struct endpoint {
 	char *authority;       /* host:port for the Host header */
 	enum role role;
 	struct http_url at;
-	uint64_t number; /* counts endpoints made: spreads their probes over time */
+	uint64_t number;                 /* counts endpoints made: spreads their probes over time */
+	char kv_addr[ANNOUNCED_ADDRESS]; /* of an announced one, else "" */
 
 	/* W: fleet.c; both NULL while it drains */
 	const struct conf_pool *pool;
@@ -56,7 +66,8 @@ struct endpoint {
 	/* W: health.c */
 	struct ep_addr addr; /* proven by a probe, or given as a literal; family 0: none yet */
 	struct model_set models;
-	uint64_t models_number; /* counts changes of `models` */
+	uint64_t models_number; /* counts changes of `models` and `runtime` */
+	struct runtime runtime;
 	struct health *health;
 
 	/* W: load.c */

@@ -206,7 +206,7 @@ static bool
 row_is_right(const struct endpoint *ep)
 {
 	return ep->in_table && ep->addr.family != 0 && ep_addr_equal(&ep->table_addr, &ep->addr) &&
-	       (ep->pool->nmodels > 0 || ep->table_models == ep->models_number);
+	       ep->table_models == ep->models_number;
 }
 
 void
@@ -255,6 +255,12 @@ fill_learned(struct table_builder *b, struct table_pool *tp, const struct fleet 
 	free(sets);
 }
 
+static const char *
+or_empty(const char *s)
+{
+	return s != NULL ? s : "";
+}
+
 static void
 fill_pool(struct table_builder *b, struct table_pool *tp, const struct publish *p,
 	const struct conf_pool *pool, size_t max)
@@ -262,7 +268,15 @@ fill_pool(struct table_builder *b, struct table_pool *tp, const struct publish *
 	tp->name = table_str(b, pool->name);
 	tp->id = id_of(p, pool);
 	tp->connector = pool->connector;
-	tp->policy = pool->policy;
+	tp->pairing = pool->pairing;
+	tp->session_header = table_str(b, or_empty(pool->session_header));
+	tp->session_member = table_str(b, or_empty(pool->session_member));
+	tp->prefix_bytes = pool->prefix_bytes;
+	tp->slow_start_ms = pool->slow_start_ms;
+	for (enum role role = 0; role < ROLE_N; role++) {
+		tp->policy[role] = pool->policies[role];
+		tp->load[role] = pool->loads[role];
+	}
 	tp->handoff = pool->handoff;
 	tp->remote_host = pool->remote_host;
 	tp->timeouts = pool->timeouts;
@@ -291,6 +305,36 @@ fill_endpoint_models(struct table_builder *b, struct table_endpoint *te, const s
 	te->models = table_strv(b, (const char *const *)ep->models.names, ep->models.n);
 }
 
+/* Configured values win over learned ones. */
+static void
+fill_runtime(struct table_builder *b, struct table_endpoint *te, const struct endpoint *ep)
+{
+	const struct conf_endpoint *conf = ep->conf;
+
+	te->bootstrap_host =
+		conf->bootstrap_host != NULL ? table_str(b, conf->bootstrap_host) : te->host;
+	te->bootstrap_port =
+		conf->bootstrap_port != 0 ? conf->bootstrap_port : ep->runtime.bootstrap_port;
+	te->max_context = ep->runtime.max_context;
+	te->version = table_str(b, ep->runtime.version);
+	te->kv_addr = table_str(b, ep->kv_addr);
+}
+
+/*
+ * The number of a group's name within its pool: its place among the distinct ones, from 1 on.  The
+ * configuration has at most TABLE_GROUPS - 1 (conf_pools.c).
+ */
+static uint32_t
+group_number(const struct conf_pool *pool, const char *group)
+{
+	uint32_t n = 0;
+
+	while (group != NULL && n < pool->ngroups)
+		if (strcmp(pool->groups[n++], group) == 0)
+			return n;
+	return 0;
+}
+
 static void
 fill_endpoint(struct table_builder *b, struct table_endpoint *te, const struct endpoint *ep,
 	uint32_t pool_row, bool share)
@@ -300,11 +344,14 @@ fill_endpoint(struct table_builder *b, struct table_endpoint *te, const struct e
 	te->pool = pool_row;
 	te->role = ep->role;
 	te->max_inflight = ep->conf->max_inflight;
+	te->weight = ep->conf->weight;
+	te->group = group_number(ep->pool, ep->conf->group);
 	te->addr = ep->addr;
 	te->url = table_str(b, ep->url);
 	te->authority = table_str(b, ep->authority);
 	te->host = table_str(b, ep->at.host);
 	te->prefix = table_str(b, ep->at.prefix);
+	fill_runtime(b, te, ep);
 	fill_endpoint_models(b, te, ep, table_pool_at(b, pool_row), share);
 }
 

@@ -8,6 +8,7 @@
  */
 #pragma once
 #include <assert.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -83,6 +84,34 @@ struct ep_word {
 	uint64_t kv_usage_ppm; /* last KV usage, parts per million.  W: master */
 	uint64_t scraped_ms;   /* clock_ms of those two; 0 = never.  W: master */
 };
+
+/* How `state` and `foreign` are packed. */
+#define EP_STATE_BITS 8
+#define EP_MS_BITS 40 /* 34 years of uptime */
+#define EP_FOREIGN_MAX ((UINT32_C(1) << 24) - 1)
+
+static inline enum ep_state
+ep_word_state(uint64_t state)
+{
+	return (enum ep_state)(state & ((1u << EP_STATE_BITS) - 1));
+}
+
+static inline uint64_t
+ep_word_ramp(uint64_t state)
+{
+	return state >> EP_STATE_BITS;
+}
+
+/* 0 if it is older than max_age_ms. */
+static inline uint32_t
+ep_word_foreign(uint64_t foreign, uint64_t now_ms, uint64_t max_age_ms)
+{
+	const uint64_t mask = (UINT64_C(1) << EP_MS_BITS) - 1, age = (now_ms - foreign) & mask;
+	/* The caller's clock is of its loop turn: a stamp ahead of it is fresh too. */
+	const bool fresh = age <= max_age_ms || age > mask / 2;
+
+	return fresh ? (uint32_t)(foreign >> EP_MS_BITS) : 0;
+}
 
 /* One per worker slot and endpoint slot: what that worker holds.  W: owner; master when reaping */
 struct row {

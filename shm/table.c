@@ -8,13 +8,15 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#define XXH_INLINE_ALL /* no library to load, and the hash is inlined */
+#include <xxhash.h>
 
 /*
- * Text an endpoint or pool brings: URL, authority, host, prefix and the names of its models; an
+ * Text an endpoint or pool brings: URL, authority, host, prefix, version and the names of its models; an
  * arena is sized by the average, one crowded endpoint may use more.  A model's name is rarely above
  * 64 bytes.
  */
-#define ENDPOINT_TEXT 896
+#define ENDPOINT_TEXT 960
 #define POOL_TEXT 2048
 #define ALIGN 8 /* the widest type in a table, and what the checksum steps by */
 
@@ -27,9 +29,10 @@ round_up(size_t n)
 size_t
 table_arena_bytes(uint32_t max_pools, uint32_t max_endpoints)
 {
-	/* in its pool's list each endpoint stands once more, and each list may be padded */
+	/* in its pool's picks each endpoint stands once more, and each list may be padded */
 	const size_t pool = sizeof(struct table_pool) + ROLE_N * ALIGN + POOL_TEXT;
-	const size_t endpoint = sizeof(struct table_endpoint) + sizeof(uint32_t) + ENDPOINT_TEXT;
+	const size_t endpoint =
+		sizeof(struct table_endpoint) + sizeof(struct table_pick) + ENDPOINT_TEXT;
 
 	return round_up(sizeof(struct table) + max_pools * pool + max_endpoints * endpoint);
 }
@@ -127,23 +130,48 @@ table_strv(struct table_builder *b, const char *const *v, size_t n)
 	return p;
 }
 
-/* The indices of the pool's endpoints of one role, in the table's order. */
 static void
-list_endpoints(struct table_builder *b, const struct table *t, uint32_t pool, enum role role)
+fill_pick(struct table_pick *pick, const struct table *t, uint32_t i)
+{
+	const struct table_endpoint *te = &t->endpoints[i];
+
+	*pick = (struct table_pick){
+		.endpoint = i,
+		.slot = te->slot,
+		.tag = te->tag,
+		.max_inflight = te->max_inflight,
+		.hash = te->url == NULL ? 0 : XXH3_64bits(te->url, strlen(te->url)),
+		.weight = (uint8_t)(te->weight == 0 ? 1 : te->weight),
+		.group = (uint8_t)te->group,
+		.resolved = te->addr.family != 0,
+		.partial = te->nmodels > 0 && te->models != t->pools[te->pool].models,
+	};
+}
+
+/* The pool's endpoints of one role, in the table's order. */
+static void
+list_picks(struct table_builder *b, const struct table *t, uint32_t pool, enum role role)
 {
 	struct table_pool *p = table_pool_at(b, pool);
-	uint32_t n = 0, *eps;
+	struct table_pick *picks;
+	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < t->nendpoints; i++)
 		n += t->endpoints[i].pool == pool && t->endpoints[i].role == role;
-	eps = take(b, n * sizeof(*eps));
-	if (eps == NULL)
+	picks = take(b, n * sizeof(*picks));
+	if (picks == NULL)
 		return;
 	p->n[role] = n;
-	p->eps[role] = eps;
-	for (uint32_t i = 0; i < t->nendpoints; i++)
-		if (t->endpoints[i].pool == pool && t->endpoints[i].role == role)
-			*eps++ = i;
+	p->picks[role] = picks;
+	for (uint32_t i = 0; i < t->nendpoints; i++) {
+		if (t->endpoints[i].pool != pool || t->endpoints[i].role != role)
+			continue;
+		fill_pick(picks, t, i);
+		if (picks->weight > p->max_weight[role])
+			p->max_weight[role] = picks->weight;
+		p->weighted[role] |= picks->weight != p->picks[role]->weight;
+		picks++;
+	}
 }
 
 int
@@ -155,7 +183,7 @@ table_end(struct table_builder *b)
 		return -ENOSPC;
 	for (uint32_t i = 0; i < t->npools; i++)
 		for (enum role role = 0; role < ROLE_N; role++)
-			list_endpoints(b, t, i, role);
+			list_picks(b, t, i, role);
 	if (b->full)
 		return -ENOSPC;
 	t->used = b->used;
@@ -208,6 +236,15 @@ table_pool_by_name(const struct table *t, const char *name)
 		if (strcmp(t->pools[i].name, name) == 0)
 			return &t->pools[i];
 	return NULL;
+}
+
+bool
+table_serves(const struct table_endpoint *te, const char *model)
+{
+	for (uint32_t i = 0; i < te->nmodels; i++)
+		if (strcmp(te->models[i], model) == 0)
+			return true;
+	return false;
 }
 
 socklen_t

@@ -40,7 +40,26 @@ struct table_endpoint {
 	const char *prefix;    /* path prefix, "" if none */
 	uint32_t nmodels;      /* learned from /v1/models; 0 = not learned */
 	const char *const *models;
+	uint32_t weight; /* 1 .. 100 */
+	uint32_t group;  /* number of its group's name within the pool, 1 .. 63; 0: none */
+	/* what configuration or the engine says of itself; "" and 0: unknown */
+	const char *bootstrap_host; /* SGLang prefill: for the decode engine, never "" */
+	uint32_t bootstrap_port;
+	uint32_t max_context; /* tokens */
+	const char *version;
+	const char *kv_addr; /* P2pNccl: host:port its cache travels by */
 };
+
+/* What a selection reads of an endpoint, side by side. */
+struct table_pick {
+	uint32_t endpoint; /* index into table.endpoints */
+	uint32_t slot, tag, max_inflight;
+	uint64_t hash; /* of its URL: the same in every table and router */
+	uint8_t weight, group;
+	bool resolved;
+	bool partial; /* does not serve all of the pool's models: ask table_serves() */
+};
+#define TABLE_GROUPS 64 /* group numbers, 0 for "none" included: bits of a word */
 
 struct table_pool {
 	const char *name;
@@ -48,12 +67,19 @@ struct table_pool {
 	uint32_t nmodels;
 	const char *const *models; /* configured, else the union of what its endpoints serve */
 	enum connector_kind connector;
-	enum policy_kind policy;
+	enum policy_kind policy[ROLE_N];
+	enum load_kind load[ROLE_N];
+	enum pairing_kind pairing;
+	const char *session_header, *session_member; /* "": none */
+	uint64_t prefix_bytes;
+	uint64_t slow_start_ms;
 	enum handoff_kind handoff;
 	enum remote_host_kind remote_host;
 	struct conf_timeouts timeouts;
 	uint32_t n[ROLE_N];
-	const uint32_t *eps[ROLE_N]; /* indices into table.endpoints */
+	const struct table_pick *picks[ROLE_N]; /* its endpoints, in the table's order */
+	uint32_t max_weight[ROLE_N];            /* of those */
+	bool weighted[ROLE_N];                  /* not all of the same weight */
 };
 
 struct table {
@@ -83,7 +109,7 @@ struct table_pool *table_pool_at(struct table_builder *b, uint32_t i);
 struct table_endpoint *table_endpoint_at(struct table_builder *b, uint32_t i);
 const char *table_str(struct table_builder *b, const char *s);
 const char *const *table_strv(struct table_builder *b, const char *const *v, size_t n);
-/* Computes each pool's eps[] from endpoint.role/pool, then the checksum.  0, or -ENOSPC if anything did not fit. */
+/* Computes each pool's picks[] from endpoint.role/pool, then the checksum.  0, or -ENOSPC if anything did not fit. */
 int table_end(struct table_builder *b);
 uint64_t table_checksum(const struct table *t);
 /* False if the table's bytes are not those table_end() left: poisoned, scribbled on or half built. */
@@ -94,3 +120,5 @@ size_t table_arena_bytes(uint32_t max_pools, uint32_t max_endpoints);
 /* The pool that serves a model, or NULL.  Exact match of the whole name. */
 const struct table_pool *table_pool_by_model(const struct table *t, const char *model);
 const struct table_pool *table_pool_by_name(const struct table *t, const char *name);
+/* Whether an endpoint whose pick is `partial` serves a model. */
+bool table_serves(const struct table_endpoint *te, const char *model);

@@ -58,6 +58,8 @@ struct worker {
 	uint32_t *round; /* [pool id]: requests since both rounds began together, see plan.c */
 	/* round-robin cursors [pool id][role]; each starts at this worker's slot */
 	uint32_t *cursor;
+	uint32_t *mean_tokens; /* [pool id]: of recent prompts */
+	uint64_t rnd;          /* policy_rnd()'s state */
 };
 
 /* Starts the tick if it sleeps: called by whoever sets a deadline. */

@@ -116,8 +116,11 @@ let_go(struct leg *leg)
 	struct worker *w = worker_of(leg);
 
 	wire_done(leg);
-	if (leg->reserved)
+	if (leg->reserved) {
+		load_tokens_sub(w->seg, w->slot, leg->up->slot, leg->tokens);
 		load_release(w->seg, w->slot, leg->up->slot);
+	}
+	leg->tokens = 0;
 	leg->reserved = false;
 	leg->state = LEG_DONE;
 	leg->deadline_ms = 0;

@@ -36,8 +36,9 @@ struct leg {
 	enum role role;
 	enum leg_state state;
 	enum leg_fail fail;
-	bool reserved; /* a reservation at endpoint slot `ep` is held */
-	bool on_wire;  /* counted as sent there */
+	bool reserved;   /* a reservation at endpoint slot `ep` is held */
+	uint32_t tokens; /* counted there with the reservation */
+	bool on_wire;    /* counted as sent there */
 	bool resent;
 	bool got_bytes;  /* a byte of an answer has come */
 	bool keep;       /* the answer is collected in `answer`, not relayed */

@@ -75,12 +75,12 @@ metrics(struct req *req, struct evbuffer *out)
 }
 
 static uint32_t
-count_up(const struct seg *seg, const struct table *t, const struct table_pool *p, enum role role)
+count_up(const struct seg *seg, const struct table_pool *p, enum role role)
 {
 	uint32_t up = 0;
 
 	for (uint32_t i = 0; i < p->n[role]; i++)
-		up += ep_state_get(seg, t->endpoints[p->eps[role][i]].slot) == EP_UP;
+		up += ep_state_get(seg, p->picks[role][i].slot) == EP_UP;
 	return up;
 }
 
@@ -94,13 +94,13 @@ pool_health(const struct seg *seg, const struct table *t, const struct table_poo
 	add_quoted(out, p->name);
 	(void)evbuffer_add_printf(out, ":{");
 	for (enum role r = 0; r < ROLE_N; r++) {
-		uint32_t up = count_up(seg, t, p, r);
+		uint32_t up = count_up(seg, p, r);
 
 		ok = ok && up > 0;
 		(void)evbuffer_add_printf(out, "\"%s\":{\"up\":%u,\"total\":%u,\"not_up\":[",
 			role_name(r), up, p->n[r]);
 		for (uint32_t i = 0, k = 0; i < p->n[r]; i++) {
-			const struct table_endpoint *ep = &t->endpoints[p->eps[r][i]];
+			const struct table_endpoint *ep = &t->endpoints[p->picks[r][i].endpoint];
 			enum ep_state st = ep_state_get(seg, ep->slot);
 
 			if (st == EP_UP)

@@ -5,6 +5,7 @@
 #include "shm/base/clock.h"
 #include "shm/load.h"
 #include "shm/rcu.h"
+#include "worker/affinity.h"
 #include "worker/connector.h"
 #include "worker/core.h"
 #include "worker/policy.h"
@@ -12,54 +13,110 @@
 #include "worker/req.h"
 #include "shm/heritage.h"
 
-#define PLAN_TRIES 8      /* lost races for the last place of an endpoint before we say "full" */
+#define PLAN_TRIES 64     /* lost races for the last place of an endpoint before we say "full" */
 #define FOREIGN_SCRAPES 3 /* a figure older than so many scrape intervals does not count */
+#define ALL_GROUPS UINT64_MAX
+#define MEAN_SHARE 32 /* the mean prompt follows the last 32 or so */
 
 /* Nobody could be chosen: is anybody up, and full? */
 static enum req_end
-why_none(const struct policy_view *v, enum role role)
+why_none(const struct worker *w, const struct table_pool *tp, enum role role)
 {
-	for (uint32_t i = 0; i < v->n; i++) {
-		const struct table_endpoint *ep = &v->table->endpoints[v->eps[i]];
+	for (uint32_t i = 0; i < tp->n[role]; i++) {
+		const struct table_pick *p = &tp->picks[role][i];
 
-		if (ep->max_inflight != 0 && ep_state_get(v->seg, ep->slot) == EP_UP)
+		if (p->max_inflight != 0 && ep_state_get(w->seg, p->slot) == EP_UP)
 			return END_NO_CAPACITY;
 	}
 	return role == ROLE_PREFILL ? END_NO_PREFILL : END_NO_DECODE;
 }
 
-/* Chooses and reserves the endpoint of one leg. */
-static bool
+/* What this request is to the policy of one role. */
+static void
+set_view(struct policy_view *v, const struct req *req, const struct table *t,
+	const struct table_pool *tp, enum role role)
+{
+	struct worker *w = req->w;
+	const uint32_t mean = w->mean_tokens[tp->id];
+
+	*v = (struct policy_view){.seg = w->seg,
+		.table = t,
+		.picks = tp->picks[role],
+		.n = tp->n[role],
+		.max_weight = tp->max_weight[role],
+		.weighted = tp->weighted[role],
+		.model = req->model,
+		.load = tp->load[role],
+		.own = tp->load[role] == LOAD_TOKENS ? req->tokens : 1,
+		.foreign_unit = tp->load[role] == LOAD_TOKENS ? mean : 1,
+		.now_ms = clock_ms(),
+		.slow_start_ms = tp->slow_start_ms,
+		.foreign_max_age_ms = FOREIGN_SCRAPES * w->conf->stats_interval_ms,
+		.rnd = &w->rnd};
+	if (tp->policy[role] == POLICY_SESSION)
+		v->keyed = affinity_session(req, tp, &v->key);
+	if (tp->policy[role] == POLICY_PREFIX)
+		v->keyed = affinity_prefix(req, tp, &v->key);
+}
+
+/* Chooses and reserves the endpoint of one leg among those of `groups`.  Its pick, or NULL. */
+static const struct table_pick *
 choose(struct req *req, const struct table *t, const struct table_pool *tp, enum role role,
-	enum req_end *ret_why)
+	uint64_t groups)
 {
 	struct worker *w = req->w;
 	struct leg *leg = &req->pair.leg[role];
 	uint32_t *cursor = &w->cursor[tp->id * ROLE_N + role];
-	struct policy_view v = {.seg = w->seg,
-		.table = t,
-		.eps = tp->eps[role],
-		.n = tp->n[role],
-		.cursor = *cursor,
-		.now_ms = clock_ms(),
-		.foreign_max_age_ms = FOREIGN_SCRAPES * w->conf->stats_interval_ms};
+	struct policy_view v;
 
+	set_view(&v, req, t, tp, role);
+	v.groups = groups;
 	for (int tries = 0; tries < PLAN_TRIES; tries++) {
-		int i = policy_find(tp->policy)(&v);
-		const struct table_endpoint *te;
+		const struct table_pick *pick;
+		int i;
 
+		v.cursor = *cursor;
+		i = policy_find(tp->policy[role])(&v);
 		if (i < 0)
 			break;
-		te = &t->endpoints[v.eps[i]];
-		if (!load_reserve(w->seg, w->slot, te->slot, te->max_inflight))
+		pick = &v.picks[i];
+		if (!load_reserve(w->seg, w->slot, pick->slot, pick->max_inflight))
 			continue; /* another worker took the last place in between */
-		*cursor = (uint32_t)i + 1;
-		leg->up = pool_endpoint(w->pool, te);
+		*cursor = v.cursor;
+		leg->up = pool_endpoint(w->pool, &t->endpoints[pick->endpoint]);
 		leg->reserved = true;
-		return true;
+		leg->tokens = load_tokens_add(w->seg, w->slot, pick->slot, req->tokens);
+		return pick;
 	}
-	*ret_why = why_none(&v, role);
-	return false;
+	return NULL;
+}
+
+/*
+ * Both legs' engines, of one group if there are groups: the prefill engine by its policy, then a decode
+ * engine beside it.  Where the pool requires that, a group without a free decode engine is no choice.
+ */
+static enum req_end
+choose_pair(struct req *req, const struct table *t, const struct table_pool *tp)
+{
+	uint64_t groups = ALL_GROUPS;
+	bool any = false;
+
+	for (;;) {
+		const struct table_pick *p = choose(req, t, tp, ROLE_PREFILL, groups);
+
+		if (p == NULL)
+			return why_none(req->w, tp, any ? ROLE_DECODE : ROLE_PREFILL);
+		if (choose(req, t, tp, ROLE_DECODE, UINT64_C(1) << p->group) != NULL)
+			return END_OK;
+		if (tp->pairing == PAIRING_PREFER &&
+			choose(req, t, tp, ROLE_DECODE, ALL_GROUPS) != NULL)
+			return END_OK;
+		leg_give_back(&req->pair.leg[ROLE_PREFILL]);
+		if (tp->pairing == PAIRING_PREFER)
+			return why_none(req->w, tp, ROLE_DECODE);
+		any = true;
+		groups &= ~(UINT64_C(1) << p->group);
+	}
 }
 
 static uint32_t
@@ -92,6 +149,20 @@ find_pool(const struct req *req, const struct table *t)
 	return table_pool_by_model(t, req->model);
 }
 
+/* The mean is what a request of another router is taken for, whose prompt nobody tells us. */
+static void
+note_tokens(struct req *req, const struct table_pool *tp)
+{
+	uint32_t *mean = &req->w->mean_tokens[tp->id];
+
+	if (req->tokens != 0) /* planned before: it has waited */
+		return;
+	req->tokens = affinity_tokens(req);
+	*mean = *mean == 0 ? req->tokens
+			   : (uint32_t)(((uint64_t)*mean * (MEAN_SHARE - 1) + req->tokens) /
+					MEAN_SHARE);
+}
+
 static enum req_end
 plan(struct req *req, const struct table *t)
 {
@@ -108,15 +179,15 @@ plan(struct req *req, const struct table *t)
 	req->connector = connector_find(tp->connector);
 	if (connector_asks_several(req->doc) && req->connector->serves_one(&req->pair))
 		req->connector = &connector_direct;
+	note_tokens(req, tp);
 	/* Both before the prefill engine is asked: nothing may queue between the legs (vLLM leases the KV
 	 * for 30 s). */
-	if (req->connector->starts[ROLE_PREFILL] != STARTS_NEVER &&
-		!choose(req, t, tp, ROLE_PREFILL, &why))
+	if (req->connector->starts[ROLE_PREFILL] != STARTS_NEVER)
+		why = choose_pair(req, t, tp);
+	else if (choose(req, t, tp, ROLE_DECODE, ALL_GROUPS) == NULL)
+		why = why_none(req->w, tp, ROLE_DECODE);
+	if (why != END_OK)
 		return why;
-	if (!choose(req, t, tp, ROLE_DECODE, &why)) {
-		leg_give_back(&req->pair.leg[ROLE_PREFILL]);
-		return why;
-	}
 	turn_rounds(req->w, tp);
 	if (req->connector == &connector_direct)
 		metric_add(req->w->slab, M_DIRECT, 1);

@@ -1,33 +1,126 @@
 /*
  * Policies: pure choice among the endpoints of one role of one pool.  One file per policy.
  *
- * Process: worker, inside the read section.
+ * Process: worker, inside the read section.  Nothing here blocks, allocates or changes shared memory; a
+ * choice costs under a microsecond at 64 endpoints (tests/bench/README.md).
  */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "shm/base/conf.h"
+#include "shm/look.h"
 #include "shm/table.h"
-
-struct seg;
 
 struct policy_view {
 	const struct seg *seg;
 	const struct table *table;
-	const uint32_t *eps; /* indices into table->endpoints */
+	const struct table_pick *picks;
 	uint32_t n;
-	uint32_t cursor; /* where the round starts */
-	uint64_t now_ms;
+	uint32_t max_weight; /* of the picks */
+	bool weighted;       /* they differ */
+
+	uint64_t groups;   /* bit per group number that may be chosen */
+	const char *model; /* asked of endpoints that do not serve all; "": any will do */
+
+	enum load_kind load;
+	uint64_t own;          /* what the request adds to an endpoint's load, in its unit */
+	uint64_t foreign_unit; /* what a request of another router counts for in that unit */
+
+	uint64_t now_ms, slow_start_ms;
 	uint64_t foreign_max_age_ms; /* older figures of other routers' load do not count */
+
+	bool keyed;   /* session and prefix: `key` is known; without one they are least_loaded */
+	uint64_t key; /* hash of the session's name or the prompt's start */
+
+	uint32_t cursor; /* where the round stands; a policy leaves where the next one begins */
+	uint64_t *rnd;   /* state of policy_random() */
 };
 
-/* Index into view->eps, or -1 if no endpoint is up and below its limit. */
-typedef int policy_fn(const struct policy_view *view);
+/* Index into view->picks, or -1 if none may be chosen. */
+typedef int policy_fn(struct policy_view *view);
 
-policy_fn policy_round_robin, policy_least_loaded;
+policy_fn policy_round_robin, policy_least_loaded, policy_power_of_two, policy_random,
+	policy_session, policy_prefix;
 
 policy_fn *policy_find(enum policy_kind kind);
 
-/* Up, resolved, and below its max_inflight as far as can be seen without reserving. */
-bool policy_eligible(const struct policy_view *view, uint32_t i);
+/* One endpoint as a policy weighs it: loads are compared per weight. */
+struct candidate {
+	uint64_t load; /* in flight there, this request included, in the view's unit */
+	uint32_t weight;
+};
+
+/* WEIGHT_ONE is weight 1 of the configuration: an endpoint that has just recovered has a part of it. */
+#define WEIGHT_ONE 256u
+
+/* Weight under slow start: rises from almost nothing, in a straight line. */
+static inline uint32_t
+policy_weight(const struct policy_view *v, const struct table_pick *p, const struct ep_look *e)
+{
+	const uint32_t full = p->weight * WEIGHT_ONE;
+	uint64_t part;
+
+	if (e->ramp_from_ms == 0 || v->now_ms >= e->ramp_from_ms + v->slow_start_ms)
+		return full;
+	part = v->now_ms > e->ramp_from_ms ? (v->now_ms - e->ramp_from_ms) * full / v->slow_start_ms
+					   : 0;
+	return part > 0 ? (uint32_t)part : 1;
+}
+
+/* Up, resolved, of an allowed group, serving the model, and below its max_inflight as far as can be seen
+ * without reserving: then *ret is how it stands. */
+static inline bool
+policy_look(const struct policy_view *v, uint32_t i, struct candidate *ret)
+{
+	const struct table_pick *p = &v->picks[i];
+	const struct ep_look e = ep_look(v->seg, p->slot, v->now_ms, v->foreign_max_age_ms);
+
+	if (e.state != EP_UP || e.tag != p->tag || !p->resolved || (v->groups >> p->group & 1) == 0)
+		return false;
+	if (p->max_inflight != 0 && e.count >= p->max_inflight)
+		return false;
+	if (p->partial && v->model[0] != '\0' &&
+		!table_serves(&v->table->endpoints[p->endpoint], v->model))
+		return false;
+	ret->load = (v->load == LOAD_TOKENS ? e.tokens : e.count) + e.foreign * v->foreign_unit +
+		    v->own;
+	ret->weight = policy_weight(v, p, &e);
+	return true;
+}
+
+/* Whether a carries less per weight than b. */
+static inline bool
+policy_lighter(const struct candidate *a, const struct candidate *b)
+{
+	return a->load * b->weight < b->load * a->weight;
+}
+
+/*
+ * The order in which the view's key prefers endpoints (rendezvous hashing): the highest rank comes first.
+ * Each endpoint comes first for its weight's share of all keys, and adding one moves only its share.
+ */
+double policy_rank(const struct policy_view *v, uint32_t i, uint32_t weight);
+
+/* The endpoint that ranks highest of those that may be chosen and whose load, without this request, is
+ * at most `most` per weight; or -1. */
+int policy_highest(const struct policy_view *v, double most);
+
+/* 64 random bits (xorshift: for choosing, not for secrets). */
+static inline uint64_t
+policy_rnd(const struct policy_view *v)
+{
+	uint64_t x = *v->rnd;
+
+	x ^= x << 13;
+	x ^= x >> 7;
+	x ^= x << 17;
+	return *v->rnd = x;
+}
+
+/* A random number below n, n > 0. */
+static inline uint32_t
+policy_rnd_below(const struct policy_view *v, uint32_t n)
+{
+	return (uint32_t)((policy_rnd(v) >> 32) * n >> 32);
+}

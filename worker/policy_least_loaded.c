@@ -1,29 +1,37 @@
 /*
- * The lowest score (requests of all workers in flight there, plus what others than this router have put
- * on it); ties by round robin, so that equals are not all asked first.
+ * The lowest load per weight (what all workers have in flight there, plus what others than this router
+ * have put on it); ties by round robin, so that equals are not all asked first.
  */
 #include "worker/policy.h"
 
-#include "shm/load.h"
+struct best {
+	struct candidate c;
+	int i;
+};
+
+static void
+look_at(const struct policy_view *v, uint32_t from, uint32_t to, struct best *best)
+{
+	struct candidate c;
+
+	for (uint32_t i = from; i < to; i++) {
+		if (!policy_look(v, i, &c) || (best->i >= 0 && !policy_lighter(&c, &best->c)))
+			continue;
+		*best = (struct best){c, (int)i};
+	}
+}
 
 int
-policy_least_loaded(const struct policy_view *view)
+policy_least_loaded(struct policy_view *view)
 {
-	uint64_t best_score = UINT64_MAX;
-	int best = -1;
+	struct best best = {.i = -1};
+	uint32_t first;
 
-	for (uint32_t k = 0; k < view->n; k++) {
-		uint32_t i = (view->cursor + k) % view->n;
-		uint32_t slot = view->table->endpoints[view->eps[i]].slot;
-		uint64_t score;
-
-		if (!policy_eligible(view, i))
-			continue;
-		score = load_score(view->seg, slot, view->now_ms, view->foreign_max_age_ms);
-		if (score < best_score) {
-			best_score = score;
-			best = (int)i;
-		}
-	}
-	return best;
+	if (view->n == 0)
+		return -1;
+	first = view->cursor % view->n;
+	look_at(view, first, view->n, &best);
+	look_at(view, 0, first, &best);
+	view->cursor = (uint32_t)best.i + 1;
+	return best.i;
 }

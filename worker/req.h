@@ -94,6 +94,7 @@ struct req {
 	size_t body_len, body_cap;
 	struct splice *doc; /* of the body */
 	char model[256];
+	uint32_t tokens; /* of its prompt, estimated; 0: not yet */
 
 	/* how it is served */
 	struct req_pool pool;

@@ -12,6 +12,7 @@
 #include "shm/base/conf.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
+#include "shm/base/rnd.h"
 #include "shm/heritage.h"
 #include "worker/core.h"
 #include "worker/front.h"
@@ -200,6 +201,8 @@ worker_new(const struct heritage *h)
 	w->buf = mem_zero(WORKER_BUF);
 	w->cursor = mem_array(ncursors, sizeof(*w->cursor));
 	w->round = mem_array(h->seg->hdr->max_pools, sizeof(*w->round));
+	w->mean_tokens = mem_array(h->seg->hdr->max_pools, sizeof(*w->mean_tokens));
+	w->rnd = rnd_u64() | 1;
 	for (uint32_t i = 0; i < ncursors; i++)
 		w->cursor[i] = h->slot; /* so that workers do not move in step */
 	TAILQ_INIT(&w->conns);
@@ -250,6 +253,7 @@ worker_free(struct worker *w)
 	free(w->ev_listen);
 	free(w->cursor);
 	free(w->round);
+	free(w->mean_tokens);
 	free(w->buf);
 	free(w);
 }

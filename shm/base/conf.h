@@ -62,6 +62,8 @@ struct conf_dns {
 	struct conf_endpoint as; /* what each of them is, but for the URL */
 };
 
+#define CONF_GROUPS_MAX 63 /* groups of one pool: bits of a word (shm/table.h) */
+
 struct conf_timeouts {       /* milliseconds */
 	uint64_t connect_ms; /* to an established connection */
 	uint64_t prefill_ms; /* from sending to the full answer of the prefill engine */
@@ -89,6 +91,8 @@ struct conf_pool {
 	char *api_key_file, *api_key;          /* for the master's own questions; NULL: none */
 	char *endpoints_file; /* or NULL; its endpoints are already in the list below */
 	uint32_t watch;       /* 1: a change of the endpoints_file is put in force by itself */
+	char **groups;        /* the distinct ones of its endpoints; at most CONF_GROUPS_MAX */
+	size_t ngroups;
 	struct conf_dns *dns;
 	size_t ndns;
 	char **announce_networks; /* engines that announce themselves from there are of this pool */

@@ -62,13 +62,13 @@ Test(shm_table, pools_list_their_endpoints_by_role)
 	cr_assert_eq(t->npools, 2);
 	cr_assert_eq(t->nendpoints, 5);
 	cr_assert_eq(t->pools[0].n[ROLE_PREFILL], 1);
-	cr_assert_eq(t->pools[0].eps[ROLE_PREFILL][0], 0);
+	cr_assert_eq(t->pools[0].picks[ROLE_PREFILL][0].endpoint, 0);
 	cr_assert_eq(t->pools[0].n[ROLE_DECODE], 2);
-	cr_assert_eq(t->pools[0].eps[ROLE_DECODE][0], 2);
-	cr_assert_eq(t->pools[0].eps[ROLE_DECODE][1], 3);
+	cr_assert_eq(t->pools[0].picks[ROLE_DECODE][0].endpoint, 2);
+	cr_assert_eq(t->pools[0].picks[ROLE_DECODE][1].endpoint, 3);
 	cr_assert_eq(t->pools[1].n[ROLE_PREFILL], 1);
-	cr_assert_eq(t->pools[1].eps[ROLE_PREFILL][0], 4);
-	cr_assert_eq(t->pools[1].eps[ROLE_DECODE][0], 1);
+	cr_assert_eq(t->pools[1].picks[ROLE_PREFILL][0].endpoint, 4);
+	cr_assert_eq(t->pools[1].picks[ROLE_DECODE][0].endpoint, 1);
 	cr_assert_eq(t->endpoints[4].slot, 14);
 	cr_assert_str_eq(t->endpoints[4].url, "http://engine:8000");
 }

@@ -9,9 +9,10 @@
 
 static struct seg *seg;
 static struct table_endpoint eps[N];
+static struct table_pick picks[N];
 static struct table table = {.nendpoints = N, .endpoints = eps};
-static const uint32_t all[N] = {0, 1, 2, 3};
 static struct policy_view view;
+static uint64_t rnd;
 
 static void
 setup(void)
@@ -21,17 +22,28 @@ setup(void)
 
 	cr_assert_eq(seg_new(&sizes, 1, &seg), 0);
 	memset(eps, 0, sizeof(eps));
+	memset(picks, 0, sizeof(picks));
+	rnd = 4711;
 	for (uint32_t i = 0; i < N; i++) {
 		ep_slot_begin(seg, i);
 		ep_state_set(seg, i, EP_UP);
-		eps[i].slot = i;
-		eps[i].tag = (uint32_t)ep_tag(seg, i);
-		eps[i].addr.family = AF_INET;
+		picks[i] = (struct table_pick){.endpoint = i,
+			.slot = i,
+			.tag = (uint32_t)ep_tag(seg, i),
+			.hash = i * UINT64_C(0x9e3779b97f4a7c15),
+			.weight = 1,
+			.resolved = true};
 	}
 	view = (struct policy_view){.seg = seg,
 		.table = &table,
-		.eps = all,
+		.picks = picks,
 		.n = N,
+		.max_weight = 1,
+		.groups = UINT64_MAX,
+		.model = "",
+		.own = 1,
+		.foreign_unit = 1,
+		.rnd = &rnd,
 		.now_ms = 10000,
 		.foreign_max_age_ms = 3000};
 }
@@ -52,7 +64,6 @@ Test(policy, round_robin_takes_each_in_turn_and_skips_what_is_down)
 
 		want = (int[]){0, 1, 3, 0, 1, 3}[k];
 		cr_assert_eq(i, want, "round %d: %d", k, i);
-		view.cursor = (uint32_t)i + 1;
 	}
 }
 
@@ -76,6 +87,7 @@ Test(policy, foreign_load_counts_while_it_is_fresh)
 {
 	load_foreign_set(seg, 0, 7, 9000);
 	cr_assert_eq(policy_least_loaded(&view), 1);
+	view.cursor = 0;
 	view.now_ms = 13000; /* four seconds old: as if nobody had said it */
 	cr_assert_eq(policy_least_loaded(&view), 0);
 }
@@ -90,11 +102,11 @@ Test(policy, nobody_is_chosen_where_nobody_can_be)
 
 Test(policy, a_full_endpoint_and_one_of_another_life_are_passed_over)
 {
-	eps[0].max_inflight = 1;
+	picks[0].max_inflight = 1;
 	cr_assert(load_reserve(seg, 0, 0, 1));
 	cr_assert_not(load_reserve(seg, 1, 0, 1));
-	eps[1].tag++;
-	eps[3].addr.family = 0;
+	picks[1].tag++;
+	picks[3].resolved = false;
 	cr_assert_eq(policy_least_loaded(&view), 2);
 	cr_assert_eq(policy_round_robin(&view), 2);
 }

@@ -1,0 +1,35 @@
+/*
+ * What a selection reads of an endpoint: one cache line, a few plain loads, inlined because it is done
+ * for each endpoint of a role.
+ *
+ * Process: worker (and whoever only wants to know).  The values are of slightly different moments; what
+ * must be exact is decided by load_reserve().
+ */
+#pragma once
+#include <stdint.h>
+
+#include "shm/atomic.h"
+#include "shm/seg.h"
+
+struct ep_look {
+	enum ep_state state;
+	uint32_t tag;
+	uint32_t count, tokens, foreign;
+	uint64_t ramp_from_ms; /* 0: at full weight */
+};
+
+static inline struct ep_look
+ep_look(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t foreign_max_age_ms)
+{
+	const struct ep_word *e = &seg->eps[ep];
+	const uint64_t state = shm_load(&e->state), foreign = shm_load(&e->foreign);
+
+	return (struct ep_look){
+		.state = ep_word_state(state),
+		.tag = (uint32_t)shm_load(&e->tag),
+		.count = (uint32_t)(shm_load(&e->count) >> 32),
+		.tokens = (uint32_t)(shm_load(&e->tokens) >> 32),
+		.foreign = ep_word_foreign(foreign, now_ms, foreign_max_age_ms),
+		.ramp_from_ms = ep_word_ramp(state),
+	};
+}

@@ -1,0 +1,76 @@
+#include "worker/affinity.h"
+
+#include <string.h>
+#include <strings.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "proto/splice.h"
+#include "shm/table.h"
+#include "worker/req.h"
+
+#define CHARS_PER_TOKEN 4
+
+/* The value of a header among the lines kept for the engines, or nothing. */
+static struct splice_seg
+header_value(const struct req *req, const char *name)
+{
+	const size_t n = strlen(name);
+	const char *end = req->fwd + req->fwd_len;
+
+	for (const char *line = req->fwd, *next; line < end; line = next) {
+		const char *lf = memchr(line, '\n', (size_t)(end - line));
+
+		next = lf != NULL ? lf + 1 : end;
+		if ((size_t)(next - line) < n + 4 || line[n] != ':' ||
+			strncasecmp(line, name, n) != 0)
+			continue;
+		return (struct splice_seg){line + n + 2, (size_t)(next - line) - n - 4};
+	}
+	return (struct splice_seg){NULL, 0};
+}
+
+bool
+affinity_session(const struct req *req, const struct table_pool *tp, uint64_t *ret_key)
+{
+	struct splice_seg v = {NULL, 0};
+
+	if (tp->session_header[0] != '\0')
+		v = header_value(req, tp->session_header);
+	if (v.n == 0 && tp->session_member[0] != '\0' &&
+		(splice_member_raw(req->doc->text, req->doc->len, tp->session_member, &v) != 1 ||
+			strchr("{[n", v.p[0]) != NULL || (v.n == 2 && v.p[0] == '"')))
+		v.n = 0; /* null, "" and what is no name */
+	if (v.n == 0)
+		return false;
+	*ret_key = XXH3_64bits(v.p, v.n);
+	return true;
+}
+
+bool
+affinity_prefix(const struct req *req, const struct table_pool *tp, uint64_t *ret_key)
+{
+	const struct splice_member *m = splice_find(req->doc, SK_MESSAGES);
+	size_t n;
+
+	if (m == NULL)
+		m = splice_find(req->doc, SK_PROMPT);
+	if (m == NULL)
+		return false;
+	n = m->end - m->val;
+	/* an engine keeps one prefix cache per model: adapters change every block */
+	*ret_key = XXH3_64bits_withSeed(req->doc->text + m->val,
+		n < tp->prefix_bytes ? n : tp->prefix_bytes,
+		XXH3_64bits(req->model, strlen(req->model)));
+	return true;
+}
+
+uint32_t
+affinity_tokens(const struct req *req)
+{
+	const uint64_t n = req->doc->prompt_chars / CHARS_PER_TOKEN + req->doc->prompt_items;
+
+	if (n < 1)
+		return 1;
+	return n < AFFINITY_TOKENS_MAX ? (uint32_t)n : AFFINITY_TOKENS_MAX;
+}

@@ -1,0 +1,22 @@
+/*
+ * What ties a request to an engine: the name of its session, or the start of its prompt; hashed.
+ *
+ * Process: worker, inside the read section.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+struct req;
+struct table_pool;
+
+/* The value of the pool's session_header, else of its session_member (a string, a number or a bool); false
+ * if the request has neither. */
+bool affinity_session(const struct req *req, const struct table_pool *tp, uint64_t *ret_key);
+/* The model and the first prefix_bytes of the prompt or the messages, as they stand in the body; false if
+ * there are none. */
+bool affinity_prefix(const struct req *req, const struct table_pool *tp, uint64_t *ret_key);
+/* Prompt tokens as they can be guessed without a tokenizer: four characters each, token ids as counted.
+ * At least 1, at most AFFINITY_TOKENS_MAX. */
+#define AFFINITY_TOKENS_MAX (1u << 24)
+uint32_t affinity_tokens(const struct req *req);
