@@ -1,5 +1,6 @@
 #include "master/conf.h"
 
+#include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,6 +49,7 @@ conf_free(struct conf **conf)
 	conf_values_free(&conf_root_keys, c);
 	free(c->pools);
 	free(c->listen);
+	free(c->notifier_key);
 	free(c->key_lines);
 	free(c->path);
 	free(c);
@@ -79,6 +81,30 @@ fail_root(struct conf_read *r, const char *key, const char *or_key, const char *
 	return conf_fail(r, line, "%s", what);
 }
 
+static void
+append(char **text, const char *word)
+{
+	char *longer = mem_printf("%s%s ", *text, word != NULL ? word : "-");
+
+	free(*text);
+	*text = longer;
+}
+
+static void
+set_notifier_key(struct conf *c)
+{
+	free(c->notifier_key);
+	c->notifier_key = NULL;
+	if (c->notices_listen == NULL && c->announce_listen == NULL)
+		return;
+	c->notifier_key = mem_printf("%" PRIu64 " ", c->announce_forget_ms);
+	append(&c->notifier_key, c->notices_listen);
+	append(&c->notifier_key, c->announce_listen);
+	for (size_t i = 0; i < c->npools; i++)
+		for (size_t k = 0; k < c->pools[i].nannounce_networks; k++)
+			append(&c->notifier_key, c->pools[i].announce_networks[k]);
+}
+
 int
 conf_finish(struct conf_read *r)
 {
@@ -86,6 +112,7 @@ conf_finish(struct conf_read *r)
 	char what[CONF_WHAT];
 	size_t n = 0;
 
+	set_notifier_key(c);
 	if (c->workers_auto) {
 		c->workers = usable_cpus();
 		c->workers = c->workers > AUTO_WORKERS_MAX ? AUTO_WORKERS_MAX : c->workers;

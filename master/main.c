@@ -40,15 +40,15 @@ worker_count(const struct conf *conf)
 }
 
 static const char *
-notifier_address(const struct conf *conf)
+notifier_key(const struct conf *conf)
 {
-	return conf->notices_listen;
+	return conf->notifier_key;
 }
 
 /* clang-format off */
 static const struct proc_kind kinds[] = {
 	{ .name = "worker",   .main = worker_main,   .count = worker_count,        .restarts = M_WORKER_RESTARTS },
-	{ .name = "notifier", .main = notifier_main, .identity = notifier_address, .restarts = M_NOTIFIER_RESTARTS,
+	{ .name = "notifier", .main = notifier_main, .identity = notifier_key, .restarts = M_NOTIFIER_RESTARTS,
 	  .drains_last = true /* draining workers wait for notices */ },
 	{ .name = NULL },
 };

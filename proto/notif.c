@@ -1,171 +1,50 @@
-/*
- * msgpack is read by hand: one table says how much follows each tag.  Unknown values are skipped
- * without a stack: a container only adds its items to the number of values still to be passed.
- *
- * Source: the msgpack specification; the message as protocols of LMCache 0.3.3 to 0.5.6 send it.
- */
+/* Source: the message as LMCache 0.3.3 to 0.5.6 send it. */
 #include "proto/notif.h"
 
-#include <stdbool.h>
-#include <stdint.h>
 #include <string.h>
 
-enum kind {
-	K_NEVER,  /* 0xc1: no value begins so */
-	K_SCALAR, /* `size` bytes follow */
-	K_BYTES,  /* str, bin: a length of `size` bytes, then so many */
-	K_EXT,    /* the same, and one byte of type between */
-	K_ARRAY,  /* a count of `size` bytes, then so many values */
-	K_MAP,    /* ... pairs */
-};
-
-/* clang-format off */
-static const struct {
-	uint8_t kind, size;
-} tags[32] = { /* 0xc0 to 0xdf */
-	{ K_SCALAR, 0 }, { K_NEVER, 0 },  { K_SCALAR, 0 }, { K_SCALAR, 0 },  /* nil, -, false, true */
-	{ K_BYTES, 1 },  { K_BYTES, 2 },  { K_BYTES, 4 },                    /* bin */
-	{ K_EXT, 1 },    { K_EXT, 2 },    { K_EXT, 4 },                      /* ext */
-	{ K_SCALAR, 4 }, { K_SCALAR, 8 },                                    /* float */
-	{ K_SCALAR, 1 }, { K_SCALAR, 2 }, { K_SCALAR, 4 }, { K_SCALAR, 8 },  /* uint */
-	{ K_SCALAR, 1 }, { K_SCALAR, 2 }, { K_SCALAR, 4 }, { K_SCALAR, 8 },  /* int */
-	{ K_SCALAR, 2 }, { K_SCALAR, 3 }, { K_SCALAR, 5 }, { K_SCALAR, 9 },
-	{ K_SCALAR, 17 },                                                    /* fixext, with its type byte */
-	{ K_BYTES, 1 },  { K_BYTES, 2 },  { K_BYTES, 4 },                    /* str */
-	{ K_ARRAY, 2 },  { K_ARRAY, 4 },
-	{ K_MAP, 2 },    { K_MAP, 4 },
-};
-/* clang-format on */
+#include "proto/msgpack.h"
 
 static const char *const known_types[] = {
 	"ProxyNotif",     /* LMCache 0.3.7 and later */
 	"NixlProxyNotif", /* LMCache 0.3.3 to 0.3.5 */
 };
 
-struct reader {
-	const uint8_t *p, *end;
+struct members {
+	bool typed;
+	struct msgpack_text type, id;
 };
 
-/* A value's head has been read, and its bytes too if it is no container. */
-struct value {
-	enum kind kind;
-	const uint8_t *bytes; /* K_BYTES */
-	uint64_t n;           /* bytes, values or pairs */
-};
-
-static uint64_t
-left(const struct reader *r)
+static void
+take(const struct msgpack_text *key, const struct msgpack_text *value, void *arg)
 {
-	return (uint64_t)(r->end - r->p);
-}
+	struct members *m = arg;
 
-static bool
-read_be(struct reader *r, unsigned size, uint64_t *ret)
-{
-	if (left(r) < size)
-		return false;
-	*ret = 0;
-	while (size-- > 0)
-		*ret = *ret << 8 | *r->p++;
-	return true;
-}
-
-/* Kind and count of the value that begins with `tag`. */
-static bool
-read_head(struct reader *r, struct value *v)
-{
-	uint8_t tag;
-
-	if (left(r) == 0)
-		return false;
-	tag = *r->p++;
-	*v = (struct value){.kind = K_SCALAR};
-	if (tag < 0x80 || tag >= 0xe0) { /* a small integer */
-		return true;
-	} else if (tag < 0x90) {
-		v->kind = K_MAP;
-		v->n = tag & 0x0f;
-	} else if (tag < 0xa0) {
-		v->kind = K_ARRAY;
-		v->n = tag & 0x0f;
-	} else if (tag < 0xc0) {
-		v->kind = K_BYTES;
-		v->n = tag & 0x1f;
-	} else {
-		v->kind = (enum kind)tags[tag - 0xc0].kind;
-		v->n = tags[tag - 0xc0].size;
-		if (v->kind > K_SCALAR)
-			return read_be(r, (unsigned)v->n, &v->n);
+	if (msgpack_is(key, "type")) {
+		m->type = *value;
+		m->typed = true;
+	} else if (msgpack_is(key, "req_id")) {
+		m->id = *value;
 	}
-	return v->kind != K_NEVER;
-}
-
-/* A count is believed only if that many bytes are there: each value takes at least one. */
-static bool
-read_value(struct reader *r, struct value *v)
-{
-	if (!read_head(r, v))
-		return false;
-	if (v->kind == K_ARRAY)
-		return v->n <= left(r);
-	if (v->kind == K_MAP)
-		return v->n <= left(r) / 2;
-	if (v->kind == K_EXT)
-		v->n++;
-	if (v->n > left(r))
-		return false;
-	v->bytes = r->p;
-	r->p += v->n;
-	return true;
-}
-
-static uint64_t
-items(const struct value *v)
-{
-	return v->kind == K_MAP ? 2 * v->n : v->kind == K_ARRAY ? v->n : 0;
-}
-
-/* Passes what a container holds, at any depth. */
-static bool
-skip_items(struct reader *r, const struct value *container)
-{
-	for (uint64_t todo = items(container); todo > 0; todo--) {
-		struct value v;
-
-		if (!read_value(r, &v))
-			return false;
-		todo += items(&v);
-		if (todo - 1 > left(r))
-			return false;
-	}
-	return true;
 }
 
 static bool
-is(const struct value *v, const char *text)
-{
-	size_t n = strlen(text);
-
-	return v->kind == K_BYTES && v->n == n && memcmp(v->bytes, text, n) == 0;
-}
-
-static bool
-is_known_type(const struct value *v)
+is_known_type(const struct msgpack_text *v)
 {
 	for (size_t i = 0; i < sizeof(known_types) / sizeof(known_types[0]); i++)
-		if (is(v, known_types[i]))
+		if (msgpack_is(v, known_types[i]))
 			return true;
 	return false;
 }
 
 /* Control characters are in no id of ours and would spoil a log line. */
 static bool
-is_usable_id(const struct value *v)
+is_usable_id(const struct msgpack_text *v)
 {
-	if (v->kind != K_BYTES || v->n == 0 || v->n > NOTIF_MAX_ID)
+	if (v->p == NULL || v->n == 0 || v->n > NOTIF_MAX_ID)
 		return false;
-	for (uint64_t i = 0; i < v->n; i++)
-		if (v->bytes[i] < 0x20 || v->bytes[i] == 0x7f)
+	for (size_t i = 0; i < v->n; i++)
+		if ((unsigned char)v->p[i] < 0x20 || v->p[i] == 0x7f)
 			return false;
 	return true;
 }
@@ -173,31 +52,15 @@ is_usable_id(const struct value *v)
 int
 notif_read(const void *msg, size_t len, struct notif *ret)
 {
-	struct reader r = {.p = msg, .end = (const uint8_t *)msg + len};
-	struct value map, key, value, type = {0}, id = {0};
-	bool typed = false;
+	struct members m = {.typed = false};
 
-	if (!read_value(&r, &map) || map.kind != K_MAP)
+	if (!msgpack_map(msg, len, take, &m))
 		return NOTIF_E_SYNTAX;
-	for (uint64_t i = 0; i < map.n; i++) {
-		if (!read_value(&r, &key) || !skip_items(&r, &key))
-			return NOTIF_E_SYNTAX;
-		if (!read_value(&r, &value) || !skip_items(&r, &value))
-			return NOTIF_E_SYNTAX;
-		if (is(&key, "type")) {
-			type = value;
-			typed = true;
-		} else if (is(&key, "req_id")) {
-			id = value;
-		}
-	}
-	if (r.p != r.end)
-		return NOTIF_E_SYNTAX;
-	if (typed && !is_known_type(&type))
+	if (m.typed && !is_known_type(&m.type))
 		return NOTIF_E_TYPE;
-	if (!is_usable_id(&id))
+	if (!is_usable_id(&m.id))
 		return NOTIF_E_ID;
-	memcpy(ret->req_id, id.bytes, id.n);
-	ret->req_id[id.n] = '\0';
+	memcpy(ret->req_id, m.id.p, m.id.n);
+	ret->req_id[m.id.n] = '\0';
 	return 0;
 }

@@ -1,5 +1,6 @@
 #include "master/notifier/notifier.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,10 +12,13 @@
 #include <zmq.h>
 
 #include "proto/notif.h"
+#include "proto/registration.h"
+#include "shm/announce.h"
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
+#include "shm/base/net.h"
 #include "shm/flags.h"
 #include "shm/heritage.h"
 #include "shm/metrics.h"
@@ -27,13 +31,21 @@
 #define QUEUED 256
 /* one per rank: 128 engines of 8 GPUs.  With QUEUED: at most 1 GiB, whoever connects */
 #define CONNECTIONS 1024
-#define OWN_FDS 64      /* libzmq's and the heritage's, the eventfds aside */
+#define OWN_FDS 64 /* libzmq's and the heritage's, the eventfds aside */
+#define NSOCKETS 2
 #define LAST_BATCHES 64 /* before going: what has arrived already is still delivered */
 
 struct notifier {
 	const struct heritage *h;
 	struct metrics_slab *slab;
-	void *ctx, *sock;
+	void *ctx;
+	struct socket {
+		void *zmq; /* NULL: not configured */
+		/* takes one message; `from` is the peer's address, or NULL */
+		void (*take)(struct notifier *, const void *msg, size_t len, const char *from);
+	} sockets[NSOCKETS];
+	struct net *networks; /* from where engines may announce themselves */
+	size_t nnetworks;
 	bool *woken; /* [process slots]: eventfds to write after this batch */
 };
 
@@ -57,7 +69,7 @@ wake_all(const struct notifier *n)
 static void
 wake_batch(struct notifier *n)
 {
-	for (uint32_t i = 0; i < SLOT_WORKERS(n->h->seg); i++) {
+	for (uint32_t i = 0; i < n->h->seg->hdr->nslots; i++) {
 		if (n->woken[i])
 			wake(n, i);
 		n->woken[i] = false;
@@ -66,11 +78,12 @@ wake_batch(struct notifier *n)
 
 /* A message that does not parse, or names no flag of ours, is counted and forgotten: never an end. */
 static void
-take_notice(struct notifier *n, const void *msg, size_t len)
+take_notice(struct notifier *n, const void *msg, size_t len, const char *from)
 {
 	struct notif notice;
 	struct flag_ref ref;
 
+	(void)from;
 	if (notif_read(msg, len, &notice) != 0 ||
 		!flag_id_parse(n->h->seg, notice.req_id, strlen(notice.req_id), &ref)) {
 		metric_add(n->slab, M_NOTICES_BAD, 1);
@@ -93,23 +106,89 @@ take_notice(struct notifier *n, const void *msg, size_t len)
 	}
 }
 
+static bool
+is_known(const struct notifier *n, uint16_t family, const uint8_t *ip)
+{
+	for (size_t i = 0; i < n->nnetworks; i++)
+		if (net_has(&n->networks[i], family, ip))
+			return true;
+	return false;
+}
+
+/* libzmq's word for a peer: an IP literal, IPv4 in its IPv6 form on a dual-stack socket. */
+static bool
+is_known_peer(const struct notifier *n, const char *from)
+{
+	static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+	uint8_t ip[16];
+
+	if (from == NULL)
+		return false;
+	if (inet_pton(AF_INET, from, ip) == 1)
+		return is_known(n, AF_INET, ip);
+	if (inet_pton(AF_INET6, from, ip) != 1)
+		return false;
+	return memcmp(ip, mapped, sizeof(mapped)) == 0 ? is_known(n, AF_INET, ip + sizeof(mapped))
+						       : is_known(n, AF_INET6, ip);
+}
+
+/* Who speaks and what it says must both be from a configured network: it sends us requests' prompts. */
+static void
+take_announcement(struct notifier *n, const void *msg, size_t len, const char *from)
+{
+	struct registration r;
+	struct announcement a = {.seen_ms = clock_ms()};
+	bool full;
+
+	if (!is_known_peer(n, from) || registration_read(msg, len, &r) != 0 ||
+		!is_known(n, r.family, r.ip)) {
+		metric_add(n->slab, M_ANNOUNCED_REFUSED, 1);
+		return;
+	}
+	a.role = r.role;
+	memcpy(a.http, r.http, sizeof(a.http));
+	memcpy(a.kv, r.kv, sizeof(a.kv));
+	if (announce_put(n->h->seg, &a, n->h->conf->announce_forget_ms, &full))
+		n->woken[SLOT_MASTER(n->h->seg)] = true;
+	metric_add(n->slab, full ? M_ANNOUNCED_REFUSED : M_ANNOUNCED, 1);
+}
+
+/* The last part of one message; what stands before it is the envelope of a ROUTER socket.  False if there
+ * is no message. */
+static bool
+take_message(struct notifier *n, const struct socket *s)
+{
+	zmq_msg_t msg;
+	bool got;
+	int more = 1;
+
+	(void)zmq_msg_init(&msg);
+	do {
+		got = zmq_msg_recv(&msg, s->zmq, ZMQ_DONTWAIT) != -1;
+		more = got && zmq_msg_more(&msg);
+	} while (more);
+	if (got)
+		s->take(n, zmq_msg_data(&msg), zmq_msg_size(&msg),
+			zmq_msg_gets(&msg, "Peer-Address"));
+	(void)zmq_msg_close(&msg);
+	return got;
+}
+
 /* True if there may be more.  Always up to EAGAIN or a full batch: libzmq's readiness is edge-triggered. */
 static bool
 take_batch(struct notifier *n)
 {
-	bool more = true;
+	bool any = false;
 
-	for (int i = 0; more && i < BATCH; i++) {
-		zmq_msg_t msg;
+	for (size_t k = 0; k < NSOCKETS; k++) {
+		bool more = n->sockets[k].zmq != NULL;
 
-		(void)zmq_msg_init(&msg);
-		more = zmq_msg_recv(&msg, n->sock, ZMQ_DONTWAIT) != -1;
-		if (more)
-			take_notice(n, zmq_msg_data(&msg), zmq_msg_size(&msg));
-		(void)zmq_msg_close(&msg);
+		for (int i = 0; more && i < BATCH; i++)
+			more = take_message(n, &n->sockets[k]);
+		any = any || more;
 	}
 	wake_batch(n);
-	return more;
+	return any;
 }
 
 /* The master said drain or quit, or is gone: both mean go, since nothing here lasts. */
@@ -125,58 +204,99 @@ told_to_go(const struct notifier *n)
 static int
 loop(struct notifier *n)
 {
-	zmq_pollitem_t items[] = {
-		{.socket = n->sock, .events = ZMQ_POLLIN},
-		{.fd = n->h->channel, .events = ZMQ_POLLIN},
-	};
+	zmq_pollitem_t items[NSOCKETS + 1] = {{.fd = n->h->channel, .events = ZMQ_POLLIN}};
+	int nitems = 1;
 	bool more = false;
 
+	for (size_t k = 0; k < NSOCKETS; k++)
+		if (n->sockets[k].zmq != NULL)
+			items[nitems++] =
+				(zmq_pollitem_t){.socket = n->sockets[k].zmq, .events = ZMQ_POLLIN};
 	for (;;) {
 		proc_beat(n->h->seg, n->h->slot, clock_ms());
-		if (zmq_poll(items, 2, more ? 0 : BEAT_MS) == -1 && errno != EINTR) {
+		if (zmq_poll(items, nitems, more ? 0 : BEAT_MS) == -1 && errno != EINTR) {
 			log_error("zmq_poll", LOG_S("error", zmq_strerror(errno)));
 			return 1;
 		}
 		more = take_batch(n);
-		if ((items[1].revents & ZMQ_POLLIN) && told_to_go(n))
+		if ((items[0].revents & ZMQ_POLLIN) && told_to_go(n))
 			return CHILD_EXIT_OK;
 	}
 }
 
 /* 0, or an exit code: an address that can never work is not tried again. */
 static int
-open_socket(struct notifier *n)
+open_socket(struct notifier *n, struct socket *s, int type, const char *address, const char *what)
 {
-	const char *address = n->h->conf->notices_listen;
-	int queued = QUEUED, linger = 0, v6 = strchr(address, '[') != NULL;
+	int queued = QUEUED, linger = 0, on = 1, v6 = strchr(address, '[') != NULL;
 	int64_t max = MAX_MESSAGE;
 	int err;
 
-	n->ctx = zmq_ctx_new(); /* after the fork: an inherited context fails */
-	n->sock = n->ctx != NULL ? zmq_socket(n->ctx, ZMQ_PULL) : NULL;
-	if (n->sock == NULL) {
+	s->zmq = zmq_socket(n->ctx, type);
+	if (s->zmq == NULL) {
 		log_error("no ZMQ socket", LOG_S("error", zmq_strerror(errno)));
 		return 1;
 	}
-	(void)zmq_setsockopt(n->sock, ZMQ_RCVHWM, &queued, sizeof(queued));
-	(void)zmq_setsockopt(n->sock, ZMQ_LINGER, &linger, sizeof(linger));
-	(void)zmq_setsockopt(n->sock, ZMQ_MAXMSGSIZE, &max, sizeof(max));
-	(void)zmq_setsockopt(n->sock, ZMQ_IPV6, &v6, sizeof(v6));
-	if (zmq_bind(n->sock, address) == 0)
+	(void)zmq_setsockopt(s->zmq, ZMQ_RCVHWM, &queued, sizeof(queued));
+	(void)zmq_setsockopt(s->zmq, ZMQ_LINGER, &linger, sizeof(linger));
+	(void)zmq_setsockopt(s->zmq, ZMQ_MAXMSGSIZE, &max, sizeof(max));
+	(void)zmq_setsockopt(s->zmq, ZMQ_IPV6, &v6, sizeof(v6));
+	(void)zmq_setsockopt(s->zmq, ZMQ_TCP_KEEPALIVE, &on, sizeof(on));
+	/* an engine that has started anew names itself as before, its old connection may seem alive */
+	if (type == ZMQ_ROUTER)
+		(void)zmq_setsockopt(s->zmq, ZMQ_ROUTER_HANDOVER, &on, sizeof(on));
+	if (zmq_bind(s->zmq, address) == 0) {
+		log_info(what, LOG_S("address", address));
 		return 0;
+	}
 	err = errno;
-	log_error("cannot listen for notices", LOG_S("address", address),
+	log_error("cannot listen for engines", LOG_S("address", address),
 		LOG_S("error", zmq_strerror(err)));
 	return err == EINVAL || err == EPROTONOSUPPORT ? CHILD_EXIT_NO_RESPAWN : 1;
 }
 
-static void
-close_socket(struct notifier *n)
+static int
+open_sockets(struct notifier *n)
 {
-	if (n->sock != NULL)
-		(void)zmq_close(n->sock);
+	const struct conf *c = n->h->conf;
+	int r = 0;
+
+	n->ctx = zmq_ctx_new(); /* after the fork: an inherited context fails */
+	if (n->ctx == NULL) {
+		log_error("no ZMQ context", LOG_S("error", zmq_strerror(errno)));
+		return 1;
+	}
+	if (c->notices_listen != NULL)
+		r = open_socket(
+			n, &n->sockets[0], ZMQ_PULL, c->notices_listen, "listening for notices");
+	if (r == 0 && c->announce_listen != NULL)
+		r = open_socket(n, &n->sockets[1], ZMQ_ROUTER, c->announce_listen,
+			"listening for announcements");
+	return r;
+}
+
+static void
+close_sockets(struct notifier *n)
+{
+	for (size_t k = 0; k < NSOCKETS; k++)
+		if (n->sockets[k].zmq != NULL)
+			(void)zmq_close(n->sockets[k].zmq);
 	if (n->ctx != NULL)
 		(void)zmq_ctx_term(n->ctx);
+}
+
+static void
+read_networks(struct notifier *n)
+{
+	const struct conf *c = n->h->conf;
+
+	for (size_t i = 0; i < c->npools; i++)
+		for (size_t k = 0; k < c->pools[i].nannounce_networks; k++) {
+			n->networks =
+				mem_resize(n->networks, n->nnetworks + 1, sizeof(*n->networks));
+			if (net_parse(c->pools[i].announce_networks[k], &n->networks[n->nnetworks]))
+				n->nnetworks++;
+		}
 }
 
 /* libzmq takes every connection it has a descriptor for; what it holds is bounded for each, not for all. */
@@ -195,26 +315,28 @@ bound_connections(const struct heritage *h)
 int
 notifier_main(const struct heritage *h)
 {
-	struct notifier n = {.h = h, .slab = seg_slab(h->seg, h->slot)};
+	struct notifier n = {.h = h,
+		.slab = seg_slab(h->seg, h->slot),
+		.sockets = {{NULL, take_notice}, {NULL, take_announcement}}};
 	char ready = CH_READY;
 	int r;
 
 	bound_connections(h);
-	r = open_socket(&n);
-	if (r != 0) {
-		close_socket(&n);
-		return r;
+	read_networks(&n);
+	announce_begin(h->seg); /* before anybody can be heard */
+	r = open_sockets(&n);
+	if (r == 0) {
+		n.woken = mem_array(h->seg->hdr->nslots, sizeof(bool));
+		/* a predecessor may have died between a notice's last step and the worker's eventfd */
+		flag_kick_all(h->seg);
+		wake_all(&n);
+		(void)send(h->channel, &ready, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+		r = loop(&n);
+		for (int i = 0; i < LAST_BATCHES && take_batch(&n); i++)
+			;
 	}
-	n.woken = mem_array(SLOT_WORKERS(h->seg), sizeof(bool));
-	/* a predecessor may have died between a notice's last step and the worker's eventfd */
-	flag_kick_all(h->seg);
-	wake_all(&n);
-	(void)send(h->channel, &ready, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-	log_info("listening for notices", LOG_S("address", h->conf->notices_listen));
-	r = loop(&n);
-	for (int i = 0; i < LAST_BATCHES && take_batch(&n); i++)
-		;
 	free(n.woken);
-	close_socket(&n);
+	free(n.networks);
+	close_sockets(&n);
 	return r;
 }

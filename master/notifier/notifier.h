@@ -1,7 +1,8 @@
 /*
- * The notifier: drains the ZMQ socket on which engines say "the KV cache of request R has arrived" and
- * completes R's flag in shared memory.  Remembers nothing, so it cannot grow.  The only place that
- * includes zmq.h.
+ * The notifier: drains the ZMQ sockets on which engines say "the KV cache of request R has arrived"
+ * (PULL), and completes R's flag in shared memory; and "I am here" (ROUTER), which it notes in the table
+ * of announcements (shm/announce.h) for the master.  Remembers nothing else, so it cannot grow.  The
+ * only place that includes zmq.h.
  */
 #pragma once
 

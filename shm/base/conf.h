@@ -143,6 +143,9 @@ struct conf {
 	char *notices_listen;
 	char *announce_listen; /* of its ROUTER socket, where engines announce themselves, or NULL */
 	uint64_t announce_forget_ms; /* an engine not heard of for that long is dropped */
+	/* all that a notifier is born with, as one text: when it changes a new one is started; NULL:
+	 * none is needed */
+	char *notifier_key;
 
 	struct conf_pool *pools;
 	size_t npools;

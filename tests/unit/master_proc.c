@@ -220,7 +220,7 @@ two(const struct conf *conf)
 static const char *
 address(const struct conf *conf)
 {
-	return conf->notices_listen;
+	return conf->notifier_key;
 }
 
 #define KINDS(fn)                                                                                  \
@@ -408,8 +408,8 @@ Test(proc, a_single_process_follows_its_address)
 {
 	static char a[] = "tcp://a", b[] = "tcp://b";
 	static const struct conf none = {.drain_ms = 1000},
-				 at_a = {.drain_ms = 1000, .notices_listen = a},
-				 at_b = {.drain_ms = 1000, .notices_listen = b};
+				 at_a = {.drain_ms = 1000, .notifier_key = a},
+				 at_b = {.drain_ms = 1000, .notifier_key = b};
 	static const struct proc_kind single[] = {
 		{.name = "notifier",
 			.main = obedient,
