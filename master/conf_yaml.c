@@ -19,19 +19,31 @@
 #define DEPTH_MAX 16       /* pools > entry > prefill > entry > key is 7 */
 #define NODES_MAX 1000000u /* 65536 endpoints of an endpoints_file have 7 nodes each */
 
-/* Reads to the end or to one byte more than is allowed: the size in st may be out of date. */
+/*
+ * The whole file, or one byte more than is allowed.  `guess`: its size as far as one knows.  Not a
+ * buffer of the largest size: zeroing 8 MiB would cost a reload more than reading 1,000 endpoints.
+ */
 static ssize_t
-read_all(int fd, char *buf, size_t size)
+read_all(int fd, size_t guess, char **ret)
 {
-	size_t n = 0;
-	ssize_t k;
+	size_t n = 0, room = guess < CONF_FILE_MAX ? guess + 1 : CONF_FILE_MAX + 1;
+	char *buf = mem_array(room, 1);
+	ssize_t k = 1;
 
-	while (n < size && (k = read(fd, buf + n, size - n)) != 0) {
-		if (k > 0)
+	while (k != 0 && n <= CONF_FILE_MAX) {
+		if (n == room) {
+			room = 2 * room < CONF_FILE_MAX ? 2 * room : CONF_FILE_MAX + 1;
+			buf = mem_resize(buf, room, 1);
+		}
+		k = read(fd, buf + n, room - n);
+		if (k > 0) {
 			n += (size_t)k;
-		else if (errno != EINTR)
+		} else if (k == -1 && errno != EINTR) {
+			free(buf);
 			return -1;
+		}
 	}
+	*ret = buf;
 	return (ssize_t)n;
 }
 
@@ -40,23 +52,23 @@ conf_yaml_read(struct conf_read *r, const char *path, int line, char **ret, size
 {
 	/* not blocking: a fifo must not hang a reload */
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = 0;
+	char *text = NULL;
 	struct stat st;
-	ssize_t n;
+	ssize_t n = 0;
 
 	if (fd == -1 || fstat(fd, &st) == -1)
 		rc = conf_fail(r, line, "cannot open %.150s: %s", path, strerror(errno));
 	else if (!S_ISREG(st.st_mode))
 		rc = conf_fail(r, line, "%.180s is not a regular file", path);
+	else if ((n = read_all(fd, (size_t)st.st_size, &text)) < 0)
+		rc = conf_fail(r, line, "cannot read %.150s: %s", path, strerror(errno));
+	else if ((size_t)n > CONF_FILE_MAX)
+		rc = conf_fail(r, line, "%.150s is larger than 8 MiB", path);
 	if (rc == 0) {
-		*ret = mem_array(CONF_FILE_MAX + 1, 1);
-		n = read_all(fd, *ret, CONF_FILE_MAX + 1);
-		if (n < 0)
-			rc = conf_fail(r, line, "cannot read %.150s: %s", path, strerror(errno));
-		else if ((size_t)n > CONF_FILE_MAX)
-			rc = conf_fail(r, line, "%.150s is larger than 8 MiB", path);
+		*ret = text;
 		*ret_n = (size_t)n;
-		if (rc != 0)
-			free(*ret);
+	} else {
+		free(text);
 	}
 	if (fd != -1)
 		(void)close(fd);
