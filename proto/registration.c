@@ -48,6 +48,8 @@ split(const struct msgpack_text *v, char host[REGISTRATION_ADDRESS], uint16_t *r
 		return false;
 	memcpy(host, p, n);
 	host[n] = '\0';
+	if (strlen(host) != n) /* a NUL in it */
+		return false;
 	*ret_port = (uint16_t)port;
 	return true;
 }

@@ -101,6 +101,19 @@ Test(registration, bad_addresses)
 		cr_assert_eq(addresses("10.0.0.1:1", kv[i], &r), -1, "%s", kv[i]);
 }
 
+/* Found by the fuzzer. */
+Test(registration, a_nul_in_an_address)
+{
+	char msg[] = P_SAMPLE;
+	struct registration r;
+
+	msg[sizeof(P_SAMPLE) - 10] = '\0';
+	cr_assert_eq(read_copy(msg, sizeof(P_SAMPLE) - 1, &r), -1);
+	memcpy(msg, P_SAMPLE, sizeof(msg));
+	msg[25] = '\0';
+	cr_assert_eq(read_copy(msg, sizeof(P_SAMPLE) - 1, &r), -1);
+}
+
 Test(registration, members_missing_or_of_another_type)
 {
 	struct registration r;
