@@ -8,15 +8,12 @@
 #include "worker/affinity.h"
 #include "worker/connector.h"
 #include "worker/core.h"
-#include "worker/policy.h"
 #include "worker/pool.h"
 #include "worker/req.h"
+#include "worker/select.h"
 #include "shm/heritage.h"
 
-#define PLAN_TRIES 64     /* lost races for the last place of an endpoint before we say "full" */
 #define FOREIGN_SCRAPES 3 /* a figure older than so many scrape intervals does not count */
-#define ALL_GROUPS UINT64_MAX
-#define MEAN_SHARE 32 /* the mean prompt follows the last 32 or so */
 
 /* Nobody could be chosen: is anybody up, and full? */
 static enum req_end
@@ -31,34 +28,6 @@ why_none(const struct worker *w, const struct table_pool *tp, enum role role)
 	return role == ROLE_PREFILL ? END_NO_PREFILL : END_NO_DECODE;
 }
 
-/* What this request is to the policy of one role. */
-static void
-set_view(struct policy_view *v, const struct req *req, const struct table *t,
-	const struct table_pool *tp, enum role role)
-{
-	struct worker *w = req->w;
-	const uint32_t mean = w->mean_tokens[tp->id];
-
-	*v = (struct policy_view){.seg = w->seg,
-		.table = t,
-		.picks = tp->picks[role],
-		.n = tp->n[role],
-		.max_weight = tp->max_weight[role],
-		.weighted = tp->weighted[role],
-		.model = req->model,
-		.load = tp->load[role],
-		.own = tp->load[role] == LOAD_TOKENS ? req->tokens : 1,
-		.foreign_unit = tp->load[role] == LOAD_TOKENS ? mean : 1,
-		.now_ms = clock_ms(),
-		.slow_start_ms = tp->slow_start_ms,
-		.foreign_max_age_ms = FOREIGN_SCRAPES * w->conf->stats_interval_ms,
-		.rnd = &w->rnd};
-	if (tp->policy[role] == POLICY_SESSION)
-		v->keyed = affinity_session(req, tp, &v->key);
-	if (tp->policy[role] == POLICY_PREFIX)
-		v->keyed = affinity_prefix(req, tp, &v->key);
-}
-
 /* Chooses and reserves the endpoint of one leg among those of `groups`.  Its pick, or NULL. */
 static const struct table_pick *
 choose(struct req *req, const struct table *t, const struct table_pool *tp, enum role role,
@@ -66,29 +35,31 @@ choose(struct req *req, const struct table *t, const struct table_pool *tp, enum
 {
 	struct worker *w = req->w;
 	struct leg *leg = &req->pair.leg[role];
-	uint32_t *cursor = &w->cursor[tp->id * ROLE_N + role];
-	struct policy_view v;
+	struct selection s = {.seg = w->seg,
+		.slot = w->slot,
+		.table = t,
+		.pool = tp,
+		.role = role,
+		.model = req->model,
+		.groups = groups,
+		.tokens = req->tokens,
+		.mean_tokens = w->mean_tokens[tp->id],
+		.now_ms = clock_ms(),
+		.foreign_max_age_ms = FOREIGN_SCRAPES * w->conf->stats_interval_ms,
+		.cursor = &w->cursor[tp->id * ROLE_N + role],
+		.rnd = &w->rnd};
+	const struct table_pick *pick;
 
-	set_view(&v, req, t, tp, role);
-	v.groups = groups;
-	for (int tries = 0; tries < PLAN_TRIES; tries++) {
-		const struct table_pick *pick;
-		int i;
-
-		v.cursor = *cursor;
-		i = policy_find(tp->policy[role])(&v);
-		if (i < 0)
-			break;
-		pick = &v.picks[i];
-		if (!load_reserve(w->seg, w->slot, pick->slot, pick->max_inflight))
-			continue; /* another worker took the last place in between */
-		*cursor = v.cursor;
+	if (tp->policy[role] == POLICY_SESSION)
+		s.keyed = affinity_session(req, tp, &s.key);
+	if (tp->policy[role] == POLICY_PREFIX)
+		s.keyed = affinity_prefix(req, tp, &s.key);
+	pick = select_reserve(&s, &leg->tokens);
+	if (pick != NULL) {
 		leg->up = pool_endpoint(w->pool, &t->endpoints[pick->endpoint]);
 		leg->reserved = true;
-		leg->tokens = load_tokens_add(w->seg, w->slot, pick->slot, req->tokens);
-		return pick;
 	}
-	return NULL;
+	return pick;
 }
 
 /*
@@ -98,7 +69,7 @@ choose(struct req *req, const struct table *t, const struct table_pool *tp, enum
 static enum req_end
 choose_pair(struct req *req, const struct table *t, const struct table_pool *tp)
 {
-	uint64_t groups = ALL_GROUPS;
+	uint64_t groups = SELECT_ALL_GROUPS;
 	bool any = false;
 
 	for (;;) {
@@ -109,7 +80,7 @@ choose_pair(struct req *req, const struct table *t, const struct table_pool *tp)
 		if (choose(req, t, tp, ROLE_DECODE, UINT64_C(1) << p->group) != NULL)
 			return END_OK;
 		if (tp->pairing == PAIRING_PREFER &&
-			choose(req, t, tp, ROLE_DECODE, ALL_GROUPS) != NULL)
+			choose(req, t, tp, ROLE_DECODE, SELECT_ALL_GROUPS) != NULL)
 			return END_OK;
 		leg_give_back(&req->pair.leg[ROLE_PREFILL]);
 		if (tp->pairing == PAIRING_PREFER)
@@ -158,9 +129,7 @@ note_tokens(struct req *req, const struct table_pool *tp)
 	if (req->tokens != 0) /* planned before: it has waited */
 		return;
 	req->tokens = affinity_tokens(req);
-	*mean = *mean == 0 ? req->tokens
-			   : (uint32_t)(((uint64_t)*mean * (MEAN_SHARE - 1) + req->tokens) /
-					MEAN_SHARE);
+	*mean = select_mean(*mean, req->tokens);
 }
 
 static enum req_end
@@ -184,7 +153,7 @@ plan(struct req *req, const struct table *t)
 	 * for 30 s). */
 	if (req->connector->starts[ROLE_PREFILL] != STARTS_NEVER)
 		why = choose_pair(req, t, tp);
-	else if (choose(req, t, tp, ROLE_DECODE, ALL_GROUPS) == NULL)
+	else if (choose(req, t, tp, ROLE_DECODE, SELECT_ALL_GROUPS) == NULL)
 		why = why_none(req->w, tp, ROLE_DECODE);
 	if (why != END_OK)
 		return why;

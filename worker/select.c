@@ -1,0 +1,57 @@
+#include "worker/select.h"
+
+#include "shm/load.h"
+#include "shm/table.h"
+#include "worker/policy.h"
+
+#define TRIES 64 /* lost races for the last place of an endpoint before we say "full" */
+
+static void
+set_view(struct policy_view *v, const struct selection *s)
+{
+	const struct table_pool *tp = s->pool;
+	const enum load_kind load = tp->load[s->role];
+
+	*v = (struct policy_view){.seg = s->seg,
+		.table = s->table,
+		.picks = tp->picks[s->role],
+		.n = tp->n[s->role],
+		.max_weight = tp->max_weight[s->role],
+		.weighted = tp->weighted[s->role],
+		.groups = s->groups,
+		.model = s->model,
+		.load = load,
+		.own = load == LOAD_TOKENS ? s->tokens : 1,
+		.foreign_unit = load == LOAD_TOKENS ? s->mean_tokens : 1,
+		.now_ms = s->now_ms,
+		.slow_start_ms = tp->slow_start_ms,
+		.foreign_max_age_ms = s->foreign_max_age_ms,
+		.keyed = s->keyed,
+		.key = s->key,
+		.rnd = s->rnd};
+}
+
+const struct table_pick *
+select_reserve(const struct selection *s, uint32_t *ret_tokens)
+{
+	policy_fn *policy = policy_find(s->pool->policy[s->role]);
+	struct policy_view v;
+
+	set_view(&v, s);
+	for (int tries = 0; tries < TRIES; tries++) {
+		const struct table_pick *pick;
+		int i;
+
+		v.cursor = *s->cursor;
+		i = policy(&v);
+		if (i < 0)
+			break;
+		pick = &v.picks[i];
+		if (!load_reserve(s->seg, s->slot, pick->slot, pick->max_inflight))
+			continue; /* another worker took the last place in between */
+		*s->cursor = v.cursor;
+		*ret_tokens = load_tokens_add(s->seg, s->slot, pick->slot, s->tokens);
+		return pick;
+	}
+	return NULL;
+}

@@ -1,0 +1,55 @@
+/*
+ * One selection: the policy of a pool's role chooses among its endpoints, and the chosen one is reserved.
+ *
+ * Process: worker, inside the read section.  Knows neither requests nor the clock: plan.c brings both, and
+ * tests/bench/sched.c brings simulated ones.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "shm/base/conf.h"
+
+struct seg;
+struct table;
+struct table_pick;
+struct table_pool;
+
+struct selection {
+	struct seg *seg;
+	uint32_t slot; /* of the worker */
+	const struct table *table;
+	const struct table_pool *pool;
+	enum role role;
+
+	/* what is asked for */
+	const char *model;
+	uint64_t groups; /* bit per group number that will do */
+	uint32_t tokens; /* of the prompt */
+	bool keyed;      /* session and prefix policy: `key` is known */
+	uint64_t key;    /* hash of the session's name or the prompt's start */
+
+	uint32_t mean_tokens; /* what a request of another router is taken for */
+	uint64_t now_ms;
+	uint64_t foreign_max_age_ms; /* older figures of other routers' load do not count */
+
+	/* the worker's own, changed here */
+	uint32_t *cursor; /* of this pool and role: where its round stands */
+	uint64_t *rnd;    /* policy_rnd()'s state */
+};
+
+/* The endpoint's pick, one place and *ret_tokens prompt tokens reserved there, which the caller gives back
+ * by load_tokens_sub() and load_release(); or NULL: nobody is up and below its limit. */
+const struct table_pick *select_reserve(const struct selection *s, uint32_t *ret_tokens);
+
+#define SELECT_ALL_GROUPS UINT64_MAX
+#define SELECT_MEAN_SHARE 32 /* the mean prompt follows the last 32 or so */
+
+/* The mean of recent prompts with one more; 0: none yet. */
+static inline uint32_t
+select_mean(uint32_t mean, uint32_t tokens)
+{
+	if (mean == 0)
+		return tokens;
+	return (uint32_t)(((uint64_t)mean * (SELECT_MEAN_SHARE - 1) + tokens) / SELECT_MEAN_SHARE);
+}
