@@ -50,9 +50,10 @@ struct endpoint {
 	uint64_t number;                 /* counts endpoints made: spreads their probes over time */
 	char kv_addr[ANNOUNCED_ADDRESS]; /* of an announced one, else "" */
 
-	/* W: fleet.c; both NULL while it drains */
+	/* W: fleet.c; all NULL while it drains */
 	const struct conf_pool *pool;
-	const struct conf_endpoint *conf;
+	const struct conf_endpoint *conf; /* or a source's (master/discover.h) */
+	const char *source;               /* "config", or who found it */
 
 	/* W: publish.c */
 	uint32_t slot; /* of its endpoint word, or ENDPOINT_NO_SLOT: not probed, not in the table */
@@ -88,7 +89,7 @@ struct fleet {
 	struct endpoint_list live;     /* configured, with a slot or waiting for one */
 	struct endpoint_list draining; /* no longer configured, slot not free yet */
 	void *draining_by_key;         /* the same, in a tree of tsearch(3) */
-	struct endpoint **order;       /* the live ones in the order of the configuration */
+	struct endpoint **order; /* the live ones in the order of the configuration, found ones last */
 	size_t norder;
 	uint64_t made;        /* endpoints ever made */
 	uint64_t shortage_ms; /* when a shortage of our own was last logged */

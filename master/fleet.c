@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <event2/event.h>
 #include <search.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -152,7 +153,7 @@ added(struct fold *fo, const struct discover_event *ev)
 	if (ep == NULL) {
 		ep = endpoint_new(f, ev->pool, ev->endpoint);
 		fo->added++;
-		tell(fo, "endpoint added", ep, (struct log_field){0});
+		tell(fo, "endpoint added", ep, LOG_S("source", ev->source));
 	} else {
 		fleet_draining_remove(f, ep);
 		publish_revive(f->publish, ep);
@@ -181,6 +182,7 @@ removed(struct fold *fo, struct endpoint *ep)
 	}
 	ep->pool = NULL;
 	ep->conf = NULL;
+	ep->source = NULL;
 	draining_add(f, ep);
 	publish_drop(f->publish, ep);
 }
@@ -204,6 +206,8 @@ on_discover(const struct discover_event *ev, void *arg)
 	}
 	ep->pool = ev->pool;
 	ep->conf = ev->endpoint;
+	ep->source = ev->source;
+	(void)snprintf(ep->kv_addr, sizeof(ep->kv_addr), "%s", ev->kv_addr);
 	f->order[f->norder++] = ep;
 	return ep;
 }
@@ -248,32 +252,54 @@ tell_waiting(const struct fleet *f)
 			LOG_U("max_endpoints", f->seg->hdr->max_endpoints));
 }
 
+/* All that is known of endpoints now, into the two lists and `order`. */
+static void
+fold(struct fleet *f)
+{
+	struct fold fo = {.fleet = f};
+
+	f->order = mem_resize(
+		f->order, discover_most(f->discover, f->conf) + 1, sizeof(struct endpoint *));
+	f->norder = 0;
+	discover_fold(f->discover, f->conf, on_discover, &fo);
+	tell_all(&fo);
+}
+
+/* Those with a slot are probed. */
+static void
+begin(struct fleet *f)
+{
+	for (size_t i = 0; i < f->norder; i++)
+		if (f->order[i]->slot != ENDPOINT_NO_SLOT && f->order[i]->health == NULL)
+			health_start(f->order[i]); /* revived */
+	(void)fleet_fill_slots(f);
+	tell_waiting(f);
+}
+
 void
 fleet_apply(struct fleet *f, const struct conf *conf, uint64_t config_number)
 {
-	struct fold fo = {.fleet = f};
-	size_t total = 0;
-
-	for (size_t i = 0; i < conf->npools; i++)
-		total += conf->pools[i].nendpoints;
 	f->conf = conf;
 	f->config_number = config_number;
-	f->order = mem_resize(f->order, total + 1, sizeof(struct endpoint *));
-	f->norder = 0;
-	discover_fold(f->discover, conf, on_discover, &fo);
-	tell_all(&fo);
+	fold(f);
 	publish_config(f->publish);
 	for (size_t i = 0; i < f->norder; i++) {
-		struct endpoint *ep = f->order[i];
-
-		health_changed(ep);
-		scrape_changed(ep);
-		if (ep->slot != ENDPOINT_NO_SLOT && ep->health == NULL) /* revived */
-			health_start(ep);
+		health_changed(f->order[i]);
+		scrape_changed(f->order[i]);
 	}
-	(void)fleet_fill_slots(f);
-	tell_waiting(f);
+	begin(f);
 	publish_now(f->publish);
+}
+
+void
+fleet_found(
+	struct fleet *f, const char *pool, const char *source, const struct found *list, size_t n)
+{
+	if (!discover_found(f->discover, pool, source, list, n) || f->conf == NULL)
+		return;
+	fold(f);
+	begin(f);
+	publish_soon(f->publish);
 }
 
 void

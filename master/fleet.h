@@ -6,6 +6,7 @@
  * Process: master.  Runs on the master's event loop and never blocks it.
  */
 #pragma once
+#include <stddef.h>
 #include <stdint.h>
 
 struct conf;
@@ -13,6 +14,7 @@ struct conf_error;
 struct evbuffer;
 struct event_base;
 struct fleet;
+struct found;
 struct seg;
 
 /* Aborts only when out of memory.  Nothing is published before the first fleet_apply(). */
@@ -31,6 +33,15 @@ int fleet_check(const struct fleet *f, const struct conf *conf, struct conf_erro
  * returns, or as soon as an arena is free.  `conf` must live until the next fleet_apply() has returned.
  */
 void fleet_apply(struct fleet *f, const struct conf *conf, uint64_t config_number);
+
+/*
+ * What a source other than the configuration's lists knows of a pool's endpoints from now on, instead of
+ * what it said before (master/discover.h; the list is copied).  Endpoints are added, removed and changed
+ * as by fleet_apply(), and published with the end of this turn of the loop.  Kept over later
+ * configurations as long as those have the pool and the source.
+ */
+void fleet_found(
+	struct fleet *f, const char *pool, const char *source, const struct found *list, size_t n);
 
 /* Writes the endpoint table with state and load: for people (json = 0) or as one JSON object. */
 void fleet_status(struct fleet *f, struct evbuffer *out, int json);

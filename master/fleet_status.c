@@ -75,7 +75,7 @@ for_each(struct fleet *f, void (*fn)(const struct facts *, void *), void *arg)
 
 /* --- for people -------------------------------------------------------------------------- */
 
-enum column { POOL, ROLE, URL, STATE, IN_FLIGHT, SCORE, RUNNING, WAITING, KV, AGE, NOTE, NCOLUMNS };
+enum column { POOL, ROLE, URL, SOURCE, STATE, IN_FLIGHT, SCORE, RUNNING, WAITING, KV, AGE, NOTE, NCOLUMNS };
 
 static const struct {
 	const char *title;
@@ -84,6 +84,7 @@ static const struct {
 	[POOL] = {"pool", false},
 	[ROLE] = {"role", false},
 	[URL] = {"url", false},
+	[SOURCE] = {"source", false},
 	[STATE] = {"state", false},
 	[IN_FLIGHT] = {"in-flight", true},
 	[SCORE] = {"score", true},
@@ -136,6 +137,7 @@ add_row(const struct facts *x, void *arg)
 	cell[POOL] = mem_strdup(x->ep->pool_name);
 	cell[ROLE] = mem_strdup(role_name(x->ep->role));
 	cell[URL] = mem_strdup(x->ep->url);
+	cell[SOURCE] = mem_strdup(x->ep->source);
 	cell[STATE] = mem_strdup(x->state);
 	cell[NOTE] = note_of(x);
 	if (x->has_slot) {
@@ -246,6 +248,10 @@ add_object(const struct facts *x, void *arg)
 	put_json(j->out, j->n++ > 0 ? ",\n{\"pool\":" : "\n{\"pool\":", x->ep->pool_name);
 	put_json(j->out, ",\"role\":", role_name(x->ep->role));
 	put_json(j->out, ",\"url\":", x->ep->url);
+	if (x->ep->source != NULL)
+		put_json(j->out, ",\"source\":", x->ep->source);
+	else
+		(void)evbuffer_add_printf(j->out, ",\"source\":null");
 	put_json(j->out, ",\"state\":", x->state);
 	put_json(j->out, ",\"addr\":", ep_addr_text(&x->ep->addr, addr));
 	put_load(j->out, x);
