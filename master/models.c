@@ -28,12 +28,15 @@ is_plain(const char *name)
 }
 
 static void
-take(const char *id, void *arg)
+take(const struct json_model *m, void *arg)
 {
 	struct model_set *set = arg;
 
-	if (is_plain(id))
-		set->names[set->n++] = mem_strdup(id);
+	if (is_plain(m->id))
+		set->names[set->n++] = mem_strdup(m->id);
+	if (m->max_model_len > set->max_context)
+		set->max_context =
+			m->max_model_len < UINT32_MAX ? (uint32_t)m->max_model_len : UINT32_MAX;
 }
 
 static int
@@ -63,7 +66,7 @@ models_read(const char *text, size_t len, struct model_set *ret, size_t *ret_lef
 	struct model_set set = {.names = mem_array(MODELS_MAX, sizeof(char *))};
 	int total;
 
-	total = json_model_ids(text, len, MODELS_MAX, take, &set);
+	total = json_models(text, len, MODELS_MAX, take, &set);
 	if (total < 0) {
 		models_clear(&set);
 		return -1;
@@ -75,6 +78,12 @@ models_read(const char *text, size_t len, struct model_set *ret, size_t *ret_lef
 	models_clear(ret);
 	*ret = set;
 	return (int)set.n;
+}
+
+bool
+models_has(const struct model_set *m, const char *name)
+{
+	return m->n > 0 && bsearch(&name, m->names, m->n, sizeof(*m->names), compare) != NULL;
 }
 
 bool

@@ -6,6 +6,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #define MODELS_MAX 256      /* names of one endpoint; LoRA adapters count */
 #define MODELS_NAME_MAX 256 /* bytes of one name */
@@ -13,6 +14,7 @@
 struct model_set { /* sorted, no name twice */
 	char **names;
 	size_t n;
+	uint32_t max_context; /* tokens: the largest max_model_len of the entries; 0: none says */
 };
 
 /*
@@ -22,6 +24,8 @@ struct model_set { /* sorted, no name twice */
  * many were refused.
  */
 int models_read(const char *text, size_t len, struct model_set *ret, size_t *ret_left_out);
+bool models_has(const struct model_set *m, const char *name);
+/* The same names. */
 bool models_equal(const struct model_set *a, const struct model_set *b);
 void models_clear(struct model_set *m);
 

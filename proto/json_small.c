@@ -11,9 +11,48 @@
 #include "proto/splice.h"
 #include "proto/utf8.h"
 
+/* --- flat objects ------------------------------------------------------------------------ */
+
+bool
+json_member_text(const char *text, size_t len, const char *name, char *buf, size_t size)
+{
+	struct splice_seg value;
+	long n = -1;
+
+	buf[0] = '\0';
+	if (splice_member_raw(text, len, name, &value) != 1 || value.p[0] != '"')
+		return false;
+	n = json_unescape(value.p + 1, value.n - 2, buf, size - 1);
+	if (n < 0 || memchr(buf, '\0', (size_t)n) != NULL) {
+		buf[0] = '\0';
+		return false;
+	}
+	buf[n] = '\0';
+	return true;
+}
+
+bool
+json_member_number(const char *text, size_t len, const char *name, uint64_t max, uint64_t *ret)
+{
+	struct splice_seg value;
+	uint64_t n = 0;
+
+	if (splice_member_raw(text, len, name, &value) != 1 || value.n > 19) /* no overflow below */
+		return false;
+	for (size_t i = 0; i < value.n; i++) {
+		if (value.p[i] < '0' || value.p[i] > '9')
+			return false;
+		n = n * 10 + (uint64_t)(value.p[i] - '0');
+	}
+	if (n > max)
+		return false;
+	*ret = n;
+	return true;
+}
+
 /* --- model lists ------------------------------------------------------------------------- */
 
-/* Reads the entry's id into buf; false if it has none, or one with a NUL inside. */
+/* Reads the entry's id into buf, "" if it is too long; false if it has none, or one with a NUL. */
 static bool
 read_id(const struct splice_seg *entry, char buf[JSON_ID_MAX + 1])
 {
@@ -31,26 +70,32 @@ read_id(const struct splice_seg *entry, char buf[JSON_ID_MAX + 1])
 
 /* The number of entries, -1 if the first `max` are not all as they should be; fn may be NULL. */
 static int
-walk(const struct splice_seg *list, size_t max, void (*fn)(const char *id, void *arg), void *arg)
+walk(const struct splice_seg *list, size_t max, void (*fn)(const struct json_model *, void *),
+	void *arg)
 {
 	char id[JSON_ID_MAX + 1];
 	struct splice_seg entry;
 	size_t at = 0, n = 0;
 
 	for (; splice_element(list, &at, &entry); n++) {
+		struct json_model m = {.id = id};
+
 		if (n >= max)
 			continue;
 		if (!read_id(&entry, id))
 			return -1;
-		if (fn != NULL)
-			fn(id, arg);
+		if (fn == NULL)
+			continue;
+		(void)json_member_number(
+			entry.p, entry.n, "max_model_len", UINT64_MAX, &m.max_model_len);
+		fn(&m, arg);
 	}
 	return (int)n;
 }
 
 int
-json_model_ids(
-	const char *text, size_t len, size_t max, void (*fn)(const char *id, void *arg), void *arg)
+json_models(const char *text, size_t len, size_t max,
+	void (*fn)(const struct json_model *m, void *arg), void *arg)
 {
 	struct splice_seg list;
 

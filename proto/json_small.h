@@ -1,5 +1,6 @@
 /*
- * Reading small documents whose shape we know: model lists, and error bodies (json-c's one door).
+ * Reading small documents whose shape we know: model lists, flat objects, and error bodies (json-c's
+ * one door).
  * What passes through to a peer is never read here but spliced (splice.h).
  *
  * No text makes memory grow: a list is walked without a tree, and texts a tree is made of are short.
@@ -7,18 +8,33 @@
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #define JSON_ID_MAX 512 /* bytes of an id, unescaped; longer ones are told as "" */
 /* Error bodies above this are not looked into: json-c needs up to 200 bytes for each of the text. */
 #define JSON_ERROR_MAX (16u << 10)
 
+struct json_model {
+	const char *id;
+	uint64_t max_model_len; /* tokens; 0: not said, or no number of tokens */
+};
+
 /*
- * Calls fn for the "id" of the first `max` entries of {"data":[...]}, as GET /v1/models answers
- * (protocols.md 1.8).  Returns the number of all entries, or -1 if the text is not of that shape; then
- * fn has not been called.
+ * Calls fn for the first `max` entries of {"data":[{"id":..,"max_model_len":..}]}, as GET /v1/models
+ * answers (protocols.md 1.8).  Returns the number of all entries, or -1 if the text is not of that
+ * shape; then fn has not been called.
  */
-int json_model_ids(
-	const char *text, size_t len, size_t max, void (*fn)(const char *id, void *arg), void *arg);
+int json_models(const char *text, size_t len, size_t max,
+	void (*fn)(const struct json_model *m, void *arg), void *arg);
+
+/*
+ * One member of a flat object, such as GET /server_info answers (protocols.md 5.4): a string that fits
+ * into buf whole and has no NUL inside (else buf is ""), or a number up to `max` of nothing but digits
+ * (else *ret stays).  False if it is absent or anything else, or the text is no JSON object.
+ */
+bool json_member_text(const char *text, size_t len, const char *name, char *buf, size_t size);
+bool json_member_number(
+	const char *text, size_t len, const char *name, uint64_t max, uint64_t *ret);
 
 /*
  * The message of an engine's error body: {"error":{"message":..}}, {"message":..} (vLLM <= 0.10,

@@ -12,22 +12,24 @@
 
 struct ids {
 	char text[256];
+	uint64_t len; /* of the last one */
 };
 
 static void
-collect(const char *id, void *arg)
+collect(const struct json_model *m, void *arg)
 {
 	struct ids *ids = arg;
 
-	strncat(ids->text, id, sizeof(ids->text) - strlen(ids->text) - 1);
+	strncat(ids->text, m->id, sizeof(ids->text) - strlen(ids->text) - 1);
 	strncat(ids->text, ";", sizeof(ids->text) - strlen(ids->text) - 1);
+	ids->len = m->max_model_len;
 }
 
 static int
 ids_of(const char *text, struct ids *ids)
 {
 	ids->text[0] = '\0';
-	return json_model_ids(text, strlen(text), MAX_IDS, collect, ids);
+	return json_models(text, strlen(text), MAX_IDS, collect, ids);
 }
 
 Test(json_small, model_ids)
@@ -119,14 +121,14 @@ peak_kib(void)
 Test(json_small, an_answer_does_not_make_memory_grow)
 {
 	char *list, *error, message[64];
-	struct ids ids = {""};
+	struct ids ids = {0};
 	size_t nlist, nerror;
 	long before;
 
 	list = bomb("{\"data\":[{\"id\":\"a\",\"x\":[", 8u << 20, "]}]}", &nlist);
 	error = bomb("{\"message\":\"m\",\"x\":[", 8u << 20, "]}", &nerror);
 	before = peak_kib();
-	cr_assert_eq(json_model_ids(list, nlist, MAX_IDS, collect, &ids), 1);
+	cr_assert_eq(json_models(list, nlist, MAX_IDS, collect, &ids), 1);
 	cr_assert_not(json_error_message(error, nerror, message, sizeof(message)));
 	cr_assert_lt(peak_kib() - before, 4096);
 	free(list);
@@ -154,6 +156,60 @@ Test(json_small, as_deep_as_the_scan_allows)
 	n += SPLICE_MAX_DEPTH - 1;
 	strcpy(text + n, "}");
 	cr_assert_eq(ids_of(text, &ids), 0);
+}
+
+Test(json_small, max_model_len)
+{
+	static const struct {
+		const char *value;
+		uint64_t len;
+	} cases[] = {{"131072", 131072}, {"null", 0}, {"-1", 0}, {"4096.0", 0}, {"1e3", 0},
+		{"\"4096\"", 0}, {"9999999999999999999", UINT64_C(9999999999999999999)},
+		{"10000000000000000000", 0}, {"[1]", 0}, {"0", 0}};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		char text[128];
+		struct ids ids = {0};
+
+		(void)snprintf(text, sizeof(text),
+			"{\"data\":[{\"id\":\"a\",\"max_model_len\":%s}]}", cases[i].value);
+		cr_assert_eq(ids_of(text, &ids), 1, "%s", text);
+		cr_assert_eq(ids.len, cases[i].len, "%s", text);
+	}
+}
+
+/* Shortened from what SGLang 0.5.9 answers. */
+static const char server_info[] =
+	"{\"model_path\":\"m\",\"disaggregation_mode\":\"prefill\","
+	"\"disaggregation_bootstrap_port\":8998,\"context_length\":null,\"tp_size\":8,"
+	"\"nul\":\"a\\u0000b\",\"esc\":\"0.5\\u002e9\","
+	"\"internal_states\":[{\"version\":\"no\",\"disaggregation_mode\":\"no\"}],\"version\":\"0.5.9\"}";
+
+Test(json_small, members_of_a_flat_object)
+{
+	const size_t len = sizeof(server_info) - 1;
+	uint64_t n = 7;
+	char buf[6];
+
+	cr_assert(json_member_text(server_info, len, "version", buf, sizeof(buf)));
+	cr_assert_str_eq(buf, "0.5.9", "the top-level one");
+	cr_assert(json_member_text(server_info, len, "esc", buf, sizeof(buf)));
+	cr_assert_str_eq(buf, "0.5.9");
+	cr_assert_not(json_member_text(server_info, len, "disaggregation_mode", buf, sizeof(buf)));
+	cr_assert_str_empty(buf, "whole or not at all");
+	cr_assert_not(json_member_text(server_info, len, "nul", buf, sizeof(buf)));
+	cr_assert_not(json_member_text(server_info, len, "tp_size", buf, sizeof(buf)));
+	cr_assert_not(json_member_text(server_info, len, "no", buf, sizeof(buf)));
+	cr_assert_not(json_member_text(server_info, len - 1, "version", buf, sizeof(buf)));
+	cr_assert_str_empty(buf);
+	cr_assert(json_member_number(server_info, len, "disaggregation_bootstrap_port", 65535, &n));
+	cr_assert_eq(n, 8998);
+	cr_assert_not(
+		json_member_number(server_info, len, "disaggregation_bootstrap_port", 8997, &n));
+	cr_assert_not(json_member_number(server_info, len, "context_length", 65535, &n));
+	cr_assert_not(json_member_number(server_info, len, "version", 65535, &n));
+	cr_assert_not(json_member_number("[1]", 3, "tp_size", 65535, &n));
+	cr_assert_eq(n, 8998);
 }
 
 Test(json_small, error_message)
