@@ -18,6 +18,7 @@
 #include "shm/layout.h"
 #include "shm/table.h"
 
+struct announced_engines;
 struct discover;
 struct event_base;
 struct fleet;
@@ -54,10 +55,12 @@ struct endpoint {
 	const struct conf_pool *pool;
 	const struct conf_endpoint *conf; /* or a source's (master/discover.h) */
 	const char *source;               /* "config", or who found it */
+	bool found;                       /* stands in no list of the configuration */
 
 	/* W: publish.c */
 	uint32_t slot; /* of its endpoint word, or ENDPOINT_NO_SLOT: not probed, not in the table */
 	bool up_wanted; /* is up, but workers may see that only with the next table */
+	bool no_room; /* left out of the current table, which is full of long texts */
 	bool in_table;
 	struct ep_addr table_addr; /* of its row in the current table */
 	uint64_t table_models;     /* models_number of that row */
@@ -85,6 +88,7 @@ struct fleet {
 	struct probe_env *probes;
 	struct resolver *resolver;
 	struct discover *discover;
+	struct announced_engines *announced; /* NULL before fleet_hear() */
 	struct publish *publish;
 	struct endpoint_list live;     /* configured, with a slot or waiting for one */
 	struct endpoint_list draining; /* no longer configured, slot not free yet */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "master/announced.h"
 #include "master/discover.h"
 #include "master/endpoint.h"
 #include "master/health.h"
@@ -69,6 +70,7 @@ fleet_free(struct fleet **pf)
 		endpoint_free(&ep);
 	}
 	publish_free(&f->publish);
+	announced_free(&f->announced);
 	discover_free(&f->discover);
 	resolver_free(&f->resolver);
 	probe_env_free(&f->probes);
@@ -207,6 +209,7 @@ on_discover(const struct discover_event *ev, void *arg)
 	ep->pool = ev->pool;
 	ep->conf = ev->endpoint;
 	ep->source = ev->source;
+	ep->found = ev->found;
 	(void)snprintf(ep->kv_addr, sizeof(ep->kv_addr), "%s", ev->kv_addr);
 	f->order[f->norder++] = ep;
 	return ep;
@@ -289,6 +292,8 @@ fleet_apply(struct fleet *f, const struct conf *conf, uint64_t config_number)
 	}
 	begin(f);
 	publish_now(f->publish);
+	if (f->announced != NULL)
+		announced_changed(f->announced);
 }
 
 void
@@ -300,6 +305,12 @@ fleet_found(
 	fold(f);
 	begin(f);
 	publish_soon(f->publish);
+}
+
+void
+fleet_hear(struct fleet *f, int wake_fd)
+{
+	f->announced = announced_new(f, wake_fd);
 }
 
 void

@@ -43,6 +43,9 @@ void fleet_apply(struct fleet *f, const struct conf *conf, uint64_t config_numbe
 void fleet_found(
 	struct fleet *f, const char *pool, const char *source, const struct found *list, size_t n);
 
+/* Takes endpoints also from engines that announce themselves (master/announced.h). */
+void fleet_hear(struct fleet *f, int wake_fd);
+
 /* Writes the endpoint table with state and load: for people (json = 0) or as one JSON object. */
 void fleet_status(struct fleet *f, struct evbuffer *out, int json);
 

@@ -307,6 +307,7 @@ step_parts(struct master *m)
 	m->resolver = resolver_new(m->base);
 	m->listeners = parts.listeners = listeners_new(m->resolver);
 	m->fleet = parts.fleet = fleet_new(m->base, m->seg);
+	fleet_hear(m->fleet, m->wake_fds[SLOT_MASTER(m->seg)]);
 	m->procs = parts.procs = procs_new(m->base, m->seg, kinds, m->wake_fds, &heard);
 	m->reload = reload_new(&parts, &outcome);
 	return 0;

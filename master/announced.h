@@ -1,0 +1,16 @@
+/*
+ * Engines that announced themselves: what the notifier heard (shm/announce.h) as endpoints of the pools
+ * whose announce_networks have their addresses.
+ *
+ * Process: master.
+ */
+#pragma once
+
+struct announced_engines;
+struct fleet;
+
+/* `wake_fd` is the eventfd the notifier writes when there is news; borrowed. */
+struct announced_engines *announced_new(struct fleet *f, int wake_fd);
+void announced_free(struct announced_engines **);
+/* The configuration has changed: what is known is dealt out to its pools. */
+void announced_changed(struct announced_engines *a);
