@@ -414,6 +414,7 @@ report(const struct set *old, struct item *it, discover_fn *fn, void *arg)
 		.pool = it->pool,
 		.endpoint = it->endpoint,
 		.source = it->source,
+		.found = strcmp(it->source, DISCOVER_CONFIG) != 0,
 		.kv_addr = it->kv_addr};
 
 	if (was != NULL) {

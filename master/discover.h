@@ -24,6 +24,7 @@ struct discover_event {
 	const struct conf_pool *pool;         /* REMOVED: NULL */
 	const struct conf_endpoint *endpoint; /* REMOVED: NULL */
 	const char *source;  /* "config", "announced", "dns NAME"; as `endpoint` lives */
+	bool found;          /* by a source, and in no list of the configuration */
 	const char *kv_addr; /* as some source said, else "" */
 	void *object;        /* what fn returned for this key earlier; ADDED: NULL */
 };

@@ -39,6 +39,7 @@ struct publish {
 	bool dirty;    /* what stands in the current table is not what should */
 	bool deferred; /* logged: no arena was free */
 	bool crowded;  /* logged: not all learned names fitted */
+	bool shorn;    /* logged: not even all endpoints did */
 	bool *used;    /* [max_endpoints] slot is somebody's */
 	/* no slot below it is free: hundreds are looked for in one reload */
 	uint32_t lowest;
@@ -232,7 +233,7 @@ publish_down(struct publish *p, struct endpoint *ep)
 static bool
 has_row(const struct endpoint *ep)
 {
-	return ep->slot != ENDPOINT_NO_SLOT;
+	return ep->slot != ENDPOINT_NO_SLOT && !ep->no_room;
 }
 
 /* Of a pool without models of its own: what its endpoints serve, down ones too (a model whose
@@ -383,23 +384,61 @@ fill(const struct publish *p, void *arena, size_t max)
 	return table_end(&b);
 }
 
-/* Engines with thousands of adapters must not keep a new configuration from taking effect: rather
- * fewer of their names, or none. */
+/* Half of the found endpoints that still have a row, the last ones; false if there is none. */
+static bool
+leave_out_found(const struct fleet *f)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < f->norder; i++)
+		n += f->order[i]->found && has_row(f->order[i]);
+	if (n == 0)
+		return false;
+	n = (n + 1) / 2;
+	for (size_t i = f->norder; n > 0; i--)
+		if (f->order[i - 1]->found && has_row(f->order[i - 1])) {
+			f->order[i - 1]->no_room = true;
+			n--;
+		}
+	return true;
+}
+
+/*
+ * Engines with thousands of adapters must not keep a new configuration from taking effect: rather
+ * fewer of their names, or none.  Nor must name servers that name engines at great length: then rather
+ * without some of those.
+ */
 static void
 fill_somehow(struct publish *p, void *arena)
 {
-	int r = fill(p, arena, SIZE_MAX);
-	bool crowded = r != 0;
+	const struct fleet *f = p->fleet;
+	size_t max = SIZE_MAX;
+	bool crowded, shorn = false;
+	int r;
 
-	for (size_t max = 1024; r != 0; max /= 4) {
+	for (size_t i = 0; i < f->norder; i++)
+		f->order[i]->no_room = false;
+	r = fill(p, arena, max);
+	crowded = r != 0;
+	while (r != 0) {
+		if (max == 0) { /* publish_check() has seen the configuration's own fit */
+			shorn = leave_out_found(f);
+			assert(shorn);
+		}
+		max = max == SIZE_MAX ? 1024 : max / 4;
 		r = fill(p, arena, max);
-		assert(r == 0 || max > 0); /* publish_check() has seen it fit without names */
 	}
 	if (crowded && !p->crowded)
 		log_warn(
 			"learned model names do not fit into the endpoint table, some are left out",
-			LOG_U("bytes", p->fleet->seg->arena_bytes));
+			LOG_U("bytes", f->seg->arena_bytes));
+	if (shorn && !p->shorn)
+		log_error(
+			"found endpoints do not fit into the endpoint table, some are left out: raise "
+			"shared_memory.max_endpoints and restart",
+			LOG_U("bytes", f->seg->arena_bytes));
 	p->crowded = crowded;
+	p->shorn = shorn;
 }
 
 /* --- before that ------------------------------------------------------------------------- */

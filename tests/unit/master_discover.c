@@ -1,6 +1,7 @@
 /* What several sources say of one fleet, folded into one set; and what becomes of it at a reload. */
 #include "tests/unit/master_fleet.h"
 
+#include "master/conf.h"
 #include "master/discover.h"
 #include "master/publish.h"
 
@@ -233,4 +234,32 @@ Test(discover, found_before_the_first_configuration_waits_for_it)
 	FIND(DNS, P2);
 	apply(CONF(P1));
 	cr_assert_not_null(row_of(P2));
+}
+
+/* The configuration's own endpoints fit (fleet_check has seen it); what is found on top may not. */
+Test(discover, found_ones_that_the_table_has_no_room_for_are_left_out)
+{
+	struct conf *c = CONF(P1);
+	struct conf_error err;
+	char *urls[3];
+
+	free(c->pools[0].models[0]);
+	c->pools[0].models[0] = mem_printf("%0*d", (int)seg->arena_bytes - 3000, 0);
+	cr_assert_eq(fleet_check(fleet, c, &err), 0);
+	apply(c);
+	for (size_t i = 0; i < 3; i++)
+		urls[i] = mem_printf("http://%0200zu.test:80", i);
+	find(DNS, (const char *const *)urls, 3);
+	cr_assert_not_null(row_of(P1));
+	cr_assert_not_null(row_of(D1));
+	cr_assert_not_null(row_of(urls[0]), "what fits is there");
+	cr_assert_null(row_of(urls[2]));
+	publish_up(fleet->publish, endpoint_of(urls[2]));
+	publish_poll(fleet->publish);
+	cr_assert_neq(
+		ep_state_get(seg, endpoint_of(urls[2])->slot), EP_UP, "nobody could choose it");
+	find(DNS, (const char *const *)urls + 2, 1);
+	cr_assert_not_null(row_of(urls[2]), "there is room now");
+	for (size_t i = 0; i < 3; i++)
+		free(urls[i]);
 }
