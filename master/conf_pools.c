@@ -1,9 +1,13 @@
 /* Pools and their endpoints: lists in the file, an endpoints_file, and what must hold between them.
  */
+#include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "master/conf_read.h"
 #include "proto/http.h"
@@ -42,7 +46,7 @@ conf_pool_free(struct conf_pool *p)
 		conf_values_free(&conf_dns_keys, &p->dns[i]);
 	free(p->endpoints);
 	free(p->dns);
-	free(p->api_key);
+	mem_free_secret(p->api_key);
 	free(p->groups); /* the names are the endpoints' */
 	conf_values_free(&conf_pool_keys, p);
 }
@@ -153,6 +157,68 @@ beside(const char *file, const char *name)
 	if (name[0] == '/' || slash == NULL)
 		return mem_strdup(name);
 	return mem_printf("%.*s/%s", (int)(slash - file), file, name);
+}
+
+/* --- the api_key_file
+ * ---------------------------------------------------------------------------- */
+
+#define API_KEY_MAX 4096 /* bytes; tokens such as JWTs are one or two thousand */
+
+/* Bytes of the file into buf, at most `size`; -1 with errno.  Never waits, whatever the file is. */
+static ssize_t
+read_small(const char *path, char *buf, size_t size)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	struct stat st;
+	ssize_t n = -1;
+
+	if (fd == -1)
+		return -1;
+	if (fstat(fd, &st) == 0 && !S_ISREG(st.st_mode))
+		errno = S_ISDIR(st.st_mode) ? EISDIR : EINVAL;
+	else
+		n = read(fd, buf, size);
+	(void)close(fd);
+	return n;
+}
+
+/* What is wrong with a key, or NULL.  No message may show any of it. */
+static const char *
+key_fault(const char *key, size_t n)
+{
+	if (n == 0)
+		return "is empty";
+	if (n > API_KEY_MAX)
+		return "holds more than 4096 bytes";
+	for (size_t i = 0; i < n; i++)
+		if ((unsigned char)key[i] <= ' ' || (unsigned char)key[i] >= 0x7f)
+			return "holds a byte that no header may carry: a blank, a second line, not ASCII";
+	return NULL;
+}
+
+static int
+read_api_key(struct conf_read *r, struct conf_pool *p, int line)
+{
+	char buf[API_KEY_MAX + 2]; /* the newline, and a byte too many */
+	char *path = beside(r->file, p->api_key_file);
+	size_t mark = conf_enter(r, ".api_key_file");
+	ssize_t n = read_small(path, buf, sizeof(buf));
+	const char *fault;
+	int rc = 0;
+
+	if (n > 0 && buf[n - 1] == '\n')
+		n--;
+	fault = n < 0 ? strerror(errno) : key_fault(buf, (size_t)n);
+	if (fault != NULL)
+		rc = conf_fail(
+			r, line, "%.150s %s%s", path, n < 0 ? "cannot be read: " : "", fault);
+	else
+		p->api_key = mem_strndup(buf, (size_t)n);
+	explicit_bzero(buf, sizeof(buf));
+	free(path);
+	if (rc == 0)
+		conf_leave(r, mark);
+	return rc;
 }
 
 static int check_endpoints(struct conf_read *r, const struct conf_pool *p);
@@ -406,6 +472,8 @@ conf_pool_finish(struct conf_read *r, struct conf_pool *p, const int *lines)
 		check_handoff(r, p, lines) != 0 || check_roles(r, p, lines) != 0 ||
 		check_sources(r, p, lines) != 0)
 		return -1;
+	if (p->api_key_file != NULL && read_api_key(r, p, line_of(p, lines, "api_key_file")) != 0)
+		return -1;
 	if (p->endpoints_file != NULL
 			? read_endpoints_file(r, p, line_of(p, lines, "endpoints_file")) != 0
 			: check_endpoints(r, p) != 0)
@@ -467,6 +535,13 @@ endpoints_equal(const struct conf_pool *a, const struct conf_pool *b)
 	return true;
 }
 
+/* The same file may hold another key than before. */
+static bool
+keys_equal(const char *a, const char *b)
+{
+	return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
 bool
 conf_pools_equal(const struct conf *a, const struct conf *b)
 {
@@ -477,7 +552,8 @@ conf_pools_equal(const struct conf *a, const struct conf *b)
 			if (!conf_value_equal(&conf_pool_keys.key[k], &a->pools[i], &b->pools[i]))
 				return false;
 		if (!endpoints_equal(&a->pools[i], &b->pools[i]) ||
-			!dns_equal(&a->pools[i], &b->pools[i]))
+			!dns_equal(&a->pools[i], &b->pools[i]) ||
+			!keys_equal(a->pools[i].api_key, b->pools[i].api_key))
 			return false;
 	}
 	return true;

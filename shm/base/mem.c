@@ -66,3 +66,11 @@ mem_printf(const char *fmt, ...)
 	va_end(ap);
 	return must(n < 0 ? NULL : s);
 }
+
+void
+mem_free_secret(char *s)
+{
+	if (s != NULL)
+		explicit_bzero(s, strlen(s));
+	free(s);
+}

@@ -10,6 +10,8 @@ void *mem_array(size_t n, size_t size);           /* calloc(n, size) or abort; o
 void *mem_resize(void *p, size_t n, size_t size); /* reallocarray or abort */
 char *mem_strdup(const char *s);                  /* NULL stays NULL */
 char *mem_strndup(const char *s, size_t n);
+/* Overwrites the text first, so that no freed memory shows it.  NULL is fine. */
+void mem_free_secret(char *s);
 char *mem_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 #define MEM_NEW(type) ((type *)mem_zero(sizeof(type)))

@@ -44,7 +44,7 @@ folder(void)
 static void
 no_folder(void)
 {
-	const char *const names[] = {"eps.yaml", "main.yaml", "fifo", "big"};
+	const char *const names[] = {"eps.yaml", "main.yaml", "fifo", "big", "key"};
 
 	for (size_t i = 0; i < NELEMS(names); i++)
 		(void)unlink(names[i]);
@@ -520,6 +520,77 @@ Test(conf_file, endpoints_file)
 	cr_assert_eq(conf_load(path, &c, &err), 0, "%s", err.what);
 	cr_expect_eq(c->pools[0].nendpoints, 0);
 	conf_free(&c);
+}
+
+#define KEY_POOL "pools:\n - connector: nixl\n   api_key_file: key\n   " KEY_EPS
+#define KEY_EPS "prefill: [{url: \"http://p\"}]\n   decode: [{url: \"http://d\"}]\n"
+
+Test(conf_file, api_key_file)
+{
+	struct conf_error err;
+	struct conf *old = NULL, *next = NULL;
+	char path[64], long_key[4096 + 3];
+
+	(void)snprintf(path, sizeof(path), "%s/main.yaml", dir);
+	write_file("main.yaml", KEY_POOL);
+	write_file("key", "sk-0\n");
+	cr_assert_eq(chdir("/"), 0); /* relative to the configuration */
+	cr_assert_eq(conf_load(path, &old, &err), 0, "%s", err.what);
+	cr_assert_eq(chdir(dir), 0);
+	cr_expect_str_eq(old->pools[0].api_key, "sk-0");
+	cr_assert_eq(conf_load(path, &next, &err), 0);
+	cr_expect_eq(conf_diff(old, next, NULL, NULL, &err), 0);
+	conf_free(&next);
+	write_file("key", "sk-1");
+	cr_assert_eq(conf_load(path, &next, &err), 0);
+	cr_expect_str_eq(next->pools[0].api_key, "sk-1");
+	cr_expect_eq(conf_diff(old, next, NULL, NULL, &err), CONF_LIVE,
+		"a rotated key is a change, though no line of the file is another");
+	conf_free(&next);
+	memset(long_key, 'k', 4096);
+	(void)strcpy(long_key + 4096, "\n");
+	write_file("key", long_key);
+	cr_assert_eq(conf_load(path, &next, &err), 0, "%s", err.what);
+	conf_free(&next);
+	conf_free(&old);
+}
+
+Test(conf_file, wrong_api_key_files)
+{
+	static const struct {
+		const char *text, *word;
+	} t[] = {
+		{"", "is empty"},
+		{"\n", "is empty"},
+		{"sk-secret\n\n", "no header may carry"},
+		{"sk-secret\r\n", "no header may carry"},
+		{"sk-secret x", "no header may carry"},
+		{"sk-secret\x01", "no header may carry"},
+		{"sk-secret\xc3\xa9", "no header may carry"},
+		{NULL, "more than 4096 bytes"},
+	};
+	struct conf_error err;
+	struct conf *c = NULL;
+	char long_key[4096 + 3];
+
+	memset(long_key, 'k', sizeof(long_key) - 1);
+	long_key[sizeof(long_key) - 1] = '\0';
+	write_file("main.yaml", KEY_POOL);
+	for (size_t i = 0; i < NELEMS(t); i++) {
+		write_file("key", t[i].text != NULL ? t[i].text : long_key);
+		cr_expect_eq(conf_load("main.yaml", &c, &err), -1);
+		cr_expect(err.line == 3 && strcmp(err.key, "pools[0].api_key_file") == 0 &&
+				  strstr(err.what, t[i].word) != NULL &&
+				  strstr(err.what, "secret") == NULL,
+			"%zu: line %d key %s: %s", i, err.line, err.key, err.what);
+	}
+	cr_assert_eq(unlink("key"), 0);
+	cr_expect_eq(conf_load("main.yaml", &c, &err), -1);
+	cr_expect_not_null(strstr(err.what, "No such file"), "%s", err.what);
+	cr_assert_eq(mkfifo("fifo", 0600), 0);
+	write_file("main.yaml", "pools:\n - connector: nixl\n   api_key_file: fifo\n   " KEY_EPS);
+	cr_expect_eq(conf_load("main.yaml", &c, &err), -1);
+	cr_expect_not_null(strstr(err.what, "cannot be read"), "%s", err.what);
 }
 
 Test(conf_file, wrong_endpoints_files)
