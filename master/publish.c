@@ -19,6 +19,7 @@
 #include "shm/seg.h"
 
 #define POOL_NAME_BYTES 64 /* of seg->pool_names */
+#define FOREIGN_SCRAPES 3  /* a figure older than so many scrape intervals does not count */
 #define POLL_MS 10         /* while readers are waited for: a section lasts microseconds */
 #define DRAIN_POLL_MS 200  /* while only reservations are: they last as long as requests */
 #define TOLD_MAX 64        /* endpoints that drained at once and have a line of the log each */
@@ -375,6 +376,7 @@ fill(const struct publish *p, void *arena, size_t max)
 	t->version = p->version + 1;
 	t->config = f->config_number;
 	t->created_s = p->created_s;
+	t->foreign_max_age_ms = FOREIGN_SCRAPES * conf->stats_interval_ms;
 	for (uint32_t k = 0; k < conf->npools; k++)
 		fill_pool(&b, table_pool_at(&b, k), p, &conf->pools[k], max);
 	for (size_t k = 0; k < f->norder; k++)

@@ -169,6 +169,7 @@ list_picks(struct table_builder *b, const struct table *t, uint32_t pool, enum r
 		fill_pick(picks, t, i);
 		if (picks->weight > p->max_weight[role])
 			p->max_weight[role] = picks->weight;
+		p->turns[role][picks->group] += picks->weight;
 		p->weighted[role] |= picks->weight != p->picks[role]->weight;
 		picks++;
 	}

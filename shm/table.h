@@ -80,6 +80,8 @@ struct table_pool {
 	const struct table_pick *picks[ROLE_N]; /* its endpoints, in the table's order */
 	uint32_t max_weight[ROLE_N];            /* of those */
 	bool weighted[ROLE_N];                  /* not all of the same weight */
+	/* [group]: sum of weights, after which a round robin of it is back where it began */
+	uint32_t turns[ROLE_N][TABLE_GROUPS];
 };
 
 struct table {
@@ -87,6 +89,7 @@ struct table {
 	uint64_t config;  /* number of the configuration it was built from */
 	/* wall-clock seconds of the first publication: "created" of /v1/models */
 	uint64_t created_s;
+	uint64_t foreign_max_age_ms; /* older figures of other routers' load do not count */
 	uint32_t npools;
 	uint32_t nendpoints;
 	const struct table_pool *pools;

@@ -30,6 +30,18 @@ header_value(const struct req *req, const char *name)
 	return (struct splice_seg){NULL, 0};
 }
 
+/* The same of a member of the body: a string without its quotes, a number or a bool as they stand. */
+static struct splice_seg
+member_value(const struct req *req, const char *name)
+{
+	struct splice_seg v;
+
+	if (splice_member_raw(req->doc->text, req->doc->len, name, &v) != 1 ||
+		strchr("{[n", v.p[0]) != NULL)
+		return (struct splice_seg){NULL, 0};
+	return v.p[0] == '"' ? (struct splice_seg){v.p + 1, v.n - 2} : v;
+}
+
 bool
 affinity_session(const struct req *req, const struct table_pool *tp, uint64_t *ret_key)
 {
@@ -37,10 +49,8 @@ affinity_session(const struct req *req, const struct table_pool *tp, uint64_t *r
 
 	if (tp->session_header[0] != '\0')
 		v = header_value(req, tp->session_header);
-	if (v.n == 0 && tp->session_member[0] != '\0' &&
-		(splice_member_raw(req->doc->text, req->doc->len, tp->session_member, &v) != 1 ||
-			strchr("{[n", v.p[0]) != NULL || (v.n == 2 && v.p[0] == '"')))
-		v.n = 0; /* null, "" and what is no name */
+	if (v.n == 0 && tp->session_member[0] != '\0')
+		v = member_value(req, tp->session_member);
 	if (v.n == 0)
 		return false;
 	*ret_key = XXH3_64bits(v.p, v.n);
@@ -50,19 +60,23 @@ affinity_session(const struct req *req, const struct table_pool *tp, uint64_t *r
 bool
 affinity_prefix(const struct req *req, const struct table_pool *tp, uint64_t *ret_key)
 {
-	const struct splice_member *m = splice_find(req->doc, SK_MESSAGES);
+	const struct splice_member *m =
+		splice_find(req->doc, req->route == ROUTE_COMPLETIONS ? SK_PROMPT : SK_MESSAGES);
 	size_t n;
 
-	if (m == NULL)
-		m = splice_find(req->doc, SK_PROMPT);
 	if (m == NULL)
 		return false;
 	n = m->end - m->val;
 	/* an engine keeps one prefix cache per model: adapters change every block */
 	*ret_key = XXH3_64bits_withSeed(req->doc->text + m->val,
-		n < tp->prefix_bytes ? n : tp->prefix_bytes,
-		XXH3_64bits(req->model, strlen(req->model)));
+		n < tp->prefix_bytes ? n : tp->prefix_bytes, affinity_model(req));
 	return true;
+}
+
+uint64_t
+affinity_model(const struct req *req)
+{
+	return XXH3_64bits(req->model, strlen(req->model));
 }
 
 uint32_t

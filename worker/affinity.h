@@ -11,11 +11,13 @@ struct req;
 struct table_pool;
 
 /* The value of the pool's session_header, else of its session_member (a string, a number or a bool); false
- * if the request has neither. */
+ * if the request has neither.  The same name in either place is the same session. */
 bool affinity_session(const struct req *req, const struct table_pool *tp, uint64_t *ret_key);
-/* The model and the first prefix_bytes of the prompt or the messages, as they stand in the body; false if
- * there are none. */
+/* The model and the first prefix_bytes of what the engine will read, the prompt or the messages, as they
+ * stand in the body; false if there are none. */
 bool affinity_prefix(const struct req *req, const struct table_pool *tp, uint64_t *ret_key);
+/* Hash of the model asked for. */
+uint64_t affinity_model(const struct req *req);
 /* Prompt tokens as they can be guessed without a tokenizer: four characters each, token ids as counted.
  * At least 1, at most AFFINITY_TOKENS_MAX. */
 #define AFFINITY_TOKENS_MAX (1u << 24)

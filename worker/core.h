@@ -55,8 +55,9 @@ struct worker {
 	bool draining;
 	uint64_t quit_ms; /* told to quit: when to go whatever is left; 0: not told */
 
-	uint32_t *round; /* [pool id]: requests since both rounds began together, see plan.c */
-	/* round-robin cursors [pool id][role]; each starts at this worker's slot */
+	/* [pool id][lane]: requests since both rounds began together, see plan.c */
+	uint32_t *round;
+	/* round-robin cursors [pool id][role][lane]; each starts at this worker's slot */
 	uint32_t *cursor;
 	uint32_t *mean_tokens; /* [pool id]: of recent prompts */
 	uint64_t rnd;          /* policy_rnd()'s state */

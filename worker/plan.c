@@ -13,53 +13,98 @@
 #include "worker/select.h"
 #include "shm/heritage.h"
 
-#define FOREIGN_SCRAPES 3 /* a figure older than so many scrape intervals does not count */
-
-/* Nobody could be chosen: is anybody up, and full? */
-static enum req_end
-why_none(const struct worker *w, const struct table_pool *tp, enum role role)
-{
-	for (uint32_t i = 0; i < tp->n[role]; i++) {
-		const struct table_pick *p = &tp->picks[role][i];
-
-		if (p->max_inflight != 0 && ep_state_get(w->seg, p->slot) == EP_UP)
-			return END_NO_CAPACITY;
-	}
-	return role == ROLE_PREFILL ? END_NO_PREFILL : END_NO_DECODE;
-}
-
-/* Chooses and reserves the endpoint of one leg among those of `groups`.  Its pick, or NULL. */
-static const struct table_pick *
-choose(struct req *req, const struct table *t, const struct table_pool *tp, enum role role,
-	uint64_t groups)
+/* What this request asks of each role, among all groups; its keys are hashed once. */
+static void
+prepare(struct selection s[ROLE_N], struct req *req, const struct table *t,
+	const struct table_pool *tp)
 {
 	struct worker *w = req->w;
-	struct leg *leg = &req->pair.leg[role];
-	struct selection s = {.seg = w->seg,
-		.slot = w->slot,
-		.table = t,
-		.pool = tp,
-		.role = role,
-		.model = req->model,
-		.groups = groups,
-		.tokens = req->tokens,
-		.mean_tokens = w->mean_tokens[tp->id],
-		.now_ms = clock_ms(),
-		.foreign_max_age_ms = FOREIGN_SCRAPES * w->conf->stats_interval_ms,
-		.cursor = &w->cursor[tp->id * ROLE_N + role],
-		.rnd = &w->rnd};
+	uint64_t now_ms = clock_ms();
+
+	for (enum role role = 0; role < ROLE_N; role++) {
+		s[role] = (struct selection){.seg = w->seg,
+			.slot = w->slot,
+			.table = t,
+			.pool = tp,
+			.role = role,
+			.model = req->model,
+			.groups = SELECT_ALL_GROUPS,
+			.tokens = req->tokens,
+			.mean_tokens = w->mean_tokens[tp->id],
+			.now_ms = now_ms,
+			.foreign_max_age_ms = t->foreign_max_age_ms,
+			.rnd = &w->rnd};
+		if (role > 0 && tp->policy[role] == tp->policy[0]) {
+			s[role].keyed = s[0].keyed;
+			s[role].key = s[0].key;
+		} else if (tp->policy[role] == POLICY_SESSION) {
+			s[role].keyed = affinity_session(req, tp, &s[role].key);
+		} else if (tp->policy[role] == POLICY_PREFIX) {
+			s[role].keyed = affinity_prefix(req, tp, &s[role].key);
+		}
+	}
+}
+
+/*
+ * Requests that may not choose among the same endpoints go round on cursors of their own: on one cursor
+ * those of one group or model would move it past endpoints that only the others may choose.
+ */
+static size_t
+lane(const struct req *req, const struct table_pool *tp, uint32_t group)
+{
+	return (group + (tp->nmodels > 1 ? affinity_model(req) : 0)) % TABLE_GROUPS;
+}
+
+/* Chooses and reserves the endpoint of one leg; `group` is the one it must be of, or 0.  Its pick, or
+ * NULL. */
+static const struct table_pick *
+choose(struct req *req, struct selection *s, uint32_t group)
+{
+	struct worker *w = req->w;
+	struct leg *leg = &req->pair.leg[s->role];
 	const struct table_pick *pick;
 
-	if (tp->policy[role] == POLICY_SESSION)
-		s.keyed = affinity_session(req, tp, &s.key);
-	if (tp->policy[role] == POLICY_PREFIX)
-		s.keyed = affinity_prefix(req, tp, &s.key);
-	pick = select_reserve(&s, &leg->tokens);
+	s->cursor = &w->cursor[(s->pool->id * ROLE_N + s->role) * TABLE_GROUPS +
+			       lane(req, s->pool, group)];
+	pick = select_reserve(s, &leg->tokens);
 	if (pick != NULL) {
-		leg->up = pool_endpoint(w->pool, &t->endpoints[pick->endpoint]);
+		leg->up = pool_endpoint(w->pool, &s->table->endpoints[pick->endpoint]);
 		leg->reserved = true;
 	}
 	return pick;
+}
+
+/* Nobody could be chosen: because all who could serve are full, or because there is none? */
+static enum req_end
+why_none(const struct selection *s)
+{
+	if (select_served(s))
+		return END_NO_CAPACITY;
+	return s->role == ROLE_PREFILL ? END_NO_PREFILL : END_NO_DECODE;
+}
+
+static uint64_t
+gcd(uint64_t a, uint64_t b)
+{
+	return b == 0 ? a : gcd(b, a % b);
+}
+
+/*
+ * Two rounds that turn in step would always pair the same engines where their lengths have a common
+ * divisor: each time both are back where they began, the decode round passes a turn.
+ */
+static void
+turn_rounds(struct req *req, const struct selection *s, uint32_t group)
+{
+	const struct table_pool *tp = s->pool;
+	const uint64_t np = tp->turns[ROLE_PREFILL][group], nd = tp->turns[ROLE_DECODE][group];
+	const uint64_t common = gcd(np, nd);
+	uint32_t *round = &req->w->round[tp->id * TABLE_GROUPS + lane(req, tp, group)];
+
+	if (common == 1 || ++*round < np / common * nd)
+		return;
+	*round = 0;
+	select_pass(s);
 }
 
 /*
@@ -67,48 +112,32 @@ choose(struct req *req, const struct table *t, const struct table_pool *tp, enum
  * engine beside it.  Where the pool requires that, a group without a free decode engine is no choice.
  */
 static enum req_end
-choose_pair(struct req *req, const struct table *t, const struct table_pool *tp)
+choose_pair(struct req *req, struct selection s[ROLE_N])
 {
-	uint64_t groups = SELECT_ALL_GROUPS;
-	bool any = false;
+	struct selection *p = &s[ROLE_PREFILL], *d = &s[ROLE_DECODE];
+	const struct table_pick *pick;
 
-	for (;;) {
-		const struct table_pick *p = choose(req, t, tp, ROLE_PREFILL, groups);
-
-		if (p == NULL)
-			return why_none(req->w, tp, any ? ROLE_DECODE : ROLE_PREFILL);
-		if (choose(req, t, tp, ROLE_DECODE, UINT64_C(1) << p->group) != NULL)
+	while ((pick = choose(req, p, 0)) != NULL) {
+		d->groups = UINT64_C(1) << pick->group;
+		if (choose(req, d, pick->group) != NULL) {
+			turn_rounds(req, d, pick->group);
 			return END_OK;
-		if (tp->pairing == PAIRING_PREFER &&
-			choose(req, t, tp, ROLE_DECODE, SELECT_ALL_GROUPS) != NULL)
-			return END_OK;
+		}
+		if (p->pool->pairing == PAIRING_PREFER) {
+			d->groups = SELECT_ALL_GROUPS;
+			if (choose(req, d, pick->group) != NULL)
+				return END_OK;
+		}
 		leg_give_back(&req->pair.leg[ROLE_PREFILL]);
-		if (tp->pairing == PAIRING_PREFER)
-			return why_none(req->w, tp, ROLE_DECODE);
-		any = true;
-		groups &= ~(UINT64_C(1) << p->group);
+		if (p->pool->pairing == PAIRING_PREFER)
+			return why_none(d);
+		p->groups &= ~(UINT64_C(1) << pick->group);
 	}
-}
-
-static uint32_t
-gcd(uint32_t a, uint32_t b)
-{
-	return b == 0 ? a : gcd(b, a % b);
-}
-
-/*
- * Two rounds that turn in step would always pair the same engines where their sizes have a common
- * divisor: each time both are back where they began, the decode round takes a step of its own.
- */
-static void
-turn_rounds(struct worker *w, const struct table_pool *tp)
-{
-	uint32_t np = tp->n[ROLE_PREFILL], nd = tp->n[ROLE_DECODE], *round = &w->round[tp->id];
-
-	if (++*round < np / gcd(np, nd) * nd)
-		return;
-	*round = 0;
-	w->cursor[tp->id * ROLE_N + ROLE_DECODE]++;
+	if (p->groups == SELECT_ALL_GROUPS)
+		return why_none(p);
+	/* the groups that were tried lack a decode engine, the others a prefill engine */
+	d->groups = ~p->groups;
+	return select_served(p) ? END_NO_CAPACITY : why_none(d);
 }
 
 /* Of a request without `model` (engines allow it) the only pool there is, else by the model's name. */
@@ -136,6 +165,7 @@ static enum req_end
 plan(struct req *req, const struct table *t)
 {
 	const struct table_pool *tp = find_pool(req, t);
+	struct selection s[ROLE_N];
 	enum req_end why = END_OK;
 
 	if (tp == NULL)
@@ -149,15 +179,15 @@ plan(struct req *req, const struct table *t)
 	if (connector_asks_several(req->doc) && req->connector->serves_one(&req->pair))
 		req->connector = &connector_direct;
 	note_tokens(req, tp);
+	prepare(s, req, t, tp);
 	/* Both before the prefill engine is asked: nothing may queue between the legs (vLLM leases the KV
 	 * for 30 s). */
 	if (req->connector->starts[ROLE_PREFILL] != STARTS_NEVER)
-		why = choose_pair(req, t, tp);
-	else if (choose(req, t, tp, ROLE_DECODE, SELECT_ALL_GROUPS) == NULL)
-		why = why_none(req->w, tp, ROLE_DECODE);
+		why = choose_pair(req, s);
+	else if (choose(req, &s[ROLE_DECODE], 0) == NULL)
+		why = why_none(&s[ROLE_DECODE]);
 	if (why != END_OK)
 		return why;
-	turn_rounds(req->w, tp);
 	if (req->connector == &connector_direct)
 		metric_add(req->w->slab, M_DIRECT, 1);
 	return END_OK;

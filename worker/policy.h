@@ -61,27 +61,33 @@ policy_weight(const struct policy_view *v, const struct table_pick *p, const str
 	const uint32_t full = p->weight * WEIGHT_ONE;
 	uint64_t part;
 
-	if (e->ramp_from_ms == 0 || v->now_ms >= e->ramp_from_ms + v->slow_start_ms)
+	if (e->ramp_from_ms == 0 || v->slow_start_ms == 0 ||
+		v->now_ms >= e->ramp_from_ms + v->slow_start_ms)
 		return full;
 	part = v->now_ms > e->ramp_from_ms ? (v->now_ms - e->ramp_from_ms) * full / v->slow_start_ms
 					   : 0;
 	return part > 0 ? (uint32_t)part : 1;
 }
 
-/* Up, resolved, of an allowed group, serving the model, and below its max_inflight as far as can be seen
- * without reserving: then *ret is how it stands. */
+/* Up, resolved, of an allowed group and serving the model; but perhaps full. */
+static inline bool
+policy_serves(const struct policy_view *v, const struct table_pick *p, const struct ep_look *e)
+{
+	return e->state == EP_UP && e->tag == p->tag && p->resolved &&
+	       (v->groups >> p->group & 1) != 0 &&
+	       (!p->partial || v->model[0] == '\0' ||
+		       table_serves(&v->table->endpoints[p->endpoint], v->model));
+}
+
+/* All that, and below its max_inflight as far as can be seen without reserving: then *ret is how it
+ * stands. */
 static inline bool
 policy_look(const struct policy_view *v, uint32_t i, struct candidate *ret)
 {
 	const struct table_pick *p = &v->picks[i];
 	const struct ep_look e = ep_look(v->seg, p->slot, v->now_ms, v->foreign_max_age_ms);
 
-	if (e.state != EP_UP || e.tag != p->tag || !p->resolved || (v->groups >> p->group & 1) == 0)
-		return false;
-	if (p->max_inflight != 0 && e.count >= p->max_inflight)
-		return false;
-	if (p->partial && v->model[0] != '\0' &&
-		!table_serves(&v->table->endpoints[p->endpoint], v->model))
+	if ((p->max_inflight != 0 && e.count >= p->max_inflight) || !policy_serves(v, p, &e))
 		return false;
 	ret->load = (v->load == LOAD_TOKENS ? e.tokens : e.count) + e.foreign * v->foreign_unit +
 		    v->own;

@@ -28,22 +28,26 @@ policy_round_robin(struct policy_view *view)
 {
 	uint32_t i, round, max;
 	struct candidate c;
+	int usable = -1;
 
 	if (view->n == 0)
 		return -1;
 	i = view->cursor % view->n;
 	round = view->cursor / view->n;
 	max = view->weighted || view->slow_start_ms > 0 ? heaviest(view) : 0;
-	/* the heaviest has a turn in every round: two are enough to meet it */
+	/* the heaviest has a turn in every round: two are enough to meet it, unless it went meanwhile */
 	for (uint32_t k = 0; k < 2 * view->n; k++) {
-		if (policy_look(view, i, &c) && (max == 0 || has_turn(round, c.weight, max))) {
-			view->cursor = round * view->n + i + 1;
-			return (int)i;
+		if (policy_look(view, i, &c)) {
+			usable = (int)i;
+			if (max == 0 || has_turn(round, c.weight, max))
+				break;
 		}
 		if (++i == view->n) {
 			i = 0;
 			round++;
 		}
 	}
-	return -1;
+	if (usable >= 0)
+		view->cursor = round * view->n + (uint32_t)usable + 1;
+	return usable;
 }

@@ -31,6 +31,33 @@ set_view(struct policy_view *v, const struct selection *s)
 		.rnd = s->rnd};
 }
 
+void
+select_pass(const struct selection *s)
+{
+	struct policy_view v;
+
+	set_view(&v, s);
+	v.cursor = *s->cursor;
+	if (policy_find(s->pool->policy[s->role])(&v) >= 0)
+		*s->cursor = v.cursor;
+}
+
+bool
+select_served(const struct selection *s)
+{
+	struct policy_view v;
+
+	set_view(&v, s);
+	for (uint32_t i = 0; i < v.n; i++) {
+		const struct ep_look e =
+			ep_look(s->seg, v.picks[i].slot, s->now_ms, s->foreign_max_age_ms);
+
+		if (policy_serves(&v, &v.picks[i], &e))
+			return true;
+	}
+	return false;
+}
+
 const struct table_pick *
 select_reserve(const struct selection *s, uint32_t *ret_tokens)
 {

@@ -41,15 +41,22 @@ struct selection {
 /* The endpoint's pick, one place and *ret_tokens prompt tokens reserved there, which the caller gives back
  * by load_tokens_sub() and load_release(); or NULL: nobody is up and below its limit. */
 const struct table_pick *select_reserve(const struct selection *s, uint32_t *ret_tokens);
+/* Moves the cursor past whoever would be chosen: a turn passes unused. */
+void select_pass(const struct selection *s);
+/* Whether anybody could serve this at all; where select_reserve() found nobody, those are full. */
+bool select_served(const struct selection *s);
 
 #define SELECT_ALL_GROUPS UINT64_MAX
 #define SELECT_MEAN_SHARE 32 /* the mean prompt follows the last 32 or so */
 
-/* The mean of recent prompts with one more; 0: none yet. */
+/* The mean of recent prompts with one more; 0: none yet.  Each step is rounded away from 0, or means of
+ * a few tokens would never rise. */
 static inline uint32_t
 select_mean(uint32_t mean, uint32_t tokens)
 {
 	if (mean == 0)
 		return tokens;
-	return (uint32_t)(((uint64_t)mean * (SELECT_MEAN_SHARE - 1) + tokens) / SELECT_MEAN_SHARE);
+	if (tokens < mean)
+		return mean - (mean - tokens + SELECT_MEAN_SHARE - 1) / SELECT_MEAN_SHARE;
+	return mean + (tokens - mean + SELECT_MEAN_SHARE - 1) / SELECT_MEAN_SHARE;
 }

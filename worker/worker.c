@@ -14,6 +14,7 @@
 #include "shm/base/mem.h"
 #include "shm/base/rnd.h"
 #include "shm/heritage.h"
+#include "shm/table.h"
 #include "worker/core.h"
 #include "worker/front.h"
 #include "worker/pool.h"
@@ -187,7 +188,7 @@ worker_new(const struct heritage *h)
 	static const struct timeval beat = {.tv_usec = BEAT_MS * 1000};
 	struct event_base *base = event_base_new();
 	struct worker *w;
-	uint32_t ncursors = h->seg->hdr->max_pools * ROLE_N;
+	uint32_t ncursors = h->seg->hdr->max_pools * ROLE_N * TABLE_GROUPS;
 
 	if (base == NULL)
 		return NULL;
@@ -200,7 +201,7 @@ worker_new(const struct heritage *h)
 	w->base = base;
 	w->buf = mem_zero(WORKER_BUF);
 	w->cursor = mem_array(ncursors, sizeof(*w->cursor));
-	w->round = mem_array(h->seg->hdr->max_pools, sizeof(*w->round));
+	w->round = mem_array(ncursors / ROLE_N, sizeof(*w->round));
 	w->mean_tokens = mem_array(h->seg->hdr->max_pools, sizeof(*w->mean_tokens));
 	w->rnd = rnd_u64() | 1;
 	for (uint32_t i = 0; i < ncursors; i++)
