@@ -464,7 +464,27 @@ nameless(const struct seg *seg, const struct conf *conf)
 	return NULL;
 }
 
-/* Fills a table for trial as if nothing had been learned: what was learned can be left out. */
+/* As endpoint_new() would make it, of borrowed text. */
+static void
+try_endpoint(struct fleet *f, struct endpoint *all, const struct conf_pool *pool,
+	const struct conf_endpoint *conf)
+{
+	struct endpoint *ep = &all[f->norder];
+	const char *why;
+	int r = http_url_parse(conf->url, &ep->at, &why);
+
+	assert(r == 0);
+	ep->fleet = f;
+	ep->pool = pool;
+	ep->conf = conf;
+	ep->url = conf->url;
+	ep->authority = conf->url; /* a part of it, and ":80" is shorter than "http://" */
+	/* it cannot be left out as names can: as long as it may become */
+	memset(ep->runtime.version, 'v', sizeof(ep->runtime.version) - 1);
+	f->order[f->norder++] = ep;
+}
+
+/* Fills a table for trial as if no names had been learned: those can be left out. */
 static bool
 table_fits(const struct publish *p, const struct conf *conf)
 {
@@ -472,6 +492,7 @@ table_fits(const struct publish *p, const struct conf *conf)
 	struct publish trial = {.fleet = &f};
 	/* not zeroed: megabytes, of which the table takes and zeroes what it needs */
 	void *arena = mem_resize(NULL, f.seg->arena_bytes, 1);
+	struct endpoint *all;
 	size_t total = 0;
 	int r;
 
@@ -479,19 +500,12 @@ table_fits(const struct publish *p, const struct conf *conf)
 		total += conf->pools[i].nendpoints;
 	trial.ids = mem_array(conf->npools + 1, sizeof(*trial.ids));
 	f.order = mem_array(total + 1, sizeof(struct endpoint *));
+	all = mem_array(total + 1, sizeof(*all));
 	for (size_t i = 0; i < conf->npools; i++)
-		for (size_t k = 0; k < conf->pools[i].nendpoints; k++) {
-			struct endpoint *ep =
-				endpoint_new(&f, &conf->pools[i], &conf->pools[i].endpoints[k]);
-
-			ep->pool = &conf->pools[i];
-			ep->conf = &conf->pools[i].endpoints[k];
-			ep->slot = 0;
-			f.order[f.norder++] = ep;
-		}
+		for (size_t k = 0; k < conf->pools[i].nendpoints; k++)
+			try_endpoint(&f, all, &conf->pools[i], &conf->pools[i].endpoints[k]);
 	r = fill(&trial, arena, 0);
-	for (size_t i = 0; i < f.norder; i++)
-		endpoint_free(&f.order[i]);
+	free(all);
 	free(f.order);
 	free(trial.ids);
 	free(arena);
