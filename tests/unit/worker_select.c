@@ -1,0 +1,153 @@
+/* One selection: what is reserved, what is left alone, and what is said when nobody can be chosen. */
+#include "worker/select.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "shm/load.h"
+#include "shm/table.h"
+#include "worker/policy.h"
+
+#define N 4
+
+static struct seg *seg;
+static struct table_endpoint eps[N];
+static struct table_pick picks[N];
+static struct table table = {.nendpoints = N, .endpoints = eps};
+static struct table_pool pool;
+static struct selection s;
+static uint32_t cursor;
+static uint64_t rnd;
+
+static void
+setup(void)
+{
+	struct seg_sizes sizes = {
+		.max_workers = 2, .max_endpoints = N, .max_pools = 1, .flags_per_worker = 64};
+
+	cr_assert_eq(seg_new(&sizes, 1, &seg), 0);
+	for (uint32_t i = 0; i < N; i++) {
+		ep_slot_begin(seg, i);
+		ep_state_set(seg, i, EP_UP);
+		picks[i] = (struct table_pick){.endpoint = i,
+			.slot = i,
+			.tag = (uint32_t)ep_tag(seg, i),
+			.max_inflight = 1,
+			.group = (uint8_t)(i % 2),
+			.weight = 1,
+			.resolved = true};
+	}
+	pool = (struct table_pool){.policy = {POLICY_ROUND_ROBIN, POLICY_ROUND_ROBIN},
+		.load = {LOAD_TOKENS, LOAD_REQUESTS},
+		.n = {0, N},
+		.picks = {NULL, picks},
+		.max_weight = {1, 1}};
+	cursor = 0;
+	rnd = 1;
+	s = (struct selection){.seg = seg,
+		.slot = 1,
+		.table = &table,
+		.pool = &pool,
+		.role = ROLE_DECODE,
+		.model = "",
+		.groups = SELECT_ALL_GROUPS,
+		.tokens = 70,
+		.mean_tokens = 70,
+		.now_ms = 10000,
+		.foreign_max_age_ms = 3000,
+		.cursor = &cursor,
+		.rnd = &rnd};
+}
+
+static void
+teardown(void)
+{
+	seg_free(&seg);
+}
+
+TestSuite(select, .init = setup, .fini = teardown);
+
+static int
+reserve(void)
+{
+	uint32_t tokens = 0;
+	const struct table_pick *p = select_reserve(&s, &tokens);
+
+	cr_assert_eq(tokens, p != NULL ? s.tokens : 0);
+	return p != NULL ? (int)p->endpoint : -1;
+}
+
+Test(select, the_chosen_one_is_reserved_with_its_tokens)
+{
+	for (int i = 0; i < N; i++) {
+		cr_assert_eq(reserve(), i);
+		cr_assert_eq(load_count(seg, (uint32_t)i), 1);
+		cr_assert_eq(load_tokens(seg, (uint32_t)i), 70);
+		cr_assert_eq(seg_row(seg, 1, (uint32_t)i)->held, 1);
+	}
+}
+
+Test(select, where_nobody_is_free_nothing_is_taken_and_the_round_stands)
+{
+	for (uint32_t i = 0; i < N; i++)
+		cr_assert(load_reserve(seg, 0, i, 1));
+	cursor = 3;
+	cr_assert_eq(reserve(), -1);
+	cr_assert_eq(cursor, 3);
+	cr_assert(select_served(&s), "they are full, not gone");
+	for (uint32_t i = 0; i < N; i++) {
+		cr_assert_eq(load_count(seg, i), 1);
+		cr_assert_eq(load_tokens(seg, i), 0);
+	}
+}
+
+Test(select, full_is_said_only_of_those_who_could_serve)
+{
+	static const char *const base[] = {"base"}, *const both[] = {"base", "adapter"};
+
+	for (uint32_t i = 0; i < N; i++) {
+		cr_assert(load_reserve(seg, 0, i, 1));
+		picks[i].partial = true;
+		eps[i] = (struct table_endpoint){
+			.models = i == 1 ? both : base, .nmodels = i == 1 ? 2 : 1};
+	}
+	s.model = "adapter";
+	cr_assert(select_served(&s));
+	s.groups = 1; /* group 0: endpoints 0 and 2 */
+	cr_assert_not(select_served(&s), "nobody of that group has the adapter");
+	s.groups = 2;
+	cr_assert(select_served(&s));
+	ep_state_set(seg, 1, EP_DOWN);
+	cr_assert_not(select_served(&s));
+	s.model = "base";
+	cr_assert(select_served(&s));
+	memset(eps, 0, sizeof(eps));
+}
+
+Test(select, a_passed_turn_reserves_nothing)
+{
+	select_pass(&s);
+	cr_assert_eq(load_count(seg, 0), 0);
+	cr_assert_eq(reserve(), 1);
+	for (uint32_t i = 0; i < N; i++)
+		ep_state_set(seg, i, EP_DOWN);
+	cursor = 2;
+	select_pass(&s);
+	cr_assert_eq(cursor, 2);
+}
+
+Test(select, the_mean_follows_and_reaches_what_it_follows)
+{
+	static const uint32_t goals[] = {1, 2, 10, 33, 1000, 1u << 24};
+	uint32_t mean = select_mean(0, 500);
+
+	cr_assert_eq(mean, 500, "the first is the mean");
+	for (size_t g = 0; g < sizeof(goals) / sizeof(goals[0]); g++) {
+		for (int k = 0; k < 2000; k++)
+			mean = select_mean(mean, goals[g]);
+		cr_expect_eq(mean, goals[g]);
+	}
+	/* one long prompt among short ones is a 32nd part of itself */
+	mean = select_mean(100, 32100);
+	cr_expect_eq(mean, 1100);
+}
