@@ -1,6 +1,7 @@
 #include "master/load.h"
 
 #include <event2/event.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "master/endpoint.h"
@@ -10,6 +11,7 @@
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
 #include "shm/load.h"
+#include "shm/look.h"
 #include "shm/metrics.h"
 
 #define TIMEOUT_MS 3000 /* a loaded engine renders its page late; an older one is of no use */
@@ -22,7 +24,12 @@ struct scrape {
 	struct endpoint *ep;
 	struct probe *probe;
 	struct event *turn;
-	uint32_t sent;        /* this router's requests there when the page was asked for */
+	struct prom_page *page; /* NULL: nothing of it has come */
+	/* of other engines; own copies: a reload may come while a page is read */
+	char running[128], waiting[128];
+	uint32_t sent;     /* this router's requests there since the page was asked for: the most */
+	uint64_t turnover; /* ep_turnover() when it was */
+	uint32_t former;   /* the figure of the scrape before this one */
 	uint64_t interval_ms; /* the turn was armed by */
 	bool failing;         /* that has been logged */
 	bool absent;          /* the page is not there (404) */
@@ -46,6 +53,35 @@ rest(struct scrape *s)
 }
 
 static void
+note_sent(struct scrape *s)
+{
+	uint32_t sent = load_sent_sum(s->ep->fleet->seg, s->ep->slot);
+
+	s->sent = sent > s->sent ? sent : s->sent;
+}
+
+static void
+on_piece(const char *data, size_t n, void *arg)
+{
+	struct scrape *s = arg;
+	struct prom_names names = {.running = s->running[0] != '\0' ? s->running : NULL,
+		.waiting = s->waiting[0] != '\0' ? s->waiting : NULL};
+
+	if (s->page == NULL) {
+		s->page = mem_resize(NULL, 1, sizeof(*s->page));
+		prom_begin(s->page, &names);
+		note_sent(s); /* the engine has rendered what is in this piece by now */
+	}
+	prom_feed(s->page, data, n);
+}
+
+static void
+copy_name(char name[128], const char *configured)
+{
+	(void)snprintf(name, 128, "%s", configured != NULL ? configured : "");
+}
+
+static void
 on_turn(evutil_socket_t fd, short what, void *arg)
 {
 	struct scrape *s = arg;
@@ -53,14 +89,19 @@ on_turn(evutil_socket_t fd, short what, void *arg)
 
 	(void)fd;
 	(void)what;
-	s->sent = load_sent_sum(ep->fleet->seg, ep->slot);
+	copy_name(s->running, ep->pool->metric_running);
+	copy_name(s->waiting, ep->pool->metric_waiting);
+	s->turnover = ep_turnover(ep->fleet->seg, ep->slot);
+	s->sent = 0;
+	note_sent(s);
 	probe_get(s->probe, &(struct probe_ask){.addr = &ep->addr,
 				    .authority = ep->authority,
 				    .prefix = ep->at.prefix,
 				    .path = "/metrics",
+				    .api_key = ep->pool->api_key,
 				    .timeout_ms = TIMEOUT_MS,
 				    .max_body = PROBE_BODY_MAX,
-				    .want_body = true,
+				    .piece = on_piece,
 				    .keep = true});
 }
 
@@ -74,21 +115,28 @@ count_of(double v)
 /*
  * What of the engine's figures is not ours.  The engine took them at some moment between our
  * question and its answer, when our share was neither exactly what it was before nor what it is
- * after.  The larger of the two is subtracted: requests of ours that began or ended meanwhile then
+ * after.  The largest we saw is subtracted: requests of ours that began or ended meanwhile then
  * never look like somebody else's load, which would turn traffic away from this engine for a whole
  * interval.  The other error, foreign load hidden by what began within those few milliseconds, is
- * harmless: our own count already has it.  Without such a coincidence the two are equal and the
- * result is exact.
+ * harmless: our own count already has it.
+ *
+ * A request that began and ended between two of our looks was never seen.  If none did, the result
+ * is exact.  Else the smaller of this figure and the one before is taken: such a request is in one
+ * of them, load that is really somebody else's in both.
  */
 static uint32_t
-foreign(const struct scrape *s, const struct ep_scrape *figures)
+foreign(struct scrape *s, const struct ep_scrape *figures)
 {
-	uint32_t after = load_sent_sum(s->ep->fleet->seg, s->ep->slot);
-	uint32_t ours = after > s->sent ? after : s->sent;
 	uint64_t all = (uint64_t)figures->running + figures->waiting;
+	uint32_t former = s->former, now;
 
-	all = all > ours ? all - ours : 0;
-	return all < FOREIGN_MAX ? (uint32_t)all : FOREIGN_MAX;
+	note_sent(s);
+	all = all > s->sent ? all - s->sent : 0;
+	now = all < FOREIGN_MAX ? (uint32_t)all : FOREIGN_MAX;
+	s->former = now;
+	if (s->turnover == ep_turnover(s->ep->fleet->seg, s->ep->slot))
+		return now;
+	return now < former ? now : former;
 }
 
 static void
@@ -107,23 +155,34 @@ publish_figures(struct scrape *s, const struct prom_load *load)
 	ep_scrape_set(seg, s->ep->slot, &figures);
 }
 
+static const char *
+read_figures(struct scrape *s)
+{
+	struct prom_load load;
+
+	if (s->page == NULL || prom_end(s->page, &load, NULL) != 0 ||
+		!(load.has_running || load.has_waiting))
+		return s->running[0] != '\0' || s->waiting[0] != '\0'
+			       ? "no figure of the configured load_metrics"
+			       : "no load figure of a known name";
+	publish_figures(s, &load);
+	return NULL;
+}
+
 /* NULL if the page was read, else why not. */
 static const char *
 read_page(struct scrape *s, const struct probe_answer *a)
 {
-	struct prom_load load;
-
 	s->absent = a->error == 0 && a->status == 404;
 	if (a->error != 0)
 		return a->why;
 	if (s->absent)
 		return "status 404: no such page, asked again every 30 s";
+	if (a->status == 401)
+		return "status 401: the engine wants an api_key_file";
 	if (a->status != 200)
 		return "status other than 200";
-	if (prom_read_load(a->body, a->len, &load, NULL) != 0)
-		return "no load figure of a known name";
-	publish_figures(s, &load);
-	return NULL;
+	return read_figures(s);
 }
 
 static void
@@ -133,6 +192,8 @@ on_answer(const struct probe_answer *a, void *arg)
 	struct endpoint *ep = s->ep;
 	const char *why = read_page(s, a);
 
+	free(s->page);
+	s->page = NULL;
 	if (a->local)
 		fleet_shortage(ep->fleet, a->why);
 	if (why != NULL)
@@ -168,6 +229,7 @@ scrape_stop(struct endpoint *ep)
 		return;
 	probe_free(&s->probe);
 	event_free(s->turn);
+	free(s->page);
 	free(s);
 	ep->scrape = NULL;
 }

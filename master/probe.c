@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <event2/event.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -10,6 +11,8 @@
 #include <unistd.h>
 
 #include "proto/http.h"
+#include "proto/json_small.h"
+#include "proto/utf8.h"
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
 #include "shm/table.h"
@@ -65,9 +68,11 @@ struct probe {
 	struct ep_addr addr; /* of fd */
 	bool reused;
 	bool keep;
+	bool keyed;
 	bool want_body;
+	probe_piece_fn *piece;
 	size_t max_body;
-	char *request;
+	char *request; /* holds the key, if there is one */
 	size_t request_len, sent;
 	struct bytes head;
 	size_t head_seen; /* http_head_end()'s memory */
@@ -164,7 +169,7 @@ static void
 forget(struct probe *p)
 {
 	(void)event_del(p->clock);
-	free(p->request);
+	mem_free_secret(p->request);
 	p->request = NULL;
 	free(p->head.p);
 	p->head = (struct bytes){0};
@@ -214,6 +219,7 @@ answer(struct probe *p, struct probe_answer a)
 
 	p->body = (struct bytes){0};
 	a.status = p->status;
+	a.keyed = p->keyed;
 	if (a.error == 0 && p->want_body) {
 		a.body = body.n > 0 ? body.p : "";
 		a.len = body.n;
@@ -324,11 +330,16 @@ probe_get(struct probe *p, const struct probe_ask *ask)
 	assert(p->state == IDLE);
 	p->request =
 		mem_printf("GET %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: pdrouter/" PDROUTER_VERSION
-			   "\r\nConnection: %s\r\n\r\n",
-			ask->prefix, ask->path, ask->authority, ask->keep ? "keep-alive" : "close");
+			   "\r\n%s%s%sConnection: %s\r\n\r\n",
+			ask->prefix, ask->path, ask->authority,
+			ask->api_key != NULL ? "Authorization: Bearer " : "",
+			ask->api_key != NULL ? ask->api_key : "",
+			ask->api_key != NULL ? "\r\n" : "", ask->keep ? "keep-alive" : "close");
 	p->request_len = strlen(p->request);
 	p->keep = ask->keep;
+	p->keyed = ask->api_key != NULL;
 	p->want_body = ask->want_body;
+	p->piece = ask->piece;
 	p->max_body = ask->max_body;
 	p->sent = p->head_seen = p->body_len = 0;
 	p->status = 0;
@@ -461,6 +472,8 @@ take_body(struct probe *p, const char *data, size_t n)
 					  .why = "answers of all engines together too large"});
 			return;
 		}
+		if (p->piece != NULL && p->status == 200 && piece.n > 0)
+			p->piece(piece.p, piece.n, p->arg);
 	}
 	if (!p->framing.done)
 		return;
@@ -557,4 +570,39 @@ on_io(evutil_socket_t fd, short what, void *arg)
 	(void)what;
 	assert(step[p->state] != NULL);
 	step[p->state](p);
+}
+
+/* --- judging an answer ------------------------------------------------------------------- */
+
+/* What the engine says of its refusal, harmless on a terminal; "" if it says nothing. */
+static void
+error_text(const struct probe_answer *a, char *buf, size_t size)
+{
+	size_t n;
+
+	buf[0] = '\0';
+	if (a->body == NULL || !json_error_message(a->body, a->len, buf, size))
+		return;
+	for (uint8_t *p = (uint8_t *)buf; *p != '\0'; p += n) {
+		n = utf8_seq(p, strlen((char *)p));
+		if (utf8_is_control(p))
+			memset(p, ' ', n);
+	}
+}
+
+bool
+probe_good(const struct probe_answer *a, const char *path, char *why, size_t size)
+{
+	char said[100] = "";
+
+	if (a->error == 0 && a->status / 100 == 2)
+		return true;
+	if (!a->keyed)
+		error_text(a, said, sizeof(said));
+	if (a->error != 0)
+		(void)snprintf(why, size, "GET %.64s: %s", path, a->why);
+	else
+		(void)snprintf(why, size, "GET %.64s: status %d%s%s", path, a->status,
+			said[0] != '\0' ? ": " : "", said);
+	return false;
 }

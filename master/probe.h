@@ -30,18 +30,24 @@ struct probe_answer {
 		       peer */
 	const char *why;  /* of the error, one English phrase; "" without */
 	int status;       /* of the HTTP answer; 0 with an error before it */
+	bool keyed;       /* the question showed a key */
 	const char *body; /* NULL unless asked for; valid until fn returns */
 	size_t len;
 };
 typedef void probe_fn(const struct probe_answer *a, void *arg);
+/* A piece of the body of a 200, as it was read: 64 KiB at most. */
+typedef void probe_piece_fn(const char *data, size_t n, void *arg);
 
 struct probe_ask {
 	const struct ep_addr *addr;
 	const char *authority; /* Host header */
 	const char *prefix, *path;
-	uint64_t timeout_ms; /* from now to the answer's last byte */
-	size_t max_body;     /* more is -EMSGSIZE */
-	bool want_body;      /* else it is read and dropped */
+	uint64_t timeout_ms;   /* from now to the answer's last byte */
+	size_t max_body;       /* more is -EMSGSIZE */
+	const char *api_key;   /* sent as a bearer token; NULL: none */
+	bool want_body;        /* it is kept for fn */
+	probe_piece_fn *piece; /* called with it piece by piece, fn's arg; without either it is
+				  read and dropped */
 	bool keep; /* the connection may be used again; else it is a new one, closed after */
 };
 
@@ -54,3 +60,9 @@ void probe_get(struct probe *p, const struct probe_ask *ask);
 bool probe_busy(const struct probe *p);
 /* Ends an open GET without a call of fn, and closes the connection. */
 void probe_cancel(struct probe *p);
+
+/*
+ * Whether it is a 2xx answer; else *why says in one phrase what came instead, with the engine's own
+ * words where it has some.  Not so where it was shown a key: it might repeat it.
+ */
+bool probe_good(const struct probe_answer *a, const char *path, char *why, size_t size);

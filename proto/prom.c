@@ -6,53 +6,49 @@
  */
 #include "proto/prom.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "proto/utf8.h"
 
-enum family { VLLM, SGLANG, N_FAMILIES };
-enum meaning { RUNNING, WAITING, KV_USAGE, KV_USAGE_OLD, N_MEANINGS };
+enum family { VLLM, SGLANG, NAMED, N_FAMILIES };
+enum meaning { RUNNING, WAITING, KV_USAGE, N_MEANINGS };
 
 /* clang-format off */
+#define FIGURE(name, ...) { name, sizeof(name) - 1, __VA_ARGS__ }
+#define OLD true /* not looked at if the next row's name is on the page, too */
 /* SGLang's queues of disaggregation are not part of num_queue_reqs, so they add to what waits. */
 static const struct figure {
 	const char *name;
+	size_t len;
 	enum family family;
 	enum meaning meaning;
+	bool old;
 } figures[] = {
-	{ "vllm:num_requests_running",                VLLM,   RUNNING },
-	{ "vllm:num_requests_waiting",                VLLM,   WAITING },
-	{ "vllm:kv_cache_usage_perc",                 VLLM,   KV_USAGE },	/* from 0.10 */
-	{ "vllm:gpu_cache_usage_perc",                VLLM,   KV_USAGE_OLD },	/* to 0.11; both stand in 0.10 and 0.11 */
-	{ "sglang:num_running_reqs",                  SGLANG, RUNNING },
-	{ "sglang:num_queue_reqs",                    SGLANG, WAITING },
-	{ "sglang:num_prefill_prealloc_queue_reqs",   SGLANG, WAITING },	/* 0.4.7 to 0.5.9 */
-	{ "sglang:num_prefill_bootstrap_queue_reqs",  SGLANG, WAITING },	/* the former, from 0.5.12 */
-	{ "sglang:num_prefill_infight_queue_reqs",    SGLANG, WAITING },	/* 0.4.7, its spelling */
-	{ "sglang:num_prefill_inflight_queue_reqs",   SGLANG, WAITING },	/* from 0.5.2 */
-	{ "sglang:num_decode_prealloc_queue_reqs",    SGLANG, WAITING },
-	{ "sglang:num_decode_transfer_queue_reqs",    SGLANG, WAITING },
-	{ "sglang:token_usage",                       SGLANG, KV_USAGE },
+	FIGURE("vllm:num_requests_running",               VLLM,   RUNNING, false),
+	FIGURE("vllm:num_requests_waiting",               VLLM,   WAITING, false),
+	FIGURE("vllm:gpu_cache_usage_perc",               VLLM,   KV_USAGE, OLD),	/* to 0.11 */
+	FIGURE("vllm:kv_cache_usage_perc",                VLLM,   KV_USAGE, false),	/* from 0.10 */
+	FIGURE("sglang:num_running_reqs",                 SGLANG, RUNNING, false),
+	FIGURE("sglang:num_queue_reqs",                   SGLANG, WAITING, false),
+	FIGURE("sglang:num_prefill_prealloc_queue_reqs",  SGLANG, WAITING, OLD),	/* 0.4.7 to 0.5.9 */
+	FIGURE("sglang:num_prefill_bootstrap_queue_reqs", SGLANG, WAITING, false),	/* from 0.5.12 */
+	FIGURE("sglang:num_prefill_infight_queue_reqs",   SGLANG, WAITING, OLD),	/* 0.4.7, its spelling */
+	FIGURE("sglang:num_prefill_inflight_queue_reqs",  SGLANG, WAITING, false),	/* from 0.5.2 */
+	FIGURE("sglang:num_decode_prealloc_queue_reqs",   SGLANG, WAITING, false),
+	FIGURE("sglang:num_decode_transfer_queue_reqs",   SGLANG, WAITING, false),
+	FIGURE("sglang:token_usage",                      SGLANG, KV_USAGE, false),
 };
 /* clang-format on */
 
 #define N_FIGURES (sizeof(figures) / sizeof(figures[0]))
-#define MAX_DP 64      /* data-parallel ranks behind one address: a host has 8 or 16 GPUs */
+static_assert(N_FIGURES == PROM_FIGURES, "struct prom_page has a cell of each");
+enum { NAMED_RUNNING = N_FIGURES, NAMED_WAITING, NO_FIGURE };
+
 #define MAX_RANK 65535 /* of the other kinds of rank: three of them share one word */
 #define COUNT_MAX 1e15 /* what is larger is no count; sums of it stay exact */
 #define MAX_VALUE_LEN 63
-
-/* One figure of one data-parallel rank: the series of its lowest tensor-parallel rank. */
-struct cell {
-	uint64_t rank; /* tp, pp, moe_ep from high to low */
-	double sum;
-	uint64_t n; /* series; 0: none yet */
-};
-
-struct page {
-	struct cell cells[N_FIGURES][MAX_DP];
-};
 
 struct labels {
 	uint64_t dp, tp, pp, moe_ep;
@@ -148,7 +144,7 @@ static bool
 read_label(const struct line *name, const struct line *value, struct labels *ret)
 {
 	if (is(name, "dp_rank"))
-		return read_rank(value, MAX_DP - 1, &ret->dp);
+		return read_rank(value, PROM_RANKS - 1, &ret->dp);
 	if (is(name, "tp_rank"))
 		return read_rank(value, MAX_RANK, &ret->tp);
 	if (is(name, "pp_rank"))
@@ -220,19 +216,47 @@ read_value(struct line *l, double *ret)
 }
 
 static void
-note(struct cell *cell, uint64_t rank, double value)
+note(struct prom_cell *cell, uint64_t rank, double value)
 {
 	if (cell->n > 0 && rank > cell->rank)
 		return;
 	if (cell->n == 0 || rank < cell->rank)
-		*cell = (struct cell){.rank = rank};
+		*cell = (struct prom_cell){.rank = rank};
 	cell->sum += value;
 	cell->n++;
 }
 
+/* A configured name may be one of the known ones: then it means what is configured. */
+static size_t
+find_figure(const struct prom_page *page, const struct line *name)
+{
+	size_t len = (size_t)(name->end - name->p);
+
+	if (page->names.running != NULL && is(name, page->names.running))
+		return NAMED_RUNNING;
+	if (page->names.waiting != NULL && is(name, page->names.waiting))
+		return NAMED_WAITING;
+	for (size_t i = 0; i < N_FIGURES; i++)
+		if (figures[i].len == len && memcmp(figures[i].name, name->p, len) == 0)
+			return i;
+	return NO_FIGURE;
+}
+
+static enum family
+family_of(size_t i)
+{
+	return i < N_FIGURES ? figures[i].family : NAMED;
+}
+
+static enum meaning
+meaning_of(size_t i)
+{
+	return i < N_FIGURES ? figures[i].meaning : i == NAMED_RUNNING ? RUNNING : WAITING;
+}
+
 /* False if the line is none we understand. */
 static bool
-read_line(struct page *page, struct line l)
+read_line(struct prom_page *page, struct line l)
 {
 	struct labels labels = {0};
 	struct line name;
@@ -245,28 +269,96 @@ read_line(struct page *page, struct line l)
 	name = take_name(&l);
 	if (name.p == name.end)
 		return false;
-	for (i = 0; i < N_FIGURES && !is(&name, figures[i].name);)
-		i++;
-	if (i == N_FIGURES)
+	i = find_figure(page, &name);
+	if (i == NO_FIGURE)
 		return true;
 	skip_blanks(&l);
 	if (!read_labels(&l, &labels) || !read_value(&l, &v))
 		return false;
 	if (!(v >= 0 && v <= COUNT_MAX) || labels.breakdown) /* NaN fails the comparison */
 		return true;
-	if (figures[i].meaning >= KV_USAGE && v > 1)
+	if (meaning_of(i) == KV_USAGE && v > 1)
 		v = 1;
 	note(&page->cells[i][labels.dp], labels.tp << 32 | labels.pp << 16 | labels.moe_ep, v);
 	return true;
 }
 
-static void
-fold(const struct page *page, struct cell totals[N_FAMILIES][N_MEANINGS])
-{
-	for (size_t i = 0; i < N_FIGURES; i++) {
-		struct cell *total = &totals[figures[i].family][figures[i].meaning];
+/* --- pieces of a page -------------------------------------------------------------------- */
 
-		for (size_t dp = 0; dp < MAX_DP; dp++) {
+void
+prom_begin(struct prom_page *page, const struct prom_names *names)
+{
+	memset(page, 0, offsetof(struct prom_page, line));
+	page->names = *names;
+}
+
+static void
+take_line(struct prom_page *page, const char *p, size_t n)
+{
+	if (n > PROM_LINE_MAX || !read_line(page, (struct line){p, p + n}))
+		page->bad++;
+}
+
+/* Part of a line whose other parts are in other pieces. */
+static void
+carry(struct prom_page *page, const char *p, size_t n)
+{
+	if (n > PROM_LINE_MAX - page->nline) {
+		page->too_long = true;
+		return;
+	}
+	memcpy(page->line + page->nline, p, n);
+	page->nline += n;
+}
+
+static void
+end_carried(struct prom_page *page)
+{
+	take_line(page, page->line, page->too_long ? PROM_LINE_MAX + 1 : page->nline);
+	page->nline = 0;
+	page->too_long = false;
+}
+
+void
+prom_feed(struct prom_page *page, const char *text, size_t len)
+{
+	const char *end = text + len;
+
+	for (const char *p = text; p < end;) {
+		const char *eol = memchr(p, '\n', (size_t)(end - p));
+		size_t n = (size_t)((eol != NULL ? eol : end) - p);
+
+		if (eol != NULL && page->nline == 0 && !page->too_long) {
+			take_line(page, p, n);
+		} else {
+			carry(page, p, n);
+			if (eol != NULL)
+				end_carried(page);
+		}
+		p += n + (eol != NULL);
+	}
+}
+
+/* --- what it says ------------------------------------------------------------------------ */
+
+static bool
+on_page(const struct prom_page *page, size_t i)
+{
+	for (size_t dp = 0; dp < PROM_RANKS; dp++)
+		if (page->cells[i][dp].n > 0)
+			return true;
+	return false;
+}
+
+static void
+fold(const struct prom_page *page, struct prom_cell totals[N_FAMILIES][N_MEANINGS])
+{
+	for (size_t i = 0; i < NO_FIGURE; i++) {
+		struct prom_cell *total = &totals[family_of(i)][meaning_of(i)];
+
+		if (i < N_FIGURES && figures[i].old && on_page(page, i + 1))
+			continue;
+		for (size_t dp = 0; dp < PROM_RANKS; dp++) {
 			total->sum += page->cells[i][dp].sum;
 			total->n += page->cells[i][dp].n;
 		}
@@ -274,9 +366,9 @@ fold(const struct page *page, struct cell totals[N_FAMILIES][N_MEANINGS])
 }
 
 static bool
-take_load(const struct cell total[N_MEANINGS], struct prom_load *ret)
+take_load(const struct prom_cell total[N_MEANINGS], struct prom_load *ret)
 {
-	const struct cell *usage = &total[total[KV_USAGE].n > 0 ? KV_USAGE : KV_USAGE_OLD];
+	const struct prom_cell *usage = &total[KV_USAGE];
 
 	ret->running = total[RUNNING].sum;
 	ret->has_running = total[RUNNING].n > 0;
@@ -287,31 +379,36 @@ take_load(const struct cell total[N_MEANINGS], struct prom_load *ret)
 	return ret->has_running || ret->has_waiting || ret->has_kv_usage;
 }
 
-int
-prom_read_load(const char *text, size_t len, struct prom_load *ret, uint64_t *ret_bad)
+/* What a configured name says, or that it is not there, stands above the known names. */
+static void
+take_named(const struct prom_page *page, const struct prom_cell named[N_MEANINGS],
+	struct prom_load *ret)
 {
-	struct cell totals[N_FAMILIES][N_MEANINGS] = {0};
-	struct page page = {0};
-	const char *end = text + len;
-	uint64_t bad = 0;
-
-	for (const char *p = text; p < end;) {
-		const char *eol = memchr(p, '\n', (size_t)(end - p));
-
-		if (eol == NULL)
-			eol = end;
-		if (!read_line(&page, (struct line){p, eol}))
-			bad++;
-		p = eol < end ? eol + 1 : end;
+	if (page->names.running != NULL) {
+		ret->running = named[RUNNING].sum;
+		ret->has_running = named[RUNNING].n > 0;
 	}
+	if (page->names.waiting != NULL) {
+		ret->waiting = named[WAITING].sum;
+		ret->has_waiting = named[WAITING].n > 0;
+	}
+}
+
+int
+prom_end(struct prom_page *page, struct prom_load *ret, uint64_t *ret_bad)
+{
+	struct prom_cell totals[N_FAMILIES][N_MEANINGS] = {0};
+
+	if (page->nline > 0 || page->too_long)
+		end_carried(page);
 	if (ret_bad != NULL)
-		*ret_bad = bad;
-	fold(&page, totals);
+		*ret_bad = page->bad;
+	fold(page, totals);
 	*ret = (struct prom_load){0};
-	if (take_load(totals[VLLM], ret))
-		return 0;
-	ret->sglang = take_load(totals[SGLANG], ret);
-	return ret->sglang ? 0 : -1;
+	if (!take_load(totals[VLLM], ret))
+		ret->sglang = take_load(totals[SGLANG], ret);
+	take_named(page, totals[NAMED], ret);
+	return ret->has_running || ret->has_waiting || ret->has_kv_usage ? 0 : -1;
 }
 
 size_t

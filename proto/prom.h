@@ -3,7 +3,10 @@
  *
  * Reading rules (protocols.md 9.1, 9.3): one series per data-parallel rank: counts are summed, usage is
  * averaged; label order is free; values may be 3.0, 1e+06, NaN, +Inf; label values hold escapes, commas
- * and braces inside quotes; of several SGLang tp_rank series only the lowest counts.
+ * and braces inside quotes; of several SGLang tp_rank series only the lowest counts; of a figure's old
+ * and new name only the new one counts.
+ *
+ * A page is read piece by piece as it comes: 5 MB of it never stand in memory, and no piece takes long.
  */
 #pragma once
 #include <stdbool.h>
@@ -18,11 +21,38 @@ struct prom_load {
 	bool sglang; /* figures came under sglang: names */
 };
 
+/* What other engines call them; NULL: the names of vLLM and SGLang. */
+struct prom_names {
+	const char *running, *waiting;
+};
+
+#define PROM_LINE_MAX 8192 /* bytes; a longer line is skipped and counted as bad */
+#define PROM_FIGURES 13    /* rows of prom.c's table */
+#define PROM_RANKS 64      /* data-parallel ranks behind one address: a host has 8 or 16 GPUs */
+
+/* A page that is being read.  Private to prom.c but for its size. */
+struct prom_page {
+	struct prom_names names;
+	/* of each figure, known or named, by data-parallel rank: its lowest other rank's series */
+	struct prom_cell {
+		uint64_t rank; /* tp, pp, moe_ep from high to low */
+		double sum;
+		uint64_t n; /* series; 0: none yet */
+	} cells[PROM_FIGURES + 2][PROM_RANKS];
+	uint64_t bad;
+	bool too_long; /* the line that has begun */
+	size_t nline;
+	char line[PROM_LINE_MAX];
+};
+
+/* The names must live until prom_end(). */
+void prom_begin(struct prom_page *page, const struct prom_names *names);
+void prom_feed(struct prom_page *page, const char *text, size_t len);
 /*
- * Reads a whole page.  Lines it does not understand are skipped and counted in *ret_bad (may be NULL).
- * Returns 0, or -1 if no figure of a known name was found.
+ * The page has ended.  Lines that were not understood were skipped and are counted in *ret_bad (may be
+ * NULL).  Returns 0, or -1 if no figure of a known name was found.
  */
-int prom_read_load(const char *text, size_t len, struct prom_load *ret, uint64_t *ret_bad);
+int prom_end(struct prom_page *page, struct prom_load *ret, uint64_t *ret_bad);
 
 /* Escapes a label value (backslash, quote, newline; bad UTF-8 becomes '?').  Returns bytes written excl.
  * NUL; always terminated, clipped to size. */

@@ -6,6 +6,7 @@
  * must be exact is decided by load_reserve().
  */
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "shm/atomic.h"
@@ -32,4 +33,17 @@ ep_look(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t foreign_ma
 		.foreign = ep_word_foreign(foreign, now_ms, foreign_max_age_ms),
 		.ramp_from_ms = ep_word_ramp(state),
 	};
+}
+
+/* The one figure of these that decides most often, for all endpoints: requests or tokens by ep_load(). */
+static inline const uint64_t *
+ep_loads(const struct seg *seg, bool tokens)
+{
+	return tokens ? &seg->eps->tokens : &seg->eps->count;
+}
+
+static inline uint32_t
+ep_load(const uint64_t *loads, uint32_t ep)
+{
+	return (uint32_t)(shm_load(loads + ep * (sizeof(struct ep_word) / sizeof(*loads))) >> 32);
 }

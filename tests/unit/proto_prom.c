@@ -1,21 +1,61 @@
 /* Load figures out of engines' pages, by version, and the rules for ranks. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "proto/prom.h"
 
+static const struct prom_names no_names;
+
+/* Fed in pieces of `step` bytes, each of them a copy without a NUL: ASan sees a byte too many. */
+static int
+read_pieces(const char *text, size_t n, size_t step, const struct prom_names *names,
+	struct prom_load *ret, uint64_t *ret_bad)
+{
+	struct prom_page *page = malloc(sizeof(*page));
+	int r;
+
+	prom_begin(page, names);
+	for (size_t at = 0; at < n; at += step) {
+		size_t len = n - at < step ? n - at : step;
+		char *copy = malloc(len);
+
+		memcpy(copy, text + at, len);
+		prom_feed(page, copy, len);
+		free(copy);
+	}
+	r = prom_end(page, ret, ret_bad);
+	free(page);
+	return r;
+}
+
+static bool
+same_load(const struct prom_load *a, const struct prom_load *b)
+{
+	return a->running == b->running && a->waiting == b->waiting && a->kv_usage == b->kv_usage &&
+	       a->has_running == b->has_running && a->has_waiting == b->has_waiting &&
+	       a->has_kv_usage == b->has_kv_usage && a->sglang == b->sglang;
+}
+
+/* Whole, byte by byte, and in pieces of other sizes: with the same result. */
 static int
 read_page(const char *text, struct prom_load *ret, uint64_t *ret_bad)
 {
+	static const size_t steps[] = {1, 2, 3, 7, 31};
 	size_t n = strlen(text);
-	char *copy = malloc(n > 0 ? n : 1); /* without a NUL: ASan sees a byte too many */
-	int r;
+	uint64_t bad, other_bad;
+	struct prom_load other;
+	int r = read_pieces(text, n, n + 1, &no_names, ret, &bad);
 
-	memcpy(copy, text, n);
-	r = prom_read_load(copy, n, ret, ret_bad);
-	free(copy);
+	for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+		cr_assert_eq(read_pieces(text, n, steps[i], &no_names, &other, &other_bad), r);
+		cr_assert(same_load(&other, ret), "%s: in pieces of %zu", text, steps[i]);
+		cr_assert_eq(other_bad, bad, "%s: in pieces of %zu", text, steps[i]);
+	}
+	if (ret_bad != NULL)
+		*ret_bad = bad;
 	return r;
 }
 
@@ -163,6 +203,84 @@ Test(prom, sglang_ranks)
 	/* priority scheduling: the total stands under an empty label, beside its parts */
 	expect(R "{priority=\"\"} 5\n" R "{priority=\"0\"} 2\n" R "{priority=\"1\"} 3\n", 5, -1, -1,
 		0);
+}
+
+Test(prom, old_and_new_names_are_never_both_summed)
+{
+	expect("sglang:num_queue_reqs 1\nsglang:num_prefill_prealloc_queue_reqs 10\n"
+	       "sglang:num_prefill_bootstrap_queue_reqs 2\n",
+		-1, 3, -1, 0);
+	expect("sglang:num_prefill_infight_queue_reqs 10\nsglang:num_queue_reqs 1\n"
+	       "sglang:num_prefill_inflight_queue_reqs 0\n",
+		-1, 1, -1, 0);
+	expect("sglang:num_queue_reqs 1\nsglang:num_prefill_infight_queue_reqs 10\n"
+	       "sglang:num_prefill_prealloc_queue_reqs 100\n",
+		-1, 111, -1, 0);
+	expect("vllm:gpu_cache_usage_perc{engine=\"0\"} 0.9\n"
+	       "vllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n"
+	       "vllm:gpu_cache_usage_perc{engine=\"1\"} 0.9\n",
+		-1, -1, 0.5, 0);
+}
+
+Test(prom, all_data_parallel_ranks_and_models_are_summed)
+{
+	expect("vllm:num_requests_running{engine=\"0\",model_name=\"a\"} 1\n"
+	       "vllm:num_requests_running{engine=\"0\",model_name=\"b\"} 2\n"
+	       "vllm:num_requests_running{engine=\"1\",model_name=\"a\"} 4\n"
+	       "vllm:num_requests_running{engine=\"1\",model_name=\"b\"} 8\n",
+		15, -1, -1, 0);
+}
+
+/* An engine of another make: TGI's names. */
+static const char other_page[] = "tgi_batch_current_size 3\ntgi_queue_size{x=\"y\"} 2\n"
+				 "tgi_queue_size{x=\"z\"} 5\nvllm:num_requests_running 50\n"
+				 "vllm:num_requests_waiting 60\nvllm:kv_cache_usage_perc 0.5\n";
+
+Test(prom, configured_names)
+{
+	static const struct {
+		struct prom_names names;
+		double running, waiting; /* -1: none */
+	} t[] = {
+		{{NULL, NULL}, 50, 60},
+		{{"tgi_batch_current_size", "tgi_queue_size"}, 3, 7},
+		{{"tgi_batch_current_size", NULL}, 3, 60},
+		{{NULL, "tgi_queue_size"}, 50, 7},
+		{{"vllm:num_requests_waiting", "vllm:num_requests_running"}, 60, 50},
+		{{"absent", "tgi_queue_size"}, -1, 7},
+		{{"tgi_batch", "tgi_queue_size_"}, -1, -1},
+	};
+
+	for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++) {
+		struct prom_load load;
+
+		cr_assert_eq(
+			read_pieces(other_page, strlen(other_page), 5, &t[i].names, &load, NULL),
+			0);
+		cr_assert_eq(load.has_running, t[i].running >= 0, "%zu", i);
+		cr_assert_eq(load.has_waiting, t[i].waiting >= 0, "%zu", i);
+		cr_assert(!load.has_running || load.running == t[i].running, "%zu", i);
+		cr_assert(!load.has_waiting || load.waiting == t[i].waiting, "%zu", i);
+		cr_assert_eq(load.kv_usage, 0.5);
+	}
+}
+
+Test(prom, lines_without_end_are_skipped)
+{
+	static const size_t lens[] = {PROM_LINE_MAX, PROM_LINE_MAX + 1, 5 * PROM_LINE_MAX};
+	char *page = malloc(6 * PROM_LINE_MAX);
+
+	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+		int n = sprintf(
+			page, "vllm:num_requests_running 1\nvllm:num_requests_waiting{a=\"");
+		size_t begin = strlen("vllm:num_requests_running 1\n");
+
+		memset(page + n, 'x', lens[i]);
+		(void)strcpy(page + begin + lens[i] - strlen("\"} 7"), "\"} 7");
+		(void)strcat(page, "\nvllm:num_requests_running 2\n");
+		expect(page, 3, i == 0 ? 7 : -1, -1, i == 0 ? 0 : 1);
+	}
+	free(page);
 }
 
 Test(prom, label)
