@@ -104,7 +104,7 @@ K("prefill_load", LOAD, loads[ROLE_PREFILL], 0, 0, "tokens", LIVE,					\
 	"what load means there: tokens (estimated, of prompts not yet done) or requests")		\
 K("decode_load", LOAD, loads[ROLE_DECODE], 0, 0, "requests", LIVE,					\
 	"the same for decode engines")									\
-K("session_header", TEXT, session_header, 0, 127, "X-Session-Id", LIVE,				\
+K("session_header", HEADER, session_header, 0, 127, "X-Session-Id", LIVE,				\
 	"whose value keeps a session at one engine (policy session); \"\": none")			\
 K("session_member", TEXT, session_member, 0, 127, "", LIVE,						\
 	"the same of a member of the body, such as user, where the header is missing")			\
@@ -200,6 +200,7 @@ enum conf_type {
 	CONF_T_TEXT,
 	CONF_T_NAME,
 	CONF_T_LABEL,
+	CONF_T_HEADER,
 	CONF_T_PATH,
 	CONF_T_NOTICES,
 	CONF_T_URL,

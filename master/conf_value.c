@@ -15,7 +15,7 @@
 typedef int set_fn(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT]);
 static set_fn set_count, set_flags, set_workers, set_size, set_duration, set_text, set_name,
 	set_path;
-static set_fn set_notices, set_url, set_host, set_word, add_listen, add_text, add_network;
+static set_fn set_header, set_notices, set_url, set_host, set_word, add_listen, add_text, add_network;
 
 static const char *
 log_level_name(unsigned v)
@@ -59,6 +59,7 @@ static const struct {
 	[CONF_T_TEXT] = { "a text", CONF_STR, set_text },
 	[CONF_T_NAME] = { "a name", CONF_STR, set_name },
 	[CONF_T_LABEL] = { "a label", CONF_STR, set_text },
+	[CONF_T_HEADER] = { "the name of a header", CONF_STR, set_header },
 	[CONF_T_PATH] = { "a path such as /health", CONF_STR, set_path },
 	[CONF_T_NOTICES] = { "an address such as tcp://*:7500", CONF_STR, set_notices },
 	[CONF_T_URL] = { "a URL such as http://10.0.0.1:8100", CONF_STR, set_url },
@@ -308,6 +309,15 @@ set_name(const struct conf_key *k, void *base, const char *text, char what[CONF_
 	if (strlen(text) > k->max || text[strspn(text, ALNUM "._:/-")] != '\0')
 		return bad(what, "%.80s cannot be a name: 1 to %d of letters, digits and ._:/-",
 			text, (int)k->max);
+	return set_text(k, base, text, what);
+}
+
+/* A token of RFC 9110: any other name would never be found in a request. */
+static int
+set_header(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	if (text[strspn(text, ALNUM "!#$%&'*+-.^_`|~")] != '\0')
+		return bad(what, "%.80s is not the name of a header: no blanks, no colon", text);
 	return set_text(k, base, text, what);
 }
 

@@ -18,6 +18,8 @@
 #define EPS "prefill: [{url: \"http://p\"}], decode: [{url: \"http://d\"}]"
 #define POOL "{connector: nixl, " EPS "}"
 #define POOLS "pools: [" POOL "]\n"
+#define LONG64 "x123456789012345678901234567890123456789012345678901234567890123"
+#define LONG128 LONG64 LONG64
 
 static struct conf *
 parse(const char *text)
@@ -103,6 +105,18 @@ Test(conf, minimal_file_and_every_default)
 	cr_expect_eq(p->nmodels, 0);
 	cr_expect_eq(p->connector, CONNECTOR_NIXL);
 	cr_expect_eq(p->policy, POLICY_LEAST_LOADED);
+	cr_expect_eq(p->policies[ROLE_PREFILL], POLICY_LEAST_LOADED);
+	cr_expect_eq(p->policies[ROLE_DECODE], POLICY_LEAST_LOADED);
+	cr_expect_eq(p->loads[ROLE_PREFILL], LOAD_TOKENS);
+	cr_expect_eq(p->loads[ROLE_DECODE], LOAD_REQUESTS);
+	cr_expect_eq(p->pairing, PAIRING_PREFER);
+	cr_expect_str_eq(p->session_header, "X-Session-Id");
+	cr_expect_null(p->session_member);
+	cr_expect_eq(p->prefix_bytes, 1024);
+	cr_expect_eq(p->slow_start_ms, 0);
+	cr_expect_eq(p->ngroups, 0);
+	cr_expect_eq(p->endpoints[0].weight, 1);
+	cr_expect_null(p->endpoints[0].group);
 	cr_expect_eq(p->engine, ENGINE_VLLM);
 	cr_expect_eq(p->remote_host, REMOTE_HOST_KEEP);
 	cr_expect_eq(p->timeouts.connect_ms, 2000);
@@ -312,6 +326,32 @@ static const struct bad {
 	{ "pools: [{connector: nixl, name: \"a b\", " EPS "}]\n", 1, "pools[0].name", "letters" },
 	{ "pools: [{connector: nixl, name: \"\", " EPS "}]\n", 1, "pools[0].name", "is empty" },
 	{ "pools: [{connector: nixl, models: [\"a b\"], " EPS "}]\n", 1, "pools[0].name", "give the pool a name" },
+	/* choice */
+	{ "pools: [{connector: nixl, policy: cache_aware, " EPS "}]\n", 1, "pools[0].policy", "least_loaded, power_of_two, random, session, prefix" },
+	{ "pools: [{connector: nixl, prefill_policy: cache_aware, " EPS "}]\n", 1, "pools[0].prefill_policy", "least_loaded, power_of_two, random, session, prefix" },
+	{ "pools: [{connector: nixl, decode_policy: cache_aware, " EPS "}]\n", 1, "pools[0].decode_policy", "least_loaded, power_of_two, random, session, prefix" },
+	{ "pools: [{connector: nixl, policy: \"\", " EPS "}]\n", 1, "pools[0].policy", "is not a policy" },
+	{ "pools: [{connector: nixl, policy: [session], " EPS "}]\n", 1, "pools[0].policy", "is a list" },
+	{ "pools: [{connector: nixl, prefill_load: queue, " EPS "}]\n", 1, "pools[0].prefill_load", "requests, tokens" },
+	{ "pools: [{connector: nixl, decode_load: 1, " EPS "}]\n", 1, "pools[0].decode_load", "tokens or requests" },
+	{ "pools: [{connector: nixl, pairing: never, " EPS "}]\n", 1, "pools[0].pairing", "prefer, require" },
+	{ "pools: [{connector: nixl, pairing: true, " EPS "}]\n", 1, "pools[0].pairing", "prefer or require" },
+	{ "pools: [{connector: nixl, session_header: \"X Session\", " EPS "}]\n", 1, "pools[0].session_header", "no blanks" },
+	{ "pools: [{connector: nixl, session_header: \"X-Session:\", " EPS "}]\n", 1, "pools[0].session_header", "no colon" },
+	{ "pools: [{connector: nixl, session_header: [a], " EPS "}]\n", 1, "pools[0].session_header", "is a list" },
+	{ "pools: [{connector: nixl, session_header: " LONG128 ", " EPS "}]\n", 1, "pools[0].session_header", "at most 127" },
+	{ "pools: [{connector: nixl, session_member: " LONG128 ", " EPS "}]\n", 1, "pools[0].session_member", "at most 127" },
+	{ "pools: [{connector: nixl, prefix_bytes: 1000, " EPS "}]\n", 1, "pools[0].prefix_bytes", "has no unit" },
+	{ "pools: [{connector: nixl, prefix_bytes: 15B, " EPS "}]\n", 1, "pools[0].prefix_bytes", "16B to 64KiB" },
+	{ "pools: [{connector: nixl, prefix_bytes: 65KiB, " EPS "}]\n", 1, "pools[0].prefix_bytes", "16B to 64KiB" },
+	{ "pools: [{connector: nixl, slow_start: 30, " EPS "}]\n", 1, "pools[0].slow_start", "30 has no unit" },
+	{ "pools: [{connector: nixl, slow_start: 2h, " EPS "}]\n", 1, "pools[0].slow_start", "0 to 1h" },
+	{ "pools: [{connector: nixl, prefill: [{url: \"http://p\", weight: 0}]}]\n", 1, "pools[0].prefill[0].weight", "1 to 100" },
+	{ "pools: [{connector: nixl, prefill: [{url: \"http://p\", weight: 101}]}]\n", 1, "pools[0].prefill[0].weight", "1 to 100" },
+	{ "pools: [{connector: nixl, prefill: [{url: \"http://p\", weight: 0.5}]}]\n", 1, "pools[0].prefill[0].weight", "not a number" },
+	{ "pools: [{connector: nixl, prefill: [{url: \"http://p\", weight: heavy}]}]\n", 1, "pools[0].prefill[0].weight", "not a number" },
+	{ "pools: [{connector: nixl, prefill: [{url: \"http://p\", group: \"rack 1\"}]}]\n", 1, "pools[0].prefill[0].group", "letters, digits" },
+	{ "pools: [{connector: nixl, prefill: [{url: \"http://p\", group: " LONG64 "}]}]\n", 1, "pools[0].prefill[0].group", "1 to 63" },
 	/* addresses */
 	{ "listen: [\"8000\"]\n" POOLS, 1, "listen[0]", "no port" },
 	{ "listen:\n  - a:1\n  - \"a:0\"\n" POOLS, 3, "listen[1]", "1 to 65535" },
@@ -381,6 +421,54 @@ Test(conf, wrong_files_say_where_and_what)
 			"%s-> line %d key %s: %s (expected %d, %s: ..%s..)", b->text, err.line,
 			err.key, err.what, b->line, b->key, b->word);
 		c = untouched;
+	}
+}
+
+Test(conf, policies_by_role)
+{
+	struct conf *c = parse(
+		"pools:\n- connector: nixl\n  policy: prefix\n  decode_policy: power_of_two\n"
+		"  prefill_load: requests\n  decode_load: tokens\n  pairing: require\n"
+		"  session_header: \"\"\n  session_member: user\n  prefix_bytes: 64KiB\n"
+		"  slow_start: 1m\n"
+		"  prefill: [{url: http://a, group: r1}, {url: http://b, weight: 100, group: r2}]\n"
+		"  decode: [{url: http://c, group: r2}]\n");
+	const struct conf_pool *p = &c->pools[0];
+
+	cr_expect_eq(p->policies[ROLE_PREFILL], POLICY_PREFIX, "the default is `policy`");
+	cr_expect_eq(p->policies[ROLE_DECODE], POLICY_POWER_OF_TWO);
+	cr_expect_eq(p->loads[ROLE_PREFILL], LOAD_REQUESTS);
+	cr_expect_eq(p->loads[ROLE_DECODE], LOAD_TOKENS);
+	cr_expect_eq(p->pairing, PAIRING_REQUIRE);
+	cr_expect_null(p->session_header);
+	cr_expect_str_eq(p->session_member, "user");
+	cr_expect_eq(p->prefix_bytes, 65536);
+	cr_expect_eq(p->slow_start_ms, 60000);
+	cr_assert_eq(p->ngroups, 2);
+	cr_expect_str_eq(p->groups[0], "r1");
+	cr_expect_str_eq(p->groups[1], "r2");
+	cr_expect_eq(p->endpoints[1].weight, 100);
+	conf_free(&c);
+}
+
+Test(conf, more_groups_than_a_word_has_bits)
+{
+	for (int n = CONF_GROUPS_MAX; n <= CONF_GROUPS_MAX + 1; n++) {
+		char text[8192] =
+			"pools:\n- connector: nixl\n  decode: [{url: http://d}]\n  prefill:\n";
+		struct conf_error err;
+		struct conf *c = NULL;
+
+		for (int i = 0; i < n; i++)
+			(void)snprintf(text + strlen(text), sizeof(text) - strlen(text),
+				"  - {url: \"http://p%d\", group: g%d}\n", i, i);
+		cr_assert_eq(conf_parse("t", text, strlen(text), &c, &err),
+			n > CONF_GROUPS_MAX ? -1 : 0);
+		if (c == NULL) {
+			cr_expect_eq(err.line, 4 + n, "%d", err.line);
+			cr_expect_not_null(strstr(err.what, "more than 63 groups"));
+		}
+		conf_free(&c);
 	}
 }
 
