@@ -64,6 +64,8 @@ K("rise", COUNT, rise, 1, 1000, "2", LIVE,								\
 	"good probes in a row that bring an engine up")							\
 K("fall", COUNT, fall, 1, 1000, "3", LIVE,								\
 	"failed probes in a row that take it down")							\
+L("dns_servers", SERVERS, dns_servers, ndns_servers, 0, 8, "[]", LIVE,					\
+	"asked for the addresses of engines, such as [\"10.0.0.2\", \"[fd00::2]:5353\"]; []: those of /etc/resolv.conf") \
 K("log_level", LOG_LEVEL, log_level, 0, 0, "info", GENERATION,						\
 	"error, warn, info or debug")									\
 K("log_format", LOG_FORMAT, log_format, 0, 0, "kv", GENERATION,					\
@@ -221,6 +223,7 @@ enum conf_type {
 	CONF_T_MODELS,
 	CONF_T_LABELS,
 	CONF_T_NETWORKS,
+	CONF_T_SERVERS,
 	CONF_T_DNS,
 	CONF_T_PREFILL,
 	CONF_T_DECODE,

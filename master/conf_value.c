@@ -15,7 +15,8 @@
 typedef int set_fn(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT]);
 static set_fn set_count, set_flags, set_workers, set_size, set_duration, set_text, set_name,
 	set_path;
-static set_fn set_header, set_notices, set_url, set_host, set_word, add_listen, add_text, add_network;
+static set_fn set_header, set_notices, set_url, set_host, set_word, add_listen, add_text,
+	add_network, add_server;
 
 static const char *
 log_level_name(unsigned v)
@@ -79,6 +80,7 @@ static const struct {
 	[CONF_T_MODELS] = { "a list of model names", CONF_STRS, add_text },
 	[CONF_T_LABELS] = { "a list of labels", CONF_STRS, add_text },
 	[CONF_T_NETWORKS] = { "a list of networks such as [\"10.1.0.0/16\"]", CONF_STRS, add_network },
+	[CONF_T_SERVERS] = { "a list of name servers such as [\"10.0.0.2\"]", CONF_STRS, add_server },
 	[CONF_T_DNS] = { "a list such as [{name: prefill.example.net, port: 8100, role: prefill}]", CONF_LIST, NULL },
 	[CONF_T_PREFILL] = { "a list of endpoints such as [{url: \"http://10.0.0.1:8100\"}]", CONF_LIST, NULL },
 	[CONF_T_DECODE] = { "a list of endpoints such as [{url: \"http://10.0.1.1:8200\"}]", CONF_LIST, NULL },
@@ -503,6 +505,24 @@ add_network(const struct conf_key *k, void *base, const char *text, char what[CO
 	if (!net_parse(text, &net))
 		return bad(
 			what, "%.80s is not a network such as 10.1.0.0/16 or 2001:db8::/32", text);
+	return add_text(k, base, text, what);
+}
+
+/* An address, since there is nobody else to ask for it; with a port or not. */
+static int
+add_server(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	bool bare = strchr(text, ':') == NULL || text[strlen(text) - 1] == ']';
+	char *full = mem_printf("%s%s", text, bare ? ":53" : "");
+	struct conf_listen l = {.text = NULL};
+	const char *why = parse_listen(full, &l);
+	uint8_t ip[16];
+
+	free(full);
+	if (why != NULL ||
+		(inet_pton(AF_INET, l.host, ip) != 1 && inet_pton(AF_INET6, l.host, ip) != 1))
+		return bad(
+			what, "%.80s is not an address such as 10.0.0.2 or [fd00::2]:5353", text);
 	return add_text(k, base, text, what);
 }
 

@@ -241,6 +241,7 @@ set_member(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_
 		[CONF_T_MODELS] = set_texts,
 		[CONF_T_LABELS] = set_texts,
 		[CONF_T_NETWORKS] = set_texts,
+		[CONF_T_SERVERS] = set_texts,
 		[CONF_T_DNS] = conf_dns_set,
 		[CONF_T_POOLS] = conf_pools_set,
 		[CONF_T_PREFILL] = conf_endpoints_set,

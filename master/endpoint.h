@@ -20,6 +20,7 @@
 
 struct announced_engines;
 struct discover;
+struct dns;
 struct event_base;
 struct fleet;
 struct health;
@@ -88,6 +89,7 @@ struct fleet {
 	struct probe_env *probes;
 	struct resolver *resolver;
 	struct discover *discover;
+	struct dns *dns;
 	struct announced_engines *announced; /* NULL before fleet_hear() */
 	struct publish *publish;
 	struct endpoint_list live;     /* configured, with a slot or waiting for one */

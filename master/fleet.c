@@ -9,6 +9,7 @@
 
 #include "master/announced.h"
 #include "master/discover.h"
+#include "master/dns.h"
 #include "master/endpoint.h"
 #include "master/health.h"
 #include "master/load.h"
@@ -40,6 +41,7 @@ fleet_new(struct event_base *base, struct seg *seg)
 	f->probes = probe_env_new(base, HELD_MAX);
 	f->resolver = resolver_new(base);
 	f->discover = discover_new();
+	f->dns = dns_new(f);
 	f->publish = publish_new(f);
 	return f;
 }
@@ -71,6 +73,7 @@ fleet_free(struct fleet **pf)
 	}
 	publish_free(&f->publish);
 	announced_free(&f->announced);
+	dns_free(&f->dns);
 	discover_free(&f->discover);
 	resolver_free(&f->resolver);
 	probe_env_free(&f->probes);
@@ -284,6 +287,7 @@ fleet_apply(struct fleet *f, const struct conf *conf, uint64_t config_number)
 {
 	f->conf = conf;
 	f->config_number = config_number;
+	dns_apply(f->dns);
 	fold(f);
 	publish_config(f->publish);
 	for (size_t i = 0; i < f->norder; i++) {

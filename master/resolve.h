@@ -12,6 +12,7 @@
 struct ep_addr;
 struct event_base;
 struct lookup;
+struct question;
 struct resolver;
 
 #define RESOLVE_MAX 8 /* addresses of one name that are looked at; further ones are ignored */
@@ -20,8 +21,12 @@ struct resolver;
 struct resolver *resolver_new(struct event_base *base);
 void resolver_free(struct resolver **); /* lookups still open are dropped, their fn is not called */
 
-/* Asks these name servers ("127.0.0.1:5353,...") instead of resolv.conf's.  0 or -EINVAL. */
-int resolver_servers(struct resolver *r, const char *list);
+/*
+ * Asks these name servers ("127.0.0.1:5353", "[::1]", ...) from now on; n = 0: those of resolv.conf, as
+ * it is now.  What is being looked up is asked of them, too.  Returns false if they are the ones that
+ * are asked already.
+ */
+bool resolver_servers(struct resolver *r, char *const *servers, size_t n);
 
 /* True and *ret if `host` is an IPv4 or (without brackets) IPv6 literal, with a zone or not. */
 bool resolve_literal(const char *host, uint16_t port, struct ep_addr *ret);
@@ -39,3 +44,15 @@ typedef void resolve_fn(const struct ep_addr *addrs, size_t n, const char *error
 void resolve_start(struct resolver *r, const char *host, uint16_t port, resolve_fn *fn, void *arg,
 	struct lookup **at);
 void resolve_cancel(struct lookup **at);
+
+/* The bytes of a name server's answer with NOERROR or NXDOMAIN (proto/dns_reply.h); or NULL and an
+ * English reason. */
+typedef void resolve_answer_fn(const uint8_t *msg, size_t n, const char *error, void *arg);
+
+/*
+ * Asks the name servers for the records of one type.  `name` is taken as it is: no search list, no
+ * /etc/hosts.  fn and *at as with resolve_start().
+ */
+void resolve_ask(struct resolver *r, const char *name, int type, resolve_answer_fn *fn, void *arg,
+	struct question **at);
+void resolve_ask_cancel(struct question **at);

@@ -137,6 +137,8 @@ struct conf {
 	/* what the master acts on: applied at once */
 	uint64_t stats_interval_ms, health_interval_ms, health_timeout_ms;
 	uint32_t rise, fall;
+	char **dns_servers; /* "address" or "address:port"; none: those of resolv.conf */
+	size_t ndns_servers;
 	uint64_t drain_ms, stall_ms; /* stall_ms 0 = off */
 	char *control_socket;        /* path, or NULL: none */
 	/* ZMQ address of the notifier's PULL socket, or NULL: no notifier */

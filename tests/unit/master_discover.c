@@ -14,6 +14,10 @@
 static void
 setup(void)
 {
+	static char nobody[] = "127.0.0.1:9";
+
+	name_servers[0] = nobody;
+	nname_servers = 1;
 	fleet_setup(6, 4);
 }
 

@@ -19,6 +19,8 @@ static struct seg *seg;
 static struct fleet *fleet;
 static struct conf *confs[64]; /* every one ever applied, freed at the end */
 static size_t nconfs;
+static char *name_servers[1]; /* of the configurations to be made */
+static size_t nname_servers;
 
 static struct conf *
 conf_make(void)
@@ -30,6 +32,8 @@ conf_make(void)
 	c->health_timeout_ms = 200;
 	c->rise = 2;
 	c->fall = 3;
+	c->dns_servers = name_servers;
+	c->ndns_servers = nname_servers;
 	c->pools = mem_array(16, sizeof(*c->pools));
 	confs[nconfs++] = c;
 	return c;

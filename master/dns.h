@@ -1,0 +1,25 @@
+/*
+ * Endpoints from DNS: each `dns` entry of a pool is a name that is looked up again and again, as its TTL
+ * says, and whose addresses (A, AAAA) or services (SRV) are endpoints of that pool.
+ *
+ * Process: master.
+ *
+ * What a name server says is not believed at once where that would take engines away for no reason:
+ * - no answer, SERVFAIL, a broken message: what was found before stays, asked again with back-off
+ * - an answer without any usable record, NXDOMAIN included: what was found stays until that has been
+ *   said `fall` times in a row
+ * A and AAAA are two questions; one of them failing does not touch the other's addresses.
+ */
+#pragma once
+
+struct dns;
+struct fleet;
+
+struct dns *dns_new(struct fleet *f);
+void dns_free(struct dns **);
+
+/*
+ * Within fleet_apply(), before the fold: entries of f->conf begin, change, or end.  What is known of
+ * those that stay is handed to f->discover again with the entry's present weight, limit and group.
+ */
+void dns_apply(struct dns *d);
