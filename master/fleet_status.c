@@ -24,7 +24,7 @@ struct facts {
 	const struct endpoint *ep;
 	const char *state;
 	bool has_slot, scraped;
-	uint32_t in_flight;
+	uint32_t in_flight, tokens;
 	uint64_t score, tag, age_ms;
 	struct ep_scrape scrape;
 	const char *const *models;
@@ -48,6 +48,7 @@ facts_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
 	x.state = ep_state_name(ep_state_get(f->seg, ep->slot));
 	x.tag = ep_tag(f->seg, ep->slot);
 	x.in_flight = load_count(f->seg, ep->slot);
+	x.tokens = load_tokens(f->seg, ep->slot);
 	/* as the workers do: figures that missed three scrapes say nothing */
 	x.score = load_score(f->seg, ep->slot, now, 3 * f->conf->stats_interval_ms);
 	x.scrape = ep_scrape_get(f->seg, ep->slot);
@@ -73,20 +74,47 @@ for_each(struct fleet *f, void (*fn)(const struct facts *, void *), void *arg)
 	}
 }
 
+static const char *
+or_empty(const char *s)
+{
+	return s != NULL ? s : "";
+}
+
 /* --- for people -------------------------------------------------------------------------- */
 
-enum column { POOL, ROLE, URL, SOURCE, STATE, IN_FLIGHT, SCORE, RUNNING, WAITING, KV, AGE, NOTE, NCOLUMNS };
+enum column {
+	POOL,
+	ROLE,
+	URL,
+	SOURCE,
+	GROUP,
+	WEIGHT,
+	STATE,
+	IN_FLIGHT,
+	TOKENS,
+	SCORE,
+	RUNNING,
+	WAITING,
+	KV,
+	AGE,
+	NOTE,
+	NCOLUMNS
+};
 
 static const struct {
 	const char *title;
 	bool right; /* numbers */
+	bool rare;  /* left out where nobody has any */
 } columns[NCOLUMNS] = {
 	[POOL] = {"pool", false},
 	[ROLE] = {"role", false},
 	[URL] = {"url", false},
 	[SOURCE] = {"source", false},
+	[GROUP] = {"group", false, true},
+	[WEIGHT] = {"weight", true, true},
 	[STATE] = {"state", false},
 	[IN_FLIGHT] = {"in-flight", true},
+	[TOKENS] = {"tokens", true},
 	[SCORE] = {"score", true},
 	[RUNNING] = {"running", true},
 	[WAITING] = {"waiting", true},
@@ -98,7 +126,7 @@ static const struct {
 struct grid {
 	char *(*rows)[NCOLUMNS];
 	size_t n, room;
-	int width[NCOLUMNS];
+	int width[NCOLUMNS]; /* 0: left out */
 };
 
 static char **
@@ -139,9 +167,14 @@ add_row(const struct facts *x, void *arg)
 	cell[URL] = mem_strdup(x->ep->url);
 	cell[SOURCE] = mem_strdup(x->ep->source);
 	cell[STATE] = mem_strdup(x->state);
+	if (x->ep->conf != NULL && x->ep->conf->group != NULL)
+		cell[GROUP] = mem_strdup(x->ep->conf->group);
+	if (x->ep->conf != NULL && x->ep->conf->weight != 1)
+		cell[WEIGHT] = mem_printf("%" PRIu32, x->ep->conf->weight);
 	cell[NOTE] = note_of(x);
 	if (x->has_slot) {
 		cell[IN_FLIGHT] = mem_printf("%" PRIu32, x->in_flight);
+		cell[TOKENS] = mem_printf("%" PRIu32, x->tokens);
 		cell[SCORE] = mem_printf("%" PRIu64, x->score);
 	}
 	if (x->scraped) {
@@ -155,21 +188,35 @@ add_row(const struct facts *x, void *arg)
 			cell[c] = mem_strdup("-");
 }
 
+static bool
+left_out(const struct grid *g, size_t c)
+{
+	for (size_t r = 0; r < g->n; r++)
+		if (strcmp(g->rows[r][c], "-") != 0)
+			return false;
+	return columns[c].rare;
+}
+
 static void
 measure(struct grid *g)
 {
 	for (size_t c = 0; c < NCOLUMNS; c++) {
+		g->width[c] = 0;
+		if (left_out(g, c))
+			continue;
 		g->width[c] = (int)strlen(columns[c].title);
 		for (size_t r = 0; r < g->n; r++)
 			if ((int)strlen(g->rows[r][c]) > g->width[c])
 				g->width[c] = (int)strlen(g->rows[r][c]);
 	}
-	g->width[NOTE] = 0; /* the last one: no blanks behind it */
+	g->width[NOTE] = 1; /* the last one: no blanks behind it */
 }
 
 static void
 put_cell(struct evbuffer *out, const struct grid *g, size_t c, const char *text)
 {
+	if (g->width[c] == 0)
+		return;
 	(void)evbuffer_add_printf(out, "%s%*s%s", c > 0 ? "  " : "",
 		columns[c].right ? g->width[c] : -g->width[c], text, c + 1 == NCOLUMNS ? "\n" : "");
 }
@@ -218,11 +265,11 @@ put_load(struct evbuffer *out, const struct facts *x)
 	if (x->has_slot)
 		(void)evbuffer_add_printf(out,
 			",\"slot\":%" PRIu32 ",\"tag\":%" PRIu64 ",\"in_flight\":%" PRIu32
-			",\"score\":%" PRIu64,
-			x->ep->slot, x->tag, x->in_flight, x->score);
+			",\"prompt_tokens\":%" PRIu32 ",\"score\":%" PRIu64,
+			x->ep->slot, x->tag, x->in_flight, x->tokens, x->score);
 	else
-		(void)evbuffer_add_printf(
-			out, ",\"slot\":null,\"tag\":null,\"in_flight\":0,\"score\":null");
+		(void)evbuffer_add_printf(out,
+			",\"slot\":null,\"tag\":null,\"in_flight\":0,\"prompt_tokens\":0,\"score\":null");
 	if (x->scraped)
 		(void)evbuffer_add_printf(out,
 			",\"running\":%" PRIu32 ",\"waiting\":%" PRIu32
@@ -254,12 +301,33 @@ add_object(const struct facts *x, void *arg)
 		(void)evbuffer_add_printf(j->out, ",\"source\":null");
 	put_json(j->out, ",\"state\":", x->state);
 	put_json(j->out, ",\"addr\":", ep_addr_text(&x->ep->addr, addr));
+	if (x->ep->conf != NULL) {
+		put_json(j->out, ",\"group\":", or_empty(x->ep->conf->group));
+		(void)evbuffer_add_printf(j->out, ",\"weight\":%" PRIu32, x->ep->conf->weight);
+	}
 	put_load(j->out, x);
 	put_json(j->out, ",\"reason\":", health_reason(x->ep));
 	(void)evbuffer_add_printf(j->out, ",\"models\":[");
 	for (size_t i = 0; i < x->nmodels; i++)
 		put_json(j->out, i > 0 ? "," : "", x->models[i]);
 	(void)evbuffer_add_printf(j->out, "]}");
+}
+
+static void
+put_pools(struct evbuffer *out, const struct conf *conf)
+{
+	for (size_t i = 0; i < conf->npools; i++) {
+		const struct conf_pool *pool = &conf->pools[i];
+
+		put_json(out, i > 0 ? ",\n{\"name\":" : "\n{\"name\":", pool->name);
+		put_json(out, ",\"connector\":", connector_name(pool->connector));
+		put_json(out, ",\"pairing\":", pairing_name(pool->pairing));
+		for (enum role role = 0; role < ROLE_N; role++)
+			(void)evbuffer_add_printf(out,
+				",\"%s\":{\"policy\":\"%s\",\"load\":\"%s\"}", role_name(role),
+				policy_name(pool->policies[role]), load_name(pool->loads[role]));
+		(void)evbuffer_add_printf(out, "}");
+	}
 }
 
 void
@@ -270,12 +338,15 @@ fleet_status(struct fleet *f, struct evbuffer *out, int json)
 
 	if (f->conf == NULL) { /* nothing configured yet */
 		(void)evbuffer_add_printf(
-			out, json ? "{\"config\":0,\"endpoints\":[]}\n" : "no configuration yet\n");
+			out, json ? "{\"config\":0,\"pools\":[],\"endpoints\":[]}\n"
+				  : "no configuration yet\n");
 		return;
 	}
 	if (json) {
 		(void)evbuffer_add_printf(
-			out, "{\"config\":%" PRIu64 ",\"endpoints\":[", f->config_number);
+			out, "{\"config\":%" PRIu64 ",\"pools\":[", f->config_number);
+		put_pools(out, f->conf);
+		(void)evbuffer_add_printf(out, "],\n\"endpoints\":[");
 		for_each(f, add_object, &j);
 		(void)evbuffer_add_printf(out, "]}\n");
 		return;

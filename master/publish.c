@@ -273,6 +273,7 @@ fill_pool(struct table_builder *b, struct table_pool *tp, const struct publish *
 	tp->pairing = pool->pairing;
 	tp->session_header = table_str(b, or_empty(pool->session_header));
 	tp->session_member = table_str(b, or_empty(pool->session_member));
+	tp->groups = table_strv(b, (const char *const *)pool->groups, pool->ngroups);
 	tp->prefix_bytes = pool->prefix_bytes;
 	tp->slow_start_ms = pool->slow_start_ms;
 	for (enum role role = 0; role < ROLE_N; role++) {

@@ -103,52 +103,73 @@ histograms(struct worker *w, struct evbuffer *out, const struct table *t)
 	}
 }
 
+/* What a figure is about. */
+struct about {
+	const struct seg *seg;
+	const struct table *t;
+	const struct table_endpoint *ep;
+};
+
 /* One figure of one endpoint; false: not known now. */
-typedef bool figure_fn(const struct worker *w, const struct table_endpoint *ep, double *ret);
+typedef bool figure_fn(const struct about *a, double *ret);
 
 static bool
-f_up(const struct worker *w, const struct table_endpoint *ep, double *ret)
+f_up(const struct about *a, double *ret)
 {
-	*ret = ep_state_get(w->seg, ep->slot) == EP_UP;
+	*ret = ep_state_get(a->seg, a->ep->slot) == EP_UP;
 	return true;
 }
 
 static bool
-f_in_flight(const struct worker *w, const struct table_endpoint *ep, double *ret)
+f_in_flight(const struct about *a, double *ret)
 {
-	*ret = load_count(w->seg, ep->slot);
+	*ret = load_count(a->seg, a->ep->slot);
 	return true;
 }
 
 static bool
-f_score(const struct worker *w, const struct table_endpoint *ep, double *ret)
+f_tokens(const struct about *a, double *ret)
 {
-	*ret = (double)load_score(w->seg, ep->slot, clock_ms(), 3 * w->conf->stats_interval_ms);
+	*ret = load_tokens(a->seg, a->ep->slot);
 	return true;
 }
 
 static bool
-f_running(const struct worker *w, const struct table_endpoint *ep, double *ret)
+f_weight(const struct about *a, double *ret)
 {
-	struct ep_scrape s = ep_scrape_get(w->seg, ep->slot);
+	*ret = a->ep->weight;
+	return a->ep->weight != 1;
+}
+
+static bool
+f_score(const struct about *a, double *ret)
+{
+	*ret = (double)load_score(a->seg, a->ep->slot, clock_ms(), a->t->foreign_max_age_ms);
+	return true;
+}
+
+static bool
+f_running(const struct about *a, double *ret)
+{
+	struct ep_scrape s = ep_scrape_get(a->seg, a->ep->slot);
 
 	*ret = s.running;
 	return s.at_ms != 0;
 }
 
 static bool
-f_waiting(const struct worker *w, const struct table_endpoint *ep, double *ret)
+f_waiting(const struct about *a, double *ret)
 {
-	struct ep_scrape s = ep_scrape_get(w->seg, ep->slot);
+	struct ep_scrape s = ep_scrape_get(a->seg, a->ep->slot);
 
 	*ret = s.waiting;
 	return s.at_ms != 0;
 }
 
 static bool
-f_kv(const struct worker *w, const struct table_endpoint *ep, double *ret)
+f_kv(const struct about *a, double *ret)
 {
-	struct ep_scrape s = ep_scrape_get(w->seg, ep->slot);
+	struct ep_scrape s = ep_scrape_get(a->seg, a->ep->slot);
 
 	*ret = s.kv_usage_ppm / 1e6;
 	return s.at_ms != 0;
@@ -161,7 +182,9 @@ static const struct {
 } figures[] = {
 	{ "pdrouter_endpoint_up", "1 while the endpoint may be chosen.", f_up },
 	{ "pdrouter_endpoint_in_flight", "Reservations of all workers at the endpoint.", f_in_flight },
-	{ "pdrouter_endpoint_score", "What least_loaded compares: in flight, plus the load others put there.", f_score },
+	{ "pdrouter_endpoint_prompt_tokens", "Estimated prompt tokens of the requests in flight at the endpoint.", f_tokens },
+	{ "pdrouter_endpoint_score", "In flight, plus the requests that others than this router have there.", f_score },
+	{ "pdrouter_endpoint_weight", "Its share beside the others, where it is not 1.", f_weight },
 	{ "pdrouter_endpoint_running", "Requests running, as the engine said at the last scrape.", f_running },
 	{ "pdrouter_endpoint_waiting", "Requests waiting, as the engine said at the last scrape.", f_waiting },
 	{ "pdrouter_endpoint_kv_usage_ratio", "KV cache in use, as the engine said at the last scrape.", f_kv },
@@ -186,14 +209,27 @@ endpoints(struct worker *w, struct evbuffer *out, const struct table *t)
 	for (size_t f = 0; f < sizeof(figures) / sizeof(figures[0]); f++) {
 		heading(out, figures[f].name, "gauge", figures[f].help);
 		for (uint32_t i = 0; i < t->nendpoints; i++) {
+			const struct about a = {w->seg, t, &t->endpoints[i]};
 			double v;
 
-			if (!figures[f].fn(w, &t->endpoints[i], &v))
+			if (!figures[f].fn(&a, &v))
 				continue;
 			(void)evbuffer_add_printf(out, "%s", figures[f].name);
 			endpoint_labels(out, t, &t->endpoints[i]);
-			(void)evbuffer_add_printf(out, "} %g\n", v);
+			(void)evbuffer_add_printf(out, "} %.15g\n", v);
 		}
+	}
+	heading(out, "pdrouter_endpoint_group", "gauge", "1 for the group the endpoint is in.");
+	for (uint32_t i = 0; i < t->nendpoints; i++) {
+		const struct table_endpoint *ep = &t->endpoints[i];
+
+		if (ep->group == 0)
+			continue;
+		(void)evbuffer_add_printf(out, "pdrouter_endpoint_group");
+		endpoint_labels(out, t, ep);
+		/* letters, digits and ._:/- alone: conf_value.c */
+		(void)evbuffer_add_printf(
+			out, ",group=\"%s\"} 1\n", t->pools[ep->pool].groups[ep->group - 1]);
 	}
 	heading(out, "pdrouter_endpoint_state", "gauge", "1 for the state the endpoint is in.");
 	for (uint32_t i = 0; i < t->nendpoints; i++) {
@@ -202,6 +238,25 @@ endpoints(struct worker *w, struct evbuffer *out, const struct table *t)
 		(void)evbuffer_add_printf(out, ",state=\"%s\"} 1\n",
 			ep_state_name(ep_state_get(w->seg, t->endpoints[i].slot)));
 	}
+}
+
+static void
+policies(struct evbuffer *out, const struct table *t)
+{
+	char pool[160];
+
+	heading(out, "pdrouter_pool_policy_info", "gauge",
+		"How a pool chooses among the endpoints of a role, and what load is there; always 1.");
+	for (uint32_t i = 0; i < t->npools; i++)
+		for (enum role role = 0; role < ROLE_N; role++) {
+			const struct table_pool *tp = &t->pools[i];
+
+			(void)prom_label(pool, sizeof(pool), tp->name, strlen(tp->name));
+			(void)evbuffer_add_printf(out,
+				"pdrouter_pool_policy_info{pool=\"%s\",role=\"%s\",policy=\"%s\",load=\"%s\"} 1\n",
+				pool, role_name(role), policy_name(tp->policy[role]),
+				load_name(tp->load[role]));
+		}
 }
 
 static void
@@ -232,6 +287,7 @@ stats_page(struct worker *w, struct evbuffer *out)
 	if (t != NULL) {
 		histograms(w, out, t);
 		endpoints(w, out, t);
+		policies(out, t);
 	}
 	rcu_leave(w->seg, w->slot);
 }
