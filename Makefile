@@ -40,7 +40,7 @@ endif
 CFLAGS  ?=
 CF      := $(CSTD) $(OPT) $(WARN) $(HARDEN) $(FORTIFY) $(SAN) $(CFLAGS)
 LF      := $(LINK) $(SAN) $(LDFLAGS)
-LIBS    := -levent_core -levent_extra -lhttp_parser -ljson-c -lzmq -lyaml -lcares -lsystemd
+LIBS    := -levent_core -levent_extra -lhttp_parser -ljson-c -lzmq -lyaml -lcares -lsystemd -lm
 
 LIB_SRC    := $(wildcard shm/*.c shm/base/*.c proto/*.c)
 # main.c and pdctl.c hold a main(); all else of the process folders can be linked into unit tests
@@ -79,7 +79,7 @@ replays: $(REPLAYS)
 $(B)/replay/%: $(B)/obj/tests/fuzz/fuzz_%.o $(B)/obj/tests/fuzz/replay.o $(PROC_OBJ) $(LIB_OBJ)
 	@mkdir -p $(@D)
 	$(call say,LD $@)
-	$(Q)$(CC) $(LF) -o $@ $^ $(LIBS) -lm
+	$(Q)$(CC) $(LF) -o $@ $^ $(LIBS)
 # always with the debug checks: freed tables are poisoned
 $(B)/torture: tests/torture/torture.c $(wildcard shm/*.[ch]) shm/base/mem.c shm/base/rnd.c
 	@mkdir -p $(@D)

@@ -1,5 +1,7 @@
 #include "worker/policy.h"
 
+#include <math.h>
+
 static policy_fn *const policies[POLICY_N] = {
 	[POLICY_ROUND_ROBIN] = policy_round_robin,
 	[POLICY_LEAST_LOADED] = policy_least_loaded,
@@ -24,48 +26,60 @@ mix(uint64_t x)
 	return x ^ x >> 31;
 }
 
-/* log2 of a number above 0, good to 0.008: exponent, and a parabola through the mantissa's ends. */
-static double
-log2_about(uint64_t x)
-{
-	const int exponent = 63 - __builtin_clzll(x);
-	const double m = (double)(x << (63 - exponent)) / 0x1p63 - 1;
+/*
+ * A key's draw for an endpoint: any number below 2^DRAW_BITS.  With u = 1 - draw / 2^DRAW_BITS its rank is
+ * weight / -log(u): of uniform u, each is the highest for its weight's share.
+ */
+#define DRAW_BITS 52 /* a double holds it exactly, and times a weight it still fits a word */
 
-	return exponent + m + 0.3437 * m * (1 - m);
+static uint64_t
+draw(uint64_t key, const struct table_pick *p)
+{
+	return mix(key ^ p->hash) >> (64 - DRAW_BITS);
 }
 
 double
 policy_rank(const struct policy_view *v, uint32_t i, uint32_t weight)
 {
-	const uint64_t hash = mix(v->key ^ v->picks[i].hash);
+	return weight / -log1p(-((double)draw(v->key, &v->picks[i]) + 0.5) * 0x1p-52);
+}
 
-	if (!v->weighted && v->slow_start_ms == 0)
-		return (double)hash;
-	/* of weight / -log(u), u uniform in (0, 1), each is the highest for its weight's share */
-	return weight / (64 - log2_about(hash | 1) + 1e-12);
+struct top {
+	double rank;
+	uint64_t within; /* no draw from this on, per weight, ranks higher */
+	int i;
+};
+
+/* Takes endpoint i if it is the highest so far.  Not inlined: the loop below stays in registers. */
+static __attribute__((noinline)) void
+consider(const struct policy_view *v, uint32_t i, double most, struct top *top)
+{
+	const uint32_t full = v->picks[i].weight * WEIGHT_ONE;
+	double r = policy_rank(v, i, full);
+	struct candidate c;
+
+	if (r <= top->rank || !policy_look(v, i, &c) || (double)(c.load - v->own) > most * c.weight)
+		return;
+	if (c.weight < full)
+		r = policy_rank(v, i, c.weight);
+	if (r <= top->rank)
+		return;
+	top->rank = r;
+	/* -log(u) > 1 - u, so a rank is below weight / (1 - u) */
+	if (r > WEIGHT_ONE)
+		top->within = (uint64_t)(WEIGHT_ONE / r * 0x1p52) + 1;
+	top->i = (int)i;
 }
 
 int
 policy_highest(const struct policy_view *v, double most)
 {
-	double best_rank = -1;
-	int best = -1;
+	const struct table_pick *const picks = v->picks;
+	const uint64_t key = v->key;
+	struct top top = {.within = UINT64_C(1) << DRAW_BITS, .i = -1};
 
-	for (uint32_t i = 0; i < v->n; i++) {
-		const uint32_t full = v->picks[i].weight * WEIGHT_ONE;
-		double rank = policy_rank(v, i, full);
-		struct candidate c;
-
-		/* the endpoint's own line is looked at only if it would win: some ln(n) times */
-		if (rank <= best_rank || !policy_look(v, i, &c) ||
-			(double)(c.load - v->own) > most * c.weight)
-			continue;
-		if (c.weight < full)
-			rank = policy_rank(v, i, c.weight);
-		if (rank <= best_rank)
-			continue;
-		best_rank = rank;
-		best = (int)i;
-	}
-	return best;
+	for (uint32_t i = 0, n = v->n; i < n; i++)
+		if (draw(key, &picks[i]) < top.within * picks[i].weight) /* some ln(n) of them */
+			consider(v, i, most, &top);
+	return top.i;
 }

@@ -9,22 +9,40 @@ struct best {
 	int i;
 };
 
-static void
-look_at(const struct policy_view *v, uint32_t from, uint32_t to, struct best *best)
+/* heavier than any endpoint, and still no product of policy_lighter() overflows */
+static const struct best nobody = {{.load = UINT64_C(1) << 49, .weight = 1}, -1};
+
+/* Takes endpoint i if it is as light as it seems.  Not inlined: the loop below stays in registers. */
+static __attribute__((noinline)) void
+consider(const struct policy_view *v, uint32_t i, struct best *best)
 {
 	struct candidate c;
 
-	for (uint32_t i = from; i < to; i++) {
-		if (!policy_look(v, i, &c) || (best->i >= 0 && !policy_lighter(&c, &best->c)))
-			continue;
+	if (policy_look(v, i, &c) && policy_lighter(&c, &best->c))
 		*best = (struct best){c, (int)i};
+}
+
+static void
+look_at(const struct policy_view *v, uint32_t from, uint32_t to, struct best *best)
+{
+	const struct table_pick *const picks = v->picks;
+	const uint64_t *const loads = ep_loads(v->seg, v->load == LOAD_TOKENS);
+	const uint64_t own = v->own;
+
+	for (uint32_t i = from; i < to; i++) {
+		/* the least it can be; for all but some ln(n) that is too much */
+		const struct candidate c = {
+			ep_load(loads, picks[i].slot) + own, picks[i].weight * WEIGHT_ONE};
+
+		if (policy_lighter(&c, &best->c))
+			consider(v, i, best);
 	}
 }
 
 int
 policy_least_loaded(struct policy_view *view)
 {
-	struct best best = {.i = -1};
+	struct best best = nobody;
 	uint32_t first;
 
 	if (view->n == 0)
