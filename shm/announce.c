@@ -34,6 +34,7 @@ text_get(const char *from, char *to)
 	to[ANNOUNCED_ADDRESS - 1] = '\0';
 }
 
+/* check_announcements() walks over the seqs meanwhile. */
 static void
 entry_put(struct announced *e, const struct announcement *a)
 {

@@ -205,6 +205,18 @@ flag_reap(struct seg *seg, uint32_t worker)
 	return armed;
 }
 
+bool
+flag_sound(const struct seg *seg, uint32_t worker, uint32_t slot, bool *ret_used)
+{
+	const uint64_t word = shm_load(&seg_flag(seg, worker, slot)->word);
+	const enum flag_state state = word_state(word);
+
+	*ret_used = state != FLAG_FREE;
+	/* only an armed one still waits for notices, and what was ever used has a gen */
+	return state <= FLAG_READY && (word_left(word) > 0) == (state == FLAG_ARMED) &&
+	       (state == FLAG_FREE || word_gen(word) > 0);
+}
+
 /* "%02x-%04x-%012x-%016x": worker, slot, gen, nonce.  One form, so no two texts name one flag. */
 static const struct field {
 	uint8_t at, digits;

@@ -48,3 +48,6 @@ void flag_kick_all(struct seg *seg);
 
 /* Master, after waitpid: every slot of a dead worker becomes gen+1, FREE.  Returns how many were armed. */
 uint32_t flag_reap(struct seg *seg, uint32_t worker);
+
+/* For check.c: whether the slot's word is one that is ever written here; *ret_used: armed or ready. */
+bool flag_sound(const struct seg *seg, uint32_t worker, uint32_t slot, bool *ret_used);

@@ -21,9 +21,7 @@
 #include "shm/atomic.h"
 #include "shm/load_word.h"
 
-#define SCRUB_EVERY (UINT64_C(1) << 20) /* an eighth of SEQ_HALF */
-
-/* Raises acked of the named worker to the named seq, never lowers it. */
+/* Raises acked of the named worker to the named seq, never lowers it.  acked_wrong() reads it along. */
 static void
 name_record(struct seg *seg, uint64_t name)
 {
@@ -44,7 +42,7 @@ name_record(struct seg *seg, uint64_t name)
 }
 
 /* count += delta, signed `name`; false and unchanged if that would go above `max`.  The one place
- * where a name is overwritten that somebody may ask about. */
+ * where a name is overwritten that somebody may ask about; sum_differs() and name_wrong() read it along. */
 static bool
 word_add(struct seg *seg, uint64_t *word, int64_t delta, uint32_t max, uint64_t name)
 {
@@ -90,7 +88,8 @@ names_scrub(struct seg *seg, uint32_t me, uint64_t seq)
 	name_record(seg, name_make(me, seq));
 }
 
-/* One operation: journal, word, row, journal.  load_reap() knows each point between them. */
+/* One operation: journal, word, row, journal.  load_reap() knows each point between them, and so do
+ * share_counted(), part_exceeds() and journal_wrong() of check.c, which look on meanwhile. */
 static bool
 operate(struct seg *seg, uint32_t me, uint32_t ep, enum which which, int64_t delta, uint32_t max)
 {

@@ -16,6 +16,8 @@
 #define SEQ_BITS 24
 #define SEQ_MASK BITS(SEQ_BITS)
 #define SEQ_HALF (UINT64_C(1) << (SEQ_BITS - 1))
+/* An eighth of SEQ_HALF: so often a worker takes its name off every word, so that none grows old. */
+#define SCRUB_EVERY (UINT64_C(1) << 20)
 
 enum which { NEITHER, REQUESTS, TOKENS };
 

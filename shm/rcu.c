@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "shm/atomic.h"
+#include "shm/base/clock.h"
 #include "shm/base/mem.h"
 #include "shm/table.h"
 
@@ -55,14 +56,9 @@ rcu_leave(struct seg *seg, uint32_t slot)
 	shm_store_release(ctr, 0);
 }
 
-enum arena_use { ARENA_FREE, ARENA_LENT, ARENA_CURRENT, ARENA_RETIRED };
-
 struct rcu_writer {
 	struct seg *seg;
-	struct arena {
-		enum arena_use use;
-		uint64_t cookie; /* retired: free once no reader shows an older gp */
-	} arenas[SHM_ARENAS];
+	struct rcu_arena arenas[SHM_ARENAS];
 };
 
 struct rcu_writer *
@@ -88,7 +84,7 @@ arena_at(const struct rcu_writer *w, size_t i)
 	return w->seg->arenas + i * w->seg->arena_bytes;
 }
 
-static struct arena *
+static struct rcu_arena *
 arena_of(struct rcu_writer *w, const void *p)
 {
 	for (size_t i = 0; i < SHM_ARENAS; i++)
@@ -97,10 +93,10 @@ arena_of(struct rcu_writer *w, const void *p)
 	return NULL;
 }
 
-static struct arena *
+static struct rcu_arena *
 arena_lent(struct rcu_writer *w, const void *p)
 {
-	struct arena *a = arena_of(w, p);
+	struct rcu_arena *a = arena_of(w, p);
 
 	assert(a != NULL && a->use == ARENA_LENT);
 	return a;
@@ -129,7 +125,7 @@ void
 rcu_publish(struct rcu_writer *w, void *arena)
 {
 	struct rcu_domain *d = w->seg->rcu;
-	struct arena *next = arena_lent(w, arena), *prev = arena_of(w, rcu_current(w));
+	struct rcu_arena *next = arena_lent(w, arena), *prev = arena_of(w, rcu_current(w));
 	const uint64_t gp = shm_load(&d->gp) + RCU_STEP;
 	const struct table *t = arena;
 
@@ -147,6 +143,7 @@ rcu_publish(struct rcu_writer *w, void *arena)
 	if (prev != NULL) {
 		prev->use = ARENA_RETIRED;
 		prev->cookie = gp;
+		prev->retired_ms = clock_ms();
 	}
 }
 
@@ -220,4 +217,16 @@ rcu_reap(struct seg *seg, uint32_t slot)
 {
 	/* The process is gone (waitpid), and its line is read by oldest_reader() in this process alone. */
 	shm_store(&seg->readers[slot].ctr, 0);
+}
+
+uint64_t
+rcu_oldest(const struct seg *seg)
+{
+	return oldest_reader(seg);
+}
+
+const struct rcu_arena *
+rcu_arena_look(const struct rcu_writer *w, size_t i)
+{
+	return &w->arenas[i];
 }

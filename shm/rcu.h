@@ -38,3 +38,14 @@ bool rcu_passed(const struct rcu_writer *w, uint64_t cookie);
 const struct table *rcu_current(const struct rcu_writer *w);
 /* After waitpid returned that pid: its line holds nothing any more. */
 void rcu_reap(struct seg *seg, uint32_t slot);
+
+/* For check.c: the oldest gp any reader is inside a section with (UINT64_MAX: none is), and what the
+ * writer keeps of arena i < SHM_ARENAS. */
+enum arena_use { ARENA_FREE, ARENA_LENT, ARENA_CURRENT, ARENA_RETIRED };
+struct rcu_arena {
+	enum arena_use use;
+	uint64_t cookie;     /* retired: free once no reader shows an older gp */
+	uint64_t retired_ms; /* clock_ms */
+};
+uint64_t rcu_oldest(const struct seg *seg);
+const struct rcu_arena *rcu_arena_look(const struct rcu_writer *w, size_t i);

@@ -1,0 +1,593 @@
+/*
+ * The walk over the whole segment.  What a running process may be in the midst of is told from a
+ * breakage in two ways.
+ *
+ * Counts are compared exactly: rows are read between two looks at the word.  If the word is the same
+ * in both, each open operation on it had changed it before or will change it later, and which of the
+ * two is told as load_reap() tells it after a death.  So a process may stand still anywhere inside an
+ * operation, for any time, and the sum is right.
+ *
+ * Besides, a finding must LAST: a process that runs is elsewhere a moment later, and one that is
+ * stopped has its stores in memory.
+ */
+#include "shm/check.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "shm/atomic.h"
+#include "shm/base/clock.h"
+#include "shm/base/mem.h"
+#include "shm/flags.h"
+#include "shm/load.h"
+#include "shm/load_word.h"
+#include "shm/metrics.h"
+#include "shm/rcu.h"
+#include "shm/table.h"
+
+#define LAST 4   /* looks in a row that must agree on a finding */
+#define TRIES 64 /* at a word that others change meanwhile */
+/* Names come off every word, and acked is raised, each SCRUB_EVERY operations; twice that is too old. */
+#define OLDEST_NAME (2 * SCRUB_EVERY)
+/* The master asks every few milliseconds whether a retired arena is free: then it has forgotten to. */
+#define RETIRED_LONG_MS 2000
+#define GENERATIONS 2 /* of workers that may live at once */
+
+struct check {
+	const struct seg *seg;
+	uint64_t build;
+	const struct rcu_writer *writer; /* may be NULL */
+	check_report *report;
+	void *arg;
+	unsigned found;
+	bool *listed; /* [max_endpoints] slots that stand in the table looked at */
+};
+
+static void __attribute__((format(printf, 2, 3))) found(struct check *c, const char *fmt, ...)
+{
+	char line[200]; /* the longest: a pool's or gauge's name and three numbers */
+	va_list ap;
+
+	va_start(ap, fmt);
+	(void)vsnprintf(line, sizeof(line), fmt, ap);
+	va_end(ap);
+	if (c->found++ < CHECK_LINES)
+		c->report(line, c->arg);
+}
+
+/* What is looked at, and the figures of the last look. */
+struct look {
+	const struct seg *seg;
+	uint32_t worker, ep;
+	enum which which;
+	uint64_t a, b;
+};
+typedef bool wrong_fn(struct look *);
+
+static bool
+lasts(wrong_fn *wrong, struct look *l)
+{
+	for (int i = 0; i < LAST; i++)
+		if (!wrong(l))
+			return false;
+	return true;
+}
+
+static const char *
+which_name(enum which which)
+{
+	return which == TOKENS ? "tokens" : "requests";
+}
+
+/* --- process slots ------------------------------------------------------------------------ */
+
+static void
+check_empty_rows(struct check *c, uint32_t slot)
+{
+	for (uint32_t ep = 0; ep < c->seg->hdr->max_endpoints; ep++) {
+		const struct row *row = seg_row(c->seg, slot, ep);
+		const uint32_t held = shm_load(&row->held), tokens = shm_load(&row->tokens),
+			       sent = shm_load(&row->sent);
+
+		if (held != 0 || tokens != 0 || sent != 0)
+			found(c,
+				"I4 slot %u is nobody's but holds %u requests, %u tokens of endpoint %u, %u sent",
+				slot, held, tokens, ep, sent);
+	}
+}
+
+/* Whoever died here was reaped: nothing of it is left but its counters, acked and seq. */
+static void
+check_empty_slot(struct check *c, uint32_t slot)
+{
+	const struct proc_slot *p = &c->seg->procs[slot];
+
+	if (shm_load(&p->state) != PROC_EMPTY)
+		found(c, "I4 slot %u is nobody's but in state %llu", slot,
+			(unsigned long long)p->state);
+	if (shm_load(&p->beat_ms) != 0 || shm_load(&p->conns) != 0 || p->words[0] != '\0')
+		found(c, "I4 slot %u is nobody's but has a beat, connections or last words", slot);
+	if (shm_load(&p->journal) != 0)
+		found(c, "I4 slot %u is nobody's but has an operation open", slot);
+	if (shm_load(&c->seg->readers[slot].ctr) != 0)
+		found(c, "I4 slot %u is nobody's but its reader line shows gp %llu", slot,
+			(unsigned long long)c->seg->readers[slot].ctr);
+	for (unsigned g = 0; g < G_N; g++) {
+		const int64_t n = shm_load(&seg_slab(c->seg, slot)->gauges[g]);
+
+		if (n != 0)
+			found(c, "I4 slot %u is nobody's but its gauge %s is %lld", slot,
+				metric_gauge_name[g], (long long)n);
+	}
+	if (slot < SLOT_WORKERS(c->seg))
+		check_empty_rows(c, slot);
+}
+
+static void
+check_process(struct check *c, uint32_t slot)
+{
+	const struct proc_slot *p = &c->seg->procs[slot];
+	const uint64_t pid = shm_load(&p->pid), state = shm_load(&p->state);
+
+	if (state == PROC_EMPTY || state > PROC_DRAINING)
+		found(c, "I4 slot %u: process %llu is in state %llu", slot, (unsigned long long)pid,
+			(unsigned long long)state);
+	/* one that was killed and not yet reaped still exists */
+	if (kill((pid_t)pid, 0) == -1 && errno == ESRCH)
+		found(c, "I4 slot %u: process %llu is gone and was not reaped", slot,
+			(unsigned long long)pid);
+	for (uint32_t i = 0; i < slot; i++)
+		if (shm_load(&c->seg->procs[i].pid) == pid)
+			found(c, "I4 slots %u and %u are both process %llu's", i, slot,
+				(unsigned long long)pid);
+	for (unsigned g = 0; g < G_N; g++) {
+		const int64_t n = shm_load(&seg_slab(c->seg, slot)->gauges[g]);
+
+		if (n < 0)
+			found(c, "I1 slot %u: its gauge %s is %lld", slot, metric_gauge_name[g],
+				(long long)n);
+	}
+}
+
+static void
+check_generations(struct check *c)
+{
+	uint64_t seen[GENERATIONS];
+	unsigned n = 0;
+
+	for (uint32_t slot = 0; slot < SLOT_WORKERS(c->seg); slot++) {
+		const uint64_t generation = shm_load(&c->seg->procs[slot].generation);
+		unsigned i = 0;
+
+		if (shm_load(&c->seg->procs[slot].pid) == 0)
+			continue;
+		while (i < n && seen[i] != generation)
+			i++;
+		if (i < n)
+			continue;
+		if (n == GENERATIONS)
+			found(c, "I4 slot %u is of generation %llu, a third one", slot,
+				(unsigned long long)generation);
+		else
+			seen[n++] = generation;
+	}
+}
+
+static void
+check_processes(struct check *c)
+{
+	for (uint32_t slot = 0; slot < c->seg->hdr->nslots; slot++)
+		if (shm_load(&c->seg->procs[slot].pid) == 0)
+			check_empty_slot(c, slot);
+		else
+			check_process(c, slot);
+	check_generations(c);
+}
+
+/* --- reader lines ------------------------------------------------------------------------- */
+
+static void
+check_readers(struct check *c)
+{
+	for (uint32_t slot = 0; slot < c->seg->hdr->nslots; slot++) {
+		const uint64_t ctr = shm_load(&c->seg->readers[slot].ctr);
+
+		/* gp is even, our own, and was loaded before it was stored here */
+		if (ctr != 0 && (ctr % 2 == 0 || ctr - 1 > shm_load(&c->seg->rcu->gp)))
+			found(c,
+				"I5 slot %u: its reader line shows %llu, which gp %llu cannot have given",
+				slot, (unsigned long long)ctr, (unsigned long long)c->seg->rcu->gp);
+	}
+	if (shm_load(&c->seg->rcu->gp) % 2 != 0)
+		found(c, "I5 gp is %llu, which is odd", (unsigned long long)c->seg->rcu->gp);
+}
+
+/* --- endpoint words, rows, journals ------------------------------------------------------- */
+
+/* Whether a worker's open operation on a word that now reads `word` has changed it: load_reap()'s
+ * question. */
+static bool
+operation_counted(const struct seg *seg, uint32_t worker, uint64_t journal, uint64_t word)
+{
+	const uint64_t seq = journal & SEQ_MASK;
+
+	return word_name(word) == name_make(worker, seq) ||
+	       shm_load(&seg->procs[worker].acked) == seq;
+}
+
+/* What `word` counts of this worker; false if the worker moves on while it is asked. */
+static bool
+share_counted(const struct look *l, uint32_t worker, uint64_t word, uint32_t *ret)
+{
+	const struct proc_slot *p = &l->seg->procs[worker];
+	/* The journal before the row: without an operation on this word the row is up to date, and
+	 * stays so while the word stands still.  Pairs with operate()'s releases. */
+	const uint64_t journal = shm_load_acquire(&p->journal);
+	uint64_t change;
+
+	*ret = shm_load(share_of(l->seg, worker, l->ep, l->which));
+	if (journal_which(journal) != l->which || journal_ep(journal) != l->ep)
+		return true;
+	change = shm_load(&p->change);
+	*ret = (uint32_t)(change >> 32);
+	if (operation_counted(l->seg, worker, journal, word))
+		*ret += (uint32_t)change; /* signed, modulo 2^32 */
+	/* The change before the second look.  Pairs with operate()'s releases. */
+	shm_mb();
+	return shm_load(&p->journal) == journal;
+}
+
+/* 1: the rows add up to something else (l->a, l->b); 0: they do not; -1: the word changed meanwhile. */
+static int
+sum_differs(struct look *l)
+{
+	/* The word before acked.  Pairs with word_add(). */
+	const uint64_t *at = word_of(l->seg, l->ep, l->which), word = shm_load_acquire(at);
+
+	l->a = word_count(word);
+	l->b = 0;
+	for (uint32_t w = 0; w < SLOT_WORKERS(l->seg); w++) {
+		uint32_t share;
+
+		if (!share_counted(l, w, word, &share))
+			return -1;
+		l->b += share;
+	}
+	/* All of these before the second look.  Pairs with word_add(). */
+	shm_mb();
+	return shm_load(at) != word ? -1 : l->a != l->b;
+}
+
+/* A word that never stands still is left for the next time. */
+static bool
+sum_wrong(struct look *l)
+{
+	int r = -1;
+
+	for (int i = 0; r == -1 && i < TRIES; i++)
+		r = sum_differs(l);
+	return r == 1;
+}
+
+/* Its name is of an operation that its worker has made, and not long ago. */
+static bool
+name_wrong(struct look *l)
+{
+	/* The name before the seq.  Pairs with word_add(). */
+	const uint64_t name = word_name(shm_load_acquire(word_of(l->seg, l->ep, l->which)));
+
+	if (name == 0)
+		return false;
+	l->worker = (uint32_t)name_worker(name) - 1;
+	l->a = name & SEQ_MASK;
+	l->b = 0;
+	if (l->worker >= SLOT_WORKERS(l->seg))
+		return true;
+	l->b = shm_load(&l->seg->procs[l->worker].seq);
+	return ((l->b - l->a) & SEQ_MASK) > OLDEST_NAME;
+}
+
+static void
+check_word(struct check *c, uint32_t ep, enum which which)
+{
+	struct look l = {.seg = c->seg, .ep = ep, .which = which};
+
+	if (lasts(sum_wrong, &l))
+		found(c, "I7 endpoint %u: %llu %s are counted, the rows add up to %llu", ep,
+			(unsigned long long)l.a, which_name(which), (unsigned long long)l.b);
+	if (lasts(name_wrong, &l))
+		found(c,
+			"I8 endpoint %u: its %s name operation %llu of slot %d, which has made %llu",
+			ep, which_name(which), (unsigned long long)l.a, (int)l.worker,
+			(unsigned long long)l.b);
+}
+
+static void
+check_endpoint(struct check *c, uint32_t ep)
+{
+	const uint64_t word = shm_load(&c->seg->eps[ep].state);
+	const enum ep_state state = ep_state_get(c->seg, ep);
+
+	if (state >= EP_STATE_N) {
+		found(c, "I1 endpoint %u: its state word is 0x%llx", ep, (unsigned long long)word);
+		return;
+	}
+	if (state != EP_UP && ep_ramp_from(c->seg, ep) != 0)
+		found(c, "I1 endpoint %u is %s, yet its weight ramps up", ep, ep_state_name(state));
+	if (state != EP_EMPTY && ep_tag(c->seg, ep) == 0)
+		found(c, "I5 endpoint %u is %s and never began a life", ep, ep_state_name(state));
+	if (state == EP_EMPTY && (load_count(c->seg, ep) != 0 || load_tokens(c->seg, ep) != 0))
+		found(c, "I7 endpoint %u is empty but has %u requests, %u tokens", ep,
+			load_count(c->seg, ep), load_tokens(c->seg, ep));
+	check_word(c, ep, REQUESTS);
+	check_word(c, ep, TOKENS);
+}
+
+/*
+ * `part` of a row is more than `whole`.  Both are changed between operations, or inside one that keeps
+ * the order: so part is read first, and while the seq is the same only one operation can have come
+ * between.
+ */
+static bool
+part_exceeds(struct look *l, const uint32_t *part, const uint32_t *whole)
+{
+	const struct proc_slot *p = &l->seg->procs[l->worker];
+	/* Pairs with operate()'s releases. */
+	const uint64_t seq = shm_load_acquire(&p->seq);
+
+	l->a = shm_load_acquire(part);
+	l->b = shm_load_acquire(whole);
+	return l->a > l->b && shm_load(&p->seq) == seq;
+}
+
+static bool
+sent_wrong(struct look *l)
+{
+	const struct row *row = seg_row(l->seg, l->worker, l->ep);
+
+	return part_exceeds(l, &row->sent, &row->held);
+}
+
+/* Tokens are added after their request is reserved, and taken back before it is released. */
+static bool
+tokens_wrong(struct look *l)
+{
+	const struct row *row = seg_row(l->seg, l->worker, l->ep);
+
+	return part_exceeds(l, &row->tokens, &row->held) && l->b == 0;
+}
+
+static bool
+journal_wrong(struct look *l)
+{
+	const struct proc_slot *p = &l->seg->procs[l->worker];
+	/* Pairs with operate()'s releases. */
+	const uint64_t journal = shm_load_acquire(&p->journal);
+
+	l->a = journal;
+	l->b = shm_load(&p->seq);
+	if (journal == 0 || shm_load(&p->journal) != journal)
+		return false;
+	return (journal_which(journal) != REQUESTS && journal_which(journal) != TOKENS) ||
+	       journal_ep(journal) >= l->seg->hdr->max_endpoints ||
+	       ((journal ^ l->b) & SEQ_MASK) != 0;
+}
+
+static bool
+acked_wrong(struct look *l)
+{
+	const struct proc_slot *p = &l->seg->procs[l->worker];
+
+	/* acked first, it only follows.  Pairs with name_record(). */
+	l->a = shm_load_acquire(&p->acked);
+	l->b = shm_load(&p->seq);
+	return l->a > SEQ_MASK || ((l->b - l->a) & SEQ_MASK) > OLDEST_NAME;
+}
+
+static void
+check_worker(struct check *c, uint32_t worker)
+{
+	struct look l = {.seg = c->seg, .worker = worker};
+
+	for (l.ep = 0; l.ep < c->seg->hdr->max_endpoints; l.ep++) {
+		if (lasts(sent_wrong, &l))
+			found(c, "I7 slot %u has sent %llu requests to endpoint %u, and holds %llu",
+				worker, (unsigned long long)l.a, l.ep, (unsigned long long)l.b);
+		if (lasts(tokens_wrong, &l))
+			found(c, "I7 slot %u holds %llu tokens of endpoint %u without a request",
+				worker, (unsigned long long)l.a, l.ep);
+	}
+	if (lasts(journal_wrong, &l))
+		found(c, "I7 slot %u: its journal 0x%llx is of no operation; its seq is %llu",
+			worker, (unsigned long long)l.a, (unsigned long long)l.b);
+	if (lasts(acked_wrong, &l))
+		found(c, "I8 slot %u: operation %llu is acknowledged, the last made is %llu",
+			worker, (unsigned long long)l.a, (unsigned long long)l.b);
+}
+
+static void
+check_load(struct check *c)
+{
+	for (uint32_t ep = 0; ep < c->seg->hdr->max_endpoints; ep++)
+		check_endpoint(c, ep);
+	for (uint32_t w = 0; w < SLOT_WORKERS(c->seg); w++)
+		check_worker(c, w);
+}
+
+/* --- flags -------------------------------------------------------------------------------- */
+
+static void
+check_flags(struct check *c)
+{
+	const struct seg *seg = c->seg;
+
+	for (uint32_t w = 0; w < SLOT_WORKERS(seg); w++) {
+		const bool alive = shm_load(&seg->procs[w].pid) != 0;
+
+		for (uint32_t slot = 0; slot < seg->hdr->flags_per_worker; slot++) {
+			bool used;
+
+			if (!flag_sound(seg, w, slot, &used))
+				found(c, "I9 flag %u of slot %u: its word 0x%llx is none of ours",
+					slot, w,
+					(unsigned long long)shm_load(
+						&seg_flag(seg, w, slot)->word));
+			else if (used && !alive)
+				found(c, "I9 flag %u of slot %u is armed by nobody", slot, w);
+		}
+	}
+}
+
+/* --- announcements ------------------------------------------------------------------------ */
+
+/*
+ * The notifier writes one entry at a time, and begins by writing all: so once it is ready at most one
+ * is half written.  Two odd seqs in both of two walks were odd at the same time.
+ */
+static void
+check_announcements(struct check *c)
+{
+	const struct announced *all = c->seg->announced;
+	uint64_t first[ANNOUNCED_MAX];
+	unsigned odd = 0;
+
+	if (proc_slot_state(c->seg, SLOT_NOTIFIER(c->seg)) != PROC_READY)
+		return;
+	for (uint32_t i = 0; i < ANNOUNCED_MAX; i++)
+		first[i] = shm_load(&all[i].seq);
+	/* Pairs with entry_put()'s barrier and release. */
+	shm_mb();
+	for (uint32_t i = 0; i < ANNOUNCED_MAX; i++)
+		odd += first[i] % 2 == 1 && shm_load(&all[i].seq) == first[i];
+	if (odd > 1)
+		found(c, "I1 %u announcements are half written, by one notifier", odd);
+}
+
+/* --- tables and arenas -------------------------------------------------------------------- */
+
+/* What readers do with an endpoint of a table they hold: look at its word, reserve there. */
+static void
+check_row(struct check *c, const struct table *t, const char *which, uint32_t i)
+{
+	const struct table_endpoint *te = &t->endpoints[i];
+	uint64_t tag;
+
+	if (te->slot >= c->seg->hdr->max_endpoints || te->pool >= t->npools || te->role >= ROLE_N) {
+		found(c, "I5 endpoint %u of %s has slot %u, pool %u, role %d", i, which, te->slot,
+			te->pool, (int)te->role);
+		return;
+	}
+	tag = ep_tag(c->seg, te->slot);
+	if ((uint32_t)tag != te->tag)
+		found(c, "I5 slot %u was reused too early: it has tag %llu, %s has tag %u",
+			te->slot, (unsigned long long)tag, which, te->tag);
+	else if (ep_state_get(c->seg, te->slot) == EP_EMPTY)
+		found(c, "I5 slot %u was freed too early: %s has it", te->slot, which);
+	if (c->listed[te->slot])
+		found(c, "I5 slot %u stands twice in %s", te->slot, which);
+	c->listed[te->slot] = true;
+}
+
+static void
+check_table(struct check *c, const struct table *t, const char *which)
+{
+	if (!table_intact(t, c->seg->arena_bytes)) {
+		found(c, "I5 %s is not as it was published", which);
+		return;
+	}
+	for (uint32_t i = 0; i < c->seg->hdr->max_endpoints; i++)
+		c->listed[i] = false;
+	for (uint32_t i = 0; i < t->nendpoints; i++)
+		check_row(c, t, which, i);
+}
+
+static const struct table *
+arena_table(const struct seg *seg, uint32_t i)
+{
+	return (const void *)(seg->arenas + i * seg->arena_bytes);
+}
+
+static void
+check_current(struct check *c)
+{
+	const struct table *t = shm_load(&c->seg->rcu->table);
+
+	if (t == NULL)
+		return;
+	for (uint32_t i = 0; i < SHM_ARENAS; i++) {
+		if (t != arena_table(c->seg, i))
+			continue;
+		if (c->writer != NULL && rcu_arena_look(c->writer, i)->use != ARENA_CURRENT)
+			found(c, "I5 arena %u holds the current table and is not kept as such", i);
+		check_table(c, t, "the current table");
+		return;
+	}
+	found(c, "I5 the current table lies in no arena");
+}
+
+/* A retired table is as it was, and what it names is still the same, as long as anybody reads it. */
+static void
+check_retired(struct check *c, uint32_t i)
+{
+	const struct rcu_arena *a = rcu_arena_look(c->writer, i);
+	const uint64_t gp = shm_load(&c->seg->rcu->gp), ms = clock_ms() - a->retired_ms;
+	char which[32];
+
+	(void)snprintf(which, sizeof(which), "the retired arena %u", i);
+	if (a->cookie % 2 != 0 || a->cookie > gp)
+		found(c, "I5 %s waits for gp %llu, gp is %llu", which,
+			(unsigned long long)a->cookie, (unsigned long long)gp);
+	else if (rcu_oldest(c->seg) < a->cookie)
+		check_table(c, arena_table(c->seg, i), which);
+	else if (ms > RETIRED_LONG_MS)
+		found(c, "I5 %s is read by nobody and was not freed for %llu ms", which,
+			(unsigned long long)ms);
+}
+
+static void
+check_arenas(struct check *c)
+{
+	c->listed = mem_array(c->seg->hdr->max_endpoints, sizeof(*c->listed));
+	check_current(c);
+	for (uint32_t i = 0; c->writer != NULL && i < SHM_ARENAS; i++) {
+		const enum arena_use use = rcu_arena_look(c->writer, i)->use;
+
+		if (use == ARENA_RETIRED)
+			check_retired(c, i);
+		else if (use == ARENA_LENT)
+			found(c, "I5 arena %u was lent and neither published nor put back", i);
+		else if (use == ARENA_CURRENT &&
+			 arena_table(c->seg, i) != shm_load(&c->seg->rcu->table))
+			found(c, "I5 arena %u is kept as the current table's and is not", i);
+	}
+	free(c->listed);
+}
+
+/* --- the whole ---------------------------------------------------------------------------- */
+
+unsigned
+check_segment(const struct seg *seg, uint64_t build, const struct rcu_writer *w,
+	check_report *report, void *arg)
+{
+	static void (*const parts[])(struct check *) = {
+		check_processes,
+		check_readers,
+		check_load,
+		check_flags,
+		check_announcements,
+		check_arenas,
+	};
+	struct check c = {.seg = seg, .build = build, .writer = w, .report = report, .arg = arg};
+
+	if (seg_check(seg->hdr, build) != 0) { /* then nothing else can be found either */
+		found(&c, "I2 the header is not of this version, build and size");
+		return c.found;
+	}
+	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+		parts[i](&c);
+	return c.found;
+}
