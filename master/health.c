@@ -8,12 +8,11 @@
 #include <string.h>
 
 #include "master/endpoint.h"
+#include "master/learn.h"
 #include "master/load.h"
 #include "master/probe.h"
 #include "master/publish.h"
 #include "master/resolve.h"
-#include "proto/json_small.h"
-#include "proto/utf8.h"
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
@@ -22,40 +21,36 @@
 /*
  * A round is one judgement: does the endpoint answer?
  *
- *   REST --turn--> [NAME] --addresses--> PATH --2xx--> [MODELS] --names--> good --> REST
+ *   REST --turn--> [NAME] --addresses--> PATH --2xx--> [LEARN] --gate open--> good --> REST
  *                     |                  |  ^             |
  *                     |        refused   |  '-- next address of the name
  *                     '------------------+----------------+--> bad --> REST
  *
- * NAME only while no address is known; MODELS only where the pool names no models: before the
- * endpoint may become UP, and again every MODELS_MS.
+ * NAME only while no address is known; LEARN only while it is not UP and learn_gated(): what is
+ * learned later, or is of less weight, is asked beside these rounds and holds up none of them.
  *
  * STARTING --1 good--> UP --`fall` bad in a row--> DOWN --`rise` good in a row--> UP
  */
-enum step { REST, NAME, PATH, MODELS, STEP_N };
+enum step { REST, NAME, PATH, LEARN };
 enum standing { STARTING, UP, DOWN };
 
 #define EAGER_MS 250        /* between rounds while STARTING: up soon after its engine is */
 #define EAGER_FOR_MS 10000  /* after that an engine is one that loads its weights: ask as usual */
 #define RENEW_MS 30000      /* names are looked up again */
 #define RENEW_LEAST_MS 1000 /* ... and after a failed round, at most so often */
-#define MODELS_MS 30000     /* model lists are asked again: adapters come and go */
-#define MODELS_TIMEOUT_MS 3000
-/* of a model list: 2,000 entries as vLLM writes them.  It is walked in one turn of the loop. */
-#define MODELS_BODY_MAX (1u << 20)
 #define HEALTH_BODY_MAX (64u << 10) /* of a health answer; its text means nothing to us */
 
 struct health {
 	struct endpoint *ep;
 	struct probe *probe;
+	struct learn *learn;
 	struct event *turn, *renew;
 	struct lookup *lookup;
 	enum step step;
 	enum standing standing;
-	uint32_t good, bad;                                 /* rounds in a row */
-	uint64_t began_ms, round_ms, looked_ms, learned_ms; /* clock_ms(); 0 = never */
-	uint64_t interval_ms;                               /* the turn was armed by */
-	bool learned;                                       /* the models, since it last was down */
+	uint32_t good, bad;                     /* rounds in a row */
+	uint64_t began_ms, round_ms, looked_ms; /* clock_ms(); 0 = never */
+	uint64_t interval_ms;                   /* the turn was armed by */
 	bool literal;
 	struct ep_addr addrs[RESOLVE_MAX];
 	size_t naddrs, at, tried; /* at: index of the address asked */
@@ -69,12 +64,6 @@ static const struct conf *
 conf_of(const struct health *h)
 {
 	return h->ep->fleet->conf;
-}
-
-static bool
-learns(const struct health *h)
-{
-	return h->ep->pool->nmodels == 0;
 }
 
 static void
@@ -145,27 +134,12 @@ go_down(struct health *h)
 	struct endpoint *ep = h->ep;
 
 	h->standing = DOWN;
-	h->learned = false; /* what comes back may be another engine */
+	learn_forget(h->learn);
 	log_warn("endpoint down, no requests go there until it answers again",
 		LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
 		LOG_S("pool", ep->pool_name), LOG_S("reason", h->reason));
 	publish_down(ep->fleet->publish, ep);
 	scrape_stop(ep);
-}
-
-static void
-ask_models(struct health *h)
-{
-	struct endpoint *ep = h->ep;
-
-	h->step = MODELS;
-	probe_get(h->probe, &(struct probe_ask){.addr = &h->asked,
-				    .authority = ep->authority,
-				    .prefix = ep->at.prefix,
-				    .path = "/v1/models",
-				    .timeout_ms = MODELS_TIMEOUT_MS,
-				    .max_body = MODELS_BODY_MAX,
-				    .want_body = true});
 }
 
 static void
@@ -179,14 +153,14 @@ round_good(struct health *h)
 	if (!ep_addr_equal(&ep->addr, &h->asked)) {
 		ep->addr = h->asked;
 		publish_soon(ep->fleet->publish);
+		if (h->standing == UP)
+			learn_forget(h->learn);
 	}
 	if (h->standing == STARTING || (h->standing == DOWN && h->good >= conf_of(h)->rise))
 		go_up(h);
-	if (h->standing == UP && learns(h) &&
-		(!h->learned || clock_ms() - h->learned_ms >= MODELS_MS))
-		ask_models(h);
-	else
-		rest(h);
+	if (h->standing == UP)
+		learn_up(h->learn);
+	rest(h);
 }
 
 static void look_up(struct health *h);
@@ -301,114 +275,36 @@ ask(struct health *h)
 				    .authority = ep->authority,
 				    .prefix = ep->at.prefix,
 				    .path = ep->pool->health_path,
+				    .api_key = ep->pool->api_key,
 				    .timeout_ms = left > 0 ? left : conf_of(h)->health_timeout_ms,
 				    .max_body = HEALTH_BODY_MAX});
-}
-
-/* What the engine says of its refusal, harmless on a terminal; "" if it says nothing. */
-static void
-error_text(const struct probe_answer *a, char *buf, size_t size)
-{
-	size_t n;
-
-	buf[0] = '\0';
-	if (a->body == NULL || !json_error_message(a->body, a->len, buf, size))
-		return;
-	for (uint8_t *p = (uint8_t *)buf; *p != '\0'; p += n) {
-		n = utf8_seq(p, strlen((char *)p));
-		if (utf8_is_control(p))
-			memset(p, ' ', n);
-	}
-}
-
-static bool
-is_good(struct health *h, const struct probe_answer *a, const char *path)
-{
-	char said[100];
-
-	error_text(a, said, sizeof(said));
-	if (a->error != 0)
-		reason_set(h, "GET %.64s: %s", path, a->why);
-	else if (a->status / 100 != 2)
-		reason_set(h, "GET %.64s: status %d%s%s", path, a->status,
-			said[0] != '\0' ? ": " : "", said);
-	return a->error == 0 && a->status / 100 == 2;
 }
 
 static void
 path_answered(struct health *h, const struct probe_answer *a)
 {
-	if (is_good(h, a, h->ep->pool->health_path)) {
-		if (learns(h) && h->standing != UP && !h->learned)
-			ask_models(h);
-		else
+	if (probe_good(a, h->ep->pool->health_path, h->reason, sizeof(h->reason))) {
+		if (h->standing != UP && learn_gated(h->learn)) {
+			h->step = LEARN;
+			learn_gate(h->learn, &h->asked);
+		} else {
 			round_good(h);
+		}
 		return;
 	}
 	h->at = (h->at + 1) % h->naddrs;
-	if (++h->tried < h->naddrs && time_left(h) > 0)
+	if (++h->tried < h->naddrs && time_left(h) > 0) {
 		ask(h);
-	else
-		round_bad(h); /* what timed out leaves its turn to the next address */
-}
-
-static bool
-learn(struct health *h, const struct probe_answer *a)
-{
-	struct endpoint *ep = h->ep;
-	struct model_set set = {0};
-	size_t left_out = 0;
-	int n;
-
-	if (!is_good(h, a, "/v1/models"))
-		return false;
-	n = models_read(a->body, a->len, &set, &left_out);
-	if (n <= 0) {
-		reason_set(h, "GET /v1/models: %s",
-			n == 0 ? "no model in the list" : "not a model list");
-		models_clear(&set);
-		return false;
+		return;
 	}
-	if (models_equal(&set, &ep->models)) {
-		models_clear(&set);
-		return true;
-	}
-	if (left_out > 0)
-		log_warn("model names left out", LOG_S("url", ep->url), LOG_U("kept", n),
-			LOG_U("left_out", left_out));
-	models_clear(&ep->models);
-	ep->models = set;
-	ep->models_number++;
-	publish_soon(ep->fleet->publish);
-	return true;
-}
-
-static void
-models_answered(struct health *h, const struct probe_answer *a)
-{
-	bool ok = learn(h, a);
-
-	h->learned = h->learned || ok;
-	h->learned_ms = clock_ms();
-	if (h->standing == UP) { /* a refresh; the round itself was good already */
-		if (!ok)
-			log_debug("model list not read, the former one stays",
-				LOG_S("url", h->ep->url), LOG_S("reason", h->reason));
-		rest(h);
-	} else if (ok) {
-		round_good(h);
-	} else {
-		round_bad(h);
-	}
+	if (h->standing == DOWN)
+		learn_forget(h->learn); /* it was another that had begun to come back */
+	round_bad(h);                   /* what timed out leaves its turn to the next address */
 }
 
 static void
 on_answer(const struct probe_answer *a, void *arg)
 {
-	static void (*const answered[STEP_N])(struct health *, const struct probe_answer *) = {
-		[PATH] = path_answered,
-		[MODELS] = models_answered,
-	};
 	struct health *h = arg;
 
 	if (a->local) { /* no judgement about the peer */
@@ -416,7 +312,22 @@ on_answer(const struct probe_answer *a, void *arg)
 		rest(h);
 		return;
 	}
-	answered[h->step](h, a);
+	path_answered(h, a);
+}
+
+static void
+on_learned(const char *why, bool local, void *arg)
+{
+	struct health *h = arg;
+
+	if (local) {
+		rest(h);
+	} else if (why == NULL) {
+		round_good(h);
+	} else {
+		reason_set(h, "%s", why);
+		round_bad(h);
+	}
 }
 
 /* --- life -------------------------------------------------------------------------------- */
@@ -432,6 +343,7 @@ health_start(struct endpoint *ep)
 	h->ep = ep;
 	h->began_ms = clock_ms();
 	h->probe = probe_new(f->probes, on_answer, h);
+	h->learn = learn_new(ep, on_learned, h);
 	h->turn = event_new(f->base, -1, 0, on_turn, h);
 	h->renew = event_new(f->base, -1, 0, on_renew, h);
 	h->literal = resolve_literal(ep->at.host, ep->at.port, &h->addrs[0]);
@@ -454,6 +366,7 @@ health_stop(struct endpoint *ep)
 		return;
 	resolve_cancel(&h->lookup);
 	probe_free(&h->probe);
+	learn_free(&h->learn);
 	event_free(h->turn);
 	event_free(h->renew);
 	free(h);
@@ -467,9 +380,9 @@ health_changed(struct endpoint *ep)
 
 	if (h == NULL || h->step != REST)
 		return;
-	if (h->standing == UP && learns(h) && !h->learned)
-		hurry(h);
-	else if (h->interval_ms != ep->fleet->conf->health_interval_ms)
+	if (h->standing == UP)
+		learn_up(h->learn);
+	if (h->interval_ms != ep->fleet->conf->health_interval_ms)
 		rest(h); /* not at every reload: a storm of them would put the next round off for
 			    ever */
 }

@@ -1,6 +1,6 @@
 /*
- * Is an endpoint up: probes with rise and fall counts, its addresses, and the models it serves
- * (asked only where the pool names none).
+ * Is an endpoint up: probes with rise and fall counts, and its addresses.  Before it is UP the first
+ * time, and again after each DOWN, it must also have said of itself what workers need (learn.h).
  *
  * Process: master.
  */

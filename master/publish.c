@@ -21,8 +21,9 @@
 #define POOL_NAME_BYTES 64 /* of seg->pool_names */
 #define FOREIGN_SCRAPES 3  /* a figure older than so many scrape intervals does not count */
 #define POLL_MS 10         /* while readers are waited for: a section lasts microseconds */
-#define DRAIN_POLL_MS 200  /* while only reservations are: they last as long as requests */
-#define TOLD_MAX 64        /* endpoints that drained at once and have a line of the log each */
+#define LATER_MS 100
+#define DRAIN_POLL_MS 200 /* while only reservations are: they last as long as requests */
+#define TOLD_MAX 64       /* endpoints that drained at once and have a line of the log each */
 
 /*
  * Life of an endpoint's slot:
@@ -211,11 +212,23 @@ row_is_right(const struct endpoint *ep)
 	       ep->table_models == ep->models_number;
 }
 
+/* A first start is at full weight: all engines of a fleet start at once, and none is to be spared. */
+static void
+say_up(struct publish *p, const struct endpoint *ep)
+{
+	struct seg *seg = p->fleet->seg;
+
+	if (ep_state_get(seg, ep->slot) == EP_DOWN && ep->pool->slow_start_ms > 0)
+		ep_state_recovered(seg, ep->slot, clock_ms());
+	else
+		ep_state_set(seg, ep->slot, EP_UP);
+}
+
 void
 publish_up(struct publish *p, struct endpoint *ep)
 {
 	if (row_is_right(ep)) {
-		ep_state_set(p->fleet->seg, ep->slot, EP_UP);
+		say_up(p, ep);
 		return;
 	}
 	ep->up_wanted = true;
@@ -557,7 +570,7 @@ note_rows(struct publish *p, uint64_t cookie)
 		ep->table_models = ep->models_number;
 		if (ep->up_wanted && row_is_right(ep)) {
 			ep->up_wanted = false;
-			ep_state_set(f->seg, ep->slot, EP_UP);
+			say_up(p, ep);
 		}
 	}
 	TAILQ_FOREACH(ep, &f->draining, link)
@@ -637,12 +650,24 @@ publish_soon(struct publish *p)
 	(void)event_add(p->soon, &now);
 }
 
+void
+publish_later(struct publish *p)
+{
+	struct timeval tv = clock_tv(LATER_MS);
+
+	if (!event_pending(p->soon, EV_TIMEOUT, NULL))
+		(void)event_add(p->soon, &tv);
+}
+
 static void
 on_soon(evutil_socket_t fd, short what, void *arg)
 {
+	struct publish *p = arg;
+
 	(void)fd;
 	(void)what;
-	publish_poll(arg);
+	p->dirty = true;
+	publish_poll(p);
 }
 
 static void

@@ -30,12 +30,16 @@ void publish_drop(struct publish *p, struct endpoint *ep);
 /* It is configured again before that: same slot, same life, STARTING. */
 void publish_revive(struct publish *p, struct endpoint *ep);
 
-/* It is up: the workers hear it at once, or with the next table if its row there is not right. */
+/* It is up: the workers hear it at once, or with the next table if its row there is not right.  If it
+ * was down and its pool has a slow_start, its weight ramps up from then on. */
 void publish_up(struct publish *p, struct endpoint *ep);
 void publish_down(struct publish *p, struct endpoint *ep);
 
 /* Something the table is made of has changed: one publication at the end of this loop turn. */
 void publish_soon(struct publish *p);
+/* Something of little hurry has: with the next publication, or one of its own within 100 ms, so that
+ * a fleet that starts does not get one for each of its engines. */
+void publish_later(struct publish *p);
 /* Publishes now if an arena is free, else as soon as one is. */
 void publish_now(struct publish *p);
 /* Readers or reservations may have gone: frees arenas and slots, publishes what waited. */
