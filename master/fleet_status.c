@@ -11,6 +11,7 @@
 #include "master/endpoint.h"
 #include "master/fleet.h"
 #include "master/health.h"
+#include "master/learn.h"
 #include "proto/utf8.h"
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
@@ -24,6 +25,7 @@ struct facts {
 	const struct endpoint *ep;
 	const char *state;
 	bool has_slot, scraped;
+	int ramp; /* percent of its slow start; -1: it is at full weight */
 	uint32_t in_flight, tokens;
 	uint64_t score, tag, age_ms;
 	struct ep_scrape scrape;
@@ -31,10 +33,22 @@ struct facts {
 	size_t nmodels;
 };
 
+/* As worker/policy.h weighs it. */
+static int
+ramp_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
+{
+	uint64_t from = ep_ramp_from(f->seg, ep->slot);
+	uint64_t whole = ep->pool != NULL ? ep->pool->slow_start_ms : 0;
+
+	if (ep_state_get(f->seg, ep->slot) != EP_UP || from == 0 || now >= from + whole)
+		return -1;
+	return now > from ? (int)((now - from) * 100 / whole) : 0;
+}
+
 static struct facts
 facts_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
 {
-	struct facts x = {.ep = ep, .state = "waiting"};
+	struct facts x = {.ep = ep, .state = "waiting", .ramp = -1};
 
 	x.models = (const char *const *)ep->models.names;
 	x.nmodels = ep->models.n;
@@ -46,6 +60,7 @@ facts_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
 	if (!x.has_slot)
 		return x;
 	x.state = ep_state_name(ep_state_get(f->seg, ep->slot));
+	x.ramp = ramp_of(f, ep, now);
 	x.tag = ep_tag(f->seg, ep->slot);
 	x.in_flight = load_count(f->seg, ep->slot);
 	x.tokens = load_tokens(f->seg, ep->slot);
@@ -141,20 +156,35 @@ grid_row(struct grid *g)
 }
 
 static char *
-note_of(const struct facts *x)
+models_text(const struct facts *x)
 {
-	const char *reason = health_reason(x->ep);
 	char buf[512] = "-";
 	size_t at = 0;
 
-	if (reason[0] != '\0')
-		return mem_printf("(%s)", reason);
 	for (size_t i = 0; i < x->nmodels && i < MODELS_SHOWN && at < sizeof(buf); i++)
 		at += (size_t)snprintf(
 			buf + at, sizeof(buf) - at, "%s%.128s", i > 0 ? "," : "", x->models[i]);
 	if (x->nmodels > MODELS_SHOWN)
 		return mem_printf("%s,... %zu in all", buf, x->nmodels);
 	return mem_strdup(buf);
+}
+
+static char *
+note_of(const struct facts *x)
+{
+	const char *reason = health_reason(x->ep);
+	char said[256], ramp[32] = "";
+	char *models, *note;
+
+	if (reason[0] != '\0')
+		return mem_printf("(%s)", reason);
+	(void)learn_contradiction(x->ep, said, sizeof(said));
+	if (x->ramp >= 0)
+		(void)snprintf(ramp, sizeof(ramp), "slow start %d%%; ", x->ramp);
+	models = models_text(x);
+	note = mem_printf("%s%s%s%s", ramp, said, said[0] != '\0' ? "; " : "", models);
+	free(models);
+	return note;
 }
 
 static void
@@ -281,6 +311,22 @@ put_load(struct evbuffer *out, const struct facts *x)
 					       "null,\"scrape_age_ms\":null");
 }
 
+/* What is in force, configured or learned, as publish.c puts it in the table. */
+static void
+put_runtime(struct evbuffer *out, const struct endpoint *ep)
+{
+	const struct runtime *rt = &ep->runtime;
+	uint32_t port = ep->conf != NULL && ep->conf->bootstrap_port != 0 ? ep->conf->bootstrap_port
+									  : rt->bootstrap_port;
+	char said[256];
+
+	put_json(out, ",\"version\":", rt->version);
+	put_json(out, ",\"mode\":", rt->mode);
+	(void)evbuffer_add_printf(out, ",\"bootstrap_port\":%" PRIu32 ",\"max_context\":%" PRIu32,
+		port, rt->max_context);
+	put_json(out, ",\"contradiction\":", learn_contradiction(ep, said, sizeof(said)));
+}
+
 struct json_out {
 	struct evbuffer *out;
 	size_t n;
@@ -306,6 +352,9 @@ add_object(const struct facts *x, void *arg)
 		(void)evbuffer_add_printf(j->out, ",\"weight\":%" PRIu32, x->ep->conf->weight);
 	}
 	put_load(j->out, x);
+	if (x->ramp >= 0)
+		(void)evbuffer_add_printf(j->out, ",\"slow_start_percent\":%d", x->ramp);
+	put_runtime(j->out, x->ep);
 	put_json(j->out, ",\"reason\":", health_reason(x->ep));
 	(void)evbuffer_add_printf(j->out, ",\"models\":[");
 	for (size_t i = 0; i < x->nmodels; i++)

@@ -511,5 +511,10 @@ Test(health, status_is_a_table_and_json)
 	cr_assert_not_null(
 		strstr(text, "\"running\":3,\"waiting\":2,\"kv_usage\":0.500000"), "%s", text);
 	cr_assert_not_null(strstr(text, "\"models\":[\"m\"]"), "%s", text);
+	cr_assert_not_null(
+		strstr(text,
+			"\"version\":\"\",\"mode\":\"\",\"bootstrap_port\":0,\"max_context\":0,"
+			"\"contradiction\":\"\""),
+		"%s", text);
 	evbuffer_free(out);
 }
