@@ -43,7 +43,7 @@ struct control {
 };
 
 typedef void command_fn(struct client *, struct evbuffer *out);
-static command_fn cmd_reload, cmd_status, cmd_status_json, cmd_workers, cmd_ping;
+static command_fn cmd_reload, cmd_status, cmd_status_json, cmd_workers, cmd_check, cmd_ping;
 
 static const struct {
 	const char *line;
@@ -53,6 +53,7 @@ static const struct {
 	{"status", cmd_status},
 	{"status json", cmd_status_json},
 	{"workers", cmd_workers},
+	{"check", cmd_check},
 	{"ping", cmd_ping},
 };
 
@@ -86,6 +87,17 @@ cmd_workers(struct client *cl, struct evbuffer *out)
 }
 
 static void
+cmd_check(struct client *cl, struct evbuffer *out)
+{
+	unsigned broken = cl->ctl->hooks.check(cl->ctl->hooks.arg, out);
+
+	if (broken > 0)
+		(void)evbuffer_add_printf(out, "ERR broken invariants: %u\n", broken);
+	else
+		(void)evbuffer_add_printf(out, "ok\nOK\n");
+}
+
+static void
 cmd_ping(struct client *cl, struct evbuffer *out)
 {
 	(void)cl;
@@ -115,8 +127,8 @@ run_line(struct client *cl, const char *line)
 			commands[i].run(cl, out);
 			return;
 		}
-	(void)evbuffer_add_printf(
-		out, "ERR unknown command; known: reload, status, status json, workers, ping\n");
+	(void)evbuffer_add_printf(out,
+		"ERR unknown command; known: reload, status, status json, workers, check, ping\n");
 }
 
 /*

@@ -1,7 +1,7 @@
 /*
  * The control socket: a unix stream socket with a line protocol, for pdctl and scripts.
  *
- *   reload | status | status json | workers | ping
+ *   reload | status | status json | workers | check | ping
  *
  * Each answer is any number of lines and then `OK` or `ERR text`.  A reload is answered when the
  * configuration is in force or refused.  Commands may follow each other: each is run when the answer to
@@ -21,6 +21,8 @@ struct control_hooks {
 	uint64_t (*reload)(void *arg); /* the attempt to wait for; 0: not now */
 	void (*status)(void *arg, struct evbuffer *out, bool json);
 	void (*workers)(void *arg, struct evbuffer *out);
+	/* a line for each broken invariant of the shared memory; returns how many there are */
+	unsigned (*check)(void *arg, struct evbuffer *out);
 	void *arg;
 };
 

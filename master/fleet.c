@@ -385,3 +385,9 @@ endpoint_wait_ms(const struct endpoint *ep, uint64_t now_ms, uint64_t interval_m
 
 	return wait < interval_ms / 2 ? wait + interval_ms : wait;
 }
+
+const struct rcu_writer *
+fleet_writer(const struct fleet *f)
+{
+	return publish_writer(f->publish);
+}

@@ -15,6 +15,7 @@ struct evbuffer;
 struct event_base;
 struct fleet;
 struct found;
+struct rcu_writer;
 struct seg;
 
 /* Aborts only when out of memory.  Nothing is published before the first fleet_apply(). */
@@ -48,6 +49,9 @@ void fleet_hear(struct fleet *f, int wake_fd);
 
 /* Writes the endpoint table with state and load: for people (json = 0) or as one JSON object. */
 void fleet_status(struct fleet *f, struct evbuffer *out, int json);
+
+/* Whose the endpoint tables are, for check_segment(). */
+const struct rcu_writer *fleet_writer(const struct fleet *f);
 
 /* Reaping a dead worker freed reservations or reader lines: slots and arenas may be free now. */
 void fleet_worker_reaped(struct fleet *f);

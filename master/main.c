@@ -30,6 +30,7 @@
 #include "shm/base/conf.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
+#include "shm/check.h"
 #include "shm/seg.h"
 #include "worker/worker.h"
 
@@ -69,6 +70,7 @@ struct master {
 	struct procs *procs;
 	struct reload *reload;
 	struct control *control;
+	struct event *ev_check; /* debug builds */
 	uint64_t started_ms;
 	bool stopping;
 	int code; /* to exit with */
@@ -175,6 +177,45 @@ ctl_status(void *arg, struct evbuffer *out, bool json)
 	if (json)
 		(void)evbuffer_add_printf(out, "}");
 }
+
+/* --- the shared memory, looked over ------------------------------------------------------------- */
+
+static unsigned
+look_over(const struct master *m, check_report *report, void *arg)
+{
+	return check_segment(m->seg, seg_build(), fleet_writer(m->fleet), report, arg);
+}
+
+static void
+put_finding(const char *line, void *arg)
+{
+	(void)evbuffer_add_printf(arg, "%s\n", line);
+}
+
+static unsigned
+ctl_check(void *arg, struct evbuffer *out)
+{
+	return look_over(arg, put_finding, out);
+}
+
+#ifdef PDROUTER_DEBUG
+#define CHECK_S 1
+
+static void
+log_finding(const char *line, void *arg)
+{
+	(void)arg;
+	log_error("invariant broken", LOG_S("finding", line));
+}
+
+static void
+on_check(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	(void)look_over(arg, log_finding, NULL);
+}
+#endif
 
 /* --- signals ------------------------------------------------------------------------------------ */
 
@@ -316,10 +357,26 @@ step_parts(struct master *m)
 static int
 step_control(struct master *m)
 {
-	struct control_hooks hooks = {ctl_reload, ctl_status, ctl_workers, m};
+	struct control_hooks hooks = {ctl_reload, ctl_status, ctl_workers, ctl_check, m};
 
 	if (m->first->control_socket != NULL)
 		m->control = control_new(m->base, m->first->control_socket, &hooks);
+	return 0;
+}
+
+/* A debug build looks over the shared memory all the time. */
+static int
+step_check(struct master *m)
+{
+#ifdef PDROUTER_DEBUG
+	static const struct timeval every = {.tv_sec = CHECK_S};
+
+	m->ev_check = event_new(m->base, -1, EV_PERSIST, on_check, m);
+	assert(m->ev_check != NULL);
+	(void)event_add(m->ev_check, &every);
+#else
+	(void)m;
+#endif
 	return 0;
 }
 
@@ -340,6 +397,7 @@ static int (*const steps[])(struct master *) = {
 	step_loop,
 	step_parts,
 	step_control,
+	step_check,
 	step_serve,
 };
 
@@ -359,6 +417,8 @@ fini(struct master *m)
 	sd_free(&m->sd);
 	if (m->ev_signals != NULL)
 		event_free(m->ev_signals);
+	if (m->ev_check != NULL)
+		event_free(m->ev_check);
 	if (m->base != NULL)
 		event_base_free(m->base);
 	for (uint32_t i = 0; m->wake_fds != NULL && i < m->seg->hdr->nslots; i++)

@@ -24,6 +24,8 @@ static const struct {
 	{"reload", true, "read the configuration again; returns when it is in force"},
 	{"status", false, "the processes and the endpoint table; --json for one JSON object"},
 	{"workers", false, "the processes"},
+	{"check", false,
+		"looks over the shared memory; prints ok, or what is broken there and exits 1"},
 	{"ping", false, "says nothing and exits 0 when pdrouter answers"},
 	{"version", false, "prints the version of pdctl"},
 };

@@ -82,6 +82,12 @@ publish_free(struct publish **pp)
 	*pp = NULL;
 }
 
+const struct rcu_writer *
+publish_writer(const struct publish *p)
+{
+	return p->writer;
+}
+
 /* --- numbers of pools -------------------------------------------------------------------- */
 
 /* The number of a name, or the free one it would get; max_pools if there is neither. */

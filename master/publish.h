@@ -12,9 +12,12 @@ struct conf_error;
 struct endpoint;
 struct fleet;
 struct publish;
+struct rcu_writer;
 
 struct publish *publish_new(struct fleet *f);
 void publish_free(struct publish **);
+/* Whose the tables are, for check_segment(). */
+const struct rcu_writer *publish_writer(const struct publish *p);
 
 /* As fleet_check(). */
 int publish_check(const struct publish *p, const struct conf *conf, struct conf_error *err);
