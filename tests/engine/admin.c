@@ -80,14 +80,53 @@ admin_ready(struct conn *c)
 	conn_reply(c, c->sim->ready, NULL, NULL, "", 0);
 }
 
+static void
+absent(struct conn *c)
+{
+	static const char missing[] = "{\"detail\":\"Not Found\"}";
+
+	conn_reply(c, 404, "application/json", NULL, missing, sizeof(missing) - 1);
+}
+
+/* vLLM's */
 void
 admin_version(struct conn *c)
 {
 	struct buf b = {0};
 
+	if (c->sim->o.engine != FLAVOUR_VLLM) {
+		absent(c);
+		return;
+	}
 	BUF_LIT(&b, "{\"version\":\"0.33.0+pdsim\",\"name\":");
 	buf_json(&b, c->sim->o.name, strlen(c->sim->o.name));
 	buf_fmt(&b, ",\"engine_id\":\"%s\"}", c->sim->engine_id);
+	reply(c, &b);
+}
+
+/* SGLang's: its server args, flat, of which these are a choice, then the state of each rank. */
+void
+admin_server_info(struct conn *c)
+{
+	static const char *const modes[] = {
+		[ROLE_BOTH] = "null", [ROLE_PREFILL] = "prefill", [ROLE_DECODE] = "decode"};
+	const struct opts *o = &c->sim->o;
+	bool old_name = strncmp(buf_cstr(&c->url), "/get_", 5) == 0;
+	struct buf b = {0};
+
+	if (o->engine != FLAVOUR_SGLANG || (o->old_server_info && !old_name)) {
+		absent(c);
+		return;
+	}
+	BUF_LIT(&b, "{\"model_path\":");
+	buf_json(&b, o->models[0], strlen(o->models[0]));
+	BUF_LIT(&b, ",\"served_model_name\":");
+	buf_json(&b, o->models[0], strlen(o->models[0]));
+	buf_fmt(&b,
+		",\"context_length\":null,\"tp_size\":1,\"dp_size\":1,\"disaggregation_mode\":\"%s\","
+		"\"disaggregation_bootstrap_port\":%d,\"internal_states\":[{\"last_gen_throughput\":0.0,"
+		"\"disaggregation_mode\":\"%s\"}],\"version\":\"0.5.23+pdsim\"}",
+		modes[o->role], o->bootstrap_port, modes[o->role]);
 	reply(c, &b);
 }
 

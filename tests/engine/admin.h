@@ -8,6 +8,7 @@ void admin_health(struct conn *c);
 void admin_ready(struct conn *c);
 void admin_metrics(struct conn *c);
 void admin_version(struct conn *c);
+void admin_server_info(struct conn *c);
 void admin_load(struct conn *c);
 void admin_tokenize(struct conn *c);
 void admin_detokenize(struct conn *c);

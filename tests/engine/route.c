@@ -12,7 +12,6 @@
 #define GET (1u << HTTP_GET | 1u << HTTP_HEAD)
 #define POST (1u << HTTP_POST)
 
-/* Only paths under /v1 ask for the API key, as vLLM's middleware does. */
 static const struct route {
 	const char *path;
 	uint64_t methods;
@@ -30,6 +29,8 @@ static const struct route {
 	{"/ready", GET, admin_ready, false, false},
 	{"/metrics", GET, admin_metrics, false, false},
 	{"/version", GET, admin_version, false, false},
+	{"/server_info", GET, admin_server_info, false, false},
+	{"/get_server_info", GET, admin_server_info, false, false},
 	{"/load", GET, admin_load, false, false},
 	{"/tokenize", POST, admin_tokenize, false, false},
 	{"/detokenize", POST, admin_detokenize, false, false},
@@ -89,12 +90,27 @@ find(struct buf *url)
 }
 
 static bool
+begins(const char *path, const char *with)
+{
+	return strncmp(path, with, strlen(with)) == 0;
+}
+
+/* vLLM's middleware asks under /v1 for the API key, SGLang's everywhere but for these. */
+static bool
+wants_key(const struct conn *c, const char *path)
+{
+	if (c->sim->o.engine == FLAVOUR_VLLM)
+		return begins(path, "/v1/");
+	return !begins(path, "/health") && !begins(path, "/metrics") && !routes[c->route].is_sim;
+}
+
+static bool
 authorized(struct conn *c)
 {
 	const char *key = c->sim->o.api_key, *v;
 	size_t n;
 
-	if (key == NULL || strncmp(buf_cstr(&c->url), "/v1/", 4) != 0)
+	if (key == NULL || !wants_key(c, buf_cstr(&c->url)))
 		return true;
 	v = conn_header(c, "authorization", &n);
 	return v != NULL && n == strlen(key) + 7 && strncasecmp(v, "bearer ", 7) == 0 &&

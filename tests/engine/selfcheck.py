@@ -204,6 +204,16 @@ def check_refusals():
         auth = {"Authorization": "Bearer k"}
         same(e.post("/v1/completions", {}, None, auth, 400)["object"], "error")
         same(e.call("POST", "/v1/completions", b"x" * 101, auth)[0], 413)
+        same(e.call("GET", "/version")[0], 200)
+        same(e.call("GET", "/server_info", None, auth)[0], 404)
+    with Engine("--api-key", "k", "--engine", "sglang", "--role", "decode", "--bootstrap-port", "9") as e:
+        same([e.call("GET", p)[0] for p in ("/ready", "/server_info", "/health", "/metrics", "/sim/last")], [401, 401, 200, 200, 200])
+        info = json.loads(e.call("GET", "/server_info", None, auth)[1])
+        same((info["disaggregation_mode"], info["disaggregation_bootstrap_port"]), ("decode", 9))
+        same(e.call("GET", "/get_server_info", None, auth)[0], 200)
+        same(e.call("GET", "/version", None, auth)[0], 404)
+    with Engine("--engine", "sglang", "--old-server-info") as e:
+        same([e.call("GET", p)[0] for p in ("/server_info", "/get_server_info")], [404, 200])
 
 
 def check_stream():

@@ -31,7 +31,7 @@ struct opts {
 	enum handoff handoff;
 	enum ids_form ids;
 	enum flavour engine;
-	int port, side_port;
+	int port, side_port, bootstrap_port;
 	const char *host, *advertise, *name, *api_key;
 	const char *models[MAX_MODELS];
 	unsigned nmodels;
@@ -39,7 +39,7 @@ struct opts {
 	int64_t keep_body, max_body, max_model_len;
 	double token_delay_ms, prefill_delay_ms, fetch_delay_ms;
 	double kv_timeout_s, fetch_timeout_s, idle_timeout_s;
-	int big_ids, flat_errors, late_errors, echo_request_id;
+	int big_ids, flat_errors, late_errors, echo_request_id, old_server_info;
 };
 
 /* name, help: /metrics prints them as pdsim:<name>_total */
@@ -85,7 +85,7 @@ struct sim {
 	struct event_base *base;
 	struct opts o;
 	char engine_id[37];
-	int port, side_port; /* as bound */
+	int port, side_port, bootstrap_port; /* as bound */
 	uint64_t rng;
 	uint64_t counters[CTR_N];
 	uint64_t requests[NROUTES][NSTATUS];
