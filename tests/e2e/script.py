@@ -9,7 +9,8 @@ import threading
 
 from raw import Answer, Client, Closed
 
-PROBES = {"/health": b"", "/ready": b"", "/metrics": b"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"}
+PROBES = {"/health": b"", "/ready": b"", "/metrics": b"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n",
+          "/version": (404, b""), "/server_info": (404, b""), "/get_server_info": (404, b"")}
 
 
 class Exchange:
@@ -88,11 +89,14 @@ class Exchange:
 
 
 class ScriptedEngine:
+    """`probes`: by path what it answers by itself: a body, (status, body), or a function of the Exchange."""
+
     def __init__(self, models=("m",), host="127.0.0.1", probes=None, port=0):
         self.probes = dict(PROBES, **(probes or {}))
         models = [{"id": m, "object": "model"} for m in models]
         self.probes["/v1/models"] = json.dumps({"object": "list", "data": models}).encode()
         self.asked = queue.Queue()
+        self.probed = {}  # the last question of each path
         self.deaf = False  # reads no bodies
         self.conns = []
         self.listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -160,8 +164,14 @@ class ScriptedEngine:
                     body = b"".join(data for _, data in conn.chunks())
                 ex = Exchange(conn, head, body)
                 if ex.path in self.probes:
+                    self.probed[ex.path] = ex
                     answer = self.probes[ex.path]
-                    ex.reply(*answer) if isinstance(answer, tuple) else ex.reply(200, answer)
+                    if callable(answer):
+                        answer(ex)
+                        if not ex.keep:
+                            break
+                    else:
+                        ex.reply(*answer) if isinstance(answer, tuple) else ex.reply(200, answer)
                 else:
                     self.asked.put(ex)
                     ex.over.wait()
