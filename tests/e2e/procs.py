@@ -320,6 +320,13 @@ class Router(Process):
     def wait_metric(self, name, value, timeout=10, **labels):
         wait(f"{name}{labels} == {value}", lambda: self.metric(name, **labels) == value, timeout)
 
+    def wait_all_up(self):
+        """Ready is who has one engine of each role up; a story that counts needs them all."""
+        def ups():
+            return [v for name, _, v in self.metrics() if name == "pdrouter_endpoint_up"]
+        wait("all engines up", lambda: all(ups()))
+        return self
+
     def in_flight(self):
         return self.metric("endpoint_in_flight")
 

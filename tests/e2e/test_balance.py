@@ -12,6 +12,7 @@ def spread(engines):
 
 def test_round_robin_takes_each_in_turn(world):
     r, p, d = world.pd(3, 2, pool={"policy": "round_robin"}, workers=1)
+    r.wait_all_up()
     for _ in range(12):
         assert r.complete().status == 200
     assert spread(p) == [4, 4, 4] and spread(d) == [6, 6]
@@ -20,6 +21,7 @@ def test_round_robin_takes_each_in_turn(world):
 def test_round_robin_mixes_pairs(world):
     """In lock-step, P1 would only ever meet D1: one sick engine of each role would fail everything."""
     r, p, d = world.pd(2, 2, pool={"policy": "round_robin"}, workers=2)
+    r.wait_all_up()
     for _ in range(40):
         assert r.complete().status == 200
     pairs = collections.Counter((x["prefill"], x["decode"]) for x in [r.end(i + 1) for i in range(40)])
@@ -30,6 +32,7 @@ def test_round_robin_mixes_pairs(world):
 
 def test_least_loaded_avoids_the_busy_one(world):
     r, p, d = world.pd(2, 2, engine={"token_delay": 50})
+    r.wait_all_up()
     busy = r.open_stream(n=100)
     busy.head()
     taken = next(e for e in d if e.requests())
@@ -43,6 +46,7 @@ def test_least_loaded_avoids_the_busy_one(world):
 def test_least_loaded_spreads_ties(world):
     """After the only scrape: one that comes between two requests may show an engine busier than it is."""
     r, p, d = world.pd(4, 4, stats_interval="1h")
+    r.wait_all_up()
     wait("it", lambda: len([1 for name, _, _ in r.metrics() if name == "pdrouter_endpoint_running"]) == 8)
     for _ in range(32):
         assert r.complete().status == 200
@@ -54,6 +58,7 @@ def test_foreign_load_counts(world):
     p = world.engine("prefill")
     d = [world.engine("decode", load=20), world.engine("decode")]
     r = world.router(world.pool([p], d))
+    r.wait_all_up()
     wait("the scrape", lambda: r.metric("endpoint_running", endpoint=d[0].url) == 20)
     wait("the score", lambda: r.metric("endpoint_score", endpoint=d[0].url) == 20)
     for _ in range(8):
@@ -71,6 +76,7 @@ def test_foreign_load_counts(world):
 def test_own_streams_are_not_counted_twice(world):
     """The scrape sees our own requests too: score = in flight, not twice that."""
     r, (p,), (d,) = world.pd(engine={"token_delay": 50})
+    r.wait_all_up()
     streams = [r.open_stream(f"p{i}", n=200) for i in range(6)]
     for c in streams:
         c.head()
@@ -85,6 +91,7 @@ def test_own_streams_are_not_counted_twice(world):
 def test_max_inflight_is_kept(world):
     p, d = world.script(), world.script()
     r = world.router(world.pool([p], [{"url": d.url, "max_inflight": 2}]), workers=2)
+    r.wait_all_up()
     held = [r.open_stream(f"p{i}") for i in range(2)]
     for _ in held:
         p.expect().prefilled()
@@ -107,6 +114,7 @@ def test_pools_by_model(world):
     pb, db = world.engine("prefill", model="b/c"), world.engine("decode", model="b/c")
     r = world.router({**world.pool([pa], [da]), "models": ["a"], "name": "first"},
                      {**world.pool([pb], [db]), "models": ["b/c"], "name": "second"})
+    r.wait_all_up()
     assert r.complete(model="a").status == 200 and r.complete(model="b/c").status == 200
     assert len(da.requests()) == len(db.requests()) == 1
     r.wait_metric("requests_total", 1, pool="second", reason="ok")
@@ -119,5 +127,6 @@ def test_models_are_learned(world):
     pool = world.pool([p], [d])
     del pool["models"]
     r = world.router(pool)
+    r.wait_all_up()
     wait("the models", lambda: {m["id"] for m in r.get("/v1/models").json()["data"]} == {"x", "lora-1"})
     assert r.complete(model="lora-1").status == 200 and r.complete(model="y").status == 404

@@ -161,6 +161,8 @@ gen_pump(struct sim *sim)
 			break;
 		g->running = true;
 		sim->running++;
+		if (sim->running > sim->running_max)
+			sim->running_max = sim->running;
 		admit(g);
 	}
 	sim->pumping = false;

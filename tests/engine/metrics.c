@@ -115,6 +115,8 @@ admin_metrics(struct conn *c)
 	gauge(&b, "pdsim:open_connections", "Client connections open.", sim->nconns);
 	gauge(&b, "pdsim:running_requests", "Generation requests admitted and unfinished.",
 		sim->running);
+	gauge(&b, "pdsim:running_requests_max", "The most of them at once since the start.",
+		sim->running_max);
 	gauge(&b, "pdsim:streams_running", "Streams begun and unfinished.", sim->streams);
 	gauge(&b, "pdsim:paused_streams", "Streams whose client does not read fast enough.",
 		sim->paused);

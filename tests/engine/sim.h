@@ -96,7 +96,7 @@ struct sim {
 
 	struct gen_head gens, queue;
 	bool pumping;
-	uint64_t running, fetching, queued, streams, paused;
+	uint64_t running, running_max, fetching, queued, streams, paused;
 
 	struct fault_head faults;
 	struct kv *kv;
