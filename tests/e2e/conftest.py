@@ -58,3 +58,4 @@ def shared(request):
 def router(shared):
     yield shared.router
     assert shared.router.p.poll() is None, "the router died:\n" + shared.router.log()[-5000:]
+    shared.router.look_over()

@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 VARIANT = os.environ.get("PDR_VARIANT", "release")
 BIN = Path(os.environ.get("PDR_BIN", ROOT / "build" / VARIANT))  # PDR_BIN: programs built elsewhere
 SLOW = 1 if VARIANT == "release" else 4  # how much longer everything may take under a sanitizer
-SANITIZER_WORDS = re.compile(r"ERROR: \w+Sanitizer|runtime error:|SUMMARY: \w+Sanitizer|Assertion .* failed")
+# what no log may say; "invariant broken": debug builds look over their shared memory every second
+BAD_WORDS = re.compile(r"ERROR: \w+Sanitizer|runtime error:|SUMMARY: \w+Sanitizer|Assertion .* failed|invariant broken")
 MODEL = "sim-model"
 
 
@@ -132,7 +133,7 @@ class Process:
             return "killed: it did not stop"
 
     def check_log(self):
-        found = [x for x in self.log().splitlines() if SANITIZER_WORDS.search(x)]
+        found = [x for x in self.log().splitlines() if BAD_WORDS.search(x)]
         assert not found, f"{self.log_path.name}: {found}\n{self.log()[-6000:]}"
 
 
@@ -372,6 +373,11 @@ class Router(Process):
         assert done.returncode == 0, done.stdout + done.stderr
         return done
 
+    def look_over(self):
+        """No invariant of the shared memory is broken (shm/check.c), whatever its processes are doing."""
+        done = self.ctl("check")
+        assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
     def children(self, kind="worker"):
         """Pids of the processes of one kind, from the process titles the router gives or its own list."""
         out = self.ctl("workers").stdout
@@ -386,10 +392,12 @@ class Router(Process):
         return total
 
     def check(self):
-        """Nothing is in flight; it stops when told to and leaves nothing behind."""
+        """Nothing is in flight, the shared memory is sound; it stops when told to and leaves nothing behind."""
         if self.p.poll() is None and not self.told_to_stop:
             wait("no request in flight", lambda: self.metric("requests_in_flight") == 1)  # this very one
             wait("no reservation", lambda: not self.in_flight())
+            if self.control.exists():
+                self.look_over()
             if not self.murdered:
                 assert self.metric("worker_restarts_total") + self.metric("notifier_restarts_total") == 0, "something crashed"
         pids = tree(self.pid) if self.p.poll() is None else []

@@ -50,6 +50,7 @@ def test_kill_9_of_a_worker_under_load(world):
     assert 0 < len(lost) < 32, "both workers serve"
     r.murder(victim)
     killed = time.monotonic()
+    r.look_over()
     wait("its successor", lambda: len(r.children()) == 2 and victim not in r.children() and
          r.ctl("workers").stdout.count("state=ready") == 2)
     assert time.monotonic() - killed < 1 * SLOW
@@ -69,6 +70,7 @@ def test_connections_queued_while_a_worker_dies_are_served(world):
     r, _, _ = world.pd(workers=1)
     pid = r.children()[0]
     r.murder(pid, signal.SIGSTOP)
+    r.look_over()
     clients = [r.client() for _ in range(20)]
     for i, c in enumerate(clients):
         c.request("POST", URL, {"model": MODEL, "prompt": f"q{i}", "max_tokens": 3})
@@ -91,7 +93,9 @@ def test_kill_9_again_and_again(world):
     for i in range(8):
         pids = wait("workers", r.children)
         r.murder(pids[i % len(pids)])
-        time.sleep(0.15)  # the pace of the murders
+        for _ in range(5):
+            r.look_over()
+            time.sleep(0.03)  # the pace of the murders
     load.stop()
     assert {kind for kind, _ in load.bad} <= {"Closed", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError",
                                               "AssertionError"}
@@ -108,6 +112,7 @@ def test_kill_9_of_the_notifier(world):
     (pid,) = wait("the notifier", lambda: r.children("notifier"))
     c = r.open_stream()
     r.murder(pid)
+    r.look_over()
     wait("its successor", lambda: r.children("notifier") not in ([], [pid]))
     assert len(list(c.events())) == 9 and r.complete().status == 200
     r.wait_metric("notifier_restarts_total", 1)
@@ -131,6 +136,7 @@ def test_back_off_of_a_child_that_keeps_dying(world):
     for _ in range(4):
         (pid,) = wait("a worker", r.children)
         r.murder(pid)
+        r.look_over()
         t = time.monotonic()
         wait("the next", lambda: r.children() and r.children() != [pid] and "state=ready" in r.ctl("workers").stdout)
         started.append(time.monotonic() - t)
@@ -215,6 +221,7 @@ def test_stopped_worker_is_replaced(world):
     r, _, _ = world.pd(stall_timeout="2s")
     victim = r.children()[0]
     r.murder(victim, signal.SIGSTOP)
+    r.look_over()
     wait("it is killed and replaced", lambda: victim not in r.children() and len(r.children()) == 2, 15)
     assert r.complete().status == 200
 
@@ -227,6 +234,7 @@ def test_stopped_worker_does_not_hold_the_others(world):
     try:
         for i in range(20):
             assert r.complete(f"p{i}", max_tokens=2).status == 200
+            r.look_over()
     finally:
         os.kill(victim, signal.SIGCONT)
     assert victim in r.children()

@@ -230,6 +230,7 @@ def test_50_hups_under_load_fail_no_request(world):
     for i in range(50):
         r.change(pools=pools[i % 4])
         r.kill(signal.SIGHUP)
+        r.look_over()
         load.stop_now.wait(0.03)
     wait("all to be in force", lambda: r.metric("reloads_total") >= 40, 20)
     load.stop()
@@ -247,6 +248,7 @@ def test_generations_follow_each_other_under_load(world):
     load = Load(4, ask)
     for n in (1, 3, 2, 4, 2):
         r.reload(workers=n)
+        r.look_over()
         wait("the new generation", lambda: len(r.children()) == n)
     load.stop()
     assert not load.bad and load.done
