@@ -16,6 +16,7 @@
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
+#include "shm/load.h"
 
 #define LEAST_MS 1000    /* between two questions, even if the TTL is 0 */
 #define MOST_MS 300000   /* even if it is a day: engines come and go faster */
@@ -24,6 +25,8 @@
 #define BACK_OFF_MOST_MS 30000
 #define TARGETS_MAX                                                                                \
 	256 /* of one name and type; further ones are left out, the last of the sorted */
+#define LINGER_MS 10000 /* the most that former addresses serve for want of others */
+#define LINGER_LOOK_MS 20
 #define WEIGHT_MAX 100u /* of an endpoint (master/conf_keys.h) */
 
 /* An address or a service. */
@@ -51,6 +54,9 @@ struct lookup_type {
 	struct question *asked;
 	struct event *turn;
 	struct targets known;
+	struct targets leaving; /* no longer known, but there is no other engine yet that is up */
+	struct event *linger;   /* looks whether there is one */
+	uint64_t leaving_ms;    /* since when */
 	uint32_t empty, errors; /* answers of that kind in a row */
 };
 
@@ -204,8 +210,20 @@ count(const struct entry *e)
 	size_t n = 0;
 
 	for (size_t i = 0; i < e->ntypes; i++)
-		n += e->types[i].known.n;
+		n += e->types[i].known.n + e->types[i].leaving.n;
 	return n;
+}
+
+static size_t
+put_found(const struct entry *e, const struct targets *s, struct found *list)
+{
+	for (size_t i = 0; i < s->n; i++) {
+		list[i].as = e->conf->as;
+		list[i].as.url = s->v[i].url;
+		if (s->v[i].weight != 0)
+			list[i].as.weight = s->v[i].weight;
+	}
+	return s->n;
 }
 
 /* As discover_found() takes them; the texts are the entry's. */
@@ -215,16 +233,10 @@ list_found(const struct entry *e, size_t *ret_n)
 	struct found *list = mem_array(count(e) + 1, sizeof(*list));
 	size_t n = 0;
 
-	for (size_t i = 0; i < e->ntypes; i++)
-		for (size_t k = 0; k < e->types[i].known.n; k++) {
-			const struct target *t = &e->types[i].known.v[k];
-
-			list[n].as = e->conf->as;
-			list[n].as.url = t->url;
-			if (t->weight != 0)
-				list[n].as.weight = t->weight;
-			n++;
-		}
+	for (size_t i = 0; i < e->ntypes; i++) {
+		n += put_found(e, &e->types[i].known, list + n);
+		n += put_found(e, &e->types[i].leaving, list + n);
+	}
 	*ret_n = n;
 	return list;
 }
@@ -250,10 +262,95 @@ targets_equal(const struct targets *a, const struct targets *b)
 	return true;
 }
 
+static bool
+has_url(const struct targets *s, const char *url)
+{
+	for (size_t i = 0; i < s->n; i++)
+		if (strcmp(s->v[i].url, url) == 0)
+			return true;
+	return false;
+}
+
+/* The next endpoint of the entry's pool and role that is up, from place *at on; NULL: no further one. */
+static const struct endpoint *
+next_up(const struct lookup_type *t, size_t *at)
+{
+	const struct fleet *f = t->entry->dns->fleet;
+
+	while (*at < f->norder) {
+		const struct endpoint *ep = f->order[(*at)++];
+
+		if (ep->role == t->entry->conf->as.role &&
+			strcmp(ep->pool_name, t->entry->pool) == 0 &&
+			ep->slot != ENDPOINT_NO_SLOT && ep_state_get(f->seg, ep->slot) == EP_UP)
+			return ep;
+	}
+	return NULL;
+}
+
+/* Whether one is up that is, or is not, one of those leaving. */
+static bool
+is_up(const struct lookup_type *t, bool leaving)
+{
+	const struct endpoint *ep;
+	size_t at = 0;
+
+	while ((ep = next_up(t, &at)) != NULL)
+		if (has_url(&t->leaving, ep->url) == leaving)
+			return true;
+	return false;
+}
+
+/*
+ * All addresses of a name may be exchanged in one answer.  The new engines have yet to be probed: until
+ * one is up the former ones go on, if they still can.
+ */
+static void
+linger(struct lookup_type *t)
+{
+	struct timeval look = clock_tv(LINGER_LOOK_MS);
+
+	if (t->leaving.n > 0 &&
+		(is_up(t, false) || !is_up(t, true) || clock_ms() - t->leaving_ms >= LINGER_MS))
+		targets_clear(&t->leaving);
+	if (t->leaving.n > 0)
+		(void)event_add(t->linger, &look);
+}
+
+static void
+on_linger(evutil_socket_t fd, short what, void *arg)
+{
+	struct lookup_type *t = arg;
+
+	(void)fd;
+	(void)what;
+	linger(t);
+	if (t->leaving.n == 0)
+		tell_fleet(t->entry);
+}
+
+/* Of what was known or leaving those that are up and not in `now`: never more than endpoints. */
+static struct targets
+former_of(const struct lookup_type *t, const struct targets *now)
+{
+	struct targets former = {.v = mem_array(t->known.n + t->leaving.n + 1, sizeof(*former.v))};
+	const struct endpoint *ep;
+	size_t at = 0;
+
+	while (former.n < t->known.n + t->leaving.n && (ep = next_up(t, &at)) != NULL)
+		if (!has_url(now, ep->url) &&
+			(has_url(&t->known, ep->url) || has_url(&t->leaving, ep->url)))
+			former.v[former.n++] =
+				(struct target){mem_strdup(ep->url), ep->conf->weight};
+	return former;
+}
+
 /* Takes `now`. */
 static void
 learn(struct lookup_type *t, struct targets *now)
 {
+	struct targets former;
+
 	if (now->left_out > 0 && t->known.left_out == 0)
 		log_warn("more addresses of a name than are used, the last ones are left out",
 			LOG_S("name", t->entry->conf->name), LOG_S("type", type_name(t->type)),
@@ -263,8 +360,17 @@ learn(struct lookup_type *t, struct targets *now)
 		targets_clear(now);
 		return;
 	}
+	former = former_of(t, now);
+	if (t->leaving.n == 0)
+		t->leaving_ms = clock_ms();
+	targets_clear(&t->leaving);
 	targets_clear(&t->known);
 	t->known = *now;
+	if (now->n > 0)
+		t->leaving = former;
+	else
+		targets_clear(&former);
+	linger(t);
 	tell_fleet(t->entry);
 }
 
@@ -391,7 +497,8 @@ add_type(struct entry *e, enum dns_type type)
 	t->entry = e;
 	t->type = type;
 	t->turn = event_new(e->dns->fleet->base, -1, 0, on_turn, t);
-	assert(t->turn != NULL);
+	t->linger = event_new(e->dns->fleet->base, -1, 0, on_linger, t);
+	assert(t->turn != NULL && t->linger != NULL);
 	(void)event_add(t->turn, &now); /* when the new configuration stands */
 }
 
@@ -419,7 +526,9 @@ entry_free(struct entry *e)
 	for (size_t i = 0; i < e->ntypes; i++) {
 		resolve_ask_cancel(&e->types[i].asked);
 		event_free(e->types[i].turn);
+		event_free(e->types[i].linger);
 		targets_clear(&e->types[i].known);
+		targets_clear(&e->types[i].leaving);
 	}
 	TAILQ_REMOVE(&e->dns->entries, e, link);
 	free(e->pool);

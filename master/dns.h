@@ -8,6 +8,8 @@
  * - no answer, SERVFAIL, a broken message: what was found before stays, asked again with back-off
  * - an answer without any usable record, NXDOMAIN included: what was found stays until that has been
  *   said `fall` times in a row
+ * - an answer that exchanges all engines of a role: the former ones serve until a new one is up, at most
+ *   10 s
  * A and AAAA are two questions; one of them failing does not touch the other's addresses.
  */
 #pragma once

@@ -1,0 +1,322 @@
+"""Endpoints that stand in no list: from DNS, and from a file that is watched."""
+import time
+
+import pytest
+
+from nameserver import A, AAAA, REFUSED, SERVFAIL, SRV, NameServer, service
+from procs import SLOW, Engine, Load, free_port, wait
+
+P, D = "prefill.test", "decode.test"
+
+
+@pytest.fixture
+def names():
+    server = NameServer()
+    yield server
+    server.close()
+
+
+def at_one_port(world, role, hosts):
+    """Engines at several addresses that share a port, as the records of one name do."""
+    while True:
+        port, engines = free_port(), []
+        try:
+            for host in hosts:
+                engines.append(Engine(world, role, host=host, port=port))
+        except AttributeError:  # no port line: somebody has it at one of the addresses
+            for e in engines:
+                e.stop()
+            continue
+        world.engines += engines
+        return engines
+
+
+def dns_router(world, names, decode, dns, **keys):
+    pool = world.pool([], decode, dns=dns)
+    return world.router(pool, dns_servers=[names.address], **keys)
+
+
+def endpoints(router):
+    return router.status()["fleet"]["endpoints"]
+
+
+def states(router, role="prefill"):
+    return {e["url"]: e["state"] for e in endpoints(router) if e["role"] == role and e["state"] != "draining"}
+
+
+def wait_up(router, *engines, role="prefill", timeout=10):
+    """Exactly these, and all of them serve."""
+    want = {e if isinstance(e, str) else e.url: "up" for e in engines}
+    wait(f"{want}", lambda: states(router, role) == want, timeout)
+
+
+def one_name(world, names, hosts=("127.0.0.2", "127.0.0.3"), **keys):
+    """A router whose prefill engines are the addresses of P: (router, [p...], d)."""
+    p, d = at_one_port(world, "prefill", hosts), world.engine("decode")
+    names.set(P, *hosts)
+    router = dns_router(world, names, [d], [{"name": P, "port": p[0].port, "role": "prefill"}], **keys)
+    wait_up(router, *p)
+    return router, p, d
+
+
+def ok(router):
+    assert router.complete().status == 200
+
+
+# --- addresses ---
+
+def test_addresses_are_endpoints(world, names):
+    router, p, _ = one_name(world, names)
+    for _ in range(4):
+        ok(router)
+    assert all(e.requests() for e in p)
+    found = [e for e in endpoints(router) if e["role"] == "prefill"]
+    assert [e["source"] for e in found] == [f"dns {P}"] * 2
+    assert [e["source"] for e in endpoints(router) if e["role"] == "decode"] == ["config"]
+    assert f"dns {P}" in router.ctl("status").stdout
+
+
+def test_ipv6_beside_ipv4(world, names):
+    hosts = ("127.0.0.2", "::1")
+    router, p, _ = one_name(world, names, hosts)
+    assert f"http://[::1]:{p[1].port}" in states(router)
+    names.set(P, "::1")
+    wait_up(router, p[1])
+    ok(router)
+
+
+def test_scaled_up_and_down_under_load(world, names):
+    hosts = [f"127.0.0.{i}" for i in range(2, 6)]
+    p, d = at_one_port(world, "prefill", hosts), at_one_port(world, "decode", hosts)
+    names.set(P, hosts[0])
+    names.set(D, hosts[0])
+    router = dns_router(world, names, [], [{"name": P, "port": p[0].port, "role": "prefill"},
+                                           {"name": D, "port": d[0].port, "role": "decode"}])
+
+    def one(i):
+        a = router.complete(f"hi {i}", stream=i % 2 == 0)
+        assert a.status == 200, a.body
+    load = Load(4, one)
+    for some in (hosts, hosts[1:3], hosts[:1], hosts[::-1], hosts[3:]):
+        names.set(P, *some)
+        names.set(D, *some)
+        for role, engines in (("prefill", p), ("decode", d)):
+            wait_up(router, *[e for e in engines if e.host in some], role=role)
+        seen = load.done
+        wait("some more requests", lambda seen=seen: load.done > seen + 20 or load.bad)
+    load.stop()
+    assert load.bad == []
+    assert all(e.requests() for e in p + d)
+    assert len(router.lines("configuration in force")) == 1, "found ones need no reload"
+
+
+def test_all_exchanged_at_once(world, names):
+    """The new engine is not up when the old one's address goes: that one serves until it is."""
+    p, d = at_one_port(world, "prefill", ["127.0.0.2"]), [world.engine("decode")]
+    names.set(P, "127.0.0.2")
+    router = dns_router(world, names, d, [{"name": P, "port": p[0].port, "role": "prefill"}])
+    load = Load(2, lambda i: ok(router))
+    names.set(P, "127.0.0.3")  # nobody there yet
+    wait("the new one", lambda: f"http://127.0.0.3:{p[0].port}" in states(router))
+    seen = load.done
+    wait("some more requests", lambda: load.done > seen + 20 or load.bad)
+    assert states(router)[p[0].url] == "up"
+    p.append(world.engine("prefill", host="127.0.0.3", port=p[0].port))
+    wait_up(router, p[1])
+    load.stop()
+    assert load.bad == []
+
+
+def test_the_order_of_answers_does_not_matter(world, names):
+    router, _, _ = one_name(world, names)
+    published = router.metric("table_versions_total")
+    names.set(P, "127.0.0.3", "127.0.0.2", "127.0.0.3")
+    asked = len(names.times(P, A))
+    wait("two more answers", lambda: len(names.times(P, A)) >= asked + 2)
+    assert len(router.lines("endpoint added")) == 3 and not router.lines("endpoint removed")
+    assert router.metric("table_versions_total") == published
+
+
+def test_ttl_is_followed(world, names):
+    router, p, _ = one_name(world, names)
+    wait("asked four times", lambda: len(names.times(P, A)) >= 4)
+    times = names.times(P, A)
+    gaps = [b - a for a, b in zip(times, times[1:])]
+    assert all(0.9 <= g < 1.5 * SLOW for g in gaps), gaps
+    names.ttl = 3600
+    names.set(P, "127.0.0.2")
+    wait_up(router, p[0])
+    asked = len(names.times(P, A))
+    names.set(P, "127.0.0.3")
+    time.sleep(2.5)  # nothing to wait for: the point is that nothing happens
+    assert len(names.times(P, A)) == asked and list(states(router)) == [p[0].url]
+
+
+def test_addresses_nobody_can_have_are_left_out(world, names):
+    router, p, _ = one_name(world, names)
+    names.set(P, "0.0.0.0", "224.0.0.1", "255.255.255.255", "::", "ff02::1", "127.0.0.3")
+    wait_up(router, p[1])
+
+
+def test_more_than_fits_a_datagram(world, names):
+    hosts = [f"127.0.0.{i}" for i in range(2, 42)]
+    p = at_one_port(world, "prefill", hosts[:1])
+    names.set(P, *hosts)
+    router = dns_router(world, names, [world.engine("decode")], [{"name": P, "port": p[0].port, "role": "prefill"}])
+    assert len(states(router)) == 40
+    assert (P, A, "tcp") in {x[1:] for x in names.asked}
+
+
+def test_more_than_a_name_may_have(world, names):
+    hosts = [f"127.0.{i // 100}.{i % 100 + 1}" for i in range(300)]
+    p = at_one_port(world, "prefill", ["127.0.0.1"])
+    names.set(P, *hosts)
+    router = dns_router(world, names, [world.engine("decode")], [{"name": P, "port": p[0].port, "role": "prefill"}],
+                        shared_memory={"max_endpoints": 20, "flags_per_worker": 64})
+    found = endpoints(router)
+    assert len(found) == 257 and len([e for e in found if e["state"] != "waiting"]) == 20
+    assert router.lines("more addresses of a name than are used, the last ones are left out")[0]["left_out"] == 44
+    assert router.lines("endpoints left out until others have drained: max_endpoints are in use")[0]["endpoints"] == 237
+
+
+# --- name servers that are ill ---
+
+@pytest.mark.parametrize("mode", [SERVFAIL, REFUSED, "silent", "garbage", "broken"])
+def test_no_answer_keeps_the_fleet(world, names, mode):
+    router, p, _ = one_name(world, names)
+    names.mode = mode
+    line = wait("a line", lambda: router.lines("a name could not be looked up, its endpoints stay as they are"), 20)[0]
+    assert line["name"] == P and line["pool"] and line["reason"]
+    ok(router)
+    assert sorted(states(router)) == sorted(e.url for e in p)
+    names.mode = "answer"
+    names.set(P, "127.0.0.3")
+    wait_up(router, p[1], timeout=20)
+    assert router.lines("a name can be looked up again")
+
+
+def test_a_server_that_is_gone_keeps_the_fleet(world, names):
+    router, p, _ = one_name(world, names)
+    names.close()
+    router.wait_log("a name could not be looked up", 20)
+    ok(router)
+    other = NameServer()
+    other.set(P, "127.0.0.3")
+    router.reload(dns_servers=[other.address])  # asked at once, whatever the back-off
+    wait_up(router, p[1], timeout=2)
+    other.close()
+
+
+@pytest.mark.parametrize("how", ["no such name", "no usable record"])
+def test_an_empty_answer_counts_when_it_is_repeated(world, names, how):
+    router, p, _ = one_name(world, names, fall=3)
+    asked = len(names.times(P, A))
+    if how == "no such name":
+        names.zone = {}
+    else:
+        names.set(P)
+    stays = wait("a line", lambda: router.lines("a name has no addresses now, its endpoints stay until that is said again"))
+    assert stays[0]["reason"] == how and stays[0]["times"] == 3
+    assert len(states(router)) == 2
+    gone = wait("a line", lambda: router.lines("a name has lost its addresses, its endpoints are removed"))
+    assert gone[0]["answers"] == 3 and gone[0]["reason"] == how
+    assert len(names.times(P, A)) >= asked + 3 and states(router) == {}
+    names.set(P, "127.0.0.2")
+    wait_up(router, p[0])
+    ok(router)
+
+
+def test_one_empty_answer_is_a_mistake(world, names):
+    router, p, _ = one_name(world, names, fall=2)
+    names.set(P)
+    router.wait_log("its endpoints stay until that is said again")
+    names.set(P, "127.0.0.2", "127.0.0.3")
+    asked = len(names.times(P, A))
+    wait("two more answers", lambda: len(names.times(P, A)) >= asked + 2)
+    wait_up(router, *p)
+    assert not router.lines("endpoint removed")
+
+
+# --- services ---
+
+S = "_http._tcp.prefill.test"
+
+
+def services(world, names, records, engines, **entry):
+    """A router whose prefill engines are the services S."""
+    for i, e in enumerate(engines):
+        names.set(f"p{i}.test", e.host)
+    names.set(S, *records)
+    router = dns_router(world, names, [world.engine("decode")], [{"name": S, "role": "prefill", **entry}])
+    return router
+
+
+def test_services_have_ports_of_their_own(world, names):
+    p = [world.engine("prefill") for _ in range(2)]
+    router = services(world, names, [service(f"P{i}.Test", e.port) for i, e in enumerate(p)], p)
+    urls = [f"http://p{i}.test:{e.port}" for i, e in enumerate(p)]
+    wait_up(router, *urls)
+    for _ in range(4):
+        ok(router)
+    assert all(e.requests() for e in p)
+    assert {e["source"] for e in endpoints(router)} == {"config", f"dns {S}"}
+    assert len(names.times(S, SRV)) >= 1 and not names.times(S, A) and not names.times(S, AAAA)
+    names.set(S, service("p1.test", p[1].port))
+    wait_up(router, urls[1])
+
+
+def test_services_of_the_best_priority_alone(world, names):
+    p = [world.engine("prefill") for _ in range(3)]
+    router = services(world, names, [service("p0.test", p[0].port, priority=10), service("p1.test", p[1].port, priority=5),
+                                     service("p2.test", p[2].port, priority=5), service("p2.test", 0, priority=1)], p)
+    urls = [f"http://p{i}.test:{e.port}" for i, e in enumerate(p)]
+    wait_up(router, *urls[1:])
+    names.set(S, service("p0.test", p[0].port, priority=10))
+    wait_up(router, urls[0])
+
+
+def test_weights_of_services(world, names):
+    p = [world.engine("prefill") for _ in range(2)]
+    router = services(world, names, [service("p0.test", p[0].port, weight=30), service("p1.test", p[1].port, weight=10)], p)
+    router.reload(pools=[{**router.config["pools"][0], "policy": "round_robin"}])
+    wait_up(router, *[f"http://p{i}.test:{e.port}" for i, e in enumerate(p)])
+    before = [len(e.requests()) for e in p]
+    for _ in range(40):
+        ok(router)
+    got = [len(e.requests()) - b for e, b in zip(p, before)]
+    assert sum(got) == 40 and 26 <= got[0] <= 34, got
+
+
+def test_targets_that_are_no_hosts(world, names):
+    p = [world.engine("prefill")]
+    router = services(world, names, [service("a b.test", 80), service("p0.test", p[0].port), service(".", 80),
+                                     service("x/../y.test", 80)], p)
+    wait_up(router, f"http://p0.test:{p[0].port}")
+
+
+# --- reloads ---
+
+def test_a_reload_keeps_what_dns_has_found(world, names):
+    router, p, _ = one_name(world, names)
+    names.mode = "silent"  # nothing new to be heard
+    slots = {e["url"]: (e["slot"], e["tag"]) for e in endpoints(router)}
+    router.reload(rise=2)
+    assert {e["url"]: (e["slot"], e["tag"]) for e in endpoints(router)} == slots
+    assert set(states(router).values()) == {"up"}
+    ok(router)
+    pool = router.config["pools"][0]
+    router.reload(pools=[{**pool, "dns": [], "prefill": [{"url": p[0].url}]}])
+    wait_up(router, p[0])
+    slot = next(e for e in endpoints(router) if e["url"] == p[0].url)
+    assert (slot["slot"], slot["tag"]) == slots[p[0].url] and slot["source"] == "config"
+    ok(router)
+
+
+def test_another_limit_of_a_dns_entry(world, names):
+    router, p, _ = one_name(world, names)
+    pool = router.config["pools"][0]
+    entry = {**pool["dns"][0], "max_inflight": 5}
+    names.mode = "silent"
+    router.reload(pools=[{**pool, "dns": [entry]}])
+    lines = router.lines("endpoint changed")
+    assert sorted(x["url"] for x in lines) == sorted(e.url for e in p) and {x["max_inflight"] for x in lines} == {5}
