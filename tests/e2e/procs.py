@@ -108,6 +108,7 @@ def die_with_us():
 
 class Process:
     """One started program, its standard error in a file."""
+    excused = None  # words of a bad line that the story provokes
 
     def __init__(self, args, log, cwd, stdout=subprocess.PIPE):
         self.log_path = Path(log)
@@ -133,7 +134,7 @@ class Process:
             return "killed: it did not stop"
 
     def check_log(self):
-        found = [x for x in self.log().splitlines() if BAD_WORDS.search(x)]
+        found = [x for x in self.log().splitlines() if BAD_WORDS.search(x) and not (self.excused and self.excused in x)]
         assert not found, f"{self.log_path.name}: {found}\n{self.log()[-6000:]}"
 
 

@@ -1,9 +1,10 @@
 """The control socket: whatever its clients do, the master stays small and goes on answering."""
+import contextlib
 import re
 import socket
 from pathlib import Path
 
-from procs import SLOW, wait
+from procs import BAD_WORDS, SLOW, VARIANT, wait
 
 
 def control(r):
@@ -76,3 +77,44 @@ def test_half_closed_client_gets_the_outcome_of_its_reload(world):
         s.sendall(b"reload\n")
         s.shutdown(socket.SHUT_WR)
         assert read_all(s) == b"OK\n"
+
+
+@contextlib.contextmanager
+def another_version(r):
+    """The segment's header says another version than the program's: the 4 bytes behind its magic."""
+    r.excused = "I2 the header is not"
+    maps = (Path("/proc") / str(r.pid) / "maps").read_text()
+    at = int(re.search(r"^([0-9a-f]+)-.*memfd:pdrouter", maps, re.M)[1], 16) + 8
+    with open(f"/proc/{r.pid}/mem", "r+b", buffering=0) as mem:
+        mem.seek(at)
+        version = mem.read(4)
+        mem.seek(at)
+        mem.write(b"\xff\xff\xff\xff")
+        try:
+            yield
+        finally:
+            mem.seek(at)
+            mem.write(version)
+
+
+def test_check_says_what_is_broken(world):
+    """And a debug build of the master says so by itself, which no story may overlook."""
+    r, _, _ = world.pd()
+    r.look_over()
+    with another_version(r):
+        done = r.ctl("check")
+        assert (done.returncode, done.stderr) == (1, "broken invariants: 1\n")
+        assert done.stdout == "I2 the header is not of this version, build and size\n"
+        if VARIANT != "release":
+            assert BAD_WORDS.search(r.wait_log(r.excused))
+    r.look_over()
+
+
+def test_worker_refuses_a_segment_of_another_version(world):
+    """It does not serve, and is not started again and again: what it was born into will not change."""
+    r, _, _ = world.pd(workers=2)
+    with another_version(r):
+        r.murder(r.children()[0])
+        r.wait_log("the shared memory is not of this version and build")
+        wait("it to be given up", lambda: len(r.children()) == 1)
+    assert r.complete().status == 200 and r.metric("worker_restarts_total") == 1
