@@ -70,7 +70,7 @@ struct table_pool {
 	enum policy_kind policy[ROLE_N];
 	enum load_kind load[ROLE_N];
 	enum pairing_kind pairing;
-	const char *const *groups; /* name of group number n at n - 1 */
+	const char *const *groups;                   /* name of group number n at n - 1 */
 	const char *session_header, *session_member; /* "": none */
 	uint64_t prefix_bytes;
 	uint64_t slow_start_ms;
