@@ -16,7 +16,7 @@
 /*
  * A round asks the questions of this engine's kind one after the other, on one connection:
  *
- *   REST --first, then every LEARN_MS--> MODELS --> vLLM:   VERSION -----------------> REST
+ *   REST --FIRST_MS, then LEARN_MS----> MODELS --> vLLM:   VERSION -----------------> REST
  *                                              '--> SGLang: INFO --404--> INFO_OLD --> REST
  *
  * The gate: MODELS if the pool names no models, until there is a list with a name in it; INFO of an
@@ -30,6 +30,9 @@ enum question { MODELS, INFO, INFO_OLD, VERSION, QUESTION_N, REST = QUESTION_N }
 /* Adapters come and go, SGLang's roles can be switched: every 30 s, or 15 health intervals. */
 #define LEARN_MS 30000
 #define LEARN_ROUNDS 15
+/* The first time soon after it is UP; not at once: a storm of reloads that adds hundreds of endpoints
+ * again and again must not ask them all. */
+#define FIRST_MS 1000
 #define TIMEOUT_MS 3000
 /* SGLang asks all its ranks before it answers /server_info */
 #define UNANSWERED_MAX 5
@@ -86,16 +89,22 @@ ask(struct learn *l, enum question q)
 }
 
 static void
+turn_within(struct learn *l, uint64_t ms)
+{
+	struct timeval tv = clock_tv(endpoint_wait_ms(l->ep, clock_ms(), ms));
+
+	(void)event_add(l->turn, &tv);
+}
+
+static void
 rest(struct learn *l)
 {
 	uint64_t often = LEARN_ROUNDS * l->ep->fleet->conf->health_interval_ms;
-	uint64_t interval = often < LEARN_MS ? often : LEARN_MS;
-	struct timeval tv = clock_tv(endpoint_wait_ms(l->ep, clock_ms(), interval));
 
 	l->at = REST;
 	probe_cancel(
 		l->probe); /* hangs up: an engine closes idle connections long before the next */
-	(void)event_add(l->turn, &tv);
+	turn_within(l, often < LEARN_MS ? often : LEARN_MS);
 }
 
 /* --- what must be known ------------------------------------------------------------------ */
@@ -410,8 +419,14 @@ learn_gate(struct learn *l, const struct ep_addr *addr)
 void
 learn_up(struct learn *l)
 {
-	if (l->at == REST && (!l->asked_all || learn_gated(l)))
+	uint64_t often = l->ep->fleet->conf->health_interval_ms;
+
+	if (l->at != REST)
+		return;
+	if (learn_gated(l)) /* its pool was changed under it */
 		begin(l, &l->ep->addr);
+	else if (!event_pending(l->turn, EV_TIMEOUT, NULL))
+		turn_within(l, often < FIRST_MS ? often : FIRST_MS);
 }
 
 void

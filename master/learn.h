@@ -28,7 +28,7 @@ bool learn_gated(const struct learn *l);
 /* Asks for it at an address not yet proven; fn is called once, later, unless learn_forget() comes
  * before.  Only while learn_gated(). */
 void learn_gate(struct learn *l, const struct ep_addr *addr);
-/* The endpoint is UP at ep->addr: all that is not known yet is asked now, everything every 30 s. */
+/* The endpoint is UP at ep->addr: everything is asked soon, then every 30 s. */
 void learn_up(struct learn *l);
 /* The endpoint is down, or elsewhere: what answers next may be another engine, so everything is
  * learned anew.  What was learned stays in force until then. */
