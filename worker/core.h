@@ -57,7 +57,7 @@ struct worker {
 
 	/* [pool id][lane]: requests since both rounds began together, see plan.c */
 	uint32_t *round;
-	/* round-robin cursors [pool id][role][lane]; each starts at this worker's slot */
+	/* round-robin cursors [pool id][role][lane]; where each starts: select_cursor() */
 	uint32_t *cursor;
 	uint32_t *mean_tokens; /* [pool id]: of recent prompts */
 	uint64_t rnd;          /* policy_rnd()'s state */

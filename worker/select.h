@@ -60,3 +60,14 @@ select_mean(uint32_t mean, uint32_t tokens)
 		return mean - (mean - tokens + SELECT_MEAN_SHARE - 1) / SELECT_MEAN_SHARE;
 	return mean + (tokens - mean + SELECT_MEAN_SHARE - 1) / SELECT_MEAN_SHARE;
 }
+
+/*
+ * Where a worker's round begins, so that workers do not move in step: apart by a share of the endpoints,
+ * not one after the other.  64 that began side by side over 1,024 endpoints would go round as a pack for an
+ * hour.  The factor is a prime: never a multiple of how many endpoints there are.
+ */
+static inline uint32_t
+select_cursor(uint32_t slot)
+{
+	return slot * 2654435761u;
+}

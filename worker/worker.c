@@ -19,6 +19,7 @@
 #include "worker/front.h"
 #include "worker/pool.h"
 #include "worker/req.h"
+#include "worker/select.h"
 
 #define QUIT_MS 1000 /* for clients to read the last words; the master kills after 2 s */
 /* the master kills a child that is silent for stall_timeout; at least once a second */
@@ -205,7 +206,7 @@ worker_new(const struct heritage *h)
 	w->mean_tokens = mem_array(h->seg->hdr->max_pools, sizeof(*w->mean_tokens));
 	w->rnd = rnd_u64() | 1;
 	for (uint32_t i = 0; i < ncursors; i++)
-		w->cursor[i] = h->slot; /* so that workers do not move in step */
+		w->cursor[i] = select_cursor(h->slot);
 	TAILQ_INIT(&w->conns);
 	TAILQ_INIT(&w->ended_conns);
 	TAILQ_INIT(&w->reqs);
