@@ -1,6 +1,8 @@
 /* Choice among the endpoints of one role: pure functions of the table and the endpoint words. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #define XXH_INLINE_ALL
@@ -800,4 +802,38 @@ Test(policy, random_numbers_are_below_their_bound_and_reach_it)
 	}
 	cr_assert_eq(seen, (UINT64_C(1) << 37) - 1);
 	cr_assert_eq(policy_rnd_below(&view, 1), 0);
+}
+
+/* --- between two looks ------------------------------------------------------------------------------- */
+
+static atomic_bool over;
+
+/* The heaviest comes and goes; the others get more and less to do, as other workers would have it. */
+static void *
+meanwhile(void *unused)
+{
+	for (uint32_t k = 0; !atomic_load(&over); k++) {
+		ep_state_set(seg, 0, k % 2 == 0 ? EP_DOWN : EP_UP);
+		for (uint32_t i = 1; i < N; i++)
+			if (k % 2 == 0)
+				(void)load_tokens_add(seg, 1, i, 100000);
+			else
+				load_tokens_sub(seg, 1, i, 100000);
+	}
+	return unused;
+}
+
+Test(policy, somebody_is_chosen_whatever_others_do_meanwhile)
+{
+	pthread_t other;
+
+	set_weights((uint32_t[]){100, 1, 1, 1}, N);
+	view.load = LOAD_TOKENS;
+	atomic_store(&over, false);
+	cr_assert_eq(pthread_create(&other, NULL, meanwhile, NULL), 0);
+	for (enum policy_kind kind = 0; kind < POLICY_N; kind++)
+		for (uint64_t k = 0; k < 100000; k++)
+			cr_assert_geq(choose(policy_find(kind), k), 0, "%s", policy_name(kind));
+	atomic_store(&over, true);
+	cr_assert_eq(pthread_join(other, NULL), 0);
 }
