@@ -3,8 +3,14 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "shm/base/mem.h"
 #include "tests/unit/shm_fixture.h"
 
 #define ME 1u
@@ -314,4 +320,148 @@ Test(shm_flags, nonces_differ)
 	const struct flag_ref a = arm(1), b = arm(1);
 
 	cr_assert_neq(a.nonce, b.nonce);
+}
+
+/* --- killed at every instruction ---------------------------------------------------------- */
+
+/*
+ * A process that runs `play`, stopped before its first instruction.  What it leaves when it stands
+ * still is what a SIGKILL there would leave.
+ */
+static pid_t
+player(void (*play)(void))
+{
+	const pid_t pid = fork();
+
+	cr_assert_geq(pid, 0);
+	if (pid == 0) {
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		(void)ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+		(void)raise(SIGSTOP);
+		play();
+		_exit(0);
+	}
+	return pid;
+}
+
+/* After each of its instructions: what the others do then, and memory is put back. */
+static unsigned
+at_every_instruction(void (*play)(void), void (*others)(void))
+{
+	const size_t bytes = (size_t)(seg->arenas - (unsigned char *)seg->hdr);
+	unsigned char *saved = mem_zero(bytes);
+	const pid_t pid = player(play);
+	unsigned steps = 0;
+	int status;
+
+	cr_assert_eq(waitpid(pid, &status, 0), pid);
+	for (; WIFSTOPPED(status); steps++) {
+		memcpy(saved, seg->hdr, bytes);
+		others();
+		memcpy(seg->hdr, saved, bytes);
+		cr_assert_eq(ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL), 0);
+		cr_assert_eq(waitpid(pid, &status, 0), pid);
+	}
+	cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	free(saved);
+	return steps;
+}
+
+static struct flag_ref waited;
+static unsigned found_ready, found_armed;
+
+static void
+notice(void)
+{
+	(void)flag_notify(seg, &waited);
+}
+
+/* The next notifier kicks, and the worker finds the flag by its bit if the dead one had counted; if it
+ * had not, the flag still takes a notice. */
+static void
+successor_kicks(void)
+{
+	const bool ready = flag_is_ready(flags, &waited);
+
+	flag_kick_all(seg);
+	cr_assert_eq(collect(), ready);
+	found_ready += ready;
+	found_armed += !ready;
+	if (ready)
+		cr_assert_eq(called[0], waited.slot);
+	else
+		cr_assert_eq(flag_notify(seg, &waited), FLAG_READY_NOW);
+}
+
+Test(shm_flags, a_notifier_killed_at_every_instruction)
+{
+	waited = arm(1);
+	cr_assert_gt(at_every_instruction(notice, successor_kicks), 20);
+	cr_assert_gt(found_ready, 5); /* else this test tested nothing */
+	cr_assert_gt(found_armed, 5);
+}
+
+static void
+use_a_flag_twice(void)
+{
+	struct flag_ref ref;
+
+	for (int i = 0; i < 2; i++)
+		if (flag_arm(flags, 1, &ref)) {
+			(void)flag_notify(seg, &ref);
+			flag_free(flags, &ref);
+		}
+}
+
+/* Reaped there, nothing is armed, no id that the dead worker can have given out fits any more, and its
+ * successor's ids are new. */
+static void
+reap_and_follow(void)
+{
+	const uint64_t word = seg_flag(seg, ME, waited.slot)->word;
+	struct flag_ref given = {.worker = ME,
+		.slot = waited.slot,
+		.gen = word >> 16,
+		.nonce = seg_flag(seg, ME, waited.slot)->nonce};
+	struct flag_set *fs;
+	struct flag_ref ref;
+
+	found_armed += flag_reap(seg, ME);
+	cr_assert_eq(flag_notify(seg, &given), FLAG_STALE);
+	fs = flag_set_new(seg, ME); /* aborts if a flag is armed */
+	do
+		cr_assert(flag_arm(fs, 1, &ref));
+	while (ref.slot != waited.slot);
+	cr_assert_gt(ref.gen, given.gen);
+	for (given.gen = 0; given.gen < ref.gen; given.gen++)
+		cr_assert_eq(flag_notify(seg, &given), FLAG_STALE);
+	flag_set_free(&fs);
+}
+
+Test(shm_flags, a_worker_killed_at_every_instruction)
+{
+	waited = arm(1); /* the random numbers are there, and the slot is the next one given out */
+	flag_free(flags, &waited);
+	found_armed = 0;
+	cr_assert_gt(at_every_instruction(use_a_flag_twice, reap_and_follow), 50);
+	cr_assert_gt(found_armed, 20);
+}
+
+/* Notices that never come: the worker's flags are all it can use up, and freeing them brings them back. */
+Test(shm_flags, transfers_that_wait_for_ever_use_up_their_workers_flags_alone)
+{
+	struct flag_set *other = flag_set_new(seg, ME + 1);
+	struct flag_ref ref[128], more;
+
+	for (uint32_t i = 0; i < 128; i++)
+		ref[i] = arm(1);
+	cr_assert_not(flag_arm(flags, 1, &more));
+	cr_assert(flag_arm(other, 1, &more));
+	cr_assert_eq(collect(), 0);
+	for (uint32_t i = 0; i < 128; i++) {
+		cr_assert_not(flag_is_ready(flags, &ref[i]));
+		flag_free(flags, &ref[i]);
+	}
+	cr_assert_eq(flag_armed(flags), 0);
+	flag_set_free(&other);
 }
