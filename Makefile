@@ -31,6 +31,13 @@ OPT     := -O1 -g
 FORTIFY :=
 SAN     := $(SAN_$(VARIANT)) -DPDROUTER_DEBUG
 endif
+# for the torture program alone; -Wno-tsan: gcc says that TSan does not know fences, and none of what
+# TSan is to judge hangs on one (shm/atomic.h)
+ifeq ($(VARIANT),tsan)
+OPT     := -O1 -g
+FORTIFY :=
+SAN     := -fsanitize=thread -Wno-tsan -DPDROUTER_TSAN
+endif
 ifeq ($(VARIANT),debug)
 OPT     := -O0 -g
 FORTIFY :=
@@ -80,11 +87,11 @@ $(B)/replay/%: $(B)/obj/tests/fuzz/fuzz_%.o $(B)/obj/tests/fuzz/replay.o $(PROC_
 	@mkdir -p $(@D)
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^ $(LIBS)
-# always with the debug checks: freed tables are poisoned
-$(B)/torture: tests/torture/torture.c $(wildcard shm/*.[ch]) shm/base/mem.c shm/base/rnd.c
+# always with the debug checks: freed tables are poisoned; with random bits of its own, that a seed repeats
+$(B)/torture: $(wildcard tests/torture/*.[ch]) $(wildcard shm/*.[ch]) shm/base/mem.c
 	@mkdir -p $(@D)
 	$(call say,LD $@)
-	$(Q)$(CC) $(CF) -DPDROUTER_DEBUG $(LF) -o $@ $(filter %.c,$^)
+	$(Q)$(CC) $(CF) -DPDROUTER_DEBUG -pthread $(LF) -o $@ $(filter %.c,$^)
 $(B)/unit/%: $(B)/obj/tests/unit/%.o $(PROC_OBJ) $(LIB_OBJ)
 	@mkdir -p $(@D)
 	$(call say,LD $@)
@@ -110,10 +117,14 @@ asan ubsan: deps-build
 	@$(MAKE) --no-print-directory -j$(shell nproc) VARIANT=$@ bins
 
 # --- tests, demo, bench -------------------------------------------------------------------------
-.PHONY: test demo bench lint format torture fuzz
-torture: deps-build
-	@$(MAKE) --no-print-directory $(B)/torture
-	$(B)/torture --seconds $(or $(SECONDS),600)
+.PHONY: test demo bench bench-sched lint format torture torture-bins torture-mutants fuzz
+torture-bins: deps-build
+	@$(MAKE) --no-print-directory VARIANT=release build/release/torture
+	@$(MAKE) --no-print-directory VARIANT=tsan build/tsan/torture
+torture: torture-bins
+	tests/torture/run.sh $(or $(SECONDS),600)
+torture-mutants: deps-test
+	@tests/torture/mutants.sh $(MUTANTS)
 test: deps-test
 	@tests/tools/run_tests.sh
 demo: all
@@ -121,10 +132,19 @@ demo: all
 $(B)/pdload: $(call obj,tests/bench/load.c)
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^
+# how well and how fast it chooses: the table, marks and a plot
+$(B)/sched: $(call obj,$(wildcard tests/bench/sched*.c worker/policy*.c shm/*.c shm/base/*.c) worker/select.c)
+	$(call say,LD $@)
+	$(Q)$(CC) $(LF) -o $@ $^ -lm
+bench-sched: deps-build
+	@tests/tools/deps.sh bench
+	@$(MAKE) --no-print-directory $(B)/sched
+	@$(B)/sched --plot $(B)/sched.dat
+	@gnuplot -c tests/bench/sched_plot.gp $(B)/sched.dat $(B)/sched.png
 bench: all
 	@tests/tools/deps.sh bench
 	@$(MAKE) --no-print-directory $(B)/pdload
-	@python3 tests/bench/run.py
+	@python3 tests/bench/run.py; costs=$$?; $(MAKE) --no-print-directory bench-sched && exit $$costs
 fuzz: deps-test
 	@tests/fuzz/run.sh $(or $(SECONDS),60)
 lint:
@@ -144,4 +164,4 @@ install: all
 clean:
 	rm -rf build
 help:
-	@echo "make | test | demo [HOLD=1] | bench | torture [SECONDS=600] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"
+	@echo "make | test | demo [HOLD=1] | bench | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"

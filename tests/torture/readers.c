@@ -1,0 +1,153 @@
+/*
+ * The domain: the master publishes tables as fast as it can, readers look at them.
+ *
+ * Oracle: a table's checksum and version do not change inside a section.  The program is built with
+ * PDROUTER_DEBUG, so that an arena is poisoned the moment it is taken for free.  When all readers are
+ * dead and reaped, no arena waits.
+ */
+#include <inttypes.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "shm/rcu.h"
+#include "shm/table.h"
+#include "tests/torture/torture.h"
+
+#define NOISE 16u
+
+static struct readers {
+	struct seen {
+		_Alignas(SHM_LINE) uint64_t reads;
+	} seen[CHILDREN];
+	struct {
+		_Alignas(SHM_LINE) uint64_t word;
+	} noise[NOISE]; /* W: all readers, master */
+} * readers;
+
+static struct rcu_writer *writer;
+static uint64_t version, no_arena, killed_inside;
+
+void
+readers_init(void)
+{
+	readers = shared(sizeof(*readers));
+	writer = rcu_writer_new(seg);
+	(void)publish();
+}
+
+/*
+ * Stores to lines that another CPU owns fill the store buffer, so that what the section begins with
+ * stays in it for long: where a barrier is missing, that shows.  Both sides make noise, the readers
+ * just before a section, the publisher to take the lines away from them.
+ */
+static void
+make_noise(uint64_t r)
+{
+	for (uint32_t i = 0; i < NOISE; i++)
+		__atomic_store_n(&readers->noise[i].word, r, __ATOMIC_RELAXED);
+}
+
+static bool
+same(const struct table *t, uint64_t v)
+{
+	return t->version == v && table_intact(t, seg->arena_bytes);
+}
+
+/* False if the life ends inside the section. */
+static bool
+section(struct life *l)
+{
+	const uint64_t r = next_random(&l->rnd);
+	const struct table *t;
+	uint64_t v;
+	bool good;
+
+	make_noise(r);
+	t = rcu_enter(seg, l->child);
+	v = t->version;
+	good = same(t, v);
+	if ((r >> 8 & 15) == 0) { /* most sections are short */
+		spin(r >> 16 & 1023);
+		good = good && same(t, v);
+	}
+	if (!good)
+		bad(BAD_READ);
+	readers->seen[l->child].reads++;
+	if (life_end(l) != END_NOT)
+		return false;
+	rcu_leave(seg, l->child);
+	return true;
+}
+
+void
+reader(struct life *l)
+{
+	while (section(l)) {
+		/* with few CPUs: be preempted outside, so that arenas come free */
+		if (readers->seen[l->child].reads % 256 == 0)
+			(void)sched_yield();
+	}
+}
+
+void
+reader_bury(uint32_t child)
+{
+	killed_inside += seg->readers[child].ctr != 0;
+	rcu_reap(seg, child);
+}
+
+bool
+publish(void)
+{
+	struct table_builder b;
+	void *arena = rcu_arena_get(writer);
+	struct table *t;
+
+	if (arena == NULL) {
+		no_arena++;
+		return false;
+	}
+	make_noise(version);
+	t = table_begin(&b, arena, seg->arena_bytes, 1, 1); /* small, so that they are many */
+	t->version = ++version;
+	table_endpoint_at(&b, 0)->tag = (uint32_t)version;
+	table_pool_at(&b, 0)->name = table_str(&b, "torture");
+	if (table_end(&b) != 0) {
+		fprintf(stderr, "a small table did not fit its arena\n");
+		exit(2);
+	}
+	rcu_publish(writer, arena);
+	return true;
+}
+
+static uint64_t
+reads(void)
+{
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; i < CHILDREN; i++)
+		n += readers->seen[i].reads;
+	return n;
+}
+
+void
+readers_settle(void)
+{
+	static uint64_t before;
+
+	if (rcu_poll(writer) > 0)
+		bad(BAD_ARENA);
+	if (reads() == before)
+		bad(BAD_IDLE);
+	before = reads();
+}
+
+void
+readers_report(void)
+{
+	printf("domain: publications=%" PRIu64 " found_no_arena=%" PRIu64 " reads=%" PRIu64
+	       " killed_in_section=%" PRIu64 "\n",
+		version, no_arena, reads(), killed_inside);
+	rcu_writer_free(&writer);
+}

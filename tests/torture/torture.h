@@ -1,0 +1,93 @@
+/*
+ * Torture of the shared structures: what the parts share.  README.md says what each part does.
+ *
+ * Children are processes, or threads under TSan; a *life* is one child from its start to its end.
+ * The main program is the master: it publishes, stops, kills, reaps.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shm/seg.h"
+
+#define CHILDREN 8u /* also the number of worker slots; a child's number is its slot */
+
+/* What must not be.  Names and meanings: torture.c. */
+enum bad {
+	BAD_READ,
+	BAD_ARENA,
+	BAD_LIMIT,
+	BAD_SUM,
+	BAD_LEAK,
+	BAD_LOST,
+	BAD_EARLY,
+	BAD_NOTICE,
+	BAD_GEN,
+	BAD_TORN,
+	BAD_OLD,
+	BAD_IDLE,
+	BAD_DEATH,
+	BAD_N
+};
+
+enum end {
+	END_NOT,
+	END_LEAVE, /* put everything back and return */
+	END_DIE    /* threads only: return at once, as if killed */
+};
+
+struct life {
+	uint32_t child;
+	uint64_t rnd;
+	const uint64_t *end; /* enum end; W: master */
+};
+
+extern struct seg *seg;
+
+/* Counts one; from any process. */
+void bad(enum bad what);
+/* Zeroed memory that all processes of the run see; made before any fork, never freed. */
+void *shared(size_t bytes);
+enum end life_end(const struct life *l);
+uint64_t next_random(uint64_t *state);
+void spin(uint64_t turns);
+/* For rnd_u64(): each life draws its own, so a seed repeats it. */
+void rnd_seed(uint64_t seed);
+
+/* Sequentially consistent, and not the primitives under test. */
+#define seen_get(p) __atomic_load_n((p), __ATOMIC_SEQ_CST)
+#define seen_set(p, v) __atomic_store_n((p), (v), __ATOMIC_SEQ_CST)
+#define seen_add(p, n) __atomic_add_fetch((p), (n), __ATOMIC_SEQ_CST)
+
+/* Each part: set up once, its bodies, what the master does for it. */
+void readers_init(void);
+void reader(struct life *l);
+void reader_bury(uint32_t child);
+bool publish(void); /* false if all arenas wait for readers */
+void readers_settle(void);
+void readers_report(void);
+
+void reservers_init(void);
+void reservers_calm(void);
+void reservers_storm(void);
+void reserver(struct life *l);
+void reserver_bury(uint32_t child);
+void reservers_settle(void);
+void reservers_report(void);
+
+#define WAITERS 4u /* children 0 .. 3 */
+void flags_init(void);
+void waiter(struct life *l);
+void waiter_bury(uint32_t child);
+void waiter_wake(uint32_t child);
+void notifier(struct life *l);
+void notifier_bury(uint32_t child);
+void flags_settle(void);
+void flags_report(void);
+
+void announce_init(void);
+void announcer(struct life *l);
+void listener(struct life *l);
+void announce_settle(void);
+void announce_report(void);
