@@ -12,7 +12,7 @@
 #include "worker/policy.h"
 
 #define N 4
-#define MAX 128
+#define MAX 512
 #define HELD 400 /* requests in flight where load is held */
 #define ROUNDS 20000
 #define KEYS 20000
@@ -640,6 +640,7 @@ Test(policy, the_choice_does_not_hang_on_order_slots_or_worker)
 		memcpy(old, picks, sizeof(old));
 		for (uint32_t i = 0; i < N; i++) {
 			picks[i] = old[N - 1 - i];
+			picks[i].endpoint = i;
 			picks[i].slot = 20 + i;
 		}
 		view.cursor = 17;
@@ -746,6 +747,41 @@ Test(policy, the_share_is_of_those_who_can_take_it)
 	/* an idle one comes back: it is below its share, the other far above */
 	ep_state_set(seg, (first + 1) % N, EP_UP);
 	cr_assert_eq(policy_prefix(&view), (int)((first + 1) % N));
+}
+
+/* A sample of so many would miss them. */
+Test(policy, three_of_five_hundred_keep_prefixes_together_and_bounded)
+{
+	uint32_t load[3] = {0};
+
+	view.n = 500;
+	for (uint32_t i = 0; i < view.n; i++)
+		picks[i].group = i >= 201 && i <= 203 ? 5 : 0;
+	view.groups = 1u << 5;
+	remember(policy_session);
+	for (uint64_t k = 0; k < 2000; k++)
+		cr_assert_eq(choose(policy_prefix, k), before[k]);
+	for (uint32_t k = 0; k < 900; k++) {
+		int i = choose(policy_prefix, 7);
+
+		cr_assert(load_reserve(seg, 0, (uint32_t)i, 0));
+		load[i - 201]++;
+		cr_assert_leq(load[i - 201], 1.25 * (k + 1) / 3 + 1);
+	}
+}
+
+Test(policy, a_sample_bounds_hundreds_well_enough)
+{
+	uint32_t most = 0;
+
+	view.n = 500;
+	for (uint32_t k = 0; k < 20 * 500; k++) {
+		int i = choose(policy_prefix, k % 40); /* 40 hot prompts for 500 endpoints */
+
+		cr_assert(load_reserve(seg, 0, (uint32_t)i, 0));
+		most = load_count(seg, (uint32_t)i) > most ? load_count(seg, (uint32_t)i) : most;
+	}
+	cr_expect_leq(most, 40, "%u where 20 is the mean", most);
 }
 
 Test(policy, the_bound_counts_tokens_where_load_does)

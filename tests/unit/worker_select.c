@@ -131,9 +131,12 @@ Test(select, a_passed_turn_reserves_nothing)
 	cr_assert_eq(reserve(), 1);
 	for (uint32_t i = 0; i < N; i++)
 		ep_state_set(seg, i, EP_DOWN);
-	cursor = 2;
-	select_pass(&s);
-	cr_assert_eq(cursor, 2);
+	for (enum policy_kind kind = 0; kind < POLICY_N; kind++) {
+		pool.policy[ROLE_DECODE] = kind;
+		cursor = 2;
+		select_pass(&s);
+		cr_assert_eq(cursor, 2, "%s", policy_name(kind));
+	}
 }
 
 Test(select, the_mean_follows_and_reaches_what_it_follows)
