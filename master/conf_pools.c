@@ -442,6 +442,49 @@ note_groups(struct conf_read *r, struct conf_pool *p)
 }
 
 static int
+check_session(struct conf_read *r, const struct conf_pool *p, const int *lines)
+{
+	for (enum role role = 0; role < ROLE_N; role++)
+		if (p->policies[role] == POLICY_SESSION && p->session_header == NULL &&
+			p->session_member == NULL)
+			return fail_key(r, p, lines, "session_header",
+				"policy session of pool %s needs a session_header or a session_member",
+				p->name);
+	return 0;
+}
+
+/* Whether a group, or those without one, has endpoints of both roles. */
+static bool
+pair_possible(const struct conf_pool *p)
+{
+	bool has[CONF_GROUPS_MAX + 1][ROLE_N] = {{false}};
+
+	for (size_t i = 0; i < p->nendpoints; i++) {
+		const struct conf_endpoint *ep = &p->endpoints[i];
+		size_t g = 0;
+
+		while (g < p->ngroups &&
+			(ep->group == NULL || strcmp(p->groups[g], ep->group) != 0))
+			g++;
+		has[g][ep->role] = true;
+		if (has[g][ROLE_PREFILL] && has[g][ROLE_DECODE])
+			return true;
+	}
+	return false;
+}
+
+/* Where all endpoints are known: a group with both roles must be among them. */
+static int
+check_pairing(struct conf_read *r, const struct conf_pool *p, const int *lines)
+{
+	if (p->pairing != PAIRING_REQUIRE || p->endpoints_file != NULL || p->ndns > 0 ||
+		p->nannounce_networks > 0 || pair_possible(p))
+		return 0;
+	return fail_key(r, p, lines, "pairing",
+		"no group of pool %s has both a prefill and a decode endpoint", p->name);
+}
+
+static int
 check_sources(struct conf_read *r, const struct conf_pool *p, const int *lines)
 {
 	if (p->watch && p->endpoints_file == NULL)
@@ -478,7 +521,8 @@ conf_pool_finish(struct conf_read *r, struct conf_pool *p, const int *lines)
 			? read_endpoints_file(r, p, line_of(p, lines, "endpoints_file")) != 0
 			: check_endpoints(r, p) != 0)
 		return -1;
-	if (note_groups(r, p) != 0)
+	if (note_groups(r, p) != 0 || check_session(r, p, lines) != 0 ||
+		check_pairing(r, p, lines) != 0)
 		return -1;
 	return check_others(r, p, lines);
 }

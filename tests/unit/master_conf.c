@@ -352,6 +352,10 @@ static const struct bad {
 	{ "pools: [{connector: nixl, prefill: [{url: \"http://p\", weight: heavy}]}]\n", 1, "pools[0].prefill[0].weight", "not a number" },
 	{ "pools: [{connector: nixl, prefill: [{url: \"http://p\", group: \"rack 1\"}]}]\n", 1, "pools[0].prefill[0].group", "letters, digits" },
 	{ "pools: [{connector: nixl, prefill: [{url: \"http://p\", group: " LONG64 "}]}]\n", 1, "pools[0].prefill[0].group", "1 to 63" },
+	{ "pools:\n- connector: nixl\n  decode_policy: session\n  session_header: \"\"\n  " "prefill: [{url: http://p}]\n"
+	  "  decode: [{url: http://d}]\n", 4, "pools[0].session_header", "needs a session_header or a session_member" },
+	{ "pools:\n- connector: nixl\n  pairing: require\n  prefill: [{url: http://p, group: a}, {url: http://q}]\n"
+	  "  decode: [{url: http://d, group: b}]\n", 3, "pools[0].pairing", "no group of pool pool1 has both" },
 	/* addresses */
 	{ "listen: [\"8000\"]\n" POOLS, 1, "listen[0]", "no port" },
 	{ "listen:\n  - a:1\n  - \"a:0\"\n" POOLS, 3, "listen[1]", "1 to 65535" },
