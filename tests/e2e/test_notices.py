@@ -4,6 +4,7 @@ import pytest
 import zmq
 
 from procs import free_port, wait
+from segment import ARMED, FREE, READY, Segment
 
 
 class ProxyNotif(msgspec.Struct, tag=True):
@@ -71,6 +72,112 @@ def test_id_of_our_own_form_but_never_armed(notices):
     attempt = r.end()["attempt"]
     push.send(msgspec.msgpack.encode(ProxyNotif(attempt)))
     wait("it is counted", lambda: r.metric("notices_bad_total") + r.metric("notices_stale_total") == 1)
+
+
+# --- flags: armed here as a worker would, since no hand-shake of today's connectors waits for a notice ---
+
+@pytest.fixture
+def flags(world):
+    """A router, what sends it a notice and waits until it is counted, and a flag of its first worker that
+    the worker itself would use last."""
+    port = free_port()
+    r, _, _ = world.pd(notices={"listen": f"tcp://127.0.0.1:{port}"}, log_level="debug")
+    seg, ctx = Segment(r), zmq.Context()
+    push = ctx.socket(zmq.PUSH)
+    push.linger = 0
+    push.connect(f"tcp://127.0.0.1:{port}")
+
+    def say(req_id, kind):
+        before = r.metric(f"notices{kind}_total")
+        push.send(msgspec.msgpack.encode(ProxyNotif(req_id)))
+        r.wait_metric(f"notices{kind}_total", before + 1)
+        r.look_over()
+    yield r, say, seg.flag(0, seg.flags_per_worker - 1)
+    push.close()
+    ctx.term()
+    seg.close()
+
+
+COUNTS, STALE, BAD = "", "_stale", "_bad"
+
+
+def test_notices_in_time_too_many_and_too_late(flags):
+    _, say, flag = flags
+    one = flag.arm(2)
+    say(one, COUNTS)
+    assert (flag.state, flag.left) == (ARMED, 1)
+    say(one, COUNTS)
+    assert (flag.state, flag.left) == (READY, 0)
+    say(one, STALE)  # once more than it waits for
+    assert flag.state == READY
+    flag.free()
+    say(one, STALE)
+    assert flag.state == FREE
+
+
+def test_notices_of_a_slots_former_transfer(flags):
+    _, say, flag = flags
+    old = flag.arm(1)
+    flag.free()
+    new = flag.arm(1)
+    say(old, STALE)
+    say(new[:20] + old[20:], BAD)  # its gen has come, with another's random part
+    assert flag.state == ARMED
+    say(new, COUNTS)
+    assert flag.state == READY
+    flag.free()
+
+
+def test_notices_before_a_flag_is_armed(flags):
+    _, say, flag = flags
+    say(f"00-{flag.slot:04x}-{flag.gen + 1:012x}-{0:016x}", STALE)
+    flag.arm(1)
+    assert flag.state == ARMED
+    flag.free()
+
+
+def test_notices_for_a_dead_worker(flags):
+    """It is given back with all that it held; its successor's flags are not its own."""
+    r, say, flag = flags
+    one = flag.arm(2)
+    say(one, COUNTS)
+    pids = {x["slot"]: x["pid"] for x in r.status()["processes"] if x["kind"] == "worker"}
+    r.murder(pids[flag.worker])
+    wait("it to be reaped", lambda: r.lines("gave back what the process held"))
+    assert [x["flags"] for x in r.lines("gave back what the process held")] == [1]
+    say(one, STALE)
+    wait("its successor", lambda: r.ctl("workers").stdout.count("state=ready") == 3)
+    assert flag.state == FREE
+    new = flag.arm(1)
+    say(one, STALE)
+    say(new, COUNTS)
+    assert flag.state == READY
+    flag.free()
+
+
+def test_notices_that_never_come(flags):
+    """A transfer that waits for ever costs its flag and nothing else; it dies with its worker."""
+    r, _, flag = flags
+    flag.arm(1)
+    assert all(r.complete().status == 200 for _ in range(5))
+    r.look_over()
+    r.reload(workers=1)  # another generation: the worker drains
+    wait("one worker", lambda: len(r.children()) == 1)
+    wait("it to be given back", lambda: flag.state == FREE)
+    assert [x["flags"] for x in r.lines("gave back what the process held")] == [1]
+
+
+def test_notices_go_on_behind_a_killed_notifier(flags):
+    r, say, flag = flags
+    one = flag.arm(2)
+    say(one, COUNTS)
+    (pid,) = r.children("notifier")
+    r.murder(pid)
+    r.look_over()
+    wait("its successor", lambda: r.children("notifier") not in ([], [pid]))
+    say(one, COUNTS)
+    assert flag.state == READY
+    flag.free()
 
 
 def test_no_notifier_unless_asked_for(world):
