@@ -2,13 +2,19 @@
 #include "worker/select.h"
 
 #include <criterion/criterion.h>
+#include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "shm/load.h"
 #include "shm/table.h"
 #include "worker/policy.h"
 
 #define N 4
+#define WORKERS 8
+#define TURNS 60000 /* of each worker */
 
 static struct seg *seg;
 static struct table_endpoint eps[N];
@@ -22,8 +28,10 @@ static uint64_t rnd;
 static void
 setup(void)
 {
-	struct seg_sizes sizes = {
-		.max_workers = 2, .max_endpoints = N, .max_pools = 1, .flags_per_worker = 64};
+	struct seg_sizes sizes = {.max_workers = WORKERS / 2,
+		.max_endpoints = N,
+		.max_pools = 1,
+		.flags_per_worker = 64};
 
 	cr_assert_eq(seg_new(&sizes, 1, &seg), 0);
 	for (uint32_t i = 0; i < N; i++) {
@@ -153,4 +161,66 @@ Test(select, the_mean_follows_and_reaches_what_it_follows)
 	/* one long prompt among short ones is a 32nd part of itself */
 	mean = select_mean(100, 32100);
 	cr_expect_eq(mean, 1100);
+}
+
+/* What is at an endpoint by our own count, and the most that ever was. */
+struct place {
+	atomic_uint now, most;
+};
+
+static void
+come(struct place *p)
+{
+	unsigned now = atomic_fetch_add(&p->now, 1) + 1, most = atomic_load(&p->most);
+
+	while (now > most && !atomic_compare_exchange_weak(&p->most, &most, now))
+		;
+}
+
+/* One worker: takes a place, keeps it for some turns, gives it back. */
+static void
+work(uint32_t worker, struct place places[N])
+{
+	int at[3] = {-1, -1, -1};
+
+	s.slot = cursor = worker;
+	rnd = worker + 1;
+	for (uint32_t k = 0; k < TURNS; k++) {
+		int *mine = &at[k % 3];
+
+		if (*mine >= 0) {
+			atomic_fetch_sub(&places[*mine].now, 1);
+			load_tokens_sub(seg, worker, (uint32_t)*mine, s.tokens);
+			load_release(seg, worker, (uint32_t)*mine);
+		}
+		*mine = reserve();
+		if (*mine >= 0)
+			come(&places[*mine]);
+	}
+}
+
+/* 24 requests want 10 places, all the time. */
+Test(select, eight_workers_use_all_places_and_never_one_more)
+{
+	static const uint32_t limits[N] = {1, 2, 3, 4};
+	struct place *places = mmap(NULL, sizeof(struct place[N]), PROT_READ | PROT_WRITE,
+		MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	cr_assert_neq(places, MAP_FAILED);
+	for (uint32_t i = 0; i < N; i++)
+		picks[i].max_inflight = limits[i];
+	pool.policy[ROLE_DECODE] = POLICY_LEAST_LOADED;
+	for (uint32_t w = 0; w < WORKERS; w++)
+		if (fork() == 0) {
+			work(w, places);
+			_exit(0);
+		}
+	for (int status = 0, w = 0; w < WORKERS; w++) {
+		cr_assert_gt(wait(&status), 0);
+		cr_assert_eq(status, 0);
+	}
+	for (uint32_t i = 0; i < N; i++)
+		cr_expect_eq(atomic_load(&places[i].most), limits[i], "%u at endpoint %u, limit %u",
+			atomic_load(&places[i].most), i, limits[i]);
+	cr_assert_eq(munmap(places, sizeof(struct place[N])), 0);
 }
