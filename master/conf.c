@@ -52,6 +52,7 @@ conf_free(struct conf **conf)
 	free(c->notifier_key);
 	free(c->key_lines);
 	free(c->path);
+	free(c->text);
 	free(c);
 	*conf = NULL;
 }
@@ -155,10 +156,11 @@ read_document(struct conf_read *r)
 	return conf_finish(r);
 }
 
-int
-conf_parse(const char *path, const void *text, size_t n, struct conf **ret, struct conf_error *err)
+static int
+parse(const char *path, const void *text, size_t n, const struct conf *was, struct conf **ret,
+	struct conf_error *err)
 {
-	struct conf_read r = {.file = path, .err = err};
+	struct conf_read r = {.file = path, .err = err, .was = was};
 	int rc;
 
 	if (conf_yaml_load(&r, text, n) != 0)
@@ -174,6 +176,30 @@ conf_parse(const char *path, const void *text, size_t n, struct conf **ret, stru
 }
 
 int
+conf_parse(const char *path, const void *text, size_t n, struct conf **ret, struct conf_error *err)
+{
+	return parse(path, text, n, NULL, ret, err);
+}
+
+int
+conf_reparse(const struct conf *was, struct conf **ret, struct conf_error *err)
+{
+	struct conf *c;
+
+	if (parse(was->path, was->text, was->ntext, was, &c, err) != 0)
+		return -1;
+	c->text = mem_dup(was->text, was->ntext);
+	c->ntext = was->ntext;
+	if (c->workers_auto) { /* another number of CPUs is not what was asked for */
+		c->workers_auto = false;
+		c->workers = was->workers;
+	}
+	c->max_connections = was->max_connections;
+	*ret = c;
+	return 0;
+}
+
+int
 conf_load(const char *path, struct conf **ret, struct conf_error *err)
 {
 	struct conf_read r = {.file = path, .err = err};
@@ -184,6 +210,11 @@ conf_load(const char *path, struct conf **ret, struct conf_error *err)
 	if (conf_yaml_read(&r, path, 0, &text, &n) != 0)
 		return -1;
 	rc = conf_parse(path, text, n, ret, err);
-	free(text);
+	if (rc == 0) {
+		(*ret)->text = text;
+		(*ret)->ntext = n;
+	} else {
+		free(text);
+	}
 	return rc;
 }

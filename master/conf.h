@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 struct conf;
+struct conf_pool;
 
 struct conf_error {
 	char file[256]; /* "" when the command line alone is to blame */
@@ -47,6 +48,15 @@ int conf_args_parse(int argc, char **argv, struct conf_args *ret, struct conf_er
 void conf_args_help(FILE *out);
 /* At start and at each reload: the file (--host and --port override its `listen`), or the flags. */
 int conf_from_args(const struct conf_args *args, struct conf **ret, struct conf_error *err);
+
+/*
+ * The same text as that of `was`, which came from a file, with its endpoints_files as they are now: what
+ * else has become of that file meanwhile does not count, and what the machine limits stays as it was.
+ */
+int conf_again(const struct conf_args *args, const struct conf *was, struct conf **ret,
+	struct conf_error *err);
+/* Where a pool's endpoints_file is; the caller frees it. */
+char *conf_endpoints_path(const struct conf *conf, const struct conf_pool *pool);
 
 /* What a change of a key takes; a set of them is an int. */
 enum conf_class {

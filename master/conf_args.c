@@ -386,6 +386,22 @@ from_file(const struct conf_args *a, struct conf **ret, struct conf_error *err)
 }
 
 int
+conf_again(const struct conf_args *args, const struct conf *was, struct conf **ret,
+	struct conf_error *err)
+{
+	struct conf *c;
+
+	if (conf_reparse(was, &c, err) != 0)
+		return -1;
+	if (override_listen(c, args, err) != 0) {
+		conf_free(&c);
+		return -1;
+	}
+	*ret = c;
+	return 0;
+}
+
+int
 conf_from_args(const struct conf_args *args, struct conf **ret, struct conf_error *err)
 {
 	if (args->file != NULL)

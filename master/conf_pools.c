@@ -45,6 +45,7 @@ conf_pool_free(struct conf_pool *p)
 	for (size_t i = 0; i < p->ndns; i++)
 		conf_values_free(&conf_dns_keys, &p->dns[i]);
 	free(p->endpoints);
+	free(p->file_text);
 	free(p->dns);
 	mem_free_secret(p->api_key);
 	free(p->groups); /* the names are the endpoints' */
@@ -131,8 +132,12 @@ walk_file(struct conf_read *r, struct conf_pool *p, yaml_node_t *root)
 	int lines[CONF_ENTRY_KEYS];
 	size_t n, mark;
 
-	if (root == NULL) /* an empty file: no endpoints for now */
+	/* An empty file: no endpoints for now.  But one that is watched may be about to be written. */
+	if (root == NULL && (r->was == NULL || !p->watch))
 		return 0;
+	if (root == NULL)
+		return conf_fail(
+			r, 0, "the file is empty: to remove all endpoints write [], or use SIGHUP");
 	if (conf_is_list(r, &list, root, &n) != 0)
 		return -1;
 	for (size_t i = 0; (item = conf_item(r, root, i)) != NULL; i++) {
@@ -221,25 +226,49 @@ read_api_key(struct conf_read *r, struct conf_pool *p, int line)
 	return rc;
 }
 
+char *
+conf_endpoints_path(const struct conf *conf, const struct conf_pool *pool)
+{
+	return beside(conf->path, pool->endpoints_file);
+}
+
 static int check_endpoints(struct conf_read *r, const struct conf_pool *p);
+
+/* The pool of the configuration with the same text. */
+static const struct conf_pool *
+pool_before(const struct conf_read *r, const struct conf_pool *p)
+{
+	return r->was != NULL ? &r->was->pools[p - r->conf->pools] : NULL;
+}
+
+static int
+take_file_text(struct conf_read *r, struct conf_pool *p, const char *path, int line)
+{
+	const struct conf_pool *was = pool_before(r, p);
+	size_t mark = conf_enter(r, ".endpoints_file");
+
+	if (was != NULL && !p->watch) {
+		p->file_text = mem_dup(was->file_text, was->nfile_text);
+		p->nfile_text = was->nfile_text;
+	} else if (conf_yaml_read(r, path, line, &p->file_text, &p->nfile_text) != 0) {
+		return -1;
+	}
+	conf_leave(r, mark);
+	return 0;
+}
 
 static int
 read_endpoints_file(struct conf_read *r, struct conf_pool *p, int line)
 {
-	char *path = beside(r->file, p->endpoints_file), *text;
-	struct conf_read f = {.file = path, .err = r->err, .conf = r->conf};
-	size_t n, mark = conf_enter(r, ".endpoints_file");
-	int rc;
+	char *path = beside(r->file, p->endpoints_file);
+	struct conf_read f = {.file = path, .err = r->err, .conf = r->conf, .was = r->was};
+	int rc = take_file_text(r, p, path, line);
 
-	rc = conf_yaml_read(r, path, line, &text, &n);
+	if (rc == 0)
+		rc = conf_yaml_load(&f, p->file_text, p->nfile_text);
 	if (rc == 0) {
-		conf_leave(r, mark);
-		rc = conf_yaml_load(&f, text, n);
-		free(text);
-		if (rc == 0) {
-			rc = walk_file(&f, p, yaml_document_get_root_node(&f.doc));
-			yaml_document_delete(&f.doc);
-		}
+		rc = walk_file(&f, p, yaml_document_get_root_node(&f.doc));
+		yaml_document_delete(&f.doc);
 		if (rc == 0)
 			rc = check_endpoints(&f, p);
 	}
@@ -515,7 +544,10 @@ conf_pool_finish(struct conf_read *r, struct conf_pool *p, const int *lines)
 		check_handoff(r, p, lines) != 0 || check_roles(r, p, lines) != 0 ||
 		check_sources(r, p, lines) != 0)
 		return -1;
-	if (p->api_key_file != NULL && read_api_key(r, p, line_of(p, lines, "api_key_file")) != 0)
+	if (p->api_key_file != NULL && r->was != NULL)
+		p->api_key = mem_strdup(pool_before(r, p)->api_key);
+	else if (p->api_key_file != NULL &&
+		 read_api_key(r, p, line_of(p, lines, "api_key_file")) != 0)
 		return -1;
 	if (p->endpoints_file != NULL
 			? read_endpoints_file(r, p, line_of(p, lines, "endpoints_file")) != 0

@@ -22,6 +22,8 @@ struct conf_read {
 	const char *flag; /* the command line's option being read, instead of a path; or NULL */
 	struct conf_error *err;
 	struct conf *conf; /* being built; owned by whoever started the reading */
+	/* in force with the same text: files that are not watched are as they were read for it; or NULL */
+	const struct conf *was;
 	yaml_document_t doc;
 	char path[sizeof(((struct conf_error *)0)->key)];
 };
@@ -98,5 +100,7 @@ bool conf_pools_equal(const struct conf *a, const struct conf *b);
 /* --- conf.c
  * --------------------------------------------------------------------------------------- */
 struct conf *conf_new(const char *path);
+/* conf_again() but for the command line. */
+int conf_reparse(const struct conf *was, struct conf **ret, struct conf_error *err);
 /* Resolves `workers: auto` and checks keys against each other. */
 int conf_finish(struct conf_read *r);

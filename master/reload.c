@@ -14,6 +14,7 @@
 #include "master/listen.h"
 #include "master/proc.h"
 #include "master/sd.h"
+#include "master/watch.h"
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/base/log.h"
@@ -66,6 +67,9 @@ struct reload {
 	bool telling;      /* systemd was told RELOADING=1 and not yet READY=1 */
 	bool waits;        /* next needs a generation while two live */
 	uint64_t attempt;  /* how often the configuration was read after the start */
+	struct watch *watch;
+	bool files;        /* a watched endpoints_file has changed */
+	uint64_t files_us; /* clock_us() when that was noticed */
 
 	struct conf *conf;   /* in force, or being the first; NULL before reload_first() */
 	uint64_t number;     /* of conf; 0 until the first is in force */
@@ -156,6 +160,31 @@ read_next(struct reload *r)
 	r->waits = false;
 }
 
+static void
+on_files(void *arg)
+{
+	struct reload *r = arg;
+
+	if (!r->files)
+		r->files_us = clock_us();
+	r->files = true;
+}
+
+static void
+watch_files(struct reload *r)
+{
+	char **paths = mem_array(r->conf->npools + 1, sizeof(char *));
+	size_t n = 0;
+
+	for (size_t i = 0; i < r->conf->npools; i++)
+		if (r->conf->pools[i].watch)
+			paths[n++] = conf_endpoints_path(r->conf, &r->conf->pools[i]);
+	watch_set(r->watch, (const char *const *)paths, n);
+	while (n > 0)
+		free(paths[--n]);
+	free(paths);
+}
+
 /* --- the ends of a candidate -------------------------------------------------------------------- */
 
 static void
@@ -199,6 +228,7 @@ put_in_force(struct reload *r)
 	}
 	procs_conf_set(r->parts.procs, r->conf, r->generation);
 	listeners_keep(r->parts.listeners, r->conf, r->fds, r->nfds);
+	watch_files(r);
 	conf_free(&old);
 	metric_add(seg_slab(r->parts.seg, SLOT_MASTER(r->parts.seg)), M_RELOADS, 1);
 	log_info("configuration in force", LOG_U("config", r->number),
@@ -305,6 +335,49 @@ begin(struct reload *r)
 	}
 }
 
+/*
+ * A watched endpoints_file has changed: the configuration in force, from its own text, with the files as
+ * they are now.  Attempt 0: nobody asked for it.
+ */
+static void
+read_files(struct reload *r)
+{
+	struct candidate c = {.asked_us = r->files_us};
+	struct conf_error err = {.line = 0};
+	char text[600];
+	int classes = -1;
+
+	if (conf_again(r->parts.args, r->conf, &c.conf, &err) == 0)
+		classes = conf_diff(r->conf, c.conf, NULL, NULL, &err);
+	if (classes >= 0 && fleet_check(r->parts.fleet, c.conf, &err) != 0)
+		classes = -1;
+	if (classes < 0)
+		failed(r, 0, true, conf_error_text(&err, text, sizeof(text)));
+	if (classes < 0 || (classes & CONF_LIVE) == 0) {
+		candidate_drop(&c);
+		return;
+	}
+	log_info("an endpoints_file has changed");
+	r->cur = c;
+	put_in_force(r);
+}
+
+/* The one that waits for an old generation to be gone shall not bring back endpoints as they were. */
+static void
+refresh_next(struct reload *r)
+{
+	struct conf_error err;
+	struct conf *conf;
+
+	if (r->next.conf == NULL || r->next.conf->text == NULL ||
+		conf_again(r->parts.args, r->next.conf, &conf, &err) != 0)
+		return;
+	conf_free(&r->next.conf);
+	free(r->next.notes);
+	r->next.conf = conf;
+	r->next.notes = NULL; /* written again when it is compared again */
+}
+
 void
 reload_turn(struct reload *r)
 {
@@ -321,6 +394,11 @@ reload_turn(struct reload *r)
 	if (r->next.conf != NULL && r->phase == RP_IDLE &&
 		!(r->waits && procs_generations(r->parts.procs) > 1))
 		begin(r);
+	if (r->files && r->phase == RP_IDLE) {
+		r->files = false;
+		refresh_next(r);
+		read_files(r);
+	}
 	if (r->telling && r->phase == RP_IDLE && r->next.conf == NULL) {
 		r->telling = false;
 		sd_tell_ready(r->parts.sd);
@@ -410,6 +488,7 @@ on_first_opened(void *arg, int *fds, size_t n, const char *error)
 	r->generation = procs_generation_start(r->parts.procs, r->conf, fds, n);
 	procs_conf_set(r->parts.procs, r->conf, r->generation);
 	listeners_keep(r->parts.listeners, r->conf, fds, n);
+	watch_files(r);
 }
 
 void
@@ -441,6 +520,7 @@ reload_new(const struct reload_parts *parts, const struct reload_hooks *hooks)
 	r->hooks = *hooks;
 	r->ev_late = evtimer_new(parts->base, on_late, r);
 	assert(r->ev_late != NULL);
+	r->watch = watch_new(parts->base, on_files, r);
 	return r;
 }
 
@@ -452,6 +532,7 @@ reload_free(struct reload **pr)
 	if (r == NULL)
 		return;
 	event_free(r->ev_late);
+	watch_free(&r->watch);
 	candidate_drop(&r->next);
 	candidate_drop(&r->cur);
 	conf_free(&r->conf);

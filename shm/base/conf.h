@@ -99,6 +99,8 @@ struct conf_pool {
 	size_t nannounce_networks;
 	char **prefill_labels, **decode_labels; /* an endpoints_file's labels -> roles */
 	size_t nprefill_labels, ndecode_labels;
+	char *file_text;   /* of the endpoints_file, nfile_text bytes; the master's */
+	size_t nfile_text;
 	struct conf_endpoint *endpoints;
 	size_t nendpoints;
 	int line;
@@ -112,6 +114,8 @@ struct conf_listen {
 
 struct conf {
 	char *path; /* of the file, or NULL: from flags alone */
+	char *text; /* of the file as it was read, ntext bytes; the master's */
+	size_t ntext;
 	struct conf_listen *listen;
 	size_t nlisten;
 

@@ -48,6 +48,16 @@ mem_strdup(const char *s)
 	return s == NULL ? NULL : must(strdup(s));
 }
 
+void *
+mem_dup(const void *p, size_t n)
+{
+	void *copy = mem_zero(n > 0 ? n : 1);
+
+	if (n > 0)
+		memcpy(copy, p, n);
+	return copy;
+}
+
 char *
 mem_strndup(const char *s, size_t n)
 {

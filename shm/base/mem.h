@@ -9,6 +9,7 @@ void *mem_zero(size_t size);                      /* calloc or abort */
 void *mem_array(size_t n, size_t size);           /* calloc(n, size) or abort; overflow aborts */
 void *mem_resize(void *p, size_t n, size_t size); /* reallocarray or abort */
 char *mem_strdup(const char *s);                  /* NULL stays NULL */
+void *mem_dup(const void *p, size_t n);           /* of n bytes; never NULL */
 char *mem_strndup(const char *s, size_t n);
 /* Overwrites the text first, so that no freed memory shows it.  NULL is fine. */
 void mem_free_secret(char *s);

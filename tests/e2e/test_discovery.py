@@ -1,10 +1,13 @@
 """Endpoints that stand in no list: from DNS, and from a file that is watched."""
+import shutil
+import signal
 import time
 
 import pytest
+import yaml
 
 from nameserver import A, AAAA, REFUSED, SERVFAIL, SRV, NameServer, service
-from procs import SLOW, Engine, Load, free_port, wait
+from procs import MODEL, SLOW, Engine, Load, free_port, wait
 
 P, D = "prefill.test", "decode.test"
 
@@ -320,3 +323,167 @@ def test_another_limit_of_a_dns_entry(world, names):
     router.reload(pools=[{**pool, "dns": [entry]}])
     lines = router.lines("endpoint changed")
     assert sorted(x["url"] for x in lines) == sorted(e.url for e in p) and {x["max_inflight"] for x in lines} == {5}
+
+
+# --- a file that is watched ---
+
+def entries(*engines):
+    return yaml.safe_dump([{"url": e.url, "role": e.role} for e in engines])
+
+
+def replace(path, text):
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.rename(path)
+
+
+def in_place(path, text):
+    path.write_text(text)
+
+
+def file_router(world, path, *engines, watch=True, **keys):
+    """A router whose engines stand in a file."""
+    path.write_text(entries(*engines))
+    return world.router({"models": [MODEL], "connector": "nixl", "endpoints_file": str(path), "watch": watch}, **keys)
+
+
+def in_force(router):
+    return len(router.lines("configuration in force"))
+
+
+@pytest.mark.parametrize("write", [replace, in_place])
+def test_a_changed_file_counts_by_itself(world, write):
+    path, p, d = world.file("endpoints", "yaml"), [world.engine("prefill") for _ in range(3)], world.engine("decode")
+    router = file_router(world, path, p[0], d)
+    load = Load(3, lambda i: ok(router))
+    for some in (p, p[1:], p[1:2], p):
+        write(path, entries(*some, d))
+        wait_up(router, *some)
+        seen = load.done
+        wait("some more requests", lambda seen=seen: load.done > seen + 20 or load.bad)
+    load.stop()
+    assert load.bad == []
+    assert all(e.requests() for e in p)
+    assert in_force(router) == 5 and router.metric("reloads_failed_total") == 0
+
+
+def test_a_config_map(world):
+    """As the kubelet does it: a new directory, and a link renamed over the old one."""
+    p, d = [world.engine("prefill") for _ in range(2)], world.engine("decode")
+    mount = world.dir / "map"
+    mount.mkdir()
+
+    def version(n, *engines):
+        (mount / f"..{n}").mkdir()
+        (mount / f"..{n}" / "endpoints.yaml").write_text(entries(*engines))
+        (mount / "..data_tmp").symlink_to(f"..{n}")
+        (mount / "..data_tmp").rename(mount / "..data")
+    version(1, p[0], d)
+    path = mount / "endpoints.yaml"
+    path.symlink_to("..data/endpoints.yaml")
+    router = world.router({"models": [MODEL], "connector": "nixl", "endpoints_file": str(path), "watch": True})
+    wait_up(router, p[0])
+    for n, some in ((2, p), (3, p[1:])):
+        version(n, *some, d)
+        shutil.rmtree(mount / f"..{n - 1}")
+        wait_up(router, *some)
+    ok(router)
+
+
+@pytest.mark.parametrize("text, line, word", [
+    ("- {url: 'http://127.0.0.1:1', role: prefill}\n- {url: 'http://127.0.0.1:1', role: cook}\n", 2, "role"),
+    ("- {url: 'http://127.0.0.1:1', role: prefill}\n- {url: ", 3, "not YAML"),
+    ("", 0, "empty"),
+    (None, 0, "No such file"),
+])
+def test_a_wrong_file_changes_nothing(world, text, line, word):
+    path, p, d = world.file("endpoints", "yaml"), [world.engine("prefill") for _ in range(2)], world.engine("decode")
+    router = file_router(world, path, p[0], d)
+    if text is None:
+        path.unlink()
+    else:
+        replace(path, text)
+    said = wait("a line", lambda: router.lines("reload refused, the configuration in force stays"))
+    assert word in said[0]["error"] and (f"{path}:{line}:" in said[0]["error"] if line else str(path) in said[0]["error"])
+    router.wait_metric("reloads_failed_total", 1)
+    assert states(router) == {p[0].url: "up"}
+    ok(router)
+    replace(path, entries(p[1], d))
+    wait_up(router, p[1])
+    assert router.metric("reloads_failed_total") == 1
+
+
+def test_a_list_without_entries_is_meant(world):
+    path, p, d = world.file("endpoints", "yaml"), world.engine("prefill"), world.engine("decode")
+    router = file_router(world, path, p, d)
+    replace(path, "[]\n")
+    wait("none", lambda: states(router) == {} and states(router, "decode") == {})
+    replace(path, entries(p, d))
+    wait_up(router, p)
+
+
+def test_nothing_but_the_watched_file_counts(world):
+    """What else has been edited waits for SIGHUP, right or wrong."""
+    path, other = world.file("endpoints", "yaml"), world.file("other", "yaml")
+    p, d, q = [world.engine("prefill") for _ in range(2)], world.engine("decode"), world.engine("prefill", model="other")
+    other.write_text(entries(q, d))
+    pools = [{"name": "a", "models": [MODEL], "connector": "nixl", "endpoints_file": str(path), "watch": True},
+             {"name": "b", "models": ["other"], "connector": "nixl", "endpoints_file": str(other)}]
+    path.write_text(entries(p[0], d))
+    router = world.router(*pools, health_interval="100ms")
+    for wrong in ("pools: [", "workers: 1\npools: []\n"):
+        router.config_path.write_text(wrong)
+        other.write_text("- nonsense")
+        path.write_text(entries(*p, d))
+        wait("both", lambda: set(states(router)) == {e.url for e in [*p, q]})
+        path.write_text(entries(p[0], d))
+        wait("one", lambda: set(states(router)) == {e.url for e in [p[0], q]})
+    assert router.metric("reloads_failed_total") == 0
+    assert router.ctl("reload").returncode != 0
+    router.write(router.config)
+    other.write_text(entries(p[1], d))
+    assert router.ctl("reload").returncode == 0
+    assert set(states(router)) == {p[0].url, p[1].url}
+
+
+def test_a_file_that_is_not_watched_waits_for_sighup(world):
+    path, p, d = world.file("endpoints", "yaml"), [world.engine("prefill") for _ in range(2)], world.engine("decode")
+    router = file_router(world, path, p[0], d, watch=False)
+    replace(path, entries(p[1], d))
+    time.sleep(0.5)  # nothing to wait for: the point is that nothing happens
+    assert states(router) == {p[0].url: "up"}
+    router.kill(signal.SIGHUP)
+    wait_up(router, p[1])
+
+
+def test_watching_begins_and_ends_with_a_reload(world):
+    path, p, d = world.file("endpoints", "yaml"), [world.engine("prefill") for _ in range(2)], world.engine("decode")
+    router = file_router(world, path, p[0], d, watch=False)
+    pool = router.config["pools"][0]
+    router.reload(pools=[{**pool, "watch": True}])
+    replace(path, entries(p[1], d))
+    wait_up(router, p[1])
+    router.reload(pools=[{**pool, "watch": False}])
+    replace(path, entries(p[0], d))
+    time.sleep(0.5)
+    assert states(router) == {p[1].url: "up"}
+
+
+def test_a_file_changes_while_a_configuration_waits(world):
+    """Two generations live, a third configuration waits: endpoints do not, and it does not undo them."""
+    path, p, d = world.file("endpoints", "yaml"), [world.engine("prefill") for _ in range(2)], world.engine("decode")
+    router = file_router(world, path, p[0], d)
+    d.pause()
+    held = router.open_stream()
+    d.wait_requests()
+    router.reload(workers=1)
+    router.change(workers=3)
+    router.kill(signal.SIGHUP)
+    router.wait_log("reload waits: an old generation still drains")
+    replace(path, entries(p[1], d))
+    wait_up(router, p[1])
+    d.go_on()
+    assert list(held.events())[-1].data == "[DONE]"
+    wait("three workers", lambda: len(router.children()) == 3)
+    wait_up(router, p[1])
+    ok(router)
