@@ -29,17 +29,29 @@
 /* Twice the longest time a healthy process is silent (shm/README.md, "Accepting"). */
 #define PROC_FRESH_MS 2000
 
+/* Every version must find these two where they have always been, or it could not refuse the others. */
+static_assert(offsetof(struct shm_header, magic) == 0, "where any version looks for it");
+static_assert(offsetof(struct shm_header, version) == 8, "where any version looks for it");
 static_assert(sizeof(struct shm_header) <= SHM_LINE, "the header is one line");
 static_assert(sizeof(struct rcu_reader) == SHM_LINE, "no two readers share a line");
 static_assert(sizeof(struct rcu_domain) == 2 * SHM_LINE, "gp and the pointer have a line each");
 static_assert(
 	offsetof(struct rcu_domain, table) == SHM_LINE, "gp and the pointer have a line each");
 static_assert(sizeof(struct ep_word) == SHM_LINE, "no two endpoints share a line");
+static_assert(offsetof(struct ep_word, count) == 0, "a selection reads one half");
+static_assert(offsetof(struct ep_word, tag) < SHM_LINE / 2, "a selection reads one half");
 static_assert(offsetof(struct ep_word, scraped) == SHM_LINE / 2, "a selection reads one half");
 static_assert(offsetof(struct proc_slot, journal) == SHM_LINE, "the journal has its own line");
+static_assert(offsetof(struct proc_slot, seq) < 2 * SHM_LINE, "an operation writes one line");
 static_assert(
 	offsetof(struct proc_slot, pid) == 2 * SHM_LINE, "the master's words have their own line");
 static_assert(sizeof(struct proc_slot) == 4 * SHM_LINE, "as drawn in shm/README");
+static_assert(offsetof(struct flag_slot, nonce) == 8, "as drawn in shm/README");
+static_assert(offsetof(struct row, tokens) == 4 && offsetof(struct row, sent) == 8, "as drawn");
+static_assert(sizeof(struct announced) == 2 * SHM_LINE, "as drawn in shm/README");
+static_assert(offsetof(struct announced, kv) == 24 + ANNOUNCED_ADDRESS, "as drawn in shm/README");
+static_assert(ANNOUNCED_ADDRESS % sizeof(uint64_t) == 0, "texts are copied word by word");
+static_assert(sizeof(struct metrics_slab) % SHM_LINE == 0, "no two slabs share a line");
 
 enum part {
 	PART_HEADER,

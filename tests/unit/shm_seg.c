@@ -1,12 +1,18 @@
 /* The segment's layout, its header's checks, and the balance rule of accepting. */
 #include "shm/seg.h"
 
+#include <elf.h>
 #include <errno.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "shm/base/clock.h"
+#include "shm/metrics.h"
+#include "shm/table.h"
 #include "tests/unit/shm_fixture.h"
 
 TestSuite(shm_seg, .init = small_seg, .fini = small_seg_end);
@@ -57,6 +63,85 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 #undef ENDS
 }
 
+/* --- shm/README.md ------------------------------------------------------------------------ */
+
+static char readme[1 << 16];
+
+static void
+readme_read(void)
+{
+	FILE *f = fopen("shm/README.md", "r"); /* tests run at the root of the tree */
+
+	cr_assert_not_null(f);
+	cr_assert_gt(fread(readme, 1, sizeof(readme) - 1, f), 1000);
+	(void)fclose(f);
+}
+
+/* "4,795,904" */
+static const char *
+thousands(size_t n, char out[32])
+{
+	char digits[24];
+	size_t len, k = 0;
+
+	(void)snprintf(digits, sizeof(digits), "%zu", n);
+	len = strlen(digits);
+	for (size_t i = 0; i < len; i++) {
+		if (i > 0 && (len - i) % 3 == 0)
+			out[k++] = ',';
+		out[k++] = digits[i];
+	}
+	out[k] = '\0';
+	return out;
+}
+
+/* The row that begins with this name has this number in its third column. */
+static void
+row_says(const char *name, size_t bytes)
+{
+	char begin[64], want[40], number[32], line[1024];
+	const char *row, *cell;
+
+	(void)snprintf(begin, sizeof(begin), "\n| %s", name);
+	row = strstr(readme, begin);
+	cr_assert_not_null(row, "shm/README.md has no row for %s", name);
+	(void)snprintf(line, sizeof(line), "%.*s", (int)strcspn(row + 1, "\n"), row + 1);
+	cell = strchr(line + 1, '|');
+	cell = cell != NULL ? strchr(cell + 1, '|') : NULL;
+	cr_assert_not_null(cell, "%s", line);
+	(void)snprintf(want, sizeof(want), "| %s |", thousands(bytes, number));
+	cr_expect_eq(strncmp(cell, want, strlen(want)), 0, "shm/README.md, %s: %s bytes, not %.16s",
+		name, number, cell + 2);
+}
+
+Test(shm_seg, the_readme_says_how_large_each_part_is)
+{
+	struct seg_part part[SEG_NPARTS];
+	const size_t bytes = seg_size(&normal, part);
+
+	readme_read();
+	for (size_t i = 0; i < SEG_NPARTS; i++)
+		row_says(part[i].name, (part[i].bytes + SHM_LINE - 1) / SHM_LINE * SHM_LINE);
+	row_says("together", bytes);
+}
+
+/* What a pool and an endpoint cost in an arena, a pool in a slab. */
+Test(shm_seg, the_readme_says_what_the_sizes_are_made_of)
+{
+	const size_t empty = table_arena_bytes(0, 0);
+	char text[160], pool[32], endpoint[32], slab[32];
+
+	readme_read();
+	(void)snprintf(text, sizeof(text),
+		"4 x (%zu + max_pools x %s + max_endpoints x %s, rounded)", empty,
+		thousands(table_arena_bytes(1, 0) - empty, pool),
+		thousands(table_arena_bytes(0, 1) - empty, endpoint));
+	cr_expect_not_null(strstr(readme, text), "shm/README.md does not say %s", text);
+	(void)snprintf(text, sizeof(text), "N x (%s + max_pools x %zu, rounded)",
+		thousands(sizeof(struct metrics_slab), slab), H_N * sizeof(struct metric_hist));
+	cr_expect_not_null(strstr(readme, text), "shm/README.md does not say %s", text);
+}
+
 Test(shm_seg, slots_are_workers_of_two_generations_notifier_master)
 {
 	cr_assert_eq(SLOT_WORKERS(seg), 4);
@@ -101,6 +186,39 @@ Test(shm_seg, another_build_version_or_size_is_refused)
 	REFUSED_WITH(max_pools);
 	REFUSED_WITH(flags_per_worker);
 #undef REFUSED_WITH
+}
+
+static int
+find_build_id(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	(void)size;
+	for (int i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *ph = &info->dlpi_phdr[i];
+		const unsigned char *at = (const unsigned char *)(info->dlpi_addr + ph->p_vaddr);
+		const unsigned char *end = at + ph->p_memsz;
+
+		while (ph->p_type == PT_NOTE && at + sizeof(ElfW(Nhdr)) < end) {
+			const ElfW(Nhdr) *note = (const void *)at;
+
+			*(bool *)arg |= note->n_type == NT_GNU_BUILD_ID && note->n_namesz == 4 &&
+					memcmp(note + 1, "GNU", 4) == 0;
+			at += sizeof(*note) + (note->n_namesz + 3) / 4 * 4 +
+			      (note->n_descsz + 3) / 4 * 4;
+		}
+	}
+	return 1; /* the program itself comes first */
+}
+
+/* Without it all builds would take each other's segments. */
+Test(shm_seg, the_program_has_a_build_id)
+{
+	const uint64_t build = seg_build();
+	bool has = false;
+
+	(void)dl_iterate_phdr(find_build_id, &has);
+	cr_assert(has);
+	cr_assert_neq(build, 0);
+	cr_assert_eq(seg_build(), build);
 }
 
 Test(shm_seg, a_child_writes_and_its_master_reads)
