@@ -413,7 +413,7 @@ class Load:
 
     def __init__(self, n, ask):
         self.stop_now, self.bad, self.done, self.ask = threading.Event(), [], 0, ask
-        self.threads = [threading.Thread(target=self._run, args=(i,)) for i in range(n)]
+        self.threads = [threading.Thread(target=self._run, args=(i,), daemon=True) for i in range(n)]
         for t in self.threads:
             t.start()
 

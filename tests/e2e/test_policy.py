@@ -346,9 +346,11 @@ def test_max_inflight_is_exact_across_eight_workers(world):
         got[a.status] += 1
 
     load = Load(40, ask)
-    wait("all places in use", lambda: [e.metric("pdsim:running_requests_max") for e in [*p, *d]] == limits, 20)
-    wait("a storm", lambda: got[200] > 200 and got[429] > 200, 20)
-    load.stop()
+    try:
+        wait("all places in use", lambda: [e.metric("pdsim:running_requests_max") for e in [*p, *d]] == limits, 20)
+        wait("a storm", lambda: got[200] > 200 and got[429] > 200, 20)
+    finally:
+        load.stop()
     assert not load.bad and [e.metric("pdsim:running_requests_max") for e in [*p, *d]] == limits
     r.wait_metric("endpoint_prompt_tokens", 0)
 
