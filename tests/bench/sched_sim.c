@@ -1,0 +1,670 @@
+#include "tests/bench/sched_sim.h"
+
+#include <assert.h>
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shm/base/mem.h"
+#include "shm/load.h"
+#include "shm/look.h"
+#include "shm/rcu.h"
+#include "shm/table.h"
+#include "tests/bench/sched_fleet.h"
+#include "worker/select.h"
+
+#define NET_S 0.0005 /* one way between router and engine */
+#define SCRAPE_S 1.0
+#define FOREIGN_MAX_AGE_MS 3000
+#define CLOCK_FROM_MS 1000000 /* clock_ms at the start: a machine has been up for a while */
+#define WARM_UP 10            /* the first 1 / so many of the requests are not counted */
+#define CACHED_SHARE 0.5      /* of a prompt is its session's prefix */
+#define CACHE_MAX 64
+#define NONE UINT32_MAX
+
+enum event_kind {
+	ON_PREFILL_IN,   /* the request has reached its engine */
+	ON_PREFILL_DONE, /* the engine is through with it */
+	ON_PREFILL_BACK, /* the router knows */
+	ON_DECODE_IN,
+	ON_DECODE_DONE, /* somebody at this engine has his last token, unless `version` is old */
+	ON_DECODE_BACK,
+	ON_SCRAPE,      /* the master asks, */
+	ON_SCRAPE_PAGE, /* the engine writes down its figures, */
+	ON_SCRAPE_BACK, /* the master reads them */
+	ON_SAMPLE,
+	NKINDS
+};
+
+struct event {
+	double at_s;
+	uint32_t order; /* of two at the same time the earlier made comes first */
+	uint16_t kind, router;
+	uint32_t what; /* request or engine */
+	uint32_t version;
+};
+
+/* Served one after the other. */
+struct prefill {
+	double free_s; /* when it is through with all it has */
+	uint32_t inside;
+	uint64_t cache[CACHE_MAX]; /* keys, the latest first */
+};
+
+struct sequence {
+	double end; /* in tokens of `progress` */
+	uint32_t req;
+};
+
+/* All of a batch advance together, by a token a step; a step is the slower the larger the batch. */
+struct decode {
+	double progress; /* tokens each sequence of a batch without end would have */
+	double at_s;     /* when that was true */
+	struct sequence batch[DECODE_BATCH];
+	uint32_t running, waiting;
+	uint32_t first, last; /* who waits: a list through req.next */
+	uint32_t version;     /* of its ON_DECODE_DONE */
+};
+
+struct req {
+	uint32_t ep[ROLE_N], tokens[ROLE_N]; /* where, and what is reserved there */
+	double in_s;                         /* since when it is at the engine where it is */
+	uint32_t next;
+	double wait_s[ROLE_N];
+};
+
+struct scrape {
+	uint32_t figure;       /* running and waiting */
+	uint32_t sent, former; /* as in master/load.c */
+	uint64_t turnover;
+};
+
+struct chooser {
+	uint32_t cursor[ROLE_N];
+	uint32_t mean_tokens;
+	uint64_t rnd;
+};
+
+struct router {
+	struct fleet fleet;
+	struct chooser *workers;
+	struct scrape *scrapes; /* [2n], as the table's endpoints */
+	double *known[ROLE_N];  /* [n] the scraped figures, for BY_SCRAPE */
+};
+
+struct sim {
+	const struct sim_plan *plan;
+	double now_s;
+	struct router *routers;
+	struct prefill *prefill;
+	struct decode *decode;
+	struct req *reqs;
+	uint32_t counted_from; /* requests from this one on are counted */
+	uint32_t ndone;
+
+	struct event *heap;
+	size_t nheap, heap_size;
+	uint32_t order;
+
+	/* what the omniscient know */
+	double *load[ROLE_N], *free_s;
+	uint32_t cursor[ROLE_N];
+
+	uint32_t hits, sampled;
+	struct sim_result *result;
+};
+
+/* --- events -------------------------------------------------------------------------------------- */
+
+static bool
+earlier(const struct event *a, const struct event *b)
+{
+	return a->at_s < b->at_s || (a->at_s == b->at_s && a->order < b->order);
+}
+
+static struct event *
+event_add(struct sim *s, double in_s, enum event_kind kind, uint32_t router, uint32_t what)
+{
+	const struct event e = {.at_s = s->now_s + in_s,
+		.order = s->order++,
+		.kind = (uint16_t)kind,
+		.router = (uint16_t)router,
+		.what = what};
+	size_t i = s->nheap++;
+
+	if (s->nheap > s->heap_size) {
+		s->heap_size = 2 * s->nheap;
+		s->heap = mem_resize(s->heap, s->heap_size, sizeof(*s->heap));
+	}
+	for (; i > 0 && earlier(&e, &s->heap[(i - 1) / 2]); i = (i - 1) / 2)
+		s->heap[i] = s->heap[(i - 1) / 2];
+	s->heap[i] = e;
+	return &s->heap[i];
+}
+
+static struct event
+event_take(struct sim *s)
+{
+	const struct event first = s->heap[0], last = s->heap[--s->nheap];
+	size_t i = 0, child;
+
+	for (; (child = 2 * i + 1) < s->nheap; i = child) {
+		if (child + 1 < s->nheap && earlier(&s->heap[child + 1], &s->heap[child]))
+			child++;
+		if (!earlier(&s->heap[child], &last))
+			break;
+		s->heap[i] = s->heap[child];
+	}
+	s->heap[i] = last;
+	return first;
+}
+
+/* --- placing ------------------------------------------------------------------------------------- */
+
+static uint32_t
+slot_of(const struct router *r, enum role role, uint32_t ep)
+{
+	return rcu_current(r->fleet.writer)->pools[0].picks[role][ep].slot;
+}
+
+static uint32_t
+place_by_router(struct sim *s, uint32_t req, enum role role)
+{
+	const struct demand *d = &s->plan->trace->demands[req];
+	struct router *r = &s->routers[d->router];
+	struct chooser *w = &r->workers[d->worker];
+	const struct table *t = rcu_enter(r->fleet.seg, d->worker);
+	const struct selection sel = {.seg = r->fleet.seg,
+		.slot = d->worker,
+		.table = t,
+		.pool = &t->pools[0],
+		.role = role,
+		.model = "",
+		.groups = SELECT_ALL_GROUPS,
+		.tokens = d->guess,
+		.keyed = true,
+		.key = s->plan->policy == POLICY_SESSION ? d->session : d->prefix,
+		.mean_tokens = w->mean_tokens,
+		.now_ms = CLOCK_FROM_MS + (uint64_t)(s->now_s * 1000),
+		.foreign_max_age_ms = FOREIGN_MAX_AGE_MS,
+		.cursor = &w->cursor[role],
+		.rnd = &w->rnd};
+	const struct table_pick *pick = select_reserve(&sel, &s->reqs[req].tokens[role]);
+
+	assert(pick != NULL); /* all are up, without limit */
+	rcu_leave(r->fleet.seg, d->worker);
+	return (uint32_t)(pick - t->pools[0].picks[role]);
+}
+
+/* Where load and what is to come are least per weight; ties by round robin. */
+static uint32_t
+least(const struct sim_plan *plan, const double *load, double own, uint32_t *cursor)
+{
+	double best_load = DBL_MAX;
+	uint32_t best = 0;
+
+	for (uint32_t k = 0, i = *cursor % plan->n; k < plan->n;
+		k++, i = i + 1 < plan->n ? i + 1 : 0) {
+		const double l = (load[i] + own) / plan->weights[i];
+
+		if (l < best_load) {
+			best_load = l;
+			best = i;
+		}
+	}
+	*cursor = best + 1;
+	return best;
+}
+
+/* Where this prompt would be through first. */
+static uint32_t
+place_by_work(struct sim *s, const struct demand *d)
+{
+	double best_s = DBL_MAX;
+	uint32_t best = 0;
+
+	for (uint32_t i = 0; i < s->plan->n; i++) {
+		const double from_s = s->free_s[i] > s->now_s ? s->free_s[i] : s->now_s;
+		const double end_s = from_s + prefill_s(d->prompt) / s->plan->weights[i];
+
+		if (end_s < best_s) {
+			best_s = end_s;
+			best = i;
+		}
+	}
+	s->free_s[best] = best_s;
+	return best;
+}
+
+static double
+own_load(const struct sim *s, uint32_t req)
+{
+	return s->plan->load == LOAD_TOKENS ? s->plan->trace->demands[req].prompt : 1;
+}
+
+static uint32_t
+place(struct sim *s, uint32_t req, enum role role)
+{
+	const struct demand *d = &s->plan->trace->demands[req];
+	struct router *r = &s->routers[d->router];
+	uint32_t ep;
+
+	if (s->plan->placer == BY_ROUTER)
+		return place_by_router(s, req, role);
+	if (s->plan->placer == BY_SCRAPE)
+		return least(s->plan, r->known[role], 0, &r->workers[d->worker].cursor[role]);
+	if (s->plan->placer == BY_WORKLEFT && role == ROLE_PREFILL)
+		return place_by_work(s, d);
+	ep = least(s->plan, s->load[role], own_load(s, req), &s->cursor[role]);
+	s->load[role][ep] += own_load(s, req);
+	return ep;
+}
+
+/* The router sends the request, */
+static void
+send_leg(struct sim *s, uint32_t req, enum role role)
+{
+	const struct demand *d = &s->plan->trace->demands[req];
+	struct router *r = &s->routers[d->router];
+
+	load_sent(r->fleet.seg, d->worker, slot_of(r, role, s->reqs[req].ep[role]), 1);
+	event_add(s, NET_S, role == ROLE_PREFILL ? ON_PREFILL_IN : ON_DECODE_IN, d->router, req);
+}
+
+/* has its answer. */
+static void
+give_back(struct sim *s, uint32_t req, enum role role)
+{
+	const struct demand *d = &s->plan->trace->demands[req];
+	struct router *r = &s->routers[d->router];
+	const uint32_t slot = slot_of(r, role, s->reqs[req].ep[role]);
+
+	load_sent(r->fleet.seg, d->worker, slot, -1);
+	if (s->plan->placer != BY_ROUTER)
+		return;
+	load_tokens_sub(r->fleet.seg, d->worker, slot, s->reqs[req].tokens[role]);
+	load_release(r->fleet.seg, d->worker, slot);
+}
+
+static void
+arrive(struct sim *s, uint32_t req)
+{
+	const struct demand *d = &s->plan->trace->demands[req];
+	struct chooser *w = &s->routers[d->router].workers[d->worker];
+
+	w->mean_tokens = select_mean(w->mean_tokens, d->guess);
+	s->reqs[req].ep[ROLE_PREFILL] = place(s, req, ROLE_PREFILL);
+	s->reqs[req].ep[ROLE_DECODE] = place(s, req, ROLE_DECODE);
+	if (req >= s->counted_from)
+		for (uint32_t k = 0; k < 3; k++)
+			s->result->share[k] +=
+				s->plan->weights[s->reqs[req].ep[ROLE_PREFILL]] == 1u << k;
+	send_leg(s, req, ROLE_PREFILL);
+}
+
+/* --- engines ------------------------------------------------------------------------------------- */
+
+static void
+note_length(struct sim *s, enum role role, uint32_t ep, uint32_t length)
+{
+	const uint32_t per_speed = length / s->plan->weights[ep];
+
+	if (s->ndone >= s->counted_from && per_speed > s->result->longest[role])
+		s->result->longest[role] = per_speed;
+}
+
+/* Whether the prefix is in the engine's cache; it is there afterwards, as the latest. */
+static bool
+cache_look(struct prefill *e, uint64_t key, uint32_t size)
+{
+	uint32_t k = 0;
+	bool hit;
+
+	while (k < size && e->cache[k] != key)
+		k++;
+	hit = k < size;
+	if (!hit)
+		k = size - 1;
+	memmove(&e->cache[1], &e->cache[0], k * sizeof(e->cache[0]));
+	e->cache[0] = key;
+	return hit;
+}
+
+static void
+on_prefill_in(struct sim *s, const struct event *ev)
+{
+	const struct demand *d = &s->plan->trace->demands[ev->what];
+	struct req *req = &s->reqs[ev->what];
+	const uint32_t ep = req->ep[ROLE_PREFILL];
+	struct prefill *e = &s->prefill[ep];
+	double tokens = d->prompt;
+
+	if (s->plan->cached > 0 && cache_look(e, d->prefix, s->plan->cached)) {
+		tokens *= 1 - CACHED_SHARE;
+		s->hits++;
+	}
+	if (e->free_s < s->now_s)
+		e->free_s = s->now_s;
+	req->wait_s[ROLE_PREFILL] = e->free_s - s->now_s;
+	e->free_s += prefill_s((uint32_t)tokens) / s->plan->weights[ep];
+	note_length(s, ROLE_PREFILL, ep, ++e->inside);
+	event_add(s, e->free_s - s->now_s, ON_PREFILL_DONE, ev->router, ev->what);
+}
+
+static void
+on_prefill_done(struct sim *s, const struct event *ev)
+{
+	const uint32_t ep = s->reqs[ev->what].ep[ROLE_PREFILL];
+
+	s->prefill[ep].inside--;
+	s->load[ROLE_PREFILL][ep] -= own_load(s, ev->what);
+	event_add(s, NET_S, ON_PREFILL_BACK, ev->router, ev->what);
+}
+
+static void
+on_prefill_back(struct sim *s, const struct event *ev)
+{
+	give_back(s, ev->what, ROLE_PREFILL);
+	send_leg(s, ev->what, ROLE_DECODE);
+}
+
+static double
+step_s(const struct sim *s, uint32_t ep)
+{
+	return decode_step_s(s->decode[ep].running) / s->plan->weights[ep];
+}
+
+static void
+advance(struct sim *s, uint32_t ep)
+{
+	struct decode *e = &s->decode[ep];
+
+	if (e->running > 0)
+		e->progress += (s->now_s - e->at_s) / step_s(s, ep);
+	e->at_s = s->now_s;
+}
+
+static uint32_t
+shortest(const struct decode *e)
+{
+	uint32_t k = 0;
+
+	for (uint32_t i = 1; i < e->running; i++)
+		if (e->batch[i].end < e->batch[k].end)
+			k = i;
+	return k;
+}
+
+/* When the next of the batch has his last token, if nobody joins or leaves before. */
+static void
+expect(struct sim *s, uint32_t ep)
+{
+	struct decode *e = &s->decode[ep];
+	double left;
+
+	e->version++;
+	if (e->running == 0)
+		return;
+	left = e->batch[shortest(e)].end - e->progress;
+	event_add(s, (left > 0 ? left : 0) * step_s(s, ep), ON_DECODE_DONE, 0, ep)->version =
+		e->version;
+}
+
+static void
+join(struct sim *s, uint32_t ep, uint32_t req)
+{
+	struct decode *e = &s->decode[ep];
+
+	e->batch[e->running++] = (struct sequence){
+		.end = e->progress + s->plan->trace->demands[req].output, .req = req};
+}
+
+static void
+on_decode_in(struct sim *s, const struct event *ev)
+{
+	struct req *req = &s->reqs[ev->what];
+	const uint32_t ep = req->ep[ROLE_DECODE];
+	struct decode *e = &s->decode[ep];
+
+	req->in_s = s->now_s;
+	if (e->running < DECODE_BATCH) {
+		advance(s, ep);
+		join(s, ep, ev->what);
+		expect(s, ep);
+	} else {
+		req->next = NONE;
+		*(e->waiting++ == 0 ? &e->first : &s->reqs[e->last].next) = ev->what;
+		e->last = ev->what;
+	}
+	note_length(s, ROLE_DECODE, ep, e->running + e->waiting);
+}
+
+static void
+on_decode_done(struct sim *s, const struct event *ev)
+{
+	const uint32_t ep = ev->what;
+	struct decode *e = &s->decode[ep];
+	uint32_t k, id;
+	struct req *req;
+
+	if (ev->version != e->version)
+		return;
+	advance(s, ep);
+	k = shortest(e);
+	id = e->batch[k].req;
+	req = &s->reqs[id];
+	e->batch[k] = e->batch[--e->running];
+	req->wait_s[ROLE_DECODE] =
+		s->now_s - req->in_s -
+		s->plan->trace->demands[id].output * decode_step_s(1) / s->plan->weights[ep];
+	s->load[ROLE_DECODE][ep] -= own_load(s, id);
+	if (e->waiting > 0) {
+		join(s, ep, e->first);
+		e->first = s->reqs[e->first].next;
+		e->waiting--;
+	}
+	expect(s, ep);
+	event_add(s, NET_S, ON_DECODE_BACK, s->plan->trace->demands[id].router, id);
+}
+
+static void
+on_decode_back(struct sim *s, const struct event *ev)
+{
+	give_back(s, ev->what, ROLE_DECODE);
+	s->ndone++;
+}
+
+/* --- scrapes: each router's own, as master/load.c takes them -------------------------------------- */
+
+static enum role
+role_of(const struct sim *s, uint32_t what)
+{
+	return what < s->plan->n ? ROLE_PREFILL : ROLE_DECODE;
+}
+
+static uint32_t
+slot_of_scrape(const struct sim *s, const struct event *ev)
+{
+	return slot_of(&s->routers[ev->router], role_of(s, ev->what), ev->what % s->plan->n);
+}
+
+static void
+on_scrape(struct sim *s, const struct event *ev)
+{
+	struct router *r = &s->routers[ev->router];
+	struct scrape *c = &r->scrapes[ev->what];
+	const uint32_t slot = slot_of_scrape(s, ev);
+
+	c->turnover = ep_turnover(r->fleet.seg, slot);
+	c->sent = load_sent_sum(r->fleet.seg, slot);
+	event_add(s, NET_S, ON_SCRAPE_PAGE, ev->router, ev->what);
+}
+
+static void
+on_scrape_page(struct sim *s, const struct event *ev)
+{
+	struct scrape *c = &s->routers[ev->router].scrapes[ev->what];
+	const uint32_t ep = ev->what % s->plan->n;
+
+	c->figure = role_of(s, ev->what) == ROLE_PREFILL
+			    ? s->prefill[ep].inside
+			    : s->decode[ep].running + s->decode[ep].waiting;
+	event_add(s, NET_S, ON_SCRAPE_BACK, ev->router, ev->what);
+}
+
+static void
+on_scrape_back(struct sim *s, const struct event *ev)
+{
+	struct router *r = &s->routers[ev->router];
+	struct scrape *c = &r->scrapes[ev->what];
+	const uint32_t slot = slot_of_scrape(s, ev);
+	const uint32_t sent = load_sent_sum(r->fleet.seg, slot);
+	uint32_t foreign, former = c->former;
+
+	r->known[role_of(s, ev->what)][ev->what % s->plan->n] = c->figure;
+	if (sent > c->sent)
+		c->sent = sent;
+	foreign = c->figure > c->sent ? c->figure - c->sent : 0;
+	c->former = foreign;
+	if (c->turnover != ep_turnover(r->fleet.seg, slot) && former < foreign)
+		foreign = former;
+	load_foreign_set(r->fleet.seg, slot, foreign, CLOCK_FROM_MS + (uint64_t)(s->now_s * 1000));
+	event_add(s, SCRAPE_S, ON_SCRAPE, ev->router, ev->what);
+}
+
+static void
+on_sample(struct sim *s, const struct event *ev)
+{
+	uint32_t longest = 0;
+
+	for (uint32_t i = 0; i < s->plan->n; i++)
+		if (s->decode[i].running + s->decode[i].waiting > longest)
+			longest = s->decode[i].running + s->decode[i].waiting;
+	s->result->series[s->sampled++] = (uint16_t)(longest < UINT16_MAX ? longest : UINT16_MAX);
+	if (s->sampled < SIM_SERIES)
+		event_add(s, SIM_SERIES_S, ON_SAMPLE, 0, ev->what);
+}
+
+static void (*const handlers[NKINDS])(struct sim *, const struct event *) = {
+	[ON_PREFILL_IN] = on_prefill_in,
+	[ON_PREFILL_DONE] = on_prefill_done,
+	[ON_PREFILL_BACK] = on_prefill_back,
+	[ON_DECODE_IN] = on_decode_in,
+	[ON_DECODE_DONE] = on_decode_done,
+	[ON_DECODE_BACK] = on_decode_back,
+	[ON_SCRAPE] = on_scrape,
+	[ON_SCRAPE_PAGE] = on_scrape_page,
+	[ON_SCRAPE_BACK] = on_scrape_back,
+	[ON_SAMPLE] = on_sample,
+};
+
+/* --- a run --------------------------------------------------------------------------------------- */
+
+static void
+router_init(struct sim *s, uint32_t id)
+{
+	const struct sim_plan *plan = s->plan;
+	struct router *r = &s->routers[id];
+	uint64_t dice = id + 1;
+
+	fleet_init(&r->fleet, &(struct fleet_plan){.workers = plan->workers,
+				      .n = plan->n,
+				      .weights = plan->weights,
+				      .policy = plan->policy,
+				      .loads = {plan->load, plan->load}});
+	r->workers = mem_array(plan->workers, sizeof(*r->workers));
+	for (uint32_t w = 0; w < plan->workers; w++)
+		r->workers[w] = (struct chooser){/* as worker.c begins */
+			.cursor = {select_cursor(w), select_cursor(w)},
+			.rnd = dice_next(&dice) | 1};
+	r->scrapes = mem_array(2 * plan->n, sizeof(*r->scrapes));
+	for (int role = 0; role < ROLE_N; role++)
+		r->known[role] = mem_array(plan->n, sizeof(double));
+	for (uint32_t i = 0; i < 2 * plan->n; i++)
+		event_add(s, SCRAPE_S * dice_unit(&dice), ON_SCRAPE, id, i);
+}
+
+static void
+router_fini(struct router *r)
+{
+	free(r->workers);
+	free(r->scrapes);
+	for (int role = 0; role < ROLE_N; role++)
+		free(r->known[role]);
+	fleet_fini(&r->fleet);
+}
+
+static int
+by_size(const void *a, const void *b)
+{
+	const double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+static void
+sum_up(const struct sim *s, struct sim_result *ret)
+{
+	const uint32_t n = s->plan->trace->n - s->counted_from;
+	double *waits = mem_array(n, sizeof(*waits));
+
+	for (int role = 0; role < ROLE_N; role++) {
+		double sum = 0;
+
+		for (uint32_t i = 0; i < n; i++)
+			sum += waits[i] = s->reqs[s->counted_from + i].wait_s[role];
+		qsort(waits, n, sizeof(*waits), by_size);
+		ret->mean_s[role] = sum / n;
+		ret->p99_s[role] = waits[(size_t)(0.99 * n)];
+	}
+	for (int k = 0; k < 3; k++)
+		ret->share[k] /= n;
+	ret->cache_hits = (double)s->hits / s->plan->trace->n;
+	free(waits);
+}
+
+void
+sim_run(const struct sim_plan *plan, struct sim_result *ret)
+{
+	const struct trace *t = plan->trace;
+	struct sim s = {.plan = plan, .counted_from = t->n / WARM_UP, .result = ret};
+	uint32_t next = 0;
+
+	assert(plan->cached <= CACHE_MAX);
+	*ret = (struct sim_result){0};
+	s.routers = mem_array(plan->routers, sizeof(*s.routers));
+	s.prefill = mem_array(plan->n, sizeof(*s.prefill));
+	s.decode = mem_array(plan->n, sizeof(*s.decode));
+	s.reqs = mem_array(t->n, sizeof(*s.reqs));
+	s.free_s = mem_array(plan->n, sizeof(*s.free_s));
+	for (int role = 0; role < ROLE_N; role++)
+		s.load[role] = mem_array(plan->n, sizeof(double));
+	for (uint32_t i = 0; i < plan->routers; i++)
+		router_init(&s, i);
+	event_add(&s, SIM_SERIES_AT, ON_SAMPLE, 0, 0);
+
+	while (s.ndone < t->n) {
+		if (next < t->n && t->demands[next].at_s <= s.heap[0].at_s) {
+			s.now_s = t->demands[next].at_s;
+			arrive(&s, next++);
+		} else {
+			const struct event ev = event_take(&s);
+
+			s.now_s = ev.at_s;
+			handlers[ev.kind](&s, &ev);
+		}
+	}
+	sum_up(&s, ret);
+
+	for (uint32_t i = 0; i < plan->routers; i++)
+		router_fini(&s.routers[i]);
+	for (int role = 0; role < ROLE_N; role++)
+		free(s.load[role]);
+	free(s.free_s);
+	free(s.reqs);
+	free(s.decode);
+	free(s.prefill);
+	free(s.routers);
+	free(s.heap);
+}
