@@ -73,7 +73,7 @@ select_reserve(const struct selection *s, uint32_t *ret_tokens)
 		i = policy(&v);
 		if (i < 0)
 			break;
-		pick = &v.picks[i];
+		pick = &s->pool->picks[s->role][i];
 		if (!load_reserve(s->seg, s->slot, pick->slot, pick->max_inflight))
 			continue; /* another worker took the last place in between */
 		*s->cursor = v.cursor;
