@@ -29,19 +29,21 @@ class NameServer:
     """`zone` is {name: [(type, data), ...]}; a name that is not there is NXDOMAIN.  `mode` is "answer",
     "silent", "garbage", "broken", or a code such as SERVFAIL for everything."""
 
-    def __init__(self):
+    def __init__(self, host="127.0.0.1"):
+        self.host = host
         self.zone, self.ttl, self.negative_ttl, self.mode = {}, 1, 1, "answer"
         self.asked = []  # (monotonic time, name, type, "udp" or "tcp")
-        self.tcp = socket.create_server(("127.0.0.1", 0))
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.tcp = socket.create_server((host, 0), family=family)
         self.port = self.tcp.getsockname()[1]
-        self.udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.udp.bind(("127.0.0.1", self.port))
+        self.udp = socket.socket(family, socket.SOCK_DGRAM)
+        self.udp.bind((host, self.port))
         for run in (self._udp, self._tcp):
             threading.Thread(target=run, daemon=True).start()
 
     @property
     def address(self):
-        return f"127.0.0.1:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def set(self, name, *what):
         """The records of a name: addresses as texts, services as service() makes them."""

@@ -203,7 +203,7 @@ def test_a_server_that_is_gone_keeps_the_fleet(world, names):
     names.close()
     router.wait_log("a name could not be looked up", 20)
     ok(router)
-    other = NameServer()
+    other = NameServer("::1")
     other.set(P, "127.0.0.3")
     router.reload(dns_servers=[other.address])  # asked at once, whatever the back-off
     wait_up(router, p[1], timeout=2)

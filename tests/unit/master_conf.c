@@ -404,6 +404,17 @@ static const struct bad {
 	{ "pools: [{connector: nixl, endpoints_file: x.yaml, " EPS "}]\n", 1, "pools[0].endpoints_file", "instead" },
 	{ "pools:\n - connector: nixl\n   endpoints_file: none.yaml\n", 3, "pools[0].endpoints_file",
 		"cannot open dir/none.yaml: No such file" },
+	{ POOLS "dns_servers: [\"10.0.0.2\", ns.example.net]\n", 2, "dns_servers[1]", "such as 10.0.0.2" },
+	{ POOLS "dns_servers: [\"fd00::2\"]\n", 2, "dns_servers[0]", "[fd00::2]:5353" },
+	{ POOLS "dns_servers: [\"10.0.0.2:0\"]\n", 2, "dns_servers[0]", "such as" },
+	{ POOLS "dns_servers: [\"\"]\n", 2, "dns_servers[0]", "such as" },
+	{ "pools:\n - connector: nixl\n   decode: [{url: http://c}]\n   dns: [{name: 10.0.0.1, role: prefill}]\n", 4,
+		"pools[0].dns[0].name", "is an address" },
+	{ "pools:\n - connector: nixl\n   decode: [{url: http://c}]\n   dns: [{name: p.test}]\n", 4, "pools[0].dns[0].role",
+		"is missing" },
+	{ "pools:\n - connector: nixl\n   decode: [{url: http://c}]\n   dns: [{name: p.test, role: decode}]\n", 2,
+		"pools[0].prefill", "has no prefill" },
+	{ "pools: [{connector: nixl, watch: true, " EPS "}]\n", 1, "pools[0].watch", "no endpoints_file" },
 };
 /* clang-format on */
 
@@ -612,6 +623,50 @@ Test(conf_file, endpoints_file)
 	cr_assert_eq(conf_load(path, &c, &err), 0, "%s", err.what);
 	cr_expect_eq(c->pools[0].nendpoints, 0);
 	conf_free(&c);
+}
+
+/* What a change of a watched file brings in force. */
+Test(conf_file, again_with_the_watched_files)
+{
+	struct conf_args args = {.file = "main.yaml", .port = "7777"};
+	struct conf *was = NULL, *now = NULL;
+	struct conf_error err;
+
+	write_file("main.yaml",
+		"workers: auto\npools:\n"
+		" - {name: a, connector: nixl, endpoints_file: eps.yaml, watch: true, api_key_file: key}\n"
+		" - {name: b, connector: nixl, endpoints_file: big}\n");
+	write_file("eps.yaml", "- {url: http://a, role: prefill}\n");
+	write_file("big", "- {url: http://b, role: prefill}\n");
+	write_file("key", "k0");
+	cr_assert_eq(conf_from_args(&args, &was, &err), 0, "%s", err.what);
+	was->workers = 3;
+	was->max_connections = 77;
+	write_file("main.yaml", "nonsense");
+	write_file("eps.yaml", "- {url: http://c, role: decode}\n");
+	write_file("big", "nonsense");
+	write_file("key", "");
+	for (int i = 0; i < 2; i++) { /* what was read again can be read again */
+		cr_assert_eq(conf_again(&args, was, &now, &err), 0, "%s", err.what);
+		cr_expect_str_eq(now->pools[0].endpoints[0].url, "http://c");
+		cr_expect_str_eq(now->pools[1].endpoints[0].url, "http://b");
+		cr_expect_str_eq(now->pools[0].api_key, "k0");
+		cr_expect_eq(now->workers, 3);
+		cr_expect_eq(now->max_connections, 77);
+		cr_expect_eq(now->listen[0].port, 7777);
+		cr_expect_eq(conf_diff(was, now, NULL, NULL, &err), i == 0 ? CONF_LIVE : 0);
+		conf_free(&was);
+		was = now;
+	}
+	write_file("eps.yaml", "\n# being written\n");
+	cr_expect_eq(conf_again(&args, was, &now, &err), -1);
+	cr_expect_not_null(strstr(err.what, "empty"));
+	cr_expect_str_eq(err.file, "./eps.yaml" + 2);
+	write_file("eps.yaml", "[]\n");
+	cr_assert_eq(conf_again(&args, was, &now, &err), 0, "%s", err.what);
+	cr_expect_eq(now->pools[0].nendpoints, 0);
+	conf_free(&now);
+	conf_free(&was);
 }
 
 #define KEY_POOL "pools:\n - connector: nixl\n   api_key_file: key\n   " KEY_EPS
