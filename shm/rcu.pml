@@ -61,8 +61,8 @@ bool dead[NREADERS];   /* waitpid would return it */
 bool died_with[NPUBS + 1]; /* a reader died inside a section that had this table */
 #endif
 
-/* Scratch inside of d_step, no part of a state. */
-hidden byte w_, v_, k_;
+/* Scratch inside of d_step, 0 between steps. */
+byte w_, v_, k_;
 
 /* The newest own store to the word, else memory. */
 inline load(p, word, ret)
@@ -80,7 +80,8 @@ inline load(p, word, ret)
 			fi;
 			k_--
 		:: else -> break
-		od
+		od;
+		w_ = 0; v_ = 0
 	}
 }
 
@@ -93,7 +94,8 @@ inline store_plain(p, word, val)
 		len(buf[p]) == 1 && !buf[p]??[eval(word), _] ->
 		buf[p]?w_, v_;
 		buf[p]!word, val;
-		buf[p]!w_, v_
+		buf[p]!w_, v_;
+		w_ = 0; v_ = 0
 	   }
 	fi
 }
@@ -110,7 +112,7 @@ inline store_plain(p, word, val)
 proctype drain(byte p)
 {
 end:	do
-	:: d_step { buf[p]?w_, v_ -> mem[w_] = v_ }
+	:: d_step { buf[p]?w_, v_ -> mem[w_] = v_; w_ = 0; v_ = 0 }
 	od
 }
 
@@ -157,7 +159,9 @@ proctype killer()
 {
 end:	do
 	:: d_step { !killed[0] && !dead[0] -> killed[0] = true }
+#ifndef ONE_MORTAL
 	:: d_step { !killed[1] && !dead[1] -> killed[1] = true }
+#endif
 	:: break
 	od
 }
@@ -212,8 +216,7 @@ inline free_what_is_passed()
 			k_++
 		:: else -> break
 		od;
-		oldest = 0;
-		seen = 0
+		k_ = 0; oldest = 0; seen = 0
 	}
 }
 
