@@ -8,6 +8,9 @@
  * pointer.  A reader that already loaded the new gp comes after the barrier and so sees the new
  * pointer too.  A line that shows an older gp than a retired table's cookie may hold it; any other
  * cannot.
+ *
+ * rcu.pml is this file as a model: `make verify` searches it whole, and shows that without either
+ * barrier, or with gp before the pointer, a freed table is read.
  */
 #include "shm/rcu.h"
 
@@ -32,13 +35,14 @@ rcu_enter(struct seg *seg, uint32_t slot)
 
 	assert(shm_load(ctr) == 0); /* sections do not nest */
 	/*
-	 * A full barrier: our line must be visible before we load the pointer, or the master could
-	 * miss us and reuse the table we are about to read.  Pairs with rcu_publish()'s barrier
-	 * between pointer and gp.
+	 * A full barrier: our line must be visible before we load the pointer, or the scan could miss
+	 * us and the master reuse the table we are about to read.  Pairs with rcu_publish()'s barrier
+	 * between pointer and gp; the scan behind that barrier is oldest_reader()'s.  The gp we show
+	 * may be an old one by now: that holds more back, never less.
 	 */
 	(void)shm_xchg(ctr, shm_load(&seg->rcu->gp) | RCU_ACTIVE);
 	/* The table's bytes are loaded through the pointer: ordered by dependency.  Pairs with
-	 * rcu_publish(). */
+	 * rcu_publish()'s release of it. */
 	t = shm_deref(seg->rcu->table);
 #ifdef PDROUTER_DEBUG
 	assert(t == NULL || table_intact(t, seg->arena_bytes));
@@ -52,7 +56,8 @@ rcu_leave(struct seg *seg, uint32_t slot)
 	uint64_t *ctr = &seg->readers[slot].ctr;
 
 	assert(shm_load(ctr) != 0);
-	/* Our loads from the table come before the line is clear.  Pairs with oldest_reader(). */
+	/* Our loads from the table come before the line is clear.  Pairs with oldest_reader()'s
+	 * acquire: what rcu_poll() then frees is written after we are done. */
 	shm_store_release(ctr, 0);
 }
 
@@ -130,12 +135,13 @@ rcu_publish(struct rcu_writer *w, void *arena)
 	const struct table *t = arena;
 
 	assert(table_intact(t, w->seg->arena_bytes));
-	/* The table's bytes before the pointer to them.  Pairs with rcu_enter()'s dereference. */
+	/* A release: the table's bytes before the pointer to them.  Pairs with rcu_enter()'s
+	 * dereference. */
 	shm_assign(d->table, t);
 	/*
 	 * Pointer before gp: a reader that shows the new gp must have seen the new pointer. Pointer
-	 * before the scan: a reader whose line the scan misses must see the new pointer.  Pairs
-	 * with rcu_enter()'s exchange.
+	 * before the scan (oldest_reader(), at any later time): a reader whose line it misses must
+	 * see the new pointer.  Pairs with rcu_enter()'s exchange between line and pointer.
 	 */
 	shm_mb();
 	shm_store(&d->gp, gp);
@@ -156,8 +162,9 @@ oldest_reader(const struct seg *seg)
 	for (uint32_t i = 0; i < seg->hdr->nslots; i++) {
 		/*
 		 * A clear line means that its reader's loads are done, so the arena may be written
-		 * again.  Pairs with rcu_leave()'s release.  The scan comes after rcu_publish()'s
-		 * full barrier, which pairs with rcu_enter().
+		 * again.  Pairs with rcu_leave()'s release.  The scan as a whole comes after the
+		 * full barrier of rcu_publish(), which pairs with rcu_enter()'s: a line that is not
+		 * seen here belongs to a reader of the new table.
 		 */
 		const uint64_t ctr = shm_load_acquire(&seg->readers[i].ctr);
 
@@ -215,7 +222,11 @@ rcu_current(const struct rcu_writer *w)
 void
 rcu_reap(struct seg *seg, uint32_t slot)
 {
-	/* The process is gone (waitpid), and its line is read by oldest_reader() in this process alone. */
+	/*
+	 * No order needed: the process is gone, and by the time waitpid() says so all that it had
+	 * stored is out; oldest_reader() runs in this process; and fork() puts this store before the
+	 * first rcu_enter() of the slot's next process.  Earlier than waitpid() it would be wrong.
+	 */
 	shm_store(&seg->readers[slot].ctr, 0);
 }
 
