@@ -54,6 +54,8 @@ thread_main(void *arg)
 static void
 start_process(struct child *c)
 {
+	const pid_t master = getpid();
+
 	c->pid = fork();
 	if (c->pid == -1) {
 		perror("fork");
@@ -61,9 +63,19 @@ start_process(struct child *c)
 	}
 	if (c->pid == 0) {
 		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-		(void)thread_main(c);
+		if (getppid() == master) /* else it died before */
+			(void)thread_main(c);
 		_exit(0);
 	}
+	proc_slot_set(seg, c->life.child, (uint64_t)c->pid, PROC_READY, 1);
+}
+
+/* After waitpid, or join. */
+static void
+gone(uint32_t i)
+{
+	proc_slot_set(seg, i, 0, PROC_EMPTY, 0);
+	crowd.child[i].crew = NULL;
 }
 
 static void
@@ -130,7 +142,7 @@ kill_child(uint32_t i)
 	crowd.kills++;
 	if (crew->bury != NULL)
 		crew->bury(i);
-	c->crew = NULL;
+	gone(i);
 }
 
 static void
@@ -142,14 +154,26 @@ stop_child(struct child *c, uint64_t now_us)
 	crowd.stops++;
 }
 
+static unsigned
+often(uint32_t i)
+{
+	const struct crew *crew = crowd.child[i].crew;
+
+	return crew != NULL ? crew->often : 0;
+}
+
+/* Somebody is there. */
 static uint32_t
 any_child(void)
 {
+	uint64_t sum = 0, at;
 	uint32_t i;
 
-	do
-		i = (uint32_t)(crowd_random() % CHILDREN);
-	while (crowd.child[i].crew == NULL);
+	for (i = 0; i < CHILDREN; i++)
+		sum += often(i);
+	at = crowd_random() % sum;
+	for (i = 0; at >= often(i); i++)
+		at -= often(i);
 	return i;
 }
 
@@ -197,7 +221,7 @@ leave_child(uint32_t i)
 		if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
 			died_of_itself(i, status);
 	}
-	c->crew = NULL;
+	gone(i);
 }
 
 void

@@ -15,6 +15,7 @@ struct crew {
 	void (*body)(struct life *);
 	uint32_t first, count;        /* children first .. first + count - 1 */
 	unsigned fate;                /* STOPS | DIES */
+	unsigned often;               /* how often one of them is disturbed, against the others' */
 	void (*bury)(uint32_t child); /* what a master does after waitpid; NULL: nothing */
 	void (*wake)(uint32_t child); /* gets a thread out of its sleep; NULL: it does not sleep */
 };

@@ -39,12 +39,12 @@ copy() { # PATCH DIR
 
 # The name of what bit, on one line; empty if nothing did.
 run() { # DIR PART CHILDREN
-	local out rc
+	local out rc most=$((limit * 2 + 30)) # far more than it takes, even where it hangs
 	if [ "$3" = threads ]; then
 		out=$(cd "$1" && tsan --first --threads --part "$2" --seconds "$limit" 2>&1)
 		rc=$?
 	else
-		out=$(cd "$1" && build/release/torture --first --part "$2" --seconds "$limit" 2>&1)
+		out=$(cd "$1" && timeout -k 1 "$most" build/release/torture --first --part "$2" --seconds "$limit" 2>&1)
 		rc=$?
 	fi
 	printf '%s\n' "$out" >"$1/log"

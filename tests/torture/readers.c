@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "shm/load.h"
 #include "shm/rcu.h"
 #include "shm/table.h"
 #include "tests/torture/torture.h"
@@ -110,8 +111,8 @@ publish(void)
 	}
 	make_noise(version);
 	t = table_begin(&b, arena, seg->arena_bytes, 1, 1); /* small, so that they are many */
-	t->version = ++version;
-	table_endpoint_at(&b, 0)->tag = (uint32_t)version;
+	t->version = t->config = ++version;
+	table_endpoint_at(&b, 0)->tag = (uint32_t)ep_tag(seg, 0);
 	table_pool_at(&b, 0)->name = table_str(&b, "torture");
 	if (table_end(&b) != 0) {
 		fprintf(stderr, "a small table did not fit its arena\n");
@@ -119,6 +120,12 @@ publish(void)
 	}
 	rcu_publish(writer, arena);
 	return true;
+}
+
+const struct rcu_writer *
+publisher(void)
+{
+	return writer;
 }
 
 static uint64_t

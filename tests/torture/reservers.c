@@ -15,7 +15,6 @@
 #include "shm/load.h"
 #include "tests/torture/torture.h"
 
-#define ENDPOINTS 3u
 #define LIMIT 5u
 #define HOLD 6u                 /* a reserver's own most: together far above the limits */
 #define HUGE_PROMPT 0x60000000u /* the third of these must be refused */

@@ -16,15 +16,21 @@
 #include <unistd.h>
 
 #include "shm/base/clock.h"
+#include "shm/check.h"
+#include "shm/load.h"
 #include "tests/torture/crowd.h"
 
 #define ROUND_US 1000000u
 #define PUBLISH_BURST 100 /* publications between two looks at the clock */
 #define PAUSE_US 200u     /* where the master does not publish */
+#define CHECK_EVERY_US 20000u
+#define CHECK_SHOWN 20u /* findings that are printed */
 #define CREWS 3
+#define BUILD 1 /* of the segment: any */
 
 struct seg *seg;
 static uint64_t *bads; /* [BAD_N] shared */
+static uint64_t looks; /* of the invariant checker */
 
 // clang-format off
 static const struct {
@@ -41,6 +47,7 @@ static const struct {
 	[BAD_GEN]    = { "gen_again", "a gen was given out twice" },
 	[BAD_TORN]   = { "torn", "an announcement made of two" },
 	[BAD_OLD]    = { "forgotten_seen", "an announcement from before announce_begin()" },
+	[BAD_CHECK]  = { "check", "the invariant checker found something: see its lines above" },
 	[BAD_IDLE]   = { "idle", "a round in which a part did nothing" },
 	[BAD_DEATH]  = { "strange_death", "a child died, and not of our signals: see its assertion" },
 };
@@ -55,29 +62,29 @@ static const struct part {
 	void (*settle[2])(void);
 } parts[] = {
 	{ "domain", 4, true, 1500,
-		{ { reader, 0, 4, STOPS | DIES, reader_bury, NULL } },
+		{ { reader, 0, 4, STOPS | DIES, 1, reader_bury, NULL } },
 		NULL, { readers_settle } },
 	{ "calm", 2, true, 1500,
-		{ { reserver, 4, 4, STOPS, NULL, NULL },
-		  { reader, 0, 4, STOPS | DIES, reader_bury, NULL } },
+		{ { reserver, 4, 4, STOPS, 1, NULL, NULL },
+		  { reader, 0, 4, STOPS | DIES, 1, reader_bury, NULL } },
 		reservers_calm, { reservers_settle, readers_settle } },
 	{ "storm", 3, true, 1500,
-		{ { reserver, 4, 4, STOPS | DIES, reserver_bury, NULL },
-		  { reader, 0, 4, STOPS | DIES, reader_bury, NULL } },
+		{ { reserver, 4, 4, STOPS | DIES, 3, reserver_bury, NULL },
+		  { reader, 0, 4, STOPS | DIES, 1, reader_bury, NULL } },
 		reservers_storm, { reservers_settle, readers_settle } },
 	{ "flags-calm", 3, false, 1500, /* no kick covers a lost wake-up */
-		{ { waiter, 0, 2, STOPS, NULL, waiter_wake },
-		  { waiter, 2, 2, STOPS | DIES, waiter_bury, waiter_wake },
-		  { notifier, 4, 2, STOPS, NULL, NULL } },
+		{ { waiter, 0, 2, STOPS, 1, NULL, waiter_wake },
+		  { waiter, 2, 2, STOPS | DIES, 1, waiter_bury, waiter_wake },
+		  { notifier, 4, 2, STOPS, 1, NULL, NULL } },
 		NULL, { flags_settle } },
 	{ "flags-storm", 3, false, 500,
-		{ { waiter, 0, 2, STOPS, NULL, waiter_wake },
-		  { waiter, 2, 2, STOPS | DIES, waiter_bury, waiter_wake },
-		  { notifier, 4, 2, STOPS | DIES, notifier_bury, NULL } },
+		{ { waiter, 0, 3, STOPS, 1, NULL, waiter_wake },
+		  { waiter, 3, 1, STOPS | DIES, 2, waiter_bury, waiter_wake },
+		  { notifier, 4, 2, STOPS | DIES, 8, notifier_bury, NULL } },
 		NULL, { flags_settle } },
 	{ "announce", 1, false, 1500,
-		{ { listener, 1, 3, STOPS | DIES, NULL, NULL },
-		  { announcer, 0, 1, STOPS | DIES, NULL, NULL } },
+		{ { listener, 1, 3, STOPS | DIES, 1, NULL, NULL },
+		  { announcer, 0, 1, STOPS | DIES, 3, NULL, NULL } },
 		NULL, { announce_settle } },
 };
 // clang-format on
@@ -131,6 +138,26 @@ first_bad(void)
 }
 
 static void
+on_finding(const char *line, void *arg)
+{
+	unsigned *shown = arg;
+
+	if (++*shown <= CHECK_SHOWN)
+		printf("check: %s\n", line);
+}
+
+/* The invariant checker, in the middle of it all or when a round is over. */
+static void
+look_over(void)
+{
+	static unsigned shown;
+
+	if (check_segment(seg, BUILD, publisher(), on_finding, &shown) > 0)
+		bad(BAD_CHECK);
+	looks++;
+}
+
+static void
 publish_or_pause(const struct part *p)
 {
 	if (!p->publishes) {
@@ -147,7 +174,7 @@ static void
 round_run(const struct options *o, const struct part *p, uint64_t us)
 {
 	const uint64_t end_us = clock_us() + us;
-	uint64_t disturb_us = 0, now_us;
+	uint64_t disturb_us = 0, check_us = 0, now_us;
 
 	for (int i = CREWS - 1; i >= 0; i--)
 		if (p->crews[i].body != NULL)
@@ -155,10 +182,14 @@ round_run(const struct options *o, const struct part *p, uint64_t us)
 	while ((now_us = clock_us()) < end_us && !(o->first && first_bad() != NULL)) {
 		publish_or_pause(p);
 		crowd_resume(now_us);
-		if (now_us < disturb_us)
-			continue;
-		crowd_disturb(now_us);
-		disturb_us = now_us + p->disturb_us;
+		if (now_us >= check_us && !o->threads) { /* which have no pids to tell them apart */
+			look_over();
+			check_us = now_us + CHECK_EVERY_US;
+		}
+		if (now_us >= disturb_us) {
+			crowd_disturb(now_us);
+			disturb_us = now_us + p->disturb_us;
+		}
 	}
 	for (int i = 0; i < CREWS; i++)
 		if (p->crews[i].body != NULL)
@@ -181,6 +212,7 @@ part_run(const struct options *o, const struct part *p, uint64_t us)
 		for (int i = 0; i < 2; i++)
 			if (p->settle[i] != NULL)
 				p->settle[i]();
+		look_over();
 	}
 }
 
@@ -203,6 +235,7 @@ report(const struct options *o, uint64_t began_us)
 	const double s = (double)(clock_us() - began_us) / 1e6;
 
 	crowd_report();
+	printf("looked over %" PRIu64 " times\n", looks);
 	readers_report();
 	reservers_report();
 	flags_report();
@@ -291,16 +324,18 @@ static void
 set_up(const struct options *o)
 {
 	static const struct seg_sizes sizes = {.max_workers = CHILDREN / 2,
-		.max_endpoints = 3,
+		.max_endpoints = ENDPOINTS,
 		.max_pools = 1,
 		.flags_per_worker = 64};
-	const int r = seg_new(&sizes, 1, &seg);
+	const int r = seg_new(&sizes, BUILD, &seg);
 
 	if (r != 0) {
 		fprintf(stderr, "torture: no segment: %s\n", strerror(-r));
 		exit(2);
 	}
 	bads = shared(BAD_N * sizeof(*bads));
+	for (uint32_t ep = 0; ep < ENDPOINTS; ep++)
+		ep_slot_begin(seg, ep);
 	crowd_init(o->threads, o->seed);
 	readers_init();
 	reservers_init();

@@ -11,7 +11,10 @@
 
 #include "shm/seg.h"
 
+struct rcu_writer;
+
 #define CHILDREN 8u /* also the number of worker slots; a child's number is its slot */
+#define ENDPOINTS 3u
 
 /* What must not be.  Names and meanings: torture.c. */
 enum bad {
@@ -26,6 +29,7 @@ enum bad {
 	BAD_GEN,
 	BAD_TORN,
 	BAD_OLD,
+	BAD_CHECK,
 	BAD_IDLE,
 	BAD_DEATH,
 	BAD_N
@@ -65,6 +69,7 @@ void readers_init(void);
 void reader(struct life *l);
 void reader_bury(uint32_t child);
 bool publish(void); /* false if all arenas wait for readers */
+const struct rcu_writer *publisher(void);
 void readers_settle(void);
 void readers_report(void);
 

@@ -28,8 +28,8 @@
 #define NOTICES 3u
 #define MEMORY 64u          /* ids a notifier remembers, to deliver them again */
 #define SLEEP_US 300000u    /* then a waiter looks whether something got READY without a wake-up */
-#define CONFIRM_US 3000000u /* READY for so long without a wake-up: lost */
-
+#define CONFIRM_US 2000000u /* READY for so long without a wake-up: lost */
+#define TALLY_MAX 0xffffu
 /* One per flag slot in use.  gen:48 | n:16 where it says so. */
 struct post {
 	_Alignas(SHM_LINE) uint64_t gen;   /* written last, 0: not to be read.  W: waiter */
@@ -89,11 +89,11 @@ tally_add(uint64_t *tally, uint64_t gen)
 	do {
 		if (seen >> 16 != gen)
 			return 0;
-		if ((seen & 0xffff) == 0xffff)
-			return 0xffff;
+		if ((seen & TALLY_MAX) == TALLY_MAX)
+			return TALLY_MAX;
 	} while (!__atomic_compare_exchange_n(
 		tally, &seen, seen + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
-	return (seen + 1) & 0xffff;
+	return (seen + 1) & TALLY_MAX;
 }
 
 /* --- the waiter --------------------------------------------------------------------------------- */
@@ -157,7 +157,7 @@ check_ready(struct wait *w, uint32_t slot)
 	const struct held *h = &w->held[slot];
 	const uint64_t begun = seen_get(&all->post[w->l->child][slot].begun);
 
-	if (h->state == SILENT || (begun & 0xffff) < h->notices)
+	if (h->state == SILENT || (begun & TALLY_MAX) < h->notices)
 		bad(BAD_EARLY);
 }
 
@@ -198,6 +198,19 @@ awake(struct wait *w)
 	w->seen->wakeups++;
 }
 
+/* The flag does not get READY whatever the notifiers do: its notices do not count. */
+static bool
+is_deaf(struct wait *w, uint32_t slot)
+{
+	const struct post *post = &all->post[w->l->child][slot];
+	const uint64_t gen = w->held[slot].ref.gen;
+
+	/* the flag after what was said of it */
+	return (seen_get(&post->acked) == gen ||
+		       seen_get(&post->begun) == (tally_start(gen) | TALLY_MAX)) &&
+	       !flag_is_ready(w->flags, &w->held[slot].ref);
+}
+
 /* Nothing woke us for long: is there something READY all the same? */
 static void
 look_again(struct wait *w)
@@ -206,14 +219,14 @@ look_again(struct wait *w)
 	uint32_t ready = BATCH;
 
 	for (uint32_t slot = 0; slot < BATCH; slot++) {
-		const struct held *h = &w->held[slot];
-
-		if (h->state != AWAITED)
+		if (w->held[slot].state != AWAITED)
 			continue;
-		if (flag_is_ready(w->flags, &h->ref))
+		if (flag_is_ready(w->flags, &w->held[slot].ref)) {
 			ready = slot;
-		else if (seen_get(&all->post[w->l->child][slot].acked) == h->ref.gen)
-			bad(BAD_LOST); /* the notifier was told READY_NOW */
+		} else if (is_deaf(w, slot)) {
+			bad(BAD_NOTICE);
+			finish(w, slot);
+		}
 	}
 	if (ready == BATCH) {
 		w->stuck_us = 0;
@@ -329,6 +342,13 @@ deliver_dead(struct notify *n, const struct flag_ref *ref)
 	n->seen->refused++;
 }
 
+/* READY, and the eventfd not written yet: so little time that few would die in it. */
+static void
+linger(struct notify *n)
+{
+	spin(next_random(&n->l->rnd) & 255);
+}
+
 /* Delivers a notice as an engine would send it. */
 static void
 deliver(struct notify *n, const struct flag_ref *ref)
@@ -348,6 +368,7 @@ deliver(struct notify *n, const struct flag_ref *ref)
 	if (result == FLAG_READY_NOW) {
 		n->desk->step = BEFORE_EVENTFD;
 		acknowledge(post, ref->gen);
+		linger(n);
 		(void)eventfd_write(efd[ref->worker], 1);
 		n->seen->readies++;
 	}
