@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# What `make test` runs, part by part: lint, builds without a warning, unit tests, fuzz corpora, the
+# What `make test` runs, part by part: lint, the models of shm/, builds without a warning, unit tests, fuzz corpora, the
 # simulator's own check, end-to-end stories, a short torture; then unit tests, corpora and stories
 # under ASan (with leaks), unit tests and stories under UBSan.  Goes on after a failure; the last line is "N passed, N failed".
 #
 #   run_tests.sh            everything
-#   run_tests.sh PART...    some of: lint release asan ubsan
+#   run_tests.sh PART...    some of: lint verify release asan ubsan
 # Each part's output is kept in build/test/; what failed is shown.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -93,11 +93,18 @@ run_lint() {
 	part lint tests/lint/run.sh
 }
 
+run_verify() {
+	part "models of shm/, spin" tests/verify/run.sh
+}
+
 run_release() {
 	build release bins units build/release/torture || return
+	build tsan build/tsan/torture || return
 	units release
 	part "simulator" python3 tests/engine/selfcheck.py build/release/pdsim
-	part "torture, 10 s" build/release/torture --seconds 10
+	part "torture, 14 s, and 6 s under tsan" tests/torture/run.sh 14 6
+	part "torture: its mutants still apply" tests/torture/mutants.sh --check
+	part "torture: a mutant is caught" tests/torture/mutants.sh load-check-then-add
 	stories release "stories, release" -n 2 --dist loadfile -m 'not timing'
 	stories release "stories that measure time" -m timing
 }
@@ -115,10 +122,10 @@ run_ubsan() {
 	stories ubsan "stories, ubsan" -n 2 --dist loadfile -m 'not timing'
 }
 
-for one in "${@:-lint release asan ubsan}"; do
+for one in "${@:-lint verify release asan ubsan}"; do
 	for word in $one; do
 		case $word in
-		lint | release | asan | ubsan) "run_$word" ;;
+		lint | verify | release | asan | ubsan) "run_$word" ;;
 		*) echo "run_tests.sh: no such part: $word" >&2; exit 2 ;;
 		esac
 	done
