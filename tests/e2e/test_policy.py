@@ -400,10 +400,10 @@ def test_weights_groups_tokens_and_policies_are_shown(world):
                       policy="power_of_two", prefill_policy="prefix", name="main")
     r = world.router(pool)
     r.wait_all_up()
-    c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x" * 6_000_000})
+    c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x" * 6_000_004})
     ex = p.expect()
     for e in p, d:
-        assert r.metric("endpoint_prompt_tokens", endpoint=e.url) == 1_500_000
+        assert r.metric("endpoint_prompt_tokens", endpoint=e.url) == 1_500_001
     assert r.metric("endpoint_weight", endpoint=p.url) == 7 and r.metric("endpoint_weight", endpoint=d.url) is None
     assert r.metric("endpoint_group", endpoint=p.url, group="rack-1") == 1 and r.metric("endpoint_group", endpoint=d.url) is None
     assert r.metric("pool_policy_info", pool="main", role="prefill", policy="prefix", load="tokens") == 1
@@ -413,10 +413,10 @@ def test_weights_groups_tokens_and_policies_are_shown(world):
                                "prefill": {"policy": "prefix", "load": "tokens"},
                                "decode": {"policy": "power_of_two", "load": "requests"}}]
     rows = {e["url"]: e for e in fleet["endpoints"]}
-    assert [rows[e.url]["prompt_tokens"] for e in (p, d)] == [1_500_000] * 2
+    assert [rows[e.url]["prompt_tokens"] for e in (p, d)] == [1_500_001] * 2
     assert (rows[p.url]["weight"], rows[p.url]["group"], rows[d.url]["weight"], rows[d.url]["group"]) == (7, "rack-1", 1, "")
     text = r.ctl("status").stdout
-    assert re.search(rf"{p.url} .*rack-1 +7 +up +1 +1500000 ", text) and "weight" in text, text
+    assert re.search(rf"{p.url} .*rack-1 +7 +up +1 +1500001 ", text) and "weight" in text, text
     ex.prefilled()
     d.expect().reply(body={})
     assert c.read().status == 200
