@@ -108,7 +108,7 @@ $(B)/obj/%.o: %.c
 deps-build:
 	@tests/tools/deps.sh build
 deps-test:
-	@tests/tools/deps.sh build test
+	@tests/tools/deps.sh build test verify
 	@tests/tools/venv.sh
 
 # --- sanitizers ---------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ asan ubsan: deps-build
 	@$(MAKE) --no-print-directory -j$(shell nproc) VARIANT=$@ bins
 
 # --- tests, demo, bench -------------------------------------------------------------------------
-.PHONY: test demo bench bench-sched lint format torture torture-bins torture-mutants fuzz
+.PHONY: test demo bench bench-sched lint format torture torture-bins torture-mutants fuzz verify
 torture-bins: deps-build
 	@$(MAKE) --no-print-directory VARIANT=release build/release/torture
 	@$(MAKE) --no-print-directory VARIANT=tsan build/tsan/torture
@@ -125,6 +125,10 @@ torture: torture-bins
 	tests/torture/run.sh $(or $(SECONDS),600)
 torture-mutants: deps-test
 	@tests/torture/mutants.sh $(MUTANTS)
+# the models beside shm's algorithms, searched whole by spin
+verify:
+	@tests/tools/deps.sh build verify
+	@tests/verify/run.sh $(if $(WIDE),--wide)
 test: deps-test
 	@tests/tools/run_tests.sh
 demo: all
@@ -164,4 +168,4 @@ install: all
 clean:
 	rm -rf build
 help:
-	@echo "make | test | demo [HOLD=1] | bench | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"
+	@echo "make | test | demo [HOLD=1] | bench | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"

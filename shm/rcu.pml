@@ -23,10 +23,12 @@
  *
  * Broken variants, each of which must yield an error: -DNO_READER_BARRIER -DNO_PUBLISHER_BARRIER
  * -DGP_BEFORE_POINTER -DPLAIN_POINTER (shm_store() for shm_assign()) -DREAP_ALIVE (a line is cleared
- * before waitpid()) -DFORK_UNORDERED (rcu_reap()'s store reaches memory after the slot's next process
- * has begun) -DNO_REAP (against P2).  Must be reached: -DREACH_FREE (a table is freed), -DREACH_HELD (one
- * is not, for a reader), -DREACH_REUSE (a publication takes an arena that was freed), -DREACH_DEATH (a
- * table is freed that a dead reader had).
+ * before waitpid()) -DFORK_UNORDERED (rcu_reap()'s store reaches memory after the slot's next process has
+ * begun) -DCOOKIE_EARLY (the cookie is gp before the publication; all against P1) -DNO_REAP (against P2).
+ * Must be reached: -DREACH_FREE (a table is freed), -DREACH_HELD (one is not, for a reader), -DREACH_REUSE
+ * (a publication takes an arena that was freed), -DREACH_DEATH (a table is freed that a dead reader had).
+ * -DONE_MORTAL: reader 1 is never killed, which keeps the search for P2 short; `make verify WIDE=1` lets
+ * both die there too.
  */
 #define NREADERS 2
 #define NPUBS 3
@@ -45,7 +47,12 @@
 #define NONE 255
 #define ACTIVE 1	       /* RCU_ACTIVE */
 #define STEP 2		       /* RCU_STEP */
-#define COOKIE(t) (STEP * ((t) + 2)) /* gp after the publication that retires table t */
+#define GP_AFTER(t) (STEP * ((t) + 2)) /* gp after the publication that retires table t */
+#ifdef COOKIE_EARLY
+#define COOKIE(t) (GP_AFTER(t) - STEP)
+#else
+#define COOKIE(t) GP_AFTER(t)
+#endif
 
 byte mem[NWORDS];
 chan buf[NREADERS + 1] = [DEPTH] of { byte, byte }; /* word, value */
@@ -171,7 +178,7 @@ inline publish()
 {
 	store_plain(MASTER, BYTES(current + 1), 1); /* table_end() and all before it */
 #ifdef GP_BEFORE_POINTER
-	store_plain(MASTER, GP, COOKIE(current));
+	store_plain(MASTER, GP, GP_AFTER(current));
 	barrier(MASTER);
 	atomic { store_release(MASTER, PTR, current + 1); current++ }
 #else
@@ -183,7 +190,7 @@ inline publish()
 #ifndef NO_PUBLISHER_BARRIER
 	barrier(MASTER); /* shm_mb() */
 #endif
-	atomic { store_plain(MASTER, GP, COOKIE(current)); current++ } /* shm_store(&d->gp, gp); prev is RETIRED */
+	atomic { store_plain(MASTER, GP, GP_AFTER(current)); current++ } /* shm_store(&d->gp, gp); prev is RETIRED */
 #endif
 }
 

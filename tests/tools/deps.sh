@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that are missing: `deps.sh build`, `deps.sh build test`, `... bench`.
+# Installs the Debian packages that are missing: `deps.sh build`, `deps.sh build test`, `... bench`, `... verify`.
 # As root through apt-get, else with sudo; where neither works it prints the line to type.
 # shellcheck disable=SC2034 # the lists are read by name
 set -u
@@ -7,11 +7,12 @@ build="gcc libc6-dev make pkg-config libevent-dev libhttp-parser-dev libjson-c-d
 	libyaml-dev libc-ares-dev libsystemd-dev libxxhash-dev curl ca-certificates"
 test="libcriterion-dev python3 python3-venv python3-pip clang clang-format clang-tidy cppcheck
 	libclang-rt-14-dev prometheus shellcheck patch"
+verify="spin"
 bench="nginx-light haproxy valgrind strace python3 gnuplot-nox"
 want=
 for set in "$@"; do
 	case $set in
-	build | test | bench) want="$want ${!set}" ;;
+	build | test | bench | verify) want="$want ${!set}" ;;
 	*) echo "deps.sh: no such set: $set" >&2; exit 2 ;;
 	esac
 done

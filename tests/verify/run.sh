@@ -22,13 +22,14 @@ again='-DGENS0=2 -DGENS1=0' two='-DGENS0=1 -DGENS1=1' once='-DGENS0=0 -DGENS1=1'
 table="
 rcu|2-arenas|-DARENAS=2|pass|
 rcu|4-arenas|-DARENAS=4|pass|
-rcu|all-freed|-DARENAS=2|live|
+rcu|all-freed|-DARENAS=2 -DONE_MORTAL|live|
 rcu|NO_READER_BARRIER|-DNO_READER_BARRIER|short|!(freed
 rcu|NO_PUBLISHER_BARRIER|-DNO_PUBLISHER_BARRIER|short|!(freed
 rcu|GP_BEFORE_POINTER|-DGP_BEFORE_POINTER|short|!(freed
 rcu|PLAIN_POINTER|-DPLAIN_POINTER|short|(mem
 rcu|REAP_ALIVE|-DREAP_ALIVE|short|!(freed
 rcu|FORK_UNORDERED|-DFORK_UNORDERED|short|!(freed
+rcu|COOKIE_EARLY|-DCOOKIE_EARLY|short|!(freed
 rcu|NO_REAP|-DNO_REAP|cycle|acceptance cycle
 rcu|REACH_FREE|-DREACH_FREE|short|assertion violated 0
 rcu|REACH_HELD|-DREACH_HELD|short|assertion violated 0
@@ -73,6 +74,7 @@ flags|REACH_CAS_LOST|$two -DREACH_CAS_LOST|short|assertion violated 0
 flags|REACH_TIMEOUT|$two -DREACH_TIMEOUT|short|assertion violated 0
 "
 wide="
+rcu|all-freed-both|-DARENAS=2|live|
 load|4-and-2|-DSEQS0=4 -DSEQS1=2|pass|
 load|4-and-3|-DSEQS0=4 -DSEQS1=3|pass|
 flags|3-gens|-DGENS0=3 -DGENS1=0|pass|
