@@ -39,9 +39,9 @@ enum event_kind {
 
 struct event {
 	double at_s;
-	uint32_t order; /* of two at the same time the earlier made comes first */
-	uint16_t kind, router;
-	uint32_t what; /* request or engine */
+	uint32_t order;        /* of two at the same time the earlier made comes first */
+	uint16_t kind, router; /* whose scrape */
+	uint32_t what;         /* request or engine */
 	uint32_t version;
 };
 
@@ -204,6 +204,7 @@ least(const struct sim_plan *plan, const double *load, double own, uint32_t *cur
 	double best_load = DBL_MAX;
 	uint32_t best = 0;
 
+	assert(plan->n > 0);
 	for (uint32_t k = 0, i = *cursor % plan->n; k < plan->n;
 		k++, i = i + 1 < plan->n ? i + 1 : 0) {
 		const double l = (load[i] + own) / plan->weights[i];
@@ -261,15 +262,36 @@ place(struct sim *s, uint32_t req, enum role role)
 	return ep;
 }
 
-/* The router sends the request, */
+/* Strangers use a quarter of the engines, any of them. */
+static uint32_t
+place_stranger(struct sim *s, uint32_t req, enum role role)
+{
+	const struct demand *d = &s->plan->trace->demands[req];
+	const uint32_t ep = (uint32_t)(dice_mix(d->session + req) % (s->plan->n / 4));
+
+	s->load[role][ep] += own_load(s, req);
+	if (role == ROLE_PREFILL)
+		s->free_s[ep] = (s->free_s[ep] > s->now_s ? s->free_s[ep] : s->now_s) +
+				prefill_s(d->prompt) / s->plan->weights[ep];
+	return ep;
+}
+
 static void
-send_leg(struct sim *s, uint32_t req, enum role role)
+note_sent(struct sim *s, uint32_t req, enum role role, int delta)
 {
 	const struct demand *d = &s->plan->trace->demands[req];
 	struct router *r = &s->routers[d->router];
 
-	load_sent(r->fleet.seg, d->worker, slot_of(r, role, s->reqs[req].ep[role]), 1);
-	event_add(s, NET_S, role == ROLE_PREFILL ? ON_PREFILL_IN : ON_DECODE_IN, d->router, req);
+	load_sent(r->fleet.seg, d->worker, slot_of(r, role, s->reqs[req].ep[role]), delta);
+}
+
+/* The router sends the request, */
+static void
+send_leg(struct sim *s, uint32_t req, enum role role)
+{
+	if (s->plan->trace->demands[req].router != STRANGER)
+		note_sent(s, req, role, 1);
+	event_add(s, NET_S, role == ROLE_PREFILL ? ON_PREFILL_IN : ON_DECODE_IN, 0, req);
 }
 
 /* has its answer. */
@@ -277,12 +299,16 @@ static void
 give_back(struct sim *s, uint32_t req, enum role role)
 {
 	const struct demand *d = &s->plan->trace->demands[req];
-	struct router *r = &s->routers[d->router];
-	const uint32_t slot = slot_of(r, role, s->reqs[req].ep[role]);
+	struct router *r;
+	uint32_t slot;
 
-	load_sent(r->fleet.seg, d->worker, slot, -1);
+	if (d->router == STRANGER)
+		return;
+	note_sent(s, req, role, -1);
 	if (s->plan->placer != BY_ROUTER)
 		return;
+	r = &s->routers[d->router];
+	slot = slot_of(r, role, s->reqs[req].ep[role]);
 	load_tokens_sub(r->fleet.seg, d->worker, slot, s->reqs[req].tokens[role]);
 	load_release(r->fleet.seg, d->worker, slot);
 }
@@ -291,11 +317,17 @@ static void
 arrive(struct sim *s, uint32_t req)
 {
 	const struct demand *d = &s->plan->trace->demands[req];
-	struct chooser *w = &s->routers[d->router].workers[d->worker];
 
-	w->mean_tokens = select_mean(w->mean_tokens, d->guess);
-	s->reqs[req].ep[ROLE_PREFILL] = place(s, req, ROLE_PREFILL);
-	s->reqs[req].ep[ROLE_DECODE] = place(s, req, ROLE_DECODE);
+	if (d->router == STRANGER) {
+		s->reqs[req].ep[ROLE_PREFILL] = place_stranger(s, req, ROLE_PREFILL);
+		s->reqs[req].ep[ROLE_DECODE] = place_stranger(s, req, ROLE_DECODE);
+	} else {
+		struct chooser *w = &s->routers[d->router].workers[d->worker];
+
+		w->mean_tokens = select_mean(w->mean_tokens, d->guess);
+		s->reqs[req].ep[ROLE_PREFILL] = place(s, req, ROLE_PREFILL);
+		s->reqs[req].ep[ROLE_DECODE] = place(s, req, ROLE_DECODE);
+	}
 	if (req >= s->counted_from)
 		for (uint32_t k = 0; k < 3; k++)
 			s->result->share[k] +=
@@ -349,7 +381,7 @@ on_prefill_in(struct sim *s, const struct event *ev)
 	req->wait_s[ROLE_PREFILL] = e->free_s - s->now_s;
 	e->free_s += prefill_s((uint32_t)tokens) / s->plan->weights[ep];
 	note_length(s, ROLE_PREFILL, ep, ++e->inside);
-	event_add(s, e->free_s - s->now_s, ON_PREFILL_DONE, ev->router, ev->what);
+	event_add(s, e->free_s - s->now_s, ON_PREFILL_DONE, 0, ev->what);
 }
 
 static void
@@ -359,7 +391,7 @@ on_prefill_done(struct sim *s, const struct event *ev)
 
 	s->prefill[ep].inside--;
 	s->load[ROLE_PREFILL][ep] -= own_load(s, ev->what);
-	event_add(s, NET_S, ON_PREFILL_BACK, ev->router, ev->what);
+	event_add(s, NET_S, ON_PREFILL_BACK, 0, ev->what);
 }
 
 static void
@@ -465,7 +497,7 @@ on_decode_done(struct sim *s, const struct event *ev)
 		e->waiting--;
 	}
 	expect(s, ep);
-	event_add(s, NET_S, ON_DECODE_BACK, s->plan->trace->demands[id].router, id);
+	event_add(s, NET_S, ON_DECODE_BACK, 0, id);
 }
 
 static void
@@ -606,21 +638,24 @@ by_size(const void *a, const void *b)
 static void
 sum_up(const struct sim *s, struct sim_result *ret)
 {
-	const uint32_t n = s->plan->trace->n - s->counted_from;
-	double *waits = mem_array(n, sizeof(*waits));
+	const struct trace *t = s->plan->trace;
+	double *waits = mem_array(t->n, sizeof(*waits));
+	uint32_t n = 0;
 
 	for (int role = 0; role < ROLE_N; role++) {
 		double sum = 0;
 
-		for (uint32_t i = 0; i < n; i++)
-			sum += waits[i] = s->reqs[s->counted_from + i].wait_s[role];
+		n = 0;
+		for (uint32_t i = s->counted_from; i < t->n; i++)
+			if (t->demands[i].router != STRANGER)
+				sum += waits[n++] = s->reqs[i].wait_s[role];
 		qsort(waits, n, sizeof(*waits), by_size);
 		ret->mean_s[role] = sum / n;
 		ret->p99_s[role] = waits[(size_t)(0.99 * n)];
 	}
 	for (int k = 0; k < 3; k++)
 		ret->share[k] /= n;
-	ret->cache_hits = (double)s->hits / s->plan->trace->n;
+	ret->cache_hits = (double)s->hits / t->n;
 	free(waits);
 }
 

@@ -32,13 +32,13 @@ struct sim_plan {
 #define SIM_SERIES_S 0.1  /* one every so often, */
 #define SIM_SERIES_AT 20. /* from then on */
 
-/* Of the requests after the first tenth, by role. */
+/* Of the routers' requests after the first tenth, by role. */
 struct sim_result {
 	double mean_s[ROLE_N], p99_s[ROLE_N]; /* waits: what an idle engine would not have taken */
 	uint32_t longest[ROLE_N];             /* most requests inside one engine, per speed */
 	double cache_hits;                    /* share of prompts */
 	double share[3];                      /* of requests that engines of weight 1, 2, 4 got */
-	uint16_t series[SIM_SERIES]; /* most requests inside one decode engine meanwhile */
+	uint16_t series[SIM_SERIES];          /* most requests inside one decode engine meanwhile */
 };
 
 void sim_run(const struct sim_plan *plan, struct sim_result *ret);

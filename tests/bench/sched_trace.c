@@ -109,7 +109,9 @@ draw_demands(struct trace *t, const struct trace_plan *plan, uint64_t *dice)
 		d->prompt = tokens(dice, PROMPT_MEDIAN, PROMPT_SIGMA, PROMPT_MAX);
 		d->guess = tokens(dice, d->prompt, GUESS_SIGMA, 2 * PROMPT_MAX);
 		d->output = tokens(dice, OUTPUT_MEDIAN, OUTPUT_SIGMA, OUTPUT_MAX);
-		d->router = (uint32_t)(dice_next(dice) % plan->routers);
+		d->router = dice_unit(dice) <= plan->strangers
+				    ? STRANGER
+				    : (uint32_t)(dice_next(dice) % plan->routers);
 		d->worker = (uint32_t)(dice_next(dice) % plan->workers);
 		d->session = dice_mix(session + 1);
 		d->prefix = dice_mix(prefix_of[session] + 1);

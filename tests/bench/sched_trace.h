@@ -15,11 +15,13 @@
 #define PROMPT_MAX 100000 /* tokens */
 #define OUTPUT_MAX 4096
 
+#define STRANGER UINT32_MAX
+
 struct demand {
 	double at_s;
-	uint32_t prompt, guess; /* tokens; what the router takes them for */
-	uint32_t output;        /* tokens */
-	uint32_t router, worker;
+	uint32_t prompt, guess;   /* tokens; what the router takes them for */
+	uint32_t output;          /* tokens */
+	uint32_t router, worker;  /* router STRANGER: of none, straight to an engine */
 	uint64_t session, prefix; /* keys */
 };
 
@@ -31,6 +33,7 @@ struct trace_plan {
 	double speed;              /* of all engines of a role together, in engines of speed 1 */
 	double load;               /* share of the prefill engines' time that is asked for */
 	bool bursty;               /* else Poisson */
+	double strangers;          /* share of requests that pass no router */
 };
 
 struct trace {

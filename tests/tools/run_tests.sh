@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What `make test` runs, part by part: lint, the models of shm/, builds without a warning, unit tests, fuzz corpora, the
-# simulator's own check, end-to-end stories, a short torture; then unit tests, corpora and stories
+# simulator's own check, end-to-end stories, a short torture, the scheduler simulated; then unit tests, corpora and stories
 # under ASan (with leaks), unit tests and stories under UBSan.  Goes on after a failure; the last line is "N passed, N failed".
 #
 #   run_tests.sh            everything
@@ -98,13 +98,14 @@ run_verify() {
 }
 
 run_release() {
-	build release bins units build/release/torture || return
+	build release bins units build/release/torture build/release/sched || return
 	build tsan build/tsan/torture || return
 	units release
 	part "simulator" python3 tests/engine/selfcheck.py build/release/pdsim
 	part "torture, 14 s, and 6 s under tsan" tests/torture/run.sh 14 6
 	part "torture: its mutants still apply" tests/torture/mutants.sh --check
 	part "torture: a mutant is caught" tests/torture/mutants.sh load-check-then-add
+	part "scheduler, simulated" build/release/sched --smoke
 	stories release "stories, release" -n 2 --dist loadfile -m 'not timing'
 	stories release "stories that measure time" -m timing
 }
