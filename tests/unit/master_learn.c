@@ -157,6 +157,10 @@ Test(learn, models_still_gate_where_none_are_named)
 	cr_assert(wait_for(is_up, f, 5000));
 	cr_assert_eq(row_of(f->url)->nmodels, 2);
 	cr_assert_eq(row_of(f->url)->bootstrap_port, 0, "a decode engine has none");
+	f->info = JSON("{\"disaggregation_bootstrap_port\":8998,\"version\":\"0.4.6\"}");
+	run_for(15 * 50 * 3 / 2 + 300);
+	cr_assert_str_eq(row_of(f->url)->version, "0.4.6");
+	cr_assert_eq(row_of(f->url)->bootstrap_port, 0, "whatever its args say");
 }
 
 Test(learn, configured_values_win_and_contradictions_are_told)
@@ -204,6 +208,12 @@ Test(learn, another_engine_may_come_back)
 	cr_assert(wait_for(is_up, f, 5000));
 	cr_assert_eq(row_of(f->url)->bootstrap_port, 9002);
 	cr_assert_str_empty(row_of(f->url)->version, "the former engine's");
+	f->health = ILL;
+	cr_assert(wait_for(is_down, f, 5000));
+	f->info = ABSENT;
+	f->health = OK;
+	cr_assert(wait_for(is_up, f, 5000));
+	cr_assert_eq(row_of(f->url)->bootstrap_port, 0, "nor its port");
 }
 
 Test(learn, it_is_asked_again)

@@ -283,6 +283,21 @@ Test(prom, lines_without_end_are_skipped)
 	free(page);
 }
 
+Test(prom, a_line_too_long_from_its_first_piece_on)
+{
+	char *page = malloc(2 * PROM_LINE_MAX);
+	struct prom_load load;
+	uint64_t bad;
+
+	memset(page, 'x', PROM_LINE_MAX + 1);
+	/* the rest of it looks like a line of its own */
+	(void)strcpy(page + PROM_LINE_MAX + 1, " vllm:num_requests_running 2\n");
+	cr_assert_eq(
+		read_pieces(page, strlen(page), PROM_LINE_MAX + 2, &no_names, &load, &bad), -1);
+	cr_assert_eq(bad, 1);
+	free(page);
+}
+
 Test(prom, label)
 {
 	static const struct {
