@@ -135,6 +135,7 @@ find_draining(struct fleet *f, const struct discover_event *ev)
 void
 fleet_draining_remove(struct fleet *f, struct endpoint *ep)
 {
+	metric_gauge_add(f->slab, G_DRAINING, -1);
 	TAILQ_REMOVE(&f->draining, ep, link);
 	(void)tdelete(ep, &f->draining_by_key, compare_key);
 }
@@ -146,6 +147,7 @@ draining_add(struct fleet *f, struct endpoint *ep)
 
 	assert(at != NULL && *at == ep); /* the key was found and revived otherwise */
 	TAILQ_INSERT_TAIL(&f->draining, ep, link);
+	metric_gauge_add(f->slab, G_DRAINING, 1);
 }
 
 /* Its health begins in fleet_apply(), when all of the new configuration stands. */

@@ -39,6 +39,7 @@
 	X(UP_OPEN, "pdrouter_upstream_connections", "Open connections to engines, idle ones included.")  \
 	X(UP_IDLE, "pdrouter_upstream_idle_connections", "Idle connections to engines.")                 \
 	X(FLAGS_ARMED, "pdrouter_kv_flags_armed", "Transfers waiting for a notice.")                      \
+	X(DRAINING, "pdrouter_endpoints_draining", "Endpoints no longer configured that still have requests.")   \
 	X(BUFFERED, "pdrouter_buffered_bytes", "Bytes waiting for a socket to take them.")
 
 /* Histograms per pool, in seconds on the page, microseconds in the slab. */

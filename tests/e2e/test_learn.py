@@ -247,10 +247,11 @@ def test_states_in_table_and_metrics(world):
     s = r.open_stream(n=4)
     d[0].wait_requests()
     r.reload(pools=[world.pool([r.config["pools"][0]["prefill"][0]["url"]], [d[1], late])])
-    assert shown(r, d[0].url)["state"] == "draining"
+    assert shown(r, d[0].url)["state"] == "draining" and r.metric("endpoints_draining") == 1
     d[0].go_on()
     assert len(list(s.events())) == 5
     wait("drained", lambda: not [x for x in r.status()["fleet"]["endpoints"] if x["url"] == d[0].url])
+    assert r.metric("endpoints_draining") == 0
 
 
 # --- load pages ---
