@@ -304,6 +304,17 @@ def test_weights_of_services(world, names):
     assert sum(got) == 40 and 26 <= got[0] <= 34, got
 
 
+@pytest.mark.parametrize("said, ours", [
+    ((30, 10), [30, 10]), ((50000, 1, 0), [100, 1, 1]), ((1000, 500), [100, 50]), ((0, 0), [7, 7]), ((33, 33, 33), [7, 7, 7])])
+def test_what_weights_of_services_mean(world, names, said, ours):
+    """As they are, from 1 to 100; where all are equal they say nothing, and the entry's own holds."""
+    p = world.engine("prefill")
+    services(world, names, [service(f"p{i}.test", p.port, weight=w) for i, w in enumerate(said)], [p], weight=7)
+    router = world.routers[0]
+    got = {e["url"]: e["weight"] for e in endpoints(router) if e["role"] == "prefill"}
+    assert got == {f"http://p{i}.test:{p.port}": w for i, w in enumerate(ours)}
+
+
 def test_targets_that_are_no_hosts(world, names):
     p = [world.engine("prefill")]
     router = services(world, names, [service("a b.test", 80), service("p0.test", p[0].port), service(".", 80),
