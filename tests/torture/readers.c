@@ -39,8 +39,8 @@ readers_init(void)
 
 /*
  * Stores to lines that another CPU owns fill the store buffer, so that what the section begins with
- * stays in it for long: where a barrier is missing, that shows.  Both sides make noise, the readers
- * just before a section, the publisher to take the lines away from them.
+ * stays in it for long: where a barrier is missing, that shows.  Readers make noise before a section,
+ * the publisher before it switches the pointer: each takes the lines away from the other.
  */
 static void
 make_noise(uint64_t r)
@@ -109,7 +109,6 @@ publish(void)
 		no_arena++;
 		return false;
 	}
-	make_noise(version);
 	t = table_begin(&b, arena, seg->arena_bytes, 1, 1); /* small, so that they are many */
 	t->version = t->config = ++version;
 	table_endpoint_at(&b, 0)->tag = (uint32_t)ep_tag(seg, 0);
@@ -118,6 +117,7 @@ publish(void)
 		fprintf(stderr, "a small table did not fit its arena\n");
 		exit(2);
 	}
+	make_noise(version);
 	rcu_publish(writer, arena);
 	return true;
 }
