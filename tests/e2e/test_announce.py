@@ -100,6 +100,7 @@ def test_a_notifier_that_dies_forgets_nothing_that_matters(fleet):
         return r.get("/ready").status == 200
     wait("the pool can serve", ready)
     r.murder(r.children("notifier")[0])
+    r.look_over()
     end = time.monotonic() + 3
     while time.monotonic() < end:
         for one in said:

@@ -160,6 +160,7 @@ class Storm:
             self.took.append(self.hup(0.6 / RATE))
             if i % 5 == 0:
                 most = max(most, self.generations())
+                self.r.look_over()
         return most
 
     def settled(self):
