@@ -160,14 +160,17 @@ look_over(void)
 static void
 publish_or_pause(const struct part *p)
 {
+	bool room = true;
+
 	if (!p->publishes) {
 		(void)usleep(PAUSE_US);
 		return;
 	}
-	for (int i = 0; i < PUBLISH_BURST && publish(); i++)
-		;
+	for (int i = 0; i < PUBLISH_BURST && room; i++)
+		room = publish();
 	/* to those who hold the arenas, or who only reserve */
-	(void)sched_yield();
+	if (!room || p->crews[1].body != NULL)
+		(void)sched_yield();
 }
 
 static void
