@@ -95,6 +95,12 @@ conf_dns_set(struct conf_read *r, const struct conf_key *k, void *base, yaml_nod
 		memset(lines, 0, sizeof(lines));
 		if (conf_walk(r, &conf_dns_keys, d, item, lines) != 0)
 			return -1;
+		for (const struct conf_dns *q = p->dns; q < d; q++)
+			if (strcasecmp(q->name, d->name) == 0 && q->port == d->port &&
+				q->as.role == d->as.role)
+				return conf_fail(r, d->as.line,
+					"%.100s is there twice, first in line %d", d->name,
+					q->as.line);
 		conf_leave(r, mark);
 	}
 	return 0;

@@ -102,16 +102,30 @@ is_usable(const uint8_t *ip, size_t n)
 	return n == 4 ? ip[0] < 224 : ip[0] != 0xff;
 }
 
+static char *
+service_url(const struct dns_record *r)
+{
+	struct http_url at;
+	const char *why;
+	char *url;
+
+	if (r->port == 0 || r->target[0] == '\0') /* ".": decidedly not available (RFC 2782) */
+		return NULL;
+	url = mem_printf("http://%s:%u", r->target, r->port);
+	if (http_url_parse(url, &at, &why) == 0)
+		return url;
+	free(url);
+	return NULL;
+}
+
 /* NULL if the record is of no use. */
 static char *
 url_of(enum dns_type type, const struct dns_record *r, uint32_t port)
 {
 	char ip[INET6_ADDRSTRLEN];
 
-	if (type == DNS_SRV) /* target ".": decidedly not available (RFC 2782) */
-		return r->port == 0 || r->target[0] == '\0'
-			       ? NULL
-			       : mem_printf("http://%s:%u", r->target, r->port);
+	if (type == DNS_SRV)
+		return service_url(r);
 	if (!is_usable(r->ip, type == DNS_A ? 4 : 16))
 		return NULL;
 	(void)inet_ntop(type == DNS_A ? AF_INET : AF_INET6, r->ip, ip, sizeof(ip));

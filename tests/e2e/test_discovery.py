@@ -225,6 +225,23 @@ def test_other_name_servers_are_asked_at_once(world, names):
     other.close()
 
 
+def test_what_was_asked_of_the_former_name_servers(world, names):
+    """Questions that are open when the name servers change are put to the new ones."""
+    p, d, other = at_one_port(world, "prefill", ["127.0.0.2"]), world.engine("decode"), NameServer()
+    names.mode = "silent"
+    router = dns_router(world, names, [f"http://{D}:{d.port}"], [{"name": P, "port": p[0].port, "role": "prefill"}],
+                        wait_for=None)
+    wait("both questions", lambda: names.times(P, A) and names.times(D, A))
+    other.set(P, "127.0.0.2")
+    other.set(D, "127.0.0.1")
+    router.reload(dns_servers=[other.address])
+    wait_up(router, *p, timeout=4)  # less than it takes to give up on a silent one
+    wait_up(router, f"http://{D}:{d.port}", role="decode", timeout=4)
+    ok(router)
+    assert not router.lines("a name could not be looked up, its endpoints stay as they are")
+    other.close()
+
+
 @pytest.mark.parametrize("how", ["no such name", "no usable record"])
 def test_an_empty_answer_counts_when_it_is_repeated(world, names, how):
     router, p, _ = one_name(world, names, fall=3)

@@ -414,6 +414,9 @@ static const struct bad {
 		"is missing" },
 	{ "pools:\n - connector: nixl\n   decode: [{url: http://c}]\n   dns: [{name: p.test, role: decode}]\n", 2,
 		"pools[0].prefill", "has no prefill" },
+	{ "pools:\n - connector: nixl\n   decode: [{url: http://c}]\n   dns:\n   - {name: p.test, port: 1, role: prefill}\n"
+	  "   - {name: p.test, port: 1, role: decode}\n   - {name: P.test, port: 1, role: prefill}\n", 7, "pools[0].dns[2]",
+		"twice, first in line 5" },
 	{ "pools: [{connector: nixl, watch: true, " EPS "}]\n", 1, "pools[0].watch", "no endpoints_file" },
 };
 /* clang-format on */
