@@ -298,6 +298,20 @@ mark_herd(const struct scenario *sc, const struct sim_result *r)
 	return mark(ok, text);
 }
 
+/* Rounds that go in step are worse than chance. */
+static int
+mark_rounds(const struct scenario *sc, const struct sim_result *r)
+{
+	const double turns = r[ROUND_ROBIN].mean_s[ROLE_PREFILL],
+		     chance = r[RANDOM].mean_s[ROLE_PREFILL];
+	char text[160];
+
+	(void)snprintf(text, sizeof(text),
+		"%s: prefill, round_robin: %.0f ms, random %.0f (not more than that)", sc->name,
+		1000 * turns, 1000 * chance);
+	return mark(turns <= chance, text);
+}
+
 /*
  * 64 workers, started at the same instant, choose among 64 idle endpoints, none seeing what the others do:
  * each gives its place back before the next looks.  Then all take what they chose, and choose again.
@@ -383,6 +397,8 @@ mark_all(bool smoke)
 			for (int tokens = 0; tokens < 2; tokens++)
 				missed += mark_near(&scenarios[i], results[i], role, tokens != 0);
 		missed += mark_herd(&scenarios[i], results[i]);
+		if (!smoke)
+			missed += mark_rounds(&scenarios[i], results[i]);
 	}
 	return missed + mark_crowds();
 }
