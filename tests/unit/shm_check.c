@@ -809,6 +809,9 @@ begin_work(void)
 	proc_slot_set(seg, SLOT_MASTER(seg), (uint64_t)getpid(), PROC_READY, 0);
 	for (uint32_t ep = 0; ep < LIVE_ENDPOINTS; ep++)
 		ep_slot_begin(seg, ep);
+	/* soon their seqs wrap, and names are scrubbed */
+	for (uint32_t w = 0; w < SLOT_WORKERS(seg); w++)
+		seg->procs[w].seq = seg->procs[w].acked = (1u << 24) - 500 * (w + 1);
 	publish();
 }
 
@@ -861,6 +864,7 @@ Test(shm_check, at_work_nothing_is_found, .init = begin_work, .fini = end_work, 
 		cr_assert(load_count(seg, ep) == 0 && load_tokens(seg, ep) == 0);
 	cr_assert_gt(standing, 5); /* else this test tested nothing */
 	cr_assert_gt(killed, 5);
+	cr_assert_gt(seg->procs[0].seq, 1u << 24);
 }
 
 /* That the others go on does not hide it. */
