@@ -32,7 +32,8 @@ hear(struct announced_engines *a, const struct announcement *one)
 {
 	size_t i = 0;
 
-	while (i < a->n && (a->known[i].role != one->role || strcmp(a->known[i].http, one->http) != 0))
+	while (i < a->n &&
+		(a->known[i].role != one->role || strcmp(a->known[i].http, one->http) != 0))
 		i++;
 	if (i == ANNOUNCED_MAX)
 		return;

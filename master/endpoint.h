@@ -61,7 +61,7 @@ struct endpoint {
 	/* W: publish.c */
 	uint32_t slot; /* of its endpoint word, or ENDPOINT_NO_SLOT: not probed, not in the table */
 	bool up_wanted; /* is up, but workers may see that only with the next table */
-	bool no_room; /* left out of the current table, which is full of long texts */
+	bool no_room;   /* left out of the current table, which is full of long texts */
 	bool in_table;
 	struct ep_addr table_addr; /* of its row in the current table */
 	uint64_t table_models;     /* models_number of that row */
@@ -95,7 +95,8 @@ struct fleet {
 	struct endpoint_list live;     /* configured, with a slot or waiting for one */
 	struct endpoint_list draining; /* no longer configured, slot not free yet */
 	void *draining_by_key;         /* the same, in a tree of tsearch(3) */
-	struct endpoint **order; /* the live ones in the order of the configuration, found ones last */
+	struct endpoint *
+		*order; /* the live ones in the order of the configuration, found ones last */
 	size_t norder;
 	uint64_t made;        /* endpoints ever made */
 	uint64_t shortage_ms; /* when a shortage of our own was last logged */
