@@ -826,13 +826,15 @@ end_work(void)
  * them. */
 Test(shm_check, at_work_nothing_is_found, .init = begin_work, .fini = end_work, .timeout = 60)
 {
-	const uint64_t until_ms = clock_ms() + 1500;
+	const uint64_t from_ms = clock_ms();
 	uint64_t rnd = (uint64_t)getpid() << 32 | 1, standing = 0, killed = 0;
 	pid_t pids[CREW];
 
 	for (uint32_t i = 0; i < CREW; i++)
 		pids[i] = hire(i, next_random(&rnd));
-	while (clock_ms() < until_ms) {
+	/* on a busy machine it takes longer until some were stopped inside an operation */
+	while (clock_ms() < from_ms + 1000 ||
+		((standing < 10 || killed < 10) && clock_ms() < from_ms + 30000)) {
 		const uint32_t i = (uint32_t)(next_random(&rnd) >> 40) % CREW;
 
 		(void)publish();
@@ -862,8 +864,8 @@ Test(shm_check, at_work_nothing_is_found, .init = begin_work, .fini = end_work, 
 	ALL_IS_WELL();
 	for (uint32_t ep = 0; ep < LIVE_ENDPOINTS; ep++)
 		cr_assert(load_count(seg, ep) == 0 && load_tokens(seg, ep) == 0);
-	cr_assert_gt(standing, 5); /* else this test tested nothing */
-	cr_assert_gt(killed, 5);
+	cr_assert_geq(standing, 10); /* else this test tested nothing */
+	cr_assert_geq(killed, 10);
 	cr_assert_gt(seg->procs[0].seq, 1u << 24);
 }
 
