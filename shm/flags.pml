@@ -8,7 +8,8 @@
  *	    have all been counted is woken				(no invalid end state)
  *	P2  a notice is counted for its own gen and nonce alone		(assertion at the CAS)
  *	P3  a flag is READY after exactly the notices it waits for	(assertion in the worker)
- *	P4  a FREE slot is written by its worker alone			(assertions in arm, free, reap)
+ *	P4  the notifier writes ARMED slots alone, a FREE one is its
+ *	    worker's							(assertions at the CAS, in arm and free)
  *
  * The sleep has no clock here: kv_ready's timeout is offered only where a notice was lost, namely in the
  * hands of a notifier that died before it counted it.  So a wake-up that gets lost in any other way
@@ -23,8 +24,8 @@
  * Broken variants, each of which must yield an error: -DBITS_BEFORE_EVENTFD (the worker exchanges the
  * bits, then reads its eventfd) -DEVENTFD_BEFORE_BIT -DBIT_BEFORE_READY (the notifier) -DNO_KICK
  * -DKICK_WITHOUT_BITS -DKICK_WITHOUT_EVENTFD (a new notifier) -DASK_BEFORE_ARM (all against P1)
- * -DNONCE_AFTER_WORD -DNO_NONCE -DPLAIN_COUNT (a store instead of the CAS; all against P2)
- * -DREAP_TO_ZERO (the slots of a dead worker begin again at gen 0: against P2).  Must be reached:
+ * -DNONCE_AFTER_WORD -DNO_NONCE -DREAP_TO_ZERO (the slots of a dead worker begin again at gen 0; all
+ * against P2) -DPLAIN_COUNT (a store instead of the CAS: against P4).  Must be reached:
  * -DREACH_COLLECT -DREACH_KICKED (woken by the kick alone) -DREACH_STALE -DREACH_WRONG_NONCE
  * -DREACH_CAS_LOST -DREACH_TIMEOUT.
  */

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # make verify: spin searches the models beside the algorithms of shm/, whole.  The design must pass, each
 # broken variant must yield an error trail, each interesting point must be reached.  One line for each
-# search; exits 1 if any did not end as it must.
+# search, with the states it stored and the CPU seconds it took; exits 1 if any did not end as it must.
 #
 #   run.sh [--wide] [MODEL...]   all models, or some of: rcu load flags; --wide: larger bounds too
-#   run.sh --trail NAME          how the search NAME came to its error, step by step
+#   run.sh --trail NAME          how the search NAME came to its error, a line for each step
 # Everything is kept in build/verify/NAME/.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -116,14 +116,14 @@ search() { # MODEL NAME FLAGS KIND EXPECTED
 	# without partial-order reduction: `unless` is at odds with it, and the models are small
 	# shellcheck disable=SC2086 # lists of words
 	if (cd "$dir" && spin -a $3 "../../../shm/$1.pml" && gcc -w -DNOREDUCE -DMEMLIM=$MEMORY $cc -o pan pan.c) >"$dir/build.log" 2>&1; then
-		(cd "$dir" && timeout $LIMIT ./pan "${run[@]}") >"$dir/out" 2>&1
+		(cd "$dir" && TIMEFORMAT=%U && { time timeout $LIMIT ./pan "${run[@]}" >out 2>&1; } 2>seconds)
 		why=$(fault "$4" "$5" "$dir/out")
 	else
 		why="it does not build: $(grep -m 1 -i error "$dir/build.log")"
 	fi
 	echo "$3" >"$dir/flags"
 	states=$(sed -n 's/^ *\([0-9.e+]*\) states, stored.*/\1/p' "$dir/out" 2>/dev/null)
-	seconds=$(sed -n 's/.*elapsed time \([0-9.]*\).*/\1/p' "$dir/out" 2>/dev/null)
+	seconds=$(cat "$dir/seconds" 2>/dev/null)
 	said="passes"
 	case $4:$2 in
 	pass:* | live:*) ;;
@@ -134,7 +134,7 @@ search() { # MODEL NAME FLAGS KIND EXPECTED
 		said="WRONG: $why"
 		echo "$1-$2: $why" >>"$work/wrong"
 	fi
-	printf '%-29s %9s states %5s s  %s\n' "$1 $2" "${states:-?}" "${seconds:-?}" "$said"
+	printf '%-29s %9s states %6s s  %s\n' "$1 $2" "${states:-?}" "${seconds:-?}" "$said"
 }
 
 # What no pass search of the model reached: a model that cannot move passes everything.
@@ -153,7 +153,9 @@ if [ "${1:-}" = --trail ]; then
 	model=${2%%-*}
 	cd "$dir" || exit 1
 	# shellcheck disable=SC2046 # a list of words
-	exec spin -t -p -g -l -k "$model.pml.trail" $(cat flags) "../../../shm/$model.pml"
+	spin -t -p -k "$model.pml.trail" $(cat flags) "../../../shm/$model.pml" |
+		awk '/^Starting/ { next } /^ *[0-9]+:\tproc/ { if ($1 == last) next; last = $1 } 1' # of a d_step its first line
+	exit
 fi
 for tool in spin gcc cpp; do
 	command -v "$tool" >/dev/null || { echo "verify: $tool is missing: tests/tools/deps.sh build verify" >&2; exit 1; }
