@@ -37,7 +37,8 @@ copy() { # PATCH DIR
 	cp -r Makefile shm "$2" && cp -r tests/torture "$2/tests/" && patch -s -p1 -F0 -d "$2" <"$1"
 }
 
-# The name of what bit, on one line; empty if nothing did.
+# The name of what bit first, and after how many seconds if the program could still tell; empty if
+# nothing did.
 run() { # DIR PART CHILDREN
 	local out rc most=$((limit * 2 + 30)) # far more than it takes, even where it hangs
 	if [ "$3" = threads ]; then
@@ -52,11 +53,11 @@ run() { # DIR PART CHILDREN
 	*'WARNING: ThreadSanitizer: data race'*) echo tsan; return ;;
 	esac
 	[ $rc -eq 134 ] && { echo master; return; }
-	sed -n 's/^torture: \([a-z_]*\) after .*/\1/p' <<<"$out"
+	sed -n 's/^torture: \([a-z_]*\) after \([0-9.]*\) s.*/\1 \2/p' <<<"$out"
 }
 
 one() { # NAME; prints its row, 1 if it is not caught as it should be
-	local patch=tests/torture/mutants/$1.patch dir=build/mutants/$1 part oracles children variant caught from tenths
+	local patch=tests/torture/mutants/$1.patch dir=build/mutants/$1 part oracles children variant caught after from tenths
 	[ -f "$patch" ] || { echo "$1: no such mutant"; return 1; }
 	part=$(head_of part "$patch") oracles=$(head_of oracle "$patch") children=$(head_of children "$patch")
 	if [ -z "$part" ] || [ -z "$oracles" ]; then
@@ -70,9 +71,9 @@ one() { # NAME; prints its row, 1 if it is not caught as it should be
 	make -s --no-print-directory -C "$dir" VARIANT=$variant "build/$variant/torture" >"$dir.log" 2>&1 ||
 		{ echo "$1: does not build: $dir.log"; return 1; }
 	from=$(date +%s%1N)
-	caught=$(run "$dir" "$part" "$children")
+	read -r caught after <<<"$(run "$dir" "$part" "$children")"
 	tenths=$(($(date +%s%1N) - from))
-	printf '%-28s %-12s %4d.%d s  %s\n' "$1" "$part" $((tenths / 10)) $((tenths % 10)) "${caught:-SURVIVES}"
+	printf '%-28s %-12s %6s s  %s\n' "$1" "$part" "${after:-$((tenths / 10)).$((tenths % 10))}" "${caught:-SURVIVES}"
 	case " $oracles " in *" ${caught:-SURVIVES} "*) return 0 ;; esac
 	[ -n "$caught" ] && echo "    but not by $oracles: $dir/log"
 	return 1

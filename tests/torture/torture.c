@@ -29,7 +29,10 @@
 #define BUILD 1 /* of the segment: any */
 
 struct seg *seg;
-static uint64_t *bads; /* [BAD_N] shared */
+static struct verdict { /* shared */
+	uint64_t n[BAD_N];
+	uint64_t first, first_us; /* enum bad + 1, clock_us; 0: none */
+} * verdict;
 static uint64_t looks; /* of the invariant checker */
 
 // clang-format off
@@ -99,7 +102,12 @@ struct options {
 void
 bad(enum bad what)
 {
-	seen_add(&bads[what], 1);
+	uint64_t none = 0;
+
+	seen_add(&verdict->n[what], 1);
+	if (__atomic_compare_exchange_n(&verdict->first, &none, (uint64_t)what + 1, false,
+		    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		seen_set(&verdict->first_us, clock_us());
 }
 
 void *
@@ -127,14 +135,10 @@ spin(uint64_t turns)
 		;
 }
 
-/* NULL if all is well so far. */
-static const char *
-first_bad(void)
+static bool
+all_well(void)
 {
-	for (int i = 0; i < BAD_N; i++)
-		if (seen_get(&bads[i]) > 0)
-			return bad_rows[i].name;
-	return NULL;
+	return seen_get(&verdict->first) == 0;
 }
 
 static void
@@ -182,7 +186,7 @@ round_run(const struct options *o, const struct part *p, uint64_t us)
 	for (int i = CREWS - 1; i >= 0; i--)
 		if (p->crews[i].body != NULL)
 			crowd_start(&p->crews[i]);
-	while ((now_us = clock_us()) < end_us && !(o->first && first_bad() != NULL)) {
+	while ((now_us = clock_us()) < end_us && (!o->first || all_well())) {
 		publish_or_pause(p);
 		crowd_resume(now_us);
 		if (now_us >= check_us && !o->threads) { /* which have no pids to tell them apart */
@@ -207,7 +211,7 @@ part_run(const struct options *o, const struct part *p, uint64_t us)
 
 	if (p->begin != NULL)
 		p->begin();
-	while ((now_us = clock_us()) < end_us && !(o->first && first_bad() != NULL)) {
+	while ((now_us = clock_us()) < end_us && (!o->first || all_well())) {
 		const uint64_t left_us = end_us - now_us;
 
 		/* no short last round, in which a part might do nothing */
@@ -235,8 +239,6 @@ parts_run(const struct options *o)
 static int
 report(const struct options *o, uint64_t began_us)
 {
-	const double s = (double)(clock_us() - began_us) / 1e6;
-
 	crowd_report();
 	printf("looked over %" PRIu64 " times\n", looks);
 	readers_report();
@@ -244,14 +246,15 @@ report(const struct options *o, uint64_t began_us)
 	flags_report();
 	announce_report();
 	for (int i = 0; i < BAD_N; i++)
-		if (bads[i] > 0)
-			printf("BAD %s=%" PRIu64 ": %s\n", bad_rows[i].name, bads[i],
+		if (verdict->n[i] > 0)
+			printf("BAD %s=%" PRIu64 ": %s\n", bad_rows[i].name, verdict->n[i],
 				bad_rows[i].meaning);
-	if (first_bad() == NULL) {
-		printf("good: nothing bad in %.1f s\n", s);
+	if (all_well()) {
+		printf("good: nothing bad in %.1f s\n", (double)(clock_us() - began_us) / 1e6);
 		return 0;
 	}
-	printf("torture: %s after %.1f s, seed=%" PRIu64 "\n", first_bad(), s, o->seed);
+	printf("torture: %s after %.1f s, seed=%" PRIu64 "\n", bad_rows[verdict->first - 1].name,
+		(double)(verdict->first_us - began_us) / 1e6, o->seed);
 	return 1;
 }
 
@@ -336,7 +339,7 @@ set_up(const struct options *o)
 		fprintf(stderr, "torture: no segment: %s\n", strerror(-r));
 		exit(2);
 	}
-	bads = shared(BAD_N * sizeof(*bads));
+	verdict = shared(sizeof(*verdict));
 	for (uint32_t ep = 0; ep < ENDPOINTS; ep++)
 		ep_slot_begin(seg, ep);
 	crowd_init(o->threads, o->seed);
