@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -29,8 +30,9 @@
 #define MAX_MESSAGE 4096 /* a notice is under 300 bytes; libzmq cuts a peer off that sends more */
 /* messages libzmq reads ahead per engine: with MAX_MESSAGE at most 1 MiB each */
 #define QUEUED 256
-/* one per rank: 128 engines of 8 GPUs.  With QUEUED: at most 1 GiB, whoever connects */
+/* one per rank: 128 engines of 8 GPUs.  With QUEUED: at most 1 GiB, if they send no parts */
 #define CONNECTIONS 1024
+#define QUEUED_BYTES ((rlim_t)CONNECTIONS * QUEUED * MAX_MESSAGE)
 #define OWN_FDS 64 /* libzmq's and the heritage's, the eventfds aside */
 #define NSOCKETS 2
 #define LAST_BATCHES 64 /* before going: what has arrived already is still delivered */
@@ -299,17 +301,46 @@ read_networks(struct notifier *n)
 		}
 }
 
-/* libzmq takes every connection it has a descriptor for; what it holds is bounded for each, not for all. */
+/* Lowers a limit that is above `most`. */
 static void
-bound_connections(const struct heritage *h)
+bound(int what, rlim_t most)
 {
-	rlim_t most = CONNECTIONS + OWN_FDS + h->seg->hdr->nslots;
 	struct rlimit rl;
 
-	if (getrlimit(RLIMIT_NOFILE, &rl) == 0 && rl.rlim_cur > most) {
+	if (getrlimit(what, &rl) == 0 && rl.rlim_cur > most) {
 		rl.rlim_cur = most;
-		(void)setrlimit(RLIMIT_NOFILE, &rl);
+		(void)setrlimit(what, &rl);
 	}
+}
+
+/* Bytes this process has now of what RLIMIT_DATA counts; 0: not known. */
+static rlim_t
+data_bytes(void)
+{
+	FILE *f = fopen("/proc/self/statm", "re");
+	unsigned long pages = 0;
+
+	if (f == NULL)
+		return 0;
+	if (fscanf(f, "%*u %*u %*u %*u %*u %lu", &pages) != 1)
+		pages = 0;
+	(void)fclose(f);
+	return pages * (rlim_t)sysconf(_SC_PAGESIZE);
+}
+
+/*
+ * libzmq takes every connection it has a descriptor for; what it holds is bounded for each, not for all.
+ * And a message may have any number of parts, all held until the last has come: whoever sends one without
+ * end ends this process, which is started again, and not the machine.
+ */
+static void
+bound_all(const struct heritage *h)
+{
+	const rlim_t now = data_bytes();
+
+	bound(RLIMIT_NOFILE, CONNECTIONS + OWN_FDS + h->seg->hdr->nslots);
+	if (now > 0)
+		bound(RLIMIT_DATA, now + QUEUED_BYTES);
 }
 
 int
@@ -321,7 +352,7 @@ notifier_main(const struct heritage *h)
 	char ready = CH_READY;
 	int r;
 
-	bound_connections(h);
+	bound_all(h);
 	read_networks(&n);
 	announce_begin(h->seg); /* before anybody can be heard */
 	r = open_sockets(&n);

@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -21,6 +22,7 @@
 
 #define NWAKE 16
 #define WORKER 1
+#define MIB (UINT64_C(1) << 20)
 
 static int wake_fds[NWAKE];
 static int channel[2];
@@ -251,6 +253,98 @@ Test(notifier, a_lower_limit_of_descriptors_stays)
 	cr_assert_eq(rl.rlim_cur, 512);
 	cr_assert_eq(write(channel[0], &(char){CH_QUIT}, 1), 1);
 	cr_assert_eq(notifier_wait(), CHILD_EXIT_OK);
+	teardown();
+}
+
+/* Of its own memory, as RLIMIT_DATA counts it. */
+static uint64_t
+data_bytes(void)
+{
+	char path[64];
+	unsigned long pages = 0;
+	FILE *f;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/statm", (int)pid);
+	f = fopen(path, "re");
+	cr_assert_not_null(f);
+	cr_assert_eq(fscanf(f, "%*u %*u %*u %*u %*u %lu", &pages), 1);
+	(void)fclose(f);
+	return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* libzmq counts messages, and lets each have any number of parts. */
+Test(notifier, its_memory_is_bounded)
+{
+	struct rlimit rl;
+
+	setup();
+	cr_assert_eq(prlimit(pid, RLIMIT_DATA, NULL, &rl), 0);
+	cr_assert_leq(rl.rlim_cur, data_bytes() + 1100 * MIB);
+	cr_assert_geq(rl.rlim_cur, data_bytes() + 900 * MIB);
+	cr_assert_eq(write(channel[0], &(char){CH_QUIT}, 1), 1);
+	cr_assert_eq(notifier_wait(), CHILD_EXIT_OK);
+	teardown();
+}
+
+Test(notifier, a_lower_limit_of_memory_stays)
+{
+	struct rlimit rl, few;
+
+	cr_assert_eq(getrlimit(RLIMIT_DATA, &few), 0);
+	pid = getpid();
+	few.rlim_cur = data_bytes() + 200 * MIB;
+	cr_assert_eq(setrlimit(RLIMIT_DATA, &few), 0);
+	setup();
+	cr_assert_eq(prlimit(pid, RLIMIT_DATA, NULL, &rl), 0);
+	cr_assert_eq(rl.rlim_cur, few.rlim_cur);
+	cr_assert_eq(write(channel[0], &(char){CH_QUIT}, 1), 1);
+	cr_assert_eq(notifier_wait(), CHILD_EXIT_OK);
+	teardown();
+}
+
+/* A PUSH socket's first words, by hand: ZMTP 3.0, without security. */
+static int
+raw_push(void)
+{
+	static const char greeting[64] = {
+		[0] = (char)0xff, [9] = 0x7f, [10] = 3, 0, 'N', 'U', 'L', 'L'};
+	static const char ready[] = "\x04\x1a\x05READY\x0bSocket-Type\0\0\0\x04PUSH";
+	struct sockaddr_un to = {.sun_family = AF_UNIX};
+	const char *name = address + strlen("ipc://@");
+	const socklen_t n = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name));
+	char theirs[sizeof(greeting) + sizeof(ready) - 1];
+	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+
+	memcpy(to.sun_path + 1, name, strlen(name));
+	cr_assert_eq(connect(fd, (const struct sockaddr *)&to, n), 0);
+	cr_assert_eq(write(fd, greeting, sizeof(greeting)), (ssize_t)sizeof(greeting));
+	cr_assert_eq(write(fd, ready, sizeof(ready) - 1), (ssize_t)sizeof(ready) - 1);
+	cr_assert_eq(recv(fd, theirs, sizeof(theirs), MSG_WAITALL), (ssize_t)sizeof(theirs));
+	return fd;
+}
+
+/* A message of one part after the other: at the limit the connection ends, or the notifier, which is
+ * started again. */
+Test(notifier, an_endless_message_is_bounded)
+{
+	static char parts[64 * 1024];
+	struct rlimit rl;
+	uint64_t sent = 0;
+	int fd;
+
+	for (size_t at = 0; at + 256 <= sizeof(parts); at += 256)
+		memcpy(parts + at, "\x01\xfe", 2); /* more to come, 254 bytes */
+	setup();
+	cr_assert_eq(prlimit(pid, RLIMIT_DATA, NULL, &rl), 0);
+	rl.rlim_cur = data_bytes() + 16 * MIB;
+	cr_assert_eq(prlimit(pid, RLIMIT_DATA, &rl, NULL), 0);
+	fd = raw_push();
+	while (sent < 64 * MIB && send(fd, parts, sizeof(parts), MSG_NOSIGNAL) > 0)
+		sent += sizeof(parts);
+	cr_assert_lt(sent, 64 * MIB);
+	(void)close(fd);
+	(void)send(channel[0], &(char){CH_QUIT}, 1, MSG_NOSIGNAL);
+	cr_assert_neq(notifier_wait(), CHILD_EXIT_NO_RESPAWN);
 	teardown();
 }
 
