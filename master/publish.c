@@ -499,8 +499,10 @@ try_endpoint(struct fleet *f, struct endpoint *all, const struct conf_pool *pool
 	ep->conf = conf;
 	ep->url = conf->url;
 	ep->authority = conf->url; /* a part of it, and ":80" is shorter than "http://" */
-	/* it cannot be left out as names can: as long as it may become */
+	/* these cannot be left out as names can: as long as they may become */
 	memset(ep->runtime.version, 'v', sizeof(ep->runtime.version) - 1);
+	if (pool->nannounce_networks > 0)
+		memset(ep->kv_addr, 'k', sizeof(ep->kv_addr) - 1);
 	f->order[f->norder++] = ep;
 }
 

@@ -267,3 +267,23 @@ Test(discover, found_ones_that_the_table_has_no_room_for_are_left_out)
 	for (size_t i = 0; i < 3; i++)
 		free(urls[i]);
 }
+
+/* Nor must an engine that announces itself: what it says of a configured one stands in the table, too. */
+Test(discover, a_kv_address_finds_room_in_the_fullest_table)
+{
+	struct found f = found((char[]){P1}, 1, "2001:db8:1111:2222:3333:4444:5555:6666.test:21001");
+	struct conf *c = CONF(P1);
+	struct conf_error err;
+	size_t n = seg->arena_bytes;
+
+	do {
+		free(c->pools[0].models[0]);
+		c->pools[0].models[0] = mem_printf("%0*d", (int)n--, 0);
+	} while (fleet_check(fleet, c, &err) != 0);
+	apply(c);
+	for (size_t i = 0; i < fleet->norder; i++) /* as long as what is learned can be */
+		memset(fleet->order[i]->runtime.version, 'v', sizeof(fleet->order[i]->runtime.version) - 1);
+	fleet_found(fleet, "main", DISCOVER_ANNOUNCED, &f, 1);
+	publish_poll(fleet->publish);
+	cr_assert_str_eq(row_of(P1)->kv_addr, f.kv_addr);
+}
