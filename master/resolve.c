@@ -188,13 +188,15 @@ resolver_free(struct resolver **pr)
 	*pr = NULL;
 }
 
+/* c-ares takes "10.0.0.2", but no "[fd00::2]" without a port. */
 static char *
 join(char *const *servers, size_t n)
 {
 	char *all = mem_strdup("");
 
 	for (size_t i = 0; i < n; i++) {
-		char *longer = mem_printf("%s%s%s", all, i > 0 ? "," : "", servers[i]);
+		const char *port = servers[i][strlen(servers[i]) - 1] == ']' ? ":53" : "";
+		char *longer = mem_printf("%s%s%s%s", all, i > 0 ? "," : "", servers[i], port);
 
 		free(all);
 		all = longer;

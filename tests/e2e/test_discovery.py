@@ -225,6 +225,16 @@ def test_other_name_servers_are_asked_at_once(world, names):
     other.close()
 
 
+def test_an_ipv6_name_server_without_its_port(world, names):
+    """Nobody answers at [::1]:53 here; the next one does."""
+    p, d = at_one_port(world, "prefill", ["127.0.0.2"]), world.engine("decode")
+    names.set(P, "127.0.0.2")
+    pool = world.pool([], [d], dns=[{"name": P, "port": p[0].port, "role": "prefill"}])
+    router = world.router(pool, dns_servers=["[::1]", names.address])
+    wait_up(router, *p)
+    assert not router.lines("name servers cannot be used")
+
+
 def test_what_was_asked_of_the_former_name_servers(world, names):
     """Questions that are open when the name servers change are put to the new ones."""
     p, d, other = at_one_port(world, "prefill", ["127.0.0.2"]), world.engine("decode"), NameServer()
