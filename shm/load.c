@@ -209,7 +209,9 @@ load_reap(struct seg *seg, uint32_t dead)
 uint32_t
 load_count(const struct seg *seg, uint32_t ep)
 {
-	return word_count(shm_load(&seg->eps[ep].count));
+	/* The count before the tokens: who sees 0 here sees none there, since they are given back first.
+	 * ep_slot_begin() relies on it.  Pairs with word_add(). */
+	return word_count(shm_load_acquire(&seg->eps[ep].count));
 }
 
 uint32_t
