@@ -92,9 +92,10 @@ compare(const void *pa, const void *pb)
 	return r != 0 ? r : (a->role > b->role) - (a->role < b->role);
 }
 
-/* Tells the fleet what of all that is known belongs to this pool. */
+/* Tells the fleet what of all that is known belongs to this pool; pools[i] is known[i]'s. */
 static void
-deal(struct announced_engines *a, const struct conf_pool *pool)
+deal(struct announced_engines *a, const struct conf_pool *const pools[],
+	const struct conf_pool *pool)
 {
 	struct found *list = mem_array(a->n + 1, sizeof(*list));
 	char(*urls)[ANNOUNCED_ADDRESS + 8] = mem_array(a->n + 1, sizeof(*urls));
@@ -103,7 +104,7 @@ deal(struct announced_engines *a, const struct conf_pool *pool)
 	for (size_t i = 0; i < a->n; i++) {
 		const struct announcement *one = &a->known[i];
 
-		if (pool_of(a->fleet->conf, one) != pool)
+		if (pools[i] != pool)
 			continue;
 		(void)snprintf(urls[n], sizeof(urls[n]), "http://%s", one->http);
 		list[n].as = (struct conf_endpoint){.url = urls[n], .role = one->role, .weight = 1};
@@ -119,6 +120,7 @@ static void
 look(struct announced_engines *a)
 {
 	const struct conf *conf = a->fleet->conf;
+	const struct conf_pool *pools[ANNOUNCED_MAX];
 	struct timeval tv = clock_tv(LOOK_MS);
 	struct announcement one;
 
@@ -132,9 +134,11 @@ look(struct announced_engines *a)
 			hear(a, &one);
 	forget(a, clock_ms(), conf->announce_forget_ms);
 	qsort(a->known, a->n, sizeof(a->known[0]), compare);
+	for (size_t i = 0; i < a->n; i++)
+		pools[i] = pool_of(conf, &a->known[i]);
 	for (size_t i = 0; i < conf->npools; i++)
 		if (conf->pools[i].nannounce_networks > 0)
-			deal(a, &conf->pools[i]);
+			deal(a, pools, &conf->pools[i]);
 	(void)event_add(a->turn, &tv);
 }
 
