@@ -175,6 +175,13 @@ f_kv(const struct about *a, double *ret)
 	return s.at_ms != 0;
 }
 
+static bool
+f_max_context(const struct about *a, double *ret)
+{
+	*ret = a->ep->max_context;
+	return a->ep->max_context != 0;
+}
+
 /* clang-format off */
 static const struct {
 	const char *name, *help;
@@ -188,6 +195,7 @@ static const struct {
 	{ "pdrouter_endpoint_running", "Requests running, as the engine said at the last scrape.", f_running },
 	{ "pdrouter_endpoint_waiting", "Requests waiting, as the engine said at the last scrape.", f_waiting },
 	{ "pdrouter_endpoint_kv_usage_ratio", "KV cache in use, as the engine said at the last scrape.", f_kv },
+	{ "pdrouter_endpoint_max_context_tokens", "The longest context of a request, as the engine said.", f_max_context },
 };
 /* clang-format on */
 
@@ -219,25 +227,39 @@ endpoints(struct worker *w, struct evbuffer *out, const struct table *t)
 			(void)evbuffer_add_printf(out, "} %.15g\n", v);
 		}
 	}
-	heading(out, "pdrouter_endpoint_group", "gauge", "1 for the group the endpoint is in.");
-	for (uint32_t i = 0; i < t->nendpoints; i++) {
-		const struct table_endpoint *ep = &t->endpoints[i];
+}
 
-		if (ep->group == 0)
-			continue;
-		(void)evbuffer_add_printf(out, "pdrouter_endpoint_group");
-		endpoint_labels(out, t, ep);
-		/* letters, digits and ._:/- alone: conf_value.c */
-		(void)evbuffer_add_printf(
-			out, ",group=\"%s\"} 1\n", t->pools[ep->pool].groups[ep->group - 1]);
-	}
+/* Series whose value is 1: the last label says it. */
+static void
+put_word(struct evbuffer *out, const char *name, const struct table *t,
+	const struct table_endpoint *ep, const char *label, const char *word)
+{
+	char text[200];
+
+	(void)prom_label(text, sizeof(text), word, strlen(word));
+	(void)evbuffer_add_printf(out, "%s", name);
+	endpoint_labels(out, t, ep);
+	(void)evbuffer_add_printf(out, ",%s=\"%s\"} 1\n", label, text);
+}
+
+static void
+endpoint_words(struct worker *w, struct evbuffer *out, const struct table *t)
+{
+	const struct table_endpoint *ep, *end = t->endpoints + t->nendpoints;
+
+	heading(out, "pdrouter_endpoint_group", "gauge", "1 for the group the endpoint is in.");
+	for (ep = t->endpoints; ep < end; ep++)
+		if (ep->group != 0)
+			put_word(out, "pdrouter_endpoint_group", t, ep, "group",
+				t->pools[ep->pool].groups[ep->group - 1]);
 	heading(out, "pdrouter_endpoint_state", "gauge", "1 for the state the endpoint is in.");
-	for (uint32_t i = 0; i < t->nendpoints; i++) {
-		(void)evbuffer_add_printf(out, "pdrouter_endpoint_state");
-		endpoint_labels(out, t, &t->endpoints[i]);
-		(void)evbuffer_add_printf(out, ",state=\"%s\"} 1\n",
-			ep_state_name(ep_state_get(w->seg, t->endpoints[i].slot)));
-	}
+	for (ep = t->endpoints; ep < end; ep++)
+		put_word(out, "pdrouter_endpoint_state", t, ep, "state",
+			ep_state_name(ep_state_get(w->seg, ep->slot)));
+	heading(out, "pdrouter_endpoint_info", "gauge",
+		"The version the engine says it is of, empty until then; always 1.");
+	for (ep = t->endpoints; ep < end; ep++)
+		put_word(out, "pdrouter_endpoint_info", t, ep, "version", ep->version);
 }
 
 static void
@@ -287,6 +309,7 @@ stats_page(struct worker *w, struct evbuffer *out)
 	if (t != NULL) {
 		histograms(w, out, t);
 		endpoints(w, out, t);
+		endpoint_words(w, out, t);
 		policies(out, t);
 	}
 	rcu_leave(w->seg, w->slot);

@@ -105,6 +105,21 @@ def test_what_an_engine_says_breaks_no_line(world):
     assert "\x1b" not in r.log() + r.ctl("status").stdout
 
 
+def test_version_and_context_are_metrics(world):
+    p = world.script(probes={"/server_info": rb'{"version":"0.5\"}7\\"}'})
+    p.probes["/v1/models"] = b'{"data":[{"id":"%s","max_model_len":32768}]}' % MODEL.encode()
+    d = world.script(probes={"/server_info": b'{"disaggregation_mode":"decode"}'})
+    r = world.router(world.pool([p], [d], engine="sglang", name="main"))
+
+    def info(e):
+        return [labels for n, labels, v in r.metrics() if n == "pdrouter_endpoint_info" and v == 1 and labels["endpoint"] == e.url]
+    wait("the version", lambda: info(p)[0]["version"] != "")
+    assert info(p) == [{"endpoint": p.url, "role": "prefill", "pool": "main", "version": r'0.5\"}7\\'}], "escaped"
+    assert [x["version"] for x in info(d)] == [""], "a series for each endpoint, known or not"
+    assert r.metric("endpoint_max_context_tokens", endpoint=p.url, role="prefill", pool="main") == 32768
+    assert r.metric("endpoint_max_context_tokens", endpoint=d.url) is None
+
+
 # --- the gate ---
 
 def silence(ex):
