@@ -46,6 +46,22 @@ fail(const char *what, const char *why)
 	return 1;
 }
 
+/* What is wrong with a command line that names no command we have. */
+static int
+wrong(int nargs, const char *command, bool json)
+{
+	if (nargs == 0)
+		(void)fprintf(stderr, "pdctl: a command is needed\n\n");
+	else if (nargs > 1)
+		(void)fprintf(stderr, "pdctl: one command only, and options before it\n\n");
+	else if (json)
+		(void)fprintf(stderr, "pdctl: --json is for status only\n\n");
+	else
+		(void)fprintf(stderr, "pdctl: %s is not a command\n\n", command);
+	usage(stderr);
+	return 2;
+}
+
 /* A connected socket, or -1 with errno. */
 static int
 connect_to(const char *path, bool slow)
@@ -101,6 +117,18 @@ print_answer(FILE *in)
 	return fflush(stdout) == 0 ? r : fail("stdout", strerror(errno));
 }
 
+/* Nobody there is most often somebody elsewhere. */
+static int
+unreachable(const char *path, int err)
+{
+	(void)fail(path, strerror(err));
+	if (err == ENOENT || err == ECONNREFUSED)
+		(void)fprintf(stderr,
+			"pdctl: is pdrouter running, and is this its control_socket? -s "
+			"names another\n");
+	return 1;
+}
+
 static int
 talk(const char *path, const char *command, bool json, bool slow)
 {
@@ -110,7 +138,7 @@ talk(const char *path, const char *command, bool json, bool slow)
 	int n;
 
 	if (fd == -1)
-		return fail(path, strerror(errno));
+		return unreachable(path, errno);
 	n = snprintf(line, sizeof(line), "%s%s\n", command, json ? " json" : "");
 	if (send(fd, line, (size_t)n, MSG_NOSIGNAL) != n) {
 		r = fail(path, strerror(errno));
@@ -165,6 +193,5 @@ main(int argc, char **argv)
 			return puts("pdctl " PDROUTER_VERSION) < 0;
 		return talk(path, command, json, commands[i].slow);
 	}
-	usage(stderr);
-	return 2;
+	return wrong(argc - optind, command, json);
 }

@@ -32,6 +32,16 @@ def test_commands_in_a_row_are_answered_in_order(world):
     assert [x[:3] for x in lines if x[:3] in ("OK", "ERR")] == ["OK", "OK", "ERR", "OK", "OK"]
 
 
+def test_pdctl_says_what_is_wrong_with_a_command_line(world):
+    r, _, _ = world.pd()
+    for args, word in ((["nosuch"], "nosuch is not a command"), ([], "a command is needed"),
+                       (["ping", "ping"], "one command only"), (["ping", "--json"], "--json is for status only")):
+        done = r.ctl(*args)
+        assert done.returncode == 2 and word in done.stderr and "usage:" in done.stderr
+    gone = r.ctl("-s", f"{r.control}.not", "ping")
+    assert gone.returncode == 1 and "No such file" in gone.stderr and "is pdrouter running" in gone.stderr
+
+
 def test_client_that_asks_much_and_reads_slowly_does_not_grow_the_master(world):
     r, _, _ = world.pd()
     before = master_kib(r)
