@@ -122,23 +122,24 @@ conf_finish(struct conf_read *r)
 	for (size_t i = 0; i < c->npools; i++)
 		n += c->pools[i].nendpoints;
 	if (c->workers > c->max_workers) {
-		(void)snprintf(what, sizeof(what), "%u workers are more than %u", c->workers,
-			c->max_workers);
+		(void)snprintf(what, sizeof(what), "%u workers are more than %u: write %u or more",
+			c->workers, c->max_workers, c->workers);
 		return fail_root(r, "shared_memory.max_workers", "workers", what);
 	}
 	if (c->npools > c->max_pools) {
-		(void)snprintf(
-			what, sizeof(what), "%zu pools are more than %u", c->npools, c->max_pools);
+		(void)snprintf(what, sizeof(what), "%zu pools are more than %u: write %zu or more",
+			c->npools, c->max_pools, c->npools);
 		return fail_root(r, "shared_memory.max_pools", "pools", what);
 	}
 	for (size_t i = 0; i < c->npools; i++)
 		if (c->pools[i].nannounce_networks > 0 && c->announce_listen == NULL)
 			return fail_root(r, "announce.listen", "pools",
-				"announce_networks without an address where engines announce "
-				"themselves");
+				"a pool has announce_networks, but engines can announce themselves "
+				"nowhere: write an address such as tcp://*:30001");
 	if (n > c->max_endpoints) {
-		(void)snprintf(what, sizeof(what), "%zu endpoints in all pools are more than %u", n,
-			c->max_endpoints);
+		(void)snprintf(what, sizeof(what),
+			"%zu endpoints in all pools are more than %u: write %zu or more", n,
+			c->max_endpoints, n);
 		return fail_root(r, "shared_memory.max_endpoints", "pools", what);
 	}
 	return 0;

@@ -95,6 +95,10 @@ conf_dns_set(struct conf_read *r, const struct conf_key *k, void *base, yaml_nod
 		memset(lines, 0, sizeof(lines));
 		if (conf_walk(r, &conf_dns_keys, d, item, lines) != 0)
 			return -1;
+		if (d->name[0] == '_' && d->port != 0)
+			return conf_fail(r, d->as.line,
+				"%.100s is the name of SRV records, which say the port: leave out port",
+				d->name);
 		for (const struct conf_dns *q = p->dns; q < d; q++)
 			if (strcasecmp(q->name, d->name) == 0 && q->port == d->port &&
 				q->as.role == d->as.role)

@@ -307,23 +307,73 @@ distance(const char *a, const char *b)
 	return row[n];
 }
 
-/* A misspelt key gets the nearest one named; a key of another section gets its full name. */
-static int
-fail_unknown(struct conf_read *r, const struct conf_keys *keys, const char *name, int line)
+/* Who could have been meant: the lower `cost` the likelier. */
+struct guess {
+	const char *path;
+	size_t n; /* of it */
+	unsigned cost;
+};
+
+/* `word` lies in `path`, up to the next dot; `far` breaks ties. */
+static void
+consider(struct guess *g, const char *name, const char *path, const char *word, bool far)
 {
-	unsigned best = 3, d;
-	const char *near = NULL, *last;
+	char w[64];
+	size_t n = strcspn(word, "."), len = strlen(name);
+	unsigned d;
+
+	if (n >= sizeof(w))
+		return;
+	memcpy(w, word, n);
+	w[n] = '\0';
+	d = distance(name, w);
+	if (d > 2 && strncmp(name, w, len) == 0 && w[len] == '_')
+		d = 2; /* api_key: api_key_file */
+	if (2 * d + far < g->cost)
+		*g = (struct guess){path, (size_t)(word - path) + n, 2 * d + far};
+}
+
+/* Where else a key of exactly this name stands, or NULL. */
+static const char *
+home_of(const struct conf_keys *keys, const char *name)
+{
+	static const struct {
+		const struct conf_keys *keys;
+		const char *name;
+	} homes[] = {
+		{&conf_root_keys, "the top level"},
+		{&conf_pool_keys, "a pool"},
+		{&conf_endpoint_keys, "an entry of prefill or decode"},
+		{&conf_file_keys, "an entry of an endpoints_file"},
+	};
+
+	for (size_t i = 0; i < sizeof(homes) / sizeof(homes[0]); i++)
+		if (homes[i].keys != keys && (find(homes[i].keys, "", name) != NULL ||
+						     is_section(homes[i].keys, "", name)))
+			return homes[i].name;
+	return NULL;
+}
+
+/* A misspelt key gets the nearest one named, of its own section if there are equals; a key of another
+ * section gets its full name, one of another kind of mapping that. */
+static int
+fail_unknown(struct conf_read *r, const struct conf_keys *keys, const char *prefix,
+	const char *name, int line)
+{
+	struct guess g = {.cost = 6};
+	const char *home = home_of(keys, name);
 
 	for (size_t i = 0; i < keys->n; i++) {
-		last = strrchr(keys->key[i].path, '.');
-		d = distance(name, last != NULL ? last + 1 : keys->key[i].path);
-		if (d < best) {
-			best = d;
-			near = keys->key[i].path;
-		}
+		const char *path = keys->key[i].path, *dot = strrchr(path, '.');
+
+		consider(&g, name, path, dot != NULL ? dot + 1 : path, true);
+		if (strncmp(path, prefix, strlen(prefix)) == 0)
+			consider(&g, name, path, path + strlen(prefix), false);
 	}
-	if (near != NULL)
-		return conf_fail(r, line, "unknown key; did you mean %s?", near);
+	if (home != NULL && g.cost > 1)
+		return conf_fail(r, line, "unknown key here: it belongs to %s", home);
+	if (g.path != NULL)
+		return conf_fail(r, line, "unknown key; did you mean %.*s?", (int)g.n, g.path);
 	return conf_fail(r, line, "unknown key");
 }
 
@@ -380,7 +430,7 @@ walk_keys(struct conf_read *r, const struct conf_keys *keys, void *base, const c
 			(void)snprintf(inner, sizeof(inner), "%s%s.", prefix, name);
 			rc = walk_keys(r, keys, base, inner, value, lines);
 		} else {
-			rc = fail_unknown(r, keys, name, line);
+			rc = fail_unknown(r, keys, prefix, name, line);
 		}
 		if (rc != 0)
 			return -1;

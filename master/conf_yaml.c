@@ -47,6 +47,16 @@ read_all(int fd, size_t guess, char **ret)
 	return (ssize_t)n;
 }
 
+/* Names the file, unless it is the one that every message begins with. */
+static int
+fail_file(struct conf_read *r, const char *path, int line, const char *what, const char *why)
+{
+	bool named = r->file != NULL && strcmp(r->file, path) == 0;
+
+	return conf_fail(r, line, "%.150s%s%s%s%s", named ? "" : path, named ? "" : " ", what,
+		why != NULL ? ": " : "", why != NULL ? why : "");
+}
+
 int
 conf_yaml_read(struct conf_read *r, const char *path, int line, char **ret, size_t *ret_n)
 {
@@ -57,13 +67,13 @@ conf_yaml_read(struct conf_read *r, const char *path, int line, char **ret, size
 	ssize_t n = 0;
 
 	if (fd == -1 || fstat(fd, &st) == -1)
-		rc = conf_fail(r, line, "cannot open %.150s: %s", path, strerror(errno));
+		rc = fail_file(r, path, line, "cannot be opened", strerror(errno));
 	else if (!S_ISREG(st.st_mode))
-		rc = conf_fail(r, line, "%.180s is not a regular file", path);
+		rc = fail_file(r, path, line, "is not a regular file", NULL);
 	else if ((n = read_all(fd, (size_t)st.st_size, &text)) < 0)
-		rc = conf_fail(r, line, "cannot read %.150s: %s", path, strerror(errno));
+		rc = fail_file(r, path, line, "cannot be read", strerror(errno));
 	else if ((size_t)n > CONF_FILE_MAX)
-		rc = conf_fail(r, line, "%.150s is larger than 8 MiB", path);
+		rc = fail_file(r, path, line, "is larger than 8 MiB", NULL);
 	if (rc == 0) {
 		*ret = text;
 		*ret_n = (size_t)n;
