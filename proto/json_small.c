@@ -68,41 +68,28 @@ read_id(const struct splice_seg *entry, char buf[JSON_ID_MAX + 1])
 	return memchr(buf, '\0', (size_t)n) == NULL;
 }
 
-/* The number of entries, -1 if the first `max` are not all as they should be; fn may be NULL. */
-static int
-walk(const struct splice_seg *list, size_t max, void (*fn)(const struct json_model *, void *),
-	void *arg)
+int
+json_models(const char *text, size_t len, size_t max,
+	void (*fn)(const struct json_model *m, void *arg), void *arg)
 {
+	struct splice_seg list, entry;
 	char id[JSON_ID_MAX + 1];
-	struct splice_seg entry;
 	size_t at = 0, n = 0;
 
-	for (; splice_element(list, &at, &entry); n++) {
+	if (splice_member_raw(text, len, "data", &list) != 1 || list.p[0] != '[')
+		return -1;
+	for (; splice_element(&list, &at, &entry); n++) {
 		struct json_model m = {.id = id};
 
 		if (n >= max)
 			continue;
 		if (!read_id(&entry, id))
 			return -1;
-		if (fn == NULL)
-			continue;
 		(void)json_member_number(
 			entry.p, entry.n, "max_model_len", UINT64_MAX, &m.max_model_len);
 		fn(&m, arg);
 	}
 	return (int)n;
-}
-
-int
-json_models(const char *text, size_t len, size_t max,
-	void (*fn)(const struct json_model *m, void *arg), void *arg)
-{
-	struct splice_seg list;
-
-	if (splice_member_raw(text, len, "data", &list) != 1 || list.p[0] != '[' ||
-		walk(&list, max, NULL, NULL) < 0)
-		return -1;
-	return walk(&list, max, fn, arg);
 }
 
 /* --- error bodies ------------------------------------------------------------------------ */

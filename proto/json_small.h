@@ -21,8 +21,8 @@ struct json_model {
 
 /*
  * Calls fn for the first `max` entries of {"data":[{"id":..,"max_model_len":..}]}, as GET /v1/models
- * answers (protocols.md 1.8).  Returns the number of all entries, or -1 if the text is not of that
- * shape; then fn has not been called.
+ * answers (protocols.md 1.8).  Returns the number of all entries, or -1 if the text or one of those first
+ * entries is not of that shape; what fn was told by then does not count.
  */
 int json_models(const char *text, size_t len, size_t max,
 	void (*fn)(const struct json_model *m, void *arg), void *arg);

@@ -55,11 +55,8 @@ Test(json_small, no_model_list)
 		"{\"data\":[{\"id\":\"a\"}]"};
 	struct ids ids;
 
-	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
 		cr_assert_eq(ids_of(texts[i], &ids), -1, "%s", texts[i]);
-		cr_assert_str_empty(
-			ids.text, "%s: nothing is told of a list that is wrong", texts[i]);
-	}
 }
 
 Test(json_small, ids_beyond_the_wanted_number_are_counted_only)
