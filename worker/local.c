@@ -74,13 +74,19 @@ metrics(struct req *req, struct evbuffer *out)
 	return 200;
 }
 
+/* How many are up, and in *groups their groups. */
 static uint32_t
-count_up(const struct seg *seg, const struct table_pool *p, enum role role)
+count_up(const struct seg *seg, const struct table_pool *p, enum role role, uint64_t *groups)
 {
 	uint32_t up = 0;
 
-	for (uint32_t i = 0; i < p->n[role]; i++)
-		up += ep_state_get(seg, p->picks[role][i].slot) == EP_UP;
+	*groups = 0;
+	for (uint32_t i = 0; i < p->n[role]; i++) {
+		if (ep_state_get(seg, p->picks[role][i].slot) != EP_UP)
+			continue;
+		*groups |= UINT64_C(1) << p->picks[role][i].group;
+		up++;
+	}
 	return up;
 }
 
@@ -89,12 +95,13 @@ static bool
 pool_health(const struct seg *seg, const struct table *t, const struct table_pool *p,
 	struct evbuffer *out)
 {
-	bool ok = true;
+	uint64_t groups[ROLE_N];
+	bool ok = true, paired;
 
 	add_quoted(out, p->name);
 	(void)evbuffer_add_printf(out, ":{");
 	for (enum role r = 0; r < ROLE_N; r++) {
-		uint32_t up = count_up(seg, p, r);
+		uint32_t up = count_up(seg, p, r, &groups[r]);
 
 		ok = ok && up > 0;
 		(void)evbuffer_add_printf(out, "\"%s\":{\"up\":%u,\"total\":%u,\"not_up\":[",
@@ -111,6 +118,10 @@ pool_health(const struct seg *seg, const struct table *t, const struct table_poo
 		}
 		(void)evbuffer_add_printf(out, "]},");
 	}
+	paired = p->pairing != PAIRING_REQUIRE || (groups[ROLE_PREFILL] & groups[ROLE_DECODE]) != 0;
+	if (ok && !paired)
+		(void)evbuffer_add_printf(out, "\"reason\":\"no group has both roles up\",");
+	ok = ok && paired;
 	(void)evbuffer_add_printf(out, "\"can_serve\":%s}", ok ? "true" : "false");
 	return ok;
 }

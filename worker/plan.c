@@ -76,10 +76,12 @@ choose(struct req *req, struct selection *s, uint32_t group)
 
 /* Nobody could be chosen: because all who could serve are full, or because there is none? */
 static enum req_end
-why_none(const struct selection *s)
+why_none(struct req *req, const struct selection *s)
 {
-	if (select_served(s))
+	if (select_served(s)) {
+		req->detail = role_name(s->role);
 		return END_NO_CAPACITY;
+	}
 	return s->role == ROLE_PREFILL ? END_NO_PREFILL : END_NO_DECODE;
 }
 
@@ -130,14 +132,17 @@ choose_pair(struct req *req, struct selection s[ROLE_N])
 		}
 		leg_give_back(&req->pair.leg[ROLE_PREFILL]);
 		if (p->pool->pairing == PAIRING_PREFER)
-			return why_none(d);
+			return why_none(req, d);
 		p->groups &= ~(UINT64_C(1) << pick->group);
 	}
 	if (p->groups == SELECT_ALL_GROUPS)
-		return why_none(p);
+		return why_none(req, p);
 	/* the groups that were tried lack a decode engine, the others a prefill engine */
 	d->groups = ~p->groups;
-	return select_served(p) ? END_NO_CAPACITY : why_none(d);
+	if (select_served(p))
+		return why_none(req, p);
+	req->detail = "pairing requires one in the group of a prefill engine";
+	return why_none(req, d);
 }
 
 /* Of a request without `model` (engines allow it) the only pool there is, else by the model's name. */
@@ -168,6 +173,7 @@ plan(struct req *req, const struct table *t)
 	struct selection s[ROLE_N];
 	enum req_end why = END_OK;
 
+	req->detail = NULL;
 	if (tp == NULL)
 		return END_MODEL_NOT_FOUND;
 	req->pool = (struct req_pool){.id = tp->id,
@@ -185,7 +191,7 @@ plan(struct req *req, const struct table *t)
 	if (req->connector->starts[ROLE_PREFILL] != STARTS_NEVER)
 		why = choose_pair(req, s);
 	else if (choose(req, &s[ROLE_DECODE], 0) == NULL)
-		why = why_none(&s[ROLE_DECODE]);
+		why = why_none(req, &s[ROLE_DECODE]);
 	if (why != END_OK)
 		return why;
 	if (req->connector == &connector_direct)
@@ -223,5 +229,5 @@ plan_request(struct req *req)
 	else if (wait)
 		req_wait(req, why);
 	else
-		req_refuse(req, why, NULL);
+		req_refuse(req, why, req->detail);
 }

@@ -301,7 +301,8 @@ error_message(const struct req *req, char *buf, size_t size)
 	else if (req->end == END_MODEL_NOT_FOUND)
 		(void)snprintf(buf, size, "The model `%s` does not exist.", req->model);
 	else if (req->pool.name != NULL)
-		(void)snprintf(buf, size, "%s (pool %s)", m, req->pool.name);
+		(void)snprintf(buf, size, "%s%s%s (pool %s)", m, req->detail != NULL ? ": " : "",
+			req->detail != NULL ? req->detail : "", req->pool.name);
 	else if (req->detail != NULL)
 		(void)snprintf(buf, size, "%s: %s", m, req->detail);
 	else

@@ -98,6 +98,7 @@ def test_max_inflight_is_kept(world):
     exs = [d.expect() for _ in held]
     a = r.complete()
     assert a.status == 429 and a.error["code"] == "no_capacity" and p.quiet(0.1)
+    assert "max_inflight: decode" in a.error["message"] and r.end()["detail"] == "decode"
     assert r.metric("endpoint_in_flight", role="prefill") in (0, 2), "the refused one's reservation is given back"
     for ex in exs:
         ex.stream("a")

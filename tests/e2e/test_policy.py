@@ -247,6 +247,8 @@ def test_require_takes_a_group_that_is_whole(world):
     set_up(r, p[1], False)
     a = r.complete()
     assert a.status == 503 and a.error["code"] == "no_decode_endpoint", "a has no decode engine, b no prefill engine"
+    assert "in the group of a prefill engine" in a.error["message"] and "in the group" in r.end(7)["detail"]
+    assert r.get("/ready").status == 503 and "no group has both roles up" in r.get("/health").body.decode()
     assert r.in_flight() == 0 and r.metric("endpoint_prompt_tokens") == 0
     set_up(r, d[0], True)
     assert r.complete().status == 200 and len(d[0].requests()) == 1
