@@ -214,8 +214,8 @@ part_run(const struct options *o, const struct part *p, uint64_t us)
 	while ((now_us = clock_us()) < end_us && (!o->first || all_well())) {
 		const uint64_t left_us = end_us - now_us;
 
-		/* no short last round, in which a part might do nothing */
-		round_run(o, p, left_us < 2 * ROUND_US ? left_us : ROUND_US);
+		/* no short round, in which a part might do nothing */
+		round_run(o, p, left_us < ROUND_US || left_us >= 2 * ROUND_US ? ROUND_US : left_us);
 		for (int i = 0; i < 2; i++)
 			if (p->settle[i] != NULL)
 				p->settle[i]();

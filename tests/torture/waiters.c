@@ -6,13 +6,11 @@
  * would be covered by the next one.  Beside each flag lies a post: what the notifiers are told of
  * it, and what they did.
  *
- * Oracles: a flag that is READY wakes its waiter (within CONFIRM_US, with nobody stopped or dead for
- * longer than a few ms); a flag gets READY only after that many notices were begun for its gen, and
- * no more count than it asked for; what is early, late, of another gen or has another nonce never
- * counts; a gen is never given out twice.
+ * Oracles: a flag that is READY wakes its waiter (looks are counted, not time, so that a machine
+ * which stands still for seconds proves nothing); a flag gets READY only after that many notices
+ * were begun for its gen, and no more count than it asked for; what is early, late, of another gen
+ * or has another nonce never counts; a gen is never given out twice.
  */
-#include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
@@ -26,9 +24,9 @@
 
 #define BATCH 4u
 #define NOTICES 3u
-#define MEMORY 64u          /* ids a notifier remembers, to deliver them again */
-#define SLEEP_US 300000u    /* then a waiter looks whether something got READY without a wake-up */
-#define CONFIRM_US 2000000u /* READY for so long without a wake-up: lost */
+#define MEMORY 64u       /* ids a notifier remembers, to deliver them again */
+#define SLEEP_US 300000u /* then a waiter looks whether something got READY without a wake-up */
+#define LOOKS 7u         /* in a row that find a flag READY without a wake-up: it is lost */
 #define TALLY_MAX 0xffffu
 /* One per flag slot in use.  gen:48 | n:16 where it says so. */
 struct post {
@@ -103,7 +101,7 @@ struct wait {
 	struct flag_set *flags;
 	struct seen *seen;
 	uint32_t awaited;
-	uint64_t stuck_us; /* since when something is READY and did not wake us; 0: nothing is */
+	uint32_t stuck; /* looks in a row that found something READY that did not wake us */
 	struct held {
 		struct flag_ref ref;
 		uint8_t notices;
@@ -184,7 +182,7 @@ on_ready(uint32_t slot, void *arg)
 	}
 	check_ready(w, slot);
 	finish(w, slot);
-	w->stuck_us = 0;
+	w->stuck = 0;
 }
 
 /* The eventfd first, then the bits (I10). */
@@ -215,7 +213,6 @@ is_deaf(struct wait *w, uint32_t slot)
 static void
 look_again(struct wait *w)
 {
-	const uint64_t now_us = clock_us();
 	uint32_t ready = BATCH;
 
 	for (uint32_t slot = 0; slot < BATCH; slot++) {
@@ -229,14 +226,15 @@ look_again(struct wait *w)
 		}
 	}
 	if (ready == BATCH) {
-		w->stuck_us = 0;
-	} else if (w->stuck_us == 0) {
-		w->stuck_us = now_us;
-		w->seen->late++;
-	} else if (now_us - w->stuck_us > CONFIRM_US) {
+		w->stuck = 0;
+		return;
+	}
+	w->stuck++;
+	w->seen->late += w->stuck == 1;
+	if (w->stuck == LOOKS) {
 		bad(BAD_LOST);
 		finish(w, ready);
-		w->stuck_us = 0;
+		w->stuck = 0;
 	}
 }
 
