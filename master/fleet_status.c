@@ -187,6 +187,16 @@ note_of(const struct facts *x)
 	return note;
 }
 
+/* "3", or "3/4" where max_inflight is 4. */
+static char *
+in_flight_text(const struct facts *x)
+{
+	uint32_t most = x->ep->conf != NULL ? x->ep->conf->max_inflight : 0;
+
+	return most != 0 ? mem_printf("%" PRIu32 "/%" PRIu32, x->in_flight, most)
+			 : mem_printf("%" PRIu32, x->in_flight);
+}
+
 static void
 add_row(const struct facts *x, void *arg)
 {
@@ -203,7 +213,7 @@ add_row(const struct facts *x, void *arg)
 		cell[WEIGHT] = mem_printf("%" PRIu32, x->ep->conf->weight);
 	cell[NOTE] = note_of(x);
 	if (x->has_slot) {
-		cell[IN_FLIGHT] = mem_printf("%" PRIu32, x->in_flight);
+		cell[IN_FLIGHT] = in_flight_text(x);
 		cell[TOKENS] = mem_printf("%" PRIu32, x->tokens);
 		cell[SCORE] = mem_printf("%" PRIu64, x->score);
 	}
@@ -349,7 +359,9 @@ add_object(const struct facts *x, void *arg)
 	put_json(j->out, ",\"addr\":", ep_addr_text(&x->ep->addr, addr));
 	if (x->ep->conf != NULL) {
 		put_json(j->out, ",\"group\":", or_empty(x->ep->conf->group));
-		(void)evbuffer_add_printf(j->out, ",\"weight\":%" PRIu32, x->ep->conf->weight);
+		(void)evbuffer_add_printf(j->out,
+			",\"weight\":%" PRIu32 ",\"max_inflight\":%" PRIu32, x->ep->conf->weight,
+			x->ep->conf->max_inflight);
 	}
 	put_load(j->out, x);
 	if (x->ramp >= 0)

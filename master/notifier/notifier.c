@@ -35,6 +35,7 @@
 #define QUEUED_BYTES ((rlim_t)CONNECTIONS * QUEUED * MAX_MESSAGE)
 #define OWN_FDS 64 /* libzmq's and the heritage's, the eventfds aside */
 #define NSOCKETS 2
+#define REFUSAL_LINES_MS 60000
 #define LAST_BATCHES 64 /* before going: what has arrived already is still delivered */
 
 struct notifier {
@@ -48,7 +49,8 @@ struct notifier {
 	} sockets[NSOCKETS];
 	struct net *networks; /* from where engines may announce themselves */
 	size_t nnetworks;
-	bool *woken; /* [process slots]: eventfds to write after this batch */
+	uint64_t next_refusal_ms; /* no line about a refused announcement before that */
+	bool *woken;              /* [process slots]: eventfds to write after this batch */
 };
 
 static void
@@ -134,6 +136,20 @@ is_known_peer(const struct notifier *n, const char *from)
 						       : is_known(n, AF_INET6, ip);
 }
 
+/* One line a minute: enough to find the engine whose announcements go nowhere, whoever floods. */
+static void
+refuse_announcement(struct notifier *n, const char *from, const char *http, const char *why)
+{
+	uint64_t now = clock_ms();
+
+	metric_add(n->slab, M_ANNOUNCED_REFUSED, 1);
+	if (now < n->next_refusal_ms)
+		return;
+	n->next_refusal_ms = now + REFUSAL_LINES_MS;
+	log_warn("announcement refused, further ones are only counted for a minute",
+		LOG_S("from", from), LOG_S("http_address", http), LOG_S("reason", why));
+}
+
 /* Who speaks and what it says must both be from a configured network: it sends us requests' prompts. */
 static void
 take_announcement(struct notifier *n, const void *msg, size_t len, const char *from)
@@ -142,9 +158,17 @@ take_announcement(struct notifier *n, const void *msg, size_t len, const char *f
 	struct announcement a = {.seen_ms = clock_ms()};
 	bool full;
 
-	if (!is_known_peer(n, from) || registration_read(msg, len, &r) != 0 ||
-		!is_known(n, r.family, r.ip)) {
-		metric_add(n->slab, M_ANNOUNCED_REFUSED, 1);
+	if (!is_known_peer(n, from)) {
+		refuse_announcement(n, from, NULL, "the peer is in no announce_networks");
+		return;
+	}
+	if (registration_read(msg, len, &r) != 0) {
+		refuse_announcement(
+			n, from, NULL, "not an announcement, or its addresses are not IP literals");
+		return;
+	}
+	if (!is_known(n, r.family, r.ip)) {
+		refuse_announcement(n, from, r.http, "its http_address is in no announce_networks");
 		return;
 	}
 	a.role = r.role;
@@ -152,7 +176,10 @@ take_announcement(struct notifier *n, const void *msg, size_t len, const char *f
 	memcpy(a.kv, r.kv, sizeof(a.kv));
 	if (announce_put(n->h->seg, &a, n->h->conf->announce_forget_ms, &full))
 		n->woken[SLOT_MASTER(n->h->seg)] = true;
-	metric_add(n->slab, full ? M_ANNOUNCED_REFUSED : M_ANNOUNCED, 1);
+	if (full)
+		refuse_announcement(n, from, r.http, "there are too many already");
+	else
+		metric_add(n->slab, M_ANNOUNCED, 1);
 }
 
 /* The last part of one message; what stands before it is the envelope of a ROUTER socket.  False if there

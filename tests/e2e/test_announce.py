@@ -88,6 +88,8 @@ def test_what_is_not_from_a_configured_network_is_refused(fleet):
     said[0].sock.send(b"\xc1garbage")
     wait("refused", lambda: r.metric("announcements_refused_total") == 4)
     assert r.metric("announcements_total") == 0 and status(r) == {}
+    line, = r.lines("announcement refused, further ones are only counted for a minute")
+    assert line["http_address"] == "10.9.9.9:8000" and line["from"] == "127.0.0.1" and "announce_networks" in line["reason"]
     assert len(r.children("notifier")) == 1
 
 

@@ -419,6 +419,7 @@ def test_weights_groups_tokens_and_policies_are_shown(world):
     assert (rows[p.url]["weight"], rows[p.url]["group"], rows[d.url]["weight"], rows[d.url]["group"]) == (7, "rack-1", 1, "")
     text = r.ctl("status").stdout
     assert re.search(rf"{p.url} .*rack-1 +7 +up +1 +1500001 ", text) and "weight" in text, text
+    assert re.search(rf"{d.url} .*up +1/4 ", text) and (rows[d.url]["max_inflight"], rows[p.url]["max_inflight"]) == (4, 0)
     ex.prefilled()
     d.expect().reply(body={})
     assert c.read().status == 200
