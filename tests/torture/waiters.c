@@ -78,7 +78,7 @@ tally_start(uint64_t gen)
 	return gen << 16;
 }
 
-/* Adds one if it is still of this gen, up to the most it can hold.  Returns n, or 0 if it is of a later one. */
+/* Adds one if it is still of this gen, up to TALLY_MAX.  Returns n, or 0 if it is of a later one. */
 static uint64_t
 tally_add(uint64_t *tally, uint64_t gen)
 {
