@@ -130,8 +130,33 @@ table_strv(struct table_builder *b, const char *const *v, size_t n)
 	return p;
 }
 
+/*
+ * The numbers of the endpoint's models among the pool's, as bits; NULL if it serves all.  Both lists are
+ * mostly sorted: each search goes on where the last one ended.
+ */
+static const uint64_t *
+model_bits(struct table_builder *b, const struct table_endpoint *te, const struct table_pool *p)
+{
+	uint64_t *bits;
+	uint32_t at = 0;
+
+	if (te->nmodels == 0 || te->models == p->models)
+		return NULL;
+	bits = take(b, (p->nmodels + 63) / 64 * sizeof(*bits));
+	for (uint32_t i = 0; bits != NULL && i < te->nmodels; i++)
+		for (uint32_t k = 0; k < p->nmodels; k++, at++) {
+			if (at >= p->nmodels)
+				at = 0;
+			if (strcmp(p->models[at], te->models[i]) != 0)
+				continue;
+			bits[at / 64] |= UINT64_C(1) << at % 64;
+			break;
+		}
+	return bits;
+}
+
 static void
-fill_pick(struct table_pick *pick, const struct table *t, uint32_t i)
+fill_pick(struct table_builder *b, struct table_pick *pick, const struct table *t, uint32_t i)
 {
 	const struct table_endpoint *te = &t->endpoints[i];
 
@@ -144,7 +169,7 @@ fill_pick(struct table_pick *pick, const struct table *t, uint32_t i)
 		.weight = (uint8_t)(te->weight == 0 ? 1 : te->weight),
 		.group = (uint8_t)te->group,
 		.resolved = te->addr.family != 0,
-		.partial = te->nmodels > 0 && te->models != t->pools[te->pool].models,
+		.models = model_bits(b, te, &t->pools[te->pool]),
 	};
 }
 
@@ -166,7 +191,7 @@ list_picks(struct table_builder *b, const struct table *t, uint32_t pool, enum r
 	for (uint32_t i = 0; i < t->nendpoints; i++) {
 		if (t->endpoints[i].pool != pool || t->endpoints[i].role != role)
 			continue;
-		fill_pick(picks, t, i);
+		fill_pick(b, picks, t, i);
 		if (picks->weight > p->max_weight[role])
 			p->max_weight[role] = picks->weight;
 		p->turns[role][picks->group] += picks->weight;
@@ -221,12 +246,14 @@ table_intact(const struct table *t, size_t arena_bytes)
 }
 
 const struct table_pool *
-table_pool_by_model(const struct table *t, const char *model)
+table_pool_by_model(const struct table *t, const char *model, uint32_t *ret_number)
 {
 	for (uint32_t i = 0; i < t->npools; i++)
 		for (uint32_t k = 0; k < t->pools[i].nmodels; k++)
-			if (strcmp(t->pools[i].models[k], model) == 0)
+			if (strcmp(t->pools[i].models[k], model) == 0) {
+				*ret_number = k;
 				return &t->pools[i];
+			}
 	return NULL;
 }
 
@@ -237,15 +264,6 @@ table_pool_by_name(const struct table *t, const char *name)
 		if (strcmp(t->pools[i].name, name) == 0)
 			return &t->pools[i];
 	return NULL;
-}
-
-bool
-table_serves(const struct table_endpoint *te, const char *model)
-{
-	for (uint32_t i = 0; i < te->nmodels; i++)
-		if (strcmp(te->models[i], model) == 0)
-			return true;
-	return false;
 }
 
 socklen_t

@@ -57,9 +57,11 @@ struct table_pick {
 	uint64_t hash; /* of its URL: the same in every table and router */
 	uint8_t weight, group;
 	bool resolved;
-	bool partial; /* does not serve all of the pool's models: ask table_serves() */
+	/* a bit for each of the pool's models it serves, by their numbers; NULL: all of them */
+	const uint64_t *models;
 };
-#define TABLE_GROUPS 64 /* group numbers, 0 for "none" included: bits of a word */
+#define TABLE_ANY_MODEL UINT32_MAX /* in place of a model's number: none is asked for */
+#define TABLE_GROUPS 64            /* group numbers, 0 for "none" included: bits of a word */
 
 struct table_pool {
 	const char *name;
@@ -121,8 +123,14 @@ bool table_intact(const struct table *t, size_t arena_bytes);
 /* Bytes an arena needs for so many: the structs and a share of text for each (shm/README). */
 size_t table_arena_bytes(uint32_t max_pools, uint32_t max_endpoints);
 
-/* The pool that serves a model, or NULL.  Exact match of the whole name. */
-const struct table_pool *table_pool_by_model(const struct table *t, const char *model);
+/* The pool that serves a model, or NULL, and the model's number in it.  Exact match of the whole name. */
+const struct table_pool *table_pool_by_model(
+	const struct table *t, const char *model, uint32_t *ret_number);
 const struct table_pool *table_pool_by_name(const struct table *t, const char *name);
-/* Whether an endpoint whose pick is `partial` serves a model. */
-bool table_serves(const struct table_endpoint *te, const char *model);
+/* Whether an endpoint serves the model of that number. */
+static inline bool
+table_serves(const struct table_pick *p, uint32_t model)
+{
+	return p->models == NULL || model == TABLE_ANY_MODEL ||
+	       (p->models[model / 64] >> model % 64 & 1) != 0;
+}

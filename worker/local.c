@@ -180,7 +180,9 @@ models(struct req *req, struct evbuffer *out)
 	(void)evbuffer_add_printf(out, "{\"object\":\"list\",\"data\":[");
 	for (uint32_t i = 0; t != NULL && i < t->npools; i++)
 		for (uint32_t k = 0; k < t->pools[i].nmodels; k++) {
-			if (table_pool_by_model(t, t->pools[i].models[k]) != &t->pools[i])
+			uint32_t number;
+
+			if (table_pool_by_model(t, t->pools[i].models[k], &number) != &t->pools[i])
 				continue; /* learned by two pools: the first serves it */
 			(void)evbuffer_add_printf(out, "%s{\"id\":", n++ > 0 ? "," : "");
 			add_quoted(out, t->pools[i].models[k]);

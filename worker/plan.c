@@ -16,7 +16,7 @@
 /* What this request asks of each role, among all groups; its keys are hashed once. */
 static void
 prepare(struct selection s[ROLE_N], struct req *req, const struct table *t,
-	const struct table_pool *tp)
+	const struct table_pool *tp, uint32_t model)
 {
 	struct worker *w = req->w;
 	uint64_t now_ms = clock_ms();
@@ -27,7 +27,7 @@ prepare(struct selection s[ROLE_N], struct req *req, const struct table *t,
 			.table = t,
 			.pool = tp,
 			.role = role,
-			.model = req->model,
+			.model = model,
 			.groups = SELECT_ALL_GROUPS,
 			.tokens = req->tokens,
 			.mean_tokens = w->mean_tokens[tp->id],
@@ -50,9 +50,9 @@ prepare(struct selection s[ROLE_N], struct req *req, const struct table *t,
  * those of one group or model would move it past endpoints that only the others may choose.
  */
 static size_t
-lane(const struct req *req, const struct table_pool *tp, uint32_t group)
+lane(const struct selection *s, uint32_t group)
 {
-	return (group + (tp->nmodels > 1 ? affinity_model(req) : 0)) % TABLE_GROUPS;
+	return (group + (s->model != TABLE_ANY_MODEL ? s->model : 0)) % TABLE_GROUPS;
 }
 
 /* Chooses and reserves the endpoint of one leg; `group` is the one it must be of, or 0.  Its pick, or
@@ -64,8 +64,7 @@ choose(struct req *req, struct selection *s, uint32_t group)
 	struct leg *leg = &req->pair.leg[s->role];
 	const struct table_pick *pick;
 
-	s->cursor = &w->cursor[(s->pool->id * ROLE_N + s->role) * TABLE_GROUPS +
-			       lane(req, s->pool, group)];
+	s->cursor = &w->cursor[(s->pool->id * ROLE_N + s->role) * TABLE_GROUPS + lane(s, group)];
 	pick = select_reserve(s, &leg->tokens);
 	if (pick != NULL) {
 		leg->up = pool_endpoint(w->pool, &s->table->endpoints[pick->endpoint]);
@@ -101,7 +100,7 @@ turn_rounds(struct req *req, const struct selection *s, uint32_t group)
 	const struct table_pool *tp = s->pool;
 	const uint64_t np = tp->turns[ROLE_PREFILL][group], nd = tp->turns[ROLE_DECODE][group];
 	const uint64_t common = gcd(np, nd);
-	uint32_t *round = &req->w->round[tp->id * TABLE_GROUPS + lane(req, tp, group)];
+	uint32_t *round = &req->w->round[tp->id * TABLE_GROUPS + lane(s, group)];
 
 	if (common == 1 || ++*round < np / common * nd)
 		return;
@@ -147,11 +146,12 @@ choose_pair(struct req *req, struct selection s[ROLE_N])
 
 /* Of a request without `model` (engines allow it) the only pool there is, else by the model's name. */
 static const struct table_pool *
-find_pool(const struct req *req, const struct table *t)
+find_pool(const struct req *req, const struct table *t, uint32_t *ret_model)
 {
+	*ret_model = TABLE_ANY_MODEL;
 	if (req->model[0] == '\0')
 		return t->npools == 1 ? &t->pools[0] : NULL;
-	return table_pool_by_model(t, req->model);
+	return table_pool_by_model(t, req->model, ret_model);
 }
 
 /* The mean is what a request of another router is taken for, whose prompt nobody tells us. */
@@ -169,7 +169,8 @@ note_tokens(struct req *req, const struct table_pool *tp)
 static enum req_end
 plan(struct req *req, const struct table *t)
 {
-	const struct table_pool *tp = find_pool(req, t);
+	uint32_t model;
+	const struct table_pool *tp = find_pool(req, t, &model);
 	struct selection s[ROLE_N];
 	enum req_end why = END_OK;
 
@@ -185,7 +186,7 @@ plan(struct req *req, const struct table *t)
 	if (connector_asks_several(req->doc) && req->connector->serves_one(&req->pair))
 		req->connector = &connector_direct;
 	note_tokens(req, tp);
-	prepare(s, req, t, tp);
+	prepare(s, req, t, tp, model);
 	/* Both before the prefill engine is asked: nothing may queue between the legs (vLLM leases the KV
 	 * for 30 s). */
 	if (req->connector->starts[ROLE_PREFILL] != STARTS_NEVER)

@@ -14,14 +14,13 @@
 
 struct policy_view {
 	const struct seg *seg;
-	const struct table *table;
 	const struct table_pick *picks;
 	uint32_t n;
 	uint32_t max_weight; /* of the picks */
 	bool weighted;       /* they differ */
 
-	uint64_t groups;   /* bit per group number that may be chosen */
-	const char *model; /* asked of endpoints that do not serve all; "": any will do */
+	uint64_t groups; /* bit per group number that may be chosen */
+	uint32_t model;  /* number of the one asked for in the pool, or TABLE_ANY_MODEL */
 
 	enum load_kind load;
 	uint64_t own;          /* what the request adds to an endpoint's load, in its unit */
@@ -74,9 +73,7 @@ static inline bool
 policy_serves(const struct policy_view *v, const struct table_pick *p, const struct ep_look *e)
 {
 	return e->state == EP_UP && e->tag == p->tag && p->resolved &&
-	       (v->groups >> p->group & 1) != 0 &&
-	       (!p->partial || v->model[0] == '\0' ||
-		       table_serves(&v->table->endpoints[p->endpoint], v->model));
+	       (v->groups >> p->group & 1) != 0 && table_serves(p, v->model);
 }
 
 /* All that, and below its max_inflight as far as can be seen without reserving: then *ret is how it

@@ -13,7 +13,6 @@ set_view(struct policy_view *v, const struct selection *s)
 	const enum load_kind load = tp->load[s->role];
 
 	*v = (struct policy_view){.seg = s->seg,
-		.table = s->table,
 		.picks = tp->picks[s->role],
 		.n = tp->n[s->role],
 		.max_weight = tp->max_weight[s->role],

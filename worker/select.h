@@ -23,7 +23,7 @@ struct selection {
 	enum role role;
 
 	/* what is asked for */
-	const char *model;
+	uint32_t model;  /* number of the one asked for in the pool, or TABLE_ANY_MODEL */
 	uint64_t groups; /* bit per group number that will do */
 	uint32_t tokens; /* of the prompt */
 	bool keyed;      /* session and prefix policy: `key` is known */

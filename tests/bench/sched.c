@@ -341,7 +341,7 @@ crowd(enum policy_kind policy, bool own_cursors, int times)
 				.table = rcu_enter(f.seg, w),
 				.pool = &rcu_current(f.writer)->pools[0],
 				.role = ROLE_PREFILL,
-				.model = "",
+				.model = TABLE_ANY_MODEL,
 				.groups = SELECT_ALL_GROUPS,
 				.tokens = 1,
 				.cursor = &cursors[w],

@@ -180,7 +180,7 @@ place_by_router(struct sim *s, uint32_t req, enum role role)
 		.table = t,
 		.pool = &t->pools[0],
 		.role = role,
-		.model = "",
+		.model = TABLE_ANY_MODEL,
 		.groups = SELECT_ALL_GROUPS,
 		.tokens = d->guess,
 		.keyed = true,

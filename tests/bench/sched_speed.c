@@ -96,7 +96,7 @@ work(const struct fleet *f, uint32_t slot, bool keyed, uint64_t enough_ns, struc
 				.table = t,
 				.pool = &t->pools[0],
 				.role = ROLE_PREFILL,
-				.model = "",
+				.model = TABLE_ANY_MODEL,
 				.groups = SELECT_ALL_GROUPS,
 				.tokens = 100 + (uint32_t)(next(&keys) % 4000),
 				.mean_tokens = 2000,

@@ -5,6 +5,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 static _Alignas(8) unsigned char arena[16384];
@@ -115,13 +116,14 @@ Test(shm_table, picks_say_what_a_selection_needs)
 		cr_expect_eq(picks[i].weight, e->weight == 0 ? 1 : e->weight);
 		cr_expect_eq(picks[i].group, e->group);
 		cr_expect_eq(picks[i].resolved, i != 2);
-		cr_expect_eq(picks[i].partial, i == 3, "endpoint %u", i);
+		cr_expect_eq(picks[i].models != NULL, i == 3, "endpoint %u", i);
 		for (uint32_t k = 0; k < i; k++)
 			cr_expect_neq(picks[i].hash, picks[k].hash);
 	}
-	cr_expect(table_serves(&t->endpoints[3], "base"));
-	cr_expect_not(table_serves(&t->endpoints[3], "adapter"));
-	cr_expect_not(table_serves(&t->endpoints[3], "bas"));
+	cr_expect(table_serves(&picks[3], 0));
+	cr_expect_not(table_serves(&picks[3], 1));
+	cr_expect(table_serves(&picks[3], TABLE_ANY_MODEL));
+	cr_expect(table_serves(&picks[1], 1));
 	cr_expect_eq(pool->max_weight[ROLE_DECODE], 100);
 	cr_expect(pool->weighted[ROLE_DECODE]);
 	cr_expect_eq(pool->max_weight[ROLE_PREFILL], 50);
@@ -156,14 +158,46 @@ Test(shm_table, the_hash_is_of_the_url_alone)
 	cr_assert_eq(hash[0], UINT64_C(0x25f57050784323c4), "%llx", (unsigned long long)hash[0]);
 }
 
+/* The numbers of an endpoint's models, whatever the order in which it names them. */
+Test(shm_table, a_bit_for_each_model_an_endpoint_serves)
+{
+	enum { MODELS = 130 };
+	const char *names[MODELS], *some[MODELS + 1];
+	char text[MODELS][8];
+	const struct table_pick *picks;
+	struct table_builder b;
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < MODELS; i++) {
+		(void)snprintf(text[i], sizeof(text[i]), "m%03u", i);
+		names[i] = text[i];
+	}
+	for (uint32_t i = MODELS; i-- > 0;)
+		if (i % 3 == 0)
+			some[n++] = names[i];
+	some[n++] = "nobody's";
+	(void)table_begin(&b, arena, sizeof(arena), 1, 1);
+	table_pool_at(&b, 0)->name = table_str(&b, "pool");
+	table_pool_at(&b, 0)->nmodels = MODELS;
+	table_pool_at(&b, 0)->models = table_strv(&b, names, MODELS);
+	table_endpoint_at(&b, 0)->url = table_str(&b, "http://x");
+	table_endpoint_at(&b, 0)->nmodels = n;
+	table_endpoint_at(&b, 0)->models = table_strv(&b, some, n);
+	cr_assert_eq(table_end(&b), 0);
+	picks = table_pool_at(&b, 0)->picks[ROLE_PREFILL];
+	for (uint32_t i = 0; i < MODELS; i++)
+		cr_assert_eq(table_serves(picks, i), i % 3 == 0, "%u", i);
+}
+
 Test(shm_table, names_are_compared_whole)
 {
 	const struct table *t = built();
+	uint32_t number;
 
-	cr_assert_eq(table_pool_by_model(t, "llama"), &t->pools[0]);
-	cr_assert_eq(table_pool_by_model(t, "llama-3-70b"), &t->pools[1]);
-	cr_assert_null(table_pool_by_model(t, "llama-3"));
-	cr_assert_null(table_pool_by_model(t, ""));
+	cr_assert_eq(table_pool_by_model(t, "llama", &number), &t->pools[0]);
+	cr_assert_eq(table_pool_by_model(t, "llama-3-70b", &number), &t->pools[1]);
+	cr_assert_null(table_pool_by_model(t, "llama-3", &number));
+	cr_assert_null(table_pool_by_model(t, "", &number));
 	cr_assert_eq(table_pool_by_name(t, "second"), &t->pools[1]);
 	cr_assert_null(table_pool_by_name(t, "sec"));
 }

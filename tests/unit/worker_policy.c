@@ -19,9 +19,7 @@
 #define NELEMS(v) (sizeof(v) / sizeof((v)[0]))
 
 static struct seg *seg;
-static struct table_endpoint eps[MAX];
 static struct table_pick picks[MAX];
-static struct table table = {.nendpoints = MAX, .endpoints = eps};
 static struct policy_view view;
 static uint64_t rnd;
 
@@ -33,7 +31,6 @@ setup(void)
 	char url[64];
 
 	cr_assert_eq(seg_new(&sizes, 1, &seg), 0);
-	memset(eps, 0, sizeof(eps));
 	memset(picks, 0, sizeof(picks));
 	rnd = 4711;
 	for (uint32_t i = 0; i < MAX; i++) {
@@ -48,12 +45,11 @@ setup(void)
 			.resolved = true};
 	}
 	view = (struct policy_view){.seg = seg,
-		.table = &table,
 		.picks = picks,
 		.n = N,
 		.max_weight = 1,
 		.groups = UINT64_MAX,
-		.model = "",
+		.model = TABLE_ANY_MODEL,
 		.own = 1,
 		.foreign_unit = 1,
 		.rnd = &rnd,
@@ -187,8 +183,8 @@ Test(policy, a_heavy_one_among_many_light_ones_gets_its_share)
 
 /* --- who may not be chosen --------------------------------------------------------------------------- */
 
-static const char *const served[] = {"base", "adapter"};
-static const char *const unserved[] = {"base"};
+enum { BASE, ADAPTER }; /* numbers of models */
+static const uint64_t served = 1 << BASE | 1 << ADAPTER, unserved = 1 << BASE;
 
 /* Ways to be out of the question; `i` is the endpoint, its slot and its pick. */
 static void
@@ -214,10 +210,8 @@ bar(int how, uint32_t i)
 		view.groups = ~(UINT64_C(1) << 7);
 		break;
 	case 7:
-		picks[i].partial = true;
-		eps[i].models = unserved;
-		eps[i].nmodels = 1;
-		view.model = "adapter";
+		picks[i].models = &unserved;
+		view.model = ADAPTER;
 		break;
 	default:
 		picks[i].max_inflight = 2;
@@ -275,7 +269,7 @@ Test(policy, the_only_one_that_can_be_chosen_is)
 	for (uint32_t i = 0; i < view.n; i++)
 		if (i != 41)
 			bar((int)(i % BARS), i);
-	view.model = "adapter";
+	view.model = ADAPTER;
 	for (enum policy_kind kind = 0; kind < POLICY_N; kind++)
 		for (uint64_t k = 0; k < 200; k++)
 			cr_assert_eq(choose(policy_find(kind), k), 41, "%s", policy_name(kind));
@@ -284,18 +278,17 @@ Test(policy, the_only_one_that_can_be_chosen_is)
 Test(policy, an_adapter_is_asked_of_those_who_have_it)
 {
 	for (uint32_t i = 0; i < N; i++) {
-		picks[i].partial = true;
-		eps[i].models = i == 2 ? served : unserved;
-		eps[i].nmodels = i == 2 ? 2 : 1;
+		picks[i].models = i == 2 ? &served : &unserved;
 	}
 	for (enum policy_kind kind = 0; kind < POLICY_N; kind++) {
 		uint32_t seen = 0;
 
-		view.model = "adapter";
+		view.model = ADAPTER;
 		for (uint64_t k = 0; k < 200; k++)
 			cr_assert_eq(choose(policy_find(kind), k), 2);
 		for (uint64_t k = 0; k < 200; k++) {
-			view.model = k < 100 ? "base" : ""; /* all of them; nothing asked */
+			view.model =
+				k < 100 ? BASE : TABLE_ANY_MODEL; /* all of them; nothing asked */
 			seen |= 1u << choose(policy_find(kind), k);
 			cr_assert(load_reserve(seg, 0, (uint32_t)(k % N), 0));
 		}
