@@ -88,6 +88,8 @@ fleet_free(struct fleet **pf)
 struct fold {
 	struct fleet *fleet;
 	size_t added, again, removed, changed;
+	size_t configured;  /* so far; they are reported before the found ones */
+	size_t found_slots; /* that found ones have */
 };
 
 static void
@@ -132,6 +134,13 @@ find_draining(struct fleet *f, const struct discover_event *ev)
 	return at != NULL ? *at : NULL;
 }
 
+/* changed_places(): the one before it has a slot of the same key. */
+static bool
+waits_for_itself(struct fleet *f, const struct endpoint *ep)
+{
+	return tfind(ep, &f->draining_by_key, compare_key) != NULL;
+}
+
 void
 fleet_draining_remove(struct fleet *f, struct endpoint *ep)
 {
@@ -150,12 +159,22 @@ draining_add(struct fleet *f, struct endpoint *ep)
 	metric_gauge_add(f->slab, G_DRAINING, 1);
 }
 
+/*
+ * The slots that configured endpoints leave over are taken: this found one has none then, or a fleet
+ * that was found would keep a configured endpoint waiting for ever.
+ */
+static bool
+is_beyond(const struct fold *fo, const struct discover_event *ev)
+{
+	return ev->found && fo->found_slots + fo->configured >= fo->fleet->seg->hdr->max_endpoints;
+}
+
 /* Its health begins in fleet_apply(), when all of the new configuration stands. */
 static struct endpoint *
 added(struct fold *fo, const struct discover_event *ev)
 {
 	struct fleet *f = fo->fleet;
-	struct endpoint *ep = find_draining(f, ev);
+	struct endpoint *ep = is_beyond(fo, ev) ? NULL : find_draining(f, ev);
 
 	if (ep == NULL) {
 		ep = endpoint_new(f, ev->pool, ev->endpoint);
@@ -194,6 +213,21 @@ removed(struct fold *fo, struct endpoint *ep)
 	publish_drop(f->publish, ep);
 }
 
+/*
+ * One that gives its slot to others drains, and another one waits in its place, without a slot as long
+ * as that drains: at most one of a key has a slot and is live, or drains.
+ */
+static struct endpoint *
+changed_places(struct fold *fo, const struct discover_event *ev, struct endpoint *ep)
+{
+	bool has_slot = ep->slot != ENDPOINT_NO_SLOT;
+
+	if (is_beyond(fo, ev) ? !has_slot : has_slot || find_draining(fo->fleet, ev) == NULL)
+		return ep;
+	removed(fo, ep);
+	return added(fo, ev);
+}
+
 static void *
 on_discover(const struct discover_event *ev, void *arg)
 {
@@ -211,12 +245,16 @@ on_discover(const struct discover_event *ev, void *arg)
 		fo->changed++;
 		tell(fo, "endpoint changed", ep, LOG_U("max_inflight", ev->endpoint->max_inflight));
 	}
+	if (ev->what != DISCOVER_ADDED)
+		ep = changed_places(fo, ev, ep);
 	ep->pool = ev->pool;
 	ep->conf = ev->endpoint;
 	ep->source = ev->source;
 	ep->found = ev->found;
 	(void)snprintf(ep->kv_addr, sizeof(ep->kv_addr), "%s", ev->kv_addr);
 	f->order[f->norder++] = ep;
+	fo->configured += !ev->found;
+	fo->found_slots += ev->found && ep->slot != ENDPOINT_NO_SLOT;
 	return ep;
 }
 
@@ -228,10 +266,12 @@ fleet_fill_slots(struct fleet *f)
 	for (size_t i = 0; i < f->norder; i++) {
 		struct endpoint *ep = f->order[i];
 
-		if (ep->slot == ENDPOINT_NO_SLOT && publish_slot(f->publish, ep)) {
-			health_start(ep);
-			any = true;
-		}
+		if (ep->slot != ENDPOINT_NO_SLOT || waits_for_itself(f, ep))
+			continue;
+		if (!publish_slot(f->publish, ep)) /* nor is there one for those behind it */
+			break;
+		health_start(ep);
+		any = true;
 	}
 	return any;
 }

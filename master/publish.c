@@ -634,7 +634,8 @@ void
 publish_poll(struct publish *p)
 {
 	(void)rcu_poll(p->writer);
-	if (free_drained(p) && fleet_fill_slots(p->fleet))
+	(void)free_drained(p);
+	if (fleet_fill_slots(p->fleet))
 		p->dirty = true;
 	if (p->dirty)
 		publish_try(p);

@@ -225,6 +225,79 @@ Test(discover, more_than_max_endpoints_wait_for_a_slot)
 	cr_assert_not_null(row_of(P6));
 }
 
+/* As many as there are slots were found before a reload names another one. */
+Test(discover, found_ones_give_way_to_configured_ones)
+{
+	apply(CONF(P1));
+	FIND(DNS, P2, P3, P4, P5);
+	uint32_t slot = row_of(P5)->slot;
+
+	cr_assert(load_reserve(seg, 0, slot, 0));
+	apply(CONF(P1, P6));
+	cr_assert_eq(ep_state_get(seg, slot), EP_DRAINING, "the last found one");
+	cr_assert_null(row_of(P5));
+	cr_assert_eq(endpoint_of(P5)->slot, ENDPOINT_NO_SLOT, "it waits as others do");
+	apply(CONF(P1, P6));
+	cr_assert_null(row_of(P6), "a request runs there");
+	load_release(seg, 0, slot);
+	publish_poll(fleet->publish);
+	publish_poll(fleet->publish); /* the first one freed the slot */
+	cr_assert_eq(row_of(P6)->slot, slot);
+	apply(CONF(P1));
+	publish_poll(fleet->publish);
+	publish_poll(fleet->publish);
+	cr_assert_not_null(row_of(P5), "there is room again");
+}
+
+Test(discover, found_ones_do_not_give_way_to_found_ones)
+{
+	apply(CONF(P1));
+	FIND(DNS, P3, P4, P5, P6);
+	uint32_t slot = row_of(P6)->slot;
+
+	FIND(DNS, P2, P3, P4, P5, P6);
+	cr_assert_null(row_of(P2));
+	cr_assert_eq(row_of(P6)->slot, slot, "who came first stays");
+}
+
+/* What waits in the place of one that drains takes no other slot: both would drain one day. */
+Test(discover, one_that_gave_way_waits_for_its_own_slot)
+{
+	apply(CONF(P1));
+	FIND(DNS, P2, P3, P4, P5);
+	uint32_t slot = row_of(P5)->slot;
+
+	cr_assert(load_reserve(seg, 0, slot, 0));
+	apply(CONF(P1, P6));
+	FIND(DNS, P4, P5); /* slots for P6 and one more */
+	publish_poll(fleet->publish);
+	publish_poll(fleet->publish);
+	cr_assert_not_null(row_of(P6));
+	publish_poll(fleet->publish);
+	FIND(DNS, P4);
+	FIND(DNS, P4, P5);
+	cr_assert_eq(row_of(P5)->slot, slot);
+	load_release(seg, 0, slot);
+}
+
+Test(discover, one_that_gave_way_comes_back_to_its_slot)
+{
+	apply(CONF(P1));
+	FIND(DNS, P2, P3, P4, P5);
+	uint32_t slot = row_of(P5)->slot;
+
+	cr_assert(load_reserve(seg, 0, slot, 0));
+	apply(CONF(P1, P6));
+	FIND(DNS, P2, P3, P4);
+	FIND(DNS, P2, P3, P4, P5);
+	cr_assert_eq(ep_state_get(seg, slot), EP_DRAINING, "still one too many");
+	apply(CONF(P1));
+	cr_assert_eq(row_of(P5)->slot, slot);
+	cr_assert_eq(row_of(P5)->tag, 1, "the reservation is of the same life");
+	cr_assert_not_null(endpoint_of(P5)->health);
+	load_release(seg, 0, slot);
+}
+
 Test(discover, what_is_no_url_is_left_out)
 {
 	apply(CONF(P1));
@@ -271,7 +344,8 @@ Test(discover, found_ones_that_the_table_has_no_room_for_are_left_out)
 /* Nor must an engine that announces itself: what it says of a configured one stands in the table, too. */
 Test(discover, a_kv_address_finds_room_in_the_fullest_table)
 {
-	struct found f = found((char[]){P1}, 1, "2001:db8:1111:2222:3333:4444:5555:6666.test:21001");
+	struct found f =
+		found((char[]){P1}, 1, "2001:db8:1111:2222:3333:4444:5555:6666.test:21001");
 	struct conf *c = CONF(P1);
 	struct conf_error err;
 	size_t n = seg->arena_bytes;
@@ -282,7 +356,8 @@ Test(discover, a_kv_address_finds_room_in_the_fullest_table)
 	} while (fleet_check(fleet, c, &err) != 0);
 	apply(c);
 	for (size_t i = 0; i < fleet->norder; i++) /* as long as what is learned can be */
-		memset(fleet->order[i]->runtime.version, 'v', sizeof(fleet->order[i]->runtime.version) - 1);
+		memset(fleet->order[i]->runtime.version, 'v',
+			sizeof(fleet->order[i]->runtime.version) - 1);
 	fleet_found(fleet, "main", DISCOVER_ANNOUNCED, &f, 1);
 	publish_poll(fleet->publish);
 	cr_assert_str_eq(row_of(P1)->kv_addr, f.kv_addr);
