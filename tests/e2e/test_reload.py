@@ -32,6 +32,7 @@ def test_endpoint_added(world):
 def test_endpoint_removed_lets_its_stream_finish(world):
     r, p, d = world.pd(1, 2, engine={"token_delay": 10}, upstream={"idle_timeout": "500ms"}, workers=1,
                        pool={"policy": "round_robin"})  # two streams each, whatever a scrape says
+    r.wait_all_up()
     streams = [r.open_stream(f"s{i}", n=60) for i in range(4)]
     for c in streams:
         c.head()
