@@ -15,7 +15,9 @@ mask(unsigned bits, unsigned i)
 {
 	if (bits >= 8 * (i + 1))
 		return 0xff;
-	return bits <= 8 * i ? 0 : (uint8_t)(0xff << (8 * (i + 1) - bits));
+	if (bits <= 8 * i)
+		return 0;
+	return (uint8_t)(0xffu << (8 * (i + 1) - bits));
 }
 
 /* One to three digits without a leading zero, at most `max`; false if it is none. */
