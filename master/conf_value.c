@@ -314,12 +314,16 @@ set_name(const struct conf_key *k, void *base, const char *text, char what[CONF_
 	return set_text(k, base, text, what);
 }
 
-/* A token of RFC 9110: any other name would never be found in a request. */
+/* A token of RFC 9110, of a header that passes: any other would never be found in a request. */
 static int
 set_header(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
 {
+	const struct span name = {text, strlen(text)};
+
 	if (text[strspn(text, ALNUM "!#$%&'*+-.^_`|~")] != '\0')
 		return bad(what, "%.80s is not the name of a header: no blanks, no colon", text);
+	if (http_is_hop(name) || http_is_ours(name))
+		return bad(what, "%.80s does not go through the router: name another header", text);
 	return set_text(k, base, text, what);
 }
 

@@ -467,20 +467,50 @@ static const struct field {
 };
 // clang-format on
 
+/* NULL: nothing is known of it. */
+static const struct field *
+field_of(struct span name)
+{
+	for (const struct field *f = fields; f < fields + sizeof(fields) / sizeof(fields[0]); f++)
+		if (f->n == name.n && span_is(name, f->name))
+			return f;
+	return NULL;
+}
+
+static bool
+is_hop(struct span name, const struct field *f)
+{
+	/* proxy-connection, proxy-authenticate, proxy-authorization and what a vendor may add */
+	return f != NULL ? f->hop : name.n > 6 && span_is((struct span){name.p, 6}, "proxy-");
+}
+
+bool
+http_is_hop(struct span name)
+{
+	return is_hop(name, field_of(name));
+}
+
+bool
+http_is_ours(struct span name)
+{
+	static const char *const ours[] = {"host", "content-length", "x-request-id", "expect",
+		"accept-encoding", "x-data-parallel-rank"};
+
+	if (name.n >= 11 && span_is((struct span){name.p, 11}, "x-override-"))
+		return true;
+	for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
+		if (span_is(name, ours[i]))
+			return true;
+	return false;
+}
+
 static int
 see_field(struct reader *rd, struct span name, struct span value)
 {
-	bool *hop = &rd->h->headers[rd->nlines].hop;
+	const struct field *f = field_of(name);
 
-	/* proxy-connection, proxy-authenticate, proxy-authorization and what a vendor may add */
-	*hop = name.n > 6 && span_is((struct span){name.p, 6}, "proxy-");
-	for (const struct field *f = fields; f < fields + sizeof(fields) / sizeof(fields[0]); f++) {
-		if (f->n != name.n || !span_is(name, f->name))
-			continue;
-		*hop = f->hop;
-		return (f->kinds & 1 << rd->kind) != 0 ? f->see(rd, value) : 0;
-	}
-	return 0;
+	rd->h->headers[rd->nlines].hop = is_hop(name, f);
+	return f != NULL && (f->kinds & 1 << rd->kind) != 0 ? f->see(rd, value) : 0;
 }
 
 static int

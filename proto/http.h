@@ -107,6 +107,13 @@ const struct http_header *http_header(const struct http_head *h, const char *nam
 
 /* Writes "Name: value\r\n" as it was read; `out` has room for name, value and 4 bytes.  Returns its length. */
 size_t http_line(char *out, const struct http_header *f);
+/* Whether a header of that name belongs to one connection alone (RFC 9110, 7.6.1). */
+bool http_is_hop(struct span name);
+/*
+ * Whether a client's header of that name is not sent on: the router writes its own, or it would let a
+ * client steer an engine (protocols.md 10.1), or ask for an answer we could not read.
+ */
+bool http_is_ours(struct span name);
 
 /* Case-insensitive comparison of a span with a NUL-terminated lower-case word. */
 bool span_is(struct span s, const char *lower);

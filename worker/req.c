@@ -405,24 +405,6 @@ take_id(struct req *req, const struct http_head *h)
 		rnd_uuid(req->id);
 }
 
-/*
- * Headers that are not sent on: the router writes its own, or they would let a client steer an engine
- * (protocols.md 10.1), or ask for an answer we could not read.
- */
-static bool
-forwarded(const struct http_header *f)
-{
-	static const char *const own[] = {"host", "content-length", "x-request-id", "expect",
-		"accept-encoding", "x-data-parallel-rank"};
-
-	if (f->hop || (f->name.n >= 11 && strncasecmp(f->name.p, "x-override-", 11) == 0))
-		return false;
-	for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
-		if (span_is(f->name, own[i]))
-			return false;
-	return true;
-}
-
 static void
 take_headers(struct req *req, const struct http_head *h)
 {
@@ -434,7 +416,7 @@ take_headers(struct req *req, const struct http_head *h)
 	for (size_t i = 0; i < h->nheaders; i++) {
 		const struct http_header *f = &h->headers[i];
 
-		if (forwarded(f))
+		if (!f->hop && !http_is_ours(f->name))
 			n += http_line(req->fwd + n, f);
 	}
 	req->fwd_len = n;

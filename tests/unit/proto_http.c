@@ -1018,3 +1018,23 @@ Test(http_url, too_long)
 		cr_expect_not_null(strstr(why, "too long"));
 	}
 }
+
+Test(http_names, those_that_do_not_pass)
+{
+	static const char *const hop[] = {"Connection", "TE", "transfer-encoding", "Proxy-Foo",
+		"Upgrade"},
+				 *const ours[] = {"Host", "X-Request-ID", "x-override-model",
+					 "Expect"},
+				 *const pass[] = {"", "X-Session-Id", "Proxy", "Te-X",
+					 "Authorization", "x-overrid", "hos"};
+
+	for (size_t i = 0; i < sizeof(hop) / sizeof(hop[0]); i++)
+		cr_expect(http_is_hop((struct span){hop[i], strlen(hop[i])}), "%s", hop[i]);
+	for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
+		cr_expect(http_is_ours((struct span){ours[i], strlen(ours[i])}), "%s", ours[i]);
+	for (size_t i = 0; i < sizeof(pass) / sizeof(pass[0]); i++) {
+		const struct span name = {pass[i], strlen(pass[i])};
+
+		cr_expect_not(http_is_hop(name) || http_is_ours(name), "%s", pass[i]);
+	}
+}
