@@ -305,14 +305,14 @@ on_readable(evutil_socket_t fd, short what, void *arg)
 	ssize_t n;
 
 	(void)what;
-	while ((n = read(fd, buf, sizeof(buf))) > 0)
-		for (const char *at = buf; at < buf + n;) {
-			const struct inotify_event *ev = (const void *)at;
+	n = read(fd, buf, sizeof(buf)); /* once a turn: a directory may be busier than we are */
+	for (const char *at = buf; n > 0 && at < buf + n;) {
+		const struct inotify_event *ev = (const void *)at;
 
-			if (matters(w, ev))
-				look_soon(w);
-			at += sizeof(*ev) + ev->len;
-		}
+		if (matters(w, ev))
+			look_soon(w);
+		at += sizeof(*ev) + ev->len;
+	}
 }
 
 /* --- outside ----------------------------------------------------------------------------- */
