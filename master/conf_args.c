@@ -280,12 +280,17 @@ check_choices(struct conf_read *r, const struct conf_args *a)
 {
 	r->flag = "--service-discovery";
 	if (a->service_discovery != NULL && strcmp(a->service_discovery, "static") != 0)
-		return conf_fail(r, 0, "%.60s is not known: static", a->service_discovery);
+		return conf_fail(r, 0,
+			"%.60s is not known here: static; DNS, files and announcements stand in a configuration file",
+			a->service_discovery);
 	r->flag = "--routing-logic";
 	if (a->routing_logic == NULL)
 		return conf_fail(r, 0, "is missing: " ROUTING);
 	if (strcmp(a->routing_logic, ROUTING) != 0)
-		return conf_fail(r, 0, "%.60s is not known: " ROUTING, a->routing_logic);
+		return conf_fail(r, 0,
+			"%.60s is not known here: " ROUTING
+			"; other policies stand in a configuration file",
+			a->routing_logic);
 	return 0;
 }
 

@@ -348,6 +348,8 @@ static const struct bad {
 	{ "pools: [{connector: nixl, pairing: true, " EPS "}]\n", 1, "pools[0].pairing", "not a pairing" },
 	{ "pools: [{connector: nixl, session_header: \"X Session\", " EPS "}]\n", 1, "pools[0].session_header", "no blanks" },
 	{ "pools: [{connector: nixl, session_header: \"X-Session:\", " EPS "}]\n", 1, "pools[0].session_header", "no colon" },
+	{ "pools: [{connector: nixl, session_header: X-Request-ID, " EPS "}]\n", 1, "pools[0].session_header", "does not go through" },
+	{ "pools: [{connector: nixl, session_header: Keep-Alive, " EPS "}]\n", 1, "pools[0].session_header", "does not go through" },
 	{ "pools: [{connector: nixl, session_header: [a], " EPS "}]\n", 1, "pools[0].session_header", "is a list" },
 	{ "pools: [{connector: nixl, session_header: " LONG128 ", " EPS "}]\n", 1, "pools[0].session_header", "at most 127" },
 	{ "pools: [{connector: nixl, session_member: " LONG128 ", " EPS "}]\n", 1, "pools[0].session_member", "at most 127" },
@@ -1069,7 +1071,8 @@ Test(conf, args_wrong)
 	} t[] = {
 		{"", "", "give -c FILE"},
 		{"--port 80", "", "give -c FILE"},
-		{STACK "--service-discovery k8s", "--service-discovery", "static"},
+		{STACK "--service-discovery k8s", "--service-discovery",
+			"stand in a configuration file"},
 		{STACK "--routing-logic roundrobin", "--routing-logic",
 			"disaggregated_prefill_orchestrated"},
 		{"--static-backends http://a", "--routing-logic", "missing"},
