@@ -42,7 +42,8 @@ name_record(struct seg *seg, uint64_t name)
 }
 
 /* count += delta, signed `name`; false and unchanged if that would go above `max`.  The one place
- * where a name is overwritten that somebody may ask about; sum_differs() and name_wrong() read it along. */
+ * where a name is overwritten that somebody may ask about; sum_differs() and name_wrong() read it along.
+ * Its CAS is a full barrier: load_count() relies on the order of one worker's words. */
 static bool
 word_add(struct seg *seg, uint64_t *word, int64_t delta, uint32_t max, uint64_t name)
 {

@@ -27,7 +27,7 @@ def build(folder):
     sources += [f"shm/base/{f}" for f in os.listdir("shm/base") if f.endswith(".c")]
     subprocess.run(
         [os.environ.get("CC", "gcc"), "-std=gnu11", "-D_GNU_SOURCE", "-I.", "-O0", "-o", tool, "tests/lint/conf_dump.c",
-         *sources, "proto/http_url.c", "-lyaml"], check=True)
+         *sources, "proto/http.c", "proto/http_url.c", "-lyaml", "-lhttp_parser"], check=True)
     return tool
 
 
