@@ -202,16 +202,20 @@ plan(struct req *req, const struct table *t)
 
 /*
  * Whether to ask again soon: the router or some engines have just been started or added, and what the
- * request needs may be there in a moment.
+ * request needs may be there in a moment.  Of a model that nobody serves yet that may be any pool's engine.
  */
 static bool
-may_change(const struct worker *w, const struct table *t, enum req_end why)
+may_change(const struct req *req, const struct table *t, enum req_end why)
 {
 	if (why == END_NO_CAPACITY)
 		return false;
-	for (uint32_t i = 0; i < t->nendpoints; i++)
-		if (ep_state_get(w->seg, t->endpoints[i].slot) == EP_STARTING)
+	for (uint32_t i = 0; i < t->nendpoints; i++) {
+		const struct table_endpoint *ep = &t->endpoints[i];
+
+		if ((why == END_MODEL_NOT_FOUND || t->pools[ep->pool].id == req->pool.id) &&
+			ep_state_get(req->w->seg, ep->slot) == EP_STARTING)
 			return true;
+	}
 	return false;
 }
 
@@ -222,7 +226,7 @@ plan_request(struct req *req)
 	const struct table *t =
 		rcu_enter(w->seg, w->slot); /* published before any worker is forked */
 	enum req_end why = plan(req, t);
-	bool wait = why != END_OK && may_change(w, t, why);
+	bool wait = why != END_OK && may_change(req, t, why);
 
 	rcu_leave(w->seg, w->slot);
 	if (why == END_OK)

@@ -82,6 +82,16 @@ def test_health_is_200_while_one_pool_can_serve(world):
     assert r.get("/health?pool=bad").status == 503 and r.get("/health?pool=good").status == 200
 
 
+def test_a_request_does_not_wait_for_another_pools_engines(world):
+    p, d = world.engine("prefill", model="a"), world.engine("decode", model="a")
+    dead = f"http://127.0.0.1:{free_port()}"  # starting, for ever
+    r = world.router({**world.pool([p], [d]), "models": ["a"], "name": "good"},
+                     {**world.pool([dead], [d]), "models": ["b"], "name": "bad"}, wait_for="health", health_timeout="30s")
+    p.tell("/sim/health", status=503)
+    r.wait_metric("endpoint_up", 0, endpoint=p.url)
+    assert r.complete(model="a").status == 503 and r.end()["total_ms"] < 10_000
+
+
 def test_engine_goes_down_and_comes_back(world):
     r, p, d = world.pd(2, 1)
     p[0].tell("/sim/health", status=503)
