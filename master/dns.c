@@ -434,6 +434,11 @@ empty(struct lookup_type *t, const struct dns_reply *reply)
 			LOG_S("name", t->entry->conf->name), LOG_S("type", type_name(t->type)),
 			LOG_S("pool", t->entry->pool), LOG_S("reason", why), LOG_U("times", fall),
 			LOG_U("endpoints", t->known.n));
+	} else if (t->empty == fall && t == t->entry->types && count(t->entry) == 0) {
+		log_warn("a name has no addresses, nothing is found by it",
+			LOG_S("name", t->entry->conf->name), LOG_S("pool", t->entry->pool),
+			LOG_S("role", role_name(t->entry->conf->as.role)), LOG_S("reason", why),
+			LOG_U("answers", t->empty));
 	} else if (t->empty == 1 && count(t->entry) == 0) { /* AAAA beside A is empty mostly */
 		log_info("a name has no addresses yet", LOG_S("name", t->entry->conf->name),
 			LOG_S("type", type_name(t->type)), LOG_S("pool", t->entry->pool),

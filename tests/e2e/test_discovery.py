@@ -271,6 +271,16 @@ def test_an_empty_answer_counts_when_it_is_repeated(world, names, how):
     ok(router)
 
 
+def test_a_name_that_never_had_an_address_is_told(world, names):
+    """One line an operator looks for when /ready stays 503; neither one at the start nor one for each answer."""
+    router = dns_router(world, names, [world.engine("decode")], [{"name": P, "port": 8100, "role": "prefill"}], fall=2,
+                        wait_for=None)
+    told = wait("the warning", lambda: router.lines("a name has no addresses, nothing is found by it"))
+    assert told[0]["level"] == "warn" and told[0]["name"] == P and told[0]["reason"] == "no such name"
+    wait("more answers", lambda: len(names.times(P, A)) >= 4)
+    assert len(router.lines("a name has no addresses, nothing is found by it")) == 1
+
+
 def test_one_empty_answer_is_a_mistake(world, names):
     router, p, _ = one_name(world, names, fall=2)
     names.set(P)
