@@ -99,7 +99,7 @@ struct conf_pool {
 	size_t nannounce_networks;
 	char **prefill_labels, **decode_labels; /* an endpoints_file's labels -> roles */
 	size_t nprefill_labels, ndecode_labels;
-	char *file_text;   /* of the endpoints_file, nfile_text bytes; the master's */
+	char *file_text; /* of the endpoints_file, nfile_text bytes; the master's */
 	size_t nfile_text;
 	struct conf_endpoint *endpoints;
 	size_t nendpoints;
