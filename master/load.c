@@ -165,6 +165,11 @@ read_figures(struct scrape *s)
 		return s->running[0] != '\0' || s->waiting[0] != '\0'
 			       ? "no figure of the configured load_metrics"
 			       : "no load figure of a known name";
+	/* half of a load would pass for a whole one */
+	if (s->running[0] != '\0' && !load.has_running)
+		return "no figure of the configured load_metrics.running";
+	if (s->waiting[0] != '\0' && !load.has_waiting)
+		return "no figure of the configured load_metrics.waiting";
 	publish_figures(s, &load);
 	return NULL;
 }
@@ -200,9 +205,11 @@ on_answer(const struct probe_answer *a, void *arg)
 		metric_add(ep->fleet->slab, M_SCRAPES_FAILED, 1);
 	if (why != NULL && !s->failing)
 		log_warn("load of endpoint unknown, choosing by own requests alone",
-			LOG_S("url", ep->url), LOG_S("reason", why));
+			LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
+			LOG_S("pool", ep->pool_name), LOG_S("reason", why));
 	if (why == NULL && s->failing)
-		log_info("load of endpoint known again", LOG_S("url", ep->url));
+		log_info("load of endpoint known again", LOG_S("url", ep->url),
+			LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name));
 	s->failing = why != NULL;
 	rest(s);
 }

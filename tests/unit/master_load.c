@@ -99,6 +99,10 @@ Test(load, names_of_other_engines)
 	s = ep_scrape_get(seg, endpoint_of(f->url)->slot);
 	cr_assert_eq(s.running, 3);
 	cr_assert_eq(s.waiting, 2);
+	f->metrics = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\ntgi_batch 9\n";
+	run_for(300);
+	cr_assert_eq(
+		ep_scrape_get(seg, endpoint_of(f->url)->slot).running, 3, "half a load is none");
 	f->metrics = RUNNING("50");
 	uint64_t failed = metric_sum(seg, M_SCRAPES_FAILED);
 
