@@ -18,7 +18,6 @@
 /* An engine without the page (SGLang without --enable-metrics) is asked so often. */
 #define ABSENT_MS 30000
 #define FIRST_MS 100          /* the first one comes soon; a fleet's spread over this */
-#define FOREIGN_MAX 0xffffffu /* the word's 24 bits (shm/layout.h) */
 
 struct scrape {
 	struct endpoint *ep;
@@ -109,7 +108,7 @@ on_turn(evutil_socket_t fd, short what, void *arg)
 static uint32_t
 count_of(double v)
 {
-	return !(v > 0) ? 0 : v < FOREIGN_MAX ? (uint32_t)v : FOREIGN_MAX;
+	return !(v > 0) ? 0 : v < EP_FOREIGN_MAX ? (uint32_t)v : EP_FOREIGN_MAX;
 }
 
 /*
@@ -132,7 +131,7 @@ foreign(struct scrape *s, const struct ep_scrape *figures)
 
 	note_sent(s);
 	all = all > s->sent ? all - s->sent : 0;
-	now = all < FOREIGN_MAX ? (uint32_t)all : FOREIGN_MAX;
+	now = all < EP_FOREIGN_MAX ? (uint32_t)all : EP_FOREIGN_MAX;
 	s->former = now;
 	if (s->turnover == ep_turnover(s->ep->fleet->seg, s->ep->slot))
 		return now;
