@@ -17,7 +17,7 @@
 #define TIMEOUT_MS 3000 /* a loaded engine renders its page late; an older one is of no use */
 /* An engine without the page (SGLang without --enable-metrics) is asked so often. */
 #define ABSENT_MS 30000
-#define FIRST_MS 100          /* the first one comes soon; a fleet's spread over this */
+#define FIRST_MS 100 /* the first one comes soon; a fleet's spread over this */
 
 struct scrape {
 	struct endpoint *ep;
