@@ -301,7 +301,7 @@ take_version(struct learn *l, const struct probe_answer *a)
 /* --- a round ----------------------------------------------------------------------------- */
 
 static void
-tell_nothing_learned(struct learn *l, enum question q)
+tell_nothing_learned(struct learn *l, enum question q, int status)
 {
 	struct endpoint *ep = l->ep;
 
@@ -310,6 +310,11 @@ tell_nothing_learned(struct learn *l, enum question q)
 	l->told[q] = true;
 	if (q == INFO || q == INFO_OLD)
 		log_warn("nothing learned of the endpoint, it is used as configured",
+			LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
+			LOG_S("pool", ep->pool_name), LOG_S("reason", l->why));
+	else if (status == 401 || status == 403)
+		log_info(
+			"the endpoint wants a key for this, the pool's api_key_file is none or wrong",
 			LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
 			LOG_S("pool", ep->pool_name), LOG_S("reason", l->why));
 	else
@@ -380,7 +385,7 @@ on_answer(const struct probe_answer *a, void *arg)
 	if (info)
 		settled = info_settled(l, a);
 	if (!good && settled && !a->local)
-		tell_nothing_learned(l, q);
+		tell_nothing_learned(l, q, a->status);
 	l->info_answered = l->info_answered || (info && settled);
 	if (l->waited && (info ? info_gates(l) : models_gate(l)))
 		fail(l, a->local);

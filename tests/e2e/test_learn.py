@@ -193,6 +193,16 @@ def test_engines_that_want_a_key(world, kind):
     assert "sk-secret" not in everything
 
 
+def test_a_key_that_is_missing_is_told_where_nothing_waits_for_it(world):
+    """The pool names its models, so both are up without; the log says why their context is not known."""
+    p, d = (world.engine(x, api_key="sk-secret") for x in ("prefill", "decode"))
+    r = world.router(world.pool([p], [d]))
+    r.wait_log("the endpoint wants a key for this")
+    r.wait_log(f'wants a key.*"url":"{d.url}"')
+    time.sleep(2)
+    assert len([x for x in r.log().splitlines() if "wants a key" in x]) == 2, "once for each"
+
+
 def test_every_question_carries_the_key(world):
     p, d = world.script(), world.script()
     key = key_file(world, "sk-1")
