@@ -397,6 +397,7 @@ fill(const struct publish *p, void *arena, size_t max)
 	t->config = f->config_number;
 	t->created_s = p->created_s;
 	t->foreign_max_age_ms = FOREIGN_SCRAPES * conf->stats_interval_ms;
+	t->plan_wait_ms = conf->health_timeout_ms; /* their first answer */
 	for (uint32_t k = 0; k < conf->npools; k++)
 		fill_pool(&b, table_pool_at(&b, k), p, &conf->pools[k], max);
 	for (size_t k = 0; k < f->norder; k++)

@@ -93,6 +93,7 @@ struct table {
 	/* wall-clock seconds of the first publication: "created" of /v1/models */
 	uint64_t created_s;
 	uint64_t foreign_max_age_ms; /* older figures of other routers' load do not count */
+	uint64_t plan_wait_ms;       /* the most a request waits for engines that are starting */
 	uint32_t npools;
 	uint32_t nendpoints;
 	const struct table_pool *pools;

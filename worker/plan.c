@@ -227,12 +227,13 @@ plan_request(struct req *req)
 		rcu_enter(w->seg, w->slot); /* published before any worker is forked */
 	enum req_end why = plan(req, t);
 	bool wait = why != END_OK && may_change(req, t, why);
+	uint64_t most_ms = t->plan_wait_ms;
 
 	rcu_leave(w->seg, w->slot);
 	if (why == END_OK)
 		req_event(req, RQ_PLANNED, NULL);
 	else if (wait)
-		req_wait(req, why);
+		req_wait(req, why, most_ms);
 	else
 		req_refuse(req, why, req->detail);
 }

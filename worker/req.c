@@ -80,7 +80,7 @@ static const struct {
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = shut } },
-	[REQ_PLAN] = { "plan", 'p', MS(health_timeout_ms), {
+	[REQ_PLAN] = { "plan", 'p', NO_CLOCK /* req_wait() */, {
 		[RQ_HEAD] = never, [RQ_BODY] = never,
 		[RQ_PLANNED] = exchange_start,
 		[RQ_FIRST] = never, [RQ_ANSWER] = never, [RQ_LEG_FAIL] = never,
@@ -565,9 +565,11 @@ body_read(struct req *req, struct leg *leg)
 }
 
 void
-req_wait(struct req *req, enum req_end why)
+req_wait(struct req *req, enum req_end why, uint64_t most_ms)
 {
 	req->end = why;
+	if (req->deadline_ms == 0)
+		req->deadline_ms = clock_ms() + most_ms;
 	worker_need_tick(req->w);
 }
 

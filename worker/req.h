@@ -129,8 +129,9 @@ void req_event(struct req *req, enum req_event ev, struct leg *leg);
 /* Refuses with one of our own answers. */
 void req_refuse(struct req *req, enum req_end end, const char *detail);
 
-/* Nothing can be chosen now, `why`, but soon perhaps: stays in PLAN, asked again each tick for a while. */
-void req_wait(struct req *req, enum req_end why);
+/* Nothing can be chosen now, `why`, but soon perhaps: stays in PLAN, asked again each tick until most_ms
+ * after the first time. */
+void req_wait(struct req *req, enum req_end why, uint64_t most_ms);
 
 /* The front has parsed the head: takes over what it keeps of it. */
 void req_head(struct req *req, const struct http_head *h);

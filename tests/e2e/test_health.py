@@ -2,9 +2,11 @@
 /metrics, and engines that come and go."""
 import re
 import shutil
+import socket
 import subprocess
+import time
 
-from procs import BIN, MODEL, free_port, wait
+from procs import BIN, MODEL, SLOW, free_port, wait
 
 URL = "/v1/completions"
 
@@ -191,3 +193,14 @@ def test_kv_log_lines(world):
     r.complete(headers=[("X-Request-Id", "kv-line")])
     line = r.wait_log("req=kv-line")
     assert re.search(r"\breason=ok\b", line) and re.search(r"\bstatus=200\b", line) and "pool=sim-model" in line
+
+
+def test_how_long_requests_wait_for_new_engines_follows_a_reload(world):
+    """health_timeout is live: workers that were born with another take the new one with the table."""
+    r, p, d = world.pd(health_timeout="200ms")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        r.reload(pools=[world.pool([url], d)], health_timeout="2s")
+        began = time.monotonic()
+        assert r.complete().status == 503
+        assert 1.5 < time.monotonic() - began < 6 * SLOW
