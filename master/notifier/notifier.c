@@ -44,8 +44,7 @@ struct notifier {
 	void *ctx;
 	struct socket {
 		void *zmq; /* NULL: not configured */
-		/* takes one message; `from` is the peer's address, or NULL */
-		void (*take)(struct notifier *, const void *msg, size_t len, const char *from);
+		void (*take)(struct notifier *, zmq_msg_t *msg);
 	} sockets[NSOCKETS];
 	struct net *networks; /* from where engines may announce themselves */
 	size_t nnetworks;
@@ -82,13 +81,12 @@ wake_batch(struct notifier *n)
 
 /* A message that does not parse, or names no flag of ours, is counted and forgotten: never an end. */
 static void
-take_notice(struct notifier *n, const void *msg, size_t len, const char *from)
+take_notice(struct notifier *n, zmq_msg_t *msg)
 {
 	struct notif notice;
 	struct flag_ref ref;
 
-	(void)from;
-	if (notif_read(msg, len, &notice) != 0 ||
+	if (notif_read(zmq_msg_data(msg), zmq_msg_size(msg), &notice) != 0 ||
 		!flag_id_parse(n->h->seg, notice.req_id, strlen(notice.req_id), &ref)) {
 		metric_add(n->slab, M_NOTICES_BAD, 1);
 		return;
@@ -152,8 +150,9 @@ refuse_announcement(struct notifier *n, const char *from, const char *http, cons
 
 /* Who speaks and what it says must both be from a configured network: it sends us requests' prompts. */
 static void
-take_announcement(struct notifier *n, const void *msg, size_t len, const char *from)
+take_announcement(struct notifier *n, zmq_msg_t *msg)
 {
+	const char *from = zmq_msg_gets(msg, "Peer-Address"); /* NULL over ipc:// */
 	struct registration r;
 	struct announcement a = {.seen_ms = clock_ms()};
 	bool full;
@@ -162,7 +161,7 @@ take_announcement(struct notifier *n, const void *msg, size_t len, const char *f
 		refuse_announcement(n, from, NULL, "the peer is in no announce_networks");
 		return;
 	}
-	if (registration_read(msg, len, &r) != 0) {
+	if (registration_read(zmq_msg_data(msg), zmq_msg_size(msg), &r) != 0) {
 		refuse_announcement(
 			n, from, NULL, "not an announcement, or its addresses are not IP literals");
 		return;
@@ -197,8 +196,7 @@ take_message(struct notifier *n, const struct socket *s)
 		more = got && zmq_msg_more(&msg);
 	} while (more);
 	if (got)
-		s->take(n, zmq_msg_data(&msg), zmq_msg_size(&msg),
-			zmq_msg_gets(&msg, "Peer-Address"));
+		s->take(n, &msg);
 	(void)zmq_msg_close(&msg);
 	return got;
 }
