@@ -32,6 +32,7 @@ struct scrape;
 struct seg;
 
 #define ENDPOINT_NO_SLOT UINT32_MAX
+#define FOREIGN_SCRAPES 3 /* a figure older than so many scrape intervals does not count */
 
 /* What an engine says of itself; "" and 0: it has not. */
 struct runtime {

@@ -65,7 +65,7 @@ facts_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
 	x.in_flight = load_count(f->seg, ep->slot);
 	x.tokens = load_tokens(f->seg, ep->slot);
 	/* as the workers do: figures that missed three scrapes say nothing */
-	x.score = load_score(f->seg, ep->slot, now, 3 * f->conf->stats_interval_ms);
+	x.score = load_score(f->seg, ep->slot, now, FOREIGN_SCRAPES * f->conf->stats_interval_ms);
 	x.scrape = ep_scrape_get(f->seg, ep->slot);
 	x.scraped = x.scrape.at_ms != 0;
 	x.age_ms = now > x.scrape.at_ms ? now - x.scrape.at_ms : 0;

@@ -18,9 +18,7 @@
 #include "shm/rcu.h"
 #include "shm/seg.h"
 
-#define POOL_NAME_BYTES 64 /* of seg->pool_names */
-#define FOREIGN_SCRAPES 3  /* a figure older than so many scrape intervals does not count */
-#define POLL_MS 10         /* while readers are waited for: a section lasts microseconds */
+#define POLL_MS 10 /* while readers are waited for: a section lasts microseconds */
 #define LATER_MS 100
 #define DRAIN_POLL_MS 200 /* while only reservations are: they last as long as requests */
 #define TOLD_MAX 64       /* endpoints that drained at once and have a line of the log each */
@@ -95,7 +93,7 @@ static uint32_t
 find_id(const struct seg *seg, const char *name)
 {
 	for (uint32_t id = 0; id < seg->hdr->max_pools; id++) {
-		const char *at = seg->pool_names + (size_t)id * POOL_NAME_BYTES;
+		const char *at = seg_pool_name(seg, id);
 
 		if (at[0] == '\0' || strcmp(at, name) == 0)
 			return id;
@@ -108,9 +106,9 @@ static uint32_t
 pool_id(struct seg *seg, const struct conf_pool *pool)
 {
 	uint32_t id = find_id(seg, pool->name);
-	char *at = seg->pool_names + (size_t)id * POOL_NAME_BYTES;
+	char *at = seg_pool_name(seg, id);
 
-	assert(id < seg->hdr->max_pools && strlen(pool->name) < POOL_NAME_BYTES);
+	assert(id < seg->hdr->max_pools && strlen(pool->name) < SEG_POOL_NAME);
 	if (at[0] ==
 		'\0') /* before the table that names it is published, so readers see it whole */
 		memcpy(at, pool->name, strlen(pool->name) + 1);
@@ -473,11 +471,10 @@ nameless(const struct seg *seg, const struct conf *conf)
 	uint32_t nfree = 0;
 
 	for (uint32_t id = 0; id < seg->hdr->max_pools; id++)
-		nfree += seg->pool_names[(size_t)id * POOL_NAME_BYTES] == '\0';
+		nfree += seg_pool_name(seg, id)[0] == '\0';
 	for (size_t i = 0; i < conf->npools; i++) {
 		uint32_t id = find_id(seg, conf->pools[i].name);
-		bool known = id < seg->hdr->max_pools &&
-			     seg->pool_names[(size_t)id * POOL_NAME_BYTES] != '\0';
+		bool known = id < seg->hdr->max_pools && seg_pool_name(seg, id)[0] != '\0';
 
 		if (!known && nfree-- == 0)
 			return &conf->pools[i];

@@ -24,7 +24,6 @@
 #define MAX_ENDPOINTS 65536 /* 16 bits of a journal word, load.c */
 #define MAX_FLAGS 65536     /* 4 hex digits of a flag id */
 #define MAX_POOLS 4096      /* METRIC_NO_POOL is 0xffff; more would only make the slabs huge */
-#define POOL_NAME_BYTES 64
 
 /* Twice the longest time a healthy process is silent (shm/README.md, "Accepting"). */
 #define PROC_FRESH_MS 2000
@@ -104,7 +103,7 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_READY]      = { "ready bits", 0, workers * s->flags_per_worker / 8 },
 		[PART_ANNOUNCED]  = { "announcements", 0, ANNOUNCED_MAX * sizeof(struct announced) },
 		[PART_SLABS]      = { "metric slabs", 0, slots * metrics_slab_bytes(s->max_pools) },
-		[PART_POOL_NAMES] = { "pool names", 0, (size_t)s->max_pools * POOL_NAME_BYTES },
+		[PART_POOL_NAMES] = { "pool names", 0, (size_t)s->max_pools * SEG_POOL_NAME },
 		[PART_ARENAS]     = { "table arenas", 0, SHM_ARENAS * arena_bytes(s) },
 	};
 	// clang-format on

@@ -79,6 +79,15 @@ seg_slab(const struct seg *seg, uint32_t slot)
 	return (struct metrics_slab *)(void *)(seg->slabs + (size_t)slot * seg->slab_bytes);
 }
 
+/* Bytes of a pool's name with its NUL. */
+#define SEG_POOL_NAME 64
+
+static inline char *
+seg_pool_name(const struct seg *seg, uint32_t id)
+{
+	return seg->pool_names + (size_t)id * SEG_POOL_NAME;
+}
+
 /* What a process says about itself and others read; plain stores of aligned words. */
 void proc_beat(struct seg *seg, uint32_t slot, uint64_t now_ms);
 uint64_t proc_beat_ms(const struct seg *seg, uint32_t slot);

@@ -178,7 +178,7 @@ plan(struct req *req, const struct table *t)
 	if (tp == NULL)
 		return END_MODEL_NOT_FOUND;
 	req->pool = (struct req_pool){.id = tp->id,
-		.name = req->w->seg->pool_names + (size_t)tp->id * 64,
+		.name = seg_pool_name(req->w->seg, tp->id),
 		.handoff = tp->handoff,
 		.remote_host = tp->remote_host,
 		.timeouts = tp->timeouts};

@@ -25,7 +25,7 @@ heading(struct evbuffer *out, const char *name, const char *type, const char *he
 static const char *
 pool_name(const struct worker *w, uint32_t id)
 {
-	return id == METRIC_NO_POOL ? "" : w->seg->pool_names + (size_t)id * 64;
+	return id == METRIC_NO_POOL ? "" : seg_pool_name(w->seg, id);
 }
 
 static void
