@@ -85,7 +85,14 @@ struct ep_word {
 	uint64_t scraped_ms;   /* clock_ms of those two; 0 = never.  W: master */
 };
 
-/* How `state` and `foreign` are packed. */
+/* How `count` and `tokens` are packed, the rest of them in load_word.h ... */
+static inline uint32_t
+word_count(uint64_t word)
+{
+	return (uint32_t)(word >> 32);
+}
+
+/* ... and `state` and `foreign`. */
 #define EP_STATE_BITS 8
 #define EP_MS_BITS 40 /* 34 years of uptime */
 #define EP_FOREIGN_MAX ((UINT32_C(1) << 24) - 1)

@@ -41,12 +41,6 @@ word_make(uint32_t count, uint64_t name)
 	return (uint64_t)count << 32 | name;
 }
 
-static inline uint32_t
-word_count(uint64_t word)
-{
-	return (uint32_t)(word >> 32);
-}
-
 /* Who changed the word last, and by which of its operations; 0: nobody that anyone asks about. */
 static inline uint64_t
 name_make(uint32_t worker, uint64_t seq)

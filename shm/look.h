@@ -28,8 +28,8 @@ ep_look(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t foreign_ma
 	return (struct ep_look){
 		.state = ep_word_state(state),
 		.tag = (uint32_t)shm_load(&e->tag),
-		.count = (uint32_t)(shm_load(&e->count) >> 32),
-		.tokens = (uint32_t)(shm_load(&e->tokens) >> 32),
+		.count = word_count(shm_load(&e->count)),
+		.tokens = word_count(shm_load(&e->tokens)),
 		.foreign = ep_word_foreign(foreign, now_ms, foreign_max_age_ms),
 		.ramp_from_ms = ep_word_ramp(state),
 	};
@@ -45,7 +45,7 @@ ep_loads(const struct seg *seg, bool tokens)
 static inline uint32_t
 ep_load(const uint64_t *loads, uint32_t ep)
 {
-	return (uint32_t)(shm_load(loads + ep * (sizeof(struct ep_word) / sizeof(*loads))) >> 32);
+	return word_count(shm_load(loads + ep * (sizeof(struct ep_word) / sizeof(*loads))));
 }
 
 /* Changes with every reservation and release there, since a name stands in it: the same value within
