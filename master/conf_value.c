@@ -534,12 +534,6 @@ add_server(const struct conf_key *k, void *base, const char *text, char what[CON
  * ------------------------------------------------------------------ */
 
 static bool
-same_text(const char *a, const char *b)
-{
-	return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
-}
-
-static bool
 listen_equal(const struct conf *a, const struct conf *b)
 {
 	if (a->nlisten != b->nlisten)
@@ -576,7 +570,7 @@ conf_value_equal(const struct conf_key *k, const void *a, const void *b)
 	case CONF_U64:
 		return *(const uint64_t *)cmember(k, a) == *(const uint64_t *)cmember(k, b);
 	case CONF_STR:
-		return same_text(*(char *const *)cmember(k, a), *(char *const *)cmember(k, b));
+		return mem_text_equal(*(char *const *)cmember(k, a), *(char *const *)cmember(k, b));
 	case CONF_STRS:
 		return strs_equal(k, a, b);
 	case CONF_LIST:

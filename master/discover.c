@@ -130,18 +130,13 @@ source_new(const char *pool, const char *key, const struct found *list, size_t n
 	return s;
 }
 
-static bool
-text_equal(const char *a, const char *b)
-{
-	return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
-}
-
 /* All but the key, and the line, which a reload may move. */
 static bool
 terms_equal(const struct conf_endpoint *a, const struct conf_endpoint *b)
 {
 	return a->max_inflight == b->max_inflight && a->weight == b->weight &&
-	       text_equal(a->group, b->group) && text_equal(a->bootstrap_host, b->bootstrap_host) &&
+	       mem_text_equal(a->group, b->group) &&
+	       mem_text_equal(a->bootstrap_host, b->bootstrap_host) &&
 	       a->bootstrap_port == b->bootstrap_port;
 }
 

@@ -84,3 +84,9 @@ mem_free_secret(char *s)
 		explicit_bzero(s, strlen(s));
 	free(s);
 }
+
+bool
+mem_text_equal(const char *a, const char *b)
+{
+	return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}

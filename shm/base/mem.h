@@ -3,6 +3,7 @@
  * Sizes a client controls are bounded by a configured limit first.
  */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 
 void *mem_zero(size_t size);                      /* calloc or abort */
@@ -16,3 +17,5 @@ void mem_free_secret(char *s);
 char *mem_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 #define MEM_NEW(type) ((type *)mem_zero(sizeof(type)))
+/* Whether two texts are equal; no text (NULL) is equal to none alone. */
+bool mem_text_equal(const char *a, const char *b);
