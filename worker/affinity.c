@@ -69,14 +69,9 @@ affinity_prefix(const struct req *req, const struct table_pool *tp, uint64_t *re
 	n = m->end - m->val;
 	/* an engine keeps one prefix cache per model: adapters change every block */
 	*ret_key = XXH3_64bits_withSeed(req->doc->text + m->val,
-		n < tp->prefix_bytes ? n : tp->prefix_bytes, affinity_model(req));
+		n < tp->prefix_bytes ? n : tp->prefix_bytes,
+		XXH3_64bits(req->model, strlen(req->model)));
 	return true;
-}
-
-uint64_t
-affinity_model(const struct req *req)
-{
-	return XXH3_64bits(req->model, strlen(req->model));
 }
 
 uint32_t

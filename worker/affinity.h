@@ -16,8 +16,6 @@ bool affinity_session(const struct req *req, const struct table_pool *tp, uint64
 /* The model and the first prefix_bytes of what the engine will read, the prompt or the messages, as they
  * stand in the body; false if there are none. */
 bool affinity_prefix(const struct req *req, const struct table_pool *tp, uint64_t *ret_key);
-/* Hash of the model asked for. */
-uint64_t affinity_model(const struct req *req);
 /* Prompt tokens as they can be guessed without a tokenizer: four characters each, token ids as counted.
  * At least 1, at most AFFINITY_TOKENS_MAX. */
 #define AFFINITY_TOKENS_MAX (1u << 24)
