@@ -21,10 +21,25 @@
 	X(SK_MESSAGES,               "messages")                 \
 	X(SK_PROMPT,                 "prompt")                   \
 	X(SK_N,                      "n")                        \
+	X(SK_TEXT,                   "text")                     \
+	X(SK_INPUT_IDS,              "input_ids")                \
+	X(SK_SAMPLING_PARAMS,        "sampling_params")          \
 	X(SK_MAX_TOKENS,             "max_tokens")               \
 	X(SK_MAX_COMPLETION_TOKENS,  "max_completion_tokens")    \
 	X(SK_MIN_TOKENS,             "min_tokens")               \
 	X(SK_STREAM_OPTIONS,         "stream_options")           \
+	X(SK_STOP,                   "stop")                     \
+	X(SK_STOP_TOKEN_IDS,         "stop_token_ids")           \
+	X(SK_IGNORE_EOS,             "ignore_eos")               \
+	X(SK_TOOLS,                  "tools")                    \
+	X(SK_TOOL_CHOICE,            "tool_choice")              \
+	X(SK_LOGPROBS,               "logprobs")                 \
+	X(SK_TOP_LOGPROBS,           "top_logprobs")             \
+	X(SK_ECHO,                   "echo")                     \
+	X(SK_SEED,                   "seed")                     \
+	X(SK_BEST_OF,                "best_of")                  \
+	X(SK_RETURN_LOGPROB,         "return_logprob")           \
+	X(SK_CACHE_HIT_THRESHOLD,    "cache_hit_threshold")      \
 	X(SK_KV_TRANSFER_PARAMS,     "kv_transfer_params")       \
 	X(SK_DISAGG_PREFILL_RESP,    "disagg_prefill_resp")      \
 	X(SK_DISAGG_SPEC,            "disagg_spec")              \
@@ -33,6 +48,7 @@
 	X(SK_BOOTSTRAP_ROOM,         "bootstrap_room")           \
 	X(SK_ROUTED_DP_RANK,         "routed_dp_rank")           \
 	X(SK_DISAGG_PREFILL_DP_RANK, "disagg_prefill_dp_rank")   \
+	X(SK_DISAGG_PARAMS,          "disaggregated_params")     \
 	X(SK_DATA_PARALLEL_RANK,     "data_parallel_rank")       \
 	X(SK_REQUEST_ID,             "request_id")               \
 	X(SK_RID,                    "rid")
@@ -642,17 +658,17 @@ splice_layout(const struct splice *s, const struct splice_edit *e, struct splice
 {
 	struct layout l = {.segs = segs};
 	size_t at = 0, ncut = 0;
-	uint32_t met = 0; /* bit k: key k stood in the body */
+	uint64_t met = 0; /* bit k: key k stood in the body */
 	bool first;       /* no member has been written yet */
 
-	static_assert(SK_N_KEYS <= 32, "met has a bit for every key");
+	static_assert(SK_N_KEYS <= 64, "met has a bit for every key");
 	static_assert(
 		2 * SPLICE_MAX_OWNED + 2 * SK_N_KEYS + 2 <= SPLICE_MAX_SEGMENTS, "worst case fits");
 	for (const struct splice_member *m = s->owned; m < s->owned + s->nowned; m++) {
 		bool again = (met >> m->key & 1) != 0;
 		bool leads = m->index == ncut;
 
-		met |= 1u << m->key;
+		met |= UINT64_C(1) << m->key;
 		if (e->on[m->key].op == SE_KEEP)
 			continue;
 		if (e->on[m->key].op != SE_CUT && !again) {

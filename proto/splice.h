@@ -14,7 +14,7 @@
 #define SPLICE_MAX_OWNED 64 /* occurrences of owned members in one body; more is refused */
 /* nesting; deeper is refused (json-c's own limit is 32, simdjson's 1024) */
 #define SPLICE_MAX_DEPTH 128
-#define SPLICE_MAX_SEGMENTS (3 * SPLICE_MAX_OWNED + 4)
+#define SPLICE_MAX_SEGMENTS (4 * SPLICE_MAX_OWNED)
 
 /*
  * Members the router looks at, replaces or strips.  Keys are compared after undoing escapes, since
@@ -27,11 +27,27 @@ enum splice_key {
 	SK_MESSAGES,
 	SK_PROMPT,
 	SK_N,
+	SK_TEXT,      /* SGLang's /generate */
+	SK_INPUT_IDS, /* the same */
+	SK_SAMPLING_PARAMS,
 	/* limits of the prefill leg (protocols.md 1.6) */
 	SK_MAX_TOKENS,
 	SK_MAX_COMPLETION_TOKENS,
 	SK_MIN_TOKENS,
 	SK_STREAM_OPTIONS,
+	SK_STOP,
+	SK_STOP_TOKEN_IDS,
+	SK_IGNORE_EOS,
+	/* what a conversion from chat to completions or a fan-out changes (4.6) */
+	SK_TOOLS,
+	SK_TOOL_CHOICE,
+	SK_LOGPROBS,
+	SK_TOP_LOGPROBS,
+	SK_ECHO,
+	SK_SEED,
+	SK_BEST_OF,
+	SK_RETURN_LOGPROB,
+	SK_CACHE_HIT_THRESHOLD,
 	/* choose a peer or a request: never pass from a client (protocols.md 10.1) */
 	SK_KV_TRANSFER_PARAMS,
 	SK_DISAGG_PREFILL_RESP,
@@ -41,6 +57,7 @@ enum splice_key {
 	SK_BOOTSTRAP_ROOM,
 	SK_ROUTED_DP_RANK,
 	SK_DISAGG_PREFILL_DP_RANK,
+	SK_DISAGG_PARAMS,
 	SK_DATA_PARALLEL_RANK,
 	SK_REQUEST_ID,
 	SK_RID,
