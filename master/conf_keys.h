@@ -118,9 +118,9 @@ K("slow_start", DURATION, slow_start_ms, 0, CONF_HOUR, "0s", LIVE,					\
 	"from an engine's recovery until it gets its full share")					\
 K("engine", ENGINE, engine, 0, 0, "vllm", LIVE,							\
 	"vllm or sglang: names of metrics, default health_path")					\
-K("handoff", HANDOFF, handoff, 0, 0, "kv_transfer_params", LIVE,					\
+K("handoff", HANDOFF, shake.handoff, 0, 0, "kv_transfer_params", LIVE,					\
 	"orchestrated only, what the decode leg carries: kv_transfer_params or disagg_prefill_resp")	\
-K("remote_host", REMOTE_HOST, remote_host, 0, 0, "(keep; with orchestrated: prefill_host)", LIVE,	\
+K("remote_host", REMOTE_HOST, shake.remote_host, 0, 0, "(keep; with orchestrated: prefill_host)", LIVE,	\
 	"keep the host the prefill engine names, or put the prefill_host of its URL in its place")	\
 K("timeouts.connect", DURATION, timeouts.connect_ms, 1, CONF_HOUR, "2s", LIVE,				\
 	"to a connection with an engine")								\

@@ -70,6 +70,24 @@ discover_dns_key(const struct conf_dns *d, char buf[DISCOVER_KEY])
 	return buf;
 }
 
+/* The texts of an endpoint's terms, which a source owns. */
+static const size_t term_texts[] = {offsetof(struct conf_endpoint, group),
+	offsetof(struct conf_endpoint, bootstrap_host),
+	offsetof(struct conf_endpoint, receiver_host), offsetof(struct conf_endpoint, kv_addr)};
+#define TERM_TEXTS (sizeof(term_texts) / sizeof(term_texts[0]))
+
+static const char *
+term_text(const struct conf_endpoint *as, size_t k)
+{
+	return *(char *const *)(const void *)((const char *)as + term_texts[k]);
+}
+
+static char **
+term_at(struct conf_endpoint *as, size_t k)
+{
+	return (char **)(void *)((char *)as + term_texts[k]);
+}
+
 static void
 free_sources(struct source_list *list)
 {
@@ -79,8 +97,8 @@ free_sources(struct source_list *list)
 		TAILQ_REMOVE(list, s, link);
 		for (size_t i = 0; i < s->n; i++) {
 			free(s->list[i].as.url);
-			free(s->list[i].as.group);
-			free(s->list[i].as.bootstrap_host);
+			for (size_t k = 0; k < TERM_TEXTS; k++)
+				free(*term_at(&s->list[i].as, k));
 		}
 		free(s->list);
 		free(s->pool);
@@ -122,22 +140,32 @@ source_new(const char *pool, const char *key, const struct found *list, size_t n
 			continue;
 		*f = list[i];
 		f->as.url = mem_strdup(f->as.url);
-		f->as.group = mem_strdup(f->as.group);
-		f->as.bootstrap_host = mem_strdup(f->as.bootstrap_host);
+		for (size_t k = 0; k < TERM_TEXTS; k++)
+			*term_at(&f->as, k) = mem_strdup(term_text(&f->as, k));
 		f->as.label = NULL;
 		s->n++;
 	}
 	return s;
 }
 
+static bool
+ports_equal(const struct conf_ports *a, const struct conf_ports *b)
+{
+	return a->n == b->n && memcmp(a->port, b->port, a->n * sizeof(a->port[0])) == 0;
+}
+
 /* All but the key, and the line, which a reload may move. */
 static bool
 terms_equal(const struct conf_endpoint *a, const struct conf_endpoint *b)
 {
+	for (size_t k = 0; k < TERM_TEXTS; k++)
+		if (!mem_text_equal(term_text(a, k), term_text(b, k)))
+			return false;
 	return a->max_inflight == b->max_inflight && a->weight == b->weight &&
-	       mem_text_equal(a->group, b->group) &&
-	       mem_text_equal(a->bootstrap_host, b->bootstrap_host) &&
-	       a->bootstrap_port == b->bootstrap_port;
+	       a->bootstrap_port == b->bootstrap_port && a->notices == b->notices &&
+	       a->dp_ranks == b->dp_ranks &&
+	       ports_equal(&a->receiver_init_port, &b->receiver_init_port) &&
+	       ports_equal(&a->receiver_alloc_port, &b->receiver_alloc_port);
 }
 
 static bool

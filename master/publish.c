@@ -18,7 +18,8 @@
 #include "shm/rcu.h"
 #include "shm/seg.h"
 
-#define POLL_MS 10 /* while readers are waited for: a section lasts microseconds */
+#define HOST_TEXT 300 /* of a URL, with brackets */
+#define POLL_MS 10    /* while readers are waited for: a section lasts microseconds */
 #define LATER_MS 100
 #define DRAIN_POLL_MS 200 /* while only reservations are: they last as long as requests */
 #define TOLD_MAX 64       /* endpoints that drained at once and have a line of the log each */
@@ -297,8 +298,7 @@ fill_pool(struct table_builder *b, struct table_pool *tp, const struct publish *
 		tp->policy[role] = pool->policies[role];
 		tp->load[role] = pool->loads[role];
 	}
-	tp->handoff = pool->handoff;
-	tp->remote_host = pool->remote_host;
+	tp->shake = pool->shake;
 	tp->timeouts = pool->timeouts;
 	if (pool->nmodels == 0) {
 		fill_learned(b, tp, p->fleet, pool, max);
@@ -325,6 +325,58 @@ fill_endpoint_models(struct table_builder *b, struct table_endpoint *te, const s
 	te->models = table_strv(b, (const char *const *)ep->models.names, ep->models.n);
 }
 
+/* The endpoint's own host for an address that has only a port, in brackets if it is an IPv6 literal. */
+static const char *
+host_of(const struct table_endpoint *te, char buf[static HOST_TEXT])
+{
+	(void)snprintf(buf, HOST_TEXT, strchr(te->host, ':') != NULL ? "[%s]" : "%s", te->host);
+	return buf;
+}
+
+static void
+fill_ports(char *at, size_t size, const char *key, const struct conf_ports *ports)
+{
+	size_t n = (size_t)snprintf(at, size, ",\"%s\":[", key);
+
+	for (uint32_t i = 0; i < ports->n; i++)
+		n += (size_t)snprintf(
+			at + n, size - n, "%s%u", i > 0 ? "," : "", (unsigned)ports->port[i]);
+	(void)snprintf(at + n, size - n, "]");
+}
+
+/* What the prefill engine is told of a decode engine's LMCache: ports always as lists (protocols.md 4.1).
+ * A configured host is one: it holds nothing that JSON would escape. */
+static const char *
+disagg_spec(
+	struct table_builder *b, const struct table_endpoint *te, const struct conf_endpoint *conf)
+{
+	char text[HOST_TEXT + 128 + 2 * CONF_PORTS_MAX * sizeof("65535,")], host[HOST_TEXT];
+
+	if (conf->receiver_init_port.n == 0)
+		return table_str(b, "");
+	(void)snprintf(text, sizeof(text), "\"receiver_host\":\"%s\"",
+		conf->receiver_host != NULL ? conf->receiver_host : host_of(te, host));
+	fill_ports(text + strlen(text), sizeof(text) - strlen(text), "receiver_init_port",
+		&conf->receiver_init_port);
+	fill_ports(text + strlen(text), sizeof(text) - strlen(text), "receiver_alloc_port",
+		&conf->receiver_alloc_port);
+	return table_str(b, text);
+}
+
+static const char *
+kv_addr(struct table_builder *b, const struct table_endpoint *te, const struct endpoint *ep)
+{
+	const char *given = ep->conf->kv_addr;
+	char text[HOST_TEXT + 8], host[HOST_TEXT];
+
+	if (given == NULL)
+		return table_str(b, ep->kv_addr);
+	if (given[0] != ':')
+		return table_str(b, given);
+	(void)snprintf(text, sizeof(text), "%s%.7s", host_of(te, host), given);
+	return table_str(b, text);
+}
+
 /* Configured values win over learned ones. */
 static void
 fill_runtime(struct table_builder *b, struct table_endpoint *te, const struct endpoint *ep)
@@ -337,7 +389,12 @@ fill_runtime(struct table_builder *b, struct table_endpoint *te, const struct en
 		conf->bootstrap_port != 0 ? conf->bootstrap_port : ep->runtime.bootstrap_port;
 	te->max_context = ep->runtime.max_context;
 	te->version = table_str(b, ep->runtime.version);
-	te->kv_addr = table_str(b, ep->kv_addr);
+	te->kv_addr = kv_addr(b, te, ep);
+	te->disagg_spec = disagg_spec(b, te, conf);
+	te->notices =
+		(uint8_t)(conf->notices == NOTICES_BY_PORTS ? (int32_t)conf->receiver_init_port.n
+							    : conf->notices);
+	te->dp_ranks = conf->dp_ranks;
 }
 
 /*

@@ -12,11 +12,11 @@
 #include <xxhash.h>
 
 /*
- * Text an endpoint or pool brings: URL, authority, host, prefix, version and the names of its models; an
- * arena is sized by the average, one crowded endpoint may use more.  A model's name is rarely above
- * 64 bytes.
+ * Text an endpoint or pool brings: URL, authority, host, prefix, version, ports and the names of its
+ * models; an arena is sized by the average, one crowded endpoint may use more.  A model's name is rarely
+ * above 64 bytes.
  */
-#define ENDPOINT_TEXT 960
+#define ENDPOINT_TEXT 1088
 #define POOL_TEXT 2048
 #define ALIGN 8 /* the widest type in a table, and what the checksum steps by */
 

@@ -48,6 +48,11 @@ struct table_endpoint {
 	uint32_t max_context; /* tokens */
 	const char *version;
 	const char *kv_addr; /* P2pNccl: host:port its cache travels by */
+	/* lmcache decode: "receiver_host":"h","receiver_init_port":[7300],"receiver_alloc_port":[7400],
+	 * the members without braces; "" if it has no ports */
+	const char *disagg_spec;
+	uint32_t dp_ranks; /* 0: none */
+	uint8_t notices;   /* that tell that the KV cache is there; 0: the prefill answer tells */
 };
 
 /* What a selection reads of an endpoint, side by side. */
@@ -76,8 +81,7 @@ struct table_pool {
 	const char *session_header, *session_member; /* "": none */
 	uint64_t prefix_bytes;
 	uint64_t slow_start_ms;
-	enum handoff_kind handoff;
-	enum remote_host_kind remote_host;
+	struct conf_handshake shake;
 	struct conf_timeouts timeouts;
 	uint32_t n[ROLE_N];
 	const struct table_pick *picks[ROLE_N]; /* its endpoints, in the table's order */

@@ -179,8 +179,8 @@ plan(struct req *req, const struct table *t)
 		return END_MODEL_NOT_FOUND;
 	req->pool = (struct req_pool){.id = tp->id,
 		.name = seg_pool_name(req->w->seg, tp->id),
-		.handoff = tp->handoff,
-		.remote_host = tp->remote_host,
+		.handoff = tp->shake.handoff,
+		.remote_host = tp->shake.remote_host,
 		.timeouts = tp->timeouts};
 	req->connector = connector_find(tp->connector);
 	if (connector_asks_several(req->doc) && req->connector->serves_one(&req->pair))

@@ -13,7 +13,16 @@
 #include "shm/base/log.h"
 
 enum role { ROLE_PREFILL, ROLE_DECODE, ROLE_N };
-enum connector_kind { CONNECTOR_NIXL, CONNECTOR_ORCHESTRATED, CONNECTOR_N };
+enum connector_kind {
+	CONNECTOR_NIXL,
+	CONNECTOR_ORCHESTRATED,
+	CONNECTOR_LMCACHE,
+	CONNECTOR_SGLANG,
+	CONNECTOR_SHARED_STORAGE,
+	CONNECTOR_P2P_NCCL,
+	CONNECTOR_MOONCAKE,
+	CONNECTOR_N
+};
 enum policy_kind {
 	POLICY_ROUND_ROBIN,
 	POLICY_LEAST_LOADED,
@@ -28,8 +37,20 @@ enum load_kind { LOAD_REQUESTS, LOAD_TOKENS, LOAD_N };
 /* endpoints of the same group for both legs: if one can be had, or not at all without */
 enum pairing_kind { PAIRING_PREFER, PAIRING_REQUIRE, PAIRING_N };
 enum engine_kind { ENGINE_VLLM, ENGINE_SGLANG, ENGINE_N };
-/* orchestrated: what of the prefill answer the decode leg carries (protocols.md 3.2) */
-enum handoff_kind { HANDOFF_KV_TRANSFER_PARAMS, HANDOFF_DISAGG_PREFILL_RESP, HANDOFF_N };
+/*
+ * What the decode leg carries.  orchestrated: a member of the prefill answer, or all of it (protocols.md
+ * 3.2); mooncake: an id of ours (vLLM 0.17 and later), or a member of the answer (8).
+ */
+enum handoff_kind {
+	HANDOFF_KV_TRANSFER_PARAMS,
+	HANDOFF_DISAGG_PREFILL_RESP,
+	HANDOFF_TRANSFER_ID,
+	HANDOFF_N
+};
+/* nixl: decode fetches the cache, or prefill sends it (2.8) */
+enum transfer_mode { TRANSFER_PULL, TRANSFER_PUSH, TRANSFER_N };
+/* sglang: where the bootstrap address comes from: endpoint table, or the prefill answer's first event (5) */
+enum bootstrap_kind { BOOTSTRAP_LEARNED, BOOTSTRAP_STREAM, BOOTSTRAP_N };
 /* who names the prefill engine to the decode engine: its own answer, or the host of its URL (2.2) */
 enum remote_host_kind { REMOTE_HOST_KEEP, REMOTE_HOST_PREFILL, REMOTE_HOST_N };
 
@@ -42,6 +63,18 @@ const char *pairing_name(enum pairing_kind p);
 const char *engine_name(enum engine_kind e);
 const char *handoff_name(enum handoff_kind h);
 const char *remote_host_name(enum remote_host_kind r);
+const char *transfer_mode_name(enum transfer_mode m);
+const char *bootstrap_name(enum bootstrap_kind b);
+
+#define CONF_PORTS_MAX 64 /* tensor-parallel ranks of one engine that listen for themselves */
+
+/* By value: who copies an endpoint's terms has its ports too. */
+struct conf_ports {
+	uint32_t n;
+	uint16_t port[CONF_PORTS_MAX];
+};
+
+#define NOTICES_BY_PORTS (-1) /* as many as the endpoint has init ports */
 
 struct conf_endpoint {
 	char *url; /* as written; valid by http_url_parse() */
@@ -52,7 +85,14 @@ struct conf_endpoint {
 	char *group;             /* rack, NVLink domain; or NULL */
 	char *bootstrap_host;    /* SGLang prefill; NULL: learned, else the host of the URL */
 	uint32_t bootstrap_port; /* 0: learned */
-	int line;                /* where it stands in its file, for messages */
+	/* lmcache decode: where its LMCache listens, a port for each rank; NULL: the host of the URL */
+	char *receiver_host;
+	struct conf_ports receiver_init_port, receiver_alloc_port;
+	/* that tell that the KV cache is there; 0: the prefill answer does; or NOTICES_BY_PORTS */
+	int32_t notices;
+	char *kv_addr; /* p2p_nccl: "host:port" or ":port" (of the URL's host); NULL: announced */
+	uint32_t dp_ranks; /* data-parallel ranks the router goes round; 0: the engine does */
+	int line;          /* where it stands in its file, for messages */
 };
 
 /* A name whose addresses are endpoints. */
@@ -68,6 +108,30 @@ struct conf_timeouts {       /* milliseconds */
 	uint64_t connect_ms; /* to an established connection */
 	uint64_t prefill_ms; /* from sending to the full answer of the prefill engine */
 	uint64_t decode_ms;  /* without a byte from the decode engine */
+	/* lmcache: from the prefill answer to the last notice; then decode goes on without */
+	uint64_t kv_ready_ms;
+};
+
+#define THRESHOLD_AUTO UINT32_MAX
+#define CONF_FRACTION 24 /* bytes of a number between 0 and 1, as written */
+
+/* All that a connector wants to know of its pool; by value wherever a pool is described. */
+struct conf_handshake {
+	enum handoff_kind handoff;         /* orchestrated, mooncake */
+	enum remote_host_kind remote_host; /* orchestrated: prefill_host by default, nixl: keep */
+	enum transfer_mode transfer_mode;  /* nixl */
+	enum bootstrap_kind bootstrap;     /* sglang */
+	enum role first_token;             /* lmcache: who makes what the client sees first */
+	enum role tokenize;                /* lmcache: who is asked for the prompt's tokens */
+	enum role one_leg;                 /* who serves paths that are no generation */
+	uint32_t fix_usage;          /* 1: cached_tokens of a usage are the prefill engine's */
+	uint32_t fanout;             /* 1: a pair for each sample where a hand-over describes one */
+	uint32_t allow_route_header; /* 1: a client may say how with X-PD-Route */
+	/* estimated tokens of a prompt from which on it is prefilled elsewhere; 0: all; THRESHOLD_AUTO */
+	uint32_t routing_threshold;
+	uint64_t kv_lease_ms; /* an older hand-over is not used */
+	uint64_t learn_ms;    /* the most a request waits for what an engine says of itself */
+	char cache_hit_threshold[CONF_FRACTION]; /* shared_storage: decode first with it; "": not */
 };
 
 struct conf_pool {
@@ -83,8 +147,7 @@ struct conf_pool {
 	enum pairing_kind pairing;
 	uint64_t slow_start_ms; /* from recovery to full weight; 0: at once */
 	enum engine_kind engine;
-	enum handoff_kind handoff;         /* orchestrated only */
-	enum remote_host_kind remote_host; /* orchestrated: prefill_host by default, nixl: keep */
+	struct conf_handshake shake;
 	struct conf_timeouts timeouts;
 	char *health_path;                     /* default by engine: /health, /ready */
 	char *metric_running, *metric_waiting; /* of the engine's /metrics; NULL: the known names */
@@ -135,6 +198,7 @@ struct conf {
 	uint32_t upstream_max_idle;  /* idle connections kept per worker and endpoint */
 	/* bytes of a prefill answer that are read; more fails the leg */
 	uint64_t max_answer;
+	uint32_t max_fanout; /* pairs of one request; more is refused */
 	enum log_format log_format;
 	enum log_level log_level;
 

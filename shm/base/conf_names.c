@@ -15,7 +15,10 @@
 NAMES(role_name, enum role, ROLE_N,
 	[ROLE_PREFILL] = "prefill", [ROLE_DECODE] = "decode")
 NAMES(connector_name, enum connector_kind, CONNECTOR_N,
-	[CONNECTOR_NIXL] = "nixl", [CONNECTOR_ORCHESTRATED] = "orchestrated")
+	[CONNECTOR_NIXL] = "nixl", [CONNECTOR_ORCHESTRATED] = "orchestrated",
+	[CONNECTOR_LMCACHE] = "lmcache", [CONNECTOR_SGLANG] = "sglang",
+	[CONNECTOR_SHARED_STORAGE] = "shared_storage", [CONNECTOR_P2P_NCCL] = "p2p_nccl",
+	[CONNECTOR_MOONCAKE] = "mooncake")
 NAMES(policy_name, enum policy_kind, POLICY_N,
 	[POLICY_ROUND_ROBIN] = "round_robin", [POLICY_LEAST_LOADED] = "least_loaded",
 	[POLICY_POWER_OF_TWO] = "power_of_two", [POLICY_RANDOM] = "random",
@@ -28,7 +31,12 @@ NAMES(engine_name, enum engine_kind, ENGINE_N,
 	[ENGINE_VLLM] = "vllm", [ENGINE_SGLANG] = "sglang")
 NAMES(handoff_name, enum handoff_kind, HANDOFF_N,
 	[HANDOFF_KV_TRANSFER_PARAMS] = "kv_transfer_params",
-	[HANDOFF_DISAGG_PREFILL_RESP] = "disagg_prefill_resp")
+	[HANDOFF_DISAGG_PREFILL_RESP] = "disagg_prefill_resp",
+	[HANDOFF_TRANSFER_ID] = "transfer_id")
 NAMES(remote_host_name, enum remote_host_kind, REMOTE_HOST_N,
 	[REMOTE_HOST_KEEP] = "keep", [REMOTE_HOST_PREFILL] = "prefill_host")
+NAMES(transfer_mode_name, enum transfer_mode, TRANSFER_N,
+	[TRANSFER_PULL] = "pull", [TRANSFER_PUSH] = "push")
+NAMES(bootstrap_name, enum bootstrap_kind, BOOTSTRAP_N,
+	[BOOTSTRAP_LEARNED] = "learned", [BOOTSTRAP_STREAM] = "stream")
 // clang-format on

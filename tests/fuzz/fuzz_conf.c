@@ -23,8 +23,8 @@ check_pool(const struct conf_pool *p)
 
 	CHECK(p->name != NULL && strlen(p->name) > 0 && strlen(p->name) < 64);
 	CHECK((unsigned)p->connector < CONNECTOR_N && (unsigned)p->policy < POLICY_N);
-	CHECK((unsigned)p->engine < ENGINE_N && (unsigned)p->handoff < HANDOFF_N);
-	CHECK((unsigned)p->remote_host < REMOTE_HOST_N);
+	CHECK((unsigned)p->engine < ENGINE_N && (unsigned)p->shake.handoff < HANDOFF_N);
+	CHECK((unsigned)p->shake.remote_host < REMOTE_HOST_N);
 	CHECK(p->health_path[0] == '/');
 	CHECK(p->timeouts.connect_ms > 0 && p->timeouts.prefill_ms > 0 &&
 		p->timeouts.decode_ms > 0);

@@ -118,7 +118,7 @@ Test(conf, minimal_file_and_every_default)
 	cr_expect_eq(p->endpoints[0].weight, 1);
 	cr_expect_null(p->endpoints[0].group);
 	cr_expect_eq(p->engine, ENGINE_VLLM);
-	cr_expect_eq(p->remote_host, REMOTE_HOST_KEEP);
+	cr_expect_eq(p->shake.remote_host, REMOTE_HOST_KEEP);
 	cr_expect_eq(p->timeouts.connect_ms, 2000);
 	cr_expect_eq(p->timeouts.prefill_ms, 300000);
 	cr_expect_eq(p->timeouts.decode_ms, 600000);
@@ -190,14 +190,15 @@ Test(conf, every_key)
 	cr_expect_str_eq(p->models[1], "org/m");
 	cr_expect_eq(p->policy, POLICY_ROUND_ROBIN);
 	cr_expect_eq(p->engine, ENGINE_SGLANG);
-	cr_expect_eq(p->handoff, HANDOFF_DISAGG_PREFILL_RESP);
-	cr_expect_eq(p->remote_host, REMOTE_HOST_PREFILL, "the default of orchestrated");
+	cr_expect_eq(p->shake.handoff, HANDOFF_DISAGG_PREFILL_RESP);
+	cr_expect_eq(p->shake.remote_host, REMOTE_HOST_PREFILL, "the default of orchestrated");
 	cr_expect_str_eq(p->health_path, "/ready");
 	cr_expect_eq(p->endpoints[0].max_inflight, 12);
 	cr_expect_eq(p->line, 19);
 	cr_expect_eq(p->endpoints[0].line, 27);
 	cr_expect_str_eq(c->pools[1].name, "m2");
-	cr_expect_eq(c->pools[1].remote_host, REMOTE_HOST_PREFILL, "given on the pool's own line");
+	cr_expect_eq(
+		c->pools[1].shake.remote_host, REMOTE_HOST_PREFILL, "given on the pool's own line");
 	cr_expect_str_eq(c->pools[1].health_path, "/h?x=1");
 	conf_free(&c);
 }
@@ -206,7 +207,7 @@ Test(conf, remote_host_given_for_orchestrated_is_kept)
 {
 	struct conf *c = parse("pools: [{connector: orchestrated, remote_host: keep, " EPS "}]\n");
 
-	cr_expect_eq(c->pools[0].remote_host, REMOTE_HOST_KEEP);
+	cr_expect_eq(c->pools[0].shake.remote_host, REMOTE_HOST_KEEP);
 	conf_free(&c);
 }
 
@@ -321,7 +322,7 @@ static const struct bad {
 	/* words and texts */
 	{ POOLS "log_level: trace\n", 2, "log_level", "error, warn, info, debug" },
 	{ POOLS "log_format: xml\n", 2, "log_format", "kv, json" },
-	{ "pools: [{connector: mooncake, " EPS "}]\n", 1, "pools[0].connector", "nixl, orchestrated" },
+	{ "pools: [{connector: pigeon, " EPS "}]\n", 1, "pools[0].connector", "nixl, orchestrated" },
 	{ "pools:\n  -\n    connector: nixl\n    policy: fastest\n", 4, "pools[0].policy", "round_robin, least_loaded" },
 	{ "pools: [{connector: nixl, engine: trt, " EPS "}]\n", 1, "pools[0].engine", "vllm, sglang" },
 	{ "pools: [{connector: nixl, remote_host: x, " EPS "}]\n", 1, "pools[0].remote_host", "keep, prefill_host" },
@@ -1030,8 +1031,8 @@ Test(conf, args_of_production_stack)
 	cr_expect_str_eq(p->name, "m");
 	cr_expect_eq(p->nmodels, 1);
 	cr_expect_eq(p->connector, CONNECTOR_ORCHESTRATED);
-	cr_expect_eq(p->handoff, HANDOFF_KV_TRANSFER_PARAMS);
-	cr_expect_eq(p->remote_host, REMOTE_HOST_PREFILL);
+	cr_expect_eq(p->shake.handoff, HANDOFF_KV_TRANSFER_PARAMS);
+	cr_expect_eq(p->shake.remote_host, REMOTE_HOST_PREFILL);
 	cr_expect_eq(p->policy, POLICY_ROUND_ROBIN);
 	cr_expect_eq(p->timeouts.decode_ms, 600000);
 	cr_assert_eq(p->nendpoints, 3);
