@@ -216,3 +216,24 @@ sse_feed(struct sse *s, const char *p, size_t n)
 	}
 	return (size_t)(ended - start);
 }
+
+size_t
+sse_line(const char *p, size_t n, size_t *ret_end)
+{
+	const char *end = p + n, *lf = find(p, end, '\n'), *eol = find(p, lf, '\r');
+
+	*ret_end = eol == end ? 0 : eol < lf && eol + 1 == lf && lf < end ? 2 : 1;
+	return (size_t)(eol - p);
+}
+
+size_t
+sse_next(const char *p, size_t n)
+{
+	size_t at = 0, end, len;
+
+	do {
+		len = sse_line(p + at, n - at, &end);
+		at += len + end;
+	} while (len > 0 && end > 0);
+	return end > 0 ? at : 0;
+}

@@ -34,3 +34,13 @@ size_t sse_feed(struct sse *s, const char *p, size_t n);
 
 /* True when the bytes fed so far end at an event boundary (nothing half-said). */
 bool sse_at_boundary(const struct sse *s);
+
+/* Length of the first line at p without its end; *ret_end bytes end it, 0 if p[0..n) stops before. */
+size_t sse_line(const char *p, size_t n, size_t *ret_end);
+
+/*
+ * Length of the first whole event (or comment block) at p, its blank line included; 0 if none is
+ * whole yet.  A LF that comes later than the CR of a blank line is then a blank line by itself: an
+ * event that says nothing.
+ */
+size_t sse_next(const char *p, size_t n);

@@ -1,6 +1,7 @@
 #include "shm/base/mem.h"
 
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,4 +90,32 @@ bool
 mem_text_equal(const char *a, const char *b)
 {
 	return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
+
+void
+membuf_add(struct membuf *b, const void *p, size_t n)
+{
+	if (n == 0)
+		return;
+	if (n > b->cap - b->n) {
+		size_t cap = b->cap > 0 ? b->cap : 256;
+
+		if (n > SIZE_MAX / 4 - b->n) /* more than any address space holds: as if refused */
+			(void)must(NULL);
+		while (cap - b->n < n)
+			cap *= 2;
+		b->p = mem_resize(b->p, cap, 1);
+		b->cap = cap;
+	}
+	memcpy(b->p + b->n, p, n);
+	b->n += n;
+}
+
+void
+membuf_free(struct membuf *b)
+{
+	if (b == NULL)
+		return;
+	free(b->p);
+	*b = (struct membuf){0};
 }

@@ -19,3 +19,12 @@ char *mem_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 #define MEM_NEW(type) ((type *)mem_zero(sizeof(type)))
 /* Whether two texts are equal; no text (NULL) is equal to none alone. */
 bool mem_text_equal(const char *a, const char *b);
+
+/* Bytes that grow; zeroed is empty.  The owner may set n back to use the room again. */
+struct membuf {
+	char *p;
+	size_t n, cap;
+};
+
+void membuf_add(struct membuf *b, const void *p, size_t n); /* p may be NULL if n is 0 */
+void membuf_free(struct membuf *b);                         /* empty again; NULL is fine */

@@ -1,0 +1,103 @@
+/*
+ * One client's answer made of the answers of several engines.  A *part* is what one pair (a prefill
+ * leg, a decode leg) says; an answer has 1 to 128 of them.  Used where bytes cannot simply pass:
+ * a request that was fanned out, a first token that comes from the prefill engine, engines that
+ * speak text_completion to a chat client, a usage or an id to be corrected, SGLang's logprobs.
+ *
+ * Values are copied as they stand (numbers, escapes, members nobody here knows), each event is
+ * read once.  The wire facts are those of vLLM's and SGLang's OpenAI protocols; which of them is
+ * meant stands at the code.
+ *
+ * Order of calls, for each part: answer_prefill() if P's answer matters, then answer_event()s or one
+ * answer_whole(), then answer_part_end(); after all parts answer_end(), once.  Parts may interleave.
+ *
+ * Ownership: an answer copies what it keeps; texts may go away after each call.  What it keeps is
+ * never more than max_bytes.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct answer;
+struct membuf;
+
+#define ANSWER_PARTS_MAX 128
+#define ANSWER_CHOICES_MAX 128 /* of one part */
+
+enum answer_shape {
+	ANSWER_OPENAI,   /* chat completions and completions */
+	ANSWER_GENERATE, /* SGLang's /generate */
+};
+
+struct answer_how {
+	enum answer_shape shape;
+	bool chat;             /* the client's: chat.completion(.chunk), else text_completion */
+	bool from_completions; /* the engines speak text_completion although `chat` */
+	/*
+	 * P's answer holds the first token, D's prompt held it too: its text goes in front, usage is
+	 * set right, and members that tell of it (token ids, prompt logprobs) are left out.  The
+	 * engines speak text_completion.
+	 */
+	bool first_token;
+	bool stream;           /* the client asked for events */
+	bool usage;            /* ... and for stream_options.include_usage */
+	bool continuous_usage; /* ... and for continuous_usage_stats */
+	bool fix_usage;        /* cached_tokens are P's: D counts what was handed over as cached */
+	uint32_t parts;        /* 1 .. ANSWER_PARTS_MAX */
+	uint32_t samples;      /* parts that are samples of one prompt, next to each other: its
+				  prompt_tokens count once; 0 is 1 */
+	uint32_t choices;      /* each part answers with up to so many; 0 is 1.  With several parts,
+				  choice k of part i becomes index i * choices + k */
+	uint32_t
+		top_logprobs; /* what a chat client asked for: engines that speak text_completion add
+				  the chosen token to as many */
+	const char *id; /* a JSON string with its quotes, in place of the engines' id; NULL: the
+				  first one seen.  Copied. */
+};
+
+enum {
+	ANSWER_OK = 0,
+	ANSWER_ERROR = 1,  /* the event is an engine's error; it is in out, nothing may follow it */
+	ANSWER_BAD = -1,   /* not what an engine may say: the caller cuts the answer */
+	ANSWER_LARGE = -2, /* max_bytes do not suffice */
+};
+
+/*
+ * Asserts on what only our own code can get wrong (parts, a first token of chat engines).
+ * max_bytes: of all texts kept, together: whole bodies, P's logprobs, usages.
+ */
+struct answer *answer_new(const struct answer_how *how, size_t max_bytes);
+void answer_free(struct answer **a); /* NULL is fine; sets it NULL */
+
+/*
+ * P's whole answer: a JSON body; for ANSWER_GENERATE also the events
+ * of a streaming P (its first per text is enough).  With first_token and stream, the events that
+ * tell the client of the first token are appended to out.
+ * Optional unless first_token: without it nothing is known of P's cached tokens or logprobs.
+ */
+int answer_prefill(struct answer *a, uint32_t part, const char *json, size_t n, struct membuf *out);
+
+/* P's choices have all finished for good (anything but "length"): there is nothing to decode. */
+bool answer_prefill_ended(const char *json, size_t n);
+
+/*
+ * One whole event (sse_next()) of D; what the client is to get of it is appended to out, which may be nothing:
+ * [DONE] is left out, and so is a usage that is to be summed.  Comments and other fields pass.
+ */
+int answer_event(struct answer *a, uint32_t part, const char *event, size_t n, struct membuf *out);
+
+/* D's whole body, when the client did not ask for events. */
+int answer_whole(struct answer *a, uint32_t part, const char *json, size_t n);
+
+/*
+ * The part's stream has ended, or it needs no decode leg; then, with first_token and stream, the event that
+ * says why P finished is appended to out.
+ */
+int answer_part_end(struct answer *a, uint32_t part, struct membuf *out);
+
+/*
+ * All parts are there.  Appends to out: of a stream, the usage event if it is due and [DONE]; else
+ * the whole body.  ANSWER_BAD if a part is missing.
+ */
+int answer_end(struct answer *a, struct membuf *out);
