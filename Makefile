@@ -78,7 +78,7 @@ $(B)/pdctl: $(call obj,master/pdctl.c)
 	$(Q)$(CC) $(LF) -o $@ $^
 $(B)/pdsim: $(call obj,$(ENGINE_SRC))
 	$(call say,LD $@)
-	$(Q)$(CC) $(LF) -o $@ $^ -levent_core -lhttp_parser -ljson-c
+	$(Q)$(CC) $(LF) -o $@ $^ -levent_core -lhttp_parser -ljson-c -lzmq
 # a fuzz target over its corpus, without libFuzzer
 REPLAYS := $(patsubst tests/fuzz/fuzz_%.c,$(B)/replay/%,$(wildcard tests/fuzz/fuzz_*.c))
 .PHONY: replays

@@ -10,7 +10,6 @@
 #include "tests/engine/kv.h"
 #include "tests/engine/last.h"
 #include "tests/engine/seen.h"
-#include "tests/engine/side.h"
 #include "tests/engine/sim.h"
 #include "tests/engine/text.h"
 
@@ -44,8 +43,8 @@ leave_state(struct gen *g)
 		TAILQ_REMOVE(&sim->queue, g, queued);
 		sim->queued--;
 	}
-	if (g->state == GEN_FETCH)
-		sim->fetching--;
+	if (g->state == GEN_TRAVEL)
+		sim->travelling--;
 	if (g->state == GEN_STREAM)
 		sim->streams--;
 }
@@ -59,8 +58,8 @@ enter(struct gen *g, enum gen_state state)
 		TAILQ_INSERT_TAIL(&g->sim->queue, g, queued);
 		g->sim->queued++;
 	}
-	if (state == GEN_FETCH)
-		g->sim->fetching++;
+	if (state == GEN_TRAVEL)
+		g->sim->travelling++;
 	if (state == GEN_STREAM)
 		g->sim->streams++;
 }
@@ -76,31 +75,22 @@ end(struct gen *g)
 		sim->running--;
 		kv_unreserve(sim->kv, g->reserved);
 	}
-	if (g->op != NULL)
-		side_forget(g->op);
+	if (sim->shake->end != NULL)
+		sim->shake->end(g);
 	TAILQ_REMOVE(&sim->gens, g, all);
 	buf_free(&g->rid);
 	buf_free(&g->pre);
-	buf_free(&g->host);
-	buf_free(&g->engine);
-	buf_free(&g->remote_id);
 	free(g->prompts);
 	free(g->choices);
 	free(g);
 	gen_pump(sim);
 }
 
-/* vLLM's decode engine tells the prefill engine when it will not use what that holds for it. */
 static void
-release_remote(struct gen *g)
+unused(struct gen *g)
 {
-	struct side_ref ref = {.host = buf_cstr(&g->host),
-		.engine = buf_cstr(&g->engine),
-		.id = buf_cstr(&g->remote_id),
-		.port = g->port};
-
-	if (g->mode == GEN_DECODE && !g->fetched && g->op == NULL && g->port && g->remote_id.len)
-		side_release(g->sim->side, &ref);
+	if (g->sim->shake->unused != NULL)
+		g->sim->shake->unused(g);
 }
 
 void
@@ -108,7 +98,7 @@ gen_gone(struct gen *g)
 {
 	count(g->sim, CTR_aborted);
 	last_aborted(g->sim->last[0], g->c->last_seq);
-	release_remote(g);
+	unused(g);
 	end(g);
 }
 
@@ -125,7 +115,7 @@ start(struct conn *c, bool chat)
 	g->created = (long)time(NULL);
 	TAILQ_INSERT_TAIL(&g->sim->gens, g, all);
 	if (!gen_parse(g)) {
-		release_remote(g);
+		unused(g);
 		end(g);
 		return;
 	}
@@ -168,17 +158,51 @@ gen_pump(struct sim *sim)
 	sim->pumping = false;
 }
 
-/* ---- fetching ---- */
+/* ---- what the hand-shake says ---- */
 
 static void
-refuse_kv(struct gen *g, const char *what)
+admit(struct gen *g)
+{
+	if (g->mode != GEN_PLAIN && g->sim->shake->admitted != NULL)
+		g->sim->shake->admitted(g);
+	else
+		gen_compute(g);
+}
+
+void
+gen_travel(struct gen *g)
+{
+	enter(g, GEN_TRAVEL);
+}
+
+void
+gen_compute(struct gen *g)
+{
+	enter(g, GEN_COMPUTE);
+	if (g->mode != GEN_DECODE && g->sim->o.prefill_delay_ms > 0)
+		conn_after(g->c, g->sim->o.prefill_delay_ms, on_computed);
+	else
+		on_computed(g->c);
+}
+
+bool
+gen_refuse(struct gen *g, enum counter which, int status, const char *msg)
+{
+	count(g->sim, which);
+	conn_error(
+		g->c, status, status < 500 ? "BadRequestError" : "InternalServerError", "%s", msg);
+	return false;
+}
+
+void
+gen_fail(struct gen *g, enum counter why, const char *what)
 {
 	struct conn *c = g->c;
 	bool late = g->sim->o.late_errors && g->stream;
 	char msg[256];
 	struct buf b = {0};
 
-	count(g->sim, CTR_kv_refused);
+	count(g->sim, why);
 	(void)snprintf(msg, sizeof(msg), "remote KV of this request: %s", what);
 	c->gen = NULL;
 	end(g);
@@ -199,129 +223,47 @@ refuse_kv(struct gen *g, const char *what)
 	buf_free(&b);
 }
 
-static void
-do_fetch(struct conn *c)
-{
-	struct gen *g = c->gen;
-	struct side_ref ref = {.host = buf_cstr(&g->host),
-		.engine = buf_cstr(&g->engine),
-		.id = buf_cstr(&g->remote_id),
-		.port = g->port};
-
-	g->op = side_fetch(g->sim->side, &ref, gen_prompt_key(g), g->meta, g);
-	if (g->op == NULL)
-		refuse_kv(g, "its host cannot be resolved");
-}
-
-void
-gen_fetched(struct gen *g, const char *line)
-{
-	const char *xrid;
-
-	g->op = NULL;
-	if (strncmp(line, "OK ", 3) != 0) {
-		refuse_kv(g, line);
-		return;
-	}
-	g->fetched = true;
-	xrid = strchr(line + 3, ' ');
-	if (xrid == NULL || strcmp(xrid + 1, buf_cstr(&g->rid)) != 0)
-		count(g->sim, CTR_request_id_mismatch);
-	count(g->sim, CTR_kv_loaded);
-	enter(g, GEN_COMPUTE);
-	on_computed(g->c);
-}
-
-static void
-admit(struct gen *g)
-{
-	if (g->mode != GEN_DECODE) {
-		enter(g, GEN_COMPUTE);
-		if (g->sim->o.prefill_delay_ms > 0)
-			conn_after(g->c, g->sim->o.prefill_delay_ms, on_computed);
-		else
-			on_computed(g->c);
-		return;
-	}
-	enter(g, GEN_FETCH);
-	if (g->sim->o.fetch_delay_ms > 0)
-		conn_after(g->c, g->sim->o.fetch_delay_ms, do_fetch);
-	else
-		do_fetch(g->c);
-}
-
 /* ---- answering ---- */
-
-/* The KV of prompt `i`, child `k`: taken over from what the request had reserved. */
-static struct hold *
-hold_one(struct gen *g, unsigned i, unsigned k)
-{
-	const struct prompt *p = &g->prompts[i];
-	struct buf id = {0};
-	struct hold *h;
-
-	if (k)
-		buf_fmt(&id, "%u_", k);
-	buf_str(&id, g->chat ? "chatcmpl-" : "cmpl-");
-	buf_add(&id, g->rid.p, g->rid.len);
-	buf_fmt(&id, "-%u-%08x", i, (unsigned)(sim_random(g->sim) >> 32));
-	h = kv_hold(g->sim->kv, buf_cstr(&id), buf_cstr(&g->rid), (uint32_t)p->ntokens);
-	h->prompt = gen_prompt_key(g);
-	g->reserved -= h->nblocks;
-	buf_free(&id);
-	return h;
-}
-
-/* Every prompt and child holds blocks, but only the first one's parameters are answered, as vLLM
- * does: the others wait for their timeout.  NULL when the first has nothing to hand over. */
-static struct hold *
-hold_all(struct gen *g)
-{
-	struct hold *first = NULL, *h;
-	unsigned i, k;
-
-	for (i = 0; i < g->nprompts; i++) {
-		for (k = 0; !g->prompts[i].eos && k < (unsigned)g->n; k++) {
-			h = hold_one(g, i, k);
-			if (i == 0 && k == 0)
-				first = h;
-		}
-	}
-	return first;
-}
 
 static void
 answer_whole(struct conn *c)
 {
 	struct gen *g = c->gen;
 	struct sim *sim = g->sim;
-	const struct opts *o = &sim->o;
-	struct buf *b = &sim->scratch, kv = {0}, fp = {0};
-	bool prefill = g->mode == GEN_PREFILL, handed = o->handoff == HANDOFF_RESPONSE;
-	struct hold *h = prefill && !fault_null_kv(c) ? hold_all(g) : NULL;
+	struct buf *b = &sim->scratch;
+	struct shake_extra x = {0};
+	bool leg = g->mode == GEN_PREFILL;
 
-	if (prefill && h == NULL)
-		count(sim, CTR_kv_null);
-	if (h != NULL && handed)
-		buf_fmt(&fp, "pdsim|%s|%d|%s|%s", o->advertise, sim->side_port, sim->engine_id,
-			h->id);
-	else if (prefill && handed)
-		buf_str(&fp, "pdsim|none");
-	else if (h != NULL)
-		kv_params(sim->kv, h, &kv);
+	if (leg && sim->shake->answer != NULL)
+		sim->shake->answer(g, &x);
 	b->len = 0;
-	gen_answer(g, b, fp.len ? buf_cstr(&fp) : NULL, &kv);
-	if (h != NULL)
-		h->meta = TEXT_FNV0;
-	if (h != NULL && handed)
-		json_canon(json_doc(b->p, b->len), text_fnv_sink, &h->meta);
-	else if (h != NULL)
-		h->meta = kv_meta((struct jv){kv.p, kv.len});
+	gen_answer(g, b, &x);
+	if (leg && sim->shake->answered != NULL)
+		sim->shake->answered(g, b->p, b->len);
 	c->gen = NULL;
 	conn_reply(c, 200, "application/json", NULL, b->p, b->len);
-	buf_free(&kv);
-	buf_free(&fp);
+	buf_free(&x.kv);
+	buf_free(&x.fingerprint);
 	end(g); /* last: it may let a queued request use the scratch buffer */
+}
+
+void
+gen_reply(struct gen *g)
+{
+	double gap = fault_gap_ms(g->c, g->sim->o.token_delay_ms);
+
+	enter(g, GEN_COMPUTE);
+	gen_begin_text(g);
+	if (g->stream) {
+		enter(g, GEN_STREAM);
+		g->due_us = sim_now_us();
+		conn_stream_head(g->c);
+		stream_run(g);
+	} else if (gap > 0 && g->mode != GEN_PREFILL && g->choices[0].ntokens > 1) {
+		conn_after(g->c, gap * (g->choices[0].ntokens - 1), answer_whole);
+	} else {
+		answer_whole(g->c);
+	}
 }
 
 /* The prompt's KV is here, computed or fetched. */
@@ -329,22 +271,14 @@ static void
 on_computed(struct conn *c)
 {
 	struct gen *g = c->gen;
-	double gap = fault_gap_ms(c, g->sim->o.token_delay_ms);
 	unsigned i;
 
 	for (i = 0; i < g->nprompts; i++)
 		g->sim->counters[CTR_prompt_tokens] += g->prompts[i].ntokens;
-	gen_begin_text(g);
-	if (g->stream) {
-		enter(g, GEN_STREAM);
-		g->due_us = sim_now_us();
-		conn_stream_head(c);
-		stream_run(g);
-	} else if (gap > 0 && g->mode != GEN_PREFILL && g->choices[0].ntokens > 1) {
-		conn_after(c, gap * (g->choices[0].ntokens - 1), answer_whole);
-	} else {
-		answer_whole(c);
-	}
+	if (g->mode == GEN_PREFILL && g->sim->shake->computed != NULL)
+		g->sim->shake->computed(g);
+	else
+		gen_reply(g);
 }
 
 /* ---- streaming ---- */

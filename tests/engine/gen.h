@@ -1,12 +1,8 @@
 /*
  * Generation requests: what they ask for (gen_parse.c), their life (gen.c), their bytes
- *(gen_text.c).
+ * (gen_text.c).  How their KV changes hands is the hand-shake's (shake.h).
  *
- *	          queue full            prefill: --prefill-delay, then held and answered
- *	 parse --> QUEUED --> ADMITTED --> PREFILL ------------> done
- *	              |                |      | decode or plain
- *	              v                v      v
- *	            gone            FETCH --> DECODE (timer) or STREAM --> done
+ *	 parse --> QUEUED --> [TRAVEL: the hand-shake waits] --> COMPUTE --> [STREAM] --> done
  *
  * Ownership: a gen belongs to its connection's request; gen.c alone frees it, when it has answered
  * (gen_done) or when the connection is gone (gen_gone).  Spans point into the connection's body,
@@ -19,14 +15,14 @@
 
 #include "tests/engine/buf.h"
 #include "tests/engine/json.h"
+#include "tests/engine/shake.h"
+#include "tests/engine/sim.h"
 
 struct conn;
 struct gen;
-struct side_op;
-struct sim;
 
 enum gen_mode { GEN_PLAIN, GEN_PREFILL, GEN_DECODE };
-enum gen_state { GEN_NEW, GEN_QUEUED, GEN_FETCH, GEN_COMPUTE, GEN_STREAM };
+enum gen_state { GEN_NEW, GEN_QUEUED, GEN_TRAVEL, GEN_COMPUTE, GEN_STREAM };
 enum gen_phase { PHASE_ROLE, PHASE_TOKENS, PHASE_USAGE, PHASE_DONE, PHASE_END };
 
 struct prompt {
@@ -50,7 +46,7 @@ struct gen {
 	enum gen_state state;
 	enum gen_mode mode;
 	enum gen_phase phase;
-	bool chat, stream, include_usage, echo, logprobs, running, stalled, fetched;
+	bool chat, stream, include_usage, echo, logprobs, running, stalled;
 	int64_t max_tokens, min_tokens, n, event_bytes, override_tokens;
 	struct prompt *prompts;
 	unsigned nprompts;
@@ -58,15 +54,12 @@ struct gen {
 	unsigned nchoices, at; /* at: the next choice to emit for */
 	uint32_t step;         /* tokens emitted of each choice */
 	uint64_t credit, events, reserved, due_us, cache_key;
-	struct jv model, kv, handed; /* handed: disagg_prefill_resp */
-	struct buf rid, pre;         /* the id's variable part; what each event starts with */
+	struct jv model;
+	struct buf rid, pre; /* the id's variable part; what each event starts with */
 	long created;
 	unsigned pre_base;
-	/* the hand-over, on a decode engine */
-	struct buf host, engine, remote_id;
-	int port;
-	uint64_t meta;
-	struct side_op *op;
+	struct jv handed[SHAKE_MEMBERS]; /* sim->shake->members, as they were sent */
+	void *deal;                      /* the hand-shake's own; NULL: none */
 };
 
 /* gen.c */
@@ -74,10 +67,17 @@ void gen_chat(struct conn *c);
 void gen_completion(struct conn *c);
 bool gen_fresh_id(struct conn *c); /* false: refused and answered */
 void gen_gone(struct gen *g);
-void gen_go_on(struct gen *g);                     /* the socket has room again */
-void gen_fetched(struct gen *g, const char *line); /* the side channel's answer */
-void gen_pump(struct sim *sim);                    /* something has become free */
+void gen_go_on(struct gen *g);             /* the socket has room again */
+void gen_pump(struct sim *sim);            /* something has become free */
 void gen_step(struct sim *sim, int64_t n); /* lets paused streams emit n events; -1: go on */
+
+/* gen.c, for hand-shakes: each request goes TRAVEL (perhaps), compute, reply, or fails */
+void gen_travel(struct gen *g);  /* it waits for its KV, or for the other engine */
+void gen_compute(struct gen *g); /* now its prompt is computed, on D loaded */
+void gen_reply(struct gen *g);   /* now it is answered, or its stream begins */
+void gen_fail(struct gen *g, enum counter why, const char *what); /* 500, or --late-errors */
+/* Before it is admitted: counts and answers. */
+bool gen_refuse(struct gen *g, enum counter why, int status, const char *msg);
 
 /* gen_parse.c: false: refused and answered */
 bool gen_parse(struct gen *g);
@@ -85,6 +85,6 @@ bool gen_parse(struct gen *g);
 /* gen_text.c */
 uint64_t gen_prompt_key(const struct gen *g); /* what KV blocks are computed from */
 void gen_begin_text(struct gen *g);
-void gen_answer(struct gen *g, struct buf *out, const char *fingerprint, const struct buf *kv);
+void gen_answer(struct gen *g, struct buf *out, struct shake_extra *x);
 /* The next event, at out->p + CHUNK_ROOM, with 2 bytes of room behind it; false: there is none. */
 bool gen_event(struct gen *g, struct buf *out, size_t *ret_len);

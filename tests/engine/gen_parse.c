@@ -7,6 +7,7 @@
 #include "tests/engine/conn.h"
 #include "tests/engine/gen.h"
 #include "tests/engine/kv.h"
+#include "tests/engine/shake.h"
 #include "tests/engine/sim.h"
 #include "tests/engine/text.h"
 
@@ -16,7 +17,7 @@
 /* clang-format off */
 enum member {
 	M_MODEL, M_PROMPT, M_STREAM, M_STREAM_OPTIONS, M_MAX_TOKENS, M_MAX_COMPLETION_TOKENS,
-	M_MIN_TOKENS, M_N, M_LOGPROBS, M_ECHO, M_IGNORE_EOS, M_REQUEST_ID, M_KV, M_HANDED, M_PDSIM,
+	M_MIN_TOKENS, M_N, M_LOGPROBS, M_ECHO, M_IGNORE_EOS, M_REQUEST_ID, M_PDSIM,
 	/* what chat text is made of, in the order it is hashed */
 	M_MESSAGES, M_TOOLS, M_DOCUMENTS, M_CHAT_TEMPLATE, M_CHAT_TEMPLATE_KWARGS,
 	M_ADD_GENERATION_PROMPT, M_CONTINUE_FINAL_MESSAGE, M_MM_PROCESSOR_KWARGS, M_REASONING_EFFORT,
@@ -28,10 +29,10 @@ enum member {
 
 static const char *const names[M_COUNT] = {"model", "prompt", "stream", "stream_options",
 	"max_tokens", "max_completion_tokens", "min_tokens", "n", "logprobs", "echo", "ignore_eos",
-	"request_id", "kv_transfer_params", "disagg_prefill_resp", "pdsim", "messages", "tools",
-	"documents", "chat_template", "chat_template_kwargs", "add_generation_prompt",
-	"continue_final_message", "mm_processor_kwargs", "reasoning_effort", "add_special_tokens",
-	"truncate_prompt_tokens", "cache_salt"};
+	"request_id", "pdsim", "messages", "tools", "documents", "chat_template",
+	"chat_template_kwargs", "add_generation_prompt", "continue_final_message",
+	"mm_processor_kwargs", "reasoning_effort", "add_special_tokens", "truncate_prompt_tokens",
+	"cache_salt"};
 
 struct parse {
 	struct gen *g;
@@ -50,16 +51,21 @@ bad(struct parse *p, const char *why)
 static bool
 split(struct parse *p, struct jv doc)
 {
+	const char *const *handed = p->g->sim->shake->members;
 	struct jv key, val;
 	struct jiter it;
 	int i;
 
 	if (!json_iter_check(&it, doc) || it.close != '}')
 		return bad(p, "the body is not a JSON object");
-	while (json_next(&it, &key, &val))
+	while (json_next(&it, &key, &val)) { /* the last of a name counts, as in Python */
 		for (i = 0; i < M_COUNT; i++)
 			if ((key.p[1] == names[i][0] || key.p[1] == '\\') && json_is(key, names[i]))
-				p->m[i] = val; /* the last one counts, as in Python */
+				p->m[i] = val;
+		for (i = 0; i < SHAKE_MEMBERS && handed[i] != NULL; i++)
+			if (json_is(key, handed[i]))
+				p->g->handed[i] = val;
+	}
 	return json_iter_ended(&it) || bad(p, "the body is not valid JSON");
 }
 
@@ -370,101 +376,27 @@ leg_violation(struct parse *p)
 }
 
 static bool
-refuse(struct gen *g, enum counter which, int status, const char *why)
-{
-	count(g->sim, which);
-	conn_error(
-		g->c, status, status < 500 ? "BadRequestError" : "InternalServerError", "%s", why);
-	return false;
-}
-
-static void
-read_remote(struct gen *g, struct jv kv)
-{
-	int64_t port = 0;
-
-	json_text_buf(json_get(kv, "remote_host"), &g->host);
-	json_text_buf(json_get(kv, "remote_engine_id"), &g->engine);
-	json_text_buf(json_get(kv, "remote_request_id"), &g->remote_id);
-	(void)json_int(json_get(kv, "remote_port"), &port);
-	g->port = port > 0 && port < 65536 ? (int)port : 0;
-	g->meta = kv_meta(kv);
-}
-
-/* "pdsim|host|port|engine id|request id", put into system_fingerprint by the prefill engine, or
- * "pdsim|none" when it holds nothing: false. */
-static bool
-read_fingerprint(struct gen *g, struct jv answer)
-{
-	struct buf fp = {0};
-	char *rest, *word[5] = {NULL};
-	bool held;
-	int i;
-
-	json_text_buf(json_get(answer, "system_fingerprint"), &fp);
-	held = strcmp(buf_cstr(&fp), "pdsim|none") != 0;
-	rest = fp.p;
-	for (i = 0; i < 4; i++)
-		word[i] = strsep(&rest, "|");
-	word[4] = rest;
-	if (word[4] != NULL) {
-		buf_str(&g->host, word[1]);
-		g->port = atoi(word[2]);
-		buf_str(&g->engine, word[3]);
-		buf_str(&g->remote_id, word[4]);
-	}
-	g->meta = TEXT_FNV0;
-	json_canon(answer, text_fnv_sink, &g->meta);
-	buf_free(&fp);
-	return held;
-}
-
-static void
-read_handover(struct parse *p)
-{
-	struct gen *g = p->g;
-	const struct opts *o = &g->sim->o;
-
-	if (o->handoff == HANDOFF_RESPONSE) {
-		if (o->role == ROLE_PREFILL) {
-			g->mode = GEN_PREFILL;
-		} else if (json_kind(p->m[M_HANDED]) == '{') {
-			g->mode = read_fingerprint(g, p->m[M_HANDED]) ? GEN_DECODE : GEN_PLAIN;
-		}
-	} else if (json_true(json_get(p->m[M_KV], "do_remote_prefill"))) {
-		g->mode = GEN_DECODE;
-		read_remote(g, p->m[M_KV]);
-	} else if (json_true(json_get(p->m[M_KV], "do_remote_decode"))) {
-		g->mode = GEN_PREFILL;
-	}
-}
-
-static bool
 check_handover(struct parse *p)
 {
 	struct gen *g = p->g;
-	const struct opts *o = &g->sim->o;
+	const struct shake *shake = g->sim->shake;
+	enum role role = g->sim->o.role;
 	const char *why;
 
-	if ((g->mode == GEN_PREFILL && o->role == ROLE_DECODE) ||
-		(g->mode == GEN_DECODE && o->role == ROLE_PREFILL))
-		return refuse(g, CTR_role_violations, 400, "this engine has the other role");
+	if ((g->mode == GEN_PREFILL && role == ROLE_DECODE) ||
+		(g->mode == GEN_DECODE && role == ROLE_PREFILL))
+		return gen_refuse(g, CTR_role_violations, 400, "this engine has the other role");
 	if (g->mode == GEN_PREFILL) {
-		why = leg_violation(p);
+		why = shake->leg_of_one ? leg_violation(p) : NULL;
 		g->override_tokens = -1;
-		return why == NULL || refuse(g, CTR_prefill_violations, 400, why);
+		if (why != NULL)
+			return gen_refuse(g, CTR_prefill_violations, 400, why);
 	}
-	if (g->mode == GEN_DECODE && (g->host.len == 0 || g->port == 0 || g->remote_id.len == 0))
-		return refuse(
-			g, CTR_kv_refused, 500, "remote KV: host, port or request id is missing");
-	if (g->mode == GEN_DECODE && g->nprompts > 1)
-		return refuse(g, CTR_kv_refused, 500,
-			"remote KV: of one prompt only, but there are more");
-	if (o->role == ROLE_DECODE && o->handoff == HANDOFF_RESPONSE && p->m[M_HANDED].p == NULL)
-		return refuse(g, CTR_kv_refused, 500, "disagg_prefill_resp is missing");
-	if (g->mode == GEN_PLAIN && o->role == ROLE_DECODE)
+	if (shake->check != NULL && !shake->check(g))
+		return false;
+	if (g->mode == GEN_PLAIN && role == ROLE_DECODE)
 		count(g->sim, CTR_local_prefills);
-	if (g->mode == GEN_PLAIN && o->role == ROLE_PREFILL)
+	if (g->mode == GEN_PLAIN && role == ROLE_PREFILL)
 		count(g->sim, CTR_plain_prefills);
 	return true;
 }
@@ -510,7 +442,9 @@ gen_parse(struct gen *g)
 	struct jv doc = {g->c->body.p, g->c->body.len};
 
 	if (split(&p, doc)) {
-		read_handover(&p);
+		read_rid(&p);
+		if (g->sim->shake->read != NULL)
+			g->sim->shake->read(g);
 		if (!known_model(&p)) {
 			conn_error(g->c, 404, "NotFoundError", "The model does not exist.");
 			return false;
@@ -520,14 +454,14 @@ gen_parse(struct gen *g)
 	}
 	if (p.wrong == NULL && g->mode != GEN_PREFILL && !fits(g))
 		p.wrong = "prompt and max_tokens do not fit this model's context or cache";
-	if (p.wrong != NULL && g->mode == GEN_PREFILL && leg_violation(&p) != NULL)
+	if (p.wrong != NULL && g->mode == GEN_PREFILL && g->sim->shake->leg_of_one &&
+		leg_violation(&p) != NULL)
 		count(g->sim, CTR_prefill_violations);
 	if (p.wrong != NULL) {
 		conn_error(g->c, 400, "BadRequestError", "%s", p.wrong);
 		return false;
 	}
 	g->model = p.m[M_MODEL];
-	read_rid(&p);
 	read_cache_key(&p);
 	if (!check_handover(&p))
 		return false;

@@ -201,7 +201,7 @@ put_choice(struct gen *g, unsigned i, struct buf *b)
 }
 
 void
-gen_answer(struct gen *g, struct buf *b, const char *fingerprint, const struct buf *kv)
+gen_answer(struct gen *g, struct buf *b, struct shake_extra *x)
 {
 	unsigned i;
 
@@ -214,13 +214,13 @@ gen_answer(struct gen *g, struct buf *b, const char *fingerprint, const struct b
 		put_choice(g, i, b);
 	BUF_LIT(b, "],");
 	put_usage(g, b);
-	if (fingerprint != NULL) {
+	if (x->fingerprint.len) {
 		BUF_LIT(b, ",\"system_fingerprint\":");
-		buf_json(b, fingerprint, strlen(fingerprint));
+		buf_json(b, x->fingerprint.p, x->fingerprint.len);
 	}
 	BUF_LIT(b, ",\"kv_transfer_params\":");
-	if (kv != NULL && kv->len)
-		buf_add(b, kv->p, kv->len);
+	if (x->kv.len)
+		buf_add(b, x->kv.p, x->kv.len);
 	else
 		BUF_LIT(b, "null");
 	BUF_LIT(b, "}");

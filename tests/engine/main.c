@@ -22,6 +22,7 @@
 #include "tests/engine/kv.h"
 #include "tests/engine/last.h"
 #include "tests/engine/seen.h"
+#include "tests/engine/shake.h"
 #include "tests/engine/side.h"
 #include "tests/engine/sim.h"
 #include "tests/engine/text.h"
@@ -55,7 +56,8 @@ static const struct option_row rows[] = {
 	{ "engine", O_CHOICE, AT(engine), 0, 0, { "vllm", "sglang" }, "whose metric names, and /version or /server_info" },
 	{ "bootstrap-port", O_INT, AT(bootstrap_port), 0, 65535, { 0 }, "what /server_info says; nobody listens there" },
 	{ "old-server-info", O_FLAG, AT(old_server_info), 0, 0, { 0 }, "only under /get_server_info, as before SGLang 0.5.9" },
-	{ "handoff", O_CHOICE, AT(handoff), 0, 0, { "nixl", "disagg_prefill_resp" }, "how KV is handed over" },
+	{ "handshake", O_STR, AT(handshake), 0, 0, { 0 }, "how KV is handed over" },
+	{ "handoff", O_STR, AT(handshake), 0, 0, { 0 }, "the same" },
 	{ "block-size", O_INT, AT(block_size), 1, 65536, { 0 }, "tokens a KV block" },
 	{ "blocks", O_INT, AT(blocks), 1, 1e9, { 0 }, "KV blocks in all; requests wait when they do not fit" },
 	{ "block-ids", O_CHOICE, AT(ids), 0, 0, { "ints", "strings", "nested" }, "form of remote_block_ids" },
@@ -89,12 +91,15 @@ static void __attribute__((noreturn)) usage(FILE *f, int code)
 		(void)fprintf(f, "  --%-16s %s", rows[i].name, rows[i].help);
 		for (k = 0; k < 4 && rows[i].choices[k]; k++)
 			(void)fprintf(f, "%s%s", k ? "|" : ": ", rows[i].choices[k]);
+		if (rows[i].at == AT(handshake))
+			(void)fprintf(f, ": %s", shake_names());
 		(void)fprintf(f, "\n");
 	}
 	exit(code);
 }
 
-static void __attribute__((noreturn)) bad_option(const char *name, const char *val)
+void
+sim_bad_option(const char *name, const char *val)
 {
 	(void)fprintf(stderr, "pdsim: --%s: wrong value `%s`\n", name, val);
 	exit(2);
@@ -108,7 +113,7 @@ set_choice(const struct option_row *row, const char *val, void *at)
 	while (k < 4 && row->choices[k] && strcmp(row->choices[k], val) != 0)
 		k++;
 	if (k == 4 || row->choices[k] == NULL)
-		bad_option(row->name, val);
+		sim_bad_option(row->name, val);
 	*(unsigned *)at = k;
 }
 
@@ -120,7 +125,7 @@ set_number(const struct option_row *row, const char *val, void *at)
 
 	if (*val == '\0' || *end || !(d >= row->min && d <= row->max) ||
 		(row->type != O_MS && d != (double)(int64_t)d))
-		bad_option(row->name, val);
+		sim_bad_option(row->name, val);
 	if (row->type == O_INT)
 		*(int *)at = (int)d;
 	else if (row->type == O_I64)
@@ -146,7 +151,7 @@ set_option(struct opts *o, const struct option_row *row, const char *val)
 		break;
 	case O_MODEL:
 		if (o->nmodels == MAX_MODELS)
-			bad_option(row->name, val);
+			sim_bad_option(row->name, val);
 		o->models[o->nmodels++] = val;
 		break;
 	case O_INT:
@@ -196,6 +201,7 @@ read_options(struct opts *o, int argc, char **argv)
 static const struct opts defaults = {
 	.host = "127.0.0.1",
 	.name = "pdsim",
+	.handshake = "nixl",
 	.block_size = 16,
 	.bootstrap_port = 8998,
 	.blocks = 1 << 23,
@@ -242,8 +248,8 @@ port_of(int fd)
 	return atoi(text);
 }
 
-static int
-listen_on(const char *host, int port, int *ret_port)
+int
+sim_listen(const char *host, int port, int *ret_port)
 {
 	struct addrinfo hint = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM}, *ai;
 	char service[16], bare[NI_MAXHOST];
@@ -287,6 +293,17 @@ on_listen(evutil_socket_t fd, short what, void *arg)
 			return;
 		conn_new(arg, client);
 	}
+}
+
+void
+sim_serve(struct sim *sim, int fd)
+{
+	unsigned i = sim->nlisteners++;
+
+	if (i == MAX_LISTENERS)
+		abort();
+	sim->listeners[i] = event_new(sim->base, fd, EV_READ | EV_PERSIST, on_listen, sim);
+	(void)event_add(sim->listeners[i], NULL);
 }
 
 static void
@@ -348,6 +365,9 @@ init(struct sim *sim)
 	name_engine(sim);
 	if (sim->o.advertise == NULL)
 		sim->o.advertise = advertised(sim->o.host);
+	sim->shake = shake_find(sim->o.handshake);
+	if (sim->shake == NULL)
+		sim_bad_option("handshake", sim->o.handshake);
 	sim->health = sim->ready = 200;
 	TAILQ_INIT(&sim->conns);
 	TAILQ_INIT(&sim->idle);
@@ -372,9 +392,17 @@ fini(struct sim *sim)
 	while (!TAILQ_EMPTY(&sim->conns))
 		conn_kill(TAILQ_FIRST(&sim->conns), false);
 	conn_reap(sim);
+	while (sim->nlisteners > 0) {
+		struct event *ev = sim->listeners[--sim->nlisteners];
+
+		(void)close(event_get_fd(ev));
+		event_free(ev);
+	}
 	fault_clear(sim);
 	(void)event_del(&sim->idle_timer);
 	side_free(&sim->side);
+	if (sim->shake->stop != NULL)
+		sim->shake->stop(sim);
 	kv_free(&sim->kv);
 	last_free(&sim->last[0]);
 	last_free(&sim->last[1]);
@@ -386,7 +414,7 @@ int
 main(int argc, char **argv)
 {
 	struct sim *sim = calloc(1, sizeof(*sim));
-	struct event *listener, *term, *intr;
+	struct event *term, *intr;
 	int fd, side;
 
 	if (sim == NULL)
@@ -395,13 +423,14 @@ main(int argc, char **argv)
 	read_options(&sim->o, argc, argv);
 	(void)signal(SIGPIPE, SIG_IGN);
 	init(sim);
-	fd = listen_on(sim->o.host, sim->o.port, &sim->port);
-	side = listen_on(sim->o.host, sim->o.side_port, &sim->side_port);
+	fd = sim_listen(sim->o.host, sim->o.port, &sim->port);
+	side = sim_listen(sim->o.host, sim->o.side_port, &sim->side_port);
 	sim->side = side_new(sim, side);
-	listener = event_new(sim->base, fd, EV_READ | EV_PERSIST, on_listen, sim);
+	sim_serve(sim, fd);
+	if (sim->shake->start != NULL)
+		sim->shake->start(sim);
 	term = evsignal_new(sim->base, SIGTERM, on_signal, sim);
 	intr = evsignal_new(sim->base, SIGINT, on_signal, sim);
-	(void)event_add(listener, NULL);
 	(void)event_add(term, NULL);
 	(void)event_add(intr, NULL);
 	(void)printf("pdsim listening http=%d side=%d\n", sim->port, sim->side_port);
@@ -411,10 +440,8 @@ main(int argc, char **argv)
 		conn_reap(sim);
 	}
 	fini(sim);
-	event_free(listener);
 	event_free(term);
 	event_free(intr);
-	(void)close(fd);
 	event_base_free(sim->base);
 	free(sim);
 	return 0;

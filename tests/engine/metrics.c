@@ -62,8 +62,8 @@ put_engine(struct sim *sim, struct buf *b)
 {
 	const struct engine_names *n = &names[sim->o.engine];
 	/* a request whose KV is still travelling counts as waiting (vLLM) */
-	uint64_t running = sim->running - sim->fetching + (uint64_t)sim->o.load;
-	uint64_t waiting = sim->queued + sim->fetching + (uint64_t)sim->o.load_waiting;
+	uint64_t running = sim->running - sim->travelling + (uint64_t)sim->o.load;
+	uint64_t waiting = sim->queued + sim->travelling + (uint64_t)sim->o.load_waiting;
 
 	engine_value(sim, b, n->running, "gauge", "Requests being executed.", (double)running);
 	engine_value(sim, b, n->waiting, "gauge", "Requests waiting.", (double)waiting);
@@ -112,6 +112,8 @@ admin_metrics(struct conn *c)
 	gauge(&b, "pdsim:held_blocks", "KV blocks held for a fetch.", kv_held_blocks(sim->kv));
 	gauge(&b, "pdsim:held_requests", "KV holds waiting for a fetch.",
 		kv_held_requests(sim->kv));
+	gauge(&b, "pdsim:open_rooms", "Meetings of a prefill and a decode engine, unfinished.",
+		sim->open_rooms);
 	gauge(&b, "pdsim:open_connections", "Client connections open.", sim->nconns);
 	gauge(&b, "pdsim:running_requests", "Generation requests admitted and unfinished.",
 		sim->running);

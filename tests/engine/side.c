@@ -2,6 +2,7 @@
 
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
+#include <event2/event_struct.h>
 #include <event2/listener.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -12,8 +13,8 @@
 #include <sys/queue.h>
 #include <sys/socket.h>
 
-#include "tests/engine/gen.h"
-#include "tests/engine/kv.h"
+#include "tests/engine/buf.h"
+#include "tests/engine/shake.h"
 #include "tests/engine/sim.h"
 
 #define LINE_MAX_BYTES (1 << 20) /* an X-Request-Id may be long; a head is at most 80 KiB */
@@ -21,7 +22,11 @@
 
 struct side_op {
 	TAILQ_ENTRY(side_op) next;
-	struct gen *gen; /* NULL: nobody waits any more */
+	struct peer *peer;
+	struct event timer;
+	unsigned long long number;
+	side_done *done; /* NULL: nobody waits any more */
+	void *arg;
 };
 
 TAILQ_HEAD(op_head, side_op);
@@ -35,10 +40,21 @@ struct peer {
 	int port;
 };
 
+struct side_q {
+	TAILQ_ENTRY(side_q) next;
+	struct asker *asker;
+	unsigned long long number;
+	void (*gone)(void *arg);
+	void *arg;
+};
+
+TAILQ_HEAD(q_head, side_q);
+
 struct asker {
 	TAILQ_ENTRY(asker) next;
 	struct side *side;
 	struct bufferevent *bev;
+	struct q_head qs;
 };
 
 TAILQ_HEAD(peer_head, peer);
@@ -49,7 +65,9 @@ struct side {
 	struct evconnlistener *listener;
 	struct peer_head peers;
 	struct asker_head askers;
+	const struct timeval *timeout;
 	unsigned npeers;
+	unsigned long long next_number;
 };
 
 static void
@@ -62,8 +80,8 @@ nodelay(struct bufferevent *bev)
 
 /* ---- percent-encoding, so that a line splits at its spaces ---- */
 
-static void
-put_word(struct buf *b, const char *s)
+void
+side_word(struct buf *b, const char *s)
 {
 	if (*s == '\0')
 		BUF_LIT(b, "%");
@@ -75,16 +93,15 @@ put_word(struct buf *b, const char *s)
 		else
 			buf_add(b, s, 1);
 	}
+	BUF_LIT(b, " ");
 }
 
 static char *
-get_word(char **rest)
+decode(char *word)
 {
-	char *word = strsep(rest, " "), *in = word, *out = word;
+	char *in = word, *out = word;
 	unsigned c;
 
-	if (word == NULL)
-		return NULL;
 	while (*in) {
 		if (*in == '%' && sscanf(in + 1, "%2x", &c) == 1) {
 			*out++ = (char)c;
@@ -99,61 +116,82 @@ get_word(char **rest)
 	return word;
 }
 
-/* ---- the side that holds ---- */
+/* ---- the side that is asked ---- */
 
 static void
-serve_fetch(struct side *s, char *rest, struct buf *out)
+q_end(struct side_q *q)
 {
-	static const char *const what[] = {[KV_DIFFER_ENGINE] = "engine_id",
-		[KV_DIFFER_META] = "kv_transfer_params",
-		[KV_DIFFER_PROMPT] = "prompt"};
-	char *engine = get_word(&rest), *id = get_word(&rest), *prompt = get_word(&rest),
-	     *meta = get_word(&rest);
-	struct buf xrid = {0};
-	enum kv_verdict v;
-	uint32_t n = 0;
+	TAILQ_REMOVE(&q->asker->qs, q, next);
+	free(q);
+}
 
-	if (meta == NULL) {
-		BUF_LIT(out, "DIFFER request\n");
-		return;
-	}
-	v = kv_fetch(s->sim->kv, engine, id, strtoull(prompt, NULL, 16), strtoull(meta, NULL, 16),
-		&n, &xrid);
-	if (v == KV_OK) {
-		buf_fmt(out, "OK %u ", n);
-		put_word(out, buf_cstr(&xrid));
-		BUF_LIT(out, "\n");
-	} else if (v == KV_MISSING) {
-		BUF_LIT(out, "MISSING\n");
-	} else {
-		buf_fmt(out, "DIFFER %s\n", what[v]);
-	}
-	buf_free(&xrid);
+void
+side_answer(struct side_q *q, const char *answer)
+{
+	struct buf line = {0};
+
+	buf_fmt(&line, "%llu ", q->number);
+	buf_str(&line, answer);
+	BUF_LIT(&line, "\n");
+	(void)bufferevent_write(q->asker->bev, line.p, line.len);
+	buf_free(&line);
+	q_end(q);
+}
+
+void
+side_on_gone(struct side_q *q, void (*gone)(void *arg), void *arg)
+{
+	q->gone = gone;
+	q->arg = arg;
 }
 
 static void
-serve_line(struct side *s, char *line, struct buf *out)
+q_gone(struct side_q *q)
 {
-	char *rest = line, *verb = get_word(&rest);
+	if (q->gone != NULL)
+		q->gone(q->arg);
+	q_end(q);
+}
 
-	if (strcmp(verb, "FETCH") == 0) {
-		serve_fetch(s, rest, out);
-	} else if (strcmp(verb, "RELEASE") == 0) {
-		char *engine = get_word(&rest), *id = get_word(&rest);
+static void
+serve_line(struct asker *a, char *line)
+{
+	char *rest = line, *word, *end;
+	unsigned long long number = strtoull(strsep(&rest, " "), &end, 10);
+	struct shake_words words = {.n = 0};
+	struct side_q *q;
 
-		if (id != NULL && kv_release(s->sim->kv, engine, id))
-			BUF_LIT(out, "OK 0 %\n");
-		else
-			BUF_LIT(out, "MISSING\n");
-	} else {
-		BUF_LIT(out, "DIFFER request\n");
+	while (words.n < 8 && (word = strsep(&rest, " ")) != NULL)
+		if (*word)
+			words.w[words.n++] = decode(word);
+	if (*end || words.n == 0)
+		return;
+	if (strcmp(words.w[0], "FORGET") == 0) {
+		TAILQ_FOREACH(q, &a->qs, next)
+		if (q->number == number)
+			break;
+		if (q != NULL)
+			q_gone(q);
+		return;
 	}
+	q = calloc(1, sizeof(*q));
+	if (q == NULL)
+		abort();
+	q->asker = a;
+	q->number = number;
+	TAILQ_INSERT_TAIL(&a->qs, q, next);
+	if (a->side->sim->shake->asked != NULL)
+		a->side->sim->shake->asked(a->side->sim, q, &words);
+	else
+		side_answer(q, "DIFFER hand-shake");
 }
 
 static void
 asker_end(struct asker *a)
 {
 	TAILQ_REMOVE(&a->side->askers, a, next);
+	while (!TAILQ_EMPTY(&a->qs))
+		q_gone(TAILQ_FIRST(&a->qs));
 	bufferevent_free(a->bev);
 	free(a);
 }
@@ -162,16 +200,13 @@ static void
 on_asked(struct bufferevent *bev, void *arg)
 {
 	struct asker *a = arg;
-	struct buf out = {0};
 	char *line;
 
 	while ((line = evbuffer_readln(bufferevent_get_input(bev), NULL, EVBUFFER_EOL_LF)) !=
 		NULL) {
-		serve_line(a->side, line, &out);
+		serve_line(a, line);
 		free(line);
 	}
-	(void)bufferevent_write(bev, out.p, out.len);
-	buf_free(&out);
 	if (evbuffer_get_length(bufferevent_get_input(bev)) > LINE_MAX_BYTES)
 		asker_end(a);
 }
@@ -195,6 +230,7 @@ on_accept(struct evconnlistener *l, evutil_socket_t fd, struct sockaddr *sa, int
 	if (a == NULL)
 		abort();
 	a->side = arg;
+	TAILQ_INIT(&a->qs);
 	a->bev = bufferevent_socket_new(a->side->sim->base, fd, BEV_OPT_CLOSE_ON_FREE);
 	if (a->bev == NULL)
 		abort();
@@ -204,54 +240,65 @@ on_accept(struct evconnlistener *l, evutil_socket_t fd, struct sockaddr *sa, int
 	TAILQ_INSERT_TAIL(&a->side->askers, a, next);
 }
 
-/* ---- the side that fetches ---- */
+/* ---- the side that asks ---- */
 
 static void
-answer(struct peer *p, const char *line)
+op_end(struct side_op *op, const char *line)
 {
-	struct side_op *op = TAILQ_FIRST(&p->ops);
-	struct gen *g = op->gen;
+	side_done *done = op->done;
+	void *arg = op->arg;
 
-	TAILQ_REMOVE(&p->ops, op, next);
+	TAILQ_REMOVE(&op->peer->ops, op, next);
+	(void)event_del(&op->timer);
 	free(op);
-	if (g != NULL)
-		gen_fetched(g, line);
+	if (done != NULL)
+		done(arg, line);
 }
 
 static void
-peer_end(struct peer *p, const char *why)
+peer_end(struct peer *p)
 {
-	TAILQ_REMOVE(
-		&p->side->peers, p, next); /* first: what follows may ask the same peer again */
+	/* first: what follows may ask the same peer again */
+	TAILQ_REMOVE(&p->side->peers, p, next);
 	p->side->npeers--;
 	while (!TAILQ_EMPTY(&p->ops))
-		answer(p, why);
+		op_end(TAILQ_FIRST(&p->ops), "UNREACHABLE");
 	bufferevent_free(p->bev);
 	free(p->host);
 	free(p);
 }
 
 static void
+answered(struct peer *p, char *line)
+{
+	char *rest = line, *word = strsep(&rest, " ");
+	unsigned long long number = strtoull(word, NULL, 10);
+	struct side_op *op;
+	struct buf b = {0};
+
+	while ((word = strsep(&rest, " ")) != NULL) {
+		if (*word == '\0')
+			continue;
+		if (b.len)
+			BUF_LIT(&b, " ");
+		buf_str(&b, decode(word));
+	}
+	TAILQ_FOREACH(op, &p->ops, next)
+	if (op->number == number)
+		break;
+	if (op != NULL) /* else it came too late */
+		op_end(op, buf_cstr(&b));
+	buf_free(&b);
+}
+
+static void
 on_answers(struct bufferevent *bev, void *arg)
 {
-	struct peer *p = arg;
-	char *line, *rest, *verb, *n, *xrid;
+	char *line;
 
-	while (!TAILQ_EMPTY(&p->ops) && (line = evbuffer_readln(bufferevent_get_input(bev), NULL,
-						 EVBUFFER_EOL_LF)) != NULL) {
-		struct buf b = {0};
-
-		rest = line;
-		verb = get_word(&rest);
-		n = get_word(&rest);
-		xrid = get_word(&rest);
-		buf_str(&b, verb);
-		if (n != NULL)
-			buf_fmt(&b, " %s", n);
-		if (xrid != NULL)
-			buf_fmt(&b, " %s", xrid);
-		answer(p, buf_cstr(&b));
-		buf_free(&b);
+	while ((line = evbuffer_readln(bufferevent_get_input(bev), NULL, EVBUFFER_EOL_LF)) !=
+		NULL) {
+		answered(arg, line);
 		free(line);
 	}
 }
@@ -260,17 +307,16 @@ static void
 on_peer_event(struct bufferevent *bev, short what, void *arg)
 {
 	(void)bev;
-	if (what & BEV_EVENT_CONNECTED)
-		return;
-	peer_end(arg, what & BEV_EVENT_TIMEOUT ? "TIMEOUT" : "UNREACHABLE");
+	if (!(what & BEV_EVENT_CONNECTED))
+		peer_end(arg);
 }
 
 /*
  * Numbers first: a name costs a blocking look-up, which a simulator may do.  localhost is 127.0.0.1, where
  * engines listen, whatever /etc/hosts says of it or whether there is one (RFC 6761, 6.3).
  */
-static struct addrinfo *
-resolve(const char *host, int port)
+struct addrinfo *
+side_resolve(const char *host, int port)
 {
 	struct addrinfo hint = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM}, *ai = NULL;
 	char service[16];
@@ -285,24 +331,24 @@ resolve(const char *host, int port)
 }
 
 static struct peer *
-peer_get(struct side *s, const struct side_ref *ref)
+peer_get(struct side *s, const char *host, int port)
 {
 	struct addrinfo *ai;
 	struct peer *p;
 	int r;
 
 	TAILQ_FOREACH(p, &s->peers, next)
-	if (p->port == ref->port && strcmp(p->host, ref->host) == 0)
+	if (p->port == port && strcmp(p->host, host) == 0)
 		return p;
-	ai = s->npeers < PEERS_MAX ? resolve(ref->host, ref->port) : NULL;
+	ai = s->npeers < PEERS_MAX ? side_resolve(host, port) : NULL;
 	if (ai == NULL)
 		return NULL;
 	p = calloc(1, sizeof(*p));
 	if (p == NULL)
 		abort();
 	p->side = s;
-	p->host = strdup(ref->host);
-	p->port = ref->port;
+	p->host = strdup(host);
+	p->port = port;
 	TAILQ_INIT(&p->ops);
 	p->bev = bufferevent_socket_new(
 		s->sim->base, -1, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
@@ -315,85 +361,83 @@ peer_get(struct side *s, const struct side_ref *ref)
 	r = bufferevent_socket_connect(p->bev, ai->ai_addr, (int)ai->ai_addrlen);
 	freeaddrinfo(ai);
 	if (r == -1) {
-		peer_end(p, "UNREACHABLE");
+		peer_end(p);
 		return NULL;
 	}
 	nodelay(p->bev);
 	return p;
 }
 
-static struct side_op *
-ask(struct peer *p, struct gen *g, const struct buf *line)
+static void
+send_forget(struct side_op *op)
 {
-	struct side_op *op = calloc(1, sizeof(*op));
-	double s = p->side->sim->o.fetch_timeout_s;
-	struct timeval tv = {(time_t)s, (suseconds_t)((s - (double)(time_t)s) * 1e6)};
+	char line[48];
+	int n = snprintf(line, sizeof(line), "%llu FORGET\n", op->number);
 
-	if (op == NULL)
-		abort();
-	op->gen = g;
-	if (TAILQ_EMPTY(&p->ops)) /* starts the clock anew; an idle peer is closed by it */
-		(void)bufferevent_set_timeouts(p->bev, &tv, NULL);
-	TAILQ_INSERT_TAIL(&p->ops, op, next);
-	(void)bufferevent_write(p->bev, line->p, line->len);
-	return op;
+	(void)bufferevent_write(op->peer->bev, line, (size_t)n);
+}
+
+static void
+on_timeout(evutil_socket_t fd, short what, void *arg)
+{
+	struct side_op *op = arg;
+
+	(void)fd;
+	(void)what;
+	send_forget(op);
+	op_end(op, "TIMEOUT");
 }
 
 struct side_op *
-side_fetch(
-	struct side *s, const struct side_ref *ref, uint64_t prompt, uint64_t meta, struct gen *g)
+side_ask(struct side *s, const char *host, int port, const struct buf *line, side_done *done,
+	void *arg)
 {
-	struct peer *p = peer_get(s, ref);
-	struct buf line = {0};
+	struct peer *p = peer_get(s, host, port);
+	struct buf b = {0};
 	struct side_op *op;
 
 	if (p == NULL)
 		return NULL;
-	BUF_LIT(&line, "FETCH ");
-	put_word(&line, ref->engine);
-	BUF_LIT(&line, " ");
-	put_word(&line, ref->id);
-	buf_fmt(&line, " %016llx %016llx\n", (unsigned long long)prompt, (unsigned long long)meta);
-	op = ask(p, g, &line);
-	buf_free(&line);
+	op = calloc(1, sizeof(*op));
+	if (op == NULL)
+		abort();
+	op->peer = p;
+	op->number = s->next_number++;
+	op->done = done;
+	op->arg = arg;
+	(void)evtimer_assign(&op->timer, s->sim->base, on_timeout, op);
+	(void)evtimer_add(&op->timer, s->timeout);
+	TAILQ_INSERT_TAIL(&p->ops, op, next);
+	buf_fmt(&b, "%llu ", op->number);
+	buf_add(&b, line->p, line->len);
+	BUF_LIT(&b, "\n");
+	(void)bufferevent_write(p->bev, b.p, b.len);
+	buf_free(&b);
 	return op;
 }
 
 void
 side_forget(struct side_op *op)
 {
-	op->gen = NULL;
-}
-
-void
-side_release(struct side *s, const struct side_ref *ref)
-{
-	struct peer *p = peer_get(s, ref);
-	struct buf line = {0};
-
-	if (p == NULL)
-		return;
-	BUF_LIT(&line, "RELEASE ");
-	put_word(&line, ref->engine);
-	BUF_LIT(&line, " ");
-	put_word(&line, ref->id);
-	BUF_LIT(&line, "\n");
-	(void)ask(p, NULL, &line);
-	buf_free(&line);
+	op->done = NULL;
+	send_forget(op);
 }
 
 struct side *
 side_new(struct sim *sim, int fd)
 {
 	struct side *s = calloc(1, sizeof(*s));
+	double sec = sim->o.fetch_timeout_s;
+	struct timeval tv = {(time_t)sec, (suseconds_t)((sec - (double)(time_t)sec) * 1e6)};
 
 	if (s == NULL)
 		abort();
 	s->sim = sim;
+	s->timeout = event_base_init_common_timeout(sim->base, &tv);
 	TAILQ_INIT(&s->peers);
 	TAILQ_INIT(&s->askers);
 	s->listener = evconnlistener_new(sim->base, on_accept, s, LEV_OPT_CLOSE_ON_FREE, 0, fd);
-	if (s->listener == NULL)
+	if (s->listener == NULL || s->timeout == NULL)
 		abort();
 	return s;
 }
@@ -407,7 +451,7 @@ side_free(struct side **ps)
 	if (s == NULL)
 		return;
 	while (!TAILQ_EMPTY(&s->peers))
-		peer_end(TAILQ_FIRST(&s->peers), "UNREACHABLE");
+		peer_end(TAILQ_FIRST(&s->peers));
 	while (!TAILQ_EMPTY(&s->askers))
 		asker_end(TAILQ_FIRST(&s->askers));
 	evconnlistener_free(s->listener);

@@ -1,31 +1,37 @@
 /*
- * The side channel between engines: one line each way over TCP, answers in the order of questions.
+ * The side channel between engines: questions and answers as lines over TCP.  Each question has a
+ * number of the asker's choosing, so an answer may take as long as it likes and overtake others.
  *
- *	FETCH <engine id> <request id> <prompt hash> <parameter hash>
- *	RELEASE <engine id> <request id>
- *	-> OK <blocks> <X-Request-Id> | MISSING | DIFFER <what>
+ *	<number> <VERB> <word> ...  ->  <number> <answer>
+ *	<number> FORGET                 nobody waits for that answer any more; has none itself
  *
- * Ids are percent-encoded, hashes are 16 hex digits.  A prefill engine listens; a decode engine
- * keeps one connection to each prefill engine it has fetched from.
+ * Words are percent-encoded.  Verbs belong to the hand-shakes (shake.h): side.c knows none.
  */
 #pragma once
 #include <stdint.h>
 
-struct gen;
+struct addrinfo;
+struct buf;
 struct side;
 struct side_op;
+struct side_q;
 struct sim;
 
-struct side_ref { /* where KV is held, as a decode engine was told; NUL-terminated, not owned */
-	const char *host, *engine, *id;
-	int port;
-};
+/* `answer` is decoded; "UNREACHABLE" and "TIMEOUT" (--fetch-timeout) are ours. */
+typedef void side_done(void *arg, const char *answer);
 
 struct side *side_new(struct sim *sim, int listen_fd); /* takes the socket */
 void side_free(struct side **s);
-/* gen_fetched() follows, never from inside; until then side_forget() makes the answer go nowhere.
- */
-struct side_op *side_fetch(
-	struct side *s, const struct side_ref *ref, uint64_t prompt, uint64_t meta, struct gen *g);
+void side_word(struct buf *line, const char *word); /* percent-encoded, with a space behind it */
+/* done() follows, never from inside; until then side_forget() makes the answer go nowhere.  `done`
+ * may be NULL.  NULL: the host has no address; done() will not follow. */
+struct side_op *side_ask(struct side *s, const char *host, int port, const struct buf *line,
+	side_done *done, void *arg);
 void side_forget(struct side_op *op);
-void side_release(struct side *s, const struct side_ref *ref);
+
+/* The end of a question: sim->shake->asked() got it, and owes one answer. */
+void side_answer(struct side_q *q, const char *answer);
+/* gone(arg) is called, instead of an answer being owed, when the asker has forgotten it or left. */
+void side_on_gone(struct side_q *q, void (*gone)(void *arg), void *arg);
+
+struct addrinfo *side_resolve(const char *host, int port); /* for freeaddrinfo(); NULL: unknown */

@@ -17,10 +17,10 @@ struct gen;
 struct kv;
 struct last;
 struct seen;
+struct shake;
 struct side;
 
 enum role { ROLE_BOTH, ROLE_PREFILL, ROLE_DECODE };
-enum handoff { HANDOFF_NIXL, HANDOFF_RESPONSE };
 enum ids_form { IDS_INTS, IDS_STRINGS, IDS_NESTED };
 enum flavour { FLAVOUR_VLLM, FLAVOUR_SGLANG };
 
@@ -28,11 +28,10 @@ enum flavour { FLAVOUR_VLLM, FLAVOUR_SGLANG };
 
 struct opts {
 	enum role role;
-	enum handoff handoff;
 	enum ids_form ids;
 	enum flavour engine;
 	int port, side_port, bootstrap_port;
-	const char *host, *advertise, *name, *api_key;
+	const char *host, *advertise, *name, *api_key, *handshake;
 	const char *models[MAX_MODELS];
 	unsigned nmodels;
 	int block_size, blocks, max_running, sndbuf, load, load_waiting;
@@ -74,6 +73,7 @@ enum counter {
 		CTR_N
 };
 
+#define MAX_LISTENERS 4
 #define NSTATUS 16
 #define NROUTES 32
 
@@ -90,17 +90,22 @@ struct sim {
 	uint64_t counters[CTR_N];
 	uint64_t requests[NROUTES][NSTATUS];
 
+	struct event *listeners[MAX_LISTENERS];
+	unsigned nlisteners;
 	struct conn_head conns, idle, dead;
 	struct event idle_timer;
 	uint64_t nconns, next_conn;
 
 	struct gen_head gens, queue;
 	bool pumping;
-	uint64_t running, running_max, fetching, queued, streams, paused;
+	uint64_t running, running_max, travelling, queued, streams, paused;
 
 	struct fault_head faults;
 	struct kv *kv;
 	struct side *side;
+	const struct shake *shake;
+	void *deals;          /* the hand-shake's own; NULL: none */
+	uint64_t open_rooms;  /* meetings of P and D that have begun and not ended */
 	struct last *last[2]; /* generation requests; all others */
 	struct seen *seen;
 
@@ -119,3 +124,7 @@ count(struct sim *sim, enum counter c)
 
 uint64_t sim_now_us(void); /* CLOCK_MONOTONIC */
 uint64_t sim_random(struct sim *sim);
+/* A listening socket and its port; 0 takes a free one.  Exits with a message when it cannot be had. */
+int sim_listen(const char *host, int port, int *ret_port);
+void sim_serve(struct sim *sim, int fd); /* accepts HTTP there until the process ends */
+void sim_bad_option(const char *name, const char *val) __attribute__((noreturn));
