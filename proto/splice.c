@@ -71,26 +71,33 @@ enum role {
 	R_NONE,
 	R_BODY,			/* the outer object */
 	R_PROMPT, R_PROMPT_ITEM,
-	R_MESSAGES, R_MESSAGE, R_CONTENT, R_PART, R_TEXT,
+	R_MESSAGES, R_MESSAGE, R_CONTENT, R_PART, R_TEXT, R_TYPE,
 	R_N
 };
 
-enum tally { T_NONE, T_PROMPT, T_MESSAGES, T_N };
+/* A message counts once its object ends, a part once it has turned out to be a text: of doubled
+ * members only the last is there for an engine, and `type` may stand behind `text`. */
+enum tally { T_NONE, T_PROMPT, T_MESSAGES, T_MESSAGE, T_PART, T_IS_TEXT, T_N };
+
+#define ROLE_KEYS 2
 
 static const struct {
 	enum role element;  /* role of an array's elements */
-	const char *key;    /* an object's one member that matters, and its role */
-	enum role member;
+	struct {
+		const char *key;
+		enum role role;
+	} members[ROLE_KEYS]; /* an object's members that matter */
 	enum tally string;  /* where a string of this role is counted */
 	enum tally number;
 } roles[R_N] = {
 	[R_PROMPT]      = { .element = R_PROMPT_ITEM, .string = T_PROMPT },
 	[R_PROMPT_ITEM] = { .element = R_PROMPT_ITEM, .string = T_PROMPT, .number = T_PROMPT },
 	[R_MESSAGES]    = { .element = R_MESSAGE },
-	[R_MESSAGE]     = { .key = "content", .member = R_CONTENT },
-	[R_CONTENT]     = { .element = R_PART, .string = T_MESSAGES },
-	[R_PART]        = { .key = "text", .member = R_TEXT, .string = T_MESSAGES },
-	[R_TEXT]        = { .string = T_MESSAGES },
+	[R_MESSAGE]     = { .members = {{ "content", R_CONTENT }} },
+	[R_CONTENT]     = { .element = R_PART, .string = T_MESSAGE },
+	[R_PART]        = { .members = {{ "text", R_TEXT }, { "type", R_TYPE }}, .string = T_MESSAGE },
+	[R_TEXT]        = { .string = T_PART },
+	[R_TYPE]        = { .string = T_IS_TEXT },
 };
 /* clang-format on */
 
@@ -104,7 +111,7 @@ struct scan {
 	struct splice_member wanted; /* end = 0: not met */
 	struct splice_member *open;  /* member whose value is being read, if recorded */
 	struct splice_member *last;  /* member before, if recorded: learns its `next` */
-	uint64_t chars[T_N], numbers[T_N];
+	uint64_t chars[T_N], numbers[T_N], elements; /* of a list prompt */
 	size_t nmembers;
 	const char *why;
 	size_t depth;
@@ -222,6 +229,18 @@ find_owned(const struct str *key)
 	return SK_N_KEYS;
 }
 
+/* The string itself where it has escapes, in buf; if it does not fit it is nothing we look for. */
+static void
+undo_escapes(struct str *str, char buf[KEY_BUF])
+{
+	long n = str->escaped ? json_unescape(str->p, str->n, buf, KEY_BUF) : -1;
+
+	if (n >= 0) {
+		str->p = buf;
+		str->n = (size_t)n;
+	}
+}
+
 /* The record for a member of the outer object called `key`: *ret_member NULL if nobody wants it. */
 static bool
 claim_member(struct scan *c, const struct str *key, struct splice_member **ret_member)
@@ -250,6 +269,8 @@ restart_tally(struct scan *c, enum tally tally, enum role role)
 {
 	c->chars[tally] = 0;
 	c->numbers[tally] = 0;
+	if (tally == T_PROMPT)
+		c->elements = 0;
 	return role;
 }
 
@@ -288,6 +309,21 @@ value_end(struct scan *c)
 	c->open = NULL;
 }
 
+/* The role of a message's or a part's member; a doubled one takes back what the former counted. */
+static enum role
+member_role(struct scan *c, enum role in, const struct str *key)
+{
+	for (size_t i = 0; i < ROLE_KEYS && roles[in].members[i].key != NULL; i++) {
+		enum role role = roles[in].members[i].role;
+
+		if (!key_is(key, roles[in].members[i].key, strlen(roles[in].members[i].key)))
+			continue;
+		c->chars[roles[role].string] = 0;
+		return role;
+	}
+	return R_NONE;
+}
+
 /* Reads `"key" :` of a member and says which role its value has. */
 static bool
 read_key(struct scan *c, size_t comma, enum role *ret_role)
@@ -304,16 +340,12 @@ read_key(struct scan *c, size_t comma, enum role *ret_role)
 		return fail(c, "expected a member's name in quotes");
 	if (!read_string(c, &key))
 		return false;
-	if (key.escaped && (in == R_BODY || roles[in].key != NULL)) {
-		long n = json_unescape(key.p, key.n, buf, sizeof(buf));
-
-		if (n >= 0)
-			key = (struct str){.p = buf, .n = (size_t)n};
-	}
+	if (in != R_NONE)
+		undo_escapes(&key, buf);
 	if (in == R_BODY && !member_start(c, &key, start, comma, ret_role))
 		return false;
-	if (roles[in].key != NULL && key_is(&key, roles[in].key, strlen(roles[in].key)))
-		*ret_role = roles[in].member;
+	if (roles[in].members[0].key != NULL)
+		*ret_role = member_role(c, in, &key);
 	skip_blanks(c);
 	if (c->p == c->end)
 		return fail_early(c);
@@ -336,11 +368,25 @@ enter(struct scan *c, enum role role, unsigned kind)
 	return true;
 }
 
+/* A message or a part of one has been read: what it counts, counts. */
+static void
+settle(struct scan *c, enum role role)
+{
+	if (role == R_PART) {
+		c->chars[T_MESSAGE] += c->chars[T_IS_TEXT] ? c->chars[T_PART] : 0;
+		c->chars[T_PART] = c->chars[T_IS_TEXT] = 0;
+	} else if (role == R_MESSAGE) {
+		c->chars[T_MESSAGES] += c->chars[T_MESSAGE];
+		c->chars[T_MESSAGE] = 0;
+	}
+}
+
 static bool
 leave(struct scan *c)
 {
 	c->p++;
 	c->depth--;
+	settle(c, c->level[c->depth] & LEVEL_ROLE);
 	value_end(c);
 	return true;
 }
@@ -446,12 +492,17 @@ type_of(uint8_t first)
 static bool
 read_scalar(struct scan *c, enum splice_type type, enum role role)
 {
+	char buf[KEY_BUF];
 	struct str str;
 
 	switch (type) {
 	case ST_STRING:
 		if (!read_string(c, &str))
 			return false;
+		if (role == R_TYPE) {
+			undo_escapes(&str, buf);
+			str.chars = key_is(&str, "text", 4);
+		}
 		c->chars[roles[role].string] += str.chars;
 		return true;
 	case ST_TRUE:
@@ -489,8 +540,13 @@ read_value(struct scan *c, enum role role)
 		return enter(c, role, 0);
 	if (!read_scalar(c, type, role))
 		return false;
-	if (type == ST_NUMBER && c->depth > 0 && (c->level[c->depth - 1] & LEVEL_OBJECT) == 0)
-		c->numbers[roles[role].number] += skip_integers(c);
+	if (type == ST_NUMBER && c->depth > 0 && (c->level[c->depth - 1] & LEVEL_OBJECT) == 0) {
+		uint64_t more = skip_integers(c);
+
+		c->numbers[roles[role].number] += more;
+		if ((c->level[c->depth - 1] & LEVEL_ROLE) == R_PROMPT)
+			c->elements += more;
+	}
 	value_end(c);
 	return true;
 }
@@ -518,6 +574,7 @@ read_item(struct scan *c)
 		skip_blanks(c);
 	}
 	*level |= LEVEL_FILLED;
+	c->elements += !object && (*level & LEVEL_ROLE) == R_PROMPT;
 	if (object && !read_key(c, comma, &role))
 		return false;
 	return read_value(c, role);
@@ -557,8 +614,10 @@ splice_scan(struct splice *s, const char *text, size_t len, const char **ret_why
 		return -1;
 	}
 	s->nmembers = c.nmembers;
-	s->prompt_chars = c.chars[T_PROMPT] + c.chars[T_MESSAGES];
+	s->prompt_chars = c.chars[T_PROMPT];
 	s->prompt_items = c.numbers[T_PROMPT];
+	s->prompt_elements = c.elements;
+	s->message_chars = c.chars[T_MESSAGES];
 	return 0;
 }
 
@@ -577,11 +636,26 @@ splice_member_raw(const char *text, size_t len, const char *name, struct splice_
 	return 1;
 }
 
+size_t
+splice_value(const char *text, size_t len)
+{
+	const uint8_t *bytes = (const uint8_t *)text;
+	struct scan c = {.text = bytes, .p = bytes, .end = bytes + len};
+
+	if (!read_value(&c, R_NONE))
+		return 0;
+	while (c.depth > 0)
+		if (!read_item(&c))
+			return 0;
+	return offset(&c);
+}
+
 bool
 splice_element(const struct splice_seg *list, size_t *at, struct splice_seg *ret_element)
 {
-	const uint8_t *bytes = (const uint8_t *)list->p, *start;
+	const uint8_t *bytes = (const uint8_t *)list->p;
 	struct scan c = {.text = bytes, .p = bytes + *at, .end = bytes + list->n};
+	size_t n;
 
 	assert(list->n >= 2 && bytes[0] == '[');
 	skip_blanks(&c);
@@ -589,14 +663,11 @@ splice_element(const struct splice_seg *list, size_t *at, struct splice_seg *ret
 		return false;
 	c.p++; /* the bracket or a comma */
 	skip_blanks(&c);
-	start = c.p;
-	if (c.p == c.end || *c.p == ']' || !read_value(&c, R_NONE))
+	n = splice_value((const char *)c.p, (size_t)(c.end - c.p));
+	if (n == 0)
 		return false;
-	while (c.depth > 0)
-		if (!read_item(&c))
-			return false;
-	*at = offset(&c);
-	*ret_element = (struct splice_seg){(const char *)start, (size_t)(c.p - start)};
+	*ret_element = (struct splice_seg){(const char *)c.p, n};
+	*at = offset(&c) + n;
 	return true;
 }
 

@@ -87,10 +87,13 @@ struct splice {
 	size_t open, close; /* offsets of the outer braces */
 	size_t nowned;
 	struct splice_member owned[SPLICE_MAX_OWNED];
-	uint64_t
-		prompt_chars; /* code points of the prompt: string `prompt`, strings inside a prompt list,
-				   every `content` string and text part of `messages`; estimates the prompt's size */
-	uint64_t prompt_items; /* numbers in a token-id prompt */
+	/* how long the prompt is; characters are code points, as Python's len() counts them */
+	uint64_t prompt_chars;    /* of a string `prompt`, and of the strings in a list of them */
+	uint64_t prompt_items;    /* numbers in a token-id prompt, or in a list of those */
+	uint64_t prompt_elements; /* of a list `prompt`, whatever they are */
+	/* of every string `content` of `messages`, the parts of type "text" of every list, and the
+	 * strings that stand in one as they are, which vLLM takes for text parts */
+	uint64_t message_chars;
 };
 
 /*
@@ -143,6 +146,12 @@ size_t splice_layout(const struct splice *s, const struct splice_edit *e, struct
  * Returns 1 and *ret_value, 0 if absent, -1 if the text is not a JSON object.
  */
 int splice_member_raw(const char *text, size_t len, const char *name, struct splice_seg *ret_value);
+
+/*
+ * Length of the JSON value that text[0..len) begins with, its grammar checked; 0 if there is none.
+ * The value itself has no blank before it.
+ */
+size_t splice_value(const char *text, size_t len);
 
 /*
  * The next element of the array `list`, a span that splice_member_raw() gave; *at is 0 before the

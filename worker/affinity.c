@@ -77,9 +77,26 @@ affinity_prefix(const struct req *req, const struct table_pool *tp, uint64_t *re
 uint32_t
 affinity_tokens(const struct req *req)
 {
-	const uint64_t n = req->doc->prompt_chars / CHARS_PER_TOKEN + req->doc->prompt_items;
+	const struct splice *doc = req->doc;
+	const uint64_t n =
+		(doc->prompt_chars + doc->message_chars) / CHARS_PER_TOKEN + doc->prompt_items;
 
 	if (n < 1)
 		return 1;
 	return n < AFFINITY_TOKENS_MAX ? (uint32_t)n : AFFINITY_TOKENS_MAX;
+}
+
+uint32_t
+affinity_estimate(const struct req *req)
+{
+	const struct splice_member *prompt;
+	uint64_t n = req->doc->message_chars / CHARS_PER_TOKEN;
+
+	if (req->route == ROUTE_COMPLETIONS) {
+		prompt = splice_find(req->doc, SK_PROMPT);
+		n = prompt != NULL && prompt->type == ST_ARRAY
+			    ? req->doc->prompt_elements
+			    : req->doc->prompt_chars / CHARS_PER_TOKEN;
+	}
+	return (uint32_t)n; /* a body is shorter than 4 GiB */
 }

@@ -20,3 +20,9 @@ bool affinity_prefix(const struct req *req, const struct table_pool *tp, uint64_
  * At least 1, at most AFFINITY_TOKENS_MAX. */
 #define AFFINITY_TOKENS_MAX (1u << 24)
 uint32_t affinity_tokens(const struct req *req);
+/*
+ * What routing_threshold is held against, as production-stack's --routing-threshold counts (pull request
+ * 890): a quarter of the characters of a string prompt, or of what messages say, rounded down; the length of a
+ * list prompt, whatever it lists; 0 where there is neither.
+ */
+uint32_t affinity_estimate(const struct req *req);

@@ -420,15 +420,70 @@ Test(splice, prompt_size)
 		 "\"prompt\":[1]}",
 			1, 1},
 		{"{\"messages\":[{\"content\":[[\"abc\"],1,{\"text\":[\"x\"]}]}]}", 0, 0},
+		/* a part counts by its type, wherever that stands */
+		{"{\"messages\":[{\"content\":[{\"text\":\"abc\",\"type\":\"text\"}]}]}", 3, 0},
+		{"{\"messages\":[{\"content\":[{\"text\":\"abc\"},{\"type\":\"text\"}]}]}", 0, 0},
+		{"{\"messages\":[{\"content\":[{\"text\":\"abc\",\"type\":\"texts\"},{\"text\":\"abc\","
+		 "\"type\":\"\"},{\"text\":\"abc\",\"type\":[\"text\"]},{\"text\":\"abc\",\"type\":{"
+		 "\"type\":\"text\"}}]}]}",
+			0, 0},
+		{"{\"messages\":[{\"content\":[{\"typ\\u0065\":\"t\\u0065xt\",\"te\\u0078t\":\"abc\"}"
+		 "]}]}",
+			3, 0},
+		/* an engine sees the last of doubles alone */
+		{"{\"messages\":[{\"content\":\"abc\",\"content\":\"d\"}]}", 1, 0},
+		{"{\"messages\":[{\"content\":[{\"type\":\"text\",\"text\":\"abc\"}],\"content\":\"d\"}]}",
+			1, 0},
+		{"{\"messages\":[{\"content\":\"abc\",\"content\":null}]}", 0, 0},
+		{"{\"messages\":[{\"content\":[{\"type\":\"text\",\"text\":\"abc\",\"text\":\"d\"}]}]}",
+			1, 0},
+		{"{\"messages\":[{\"content\":[{\"type\":\"text\",\"text\":\"abc\",\"type\":\"x\"}]}]}",
+			0, 0},
+		{"{\"messages\":[{\"content\":[{\"type\":\"text\",\"text\":\"abc\",\"type\":1}]}]}",
+			0, 0},
+		{"{\"messages\":[{\"content\":[{\"type\":\"x\",\"text\":\"abc\",\"type\":\"text\"}]}]}",
+			3, 0},
 	};
 	struct splice s;
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		must_scan(&s, cases[i].text, strlen(cases[i].text));
-		cr_assert_eq(s.prompt_chars, cases[i].chars, "%s: %lu", cases[i].text,
-			(unsigned long)s.prompt_chars);
+		cr_assert_eq(s.prompt_chars + s.message_chars, cases[i].chars, "%s: %lu + %lu",
+			cases[i].text, (unsigned long)s.prompt_chars,
+			(unsigned long)s.message_chars);
 		cr_assert_eq(s.prompt_items, cases[i].items, "%s: %lu", cases[i].text,
 			(unsigned long)s.prompt_items);
+	}
+}
+
+Test(splice, prompt_and_messages_are_counted_apart)
+{
+	static const char text[] = "{\"messages\":[{\"content\":\"abc\"}],\"prompt\":\"de\"}";
+	struct splice s;
+
+	must_scan(&s, text, sizeof(text) - 1);
+	cr_assert_eq(s.prompt_chars, 2);
+	cr_assert_eq(s.message_chars, 3);
+}
+
+Test(splice, elements_of_a_list_prompt)
+{
+	static const struct {
+		const char *prompt;
+		uint64_t elements;
+	} cases[] = {{"[]", 0}, {"[1]", 1}, {"[1,2,3]", 3}, {"[ 1 , 2,3,  4 ]", 4},
+		{"[[1,2,3],[4]]", 2}, {"[[],[]]", 2}, {"[\"ab\",\"c\"]", 2},
+		{"[1,2,\"a\",3,4.5,6,null,[7,8],{\"a\":[9,9]},true]", 10}, {"\"abc\"", 0}, {"7", 0},
+		{"null", 0}, {"{\"a\":1,\"b\":[1,2]}", 0}, {"[1,2],\"prompt\":[3]", 1},
+		{"[1,2],\"prompt\":\"x\"", 0}, {"\"x\",\"a\":[1,2],\"prompt\":[1,2,3]", 3}};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		char text[128];
+		struct splice s;
+
+		must_scan(&s, text, (size_t)sprintf(text, "{\"prompt\":%s}", cases[i].prompt));
+		cr_assert_eq(s.prompt_elements, cases[i].elements, "%s: %lu", text,
+			(unsigned long)s.prompt_elements);
 	}
 }
 

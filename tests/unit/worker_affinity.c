@@ -248,3 +248,80 @@ Test(affinity, the_estimate_is_capped)
 	doc.prompt_chars = UINT32_MAX;
 	cr_expect_eq(affinity_tokens(&req), AFFINITY_TOKENS_MAX);
 }
+
+/* --- the routing estimate --- */
+
+static uint32_t
+estimate(enum route route, const char *body)
+{
+	ask(route, "", body);
+	return affinity_estimate(&req);
+}
+
+Test(affinity, the_estimate_is_a_quarter_of_the_characters_or_the_length_of_a_list)
+{
+	static const struct {
+		enum route route;
+		const char *body;
+		uint32_t want;
+	} cases[] = {
+		{ROUTE_COMPLETIONS, "{\"prompt\":\"1234567\"}", 1},
+		{ROUTE_COMPLETIONS, "{\"prompt\":\"12345678\"}", 2},
+		{ROUTE_COMPLETIONS, "{\"prompt\":\"\\ud83d\\ude00\xf0\x9f\x98\x80\\n\\u0041\"}", 1},
+		{ROUTE_COMPLETIONS, "{\"prompt\":[1,2,3,4,5]}", 5},
+		{ROUTE_COMPLETIONS, "{\"prompt\":[[1,2,3,4,5],[6]]}", 2},
+		{ROUTE_COMPLETIONS, "{\"prompt\":[\"a long prompt\",\"b\",\"c\"]}", 3},
+		{ROUTE_COMPLETIONS, "{\"prompt\":[]}", 0},
+		{ROUTE_COMPLETIONS, "{\"prompt\":null}", 0},
+		{ROUTE_COMPLETIONS, "{}", 0},
+		{ROUTE_COMPLETIONS, "{\"messages\":[{\"content\":\"12345678\"}]}", 0},
+		{ROUTE_CHAT, "{\"messages\":[{\"content\":\"12345678\"}]}", 2},
+		{ROUTE_CHAT,
+			"{\"messages\":[{\"content\":\"123\"},{\"content\":[{\"type\":\"text\",\"text\":\"45\"},"
+			"{\"type\":\"image_url\",\"text\":\"6789\"}]},{\"content\":\"abc\"}]}",
+			2},
+		{ROUTE_CHAT, "{\"messages\":[{\"role\":\"user\"},{\"content\":null}]}", 0},
+		{ROUTE_CHAT, "{\"prompt\":[1,2,3,4,5,6,7,8]}", 0},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		cr_expect_eq(estimate(cases[i].route, cases[i].body), cases[i].want, "%s: %u",
+			cases[i].body, affinity_estimate(&req));
+}
+
+static void
+unhex(char *text)
+{
+	size_t n = 0;
+
+	for (; sscanf(text + 2 * n, "%2hhx", (unsigned char *)&text[n]) == 1; n++)
+		;
+	text[n] = '\0';
+}
+
+/* Python counts characters: it is asked about some thousand bodies with every escape, surrogates in and
+ * out of pairs, doubled and escaped names, parts of all types. */
+Test(affinity, the_estimate_is_what_python_makes_of_it)
+{
+	enum { BODIES = 4000 };
+	FILE *oracle = popen("python3 tests/unit/worker_affinity_oracle.py 1 4000", "r");
+	char *line = NULL;
+	size_t size = 0;
+	unsigned n = 0;
+
+	cr_assert_not_null(oracle);
+	while (getline(&line, &size, oracle) > 0) {
+		const bool completions = strncmp(line, "completions ", 12) == 0;
+		char *body;
+		unsigned long want = strtoul(strchr(line, ' '), &body, 10);
+
+		unhex(++body);
+		cr_assert_eq(estimate(completions ? ROUTE_COMPLETIONS : ROUTE_CHAT, body), want,
+			"%s, by Python %lu, here %u: %s", completions ? "prompt" : "messages", want,
+			affinity_estimate(&req), body);
+		n++;
+	}
+	free(line);
+	cr_assert_eq(pclose(oracle), 0);
+	cr_assert_eq(n, BODIES);
+}
