@@ -123,10 +123,10 @@ admin_server_info(struct conn *c)
 	BUF_LIT(&b, ",\"served_model_name\":");
 	buf_json(&b, o->models[0], strlen(o->models[0]));
 	buf_fmt(&b,
-		",\"context_length\":null,\"tp_size\":1,\"dp_size\":1,\"disaggregation_mode\":\"%s\","
+		",\"context_length\":null,\"tp_size\":1,\"dp_size\":%d,\"disaggregation_mode\":\"%s\","
 		"\"disaggregation_bootstrap_port\":%d,\"internal_states\":[{\"last_gen_throughput\":0.0,"
 		"\"disaggregation_mode\":\"%s\"}],\"version\":\"0.5.23+pdsim\"}",
-		modes[o->role], o->bootstrap_port, modes[o->role]);
+		o->dp_size, modes[o->role], c->sim->bootstrap_port, modes[o->role]);
 	reply(c, &b);
 }
 

@@ -54,7 +54,14 @@ static const struct option_row rows[] = {
 	{ "name", O_STR, AT(name), 0, 0, { 0 }, "shown by /version" },
 	{ "api-key", O_STR, AT(api_key), 0, 0, { 0 }, "401 without it: under /v1, or with sglang everywhere but /health and /metrics" },
 	{ "engine", O_CHOICE, AT(engine), 0, 0, { "vllm", "sglang" }, "whose metric names, and /version or /server_info" },
-	{ "bootstrap-port", O_INT, AT(bootstrap_port), 0, 65535, { 0 }, "what /server_info says; nobody listens there" },
+	{ "bootstrap-port", O_INT, AT(bootstrap_port), 0, 65535, { 0 }, "sglang, mooncake: P's bootstrap server, 0 takes a free port; else only what /server_info says" },
+	{ "bootstrap-timeout", O_MS, AT(fetch_timeout_s), 0.001, BIG, { 0 }, "seconds P and D wait for each other; the same as --fetch-timeout" },
+	{ "bootstrap-stream", O_FLAG, AT(bootstrap_stream), 0, 0, { 0 }, "sglang: P draws rooms itself and streams disaggregated_params first" },
+	{ "dp-size", O_INT, AT(dp_size), 1, 1024, { 0 }, "data-parallel ranks" },
+	{ "follow-bootstrap-room", O_FLAG, AT(follow_room), 0, 0, { 0 }, "sglang: a room's rank on P is room mod --dp-size" },
+	{ "kv-port", O_INT, AT(side_port), 0, 65535, { 0 }, "the same as --side-port, where p2p_nccl's cache travels too" },
+	{ "announce", O_STR, AT(announce), 0, 0, { 0 }, "p2p_nccl: host:port of the ROUTER this engine registers with" },
+	{ "announce-interval", O_MS, AT(announce_ms), 1, BIG, { 0 }, "ms between two registrations" },
 	{ "old-server-info", O_FLAG, AT(old_server_info), 0, 0, { 0 }, "only under /get_server_info, as before SGLang 0.5.9" },
 	{ "handshake", O_STR, AT(handshake), 0, 0, { 0 }, "how KV is handed over" },
 	{ "handoff", O_STR, AT(handshake), 0, 0, { 0 }, "the same" },
@@ -203,7 +210,9 @@ static const struct opts defaults = {
 	.name = "pdsim",
 	.handshake = "nixl",
 	.block_size = 16,
-	.bootstrap_port = 8998,
+	.bootstrap_port = -1,
+	.dp_size = 1,
+	.announce_ms = 3000,
 	.blocks = 1 << 23,
 	.keep_body = 1 << 20,
 	.max_body = 128 << 20,
@@ -368,6 +377,7 @@ init(struct sim *sim)
 	sim->shake = shake_find(sim->o.handshake);
 	if (sim->shake == NULL)
 		sim_bad_option("handshake", sim->o.handshake);
+	sim->bootstrap_port = sim->o.bootstrap_port < 0 ? 8998 : sim->o.bootstrap_port;
 	sim->health = sim->ready = 200;
 	TAILQ_INIT(&sim->conns);
 	TAILQ_INIT(&sim->idle);
@@ -433,7 +443,8 @@ main(int argc, char **argv)
 	intr = evsignal_new(sim->base, SIGINT, on_signal, sim);
 	(void)event_add(term, NULL);
 	(void)event_add(intr, NULL);
-	(void)printf("pdsim listening http=%d side=%d\n", sim->port, sim->side_port);
+	(void)printf("pdsim listening http=%d side=%d bootstrap=%d\n", sim->port, sim->side_port,
+		sim->nlisteners > 1 ? sim->bootstrap_port : 0);
 	(void)fflush(stdout);
 	while (!sim->quit) {
 		(void)event_base_loop(sim->base, EVLOOP_ONCE);

@@ -52,8 +52,8 @@ def fresh():
 class Engine:
     def __init__(self, *args):
         self.p = subprocess.Popen([PDSIM, *args], stdout=subprocess.PIPE, text=True)
-        m = re.match(r"pdsim listening http=(\d+) side=(\d+)\n", self.p.stdout.readline())
-        self.port, self.side = int(m[1]), int(m[2])
+        m = re.match(r"pdsim listening http=(\d+) side=(\d+) bootstrap=(\d+)\n", self.p.stdout.readline())
+        self.port, self.side, self.bootstrap = int(m[1]), int(m[2]), int(m[3])
         self.host = "::1" if "::1" in args else "127.0.0.1"
 
     def __enter__(self):

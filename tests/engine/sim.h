@@ -31,13 +31,14 @@ struct opts {
 	enum ids_form ids;
 	enum flavour engine;
 	int port, side_port, bootstrap_port;
-	const char *host, *advertise, *name, *api_key, *handshake;
+	const char *host, *advertise, *name, *api_key, *handshake, *announce;
 	const char *models[MAX_MODELS];
 	unsigned nmodels;
 	int block_size, blocks, max_running, sndbuf, load, load_waiting;
 	int64_t keep_body, max_body, max_model_len;
 	double token_delay_ms, prefill_delay_ms, fetch_delay_ms;
-	double kv_timeout_s, fetch_timeout_s, idle_timeout_s;
+	double announce_ms, kv_timeout_s, fetch_timeout_s, idle_timeout_s;
+	int bootstrap_stream, follow_room, dp_size;
 	int big_ids, flat_errors, late_errors, echo_request_id, old_server_info;
 };
 
@@ -58,6 +59,13 @@ struct opts {
 	X(role_violations, "requests for the other role's half of a hand-over")                    \
 	X(local_prefills, "generations a decode engine began without remote KV")                   \
 	X(plain_prefills, "requests to a prefill engine without a hand-over")                      \
+	X(rooms_missing, "requests to one engine of a pair without a room to meet the other in")   \
+	X(rooms_invalid, "rooms that are not in 1..2^63-1, or too few for the prompts")            \
+	X(rooms_shared, "requests that would meet in one room more than once (n > 1)")             \
+	X(duplicate_rooms, "rooms that are live or were seen before")                              \
+	X(rank_mismatch, "hand-overs whose data-parallel rank contradicts the room or engine id")  \
+	X(kv_foreign, "hand-overs that name no KV address, or another engine's")                   \
+	X(aborted_by_rid, "generation requests ended by /abort_request")                           \
 	X(unauthorized, "requests without the API key")                                            \
 	X(connections, "connections accepted")                                                     \
 	X(bad_requests, "bytes that were no HTTP request")                                         \
