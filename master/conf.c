@@ -11,6 +11,7 @@
 #include "shm/base/mem.h"
 
 #define AUTO_WORKERS_MAX 8
+#define NOTICES_LISTEN "tcp://*:7500" /* the port of LMCache's own examples (protocols.md 4.3) */
 
 const char *
 conf_error_text(const struct conf_error *err, char *buf, size_t size)
@@ -82,6 +83,38 @@ fail_root(struct conf_read *r, const char *key, const char *or_key, const char *
 	return conf_fail(r, line, "%s", what);
 }
 
+static bool
+waits_for_notices(const struct conf_pool *p)
+{
+	for (size_t i = 0; i < p->nendpoints; i++)
+		if (p->endpoints[i].role == ROLE_DECODE && p->endpoints[i].notices != 0)
+			return p->connector == CONNECTOR_LMCACHE;
+	for (size_t i = 0; i < p->ndns; i++)
+		if (p->dns[i].as.role == ROLE_DECODE && p->dns[i].as.notices != 0)
+			return p->connector == CONNECTOR_LMCACHE;
+	return false;
+}
+
+/* Whoever waits for notices must be told somewhere: at LMCache's usual port, if nothing is said. */
+static int
+set_notices_listen(struct conf_read *r)
+{
+	struct conf *c = r->conf;
+	const size_t row =
+		(size_t)(conf_key_row(&conf_root_keys, "notices.listen") - conf_root_keys.key);
+
+	for (size_t i = 0; i < c->npools && c->notices_listen == NULL; i++) {
+		if (!waits_for_notices(&c->pools[i]))
+			continue;
+		if (c->key_lines[row] != 0)
+			return fail_root(r, "notices.listen", "pools",
+				"an lmcache pool waits for notices, but none can arrive: write an address such as "
+				"tcp://*:7500, or notices: 0 at its decode engines");
+		c->notices_listen = mem_strdup(NOTICES_LISTEN);
+	}
+	return 0;
+}
+
 static void
 append(char **text, const char *word)
 {
@@ -113,6 +146,8 @@ conf_finish(struct conf_read *r)
 	char what[CONF_WHAT];
 	size_t n = 0;
 
+	if (set_notices_listen(r) != 0)
+		return -1;
 	set_notifier_key(c);
 	if (c->workers_auto) {
 		c->workers = usable_cpus();

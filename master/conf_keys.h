@@ -38,6 +38,8 @@ K("limits.max_connections", COUNT, max_connections, 1, 1000000, "65536", GENERAT
 	"client connections per worker")								\
 K("limits.max_answer", SIZE, max_answer, CONF_KIB, CONF_GIB, "16MiB", GENERATION,			\
 	"of a prefill engine's answer; a larger one fails the leg")					\
+K("limits.max_fanout", COUNT, max_fanout, 1, 128, "8", GENERATION,					\
+	"pairs of prefill and decode legs of one request; more gets 400")				\
 K("client.head_timeout", DURATION, client_head_ms, 1, CONF_HOUR, "10s", GENERATION,			\
 	"from a request head's first byte to its last")							\
 K("client.body_timeout", DURATION, client_body_ms, 1, CONF_HOUR, "30s", GENERATION,			\
@@ -72,8 +74,8 @@ K("log_format", LOG_FORMAT, log_format, 0, 0, "kv", GENERATION,					\
 	"kv (key=value) or json")									\
 K("control_socket", TEXT, control_socket, 0, 107, "/run/pdrouter/control.sock", RESTART,		\
 	"where pdctl speaks to the master; \"\": nowhere")						\
-K("notices.listen", NOTICES, notices_listen, 0, 255, "", LIVE,					\
-	"where engines say that a KV cache has arrived, such as tcp://*:7500; \"\": no notifier")	\
+K("notices.listen", NOTICES, notices_listen, 0, 255, "(\"\"; tcp://*:7500 where notices are waited for)", LIVE, \
+	"where LMCache says that a KV cache has arrived, such as tcp://*:7500; \"\": nowhere")		\
 K("announce.listen", NOTICES, announce_listen, 0, 255, "", LIVE,					\
 	"where engines announce themselves (P2pNccl), such as tcp://*:30001; \"\": nowhere")	\
 K("announce.forget", DURATION, announce_forget_ms, CONF_SEC, CONF_HOUR, "10s", LIVE,			\
@@ -95,7 +97,7 @@ K("name", NAME, name, 1, 63, "(the first model, else pool1, pool2 ...)", LIVE,		
 L("models", MODELS, models, nmodels, 0, 256, "[]", LIVE,						\
 	"names clients ask for; []: learned from the engines' /v1/models")				\
 K("connector", CONNECTOR, connector, 0, 0, NULL, LIVE,							\
-	"how the KV cache moves: nixl or orchestrated")							\
+	"how the KV cache moves: nixl, orchestrated, lmcache, sglang, shared_storage, p2p_nccl or mooncake") \
 K("policy", POLICY, policy, 0, 0, "least_loaded", LIVE,						\
 	"least_loaded, round_robin, power_of_two, random, session or prefix")				\
 K("prefill_policy", POLICY, policies[ROLE_PREFILL], 0, 0, "(policy)", LIVE,				\
@@ -116,18 +118,44 @@ K("pairing", PAIRING, pairing, 0, 0, "prefer", LIVE,							\
 	"prefer or require that both engines of a request are of one group")				\
 K("slow_start", DURATION, slow_start_ms, 0, CONF_HOUR, "0s", LIVE,					\
 	"from an engine's recovery until it gets its full share")					\
-K("engine", ENGINE, engine, 0, 0, "vllm", LIVE,							\
+K("engine", ENGINE, engine, 0, 0, "(vllm; with connector sglang: sglang)", LIVE,			\
 	"vllm or sglang: names of metrics, default health_path")					\
-K("handoff", HANDOFF, shake.handoff, 0, 0, "kv_transfer_params", LIVE,					\
-	"orchestrated only, what the decode leg carries: kv_transfer_params or disagg_prefill_resp")	\
+K("handoff", HANDOFF, shake.handoff, 0, 0, "(kv_transfer_params; with mooncake: transfer_id)", LIVE,	\
+	"what decode is told: orchestrated: kv_transfer_params or disagg_prefill_resp; mooncake: transfer_id (vLLM 0.17 and later) or kv_transfer_params (before)") \
 K("remote_host", REMOTE_HOST, shake.remote_host, 0, 0, "(keep; with orchestrated: prefill_host)", LIVE,	\
 	"keep the host the prefill engine names, or put the prefill_host of its URL in its place")	\
+K("transfer_mode", TRANSFER_MODE, shake.transfer_mode, 0, 0, "pull", LIVE,				\
+	"nixl: pull (decode fetches the cache) or push (prefill sends it: both legs at once)")		\
+K("kv_lease", DURATION, shake.kv_lease_ms, 1, CONF_HOUR, "25s", LIVE,					\
+	"a hand-over that is older when decode is asked is not used: prefill is done again")		\
+K("fanout", BOOL, shake.fanout, 0, 0, "false", LIVE,							\
+	"true: n > 1 as n pairs of legs, for a hand-over describes one sample; false: by decode alone")	\
+K("first_token", FIRST_TOKEN, shake.first_token, 0, 0, "prefill", LIVE,				\
+	"lmcache: prefill (its token goes out before the cache has arrived) or decode (for tools and reasoning)") \
+K("tokenize", ROLE, shake.tokenize, 0, 0, "prefill", LIVE,						\
+	"lmcache: prefill or decode, which engine turns prompts into tokens")				\
+K("bootstrap", BOOTSTRAP, shake.bootstrap, 0, 0, "learned", LIVE,					\
+	"sglang: where decode meets prefill is learned (or configured), or comes in prefill's first stream event") \
+K("learn_timeout", DURATION, shake.learn_ms, 1, CONF_HOUR, "2s", LIVE,					\
+	"sglang, mooncake: how long a request waits for what its prefill engine says of itself")	\
+K("cache_hit_threshold", FRACTION, shake.cache_hit_threshold, 0, CONF_FRACTION - 1, "", LIVE,		\
+	"shared_storage: decode is asked first and serves from that share of cached tokens on, such as 0.8; \"\": prefill first") \
+K("routing_threshold", COUNT_OR_AUTO, shake.routing_threshold, 0, 1000000000, "0", LIVE,		\
+	"tokens (estimated) from which on a prompt is prefilled elsewhere; 0: all are; auto: measured")	\
+K("allow_route_header", BOOL, shake.allow_route_header, 0, 0, "false", LIVE,				\
+	"true: a client may force that by X-PD-Route: direct or disaggregated")			\
+K("one_leg", ROLE, shake.one_leg, 0, 0, "prefill", LIVE,						\
+	"prefill or decode, which engines serve embeddings, /tokenize and other paths of one leg")	\
+K("fix_usage", BOOL, shake.fix_usage, 0, 0, "false", LIVE,						\
+	"true: cached_tokens of an answer's usage are the prefill engine's, not the decode engine's")	\
 K("timeouts.connect", DURATION, timeouts.connect_ms, 1, CONF_HOUR, "2s", LIVE,				\
 	"to a connection with an engine")								\
 K("timeouts.prefill", DURATION, timeouts.prefill_ms, 1, 24 * CONF_HOUR, "300s", LIVE,			\
 	"to the full answer of the prefill engine")							\
 K("timeouts.decode", DURATION, timeouts.decode_ms, 1, 24 * CONF_HOUR, "600s", LIVE,			\
 	"without a byte from the decode engine")							\
+K("timeouts.kv_ready", DURATION, timeouts.kv_ready_ms, 1, CONF_HOUR, "10s", LIVE,			\
+	"lmcache: from the prefill engine's answer to the last notice; then decode goes on without the cache") \
 K("health_path", PATH, health_path, 1, 255, "(/health; with sglang: /ready)", LIVE,			\
 	"what a health probe asks for")									\
 K("api_key_file", TEXT, api_key_file, 0, 4095, "", LIVE,						\
@@ -161,10 +189,22 @@ K("weight", COUNT, at weight, 1, 100, "1", LIVE,							\
 	"its share beside the others, 1 to 100")							\
 K("group", NAME, at group, 0, 63, "", LIVE,								\
 	"rack or NVLink domain, for pairing")								\
-K("bootstrap_host", TEXT, at bootstrap_host, 0, 255, "", LIVE,						\
-	"SGLang prefill: where decode engines fetch the KV cache; \"\": the host of the URL")		\
+K("bootstrap_host", ADDRESS_HOST, at bootstrap_host, 0, 255, "", LIVE,					\
+	"SGLang and Mooncake prefill: where decode engines ask for the KV cache; \"\": the host of the URL") \
 K("bootstrap_port", COUNT, at bootstrap_port, 0, 65535, "0", LIVE,					\
-	"the same; 0: learned from the engine's /server_info")
+	"the same; 0: SGLang's is learned from its /server_info, Mooncake's is 8998")			\
+K("receiver_host", ADDRESS_HOST, at receiver_host, 0, 255, "", LIVE,					\
+	"lmcache decode: where its LMCache listens; \"\": the host of the URL")				\
+K("receiver_init_port", PORTS, at receiver_init_port, 0, CONF_PORTS_MAX, "[]", LIVE,			\
+	"lmcache decode: a port for each tensor-parallel rank, such as [7300, 7301]")			\
+K("receiver_alloc_port", PORTS, at receiver_alloc_port, 0, CONF_PORTS_MAX, "[]", LIVE,			\
+	"the same, as many of them")									\
+K("notices", COUNT_OR_AUTO, at notices, 0, 255, "auto", LIVE,						\
+	"lmcache decode: notices that tell that its cache is there; auto: one for each port; 0: prefill's answer tells") \
+K("kv_addr", KV_ADDR, at kv_addr, 0, 127, "", LIVE,							\
+	"p2p_nccl: host:port its KV cache travels by, or :port at the host of the URL; \"\": as it announces") \
+K("dp_ranks", COUNT, at dp_ranks, 0, 1024, "0", LIVE,							\
+	"data-parallel ranks that requests go round by X-data-parallel-rank; 0: the engine chooses")
 
 /* An entry of `prefill` and `decode`. */
 #define CONF_ENDPOINT_KEYS(K, L)									\
@@ -194,6 +234,8 @@ K("label", LABEL, label, 1, 255, "(by role)", LIVE,							\
 /* What a value looks like; conf_value.c has the row of each. */
 enum conf_type {
 	CONF_T_COUNT,
+	CONF_T_COUNT_OR_AUTO,
+	CONF_T_FRACTION,
 	CONF_T_FLAGS,
 	CONF_T_WORKERS,
 	CONF_T_SIZE,
@@ -207,6 +249,8 @@ enum conf_type {
 	CONF_T_NOTICES,
 	CONF_T_URL,
 	CONF_T_HOST,
+	CONF_T_ADDRESS_HOST,
+	CONF_T_KV_ADDR,
 	CONF_T_LOG_LEVEL,
 	CONF_T_LOG_FORMAT,
 	CONF_T_CONNECTOR,
@@ -217,6 +261,9 @@ enum conf_type {
 	CONF_T_ENGINE,
 	CONF_T_HANDOFF,
 	CONF_T_REMOTE_HOST,
+	CONF_T_TRANSFER_MODE,
+	CONF_T_BOOTSTRAP,
+	CONF_T_FIRST_TOKEN,
 	CONF_T_ROLE,
 	/* lists */
 	CONF_T_LISTEN,
@@ -224,6 +271,7 @@ enum conf_type {
 	CONF_T_LABELS,
 	CONF_T_NETWORKS,
 	CONF_T_SERVERS,
+	CONF_T_PORTS,
 	CONF_T_DNS,
 	CONF_T_PREFILL,
 	CONF_T_DECODE,

@@ -243,6 +243,7 @@ conf_endpoints_path(const struct conf *conf, const struct conf_pool *pool)
 }
 
 static int check_endpoints(struct conf_read *r, const struct conf_pool *p);
+static int check_all_terms(struct conf_read *r, const struct conf_pool *p);
 
 /* The pool of the configuration with the same text. */
 static const struct conf_pool *
@@ -281,6 +282,8 @@ read_endpoints_file(struct conf_read *r, struct conf_pool *p, int line)
 		yaml_document_delete(&f.doc);
 		if (rc == 0)
 			rc = check_endpoints(&f, p);
+		if (rc == 0)
+			rc = check_all_terms(&f, p);
 	}
 	free(path);
 	return rc;
@@ -379,13 +382,19 @@ static int __attribute__((format(printf, 5, 6))) fail_key(struct conf_read *r,
 static int
 set_computed(struct conf_read *r, struct conf_pool *p, const int *lines)
 {
+	const bool sglang = given(lines, "engine") != 0 ? p->engine == ENGINE_SGLANG
+							: p->connector == CONNECTOR_SGLANG;
 	const char *remote = p->connector == CONNECTOR_ORCHESTRATED ? "prefill_host" : "keep";
+	const char *handoff =
+		p->connector == CONNECTOR_MOONCAKE ? "transfer_id" : "kv_transfer_params";
 	char what[CONF_WHAT], numbered[32];
 	const struct {
 		const char *key, *value;
 	} v[] = {
 		{"name", p->nmodels > 0 ? p->models[0] : numbered},
-		{"health_path", p->engine == ENGINE_SGLANG ? "/ready" : "/health"},
+		{"engine", sglang ? "sglang" : "vllm"},
+		{"health_path", sglang ? "/ready" : "/health"},
+		{"handoff", handoff},
 		{"remote_host", remote},
 		{"prefill_policy", policy_name(p->policy)},
 		{"decode_policy", policy_name(p->policy)},
@@ -416,12 +425,186 @@ check_labels(struct conf_read *r, const struct conf_pool *p, const int *lines)
 	return 0;
 }
 
-static int
-check_handoff(struct conf_read *r, const struct conf_pool *p, const int *lines)
+#define BIT(c) (1u << CONNECTOR_##c)
+#define ALL_BITS ((1u << CONNECTOR_N) - 1)
+
+/* Keys that not every connector asks for. */
+static const struct {
+	const char *key;
+	unsigned connectors;
+} owned[] = {
+	{"handoff", BIT(ORCHESTRATED) | BIT(MOONCAKE)},
+	{"remote_host", BIT(NIXL) | BIT(ORCHESTRATED) | BIT(MOONCAKE)},
+	{"transfer_mode", BIT(NIXL)},
+	{"kv_lease", BIT(NIXL) | BIT(ORCHESTRATED) | BIT(MOONCAKE)},
+	{"fanout", BIT(NIXL) | BIT(ORCHESTRATED) | BIT(P2P_NCCL) | BIT(MOONCAKE)},
+	{"first_token", BIT(LMCACHE)},
+	{"tokenize", BIT(LMCACHE)},
+	{"timeouts.kv_ready", BIT(LMCACHE)},
+	{"bootstrap", BIT(SGLANG)},
+	{"learn_timeout", BIT(SGLANG) | BIT(MOONCAKE)},
+	{"cache_hit_threshold", BIT(SHARED_STORAGE)},
+	/* its decode engines answer 400 to what has not been prefilled (protocols.md 5.1) */
+	{"routing_threshold", ALL_BITS & ~BIT(SGLANG)},
+	{"allow_route_header", ALL_BITS & ~BIT(SGLANG)},
+};
+
+/* "lmcache", "sglang and mooncake", "nixl, orchestrated and mooncake" */
+static const char *
+list_connectors(unsigned bits, char buf[CONF_WHAT])
 {
-	if (given(lines, "handoff") != 0 && p->connector != CONNECTOR_ORCHESTRATED)
-		return fail_key(r, p, lines, "handoff", "means nothing to the connector %s",
+	size_t n = 0;
+
+	buf[0] = '\0';
+	for (unsigned c = 0; c < CONNECTOR_N; c++) {
+		const unsigned later = bits >> c >> 1;
+
+		if ((bits >> c & 1) != 0)
+			n += (size_t)snprintf(buf + n, CONF_WHAT - n, "%s%s", connector_name(c),
+				later == 0                   ? ""
+				: (later & (later - 1)) == 0 ? " and "
+							     : ", ");
+	}
+	return buf;
+}
+
+/* Below which keys what belongs to them: r->path stands in the pool or in one of its endpoints. */
+static int
+fail_foreign(struct conf_read *r, const struct conf_pool *p, int line, const char *key,
+	unsigned connectors)
+{
+	char list[CONF_WHAT];
+
+	(void)conf_enter(r, ".%s", key);
+	return conf_fail(r, line, "means nothing to the connector %s: it belongs to %.150s",
+		connector_name(p->connector), list_connectors(connectors, list));
+}
+
+static int
+check_owned(struct conf_read *r, const struct conf_pool *p, const int *lines)
+{
+	for (size_t i = 0; i < sizeof(owned) / sizeof(owned[0]); i++)
+		if (given(lines, owned[i].key) != 0 &&
+			(owned[i].connectors >> p->connector & 1) == 0)
+			return fail_foreign(r, p, given(lines, owned[i].key), owned[i].key,
+				owned[i].connectors);
+	if (p->connector != CONNECTOR_ORCHESTRATED &&
+		p->shake.handoff == HANDOFF_DISAGG_PREFILL_RESP)
+		return fail_key(r, p, lines, "handoff",
+			"disagg_prefill_resp belongs to the connector orchestrated, not to %s",
 			connector_name(p->connector));
+	if (p->connector != CONNECTOR_MOONCAKE && p->shake.handoff == HANDOFF_TRANSFER_ID)
+		return fail_key(r, p, lines, "handoff",
+			"transfer_id belongs to the connector mooncake, not to %s",
+			connector_name(p->connector));
+	if (p->connector == CONNECTOR_SGLANG && p->engine != ENGINE_SGLANG)
+		return fail_key(
+			r, p, lines, "engine", "the connector sglang needs engines of SGLang");
+	return 0;
+}
+
+/* --- what a connector asks of endpoints, whatever source they come from
+ * ---------------------------------------------------------------------- */
+
+static int
+fail_term(struct conf_read *r, const struct conf_endpoint *ep, const char *key, const char *what)
+{
+	(void)conf_enter(r, ".%s", key);
+	return conf_fail(r, ep->line, "%s", what);
+}
+
+/* The first term that only a decode engine with an LMCache has, or NULL. */
+static const char *
+receiver_term(const struct conf_endpoint *ep)
+{
+	if (ep->receiver_host != NULL)
+		return "receiver_host";
+	if (ep->receiver_init_port.n > 0)
+		return "receiver_init_port";
+	if (ep->receiver_alloc_port.n > 0)
+		return "receiver_alloc_port";
+	return ep->notices != NOTICES_BY_PORTS ? "notices" : NULL;
+}
+
+static int
+check_receiver(struct conf_read *r, const struct conf_endpoint *ep)
+{
+	char what[CONF_WHAT];
+
+	if (ep->receiver_init_port.n == 0 || ep->receiver_alloc_port.n == 0)
+		return fail_term(r, ep,
+			ep->receiver_init_port.n == 0 ? "receiver_init_port"
+						      : "receiver_alloc_port",
+			"the connector lmcache needs the ports where this engine's LMCache listens, one for each rank");
+	if (ep->receiver_init_port.n == ep->receiver_alloc_port.n)
+		return 0;
+	(void)snprintf(what, sizeof(what),
+		"%u ports, but receiver_init_port has %u: one each for a rank",
+		(unsigned)ep->receiver_alloc_port.n, (unsigned)ep->receiver_init_port.n);
+	return fail_term(r, ep, "receiver_alloc_port", what);
+}
+
+/* `named`: an entry of dns, which may stand for several engines. */
+static int
+check_terms(
+	struct conf_read *r, const struct conf_pool *p, const struct conf_endpoint *ep, bool named)
+{
+	const char *term = receiver_term(ep);
+
+	if (term != NULL && p->connector != CONNECTOR_LMCACHE)
+		return fail_foreign(r, p, ep->line, term, BIT(LMCACHE));
+	if (term != NULL && ep->role != ROLE_DECODE)
+		return fail_term(
+			r, ep, term, "belongs to decode engines: the prefill engine sends there");
+	if (ep->kv_addr != NULL && p->connector != CONNECTOR_P2P_NCCL)
+		return fail_foreign(r, p, ep->line, "kv_addr", BIT(P2P_NCCL));
+	if (p->connector == CONNECTOR_LMCACHE && ep->role == ROLE_DECODE)
+		return check_receiver(r, ep);
+	if (p->connector != CONNECTOR_P2P_NCCL)
+		return 0;
+	if (ep->kv_addr == NULL && p->nannounce_networks == 0)
+		return fail_term(r, ep, "kv_addr",
+			"the connector p2p_nccl needs the address this engine's KV cache travels by, such as :21001, or announce_networks");
+	if (named && ep->kv_addr != NULL && ep->kv_addr[0] != ':')
+		return fail_term(r, ep, "kv_addr",
+			"is one address for all that the name stands for: write the port alone, such as :21001");
+	return 0;
+}
+
+/* Of the endpoints_file, or of prefill and decode. */
+static int
+check_all_terms(struct conf_read *r, const struct conf_pool *p)
+{
+	size_t n[ROLE_N] = {0}, mark;
+
+	for (size_t i = 0; i < p->nendpoints; i++) {
+		const struct conf_endpoint *ep = &p->endpoints[i];
+
+		if (p->endpoints_file != NULL)
+			mark = conf_enter(r, "[%zu]", i);
+		else
+			mark = conf_enter(r, ".%s[%zu]", role_name(ep->role), n[ep->role]++);
+		if (check_terms(r, p, ep, false) != 0)
+			return -1;
+		conf_leave(r, mark);
+	}
+	return 0;
+}
+
+static int
+check_found_terms(struct conf_read *r, const struct conf_pool *p, const int *lines)
+{
+	size_t mark;
+
+	for (size_t i = 0; i < p->ndns; i++) {
+		mark = conf_enter(r, ".dns[%zu]", i);
+		if (check_terms(r, p, &p->dns[i].as, true) != 0)
+			return -1;
+		conf_leave(r, mark);
+	}
+	if (p->connector == CONNECTOR_LMCACHE && p->nannounce_networks > 0)
+		return fail_key(r, p, lines, "announce_networks",
+			"engines that announce themselves do not say where their LMCache listens");
 	return 0;
 }
 
@@ -551,7 +734,7 @@ int
 conf_pool_finish(struct conf_read *r, struct conf_pool *p, const int *lines)
 {
 	if (set_computed(r, p, lines) != 0 || check_labels(r, p, lines) != 0 ||
-		check_handoff(r, p, lines) != 0 || check_roles(r, p, lines) != 0 ||
+		check_owned(r, p, lines) != 0 || check_roles(r, p, lines) != 0 ||
 		check_sources(r, p, lines) != 0)
 		return -1;
 	if (p->api_key_file != NULL && r->was != NULL)
@@ -561,7 +744,9 @@ conf_pool_finish(struct conf_read *r, struct conf_pool *p, const int *lines)
 		return -1;
 	if (p->endpoints_file != NULL
 			? read_endpoints_file(r, p, line_of(p, lines, "endpoints_file")) != 0
-			: check_endpoints(r, p) != 0)
+			: check_endpoints(r, p) != 0 || check_all_terms(r, p) != 0)
+		return -1;
+	if (check_found_terms(r, p, lines) != 0)
 		return -1;
 	if (note_groups(r, p) != 0 || check_session(r, p, lines) != 0 ||
 		check_pairing(r, p, lines) != 0)

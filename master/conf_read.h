@@ -15,7 +15,7 @@
 #include "master/conf_keys.h"
 
 #define CONF_WHAT 256      /* of conf_error.what */
-#define CONF_ENTRY_KEYS 48 /* at least the rows of any table for a list's entries */
+#define CONF_ENTRY_KEYS 64 /* at least the rows of any table for a list's entries */
 
 struct conf_read {
 	const char *file;
@@ -68,7 +68,17 @@ const struct conf_key *conf_key_row(const struct conf_keys *keys, const char *pa
 
 /* --- conf_value.c
  * --------------------------------------------------------------------------------- */
-enum conf_repr { CONF_U32, CONF_U64, CONF_WORD, CONF_STR, CONF_STRS, CONF_LIST };
+enum conf_repr {
+	CONF_U32,
+	CONF_U64,
+	CONF_WORD,
+	CONF_SHORT, /* a text in place */
+	CONF_PORTS,
+	/* from here on a plain number or truth value in YAML is a mistake */
+	CONF_STR,
+	CONF_STRS,
+	CONF_LIST
+};
 enum conf_repr conf_repr(const struct conf_key *k);
 /* "a duration such as 2s" */
 const char *conf_wants(const struct conf_key *k);

@@ -17,6 +17,8 @@ static set_fn set_count, set_flags, set_workers, set_size, set_duration, set_tex
 	set_path;
 static set_fn set_header, set_notices, set_url, set_host, set_word, add_listen, add_text,
 	add_network, add_server;
+static set_fn set_count_or_auto, set_fraction, set_address_host, set_kv_addr, set_first_token,
+	add_port;
 
 static const char *
 log_level_name(unsigned v)
@@ -52,6 +54,8 @@ static const struct {
 } types[CONF_T_N] = {
 	// clang-format off
 	[CONF_T_COUNT] = { "a number", CONF_U32, set_count, .number = true },
+	[CONF_T_COUNT_OR_AUTO] = { "`auto` or a number", CONF_U32, set_count_or_auto },
+	[CONF_T_FRACTION] = { "a number above 0, at most 1, such as 0.8", CONF_SHORT, set_fraction },
 	[CONF_T_FLAGS] = { "a multiple of 64", CONF_U32, set_flags, .number = true },
 	[CONF_T_WORKERS] = { "`auto` or a number", CONF_U32, set_workers },
 	[CONF_T_SIZE] = { "a size such as 64MiB", CONF_U64, set_size },
@@ -72,15 +76,21 @@ static const struct {
 	[CONF_T_PAIRING] = { "a pairing", CONF_WORD, set_word, pairing_name, PAIRING_N },
 	[CONF_T_BOOL] = { "a truth value", CONF_WORD, set_word, bool_name, 2 },
 	[CONF_T_HOST] = { "a host name", CONF_STR, set_host },
+	[CONF_T_ADDRESS_HOST] = { "a host name or an address", CONF_STR, set_address_host },
+	[CONF_T_KV_ADDR] = { "an address such as 10.0.0.1:21001 or :21001", CONF_STR, set_kv_addr },
 	[CONF_T_ENGINE] = { "an engine", CONF_WORD, set_word, engine_name, ENGINE_N },
 	[CONF_T_HANDOFF] = { "a handoff", CONF_WORD, set_word, handoff_name, HANDOFF_N },
 	[CONF_T_REMOTE_HOST] = { "a remote_host", CONF_WORD, set_word, remote_host_name, REMOTE_HOST_N },
+	[CONF_T_TRANSFER_MODE] = { "a transfer_mode", CONF_WORD, set_word, transfer_mode_name, TRANSFER_N },
+	[CONF_T_BOOTSTRAP] = { "a bootstrap", CONF_WORD, set_word, bootstrap_name, BOOTSTRAP_N },
+	[CONF_T_FIRST_TOKEN] = { "a role", CONF_WORD, set_first_token, role_name, ROLE_N },
 	[CONF_T_ROLE] = { "a role", CONF_WORD, set_word, role_name, ROLE_N },
 	[CONF_T_LISTEN] = { "a list of addresses such as [\"0.0.0.0:8000\"]", CONF_LIST, add_listen },
 	[CONF_T_MODELS] = { "a list of model names", CONF_STRS, add_text },
 	[CONF_T_LABELS] = { "a list of labels", CONF_STRS, add_text },
 	[CONF_T_NETWORKS] = { "a list of networks such as [\"10.1.0.0/16\"]", CONF_STRS, add_network },
 	[CONF_T_SERVERS] = { "a list of name servers such as [\"10.0.0.2\"]", CONF_STRS, add_server },
+	[CONF_T_PORTS] = { "a port such as 7300, or a list such as [7300, 7301]", CONF_PORTS, add_port, .number = true },
 	[CONF_T_DNS] = { "a list such as [{name: prefill.example.net, port: 8100, role: prefill}]", CONF_LIST, NULL },
 	[CONF_T_PREFILL] = { "a list of endpoints such as [{url: \"http://10.0.0.1:8100\"}]", CONF_LIST, NULL },
 	[CONF_T_DECODE] = { "a list of endpoints such as [{url: \"http://10.0.1.1:8200\"}]", CONF_LIST, NULL },
@@ -160,6 +170,16 @@ digits(const char *text, uint64_t *ret)
 	return n > 1 && text[0] == '0' ? 0 : n;
 }
 
+/* A decimal port at the end of an address; 0 if it is none. */
+static uint16_t
+port_of(const char *s)
+{
+	uint64_t v;
+	size_t n = digits(s, &v);
+
+	return n > 0 && s[n] == '\0' && v <= 65535 ? (uint16_t)v : 0;
+}
+
 static int
 parse_count(const struct conf_key *k, const char *text, char what[CONF_WHAT], uint64_t *ret)
 {
@@ -181,6 +201,48 @@ set_count(const struct conf_key *k, void *base, const char *text, char what[CONF
 	if (parse_count(k, text, what, &v) != 0)
 		return -1;
 	*(uint32_t *)member(k, base) = (uint32_t)v;
+	return 0;
+}
+
+/* UINT32_MAX, which is THRESHOLD_AUTO and NOTICES_BY_PORTS, for `auto`. */
+static int
+set_count_or_auto(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	if (strcmp(text, "auto") != 0)
+		return set_count(k, base, text, what);
+	*(uint32_t *)member(k, base) = UINT32_MAX;
+	return 0;
+}
+
+/* A JSON number, for that is where it goes as it is written: 0.8, not .8 nor 8e-1. */
+static int
+set_fraction(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	size_t n = strlen(text), after = n > 2 ? strspn(text + 2, "0123456789") : 0;
+	bool one = strncmp(text, "1", 1) == 0, point = n > 2 && text[1] == '.' && n == 2 + after;
+	bool zero = text[0] == '0', none = point && strspn(text + 2, "0") == after;
+
+	if (n > k->max)
+		return bad(what, "%.60s is longer than %d characters", text, (int)k->max);
+	if (n > 0 && !(one && (n == 1 || none)) && !(zero && point && !none))
+		return bad(what, "%.60s is not %s", text, conf_wants(k));
+	memcpy(member(k, base), text, n + 1);
+	return 0;
+}
+
+static int
+add_port(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	struct conf_ports *ports = member(k, base);
+	uint16_t port = port_of(text);
+
+	if (port == 0)
+		return bad(what, "%.60s is not a port from 1 to 65535", text);
+	for (uint32_t i = 0; i < ports->n; i++)
+		if (ports->port[i] == port)
+			return bad(what, "%u is in the list twice", (unsigned)port);
+	assert(ports->n < CONF_PORTS_MAX); /* conf_is_list() has counted them */
+	ports->port[ports->n++] = port;
 	return 0;
 }
 
@@ -293,6 +355,13 @@ check_length(const struct conf_key *k, const char *text, char what[CONF_WHAT])
 	return 0;
 }
 
+/* `decoder` is what LMCache's own proxies call it. */
+static int
+set_first_token(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	return set_word(k, base, strcmp(text, "decoder") == 0 ? "decode" : text, what);
+}
+
 /* An empty text, where one is allowed, means "none": NULL. */
 static int
 set_text(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
@@ -381,16 +450,6 @@ add_text(const struct conf_key *k, void *base, const char *text, char what[CONF_
 
 /* --- addresses
  * ------------------------------------------------------------------------------------ */
-
-/* A decimal port at the end of an address; 0 if it is none. */
-static uint16_t
-port_of(const char *s)
-{
-	uint64_t v;
-	size_t n = digits(s, &v);
-
-	return n > 0 && s[n] == '\0' && v <= 65535 ? (uint16_t)v : 0;
-}
 
 /* ZMQ's own words for a place to bind (zmq_tcp(7), zmq_ipc(7)); the rest is zmq_bind()'s to say. */
 static int
@@ -501,6 +560,33 @@ set_host(const struct conf_key *k, void *base, const char *text, char what[CONF_
 	return set_text(k, base, text, what);
 }
 
+/* What engines put in front of a port: an IPv6 literal gets brackets if it comes without. */
+static int
+set_address_host(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	bool bare = strchr(text, ':') != NULL && text[0] != '[';
+	char *full = mem_printf("%s%s%s:1", bare ? "[" : "", text, bare ? "]" : "");
+	struct conf_listen l = {.text = NULL};
+	const char *why = text[0] != '\0' ? parse_listen(full, &l) : NULL;
+	int rc;
+
+	full[strlen(full) - strlen(":1")] = '\0';
+	rc = why != NULL ? bad(what, "%.80s: %s", text, why) : set_text(k, base, full, what);
+	free(full);
+	return rc;
+}
+
+static int
+set_kv_addr(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	struct conf_listen l = {.text = NULL};
+	const char *why = text[0] != '\0' ? parse_listen(text, &l) : NULL;
+
+	if (why != NULL)
+		return bad(what, "%.80s: %s", text, why);
+	return set_text(k, base, text, what);
+}
+
 static int
 add_network(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
 {
@@ -560,6 +646,12 @@ strs_equal(const struct conf_key *k, const void *a, const void *b)
 	return true;
 }
 
+static bool
+ports_equal(const struct conf_ports *a, const struct conf_ports *b)
+{
+	return a->n == b->n && memcmp(a->port, b->port, a->n * sizeof(a->port[0])) == 0;
+}
+
 bool
 conf_value_equal(const struct conf_key *k, const void *a, const void *b)
 {
@@ -569,6 +661,10 @@ conf_value_equal(const struct conf_key *k, const void *a, const void *b)
 		return *(const uint32_t *)cmember(k, a) == *(const uint32_t *)cmember(k, b);
 	case CONF_U64:
 		return *(const uint64_t *)cmember(k, a) == *(const uint64_t *)cmember(k, b);
+	case CONF_SHORT:
+		return strcmp(cmember(k, a), cmember(k, b)) == 0;
+	case CONF_PORTS:
+		return ports_equal(cmember(k, a), cmember(k, b));
 	case CONF_STR:
 		return mem_text_equal(*(char *const *)cmember(k, a), *(char *const *)cmember(k, b));
 	case CONF_STRS:
@@ -598,9 +694,11 @@ conf_value_copy(const struct conf_key *k, const void *from, void *to)
 		free(*(char **)member(k, to));
 		*(char **)member(k, to) = mem_strdup(*(char *const *)cmember(k, from));
 		return;
+	case CONF_SHORT:
+	case CONF_PORTS:
 	case CONF_STRS:
 	case CONF_LIST:
-		assert(!"no list is of class restart");
+		assert(!"none of these is of class restart");
 	}
 }
 

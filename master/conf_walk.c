@@ -232,6 +232,13 @@ set_texts(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t
 	return 0;
 }
 
+/* A list, or one alone. */
+static int
+set_ports(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+{
+	return (node->type == YAML_SEQUENCE_NODE ? set_texts : set_scalar)(r, k, base, node);
+}
+
 static int
 set_member(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
 {
@@ -242,6 +249,7 @@ set_member(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_
 		[CONF_T_LABELS] = set_texts,
 		[CONF_T_NETWORKS] = set_texts,
 		[CONF_T_SERVERS] = set_texts,
+		[CONF_T_PORTS] = set_ports,
 		[CONF_T_DNS] = conf_dns_set,
 		[CONF_T_POOLS] = conf_pools_set,
 		[CONF_T_PREFILL] = conf_endpoints_set,

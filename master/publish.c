@@ -18,8 +18,9 @@
 #include "shm/rcu.h"
 #include "shm/seg.h"
 
-#define HOST_TEXT 300 /* of a URL, with brackets */
-#define POLL_MS 10    /* while readers are waited for: a section lasts microseconds */
+#define HOST_TEXT 300      /* of a URL, with brackets */
+#define MOONCAKE_PORT 8998 /* of its bootstrap server, unless configured (protocols.md 8.2) */
+#define POLL_MS 10         /* while readers are waited for: a section lasts microseconds */
 #define LATER_MS 100
 #define DRAIN_POLL_MS 200 /* while only reservations are: they last as long as requests */
 #define TOLD_MAX 64       /* endpoints that drained at once and have a line of the log each */
@@ -327,9 +328,9 @@ fill_endpoint_models(struct table_builder *b, struct table_endpoint *te, const s
 
 /* The endpoint's own host for an address that has only a port, in brackets if it is an IPv6 literal. */
 static const char *
-host_of(const struct table_endpoint *te, char buf[static HOST_TEXT])
+host_of(const struct endpoint *ep, char buf[static HOST_TEXT])
 {
-	(void)snprintf(buf, HOST_TEXT, strchr(te->host, ':') != NULL ? "[%s]" : "%s", te->host);
+	(void)snprintf(buf, HOST_TEXT, ep->at.ipv6 ? "[%s]" : "%s", ep->at.host);
 	return buf;
 }
 
@@ -347,15 +348,15 @@ fill_ports(char *at, size_t size, const char *key, const struct conf_ports *port
 /* What the prefill engine is told of a decode engine's LMCache: ports always as lists (protocols.md 4.1).
  * A configured host is one: it holds nothing that JSON would escape. */
 static const char *
-disagg_spec(
-	struct table_builder *b, const struct table_endpoint *te, const struct conf_endpoint *conf)
+disagg_spec(struct table_builder *b, const struct endpoint *ep)
 {
+	const struct conf_endpoint *conf = ep->conf;
 	char text[HOST_TEXT + 128 + 2 * CONF_PORTS_MAX * sizeof("65535,")], host[HOST_TEXT];
 
 	if (conf->receiver_init_port.n == 0)
 		return table_str(b, "");
 	(void)snprintf(text, sizeof(text), "\"receiver_host\":\"%s\"",
-		conf->receiver_host != NULL ? conf->receiver_host : host_of(te, host));
+		conf->receiver_host != NULL ? conf->receiver_host : host_of(ep, host));
 	fill_ports(text + strlen(text), sizeof(text) - strlen(text), "receiver_init_port",
 		&conf->receiver_init_port);
 	fill_ports(text + strlen(text), sizeof(text) - strlen(text), "receiver_alloc_port",
@@ -364,7 +365,7 @@ disagg_spec(
 }
 
 static const char *
-kv_addr(struct table_builder *b, const struct table_endpoint *te, const struct endpoint *ep)
+kv_addr(struct table_builder *b, const struct endpoint *ep)
 {
 	const char *given = ep->conf->kv_addr;
 	char text[HOST_TEXT + 8], host[HOST_TEXT];
@@ -373,7 +374,7 @@ kv_addr(struct table_builder *b, const struct table_endpoint *te, const struct e
 		return table_str(b, ep->kv_addr);
 	if (given[0] != ':')
 		return table_str(b, given);
-	(void)snprintf(text, sizeof(text), "%s%.7s", host_of(te, host), given);
+	(void)snprintf(text, sizeof(text), "%s%.7s", host_of(ep, host), given);
 	return table_str(b, text);
 }
 
@@ -382,15 +383,21 @@ static void
 fill_runtime(struct table_builder *b, struct table_endpoint *te, const struct endpoint *ep)
 {
 	const struct conf_endpoint *conf = ep->conf;
+	char host[HOST_TEXT];
 
-	te->bootstrap_host =
-		conf->bootstrap_host != NULL ? table_str(b, conf->bootstrap_host) : te->host;
+	te->bootstrap_host = te->host; /* no copy of it unless it needs brackets */
+	if (conf->bootstrap_host != NULL || ep->at.ipv6)
+		te->bootstrap_host = table_str(
+			b, conf->bootstrap_host != NULL ? conf->bootstrap_host : host_of(ep, host));
 	te->bootstrap_port =
 		conf->bootstrap_port != 0 ? conf->bootstrap_port : ep->runtime.bootstrap_port;
+	if (te->bootstrap_port == 0 && ep->pool->connector == CONNECTOR_MOONCAKE &&
+		ep->role == ROLE_PREFILL)
+		te->bootstrap_port = MOONCAKE_PORT;
 	te->max_context = ep->runtime.max_context;
 	te->version = table_str(b, ep->runtime.version);
-	te->kv_addr = kv_addr(b, te, ep);
-	te->disagg_spec = disagg_spec(b, te, conf);
+	te->kv_addr = kv_addr(b, ep);
+	te->disagg_spec = disagg_spec(b, ep);
 	te->notices =
 		(uint8_t)(conf->notices == NOTICES_BY_PORTS ? (int32_t)conf->receiver_init_port.n
 							    : conf->notices);

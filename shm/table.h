@@ -43,7 +43,8 @@ struct table_endpoint {
 	uint32_t weight; /* 1 .. 100 */
 	uint32_t group;  /* number of its group's name within the pool, 1 .. 63; 0: none */
 	/* what configuration or the engine says of itself; "" and 0: unknown */
-	const char *bootstrap_host; /* SGLang prefill: for the decode engine, never "" */
+	/* SGLang prefill: for the decode engine, never ""; IPv6 in brackets */
+	const char *bootstrap_host;
 	uint32_t bootstrap_port;
 	uint32_t max_context; /* tokens */
 	const char *version;

@@ -56,8 +56,8 @@ conf_pool(struct conf *c, const char *name, const char *model)
 static void
 conf_endpoint(struct conf_pool *p, enum role role, const char *url)
 {
-	p->endpoints[p->nendpoints++] =
-		(struct conf_endpoint){.url = mem_strdup(url), .role = role};
+	p->endpoints[p->nendpoints++] = (struct conf_endpoint){
+		.url = mem_strdup(url), .role = role, .notices = NOTICES_BY_PORTS};
 }
 
 static void
