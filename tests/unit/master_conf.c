@@ -18,6 +18,15 @@
 #define EPS "prefill: [{url: \"http://p\"}], decode: [{url: \"http://d\"}]"
 #define POOL "{connector: nixl, " EPS "}"
 #define POOLS "pools: [" POOL "]\n"
+#define OF(connector, key)                                                                         \
+	"pools:\n - connector: " connector "\n   " key                                             \
+	"\n   prefill: [{url: http://p}]\n   decode: [{url: http://d}]\n"
+#define PAIR(connector, p, d)                                                                      \
+	"pools:\n - connector: " connector "\n   prefill: [{url: \"http://p\", " p                 \
+	"}]\n   decode: "                                                                          \
+	"[{url: \"http://d\", " d "}]\n"
+#define PORTS "receiver_init_port: 7300, receiver_alloc_port: 7400"
+#define P8 "1, 2, 3, 4, 5, 6, 7, 8, "
 #define LONG64 "x123456789012345678901234567890123456789012345678901234567890123"
 #define LONG128 LONG64 LONG64
 
@@ -433,6 +442,85 @@ static const struct bad {
 	  "   - {name: p.test, port: 1, role: decode}\n   - {name: P.test, port: 1, role: prefill}\n", 7, "pools[0].dns[2]",
 		"twice, first in line 5" },
 	{ "pools: [{connector: nixl, watch: true, " EPS "}]\n", 1, "pools[0].watch", "no endpoints_file" },
+	/* what a connector asks for, and what it does not */
+	{ POOLS "limits: {max_fanout: 0}\n", 2, "limits.max_fanout", "1 to 128" },
+	{ POOLS "limits: {max_fanout: 129}\n", 2, "limits.max_fanout", "1 to 128" },
+	{ OF("nixl", "transfer_mode: sideways"), 3, "pools[0].transfer_mode", "pull, push" },
+	{ OF("orchestrated", "transfer_mode: push"), 3, "pools[0].transfer_mode", "to the connector orchestrated: it belongs to nixl" },
+	{ OF("nixl", "kv_lease: 0"), 3, "pools[0].kv_lease", "1ms to 1h" },
+	{ OF("sglang", "kv_lease: 25s"), 3, "pools[0].kv_lease", "sglang: it belongs to nixl, orchestrated and mooncake" },
+	{ OF("nixl", "fanout: 2"), 3, "pools[0].fanout", "false, true" },
+	{ OF("shared_storage", "fanout: true"), 3, "pools[0].fanout", "nixl, orchestrated, p2p_nccl and mooncake" },
+	{ OF("nixl", "first_token: prefill"), 3, "pools[0].first_token", "nixl: it belongs to lmcache" },
+	{ OF("lmcache", "first_token: both"), 3, "pools[0].first_token", "prefill, decode" },
+	{ OF("lmcache", "first_token: prefiller"), 3, "pools[0].first_token", "prefill, decode" },
+	{ OF("nixl", "tokenize: decode"), 3, "pools[0].tokenize", "lmcache" },
+	{ OF("lmcache", "tokenize: decoder"), 3, "pools[0].tokenize", "not a role: prefill, decode" },
+	{ OF("nixl", "timeouts: {kv_ready: 1s}"), 3, "pools[0].timeouts.kv_ready", "it belongs to lmcache" },
+	{ OF("lmcache", "timeouts: {kv_ready: 0}"), 3, "pools[0].timeouts.kv_ready", "1ms to 1h" },
+	{ OF("nixl", "bootstrap: learned"), 3, "pools[0].bootstrap", "it belongs to sglang" },
+	{ OF("sglang", "bootstrap: guessed"), 3, "pools[0].bootstrap", "learned, stream" },
+	{ OF("nixl", "learn_timeout: 1s"), 3, "pools[0].learn_timeout", "it belongs to sglang and mooncake" },
+	{ OF("sglang", "learn_timeout: 2"), 3, "pools[0].learn_timeout", "has no unit" },
+	{ OF("nixl", "cache_hit_threshold: 0.8"), 3, "pools[0].cache_hit_threshold", "it belongs to shared_storage" },
+	{ OF("shared_storage", "cache_hit_threshold: 0"), 3, "pools[0].cache_hit_threshold", "above 0, at most 1" },
+	{ OF("shared_storage", "cache_hit_threshold: 0.00"), 3, "pools[0].cache_hit_threshold", "above 0" },
+	{ OF("shared_storage", "cache_hit_threshold: 1.01"), 3, "pools[0].cache_hit_threshold", "at most 1" },
+	{ OF("shared_storage", "cache_hit_threshold: .5"), 3, "pools[0].cache_hit_threshold", "such as 0.8" },
+	{ OF("shared_storage", "cache_hit_threshold: 5e-1"), 3, "pools[0].cache_hit_threshold", "such as 0.8" },
+	{ OF("shared_storage", "cache_hit_threshold: 1."), 3, "pools[0].cache_hit_threshold", "such as 0.8" },
+	{ OF("shared_storage", "cache_hit_threshold: 10"), 3, "pools[0].cache_hit_threshold", "such as 0.8" },
+	{ OF("shared_storage", "cache_hit_threshold: 0.1234567890123456789012"), 3, "pools[0].cache_hit_threshold", "longer than 23" },
+	{ OF("nixl", "routing_threshold: -1"), 3, "pools[0].routing_threshold", "not `auto` or a number" },
+	{ OF("nixl", "routing_threshold: 4294967295"), 3, "pools[0].routing_threshold", "out of bounds" },
+	{ OF("sglang", "routing_threshold: 0"), 3, "pools[0].routing_threshold", "sglang" },
+	{ OF("sglang", "allow_route_header: true"), 3, "pools[0].allow_route_header", "sglang" },
+	{ OF("nixl", "one_leg: both"), 3, "pools[0].one_leg", "prefill, decode" },
+	{ OF("nixl", "fix_usage: 1"), 3, "pools[0].fix_usage", "false, true" },
+	{ OF("nixl", "handoff: transfer_id"), 3, "pools[0].handoff", "orchestrated and mooncake" },
+	{ OF("orchestrated", "handoff: transfer_id"), 3, "pools[0].handoff", "transfer_id belongs to the connector mooncake, not to orchestrated" },
+	{ OF("mooncake", "handoff: disagg_prefill_resp"), 3, "pools[0].handoff", "belongs to the connector orchestrated, not to mooncake" },
+	{ OF("sglang", "remote_host: keep"), 3, "pools[0].remote_host", "it belongs to nixl" },
+	{ OF("sglang", "engine: vllm"), 3, "pools[0].engine", "needs engines of SGLang" },
+	/* what it asks of engines */
+	{ OF("lmcache", "tokenize: prefill"), 5, "pools[0].decode[0].receiver_init_port", "needs the ports" },
+	{ PAIR("lmcache", "", "receiver_init_port: 7300"), 4, "pools[0].decode[0].receiver_alloc_port", "needs the ports" },
+	{ PAIR("lmcache", "", "receiver_init_port: [1, 2], receiver_alloc_port: 3"), 4, "pools[0].decode[0].receiver_alloc_port",
+		"1 ports, but receiver_init_port has 2" },
+	{ PAIR("lmcache", "receiver_init_port: 7300", PORTS), 3, "pools[0].prefill[0].receiver_init_port", "belongs to decode" },
+	{ PAIR("lmcache", "receiver_host: h", PORTS), 3, "pools[0].prefill[0].receiver_host", "belongs to decode" },
+	{ PAIR("lmcache", "notices: 1", PORTS), 3, "pools[0].prefill[0].notices", "belongs to decode" },
+	{ PAIR("nixl", "", PORTS), 4, "pools[0].decode[0].receiver_init_port", "nixl: it belongs to lmcache" },
+	{ PAIR("nixl", "", "receiver_alloc_port: 1"), 4, "pools[0].decode[0].receiver_alloc_port", "it belongs to lmcache" },
+	{ PAIR("nixl", "", "receiver_host: h"), 4, "pools[0].decode[0].receiver_host", "it belongs to lmcache" },
+	{ PAIR("nixl", "", "notices: 0"), 4, "pools[0].decode[0].notices", "it belongs to lmcache" },
+	{ PAIR("lmcache", "", "receiver_init_port: [7300, 7300]"), 4, "pools[0].decode[0].receiver_init_port[1]", "7300 is in the list twice" },
+	{ PAIR("lmcache", "", "receiver_init_port: 0"), 4, "pools[0].decode[0].receiver_init_port", "1 to 65535" },
+	{ PAIR("lmcache", "", "receiver_init_port: [65536]"), 4, "pools[0].decode[0].receiver_init_port[0]", "1 to 65535" },
+	{ PAIR("lmcache", "", "receiver_init_port: '7300'"), 4, "pools[0].decode[0].receiver_init_port", "because of its quotes" },
+	{ PAIR("lmcache", "", "receiver_init_port: {a: 1}"), 4, "pools[0].decode[0].receiver_init_port", "is a mapping" },
+	{ PAIR("lmcache", "", "receiver_init_port: [" P8 P8 P8 P8 P8 P8 P8 P8 "9]"), 4, "pools[0].decode[0].receiver_init_port",
+		"65 entries, at most 64" },
+	{ PAIR("lmcache", "", "receiver_host: 'h:7300'"), 4, "pools[0].decode[0].receiver_host", "not an IPv6 address" },
+	{ PAIR("lmcache", "", "receiver_host: 'a\"b'"), 4, "pools[0].decode[0].receiver_host", "not a host name" },
+	{ PAIR("lmcache", "", "notices: 256"), 4, "pools[0].decode[0].notices", "0 to 255" },
+	{ PAIR("lmcache", "", "notices: -1"), 4, "pools[0].decode[0].notices", "`auto` or a number" },
+	{ PAIR("lmcache", "", PORTS) "notices: {listen: \"\"}\n", 5, "notices.listen", "none can arrive" },
+	{ PAIR("lmcache", "", PORTS) "   dns: [{name: d.test, port: 1, role: decode}]\n", 5, "pools[0].dns[0].receiver_init_port",
+		"needs the ports" },
+	{ "notices: {listen: \"\"}\n" PAIR("lmcache", "", PORTS ", notices: 0") "   dns: [{name: d.test, port: 1, role: decode, " PORTS "}]\n",
+		1, "notices.listen", "none can arrive" },
+	{ "announce: {listen: tcp://*:1}\n" PAIR("lmcache", "", PORTS) "   announce_networks: [10.0.0.0/8]\n", 6,
+		"pools[0].announce_networks", "where their LMCache listens" },
+	{ PAIR("p2p_nccl", "", "kv_addr: ':22001'"), 3, "pools[0].prefill[0].kv_addr", "needs the address" },
+	{ PAIR("p2p_nccl", "kv_addr: ':21001'", ""), 4, "pools[0].decode[0].kv_addr", "needs the address" },
+	{ PAIR("p2p_nccl", "kv_addr: '21001'", ""), 3, "pools[0].prefill[0].kv_addr", "no port" },
+	{ PAIR("p2p_nccl", "kv_addr: ':0'", ""), 3, "pools[0].prefill[0].kv_addr", "1 to 65535" },
+	{ PAIR("nixl", "kv_addr: ':1'", ""), 3, "pools[0].prefill[0].kv_addr", "it belongs to p2p_nccl" },
+	{ PAIR("p2p_nccl", "kv_addr: ':1'", "kv_addr: ':2'") "   dns: [{name: d.test, port: 1, role: decode, kv_addr: 'h:3'}]\n", 5,
+		"pools[0].dns[0].kv_addr", "the port alone" },
+	{ PAIR("nixl", "bootstrap_host: 'a b'", ""), 3, "pools[0].prefill[0].bootstrap_host", "not a host name" },
+	{ PAIR("nixl", "dp_ranks: 1025", ""), 3, "pools[0].prefill[0].dp_ranks", "0 to 1024" },
 };
 /* clang-format on */
 
@@ -455,6 +543,175 @@ Test(conf, wrong_files_say_where_and_what)
 			err.key, err.what, b->line, b->key, b->word);
 		c = untouched;
 	}
+}
+
+static struct conf_pool *
+only_pool(struct conf *c)
+{
+	cr_assert_eq(c->npools, 1);
+	return &c->pools[0];
+}
+
+Test(conf, defaults_of_every_connector)
+{
+	static const struct {
+		const char *text;
+		enum connector_kind connector;
+		enum handoff_kind handoff;
+		enum remote_host_kind remote_host;
+		enum engine_kind engine;
+		const char *health_path;
+	} t[] = {
+		{PAIR("nixl", "", ""), CONNECTOR_NIXL, HANDOFF_KV_TRANSFER_PARAMS, REMOTE_HOST_KEEP,
+			ENGINE_VLLM, "/health"},
+		{PAIR("orchestrated", "", ""), CONNECTOR_ORCHESTRATED, HANDOFF_KV_TRANSFER_PARAMS,
+			REMOTE_HOST_PREFILL, ENGINE_VLLM, "/health"},
+		{PAIR("lmcache", "", PORTS), CONNECTOR_LMCACHE, HANDOFF_KV_TRANSFER_PARAMS,
+			REMOTE_HOST_KEEP, ENGINE_VLLM, "/health"},
+		{PAIR("sglang", "", ""), CONNECTOR_SGLANG, HANDOFF_KV_TRANSFER_PARAMS,
+			REMOTE_HOST_KEEP, ENGINE_SGLANG, "/ready"},
+		{PAIR("shared_storage", "", ""), CONNECTOR_SHARED_STORAGE,
+			HANDOFF_KV_TRANSFER_PARAMS, REMOTE_HOST_KEEP, ENGINE_VLLM, "/health"},
+		{PAIR("p2p_nccl", "kv_addr: ':1'", "kv_addr: 'h:2'"), CONNECTOR_P2P_NCCL,
+			HANDOFF_KV_TRANSFER_PARAMS, REMOTE_HOST_KEEP, ENGINE_VLLM, "/health"},
+		{PAIR("mooncake", "", ""), CONNECTOR_MOONCAKE, HANDOFF_TRANSFER_ID,
+			REMOTE_HOST_KEEP, ENGINE_VLLM, "/health"},
+	};
+
+	cr_assert_eq(NELEMS(t), CONNECTOR_N);
+	for (size_t i = 0; i < NELEMS(t); i++) {
+		struct conf *c = parse(t[i].text);
+		const struct conf_pool *p = only_pool(c);
+		const struct conf_handshake *s = &p->shake;
+
+		cr_expect_eq(p->connector, t[i].connector);
+		cr_expect_eq(s->handoff, t[i].handoff);
+		cr_expect_eq(s->remote_host, t[i].remote_host);
+		cr_expect_eq(p->engine, t[i].engine);
+		cr_expect_str_eq(p->health_path, t[i].health_path);
+		cr_expect_eq(s->transfer_mode, TRANSFER_PULL);
+		cr_expect_eq(s->bootstrap, BOOTSTRAP_LEARNED);
+		cr_expect_eq(s->first_token, ROLE_PREFILL);
+		cr_expect_eq(s->tokenize, ROLE_PREFILL);
+		cr_expect_eq(s->one_leg, ROLE_PREFILL);
+		cr_expect(!s->fix_usage && !s->fanout && !s->allow_route_header);
+		cr_expect_eq(s->routing_threshold, 0);
+		cr_expect_eq(s->kv_lease_ms, 25000);
+		cr_expect_eq(s->learn_ms, 2000);
+		cr_expect_str_empty(s->cache_hit_threshold);
+		cr_expect_eq(p->timeouts.kv_ready_ms, 10000);
+		cr_expect_eq(c->max_fanout, 8);
+		cr_expect_eq(p->endpoints[0].notices, NOTICES_BY_PORTS);
+		cr_expect_eq(p->endpoints[0].receiver_init_port.n, 0);
+		cr_expect_eq(p->endpoints[0].dp_ranks, 0);
+		conf_free(&c);
+	}
+}
+
+Test(conf, every_key_of_a_hand_shake)
+{
+	struct conf *c = parse(
+		"limits: {max_fanout: 128}\nnotices: {listen: tcp://127.0.0.1:7501}\npools:\n"
+		"- {name: a, connector: nixl, transfer_mode: push, kv_lease: 7s, fanout: true, fix_usage: true,\n"
+		"   routing_threshold: 4096, allow_route_header: true, one_leg: decode,\n"
+		"   prefill: [{url: http://p, dp_ranks: 1024}], decode: [{url: http://d}]}\n"
+		"- {name: b, connector: lmcache, first_token: decoder, tokenize: decode, routing_threshold: auto,\n"
+		"   timeouts: {kv_ready: 3s}, prefill: [{url: http://p}],\n"
+		"   decode: [{url: http://d, receiver_host: \"fd00::1\", receiver_init_port: [7300, 7301],\n"
+		"             receiver_alloc_port: [7400, 7401], notices: 1},\n"
+		"            {url: http://e, " PORTS
+		", notices: auto, receiver_host: \"[fd00::2]\"},\n"
+		"            {url: http://f, " PORTS ", notices: 255, receiver_host: dec-0.svc}]}\n"
+		"- {name: c, connector: sglang, bootstrap: stream, learn_timeout: 250ms,\n"
+		"   prefill: [{url: http://p, bootstrap_host: \"::1\", bootstrap_port: 8998}], decode: [{url: http://d}]}\n"
+		"- {name: d, connector: shared_storage, cache_hit_threshold: 0.80, " EPS "}\n"
+		"- {name: e, connector: p2p_nccl, prefill: [{url: http://p, kv_addr: \"10.0.0.1:21001\"}],\n"
+		"   decode: [{url: http://d, kv_addr: \"[::1]:2\"}]}\n"
+		"- {name: f, connector: mooncake, handoff: kv_transfer_params, learn_timeout: 1s, " EPS
+		"}\n"
+		"- {name: g, connector: shared_storage, cache_hit_threshold: \"1.0\", " EPS "}\n");
+	const struct conf_pool *p = c->pools;
+
+	cr_expect_eq(c->max_fanout, 128);
+	cr_expect_str_eq(c->notices_listen, "tcp://127.0.0.1:7501", "as configured");
+	cr_expect_eq(p[0].shake.transfer_mode, TRANSFER_PUSH);
+	cr_expect_eq(p[0].shake.kv_lease_ms, 7000);
+	cr_expect(p[0].shake.fanout && p[0].shake.fix_usage && p[0].shake.allow_route_header);
+	cr_expect_eq(p[0].shake.routing_threshold, 4096);
+	cr_expect_eq(p[0].shake.one_leg, ROLE_DECODE);
+	cr_expect_eq(p[0].endpoints[0].dp_ranks, 1024);
+	cr_expect_eq(p[1].shake.first_token, ROLE_DECODE);
+	cr_expect_eq(p[1].shake.tokenize, ROLE_DECODE);
+	cr_expect_eq(p[1].shake.routing_threshold, THRESHOLD_AUTO);
+	cr_expect_eq(p[1].timeouts.kv_ready_ms, 3000);
+	cr_expect_str_eq(
+		p[1].endpoints[1].receiver_host, "[fd00::1]", "as it stands before a port");
+	cr_expect_eq(p[1].endpoints[1].receiver_init_port.n, 2);
+	cr_expect_eq(p[1].endpoints[1].receiver_init_port.port[1], 7301);
+	cr_expect_eq(p[1].endpoints[1].receiver_alloc_port.port[0], 7400);
+	cr_expect_eq(p[1].endpoints[1].notices, 1);
+	cr_expect_str_eq(p[1].endpoints[2].receiver_host, "[fd00::2]");
+	cr_expect_eq(p[1].endpoints[2].receiver_init_port.n, 1);
+	cr_expect_eq(p[1].endpoints[2].receiver_init_port.port[0], 7300);
+	cr_expect_eq(p[1].endpoints[2].notices, NOTICES_BY_PORTS);
+	cr_expect_str_eq(p[1].endpoints[3].receiver_host, "dec-0.svc");
+	cr_expect_eq(p[1].endpoints[3].notices, 255);
+	cr_expect_eq(p[2].shake.bootstrap, BOOTSTRAP_STREAM);
+	cr_expect_eq(p[2].shake.learn_ms, 250);
+	cr_expect_str_eq(p[2].endpoints[0].bootstrap_host, "[::1]");
+	cr_expect_eq(p[2].endpoints[0].bootstrap_port, 8998);
+	cr_expect_str_eq(p[3].shake.cache_hit_threshold, "0.80", "as it was written");
+	cr_expect_str_eq(p[4].endpoints[0].kv_addr, "10.0.0.1:21001");
+	cr_expect_str_eq(p[4].endpoints[1].kv_addr, "[::1]:2");
+	cr_expect_eq(p[5].shake.handoff, HANDOFF_KV_TRANSFER_PARAMS);
+	cr_expect_eq(p[5].shake.learn_ms, 1000);
+	cr_expect_str_eq(p[6].shake.cache_hit_threshold, "1.0");
+	conf_free(&c);
+}
+
+Test(conf, who_waits_for_notices_can_be_told)
+{
+	static const struct {
+		const char *text, *listen;
+	} t[] = {
+		{PAIR("lmcache", "", PORTS), "tcp://*:7500"},
+		{PAIR("lmcache", "", PORTS ", notices: 0"), NULL},
+		{PAIR("lmcache", "", PORTS ", notices: 0") "   dns: [{name: d.test, port: 1, role: "
+							   "decode, " PORTS "}]\n",
+			"tcp://*:7500"},
+		{PAIR("lmcache", "", PORTS ", notices: 0") "   dns: [{name: d.test, port: 1, role: "
+							   "prefill}]\n",
+			NULL},
+		{PAIR("nixl", "", ""), NULL},
+		{PAIR("lmcache", "", PORTS) "notices: {listen: ipc:///x}\n", "ipc:///x"},
+		{PAIR("lmcache", "", PORTS ", notices: 0") "notices: {listen: \"\"}\n", NULL},
+	};
+
+	for (size_t i = 0; i < NELEMS(t); i++) {
+		struct conf *c = parse(t[i].text);
+
+		cr_expect(mem_text_equal(c->notices_listen, t[i].listen), "%zu: %s", i,
+			c->notices_listen);
+		cr_expect_eq(c->notifier_key != NULL, t[i].listen != NULL, "%zu", i);
+		conf_free(&c);
+	}
+}
+
+/* An announced engine says its address itself. */
+Test(conf, p2p_nccl_engines_that_announce_themselves)
+{
+	struct conf *c = parse("announce: {listen: tcp://*:30001}\n" PAIR(
+		"p2p_nccl", "", "kv_addr: 'h:1'") "   announce_networks: [10.0.0.0/8]\n");
+
+	cr_expect_null(only_pool(c)->endpoints[0].kv_addr);
+	cr_expect_str_eq(only_pool(c)->endpoints[1].kv_addr, "h:1");
+	conf_free(&c);
+	c = parse(
+		PAIR("p2p_nccl", "kv_addr: ':1'", "kv_addr: ':2'") "   dns: [{name: d.test, port: "
+								   "1, role: decode, kv_addr: "
+								   "':3'}]\n");
+	cr_expect_str_eq(only_pool(c)->dns[0].as.kv_addr, ":3");
+	conf_free(&c);
 }
 
 Test(conf, policies_by_role)
@@ -775,6 +1032,8 @@ Test(conf_file, wrong_endpoints_files)
 		{"- {url: http://a, wait: 2}\n", 1, "[0].wait", "unknown"},
 		{"- {url: &a http://a, role: prefill}\n", 1, "", "anchor"},
 		{"[\n", 2, "", "not YAML"},
+		{"- {url: http://a, label: p}\n- {url: http://b, label: d, notices: 3}\n", 2,
+			"[1].notices", "it belongs to lmcache"},
 	};
 	struct conf_error err;
 	struct conf *c = NULL;
@@ -878,6 +1137,18 @@ Test(conf, diff_names_the_classes)
 			"pools: [{connector: nixl, prefill: [{url: http://p}], "
 			"decode: [{url: http://d}, {url: http://e}]}]\n",
 			CONF_LIVE},
+		{POOLS, POOLS "limits: {max_fanout: 9}\n", CONF_GENERATION},
+		{POOLS, "pools: [{connector: nixl, kv_lease: 1s, " EPS "}]\n", CONF_LIVE},
+		{PAIR("lmcache", "", PORTS), PAIR("lmcache", "", PORTS ", notices: 1"), CONF_LIVE},
+		{PAIR("lmcache", "", PORTS),
+			PAIR("lmcache", "", "receiver_init_port: 7301, receiver_alloc_port: 7400"),
+			CONF_LIVE},
+		{PAIR("lmcache", "", PORTS),
+			PAIR("lmcache", "",
+				"receiver_init_port: [7300], receiver_alloc_port: 7400"),
+			0},
+		{OF("shared_storage", "cache_hit_threshold: 0.8"),
+			OF("shared_storage", "cache_hit_threshold: 0.9"), CONF_LIVE},
 	};
 	struct conf_error err;
 	struct kept kept;

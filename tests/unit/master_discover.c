@@ -85,6 +85,43 @@ Test(discover, found_endpoints_stand_beside_configured_ones)
 	cr_assert_not_null(row_of(P3));
 }
 
+/* What a source says of an engine beside its URL: it keeps copies, and another word is news. */
+Test(discover, all_terms_are_kept_and_compared)
+{
+	char host[] = "dec-0", kv[] = ":1", ports[] = "[7300]";
+	struct found f = found((char[]){P2}, 1, "");
+	uint64_t version = 0;
+
+	f.as.receiver_host = host;
+	f.as.receiver_init_port = (struct conf_ports){1, {7300}};
+	f.as.receiver_alloc_port = (struct conf_ports){1, {7400}};
+	f.as.notices = 5;
+	f.as.dp_ranks = 2;
+	f.as.kv_addr = kv;
+	apply(CONF(P1));
+	for (int i = 0; i < 7; i++) {
+		fleet_found(fleet, "main", DNS, &f, 1);
+		publish_poll(fleet->publish);
+		cr_assert_gt(table_now()->version, version, "%d: news", i);
+		version = table_now()->version;
+		fleet_found(fleet, "main", DNS, &f, 1);
+		publish_poll(fleet->publish);
+		cr_assert_eq(table_now()->version, version, "%d: the same again", i);
+		cr_assert_eq(row_of(P2)->dp_ranks, f.as.dp_ranks, "%d", i);
+		cr_assert_eq(row_of(P2)->notices, f.as.notices, "%d", i);
+		cr_assert_not_null(strstr(row_of(P2)->disagg_spec, host), "%d", i);
+		cr_assert_not_null(strstr(row_of(P2)->disagg_spec, ports), "%d", i);
+		cr_assert_not_null(strstr(row_of(P2)->kv_addr, kv), "%d", i);
+		host[4] = (char)('1' + (i == 0));
+		kv[1] = (char)('1' + (i == 1));
+		f.as.notices += i == 2;
+		f.as.dp_ranks += i == 3;
+		ports[4] = (char)('0' + (i == 4));
+		f.as.receiver_init_port.port[0] = (uint16_t)(7300 + (i == 4));
+		f.as.receiver_alloc_port.port[0] = (uint16_t)(7400 + (i == 5));
+	}
+}
+
 Test(discover, the_same_answer_publishes_nothing)
 {
 	apply(CONF(P1));

@@ -59,6 +59,122 @@ Test(publish, first_table_says_all)
 	cr_assert_eq(metric_sum(seg, M_PUBLISHED), 1);
 }
 
+static struct conf_endpoint *
+last_endpoint(struct conf *c)
+{
+	return &c->pools[0].endpoints[c->pools[0].nendpoints - 1];
+}
+
+Test(publish, where_an_lmcache_listens)
+{
+	static char host[] = "dec-0.svc";
+	struct conf *c = CONF(P1, D1);
+
+	last_endpoint(c)->receiver_init_port = (struct conf_ports){1, {7300}};
+	last_endpoint(c)->receiver_alloc_port = (struct conf_ports){1, {7400}};
+	conf_endpoint(&c->pools[0], ROLE_DECODE, D2);
+	last_endpoint(c)->receiver_host = host;
+	last_endpoint(c)->receiver_init_port = (struct conf_ports){3, {7300, 7301, 65535}};
+	last_endpoint(c)->receiver_alloc_port = (struct conf_ports){3, {1, 7401, 7402}};
+	apply(c);
+	cr_assert_str_eq(row_of(P1)->disagg_spec, "");
+	cr_assert_eq(row_of(P1)->notices, 0);
+	cr_assert_str_eq(row_of(D1)->disagg_spec,
+		"\"receiver_host\":\"[::1]\",\"receiver_init_port\":[7300],\"receiver_alloc_port\":[7400]");
+	cr_assert_eq(row_of(D1)->notices, 1, "as many as it has init ports");
+	cr_assert_str_eq(row_of(D2)->disagg_spec,
+		"\"receiver_host\":\"dec-0.svc\",\"receiver_init_port\":[7300,7301,65535],"
+		"\"receiver_alloc_port\":[1,7401,7402]");
+	cr_assert_eq(row_of(D2)->notices, 3);
+}
+
+Test(publish, notices_as_configured)
+{
+	struct conf *c = CONF(P1, D1, D2);
+
+	for (size_t i = 1; i < 3; i++)
+		c->pools[0].endpoints[i].receiver_init_port = (struct conf_ports){2, {1, 2}};
+	c->pools[0].endpoints[1].notices = 0;
+	c->pools[0].endpoints[2].notices = 255;
+	apply(c);
+	cr_assert_eq(row_of(D1)->notices, 0);
+	cr_assert_eq(row_of(D2)->notices, 255);
+}
+
+/* Every rank of the widest engine, with the longest host there may be. */
+Test(publish, the_longest_disagg_spec)
+{
+	static char host[256];
+	struct conf *c = CONF(P1, D2);
+	struct conf_endpoint *d = last_endpoint(c);
+	const char *spec;
+
+	memset(host, 'h', sizeof(host) - 1);
+	d->receiver_host = host;
+	d->receiver_init_port.n = d->receiver_alloc_port.n = CONF_PORTS_MAX;
+	for (uint16_t i = 0; i < CONF_PORTS_MAX; i++)
+		d->receiver_init_port.port[i] = d->receiver_alloc_port.port[i] =
+			(uint16_t)(UINT16_MAX - i);
+	apply(c);
+	spec = row_of(D2)->disagg_spec;
+	cr_assert_eq(strlen(spec), strlen("\"receiver_host\":\"\"") + 255 +
+					   strlen(",\"receiver_init_port\":[]") +
+					   strlen(",\"receiver_alloc_port\":[]") +
+					   2 * (CONF_PORTS_MAX * strlen("65535,") - 1));
+	cr_assert_str_eq(spec + strlen(spec) - 7, ",65472]");
+}
+
+Test(publish, kv_addresses)
+{
+	static char all[] = "10.0.0.1:21001", port[] = ":22001";
+	struct conf *c = CONF(P1, D1, D2);
+
+	c->pools[0].endpoints[0].kv_addr = all;
+	c->pools[0].endpoints[1].kv_addr = port;
+	c->pools[0].endpoints[1].dp_ranks = 8;
+	c->pools[0].endpoints[2].kv_addr = port;
+	apply(c);
+	cr_assert_str_eq(row_of(P1)->kv_addr, "10.0.0.1:21001");
+	cr_assert_str_eq(row_of(D1)->kv_addr, "[::1]:22001", "the host of its URL");
+	cr_assert_str_eq(row_of(D2)->kv_addr, "127.0.0.4:22001");
+	cr_assert_eq(row_of(P1)->dp_ranks, 0);
+	cr_assert_eq(row_of(D1)->dp_ranks, 8);
+}
+
+Test(publish, bootstrap_addresses)
+{
+	static char host[] = "[fd00::7]";
+	struct conf *c = CONF(P1, P2, "http://[::1]:8103", D2);
+
+	c->pools[0].connector = CONNECTOR_MOONCAKE;
+	c->pools[0].endpoints[1].bootstrap_host = host;
+	c->pools[0].endpoints[1].bootstrap_port = 7000;
+	apply(c);
+	cr_assert_str_eq(row_of(P1)->bootstrap_host, "127.0.0.1");
+	cr_assert_eq(row_of(P1)->bootstrap_port, 8998, "where Mooncake's is");
+	cr_assert_str_eq(row_of(P2)->bootstrap_host, "[fd00::7]");
+	cr_assert_eq(row_of(P2)->bootstrap_port, 7000);
+	cr_assert_str_eq(row_of("http://[::1]:8103")->bootstrap_host, "[::1]");
+	cr_assert_eq(row_of(D2)->bootstrap_port, 0, "a decode engine has none");
+}
+
+Test(publish, what_a_connector_asks_of_its_pool)
+{
+	struct conf *c = CONF(P1, D1);
+
+	c->pools[0].shake = (struct conf_handshake){.handoff = HANDOFF_TRANSFER_ID,
+		.first_token = ROLE_DECODE,
+		.routing_threshold = THRESHOLD_AUTO,
+		.kv_lease_ms = 7,
+		.cache_hit_threshold = "0.80"};
+	c->pools[0].timeouts.kv_ready_ms = 9;
+	apply(c);
+	cr_assert_eq(memcmp(&table_now()->pools[0].shake, &c->pools[0].shake,
+			     sizeof(struct conf_handshake)),
+		0);
+	cr_assert_eq(table_now()->pools[0].timeouts.kv_ready_ms, 9);
+}
+
 Test(publish, same_key_keeps_slot_and_tag)
 {
 	apply(CONF(P1, D1));
