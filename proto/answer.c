@@ -1,0 +1,628 @@
+/*
+ * The life of parts, the lines of events, and answers whose members stay as they are: there an event is
+ * copied up to each value that is to change.  What changes: id, created and model become those of the first part
+ * (or the id the caller gives), the choices' index, and usage.
+ */
+#include "proto/answer.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/answer_in.h"
+#include "proto/sse.h"
+
+/* --- small things the files share --------------------------------------------------------- */
+
+void
+put_number(struct membuf *out, uint64_t n)
+{
+	char buf[24];
+	int len = snprintf(buf, sizeof(buf), "%" PRIu64, n);
+
+	membuf_add(out, buf, (size_t)len);
+}
+
+bool
+keep_room(struct answer *a, size_t n)
+{
+	size_t used = a->store.n + a->extra;
+
+	return used <= a->max_bytes && n <= a->max_bytes - used;
+}
+
+bool
+keep(struct answer *a, const struct splice_seg *text, struct kept *ret)
+{
+	if (!keep_room(a, text->n))
+		return false;
+	*ret = (struct kept){a->store.n, text->n};
+	put_seg(&a->store, text);
+	return true;
+}
+
+bool
+seg_number(const struct splice_seg *seg, uint64_t *ret)
+{
+	uint64_t n = 0;
+
+	if (seg->n == 0 || seg->n > 16)
+		return false;
+	for (size_t i = 0; i < seg->n; i++) {
+		if (seg->p[i] < '0' || seg->p[i] > '9')
+			return false;
+		n = n * 10 + (uint64_t)(seg->p[i] - '0');
+	}
+	*ret = n;
+	return true;
+}
+
+bool
+member_of(const struct splice_seg *object, const struct splice_seg *key, struct splice_seg *ret)
+{
+	struct splice_seg name, value;
+	struct json_read r;
+	bool found = false;
+
+	json_read_init(&r, object->p, object->n);
+	(void)json_read_enter(&r, '{');
+	while (json_read_member(&r, &name)) {
+		value = json_read_value(&r);
+		if (name.n == key->n && memcmp(name.p, key->p, key->n) == 0) {
+			*ret = value;
+			found = true;
+		}
+	}
+	return found && !r.bad;
+}
+
+void
+copy_start(struct copy *c, const struct splice_seg *text, struct membuf *out)
+{
+	json_read_init(&c->r, text->p, text->n);
+	c->at = text->p;
+	c->out = out;
+}
+
+void
+copy_up_to(struct copy *c, const char *p)
+{
+	membuf_add(c->out, c->at, (size_t)(p - c->at));
+	c->at = p;
+}
+
+void
+copy_past(struct copy *c, const struct splice_seg *value)
+{
+	copy_up_to(c, value->p);
+	c->at = value->p + value->n;
+}
+
+bool
+says_error(const struct splice_seg *key, const struct splice_seg *value)
+{
+	return (json_read_is(key, "error") && !seg_is_null(value)) ||
+	       (json_read_is(key, "object") && json_read_is(value, "\"error\""));
+}
+
+int
+know(struct answer *a, const char *json, size_t n)
+{
+	struct splice_seg key, value;
+	struct json_read r;
+	bool fits = true;
+
+	if (a->known)
+		return ANSWER_OK;
+	json_read_init(&r, json, n);
+	(void)json_read_enter(&r, '{');
+	while (json_read_member(&r, &key)) {
+		value = json_read_value(&r);
+		if (json_read_is(&key, "id") && a->how.id == NULL)
+			fits &= keep(a, &value, &a->id);
+		else if (json_read_is(&key, "created"))
+			fits &= keep(a, &value, &a->created);
+		else if (json_read_is(&key, "model"))
+			fits &= keep(a, &value, &a->model);
+	}
+	if (!json_read_done(&r))
+		return ANSWER_BAD;
+	a->known = true;
+	return fits ? ANSWER_OK : ANSWER_LARGE;
+}
+
+bool
+choice_number(const struct answer *a, uint32_t part, uint64_t k, uint32_t *ret)
+{
+	if (k >= a->how.choices)
+		return false;
+	*ret = part * a->how.choices + (uint32_t)k;
+	return true;
+}
+
+/* --- life --------------------------------------------------------------------------------- */
+
+static void
+default_to_one(uint32_t *n)
+{
+	if (*n == 0)
+		*n = 1;
+}
+
+struct answer *
+answer_new(const struct answer_how *how, size_t max_bytes)
+{
+	struct answer *a;
+	size_t choices;
+
+	assert(how->parts >= 1 && how->parts <= ANSWER_PARTS_MAX);
+	assert(how->choices <= ANSWER_CHOICES_MAX);
+	assert(!how->first_token || !how->chat || how->from_completions);
+	assert(how->shape == ANSWER_OPENAI || (!how->first_token && !how->from_completions));
+	a = mem_zero(sizeof(*a) + how->parts * sizeof(a->part[0]));
+	a->how = *how;
+	a->max_bytes = max_bytes;
+	default_to_one(&a->how.samples);
+	default_to_one(&a->how.choices);
+	choices = (size_t)a->how.parts * a->how.choices;
+	if (how->first_token || how->from_completions) {
+		a->firsts = mem_array(choices, sizeof(*a->firsts));
+		a->told = mem_array(choices, sizeof(*a->told));
+	}
+	if (how->id != NULL) {
+		a->id = (struct kept){0, strlen(how->id)};
+		membuf_add(&a->store, how->id, a->id.n);
+		a->max_bytes += a->id.n; /* it is not an engine's */
+	}
+	return a;
+}
+
+void
+answer_free(struct answer **a)
+{
+	struct answer *gone = *a;
+
+	if (gone == NULL)
+		return;
+	for (uint32_t i = 0; i < gone->how.parts; i++)
+		free(gone->part[i].inputs);
+	membuf_free(&gone->store);
+	membuf_free(&gone->joined);
+	membuf_free(&gone->json);
+	membuf_free(&gone->choices);
+	membuf_free(&gone->usage);
+	membuf_free(&gone->scratch);
+	free(gone->firsts);
+	free(gone->told);
+	free(gone);
+	*a = NULL;
+}
+
+/* --- P ------------------------------------------------------------------------------------ */
+
+/* The member's value if the text is an object that has it and it begins so; else of no bytes. */
+static struct splice_seg
+member(const char *json, size_t n, const char *name, char begins)
+{
+	struct splice_seg value = {"", 0};
+
+	if (splice_member_raw(json, n, name, &value) == 1 && value.p[0] != begins)
+		value.n = 0;
+	return value;
+}
+
+int
+answer_prefill(struct answer *a, uint32_t part, const char *json, size_t n, struct membuf *out)
+{
+	struct splice_seg usage;
+	int r = ANSWER_OK;
+
+	assert(part < a->how.parts && !a->part[part].prefilled);
+	a->part[part].prefilled = true;
+	if (a->how.shape == ANSWER_GENERATE)
+		return generate_prefill(a, part, json, n);
+	usage = member(json, n, "usage", '{');
+	if (usage.n > 0)
+		r = usage_prefill(a, part, &usage);
+	if (r == ANSWER_OK && a->how.first_token)
+		r = clean_prefill(a, part, json, n, out);
+	return r;
+}
+
+bool
+answer_prefill_ended(const char *json, size_t n)
+{
+	struct splice_seg choices = member(json, n, "choices", '['), choice, finish;
+	bool any = false;
+	size_t at = 0;
+
+	if (choices.n == 0)
+		return false;
+	while (splice_element(&choices, &at, &choice)) {
+		finish = member(choice.p, choice.n, "finish_reason", '"');
+		if (finish.n == 0 || json_read_is(&finish, "\"length\""))
+			return false;
+		any = true;
+	}
+	return any;
+}
+
+/* --- members that change, others stay ------------------------------------------------------ */
+
+static bool
+is_merged(const struct answer *a)
+{
+	return a->how.parts > 1;
+}
+
+/* One choice; its index counts through all parts. */
+static int
+copy_choice(const struct answer *a, uint32_t part, struct copy *c)
+{
+	struct splice_seg key, value;
+	bool numbered = false;
+	uint32_t index;
+	uint64_t k;
+
+	(void)json_read_enter(&c->r, '{');
+	while (json_read_member(&c->r, &key)) {
+		value = json_read_value(&c->r);
+		if (!json_read_is(&key, "index"))
+			continue;
+		if (!seg_number(&value, &k) || !choice_number(a, part, k, &index))
+			return ANSWER_BAD;
+		copy_past(c, &value);
+		put_number(c->out, index);
+		numbered = true;
+	}
+	return c->r.bad || !numbered ? ANSWER_BAD : ANSWER_OK;
+}
+
+/* The elements of a list of choices that was entered; *ret_n is how many they were. */
+static int
+copy_choices(const struct answer *a, uint32_t part, struct copy *c, size_t *ret_n)
+{
+	int r = ANSWER_OK;
+
+	while (r == ANSWER_OK && json_read_element(&c->r)) {
+		(*ret_n)++;
+		r = copy_choice(a, part, c);
+	}
+	return r;
+}
+
+/* The choices of the other parts' bodies, behind those of the first. */
+static int
+put_other_choices(const struct answer *a, size_t n, struct membuf *out)
+{
+	int r = ANSWER_OK;
+
+	for (uint32_t i = 1; r == ANSWER_OK && i < a->how.parts; i++) {
+		struct splice_seg list = kept_get(a, &a->part[i].choices);
+		struct copy c;
+
+		copy_start(&c, &list, out);
+		(void)json_read_enter(&c.r, '[');
+		c.at = c.r.p;
+		if (json_read_peek(&c.r) == ']')
+			continue;
+		if (n > 0)
+			PUT(out, ",");
+		r = copy_choices(a, i, &c, &n);
+		copy_up_to(&c, c.r.p - 1);
+	}
+	return r;
+}
+
+/* What an event turned out to be. */
+struct seen {
+	bool error;
+	size_t nchoices;          /* of a merged answer */
+	struct splice_seg usage;  /* an object, or of no bytes */
+	size_t usage_at, usage_n; /* in what was written */
+};
+
+/* "choices" of an event, or of the first part's body in place of all. */
+static int
+copy_list(const struct answer *a, uint32_t part, struct copy *c, struct seen *seen)
+{
+	int r;
+
+	if (!is_merged(a)) {
+		(void)json_read_value(&c->r);
+		return ANSWER_OK;
+	}
+	(void)json_read_enter(&c->r, '[');
+	r = copy_choices(a, part, c, &seen->nchoices);
+	if (r != ANSWER_OK || c->r.bad || a->how.stream)
+		return r;
+	copy_up_to(c, c->r.p - 1);
+	return put_other_choices(a, seen->nchoices, c->out);
+}
+
+/* A usage: of the event alone, or, in a whole body, of all parts. */
+static int
+copy_usage(struct answer *a, uint32_t part, struct copy *c, struct seen *seen)
+{
+	struct splice_seg value = json_read_value(&c->r);
+	int r = ANSWER_OK;
+
+	if (value.n == 0 || value.p[0] != '{')
+		return ANSWER_OK;
+	seen->usage = value;
+	copy_past(c, &value);
+	seen->usage_at = c->out->n;
+	if (a->how.stream)
+		r = usage_correct(a, part, &value, c->out);
+	else
+		(void)usage_sum(a, c->out);
+	seen->usage_n = c->out->n - seen->usage_at;
+	return r;
+}
+
+static int
+copy_member(struct answer *a, uint32_t part, struct copy *c, const struct splice_seg *key,
+	struct seen *seen)
+{
+	struct splice_seg value, instead;
+
+	if (json_read_is(key, "choices"))
+		return copy_list(a, part, c, seen);
+	if (json_read_is(key, "usage"))
+		return copy_usage(a, part, c, seen);
+	value = json_read_value(&c->r);
+	if (json_read_is(key, "id") && (is_merged(a) || a->how.id != NULL))
+		instead = kept_get(a, &a->id);
+	else if (json_read_is(key, "created") && is_merged(a))
+		instead = kept_get(a, &a->created);
+	else if (json_read_is(key, "model") && is_merged(a))
+		instead = kept_get(a, &a->model);
+	else
+		instead = (struct splice_seg){"", 0};
+	if (instead.n > 0) {
+		copy_past(c, &value);
+		put_seg(c->out, &instead);
+	}
+	seen->error |= says_error(key, &value);
+	return ANSWER_OK;
+}
+
+/* Writes an event's object, or a whole body's, into `out`. */
+static int
+rewrite(struct answer *a, uint32_t part, const struct splice_seg *json, struct seen *seen,
+	struct membuf *out)
+{
+	struct splice_seg key;
+	struct copy c;
+	int r = is_merged(a) ? know(a, json->p, json->n) : ANSWER_OK;
+
+	*seen = (struct seen){.usage = {"", 0}};
+	copy_start(&c, json, out);
+	(void)json_read_enter(&c.r, '{');
+	while (r == ANSWER_OK && json_read_member(&c.r, &key))
+		r = copy_member(a, part, &c, &key, seen);
+	if (r != ANSWER_OK || !json_read_done(&c.r))
+		return r != ANSWER_OK ? r : ANSWER_BAD;
+	copy_up_to(&c, json->p + json->n);
+	return ANSWER_OK;
+}
+
+/* A part's usage is held back until all have come; the first one's event will tell them. */
+static int
+hold_usage(struct answer *a, uint32_t part, const struct seen *seen)
+{
+	struct splice_seg event = {a->json.p, a->json.n};
+	int r = usage_keep(a, part, &seen->usage);
+
+	if (r == ANSWER_OK && a->usage_event.n == 0) {
+		r = keep(a, &event, &a->usage_event) ? ANSWER_OK : ANSWER_LARGE;
+		a->usage_at = seen->usage_at;
+		a->usage_n = seen->usage_n;
+	}
+	a->json.n = 0;
+	return r;
+}
+
+static int
+plain_event(struct answer *a, uint32_t part, const struct splice_seg *json)
+{
+	struct seen seen;
+	int r = rewrite(a, part, json, &seen, &a->json);
+
+	if (r != ANSWER_OK)
+		return r;
+	if (seen.error)
+		return ANSWER_ERROR;
+	if (is_merged(a) && seen.nchoices == 0 && seen.usage.n > 0)
+		return hold_usage(a, part, &seen);
+	return ANSWER_OK;
+}
+
+/* --- events ------------------------------------------------------------------------------- */
+
+/* Whether the line is one of data; then its value is told. */
+static bool
+is_data(const char *line, size_t n, struct splice_seg *ret)
+{
+	if (n < 4 || memcmp(line, "data", 4) != 0 || (n > 4 && line[4] != ':'))
+		return false;
+	*ret = (struct splice_seg){line + n, 0};
+	if (n > 4)
+		*ret = (struct splice_seg){line + 5, n - 5};
+	if (ret->n > 0 && ret->p[0] == ' ')
+		*ret = (struct splice_seg){ret->p + 1, ret->n - 1};
+	return true;
+}
+
+size_t
+event_data(struct answer *a, const char *event, size_t n, struct splice_seg *ret, bool *ret_other)
+{
+	struct splice_seg value;
+	size_t ndata = 0;
+
+	*ret_other = false;
+	a->joined.n = 0;
+	for (size_t at = 0, end, len; at < n; at += len + end) {
+		len = sse_line(event + at, n - at, &end);
+		if (!is_data(event + at, len, &value)) {
+			*ret_other |= len > 0;
+			continue;
+		}
+		if (ndata++ == 0) {
+			*ret = value;
+			continue;
+		}
+		if (ndata == 2)
+			put_seg(&a->joined, ret);
+		PUT(&a->joined,
+			"\t"); /* a line's end in an event; in JSON as blank, but of one line */
+		put_seg(&a->joined, &value);
+		*ret = (struct splice_seg){a->joined.p, a->joined.n};
+	}
+	return ndata;
+}
+
+/* The event's lines, with other data. */
+static void
+put_lines(const char *event, size_t n, const struct membuf *data, struct membuf *out)
+{
+	struct splice_seg value;
+	bool done = false;
+
+	for (size_t at = 0, end, len; at < n; at += len + end) {
+		len = sse_line(event + at, n - at, &end);
+		if (!is_data(event + at, len, &value)) {
+			membuf_add(out, event + at, len + end);
+			continue;
+		}
+		if (done)
+			continue;
+		PUT(out, "data: ");
+		membuf_add(out, data->p, data->n);
+		membuf_add(out, event + at + len, end);
+		done = true;
+	}
+}
+
+static int
+rewrite_event(struct answer *a, uint32_t part, const struct splice_seg *json, struct membuf *out)
+{
+	a->json.n = 0;
+	if (a->how.shape == ANSWER_GENERATE)
+		return generate_event(a, part, json);
+	return is_clean(a) ? clean_event(a, part, json, out) : plain_event(a, part, json);
+}
+
+int
+answer_event(struct answer *a, uint32_t part, const char *event, size_t n, struct membuf *out)
+{
+	size_t mark = out->n;
+	struct splice_seg data;
+	bool other;
+	int r;
+
+	assert(part < a->how.parts && a->how.stream && !a->part[part].ended);
+	if (event_data(a, event, n, &data, &other) == 0) {
+		if (other)
+			membuf_add(out, event, n);
+		return ANSWER_OK;
+	}
+	a->part[part].begun = true;
+	if (json_read_is(&data, "[DONE]"))
+		return ANSWER_OK;
+	r = rewrite_event(a, part, &data, out);
+	if (r != ANSWER_OK)
+		out->n = mark;
+	if (r == ANSWER_ERROR)
+		membuf_add(out, event, n);
+	else if (r == ANSWER_OK && a->json.n > 0)
+		put_lines(event, n, &a->json, out);
+	return r;
+}
+
+/* --- whole bodies ------------------------------------------------------------------------- */
+
+int
+answer_whole(struct answer *a, uint32_t part, const char *json, size_t n)
+{
+	struct part *p = &a->part[part];
+	struct splice_seg text = {json, n}, choices, usage;
+	int r = ANSWER_OK;
+
+	assert(part < a->how.parts && !a->how.stream && p->whole.n == 0);
+	p->begun = true;
+	if (!keep(a, &text, &p->whole))
+		return ANSWER_LARGE;
+	if (a->how.shape == ANSWER_GENERATE)
+		return splice_value(json, n) > 0 ? ANSWER_OK : ANSWER_BAD;
+	choices = member(json, n, "choices", '[');
+	usage = member(json, n, "usage", '{');
+	if (choices.n == 0)
+		return ANSWER_BAD;
+	p->choices = (struct kept){p->whole.at + (size_t)(choices.p - json), choices.n};
+	if (part == 0)
+		r = know(a, json, n);
+	return r == ANSWER_OK && usage.n > 0 ? usage_keep(a, part, &usage) : r;
+}
+
+int
+answer_part_end(struct answer *a, uint32_t part, struct membuf *out)
+{
+	struct part *p = &a->part[part];
+
+	assert(part < a->how.parts && !p->ended);
+	p->ended = true;
+	return a->how.first_token && p->prefilled && !p->begun ? clean_finish(a, part, out)
+							       : ANSWER_OK;
+}
+
+/* The usage event of a stream, if one was held back or asked for. */
+static void
+put_usage_event(struct answer *a, struct membuf *out)
+{
+	struct splice_seg event = kept_get(a, &a->usage_event);
+	size_t behind = a->usage_at + a->usage_n;
+
+	if (is_clean(a)) {
+		if (a->how.usage || a->usage_held)
+			clean_usage_event(a, out);
+	} else if (event.n > 0) {
+		PUT(out, "data: ");
+		membuf_add(out, event.p, a->usage_at);
+		(void)usage_sum(a, out);
+		membuf_add(out, event.p + behind, event.n - behind);
+		PUT(out, "\n\n");
+	}
+}
+
+static int
+put_whole(struct answer *a, struct membuf *out)
+{
+	struct splice_seg first;
+	struct seen seen;
+
+	if (a->how.shape == ANSWER_GENERATE)
+		return generate_whole(a, out);
+	if (is_clean(a))
+		return clean_whole(a, out);
+	first = kept_get(a, &a->part[0].whole);
+	return rewrite(a, 0, &first, &seen, out);
+}
+
+int
+answer_end(struct answer *a, struct membuf *out)
+{
+	for (uint32_t i = 0; i < a->how.parts; i++) {
+		const struct part *p = &a->part[i];
+
+		if (!p->ended || (!p->begun && !(a->how.first_token && p->prefilled)))
+			return ANSWER_BAD;
+	}
+	if (!a->how.stream)
+		return put_whole(a, out);
+	put_usage_event(a, out);
+	PUT(out, "data: [DONE]\n\n");
+	return ANSWER_OK;
+}

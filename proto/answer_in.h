@@ -1,0 +1,163 @@
+/*
+ * What the files of proto/answer share; private to them.
+ *
+ *	answer.c           the parts' life, events' lines, answers whose members stay
+ *	answer_clean.c     answers that are written anew: the first token from P, completions as chat
+ *	answer_usage.c     corrected and summed usages
+ *	answer_logprobs.c  logprobs of completions, joined or as chat has them
+ *	answer_generate.c  SGLang's /generate
+ *
+ * Texts that are kept lie in one store, which moves as it grows: they are told by their offsets.
+ */
+#pragma once
+#include "proto/answer.h"
+#include "proto/json_read.h"
+#include "proto/splice.h"
+#include "shm/base/mem.h"
+
+/* A text in the store; n is 0: none. */
+struct kept {
+	size_t at, n;
+};
+
+/* What P said of one choice. */
+struct first {
+	bool there;
+	struct kept text, logprobs, finish, stop;
+};
+
+/* Input logprobs that P gave for one text of a /generate. */
+enum { INPUT_LISTS = 3 };
+
+struct input_first {
+	bool there;
+	struct kept lists[INPUT_LISTS];
+};
+
+struct part {
+	bool prefilled;             /* P's answer is known */
+	bool begun;                 /* D said something */
+	bool ended;                 /* answer_part_end() */
+	struct kept usage;          /* as the client is to see it; of the whole part */
+	struct kept prefill_usage;  /* as P said it */
+	struct kept cached;         /* P's cached_tokens */
+	struct kept whole, choices; /* D's body, and in it its list */
+	struct input_first *inputs;
+	size_t ninputs;
+};
+
+struct answer {
+	struct answer_how how;
+	size_t max_bytes, extra; /* extra: of inputs */
+	struct membuf store;
+	struct membuf joined;               /* data lines of one event */
+	struct membuf json, choices, usage; /* being written */
+	struct membuf scratch;
+	bool known; /* id, created and model are */
+	struct kept id, created, model;
+	bool usage_held;         /* usage events were */
+	struct kept usage_event; /* the first one, if the others stay as they are; its usage is: */
+	size_t usage_at, usage_n;
+	struct first *firsts; /* of every choice of every part; NULL unless they are written anew */
+	bool *told;           /* the choice's role is out */
+	struct part part[];
+};
+
+#define PUT(out, text) membuf_add(out, text, sizeof(text) - 1)
+
+static inline void
+put_seg(struct membuf *out, const struct splice_seg *seg)
+{
+	membuf_add(out, seg->p, seg->n);
+}
+
+void put_number(struct membuf *out, uint64_t n);
+
+static inline struct splice_seg
+kept_get(const struct answer *a, const struct kept *k)
+{
+	return (struct splice_seg){k->n > 0 ? a->store.p + k->at : "", k->n};
+}
+
+/* Keeps a copy; false if max_bytes forbid.  `text` does not lie in the store. */
+bool keep(struct answer *a, const struct splice_seg *text, struct kept *ret);
+bool keep_room(struct answer *a, size_t n);
+
+static inline bool
+seg_is_null(const struct splice_seg *seg)
+{
+	return seg->n == 0 || seg->p[0] == 'n';
+}
+
+/* A number of nothing but digits, up to 2^53; false for anything else. */
+bool seg_number(const struct splice_seg *seg, uint64_t *ret);
+
+/* The member of an object whose key is spelled the same; false if it has none. */
+bool member_of(
+	const struct splice_seg *object, const struct splice_seg *key, struct splice_seg *ret);
+
+/* Whether a top-level member says that the text is an error: "error" not null, or "object" "error". */
+bool says_error(const struct splice_seg *key, const struct splice_seg *value);
+
+/* A text that is copied up to the value that comes next. */
+struct copy {
+	struct json_read r;
+	const char *at; /* copied up to here */
+	struct membuf *out;
+};
+
+void copy_start(struct copy *c, const struct splice_seg *text, struct membuf *out);
+void copy_up_to(struct copy *c, const char *p);
+/* `value` was read; something else will be written in its place. */
+void copy_past(struct copy *c, const struct splice_seg *value);
+
+/*
+ * How many lines of data an event has; their values, joined, in *ret, which is good until the next
+ * call; and whether the event has lines of another kind.
+ */
+size_t event_data(
+	struct answer *a, const char *event, size_t n, struct splice_seg *ret, bool *ret_other);
+
+/* Keeps id, created and model of the first text that is seen. */
+int know(struct answer *a, const char *json, size_t n);
+
+/* The client's number of choice k of a part; false if a part has no such. */
+bool choice_number(const struct answer *a, uint32_t part, uint64_t k, uint32_t *ret);
+
+/* --- answer_clean.c: the answer is written anew -------------------------------------------- */
+
+bool is_clean(const struct answer *a);
+int clean_prefill(struct answer *a, uint32_t part, const char *json, size_t n, struct membuf *out);
+/* The rewritten event into a->json (nothing: it is held back), those before it into out. */
+int clean_event(struct answer *a, uint32_t part, const struct splice_seg *json, struct membuf *out);
+int clean_finish(struct answer *a, uint32_t part, struct membuf *out);
+void clean_usage_event(struct answer *a, struct membuf *out);
+int clean_whole(struct answer *a, struct membuf *out);
+
+/* --- answer_usage.c ------------------------------------------------------------------------ */
+
+/* Notes of P's answer what a usage is corrected by. */
+int usage_prefill(struct answer *a, uint32_t part, const struct splice_seg *usage);
+/* Appends D's usage as the client is to see it; `usage` is an object. */
+int usage_correct(
+	struct answer *a, uint32_t part, const struct splice_seg *usage, struct membuf *out);
+/* Keeps that as the whole part's. */
+int usage_keep(struct answer *a, uint32_t part, const struct splice_seg *usage);
+/* Appends the parts' usages as one; false, and nothing, if no part has any. */
+bool usage_sum(const struct answer *a, struct membuf *out);
+
+/* --- answer_logprobs.c: of completions ----------------------------------------------------- */
+
+/* Appends the elements of both arrays as one array. */
+void put_arrays(const struct splice_seg *a, const struct splice_seg *b, struct membuf *out);
+/* Appends P's and D's as one; either may be null or none. */
+int logprobs_join(const struct splice_seg of[2], struct membuf *out);
+/* The same in chat's shape. */
+int logprobs_chat(struct answer *a, const struct splice_seg of[2], struct membuf *out);
+
+/* --- answer_generate.c --------------------------------------------------------------------- */
+
+int generate_prefill(struct answer *a, uint32_t part, const char *text, size_t n);
+/* One event's object into a->json. */
+int generate_event(struct answer *a, uint32_t part, const struct splice_seg *json);
+int generate_whole(struct answer *a, struct membuf *out);

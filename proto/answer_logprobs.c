@@ -1,0 +1,200 @@
+/*
+ * Logprobs of completions are lists side by side, those of chat a list of objects (vLLM's and
+ * OpenAI's protocols):
+ *
+ *	{"text_offset":[0],"token_logprobs":[-0.5],"tokens":["He"],"top_logprobs":[{"He":-0.5}]}
+ *	{"content":[{"token":"He","logprob":-0.5,"bytes":[72,101],"top_logprobs":[{"token":..}]}]}
+ */
+#include <string.h>
+
+#include "proto/answer_in.h"
+#include "proto/json_string.h"
+
+/* What is between the brackets of an array; of no bytes if it is empty. */
+static struct splice_seg
+inside(const struct splice_seg *array)
+{
+	struct json_read r;
+
+	json_read_init(&r, array->p, array->n);
+	if (!json_read_enter(&r, '[') || !json_read_element(&r))
+		return (struct splice_seg){array->p, 0};
+	return (struct splice_seg){r.p, (size_t)(array->p + array->n - 1 - r.p)};
+}
+
+void
+put_arrays(const struct splice_seg *a, const struct splice_seg *b, struct membuf *out)
+{
+	struct splice_seg x = inside(a), y = inside(b);
+
+	PUT(out, "[");
+	put_seg(out, &x);
+	if (x.n > 0 && y.n > 0)
+		PUT(out, ",");
+	put_seg(out, &y);
+	PUT(out, "]");
+}
+
+int
+logprobs_join(const struct splice_seg of[2], struct membuf *out)
+{
+	struct splice_seg key, value, before;
+	struct json_read r;
+	const char *at;
+
+	for (unsigned i = 0; i < 2; i++)
+		if (seg_is_null(&of[1 - i])) {
+			if (seg_is_null(&of[i]))
+				PUT(out, "null");
+			else
+				put_seg(out, &of[i]);
+			return ANSWER_OK;
+		}
+	at = of[1].p;
+	json_read_init(&r, of[1].p, of[1].n);
+	if (!json_read_enter(&r, '{'))
+		return ANSWER_BAD;
+	for (; json_read_member(&r, &key); at = r.p) {
+		bool array = json_read_peek(&r) == '[';
+
+		value = json_read_value(&r);
+		membuf_add(out, at, (size_t)(value.p - at));
+		if (array && member_of(&of[0], &key, &before) && before.p[0] == '[')
+			put_arrays(&before, &value, out);
+		else
+			put_seg(out, &value);
+	}
+	membuf_add(out, at, (size_t)(of[1].p + of[1].n - at));
+	return json_read_done(&r) ? ANSWER_OK : ANSWER_BAD;
+}
+
+/* --- as chat has them -------------------------------------------------------------------- */
+
+/* ,"bytes":[..] of a token that stands in quotes. */
+static void
+put_bytes(struct answer *a, const struct splice_seg *token, struct membuf *out)
+{
+	long n;
+
+	a->scratch.n = 0;
+	membuf_add(&a->scratch, token->p, token->n); /* room: a token unescaped is not longer */
+	n = json_unescape(token->p + 1, token->n - 2, a->scratch.p, a->scratch.cap);
+	PUT(out, ",\"bytes\":[");
+	for (long i = 0; i < n; i++) {
+		if (i > 0)
+			PUT(out, ",");
+		put_number(out, (uint8_t)a->scratch.p[i]);
+	}
+	PUT(out, "]");
+}
+
+/* {"token":..,"logprob":..,"bytes":[..] without its end. */
+static void
+put_token(struct answer *a, const struct splice_seg *token, const struct splice_seg *logprob,
+	struct membuf *out)
+{
+	PUT(out, "{\"token\":");
+	put_seg(out, token);
+	PUT(out, ",\"logprob\":");
+	if (seg_is_null(logprob))
+		PUT(out, "-9999.0"); /* what vLLM says in chat of one that has none */
+	else
+		put_seg(out, logprob);
+	put_bytes(a, token, out);
+}
+
+/* One token's {"token":logprob,..}; null, and so none, where none were asked for. */
+static void
+put_top(struct answer *a, const struct splice_seg *top, struct membuf *out)
+{
+	struct splice_seg key, logprob;
+	struct json_read r;
+
+	PUT(out, ",\"top_logprobs\":[");
+	if (!seg_is_null(top)) {
+		json_read_init(&r, top->p, top->n);
+		(void)json_read_enter(&r, '{');
+		for (uint32_t i = 0; i < a->how.top_logprobs && json_read_member(&r, &key); i++) {
+			struct splice_seg token = {key.p - 1, key.n + 2};
+
+			logprob = json_read_value(&r);
+			if (i > 0)
+				PUT(out, ",");
+			put_token(a, &token, &logprob, out);
+			PUT(out, "}");
+		}
+	}
+	PUT(out, "]");
+}
+
+enum list { TOKENS, TOKEN_LOGPROBS, TOP_LOGPROBS, LISTS };
+
+static const char *const list_keys[LISTS] = {
+	[TOKENS] = "tokens",
+	[TOKEN_LOGPROBS] = "token_logprobs",
+	[TOP_LOGPROBS] = "top_logprobs",
+};
+
+/* The list's next element; null behind its end. */
+static struct splice_seg
+next_of(struct json_read *r)
+{
+	if (r->bad || !json_read_element(r)) {
+		r->bad = true;
+		return (struct splice_seg){"null", 4};
+	}
+	return json_read_value(r);
+}
+
+/* Appends a list's tokens as objects with commas between; *any: something was appended before. */
+static int
+put_content(struct answer *a, const struct splice_seg *logprobs, bool *any, struct membuf *out)
+{
+	struct json_read lists[LISTS];
+
+	for (unsigned i = 0; i < LISTS; i++) {
+		struct splice_seg list = {"", 0};
+
+		if (splice_member_raw(logprobs->p, logprobs->n, list_keys[i], &list) < 0)
+			return ANSWER_BAD;
+		json_read_init(&lists[i], list.p, list.n);
+		if (list.n > 0 && list.p[0] == '[')
+			(void)json_read_enter(&lists[i], '[');
+		else
+			lists[i].bad = true;
+	}
+	if (lists[TOKENS].bad)
+		return ANSWER_BAD;
+	while (json_read_element(&lists[TOKENS])) {
+		struct splice_seg token = json_read_value(&lists[TOKENS]),
+				  logprob = next_of(&lists[TOKEN_LOGPROBS]),
+				  top = next_of(&lists[TOP_LOGPROBS]);
+
+		if (token.p[0] != '"' || (!seg_is_null(&top) && top.p[0] != '{'))
+			return ANSWER_BAD;
+		if (*any)
+			PUT(out, ",");
+		*any = true;
+		put_token(a, &token, &logprob, out);
+		put_top(a, &top, out);
+		PUT(out, "}");
+	}
+	return ANSWER_OK;
+}
+
+int
+logprobs_chat(struct answer *a, const struct splice_seg of[2], struct membuf *out)
+{
+	bool any = false;
+
+	if (seg_is_null(&of[0]) && seg_is_null(&of[1])) {
+		PUT(out, "null");
+		return ANSWER_OK;
+	}
+	PUT(out, "{\"content\":[");
+	for (unsigned i = 0; i < 2; i++)
+		if (!seg_is_null(&of[i]) && put_content(a, &of[i], &any, out) != ANSWER_OK)
+			return ANSWER_BAD;
+	PUT(out, "]}");
+	return ANSWER_OK;
+}
