@@ -80,8 +80,8 @@ admin_ready(struct conn *c)
 	conn_reply(c, c->sim->ready, NULL, NULL, "", 0);
 }
 
-static void
-absent(struct conn *c)
+void
+admin_absent(struct conn *c)
 {
 	static const char missing[] = "{\"detail\":\"Not Found\"}";
 
@@ -95,7 +95,7 @@ admin_version(struct conn *c)
 	struct buf b = {0};
 
 	if (c->sim->o.engine != FLAVOUR_VLLM) {
-		absent(c);
+		admin_absent(c);
 		return;
 	}
 	BUF_LIT(&b, "{\"version\":\"0.33.0+pdsim\",\"name\":");
@@ -115,7 +115,7 @@ admin_server_info(struct conn *c)
 	struct buf b = {0};
 
 	if (o->engine != FLAVOUR_SGLANG || (o->old_server_info && !old_name)) {
-		absent(c);
+		admin_absent(c);
 		return;
 	}
 	BUF_LIT(&b, "{\"model_path\":");
@@ -138,6 +138,26 @@ admin_load(struct conn *c)
 	buf_fmt(&b, "{\"server_load\":%llu}",
 		(unsigned long long)(c->sim->running + c->sim->queued + (uint64_t)c->sim->o.load));
 	reply(c, &b);
+}
+
+/* SGLang's: no rid it knows is no error. */
+void
+admin_abort_request(struct conn *c)
+{
+	struct jv doc = body(c), rid = json_get(doc, "rid");
+	struct buf text = {0};
+
+	if (doc.p == NULL)
+		return;
+	if (c->sim->o.engine != FLAVOUR_SGLANG) {
+		admin_absent(c);
+		return;
+	}
+	json_text_buf(rid, &text);
+	if (text.len || json_true(json_get(doc, "abort_all")))
+		gen_abort(c->sim, text.p, text.len);
+	buf_free(&text);
+	conn_reply(c, 200, NULL, NULL, "", 0);
 }
 
 void

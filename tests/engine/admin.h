@@ -3,6 +3,7 @@
 
 struct conn;
 
+void admin_absent(struct conn *c); /* 404, as FastAPI says it */
 void admin_models(struct conn *c);
 void admin_health(struct conn *c);
 void admin_ready(struct conn *c);
@@ -10,6 +11,7 @@ void admin_metrics(struct conn *c);
 void admin_version(struct conn *c);
 void admin_server_info(struct conn *c);
 void admin_load(struct conn *c);
+void admin_abort_request(struct conn *c); /* SGLang's */
 void admin_tokenize(struct conn *c);
 void admin_detokenize(struct conn *c);
 void admin_sim_fault(struct conn *c);

@@ -8,7 +8,10 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "tests/engine/admin.h"
 #include "tests/engine/buf.h"
+#include "tests/engine/conn.h"
+#include "tests/engine/shake.h"
 #include "tests/engine/side.h"
 #include "tests/engine/sim.h"
 
@@ -164,9 +167,110 @@ boot_ask(struct sim *sim, const char *host, int port, const char *path, const st
 	(void)bufferevent_set_timeouts(b->bev, &tv, NULL);
 	(void)bufferevent_enable(b->bev, EV_READ | EV_WRITE);
 	(void)evbuffer_add_printf(bufferevent_get_output(b->bev),
-		"GET %s HTTP/1.1\r\nHost: %s:%d\r\nConnection: close\r\n\r\n", path, host, port);
+		"GET %s HTTP/1.1\r\nHost: pdsim\r\nConnection: close\r\n\r\n", path);
 	if (bufferevent_socket_connect(b->bev, ai->ai_addr, (int)ai->ai_addrlen) == -1)
 		boot_forget(&b);
 	freeaddrinfo(ai);
 	return b;
+}
+
+/* ---- the server ---- */
+
+void
+boot_listen(struct sim *sim)
+{
+	int port = sim->o.bootstrap_port < 0 ? 0 : sim->o.bootstrap_port;
+
+	if (sim->o.role == ROLE_PREFILL)
+		sim_serve(sim, sim_listen(sim->o.host, port, &sim->bootstrap_port));
+}
+
+void
+boot_engine_id(struct sim *sim, unsigned rank, struct buf *out)
+{
+	buf_str(out, sim->engine_id);
+	if (sim->o.dp_size > 1)
+		buf_fmt(out, "_dp%u", rank);
+}
+
+static bool
+is_boot(struct conn *c, const struct shake *shake)
+{
+	struct sockaddr_storage ss;
+	socklen_t len = sizeof(ss);
+	char port[16];
+
+	return c->sim->shake == shake && getsockname(c->fd, (struct sockaddr *)&ss, &len) == 0 &&
+	       getnameinfo((struct sockaddr *)&ss, len, NULL, 0, port, sizeof(port),
+		       NI_NUMERICSERV) == 0 &&
+	       atoi(port) == c->sim->bootstrap_port;
+}
+
+static void
+reply(struct conn *c, struct buf *b)
+{
+	conn_reply(c, 200, "application/json", NULL, b->p, b->len);
+	buf_free(b);
+}
+
+/* Of rank -1, what the engine is; of another, where it is.  Newer and older names. */
+void
+boot_route(struct conn *c)
+{
+	const struct opts *o = &c->sim->o;
+	const char *rank = strstr(buf_cstr(&c->url), "prefill_dp_rank=");
+	struct buf b = {0};
+	long n;
+
+	if (!is_boot(c, &shake_sglang)) {
+		admin_absent(c);
+		return;
+	}
+	if (rank == NULL)
+		rank = strstr(buf_cstr(&c->url), "engine_rank=");
+	n = rank == NULL ? -2 : strtol(strchr(rank, '=') + 1, NULL, 10);
+	if (n < -1) {
+		conn_reply(c, 400, "text/plain", NULL, "Missing inputs", 14);
+	} else if (n >= o->dp_size) {
+		conn_reply(c, 404, "text/plain", NULL, "Bootstrap info not found", 24);
+	} else if (n == -1) {
+		buf_fmt(&b,
+			"{\"attn_tp_size\":1,\"attn_cp_size\":1,\"dp_size\":%d,\"pp_size\":1,"
+			"\"page_size\":%d,\"kv_cache_dtype\":\"auto\",\"follow_bootstrap_room\":%s,"
+			"\"prefill_http_port\":%d}",
+			o->dp_size, o->block_size, o->follow_room ? "true" : "false", c->sim->port);
+		reply(c, &b);
+	} else {
+		BUF_LIT(&b, "{\"rank_ip\":");
+		buf_json(&b, o->advertise, strlen(o->advertise));
+		buf_fmt(&b, ",\"rank_port\":%d}", c->sim->side_port);
+		reply(c, &b);
+	}
+}
+
+/* Where each rank's engine is: of tp rank 0, pp rank 0. */
+void
+boot_query(struct conn *c)
+{
+	const struct opts *o = &c->sim->o;
+	bool v6 = strchr(o->advertise, ':') != NULL;
+	struct buf b = {0}, addr = {0};
+	int r;
+
+	if (!is_boot(c, &shake_mooncake)) {
+		admin_absent(c);
+		return;
+	}
+	buf_fmt(&addr, "tcp://%s%s%s:%d", v6 ? "[" : "", o->advertise, v6 ? "]" : "",
+		c->sim->side_port);
+	for (r = 0; r < o->dp_size; r++) {
+		buf_fmt(&b, "%s\"%d\":{\"engine_id\":\"", r ? "," : "{", r);
+		boot_engine_id(c->sim, (unsigned)r, &b);
+		BUF_LIT(&b, "\",\"worker_addr\":{\"0\":{\"0\":");
+		buf_json(&b, addr.p, addr.len);
+		BUF_LIT(&b, "}}}");
+	}
+	BUF_LIT(&b, "}");
+	buf_free(&addr);
+	reply(c, &b);
 }

@@ -11,6 +11,7 @@
 
 struct boot;
 struct buf;
+struct conn;
 struct sim;
 
 /* In the server's answer: host and port of the side channel; false: it is not there. */
@@ -26,3 +27,10 @@ void boot_forget(struct boot **b);
 
 /* "tcp://host:port", "http://host:port/x" or "host:port", the host perhaps in brackets */
 bool boot_address(const char *url, struct buf *host, int *ret_port);
+
+/* ---- the server, on a prefill engine: HTTP on --bootstrap-port ---- */
+
+void boot_listen(struct sim *sim);
+void boot_route(struct conn *c);                                      /* GET /route, SGLang's */
+void boot_query(struct conn *c);                                      /* GET /query, Mooncake's */
+void boot_engine_id(struct sim *sim, unsigned rank, struct buf *out); /* of a data-parallel rank */

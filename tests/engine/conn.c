@@ -294,6 +294,12 @@ conn_error_json(struct conn *c, struct buf *b, int status, const char *type, con
 {
 	int flat = c->sim->o.flat_errors;
 
+	if (flat && status == 400 && strcmp(buf_cstr(&c->url), "/generate") == 0) { /* SGLang */
+		BUF_LIT(b, "{\"error\":{\"message\":");
+		buf_json(b, msg, strlen(msg));
+		BUF_LIT(b, "}}");
+		return;
+	}
 	buf_str(b, flat ? "{\"object\":\"error\"," : "{\"error\":{");
 	BUF_LIT(b, "\"message\":");
 	buf_json(b, msg, strlen(msg));

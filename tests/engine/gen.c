@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "tests/engine/admin.h"
 #include "tests/engine/conn.h"
 #include "tests/engine/fault.h"
 #include "tests/engine/kv.h"
@@ -45,6 +46,8 @@ leave_state(struct gen *g)
 	}
 	if (g->state == GEN_TRAVEL)
 		sim->travelling--;
+	if (g->state == GEN_REST)
+		sim->resting--;
 	if (g->state == GEN_STREAM)
 		sim->streams--;
 }
@@ -72,7 +75,7 @@ end(struct gen *g)
 
 	leave_state(g);
 	if (g->running) {
-		sim->running--;
+		sim->running -= !g->resting;
 		kv_unreserve(sim->kv, g->reserved);
 	}
 	if (sim->shake->end != NULL)
@@ -103,7 +106,7 @@ gen_gone(struct gen *g)
 }
 
 static void
-start(struct conn *c, bool chat)
+start(struct conn *c, bool chat, bool native)
 {
 	struct gen *g = calloc(1, sizeof(*g));
 
@@ -112,6 +115,7 @@ start(struct conn *c, bool chat)
 	g->c = c;
 	g->sim = c->sim;
 	g->chat = chat;
+	g->native = native;
 	g->created = (long)time(NULL);
 	TAILQ_INSERT_TAIL(&g->sim->gens, g, all);
 	if (!gen_parse(g)) {
@@ -127,13 +131,22 @@ start(struct conn *c, bool chat)
 void
 gen_chat(struct conn *c)
 {
-	start(c, true);
+	start(c, true, false);
 }
 
 void
 gen_completion(struct conn *c)
 {
-	start(c, false);
+	start(c, false, false);
+}
+
+void
+gen_generate(struct conn *c)
+{
+	if (c->sim->o.engine == FLAVOUR_SGLANG)
+		start(c, false, true);
+	else
+		admin_absent(c);
 }
 
 void
@@ -163,7 +176,9 @@ gen_pump(struct sim *sim)
 static void
 admit(struct gen *g)
 {
-	if (g->mode != GEN_PLAIN && g->sim->shake->admitted != NULL)
+	if (g->aborted)
+		gen_reply(g);
+	else if (g->mode != GEN_PLAIN && g->sim->shake->admitted != NULL)
 		g->sim->shake->admitted(g);
 	else
 		gen_compute(g);
@@ -176,10 +191,22 @@ gen_travel(struct gen *g)
 }
 
 void
+gen_rest(struct gen *g)
+{
+	enter(g, GEN_REST);
+	g->resting = true;
+	g->sim->resting++;
+	g->sim->running--;
+	gen_pump(g->sim);
+}
+
+void
 gen_compute(struct gen *g)
 {
 	enter(g, GEN_COMPUTE);
-	if (g->mode != GEN_DECODE && g->sim->o.prefill_delay_ms > 0)
+	if (g->aborted)
+		gen_reply(g);
+	else if (g->mode != GEN_DECODE && g->sim->o.prefill_delay_ms > 0)
 		conn_after(g->c, g->sim->o.prefill_delay_ms, on_computed);
 	else
 		on_computed(g->c);
@@ -194,28 +221,42 @@ gen_refuse(struct gen *g, enum counter which, int status, const char *msg)
 	return false;
 }
 
+/* A failure after 200, to its [DONE].  Where an error is flat by itself, an event still wraps it. */
+static void
+put_failure(struct gen *g, const char *msg, struct buf *b)
+{
+	bool flat = g->sim->o.flat_errors && !g->native;
+
+	buf_fill(b, 0, CHUNK_ROOM);
+	buf_str(b, flat ? "data: {\"error\":" : "data: ");
+	if (g->native)
+		native_failure(g, msg, b);
+	else
+		conn_error_json(g->c, b, 500, "InternalServerError", msg);
+	buf_str(b, flat ? "}\n\ndata: [DONE]\n\n" : "\n\ndata: [DONE]\n\n");
+	buf_reserve(b, 2);
+}
+
 void
 gen_fail(struct gen *g, enum counter why, const char *what)
 {
 	struct conn *c = g->c;
-	bool late = g->sim->o.late_errors && g->stream;
+	bool late = g->stream && (g->headed || g->sim->o.late_errors), headed = g->headed;
 	char msg[256];
 	struct buf b = {0};
 
 	count(g->sim, why);
 	(void)snprintf(msg, sizeof(msg), "remote KV of this request: %s", what);
+	if (late)
+		put_failure(g, msg, &b);
 	c->gen = NULL;
 	end(g);
 	if (!late) {
 		conn_error(c, 500, "InternalServerError", "%s", msg);
 		return;
 	}
-	conn_stream_head(c);
-	buf_fill(&b, 0, CHUNK_ROOM);
-	BUF_LIT(&b, "data: ");
-	conn_error_json(c, &b, 500, "InternalServerError", msg);
-	BUF_LIT(&b, "\n\ndata: [DONE]\n\n");
-	buf_reserve(&b, 2);
+	if (!headed)
+		conn_stream_head(c);
 	(void)conn_chunk(c, b.p + CHUNK_ROOM, b.len - CHUNK_ROOM);
 	if (c->chunked)
 		conn_write(c, "0\r\n\r\n", 5);
@@ -232,7 +273,7 @@ answer_whole(struct conn *c)
 	struct sim *sim = g->sim;
 	struct buf *b = &sim->scratch;
 	struct shake_extra x = {0};
-	bool leg = g->mode == GEN_PREFILL;
+	bool leg = g->mode == GEN_PREFILL && !g->aborted;
 
 	if (leg && sim->shake->answer != NULL)
 		sim->shake->answer(g, &x);
@@ -257,7 +298,8 @@ gen_reply(struct gen *g)
 	if (g->stream) {
 		enter(g, GEN_STREAM);
 		g->due_us = sim_now_us();
-		conn_stream_head(g->c);
+		if (!g->headed)
+			conn_stream_head(g->c);
 		stream_run(g);
 	} else if (gap > 0 && g->mode != GEN_PREFILL && g->choices[0].ntokens > 1) {
 		conn_after(g->c, gap * (g->choices[0].ntokens - 1), answer_whole);
@@ -325,7 +367,7 @@ must_wait(struct gen *g, unsigned *turns)
 
 	if (!conn_can_write(g->c))
 		return true;
-	if (g->sim->pause && g->credit == 0)
+	if (g->sim->pause && g->credit == 0 && !g->aborted)
 		return true;
 	if (--*turns == 0) {
 		conn_after(g->c, 0, on_stream_timer);
@@ -389,4 +431,48 @@ gen_step(struct sim *sim, int64_t n)
 		if (g->state == GEN_STREAM)
 			conn_after(g->c, 0, on_stream_timer);
 	}
+}
+
+/* ---- /abort_request ---- */
+
+static void
+on_aborted(struct conn *c)
+{
+	struct gen *g = c->gen;
+
+	if (g == NULL)
+		return;
+	if (g->choices == NULL)
+		gen_reply(g);
+	else if (g->stream)
+		stream_run(g);
+	else
+		answer_whole(c);
+}
+
+/* A stream says one token more, with which it ends; what has said nothing yet ends without any. */
+static void
+abort_one(struct gen *g)
+{
+	unsigned i;
+
+	count(g->sim, CTR_aborted_by_rid);
+	g->aborted = true;
+	for (i = 0; g->choices != NULL && i < g->nchoices; i++) {
+		struct choice *ch = &g->choices[i];
+
+		if (ch->done + g->stream < ch->ntokens)
+			ch->ntokens = ch->done + g->stream;
+	}
+	conn_after(g->c, 0, on_aborted);
+}
+
+void
+gen_abort(struct sim *sim, const char *rid, size_t n)
+{
+	struct gen *g;
+
+	TAILQ_FOREACH(g, &sim->gens, all)
+	if (!g->aborted && !g->stalled && g->rid.len >= n && memcmp(g->rid.p, rid, n) == 0)
+		abort_one(g);
 }

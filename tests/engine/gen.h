@@ -22,7 +22,7 @@ struct conn;
 struct gen;
 
 enum gen_mode { GEN_PLAIN, GEN_PREFILL, GEN_DECODE };
-enum gen_state { GEN_NEW, GEN_QUEUED, GEN_TRAVEL, GEN_COMPUTE, GEN_STREAM };
+enum gen_state { GEN_NEW, GEN_QUEUED, GEN_TRAVEL, GEN_REST, GEN_COMPUTE, GEN_STREAM };
 enum gen_phase { PHASE_ROLE, PHASE_TOKENS, PHASE_USAGE, PHASE_DONE, PHASE_END };
 
 struct prompt {
@@ -47,6 +47,11 @@ struct gen {
 	enum gen_mode mode;
 	enum gen_phase phase;
 	bool chat, stream, include_usage, echo, logprobs, running, stalled;
+	bool native;  /* SGLang's /generate */
+	bool bare_id; /* the answer's id is rid alone */
+	bool headed;  /* its stream's head is out, before there is anything to say */
+	bool aborted; /* by its rid: it ends with what it has */
+	bool resting; /* running, but for --max-running it is not */
 	int64_t max_tokens, min_tokens, n, event_bytes, override_tokens;
 	struct prompt *prompts;
 	unsigned nprompts;
@@ -55,6 +60,7 @@ struct gen {
 	uint32_t step;         /* tokens emitted of each choice */
 	uint64_t credit, events, reserved, due_us, cache_key;
 	struct jv model;
+	int64_t logprob_start;
 	struct buf rid, pre; /* the id's variable part; what each event starts with */
 	long created;
 	unsigned pre_base;
@@ -65,6 +71,9 @@ struct gen {
 /* gen.c */
 void gen_chat(struct conn *c);
 void gen_completion(struct conn *c);
+void gen_generate(struct conn *c); /* SGLang's /generate */
+/* Ends all whose rid begins with this one, as SGLang does; 200 for them, with what they have. */
+void gen_abort(struct sim *sim, const char *rid, size_t n);
 bool gen_fresh_id(struct conn *c); /* false: refused and answered */
 void gen_gone(struct gen *g);
 void gen_go_on(struct gen *g);             /* the socket has room again */
@@ -73,6 +82,7 @@ void gen_step(struct sim *sim, int64_t n); /* lets paused streams emit n events;
 
 /* gen.c, for hand-shakes: each request goes TRAVEL (perhaps), compute, reply, or fails */
 void gen_travel(struct gen *g);  /* it waits for its KV, or for the other engine */
+void gen_rest(struct gen *g);    /* the same, and it takes no place of --max-running */
 void gen_compute(struct gen *g); /* now its prompt is computed, on D loaded */
 void gen_reply(struct gen *g);   /* now it is answered, or its stream begins */
 void gen_fail(struct gen *g, enum counter why, const char *what); /* 500, or --late-errors */
@@ -83,8 +93,16 @@ bool gen_refuse(struct gen *g, enum counter why, int status, const char *msg);
 bool gen_parse(struct gen *g);
 
 /* gen_text.c */
-uint64_t gen_prompt_key(const struct gen *g); /* what KV blocks are computed from */
+uint64_t gen_prompt_key(const struct gen *g);              /* what KV blocks are computed from */
+uint64_t gen_key_of(const struct gen *g, unsigned prompt); /* the same of another prompt */
 void gen_begin_text(struct gen *g);
 void gen_answer(struct gen *g, struct buf *out, struct shake_extra *x);
 /* The next event, at out->p + CHUNK_ROOM, with 2 bytes of room behind it; false: there is none. */
 bool gen_event(struct gen *g, struct buf *out, size_t *ret_len);
+const char *gen_finish_reason(const struct gen *g, const struct choice *ch); /* with quotes */
+void gen_logprob(uint32_t id, struct buf *out); /* any number, as long as it can be foretold */
+
+/* gen_native.c: the same for /generate */
+void native_answer(struct gen *g, struct buf *out);
+void native_failure(struct gen *g, const char *msg, struct buf *out);
+void native_delta(struct gen *g, unsigned i, struct buf *out); /* without its last brace */

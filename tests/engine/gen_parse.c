@@ -313,7 +313,9 @@ read_flags(struct parse *p)
 		return bad(p, "Stream options can only be defined when `stream=True`.");
 	g->include_usage = json_true(json_get(opts, "include_usage"));
 	g->echo = json_true(p->m[M_ECHO]);
-	g->logprobs = g->chat ? json_true(p->m[M_LOGPROBS]) : json_kind(p->m[M_LOGPROBS]) == '0';
+	if (!g->native)
+		g->logprobs =
+			g->chat ? json_true(p->m[M_LOGPROBS]) : json_kind(p->m[M_LOGPROBS]) == '0';
 	if (json_true(p->m[M_IGNORE_EOS])) {
 		unsigned i;
 
@@ -321,6 +323,32 @@ read_flags(struct parse *p)
 			g->prompts[i].eos = false;
 	}
 	return true;
+}
+
+/* SGLang's own API says the same in other words. */
+static void
+read_native(struct parse *p, struct jv doc)
+{
+	struct gen *g = p->g;
+	struct jv sp = json_get(doc, "sampling_params"), key;
+	struct jiter it;
+
+	if (json_kind(sp) == '[' && json_iter(&it, sp)) /* of a batch: one for all, the first */
+		(void)json_next(&it, &key, &sp);
+	p->m[M_MODEL] = (struct jv){NULL, 0};
+	p->m[M_PROMPT] = json_get(doc, "text");
+	if (json_null(p->m[M_PROMPT]))
+		p->m[M_PROMPT] = json_get(doc, "input_ids");
+	p->m[M_MAX_TOKENS] = json_get(sp, "max_new_tokens");
+	if (json_null(p->m[M_MAX_TOKENS]))
+		p->m[M_MAX_TOKENS] = (struct jv){"128", 3};
+	p->m[M_MIN_TOKENS] = json_get(sp, "min_new_tokens");
+	p->m[M_N] = json_get(sp, "n");
+	p->m[M_IGNORE_EOS] = json_get(sp, "ignore_eos");
+	p->m[M_LOGPROBS] = (struct jv){NULL, 0};
+	g->logprobs = json_true(json_get(doc, "return_logprob"));
+	g->logprob_start = -1;
+	(void)json_int(json_get(doc, "logprob_start_len"), &g->logprob_start);
 }
 
 static bool
@@ -442,6 +470,8 @@ gen_parse(struct gen *g)
 	struct jv doc = {g->c->body.p, g->c->body.len};
 
 	if (split(&p, doc)) {
+		if (g->native)
+			read_native(&p, doc);
 		read_rid(&p);
 		if (g->sim->shake->read != NULL)
 			g->sim->shake->read(g);

@@ -10,12 +10,20 @@
 uint64_t
 gen_prompt_key(const struct gen *g)
 {
-	return text_fnv(g->prompts[0].seed, (const char *)&g->cache_key, sizeof(g->cache_key));
+	return gen_key_of(g, 0);
+}
+
+uint64_t
+gen_key_of(const struct gen *g, unsigned i)
+{
+	return text_fnv(g->prompts[i].seed, (const char *)&g->cache_key, sizeof(g->cache_key));
 }
 
 static uint32_t
 wanted(const struct gen *g, const struct prompt *p)
 {
+	if (g->aborted)
+		return 0;
 	if (p->eos)
 		return (uint32_t)g->min_tokens;
 	return (uint32_t)(g->override_tokens >= 0 ? g->override_tokens : g->max_tokens);
@@ -36,7 +44,8 @@ static void
 put_id(const struct gen *g, struct buf *b)
 {
 	BUF_LIT(b, "{\"id\":\"");
-	buf_str(b, g->chat ? "chatcmpl-" : "cmpl-");
+	if (!g->bare_id)
+		buf_str(b, g->chat ? "chatcmpl-" : "cmpl-");
 	buf_json_in(b, g->rid.p, g->rid.len);
 	BUF_LIT(b, "\",\"object\":");
 }
@@ -88,9 +97,11 @@ put_usage(const struct gen *g, struct buf *b)
 		(unsigned long long)in, (unsigned long long)(in + out), (unsigned long long)out);
 }
 
-static const char *
-finish_reason(const struct choice *ch)
+const char *
+gen_finish_reason(const struct gen *g, const struct choice *ch)
 {
+	if (g->aborted && g->mode != GEN_PREFILL) /* a prefill engine says length even so */
+		return "\"abort\"";
 	return ch->eos ? "\"stop\"" : "\"length\"";
 }
 
@@ -115,10 +126,10 @@ put_echo(const struct gen *g, const struct prompt *p, struct buf *b)
 }
 
 /* One token's log probability: any number will do as long as it can be foretold. */
-static void
-put_logprob(const struct word *w, struct buf *b)
+void
+gen_logprob(uint32_t id, struct buf *b)
 {
-	buf_fmt(b, "-0.%02u", (unsigned)(w->id & 63) + 10);
+	buf_fmt(b, "-0.%02u", (unsigned)(id & 63) + 10);
 }
 
 static void
@@ -127,7 +138,7 @@ put_chat_logprob(const struct word *w, struct buf *b)
 	BUF_LIT(b, "{\"token\":\"");
 	buf_add(b, w->json, w->json_len);
 	BUF_LIT(b, "\",\"logprob\":");
-	put_logprob(w, b);
+	gen_logprob(w->id, b);
 	BUF_LIT(b, ",\"bytes\":null,\"top_logprobs\":[]}");
 }
 
@@ -161,7 +172,7 @@ put_logprobs(const struct gen *g, const struct word *const *w, uint32_t n, struc
 	for (i = 0; i < n; i++) {
 		if (i)
 			BUF_LIT(b, ",");
-		put_logprob(w[i], b);
+		gen_logprob(w[i]->id, b);
 	}
 	BUF_LIT(b, "],\"tokens\":[");
 	for (i = 0; i < n; i++) {
@@ -195,7 +206,7 @@ put_choice(struct gen *g, unsigned i, struct buf *b)
 	buf_str(b, g->chat ? "\",\"refusal\":null,\"tool_calls\":[]},\"logprobs\":"
 			   : "\",\"logprobs\":");
 	put_logprobs(g, w, ch->ntokens, b);
-	buf_fmt(b, ",\"finish_reason\":%s,\"stop_reason\":null}", finish_reason(ch));
+	buf_fmt(b, ",\"finish_reason\":%s,\"stop_reason\":null}", gen_finish_reason(g, ch));
 	g->sim->counters[CTR_generation_tokens] += ch->ntokens;
 	free(w);
 }
@@ -205,6 +216,10 @@ gen_answer(struct gen *g, struct buf *b, struct shake_extra *x)
 {
 	unsigned i;
 
+	if (g->native) {
+		native_answer(g, b);
+		return;
+	}
 	put_id(g, b);
 	buf_fmt(b, "%s,\"created\":%ld,\"model\":",
 		g->chat ? "\"chat.completion\"" : "\"text_completion\"", g->created);
@@ -247,7 +262,7 @@ put_delta(struct gen *g, unsigned i, struct buf *b)
 	ch->done++;
 	last = ch->done >= ch->ntokens;
 	BUF_LIT(b, ",\"finish_reason\":");
-	buf_str(b, last ? finish_reason(ch) : "null");
+	buf_str(b, last ? gen_finish_reason(g, ch) : "null");
 	buf_str(b, last ? ",\"stop_reason\":null}]" : "}]");
 	if (w != NULL)
 		count(g->sim, CTR_generation_tokens);
@@ -284,7 +299,7 @@ next_tokens(struct gen *g, struct buf *b)
 		g->at++;
 	if (g->at == g->nchoices)
 		return false;
-	put_delta(g, g->at++, b);
+	(g->native ? native_delta : put_delta)(g, g->at++, b);
 	return true;
 }
 

@@ -254,6 +254,12 @@ kv_fetch(struct kv *kv, const char *engine, const char *id, uint64_t prompt, uin
 }
 
 bool
+kv_has(struct kv *kv, const char *id)
+{
+	return find(kv, id) != NULL;
+}
+
+bool
 kv_release(struct kv *kv, const char *engine, const char *id)
 {
 	struct held *e = find(kv, id);

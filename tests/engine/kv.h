@@ -40,6 +40,7 @@ uint64_t kv_meta(struct jv params); /* over the members a decode engine needs, i
 enum kv_verdict kv_fetch(struct kv *kv, const char *engine, const char *id, uint64_t prompt,
 	uint64_t meta, uint32_t *ret_n, struct buf *xrid);
 bool kv_release(struct kv *kv, const char *engine, const char *id);
+bool kv_has(struct kv *kv, const char *id);
 uint64_t kv_used(const struct kv *kv);
 uint64_t kv_held_blocks(const struct kv *kv);
 uint64_t kv_held_requests(const struct kv *kv);

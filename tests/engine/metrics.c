@@ -61,12 +61,20 @@ static void
 put_engine(struct sim *sim, struct buf *b)
 {
 	const struct engine_names *n = &names[sim->o.engine];
+	bool vllm = sim->o.engine == FLAVOUR_VLLM;
 	/* a request whose KV is still travelling counts as waiting (vLLM) */
 	uint64_t running = sim->running - sim->travelling + (uint64_t)sim->o.load;
-	uint64_t waiting = sim->queued + sim->travelling + (uint64_t)sim->o.load_waiting;
+	uint64_t waiting =
+		sim->queued + (vllm ? sim->travelling : 0) + (uint64_t)sim->o.load_waiting;
 
 	engine_value(sim, b, n->running, "gauge", "Requests being executed.", (double)running);
 	engine_value(sim, b, n->waiting, "gauge", "Requests waiting.", (double)waiting);
+	if (!vllm && sim->o.role == ROLE_PREFILL)
+		engine_value(sim, b, "sglang:num_prefill_inflight_queue_reqs", "gauge",
+			"Computed, and waiting for a decode engine.", (double)sim->resting);
+	if (!vllm && sim->o.role == ROLE_DECODE)
+		engine_value(sim, b, "sglang:num_decode_transfer_queue_reqs", "gauge",
+			"Waiting for KV.", (double)sim->travelling);
 	engine_value(sim, b, n->usage, "gauge", "KV cache in use, 1 is all of it.",
 		(double)kv_used(sim->kv) / sim->o.blocks);
 	engine_value(sim, b, n->prompt_tokens, "counter", "Prompt tokens.",

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tests/engine/admin.h"
+#include "tests/engine/boot.h"
 #include "tests/engine/conn.h"
 #include "tests/engine/fault.h"
 #include "tests/engine/gen.h"
@@ -21,6 +22,10 @@ static const struct route {
 	[ROUTE_OTHER] = {"other", 0, NULL, false, false},
 	{"/v1/chat/completions", POST, gen_chat, true, false},
 	{"/v1/completions", POST, gen_completion, true, false},
+	{"/generate", POST, gen_generate, true, false},
+	{"/abort_request", POST, admin_abort_request, false, false},
+	{"/route", GET, boot_route, false, false},
+	{"/query", GET, boot_query, false, false},
 	{"/v1/models", GET, admin_models, false, false},
 	{"/health", GET, admin_health, false, false},
 	{"/health_generate", GET, admin_health, false, false},

@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-static const struct shake *const shakes[] = {&shake_nixl, &shake_response};
+static const struct shake *const shakes[] = {&shake_nixl, &shake_response, &shake_sglang,
+	&shake_mooncake, &shake_mooncake_old, &shake_p2p_nccl};
 
 #define N (sizeof(shakes) / sizeof(shakes[0]))
 

@@ -60,6 +60,7 @@ struct shake {
 };
 
 extern const struct shake shake_nixl, shake_response;
+extern const struct shake shake_sglang, shake_mooncake, shake_mooncake_old, shake_p2p_nccl;
 
 const struct shake *shake_find(const char *name); /* NULL: there is none of that name */
 const char *shake_names(void);                    /* for --help */

@@ -65,6 +65,7 @@ struct opts {
 	X(duplicate_rooms, "rooms that are live or were seen before")                              \
 	X(rank_mismatch, "hand-overs whose data-parallel rank contradicts the room or engine id")  \
 	X(kv_foreign, "hand-overs that name no KV address, or another engine's")                   \
+	X(kv_push_failed, "KV of prompts that its decode engine did not take")                     \
 	X(aborted_by_rid, "generation requests ended by /abort_request")                           \
 	X(unauthorized, "requests without the API key")                                            \
 	X(connections, "connections accepted")                                                     \
@@ -106,7 +107,7 @@ struct sim {
 
 	struct gen_head gens, queue;
 	bool pumping;
-	uint64_t running, running_max, travelling, queued, streams, paused;
+	uint64_t running, running_max, travelling, resting, queued, streams, paused;
 
 	struct fault_head faults;
 	struct kv *kv;
