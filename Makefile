@@ -161,6 +161,8 @@ install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/doc/pdrouter $(DESTDIR)/etc/pdrouter $(DESTDIR)/lib/systemd/system
 	install -m 755 $(B)/pdrouter $(B)/pdctl $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 etc/pdrouter.yaml etc/pdrouter-minimal.yaml $(DESTDIR)$(PREFIX)/share/doc/pdrouter/
+	install -d $(DESTDIR)$(PREFIX)/share/doc/pdrouter/examples
+	install -m 644 etc/examples/*.yaml $(DESTDIR)$(PREFIX)/share/doc/pdrouter/examples/
 	test -e $(DESTDIR)/etc/pdrouter/pdrouter.yaml || install -m 644 etc/pdrouter-minimal.yaml $(DESTDIR)/etc/pdrouter/pdrouter.yaml
 	sed 's,/usr/local,$(PREFIX),g' systemd/pdrouter.service > $(DESTDIR)/lib/systemd/system/pdrouter.service
 

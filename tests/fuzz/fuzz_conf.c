@@ -15,6 +15,20 @@
 #define ARGS "ARGS\n"
 #define ARGS_MAX 64
 
+/* What is written into requests raw, and counted in eight bits. */
+static void
+check_terms(const struct conf_pool *p, const struct conf_endpoint *ep)
+{
+	CHECK(ep->receiver_init_port.n <= CONF_PORTS_MAX);
+	CHECK(ep->receiver_init_port.n == ep->receiver_alloc_port.n);
+	CHECK((ep->receiver_init_port.n > 0) ==
+		(p->connector == CONNECTOR_LMCACHE && ep->role == ROLE_DECODE));
+	CHECK(ep->notices >= NOTICES_BY_PORTS && ep->notices <= UINT8_MAX);
+	CHECK(ep->receiver_host == NULL || strpbrk(ep->receiver_host, "\"\\ \t") == NULL);
+	CHECK(ep->kv_addr == NULL || strpbrk(ep->kv_addr, "\r\n \"") == NULL);
+	CHECK(ep->kv_addr == NULL || p->connector == CONNECTOR_P2P_NCCL);
+}
+
 static void
 check_pool(const struct conf_pool *p)
 {
@@ -25,12 +39,19 @@ check_pool(const struct conf_pool *p)
 	CHECK((unsigned)p->connector < CONNECTOR_N && (unsigned)p->policy < POLICY_N);
 	CHECK((unsigned)p->engine < ENGINE_N && (unsigned)p->shake.handoff < HANDOFF_N);
 	CHECK((unsigned)p->shake.remote_host < REMOTE_HOST_N);
+	CHECK((unsigned)p->shake.transfer_mode < TRANSFER_N);
+	CHECK((unsigned)p->shake.bootstrap < BOOTSTRAP_N);
+	CHECK(p->shake.first_token < ROLE_N && p->shake.tokenize < ROLE_N &&
+		p->shake.one_leg < ROLE_N);
+	CHECK(p->shake.kv_lease_ms > 0 && p->shake.learn_ms > 0 && p->timeouts.kv_ready_ms > 0);
+	CHECK(memchr(p->shake.cache_hit_threshold, '\0', CONF_FRACTION) != NULL);
 	CHECK(p->health_path[0] == '/');
 	CHECK(p->timeouts.connect_ms > 0 && p->timeouts.prefill_ms > 0 &&
 		p->timeouts.decode_ms > 0);
 	for (size_t i = 0; i < p->nendpoints; i++) {
 		CHECK(p->endpoints[i].role < ROLE_N);
 		CHECK(http_url_parse(p->endpoints[i].url, &url, &why) == 0);
+		check_terms(p, &p->endpoints[i]);
 	}
 }
 

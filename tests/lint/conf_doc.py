@@ -4,9 +4,10 @@
 - every key stands in etc/pdrouter.yaml with its class and one-line doc, and nothing else does;
 - the value there is the default: the file without that line reads as the same configuration;
 - the keys of an endpoints_file stand in etc/README.md;
-- both sample files are accepted by the parser.
+- all sample files are accepted by the parser, and there is one for each connector.
 Usage: conf_doc.py [conf_dump]; without an argument it is compiled.
 """
+import glob
 import os
 import re
 import subprocess
@@ -80,11 +81,16 @@ def main():
     with open(SAMPLE) as f:
         lines = f.read().splitlines()
 
-    for sample in (SAMPLE, "etc/pdrouter-minimal.yaml"):
+    for sample in (SAMPLE, "etc/pdrouter-minimal.yaml", *sorted(glob.glob("etc/examples/*.yaml"))):
         r = subprocess.run([tool, "check", sample], capture_output=True, text=True)
         if r.returncode != 0:
             faults.append(r.stderr.strip())
     readable = not faults
+    connectors = re.findall(r"\w+", rows["pool", "connector"][2].split(":")[1])
+    for connector in set(connectors) - {"or"}:
+        sample = f"etc/examples/{connector}.yaml"
+        if not os.path.exists(sample) or not re.search(rf"^ +connector: {connector}$", open(sample).read(), re.M):
+            faults.append(f"{sample}: no example of the connector {connector}")
     shown = set()
     sections = {(t, p.rsplit(".", 1)[0]) for t, p in rows if "." in p}
     for number, table, path, m in sample_keys(lines):
