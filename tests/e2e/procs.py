@@ -171,7 +171,7 @@ class Engine(Process):
             self.args += [f"--{k.replace('_', '-')}"] + ([] if v is True else [str(v)])
         super().__init__([*self.args, "--port", port], world.file(f"engine-{role}.log"), world.dir)
         line = self.p.stdout.readline().decode()
-        self.port = int(re.search(r"http=(\d+)", line)[1])
+        self.port, self.side, self.bootstrap = map(int, re.search(r"http=(\d+) side=(\d+) bootstrap=(\d+)", line).groups())
 
     @property
     def address(self):
@@ -227,7 +227,9 @@ class Engine(Process):
     def check(self):
         """No block is held, nothing runs, and nobody broke the hand-over's rules."""
         self.wait_metric("pdsim:running_requests", 0)
-        names = ["duplicate_request_ids", "request_id_mismatch", "prefill_violations", "role_violations"]
+        self.wait_metric("pdsim:open_rooms", 0)
+        names = ["duplicate_request_ids", "request_id_mismatch", "prefill_violations", "role_violations",
+                 "rooms_missing", "rooms_invalid", "rooms_shared", "duplicate_rooms", "rank_mismatch", "kv_foreign"]
         if not self.refuses_on_purpose:
             self.wait_metric("pdsim:held_blocks", 0)
             names += ["kv_expired", "kv_refused"]

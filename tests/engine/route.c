@@ -106,7 +106,8 @@ wants_key(const struct conn *c, const char *path)
 {
 	if (c->sim->o.engine == FLAVOUR_VLLM)
 		return begins(path, "/v1/");
-	return !begins(path, "/health") && !begins(path, "/metrics") && !routes[c->route].is_sim;
+	return !begins(path, "/health") && !begins(path, "/metrics") && !begins(path, "/route") &&
+	       !routes[c->route].is_sim;
 }
 
 static bool
