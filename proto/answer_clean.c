@@ -6,7 +6,6 @@
  * P's answer holds the first token.  In a stream it becomes the head: for chat an event with the
  * role, then one with the text; its finish_reason is told only if nothing is decoded after it.
  */
-#include <assert.h>
 #include <string.h>
 
 #include "proto/answer_in.h"
@@ -418,7 +417,7 @@ void
 clean_usage_event(struct answer *a, struct membuf *out)
 {
 	a->choices.n = a->usage.n = 0;
-	if (usage_sum(a, &a->usage))
+	if ((a->how.usage || a->usage_held) && usage_sum(a, &a->usage))
 		put_event(a, &a->choices, &a->usage, out);
 }
 

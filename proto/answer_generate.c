@@ -196,10 +196,10 @@ generate_event(struct answer *a, uint32_t part, const struct splice_seg *json)
 
 	if (splice_member_raw(json->p, json->n, "index", &index) == 1 && !seg_number(&index, &k))
 		return ANSWER_BAD;
-	if (a->how.parts > 1 && !choice_number(a, part, k, &number))
+	if (is_merged(a) && !choice_number(a, part, k, &number))
 		return ANSWER_BAD;
 	copy_start(&c, json, &a->json);
-	r = copy_object(a, part, k, a->how.parts > 1 ? &number : NULL, &c);
+	r = copy_object(a, part, k, is_merged(a) ? &number : NULL, &c);
 	return r != ANSWER_OK || json_read_done(&c.r) ? r : ANSWER_BAD;
 }
 
@@ -228,7 +228,7 @@ put_body(struct answer *a, uint32_t part, struct membuf *out, bool *ret_list)
 int
 generate_whole(struct answer *a, struct membuf *out)
 {
-	bool list = false, brackets = a->how.parts > 1;
+	bool list = false, brackets = is_merged(a);
 	int r = ANSWER_OK;
 
 	a->json.n = 0;

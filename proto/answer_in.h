@@ -1,7 +1,8 @@
 /*
  * What the files of proto/answer share; private to them.
  *
- *	answer.c           the parts' life, events' lines, answers whose members stay
+ *	answer.c           the parts' life, events' lines
+ *	answer_plain.c     answers whose members stay as they are: fan-out, ids, cached tokens
  *	answer_clean.c     answers that are written anew: the first token from P, completions as chat
  *	answer_usage.c     corrected and summed usages
  *	answer_logprobs.c  logprobs of completions, joined or as chat has them
@@ -84,6 +85,12 @@ bool keep(struct answer *a, const struct splice_seg *text, struct kept *ret);
 bool keep_room(struct answer *a, size_t n);
 
 static inline bool
+is_merged(const struct answer *a)
+{
+	return a->how.parts > 1;
+}
+
+static inline bool
 seg_is_null(const struct splice_seg *seg)
 {
 	return seg->n == 0 || seg->p[0] == 'n';
@@ -131,8 +138,16 @@ int clean_prefill(struct answer *a, uint32_t part, const char *json, size_t n, s
 /* The rewritten event into a->json (nothing: it is held back), those before it into out. */
 int clean_event(struct answer *a, uint32_t part, const struct splice_seg *json, struct membuf *out);
 int clean_finish(struct answer *a, uint32_t part, struct membuf *out);
+/* If it was asked for, or one was held back. */
 void clean_usage_event(struct answer *a, struct membuf *out);
 int clean_whole(struct answer *a, struct membuf *out);
+
+/* --- answer_plain.c: members stay ---------------------------------------------------------- */
+
+/* As clean_event(). */
+int plain_event(struct answer *a, uint32_t part, const struct splice_seg *json);
+void plain_usage_event(const struct answer *a, struct membuf *out);
+int plain_whole(struct answer *a, struct membuf *out);
 
 /* --- answer_usage.c ------------------------------------------------------------------------ */
 
