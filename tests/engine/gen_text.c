@@ -233,12 +233,12 @@ gen_answer(struct gen *g, struct buf *b, struct shake_extra *x)
 		BUF_LIT(b, ",\"system_fingerprint\":");
 		buf_json(b, x->fingerprint.p, x->fingerprint.len);
 	}
-	if (g->sim->o.engine == FLAVOUR_VLLM)
+	if (x->kv.len) {
 		BUF_LIT(b, ",\"kv_transfer_params\":");
-	if (x->kv.len)
 		buf_add(b, x->kv.p, x->kv.len);
-	else if (g->sim->o.engine == FLAVOUR_VLLM)
-		BUF_LIT(b, "null");
+	} else if (g->sim->o.engine == FLAVOUR_VLLM) {
+		BUF_LIT(b, ",\"kv_transfer_params\":null");
+	}
 	BUF_LIT(b, "}");
 }
 
