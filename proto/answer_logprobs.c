@@ -39,8 +39,7 @@ int
 logprobs_join(const struct splice_seg of[2], struct membuf *out)
 {
 	struct splice_seg key, value, before;
-	struct json_read r;
-	const char *at;
+	struct copy c;
 
 	for (unsigned i = 0; i < 2; i++)
 		if (seg_is_null(&of[1 - i])) {
@@ -50,22 +49,18 @@ logprobs_join(const struct splice_seg of[2], struct membuf *out)
 				put_seg(out, &of[i]);
 			return ANSWER_OK;
 		}
-	at = of[1].p;
-	json_read_init(&r, of[1].p, of[1].n);
-	if (!json_read_enter(&r, '{'))
-		return ANSWER_BAD;
-	for (; json_read_member(&r, &key); at = r.p) {
-		bool array = json_read_peek(&r) == '[';
-
-		value = json_read_value(&r);
-		membuf_add(out, at, (size_t)(value.p - at));
-		if (array && member_of(&of[0], &key, &before) && before.p[0] == '[')
-			put_arrays(&before, &value, out);
-		else
-			put_seg(out, &value);
+	copy_start(&c, &of[1], out);
+	(void)json_read_enter(&c.r, '{');
+	while (json_read_member(&c.r, &key)) {
+		value = json_read_value(&c.r);
+		if (value.n == 0 || value.p[0] != '[' || !member_of(&of[0], &key, &before) ||
+			before.p[0] != '[')
+			continue;
+		copy_past(&c, &value);
+		put_arrays(&before, &value, out);
 	}
-	membuf_add(out, at, (size_t)(of[1].p + of[1].n - at));
-	return json_read_done(&r) ? ANSWER_OK : ANSWER_BAD;
+	copy_up_to(&c, of[1].p + of[1].n);
+	return json_read_done(&c.r) ? ANSWER_OK : ANSWER_BAD;
 }
 
 /* --- as chat has them -------------------------------------------------------------------- */

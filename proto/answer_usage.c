@@ -91,19 +91,17 @@ usage_correct(struct answer *a, uint32_t part, const struct splice_seg *usage, s
 {
 	struct splice_seg cached = kept_get(a, &a->part[part].cached), key, value;
 	bool detailed = false, any = false;
-	struct json_read r;
+	struct copy c;
 
 	if (!a->how.first_token && !a->how.fix_usage) {
 		put_seg(out, usage);
 		return ANSWER_OK;
 	}
-	json_read_init(&r, usage->p, usage->n);
-	if (!json_read_enter(&r, '{'))
-		return ANSWER_BAD;
-	for (const char *at = usage->p; json_read_member(&r, &key); at = r.p) {
-		value = json_read_value(&r);
-		membuf_add(out, at, (size_t)(value.p - at));
-		any = true;
+	copy_start(&c, usage, out);
+	(void)json_read_enter(&c.r, '{');
+	for (; json_read_member(&c.r, &key); any = true) {
+		value = json_read_value(&c.r);
+		copy_past(&c, &value);
 		if (json_read_is(&key, details_key)) {
 			put_details(a, &cached, &value, out);
 			detailed = true;
@@ -113,6 +111,9 @@ usage_correct(struct answer *a, uint32_t part, const struct splice_seg *usage, s
 			put_seg(out, &value);
 		}
 	}
+	if (!json_read_done(&c.r))
+		return ANSWER_BAD;
+	copy_up_to(&c, c.r.p - 1);
 	if (cached.n > 0 && !detailed) {
 		if (any)
 			PUT(out, ",");
@@ -120,7 +121,7 @@ usage_correct(struct answer *a, uint32_t part, const struct splice_seg *usage, s
 		put_cached(out, &cached);
 	}
 	PUT(out, "}");
-	return json_read_done(&r) ? ANSWER_OK : ANSWER_BAD;
+	return ANSWER_OK;
 }
 
 int
@@ -183,17 +184,16 @@ static void
 put_sums(const struct answer *a, const struct splice_seg *object, const char *outer,
 	struct membuf *out)
 {
-	const char *at = object->p;
 	struct splice_seg key, value;
 	char name[NAME_MAX_LEN];
-	struct json_read r;
+	struct copy c;
 	uint64_t n;
 
-	json_read_init(&r, object->p, object->n);
-	(void)json_read_enter(&r, '{');
-	for (; json_read_member(&r, &key); at = r.p) {
-		value = json_read_value(&r);
-		membuf_add(out, at, (size_t)(value.p - at));
+	copy_start(&c, object, out);
+	(void)json_read_enter(&c.r, '{');
+	while (json_read_member(&c.r, &key)) {
+		value = json_read_value(&c.r);
+		copy_past(&c, &value);
 		if (!name_of(&key, name))
 			put_seg(out, &value);
 		else if (outer[0] == '\0' && value.p[0] == '{')
@@ -206,7 +206,7 @@ put_sums(const struct answer *a, const struct splice_seg *object, const char *ou
 		else
 			put_number(out, sum(a, outer, name));
 	}
-	membuf_add(out, at, (size_t)(object->p + object->n - at));
+	copy_up_to(&c, object->p + object->n);
 }
 
 bool
