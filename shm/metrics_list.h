@@ -17,7 +17,13 @@
 	X(BAD_REQUESTS, "pdrouter_client_protocol_errors_total", "Requests refused before they were understood.") \
 	X(KV_MISSING, "pdrouter_kv_handoff_missing_total", "Prefill answers without a KV hand-over: decoded without it.") \
 	X(KV_RELEASED, "pdrouter_kv_released_total", "Decode requests sent only to free a prefill engine's blocks.") \
-	X(DIRECT, "pdrouter_direct_total", "Requests for several samples or prompts: sent to a decode engine alone.") \
+	X(KV_LATE, "pdrouter_kv_ready_timeouts_total", "Transfers whose notices did not come in time: decoded anyway.") \
+	X(KV_MISS, "pdrouter_kv_cache_misses_total", "Decode tried first, with too little of the prompt's KV there: prefilled then.") \
+	X(PREFILL_AGAIN, "pdrouter_prefill_again_total", "Prefills done again, their hand-over having grown older than kv_lease.") \
+	X(ABORTS, "pdrouter_aborts_total", "Engines told to forget a request whose other half had failed.") \
+	X(FANNED, "pdrouter_fanned_out_pairs_total", "Pairs of requests that were split into several.") \
+	X(DIRECT, "pdrouter_direct_total", "Requests sent to a decode engine alone, whatever the reason.") \
+	X(DIRECT_SHORT, "pdrouter_direct_short_total", "Of those: prompts below the routing threshold.")   \
 	X(NOTICES, "pdrouter_notices_total", "Notices of arrived KV that counted.")                     \
 	X(NOTICES_STALE, "pdrouter_notices_stale_total", "Notices for a transfer that is over.")          \
 	X(NOTICES_BAD, "pdrouter_notices_bad_total", "Notices that do not parse or carry an unknown id.") \

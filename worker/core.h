@@ -15,14 +15,18 @@
 
 struct conf;
 struct conn;
+struct errand;
+struct flag_set;
 struct heritage;
-struct leg;
+struct pair;
 struct pool;
 struct req;
 struct seg;
+struct threshold;
 
 TAILQ_HEAD(conn_list, conn);
 TAILQ_HEAD(req_list, req);
+TAILQ_HEAD(errand_list, errand);
 
 #define WORKER_BUF (64u << 10) /* one read(2); a paced event is under 1 KiB, a burst fills it */
 /* resolution of every timeout; ticks only while there is something to time */
@@ -38,7 +42,7 @@ struct worker {
 	struct pool *pool;
 	char *buf; /* the one read buffer, WORKER_BUF bytes: valid within one callback only */
 
-	struct event ev_channel, ev_tick, ev_beat;
+	struct event ev_channel, ev_tick, ev_beat, ev_wake;
 	struct event *ev_listen; /* one per listening socket */
 	bool listening;          /* watched now */
 	/* out of file descriptors, or above the balance: looked at again each tick */
@@ -50,17 +54,24 @@ struct worker {
 	struct conn_list ended_conns;
 	struct req_list reqs;
 	struct req_list ended_reqs;
+	struct errand_list errands, ended_errands;
 	uint32_t nconns;
 	uint32_t nreqs;
+	uint32_t nerrands;
 	bool draining;
 	uint64_t quit_ms; /* told to quit: when to go whatever is left; 0: not told */
+
+	struct flag_set *flags;
+	struct pair **waiting; /* [flag slot]: who waits for its notices */
+	uint64_t next_room;    /* SGLang's bootstrap rooms: counts */
 
 	/* [pool id][lane]: requests since both rounds began together, see plan.c */
 	uint32_t *round;
 	/* round-robin cursors [pool id][role][lane]; where each starts: select_cursor() */
 	uint32_t *cursor;
-	uint32_t *mean_tokens; /* [pool id]: of recent prompts */
-	uint64_t rnd;          /* policy_rnd()'s state */
+	uint32_t *mean_tokens;        /* [pool id]: of recent prompts */
+	struct threshold *thresholds; /* [pool id]: what `routing_threshold: auto` has learned */
+	uint64_t rnd;                 /* policy_rnd()'s state */
 };
 
 /* Starts the tick if it sleeps: called by whoever sets a deadline. */

@@ -38,6 +38,18 @@
 	X(DECODE_CONNECT, "decode_connect_timeout", 504, "server_error",                                \
 		"the decode engine could not be reached in time")                                       \
 	X(DECODE_TIMEOUT, "decode_timeout", 504, "server_error", "the decode engine sent nothing for too long") \
+	X(DECODE_ANSWER, "decode_bad_answer", 502, "server_error",                                      \
+		"the decode engine's answer is not usable")                                             \
+	X(ENGINE_CONNECT, "engine_connect_timeout", 504, "server_error",                                \
+		"the engine could not be reached in time")                                              \
+	X(ENGINE_TIMEOUT, "engine_timeout", 504, "server_error", "the engine sent nothing for too long") \
+	X(ENGINE_BROKEN, "engine_broken", 502, "server_error", "the engine broke off")                  \
+	X(TOKENIZE, "tokenize_failed", 502, "server_error", "the engine could not tell the prompt's tokens") \
+	X(NOT_LEARNED, "not_learned", 503, "service_unavailable",                                       \
+		"the prefill engine has not said where its KV cache is fetched")                        \
+	X(UNSUPPORTED, "not_supported", 400, "invalid_request_error", "not possible here")              \
+	X(TOO_MANY_PAIRS, "too_many_choices", 400, "invalid_request_error",                             \
+		"more samples or prompts than limits.max_fanout allows")                                \
 	X(DECODE_BROKEN, "decode_broken", 502, "server_error", "the decode engine broke off")           \
 	X(SHUTDOWN, "shutdown", 503, "service_unavailable", "the router is shutting down")
 /* clang-format on */

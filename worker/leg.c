@@ -11,10 +11,8 @@
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
 #include "shm/load.h"
-#include "worker/connector.h"
 #include "worker/core.h"
 #include "worker/pool.h"
-#include "worker/req.h"
 
 #define LEG_MAX_HEAD (64u << 10) /* of an engine's answer; vLLM's are under 1 KiB */
 /* payload pieces of one read handed on together: an event each in a burst */
@@ -81,31 +79,19 @@ leg_connecting(const struct leg *leg)
 	return leg->state == LEG_CONNECT;
 }
 
-static struct worker *
-worker_of(const struct leg *leg)
-{
-	return leg->pair->req->w;
-}
-
-/* The clock of what the leg waits for now: the prefill's runs to its full answer, the decode's starts
- * again with every byte. */
 static void
 set_clock(struct leg *leg)
 {
-	const struct conf_timeouts *t = &leg->pair->req->pool.timeouts;
-	uint64_t ms = leg->state == LEG_CONNECT   ? t->connect_ms
-		      : leg->role == ROLE_PREFILL ? t->prefill_ms
-						  : t->decode_ms;
-
-	leg->deadline_ms = clock_ms() + ms;
-	worker_need_tick(worker_of(leg));
+	leg->deadline_ms =
+		clock_ms() + (leg->state == LEG_CONNECT ? leg->connect_ms : leg->wait_ms);
+	worker_need_tick(leg->w);
 }
 
 static void
 wire_done(struct leg *leg)
 {
 	if (leg->on_wire)
-		load_sent(worker_of(leg)->seg, worker_of(leg)->slot, leg->up->slot, -1);
+		load_sent(leg->w->seg, leg->w->slot, leg->up->slot, -1);
 	leg->on_wire = false;
 }
 
@@ -113,7 +99,7 @@ wire_done(struct leg *leg)
 static void
 let_go(struct leg *leg)
 {
-	struct worker *w = worker_of(leg);
+	struct worker *w = leg->w;
 
 	wire_done(leg);
 	if (leg->reserved) {
@@ -134,7 +120,7 @@ leg_end(struct leg *leg)
 {
 	if (leg->state == LEG_DONE)
 		return;
-	pool_drop(worker_of(leg)->pool, &leg->uc);
+	pool_drop(leg->w->pool, &leg->uc);
 	let_go(leg);
 }
 
@@ -143,17 +129,52 @@ leg_give_back(struct leg *leg)
 {
 	let_go(leg);
 	leg->state = LEG_IDLE;
-	pool_unref(worker_of(leg)->pool, &leg->up);
+	pool_unref(leg->w->pool, &leg->up);
+}
+
+void
+leg_forget_answer(struct leg *leg)
+{
+	free(leg->answer);
+	leg->answer = NULL;
+	leg->answer_len = leg->answer_cap = 0;
+}
+
+static void
+drop_answer(struct leg *leg)
+{
+	leg_forget_answer(leg);
+	free(leg->head);
+	leg->head = NULL;
+	leg->head_len = 0;
+}
+
+void
+leg_rewind(struct leg *leg)
+{
+	bool reserved = leg->reserved;
+	uint32_t tokens = leg->tokens;
+
+	leg->reserved = false;
+	leg->tokens = 0;
+	leg_end(leg);
+	drop_answer(leg);
+	leg->reserved = reserved;
+	leg->tokens = tokens;
+	leg->state = LEG_IDLE;
+	leg->fail = LEG_FAIL_NONE;
+	leg->status = 0;
+	leg->resent = leg->got_bytes = leg->hung_up = leg->held_read = leg->first_told =
+		leg->said_done = false;
 }
 
 void
 leg_fini(struct leg *leg)
 {
 	leg_end(leg);
-	pool_unref(worker_of(leg)->pool, &leg->up);
-	free(leg->head);
-	free(leg->answer);
-	leg->head = leg->answer = NULL;
+	if (leg->up != NULL)
+		pool_unref(leg->w->pool, &leg->up);
+	drop_answer(leg);
 }
 
 void
@@ -168,54 +189,42 @@ fail(struct leg *leg, enum leg_fail why)
 {
 	leg->fail = why;
 	leg_end(leg);
-	req_event(leg->pair->req, RQ_LEG_FAIL, leg);
+	leg->ops->event(leg, LEG_EV_FAIL);
 }
 
 /*
- * Head and body in one write: the head's first lines by copy, the client's header lines, its body's
- * pieces and the hand-over by reference, all of which the request keeps until its end.
+ * Head and body in one write: our own lines by copy, the client's lines and all pieces of the body by
+ * reference.
  */
 static void
 send_request(struct leg *leg)
 {
-	struct req *req = leg->pair->req;
-	struct upstream *up = leg->up;
-	struct splice_edit edit;
-	struct splice_seg segs[SPLICE_MAX_SEGMENTS];
+	struct leg_message m;
 	struct iovec iov[SPLICE_MAX_SEGMENTS + 3];
-	char lines[1400]; /* prefix 128 + path + query + authority 262 + id 146 + words */
-	size_t total, nsegs, n = 0, sent;
-	int len, r;
+	size_t n = 0;
+	int r;
 
-	connector_edit(leg->pair, leg->role, &edit);
-	nsegs = splice_layout(req->doc, &edit, segs, &total);
-	len = snprintf(lines, sizeof(lines),
-		"POST %s%s HTTP/1.1\r\nHost: %s\r\nContent-Length: %zu\r\nX-Request-Id: %s\r\n",
-		up->prefix, route_path(req->route), up->authority, total, req->attempt);
-	assert(len > 0 && (size_t)len < sizeof(lines));
-	iov[n++] = (struct iovec){lines, (size_t)len};
-	iov[n++] = (struct iovec){req->fwd, req->fwd_len};
+	m.nsegs = m.body_len = 0;
+	if (!leg->ops->compose(leg, &m))
+		return;
+	iov[n++] = (struct iovec){m.lines, m.nlines};
+	iov[n++] = (struct iovec){(void *)(uintptr_t)m.headers.p, m.headers.n};
 	iov[n++] = (struct iovec){(void *)(uintptr_t) "\r\n", 2};
-	for (size_t i = 0; i < nsegs; i++)
-		iov[n++] = (struct iovec){(void *)(uintptr_t)segs[i].p, segs[i].n};
-	sent = (size_t)len + req->fwd_len + 2 + total;
+	for (size_t i = 0; i < m.nsegs; i++)
+		iov[n++] = (struct iovec){(void *)(uintptr_t)m.segs[i].p, m.segs[i].n};
 
 	leg->state = LEG_SEND;
-	leg->releases = leg->role == ROLE_DECODE && leg->pair->release;
-	if (leg->releases)
-		metric_add(worker_of(leg)->slab, M_KV_RELEASED, 1);
 	set_clock(leg);
 	r = sock_writev(&leg->uc->sock, iov, (int)n, 1);
-	leg->uc->sent += sent;
+	leg->uc->sent += m.nlines + m.headers.n + 2 + m.body_len;
 	if (r < 0) {
 		leg_on_error(leg);
 		return;
 	}
-	if (!leg->on_wire)
-		load_sent(worker_of(leg)->seg, worker_of(leg)->slot, up->slot, 1);
-	leg->on_wire = true;
-	if (leg->role == ROLE_PREFILL && req->t_prefill_us == 0)
-		req->t_prefill_us = clock_us();
+	if (!leg->on_wire && leg->reserved) {
+		load_sent(leg->w->seg, leg->w->slot, leg->up->slot, 1);
+		leg->on_wire = true;
+	}
 	if (sock_queued(&leg->uc->sock) == 0)
 		leg->state = LEG_HEAD;
 }
@@ -226,7 +235,7 @@ start(struct leg *leg, bool fresh)
 	int err = 0;
 
 	leg->state = LEG_CONNECT;
-	leg->uc = pool_get(worker_of(leg)->pool, leg->up, fresh, &err);
+	leg->uc = pool_get(leg->w->pool, leg->up, fresh, &err);
 	if (leg->uc == NULL) {
 		connect_failed(leg);
 		return;
@@ -277,7 +286,7 @@ never(struct leg *leg)
 
 	(void)snprintf(words, sizeof(words), "impossible event of a leg in state %s",
 		states[leg->state].name);
-	proc_words_set(worker_of(leg)->seg, worker_of(leg)->slot, words);
+	proc_words_set(leg->w->seg, leg->w->slot, words);
 	abort();
 }
 
@@ -297,7 +306,7 @@ connect_failed(struct leg *leg)
 static bool
 replace_stale(struct leg *leg)
 {
-	struct worker *w = worker_of(leg);
+	struct worker *w = leg->w;
 
 	if (!leg->uc->reused || leg->resent || leg->got_bytes || leg->hung_up ||
 		!pool_nothing_acked(leg->uc))
@@ -340,20 +349,20 @@ lost_sending(struct leg *leg)
 static void
 answered(struct leg *leg, bool reusable)
 {
-	struct worker *w = worker_of(leg);
+	struct worker *w = leg->w;
 
 	if (reusable && leg->keep_alive && !leg->hung_up && sock_queued(&leg->uc->sock) == 0)
 		pool_put(w->pool, &leg->uc);
 	else
 		pool_drop(w->pool, &leg->uc);
 	let_go(leg);
-	req_event(leg->pair->req, RQ_ANSWER, leg);
+	leg->ops->event(leg, LEG_EV_ANSWER);
 }
 
 static void
 read_answer(struct leg *leg)
 {
-	struct worker *w = worker_of(leg);
+	struct worker *w = leg->w;
 	ssize_t n = sock_read(&leg->uc->sock, w->buf, WORKER_BUF);
 
 	if (n == -EAGAIN)
@@ -367,7 +376,7 @@ read_answer(struct leg *leg)
 		return;
 	}
 	leg->got_bytes = true;
-	if (leg->role == ROLE_DECODE)
+	if (leg->wait_each)
 		set_clock(leg);
 	feed(leg, w->buf, (size_t)n);
 }
@@ -378,7 +387,7 @@ closed_in_body(struct leg *leg)
 {
 	bool stream = leg->sse && leg->status == 200 && !leg->keep;
 
-	if (leg->body.framing != HTTP_BODY_UNTIL_CLOSE || (stream && !leg->pair->req->sse.done))
+	if (leg->body.framing != HTTP_BODY_UNTIL_CLOSE || (stream && !leg->said_done))
 		lost(leg);
 	else if (hand_on(leg, NULL, 0, true))
 		answered(leg, false);
@@ -450,7 +459,7 @@ read_heads(struct leg *leg, const char *p, size_t n)
 static bool
 keep_piece(struct leg *leg, struct span piece)
 {
-	size_t max = worker_of(leg)->conf->max_answer;
+	size_t max = leg->w->conf->max_answer;
 
 	if (piece.n > max - leg->answer_len)
 		return false;
@@ -469,14 +478,14 @@ keep_piece(struct leg *leg, struct span piece)
 	return true;
 }
 
-/* RQ_FIRST, once: the request may change its mind about the leg there (an engine's error is kept). */
+/* LEG_EV_FIRST, once: the owner may change its mind about the leg there (an engine's error is kept). */
 static void
 tell_first(struct leg *leg)
 {
 	if (leg->first_told)
 		return;
 	leg->first_told = true;
-	req_event(leg->pair->req, RQ_FIRST, leg);
+	leg->ops->event(leg, LEG_EV_FIRST);
 }
 
 /* Hands on what has been gathered; false if the leg is over. */
@@ -489,7 +498,7 @@ hand_on(struct leg *leg, const struct span *pieces, size_t n, bool done)
 	if (leg->state != LEG_BODY)
 		return false;
 	if (!leg->keep) {
-		req_payload(leg->pair->req, leg, pieces, n, done);
+		leg->ops->payload(leg, pieces, n, done);
 		return leg->state == LEG_BODY;
 	}
 	for (size_t i = 0; i < n; i++)
@@ -497,7 +506,9 @@ hand_on(struct leg *leg, const struct span *pieces, size_t n, bool done)
 			fail(leg, LEG_FAIL_TOO_LARGE);
 			return false;
 		}
-	return true;
+	if (n > 0 && !done)
+		leg->ops->event(leg, LEG_EV_KEPT);
+	return leg->state == LEG_BODY;
 }
 
 static void
@@ -555,8 +566,7 @@ feed(struct leg *leg, const char *p, size_t n)
 		leg->partial_len = (uint32_t)(n - (size_t)used);
 		leg->partial = mem_resize(NULL, leg->partial_len + 1, 1);
 		memcpy(leg->partial, p + used, leg->partial_len);
-	} else if (leg->keep && leg->length_known &&
-		   leg->length > worker_of(leg)->conf->max_answer) {
+	} else if (leg->keep && leg->length_known && leg->length > leg->w->conf->max_answer) {
 		fail(leg, LEG_FAIL_TOO_LARGE);
 	} else {
 		feed_body(leg, p + used, n - (size_t)used);

@@ -2,25 +2,30 @@
  * One upstream exchange: a request to one engine and its answer.
  *
  * Process: worker.
- * Ownership: embedded in a pair (req.h); borrows one connection from the pool while it is active, and
- * holds one reservation of its endpoint from selection until leg_end(), and a reference until leg_fini().
+ * Ownership: embedded in its owner (a pair's legs: req.h; errand.h), who says by `ops` what is sent and
+ * hears what happened.  Borrows one connection from the pool while it is active; may hold one reservation
+ * of its endpoint, from selection until leg_end(), and holds a reference until leg_fini().
  *
  *   IDLE -> CONNECT -> SEND -> HEAD -> BODY -> DONE
- *
- * What happened is told to the request as an event: RQ_FIRST (head and first body byte are here, or the
- * answer's end if it has no body), RQ_ANSWER (the whole answer), RQ_LEG_FAIL (fail says why).
  */
 #pragma once
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "proto/http.h"
+#include "proto/splice.h"
 #include "shm/base/conf.h"
 
+struct leg;
 struct pair;
 struct upconn;
 struct upstream;
 struct worker;
+
+/* What a leg is for.  The first two are roles: enum role converts. */
+enum leg_kind { LEG_PREFILL = ROLE_PREFILL, LEG_DECODE = ROLE_DECODE, LEG_ASK, LEG_ERRAND };
+#define LEG_PAIR_N (LEG_ASK + 1) /* a pair's */
 
 enum leg_state { LEG_IDLE, LEG_CONNECT, LEG_SEND, LEG_HEAD, LEG_BODY, LEG_DONE, LEG_NSTATES };
 enum leg_fail {
@@ -29,11 +34,43 @@ enum leg_fail {
 	LEG_FAIL_BROKEN,    /* closed or reset before the answer's end */
 	LEG_FAIL_GARBAGE,   /* what came is not HTTP, or not framed right */
 	LEG_FAIL_TOO_LARGE, /* a kept answer above max_answer */
+	LEG_FAIL_N
+};
+
+enum leg_event {
+	LEG_EV_FIRST, /* the answer begins: head and first body byte, or its end if it has no body */
+	LEG_EV_KEPT,  /* more of a kept answer is here */
+	LEG_EV_ANSWER, /* the whole answer is here */
+	LEG_EV_FAIL,   /* leg->fail says how */
+	LEG_EV_N
+};
+
+#define LEG_LINES 2048 /* prefix 128 + path + query + authority 262 + id 512 + words */
+
+/* A request as its owner lays it out.  All but `lines` must live until the answer has begun. */
+struct leg_message {
+	char lines[LEG_LINES]; /* request line and our own headers, each with CRLF */
+	size_t nlines;
+	struct span headers; /* the client's lines, each with CRLF */
+	struct splice_seg segs[SPLICE_MAX_SEGMENTS];
+	size_t nsegs;
+	size_t body_len; /* of all segments */
+};
+
+struct leg_ops {
+	/* False: it must not be sent any more; the owner has ended or rewound the leg. */
+	bool (*compose)(struct leg *, struct leg_message *);
+	/* May be called before leg_start() returns. */
+	void (*event)(struct leg *, enum leg_event);
+	/* Payload of an answer that is not kept; `done` with its last byte. */
+	void (*payload)(struct leg *, const struct span *pieces, size_t n, bool done);
 };
 
 struct leg {
-	struct pair *pair;
-	enum role role;
+	const struct leg_ops *ops;
+	struct worker *w;
+	struct pair *pair; /* NULL: an errand's */
+	enum leg_kind kind;
 	enum leg_state state;
 	enum leg_fail fail;
 	bool reserved;   /* a reservation at endpoint slot `ep` is held */
@@ -41,13 +78,17 @@ struct leg {
 	bool on_wire;    /* counted as sent there */
 	bool resent;
 	bool got_bytes;  /* a byte of an answer has come */
-	bool keep;       /* the answer is collected in `answer`, not relayed */
+	bool keep;       /* the answer is collected in `answer`, not handed on */
 	bool releases;   /* went out in its release form: max_tokens 1, for nobody to read */
 	bool hung_up;    /* our side is closed: leg_hang_up() */
 	bool held_read;  /* reading stopped while the client is slow */
-	bool first_told; /* RQ_FIRST has been raised */
+	bool first_told; /* LEG_EV_FIRST has been raised */
+	bool said_done;  /* set by the owner: the stream has said that it is complete */
 	struct upstream *up;
 	struct upconn *uc;
+	/* time limits: of connecting, of the answer (from sending to its end, or between its bytes) */
+	uint64_t connect_ms, wait_ms;
+	bool wait_each;       /* the clock starts again with every byte */
 	uint64_t deadline_ms; /* 0: no clock runs */
 
 	/* the answer */
@@ -66,13 +107,17 @@ struct leg {
 	size_t answer_len, answer_cap;
 };
 
-/* Sends the request; the endpoint has been set by selection.  Failure comes as RQ_LEG_FAIL, possibly
+/* Sends the request; the endpoint has been set by selection.  Failure comes as LEG_EV_FAIL, possibly
  * before this returns. */
 void leg_start(struct leg *leg);
 /* Stops the exchange: gives back or closes the connection, the reservation, the endpoint.  Idempotent.
  * What was kept (answer, head) stays until leg_fini(). */
 void leg_end(struct leg *leg);
 void leg_fini(struct leg *leg);
+/* Frees what was kept of the answer. */
+void leg_forget_answer(struct leg *leg);
+/* Back to IDLE, to be started again at the same endpoint; a reservation that is held stays. */
+void leg_rewind(struct leg *leg);
 /* Undoes a selection: reservation and endpoint of a leg that has not been started. */
 void leg_give_back(struct leg *leg);
 /*

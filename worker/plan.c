@@ -1,6 +1,7 @@
 #include "worker/plan.h"
 
-#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "shm/base/clock.h"
 #include "shm/load.h"
@@ -11,6 +12,7 @@
 #include "worker/pool.h"
 #include "worker/req.h"
 #include "worker/select.h"
+#include "worker/threshold.h"
 #include "shm/heritage.h"
 
 /* What this request asks of each role, among all groups; its keys are hashed once. */
@@ -58,16 +60,15 @@ lane(const struct selection *s, uint32_t group)
 /* Chooses and reserves the endpoint of one leg; `group` is the one it must be of, or 0.  Its pick, or
  * NULL. */
 static const struct table_pick *
-choose(struct req *req, struct selection *s, uint32_t group)
+choose(struct leg *leg, struct selection *s, uint32_t group)
 {
-	struct worker *w = req->w;
-	struct leg *leg = &req->pair.leg[s->role];
+	struct worker *w = leg->w;
 	const struct table_pick *pick;
 
 	s->cursor = &w->cursor[(s->pool->id * ROLE_N + s->role) * TABLE_GROUPS + lane(s, group)];
 	pick = select_reserve(s, &leg->tokens);
 	if (pick != NULL) {
-		leg->up = pool_endpoint(w->pool, &s->table->endpoints[pick->endpoint]);
+		leg->up = pool_endpoint(w->pool, s->table, &s->table->endpoints[pick->endpoint]);
 		leg->reserved = true;
 	}
 	return pick;
@@ -113,23 +114,25 @@ turn_rounds(struct req *req, const struct selection *s, uint32_t group)
  * engine beside it.  Where the pool requires that, a group without a free decode engine is no choice.
  */
 static enum req_end
-choose_pair(struct req *req, struct selection s[ROLE_N])
+choose_pair(struct pair *pair, struct selection s[ROLE_N])
 {
+	struct req *req = pair->req;
+	struct leg *prefill = &pair->leg[LEG_PREFILL], *decode = &pair->leg[LEG_DECODE];
 	struct selection *p = &s[ROLE_PREFILL], *d = &s[ROLE_DECODE];
 	const struct table_pick *pick;
 
-	while ((pick = choose(req, p, 0)) != NULL) {
+	while ((pick = choose(prefill, p, 0)) != NULL) {
 		d->groups = UINT64_C(1) << pick->group;
-		if (choose(req, d, pick->group) != NULL) {
+		if (choose(decode, d, pick->group) != NULL) {
 			turn_rounds(req, d, pick->group);
 			return END_OK;
 		}
 		if (p->pool->pairing == PAIRING_PREFER) {
 			d->groups = SELECT_ALL_GROUPS;
-			if (choose(req, d, pick->group) != NULL)
+			if (choose(decode, d, pick->group) != NULL)
 				return END_OK;
 		}
-		leg_give_back(&req->pair.leg[ROLE_PREFILL]);
+		leg_give_back(prefill);
 		if (p->pool->pairing == PAIRING_PREFER)
 			return why_none(req, d);
 		p->groups &= ~(UINT64_C(1) << pick->group);
@@ -162,39 +165,238 @@ note_tokens(struct req *req, const struct table_pool *tp)
 
 	if (req->tokens != 0) /* planned before: it has waited */
 		return;
+	if (req->doc == NULL) { /* no prompt */
+		req->tokens = 1;
+		return;
+	}
 	req->tokens = affinity_tokens(req);
+	req->estimate = affinity_estimate(req);
 	*mean = select_mean(*mean, req->tokens);
+}
+
+/* --- how ----------------------------------------------------------------------------------------- */
+
+/* Why the decode engine does it alone, or NULL. */
+static const char *
+why_direct(struct req *req)
+{
+	const struct conf_handshake *shake = &req->pool.shake;
+	const struct connector *c = req->connector;
+	const char *why;
+
+	if (shake->allow_route_header != 0 && req->wish == WISH_DIRECT)
+		return "client";
+	if (req->samples > 1 && c->samples != NULL && c->samples(&req->pool) == SEVERAL_DIRECT)
+		return "samples";
+	why = c->unfit != NULL ? c->unfit(req) : NULL;
+	if (why != NULL)
+		return why;
+	if (shake->allow_route_header != 0 && req->wish == WISH_DISAGGREGATED)
+		return NULL;
+	if (shake->routing_threshold == THRESHOLD_AUTO)
+		why = threshold_direct(
+			      &req->w->thresholds[req->pool.id], req->estimate, &req->w->rnd)
+			      ? "threshold"
+			      : NULL;
+	else if (req->estimate < shake->routing_threshold)
+		why = "threshold";
+	if (why != NULL)
+		metric_add(req->w->slab, M_DIRECT_SHORT, 1);
+	return why;
+}
+
+void
+plan_learn(struct req *req, uint64_t ttft_us)
+{
+	if (req->pool.shake.routing_threshold == THRESHOLD_AUTO && req->npairs == 1 &&
+		route_by(req->route) == ROUTE_BY_PAIR)
+		threshold_learn(&req->w->thresholds[req->pool.id], req->estimate,
+			req->direct != NULL, ttft_us);
+}
+
+/* The engines' way for this request: connector, and how many pairs. */
+static enum req_end
+choose_way(struct req *req, const struct table_pool *tp, uint32_t *ret_pairs)
+{
+	const struct connector *c = connector_find(tp->connector);
+	size_t pairs = 1, prompts;
+
+	*ret_pairs = 1;
+	req->direct = NULL;
+	req->connector = c;
+	if (route_by(req->route) == ROUTE_BY_ONE) {
+		req->connector = &connector_one_leg;
+		return END_OK;
+	}
+	if (req->route == ROUTE_GENERATE && tp->connector != CONNECTOR_SGLANG)
+		return END_NOT_FOUND;
+	req->detail = c->refuses != NULL ? c->refuses(req) : NULL;
+	if (req->detail != NULL)
+		return END_UNSUPPORTED;
+	if (tp->shake.allow_route_header != 0 && req->wish == WISH_UNKNOWN) {
+		req->detail = "X-PD-Route is neither direct nor disaggregated";
+		return END_UNSUPPORTED;
+	}
+	req->direct = why_direct(req);
+	if (req->direct != NULL) {
+		req->connector = &connector_direct;
+		return END_OK;
+	}
+	prompts = connector_prompts(req->doc);
+	if (prompts > 1 && c->prompts != NULL && c->prompts(&req->pool) == SEVERAL_PAIRS)
+		pairs = prompts;
+	if (req->samples > 1 && c->samples != NULL && c->samples(&req->pool) == SEVERAL_PAIRS)
+		pairs *= req->samples;
+	if (pairs > req->w->conf->max_fanout)
+		return END_TOO_MANY_PAIRS;
+	*ret_pairs = (uint32_t)pairs;
+	return END_OK;
+}
+
+/* Each of several pairs has its sample of its prompt: samples of one prompt lie side by side. */
+static void
+share_out(struct req *req)
+{
+	const struct splice_member *prompt = splice_find(req->doc, SK_PROMPT),
+				   *seed = splice_find(req->doc, SK_SEED);
+	const bool split = req->connector->samples != NULL &&
+			   req->connector->samples(&req->pool) == SEVERAL_PAIRS;
+	const uint32_t samples = split && req->samples > 1 ? req->samples : 1;
+	struct splice_seg list, one;
+	size_t at = 0;
+
+	if (req->npairs == 1)
+		return;
+	metric_add(req->w->slab, M_FANNED, req->npairs);
+	for (uint32_t i = 0; i < req->npairs; i++) {
+		struct pair *pair = &req->pairs[i];
+
+		if (samples < req->npairs && i % samples == 0) {
+			list = (struct splice_seg){
+				req->doc->text + prompt->val, prompt->end - prompt->val};
+			(void)splice_element(&list, &at, &one);
+		}
+		if (samples < req->npairs)
+			pair->prompt = (struct span){one.p, one.n};
+		/* as engines give each sample of a seeded request its own (vllm parallel_sampling.py) */
+		if (samples > 1 && seed != NULL && seed->type == ST_NUMBER) {
+			pair->seeded = true;
+			pair->seed = strtoll(req->doc->text + seed->val, NULL, 10) + i % samples;
+		}
+	}
+}
+
+static bool
+truthy(const struct splice_seg *v)
+{
+	return v->n == 4 && memcmp(v->p, "true", 4) == 0;
+}
+
+/* Whether what the engines say must be rewritten, and how. */
+static void
+choose_answer(struct req *req)
+{
+	struct answer_how how = {
+		.shape = req->route == ROUTE_GENERATE ? ANSWER_GENERATE : ANSWER_OPENAI,
+		.chat = req->route == ROUTE_CHAT,
+		.stream = req->stream,
+		.parts = req->npairs,
+		.fix_usage = req->pool.shake.fix_usage != 0};
+	const struct connector *c = req->connector;
+	const struct splice_member *options = splice_find(req->doc, SK_STREAM_OPTIONS);
+	struct splice_seg v;
+
+	answer_free(&req->answer);
+	memset(&req->how, 0, sizeof(req->how));
+	req->takes_prefill = req->needs_prefill = false;
+	if (c->starts[ROLE_PREFILL] == STARTS_NEVER && req->npairs == 1)
+		return; /* one engine's own words */
+	if (options != NULL && options->type == ST_OBJECT) {
+		const char *p = req->doc->text + options->val;
+		size_t n = options->end - options->val;
+
+		how.usage = splice_member_raw(p, n, "include_usage", &v) == 1 && truthy(&v);
+		how.continuous_usage =
+			splice_member_raw(p, n, "continuous_usage_stats", &v) == 1 && truthy(&v);
+	}
+	how.samples =
+		c->samples != NULL && c->samples(&req->pool) == SEVERAL_PAIRS && req->samples > 0
+			? req->samples
+			: 1;
+	how.choices = how.samples == 1 && req->samples > 1 ? req->samples : 1;
+	if (!(c->rewrites != NULL && c->rewrites(req, &how)) && !how.fix_usage && req->npairs == 1)
+		return;
+	req->takes_prefill = how.first_token || how.fix_usage || how.shape == ANSWER_GENERATE;
+	req->needs_prefill = req->takes_prefill && c->starts[ROLE_DECODE] == STARTS_AT_ONCE;
+	req->how = how;
+	req->answer = answer_new(&how, req->w->conf->max_answer);
+}
+
+bool
+plan_without_first_token(struct req *req)
+{
+	if (req->npairs > 1)
+		return false; /* others' first tokens may be on their way to the client */
+	answer_free(&req->answer);
+	req->how.first_token = false;
+	req->takes_prefill = req->how.fix_usage;
+	req->answer = answer_new(&req->how, req->w->conf->max_answer);
+	return true;
+}
+
+/* All endpoints of all pairs, or none. */
+static enum req_end
+choose_endpoints(
+	struct req *req, const struct table *t, const struct table_pool *tp, uint32_t model)
+{
+	const enum role one =
+		req->connector == &connector_one_leg ? req->pool.shake.one_leg : ROLE_DECODE;
+	struct selection s[ROLE_N];
+	enum req_end why = END_OK;
+
+	for (uint32_t i = 0; i < req->npairs && why == END_OK; i++) {
+		struct pair *pair = &req->pairs[i];
+
+		prepare(s, req, t, tp, model);
+		if (req->connector->edit[ROLE_PREFILL] != NULL)
+			why = choose_pair(pair, s);
+		else if (choose(&pair->leg[LEG_DECODE], &s[one], 0) == NULL)
+			why = why_none(req, &s[one]);
+	}
+	if (why != END_OK)
+		pair_free(req); /* gives back what was reserved */
+	return why;
 }
 
 static enum req_end
 plan(struct req *req, const struct table *t)
 {
-	uint32_t model;
+	uint32_t model, npairs;
 	const struct table_pool *tp = find_pool(req, t, &model);
-	struct selection s[ROLE_N];
-	enum req_end why = END_OK;
+	enum req_end why;
 
 	req->detail = NULL;
 	if (tp == NULL)
 		return END_MODEL_NOT_FOUND;
 	req->pool = (struct req_pool){.id = tp->id,
 		.name = seg_pool_name(req->w->seg, tp->id),
-		.handoff = tp->shake.handoff,
-		.remote_host = tp->shake.remote_host,
+		.connector = tp->connector,
+		.shake = tp->shake,
 		.timeouts = tp->timeouts};
-	req->connector = connector_find(tp->connector);
-	if (connector_asks_several(req->doc) && req->connector->serves_one(&req->pair))
-		req->connector = &connector_direct;
 	note_tokens(req, tp);
-	prepare(s, req, t, tp, model);
-	/* Both before the prefill engine is asked: nothing may queue between the legs (vLLM leases the KV
-	 * for 30 s). */
-	if (req->connector->starts[ROLE_PREFILL] != STARTS_NEVER)
-		why = choose_pair(req, s);
-	else if (choose(req, &s[ROLE_DECODE], 0) == NULL)
-		why = why_none(req, &s[ROLE_DECODE]);
+	why = choose_way(req, tp, &npairs);
 	if (why != END_OK)
 		return why;
+	/* Both engines before the prefill engine is asked: nothing may queue between the legs (vLLM leases
+	 * the KV for 30 s). */
+	pair_make(req, npairs);
+	why = choose_endpoints(req, t, tp, model);
+	if (why != END_OK)
+		return why;
+	if (req->doc != NULL) {
+		share_out(req);
+		choose_answer(req);
+	}
 	if (req->connector == &connector_direct)
 		metric_add(req->w->slab, M_DIRECT, 1);
 	return END_OK;

@@ -4,6 +4,8 @@
  * Process: worker.  One read section: look at the table, reserve, copy out what is kept.
  */
 #pragma once
+#include <stdbool.h>
+#include <stdint.h>
 
 struct req;
 
@@ -12,3 +14,8 @@ struct req;
  * the reason; or calls req_wait() while an endpoint that has just been added is not known yet.
  */
 void plan_request(struct req *req);
+/* The client has had the first byte of its answer so long after its request: what `routing_threshold: auto`
+ * learns by. */
+void plan_learn(struct req *req, uint64_t ttft_us);
+/* The prefill engine did not tell its first token: the decode engine makes it.  False: it is too late for that. */
+bool plan_without_first_token(struct req *req);

@@ -56,6 +56,10 @@ upstream_unref(struct upstream *up)
 	free(up->authority);
 	free(up->host);
 	free(up->prefix);
+	free(up->bootstrap_host);
+	free(up->kv_addr);
+	free(up->disagg_spec);
+	free(up->learned);
 	free(up);
 }
 
@@ -111,8 +115,28 @@ pool_free(struct pool **pp)
 	*pp = NULL;
 }
 
+static void
+replace(char **text, const char *with)
+{
+	free(*text);
+	*text = mem_strdup(with);
+}
+
+/* What the master may have learned since. */
+static void
+refresh(struct upstream *up, const struct table_endpoint *te, uint64_t version)
+{
+	up->table_version = version;
+	replace(&up->bootstrap_host, te->bootstrap_host);
+	replace(&up->kv_addr, te->kv_addr);
+	replace(&up->disagg_spec, te->disagg_spec);
+	up->bootstrap_port = te->bootstrap_port;
+	up->dp_ranks = te->dp_ranks;
+	up->notices = te->notices;
+}
+
 struct upstream *
-pool_endpoint(struct pool *p, const struct table_endpoint *te)
+pool_endpoint(struct pool *p, const struct table *t, const struct table_endpoint *te)
 {
 	struct upstream *up = p->ups[te->slot];
 
@@ -134,8 +158,34 @@ pool_endpoint(struct pool *p, const struct table_endpoint *te)
 		TAILQ_INIT(&up->idle);
 		p->ups[te->slot] = up;
 	}
+	if (up->table_version != t->version)
+		refresh(up, te, t->version);
+	return pool_ref(up);
+}
+
+struct upstream *
+pool_ref(struct upstream *up)
+{
 	up->refs++;
 	return up;
+}
+
+struct upstream *
+pool_aside(const struct upstream *up, uint16_t port)
+{
+	struct upstream *aside = MEM_NEW(struct upstream);
+
+	aside->slot = up->slot;
+	aside->addr = up->addr;
+	aside->addr.port = port;
+	aside->url = mem_strdup(up->url);
+	aside->host = mem_strdup(up->host);
+	aside->prefix = mem_strdup("");
+	aside->authority =
+		mem_printf(strchr(up->host, ':') != NULL ? "[%s]:%u" : "%s:%u", up->host, port);
+	TAILQ_INIT(&aside->idle);
+	aside->refs = 1;
+	return aside;
 }
 
 void

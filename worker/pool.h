@@ -30,6 +30,17 @@ struct upstream {
 	struct ep_addr addr;
 	char *url, *authority, *host, *prefix;
 	struct upconn_list idle; /* most recently used first */
+
+	/* what the table knew of it, `version` of it; for connectors, which copy what they keep */
+	uint64_t table_version;
+	char *bootstrap_host, *kv_addr, *disagg_spec; /* never NULL; "": unknown */
+	uint32_t bootstrap_port, dp_ranks;
+	uint8_t notices;
+	/* what this worker has learned of it: forgotten when a leg there fails */
+	char *learned; /* NixlPush: its identity; Mooncake: its engine ids; raw JSON, or NULL */
+	uint32_t learned_port; /* SGLang: of its bootstrap server; 0: unknown */
+	bool asked_by_us;      /* a question is under way */
+	uint32_t next_rank;    /* data-parallel rank of the next request */
 };
 
 struct upconn {
@@ -48,8 +59,12 @@ struct pool *pool_new(struct worker *w);
 void pool_free(struct pool **);
 
 /* The worker's copy of `te`, with a reference for the caller.  Call inside the read section. */
-struct upstream *pool_endpoint(struct pool *p, const struct table_endpoint *te);
+struct upstream *pool_endpoint(
+	struct pool *p, const struct table *t, const struct table_endpoint *te);
 void pool_unref(struct pool *p, struct upstream **up);
+struct upstream *pool_ref(struct upstream *up);
+/* Another port of the same machine, asked now and then: no connection to it is kept.  A reference. */
+struct upstream *pool_aside(const struct upstream *up, uint16_t port);
 
 /* An idle connection if there is one and `fresh` is not asked for, else a new one, still connecting.
  * NULL with *ret_err when the connect failed at once. */

@@ -132,12 +132,13 @@ hold(struct req *req, const void *p, size_t n)
 }
 
 static void
-count_events(struct req *req, uint64_t before)
+count_events(struct req *req, uint64_t n)
 {
-	uint64_t now, n = req->sse.events - before;
+	uint64_t now;
 
 	if (n == 0)
 		return;
+	req->events += n;
 	now = clock_us();
 	if (req->t_event_us != 0)
 		metric_observe(req->w->slab, req->pool.id, H_GAP, now - req->t_event_us);
@@ -150,9 +151,6 @@ relay_begin(struct req *req, struct leg *leg)
 {
 	req->relay_sse = leg->sse && leg->status == 200;
 	req->hold_short = !req->stream || leg->status != 200;
-	req->t_first_us = clock_us();
-	metric_observe(req->w->slab, req->pool.id, H_TTFT, req->t_first_us - req->t_body_us);
-	sse_init(&req->sse);
 }
 
 /*
@@ -163,18 +161,18 @@ struct cut {
 };
 
 static struct cut
-last_event_end(struct req *req, const struct span *pieces, size_t n)
+last_event_end(struct req *req, struct sse *sse, const struct span *pieces, size_t n)
 {
 	struct cut cut = {0, 0};
-	uint64_t before = req->sse.events;
+	uint64_t before = sse->events;
 
 	for (size_t i = 0; i < n; i++) {
-		size_t end = sse_feed(&req->sse, pieces[i].p, pieces[i].n);
+		size_t end = sse_feed(sse, pieces[i].p, pieces[i].n);
 
 		if (end > 0)
 			cut = (struct cut){i, end};
 	}
-	count_events(req, before);
+	count_events(req, sse->events - before);
 	return cut;
 }
 
@@ -241,7 +239,7 @@ relay_payload(struct req *req, struct leg *leg, const struct span *in, size_t n,
 	size_t nsend;
 
 	if (req->relay_sse)
-		cut = last_event_end(req, in, n);
+		cut = last_event_end(req, &leg->pair->sse, in, n);
 	else if (req->hold_short && !req->head_sent)
 		cut = (struct cut){0, 0}; /* waits for its end */
 	if (done)
@@ -272,10 +270,48 @@ relay_payload(struct req *req, struct leg *leg, const struct span *in, size_t n,
 		leg_hold(leg, true);
 }
 
+void
+relay_events(struct req *req, const char *p, size_t n)
+{
+	static const char type[] = "Content-Type: text/event-stream; charset=utf-8\r\n"
+				   "Cache-Control: no-cache\r\n\r\n";
+	struct iovec iov[5];
+	char lines[RELAY_HEAD], size[24];
+	uint64_t events = 0;
+	size_t at = 0, len;
+	int k = 0;
+
+	if (!req->head_sent) {
+		req->relay_sse = true;
+		len = (size_t)open_answer(req, lines, sizeof(lines), 200, false, 0);
+		iov[k++] = (struct iovec){lines, len};
+		iov[k++] = (struct iovec){text(type), sizeof(type) - 1};
+	}
+	if (req->chunked)
+		iov[k++] = (struct iovec){size, chunk_size(size, n)};
+	iov[k++] = (struct iovec){text(p), n};
+	if (req->chunked)
+		iov[k++] = (struct iovec){text("\r\n"), 2};
+	put(req, iov, k);
+	for (; (len = sse_next(p + at, n - at)) > 0; at += len)
+		events++;
+	count_events(req, events);
+	if (front_full(req->conn))
+		for (uint32_t i = 0; i < req->npairs; i++)
+			leg_hold(&req->pairs[i].leg[LEG_DECODE], true);
+}
+
+void
+relay_end_events(struct req *req)
+{
+	if (req->chunked)
+		put(req, &(struct iovec){text("0\r\n\r\n"), 5}, 1);
+}
+
 bool
 relay_complete(struct req *req)
 {
-	if (!req->relay_sse || !req->sse.done || held_bytes(req) > 0)
+	if (!req->relay_sse || !req->pairs[0].sse.done || held_bytes(req) > 0)
 		return false;
 	if (req->chunked)
 		put(req, &(struct iovec){text("0\r\n\r\n"), 5}, 1);
@@ -287,16 +323,18 @@ relay_complete(struct req *req)
 void
 relay_cut(struct req *req, const char *code, const char *message)
 {
-	char event[512], size[24];
+	char quoted[1300], event[1600], size[24]; /* 200 bytes of message, each as \u00xx */
 	struct iovec iov[3];
 	int k = 0, len;
 
 	req->keep_alive = false;
 	if (!req->relay_sse)
 		return; /* the missing bytes and the close say it */
+	if (json_quote(quoted, sizeof(quoted), message, strlen(message), 200) == -1)
+		(void)snprintf(quoted, sizeof(quoted), "\"\"");
 	len = snprintf(event, sizeof(event),
-		"%sdata: {\"error\":{\"message\":\"%s\",\"type\":\"server_error\",\"param\":null,\"code\":\"%s\"}}\n\n",
-		req->half_event ? "\n\n" : "", message, code);
+		"%sdata: {\"error\":{\"message\":%s,\"type\":\"server_error\",\"param\":null,\"code\":\"%s\"}}\n\n",
+		req->half_event ? "\n\n" : "", quoted, code);
 	if (req->chunked)
 		iov[k++] = (struct iovec){size, chunk_size(size, (size_t)len)};
 	iov[k++] = (struct iovec){event, (size_t)len};

@@ -23,6 +23,10 @@ struct span;
 void relay_begin(struct req *req, struct leg *leg);
 void relay_payload(
 	struct req *req, struct leg *leg, const struct span *pieces, size_t n, bool done);
+/* Whole events that were made for the client (proto/answer.h); the head goes out with the first. */
+void relay_events(struct req *req, const char *p, size_t n);
+/* They are all. */
+void relay_end_events(struct req *req);
 /* Frees what is held; for the request's end. */
 void relay_drop_held(struct req *req);
 /* True if bytes of the answer have gone to the client: its status can no longer be chosen. */

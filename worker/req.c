@@ -1,18 +1,20 @@
 /*
  * The life of a request.
  *
- *   HEAD --> BODY --> PLAN --> EXCHANGE --> RELAY --> DONE
- *     |        |        |         |  |        |         ^
- *     |        |        |         |  `----> RELEASE ----+     the client has gone, KV is committed
- *     `--------+--------+---------+-----------+---------'     every failure is an edge
+ *   HEAD --> BODY --> PLAN --> [ASK] --> EXCHANGE --> RELAY --> DONE
+ *     |        |        |        |         |  |        |  |      ^
+ *     |        |        |        |         |  `--> RELEASE <'  --+   the client has gone, KV is committed
+ *     `--------+--------+--------+---------+-----------+---------'   every failure is an edge
  *
  * HEAD      the connection has sent a byte; nothing else is known.
  * BODY      the head is parsed, the path is one that generates; no endpoint is chosen.
  * PLAN      the body is a JSON object; endpoints are being chosen.  Rested in only while endpoints that
  *           have just been added are not known yet, and at most health_timeout.
- * EXCHANGE  both endpoints are reserved; legs run as the connector says; no byte has gone to the client.
- * RELAY     the decode engine's answer has begun.  relay_started() tells whether the client has any of it:
- *           before that a failure still gets an honest status.
+ * ASK       something must be known before a leg can go out: the prompt's tokens, where KV is fetched.
+ * EXCHANGE  all endpoints are reserved; legs run as the connector says; no byte has gone to the client.
+ * RELAY     the answer has begun.  relay_started() tells whether the client has any of it: before that a
+ *           failure still gets an honest status.  Where one answer is made of several, or begins with
+ *           the prefill engine's token, legs may begin and fail here too.
  * RELEASE   the client has gone after a prefill engine committed KV for it: a decode engine must be told,
  *           since only its fetch frees those blocks (protocols.md 2.5).
  * DONE      logged and counted; freed after the loop turn.
@@ -30,9 +32,8 @@
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
 #include "shm/base/rnd.h"
-#include "shm/load.h"
-#include "worker/connector.h"
 #include "worker/core.h"
+#include "worker/exchange.h"
 #include "worker/front.h"
 #include "worker/local.h"
 #include "worker/plan.h"
@@ -40,18 +41,8 @@
 #include "worker/relay.h"
 #include "shm/heritage.h"
 
-/*
- * For a prefill engine that was hung up on to close in turn; and for a decode engine that generates an
- * answer in one piece for a client that has gone: by then it has admitted the request, and one that is
- * aborted after its admission tells the prefill engine (protocols.md 2.5).  A streamed one is let go at
- * its first byte instead.
- */
-#define RELEASE_GRACE_MS 5000
-
-typedef void req_handler(struct req *, struct leg *);
-static req_handler head_read, body_read, exchange_start, leg_first, leg_answered, leg_failed,
-	leg_late, client_left, head_late, body_late, drop, shut, refuse, refuse_shutdown,
-	relay_answered, relay_failed, relay_late, release_first, release_answered, ignore, never;
+static req_handler head_read, body_read, head_late, body_late, drop, shut, refuse, refuse_shutdown,
+	ignore, never;
 
 #define MS(field) offsetof(struct conf, field)
 #define NO_CLOCK SIZE_MAX
@@ -65,8 +56,9 @@ static const struct {
 } states[REQ_NSTATES] = {
 	[REQ_HEAD] = { "head", 'h', MS(client_head_ms), {
 		[RQ_HEAD] = head_read,
-		[RQ_BODY] = never, [RQ_PLANNED] = never,
-		[RQ_FIRST] = never, [RQ_ANSWER] = never, [RQ_LEG_FAIL] = never,
+		[RQ_BODY] = never, [RQ_PLANNED] = never, [RQ_ASKED] = never,
+		[RQ_FIRST] = never, [RQ_MORE] = never, [RQ_ANSWER] = never, [RQ_KV_READY] = never,
+		[RQ_LEG_FAIL] = never,
 		[RQ_TIMEOUT] = head_late,
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
@@ -74,51 +66,71 @@ static const struct {
 	[REQ_BODY] = { "body", 'b', MS(client_body_ms), {
 		[RQ_HEAD] = never,
 		[RQ_BODY] = body_read,
-		[RQ_PLANNED] = never,
-		[RQ_FIRST] = never, [RQ_ANSWER] = never, [RQ_LEG_FAIL] = never,
+		[RQ_PLANNED] = never, [RQ_ASKED] = never,
+		[RQ_FIRST] = never, [RQ_MORE] = never, [RQ_ANSWER] = never, [RQ_KV_READY] = never,
+		[RQ_LEG_FAIL] = never,
 		[RQ_TIMEOUT] = body_late,
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = shut } },
 	[REQ_PLAN] = { "plan", 'p', NO_CLOCK /* req_wait() */, {
 		[RQ_HEAD] = never, [RQ_BODY] = never,
-		[RQ_PLANNED] = exchange_start,
-		[RQ_FIRST] = never, [RQ_ANSWER] = never, [RQ_LEG_FAIL] = never,
+		[RQ_PLANNED] = planned,
+		[RQ_ASKED] = exchange_start, /* nothing to ask */
+		[RQ_FIRST] = never, [RQ_MORE] = never, [RQ_ANSWER] = never, [RQ_KV_READY] = never,
+		[RQ_LEG_FAIL] = never,
 		[RQ_TIMEOUT] = refuse, /* with what req_wait() was told */
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = refuse_shutdown } },
-	[REQ_EXCHANGE] = { "exchange", 'x', NO_CLOCK, {
+	[REQ_ASK] = { "ask", 'a', NO_CLOCK /* learn_timeout, or the leg's own */, {
 		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never,
+		[RQ_ASKED] = exchange_start,
+		[RQ_FIRST] = ignore, [RQ_MORE] = ignore, [RQ_KV_READY] = ignore,
+		[RQ_ANSWER] = ask_answered,
+		[RQ_LEG_FAIL] = ask_failed,
+		[RQ_TIMEOUT] = ask_late,
+		[RQ_CLIENT_GONE] = drop,
+		[RQ_REFUSE] = refuse,
+		[RQ_SHUTDOWN] = refuse_shutdown } },
+	[REQ_EXCHANGE] = { "exchange", 'x', NO_CLOCK, {
+		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never, [RQ_ASKED] = never,
 		[RQ_FIRST] = leg_first,
+		[RQ_MORE] = leg_more,
 		[RQ_ANSWER] = leg_answered,
+		[RQ_KV_READY] = kv_arrived,
 		[RQ_LEG_FAIL] = leg_failed,
 		[RQ_TIMEOUT] = leg_late,
 		[RQ_CLIENT_GONE] = client_left,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = refuse_shutdown } },
 	[REQ_RELAY] = { "relay", 'r', NO_CLOCK, {
-		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never,
-		[RQ_FIRST] = ignore, /* a prefill engine's, where both legs run at once */
-		[RQ_ANSWER] = relay_answered,
-		[RQ_LEG_FAIL] = relay_failed,
-		[RQ_TIMEOUT] = relay_late,
-		[RQ_CLIENT_GONE] = drop, /* the KV has been fetched: a byte of the answer is here */
+		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never, [RQ_ASKED] = never,
+		[RQ_FIRST] = leg_first,
+		[RQ_MORE] = leg_more,
+		[RQ_ANSWER] = leg_answered,
+		[RQ_KV_READY] = kv_arrived,
+		[RQ_LEG_FAIL] = leg_failed,
+		[RQ_TIMEOUT] = leg_late,
+		[RQ_CLIENT_GONE] = client_left,
 		[RQ_REFUSE] = never,
-		[RQ_SHUTDOWN] = relay_failed } },
+		[RQ_SHUTDOWN] = refuse_shutdown } },
 	[REQ_RELEASE] = { "release", 'l', NO_CLOCK, {
-		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never,
+		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never, [RQ_ASKED] = never,
 		[RQ_FIRST] = release_first,
+		[RQ_MORE] = ignore,
 		[RQ_ANSWER] = release_answered,
-		[RQ_LEG_FAIL] = drop,
-		[RQ_TIMEOUT] = drop,
+		[RQ_KV_READY] = kv_arrived,
+		[RQ_LEG_FAIL] = release_failed,
+		[RQ_TIMEOUT] = release_late,
 		[RQ_CLIENT_GONE] = never,
 		[RQ_REFUSE] = drop,
 		[RQ_SHUTDOWN] = shut } },
 	[REQ_DONE] = { "done", 'd', NO_CLOCK, {
-		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never,
-		[RQ_FIRST] = ignore, [RQ_ANSWER] = ignore, [RQ_LEG_FAIL] = ignore,
-		[RQ_TIMEOUT] = ignore, [RQ_CLIENT_GONE] = ignore, [RQ_REFUSE] = ignore, [RQ_SHUTDOWN] = ignore } },
+		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never, [RQ_ASKED] = never,
+		[RQ_FIRST] = ignore, [RQ_MORE] = ignore, [RQ_ANSWER] = ignore, [RQ_KV_READY] = ignore,
+		[RQ_LEG_FAIL] = ignore, [RQ_TIMEOUT] = ignore, [RQ_CLIENT_GONE] = ignore,
+		[RQ_REFUSE] = ignore, [RQ_SHUTDOWN] = ignore } },
 };
 /* clang-format on */
 
@@ -148,6 +160,12 @@ end_word(enum req_end e)
 	return ends[e].word;
 }
 
+const char *
+end_message(enum req_end e)
+{
+	return ends[e].message;
+}
+
 void
 req_event(struct req *req, enum req_event ev, struct leg *leg)
 {
@@ -155,7 +173,7 @@ req_event(struct req *req, enum req_event ev, struct leg *leg)
 }
 
 /* The only writer of req->state: moves the clock and the trace with it. */
-static void
+void
 req_enter(struct req *req, enum req_state to)
 {
 	size_t clock = states[to].clock, n = strlen(req->trace);
@@ -181,12 +199,6 @@ req_new(struct worker *w, struct conn *c)
 	req->conn = c;
 	req->pool.id = METRIC_NO_POOL;
 	req->t_start_us = clock_us();
-	req->pair.req = req;
-	for (enum role r = 0; r < ROLE_N; r++) {
-		req->pair.leg[r].pair = &req->pair;
-		req->pair.leg[r].role = r;
-	}
-	req->pair.leg[ROLE_PREFILL].keep = true;
 	TAILQ_INSERT_TAIL(&w->reqs, req, link);
 	w->nreqs++;
 	metric_gauge_add(w->slab, G_REQUESTS, 1);
@@ -194,23 +206,18 @@ req_new(struct worker *w, struct conn *c)
 	return req;
 }
 
-/* The client's bytes and the hand-over: needed until the decode engine has its request. */
-static void
-drop_bytes(struct req *req)
+void
+req_drop_bytes(struct req *req)
 {
-	struct leg *p = &req->pair.leg[ROLE_PREFILL];
-
+	if (req->body == NULL && req->fwd == NULL)
+		return;
 	free(req->body);
 	free(req->doc);
 	free(req->fwd);
-	free(req->pair.own_kv);
-	req->body = req->fwd = req->pair.own_kv = NULL;
+	req->body = req->fwd = NULL;
 	req->doc = NULL;
-	if (!leg_active(p)) {
-		free(p->answer);
-		p->answer = NULL;
-		req->pair.kv = (struct span){NULL, 0};
-	}
+	for (uint32_t i = 0; i < req->npairs; i++)
+		pair_drop_texts(&req->pairs[i]);
 }
 
 void
@@ -218,9 +225,9 @@ req_free(struct req **reqp)
 {
 	struct req *req = *reqp;
 
-	drop_bytes(req);
-	for (enum role r = 0; r < ROLE_N; r++)
-		leg_fini(&req->pair.leg[r]);
+	req_drop_bytes(req);
+	pair_free(req);
+	answer_free(&req->answer);
 	free(req->query);
 	free(req);
 	*reqp = NULL;
@@ -234,35 +241,51 @@ since(uint64_t from_us, uint64_t to_us)
 	return from_us == 0 || to_us < from_us ? 0 : to_us - from_us;
 }
 
+static const char *
+url_of(const struct req *req, enum leg_kind kind)
+{
+	const struct upstream *up = req->npairs == 0 ? NULL : req->pairs[0].leg[kind].up;
+
+	return up == NULL ? NULL : up->url;
+}
+
 static void
 log_end(const struct req *req, uint64_t now_us)
 {
-	const struct leg *p = &req->pair.leg[ROLE_PREFILL], *d = &req->pair.leg[ROLE_DECODE];
-
 	LOG_AT(req->end == END_LOCAL ? LOG_L_DEBUG : LOG_L_INFO, "request", LOG_S("req", req->id),
-		LOG_S("attempt", req->attempt[0] != '\0' ? req->attempt : NULL),
+		LOG_S("attempt",
+			req->npairs > 0 && req->pairs[0].id[0] != '\0' ? req->pairs[0].id : NULL),
 		LOG_S("route", route_path(req->route)), LOG_S("pool", req->pool.name),
-		LOG_S("prefill", p->up != NULL ? p->up->url : NULL),
-		LOG_S("decode", d->up != NULL ? d->up->url : NULL), LOG_I("status", req->status),
-		LOG_S("reason", end_word(req->end)), LOG_S("detail", req->detail),
-		LOG_S("states", req->trace),
+		LOG_S("prefill", url_of(req, LEG_PREFILL)),
+		LOG_S("decode", url_of(req, LEG_DECODE)),
+		req->npairs > 1 ? LOG_U("pairs", req->npairs) : LOG_S("direct", req->direct),
+		LOG_I("status", req->status), LOG_S("reason", end_word(req->end)),
+		LOG_S("detail", req->detail), LOG_S("states", req->trace),
 		LOG_MS("body_ms", since(req->t_start_us, req->t_body_us)),
 		LOG_MS("prefill_ms", since(req->t_prefill_us, req->t_prefilled_us)),
 		LOG_MS("first_ms", since(req->t_body_us, req->t_first_us)),
 		LOG_MS("total_ms", since(req->t_start_us, now_us)),
 		LOG_U("bytes_in", req->bytes_in), LOG_U("bytes_out", req->bytes_out),
-		LOG_U("events", req->sse.events));
+		LOG_U("events", req->events));
 }
 
-static void
+void
 req_end(struct req *req, enum req_end end)
 {
 	struct worker *w = req->w;
 	uint64_t now_us = clock_us();
 
 	req->end = end;
-	for (enum role r = 0; r < ROLE_N; r++)
-		leg_end(&req->pair.leg[r]);
+	for (uint32_t i = 0; i < req->npairs; i++) {
+		struct pair *pair = &req->pairs[i];
+
+		if (end != END_OK && req->connector->leaves == LEAVES_ROOM)
+			pair_abort(pair);
+		pair_ask_over(pair);
+		pair_disarm(pair);
+		for (enum leg_kind k = 0; k < LEG_PAIR_N; k++)
+			leg_end(&pair->leg[k]);
+	}
 	req_enter(req, REQ_DONE);
 	if (req->pool.id != METRIC_NO_POOL)
 		metric_observe(w->slab, req->pool.id, H_DURATION, now_us - req->t_start_us);
@@ -328,8 +351,8 @@ refuse(struct req *req, struct leg *leg)
 	req_end(req, req->end);
 }
 
-static void
-refuse_with(struct req *req, enum req_end end)
+void
+req_refuse_with(struct req *req, enum req_end end)
 {
 	req->end = end;
 	refuse(req, NULL);
@@ -339,18 +362,28 @@ static void
 refuse_shutdown(struct req *req, struct leg *leg)
 {
 	(void)leg;
-	refuse_with(req, END_SHUTDOWN);
+	if (!relay_started(req)) {
+		req_refuse_with(req, END_SHUTDOWN);
+		return;
+	}
+	relay_cut(req, end_word(END_SHUTDOWN), end_message(END_SHUTDOWN));
+	req_end(req, END_SHUTDOWN);
 }
 
-/* Nobody is there to be answered, or no word of ours would reach him. */
-static void
-drop(struct req *req, struct leg *leg)
+void
+req_drop(struct req *req)
 {
-	(void)leg;
 	req->keep_alive = false;
 	if (req->end != END_CLIENT_STALLED)
 		req->end = END_CLIENT_GONE;
 	req_end(req, req->end);
+}
+
+static void
+drop(struct req *req, struct leg *leg)
+{
+	(void)leg;
+	req_drop(req);
 }
 
 /* The drain time is over and nothing can be said any more. */
@@ -422,6 +455,17 @@ take_headers(struct req *req, const struct http_head *h)
 	req->fwd_len = n;
 }
 
+static void
+take_wish(struct req *req, const struct http_head *h)
+{
+	const struct http_header *route = http_header(h, "x-pd-route");
+
+	if (route != NULL)
+		req->wish = span_is(route->value, "direct")          ? WISH_DIRECT
+			    : span_is(route->value, "disaggregated") ? WISH_DISAGGREGATED
+								     : WISH_UNKNOWN;
+}
+
 void
 req_head(struct req *req, const struct http_head *h)
 {
@@ -433,6 +477,7 @@ req_head(struct req *req, const struct http_head *h)
 	req->http10 = h->minor == 0;
 	req->route = route_find(h->path);
 	take_id(req, h);
+	take_wish(req, h);
 	http_body_init(&req->framing, h->framing, h->content_length);
 	if (h->query.n > 0)
 		req->query = mem_strndup(h->query.p, h->query.n);
@@ -441,7 +486,7 @@ req_head(struct req *req, const struct http_head *h)
 		req_refuse(req, END_NOT_FOUND, NULL);
 	else if (!route_method_ok(req->route, h->method, &allow))
 		req_refuse(req, END_METHOD, allow);
-	else if (!route_generates(req->route))
+	else if (!route_forwards(req->route))
 		req_event(req, RQ_HEAD, NULL);
 	else if (h->framing == HTTP_BODY_NONE)
 		req_refuse(req, END_LENGTH_REQUIRED, NULL);
@@ -464,7 +509,7 @@ static void
 head_read(struct req *req, struct leg *leg)
 {
 	(void)leg;
-	if (!route_generates(req->route)) {
+	if (!route_forwards(req->route)) {
 		if (!req->framing.done)
 			req->keep_alive = false;
 		local_answer(req);
@@ -510,17 +555,26 @@ static void
 head_late(struct req *req, struct leg *leg)
 {
 	(void)leg;
-	refuse_with(req, END_HEAD_TIMEOUT);
+	req_refuse_with(req, END_HEAD_TIMEOUT);
 }
 
 static void
 body_late(struct req *req, struct leg *leg)
 {
 	(void)leg;
-	refuse_with(req, END_BODY_TIMEOUT);
+	req_refuse_with(req, END_BODY_TIMEOUT);
 }
 
 /* --- PLAN ---------------------------------------------------------------------------------------- */
+
+/* `n`: 1 for what engines refuse anyway. */
+static uint32_t
+parse_samples(const char *p)
+{
+	double n = strtod(p, NULL);
+
+	return n >= 1 && n <= UINT32_MAX ? (uint32_t)n : 1;
+}
 
 /* What the router must know of the body; NULL, or why it cannot be served. */
 static const char *
@@ -535,6 +589,9 @@ look_at_body(struct req *req)
 	if (splice_scan(req->doc, req->body == NULL ? "" : req->body, req->body_len, &why, &at) !=
 		0)
 		return why;
+	m = splice_find(req->doc, SK_N);
+	req->samples =
+		m != NULL && m->type == ST_NUMBER ? parse_samples(req->doc->text + m->val) : 1;
 	m = splice_find(req->doc, SK_STREAM);
 	req->stream = m != NULL && m->type == ST_TRUE;
 	m = splice_find(req->doc, SK_MODEL);
@@ -551,7 +608,7 @@ body_read(struct req *req, struct leg *leg)
 
 	(void)leg;
 	if (req->w->quit_ms != 0) {
-		refuse_with(req, END_SHUTDOWN); /* it could not be finished any more */
+		req_refuse_with(req, END_SHUTDOWN); /* it could not be finished any more */
 		return;
 	}
 	req->t_body_us = clock_us();
@@ -573,232 +630,30 @@ req_wait(struct req *req, enum req_end why, uint64_t most_ms)
 	worker_need_tick(req->w);
 }
 
-/* --- EXCHANGE ------------------------------------------------------------------------------------ */
-
-static void
-start_legs(struct req *req, enum leg_starts when)
-{
-	for (enum role r = 0; r < ROLE_N; r++) {
-		if (req->connector->starts[r] != when || req->state == REQ_DONE)
-			continue;
-		leg_start(&req->pair.leg[r]);
-	}
-}
-
-/* A fresh id for each attempt: old engines find the KV by it, so it must never come twice. */
-static void
-new_attempt(struct req *req)
-{
-	size_t n = strlen(req->id);
-
-	memcpy(req->attempt, req->id, n);
-	req->attempt[n] = '-';
-	rnd_hex16(req->attempt + n + 1, rnd_u64());
-	req->attempt[n + 17] = '\0';
-	(void)snprintf(req->attempt_json, sizeof(req->attempt_json), "\"%s\"", req->attempt);
-}
-
-static void
-exchange_start(struct req *req, struct leg *leg)
-{
-	(void)leg;
-	req->end = END_OK; /* of an earlier try to plan */
-	new_attempt(req);
-	req_enter(req, REQ_EXCHANGE);
-	start_legs(req, STARTS_AT_ONCE);
-}
-
-static void
-leg_first(struct req *req, struct leg *leg)
-{
-	if (leg->role != ROLE_DECODE)
-		return; /* a prefill answer counts when it is whole */
-	relay_begin(req, leg);
-	req_enter(req, REQ_RELAY);
-	if (leg_sent(leg))
-		drop_bytes(req);
-}
-
-/* An engine's own refusal reaches the client as it is. */
-static void
-pass_on(struct req *req, struct leg *leg)
-{
-	if (leg->answer_len == 0)
-		relay_error(req, leg->status, "server_error", end_word(END_ENGINE_STATUS),
-			"the prefill engine refused without saying why");
-	else
-		relay_reply(req, leg->status, leg->head, leg->head_len, NULL, leg->answer,
-			leg->answer_len);
-	req_end(req, END_ENGINE_STATUS);
-}
-
-/* Takes the hand-over out of a prefill answer; false if the answer is no use. */
-static bool
-take_handover(struct req *req, struct leg *leg)
-{
-	int r;
-
-	req->t_prefilled_us = clock_us();
-	metric_observe(req->w->slab, req->pool.id, H_PREFILL,
-		since(req->t_prefill_us, req->t_prefilled_us));
-	r = leg->answer_len == 0 ? -1 : req->connector->prefilled(&req->pair);
-	if (r == 0)
-		metric_add(req->w->slab, M_KV_MISSING, 1);
-	return r >= 0;
-}
-
-static void
-leg_answered(struct req *req, struct leg *leg)
-{
-	assert(leg->role == ROLE_PREFILL); /* a decode answer's first byte has moved us to RELAY */
-	if (leg->status >= 400)
-		pass_on(req, leg);
-	else if (leg->status != 200)
-		refuse_with(req, END_PREFILL_ANSWER);
-	else if (!take_handover(req, leg))
-		refuse_with(req, END_PREFILL_ANSWER);
-	else
-		start_legs(req, STARTS_AFTER_PREFILL);
-}
-
-static enum req_end
-fail_reason(const struct leg *leg)
-{
-	if (leg->role == ROLE_PREFILL)
-		return leg->fail == LEG_FAIL_GARBAGE || leg->fail == LEG_FAIL_TOO_LARGE
-			       ? END_PREFILL_ANSWER
-			       : END_PREFILL_BROKEN;
-	return END_DECODE_BROKEN;
-}
-
-static void
-leg_failed(struct req *req, struct leg *leg)
-{
-	static const char *const detail[] = {[LEG_FAIL_NONE] = NULL,
-		[LEG_FAIL_CONNECT] = "connection refused or unreachable",
-		[LEG_FAIL_BROKEN] = "connection closed before the end of the answer",
-		[LEG_FAIL_GARBAGE] = "answer is not HTTP",
-		[LEG_FAIL_TOO_LARGE] = "answer is larger than max_answer"};
-
-	req->detail = detail[leg->fail];
-	refuse_with(req, fail_reason(leg));
-}
-
-static enum req_end
-late_reason(const struct leg *leg)
-{
-	if (leg->role == ROLE_PREFILL)
-		return leg_connecting(leg) ? END_PREFILL_CONNECT : END_PREFILL_TIMEOUT;
-	return leg_connecting(leg) ? END_DECODE_CONNECT : END_DECODE_TIMEOUT;
-}
-
-static void
-leg_late(struct req *req, struct leg *leg)
-{
-	refuse_with(req, late_reason(leg));
-}
-
-/*
- * The client has gone before its answer began.  A prefill engine that has not begun to answer is hung up
- * on, which aborts it; once it has answered, blocks are held there, and a decode engine must be told.
- */
-static void
-client_left(struct req *req, struct leg *none)
-{
-	struct leg *p = &req->pair.leg[ROLE_PREFILL], *d = &req->pair.leg[ROLE_DECODE];
-
-	(void)none;
-	if (leg_active(p) ? !leg_sent(p) && !p->got_bytes : req->pair.kv.n == 0) {
-		drop(req, NULL); /* nothing has been asked for, or nothing was handed over */
-		return;
-	}
-	req_enter(req, REQ_RELEASE);
-	req->pair.release = true; /* the form of whatever is sent from now on */
-	if (leg_active(p) && p->got_bytes)
-		return; /* read to its end */
-	if (leg_active(p))
-		leg_hang_up(p);
-	if (leg_active(p) || (leg_sent(d) && !req->stream)) {
-		req->deadline_ms = clock_ms() + RELEASE_GRACE_MS;
-		worker_need_tick(req->w);
-	}
-}
-
-/* --- RELAY --------------------------------------------------------------------------------------- */
-
 void
-req_payload(struct req *req, struct leg *leg, const struct span *pieces, size_t n, bool done)
+req_first_byte(struct req *req)
 {
-	if (req->state == REQ_RELAY)
-		relay_payload(req, leg, pieces, n, done);
+	uint64_t us;
+
+	if (req->t_first_us != 0)
+		return;
+	req->t_first_us = clock_us();
+	us = req->t_first_us - req->t_body_us;
+	metric_observe(req->w->slab, req->pool.id, H_TTFT, us);
+	plan_learn(req, us);
 }
 
 void
 req_client_drained(struct req *req)
 {
-	leg_hold(&req->pair.leg[ROLE_DECODE], false);
+	for (uint32_t i = 0; i < req->npairs; i++)
+		leg_hold(&req->pairs[i].leg[LEG_DECODE], false);
 }
 
-static void
-relay_answered(struct req *req, struct leg *leg)
+void
+req_kv_ready(struct pair *pair)
 {
-	if (leg->role == ROLE_DECODE)
-		req_end(req, leg->status == 200 && !req->sse.error ? END_OK : END_ENGINE_STATUS);
-}
-
-/* The answer cannot be completed: said honestly, by status where that is still possible. */
-static void
-cut(struct req *req, enum req_end end)
-{
-	if (!relay_started(req)) {
-		refuse_with(req, end);
-		return;
-	}
-	relay_cut(req, end_word(end), ends[end].message);
-	req_end(req, end);
-}
-
-static void
-relay_failed(struct req *req, struct leg *leg)
-{
-	if (leg == NULL)
-		cut(req, END_SHUTDOWN);
-	else if (leg->role == ROLE_DECODE && relay_complete(req))
-		req_end(req, END_OK);
-	else if (leg->role == ROLE_DECODE)
-		cut(req, fail_reason(leg));
-}
-
-static void
-relay_late(struct req *req, struct leg *leg)
-{
-	if (leg->role == ROLE_DECODE)
-		cut(req, late_reason(leg));
-}
-
-/* --- RELEASE ------------------------------------------------------------------------------------- */
-
-/*
- * A prefill engine answers after all: its own clock goes on.  A decode engine that answers the client's
- * own request has fetched the KV, so it can be let go.
- */
-static void
-release_first(struct req *req, struct leg *leg)
-{
-	if (leg->role == ROLE_PREFILL)
-		req->deadline_ms = 0;
-	else if (!leg->releases)
-		drop(req, NULL);
-}
-
-static void
-release_answered(struct req *req, struct leg *leg)
-{
-	if (leg->role == ROLE_PREFILL && leg->status == 200 && take_handover(req, leg) &&
-		req->pair.kv.n > 0)
-		start_legs(req, STARTS_AFTER_PREFILL);
-	else
-		drop(req, NULL);
+	req_event(pair->req, RQ_KV_READY, &pair->leg[LEG_DECODE]);
 }
 
 /* --- clocks -------------------------------------------------------------------------------------- */
@@ -814,10 +669,5 @@ req_tick(struct req *req, uint64_t now_ms)
 		plan_request(req);
 		return;
 	}
-	for (enum role r = 0; r < ROLE_N && req->state != REQ_DONE; r++) {
-		struct leg *leg = &req->pair.leg[r];
-
-		if (leg_active(leg) && leg->deadline_ms != 0 && now_ms >= leg->deadline_ms)
-			req_event(req, RQ_TIMEOUT, leg);
-	}
+	exchange_tick(req, now_ms);
 }

@@ -11,16 +11,17 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
+#include "proto/answer.h"
 #include "proto/http.h"
 #include "proto/splice.h"
-#include "proto/sse.h"
 #include "shm/base/conf.h"
+#include "worker/connector.h"
 #include "worker/end_list.h"
 #include "worker/leg.h"
+#include "worker/pair.h"
 #include "worker/route.h"
 
 struct conn;
-struct connector;
 struct evbuffer;
 struct worker;
 
@@ -28,6 +29,7 @@ enum req_state {
 	REQ_HEAD,
 	REQ_BODY,
 	REQ_PLAN,
+	REQ_ASK,
 	REQ_EXCHANGE,
 	REQ_RELAY,
 	REQ_RELEASE,
@@ -38,9 +40,12 @@ enum req_state {
 enum req_event {
 	RQ_HEAD,        /* the head has been read */
 	RQ_BODY,        /* the body is complete */
-	RQ_PLANNED,     /* both endpoints are chosen and reserved */
+	RQ_PLANNED,     /* all endpoints are chosen and reserved */
+	RQ_ASKED,       /* what the pairs had to ask is known */
 	RQ_FIRST,       /* a leg's answer begins: its head and first body byte are here */
+	RQ_MORE,        /* more of an answer that is kept */
 	RQ_ANSWER,      /* a leg's whole answer is here */
+	RQ_KV_READY,    /* a pair's notices have come; `leg` is its decode leg */
 	RQ_LEG_FAIL,    /* leg->fail says how */
 	RQ_TIMEOUT,     /* the clock of the state (leg NULL) or of a leg */
 	RQ_CLIENT_GONE, /* closed or reset its connection */
@@ -51,25 +56,17 @@ enum req_event {
 
 #define REQ_ID_MAX 128 /* longer client ids are replaced */
 
-/* One P leg, one D leg, and the hand-over between them. */
-struct pair {
-	struct req *req;
-	struct leg leg[ROLE_N];
-	bool release; /* the decode leg only frees the prefill engine's blocks */
-	/* what decode is given of the prefill answer: raw JSON inside leg[P].answer or
-	 * own_kv */
-	struct span kv;
-	char *own_kv; /* set when the hand-over had to be rewritten */
-};
-
 /* What of a table_pool a request keeps: copied out inside the read section. */
 struct req_pool {
 	uint32_t id;      /* METRIC_NO_POOL before selection */
 	const char *name; /* in the segment: stays */
-	enum handoff_kind handoff;
-	enum remote_host_kind remote_host;
+	enum connector_kind connector;
+	struct conf_handshake shake;
 	struct conf_timeouts timeouts;
 };
+
+/* What the client wants of the threshold, where the operator lets it say. */
+enum req_wish { WISH_NONE, WISH_DIRECT, WISH_DISAGGREGATED, WISH_UNKNOWN };
 
 struct req {
 	struct worker *w;
@@ -84,25 +81,33 @@ struct req {
 	bool keep_alive; /* its connection may serve another request */
 	bool http10;     /* no chunked answers */
 	char id[REQ_ID_MAX + 1];
-	char attempt[REQ_ID_MAX + 18];      /* id + '-' + 16 hex */
-	char attempt_json[REQ_ID_MAX + 20]; /* the same, in quotes */
-	char *query;                        /* of the target, or NULL */
-	char *fwd;                          /* end-to-end header lines for the engines */
+	char *query; /* of the target, or NULL */
+	char *fwd;   /* end-to-end header lines for the engines */
 	size_t fwd_len;
 	struct http_body framing; /* of its body */
 	char *body;
 	size_t body_len, body_cap;
-	struct splice *doc; /* of the body */
+	struct splice *doc; /* of the body; NULL: it is no JSON */
+	enum req_wish wish;
 	char model[256];
-	uint32_t tokens; /* of its prompt, estimated; 0: not yet */
+	uint32_t tokens;   /* of its prompt, estimated; 0: not yet */
+	uint32_t estimate; /* what the routing threshold is compared with */
+	uint32_t samples;  /* `n` */
 
 	/* how it is served */
 	struct req_pool pool;
 	const struct connector *connector;
-	struct pair pair;
+	const char
+		*direct; /* why the decode engine does it alone, for the log; NULL: it does not */
+	struct pair *pairs;
+	uint32_t npairs;
+	struct answer
+		*answer; /* rewrites what the engines say; NULL: it is passed on as it comes */
+	struct answer_how how; /* it was made for */
+	bool takes_prefill;    /* the prefill answer is part of that */
+	bool needs_prefill;    /* and decode's words wait for it */
 
 	/* the answer to the client (relay.c) */
-	struct sse sse;
 	bool head_sent;
 	bool chunked;
 	bool relay_sse;
@@ -112,8 +117,9 @@ struct req {
 
 	/* how it went */
 	enum req_end end;
-	int status;                  /* sent to the client; 0: none */
-	const char *detail;          /* static text for the log and the error body, or NULL */
+	int status;         /* sent to the client; 0: none */
+	const char *detail; /* static text for the log and the error body, or NULL */
+	uint64_t events;
 	char trace[REQ_NSTATES + 8]; /* first letters of the states it went through */
 	uint64_t t_start_us, t_body_us, t_prefill_us, t_prefilled_us, t_first_us, t_event_us;
 	uint64_t bytes_out, bytes_in;
@@ -126,8 +132,23 @@ void req_free(struct req **);
 
 /* Raises an event; `leg` is the leg it concerns, or NULL. */
 void req_event(struct req *req, enum req_event ev, struct leg *leg);
-/* Refuses with one of our own answers. */
+/* Refuses with one of our own answers, in states that may. */
 void req_refuse(struct req *req, enum req_end end, const char *detail);
+
+/* For exchange.c. */
+
+/* The only writer of req->state. */
+void req_enter(struct req *req, enum req_state to);
+/* The one end: legs end, reservations go back, one line, one count. */
+void req_end(struct req *req, enum req_end end);
+/* Answers with that end's error. */
+void req_refuse_with(struct req *req, enum req_end end);
+/* Nobody is there to be answered, or no word of ours would reach him. */
+void req_drop(struct req *req);
+/* Frees the client's bytes and the hand-over: the engines have their requests. */
+void req_drop_bytes(struct req *req);
+/* A byte of the answer goes to the client: what the first one took is noted. */
+void req_first_byte(struct req *req);
 
 /* Nothing can be chosen now, `why`, but soon perhaps: stays in PLAN, asked again each tick until most_ms
  * after the first time. */
@@ -137,8 +158,8 @@ void req_wait(struct req *req, enum req_end why, uint64_t most_ms);
 void req_head(struct req *req, const struct http_head *h);
 /* Body bytes; `done` with the last. */
 void req_body(struct req *req, const char *p, size_t n);
-/* Payload of the decode leg's answer, in pieces, `done` with its last byte. */
-void req_payload(struct req *req, struct leg *leg, const struct span *pieces, size_t n, bool done);
+/* The notices of a transfer that a pair waits for have come. */
+void req_kv_ready(struct pair *pair);
 /* Every tick: raises RQ_TIMEOUT where a clock has run out. */
 void req_tick(struct req *req, uint64_t now_ms);
 /* The client's socket took everything that was queued. */
@@ -148,3 +169,4 @@ const char *req_state_name(enum req_state s);
 /* False for an empty cell of the state table: a unit test walks it. */
 bool req_handles(enum req_state s, enum req_event ev);
 const char *end_word(enum req_end e);
+const char *end_message(enum req_end e);

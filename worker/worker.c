@@ -13,13 +13,16 @@
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
 #include "shm/base/rnd.h"
+#include "shm/flags.h"
 #include "shm/heritage.h"
 #include "shm/table.h"
 #include "worker/core.h"
+#include "worker/errand.h"
 #include "worker/front.h"
 #include "worker/pool.h"
 #include "worker/req.h"
 #include "worker/select.h"
+#include "worker/threshold.h"
 
 #define QUIT_MS 1000 /* for clients to read the last words; the master kills after 2 s */
 /* the master kills a child that is silent for stall_timeout; at least once a second */
@@ -106,9 +109,10 @@ on_tick(evutil_socket_t fd, short what, void *arg)
 		nextc = TAILQ_NEXT(c, link);
 		front_tick(c, now);
 	}
+	errand_tick(w, now);
 	idle_upstreams = pool_sweep(w->pool, now);
 	worker_listen_update(w);
-	if (w->nreqs > 0 || w->nconns > 0 || idle_upstreams)
+	if (w->nreqs > 0 || w->nconns > 0 || w->nerrands > 0 || idle_upstreams)
 		worker_need_tick(w);
 }
 
@@ -118,6 +122,29 @@ on_beat(evutil_socket_t fd, short what, void *arg)
 	(void)fd;
 	(void)what;
 	(void)arg; /* waking up is enough: the loop beats each turn */
+}
+
+/* --- the notifier's word ------------------------------------------------------------------------- */
+
+static void
+kv_ready(uint32_t slot, void *arg)
+{
+	struct worker *w = arg;
+
+	if (w->waiting[slot] != NULL)
+		req_kv_ready(w->waiting[slot]);
+}
+
+/* First the eventfd is read, then the bits are taken: what comes in between wakes us again. */
+static void
+on_wake(evutil_socket_t fd, short what, void *arg)
+{
+	struct worker *w = arg;
+	uint64_t count;
+
+	(void)what;
+	if (read(fd, &count, sizeof(count)) == (ssize_t)sizeof(count))
+		flag_collect(w->flags, kv_ready, w);
 }
 
 /* --- the master's word --------------------------------------------------------------------------- */
@@ -211,13 +238,21 @@ worker_new(const struct heritage *h)
 	TAILQ_INIT(&w->ended_conns);
 	TAILQ_INIT(&w->reqs);
 	TAILQ_INIT(&w->ended_reqs);
+	TAILQ_INIT(&w->errands);
+	TAILQ_INIT(&w->ended_errands);
 	w->pool = pool_new(w);
+	w->flags = flag_set_new(w->seg, w->slot);
+	w->waiting = mem_array(w->seg->hdr->flags_per_worker, sizeof(*w->waiting));
+	w->thresholds = mem_array(h->seg->hdr->max_pools, sizeof(*w->thresholds));
+	for (uint32_t i = 0; i < h->seg->hdr->max_pools; i++)
+		threshold_init(&w->thresholds[i]);
 	w->ev_listen = mem_array(h->nlisten, sizeof(*w->ev_listen));
 	for (size_t i = 0; i < h->nlisten; i++)
 		event_assign(&w->ev_listen[i], w->base, h->listen_fds[i], EV_READ | EV_PERSIST,
 			on_accept, w);
 	event_assign(&w->ev_tick, w->base, -1, 0, on_tick, w);
 	watch(w, &w->ev_beat, -1, EV_PERSIST, on_beat, &beat);
+	watch(w, &w->ev_wake, h->wake_fds[h->slot], EV_READ | EV_PERSIST, on_wake, NULL);
 	watch(w, &w->ev_channel, h->channel, EV_READ | EV_PERSIST, on_channel, NULL);
 	return w;
 }
@@ -237,6 +272,7 @@ worker_reap(struct worker *w)
 		TAILQ_REMOVE(&w->ended_conns, c, link);
 		conn_free(c);
 	}
+	errand_reap(w);
 	pool_reap(w->pool);
 }
 
@@ -244,6 +280,7 @@ static void
 worker_free(struct worker *w)
 {
 	end_requests(w);
+	errand_end_all(w);
 	while (!TAILQ_EMPTY(&w->conns)) /* told to quit with connections open */
 		conn_end(TAILQ_FIRST(&w->conns));
 	worker_reap(w);
@@ -251,11 +288,15 @@ worker_free(struct worker *w)
 	event_del(&w->ev_tick);
 	event_del(&w->ev_beat);
 	event_del(&w->ev_channel);
+	event_del(&w->ev_wake);
 	event_base_free(w->base);
 	free(w->ev_listen);
 	free(w->cursor);
 	free(w->round);
 	free(w->mean_tokens);
+	free(w->thresholds);
+	free(w->waiting);
+	flag_set_free(&w->flags);
 	free(w->buf);
 	free(w);
 }

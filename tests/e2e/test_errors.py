@@ -75,7 +75,7 @@ def test_without_a_model_one_of_several_pools_is_not_guessed(world):
     refused(r.post(URL, b'{"prompt":"x"}'), 404, "model_not_found")
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/", "/v1/completions/", "/v1/embeddings", "/abort_requests", "/sim/last",
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/", "/v1/completions/", "/v1/embedding", "/abort_requests", "/sim/last",
                                   "/V1/completions", "/v1/completions%00", "/v1//completions", "/metrics/x"])
 def test_path_that_is_not_there(shared, router, path):
     refused(router.get(path), 404, "not_found")

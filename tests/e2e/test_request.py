@@ -9,7 +9,7 @@ from members import kept, members, values
 from procs import MODEL
 from raw import text_of
 
-PREFILL_OWNS = {"max_tokens", "max_completion_tokens", "min_tokens", "stream", "stream_options", "kv_transfer_params",
+PREFILL_OWNS = {"max_tokens", "max_completion_tokens", "min_tokens", "stream", "stream_options", "kv_transfer_params", "stop", "stop_token_ids", "ignore_eos",
                 "request_id", "rid"}
 DECODE_OWNS = {"kv_transfer_params", "request_id", "rid"}
 ASKED = ('{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,'

@@ -13,6 +13,7 @@
 	"\"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null}"
 
 static struct req req;
+static struct pair pair;
 static struct splice doc;
 static struct upstream up;
 static char host[] = "10.0.0.7";
@@ -24,13 +25,18 @@ begin(enum connector_kind kind, const char *body)
 	size_t at;
 
 	memset(&req, 0, sizeof(req));
-	req.pair.req = &req;
+	memset(&pair, 0, sizeof(pair));
+	pair.req = &req;
+	pair.first_token = -1;
+	pair.rank[ROLE_PREFILL] = pair.rank[ROLE_DECODE] = -1;
+	req.pairs = &pair;
+	req.npairs = 1;
+	req.pool.connector = kind;
 	req.doc = &doc;
 	req.connector = connector_find(kind);
-	strcpy(req.attempt, "id-0123456789abcdef");
-	strcpy(req.attempt_json, "\"id-0123456789abcdef\"");
+	pair_set_id(&pair, "id-0123456789abcdef");
 	up.host = host;
-	req.pair.leg[ROLE_PREFILL].up = &up;
+	pair.leg[LEG_PREFILL].up = &up;
 	cr_assert_eq(splice_scan(&doc, body, strlen(body), &why, &at), 0, "%s", body);
 }
 
@@ -42,7 +48,7 @@ expect_body(enum role role, const char *want)
 	size_t total, n, len = 0;
 	char got[4096];
 
-	connector_edit(&req.pair, role, &e);
+	connector_edit(&pair, role, &e);
 	n = splice_layout(&doc, &e, segs, &total);
 	for (size_t i = 0; i < n; i++) {
 		memcpy(got + len, segs[i].p, segs[i].n);
@@ -57,18 +63,16 @@ expect_body(enum role role, const char *want)
 static int
 answer(const char *text)
 {
-	free(req.pair.own_kv);
-	req.pair.own_kv = NULL;
-	req.pair.leg[ROLE_PREFILL].answer = (char *)(uintptr_t)text;
-	req.pair.leg[ROLE_PREFILL].answer_len = strlen(text);
-	return req.connector->prefilled(&req.pair);
+	pair.leg[LEG_PREFILL].answer = (char *)(uintptr_t)text;
+	pair.leg[LEG_PREFILL].answer_len = strlen(text);
+	return req.connector->prefilled(&pair);
 }
 
 static void
 teardown(void)
 {
-	free(req.pair.own_kv);
-	req.pair.own_kv = NULL;
+	pair.leg[LEG_PREFILL].answer = NULL;
+	pair_drop_texts(&pair);
 }
 
 TestSuite(connector, .fini = teardown);
@@ -80,14 +84,14 @@ Test(connector, nixl_prefill_is_one_token_unstreamed)
 		"\"stream_options\":{\"include_usage\":true},\"min_tokens\":5,\"seed\":18446744073709551617}");
 	expect_body(ROLE_PREFILL,
 		"{\"model\":\"m\",\"prompt\":\"hi\",\"max_tokens\":1,\"stream\":false,\"seed\":18446744073709551617"
-		",\"kv_transfer_params\":" SKELETON "}");
+		",\"ignore_eos\":true,\"kv_transfer_params\":" SKELETON "}");
 }
 
 Test(connector, nixl_lowers_max_completion_tokens_only_where_it_stands)
 {
 	begin(CONNECTOR_NIXL, "{\"max_completion_tokens\":9}");
 	expect_body(ROLE_PREFILL,
-		"{\"max_completion_tokens\":1,\"stream\":false,\"max_tokens\":1,\"kv_transfer_params\":" SKELETON
+		"{\"max_completion_tokens\":1,\"stream\":false,\"max_tokens\":1,\"ignore_eos\":true,\"kv_transfer_params\":" SKELETON
 		"}");
 }
 
@@ -125,7 +129,7 @@ Test(connector, release_takes_one_token)
 {
 	begin(CONNECTOR_NIXL, "{\"max_tokens\":64,\"stream\":true}");
 	cr_assert_eq(answer("{\"kv_transfer_params\":{\"a\":1}}"), 1);
-	req.pair.release = true;
+	pair.release = true;
 	expect_body(ROLE_DECODE,
 		"{\"max_tokens\":1,\"stream\":false,\"kv_transfer_params\":{\"a\":1}}");
 }
@@ -133,7 +137,7 @@ Test(connector, release_takes_one_token)
 Test(connector, orchestrated_names_the_prefill_host)
 {
 	begin(CONNECTOR_ORCHESTRATED, "{\"a\":1}");
-	req.pool.remote_host = REMOTE_HOST_PREFILL;
+	req.pool.shake.remote_host = REMOTE_HOST_PREFILL;
 	cr_assert_eq(
 		answer("{\"kv_transfer_params\":{\"remote_host\" : \"localhost\",\"remote_port\":5600}}"),
 		1);
@@ -147,7 +151,7 @@ Test(connector, orchestrated_names_the_prefill_host)
 Test(connector, orchestrated_hands_the_whole_answer_over)
 {
 	begin(CONNECTOR_ORCHESTRATED, "{\"a\":1,\"stream\":true}");
-	req.pool.handoff = HANDOFF_DISAGG_PREFILL_RESP;
+	req.pool.shake.handoff = HANDOFF_DISAGG_PREFILL_RESP;
 	expect_body(ROLE_PREFILL, "{\"a\":1,\"stream\":false,\"max_tokens\":1}");
 	cr_assert_eq(answer("{\"id\":\"cmpl-1\", \"created\":12345678901234567890}"), 1);
 	expect_body(ROLE_DECODE,
@@ -155,20 +159,19 @@ Test(connector, orchestrated_hands_the_whole_answer_over)
 	cr_assert_eq(answer("not json"), -1);
 }
 
-Test(connector, several_samples_or_prompts_go_to_decode_alone)
+Test(connector, lists_of_prompts_are_counted)
 {
 	static const struct {
 		const char *body;
-		bool direct;
-	} rows[] = {{"{\"prompt\":\"a\"}", false}, {"{\"n\":1}", false}, {"{\"n\":2}", true},
-		{"{\"n\":\"2\"}", false}, {"{\"n\":null}", false}, {"{\"prompt\":[1,2,3]}", false},
-		{"{\"prompt\":[\"a\"]}", false}, {"{\"prompt\":[\"a,\\\",b\"]}", false},
-		{"{\"prompt\":[\"a\",\"b\"]}", true}, {"{\"prompt\":[ [1,2,3] ]}", false},
-		{"{\"prompt\":[[1],[2]]}", true}, {"{\"prompt\":[]}", false},
-		{"{\"prompt\":[\"a\\\\\",\"b\"]}", true}};
+		size_t n;
+	} rows[] = {{"{\"prompt\":\"a\"}", 1}, {"{\"prompt\":[1,2,3]}", 1},
+		{"{\"prompt\":[\"a\"]}", 1}, {"{\"prompt\":[\"a,\\\",b\"]}", 1},
+		{"{\"prompt\":[\"a\",\"b\"]}", 2}, {"{\"prompt\":[ [1,2,3] ]}", 1},
+		{"{\"prompt\":[[1],[2],[3,4]]}", 3}, {"{\"prompt\":[]}", 1},
+		{"{\"prompt\":[\"a\\\\\",\"b\"]}", 2}, {"{}", 1}};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		begin(CONNECTOR_NIXL, rows[i].body);
-		cr_assert_eq(connector_asks_several(&doc), rows[i].direct, "%s", rows[i].body);
+		cr_assert_eq(connector_prompts(&doc), rows[i].n, "%s", rows[i].body);
 	}
 }

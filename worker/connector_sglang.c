@@ -1,0 +1,314 @@
+/*
+ * SGLang's bootstrap room (protocols.md 5): both engines get the client's own body and three members that
+ * say where they meet; both run at once, since the prefill engine's answer waits for the decode engine.  The
+ * decode engine's answer is the client's; the prefill engine's 200 proves nothing.
+ *
+ * bootstrap: stream (5.5): the prefill engine chooses the room and says it in the first event of a stream.
+ */
+#include <string.h>
+
+#include "proto/json_small.h"
+#include "shm/base/mem.h"
+#include "shm/base/rnd.h"
+#include "worker/core.h"
+#include "worker/pool.h"
+#include "worker/req.h"
+
+#define BATCH_MAX 4096 /* rooms of one request */
+
+/* --- rooms */
+
+/*
+ * 63 bits: slot of the worker, a count, and chance, so that no two live requests of a router share a room
+ * and two routers hardly ever do.  Congruent to the prefill engine's rank where ranks are used.  Never 0,
+ * which SGLang takes for "not ready"; of a batch, room + i is the i-th's.
+ */
+#define ROOM_SLOT_SHIFT 56
+#define ROOM_COUNT_SHIFT 32
+#define ROOM_COUNT_MASK ((UINT64_C(1) << (ROOM_SLOT_SHIFT - ROOM_COUNT_SHIFT)) - 1)
+#define ROOM_CHANCE_MASK ((UINT64_C(1) << 31) - 1) /* a batch and a rank stay below the count */
+
+static uint64_t
+new_room(struct pair *pair)
+{
+	struct worker *w = pair->req->w;
+	const uint32_t ranks = pair->leg[LEG_PREFILL].up->dp_ranks;
+	uint64_t room = (uint64_t)w->slot << ROOM_SLOT_SHIFT |
+			(++w->next_room & ROOM_COUNT_MASK) << ROOM_COUNT_SHIFT |
+			(rnd_u64() & ROOM_CHANCE_MASK);
+
+	if (room == 0)
+		room = 1024 * 1024; /* any rank's first above 0 */
+	if (ranks > 0)
+		room += ranks - room % ranks + (uint64_t)pair->rank[ROLE_PREFILL];
+	return room;
+}
+
+/* How many prompts the body lists; 0: it is no list, and the members are no lists either. */
+static size_t
+batch(const struct req *req)
+{
+	const enum splice_key keys[] = {SK_PROMPT, SK_TEXT, SK_INPUT_IDS};
+	const bool generate = req->route == ROUTE_GENERATE;
+
+	for (size_t i = generate ? 1 : 0; i < (generate ? 3u : 1u); i++) {
+		const struct splice_member *m = splice_find(req->doc, keys[i]);
+		size_t n = connector_list_of_prompts(req->doc, m);
+
+		if (n > 0)
+			return n;
+	}
+	return 0;
+}
+
+static void
+repeat(struct membuf *b, const char *text, size_t n, size_t times)
+{
+	membuf_add(b, "[", 1);
+	for (size_t i = 0; i < times; i++) {
+		if (i > 0)
+			membuf_add(b, ",", 1);
+		membuf_add(b, text, n);
+	}
+	membuf_add(b, "]", 1);
+}
+
+/* Sets a member to a value, or to a list of it. */
+static void
+set_all(struct pair *pair, struct splice_edit *e, enum splice_key k, struct span v, size_t n)
+{
+	struct membuf b = {NULL, 0, 0};
+
+	if (n == 0) {
+		connector_set_span(e, k, SE_SET, v);
+		return;
+	}
+	repeat(&b, v.p, v.n, n);
+	connector_set_span(e, k, SE_SET, pair_text(pair, "%.*s", (int)b.n, b.p));
+	membuf_free(&b);
+}
+
+/* The same, of values that count: "%s" around a number. */
+static void
+set_counted(struct pair *pair, struct splice_edit *e, enum splice_key k, const char *id,
+	uint64_t from, size_t n)
+{
+	struct membuf b = {NULL, 0, 0};
+	char one[PAIR_ID_MAX + 32];
+
+	for (size_t i = 0; i < n; i++) {
+		const int len = id != NULL
+					? snprintf(one, sizeof(one), "%s\"%s_%zu\"",
+						  i == 0 ? "[" : ",", id, i)
+					: snprintf(one, sizeof(one), "%s%llu", i == 0 ? "[" : ",",
+						  (unsigned long long)(from + i));
+
+		membuf_add(&b, one, (size_t)len);
+	}
+	membuf_add(&b, "]", 1);
+	connector_set_span(e, k, SE_SET, pair_text(pair, "%.*s", (int)b.n, b.p));
+	membuf_free(&b);
+}
+
+/* --- bodies */
+
+static bool
+streams(const struct pair *pair)
+{
+	return pair->req->pool.shake.bootstrap == BOOTSTRAP_STREAM;
+}
+
+/* As a host in a URL: brackets round IPv6. */
+static struct span
+quoted_host(struct pair *pair, const char *host)
+{
+	const bool v6 = strchr(host, ':') != NULL && host[0] != '[';
+	char q[600];
+
+	if (json_quote(q, sizeof(q), host, strlen(host), 256) == -1)
+		return (struct span){"\"\"", 2};
+	return v6 ? pair_text(pair, "\"[%s]\"", host) : pair_text(pair, "%s", q);
+}
+
+static void
+edit(struct pair *pair, struct splice_edit *e)
+{
+	const struct upstream *p = pair->leg[LEG_PREFILL].up;
+	const size_t n = batch(pair->req);
+
+	if (n == 0) {
+		connector_set(e, SK_RID, SE_SET, pair->id_json);
+		connector_set_span(e, SK_BOOTSTRAP_ROOM, SE_SET,
+			pair_text(pair, "%llu", (unsigned long long)pair->room));
+	} else {
+		set_counted(pair, e, SK_RID, pair->id, 0, n);
+		set_counted(pair, e, SK_BOOTSTRAP_ROOM, NULL, pair->room, n);
+	}
+	set_all(pair, e, SK_BOOTSTRAP_HOST, quoted_host(pair, p->bootstrap_host), n);
+	set_all(pair, e, SK_BOOTSTRAP_PORT,
+		pair_text(pair, "%u", p->bootstrap_port != 0 ? p->bootstrap_port : p->learned_port),
+		n);
+}
+
+static void
+prefill_edit(struct pair *pair, struct splice_edit *e)
+{
+	if (!streams(pair)) {
+		edit(pair, e);
+		return;
+	}
+	connector_set(e, SK_RID, SE_SET, pair->id_json);
+	connector_set(e, SK_STREAM, SE_SET, "true");
+}
+
+static void
+decode_edit(struct pair *pair, struct splice_edit *e)
+{
+	static const enum splice_key keys[] = {
+		SK_BOOTSTRAP_HOST, SK_BOOTSTRAP_PORT, SK_BOOTSTRAP_ROOM};
+
+	if (!streams(pair)) {
+		edit(pair, e);
+		if (pair->rank[ROLE_PREFILL] >= 0)
+			connector_set_span(e, SK_DISAGG_PREFILL_DP_RANK, SE_SET,
+				pair_text(pair, "%d", pair->rank[ROLE_PREFILL]));
+		return;
+	}
+	connector_set(e, SK_RID, SE_SET, pair->id_json);
+	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+		struct splice_seg v;
+
+		if (splice_member_raw(pair->kv.p, pair->kv.n, splice_key_name(keys[i]), &v) == 1)
+			connector_set_span(e, keys[i], SE_SET, (struct span){v.p, v.n});
+	}
+}
+
+/* --- what must be known */
+
+static enum req_end
+begin(struct pair *pair)
+{
+	if (streams(pair)) {
+		pair->starts[ROLE_DECODE] = STARTS_AFTER_PREFILL;
+		return END_OK;
+	}
+	pair->room = new_room(pair);
+	return END_OK;
+}
+
+static bool
+ask(struct pair *pair, struct question *q)
+{
+	const struct upstream *p = pair->leg[LEG_PREFILL].up;
+
+	if (streams(pair) || p->bootstrap_port != 0 || p->learned_port != 0)
+		return false;
+	q->role = ROLE_PREFILL;
+	/* the older name after the newer one (5.4) */
+	q->path = pair->questions++ % 2 == 0 ? "/server_info" : "/get_server_info";
+	return true;
+}
+
+static enum taken
+asked(struct pair *pair)
+{
+	const struct leg *a = &pair->leg[LEG_ASK];
+	uint64_t port = 0;
+
+	if (!json_member_number(
+		    a->answer, a->answer_len, "disaggregation_bootstrap_port", 65535, &port) ||
+		port == 0)
+		return TAKEN_BAD;
+	pair->leg[LEG_PREFILL].up->learned_port = (uint32_t)port;
+	return TAKEN;
+}
+
+static void
+failed(struct pair *pair, enum role role)
+{
+	if (role == ROLE_PREFILL)
+		pair->leg[LEG_PREFILL].up->learned_port = 0;
+}
+
+/* bootstrap: stream: the first event tells the room. */
+static enum taken
+take_params(struct pair *pair)
+{
+	const struct leg *p = &pair->leg[LEG_PREFILL];
+	const char *json = p->answer;
+	size_t n = sse_next(p->answer, p->answer_len);
+	struct splice_seg v;
+
+	if (pair->kv.n > 0)
+		return TAKEN_NOTHING; /* told before */
+	if (n < 6 || memcmp(json, "data:", 5) != 0 ||
+		splice_member_raw(json + 5, n - 5, "disaggregated_params", &v) != 1 ||
+		v.p[0] != '{')
+		return TAKEN_BAD;
+	pair->kv = pair_text(pair, "%.*s", (int)v.n, v.p); /* the answer grows and moves */
+	return TAKEN;
+}
+
+static enum taken
+prefill_more(struct pair *pair)
+{
+	if (!streams(pair) || pair->kv.n > 0)
+		return TAKEN_NOTHING;
+	return take_params(pair);
+}
+
+static enum taken
+prefilled(struct pair *pair)
+{
+	if (!streams(pair) || pair->kv.n > 0)
+		return TAKEN;
+	return take_params(pair);
+}
+
+/* --- answers */
+
+/* SGLang's own path has `n` among the sampling parameters, and answers with a list then. */
+static const char *
+refuses(const struct req *req)
+{
+	const struct splice_member *m = splice_find(req->doc, SK_SAMPLING_PARAMS);
+	uint64_t n = 1;
+
+	if (req->route == ROUTE_GENERATE && m != NULL && m->type == ST_OBJECT &&
+		json_member_number(req->doc->text + m->val, m->end - m->val, "n", UINT64_MAX, &n) &&
+		n > 1)
+		return "several samples of one prompt on /generate: ask for them on /v1/completions";
+	if (batch(req) > BATCH_MAX)
+		return "more than 4096 prompts in one request";
+	return NULL;
+}
+
+/* The log probabilities of the prompt are the prefill engine's to tell (5.2). */
+static bool
+rewrites(struct req *req, struct answer_how *how)
+{
+	const struct splice_member *m = splice_find(req->doc, SK_RETURN_LOGPROB);
+
+	how->fix_usage = false; /* its decode engines count what they were handed as what it was */
+	how->choices = batch(req) > 0 ? (uint32_t)batch(req) : 1;
+	return req->route == ROUTE_GENERATE && m != NULL &&
+	       (m->type == ST_TRUE || m->type == ST_ARRAY);
+}
+
+const struct connector connector_sglang = {
+	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AT_ONCE},
+	.leaves = LEAVES_ROOM,
+	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
+	.begin = begin,
+	.ask = ask,
+	.asked = asked,
+	.asks_again = true,
+	.ask_fail = END_NOT_LEARNED,
+	.prefill_more = prefill_more,
+	.prefilled = prefilled,
+	.failed = failed,
+	.samples = connector_several_pairs,
+	.prompts = connector_several_whole,
+	.refuses = refuses,
+	.rewrites = rewrites,
+};

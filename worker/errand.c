@@ -1,0 +1,113 @@
+#include "worker/errand.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shm/base/mem.h"
+#include "worker/core.h"
+#include "worker/leg.h"
+#include "worker/pool.h"
+#include "worker/req.h"
+
+#define ERRANDS_MAX 256 /* of one worker at once */
+#define ERRAND_MS 2000
+
+struct errand {
+	struct leg leg;
+	char *body, *headers;
+	TAILQ_ENTRY(errand) link;
+};
+
+static bool
+compose(struct leg *leg, struct leg_message *m)
+{
+	const struct errand *e = (const struct errand *)leg; /* its first member */
+	const struct upstream *up = leg->up;
+
+	m->body_len = strlen(e->body);
+	m->segs[0] = (struct splice_seg){e->body, m->body_len};
+	m->nsegs = 1;
+	m->headers = (struct span){e->headers, strlen(e->headers)};
+	m->nlines = (size_t)snprintf(m->lines, sizeof(m->lines),
+		"POST %s/abort_request HTTP/1.1\r\nHost: %s\r\nContent-Length: %zu\r\n", up->prefix,
+		up->authority, m->body_len);
+	return true;
+}
+
+static void
+end(struct errand *e)
+{
+	struct worker *w = e->leg.w;
+
+	leg_end(&e->leg);
+	TAILQ_REMOVE(&w->errands, e, link);
+	TAILQ_INSERT_TAIL(&w->ended_errands, e, link);
+	w->nerrands--;
+}
+
+static void
+on_event(struct leg *leg, enum leg_event ev)
+{
+	if (ev == LEG_EV_ANSWER || ev == LEG_EV_FAIL)
+		end((struct errand *)leg);
+}
+
+void
+errand_abort(struct worker *w, const struct leg *of)
+{
+	static const struct leg_ops ops = {.compose = compose, .event = on_event};
+	const struct pair *pair = of->pair;
+	struct errand *e;
+
+	if (w->nerrands == ERRANDS_MAX || w->quit_ms != 0)
+		return;
+	e = MEM_NEW(struct errand);
+	/* the engine takes it for all ids that begin so: those of a batch have a number behind */
+	e->body = mem_printf("{\"rid\":%s}", pair->id_json);
+	e->headers = mem_strndup(pair->req->fwd, pair->req->fwd_len);
+	e->leg = (struct leg){.ops = &ops,
+		.w = w,
+		.kind = LEG_ERRAND,
+		.keep = true,
+		.up = pool_ref(of->up),
+		.connect_ms = ERRAND_MS / 2,
+		.wait_ms = ERRAND_MS / 2};
+	TAILQ_INSERT_TAIL(&w->errands, e, link);
+	w->nerrands++;
+	metric_add(w->slab, M_ABORTS, 1);
+	leg_start(&e->leg);
+}
+
+void
+errand_tick(struct worker *w, uint64_t now_ms)
+{
+	struct errand *e, *next;
+
+	for (e = TAILQ_FIRST(&w->errands); e != NULL; e = next) {
+		next = TAILQ_NEXT(e, link);
+		if (e->leg.deadline_ms != 0 && now_ms >= e->leg.deadline_ms)
+			end(e);
+	}
+}
+
+void
+errand_end_all(struct worker *w)
+{
+	while (!TAILQ_EMPTY(&w->errands))
+		end(TAILQ_FIRST(&w->errands));
+}
+
+void
+errand_reap(struct worker *w)
+{
+	struct errand *e;
+
+	while ((e = TAILQ_FIRST(&w->ended_errands)) != NULL) {
+		TAILQ_REMOVE(&w->ended_errands, e, link);
+		leg_fini(&e->leg);
+		free(e->body);
+		free(e->headers);
+		free(e);
+	}
+}

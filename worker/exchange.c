@@ -1,0 +1,777 @@
+#include "worker/exchange.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/json_small.h"
+#include "shm/base/clock.h"
+#include "worker/core.h"
+#include "worker/plan.h"
+#include "worker/pool.h"
+#include "worker/relay.h"
+#include "worker/req.h"
+
+/*
+ * For a prefill engine that was hung up on to close in turn; and for a decode engine that generates an
+ * answer in one piece for a client that has gone: by then it has admitted the request, and one that is
+ * aborted after its admission tells the prefill engine (protocols.md 2.5).  A streamed one is let go at
+ * its first byte instead.
+ */
+#define RELEASE_GRACE_MS 5000
+
+static struct leg *
+prefill_of(struct pair *pair)
+{
+	return &pair->leg[LEG_PREFILL];
+}
+
+static struct leg *
+decode_of(struct pair *pair)
+{
+	return &pair->leg[LEG_DECODE];
+}
+
+/* --- failing ------------------------------------------------------------------------------------- */
+
+/* The answer cannot be completed: said honestly, by status where that is still possible. */
+static void
+cut(struct req *req, enum req_end end)
+{
+	if (!relay_started(req)) {
+		req_refuse_with(req, end);
+		return;
+	}
+	relay_cut(req, end_word(end), end_message(end));
+	req_end(req, end);
+}
+
+/* An engine's own refusal reaches the client as it is, or as an event where a stream has begun. */
+static void
+pass_on(struct req *req, struct leg *leg)
+{
+	char message[400];
+
+	if (relay_started(req)) {
+		if (!json_error_message(leg->answer, leg->answer_len, message, sizeof(message)))
+			(void)strcpy(message, "the engine refused without saying why");
+		relay_cut(req, end_word(END_ENGINE_STATUS), message);
+	} else if (leg->answer_len == 0) {
+		relay_error(req, leg->status, "server_error", end_word(END_ENGINE_STATUS),
+			"the engine refused without saying why");
+	} else {
+		relay_reply(req, leg->status, leg->head, leg->head_len, NULL, leg->answer,
+			leg->answer_len);
+	}
+	req_end(req, END_ENGINE_STATUS);
+}
+
+static enum req_end
+fail_reason(const struct leg *leg)
+{
+	if (leg->pair->req->connector == &connector_one_leg)
+		return END_ENGINE_BROKEN;
+	if (leg->kind == LEG_DECODE)
+		return leg->fail == LEG_FAIL_TOO_LARGE ? END_DECODE_ANSWER : END_DECODE_BROKEN;
+	return leg->fail == LEG_FAIL_GARBAGE || leg->fail == LEG_FAIL_TOO_LARGE
+		       ? END_PREFILL_ANSWER
+		       : END_PREFILL_BROKEN;
+}
+
+static enum req_end
+late_reason(const struct leg *leg)
+{
+	if (leg->pair->req->connector == &connector_one_leg)
+		return leg_connecting(leg) ? END_ENGINE_CONNECT : END_ENGINE_TIMEOUT;
+	if (leg->kind == LEG_DECODE)
+		return leg_connecting(leg) ? END_DECODE_CONNECT : END_DECODE_TIMEOUT;
+	return leg_connecting(leg) ? END_PREFILL_CONNECT : END_PREFILL_TIMEOUT;
+}
+
+/* What was learned of an engine that fails may be of its former life. */
+static void
+forget(struct leg *leg)
+{
+	const struct connector *c = leg->pair->req->connector;
+
+	if (c->failed != NULL && leg->kind != LEG_ASK)
+		c->failed(leg->pair, (enum role)leg->kind);
+}
+
+/* Nothing is missing of what the client gets: an engine may break off after its last word, and a prefill
+ * engine once decode has begun. */
+static bool
+harmless(struct req *req, struct leg *leg)
+{
+	struct pair *pair = leg->pair;
+
+	if (leg->kind == LEG_PREFILL)
+		return decode_of(pair)->first_told && req->state == REQ_RELAY;
+	return pair->decoded;
+}
+
+void
+leg_failed(struct req *req, struct leg *leg)
+{
+	static const char *const detail[LEG_FAIL_N] = {
+		[LEG_FAIL_CONNECT] = "connection refused or unreachable",
+		[LEG_FAIL_BROKEN] = "connection closed before the end of the answer",
+		[LEG_FAIL_GARBAGE] = "answer is not HTTP",
+		[LEG_FAIL_TOO_LARGE] = "answer is larger than max_answer"};
+
+	forget(leg);
+	if (harmless(req, leg))
+		return;
+	if (leg->kind == LEG_DECODE && leg->pair->sse.done && !leg->keep) {
+		if (req->answer != NULL)
+			leg_answered(req, leg);
+		else if (relay_complete(req))
+			req_end(req, END_OK);
+		else
+			cut(req, fail_reason(leg));
+		return;
+	}
+	if (!relay_started(req))
+		req->detail = detail[leg->fail];
+	cut(req, fail_reason(leg));
+}
+
+void
+leg_late(struct req *req, struct leg *leg)
+{
+	forget(leg);
+	if (harmless(req, leg))
+		leg_end(leg);
+	else
+		cut(req, late_reason(leg));
+}
+
+/* --- ASK ----------------------------------------------------------------------------------------- */
+
+static void
+ask_all(struct req *req)
+{
+	bool all = true;
+
+	for (uint32_t i = 0; i < req->npairs && req->state != REQ_DONE; i++) {
+		struct pair *pair = &req->pairs[i];
+
+		if (!pair->asked && !leg_active(&pair->leg[LEG_ASK]))
+			pair_ask(pair);
+		all = all && pair->asked;
+	}
+	if (all && req->state != REQ_DONE)
+		req_event(req, RQ_ASKED, NULL);
+}
+
+void
+planned(struct req *req, struct leg *leg)
+{
+	const struct connector *c = req->connector;
+
+	(void)leg;
+	req->end = END_OK; /* of an earlier try to plan */
+	for (uint32_t i = 0; i < req->npairs; i++) {
+		struct pair *pair = &req->pairs[i];
+		enum req_end why;
+
+		pair_new_id(pair);
+		pair_next_ranks(pair);
+		why = c->begin != NULL ? c->begin(pair) : END_OK;
+		if (why != END_OK) {
+			req_refuse_with(req, why);
+			return;
+		}
+	}
+	if (c->ask != NULL) {
+		req_enter(req, REQ_ASK);
+		if (c->asks_again)
+			req->deadline_ms = clock_ms() + req->pool.shake.learn_ms;
+		worker_need_tick(req->w);
+		ask_all(req);
+	} else {
+		req_event(req, RQ_ASKED, NULL);
+	}
+}
+
+/* No answer, or none that is of use: refused, or asked again at the next tick. */
+static void
+ask_in_vain(struct req *req, struct leg *leg)
+{
+	pair_ask_over(leg->pair);
+	if (req->connector->asks_again)
+		leg_rewind(leg);
+	else if (leg->status >= 400 && leg->status < 500 && leg->state == LEG_DONE)
+		pass_on(req, leg); /* of the client's own body */
+	else
+		req_refuse_with(req, req->connector->ask_fail);
+}
+
+void
+ask_answered(struct req *req, struct leg *leg)
+{
+	if (leg->status != 200 || req->connector->asked(leg->pair) != TAKEN) {
+		ask_in_vain(req, leg);
+		return;
+	}
+	pair_ask_over(leg->pair);
+	leg->pair->asked = true;
+	ask_all(req);
+}
+
+void
+ask_failed(struct req *req, struct leg *leg)
+{
+	leg->status = 0;
+	ask_in_vain(req, leg);
+}
+
+void
+ask_late(struct req *req, struct leg *leg)
+{
+	if (leg == NULL) {
+		req_refuse_with(req, req->connector->ask_fail);
+		return;
+	}
+	leg_end(leg);
+	ask_failed(req, leg);
+}
+
+/* --- EXCHANGE and RELAY --------------------------------------------------------------------------- */
+
+void
+exchange_start(struct req *req, struct leg *leg)
+{
+	(void)leg;
+	req_enter(req, REQ_EXCHANGE);
+	for (uint32_t i = 0; i < req->npairs && req->state != REQ_DONE; i++)
+		pair_start(&req->pairs[i], STARTS_AT_ONCE);
+}
+
+/* The bodies are not needed any more once every engine has its request. */
+static void
+drop_bytes_if_sent(struct req *req)
+{
+	for (uint32_t i = 0; i < req->npairs; i++)
+		for (enum leg_kind k = 0; k < LEG_PAIR_N; k++) {
+			const struct leg *leg = &req->pairs[i].leg[k];
+
+			if (leg_active(leg) ? !leg_sent(leg)
+					    : k == LEG_DECODE && !req->pairs[i].decoded &&
+						      !leg->first_told)
+				return;
+		}
+	req_drop_bytes(req);
+}
+
+/* The answer to the client begins. */
+static void
+answer_begins(struct req *req)
+{
+	if (req->state != REQ_RELAY)
+		req_enter(req, REQ_RELAY);
+	req_first_byte(req);
+}
+
+static bool
+send_events(struct req *req, struct membuf *out)
+{
+	if (out->n > 0) {
+		answer_begins(req);
+		relay_events(req, out->p, out->n);
+	}
+	out->n = 0;
+	return req->state != REQ_DONE;
+}
+
+/* What proto/answer.c says of an engine's words; false if the request is over with them. */
+static bool
+rewritten(struct req *req, struct membuf *out, int r, enum req_end bad)
+{
+	if (r == ANSWER_OK || r == ANSWER_ERROR)
+		(void)send_events(req, out);
+	if (r == ANSWER_ERROR) {
+		relay_end_events(req);
+		req_end(req, END_ENGINE_STATUS);
+	} else if (r != ANSWER_OK) {
+		cut(req, bad);
+	}
+	return r == ANSWER_OK && req->state != REQ_DONE;
+}
+
+/* Waits for the prefill answer before the first event goes on: its part of the logprobs comes first. */
+static bool
+waits_for_prefill(const struct pair *pair)
+{
+	return pair->req->needs_prefill && !pair->prefilled;
+}
+
+/* Every pair has said all: the end of a rewritten answer. */
+static void
+finish_if_done(struct req *req)
+{
+	struct membuf out = {NULL, 0, 0};
+	int r;
+
+	for (uint32_t i = 0; i < req->npairs; i++)
+		if (!req->pairs[i].decoded || waits_for_prefill(&req->pairs[i]))
+			return;
+	r = answer_end(req->answer, &out);
+	if (r != ANSWER_OK) {
+		cut(req, END_DECODE_ANSWER);
+	} else if (req->stream) {
+		(void)send_events(req, &out);
+		relay_end_events(req);
+		req_end(req, END_OK);
+	} else {
+		answer_begins(req);
+		relay_reply(req, 200, NULL, 0, "application/json", out.p, out.n);
+		req_end(req, END_OK);
+	}
+	membuf_free(&out);
+}
+
+static void
+part_ended(struct pair *pair)
+{
+	struct req *req = pair->req;
+	struct membuf out = {NULL, 0, 0};
+	int r = answer_part_end(req->answer, pair->index, &out);
+
+	pair->decoded = true;
+	if (rewritten(req, &out, r, END_DECODE_ANSWER))
+		finish_if_done(req);
+	membuf_free(&out);
+}
+
+/* --- the decode answer */
+
+/* An answer that may yet turn out to be no use is kept until that is known. */
+static bool
+undecided(const struct pair *pair)
+{
+	return pair->req->connector->decode_first != NULL && !pair->prefilled &&
+	       pair->starts[ROLE_PREFILL] == STARTS_NEVER;
+}
+
+static void
+pass_through(struct req *req, struct leg *leg)
+{
+	relay_begin(req, leg);
+	answer_begins(req);
+	drop_bytes_if_sent(req);
+}
+
+void
+leg_first(struct req *req, struct leg *leg)
+{
+	struct pair *pair = leg->pair;
+
+	if (leg->kind != LEG_DECODE)
+		return; /* a prefill answer counts when it is whole */
+	pair_disarm(pair);
+	if (req->answer != NULL)
+		leg->keep = !req->stream || leg->status != 200 || !leg->sse;
+	else if (undecided(pair) && leg->status == 200)
+		leg->keep = true;
+	else
+		pass_through(req, leg);
+}
+
+/* Prefill is to come first after all: this decode engine has too little of the prompt's KV. */
+static void
+prefill_first(struct req *req, struct pair *pair)
+{
+	metric_add(req->w->slab, M_KV_MISS, 1);
+	leg_rewind(decode_of(pair));
+	decode_of(pair)->keep = false;
+	pair->starts[ROLE_PREFILL] = STARTS_AT_ONCE;
+	pair->starts[ROLE_DECODE] = STARTS_AFTER_PREFILL;
+	sse_init(&pair->sse);
+	pair_start(pair, STARTS_AT_ONCE);
+}
+
+/* The kept start of a decode answer is the client's after all. */
+static void
+pass_kept(struct req *req, struct leg *leg, bool done)
+{
+	struct span kept = {leg->answer, leg->answer_len};
+
+	leg->keep = false;
+	pass_through(req, leg);
+	exchange_payload(leg, &kept, 1, done);
+	leg_forget_answer(leg); /* a stream may last */
+}
+
+void
+leg_more(struct req *req, struct leg *leg)
+{
+	const struct connector *c = req->connector;
+	struct pair *pair = leg->pair;
+	size_t n;
+
+	if (leg->kind == LEG_PREFILL) {
+		if (c->prefill_more != NULL && leg->status == 200 && c->prefill_more(pair) == TAKEN)
+			pair_start(pair, STARTS_AFTER_PREFILL);
+		return;
+	}
+	if (leg->kind != LEG_DECODE || !undecided(pair) || !leg->sse || leg->status != 200)
+		return;
+	n = sse_next(leg->answer, leg->answer_len);
+	if (n == 0)
+		return;
+	if (c->decode_first(pair, leg->answer, n) == TAKEN_AGAIN)
+		prefill_first(req, pair);
+	else
+		pass_kept(req, leg, false);
+}
+
+/* Rewrites the whole events that have come. */
+static void
+rewrite_events(struct req *req, struct leg *leg)
+{
+	struct pair *pair = leg->pair;
+	struct membuf out = {NULL, 0, 0};
+	size_t at = 0, n;
+	bool on = true;
+
+	while (on && (n = sse_next(pair->event.p + at, pair->event.n - at)) > 0) {
+		int r = answer_event(req->answer, pair->index, pair->event.p + at, n, &out);
+
+		at += n;
+		if (r != ANSWER_OK)
+			on = rewritten(req, &out, r, END_DECODE_ANSWER);
+	}
+	if (on)
+		on = send_events(req, &out);
+	membuf_free(&out);
+	if (!on)
+		return;
+	memmove(pair->event.p, pair->event.p + at, pair->event.n - at);
+	pair->event.n -= at;
+	if (pair->event.n == 0)
+		membuf_free(&pair->event); /* an idle stream owns no buffer */
+	else if (pair->event.n > req->w->conf->max_answer)
+		cut(req, END_DECODE_ANSWER);
+}
+
+void
+exchange_payload(struct leg *leg, const struct span *pieces, size_t n, bool done)
+{
+	struct pair *pair = leg->pair;
+	struct req *req = pair->req;
+
+	if (req->answer == NULL) {
+		if (req->state == REQ_RELAY)
+			relay_payload(req, leg, pieces, n, done);
+		leg->said_done = pair->sse.done;
+		return;
+	}
+	if (req->state != REQ_RELAY && req->state != REQ_EXCHANGE)
+		return;
+	for (size_t i = 0; i < n; i++) {
+		(void)sse_feed(&pair->sse, pieces[i].p, pieces[i].n);
+		membuf_add(&pair->event, pieces[i].p, pieces[i].n);
+	}
+	leg->said_done = pair->sse.done;
+	if (waits_for_prefill(pair))
+		leg_hold(leg, true);
+	else if (pair->event.n > 0)
+		rewrite_events(req, leg);
+	if (req->state == REQ_RELAY)
+		drop_bytes_if_sent(req);
+}
+
+static void
+decode_answered(struct req *req, struct leg *leg)
+{
+	struct pair *pair = leg->pair;
+
+	if (leg->keep && leg->status != 200) {
+		pass_on(req, leg);
+	} else if (req->answer == NULL && !leg->keep) {
+		req_end(req, leg->status == 200 && !pair->sse.error ? END_OK : END_ENGINE_STATUS);
+	} else if (req->answer == NULL) { /* shared_storage: decode was tried first */
+		if (req->connector->decode_first(pair, leg->answer, leg->answer_len) ==
+			TAKEN_AGAIN) {
+			prefill_first(req, pair);
+			return;
+		}
+		pass_kept(req, leg, true);
+		if (req->state != REQ_DONE)
+			req_end(req, END_OK);
+	} else if (leg->keep && (req->stream || answer_whole(req->answer, pair->index, leg->answer,
+							leg->answer_len) != ANSWER_OK)) {
+		cut(req, END_DECODE_ANSWER);
+	} else if (waits_for_prefill(pair)) {
+		pair->decoded = true; /* its events wait: prefill_taken() */
+	} else {
+		part_ended(pair);
+	}
+}
+
+/* --- the prefill answer */
+
+/* The first event's data of a streamed answer, or the whole text. */
+static enum taken
+take_handover(struct req *req, struct leg *leg)
+{
+	const struct connector *c = req->connector;
+	struct pair *pair = leg->pair;
+	enum taken r = TAKEN;
+
+	req->t_prefilled_us = clock_us();
+	pair->prefilled_ms = clock_ms();
+	if (req->t_prefill_us != 0)
+		metric_observe(req->w->slab, req->pool.id, H_PREFILL,
+			req->t_prefilled_us - req->t_prefill_us);
+	if (c->prefilled != NULL)
+		r = leg->answer_len == 0 ? TAKEN_BAD : c->prefilled(pair);
+	if (r == TAKEN_NOTHING)
+		metric_add(req->w->slab, M_KV_MISSING, 1);
+	pair->handed = (r == TAKEN || r == TAKEN_AGAIN) && c->leaves == LEAVES_KV;
+	pair->prefilled = r != TAKEN_BAD;
+	return r;
+}
+
+/* Starts decode, or the wait for the notices that say when. */
+static void
+go_on(struct req *req, struct pair *pair)
+{
+	pair_start(pair, STARTS_AFTER_PREFILL);
+	if (req->state == REQ_DONE || pair->starts[ROLE_DECODE] != STARTS_AFTER_KV)
+		return;
+	if (pair->kv_ready || !pair->armed || flag_is_ready(req->w->flags, &pair->flag)) {
+		pair_start(pair, STARTS_AFTER_KV);
+		return;
+	}
+	pair->kv_deadline_ms = clock_ms() + req->pool.timeouts.kv_ready_ms;
+	worker_need_tick(req->w);
+}
+
+/* The client's side of a prefill answer; false if the request is over with it. */
+static bool
+prefill_taken(struct req *req, struct leg *leg)
+{
+	struct pair *pair = leg->pair;
+	struct membuf out = {NULL, 0, 0};
+	bool on;
+
+	if (!req->takes_prefill)
+		return true;
+	on = rewritten(req, &out,
+		answer_prefill(req->answer, pair->index, leg->answer, leg->answer_len, &out),
+		END_PREFILL_ANSWER);
+	membuf_free(&out);
+	if (!on || !req->needs_prefill)
+		return on;
+	if (pair->event.n > 0) /* decode's events have waited for it */
+		rewrite_events(req, decode_of(pair));
+	if (req->state != REQ_DONE && pair->decoded)
+		part_ended(pair);
+	else if (req->state != REQ_DONE)
+		leg_hold(decode_of(pair), false);
+	return req->state != REQ_DONE;
+}
+
+static void
+prefill_answered(struct req *req, struct leg *leg)
+{
+	struct pair *pair = leg->pair;
+	enum taken r;
+
+	if (leg->status >= 400) {
+		forget(leg);
+		if (harmless(req, leg))
+			return;
+		pass_on(req, leg);
+		return;
+	}
+	r = leg->status == 200 ? take_handover(req, leg) : TAKEN_BAD;
+	if (r == TAKEN_NOTHING && req->how.first_token && !plan_without_first_token(req))
+		r = TAKEN_BAD;
+	if (r == TAKEN_BAD) {
+		if (!harmless(req, leg))
+			cut(req, END_PREFILL_ANSWER);
+		return;
+	}
+	if (!prefill_taken(req, leg))
+		return;
+	if (req->connector->complete != NULL && req->connector->complete(pair)) {
+		leg_end(decode_of(pair));
+		pair_disarm(pair);
+		part_ended(pair);
+		return;
+	}
+	if (r == TAKEN_AGAIN && !decode_of(pair)->first_told) {
+		leg_rewind(decode_of(pair));
+		leg_start(decode_of(pair));
+		return;
+	}
+	go_on(req, pair);
+}
+
+void
+leg_answered(struct req *req, struct leg *leg)
+{
+	if (leg->kind == LEG_DECODE)
+		decode_answered(req, leg);
+	else
+		prefill_answered(req, leg);
+}
+
+void
+kv_arrived(struct req *req, struct leg *leg)
+{
+	struct pair *pair = leg->pair;
+
+	(void)req;
+	pair->kv_ready = true;
+	pair_disarm(pair);
+	if (pair->prefilled)
+		pair_start(pair, STARTS_AFTER_KV);
+}
+
+/* --- RELEASE ------------------------------------------------------------------------------------- */
+
+/*
+ * The client has gone.  A prefill engine that has not begun to answer is hung up on, which aborts it; once
+ * it has answered, blocks are held there, and a decode engine must be told.  False: nothing is left to do for
+ * this pair.
+ */
+static bool
+release(struct req *req, struct pair *pair)
+{
+	struct leg *p = prefill_of(pair), *d = decode_of(pair);
+
+	if (req->connector->leaves != LEAVES_KV || pair->decoded || d->first_told)
+		return false; /* nothing is held, or it has been fetched: a byte of the answer is here */
+	if (leg_active(p) ? !leg_sent(p) && !p->got_bytes : !pair->handed)
+		return false;  /* nothing has been asked for, or nothing was handed over */
+	pair->released = true; /* the form of whatever is sent from now on */
+	if (leg_active(p) && p->got_bytes)
+		return true; /* read to its end */
+	if (leg_active(p))
+		leg_hang_up(p);
+	if (leg_active(p) || (leg_sent(d) && !req->stream)) {
+		req->deadline_ms = clock_ms() + RELEASE_GRACE_MS;
+		worker_need_tick(req->w);
+	}
+	return true;
+}
+
+static void
+pair_over(struct pair *pair)
+{
+	for (enum leg_kind k = 0; k < LEG_PAIR_N; k++)
+		leg_end(&pair->leg[k]);
+	pair_disarm(pair);
+	pair->decoded = true;
+}
+
+static void
+drop_if_over(struct req *req)
+{
+	for (uint32_t i = 0; i < req->npairs; i++)
+		if (!req->pairs[i].decoded)
+			return;
+	req_drop(req);
+}
+
+void
+client_left(struct req *req, struct leg *none)
+{
+	bool any = false;
+
+	(void)none;
+	for (uint32_t i = 0; i < req->npairs; i++)
+		any = any || (!req->pairs[i].decoded && !decode_of(&req->pairs[i])->first_told);
+	if (!any || req->connector->leaves != LEAVES_KV) {
+		req_drop(req);
+		return;
+	}
+	req_enter(req, REQ_RELEASE);
+	for (uint32_t i = 0; i < req->npairs; i++)
+		if (!release(req, &req->pairs[i]))
+			pair_over(&req->pairs[i]);
+	drop_if_over(req);
+}
+
+/*
+ * A prefill engine answers after all: its own clock goes on.  A decode engine that answers the client's
+ * own request has fetched the KV, so it can be let go.
+ */
+void
+release_first(struct req *req, struct leg *leg)
+{
+	if (leg->kind == LEG_PREFILL) {
+		req->deadline_ms = 0;
+	} else if (!leg->releases) {
+		pair_over(leg->pair);
+		drop_if_over(req);
+	}
+}
+
+void
+release_answered(struct req *req, struct leg *leg)
+{
+	struct pair *pair = leg->pair;
+
+	if (leg->kind == LEG_PREFILL && leg->status == 200 &&
+		take_handover(req, leg) >= TAKEN_NOTHING && pair->handed) {
+		go_on(req, pair);
+		return;
+	}
+	pair_over(pair);
+	drop_if_over(req);
+}
+
+void
+release_failed(struct req *req, struct leg *leg)
+{
+	pair_over(leg->pair);
+	drop_if_over(req);
+}
+
+void
+release_late(struct req *req, struct leg *leg)
+{
+	if (leg != NULL) {
+		release_failed(req, leg);
+		return;
+	}
+	req_drop(req);
+}
+
+/* --- time ---------------------------------------------------------------------------------------- */
+
+/* The notices do not come: decode goes on, and finds what is there. */
+static void
+kv_late(struct req *req, struct pair *pair)
+{
+	if (!flag_is_ready(req->w->flags, &pair->flag)) /* a lost wake-up is not lateness */
+		metric_add(req->w->slab, M_KV_LATE, 1);
+	req_event(req, RQ_KV_READY, decode_of(pair));
+}
+
+static void
+tick_pair(struct req *req, struct pair *pair, uint64_t now_ms)
+{
+	if (pair->kv_deadline_ms != 0 && now_ms >= pair->kv_deadline_ms)
+		kv_late(req, pair);
+	for (enum leg_kind k = 0; k < LEG_PAIR_N && req->state != REQ_DONE; k++) {
+		struct leg *leg = &pair->leg[k];
+
+		if (leg_active(leg) && leg->deadline_ms != 0 && now_ms >= leg->deadline_ms)
+			req_event(req, RQ_TIMEOUT, leg);
+	}
+}
+
+void
+exchange_tick(struct req *req, uint64_t now_ms)
+{
+	for (uint32_t i = 0; i < req->npairs && req->state != REQ_DONE; i++)
+		tick_pair(req, &req->pairs[i], now_ms);
+	if (req->state == REQ_ASK)
+		ask_all(req);
+}

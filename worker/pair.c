@@ -1,0 +1,377 @@
+#include "worker/pair.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+
+#include "shm/base/clock.h"
+#include "shm/base/rnd.h"
+#include "shm/load.h"
+#include "worker/core.h"
+#include "worker/errand.h"
+#include "worker/exchange.h"
+#include "worker/pool.h"
+#include "worker/req.h"
+
+/* A text made for a body, in the pair's list. */
+struct made {
+	struct made *next;
+	char text[];
+};
+
+static bool compose(struct leg *leg, struct leg_message *m);
+static void on_event(struct leg *leg, enum leg_event ev);
+static void on_payload(struct leg *leg, const struct span *pieces, size_t n, bool done);
+
+static const struct leg_ops ops = {.compose = compose, .event = on_event, .payload = on_payload};
+
+/* --- life ---------------------------------------------------------------------------------------- */
+
+static void
+leg_ready(struct leg *leg, struct pair *pair, enum leg_kind kind)
+{
+	const struct req *req = pair->req;
+	const struct conf_timeouts *t = &req->pool.timeouts;
+
+	leg->ops = &ops;
+	leg->w = req->w;
+	leg->pair = pair;
+	leg->kind = kind;
+	leg->keep = kind != LEG_DECODE;
+	leg->connect_ms = t->connect_ms;
+	leg->wait_ms = kind == LEG_DECODE                              ? t->decode_ms
+		       : kind == LEG_ASK && req->connector->asks_again ? req->pool.shake.learn_ms
+								       : t->prefill_ms;
+	leg->wait_each = kind == LEG_DECODE;
+}
+
+void
+pair_make(struct req *req, uint32_t n)
+{
+	pair_free(req);
+	req->pairs = mem_array(n, sizeof(*req->pairs));
+	req->npairs = n;
+	for (uint32_t i = 0; i < n; i++) {
+		struct pair *pair = &req->pairs[i];
+
+		pair->req = req;
+		pair->index = i;
+		pair->first_token = -1;
+		for (enum role r = 0; r < ROLE_N; r++) {
+			pair->starts[r] = req->connector->starts[r];
+			pair->rank[r] = -1;
+		}
+		for (enum leg_kind k = 0; k < LEG_PAIR_N; k++)
+			leg_ready(&pair->leg[k], pair, k);
+		sse_init(&pair->sse);
+	}
+}
+
+void
+pair_drop_texts(struct pair *pair)
+{
+	struct leg *p = &pair->leg[LEG_PREFILL];
+	struct made *m;
+
+	while ((m = pair->made) != NULL) {
+		pair->made = m->next;
+		free(m);
+	}
+	pair->tokens = pair->prompt = (struct span){NULL, 0};
+	leg_forget_answer(&pair->leg[LEG_ASK]);
+	if (leg_active(p))
+		return; /* its answer is still being collected */
+	leg_forget_answer(p);
+	pair->kv = (struct span){NULL, 0};
+}
+
+void
+pair_free(struct req *req)
+{
+	for (uint32_t i = 0; i < req->npairs; i++) {
+		struct pair *pair = &req->pairs[i];
+
+		pair_ask_over(pair);
+		pair_disarm(pair);
+		for (enum leg_kind k = 0; k < LEG_PAIR_N; k++)
+			leg_fini(&pair->leg[k]);
+		pair_drop_texts(pair);
+		membuf_free(&pair->event);
+	}
+	free(req->pairs);
+	req->pairs = NULL;
+	req->npairs = 0;
+}
+
+bool
+pair_active(const struct pair *pair)
+{
+	for (enum leg_kind k = 0; k < LEG_PAIR_N; k++)
+		if (leg_active(&pair->leg[k]))
+			return true;
+	return false;
+}
+
+/* --- texts and ids ------------------------------------------------------------------------------- */
+
+struct span
+pair_text(struct pair *pair, const char *fmt, ...)
+{
+	va_list ap;
+	struct made *m;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(NULL, 0, fmt, ap);
+	va_end(ap);
+	m = mem_resize(NULL, 1, sizeof(*m) + (size_t)n + 1);
+	va_start(ap, fmt);
+	(void)vsnprintf(m->text, (size_t)n + 1, fmt, ap);
+	va_end(ap);
+	m->next = pair->made;
+	pair->made = m;
+	return (struct span){m->text, (size_t)n};
+}
+
+void
+pair_set_id(struct pair *pair, const char *id)
+{
+	(void)snprintf(pair->id, sizeof(pair->id), "%s", id);
+	/* clients' ids come without quotes and backslashes, everything else is ours */
+	(void)snprintf(pair->id_json, sizeof(pair->id_json), "\"%s\"", pair->id);
+}
+
+void
+pair_new_id(struct pair *pair)
+{
+	char id[PAIR_ID_MAX + 1], hex[17];
+
+	rnd_hex16(hex, rnd_u64());
+	hex[16] = '\0';
+	(void)snprintf(id, sizeof(id), "%s-%s", pair->req->id, hex);
+	pair_set_id(pair, id);
+}
+
+void
+pair_next_ranks(struct pair *pair)
+{
+	for (enum role r = 0; r < ROLE_N; r++) {
+		struct upstream *up = pair->leg[r].up;
+
+		if (up != NULL && up->dp_ranks > 0)
+			pair->rank[r] = (int32_t)(up->next_rank++ % up->dp_ranks);
+	}
+}
+
+/* --- notices ------------------------------------------------------------------------------------- */
+
+bool
+pair_arm(struct pair *pair, uint8_t notices, char ret_id[FLAG_ID_LEN])
+{
+	struct worker *w = pair->req->w;
+
+	if (!flag_arm(w->flags, notices, &pair->flag))
+		return false;
+	pair->armed = true;
+	w->waiting[pair->flag.slot] = pair;
+	metric_gauge_add(w->slab, G_FLAGS_ARMED, 1);
+	flag_id_format(&pair->flag, ret_id);
+	return true;
+}
+
+void
+pair_disarm(struct pair *pair)
+{
+	struct worker *w = pair->req->w;
+
+	if (!pair->armed)
+		return;
+	pair->armed = false;
+	pair->kv_deadline_ms = 0;
+	w->waiting[pair->flag.slot] = NULL;
+	metric_gauge_add(w->slab, G_FLAGS_ARMED, -1);
+	flag_free(w->flags, &pair->flag);
+}
+
+/* --- what is sent -------------------------------------------------------------------------------- */
+
+static void
+lines(struct leg *leg, struct leg_message *m, const char *method, const char *path)
+{
+	const struct pair *pair = leg->pair;
+	const struct upstream *up = leg->up;
+	char rank[64] = "";
+	int n;
+
+	if (leg->kind != LEG_ASK && pair->rank[leg->kind] >= 0)
+		(void)snprintf(
+			rank, sizeof(rank), "X-data-parallel-rank: %d\r\n", pair->rank[leg->kind]);
+	n = snprintf(m->lines, sizeof(m->lines),
+		"%s %s%s HTTP/1.1\r\nHost: %s\r\nContent-Length: %zu\r\nX-Request-Id: %s\r\n%s",
+		method, up->prefix, path, up->authority, m->body_len, pair->id, rank);
+	assert(n > 0 && (size_t)n < sizeof(m->lines));
+	m->nlines = (size_t)n;
+	m->headers = (struct span){pair->req->fwd, pair->req->fwd_len};
+}
+
+static void
+body(struct req *req, const struct splice_edit *e, struct leg_message *m)
+{
+	if (req->doc != NULL) {
+		m->nsegs = splice_layout(req->doc, e, m->segs, &m->body_len);
+		return;
+	}
+	m->segs[0] = (struct splice_seg){req->body, req->body_len};
+	m->nsegs = req->body_len > 0;
+	m->body_len = req->body_len;
+}
+
+static bool
+compose_question(struct leg *leg, struct leg_message *m)
+{
+	struct pair *pair = leg->pair;
+	const struct question *q = &pair->question;
+	struct splice_edit e;
+
+	if (q->edit != NULL) {
+		connector_strip(pair, &e);
+		q->edit(pair, &e);
+		body(pair->req, &e, m);
+	}
+	lines(leg, m, q->edit != NULL ? "POST" : "GET", q->path);
+	return true;
+}
+
+/* The lease of its blocks would be over, or nearly: they may belong to another prompt when they are read. */
+static bool
+stale(const struct pair *pair)
+{
+	return pair->req->connector->leased && pair->handed && !pair->redone &&
+	       clock_ms() - pair->prefilled_ms > pair->req->pool.shake.kv_lease_ms;
+}
+
+static bool
+compose(struct leg *leg, struct leg_message *m)
+{
+	struct pair *pair = leg->pair;
+	struct req *req = pair->req;
+	enum role role = (enum role)leg->kind;
+	const char *path = NULL;
+	struct splice_edit e;
+
+	if (leg->kind == LEG_ASK)
+		return compose_question(leg, m);
+	if (role == ROLE_DECODE && stale(pair)) {
+		pair_prefill_again(pair);
+		return false;
+	}
+	connector_edit(pair, role, &e);
+	body(req, &e, m);
+	if (req->connector->path != NULL)
+		path = req->connector->path(pair, role);
+	lines(leg, m, "POST", path != NULL ? path : route_path(req->route));
+	leg->releases = role == ROLE_DECODE && pair->released;
+	if (leg->releases)
+		metric_add(req->w->slab, M_KV_RELEASED, 1);
+	if (role == ROLE_PREFILL && req->t_prefill_us == 0)
+		req->t_prefill_us = clock_us();
+	return true;
+}
+
+void
+pair_prefill_again(struct pair *pair)
+{
+	struct leg *p = &pair->leg[LEG_PREFILL];
+	struct worker *w = pair->req->w;
+
+	metric_add(w->slab, M_PREFILL_AGAIN, 1);
+	leg_rewind(&pair->leg[LEG_DECODE]);
+	leg_rewind(p);
+	pair->redone = true;
+	pair->prefilled = pair->handed = false;
+	pair->kv = (struct span){NULL, 0};
+	if (!p->reserved) { /* of an endpoint chosen before: its limit has been looked at */
+		p->reserved = load_reserve(w->seg, w->slot, p->up->slot, 0);
+		p->tokens = load_tokens_add(w->seg, w->slot, p->up->slot, pair->req->tokens);
+	}
+	pair_new_id(pair);
+	leg_start(p);
+}
+
+/* --- starting ------------------------------------------------------------------------------------ */
+
+void
+pair_start(struct pair *pair, enum leg_starts when)
+{
+	struct req *req = pair->req;
+
+	for (enum role r = 0; r < ROLE_N && req->state != REQ_DONE; r++)
+		if (pair->starts[r] == when && pair->leg[r].state == LEG_IDLE)
+			leg_start(&pair->leg[r]);
+}
+
+void
+pair_ask_over(struct pair *pair)
+{
+	struct worker *w = pair->req->w;
+
+	if (pair->asking == NULL)
+		return;
+	pair->asking->asked_by_us = false;
+	pool_unref(w->pool, &pair->asking);
+}
+
+void
+pair_ask(struct pair *pair)
+{
+	const struct connector *c = pair->req->connector;
+	struct leg *ask = &pair->leg[LEG_ASK];
+	struct upstream *up;
+
+	memset(&pair->question, 0, sizeof(pair->question));
+	if (c->ask == NULL || !c->ask(pair, &pair->question)) {
+		pair->asked = true;
+		return;
+	}
+	up = pair->leg[pair->question.role].up;
+	if (c->asks_again) { /* once for all who wait for it; they look again each tick */
+		if (up->asked_by_us)
+			return;
+		up->asked_by_us = true;
+		pair->asking = pool_ref(up);
+	}
+	if (ask->up == NULL)
+		ask->up = pair->question.port == 0 ? pool_ref(up)
+						   : pool_aside(up, pair->question.port);
+	leg_start(ask);
+}
+
+void
+pair_abort(struct pair *pair)
+{
+	for (enum role r = 0; r < ROLE_N; r++)
+		if (leg_active(&pair->leg[r]) && pair->req->fwd != NULL)
+			errand_abort(pair->req->w, &pair->leg[r]);
+}
+
+/* --- what comes ---------------------------------------------------------------------------------- */
+
+static void
+on_event(struct leg *leg, enum leg_event ev)
+{
+	static const enum req_event as[LEG_EV_N] = {[LEG_EV_FIRST] = RQ_FIRST,
+		[LEG_EV_KEPT] = RQ_MORE,
+		[LEG_EV_ANSWER] = RQ_ANSWER,
+		[LEG_EV_FAIL] = RQ_LEG_FAIL};
+
+	req_event(leg->pair->req, as[ev], leg);
+}
+
+static void
+on_payload(struct leg *leg, const struct span *pieces, size_t n, bool done)
+{
+	exchange_payload(leg, pieces, n, done);
+}
