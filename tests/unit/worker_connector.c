@@ -129,7 +129,7 @@ Test(connector, release_takes_one_token)
 {
 	begin(CONNECTOR_NIXL, "{\"max_tokens\":64,\"stream\":true}");
 	cr_assert_eq(answer("{\"kv_transfer_params\":{\"a\":1}}"), 1);
-	pair.release = true;
+	pair.released = true;
 	expect_body(ROLE_DECODE,
 		"{\"max_tokens\":1,\"stream\":false,\"kv_transfer_params\":{\"a\":1}}");
 }
