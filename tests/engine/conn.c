@@ -424,6 +424,18 @@ conn_header(struct conn *c, const char *name, size_t *ret_len)
 	return NULL;
 }
 
+int64_t
+conn_header_int(struct conn *c, const char *name)
+{
+	size_t i, n = 0;
+	const char *v = conn_header(c, name, &n);
+	int64_t x = 0;
+
+	for (i = 0; i < n && n < 10 && v[i] >= '0' && v[i] <= '9'; i++)
+		x = x * 10 + (v[i] - '0');
+	return n > 0 && i == n ? x : -1;
+}
+
 static int
 on_begin(http_parser *p)
 {

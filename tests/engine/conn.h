@@ -66,6 +66,7 @@ void conn_reap(struct sim *sim);
 void conn_idle_start(struct sim *sim);
 
 const char *conn_header(struct conn *c, const char *name, size_t *ret_len); /* the first; NULL */
+int64_t conn_header_int(struct conn *c, const char *name); /* -1: absent, or not 1 to 9 digits */
 
 /* A whole answer, with content-length; `extra` are header lines ending in CRLF, or NULL. */
 void conn_reply(struct conn *c, int status, const char *type, const char *extra, const char *body,

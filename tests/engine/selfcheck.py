@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -550,6 +551,379 @@ def check_connections():
         same(p.metric("pdsim:held_requests"), 0)
     with Engine("--engine", "sglang") as e:
         same(e.metric("sglang:num_running_reqs"), 0)
+
+
+# ---- engines that meet ----
+
+
+def later(e, path, body, headers=None):
+    """Asks in the background; join() returns what call() would."""
+    out = []
+    t = threading.Thread(target=lambda: out.append(e.call("POST", path, body, headers or {})), daemon=True)
+    t.start()
+
+    def join(timeout=10):
+        t.join(timeout)
+        check(out, "no answer from", path)
+        return out[0]
+    join.done = lambda: bool(out)
+    return join
+
+
+def pair(handshake, *more, p=(), d=()):
+    return (Engine("--role", "prefill", "--handshake", handshake, *more, *p),
+            Engine("--role", "decode", "--handshake", handshake, *more, *d))
+
+
+ROOM = 9223372036854700000  # near the end of its range, where a double would round
+
+
+def room():
+    global NEXT
+    NEXT += 1
+    return ROOM + 16 * NEXT  # the next few are this one's when it is alone for a list
+
+
+def meeting(p, rooms=None, **body):
+    return {"bootstrap_host": "127.0.0.1", "bootstrap_port": p.bootstrap, "bootstrap_room": rooms or room(), **body}
+
+
+def both(p, d, path, body):
+    first, second = later(p, path, body), later(d, path, body)
+    return first(), second()
+
+
+def check_sglang_meets():
+    p, d = pair("sglang")
+    with p, d:
+        text = {"text": PROMPT, "sampling_params": {"max_new_tokens": 5}}
+        body = meeting(p, rid="mine", return_logprob=True, logprob_start_len=3, **text)
+        a, b = (json.loads(x[1]) for x in both(p, d, "/generate", body))
+        same((a["text"], b["text"]), (expect.text(PROMPT, 1), expect.text(PROMPT, 5)))
+        same((a["meta_info"]["finish_reason"], b["meta_info"]["id"]), ({"type": "length", "length": 1}, "mine"))
+        ids = expect.token_ids(PROMPT)
+        same([x[1] for x in a["meta_info"]["input_token_logprobs"]], ids[3:])
+        same((a["meta_info"]["input_token_logprobs"][0][0], b["meta_info"]["input_token_logprobs"]), (None, []))
+        same(a["meta_info"]["output_token_logprobs"], b["meta_info"]["output_token_logprobs"][:1])
+        same(len(b["meta_info"]["output_token_logprobs"]), 5)
+        # P answers when D has pulled and not before; D waits for P, who comes first does not matter
+        for first, second in (p, d), (d, p):
+            body = meeting(p, prompt=["x", "y"], stream=True, max_tokens=3)
+            slow = later(first, "/v1/completions", body)
+            first.until("pdsim:open_rooms", 2)
+            check(not slow.done())
+            fast = later(second, "/v1/completions", body)
+            got = {e: events(j()[1]) for e, j in ((first, slow), (second, fast))}
+            same([len(got[p]), len(got[d])], [3, 7])
+            for k in 0, 1:
+                mine = [json.loads(x)["choices"][0] for x in got[d][:-1]]
+                same("".join(c["text"] for c in mine if c["index"] == k), expect.text("xy"[k], 3))
+            same({json.loads(x)["choices"][0]["finish_reason"] for x in got[p][:-1]}, {"length"})
+        chat = {"messages": [{"role": "user", "content": "hi"}]}
+        a, b = both(p, d, "/v1/chat/completions", meeting(p, **chat))
+        same(json.loads(b[1])["choices"][0]["message"]["content"], expect.text_chat(chat))
+        a, b = both(p, d, "/generate", meeting(p, [room(), room()], input_ids=[[1, 2], [3]], stream=True))
+        last = {x["index"]: x for x in map(json.loads, events(b[1])[:-1])}
+        same([last[k]["text"] for k in (0, 1)], [expect.text(i, 128) for i in ([1, 2], [3])])
+        same((p.metric("pdsim:kv_fetched_total"), d.metric("pdsim:kv_loaded_total")), (8, 8))
+        for e in p, d:
+            same((e.metric("pdsim:open_rooms"), e.metric("pdsim:running_requests"), e.metric("sglang:token_usage")), (0, 0, 0))
+    # a P that waits for D takes no place from another; both have a key, the bootstrap server has none
+    p, d = pair("sglang", "--api-key", "k", p=["--max-running", "1"])
+    with p, d:
+        auth = {"Authorization": "Bearer k"}
+        bodies = [meeting(p, prompt=x) for x in "ab"]
+        js = [later(p, "/v1/completions", b, auth) for b in bodies]
+        p.until("sglang:num_prefill_inflight_queue_reqs", 2)
+        for b in reversed(bodies):
+            same(json.loads(d.call("POST", "/v1/completions", b, auth)[1])["choices"][0]["text"], expect.text(b["prompt"]))
+        same([j()[0] for j in js], [200, 200])
+
+
+def check_sglang_refusals():
+    p, d = pair("sglang", "--bootstrap-timeout", "0.3")
+    with p, d:
+        def ask(e, want, path="/v1/completions", **body):
+            s, data, _ = e.call("POST", path, {"prompt": "x", "text": "x", **body})
+            same((s, data if s != want else b""), (want, b""))
+            return json.loads(data)
+        for e in p, d:
+            same(ask(e, 400)["object"], "error")
+            check("without bootstrap room" in ask(e, 400, "/generate")["error"]["message"])
+            for wrong in 0, 2**63, -1, 1.5, "7", [], [1, 2], [[1]]:
+                ask(e, 500, **{**meeting(p), "bootstrap_room": wrong})
+            same((e.metric("pdsim:rooms_missing_total"), e.metric("pdsim:rooms_invalid_total")), (2, 8))
+            ask(e, 500, **meeting(p, n=2))
+            same(e.metric("pdsim:rooms_shared_total"), 1)
+            same(e.metric("pdsim:open_rooms"), 0)
+        for wrong in {"bootstrap_host": None}, {"bootstrap_port": 0}, {"bootstrap_port": "x"}, {"bootstrap_host": ["a", "b"]}:
+            ask(d, 400, **{**meeting(p), **wrong})
+        # a room is good once, whoever has used it, and whatever became of it
+        body = meeting(p, prompt="x")
+        same([x[0] for x in both(p, d, "/v1/completions", body)], [200, 200])
+        ask(p, 500, **body)
+        ask(d, 500, **body)
+        same((p.metric("pdsim:duplicate_rooms_total"), d.metric("pdsim:duplicate_rooms_total")), (1, 1))
+        # nobody comes: both give up, D in a stream after its 200
+        check("no decode engine" in ask(p, 500, **meeting(p))["message"])
+        check("TIMEOUT" in ask(d, 500, **meeting(p))["message"])
+        ev = events(d.call("POST", "/v1/completions", meeting(p, prompt="x", stream=True))[1])
+        same((json.loads(ev[0])["error"]["code"], ev[1:]), (500, ["[DONE]"]))
+        ev = events(d.call("POST", "/generate", meeting(p, text="x", stream=True))[1])
+        same((json.loads(ev[0])["meta_info"]["finish_reason"]["type"], ev[1:]), ("abort", ["[DONE]"]))
+        # another's prompt, and another's bootstrap server
+        body = meeting(p, prompt="x")
+        j = later(p, "/v1/completions", body)
+        check("DIFFER prompt" in ask(d, 500, **{**body, "prompt": "y"})["message"])
+        same(j()[0], 500)
+        check("UNREACHABLE" in ask(d, 500, **{**meeting(p), "bootstrap_port": 1})["message"])
+        check("STATUS 404" in ask(d, 500, **{**meeting(p), "bootstrap_port": p.port})["message"])
+        p.fault(kind="status", path="/route", status=503)
+        check("STATUS 503" in ask(d, 500, **meeting(p))["message"])
+        same(p.call("GET", "/route?prefill_dp_rank=-1")[0], 404)
+        p.until("pdsim:open_rooms", 0)
+        d.until("pdsim:open_rooms", 0)
+    with Engine("--handshake", "sglang") as e:  # no pair: fields of the hand-shake mean nothing
+        same(json.loads(e.call("POST", "/v1/completions", {"prompt": "x", "bootstrap_room": 1})[1])["choices"][0]["text"], expect.text("x"))
+
+
+def check_sglang_failures():
+    p, d = pair("sglang")
+    with p, d:
+        # a client leaves, either side: that engine's room is gone, the other hears nothing
+        for e, o in (p, d), (d, p):
+            body = meeting(p, prompt="x", rid=fresh())
+            s = e.raw_post("/v1/completions", body)
+            e.until("pdsim:open_rooms", 1)
+            s.close()
+            e.until("pdsim:open_rooms", 0)
+            j = later(o, "/v1/completions", body)
+            o.until("pdsim:open_rooms", 1)
+            time.sleep(0.05)
+            check(not j.done())
+            same(o.call("POST", "/abort_request", {"rid": body["rid"][:-1]})[0], 200)
+            reason = json.loads(j()[1])["choices"][0]["finish_reason"]
+            same((j()[0], reason), (200, "abort" if o is d else "length"))
+            same(o.metric("pdsim:aborted_by_rid_total"), 1)
+        # a stream that is aborted says so, and one rid is not twice at work
+        d.post("/sim/pause_stream", {})
+        body = meeting(p, text="x", rid="abc-1", stream=True, sampling_params={"max_new_tokens": 50})
+        j, k = later(p, "/generate", body), later(d, "/generate", body)
+        j()
+        d.until("pdsim:streams_running", 1)
+        same(d.call("POST", "/generate", {**body, "bootstrap_room": room()})[0], 400)
+        d.post("/sim/pause_stream", {"step": 3})
+        d.call("POST", "/abort_request", {"rid": "other"})
+        d.until("pdsim:events_total", 3)
+        d.call("POST", "/abort_request", {"rid": "abc"})
+        ev = events(k()[1])
+        same((len(ev), json.loads(ev[3])["meta_info"]["finish_reason"]["type"]), (5, "abort"))
+        d.post("/sim/pause_stream", {"pause": False})
+        # queued, computing, and not begun
+        d.call("POST", "/abort_request", {"abort_all": True})
+        # P's process dies: D learns it from the connection
+        j = later(d, "/v1/completions", meeting(p, prompt="x"))
+        d.until("pdsim:open_rooms", 1)
+        time.sleep(0.05)
+        p.p.kill()
+        same(j()[0], 500)
+        p.p.wait()
+        p.p.returncode = 0
+        p.p.send_signal = lambda *a: None
+        d.until("pdsim:open_rooms", 0)
+    with Engine("--handshake", "sglang", "--prefill-delay", "5000", "--max-running", "1") as e:
+        js = [later(e, "/generate", {"text": "x", "rid": "r%d" % i}) for i in range(3)]
+        e.until("sglang:num_queue_reqs", 2)
+        e.call("POST", "/abort_request", {"rid": "r"})
+        for j in js:
+            m = json.loads(j()[1])["meta_info"]
+            same((j()[0], m["finish_reason"]["type"], m["completion_tokens"]), (200, "abort", 0))
+        e.until("pdsim:running_requests", 0)
+    with Engine() as e:
+        same([e.call("POST", path, {})[0] for path in ("/generate", "/abort_request")], [404, 404])
+
+
+def check_sglang_ranks_and_streams():
+    p, d = pair("sglang", "--follow-bootstrap-room", "--dp-size", "4")
+    with p, d:
+        boot = http.client.HTTPConnection("127.0.0.1", p.bootstrap, timeout=5)
+
+        def get(path):
+            boot.request("GET", path)
+            r = boot.getresponse()
+            return r.status, r.read()
+        info = json.loads(get("/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1")[1])
+        same((info["dp_size"], info["follow_bootstrap_room"]), (4, True))
+        same(json.loads(get("/route?engine_rank=3&target_dp_group=0")[1]), {"rank_ip": "127.0.0.1", "rank_port": p.side})
+        same([get("/route")[0], get("/route?prefill_dp_rank=4")[0], get("/query")[0], get("/health")[0]], [400, 404, 404, 200])
+        same(json.loads(p.call("GET", "/server_info")[1])["dp_size"], 4)
+        four = 4 * (ROOM // 8)
+        body = meeting(p, four + 1, prompt="x", routed_dp_rank=1, disagg_prefill_dp_rank=1)
+        same([x[0] for x in both(p, d, "/v1/completions", body)], [200, 200])
+        same(p.call("POST", "/v1/completions", meeting(p, four + 2, prompt="x"), {"X-Data-Parallel-Rank": "1"})[0], 500)
+        same(d.call("POST", "/v1/completions", meeting(p, four + 3, prompt="x", disagg_prefill_dp_rank=2))[0], 500)
+        same((p.metric("pdsim:rank_mismatch_total"), d.metric("pdsim:rank_mismatch_total")), (1, 1))
+    p, d = pair("sglang", p=["--bootstrap-stream"])
+    with p, d:
+        for prompt in "x", ["x", "y"]:
+            s = p.raw_post("/v1/completions", {"prompt": prompt}, "Connection: close\r\n")
+            data = b""
+            while b"\n\n" not in data.split(b"\r\n\r\n", 1)[-1]:
+                data += s.recv(65536)
+            params = json.loads(re.search(rb"data: (.*)\n", data)[1])["disaggregated_params"]
+            same((params["bootstrap_host"], params["bootstrap_port"]), ("127.0.0.1", p.bootstrap))
+            same(type(params["bootstrap_room"]), type(prompt) if isinstance(prompt, list) else int)
+            same(p.metric("pdsim:open_rooms"), len(prompt))
+            r = d.post("/v1/completions", {"prompt": prompt, **params})
+            same([c["text"] for c in r["choices"]], [expect.text(x) for x in prompt])
+            data += read_all(s)[0]
+            same((data.count(b"data: "), data.count(b'"length"')), (len(prompt) + 2, len(prompt)))
+        same(p.metric("pdsim:open_rooms"), 0)
+
+
+def query(p):
+    c = http.client.HTTPConnection("127.0.0.1", p.bootstrap, timeout=5)
+    c.request("GET", "/query")
+    return json.loads(c.getresponse().read())
+
+
+def check_mooncake():
+    p, d = pair("mooncake", "--fetch-timeout", "0.4", p=["--dp-size", "2", "--kv-timeout", "1"])
+    with p, d:
+        ranks = query(p)
+        same(sorted(ranks), ["0", "1"])
+        same(ranks["1"]["worker_addr"], {"0": {"0": "tcp://127.0.0.1:%d" % p.side}})
+        same(p.call("GET", "/query")[0], 404)
+
+        def pre(name, rank=0, want=200, **more):
+            kv = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": name}
+            body = {"prompt": PROMPT, "max_tokens": 1, "kv_transfer_params": kv, **more}
+            return p.post("/v1/completions", body, None, {"X-data-parallel-rank": str(rank)}, want)
+
+        def dec(name, rank="0", want=200, prompt=PROMPT, **more):
+            kv = {"do_remote_decode": False, "do_remote_prefill": True, "transfer_id": name,
+                  "remote_bootstrap_addr": "http://127.0.0.1:%d" % p.bootstrap, "remote_engine_id": ranks[rank]["engine_id"], **more}
+            return d.post("/v1/completions", {"prompt": prompt, "kv_transfer_params": kv}, None, None, want)
+        same(pre("a")["kv_transfer_params"], None)
+        same(p.metric("pdsim:held_blocks"), 2)
+        same(dec("a")["choices"][0]["text"], expect.text(PROMPT))
+        same((p.metric("pdsim:held_blocks"), d.metric("pdsim:kv_loaded_total")), (0, 1))
+        check("TIMEOUT" in dec("a", want=500)["error"]["message"])  # once
+        got = []
+        t = threading.Thread(target=lambda: got.append(dec("b", "1")))  # D comes first
+        t.start()
+        d.until("vllm:num_requests_waiting", 1)
+        time.sleep(0.05)
+        pre("b", 1)
+        t.join()
+        same(got[0]["choices"][0]["text"], expect.text(PROMPT))
+        pre("c", 1)
+        check("DIFFER engine_id" in dec("c", "0", 500)["error"]["message"])
+        check("DIFFER prompt" in dec("c", "1", 500, "other")["error"]["message"])
+        same(p.metric("pdsim:held_requests"), 1)
+        dec("c", "1")
+        same(pre("d", prompt="<<eos>>")["choices"][0]["finish_reason"], "stop")
+        dec("d", prompt="<<eos>>", want=500)
+        pre("e", 2, 400)
+        pre("a", want=400)
+        pre("", want=500)
+        for wrong in {"transfer_id": ""}, {"remote_engine_id": "x"}, {"remote_bootstrap_addr": "x"}, {"remote_bootstrap_addr": "http://127.0.0.1:1"}:
+            dec("f", want=500, **wrong)
+        p.fault(kind="status", path="/query", status=500)
+        check("STATUS 500" in dec("g", want=500)["error"]["message"])
+        dec("h", prompt=["x", "y"], want=500)
+        pre("i")
+        p.until("pdsim:held_blocks", 0)
+        same(p.metric("pdsim:kv_expired_total"), 1)
+    with Engine("--role", "prefill", "--handshake", "mooncake") as p2:
+        check(query(p2)["0"]["engine_id"] not in (ranks["0"]["engine_id"], ranks["1"]["engine_id"]))
+
+
+def check_mooncake_old():
+    p, d = pair("mooncake_old", "--fetch-timeout", "0.3")
+    with p, d:
+        kv = p.post("/v1/completions", prefill_body(), "one")["kv_transfer_params"]
+        same(kv, {"do_remote_prefill": True, "do_remote_decode": False, "remote_host": "127.0.0.1", "remote_port": p.side})
+        body = {"prompt": PROMPT, "kv_transfer_params": kv}
+        d.post("/v1/completions", body, "two", None, 500)  # another id
+        same(d.post("/v1/completions", body, "one")["choices"][0]["text"], expect.text(PROMPT))
+        same(p.metric("pdsim:held_requests"), 0)
+        same(p.post("/v1/completions", prefill_body(prompt="<<eos>>"), "three")["kv_transfer_params"], None)
+
+
+def p2p_id(p, d):
+    return "___prefill_addr_127.0.0.1:%d___decode_addr_127.0.0.1:%d_%032x" % (p, d, int(fresh().split("-")[-1]))
+
+
+def check_p2p():
+    p, d = pair("p2p_nccl", "--fetch-timeout", "0.3", "--kv-port", "0", d=["--kv-timeout", "1"])
+    with p, d:
+        leg = {"prompt": PROMPT, "max_tokens": 1}
+        rid = p2p_id(p.side, d.side)
+        p.post("/v1/completions", leg, rid)
+        d.until("pdsim:held_blocks", 2)
+        same(p.metric("pdsim:held_blocks"), 0)
+        same(d.post("/v1/completions", {"prompt": PROMPT}, rid)["choices"][0]["text"], expect.text(PROMPT))
+        same(d.metric("pdsim:held_blocks"), 0)
+        rid = p2p_id(p.side, d.side)  # D comes first; two prompts
+        body = {"prompt": ["x", "y"], "max_tokens": 3, "stream": True}
+        j = later(d, "/v1/completions", body, {"X-Request-Id": rid})
+        d.until("vllm:num_requests_waiting", 1)
+        p.post("/v1/completions", {"prompt": ["x", "y"], "max_tokens": 1}, rid)
+        same(len(events(j()[1])), 7)
+        for wrong in p2p_id(p.side + 1, d.side), p2p_id(p.side, d.side)[30:], fresh():
+            p.post("/v1/completions", leg, wrong, None, 500)
+            d.post("/v1/completions", leg, wrong, None, 500)
+        d.post("/v1/completions", leg, p2p_id(p.side, d.side + 1), None, 500)
+        same((p.metric("pdsim:kv_foreign_total"), d.metric("pdsim:kv_foreign_total")), (3, 3))
+        p.post("/v1/completions", leg, p2p_id(p.side, 1))  # its D is not there: nobody tells
+        p.until("pdsim:kv_push_failed_total", 1)
+        same(p.metric("pdsim:held_blocks"), 0)
+        rid = p2p_id(p.side, d.side)
+        p.post("/v1/completions", leg, rid)
+        d.post("/v1/chat/completions", {"messages": [{"role": "user", "content": PROMPT}]}, rid, None, 500)
+        rid = p2p_id(p.side, d.side)
+        p.post("/v1/completions", leg, rid)
+        check("DIFFER prompt" in d.post("/v1/completions", {"prompt": "other"}, rid, None, 500)["error"]["message"])
+        p.fault(kind="null_kv")
+        rid = p2p_id(p.side, d.side)
+        p.post("/v1/completions", leg, rid)
+        d.post("/v1/completions", leg, rid, None, 500)
+        p.post("/v1/completions", {"prompt": PROMPT}, p2p_id(p.side, d.side), None, 400)
+        d.until("pdsim:held_blocks", 0)
+
+
+def read_exactly(s, n):
+    out = b""
+    while len(out) < n:
+        b = s.recv(n - len(out))
+        check(b, "closed early")
+        out += b
+    return out
+
+
+def check_p2p_announces():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        to = "127.0.0.1:%d" % server.getsockname()[1]
+        with Engine("--role", "decode", "--handshake", "p2p_nccl", "--announce", to, "--announce-interval", "50") as d:
+            s, _ = server.accept()
+            s.settimeout(5)
+            # ZMTP 3: greetings, READY of both, messages
+            s.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16 + 1 + 31))
+            greeting = read_exactly(s, 64)
+            same((greeting[0], greeting[9], greeting[12:16]), (0xFF, 0x7F, b"NULL"))
+            ready = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06ROUTER\x08Identity\x00\x00\x00\x00"
+            s.sendall(b"\x04" + bytes([len(ready)]) + ready)
+            kind, n = read_exactly(s, 2)
+            theirs = read_exactly(s, n)
+            check(kind == 4 and b"DEALER" in theirs and b"127.0.0.1:%d" % d.side in theirs, theirs)
+            http_address, zmq_address = (b"127.0.0.1:%d" % x for x in (d.port, d.side))
+            want = b"\x83\xa4type\xa1D\xachttp_address" + bytes([0xA0 + len(http_address)]) + http_address + \
+                b"\xabzmq_address" + bytes([0xA0 + len(zmq_address)]) + zmq_address
+            for _ in "ab":
+                kind, n = read_exactly(s, 2)
+                same((kind, read_exactly(s, n)), (0, want))
+            s.close()
 
 
 def main():

@@ -26,7 +26,7 @@
 #include "tests/engine/sim.h"
 #include "tests/engine/text.h"
 
-struct transfer { /* g->deal */
+struct moon_leg { /* g->deal */
 	struct buf id;
 	unsigned rank; /* P: which of its engines this is */
 	/* D: whom to ask */
@@ -93,10 +93,10 @@ stop(struct sim *sim)
 
 /* ---- what the request says ---- */
 
-static struct transfer *
-transfer_new(struct gen *g, enum gen_mode mode)
+static struct moon_leg *
+leg_new(struct gen *g, enum gen_mode mode)
 {
-	struct transfer *t = calloc(1, sizeof(*t));
+	struct moon_leg *t = calloc(1, sizeof(*t));
 
 	if (t == NULL)
 		abort();
@@ -106,17 +106,13 @@ transfer_new(struct gen *g, enum gen_mode mode)
 }
 
 static void
-read_rank(struct gen *g, struct transfer *t)
+read_rank(struct gen *g, struct moon_leg *t)
 {
 	struct moon *m = g->sim->deals;
 	unsigned ranks = (unsigned)g->sim->o.dp_size;
-	size_t n;
-	const char *v = conn_header(g->c, "x-data-parallel-rank", &n);
+	int64_t rank = conn_header_int(g->c, "x-data-parallel-rank");
 
-	if (v != NULL && n > 0 && v[0] >= '0' && v[0] <= '9')
-		t->rank = (unsigned)strtoul(v, NULL, 10);
-	else
-		t->rank = m->next_rank++ % ranks; /* the engine's own balance */
+	t->rank = rank >= 0 ? (unsigned)rank : m->next_rank++ % ranks; /* or as it likes */
 	if (t->rank >= ranks)
 		count(g->sim, CTR_rank_mismatch);
 }
@@ -126,13 +122,13 @@ read_new(struct gen *g)
 {
 	struct jv kv = g->handed[0];
 	struct buf url = {0};
-	struct transfer *t;
+	struct moon_leg *t;
 
 	if (json_true(json_get(kv, "do_remote_decode"))) {
-		t = transfer_new(g, GEN_PREFILL);
+		t = leg_new(g, GEN_PREFILL);
 		read_rank(g, t);
 	} else if (json_true(json_get(kv, "do_remote_prefill"))) {
-		t = transfer_new(g, GEN_DECODE);
+		t = leg_new(g, GEN_DECODE);
 		json_text_buf(json_get(kv, "remote_bootstrap_addr"), &url);
 		(void)boot_address(buf_cstr(&url), &t->host, &t->port);
 		json_text_buf(json_get(kv, "remote_engine_id"), &t->engine);
@@ -147,13 +143,13 @@ static void
 read_old(struct gen *g)
 {
 	struct jv kv = g->handed[0];
-	struct transfer *t;
+	struct moon_leg *t;
 	int64_t port = 0;
 
 	if (json_true(json_get(kv, "do_remote_decode"))) {
-		t = transfer_new(g, GEN_PREFILL);
+		t = leg_new(g, GEN_PREFILL);
 	} else if (json_true(json_get(kv, "do_remote_prefill"))) {
-		t = transfer_new(g, GEN_DECODE);
+		t = leg_new(g, GEN_DECODE);
 		json_text_buf(json_get(kv, "remote_host"), &t->host);
 		(void)json_int(json_get(kv, "remote_port"), &port);
 		t->port = port > 0 && port < 65536 ? (int)port : 0;
@@ -165,7 +161,7 @@ read_old(struct gen *g)
 }
 
 static bool
-again(struct gen *g, const struct transfer *t)
+again(struct gen *g, const struct moon_leg *t)
 {
 	struct buf name = {0};
 	bool seen;
@@ -180,7 +176,7 @@ again(struct gen *g, const struct transfer *t)
 static bool
 check(struct gen *g)
 {
-	struct transfer *t = g->deal;
+	struct moon_leg *t = g->deal;
 
 	if (t == NULL)
 		return true;
@@ -205,7 +201,7 @@ static void
 on_loaded(void *arg, const char *answer)
 {
 	struct gen *g = arg;
-	struct transfer *t = g->deal;
+	struct moon_leg *t = g->deal;
 
 	t->boot = NULL;
 	t->op = NULL;
@@ -221,7 +217,7 @@ static bool
 find_engine(void *arg, struct jv answer, struct buf *host, int *ret_port)
 {
 	const struct gen *g = arg;
-	struct transfer *t = g->deal;
+	struct moon_leg *t = g->deal;
 	struct buf url = {0};
 	struct jv key, rank;
 	struct jiter it;
@@ -243,7 +239,7 @@ static void
 do_pull(struct conn *c)
 {
 	struct gen *g = c->gen;
-	struct transfer *t = g->deal;
+	struct moon_leg *t = g->deal;
 	struct sim *sim = g->sim;
 	struct buf line = {0};
 
@@ -347,7 +343,7 @@ computed(struct gen *g)
 {
 	struct sim *sim = g->sim;
 	struct moon *m = sim->deals;
-	struct transfer *t = g->deal;
+	struct moon_leg *t = g->deal;
 	struct buf engine = {0};
 	struct waiter *w;
 	struct hold *h;
@@ -378,7 +374,7 @@ computed(struct gen *g)
 static void
 put_address(struct gen *g, struct shake_extra *x)
 {
-	const struct transfer *t = g->deal;
+	const struct moon_leg *t = g->deal;
 	const char *host = g->sim->o.advertise;
 
 	if (t->id.len == 0)
@@ -391,7 +387,7 @@ put_address(struct gen *g, struct shake_extra *x)
 static void
 end(struct gen *g)
 {
-	struct transfer *t = g->deal;
+	struct moon_leg *t = g->deal;
 
 	g->deal = NULL;
 	if (t == NULL)

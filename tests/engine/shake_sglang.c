@@ -197,15 +197,14 @@ check_rank(struct gen *g, uint64_t room)
 {
 	const struct opts *o = &g->sim->o;
 	bool pre = g->mode == GEN_PREFILL;
-	size_t n;
-	const char *head = pre ? conn_header(g->c, "x-data-parallel-rank", &n) : NULL;
+	int64_t head = pre ? conn_header_int(g->c, "x-data-parallel-rank") : -1;
 	int64_t want = (int64_t)(room % (uint64_t)o->dp_size), rank = want;
 
 	if (!o->follow_room)
 		return true;
 	(void)json_int(g->handed[pre ? RANK : PREFILL_RANK], &rank);
-	if (head != NULL && n > 0)
-		rank = strtol(head, NULL, 10);
+	if (head >= 0)
+		rank = head;
 	return rank == want || gen_refuse(g, CTR_rank_mismatch, 500,
 				       "the data-parallel rank contradicts the bootstrap room");
 }
