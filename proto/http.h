@@ -154,3 +154,9 @@ struct http_url {
 	char prefix[128];
 };
 int http_url_parse(const char *text, struct http_url *ret, const char **ret_why);
+
+/*
+ * Undoes the percent-encoding of a part of a path; what is no such code stays as it is.  False, and an empty
+ * text, if it does not fit or holds a NUL.
+ */
+bool http_percent_decode(struct span in, char *buf, size_t size);

@@ -117,3 +117,34 @@ http_url_parse(const char *text, struct http_url *ret, const char **ret_why)
 	*ret = url;
 	return 0;
 }
+
+/* The byte of a code %xx at p, or -1. */
+static int
+percent_code(const char *p, size_t n)
+{
+	int high = n >= 3 && p[0] == '%' ? hex_digit[(unsigned char)p[1]] : 0;
+	int low = high > 0 ? hex_digit[(unsigned char)p[2]] : 0;
+
+	return high > 0 && low > 0 ? (high - 1) << 4 | (low - 1) : -1;
+}
+
+bool
+http_percent_decode(struct span in, char *buf, size_t size)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < in.n; i++) {
+		int code = percent_code(in.p + i, in.n - i);
+		char c = code >= 0 ? (char)code : in.p[i];
+
+		if (n + 1 >= size || c == '\0') {
+			buf[0] = '\0';
+			return false;
+		}
+		if (code >= 0)
+			i += 2;
+		buf[n++] = c;
+	}
+	buf[n] = '\0';
+	return true;
+}

@@ -15,7 +15,7 @@
 #include "worker/stats.h"
 
 typedef int local_fn(struct req *, struct evbuffer *); /* returns the status */
-static local_fn live, health, ready, models, version, metrics;
+static local_fn live, health, ready, models, model, version, metrics;
 
 /* clang-format off */
 static const struct {
@@ -23,6 +23,7 @@ static const struct {
 	const char *type;
 } locals[ROUTE_N] = {
 	[ROUTE_MODELS] = { models, "application/json" },
+	[ROUTE_MODEL] = { model, "application/json" },
 	[ROUTE_LIVE] = { live, "application/json" },
 	[ROUTE_HEALTH] = { health, "application/json" },
 	[ROUTE_READY] = { ready, "application/json" },
@@ -170,6 +171,37 @@ ready(struct req *req, struct evbuffer *out)
 	return health_body(req, out, NULL, true);
 }
 
+static void
+add_model(struct evbuffer *out, const struct table *t, const char *name)
+{
+	(void)evbuffer_add_printf(out, "{\"id\":");
+	add_quoted(out, name);
+	(void)evbuffer_add_printf(out,
+		",\"object\":\"model\",\"created\":%llu,\"owned_by\":\"pdrouter\",\"root\":",
+		(unsigned long long)t->created_s);
+	add_quoted(out, name);
+	(void)evbuffer_add_printf(out, ",\"parent\":null}");
+}
+
+static int
+model(struct req *req, struct evbuffer *out)
+{
+	struct worker *w = req->w;
+	const struct table *t = rcu_enter(w->seg, w->slot);
+	uint32_t number;
+	bool known = t != NULL && table_pool_by_model(t, req->model, &number) != NULL;
+
+	if (known)
+		add_model(out, t, req->model);
+	rcu_leave(w->seg, w->slot);
+	if (known)
+		return 200;
+	(void)evbuffer_add_printf(out,
+		"{\"error\":{\"message\":\"The model does not exist.\","
+		"\"type\":\"not_found_error\",\"param\":null,\"code\":\"model_not_found\"}}");
+	return 404;
+}
+
 static int
 models(struct req *req, struct evbuffer *out)
 {
@@ -184,13 +216,9 @@ models(struct req *req, struct evbuffer *out)
 
 			if (table_pool_by_model(t, t->pools[i].models[k], &number) != &t->pools[i])
 				continue; /* learned by two pools: the first serves it */
-			(void)evbuffer_add_printf(out, "%s{\"id\":", n++ > 0 ? "," : "");
-			add_quoted(out, t->pools[i].models[k]);
-			(void)evbuffer_add_printf(out,
-				",\"object\":\"model\",\"created\":%llu,\"owned_by\":\"pdrouter\",\"root\":",
-				(unsigned long long)t->created_s);
-			add_quoted(out, t->pools[i].models[k]);
-			(void)evbuffer_add_printf(out, ",\"parent\":null}");
+			if (n++ > 0)
+				(void)evbuffer_add_printf(out, ",");
+			add_model(out, t, t->pools[i].models[k]);
 		}
 	rcu_leave(w->seg, w->slot);
 	(void)evbuffer_add_printf(out, "]}");

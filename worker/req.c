@@ -478,6 +478,10 @@ req_head(struct req *req, const struct http_head *h)
 	req->route = route_find(h->path);
 	take_id(req, h);
 	take_wish(req, h);
+	if (req->route == ROUTE_MODEL)
+		(void)http_percent_decode((struct span){h->path.p + route_rest(req->route),
+						  h->path.n - route_rest(req->route)},
+			req->model, sizeof(req->model)); /* "" is nobody's */
 	http_body_init(&req->framing, h->framing, h->content_length);
 	if (h->query.n > 0)
 		req->query = mem_strndup(h->query.p, h->query.n);

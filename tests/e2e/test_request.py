@@ -269,3 +269,13 @@ def test_engines_behind_an_api_key(world):
     assert r.complete(headers=[("Authorization", "Bearer sk-1")]).status == 200
     a = r.complete()
     assert a.status == 401 and a.body == p.client().post("/v1/completions", {}).body and len(d.requests()) == 1
+
+
+def test_one_model_of_the_list(shared, router):
+    listed = json.loads(router.get("/v1/models").body)["data"][0]
+    one = router.get("/v1/models/" + listed["id"])
+    assert (one.status, json.loads(one.body)) == (200, listed)
+    assert router.get("/v1/models/%" + "%02x" % ord(listed["id"][0]) + listed["id"][1:]).status == 200
+    missing = router.get("/v1/models/nobody%2Fserves")
+    assert (missing.status, json.loads(missing.body)["error"]["code"]) == (404, "model_not_found")
+    assert router.post("/v1/models/x", b"{}").status == 405
