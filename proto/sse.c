@@ -231,6 +231,8 @@ sse_next(const char *p, size_t n)
 {
 	size_t at = 0, end, len;
 
+	if (n == 0) /* p may be NULL */
+		return 0;
 	do {
 		len = sse_line(p + at, n - at, &end);
 		at += len + end;

@@ -2,7 +2,8 @@
  * proto/sse: the input is a stream; its hash chooses where it is cut into reads.
  *
  * Held against it: the cuts do not matter, and a plain reader that looks at one byte at a time
- * (here) counts the same events, ends them at the same offset and sees the same [DONE].
+ * (here) counts the same events, ends them at the same offset and sees the same [DONE]; events
+ * taken one by one end there too.
  */
 #include "proto/sse.h"
 
@@ -96,8 +97,12 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	const char *text = (const char *)data;
 	struct plain plain = read_plainly(text, size);
 	uint32_t hash = 2166136261;
+	size_t whole = 0, len;
 	bool error = false;
 
+	while ((len = sse_next(text + whole, size - whole)) > 0)
+		whole += len;
+	CHECK(whole == plain.ended);
 	for (size_t i = 0; i < size; i++)
 		hash = (hash ^ data[i]) * 16777619;
 	for (unsigned way = 0; way < 4; way++) {

@@ -160,3 +160,36 @@ Test(sse, long_data_at_every_length)
 		cr_assert_eq(s.events, 1);
 	}
 }
+
+Test(sse, lines)
+{
+	static const struct {
+		const char *text;
+		size_t len, end;
+	} cases[] = {{"", 0, 0}, {"ab", 2, 0}, {"ab\n", 2, 1}, {"ab\r", 2, 1}, {"ab\r\nc\n", 2, 2},
+		{"ab\rc\n", 2, 1}, {"\n\r", 0, 1}, {"\r\n", 0, 2}, {"\r\r\n", 0, 1},
+		{"a\n\r\n", 1, 1}};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		size_t end = 9;
+
+		cr_assert_eq(sse_line(cases[i].text, strlen(cases[i].text), &end), cases[i].len);
+		cr_assert_eq(end, cases[i].end, "%zu", i);
+	}
+}
+
+Test(sse, events_one_by_one)
+{
+	static const struct {
+		const char *text;
+		size_t len;
+	} cases[] = {{"", 0}, {"data: a", 0}, {"data: a\n", 0}, {"data: a\r\n", 0},
+		{"data: a\n\n", 9}, {"data: a\n\ndata: b\n\n", 9}, {"data: a\r\n\r\nx", 11},
+		{"data: a\r\r", 9}, {"data: a\r\r\n", 10}, {"data: a\n\r", 9}, {": c\n\nx", 5},
+		{"\nx", 1}, {"\r\nx", 2}, {"a\nb\nc\n\nd", 7}, {"a\nb\nc\n", 0}};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		cr_assert_eq(sse_next(cases[i].text, strlen(cases[i].text)), cases[i].len, "%s",
+			cases[i].text);
+	cr_assert_eq(sse_next(NULL, 0), 0);
+}
