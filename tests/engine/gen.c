@@ -467,12 +467,32 @@ abort_one(struct gen *g)
 	conn_after(g->c, 0, on_aborted);
 }
 
+/* One of a batch ends all of it. */
+static bool
+has_rid(const struct gen *g, const char *rid, size_t n)
+{
+	struct jv key, val;
+	struct jiter it;
+	struct buf b = {0};
+	bool found = g->rid.len >= n && memcmp(g->rid.p, rid, n) == 0;
+
+	if (found || !json_iter(&it, g->rids))
+		return found;
+	while (!found && json_next(&it, &key, &val)) {
+		b.len = 0;
+		json_text_buf(val, &b);
+		found = b.len >= n && memcmp(b.p, rid, n) == 0;
+	}
+	buf_free(&b);
+	return found;
+}
+
 void
 gen_abort(struct sim *sim, const char *rid, size_t n)
 {
 	struct gen *g;
 
 	TAILQ_FOREACH(g, &sim->gens, all)
-	if (!g->aborted && !g->stalled && g->rid.len >= n && memcmp(g->rid.p, rid, n) == 0)
+	if (!g->aborted && !g->stalled && has_rid(g, rid, n))
 		abort_one(g);
 }

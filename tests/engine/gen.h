@@ -60,6 +60,7 @@ struct gen {
 	uint32_t step;         /* tokens emitted of each choice */
 	uint64_t credit, events, reserved, due_us, cache_key;
 	struct jv model;
+	struct jv rids; /* a list, when each prompt of a batch has its own */
 	int64_t logprob_start;
 	struct buf rid, pre; /* the id's variable part; what each event starts with */
 	long created;

@@ -83,6 +83,17 @@ put_finish(const struct gen *g, const struct choice *ch, struct buf *b)
 static void
 put_rid(const struct gen *g, unsigned i, struct buf *b)
 {
+	struct jv key, rid;
+	struct jiter it;
+	unsigned k = 0;
+
+	if (json_iter(&it, g->rids)) {
+		while (json_next(&it, &key, &rid))
+			if (k++ == i && json_kind(rid) == '"') {
+				buf_add(b, rid.p, rid.len);
+				return;
+			}
+	}
 	BUF_LIT(b, "\"");
 	buf_json_in(b, g->rid.p, g->rid.len);
 	if (g->nchoices > 1)

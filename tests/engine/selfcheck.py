@@ -622,7 +622,8 @@ def check_sglang_meets():
         chat = {"messages": [{"role": "user", "content": "hi"}]}
         a, b = both(p, d, "/v1/chat/completions", meeting(p, **chat))
         same(json.loads(b[1])["choices"][0]["message"]["content"], expect.text_chat(chat))
-        a, b = both(p, d, "/generate", meeting(p, [room(), room()], input_ids=[[1, 2], [3]], stream=True))
+        a, b = both(p, d, "/generate", meeting(p, [room(), room()], input_ids=[[1, 2], [3]], stream=True, rid=["r-1", "s-1"]))
+        same([json.loads(x)["meta_info"]["id"] for x in events(a[1])[:-1]], ["r-1", "s-1"])
         last = {x["index"]: x for x in map(json.loads, events(b[1])[:-1])}
         same([last[k]["text"] for k in (0, 1)], [expect.text(i, 128) for i in ([1, 2], [3])])
         same((p.metric("pdsim:kv_fetched_total"), d.metric("pdsim:kv_loaded_total")), (8, 8))
@@ -719,8 +720,10 @@ def check_sglang_failures():
         ev = events(k()[1])
         same((len(ev), json.loads(ev[3])["meta_info"]["finish_reason"]["type"]), (5, "abort"))
         d.post("/sim/pause_stream", {"pause": False})
-        # queued, computing, and not begun
-        d.call("POST", "/abort_request", {"abort_all": True})
+        j = later(d, "/generate", meeting(p, text=["x", "y"], rid=["u", "v"]))  # one of a batch ends all of it
+        d.until("pdsim:open_rooms", 2)
+        d.call("POST", "/abort_request", {"rid": "v"})
+        same([x["meta_info"]["finish_reason"]["type"] for x in json.loads(j()[1])], ["abort"] * 2)
         # P's process dies: D learns it from the connection
         j = later(d, "/v1/completions", meeting(p, prompt="x"))
         d.until("pdsim:open_rooms", 1)

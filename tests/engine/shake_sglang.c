@@ -133,8 +133,11 @@ read_ids(struct gen *g)
 
 	if (role != ROLE_BOTH)
 		g->mode = role == ROLE_PREFILL ? GEN_PREFILL : GEN_DECODE;
-	if (json_kind(rid) == '[' && json_iter(&it, rid) && !json_next(&it, &key, &rid))
-		return;
+	if (json_kind(rid) == '[' && json_iter(&it, rid)) {
+		g->rids = rid;
+		if (!json_next(&it, &key, &rid))
+			return;
+	}
 	if (json_kind(rid) != '"')
 		return;
 	g->rid.len = 0;
