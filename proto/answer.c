@@ -40,22 +40,6 @@ keep(struct answer *a, const struct splice_seg *text, struct kept *ret)
 }
 
 bool
-seg_number(const struct splice_seg *seg, uint64_t *ret)
-{
-	uint64_t n = 0;
-
-	if (seg->n == 0 || seg->n > 16)
-		return false;
-	for (size_t i = 0; i < seg->n; i++) {
-		if (seg->p[i] < '0' || seg->p[i] > '9')
-			return false;
-		n = n * 10 + (uint64_t)(seg->p[i] - '0');
-	}
-	*ret = n;
-	return true;
-}
-
-bool
 member_of(const struct splice_seg *object, const struct splice_seg *key, struct splice_seg *ret)
 {
 	struct splice_seg name, value;

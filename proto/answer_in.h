@@ -96,8 +96,14 @@ seg_is_null(const struct splice_seg *seg)
 	return seg->n == 0 || seg->p[0] == 'n';
 }
 
-/* A number of nothing but digits, up to 2^53; false for anything else. */
-bool seg_number(const struct splice_seg *seg, uint64_t *ret);
+#define COUNT_MAX (UINT64_C(1) << 53) /* what any JSON reader holds exactly */
+
+/* Whether it is a count that can be reckoned with. */
+static inline bool
+seg_number(const struct splice_seg *seg, uint64_t *ret)
+{
+	return json_read_number(seg, COUNT_MAX, ret);
+}
 
 /* The member of an object whose key is spelled the same; false if it has none. */
 bool member_of(

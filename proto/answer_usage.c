@@ -149,7 +149,7 @@ part_number(const struct answer *a, uint32_t part, const char *outer, const char
 
 	if (in.n == 0 || (outer[0] != '\0' && splice_member_raw(in.p, in.n, outer, &in) != 1))
 		return 0;
-	(void)json_member_number(in.p, in.n, name, UINT64_C(1) << 53, &n);
+	(void)json_member_number(in.p, in.n, name, COUNT_MAX, &n);
 	return n;
 }
 

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "proto/json_string.h"
 #include "proto/splice.h"
 
 void
@@ -84,6 +85,18 @@ json_read_element(struct json_read *r)
 	return next_item(r, ']');
 }
 
+/* Length of a string of nothing but plain characters, as all keys and most texts are; 0: look closer. */
+static size_t
+plain_string(const struct json_read *r)
+{
+	const uint8_t *p = (const uint8_t *)r->p, *end = (const uint8_t *)r->end, *quote;
+
+	if (*p != '"')
+		return 0;
+	quote = json_skip_plain(p + 1, end);
+	return quote < end && *quote == '"' ? (size_t)(quote + 1 - p) : 0;
+}
+
 struct splice_seg
 json_read_value(struct json_read *r)
 {
@@ -94,7 +107,9 @@ json_read_value(struct json_read *r)
 		return value;
 	}
 	value.p = r->p;
-	value.n = splice_value(r->p, (size_t)(r->end - r->p));
+	value.n = plain_string(r);
+	if (value.n == 0)
+		value.n = splice_value(r->p, (size_t)(r->end - r->p));
 	if (value.n == 0)
 		(void)fault(r);
 	r->p += value.n;
@@ -111,4 +126,22 @@ bool
 json_read_is(const struct splice_seg *span, const char *text)
 {
 	return span->n == strlen(text) && memcmp(span->p, text, span->n) == 0;
+}
+
+bool
+json_read_number(const struct splice_seg *span, uint64_t max, uint64_t *ret)
+{
+	uint64_t n = 0;
+
+	if (span->n == 0 || span->n > 19) /* no overflow below */
+		return false;
+	for (size_t i = 0; i < span->n; i++) {
+		if (span->p[i] < '0' || span->p[i] > '9')
+			return false;
+		n = n * 10 + (uint64_t)(span->p[i] - '0');
+	}
+	if (n > max)
+		return false;
+	*ret = n;
+	return true;
 }

@@ -18,6 +18,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct splice_seg;
 
@@ -51,3 +52,6 @@ bool json_read_done(struct json_read *r);
 
 /* Whether a span holds just these characters: for keys, and for words and strings with their quotes. */
 bool json_read_is(const struct splice_seg *span, const char *text);
+
+/* A number of nothing but digits, up to max; false, and *ret stays, for anything else. */
+bool json_read_number(const struct splice_seg *span, uint64_t max, uint64_t *ret);

@@ -7,6 +7,7 @@
 #include <json-c/json.h>
 #include <string.h>
 
+#include "proto/json_read.h"
 #include "proto/json_string.h"
 #include "proto/splice.h"
 #include "proto/utf8.h"
@@ -35,19 +36,9 @@ bool
 json_member_number(const char *text, size_t len, const char *name, uint64_t max, uint64_t *ret)
 {
 	struct splice_seg value;
-	uint64_t n = 0;
 
-	if (splice_member_raw(text, len, name, &value) != 1 || value.n > 19) /* no overflow below */
-		return false;
-	for (size_t i = 0; i < value.n; i++) {
-		if (value.p[i] < '0' || value.p[i] > '9')
-			return false;
-		n = n * 10 + (uint64_t)(value.p[i] - '0');
-	}
-	if (n > max)
-		return false;
-	*ret = n;
-	return true;
+	return splice_member_raw(text, len, name, &value) == 1 &&
+	       json_read_number(&value, max, ret);
 }
 
 /* --- model lists ------------------------------------------------------------------------- */

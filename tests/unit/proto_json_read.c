@@ -147,3 +147,22 @@ Test(json_read, depth_is_bounded)
 		cr_assert_eq(json_read_done(&r), depth == SPLICE_MAX_DEPTH);
 	}
 }
+
+Test(json_read, numbers)
+{
+	static const struct {
+		const char *text;
+		uint64_t max, want; /* 7: refused */
+	} cases[] = {{"0", 0, 0}, {"12", 12, 12}, {"12", 11, 7}, {"", 9, 7}, {"-1", 9, 7},
+		{"1.0", 9, 7}, {"1e1", 99, 7}, {"\"1\"", 9, 7}, {"null", 9, 7},
+		{"9999999999999999999", UINT64_MAX, 9999999999999999999u},
+		{"00000000000000000001", UINT64_MAX, 7}};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct splice_seg span = {cases[i].text, strlen(cases[i].text)};
+		uint64_t n = 7;
+
+		cr_assert_eq(json_read_number(&span, cases[i].max, &n), cases[i].want != 7);
+		cr_assert_eq(n, cases[i].want, "%s", cases[i].text);
+	}
+}
