@@ -27,7 +27,7 @@ begin(struct pair *pair)
 	rnd_hex16(id + n, rnd_u64());
 	rnd_hex16(id + n + 16, rnd_u64());
 	id[n + 32] = '\0';
-	pair_set_id(pair, id);
+	pair_set_id(pair, id, (size_t)n + 32);
 	return END_OK;
 }
 

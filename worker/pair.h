@@ -75,8 +75,8 @@ struct span pair_text(struct pair *pair, const char *fmt, ...)
 
 /* A fresh id, the client's with a random end: old engines find the KV by it, so it must never come twice. */
 void pair_new_id(struct pair *pair);
-/* The same, but `id` as it is; cut at PAIR_ID_MAX. */
-void pair_set_id(struct pair *pair, const char *id);
+/* The same, but `id` as it is, of at most PAIR_ID_MAX bytes. */
+void pair_set_id(struct pair *pair, const char *id, size_t n);
 
 /* Which data-parallel rank of each engine serves it, where they have several: one after the other. */
 void pair_next_ranks(struct pair *pair);

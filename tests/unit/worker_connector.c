@@ -34,7 +34,7 @@ begin(enum connector_kind kind, const char *body)
 	req.pool.connector = kind;
 	req.doc = &doc;
 	req.connector = connector_find(kind);
-	pair_set_id(&pair, "id-0123456789abcdef");
+	pair_set_id(&pair, "id-0123456789abcdef", 19);
 	up.host = host;
 	pair.leg[LEG_PREFILL].up = &up;
 	cr_assert_eq(splice_scan(&doc, body, strlen(body), &why, &at), 0, "%s", body);
