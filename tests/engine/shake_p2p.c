@@ -129,7 +129,8 @@ start(struct sim *sim)
 	if (regcomp(&p->to, "___decode_addr_(.*):([0-9]+)", REG_EXTENDED) ||
 		regcomp(&p->from, "___prefill_addr_(.*):([0-9]+)___", REG_EXTENDED))
 		abort();
-	(void)snprintf(p->address, sizeof(p->address), "%s%.256s%s", v6 ? "[" : "", host, v6 ? "]" : "");
+	(void)snprintf(
+		p->address, sizeof(p->address), "%s%.256s%s", v6 ? "[" : "", host, v6 ? "]" : "");
 	(void)snprintf(p->http, sizeof(p->http), "%s:%d", p->address, sim->port);
 	(void)snprintf(p->address + strlen(p->address), 8, ":%d", sim->side_port);
 	if (sim->o.announce != NULL)
