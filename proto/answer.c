@@ -114,11 +114,11 @@ know(struct answer *a, const char *json, size_t n)
 }
 
 bool
-choice_number(const struct answer *a, uint32_t part, uint64_t k, uint32_t *ret)
+choice_number(const struct answer *a, uint32_t part, uint64_t k, uint64_t *ret)
 {
 	if (k >= a->how.choices)
 		return false;
-	*ret = part * a->how.choices + (uint32_t)k;
+	*ret = (uint64_t)part * a->how.choices + k;
 	return true;
 }
 
@@ -135,10 +135,8 @@ struct answer *
 answer_new(const struct answer_how *how, size_t max_bytes)
 {
 	struct answer *a;
-	size_t choices;
 
 	assert(how->parts >= 1 && how->parts <= ANSWER_PARTS_MAX);
-	assert(how->choices <= ANSWER_CHOICES_MAX);
 	assert(!how->first_token || !how->chat || how->from_completions);
 	assert(how->shape == ANSWER_OPENAI || (!how->first_token && !how->from_completions));
 	a = mem_zero(sizeof(*a) + how->parts * sizeof(a->part[0]));
@@ -146,10 +144,11 @@ answer_new(const struct answer_how *how, size_t max_bytes)
 	a->max_bytes = max_bytes;
 	default_to_one(&a->how.samples);
 	default_to_one(&a->how.choices);
-	choices = (size_t)a->how.parts * a->how.choices;
 	if (how->first_token || how->from_completions) {
-		a->firsts = mem_array(choices, sizeof(*a->firsts));
-		a->told = mem_array(choices, sizeof(*a->told));
+		a->nfirsts =
+			a->how.choices < ANSWER_CHOICES_MAX ? a->how.choices : ANSWER_CHOICES_MAX;
+		a->firsts = mem_array((size_t)a->how.parts * a->nfirsts, sizeof(*a->firsts));
+		a->told = mem_array((size_t)a->how.parts * a->nfirsts, sizeof(*a->told));
 	}
 	if (how->id != NULL) {
 		a->id = (struct kept){0, strlen(how->id)};

@@ -23,7 +23,7 @@ struct answer;
 struct membuf;
 
 #define ANSWER_PARTS_MAX 128
-#define ANSWER_CHOICES_MAX 128 /* of one part */
+#define ANSWER_CHOICES_MAX 128 /* of one part that is written anew; more are ANSWER_BAD */
 
 enum answer_shape {
 	ANSWER_OPENAI,   /* chat completions and completions */

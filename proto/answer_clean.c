@@ -14,7 +14,7 @@ static const struct splice_seg none = {"", 0};
 
 /* A choice as it is to be written; texts and logprobs of P, then of D. */
 struct choice {
-	uint32_t index;
+	uint64_t index;
 	struct splice_seg text[2], logprobs[2], finish, stop;
 };
 
@@ -33,7 +33,7 @@ is_clean(const struct answer *a)
 static struct first *
 first_of(const struct answer *a, uint32_t part, uint32_t k)
 {
-	return &a->firsts[part * a->how.choices + k];
+	return &a->firsts[part * a->nfirsts + k];
 }
 
 /* --- writing ------------------------------------------------------------------------------ */
@@ -170,9 +170,9 @@ role_usage(const struct answer *a, uint32_t part, struct membuf *out)
 
 /* A chat's choice begins with its role, once. */
 static void
-tell_role(struct answer *a, uint32_t part, uint32_t k, uint32_t index, struct membuf *out)
+tell_role(struct answer *a, uint32_t part, uint32_t k, uint64_t index, struct membuf *out)
 {
-	bool *told = &a->told[part * a->how.choices + k];
+	bool *told = &a->told[part * a->nfirsts + k];
 
 	if (!a->how.chat || *told)
 		return;
@@ -254,7 +254,8 @@ read_choices(struct answer *a, uint32_t part, struct json_read *r, unsigned leg,
 	while (json_read_element(r)) {
 		int ret;
 
-		if (!read_choice(r, leg, &c, &k) || !choice_number(a, part, k, &c.index))
+		if (!read_choice(r, leg, &c, &k) || k >= a->nfirsts ||
+			!choice_number(a, part, k, &c.index))
 			return ANSWER_BAD;
 		ret = fn(a, part, (uint32_t)k, &c, arg);
 		if (ret != ANSWER_OK)
@@ -334,7 +335,7 @@ continuous_usage(const struct answer *a, const struct kept *usage, struct membuf
 static int
 tell_first(struct answer *a, uint32_t part, bool text, struct membuf *out)
 {
-	for (uint32_t k = 0; k < a->how.choices; k++) {
+	for (uint32_t k = 0; k < a->nfirsts; k++) {
 		struct choice c = first_choice(a, part, k);
 		int r;
 
@@ -442,7 +443,7 @@ put_part(struct answer *a, uint32_t part, struct membuf *out)
 
 	if (whole.n > 0)
 		return read_reply(a, part, &whole, 1, &reply, whole_choice, out);
-	for (uint32_t k = 0; r == ANSWER_OK && k < a->how.choices; k++) {
+	for (uint32_t k = 0; r == ANSWER_OK && k < a->nfirsts; k++) {
 		struct choice c = first_choice(a, part, k);
 
 		if (first_of(a, part, k)->there)

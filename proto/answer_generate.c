@@ -150,7 +150,7 @@ copy_meta(const struct answer *a, const struct input_first *input, struct copy *
 
 /* One object, that of text k of the part; `number` is its index for the client, NULL: as it is. */
 static int
-copy_object(struct answer *a, uint32_t part, uint64_t k, const uint32_t *number, struct copy *c)
+copy_object(struct answer *a, uint32_t part, uint64_t k, const uint64_t *number, struct copy *c)
 {
 	const struct part *p = &a->part[part];
 	const struct input_first *input = k < p->ninputs ? &p->inputs[k] : NULL;
@@ -189,8 +189,7 @@ int
 generate_event(struct answer *a, uint32_t part, const struct splice_seg *json)
 {
 	struct splice_seg index;
-	uint32_t number = 0;
-	uint64_t k = 0;
+	uint64_t k = 0, number = 0;
 	struct copy c;
 	int r;
 

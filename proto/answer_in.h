@@ -59,7 +59,8 @@ struct answer {
 	bool usage_held;         /* usage events were */
 	struct kept usage_event; /* the first one, if the others stay as they are; its usage is: */
 	size_t usage_at, usage_n;
-	struct first *firsts; /* of every choice of every part; NULL unless they are written anew */
+	uint32_t nfirsts;     /* choices of a part that can be written anew */
+	struct first *firsts; /* of every such choice of every part; NULL if all is to stay */
 	bool *told;           /* the choice's role is out */
 	struct part part[];
 };
@@ -135,7 +136,7 @@ size_t event_data(
 int know(struct answer *a, const char *json, size_t n);
 
 /* The client's number of choice k of a part; false if a part has no such. */
-bool choice_number(const struct answer *a, uint32_t part, uint64_t k, uint32_t *ret);
+bool choice_number(const struct answer *a, uint32_t part, uint64_t k, uint64_t *ret);
 
 /* --- answer_clean.c: the answer is written anew -------------------------------------------- */
 

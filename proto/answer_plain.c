@@ -12,8 +12,7 @@ copy_choice(const struct answer *a, uint32_t part, struct copy *c)
 {
 	struct splice_seg key, value;
 	bool numbered = false;
-	uint32_t index;
-	uint64_t k;
+	uint64_t k, index;
 
 	(void)json_read_enter(&c->r, '{');
 	while (json_read_member(&c->r, &key)) {

@@ -694,6 +694,47 @@ Test(answer, fan_out_prompts)
 							       ",\"usage\":{\"prompt_tokens\":43,\"total_tokens\":44}") "\n\n" DONE);
 }
 
+static const char *
+first_step(const struct answer_how *how)
+{
+	return how->first_token ? "P0 " PREFILL : "R0 \n";
+}
+
+/* The step's result; what it gave the client in ret. */
+static int
+event_result(const struct answer_how *how, const char *step, struct membuf *ret)
+{
+	struct script s = {.a = answer_new(how, ROOM), .stream = how->stream};
+	int r = do_step(&s, first_step(how));
+	size_t before = s.out.n;
+
+	cr_assert_eq(r, ANSWER_OK);
+	r = do_step(&s, step);
+	ret->n = 0;
+	membuf_add(ret, s.out.p + before, s.out.n - before);
+	membuf_add(ret, "", 1);
+	membuf_free(&s.out);
+	answer_free(&s.a);
+	return r;
+}
+
+/* A client may ask for any number of samples: it is only counted with, and never a reason to abort. */
+Test(answer, many_choices)
+{
+	struct answer_how how = {.stream = true, .parts = 3, .choices = UINT32_MAX};
+	struct membuf out = {0};
+
+	expect(&how,
+		STEPS("D2 {\"choices\":[{\"index\":200}]}", "D0 [DONE]", "D1 [DONE]", "E0", "E1",
+			"E2"),
+		"data: {\"choices\":[{\"index\":8589934790}]}\n\n" DONE);
+	how = chat;
+	how.choices = UINT32_MAX;
+	cr_assert_eq(event_result(&how, "D0 {\"choices\":[{\"index\":127}]}", &out), ANSWER_OK);
+	cr_assert_eq(event_result(&how, "D0 {\"choices\":[{\"index\":128}]}", &out), ANSWER_BAD);
+	membuf_free(&out);
+}
+
 Test(answer, fan_out_bodies)
 {
 	struct answer_how how = fan_out;
@@ -811,30 +852,6 @@ static const struct answer_how *const streams[] = {&completions, &chat, &fan_out
 	&(const struct answer_how){.stream = true, .parts = 1, .id = "\"x\""},
 	&(const struct answer_how){.stream = true, .parts = 1, .shape = ANSWER_GENERATE}};
 #define N_STREAMS (sizeof(streams) / sizeof(streams[0]))
-
-static const char *
-first_step(const struct answer_how *how)
-{
-	return how->first_token ? "P0 " PREFILL : "R0 \n";
-}
-
-/* The step's result; what it gave the client in ret. */
-static int
-event_result(const struct answer_how *how, const char *step, struct membuf *ret)
-{
-	struct script s = {.a = answer_new(how, ROOM), .stream = how->stream};
-	int r = do_step(&s, first_step(how));
-	size_t before = s.out.n;
-
-	cr_assert_eq(r, ANSWER_OK);
-	r = do_step(&s, step);
-	ret->n = 0;
-	membuf_add(ret, s.out.p + before, s.out.n - before);
-	membuf_add(ret, "", 1);
-	membuf_free(&s.out);
-	answer_free(&s.a);
-	return r;
-}
 
 Test(answer, errors_pass)
 {
