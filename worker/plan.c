@@ -220,6 +220,7 @@ choose_way(struct req *req, const struct table_pool *tp, uint32_t *ret_pairs)
 {
 	const struct connector *c = connector_find(tp->connector);
 	size_t pairs = 1, prompts;
+	bool split;
 
 	*ret_pairs = 1;
 	req->direct = NULL;
@@ -243,9 +244,12 @@ choose_way(struct req *req, const struct table_pool *tp, uint32_t *ret_pairs)
 		return END_OK;
 	}
 	prompts = connector_prompts(req->doc);
-	if (prompts > 1 && c->prompts != NULL && c->prompts(&req->pool) == SEVERAL_PAIRS)
+	split = req->samples > 1 && c->samples != NULL && c->samples(&req->pool) == SEVERAL_PAIRS;
+	/* an answer lists the samples of a prompt side by side: where these are split, so are the prompts */
+	if (prompts > 1 &&
+		(split || (c->prompts != NULL && c->prompts(&req->pool) == SEVERAL_PAIRS)))
 		pairs = prompts;
-	if (req->samples > 1 && c->samples != NULL && c->samples(&req->pool) == SEVERAL_PAIRS)
+	if (split)
 		pairs *= req->samples;
 	if (pairs > req->w->conf->max_fanout)
 		return END_TOO_MANY_PAIRS;
