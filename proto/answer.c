@@ -282,6 +282,9 @@ put_lines(const char *event, size_t n, const struct membuf *data, struct membuf 
 	for (size_t at = 0, end, len; at < n; at += len + end) {
 		len = sse_line(event + at, n - at, &end);
 		if (!is_data(event + at, len, &value)) {
+			/* a line between this LF and a CR was dropped: they are two ends */
+			if (len == 0 && event[at] == '\n' && out->p[out->n - 1] == '\r')
+				PUT(out, "\n");
 			membuf_add(out, event + at, len + end);
 			continue;
 		}

@@ -104,8 +104,8 @@ copy_usage(struct answer *a, uint32_t part, struct copy *c, struct seen *seen)
 	seen->usage_at = c->out->n;
 	if (a->how.stream)
 		r = usage_correct(a, part, &value, c->out);
-	else
-		(void)usage_sum(a, c->out);
+	else if (!usage_sum(a, c->out))
+		put_seg(c->out, &value); /* a second one, null, is what was kept */
 	seen->usage_n = c->out->n - seen->usage_at;
 	return r;
 }

@@ -753,11 +753,14 @@ Test(answer, fan_out_bodies)
 		"\"completion_tokens\":9,\"total_tokens\":12},\"kv_transfer_params\":null}");
 	how.parts = 2;
 	expect(&how,
-		STEPS("D0 {\"choices\":[],\"usage\":null}",
+		STEPS("D0 {\"usage\":{\"a\":1},\"choices\":[],\"usage\":null}",
 			"D1 {\"choices\":[{\"index\":0}, 	{\"x\":1,"
 			"\"index\":0}],\"usage\":{}}",
 			"E0", "E1"),
-		"{\"choices\":[{\"index\":1}, 	{\"x\":1,\"index\":1}],\"usage\":null}");
+		"{\"usage\":{},\"choices\":[{\"index\":1}, 	{\"x\":1,\"index\":1}],\"usage\":null}");
+	how.parts = 1;
+	expect(&how, STEPS("D0 {\"usage\":{\"a\":1},\"choices\":[],\"usage\":null}", "E0"),
+		"{\"usage\":{\"a\":1},\"choices\":[],\"usage\":null}");
 }
 
 /* --- /generate ---------------------------------------------------------------------------- */
@@ -902,9 +905,9 @@ Test(answer, lines_of_an_event)
 
 	expect(&how,
 		STEPS("R0 id: 1\r\ndata:{\"id\":\r\n: c\r\ndata:  1,\r\ndata\r\ndata: \"a\":[]}\r\nevent: e\r\n\r\n",
-			"R0 data: {\"id\":2}\r\r", "E0"),
+			"R0 data: {\"id\":2}\r\r", "R0 data: {\"id\":2\rdata: }\n\n", "E0"),
 		"id: 1\r\ndata: {\"id\":\t \"x\",\t\t\"a\":[]}\r\n: c\r\nevent: e\r\n\r\n"
-		"data: {\"id\":\"x\"}\r\r" DONE);
+		"data: {\"id\":\"x\"}\r\rdata: {\"id\":\"x\"\t}\r\n\n" DONE);
 }
 
 /* --- what engines may not say ------------------------------------------------------------- */
