@@ -1,0 +1,386 @@
+"""Paths that one engine answers alone: which, who, what passes, how it fails; and the paths that no client reaches."""
+import base64
+import json
+import os
+
+import pytest
+
+import expect
+from members import kept, members, values
+from procs import MODEL, SLOW, World, wait
+from raw import Closed
+
+PATHS = ["/v1/embeddings", "/v2/embed", "/pooling", "/classify", "/v1/classify", "/score", "/v1/score", "/rerank", "/v1/rerank",
+         "/v2/rerank", "/encode", "/tokenize", "/v1/tokenize", "/detokenize", "/v1/detokenize", "/v1/responses", "/v1/messages",
+         "/v1/messages/count_tokens"]
+AUDIO = ["/v1/audio/transcriptions", "/v1/audio/translations"]
+ODD = (b' {"model":"sim-model", "input":["a","\\u0041"],"n":2,"max_tokens":7,"stream":false,"big":9223372036854775809,'
+       b'"x":1e400,"x":2}\n')
+JSON = [("Content-Type", "application/json")]
+LIMITS = {"timeouts": {"connect": "2s", "prefill": "20s", "decode": f"{400 * SLOW}ms"}}
+
+
+class Desk:
+    """Scripted engines, two of each role; `own` are those of the role that serves one-leg paths."""
+
+    def __init__(self, one_leg):
+        self.world = World()
+        pool = {**LIMITS, "policy": "round_robin", "allow_route_header": True, **({} if one_leg is None else {"one_leg": one_leg})}
+        self.router, p, d = self.world.scripts(2, 2, pool=pool, workers=1, limits={"max_answer": "64KiB"})
+        self.own, self.others = (d, p) if one_leg == "decode" else (p, d)
+        self.role = one_leg or "prefill"
+        self.router.wait_all_up()
+
+    def send(self, path, body=ODD, headers=()):
+        return self.router.client().request("POST", path, body, headers)
+
+    def taken(self):
+        """The next request, whichever engine of the right role has it; nobody else has any."""
+        e = wait("a request", lambda: [e for e in self.own if not e.asked.empty()])[0]
+        assert all(o.asked.empty() for o in self.others)
+        return e.expect()
+
+    def line(self, path):
+        return wait("its line", lambda: [x for x in self.router.lines("request") if x["route"] == path])[-1]
+
+
+@pytest.fixture(scope="module", params=[None, "decode"], ids=["prefill", "decode"])
+def desk_of(request):
+    d = Desk(request.param)
+    yield d
+    try:
+        if request.session.testsfailed == 0:
+            d.world.finish()
+    finally:
+        d.world.close()
+
+
+@pytest.fixture
+def desk(desk_of):
+    yield desk_of
+    assert desk_of.router.p.poll() is None, "the router died:\n" + desk_of.router.log()[-5000:]
+    for e in (*desk_of.own, *desk_of.others):
+        e.finish()
+    wait("nothing in flight", lambda: desk_of.router.metric("endpoint_in_flight") == 0)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_body_and_answer_pass_byte_by_byte(desk, path):
+    c = desk.send(path)
+    ex = desk.taken()
+    assert (ex.method, ex.path, ex.body) == ("POST", path, ODD) and ex["content-type"] == "application/json"
+    body = b'{ "data":[1e400], "kv_transfer_params":{"a":1} ,"id":"x"}\n'
+    ex.reply(200, body, headers=[*JSON, ("X-Engine", "1")])
+    a = c.read()
+    assert (a.status, a.body, a["x-engine"], a["content-type"]) == (200, body, "1", "application/json")
+    line = desk.line(path)
+    assert line["reason"] == "ok" and line["pool"] == MODEL
+
+
+def test_all_engines_of_the_role_take_turns(desk):
+    ports = []
+    for _ in range(4):
+        c = desk.send("/v1/embeddings")
+        ex = desk.taken()
+        ports.append(ex["host"])
+        ex.reply(body={})
+        assert c.read().status == 200
+    assert len(set(ports)) == 2 and ports[:2] == ports[2:]
+
+
+def test_reserved_while_it_runs(desk):
+    c = desk.send("/v1/score")
+    ex = desk.taken()
+    assert desk.router.metric("endpoint_in_flight", role=desk.role) == 1
+    assert desk.router.metric("endpoint_in_flight") == 1
+    ex.reply(body={})
+    c.read()
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 405, 413, 422, 429, 500, 503])
+def test_errors_are_the_engines_own(desk, status):
+    c = desk.send("/v1/embeddings")
+    body = b'{"detail" : "no \\u0041"}'
+    desk.taken().reply(status, body, headers=[*JSON, ("X-Why", "because")])
+    a = c.read()
+    assert (a.status, a.body, a["x-why"]) == (status, body, "because")
+    assert desk.line("/v1/embeddings")["reason"] == "engine_status"
+
+
+FAILS = {
+    "reset": (lambda ex: ex.reset(), 502, "engine_broken"),
+    "closed": (lambda ex: ex.close(), 502, "engine_broken"),
+    "garbage": (lambda ex: ex.write(b"SSH-2.0-x\r\n\r\n").close(), 502, "engine_broken"),
+    "late": (lambda ex: None, 504, "engine_timeout"),
+}
+
+
+@pytest.mark.parametrize("how", FAILS)
+def test_failures(desk, how):
+    does, status, code = FAILS[how]
+    c = desk.send("/v1/rerank")
+    ex = desk.taken()
+    does(ex)
+    if how == "reset" and c.silent(0.1):
+        for e in desk.own:  # of a kept connection: TCP had acknowledged nothing, so it was sent again
+            while not e.asked.empty():
+                does(e.expect())
+    a = c.read()
+    assert (a.status, a.error["code"]) == (status, code)
+
+
+@pytest.mark.parametrize("one_leg", ["prefill", "decode"])
+def test_engine_that_refuses_connections(world, one_leg):
+    """Its own role's engine is gone, the other role's is not asked instead."""
+    r, (p,), (d,) = world.scripts(pool={"one_leg": one_leg}, health_interval="30s")
+    (p if one_leg == "prefill" else d).close()
+    a = r.post("/v1/embeddings", {"model": MODEL, "input": "x"})
+    assert (a.status, a.error["code"]) == (502, "engine_broken")
+    assert (d if one_leg == "prefill" else p).quiet(0.05)
+
+
+@pytest.mark.parametrize("one_leg", ["prefill", "decode"])
+def test_only_its_own_role_must_be_up(world, one_leg):
+    r, (p,), (d,) = world.scripts(pool={"one_leg": one_leg})
+    other, role = (d, "decode") if one_leg == "prefill" else (p, "prefill")
+    other.close()
+    r.wait_metric("endpoint_up", 0, role=role)
+    c = r.client().request("POST", "/v1/embeddings", {"model": MODEL, "input": "x"})
+    (p if one_leg == "prefill" else d).expect().reply(body={"ok": 1})
+    assert c.read().json() == {"ok": 1}
+
+
+def test_nobody_is_up(world):
+    r, (p,), (d,) = world.scripts()
+    p.close()
+    r.wait_metric("endpoint_up", 0, role="prefill")
+    a = r.post("/v1/embeddings", {"model": MODEL, "input": "x"})
+    assert (a.status, a.error["code"]) == (503, "no_prefill_endpoint") and d.quiet(0.05)
+
+
+def test_full(world):
+    """max_inflight counts them too."""
+    p, d = world.script(), world.script()
+    r = world.router(world.pool([{"url": p.url, "max_inflight": 1}], [d]), workers=1)
+    c = r.client().request("POST", "/v1/embeddings", {"model": MODEL, "input": "x"})
+    ex = p.expect()
+    a = r.post("/v1/embeddings", {"model": MODEL, "input": "x"})
+    assert (a.status, a.error["code"], a["retry-after"]) == (429, "no_capacity", "1")
+    ex.reply(body={})
+    assert c.read().status == 200
+
+
+def test_answer_cut_in_the_middle(desk):
+    """The missing bytes are never made up for."""
+    c = desk.send("/v1/embeddings")
+    desk.taken().write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{").reset()
+    try:
+        a = c.read()
+        assert (a.status, a.error["code"]) == (502, "engine_broken")
+    except Closed:
+        pass
+
+
+def test_big_bodies_both_ways(desk):
+    """8 MiB in; 4 MiB out, though a leg's kept answer may have 64 KiB here."""
+    body = json.dumps({"model": MODEL, "input": "x" * (8 << 20)}).encode()
+    c = desk.send("/v1/embeddings", body)
+    ex = desk.taken()
+    assert ex.body == body
+    answer = b'{"data":"' + base64.b64encode(os.urandom(3 << 20)) + b'"}'
+    ex.reply(200, answer, headers=JSON)
+    a = c.read()
+    assert a.status == 200 and a.body == answer
+
+
+def test_chunked_body_and_answer(desk):
+    c = desk.router.client().send(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for at in range(0, len(ODD), 7):
+        part = ODD[at:at + 7]
+        c.send(b"%x\r\n%s\r\n" % (len(part), part))
+    c.send(b"0\r\n\r\n")
+    ex = desk.taken()
+    assert ex.body == ODD and ex["content-length"] == str(len(ODD)) and ex["transfer-encoding"] is None
+    ex.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").chunk(b'{"a"').chunk(b":1}").write(b"0\r\n\r\n").end()
+    assert c.read().body == b'{"a":1}'
+
+
+RESPONSE_EVENTS = [b'event: response.created\ndata: {"type":"response.created","sequence_number":0}\n\n',
+                   b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"hi"}\n\n',
+                   b'event: response.completed\ndata: {"type":"response.completed","response":{"id":"r"}}\n\n']
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
+def test_stream(desk, path):
+    """Named events and no [DONE]: each reaches the client before the next is there, bytes unchanged."""
+    c = desk.send(path, {"model": MODEL, "input": "x", "stream": True})
+    ex = desk.taken().stream_head()
+    got = b""
+    for i, event in enumerate(RESPONSE_EVENTS):
+        ex.chunk(event)
+        if i == 0:
+            events = c.events()
+        got += next(events).raw
+    ex.write(b"0\r\n\r\n").end()
+    assert list(events) == [] and got == b"".join(RESPONSE_EVENTS)
+    assert c.answer["content-type"].startswith("text/event-stream") and desk.line(path)["reason"] == "ok"
+
+
+@pytest.mark.parametrize("how", ["reset", "close", "late"])
+def test_stream_that_breaks_off(desk, how):
+    c = desk.send("/v1/responses", {"model": MODEL, "input": "x", "stream": True})
+    ex = desk.taken().stream_head().chunk(RESPONSE_EVENTS[0])
+    events = c.events()
+    assert next(events).raw == RESPONSE_EVENTS[0]
+    {"reset": ex.reset, "close": ex.close, "late": lambda: None}[how]()
+    assert next(events).json()["error"]["code"] == ("engine_timeout" if how == "late" else "engine_broken")
+    assert list(events) == []
+
+
+@pytest.mark.parametrize("stage", ["asked", "answering", "stream"])
+def test_client_gone(desk, stage):
+    c = desk.send("/v1/responses", {"model": MODEL, "input": "x", "stream": stage == "stream"})
+    ex = desk.taken()
+    if stage == "answering":
+        ex.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{")
+    elif stage == "stream":
+        ex.stream_head().chunk(RESPONSE_EVENTS[0])
+        next(c.events())
+    c.close()
+    assert ex.gone()
+    ex.close()
+    assert desk.line("/v1/responses")["reason"] == "client_gone"
+
+
+PEERS = {"kv_transfer_params": {"remote_host": "evil"}, "disagg_prefill_resp": {"id": "evil"}, "disagg_spec": {"receiver_host": "evil"},
+         "disaggregated_params": {"bootstrap_host": "evil"}, "bootstrap_host": "evil", "bootstrap_port": 1, "bootstrap_room": 7,
+         "routed_dp_rank": 1, "disagg_prefill_dp_rank": 1, "data_parallel_rank": 3, "rid": "evil", "request_id": "evil"}
+PEER_HEADERS = [("X-Data-Parallel-Rank", "3"), ("x-override-rid", "evil"), ("X-Override-Bootstrap-Host", "evil"),
+                ("X-Override-Bootstrap-Room", "5"), ("x-override-routed-dp-rank", "1"), ("X-PD-Route", "evil"),
+                ("Connection", "close, X-Listed"), ("X-Listed", "evil"), ("Proxy-Authorization", "Basic evil")]
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/v1/completions", "/v1/chat/completions"])
+def test_nothing_of_a_client_chooses_a_peer(desk, path):
+    """On no path, with one leg or two; what else the client says passes."""
+    body = json.dumps({"model": MODEL, "prompt": "x", "messages": [], "u": 1.0, **PEERS}).encode()
+    two = path in ("/v1/completions", "/v1/chat/completions")
+    headers = [h for h in PEER_HEADERS if not (two and h[0] == "X-PD-Route")]
+    c = desk.send(path, body, [*headers, ("X-Mine", "1"), ("Authorization", "Bearer k")])
+    legs = []
+    if two:
+        prefill, decode = (desk.own, desk.others) if desk.role == "prefill" else (desk.others, desk.own)
+        for role in (prefill, decode):
+            e = wait("a leg", lambda r=role: [e for e in r if not e.asked.empty()])[0]
+            legs.append(e.expect())
+            legs[-1].reply(body=b'{"choices":[]}', headers=JSON)
+    else:
+        legs.append(desk.taken())
+        legs[-1].reply(body=b"{}", headers=JSON)
+    assert c.read().status == 200
+    for leg in legs:
+        assert b"evil" not in leg.raw_head + leg.body
+        for name in ("x-data-parallel-rank", "x-pd-route", "x-listed"):
+            assert leg[name] is None
+        assert not [k for k, _ in leg.headers if k.lower().startswith("x-override-")]
+        assert leg["x-mine"] == "1" and leg["authorization"] == "Bearer k"
+        assert values(leg.body, "rid") == values(leg.body, "request_id") == [json.dumps(leg["x-request-id"])]
+        names = {k for k, _, _ in members(leg.body)}
+        assert not names & (set(PEERS) - {"kv_transfer_params", "rid", "request_id"})
+        if not two:
+            assert kept(leg.body, {"rid", "request_id"}) == kept(body, set(PEERS))
+
+
+@pytest.mark.parametrize("path", PATHS + AUDIO)
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS"])
+def test_other_methods(desk, path, method):
+    with desk.router.client() as c:
+        c.request(method, path, b"{}" if method in ("PUT", "DELETE") else None)
+        a = c.read(head_only=method == "HEAD")
+    assert (a.status, a["allow"]) == (405, "POST")
+    assert all(e.asked.empty() for e in (*desk.own, *desk.others))
+
+
+def test_unknown_model_and_bad_bodies(desk):
+    for body, status, code in ((b'{"model":"nobody"}', 404, "model_not_found"), (b"[1]", 400, "bad_json"), (b'{"model":1}', 400, "bad_json"),
+                               (b"", 400, "bad_json"), (b'{"model":"sim-model"', 400, "bad_json")):
+        a = desk.router.post("/v1/embeddings", body)
+        assert (a.status, a.error["code"]) == (status, code), body
+    assert all(e.asked.empty() for e in (*desk.own, *desk.others))
+
+
+def test_route_header_does_not_matter(desk):
+    """X-PD-Route speaks of two legs; whatever it says, one engine answers."""
+    for word in ("direct", "disaggregated", "nonsense"):
+        c = desk.send("/v1/embeddings", headers=[("X-PD-Route", word)])
+        ex = desk.taken()
+        assert ex["x-pd-route"] is None
+        ex.reply(body={})
+        assert c.read().status == 200
+
+
+def test_the_model_says_which_pool(world):
+    p, d, q, e = (world.script() for _ in range(4))
+    r = world.router({**world.pool([p], [d]), "models": ["a"]}, {**world.pool([q], [e]), "models": ["b"], "one_leg": "decode"}, workers=1)
+    r.wait_all_up()
+    for model, engine in (("a", p), ("b", e)):
+        c = r.client().request("POST", "/v1/embeddings", {"model": model, "input": "x"})
+        engine.expect().reply(body={"by": model})
+        assert c.read().json() == {"by": model}
+    assert d.quiet(0.05) and q.quiet(0.05)
+
+
+def test_tokenize_and_detokenize_of_an_engine(world):
+    r, (p,), (d,) = world.pd()
+    ids = expect.token_ids("hello 日本語")
+    a = r.post("/tokenize", {"model": MODEL, "prompt": "hello 日本語"})
+    assert (a.json()["tokens"], a.json()["count"]) == (ids, len(ids))
+    assert r.post("/detokenize", {"model": MODEL, "tokens": ids}).json()["prompt"] == "hello 日本語"
+
+
+# --- never reachable ----------------------------------------------------------------------------------
+
+# protocols.md 1.1: what operates an engine, develops it or looks into it; vLLM's, then SGLang's
+HIDDEN = ["/server_info", "/sleep", "/wake_up", "/is_sleeping", "/reset_prefix_cache", "/reset_mm_cache", "/collective_rpc", "/abort_requests",
+          "/pause", "/resume", "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/load", "/ping", "/invocations", "/tokenizer_info",
+          "/kv_event_sources", "/scale_elastic_ep", "/inference/v1/generate", "/docs", "/openapi.json",
+          "/flush_cache", "/abort_request", "/pd_role_switch", "/get_server_info", "/model_info", "/get_model_info", "/health_generate",
+          "/v1/loads", "/get_load", "/update_weights_from_disk", "/init_weights_update_group", "/update_weights_from_tensor",
+          "/release_memory_occupation", "/resume_memory_occupation", "/start_profile", "/stop_profile", "/set_internal_state",
+          "/configure_logging", "/open_session", "/close_session", "/query", "/route"]
+TWISTED = ["/v1/../flush_cache", "/v1/embeddings/../../sleep", "//flush_cache", "/flush_cache/", "/%66lush_cache", "/FLUSH_CACHE",
+           "/v1/embeddings/", "/v1//embeddings", "/v1/embeddings%2f..%2fsleep", "/v1/embeddings;/sleep"]
+
+
+@pytest.mark.parametrize("path", HIDDEN + TWISTED)
+def test_admin_paths_do_not_exist(desk, path):
+    """Whatever the method; with a model in the body or without; nothing of it reaches an engine."""
+    for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+        body = ODD if method in ("POST", "PUT", "PATCH", "DELETE") else None
+        with desk.router.client() as c:
+            c.request(method, path, body)
+            a = c.read(head_only=method == "HEAD")
+        assert a.status in ((404, 501) if method == "PATCH" else (404,)), (method, a.status)
+        if method != "HEAD":
+            assert a.error["code"] == "not_found" or a.status == 501
+    assert all(e.asked.empty() and path not in e.probed for e in (*desk.own, *desk.others)
+               if path not in ("/server_info", "/get_server_info"))
+
+
+def test_absolute_and_odd_targets_do_not_help(desk):
+    """A target that names a host, or none, is no way round."""
+    host = desk.own[0].url
+    for target in (f"{host}/sleep", "*", f"{host}/v1/../sleep", "sleep"):
+        with desk.router.client() as c:
+            c.request("POST", target, ODD)
+            assert c.read().status in (400, 404)
+    assert all(e.asked.empty() for e in (*desk.own, *desk.others))
+
+
+def test_no_tunnel(desk):
+    with desk.router.client() as c:
+        c.send(b"CONNECT %s HTTP/1.1\r\nHost: x\r\n\r\n" % desk.own[0].url[7:].encode())
+        assert c.read().status in (400, 404, 405, 501)
+    with desk.router.client() as c:
+        c.send(b"GET /v1/realtime HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        assert c.read().status == 404
