@@ -49,12 +49,6 @@ samples(const struct req_pool *pool)
 	return whole_answer(pool) ? SEVERAL_WHOLE : connector_fanout(pool);
 }
 
-static enum several
-prompts(const struct req_pool *pool)
-{
-	return whole_answer(pool) ? SEVERAL_WHOLE : SEVERAL_PAIRS;
-}
-
 const struct connector connector_orchestrated = {
 	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_PREFILL},
 	.leaves = LEAVES_KV,
@@ -62,5 +56,6 @@ const struct connector connector_orchestrated = {
 	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
 	.prefilled = prefilled,
 	.samples = samples,
-	.prompts = prompts,
+	/* an answer to several prompts is no hand-over for any of them */
+	.prompts = connector_several_pairs,
 };

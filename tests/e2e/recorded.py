@@ -14,7 +14,6 @@ class Case:
         meta = json.loads((DATA / f"{name}.json").read_text())
         self.method, self.path, self.headers = meta["method"], meta["path"], [tuple(h) for h in meta["headers"]]
         self.status = meta.get("status", 200)  # what an engine says to it
-        self.through = meta.get("router_status", {})  # by connector, where the router's way leads to another status
         self.body = (DATA / f"{name}.body").read_bytes()
 
     def request(self):

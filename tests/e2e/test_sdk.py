@@ -23,7 +23,6 @@ class Both:
                                     ("orchestrated", "disagg_prefill_resp",
                                      {"connector": "orchestrated", "handoff": "disagg_prefill_resp"})):
             p, d = w.engine("prefill", handoff=handoff), w.engine("decode", handoff=handoff)
-            p.refuses_on_purpose = d.refuses_on_purpose = name == "orchestrated"  # completion_string_list
             self.routers[name] = w.router(w.pool([p], [d], **pool))
 
 
@@ -101,5 +100,4 @@ def outcome(address, case):
 def test_recorded_bodies_get_the_engines_own_answer(both, name, connector):
     case = load(name)
     direct, through = outcome(both.direct.address, case), outcome(both.routers[connector].address, case)
-    assert direct[0] == case.status and through[0] == case.through.get(connector, case.status), through
-    assert through == direct or connector in case.through
+    assert direct[0] == case.status and through == direct
