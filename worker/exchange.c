@@ -136,9 +136,24 @@ leg_failed(struct req *req, struct leg *leg)
 	cut(req, fail_reason(leg));
 }
 
+/* A decode engine that was asked at the same time as its prefill engine, and has nothing to say yet. */
+static bool
+waits_for_kv(struct pair *pair)
+{
+	const struct leg *d = decode_of(pair);
+
+	return leg_active(d) && !leg_connecting(d) && !d->got_bytes;
+}
+
 void
 leg_late(struct req *req, struct leg *leg)
 {
+	struct pair *pair = leg->pair;
+
+	if (leg->kind == LEG_DECODE && waits_for_kv(pair) && leg_active(prefill_of(pair))) {
+		leg_wait_anew(leg); /* for the prefill engine, which has a clock of its own */
+		return;
+	}
 	forget(leg);
 	if (harmless(req, leg))
 		leg_end(leg);
@@ -527,9 +542,10 @@ take_handover(struct req *req, struct leg *leg)
 			req->t_prefilled_us - req->t_prefill_us);
 	if (c->prefilled != NULL)
 		r = leg->answer_len == 0 ? TAKEN_BAD : c->prefilled(pair);
-	if (r == TAKEN_NOTHING)
+	if (r == TAKEN_NOTHING || (r == TAKEN_AGAIN && pair->kv.n == 0))
 		metric_add(req->w->slab, M_KV_MISSING, 1);
-	pair->handed = (r == TAKEN || r == TAKEN_AGAIN) && c->leaves == LEAVES_KV;
+	else
+		pair->handed = r != TAKEN_BAD && c->leaves == LEAVES_KV;
 	pair->prefilled = r != TAKEN_BAD;
 	return r;
 }
@@ -538,6 +554,8 @@ take_handover(struct req *req, struct leg *leg)
 static void
 go_on(struct req *req, struct pair *pair)
 {
+	if (waits_for_kv(pair))
+		leg_wait_anew(decode_of(pair)); /* its own silence begins here */
 	pair_start(pair, STARTS_AFTER_PREFILL);
 	if (req->state == REQ_DONE || pair->starts[ROLE_DECODE] != STARTS_AFTER_KV)
 		return;
@@ -605,6 +623,7 @@ prefill_answered(struct req *req, struct leg *leg)
 	}
 	if (r == TAKEN_AGAIN && !decode_of(pair)->first_told) {
 		leg_rewind(decode_of(pair));
+		pair_new_id(pair); /* it may still be busy with letting go of the first */
 		leg_start(decode_of(pair));
 		return;
 	}

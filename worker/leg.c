@@ -87,6 +87,12 @@ set_clock(struct leg *leg)
 	worker_need_tick(leg->w);
 }
 
+void
+leg_wait_anew(struct leg *leg)
+{
+	set_clock(leg);
+}
+
 static void
 wire_done(struct leg *leg)
 {

@@ -127,6 +127,8 @@ void leg_give_back(struct leg *leg);
 void leg_hang_up(struct leg *leg);
 /* Stops and resumes reading the answer while the client is slow. */
 void leg_hold(struct leg *leg, bool hold);
+/* Its clock starts again, without a byte having come. */
+void leg_wait_anew(struct leg *leg);
 /* True from the connect until the answer's end. */
 bool leg_active(const struct leg *leg);
 /* True once the whole request has been handed to the kernel. */
