@@ -69,6 +69,8 @@ end_conn(struct pool *p, struct upconn *uc)
 {
 	sock_close(&uc->sock);
 	metric_gauge_add(p->w->slab, G_UP_OPEN, -1);
+	if (--uc->up->nconns == 0)
+		uc->up->lulls++;
 	upstream_unref(uc->up);
 	uc->up = NULL;
 	uc->leg = NULL;
@@ -277,6 +279,7 @@ pool_get(struct pool *p, struct upstream *up, bool fresh, int *ret_err)
 	}
 	uc = MEM_NEW(struct upconn);
 	uc->up = up;
+	up->nconns++;
 	up->refs++;
 	uc->sock.on_read = on_conn_read;
 	uc->sock.on_drained = on_conn_drained;

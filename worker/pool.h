@@ -26,7 +26,9 @@ struct upstream {
 	uint32_t refs; /* legs, connections, and the pool's own */
 	/* the pool's own copy for this slot; else only finishing requests hold it */
 	bool current;
-	uint32_t nidle;
+	uint32_t nidle, nconns;
+	/* how often its last connection was gone: an engine that starts again closes them all */
+	uint32_t lulls;
 	struct ep_addr addr;
 	char *url, *authority, *host, *prefix;
 	struct upconn_list idle; /* most recently used first */
@@ -38,6 +40,8 @@ struct upstream {
 	uint8_t notices;
 	/* what this worker has learned of it: forgotten when a leg there fails */
 	char *learned; /* NixlPush: its identity; Mooncake: its engine ids; raw JSON, or NULL */
+	uint32_t learned_ranks; /* Mooncake: how many of them */
+	uint32_t learned_lull;  /* Mooncake: `lulls` then */
 	uint32_t learned_port; /* SGLang: of its bootstrap server; 0: unknown */
 	bool asked_by_us;      /* a question is under way */
 	uint32_t next_rank;    /* data-parallel rank of the next request */
