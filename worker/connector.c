@@ -190,6 +190,15 @@ name_host(struct pair *pair)
 }
 
 enum taken
+connector_take_answer(struct pair *pair)
+{
+	const struct leg *p = &pair->leg[LEG_PREFILL];
+	struct splice_seg v;
+
+	return splice_member_raw(p->answer, p->answer_len, "choices", &v) == 1 ? TAKEN : TAKEN_BAD;
+}
+
+enum taken
 connector_take_kv(struct pair *pair)
 {
 	const struct leg *p = &pair->leg[LEG_PREFILL];

@@ -117,6 +117,8 @@ void connector_limit_prefill(struct pair *pair, struct splice_edit *e);
 void connector_no_stops(struct splice_edit *e);
 /* The client's own body, untouched. */
 void connector_no_edit(struct pair *pair, struct splice_edit *e);
+/* Takes nothing out of the prefill answer, which must be one.  Returns as `prefilled`. */
+enum taken connector_take_answer(struct pair *pair);
 /* Takes kv_transfer_params out of the prefill answer, as raw JSON.  Returns as `prefilled`. */
 enum taken connector_take_kv(struct pair *pair);
 /* No change but that members which choose a peer or a request never pass from a client, and ids are ours. */

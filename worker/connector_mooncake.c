@@ -14,6 +14,7 @@
 
 #define BOOTSTRAP_PORT 8998     /* VLLM_MOONCAKE_BOOTSTRAP_PORT */
 #define LEARNED_MAX (64u << 10) /* of an answer to /query: some 200 bytes a rank */
+#define RANKS_MAX 1024          /* as dp_ranks */
 
 static bool
 old(const struct pair *pair)
@@ -29,14 +30,53 @@ bootstrap_port(const struct upstream *p)
 
 /* {"0":{"engine_id":"ab", ...}, ...}: the id of a rank, quotes and all. */
 static bool
-engine_id(const char *text, size_t n, int rank, struct splice_seg *ret)
+engine_id(const char *text, size_t n, uint32_t rank, struct splice_seg *ret)
 {
 	struct splice_seg one;
 	char name[16];
 
-	(void)snprintf(name, sizeof(name), "%d", rank < 0 ? 0 : rank);
+	(void)snprintf(name, sizeof(name), "%u", rank);
 	return splice_member_raw(text, n, name, &one) == 1 &&
 	       splice_member_raw(one.p, one.n, "engine_id", ret) == 1 && ret->p[0] == '"';
+}
+
+static uint32_t
+count_ranks(const char *text, size_t n)
+{
+	struct splice_seg id;
+	uint32_t ranks = 0;
+
+	while (ranks < RANKS_MAX && engine_id(text, n, ranks, &id))
+		ranks++;
+	return ranks;
+}
+
+/*
+ * Keeps the engine id that decode is told, of the rank that prefill is asked for: in the pair, since an engine
+ * that fails is forgotten at once.  False: it must be asked for.
+ */
+static bool
+take_engine(struct pair *pair)
+{
+	struct upstream *p = pair->leg[LEG_PREFILL].up;
+	int32_t *rank = &pair->rank[ROLE_PREFILL];
+	struct splice_seg id;
+
+	if (p->learned == NULL || p->learned_lull != p->lulls)
+		return false;
+	if (*rank < 0 && p->learned_ranks > 1) /* the engine would choose, and not tell */
+		*rank = (int32_t)(p->next_rank++ % p->learned_ranks);
+	if (!engine_id(p->learned, strlen(p->learned), *rank < 0 ? 0 : (uint32_t)*rank, &id))
+		return false;
+	pair->kv = pair_text(pair, "%.*s", (int)id.n, id.p);
+	return true;
+}
+
+static void
+forget(struct upstream *p)
+{
+	free(p->learned);
+	p->learned = NULL;
 }
 
 static enum req_end
@@ -50,15 +90,11 @@ begin(struct pair *pair)
 static bool
 ask(struct pair *pair, struct question *q)
 {
-	const struct upstream *p = pair->leg[LEG_PREFILL].up;
-	struct splice_seg id;
-
-	if (old(pair) || (p->learned != NULL && engine_id(p->learned, strlen(p->learned),
-							pair->rank[ROLE_PREFILL], &id)))
+	if (old(pair) || take_engine(pair))
 		return false;
 	q->role = ROLE_PREFILL;
 	q->path = "/query";
-	q->port = bootstrap_port(p);
+	q->port = bootstrap_port(pair->leg[LEG_PREFILL].up);
 	return true;
 }
 
@@ -67,25 +103,23 @@ asked(struct pair *pair)
 {
 	const struct leg *a = &pair->leg[LEG_ASK];
 	struct upstream *p = pair->leg[LEG_PREFILL].up;
-	struct splice_seg id;
+	uint32_t ranks = a->answer_len > LEARNED_MAX ? 0 : count_ranks(a->answer, a->answer_len);
 
-	if (a->answer_len > LEARNED_MAX ||
-		!engine_id(a->answer, a->answer_len, pair->rank[ROLE_PREFILL], &id))
+	forget(p);
+	if (ranks == 0)
 		return TAKEN_BAD;
-	free(p->learned);
 	p->learned = mem_strndup(a->answer, a->answer_len);
-	return TAKEN;
+	p->learned_ranks = ranks;
+	p->learned_lull = p->lulls;
+	return take_engine(pair) ? TAKEN : TAKEN_BAD;
 }
 
 /* Engine ids change when an engine starts again. */
 static void
 failed(struct pair *pair, enum role role)
 {
-	struct upstream *p = pair->leg[LEG_PREFILL].up;
-
 	(void)role; /* a decode engine fails where it was told an id that is no more */
-	free(p->learned);
-	p->learned = NULL;
+	forget(pair->leg[LEG_PREFILL].up);
 }
 
 static void
@@ -106,34 +140,47 @@ static void
 decode_edit(struct pair *pair, struct splice_edit *e)
 {
 	const struct upstream *p = pair->leg[LEG_PREFILL].up;
-	const bool v6 = strchr(p->host, ':') != NULL;
-	struct splice_seg id;
+	const char *host = p->bootstrap_host;
+	const bool bare_v6 = strchr(host, ':') != NULL && host[0] != '[';
 
+	if (pair->kv.n == 0)
+		return; /* nothing to hand over: the decode engine prefills for itself */
 	if (old(pair)) {
-		if (pair->kv.n > 0)
-			connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET, pair->kv);
+		connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET, pair->kv);
 		return;
 	}
-	if (p->learned == NULL ||
-		!engine_id(p->learned, strlen(p->learned), pair->rank[ROLE_PREFILL], &id))
-		return; /* it has failed in between, and so will this request */
 	connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET,
 		pair_text(pair,
 			"{\"do_remote_decode\":false,\"do_remote_prefill\":true,\"transfer_id\":\"xfer-%s\","
 			"\"remote_bootstrap_addr\":\"http://%s%s%s:%u\",\"remote_engine_id\":%.*s}",
-			pair->id, v6 ? "[" : "", p->host, v6 ? "]" : "", bootstrap_port(p),
-			(int)id.n, id.p));
+			pair->id, bare_v6 ? "[" : "", host, bare_v6 ? "]" : "", bootstrap_port(p),
+			(int)pair->kv.n, pair->kv.p));
 }
 
+/*
+ * P hands over only what ended by its length: after anything else, an engine's own abort for one, decode
+ * would wait for ever (protocols.md 8.2).
+ */
 static enum taken
 prefilled(struct pair *pair)
 {
-	return old(pair) ? connector_take_kv(pair) : TAKEN;
+	const struct leg *p = &pair->leg[LEG_PREFILL];
+
+	if (old(pair))
+		return connector_take_kv(pair);
+	pair->starts[ROLE_DECODE] = STARTS_AFTER_PREFILL; /* should prefill be done again */
+	if (connector_take_answer(pair) == TAKEN_BAD)
+		return TAKEN_BAD;
+	if (!answer_prefill_ended(p->answer, p->answer_len))
+		return TAKEN;
+	pair->kv = (struct span){NULL, 0};
+	return TAKEN_AGAIN;
 }
 
 const struct connector connector_mooncake = {
 	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AT_ONCE},
 	.leaves = LEAVES_KV,
+	.leased = true,
 	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
 	.begin = begin,
 	.ask = ask,

@@ -44,8 +44,13 @@ const struct connector connector_p2p_nccl = {
 	.leaves = LEAVES_KV,
 	.edit = {[ROLE_PREFILL] = connector_limit_prefill, [ROLE_DECODE] = connector_no_edit},
 	.begin = begin,
-	/* children of n > 1 have ids of their own, which the other side does not know */
-	.samples = connector_fanout,
+	.prefilled = connector_take_answer,
+	/*
+	 * Samples of one request have ids of their own on each side.  The decode engine cannot do them
+	 * alone: it never computes a prompt but waits for its cache (p2p_nccl_connector.py,
+	 * get_num_new_matched_tokens()).
+	 */
+	.samples = connector_several_pairs,
 	.prompts = connector_several_whole,
 	.rewrites = rewrites,
 };
