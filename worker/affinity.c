@@ -36,7 +36,7 @@ member_value(const struct req *req, const char *name)
 {
 	struct splice_seg v;
 
-	if (splice_member_raw(req->doc->text, req->doc->len, name, &v) != 1 ||
+	if (req->doc == NULL /* a form */ || splice_member_raw(req->doc->text, req->doc->len, name, &v) != 1 ||
 		strchr("{[n", v.p[0]) != NULL)
 		return (struct splice_seg){NULL, 0};
 	return v.p[0] == '"' ? (struct splice_seg){v.p + 1, v.n - 2} : v;
@@ -60,10 +60,14 @@ affinity_session(const struct req *req, const struct table_pool *tp, uint64_t *r
 bool
 affinity_prefix(const struct req *req, const struct table_pool *tp, uint64_t *ret_key)
 {
-	const struct splice_member *m =
-		splice_find(req->doc, req->route == ROUTE_COMPLETIONS ? SK_PROMPT : SK_MESSAGES);
+	const struct splice_member *m;
 	size_t n;
 
+	if (req->doc == NULL)
+		return false;
+	m = splice_find(req->doc, req->route == ROUTE_COMPLETIONS ? SK_PROMPT
+				  : req->route == ROUTE_GENERATE  ? SK_TEXT
+								  : SK_MESSAGES);
 	if (m == NULL)
 		return false;
 	n = m->end - m->val;

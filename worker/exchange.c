@@ -50,15 +50,17 @@ cut(struct req *req, enum req_end end)
 static void
 pass_on(struct req *req, struct leg *leg)
 {
+	static const char silent[] = "the engine refused without saying why";
 	char message[400];
 
 	if (relay_started(req)) {
-		if (!json_error_message(leg->answer, leg->answer_len, message, sizeof(message)))
-			(void)strcpy(message, "the engine refused without saying why");
-		relay_cut(req, end_word(END_ENGINE_STATUS), message);
+		bool said = json_error_message(
+			leg->answer, leg->answer_len, message, sizeof(message));
+
+		relay_cut(req, end_word(END_ENGINE_STATUS), said ? message : silent);
 	} else if (leg->answer_len == 0) {
 		relay_error(req, leg->status, "server_error", end_word(END_ENGINE_STATUS),
-			"the engine refused without saying why");
+			silent);
 	} else {
 		relay_reply(req, leg->status, leg->head, leg->head_len, NULL, leg->answer,
 			leg->answer_len);
