@@ -205,6 +205,11 @@ static const struct kind {
 	{"error_event", NULL, cut_error_event, 0},
 	{"slow", NULL, NULL, 0},
 	{"null_kv", NULL, NULL, 0},
+	{"no_push", NULL, NULL, 0},
+	{"notice_none", NULL, NULL, 0},
+	{"notice_twice", NULL, NULL, 0},
+	{"notice_unknown", NULL, NULL, 0},
+	{"notice_garbage", NULL, NULL, 0},
 	{"close_keepalive", NULL, NULL, 0},
 };
 
@@ -310,6 +315,12 @@ bool
 fault_null_kv(const struct conn *c)
 {
 	return is(c->fault, "null_kv");
+}
+
+bool
+fault_is(const struct conn *c, const char *kind)
+{
+	return is(c->fault, kind);
 }
 
 double

@@ -26,7 +26,9 @@ enum gen_state { GEN_NEW, GEN_QUEUED, GEN_TRAVEL, GEN_REST, GEN_COMPUTE, GEN_STR
 enum gen_phase { PHASE_ROLE, PHASE_TOKENS, PHASE_USAGE, PHASE_DONE, PHASE_END };
 
 struct prompt {
-	uint64_t seed; /* hash of its token ids */
+	uint64_t seed;   /* hash of its token ids */
+	uint64_t before; /* the same without the last one */
+	uint32_t last;   /* which is this */
 	uint64_t ntokens;
 	bool eos;       /* the model's first token is the end of the text */
 	struct jv span; /* for echo: a string or an array of ids; absent for chat */
@@ -47,18 +49,22 @@ struct gen {
 	enum gen_mode mode;
 	enum gen_phase phase;
 	bool chat, stream, include_usage, echo, logprobs, running, stalled;
-	bool native;  /* SGLang's /generate */
-	bool bare_id; /* the answer's id is rid alone */
-	bool headed;  /* its stream's head is out, before there is anything to say */
-	bool aborted; /* by its rid: it ends with what it has */
-	bool resting; /* running, but for --max-running it is not */
+	const char *cut; /* it ends at once, for this reason; in quotes */
+	bool native;     /* SGLang's /generate */
+	bool bare_id;    /* the answer's id is rid alone */
+	bool headed;     /* its stream's head is out, before there is anything to say */
+	bool aborted;    /* by its rid: it ends with what it has */
+	bool resting;    /* running, but for --max-running it is not */
 	int64_t max_tokens, min_tokens, n, event_bytes, override_tokens;
 	struct prompt *prompts;
 	unsigned nprompts;
 	struct choice *choices;
 	unsigned nchoices, at; /* at: the next choice to emit for */
 	uint32_t step;         /* tokens emitted of each choice */
-	uint64_t credit, events, reserved, due_us, cache_key;
+	uint64_t credit, events, reserved, due_us;
+	uint64_t cache_key; /* what KV depends on besides token ids */
+	uint64_t model_key; /* ... where it is found by token ids alone */
+	uint32_t cached;    /* prompt tokens of which it tells that P had them already */
 	struct jv model;
 	struct jv rids; /* a list, when each prompt of a batch has its own */
 	int64_t logprob_start;

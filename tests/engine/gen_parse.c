@@ -84,6 +84,15 @@ add_prompt(struct gen *g)
 	return t;
 }
 
+static void
+take(struct prompt *t, const struct toks *toks)
+{
+	t->seed = toks->hash;
+	t->before = toks->before;
+	t->last = toks->last;
+	t->ntokens = toks->n;
+}
+
 static bool
 has_marker(struct jv v)
 {
@@ -99,8 +108,7 @@ prompt_text(struct gen *g, struct jv str)
 	toks_init(&toks, NULL);
 	json_text(str, toks_bytes, &toks);
 	toks_end(&toks);
-	t->seed = toks.hash;
-	t->ntokens = toks.n;
+	take(t, &toks);
 	t->span = str;
 	t->eos = has_marker(str);
 }
@@ -122,6 +130,28 @@ token_id(struct jv v, uint32_t *ret)
 	return id <= UINT32_MAX;
 }
 
+/* The last bytes of a prompt of ids, to find <<eos>> there too, which may begin inside an id. */
+#define MARKER 0x3c3c656f733e3eULL
+#define MARKER_MASK 0xffffffffffffffULL
+
+static bool
+marker_end(uint64_t *seen, unsigned char c)
+{
+	*seen = *seen << 8 | c;
+	return (*seen & MARKER_MASK) == MARKER;
+}
+
+static bool
+marker_in(uint64_t *seen, uint32_t id)
+{
+	unsigned i, n = id < TOK_REST1 ? 3 : id < TOK_REST2 ? 1 : id < TOK_WORD ? 2 : 0;
+	bool found = false;
+
+	for (i = 0; i < n; i++)
+		found = marker_end(seen, (unsigned char)(id >> 8 * i)) || found;
+	return found;
+}
+
 static bool
 prompt_ids(struct parse *p, struct jv ids)
 {
@@ -129,6 +159,7 @@ prompt_ids(struct parse *p, struct jv ids)
 	struct jv key, val;
 	struct jiter it;
 	struct toks toks;
+	uint64_t seen = 0;
 	uint32_t id;
 
 	toks_init(&toks, NULL);
@@ -137,9 +168,9 @@ prompt_ids(struct parse *p, struct jv ids)
 		if (!token_id(val, &id))
 			return bad(p, "prompt: token ids must be non-negative integers");
 		toks_id(&toks, id);
+		t->eos = marker_in(&seen, id) || t->eos;
 	}
-	t->seed = toks.hash;
-	t->ntokens = toks.n;
+	take(t, &toks);
 	t->span = ids;
 	return true;
 }
@@ -247,8 +278,7 @@ read_messages(struct parse *p)
 		toks_bytes(&toks, "\n", 1);
 	}
 	toks_end(&toks);
-	t->seed = toks.hash;
-	t->ntokens = toks.n;
+	take(t, &toks);
 	t->eos = has_marker(p->m[M_MESSAGES]);
 	return true;
 }
@@ -422,9 +452,12 @@ check_handover(struct parse *p)
 	}
 	if (shake->check != NULL && !shake->check(g))
 		return false;
-	if (g->mode == GEN_PLAIN && role == ROLE_DECODE)
+	if (g->mode == GEN_PLAIN && role == ROLE_DECODE && g->cut == NULL) {
 		count(g->sim, CTR_local_prefills);
-	if (g->mode == GEN_PLAIN && role == ROLE_PREFILL)
+		if (g->sim->o.refuse_local)
+			return gen_refuse(g, CTR_kv_refused, 500, "no remote KV for this prompt");
+	}
+	if (g->mode == GEN_PLAIN && role == ROLE_PREFILL && g->cut == NULL)
 		count(g->sim, CTR_plain_prefills);
 	return true;
 }
@@ -440,6 +473,8 @@ read_cache_key(struct parse *p)
 		p->g->cache_key = text_fnv(TEXT_FNV0, first, strlen(first));
 	else
 		json_text(p->m[M_MODEL], text_fnv_sink, &p->g->cache_key);
+	p->g->model_key = p->g->cache_key;
+	json_canon(p->m[M_CACHE_SALT], text_fnv_sink, &p->g->model_key);
 	for (i = M_ADD_SPECIAL_TOKENS; i <= M_CACHE_SALT; i++)
 		json_canon(p->m[i], text_fnv_sink, &p->g->cache_key);
 }

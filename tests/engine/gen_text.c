@@ -22,7 +22,7 @@ gen_key_of(const struct gen *g, unsigned i)
 static uint32_t
 wanted(const struct gen *g, const struct prompt *p)
 {
-	if (g->aborted)
+	if (g->aborted || g->cut != NULL)
 		return 0;
 	if (p->eos)
 		return (uint32_t)g->min_tokens;
@@ -102,6 +102,8 @@ gen_finish_reason(const struct gen *g, const struct choice *ch)
 {
 	if (g->aborted && g->mode != GEN_PREFILL) /* a prefill engine says length even so */
 		return "\"abort\"";
+	if (g->cut != NULL)
+		return g->cut;
 	return ch->eos ? "\"stop\"" : "\"length\"";
 }
 

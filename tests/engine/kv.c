@@ -197,21 +197,24 @@ kv_params(struct kv *kv, const struct hold *h, struct buf *b)
 	buf_json(b, h->id, strlen(h->id));
 	BUF_LIT(b, ",\"remote_host\":");
 	buf_json(b, o->advertise, strlen(o->advertise));
-	buf_fmt(b, ",\"remote_port\":%d,\"tp_size\":1,\"remote_num_tokens\":%u", kv->sim->side_port,
-		h->ntokens);
+	buf_fmt(b,
+		",\"remote_port\":%d,\"tp_size\":%d,\"remote_num_tokens\":%u,\"transfer_mode\":\"%s\"",
+		kv->sim->side_port, o->tp, h->ntokens,
+		o->transfer == TRANSFER_PUSH ? "push" : "pull");
 	if (o->big_ids)
 		BUF_LIT(b, ",\"remote_registration_generation\":18446744073709551617");
 	BUF_LIT(b, "}");
 }
 
 uint64_t
-kv_meta(struct jv params)
+kv_meta(struct jv params, bool push)
 {
 	/* not remote_host: a router may put the address it knows there (protocols of the connector)
 	 */
-	static const char *const names[] = {"remote_block_ids", "remote_engine_id",
-		"remote_request_id", "remote_port", "tp_size", "remote_num_tokens",
+	static const char *const names[] = {"remote_engine_id", "remote_request_id", "remote_port",
+		"tp_size", "remote_block_ids", "remote_num_tokens", "transfer_mode",
 		"remote_registration_generation"};
+	size_t n = push ? 4 : sizeof(names) / sizeof(names[0]);
 	uint64_t sum = 0, h;
 	struct jv key, val;
 	struct jiter it;
@@ -220,7 +223,7 @@ kv_meta(struct jv params)
 	if (json_kind(params) != '{' || !json_iter(&it, params))
 		return 0;
 	while (json_next(&it, &key, &val)) {
-		for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		for (i = 0; i < n; i++) {
 			if (!json_is(key, names[i]))
 				continue;
 			h = text_fnv(TEXT_FNV0, names[i], strlen(names[i]));
@@ -257,6 +260,19 @@ bool
 kv_has(struct kv *kv, const char *id)
 {
 	return find(kv, id) != NULL;
+}
+
+bool
+kv_take(struct kv *kv, const char *id)
+{
+	struct held *e = find(kv, id);
+
+	if (e == NULL)
+		return false;
+	drop(kv, e);
+	count(kv->sim, CTR_kv_fetched);
+	gen_pump(kv->sim);
+	return true;
 }
 
 bool

@@ -35,10 +35,14 @@ void kv_unreserve(struct kv *kv, uint64_t nblocks);
  * fetcher. */
 struct hold *kv_hold(struct kv *kv, const char *id, const char *xrid, uint32_t ntokens);
 void kv_params(struct kv *kv, const struct hold *h, struct buf *out); /* kv_transfer_params */
-uint64_t kv_meta(struct jv params); /* over the members a decode engine needs, in any order */
+/* Over the members a decode engine needs, in any order; `push`: over those it is told by a router
+ * that knows the engine only. */
+uint64_t kv_meta(struct jv params, bool push);
 /* On KV_OK the blocks are free, *ret_n is their number and the X-Request-Id is added to xrid. */
 enum kv_verdict kv_fetch(struct kv *kv, const char *engine, const char *id, uint64_t prompt,
 	uint64_t meta, uint32_t *ret_n, struct buf *xrid);
+/* Without any question; false: there is none of that id. */
+bool kv_take(struct kv *kv, const char *id);
 bool kv_release(struct kv *kv, const char *engine, const char *id);
 bool kv_has(struct kv *kv, const char *id);
 uint64_t kv_used(const struct kv *kv);

@@ -65,6 +65,22 @@ static const struct option_row rows[] = {
 	{ "old-server-info", O_FLAG, AT(old_server_info), 0, 0, { 0 }, "only under /get_server_info, as before SGLang 0.5.9" },
 	{ "handshake", O_STR, AT(handshake), 0, 0, { 0 }, "how KV is handed over" },
 	{ "handoff", O_STR, AT(handshake), 0, 0, { 0 }, "the same" },
+	{ "transfer", O_CHOICE, AT(transfer), 0, 0, { "pull", "push" }, "nixl: who moves the KV; with push D may come before P is done" },
+	{ "no-id-suffix", O_FLAG, AT(no_id_suffix), 0, 0, { 0 }, "internal ids without 8 random digits (VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1)" },
+	{ "tp", O_INT, AT(tp), 1, 64, { 0 }, "tensor-parallel ranks of this engine" },
+	{ "receiver-ports", O_STR, AT(receiver_ports), 0, 0, { 0 }, "lmcache, D: its init ports, one a rank, as 7300,7301; 0 takes a free one" },
+	{ "alloc-ports", O_STR, AT(alloc_ports), 0, 0, { 0 }, "lmcache, D: its alloc ports, as many; free ones when absent" },
+	{ "skip-last", O_INT, AT(skip_last), 0, 1, { 0 }, "lmcache, D: ids at the end that its look-up leaves out (skip_last_n_tokens)" },
+	{ "proxy", O_STR, AT(proxy), 0, 0, { 0 }, "lmcache, P: host:port that is told when KV has been written" },
+	{ "notices", O_INT, AT(notices), -1, 64, { 0 }, "lmcache, P: how many for each request; -1: one a rank" },
+	{ "notice-form", O_CHOICE, AT(notice_form), 0, 0, { "proxynotif", "nixlproxynotif", "dict" }, "lmcache, P: what a notice looks like" },
+	{ "notice-late", O_FLAG, AT(notice_late), 0, 0, { 0 }, "lmcache, P: answers first, pushes and tells then (asynchronous, LMCache 0.4.7)" },
+	{ "notice-delay", O_MS, AT(notice_delay_ms), 0, BIG, { 0 }, "lmcache, P: ms from written KV to its notice" },
+	{ "notice-gap", O_MS, AT(notice_gap_ms), 0, BIG, { 0 }, "lmcache, P: ms from one rank's push to the next one's" },
+	{ "kv-delay", O_MS, AT(kv_delay_ms), 0, BIG, { 0 }, "lmcache, shared_storage, P: ms until KV is written" },
+	{ "storage", O_STR, AT(storage), 0, 0, { 0 }, "shared_storage: the folder that engines share" },
+	{ "refuse-local", O_FLAG, AT(refuse_local), 0, 0, { 0 }, "a decode engine answers 500 where it would have to compute a prompt" },
+	{ "prompt-tokens-details", O_FLAG, AT(usage_details), 0, 0, { 0 }, "usage tells cached_tokens" },
 	{ "block-size", O_INT, AT(block_size), 1, 65536, { 0 }, "tokens a KV block" },
 	{ "blocks", O_INT, AT(blocks), 1, 1e9, { 0 }, "KV blocks in all; requests wait when they do not fit" },
 	{ "block-ids", O_CHOICE, AT(ids), 0, 0, { "ints", "strings", "nested" }, "form of remote_block_ids" },
@@ -210,6 +226,8 @@ static const struct opts defaults = {
 	.name = "pdsim",
 	.handshake = "nixl",
 	.block_size = 16,
+	.tp = 1,
+	.notices = -1,
 	.bootstrap_port = -1,
 	.dp_size = 1,
 	.announce_ms = 3000,
@@ -418,6 +436,7 @@ fini(struct sim *sim)
 	last_free(&sim->last[1]);
 	seen_free(&sim->seen);
 	buf_free(&sim->scratch);
+	buf_free(&sim->more_ports);
 }
 
 int
@@ -443,8 +462,8 @@ main(int argc, char **argv)
 	intr = evsignal_new(sim->base, SIGINT, on_signal, sim);
 	(void)event_add(term, NULL);
 	(void)event_add(intr, NULL);
-	(void)printf("pdsim listening http=%d side=%d bootstrap=%d\n", sim->port, sim->side_port,
-		sim->nlisteners > 1 ? sim->bootstrap_port : 0);
+	(void)printf("pdsim listening http=%d side=%d bootstrap=%d%s\n", sim->port, sim->side_port,
+		sim->nlisteners > 1 ? sim->bootstrap_port : 0, buf_cstr(&sim->more_ports));
 	(void)fflush(stdout);
 	while (!sim->quit) {
 		(void)event_base_loop(sim->base, EVLOOP_ONCE);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the engine simulator by itself: python3 tests/engine/selfcheck.py [path of pdsim]
+"""Checks the engine simulator by itself: python3 tests/engine/selfcheck.py [path of pdsim [word of a check ...]]
 
 Starts engines on free ports and does the hand-shakes by hand.  Standard library only.
 """
@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -53,8 +54,9 @@ def fresh():
 class Engine:
     def __init__(self, *args):
         self.p = subprocess.Popen([PDSIM, *args], stdout=subprocess.PIPE, text=True)
-        m = re.match(r"pdsim listening http=(\d+) side=(\d+) bootstrap=(\d+)\n", self.p.stdout.readline())
+        m = re.match(r"pdsim listening http=(\d+) side=(\d+) bootstrap=(\d+)(.*)\n", self.p.stdout.readline())
         self.port, self.side, self.bootstrap = int(m[1]), int(m[2]), int(m[3])
+        self.ports = {k: [int(p) for p in v.split(",")] for k, v in re.findall(r" (\w+)=([\d,]+)", m[4])}
         self.host = "::1" if "::1" in args else "127.0.0.1"
 
     def __enter__(self):
@@ -929,9 +931,184 @@ def check_p2p_announces():
             s.close()
 
 
+def check_push():
+    with Engine("--role", "prefill", "--transfer", "push", "--no-id-suffix", "--prefill-delay", "200") as p, \
+            Engine("--role", "decode", "--transfer", "push", "--fetch-timeout", "0.4") as d:
+        first = p.post("/v1/completions", prefill_body(), "one")["kv_transfer_params"]
+        same((first["remote_request_id"], first["transfer_mode"]), ("cmpl-one-0", "push"))
+        d.post("/v1/completions", {"prompt": PROMPT, "kv_transfer_params": first}, "one")
+        known = {k: first[k] for k in ("remote_engine_id", "remote_host", "remote_port", "tp_size")}
+        known = {"do_remote_prefill": True, "remote_request_id": "cmpl-two-0", **known}
+        s = d.raw_post("/v1/completions", {"prompt": PROMPT, "kv_transfer_params": known}, "X-Request-Id: two\r\nConnection: close\r\n")
+        p.until("pdsim:open_rooms", 1)  # D is first
+        p.post("/v1/completions", prefill_body(), "two")
+        check(json.loads(read_all(s)[0].split(b"\r\n\r\n", 1)[1])["choices"][0]["text"] == expect.text(PROMPT))
+        same((p.metric("pdsim:open_rooms"), p.metric("pdsim:held_blocks"), d.metric("pdsim:kv_loaded_total")), (0, 0, 2))
+        known["remote_request_id"] = "cmpl-three-0"
+        r = d.post("/v1/completions", {"prompt": PROMPT, "kv_transfer_params": known}, None, None, 500)
+        check("TIMEOUT" in r["error"]["message"], r)
+        p.until("pdsim:open_rooms", 0)
+        s = d.raw_post("/v1/completions", {"prompt": PROMPT, "kv_transfer_params": known})
+        p.until("pdsim:open_rooms", 1)
+        s.close()
+        p.until("pdsim:open_rooms", 0)
+        known["remote_engine_id"] = "before the restart"
+        r = d.post("/v1/completions", {"prompt": PROMPT, "kv_transfer_params": known}, None, None, 500)
+        check("DIFFER engine" in r["error"]["message"], r)
+
+
+class Pull:
+    """A router's end of LMCache's notices: just enough of ZMTP 3.0 (NULL) to take frames off PUSH sockets."""
+
+    def __init__(self):
+        self.s = socket.create_server(("127.0.0.1", 0))
+        self.at = "127.0.0.1:%d" % self.s.getsockname()[1]
+        self.got, self.lock = [], threading.Lock()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                c, _ = self.s.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.read, args=(c.makefile("rwb"),), daemon=True).start()
+
+    def read(self, f):
+        f.write(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48))
+        f.write(bytes.fromhex("041a0552454144590b536f636b65742d547970650000000450554c4c"))
+        f.flush()
+        f.read(64)
+        while True:
+            head = f.read(2)
+            if len(head) < 2:
+                return
+            n = int.from_bytes(head[1:] + f.read(7), "big") if head[0] & 2 else head[1]
+            body = f.read(n)
+            if not head[0] & 4:
+                with self.lock:
+                    self.got.append(body)
+
+    def take(self, n, seconds=5):
+        end = time.monotonic() + seconds
+        while len(self.got) < n and time.monotonic() < end:
+            time.sleep(0.005)
+        with self.lock:
+            got, self.got = self.got, []
+        same(len(got), n)
+        return got
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.s.close()
+
+
+def spec(d, rid, **more):
+    return {"ret_first_tok": True, "disagg_spec": {
+        "req_id": rid, "receiver_host": "127.0.0.1", "receiver_init_port": d.ports["init"],
+        "receiver_alloc_port": d.ports["alloc"], **more}}
+
+
+def check_lmcache():
+    ids = expect.token_ids(PROMPT)
+    words = expect.words(ids, 9)
+    first = expect.WORD + expect.VOCAB.index(words[0][1:])
+    base = ["--handshake", "lmcache", "--role"]
+    with Pull() as z, Engine(*base, "prefill", "--proxy", z.at, "--tp", "2") as p, \
+            Engine(*base, "decode", "--receiver-ports", "0,0", "--skip-last", "1", "--refuse-local") as d:
+        body = {"prompt": ids, "max_tokens": 1}
+        uid = "3f2c1b9a-5d7e-4c8b-9a10-0f1e2d3c4b5a"
+        r = p.post("/v1/completions", {**body, "kv_transfer_params": spec(d, uid)})
+        same((r["kv_transfer_params"], r["choices"][0]["text"]), ({"first_tok": first}, words[0]))
+        sample = "82a474797065aa50726f78794e6f746966a67265715f6964d92433663263316239612d356437652d346338622d396131302d306631653264336334623561"
+        same([b.hex() for b in z.take(2)], [sample] * 2)  # one a rank
+        same((p.metric("pdsim:held_blocks"), d.metric("pdsim:held_blocks"), d.metric("pdsim:held_requests")), (0, 2, 2))
+        d.post("/v1/completions", {"prompt": ids, "max_tokens": 8}, None, None, 500)  # --skip-last 1 cuts into the prompt
+        r = d.post("/v1/completions", {"prompt": ids + [first], "max_tokens": 8})
+        same(r["choices"][0]["text"], "".join(words[1:]))
+        same((d.metric("pdsim:held_requests"), d.metric("pdsim:kv_loaded_total"), d.metric("pdsim:local_prefills_total")), (0, 1, 1))
+        d.post("/v1/completions", {"prompt": ids + [first]}, None, None, 500)  # it is there once
+        for bad, why in (({"receiver_init_port": 7300}, "subscriptable"), ({"receiver_alloc_port": [1]}, "IndexError"),
+                         ({"req_id": None}, "req_id"), ({"receiver_host": None}, "receiver_host"), ({"receiver_init_port": None}, "missing")):
+            r = p.post("/v1/completions", {**body, "kv_transfer_params": spec(d, "x", **bad)}, None, None, 500)
+            check(why in r["error"]["message"], r)
+        p.post("/v1/completions", body, None, None, 500)
+        same(p.metric("pdsim:spec_violations_total"), 6)
+        r = p.post("/v1/completions", {**body, "kv_transfer_params": {"disagg_spec": spec(d, "a")["disagg_spec"]}})
+        same(r["kv_transfer_params"], None)
+        z.take(2)
+        # ports the wrong way round: nothing arrives and nothing is told
+        wrong = spec(d, "y", receiver_init_port=d.ports["alloc"], receiver_alloc_port=d.ports["init"])
+        p.post("/v1/completions", {**body, "kv_transfer_params": wrong})
+        same(p.metric("pdsim:kv_push_failed_total"), 1)
+        for kind, n in ("no_push", 0), ("notice_none", 0), ("notice_twice", 4), ("notice_unknown", 2), ("notice_garbage", 4):
+            p.fault(kind=kind)
+            p.post("/v1/completions", {**body, "kv_transfer_params": spec(d, "z")})
+            got = z.take(n)
+            same(sum(b"unknown-z" in b for b in got), 2 if kind == "notice_unknown" else 0)
+        p.post("/v1/completions", {"prompt": expect.token_ids("x<<eos>>"), "max_tokens": 1, "kv_transfer_params": spec(d, "e")})
+        same(json.loads(base64.b64decode(json.loads(p.call("GET", "/sim/last?n=1")[1])["requests"][0]["body"]))["max_tokens"], 1)
+        z.take(2)
+    with Pull() as z, Engine(*base, "prefill", "--proxy", z.at, "--notices", "1", "--notice-form", "dict", "--notice-late", "--kv-delay", "300") as p, \
+            Engine(*base, "decode", "--receiver-ports", "0", "--kv-timeout", "0.4") as d:
+        chat = {"messages": [{"role": "user", "content": "hello"}]}
+        t = time.monotonic()
+        p.post("/v1/chat/completions", {**chat, "max_tokens": 1, "kv_transfer_params": spec(d, "q")})
+        check(time.monotonic() - t < 0.25)
+        same((d.metric("pdsim:held_requests"), p.metric("pdsim:held_requests")), (0, 1))
+        same(z.take(1), [b"\x82\xa4rank\x00\xa6req_id\xa1q"])
+        r = d.post("/v1/chat/completions", {**chat, "max_tokens": 5})  # the first token is D's
+        same((r["choices"][0]["message"]["content"], d.metric("pdsim:kv_loaded_total")), (expect.text_chat(chat, 5), 1))
+        p.post("/v1/chat/completions", {**chat, "max_tokens": 1, "kv_transfer_params": spec(d, "r")})
+        z.take(1)
+        d.until("pdsim:kv_expired_total", 1)
+        same((d.metric("pdsim:held_blocks"), p.metric("pdsim:held_blocks")), (0, 0))
+    with Pull() as z, Engine(*base, "prefill", "--proxy", z.at, "--notice-form", "nixlproxynotif", "--tp", "2", "--notice-gap", "200") as p, \
+            Engine(*base, "decode", "--receiver-ports", "0,0") as d:
+        s = p.raw_post("/v1/completions", {**body, "kv_transfer_params": spec(d, "1")}, "Connection: close\r\n")
+        same(z.take(1), [bytes.fromhex("82a474797065ae4e69786c50726f78794e6f746966a67265715f6964a131")])
+        d.post("/v1/completions", {"prompt": ids})  # too early: one rank has nothing yet
+        same((d.metric("pdsim:local_prefills_total"), d.metric("pdsim:kv_loaded_total")), (1, 0))
+        check(b" 200 " in read_all(s)[0])
+        z.take(1)
+        d.post("/v1/completions", {"prompt": ids})
+        same((d.metric("pdsim:kv_loaded_total"), d.metric("pdsim:held_requests")), (1, 0))
+
+
+def check_shared_storage():
+    with tempfile.TemporaryDirectory() as folder:
+        base = ["--handshake", "shared_storage", "--storage", folder, "--role"]
+        with Engine(*base, "prefill") as p, Engine(*base, "decode", "--refuse-local") as d:
+            d.post("/v1/completions", {"prompt": PROMPT}, None, None, 500)
+            body = {"prompt": PROMPT, "cache_hit_threshold": 0.8}
+            r = d.post("/v1/completions", body)
+            same((r["choices"][0]["text"], r["choices"][0]["finish_reason"]), ("", "cache_threshold"))
+            _, data, _ = d.call("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "stream": True, "cache_hit_threshold": 1})
+            same([json.loads(e)["choices"][0]["finish_reason"] for e in events(data)[:-1]], [None, "cache_threshold"])
+            r = p.post("/v1/completions", {**body, "max_tokens": 1})  # left in P's leg: P does not begin either
+            same((r["choices"][0]["finish_reason"], p.metric("pdsim:kv_stored_total")), ("cache_threshold", 0))
+            p.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1, "cache_hit_threshold": 0})
+            same(d.post("/v1/completions", body)["choices"][0]["text"], expect.text(PROMPT))
+            d.post("/v1/completions", {"prompt": PROMPT, "cache_salt": "x"}, None, None, 500)
+            d.post("/v1/completions", {"prompt": PROMPT, "cache_hit_threshold": "x"}, None, None, 400)
+            same((d.metric("pdsim:kv_loaded_total"), d.metric("pdsim:local_prefills_total")), (1, 2))
+            p.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 2}, None, None, 400)
+        with Engine(*base, "prefill", "--kv-delay", "200") as p, Engine(*base, "decode") as d:
+            p.post("/v1/completions", {"prompt": "late", "max_tokens": 1})
+            d.post("/v1/completions", {"prompt": "late"})
+            same(d.metric("pdsim:local_prefills_total"), 1)
+            p.until("pdsim:kv_stored_total", 1)
+            d.post("/v1/completions", {"prompt": "late"})
+            same((d.metric("pdsim:local_prefills_total"), d.metric("pdsim:kv_loaded_total")), (1, 1))
+    r = subprocess.run([PDSIM, "--handshake", "shared_storage"], capture_output=True, text=True, timeout=5)
+    check(r.returncode == 2 and "--storage" in r.stderr, r)
+
+
 def main():
     for name, fn in sorted(globals().items()):
-        if name.startswith("check_"):
+        if name.startswith("check_") and any(w in name for w in sys.argv[2:] or [""]):
             t = time.monotonic()
             fn()
             print("ok %-22s %.2f s" % (name, time.monotonic() - t), flush=True)

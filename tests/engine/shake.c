@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-static const struct shake *const shakes[] = {&shake_nixl, &shake_response, &shake_sglang,
-	&shake_mooncake, &shake_mooncake_old, &shake_p2p_nccl};
+static const struct shake *const shakes[] = {&shake_nixl, &shake_response, &shake_lmcache,
+	&shake_storage, &shake_sglang, &shake_mooncake, &shake_mooncake_old, &shake_p2p_nccl};
 
 #define N (sizeof(shakes) / sizeof(shakes[0]))
 

@@ -25,7 +25,7 @@ struct sim;
 #define SHAKE_MEMBERS 6
 
 struct shake_words { /* of a question on the side channel, percent-decoded */
-	const char *w[8];
+	char *w[8];
 	unsigned n;
 };
 
@@ -59,7 +59,7 @@ struct shake {
 	void (*asked)(struct sim *sim, struct side_q *q, const struct shake_words *words);
 };
 
-extern const struct shake shake_nixl, shake_response;
+extern const struct shake shake_nixl, shake_response, shake_lmcache, shake_storage;
 extern const struct shake shake_sglang, shake_mooncake, shake_mooncake_old, shake_p2p_nccl;
 
 const struct shake *shake_find(const char *name); /* NULL: there is none of that name */

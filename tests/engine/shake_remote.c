@@ -138,7 +138,9 @@ hold_one(struct gen *g, unsigned i, unsigned k)
 		buf_fmt(&id, "%u_", k);
 	buf_str(&id, g->chat ? "chatcmpl-" : "cmpl-");
 	buf_add(&id, g->rid.p, g->rid.len);
-	buf_fmt(&id, "-%u-%08x", i, (unsigned)(sim_random(g->sim) >> 32));
+	buf_fmt(&id, "-%u", i);
+	if (!g->sim->o.no_id_suffix)
+		buf_fmt(&id, "-%08x", (unsigned)(sim_random(g->sim) >> 32));
 	h = kv_hold(g->sim->kv, buf_cstr(&id), buf_cstr(&g->rid), (uint32_t)p->ntokens);
 	h->prompt = gen_prompt_key(g);
 	g->reserved -= h->nblocks;
@@ -167,8 +169,8 @@ remote_hold(struct gen *g)
 	gen_reply(g);
 }
 
-static void
-fetch(struct sim *sim, struct side_q *q, const struct shake_words *w)
+bool
+remote_fetched(struct sim *sim, struct side_q *q, const struct shake_words *w)
 {
 	static const char *const what[] = {[KV_DIFFER_ENGINE] = "engine_id",
 		[KV_DIFFER_META] = "kv_transfer_params",
@@ -182,23 +184,25 @@ fetch(struct sim *sim, struct side_q *q, const struct shake_words *w)
 	if (v == KV_OK) {
 		buf_fmt(&line, "OK %u ", n);
 		side_word(&line, buf_cstr(&xrid));
-	} else if (v == KV_MISSING) {
-		BUF_LIT(&line, "MISSING");
-	} else {
+	} else if (v != KV_MISSING) {
 		buf_fmt(&line, "DIFFER %s", what[v]);
 	}
-	side_answer(q, buf_cstr(&line));
+	if (v != KV_MISSING)
+		side_answer(q, buf_cstr(&line));
 	buf_free(&line);
 	buf_free(&xrid);
+	return v != KV_MISSING;
 }
 
 void
 remote_asked(struct sim *sim, struct side_q *q, const struct shake_words *w)
 {
-	if (w->n == 5 && strcmp(w->w[0], "FETCH") == 0)
-		fetch(sim, q, w);
-	else if (w->n == 3 && strcmp(w->w[0], "RELEASE") == 0)
+	if (w->n == 5 && strcmp(w->w[0], "FETCH") == 0) {
+		if (!remote_fetched(sim, q, w))
+			side_answer(q, "MISSING");
+	} else if (w->n == 3 && strcmp(w->w[0], "RELEASE") == 0) {
 		side_answer(q, kv_release(sim->kv, w->w[1], w->w[2]) ? "OK 0 %" : "MISSING");
-	else
+	} else {
 		side_answer(q, "DIFFER request");
+	}
 }

@@ -39,3 +39,5 @@ void remote_hold(struct gen *g);   /* computed, on P */
 void remote_unused(struct gen *g); /* unused */
 void remote_end(struct gen *g);    /* end */
 void remote_asked(struct sim *sim, struct side_q *q, const struct shake_words *words);
+/* FETCH alone; false: not answered, since nothing of that id is held. */
+bool remote_fetched(struct sim *sim, struct side_q *q, const struct shake_words *words);

@@ -55,14 +55,24 @@ struct asker {
 	struct side *side;
 	struct bufferevent *bev;
 	struct q_head qs;
+	int port;
 };
 
 TAILQ_HEAD(peer_head, peer);
 TAILQ_HEAD(asker_head, asker);
 
+#define DOORS_MAX 130 /* one, and two for each of 64 ranks */
+
+struct door {
+	struct side *side;
+	struct evconnlistener *listener;
+	int port;
+};
+
 struct side {
 	struct sim *sim;
-	struct evconnlistener *listener;
+	struct door doors[DOORS_MAX];
+	unsigned ndoors;
 	struct peer_head peers;
 	struct asker_head askers;
 	const struct timeval *timeout;
@@ -222,6 +232,7 @@ on_asker_gone(struct bufferevent *bev, short what, void *arg)
 static void
 on_accept(struct evconnlistener *l, evutil_socket_t fd, struct sockaddr *sa, int len, void *arg)
 {
+	struct door *door = arg;
 	struct asker *a = calloc(1, sizeof(*a));
 
 	(void)l;
@@ -229,7 +240,8 @@ on_accept(struct evconnlistener *l, evutil_socket_t fd, struct sockaddr *sa, int
 	(void)len;
 	if (a == NULL)
 		abort();
-	a->side = arg;
+	a->side = door->side;
+	a->port = door->port;
 	TAILQ_INIT(&a->qs);
 	a->bev = bufferevent_socket_new(a->side->sim->base, fd, BEV_OPT_CLOSE_ON_FREE);
 	if (a->bev == NULL)
@@ -423,6 +435,26 @@ side_forget(struct side_op *op)
 	send_forget(op);
 }
 
+void
+side_listen(struct side *s, int fd, int port)
+{
+	struct door *d = &s->doors[s->ndoors++];
+
+	if (s->ndoors > DOORS_MAX)
+		abort();
+	d->side = s;
+	d->port = port;
+	d->listener = evconnlistener_new(s->sim->base, on_accept, d, LEV_OPT_CLOSE_ON_FREE, 0, fd);
+	if (d->listener == NULL)
+		abort();
+}
+
+int
+side_port(const struct side_q *q)
+{
+	return q->asker->port;
+}
+
 struct side *
 side_new(struct sim *sim, int fd)
 {
@@ -436,9 +468,9 @@ side_new(struct sim *sim, int fd)
 	s->timeout = event_base_init_common_timeout(sim->base, &tv);
 	TAILQ_INIT(&s->peers);
 	TAILQ_INIT(&s->askers);
-	s->listener = evconnlistener_new(sim->base, on_accept, s, LEV_OPT_CLOSE_ON_FREE, 0, fd);
-	if (s->listener == NULL || s->timeout == NULL)
+	if (s->timeout == NULL)
 		abort();
+	side_listen(s, fd, sim->side_port);
 	return s;
 }
 
@@ -454,6 +486,7 @@ side_free(struct side **ps)
 		peer_end(TAILQ_FIRST(&s->peers));
 	while (!TAILQ_EMPTY(&s->askers))
 		asker_end(TAILQ_FIRST(&s->askers));
-	evconnlistener_free(s->listener);
+	while (s->ndoors > 0)
+		evconnlistener_free(s->doors[--s->ndoors].listener);
 	free(s);
 }

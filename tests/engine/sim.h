@@ -22,6 +22,8 @@ struct side;
 
 enum role { ROLE_BOTH, ROLE_PREFILL, ROLE_DECODE };
 enum ids_form { IDS_INTS, IDS_STRINGS, IDS_NESTED };
+enum transfer { TRANSFER_PULL, TRANSFER_PUSH };
+enum notice_form { NOTICE_PROXY, NOTICE_NIXL, NOTICE_DICT };
 enum flavour { FLAVOUR_VLLM, FLAVOUR_SGLANG };
 
 #define MAX_MODELS 32
@@ -30,13 +32,18 @@ struct opts {
 	enum role role;
 	enum ids_form ids;
 	enum flavour engine;
+	enum transfer transfer;
+	enum notice_form notice_form;
 	int port, side_port, bootstrap_port;
 	const char *host, *advertise, *name, *api_key, *handshake, *announce;
+	const char *receiver_ports, *alloc_ports, *proxy, *storage;
 	const char *models[MAX_MODELS];
 	unsigned nmodels;
 	int block_size, blocks, max_running, sndbuf, load, load_waiting;
+	int tp, notices, skip_last, no_id_suffix, refuse_local, usage_details, notice_late;
 	int64_t keep_body, max_body, max_model_len;
 	double token_delay_ms, prefill_delay_ms, fetch_delay_ms;
+	double kv_delay_ms, notice_delay_ms, notice_gap_ms;
 	double announce_ms, kv_timeout_s, fetch_timeout_s, idle_timeout_s;
 	int bootstrap_stream, follow_room, dp_size;
 	int big_ids, flat_errors, late_errors, echo_request_id, old_server_info;
@@ -65,6 +72,10 @@ struct opts {
 	X(duplicate_rooms, "rooms that are live or were seen before")                              \
 	X(rank_mismatch, "hand-overs whose data-parallel rank contradicts the room or engine id")  \
 	X(kv_foreign, "hand-overs that name no KV address, or another engine's")                   \
+	X(notices, "notices sent to the router")                                                   \
+	X(notices_lost, "notices that could not be sent")                                          \
+	X(kv_stored, "prompts whose KV was written to the shared folder")                          \
+	X(spec_violations, "requests to an LMCache sender whose disagg_spec is absent or wrong")   \
 	X(kv_push_failed, "KV of prompts that its decode engine did not take")                     \
 	X(aborted_by_rid, "generation requests ended by /abort_request")                           \
 	X(unauthorized, "requests without the API key")                                            \
@@ -113,9 +124,10 @@ struct sim {
 	struct kv *kv;
 	struct side *side;
 	const struct shake *shake;
-	void *deals;          /* the hand-shake's own; NULL: none */
-	uint64_t open_rooms;  /* meetings of P and D that have begun and not ended */
-	struct last *last[2]; /* generation requests; all others */
+	struct buf more_ports; /* of the hand-shake, for the listening line: " name=port..." */
+	void *deals;           /* the hand-shake's own; NULL: none */
+	uint64_t open_rooms;   /* meetings of P and D that have begun and not ended */
+	struct last *last[2];  /* generation requests; all others */
 	struct seen *seen;
 
 	bool pause;

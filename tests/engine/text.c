@@ -54,6 +54,8 @@ toks_init(struct toks *t, struct buf *ids)
 void
 toks_id(struct toks *t, uint32_t id)
 {
+	t->before = t->hash;
+	t->last = id;
 	t->hash = (t->hash ^ id) * PRIME;
 	if (t->ids != NULL) {
 		if (t->n)
@@ -80,8 +82,10 @@ toks_bytes(void *arg, const char *s, size_t n)
 		uint64_t h = t->hash;
 
 		t->n += (uint64_t)(end - p) / 3;
-		for (; end - p >= 3; p += 3)
+		for (; end - p >= 3; p += 3) {
+			t->before = h;
 			h = (h ^ (p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16)) * PRIME;
+		}
 		t->hash = h;
 	}
 	for (; end - p >= 3; p += 3)

@@ -20,10 +20,10 @@
 #define TOK_MAX 0x3000040u
 
 struct toks {
-	uint64_t hash;
+	uint64_t hash, before; /* of all ids; of all but the last */
 	uint64_t n;
 	struct buf *ids; /* when set: the ids in decimal, with commas, are added here */
-	uint32_t rest;
+	uint32_t rest, last;
 	unsigned nrest;
 };
 
