@@ -594,8 +594,9 @@ look_at_body(struct req *req)
 		0)
 		return why;
 	m = splice_find(req->doc, SK_N);
-	req->samples =
-		m != NULL && m->type == ST_NUMBER ? parse_samples(req->doc->text + m->val) : 1;
+	req->samples = m != NULL && m->type == ST_NUMBER && req->route != ROUTE_GENERATE
+			       ? parse_samples(req->doc->text + m->val)
+			       : 1;
 	m = splice_find(req->doc, SK_STREAM);
 	req->stream = m != NULL && m->type == ST_TRUE;
 	m = splice_find(req->doc, SK_MODEL);
