@@ -5,6 +5,8 @@
  *
  * bootstrap: stream (5.5): the prefill engine chooses the room and says it in the first event of a stream.
  */
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "proto/json_small.h"
@@ -20,8 +22,8 @@
 
 /*
  * 63 bits: slot of the worker, a count, and chance, so that no two live requests of a router share a room
- * and two routers hardly ever do.  Congruent to the prefill engine's rank where ranks are used.  Never 0,
- * which SGLang takes for "not ready"; of a batch, room + i is the i-th's.
+ * and two routers hardly ever do.  Congruent to the prefill engine's rank where ranks are used, each of a
+ * batch too.  Never 0, which SGLang takes for "not ready".
  */
 #define ROOM_SLOT_SHIFT 56
 #define ROOM_COUNT_SHIFT 32
@@ -44,21 +46,37 @@ new_room(struct pair *pair)
 	return room;
 }
 
+/* Of a batch: how far one's room is from the one before. */
+static uint64_t
+room_step(const struct pair *pair)
+{
+	const uint32_t ranks = pair->leg[LEG_PREFILL].up->dp_ranks;
+
+	return ranks > 0 ? ranks : 1;
+}
+
 /* How many prompts the body lists; 0: it is no list, and the members are no lists either. */
 static size_t
-batch(const struct req *req)
+prompts_of(const struct req *req)
 {
-	const enum splice_key keys[] = {SK_PROMPT, SK_TEXT, SK_INPUT_IDS};
-	const bool generate = req->route == ROUTE_GENERATE;
+	const enum splice_key generate[] = {SK_TEXT, SK_INPUT_IDS};
 
-	for (size_t i = generate ? 1 : 0; i < (generate ? 3u : 1u); i++) {
-		const struct splice_member *m = splice_find(req->doc, keys[i]);
-		size_t n = connector_list_of_prompts(req->doc, m);
+	if (req->route == ROUTE_COMPLETIONS)
+		return connector_list_of_prompts(req->doc, splice_find(req->doc, SK_PROMPT));
+	for (size_t i = 0; req->route == ROUTE_GENERATE && i < 2; i++) {
+		size_t n = connector_list_of_prompts(req->doc, splice_find(req->doc, generate[i]));
 
 		if (n > 0)
 			return n;
 	}
 	return 0;
+}
+
+/* The same of one pair's body, which may be for one of them. */
+static size_t
+batch(const struct pair *pair)
+{
+	return pair->prompt.n > 0 ? 0 : prompts_of(pair->req);
 }
 
 static void
@@ -88,25 +106,37 @@ set_all(struct pair *pair, struct splice_edit *e, enum splice_key k, struct span
 	membuf_free(&b);
 }
 
-/* The same, of values that count: "%s" around a number. */
+/*
+ * A rid for each of a batch.  An engine aborts all whose rid begins with the one it is told, but only if it
+ * knows that one (SGLang's TokenizerManager.abort_request): so the first one's is what all begin with.
+ */
 static void
-set_counted(struct pair *pair, struct splice_edit *e, enum splice_key k, const char *id,
-	uint64_t from, size_t n)
+set_rids(struct pair *pair, struct splice_edit *e, size_t n)
 {
 	struct membuf b = {NULL, 0, 0};
 	char one[PAIR_ID_MAX + 32];
 
-	for (size_t i = 0; i < n; i++) {
-		const int len = id != NULL
-					? snprintf(one, sizeof(one), "%s\"%s_%zu\"",
-						  i == 0 ? "[" : ",", id, i)
-					: snprintf(one, sizeof(one), "%s%llu", i == 0 ? "[" : ",",
-						  (unsigned long long)(from + i));
-
-		membuf_add(&b, one, (size_t)len);
-	}
+	membuf_add(&b, "[", 1);
+	membuf_add(&b, pair->id_json, strlen(pair->id_json));
+	for (size_t i = 1; i < n; i++)
+		membuf_add(&b, one, (size_t)snprintf(one, sizeof(one), ",\"%s_%zu\"", pair->id, i));
 	membuf_add(&b, "]", 1);
-	connector_set_span(e, k, SE_SET, pair_text(pair, "%.*s", (int)b.n, b.p));
+	connector_set_span(e, SK_RID, SE_SET, pair_text(pair, "%.*s", (int)b.n, b.p));
+	membuf_free(&b);
+}
+
+static void
+set_rooms(struct pair *pair, struct splice_edit *e, size_t n)
+{
+	struct membuf b = {NULL, 0, 0};
+	char one[32];
+
+	for (size_t i = 0; i < n; i++)
+		membuf_add(&b, one,
+			(size_t)snprintf(one, sizeof(one), "%s%" PRIu64, i == 0 ? "[" : ",",
+				pair->room + i * room_step(pair)));
+	membuf_add(&b, "]", 1);
+	connector_set_span(e, SK_BOOTSTRAP_ROOM, SE_SET, pair_text(pair, "%.*s", (int)b.n, b.p));
 	membuf_free(&b);
 }
 
@@ -123,26 +153,27 @@ static struct span
 quoted_host(struct pair *pair, const char *host)
 {
 	const bool v6 = strchr(host, ':') != NULL && host[0] != '[';
+	const struct span url = pair_text(pair, v6 ? "[%s]" : "%s", host);
 	char q[600];
 
-	if (json_quote(q, sizeof(q), host, strlen(host), 256) == -1)
+	if (json_quote(q, sizeof(q), url.p, url.n, 260) == -1)
 		return (struct span){"\"\"", 2};
-	return v6 ? pair_text(pair, "\"[%s]\"", host) : pair_text(pair, "%s", q);
+	return pair_text(pair, "%s", q);
 }
 
 static void
 edit(struct pair *pair, struct splice_edit *e)
 {
 	const struct upstream *p = pair->leg[LEG_PREFILL].up;
-	const size_t n = batch(pair->req);
+	const size_t n = batch(pair);
 
 	if (n == 0) {
 		connector_set(e, SK_RID, SE_SET, pair->id_json);
-		connector_set_span(e, SK_BOOTSTRAP_ROOM, SE_SET,
-			pair_text(pair, "%llu", (unsigned long long)pair->room));
+		connector_set_span(
+			e, SK_BOOTSTRAP_ROOM, SE_SET, pair_text(pair, "%" PRIu64, pair->room));
 	} else {
-		set_counted(pair, e, SK_RID, pair->id, 0, n);
-		set_counted(pair, e, SK_BOOTSTRAP_ROOM, NULL, pair->room, n);
+		set_rids(pair, e, n);
+		set_rooms(pair, e, n);
 	}
 	set_all(pair, e, SK_BOOTSTRAP_HOST, quoted_host(pair, p->bootstrap_host), n);
 	set_all(pair, e, SK_BOOTSTRAP_PORT,
@@ -257,9 +288,81 @@ prefill_more(struct pair *pair)
 	return take_params(pair);
 }
 
+static bool
+is_word(const char *json, size_t n, const char *name, const char *word)
+{
+	struct splice_seg v;
+
+	return splice_member_raw(json, n, name, &v) == 1 && v.n == strlen(word) &&
+	       memcmp(v.p, word, v.n) == 0;
+}
+
+/* OpenAI's error, SGLang's flat one, or its way to end /generate and the choices of the others. */
+static bool
+object_failed(const char *json, size_t n)
+{
+	struct splice_seg v, inner;
+	size_t at = 0;
+
+	if (splice_member_raw(json, n, "error", &v) == 1)
+		return v.p[0] != 'n';
+	if (splice_member_raw(json, n, "meta_info", &v) == 1 && v.p[0] == '{')
+		return splice_member_raw(v.p, v.n, "finish_reason", &inner) == 1 &&
+		       inner.p[0] == '{' && is_word(inner.p, inner.n, "type", "\"abort\"");
+	if (splice_member_raw(json, n, "choices", &v) == 1 && v.p[0] == '[')
+		return splice_element(&v, &at, &inner) && inner.p[0] == '{' &&
+		       is_word(inner.p, inner.n, "finish_reason", "\"abort\"");
+	return is_word(json, n, "object", "\"error\"");
+}
+
+static bool
+body_failed(const char *json, size_t n)
+{
+	const struct splice_seg list = {json, n};
+	struct splice_seg one;
+	size_t at = 0;
+
+	if (n < 2 || json[0] != '[')
+		return n >= 2 && object_failed(json, n);
+	while (splice_element(&list, &at, &one))
+		if (one.p[0] == '{' && object_failed(one.p, one.n))
+			return true;
+	return false;
+}
+
+static bool
+holds(const struct leg *leg, const char *word)
+{
+	return memmem(leg->answer, leg->answer_len, word, strlen(word)) != NULL;
+}
+
+/*
+ * A prefill engine that has promised a stream, or whose request was aborted, fails under a 200: its decode
+ * engine would wait for minutes (pitfall 20).  Only answers that hold one of the words are looked into.
+ */
+static bool
+prefill_failed(const struct leg *leg)
+{
+	size_t n;
+
+	if (!holds(leg, "error") && !holds(leg, "\"abort\""))
+		return false;
+	if (!leg->sse)
+		return body_failed(leg->answer, leg->answer_len);
+	for (size_t at = 0; (n = sse_next(leg->answer + at, leg->answer_len - at)) > 0; at += n)
+		if (n > 5 && memcmp(leg->answer + at, "data:", 5) == 0 &&
+			object_failed(leg->answer + at + 5, n - 5))
+			return true;
+	return false;
+}
+
 static enum taken
 prefilled(struct pair *pair)
 {
+	if (prefill_failed(&pair->leg[LEG_PREFILL])) {
+		pair->req->detail = "it answered 200, then said that it failed";
+		return TAKEN_BAD;
+	}
 	if (!streams(pair) || pair->kv.n > 0)
 		return TAKEN;
 	return take_params(pair);
@@ -267,18 +370,39 @@ prefilled(struct pair *pair)
 
 /* --- answers */
 
-/* SGLang's own path has `n` among the sampling parameters, and answers with a list then. */
+/* `n` of sampling parameters; 1 where there is none. */
+static uint64_t
+samples_of(const struct splice_seg *params)
+{
+	uint64_t n = 1;
+
+	if (params->p[0] == '{')
+		(void)json_member_number(params->p, params->n, "n", UINT64_MAX, &n);
+	return n;
+}
+
+/* /generate has `n` in there, the same for all where they are a list; it answers with a list then. */
+static uint64_t
+generate_samples(const struct req *req)
+{
+	const struct splice_member *m = splice_find(req->doc, SK_SAMPLING_PARAMS);
+	struct splice_seg params, first;
+	size_t at = 0;
+
+	if (req->route != ROUTE_GENERATE || m == NULL)
+		return 1;
+	params = (struct splice_seg){req->doc->text + m->val, m->end - m->val};
+	if (m->type != ST_ARRAY)
+		return samples_of(&params);
+	return splice_element(&params, &at, &first) ? samples_of(&first) : 1;
+}
+
 static const char *
 refuses(const struct req *req)
 {
-	const struct splice_member *m = splice_find(req->doc, SK_SAMPLING_PARAMS);
-	uint64_t n = 1;
-
-	if (req->route == ROUTE_GENERATE && m != NULL && m->type == ST_OBJECT &&
-		json_member_number(req->doc->text + m->val, m->end - m->val, "n", UINT64_MAX, &n) &&
-		n > 1)
+	if (generate_samples(req) > 1)
 		return "several samples of one prompt on /generate: ask for them on /v1/completions";
-	if (batch(req) > BATCH_MAX)
+	if (prompts_of(req) > BATCH_MAX)
 		return "more than 4096 prompts in one request";
 	return NULL;
 }
@@ -290,7 +414,6 @@ rewrites(struct req *req, struct answer_how *how)
 	const struct splice_member *m = splice_find(req->doc, SK_RETURN_LOGPROB);
 
 	how->fix_usage = false; /* its decode engines count what they were handed as what it was */
-	how->choices = batch(req) > 0 ? (uint32_t)batch(req) : 1;
 	return req->route == ROUTE_GENERATE && m != NULL &&
 	       (m->type == ST_TRUE || m->type == ST_ARRAY);
 }
