@@ -20,6 +20,7 @@
 
 struct conn;
 struct gen;
+struct word;
 
 enum gen_mode { GEN_PLAIN, GEN_PREFILL, GEN_DECODE };
 enum gen_state { GEN_NEW, GEN_QUEUED, GEN_TRAVEL, GEN_REST, GEN_COMPUTE, GEN_STREAM };
@@ -37,6 +38,7 @@ struct prompt {
 struct choice {
 	uint64_t state;
 	const struct prompt *prompt;
+	uint64_t offset; /* characters said, where log probabilities count them */
 	uint32_t ntokens, done;
 	bool eos;
 };
@@ -49,6 +51,9 @@ struct gen {
 	enum gen_mode mode;
 	enum gen_phase phase;
 	bool chat, stream, include_usage, echo, logprobs, running, stalled;
+	bool structured, continuous_usage;
+	uint32_t top_logprobs;
+	struct jv tool;  /* the name of the function to call, quotes included; absent: none */
 	const char *cut; /* it ends at once, for this reason; in quotes */
 	bool native;     /* SGLang's /generate */
 	bool bare_id;    /* the answer's id is rid alone */
@@ -107,7 +112,14 @@ void gen_answer(struct gen *g, struct buf *out, struct shake_extra *x);
 /* The next event, at out->p + CHUNK_ROOM, with 2 bytes of room behind it; false: there is none. */
 bool gen_event(struct gen *g, struct buf *out, size_t *ret_len);
 const char *gen_finish_reason(const struct gen *g, const struct choice *ch); /* with quotes */
-void gen_logprob(uint32_t id, struct buf *out); /* any number, as long as it can be foretold */
+
+/* gen_content.c */
+void content_put(
+	const struct gen *g, const struct choice *ch, const struct word *w, struct buf *out);
+void content_call(const struct gen *g, const struct choice *ch, struct buf *out);
+void gen_logprob(uint32_t id, struct buf *out);
+void content_logprobs(const struct gen *g, struct choice *ch, const struct word *const *w,
+	uint32_t n, struct buf *out);
 
 /* gen_native.c: the same for /generate */
 void native_answer(struct gen *g, struct buf *out);

@@ -17,7 +17,7 @@
 /* clang-format off */
 enum member {
 	M_MODEL, M_PROMPT, M_STREAM, M_STREAM_OPTIONS, M_MAX_TOKENS, M_MAX_COMPLETION_TOKENS,
-	M_MIN_TOKENS, M_N, M_LOGPROBS, M_ECHO, M_IGNORE_EOS, M_REQUEST_ID, M_PDSIM,
+	M_MIN_TOKENS, M_N, M_LOGPROBS, M_TOP_LOGPROBS, M_TOOL_CHOICE, M_RESPONSE_FORMAT, M_ECHO, M_IGNORE_EOS, M_REQUEST_ID, M_PDSIM,
 	/* what chat text is made of, in the order it is hashed */
 	M_MESSAGES, M_TOOLS, M_DOCUMENTS, M_CHAT_TEMPLATE, M_CHAT_TEMPLATE_KWARGS,
 	M_ADD_GENERATION_PROMPT, M_CONTINUE_FINAL_MESSAGE, M_MM_PROCESSOR_KWARGS, M_REASONING_EFFORT,
@@ -28,11 +28,11 @@ enum member {
 /* clang-format on */
 
 static const char *const names[M_COUNT] = {"model", "prompt", "stream", "stream_options",
-	"max_tokens", "max_completion_tokens", "min_tokens", "n", "logprobs", "echo", "ignore_eos",
-	"request_id", "pdsim", "messages", "tools", "documents", "chat_template",
-	"chat_template_kwargs", "add_generation_prompt", "continue_final_message",
-	"mm_processor_kwargs", "reasoning_effort", "add_special_tokens", "truncate_prompt_tokens",
-	"cache_salt"};
+	"max_tokens", "max_completion_tokens", "min_tokens", "n", "logprobs", "top_logprobs",
+	"tool_choice", "response_format", "echo", "ignore_eos", "request_id", "pdsim", "messages",
+	"tools", "documents", "chat_template", "chat_template_kwargs", "add_generation_prompt",
+	"continue_final_message", "mm_processor_kwargs", "reasoning_effort", "add_special_tokens",
+	"truncate_prompt_tokens", "cache_salt"};
 
 struct parse {
 	struct gen *g;
@@ -307,6 +307,7 @@ static bool
 read_numbers(struct parse *p)
 {
 	struct gen *g = p->g;
+	int64_t cached = 0;
 
 	g->max_tokens = 16;
 	g->n = 1;
@@ -323,9 +324,50 @@ read_numbers(struct parse *p)
 		return bad(p, "n: too large");
 	(void)json_int(json_get(p->m[M_PDSIM], "tokens"), &g->override_tokens);
 	(void)json_int(json_get(p->m[M_PDSIM], "event_bytes"), &g->event_bytes);
+	(void)json_int(json_get(p->m[M_PDSIM], "cached_tokens"), &cached);
+	g->cached = cached > 0 && cached < INT32_MAX ? (uint32_t)cached : 0;
 	if (g->override_tokens > INT32_MAX || g->event_bytes > 1 << 24)
 		return bad(p, "pdsim: out of range");
 	return true;
+}
+
+#define TOP_LOGPROBS_MAX 20
+
+static bool
+read_logprobs(struct parse *p)
+{
+	struct gen *g = p->g;
+	enum member many = g->chat ? M_TOP_LOGPROBS : M_LOGPROBS;
+	int64_t n = 0;
+
+	g->logprobs = g->chat ? json_true(p->m[M_LOGPROBS]) : json_kind(p->m[M_LOGPROBS]) == '0';
+	if (json_kind(p->m[many]) == '0' &&
+		(!json_int(p->m[many], &n) || n < 0 || n > TOP_LOGPROBS_MAX))
+		return bad(p, "logprobs: must be an integer from 0 to 20");
+	if (n > 0 && !g->logprobs)
+		return bad(p, "when using `top_logprobs`, `logprobs` must be set to true.");
+	g->top_logprobs = (uint32_t)n;
+	return true;
+}
+
+/* Whether it is to be a tool call or a JSON document; see gen_content.c. */
+static void
+read_form(struct parse *p)
+{
+	struct jv choice = p->m[M_TOOL_CHOICE], tool = {NULL, 0}, key;
+	struct jv type = json_get(p->m[M_RESPONSE_FORMAT], "type");
+	struct jiter it;
+
+	p->g->structured = json_is(type, "json_schema") || json_is(type, "json_object");
+	if (!p->g->chat || !json_iter(&it, p->m[M_TOOLS]) || !json_next(&it, &key, &tool))
+		return;
+	if (json_kind(choice) == '{')
+		tool = choice;
+	else if (!json_is(choice, "required") && !json_true(json_get(p->m[M_PDSIM], "tool")))
+		return;
+	p->g->tool = json_get(json_get(tool, "function"), "name");
+	if (json_kind(p->g->tool) != '"')
+		p->g->tool = (struct jv){NULL, 0};
 }
 
 static bool
@@ -342,10 +384,12 @@ read_flags(struct parse *p)
 	if (!g->stream && json_kind(opts) == '{' && opts.len > 2)
 		return bad(p, "Stream options can only be defined when `stream=True`.");
 	g->include_usage = json_true(json_get(opts, "include_usage"));
+	g->continuous_usage =
+		g->include_usage && json_true(json_get(opts, "continuous_usage_stats"));
+	read_form(p);
 	g->echo = json_true(p->m[M_ECHO]);
-	if (!g->native)
-		g->logprobs =
-			g->chat ? json_true(p->m[M_LOGPROBS]) : json_kind(p->m[M_LOGPROBS]) == '0';
+	if (!g->native && !read_logprobs(p))
+		return false;
 	if (json_true(p->m[M_IGNORE_EOS])) {
 		unsigned i;
 

@@ -81,6 +81,24 @@ gen_begin_text(struct gen *g)
 
 /* ---- shared pieces ---- */
 
+/* With 0 there is no member but in a whole answer, as vLLM does. */
+static void
+put_usage_of(const struct gen *g, uint64_t in, uint64_t out, struct buf *b)
+{
+	uint64_t cached = g->mode == GEN_DECODE ? in : g->cached < in ? g->cached : in;
+
+	buf_fmt(b,
+		"\"usage\":{\"prompt_tokens\":%llu,\"total_tokens\":%llu,\"completion_tokens\":%"
+		"llu",
+		(unsigned long long)in, (unsigned long long)(in + out), (unsigned long long)out);
+	if (g->sim->o.usage_details && cached > 0)
+		buf_fmt(b, ",\"prompt_tokens_details\":{\"cached_tokens\":%llu}",
+			(unsigned long long)cached);
+	else if (g->sim->o.usage_details && !g->stream)
+		BUF_LIT(b, ",\"prompt_tokens_details\":null");
+	BUF_LIT(b, "}");
+}
+
 static void
 put_usage(const struct gen *g, struct buf *b)
 {
@@ -91,10 +109,17 @@ put_usage(const struct gen *g, struct buf *b)
 		in += g->prompts[i].ntokens;
 	for (i = 0; i < g->nchoices; i++)
 		out += g->choices[i].ntokens;
-	buf_fmt(b,
-		"\"usage\":{\"prompt_tokens\":%llu,\"total_tokens\":%llu,\"completion_tokens\":%"
-		"llu}",
-		(unsigned long long)in, (unsigned long long)(in + out), (unsigned long long)out);
+	put_usage_of(g, in, out, b);
+}
+
+/* continuous_usage_stats: of one choice so far. */
+static void
+put_usage_so_far(const struct gen *g, const struct choice *ch, struct buf *b)
+{
+	if (!g->continuous_usage)
+		return;
+	BUF_LIT(b, ",");
+	put_usage_of(g, ch->prompt->ntokens, ch->done < ch->ntokens ? ch->done : ch->ntokens, b);
 }
 
 const char *
@@ -104,6 +129,10 @@ gen_finish_reason(const struct gen *g, const struct choice *ch)
 		return "\"abort\"";
 	if (g->cut != NULL)
 		return g->cut;
+	if (g->mode != GEN_PREFILL && g->tool.p != NULL)
+		return "\"tool_calls\"";
+	if (g->mode != GEN_PREFILL && g->structured)
+		return "\"stop\"";
 	return ch->eos ? "\"stop\"" : "\"length\"";
 }
 
@@ -127,65 +156,33 @@ put_echo(const struct gen *g, const struct prompt *p, struct buf *b)
 	buf_free(&text);
 }
 
-/* One token's log probability: any number will do as long as it can be foretold. */
-void
-gen_logprob(uint32_t id, struct buf *b)
-{
-	buf_fmt(b, "-0.%02u", (unsigned)(id & 63) + 10);
-}
-
-static void
-put_chat_logprob(const struct word *w, struct buf *b)
-{
-	BUF_LIT(b, "{\"token\":\"");
-	buf_add(b, w->json, w->json_len);
-	BUF_LIT(b, "\",\"logprob\":");
-	gen_logprob(w->id, b);
-	BUF_LIT(b, ",\"bytes\":null,\"top_logprobs\":[]}");
-}
-
-/* The logprobs object for words w[0..n) */
-static void
-put_logprobs(const struct gen *g, const struct word *const *w, uint32_t n, struct buf *b)
-{
-	uint64_t offset = 0;
-	uint32_t i;
-
-	if (!g->logprobs) {
-		BUF_LIT(b, "null");
-		return;
-	}
-	if (g->chat) {
-		BUF_LIT(b, "{\"content\":[");
-		for (i = 0; i < n; i++) {
-			if (i)
-				BUF_LIT(b, ",");
-			put_chat_logprob(w[i], b);
-		}
-		BUF_LIT(b, "]}");
-		return;
-	}
-	BUF_LIT(b, "{\"text_offset\":[");
-	for (i = 0; i < n; i++) {
-		buf_fmt(b, i ? ",%llu" : "%llu", (unsigned long long)offset);
-		offset += w[i]->text_len;
-	}
-	BUF_LIT(b, "],\"token_logprobs\":[");
-	for (i = 0; i < n; i++) {
-		if (i)
-			BUF_LIT(b, ",");
-		gen_logprob(w[i]->id, b);
-	}
-	BUF_LIT(b, "],\"tokens\":[");
-	for (i = 0; i < n; i++) {
-		buf_str(b, i ? ",\"" : "\"");
-		buf_add(b, w[i]->json, w[i]->json_len);
-		BUF_LIT(b, "\"");
-	}
-	BUF_LIT(b, "],\"top_logprobs\":[]}");
-}
-
 /* ---- one answer ---- */
+
+/* The member of a choice that holds what it says, up to that and from there on. */
+static void
+put_opening(const struct gen *g, const struct choice *ch, struct buf *b)
+{
+	if (!g->chat) {
+		BUF_LIT(b, "\"text\":\"");
+	} else if (g->tool.p == NULL) {
+		BUF_LIT(b, "\"message\":{\"role\":\"assistant\",\"content\":\"");
+	} else {
+		BUF_LIT(b, "\"message\":{\"role\":\"assistant\",\"content\":null,\"refusal\":null,"
+			   "\"tool_calls\":[{");
+		content_call(g, ch, b);
+	}
+}
+
+static void
+put_closing(const struct gen *g, struct buf *b)
+{
+	if (!g->chat)
+		BUF_LIT(b, "\"");
+	else if (g->tool.p == NULL)
+		BUF_LIT(b, "\",\"refusal\":null,\"tool_calls\":[]}");
+	else
+		BUF_LIT(b, "\"}}]}");
+}
 
 static void
 put_choice(struct gen *g, unsigned i, struct buf *b)
@@ -196,18 +193,17 @@ put_choice(struct gen *g, unsigned i, struct buf *b)
 
 	if (w == NULL)
 		abort();
-	buf_fmt(b,
-		g->chat ? "%s{\"index\":%u,\"message\":{\"role\":\"assistant\",\"content\":\""
-			: "%s{\"index\":%u,\"text\":\"",
-		i ? "," : "", i);
+	buf_fmt(b, "%s{\"index\":%u,", i ? "," : "", i);
+	put_opening(g, ch, b);
 	put_echo(g, ch->prompt, b);
 	for (t = 0; t < ch->ntokens; t++) {
 		w[t] = text_next(&ch->state);
-		buf_add(b, w[t]->json, w[t]->json_len);
+		content_put(g, ch, w[t], b);
+		ch->done++;
 	}
-	buf_str(b, g->chat ? "\",\"refusal\":null,\"tool_calls\":[]},\"logprobs\":"
-			   : "\",\"logprobs\":");
-	put_logprobs(g, w, ch->ntokens, b);
+	put_closing(g, b);
+	BUF_LIT(b, ",\"logprobs\":");
+	content_logprobs(g, ch, w, ch->ntokens, b);
 	buf_fmt(b, ",\"finish_reason\":%s,\"stop_reason\":null}", gen_finish_reason(g, ch));
 	g->sim->counters[CTR_generation_tokens] += ch->ntokens;
 	free(w);
@@ -247,6 +243,22 @@ gen_answer(struct gen *g, struct buf *b, struct shake_extra *x)
 /* ---- one event ---- */
 
 static void
+put_delta_opening(const struct gen *g, const struct choice *ch, struct buf *b)
+{
+	if (!g->chat) {
+		BUF_LIT(b, ",\"text\":\"");
+	} else if (g->tool.p == NULL) {
+		BUF_LIT(b, ",\"delta\":{\"content\":\"");
+	} else if (ch->done == 0) {
+		BUF_LIT(b, ",\"delta\":{\"tool_calls\":[{\"index\":0,");
+		content_call(g, ch, b);
+	} else {
+		BUF_LIT(b,
+			",\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"");
+	}
+}
+
+static void
 put_delta(struct gen *g, unsigned i, struct buf *b)
 {
 	struct choice *ch = &g->choices[i];
@@ -255,18 +267,20 @@ put_delta(struct gen *g, unsigned i, struct buf *b)
 
 	buf_add(b, g->pre.p, g->pre.len);
 	buf_u64(b, i);
-	buf_str(b, g->chat ? ",\"delta\":{\"content\":\"" : ",\"text\":\"");
+	put_delta_opening(g, ch, b);
 	if (ch->done == 0)
 		put_echo(g, ch->prompt, b);
 	if (w != NULL)
-		buf_add(b, w->json, w->json_len);
-	buf_str(b, g->chat ? "\"},\"logprobs\":" : "\",\"logprobs\":");
-	put_logprobs(g, &w, w != NULL, b);
+		content_put(g, ch, w, b);
+	buf_str(b, !g->chat ? "\"" : g->tool.p == NULL ? "\"}" : "\"}}]}");
+	BUF_LIT(b, ",\"logprobs\":");
+	content_logprobs(g, ch, &w, w != NULL, b);
 	ch->done++;
 	last = ch->done >= ch->ntokens;
 	BUF_LIT(b, ",\"finish_reason\":");
 	buf_str(b, last ? gen_finish_reason(g, ch) : "null");
 	buf_str(b, last ? ",\"stop_reason\":null}]" : "}]");
+	put_usage_so_far(g, ch, b);
 	if (w != NULL)
 		count(g->sim, CTR_generation_tokens);
 }
@@ -278,6 +292,7 @@ put_role(struct gen *g, unsigned i, struct buf *b)
 	buf_u64(b, i);
 	BUF_LIT(b, ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
 		   "\"finish_reason\":null}]");
+	put_usage_so_far(g, &g->choices[i], b);
 }
 
 static void

@@ -931,6 +931,58 @@ def check_p2p_announces():
             s.close()
 
 
+def check_forms():
+    chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+    tool = {**chat, "tools": [{"type": "function", "function": {"name": "look_up", "parameters": {}}}]}
+    with Engine("--prompt-tokens-details") as e:
+        r = e.post("/v1/chat/completions", {**chat, "logprobs": True, "top_logprobs": 2})
+        same(r["usage"].pop("prompt_tokens_details"), None)
+        one = r["choices"][0]["logprobs"]["content"]
+        same("".join(x["token"] for x in one), expect.text_chat(chat, 4))
+        same(["".join(map(chr, x["bytes"])).encode("latin-1").decode() for x in one], [x["token"] for x in one])
+        same([(x["token"], x["logprob"]) for x in one], [(x["top_logprobs"][0]["token"], x["top_logprobs"][0]["logprob"]) for x in one])
+        same({len(x["top_logprobs"]) for x in one}, {2})
+        check(all(x["top_logprobs"][1]["logprob"] < x["logprob"] for x in one))
+        e.post("/v1/chat/completions", {**chat, "top_logprobs": 2}, None, None, 400)
+        e.post("/v1/completions", {"prompt": "x", "logprobs": 21}, None, None, 400)
+        for k in 0, 3:
+            body = {"prompt": "q", "max_tokens": 9, "logprobs": k}
+            lp = e.post("/v1/completions", body)["choices"][0]["logprobs"]
+            words = expect.words(expect.token_ids("q"), 9)
+            same((lp["tokens"], lp["text_offset"]), (words, [sum(map(len, words[:i])) for i in range(9)]))
+            same(([len(d) for d in lp["top_logprobs"]], [max(d, key=d.get) for d in lp["top_logprobs"]]), ([max(k, 1)] * 9, words))
+            same(lp["token_logprobs"], [max(d.values()) for d in lp["top_logprobs"]])
+            ev = [json.loads(x)["choices"][0]["logprobs"] for x in events(e.call("POST", "/v1/completions", {**body, "stream": True})[1])[:-1]]
+            same({m: sum((x[m] for x in ev), []) for m in lp}, lp)
+        for choice in {"tool_choice": "required"}, {"tool_choice": {"type": "function", "function": {"name": "look_up"}}}, {"pdsim": {"tool": True}}:
+            r = e.post("/v1/chat/completions", {**tool, **choice})["choices"][0]
+            call = r["message"]["tool_calls"][0]
+            same((r["finish_reason"], r["message"]["content"], call["function"]["name"]), ("tool_calls", None, "look_up"))
+            same(json.loads(call["function"]["arguments"]), {"words": expect.text_chat(tool, 4)})
+            _, data, _ = e.call("POST", "/v1/chat/completions", {**tool, **choice, "stream": True})
+            ev = [json.loads(x)["choices"][0] for x in events(data)[:-1]]
+            parts = [x["delta"]["tool_calls"][0] for x in ev[1:]]
+            same((parts[0]["id"], ev[-1]["finish_reason"]), (call["id"], "tool_calls"))
+            same("".join(x["function"]["arguments"] for x in parts), call["function"]["arguments"])
+        same(e.post("/v1/chat/completions", tool)["choices"][0]["message"]["content"], expect.text_chat(tool, 4))
+        doc = {"prompt": PROMPT, "max_tokens": 40, "response_format": {"type": "json_schema"}}
+        whole = e.post("/v1/completions", doc)["choices"][0]
+        same((json.loads(whole["text"]), whole["finish_reason"]), ({"words": expect.text(PROMPT, 40)}, "stop"))
+        ids = expect.token_ids(PROMPT)
+        first = expect.WORD + expect.VOCAB.index(expect.words(ids, 1)[0][1:])
+        rest = e.post("/v1/completions", {**doc, "prompt": ids + [first], "max_tokens": 39})["choices"][0]["text"]
+        with Engine("--role", "prefill") as p:
+            r = p.post("/v1/completions", {**doc, **prefill_body()})["choices"][0]
+            same((r["text"] + rest, r["finish_reason"]), (whole["text"], "length"))
+        body = {**chat, "n": 2, "stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+        ev = [json.loads(x)["usage"] for x in events(e.call("POST", "/v1/chat/completions", body)[1])[:-1]]
+        same([u["completion_tokens"] for u in ev], [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 8])
+        r = e.post("/v1/completions", {"prompt": PROMPT, "pdsim": {"cached_tokens": 7}})
+        same(r["usage"]["prompt_tokens_details"], {"cached_tokens": 7})
+    with Engine("--role", "prefill", "--prompt-tokens-details") as p, Engine("--role", "decode", "--prompt-tokens-details") as d:
+        same(hand_over(p, d)[1]["usage"]["prompt_tokens_details"], {"cached_tokens": 26})
+
+
 def check_push():
     with Engine("--role", "prefill", "--transfer", "push", "--no-id-suffix", "--prefill-delay", "200") as p, \
             Engine("--role", "decode", "--transfer", "push", "--fetch-timeout", "0.4") as d:

@@ -121,6 +121,12 @@ text_next(uint64_t *state)
 	return w;
 }
 
+const struct word *
+text_word(uint32_t n)
+{
+	return &words[(n - TOK_WORD) % NWORDS];
+}
+
 void
 text_detok(struct buf *out, uint32_t id)
 {

@@ -41,6 +41,7 @@ void toks_end(struct toks *t); /* the text ends here: accounts for a rest of 1 o
 
 uint64_t text_child(uint64_t hash, uint32_t k); /* where the k-th of n answers starts */
 const struct word *text_next(uint64_t *state);  /* the next word; moves the state on */
+const struct word *text_word(uint32_t n);       /* the words of the vocabulary, round and round */
 void text_detok(struct buf *out, uint32_t id);  /* the bytes an id stands for */
 uint64_t text_fnv(
 	uint64_t h, const char *p, size_t n);         /* FNV-1a, 64 bits; h = TEXT_FNV0 to start */
