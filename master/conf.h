@@ -1,5 +1,5 @@
 /*
- * Configuration: a YAML file, or production-stack's flags, into one immutable struct conf
+ * Configuration: a YAML file, or other routers' flags, into one immutable struct conf
  * (shm/base/conf.h), or one error that says where.
  *
  * Process: master.  Everything is parsed and checked before anything is handed out, so a reload
@@ -30,22 +30,33 @@ int conf_load(const char *path, struct conf **ret, struct conf_error *err);
  * it. */
 int conf_parse(
 	const char *path, const void *text, size_t n, struct conf **ret, struct conf_error *err);
+/* The YAML that amounts to it: what differs from the defaults, files by their full names. */
+void conf_write(const struct conf *conf, FILE *out);
 /* NULL is fine; *conf becomes NULL. */
 void conf_free(struct conf **conf);
 
 /* The command line.  Strings point into argv; NULL = not given. */
+#define CONF_ARGS_FLAGS 160 /* at least the rows of master/conf_flags.h */
+#define CONF_ARGS_URLS 1024
 struct conf_args {
 	bool check;   /* -t */
+	bool print;   /* --print-config */
 	bool version; /* --version */
 	bool help;    /* -h, --help */
 	const char *file;
 	const char *host, *port;
-	/* names and meaning as in production-stack's router, see conf_args.c */
-	const char *service_discovery, *static_backends, *static_models, *static_model_labels;
-	const char *routing_logic, *prefill_model_labels, *decode_model_labels;
+	const char *flag[CONF_ARGS_FLAGS]; /* another router's, by row: its value, "" of a switch */
+	struct conf_args_url {             /* of flags that may be there again and again */
+		int flag;
+		const char *url, *port;
+	} urls[CONF_ARGS_URLS];
+	size_t nurls;
 };
 int conf_args_parse(int argc, char **argv, struct conf_args *ret, struct conf_error *err);
 void conf_args_help(FILE *out);
+/* Calls `note` with each flag that has nothing to do here, or does something else than one might think, and why. */
+typedef void conf_note_fn(void *arg, const char *flag, const char *why);
+void conf_args_notes(const struct conf_args *args, conf_note_fn *note, void *arg);
 /* At start and at each reload: the file (--host and --port override its `listen`), or the flags. */
 int conf_from_args(const struct conf_args *args, struct conf **ret, struct conf_error *err);
 

@@ -1,64 +1,108 @@
 /*
- * The command line.  Without -c, the flags of production-stack's router describe the pools, so that
- * its command lines move over unchanged (vllm-project/production-stack,
- * src/vllm_router/parsers/parser.py; the labels came with its PR 777): comma lists where the n-th
- * backend, model and label belong together, labels that mean prefill or decode, host 0.0.0.0 and
- * port 8001 by default.
+ * The command line: our few options, and the flags of other routers, which describe the pools without -c so
+ * that their command lines move over unchanged.  The flags' rows are in conf_flags.h, what they amount to in
+ * conf_flags.c.
  */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/conf_read.h"
+#include "master/conf_draft.h"
 #include "shm/base/mem.h"
 
-#define FLAG_HOST "0.0.0.0"
-#define FLAG_PORT "8001"
-#define ROUTING "disaggregated_prefill_orchestrated"
+enum flag_kind { FLAG_USED, FLAG_IDLE, FLAG_GONE };
 
 static const struct {
-	const char *name;
-	size_t off; /* of the argument in struct conf_args */
-	const char *arg, *doc;
-	bool pools; /* says what the pools are: cannot go with a file */
-} flags[] = {
-#define A(m) offsetof(struct conf_args, m)
-	{"config", A(file), "FILE", "read the configuration from FILE (also -c FILE)", false},
-	{"host", A(host), "HOST", "listen there (0.0.0.0; with -c: instead of the file's)", false},
-	{"port", A(port), "PORT", "listen there (8001; with -c: instead of the file's)", false},
-	{"service-discovery", A(service_discovery), "static", "only static", true},
-	{"routing-logic", A(routing_logic), ROUTING, "only that", true},
-	{"static-backends", A(static_backends), "URL,URL,...", "the engines", true},
-	{"static-models", A(static_models), "MODEL,MODEL,...", "one for each engine", true},
-	{"static-model-labels", A(static_model_labels), "LABEL,LABEL,...", "one for each engine",
-		true},
-	{"prefill-model-labels", A(prefill_model_labels), "LABEL,...", "labels of prefill engines",
-		true},
-	{"decode-model-labels", A(decode_model_labels), "LABEL,...", "labels of decode engines",
-		true},
-};
-#define NFLAGS (sizeof(flags) / sizeof(flags[0]))
-enum { OPT_FIRST = 256, OPT_VERSION = OPT_FIRST + NFLAGS };
+	const char *name, *arg, *doc;
+	enum flag_kind kind;
+} flags[FLAG_N] = {
+#define USED(id, name, arg, doc) [FLAG_##id] = {name, arg, doc, FLAG_USED},
+#define IDLE(id, name, arg, doc) [FLAG_##id] = {name, arg, doc, FLAG_IDLE},
+#define GONE(id, name, arg, doc) [FLAG_##id] = {name, arg, doc, FLAG_GONE},
+	CONF_FLAGS(USED, IDLE, GONE)};
 
-static const char **
-member(struct conf_args *a, size_t i)
+_Static_assert(FLAG_N <= CONF_ARGS_FLAGS, "a value for each flag");
+
+enum { OPT_HOST = 256, OPT_PORT, OPT_VERSION, OPT_PRINT, OPT_FIRST };
+
+static const struct option own_options[] = {
+	{"config", required_argument, NULL, 'c'},
+	{"host", required_argument, NULL, OPT_HOST},
+	{"port", required_argument, NULL, OPT_PORT},
+	{"print-config", no_argument, NULL, OPT_PRINT},
+	{"version", no_argument, NULL, OPT_VERSION},
+	{"help", no_argument, NULL, 'h'},
+};
+#define OWN_OPTIONS (sizeof(own_options) / sizeof(own_options[0]))
+
+const char *
+conf_flag_name(enum conf_flag f, char buf[CONF_FLAG_NAME])
 {
-	return (const char **)(void *)((char *)a + flags[i].off);
+	(void)snprintf(buf, CONF_FLAG_NAME, "--%s", flags[f].name);
+	return buf;
 }
 
-static const char *
-value(const struct conf_args *a, size_t i)
+int
+conf_flag_fail(struct conf_error *err, enum conf_flag f, const char *what)
 {
-	return *(const char *const *)(const void *)((const char *)a + flags[i].off);
+	char name[CONF_FLAG_NAME];
+	struct conf_read r = {.flag = conf_flag_name(f, name), .err = err};
+
+	return conf_fail(&r, 0, "%s", what);
 }
 
 static int
-fail_flag(struct conf_error *err, const char *flag, const char *what)
+fail_text(struct conf_error *err, const char *word, const char *what)
 {
-	struct conf_read r = {.flag = flag, .err = err};
+	struct conf_read r = {.flag = word, .err = err};
 
 	return conf_fail(&r, 0, "%s", what);
+}
+
+/* --- reading
+ * --------------------------------------------------------------------------------------- */
+
+static int
+add_url(struct conf_args *a, enum conf_flag f, const char *url, struct conf_error *err)
+{
+	if (a->nurls == CONF_ARGS_URLS)
+		return conf_flag_fail(
+			err, f, "more engines than a command line takes: use -c FILE");
+	a->urls[a->nurls++] = (struct conf_args_url){.flag = (int)f, .url = url};
+	return 0;
+}
+
+static int
+take_flag(struct conf_args *a, enum conf_flag f, struct conf_error *err)
+{
+	a->flag[f] = optarg != NULL ? optarg : "";
+	if (f == FLAG_SERVICE_DISCOVERY && a->flag[f][0] == '-') { /* sglang-router's is a switch */
+		a->flag[f] = "";
+		optind--;
+	}
+	if (f == FLAG_PREFILL || f == FLAG_DECODE || f == FLAG_WORKER_URLS)
+		return add_url(a, f, optarg, err);
+	return 0;
+}
+
+/* A word that is no option: what the flag before it takes beside its value. */
+static int
+take_word(struct conf_args *a, int last, const char *word, struct conf_error *err)
+{
+	struct conf_args_url *url = a->nurls > 0 ? &a->urls[a->nurls - 1] : NULL;
+
+	if (last == OPT_FIRST + FLAG_WORKER_URLS)
+		return add_url(a, FLAG_WORKER_URLS, word, err);
+	if (last == OPT_FIRST + FLAG_REQUEST_ID_HEADERS ||
+		(last >= OPT_FIRST && flags[last - OPT_FIRST].kind == FLAG_GONE))
+		return 0; /* nothing is done with them; the flag itself is refused later */
+	if (last != OPT_FIRST + FLAG_PREFILL || url == NULL)
+		return fail_text(err, word, "is not an option, see --help");
+	if (url->port != NULL)
+		return conf_flag_fail(err, FLAG_PREFILL, "takes a URL and one port at most");
+	url->port = word;
+	return 0;
 }
 
 static int
@@ -74,287 +118,131 @@ take_option(struct conf_args *a, int opt, char **argv, struct conf_error *err)
 	case 'h':
 		a->help = true;
 		return 0;
+	case OPT_HOST:
+		a->host = optarg;
+		return 0;
+	case OPT_PORT:
+		a->port = optarg;
+		return 0;
 	case OPT_VERSION:
 		a->version = true;
 		return 0;
-	case ':':
-		return fail_flag(err, argv[optind - 1], "needs a value");
-	case '?':
-		return fail_flag(err, argv[optind - 1], "is not an option, see --help");
-	default:
-		*member(a, (size_t)(opt - OPT_FIRST)) = optarg;
+	case OPT_PRINT:
+		a->print = true;
 		return 0;
+	case ':':
+		return fail_text(err, argv[optind - 1], "needs a value");
+	case '?':
+		return fail_text(err, argv[optind - 1], "is not an option, see --help");
+	default:
+		return take_flag(a, (enum conf_flag)(opt - OPT_FIRST), err);
 	}
 }
 
 int
 conf_args_parse(int argc, char **argv, struct conf_args *ret, struct conf_error *err)
 {
-	struct option opts[NFLAGS + 3] = {
-		{"version", no_argument, NULL, OPT_VERSION},
-		{"help", no_argument, NULL, 'h'},
-	};
-	struct conf_args a = {.file = NULL};
-	int opt;
+	struct option opts[OWN_OPTIONS + FLAG_N + 1];
+	struct conf_args *a = MEM_NEW(struct conf_args);
+	int opt, last = 0, rc = 0;
 
-	for (size_t i = 0; i < NFLAGS; i++)
-		opts[2 + i] =
-			(struct option){flags[i].name, required_argument, NULL, OPT_FIRST + (int)i};
+	memset(opts, 0, sizeof(opts));
+	memcpy(opts, own_options, sizeof(own_options));
+	for (int i = 0; i < FLAG_N; i++)
+		opts[OWN_OPTIONS + (size_t)i] = (struct option){flags[i].name,
+			flags[i].arg != NULL ? required_argument : no_argument, NULL,
+			OPT_FIRST + i};
 	optind = 0; /* glibc: start afresh */
-	while ((opt = getopt_long(argc, argv, ":c:th", opts, NULL)) != -1)
-		if (take_option(&a, opt, argv, err) != 0)
-			return -1;
-	if (optind < argc)
-		return fail_flag(err, argv[optind], "is not an option, see --help");
-	*ret = a;
-	return 0;
+	/* '-': words that are no options come in their place, as option 1 */
+	while (rc == 0 && (opt = getopt_long(argc, argv, "-:c:th", opts, NULL)) != -1) {
+		rc = opt == 1 ? take_word(a, last, optarg, err) : take_option(a, opt, argv, err);
+		last = opt == 1 ? last : opt;
+	}
+	if (rc == 0 && optind < argc)
+		rc = fail_text(err, argv[optind], "is not an option, see --help");
+	if (rc == 0)
+		*ret = *a;
+	free(a);
+	return rc;
+}
+
+/* --- telling
+ * --------------------------------------------------------------------------------------- */
+
+static void
+help_kind(FILE *out, enum flag_kind kind, const char *title)
+{
+	(void)fprintf(out, "\n%s\n", title);
+	for (size_t i = 0; i < FLAG_N; i++)
+		if (flags[i].kind == kind)
+			(void)fprintf(out, "  --%s%s%s\n        %s\n", flags[i].name,
+				flags[i].arg != NULL ? " " : "",
+				flags[i].arg != NULL ? flags[i].arg : "", flags[i].doc);
 }
 
 void
 conf_args_help(FILE *out)
 {
-	(void)fputs("usage: pdrouter -c FILE [-t] [--host HOST] [--port PORT]\n"
-		    "       pdrouter FLAGS            as production-stack's router takes them\n\n"
-		    "  -t                           check the configuration and exit\n"
-		    "  --version, --help\n",
+	(void)fputs(
+		"usage: pdrouter -c FILE [-t | --print-config] [--host HOST] [--port PORT]\n"
+		"       pdrouter FLAGS [-t | --print-config]   as other routers take them, see below\n\n"
+		"  -c, --config FILE            read the configuration from FILE\n"
+		"  -t                           check the configuration and exit\n"
+		"  --print-config               write the YAML it amounts to and exit\n"
+		"  --host HOST, --port PORT     listen there; with -c: instead of the file's `listen`,\n"
+		"                               else 0.0.0.0 and 8001 (sglang-router's: 30000)\n"
+		"  --version, --help\n",
 		out);
-	for (size_t i = 0; i < NFLAGS; i++)
-		(void)fprintf(
-			out, "  --%s %s\n        %s\n", flags[i].name, flags[i].arg, flags[i].doc);
+	help_kind(out, FLAG_USED,
+		"Flags of production-stack's router and sglang-router, and what they become:");
+	help_kind(out, FLAG_IDLE, "Accepted, but there is nothing for them to do:");
+	help_kind(out, FLAG_GONE, "Not possible here:");
 }
 
-/* --- flags to pools
- * ------------------------------------------------------------------------------- */
+/* --- choosing
+ * ------------------------------------------------------------------------------ */
 
-struct words {
-	char **v;
-	size_t n;
-};
-
-static void
-words_free(struct words *w)
+/* The first flag that is given, or FLAG_N. */
+static enum conf_flag
+first_flag(const struct conf_args *a)
 {
-	for (size_t i = 0; i < w->n; i++)
-		free(w->v[i]);
-	free(w->v);
+	enum conf_flag f = 0;
+
+	while (f < FLAG_N && a->flag[f] == NULL)
+		f++;
+	return f;
 }
 
-/* "a, b,c" without the blanks; an empty one stays, as "". */
-static struct words
-split(const char *list)
-{
-	struct words w = {NULL, 0};
-	size_t n;
-
-	for (;;) {
-		list += strspn(list, " \t");
-		n = strcspn(list, ",");
-		w.v = mem_resize(w.v, w.n + 1, sizeof(*w.v));
-		w.v[w.n] = mem_strndup(list, n);
-		for (size_t k = n; k > 0 && (list[k - 1] == ' ' || list[k - 1] == '\t'); k--)
-			w.v[w.n][k - 1] = '\0';
-		w.n++;
-		if (list[n] == '\0')
-			return w;
-		list += n + 1;
-	}
-}
-
-enum { BACKENDS, MODELS, LABELS, PREFILL, DECODE, NLISTS };
-static const char *const list_flags[NLISTS] = {
-	[BACKENDS] = "--static-backends",
-	[MODELS] = "--static-models",
-	[LABELS] = "--static-model-labels",
-	[PREFILL] = "--prefill-model-labels",
-	[DECODE] = "--decode-model-labels",
-};
-
-static int
-set_text(struct conf_read *r, const struct conf_keys *keys, const char *path, void *base,
-	const char *text)
-{
-	char what[CONF_WHAT];
-
-	if (conf_value_set(conf_key_row(keys, path), base, text, what) != 0)
-		return conf_fail(r, 0, "%s", what);
-	return 0;
-}
-
-static int
-check_lists(struct conf_read *r, const struct words w[NLISTS])
-{
-	for (int i = MODELS; i <= LABELS; i++) {
-		r->flag = list_flags[i];
-		if (w[i].n != w[BACKENDS].n)
-			return conf_fail(
-				r, 0, "has %zu entries for %zu backends", w[i].n, w[BACKENDS].n);
-	}
-	for (size_t i = 0; i < w[LABELS].n; i++) {
-		r->flag = list_flags[LABELS];
-		if (!conf_strs_has(w[PREFILL].v, w[PREFILL].n, w[LABELS].v[i]) &&
-			!conf_strs_has(w[DECODE].v, w[DECODE].n, w[LABELS].v[i]))
-			return conf_fail(r, 0,
-				"label '%.60s' of %.80s is no prefill and no decode label",
-				w[LABELS].v[i], w[BACKENDS].v[i]);
-	}
-	return 0;
-}
-
-/* The pool's own keys; its endpoints follow. */
-static int
-start_pool(
-	struct conf_read *r, struct conf_pool *p, const struct words w[NLISTS], const char *model)
-{
-	int lines[CONF_ENTRY_KEYS] = {0};
-
-	lines[conf_key_row(&conf_pool_keys, "connector") - conf_pool_keys.key] = 1;
-	p->connector = CONNECTOR_ORCHESTRATED;
-	r->flag = list_flags[MODELS];
-	if (conf_defaults(r, &conf_pool_keys, p, lines, 0) != 0 ||
-		set_text(r, &conf_pool_keys, "models", p, model) != 0)
-		return -1;
-	p->policy = POLICY_ROUND_ROBIN;
-	for (int i = PREFILL; i <= DECODE; i++) {
-		r->flag = list_flags[i];
-		for (size_t k = 0; k < w[i].n; k++)
-			if (set_text(r, &conf_pool_keys,
-				    i == PREFILL ? "prefill_labels" : "decode_labels", p,
-				    w[i].v[k]) != 0)
-				return -1;
-	}
-	return 0;
-}
-
-static int
-add_backend(struct conf_read *r, struct conf_pool *p, const struct words w[NLISTS], size_t i)
-{
-	struct conf_endpoint *ep = conf_endpoint_add(p);
-	int lines[CONF_ENTRY_KEYS] = {1}; /* the first row is the URL: given */
-
-	r->flag = list_flags[BACKENDS];
-	if (conf_defaults(r, &conf_endpoint_keys, ep, lines, 0) != 0)
-		return -1;
-	ep->role = conf_strs_has(w[PREFILL].v, w[PREFILL].n, w[LABELS].v[i]) ? ROLE_PREFILL
-									     : ROLE_DECODE;
-	ep->label = mem_strdup(w[LABELS].v[i]);
-	return set_text(r, &conf_endpoint_keys, "url", ep, w[BACKENDS].v[i]);
-}
-
-/* One pool for each model, in the order in which they are first named. */
-static int
-add_pools(struct conf_read *r, const struct words w[NLISTS])
-{
-	for (size_t i = 0; i < w[MODELS].n; i++) {
-		struct conf_pool *p;
-
-		if (conf_strs_has(w[MODELS].v, i, w[MODELS].v[i]))
-			continue;
-		p = conf_pool_add(r->conf);
-		if (start_pool(r, p, w, w[MODELS].v[i]) != 0)
-			return -1;
-		for (size_t k = i; k < w[BACKENDS].n; k++)
-			if (strcmp(w[MODELS].v[k], w[MODELS].v[i]) == 0 &&
-				add_backend(r, p, w, k) != 0)
-				return -1;
-		r->flag = list_flags[BACKENDS];
-		if (conf_pool_finish(r, p, NULL) != 0)
-			return -1;
-	}
-	return 0;
-}
-
-/* "host:port", with the brackets an IPv6 literal needs. */
-static int
-set_listen(struct conf_read *r, const char *host, const char *port)
+/* "host:port", with the brackets an IPv6 literal needs; the caller frees it. */
+char *
+conf_host_port(const char *host, const char *port)
 {
 	bool bare = strchr(host, ':') != NULL && host[0] != '[';
-	char *text = mem_printf("%s%s%s:%s", bare ? "[" : "", host, bare ? "]" : "", port);
-	int rc = set_text(r, &conf_root_keys, "listen", r->conf, text);
 
-	free(text);
-	return rc;
-}
-
-static int
-check_choices(struct conf_read *r, const struct conf_args *a)
-{
-	r->flag = "--service-discovery";
-	if (a->service_discovery != NULL && strcmp(a->service_discovery, "static") != 0)
-		return conf_fail(r, 0,
-			"%.60s is not known here: static; DNS, files and announcements stand in a configuration file",
-			a->service_discovery);
-	r->flag = "--routing-logic";
-	if (a->routing_logic == NULL)
-		return conf_fail(r, 0, "is missing: " ROUTING);
-	if (strcmp(a->routing_logic, ROUTING) != 0)
-		return conf_fail(r, 0,
-			"%.60s is not known here: " ROUTING
-			"; other policies stand in a configuration file",
-			a->routing_logic);
-	return 0;
-}
-
-static int
-read_flags(struct conf_read *r, const struct conf_args *a)
-{
-	const char *const lists[NLISTS] = {
-		[BACKENDS] = a->static_backends,
-		[MODELS] = a->static_models,
-		[LABELS] = a->static_model_labels,
-		[PREFILL] = a->prefill_model_labels,
-		[DECODE] = a->decode_model_labels,
-	};
-	struct words w[NLISTS] = {{NULL, 0}};
-	int *lines = r->conf->key_lines, rc = check_choices(r, a);
-
-	for (int i = 0; rc == 0 && i < NLISTS; i++) {
-		r->flag = list_flags[i];
-		if (lists[i] == NULL)
-			rc = conf_fail(r, 0, "is missing");
-		else
-			w[i] = split(lists[i]);
-	}
-	if (rc == 0)
-		rc = check_lists(r, w);
-	if (rc == 0)
-		rc = add_pools(r, w);
-	for (int i = 0; i < NLISTS; i++)
-		words_free(&w[i]);
-	if (rc != 0)
-		return -1;
-	r->flag = a->port != NULL ? "--port" : "--host";
-	if (set_listen(r, a->host != NULL ? a->host : FLAG_HOST,
-		    a->port != NULL ? a->port : FLAG_PORT) != 0)
-		return -1;
-	/* everything that no flag speaks of is at its default: these two have been spoken of */
-	lines[conf_key_row(&conf_root_keys, "listen") - conf_root_keys.key] = 1;
-	lines[conf_key_row(&conf_root_keys, "pools") - conf_root_keys.key] = 1;
-	rc = conf_defaults(r, &conf_root_keys, r->conf, lines, 0);
-	memset(lines, 0, conf_root_keys.n * sizeof(*lines));
-	r->flag = list_flags[BACKENDS];
-	return rc == 0 ? conf_finish(r) : rc;
+	return mem_printf("%s%s%s:%s", bare ? "[" : "", host, bare ? "]" : "", port);
 }
 
 static int
 from_flags(const struct conf_args *a, struct conf **ret, struct conf_error *err)
 {
-	struct conf_read r = {.err = err, .conf = conf_new(NULL)};
+	struct conf_draft d;
+	int rc = -1;
 
-	if (read_flags(&r, a) != 0) {
-		conf_free(&r.conf);
-		return -1;
-	}
-	*ret = r.conf;
-	return 0;
+	for (enum conf_flag f = 0; f < FLAG_N; f++)
+		if (a->flag[f] != NULL && flags[f].kind == FLAG_GONE)
+			return conf_flag_fail(err, f, flags[f].doc);
+	if (conf_draft_make(&d, a, NULL, NULL, err) == 0)
+		rc = conf_draft_parse(&d, ret, err);
+	conf_draft_free(&d);
+	return rc;
 }
 
 /* --host and --port in place of the file's addresses; what is not given stays as in its first. */
 static int
 override_listen(struct conf *c, const struct conf_args *a, struct conf_error *err)
 {
-	struct conf_read r = {.flag = a->port != NULL ? "--port" : "--host", .err = err, .conf = c};
 	struct conf_listen first = c->listen[0];
-	char port[8];
+	char port[8], what[CONF_WHAT], *text;
 	int rc;
 
 	if (a->host == NULL && a->port == NULL)
@@ -363,23 +251,22 @@ override_listen(struct conf *c, const struct conf_args *a, struct conf_error *er
 		free(c->listen[i].text);
 	c->nlisten = 0;
 	(void)snprintf(port, sizeof(port), "%u", first.port);
-	rc = set_listen(
-		&r, a->host != NULL ? a->host : first.host, a->port != NULL ? a->port : port);
-	return rc;
+	text = conf_host_port(
+		a->host != NULL ? a->host : first.host, a->port != NULL ? a->port : port);
+	rc = conf_value_set(conf_key_row(&conf_root_keys, "listen"), c, text, what);
+	free(text);
+	return rc != 0 ? fail_text(err, a->port != NULL ? "--port" : "--host", what) : 0;
 }
 
 static int
 from_file(const struct conf_args *a, struct conf **ret, struct conf_error *err)
 {
+	const enum conf_flag given = first_flag(a);
 	struct conf *c;
-	char name[64];
 
-	for (size_t i = 0; i < NFLAGS; i++) {
-		(void)snprintf(name, sizeof(name), "--%s", flags[i].name);
-		if (flags[i].pools && value(a, i) != NULL)
-			return fail_flag(
-				err, name, "cannot go with -c: the file says what the pools are");
-	}
+	if (given < FLAG_N)
+		return conf_flag_fail(
+			err, given, "cannot go with -c: the file says what the pools are");
 	if (conf_load(a->file, &c, err) != 0)
 		return -1;
 	if (override_listen(c, a, err) != 0) {
@@ -411,9 +298,24 @@ conf_from_args(const struct conf_args *args, struct conf **ret, struct conf_erro
 {
 	if (args->file != NULL)
 		return from_file(args, ret, err);
-	for (size_t i = 0; i < NFLAGS; i++)
-		if (flags[i].pools && value(args, i) != NULL)
-			return from_flags(args, ret, err);
-	return fail_flag(err, "",
-		"no configuration: give -c FILE, or production-stack's flags (see --help)");
+	if (first_flag(args) < FLAG_N)
+		return from_flags(args, ret, err);
+	return fail_text(
+		err, "", "no configuration: give -c FILE, or another router's flags (see --help)");
+}
+
+void
+conf_args_notes(const struct conf_args *args, conf_note_fn *note, void *arg)
+{
+	char name[CONF_FLAG_NAME];
+	struct conf_error err;
+	struct conf_draft d;
+
+	if (args->file != NULL || first_flag(args) == FLAG_N)
+		return;
+	for (enum conf_flag f = 0; f < FLAG_N; f++)
+		if (args->flag[f] != NULL && flags[f].kind == FLAG_IDLE)
+			note(arg, conf_flag_name(f, name), flags[f].doc);
+	(void)conf_draft_make(&d, args, note, arg, &err);
+	conf_draft_free(&d);
 }

@@ -164,8 +164,8 @@ walk_file(struct conf_read *r, struct conf_pool *p, yaml_node_t *root)
 }
 
 /* A relative name is looked for beside the configuration that holds it. */
-static char *
-beside(const char *file, const char *name)
+char *
+conf_beside(const char *file, const char *name)
 {
 	const char *slash = file != NULL ? strrchr(file, '/') : NULL;
 
@@ -215,7 +215,7 @@ static int
 read_api_key(struct conf_read *r, struct conf_pool *p, int line)
 {
 	char buf[API_KEY_MAX + 2]; /* the newline, and a byte too many */
-	char *path = beside(r->file, p->api_key_file);
+	char *path = conf_beside(r->file, p->api_key_file);
 	size_t mark = conf_enter(r, ".api_key_file");
 	ssize_t n = read_small(path, buf, sizeof(buf));
 	const char *fault;
@@ -239,7 +239,7 @@ read_api_key(struct conf_read *r, struct conf_pool *p, int line)
 char *
 conf_endpoints_path(const struct conf *conf, const struct conf_pool *pool)
 {
-	return beside(conf->path, pool->endpoints_file);
+	return conf_beside(conf->path, pool->endpoints_file);
 }
 
 static int check_endpoints(struct conf_read *r, const struct conf_pool *p);
@@ -271,7 +271,7 @@ take_file_text(struct conf_read *r, struct conf_pool *p, const char *path, int l
 static int
 read_endpoints_file(struct conf_read *r, struct conf_pool *p, int line)
 {
-	char *path = beside(r->file, p->endpoints_file);
+	char *path = conf_beside(r->file, p->endpoints_file);
 	struct conf_read f = {.file = path, .err = r->err, .conf = r->conf, .was = r->was};
 	int rc = take_file_text(r, p, path, line);
 
@@ -391,13 +391,13 @@ set_computed(struct conf_read *r, struct conf_pool *p, const int *lines)
 	const struct {
 		const char *key, *value;
 	} v[] = {
-		{"name", p->nmodels > 0 ? p->models[0] : numbered},
 		{"engine", sglang ? "sglang" : "vllm"},
 		{"health_path", sglang ? "/ready" : "/health"},
 		{"handoff", handoff},
 		{"remote_host", remote},
 		{"prefill_policy", policy_name(p->policy)},
 		{"decode_policy", policy_name(p->policy)},
+		{"name", p->nmodels > 0 ? p->models[0] : numbered},
 	};
 
 	(void)snprintf(numbered, sizeof(numbered), "pool%zu", r->conf->npools);
@@ -410,6 +410,24 @@ set_computed(struct conf_read *r, struct conf_pool *p, const int *lines)
 	return 0;
 }
 
+void
+conf_pool_compute(const struct conf_pool *p, size_t number, struct conf_pool *ret)
+{
+	const enum policy_kind policy = ret->policy;
+	struct conf_error err;
+	struct conf c = {.npools = number};
+	struct conf_read r = {.err = &err, .conf = &c};
+
+	ret->connector = p->connector;
+	ret->policy = p->policy;
+	ret->models = p->models;
+	ret->nmodels = p->nmodels;
+	(void)set_computed(&r, ret, NULL); /* a model's name need not be one for a pool */
+	ret->policy = policy;
+	ret->models = NULL;
+	ret->nmodels = 0;
+}
+
 static int
 check_labels(struct conf_read *r, const struct conf_pool *p, const int *lines)
 {
@@ -417,8 +435,7 @@ check_labels(struct conf_read *r, const struct conf_pool *p, const int *lines)
 		if (conf_strs_has(p->prefill_labels, p->nprefill_labels, p->decode_labels[i]))
 			return fail_key(r, p, lines, "decode_labels",
 				"%.100s is also one of prefill_labels", p->decode_labels[i]);
-	if (r->flag == NULL && p->endpoints_file == NULL &&
-		p->nprefill_labels + p->ndecode_labels > 0)
+	if (p->endpoints_file == NULL && p->nprefill_labels + p->ndecode_labels > 0)
 		return fail_key(r, p, lines,
 			p->nprefill_labels > 0 ? "prefill_labels" : "decode_labels",
 			"labels without an endpoints_file that uses them");

@@ -10,6 +10,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <yaml.h>
 
 #include "master/conf_keys.h"
@@ -91,6 +92,8 @@ void conf_value_copy(const struct conf_key *k, const void *from, void *to); /* n
 /* Frees the texts and lists of texts that the rows name. */
 void conf_values_free(const struct conf_keys *keys, void *base);
 bool conf_strs_has(char *const *v, size_t n, const char *s);
+/* A member as conf_value_set() would take it, in YAML; not the lists of mappings. */
+void conf_value_write(const struct conf_key *k, const void *base, FILE *out);
 
 /* --- conf_pools.c
  * --------------------------------------------------------------------------------- */
@@ -105,7 +108,16 @@ struct conf_endpoint *conf_endpoint_add(struct conf_pool *p);
  * the others.  lines: of conf_pool_keys, or NULL. */
 int conf_pool_finish(struct conf_read *r, struct conf_pool *p, const int *lines);
 void conf_pool_free(struct conf_pool *p);
+/* The defaults that depend on other keys, as they are for a pool like `p`, the number-th, into *ret. */
+void conf_pool_compute(const struct conf_pool *p, size_t number, struct conf_pool *ret);
+/* Where a file is that a configuration names; the caller frees it. */
+char *conf_beside(const char *file, const char *name);
 bool conf_pools_equal(const struct conf *a, const struct conf *b);
+
+/* --- conf_write.c
+ * --------------------------------------------------------------------------------- */
+/* In quotes, with the escapes YAML asks for. */
+void conf_write_text(FILE *out, const char *s);
 
 /* --- conf.c
  * --------------------------------------------------------------------------------------- */

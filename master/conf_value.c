@@ -616,6 +616,91 @@ add_server(const struct conf_key *k, void *base, const char *text, char what[CON
 	return add_text(k, base, text, what);
 }
 
+/* --- writing
+ * ------------------------------------------------------------------------------------ */
+
+static void
+write_number(const struct conf_key *k, uint64_t v, FILE *out)
+{
+	char buf[32];
+
+	if (k->type == CONF_T_COUNT_OR_AUTO && v == UINT32_MAX)
+		(void)fputs("auto", out);
+	else if (k->type == CONF_T_SIZE)
+		(void)fputs(show(v, sizes, buf), out);
+	else if (k->type == CONF_T_DURATION || k->type == CONF_T_DURATION_OR_0)
+		(void)fputs(show(v, durations, buf), out);
+	else
+		(void)fprintf(out, "%" PRIu64, v);
+}
+
+static void
+write_texts(char *const *v, size_t n, FILE *out)
+{
+	(void)fputc('[', out);
+	for (size_t i = 0; i < n; i++) {
+		(void)fputs(i > 0 ? ", " : "", out);
+		conf_write_text(out, v[i]);
+	}
+	(void)fputc(']', out);
+}
+
+static void
+write_ports(const struct conf_ports *ports, FILE *out)
+{
+	(void)fputc('[', out);
+	for (uint32_t i = 0; i < ports->n; i++)
+		(void)fprintf(out, "%s%u", i > 0 ? ", " : "", (unsigned)ports->port[i]);
+	(void)fputc(']', out);
+}
+
+static void
+write_listen(const struct conf *c, FILE *out)
+{
+	char **v = mem_array(c->nlisten + 1, sizeof(*v));
+
+	for (size_t i = 0; i < c->nlisten; i++)
+		v[i] = c->listen[i].text;
+	write_texts(v, c->nlisten, out);
+	free(v);
+}
+
+void
+conf_value_write(const struct conf_key *k, const void *base, FILE *out)
+{
+	const void *at = cmember(k, base);
+	const char *s;
+
+	switch (types[k->type].repr) {
+	case CONF_U32:
+		write_number(k, *(const uint32_t *)at, out);
+		return;
+	case CONF_U64:
+		write_number(k, *(const uint64_t *)at, out);
+		return;
+	case CONF_WORD:
+		(void)fputs(types[k->type].word(*(const uint32_t *)at), out);
+		return;
+	case CONF_SHORT:
+		conf_write_text(out, at);
+		return;
+	case CONF_PORTS:
+		write_ports(at, out);
+		return;
+	case CONF_STR:
+		s = *(char *const *)at;
+		conf_write_text(out, s != NULL ? s : "");
+		return;
+	case CONF_STRS:
+		write_texts(*(char *const *const *)at,
+			*(const size_t *)((const char *)base + k->noff), out);
+		return;
+	case CONF_LIST:
+		assert(k->type == CONF_T_LISTEN);
+		write_listen(base, out);
+	}
+}
+
 /* --- comparing, copying, freeing
  * ------------------------------------------------------------------ */
 

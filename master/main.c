@@ -247,6 +247,13 @@ on_signals(evutil_socket_t fd, short what, void *arg)
 
 /* --- the steps of the start; each logs its own failure and returns -1 ---------------------------- */
 
+static void
+log_note(void *arg, const char *flag, const char *why)
+{
+	(void)arg;
+	log_info("flag of another router", LOG_S("flag", flag), LOG_S("note", why));
+}
+
 static int
 step_configuration(struct master *m)
 {
@@ -255,6 +262,7 @@ step_configuration(struct master *m)
 
 	if (reload_read(&m->args, NULL, &m->first, &err) == 0) {
 		log_setup(m->first->log_level, m->first->log_format);
+		conf_args_notes(&m->args, log_note, NULL);
 		return 0;
 	}
 	(void)fprintf(stderr, "%s\n", conf_error_text(&err, text, sizeof(text)));
@@ -474,7 +482,14 @@ out:
 	return m->code;
 }
 
-/* -t: what a start or a reload would say, without doing it. */
+static void
+print_note(void *arg, const char *flag, const char *why)
+{
+	(void)arg;
+	(void)fprintf(stderr, "%s: %s\n", flag, why);
+}
+
+/* -t: what a start or a reload would say, without doing it.  --print-config: what it would be told. */
 static int
 check(const struct conf_args *args)
 {
@@ -486,7 +501,11 @@ check(const struct conf_args *args)
 		(void)fprintf(stderr, "%s\n", conf_error_text(&err, text, sizeof(text)));
 		return EXIT_FAILURE;
 	}
-	(void)printf("%s: good\n", conf->path != NULL ? conf->path : "command line");
+	conf_args_notes(args, print_note, NULL);
+	if (args->print)
+		conf_write(conf, stdout);
+	else
+		(void)printf("%s: good\n", conf->path != NULL ? conf->path : "command line");
 	conf_free(&conf);
 	return EXIT_SUCCESS;
 }
@@ -514,5 +533,5 @@ main(int argc, char **argv)
 		return EXIT_SUCCESS;
 	}
 	raise_nofile();
-	return m.args.check ? check(&m.args) : run(&m);
+	return m.args.check || m.args.print ? check(&m.args) : run(&m);
 }

@@ -60,8 +60,10 @@ TWO = ["--static-backends", "http://127.0.0.1:1,http://127.0.0.1:2"]
     ([*TWO, *ORCHESTRATED, "--static-models", "m,m", "--static-model-labels", "a"], "static-model-labels"),
     ([*TWO, *ORCHESTRATED, "--static-models", "m,m", "--static-model-labels", "a,b", "--port", "x"], "port"),
     (["--static-backends", "nonsense,b", *ORCHESTRATED, "--static-models", "m,m", "--static-model-labels", "a,b"], "nonsense"),
-    (["--static-backends", "http://127.0.0.1:1", "--routing-logic", "roundrobin"], "routing-logic"),
-    ([*TWO], "routing-logic"), (["--service-discovery", "k8s"], "service-discovery"),
+    (["--static-backends", "http://127.0.0.1:1", "--routing-logic", "roundrobin"], "static-models"),
+    (["--static-backends", "http://127.0.0.1:1", "--routing-logic", "kvaware"], "use prefixaware"),
+    ([*TWO], "routing-logic"), (["--service-discovery", "k8s"], "use static, or in a configuration file dns"),
+    (["--prefill", "http://127.0.0.1:1", "8998", "x"], "--prefill"), (["--decode", "http://127.0.0.1:1", "8998"], "8998"),
     (["--static-backends"], "static-backends"), (["--no-such-flag"], "no-such-flag"),
 ])
 def test_wrong_command_lines_are_explained(args, word):
@@ -75,3 +77,83 @@ def test_host_and_port_beside_a_file(world):
     r = world.router(world.pool([p], [d]), wait_for=None, args=["--host", "127.0.0.1", "--port", str(port)])
     r.port = port
     r.wait_for("ready")
+
+
+SHARED = ["--service-discovery", "static", "--routing-logic", "disaggregated_prefill", "--prefill-model-labels", "P",
+          "--decode-model-labels", "D"]
+
+
+def pdrouter(*args):
+    return subprocess.run([BIN / "pdrouter", *map(str, args)], capture_output=True, text=True, timeout=10, check=False)
+
+
+def printed(tmp_path, *args):
+    """The YAML that a command line amounts to, in a file that is good in itself and amounts to the same."""
+    done = pdrouter("--print-config", *args)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    path = tmp_path / "printed.yaml"
+    path.write_text(done.stdout)
+    again = pdrouter("--print-config", "-c", path)
+    assert again.stdout == done.stdout and pdrouter("-t", "-c", path).returncode == 0
+    return path
+
+
+def test_what_flags_amount_to_serves_like_them(world, tmp_path):
+    p, d = world.engine("prefill", advertise_host="localhost.invalid"), world.engine("decode")
+    port = free_port()
+    path = printed(tmp_path, "--host", "127.0.0.1", "--port", port, *ORCHESTRATED, "--static-backends", f"{p.url},{d.url}",
+                   "--static-models", f"{MODEL},{MODEL}", "--static-model-labels", "a,b")
+    r = Router(world, {}, wait_for=None, binary_args=["-c", str(path)])
+    world.routers.append(r)
+    r.port = port
+    r.wait_for("ready")
+    assert r.complete("hello", max_tokens=4).json()["choices"][0]["text"] == expect.text("hello", 4)
+    assert d.last().json()["kv_transfer_params"]["remote_host"] == "127.0.0.1"
+
+
+def test_print_config_of_a_file(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text("rise: 2\npools: [{connector: nixl, prefill: [{url: 'http://p'}], decode: [{url: 'http://d'}]}]\n")
+    assert pdrouter("--print-config", "-c", path, "--port", 80).stdout == (
+        'listen: ["0.0.0.0:80"]\npools:\n  - connector: nixl\n    prefill:\n      - {url: "http://p"}\n'
+        '    decode:\n      - {url: "http://d"}\n')
+    path.write_text("rise: 0\n")
+    wrong = pdrouter("--print-config", "-c", path)
+    assert wrong.returncode != 0 and not wrong.stdout and "rise" in wrong.stderr
+
+
+def test_flags_with_nothing_to_do_are_noted(world):
+    p, d = world.engine("prefill"), world.engine("decode")
+    idle = ["--nixl-finished-req-ttl", "120.0", "--max-instance-failover-reroute-attempts", "3", "--static-backend-health-checks"]
+    r = line(world, [p.url, d.url], ["P", "D"], extra=idle)
+    r.wait_for("ready")
+    for flag in ("--nixl-finished-req-ttl", "--max-instance-failover-reroute-attempts", "--static-backend-health-checks"):
+        assert f"flag={flag} " in r.log() or f'flag="{flag}" ' in r.log()
+    done = pdrouter("-t", *SHARED, "--static-backends", f"{p.url},{d.url}", "--static-models", "m,m", "--static-model-labels",
+                    "P,D", *idle)
+    assert done.returncode == 0 and "--nixl-finished-req-ttl: no notice is kept" in done.stderr
+
+
+def test_roundrobin_serves_whole_requests(world):
+    """Every engine is asked alone, in turn, with the client's own body."""
+    engines = [world.engine("decode"), world.engine("decode")]
+    port = free_port()
+    r = Router(world, {}, wait_for=None, binary_args=[
+        "--host", "127.0.0.1", "--port", str(port), "--service-discovery", "static", "--routing-logic", "roundrobin",
+        "--static-backends", ",".join(e.url for e in engines), "--static-models", f"{MODEL},{MODEL}"])
+    world.routers.append(r)
+    r.port = port
+    r.wait_for("ready")
+    wait("both engines", lambda: r.metric("endpoint_up", role="decode") == 2, 15)
+    for _ in range(6):
+        assert r.complete("hello", max_tokens=4).json()["choices"][0]["text"] == expect.text("hello", 4)
+    assert [len(e.requests()) for e in engines] == [3, 3]
+    assert "kv_transfer_params" not in engines[0].last().json()
+
+
+def test_the_help_tells_every_flag_and_what_becomes_of_it():
+    text = pdrouter("--help").stdout
+    for word in ("--print-config", "--nixl-proxy-host HOST\n        disaggregated_prefill: connector: lmcache",
+                 "--static-aliases ALIAS:MODEL,...\n        give the engines all their names",
+                 "--nixl-cleanup-interval SECONDS\n        no notice is kept"):
+        assert word in text

@@ -4,6 +4,7 @@
 - every key stands in etc/pdrouter.yaml with its class and one-line doc, and nothing else does;
 - the value there is the default: the file without that line reads as the same configuration;
 - the keys of an endpoints_file stand in etc/README.md;
+- the flags of other routers (master/conf_flags.h) stand in etc/README.md with what they become;
 - all sample files are accepted by the parser, and there is one for each connector.
 Usage: conf_doc.py [conf_dump]; without an argument it is compiled.
 """
@@ -69,6 +70,11 @@ def without_key(lines, number, m):
     return kept
 
 
+def flag_cell(name, arg):
+    """As a cell of a table of Markdown has it: a bar would end it."""
+    return f"--{name} {arg}".strip().replace("|", "\\|")
+
+
 def main():
     os.chdir(ROOT)
     folder = tempfile.TemporaryDirectory()
@@ -121,6 +127,11 @@ def main():
                 faults.append(f"etc/README.md: no row | `{path}` | {doc} |")
         elif (table, path) not in shown:
             faults.append(f"{SAMPLE}: {path} ({table}) is missing")
+    flags = subprocess.run([tool, "flags"], capture_output=True, text=True, check=True).stdout
+    for kind, name, arg, doc in (line.split("\t") for line in flags.splitlines()):
+        row = f"| `{flag_cell(name, arg)}` | {doc} |" if kind != "idle" else f"`--{name}`"
+        if row not in readme:
+            faults.append(f"etc/README.md: nowhere: {row}")
     for fault in faults:
         print(fault)
     return 1 if faults else 0

@@ -1,12 +1,14 @@
 /*
  * The table of configuration keys as text, for tests/lint/conf_doc.py.
  *   conf_dump keys        a line per key: table, path, default, class, doc, separated by tabs
+ *   conf_dump flags       a line per flag of other routers: kind, name, argument, doc
  *   conf_dump check FILE  reads it; prints the error and exits 1 if it is wrong
  *   conf_dump same A B    reads both; exits 1 and names what a reload would see if they differ
  */
 #include <stdio.h>
 #include <string.h>
 
+#include "master/conf_flags.h"
 #include "master/conf_keys.h"
 
 static const char *
@@ -22,6 +24,23 @@ print_keys(const char *table, const struct conf_keys *keys)
 		(void)printf("%s\t%s\t%s\t%s\t%s\n", table, keys->key[i].path,
 			keys->key[i].def != NULL ? keys->key[i].def : "(required)",
 			class_name(keys->key[i].class), keys->key[i].doc);
+}
+
+static void
+print_flags(void)
+{
+#define ROW(kind, name, arg, doc)                                                                  \
+	{                                                                                          \
+		kind, name, arg, doc                                                               \
+	}
+#define USED(id, ...) ROW("used", __VA_ARGS__),
+#define IDLE(id, ...) ROW("idle", __VA_ARGS__),
+#define GONE(id, ...) ROW("gone", __VA_ARGS__),
+	static const char *const rows[FLAG_N][4] = {CONF_FLAGS(USED, IDLE, GONE)};
+
+	for (size_t i = 0; i < FLAG_N; i++)
+		(void)printf("%s\t%s\t%s\t%s\n", rows[i][0], rows[i][1],
+			rows[i][2] != NULL ? rows[i][2] : "", rows[i][3]);
 }
 
 static struct conf *
@@ -63,6 +82,10 @@ main(int argc, char **argv)
 		print_keys("endpoints_file", &conf_file_keys);
 		return 0;
 	}
+	if (argc == 2 && strcmp(argv[1], "flags") == 0) {
+		print_flags();
+		return 0;
+	}
 	if (argc == 3 && strcmp(argv[1], "check") == 0) {
 		c = load(argv[2]);
 		bad = c == NULL;
@@ -71,6 +94,6 @@ main(int argc, char **argv)
 	}
 	if (argc == 4 && strcmp(argv[1], "same") == 0)
 		return same(argv[2], argv[3]);
-	(void)fprintf(stderr, "usage: conf_dump keys | check FILE | same A B\n");
+	(void)fprintf(stderr, "usage: conf_dump keys | flags | check FILE | same A B\n");
 	return 2;
 }

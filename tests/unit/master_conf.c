@@ -1231,16 +1231,17 @@ Test(conf, auto_workers_follow_the_affinity_mask)
 /* --- command line
  * --------------------------------------------------------------------------------- */
 
-#define MAX_ARGS 24
+#define MAX_ARGS 64
+#define MAX_LINE 4096
 
 /* Splits at blanks; 'x' stands for itself, so a value with blanks is not possible here. */
 static int
-args(const char *line, struct conf_args *a, struct conf_error *err, char store[1024])
+args(const char *line, struct conf_args *a, struct conf_error *err, char store[MAX_LINE])
 {
 	char *argv[MAX_ARGS + 1], *save;
 	int argc = 0;
 
-	(void)snprintf(store, 1024, "pdrouter %s", line);
+	(void)snprintf(store, MAX_LINE, "pdrouter %s", line);
 	for (char *p = strtok_r(store, " ", &save); p != NULL && argc < MAX_ARGS;
 		p = strtok_r(NULL, " ", &save))
 		argv[argc++] = p;
@@ -1251,7 +1252,7 @@ args(const char *line, struct conf_args *a, struct conf_error *err, char store[1
 static int
 from(const char *line, struct conf **ret, struct conf_error *err)
 {
-	char store[1024];
+	char store[MAX_LINE];
 	struct conf_args a;
 
 	cr_assert_eq(args(line, &a, err, store), 0, "%s: %s %s", line, err->key, err->what);
@@ -1263,9 +1264,18 @@ from(const char *line, struct conf **ret, struct conf_error *err)
 	"--static-backends http://a:1,http://b:2,http://[::1]:3 --static-models m,m,m "            \
 	"--static-model-labels p,d,d2 --prefill-model-labels p,p2 --decode-model-labels d,d2 "
 
+#define SHARED                                                                                     \
+	"--routing-logic disaggregated_prefill --static-backends http://a:1,http://b:2 "           \
+	"--static-models m,m --static-model-labels p,d --prefill-model-labels p "                  \
+	"--decode-model-labels d "
+#define LMCACHE SHARED "--nixl-proxy-host 0.0.0.0 "
+#define SGLANG "--pd-disaggregation --prefill http://p:1 --decode http://d:1 "
+#define WHOLE                                                                                      \
+	"--service-discovery static --static-backends http://a:1,http://b:2 --static-models m,m "
+
 Test(conf, args_options)
 {
-	char store[1024];
+	char store[MAX_LINE];
 	struct conf_args a;
 	struct conf_error err;
 
@@ -1278,6 +1288,24 @@ Test(conf, args_options)
 	cr_expect(a.version && a.help && !a.check);
 	cr_assert_eq(args("--config f -h", &a, &err, store), 0);
 	cr_expect(a.help);
+	cr_assert_eq(args("-c f --print-config", &a, &err, store), 0);
+	cr_expect(a.print && !a.check);
+	cr_assert_eq(args("--prefill u 1 --decode v --prefill=w --pd-dis --prefill x none", &a,
+			     &err, store),
+		0);
+	cr_expect_eq(a.nurls, 4);
+	cr_expect_str_eq(a.urls[0].url, "u");
+	cr_expect_str_eq(a.urls[0].port, "1");
+	cr_expect_str_eq(a.urls[1].url, "v");
+	cr_expect_null(a.urls[1].port);
+	cr_expect_str_eq(a.urls[2].url, "w");
+	cr_expect_null(a.urls[2].port);
+	cr_expect_str_eq(a.urls[3].port, "none");
+	cr_expect_eq(args("--prefill u 1 2", &a, &err, store), -1);
+	cr_expect_str_eq(err.key, "--prefill");
+	cr_expect_not_null(strstr(err.what, "one port at most"));
+	cr_expect_eq(args("--decode v 1", &a, &err, store), -1);
+	cr_expect_str_eq(err.key, "1");
 	cr_expect_eq(args("--prot 7", &a, &err, store), -1);
 	cr_expect_str_eq(err.key, "--prot");
 	cr_expect_eq(args("--port", &a, &err, store), -1);
@@ -1310,7 +1338,7 @@ Test(conf, args_of_production_stack)
 	cr_expect_eq(p->endpoints[0].role, ROLE_PREFILL);
 	cr_expect_eq(p->endpoints[1].role, ROLE_DECODE);
 	cr_expect_str_eq(p->endpoints[2].url, "http://[::1]:3");
-	cr_expect_str_eq(p->endpoints[2].label, "d2");
+	cr_expect_eq(p->endpoints[2].role, ROLE_DECODE);
 	conf_free(&c);
 	cr_assert_eq(from(STACK "--host :: --port=9000", &c, &err), 0);
 	cr_expect_str_eq(c->listen[0].text, "[::]:9000");
@@ -1344,9 +1372,100 @@ Test(conf, args_wrong)
 		{"", "", "give -c FILE"},
 		{"--port 80", "", "give -c FILE"},
 		{STACK "--service-discovery k8s", "--service-discovery",
-			"stand in a configuration file"},
-		{STACK "--routing-logic roundrobin", "--routing-logic",
-			"disaggregated_prefill_orchestrated"},
+			"in a configuration file dns"},
+		{STACK "--routing-logic fastest", "--routing-logic",
+			"fastest is not known here: disaggregated_prefill, "
+			"disaggregated_prefill_orchestrated, roundrobin, session, prefixaware"},
+		{STACK "--routing-logic kvaware", "--routing-logic", "use prefixaware"},
+		{STACK "--routing-logic load_balanced_kvaware", "--routing-logic",
+			"use prefixaware"},
+		{STACK "--routing-logic priority", "--routing-logic", "pools of their own"},
+		{STACK "--routing-logic session", "--session-key", "is missing"},
+		{STACK "--routing-logic session --session-key X:Y", "--session-key", "no colon"},
+		{STACK "--load-balancing-strategy random", "--load-balancing-strategy",
+			"not known here: round_robin, least_loaded"},
+		{STACK "--disagg-connector-type lmcache", "--disagg-connector-type",
+			"goes with --routing-logic disaggregated_prefill"},
+		{STACK "--disagg-connector-type mooncake", "--disagg-connector-type",
+			"nixl, lmcache"},
+		{STACK "--routing-threshold many", "--routing-threshold", "not a number"},
+		{STACK "--routing-threshold 1000000001", "--routing-threshold", "out of bounds"},
+		{STACK "--engine-stats-interval 1,5", "--engine-stats-interval",
+			"not a number of seconds"},
+		{STACK "--engine-stats-interval 0", "--engine-stats-interval", "out of bounds"},
+		{STACK "--engine-stats-interval 0.0005", "--engine-stats-interval",
+			"not a number of seconds"},
+		{STACK "--engine-stats-interval 1.", "--engine-stats-interval",
+			"not a number of seconds"},
+		{STACK "--backend-health-check-timeout-seconds 1 --health-check-timeout-secs 2",
+			"--health-check-timeout-secs", "given twice"},
+		{STACK "--log-level loud", "--log-level", "critical, error, warning"},
+		{STACK "--log-format xml", "--log-format", "text, json"},
+		{STACK "--health-check-endpoint health", "--health-check-endpoint",
+			"does not start with /"},
+		{STACK "--static-aliases a:m", "--static-aliases", "--served-model-name"},
+		{STACK "--dynamic-config-json f", "--dynamic-config-json", "use -c FILE"},
+		{STACK "--dynamic-config-yaml f", "--dynamic-config-yaml", "use -c FILE"},
+		{STACK "--callbacks f", "--callbacks", "no Python"},
+		{STACK "--enable-batch-api", "--enable-batch-api", "batch service"},
+		{STACK "--feature-gates SemanticCache=true", "--feature-gates", "in front"},
+		{STACK "--root-path /x", "--root-path", "in front"},
+		{SHARED "--disagg-connector-type nixl --nixl-proxy-host h",
+			"--disagg-connector-type", "asks for lmcache"},
+		{LMCACHE "--decoder-registry nothing", "--decoder-registry", "not a JSON object"},
+		{LMCACHE "--decoder-registry [1]", "--decoder-registry", "not a JSON object"},
+		{LMCACHE "--decoder-registry {\"http://b:2\":", "--decoder-registry", "not YAML"},
+		{LMCACHE "--decoder-registry {\"http://b:2\":1}", "--decoder-registry",
+			"http://b:2 is not an object"},
+		{LMCACHE "--decoder-registry {\"http://b:2\":{\"receiver_init_port\":1}}",
+			"--decoder-registry", "http://b:2 has no receiver_alloc_port"},
+		{LMCACHE
+			"--decoder-registry "
+			"{\"http://b:2\":{\"receiver_init_port\":[1,\"x\"],\"receiver_alloc_port\":2}}",
+			"--decoder-registry", "1,x is not a port or a list"},
+		{LMCACHE "--decoder-registry "
+			 "{\"http://b:2\":{\"receiver_init_port\":[],\"receiver_alloc_port\":2}}",
+			"--decoder-registry", "not a port"},
+		{LMCACHE
+			"--decoder-registry "
+			"{\"http://b:2\":{\"receiver_init_port\":[1,2],\"receiver_alloc_port\":2}}",
+			"--decoder-registry", "1 ports, but receiver_init_port has 2"},
+		{LMCACHE "--decoder-registry "
+			 "{\"http://b:2\":{\"receiver_init_port\":0,\"receiver_alloc_port\":2}}",
+			"--decoder-registry", "not a port from 1 to 65535"},
+		{LMCACHE "--decoder-registry {\"http://b:2\":{\"receiver_hots\":\"h\"}}",
+			"--decoder-registry", "receiver_hots is no member"},
+		{LMCACHE "--decoder-init-port 7300;7301", "--decoder-init-port",
+			"7300;7301 is not a port"},
+		{LMCACHE "--decoder-init-port 7300,7301", "--nixl-peer-alloc-port", "1 ports, but"},
+		{LMCACHE "--nixl-peer-alloc-port 99999", "--nixl-peer-alloc-port", "1 to 65535"},
+		{LMCACHE "--decoder-host a/b", "--decoder-host", "not a host name"},
+		{LMCACHE "--nixl-proxy-port x", "--nixl-proxy-host", "tcp://"},
+		{SGLANG "--prefill http://q:1 x", "--prefill", "x is not a port or none"},
+		{SGLANG "--prefill http://q:1 70000", "--prefill", "0 to 65535"},
+		{SGLANG "--prefill http://p:1", "--prefill", "is there twice"},
+		{SGLANG "--decode ftp://x", "--decode", "http://"},
+		{SGLANG "--policy manual", "--policy", "use policy: session"},
+		{SGLANG "--prefill-policy bucket", "--prefill-policy", "use power_of_two"},
+		{SGLANG "--decode-policy fastest", "--decode-policy",
+			"cache_aware, prefix_hash, random, round_robin, power_of_two"},
+		{SGLANG "--routing-threshold 5", "--routing-threshold",
+			"means nothing to the connector sglang"},
+		{SGLANG "--routing-logic roundrobin", "--routing-logic", "another router"},
+		{SGLANG "--service-discovery --policy random", "--service-discovery",
+			"use dns in a configuration file"},
+		{SGLANG "--service-discovery --selector a=b", "--selector", "use dns"},
+		{SGLANG "--service-discovery x --selector a=b", "--selector", "use dns"},
+		{SGLANG "--dp-aware", "--dp-aware", "dp_ranks"},
+		{SGLANG "--api-key k", "--api-key", "api_key_file"},
+		{SGLANG "--enable-igw", "--enable-igw", "several pools"},
+		{SGLANG "--tls-cert-path f", "--tls-cert-path", "proxy in front"},
+		{SGLANG "--max-payload-size 1MB", "--max-payload-size", "number of bytes"},
+		{SGLANG "--max-payload-size 1", "--max-payload-size", "1KiB to 2GiB"},
+		{SGLANG "--health-failure-threshold 0", "--health-failure-threshold", "1 to 1000"},
+		{"--prefill http://p --decode http://d", "--pd-disaggregation", "is missing"},
+		{"--pd-disaggregation --prefill http://p", "--pd-disaggregation",
+			"pool pool1 has no decode endpoint"},
 		{"--static-backends http://a", "--routing-logic", "missing"},
 		{"--routing-logic disaggregated_prefill_orchestrated --static-backends http://a",
 			"--static-models", "missing"},
@@ -1363,8 +1482,8 @@ Test(conf, args_wrong)
 		{STACK "--static-models m,m,", "--static-models", "1 to 255"},
 		{STACK "--static-models m,m,n", "--static-backends",
 			"pool n has no prefill endpoint"},
-		{STACK "--prefill-model-labels p,d", "--static-backends",
-			"d is also one of prefill_labels"},
+		{STACK "--prefill-model-labels p,d", "--decode-model-labels",
+			"d is also one of --prefill-model-labels"},
 		{STACK "--prefill-model-labels p,p", "--prefill-model-labels", "twice"},
 		{STACK "--port 0", "--port", "1 to 65535"},
 		{STACK "--port x", "--port", "1 to 65535"},
@@ -1403,6 +1522,401 @@ Test(conf_file, args_host_and_port_override_the_file)
 	conf_free(&c);
 	cr_expect_eq(from("-c main.yaml --port 99999", &c, &err), -1);
 	cr_expect_str_eq(err.key, "--port");
+}
+
+/* --- what flags amount to
+ * --------------------------------------------------------------------------------- */
+
+/* The caller frees it. */
+static char *
+written(const struct conf *c)
+{
+	char *text = NULL;
+	size_t n;
+	FILE *out = open_memstream(&text, &n);
+
+	cr_assert_not_null(out);
+	conf_write(c, out);
+	cr_assert_eq(fclose(out), 0);
+	return text;
+}
+
+/* What is written reads as the same configuration, and that is written alike. */
+static void
+expect_round_trip(struct conf *c, const char *text)
+{
+	struct conf *again = parse(text);
+	struct conf_error err;
+	char *more = written(again);
+
+	cr_expect_str_eq(more, text);
+	cr_expect_eq(conf_diff(c, again, NULL, NULL, &err), 0, "%s", text);
+	free(more);
+	conf_free(&again);
+}
+
+#define POOL_A_B                                                                                   \
+	"    prefill:\n      - {url: \"http://a:1\"}\n    decode:\n      - {url: \"http://b:2\"}\n"
+#define POOL_AB_AB                                                                                 \
+	"    routing_threshold: 1000000000\n    one_leg: decode\n"                                 \
+	"    prefill:\n      - {url: \"http://a:1\"}\n      - {url: \"http://b:2\"}\n"             \
+	"    decode:\n      - {url: \"http://a:1\"}\n      - {url: \"http://b:2\"}\n"
+#define POOL_LMCACHE(d)                                                                            \
+	"notices:\n  listen: \"tcp://0.0.0.0:7500\"\npools:\n  - models: [\"m\"]\n    connector: " \
+	"lmcache\n    policy: round_robin\n    prefill:\n      - {url: \"http://a:1\"}\n    "      \
+	"decode:\n      - {url: \"http://b:2\", " d "}\n"
+#define LISTEN_STACK "listen: [\"0.0.0.0:8001\"]\n"
+#define POOL_OF(connector, rest)                                                                   \
+	"pools:\n  - models: [\"m\"]\n    connector: " connector "\n    policy: round_robin\n" rest
+#define POOL_SGLANG(rest)                                                                          \
+	"listen: [\"0.0.0.0:30000\"]\n" rest "    prefill:\n      - {url: \"http://p:1\"}\n    "   \
+	"decode:\n      - {url: \"http://d:1\"}\n"
+#define REGISTRY                                                                                      \
+	"--decoder-registry {\"http://b:2\":{\"receiver_host\":\"dec-0.svc\",\"receiver_init_port\":" \
+	"[7300,7301],\"receiver_alloc_port\":[7400,7401]}} "
+
+static const struct {
+	const char *line, *yaml;
+} amounts[] = {
+	{SHARED, LISTEN_STACK POOL_OF("shared_storage", POOL_A_B)},
+	{SHARED "--routing-logic disaggregated_prefill_orchestrated --host :: --port 80",
+		"listen: [\"[::]:80\"]\n" POOL_OF("orchestrated", POOL_A_B)},
+	{SHARED "--disagg-connector-type nixl", LISTEN_STACK POOL_OF("nixl", POOL_A_B)},
+	{SHARED "--disagg-connector-type nixl --routing-logic disaggregated_prefill_orchestrated",
+		LISTEN_STACK POOL_OF("orchestrated", POOL_A_B)},
+	{SHARED "--load-balancing-strategy round_robin",
+		LISTEN_STACK POOL_OF("shared_storage", POOL_A_B)},
+	{SHARED "--load-balancing-strategy least_loaded --routing-threshold 4096",
+		LISTEN_STACK "pools:\n  - models: [\"m\"]\n    connector: shared_storage\n"
+			     "    routing_threshold: 4096\n" POOL_A_B},
+	{SHARED "--disagg-connector-type lmcache",
+		LISTEN_STACK POOL_OF("lmcache",
+			"    prefill:\n      - {url: \"http://a:1\"}\n    decode:\n      - {url: "
+			"\"http://b:2\", receiver_init_port: [7300], receiver_alloc_port: [7400], "
+			"notices: 0}\n")},
+	{LMCACHE, LISTEN_STACK POOL_LMCACHE(
+			  "receiver_init_port: [7300], receiver_alloc_port: [7400]")},
+	{LMCACHE REGISTRY, LISTEN_STACK POOL_LMCACHE("receiver_host: \"dec-0.svc\", "
+						     "receiver_init_port: [7300, 7301], "
+						     "receiver_alloc_port: [7400, 7401]")},
+	{LMCACHE REGISTRY "--decoder-host other --decoder-init-port 1 --decoder-alloc-port 2",
+		LISTEN_STACK POOL_LMCACHE(
+			"receiver_host: \"dec-0.svc\", receiver_init_port: [7300, "
+			"7301], receiver_alloc_port: [7400, 7401]")},
+	{LMCACHE "--decoder-registry {\"http://b:2\":{\"receiver_init_port\":1,"
+		 "\"receiver_alloc_port\":2,\"receiver_query_port\":[3]}}",
+		LISTEN_STACK POOL_LMCACHE("receiver_init_port: [1], receiver_alloc_port: [2]")},
+	{LMCACHE "--decoder-registry {\"http://x\":{}} --decoder-host h --decoder-init-port "
+		 "7310,7311 --decoder-alloc-port 7410,7411",
+		LISTEN_STACK POOL_LMCACHE("receiver_host: \"h\", receiver_init_port: [7310, 7311], "
+					  "receiver_alloc_port: [7410, 7411]")},
+	{LMCACHE "--nixl-peer-host h --nixl-peer-init-port 7310 --nixl-peer-alloc-port 7410",
+		LISTEN_STACK POOL_LMCACHE("receiver_host: \"h\", receiver_init_port: [7310], "
+					  "receiver_alloc_port: [7410]")},
+	{LMCACHE "--nixl-peer-host 0.0.0.0 --nixl-peer-init-port 7310 --decoder-init-port 7320",
+		LISTEN_STACK POOL_LMCACHE(
+			"receiver_init_port: [7320], receiver_alloc_port: [7400]")},
+	{SHARED "--nixl-proxy-host localhost --nixl-proxy-port 8500 --decoder-host ::1",
+		LISTEN_STACK "notices:\n  listen: \"tcp://127.0.0.1:8500\"\n" POOL_OF("lmcache",
+			"    prefill:\n      - {url: \"http://a:1\"}\n    decode:\n      - {url: "
+			"\"http://b:2\", receiver_host: \"[::1]\", receiver_init_port: [7300], "
+			"receiver_alloc_port: [7400]}\n")},
+	{WHOLE "--routing-logic roundrobin", LISTEN_STACK POOL_OF("shared_storage", POOL_AB_AB)},
+	{WHOLE "--routing-logic prefixaware --prefix-min-match-length 128",
+		LISTEN_STACK "pools:\n  - models: [\"m\"]\n    connector: shared_storage\n"
+			     "    policy: prefix\n" POOL_AB_AB},
+	{WHOLE "--routing-logic session --session-key X-User", LISTEN_STACK
+		"pools:\n  - models: [\"m\"]\n    connector: shared_storage\n    policy: "
+		"session\n    session_header: \"X-User\"\n" POOL_AB_AB},
+	{WHOLE "--routing-logic roundrobin --static-models /models/a+b,/models/a+b", LISTEN_STACK
+		"pools:\n  - name: \"pool1\"\n    models: [\"/models/a+b\"]\n    connector: shared_storage\n"
+		"    policy: round_robin\n" POOL_AB_AB},
+	{WHOLE "--routing-logic roundrobin --engine-stats-interval 15 "
+	       "--static-backend-health-check-interval 60 "
+	       "--backend-health-check-timeout-seconds 10 --log-level trace --log-format json "
+	       "--health-check-endpoint /ping",
+		LISTEN_STACK
+		"stats_interval: 15s\nhealth_interval: 1m\nhealth_timeout: 10s\nlog_level: debug\n"
+		"log_format: json\npools:\n  - models: [\"m\"]\n    connector: shared_storage\n"
+		"    policy: round_robin\n    routing_threshold: 1000000000\n    one_leg: decode\n"
+		"    health_path: \"/ping\"\n"
+		"    prefill:\n      - {url: \"http://a:1\"}\n      - {url: \"http://b:2\"}\n"
+		"    decode:\n      - {url: \"http://a:1\"}\n      - {url: \"http://b:2\"}\n"},
+	{WHOLE "--routing-logic roundrobin --engine-stats-interval 0.25 "
+	       "--static-backend-health-check-timeout-seconds 0.5 --log-level critical",
+		LISTEN_STACK "stats_interval: 250ms\nhealth_timeout: 500ms\nlog_level: "
+			     "error\n" POOL_OF("shared_storage", POOL_AB_AB)},
+	{SGLANG, POOL_SGLANG("pools:\n  - connector: sglang\n    policy: prefix\n")},
+	{"--pd-disaggregation --prefill http://p:1 8998 --prefill http://q:1 NONE --prefill "
+	 "http://r:1 --decode http://d:1 --decode http://e:1 --policy round_robin --port 8000",
+		"pools:\n  - connector: sglang\n    policy: round_robin\n    prefill:\n"
+		"      - {url: \"http://p:1\", bootstrap_port: 8998}\n      - {url: \"http://q:1\"}\n"
+		"      - {url: \"http://r:1\"}\n    decode:\n      - {url: \"http://d:1\"}\n"
+		"      - {url: \"http://e:1\"}\n"},
+	{SGLANG "--policy random --prefill-policy cache_aware --decode-policy power_of_two",
+		POOL_SGLANG(
+			"pools:\n  - connector: sglang\n    policy: random\n    prefill_policy: "
+			"prefix\n    decode_policy: power_of_two\n")},
+	{SGLANG "--health-check-interval-secs 60 --health-check-timeout-secs 5 "
+		"--health-failure-threshold 4 --health-success-threshold 1 "
+		"--health-check-endpoint /health --max-payload-size 1048576 "
+		"--shutdown-grace-period-secs 180 --log-level warn",
+		POOL_SGLANG(
+			"limits:\n  max_body: 1MiB\ndrain_timeout: 3m\nhealth_interval: 1m\n"
+			"health_timeout: 5s\nrise: 1\nfall: 4\nlog_level: warn\npools:\n  - "
+			"connector: sglang\n    policy: prefix\n    health_path: \"/health\"\n")},
+	{"--worker-urls http://a:1 http://b:2 --policy power_of_two",
+		"listen: [\"0.0.0.0:30000\"]\npools:\n  - connector: shared_storage\n    policy: "
+		"power_of_two\n    engine: sglang\n    routing_threshold: 1000000000\n    one_leg: "
+		"decode\n    health_path: \"/ready\"\n"
+		"    prefill:\n      - {url: \"http://a:1\"}\n      - {url: \"http://b:2\"}\n"
+		"    decode:\n      - {url: \"http://a:1\"}\n      - {url: \"http://b:2\"}\n"},
+};
+
+Test(conf, flags_amount_to)
+{
+	struct conf_error err;
+
+	for (size_t i = 0; i < NELEMS(amounts); i++) {
+		struct conf *c = NULL;
+		char *text;
+
+		cr_assert_eq(from(amounts[i].line, &c, &err), 0, "%s\n%s %s", amounts[i].line,
+			err.key, err.what);
+		cr_expect_null(c->path);
+		text = written(c);
+		cr_expect_str_eq(text, amounts[i].yaml, "%s\n%s", amounts[i].line, text);
+		expect_round_trip(c, text);
+		free(text);
+		conf_free(&c);
+	}
+}
+
+/* More of them than a configuration has by default. */
+Test(conf, flags_of_many_engines_and_models)
+{
+	char *urls = NULL, *models = NULL;
+	struct conf_error err;
+	struct conf *c = NULL;
+	char *argv[8] = {(char[]){"pdrouter"}, (char[]){"--routing-logic=roundrobin"}};
+	struct conf_args *a = MEM_NEW(struct conf_args);
+	size_t n;
+	FILE *u = open_memstream(&urls, &n), *m = open_memstream(&models, &n);
+
+	(void)fputs("--static-backends=", u);
+	(void)fputs("--static-models=", m);
+	for (int i = 0; i < 600; i++) {
+		(void)fprintf(u, "%shttp://10.0.%d.%d", i > 0 ? "," : "", i / 256, i % 256);
+		(void)fprintf(m, "%sm%d", i > 0 ? "," : "", i % 100);
+	}
+	(void)fclose(u);
+	(void)fclose(m);
+	argv[2] = urls;
+	argv[3] = models;
+	cr_assert_eq(conf_args_parse(4, argv, a, &err), 0);
+	cr_assert_eq(conf_from_args(a, &c, &err), 0, "%s: %s", err.key, err.what);
+	cr_expect_eq(c->npools, 100);
+	cr_expect_geq(c->max_pools, 100);
+	cr_expect_geq(c->max_endpoints, 1200);
+	conf_free(&c);
+	free(a);
+	free(urls);
+	free(models);
+}
+
+struct noted {
+	char text[2048];
+};
+
+static void
+on_note(void *arg, const char *flag, const char *why)
+{
+	struct noted *n = arg;
+	size_t at = strlen(n->text);
+
+	(void)snprintf(n->text + at, sizeof(n->text) - at, "%s: %s\n", flag, why);
+}
+
+Test(conf, flags_without_a_meaning_are_told)
+{
+	static const struct {
+		const char *line, *notes;
+	} t[] = {
+		{SHARED, ""},
+		{LMCACHE REGISTRY, ""},
+		{SGLANG, ""},
+		{"-c x", ""},
+		{"-t", ""},
+		{LMCACHE REGISTRY "--nixl-finished-req-ttl 120.0 --nixl-cleanup-interval 60",
+			"--nixl-finished-req-ttl: no notice is kept that nobody waits for\n"
+			"--nixl-cleanup-interval: no notice is kept that nobody waits for\n"},
+		{SHARED "--max-instance-failover-reroute-attempts 2 --static-backend-health-checks "
+			"--static-model-types chat,chat",
+			"--static-backend-health-checks: engines are always probed, by health_path\n"
+			"--static-model-types: a probe asks for health_path, whatever the model is\n"
+			"--max-instance-failover-reroute-attempts: a failed request is not sent to "
+			"another engine yet\n"},
+		{SHARED "--session-key X --nixl-proxy-port 1 --policy random",
+			"--nixl-proxy-port: it belongs to the connector lmcache\n"
+			"--session-key: it belongs to --routing-logic session\n"
+			"--policy: it belongs to --pd-disaggregation\n"},
+		{SHARED REGISTRY, "--decoder-registry: it belongs to the connector lmcache\n"},
+		{WHOLE "--routing-logic roundrobin --static-model-labels x --routing-threshold 5",
+			"--routing-threshold: every engine serves whole requests\n"
+			"--static-model-labels: every engine serves whole requests\n"},
+		{LMCACHE "--decoder-registry {\"http://a:1\":{}}",
+			"--decoder-registry: does not name http://b:2: the other flags, or 7300 and "
+			"7400\n"
+			"--decoder-registry: names http://a:1, which is no decode engine\n"},
+		{LMCACHE "--static-backends http://a:1,http://b:2,http://c:2 --static-models m,m,m "
+			 "--static-model-labels p,d,d --nixl-peer-host h",
+			"--nixl-peer-host: there are several decode engines: each LMCache is taken "
+			"to be at the host of its engine\n"},
+		{SGLANG "--worker-urls http://x --mini-lb --request-id-headers a b",
+			"--mini-lb: there is one router here\n"
+			"--request-id-headers: X-Request-Id is the one\n"
+			"--worker-urls: with --pd-disaggregation --prefill and --decode name the "
+			"engines\n"},
+	};
+
+	for (size_t i = 0; i < NELEMS(t); i++) {
+		char store[MAX_LINE];
+		struct noted n = {""};
+		struct conf_args a;
+		struct conf_error err;
+
+		cr_assert_eq(args(t[i].line, &a, &err, store), 0, "%s: %s", err.key, err.what);
+		conf_args_notes(&a, on_note, &n);
+		cr_expect_str_eq(n.text, t[i].notes, "%s", t[i].line);
+	}
+}
+
+/* Every flag there is can be given: it becomes something, is noted, or is refused by name. */
+Test(conf, every_flag_of_the_help_is_known)
+{
+	static char help[1 << 16];
+	FILE *out = fmemopen(help, sizeof(help), "w");
+	size_t n = 0;
+
+	conf_args_help(out);
+	(void)fclose(out);
+	for (const char *p = help; (p = strstr(p, "\n  --")) != NULL; n++) {
+		char store[MAX_LINE], line[128];
+		struct conf_args a;
+		struct conf_error err;
+		size_t len = strcspn(p + 3, " \n");
+
+		p += 3;
+		if (strncmp(p, "--version", 9) == 0 || strncmp(p, "--print", 7) == 0)
+			continue;
+		(void)snprintf(line, sizeof(line), "%.*s%s", (int)len, p,
+			p[len] == ' ' && p[len + 1] != ' ' ? " 1" : "");
+		cr_expect_eq(args(line, &a, &err, store), 0, "%s: %s", line, err.what);
+	}
+	cr_expect_gt(n, 100, "%zu", n);
+}
+
+Test(conf, samples_are_written_and_read_alike)
+{
+	static const char *const files[] = {"etc/pdrouter.yaml", "etc/pdrouter-minimal.yaml",
+		"etc/examples/nixl.yaml", "etc/examples/orchestrated.yaml",
+		"etc/examples/lmcache.yaml", "etc/examples/sglang.yaml",
+		"etc/examples/shared_storage.yaml", "etc/examples/p2p_nccl.yaml",
+		"etc/examples/mooncake.yaml"};
+	struct conf_error err;
+
+	for (size_t i = 0; i < NELEMS(files); i++) {
+		struct conf *c = NULL;
+		char *text;
+
+		cr_assert_eq(conf_load(files[i], &c, &err), 0, "%s: %s", files[i], err.what);
+		text = written(c);
+		expect_round_trip(c, text);
+		free(text);
+		conf_free(&c);
+	}
+}
+
+/* Each key once at another value than its default. */
+Test(conf, every_key_is_written)
+{
+	struct conf *c = parse(
+		"listen: [\":80\", '[::1]:81']\nworkers: 3\ndns_servers: [\"10.0.0.2\"]\n"
+		"limits: {max_body: 1GiB, max_head: 16KiB, max_connections: 7, max_answer: 2048B, max_fanout: 9}\n"
+		"shared_memory: {max_workers: 4, max_endpoints: 99, max_pools: 12, flags_per_worker: 128}\n"
+		"client: {head_timeout: 1s, body_timeout: 2s, idle_timeout: 3m, stall_timeout: 4h}\n"
+		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"
+		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 5s\nrise: 1\nfall: 9\n"
+		"drain_timeout: 0\nstall_timeout: 0s\nlog_level: debug\nlog_format: json\n"
+		"control_socket: \"\"\nnotices: {listen: \"tcp://*:7501\"}\n"
+		"announce: {listen: \"tcp://*:1\", forget: 9s}\npools:\n"
+		"- {name: a, models: [\"405\", 'o\"r\\g'], connector: orchestrated, policy: session, prefill_policy: random,\n"
+		"   decode_policy: prefix, prefill_load: requests, decode_load: tokens, session_header: X-A,\n"
+		"   session_member: user, prefix_bytes: 2KiB, pairing: require, slow_start: 1s, engine: sglang,\n"
+		"   handoff: disagg_prefill_resp, remote_host: keep, kv_lease: 1s, fanout: true, routing_threshold: 5,\n"
+		"   allow_route_header: true, one_leg: decode, fix_usage: true, health_path: /h,\n"
+		"   timeouts: {connect: 1s, prefill: 2s, decode: 3s}, load_metrics: {running: r, waiting: w},\n"
+		"   dns: [{name: d.test, port: 1, role: decode, weight: 2, group: g}], announce_networks: [10.0.0.0/8],\n"
+		"   prefill: [{url: http://p, max_inflight: 3, weight: 4, group: g, bootstrap_host: h, bootstrap_port: 5,\n"
+		"              dp_ranks: 6}]}\n"
+		"- {name: b, connector: lmcache, first_token: decode, tokenize: decode, timeouts: {kv_ready: 3s},\n"
+		"   prefill: [{url: http://p}], decode: [{url: http://d, receiver_host: r, notices: 1, " PORTS
+		"}]}\n"
+		"- {name: c, connector: sglang, bootstrap: stream, learn_timeout: 1s, " EPS "}\n"
+		"- {name: d, connector: shared_storage, cache_hit_threshold: 0.8, " EPS "}\n"
+		"- {name: e, connector: nixl, transfer_mode: push, " EPS "}\n"
+		"- {name: f, connector: p2p_nccl, prefill: [{url: http://p, kv_addr: \":1\"}], decode: [{url: http://d, kv_addr: \"h:1\"}]}\n");
+	const struct conf_keys *const tables[] = {
+		&conf_root_keys, &conf_pool_keys, &conf_endpoint_keys, &conf_dns_keys};
+	/* of files, which have tests of their own; what has no value but the lists' entries */
+	static const char *const apart[] = {
+		"endpoints_file", "api_key_file", "watch", "prefill_labels", "decode_labels"};
+	char *text = written(c), name[64];
+
+	expect_round_trip(c, text);
+	for (size_t t = 0; t < NELEMS(tables); t++)
+		for (size_t i = 0; i < tables[t]->n; i++) {
+			const char *path = tables[t]->key[i].path, *dot = strrchr(path, '.');
+			size_t k = 0;
+
+			while (k < NELEMS(apart) && strcmp(apart[k], path) != 0)
+				k++;
+			(void)snprintf(name, sizeof(name), "%s: ", dot != NULL ? dot + 1 : path);
+			name[strlen(name) - 1] = '\0';
+			cr_expect(k < NELEMS(apart) || strstr(text, name) != NULL,
+				"%s is not written:\n%s", path, text);
+		}
+	free(text);
+	conf_free(&c);
+}
+
+Test(conf_file, files_are_written_by_their_full_names)
+{
+	struct conf_error err;
+	struct conf *c = NULL;
+	char *text, full[128];
+
+	write_file("key", "sk");
+	write_file("eps.yaml", "- {url: http://a, label: p}\n- {url: http://b, label: d}\n");
+	write_file("main.yaml",
+		"pools: [{connector: nixl, endpoints_file: eps.yaml, api_key_file: key, watch: true,\n"
+		" prefill_labels: [p], decode_labels: [d, e]}]\n");
+	cr_assert_eq(conf_load("main.yaml", &c, &err), 0, "%s", err.what);
+	text = written(c);
+	for (int i = 0; i < 2; i++) {
+		(void)snprintf(full, sizeof(full), "%s: \"%s/%s\"\n",
+			i == 0 ? "endpoints_file" : "api_key_file", dir,
+			i == 0 ? "eps.yaml" : "key");
+		cr_expect_not_null(strstr(text, full), "%s", text);
+	}
+	cr_expect_null(strstr(text, "http://"), "%s", text);
+	conf_free(&c);
+	c = parse(text);
+	cr_expect_eq(c->pools[0].nendpoints, 2);
+	cr_expect_eq(c->pools[0].ndecode_labels, 2);
+	cr_expect(c->pools[0].watch);
+	conf_free(&c);
+	free(text);
 }
 
 /* A row whose doc or default is nonsense would only be seen by an operator. */

@@ -1,0 +1,147 @@
+/*
+ * The flags of other routers, one row each: option parser, --help, the test of the table in etc/README.md
+ * and conf_flags.c walk these rows.
+ *
+ * S = production-stack's router (src/vllm_router/parsers/parser.py at a6ab626 and its PRs 777, 841, 890,
+ * 913), G = sglang-router 0.3.2 (router_args.py).  Names, forms and defaults are theirs.
+ *
+ * USED(id, name, argument, what it becomes): argument NULL for a switch
+ * IDLE(id, name, argument, why it has nothing to do here): accepted, with a line of the log
+ * GONE(id, name, argument, what to use instead): an error that says so
+ */
+#pragma once
+
+// clang-format off
+#define CONF_FLAGS(USED, IDLE, GONE)									\
+/* S: engines */											\
+USED(SERVICE_DISCOVERY, "service-discovery", "static", "static: the engines stand on the command line")	\
+USED(STATIC_BACKENDS, "static-backends", "URL,URL,...", "url of each entry of prefill and decode")	\
+USED(STATIC_MODELS, "static-models", "MODEL,MODEL,...", "one for each backend; a pool for each distinct one, models: [MODEL]") \
+USED(STATIC_MODEL_LABELS, "static-model-labels", "LABEL,LABEL,...", "one for each backend: whether it stands in prefill or decode") \
+USED(PREFILL_MODEL_LABELS, "prefill-model-labels", "LABEL,...", "labels that mean prefill")		\
+USED(DECODE_MODEL_LABELS, "decode-model-labels", "LABEL,...", "labels that mean decode")		\
+/* S: how */												\
+USED(ROUTING_LOGIC, "routing-logic", "LOGIC", "disaggregated_prefill: connector: shared_storage; disaggregated_prefill_orchestrated: connector: orchestrated; roundrobin, session, prefixaware: that policy, with every engine in prefill and decode and a routing_threshold that no prompt reaches") \
+USED(LOAD_BALANCING_STRATEGY, "load-balancing-strategy", "round_robin|least_loaded", "policy; round_robin if not given") \
+USED(DISAGG_CONNECTOR_TYPE, "disagg-connector-type", "nixl|lmcache", "disaggregated_prefill: connector: nixl, or lmcache (with notices: 0 unless --nixl-proxy-host is given)") \
+USED(ROUTING_THRESHOLD, "routing-threshold", "TOKENS", "routing_threshold")				\
+USED(SESSION_KEY, "session-key", "HEADER", "session_header, of --routing-logic session")		\
+USED(DECODER_REGISTRY, "decoder-registry", "JSON", "lmcache: receiver_host, receiver_init_port and receiver_alloc_port of each decode engine, by its URL") \
+USED(DECODER_HOST, "decoder-host", "HOST", "lmcache: receiver_host of decode engines the registry does not name") \
+USED(DECODER_INIT_PORT, "decoder-init-port", "PORT,...", "lmcache: receiver_init_port of those")	\
+USED(DECODER_ALLOC_PORT, "decoder-alloc-port", "PORT,...", "lmcache: receiver_alloc_port of those")	\
+USED(NIXL_PEER_HOST, "nixl-peer-host", "HOST", "as --decoder-host, where there is one decode engine; of several each is at the host of its URL") \
+USED(NIXL_PEER_INIT_PORT, "nixl-peer-init-port", "PORT,...", "as --decoder-init-port; 7300 if neither is given") \
+USED(NIXL_PEER_ALLOC_PORT, "nixl-peer-alloc-port", "PORT,...", "as --decoder-alloc-port; 7400 if neither is given") \
+USED(NIXL_PROXY_HOST, "nixl-proxy-host", "HOST", "disaggregated_prefill: connector: lmcache, and notices: {listen: tcp://HOST:PORT}") \
+USED(NIXL_PROXY_PORT, "nixl-proxy-port", "PORT", "its port; 7500 if not given")				\
+/* S: the rest */											\
+USED(ENGINE_STATS_INTERVAL, "engine-stats-interval", "SECONDS", "stats_interval")			\
+USED(STATIC_BACKEND_HEALTH_CHECK_INTERVAL, "static-backend-health-check-interval", "SECONDS", "health_interval") \
+USED(STATIC_BACKEND_HEALTH_CHECK_TIMEOUT, "static-backend-health-check-timeout-seconds", "SECONDS", "health_timeout") \
+USED(BACKEND_HEALTH_CHECK_TIMEOUT, "backend-health-check-timeout-seconds", "SECONDS", "health_timeout")	\
+USED(LOG_LEVEL, "log-level", "LEVEL", "log_level; critical: error, warning: warn, trace: debug")	\
+USED(LOG_FORMAT, "log-format", "text|json", "log_format; text: kv")					\
+IDLE(STATIC_BACKEND_HEALTH_CHECKS, "static-backend-health-checks", NULL, "engines are always probed, by health_path") \
+IDLE(STATIC_MODEL_TYPES, "static-model-types", "TYPE,...", "a probe asks for health_path, whatever the model is") \
+IDLE(NIXL_FINISHED_REQ_TTL, "nixl-finished-req-ttl", "SECONDS", "no notice is kept that nobody waits for") \
+IDLE(NIXL_CLEANUP_INTERVAL, "nixl-cleanup-interval", "SECONDS", "no notice is kept that nobody waits for") \
+IDLE(FAILOVER_ATTEMPTS, "max-instance-failover-reroute-attempts", "N", "a failed request is not sent to another engine yet") \
+IDLE(ENABLE_RETRIES, "enable-retries", NULL, "a failed request is not sent to another engine yet")	\
+IDLE(MAX_RETRIES, "max-retries", "N", "a failed request is not sent to another engine yet")		\
+IDLE(INITIAL_BACKOFF_MS, "initial-backoff-ms", "MS", "a failed request is not sent to another engine yet") \
+IDLE(MAX_BACKOFF_MS, "max-backoff-ms", "MS", "a failed request is not sent to another engine yet")	\
+IDLE(BACKOFF_MULTIPLIER, "backoff-multiplier", "X", "a failed request is not sent to another engine yet") \
+IDLE(JITTER_FACTOR, "jitter-factor", "X", "a failed request is not sent to another engine yet")		\
+IDLE(REQUEST_STATS_WINDOW, "request-stats-window", "SECONDS", "/metrics has counters and histograms, no window") \
+IDLE(LOG_STATS, "log-stats", NULL, "figures are in /metrics and pdctl status")				\
+IDLE(LOG_STATS_INTERVAL, "log-stats-interval", "SECONDS", "figures are in /metrics and pdctl status")	\
+IDLE(REQUEST_REWRITER, "request-rewriter", "noop", "requests are not rewritten but where a hand-shake asks for it") \
+IDLE(FILE_STORAGE_CLASS, "file-storage-class", "CLASS", "there is no batch API here")			\
+IDLE(FILE_STORAGE_PATH, "file-storage-path", "PATH", "there is no batch API here")			\
+IDLE(BATCH_PROCESSOR, "batch-processor", "NAME", "there is no batch API here")				\
+IDLE(SENTRY_DSN, "sentry-dsn", "DSN", "errors are in the log")						\
+IDLE(SENTRY_TRACES_SAMPLE_RATE, "sentry-traces-sample-rate", "X", "errors are in the log")		\
+IDLE(SENTRY_PROFILE_SAMPLE_RATE, "sentry-profile-session-sample-rate", "X", "errors are in the log")	\
+IDLE(OTEL_ENDPOINT, "otel-endpoint", "ADDRESS", "traceparent goes on to both engines, the router has no spans of its own") \
+IDLE(OTEL_SERVICE_NAME, "otel-service-name", "NAME", "the router has no spans of its own")		\
+IDLE(OTEL_SECURE, "otel-secure", NULL, "the router has no spans of its own")				\
+IDLE(LMCACHE_CONTROLLER_PORT, "lmcache-controller-port", "PORT", "it belongs to kvaware")		\
+IDLE(LMCACHE_CONTROLLER_REPLY_PORT, "lmcache-controller-reply-port", "PORT", "it belongs to kvaware")	\
+IDLE(LMCACHE_CONTROLLER_HEARTBEAT_PORT, "lmcache-controller-heartbeat-port", "PORT", "it belongs to kvaware") \
+IDLE(LMCACHE_HEALTH_CHECK_INTERVAL, "lmcache-health-check-interval", "SECONDS", "it belongs to kvaware") \
+IDLE(LMCACHE_WORKER_TIMEOUT, "lmcache-worker-timeout", "SECONDS", "it belongs to kvaware")		\
+IDLE(KV_AWARE_THRESHOLD, "kv-aware-threshold", "TOKENS", "it belongs to kvaware")			\
+IDLE(PREFIX_MIN_MATCH_LENGTH, "prefix-min-match-length", "N", "prompts are told apart by a hash of their first prefix_bytes") \
+IDLE(K8S_DISCOVERY_TYPE, "k8s-service-discovery-type", "TYPE", "it belongs to --service-discovery k8s")	\
+IDLE(K8S_PORT, "k8s-port", "PORT", "it belongs to --service-discovery k8s")				\
+IDLE(K8S_NAMESPACE, "k8s-namespace", "NAME", "it belongs to --service-discovery k8s")			\
+IDLE(K8S_LABEL_SELECTOR, "k8s-label-selector", "SELECTOR", "it belongs to --service-discovery k8s")	\
+IDLE(K8S_WATCHER_TIMEOUT, "k8s-watcher-timeout-seconds", "SECONDS", "it belongs to --service-discovery k8s") \
+GONE(STATIC_ALIASES, "static-aliases", "ALIAS:MODEL,...", "give the engines all their names: --served-model-name MODEL ALIAS") \
+GONE(DYNAMIC_CONFIG_YAML, "dynamic-config-yaml", "FILE", "use -c FILE, its keys and a reload (SIGHUP), or endpoints_file with watch: true") \
+GONE(DYNAMIC_CONFIG_JSON, "dynamic-config-json", "FILE", "use -c FILE, its keys and a reload (SIGHUP), or endpoints_file with watch: true") \
+GONE(CALLBACKS, "callbacks", "PATH", "no Python runs here: use a proxy in front of the router")		\
+GONE(ENABLE_BATCH_API, "enable-batch-api", NULL, "use a batch service that sends its requests through the router") \
+GONE(FEATURE_GATES, "feature-gates", "GATE=true,...", "use a proxy in front of the router for semantic caches and PII detection") \
+GONE(ROOT_PATH, "root-path", "PATH", "let the proxy in front of the router take the path off")		\
+/* G: engines and how */										\
+USED(PD_DISAGGREGATION, "pd-disaggregation", NULL, "connector: sglang")					\
+USED(PREFILL, "prefill", "URL [PORT|none]", "an entry of prefill, with its bootstrap_port; again for each") \
+USED(DECODE, "decode", "URL", "an entry of decode; again for each")					\
+USED(WORKER_URLS, "worker-urls", "URL...", "without --pd-disaggregation: every engine in prefill and decode, and a routing_threshold that no prompt reaches") \
+USED(POLICY, "policy", "POLICY", "policy; cache_aware (if not given): prefix")				\
+USED(PREFILL_POLICY, "prefill-policy", "POLICY", "prefill_policy")					\
+USED(DECODE_POLICY, "decode-policy", "POLICY", "decode_policy")						\
+/* G: the rest */											\
+USED(HEALTH_CHECK_INTERVAL_SECS, "health-check-interval-secs", "SECONDS", "health_interval")		\
+USED(HEALTH_CHECK_TIMEOUT_SECS, "health-check-timeout-secs", "SECONDS", "health_timeout")		\
+USED(HEALTH_CHECK_ENDPOINT, "health-check-endpoint", "PATH", "health_path")				\
+USED(HEALTH_FAILURE_THRESHOLD, "health-failure-threshold", "N", "fall")					\
+USED(HEALTH_SUCCESS_THRESHOLD, "health-success-threshold", "N", "rise")					\
+USED(MAX_PAYLOAD_SIZE, "max-payload-size", "BYTES", "limits.max_body")					\
+USED(SHUTDOWN_GRACE_PERIOD_SECS, "shutdown-grace-period-secs", "SECONDS", "drain_timeout")		\
+IDLE(MINI_LB, "mini-lb", NULL, "there is one router here")						\
+IDLE(CACHE_THRESHOLD, "cache-threshold", "X", "prompts are told apart by a hash of their first prefix_bytes") \
+IDLE(BALANCE_ABS_THRESHOLD, "balance-abs-threshold", "N", "prompts are told apart by a hash of their first prefix_bytes") \
+IDLE(BALANCE_REL_THRESHOLD, "balance-rel-threshold", "X", "prompts are told apart by a hash of their first prefix_bytes") \
+IDLE(EVICTION_INTERVAL_SECS, "eviction-interval-secs", "SECONDS", "there is no tree of prompts to prune") \
+IDLE(MAX_TREE_SIZE, "max-tree-size", "N", "there is no tree of prompts to prune")			\
+IDLE(WORKER_STARTUP_TIMEOUT_SECS, "worker-startup-timeout-secs", "SECONDS", "an engine may take as long as it likes to start") \
+IDLE(WORKER_STARTUP_CHECK_INTERVAL, "worker-startup-check-interval", "SECONDS", "an engine that starts is asked four times a second, then every health_interval") \
+IDLE(REQUEST_TIMEOUT_SECS, "request-timeout-secs", "SECONDS", "a stream may last; silence is what timeouts.prefill and timeouts.decode bound") \
+IDLE(REQUEST_ID_HEADERS, "request-id-headers", "HEADER...", "X-Request-Id is the one")			\
+IDLE(PROMETHEUS_PORT, "prometheus-port", "PORT", "/metrics is on the port of the clients")		\
+IDLE(PROMETHEUS_HOST, "prometheus-host", "HOST", "/metrics is on the port of the clients")		\
+IDLE(LOG_DIR, "log-dir", "PATH", "the log goes to stderr")						\
+IDLE(MAX_CONCURRENT_REQUESTS, "max-concurrent-requests", "N", "requests are limited for each engine, by max_inflight") \
+IDLE(QUEUE_SIZE, "queue-size", "N", "there is no queue yet")						\
+IDLE(QUEUE_TIMEOUT_SECS, "queue-timeout-secs", "SECONDS", "there is no queue yet")			\
+IDLE(RETRY_MAX_RETRIES, "retry-max-retries", "N", "a failed request is not sent to another engine yet")	\
+IDLE(RETRY_INITIAL_BACKOFF_MS, "retry-initial-backoff-ms", "MS", "a failed request is not sent to another engine yet") \
+IDLE(RETRY_MAX_BACKOFF_MS, "retry-max-backoff-ms", "MS", "a failed request is not sent to another engine yet") \
+IDLE(RETRY_BACKOFF_MULTIPLIER, "retry-backoff-multiplier", "X", "a failed request is not sent to another engine yet") \
+IDLE(RETRY_JITTER_FACTOR, "retry-jitter-factor", "X", "a failed request is not sent to another engine yet") \
+IDLE(DISABLE_RETRIES, "disable-retries", NULL, "a failed request is not sent to another engine yet")	\
+IDLE(CB_FAILURE_THRESHOLD, "cb-failure-threshold", "N", "engines go down by their probes alone, see fall") \
+IDLE(CB_SUCCESS_THRESHOLD, "cb-success-threshold", "N", "engines go down by their probes alone, see rise") \
+IDLE(CB_TIMEOUT_DURATION_SECS, "cb-timeout-duration-secs", "SECONDS", "engines go down by their probes alone") \
+IDLE(CB_WINDOW_DURATION_SECS, "cb-window-duration-secs", "SECONDS", "engines go down by their probes alone") \
+IDLE(DISABLE_CIRCUIT_BREAKER, "disable-circuit-breaker", NULL, "engines go down by their probes alone")	\
+IDLE(DISABLE_HEALTH_CHECK, "disable-health-check", NULL, "engines are always probed, by health_path")	\
+IDLE(MODEL_PATH, "model-path", "PATH", "the engines have the tokenizer")				\
+IDLE(TOKENIZER_PATH, "tokenizer-path", "PATH", "the engines have the tokenizer")			\
+IDLE(REASONING_PARSER, "reasoning-parser", "NAME", "the engines parse")					\
+IDLE(TOOL_CALL_PARSER, "tool-call-parser", "NAME", "the engines parse")					\
+GONE(DP_AWARE, "dp-aware", NULL, "use dp_ranks of the engines in a configuration file")			\
+GONE(API_KEY, "api-key", "KEY", "use api_key_file in a configuration file; clients' keys pass on as they are") \
+GONE(SELECTOR, "selector", "LABEL=VALUE...", "use dns in a configuration file, with the name of a headless service") \
+GONE(PREFILL_SELECTOR, "prefill-selector", "LABEL=VALUE...", "use dns in a configuration file, with the name of a headless service") \
+GONE(DECODE_SELECTOR, "decode-selector", "LABEL=VALUE...", "use dns in a configuration file, with the name of a headless service") \
+GONE(ENABLE_IGW, "enable-igw", NULL, "use several pools in a configuration file, one for each model")	\
+GONE(TLS_CERT_PATH, "tls-cert-path", "FILE", "let a proxy in front of the router end TLS")		\
+GONE(TLS_KEY_PATH, "tls-key-path", "FILE", "let a proxy in front of the router end TLS")
+// clang-format on
+
+#define CONF_FLAG_ID(id, ...) FLAG_##id,
+enum conf_flag { CONF_FLAGS(CONF_FLAG_ID, CONF_FLAG_ID, CONF_FLAG_ID) FLAG_N };
