@@ -46,6 +46,17 @@ ok(struct conn *c)
 /* ---- engine ---- */
 
 void
+admin_put_model(const struct conn *c, const char *name, struct buf *b)
+{
+	BUF_LIT(b, "{\"id\":");
+	buf_json(b, name, strlen(name));
+	buf_fmt(b, ",\"object\":\"model\",\"created\":1700000000,\"owned_by\":\"%s\",\"root\":",
+		c->sim->o.engine == FLAVOUR_VLLM ? "vllm" : "sglang");
+	buf_json(b, name, strlen(name));
+	buf_fmt(b, ",\"parent\":null,\"max_model_len\":%lld}", (long long)c->sim->o.max_model_len);
+}
+
+void
 admin_models(struct conn *c)
 {
 	const struct opts *o = &c->sim->o;
@@ -54,15 +65,9 @@ admin_models(struct conn *c)
 
 	BUF_LIT(&b, "{\"object\":\"list\",\"data\":[");
 	for (i = 0; i < o->nmodels; i++) {
-		buf_str(&b, i ? ",{\"id\":" : "{\"id\":");
-		buf_json(&b, o->models[i], strlen(o->models[i]));
-		buf_fmt(&b,
-			",\"object\":\"model\",\"created\":1700000000,\"owned_by\":\"%s\","
-			"\"root\":",
-			o->engine == FLAVOUR_VLLM ? "vllm" : "sglang");
-		buf_json(&b, o->models[i], strlen(o->models[i]));
-		buf_fmt(&b, ",\"parent\":null,\"max_model_len\":%lld}",
-			(long long)o->max_model_len);
+		if (i)
+			BUF_LIT(&b, ",");
+		admin_put_model(c, o->models[i], &b);
 	}
 	BUF_LIT(&b, "]}");
 	reply(c, &b);
@@ -160,6 +165,18 @@ admin_abort_request(struct conn *c)
 	conn_reply(c, 200, NULL, NULL, "", 0);
 }
 
+bool
+admin_known_model(const struct conn *c, struct jv model)
+{
+	const struct opts *o = &c->sim->o;
+	unsigned i;
+
+	for (i = 0; i < o->nmodels && !json_null(model); i++)
+		if (json_is(model, o->models[i]))
+			return true;
+	return json_null(model);
+}
+
 void
 admin_tokenize(struct conn *c)
 {
@@ -176,6 +193,10 @@ admin_tokenize(struct conn *c)
 	if (json_kind(prompt) != '"' && json_kind(json_get(doc, "messages")) != '[') {
 		conn_error(
 			c, 400, "BadRequestError", "prompt: must be a string, or messages a list");
+		return;
+	}
+	if (!admin_known_model(c, json_get(doc, "model"))) {
+		conn_error(c, 404, "NotFoundError", "The model does not exist.");
 		return;
 	}
 	BUF_LIT(&b, "{\"tokens\":[");

@@ -23,6 +23,14 @@ CHAT_PARTS = (
 ).split()
 
 
+def request_hash(body):
+    """How the paths that answer alone call a request's body, which is bytes."""
+    h = FNV0
+    for b in body:
+        h = ((h ^ b) * PRIME) & MASK
+    return "%016x" % h
+
+
 def token_ids(text):
     """Three bytes a token; a rest of one or two bytes has ids of its own."""
     raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)

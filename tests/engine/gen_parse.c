@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/engine/admin.h"
 #include "tests/engine/conn.h"
 #include "tests/engine/gen.h"
 #include "tests/engine/kv.h"
@@ -425,20 +426,6 @@ read_native(struct parse *p, struct jv doc)
 	(void)json_int(json_get(doc, "logprob_start_len"), &g->logprob_start);
 }
 
-static bool
-known_model(struct parse *p)
-{
-	const struct opts *o = &p->g->sim->o;
-	unsigned i;
-
-	if (json_null(p->m[M_MODEL]))
-		return true;
-	for (i = 0; i < o->nmodels; i++)
-		if (json_is(p->m[M_MODEL], o->models[i]))
-			return true;
-	return false;
-}
-
 static void
 read_rid(struct parse *p)
 {
@@ -554,7 +541,7 @@ gen_parse(struct gen *g)
 		read_rid(&p);
 		if (g->sim->shake->read != NULL)
 			g->sim->shake->read(g);
-		if (!known_model(&p)) {
+		if (!admin_known_model(g->c, p.m[M_MODEL])) {
 			conn_error(g->c, 404, "NotFoundError", "The model does not exist.");
 			return false;
 		}

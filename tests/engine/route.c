@@ -1,5 +1,6 @@
 #include "tests/engine/route.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "tests/engine/admin.h"
@@ -8,13 +9,15 @@
 #include "tests/engine/fault.h"
 #include "tests/engine/gen.h"
 #include "tests/engine/last.h"
+#include "tests/engine/oneleg.h"
 #include "tests/engine/sim.h"
 
 #define GET (1u << HTTP_GET | 1u << HTTP_HEAD)
 #define POST (1u << HTTP_POST)
+#define ANY UINT64_MAX
 
 static const struct route {
-	const char *path;
+	const char *path; /* with a * at its end: all that begin so */
 	uint64_t methods;
 	void (*handle)(struct conn *);
 	bool is_gen, is_sim;
@@ -27,6 +30,42 @@ static const struct route {
 	{"/route", GET, boot_route, false, false},
 	{"/query", GET, boot_query, false, false},
 	{"/v1/models", GET, admin_models, false, false},
+	{"/v1/models/*", GET, oneleg_model, false, false},
+	{"/v1/embeddings", POST, oneleg_answer, false, false},
+	{"/v2/embed", POST, oneleg_answer, false, false},
+	{"/pooling", POST, oneleg_answer, false, false},
+	{"/classify", POST, oneleg_answer, false, false},
+	{"/v1/classify", POST, oneleg_answer, false, false},
+	{"/score", POST, oneleg_answer, false, false},
+	{"/v1/score", POST, oneleg_answer, false, false},
+	{"/rerank", POST, oneleg_answer, false, false},
+	{"/v1/rerank", POST, oneleg_answer, false, false},
+	{"/v2/rerank", POST, oneleg_answer, false, false},
+	{"/v1/responses", POST, oneleg_answer, false, false},
+	{"/v1/responses/*", GET | POST, oneleg_answer, false, false},
+	{"/v1/messages", POST, oneleg_answer, false, false},
+	{"/v1/messages/count_tokens", POST, oneleg_answer, false, false},
+	{"/v1/audio/transcriptions", POST, oneleg_answer, false, false},
+	{"/v1/audio/translations", POST, oneleg_answer, false, false},
+	{"/inference/v1/generate", POST, oneleg_answer, false, false},
+	{"/invocations", POST, oneleg_answer, false, false},
+	{"/encode", POST, oneleg_answer, false, false},
+	{"/tokenizer_info", GET, oneleg_answer, false, false},
+	{"/v1/load_lora_adapter", ANY, oneleg_control, false, false},
+	{"/v1/unload_lora_adapter", ANY, oneleg_control, false, false},
+	{"/reset_prefix_cache", ANY, oneleg_control, false, false},
+	{"/flush_cache", ANY, oneleg_control, false, false},
+	{"/sleep", ANY, oneleg_control, false, false},
+	{"/wake_up", ANY, oneleg_control, false, false},
+	{"/is_sleeping", ANY, oneleg_control, false, false},
+	{"/collective_rpc", ANY, oneleg_control, false, false},
+	{"/abort_requests", ANY, oneleg_control, false, false},
+	{"/pause", ANY, oneleg_control, false, false},
+	{"/resume", ANY, oneleg_control, false, false},
+	{"/pd_role_switch", ANY, oneleg_control, false, false},
+	{"/start_profile", ANY, oneleg_control, false, false},
+	{"/stop_profile", ANY, oneleg_control, false, false},
+	{"/update_weights*", ANY, oneleg_control, false, false},
 	{"/health", GET, admin_health, false, false},
 	{"/health_generate", GET, admin_health, false, false},
 	{"/ping", GET | POST, admin_health, false, false},
@@ -48,6 +87,8 @@ static const struct route {
 };
 
 #define N (int)(sizeof(routes) / sizeof(routes[0]))
+
+static_assert(sizeof(routes) / sizeof(routes[0]) <= NROUTES, "sim->requests is too small");
 
 static const int statuses[NSTATUS] = {
 	0, 200, 400, 401, 404, 405, 408, 413, 422, 429, 431, 500, 502, 503, 504, -1};
@@ -88,9 +129,14 @@ find(struct buf *url)
 	size_t n = q ? (size_t)(q - url->p) : url->len;
 	int i;
 
-	for (i = 1; i < N; i++)
-		if (strlen(routes[i].path) == n && memcmp(routes[i].path, url->p, n) == 0)
+	for (i = 1; i < N; i++) {
+		size_t len = strlen(routes[i].path);
+
+		if (routes[i].path[len - 1] == '*'
+				? n >= len && memcmp(routes[i].path, url->p, len - 1) == 0
+				: n == len && memcmp(routes[i].path, url->p, n) == 0)
 			return i;
+	}
 	return ROUTE_OTHER;
 }
 

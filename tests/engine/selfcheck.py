@@ -983,6 +983,38 @@ def check_forms():
         same(hand_over(p, d)[1]["usage"]["prompt_tokens_details"], {"cached_tokens": 26})
 
 
+def check_one_leg():
+    with Engine("--name", "this one") as e:
+        for path, more in (("/v1/embeddings", {"input": ["a", "b"]}), ("/pooling", {"input": "a"}), ("/v1/classify", {"input": "a"}),
+                           ("/score", {"text_1": "a", "text_2": ["b", "c"]}), ("/v2/rerank", {"query": "q", "documents": ["x", "y\n"]}),
+                           ("/v1/responses", {"input": "a"}), ("/v1/messages", {"messages": [], "max_tokens": 3}), ("/v1/messages/count_tokens", {}),
+                           ("/v2/embed", {}), ("/invocations", {}), ("/v1/audio/transcriptions", None)):
+            raw = b"--x\r\nform" if more is None else json.dumps({"model": "sim-model", **more}).encode()
+            status, data, _ = e.call("POST", path, raw)
+            r = json.loads(data)
+            same((status, r["pdsim"]), (200, {"path": path, "hash": expect.request_hash(raw), "name": "this one"}))
+            if more is not None:
+                same((e.call("POST", path, b"{")[0], e.call("POST", path, {"model": "no"})[0]), (400, 404))
+            if "data" in r:
+                same(len(r["data"]), max(len(v) if isinstance(v, list) else 1 for v in more.values()))
+            if "results" in r:
+                same([x["document"]["text"] for x in r["results"]], more["documents"])
+        for path, kinds in (("/v1/responses", ["response.created", "response.output_text.delta", "response.completed"]),
+                            ("/v1/messages", ["message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop"])):
+            raw = json.dumps({"stream": True}).encode()
+            ev = e.call("POST", path, raw)[1].decode().split("\n\n")
+            same([x.split("\n")[0] for x in ev], ["event: " + k for k in kinds] + [""])
+            same([json.loads(x.split("\ndata: ")[1])["type"] for x in ev[:-1]], kinds)
+            check(path + " " + expect.request_hash(raw) in "".join(ev), ev)
+        same((json.loads(e.call("GET", "/v1/models/sim-model")[1])["id"], e.call("GET", "/v1/models/x")[0]), ("sim-model", 404))
+        same((e.call("POST", "/v1/responses/resp_1/cancel", {})[0], e.call("GET", "/v1/embeddings")[0], e.call("POST", "/tokenize", {"model": "x", "prompt": ""})[0]), (200, 405, 404))
+        for path in "/sleep", "/update_weights_from_disk":
+            e.call("POST", path)
+        same(e.metric("pdsim:controlled_total"), 2)
+        e.fault(kind="status", status=503, path="/v1/embeddings")
+        same(e.call("POST", "/v1/embeddings", {"input": "x"})[0], 503)
+
+
 def check_push():
     with Engine("--role", "prefill", "--transfer", "push", "--no-id-suffix", "--prefill-delay", "200") as p, \
             Engine("--role", "decode", "--transfer", "push", "--fetch-timeout", "0.4") as d:

@@ -78,6 +78,7 @@ struct opts {
 	X(spec_violations, "requests to an LMCache sender whose disagg_spec is absent or wrong")   \
 	X(kv_push_failed, "KV of prompts that its decode engine did not take")                     \
 	X(aborted_by_rid, "generation requests ended by /abort_request")                           \
+	X(controlled, "requests to paths by which an engine is controlled")                        \
 	X(unauthorized, "requests without the API key")                                            \
 	X(connections, "connections accepted")                                                     \
 	X(bad_requests, "bytes that were no HTTP request")                                         \
@@ -95,7 +96,7 @@ enum counter {
 
 #define MAX_LISTENERS 4
 #define NSTATUS 16
-#define NROUTES 32
+#define NROUTES 96
 
 TAILQ_HEAD(conn_head, conn);
 TAILQ_HEAD(gen_head, gen);
