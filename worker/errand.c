@@ -15,7 +15,8 @@
 
 struct errand {
 	struct leg leg;
-	char *body, *headers;
+	struct upconn *held; /* the request's own connection: closed last */
+	char *body, *key;
 	TAILQ_ENTRY(errand) link;
 };
 
@@ -28,10 +29,11 @@ compose(struct leg *leg, struct leg_message *m)
 	m->body_len = strlen(e->body);
 	m->segs[0] = (struct splice_seg){e->body, m->body_len};
 	m->nsegs = 1;
-	m->headers = (struct span){e->headers, strlen(e->headers)};
+	m->headers = (struct span){e->key, strlen(e->key)};
 	m->nlines = (size_t)snprintf(m->lines, sizeof(m->lines),
-		"POST %s/abort_request HTTP/1.1\r\nHost: %s\r\nContent-Length: %zu\r\n", up->prefix,
-		up->authority, m->body_len);
+		"POST %s/abort_request HTTP/1.1\r\nHost: %s\r\n"
+		"Content-Type: application/json\r\nContent-Length: %zu\r\n",
+		up->prefix, up->authority, m->body_len);
 	return true;
 }
 
@@ -41,6 +43,7 @@ end(struct errand *e)
 	struct worker *w = e->leg.w;
 
 	leg_end(&e->leg);
+	pool_drop(w->pool, &e->held);
 	TAILQ_REMOVE(&w->errands, e, link);
 	TAILQ_INSERT_TAIL(&w->ended_errands, e, link);
 	w->nerrands--;
@@ -53,8 +56,23 @@ on_event(struct leg *leg, enum leg_event ev)
 		end((struct errand *)leg);
 }
 
+/*
+ * SGLang up to 0.5.19 takes the close of a stream for the end of its rid, without aborting what runs, and
+ * drops an abort of a rid it does not know: so the close comes after the word.
+ */
+static void
+hold(struct errand *e, struct leg *of)
+{
+	if (!leg_sent(of))
+		return; /* it will never be read whole: closing says it all */
+	e->held = of->uc;
+	of->uc = NULL;
+	e->held->leg = NULL;
+	sock_read_stop(&e->held->sock);
+}
+
 void
-errand_abort(struct worker *w, const struct leg *of)
+errand_abort(struct worker *w, struct leg *of)
 {
 	static const struct leg_ops ops = {.compose = compose, .event = on_event};
 	const struct pair *pair = of->pair;
@@ -65,7 +83,7 @@ errand_abort(struct worker *w, const struct leg *of)
 	e = MEM_NEW(struct errand);
 	/* the engine takes it for all ids that begin so: those of a batch have a number behind */
 	e->body = mem_printf("{\"rid\":%s}", pair->id_json);
-	e->headers = mem_strndup(pair->req->fwd, pair->req->fwd_len);
+	e->key = req_copy_key(pair->req);
 	e->leg = (struct leg){.ops = &ops,
 		.w = w,
 		.kind = LEG_ERRAND,
@@ -75,6 +93,7 @@ errand_abort(struct worker *w, const struct leg *of)
 		.wait_ms = ERRAND_MS / 2};
 	TAILQ_INSERT_TAIL(&w->errands, e, link);
 	w->nerrands++;
+	hold(e, of);
 	metric_add(w->slab, M_ABORTS, 1);
 	leg_start(&e->leg);
 }
@@ -107,7 +126,7 @@ errand_reap(struct worker *w)
 		TAILQ_REMOVE(&w->ended_errands, e, link);
 		leg_fini(&e->leg);
 		free(e->body);
-		free(e->headers);
+		free(e->key);
 		free(e);
 	}
 }

@@ -11,9 +11,10 @@
 struct leg;
 struct worker;
 
-/* POST /abort_request for the request that `of` carries, to its engine.  Best effort: nothing is sent while
- * too many errands run, since closing the connection, which comes next, tells most engines as much. */
-void errand_abort(struct worker *w, const struct leg *of);
+/* POST /abort_request for the request that `of` carries, to its engine, and takes its connection over, to close
+ * it when the engine has answered.  Best effort: nothing is sent while too many errands run, since closing the
+ * connection, which comes next, tells most engines as much. */
+void errand_abort(struct worker *w, struct leg *of);
 void errand_tick(struct worker *w, uint64_t now_ms);
 /* Ends all. */
 void errand_end_all(struct worker *w);

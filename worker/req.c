@@ -206,11 +206,33 @@ req_new(struct worker *w, struct conn *c)
 	return req;
 }
 
+char *
+req_copy_key(const struct req *req)
+{
+	static const char name[] = "authorization: ";
+	const size_t n = sizeof(name) - 1;
+	const char *end = req->fwd + req->fwd_len;
+
+	if (req->fwd == NULL)
+		return mem_strndup(
+			req->key == NULL ? "" : req->key, req->key == NULL ? 0 : strlen(req->key));
+	for (const char *line = req->fwd, *next; line < end; line = next) {
+		const char *lf = memchr(line, '\n', (size_t)(end - line));
+
+		next = lf != NULL ? lf + 1 : end;
+		if ((size_t)(next - line) > n && strncasecmp(line, name, n) == 0)
+			return mem_strndup(line, (size_t)(next - line));
+	}
+	return mem_strndup("", 0);
+}
+
 void
 req_drop_bytes(struct req *req)
 {
 	if (req->body == NULL && req->fwd == NULL)
 		return;
+	if (req->state == REQ_RELAY && req->connector->leaves == LEAVES_ROOM)
+		req->key = req_copy_key(req); /* its engines may have to be told later */
 	free(req->body);
 	free(req->doc);
 	free(req->fwd);
@@ -229,6 +251,7 @@ req_free(struct req **reqp)
 	pair_free(req);
 	answer_free(&req->answer);
 	free(req->query);
+	free(req->key);
 	free(req);
 	*reqp = NULL;
 }

@@ -84,6 +84,7 @@ struct req {
 	char *query; /* of the target, or NULL */
 	char *fwd;   /* end-to-end header lines for the engines */
 	size_t fwd_len;
+	char *key; /* of those the Authorization line, once they are dropped; or NULL */
 	struct http_body framing; /* of its body */
 	char *body;
 	size_t body_len, body_cap;
@@ -147,6 +148,8 @@ void req_refuse_with(struct req *req, enum req_end end);
 void req_drop(struct req *req);
 /* Frees the client's bytes and the hand-over: the engines have their requests. */
 void req_drop_bytes(struct req *req);
+/* The client's Authorization line, for what is asked in its name; "" if there is none.  The caller's. */
+char *req_copy_key(const struct req *req);
 /* A byte of the answer goes to the client: what the first one took is noted. */
 void req_first_byte(struct req *req);
 
