@@ -359,7 +359,7 @@ void
 pair_abort(struct pair *pair)
 {
 	for (enum role r = 0; r < ROLE_N; r++)
-		if (leg_active(&pair->leg[r]) && pair->req->fwd != NULL)
+		if (leg_active(&pair->leg[r]) && !leg_connecting(&pair->leg[r]))
 			errand_abort(pair->req->w, &pair->leg[r]);
 }
 
