@@ -459,8 +459,8 @@ leg_violation(struct parse *p)
 		return "prefill leg: must not be a stream";
 	if (p->m[M_STREAM_OPTIONS].p)
 		return "prefill leg: stream_options must be absent";
-	if (p->m[M_MIN_TOKENS].p)
-		return "prefill leg: min_tokens must be absent";
+	if (p->m[M_MIN_TOKENS].p && p->g->min_tokens != 1)
+		return "prefill leg: min_tokens must be 1 or absent";
 	return NULL;
 }
 
