@@ -170,4 +170,4 @@ install: all
 clean:
 	rm -rf build
 help:
-	@echo "make | test | demo [HOLD=1] | bench | bench-sched | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"
+	@echo "make | test | demo [CONNECTOR=nixl] [HOLD=1] | bench | bench-sched | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # make demo: two prefill and two decode engines (simulated), pdrouter with two workers and a notifier,
-# real requests, and what they left behind.  HOLD=1 leaves it all running until Ctrl-C.
+# real requests, and what they left behind.  HOLD=1 leaves it all running until Ctrl-C; CONNECTOR=NAME
+# takes another hand-shake than nixl.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 B=build/release
@@ -25,21 +26,51 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-# A free port: bound by nobody now; the router is started right after.
-free_port() {
+# A free port, the given one if it is: bound by nobody now; the router is started right after.
+free_port() { # [port]
 	local p
-	for p in "${PORT:-8000}" $(shuf -i 20000-30000 -n 20); do
+	for p in ${1:-} $(shuf -i 20000-30000 -n 20); do
 		(exec 3<>"/dev/tcp/127.0.0.1/$p") 2>/dev/null || { echo "$p"; return; }
 	done
 }
+
+# What a hand-shake asks of its engines (options of both, of prefill, of decode), of the pool and the router.
+connector=${CONNECTOR:-nixl}
+both=() prefill=() decode=() pool='' notices="ipc://$dir/notices"
+case $connector in
+nixl | orchestrated) ;;
+lmcache)
+	notices="tcp://127.0.0.1:$(free_port)"
+	both=(--handshake lmcache) prefill=(--proxy "${notices#tcp://}") decode=(--skip-last 1 --receiver-ports 0 --refuse-local)
+	;;
+sglang) both=(--handshake sglang) pool='engine: sglang' ;;
+shared_storage) both=(--handshake shared_storage --storage "$dir/storage") decode=(--refuse-local) ;;
+p2p_nccl | mooncake) both=(--handshake "$connector") ;;
+*) die "CONNECTOR is nixl, orchestrated, lmcache, sglang, shared_storage, p2p_nccl or mooncake" ;;
+esac
+mkdir "$dir/storage"
+
 engine() { # name role
-	"$B/pdsim" --role "$2" --name "$1" --model demo-model --token-delay 40 >"$dir/$1.out" 2>"$dir/$1.err" &
+	local -n more=$2
+	"$B/pdsim" --role "$2" --name "$1" --model demo-model --token-delay 40 "${both[@]}" "${more[@]}" >"$dir/$1.out" 2>"$dir/$1.err" &
 	pids+=($!)
 	for _ in $(seq 100); do
 		grep -q listening "$dir/$1.out" 2>/dev/null && break
 		sleep 0.02
 	done
-	urls[$1]="http://127.0.0.1:$(sed -n 's/.*http=\([0-9]*\).*/\1/p' "$dir/$1.out")"
+	urls[$1]="http://127.0.0.1:$(port_of "$1" http)"
+}
+port_of() { # name, what its first line calls it
+	sed -n "s/.* $2=\([0-9]*\).*/\1/p" "$dir/$1.out"
+}
+entry() { # name: as it stands in the pool
+	local more=
+	case $connector-${1%-*} in
+	p2p_nccl-*) more=", kv_addr: \":$(port_of "$1" side)\"" ;;
+	mooncake-prefill) more=", bootstrap_port: $(port_of "$1" bootstrap)" ;;
+	lmcache-decode) more=", receiver_init_port: $(port_of "$1" init), receiver_alloc_port: $(port_of "$1" alloc)" ;;
+	esac
+	echo "{url: \"${urls[$1]}\"$more}"
 }
 
 say "Engines: two prefill, two decode (simulated)"
@@ -50,20 +81,22 @@ for e in prefill-1 prefill-2 decode-1 decode-2; do
 	echo "  $e  ${urls[$e]}"
 done
 
-port=$(free_port)
+port=$(free_port "${PORT:-8000}")
 [ -n "$port" ] || die "no free port found"
 cat >"$dir/pdrouter.yaml" <<YAML
 listen: ["127.0.0.1:$port"]
 workers: 2
 control_socket: $dir/control.sock
-notices: {listen: "ipc://$dir/notices"}
+notices: {listen: "$notices"}
 pools:
   - models: [demo-model]
-    connector: nixl
+    connector: $connector
     policy: least_loaded
-    prefill: [{url: "${urls[prefill-1]}"}, {url: "${urls[prefill-2]}"}]
-    decode:  [{url: "${urls[decode-1]}"}, {url: "${urls[decode-2]}"}]
+    $pool
+    prefill: [$(entry prefill-1), $(entry prefill-2)]
+    decode:  [$(entry decode-1), $(entry decode-2)]
 YAML
+sed -i '/^ *$/d' "$dir/pdrouter.yaml"
 say "pdrouter: a master, two workers, a notifier"
 sed 's/^/  /' "$dir/pdrouter.yaml"
 "$B/pdrouter" -c "$dir/pdrouter.yaml" >"$dir/router.log" 2>&1 &
@@ -122,6 +155,21 @@ wait "${burst[@]}"
 
 say "From /metrics"
 curl -s "$base/metrics" | grep -E '^pdrouter_(requests_total|events_relayed_total|endpoint_in_flight|endpoint_up|workers |prefill_seconds_(sum|count)|time_to_first_token_seconds_(sum|count))' | sed 's/^/  /'
+
+say "What the engines still hold of it"
+left() { # for a moment after the last answer, connections are being closed
+	for e in "${!urls[@]}"; do
+		curl -s "${urls[$e]}/metrics" | grep -E '^pdsim:(held_blocks|held_requests|open_rooms|running_requests) [^0]' | sed "s/^/  $e /"
+	done
+}
+for _ in $(seq 50); do
+	[ -z "$(left)" ] && break
+	sleep 0.05
+done
+left
+[ -z "$(left)" ] || die "KV or rooms were left behind"
+echo "  nothing: no KV, no open room, no request"
+grep -F ' route=/v1/chat/completions ' "$dir/router.log" | grep -qvF ' reason=ok ' && die "not all requests ended well: see the log above"
 
 if [ "${HOLD:-}" = 1 ]; then
 	say "It goes on running. Try:"
