@@ -140,13 +140,14 @@ computed(struct gen *g)
 static void
 start(struct sim *sim)
 {
-	struct storage *s = calloc(1, sizeof(*s));
+	struct storage *s;
 	struct stat st;
 
-	if (s == NULL)
-		abort();
 	if (sim->o.storage == NULL || stat(sim->o.storage, &st) == -1 || !S_ISDIR(st.st_mode))
 		sim_bad_option("storage", sim->o.storage == NULL ? "" : sim->o.storage);
+	s = calloc(1, sizeof(*s));
+	if (s == NULL)
+		abort();
 	s->sim = sim;
 	TAILQ_INIT(&s->writes);
 	sim->deals = s;
