@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/json_read.h"
 #include "proto/json_small.h"
 #include "worker/pool.h"
 #include "worker/req.h"
@@ -24,19 +25,40 @@ by_prefill(const struct req_pool *pool)
 
 /* --- limits */
 
-/* The client's limit of generated tokens; 0: none said. */
-static uint64_t
-asked_limit(const struct req *req)
+/* The member that limits how many tokens are generated; NULL: none does. */
+static const struct splice_member *
+limit_member(const struct req *req)
 {
 	static const enum splice_key keys[] = {SK_MAX_COMPLETION_TOKENS, SK_MAX_TOKENS};
 
 	for (size_t i = req->route == ROUTE_CHAT ? 0 : 1; i < 2; i++) {
 		const struct splice_member *m = splice_find(req->doc, keys[i]);
 
-		if (m != NULL && m->type == ST_NUMBER)
-			return strtoull(req->doc->text + m->val, NULL, 10);
+		if (m != NULL && m->type != ST_NULL)
+			return m;
 	}
-	return 0;
+	return NULL;
+}
+
+/* A member's count; false if it is no plain number. */
+static bool
+count_of(const struct req *req, const struct splice_member *m, uint64_t *ret)
+{
+	const struct splice_seg v = {req->doc->text + m->val, m->end - m->val};
+
+	return json_read_number(&v, UINT32_MAX, ret);
+}
+
+/* The client's limit of generated tokens; 0: none said. */
+static uint64_t
+asked_limit(const struct req *req)
+{
+	const struct splice_member *m = limit_member(req);
+	uint64_t n = 0;
+
+	if (m != NULL)
+		(void)count_of(req, m, &n);
+	return n;
 }
 
 /* What is left for decode after the first token. */
@@ -52,6 +74,18 @@ rest_limit(const struct pair *pair)
 	return pair->max_context > used ? pair->max_context - used : 0;
 }
 
+/* The client's min_tokens; 0: none said. */
+static uint64_t
+asked_least(const struct req *req)
+{
+	const struct splice_member *m = splice_find(req->doc, SK_MIN_TOKENS);
+	uint64_t n = 0;
+
+	if (m != NULL)
+		(void)count_of(req, m, &n);
+	return n;
+}
+
 /* --- tokens */
 
 static bool
@@ -60,26 +94,48 @@ is_token_list(const char *p, size_t n)
 	return n >= 2 && p[0] == '[' && strspn(p + 1, "0123456789, \t\r\n") >= n - 2;
 }
 
+/* The one prompt of this pair, be it the only one of a list; of no bytes for chat. */
+static struct span
+prompt_of(const struct pair *pair)
+{
+	const struct splice *doc = pair->req->doc;
+	const struct splice_member *m = splice_find(doc, SK_PROMPT);
+	struct splice_seg list, one;
+	size_t at = 0;
+
+	if (pair->prompt.n > 0 || m == NULL || pair->req->route != ROUTE_COMPLETIONS)
+		return pair->prompt;
+	list = (struct splice_seg){doc->text + m->val, m->end - m->val};
+	if (connector_list_of_prompts(doc, m) == 1 && splice_element(&list, &at, &one))
+		return (struct span){one.p, one.n};
+	return (struct span){list.p, list.n};
+}
+
 /* A prompt of token ids needs no tokenizer. */
 static bool
 has_tokens(struct pair *pair)
 {
-	const struct splice_member *m = splice_find(pair->req->doc, SK_PROMPT);
-	struct span p = pair->prompt;
+	const struct span p = prompt_of(pair);
 
-	if (p.n == 0 && m != NULL && pair->req->route == ROUTE_COMPLETIONS)
-		p = (struct span){pair->req->doc->text + m->val, m->end - m->val};
 	if (p.n == 0 || !is_token_list(p.p, p.n))
 		return false;
 	pair->tokens = p;
 	return true;
 }
 
+/* The client's whole body, for all of it that a template may use; of prompt and messages only what its path
+ * reads, since this path takes either. */
 static void
 tokenize_edit(struct pair *pair, struct splice_edit *e)
 {
-	if (pair->prompt.n > 0)
-		connector_set_span(e, SK_PROMPT, SE_SET, pair->prompt);
+	const struct span p = prompt_of(pair);
+
+	if (pair->req->route == ROUTE_CHAT)
+		connector_set(e, SK_PROMPT, SE_CUT, NULL);
+	else
+		connector_set(e, SK_MESSAGES, SE_CUT, NULL);
+	if (p.n > 0)
+		connector_set_span(e, SK_PROMPT, SE_SET, p);
 }
 
 static bool
@@ -89,7 +145,7 @@ ask(struct pair *pair, struct question *q)
 		return false;
 	q->role = pair->req->pool.shake.tokenize;
 	q->path = "/tokenize";
-	q->edit = tokenize_edit; /* the client's whole body: all that a template may use */
+	q->edit = tokenize_edit;
 	return true;
 }
 
@@ -174,6 +230,9 @@ prefill_edit(struct pair *pair, struct splice_edit *e)
 	if (first) {
 		token_edit(pair, e);
 		connector_set(e, SK_MAX_COMPLETION_TOKENS, SE_CUT, NULL);
+		/* whether it has ended there is asked of this answer */
+		if (asked_least(pair->req) > 0)
+			connector_set(e, SK_MIN_TOKENS, SE_SET, "1");
 	}
 	connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET,
 		pair_text(pair, "{%s\"disagg_spec\":{\"req_id\":\"%s\",%s}}",
@@ -181,33 +240,34 @@ prefill_edit(struct pair *pair, struct splice_edit *e)
 			pair->leg[LEG_DECODE].up->disagg_spec));
 }
 
+/* The prompt and the token that the prefill engine has made; the rest is for decode. */
 static void
-decode_edit(struct pair *pair, struct splice_edit *e)
+after_first_token(struct pair *pair, struct splice_edit *e)
 {
-	const struct splice_member *min = splice_find(pair->req->doc, SK_MIN_TOKENS);
-	uint64_t least = 0;
+	const uint64_t least = asked_least(pair->req);
 
-	if (!by_prefill(&pair->req->pool))
-		return;
-	token_edit(pair, e);
-	connector_set(e, SK_MAX_COMPLETION_TOKENS, SE_CUT, NULL);
-	connector_set(e, SK_ECHO, SE_CUT, NULL); /* the prefill engine has done it */
-	if (pair->first_token < 0) {             /* not told: decode makes it */
-		if (pair->req->route == ROUTE_CHAT)
-			connector_set_span(e, SK_MAX_TOKENS, SE_SET,
-				pair_text(pair, "%llu", (unsigned long long)rest_limit(pair) + 1));
-		return;
-	}
 	connector_set_span(e, SK_PROMPT, SE_SET,
 		pair_text(pair, "%.*s%s%lld]", (int)pair->tokens.n - 1, pair->tokens.p,
 			pair->tokens.n > 2 ? "," : "", (long long)pair->first_token));
 	connector_set_span(e, SK_MAX_TOKENS, SE_SET,
 		pair_text(pair, "%llu", (unsigned long long)rest_limit(pair)));
-	if (min != NULL && min->type == ST_NUMBER)
-		least = strtoull(pair->req->doc->text + min->val, NULL, 10);
-	if (min != NULL)
+	if (least > 0)
 		connector_set_span(e, SK_MIN_TOKENS, SE_SET,
-			pair_text(pair, "%llu", (unsigned long long)(least > 0 ? least - 1 : 0)));
+			pair_text(pair, "%llu", (unsigned long long)least - 1));
+}
+
+static void
+decode_edit(struct pair *pair, struct splice_edit *e)
+{
+	if (!by_prefill(&pair->req->pool))
+		return;
+	token_edit(pair, e);
+	connector_set(e, SK_MAX_COMPLETION_TOKENS, SE_CUT, NULL);
+	if (pair->first_token >= 0)
+		after_first_token(pair, e);
+	else if (pair->req->route == ROUTE_CHAT) /* not told: decode makes it */
+		connector_set_span(e, SK_MAX_TOKENS, SE_SET,
+			pair_text(pair, "%llu", (unsigned long long)rest_limit(pair) + 1));
 }
 
 static const char *
@@ -252,17 +312,78 @@ samples(const struct req_pool *pool)
 	return by_prefill(pool) ? SEVERAL_PAIRS : SEVERAL_WHOLE;
 }
 
+/*
+ * What only one engine can answer from the first token on: grammars begin anew with decode's first token,
+ * what is told of the prompt (echo, its logprobs and ids) is not the client's prompt there, and one that is cut to
+ * a length would be cut elsewhere.
+ */
+static const struct {
+	const char *key, *why;
+} alone[] = {
+	{"response_format", "structured_output"},
+	{"structured_outputs", "structured_output"},
+	{"guided_json", "structured_output"},
+	{"guided_regex", "structured_output"},
+	{"guided_choice", "structured_output"},
+	{"guided_grammar", "structured_output"},
+	{"use_beam_search", "beam_search"},
+	{"echo", "echo"},
+	{"prompt_logprobs", "prompt_logprobs"},
+	{"return_token_ids", "token_ids"},
+	{"truncate_prompt_tokens", "truncation"},
+};
+
+/* False for what says the same as nothing. */
+static bool
+means_something(const struct splice_seg *v)
+{
+	struct splice_seg type;
+
+	if (v->n > 0 && v->p[0] == '{' && splice_member_raw(v->p, v->n, "type", &type) == 1)
+		return !json_read_is(&type, "\"text\"");
+	return !json_read_is(v, "null") && !json_read_is(v, "false");
+}
+
+static const char *
+why_alone(const struct req *req)
+{
+	struct splice_seg key, v;
+	const char *why = NULL;
+	struct json_read r;
+
+	json_read_init(&r, req->doc->text, req->doc->len);
+	(void)json_read_enter(&r, '{');
+	while (why == NULL && json_read_member(&r, &key)) {
+		v = json_read_value(&r);
+		for (size_t i = 0; why == NULL && i < sizeof(alone) / sizeof(alone[0]); i++)
+			if (json_read_is(&key, alone[i].key) && means_something(&v))
+				why = alone[i].why;
+	}
+	return why;
+}
+
+/* A limit that is no plain number, for the engine to refuse: half an answer would be out already. */
+static bool
+odd_limit(const struct req *req)
+{
+	const struct splice_member *most = limit_member(req),
+				   *least = splice_find(req->doc, SK_MIN_TOKENS);
+	uint64_t n = 1;
+
+	if (most != NULL && (!count_of(req, most, &n) || n == 0))
+		return true;
+	return least != NULL && least->type != ST_NULL && !count_of(req, least, &n);
+}
+
 /* Completions know no tools, and token ids no pictures. */
 static const char *
-unfit(const struct req *req)
+why_chat_alone(const struct req *req)
 {
 	static const char *const media[] = {
 		"\"image_url\"", "\"input_audio\"", "\"audio_url\"", "\"video_url\""};
 	const struct splice_member *m = splice_find(req->doc, SK_MESSAGES),
 				   *tools = splice_find(req->doc, SK_TOOLS);
 
-	if (!by_prefill(&req->pool) || req->route != ROUTE_CHAT)
-		return NULL;
 	if (tools != NULL && tools->type == ST_ARRAY && tools->end - tools->val > 2)
 		return "tools";
 	for (size_t i = 0; m != NULL && i < sizeof(media) / sizeof(media[0]); i++)
@@ -270,6 +391,20 @@ unfit(const struct req *req)
 			NULL)
 			return "media";
 	return NULL;
+}
+
+static const char *
+unfit(const struct req *req)
+{
+	const char *why = NULL;
+
+	if (!by_prefill(&req->pool))
+		return NULL;
+	if (req->route == ROUTE_CHAT)
+		why = why_chat_alone(req);
+	if (why == NULL && odd_limit(req))
+		why = "limit";
+	return why != NULL ? why : why_alone(req);
 }
 
 static bool
