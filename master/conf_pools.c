@@ -454,16 +454,17 @@ static const struct {
 	{"remote_host", BIT(NIXL) | BIT(ORCHESTRATED) | BIT(MOONCAKE)},
 	{"transfer_mode", BIT(NIXL)},
 	{"kv_lease", BIT(NIXL) | BIT(ORCHESTRATED) | BIT(MOONCAKE)},
-	{"fanout", BIT(NIXL) | BIT(ORCHESTRATED) | BIT(P2P_NCCL) | BIT(MOONCAKE)},
+	{"fanout", BIT(NIXL) | BIT(ORCHESTRATED) | BIT(MOONCAKE)},
 	{"first_token", BIT(LMCACHE)},
 	{"tokenize", BIT(LMCACHE)},
 	{"timeouts.kv_ready", BIT(LMCACHE)},
 	{"bootstrap", BIT(SGLANG)},
 	{"learn_timeout", BIT(SGLANG) | BIT(MOONCAKE)},
 	{"cache_hit_threshold", BIT(SHARED_STORAGE)},
-	/* its decode engines answer 400 to what has not been prefilled (protocols.md 5.1) */
-	{"routing_threshold", ALL_BITS & ~BIT(SGLANG)},
-	{"allow_route_header", ALL_BITS & ~BIT(SGLANG)},
+	/* Decode engines that do nothing alone: SGLang's answer 400 to what has not been prefilled (protocols.md
+	 * 5.1), P2pNccl's wait for every prompt's cache (vLLM's p2p_nccl_connector.py). */
+	{"routing_threshold", ALL_BITS & ~BIT(SGLANG) & ~BIT(P2P_NCCL)},
+	{"allow_route_header", ALL_BITS & ~BIT(SGLANG) & ~BIT(P2P_NCCL)},
 };
 
 /* "lmcache", "sglang and mooncake", "nixl, orchestrated and mooncake" */
