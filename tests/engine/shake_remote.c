@@ -138,7 +138,8 @@ hold_one(struct gen *g, unsigned i, unsigned k)
 		buf_fmt(&id, "%u_", k);
 	buf_str(&id, g->chat ? "chatcmpl-" : "cmpl-");
 	buf_add(&id, g->rid.p, g->rid.len);
-	buf_fmt(&id, "-%u", i);
+	if (!g->chat)
+		buf_fmt(&id, "-%u", i);
 	if (!g->sim->o.no_id_suffix)
 		buf_fmt(&id, "-%08x", (unsigned)(sim_random(g->sim) >> 32));
 	h = kv_hold(g->sim->kv, buf_cstr(&id), buf_cstr(&g->rid), (uint32_t)p->ntokens);
