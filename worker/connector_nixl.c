@@ -86,6 +86,8 @@ begin(struct pair *pair)
 
 	if (!pushes(pair) || p->learned == NULL || pair->rank[ROLE_PREFILL] >= 0)
 		return END_OK;
+	if (p->learned_lull != p->lulls)
+		return END_OK; /* all connections to it were gone: it may be another */
 	internal_id(pair, id, sizeof(id));
 	pair->kv = pair_text(pair,
 		"{\"do_remote_prefill\":true,\"do_remote_decode\":false,\"remote_request_id\":\"%s\"%s}",
@@ -109,6 +111,7 @@ learn(struct pair *pair, struct span told)
 	       rid.n == strlen(want) && memcmp(rid.p, want, rid.n) == 0;
 	free(p->learned);
 	p->learned = ours ? who : NULL;
+	p->learned_lull = p->lulls;
 	if (!ours)
 		free(who);
 	return told.n == 0 || (same && ours) ? TAKEN : TAKEN_AGAIN;

@@ -41,7 +41,7 @@ struct upstream {
 	/* what this worker has learned of it: forgotten when a leg there fails */
 	char *learned; /* NixlPush: its identity; Mooncake: its engine ids; raw JSON, or NULL */
 	uint32_t learned_ranks; /* Mooncake: how many of them */
-	uint32_t learned_lull;  /* Mooncake: `lulls` then */
+	uint32_t learned_lull;  /* `lulls` then */
 	uint32_t learned_port; /* SGLang: of its bootstrap server; 0: unknown */
 	bool asked_by_us;      /* a question is under way */
 	uint32_t next_rank;    /* data-parallel rank of the next request */
