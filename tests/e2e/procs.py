@@ -172,6 +172,7 @@ class Engine(Process):
         super().__init__([*self.args, "--port", port], world.file(f"engine-{role}.log"), world.dir)
         line = self.p.stdout.readline().decode()
         self.port, self.side, self.bootstrap = map(int, re.search(r"http=(\d+) side=(\d+) bootstrap=(\d+)", line).groups())
+        self.ports = {k: [int(x) for x in v.split(",")] for k, v in re.findall(r"(init|alloc)=([\d,]+)", line)}  # LMCache's listener
 
     @property
     def address(self):
