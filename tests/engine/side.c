@@ -1,5 +1,6 @@
 #include "tests/engine/side.h"
 
+#include <assert.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/event_struct.h>
@@ -261,6 +262,7 @@ op_end(struct side_op *op, const char *line)
 	void *arg = op->arg;
 
 	TAILQ_REMOVE(&op->peer->ops, op, next);
+	assert(TAILQ_FIRST(&op->peer->ops) != op); /* which the analyzer does not see */
 	(void)event_del(&op->timer);
 	free(op);
 	if (done != NULL)
