@@ -61,7 +61,12 @@ keep_inputs(struct answer *a, uint32_t part, uint64_t k, struct splice_seg lists
 {
 	struct part *p = &a->part[part];
 	struct input_first *input;
+	bool any = false;
 
+	for (size_t i = 0; i < INPUT_LISTS; i++)
+		any |= lists[i].n > 0;
+	if (!any)
+		return ANSWER_OK; /* an event that names the room comes before */
 	if (k >= p->ninputs) {
 		size_t more = 0;
 
@@ -106,26 +111,29 @@ prefill_body(struct answer *a, uint32_t part, const char *text, size_t n)
 	return ret != ANSWER_OK || json_read_done(&r) ? ret : ANSWER_BAD;
 }
 
+/* Where P names the room in a stream, its answer is one whatever the client asked for. */
 int
 generate_prefill(struct answer *a, uint32_t part, const char *text, size_t n)
 {
 	struct splice_seg data;
-	size_t len;
+	struct json_read r;
+	size_t len, at = 0;
 	bool other;
 
-	if (!a->how.stream)
+	json_read_init(&r, text, n);
+	if (json_read_peek(&r) == '{' || json_read_peek(&r) == '[')
 		return prefill_body(a, part, text, n);
-	for (size_t at = 0; (len = sse_next(text + at, n - at)) > 0; at += len) {
-		int r;
+	for (; (len = sse_next(text + at, n - at)) > 0; at += len) {
+		int ret;
 
 		if (event_data(a, text + at, len, &data, &other) == 0 ||
 			json_read_is(&data, "[DONE]"))
 			continue;
-		r = prefill_body(a, part, data.p, data.n);
-		if (r != ANSWER_OK)
-			return r;
+		ret = prefill_body(a, part, data.p, data.n);
+		if (ret != ANSWER_OK)
+			return ret;
 	}
-	return ANSWER_OK;
+	return at > 0 ? ANSWER_OK : ANSWER_BAD;
 }
 
 /* --- D ------------------------------------------------------------------------------------ */

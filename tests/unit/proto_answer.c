@@ -804,6 +804,21 @@ Test(answer, generate_lists)
 	expect(&generate, STEPS("P0 []", "D0 [ ]", "E0"), "[]");
 }
 
+/* protocols.md 5.5: its first event names the room and tells nothing of the prompt. */
+Test(answer, generate_of_a_prefill_engine_that_streams)
+{
+	static const char prefill[] =
+		"P0 data: {\"id\":\"r\",\"disaggregated_params\":{\"bootstrap_room\":1}}\n\n"
+		"data: {" META(INPUT("[1]")) "}\n\ndata: [DONE]\n\n";
+	struct answer_how how = generate;
+
+	expect(&how, STEPS(prefill, "D0 {" META(INPUT("[2]")) "}", "E0"),
+		"{" META(INPUT("[1,2]")) "}");
+	how.stream = true;
+	expect(&how, STEPS(prefill, "D0 {" META(INPUT("[2]")) "}", "E0"),
+		"data: {" META(INPUT("[1,2]")) "}\n\n" DONE);
+}
+
 Test(answer, generate_stream)
 {
 	struct answer_how how = generate;
@@ -963,7 +978,8 @@ Test(answer, bad_generate)
 	refused(&how, STEPS("D0 {\"index\":1}"), 0, ANSWER_BAD);
 	refused(&how, STEPS("D0 {\"index\":\"0\"}"), 0, ANSWER_BAD);
 	refused(&how, STEPS("P0 data: x\n\n"), 0, ANSWER_BAD);
-	refused(&how, STEPS("P0 data: {\"index\":9007199254740992}\n\n"), 0, ANSWER_LARGE);
+	refused(&how, STEPS("P0 data: {" META(INPUT("[1]")) ",\"index\":9007199254740992}\n\n"), 0,
+		ANSWER_LARGE);
 	refused(&generate, STEPS("P0 x"), 0, ANSWER_BAD);
 	refused(&generate, STEPS("P0 [1]"), 0, ANSWER_BAD);
 	refused(&generate, STEPS("P0 [{}"), 0, ANSWER_BAD);
