@@ -100,6 +100,13 @@ forget(struct leg *leg)
 		c->failed(leg->pair, (enum role)leg->kind);
 }
 
+/* Waits for the prefill answer before the first event goes on: its part of the logprobs comes first. */
+static bool
+waits_for_prefill(const struct pair *pair)
+{
+	return pair->req->needs_prefill && !pair->prefilled;
+}
+
 /* Nothing is missing of what the client gets: an engine may break off after its last word, and a prefill
  * engine once decode has begun. */
 static bool
@@ -107,8 +114,10 @@ harmless(struct req *req, struct leg *leg)
 {
 	struct pair *pair = leg->pair;
 
+	if (leg->kind == LEG_PREFILL && waits_for_prefill(pair))
+		return false;
 	if (leg->kind == LEG_PREFILL)
-		return decode_of(pair)->first_told && req->state == REQ_RELAY;
+		return pair->decoded || (decode_of(pair)->first_told && req->state == REQ_RELAY);
 	return pair->decoded;
 }
 
@@ -314,13 +323,6 @@ rewritten(struct req *req, struct membuf *out, int r, enum req_end bad)
 		cut(req, bad);
 	}
 	return r == ANSWER_OK && req->state != REQ_DONE;
-}
-
-/* Waits for the prefill answer before the first event goes on: its part of the logprobs comes first. */
-static bool
-waits_for_prefill(const struct pair *pair)
-{
-	return pair->req->needs_prefill && !pair->prefilled;
 }
 
 /* Every pair has said all: the end of a rewritten answer. */
