@@ -419,3 +419,501 @@ def test_rooms_are_congruent_to_the_rank(world, members):
         ranks.append(int(a["x-data-parallel-rank"]))
     assert {x["x-data-parallel-rank"] for x in d.requests()} == {"0", "1"} and set(ranks) == {0, 1, 2, 3}
     assert {x.json()["disagg_prefill_dp_rank"] for x in d.requests()} == {0, 1, 2, 3}
+
+
+# --- failures: the first of either half ends the other at once ---
+
+KEY = ("Authorization", "Bearer k")
+
+
+def begin(world, stream=False, pool=None, body=None, **keys):
+    """(router, p, d, client, both legs): a request that both engines have."""
+    r, (p,), (d,) = scripted(world, pool=pool, **keys)
+    c = r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x", "stream": stream, **(body or {})}, [KEY])
+    return r, p, d, c, p.expect(f"POST {COMPLETIONS}"), d.expect(f"POST {COMPLETIONS}")
+
+
+def forgets(engine, leg):
+    """The engine is told to abort the request, with the client's key, and only then hung up on."""
+    a = engine.expect("POST /abort_request")
+    rid = leg.json()["rid"]
+    assert a.json() == {"rid": rid[0] if isinstance(rid, list) else rid}
+    assert a[KEY[0]] == KEY[1] and a["content-type"] == "application/json"
+    assert not leg.gone(0.03), "an engine that is hung up on first may not know the rid any more"
+    a.reply()
+    assert leg.gone()
+    leg.close()
+    return a
+
+
+def flat(message, code):
+    return {"object": "error", "message": message, "type": "Bad", "param": None, "code": code}
+
+
+def streamed(ex, *events):
+    ex.stream_head()
+    for e in events:
+        ex.chunk(b"data: " + json.dumps(e).encode() + b"\n\n")
+    ex.chunk(b"data: [DONE]\n\n").write(b"0\r\n\r\n")
+    ex.end()
+
+
+ABORT = {"text": "", "meta_info": {"finish_reason": {"type": "abort", "message": "no KV", "status_code": 500}}}
+PREFILL_FAILS = {
+    "reset": (lambda ex: ex.reset(), 502, "prefill_broken"),
+    "close": (lambda ex: ex.close(), 502, "prefill_broken"),
+    "half": (lambda ex: ex.write(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{").reset(), 502, "prefill_broken"),
+    "garbage": (lambda ex: ex.write(b"SSH-2.0-x\r\n\r\n").close(), 502, "prefill_bad_answer"),
+    "500": (lambda ex: ex.reply(500, flat("out of memory", 500)), 500, "out of memory"),
+    "503": (lambda ex: ex.reply(503, {"error": {"message": "loading"}}), 503, "loading"),
+    "400": (lambda ex: ex.reply(400, flat("input is too long", 400)), 400, "input is too long"),
+    "error under 200": (lambda ex: ex.reply(200, flat("bootstrap failed", 500)), 502, "prefill_bad_answer"),
+    "error event": (lambda ex: streamed(ex, {"error": {"message": "no KV"}}), 502, "prefill_bad_answer"),
+    "abort event": (lambda ex: streamed(ex, ABORT), 502, "prefill_bad_answer"),
+    "abort of several": (lambda ex: ex.reply(200, [{"text": "a", "meta_info": {"finish_reason": None}}, ABORT]), 502, "prefill_bad_answer"),
+    "abort of a choice": (lambda ex: ex.reply(200, {"choices": [{"text": "", "finish_reason": "abort"}]}), 502, "prefill_bad_answer"),
+}
+
+
+@STREAM
+@pytest.mark.parametrize("how", PREFILL_FAILS)
+def test_prefill_fails(world, how, stream):
+    fail, status, word = PREFILL_FAILS[how]
+    r, p, d, c, leg_p, leg_d = begin(world, stream)
+    fail(leg_p)
+    forgets(d, leg_d)
+    a = c.read()
+    assert a.status == status and word in a.body.decode()
+    assert r.end()["reason"] == ("engine_status" if status != 502 else word) and r.metric("aborts_total") == 1
+
+
+FAR = {"health_interval": "60s"}  # nobody notices but the request
+
+
+def test_prefill_refuses_the_connection(world):
+    r, (p,), (d,) = scripted(world, **FAR)
+    p.close()
+    assert r.complete().error["code"] == "prefill_broken"
+    assert d.quiet(0.1) or d.expect("POST /abort_request")
+
+
+DECODE_FAILS = {k: v for k, v in {
+    "reset": (lambda ex: ex.reset(), 502, "decode_broken"),
+    "close": (lambda ex: ex.close(), 502, "decode_broken"),
+    "garbage": (lambda ex: ex.write(b"SSH-2.0-x\r\n\r\n").close(), 502, "decode_broken"),
+    "500": (lambda ex: ex.reply(500, flat("KV transfer failed", 500)), 500, "KV transfer failed"),
+    "429": (lambda ex: ex.reply(429, {"error": {"message": "busy"}}), 429, "busy"),
+    "400": (lambda ex: ex.reply(400, flat("bad grammar", 400)), 400, "bad grammar"),
+}.items()}
+
+
+@STREAM
+@pytest.mark.parametrize("how", DECODE_FAILS)
+def test_decode_fails(world, how, stream):
+    fail, status, word = DECODE_FAILS[how]
+    r, p, d, c, leg_p, leg_d = begin(world, stream)
+    fail(leg_d)
+    forgets(p, leg_p)
+    a = c.read()
+    assert a.status == status and word in a.body.decode()
+    assert r.end()["reason"] == ("engine_status" if status != 502 else word)
+
+
+def test_decode_refuses_the_connection(world):
+    r, (p,), (d,) = scripted(world, **FAR)
+    d.close()
+    c = r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x"}, [KEY])
+    came = sorted([p.expect(), p.expect()], key=lambda x: x.path)  # two connections: either may be first
+    assert [x.path for x in came] == ["/abort_request", COMPLETIONS] and came[0].json()["rid"] == came[1].json()["rid"]
+    came[0].reply()
+    assert came[1].gone() and c.read().error["code"] == "decode_broken"
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_decode_breaks_off_in_the_stream(world, answered):
+    """The client is told by an event; a prefill engine that has not answered by then is told too."""
+    r, p, d, c, leg_p, leg_d = begin(world, stream=True)
+    if answered:
+        leg_p.reply(body={"choices": [{"index": 0, "text": "t", "finish_reason": "length"}]})
+    leg_d.stream_head().event("a")
+    events = c.events()
+    assert next(events).json()["choices"][0]["text"] == "a"
+    leg_d.reset()
+    assert [e for e in events if e.data != "[DONE]"][-1].json()["error"]["code"] == "decode_broken"
+    if not answered:
+        forgets(p, leg_p)
+    assert r.end()["reason"] == "decode_broken" and p.quiet(0.05)
+
+
+@pytest.mark.parametrize("how", ["reset", "error event", "500"])
+def test_prefill_fails_after_decode_began(world, how):
+    """Decode has its KV by then: its answer goes on, and nobody is told anything."""
+    r, p, d, c, leg_p, leg_d = begin(world, stream=True)
+    leg_d.stream_head().event("a")
+    events = c.events()
+    assert next(events).json()["choices"][0]["text"] == "a"
+    PREFILL_FAILS[how][0](leg_p)
+    leg_d.event("b").chunk(b"data: [DONE]\n\n").write(b"0\r\n\r\n").end()
+    assert [e.data for e in events][-1] == "[DONE]" and r.end()["reason"] == "ok"
+    assert d.quiet(0.05) and r.metric("aborts_total") == 0
+
+
+@pytest.mark.parametrize("body", [{"finish_reason": "length"}, {"finish_reason": "stop"}])
+def test_prefills_200_proves_nothing(world, body):
+    """`length` is its normal end, and that of an abort: the decode engine's error is the answer."""
+    r, p, d, c, leg_p, leg_d = begin(world)
+    leg_p.reply(body={"choices": [{"index": 0, "text": "t", **body}]})
+    assert c.silent(0.05)
+    leg_d.reply(500, flat("transfer failed", 500))
+    assert c.read().status == 500 and p.quiet(0.05)
+
+
+@STREAM
+def test_decode_answers_before_prefill(world, stream):
+    r, p, d, c, leg_p, leg_d = begin(world, stream)
+    if stream:
+        leg_d.stream("a", "b")
+        assert [e.data for e in c.events()][-1] == "[DONE]"
+    else:
+        leg_d.reply(body={"choices": [{"index": 0, "text": "whole", "finish_reason": "stop"}]})
+        assert c.read().json()["choices"][0]["text"] == "whole"
+    assert r.end()["reason"] == "ok" and leg_p.gone()
+    leg_p.close()
+
+
+@pytest.mark.parametrize("late", ["prefill", "decode"])
+def test_an_engine_is_late(world, late):
+    """Both are told: the late one may still be at work."""
+    timeouts = {"prefill": "10s", "decode": "10s", late: "300ms"}
+    r, p, d, c, leg_p, leg_d = begin(world, pool={"timeouts": timeouts})
+    if late == "decode":
+        leg_p.reply(body={"choices": []})
+    else:
+        forgets(p, leg_p)
+    forgets(d, leg_d)
+    assert c.read().error["code"] == f"{late}_timeout" and r.end()["status"] == 504
+
+
+def test_the_stream_stands_still(world):
+    r, p, d, c, leg_p, leg_d = begin(world, stream=True, pool={"timeouts": {"decode": "300ms"}})
+    leg_p.reply(body={"choices": []})
+    leg_d.stream_head().event("a")
+    forgets(d, leg_d)
+    assert b"decode_timeout" in [e.raw for e in c.events()][-1] or r.end()["reason"] == "decode_timeout"
+
+
+def test_an_abort_that_is_not_answered_holds_nothing_up(world):
+    r, p, d, c, leg_p, leg_d = begin(world)
+    leg_p.reset()
+    assert c.read().status == 502
+    unanswered = d.expect("POST /abort_request")
+    assert leg_d.gone(3 * SLOW) and unanswered.gone(3 * SLOW), "two seconds at most"
+
+
+@pytest.mark.parametrize("body", [{"n": 2}, {"prompt": ["a", "b"]}], ids=["n", "list"])
+def test_one_failure_fails_the_whole(world, body):
+    """Of several samples each pair is ended, of a list the one pair, by its first rid."""
+    r, (p,), (d,) = scripted(world)
+    c = r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x", **body}, [KEY])
+    pairs = body.get("n", 1)
+    at_p, at_d = [p.expect() for _ in range(pairs)], [d.expect() for _ in range(pairs)]
+    at_d[-1].reply(500, flat("no", 500))
+    told = {e.expect("POST /abort_request").json()["rid"] for e in [p] * pairs + [d] * (pairs - 1)}
+    rids = [x.json()["rid"] for x in at_p]
+    assert told == {x if isinstance(x, str) else x[0] for x in rids}
+    assert c.read().status == 500
+
+
+def test_one_failure_in_a_merged_stream(world):
+    r, (p,), (d,) = scripted(world)
+    c = r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x", "n": 2, "stream": True})
+    for ex in (p.expect(), p.expect()):
+        ex.reply(body={"choices": []})
+    first, second = d.expect(), d.expect()
+    first.stream_head().event("a")
+    events = c.events()
+    assert next(events).json()["choices"][0]["text"] == "a"
+    second.reset()
+    assert [e for e in events if e.data != "[DONE]"][-1].json()["error"]["code"] == "decode_broken"
+    d.expect("POST /abort_request").reply()
+    assert first.gone()
+
+
+def test_prefill_of_a_pair_that_is_done_may_fail(world):
+    """Its decode engine has answered: what is missing is the other sample's alone."""
+    r, (p,), (d,) = scripted(world)
+    c = r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x", "n": 2})
+    at_p, at_d = [p.expect(), p.expect()], [d.expect(), d.expect()]
+    answer = {"id": "x", "choices": [{"index": 0, "text": "t", "finish_reason": "stop"}]}
+    done = [x for x in at_d if x.json()["rid"] == at_p[0].json()["rid"]][0]
+    done.reply(body=answer)
+    wait("it to be read", lambda: r.metric("endpoint_in_flight", endpoint=d.url) == 1)
+    at_p[0].reset()
+    at_p[1].reply(body={"choices": []})
+    at_d[1 - at_d.index(done)].reply(body=answer)
+    assert len(c.read().json()["choices"]) == 2
+
+
+# --- the client leaves ---
+
+@pytest.fixture(params=["close", "reset"])
+def leave(request):
+    return lambda c: c.reset() if request.param == "reset" else c.close()
+
+
+@STREAM
+def test_client_gone_while_both_work(world, leave, stream):
+    r, p, d, c, leg_p, leg_d = begin(world, stream)
+    leave(c)
+    forgets(p, leg_p)
+    forgets(d, leg_d)
+    assert r.end()["reason"] == "client_gone"
+
+
+@STREAM
+def test_client_gone_after_prefill_answered(world, leave, stream):
+    r, p, d, c, leg_p, leg_d = begin(world, stream)
+    leg_p.reply(body={"choices": [{"index": 0, "text": "t", "finish_reason": "length"}]})
+    r.wait_metric("endpoint_in_flight", 0, endpoint=p.url)
+    leave(c)
+    forgets(d, leg_d)
+    assert r.end()["reason"] == "client_gone" and p.quiet(0.05)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_client_gone_in_the_stream(world, leave, answered):
+    r, p, d, c, leg_p, leg_d = begin(world, stream=True)
+    if answered:
+        leg_p.reply(body={"choices": []})
+    leg_d.stream_head().event("a")
+    assert next(c.events()).data
+    leave(c)
+    if not answered:
+        forgets(p, leg_p)
+    forgets(d, leg_d)
+    assert r.end()["reason"] == "client_gone"
+
+
+def test_client_gone_while_the_address_is_asked_for(world, leave):
+    r, (p,), (d,) = scripted(world)
+    p.probes["/server_info"] = p.probes["/get_server_info"] = lambda ex: (ex.gone(10), ex.close())
+    r, p = unlearned(world, p, d)
+    c = r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x"})
+    wait("the question", lambda: asked(p))
+    leave(c)
+    assert r.end()["reason"] == "client_gone" and r.end()["states"] == "hbpad"
+    assert p.quiet(0.05) and d.quiet(0.05)
+
+
+@STREAM
+def test_client_gone_at_any_moment(world, leave, stream):
+    """Rooms must not stay open until the engines' own time-out (10 s)."""
+    r, p, d = world.pd(2, 2, engine={**SIM, "prefill_delay": 10, "fetch_delay": 10, "token_delay": 2}, pool=POOL)
+    r.wait_all_up()
+    for i in range(20):
+        c = r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": f"p{i}" * 50, "stream": stream, "max_tokens": 20})
+        c.silent(0.002 * i + 0.0005)
+        leave(c)
+    r.end(20)
+    for e in p + d:
+        e.wait_metric("pdsim:open_rooms", 0, 3)
+        e.wait_metric("pdsim:running_requests", 0, 3)
+    assert r.in_flight() == 0 and r.metric("kv_flags_armed") in (0, None)
+
+
+# --- the readiness gate ---
+
+def asked(p):
+    """The worker's own questions: they carry the request's id, the master's do not."""
+    return [x for x in p.questions if x["x-request-id"]]
+
+
+def unlearned(world, p=None, d=None, **keys):
+    """A router that knows nothing of its prefill engine yet, and that engine, which counts the questions."""
+    p = p or world.script()
+    d = d or world.script(probes={"/server_info": INFO.replace(b"prefill", b"decode")})
+    p.questions, answers = [], {}
+
+    def question(ex):
+        p.questions.append(ex)
+        answer = answers.get(ex.path, (404, b"")) if ex["x-request-id"] else (404, b"")
+        answer(ex) if callable(answer) else ex.reply(*answer) if isinstance(answer, tuple) else ex.reply(200, answer)
+    for path in ("/server_info", "/get_server_info"):
+        answers[path] = p.probes[path]
+        p.probes[path] = question
+    p.answers = answers
+    return world.router(world.pool([p], [d], **POOL, learn_timeout=keys.pop("learn_timeout", "2s")), **keys), p
+
+
+def finish(p, d, c):
+    for e in (p, d):
+        ex = e.expect()
+        assert values(ex.body, "bootstrap_port") == ["8998"]
+        ex.reply(body={"choices": []})
+    assert c.read().status == 200
+
+
+@pytest.mark.parametrize("path", ["/server_info", "/get_server_info"])
+def test_an_unknown_address_is_asked_for(world, path):
+    """... under its older name too; and once known, nobody asks again."""
+    d = world.script()
+    r, p = unlearned(world, d=d, workers=1)
+    p.answers[path] = INFO
+    for _ in range(2):
+        finish(p, d, r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x"}, [KEY]))
+    assert [x.path for x in asked(p)] == ["/server_info", "/get_server_info"][:1 + (path == "/get_server_info")]
+    assert asked(p)[0][KEY[0]] == KEY[1]
+
+
+def test_requests_wait_until_it_is_known(world):
+    """One question for all who wait, again and again; then they all go."""
+    d = world.script()
+    r, p = unlearned(world, d=d, workers=1, learn_timeout="10s")
+    waiting = [r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x"}) for _ in range(10)]
+    wait("questions", lambda: len(asked(p)) >= 4)
+    assert d.quiet(0.05) and r.metric("requests_in_flight") == 11
+    hold = threading.Event()
+    p.answers["/server_info"] = p.answers["/get_server_info"] = lambda ex: (hold.wait(5), ex.reply(200, INFO))
+    before = len(asked(p))
+    wait("a question that is not answered", lambda: len(asked(p)) > before)
+    time.sleep(0.3)
+    assert len(asked(p)) == before + 1, "one at a time"
+    hold.set()
+    for _ in waiting:
+        finish_one(p, d)
+    assert [c.read().status for c in waiting] == [200] * 10
+
+
+def finish_one(p, d):
+    for e in (p, d):
+        e.expect().reply(body={"choices": []})
+
+
+@pytest.mark.parametrize("answer", [(404, b""), (200, b"{}"), (200, b"nonsense"), (200, b'{"disaggregation_bootstrap_port":0}'),
+                                    lambda ex: (ex.gone(5), ex.close()), lambda ex: ex.reset()],
+                         ids=["404", "none", "no json", "zero", "silence", "reset"])
+def test_an_address_that_stays_unknown_is_a_503(world, answer):
+    d = world.script()
+    r, p = unlearned(world, d=d, learn_timeout="400ms")
+    p.answers["/server_info"] = p.answers["/get_server_info"] = answer
+    began = time.monotonic()
+    a = r.complete()
+    assert a.status == 503 and a.error["code"] == "not_learned" and a.error["type"] == "service_unavailable"
+    assert 0.35 < time.monotonic() - began < 1.5 * SLOW
+    assert p.quiet(0.02) and d.quiet(0.02) and r.end()["states"] == "hbpad"
+
+
+def test_a_prefill_engine_that_failed_is_asked_again(world):
+    """It may come back with another port."""
+    d = world.script()
+    r, p = unlearned(world, d=d, workers=1)
+    p.answers["/server_info"] = INFO
+    finish(p, d, r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x"}))
+    c = r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x"})
+    leg = d.expect(f"POST {COMPLETIONS}")
+    p.expect().reply(500, flat("restarting", 500))
+    d.expect("POST /abort_request").reply()
+    assert leg.gone()
+    assert c.read().status == 500
+    p.answers["/server_info"] = INFO.replace(b"8998", b"8999")
+    c = r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x"})
+    assert p.expect().json()["bootstrap_port"] == d.expect().json()["bootstrap_port"] == 8999
+    c.close()
+
+
+# --- bootstrap: stream ---
+
+@pytest.fixture(scope="module")
+def own_rooms(request):
+    f = Fleet.__new__(Fleet)
+    f.world = w = World()
+    f.p = [w.engine("prefill", bootstrap_stream=True, prefill_delay=3, **SIM) for _ in range(2)]
+    f.d = [w.engine("decode", **SIM) for _ in range(2)]
+    f.router = w.router(w.pool(f.p, f.d, policy="round_robin", bootstrap="stream", **POOL))
+    f.router.wait_all_up()
+    f.direct = w.engine("both", **SIM)
+    try:
+        yield f
+        if request.session.testsfailed == 0:
+            w.finish()
+    finally:
+        w.close()
+
+
+@STREAM
+def test_prefill_names_the_room(own_rooms, stream):
+    for prompt in ("once", ["once", "upon"], [1, 2, 3]):
+        same(own_rooms, stream, lambda c, x=prompt: c.completions.create(model=MODEL, prompt=x, max_tokens=5, **usage(stream)))
+    same(own_rooms, stream, lambda c: c.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS, max_tokens=5, **usage(stream)))
+    assert all("bootstrap_room" not in e.last().json() and e.last().json()["stream"] for e in own_rooms.p)
+
+
+@STREAM
+@pytest.mark.parametrize("texts", ["once", ["once", "upon"]], ids=["one", "list"])
+def test_prefill_names_the_room_and_tells_logprobs(own_rooms, stream, texts):
+    body = {"text": texts, "sampling_params": {"max_new_tokens": 3}, "return_logprob": True, "logprob_start_len": 0, "stream": stream}
+    assert native(own_rooms, own_rooms.router, body) == native(own_rooms, own_rooms.direct, body)
+
+
+def test_room_comes_in_the_first_event(world):
+    """Decode starts as soon as that event is whole, with its members as they stand."""
+    r, (p,), (d,) = scripted(world, pool={"bootstrap": "stream"})
+    c = r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x", "max_tokens": 3})
+    ex = p.expect()
+    ex.stream_head().chunk(b'data: {"id":"x","disaggregated_params":{"bootstrap_host":"h","bootstrap_po')
+    assert d.quiet(0.05)
+    ex.chunk(b'rt":9,"bootstrap_room":9223372036854775807}}\n\n')
+    leg = d.expect()
+    assert values(leg.body, "bootstrap_room") == ["9223372036854775807"] and leg.json()["bootstrap_host"] == "h"
+    assert leg.json()["bootstrap_port"] == 9 and leg.json()["rid"] == ex.json()["rid"] and "stream" not in leg.json()
+    leg.reply(body={"choices": []})
+    assert c.read().status == 200
+
+
+@pytest.mark.parametrize("how", ["no params", "whole", "reset", "503", "silence"])
+def test_no_room_comes(world, how):
+    r, (p,), (d,) = scripted(world, pool={"bootstrap": "stream", "timeouts": {"prefill": "300ms"}})
+    c = r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x"}, [KEY])
+    ex = p.expect()
+    if how == "no params":
+        ex.stream("a")
+    elif how == "whole":
+        ex.reply(body={"choices": []})
+    elif how == "reset":
+        ex.stream_head().reset()
+    elif how == "503":
+        ex.reply(503, flat("busy", 503))
+    else:
+        forgets(p, ex)
+    a = c.read()
+    want = {"no params": "prefill_bad_answer", "whole": "prefill_bad_answer", "reset": "prefill_broken", "silence": "prefill_timeout"}
+    assert a.status == 503 if how == "503" else a.error["code"] == want[how]
+    assert d.quiet(0.05)
+
+
+# --- connections ---
+
+def test_idle_connections_that_died_are_replaced(world):
+    """The engine saw nothing of it, so the room is still unused (sglang#9926)."""
+    r, (p,), (d,) = world.pd(engine=SIM, pool=POOL)
+    assert r.complete().status == 200
+    for e in (p, d):
+        e.fault("close_keepalive")
+    assert [r.complete(f"again {i}", max_tokens=3).status for i in range(3)] == [200] * 3
+
+
+def test_many_at_once_over_two_by_two(world):
+    r, p, d = world.pd(2, 2, engine={**SIM, "prefill_delay": 5, "fetch_delay": 2}, pool=POOL)
+    r.wait_all_up()
+    clients = [r.client() for _ in range(16)]
+    bodies = itertools.cycle([{}, {"n": 2}, {"prompt": ["a", "b"]}, {"stream": True}])
+
+    def ask(i):
+        body = {"model": MODEL, "prompt": "x", "max_tokens": 3, **next(bodies)}
+        assert clients[i].post(COMPLETIONS, body).status == 200
+    load = Load(16, ask)
+    wait("enough", lambda: load.done >= 400 // SLOW or load.bad, 30)
+    load.stop()
+    for c in clients:
+        c.close()
+    assert not load.bad and all(len(e.requests()) > 10 for e in p + d)
