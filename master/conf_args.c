@@ -74,10 +74,11 @@ add_url(struct conf_args *a, enum conf_flag f, const char *url, struct conf_erro
 }
 
 static int
-take_flag(struct conf_args *a, enum conf_flag f, struct conf_error *err)
+take_flag(struct conf_args *a, enum conf_flag f, char **argv, struct conf_error *err)
 {
 	a->flag[f] = optarg != NULL ? optarg : "";
-	if (f == FLAG_SERVICE_DISCOVERY && a->flag[f][0] == '-') { /* sglang-router's is a switch */
+	/* sglang-router's is a switch: the next word is not its value */
+	if (f == FLAG_SERVICE_DISCOVERY && a->flag[f][0] == '-' && optarg == argv[optind - 1]) {
 		a->flag[f] = "";
 		optind--;
 	}
@@ -135,7 +136,7 @@ take_option(struct conf_args *a, int opt, char **argv, struct conf_error *err)
 	case '?':
 		return fail_text(err, argv[optind - 1], "is not an option, see --help");
 	default:
-		return take_flag(a, (enum conf_flag)(opt - OPT_FIRST), err);
+		return take_flag(a, (enum conf_flag)(opt - OPT_FIRST), argv, err);
 	}
 }
 

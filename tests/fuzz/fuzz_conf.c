@@ -2,8 +2,8 @@
  * master/conf: the input is a configuration file, or after "ARGS\n" a command line, an argument a
  * line.
  *
- * Held against it: what is accepted is within the bounds that other code relies on, equals itself
- * and the same bytes read again; what is refused names a line of the file and says something
+ * Held against it: what is accepted is within the bounds that other code relies on, equals itself,
+ * the same bytes read again and what is written of it; what is refused names a line of the file and says something
  * printable.
  */
 #include "master/conf.h"
@@ -55,6 +55,25 @@ check_pool(const struct conf_pool *p)
 	}
 }
 
+/* What --print-config writes reads as the same. */
+static void
+check_written(const struct conf *c)
+{
+	struct conf_error err;
+	struct conf *again = NULL;
+	char *text = NULL;
+	size_t n = 0;
+	FILE *out = open_memstream(&text, &n);
+
+	CHECK(out != NULL);
+	conf_write(c, out);
+	CHECK(fclose(out) == 0);
+	CHECK(conf_parse("fuzz.yaml", text, n, &again, &err) == 0);
+	CHECK(conf_diff(c, again, NULL, NULL, &err) == 0);
+	conf_free(&again);
+	free(text);
+}
+
 static void
 check_conf(const struct conf *c)
 {
@@ -71,6 +90,7 @@ check_conf(const struct conf *c)
 		n += c->pools[i].nendpoints;
 	}
 	CHECK(n <= c->max_endpoints);
+	check_written(c);
 }
 
 static void

@@ -1458,6 +1458,7 @@ Test(conf, args_wrong)
 		{SGLANG "--service-discovery --policy random", "--service-discovery",
 			"use dns in a configuration file"},
 		{SGLANG "--service-discovery --selector a=b", "--selector", "use dns"},
+		{STACK "--service-discovery=-x", "--service-discovery", "-x is not known here"},
 		{SGLANG "--service-discovery x --selector a=b", "--selector", "use dns"},
 		{SGLANG "--dp-aware", "--dp-aware", "dp_ranks"},
 		{SGLANG "--api-key k", "--api-key", "api_key_file"},
