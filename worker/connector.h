@@ -87,9 +87,9 @@ struct connector {
 	/* True if the answers must be rewritten for the client; fills `how`, which comes with what any
 	 * request says. */
 	bool (*rewrites)(struct req *, struct answer_how *how);
-	/* The decode engine's first event, or its whole answer if it is no stream: TAKEN_AGAIN if it asks for
-	 * prefill first (shared_storage). */
-	enum taken (*decode_first)(struct pair *, const char *text, size_t n);
+	/* What the decode engine, asked before the prefill engine, has said so far is in leg[D].answer:
+	 * TAKEN_AGAIN if it asks for prefill, TAKEN_NOTHING if that is not to be told yet. */
+	enum taken (*decode_first)(struct pair *);
 };
 
 extern const struct connector connector_nixl, connector_orchestrated, connector_lmcache,

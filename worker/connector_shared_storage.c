@@ -7,63 +7,144 @@
  */
 #include <string.h>
 
+#include "proto/sse.h"
 #include "worker/req.h"
 
+/* Of several prompts each is looked up by itself, and a stream would begin with those that are there. */
 static bool
-decode_first_mode(const struct pair *pair)
+decode_first_mode(const struct req *req)
 {
-	return pair->req->pool.shake.cache_hit_threshold[0] != '\0';
+	return req->pool.shake.cache_hit_threshold[0] != '\0' && connector_prompts(req->doc) == 1;
+}
+
+static bool
+trying(const struct pair *pair)
+{
+	return pair->starts[ROLE_PREFILL] == STARTS_NEVER;
 }
 
 static enum req_end
 begin(struct pair *pair)
 {
-	if (decode_first_mode(pair)) {
+	if (decode_first_mode(pair->req)) {
 		pair->starts[ROLE_PREFILL] = STARTS_NEVER;
 		pair->starts[ROLE_DECODE] = STARTS_AT_ONCE;
 	}
 	return END_OK;
 }
 
+/* Whoever computes does so whatever is there: the client's own threshold and an engine's default would make
+ * it refuse. */
+static void
+no_threshold(struct pair *pair, struct splice_edit *e)
+{
+	connector_set(
+		e, SK_CACHE_HIT_THRESHOLD, decode_first_mode(pair->req) ? SE_SET : SE_LOWER, "0");
+}
+
+static void
+prefill_edit(struct pair *pair, struct splice_edit *e)
+{
+	connector_limit_prefill(pair, e);
+	no_threshold(pair, e);
+}
+
 static void
 decode_edit(struct pair *pair, struct splice_edit *e)
 {
-	if (decode_first_mode(pair) && pair->starts[ROLE_PREFILL] == STARTS_NEVER)
+	if (trying(pair))
 		connector_set(e, SK_CACHE_HIT_THRESHOLD, SE_SET,
 			pair->req->pool.shake.cache_hit_threshold);
+	else
+		no_threshold(pair, e);
 }
 
-/* Where the JSON of an event begins; the text itself if it is no event. */
-static struct span
-payload(const char *text, size_t n)
+static bool
+is(const struct splice_seg *v, const char *text)
 {
-	if (n > 5 && memcmp(text, "data:", 5) == 0)
-		return (struct span){text + 5, n - 5};
-	return (struct span){text, n};
+	return v->n == strlen(text) && memcmp(v->p, text, v->n) == 0;
+}
+
+/* An empty text: the start of a chat's stream, which comes before the engine has looked (vLLM). */
+static bool
+says_nothing(const struct splice_seg *choice)
+{
+	struct splice_seg v, content;
+
+	if (splice_member_raw(choice->p, choice->n, "text", &v) == 1)
+		return is(&v, "\"\"");
+	return splice_member_raw(choice->p, choice->n, "delta", &v) == 1 &&
+	       splice_member_raw(v.p, v.n, "content", &content) == 1 && is(&content, "\"\"");
+}
+
+/* One answer, or one event of a stream. */
+static enum taken
+look_at(const char *json, size_t n)
+{
+	struct splice_seg choices, choice, reason;
+	enum taken r = TAKEN_NOTHING;
+	size_t at = 0;
+
+	if (splice_member_raw(json, n, "choices", &choices) != 1 || choices.p[0] != '[')
+		return TAKEN; /* an error, or the end */
+	while (splice_element(&choices, &at, &choice)) {
+		bool ended = splice_member_raw(choice.p, choice.n, "finish_reason", &reason) == 1 &&
+			     !is(&reason, "null");
+
+		if (ended && is(&reason, "\"cache_threshold\""))
+			return TAKEN_AGAIN;
+		if (ended || !says_nothing(&choice))
+			r = TAKEN;
+	}
+	return r;
 }
 
 static enum taken
-decode_first(struct pair *pair, const char *text, size_t n)
+look_at_event(const char *p, size_t n)
 {
-	static const char word[] = "\"cache_threshold\"";
-	const struct span json = payload(text, n);
-	struct splice_seg choices, choice, reason;
-	size_t at = 0;
+	size_t at = 0, end;
 
-	(void)pair;
-	if (splice_member_raw(json.p, json.n, "choices", &choices) != 1 || choices.p[0] != '[' ||
-		!splice_element(&choices, &at, &choice) ||
-		splice_member_raw(choice.p, choice.n, "finish_reason", &reason) != 1)
-		return TAKEN;
-	return reason.n == sizeof(word) - 1 && memcmp(reason.p, word, reason.n) == 0 ? TAKEN_AGAIN
-										     : TAKEN;
+	while (at < n) {
+		const size_t len = sse_line(p + at, n - at, &end);
+
+		if (len > 5 && memcmp(p + at, "data:", 5) == 0)
+			return look_at(p + at + 5, len - 5);
+		at += len + end;
+	}
+	return TAKEN_NOTHING; /* a comment */
+}
+
+static enum taken
+decode_first(struct pair *pair)
+{
+	const struct leg *d = &pair->leg[LEG_DECODE];
+	enum taken r = TAKEN_NOTHING;
+	size_t n;
+
+	if (!d->sse)
+		return look_at(d->answer, d->answer_len);
+	for (size_t at = 0;
+		r == TAKEN_NOTHING && (n = sse_next(d->answer + at, d->answer_len - at)) > 0;
+		at += n)
+		r = look_at_event(d->answer + at, n);
+	return r;
+}
+
+/* A decode engine that was tried first has counted honestly, and there may be no prefill answer at all. */
+static bool
+rewrites(struct req *req, struct answer_how *how)
+{
+	if (decode_first_mode(req))
+		how->fix_usage = false;
+	return false;
 }
 
 const struct connector connector_shared_storage = {
 	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_PREFILL},
 	.leaves = LEAVES_NOTHING,
-	.edit = {[ROLE_PREFILL] = connector_limit_prefill, [ROLE_DECODE] = decode_edit},
+	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
 	.begin = begin,
+	.rewrites = rewrites,
 	.decode_first = decode_first,
 	.samples = connector_several_whole,
 	.prompts = connector_several_whole,

@@ -54,13 +54,12 @@ pass_on(struct req *req, struct leg *leg)
 	char message[400];
 
 	if (relay_started(req)) {
-		bool said = json_error_message(
-			leg->answer, leg->answer_len, message, sizeof(message));
+		bool said =
+			json_error_message(leg->answer, leg->answer_len, message, sizeof(message));
 
 		relay_cut(req, end_word(END_ENGINE_STATUS), said ? message : silent);
 	} else if (leg->answer_len == 0) {
-		relay_error(req, leg->status, "server_error", end_word(END_ENGINE_STATUS),
-			silent);
+		relay_error(req, leg->status, "server_error", end_word(END_ENGINE_STATUS), silent);
 	} else {
 		relay_reply(req, leg->status, leg->head, leg->head_len, NULL, leg->answer,
 			leg->answer_len);
@@ -403,10 +402,12 @@ prefill_first(struct req *req, struct pair *pair)
 {
 	metric_add(req->w->slab, M_KV_MISS, 1);
 	leg_rewind(decode_of(pair));
+	pair_reserve_again(pair, decode_of(pair));
 	decode_of(pair)->keep = false;
 	pair->starts[ROLE_PREFILL] = STARTS_AT_ONCE;
 	pair->starts[ROLE_DECODE] = STARTS_AFTER_PREFILL;
 	sse_init(&pair->sse);
+	pair_new_id(pair); /* the decode engine has seen the other */
 	pair_start(pair, STARTS_AT_ONCE);
 }
 
@@ -417,6 +418,7 @@ pass_kept(struct req *req, struct leg *leg, bool done)
 	struct span kept = {leg->answer, leg->answer_len};
 
 	leg->keep = false;
+	leg_give_back(prefill_of(leg->pair)); /* not needed, however long this lasts */
 	pass_through(req, leg);
 	exchange_payload(leg, &kept, 1, done);
 	leg_forget_answer(leg); /* a stream may last */
@@ -427,7 +429,7 @@ leg_more(struct req *req, struct leg *leg)
 {
 	const struct connector *c = req->connector;
 	struct pair *pair = leg->pair;
-	size_t n;
+	enum taken r;
 
 	if (leg->kind == LEG_PREFILL) {
 		if (c->prefill_more != NULL && leg->status == 200 && c->prefill_more(pair) == TAKEN)
@@ -436,12 +438,10 @@ leg_more(struct req *req, struct leg *leg)
 	}
 	if (leg->kind != LEG_DECODE || !undecided(pair) || !leg->sse || leg->status != 200)
 		return;
-	n = sse_next(leg->answer, leg->answer_len);
-	if (n == 0)
-		return;
-	if (c->decode_first(pair, leg->answer, n) == TAKEN_AGAIN)
+	r = c->decode_first(pair);
+	if (r == TAKEN_AGAIN)
 		prefill_first(req, pair);
-	else
+	else if (r == TAKEN)
 		pass_kept(req, leg, false);
 }
 
@@ -510,15 +510,14 @@ decode_answered(struct req *req, struct leg *leg)
 		pass_on(req, leg);
 	} else if (req->answer == NULL && !leg->keep) {
 		req_end(req, leg->status == 200 && !pair->sse.error ? END_OK : END_ENGINE_STATUS);
-	} else if (req->answer == NULL) { /* shared_storage: decode was tried first */
-		if (req->connector->decode_first(pair, leg->answer, leg->answer_len) ==
-			TAKEN_AGAIN) {
+	} else if (req->answer == NULL) { /* decode was tried first */
+		if (req->connector->decode_first(pair) == TAKEN_AGAIN) {
 			prefill_first(req, pair);
 			return;
 		}
 		pass_kept(req, leg, true);
 		if (req->state != REQ_DONE)
-			req_end(req, END_OK);
+			req_end(req, pair->sse.error ? END_ENGINE_STATUS : END_OK);
 	} else if (leg->keep && (req->stream || answer_whole(req->answer, pair->index, leg->answer,
 							leg->answer_len) != ANSWER_OK)) {
 		cut(req, END_DECODE_ANSWER);

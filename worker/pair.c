@@ -288,21 +288,28 @@ compose(struct leg *leg, struct leg_message *m)
 }
 
 void
+pair_reserve_again(struct pair *pair, struct leg *leg)
+{
+	struct worker *w = pair->req->w;
+
+	if (leg->reserved)
+		return;
+	leg->reserved = load_reserve(w->seg, w->slot, leg->up->slot, 0);
+	leg->tokens = load_tokens_add(w->seg, w->slot, leg->up->slot, pair->req->tokens);
+}
+
+void
 pair_prefill_again(struct pair *pair)
 {
 	struct leg *p = &pair->leg[LEG_PREFILL];
-	struct worker *w = pair->req->w;
 
-	metric_add(w->slab, M_PREFILL_AGAIN, 1);
+	metric_add(pair->req->w->slab, M_PREFILL_AGAIN, 1);
 	leg_rewind(&pair->leg[LEG_DECODE]);
 	leg_rewind(p);
 	pair->redone = true;
 	pair->prefilled = pair->handed = false;
 	pair->kv = (struct span){NULL, 0};
-	if (!p->reserved) { /* of an endpoint chosen before: its limit has been looked at */
-		p->reserved = load_reserve(w->seg, w->slot, p->up->slot, 0);
-		p->tokens = load_tokens_add(w->seg, w->slot, p->up->slot, pair->req->tokens);
-	}
+	pair_reserve_again(pair, p);
 	pair_new_id(pair);
 	leg_start(p);
 }

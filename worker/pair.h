@@ -95,6 +95,8 @@ void pair_ask(struct pair *pair);
 void pair_ask_over(struct pair *pair);
 /* Any of its legs runs. */
 bool pair_active(const struct pair *pair);
+/* For a leg that is asked once more: of an endpoint chosen before, whose limit has been looked at. */
+void pair_reserve_again(struct pair *pair, struct leg *leg);
 /* A hand-over that is too old is not used: all from the start, with a fresh id. */
 void pair_prefill_again(struct pair *pair);
 /* Tells engines that wait for each other to forget it (LEAVES_ROOM). */
