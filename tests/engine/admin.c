@@ -97,13 +97,17 @@ admin_absent(struct conn *c)
 void
 admin_version(struct conn *c)
 {
+	static const char *const versions[] = {[VLLM_0_33] = "0.33",
+		[VLLM_0_19] = "0.19",
+		[VLLM_0_13] = "0.13",
+		[VLLM_0_11] = "0.11"};
 	struct buf b = {0};
 
 	if (c->sim->o.engine != FLAVOUR_VLLM) {
 		admin_absent(c);
 		return;
 	}
-	BUF_LIT(&b, "{\"version\":\"0.33.0+pdsim\",\"name\":");
+	buf_fmt(&b, "{\"version\":\"%s.0+pdsim\",\"name\":", versions[c->sim->o.vllm]);
 	buf_json(&b, c->sim->o.name, strlen(c->sim->o.name));
 	buf_fmt(&b, ",\"engine_id\":\"%s\"}", c->sim->engine_id);
 	reply(c, &b);

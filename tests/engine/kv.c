@@ -193,16 +193,20 @@ kv_params(struct kv *kv, const struct hold *h, struct buf *b)
 			BUF_LIT(b, "\"");
 	}
 	buf_str(b, o->ids == IDS_NESTED ? "]]" : "]");
-	buf_fmt(b, ",\"remote_engine_id\":\"%s\",\"remote_request_id\":", kv->sim->engine_id);
-	buf_json(b, h->id, strlen(h->id));
+	buf_fmt(b, ",\"remote_engine_id\":\"%s\"", kv->sim->engine_id);
+	if (o->vllm != VLLM_0_11) {
+		BUF_LIT(b, ",\"remote_request_id\":");
+		buf_json(b, h->id, strlen(h->id));
+	}
 	BUF_LIT(b, ",\"remote_host\":");
 	buf_json(b, o->advertise, strlen(o->advertise));
-	buf_fmt(b,
-		",\"remote_port\":%d,\"tp_size\":%d,\"remote_num_tokens\":%u,\"transfer_mode\":\"%s\"",
-		kv->sim->side_port, o->tp, h->ntokens,
-		o->transfer == TRANSFER_PUSH ? "push" : "pull");
-	if (o->big_ids)
-		BUF_LIT(b, ",\"remote_registration_generation\":18446744073709551617");
+	buf_fmt(b, ",\"remote_port\":%d,\"tp_size\":%d", kv->sim->side_port, o->tp);
+	if (o->vllm == VLLM_0_33)
+		buf_fmt(b,
+			",\"pp_size\":1,\"dcp_size\":1,\"remote_num_tokens\":%u,\"transfer_mode\":\"%s\","
+			"\"remote_blocks_expiry_time\":null,\"remote_registration_generation\":%s",
+			h->ntokens, o->transfer == TRANSFER_PUSH ? "push" : "pull",
+			o->big_ids ? "18446744073709551617" : "1");
 	BUF_LIT(b, "}");
 }
 

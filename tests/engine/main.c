@@ -65,6 +65,7 @@ static const struct option_row rows[] = {
 	{ "old-server-info", O_FLAG, AT(old_server_info), 0, 0, { 0 }, "only under /get_server_info, as before SGLang 0.5.9" },
 	{ "handshake", O_STR, AT(handshake), 0, 0, { 0 }, "how KV is handed over" },
 	{ "handoff", O_STR, AT(handshake), 0, 0, { 0 }, "the same" },
+	{ "vllm", O_CHOICE, AT(vllm), 0, 0, { "0.33", "0.19", "0.13", "0.11" }, "nixl: whose kv_transfer_params; 0.11 goes by X-Request-Id" },
 	{ "transfer", O_CHOICE, AT(transfer), 0, 0, { "pull", "push" }, "nixl: who moves the KV; with push D may come before P is done" },
 	{ "no-id-suffix", O_FLAG, AT(no_id_suffix), 0, 0, { 0 }, "internal ids without 8 random digits (VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1)" },
 	{ "tp", O_INT, AT(tp), 1, 64, { 0 }, "tensor-parallel ranks of this engine" },

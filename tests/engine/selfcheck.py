@@ -1015,6 +1015,20 @@ def check_one_leg():
         same(e.call("POST", "/v1/embeddings", {"input": "x"})[0], 503)
 
 
+def check_versions():
+    for v, last in ("0.33", "remote_registration_generation"), ("0.19", "tp_size"), ("0.13", "tp_size"), ("0.11", "tp_size"):
+        with Engine("--role", "prefill", "--vllm", v) as p, Engine("--role", "decode", "--vllm", v) as d:
+            check(json.loads(p.call("GET", "/version")[1])["version"].startswith(v))
+            for path, body in ("/v1/completions", {"prompt": PROMPT}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}):
+                rid = fresh()
+                kv = p.post(path, {**body, "max_tokens": 1, "kv_transfer_params": SKELETON}, rid)["kv_transfer_params"]
+                same((list(kv)[-1], "remote_request_id" in kv), (last, v != "0.11"))
+                d.post(path, {**body, "kv_transfer_params": kv}, rid)
+            kv = p.post("/v1/completions", prefill_body())["kv_transfer_params"]
+            d.post("/v1/completions", {"prompt": PROMPT, "kv_transfer_params": kv}, None, None, 500 if v == "0.11" else 200)
+            same(p.metric("pdsim:held_requests"), v == "0.11")
+
+
 def check_push():
     with Engine("--role", "prefill", "--transfer", "push", "--no-id-suffix", "--prefill-delay", "200") as p, \
             Engine("--role", "decode", "--transfer", "push", "--fetch-timeout", "0.4") as d:

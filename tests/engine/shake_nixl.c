@@ -47,7 +47,10 @@ read_params(struct gen *g)
 	r = remote_new(g);
 	json_text_buf(json_get(kv, "remote_host"), &r->host);
 	json_text_buf(json_get(kv, "remote_engine_id"), &r->engine);
-	json_text_buf(json_get(kv, "remote_request_id"), &r->id);
+	if (g->sim->o.vllm == VLLM_0_11) /* both engines know the request by the client's id */
+		buf_fmt(&r->id, g->chat ? "chatcmpl-%s" : "cmpl-%s-0", buf_cstr(&g->rid));
+	else
+		json_text_buf(json_get(kv, "remote_request_id"), &r->id);
 	(void)json_int(json_get(kv, "remote_port"), &port);
 	r->port = port > 0 && port < 65536 ? (int)port : 0;
 	r->meta = kv_meta(kv, pushes(g->sim));

@@ -140,7 +140,7 @@ hold_one(struct gen *g, unsigned i, unsigned k)
 	buf_add(&id, g->rid.p, g->rid.len);
 	if (!g->chat)
 		buf_fmt(&id, "-%u", i);
-	if (!g->sim->o.no_id_suffix)
+	if (!g->sim->o.no_id_suffix && g->sim->o.vllm <= VLLM_0_19) /* since 0.14 */
 		buf_fmt(&id, "-%08x", (unsigned)(sim_random(g->sim) >> 32));
 	h = kv_hold(g->sim->kv, buf_cstr(&id), buf_cstr(&g->rid), (uint32_t)p->ntokens);
 	h->prompt = gen_prompt_key(g);

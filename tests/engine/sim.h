@@ -22,6 +22,7 @@ struct side;
 
 enum role { ROLE_BOTH, ROLE_PREFILL, ROLE_DECODE };
 enum ids_form { IDS_INTS, IDS_STRINGS, IDS_NESTED };
+enum vllm { VLLM_0_33, VLLM_0_19, VLLM_0_13, VLLM_0_11 }; /* as the command line names them */
 enum transfer { TRANSFER_PULL, TRANSFER_PUSH };
 enum notice_form { NOTICE_PROXY, NOTICE_NIXL, NOTICE_DICT };
 enum flavour { FLAVOUR_VLLM, FLAVOUR_SGLANG };
@@ -33,6 +34,7 @@ struct opts {
 	enum ids_form ids;
 	enum flavour engine;
 	enum transfer transfer;
+	enum vllm vllm;
 	enum notice_form notice_form;
 	int port, side_port, bootstrap_port;
 	const char *host, *advertise, *name, *api_key, *handshake, *announce;
