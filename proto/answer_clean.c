@@ -16,6 +16,7 @@ static const struct splice_seg none = {"", 0};
 struct choice {
 	uint64_t index;
 	struct splice_seg text[2], logprobs[2], finish, stop;
+	uint64_t before; /* characters of P's text, where D's follows it */
 };
 
 /* An event or a body as it came, but for its choices. */
@@ -128,7 +129,8 @@ put_choice(struct answer *a, const struct choice *c, struct membuf *out)
 	put_number(out, c->index);
 	put_said(a, c, out);
 	PUT(out, ",\"logprobs\":");
-	r = a->how.chat ? logprobs_chat(a, c->logprobs, out) : logprobs_join(c->logprobs, out);
+	r = a->how.chat ? logprobs_chat(a, c->logprobs, out)
+			: logprobs_join(a, c->logprobs, c->before, out);
 	PUT(out, ",\"finish_reason\":");
 	put_or(out, &c->finish, "null");
 	/* vLLM's chat tells of it only where it ends */
@@ -381,9 +383,19 @@ clean_finish(struct answer *a, uint32_t part, struct membuf *out)
 
 /* --- D ------------------------------------------------------------------------------------ */
 
+static void
+note_before(const struct answer *a, const struct first *f, struct choice *c)
+{
+	const struct splice_seg text = kept_get(a, &f->text);
+
+	if (!seg_is_null(&c->logprobs[1]))
+		c->before = text_length(&text);
+}
+
 static int
 event_choice(struct answer *a, uint32_t part, uint32_t k, struct choice *c, void *arg)
 {
+	note_before(a, first_of(a, part, k), c);
 	tell_role(a, part, k, c->index, arg);
 	return put_choice(a, c, &a->choices);
 }
@@ -431,6 +443,7 @@ whole_choice(struct answer *a, uint32_t part, uint32_t k, struct choice *c, void
 
 	c->text[0] = kept_get(a, &f->text);
 	c->logprobs[0] = kept_get(a, &f->logprobs);
+	note_before(a, f, c);
 	return put_choice(a, c, arg);
 }
 

@@ -172,8 +172,11 @@ bool usage_sum(const struct answer *a, struct membuf *out);
 
 /* Appends the elements of both arrays as one array. */
 void put_arrays(const struct splice_seg *a, const struct splice_seg *b, struct membuf *out);
-/* Appends P's and D's as one; either may be null or none. */
-int logprobs_join(const struct splice_seg of[2], struct membuf *out);
+/* How many characters a string in its quotes has, as Python's len() counts them. */
+uint64_t text_length(const struct splice_seg *text);
+/* Appends P's and D's as one; either may be null or none.  So many characters of P's stand before D's text. */
+int logprobs_join(
+	struct answer *a, const struct splice_seg of[2], uint64_t before, struct membuf *out);
 /* The same in chat's shape. */
 int logprobs_chat(struct answer *a, const struct splice_seg of[2], struct membuf *out);
 

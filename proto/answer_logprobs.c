@@ -35,29 +35,74 @@ put_arrays(const struct splice_seg *a, const struct splice_seg *b, struct membuf
 	PUT(out, "]");
 }
 
-int
-logprobs_join(const struct splice_seg of[2], struct membuf *out)
+uint64_t
+text_length(const struct splice_seg *text)
 {
-	struct splice_seg key, value, before;
+	const uint8_t *p = (const uint8_t *)text->p, *end = p + text->n;
+	uint64_t n = 0;
+	uint32_t code;
+
+	if (text->n < 2)
+		return 0;
+	for (p++, end--; p < end;) {
+		size_t len = *p == '\\' ? json_escape(p, end, &code) : 1;
+
+		n += (*p & 0xc0) != 0x80; /* of UTF-8, what begins a character */
+		p += len > 0 ? len : 1;
+	}
+	return n;
+}
+
+/* D's offsets count from its own first token. */
+static struct splice_seg
+shifted(struct answer *a, const struct splice_seg *offsets, uint64_t by)
+{
+	struct splice_seg value;
+	struct copy c;
+	uint64_t n;
+
+	a->scratch.n = 0;
+	copy_start(&c, offsets, &a->scratch);
+	(void)json_read_enter(&c.r, '[');
+	while (json_read_element(&c.r)) {
+		value = json_read_value(&c.r);
+		if (!seg_number(&value, &n))
+			continue;
+		copy_past(&c, &value);
+		put_number(&a->scratch, n + by);
+	}
+	copy_up_to(&c, offsets->p + offsets->n);
+	return (struct splice_seg){a->scratch.p, a->scratch.n};
+}
+
+int
+logprobs_join(struct answer *a, const struct splice_seg of[2], uint64_t before, struct membuf *out)
+{
+	struct splice_seg key, value, first, then;
 	struct copy c;
 
-	for (unsigned i = 0; i < 2; i++)
-		if (seg_is_null(&of[1 - i])) {
-			if (seg_is_null(&of[i]))
-				PUT(out, "null");
-			else
-				put_seg(out, &of[i]);
-			return ANSWER_OK;
-		}
+	if (seg_is_null(&of[1])) {
+		if (seg_is_null(&of[0]))
+			PUT(out, "null");
+		else
+			put_seg(out, &of[0]);
+		return ANSWER_OK;
+	}
 	copy_start(&c, &of[1], out);
 	(void)json_read_enter(&c.r, '{');
 	while (json_read_member(&c.r, &key)) {
-		value = json_read_value(&c.r);
-		if (value.n == 0 || value.p[0] != '[' || !member_of(&of[0], &key, &before) ||
-			before.p[0] != '[')
+		then = value = json_read_value(&c.r);
+		if (value.n == 0 || value.p[0] != '[')
 			continue;
+		if (before > 0 && json_read_is(&key, "text_offset"))
+			then = shifted(a, &value, before);
+		if (!member_of(&of[0], &key, &first) || first.p[0] != '[') {
+			if (then.p == value.p)
+				continue;
+			first = (struct splice_seg){"", 0};
+		}
 		copy_past(&c, &value);
-		put_arrays(&before, &value, out);
+		put_arrays(&first, &then, out);
 	}
 	copy_up_to(&c, of[1].p + of[1].n);
 	return json_read_done(&c.r) ? ANSWER_OK : ANSWER_BAD;

@@ -357,6 +357,10 @@ Test(answer, prefill_ended)
 #define P_LOGPROBS                                                                                 \
 	"{\"text_offset\":[0],\"token_logprobs\":[-0.5],\"tokens\":[\"He\"],\"top_logprobs\":["    \
 	"{\"He\":-0.5,\"Ha\":-1.25,\"Ho\":-2e0}]}"
+/* D counts from its own first character, the client from P's. */
+#define D_LOGPROBS_BEHIND                                                                          \
+	"{\"text_offset\":[2,5],\"token_logprobs\":[-1,null],\"tokens\":[\"\\u00e9\\ud83d\\ude00"  \
+	"\",\"\\n\"],\"top_logprobs\":[{\"\\u00e9\":-1.0},null]}"
 #define D_LOGPROBS                                                                                 \
 	"{\"text_offset\":[0,3],\"token_logprobs\":[-1,null],\"tokens\":[\"\\u00e9\\ud83d\\ude00"  \
 	"\",\"\\n\"],\"top_logprobs\":[{\"\\u00e9\":-1.0},null]}"
@@ -431,12 +435,12 @@ Test(answer, logprobs_completions)
 	expect(&how, steps,
 		"data: " TEXT "\"choices\":[" TEXT_CHOICE(
 			"He", P_LOGPROBS) "],\"usage\":null}\n\n"
-					  "data: " TEXT "\"choices\":[" TEXT_CHOICE(
-						  "x", D_LOGPROBS) "],\"usage\":null}\n\n" DONE);
+					  "data: " TEXT "\"choices\":[" TEXT_CHOICE("x",
+						  D_LOGPROBS_BEHIND) "],\"usage\":null}\n\n" DONE);
 	how.stream = false;
 	expect(&how, steps,
 		TEXT "\"choices\":[" TEXT_CHOICE("Hex",
-			"{\"text_offset\":[0,0,3],\"token_logprobs\":[-0.5,-1,null],\"tokens\":[\"He\","
+			"{\"text_offset\":[0,2,5],\"token_logprobs\":[-0.5,-1,null],\"tokens\":[\"He\","
 			"\"\\u00e9\\ud83d\\ude00\",\"\\n\"],\"top_logprobs\":[{\"He\":-0.5,\"Ha\":-1.25,"
 			"\"Ho\":-2e0},{\"\\u00e9\":-1.0},null]}") "],\"usage\":null}");
 }
@@ -465,6 +469,34 @@ Test(answer, logprobs_of_one_leg_alone)
 			"E0"),
 		TEXT "\"choices\":[" TEXT_CHOICE("",
 			"{ \"tokens\" : [\"a\"] ,\"a\":[1],\"x\":null,\"y\":[3]}") "],\"usage\":null}");
+}
+
+/* An offset counts characters, however the engine wrote them. */
+Test(answer, logprobs_behind_any_text)
+{
+	static const struct {
+		const char *text, *offsets, *want;
+	} rows[] = {{"", "[0,1]", "[0,1]"}, {"\xc3\xa9\xf0\x9f\x98\x80", "[0,1]", "[2,3]"},
+		{"\\u00e9\\ud83d\\ude00\\n\\\"", "[0,null, 1 ]", "[4,null, 5 ]"},
+		{"a\\ud83d", "[]", "[]"}, {"a", "null", "null"}};
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		struct answer_how how = completions;
+		char prefill[200], event[200], want[400];
+		const char *steps[] = {prefill, event, "E0", NULL};
+
+		how.stream = false;
+		(void)snprintf(prefill, sizeof(prefill),
+			"P0 " PREFILL_OF("{\"text\":\"%s\"}", "null"), rows[i].text);
+		(void)snprintf(event, sizeof(event),
+			"D0 " D_EVENT("{\"text\":\"x\",\"logprobs\":{\"text_offset\":%s}}"),
+			rows[i].offsets);
+		(void)snprintf(want, sizeof(want),
+			TEXT "\"choices\":[" TEXT_CHOICE(
+				"%sx", "{\"text_offset\":%s}") "],\"usage\":null}",
+			rows[i].text, rows[i].want);
+		expect(&how, steps, want);
+	}
 }
 
 /* --- usages ------------------------------------------------------------------------------- */
