@@ -77,7 +77,7 @@ give(struct leg *leg, const char *text)
 	leg->answer_len = strlen(text);
 }
 
-static enum taken
+static inline enum taken
 prefill_says(const char *text)
 {
 	give(&pair.leg[LEG_PREFILL], text);
