@@ -232,6 +232,19 @@ ask_in_vain(struct req *req, struct leg *leg)
 		req_refuse_with(req, req->connector->ask_fail);
 }
 
+/* Others wait for the same answer: not until the next tick. */
+static void
+wake_waiters(const struct req *req)
+{
+	struct req *one, *next;
+
+	for (one = TAILQ_FIRST(&req->w->reqs); one != NULL; one = next) {
+		next = TAILQ_NEXT(one, link);
+		if (one != req && one->state == REQ_ASK)
+			ask_all(one);
+	}
+}
+
 void
 ask_answered(struct req *req, struct leg *leg)
 {
@@ -241,6 +254,8 @@ ask_answered(struct req *req, struct leg *leg)
 	}
 	pair_ask_over(leg->pair);
 	leg->pair->asked = true;
+	if (req->connector->asks_again)
+		wake_waiters(req);
 	ask_all(req);
 }
 
@@ -458,8 +473,10 @@ rewrite_events(struct req *req, struct leg *leg)
 		int r = answer_event(req->answer, pair->index, pair->event.p + at, n, &out);
 
 		at += n;
-		if (r != ANSWER_OK)
+		if (r != ANSWER_OK) {
+			forget(leg);
 			on = rewritten(req, &out, r, END_DECODE_ANSWER);
+		}
 	}
 	if (on)
 		on = send_events(req, &out);
@@ -509,6 +526,8 @@ decode_answered(struct req *req, struct leg *leg)
 	if (leg->keep && leg->status != 200) {
 		pass_on(req, leg);
 	} else if (req->answer == NULL && !leg->keep) {
+		if (pair->sse.error) /* as vLLM says it of a stream, under a 200 */
+			forget(leg);
 		req_end(req, leg->status == 200 && !pair->sse.error ? END_OK : END_ENGINE_STATUS);
 	} else if (req->answer == NULL) { /* decode was tried first */
 		if (req->connector->decode_first(pair) == TAKEN_AGAIN) {
@@ -602,7 +621,8 @@ prefill_answered(struct req *req, struct leg *leg)
 	enum taken r;
 
 	if (leg->status >= 400) {
-		forget(leg);
+		if (leg->status >= 500) /* else it is the client's mistake */
+			forget(leg);
 		if (harmless(req, leg))
 			return;
 		pass_on(req, leg);
@@ -612,6 +632,7 @@ prefill_answered(struct req *req, struct leg *leg)
 	if (r == TAKEN_NOTHING && req->how.first_token && !plan_without_first_token(req))
 		r = TAKEN_BAD;
 	if (r == TAKEN_BAD) {
+		forget(leg);
 		if (!harmless(req, leg))
 			cut(req, END_PREFILL_ANSWER);
 		return;
