@@ -120,6 +120,39 @@ harmless(struct req *req, struct leg *leg)
 	return pair->decoded;
 }
 
+/*
+ * Decode was told what is only believed of its prefill engine (NixlPush), whose answer is not here yet: until
+ * then whatever it says may come of a wrong belief, be it a status, a reset or an error event under a 200.
+ */
+static bool
+ahead(struct pair *pair)
+{
+	return pair->starts[ROLE_DECODE] == STARTS_AT_ONCE &&
+	       pair->req->connector->starts[ROLE_DECODE] == STARTS_AFTER_PREFILL &&
+	       leg_active(prefill_of(pair));
+}
+
+/* Asked again, once prefill has said what is true. */
+static void
+decode_again(struct pair *pair)
+{
+	leg_rewind(decode_of(pair));
+	pair_reserve_again(pair, decode_of(pair));
+	decode_of(pair)->keep = false;
+	sse_init(&pair->sse);
+	pair->early = false;
+}
+
+/* Decode was told something wrong. */
+static void
+retell(struct pair *pair)
+{
+	decode_again(pair);
+	pair->starts[ROLE_DECODE] = STARTS_AFTER_PREFILL;
+	pair->kv = (struct span){NULL, 0};
+	pair->retold = true;
+}
+
 void
 leg_failed(struct req *req, struct leg *leg)
 {
@@ -132,6 +165,10 @@ leg_failed(struct req *req, struct leg *leg)
 	forget(leg);
 	if (harmless(req, leg))
 		return;
+	if (leg->kind == LEG_DECODE && ahead(leg->pair)) {
+		retell(leg->pair);
+		return;
+	}
 	if (leg->kind == LEG_DECODE && leg->pair->sse.done && !leg->keep) {
 		if (req->answer != NULL)
 			leg_answered(req, leg);
@@ -403,7 +440,13 @@ leg_first(struct req *req, struct leg *leg)
 	if (leg->kind != LEG_DECODE)
 		return; /* a prefill answer counts when it is whole */
 	pair_disarm(pair);
-	if (req->answer != NULL)
+	if (leg->status >= 500)
+		forget(leg);
+	if (ahead(pair) && leg->status != 200)
+		retell(pair);
+	else if (ahead(pair))
+		pair->early = leg->keep = true;
+	else if (req->answer != NULL)
 		leg->keep = !req->stream || leg->status != 200 || !leg->sse;
 	else if (undecided(pair) && leg->status == 200)
 		leg->keep = true;
@@ -523,6 +566,8 @@ decode_answered(struct req *req, struct leg *leg)
 {
 	struct pair *pair = leg->pair;
 
+	if (pair->early)
+		return; /* early_taken() */
 	if (leg->keep && leg->status != 200) {
 		pass_on(req, leg);
 	} else if (req->answer == NULL && !leg->keep) {
@@ -614,6 +659,24 @@ prefill_taken(struct req *req, struct leg *leg)
 	return req->state != REQ_DONE;
 }
 
+/* Decode had answered before prefill's answer bore out what it was told. */
+static void
+early_taken(struct req *req, struct pair *pair)
+{
+	struct leg *d = decode_of(pair);
+	const struct span kept = {d->answer, d->answer_len};
+	const bool done = !leg_active(d);
+
+	pair->early = d->keep = false;
+	leg_first(req, d);
+	if (!d->keep) {
+		exchange_payload(d, &kept, 1, done);
+		leg_forget_answer(d); /* a stream may last */
+	}
+	if (done && req->state != REQ_DONE)
+		decode_answered(req, d);
+}
+
 static void
 prefill_answered(struct req *req, struct leg *leg)
 {
@@ -645,12 +708,18 @@ prefill_answered(struct req *req, struct leg *leg)
 		part_ended(pair);
 		return;
 	}
-	if (r == TAKEN_AGAIN && !decode_of(pair)->first_told) {
-		leg_rewind(decode_of(pair));
+	if (r == TAKEN_AGAIN && (pair->early || !decode_of(pair)->first_told)) {
+		decode_again(pair);
 		pair_new_id(pair); /* it may still be busy with letting go of the first */
 		leg_start(decode_of(pair));
 		return;
 	}
+	if (pair->early) {
+		early_taken(req, pair);
+		return;
+	}
+	if (pair->retold)
+		pair_new_id(pair); /* the decode engine has seen the other */
 	go_on(req, pair);
 }
 
