@@ -1,4 +1,5 @@
 """The command line of production-stack's router moves over unchanged."""
+import json
 import subprocess
 
 import pytest
@@ -149,6 +150,68 @@ def test_roundrobin_serves_whole_requests(world):
         assert r.complete("hello", max_tokens=4).json()["choices"][0]["text"] == expect.text("hello", 4)
     assert [len(e.requests()) for e in engines] == [3, 3]
     assert "kv_transfer_params" not in engines[0].last().json()
+
+
+@pytest.mark.parametrize("registry", [True, False], ids=["registry", "static"])
+def test_lmcache_with_notices(world, registry):
+    proxy = free_port()
+    p = world.engine("prefill", handshake="lmcache", proxy=f"127.0.0.1:{proxy}", tp=2)
+    d = world.engine("decode", handshake="lmcache", receiver_ports="0,0", skip_last=1)
+    init, alloc = (",".join(map(str, d.ports[k])) for k in ("init", "alloc"))
+    spec = {d.url: {"receiver_host": "127.0.0.1", "receiver_init_port": d.ports["init"], "receiver_alloc_port": d.ports["alloc"]}}
+    where = (["--decoder-registry", json.dumps(spec)] if registry else
+             ["--nixl-peer-host", "0.0.0.0", "--decoder-init-port", init, "--nixl-peer-alloc-port", alloc])
+    r = line(world, [p.url, d.url], ["P", "D"], extra=[
+        "--routing-logic", "disaggregated_prefill", "--nixl-proxy-host", "localhost", "--nixl-proxy-port", str(proxy), *where])
+    r.wait_for("ready")
+    r.wait_all_up()
+    assert r.complete("hello there", max_tokens=4).json()["choices"][0]["text"] == expect.text("hello there", 4)
+    assert d.counter("kv_loaded") == 1 and p.counter("spec_violations") == 0
+    assert r.metric("pdrouter_kv_ready_timeouts_total") in (0, None)
+
+
+def test_lmcache_without_notices(world):
+    """--disagg-connector-type lmcache alone: nobody is told anything, the prefill engine's answer is the signal."""
+    p = world.engine("prefill", handshake="lmcache", proxy="127.0.0.1:1", notices=0)
+    d = world.engine("decode", handshake="lmcache", receiver_ports="0", skip_last=1)
+    r = line(world, [p.url, d.url], ["P", "D"], extra=[
+        "--routing-logic", "disaggregated_prefill", "--disagg-connector-type", "lmcache", "--decoder-host", "127.0.0.1",
+        "--decoder-init-port", str(d.ports["init"][0]), "--decoder-alloc-port", str(d.ports["alloc"][0])])
+    r.wait_for("ready")
+    r.wait_all_up()
+    assert r.complete("hello there", max_tokens=4).json()["choices"][0]["text"] == expect.text("hello there", 4)
+    assert d.counter("kv_loaded") == 1
+
+
+@pytest.mark.parametrize("logic, word", [
+    (["disaggregated_prefill"], None), (["disaggregated_prefill", "--disagg-connector-type", "nixl"], "do_remote_decode")])
+def test_disaggregated_prefill(world, logic, word):
+    """From shared storage unless something else is asked for: then the prefill leg says nothing of a hand-over."""
+    hs = {} if word else {"handshake": "shared_storage", "storage": world.dir / "storage"}
+    (world.dir / "storage").mkdir()
+    p, d = world.engine("prefill", **hs), world.engine("decode", refuse_local=True, **hs)
+    r = line(world, [p.url, d.url], ["P", "D"], extra=["--routing-logic", *logic])
+    r.wait_for("ready")
+    r.wait_all_up()
+    assert r.complete("hello", max_tokens=4).json()["choices"][0]["text"] == expect.text("hello", 4)
+    assert ("kv_transfer_params" in p.last().json()) == bool(word)
+
+
+def test_sglang_router(world):
+    p, q, d = world.engine("prefill", handshake="sglang"), world.engine("prefill", handshake="sglang"), world.engine(
+        "decode", handshake="sglang")
+    port = free_port()
+    r = Router(world, {}, wait_for=None, binary_args=[
+        "--host", "127.0.0.1", "--port", str(port), "--pd-disaggregation", "--policy", "round_robin", "--prefill", p.url,
+        str(p.bootstrap), "--prefill", q.url, "none", "--decode", d.url])
+    world.routers.append(r)
+    r.port = port
+    r.wait_for("ready")
+    r.wait_all_up()
+    for _ in range(4):
+        assert r.complete("hello", max_tokens=4).json()["choices"][0]["text"] == expect.text("hello", 4)
+    assert [len(e.requests()) for e in (p, q, d)] == [2, 2, 4]
+    assert {x.last().json()["bootstrap_port"] for x in (p, q)} == {p.bootstrap, q.bootstrap}
 
 
 def test_the_help_tells_every_flag_and_what_becomes_of_it():
