@@ -41,10 +41,10 @@ struct pair {
 	bool redone;              /* prefill was done again */
 	bool handed;              /* it holds KV until a decode engine fetches it */
 	bool released;            /* the client has gone: what is sent only frees that KV */
-	bool early;               /* decode's answer came before prefill's, and is kept until then */
-	bool retold;              /* decode refused what it was told before that */
-	bool kv_ready;            /* its notices have come, or are not waited for any more */
-	bool decoded;             /* nothing more comes from its decode leg */
+	bool early;    /* decode's answer came before prefill's, and is kept until then */
+	bool retold;   /* decode refused what it was told before that */
+	bool kv_ready; /* its notices have come, or are not waited for any more */
+	bool decoded;  /* nothing more comes from its decode leg */
 	uint64_t prefilled_ms;
 	uint64_t kv_deadline_ms; /* 0: not waiting for notices */
 
