@@ -400,6 +400,7 @@ class Router(Process):
         if self.p.poll() is None and not self.told_to_stop:
             wait("no request in flight", lambda: self.metric("requests_in_flight") == 1)  # this very one
             wait("no reservation", lambda: not self.in_flight())
+            wait("no flag armed", lambda: self.metric("kv_flags_armed") == 0)
             if self.control.exists():
                 self.look_over()
             if not self.murdered:
