@@ -76,7 +76,7 @@ def fleet(request):
 @BOTH
 def strained(request):
     """One engine of each role, whose every failure is over in 300 ms."""
-    yield from shared(request.session, Fleet(request.param, n=1, pool=SHORT))
+    yield from shared(request.session, Fleet(request.param, n=1, pool=SHORT), honest=False)
 
 
 @pytest.fixture(params=[False, True], ids=["transfer_id", "kv_transfer_params"])
@@ -385,24 +385,67 @@ def test_engine_ids_are_read_again_after_an_unseen_restart(world):
     assert len(queries(p)) == 1 and d.counter("kv_refused") == 0
 
 
-@pytest.mark.parametrize("what", ["status", "timeout", "decode"])
-def test_any_failure_makes_it_ask_again(world, what):
-    r, p, d = scripts(world, pool={"timeouts": {"prefill": "300ms"}}, workers=1)
-    c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x"})
+WHOLE = {"id": "x", "object": "text_completion", "created": 1, "model": "m", "choices": []}
+
+
+def served(r, p, d, n):
+    """n requests at once, all well."""
+    clients = [r.client().request("POST", URL, {"model": MODEL, "prompt": "x"}) for _ in range(n)]
+    for ex in [p.expect() for _ in clients]:
+        ex.prefilled("null")
+    for ex in [d.expect() for _ in clients]:
+        ex.reply(body=WHOLE)
+    assert [c.read().status for c in clients] == [200] * n
+
+
+def fail(what, pre, dec):
+    error = {"error": {"message": "no", "type": "x", "param": None, "code": 500}}
+    if what == "status":
+        pre.reply(500, error)
+    elif what == "answer":
+        pre.reply(body=b"oops")
+    elif what == "decode":
+        dec.write(b"HTTP/1.1 2").reset()  # a byte, or it would be sent once more
+    elif what == "decode_status":
+        dec.reply(500, error)
+    elif what == "decode_event":
+        dec.reply(body=b"data: %s\n\ndata: [DONE]\n\n" % json.dumps(error).encode(), headers=[("Content-Type", "text/event-stream")])
+
+
+@pytest.mark.parametrize("fix_usage", [False, True], ids=["as_it_comes", "rewritten"])
+@pytest.mark.parametrize("what, status", [("status", 500), ("answer", 502), ("timeout", 504), ("decode", 502), ("decode_status", 500),
+                                          ("decode_event", 200)])
+def test_any_failure_makes_it_ask_again(world, what, status, fix_usage):
+    """Of decode too, which fails where it was told an engine that is no more."""
+    r, p, d = scripts(world, pool={"timeouts": {"prefill": "300ms"}, "fix_usage": fix_usage}, workers=1)
+    served(r, p, d, 2)  # one connection to P stays, whatever happens to the other
+    c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x", "stream": True})
     pre, dec = p.expect(), d.expect()
     p.probes["/query"] = json.dumps(ids("e-2")).encode()
-    if what == "status":
-        pre.reply(500, {"error": {"message": "no", "type": "x", "param": None, "code": 500}})
-    elif what == "decode":
-        dec.reset()
-    assert c.read().status == {"status": 500, "timeout": 504, "decode": 502}[what]
+    if what == "decode_event":
+        pre.prefilled("null")
+    fail(what, pre, dec)
+    assert c.read().status == status
     for ex in (pre, dec):
         ex.end(keep=False)
     c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x"})
     dec = d.expect()
     assert dec.json()["kv_transfer_params"]["remote_engine_id"] == "e-2"
-    dec.reply(body={"choices": []})
+    p.expect().prefilled("null")
+    dec.reply(body=WHOLE)
     assert c.read().status == 200
+
+
+def test_a_clients_mistake_makes_nobody_ask(world):
+    """A 400 is no failure of the engine's: it would make all others wait for an answer."""
+    r, p, d = scripts(world, workers=1)
+    for _ in range(3):
+        c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x"})
+        pre, dec = p.expect(), d.expect()
+        p.probes["/query"] = json.dumps(ids("e-2")).encode()
+        pre.reply(400, {"error": {"message": "no", "type": "x", "param": None, "code": 400}})
+        assert c.read().status == 400 and dec.json()["kv_transfer_params"]["remote_engine_id"] == "e-1"
+        dec.end(keep=False)
 
 
 # --- failures ------------------------------------------------------------------------------------------
@@ -452,6 +495,15 @@ def test_failure_of_d_in_the_stream(strained, fault):
     events = list(strained.router.open_stream(n=8).events())
     assert events[-1].json()["error"]["code"] == "decode_broken" and len(events) == 3
     wait("its line", lambda: strained.router.ends()[-1]["reason"] == "decode_broken")
+
+
+def test_what_never_comes_is_decodes_timeout(strained):
+    """Prefill is done and holds nothing: from 0.17 on nobody tells decode, before it is asked to do it alone."""
+    r, (p,), (d,) = strained.router, strained.p, strained.d
+    p.fault("null_kv")
+    a = r.complete("hi")
+    assert a.status == 200 if "handoff" in r.config["pools"][0] else (a.status, a.error["code"]) == (504, "decode_timeout")
+    d.wait_metric("pdsim:running_requests", 0)
 
 
 def test_one_pair_of_several_fails_all(world, old):
