@@ -272,7 +272,7 @@ def test_nothing_of_a_client_chooses_a_peer(fleet):
 
 # --- failures -----------------------------------------------------------------------------------------
 
-LIMITS = {"timeouts": {"connect": "2s", "prefill": f"{500 * SLOW}ms", "decode": f"{500 * SLOW}ms"}}
+SHORT = {"timeouts": {"connect": "2s", "prefill": f"{400 * SLOW}ms", "decode": f"{400 * SLOW}ms"}}
 
 
 class Desk:
@@ -280,7 +280,7 @@ class Desk:
 
     def __init__(self, kind, pool=None, **keys):
         self.kind, self.world = kind, World()
-        self.router, (self.p,), (self.d,) = self.world.scripts(pool={**KINDS[kind], **LIMITS, **(pool or {})}, **keys)
+        self.router, (self.p,), (self.d,) = self.world.scripts(pool={**KINDS[kind], **(pool or {})}, **keys)
 
 
 @pytest.fixture(scope="module", params=list(KINDS))
@@ -303,6 +303,25 @@ def desk(desk_of):
     wait("nothing in flight", lambda: desk_of.router.metric("endpoint_in_flight") == 0)
     assert not desk_of.router.metric("kv_flags_armed")
     assert desk_of.p.asked.empty() and desk_of.d.asked.empty()
+
+
+@pytest.fixture(scope="module")
+def desks(request):
+    """desks(kind, pool): scripted engines behind such a pool, started once."""
+    made = {}
+
+    def get(kind, pool=None, **keys):
+        key = json.dumps([kind, pool, keys], sort_keys=True)
+        if key not in made:
+            made[key] = Desk(kind, pool, **keys)
+        return made[key]
+    yield get
+    for d in made.values():
+        try:
+            if request.session.testsfailed == 0:
+                d.world.finish()
+        finally:
+            d.world.close()
 
 
 def fresh(*engines):
@@ -331,9 +350,11 @@ PREFILL_FAILS = {  # how: what P does, the answer's status and code
 
 
 @pytest.mark.parametrize("how", PREFILL_FAILS)
-def test_failure_of_prefill(desk, how):
+def test_failure_of_prefill(desk, desks, how):
     """The decode engine is not asked; the client gets an honest status, be it a stream or not."""
     does, status, code = PREFILL_FAILS[how]
+    if how == "late":
+        desk = desks(desk.kind, SHORT)
     for stream in (False, True) if how != "late" else (True,):
         fresh(desk.p)
         c = begin(desk, stream)
@@ -362,9 +383,11 @@ DECODE_FAILS = {
 
 
 @pytest.mark.parametrize("how", DECODE_FAILS)
-def test_failure_of_decode(desk, how):
+def test_failure_of_decode(desk, desks, how):
     """Before its first byte: a status of ours."""
     does, status, code = DECODE_FAILS[how]
+    if how == "late":
+        desk = desks(desk.kind, SHORT)
     for stream in (False, True) if how != "late" else (True,):
         fresh(desk.d)
         c = begin(desk, stream)
@@ -386,8 +409,10 @@ def test_failure_of_decode_with_a_status(desk, status):
 
 
 @pytest.mark.parametrize("how", ["reset", "closed", "late", "error event"])
-def test_failure_of_decode_in_the_stream(desk, how):
+def test_failure_of_decode_in_the_stream(desk, desks, how):
     """After its first byte: an event says so, and no [DONE] pretends."""
+    if how == "late":
+        desk = desks(desk.kind, SHORT)
     c = begin(desk, True)
     desk.p.expect().prefilled()
     ex = desk.d.expect().stream_head().event("a")
@@ -463,3 +488,680 @@ def test_client_gone(slow_of, stage, stream):
     p, d = f.legs()
     assert p[0].aborted == (stage == "before prefill answers") and len(p) == 1
     assert len(d) == (stage != "before prefill answers")
+
+
+# --- hand-overs -----------------------------------------------------------------------------------------
+
+
+@STREAM
+@SHAPE
+def test_a_first_token_that_ends_the_text_hands_over_all_the_same(fleet, stream, chat):
+    """An engine that finishes by anything but length hands nothing over (vLLM to 0.19): no stop, no EOS, on its leg."""
+    text = f"<<eos>> {next(FRESH)}"
+    prompt = {"messages": [{"role": "user", "content": text}]} if chat else {"prompt": text}
+    missing, fetched = fleet.router.metric("kv_handoff_missing_total"), sum(e.counter("kv_fetched") for e in fleet.p)
+    got = same(fleet, stream, chat=chat, stop=["zzz"], extra_body={"stop_token_ids": [7], "ignore_eos": False}, **prompt)
+    assert (got[-1] if stream else got)["choices"][0]["finish_reason"] == "stop"
+    (p,), (d,) = fleet.legs()
+    assert (d.json()["stop"], d.json()["stop_token_ids"], d.json()["ignore_eos"]) == (["zzz"], [7], False)
+    if fleet.kind != "answer":  # which hands over the answer itself
+        assert values(p.body, "ignore_eos") == ["true"] and not {"stop", "stop_token_ids"} & set(p.json())
+        assert sum(e.counter("kv_fetched") for e in fleet.p) == fetched + 1
+    assert fleet.router.metric("kv_handoff_missing_total") == missing
+
+
+@STREAM
+@pytest.mark.parametrize("kind", ["nixl", "orchestrated"])
+@pytest.mark.parametrize("answer", ['{"id":"x","choices":[]}', '{"id":"x","kv_transfer_params":null}', '{"kv_transfer_params" :\nnull }'])
+def test_no_hand_over_is_decoded_without_and_counted(desks, kind, answer, stream):
+    desk = desks(kind)
+    before = desk.router.metric("kv_handoff_missing_total")
+    body = b'{"model":"sim-model", "prompt":"x","u":1e400,"stream":%s}' % (b"true" if stream else b"false")
+    c = desk.router.client().request("POST", COMPLETIONS, body)
+    desk.p.expect().reply(body=answer.encode())
+    ex = desk.d.expect()
+    assert ex.body == body
+    ex.reply(body=b'{"id" : "x"}')
+    assert c.read().body == b'{"id" : "x"}' and desk.router.metric("kv_handoff_missing_total") == before + 1
+
+
+@pytest.mark.parametrize("kind", ["nixl", "orchestrated"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_remote_host_of_the_prefill_url(world, kind, host):
+    """An engine that does not know its own address is fetched from all the same; an IPv6 one goes without its brackets."""
+    p, d = (world.engine(role, host=host, advertise_host="localhost.invalid") for role in ("prefill", "decode"))
+    r = world.router(world.pool([p], [d], connector=kind, remote_host="prefill_host"))
+    assert r.complete("hello", max_tokens=4).json()["choices"][0]["text"] == expect.text("hello", 4)
+    assert d.last().json()["kv_transfer_params"]["remote_host"] == host and p.counter("kv_fetched") == 1
+
+
+@pytest.mark.parametrize("kind", ["nixl", "orchestrated"])
+def test_remote_host_kept(world, kind):
+    p, d = world.engine("prefill", host="::1"), world.engine("decode", host="::1")
+    r = world.router(world.pool([p], [d], connector=kind, remote_host="keep"))
+    assert r.complete("hello", max_tokens=4).json()["choices"][0]["text"] == expect.text("hello", 4)
+    assert d.last().json()["kv_transfer_params"]["remote_host"] == "::1"
+
+
+class Gate:
+    """A way to an engine whose connections are taken only when the story says so: until then they are not even
+    established, for the queue of the listening socket is full."""
+
+    def __init__(self, engine):
+        self.target = engine.address
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=0)
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.shut, self.stuffed, self.taken = threading.Event(), [], 0
+        self.listener.settimeout(0.02)
+        self.more = 0
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def close(self):
+        """From now on nobody gets in."""
+        self.shut.set()
+        time.sleep(0.05)  # the last accept() is over
+        self._stuff()
+
+    def _stuff(self):
+        for _ in range(2):
+            s = socket.socket()
+            s.setblocking(False)
+            s.connect_ex(self.listener.getsockname())
+            self.stuffed.append(s)
+
+    def let(self, n):
+        """Takes the n connections that have waited longest."""
+        self.more += n
+
+    def _run(self):
+        while True:
+            if self.shut.is_set() and self.more == 0:
+                time.sleep(0.01)
+                continue
+            try:
+                a = self.listener.accept()[0]
+            except socket.timeout:
+                continue
+            except OSError:
+                return
+            self.more = max(0, self.more - 1)
+            b = socket.create_connection(self.target)
+            for x, y in ((a, b), (b, a)):
+                threading.Thread(target=self._copy, args=(x, y), daemon=True).start()
+
+    @staticmethod
+    def _copy(x, y):
+        with suppress(OSError):
+            while data := x.recv(65536):
+                y.sendall(data)
+            y.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize("kind, again", [("nixl", 1), ("orchestrated", 1), ("nixl", 2)])
+def test_a_hand_over_that_is_too_old_is_not_used(world, kind, again):
+    """The decode engine takes the connection when the lease is over: prefill is done again under a fresh id, once."""
+    p, d = world.engine("prefill"), world.engine("decode")
+    gate = Gate(d)
+    r = world.router(world.pool([p], [{"url": gate.url}], connector=kind, kv_lease="300ms"), health_interval="30s", stats_interval="30s")
+    gate.close()
+    c = r.open_stream("hello", n=4)
+    p.wait_requests()
+    if again == 2:  # the second connection waits as long, but there is no third prefill
+        while len(p.requests()) < 2:
+            gate.let(1)
+            time.sleep(0.25)
+        time.sleep(0.35)
+    gate.let(100)
+    assert text_of(c.events()) == expect.text("hello", 4)
+    assert r.metric("prefill_again_total") == 1 and r.in_flight() == 0
+    first, second = p.requests()
+    assert first["x-request-id"] != second["x-request-id"] == d.last()["x-request-id"]
+    assert second["x-request-id"] in d.last().json()["kv_transfer_params"]["remote_request_id"]
+    assert p.counter("kv_fetched") == 1
+    world.check_engines = False  # the first hand-over's blocks wait for their lease
+
+
+def test_a_hand_over_in_time_is_used(world):
+    r, (p,), (d,) = world.pd(pool={"kv_lease": "10s"}, engine={"prefill_delay": 50})
+    assert r.complete("hello").status == 200 and r.metric("prefill_again_total") == 0 and len(p.requests()) == 1
+
+
+# --- push -------------------------------------------------------------------------------------------------
+
+PUSH = {"transfer_mode": "push", "remote_host": "keep"}
+IDENTITY = ('"remote_engine_id":"e-%d","remote_host":"10.1.2.3","remote_port":5600,"tp_size":2,"pp_size":1')
+
+
+def internal(ex, suffix=""):
+    """What vLLM calls a request inside, where it adds nothing random."""
+    rid = ex["x-request-id"]
+    return (f"chatcmpl-{rid}" if ex.path == CHAT else f"cmpl-{rid}-0") + suffix
+
+
+def params(ex, life=1, suffix=""):
+    """kv_transfer_params of a prefill engine in one of its lives."""
+    return ('{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[1,2]],"remote_request_id":"%s",%s}'
+            % (internal(ex, suffix), IDENTITY % life))
+
+
+def known(ex, life=1):
+    """What decode is told before prefill has said it."""
+    return ('{"do_remote_prefill":true,"do_remote_decode":false,"remote_request_id":"%s",%s}' % (internal(ex), IDENTITY % life))
+
+
+class Push:
+    def __init__(self, world, **keys):
+        self.r, (self.p,), (self.d,) = world.scripts(pool={**PUSH, **keys}, workers=1)
+
+    def begin(self, path=COMPLETIONS, stream=True):
+        prompt = {"messages": MESSAGES} if path == CHAT else {"prompt": "x"}
+        return self.r.client().request("POST", path, {"model": MODEL, "stream": stream, **prompt})
+
+    def learn(self, life=1, suffix="", path=COMPLETIONS):
+        """A request whose decode leg waits for the prefill answer."""
+        c = self.begin(path)
+        ex = self.p.expect()
+        assert self.d.quiet(0.1), "nothing is known yet"
+        told = params(ex, life, suffix)
+        ex.prefilled(told)
+        ex = self.d.expect()
+        assert values(ex.body, "kv_transfer_params") == [told]
+        ex.stream("a")
+        assert text_of(c.events()) == "a"
+
+
+@pytest.fixture
+def push(world):
+    return Push(world)
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+def test_push_starts_both_legs_once_the_engine_is_known(push, path):
+    push.learn(path=path)
+    for _ in range(2):
+        c = push.begin(path)
+        d, p = push.d.expect(), push.p.expect()
+        assert values(d.body, "kv_transfer_params") == [known(d)] and d["x-request-id"] == p["x-request-id"]
+        p.prefilled(params(p))
+        d.stream("a", "b")
+        assert text_of(c.events()) == "ab"
+
+
+def test_push_of_a_prefill_that_has_another_identity(push):
+    """It was restarted in between: decode is told anew, and what is known now is used from then on."""
+    push.learn()
+    c = push.begin()
+    d, p = push.d.expect(), push.p.expect()
+    p.prefilled(params(p, 2))
+    assert d.gone()
+    d.close()
+    d = push.d.expect()
+    assert values(d.body, "kv_transfer_params") == [params(p, 2)]
+    d.stream("b")
+    assert text_of(c.events()) == "b"
+    c = push.begin()
+    d, p = push.d.expect(), push.p.expect()
+    assert values(d.body, "kv_transfer_params") == [known(d, 2)]
+    p.prefilled(params(p, 2))
+    d.stream("c")
+    assert text_of(c.events()) == "c"
+
+
+@pytest.mark.parametrize("how", ["500", "reset", "error event"])
+def test_push_decode_refuses_what_it_was_told_beforehand(push, how):
+    """It finds no such engine and says so before prefill has answered: it is asked again with what prefill says then."""
+    push.learn()
+    fresh(push.d)
+    c = push.begin()
+    d, p = push.d.expect(), push.p.expect()
+    if how == "500":
+        d.reply(500, {"error": {"message": "no such engine"}})
+    elif how == "reset":
+        d.reset()
+    else:
+        d.stream_head().chunk(b'data: {"error":{"message":"no such engine","code":500}}\n\ndata: [DONE]\n\n').write(b"0\r\n\r\n").end()
+    assert push.d.quiet(0.1)
+    p.prefilled(params(p, 2))
+    d = push.d.expect()
+    assert values(d.body, "kv_transfer_params") == [params(p, 2)]
+    d.stream("b")
+    assert text_of(c.events()) == "b"
+
+
+@STREAM
+@pytest.mark.parametrize("fix", [False, True], ids=["passed", "rewritten"])
+@pytest.mark.parametrize("whole_before", [False, True], ids=["begun", "whole"])
+def test_push_decode_answers_before_prefill(world, stream, fix, whole_before):
+    """Its words wait until prefill has borne out what it was told."""
+    push = Push(world, fix_usage=fix)
+    push.learn()
+    c = push.begin(stream=stream)
+    d, p = push.d.expect(), push.p.expect()
+    answer = {"id": "x", "object": "text_completion", "created": 1, "model": MODEL, "choices": [
+        {"index": 0, "text": "a", "finish_reason": None}]}
+    data = b"data: " + json.dumps(answer).encode() + b"\n\n" if stream else json.dumps(answer).encode()
+    end = b"data: [DONE]\n\n" if stream else b""
+    kind = b"text/event-stream" if stream else b"application/json"
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n" % (kind, len(data + end))
+    d.write(head + data + end if whole_before else head + data[:20])
+    assert c.silent(0.1)
+    p.prefilled(params(p))
+    if not whole_before:
+        d.write(data[20:] + end)
+    d.end()
+    a = c.read()
+    assert a.status == 200 and (a.body == data + end if not fix else a.body.count(b'"a"') == 1)
+    assert not stream or a.body.endswith(end)
+    assert push.r.end(2)["reason"] == "ok"
+
+
+@STREAM
+def test_push_decode_answers_before_a_prefill_that_is_another(push, stream):
+    push.learn()
+    c = push.begin(stream=stream)
+    d, p = push.d.expect(), push.p.expect()
+    d.stream("wrong") if stream else d.reply(body={"choices": [{"text": "wrong"}]})
+    assert c.silent(0.1)
+    p.prefilled(params(p, 2))
+    d = push.d.expect()
+    assert values(d.body, "kv_transfer_params") == [params(p, 2)]
+    d.stream("b") if stream else d.reply(body={"choices": [{"text": "b"}]})
+    a = c.read()
+    assert b"wrong" not in a.body and b'"b"' in a.body.replace(b" ", b"")
+
+
+def test_push_without_a_hand_over(push):
+    """Prefill has nothing to push: decode, which waits for it, is asked again without."""
+    push.learn()
+    c = push.begin()
+    d, p = push.d.expect(), push.p.expect()
+    p.prefilled("null")
+    assert d.gone()
+    d.close()
+    d = push.d.expect()
+    assert values(d.body, "kv_transfer_params") == []
+    d.stream("b")
+    assert text_of(c.events()) == "b" and push.r.metric("kv_handoff_missing_total") == 1
+
+
+def test_push_with_engines_that_add_to_ids(push):
+    """What a request is called inside cannot be known beforehand: one leg after the other, for ever."""
+    for _ in range(2):
+        push.learn(suffix="-0a1b2c3d")
+
+
+@pytest.mark.parametrize("whose", ["p", "d"])
+def test_push_forgets_an_engine_whose_leg_failed(push, whose):
+    push.learn()
+    c = push.begin()
+    d, p = push.d.expect(), push.p.expect()
+    if whose == "p":
+        p.reply(500, {"error": {"message": "no"}})
+        assert c.read().status == 500 and d.gone()
+        d.close()
+    else:
+        p.prefilled(params(p))
+        d.reply(500, {"error": {"message": "no"}})
+        assert c.read().status == 500
+    push.learn()
+
+
+@pytest.mark.parametrize("when", ["before prefill answers", "after"])
+def test_push_client_gone(push, when):
+    push.learn()
+    c = push.begin()
+    d, p = push.d.expect(), push.p.expect()
+    if when == "after":
+        p.prefilled(params(p))
+        d.stream_head().event("a")
+        c.head()
+    c.close()
+    if when != "after":  # it aborts, and closes in turn
+        assert p.gone()
+        p.close()
+    assert push.r.end(2)["reason"] == "client_gone" and d.gone()
+    d.close()
+
+
+# The same before engines that push.
+
+PUSHING = {"transfer": "push", "no_id_suffix": True}
+
+
+@pytest.fixture(scope="module")
+def pushing_of(request):
+    f = Fleet("nixl", pool={"transfer_mode": "push"}, engine={**PUSHING, "prefill_delay": 30})
+    yield f
+    f.close(request.session.testsfailed == 0)
+
+
+@pytest.fixture
+def pushing(pushing_of):
+    pushing_of.legs()
+    yield pushing_of
+    assert pushing_of.router.p.poll() is None, "the router died:\n" + pushing_of.router.log()[-5000:]
+    pushing_of.settled()
+
+
+@STREAM
+@SHAPE
+def test_push_is_the_engines_own_answer(pushing, stream, chat):
+    for i in range(6):
+        more = {"messages": [{"role": "user", "content": f"{i} {next(FRESH)}"}]} if chat else {}
+        same(pushing, stream, chat=chat, **more)
+    _, d = pushing.legs()
+    told = ["remote_block_ids" in r.json()["kv_transfer_params"] for r in d]
+    assert len(told) == 6 and told.count(False) >= 4, "both legs at once for all but each engine's first"
+
+
+@STREAM
+def test_push_of_several_prompts(pushing, stream):
+    same(pushing, stream, prompt=[f"prompt {next(FRESH)} " * (i + 1) for i in range(4)])
+
+
+@STREAM
+@pytest.mark.parametrize("late", [False, True], ids=["status", "error event"])
+def test_push_of_a_prefill_engine_that_was_restarted(world, stream, late):
+    """Decode engines refuse what is said of its former life; the client never knows."""
+    options = {**PUSHING, "prefill_delay": 50}
+    p, d = world.engine("prefill", **options), world.engine("decode", **{**options, **({"late_errors": True} if late else {})})
+    r = world.router(world.pool([p], [d], transfer_mode="push"), workers=1)
+    for i in range(4):
+        if i == 2:  # between two requests, or under one
+            p.stop()
+            p = world.engine("prefill", port=p.port, **options)
+            wait("the engine again", lambda: r.metric("endpoint_up", role="prefill") == 1)
+        text = f"{i} hello"
+        if stream:
+            assert text_of(list(r.open_stream(text, n=5).events())) == expect.text(text, 5)
+        else:
+            assert r.complete(text, max_tokens=5).json()["choices"][0]["text"] == expect.text(text, 5)
+    assert len(p.requests()) == 2
+
+
+# --- several samples, several prompts -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["nixl", "orchestrated"])
+def fan_of(request):
+    f = Fleet(request.param, pool={"fanout": True})
+    yield f
+    f.close(request.session.testsfailed == 0)
+
+
+@pytest.fixture
+def fan(fan_of):
+    fan_of.legs()
+    yield fan_of
+    assert fan_of.router.p.poll() is None, "the router died:\n" + fan_of.router.log()[-5000:]
+    fan_of.settled()
+
+
+def words(got, stream):
+    """The text of each choice."""
+    out = {}
+    for obj in got if stream else [got]:
+        for c in obj["choices"]:
+            part = c["delta"]["content"] if "delta" in c else c["message"]["content"] if "message" in c else c["text"]
+            out[c["index"]] = out.get(c["index"], "") + (part or "")
+    return out
+
+
+def without_words(obj):
+    """The same object with nothing that a sample draws for itself."""
+    if isinstance(obj, list):
+        return [without_words(x) for x in obj]
+    if isinstance(obj, dict):
+        return {k: "" if k in ("text", "content", "logprobs") and not isinstance(v, dict | list) else None if k == "logprobs" else without_words(v)
+                for k, v in obj.items()}
+    return obj
+
+
+@STREAM
+@SHAPE
+def test_fanout_makes_a_pair_for_each_sample(fan, stream, chat):
+    more = {"stream_options": {"include_usage": True}} if stream else {}
+    prompt = {} if chat else {"prompt": f"p {next(FRESH)}"}
+    before = fan.router.metric("fanned_out_pairs_total")
+    got = ask(fan.router.address, stream, chat=chat, n=3, seed=40, **more, **prompt)
+    direct = ask(fan.direct.address, stream, chat=chat, n=3, seed=40, **more, **prompt)
+    assert without_words(got) == without_words(direct)
+    text = expect.text_chat({"messages": MESSAGES}, 12) if chat else expect.text(prompt["prompt"], 12)
+    assert words(got, stream) == {0: text, 1: text, 2: text}  # the simulator knows no seed
+    assert (got[-1] if stream else got)["usage"] == (direct[-1] if stream else direct)["usage"]
+    p, d = fan.legs()
+    for leg in (p, d):
+        assert [r.json()["n"] for r in leg] == [1, 1, 1] and sorted(r.json()["seed"] for r in leg) == [40, 41, 42]
+        assert len({r["x-request-id"] for r in leg}) == 3
+    assert len([e for e in (*fan.p, *fan.d) if e.requests()]) == 4 and fan.router.metric("fanned_out_pairs_total") == before + 3
+
+
+@STREAM
+@SHAPE
+def test_fanout_logprobs(fan, stream, chat):
+    more = {"logprobs": True} if chat else {"logprobs": 1, "prompt": f"p {next(FRESH)}"}
+    got = ask(fan.router.address, stream, chat=chat, n=2, **more)
+    one = ask(fan.direct.address, stream, chat=chat, **more)
+    for k in range(2):
+        mine = [c["logprobs"] for obj in (got if stream else [got]) for c in obj["choices"] if c["index"] == k]
+        assert mine == [c["logprobs"] for obj in (one if stream else [one]) for c in obj["choices"]]
+    assert "token" in json.dumps(got)
+
+
+@STREAM
+def test_fanout_of_samples_of_prompts(fan, stream):
+    """Choice k of prompt i has index i * n + k, each prompt's tokens count once."""
+    prompts = [f"first {next(FRESH)}", f"the second one {next(FRESH)}"]
+    more = {"stream_options": {"include_usage": True}} if stream else {}
+    got = ask(fan.router.address, stream, prompt=prompts, n=2, seed=7, **more)
+    direct = ask(fan.direct.address, stream, prompt=prompts, n=2, seed=7, **more)
+    assert without_words(got) == without_words(direct)
+    texts = [expect.text(p, 12) for p in prompts]
+    assert words(got, stream) == {0: texts[0], 1: texts[0], 2: texts[1], 3: texts[1]}
+    p, d = fan.legs()
+    for leg in (p, d):
+        assert sorted((r.json()["prompt"], r.json()["seed"]) for r in leg) == sorted((x, s) for x in prompts for s in (7, 8))
+
+
+def test_fanout_without_a_usage_asked_for(fan):
+    """A stream whose client did not ask has no usage."""
+    with fan.router.client() as c:
+        c.request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x", "n": 2, "stream": True, "max_tokens": 3})
+        events = [e.data for e in c.events()]
+    assert events[-1] == "[DONE]" and events.count("[DONE]") == 1 and len(events) == 7
+    assert not any("usage" in json.loads(e) for e in events[:-1])
+
+
+@pytest.mark.parametrize("members", [{"n": 5}, {"prompt": ["a", "b", "c", "d", "e"]}, {"prompt": ["a", "b", "c"], "n": 2},
+                                     {"n": 4294967295}], ids=["samples", "prompts", "both", "32 bits"])
+def test_more_than_max_fanout_is_refused(desks, members):
+    desk = desks("nixl", {"fanout": True}, limits={"max_fanout": 4})
+    a = desk.router.complete(**members)
+    assert (a.status, a.error["code"]) == (400, "too_many_choices") and desk.p.quiet(0.05)
+
+
+def two_pairs(desk, stream, path=COMPLETIONS):
+    """A request for two samples whose prefill is done: (client, the two decode legs)."""
+    prompt = {"messages": MESSAGES} if path == CHAT else {"prompt": "x"}
+    c = desk.router.client().request("POST", path, {"model": MODEL, "n": 2, "stream": stream, **prompt})
+    legs = [desk.p.expect(), desk.p.expect()]
+    for ex in legs:
+        ex.prefilled()
+    return c, [desk.d.expect(), desk.d.expect()]
+
+
+FAN = {"fanout": True}
+
+
+@STREAM
+def test_one_pairs_prefill_fails_the_whole(desks, stream):
+    desk = desks("nixl", FAN)
+    c = desk.router.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x", "n": 2, "stream": stream})
+    one, two = desk.p.expect(), desk.p.expect()
+    one.prefilled()
+    d = desk.d.expect()
+    two.reply(429, {"error": {"message": "busy"}})
+    a = c.read()
+    assert (a.status, a.json()) == (429, {"error": {"message": "busy"}})
+    assert d.gone(), "the other pair's legs end"
+    d.close()
+
+
+@STREAM
+@pytest.mark.parametrize("how", ["500", "reset", "late"])
+def test_one_pairs_decode_fails_the_whole_before_the_first_event(desks, stream, how):
+    desk = desks("nixl", FAN if how != "late" else {**FAN, **SHORT})
+    fresh(desk.d)
+    c, (one, two) = two_pairs(desk, stream)
+    if how == "500":
+        one.reply(500, {"error": {"message": "no"}})
+    elif how == "reset":
+        one.reset()
+    a = c.read()
+    assert a.status == {"500": 500, "reset": 502, "late": 504}[how]
+    assert two.gone()
+    two.close()
+
+
+@pytest.mark.parametrize("how", ["500", "reset", "error event", "no stream"])
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+def test_one_pairs_decode_fails_the_whole_after_the_first_event(desks, how, path):
+    desk = desks("nixl", FAN)
+    fresh(desk.d)
+    c, (one, two) = two_pairs(desk, True, path)
+    key = {"delta": {"content": "a"}} if path == CHAT else {"text": "a"}
+    obj = {"id": "x", "object": "chat.completion.chunk" if path == CHAT else "text_completion", "created": 1, "model": MODEL,
+           "choices": [{"index": 0, **key, "finish_reason": None}]}
+    one.stream_head().chunk(b"data: " + json.dumps(obj).encode() + b"\n\n")
+    events = c.events()
+    assert text_of([next(events)]) == "a"
+    {"500": lambda: two.reply(500, {"error": {"message": "no more"}}), "reset": two.reset,
+     "error event": lambda: two.stream_head().chunk(b'data: {"error":{"message":"no more","code":500}}\n\n'),
+     "no stream": lambda: two.reply(body={"choices": []})}[how]()
+    rest = list(events)
+    assert len(rest) == 1 and "error" in rest[0].json() and "[DONE]" not in rest[0].data
+    if how in ("500", "error event"):
+        assert rest[0].json()["error"]["message"] == "no more"
+    assert one.gone()
+    one.close()
+    two.close()
+
+
+def test_one_part_of_a_whole_answer_is_no_json(desks):
+    desk = desks("nixl", FAN)
+    c, (one, two) = two_pairs(desk, False)
+    one.reply(body={"id": "x", "object": "text_completion", "created": 1, "model": MODEL, "choices": [
+        {"index": 0, "text": "a", "finish_reason": "stop"}], "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}})
+    two.reply(body=b"oops")
+    a = c.read()
+    assert (a.status, a.error["code"]) == (502, "decode_bad_answer")
+
+
+@pytest.mark.parametrize("stage", ["before prefill answers", "between the legs", "in the stream"])
+def test_client_gone_from_several_pairs(slow_of, stage):
+    """Each pair's blocks are freed, wherever each of them is."""
+    f = slow_of
+    f.legs()
+    done = len(f.router.ends())
+    c = f.router.client().request("POST", COMPLETIONS, {"model": MODEL, "stream": True, "max_tokens": 80,
+                                                        "prompt": [f"long {next(FRESH)} " * (20 * i + 1) for i in range(4)]})
+    if stage == "before prefill answers":
+        wait(stage, lambda: sum(e.metric("pdsim:running_requests") for e in f.p) == 4)
+    else:
+        wait(stage, lambda: any(e.metric("pdsim:running_requests") for e in f.d))
+    if stage == "in the stream":
+        c.head()
+    c.close()
+    assert f.router.end(done + 1)["reason"] == "client_gone"
+    f.settled()
+
+
+# --- ranks and usage ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_data_parallel_ranks_in_turn_for_each_engine(world, kind):
+    """An engine with ranks is told which; one without is not; a client's own header never passes."""
+    p, d = (world.engine(role, **handshake(kind)) for role in ("prefill", "decode"))
+    r = world.router(world.pool([{"url": p.url, "dp_ranks": 3}], [{"url": d.url, "dp_ranks": 2}], **KINDS[kind]), workers=1)
+    for i in range(6):
+        assert r.complete(f"x{i}", headers=[("X-Data-Parallel-Rank", "9")]).status == 200
+    assert [s.all("x-data-parallel-rank") for s in p.requests()] == [["0"], ["1"], ["2"]] * 2
+    assert [s.all("x-data-parallel-rank") for s in d.requests()] == [["0"], ["1"]] * 3
+
+
+def test_push_with_ranks_is_serial(world):
+    """The side channel's port holds the rank: an identity is one rank's."""
+    p, d = world.script(), world.script()
+    r = world.router(world.pool([{"url": p.url, "dp_ranks": 2}], [d], **PUSH), workers=1)
+    for _ in range(2):
+        c = r.open_stream("x")
+        ex = p.expect()
+        assert d.quiet(0.1)
+        ex.prefilled(params(ex))
+        d.expect().stream("a")
+        assert text_of(c.events()) == "a"
+
+
+def usage(cached=None, out=1):
+    u = {"prompt_tokens": 90, "total_tokens": 90 + out, "completion_tokens": out}
+    return u if cached is None else {**u, "prompt_tokens_details": {"cached_tokens": cached}}
+
+
+FIX = {"fix_usage": True}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("of_prefill, want", [(16, 16), (0, 0), (None, 0)])
+def test_cached_tokens_are_those_of_prefill(desks, kind, of_prefill, want):
+    desk = desks(kind, FIX)
+    c = begin(desk, False)
+    desk.p.expect().reply(body={"id": "p", "choices": [], "usage": usage(of_prefill), "kv_transfer_params": {"a": 1}})
+    desk.d.expect().reply(body=b'{"id":"x","u":1e400,"choices":[{"index":0,"text":"a","finish_reason":"stop"}],"usage":'
+                          + json.dumps(usage(89, 5)).encode() + b'}')
+    a = c.read()
+    assert a.json()["usage"] == usage(want, 5) and values(a.body, "u") == ["1e400"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [None, {"include_usage": False}, {"include_usage": True},
+                                     {"include_usage": True, "continuous_usage_stats": True}])
+def test_cached_tokens_are_those_of_prefill_in_a_stream(desks, kind, options):
+    """Events without a usage pass as they are."""
+    desk = desks(kind, FIX)
+    c = begin(desk, True, **({"stream_options": options} if options is not None else {}))
+    desk.p.expect().reply(body={"id": "p", "choices": [], "usage": usage(16), "kv_transfer_params": {"a": 1}})
+    ex = desk.d.expect().stream_head()
+    options = options or {}
+    each = {"usage": usage(89, 1)} if options.get("continuous_usage_stats") else {}
+    event = {"id": "x", "object": "text_completion", "created": 1, "model": MODEL,
+             "choices": [{"index": 0, "text": "a", "finish_reason": None}], "odd": 18446744073709551617}
+    ex.chunk(b"data: " + json.dumps({**event, **each}).encode() + b"\n\n")
+    if options.get("include_usage"):
+        ex.chunk(b"data: " + json.dumps({**event, "choices": [], "usage": usage(89, 5)}).encode() + b"\n\n")
+    ex.chunk(b"data: [DONE]\n\n").write(b"0\r\n\r\n").end()
+    events = list(c.events())
+    want = [{**event, **({"usage": usage(16, 1)} if each else {})}]
+    if options.get("include_usage"):
+        want.append({**event, "choices": [], "usage": usage(16, 5)})
+    assert [e.json() for e in events[:-1]] == want and events[-1].data == "[DONE]"
+    if not each:
+        assert events[0].raw == b"data: " + json.dumps(event).encode() + b"\n\n"
+
+
+def test_usage_of_decode_alone_is_its_own(desks):
+    """No prefill engine has worked: what decode says is true."""
+    desk = desks("nixl", FIX)
+    c = begin(desk, False, n=2)
+    body = json.dumps({"id": "x", "choices": [], "usage": usage(7)}).encode()
+    desk.d.expect().reply(body=body)
+    assert c.read().body == body
+
+
+def test_usage_is_passed_unless_asked_for(desks):
+    desk = desks("nixl")
+    c = begin(desk, False)
+    desk.p.expect().prefilled()
+    body = json.dumps({"id": "x", "choices": [], "usage": usage(89)}).encode()
+    desk.d.expect().reply(body=body)
+    assert c.read().body == body
