@@ -391,7 +391,8 @@ read_flags(struct parse *p)
 	g->echo = json_true(p->m[M_ECHO]);
 	if (!g->native && !read_logprobs(p))
 		return false;
-	if (json_true(p->m[M_IGNORE_EOS])) {
+	/* no room is left for its end where as many tokens must come as may */
+	if (json_true(p->m[M_IGNORE_EOS]) || g->min_tokens == g->max_tokens) {
 		unsigned i;
 
 		for (i = 0; i < g->nprompts; i++)

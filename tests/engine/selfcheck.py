@@ -1149,6 +1149,9 @@ def check_lmcache():
         p.post("/v1/completions", {"prompt": expect.token_ids("x<<eos>>"), "max_tokens": 1, "kv_transfer_params": spec(d, "e")})
         same(json.loads(base64.b64decode(json.loads(p.call("GET", "/sim/last?n=1")[1])["requests"][0]["body"]))["max_tokens"], 1)
         z.take(2)
+        r = p.post("/v1/completions", {"prompt": expect.token_ids("y<<eos>>"), "max_tokens": 1, "min_tokens": 1, "kv_transfer_params": spec(d, "e")})
+        same(r["choices"][0]["finish_reason"], "length")
+        z.take(2)
     with Pull() as z, Engine(*base, "prefill", "--proxy", z.at, "--notices", "1", "--notice-form", "dict", "--notice-late", "--kv-delay", "300") as p, \
             Engine(*base, "decode", "--receiver-ports", "0", "--kv-timeout", "0.4") as d:
         chat = {"messages": [{"role": "user", "content": "hello"}]}
