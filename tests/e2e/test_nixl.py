@@ -298,11 +298,9 @@ def desk_of(request):
 def desk(desk_of):
     yield desk_of
     assert desk_of.router.p.poll() is None, "the router died:\n" + desk_of.router.log()[-5000:]
-    desk_of.p.finish()
-    desk_of.d.finish()
     wait("nothing in flight", lambda: desk_of.router.metric("endpoint_in_flight") == 0)
     assert not desk_of.router.metric("kv_flags_armed")
-    assert desk_of.p.asked.empty() and desk_of.d.asked.empty()
+    assert desk_of.p.asked.empty() and desk_of.d.asked.empty(), "an engine was asked that should not have been"
 
 
 @pytest.fixture(scope="module")
@@ -360,7 +358,7 @@ def test_failure_of_prefill(desk, desks, how):
         c = begin(desk, stream)
         does(desk.p.expect())
         a = c.read()
-        assert (a.status, a.error["code"]) == (status, code) and desk.d.quiet(0.05)
+        assert (a.status, a.error["code"]) == (status, code) and desk.d.asked.empty()
 
 
 @pytest.mark.parametrize("status", [400, 401, 422, 429, 500, 503])
@@ -371,7 +369,7 @@ def test_failure_of_prefill_with_a_status(desk, status):
         c = begin(desk, stream)
         desk.p.expect().reply(status, body, headers=[("Content-Type", "application/json"), ("X-Why", "because")])
         a = c.read()
-        assert (a.status, a.body, a["x-why"]) == (status, body, "because") and desk.d.quiet(0.05)
+        assert (a.status, a.body, a["x-why"]) == (status, body, "because") and desk.d.asked.empty()
 
 
 DECODE_FAILS = {
@@ -455,7 +453,7 @@ def test_engine_that_refuses_connections(world, kind, role):
 
 # --- the client leaves ----------------------------------------------------------------------------------
 
-SLOW_ENGINES = {"prefill_delay": 80, "fetch_delay": 80, "token_delay": 5}
+SLOW_ENGINES = {"prefill_delay": 80, "fetch_delay": 80, "token_delay": 4}
 
 
 @pytest.fixture(scope="module", params=list(KINDS))
@@ -473,7 +471,7 @@ def test_client_gone(slow_of, stage, stream):
     f.legs()
     done = len(f.router.ends())
     c = f.router.client().request("POST", COMPLETIONS, {
-        "model": MODEL, "prompt": f"a long prompt {next(FRESH)} " * 20, "stream": stream, "max_tokens": 80})
+        "model": MODEL, "prompt": f"a long prompt {next(FRESH)} " * 20, "stream": stream, "max_tokens": 50})
     if stage == "before prefill answers":
         wait(stage, lambda: any(e.metric("pdsim:running_requests") for e in f.p))
     else:
@@ -597,7 +595,7 @@ class Gate:
             y.shutdown(socket.SHUT_WR)
 
 
-@pytest.mark.parametrize("kind, again", [("nixl", 1), ("orchestrated", 1), ("nixl", 2)])
+@pytest.mark.parametrize("kind, again", [("orchestrated", 1), ("nixl", 2)])
 def test_a_hand_over_that_is_too_old_is_not_used(world, kind, again):
     """The decode engine takes the connection when the lease is over: prefill is done again under a fresh id, once."""
     p, d = world.engine("prefill"), world.engine("decode")
@@ -1063,7 +1061,7 @@ def test_client_gone_from_several_pairs(slow_of, stage):
     f = slow_of
     f.legs()
     done = len(f.router.ends())
-    c = f.router.client().request("POST", COMPLETIONS, {"model": MODEL, "stream": True, "max_tokens": 80,
+    c = f.router.client().request("POST", COMPLETIONS, {"model": MODEL, "stream": True, "max_tokens": 50,
                                                         "prompt": [f"long {next(FRESH)} " * (20 * i + 1) for i in range(4)]})
     if stage == "before prefill answers":
         wait(stage, lambda: sum(e.metric("pdsim:running_requests") for e in f.p) == 4)
