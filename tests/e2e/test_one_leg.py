@@ -3,6 +3,7 @@ import base64
 import json
 import os
 
+import openai
 import pytest
 
 import expect
@@ -338,6 +339,54 @@ def test_tokenize_and_detokenize_of_an_engine(world):
     assert r.post("/detokenize", {"model": MODEL, "tokens": ids}).json()["prompt"] == "hello 日本語"
 
 
+@pytest.fixture(scope="module")
+def sims(request):
+    """A simulated engine of each role, and one to be asked directly."""
+    w = World()
+    try:
+        r, (p,), (d,) = w.pd(engine={"name": "own"}, workers=1)
+        yield r, p, d, w.engine("both", name="own")
+        if request.session.testsfailed == 0:
+            assert [e.metric("pdsim:controlled_total") for e in (p, d)] == [0, 0], "a client has reached what controls an engine"
+            w.finish()
+    finally:
+        w.close()
+
+
+@pytest.mark.parametrize("path", [p for p in PATHS if p not in ("/tokenize", "/v1/tokenize", "/detokenize", "/v1/detokenize", "/v1/classify")])
+def test_an_engines_own_answer(sims, path):
+    r, _, _, direct = sims
+    body = json.dumps({"model": MODEL, "input": ["hello", "日本語"], "query": "q", "documents": ["a", "b"], "text_1": "a", "text_2": ["b", "c"],
+                       "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}).encode()
+    with direct.client() as c:
+        want = c.post(path, body)
+    a = r.post(path, body)
+    assert (a.status, a.body) == (want.status, want.body) and a.status == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
+def test_an_engines_own_events(sims, path):
+    r, _, _, direct = sims
+    body = {"model": MODEL, "input": "hello", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "stream": True}
+    got = []
+    for at in (direct, r):
+        with at.client() as c:
+            c.request("POST", path, body)
+            got.append([e.raw for e in c.events()])
+    assert got[0] == got[1] and len(got[0]) >= 3
+
+
+def test_sdk(sims):
+    r, _, _, direct = sims
+    got = []
+    for e in (r, direct):
+        c = openai.OpenAI(base_url=f"http://127.0.0.1:{e.port}/v1", api_key="k", max_retries=0)
+        got.append([c.embeddings.create(model=MODEL, input=["hello", "there"], encoding_format="float").model_dump(),
+                    [x.model_dump() for x in c.responses.create(model=MODEL, input="hello", stream=True)],
+                    c.models.retrieve(MODEL).id])
+    assert got[0] == got[1]
+
+
 # --- never reachable ----------------------------------------------------------------------------------
 
 # protocols.md 1.1: what operates an engine, develops it or looks into it; vLLM's, then SGLang's
@@ -365,6 +414,20 @@ def test_admin_paths_do_not_exist(desk, path):
             assert a.error["code"] == "not_found" or a.status == 501
     assert all(e.asked.empty() and path not in e.probed for e in (*desk.own, *desk.others)
                if path not in ("/server_info", "/get_server_info"))
+
+
+def test_admin_paths_of_an_engine_that_has_them(sims):
+    """`sims` looks at the end whether any of it has arrived."""
+    r, p, d, _ = sims
+    for path in HIDDEN + TWISTED:
+        for method in ("GET", "POST", "DELETE"):
+            with r.client() as c:
+                c.request(method, path, None if method == "GET" else ODD)
+                assert c.read().status == 404, (method, path)
+    with d.client() as c:
+        assert c.post("/sleep", {}).status == 200, "it has them"
+    assert d.metric("pdsim:controlled_total") == 1
+    d.tell("/sim/reset")
 
 
 def test_absolute_and_odd_targets_do_not_help(desk):

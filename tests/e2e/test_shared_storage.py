@@ -194,6 +194,24 @@ def test_tools(fleet, stream):
     assert p.json()["tools"] == d.json()["tools"] == TOOLS and p.json()["tool_choice"] == d.json()["tool_choice"] == "auto"
 
 
+@STREAM
+def test_tool_calls(fleet, stream):
+    """Arguments are a document of the decode engine's; prefill's one token is none of it."""
+    got = same(fleet, stream, chat=True, tools=TOOLS, tool_choice="required", max_tokens=40)
+    assert ("tool_calls" in json.dumps(got)) and "weather" in json.dumps(got)
+    p, _ = fleet.two()
+    assert p.json()["tool_choice"] == "required"
+
+
+@STREAM
+def test_structured_output(fleet, stream):
+    schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+    got = same(fleet, stream, chat=True, response_format=schema, max_tokens=40)
+    assert "words" in json.dumps(got)
+    p, d = fleet.two()
+    assert p.json()["response_format"] == d.json()["response_format"] == schema
+
+
 CALL = {"id": "call-1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Köln"}'}}
 
 
