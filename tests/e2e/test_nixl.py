@@ -172,9 +172,19 @@ def test_completions(fleet, stream):
 
 @STREAM
 def test_tools(fleet, stream):
-    same(fleet, stream, chat=True, tools=TOOLS, tool_choice="auto")
+    got = same(fleet, stream, chat=True, tools=TOOLS, tool_choice="required")
+    assert '"weather"' in json.dumps(got) and '"tool_calls"' in json.dumps(got)
     (p,), (d,) = fleet.legs()
-    assert p.json()["tools"] == d.json()["tools"] == TOOLS and p.json()["tool_choice"] == d.json()["tool_choice"] == "auto"
+    assert p.json()["tools"] == d.json()["tools"] == TOOLS and p.json()["tool_choice"] == d.json()["tool_choice"] == "required"
+
+
+@STREAM
+def test_structured_output(fleet, stream):
+    schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+    got = same(fleet, stream, chat=True, response_format=schema)
+    assert set(json.loads(words(got, stream)[0])) == {"words"}
+    (p,), (d,) = fleet.legs()
+    assert p.json()["response_format"] == d.json()["response_format"] == schema
 
 
 CALL = {"id": "call-1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Köln"}'}}
@@ -961,6 +971,17 @@ def test_fanout_of_samples_of_prompts(fan, stream):
         assert sorted((r.json()["prompt"], r.json()["seed"]) for r in leg) == sorted((x, s) for x in prompts for s in (7, 8))
 
 
+@STREAM
+def test_fanout_of_tool_calls(fan, stream):
+    """Each choice's calls are those of one sample."""
+    got = ask(fan.router.address, stream, chat=True, n=2, tools=TOOLS, tool_choice="required")
+    one = ask(fan.direct.address, stream, chat=True, tools=TOOLS, tool_choice="required")
+    for k in range(2):
+        mine = [{**c, "index": 0} for obj in (got if stream else [got]) for c in obj["choices"] if c["index"] == k]
+        assert mine == [c for obj in (one if stream else [one]) for c in obj["choices"]]
+    assert '"weather"' in json.dumps(got)
+
+
 def test_fanout_without_a_usage_asked_for(fan):
     """A stream whose client did not ask has no usage."""
     with fan.router.client() as c:
@@ -1145,6 +1166,25 @@ def test_cached_tokens_are_those_of_prefill_in_a_stream(desks, kind, options):
     assert [e.json() for e in events[:-1]] == want and events[-1].data == "[DONE]"
     if not each:
         assert events[0].raw == b"data: " + json.dumps(event).encode() + b"\n\n"
+
+
+@pytest.mark.parametrize("kind", ["nixl", "orchestrated"])
+def test_usage_is_that_of_a_direct_call(kind):
+    """The decode engine counts all of the prompt as cached; what was cached is what the prefill engine says."""
+    f = Fleet(kind, pool={**FIX, "fanout": True}, engine={"prompt_tokens_details": True})
+    f.direct = f.world.engine("both", prompt_tokens_details=True)
+    try:
+        for stream, chat, cached in itertools.product((False, True), (False, True), (0, 3)):
+            more = {"extra_body": {"pdsim": {"cached_tokens": cached}}, **({"stream_options": {"include_usage": True}} if stream else {})}
+            # of nothing cached engines say null, the router says 0
+            got = same(f, stream, chat=chat, **more) if cached else ask(f.router.address, stream, chat=chat, **more)
+            details = (got[-1] if stream else got)["usage"].get("prompt_tokens_details") or {}
+            assert details.get("cached_tokens", 0) == cached
+        f.settled()
+    except BaseException:
+        f.close(False)
+        raise
+    f.close(True)
 
 
 def test_usage_of_decode_alone_is_its_own(desks):
