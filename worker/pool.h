@@ -42,9 +42,9 @@ struct upstream {
 	char *learned; /* NixlPush: its identity; Mooncake: its engine ids; raw JSON, or NULL */
 	uint32_t learned_ranks; /* Mooncake: how many of them */
 	uint32_t learned_lull;  /* `lulls` then */
-	uint32_t learned_port; /* SGLang: of its bootstrap server; 0: unknown */
-	bool asked_by_us;      /* a question is under way */
-	uint32_t next_rank;    /* data-parallel rank of the next request */
+	uint32_t learned_port;  /* SGLang: of its bootstrap server; 0: unknown */
+	bool asked_by_us;       /* a question is under way */
+	uint32_t next_rank;     /* data-parallel rank of the next request */
 };
 
 struct upconn {
