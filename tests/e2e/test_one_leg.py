@@ -41,8 +41,11 @@ class Desk:
         assert all(o.asked.empty() for o in self.others)
         return e.expect()
 
-    def line(self, path):
-        return wait("its line", lambda: [x for x in self.router.lines("request") if x["route"] == path])[-1]
+    def line(self, answer):
+        return self.line_of(answer["x-request-id"])
+
+    def line_of(self, req):
+        return wait("its line", lambda: [x for x in self.router.lines("request") if x["req"] == req])[0]
 
 
 @pytest.fixture(scope="module", params=[None, "decode"], ids=["prefill", "decode"])
@@ -74,7 +77,7 @@ def test_body_and_answer_pass_byte_by_byte(desk, path):
     ex.reply(200, body, headers=[*JSON, ("X-Engine", "1")])
     a = c.read()
     assert (a.status, a.body, a["x-engine"], a["content-type"]) == (200, body, "1", "application/json")
-    line = desk.line(path)
+    line = desk.line(a)
     assert line["reason"] == "ok" and line["pool"] == MODEL
 
 
@@ -105,7 +108,7 @@ def test_errors_are_the_engines_own(desk, status):
     desk.taken().reply(status, body, headers=[*JSON, ("X-Why", "because")])
     a = c.read()
     assert (a.status, a.body, a["x-why"]) == (status, body, "because")
-    assert desk.line("/v1/embeddings")["reason"] == "engine_status"
+    assert desk.line(a)["reason"] == "engine_status"
 
 
 FAILS = {
@@ -224,7 +227,7 @@ def test_stream(desk, path):
         got += next(events).raw
     ex.write(b"0\r\n\r\n").end()
     assert list(events) == [] and got == b"".join(RESPONSE_EVENTS)
-    assert c.answer["content-type"].startswith("text/event-stream") and desk.line(path)["reason"] == "ok"
+    assert c.answer["content-type"].startswith("text/event-stream") and desk.line(c.answer)["reason"] == "ok"
 
 
 @pytest.mark.parametrize("how", ["reset", "close", "late"])
@@ -240,7 +243,7 @@ def test_stream_that_breaks_off(desk, how):
 
 @pytest.mark.parametrize("stage", ["asked", "answering", "stream"])
 def test_client_gone(desk, stage):
-    c = desk.send("/v1/responses", {"model": MODEL, "input": "x", "stream": stage == "stream"})
+    c = desk.send("/v1/responses", {"model": MODEL, "input": "x", "stream": stage == "stream"}, [("X-Request-Id", f"leaves-{stage}")])
     ex = desk.taken()
     if stage == "answering":
         ex.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{")
@@ -250,7 +253,7 @@ def test_client_gone(desk, stage):
     c.close()
     assert ex.gone()
     ex.close()
-    assert desk.line("/v1/responses")["reason"] == "client_gone"
+    assert desk.line_of(f"leaves-{stage}")["reason"] == "client_gone"
 
 
 PEERS = {"kv_transfer_params": {"remote_host": "evil"}, "disagg_prefill_resp": {"id": "evil"}, "disagg_spec": {"receiver_host": "evil"},

@@ -162,7 +162,7 @@ def test_prompt_that_is_there_already(fleet, stream, chat):
     first = ask(fleet.router.address, stream, **what)
     assert again(fleet, stream, **what) == first == ask(fleet.direct.address, stream, **what)
     if fleet.first:
-        assert fleet.router.end(len(fleet.router.ends())).get("prefill") is None
+        assert fleet.router.metric("endpoint_in_flight", role="prefill") == 0
 
 
 @STREAM
@@ -340,8 +340,8 @@ class Desk:
         self.router, (self.p,), (self.d,) = self.world.scripts(
             pool={"connector": "shared_storage", **KINDS[kind], **LIMITS}, workers=1, **keys)
 
-    def ask(self, stream=False, path=COMPLETIONS, **members_):
-        return self.router.client().request("POST", path, {"model": MODEL, "prompt": "x", "stream": stream, **members_})
+    def ask(self, stream=False, path=COMPLETIONS, headers=(), **members_):
+        return self.router.client().request("POST", path, {"model": MODEL, "prompt": "x", "stream": stream, **members_}, headers)
 
     def refuse(self, stream=False):
         """The decode engine, if asked first, wants prefill."""
@@ -551,7 +551,7 @@ def test_failure_of_decode_in_the_stream(desk, how):
         ex.chunk(b'data: {"error":{"message":"KV load failed","code":500}}\n\ndata: [DONE]\n\n').write(b"0\r\n\r\n").end()
         assert next(events).json()["error"]["message"] == "KV load failed"
         assert [e.data for e in events] == ["[DONE]"]
-        assert desk.router.end(len(desk.router.ends()))["reason"] == "engine_status"
+        assert desk.router.end_of(c.answer["x-request-id"])["reason"] == "engine_status"
         return
     {"reset": ex.reset, "closed": ex.close, "late": lambda: None}[how]()
     assert next(events).json()["error"]["code"] == ("decode_timeout" if how == "late" else "decode_broken")
@@ -635,7 +635,7 @@ def test_accepting_stream_passes_at_once(first, how):
         assert next(events).raw == event(text="z")
     ex.chunk(b"data: [DONE]\n\n").write(b"0\r\n\r\n").end()
     assert [e.data for e in events] == ["[DONE]"] and first.p.asked.empty()
-    line = first.router.end(len(first.router.ends()))
+    line = first.router.end_of(c.answer["x-request-id"])
     assert line["reason"] == ("engine_status" if how == "an error" else "ok") and line.get("prefill") is None
 
 
@@ -746,8 +746,8 @@ def test_client_gone(desk, stage, stream):
     """Both engines are let go at once: nothing is held for anybody."""
     if stage.startswith("try") and not desk.first:
         return
-    done = len(desk.router.ends())
-    c = desk.ask(stream)
+    me = f"leaves-{next(FRESH)}"
+    c = desk.ask(stream, headers=[("X-Request-Id", me)])
     if stage.startswith("try"):
         ex = desk.d.expect()
         if stage == "try has begun":
@@ -769,21 +769,21 @@ def test_client_gone(desk, stage, stream):
     c.close()
     assert ex.gone()
     ex.close()
-    assert desk.router.end(done + 1)["reason"] == "client_gone"
+    assert desk.router.end_of(me)["reason"] == "client_gone"
     assert desk.p.quiet(0.02) and desk.d.quiet(0.02)
 
 
 @STREAM
 def test_clients_that_leave_at_many_moments(fleet, stream):
-    done = len(fleet.router.ends())
+    ids = [f"leaves-{next(FRESH)}" for _ in range(16)]
     for e in (*fleet.p, *fleet.d):
         e.fault("slow", delay_ms=10, count=-1)
-    for i in range(16):
+    for i, me in enumerate(ids):
         c = fleet.router.client().request("POST", COMPLETIONS, {
-            "model": MODEL, "prompt": f"leaves {next(FRESH)} " * 20, "stream": stream, "max_tokens": 20})
+            "model": MODEL, "prompt": f"{me} " * 20, "stream": stream, "max_tokens": 20}, [("X-Request-Id", me)])
         c.silent(0.004 * i + 0.0005)
         c.close()
-    fleet.router.end(done + 16)
+    assert {fleet.router.end_of(me)["reason"] for me in ids} <= {"client_gone", "ok"}
     for e in (*fleet.p, *fleet.d):
         e.fault("none")
     fleet.settled()

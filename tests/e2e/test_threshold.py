@@ -126,7 +126,7 @@ def test_at_above_and_below(fleet, path, name):
     assert fleet.router.metric("direct_total") - direct == fleet.router.metric("direct_short_total") - short == below
     if below:
         assert [r.body for r in sent] == [body] and sent[0].path == path
-        assert fleet.router.end(len(fleet.router.ends()))["direct"] == "threshold"
+        assert fleet.router.end_of(a["x-request-id"])["direct"] == "threshold"
     else:
         assert all("kv_transfer_params" in r.json() for r in sent)
 
@@ -269,8 +269,7 @@ def test_decode_breaks_off(desk):
 @pytest.mark.parametrize("streams", [False, True])
 def test_client_gone(desk, streams):
     r, _, d = desk
-    done = len(r.ends())
-    c = r.open_stream("x")
+    c = r.open_stream("x", [("X-Request-Id", f"leaves-{streams}")])
     ex = d.expect()
     if streams:
         ex.stream_head().event("a")
@@ -278,7 +277,7 @@ def test_client_gone(desk, streams):
     c.close()
     assert ex.gone()
     ex.close()
-    assert r.end(done + 1)["reason"] == "client_gone"
+    assert r.end_of(f"leaves-{streams}")["reason"] == "client_gone"
 
 
 # --- X-PD-Route ---------------------------------------------------------------------------------------
@@ -297,7 +296,7 @@ def test_route_header(open_fleet, word, prompt, alone, path):
     assert a.status == 200 and was_alone == alone
     assert all(r["x-pd-route"] is None for e in (*open_fleet.p, *open_fleet.d) for r in e.requests()[-1:])
     if alone:
-        assert open_fleet.router.end(len(open_fleet.router.ends()))["direct"] == "client"
+        assert open_fleet.router.end_of(a["x-request-id"])["direct"] == "client"
 
 
 @pytest.mark.parametrize("word", ["", "directly", "direct, disaggregated", "prefill", "1"])
