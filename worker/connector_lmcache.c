@@ -240,15 +240,22 @@ prefill_edit(struct pair *pair, struct splice_edit *e)
 			pair->leg[LEG_DECODE].up->disagg_spec));
 }
 
-/* The prompt and the token that the prefill engine has made; the rest is for decode. */
+/* The prompt and one token more. */
+static void
+set_prompt_and(struct pair *pair, struct splice_edit *e, int64_t token)
+{
+	connector_set_span(e, SK_PROMPT, SE_SET,
+		pair_text(pair, "%.*s%s%lld]", (int)pair->tokens.n - 1, pair->tokens.p,
+			pair->tokens.n > 2 ? "," : "", (long long)token));
+}
+
+/* The prefill engine has made the first token; the rest is for decode. */
 static void
 after_first_token(struct pair *pair, struct splice_edit *e)
 {
 	const uint64_t least = asked_least(pair->req);
 
-	connector_set_span(e, SK_PROMPT, SE_SET,
-		pair_text(pair, "%.*s%s%lld]", (int)pair->tokens.n - 1, pair->tokens.p,
-			pair->tokens.n > 2 ? "," : "", (long long)pair->first_token));
+	set_prompt_and(pair, e, pair->first_token);
 	connector_set_span(e, SK_MAX_TOKENS, SE_SET,
 		pair_text(pair, "%llu", (unsigned long long)rest_limit(pair)));
 	if (least > 0)
@@ -265,6 +272,8 @@ decode_edit(struct pair *pair, struct splice_edit *e)
 	connector_set(e, SK_MAX_COMPLETION_TOKENS, SE_CUT, NULL);
 	if (pair->first_token >= 0)
 		after_first_token(pair, e);
+	else if (pair->released) /* decode looks up all but the last one, whatever that is */
+		set_prompt_and(pair, e, 0);
 	else if (pair->req->route == ROUTE_CHAT) /* not told: decode makes it */
 		connector_set_span(e, SK_MAX_TOKENS, SE_SET,
 			pair_text(pair, "%llu", (unsigned long long)rest_limit(pair) + 1));

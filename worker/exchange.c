@@ -732,6 +732,15 @@ leg_answered(struct req *req, struct leg *leg)
 		prefill_answered(req, leg);
 }
 
+/* The client has gone, and so has the prefill engine, unheard: what it has brought is fetched all the same. */
+static void
+fetch_unheard(struct pair *pair)
+{
+	leg_end(prefill_of(pair));
+	pair->req->deadline_ms = 0; /* the decode leg has its own */
+	pair_start(pair, STARTS_AFTER_KV);
+}
+
 void
 kv_arrived(struct req *req, struct leg *leg)
 {
@@ -742,6 +751,8 @@ kv_arrived(struct req *req, struct leg *leg)
 	pair_disarm(pair);
 	if (pair->prefilled)
 		pair_start(pair, STARTS_AFTER_KV);
+	else if (pair->released)
+		fetch_unheard(pair);
 }
 
 /* --- RELEASE ------------------------------------------------------------------------------------- */
@@ -761,6 +772,10 @@ release(struct req *req, struct pair *pair)
 	if (leg_active(p) ? !leg_sent(p) && !p->got_bytes : !pair->handed)
 		return false;  /* nothing has been asked for, or nothing was handed over */
 	pair->released = true; /* the form of whatever is sent from now on */
+	if (leg_active(p) && pair->kv_ready) {
+		fetch_unheard(pair);
+		return true;
+	}
 	if (leg_active(p) && p->got_bytes)
 		return true; /* read to its end */
 	if (leg_active(p))

@@ -288,6 +288,8 @@ Test(lmcache, a_client_that_has_gone_takes_one_token)
 		answer(LEG_PREFILL, FIRST(",\"kv_transfer_params\":{\"first_tok\":7}")), TAKEN);
 	pair.released = true;
 	expect_body(ROLE_DECODE, "{\"prompt\":[1,7],\"max_tokens\":1,\"stream\":false}");
+	pair.first_token = -1; /* the cache came before the answer */
+	expect_body(ROLE_DECODE, "{\"prompt\":[1,0],\"max_tokens\":1,\"stream\":false}");
 }
 
 Test(lmcache, no_listener_no_transfer)
