@@ -1,0 +1,1029 @@
+"""LMCache: two engines of each role, the openai SDK against a direct call, each leg's failures, the client's leaving, and the
+notices that say when the cache is there.
+
+The SDK's objects are those of a direct call but for: `id` and `created`; with first_token: prefill, members that are null or `tool_calls: []`
+there may be missing (engine-only ones are left out of an answer that is written anew); with n, the texts of samples, each drawn by a pair of its
+own; in streams, the order of events that belong to different choices."""
+import itertools
+import json
+import socket
+from collections import Counter
+from contextlib import contextmanager, suppress
+from functools import cache
+
+import msgspec
+import openai
+import pytest
+import zmq
+
+import expect
+from members import values
+from procs import MODEL, SLOW, World, free_port, wait
+from raw import Closed, text_of
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+KINDS = {  # the pool's keys, what the prefill engines are started with, and the decode engines
+    "prefill": ({}, {"tp": 2}, {"receiver_ports": "0,0", "skip_last": 1}),
+    "late": ({"tokenize": "decode"}, {"notice_late": True, "kv_delay": 10, "notice_form": "dict"}, {"receiver_ports": "0", "skip_last": 1}),
+    "decode": ({"first_token": "decode"}, {"tp": 2, "notice_form": "nixlproxynotif"}, {"receiver_ports": "0,0", "skip_last": 0}),
+}
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 日本語? 🙂"}]
+TOOLS = [{"type": "function", "function": {"name": "weather", "description": "of a city", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
+FRESH = itertools.count()
+DROPPED = {"id", "created"}
+WAITS = 2 * SLOW  # seconds
+
+
+def receiver(engine):
+    """A decode endpoint with its LMCache's ports."""
+    return {"url": engine.url, "receiver_init_port": engine.ports["init"], "receiver_alloc_port": engine.ports["alloc"]}
+
+
+class Fleet:
+    """Two prefill and two decode engines behind a router, and one engine that is asked directly."""
+
+    def __init__(self, kind, pool=None, prefill=None, decode=None, **keys):
+        self.kind, self.world, self.seen = kind, World(), set()
+        self.port = free_port()
+        of_pool, of_p, of_d = KINDS[kind]
+        self.p = [self.world.engine("prefill", handshake="lmcache", proxy=f"127.0.0.1:{self.port}", **{**of_p, **(prefill or {})})
+                  for _ in range(2)]
+        self.d = [self.world.engine("decode", handshake="lmcache", **{**of_d, **(decode or {})}) for _ in range(2)]
+        pool = self.world.pool(self.p, [receiver(d) for d in self.d], connector="lmcache", policy="round_robin", **{**of_pool, **(pool or {})})
+        self.router = self.world.router(pool, **{"workers": 1, "notices": {"listen": f"tcp://127.0.0.1:{self.port}"}, **keys})
+        self.direct = self.world.engine("both")
+        self.router.wait_all_up()
+        self.marks = {}
+
+    def legs(self):
+        """What each role's engines were sent since last asked, oldest first for each engine."""
+        new = [[r for e in role for r in e.requests() if r["x-request-id"] not in self.seen] for role in (self.p, self.d)]
+        self.seen |= {r["x-request-id"] for leg in new for r in leg}
+        return new
+
+    def used(self):
+        """How often which pair of engines has served, since legs() was last asked."""
+        at = [{r["x-request-id"]: i for i, e in enumerate(role) for r in e.requests()} for role in (self.p, self.d)]
+        return Counter((at[0][rid], at[1][rid]) for rid in at[0] if rid not in self.seen)
+
+    def count(self, name):
+        return sum(e.counter(name) for e in (*self.p, *self.d))
+
+    def mark(self):
+        self.marks = {name: self.count(name) for name in ("kv_loaded", "local_prefills", "spec_violations")}
+
+    def since(self, name):
+        return self.count(name) - self.marks[name]
+
+    def settled(self):
+        """Nothing is held, open, armed or in flight."""
+        wait("nothing in flight", lambda: self.router.metric("endpoint_in_flight") == 0)
+        assert not self.router.metric("kv_flags_armed")
+        for e in (*self.p, *self.d):
+            e.check()
+        assert self.count("spec_violations") == self.count("kv_push_failed") == 0
+
+    def close(self, ok):
+        try:
+            if ok:
+                self.world.finish()
+        finally:
+            self.world.close()
+
+
+@pytest.fixture(scope="module", params=list(KINDS))
+def fleet_of(request):
+    f = Fleet(request.param)
+    yield f
+    f.close(request.session.testsfailed == 0)
+
+
+@pytest.fixture
+def fleet(fleet_of):
+    fleet_of.legs()
+    fleet_of.mark()
+    yield fleet_of
+    assert fleet_of.router.p.poll() is None, "the router died:\n" + fleet_of.router.log()[-5000:]
+    fleet_of.settled()
+    fleet_of.router.look_over()
+
+
+@cache
+def sdk(address):
+    return openai.OpenAI(base_url=f"http://{address[0]}:{address[1]}/v1", api_key="sk-test", max_retries=0, timeout=20)
+
+
+def without_nulls(value):
+    if isinstance(value, dict):
+        return {k: without_nulls(v) for k, v in value.items() if v is not None and (k, v) != ("tool_calls", [])}
+    return [without_nulls(v) for v in value] if isinstance(value, list) else value
+
+
+def plain(obj):
+    return {k: without_nulls(v) for k, v in obj.model_dump().items() if k not in DROPPED and v is not None}
+
+
+def chunks(stream):
+    """A stream's objects; those of each choice in their order, the choices one after the other."""
+    all_ = list(stream)
+    assert len({c.id for c in all_}) == 1, "one stream, one id"
+    return sorted((plain(c) for c in all_), key=lambda c: c["choices"][0]["index"] if c["choices"] else 1 << 30)
+
+
+def ask(address, stream, chat=False, **members):
+    """What the SDK makes of the answer."""
+    api = sdk(address).chat.completions if chat else sdk(address).completions
+    if chat:
+        members.setdefault("messages", fresh_messages())
+    else:
+        members.setdefault("prompt", f"Once upon a time {next(FRESH)}")
+    a = api.create(**{"model": MODEL, "max_tokens": 12, **members}, stream=stream)
+    return chunks(a) if stream else plain(a)
+
+
+def fresh_messages():
+    return [*MESSAGES, {"role": "assistant", "content": str(next(FRESH))}]
+
+
+def same(fleet, stream, **members):
+    """Through the router as directly."""
+    if members.get("chat"):
+        members.setdefault("messages", fresh_messages())
+    else:
+        members.setdefault("prompt", f"Once upon a time {next(FRESH)}")
+    direct = ask(fleet.direct.address, stream, **members)
+    assert ask(fleet.router.address, stream, **members) == direct
+    return direct
+
+
+def loaded(fleet, n):
+    """The decode engines found all that was sent to them, n times."""
+    assert (fleet.since("kv_loaded"), fleet.since("local_prefills")) == (n, 0)
+
+
+STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+SHAPE = pytest.mark.parametrize("chat", [False, True], ids=["completions", "chat"])
+
+
+# --- the row of the table ---------------------------------------------------------------------------
+
+
+@SHAPE
+def test_stream(fleet, chat):
+    got = same(fleet, True, chat=chat, stream_options={"include_usage": True})
+    assert got[-1]["usage"]["completion_tokens"] == 12 and len(got) > 12
+    (p,), (d,) = fleet.legs()
+    assert not p.json()["stream"] and d.json()["stream"] and "stream_options" not in p.json()
+    loaded(fleet, 1)
+
+
+@SHAPE
+def test_whole(fleet, chat):
+    assert same(fleet, False, chat=chat)["usage"]["completion_tokens"] == 12
+    loaded(fleet, 1)
+
+
+@STREAM
+def test_chat(fleet, stream):
+    """All four engines are used, in turn, no two requests share an id, and each KV went where its decode was."""
+    for _ in range(8):
+        same(fleet, stream, chat=True, max_completion_tokens=5)
+    met = fleet.used()
+    assert len(met) == 4 and set(met.values()) == {2}, "every prefill engine meets every decode engine"
+    p, d = fleet.legs()
+    assert {r["x-request-id"] for r in p} == {r["x-request-id"] for r in d} and len({r["x-request-id"] for r in p}) == 8
+    loaded(fleet, 8)
+    spec = p[0].json()["kv_transfer_params"]["disagg_spec"]
+    assert spec["receiver_host"] == "127.0.0.1" and spec["receiver_init_port"] in [e.ports["init"] for e in fleet.d]
+    for leg in p + d:  # the token ids on both, or the client's own path on both
+        assert leg.path == (CHAT if fleet.kind == "decode" else COMPLETIONS)
+        assert ("messages" in leg.json()) == (fleet.kind == "decode") and "kv_transfer_params" not in d[0].json()
+
+
+@STREAM
+def test_completions(fleet, stream):
+    for _ in range(4):
+        same(fleet, stream, stop=["zzz"])
+    assert set(fleet.used().values()) == {1}
+    p, d = fleet.legs()
+    assert all(r.json()["stop"] == ["zzz"] for r in p + d)
+    loaded(fleet, 4)
+
+
+@STREAM
+def test_usage_of_every_event(fleet, stream):
+    """continuous_usage_stats: prompt tokens are the client's, and completion tokens count the first one."""
+    if stream:
+        same(fleet, True, chat=True, stream_options={"include_usage": True, "continuous_usage_stats": True})
+    else:
+        same(fleet, False, chat=True)
+
+
+@STREAM
+def test_tools(fleet, stream):
+    """What the prefill engine's completions cannot parse is the decode engine's alone; with its first token, both legs are chat."""
+    same(fleet, stream, chat=True, tools=TOOLS, tool_choice="auto")
+    p, (d,) = fleet.legs()
+    assert (d.path, d.json()["tools"], d.json()["tool_choice"]) == (CHAT, TOOLS, "auto")
+    assert len(p) == (fleet.kind == "decode")
+    last = fleet.router.end(len(fleet.router.ends()))
+    assert last.get("direct") == (None if fleet.kind == "decode" else "tools")
+
+
+MEDIA = [{"role": "user", "content": [{"type": "text", "text": "what is it?"}, {"type": "image_url", "image_url": {"url": "data:,x"}}]}]
+
+
+@pytest.mark.parametrize("why, members", [
+    ("media", {"chat": True, "messages": MEDIA}), ("structured_output", {"chat": True, "response_format": {"type": "json_object"}}),
+    ("echo", {"echo": True})])
+def test_what_cannot_be_split_is_decoded_alone(fleet, why, members):
+    same(fleet, False, **members)
+    p, d = fleet.legs()
+    assert (len(p), len(d)) == (fleet.kind == "decode", 1)
+    assert fleet.router.end(len(fleet.router.ends())).get("direct") == (None if fleet.kind == "decode" else why)
+
+
+@STREAM
+@SHAPE
+def test_logprobs(fleet, stream, chat):
+    """The first token's are the prefill engine's; chat gets them as chat has them."""
+    got = same(fleet, stream, chat=chat, **({"logprobs": True, "top_logprobs": 2} if chat else {"logprobs": 2}))
+    assert "top_logprobs" in json.dumps(got)
+    if chat:
+        same(fleet, stream, chat=True, logprobs=True)
+    loaded(fleet, 2 if chat else 1)
+
+
+def no_texts(got):
+    """What does not hang on which words were drawn."""
+    for obj in got if isinstance(got, list) else [got]:
+        for c in obj["choices"]:
+            for key in ("text", "delta", "message"):
+                c.pop(key, None)
+    return got
+
+
+@STREAM
+@SHAPE
+def test_n(fleet, stream, chat):
+    """A pair for each sample where the prefill engine makes its first token; else one pair, whose decode makes them all."""
+    members = {"chat": chat, "n": 3, **({"stream_options": {"include_usage": True}} if stream else {})}
+    if fleet.kind == "decode":
+        got = same(fleet, stream, **members)
+    else:
+        members.update({"messages": fresh_messages()} if chat else {"prompt": f"{next(FRESH)} times"})
+        direct = ask(fleet.direct.address, stream, **members)
+        got = ask(fleet.router.address, stream, **members)
+        assert set(texts(got).values()) == {texts(direct)[0]}, "each is a whole sample"
+        assert no_texts(got) == no_texts(direct)
+    assert (got[-1] if stream else got)["usage"]["completion_tokens"] == 36
+    p, d = fleet.legs()
+    pairs = 1 if fleet.kind == "decode" else 3
+    assert len(p) == len(d) == pairs and all(r.json()["n"] == 1 for r in (p if pairs == 1 else p + d))
+    loaded(fleet, pairs)
+
+
+def texts(got):
+    """The text of each choice."""
+    out = Counter()
+    for obj in got if isinstance(got, list) else [got]:
+        for c in obj["choices"]:
+            said = c.get("text") or (c.get("message") or c.get("delta", {})).get("content") or ""
+            out[c["index"]] = (out[c["index"]] or "") + said
+    return out
+
+
+def whole(got):
+    return dict(texts(got))
+
+
+def ends_by(got):
+    return [c["finish_reason"] for obj in (got if isinstance(got, list) else [got]) for c in obj["choices"] if c.get("finish_reason")]
+
+
+@STREAM
+def test_list_prompts(fleet, stream):
+    """One pair for each prompt; choices by their place in the list, usage summed."""
+    prompts = [f"prompt {next(FRESH)} " * (i + 1) for i in range(4)]
+    got = same(fleet, stream, prompt=prompts, logprobs=1, **({"stream_options": {"include_usage": True}} if stream else {}))
+    assert (got[-1] if stream else got)["usage"]["completion_tokens"] == 48
+    p, d = fleet.legs()
+    assert len({r["x-request-id"] for r in p}) == len({r["x-request-id"] for r in d}) == 4
+    assert len({json.dumps(r.json()["kv_transfer_params"]["disagg_spec"]["req_id"]) for r in p}) == 4
+    loaded(fleet, 4)
+
+
+def test_more_pairs_than_max_fanout(fleet):
+    a = fleet.router.complete([f"{i}" for i in range(9)])
+    assert a.status == 400 and "max_fanout" in a.error["message"] and fleet.legs() == [[], []]
+
+
+@STREAM
+def test_token_ids(fleet, stream):
+    """A list of numbers is one prompt that needs no tokenizer, a list of such lists several."""
+    first = next(FRESH)
+    same(fleet, stream, prompt=[first, 22, 333, 4444])
+    (p,), (d,) = fleet.legs()
+    assert p.json()["prompt"] == [first, 22, 333, 4444]
+    more = expect.words([first, 22, 333, 4444], 1)[0]
+    assert d.json()["prompt"] == [first, 22, 333, 4444] + ([] if fleet.kind == "decode" else [expect.WORD + expect.VOCAB.index(more[1:])])
+    same(fleet, stream, prompt=[[1, first, 3], [4, 5, first, 7]])
+    same(fleet, stream, prompt=[[9, first]])
+    same(fleet, stream, prompt=[f"one of a list {first}"])
+    p, _ = fleet.legs()
+    assert [1, first, 3] in [r.json()["prompt"] for r in p] and len(p) == 4
+    loaded(fleet, 5)
+
+
+def test_unicode_first_tokens(fleet):
+    """Whatever the first word is: emoji, quotes, control characters, brackets."""
+    for i in range(40):
+        prompt = f"word {i}"
+        got = fleet.router.complete(prompt, max_tokens=3)
+        assert got.json()["choices"][0]["text"] == expect.text(prompt, 3)
+        if not expect.text(prompt, 1).isascii():
+            assert text_of(fleet.router.open_stream(prompt + "!", n=3).events()) == expect.text(prompt + "!", 3)
+
+
+PEERS = {"kv_transfer_params": {"disagg_spec": {"receiver_host": "evil"}, "ret_first_tok": True}, "rid": "evil",
+         "disagg_prefill_resp": {"id": "evil"}, "disagg_spec": {"receiver_host": "evil"}, "bootstrap_host": "evil",
+         "bootstrap_port": 1, "bootstrap_room": 7, "routed_dp_rank": 1, "disagg_prefill_dp_rank": 1, "data_parallel_rank": 3,
+         "request_id": "evil"}
+PEER_HEADERS = [("X-Data-Parallel-Rank", "3"), ("x-override-rid", "evil"), ("X-Override-Bootstrap-Host", "evil")]
+
+
+def test_nothing_of_a_client_chooses_a_peer(fleet):
+    """Be it one request, several samples, or several prompts; nor in what is asked of the tokenizer."""
+    for more in ({}, {"n": 2}, {"prompt": [f"a{next(FRESH)}", f"b{next(FRESH)}"]}):
+        prompt = f"mine {next(FRESH)}"
+        a = fleet.router.complete(**{"prompt": prompt, **PEERS, **more}, headers=PEER_HEADERS)
+        assert a.status == 200, a.body
+        for leg in sum(fleet.legs(), []):
+            assert b"evil" not in leg.body and "evil" not in str(leg.headers) and leg["x-data-parallel-rank"] is None
+            assert not set(leg.json()) & (set(PEERS) - {"kv_transfer_params", "rid", "request_id"})
+            assert leg.json()["rid"] == leg.json()["request_id"] == leg["x-request-id"]
+
+
+# --- ends that need no decode ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["prefill", "late"])
+def test_no_decode_where_prefill_has_ended_the_answer(kind):
+    """max_tokens 1, or a first token that ends it: the decode engine is not asked, what it was given it lets go by itself."""
+    f = Fleet(kind, decode={"kv_timeout": 0.3})
+    ok = False
+    try:
+        for stream in (False, True):
+            for chat in (False, True):
+                usage = {"stream_options": {"include_usage": True}} if stream else {}
+                one = {"max_completion_tokens" if chat else "max_tokens": 1}
+                end = {"messages": [{"role": "user", "content": f"<<eos>> {next(FRESH)}"}]} if chat else {"prompt": f"<<eos>> {next(FRESH)}"}
+                one.update({"messages": fresh_messages()} if chat else {"prompt": f"short {next(FRESH)}"})
+                for members, why in (one, "length"), (end, "stop"):
+                    got, direct = (ask(to.address, stream, chat=chat, **members, **usage) for to in (f.router, f.direct))
+                    # of a stream, the reason comes in an event of its own: the first token is out before it is known
+                    assert whole(got) == whole(direct) and ends_by(got) == ends_by(direct) == [why]
+                    assert (got[-1] if stream else got)["usage"] == (direct[-1] if stream else direct)["usage"]
+        p, d = f.legs()
+        assert len(p) == 8 and d == []
+        for e in f.d:
+            e.wait_metric("pdsim:held_blocks", 0)
+            e.refuses_on_purpose = True  # its blocks have expired
+        assert not f.router.metric("kv_flags_armed")
+        ok = True
+    finally:
+        f.close(ok)
+
+
+@STREAM
+def test_min_tokens_hold_for_the_first_token_too(fleet, stream):
+    """Whether the text has ended is asked of the prefill engine, which must not be told less than decode."""
+    same(fleet, stream, prompt=f"<<eos>> {next(FRESH)}", max_tokens=6, extra_body={"min_tokens": 3})
+    (p,), (d,) = fleet.legs()
+    if fleet.kind != "decode":
+        assert (p.json()["min_tokens"], d.json()["min_tokens"], d.json()["max_tokens"]) == (1, 2, 5)
+
+
+# --- scripted engines, and notices sent by hand ---------------------------------------------------------
+
+
+class ProxyNotif(msgspec.Struct, tag=True):
+    """As LMCache 0.3.7 and later define it."""
+    req_id: str
+
+
+class NixlProxyNotif(msgspec.Struct, tag=True):
+    """As LMCache to 0.3.5 defines it."""
+    req_id: str
+
+
+LIMITS = {"timeouts": {"connect": "2s", "prefill": f"{500 * SLOW}ms", "decode": f"{500 * SLOW}ms", "kv_ready": f"{500 * SLOW}ms"}}
+PORTS = {"receiver_host": "dec-0.svc", "receiver_init_port": [7300, 7301], "receiver_alloc_port": [7400, 7401]}
+
+
+class Desk:
+    """Scripted engines, one of each role, and a socket that tells the router of KV."""
+
+    def __init__(self, kind="prefill", pool=None, decode=None, world=None, **keys):
+        self.kind, self.world = kind, world or World()
+        self.p, self.d = self.world.script(), self.world.script()
+        self.port = free_port()
+        pool = self.world.pool([self.p], [{"url": self.d.url, **PORTS, **(decode or {})}], connector="lmcache", first_token=kind,
+                               **{**LIMITS, **(pool or {})})
+        self.router = self.world.router(pool, **{"notices": {"listen": f"tcp://127.0.0.1:{self.port}"}, **keys})
+        self.ctx = zmq.Context()
+        self.push = self.socket(self.port)
+
+    def socket(self, port):
+        s = self.ctx.socket(zmq.PUSH)
+        s.linger = 0
+        s.connect(f"tcp://127.0.0.1:{port}")
+        return s
+
+    def tell(self, req_id, n=1, form=ProxyNotif):
+        for _ in range(n):
+            self.push.send(msgspec.msgpack.encode(form(req_id)))
+
+    def arrived(self, ex):
+        """Both ranks tell that the KV of this prefill leg is there."""
+        self.tell(id_of(ex), 2)
+
+    def ask(self, stream=False, path=COMPLETIONS, **members):
+        prompt = {"messages": MESSAGES} if path == CHAT else {"prompt": [1, 2, 3]}
+        return self.router.client().request("POST", path, {"model": MODEL, "stream": stream, "max_tokens": 9, **prompt, **members})
+
+    def prefilled(self, ex=None):
+        """The prefill engine answers, and tells first (as LMCache to 0.4.2 does)."""
+        ex = ex or self.p.expect()
+        self.arrived(ex)
+        ex.prefilled('{"first_tok":7}')
+        return ex
+
+    def check(self):
+        assert self.router.p.poll() is None, "the router died:\n" + self.router.log()[-5000:]
+        self.p.finish()
+        self.d.finish()
+        wait("nothing in flight", lambda: self.router.metric("endpoint_in_flight") == 0)
+        assert not self.router.metric("kv_flags_armed")
+        self.router.look_over()
+
+    def close(self, ok):
+        for s in (self.push,):
+            s.close()
+        self.ctx.term()
+        try:
+            if ok:
+                self.world.finish()
+        finally:
+            self.world.close()
+
+
+def id_of(ex):
+    return ex.json()["kv_transfer_params"]["disagg_spec"]["req_id"]
+
+
+@pytest.fixture(scope="module", params=["prefill", "decode"])
+def desk_of(request):
+    k = Desk(request.param)
+    yield k
+    k.close(request.session.testsfailed == 0)
+
+
+@pytest.fixture(scope="module")
+def single(request):
+    k = Desk()
+    yield k
+    k.close(request.session.testsfailed == 0)
+
+
+@pytest.fixture
+def desk(desk_of):
+    yield desk_of
+    desk_of.check()
+
+
+@pytest.fixture
+def one(single):
+    """A desk whose answer begins with the prefill engine's token."""
+    yield single
+    single.check()
+
+
+@contextmanager
+def desk_with(**keys):
+    """A desk of its own for one story."""
+    k, ok = Desk(**keys), False
+    try:
+        yield k
+        k.check()
+        ok = True
+    finally:
+        k.close(ok)
+
+
+def fresh(*engines):
+    """Gives up their kept connections: a request on one may be sent again where nothing of it was acknowledged."""
+    for e in engines:
+        for c in list(e.conns):
+            with suppress(OSError):  # it is closing anyway
+                c.sock.shutdown(socket.SHUT_RDWR)
+
+
+PREFILL_FAILS = {  # how: what P does, the answer's status and code
+    "reset": (lambda ex: ex.reset(), 502, "prefill_broken"),
+    "closed": (lambda ex: ex.close(), 502, "prefill_broken"),
+    "half": (lambda ex: ex.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"id\"").close(), 502, "prefill_broken"),
+    "garbage": (lambda ex: ex.write(b"SSH-2.0-x\r\n\r\n").close(), 502, "prefill_bad_answer"),
+    "no json": (lambda ex: ex.reply(body=b"oops"), 502, "prefill_bad_answer"),
+    "list": (lambda ex: ex.reply(body=b"[1]"), 502, "prefill_bad_answer"),
+    "empty": (lambda ex: ex.reply(body=b""), 502, "prefill_bad_answer"),
+    "202": (lambda ex: ex.reply(202, {"kv_transfer_params": {}}), 502, "prefill_bad_answer"),
+    "late": (lambda ex: None, 504, "prefill_timeout"),
+}
+
+
+@pytest.mark.parametrize("how", PREFILL_FAILS)
+def test_failure_of_prefill(desk, how):
+    """Even if its notices have come: the decode engine is not asked, the client gets an honest status."""
+    does, status, code = PREFILL_FAILS[how]
+    for stream in (False, True) if how != "late" else (True,):
+        fresh(desk.p)
+        c = desk.ask(stream)
+        ex = desk.p.expect()
+        desk.arrived(ex)
+        does(ex)
+        a = c.read()
+        assert (a.status, a.error["code"]) == (status, code) and desk.d.quiet(0.05)
+
+
+@pytest.mark.parametrize("status", [400, 401, 422, 429, 500, 503])
+def test_failure_of_prefill_with_a_status(desk, status):
+    """Its own words pass, byte by byte: the client's fault or its own."""
+    body = b'{"error": {"message":"no \\u0041",  "code":%d}}' % status
+    for stream in (False, True):
+        c = desk.ask(stream)
+        desk.p.expect().reply(status, body, headers=[("Content-Type", "application/json"), ("X-Why", "because")])
+        a = c.read()
+        assert (a.status, a.body, a["x-why"]) == (status, body, "because") and desk.d.quiet(0.05)
+
+
+@pytest.mark.parametrize("answer", [b'{"id":"x"}', b'{"id":"x","choices":[],"kv_transfer_params":{"first_tok":7}}',
+                                    b'{"choices":[{"index":0,"text":7}],"kv_transfer_params":{"first_tok":7}}'])
+def test_failure_of_prefill_to_say_its_token(one, answer):
+    """A first token without a text is no start of an answer; without either, decode makes all of it."""
+    c = one.ask()
+    ex = one.p.expect()
+    one.arrived(ex)
+    ex.reply(body=answer)
+    if b"first_tok" in answer:
+        assert c.read().error["code"] == "prefill_bad_answer" and one.d.quiet(0.05)
+        return
+    got = one.d.expect()
+    assert got.json()["prompt"] == [1, 2, 3] and got.json()["max_tokens"] == 9
+    got.reply(body={"id": "y", "choices": [{"index": 0, "text": "abc", "finish_reason": "stop"}]})
+    assert c.read().json()["choices"][0]["text"] == "abc"
+
+
+DECODE_FAILS = {
+    "reset": (lambda ex: ex.reset(), 502, "decode_broken"),
+    "closed": (lambda ex: ex.close(), 502, "decode_broken"),
+    "garbage": (lambda ex: ex.write(b"SSH-2.0-x\r\n\r\n").close(), 502, "decode_broken"),
+    "late": (lambda ex: None, 504, "decode_timeout"),
+}
+
+
+@pytest.mark.parametrize("how", DECODE_FAILS)
+def test_failure_of_decode(desk, how):
+    """Before its first byte: a status of ours, or an event where the first token is out."""
+    does, status, code = DECODE_FAILS[how]
+    for stream in (False, True):
+        fresh(desk.d)
+        c = desk.ask(stream)
+        desk.prefilled()
+        does(desk.d.expect())
+        if stream and desk.kind == "prefill":
+            events = list(c.events())
+            assert text_of(events[:1]) == "a" and events[1].json()["error"]["code"] == code and len(events) == 2
+        else:
+            a = c.read()
+            assert (a.status, a.error["code"]) == (status, code)
+
+
+@pytest.mark.parametrize("status", [400, 422, 429, 500, 503])
+def test_failure_of_decode_with_a_status(desk, status):
+    body = b'{"error": {"message":"no \\u0041",  "code":%d}}' % status
+    for stream in (False, True):
+        c = desk.ask(stream)
+        desk.prefilled()
+        desk.d.expect().reply(status, body, headers=[("Content-Type", "application/json"), ("X-Why", "because")])
+        if stream and desk.kind == "prefill":
+            events = list(c.events())
+            assert text_of(events[:1]) == "a" and events[1].json()["error"]["message"] == "no A" and len(events) == 2
+        else:
+            a = c.read()
+            assert (a.status, a.body, a["x-why"]) == (status, body, "because")
+
+
+@pytest.mark.parametrize("how", ["reset", "closed", "late", "error event", "nonsense"])
+def test_failure_of_decode_in_the_stream(desk, how):
+    """After its first byte: an event says so, and no [DONE] pretends."""
+    c = desk.ask(True)
+    desk.prefilled()
+    ex = desk.d.expect().stream_head().event("b")
+    events = c.events()
+    assert "".join(text_of([next(events)]) for _ in range(2 if desk.kind == "prefill" else 1)).endswith("b")
+    if how == "error event":
+        ex.chunk(b'data: {"error":{"message":"KV load failed","code":500}}\n\ndata: [DONE]\n\n').write(b"0\r\n\r\n").end()
+        assert next(events).json()["error"]["message"] == "KV load failed"
+        assert desk.router.end(len(desk.router.ends()))["reason"] == "engine_status"
+        return
+    if how == "nonsense" and desk.kind == "decode":
+        ex.close()
+        assert next(events).json()["error"]["code"] == "decode_broken"  # what it says is not read
+        return
+    does = {"reset": ex.reset, "closed": ex.close, "late": lambda: None, "nonsense": lambda: ex.chunk(b"data: {]\n\n")}
+    does[how]()
+    last = next(events)
+    assert last.json()["error"]["code"] == {"late": "decode_timeout", "nonsense": "decode_bad_answer"}.get(how, "decode_broken")
+    assert list(events) == []
+    ex.end(keep=False)
+
+
+def test_failure_of_decode_in_a_whole_answer(desk):
+    """The missing bytes are never made up for."""
+    c = desk.ask()
+    desk.prefilled()
+    desk.d.expect().write(b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"id"').reset()
+    try:
+        a = c.read()
+        assert (a.status, a.error["code"]) == (502, "decode_broken")
+    except Closed:
+        pass
+
+
+def test_failure_of_one_of_several_pairs(one):
+    """One of two samples fails: the answer as a whole does."""
+    c = one.ask(n=2)
+    a, b = one.p.expect(), one.p.expect()
+    one.prefilled(a)
+    one.d.expect()
+    b.reply(500, {"error": {"message": "boom"}})
+    got = c.read()
+    assert got.status == 500 and got.json()["error"]["message"] == "boom"
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_engine_that_refuses_connections(role):
+    with desk_with(health_interval="30s") as k:
+        (k.p if role == "prefill" else k.d).close()
+        c = k.ask()
+        if role == "decode":
+            k.prefilled()
+        a = c.read()
+        assert (a.status, a.error["code"]) == (502, f"{role}_broken")
+
+
+TOKENIZE_FAILS = {
+    "reset": (lambda ex: ex.reset(), 502, "tokenize_failed"),
+    "500": (lambda ex: ex.reply(500, {"error": {"message": "boom"}}), 502, "tokenize_failed"),
+    "400": (lambda ex: ex.reply(400, {"error": {"message": "too long", "code": 400, "type": "x", "param": None}}), 400, 400),
+    "no tokens": (lambda ex: ex.reply(body={"count": 3}), 502, "tokenize_failed"),
+    "late": (lambda ex: None, 502, "tokenize_failed"),
+}
+
+
+@pytest.mark.parametrize("how", TOKENIZE_FAILS)
+def test_failure_of_tokenize(one, how):
+    does, status, code = TOKENIZE_FAILS[how]
+    fresh(one.p)
+    c = one.ask(path=CHAT)
+    does(one.p.expect("POST /tokenize"))
+    a = c.read()
+    assert (a.status, a.error["code"]) == (status, code) and one.p.quiet(0.05) and one.d.quiet(0.05)
+
+
+# --- the client leaves ----------------------------------------------------------------------------------
+
+
+@STREAM
+@pytest.mark.parametrize("stage", ["asking for tokens", "before prefill answers", "KV there, prefill not", "waiting for KV",
+                                   "KV never comes", "before decode answers", "in the answer"])
+def test_client_gone(one, stage, stream):
+    """What was handed over is fetched by a decode engine, for one token, once it is there; else nothing more is asked."""
+    done, open_ones = len(one.router.ends()), one.router.metric("client_connections")
+    if stage == "asking for tokens":
+        c = one.ask(stream, path=CHAT)
+        ex = one.p.expect("POST /tokenize")
+        c.close()
+        assert ex.gone() and one.p.quiet(0.05)
+        ex.close()
+    elif stage in ("before prefill answers", "KV there, prefill not"):
+        c = one.ask(stream)
+        ex = one.p.expect()
+        if stage == "KV there, prefill not":
+            counted = one.router.metric("notices_total")
+            one.arrived(ex)
+            one.router.wait_metric("notices_total", counted + 2)
+        c.close()
+        assert ex.gone()
+        ex.close()
+        if stage == "KV there, prefill not":
+            released(one, [1, 2, 3, 0])
+    else:
+        c = one.ask(stream)
+        ex = one.p.expect()
+        ex.prefilled('{"first_tok":7}')
+        if stage in ("waiting for KV", "KV never comes"):
+            if stream:
+                assert text_of([next(c.events())]) == "a"
+            else:
+                wait("the prefill engine's answer to be read", lambda: one.router.metric("kv_flags_armed") == 1)
+            c.close()
+            wait("the router to see it", lambda: one.router.metric("client_connections") == open_ones)
+            if stage == "waiting for KV":
+                assert one.d.quiet(0.05)
+                one.arrived(ex)
+            released(one, [1, 2, 3, 7])
+        else:
+            one.arrived(ex)
+            asked = one.d.expect()
+            if stage == "in the answer" and stream:
+                asked.stream_head().event("b")
+                assert text_of([e for _, e in zip(range(2), c.events())]) == "ab"
+            c.close()
+            if stage == "in the answer" and stream:
+                assert asked.gone()
+                asked.close()
+            else:
+                wait("the router to see it", lambda: one.router.metric("client_connections") == open_ones)
+                with suppress(OSError):  # a stream is let go at its first byte
+                    asked.stream("b") if stream else asked.reply(body={"choices": []})
+    assert one.router.end(done + 1)["reason"] == "client_gone"
+
+
+def released(desk, prompt):
+    got = desk.d.expect()
+    assert (got.json()["prompt"], got.json()["max_tokens"], got.json()["stream"]) == (prompt, 1, False)
+    got.reply(body={"choices": []})
+
+
+@pytest.fixture(scope="module", params=["prefill", "decode"])
+def slow_of(request):
+    f = Fleet(request.param, prefill={"prefill_delay": 60, "notice_late": True, "notice_delay": 60}, decode={"token_delay": 5})
+    yield f
+    f.close(request.session.testsfailed == 0)
+
+
+@STREAM
+@pytest.mark.parametrize("stage", ["before prefill answers", "waiting for KV", "in the answer"])
+def test_client_gone_from_the_simulator(slow_of, stage, stream):
+    """No block stays held, whenever it leaves."""
+    f = slow_of
+    f.legs()
+    done = len(f.router.ends())
+    c = f.router.client().request("POST", COMPLETIONS, {
+        "model": MODEL, "prompt": f"a long prompt {next(FRESH)} " * 20, "stream": stream, "max_tokens": 80})
+    if stage == "before prefill answers":
+        wait(stage, lambda: any(e.metric("pdsim:running_requests") for e in f.p))
+    elif stage == "waiting for KV":
+        wait(stage, lambda: any(r.status == 200 for e in f.p for r in e.requests() if r["x-request-id"] not in f.seen))
+    else:
+        wait(stage, lambda: any(e.metric("pdsim:running_requests") for e in f.d))
+    c.close()
+    assert f.router.end(done + 1)["reason"] == "client_gone"
+    f.settled()
+    p, d = f.legs()
+    assert p[0].aborted == (stage == "before prefill answers") and len(p) == 1
+    assert len(d) == (stage != "before prefill answers")
+
+
+# --- notices --------------------------------------------------------------------------------------------
+
+
+def pack(req_id, form):
+    """A notice's bytes as engines of several versions, and others, send it."""
+    if form == "uuid, as 0.3.3 to 0.3.5 send it":
+        return msgspec.msgpack.encode(NixlProxyNotif(req_id))
+    if form == "0.3.7 and later":
+        return msgspec.msgpack.encode(ProxyNotif(req_id))
+    if form == "the sample's bytes":
+        return bytes.fromhex("82a474797065aa50726f78794e6f746966a67265715f6964d9") + bytes([len(req_id)]) + req_id.encode()
+    if form == "dict":
+        return msgspec.msgpack.encode({"req_id": req_id})
+    if form == "dict in another order":
+        return msgspec.msgpack.encode({"req_id": req_id, "type": "ProxyNotif"})
+    if form == "dict with more in it":
+        return msgspec.msgpack.encode({"rank": 1, "x": [None, {"req_id": "not this"}, 1.5, b"raw"], "req_id": req_id, "ok": True, "z": {"a": [1] * 40}})
+    if form == "map of 16 bits":
+        return b"\xde\x00\x01" + msgspec.msgpack.encode("req_id") + msgspec.msgpack.encode(req_id)
+    assert form == "map of 32 bits, strings of 16"
+    return b"\xdf\x00\x00\x00\x01\xda\x00\x06req_id\xda" + len(req_id).to_bytes(2, "big") + req_id.encode()
+
+
+FORMS = ["uuid, as 0.3.3 to 0.3.5 send it", "0.3.7 and later", "the sample's bytes", "dict", "dict in another order", "dict with more in it",
+         "map of 16 bits", "map of 32 bits, strings of 16"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_notices_of_every_form(one, form):
+    """The first token is out at once; decode begins with the last rank's notice, not before."""
+    c = one.ask(True)
+    ex = one.p.expect()
+    ex.prefilled('{"first_tok":7}')
+    events = c.events()
+    assert text_of([next(events)]) == "a" and one.d.quiet(0.03)
+    one.push.send(pack(id_of(ex), form))
+    assert one.d.quiet(0.03)
+    one.push.send(pack(id_of(ex), form))
+    one.d.expect().stream("b", "c")
+    assert text_of(events) == "bc"
+
+
+def test_notices_before_prefill_answers(one):
+    c = one.ask()
+    ex = one.p.expect()
+    counted = one.router.metric("notices_total")
+    one.arrived(ex)
+    one.router.wait_metric("notices_total", counted + 2)
+    assert one.d.quiet(0.03), "decode needs the first token"
+    ex.prefilled('{"first_tok":7}')
+    one.d.expect().reply(body={"choices": [{"index": 0, "text": "b", "finish_reason": "stop"}]})
+    assert c.read().json()["choices"][0]["text"] == "ab"
+
+
+def test_notices_that_are_not_its_own(one):
+    """Unknown ids, another transfer's, a former one's, one with a wrong nonce, garbage: nobody is let go for them."""
+    r, before = one.router, {}
+    c = one.ask()
+    former = one.prefilled()
+    one.d.expect().reply(body={"choices": [{"index": 0, "text": "b", "finish_reason": "stop"}]})
+    assert c.read().status == 200
+    for name in ("notices", "notices_stale", "notices_bad"):
+        before[name] = r.metric(f"{name}_total")
+    c = one.ask()
+    ex = one.p.expect()
+    mine = id_of(ex)
+    assert mine != id_of(former)
+    one.tell(id_of(former), 2)
+    for other in ("1", "3f2c1b9a-5d7e-4c8b-9a10-0f1e2d3c4b5a", mine[:-1] + ("0" if mine[-1] != "0" else "1"), mine + "0", mine.upper()):
+        if other != mine:
+            one.tell(other)
+    one.push.send(b"\xdf\xff\xff\xff\xff\xa1\x00\xc1")
+    ex.prefilled('{"first_tok":7}')
+    wait("all to be counted", lambda: r.metric("notices_bad_total") + r.metric("notices_stale_total") >= before["notices_bad"] + before["notices_stale"] + 7)
+    assert r.metric("notices_total") == before["notices"] and one.d.quiet(0.03)
+    one.arrived(ex)
+    one.d.expect().reply(body={"choices": [{"index": 0, "text": "b", "finish_reason": "stop"}]})
+    assert c.read().status == 200
+    stale = r.metric("notices_stale_total")
+    one.arrived(ex)  # late, and twice
+    r.wait_metric("notices_stale_total", stale + 2)
+
+
+def test_notices_of_transfers_that_cross(one):
+    """Each waits for its own."""
+    cs = [one.ask(prompt=[1, 2, i]) for i in range(4)]
+    exs = {ex.json()["prompt"][2]: ex for ex in (one.p.expect() for _ in cs)}
+    assert len({id_of(ex) for ex in exs.values()}) == 4
+    for ex in exs.values():
+        ex.prefilled('{"first_tok":7}')
+    one.tell(id_of(exs[3]))
+    for i in (2, 0, 3, 1):
+        one.tell(id_of(exs[i]), 1 if i == 3 else 2)
+        got = one.d.expect()
+        assert got.json()["prompt"] == [1, 2, i, 7] and one.d.quiet(0.02)
+        got.reply(body={"choices": [{"index": 0, "text": str(i), "finish_reason": "stop"}]})
+    assert [c.read().json()["choices"][0]["text"] for c in cs] == ["a0", "a1", "a2", "a3"]
+
+
+@STREAM
+def test_notices_that_never_come(one, stream):
+    """After kv_ready it is decoded all the same, and counted: slower, but right."""
+    late = one.router.metric("kv_ready_timeouts_total")
+    c = one.ask(stream)
+    ex = one.p.expect()
+    one.tell(id_of(ex))  # one rank of two
+    ex.prefilled('{"first_tok":7}')
+    assert one.d.quiet(0.2)
+    got = one.d.expect()
+    assert got.json()["prompt"] == [1, 2, 3, 7]
+    if stream:
+        got.stream("b", "c")
+        assert text_of(c.events()) == "abc"
+    else:
+        got.reply(body={"choices": [{"index": 0, "text": "bc", "finish_reason": "stop"}]})
+        assert c.read().json()["choices"][0]["text"] == "abc"
+    assert one.router.metric("kv_ready_timeouts_total") == late + 1
+    stale = one.router.metric("notices_stale_total")
+    one.tell(id_of(ex))
+    one.router.wait_metric("notices_stale_total", stale + 1)
+
+
+def test_notices_not_waited_for():
+    """notices: 0, engines without a ZMQ socket: the prefill answer is the signal, and no notifier runs."""
+    with desk_with(decode={"notices": 0}, **{"notices": {}}) as k:
+        assert k.router.children("notifier") == []
+        c = k.ask()
+        ex = k.p.expect()
+        assert id_of(ex)
+        ex.prefilled('{"first_tok":7}')
+        k.d.expect().reply(body={"choices": [{"index": 0, "text": "b", "finish_reason": "stop"}]})
+        assert c.read().json()["choices"][0]["text"] == "ab"
+
+
+def test_notices_of_one_rank_alone():
+    """notices: 1, a model with MLA: two ports, one notice."""
+    with desk_with(decode={"notices": 1}) as k:
+        c = k.ask()
+        ex = k.p.expect()
+        spec = ex.json()["kv_transfer_params"]["disagg_spec"]
+        assert {**PORTS, "req_id": id_of(ex)} == spec and values(ex.body, "prompt") == ["[1, 2, 3]"]
+        k.tell(id_of(ex))
+        ex.prefilled('{"first_tok":7}')
+        k.d.expect().reply(body={"choices": [{"index": 0, "text": "b", "finish_reason": "stop"}]})
+        assert c.read().status == 200
+
+
+def test_more_transfers_than_flags():
+    """All flags wait: an honest refusal, not a transfer that nobody hears of."""
+    with desk_with(workers=1, shared_memory={"max_endpoints": 16, "flags_per_worker": 64}) as k:
+        cs = [k.ask(prompt=[1, i]) for i in range(64)]
+        exs = [k.p.expect() for _ in cs]
+        a = k.ask().read()
+        assert a.status == 429 and "flags_per_worker" in a.error["message"]
+        for ex in exs:
+            k.prefilled(ex)
+        for _ in cs:
+            k.d.expect().reply(body={"choices": [{"index": 0, "text": "b", "finish_reason": "stop"}]})
+        assert all(c.read().status == 200 for c in cs)
+
+
+# --- processes ------------------------------------------------------------------------------------------
+
+
+def test_a_killed_notifier_loses_nothing():
+    """Its successor hears what the engines have not got rid of, and wakes all who wait."""
+    with desk_with() as k:
+        c, other = k.ask(True), k.ask(True)
+        a, b = k.p.expect(), k.p.expect()
+        for ex in (a, b):
+            ex.prefilled('{"first_tok":7}')
+        k.tell(id_of(a))
+        k.router.wait_metric("notices_total", 1)
+        (pid,) = k.router.children("notifier")
+        k.router.murder(pid)
+        wait("its successor", lambda: k.router.children("notifier") not in ([], [pid]))
+        k.tell(id_of(a))
+        k.arrived(b)
+        for _ in range(2):
+            k.d.expect().stream("b")
+        assert text_of(c.events()) == text_of(other.events()) == "ab"
+
+
+def test_a_killed_worker_gives_back_what_it_waited_with():
+    """Its clients are cut off, its flags are free, and late notices for them do no harm."""
+    with desk_with(workers=1) as k:
+        c = k.ask(True)
+        ex = k.p.expect()
+        ex.prefilled('{"first_tok":7}')
+        assert text_of([next(c.events())]) == "a" and k.router.metric("kv_flags_armed") == 1
+        (pid,) = k.router.children()
+        k.router.murder(pid)
+        with pytest.raises(Closed):
+            list(c.events())
+        wait("its successor", lambda: k.router.children() not in ([], [pid]))
+        k.router.wait_for("ready")
+        k.router.wait_metric("kv_flags_armed", 0)
+        assert k.d.quiet(0.05)
+        k.arrived(ex)
+        k.router.wait_metric("notices_stale_total", 2)
+        c = k.ask()
+        k.prefilled()
+        k.d.expect().reply(body={"choices": [{"index": 0, "text": "b", "finish_reason": "stop"}]})
+        assert c.read().status == 200
+
+
+def test_a_reload_moves_the_address_of_notices():
+    """The old notifier goes before the new one binds; transfers that wait across it hear of their KV at the new address."""
+    with desk_with() as k:
+        c = k.ask(True)
+        ex = k.p.expect()
+        ex.prefilled('{"first_tok":7}')
+        events = c.events()
+        assert text_of([next(events)]) == "a"
+        old = k.router.children("notifier")
+        port = free_port()
+        k.router.reload(notices={"listen": f"tcp://127.0.0.1:{port}"})
+        wait("another notifier", lambda: k.router.children("notifier") not in ([], old) and len(k.router.children("notifier")) == 1)
+        k.push.close()
+        k.push = k.socket(port)
+        k.arrived(ex)
+        k.d.expect().stream("b")
+        assert text_of(events) == "b"
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.1", k.port), timeout=1)
+        c = k.ask()
+        k.prefilled()
+        k.d.expect().reply(body={"choices": [{"index": 0, "text": "b", "finish_reason": "stop"}]})
+        assert c.read().status == 200
