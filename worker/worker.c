@@ -306,7 +306,8 @@ finished(const struct worker *w)
 {
 	if (w->quit_ms != 0 && clock_ms() >= w->quit_ms)
 		return true;
-	return w->draining && w->nreqs == 0 && w->nconns == 0;
+	/* an engine that was not told would wait for its other half for minutes */
+	return w->draining && w->nreqs == 0 && w->nconns == 0 && w->nerrands == 0;
 }
 
 int
