@@ -148,15 +148,13 @@ streams(const struct pair *pair)
 	return pair->req->pool.shake.bootstrap == BOOTSTRAP_STREAM;
 }
 
-/* As a host in a URL: brackets round IPv6. */
+/* The table has it as a URL would: IPv6 in brackets. */
 static struct span
 quoted_host(struct pair *pair, const char *host)
 {
-	const bool v6 = strchr(host, ':') != NULL && host[0] != '[';
-	const struct span url = pair_text(pair, v6 ? "[%s]" : "%s", host);
 	char q[600];
 
-	if (json_quote(q, sizeof(q), url.p, url.n, 260) == -1)
+	if (json_quote(q, sizeof(q), host, strlen(host), 260) == -1)
 		return (struct span){"\"\"", 2};
 	return pair_text(pair, "%s", q);
 }

@@ -2,6 +2,7 @@
 answer is the client's, and the first failure of either ends the other."""
 import itertools
 import json
+import signal
 import threading
 import time
 
@@ -11,6 +12,8 @@ import pytest
 import expect
 from members import kept, members, values
 from procs import MODEL, Load, SLOW, World, wait
+from recorded import CASES, load
+from test_sdk import outcome
 
 SIM = {"handshake": "sglang"}
 POOL = {"connector": "sglang"}
@@ -207,6 +210,17 @@ def test_streamed_tokens_come_as_they_are_made(fleet):
         for d in fleet.d:
             d.go_on()
     assert [e.data for e in events][-1] == "[DONE]"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_recorded_bodies_get_the_engines_own_answer(fleet, name):
+    """Of a refusal the status, which may be the router's own; of several samples the number, see test_n."""
+    case = load(name)
+    direct, through = outcome(fleet.direct.address, case), outcome(fleet.router.address, case)
+    if b'"n"' in case.body and direct[0] == 200:
+        assert through[0] == 200 and through[2] == direct[2] and len(through[1]) == len(direct[1])
+    else:
+        assert through == direct if direct[0] == 200 else through[0] == direct[0]
 
 
 # --- /generate ---
@@ -719,6 +733,19 @@ def test_client_gone_at_any_moment(world, leave, stream):
         e.wait_metric("pdsim:open_rooms", 0, 3)
         e.wait_metric("pdsim:running_requests", 0, 3)
     assert r.in_flight() == 0 and r.metric("kv_flags_armed") in (0, None)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_engines_are_told_before_the_router_goes(world, leaves):
+    """The last word of a worker that ends, be it cut short or drained by its last client's leaving."""
+    r, p, d, c, leg_p, leg_d = begin(world, stream=True, drain_timeout="5s" if leaves else "200ms")
+    r.kill(signal.SIGTERM)
+    if leaves:
+        r.wait_log("stopping")
+        c.close()
+    forgets(p, leg_p)
+    forgets(d, leg_d)
+    assert r.p.wait(5 * SLOW) == 0
 
 
 # --- the readiness gate ---

@@ -98,25 +98,6 @@ Test(sglang, what_is_a_list)
 	}
 }
 
-Test(sglang, hosts_in_brackets)
-{
-	static const struct {
-		const char *host, *want;
-	} rows[] = {{"::1", "\"[::1]\""}, {"[fd00::7]", "\"[fd00::7]\""},
-		{"p.example", "\"p.example\""}, {"a\"b", "\"a\\\"b\""}};
-
-	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		struct splice_edit e;
-
-		begin("{}");
-		ups[ROLE_PREFILL].bootstrap_host = fixed(rows[i].host);
-		connector_edit(&pair, ROLE_PREFILL, &e);
-		cr_assert_eq(e.on[SK_BOOTSTRAP_HOST].len, strlen(rows[i].want));
-		cr_assert_arr_eq(e.on[SK_BOOTSTRAP_HOST].value, rows[i].want, strlen(rows[i].want));
-		drop_request();
-	}
-}
-
 static int
 by_value(const void *a, const void *b)
 {
