@@ -10,6 +10,7 @@ import socket
 from collections import Counter
 from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
 
 import msgspec
 import openai
@@ -20,6 +21,7 @@ import expect
 from members import values
 from procs import MODEL, SLOW, World, free_port, wait
 from raw import Closed, text_of
+from segment import READY, Segment
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 KINDS = {  # the pool's keys, what the prefill engines are started with, and the decode engines
@@ -432,7 +434,7 @@ class Desk:
         pool = self.world.pool([self.p], [{"url": self.d.url, **PORTS, **(decode or {})}], connector="lmcache", first_token=kind,
                                **{**LIMITS, **(pool or {})})
         self.router = self.world.router(pool, **{"notices": {"listen": f"tcp://127.0.0.1:{self.port}"}, **keys})
-        self.ctx = zmq.Context()
+        self.ctx, self.clients = zmq.Context(), []
         self.push = self.socket(self.port)
 
     def socket(self, port):
@@ -451,7 +453,8 @@ class Desk:
 
     def ask(self, stream=False, path=COMPLETIONS, **members):
         prompt = {"messages": MESSAGES} if path == CHAT else {"prompt": [1, 2, 3]}
-        return self.router.client().request("POST", path, {"model": MODEL, "stream": stream, "max_tokens": 9, **prompt, **members})
+        self.clients.append(self.router.client())
+        return self.clients[-1].request("POST", path, {"model": MODEL, "stream": stream, "max_tokens": 9, **prompt, **members})
 
     def prefilled(self, ex=None):
         """The prefill engine answers, and tells first (as LMCache to 0.4.2 does)."""
@@ -469,7 +472,7 @@ class Desk:
         self.router.look_over()
 
     def close(self, ok):
-        for s in (self.push,):
+        for s in (self.push, *self.clients):  # a kept connection would hold up the router's end
             s.close()
         self.ctx.term()
         try:
@@ -583,6 +586,29 @@ def test_failure_of_prefill_to_say_its_token(one, answer):
     assert got.json()["prompt"] == [1, 2, 3] and got.json()["max_tokens"] == 9
     got.reply(body={"id": "y", "choices": [{"index": 0, "text": "abc", "finish_reason": "stop"}]})
     assert c.read().json()["choices"][0]["text"] == "abc"
+
+
+@STREAM
+def test_failure_of_prefill_to_say_its_token_to_a_chat(one, stream):
+    """The decode engine speaks completions all the same; its first token opens the chat, usage is its own."""
+    c = one.ask(stream, path=CHAT, stream_options={"include_usage": True}) if stream else one.ask(path=CHAT)
+    one.p.expect("POST /tokenize").reply(body={"count": 3, "max_model_len": 100, "tokens": [4, 5, 6]})
+    ex = one.p.expect("POST /v1/completions")
+    one.arrived(ex)
+    ex.reply(body={"id": "x", "choices": [{"index": 0, "text": "a", "finish_reason": "length"}]})
+    got = one.d.expect("POST /v1/completions")
+    assert (got.json()["prompt"], got.json()["max_tokens"], "messages" in got.json()) == ([4, 5, 6], 9, False)
+    usage = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
+    if stream:
+        got.stream_head().event("b").chunk(b'data: {"choices":[],"usage":%s}\n\ndata: [DONE]\n\n' % json.dumps(usage).encode())
+        got.write(b"0\r\n\r\n").end()
+        events = list(c.events())
+        assert events[0].json()["choices"][0]["delta"]["role"] == "assistant" and text_of(events) == "b"
+        assert events[-2].json()["usage"] == usage and events[-1].data == "[DONE]"
+    else:
+        got.reply(body={"choices": [{"index": 0, "text": "b", "finish_reason": "stop"}], "usage": usage})
+        a = c.read().json()
+        assert (a["object"], a["choices"][0]["message"]["content"], a["usage"]) == ("chat.completion", "b", usage)
 
 
 DECODE_FAILS = {
@@ -1027,3 +1053,29 @@ def test_a_reload_moves_the_address_of_notices():
         k.prefilled()
         k.d.expect().reply(body={"choices": [{"index": 0, "text": "b", "finish_reason": "stop"}]})
         assert c.read().status == 200
+
+
+def test_notices_come_ten_thousand_a_second():
+    """What the notifier's core needs for as many, each the last one of another transfer; none is lost."""
+    n = 19968  # 312 * 64
+    with desk_with(workers=1, log_level="debug", shared_memory={"max_endpoints": 16, "flags_per_worker": n}) as k:
+        seg = Segment(k.router)
+        flags = [seg.flag(0, slot) for slot in range(n)]
+        notices = [msgspec.msgpack.encode(ProxyNotif(flag.arm(1))) for flag in flags]
+        (pid,) = k.router.children("notifier")
+        before = cpu_seconds(pid)
+        for one in notices:
+            k.push.send(one)
+        k.router.wait_metric("notices_total", n, timeout=30)
+        used = cpu_seconds(pid) - before
+        print(f"{n / used:.0f} notices for a second of its core")
+        assert {flag.state for flag in flags} == {READY} and used < n / 10000 * SLOW
+        for flag in flags:
+            flag.free()
+        seg.close()
+
+
+def cpu_seconds(pid):
+    """Of all its threads."""
+    tasks = (Path("/proc") / str(pid) / "task").iterdir()
+    return sum(int((t / "schedstat").read_text().split()[0]) for t in tasks) / 1e9
