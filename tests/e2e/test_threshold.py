@@ -1,5 +1,6 @@
 """routing_threshold and X-PD-Route: which prompts go straight to a decode engine, what it is sent, how that fails."""
 import json
+import random
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
@@ -278,6 +279,58 @@ def test_client_gone(desk, streams):
     assert ex.gone()
     ex.close()
     assert r.end_of(f"leaves-{streams}")["reason"] == "client_gone"
+
+
+# --- auto -----------------------------------------------------------------------------------------------
+
+
+class Learner:
+    """Two engines of each role that take so many ms for a prompt they compute, and a router that learns."""
+
+    def __init__(self, world, p_ms, d_ms):
+        p = [world.engine("prefill", prefill_delay=p_ms) for _ in range(2)]
+        d = [world.engine("decode", prefill_delay=d_ms) for _ in range(2)]
+        self.router = world.router(world.pool(p, d, routing_threshold="auto"), workers=1).wait_all_up()
+        self.dice = random.Random(7)
+        self.direct = 0
+
+    def one(self, size):
+        with self.router.open_stream("x" * size, n=1) as c:
+            assert text_of(list(c.events())) == expect.text("x" * size, 1)
+
+    def ask(self, n):
+        """The share of n streams of all lengths that went direct."""
+        before = self.router.metric("direct_total")
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(self.one, [self.dice.choice((40, 200, 1000, 4000, 12000)) for _ in range(n)]))
+        return (self.router.metric("direct_total") - before) / n
+
+
+@pytest.mark.timing
+def test_auto_learns_that_direct_is_quicker(world):
+    """Prefill takes 20 ms on its way, 2 ms on the decode engine: in the end all go direct, whole answers too."""
+    a = Learner(world, 20, 2)
+    assert a.ask(100) < 0.5, "it begins with two legs"
+    for _ in range(40):
+        if a.ask(100) >= 0.95:
+            break
+    assert a.ask(100) >= 0.95
+    before = a.router.metric("direct_total")
+    for size in (40, 4000, 12000):
+        assert a.router.complete("x" * size).status == 200
+    assert a.router.metric("direct_total") - before == 3
+
+
+@pytest.mark.timing
+def test_auto_leaves_what_is_quicker(world):
+    """2 ms on the prefill engine, 40 ms on the decode engine: hardly anything goes direct, from the start."""
+    a = Learner(world, 2, 40)
+    assert a.ask(100) <= 0.25
+    assert a.ask(900) <= 0.02
+    before = a.router.metric("direct_total")
+    for size in (40, 4000, 12000):
+        assert a.router.complete("x" * size).status == 200
+    assert a.router.metric("direct_total") == before
 
 
 # --- X-PD-Route ---------------------------------------------------------------------------------------
