@@ -464,7 +464,6 @@ prefill_first(struct req *req, struct pair *pair)
 	decode_of(pair)->keep = false;
 	pair->starts[ROLE_PREFILL] = STARTS_AT_ONCE;
 	pair->starts[ROLE_DECODE] = STARTS_AFTER_PREFILL;
-	sse_init(&pair->sse);
 	pair_new_id(pair); /* the decode engine has seen the other */
 	pair_start(pair, STARTS_AT_ONCE);
 }
