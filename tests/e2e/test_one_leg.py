@@ -174,6 +174,19 @@ def test_full(world):
     assert c.read().status == 200
 
 
+@pytest.mark.parametrize("one_leg", ["prefill", "decode"])
+def test_ranks_take_turns(world, one_leg):
+    """Of an engine with data-parallel ranks each request has the next one, whatever the client says."""
+    p, d = world.script(), world.script()
+    r = world.router(world.pool([{"url": p.url, "dp_ranks": 3}], [{"url": d.url, "dp_ranks": 3}], one_leg=one_leg), workers=1)
+    for rank in (0, 1, 2, 0):
+        c = r.client().request("POST", "/v1/embeddings", {"model": MODEL, "input": "x"}, [("X-Data-Parallel-Rank", "7")])
+        ex = (p if one_leg == "prefill" else d).expect()
+        assert [v for k, v in ex.headers if k.lower() == "x-data-parallel-rank"] == [str(rank)]
+        ex.reply(body={})
+        assert c.read().status == 200
+
+
 def test_answer_cut_in_the_middle(desk):
     """The missing bytes are never made up for."""
     c = desk.send("/v1/embeddings")
