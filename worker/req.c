@@ -211,11 +211,12 @@ req_copy_key(const struct req *req)
 {
 	static const char name[] = "authorization: ";
 	const size_t n = sizeof(name) - 1;
-	const char *end = req->fwd + req->fwd_len;
+	const char *end;
 
 	if (req->fwd == NULL)
 		return mem_strndup(
 			req->key == NULL ? "" : req->key, req->key == NULL ? 0 : strlen(req->key));
+	end = req->fwd + req->fwd_len;
 	for (const char *line = req->fwd, *next; line < end; line = next) {
 		const char *lf = memchr(line, '\n', (size_t)(end - line));
 
