@@ -1,7 +1,6 @@
 #include "worker/affinity.h"
 
 #include <string.h>
-#include <strings.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -11,44 +10,27 @@
 
 #define CHARS_PER_TOKEN 4
 
-/* The value of a header among the lines kept for the engines, or nothing. */
-static struct splice_seg
-header_value(const struct req *req, const char *name)
-{
-	const size_t n = strlen(name);
-	const char *end = req->fwd + req->fwd_len;
-
-	for (const char *line = req->fwd, *next; line < end; line = next) {
-		const char *lf = memchr(line, '\n', (size_t)(end - line));
-
-		next = lf != NULL ? lf + 1 : end;
-		if ((size_t)(next - line) < n + 4 || line[n] != ':' ||
-			strncasecmp(line, name, n) != 0)
-			continue;
-		return (struct splice_seg){line + n + 2, (size_t)(next - line) - n - 4};
-	}
-	return (struct splice_seg){NULL, 0};
-}
-
-/* The same of a member of the body: a string without its quotes, a number or a bool as they stand. */
-static struct splice_seg
+/* The value of a member of the body: a string without its quotes, a number or a bool as they stand. */
+static struct span
 member_value(const struct req *req, const char *name)
 {
 	struct splice_seg v;
 
-	if (req->doc == NULL /* a form */ || splice_member_raw(req->doc->text, req->doc->len, name, &v) != 1 ||
+	if (req->doc == NULL) /* a form */
+		return (struct span){NULL, 0};
+	if (splice_member_raw(req->doc->text, req->doc->len, name, &v) != 1 ||
 		strchr("{[n", v.p[0]) != NULL)
-		return (struct splice_seg){NULL, 0};
-	return v.p[0] == '"' ? (struct splice_seg){v.p + 1, v.n - 2} : v;
+		return (struct span){NULL, 0};
+	return v.p[0] == '"' ? (struct span){v.p + 1, v.n - 2} : (struct span){v.p, v.n};
 }
 
 bool
 affinity_session(const struct req *req, const struct table_pool *tp, uint64_t *ret_key)
 {
-	struct splice_seg v = {NULL, 0};
+	struct span v = {NULL, 0};
 
 	if (tp->session_header[0] != '\0')
-		v = header_value(req, tp->session_header);
+		v = req_header(req, tp->session_header);
 	if (v.n == 0 && tp->session_member[0] != '\0')
 		v = member_value(req, tp->session_member);
 	if (v.n == 0)

@@ -206,25 +206,32 @@ req_new(struct worker *w, struct conn *c)
 	return req;
 }
 
+struct span
+req_header(const struct req *req, const char *name)
+{
+	const size_t n = strlen(name);
+	const char *line = req->fwd;
+
+	for (size_t left = line == NULL ? 0 : req->fwd_len, len; left > 0; left -= len) {
+		const char *lf = memchr(line, '\n', left);
+
+		len = lf != NULL ? (size_t)(lf - line) + 1 : left;
+		if (len >= n + 4 && line[n] == ':' && strncasecmp(line, name, n) == 0)
+			return (struct span){line + n + 2, len - n - 4};
+		line += len;
+	}
+	return (struct span){NULL, 0};
+}
+
 char *
 req_copy_key(const struct req *req)
 {
-	static const char name[] = "authorization: ";
-	const size_t n = sizeof(name) - 1;
-	const char *end;
+	const struct span key = req_header(req, "authorization");
 
-	if (req->fwd == NULL)
-		return mem_strndup(
-			req->key == NULL ? "" : req->key, req->key == NULL ? 0 : strlen(req->key));
-	end = req->fwd + req->fwd_len;
-	for (const char *line = req->fwd, *next; line < end; line = next) {
-		const char *lf = memchr(line, '\n', (size_t)(end - line));
-
-		next = lf != NULL ? lf + 1 : end;
-		if ((size_t)(next - line) > n && strncasecmp(line, name, n) == 0)
-			return mem_strndup(line, (size_t)(next - line));
-	}
-	return mem_strndup("", 0);
+	if (key.n > 0)
+		return mem_printf("Authorization: %.*s\r\n", (int)key.n, key.p);
+	return mem_strndup(
+		req->key == NULL ? "" : req->key, req->key == NULL ? 0 : strlen(req->key));
 }
 
 void

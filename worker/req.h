@@ -146,6 +146,8 @@ void req_end(struct req *req, enum req_end end);
 void req_refuse_with(struct req *req, enum req_end end);
 /* Nobody is there to be answered, or no word of ours would reach him. */
 void req_drop(struct req *req);
+/* The value of a header line kept for the engines; nothing if there is none, or they have been dropped. */
+struct span req_header(const struct req *req, const char *name);
 /* Frees the client's bytes and the hand-over: the engines have their requests. */
 void req_drop_bytes(struct req *req);
 /* The client's Authorization line, for what is asked in its name; "" if there is none.  The caller's. */

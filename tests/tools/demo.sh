@@ -37,6 +37,7 @@ free_port() { # [port]
 # What a hand-shake asks of its engines (options of both, of prefill, of decode), of the pool and the router.
 connector=${CONNECTOR:-nixl}
 both=() prefill=() decode=() pool='' notices="ipc://$dir/notices"
+# shellcheck disable=SC2034 # prefill and decode: by name, in engine()
 case $connector in
 nixl | orchestrated) ;;
 lmcache)
@@ -51,7 +52,7 @@ esac
 mkdir "$dir/storage"
 
 engine() { # name role
-	local -n more=$2
+	local -n more=$2 # the options of its role
 	"$B/pdsim" --role "$2" --name "$1" --model demo-model --token-delay 40 "${both[@]}" "${more[@]}" >"$dir/$1.out" 2>"$dir/$1.err" &
 	pids+=($!)
 	for _ in $(seq 100); do
