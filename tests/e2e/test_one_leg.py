@@ -2,6 +2,7 @@
 import base64
 import json
 import os
+from urllib.parse import quote
 
 import openai
 import pytest
@@ -401,6 +402,29 @@ def test_sdk(sims):
                     [x.model_dump() for x in c.responses.create(model=MODEL, input="hello", stream=True)],
                     c.models.retrieve(MODEL).id])
     assert got[0] == got[1]
+
+
+def test_one_model_by_name(world):
+    """The router's own answer, of all pools; names with a slash, raw or escaped, are names."""
+    names = ["plain", "org/model-7b", "日本 語"]
+    engines = [(world.engine("prefill", model=m), world.engine("decode", model=m)) for m in names]
+    r = world.router(*({**world.pool([p], [d]), "models": [m], "name": f"pool-{i}"} for i, (m, (p, d)) in enumerate(zip(names, engines))))
+    r.wait_all_up()
+    listed = {m["id"]: m for m in r.get("/v1/models").json()["data"]}
+    assert set(listed) == set(names)
+    for path, name in (("plain", "plain"), ("org/model-7b", "org/model-7b"), ("org%2fmodel%2D7b", "org/model-7b"),
+                       (quote("日本 語"), "日本 語")):
+        a = r.get("/v1/models/" + path)
+        assert (a.status, a.json()) == (200, listed[name]), path
+        with r.client() as c:
+            c.request("HEAD", "/v1/models/" + path)
+            assert c.read(head_only=True).status == 200
+    for path in ("", "nobody", "plain/", "org", "org%2", "%00", "plain%00", "../models/plain", "x" * 3000):
+        assert r.get("/v1/models/" + path).status in (400, 404), path
+    for method in ("POST", "PUT", "DELETE"):
+        with r.client() as c:
+            c.request(method, "/v1/models/plain", b"{}")
+            assert c.read().status == 405
 
 
 # --- never reachable ----------------------------------------------------------------------------------

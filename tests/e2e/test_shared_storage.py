@@ -14,6 +14,8 @@ import pytest
 from members import kept, members, values
 from procs import MODEL, SLOW, World, metric_sum, parse_metrics, wait
 from raw import Closed, text_of
+from recorded import CASES, load
+from test_sdk import outcome
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 KINDS = {"prefill first": {}, "decode first": {"cache_hit_threshold": 0.8}}
@@ -65,8 +67,8 @@ class Fleet:
     def settled(self):
         wait("nothing in flight", lambda: self.router.metric("endpoint_in_flight") == 0)
         assert not self.router.metric("kv_flags_armed")
-        for e in (*self.p, *self.d):
-            e.check()
+        for e in (*self.p, *self.d):  # the rest of Engine.check() at the end
+            e.wait_metric("pdsim:running_requests", 0)
             assert e.counter("local_prefills") == 0
 
 
@@ -280,6 +282,14 @@ def test_token_ids(fleet, stream):
     assert p.json()["prompt"] == d.json()["prompt"] == lists
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_recorded_bodies(fleet, name):
+    """What clients of other languages and ages really send."""
+    case = load(name)
+    direct, through = outcome(fleet.direct.address, case), outcome(fleet.router.address, case)
+    assert direct[0] == case.status and through == direct
+
+
 PEERS = {"kv_transfer_params": {"do_remote_prefill": True, "remote_host": "evil", "remote_port": 80}, "rid": "evil",
          "disagg_prefill_resp": {"id": "evil"}, "disagg_spec": {"receiver_host": "evil"}, "bootstrap_host": "evil",
          "bootstrap_port": 1, "bootstrap_room": 7, "routed_dp_rank": 1, "disagg_prefill_dp_rank": 1, "data_parallel_rank": 3,
@@ -309,7 +319,7 @@ def test_many_at_once(fleet):
 
 # --- scripted engines ---------------------------------------------------------------------------------
 
-LIMITS = {"timeouts": {"connect": "2s", "prefill": f"{400 * SLOW}ms", "decode": f"{400 * SLOW}ms"}}
+LIMITS = {"timeouts": {"connect": "2s", "prefill": f"{250 * SLOW}ms", "decode": f"{250 * SLOW}ms"}}
 REFUSAL = b'{"id":"x","object":"text_completion","choices":[{"index":0,"text":"","finish_reason":"cache_threshold"}]}'
 
 
@@ -494,7 +504,7 @@ def test_failure_of_prefill(desk, how, stream):
     if how == "reset":
         serve_again(c, desk.p, does)
     a = c.read()
-    assert (a.status, a.error["code"]) == (status, code) and desk.d.quiet(0.05)
+    assert (a.status, a.error["code"]) == (status, code) and desk.d.quiet(0.02)
     assert a["content-type"] == "application/json"
 
 
@@ -506,7 +516,7 @@ def test_failure_of_prefill_with_a_status(desk, status):
         c = desk.ask(stream)
         desk.to_prefill(stream).reply(status, body, headers=[("Content-Type", "application/json"), ("X-Why", "because")])
         a = c.read()
-        assert (a.status, a.body, a["x-why"]) == (status, body, "because") and desk.d.quiet(0.05)
+        assert (a.status, a.body, a["x-why"]) == (status, body, "because") and desk.d.quiet(0.02)
 
 
 DECODE_FAILS = {
@@ -663,7 +673,7 @@ def test_second_refusal_is_the_engines_word(first):
         first.refuse(stream)
         first.p.expect().reply(body={})
         first.d.expect().reply(body=REFUSAL)
-        assert c.read().body == REFUSAL and first.d.quiet(0.05)
+        assert c.read().body == REFUSAL and first.d.quiet(0.02)
 
 
 def test_both_legs_are_counted(first):
@@ -691,7 +701,7 @@ def test_failure_of_the_try(first, how, stream):
     if how == "reset":
         serve_again(c, first.d, does)
     a = c.read()
-    assert (a.status, a.error["code"]) == (status, code) and first.p.quiet(0.05)
+    assert (a.status, a.error["code"]) == (status, code) and first.p.quiet(0.02)
 
 
 @pytest.mark.parametrize("how", ["reset", "closed", "late"])
