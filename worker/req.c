@@ -28,6 +28,7 @@
 #include <strings.h>
 #include <sys/uio.h>
 
+#include "proto/multipart.h"
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
@@ -611,6 +612,21 @@ parse_samples(const char *p)
 	return n >= 1 && n <= UINT32_MAX ? (uint32_t)n : 1;
 }
 
+/* Of a form, its model: NULL, or why it cannot be served. */
+static const char *
+look_at_form(struct req *req)
+{
+	struct span model;
+
+	if (!multipart_field(req_header(req, "content-type"),
+		    (struct span){req->body == NULL ? "" : req->body, req->body_len}, "model", &model))
+		return NULL; /* as a body without `model` */
+	if (model.n >= sizeof(req->model) || memchr(model.p, '\0', model.n) != NULL)
+		return "`model` is not a usable string";
+	memcpy(req->model, model.p, model.n);
+	return NULL;
+}
+
 /* What the router must know of the body; NULL, or why it cannot be served. */
 static const char *
 look_at_body(struct req *req)
@@ -648,7 +664,7 @@ body_read(struct req *req, struct leg *leg)
 		return;
 	}
 	req->t_body_us = clock_us();
-	why = look_at_body(req);
+	why = route_takes_form(req->route) ? look_at_form(req) : look_at_body(req);
 	if (why != NULL) {
 		req_refuse(req, END_BAD_JSON, why);
 		return;

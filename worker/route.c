@@ -43,6 +43,12 @@ static const struct {
 };
 /* clang-format on */
 
+bool
+route_takes_form(enum route r)
+{
+	return r == ROUTE_TRANSCRIPTIONS || r == ROUTE_TRANSLATIONS;
+}
+
 size_t
 route_rest(enum route r)
 {

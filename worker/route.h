@@ -52,6 +52,8 @@ enum route_by { ROUTE_BY_US, ROUTE_BY_PAIR, ROUTE_BY_ONE };
 enum route_by route_by(enum route r);
 /* True for the paths that go to engines. */
 bool route_forwards(enum route r);
+/* True for the paths whose bodies are forms, not JSON. */
+bool route_takes_form(enum route r);
 /* The rest of a path that stands for many, such as the model of /v1/models/{id}: where it begins. */
 size_t route_rest(enum route r);
 /* True if the method is allowed there; *ret_allow is the Allow header's value. */
