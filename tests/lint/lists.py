@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the lists promise: every end reason has a story, metric names follow Prometheus' rules, every
+"""What the lists promise: every end reason has a story, so has every feature of every connector, metric names follow Prometheus' rules, every
 folder has its README, and nothing names the machine it was made on."""
 import collections
 import glob
@@ -79,6 +79,25 @@ def readmes():
             faults.append(f"{folder}/README.md: is missing")
 
 
+def tested():
+    """README's table of stories: a column for each connector, no empty cell, every name a test of the column's file."""
+    text = read("README.md")
+    at = text.find("### What is tested of each")
+    table = [[c.strip().strip("`") for c in line.strip("|").split("|")]
+             for line in text[at:].split("\n### ")[0].split("\n") if at >= 0 and line.startswith("|")]
+    names = re.findall(r"\[CONNECTOR_\w+\] = \"(\w+)\"", read("shm/base/conf_names.c"))
+    if not names or not table or sorted(table[0][1:]) != sorted(names):
+        faults.append(f"README.md: the table of what is tested needs a column for each of {', '.join(names)}")
+        return
+    head, _, files, *rows = table
+    for name, file in zip(head[1:], files[1:]):
+        defined = set(re.findall(r"^def (test_\w+)\(", read(f"tests/e2e/{file}"), re.M))
+        for row in rows:
+            cell = row[head.index(name)]
+            if cell not in defined:
+                faults.append(f"README.md: {name}, {row[0]}: \"{cell}\" is no test of tests/e2e/{file}")
+
+
 def machine_paths():
     for folder, names, files in os.walk("."):
         names[:] = [n for n in names if n not in (".git", "build", "__pycache__")]
@@ -93,6 +112,7 @@ def main():
     end_reasons()
     metrics()
     readmes()
+    tested()
     machine_paths()
     print("\n".join(faults))
     return 1 if faults else 0
