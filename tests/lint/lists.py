@@ -83,8 +83,8 @@ def tested():
     """README's table of stories: a column for each connector, no empty cell, every name a test of the column's file."""
     text = read("README.md")
     at = text.find("### What is tested of each")
-    table = [[c.strip().strip("`") for c in line.strip("|").split("|")]
-             for line in text[at:].split("\n### ")[0].split("\n") if at >= 0 and line.startswith("|")]
+    table = [[c.strip().strip("`") for c in line[1:-1].split("|")]
+             for line in re.split(r"\n##+ ", text[at:])[0].split("\n") if at >= 0 and line.startswith("|")]
     names = re.findall(r"\[CONNECTOR_\w+\] = \"(\w+)\"", read("shm/base/conf_names.c"))
     if not names or not table or sorted(table[0][1:]) != sorted(names):
         faults.append(f"README.md: the table of what is tested needs a column for each of {', '.join(names)}")
