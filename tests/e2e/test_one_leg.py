@@ -2,6 +2,7 @@
 import base64
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
 import openai
@@ -199,15 +200,18 @@ def test_answer_cut_in_the_middle(desk):
         pass
 
 
-def test_big_bodies_both_ways(desk):
+@pytest.mark.parametrize("one_leg", ["prefill", "decode"])
+def test_big_bodies_both_ways(world, one_leg):
     """8 MiB in; 4 MiB out, though a leg's kept answer may have 64 KiB here."""
+    r, (p,), (d,) = world.scripts(pool={"one_leg": one_leg}, limits={"max_answer": "64KiB"})
     body = json.dumps({"model": MODEL, "input": "x" * (8 << 20)}).encode()
-    c = desk.send("/v1/embeddings", body)
-    ex = desk.taken()
-    assert ex.body == body
     answer = b'{"data":"' + base64.b64encode(os.urandom(3 << 20)) + b'"}'
-    ex.reply(200, answer, headers=JSON)
-    a = c.read()
+    with ThreadPoolExecutor(1) as pool:
+        got = pool.submit(r.post, "/v1/embeddings", body)
+        ex = (p if one_leg == "prefill" else d).expect()
+        assert ex.body == body
+        ex.reply(200, answer, headers=JSON)
+        a = got.result()
     assert a.status == 200 and a.body == answer
 
 
@@ -438,7 +442,8 @@ HIDDEN = ["/server_info", "/sleep", "/wake_up", "/is_sleeping", "/reset_prefix_c
           "/release_memory_occupation", "/resume_memory_occupation", "/start_profile", "/stop_profile", "/set_internal_state",
           "/configure_logging", "/open_session", "/close_session", "/query", "/route"]
 TWISTED = ["/v1/../flush_cache", "/v1/embeddings/../../sleep", "//flush_cache", "/flush_cache/", "/%66lush_cache", "/FLUSH_CACHE",
-           "/v1/embeddings/", "/v1//embeddings", "/v1/embeddings%2f..%2fsleep", "/v1/embeddings;/sleep"]
+           "/v1/embeddings/", "/v1//embeddings", "/v1/embeddings%2f..%2fsleep", "/v1/embeddings;/sleep", "/v1/modelsx", "/v1/embeddingsx",
+           "/v1/embedding"]
 
 
 @pytest.mark.parametrize("path", HIDDEN + TWISTED)

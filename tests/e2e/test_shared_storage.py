@@ -649,6 +649,17 @@ def test_accepting_stream_passes_at_once(first, how):
     assert line["reason"] == ("engine_status" if how == "an error" else "ok") and line.get("prefill") is None
 
 
+@pytest.mark.parametrize("events, reason", [
+    ([event(text="a"), b"data: [DONE]\n\n"], "ok"), ([b'data: {"error":{"message":"no"}}\n\n', b"data: [DONE]\n\n"], "engine_status"),
+    ([ROLE, b"data: [DONE]\n\n"], "ok"), ([b"data: [DONE]\n\n"], "ok")])
+def test_accepting_stream_that_is_there_at_once(first, events, reason):
+    """All of it in one read, its end too."""
+    c = first.ask(True, CHAT)
+    first.d.expect().reply(body=b"".join(events), headers=[("Content-Type", "text/event-stream")])
+    assert [e.raw for e in c.events()] == events
+    assert first.router.end_of(c.answer["x-request-id"])["reason"] == reason and first.p.asked.empty()
+
+
 @pytest.mark.parametrize("body, asks", [
     (REFUSAL, True), (REFUSAL.replace(b'"choices"', b'"u":[1,{}],"\\u0063hoices"'), True),
     (b'{"choices":[{"text":"a","finish_reason":"stop"},{"text":"","finish_reason":"cache_threshold"}]}', True),
