@@ -408,6 +408,138 @@ def test_sdk(sims):
     assert got[0] == got[1]
 
 
+# --- audio: a form, whose field `model` is all the router looks at ------------------------------------------
+
+SOUND = bytes(range(256)) * 40 + b'\r\n--other\r\nContent-Disposition: form-data; name="model"\r\n\r\nevil\r\n--b0undar\r\n'
+
+
+def form(*fields, boundary="b0undary", head="form-data"):
+    """[(name, value)], a value of bytes being a file."""
+    out = b""
+    for name, value in fields:
+        lines = f'Content-Disposition: {head}; name="{name}"'
+        if isinstance(value, bytes):
+            lines += '; filename="a.wav"\r\nContent-Type: audio/wav'
+        out += f"--{boundary}\r\n{lines}\r\n\r\n".encode() + (value if isinstance(value, bytes) else value.encode()) + b"\r\n"
+    return out + f"--{boundary}--\r\n".encode()
+
+
+def typed(boundary="b0undary"):
+    return [("Content-Type", f"multipart/form-data; boundary={boundary}")]
+
+
+@pytest.mark.parametrize("path", AUDIO)
+def test_audio_passes_byte_by_byte(desk, path):
+    body = form(("file", SOUND), ("model", MODEL), ("language", "en"), ("temperature", "0"))
+    c = desk.send(path, body, [*typed(), *PEER_HEADERS, ("X-Mine", "1")])
+    ex = desk.taken()
+    assert (ex.method, ex.path, ex.body) == ("POST", path, body) and ex["content-type"] == typed()[0][1] and ex["x-mine"] == "1"
+    assert ex["x-data-parallel-rank"] is None and b"x-override" not in ex.raw_head.lower() and b"X-Listed" not in ex.raw_head
+    ex.reply(200, b'{"text":"\\u0041"}', headers=JSON)
+    a = c.read()
+    assert (a.status, a.body) == (200, b'{"text":"\\u0041"}') and desk.line(a)["reason"] == "ok"
+
+
+def test_audio_as_events(desk):
+    c = desk.send(AUDIO[0], form(("model", MODEL), ("stream", "true"), ("file", SOUND)), typed())
+    ex = desk.taken().stream_head()
+    said = [b'data: {"object":"transcription.chunk","choices":[{"delta":{"content":"a"}}]}\n\n', b"data: [DONE]\n\n"]
+    ex.chunk(said[0])
+    events = c.events()
+    assert next(events).raw == said[0]
+    ex.chunk(said[1]).write(b"0\r\n\r\n").end()
+    assert [e.raw for e in events] == said[1:]
+
+
+@pytest.mark.parametrize("how", FAILS)
+def test_audio_fails(desk, how):
+    does, status, code = FAILS[how]
+    c = desk.send(AUDIO[1], form(("model", MODEL), ("file", SOUND)), typed())
+    does(desk.taken())
+    if how == "reset" and c.silent(0.1):
+        for e in desk.own:
+            while not e.asked.empty():
+                does(e.expect())
+    a = c.read()
+    assert (a.status, a.error["code"]) == (status, code)
+
+
+TWO = {"by field": (form(("model", "b"), ("file", SOUND)), typed(), "b"),
+       "behind the file": (form(("file", SOUND), ("model", "a")), typed(), "a"),
+       "behind eight MiB": (form(("file", os.urandom(8 << 20)), ("model", "a")), typed(), "a"),
+       "quoted boundary": (form(("model", "b"), boundary="a b:c"), typed('"a b:c"'), "b"),
+       "other case": (form(("model", "b"), head="FORM-DATA").replace(b"Content-Disposition", b"content-disposition"), typed(), "b"),
+       "the first of two": (form(("model", "b"), ("model", "a")), typed(), "b"),
+       "not a file's": (form(("model", b"a"), ("model", "b")), typed(), "b"),
+       "unknown": (form(("model", "c")), typed(), 404), "none": (form(("file", SOUND)), typed(), 404), "empty": (form(("model", "")), typed(), 404),
+       "no boundary": (form(("model", "b")), [("Content-Type", "multipart/form-data")], 404),
+       "other boundary": (form(("model", "b")), typed("else"), 404), "no type": (form(("model", "b")), [("Content-Type", "text/plain")], 404),
+       "cut off": (form(("model", "b"))[:60], typed(), 404), "no body": (b"", typed(), 404),
+       "too long": (form(("model", "b" * 300)), typed(), 400), "zero byte": (form(("model", "b\0")), typed(), 400)}
+
+
+@pytest.fixture(scope="module")
+def two(request):
+    w = World()
+    try:
+        p, d, q, e = (w.script() for _ in range(4))
+        r = w.router({**w.pool([p], [d]), "models": ["a"]}, {**w.pool([q], [e]), "models": ["b"], "one_leg": "decode"}, workers=1)
+        yield r.wait_all_up(), {"a": p, "b": e}, [d, q]
+        if request.session.testsfailed == 0:
+            w.finish()
+    finally:
+        w.close()
+
+
+@pytest.mark.parametrize("how", TWO)
+def test_audio_finds_its_pool(two, how):
+    r, engines, others = two
+    body, headers, want = TWO[how]
+    with ThreadPoolExecutor(1) as pool:
+        got = pool.submit(r.post, AUDIO[0], body, headers)
+        if isinstance(want, str):
+            ex = engines[want].expect()
+            assert ex.body == body
+            ex.reply(body={"by": want})
+        a = got.result()
+    assert a.status == (200 if isinstance(want, str) else want), a.body
+    if want == 404:
+        assert a.error["code"] == "model_not_found"
+    assert all(e.asked.empty() for e in (*engines.values(), *others))
+
+
+def test_audio_without_a_model_where_there_is_one_pool(desk):
+    for body, headers in ((form(("file", SOUND)), typed()), (b"not a form", [("Content-Type", "audio/wav")])):
+        c = desk.send(AUDIO[0], body, headers)
+        ex = desk.taken()
+        assert ex.body == body
+        ex.reply(422, b"the engine's word")
+        assert c.read().body == b"the engine's word"
+
+
+def test_a_form_elsewhere_is_no_json(desk):
+    for path in ("/v1/embeddings", "/v1/chat/completions", "/v1/responses"):
+        a = desk.router.post(path, form(("model", MODEL)), typed())
+        assert (a.status, a.error["code"]) == (400, "bad_json")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the SDK's, of translations
+def test_audio_by_the_sdk(sims):
+    """Its own boundary and order of fields."""
+    r, _, _, direct = sims
+    got = []
+    for e in (r, direct):
+        c = openai.OpenAI(base_url=f"http://127.0.0.1:{e.port}/v1", api_key="k", max_retries=0)
+        got.append([c.audio.transcriptions.create(model=MODEL, file=("a.wav", SOUND)).text.split()[0],
+                    c.audio.translations.create(model=MODEL, file=("a.wav", SOUND)).text.split()[0]])
+        with pytest.raises(openai.NotFoundError):
+            openai.OpenAI(base_url=r.base_url, api_key="k", max_retries=0).audio.transcriptions.create(model="nobody", file=("a.wav", SOUND))
+    assert got[0] == got[1] == AUDIO
+
+
+# --- models ---------------------------------------------------------------------------------------------
+
+
 def test_one_model_by_name(world):
     """The router's own answer, of all pools; names with a slash, raw or escaped, are names."""
     names = ["plain", "org/model-7b", "日本 語"]
