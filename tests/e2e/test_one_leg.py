@@ -2,6 +2,7 @@
 import base64
 import json
 import os
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
@@ -143,6 +144,23 @@ def test_engine_that_refuses_connections(world, one_leg):
     a = r.post("/v1/embeddings", {"model": MODEL, "input": "x"})
     assert (a.status, a.error["code"]) == (502, "engine_broken")
     assert (d if one_leg == "prefill" else p).quiet(0.05)
+
+
+@pytest.mark.parametrize("one_leg", ["prefill", "decode"])
+def test_engine_that_does_not_accept(world, one_leg):
+    """A host that answers nothing: a listening socket with a full backlog."""
+    r, (p,), (d,) = world.scripts(pool={"one_leg": one_leg, "timeouts": {"connect": "300ms"}}, fall=1000, health_interval="1h")
+    deaf, other = (p, d) if one_leg == "prefill" else (d, p)
+    deaf.close()
+    with socket.create_server(("127.0.0.1", deaf.port), backlog=0):
+        full = [socket.socket() for _ in range(4)]
+        for s in full:
+            s.setblocking(False)
+            s.connect_ex(("127.0.0.1", deaf.port))
+        a = r.post("/v1/embeddings", {"model": MODEL, "input": "x"})
+        assert (a.status, a.error["code"]) == (504, "engine_connect_timeout") and other.quiet(0.02)
+        for s in full:
+            s.close()
 
 
 @pytest.mark.parametrize("one_leg", ["prefill", "decode"])
