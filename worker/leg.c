@@ -583,7 +583,7 @@ feed(struct leg *leg, const char *p, size_t n)
 void
 leg_hold(struct leg *leg, bool hold)
 {
-	if (leg->uc == NULL || leg->held_read == hold)
+	if (leg->state != LEG_BODY || leg->held_read == hold)
 		return;
 	leg->held_read = hold;
 	if (hold) {

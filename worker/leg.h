@@ -125,7 +125,7 @@ void leg_give_back(struct leg *leg);
  * turn), but an answer that it had already written still arrives, and with it the word that it holds KV.
  */
 void leg_hang_up(struct leg *leg);
-/* Stops and resumes reading the answer while the client is slow. */
+/* Stops and resumes reading an answer that has begun while the client is slow; nothing for any other leg. */
 void leg_hold(struct leg *leg, bool hold);
 /* Its clock starts again, without a byte having come. */
 void leg_wait_anew(struct leg *leg);
