@@ -641,7 +641,7 @@ prefill_taken(struct req *req, struct leg *leg)
 	struct membuf out = {NULL, 0, 0};
 	bool on;
 
-	if (!req->takes_prefill)
+	if (!req->takes_prefill || pair->redone) /* what the first one said still holds */
 		return true;
 	on = rewritten(req, &out,
 		answer_prefill(req->answer, pair->index, leg->answer, leg->answer_len, &out),
