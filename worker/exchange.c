@@ -325,19 +325,20 @@ exchange_start(struct req *req, struct leg *leg)
 		pair_start(&req->pairs[i], STARTS_AT_ONCE);
 }
 
-/* The bodies are not needed any more once every engine has its request. */
+/* What the bodies were made of is not needed any more once no leg can be sent (again): prefill has answered, decode's answer
+ * has begun and what it was told was right. */
 static void
-drop_bytes_if_sent(struct req *req)
+drop_bytes_if_heard(struct req *req)
 {
-	for (uint32_t i = 0; i < req->npairs; i++)
-		for (enum leg_kind k = 0; k < LEG_PAIR_N; k++) {
-			const struct leg *leg = &req->pairs[i].leg[k];
+	for (uint32_t i = 0; i < req->npairs; i++) {
+		const struct pair *pair = &req->pairs[i];
+		const struct leg *d = &pair->leg[LEG_DECODE];
 
-			if (leg_active(leg) ? !leg_sent(leg)
-					    : k == LEG_DECODE && !req->pairs[i].decoded &&
-						      !leg->first_told)
-				return;
-		}
+		if (leg_active(&pair->leg[LEG_PREFILL]) || pair->early)
+			return;
+		if (leg_active(d) ? !leg_sent(d) || !d->first_told : !pair->decoded)
+			return;
+	}
 	req_drop_bytes(req);
 }
 
@@ -429,7 +430,7 @@ pass_through(struct req *req, struct leg *leg)
 {
 	relay_begin(req, leg);
 	answer_begins(req);
-	drop_bytes_if_sent(req);
+	drop_bytes_if_heard(req);
 }
 
 void
@@ -557,7 +558,7 @@ exchange_payload(struct leg *leg, const struct span *pieces, size_t n, bool done
 	else if (pair->event.n > 0)
 		rewrite_events(req, leg);
 	if (req->state == REQ_RELAY)
-		drop_bytes_if_sent(req);
+		drop_bytes_if_heard(req);
 }
 
 static void
@@ -729,6 +730,8 @@ leg_answered(struct req *req, struct leg *leg)
 		decode_answered(req, leg);
 	else
 		prefill_answered(req, leg);
+	if (req->state == REQ_RELAY)
+		drop_bytes_if_heard(req);
 }
 
 /* The client has gone, and so has the prefill engine, unheard: what it has brought is fetched all the same. */

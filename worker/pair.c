@@ -73,19 +73,15 @@ pair_make(struct req *req, uint32_t n)
 void
 pair_drop_texts(struct pair *pair)
 {
-	struct leg *p = &pair->leg[LEG_PREFILL];
 	struct made *m;
 
 	while ((m = pair->made) != NULL) {
 		pair->made = m->next;
 		free(m);
 	}
-	pair->tokens = pair->prompt = (struct span){NULL, 0};
+	pair->tokens = pair->prompt = pair->kv = (struct span){NULL, 0};
 	leg_forget_answer(&pair->leg[LEG_ASK]);
-	if (leg_active(p))
-		return; /* its answer is still being collected */
-	leg_forget_answer(p);
-	pair->kv = (struct span){NULL, 0};
+	leg_forget_answer(&pair->leg[LEG_PREFILL]);
 }
 
 void
