@@ -215,14 +215,15 @@ ask_all(struct req *req)
 {
 	bool all = true;
 
-	for (uint32_t i = 0; i < req->npairs && req->state != REQ_DONE; i++) {
+	for (uint32_t i = 0; i < req->npairs && req->state == REQ_ASK; i++) {
 		struct pair *pair = &req->pairs[i];
 
 		if (!pair->asked && !leg_active(&pair->leg[LEG_ASK]))
 			pair_ask(pair);
 		all = all && pair->asked;
 	}
-	if (all && req->state != REQ_DONE)
+	/* an answer may come at once, and has seen to the rest then */
+	if (all && req->state == REQ_ASK)
 		req_event(req, RQ_ASKED, NULL);
 }
 
