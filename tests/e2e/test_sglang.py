@@ -11,7 +11,8 @@ import pytest
 
 import expect
 from members import kept, members, values
-from procs import MODEL, Load, SLOW, World, wait
+from procs import MODEL, Load, SLOW, VARIANT, World, wait
+from raw import text_of
 from recorded import CASES, load
 from test_sdk import outcome
 
@@ -317,6 +318,23 @@ def test_bodies_are_the_clients_own(world):
     legs[1].stream("a", "b")
     assert [e.data for e in c.events()][-1] == "[DONE]"
     legs[0].reply(body={"choices": []})
+
+
+def test_an_idle_stream_keeps_nothing_of_the_prefill_answer(world):
+    r, (p,), (d,) = scripted(world, workers=1)
+    streams, before = [], 0
+    for _ in range(11):
+        c = r.open_stream("x")
+        legs = [d.expect().stream_head().event("a"), p.expect()]
+        legs[1].reply(body={"choices": [], "padding": "x" * (2 << 20)})
+        streams.append((c, legs[0]))
+        wait("the prefill answer", lambda: r.metric("endpoint_in_flight", role="prefill") == 0)
+        before = before or r.rss_kib()
+    grown = r.rss_kib() - before
+    for c, ex in streams:
+        ex.chunk(b"data: [DONE]\n\n").write(b"0\r\n\r\n").end()
+        assert text_of(c.events()) == "a"
+    assert VARIANT != "release" or grown < 4096, f"{grown} KiB"
 
 
 def test_clients_choose_no_peer(world):
