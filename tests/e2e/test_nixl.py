@@ -429,7 +429,7 @@ def test_failure_of_decode_in_the_stream(desk, desks, how):
     if how == "error event":
         ex.chunk(b'data: {"error":{"message":"KV load failed","code":500}}\n\ndata: [DONE]\n\n').write(b"0\r\n\r\n").end()
         assert next(events).json()["error"]["message"] == "KV load failed"
-        assert desk.router.end(len(desk.router.ends()))["reason"] == "engine_status"
+        assert desk.router.end_of(c.answer["x-request-id"])["reason"] == "engine_status"
         return
     {"reset": ex.reset, "closed": ex.close, "late": lambda: None}[how]()
     last = next(events)
@@ -479,9 +479,9 @@ def test_client_gone(slow_of, stage, stream):
     """No block stays held, whenever it leaves."""
     f = slow_of
     f.legs()
-    done = len(f.router.ends())
+    rid = f"gone-{next(FRESH)}"
     c = f.router.client().request("POST", COMPLETIONS, {
-        "model": MODEL, "prompt": f"a long prompt {next(FRESH)} " * 20, "stream": stream, "max_tokens": 50})
+        "model": MODEL, "prompt": f"a long prompt {rid} " * 20, "stream": stream, "max_tokens": 50}, [("X-Request-Id", rid)])
     if stage == "before prefill answers":
         wait(stage, lambda: any(e.metric("pdsim:running_requests") for e in f.p))
     else:
@@ -491,7 +491,7 @@ def test_client_gone(slow_of, stage, stream):
     elif stage == "in the answer":
         wait(stage, lambda: any(e.metric("pdsim:held_blocks") == 0 and e.counter("kv_fetched") for e in f.p))
     c.close()
-    assert f.router.end(done + 1)["reason"] == "client_gone"
+    assert f.router.end_of(rid)["reason"] == "client_gone"
     f.settled()
     p, d = f.legs()
     assert p[0].aborted == (stage == "before prefill answers") and len(p) == 1
@@ -552,47 +552,37 @@ def test_remote_host_kept(world, kind):
 
 
 class Gate:
-    """A way to an engine whose connections are taken only when the story says so: until then they are not even
-    established, for the queue of the listening socket is full."""
+    """A way to an engine that may be shut: then connections are not even established, for the queue of the
+    listening socket is full."""
 
     def __init__(self, engine):
         self.target = engine.address
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=0)
-        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
-        self.shut, self.stuffed, self.taken = threading.Event(), [], 0
         self.listener.settimeout(0.02)
-        self.more = 0
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.shut, self.stuffed = threading.Event(), []
         threading.Thread(target=self._run, daemon=True).start()
 
     def close(self):
-        """From now on nobody gets in."""
         self.shut.set()
-        time.sleep(0.05)  # the last accept() is over
-        self._stuff()
+        time.sleep(0.04)  # the last accept() is over
+        s = socket.socket()
+        s.setblocking(False)
+        s.connect_ex(self.listener.getsockname())
+        self.stuffed.append(s)
 
-    def _stuff(self):
-        for _ in range(2):
-            s = socket.socket()
-            s.setblocking(False)
-            s.connect_ex(self.listener.getsockname())
-            self.stuffed.append(s)
-
-    def let(self, n):
-        """Takes the n connections that have waited longest."""
-        self.more += n
+    def open(self):
+        self.shut.clear()
 
     def _run(self):
         while True:
-            if self.shut.is_set() and self.more == 0:
-                time.sleep(0.01)
+            if self.shut.is_set():
+                time.sleep(0.005)
                 continue
             try:
                 a = self.listener.accept()[0]
             except socket.timeout:
                 continue
-            except OSError:
-                return
-            self.more = max(0, self.more - 1)
             b = socket.create_connection(self.target)
             for x, y in ((a, b), (b, a)):
                 threading.Thread(target=self._copy, args=(x, y), daemon=True).start()
@@ -608,18 +598,20 @@ class Gate:
 @pytest.mark.parametrize("kind, again", [("orchestrated", 1), ("nixl", 2)])
 def test_a_hand_over_that_is_too_old_is_not_used(world, kind, again):
     """The decode engine takes the connection when the lease is over: prefill is done again under a fresh id, once."""
-    p, d = world.engine("prefill"), world.engine("decode")
+    p, d = world.engine("prefill", prefill_delay=200), world.engine("decode")
     gate = Gate(d)
     r = world.router(world.pool([p], [{"url": gate.url}], connector=kind, kv_lease="300ms"), health_interval="30s", stats_interval="30s")
     gate.close()
     c = r.open_stream("hello", n=4)
-    p.wait_requests()
+    wait("the first hand-over", lambda: p.counter("kv_held") == 1)
+    time.sleep(0.4)
+    gate.open()
     if again == 2:  # the second connection waits as long, but there is no third prefill
-        while len(p.requests()) < 2:
-            gate.let(1)
-            time.sleep(0.25)
-        time.sleep(0.35)
-    gate.let(100)
+        p.wait_requests(2)
+        gate.close()
+        wait("the second hand-over", lambda: p.counter("kv_held") == 2)
+        time.sleep(0.4)
+        gate.open()
     assert text_of(c.events()) == expect.text("hello", 4)
     assert r.metric("prefill_again_total") == 1 and r.in_flight() == 0
     first, second = p.requests()
@@ -729,6 +721,21 @@ def test_push_decode_refuses_what_it_was_told_beforehand(push, how):
     else:
         d.stream_head().chunk(b'data: {"error":{"message":"no such engine","code":500}}\n\ndata: [DONE]\n\n').write(b"0\r\n\r\n").end()
     assert push.d.quiet(0.1)
+    p.prefilled(params(p, 2))
+    d = push.d.expect()
+    assert values(d.body, "kv_transfer_params") == [params(p, 2)]
+    d.stream("b")
+    assert text_of(c.events()) == "b"
+
+
+def test_push_decode_refuses_while_another_request_learns(push):
+    """By the time prefill answers, what it says is known: decode must be told all the same."""
+    push.learn()
+    c = push.begin()
+    d, p = push.d.expect(), push.p.expect()
+    d.reply(500, {"error": {"message": "no such engine"}})
+    time.sleep(0.1)  # the router has read it
+    push.learn(life=2)
     p.prefilled(params(p, 2))
     d = push.d.expect()
     assert values(d.body, "kv_transfer_params") == [params(p, 2)]
@@ -1081,9 +1088,9 @@ def test_client_gone_from_several_pairs(slow_of, stage):
     """Each pair's blocks are freed, wherever each of them is."""
     f = slow_of
     f.legs()
-    done = len(f.router.ends())
-    c = f.router.client().request("POST", COMPLETIONS, {"model": MODEL, "stream": True, "max_tokens": 50,
-                                                        "prompt": [f"long {next(FRESH)} " * (20 * i + 1) for i in range(4)]})
+    rid = f"gone-{next(FRESH)}"
+    c = f.router.client().request("POST", COMPLETIONS, {"model": MODEL, "stream": True, "max_tokens": 50, "prompt": [
+        f"long {rid} " * (20 * i + 1) for i in range(4)]}, [("X-Request-Id", rid)])
     if stage == "before prefill answers":
         wait(stage, lambda: sum(e.metric("pdsim:running_requests") for e in f.p) == 4)
     else:
@@ -1091,8 +1098,31 @@ def test_client_gone_from_several_pairs(slow_of, stage):
     if stage == "in the stream":
         c.head()
     c.close()
-    assert f.router.end(done + 1)["reason"] == "client_gone"
+    assert f.router.end_of(rid)["reason"] == "client_gone"
     f.settled()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_client_gone_as_one_of_several_prefills_answers(desks, kind):
+    """The pair whose blocks are committed is told to fetch them, by one token nobody reads; the other is let go."""
+    desk = desks(kind)
+    before = desk.router.metric("kv_released_total")
+    c = desk.router.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": ["x", "y"], "stream": True, "max_tokens": 50})
+    one, two = desk.p.expect(), desk.p.expect()
+    body = b'{"kv_transfer_params":{"remote_block_ids":[1]}}'
+    one.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body[:10]))
+    time.sleep(0.1)  # the router has read it
+    c.close()
+    assert two.gone()
+    two.close()
+    one.write(body[10:]).end()
+    d = desk.d.expect()
+    sent = d.json()
+    assert (sent["prompt"], sent["max_tokens"], sent["stream"]) == (one.json()["prompt"], 1, False)
+    assert b'"remote_block_ids":[1]' in d.body
+    d.reply(body={"choices": []})
+    desk.router.wait_metric("kv_released_total", before + 1)
+    assert desk.d.quiet(0.05)
 
 
 # --- ranks and usage ---------------------------------------------------------------------------------------
