@@ -1016,6 +1016,20 @@ def two_pairs(desk, stream, path=COMPLETIONS):
     return c, [desk.d.expect(), desk.d.expect()]
 
 
+@STREAM
+def test_one_prefill_engine_fails_one_of_many_pairs(fleet, stream):
+    """What the other pairs' engines hold is freed."""
+    bad = fleet.p[0]
+    bad.fault("fail", status=503, delay_ms=20)
+    c = fleet.router.client().request("POST", COMPLETIONS, {
+        "model": MODEL, "prompt": [f"p {next(FRESH)} " * 30 for _ in range(6)], "max_tokens": 400, "stream": stream})
+    try:
+        a = c.read()
+        assert a.status == 503 or (stream and a.status == 200 and b'"error"' in a.body and b"[DONE]" not in a.body), a.body[-300:]
+    finally:
+        bad.fault("none")
+
+
 FAN = {"fanout": True}
 
 
