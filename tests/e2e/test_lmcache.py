@@ -6,6 +6,7 @@ there may be missing (engine-only ones are left out of an answer that is written
 own; in streams, the order of events that belong to different choices."""
 import itertools
 import json
+import signal
 import socket
 from collections import Counter
 from contextlib import contextmanager, suppress
@@ -19,7 +20,7 @@ import zmq
 
 import expect
 from members import values
-from procs import MODEL, SLOW, World, free_port, wait
+from procs import MODEL, SLOW, Load, World, free_port, wait
 from raw import Closed, text_of
 from segment import READY, Segment
 
@@ -47,6 +48,7 @@ class Fleet:
 
     def __init__(self, kind, pool=None, prefill=None, decode=None, **keys):
         self.kind, self.world, self.seen = kind, World(), set()
+        self.on_time = True
         self.port = free_port()
         of_pool, of_p, of_d = KINDS[kind]
         self.p = [self.world.engine("prefill", handshake="lmcache", proxy=f"127.0.0.1:{self.port}", **{**of_p, **(prefill or {})})
@@ -82,6 +84,7 @@ class Fleet:
         """Nothing is held, open, armed or in flight."""
         wait("nothing in flight", lambda: self.router.metric("endpoint_in_flight") == 0)
         assert not self.router.metric("kv_flags_armed")
+        assert not self.on_time or not self.router.metric("kv_ready_timeouts_total"), "a notice was not heard"
         for e in (*self.p, *self.d):
             e.check()
         assert self.count("spec_violations") == self.count("kv_push_failed") == 0
@@ -464,9 +467,11 @@ class Desk:
         return ex
 
     def check(self):
-        assert self.router.p.poll() is None, "the router died:\n" + self.router.log()[-5000:]
         self.p.finish()
         self.d.finish()
+        if self.router.told_to_stop:
+            return
+        assert self.router.p.poll() is None, "the router died:\n" + self.router.log()[-5000:]
         wait("nothing in flight", lambda: self.router.metric("endpoint_in_flight") == 0)
         assert not self.router.metric("kv_flags_armed")
         self.router.look_over()
@@ -1051,6 +1056,73 @@ def test_a_reload_moves_the_address_of_notices():
             socket.create_connection(("127.0.0.1", k.port), timeout=1)
         c = k.ask()
         k.prefilled()
+        k.d.expect().reply(body={"choices": [{"index": 0, "text": "b", "finish_reason": "stop"}]})
+        assert c.read().status == 200
+
+
+def test_a_killed_notifier_under_load():
+    """What it had read and not counted is lost: those transfers wait for kv_ready, and every answer is right."""
+    f = Fleet("prefill", pool={"timeouts": {"kv_ready": f"{300 * SLOW}ms"}}, workers=2)
+    ok = False
+    try:
+        f.on_time = False
+
+        def once(i):
+            prompt = f"load {i} {next(FRESH)}"
+            if i % 2:
+                assert text_of(f.router.open_stream(prompt, n=5).events()) == expect.text(prompt, 5)
+            else:
+                assert f.router.complete(prompt, max_tokens=5).json()["choices"][0]["text"] == expect.text(prompt, 5)
+        load = Load(6, once)
+        for _ in range(3):
+            done, (pid,) = load.done, wait("a notifier", lambda: f.router.children("notifier"))
+            f.router.murder(pid)
+            wait("its successor", lambda: f.router.children("notifier") not in ([], [pid]))
+            wait("more answers", lambda: load.done > done + 30)
+        assert load.stop().bad == []
+        f.settled()
+        ok = True
+    finally:
+        f.close(ok)
+
+
+@pytest.mark.parametrize("how", ["another generation", "the end"])
+def test_a_draining_worker_hears_of_its_transfers(how):
+    """Workers of a former configuration, or of a router that stops, finish what waits for its KV."""
+    with desk_with(workers=2) as k:
+        c = k.ask(True)
+        ex = k.p.expect()
+        ex.prefilled('{"first_tok":7}')
+        events = c.events()
+        assert text_of([next(events)]) == "a"
+        if how == "the end":
+            k.router.kill(signal.SIGTERM)
+            k.router.wait_log("stopping")
+        else:
+            k.router.reload(workers=1)
+            other = k.ask()
+            k.prefilled()
+            k.d.expect().reply(body={"choices": [{"index": 0, "text": "b", "finish_reason": "stop"}]})
+            assert other.read().status == 200
+        k.arrived(ex)
+        k.d.expect().stream("b")
+        assert text_of(events) == "b"
+        if how == "the end":
+            c.close()
+            assert k.router.p.wait(10 * SLOW) == 0
+
+
+def test_a_reload_moves_a_listener():
+    """A decode engine's ports and how many notices tell of its KV: the next transfer goes by the new ones."""
+    with desk_with() as k:
+        pool = k.router.config["pools"][0]
+        moved = {"receiver_host": "dec-1.svc", "receiver_init_port": [7310], "receiver_alloc_port": [7410]}
+        k.router.reload(pools=[{**pool, "decode": [{"url": k.d.url, **moved}]}])
+        c = k.ask()
+        ex = k.p.expect()
+        assert ex.json()["kv_transfer_params"]["disagg_spec"] == {**moved, "req_id": id_of(ex)}
+        k.tell(id_of(ex))
+        ex.prefilled('{"first_tok":7}')
         k.d.expect().reply(body={"choices": [{"index": 0, "text": "b", "finish_reason": "stop"}]})
         assert c.read().status == 200
 
