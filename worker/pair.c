@@ -255,6 +255,13 @@ stale(const struct pair *pair)
 	       clock_ms() - pair->prefilled_ms > pair->req->pool.shake.kv_lease_ms;
 }
 
+static void
+give_up(struct leg *leg)
+{
+	leg_end(leg);
+	on_event(leg, LEG_EV_FAIL);
+}
+
 static bool
 compose(struct leg *leg, struct leg_message *m)
 {
@@ -267,7 +274,10 @@ compose(struct leg *leg, struct leg_message *m)
 	if (leg->kind == LEG_ASK)
 		return compose_question(leg, m);
 	if (role == ROLE_DECODE && stale(pair)) {
-		pair_prefill_again(pair);
+		if (pair->released)
+			give_up(leg); /* those blocks are free by now */
+		else
+			pair_prefill_again(pair);
 		return false;
 	}
 	connector_edit(pair, role, &e);
