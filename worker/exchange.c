@@ -783,7 +783,7 @@ release(struct req *req, struct pair *pair)
 		return true; /* read to its end */
 	if (leg_active(p))
 		leg_hang_up(p);
-	if (leg_active(p) || (leg_sent(d) && !req->stream)) {
+	if (leg_active(p) || (leg_active(d) && !leg_connecting(d) && !req->stream)) {
 		req->deadline_ms = clock_ms() + RELEASE_GRACE_MS;
 		worker_need_tick(req->w);
 	}
