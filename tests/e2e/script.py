@@ -104,6 +104,10 @@ class ScriptedEngine:
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
+    def address(self):
+        return (self.host, self.port)
+
+    @property
     def url(self):
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
