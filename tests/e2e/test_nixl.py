@@ -17,8 +17,8 @@ import openai
 import pytest
 
 import expect
-from members import kept, values
-from procs import MODEL, SLOW, World, metric_sum, parse_metrics, wait
+from members import values
+from procs import MODEL, SLOW, World, wait
 from raw import Closed, text_of
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -595,12 +595,13 @@ class Gate:
             y.shutdown(socket.SHUT_WR)
 
 
-@pytest.mark.parametrize("kind, again", [("orchestrated", 1), ("nixl", 2)])
-def test_a_hand_over_that_is_too_old_is_not_used(world, kind, again):
+@pytest.mark.parametrize("kind, again, fix", [("orchestrated", 1, False), ("nixl", 2, False), ("nixl", 1, True)])
+def test_a_hand_over_that_is_too_old_is_not_used(world, kind, again, fix):
     """The decode engine takes the connection when the lease is over: prefill is done again under a fresh id, once."""
     p, d = world.engine("prefill", prefill_delay=200), world.engine("decode")
     gate = Gate(d)
-    r = world.router(world.pool([p], [{"url": gate.url}], connector=kind, kv_lease="300ms"), health_interval="30s", stats_interval="30s")
+    r = world.router(world.pool([p], [{"url": gate.url}], connector=kind, kv_lease="300ms", fix_usage=fix),
+                     health_interval="30s", stats_interval="30s")
     gate.close()
     c = r.open_stream("hello", n=4)
     wait("the first hand-over", lambda: p.counter("kv_held") == 1)
@@ -741,6 +742,23 @@ def test_push_decode_refuses_while_another_request_learns(push):
     assert values(d.body, "kv_transfer_params") == [params(p, 2)]
     d.stream("b")
     assert text_of(c.events()) == "b"
+
+
+def test_push_of_another_identity_that_another_request_has_learned(push):
+    """What decode was told counts, not what is known by the time prefill answers."""
+    push.learn()
+    one = push.begin()
+    d1, p1 = push.d.expect(), push.p.expect()
+    two = push.begin()
+    d2, p2 = push.d.expect(), push.p.expect()
+    for c, d, p in [(two, d2, p2), (one, d1, p1)]:
+        p.prefilled(params(p, 2))
+        assert d.gone()
+        d.close()
+        d = push.d.expect()
+        assert values(d.body, "kv_transfer_params") == [params(p, 2)]
+        d.stream("b")
+        assert text_of(c.events()) == "b"
 
 
 @STREAM
@@ -926,10 +944,9 @@ def without_words(obj):
     """The same object with nothing that a sample draws for itself."""
     if isinstance(obj, list):
         return [without_words(x) for x in obj]
-    if isinstance(obj, dict):
-        return {k: "" if k in ("text", "content", "logprobs") and not isinstance(v, dict | list) else None if k == "logprobs" else without_words(v)
-                for k, v in obj.items()}
-    return obj
+    if not isinstance(obj, dict):
+        return obj
+    return {k: without_words(v) for k, v in obj.items() if k not in ("text", "content", "logprobs")}
 
 
 @STREAM
@@ -1097,6 +1114,78 @@ def test_one_part_of_a_whole_answer_is_no_json(desks):
     assert (a.status, a.error["code"]) == (502, "decode_bad_answer")
 
 
+def test_a_pair_is_told_anew_while_another_streams(world):
+    push = Push(world, fanout=True)
+    push.learn()
+    c = push.r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x", "n": 2, "stream": True})
+    legs = {}
+    for e in [push.d, push.p] * 2:
+        ex = e.expect()
+        legs.setdefault(ex["x-request-id"], {})[e] = ex
+    one, two = legs.values()
+    one[push.p].prefilled(params(one[push.p]))
+    one[push.d].stream_head().event("a")
+    events = c.events()
+    assert text_of([next(events)]) == "a"
+    two[push.p].prefilled("null")
+    assert two[push.d].gone()
+    two[push.d].close()
+    again = push.d.expect()
+    assert again.json() == {"model": MODEL, "prompt": "x", "n": 1, "stream": True}
+    again.stream("b")
+    one[push.d].chunk(b"data: [DONE]\n\n").write(b"0\r\n\r\n").end()
+    assert text_of(events) == "b"
+
+
+class Held:
+    """Two samples for a client that does not read, so that the engine of the first is not read either: the other's is
+    still being connected to."""
+
+    def __init__(self, world):
+        p, (one, two) = world.script(), [world.script() for _ in range(2)]
+        self.two, self.gate = two, Gate(two)
+        self.r = world.router(world.pool([p], [one, {"url": self.gate.url}], fanout=True, timeouts={"connect": "20s"}),
+                              health_interval="30s", stats_interval="30s", workers=1)
+        self.gate.close()
+        self.c = self.r.client(rcvbuf=4096).request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x", "n": 2, "stream": True})
+        for ex in [p.expect(), p.expect()]:
+            ex.prefilled()
+        self.one = one.expect().stream_head()
+        self.fill(self.one)
+
+    @staticmethod
+    def fill(leg):
+        """Says more than buffers hold, for as long as it is read: how many bytes."""
+        leg.conn.sock.settimeout(1)
+        said = 0
+        with suppress(socket.timeout):
+            while said < 64 << 20:
+                leg.event("x" * 60000)
+                said += 60000
+        return said
+
+
+def test_a_client_that_is_slow_when_another_pair_begins(world):
+    held = Held(world)
+    held.gate.open()
+    two = held.two.expect().stream_head()
+    assert held.fill(two) < 32 << 20 and held.r.metric("buffered_bytes") < 1 << 20
+    held.one.reset()
+    two.reset()
+
+
+def test_a_client_that_was_slow_while_another_pair_was_connected(world):
+    """It reads on, and then that connection fails."""
+    held = Held(world)
+    held.c.sock.settimeout(0.5)
+    with suppress(socket.timeout):
+        while held.c.sock.recv(1 << 20):
+            pass
+    held.gate.listener.close()
+    assert held.r.end()["reason"] == "decode_broken"
+    held.one.reset()
+
+
 @pytest.mark.parametrize("stage", ["before prefill answers", "between the legs", "in the stream"])
 def test_client_gone_from_several_pairs(slow_of, stage):
     """Each pair's blocks are freed, wherever each of them is."""
@@ -1137,6 +1226,34 @@ def test_client_gone_as_one_of_several_prefills_answers(desks, kind):
     d.reply(body={"choices": []})
     desk.router.wait_metric("kv_released_total", before + 1)
     assert desk.d.quiet(0.05)
+
+
+def test_client_gone_and_the_hand_over_is_too_old(world):
+    """The lease of the blocks is over before the decode engine can be told: nobody is asked for anything more."""
+    p, d = world.script(), world.script()
+    gate = Gate(d)
+    r = world.router(world.pool([p], [{"url": gate.url}], kv_lease="300ms"), health_interval="30s", stats_interval="30s")
+    gate.close()
+    c = r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x", "stream": True})
+    p.expect().prefilled()
+    time.sleep(0.1)  # the router has read it
+    c.close()
+    time.sleep(0.4)
+    gate.open()
+    assert r.end()["reason"] == "client_gone"
+    assert p.quiet(0.1) and d.quiet(0.1) and r.metric("prefill_again_total") == r.metric("kv_released_total") == 0
+
+
+def test_client_gone_while_the_decode_engine_takes_its_request(world):
+    """It is waited for as long as any other that answers in one piece."""
+    r, (p,), (d,) = world.scripts()
+    d.deaf = True
+    c = r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x" * (16 << 20)})
+    p.expect().prefilled()
+    ex = d.expect()
+    c.close()
+    assert r.end()["reason"] == "client_gone"
+    ex.reset()
 
 
 # --- ranks and usage ---------------------------------------------------------------------------------------
