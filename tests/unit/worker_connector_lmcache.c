@@ -26,11 +26,19 @@ static struct upstream p, d;
 static char spec[] = RECEIVER, none[] = "";
 
 static void
+teardown(void)
+{
+	pair.leg[LEG_PREFILL].answer = pair.leg[LEG_ASK].answer = NULL;
+	pair_drop_texts(&pair);
+}
+
+static void
 begin_at(enum route route, const char *body)
 {
 	const char *why;
 	size_t at;
 
+	teardown(); /* of the one before */
 	memset(&req, 0, sizeof(req));
 	memset(&pair, 0, sizeof(pair));
 	pair.req = &req;
@@ -106,13 +114,6 @@ answer(enum leg_kind kind, const char *text)
 	pair.leg[kind].answer_len = strlen(text);
 	return kind == LEG_ASK ? connector_lmcache.asked(&pair)
 			       : connector_lmcache.prefilled(&pair);
-}
-
-static void
-teardown(void)
-{
-	pair.leg[LEG_PREFILL].answer = pair.leg[LEG_ASK].answer = NULL;
-	pair_drop_texts(&pair);
 }
 
 TestSuite(lmcache, .fini = teardown);
@@ -224,7 +225,6 @@ Test(lmcache, a_token_that_is_not_told_is_decodes)
 		cr_assert_eq(answer(LEG_PREFILL, answers[i]), TAKEN_NOTHING, "%s", answers[i]);
 		expect_body(ROLE_DECODE,
 			"{\"model\":\"m\",\"min_tokens\":2,\"prompt\":[1,15043,3186],\"max_tokens\":8189}");
-		teardown();
 	}
 	begin("{\"prompt\":[1]}");
 	cr_assert_eq(answer(LEG_PREFILL, "[1]"), TAKEN_BAD);
@@ -338,6 +338,5 @@ Test(lmcache, unfit)
 		cr_assert((why == NULL) == (rows[i].why == NULL), "%s", rows[i].body);
 		cr_assert(
 			why == NULL || strcmp(why, rows[i].why) == 0, "%s: %s", rows[i].body, why);
-		teardown();
 	}
 }
