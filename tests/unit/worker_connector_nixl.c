@@ -163,6 +163,8 @@ push(enum route route)
 {
 	char *known = ups[ROLE_PREFILL].learned;
 
+	ups[ROLE_PREFILL].learned = NULL;
+	drop_request();
 	new_request(CONNECTOR_NIXL, "{\"a\":1}");
 	ups[ROLE_PREFILL].learned = known;
 	req.route = route;

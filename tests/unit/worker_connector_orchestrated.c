@@ -82,6 +82,7 @@ Test(orchestrated, by_parameters_it_is_nixl_with_the_urls_host)
 	expect_body(ROLE_DECODE,
 		"{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":64,\"stream\":true,"
 		"\"kv_transfer_params\":{\"remote_host\":\"10.0.0.7\",\"remote_port\":5600}}");
+	drop_request();
 	begin(HANDOFF_KV_TRANSFER_PARAMS, "{\"a\":1}");
 	cr_assert_eq(prefill_says("{\"kv_transfer_params\":null}"), TAKEN_NOTHING);
 	expect_body(ROLE_DECODE, "{\"a\":1}");
