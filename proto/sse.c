@@ -217,12 +217,22 @@ sse_feed(struct sse *s, const char *p, size_t n)
 	return (size_t)(ended - start);
 }
 
+/* Bytes looked at for a LF before they are for a CR: lines that all end with CR must not cost a
+ * search to the end each. */
+#define LINE_PIECE 256
+
 size_t
 sse_line(const char *p, size_t n, size_t *ret_end)
 {
-	const char *end = p + n, *lf = find(p, end, '\n'), *eol = find(p, lf, '\r');
+	const char *end = p + n, *at = p, *stop, *lf, *eol;
 
-	*ret_end = eol == end ? 0 : eol < lf && eol + 1 == lf && lf < end ? 2 : 1;
+	do {
+		stop = at + ((size_t)(end - at) < LINE_PIECE ? (size_t)(end - at) : LINE_PIECE);
+		lf = find(at, stop, '\n');
+		eol = find(at, lf, '\r');
+		at = stop;
+	} while (eol == stop && stop < end);
+	*ret_end = eol == end ? 0 : eol < lf && eol + 1 < end && eol[1] == '\n' ? 2 : 1;
 	return (size_t)(eol - p);
 }
 

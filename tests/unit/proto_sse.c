@@ -1,5 +1,6 @@
 /* Events are found wherever the reads cut them. */
 #include <criterion/criterion.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "proto/sse.h"
@@ -192,4 +193,38 @@ Test(sse, events_one_by_one)
 		cr_assert_eq(sse_next(cases[i].text, strlen(cases[i].text)), cases[i].len, "%s",
 			cases[i].text);
 	cr_assert_eq(sse_next(NULL, 0), 0);
+}
+
+/* What takes quadratic time would take hours for these. */
+Test(sse, lines_without_lf, .timeout = 20)
+{
+	enum { N = 8 << 20 };
+	char *text = malloc(N);
+
+	cr_assert_not_null(text);
+	for (size_t i = 0; i < N; i++)
+		text[i] = i % 2 == 0 ? ':' : '\r';
+	cr_assert_eq(sse_next(text, N), 0);
+	text[N - 2] = '\r';
+	cr_assert_eq(sse_next(text, N), N - 1);
+	free(text);
+}
+
+/* Wherever a line ends. */
+Test(sse, lines_of_any_length)
+{
+	char text[1100];
+
+	for (size_t n = 0; n < 1000; n++) {
+		static const char *const ends[] = {"\n", "\r", "\r\n", "\r\r\n", ""};
+
+		for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+			size_t end = 9;
+
+			memset(text, 'x', n);
+			strcpy(text + n, ends[i]);
+			cr_assert_eq(sse_line(text, strlen(text), &end), n);
+			cr_assert_eq(end, i == 2 ? 2 : i == 4 ? 0 : 1, "%zu %zu", n, i);
+		}
+	}
 }
