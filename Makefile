@@ -137,7 +137,7 @@ $(B)/pdload: $(call obj,tests/bench/load.c)
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^
 # how well and how fast it chooses: the table, marks and a plot
-$(B)/sched: $(call obj,$(wildcard tests/bench/sched*.c worker/policy*.c shm/*.c shm/base/*.c) worker/select.c)
+$(B)/sched: $(call obj,$(wildcard tests/bench/sched*.c worker/policy*.c shm/*.c shm/base/*.c) worker/select.c worker/threshold.c)
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^ -lm
 bench-sched: deps-build

@@ -23,6 +23,7 @@
 #define FADE 0.99137f     /* of knowledge is left at each look: half after 4,000 requests */
 #define RECENT 0.99654f   /* of sums over the latest requests, at each request: half after 200 */
 #define SQUARES 1000      /* requests that means of squares look back on */
+#define QUEUES 40         /* looks that means of queues look back on: 2,000 requests */
 #define QUIET 0.1f        /* share of requests that find no queue */
 #define QUIET_STEP 0.05f  /* by which the guess of what those take moves */
 #define SPREAD 1.3f       /* lengths within a bucket, and estimates, differ so much without a queue */
@@ -161,8 +162,9 @@ price_of(double wait_us, double square)
 	return (struct price){PRICE * wait_us / square, PRICE * 2 * wait_us * wait_us / square};
 }
 
+/* What is in the engines' queues now, and what that costs in the long run: in calm moments as in others. */
 static void
-look_at_queues(const struct threshold *t, struct queues *q)
+look_at_queues(struct threshold *t, struct queues *q)
 {
 	const double all = t->way[LONG].square + t->way[DIRECT].square;
 	double wait_us[2];
@@ -175,9 +177,12 @@ look_at_queues(const struct threshold *t, struct queues *q)
 	if (t->way[LONG].n > t->way[DIRECT].n && wait_us[LONG] < q->decode_us)
 		q->decode_us = wait_us[LONG]; /* it holds that one too, and is better known */
 	q->prefill_us = fmax(wait_us[LONG] - q->decode_us, 0);
+	t->way[LONG].queue_us += (float)(q->prefill_us - t->way[LONG].queue_us) / QUEUES;
+	t->way[DIRECT].queue_us += (float)(q->decode_us - t->way[DIRECT].queue_us) / QUEUES;
 	/* a way that nearly nobody takes has its engines' other work in its queue */
-	q->price[LONG] = price_of(q->prefill_us, fmax(t->way[LONG].square, all / 4));
-	q->price[DIRECT] = price_of(q->decode_us, fmax(t->way[DIRECT].square, all / 4));
+	q->price[LONG] = price_of(t->way[LONG].queue_us, fmax(t->way[LONG].square, all / 4));
+	q->price[DIRECT] = price_of(
+		fmax(t->way[DIRECT].queue_us, q->decode_us), fmax(t->way[DIRECT].square, all / 4));
 }
 
 static double
@@ -283,7 +288,8 @@ rise_if_it_pays(struct threshold *t, const struct queues *q)
 	t->moved = t->asked;
 	if (t->at > t->ceiling) {
 		t->ceiling = t->at;
-		t->falls -= t->falls > 0;
+		if (t->falls > 0)
+			t->falls--;
 	}
 }
 

@@ -26,6 +26,7 @@ struct threshold {
 	struct {
 		/* of the latest requests: what they took beyond quiet_us, summed up */
 		float n, wait_us;
+		float queue_us; /* mean wait: [0] at the prefill engines, [1] at the decode engines */
 		float square;   /* mean of quiet_us squared, over the requests of both ways */
 		float credit;   /* requests that may try this way, */
 		float spare_us; /* and what they may lose */
@@ -38,7 +39,7 @@ struct threshold {
 	uint16_t from, to; /* requests between them try the other way */
 	uint16_t ceiling;  /* beyond it the threshold rises slowly */
 	uint8_t falls;     /* since it last rose that high, at most a few */
-	bool settled; /* the first search is over */
+	bool settled;      /* the first search is over */
 };
 
 /* All requests are disaggregated, nothing is known. */

@@ -1,8 +1,8 @@
 /*
  * sched: how well and how fast the router chooses.  README.md says what is modelled.
  *
- *	sched [--speed ROUNDS] [--plot FILE]	everything: a minute; FILE is for sched_plot.gp
- *	sched --smoke				two scenarios, no speed: 3 s
+ *	sched [--speed ROUNDS] [--plot FILE]	everything: two minutes; FILE is for sched_plot.gp
+ *	sched --smoke				two scenarios, two fleets, no speed: 12 s of CPU
  *
  * Exit status 1 if a mark is missed.
  */
@@ -101,6 +101,7 @@ static const struct line {
 
 static struct sim_result (
 	*results)[NROWS]; /* [NSCENARIOS], shared with the processes that simulate */
+static bool smoke;
 
 void
 die(const char *what)
@@ -112,15 +113,19 @@ die(const char *what)
 /* --- running ------------------------------------------------------------------------------------- */
 
 static void
-run(size_t scenario, size_t row, bool smoke)
+run(size_t i)
 {
+	/* the longest first */
+	const size_t scenario = NSCENARIOS - 1 - i / NROWS, row = i % NROWS;
 	const struct scenario *sc = &scenarios[scenario];
 	uint32_t weights[MAX_ENGINES];
 	double speed = 0;
 	struct trace trace;
 
-	for (uint32_t i = 0; i < sc->n; i++)
-		speed += weights[i] = sc->weighted ? 1u << i % 3 : 1;
+	if (smoke && !(sc->smoke && rows[row].smoke))
+		return;
+	for (uint32_t k = 0; k < sc->n; k++)
+		speed += weights[k] = sc->weighted ? 1u << k % 3 : 1;
 	/* the seed is the scenario's: every policy gets the same requests */
 	trace_init(&trace, &(struct trace_plan){.seed = scenario + 1,
 				   .requests = smoke ? sc->requests / 2 : sc->requests,
@@ -157,32 +162,28 @@ reap(void)
 	}
 }
 
-/* One process per scenario and policy, as many at once as there are CPUs, the longest first. */
-static void
-run_all(bool smoke)
+void
+sched_spread(void (*job)(size_t), size_t n)
 {
 	const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
 	long running = 0;
 
-	for (size_t i = NSCENARIOS; i-- > 0;)
-		for (size_t row = 0; row < NROWS; row++) {
-			pid_t pid;
+	for (size_t i = 0; i < n; i++) {
+		pid_t pid;
 
-			if (smoke && !(scenarios[i].smoke && rows[row].smoke))
-				continue;
-			if (running == cpus) {
-				reap();
-				running--;
-			}
-			pid = fork();
-			if (pid == -1)
-				die("fork");
-			if (pid == 0) {
-				run(i, row, smoke);
-				_exit(0);
-			}
-			running++;
+		if (running == cpus) {
+			reap();
+			running--;
 		}
+		pid = fork();
+		if (pid == -1)
+			die("fork");
+		if (pid == 0) {
+			job(i);
+			_exit(0);
+		}
+		running++;
+	}
 	while (running-- > 0)
 		reap();
 }
@@ -206,7 +207,7 @@ print_cell(const struct sim_result *r, enum cell cell)
 }
 
 static void
-print_table(const char *title, enum cell cell, bool smoke)
+print_table(const char *title, enum cell cell)
 {
 	printf("\n%s\n%-24s", title, "");
 	for (size_t i = 0; i < NSCENARIOS; i++)
@@ -255,8 +256,8 @@ write_plot(const char *path)
 
 /* --- marks --------------------------------------------------------------------------------------- */
 
-static int
-mark(bool ok, const char *what)
+int
+sched_mark(bool ok, const char *what)
 {
 	printf("  %s %s\n", ok ? "ok  " : "MISS", what);
 	return !ok;
@@ -274,7 +275,8 @@ mark_near(const struct scenario *sc, const struct sim_result *r, enum role role,
 		"%s: %s, least_loaded by %s: %.1f ms, omniscient %.1f: %.3f of it (at most %.2f, or %.0f ms more)",
 		sc->name, role_name(role), tokens ? "tokens" : "requests", 1000 * ours,
 		1000 * ideal, ours / ideal, sc->near->factor, sc->near->slack_ms);
-	return mark(ours <= ideal * sc->near->factor || ours <= ideal + sc->near->slack_ms / 1000,
+	return sched_mark(
+		ours <= ideal * sc->near->factor || ours <= ideal + sc->near->slack_ms / 1000,
 		text);
 }
 
@@ -295,7 +297,7 @@ mark_herd(const struct scenario *sc, const struct sim_result *r)
 		sc->name, factor, r[SCRAPED].longest[ROLE_PREFILL], r[SCRAPED].longest[ROLE_DECODE],
 		r[LEAST_REQUESTS].longest[ROLE_PREFILL], r[LEAST_REQUESTS].longest[ROLE_DECODE],
 		HERD);
-	return mark(ok, text);
+	return sched_mark(ok, text);
 }
 
 /* Rounds that go in step are worse than chance. */
@@ -309,7 +311,7 @@ mark_rounds(const struct scenario *sc, const struct sim_result *r)
 	(void)snprintf(text, sizeof(text),
 		"%s: prefill, round_robin: %.0f ms, random %.0f (not more than that)", sc->name,
 		1000 * turns, 1000 * chance);
-	return mark(turns <= chance, text);
+	return sched_mark(turns <= chance, text);
 }
 
 /*
@@ -379,13 +381,13 @@ mark_crowds(void)
 			"64 workers choose at the same instant among 64 idle endpoints, 4 times, %s: "
 			"at most %u on one; cursors all at 0: %u",
 			policy_name(kinds[i]), ours, herd);
-		missed += mark(ours == TIMES && herd > 8 * TIMES, text);
+		missed += sched_mark(ours == TIMES && herd > 8 * TIMES, text);
 	}
 	return missed;
 }
 
 static int
-mark_all(bool smoke)
+mark_all(void)
 {
 	int missed = 0;
 
@@ -427,7 +429,6 @@ main(int argc, char **argv)
 		{"plot", required_argument, NULL, 'p'}, {"smoke", no_argument, NULL, 'k'}, {0}};
 	const size_t bytes = NSCENARIOS * sizeof(*results);
 	const char *plot = NULL;
-	bool smoke = false;
 	int rounds = 2, missed = 0, c;
 
 	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1)
@@ -448,14 +449,14 @@ main(int argc, char **argv)
 	if (results == MAP_FAILED)
 		die("mmap");
 	(void)setvbuf(stdout, NULL, _IOLBF, 0);
-	run_all(smoke);
-	print_table("wait at the prefill engine, ms: mean, p99", PREFILL_WAIT, smoke);
-	print_table("decode: what an idle engine would not have taken, ms: mean, p99", DECODE_WAIT,
-		smoke);
-	print_table("most requests in one engine: prefill, decode", LONGEST, smoke);
+	sched_spread(run, NSCENARIOS * NROWS);
+	print_table("wait at the prefill engine, ms: mean, p99", PREFILL_WAIT);
+	print_table("decode: what an idle engine would not have taken, ms: mean, p99", DECODE_WAIT);
+	print_table("most requests in one engine: prefill, decode", LONGEST);
 	if (!smoke)
 		print_extras();
-	missed += mark_all(smoke);
+	missed += mark_all();
+	missed += sched_thresholds(smoke);
 	if (plot != NULL)
 		write_plot(plot);
 	if (!smoke)

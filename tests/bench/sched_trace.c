@@ -10,8 +10,6 @@
 #define PROMPT_MEDIAN 800.0
 #define PROMPT_SIGMA 1.35
 #define OUTPUT_MEDIAN 235.0
-#define OUTPUT_SIGMA 0.95
-#define GUESS_SIGMA 0.15 /* four characters a token is right to some 15% */
 
 /* Bursts: a third of the time 1.8 times the mean rate, else 0.6 times. */
 #define BURST_S 2.0
@@ -53,8 +51,8 @@ lognormal(uint64_t *state, double median, double sigma)
 	return median * exp(sigma * r * cos(2 * M_PI * dice_unit(state)));
 }
 
-static uint32_t
-tokens(uint64_t *state, double median, double sigma, uint32_t max)
+uint32_t
+dice_tokens(uint64_t *state, double median, double sigma, uint32_t max)
 {
 	const double v = lognormal(state, median, sigma);
 
@@ -106,9 +104,9 @@ draw_demands(struct trace *t, const struct trace_plan *plan, uint64_t *dice)
 		struct demand *d = &t->demands[i];
 		const uint32_t session = zipf(dice, sessions, nsessions);
 
-		d->prompt = tokens(dice, PROMPT_MEDIAN, PROMPT_SIGMA, PROMPT_MAX);
-		d->guess = tokens(dice, d->prompt, GUESS_SIGMA, 2 * PROMPT_MAX);
-		d->output = tokens(dice, OUTPUT_MEDIAN, OUTPUT_SIGMA, OUTPUT_MAX);
+		d->prompt = dice_tokens(dice, PROMPT_MEDIAN, PROMPT_SIGMA, PROMPT_MAX);
+		d->guess = dice_tokens(dice, d->prompt, GUESS_SIGMA, 2 * PROMPT_MAX);
+		d->output = dice_tokens(dice, OUTPUT_MEDIAN, OUTPUT_SIGMA, OUTPUT_MAX);
 		d->router = dice_unit(dice) <= plan->strangers
 				    ? STRANGER
 				    : (uint32_t)(dice_next(dice) % plan->routers);

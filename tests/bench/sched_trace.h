@@ -14,6 +14,8 @@
 
 #define PROMPT_MAX 100000 /* tokens */
 #define OUTPUT_MAX 4096
+#define OUTPUT_SIGMA 0.95
+#define GUESS_SIGMA 0.15 /* four characters a token is right to some 15% */
 
 #define STRANGER UINT32_MAX
 
@@ -62,3 +64,5 @@ decode_step_s(uint32_t running)
 uint64_t dice_mix(uint64_t x);
 uint64_t dice_next(uint64_t *state);
 double dice_unit(uint64_t *state); /* above 0, at most 1 */
+/* lognormal, from 1 to max */
+uint32_t dice_tokens(uint64_t *state, double median, double sigma, uint32_t max);
