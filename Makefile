@@ -23,7 +23,8 @@ ifdef CI
 WARN    += -Werror
 endif
 
-SAN_asan := -fsanitize=address -fno-sanitize-recover=all
+# both sanitizers in one build: the stories are run under them once
+SAN_asan := -fsanitize=address,undefined -fno-sanitize-recover=all
 SAN_ubsan := -fsanitize=undefined -fno-sanitize-recover=all
 SAN_debug := -DPDROUTER_DEBUG
 ifneq ($(filter asan ubsan,$(VARIANT)),)
