@@ -182,7 +182,9 @@ why_direct(struct req *req)
 {
 	const struct conf_handshake *shake = &req->pool.shake;
 	const struct connector *c = req->connector;
+	struct threshold *learned = &req->w->thresholds[req->pool.id];
 	const char *why;
+	bool below;
 
 	if (shake->allow_route_header != 0 && req->wish == WISH_DIRECT)
 		return "client";
@@ -193,23 +195,25 @@ why_direct(struct req *req)
 		return why;
 	if (shake->allow_route_header != 0 && req->wish == WISH_DISAGGREGATED)
 		return NULL;
-	if (shake->routing_threshold == THRESHOLD_AUTO)
-		why = threshold_direct(
-			      &req->w->thresholds[req->pool.id], req->estimate, &req->w->rnd)
-			      ? "threshold"
-			      : NULL;
-	else if (req->estimate < shake->routing_threshold)
-		why = "threshold";
-	if (why != NULL)
-		metric_add(req->w->slab, M_DIRECT_SHORT, 1);
-	return why;
+	if (shake->routing_threshold != THRESHOLD_AUTO)
+		below = req->estimate < shake->routing_threshold;
+	else if (req->stream)
+		below = threshold_direct(learned, req->estimate, &req->w->rnd);
+	else /* its first token is not seen: nothing would be learned by trying */
+		below = req->estimate < threshold_now(learned);
+	if (!below)
+		return NULL;
+	metric_add(req->w->slab, M_DIRECT_SHORT, 1);
+	return "threshold";
 }
 
 void
 plan_learn(struct req *req, uint64_t ttft_us)
 {
+	/* of a stream with its first event: a whole answer has all its tokens' time in it, an error none */
 	if (req->pool.shake.routing_threshold == THRESHOLD_AUTO && req->npairs == 1 &&
-		route_by(req->route) == ROUTE_BY_PAIR)
+		route_by(req->route) == ROUTE_BY_PAIR && req->stream &&
+		(req->relay_sse || req->answer != NULL))
 		threshold_learn(&req->w->thresholds[req->pool.id], req->estimate,
 			req->direct != NULL, ttft_us);
 }
