@@ -171,8 +171,11 @@ prefilled(struct pair *pair)
 	pair->starts[ROLE_DECODE] = STARTS_AFTER_PREFILL; /* should prefill be done again */
 	if (connector_take_answer(pair) == TAKEN_BAD)
 		return TAKEN_BAD;
-	if (!answer_prefill_ended(p->answer, p->answer_len))
+	if (!answer_prefill_ended(p->answer, p->answer_len)) {
+		if (pair->kv.n == 0) /* prefill was done again: pair_prefill_again() */
+			(void)take_engine(pair);
 		return TAKEN;
+	}
 	pair->kv = (struct span){NULL, 0};
 	return TAKEN_AGAIN;
 }

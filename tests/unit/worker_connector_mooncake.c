@@ -154,6 +154,21 @@ Test(mooncake, forgotten_after_failures_and_restarts)
 	cr_assert(asks(), "all its connections were gone");
 }
 
+/* Under another id: decode is told that, and whose it is. */
+Test(mooncake, prefill_done_again)
+{
+	begin("{\"a\":1}");
+	cr_assert_eq(told(ONE), TAKEN);
+	cr_assert_eq(prefill_says(LENGTH), TAKEN);
+	pair.kv = (struct span){NULL, 0};
+	pair_set_id(&pair, "again", strlen("again"));
+	cr_assert_eq(prefill_says(LENGTH), TAKEN);
+	expect_body(ROLE_DECODE,
+		"{\"a\":1,\"kv_transfer_params\":{\"do_remote_decode\":false,\"do_remote_prefill\":true,"
+		"\"transfer_id\":\"xfer-again\",\"remote_bootstrap_addr\":\"http://10.0.0.7:8998\","
+		"\"remote_engine_id\":\"ab\"}}");
+}
+
 Test(mooncake, what_did_not_end_by_length_is_not_handed_over)
 {
 	begin("{\"a\":1}");
