@@ -79,9 +79,12 @@ connector_list_of_prompts(const struct splice *doc, const struct splice_member *
 }
 
 size_t
-connector_prompts(const struct splice *doc)
+connector_prompts(const struct req *req)
 {
-	size_t n = connector_list_of_prompts(doc, splice_find(doc, SK_PROMPT));
+	size_t n = 0;
+
+	if (req->route == ROUTE_COMPLETIONS) /* no other path reads it */
+		n = connector_list_of_prompts(req->doc, splice_find(req->doc, SK_PROMPT));
 
 	return n > 1 ? n : 1;
 }

@@ -104,8 +104,8 @@ const struct connector *connector_find(enum connector_kind kind);
 
 /* How many prompts a member lists; 0: it is missing or one prompt, be it of token ids. */
 size_t connector_list_of_prompts(const struct splice *doc, const struct splice_member *m);
-/* Of `prompt`; 1 for one. */
-size_t connector_prompts(const struct splice *doc);
+/* Of the request; 1 for one. */
+size_t connector_prompts(const struct req *req);
 
 /* Shared by connectors (connector.c). */
 

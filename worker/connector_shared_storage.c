@@ -14,7 +14,7 @@
 static bool
 decode_first_mode(const struct req *req)
 {
-	return req->pool.shake.cache_hit_threshold[0] != '\0' && connector_prompts(req->doc) == 1;
+	return req->pool.shake.cache_hit_threshold[0] != '\0' && connector_prompts(req) == 1;
 }
 
 static bool

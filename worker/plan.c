@@ -247,7 +247,7 @@ choose_way(struct req *req, const struct table_pool *tp, uint32_t *ret_pairs)
 		req->connector = &connector_direct;
 		return END_OK;
 	}
-	prompts = connector_prompts(req->doc);
+	prompts = connector_prompts(req);
 	split = req->samples > 1 && c->samples != NULL && c->samples(&req->pool) == SEVERAL_PAIRS;
 	/* an answer lists the samples of a prompt side by side: where these are split, so are the prompts */
 	if (prompts > 1 &&

@@ -172,6 +172,9 @@ Test(connector, lists_of_prompts_are_counted)
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		begin(CONNECTOR_NIXL, rows[i].body);
-		cr_assert_eq(connector_prompts(&doc), rows[i].n, "%s", rows[i].body);
+		req.route = ROUTE_COMPLETIONS;
+		cr_assert_eq(connector_prompts(&req), rows[i].n, "%s", rows[i].body);
+		req.route = ROUTE_CHAT;
+		cr_assert_eq(connector_prompts(&req), 1, "no chat has any");
 	}
 }
