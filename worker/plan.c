@@ -1,5 +1,6 @@
 #include "worker/plan.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -261,20 +262,36 @@ choose_way(struct req *req, const struct table_pool *tp, uint32_t *ret_pairs)
 	return END_OK;
 }
 
+/* The client's seed; false: it has none, or one that is for the engine to refuse. */
+static bool
+seed_of(const struct splice *doc, uint64_t *ret)
+{
+	const struct splice_member *m = splice_find(doc, SK_SEED);
+	char *end;
+
+	if (m == NULL || m->type != ST_NUMBER)
+		return false;
+	errno = 0;
+	*ret = (uint64_t)strtoll(doc->text + m->val, &end, 10);
+	return errno == 0 && end == doc->text + m->end;
+}
+
 /* Each of several pairs has its sample of its prompt: samples of one prompt lie side by side. */
 static void
 share_out(struct req *req)
 {
-	const struct splice_member *prompt = splice_find(req->doc, SK_PROMPT),
-				   *seed = splice_find(req->doc, SK_SEED);
+	const struct splice_member *prompt = splice_find(req->doc, SK_PROMPT);
 	const bool split = req->connector->samples != NULL &&
 			   req->connector->samples(&req->pool) == SEVERAL_PAIRS;
 	const uint32_t samples = split && req->samples > 1 ? req->samples : 1;
 	struct splice_seg list, one;
+	uint64_t seed = 0;
+	bool seeded;
 	size_t at = 0;
 
 	if (req->npairs == 1)
 		return;
+	seeded = samples > 1 && seed_of(req->doc, &seed);
 	metric_add(req->w->slab, M_FANNED, req->npairs);
 	for (uint32_t i = 0; i < req->npairs; i++) {
 		struct pair *pair = &req->pairs[i];
@@ -287,10 +304,9 @@ share_out(struct req *req)
 		if (samples < req->npairs)
 			pair->prompt = (struct span){one.p, one.n};
 		/* as engines give each sample of a seeded request its own (vllm parallel_sampling.py) */
-		if (samples > 1 && seed != NULL && seed->type == ST_NUMBER) {
-			pair->seeded = true;
-			pair->seed = strtoll(req->doc->text + seed->val, NULL, 10) + i % samples;
-		}
+		pair->seeded = seeded;
+		/* the highest is followed by the lowest */
+		pair->seed = (int64_t)(seed + i % samples);
 	}
 }
 
