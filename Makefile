@@ -93,6 +93,8 @@ $(B)/torture: $(wildcard tests/torture/*.[ch]) $(wildcard shm/*.[ch]) shm/base/m
 	@mkdir -p $(@D)
 	$(call say,LD $@)
 	$(Q)$(CC) $(CF) -DPDROUTER_DEBUG -pthread $(LF) -o $@ $(filter %.c,$^)
+# the learned threshold is held against a simulated fleet
+$(B)/unit/worker_threshold: $(call obj,tests/bench/sched_routes.c tests/bench/sched_trace.c)
 $(B)/unit/%: $(B)/obj/tests/unit/%.o $(PROC_OBJ) $(LIB_OBJ)
 	@mkdir -p $(@D)
 	$(call say,LD $@)

@@ -1,5 +1,6 @@
 #include "tests/bench/sched_routes.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -320,6 +321,7 @@ routes_run(const struct routes_plan *plan, uint32_t threshold, struct routes_res
 	struct sim s = {.plan = plan, .threshold = threshold};
 	uint32_t next = 0;
 
+	assert(plan->workers > 0 && plan->prefills > 0 && plan->decodes > 0);
 	s.reqs = mem_array(plan->requests, sizeof(*s.reqs));
 	s.prefill = mem_array(plan->prefills, sizeof(*s.prefill));
 	s.decode = mem_array(plan->decodes, sizeof(*s.decode));

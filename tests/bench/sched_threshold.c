@@ -109,17 +109,17 @@ worse(const struct routes_result *r)
 static int
 mark_fleet(const struct fleet_row *f, struct routes_result (*r)[NTHRESHOLDS])
 {
-	double worst = 0, sum = 0;
+	double worst = 0, mean = 0;
 	char text[160];
 
 	for (size_t load = 0; load < NLOADS; load++) {
 		if (load < f->marked && worse(r[load]) > worst)
 			worst = worse(r[load]);
-		sum += worse(r[load]);
+		mean += worse(r[load]) / (double)NLOADS;
 	}
 	(void)snprintf(text, sizeof(text),
 		"%s: learned threshold: at worst %.3f of the better fixed choice (at most %.2f), %.2f on average",
-		f->name, worst, WORSE, sum / NLOADS);
+		f->name, worst, WORSE, mean);
 	return f->marked > 0 ? sched_mark(worst <= WORSE, text) : 0;
 }
 

@@ -4,8 +4,8 @@
 #include <criterion/criterion.h>
 #include <math.h>
 
-#include "tests/bench/sched_routes.c"
-#include "tests/bench/sched_trace.c"
+#include "tests/bench/sched_routes.h"
+#include "tests/bench/sched_trace.h"
 
 /* What a fleet without queues takes: a fixed time, and one for each token. */
 struct times {
