@@ -12,7 +12,7 @@
 #define WORSE 1.05
 
 static const double loads[] = {0.3, 0.6, 0.8, 0.9, 0.95};
-#define NLOADS NELEMS(loads)
+enum { NLOADS = NELEMS(loads) };
 
 /* Moving a cache takes 5 ms and 15 us a token over RDMA (a model of 70 G parameters has 320 KB of it a token), 1 ms a token
  * over 2.5 Gbit/s. */
@@ -115,7 +115,7 @@ mark_fleet(const struct fleet_row *f, struct routes_result (*r)[NTHRESHOLDS])
 	for (size_t load = 0; load < NLOADS; load++) {
 		if (load < f->marked && worse(r[load]) > worst)
 			worst = worse(r[load]);
-		mean += worse(r[load]) / (double)NLOADS;
+		mean += worse(r[load]) / NLOADS;
 	}
 	(void)snprintf(text, sizeof(text),
 		"%s: learned threshold: at worst %.3f of the better fixed choice (at most %.2f), %.2f on average",
