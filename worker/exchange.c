@@ -740,7 +740,6 @@ static void
 fetch_unheard(struct pair *pair)
 {
 	leg_end(prefill_of(pair));
-	pair->req->deadline_ms = 0; /* the decode leg has its own */
 	pair_start(pair, STARTS_AFTER_KV);
 }
 
@@ -781,12 +780,12 @@ release(struct req *req, struct pair *pair)
 	}
 	if (leg_active(p) && p->got_bytes)
 		return true; /* read to its end */
-	if (leg_active(p))
+	if (leg_active(p)) {
 		leg_hang_up(p);
-	if (leg_active(p) || (leg_active(d) && !leg_connecting(d) && !req->stream)) {
-		req->deadline_ms = clock_ms() + RELEASE_GRACE_MS;
-		worker_need_tick(req->w);
+		leg_wait_at_most(p, RELEASE_GRACE_MS);
 	}
+	if (leg_active(d) && !leg_connecting(d) && !req->stream)
+		leg_wait_at_most(d, RELEASE_GRACE_MS);
 	return true;
 }
 
@@ -828,14 +827,14 @@ client_left(struct req *req, struct leg *none)
 }
 
 /*
- * A prefill engine answers after all: its own clock goes on.  A decode engine that answers the client's
+ * A prefill engine answers after all: its own clock starts again.  A decode engine that answers the client's
  * own request has fetched the KV, so it can be let go.
  */
 void
 release_first(struct req *req, struct leg *leg)
 {
 	if (leg->kind == LEG_PREFILL) {
-		req->deadline_ms = 0;
+		leg_wait_anew(leg);
 	} else if (!leg->releases) {
 		pair_over(leg->pair);
 		drop_if_over(req);
@@ -861,16 +860,6 @@ release_failed(struct req *req, struct leg *leg)
 {
 	pair_over(leg->pair);
 	drop_if_over(req);
-}
-
-void
-release_late(struct req *req, struct leg *leg)
-{
-	if (leg != NULL) {
-		release_failed(req, leg);
-		return;
-	}
-	req_drop(req);
 }
 
 /* --- time ---------------------------------------------------------------------------------------- */

@@ -17,7 +17,7 @@ struct span;
 typedef void req_handler(struct req *, struct leg *);
 req_handler planned, ask_answered, ask_failed, ask_late, exchange_start, leg_first, leg_more,
 	leg_answered, leg_failed, leg_late, kv_arrived, client_left, release_first,
-	release_answered, release_failed, release_late;
+	release_answered, release_failed;
 
 /* Payload of a decode leg's answer that is not kept. */
 void exchange_payload(struct leg *leg, const struct span *pieces, size_t n, bool done);

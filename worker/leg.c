@@ -93,6 +93,13 @@ leg_wait_anew(struct leg *leg)
 	set_clock(leg);
 }
 
+void
+leg_wait_at_most(struct leg *leg, uint64_t ms)
+{
+	leg->deadline_ms = clock_ms() + ms;
+	worker_need_tick(leg->w);
+}
+
 static void
 wire_done(struct leg *leg)
 {

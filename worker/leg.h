@@ -129,6 +129,8 @@ void leg_hang_up(struct leg *leg);
 void leg_hold(struct leg *leg, bool hold);
 /* Its clock starts again, without a byte having come. */
 void leg_wait_anew(struct leg *leg);
+/* It is given so long from now, until its clock starts again. */
+void leg_wait_at_most(struct leg *leg, uint64_t ms);
 /* True from the connect until the answer's end. */
 bool leg_active(const struct leg *leg);
 /* True once the whole request has been handed to the kernel. */

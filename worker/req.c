@@ -123,7 +123,7 @@ static const struct {
 		[RQ_ANSWER] = release_answered,
 		[RQ_KV_READY] = kv_arrived,
 		[RQ_LEG_FAIL] = release_failed,
-		[RQ_TIMEOUT] = release_late,
+		[RQ_TIMEOUT] = release_failed,
 		[RQ_CLIENT_GONE] = never,
 		[RQ_REFUSE] = drop,
 		[RQ_SHUTDOWN] = shut } },

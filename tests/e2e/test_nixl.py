@@ -1247,6 +1247,27 @@ def test_client_gone_and_the_hand_over_is_too_old(world):
     assert p.quiet(0.1) and d.quiet(0.1) and r.metric("prefill_again_total") == r.metric("kv_released_total") == 0
 
 
+def test_client_gone_and_one_prefill_engine_does_not_hang_up(world):
+    """Its time is over; another pair's blocks are fetched all the same, later."""
+    p, d = world.script(), world.script()
+    gate = Gate(d)
+    r = world.router(world.pool([p], [{"url": gate.url}], fanout=True, timeouts={"connect": "20s"}),
+                     health_interval="30s", stats_interval="30s")
+    gate.close()
+    c = r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x", "n": 2, "stream": True})
+    one, two = p.expect(), p.expect()
+    one.prefilled()
+    time.sleep(0.1)  # the router has read it
+    c.close()
+    wait("the grace of the other", lambda: r.metric("endpoint_in_flight", role="prefill") == 0)
+    gate.open()
+    ex = d.expect()
+    assert ex.json()["max_tokens"] == 1
+    ex.reply(body={"choices": []})
+    assert r.end()["reason"] == "client_gone"
+    two.end(keep=False)
+
+
 def test_client_gone_while_the_decode_engine_takes_its_request(world):
     """It is waited for as long as any other that answers in one piece."""
     r, (p,), (d,) = world.scripts()
