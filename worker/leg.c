@@ -347,13 +347,14 @@ static void
 lost_sending(struct leg *leg)
 {
 	char buf[16 << 10]; /* not the worker's: whoever called us may be reading from that */
+	struct upconn *uc = leg->uc; /* the leg may end, or be sent anew, by what it says */
 	ssize_t n;
 
-	while (leg->state != LEG_DONE && (n = sock_read(&leg->uc->sock, buf, sizeof(buf))) > 0) {
+	while (leg->uc == uc && (n = sock_read(&uc->sock, buf, sizeof(buf))) > 0) {
 		leg->got_bytes = true;
 		feed(leg, buf, (size_t)n);
 	}
-	if (leg->state != LEG_DONE)
+	if (leg->uc == uc)
 		lost(leg);
 }
 

@@ -5,6 +5,8 @@ The SDK's objects are those of a direct call but for: `id` and `created`, an eng
 belong to different choices; with fanout, the texts of samples, each drawn by an engine of its own."""
 import itertools
 import json
+import os
+import signal
 import socket
 import threading
 import time
@@ -729,6 +731,23 @@ def test_push_decode_refuses_what_it_was_told_beforehand(push, how):
     d = push.d.expect()
     assert values(d.body, "kv_transfer_params") == [params(p, 2)]
     d.stream("b")
+    assert text_of(c.events()) == "b"
+
+
+def test_push_decode_refuses_before_it_has_read_all(push):
+    """The refusal is found when the rest of the request cannot be sent any more."""
+    push.learn()
+    push.d.deaf = True
+    c = push.r.client().request("POST", COMPLETIONS, {"model": MODEL, "stream": True, "prompt": "x" * (16 << 20)})
+    d, p = push.d.expect(), push.p.expect()
+    worker, = push.r.children()
+    os.kill(worker, signal.SIGSTOP)
+    push.d.deaf = False
+    d.write(b"HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\n{}").reset()
+    os.kill(worker, signal.SIGCONT)
+    time.sleep(0.1)  # the router has read it
+    p.prefilled(params(p))
+    push.d.expect().stream("b")
     assert text_of(c.events()) == "b"
 
 
