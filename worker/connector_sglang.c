@@ -259,13 +259,17 @@ failed(struct pair *pair, enum role role)
 		pair->leg[LEG_PREFILL].up->learned_port = 0;
 }
 
+/* Bytes of the event that tells the room: they are searched again with each piece that comes. */
+#define ROOM_EVENT_MAX (64u << 10)
+
 /* bootstrap: stream: the first event tells the room. */
 static enum taken
 take_params(struct pair *pair)
 {
 	const struct leg *p = &pair->leg[LEG_PREFILL];
 	const char *json = p->answer;
-	size_t n = sse_next(p->answer, p->answer_len);
+	size_t n = sse_next(
+		p->answer, p->answer_len < ROOM_EVENT_MAX ? p->answer_len : ROOM_EVENT_MAX);
 	struct splice_seg v;
 
 	if (pair->kv.n > 0)

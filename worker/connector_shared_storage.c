@@ -114,6 +114,12 @@ look_at_event(const char *p, size_t n)
 	return TAKEN_NOTHING; /* a comment */
 }
 
+/*
+ * Bytes of a stream that are looked into, again with each piece that comes: it says in its first few
+ * events whether it was refused.  One that says nothing in so many is the answer.
+ */
+#define LOOK_MAX (64u << 10)
+
 static enum taken
 decode_first(struct pair *pair)
 {
@@ -127,7 +133,7 @@ decode_first(struct pair *pair)
 		r == TAKEN_NOTHING && (n = sse_next(d->answer + at, d->answer_len - at)) > 0;
 		at += n)
 		r = look_at_event(d->answer + at, n);
-	return r;
+	return r == TAKEN_NOTHING && d->answer_len > LOOK_MAX ? TAKEN : r;
 }
 
 /* A decode engine that was tried first has counted honestly, and there may be no prefill answer at all. */

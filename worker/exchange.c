@@ -540,6 +540,7 @@ exchange_payload(struct leg *leg, const struct span *pieces, size_t n, bool done
 {
 	struct pair *pair = leg->pair;
 	struct req *req = pair->req;
+	bool whole = false; /* an event has ended: what is half is not searched again and again */
 
 	if (req->answer == NULL) {
 		if (req->state == REQ_RELAY)
@@ -550,14 +551,16 @@ exchange_payload(struct leg *leg, const struct span *pieces, size_t n, bool done
 	if (req->state != REQ_RELAY && req->state != REQ_EXCHANGE)
 		return;
 	for (size_t i = 0; i < n; i++) {
-		(void)sse_feed(&pair->sse, pieces[i].p, pieces[i].n);
+		whole |= sse_feed(&pair->sse, pieces[i].p, pieces[i].n) > 0;
 		membuf_add(&pair->event, pieces[i].p, pieces[i].n);
 	}
 	leg->said_done = pair->sse.done;
 	if (waits_for_prefill(pair))
 		leg_hold(leg, true);
-	else if (pair->event.n > 0)
+	else if (whole)
 		rewrite_events(req, leg);
+	else if (pair->event.n > req->w->conf->max_answer)
+		cut(req, END_DECODE_ANSWER);
 	if (req->state == REQ_RELAY)
 		drop_bytes_if_heard(req);
 }
