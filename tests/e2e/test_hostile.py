@@ -68,43 +68,44 @@ def test_client_that_pipelines_and_never_reads(world):
     c = r.client(rcvbuf=4096)
     c.sock.settimeout(1)
     sent = 0
-try:
-	for
-		_ in range(400)
-		    : c.send(b "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 1000) sent
-			+= 1000 except OSError : pass assert sent < 400000,
-		"it was never stopped" assert VARIANT != "release" or
-			r.rss_kib() - before < 4096 assert r.complete().status == 200 and
-				idle(r) c
-					.reset()
+    try:
+        for _ in range(400):
+            c.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+            sent += 1000
+    except OSError:
+        pass
+    assert sent < 400000, "it was never stopped"
+    assert VARIANT != "release" or r.rss_kib() - before < 4096
+    assert r.complete().status == 200 and idle(r)
+    c.reset()
 
-						@pytest.mark.parametrize(
-							"how", [ "close", "reset" ]) def
-				test_slow_client_leaves_while_the_engine_is_held(world, how)
-		    : ""
-		      "Reading from the engine has stopped; the leaving must be seen all the same, and nothing spins."
-		      "" r,
-		(p, ),
-		(d, ) = world.pd(workers = 1) c =
-			r.open_stream(n = 1000, rcvbuf = 16384, pdsim = {"event_bytes" : 60000}) c
-					.head() wait("the engine to stand still", lambda
-						     : d.metric("pdsim:paused_streams") == 1)
-						getattr(c, how)() assert r.end()["reason"] ==
-				"client_gone" and
-			idle(r)
 
-				def test_engine_resets_while_it_is_held(world)
-		    : r,
-		    (p, ), (d, ) = world.scripts(workers = 1) c =
-				   r.open_stream(rcvbuf = 16384) p.expect().prefilled() ex =
-					   d.expect().stream_head() ex.conn.sock.settimeout(0.5)
-		try:
-	for
-		_ in range(200)
-		    : ex.chunk(b "data: " + b "x" * 60000 + b "\n\n") except OSError
-		    : pass #held ex.reset() assert idle(r),
-		"a reset while reading is stopped"
-		try : body = b"".join(x for _, x in c.chunks()) if c.head() else b""
+@pytest.mark.parametrize("how", ["close", "reset"])
+def test_slow_client_leaves_while_the_engine_is_held(world, how):
+    """Reading from the engine has stopped; the leaving must be seen all the same, and nothing spins."""
+    r, (p,), (d,) = world.pd(workers=1)
+    c = r.open_stream(n=1000, rcvbuf=16384, pdsim={"event_bytes": 60000})
+    c.head()
+    wait("the engine to stand still", lambda: d.metric("pdsim:paused_streams") == 1)
+    getattr(c, how)()
+    assert r.end()["reason"] == "client_gone" and idle(r)
+
+
+def test_engine_resets_while_it_is_held(world):
+    r, (p,), (d,) = world.scripts(workers=1)
+    c = r.open_stream(rcvbuf=16384)
+    p.expect().prefilled()
+    ex = d.expect().stream_head()
+    ex.conn.sock.settimeout(0.5)
+    try:
+        for _ in range(200):
+            ex.chunk(b"data: " + b"x" * 60000 + b"\n\n")
+    except OSError:
+        pass  # held
+    ex.reset()
+    assert idle(r), "a reset while reading is stopped"
+    try:
+        body = b"".join(x for _, x in c.chunks()) if c.head() else b""
         assert b"decode_broken" in body[-300:]
     except Closed:
         pass  # a cut between chunks is honest too
@@ -179,7 +180,8 @@ def test_stream_cut_behind_its_done_is_whole(world):
     c = r.open_stream()
     p.expect().prefilled()
     d.expect().stream_head().event("a").chunk(b"data: [DONE]\n\n").close()
-			try : events = list(c.events())
+    try:
+        events = list(c.events())
         assert [e.data for e in events][-1] == "[DONE]" and text_of(events) == "a"
     except Closed as e:
         assert b"error" not in e.got
@@ -195,7 +197,8 @@ def test_engine_heads_that_are_no_heads(world):
         c = r.client().request("POST", URL, OK)
         p.expect().prefilled()
         ex = d.expect()
-				try : ex.write(bad).close()
+        try:
+            ex.write(bad).close()
         except OSError:
             ex.close()
         assert c.read().error["code"] == "decode_broken", bad[:40]
@@ -330,8 +333,8 @@ def test_refusal_whose_body_comes_with_the_reset(world, role):
 
 def drain(c):
     """Reads what comes until nothing does any more."""
-					try:
-						while c.sock.recv(1 << 16):
+    try:
+        while c.sock.recv(1 << 16):
             pass
     except OSError:
         pass
