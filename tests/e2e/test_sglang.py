@@ -178,11 +178,14 @@ def test_n_of_a_list_of_prompts(fleet, stream):
     assert through[0] == {0: direct[0][0], 1: direct[0][0], 2: direct[0][2], 3: direct[0][2]} and through[1] == direct[1]
 
 
-def test_n_with_a_seed_gives_each_its_own(world):
+@pytest.mark.parametrize("seed, want", [(5, [5, 6]), (-1, [-1, 0]), (2**63 - 1, [-2**63, 2**63 - 1]), (2**63, [2**63] * 2),
+                                        (1.5, [1.5, 1.5])])
+def test_n_with_a_seed_gives_each_its_own(world, seed, want):
+    """What is no seed is for the engine to refuse."""
     r, (p,), (d,) = scripted(world)
-    c = r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x", "n": 2, "seed": 5})
+    c = r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x", "n": 2, "seed": seed})
     both = [p.expect(), p.expect()]
-    assert sorted((x.json()["seed"], x.json()["n"]) for x in both) == [(5, 1), (6, 1)]
+    assert sorted(x.json()["seed"] for x in both) == want and [x.json()["n"] for x in both] == [1, 1]
     for i, ex in enumerate([d.expect(), d.expect()]):
         ex.reply(body={"id": "x", "choices": [{"index": 0, "text": str(i), "finish_reason": "length"}], "usage": {}})
     for ex in both:
