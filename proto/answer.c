@@ -40,22 +40,18 @@ keep(struct answer *a, const struct splice_seg *text, struct kept *ret)
 }
 
 bool
-member_of(const struct splice_seg *object, const struct splice_seg *key, struct splice_seg *ret)
+find_once(const struct splice_seg *key, const char *const *names, size_t n, unsigned *seen,
+	size_t *ret)
 {
-	struct splice_seg name, value;
-	struct json_read r;
-	bool found = false;
+	size_t i = 0;
+	bool again;
 
-	json_read_init(&r, object->p, object->n);
-	(void)json_read_enter(&r, '{');
-	while (json_read_member(&r, &name)) {
-		value = json_read_value(&r);
-		if (name.n == key->n && memcmp(name.p, key->p, key->n) == 0) {
-			*ret = value;
-			found = true;
-		}
-	}
-	return found && !r.bad;
+	while (i < n && !json_read_is(key, names[i]))
+		i++;
+	*ret = i;
+	again = i < n && (*seen >> i & 1) != 0;
+	*seen |= i < n ? 1u << i : 0;
+	return !again;
 }
 
 void
@@ -87,27 +83,30 @@ says_error(const struct splice_seg *key, const struct splice_seg *value)
 	       (json_read_is(key, "object") && json_read_is(value, "\"error\""));
 }
 
+#define KNOWN_MAX 1024 /* bytes of an id or a model's name; real ones have some 50 */
+
 int
 know(struct answer *a, const char *json, size_t n)
 {
 	struct splice_seg key, value;
+	bool fits = true, shorts = true;
 	struct json_read r;
-	bool fits = true;
 
 	if (a->known)
 		return ANSWER_OK;
 	json_read_init(&r, json, n);
 	(void)json_read_enter(&r, '{');
 	while (json_read_member(&r, &key)) {
+		struct kept *to = json_read_is(&key, "id") && a->how.id == NULL ? &a->id
+				  : json_read_is(&key, "created")               ? &a->created
+				  : json_read_is(&key, "model")                 ? &a->model
+										: NULL;
+
 		value = json_read_value(&r);
-		if (json_read_is(&key, "id") && a->how.id == NULL)
-			fits &= keep(a, &value, &a->id);
-		else if (json_read_is(&key, "created"))
-			fits &= keep(a, &value, &a->created);
-		else if (json_read_is(&key, "model"))
-			fits &= keep(a, &value, &a->model);
+		shorts &= to == NULL || value.n <= KNOWN_MAX;
+		fits &= to == NULL || !shorts || keep(a, &value, to);
 	}
-	if (!json_read_done(&r))
+	if (!json_read_done(&r) || !shorts)
 		return ANSWER_BAD;
 	a->known = true;
 	return fits ? ANSWER_OK : ANSWER_LARGE;
@@ -148,7 +147,6 @@ answer_new(const struct answer_how *how, size_t max_bytes)
 		a->nfirsts =
 			a->how.choices < ANSWER_CHOICES_MAX ? a->how.choices : ANSWER_CHOICES_MAX;
 		a->firsts = mem_array((size_t)a->how.parts * a->nfirsts, sizeof(*a->firsts));
-		a->told = mem_array((size_t)a->how.parts * a->nfirsts, sizeof(*a->told));
 	}
 	if (how->id != NULL) {
 		a->id = (struct kept){0, strlen(how->id)};
@@ -174,7 +172,6 @@ answer_free(struct answer **a)
 	membuf_free(&gone->usage);
 	membuf_free(&gone->scratch);
 	free(gone->firsts);
-	free(gone->told);
 	free(gone);
 	*a = NULL;
 }

@@ -174,11 +174,11 @@ role_usage(const struct answer *a, uint32_t part, struct membuf *out)
 static void
 tell_role(struct answer *a, uint32_t part, uint32_t k, uint64_t index, struct membuf *out)
 {
-	bool *told = &a->told[part * a->nfirsts + k];
+	struct first *f = first_of(a, part, k);
 
-	if (!a->how.chat || *told)
+	if (!a->how.chat || f->told)
 		return;
-	*told = true;
+	f->told = true;
 	a->scratch.n = 0;
 	PUT(&a->scratch, "{\"index\":");
 	put_number(&a->scratch, index);
@@ -301,6 +301,7 @@ keep_first(struct answer *a, uint32_t part, uint32_t k, struct choice *c, void *
 
 	(void)arg;
 	f->there = true;
+	f->chars = text_length(&c->text[0]);
 	return keep(a, &c->text[0], &f->text) && keep(a, &c->logprobs[0], &f->logprobs) &&
 			       keep(a, &c->finish, &f->finish) && keep(a, &c->stop, &f->stop)
 		       ? ANSWER_OK
@@ -383,19 +384,10 @@ clean_finish(struct answer *a, uint32_t part, struct membuf *out)
 
 /* --- D ------------------------------------------------------------------------------------ */
 
-static void
-note_before(const struct answer *a, const struct first *f, struct choice *c)
-{
-	const struct splice_seg text = kept_get(a, &f->text);
-
-	if (!seg_is_null(&c->logprobs[1]))
-		c->before = text_length(&text);
-}
-
 static int
 event_choice(struct answer *a, uint32_t part, uint32_t k, struct choice *c, void *arg)
 {
-	note_before(a, first_of(a, part, k), c);
+	c->before = first_of(a, part, k)->chars;
 	tell_role(a, part, k, c->index, arg);
 	return put_choice(a, c, &a->choices);
 }
@@ -439,11 +431,14 @@ clean_usage_event(struct answer *a, struct membuf *out)
 static int
 whole_choice(struct answer *a, uint32_t part, uint32_t k, struct choice *c, void *arg)
 {
-	const struct first *f = first_of(a, part, k);
+	struct first *f = first_of(a, part, k);
 
+	if (f->told) /* or P's text were there as often as D says the choice */
+		return ANSWER_BAD;
+	f->told = true;
 	c->text[0] = kept_get(a, &f->text);
 	c->logprobs[0] = kept_get(a, &f->logprobs);
-	note_before(a, f, c);
+	c->before = f->chars;
 	return put_choice(a, c, arg);
 }
 

@@ -16,16 +16,6 @@ static const char *const list_keys[INPUT_LISTS] = {
 	"input_token_ids_logprobs",
 };
 
-static size_t
-list_of(const struct splice_seg *key)
-{
-	size_t i = 0;
-
-	while (i < INPUT_LISTS && !json_read_is(key, list_keys[i]))
-		i++;
-	return i;
-}
-
 /* --- P ------------------------------------------------------------------------------------ */
 
 /* The lists of one object that comes next; *ret_k is its index, if it has one. */
@@ -33,17 +23,18 @@ static void
 read_inputs(struct json_read *r, struct splice_seg lists[INPUT_LISTS], uint64_t *ret_k)
 {
 	struct splice_seg key, value;
+	unsigned seen = 0;
+	size_t i;
 
-	for (size_t i = 0; i < INPUT_LISTS; i++)
+	for (i = 0; i < INPUT_LISTS; i++)
 		lists[i] = (struct splice_seg){"", 0};
 	(void)json_read_enter(r, '{');
 	while (json_read_member(r, &key)) {
 		if (json_read_is(&key, "meta_info") && json_read_peek(r) == '{') {
 			(void)json_read_enter(r, '{');
 			while (json_read_member(r, &key)) {
-				size_t i = list_of(&key);
-
 				value = json_read_value(r);
+				r->bad |= !find_once(&key, list_keys, INPUT_LISTS, &seen, &i);
 				if (i < INPUT_LISTS && value.n > 0 && value.p[0] == '[')
 					lists[i] = value;
 			}
@@ -138,22 +129,25 @@ generate_prefill(struct answer *a, uint32_t part, const char *text, size_t n)
 
 /* --- D ------------------------------------------------------------------------------------ */
 
-static void
-copy_meta(const struct answer *a, const struct input_first *input, struct copy *c)
+/* The lists of *seen have been. */
+static bool
+copy_meta(const struct answer *a, const struct input_first *input, unsigned *seen, struct copy *c)
 {
 	struct splice_seg key, value, before;
+	size_t i;
 
 	(void)json_read_enter(&c->r, '{');
 	while (json_read_member(&c->r, &key)) {
-		size_t i = list_of(&key);
-
 		value = json_read_value(&c->r);
+		if (!find_once(&key, list_keys, INPUT_LISTS, seen, &i))
+			return false;
 		if (i == INPUT_LISTS || input->lists[i].n == 0 || value.n == 0 || value.p[0] != '[')
 			continue;
 		before = kept_get(a, &input->lists[i]);
 		copy_past(c, &value);
 		put_arrays(&before, &value, c->out);
 	}
+	return true;
 }
 
 /* One object, that of text k of the part; `number` is its index for the client, NULL: as it is. */
@@ -164,12 +158,14 @@ copy_object(struct answer *a, uint32_t part, uint64_t k, const uint64_t *number,
 	const struct input_first *input = k < p->ninputs ? &p->inputs[k] : NULL;
 	bool numbered = number == NULL, error = false, any = false;
 	struct splice_seg key, value;
+	unsigned seen = 0;
 
 	(void)json_read_enter(&c->r, '{');
 	for (; json_read_member(&c->r, &key); any = true) {
 		if (input != NULL && json_read_is(&key, "meta_info") &&
 			json_read_peek(&c->r) == '{') {
-			copy_meta(a, input, c);
+			if (!copy_meta(a, input, &seen, c))
+				return ANSWER_BAD;
 			continue;
 		}
 		value = json_read_value(&c->r);
@@ -242,10 +238,10 @@ generate_whole(struct answer *a, struct membuf *out)
 	for (uint32_t i = 0; r == ANSWER_OK && i < a->how.parts; i++) {
 		size_t before = a->json.n;
 
-		if (i > 0)
+		if (before > 0)
 			PUT(&a->json, ",");
 		r = put_body(a, i, &a->json, &list);
-		if (a->json.n == before + 1)
+		if (before > 0 && a->json.n == before + 1)
 			a->json.n = before; /* an empty list */
 		brackets |= list;
 	}

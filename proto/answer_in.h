@@ -24,6 +24,8 @@ struct kept {
 /* What P said of one choice. */
 struct first {
 	bool there;
+	bool told;      /* a stream's: its role is out; a body's: it is written */
+	uint64_t chars; /* of its text */
 	struct kept text, logprobs, finish, stop;
 };
 
@@ -61,7 +63,6 @@ struct answer {
 	size_t usage_at, usage_n;
 	uint32_t nfirsts;     /* choices of a part that can be written anew */
 	struct first *firsts; /* of every such choice of every part; NULL if all is to stay */
-	bool *told;           /* the choice's role is out */
 	struct part part[];
 };
 
@@ -106,12 +107,16 @@ seg_number(const struct splice_seg *seg, uint64_t *ret)
 	return json_read_number(seg, COUNT_MAX, ret);
 }
 
-/* The member of an object whose key is spelled the same; false if it has none. */
-bool member_of(
-	const struct splice_seg *object, const struct splice_seg *key, struct splice_seg *ret);
-
 /* Whether a top-level member says that the text is an error: "error" not null, or "object" "error". */
 bool says_error(const struct splice_seg *key, const struct splice_seg *value);
+
+/*
+ * Which of `n` names a key is; n: none.  False if it is one that *seen, the bits of those before,
+ * has already: what is written in place of a member must not be multiplied by an engine that says it
+ * again and again.
+ */
+bool find_once(const struct splice_seg *key, const char *const *names, size_t n, unsigned *seen,
+	size_t *ret);
 
 /* A text that is copied up to the value that comes next. */
 struct copy {
@@ -132,7 +137,7 @@ void copy_past(struct copy *c, const struct splice_seg *value);
 size_t event_data(
 	struct answer *a, const char *event, size_t n, struct splice_seg *ret, bool *ret_other);
 
-/* Keeps id, created and model of the first text that is seen. */
+/* Keeps id, created and model of the first text that is seen; long ones, which all events would have, are bad. */
 int know(struct answer *a, const char *json, size_t n);
 
 /* The client's number of choice k of a part; false if a part has no such. */

@@ -75,11 +75,22 @@ shifted(struct answer *a, const struct splice_seg *offsets, uint64_t by)
 	return (struct splice_seg){a->scratch.p, a->scratch.n};
 }
 
+enum list { TOKENS, TOKEN_LOGPROBS, TOP_LOGPROBS, CHAT_LISTS, TEXT_OFFSET = CHAT_LISTS, LISTS };
+
+static const char *const list_keys[LISTS] = {
+	[TOKENS] = "tokens",
+	[TOKEN_LOGPROBS] = "token_logprobs",
+	[TOP_LOGPROBS] = "top_logprobs",
+	[TEXT_OFFSET] = "text_offset",
+};
+
 int
 logprobs_join(struct answer *a, const struct splice_seg of[2], uint64_t before, struct membuf *out)
 {
 	struct splice_seg key, value, first, then;
+	unsigned seen = 0;
 	struct copy c;
+	size_t i;
 
 	if (seg_is_null(&of[1])) {
 		if (seg_is_null(&of[0]))
@@ -92,11 +103,14 @@ logprobs_join(struct answer *a, const struct splice_seg of[2], uint64_t before, 
 	(void)json_read_enter(&c.r, '{');
 	while (json_read_member(&c.r, &key)) {
 		then = value = json_read_value(&c.r);
-		if (value.n == 0 || value.p[0] != '[')
+		if (!find_once(&key, list_keys, LISTS, &seen, &i))
+			return ANSWER_BAD;
+		if (i == LISTS || value.n == 0 || value.p[0] != '[')
 			continue;
-		if (before > 0 && json_read_is(&key, "text_offset"))
+		if (before > 0 && i == TEXT_OFFSET)
 			then = shifted(a, &value, before);
-		if (!member_of(&of[0], &key, &first) || first.p[0] != '[') {
+		if (splice_member_raw(of[0].p, of[0].n, list_keys[i], &first) != 1 ||
+			first.p[0] != '[') {
 			if (then.p == value.p)
 				continue;
 			first = (struct splice_seg){"", 0};
@@ -167,14 +181,6 @@ put_top(struct answer *a, const struct splice_seg *top, struct membuf *out)
 	PUT(out, "]");
 }
 
-enum list { TOKENS, TOKEN_LOGPROBS, TOP_LOGPROBS, LISTS };
-
-static const char *const list_keys[LISTS] = {
-	[TOKENS] = "tokens",
-	[TOKEN_LOGPROBS] = "token_logprobs",
-	[TOP_LOGPROBS] = "top_logprobs",
-};
-
 /* The list's next element; null behind its end. */
 static struct splice_seg
 next_of(struct json_read *r)
@@ -190,9 +196,9 @@ next_of(struct json_read *r)
 static int
 put_content(struct answer *a, const struct splice_seg *logprobs, bool *any, struct membuf *out)
 {
-	struct json_read lists[LISTS];
+	struct json_read lists[CHAT_LISTS];
 
-	for (unsigned i = 0; i < LISTS; i++) {
+	for (unsigned i = 0; i < CHAT_LISTS; i++) {
 		struct splice_seg list = {"", 0};
 
 		if (splice_member_raw(logprobs->p, logprobs->n, list_keys[i], &list) < 0)

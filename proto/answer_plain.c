@@ -67,6 +67,7 @@ put_other_choices(const struct answer *a, size_t n, struct membuf *out)
 /* What an event turned out to be. */
 struct seen {
 	bool error;
+	unsigned once;            /* those of replaced[] that have been */
 	size_t nchoices;          /* of a merged answer */
 	struct splice_seg usage;  /* an object, or of no bytes */
 	size_t usage_at, usage_n; /* in what was written */
@@ -104,28 +105,41 @@ copy_usage(struct answer *a, uint32_t part, struct copy *c, struct seen *seen)
 	seen->usage_at = c->out->n;
 	if (a->how.stream)
 		r = usage_correct(a, part, &value, c->out);
-	else if (!usage_sum(a, c->out))
-		put_seg(c->out, &value); /* a second one, null, is what was kept */
+	else
+		(void)usage_sum(a, c->out); /* this one is part of it */
 	seen->usage_n = c->out->n - seen->usage_at;
 	return r;
 }
+
+enum { CHOICES, USAGE, ID, CREATED, MODEL, REPLACED };
+
+static const char *const replaced[REPLACED] = {
+	[CHOICES] = "choices",
+	[USAGE] = "usage",
+	[ID] = "id",
+	[CREATED] = "created",
+	[MODEL] = "model",
+};
 
 static int
 copy_member(struct answer *a, uint32_t part, struct copy *c, const struct splice_seg *key,
 	struct seen *seen)
 {
 	struct splice_seg value, instead;
+	size_t i;
 
-	if (json_read_is(key, "choices"))
+	if (!find_once(key, replaced, REPLACED, &seen->once, &i))
+		return ANSWER_BAD;
+	if (i == CHOICES)
 		return copy_list(a, part, c, seen);
-	if (json_read_is(key, "usage"))
+	if (i == USAGE)
 		return copy_usage(a, part, c, seen);
 	value = json_read_value(&c->r);
-	if (json_read_is(key, "id") && (is_merged(a) || a->how.id != NULL))
+	if (i == ID && (is_merged(a) || a->how.id != NULL))
 		instead = kept_get(a, &a->id);
-	else if (json_read_is(key, "created") && is_merged(a))
+	else if (i == CREATED && is_merged(a))
 		instead = kept_get(a, &a->created);
-	else if (json_read_is(key, "model") && is_merged(a))
+	else if (i == MODEL && is_merged(a))
 		instead = kept_get(a, &a->model);
 	else
 		instead = (struct splice_seg){"", 0};

@@ -11,6 +11,9 @@
 
 static const char details_key[] = "prompt_tokens_details", cached_key[] = "cached_tokens";
 
+#define USAGE_MAX                                                                                  \
+	4096 /* bytes of what is kept: real ones have some 300, and sums look at each member of each */
+
 int
 usage_prefill(struct answer *a, uint32_t part, const struct splice_seg *usage)
 {
@@ -18,6 +21,8 @@ usage_prefill(struct answer *a, uint32_t part, const struct splice_seg *usage)
 	struct splice_seg details, cached;
 	uint64_t n;
 
+	if (usage->n > USAGE_MAX)
+		return ANSWER_BAD;
 	if (a->how.first_token && !keep(a, usage, &p->prefill_usage))
 		return ANSWER_LARGE;
 	if (splice_member_raw(usage->p, usage->n, details_key, &details) != 1 ||
@@ -132,8 +137,8 @@ usage_keep(struct answer *a, uint32_t part, const struct splice_seg *usage)
 
 	a->scratch.n = 0;
 	r = usage_correct(a, part, usage, &a->scratch);
-	if (r != ANSWER_OK)
-		return r;
+	if (r != ANSWER_OK || a->scratch.n > USAGE_MAX)
+		return r != ANSWER_OK ? r : ANSWER_BAD;
 	right = (struct splice_seg){a->scratch.p, a->scratch.n};
 	return keep(a, &right, &a->part[part].usage) ? ANSWER_OK : ANSWER_LARGE;
 }

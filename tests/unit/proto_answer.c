@@ -406,17 +406,18 @@ Test(answer, logprobs_chat_none_asked)
 	struct answer_how how = chat;
 
 	how.stream = how.first_token = false;
+	how.choices = 2;
 	expect(&how,
 		STEPS("D0 " D_EVENT(
 			      "{\"index\":0,\"text\":\"a\",\"logprobs\":{\"tokens\":[\"a\",\"\"],"
 			      "\"token_logprobs\":[-1],\"top_logprobs\":[{\"a\":-1}]}},"
-			      "{\"index\":0,\"logprobs\":{\"tokens\":[],\"top_logprobs\":null}}"),
+			      "{\"index\":1,\"logprobs\":{\"tokens\":[],\"top_logprobs\":null}}"),
 			"E0"),
 		"{\"id\":\"chatcmpl-R\",\"object\":\"chat.completion\",\"created\":101,\"model\":\"m\","
 		"\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"a\"},"
 		"\"logprobs\":{\"content\":[{\"token\":\"a\",\"logprob\":-1,\"bytes\":[97],"
 		"\"top_logprobs\":[]},{\"token\":\"\",\"logprob\":-9999.0,\"bytes\":[],"
-		"\"top_logprobs\":[]}]},\"finish_reason\":null},{\"index\":0,\"message\":{\"role\":"
+		"\"top_logprobs\":[]}]},\"finish_reason\":null},{\"index\":1,\"message\":{\"role\":"
 		"\"assistant\",\"content\":\"\"},\"logprobs\":{\"content\":[]},\"finish_reason\":null}"
 		"]}");
 }
@@ -468,7 +469,7 @@ Test(answer, logprobs_of_one_leg_alone)
 				      "\"y\":[3]} }"),
 			"E0"),
 		TEXT "\"choices\":[" TEXT_CHOICE("",
-			"{ \"tokens\" : [\"a\"] ,\"a\":[1],\"x\":null,\"y\":[3]}") "],\"usage\":null}");
+			"{ \"tokens\" : [\"a\"] ,\"a\":[],\"x\":null,\"y\":[3]}") "],\"usage\":null}");
 }
 
 /* An offset counts characters, however the engine wrote them. */
@@ -785,14 +786,11 @@ Test(answer, fan_out_bodies)
 		"\"completion_tokens\":9,\"total_tokens\":12},\"kv_transfer_params\":null}");
 	how.parts = 2;
 	expect(&how,
-		STEPS("D0 {\"usage\":{\"a\":1},\"choices\":[],\"usage\":null}",
+		STEPS("D0 {\"usage\":{\"a\":1},\"choices\":[]}",
 			"D1 {\"choices\":[{\"index\":0}, 	{\"x\":1,"
 			"\"index\":0}],\"usage\":{}}",
 			"E0", "E1"),
-		"{\"usage\":{},\"choices\":[{\"index\":1}, 	{\"x\":1,\"index\":1}],\"usage\":null}");
-	how.parts = 1;
-	expect(&how, STEPS("D0 {\"usage\":{\"a\":1},\"choices\":[],\"usage\":null}", "E0"),
-		"{\"usage\":{\"a\":1},\"choices\":[],\"usage\":null}");
+		"{\"usage\":{\"a\":1},\"choices\":[{\"index\":1}, 	{\"x\":1,\"index\":1}]}");
 }
 
 /* --- /generate ---------------------------------------------------------------------------- */
@@ -884,8 +882,9 @@ Test(answer, generate_fan_out)
 
 	how.parts = 4;
 	expect(&how, bodies, "[{\"text\":\"a\"},{\"text\":\"b\"},{\"text\":\"c\"},{}]");
-	how.stream = true;
 	how.parts = 2;
+	expect(&how, STEPS("D0 []", "E0", "D1 {}", "E1"), "[{}]");
+	how.stream = true;
 	expect(&how,
 		STEPS("D1 {\"text\":\"b\"}", "D0 {\"index\":0,\"text\":\"a\"}", "D1 {}", "E0",
 			"E1"),
@@ -1058,6 +1057,91 @@ Test(answer, missing_parts)
 	refused(&fan_out, STEPS("E0", "E1", "E2"), 3, ANSWER_BAD);
 	refused(&completions, STEPS("P0 " PREFILL), 1, ANSWER_BAD);
 	refused(&completions, STEPS("E0"), 1, ANSWER_BAD);
+}
+
+/* --- hostile engines ---------------------------------------------------------------------- */
+
+/* What stands in place of a member must not be multiplied by saying the member again and again. */
+Test(answer, members_that_are_said_twice)
+{
+	struct answer_how how = completions;
+
+	bad_choices(&fan_out,
+		STEPS("[],\"choices\":[]", "[],\"id\":1,\"id\":1", "[],\"model\":1,\"model\":1",
+			"[],\"created\":1,\"created\":1", "[],\"usage\":{},\"usage\":{}"));
+	how.stream = false;
+	refused(&how,
+		STEPS("P0 " PREFILL, "D0 {\"choices\":[{\"text\":\"\"},{\"text\":\"\"}]}", "E0"), 3,
+		ANSWER_BAD);
+	refused(&how,
+		STEPS("P0 " P_WITH_LOGPROBS,
+			"D0 {\"choices\":[{\"logprobs\":{\"tokens\":[],\"tokens\":[]}}]}", "E0"),
+		3, ANSWER_BAD);
+	refused(&generate,
+		STEPS("P0 {" META(INPUT("[1]")) "}", "D0 {" META(INPUT("[]") INPUT("[]")) "}",
+			"E0"),
+		3, ANSWER_BAD);
+	refused(&generate,
+		STEPS("P0 {" META(INPUT("[1]")) "}",
+			"D0 {" META(INPUT("[]")) "," META(INPUT("[]")) "}", "E0"),
+		3, ANSWER_BAD);
+}
+
+/* `n` times `text`, between two others; the caller frees it. */
+static char *
+repeated(const char *before, const char *text, size_t n, const char *after)
+{
+	struct membuf b = {NULL, 0, 0};
+
+	membuf_add(&b, before, strlen(before));
+	for (size_t i = 0; i < n; i++)
+		membuf_add(&b, text, strlen(text));
+	membuf_add(&b, after, strlen(after) + 1);
+	return b.p;
+}
+
+/* What takes quadratic time would take minutes for these; none is an engine's. */
+Test(answer, many_members, .timeout = 20)
+{
+	const struct answer_how two = {.parts = 2};
+	struct answer_how how = completions;
+	char *p = repeated("P0 {\"choices\":[{\"text\":\"", "a", 1 << 20, "\"}]}");
+	char *d = repeated("D0 {\"choices\":[{}", ",{\"logprobs\":{}}", 1 << 16, "]}");
+	struct script s;
+
+	run_bounded(&s, &how, STEPS(p, d, "E0"), 64 << 20);
+	cr_assert_eq(s.result, ANSWER_OK);
+	membuf_free(&s.out);
+	free(p);
+	free(d);
+
+	p = repeated("P0 {\"choices\":[{\"logprobs\":{", "\"a\":[],", 1 << 17, "\"b\":[]}}]}");
+	d = repeated("D0 {\"choices\":[{\"logprobs\":{", "\"a\":[],", 1 << 17, "\"c\":[]}}]}");
+	how.stream = false;
+	run_bounded(&s, &how, STEPS(p, d, "E0"), 64 << 20);
+	cr_assert_eq(s.result, ANSWER_OK);
+	membuf_free(&s.out);
+	free(p);
+	free(d);
+
+	d = repeated("D0 {\"choices\":[],\"usage\":{", "\"a\":1,", 1 << 17, "\"b\":1}}");
+	run_bounded(&s, &two, STEPS(d), 64 << 20);
+	cr_assert_eq(s.result, ANSWER_BAD);
+	membuf_free(&s.out);
+	free(d);
+
+	/* each event of a stream has them */
+	d = repeated("D0 {\"choices\":[],\"id\":\"", "a", 2000, "\"}");
+	refused(&fan_out, STEPS(d), 0, ANSWER_BAD);
+	free(d);
+}
+
+Test(answer, memory_of_usages)
+{
+	char *p = repeated("P0 {\"choices\":[{}],\"usage\":{", "\"a\":1,", 1000, "\"b\":1}}");
+
+	refused(&completions, STEPS(p), 0, ANSWER_BAD);
+	free(p);
 }
 
 /* --- memory ------------------------------------------------------------------------------- */
