@@ -801,9 +801,12 @@ pair_over(struct pair *pair)
 	pair->decoded = true;
 }
 
+/* Once: a leg that cannot even be started is over before the others have been looked at. */
 static void
 drop_if_over(struct req *req)
 {
+	if (req->state == REQ_DONE)
+		return;
 	for (uint32_t i = 0; i < req->npairs; i++)
 		if (!req->pairs[i].decoded)
 			return;

@@ -6,6 +6,7 @@ there may be missing (engine-only ones are left out of an answer that is written
 own; in streams, the order of events that belong to different choices."""
 import itertools
 import json
+import resource
 import signal
 import socket
 from collections import Counter
@@ -791,6 +792,24 @@ def test_client_gone(one, stage, stream):
                 with suppress(OSError):  # a stream is let go at its first byte
                     asked.stream("b") if stream else asked.reply(body={"choices": []})
     assert one.router.end(done + 1)["reason"] == "client_gone"
+
+
+def test_client_gone_and_no_decode_engine_can_be_told():
+    """The worker is out of descriptors: the KV waits for its lease, the request ends once."""
+    with desk_with(workers=1) as k:
+        c = k.ask()
+        ex = k.p.expect()
+        k.arrived(ex)
+        k.router.wait_metric("notices_total", 2)
+        worker, = k.router.children()
+        before = resource.prlimit(worker, resource.RLIMIT_NOFILE)
+        resource.prlimit(worker, resource.RLIMIT_NOFILE, (3, before[1]))
+        c.close()
+        assert ex.gone()
+        ex.close()
+        assert k.router.end()["reason"] == "client_gone"
+        resource.prlimit(worker, resource.RLIMIT_NOFILE, before)
+        k.router.wait_metric("requests_in_flight", 1)  # this very one
 
 
 def released(desk, prompt):
