@@ -30,6 +30,8 @@
  * learned later, or is of less weight, is asked beside these rounds and holds up none of them.
  *
  * STARTING --1 good--> UP --`fall` bad in a row--> DOWN --`rise` good in a row--> UP
+ *
+ * Others see an endpoint that is STARTING after `fall` bad rounds as down.
  */
 enum step { REST, NAME, PATH, LEARN };
 enum standing { STARTING, UP, DOWN };
@@ -142,6 +144,18 @@ go_down(struct health *h)
 	scrape_stop(ep);
 }
 
+/* It may come yet, by one good round, but no request waits for it any more. */
+static void
+give_up_waiting(struct health *h)
+{
+	struct endpoint *ep = h->ep;
+
+	log_warn("endpoint does not answer yet, still asking", LOG_S("url", ep->url),
+		LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name),
+		LOG_S("reason", h->reason));
+	publish_down(ep->fleet->publish, ep);
+}
+
 static void
 round_good(struct health *h)
 {
@@ -176,9 +190,7 @@ round_bad(struct health *h)
 	if (h->standing == UP && h->bad >= conf_of(h)->fall)
 		go_down(h);
 	else if (h->standing == STARTING && h->bad == conf_of(h)->fall)
-		log_warn("endpoint does not answer yet, still asking", LOG_S("url", ep->url),
-			LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name),
-			LOG_S("reason", h->reason));
+		give_up_waiting(h);
 	rest(h);
 	if (!h->literal && clock_ms() - h->looked_ms >= RENEW_LEAST_MS)
 		look_up(h);

@@ -94,6 +94,18 @@ def test_a_request_does_not_wait_for_another_pools_engines(world):
     assert r.complete(model="a").status == 503 and r.end()["total_ms"] < 10_000
 
 
+def test_nobody_waits_for_an_engine_that_does_not_come(world):
+    """After `fall` failed probes it is none of those that have just been added."""
+    p, d = world.engine("prefill", model="a"), world.engine("decode", model="a")
+    dead = f"http://127.0.0.1:{free_port()}"
+    r = world.router({**world.pool([p], [d]), "models": ["a"], "name": "good"},
+                     {**world.pool([dead], [d]), "models": ["b"], "name": "bad"}, wait_for="health", health_timeout="30s")
+    wait("it is given up", lambda: r.lines("endpoint does not answer yet, still asking"))
+    for model, status in (("nobody", 404), ("b", 503)):
+        assert r.complete(model=model).status == status
+        assert r.ends()[-1]["total_ms"] < 10_000
+
+
 def test_engine_goes_down_and_comes_back(world):
     r, p, d = world.pd(2, 1)
     p[0].tell("/sim/health", status=503)
