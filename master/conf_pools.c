@@ -379,11 +379,16 @@ static int __attribute__((format(printf, 5, 6))) fail_key(struct conf_read *r,
 	return conf_fail(r, line_of(p, lines, key), "%s", what);
 }
 
-static int
-set_computed(struct conf_read *r, struct conf_pool *p, const int *lines)
+static enum engine_kind
+engine_of(enum connector_kind connector)
 {
-	const bool sglang = given(lines, "engine") != 0 ? p->engine == ENGINE_SGLANG
-							: p->connector == CONNECTOR_SGLANG;
+	return connector == CONNECTOR_SGLANG ? ENGINE_SGLANG : ENGINE_VLLM;
+}
+
+/* The defaults that depend on other keys; `engine` is what the pool has, given or not. */
+static int
+set_computed(struct conf_read *r, struct conf_pool *p, const int *lines, enum engine_kind engine)
+{
 	const char *remote = p->connector == CONNECTOR_ORCHESTRATED ? "prefill_host" : "keep";
 	const char *handoff =
 		p->connector == CONNECTOR_MOONCAKE ? "transfer_id" : "kv_transfer_params";
@@ -391,8 +396,8 @@ set_computed(struct conf_read *r, struct conf_pool *p, const int *lines)
 	const struct {
 		const char *key, *value;
 	} v[] = {
-		{"engine", sglang ? "sglang" : "vllm"},
-		{"health_path", sglang ? "/ready" : "/health"},
+		{"engine", engine_name(engine_of(p->connector))},
+		{"health_path", engine == ENGINE_SGLANG ? "/ready" : "/health"},
 		{"handoff", handoff},
 		{"remote_host", remote},
 		{"prefill_policy", policy_name(p->policy)},
@@ -422,7 +427,8 @@ conf_pool_compute(const struct conf_pool *p, size_t number, struct conf_pool *re
 	ret->policy = p->policy;
 	ret->models = p->models;
 	ret->nmodels = p->nmodels;
-	(void)set_computed(&r, ret, NULL); /* a model's name need not be one for a pool */
+	/* a model's name need not be one for a pool */
+	(void)set_computed(&r, ret, NULL, p->engine);
 	ret->policy = policy;
 	ret->models = NULL;
 	ret->nmodels = 0;
@@ -751,7 +757,10 @@ check_others(struct conf_read *r, const struct conf_pool *p, const int *lines)
 int
 conf_pool_finish(struct conf_read *r, struct conf_pool *p, const int *lines)
 {
-	if (set_computed(r, p, lines) != 0 || check_labels(r, p, lines) != 0 ||
+	const enum engine_kind engine =
+		given(lines, "engine") != 0 ? p->engine : engine_of(p->connector);
+
+	if (set_computed(r, p, lines, engine) != 0 || check_labels(r, p, lines) != 0 ||
 		check_owned(r, p, lines) != 0 || check_roles(r, p, lines) != 0 ||
 		check_sources(r, p, lines) != 0)
 		return -1;
@@ -824,13 +833,6 @@ endpoints_equal(const struct conf_pool *a, const struct conf_pool *b)
 	return true;
 }
 
-/* The same file may hold another key than before. */
-static bool
-keys_equal(const char *a, const char *b)
-{
-	return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
-}
-
 bool
 conf_pools_equal(const struct conf *a, const struct conf *b)
 {
@@ -842,7 +844,8 @@ conf_pools_equal(const struct conf *a, const struct conf *b)
 				return false;
 		if (!endpoints_equal(&a->pools[i], &b->pools[i]) ||
 			!dns_equal(&a->pools[i], &b->pools[i]) ||
-			!keys_equal(a->pools[i].api_key, b->pools[i].api_key))
+			/* the same file may hold another key than before */
+			!mem_text_equal(a->pools[i].api_key, b->pools[i].api_key))
 			return false;
 	}
 	return true;

@@ -1672,9 +1672,15 @@ static const struct {
 	{"--worker-urls http://a:1 http://b:2 --policy power_of_two",
 		"listen: [\"0.0.0.0:30000\"]\npools:\n  - connector: shared_storage\n    policy: "
 		"power_of_two\n    engine: sglang\n    routing_threshold: 1000000000\n    one_leg: "
-		"decode\n    health_path: \"/ready\"\n"
+		"decode\n"
 		"    prefill:\n      - {url: \"http://a:1\"}\n      - {url: \"http://b:2\"}\n"
 		"    decode:\n      - {url: \"http://a:1\"}\n      - {url: \"http://b:2\"}\n"},
+	{"--worker-urls http://a:1 --policy random --health-check-endpoint /health",
+		"listen: [\"0.0.0.0:30000\"]\npools:\n  - connector: shared_storage\n    policy: "
+		"random\n    engine: sglang\n    routing_threshold: 1000000000\n    one_leg: "
+		"decode\n    health_path: \"/health\"\n"
+		"    prefill:\n      - {url: \"http://a:1\"}\n"
+		"    decode:\n      - {url: \"http://a:1\"}\n"},
 };
 
 Test(conf, flags_amount_to)
