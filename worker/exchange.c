@@ -46,12 +46,18 @@ cut(struct req *req, enum req_end end)
 	req_end(req, end);
 }
 
+static const char *const who_said[LEG_PAIR_N] = {[LEG_PREFILL] = "the prefill engine's",
+	[LEG_DECODE] = "the decode engine's",
+	[LEG_ASK] = "the answer to a question before the legs"};
+
 /* An engine's own refusal reaches the client as it is, or as an event where a stream has begun. */
 static void
 pass_on(struct req *req, struct leg *leg)
 {
 	static const char silent[] = "the engine refused without saying why";
 	char message[400];
+
+	req->detail = who_said[leg->kind];
 
 	if (relay_started(req)) {
 		bool said =
@@ -153,15 +159,15 @@ retell(struct pair *pair)
 	pair->retold = true;
 }
 
+static const char *const fail_detail[LEG_FAIL_N] = {
+	[LEG_FAIL_CONNECT] = "connection refused or unreachable",
+	[LEG_FAIL_BROKEN] = "connection closed before the end of the answer",
+	[LEG_FAIL_GARBAGE] = "answer is not HTTP",
+	[LEG_FAIL_TOO_LARGE] = "answer is larger than max_answer"};
+
 void
 leg_failed(struct req *req, struct leg *leg)
 {
-	static const char *const detail[LEG_FAIL_N] = {
-		[LEG_FAIL_CONNECT] = "connection refused or unreachable",
-		[LEG_FAIL_BROKEN] = "connection closed before the end of the answer",
-		[LEG_FAIL_GARBAGE] = "answer is not HTTP",
-		[LEG_FAIL_TOO_LARGE] = "answer is larger than max_answer"};
-
 	forget(leg);
 	if (harmless(req, leg))
 		return;
@@ -179,7 +185,7 @@ leg_failed(struct req *req, struct leg *leg)
 		return;
 	}
 	if (!relay_started(req))
-		req->detail = detail[leg->fail];
+		req->detail = fail_detail[leg->fail];
 	cut(req, fail_reason(leg));
 }
 
@@ -257,11 +263,17 @@ planned(struct req *req, struct leg *leg)
 	}
 }
 
+static const char unanswered[] = "asked, it did not answer in time";
+
 /* No answer, or none that is of use: refused, or asked again at the next tick. */
 static void
 ask_in_vain(struct req *req, struct leg *leg)
 {
 	pair_ask_over(leg->pair);
+	req->detail = leg->fail != LEG_FAIL_NONE ? fail_detail[leg->fail]
+		      : leg->status == 0         ? unanswered
+		      : leg->status != 200       ? "asked, it answers with an error status"
+						 : "asked, it answers without it";
 	if (req->connector->asks_again)
 		leg_rewind(leg);
 	else if (leg->status >= 400 && leg->status < 500 && leg->state == LEG_DONE)
@@ -308,6 +320,8 @@ void
 ask_late(struct req *req, struct leg *leg)
 {
 	if (leg == NULL) {
+		if (req->detail == NULL)
+			req->detail = unanswered;
 		req_refuse_with(req, req->connector->ask_fail);
 		return;
 	}
@@ -565,6 +579,17 @@ exchange_payload(struct leg *leg, const struct span *pieces, size_t n, bool done
 		drop_bytes_if_heard(req);
 }
 
+/* It has been passed on as it came: what it said for itself. */
+static void
+decode_ended(struct req *req, struct leg *leg)
+{
+	const bool good = leg->status < 300 && !leg->pair->sse.error;
+
+	if (!good)
+		req->detail = who_said[LEG_DECODE];
+	req_end(req, good ? END_OK : END_ENGINE_STATUS);
+}
+
 static void
 decode_answered(struct req *req, struct leg *leg)
 {
@@ -577,7 +602,7 @@ decode_answered(struct req *req, struct leg *leg)
 	} else if (req->answer == NULL && !leg->keep) {
 		if (pair->sse.error) /* as vLLM says it of a stream, under a 200 */
 			forget(leg);
-		req_end(req, leg->status == 200 && !pair->sse.error ? END_OK : END_ENGINE_STATUS);
+		decode_ended(req, leg);
 	} else if (req->answer == NULL) { /* decode was tried first */
 		if (req->connector->decode_first(pair) == TAKEN_AGAIN) {
 			prefill_first(req, pair);
@@ -874,8 +899,10 @@ release_failed(struct req *req, struct leg *leg)
 static void
 kv_late(struct req *req, struct pair *pair)
 {
-	if (!flag_is_ready(req->w->flags, &pair->flag)) /* a lost wake-up is not lateness */
+	if (!flag_is_ready(req->w->flags, &pair->flag)) { /* a lost wake-up is not lateness */
 		metric_add(req->w->slab, M_KV_LATE, 1);
+		req->detail = "not all notices of its KV came within kv_ready";
+	}
 	req_event(req, RQ_KV_READY, decode_of(pair));
 }
 

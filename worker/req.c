@@ -273,11 +273,16 @@ since(uint64_t from_us, uint64_t to_us)
 	return from_us == 0 || to_us < from_us ? 0 : to_us - from_us;
 }
 
+/* The first pair's engine of a role; the one leg of a path that has one may be either's. */
 static const char *
-url_of(const struct req *req, enum leg_kind kind)
+url_of(const struct req *req, enum role role)
 {
-	const struct upstream *up = req->npairs == 0 ? NULL : req->pairs[0].leg[kind].up;
+	const bool one = req->connector == &connector_one_leg;
+	const struct upstream *up;
 
+	if (req->npairs == 0 || (one && role != req->pool.shake.one_leg))
+		return NULL;
+	up = req->pairs[0].leg[one ? LEG_DECODE : (enum leg_kind)role].up;
 	return up == NULL ? NULL : up->url;
 }
 
@@ -288,8 +293,8 @@ log_end(const struct req *req, uint64_t now_us)
 		LOG_S("attempt",
 			req->npairs > 0 && req->pairs[0].id[0] != '\0' ? req->pairs[0].id : NULL),
 		LOG_S("route", route_path(req->route)), LOG_S("pool", req->pool.name),
-		LOG_S("prefill", url_of(req, LEG_PREFILL)),
-		LOG_S("decode", url_of(req, LEG_DECODE)),
+		LOG_S("prefill", url_of(req, ROLE_PREFILL)),
+		LOG_S("decode", url_of(req, ROLE_DECODE)),
 		req->npairs > 1 ? LOG_U("pairs", req->npairs) : LOG_S("direct", req->direct),
 		LOG_I("status", req->status), LOG_S("reason", end_word(req->end)),
 		LOG_S("detail", req->detail), LOG_S("states", req->trace),
@@ -619,7 +624,8 @@ look_at_form(struct req *req)
 	struct span model;
 
 	if (!multipart_field(req_header(req, "content-type"),
-		    (struct span){req->body == NULL ? "" : req->body, req->body_len}, "model", &model))
+		    (struct span){req->body == NULL ? "" : req->body, req->body_len}, "model",
+		    &model))
 		return NULL; /* as a body without `model` */
 	if (model.n >= sizeof(req->model) || memchr(model.p, '\0', model.n) != NULL)
 		return "`model` is not a usable string";

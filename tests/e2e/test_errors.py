@@ -280,7 +280,8 @@ def test_an_engines_4xx_passes_unchanged(world, role, stream, status):
     (p if role == "prefill" else d).expect().reply(status, body, [("Content-Type", "application/json"), ("Retry-After", "3")])
     a = c.read()
     assert (a.status, a.body, a["retry-after"]) == (status, body, "3") and a["x-request-id"]
-    assert r.end()["reason"] == "engine_status" and counted(r, "engine_status")
+    line = r.end()
+    assert (line["reason"], line["detail"]) == ("engine_status", f"the {role} engine's") and counted(r, "engine_status")
     assert c.get("/live").status == 200, "the connection is kept"
 
 

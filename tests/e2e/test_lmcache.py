@@ -965,6 +965,7 @@ def test_notices_that_never_come(one, stream):
         got.reply(body={"choices": [{"index": 0, "text": "bc", "finish_reason": "stop"}]})
         assert c.read().json()["choices"][0]["text"] == "abc"
     assert one.router.metric("kv_ready_timeouts_total") == late + 1
+    assert one.router.ends()[-1]["detail"] == "not all notices of its KV came within kv_ready"
     stale = one.router.metric("notices_stale_total")
     one.tell(id_of(ex))
     one.router.wait_metric("notices_stale_total", stale + 1)

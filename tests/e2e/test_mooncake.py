@@ -326,6 +326,7 @@ def test_no_usable_engine_id_is_503(vague, what):
     a = r.complete("hi")
     assert (a.status, a.error["code"]) == (503, "not_learned")
     line = r.end_of(a["x-request-id"])
+    assert line["detail"] and line["detail"] in a.error["message"]
     assert 100 < line["total_ms"] < 1500 and line["states"] == "hbpad"
     assert p.quiet(0.02) and d.quiet(0.02), "no leg has been sent"
 

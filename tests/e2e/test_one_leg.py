@@ -82,6 +82,8 @@ def test_body_and_answer_pass_byte_by_byte(desk, path):
     assert (a.status, a.body, a["x-engine"], a["content-type"]) == (200, body, "1", "application/json")
     line = desk.line(a)
     assert line["reason"] == "ok" and line["pool"] == MODEL
+    other = {"prefill": "decode", "decode": "prefill"}[desk.role]
+    assert line[desk.role] in [e.url for e in desk.own] and line.get(other) is None
 
 
 def test_all_engines_of_the_role_take_turns(desk):
