@@ -3,8 +3,8 @@
 #include <string.h>
 #include <strings.h>
 
-#define BOUNDARY_MAX 70     /* RFC 2046 5.1.1 */
-#define PART_HEAD_MAX 4096  /* of one part's header lines; browsers and SDKs need some 200 bytes */
+#define BOUNDARY_MAX 70    /* RFC 2046 5.1.1 */
+#define PART_HEAD_MAX 4096 /* of one part's header lines; browsers and SDKs need some 200 bytes */
 
 static bool
 starts(struct span s, const char *word)

@@ -23,7 +23,8 @@ field(const char *type, const char *body, size_t n)
 	t = realloc(t, strlen(type) + (strlen(type) == 0));
 	b = realloc(b, n + (n == 0));
 	found = multipart_field((struct span){t, strlen(type)}, (struct span){b, n}, "model", &v);
-	(void)snprintf(got, sizeof(got), found ? "[%.*s]" : "-", found ? (int)v.n : 0, found ? v.p : "");
+	(void)snprintf(
+		got, sizeof(got), found ? "[%.*s]" : "-", found ? (int)v.n : 0, found ? v.p : "");
 	free(t);
 	free(b);
 	return got;
@@ -35,22 +36,27 @@ static const struct {
 	{TYPE, PART("name=\"model\"", "whisper-1") "--XyZ--\r\n", "[whisper-1]"},
 	{TYPE, PART("name=model", "whisper-1") "--XyZ--", "[whisper-1]"},
 	{TYPE, PART("name=\"file\"; filename=\"a.wav\"", "\r\n--Xy\r\n\0RIFF") "--XyZ--", "-"},
-	{TYPE, PART("name=\"file\"; filename=\"a.wav\"", "model") PART("name=\"model\"", "m") "--XyZ--", "[m]"},
-	{TYPE, PART("name=\"model\"; filename=\"x\"", "no") PART("name=\"model\"", "m") "--XyZ--", "[m]"},
+	{TYPE,
+		PART("name=\"file\"; filename=\"a.wav\"", "model")
+			PART("name=\"model\"", "m") "--XyZ--",
+		"[m]"},
+	{TYPE, PART("name=\"model\"; filename=\"x\"", "no") PART("name=\"model\"", "m") "--XyZ--",
+		"[m]"},
 	{TYPE, PART("name=\"model\"", "") "--XyZ--", "[]"},
 	{TYPE, "--XyZ\r\nContent-Type: text/plain\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nm\r\n--XyZ--",
 		"[m]"},
 	{TYPE, PART("name=\"models\"", "m") "--XyZ--", "-"},
 	{TYPE, PART("name=\"mode\"", "m") "--XyZ--", "-"},
-	{TYPE, PART("name=\"model\"", "m"), "-"},             /* cut off */
+	{TYPE, PART("name=\"model\"", "m"), "-"}, /* cut off */
 	{TYPE, "--XyZ\r\nContent-Disposition: form-data; name=\"model\"\r\n", "-"},
 	{TYPE, "--XyZ--\r\n", "-"},
 	{TYPE, "", "-"},
 	{TYPE, "preamble\r\n" PART("name=\"model\"", "m") "--XyZ--", "-"},
-	{"Multipart/Form-Data; charset=x; Boundary=\"a b\"", "--a b\r\nContent-Disposition: x; name=model\r\n\r\nm\r\n--a b--",
-		"[m]"},
+	{"Multipart/Form-Data; charset=x; Boundary=\"a b\"",
+		"--a b\r\nContent-Disposition: x; name=model\r\n\r\nm\r\n--a b--", "[m]"},
 	{"multipart/form-data", PART("name=\"model\"", "m") "--XyZ--", "-"},
-	{"multipart/form-data; boundary=", "--\r\nContent-Disposition: x; name=model\r\n\r\nm\r\n----", "-"},
+	{"multipart/form-data; boundary=",
+		"--\r\nContent-Disposition: x; name=model\r\n\r\nm\r\n----", "-"},
 	{"application/json", PART("name=\"model\"", "m") "--XyZ--", "-"},
 	{"", "", "-"},
 };
@@ -58,14 +64,15 @@ static const struct {
 Test(multipart, rows)
 {
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-		cr_expect_str_eq(
-			field(rows[i].type, rows[i].body, strlen(rows[i].body)), rows[i].want, "row %zu", i);
+		cr_expect_str_eq(field(rows[i].type, rows[i].body, strlen(rows[i].body)),
+			rows[i].want, "row %zu", i);
 }
 
 /* Cut anywhere, it is never found: what is missing might change it. */
 Test(multipart, every_prefix)
 {
-	static const char body[] = PART("name=\"file\"; filename=\"f\"", "x") PART("name=\"model\"", "m") "--XyZ";
+	static const char body[] =
+		PART("name=\"file\"; filename=\"f\"", "x") PART("name=\"model\"", "m") "--XyZ";
 
 	for (size_t n = 0; n < sizeof(body) - 1; n++)
 		cr_expect_str_eq(field(TYPE, body, n), "-", "%zu bytes", n);
