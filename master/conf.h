@@ -36,7 +36,7 @@ void conf_write(const struct conf *conf, FILE *out);
 void conf_free(struct conf **conf);
 
 /* The command line.  Strings point into argv; NULL = not given. */
-#define CONF_ARGS_FLAGS 160 /* at least the rows of master/conf_flags.h */
+#define CONF_ARGS_FLAGS 192 /* at least the rows of master/conf_flags.h */
 #define CONF_ARGS_URLS 1024
 struct conf_args {
 	bool check;   /* -t */

@@ -87,6 +87,15 @@ take_flag(struct conf_args *a, enum conf_flag f, char **argv, struct conf_error 
 	return 0;
 }
 
+/* Whether its value is as many words as there are: "HEADER...", but not "URL,URL,...". */
+static bool
+takes_words(enum conf_flag f)
+{
+	const char *dots = flags[f].arg != NULL ? strstr(flags[f].arg, "...") : NULL;
+
+	return flags[f].kind != FLAG_USED && dots != NULL && dots[-1] != ',';
+}
+
 /* A word that is no option: what the flag before it takes beside its value. */
 static int
 take_word(struct conf_args *a, int last, const char *word, struct conf_error *err)
@@ -95,9 +104,8 @@ take_word(struct conf_args *a, int last, const char *word, struct conf_error *er
 
 	if (last == OPT_FIRST + FLAG_WORKER_URLS)
 		return add_url(a, FLAG_WORKER_URLS, word, err);
-	if (last == OPT_FIRST + FLAG_REQUEST_ID_HEADERS ||
-		(last >= OPT_FIRST && flags[last - OPT_FIRST].kind == FLAG_GONE))
-		return 0; /* nothing is done with them; the flag itself is refused later */
+	if (last >= OPT_FIRST && takes_words((enum conf_flag)(last - OPT_FIRST)))
+		return 0; /* nothing is done with them, or the flag itself is refused later */
 	if (last != OPT_FIRST + FLAG_PREFILL || url == NULL)
 		return fail_text(err, word, "is not an option, see --help");
 	if (url->port != NULL)

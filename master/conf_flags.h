@@ -133,6 +133,40 @@ IDLE(MODEL_PATH, "model-path", "PATH", "the engines have the tokenizer")				\
 IDLE(TOKENIZER_PATH, "tokenizer-path", "PATH", "the engines have the tokenizer")			\
 IDLE(REASONING_PARSER, "reasoning-parser", "NAME", "the engines parse")					\
 IDLE(TOOL_CALL_PARSER, "tool-call-parser", "NAME", "the engines parse")					\
+IDLE(BUCKET_ADJUST_INTERVAL_SECS, "bucket-adjust-interval-secs", "SECONDS", "it belongs to the policy bucket") \
+IDLE(MAX_IDLE_SECS, "max-idle-secs", "SECONDS", "it belongs to the policy manual")			\
+IDLE(ASSIGNMENT_MODE, "assignment-mode", "MODE", "it belongs to the policy manual")			\
+IDLE(SERVICE_DISCOVERY_PORT, "service-discovery-port", "PORT", "it belongs to --service-discovery")	\
+IDLE(SERVICE_DISCOVERY_NAMESPACE, "service-discovery-namespace", "NAME", "it belongs to --service-discovery") \
+IDLE(PROMETHEUS_DURATION_BUCKETS, "prometheus-duration-buckets", "SECONDS...", "the buckets of /metrics are what they are") \
+IDLE(RATE_LIMIT_TOKENS_PER_SECOND, "rate-limit-tokens-per-second", "N", "requests are limited for each engine, by max_inflight") \
+IDLE(CHAT_TEMPLATE, "chat-template", "PATH", "the engines have the chat template")			\
+IDLE(TOKENIZER_CACHE_ENABLE_L0, "tokenizer-cache-enable-l0", NULL, "the engines have the tokenizer")	\
+IDLE(TOKENIZER_CACHE_L0_MAX_ENTRIES, "tokenizer-cache-l0-max-entries", "N", "the engines have the tokenizer") \
+IDLE(TOKENIZER_CACHE_ENABLE_L1, "tokenizer-cache-enable-l1", NULL, "the engines have the tokenizer")	\
+IDLE(TOKENIZER_CACHE_L1_MAX_MEMORY, "tokenizer-cache-l1-max-memory", "BYTES", "the engines have the tokenizer") \
+IDLE(HISTORY_BACKEND, "history-backend", "NAME", "no conversation is kept here: the engines keep what they keep") \
+IDLE(ORACLE_WALLET_PATH, "oracle-wallet-path", "PATH", "no conversation is kept here: the engines keep what they keep") \
+IDLE(ORACLE_TNS_ALIAS, "oracle-tns-alias", "NAME", "no conversation is kept here: the engines keep what they keep") \
+IDLE(ORACLE_CONNECT_DESCRIPTOR, "oracle-connect-descriptor", "TEXT", "no conversation is kept here: the engines keep what they keep") \
+IDLE(ORACLE_USERNAME, "oracle-username", "NAME", "no conversation is kept here: the engines keep what they keep") \
+IDLE(ORACLE_PASSWORD, "oracle-password", "TEXT", "no conversation is kept here: the engines keep what they keep") \
+IDLE(ORACLE_POOL_MIN, "oracle-pool-min", "N", "no conversation is kept here: the engines keep what they keep") \
+IDLE(ORACLE_POOL_MAX, "oracle-pool-max", "N", "no conversation is kept here: the engines keep what they keep") \
+IDLE(ORACLE_POOL_TIMEOUT_SECS, "oracle-pool-timeout-secs", "SECONDS", "no conversation is kept here: the engines keep what they keep") \
+IDLE(POSTGRES_DB_URL, "postgres-db-url", "URL", "no conversation is kept here: the engines keep what they keep") \
+IDLE(POSTGRES_POOL_MAX, "postgres-pool-max", "N", "no conversation is kept here: the engines keep what they keep") \
+IDLE(REDIS_URL, "redis-url", "URL", "no conversation is kept here: the engines keep what they keep")	\
+IDLE(REDIS_POOL_MAX, "redis-pool-max", "N", "no conversation is kept here: the engines keep what they keep") \
+IDLE(REDIS_RETENTION_DAYS, "redis-retention-days", "N", "no conversation is kept here: the engines keep what they keep") \
+IDLE(ENABLE_TRACE, "enable-trace", NULL, "the router has no spans of its own")				\
+IDLE(OTLP_TRACES_ENDPOINT, "otlp-traces-endpoint", "ADDRESS", "the router has no spans of its own")	\
+IDLE(CONTROL_PLANE_API_KEYS, "control-plane-api-keys", "KEY...", "the control socket is a file: who may open it may control") \
+IDLE(CONTROL_PLANE_AUDIT_ENABLED, "control-plane-audit-enabled", NULL, "the control socket is a file: who may open it may control") \
+IDLE(JWT_ISSUER, "jwt-issuer", "URL", "the control socket is a file: who may open it may control")	\
+IDLE(JWT_AUDIENCE, "jwt-audience", "NAME", "the control socket is a file: who may open it may control")	\
+IDLE(JWT_JWKS_URI, "jwt-jwks-uri", "URL", "the control socket is a file: who may open it may control")	\
+IDLE(JWT_ROLE_MAPPING, "jwt-role-mapping", "ROLE=ROLE...", "the control socket is a file: who may open it may control") \
 GONE(DP_AWARE, "dp-aware", NULL, "use dp_ranks of the engines in a configuration file")			\
 GONE(API_KEY, "api-key", "KEY", "use api_key_file in a configuration file; clients' keys pass on as they are") \
 GONE(SELECTOR, "selector", "LABEL=VALUE...", "use dns in a configuration file, with the name of a headless service") \
@@ -140,7 +174,13 @@ GONE(PREFILL_SELECTOR, "prefill-selector", "LABEL=VALUE...", "use dns in a confi
 GONE(DECODE_SELECTOR, "decode-selector", "LABEL=VALUE...", "use dns in a configuration file, with the name of a headless service") \
 GONE(ENABLE_IGW, "enable-igw", NULL, "use several pools in a configuration file, one for each model")	\
 GONE(TLS_CERT_PATH, "tls-cert-path", "FILE", "let a proxy in front of the router end TLS")		\
-GONE(TLS_KEY_PATH, "tls-key-path", "FILE", "let a proxy in front of the router end TLS")
+GONE(TLS_KEY_PATH, "tls-key-path", "FILE", "let a proxy in front of the router end TLS")		\
+GONE(BACKEND, "backend", "NAME", "engines are those of vLLM and SGLang: leave it out")			\
+GONE(CORS_ALLOWED_ORIGINS, "cors-allowed-origins", "ORIGIN...", "let a proxy in front of the router say what browsers may do") \
+GONE(MCP_CONFIG_PATH, "mcp-config-path", "FILE", "no tool is called here: use the engines' --tool-server, or a client that calls") \
+GONE(CLIENT_CERT_PATH, "client-cert-path", "FILE", "engines are spoken to in plain HTTP: use a proxy in front of them") \
+GONE(CLIENT_KEY_PATH, "client-key-path", "FILE", "engines are spoken to in plain HTTP: use a proxy in front of them") \
+GONE(CA_CERT_PATHS, "ca-cert-paths", "FILE...", "engines are spoken to in plain HTTP: use a proxy in front of them")
 // clang-format on
 
 #define CONF_FLAG_ID(id, ...) FLAG_##id,

@@ -1316,6 +1316,9 @@ Test(conf, args_options)
 	cr_expect_eq(args("-c", &a, &err, store), -1);
 	cr_expect_eq(args("file.yaml", &a, &err, store), -1);
 	cr_expect_str_eq(err.key, "file.yaml");
+	cr_expect_eq(args("--rate-limit-tokens-per-second 5 6", &a, &err, store), -1);
+	cr_expect_eq(args("--api-key a b", &a, &err, store), -1);
+	cr_expect_eq(args("--cors-allowed-origins a b", &a, &err, store), 0);
 }
 
 Test(conf, args_of_production_stack)
@@ -1458,6 +1461,8 @@ Test(conf, args_wrong)
 		{SGLANG "--service-discovery --policy random", "--service-discovery",
 			"use dns in a configuration file"},
 		{SGLANG "--service-discovery --selector a=b", "--selector", "use dns"},
+		{SGLANG "--cors-allowed-origins http://x http://y", "--cors-allowed-origins",
+			"let a proxy"},
 		{STACK "--service-discovery=-x", "--service-discovery", "-x is not known here"},
 		{SGLANG "--service-discovery x --selector a=b", "--selector", "use dns"},
 		{SGLANG "--dp-aware", "--dp-aware", "dp_ranks"},
@@ -1782,6 +1787,10 @@ Test(conf, flags_without_a_meaning_are_told)
 			 "--static-model-labels p,d,d --nixl-peer-host h",
 			"--nixl-peer-host: there are several decode engines: each LMCache is taken "
 			"to be at the host of its engine\n"},
+		{SGLANG "--prometheus-duration-buckets 0.1 2 --chat-template x --enable-trace",
+			"--prometheus-duration-buckets: the buckets of /metrics are what they are\n"
+			"--chat-template: the engines have the chat template\n"
+			"--enable-trace: the router has no spans of its own\n"},
 		{SGLANG "--worker-urls http://x --mini-lb --request-id-headers a b",
 			"--mini-lb: there is one router here\n"
 			"--request-id-headers: X-Request-Id is the one\n"
