@@ -32,6 +32,7 @@ new_request(enum connector_kind kind, const char *body)
 	memset(&pair, 0, sizeof(pair));
 	memset(ups, 0, sizeof(ups));
 	pair.req = &req;
+	pair.first_token = -1;
 	req.pairs = &pair;
 	req.npairs = 1;
 	req.pool.connector = kind;
@@ -52,15 +53,13 @@ new_request(enum connector_kind kind, const char *body)
 }
 
 static void
-expect_body(enum role role, const char *want)
+expect_edit(const struct splice_edit *e, const char *want)
 {
-	struct splice_edit e;
 	struct splice_seg segs[SPLICE_MAX_SEGMENTS];
 	size_t total, n, len = 0;
 	char got[4096];
 
-	connector_edit(&pair, role, &e);
-	n = splice_layout(&doc, &e, segs, &total);
+	n = splice_layout(&doc, e, segs, &total);
 	for (size_t i = 0; i < n; i++) {
 		memcpy(got + len, segs[i].p, segs[i].n);
 		len += segs[i].n;
@@ -68,6 +67,15 @@ expect_body(enum role role, const char *want)
 	got[len] = '\0';
 	cr_assert_eq(len, total);
 	cr_assert_str_eq(got, want);
+}
+
+static void
+expect_body(enum role role, const char *want)
+{
+	struct splice_edit e;
+
+	connector_edit(&pair, role, &e);
+	expect_edit(&e, want);
 }
 
 static void

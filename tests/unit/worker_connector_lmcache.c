@@ -1,13 +1,5 @@
 /* LMCache: the bodies of the question and of both legs, byte by byte (protocols.md 4.1, 4.5, 4.6); who is unfit. */
-#include <criterion/criterion.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "worker/connector.h"
-#include "worker/pool.h"
-#include "worker/req.h"
+#include "tests/unit/connector_bodies.h"
 
 #define RECEIVER                                                                                   \
 	"\"receiver_host\":\"dec-0.svc\",\"receiver_init_port\":[7300,7301],\"receiver_alloc_port\":[7400,7401]"
@@ -19,44 +11,15 @@
 #define FIRST(kv)                                                                                  \
 	"{\"id\":\"cmpl-P\",\"choices\":[{\"text\":\"He\",\"finish_reason\":\"length\"}]" kv "}"
 
-static struct req req;
-static struct pair pair;
-static struct splice doc;
-static struct upstream p, d;
-static char spec[] = RECEIVER, none[] = "";
-
-static void
-teardown(void)
-{
-	pair.leg[LEG_PREFILL].answer = pair.leg[LEG_ASK].answer = NULL;
-	pair_drop_texts(&pair);
-}
-
 static void
 begin_at(enum route route, const char *body)
 {
-	const char *why;
-	size_t at;
-
-	teardown(); /* of the one before */
-	memset(&req, 0, sizeof(req));
-	memset(&pair, 0, sizeof(pair));
-	pair.req = &req;
-	pair.first_token = -1;
-	req.pairs = &pair;
-	req.npairs = 1;
+	drop_request(); /* the one before */
+	new_request(CONNECTOR_LMCACHE, body);
 	req.samples = 1;
 	req.route = route;
-	req.pool.connector = CONNECTOR_LMCACHE;
 	req.pool.shake.first_token = ROLE_PREFILL;
-	req.doc = &doc;
-	req.connector = &connector_lmcache;
-	pair_set_id(&pair, "id-0123456789abcdef", 19);
-	d.disagg_spec = spec;
-	d.notices = 0;
-	pair.leg[LEG_PREFILL].up = &p;
-	pair.leg[LEG_DECODE].up = &d;
-	cr_assert_eq(splice_scan(&doc, body, strlen(body), &why, &at), 0, "%s", body);
+	ups[ROLE_DECODE].disagg_spec = fixed(RECEIVER);
 	cr_assert_eq(connector_lmcache.begin(&pair), END_OK);
 }
 
@@ -64,32 +27,6 @@ static void
 begin(const char *body)
 {
 	begin_at(ROUTE_COMPLETIONS, body);
-}
-
-static void
-expect_edit(const struct splice_edit *e, const char *want)
-{
-	struct splice_seg segs[SPLICE_MAX_SEGMENTS];
-	size_t total, n, len = 0;
-	char got[4096];
-
-	n = splice_layout(&doc, e, segs, &total);
-	for (size_t i = 0; i < n; i++) {
-		memcpy(got + len, segs[i].p, segs[i].n);
-		len += segs[i].n;
-	}
-	got[len] = '\0';
-	cr_assert_eq(len, total);
-	cr_assert_str_eq(got, want);
-}
-
-static void
-expect_body(enum role role, const char *want)
-{
-	struct splice_edit e;
-
-	connector_edit(&pair, role, &e);
-	expect_edit(&e, want);
 }
 
 static void
@@ -106,17 +43,15 @@ expect_question(const char *want)
 	expect_edit(&e, want);
 }
 
-/* The texts outlive the legs: literals are used. */
 static enum taken
 answer(enum leg_kind kind, const char *text)
 {
-	pair.leg[kind].answer = (char *)(uintptr_t)text;
-	pair.leg[kind].answer_len = strlen(text);
+	give(&pair.leg[kind], text);
 	return kind == LEG_ASK ? connector_lmcache.asked(&pair)
 			       : connector_lmcache.prefilled(&pair);
 }
 
-TestSuite(lmcache, .fini = teardown);
+TestSuite(lmcache, .fini = drop_request);
 
 Test(lmcache, prefill_of_token_ids_is_the_sample)
 {
@@ -240,7 +175,7 @@ Test(lmcache, a_list_of_one_prompt_is_that_prompt)
 	expect_body(ROLE_PREFILL,
 		"{\"prompt\":[1,2],\"stream\":false,\"max_tokens\":1,\"kv_transfer_params\":" SPEC
 		"}");
-	teardown();
+	drop_request();
 	begin("{\"prompt\":[\"hi\"]}");
 	expect_question("{\"prompt\":\"hi\"}");
 }
@@ -295,7 +230,7 @@ Test(lmcache, a_client_that_has_gone_takes_one_token)
 Test(lmcache, no_listener_no_transfer)
 {
 	begin("{}");
-	d.disagg_spec = none;
+	ups[ROLE_DECODE].disagg_spec = fixed("");
 	cr_assert_eq(connector_lmcache.begin(&pair), END_NOT_LEARNED);
 }
 
