@@ -37,7 +37,7 @@ K("limits.max_head", SIZE, max_head, CONF_KIB, 64 * CONF_KIB, "32KiB", GENERATIO
 K("limits.max_connections", COUNT, max_connections, 1, 1000000, "65536", GENERATION,			\
 	"client connections per worker")								\
 K("limits.max_answer", SIZE, max_answer, CONF_KIB, CONF_GIB, "16MiB", GENERATION,			\
-	"of a prefill engine's answer; a larger one fails the leg")					\
+	"of a prefill engine's answer, and of all decode answers together where they are rewritten; a larger one fails") \
 K("limits.max_fanout", COUNT, max_fanout, 1, 128, "8", GENERATION,					\
 	"pairs of prefill and decode legs of one request; more gets 400")				\
 K("client.head_timeout", DURATION, client_head_ms, 1, CONF_HOUR, "10s", GENERATION,			\

@@ -11,8 +11,8 @@
 
 static const char details_key[] = "prompt_tokens_details", cached_key[] = "cached_tokens";
 
-#define USAGE_MAX                                                                                  \
-	4096 /* bytes of what is kept: real ones have some 300, and sums look at each member of each */
+/* Bytes of what is kept: real ones have some 300, and a sum looks at each member of each. */
+#define USAGE_MAX 4096
 
 int
 usage_prefill(struct answer *a, uint32_t part, const struct splice_seg *usage)
