@@ -303,6 +303,18 @@ rewrite_event(struct answer *a, uint32_t part, const struct splice_seg *json, st
 	return is_clean(a) ? clean_event(a, part, json, out) : plain_event(a, part, json);
 }
 
+#define WORK_KEPT (64u << 10) /* bytes of each buffer that a stream keeps for its next event */
+
+static void
+drop_large(struct answer *a)
+{
+	struct membuf *const work[] = {&a->joined, &a->json, &a->choices, &a->usage, &a->scratch};
+
+	for (size_t i = 0; i < sizeof(work) / sizeof(work[0]); i++)
+		if (work[i]->cap > WORK_KEPT)
+			membuf_free(work[i]);
+}
+
 int
 answer_event(struct answer *a, uint32_t part, const char *event, size_t n, struct membuf *out)
 {
@@ -327,6 +339,7 @@ answer_event(struct answer *a, uint32_t part, const char *event, size_t n, struc
 		membuf_add(out, event, n);
 	else if (r == ANSWER_OK && a->json.n > 0)
 		put_lines(event, n, &a->json, out);
+	drop_large(a);
 	return r;
 }
 

@@ -5,6 +5,7 @@
 #include "proto/answer.h"
 
 #include <criterion/criterion.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -1142,6 +1143,29 @@ Test(answer, memory_of_usages)
 
 	refused(&completions, STEPS(p), 0, ANSWER_BAD);
 	free(p);
+}
+
+/* A stream lasts: what one large event needed is not kept for the small ones behind it. */
+Test(answer, memory_behind_a_large_event)
+{
+	char *d = repeated("data: {\"choices\":[{\"index\":0,\"text\":\"", "a", 4 << 20,
+		"\"}],\ndata: \"usage\":{}}\n\n");
+	const struct answer_how *const hows[] = {&chat, &fan_out};
+
+	for (size_t i = 0; i < 2; i++) {
+		struct answer *a = answer_new(hows[i], ROOM);
+		struct membuf out = {NULL, 0, 0};
+		struct mallinfo2 before = mallinfo2(), after;
+
+		cr_assert_eq(answer_event(a, 0, d, strlen(d), &out), ANSWER_OK);
+		cr_assert_gt(out.n, 4 << 20);
+		membuf_free(&out);
+		after = mallinfo2(); /* zeros under ASan */
+		cr_assert_lt(
+			after.uordblks + after.hblkhd, before.uordblks + before.hblkhd + (1 << 20));
+		answer_free(&a);
+	}
+	free(d);
 }
 
 /* --- memory ------------------------------------------------------------------------------- */
