@@ -1,6 +1,5 @@
 #include "worker/exchange.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,26 +10,6 @@
 #include "worker/pool.h"
 #include "worker/relay.h"
 #include "worker/req.h"
-
-/*
- * For a prefill engine that was hung up on to close in turn; and for a decode engine that generates an
- * answer in one piece for a client that has gone: by then it has admitted the request, and one that is
- * aborted after its admission tells the prefill engine (protocols.md 2.5).  A streamed one is let go at
- * its first byte instead.
- */
-#define RELEASE_GRACE_MS 5000
-
-static struct leg *
-prefill_of(struct pair *pair)
-{
-	return &pair->leg[LEG_PREFILL];
-}
-
-static struct leg *
-decode_of(struct pair *pair)
-{
-	return &pair->leg[LEG_DECODE];
-}
 
 /* --- failing ------------------------------------------------------------------------------------- */
 
@@ -50,9 +29,8 @@ static const char *const who_said[LEG_PAIR_N] = {[LEG_PREFILL] = "the prefill en
 	[LEG_DECODE] = "the decode engine's",
 	[LEG_ASK] = "the answer to a question before the legs"};
 
-/* An engine's own refusal reaches the client as it is, or as an event where a stream has begun. */
-static void
-pass_on(struct req *req, struct leg *leg)
+void
+exchange_pass_on(struct req *req, struct leg *leg)
 {
 	static const char silent[] = "the engine refused without saying why";
 	char message[400];
@@ -105,13 +83,6 @@ forget(struct leg *leg)
 		c->failed(leg->pair, (enum role)leg->kind);
 }
 
-/* Waits for the prefill answer before the first event goes on: its part of the logprobs comes first. */
-static bool
-waits_for_prefill(const struct pair *pair)
-{
-	return pair->req->needs_prefill && !pair->prefilled;
-}
-
 /* Nothing is missing of what the client gets: an engine may break off after its last word, and a prefill
  * engine once decode has begun. */
 static bool
@@ -119,10 +90,10 @@ harmless(struct req *req, struct leg *leg)
 {
 	struct pair *pair = leg->pair;
 
-	if (leg->kind == LEG_PREFILL && waits_for_prefill(pair))
+	if (leg->kind == LEG_PREFILL && pair_waits_for_prefill(pair))
 		return false;
 	if (leg->kind == LEG_PREFILL)
-		return pair->decoded || (decode_of(pair)->first_told && req->state == REQ_RELAY);
+		return pair->decoded || (pair_decode(pair)->first_told && req->state == REQ_RELAY);
 	return pair->decoded;
 }
 
@@ -135,16 +106,16 @@ ahead(struct pair *pair)
 {
 	return pair->starts[ROLE_DECODE] == STARTS_AT_ONCE &&
 	       pair->req->connector->starts[ROLE_DECODE] == STARTS_AFTER_PREFILL &&
-	       leg_active(prefill_of(pair));
+	       leg_active(pair_prefill(pair));
 }
 
 /* Asked again, once prefill has said what is true. */
 static void
 decode_again(struct pair *pair)
 {
-	leg_rewind(decode_of(pair));
-	pair_reserve_again(pair, decode_of(pair));
-	decode_of(pair)->keep = false;
+	leg_rewind(pair_decode(pair));
+	pair_reserve_again(pair, pair_decode(pair));
+	pair_decode(pair)->keep = false;
 	sse_init(&pair->sse);
 	pair->early = false;
 }
@@ -159,185 +130,16 @@ retell(struct pair *pair)
 	pair->retold = true;
 }
 
-static const char *const fail_detail[LEG_FAIL_N] = {
-	[LEG_FAIL_CONNECT] = "connection refused or unreachable",
-	[LEG_FAIL_BROKEN] = "connection closed before the end of the answer",
-	[LEG_FAIL_GARBAGE] = "answer is not HTTP",
-	[LEG_FAIL_TOO_LARGE] = "answer is larger than max_answer"};
-
-void
-leg_failed(struct req *req, struct leg *leg)
+const char *
+exchange_fail_text(enum leg_fail fail)
 {
-	forget(leg);
-	if (harmless(req, leg))
-		return;
-	if (leg->kind == LEG_DECODE && ahead(leg->pair)) {
-		retell(leg->pair);
-		return;
-	}
-	if (leg->kind == LEG_DECODE && leg->pair->sse.done && !leg->keep) {
-		if (req->answer != NULL)
-			leg_answered(req, leg);
-		else if (relay_complete(req))
-			req_end(req, END_OK);
-		else
-			cut(req, fail_reason(leg));
-		return;
-	}
-	if (!relay_started(req))
-		req->detail = fail_detail[leg->fail];
-	cut(req, fail_reason(leg));
-}
+	static const char *const texts[LEG_FAIL_N] = {
+		[LEG_FAIL_CONNECT] = "connection refused or unreachable",
+		[LEG_FAIL_BROKEN] = "connection closed before the end of the answer",
+		[LEG_FAIL_GARBAGE] = "answer is not HTTP",
+		[LEG_FAIL_TOO_LARGE] = "answer is larger than max_answer"};
 
-/* A decode engine that was asked at the same time as its prefill engine, and has nothing to say yet. */
-static bool
-waits_for_kv(struct pair *pair)
-{
-	const struct leg *d = decode_of(pair);
-
-	return leg_active(d) && !leg_connecting(d) && !d->got_bytes;
-}
-
-void
-leg_late(struct req *req, struct leg *leg)
-{
-	struct pair *pair = leg->pair;
-
-	if (leg->kind == LEG_DECODE && waits_for_kv(pair) && leg_active(prefill_of(pair))) {
-		leg_wait_anew(leg); /* for the prefill engine, which has a clock of its own */
-		return;
-	}
-	forget(leg);
-	if (harmless(req, leg))
-		leg_end(leg);
-	else
-		cut(req, late_reason(leg));
-}
-
-/* --- ASK ----------------------------------------------------------------------------------------- */
-
-static void
-ask_all(struct req *req)
-{
-	bool all = true;
-
-	for (uint32_t i = 0; i < req->npairs && req->state == REQ_ASK; i++) {
-		struct pair *pair = &req->pairs[i];
-
-		if (!pair->asked && !leg_active(&pair->leg[LEG_ASK]))
-			pair_ask(pair);
-		all = all && pair->asked;
-	}
-	/* an answer may come at once, and has seen to the rest then */
-	if (all && req->state == REQ_ASK)
-		req_event(req, RQ_ASKED, NULL);
-}
-
-void
-planned(struct req *req, struct leg *leg)
-{
-	const struct connector *c = req->connector;
-
-	(void)leg;
-	req->end = END_OK; /* of an earlier try to plan */
-	for (uint32_t i = 0; i < req->npairs; i++) {
-		struct pair *pair = &req->pairs[i];
-		enum req_end why;
-
-		pair_new_id(pair);
-		pair_next_ranks(pair);
-		why = c->begin != NULL ? c->begin(pair) : END_OK;
-		if (why != END_OK) {
-			req_refuse_with(req, why);
-			return;
-		}
-	}
-	if (c->ask != NULL) {
-		req_enter(req, REQ_ASK);
-		if (c->asks_again)
-			req->deadline_ms = clock_ms() + req->pool.shake.learn_ms;
-		worker_need_tick(req->w);
-		ask_all(req);
-	} else {
-		req_event(req, RQ_ASKED, NULL);
-	}
-}
-
-static const char unanswered[] = "asked, it did not answer in time";
-
-/* No answer, or none that is of use: refused, or asked again at the next tick. */
-static void
-ask_in_vain(struct req *req, struct leg *leg)
-{
-	pair_ask_over(leg->pair);
-	req->detail = leg->fail != LEG_FAIL_NONE ? fail_detail[leg->fail]
-		      : leg->status == 0         ? unanswered
-		      : leg->status != 200       ? "asked, it answers with an error status"
-						 : "asked, it answers without it";
-	if (req->connector->asks_again)
-		leg_rewind(leg);
-	else if (leg->status >= 400 && leg->status < 500 && leg->state == LEG_DONE)
-		pass_on(req, leg); /* of the client's own body */
-	else
-		req_refuse_with(req, req->connector->ask_fail);
-}
-
-/* Others wait for the same answer: not until the next tick. */
-static void
-wake_waiters(const struct req *req)
-{
-	struct req *one, *next;
-
-	for (one = TAILQ_FIRST(&req->w->reqs); one != NULL; one = next) {
-		next = TAILQ_NEXT(one, link);
-		if (one != req && one->state == REQ_ASK)
-			ask_all(one);
-	}
-}
-
-void
-ask_answered(struct req *req, struct leg *leg)
-{
-	if (leg->status != 200 || req->connector->asked(leg->pair) != TAKEN) {
-		ask_in_vain(req, leg);
-		return;
-	}
-	pair_ask_over(leg->pair);
-	leg->pair->asked = true;
-	if (req->connector->asks_again)
-		wake_waiters(req);
-	ask_all(req);
-}
-
-void
-ask_failed(struct req *req, struct leg *leg)
-{
-	leg->status = 0;
-	ask_in_vain(req, leg);
-}
-
-void
-ask_late(struct req *req, struct leg *leg)
-{
-	if (leg == NULL) {
-		if (req->detail == NULL)
-			req->detail = unanswered;
-		req_refuse_with(req, req->connector->ask_fail);
-		return;
-	}
-	leg_end(leg);
-	ask_failed(req, leg);
-}
-
-/* --- EXCHANGE and RELAY --------------------------------------------------------------------------- */
-
-void
-exchange_start(struct req *req, struct leg *leg)
-{
-	(void)leg;
-	req_enter(req, REQ_EXCHANGE);
-	for (uint32_t i = 0; i < req->npairs && req->state != REQ_DONE; i++)
-		pair_start(&req->pairs[i], STARTS_AT_ONCE);
+	return texts[fail];
 }
 
 /* What the bodies were made of is not needed any more once no leg can be sent (again): prefill has answered, decode's answer
@@ -355,6 +157,79 @@ drop_bytes_if_heard(struct req *req)
 			return;
 	}
 	req_drop_bytes(req);
+}
+
+/* Goes on without a leg that nothing more is expected of. */
+static void
+without(struct req *req, struct leg *leg)
+{
+	leg_end(leg);
+	if (req->state == REQ_RELAY)
+		drop_bytes_if_heard(req);
+}
+
+void
+leg_failed(struct req *req, struct leg *leg)
+{
+	forget(leg);
+	if (harmless(req, leg)) {
+		without(req, leg);
+		return;
+	}
+	if (leg->kind == LEG_DECODE && ahead(leg->pair)) {
+		retell(leg->pair);
+		return;
+	}
+	if (leg->kind == LEG_DECODE && leg->pair->sse.done && !leg->keep) {
+		if (req->answer != NULL)
+			leg_answered(req, leg);
+		else if (relay_complete(req))
+			req_end(req, END_OK);
+		else
+			cut(req, fail_reason(leg));
+		return;
+	}
+	if (!relay_started(req))
+		req->detail = exchange_fail_text(leg->fail);
+	cut(req, fail_reason(leg));
+}
+
+/* A decode engine that was asked at the same time as its prefill engine, and has nothing to say yet. */
+static bool
+waits_for_kv(struct pair *pair)
+{
+	const struct leg *d = pair_decode(pair);
+
+	return leg_active(d) && !leg_connecting(d) && !d->got_bytes;
+}
+
+void
+leg_late(struct req *req, struct leg *leg)
+{
+	struct pair *pair = leg->pair;
+
+	if (leg->kind == LEG_DECODE && waits_for_kv(pair) && leg_active(pair_prefill(pair))) {
+		leg_wait_anew(leg); /* for the prefill engine, which has a clock of its own */
+		return;
+	}
+	forget(leg);
+	if (leg->kind == LEG_DECODE && ahead(pair))
+		retell(pair);
+	else if (harmless(req, leg))
+		without(req, leg);
+	else
+		cut(req, late_reason(leg));
+}
+
+/* --- EXCHANGE and RELAY --------------------------------------------------------------------------- */
+
+void
+exchange_start(struct req *req, struct leg *leg)
+{
+	(void)leg;
+	req_enter(req, REQ_EXCHANGE);
+	for (uint32_t i = 0; i < req->npairs && req->state != REQ_DONE; i++)
+		pair_start(&req->pairs[i], STARTS_AT_ONCE);
 }
 
 /* The answer to the client begins. */
@@ -400,7 +275,7 @@ finish_if_done(struct req *req)
 	int r;
 
 	for (uint32_t i = 0; i < req->npairs; i++)
-		if (!req->pairs[i].decoded || waits_for_prefill(&req->pairs[i]))
+		if (!req->pairs[i].decoded || pair_waits_for_prefill(&req->pairs[i]))
 			return;
 	r = answer_end(req->answer, &out);
 	if (r != ANSWER_OK) {
@@ -475,9 +350,9 @@ static void
 prefill_first(struct req *req, struct pair *pair)
 {
 	metric_add(req->w->slab, M_KV_MISS, 1);
-	leg_rewind(decode_of(pair));
-	pair_reserve_again(pair, decode_of(pair));
-	decode_of(pair)->keep = false;
+	leg_rewind(pair_decode(pair));
+	pair_reserve_again(pair, pair_decode(pair));
+	pair_decode(pair)->keep = false;
 	pair->starts[ROLE_PREFILL] = STARTS_AT_ONCE;
 	pair->starts[ROLE_DECODE] = STARTS_AFTER_PREFILL;
 	pair_new_id(pair); /* the decode engine has seen the other */
@@ -491,7 +366,7 @@ pass_kept(struct req *req, struct leg *leg, bool done)
 	struct span kept = {leg->answer, leg->answer_len};
 
 	leg->keep = false;
-	leg_give_back(prefill_of(leg->pair)); /* not needed, however long this lasts */
+	leg_give_back(pair_prefill(leg->pair)); /* not needed, however long this lasts */
 	pass_through(req, leg);
 	exchange_payload(leg, &kept, 1, done);
 	leg_forget_answer(leg); /* a stream may last */
@@ -569,7 +444,7 @@ exchange_payload(struct leg *leg, const struct span *pieces, size_t n, bool done
 		membuf_add(&pair->event, pieces[i].p, pieces[i].n);
 	}
 	leg->said_done = pair->sse.done;
-	if (waits_for_prefill(pair))
+	if (pair_waits_for_prefill(pair))
 		leg_hold(leg, true);
 	else if (whole)
 		rewrite_events(req, leg);
@@ -598,7 +473,7 @@ decode_answered(struct req *req, struct leg *leg)
 	if (pair->early)
 		return; /* early_taken() */
 	if (leg->keep && leg->status != 200) {
-		pass_on(req, leg);
+		exchange_pass_on(req, leg);
 	} else if (req->answer == NULL && !leg->keep) {
 		if (pair->sse.error) /* as vLLM says it of a stream, under a 200 */
 			forget(leg);
@@ -614,18 +489,18 @@ decode_answered(struct req *req, struct leg *leg)
 	} else if (leg->keep && (req->stream || answer_whole(req->answer, pair->index, leg->answer,
 							leg->answer_len) != ANSWER_OK)) {
 		cut(req, END_DECODE_ANSWER);
-	} else if (waits_for_prefill(pair)) {
+	} else if (pair_waits_for_prefill(pair)) {
 		pair->decoded = true; /* its events wait: prefill_taken() */
 	} else {
+		leg_forget_answer(leg); /* taken over, and there may be many of them */
 		part_ended(pair);
 	}
 }
 
 /* --- the prefill answer */
 
-/* The first event's data of a streamed answer, or the whole text. */
-static enum taken
-take_handover(struct req *req, struct leg *leg)
+enum taken
+exchange_take_handover(struct req *req, struct leg *leg)
 {
 	const struct connector *c = req->connector;
 	struct pair *pair = leg->pair;
@@ -646,12 +521,11 @@ take_handover(struct req *req, struct leg *leg)
 	return r;
 }
 
-/* Starts decode, or the wait for the notices that say when. */
-static void
-go_on(struct req *req, struct pair *pair)
+void
+exchange_go_on(struct req *req, struct pair *pair)
 {
 	if (waits_for_kv(pair))
-		leg_wait_anew(decode_of(pair)); /* its own silence begins here */
+		leg_wait_anew(pair_decode(pair)); /* its own silence begins here */
 	pair_start(pair, STARTS_AFTER_PREFILL);
 	if (req->state == REQ_DONE || pair->starts[ROLE_DECODE] != STARTS_AFTER_KV)
 		return;
@@ -680,11 +554,11 @@ prefill_taken(struct req *req, struct leg *leg)
 	if (!on || !req->needs_prefill)
 		return on;
 	if (pair->event.n > 0) /* decode's events have waited for it */
-		rewrite_events(req, decode_of(pair));
+		rewrite_events(req, pair_decode(pair));
 	if (req->state != REQ_DONE && pair->decoded)
 		part_ended(pair);
 	else if (req->state != REQ_DONE)
-		leg_hold(decode_of(pair), false);
+		leg_hold(pair_decode(pair), false);
 	return req->state != REQ_DONE;
 }
 
@@ -692,7 +566,7 @@ prefill_taken(struct req *req, struct leg *leg)
 static void
 early_taken(struct req *req, struct pair *pair)
 {
-	struct leg *d = decode_of(pair);
+	struct leg *d = pair_decode(pair);
 	const struct span kept = {d->answer, d->answer_len};
 	const bool done = !leg_active(d);
 
@@ -717,10 +591,10 @@ prefill_answered(struct req *req, struct leg *leg)
 			forget(leg);
 		if (harmless(req, leg))
 			return;
-		pass_on(req, leg);
+		exchange_pass_on(req, leg);
 		return;
 	}
-	r = leg->status == 200 ? take_handover(req, leg) : TAKEN_BAD;
+	r = leg->status == 200 ? exchange_take_handover(req, leg) : TAKEN_BAD;
 	if (r == TAKEN_NOTHING && req->how.first_token && !plan_without_first_token(req))
 		r = TAKEN_BAD;
 	if (r == TAKEN_BAD) {
@@ -732,15 +606,15 @@ prefill_answered(struct req *req, struct leg *leg)
 	if (!prefill_taken(req, leg))
 		return;
 	if (req->connector->complete != NULL && req->connector->complete(pair)) {
-		leg_end(decode_of(pair));
+		leg_end(pair_decode(pair));
 		pair_disarm(pair);
 		part_ended(pair);
 		return;
 	}
-	if (r == TAKEN_AGAIN && (pair->early || !decode_of(pair)->first_told)) {
+	if (r == TAKEN_AGAIN && (pair->early || !pair_decode(pair)->first_told)) {
 		decode_again(pair);
 		pair_new_id(pair); /* it may still be busy with letting go of the first */
-		leg_start(decode_of(pair));
+		leg_start(pair_decode(pair));
 		return;
 	}
 	if (pair->early) {
@@ -749,7 +623,7 @@ prefill_answered(struct req *req, struct leg *leg)
 	}
 	if (pair->retold)
 		pair_new_id(pair); /* the decode engine has seen the other */
-	go_on(req, pair);
+	exchange_go_on(req, pair);
 }
 
 void
@@ -763,11 +637,10 @@ leg_answered(struct req *req, struct leg *leg)
 		drop_bytes_if_heard(req);
 }
 
-/* The client has gone, and so has the prefill engine, unheard: what it has brought is fetched all the same. */
-static void
-fetch_unheard(struct pair *pair)
+void
+exchange_fetch_unheard(struct pair *pair)
 {
-	leg_end(prefill_of(pair));
+	leg_end(pair_prefill(pair));
 	pair_start(pair, STARTS_AFTER_KV);
 }
 
@@ -782,115 +655,7 @@ kv_arrived(struct req *req, struct leg *leg)
 	if (pair->prefilled)
 		pair_start(pair, STARTS_AFTER_KV);
 	else if (pair->released)
-		fetch_unheard(pair);
-}
-
-/* --- RELEASE ------------------------------------------------------------------------------------- */
-
-/*
- * The client has gone.  A prefill engine that has not begun to answer is hung up on, which aborts it; once
- * it has answered, blocks are held there, and a decode engine must be told.  False: nothing is left to do for
- * this pair.
- */
-static bool
-release(struct req *req, struct pair *pair)
-{
-	struct leg *p = prefill_of(pair), *d = decode_of(pair);
-
-	if (req->connector->leaves != LEAVES_KV || pair->decoded || d->first_told)
-		return false; /* nothing is held, or it has been fetched: a byte of the answer is here */
-	if (leg_active(p) ? !leg_sent(p) && !p->got_bytes : !pair->handed)
-		return false;  /* nothing has been asked for, or nothing was handed over */
-	pair->released = true; /* the form of whatever is sent from now on */
-	if (leg_active(p) && pair->kv_ready) {
-		fetch_unheard(pair);
-		return true;
-	}
-	if (leg_active(p) && p->got_bytes)
-		return true; /* read to its end */
-	if (leg_active(p)) {
-		leg_hang_up(p);
-		leg_wait_at_most(p, RELEASE_GRACE_MS);
-	}
-	if (leg_active(d) && !leg_connecting(d) && !req->stream)
-		leg_wait_at_most(d, RELEASE_GRACE_MS);
-	return true;
-}
-
-static void
-pair_over(struct pair *pair)
-{
-	for (enum leg_kind k = 0; k < LEG_PAIR_N; k++)
-		leg_end(&pair->leg[k]);
-	pair_disarm(pair);
-	pair->decoded = true;
-}
-
-/* Once: a leg that cannot even be started is over before the others have been looked at. */
-static void
-drop_if_over(struct req *req)
-{
-	if (req->state == REQ_DONE)
-		return;
-	for (uint32_t i = 0; i < req->npairs; i++)
-		if (!req->pairs[i].decoded)
-			return;
-	req_drop(req);
-}
-
-void
-client_left(struct req *req, struct leg *none)
-{
-	bool any = false;
-
-	(void)none;
-	for (uint32_t i = 0; i < req->npairs; i++)
-		any = any || (!req->pairs[i].decoded && !decode_of(&req->pairs[i])->first_told);
-	if (!any || req->connector->leaves != LEAVES_KV) {
-		req_drop(req);
-		return;
-	}
-	req_enter(req, REQ_RELEASE);
-	for (uint32_t i = 0; i < req->npairs; i++)
-		if (!release(req, &req->pairs[i]))
-			pair_over(&req->pairs[i]);
-	drop_if_over(req);
-}
-
-/*
- * A prefill engine answers after all: its own clock starts again.  A decode engine that answers the client's
- * own request has fetched the KV, so it can be let go.
- */
-void
-release_first(struct req *req, struct leg *leg)
-{
-	if (leg->kind == LEG_PREFILL) {
-		leg_wait_anew(leg);
-	} else if (!leg->releases) {
-		pair_over(leg->pair);
-		drop_if_over(req);
-	}
-}
-
-void
-release_answered(struct req *req, struct leg *leg)
-{
-	struct pair *pair = leg->pair;
-
-	if (leg->kind == LEG_PREFILL && leg->status == 200 &&
-		take_handover(req, leg) >= TAKEN_NOTHING && pair->handed) {
-		go_on(req, pair);
-		return;
-	}
-	pair_over(pair);
-	drop_if_over(req);
-}
-
-void
-release_failed(struct req *req, struct leg *leg)
-{
-	pair_over(leg->pair);
-	drop_if_over(req);
+		exchange_fetch_unheard(pair);
 }
 
 /* --- time ---------------------------------------------------------------------------------------- */
@@ -903,7 +668,7 @@ kv_late(struct req *req, struct pair *pair)
 		metric_add(req->w->slab, M_KV_LATE, 1);
 		req->detail = "not all notices of its KV came within kv_ready";
 	}
-	req_event(req, RQ_KV_READY, decode_of(pair));
+	req_event(req, RQ_KV_READY, pair_decode(pair));
 }
 
 static void
@@ -925,5 +690,5 @@ exchange_tick(struct req *req, uint64_t now_ms)
 	for (uint32_t i = 0; i < req->npairs && req->state != REQ_DONE; i++)
 		tick_pair(req, &req->pairs[i], now_ms);
 	if (req->state == REQ_ASK)
-		ask_all(req);
+		ask_rest(req);
 }

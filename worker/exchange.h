@@ -1,6 +1,6 @@
 /*
  * What happens to a request's pairs, from the chosen endpoints to the end of the answer: the handlers of
- * the states ASK, EXCHANGE, RELAY and RELEASE in req.c's table.
+ * the states ASK (ask.c), EXCHANGE and RELAY (exchange.c), and RELEASE (release.c) in req.c's table.
  *
  * Process: worker.
  */
@@ -9,10 +9,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct leg;
+#include "worker/connector.h"
+#include "worker/leg.h"
+
 struct pair;
 struct req;
-struct span;
 
 typedef void req_handler(struct req *, struct leg *);
 req_handler planned, ask_answered, ask_failed, ask_late, exchange_start, leg_first, leg_more,
@@ -23,3 +24,18 @@ req_handler planned, ask_answered, ask_failed, ask_late, exchange_start, leg_fir
 void exchange_payload(struct leg *leg, const struct span *pieces, size_t n, bool done);
 /* What waits for time to pass: questions to be asked again, notices that do not come. */
 void exchange_tick(struct req *req, uint64_t now_ms);
+/* Asks what is still to be asked; the request goes on once nothing is. */
+void ask_rest(struct req *req);
+
+/* Shared by the three. */
+
+/* An engine's own refusal reaches the client as it is, or as an event where a stream has begun; ends the request. */
+void exchange_pass_on(struct req *req, struct leg *leg);
+/* For the log: how a leg failed; NULL if it has not. */
+const char *exchange_fail_text(enum leg_fail fail);
+/* Takes out of a prefill answer what decode is given. */
+enum taken exchange_take_handover(struct req *req, struct leg *leg);
+/* Starts decode, or the wait for the notices that say when. */
+void exchange_go_on(struct req *req, struct pair *pair);
+/* The client has gone, and so has the prefill engine, unheard: what it has brought is fetched all the same. */
+void exchange_fetch_unheard(struct pair *pair);

@@ -103,12 +103,9 @@ pair_free(struct req *req)
 }
 
 bool
-pair_active(const struct pair *pair)
+pair_waits_for_prefill(const struct pair *pair)
 {
-	for (enum leg_kind k = 0; k < LEG_PAIR_N; k++)
-		if (leg_active(&pair->leg[k]))
-			return true;
-	return false;
+	return pair->req->needs_prefill && !pair->prefilled;
 }
 
 /* --- texts and ids ------------------------------------------------------------------------------- */

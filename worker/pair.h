@@ -64,6 +64,18 @@ struct pair {
 	struct membuf event; /* a half event, where answers are rewritten */
 };
 
+static inline struct leg *
+pair_prefill(struct pair *pair)
+{
+	return &pair->leg[LEG_PREFILL];
+}
+
+static inline struct leg *
+pair_decode(struct pair *pair)
+{
+	return &pair->leg[LEG_DECODE];
+}
+
 /* Makes `n` pairs, their legs ready for endpoints; frees those of an earlier try to plan. */
 void pair_make(struct req *req, uint32_t n);
 /* Ends and frees them all. */
@@ -95,8 +107,8 @@ void pair_start(struct pair *pair, enum leg_starts when);
 void pair_ask(struct pair *pair);
 /* The question is over, whatever came. */
 void pair_ask_over(struct pair *pair);
-/* Any of its legs runs. */
-bool pair_active(const struct pair *pair);
+/* Its decode answer waits for the prefill answer, whose part of the log probabilities comes first. */
+bool pair_waits_for_prefill(const struct pair *pair);
 /* For a leg that is asked once more: of an endpoint chosen before, whose limit has been looked at. */
 void pair_reserve_again(struct pair *pair, struct leg *leg);
 /* A hand-over that is too old is not used: all from the start, with a fresh id. */

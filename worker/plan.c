@@ -16,7 +16,7 @@
 #include "worker/threshold.h"
 #include "shm/heritage.h"
 
-/* What this request asks of each role, among all groups; its keys are hashed once. */
+/* What this request asks of each role; its keys are hashed once. */
 static void
 prepare(struct selection s[ROLE_N], struct req *req, const struct table *t,
 	const struct table_pool *tp, uint32_t model)
@@ -31,7 +31,6 @@ prepare(struct selection s[ROLE_N], struct req *req, const struct table *t,
 			.pool = tp,
 			.role = role,
 			.model = model,
-			.groups = SELECT_ALL_GROUPS,
 			.tokens = req->tokens,
 			.mean_tokens = w->mean_tokens[tp->id],
 			.now_ms = now_ms,
@@ -378,10 +377,11 @@ choose_endpoints(
 	struct selection s[ROLE_N];
 	enum req_end why = END_OK;
 
+	prepare(s, req, t, tp, model);
 	for (uint32_t i = 0; i < req->npairs && why == END_OK; i++) {
 		struct pair *pair = &req->pairs[i];
 
-		prepare(s, req, t, tp, model);
+		s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
 		if (req->connector->edit[ROLE_PREFILL] != NULL)
 			why = choose_pair(pair, s);
 		else if (choose(&pair->leg[LEG_DECODE], &s[one], 0) == NULL)

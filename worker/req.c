@@ -705,7 +705,8 @@ void
 req_client_drained(struct req *req)
 {
 	for (uint32_t i = 0; i < req->npairs; i++)
-		leg_hold(&req->pairs[i].leg[LEG_DECODE], false);
+		if (!pair_waits_for_prefill(&req->pairs[i]))
+			leg_hold(pair_decode(&req->pairs[i]), false);
 }
 
 void
