@@ -335,6 +335,9 @@ class Router(Process):
     def in_flight(self):
         return self.metric("endpoint_in_flight")
 
+    def lives(self):
+        assert self.p.poll() is None, "the router died:\n" + self.log()[-5000:]
+
     def lines(self, msg=None):
         """Log lines as dicts, those with this message."""
         out = []

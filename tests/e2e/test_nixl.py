@@ -10,18 +10,19 @@ import signal
 import socket
 import threading
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import cache
+from contextlib import ExitStack, contextmanager, suppress
 
-import openai
 import pytest
 
 import expect
+from legs import (DECODE_FAILS, FRESH, IN_THE_STREAM, MESSAGES, PEER_HEADERS, PEERS, PREFILL_FAILS, SCHEMA, SHAPE, STREAM, TOOLS,
+                  UNREADABLE, ask, by_choice, call_a_tool, fails_in_a_whole_answer, fails_in_the_stream, fresh, own_words, same, says,
+                  tool_called, unseen)
 from members import values
-from procs import MODEL, SLOW, World, metric_sum, parse_metrics, wait
-from raw import Closed, text_of
+from procs import MODEL, SLOW, metric_sum, parse_metrics, wait
+from raw import text_of
+from stages import BaseFleet, Stage, lasting, staged
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 KINDS = {
@@ -29,11 +30,6 @@ KINDS = {
     "orchestrated": {"connector": "orchestrated", "handoff": "kv_transfer_params"},
     "answer": {"connector": "orchestrated", "handoff": "disagg_prefill_resp"},
 }
-MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 日本語? 🙂"}]
-TOOLS = [{"type": "function", "function": {"name": "weather", "description": "of a city", "parameters": {
-    "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
-FRESH = itertools.count()
-DROPPED = {"id", "created"}
 GAUGES = ["pdsim:held_blocks", "pdsim:open_rooms", "pdsim:running_requests", "pdrouter_kv_flags_armed", "pdrouter_endpoint_in_flight"]
 
 
@@ -41,11 +37,13 @@ def handshake(kind):
     return {"handoff": "disagg_prefill_resp"} if kind == "answer" else {}
 
 
-class Fleet:
+class Fleet(BaseFleet):
     """Two prefill and two decode engines behind a router, and one engine that is asked directly."""
+    view = staticmethod(by_choice)
 
     def __init__(self, kind, pool=None, engine=None, **keys):
-        self.kind, self.world, self.seen = kind, World(), set()
+        super().__init__()
+        self.kind = kind
         engine = {**handshake(kind), **(engine or {})}
         self.router, self.p, self.d = self.world.pd(
             2, 2, engine=engine, pool={**KINDS[kind], "policy": "round_robin", **(pool or {})},
@@ -53,19 +51,10 @@ class Fleet:
         self.direct = self.world.engine("both")
         self.router.wait_all_up()
 
-    def legs(self):
-        """What each role's engines were sent since last asked, oldest first for each engine."""
-        new = [[r for e in role for r in e.requests() if r["x-request-id"] not in self.seen] for role in (self.p, self.d)]
-        self.seen |= {r["x-request-id"] for leg in new for r in leg}
-        return new
-
-    def used(self):
-        """How often which pair of engines has served, since legs() was last asked."""
-        at = [{r["x-request-id"]: i for i, e in enumerate(role) for r in e.requests()} for role in (self.p, self.d)]
-        return Counter((at[0][rid], at[1][rid]) for rid in at[0] if rid not in self.seen)
-
     def settled(self):
-        """Nothing is held, open, armed or in flight; what engines count against the router is looked at in the end."""
+        """The router lives; nothing is held, open, armed or in flight; what engines count against the router is looked at in the end."""
+        self.router.lives()
+
         def quiet():
             rows = self.router.metrics()
             for e in (*self.p, *self.d):
@@ -74,68 +63,18 @@ class Fleet:
             return not any(metric_sum(rows, name, {}) for name in GAUGES)
         wait("nothing held, open, armed or in flight", quiet)
 
-    def close(self, ok):
-        try:
-            if ok:
-                self.world.finish()
-        finally:
-            self.world.close()
-
 
 @pytest.fixture(scope="module", params=list(KINDS))
 def fleet_of(request):
-    f = Fleet(request.param)
-    yield f
-    f.close(request.session.testsfailed == 0)
+    yield from lasting(request, Fleet(request.param))
 
 
 @pytest.fixture
 def fleet(fleet_of):
     fleet_of.legs()
     yield fleet_of
-    assert fleet_of.router.p.poll() is None, "the router died:\n" + fleet_of.router.log()[-5000:]
     fleet_of.settled()
     fleet_of.router.look_over()
-
-
-@cache
-def sdk(address):
-    return openai.OpenAI(base_url=f"http://{address[0]}:{address[1]}/v1", api_key="sk-test", max_retries=0, timeout=20)
-
-
-def plain(obj):
-    return {k: v for k, v in obj.model_dump().items() if k not in DROPPED}
-
-
-def chunks(stream):
-    """A stream's objects; those of each choice in their order, the choices one after the other."""
-    all_ = list(stream)
-    assert len({c.id for c in all_}) == 1, "one stream, one id"
-    return sorted((plain(c) for c in all_), key=lambda c: c["choices"][0]["index"] if c["choices"] else 1 << 30)
-
-
-def ask(address, stream, chat=False, **members):
-    """What the SDK makes of the answer."""
-    api = sdk(address).chat.completions if chat else sdk(address).completions
-    if chat:
-        members.setdefault("messages", MESSAGES)
-    else:
-        members.setdefault("prompt", f"Once upon a time {next(FRESH)}")
-    a = api.create(**{"model": MODEL, "max_tokens": 12, **members}, stream=stream)
-    return chunks(a) if stream else plain(a)
-
-
-def same(fleet, stream, **members):
-    """Through the router as directly."""
-    if not members.get("chat"):
-        members.setdefault("prompt", f"Once upon a time {next(FRESH)}")
-    direct = ask(fleet.direct.address, stream, **members)
-    assert ask(fleet.router.address, stream, **members) == direct
-    return direct
-
-
-STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-SHAPE = pytest.mark.parametrize("chat", [False, True], ids=["completions", "chat"])
 
 
 # --- the row of the table ---------------------------------------------------------------------------
@@ -185,40 +124,21 @@ def test_tools(fleet, stream):
 
 @STREAM
 def test_structured_output(fleet, stream):
-    schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
-    got = same(fleet, stream, chat=True, response_format=schema)
+    got = same(fleet, stream, chat=True, response_format=SCHEMA)
     assert set(json.loads(words(got, stream)[0])) == {"words"}
     (p,), (d,) = fleet.legs()
-    assert p.json()["response_format"] == d.json()["response_format"] == schema
-
-
-CALL = {"id": "call-1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Köln"}'}}
+    assert p.json()["response_format"] == d.json()["response_format"] == SCHEMA
 
 
 @STREAM
 def test_tool_calls_are_the_engines_own(desk, stream):
     """What the decode engine says of tools is what the SDK sees, to the byte."""
     r, p, d = desk.router, desk.p, desk.d
-    head = {"id": "chatcmpl-1", "created": 1, "model": MODEL}
     with ThreadPoolExecutor(1) as pool:
-        got = pool.submit(ask, r.address, stream, chat=True, tools=TOOLS)
+        got = pool.submit(ask, r.address, stream, chat=True, tools=TOOLS, messages=MESSAGES)
         p.expect(f"POST {CHAT}").prefilled()
-        ex = d.expect(f"POST {CHAT}")
-        if stream:
-            ex.stream_head()
-            deltas = [{"role": "assistant", "content": ""}, {"tool_calls": [{"index": 0, **CALL}]},
-                      {"tool_calls": [{"index": 0, "function": {"arguments": " "}}]}]
-            for delta in deltas:
-                obj = {**head, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
-                ex.chunk(b"data: " + json.dumps(obj).encode() + b"\n\n")
-            ex.chunk(b"data: [DONE]\n\n").write(b"0\r\n\r\n").end()
-            calls = got.result()[1]["choices"][0]["delta"]["tool_calls"]
-        else:
-            message = {"role": "assistant", "content": None, "tool_calls": [CALL]}
-            ex.reply(body={**head, "object": "chat.completion", "choices": [
-                {"index": 0, "message": message, "finish_reason": "tool_calls"}]})
-            calls = got.result()["choices"][0]["message"]["tool_calls"]
-    assert calls[0]["function"] == CALL["function"] and calls[0]["id"] == "call-1"
+        call_a_tool(d.expect(f"POST {CHAT}"), stream)
+        tool_called(got.result(), stream)
 
 
 @STREAM
@@ -266,13 +186,6 @@ def test_token_ids(fleet, stream):
     assert sorted(r.json()["prompt"] for r in p) == [[1, 2, 3], [4, 5, 6, 7]]
 
 
-PEERS = {"kv_transfer_params": {"do_remote_prefill": True, "remote_host": "evil", "remote_port": 80}, "rid": "evil",
-         "disagg_prefill_resp": {"id": "evil"}, "disagg_spec": {"receiver_host": "evil"}, "bootstrap_host": "evil",
-         "bootstrap_port": 1, "bootstrap_room": 7, "routed_dp_rank": 1, "disagg_prefill_dp_rank": 1, "data_parallel_rank": 3,
-         "request_id": "evil"}
-PEER_HEADERS = [("X-Data-Parallel-Rank", "3"), ("x-override-rid", "evil"), ("X-Override-Bootstrap-Host", "evil")]
-
-
 def test_nothing_of_a_client_chooses_a_peer(fleet):
     """Be it one request, several samples, or several prompts."""
     for more in ({}, {"n": 2}, {"prompt": [f"a{next(FRESH)}", f"b{next(FRESH)}"]}):
@@ -290,31 +203,24 @@ def test_nothing_of_a_client_chooses_a_peer(fleet):
 SHORT = {"timeouts": {"connect": "2s", "prefill": f"{400 * SLOW}ms", "decode": f"{400 * SLOW}ms"}}
 
 
-class Desk:
+class Desk(Stage):
     """Scripted engines, one of each role, for a file of stories that leave them in order."""
 
     def __init__(self, kind, pool=None, **keys):
-        self.kind, self.world = kind, World()
+        super().__init__()
+        self.kind = kind
         self.router, (self.p,), (self.d,) = self.world.scripts(pool={**KINDS[kind], **(pool or {})}, **keys)
 
 
 @pytest.fixture(scope="module", params=list(KINDS))
 def desk_of(request):
-    k = Desk(request.param)
-    yield k
-    try:
-        if request.session.testsfailed == 0:
-            k.world.finish()
-    finally:
-        k.world.close()
+    yield from lasting(request, Desk(request.param))
 
 
 @pytest.fixture
 def desk(desk_of):
     yield desk_of
-    assert desk_of.router.p.poll() is None, "the router died:\n" + desk_of.router.log()[-5000:]
-    wait("nothing in flight", lambda: desk_of.router.metric("endpoint_in_flight") == 0)
-    assert not desk_of.router.metric("kv_flags_armed")
+    desk_of.at_rest()
     assert desk_of.p.asked.empty() and desk_of.d.asked.empty(), "an engine was asked that should not have been"
 
 
@@ -322,50 +228,26 @@ def desk(desk_of):
 def desks(request):
     """desks(kind, pool): scripted engines behind such a pool, started once."""
     made = {}
-
-    def get(kind, pool=None, **keys):
-        key = json.dumps([kind, pool, keys], sort_keys=True)
-        if key not in made:
-            made[key] = Desk(kind, pool, **keys)
-        return made[key]
-    yield get
-    for d in made.values():
-        try:
-            if request.session.testsfailed == 0:
-                d.world.finish()
-        finally:
-            d.world.close()
-
-
-def fresh(*engines):
-    """Gives up their kept connections: a request on one may be sent again where nothing of it was acknowledged."""
-    for e in engines:
-        for c in list(e.conns):
-            with suppress(OSError):  # it is closing anyway
-                c.sock.shutdown(socket.SHUT_RDWR)
+    with ExitStack() as all_:
+        def get(kind, pool=None, **keys):
+            key = json.dumps([kind, pool, keys], sort_keys=True)
+            if key not in made:
+                made[key] = all_.enter_context(contextmanager(lasting)(request, Desk(kind, pool, **keys)))
+            return made[key]
+        yield get
 
 
 def begin(desk, stream, path=COMPLETIONS, **members):
     return desk.router.client().request("POST", path, {"model": MODEL, "prompt": "x", "stream": stream, **members})
 
 
-PREFILL_FAILS = {  # how: what P does, the answer's status and code
-    "reset": (lambda ex: ex.reset(), 502, "prefill_broken"),
-    "closed": (lambda ex: ex.close(), 502, "prefill_broken"),
-    "half": (lambda ex: ex.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"id\"").close(), 502, "prefill_broken"),
-    "garbage": (lambda ex: ex.write(b"SSH-2.0-x\r\n\r\n").close(), 502, "prefill_bad_answer"),
-    "no json": (lambda ex: ex.reply(body=b"oops"), 502, "prefill_bad_answer"),
-    "list": (lambda ex: ex.reply(body=b"[1]"), 502, "prefill_bad_answer"),
-    "empty": (lambda ex: ex.reply(body=b""), 502, "prefill_bad_answer"),
-    "202": (lambda ex: ex.reply(202, {"kv_transfer_params": {}}), 502, "prefill_bad_answer"),
-    "late": (lambda ex: None, 504, "prefill_timeout"),
-}
+FAILS_OF_P = {**PREFILL_FAILS, **UNREADABLE}
 
 
-@pytest.mark.parametrize("how", PREFILL_FAILS)
+@pytest.mark.parametrize("how", FAILS_OF_P)
 def test_failure_of_prefill(desk, desks, how):
     """The decode engine is not asked; the client gets an honest status, be it a stream or not."""
-    does, status, code = PREFILL_FAILS[how]
+    does, status, code = FAILS_OF_P[how]
     if how == "late":
         desk = desks(desk.kind, SHORT)
     for stream in (False, True) if how != "late" else (True,):
@@ -379,20 +261,10 @@ def test_failure_of_prefill(desk, desks, how):
 @pytest.mark.parametrize("status", [400, 401, 422, 429, 500, 503])
 def test_failure_of_prefill_with_a_status(desk, status):
     """Its own words pass, byte by byte: the client's fault or its own."""
-    body = b'{"error": {"message":"no \\u0041",  "code":%d}}' % status
     for stream in (False, True):
         c = begin(desk, stream)
-        desk.p.expect().reply(status, body, headers=[("Content-Type", "application/json"), ("X-Why", "because")])
-        a = c.read()
-        assert (a.status, a.body, a["x-why"]) == (status, body, "because") and desk.d.asked.empty()
-
-
-DECODE_FAILS = {
-    "reset": (lambda ex: ex.reset(), 502, "decode_broken"),
-    "closed": (lambda ex: ex.close(), 502, "decode_broken"),
-    "garbage": (lambda ex: ex.write(b"SSH-2.0-x\r\n\r\n").close(), 502, "decode_broken"),
-    "late": (lambda ex: None, 504, "decode_timeout"),
-}
+        want = says(desk.p.expect(), status)
+        assert own_words(c.read()) == want and desk.d.asked.empty()
 
 
 @pytest.mark.parametrize("how", DECODE_FAILS)
@@ -412,18 +284,15 @@ def test_failure_of_decode(desk, desks, how):
 
 @pytest.mark.parametrize("status", [400, 422, 429, 500, 503])
 def test_failure_of_decode_with_a_status(desk, status):
-    body = b'{"error": {"message":"no \\u0041",  "code":%d}}' % status
     for stream in (False, True):
         c = begin(desk, stream)
         desk.p.expect().prefilled()
-        desk.d.expect().reply(status, body, headers=[("Content-Type", "application/json"), ("X-Why", "because")])
-        a = c.read()
-        assert (a.status, a.body, a["x-why"]) == (status, body, "because")
+        want = says(desk.d.expect(), status)
+        assert own_words(c.read()) == want
 
 
-@pytest.mark.parametrize("how", ["reset", "closed", "late", "error event"])
+@pytest.mark.parametrize("how", IN_THE_STREAM)
 def test_failure_of_decode_in_the_stream(desk, desks, how):
-    """After its first byte: an event says so, and no [DONE] pretends."""
     if how == "late":
         desk = desks(desk.kind, SHORT)
     c = begin(desk, True)
@@ -431,27 +300,13 @@ def test_failure_of_decode_in_the_stream(desk, desks, how):
     ex = desk.d.expect().stream_head().event("a")
     events = c.events()
     assert text_of([next(events)]) == "a"
-    if how == "error event":
-        ex.chunk(b'data: {"error":{"message":"KV load failed","code":500}}\n\ndata: [DONE]\n\n').write(b"0\r\n\r\n").end()
-        assert next(events).json()["error"]["message"] == "KV load failed"
-        assert desk.router.end_of(c.answer["x-request-id"])["reason"] == "engine_status"
-        return
-    {"reset": ex.reset, "closed": ex.close, "late": lambda: None}[how]()
-    last = next(events)
-    assert last.json()["error"]["code"] == ("decode_timeout" if how == "late" else "decode_broken")
-    assert list(events) == []
+    fails_in_the_stream(desk.router, c, events, ex, how)
 
 
 def test_failure_of_decode_in_a_whole_answer(desk):
-    """The missing bytes are never made up for."""
     c = begin(desk, False)
     desk.p.expect().prefilled()
-    desk.d.expect().write(b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"id"').reset()
-    try:
-        a = c.read()
-        assert (a.status, a.error["code"]) == (502, "decode_broken")
-    except Closed:
-        pass
+    fails_in_a_whole_answer(c, desk.d.expect())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -473,9 +328,7 @@ SLOW_ENGINES = {"prefill_delay": 80, "fetch_delay": 80, "token_delay": 4}
 
 @pytest.fixture(scope="module", params=list(KINDS))
 def slow_of(request):
-    f = Fleet(request.param, engine=SLOW_ENGINES)
-    yield f
-    f.close(request.session.testsfailed == 0)
+    yield from lasting(request, Fleet(request.param, engine=SLOW_ENGINES))
 
 
 @pytest.mark.parametrize("stage", ["before prefill answers", "between the legs", "in the answer"])
@@ -885,16 +738,13 @@ PUSHING = {"transfer": "push", "no_id_suffix": True}
 
 @pytest.fixture(scope="module")
 def pushing_of(request):
-    f = Fleet("nixl", pool={"transfer_mode": "push"}, engine={**PUSHING, "prefill_delay": 30})
-    yield f
-    f.close(request.session.testsfailed == 0)
+    yield from lasting(request, Fleet("nixl", pool={"transfer_mode": "push"}, engine={**PUSHING, "prefill_delay": 30}))
 
 
 @pytest.fixture
 def pushing(pushing_of):
     pushing_of.legs()
     yield pushing_of
-    assert pushing_of.router.p.poll() is None, "the router died:\n" + pushing_of.router.log()[-5000:]
     pushing_of.settled()
 
 
@@ -939,16 +789,13 @@ def test_push_of_a_prefill_engine_that_was_restarted(world, stream, late):
 
 @pytest.fixture(scope="module", params=["nixl", "orchestrated"])
 def fan_of(request):
-    f = Fleet(request.param, pool={"fanout": True})
-    yield f
-    f.close(request.session.testsfailed == 0)
+    yield from lasting(request, Fleet(request.param, pool={"fanout": True}))
 
 
 @pytest.fixture
 def fan(fan_of):
     fan_of.legs()
     yield fan_of
-    assert fan_of.router.p.poll() is None, "the router died:\n" + fan_of.router.log()[-5000:]
     fan_of.settled()
 
 
@@ -975,10 +822,10 @@ def without_words(obj):
 @SHAPE
 def test_fanout_makes_a_pair_for_each_sample(fan, stream, chat):
     more = {"stream_options": {"include_usage": True}} if stream else {}
-    prompt = {} if chat else {"prompt": f"p {next(FRESH)}"}
+    prompt = {"messages": MESSAGES} if chat else {"prompt": f"p {next(FRESH)}"}
     before = fan.router.metric("fanned_out_pairs_total")
-    got = ask(fan.router.address, stream, chat=chat, n=3, seed=40, **more, **prompt)
-    direct = ask(fan.direct.address, stream, chat=chat, n=3, seed=40, **more, **prompt)
+    got = by_choice(ask(fan.router.address, stream, chat=chat, n=3, seed=40, **more, **prompt))
+    direct = by_choice(ask(fan.direct.address, stream, chat=chat, n=3, seed=40, **more, **prompt))
     assert without_words(got) == without_words(direct)
     text = expect.text_chat({"messages": MESSAGES}, 12) if chat else expect.text(prompt["prompt"], 12)
     assert words(got, stream) == {0: text, 1: text, 2: text}  # the simulator knows no seed
@@ -993,9 +840,9 @@ def test_fanout_makes_a_pair_for_each_sample(fan, stream, chat):
 @STREAM
 @SHAPE
 def test_fanout_logprobs(fan, stream, chat):
-    more = {"logprobs": True} if chat else {"logprobs": 1, "prompt": f"p {next(FRESH)}"}
-    got = ask(fan.router.address, stream, chat=chat, n=2, **more)
-    one = ask(fan.direct.address, stream, chat=chat, **more)
+    more = {"logprobs": True, "messages": MESSAGES} if chat else {"logprobs": 1, "prompt": f"p {next(FRESH)}"}
+    got = by_choice(ask(fan.router.address, stream, chat=chat, n=2, **more))
+    one = by_choice(ask(fan.direct.address, stream, chat=chat, **more))
     for k in range(2):
         mine = [c["logprobs"] for obj in (got if stream else [got]) for c in obj["choices"] if c["index"] == k]
         assert mine == [c["logprobs"] for obj in (one if stream else [one]) for c in obj["choices"]]
@@ -1007,8 +854,8 @@ def test_fanout_of_samples_of_prompts(fan, stream):
     """Choice k of prompt i has index i * n + k, each prompt's tokens count once."""
     prompts = [f"first {next(FRESH)}", f"the second one {next(FRESH)}"]
     more = {"stream_options": {"include_usage": True}} if stream else {}
-    got = ask(fan.router.address, stream, prompt=prompts, n=2, seed=7, **more)
-    direct = ask(fan.direct.address, stream, prompt=prompts, n=2, seed=7, **more)
+    got = by_choice(ask(fan.router.address, stream, prompt=prompts, n=2, seed=7, **more))
+    direct = by_choice(ask(fan.direct.address, stream, prompt=prompts, n=2, seed=7, **more))
     assert without_words(got) == without_words(direct)
     texts = [expect.text(p, 12) for p in prompts]
     assert words(got, stream) == {0: texts[0], 1: texts[0], 2: texts[1], 3: texts[1]}
@@ -1020,8 +867,8 @@ def test_fanout_of_samples_of_prompts(fan, stream):
 @STREAM
 def test_fanout_of_tool_calls(fan, stream):
     """Each choice's calls are those of one sample."""
-    got = ask(fan.router.address, stream, chat=True, n=2, tools=TOOLS, tool_choice="required")
-    one = ask(fan.direct.address, stream, chat=True, tools=TOOLS, tool_choice="required")
+    got = by_choice(ask(fan.router.address, stream, chat=True, n=2, tools=TOOLS, tool_choice="required", messages=MESSAGES))
+    one = by_choice(ask(fan.direct.address, stream, chat=True, tools=TOOLS, tool_choice="required", messages=MESSAGES))
     for k in range(2):
         mine = [{**c, "index": 0} for obj in (got if stream else [got]) for c in obj["choices"] if c["index"] == k]
         assert mine == [c for obj in (one if stream else [one]) for c in obj["choices"]]
@@ -1376,20 +1223,15 @@ def test_cached_tokens_are_those_of_prefill_in_a_stream(desks, kind, options):
 @pytest.mark.parametrize("kind", ["nixl", "orchestrated"])
 def test_usage_is_that_of_a_direct_call(kind):
     """The decode engine counts all of the prompt as cached; what was cached is what the prefill engine says."""
-    f = Fleet(kind, pool={**FIX, "fanout": True}, engine={"prompt_tokens_details": True})
-    f.direct = f.world.engine("both", prompt_tokens_details=True)
-    try:
+    with staged(Fleet(kind, pool={**FIX, "fanout": True}, engine={"prompt_tokens_details": True})) as f:
+        f.direct = f.world.engine("both", prompt_tokens_details=True)
         for stream, chat, cached in itertools.product((False, True), (False, True), (0, 3)):
             more = {"extra_body": {"pdsim": {"cached_tokens": cached}}, **({"stream_options": {"include_usage": True}} if stream else {})}
             # of nothing cached engines say null, the router says 0
-            got = same(f, stream, chat=chat, **more) if cached else ask(f.router.address, stream, chat=chat, **more)
+            got = same(f, stream, chat=chat, **more) if cached else ask(f.router.address, stream, chat=chat, **unseen(chat), **more)
             details = (got[-1] if stream else got)["usage"].get("prompt_tokens_details") or {}
             assert details.get("cached_tokens", 0) == cached
         f.settled()
-    except BaseException:
-        f.close(False)
-        raise
-    f.close(True)
 
 
 def test_usage_of_decode_alone_is_its_own(desks):
