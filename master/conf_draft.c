@@ -340,10 +340,29 @@ member(struct conf_draft *d, const yaml_node_t *map, const char *name)
 	return NULL;
 }
 
+/* The same but for a slash at the end, which means nothing. */
+static bool
+same_url(const char *a, const char *b)
+{
+	size_t na = strlen(a), nb = strlen(b);
+
+	na -= na > 0 && a[na - 1] == '/';
+	nb -= nb > 0 && b[nb - 1] == '/';
+	return na == nb && strncmp(a, b, na) == 0;
+}
+
 static yaml_node_t *
 registered(struct conf_draft *d, const char *url)
 {
-	return d->has_registry ? member(d, yaml_document_get_root_node(&d->registry), url) : NULL;
+	yaml_node_t *root = d->has_registry ? yaml_document_get_root_node(&d->registry) : NULL;
+
+	if (root == NULL)
+		return NULL;
+	for (yaml_node_pair_t *p = root->data.mapping.pairs.start; p < root->data.mapping.pairs.top;
+		p++)
+		if (same_url(text_of(yaml_document_get_node(&d->registry, p->key)), url))
+			return yaml_document_get_node(&d->registry, p->value);
+	return NULL;
 }
 
 /* A port or a list of them, as the flags have it: "7300,7301"; the caller frees it. */
@@ -511,7 +530,9 @@ note_unused(struct conf_draft *d, const struct stack *s)
 
 	for (size_t i = 0; i < sizeof(lmcache) / sizeof(lmcache[0]); i++)
 		if (s->connector != CONNECTOR_LMCACHE)
-			note_if_given(d, lmcache[i], "it belongs to the connector lmcache");
+			note_if_given(d, lmcache[i],
+				"it belongs to the connector lmcache, which --nixl-proxy-host or "
+				"--disagg-connector-type lmcache chooses");
 	if (s->connector == CONNECTOR_LMCACHE && value(d, FLAG_NIXL_PROXY_HOST) == NULL)
 		note_if_given(d, FLAG_NIXL_PROXY_PORT, "it belongs to --nixl-proxy-host");
 	for (size_t i = 0; i < sizeof(disaggregated) / sizeof(disaggregated[0]); i++)
@@ -580,7 +601,7 @@ compare_registry(struct conf_draft *d, struct stack *s)
 		if (has_role(s, i, ROLE_DECODE) && registered(d, s->w[BACKENDS].v[i]) == NULL) {
 			s->nunregistered++;
 			(void)snprintf(why, sizeof(why),
-				"does not name %.150s: the other flags, or %s and %s",
+				"does not name %.120s: it has the ports of the other flags, or %s and %s",
 				s->w[BACKENDS].v[i], PEER_INIT_PORT, PEER_ALLOC_PORT);
 			note_if_given(d, FLAG_DECODER_REGISTRY, why);
 		}
@@ -594,7 +615,7 @@ compare_registry(struct conf_draft *d, struct stack *s)
 			break;
 		url = text_of(yaml_document_get_node(&d->registry, p->key));
 		while (i < s->w[BACKENDS].n &&
-			(strcmp(s->w[BACKENDS].v[i], url) != 0 || !has_role(s, i, ROLE_DECODE)))
+			(!same_url(s->w[BACKENDS].v[i], url) || !has_role(s, i, ROLE_DECODE)))
 			i++;
 		if (i < s->w[BACKENDS].n)
 			continue;

@@ -1772,15 +1772,19 @@ Test(conf, flags_without_a_meaning_are_told)
 			"--max-instance-failover-reroute-attempts: a failed request is not sent to "
 			"another engine yet\n"},
 		{SHARED "--session-key X --nixl-proxy-port 1 --policy random",
-			"--nixl-proxy-port: it belongs to the connector lmcache\n"
+			"--nixl-proxy-port: it belongs to the connector lmcache, which --nixl-proxy-host or "
+			"--disagg-connector-type lmcache chooses\n"
 			"--session-key: it belongs to --routing-logic session\n"
 			"--policy: it belongs to --pd-disaggregation\n"},
-		{SHARED REGISTRY, "--decoder-registry: it belongs to the connector lmcache\n"},
+		{SHARED REGISTRY,
+			"--decoder-registry: it belongs to the connector lmcache, which --nixl-proxy-host or "
+			"--disagg-connector-type lmcache chooses\n"},
 		{WHOLE "--routing-logic roundrobin --static-model-labels x --routing-threshold 5",
 			"--routing-threshold: every engine serves whole requests\n"
 			"--static-model-labels: every engine serves whole requests\n"},
+		{LMCACHE "--decoder-registry {\"http://b:2/\":{}}", ""},
 		{LMCACHE "--decoder-registry {\"http://a:1\":{}}",
-			"--decoder-registry: does not name http://b:2: the other flags, or 7300 and "
+			"--decoder-registry: does not name http://b:2: it has the ports of the other flags, or 7300 and "
 			"7400\n"
 			"--decoder-registry: names http://a:1, which is no decode engine\n"},
 		{LMCACHE "--static-backends http://a:1,http://b:2,http://c:2 --static-models m,m,m "
