@@ -176,6 +176,8 @@ note_tokens(struct req *req, const struct table_pool *tp)
 
 /* --- how ----------------------------------------------------------------------------------------- */
 
+static const char short_prompt[] = "threshold";
+
 /* Why the decode engine does it alone, or NULL. */
 static const char *
 why_direct(struct req *req)
@@ -201,10 +203,7 @@ why_direct(struct req *req)
 		below = threshold_direct(learned, req->estimate, &req->w->rnd);
 	else /* its first token is not seen: nothing would be learned by trying */
 		below = req->estimate < threshold_now(learned);
-	if (!below)
-		return NULL;
-	metric_add(req->w->slab, M_DIRECT_SHORT, 1);
-	return "threshold";
+	return below ? short_prompt : NULL;
 }
 
 void
@@ -423,6 +422,8 @@ plan(struct req *req, const struct table *t)
 	}
 	if (req->connector == &connector_direct)
 		metric_add(req->w->slab, M_DIRECT, 1);
+	if (req->direct == short_prompt)
+		metric_add(req->w->slab, M_DIRECT_SHORT, 1);
 	return END_OK;
 }
 
