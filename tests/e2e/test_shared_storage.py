@@ -2,40 +2,34 @@
 decode engine is asked first: two engines of each role, the openai SDK against a direct call, failures, the client's leaving.
 
 The SDK's objects are those of a direct call but for `id` and `created`, an engine's own."""
-import functools
-import itertools
 import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-import openai
 import pytest
 
+from legs import (CALL, DECODE_FAILS, FRESH, IN_THE_STREAM, MESSAGES, PEER_HEADERS, PEERS, PREFILL_FAILS, SCHEMA, SHAPE, STREAM,
+                  TOOLS, ask, call_a_tool, fails_in_a_whole_answer, fails_in_the_stream, own_words, says, serve_again, tool_called)
+from legs import same as same_answer
 from members import kept, members, values
-from procs import MODEL, SLOW, World, metric_sum, parse_metrics, wait
-from raw import Closed, text_of
+from procs import MODEL, SLOW, metric_sum, parse_metrics, wait
+from raw import text_of
 from recorded import CASES, load
+from stages import BaseFleet, Stage, lasting
 from test_sdk import outcome
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 KINDS = {"prefill first": {}, "decode first": {"cache_hit_threshold": 0.8}}
-MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 日本語? 🙂"}]
-TOOLS = [{"type": "function", "function": {"name": "weather", "description": "of a city", "parameters": {
-    "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
-FRESH = itertools.count()
-DROPPED = {"id", "created"}
 PREFILL_OWNS = {"max_tokens", "max_completion_tokens", "min_tokens", "stream", "stream_options", "n", "best_of", "cache_hit_threshold"}
 
-STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-SHAPE = pytest.mark.parametrize("chat", [False, True], ids=["completions", "chat"])
 
-
-class Fleet:
+class Fleet(BaseFleet):
     """Two prefill and two decode engines before one storage, and an engine that is asked directly.  A decode engine that
     would have to compute a prompt answers 500: only what has been prefilled, or is refused for its cache, gets an answer."""
 
     def __init__(self, kind, engine=None, **pool):
-        self.kind, self.first, self.world, self.seen = kind, kind == "decode first", World(), set()
+        super().__init__()
+        self.kind, self.first = kind, kind == "decode first"
         storage = self.world.dir / "storage"
         storage.mkdir()
         shared = {"handshake": "shared_storage", "storage": storage, **(engine or {})}
@@ -45,12 +39,6 @@ class Fleet:
         self.router = self.world.router(self.world.pool(
             self.p, self.d, "shared_storage", policy="round_robin", **KINDS[kind], **pool), workers=1)
         self.router.wait_all_up()
-
-    def legs(self):
-        """What each role's engines were sent since last asked, in the order of the decode engines' answers."""
-        new = [[r for e in role for r in e.requests() if r["x-request-id"] not in self.seen] for role in (self.p, self.d)]
-        self.seen |= {r["x-request-id"] for leg in new for r in leg}
-        return new
 
     def two(self):
         """The one prefill and the one decode leg of a prompt that was nowhere, and the try before them."""
@@ -65,8 +53,7 @@ class Fleet:
         return self.router.metric("kv_cache_misses_total")
 
     def settled(self):
-        wait("nothing in flight", lambda: self.router.metric("endpoint_in_flight") == 0)
-        assert not self.router.metric("kv_flags_armed")
+        self.at_rest()
         for e in (*self.p, *self.d):  # the rest of Engine.check() at the end
             e.wait_metric("pdsim:running_requests", 0)
             assert e.counter("local_prefills") == 0
@@ -74,55 +61,21 @@ class Fleet:
 
 @pytest.fixture(scope="module", params=list(KINDS))
 def fleet_of(request):
-    f = Fleet(request.param)
-    yield f
-    try:
-        if request.session.testsfailed == 0:
-            f.world.finish()
-    finally:
-        f.world.close()
+    yield from lasting(request, Fleet(request.param))
 
 
 @pytest.fixture
 def fleet(fleet_of):
     fleet_of.legs()
     yield fleet_of
-    assert fleet_of.router.p.poll() is None, "the router died:\n" + fleet_of.router.log()[-5000:]
     fleet_of.settled()
     fleet_of.router.look_over()
 
 
-@functools.cache
-def sdk(address):
-    return openai.OpenAI(base_url=f"http://{address[0]}:{address[1]}/v1", api_key="sk-test", max_retries=0, timeout=20)
-
-
-def plain(obj):
-    return {k: v for k, v in obj.model_dump().items() if k not in DROPPED}
-
-
-def chunks(stream):
-    all_ = list(stream)
-    assert len({c.id for c in all_}) == 1, "one stream, one id"
-    return [plain(c) for c in all_]
-
-
-def ask(address, stream, chat=False, **members_):
-    """What the SDK makes of the answer."""
-    api = sdk(address).chat.completions if chat else sdk(address).completions
-    a = api.create(**{"model": MODEL, "max_tokens": 12, **members_}, stream=stream)
-    return chunks(a) if stream else plain(a)
-
-
 def same(fleet, stream, **asked):
-    """Through the router as directly: for a prompt that is nowhere, then again for the same, whose KV is there."""
-    if asked.get("chat"):
-        asked["messages"] = [*asked.get("messages", MESSAGES), {"role": "user", "content": str(next(FRESH))}]
-    else:
-        asked.setdefault("prompt", f"Once upon a time {next(FRESH)}")
-    direct = ask(fleet.direct.address, stream, **asked)
+    """Through the router as directly, whose decode engine wants prefill of one prompt that is nowhere."""
     before = fleet.misses()
-    assert ask(fleet.router.address, stream, **asked) == direct
+    direct = same_answer(fleet, stream, **asked)
     several = isinstance(asked.get("prompt"), list) and isinstance(asked["prompt"][0], (str, list)) and len(asked["prompt"]) > 1
     assert fleet.misses() - before == (fleet.first and not several)
     return direct
@@ -207,38 +160,19 @@ def test_tool_calls(fleet, stream):
 
 @STREAM
 def test_structured_output(fleet, stream):
-    schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
-    got = same(fleet, stream, chat=True, response_format=schema, max_tokens=40)
+    got = same(fleet, stream, chat=True, response_format=SCHEMA, max_tokens=40)
     assert "words" in json.dumps(got)
     p, d = fleet.two()
-    assert p.json()["response_format"] == d.json()["response_format"] == schema
-
-
-CALL = {"id": "call-1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Köln"}'}}
+    assert p.json()["response_format"] == d.json()["response_format"] == SCHEMA
 
 
 @STREAM
 def test_tool_calls_are_the_engines_own(desk, stream):
     """What the decode engine says of tools is what the SDK sees."""
-    head = {"id": "chatcmpl-1", "created": 1, "model": MODEL}
     with ThreadPoolExecutor(1) as pool:
         got = pool.submit(ask, desk.router.address, stream, chat=True, tools=TOOLS, messages=MESSAGES)
-        ex = desk.to_decode(CHAT)
-        if stream:
-            ex.stream_head()
-            deltas = [{"role": "assistant", "content": ""}, {"tool_calls": [{"index": 0, **CALL}]},
-                      {"tool_calls": [{"index": 0, "function": {"arguments": " "}}]}]
-            for delta in deltas:
-                obj = {**head, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
-                ex.chunk(b"data: " + json.dumps(obj).encode() + b"\n\n")
-            ex.chunk(b"data: [DONE]\n\n").write(b"0\r\n\r\n").end()
-            calls = got.result()[1]["choices"][0]["delta"]["tool_calls"]
-        else:
-            message = {"role": "assistant", "content": None, "tool_calls": [CALL]}
-            ex.reply(body={**head, "object": "chat.completion", "choices": [
-                {"index": 0, "message": message, "finish_reason": "tool_calls"}]})
-            calls = got.result()["choices"][0]["message"]["tool_calls"]
-    assert calls[0]["function"] == CALL["function"] and calls[0]["id"] == "call-1"
+        call_a_tool(desk.to_decode(CHAT), stream)
+        tool_called(got.result(), stream)
 
 
 @STREAM
@@ -290,13 +224,6 @@ def test_recorded_bodies(fleet, name):
     assert direct[0] == case.status and through == direct
 
 
-PEERS = {"kv_transfer_params": {"do_remote_prefill": True, "remote_host": "evil", "remote_port": 80}, "rid": "evil",
-         "disagg_prefill_resp": {"id": "evil"}, "disagg_spec": {"receiver_host": "evil"}, "bootstrap_host": "evil",
-         "bootstrap_port": 1, "bootstrap_room": 7, "routed_dp_rank": 1, "disagg_prefill_dp_rank": 1, "data_parallel_rank": 3,
-         "request_id": "evil"}
-PEER_HEADERS = [("X-Data-Parallel-Rank", "3"), ("x-override-rid", "evil"), ("X-Override-Bootstrap-Host", "evil")]
-
-
 @pytest.mark.parametrize("more", [{}, {"n": 2}, {"prompt": ["a1", "b1"]}], ids=["one", "samples", "prompts"])
 def test_nothing_of_a_client_chooses_a_peer(fleet, more):
     a = fleet.router.complete(**{"prompt": f"mine {next(FRESH)}", **PEERS, **more}, headers=PEER_HEADERS)
@@ -342,11 +269,12 @@ REFUSING = {  # streams that ask for prefill, as their chunks
 }
 
 
-class Desk:
+class Desk(Stage):
     """Scripted engines, one of each role."""
 
     def __init__(self, kind, **keys):
-        self.kind, self.first, self.world = kind, kind == "decode first", World()
+        super().__init__()
+        self.kind, self.first = kind, kind == "decode first"
         self.router, (self.p,), (self.d,) = self.world.scripts(
             pool={"connector": "shared_storage", **KINDS[kind], **LIMITS}, workers=1, **keys)
 
@@ -376,22 +304,16 @@ class Desk:
 
 @pytest.fixture(scope="module", params=list(KINDS))
 def desk_of(request):
-    k = Desk(request.param)
-    yield k
-    try:
-        if request.session.testsfailed == 0:
-            k.world.finish()
-    finally:
-        k.world.close()
+    yield from lasting(request, Desk(request.param))
 
 
 def left_in_order(desk):
-    assert desk.router.p.poll() is None, "the router died:\n" + desk.router.log()[-5000:]
+    desk.router.lives()
     unasked = desk.p.asked.empty() and desk.d.asked.empty()
     desk.p.finish()
     desk.d.finish()
     assert unasked
-    wait("nothing in flight", lambda: desk.router.metric("endpoint_in_flight") == 0)
+    desk.at_rest()
 
 
 @pytest.fixture
@@ -402,13 +324,7 @@ def desk(desk_of):
 
 @pytest.fixture(scope="module")
 def first_of(request):
-    k = Desk("decode first", limits={"max_answer": "64KiB"})
-    yield k
-    try:
-        if request.session.testsfailed == 0:
-            k.world.finish()
-    finally:
-        k.world.close()
+    yield from lasting(request, Desk("decode first", limits={"max_answer": "64KiB"}))
 
 
 @pytest.fixture
@@ -478,22 +394,6 @@ def test_decode_waits_for_prefill(desk):
     assert c.read().status == 200
 
 
-PREFILL_FAILS = {  # how: what P does, the answer's status and code
-    "reset": (lambda ex: ex.reset(), 502, "prefill_broken"),
-    "closed": (lambda ex: ex.close(), 502, "prefill_broken"),
-    "half": (lambda ex: ex.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"id\"").close(), 502, "prefill_broken"),
-    "garbage": (lambda ex: ex.write(b"SSH-2.0-x\r\n\r\n").close(), 502, "prefill_bad_answer"),
-    "202": (lambda ex: ex.reply(202, {}), 502, "prefill_bad_answer"),
-    "late": (lambda ex: None, 504, "prefill_timeout"),
-}
-
-
-def serve_again(c, engine, does):
-    """Of a kept connection that is reset TCP has acknowledged nothing, so the request comes once more."""
-    while c.silent(0.05) and not engine.asked.empty():
-        does(engine.expect())
-
-
 @STREAM
 @pytest.mark.parametrize("how", PREFILL_FAILS)
 def test_failure_of_prefill(desk, how, stream):
@@ -502,7 +402,7 @@ def test_failure_of_prefill(desk, how, stream):
     c = desk.ask(stream)
     does(desk.to_prefill(stream))
     if how == "reset":
-        serve_again(c, desk.p, does)
+        serve_again(c, [desk.p], does)
     a = c.read()
     assert (a.status, a.error["code"]) == (status, code) and desk.d.quiet(0.02)
     assert a["content-type"] == "application/json"
@@ -511,20 +411,10 @@ def test_failure_of_prefill(desk, how, stream):
 @pytest.mark.parametrize("status", [400, 401, 422, 429, 500, 503])
 def test_failure_of_prefill_with_a_status(desk, status):
     """Its own words pass, byte by byte: not under a 200, not as an event (production-stack does both)."""
-    body = b'{"error": {"message":"no \\u0041",  "code":%d}}' % status
     for stream in (False, True):
         c = desk.ask(stream)
-        desk.to_prefill(stream).reply(status, body, headers=[("Content-Type", "application/json"), ("X-Why", "because")])
-        a = c.read()
-        assert (a.status, a.body, a["x-why"]) == (status, body, "because") and desk.d.quiet(0.02)
-
-
-DECODE_FAILS = {
-    "reset": (lambda ex: ex.reset(), 502, "decode_broken"),
-    "closed": (lambda ex: ex.close(), 502, "decode_broken"),
-    "garbage": (lambda ex: ex.write(b"SSH-2.0-x\r\n\r\n").close(), 502, "decode_broken"),
-    "late": (lambda ex: None, 504, "decode_timeout"),
-}
+        want = says(desk.to_prefill(stream), status)
+        assert own_words(c.read()) == want and desk.d.quiet(0.02)
 
 
 @STREAM
@@ -535,48 +425,31 @@ def test_failure_of_decode(desk, how, stream):
     c = desk.ask(stream)
     does(desk.to_decode(stream=stream))
     if how == "reset":
-        serve_again(c, desk.d, does)
+        serve_again(c, [desk.d], does)
     a = c.read()
     assert (a.status, a.error["code"]) == (status, code)
 
 
 @pytest.mark.parametrize("status", [400, 422, 429, 500, 503])
 def test_failure_of_decode_with_a_status(desk, status):
-    body = b'{"error": {"message":"no \\u0041",  "code":%d}}' % status
     for stream in (False, True):
         c = desk.ask(stream)
-        desk.to_decode(stream=stream).reply(status, body, headers=[("Content-Type", "application/json"), ("X-Why", "because")])
-        a = c.read()
-        assert (a.status, a.body, a["x-why"], a["content-type"]) == (status, body, "because", "application/json")
+        want = says(desk.to_decode(stream=stream), status)
+        assert own_words(c.read()) == want
 
 
-@pytest.mark.parametrize("how", ["reset", "closed", "late", "error event"])
+@pytest.mark.parametrize("how", IN_THE_STREAM)
 def test_failure_of_decode_in_the_stream(desk, how):
-    """After its first byte: an event says so, and no [DONE] pretends."""
     c = desk.ask(True)
     ex = desk.to_decode().stream_head().event("a")
     events = c.events()
     assert text_of([next(events)]) == "a" and c.answer["content-type"].startswith("text/event-stream")
-    if how == "error event":
-        ex.chunk(b'data: {"error":{"message":"KV load failed","code":500}}\n\ndata: [DONE]\n\n').write(b"0\r\n\r\n").end()
-        assert next(events).json()["error"]["message"] == "KV load failed"
-        assert [e.data for e in events] == ["[DONE]"]
-        assert desk.router.end_of(c.answer["x-request-id"])["reason"] == "engine_status"
-        return
-    {"reset": ex.reset, "closed": ex.close, "late": lambda: None}[how]()
-    assert next(events).json()["error"]["code"] == ("decode_timeout" if how == "late" else "decode_broken")
-    assert list(events) == []
+    fails_in_the_stream(desk.router, c, events, ex, how)
 
 
 def test_failure_of_decode_in_a_whole_answer(desk):
-    """The missing bytes are never made up for."""
     c = desk.ask()
-    desk.to_decode(stream=False).write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{").reset()
-    try:
-        a = c.read()
-        assert (a.status, a.error["code"]) == (502, "decode_broken")
-    except Closed:
-        pass
+    fails_in_a_whole_answer(c, desk.to_decode(stream=False))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -710,7 +583,7 @@ def test_failure_of_the_try(first, how, stream):
     c = first.ask(stream)
     does(first.d.expect())
     if how == "reset":
-        serve_again(c, first.d, does)
+        serve_again(c, [first.d], does)
     a = c.read()
     assert (a.status, a.error["code"]) == (status, code) and first.p.quiet(0.02)
 
@@ -719,10 +592,10 @@ def test_failure_of_the_try(first, how, stream):
 def test_failure_of_a_try_that_has_begun(first, how):
     """Nothing of it has gone out yet: an honest status even for a stream."""
     c = first.ask(True, CHAT)
-    ex = first.d.expect().stream_head().chunk(ROLE)
-    {"reset": ex.reset, "closed": ex.close, "late": lambda: None}[how]()
+    does, status, code = DECODE_FAILS[how]
+    does(first.d.expect().stream_head().chunk(ROLE))
     a = c.read()
-    assert (a.status, a.error["code"]) == ((504, "decode_timeout") if how == "late" else (502, "decode_broken"))
+    assert (a.status, a.error["code"]) == (status, code)
 
 
 @pytest.mark.parametrize("status", [400, 429, 500])
