@@ -7,9 +7,13 @@ import threading
 import pytest
 
 import expect
-from legs import FAULTS_OF_D, FAULTS_OF_P, MESSAGES, SCHEMA, SHORT, TOOLS, fault_at, leave, parsed, texts, total
+from legs import FAULTS_OF_D, FAULTS_OF_P, SHORT, fault_at, leave, parsed, texts, total
 from members import kept, members, values
 from procs import MODEL, World, wait
+from rows import (  # lint: run here, for this file's fleet
+    test_chat, test_completions, test_every_engine_is_used, test_logprobs, test_n, test_non_stream, test_stream, test_structured_output,
+    test_token_ids, test_tools)
+from stages import BaseFleet, lasting
 
 URL = "/v1/completions"
 NEW = {"connector": "mooncake", "policy": "round_robin"}
@@ -46,23 +50,18 @@ def scripts(world, query=None, pool=None, **keys):
     return r, p, d
 
 
-class Fleet:
+class Fleet(BaseFleet):
     """Engines and a router that stories share which leave nothing behind, and one engine to be asked directly."""
 
-    def __init__(self, old, **kw):
-        self.world = World()
+    def __init__(self, old, honest=True, **kw):
+        super().__init__()
+        self.honest = honest
         self.direct = self.world.engine("both")
         self.router, self.p, self.d = pd(self.world, old, **kw)
 
-
-def shared(session, fleet, honest=True):
-    try:
-        yield fleet
-        if session.testsfailed == 0:
-            assert not honest or total(fleet.d, "local_prefills") == 0, "all of decode's answers came of a hand-over"
-            fleet.world.finish()
-    finally:
-        fleet.world.close()
+    def finish(self):
+        assert not self.honest or total(self.d, "local_prefills") == 0, "all of decode's answers came of a hand-over"
+        super().finish()
 
 
 BOTH = pytest.fixture(scope="module", params=[False, True], ids=["transfer_id", "kv_transfer_params"])
@@ -70,13 +69,13 @@ BOTH = pytest.fixture(scope="module", params=[False, True], ids=["transfer_id", 
 
 @BOTH
 def fleet(request):
-    yield from shared(request.session, Fleet(request.param, pool={"fanout": True}))
+    yield from lasting(request, Fleet(request.param, pool={"fanout": True}))
 
 
 @BOTH
 def strained(request):
     """One engine of each role, whose every failure is over in 300 ms."""
-    yield from shared(request.session, Fleet(request.param, n=1, pool=SHORT), honest=False)
+    yield from lasting(request, Fleet(request.param, honest=False, n=1, pool=SHORT))
 
 
 @pytest.fixture(params=[False, True], ids=["transfer_id", "kv_transfer_params"])
@@ -85,72 +84,6 @@ def old(request):
 
 
 # --- what clients ask for ------------------------------------------------------------------------------
-
-
-def same_as_direct(fleet, chat, **kw):
-    """All of it equals a direct call's: the engines' own bytes pass unchanged."""
-    before = total(fleet.d, "kv_loaded")
-    through = parsed(fleet.router.address, chat, **kw)
-    assert through == parsed(fleet.direct.address, chat, **kw)
-    assert total(fleet.d, "kv_loaded") == before + 1
-    return through
-
-
-def test_stream(fleet):
-    kw = {"prompt": "Once upon a time", "max_tokens": 9, "stream": True, "stream_options": {"include_usage": True}}
-    got = same_as_direct(fleet, False, **kw)
-    assert "".join(c["text"] for x in got for c in x["choices"]) == expect.text("Once upon a time", 9)
-
-
-def test_non_stream(fleet):
-    got, = same_as_direct(fleet, False, prompt="Once upon a time", max_tokens=9)
-    assert got["choices"][0]["text"] == expect.text("Once upon a time", 9)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_chat(fleet, stream):
-    same_as_direct(fleet, True, messages=MESSAGES, max_completion_tokens=7, stream=stream)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_completions(fleet, stream):
-    same_as_direct(fleet, False, prompt="2 + 2 =", stop=["\n"], temperature=0, seed=7, stream=stream)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_tools(fleet, stream):
-    """Tools change the prompt: they must reach both engines, or decode refuses the KV."""
-    same_as_direct(fleet, True, messages=MESSAGES, tools=TOOLS, tool_choice="auto", max_tokens=6, stream=stream)
-
-
-def test_structured_output(fleet):
-    same_as_direct(fleet, True, messages=MESSAGES, max_tokens=6, response_format=SCHEMA)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("chat", [False, True])
-def test_logprobs(fleet, chat, stream):
-    kw = {"messages": MESSAGES, "logprobs": True, "top_logprobs": 2} if chat else {"prompt": "hi", "logprobs": 2}
-    got = same_as_direct(fleet, chat, max_tokens=5, stream=stream, **kw)
-    assert any(c["logprobs"] for x in got for c in x["choices"])
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_token_ids(fleet, stream):
-    got = same_as_direct(fleet, False, prompt=[1, 2, 3, 70000], max_tokens=5, stream=stream)
-    assert "".join(c["text"] for x in got for c in x["choices"]) == expect.text([1, 2, 3, 70000], 5)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_n(fleet, stream):
-    """fanout: a pair for each sample.  Differs from a direct call: each is an engine's first sample, and a
-    stream's usage comes once, at its end."""
-    before = total(fleet.d, "kv_loaded")
-    got = parsed(fleet.router.address, False, prompt="hi", n=3, max_tokens=4, stream=stream, seed=5)
-    assert texts(got) == {i: expect.text("hi", 4) for i in range(3)}
-    assert total(fleet.d, "kv_loaded") == before + 3
-    if not stream:
-        assert got[0]["usage"]["prompt_tokens"] == 1 and got[0]["usage"]["completion_tokens"] == 12
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -176,12 +109,6 @@ def test_n_goes_to_decode_alone_unless_it_fans_out(world, old):
     a = r.complete("hi", n=2)
     assert sorted(c["index"] for c in a.json()["choices"]) == [0, 1]
     assert p[0].requests() == [] and d[0].counter("local_prefills") == 1 and "kv_transfer_params" not in d[0].last().json()
-
-
-def test_every_engine_is_used(fleet):
-    for i in range(8):
-        assert fleet.router.complete(f"prompt {i}").status == 200
-    assert all(len(e.requests()) > 0 for e in [*fleet.p, *fleet.d])
 
 
 def test_members_and_headers_that_choose_a_peer_never_pass(fleet):
@@ -311,12 +238,7 @@ BAD_IDS = {"garbage": b"oops", "list": b"[1]", "empty": b"", "no_rank": b'{"7":{
 def vague(request):
     """A router whose prefill engine does not say who it is."""
     w = World()
-    try:
-        yield bad_query(w, b"", learn_timeout="150ms")
-        if request.session.testsfailed == 0:
-            w.finish()
-    finally:
-        w.close()
+    yield from lasting(request, w, bad_query(w, b"", learn_timeout="150ms"))
 
 
 @pytest.mark.parametrize("what", BAD_IDS)

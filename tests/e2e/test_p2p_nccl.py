@@ -1,13 +1,18 @@
 """vLLM's P2pNcclConnector, 2P2D: the request's id carries the addresses both engines' caches travel by, and decode takes
-what prefill pushed under that id.  A decode engine of pdsim answers nothing else, as vLLM's."""
+what prefill pushed under that id.  A decode engine of pdsim answers nothing else, as vLLM's.  All of an answer equals a
+direct call's but its id, which is the client's own; and decode computes no prompt, so samples are pairs whatever `fanout` says."""
 import re
 
 import pytest
 
 import expect
-from legs import FAULTS_OF_D, FAULTS_OF_P, MESSAGES, SCHEMA, SHORT, TOOLS, leave, parsed, texts, total
+from legs import FAULTS_OF_D, FAULTS_OF_P, MESSAGES, SHORT, leave, parsed, same_as_direct, texts, total
 from members import kept, members
-from procs import MODEL, World, free_port, wait
+from procs import MODEL, free_port, wait
+from rows import (  # lint: run here, for this file's fleet
+    test_chat, test_completions, test_every_engine_is_used, test_logprobs, test_n, test_non_stream, test_stream, test_structured_output,
+    test_token_ids, test_tools)
+from stages import BaseFleet, lasting
 from test_announce import Announcer
 
 URL, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -32,86 +37,25 @@ def scripts(world, pool=None, kv=(":21001", "10.0.1.3:22001"), **keys):
     return world.router(world.pool(each[:1], each[1:], **{**POOL, **(pool or {})}), **keys), p, d
 
 
-class Fleet:
+class Fleet(BaseFleet):
     def __init__(self, n, **kw):
-        self.world = World()
+        super().__init__()
         self.direct = self.world.engine("both")
         self.router, self.p, self.d = pd(self.world, n, **kw)
 
 
-def shared(session, fleet):
-    try:
-        yield fleet
-        if session.testsfailed == 0:
-            fleet.world.finish()
-    finally:
-        fleet.world.close()
-
-
 @pytest.fixture(scope="module")
 def fleet(request):
-    yield from shared(request.session, Fleet(2))
+    yield from lasting(request, Fleet(2))
 
 
 @pytest.fixture(scope="module")
 def strained(request):
     """One engine of each role, whose every failure is over in 300 ms."""
-    yield from shared(request.session, Fleet(1, pool=SHORT))
+    yield from lasting(request, Fleet(1, pool=SHORT))
 
 
 # --- what clients ask for ------------------------------------------------------------------------------
-
-
-def same_as_direct(fleet, chat, **kw):
-    """All of it equals a direct call's but the id, which is the client's own."""
-    before = total(fleet.d, "kv_loaded")
-    through = parsed(fleet.router.address, chat, **kw)
-    assert through == parsed(fleet.direct.address, chat, **kw)
-    assert total(fleet.d, "kv_loaded") == before + 1
-    return through
-
-
-def test_stream(fleet):
-    kw = {"prompt": "Once upon a time", "max_tokens": 9, "stream": True, "stream_options": {"include_usage": True}}
-    assert texts(same_as_direct(fleet, False, **kw)) == {0: expect.text("Once upon a time", 9)}
-
-
-def test_non_stream(fleet):
-    assert texts(same_as_direct(fleet, False, prompt="Once upon a time", max_tokens=9)) == {0: expect.text("Once upon a time", 9)}
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_chat(fleet, stream):
-    same_as_direct(fleet, True, messages=MESSAGES, max_completion_tokens=7, stream=stream)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_completions(fleet, stream):
-    same_as_direct(fleet, False, prompt="2 + 2 =", stop=["\n"], temperature=0, seed=7, stream=stream)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_tools(fleet, stream):
-    """Tools change the prompt: they must reach both engines, or decode refuses the KV."""
-    same_as_direct(fleet, True, messages=MESSAGES, tools=TOOLS, tool_choice="auto", max_tokens=6, stream=stream)
-
-
-def test_structured_output(fleet):
-    same_as_direct(fleet, True, messages=MESSAGES, max_tokens=6, response_format=SCHEMA)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("chat", [False, True])
-def test_logprobs(fleet, chat, stream):
-    kw = {"messages": MESSAGES, "logprobs": True, "top_logprobs": 2} if chat else {"prompt": "hi", "logprobs": 2}
-    got = same_as_direct(fleet, chat, max_tokens=5, stream=stream, **kw)
-    assert any(c["logprobs"] for x in got for c in x["choices"])
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_token_ids(fleet, stream):
-    got = same_as_direct(fleet, False, prompt=[1, 2, 3, 70000], max_tokens=5, stream=stream)
-    assert texts(got) == {0: expect.text([1, 2, 3, 70000], 5)}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -123,18 +67,6 @@ def test_list_prompts(fleet, prompts, stream):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_n(fleet, stream):
-    """A pair for each sample, whatever `fanout` says, since decode computes no prompt.  Differs from a direct call:
-    each is an engine's first sample."""
-    before = total(fleet.d, "kv_loaded")
-    got = parsed(fleet.router.address, False, prompt="hi", n=3, max_tokens=4, stream=stream, seed=5)
-    assert texts(got) == {i: expect.text("hi", 4) for i in range(3)}
-    assert total(fleet.d, "kv_loaded") == before + 3
-    if not stream:
-        assert got[0]["usage"]["prompt_tokens"] == 1 and got[0]["usage"]["completion_tokens"] == 12
-
-
-@pytest.mark.parametrize("stream", [False, True])
 def test_n_of_list_prompts(fleet, stream):
     got = parsed(fleet.router.address, False, prompt=["ab", "cde"], n=2, max_tokens=4, stream=stream)
     assert texts(got) == {0: expect.text("ab", 4), 1: expect.text("ab", 4), 2: expect.text("cde", 4), 3: expect.text("cde", 4)}
@@ -143,12 +75,6 @@ def test_n_of_list_prompts(fleet, stream):
 def test_more_pairs_than_allowed(fleet):
     a = fleet.router.complete("a", n=9)
     assert (a.status, a.error["code"]) == (400, "too_many_choices")
-
-
-def test_every_engine_is_used(fleet):
-    for i in range(8):
-        assert fleet.router.complete(f"prompt {i}").status == 200
-    assert all(len(e.requests()) > 0 for e in [*fleet.p, *fleet.d])
 
 
 # --- ids -----------------------------------------------------------------------------------------------
