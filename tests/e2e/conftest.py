@@ -9,7 +9,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
 
+pytest.register_assert_rewrite("legs", "rows", "stages")
+
 from procs import World  # noqa: E402
+from stages import Stage, lasting  # noqa: E402
 
 # A report ends the process at once and is seen by Process.check_log().
 os.environ.setdefault("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0:exitcode=99")
@@ -37,25 +40,19 @@ def world(request):
         w.close()
 
 
-class Shared:
+class Shared(Stage):
     def __init__(self):
-        self.world = World()
+        super().__init__()
         self.router, (self.p,), (self.d,) = self.world.pd()
 
 
 @pytest.fixture(scope="module")
 def shared(request):
-    s = Shared()
-    try:
-        yield s
-        if request.session.testsfailed == 0:
-            s.world.finish()
-    finally:
-        s.world.close()
+    yield from lasting(request, Shared())
 
 
 @pytest.fixture
 def router(shared):
     yield shared.router
-    assert shared.router.p.poll() is None, "the router died:\n" + shared.router.log()[-5000:]
+    shared.router.lives()
     shared.router.look_over()

@@ -10,9 +10,11 @@ import openai
 import pytest
 
 import expect
+from legs import DECODE_FAILS, serve_again
 from members import kept, members, values
 from procs import MODEL, SLOW, World, wait
 from raw import Closed
+from stages import Stage, lasting
 
 PATHS = ["/v1/embeddings", "/v2/embed", "/pooling", "/classify", "/v1/classify", "/score", "/v1/score", "/rerank", "/v1/rerank",
          "/v2/rerank", "/encode", "/tokenize", "/v1/tokenize", "/detokenize", "/v1/detokenize", "/v1/responses", "/v1/messages",
@@ -24,11 +26,11 @@ JSON = [("Content-Type", "application/json")]
 LIMITS = {"timeouts": {"connect": "2s", "prefill": "20s", "decode": f"{400 * SLOW}ms"}}
 
 
-class Desk:
+class Desk(Stage):
     """Scripted engines, two of each role; `own` are those of the role that serves one-leg paths."""
 
     def __init__(self, one_leg):
-        self.world = World()
+        super().__init__()
         pool = {**LIMITS, "policy": "round_robin", "allow_route_header": True, **({} if one_leg is None else {"one_leg": one_leg})}
         self.router, p, d = self.world.scripts(2, 2, pool=pool, workers=1, limits={"max_answer": "64KiB"})
         self.own, self.others = (d, p) if one_leg == "decode" else (p, d)
@@ -53,22 +55,16 @@ class Desk:
 
 @pytest.fixture(scope="module", params=[None, "decode"], ids=["prefill", "decode"])
 def desk_of(request):
-    d = Desk(request.param)
-    yield d
-    try:
-        if request.session.testsfailed == 0:
-            d.world.finish()
-    finally:
-        d.world.close()
+    yield from lasting(request, Desk(request.param))
 
 
 @pytest.fixture
 def desk(desk_of):
     yield desk_of
-    assert desk_of.router.p.poll() is None, "the router died:\n" + desk_of.router.log()[-5000:]
+    desk_of.router.lives()
     for e in (*desk_of.own, *desk_of.others):
         e.finish()
-    wait("nothing in flight", lambda: desk_of.router.metric("endpoint_in_flight") == 0)
+    desk_of.at_rest()
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -116,24 +112,16 @@ def test_errors_are_the_engines_own(desk, status):
     assert desk.line(a)["reason"] == "engine_status"
 
 
-FAILS = {
-    "reset": (lambda ex: ex.reset(), 502, "engine_broken"),
-    "closed": (lambda ex: ex.close(), 502, "engine_broken"),
-    "garbage": (lambda ex: ex.write(b"SSH-2.0-x\r\n\r\n").close(), 502, "engine_broken"),
-    "late": (lambda ex: None, 504, "engine_timeout"),
-}
+FAILS = {how: (does, status, code.replace("decode", "engine")) for how, (does, status, code) in DECODE_FAILS.items()}
 
 
 @pytest.mark.parametrize("how", FAILS)
 def test_failures(desk, how):
     does, status, code = FAILS[how]
     c = desk.send("/v1/rerank")
-    ex = desk.taken()
-    does(ex)
-    if how == "reset" and c.silent(0.1):
-        for e in desk.own:  # of a kept connection: TCP had acknowledged nothing, so it was sent again
-            while not e.asked.empty():
-                does(e.expect())
+    does(desk.taken())
+    if how == "reset":
+        serve_again(c, desk.own, does)
     a = c.read()
     assert (a.status, a.error["code"]) == (status, code)
 
@@ -476,10 +464,8 @@ def test_audio_fails(desk, how):
     does, status, code = FAILS[how]
     c = desk.send(AUDIO[1], form(("model", MODEL), ("file", SOUND)), typed())
     does(desk.taken())
-    if how == "reset" and c.silent(0.1):
-        for e in desk.own:
-            while not e.asked.empty():
-                does(e.expect())
+    if how == "reset":
+        serve_again(c, desk.own, does)
     a = c.read()
     assert (a.status, a.error["code"]) == (status, code)
 
@@ -501,14 +487,9 @@ TWO = {"by field": (form(("model", "b"), ("file", SOUND)), typed(), "b"),
 @pytest.fixture(scope="module")
 def two(request):
     w = World()
-    try:
-        p, d, q, e = (w.script() for _ in range(4))
-        r = w.router({**w.pool([p], [d]), "models": ["a"]}, {**w.pool([q], [e]), "models": ["b"], "one_leg": "decode"}, workers=1)
-        yield r.wait_all_up(), {"a": p, "b": e}, [d, q]
-        if request.session.testsfailed == 0:
-            w.finish()
-    finally:
-        w.close()
+    p, d, q, e = (w.script() for _ in range(4))
+    r = w.router({**w.pool([p], [d]), "models": ["a"]}, {**w.pool([q], [e]), "models": ["b"], "one_leg": "decode"}, workers=1)
+    yield from lasting(request, w, (r.wait_all_up(), {"a": p, "b": e}, [d, q]))
 
 
 @pytest.mark.parametrize("how", TWO)

@@ -6,8 +6,9 @@ import openai
 import pytest
 
 import expect
-from procs import Load, World, free_port, wait
+from procs import Load, free_port
 from raw import text_of
+from stages import Stage, lasting
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 # by connector, which is also the model's name: what its engines are started with, what its pool says
@@ -23,11 +24,12 @@ ENGINES = {
 NAMES = list(ENGINES)
 
 
-class Seven:
+class Seven(Stage):
     """An engine of each role for each connector; a decode engine answers 500 to what was not handed over to it."""
 
     def __init__(self):
-        self.world = w = World()
+        super().__init__()
+        w = self.world
         self.notices = free_port()
         storage = w.dir / "storage"
         storage.mkdir()
@@ -71,27 +73,16 @@ class Seven:
         got = self.ask(name, prompt, chat, stream, n)
         assert got == want, (name, prompt, chat, stream, got, want)
 
-    def settled(self):
-        wait("nothing in flight", lambda: self.router.metric("endpoint_in_flight") == 0)
-        assert not self.router.metric("kv_flags_armed")
-
 
 @pytest.fixture(scope="module")
 def seven_of(request):
-    s = Seven()
-    try:
-        yield s
-        if request.session.testsfailed == 0:
-            s.world.finish()
-    finally:
-        s.world.close()
+    yield from lasting(request, Seven())
 
 
 @pytest.fixture
 def seven(seven_of):
     yield seven_of
-    assert seven_of.router.p.poll() is None, "the router died:\n" + seven_of.router.log()[-5000:]
-    seven_of.settled()
+    seven_of.at_rest()
     seven_of.router.look_over()
 
 

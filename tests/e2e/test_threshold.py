@@ -8,18 +8,20 @@ import pytest
 import yaml
 
 import expect
+from legs import DECODE_FAILS
 from procs import BIN, MODEL, SLOW, World, free_port, wait
 from raw import Closed, text_of
+from stages import BaseFleet, lasting
 
 URL, CHAT = "/v1/completions", "/v1/chat/completions"
 AT = 10  # the threshold of these stories: 40 characters, or 10 of a list
 
 
-class Fleet:
+class Fleet(BaseFleet):
     """Two engines of each role; prompts below AT go direct, unless a client says otherwise."""
 
     def __init__(self, **pool):
-        self.world = World()
+        super().__init__()
         self.router, self.p, self.d = self.world.pd(2, 2, pool={
             "policy": "round_robin", "routing_threshold": AT, **pool}, workers=1, limits={"max_fanout": 16})
         self.router.wait_all_up()
@@ -39,36 +41,24 @@ class Fleet:
 
 @pytest.fixture(scope="module")
 def fleet_of(request):
-    f = Fleet()
-    try:
-        yield f
-        if request.session.testsfailed == 0:
-            f.world.finish()
-    finally:
-        f.world.close()
+    yield from lasting(request, Fleet())
 
 
 @pytest.fixture(scope="module")
 def open_fleet_of(request):
-    f = Fleet(allow_route_header=True)
-    try:
-        yield f
-        if request.session.testsfailed == 0:
-            f.world.finish()
-    finally:
-        f.world.close()
+    yield from lasting(request, Fleet(allow_route_header=True))
 
 
 @pytest.fixture
 def fleet(fleet_of):
     yield fleet_of
-    wait("nothing in flight", lambda: fleet_of.router.metric("endpoint_in_flight") == 0)
+    fleet_of.at_rest()
 
 
 @pytest.fixture
 def open_fleet(open_fleet_of):
     yield open_fleet_of
-    wait("nothing in flight", lambda: open_fleet_of.router.metric("endpoint_in_flight") == 0)
+    open_fleet_of.at_rest()
 
 
 def chat(*contents):
@@ -204,22 +194,10 @@ def test_needs_no_prefill_engine(world):
     assert (a.status, a.error["code"]) == (503, "no_prefill_endpoint")
 
 
-FAILS = {
-    "reset": (lambda ex: ex.reset(), 502, "decode_broken"),
-    "garbage": (lambda ex: ex.write(b"SSH-2.0-x\r\n\r\n").close(), 502, "decode_broken"),
-    "late": (lambda ex: None, 504, "decode_timeout"),
-}
-
-
 @pytest.fixture(scope="module")
 def desk_of(request):
     w = World()
-    try:
-        yield w.scripts(pool={"routing_threshold": AT, "timeouts": {"decode": f"{400 * SLOW}ms"}}, workers=1)
-        if request.session.testsfailed == 0:
-            w.finish()
-    finally:
-        w.close()
+    yield from lasting(request, w, w.scripts(pool={"routing_threshold": AT, "timeouts": {"decode": f"{400 * SLOW}ms"}}, workers=1))
 
 
 @pytest.fixture
@@ -231,11 +209,11 @@ def desk(desk_of):
     wait("nothing in flight", lambda: r.metric("endpoint_in_flight") == 0)
 
 
-@pytest.mark.parametrize("how", FAILS)
+@pytest.mark.parametrize("how", DECODE_FAILS)
 @pytest.mark.parametrize("stream", [False, True])
 def test_failure_of_decode(desk, how, stream):
     r, _, d = desk
-    does, status, code = FAILS[how]
+    does, status, code = DECODE_FAILS[how]
     c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x", "stream": stream})
     does(d.expect())
     while how == "reset" and c.silent(0.05) and not d.asked.empty():
