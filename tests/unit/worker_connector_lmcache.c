@@ -10,6 +10,7 @@
 #define TOLD "{\"count\":3,\"max_model_len\":8192,\"tokens\":[1,15043,3186],\"token_strs\":null}"
 #define FIRST(kv)                                                                                  \
 	"{\"id\":\"cmpl-P\",\"choices\":[{\"text\":\"He\",\"finish_reason\":\"length\"}]" kv "}"
+#define TOKEN(n) FIRST(",\"kv_transfer_params\":{\"first_tok\":" n "}")
 
 static void
 begin_at(enum route route, const char *body)
@@ -62,8 +63,7 @@ Test(lmcache, prefill_of_token_ids_is_the_sample)
 	expect_body(ROLE_PREFILL,
 		"{\"model\":\"m\",\"prompt\":[1,15043,3186],\"max_tokens\":1,\"stream\":false,"
 		"\"kv_transfer_params\":" SPEC "}");
-	cr_assert_eq(
-		answer(LEG_PREFILL, FIRST(",\"kv_transfer_params\":{\"first_tok\":1598}")), TAKEN);
+	cr_assert_eq(answer(LEG_PREFILL, TOKEN("1598")), TAKEN);
 	expect_body(ROLE_DECODE,
 		"{\"model\":\"m\",\"prompt\":[1,15043,3186,1598],\"max_tokens\":63,\"stream\":true}");
 	cr_assert_str_eq(connector_lmcache.path(&pair, ROLE_DECODE), "/v1/completions");
@@ -78,8 +78,7 @@ Test(lmcache, a_string_is_turned_into_tokens)
 	expect_body(ROLE_PREFILL,
 		"{\"model\":\"m\", \"prompt\":[1,15043,3186],\"add_special_tokens\":false,\"messages\":[],"
 		"\"stream\":false,\"max_tokens\":1,\"kv_transfer_params\":" SPEC "}");
-	cr_assert_eq(
-		answer(LEG_PREFILL, FIRST(",\"kv_transfer_params\":{\"first_tok\":0}")), TAKEN);
+	cr_assert_eq(answer(LEG_PREFILL, TOKEN("0")), TAKEN);
 	expect_body(ROLE_DECODE, /* 16 without a limit: 15 are left */
 		"{\"model\":\"m\", \"prompt\":[1,15043,3186,0],\"add_special_tokens\":false,\"messages\":[],\"max_tokens\":15}");
 }
@@ -103,8 +102,7 @@ Test(lmcache, chat_becomes_completions_of_the_context_that_is_left)
 	expect_body(ROLE_PREFILL,
 		"{\"model\":\"m\",\"logprobs\":5,\"stream\":false,\"prompt\":[1,15043,3186],\"max_tokens\":1,"
 		"\"kv_transfer_params\":" SPEC "}");
-	cr_assert_eq(
-		answer(LEG_PREFILL, FIRST(",\"kv_transfer_params\":{\"first_tok\":7}")), TAKEN);
+	cr_assert_eq(answer(LEG_PREFILL, TOKEN("7")), TAKEN);
 	expect_body(ROLE_DECODE,
 		"{\"model\":\"m\",\"logprobs\":5,\"stream\":true,\"prompt\":[1,15043,3186,7],\"max_tokens\":8188}");
 }
@@ -117,8 +115,7 @@ Test(lmcache, limits_are_those_of_the_member_that_wins)
 	expect_body(ROLE_PREFILL,
 		"{\"model\":\"m\",\"max_tokens\":1,\"min_tokens\":1,\"logprobs\":0,\"stream\":false,"
 		"\"prompt\":[1,15043,3186],\"kv_transfer_params\":" SPEC "}");
-	cr_assert_eq(
-		answer(LEG_PREFILL, FIRST(",\"kv_transfer_params\":{\"first_tok\":7}")), TAKEN);
+	cr_assert_eq(answer(LEG_PREFILL, TOKEN("7")), TAKEN);
 	expect_body(ROLE_DECODE,
 		"{\"model\":\"m\",\"max_tokens\":8,\"min_tokens\":2,\"logprobs\":0,\"prompt\":[1,15043,3186,7]}");
 }
@@ -127,8 +124,7 @@ Test(lmcache, one_token_needs_no_decode)
 {
 	begin("{\"prompt\":[1],\"max_tokens\":1}");
 	req.how.first_token = true;
-	cr_assert_eq(
-		answer(LEG_PREFILL, FIRST(",\"kv_transfer_params\":{\"first_tok\":7}")), TAKEN);
+	cr_assert_eq(answer(LEG_PREFILL, TOKEN("7")), TAKEN);
 	cr_assert(connector_lmcache.complete(&pair));
 }
 
@@ -141,18 +137,14 @@ Test(lmcache, an_end_needs_no_decode)
 			"{\"choices\":[{\"text\":\"\",\"finish_reason\":\"stop\"}],\"kv_transfer_params\":{\"first_tok\":2}}"),
 		TAKEN);
 	cr_assert(connector_lmcache.complete(&pair));
-	cr_assert_eq(
-		answer(LEG_PREFILL, FIRST(",\"kv_transfer_params\":{\"first_tok\":2}")), TAKEN);
+	cr_assert_eq(answer(LEG_PREFILL, TOKEN("2")), TAKEN);
 	cr_assert_not(connector_lmcache.complete(&pair));
 }
 
 Test(lmcache, a_token_that_is_not_told_is_decodes)
 {
 	static const char *const answers[] = {FIRST(""), FIRST(",\"kv_transfer_params\":null"),
-		FIRST(",\"kv_transfer_params\":{}"),
-		FIRST(",\"kv_transfer_params\":{\"first_tok\":null}"),
-		FIRST(",\"kv_transfer_params\":{\"first_tok\":-1}"),
-		FIRST(",\"kv_transfer_params\":{\"first_tok\":1.5}")};
+		FIRST(",\"kv_transfer_params\":{}"), TOKEN("null"), TOKEN("-1"), TOKEN("1.5")};
 
 	for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
 		begin_at(ROUTE_CHAT, CHAT(",\"min_tokens\":2"));
@@ -219,8 +211,7 @@ Test(lmcache, a_client_that_has_gone_takes_one_token)
 
 	begin("{\"prompt\":[1],\"max_tokens\":64,\"min_tokens\":9,\"stream\":true}");
 	cr_assert_not(connector_lmcache.ask(&pair, &q));
-	cr_assert_eq(
-		answer(LEG_PREFILL, FIRST(",\"kv_transfer_params\":{\"first_tok\":7}")), TAKEN);
+	cr_assert_eq(answer(LEG_PREFILL, TOKEN("7")), TAKEN);
 	pair.released = true;
 	expect_body(ROLE_DECODE, "{\"prompt\":[1,7],\"max_tokens\":1,\"stream\":false}");
 	pair.first_token = -1; /* the cache came before the answer */
