@@ -1,5 +1,5 @@
 """Fixtures: `world` starts what one story needs and checks it afterwards; `shared` is one router with
-one engine of each role for a whole file of stories that change nothing."""
+one engine of each role for a whole file of stories that change nothing; `fleet` is a file's own `fleet_of`."""
 import os
 import sys
 from pathlib import Path
@@ -56,3 +56,12 @@ def router(shared):
     yield shared.router
     shared.router.lives()
     shared.router.look_over()
+
+
+@pytest.fixture
+def fleet(fleet_of):
+    """One story's loan of its file's BaseFleet."""
+    fleet_of.mark()
+    yield fleet_of
+    fleet_of.settled()
+    fleet_of.router.look_over()

@@ -3,7 +3,7 @@ client that leaves."""
 import itertools
 import json
 import socket
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 
 import openai
@@ -180,6 +180,18 @@ def serve_again(c, engines, does):
         for e in engines:
             while not e.asked.empty():
                 does(e.expect())
+
+
+@contextmanager
+def unaccepting(engine):
+    """In a scripted engine's place a host that answers nothing: a listening socket with a full backlog."""
+    engine.close()
+    with socket.create_server(engine.address, backlog=0), ExitStack() as full:
+        for _ in range(4):
+            s = full.enter_context(socket.socket())
+            s.setblocking(False)
+            s.connect_ex(engine.address)
+        yield
 
 
 def says(ex, status):

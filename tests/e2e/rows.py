@@ -1,8 +1,10 @@
-"""Stories that are the same of several connectors: a file imports those that hold for its own `fleet`."""
+"""Stories that are the same of several connectors: a file imports those that hold for its own `fleet`, and for its `strained`
+one: an engine of each role behind limits of 300 ms."""
 import pytest
 
 import expect
 from legs import MESSAGES, SCHEMA, TOOLS, parsed, same_as_direct, texts, total
+from procs import wait
 
 STREAM = pytest.mark.parametrize("stream", [False, True])
 
@@ -66,3 +68,11 @@ def test_every_engine_is_used(fleet):
     for i in range(8):
         assert fleet.router.complete(f"prompt {i}").status == 200
     assert all(len(e.requests()) > 0 for e in [*fleet.p, *fleet.d])
+
+
+@pytest.mark.parametrize("fault", ["reset_mid_stream", "truncate", "bad_chunk"])
+def test_failure_of_d_in_the_stream(strained, fault):
+    strained.d[0].fault(fault, after_events=2)
+    events = list(strained.router.open_stream(n=8).events())
+    assert events[-1].json()["error"]["code"] == "decode_broken" and len(events) == 3
+    wait("its line", lambda: strained.router.ends()[-1]["reason"] == "decode_broken")

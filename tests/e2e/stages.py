@@ -43,6 +43,13 @@ class BaseFleet(Stage):
         self.seen |= {r["x-request-id"] for leg in new for r in leg}
         return new
 
+    def mark(self):
+        """What is counted is counted from here."""
+        self.legs()
+
+    def settled(self):
+        self.at_rest()
+
     def used(self):
         """How often which pair of engines has served, since legs() was last asked."""
         at = [{r["x-request-id"]: i for i, e in enumerate(role) for r in e.requests()} for role in (self.p, self.d)]

@@ -1,11 +1,11 @@
 """Every status of ours in OpenAI's shape, engines' own errors unchanged, and what happens at which
 stage when an engine misbehaves."""
 import json
-import socket
 import time
 
 import pytest
 
+from legs import unaccepting
 from procs import MODEL, free_port, wait
 from raw import Closed
 
@@ -457,22 +457,13 @@ def test_decode_timeout_is_of_silence_not_in_total(world):
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_connect_timeout(world, role):
-    """A host that answers nothing: a listening socket with a full backlog."""
     p, d = world.script(), world.script()
     r = world.router(world.pool([p], [d], **SHORT), fall=1000, health_interval="1h")
-    deaf = p if role == "prefill" else d
-    deaf.close()
-    with socket.create_server(("127.0.0.1", deaf.port), backlog=0):
-        full = [socket.socket() for _ in range(4)]
-        for s in full:
-            s.setblocking(False)
-            s.connect_ex(("127.0.0.1", deaf.port))
+    with unaccepting(p if role == "prefill" else d):
         c = r.client().request("POST", URL, OK)
         if role == "decode":
             p.expect().prefilled()
         refused(c.read(), 504, "prefill_connect_timeout" if role == "prefill" else "decode_connect_timeout")
-        for s in full:
-            s.close()
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])

@@ -65,6 +65,7 @@ class Fleet(BaseFleet):
         return sum(e.counter(name) for e in (*self.p, *self.d))
 
     def mark(self):
+        super().mark()
         self.marks = {name: self.count(name) for name in ("kv_loaded", "local_prefills", "spec_violations")}
 
     def since(self, name):
@@ -82,15 +83,6 @@ class Fleet(BaseFleet):
 @pytest.fixture(scope="module", params=list(KINDS))
 def fleet_of(request):
     yield from lasting(request, Fleet(request.param))
-
-
-@pytest.fixture
-def fleet(fleet_of):
-    fleet_of.legs()
-    fleet_of.mark()
-    yield fleet_of
-    fleet_of.settled()
-    fleet_of.router.look_over()
 
 
 def without_nulls(value):

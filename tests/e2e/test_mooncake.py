@@ -10,9 +10,9 @@ import expect
 from legs import FAULTS_OF_D, FAULTS_OF_P, SHORT, fault_at, leave, parsed, texts, total
 from members import kept, members, values
 from procs import MODEL, World, wait
-from rows import (  # lint: run here, for this file's fleet
-    test_chat, test_completions, test_every_engine_is_used, test_logprobs, test_n, test_non_stream, test_stream, test_structured_output,
-    test_token_ids, test_tools)
+from rows import (  # lint: run here, for this file's fleets
+    test_chat, test_completions, test_every_engine_is_used, test_failure_of_d_in_the_stream, test_logprobs, test_n, test_non_stream,
+    test_stream, test_structured_output, test_token_ids, test_tools)
 from stages import BaseFleet, lasting
 
 URL = "/v1/completions"
@@ -410,14 +410,6 @@ def test_failure_of_d(strained, what):
     a = r.complete("hi", stream=True)
     assert (a.status, a.error["code"]) == (status, code)
     assert r.complete("hi").status == 200
-
-
-@pytest.mark.parametrize("fault", ["reset_mid_stream", "truncate", "bad_chunk"])
-def test_failure_of_d_in_the_stream(strained, fault):
-    strained.d[0].fault(fault, after_events=2)
-    events = list(strained.router.open_stream(n=8).events())
-    assert events[-1].json()["error"]["code"] == "decode_broken" and len(events) == 3
-    wait("its line", lambda: strained.router.ends()[-1]["reason"] == "decode_broken")
 
 
 def test_what_never_comes_is_decodes_timeout(strained):

@@ -69,14 +69,6 @@ def fleet_of(request):
     yield from lasting(request, Fleet(request.param))
 
 
-@pytest.fixture
-def fleet(fleet_of):
-    fleet_of.legs()
-    yield fleet_of
-    fleet_of.settled()
-    fleet_of.router.look_over()
-
-
 # --- the row of the table ---------------------------------------------------------------------------
 
 
@@ -523,10 +515,14 @@ class Push:
         assert self.d.quiet(0.1), "nothing is known yet"
         told = params(ex, life, suffix)
         ex.prefilled(told)
+        self.decodes(c, told)
+
+    def decodes(self, c, told):
+        """The decode engine is told this, and its answer is the client's."""
         ex = self.d.expect()
         assert values(ex.body, "kv_transfer_params") == [told]
-        ex.stream("a")
-        assert text_of(c.events()) == "a"
+        ex.stream("b")
+        assert text_of(c.events()) == "b"
 
 
 @pytest.fixture
@@ -554,10 +550,7 @@ def test_push_of_a_prefill_that_has_another_identity(push):
     p.prefilled(params(p, 2))
     assert d.gone()
     d.close()
-    d = push.d.expect()
-    assert values(d.body, "kv_transfer_params") == [params(p, 2)]
-    d.stream("b")
-    assert text_of(c.events()) == "b"
+    push.decodes(c, params(p, 2))
     c = push.begin()
     d, p = push.d.expect(), push.p.expect()
     assert values(d.body, "kv_transfer_params") == [known(d, 2)]
@@ -581,10 +574,7 @@ def test_push_decode_refuses_what_it_was_told_beforehand(push, how):
         d.stream_head().chunk(b'data: {"error":{"message":"no such engine","code":500}}\n\ndata: [DONE]\n\n').write(b"0\r\n\r\n").end()
     assert push.d.quiet(0.1)
     p.prefilled(params(p, 2))
-    d = push.d.expect()
-    assert values(d.body, "kv_transfer_params") == [params(p, 2)]
-    d.stream("b")
-    assert text_of(c.events()) == "b"
+    push.decodes(c, params(p, 2))
 
 
 def test_push_decode_refuses_before_it_has_read_all(push):
@@ -613,10 +603,7 @@ def test_push_decode_refuses_while_another_request_learns(push):
     time.sleep(0.1)  # the router has read it
     push.learn(life=2)
     p.prefilled(params(p, 2))
-    d = push.d.expect()
-    assert values(d.body, "kv_transfer_params") == [params(p, 2)]
-    d.stream("b")
-    assert text_of(c.events()) == "b"
+    push.decodes(c, params(p, 2))
 
 
 def test_push_of_another_identity_that_another_request_has_learned(push):
@@ -630,10 +617,7 @@ def test_push_of_another_identity_that_another_request_has_learned(push):
         p.prefilled(params(p, 2))
         assert d.gone()
         d.close()
-        d = push.d.expect()
-        assert values(d.body, "kv_transfer_params") == [params(p, 2)]
-        d.stream("b")
-        assert text_of(c.events()) == "b"
+        push.decodes(c, params(p, 2))
 
 
 @STREAM

@@ -2,7 +2,6 @@
 import base64
 import json
 import os
-import socket
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
@@ -10,7 +9,7 @@ import openai
 import pytest
 
 import expect
-from legs import DECODE_FAILS, serve_again
+from legs import DECODE_FAILS, serve_again, unaccepting
 from members import kept, members, values
 from procs import MODEL, SLOW, World, wait
 from raw import Closed
@@ -138,19 +137,11 @@ def test_engine_that_refuses_connections(world, one_leg):
 
 @pytest.mark.parametrize("one_leg", ["prefill", "decode"])
 def test_engine_that_does_not_accept(world, one_leg):
-    """A host that answers nothing: a listening socket with a full backlog."""
     r, (p,), (d,) = world.scripts(pool={"one_leg": one_leg, "timeouts": {"connect": "300ms"}}, fall=1000, health_interval="1h")
     deaf, other = (p, d) if one_leg == "prefill" else (d, p)
-    deaf.close()
-    with socket.create_server(("127.0.0.1", deaf.port), backlog=0):
-        full = [socket.socket() for _ in range(4)]
-        for s in full:
-            s.setblocking(False)
-            s.connect_ex(("127.0.0.1", deaf.port))
+    with unaccepting(deaf):
         a = r.post("/v1/embeddings", {"model": MODEL, "input": "x"})
         assert (a.status, a.error["code"]) == (504, "engine_connect_timeout") and other.quiet(0.02)
-        for s in full:
-            s.close()
 
 
 @pytest.mark.parametrize("one_leg", ["prefill", "decode"])
@@ -368,18 +359,23 @@ def test_tokenize_and_detokenize_of_an_engine(world):
     assert r.post("/detokenize", {"model": MODEL, "tokens": ids}).json()["prompt"] == "hello 日本語"
 
 
+class Sims(Stage):
+    """A simulated engine of each role, and one to be asked directly."""
+
+    def __init__(self):
+        super().__init__()
+        self.router, (self.p,), (self.d,) = self.world.pd(engine={"name": "own"}, workers=1)
+        self.direct = self.world.engine("both", name="own")
+
+    def finish(self):
+        assert [e.metric("pdsim:controlled_total") for e in (self.p, self.d)] == [0, 0], "a client has reached what controls an engine"
+        super().finish()
+
+
 @pytest.fixture(scope="module")
 def sims(request):
-    """A simulated engine of each role, and one to be asked directly."""
-    w = World()
-    try:
-        r, (p,), (d,) = w.pd(engine={"name": "own"}, workers=1)
-        yield r, p, d, w.engine("both", name="own")
-        if request.session.testsfailed == 0:
-            assert [e.metric("pdsim:controlled_total") for e in (p, d)] == [0, 0], "a client has reached what controls an engine"
-            w.finish()
-    finally:
-        w.close()
+    s = Sims()
+    yield from lasting(request, s, (s.router, s.p, s.d, s.direct))
 
 
 @pytest.mark.parametrize("path", [p for p in PATHS if p not in ("/tokenize", "/v1/tokenize", "/detokenize", "/v1/detokenize", "/v1/classify")])

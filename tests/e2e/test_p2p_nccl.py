@@ -9,9 +9,9 @@ import expect
 from legs import FAULTS_OF_D, FAULTS_OF_P, MESSAGES, SHORT, leave, parsed, same_as_direct, texts, total
 from members import kept, members
 from procs import MODEL, free_port, wait
-from rows import (  # lint: run here, for this file's fleet
-    test_chat, test_completions, test_every_engine_is_used, test_logprobs, test_n, test_non_stream, test_stream, test_structured_output,
-    test_token_ids, test_tools)
+from rows import (  # lint: run here, for this file's fleets
+    test_chat, test_completions, test_every_engine_is_used, test_failure_of_d_in_the_stream, test_logprobs, test_n, test_non_stream,
+    test_stream, test_structured_output, test_token_ids, test_tools)
 from stages import BaseFleet, lasting
 from test_announce import Announcer
 
@@ -234,14 +234,6 @@ def test_failure_of_d(strained, what):
     a = r.complete("hi", stream=True)
     assert (a.status, a.error["code"]) == (status, code)
     assert r.complete("hi").status == 200
-
-
-@pytest.mark.parametrize("fault", ["reset_mid_stream", "truncate", "bad_chunk"])
-def test_failure_of_d_in_the_stream(strained, fault):
-    strained.d[0].fault(fault, after_events=2)
-    events = list(strained.router.open_stream(n=8).events())
-    assert events[-1].json()["error"]["code"] == "decode_broken" and len(events) == 3
-    wait("its line", lambda: strained.router.ends()[-1]["reason"] == "decode_broken")
 
 
 def test_an_error_event_passes(strained):

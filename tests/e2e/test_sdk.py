@@ -5,18 +5,20 @@ import json
 import openai
 import pytest
 
-from procs import MODEL, World
+from procs import MODEL
 from recorded import CASES, load
 from raw import Client, text_of
+from stages import Stage, lasting
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 日本語? 🙂"}]
 
 
-class Both:
+class Both(Stage):
     """One engine asked directly, and a router of each connector before engines of the same kind."""
 
     def __init__(self):
-        self.world = w = World()
+        super().__init__()
+        w = self.world
         self.direct = w.engine("both", model=MODEL)
         self.routers = {}
         for name, handoff, pool in (("nixl", "nixl", {}),
@@ -28,13 +30,7 @@ class Both:
 
 @pytest.fixture(scope="module")
 def both(request):
-    b = Both()
-    try:
-        yield b
-        if request.session.testsfailed == 0:
-            b.world.finish()
-    finally:
-        b.world.close()
+    yield from lasting(request, Both())
 
 
 def sdk(address):

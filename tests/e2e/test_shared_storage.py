@@ -64,14 +64,6 @@ def fleet_of(request):
     yield from lasting(request, Fleet(request.param))
 
 
-@pytest.fixture
-def fleet(fleet_of):
-    fleet_of.legs()
-    yield fleet_of
-    fleet_of.settled()
-    fleet_of.router.look_over()
-
-
 def same(fleet, stream, **asked):
     """Through the router as directly, whose decode engine wants prefill of one prompt that is nowhere."""
     before = fleet.misses()
