@@ -6,10 +6,13 @@
 #include "proto/json_small.h"
 #include "shm/base/clock.h"
 #include "worker/core.h"
+#include "worker/front.h"
 #include "worker/plan.h"
 #include "worker/pool.h"
 #include "worker/relay.h"
 #include "worker/req.h"
+
+#define REWRITE_BURST (256u << 10) /* made of one read before the client's socket is asked */
 
 /* --- failing ------------------------------------------------------------------------------------- */
 
@@ -275,7 +278,8 @@ finish_if_done(struct req *req)
 	int r;
 
 	for (uint32_t i = 0; i < req->npairs; i++)
-		if (!req->pairs[i].decoded || pair_waits_for_prefill(&req->pairs[i]))
+		if (!req->pairs[i].decoded || req->pairs[i].behind ||
+			pair_waits_for_prefill(&req->pairs[i]))
 			return;
 	r = answer_end(req->answer, &out);
 	if (r != ANSWER_OK) {
@@ -393,7 +397,7 @@ leg_more(struct req *req, struct leg *leg)
 		pass_kept(req, leg, false);
 }
 
-/* Rewrites the whole events that have come. */
+/* Rewrites the whole events that have come, until the client has enough to read: one may become much larger. */
 static void
 rewrite_events(struct req *req, struct leg *leg)
 {
@@ -402,13 +406,17 @@ rewrite_events(struct req *req, struct leg *leg)
 	size_t at = 0, n;
 	bool on = true;
 
-	while (on && (n = sse_next(pair->event.p + at, pair->event.n - at)) > 0) {
+	pair->behind = false;
+	while (on && !pair->behind && (n = sse_next(pair->event.p + at, pair->event.n - at)) > 0) {
 		int r = answer_event(req->answer, pair->index, pair->event.p + at, n, &out);
 
 		at += n;
 		if (r != ANSWER_OK) {
 			forget(leg);
 			on = rewritten(req, &out, r, END_DECODE_ANSWER);
+		} else if (out.n >= REWRITE_BURST) {
+			on = send_events(req, &out);
+			pair->behind = on && front_full(req->conn);
 		}
 	}
 	if (on)
@@ -418,6 +426,7 @@ rewrite_events(struct req *req, struct leg *leg)
 		return;
 	memmove(pair->event.p, pair->event.p + at, pair->event.n - at);
 	pair->event.n -= at;
+	pair->behind = pair->behind && sse_next(pair->event.p, pair->event.n) > 0;
 	if (pair->event.n == 0)
 		membuf_free(&pair->event); /* an idle stream owns no buffer */
 	else if (pair->event.n > req->w->conf->max_answer)
@@ -444,7 +453,7 @@ exchange_payload(struct leg *leg, const struct span *pieces, size_t n, bool done
 		membuf_add(&pair->event, pieces[i].p, pieces[i].n);
 	}
 	leg->said_done = pair->sse.done;
-	if (pair_waits_for_prefill(pair))
+	if (pair_waits_for_prefill(pair) || pair->behind)
 		leg_hold(leg, true);
 	else if (whole)
 		rewrite_events(req, leg);
@@ -489,8 +498,8 @@ decode_answered(struct req *req, struct leg *leg)
 	} else if (leg->keep && (req->stream || answer_whole(req->answer, pair->index, leg->answer,
 							leg->answer_len) != ANSWER_OK)) {
 		cut(req, END_DECODE_ANSWER);
-	} else if (pair_waits_for_prefill(pair)) {
-		pair->decoded = true; /* its events wait: prefill_taken() */
+	} else if (pair_waits_for_prefill(pair) || pair->behind) {
+		pair->decoded = true; /* its events wait: prefill_taken(), exchange_drained() */
 	} else {
 		leg_forget_answer(leg); /* taken over, and there may be many of them */
 		part_ended(pair);
@@ -537,6 +546,34 @@ exchange_go_on(struct req *req, struct pair *pair)
 	worker_need_tick(req->w);
 }
 
+/* Nothing of decode's waits any more: what it says next is read, or that was all. */
+static void
+catch_up(struct pair *pair)
+{
+	if (pair->decoded)
+		part_ended(pair);
+	else
+		leg_hold(pair_decode(pair), false);
+}
+
+void
+exchange_drained(struct req *req)
+{
+	for (uint32_t i = 0; i < req->npairs && req->state == REQ_RELAY; i++) {
+		struct pair *pair = &req->pairs[i];
+		const bool behind = pair->behind;
+
+		if (behind)
+			rewrite_events(req, pair_decode(pair));
+		if (req->state != REQ_RELAY || front_full(req->conn))
+			return;
+		if (behind)
+			catch_up(pair);
+		else if (!pair_waits_for_prefill(pair))
+			leg_hold(pair_decode(pair), false);
+	}
+}
+
 /* The client's side of a prefill answer; false if the request is over with it. */
 static bool
 prefill_taken(struct req *req, struct leg *leg)
@@ -555,10 +592,8 @@ prefill_taken(struct req *req, struct leg *leg)
 		return on;
 	if (pair->event.n > 0) /* decode's events have waited for it */
 		rewrite_events(req, pair_decode(pair));
-	if (req->state != REQ_DONE && pair->decoded)
-		part_ended(pair);
-	else if (req->state != REQ_DONE)
-		leg_hold(pair_decode(pair), false);
+	if (req->state != REQ_DONE && !pair->behind)
+		catch_up(pair);
 	return req->state != REQ_DONE;
 }
 

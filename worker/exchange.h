@@ -22,6 +22,8 @@ req_handler planned, ask_answered, ask_failed, ask_late, exchange_start, leg_fir
 
 /* Payload of a decode leg's answer that is not kept. */
 void exchange_payload(struct leg *leg, const struct span *pieces, size_t n, bool done);
+/* The client's socket took everything that was queued: what waited for that goes on. */
+void exchange_drained(struct req *req);
 /* What waits for time to pass: questions to be asked again, notices that do not come. */
 void exchange_tick(struct req *req, uint64_t now_ms);
 /* Asks what is still to be asked; the request goes on once nothing is. */

@@ -10,6 +10,7 @@
 #include "shm/base/conf.h"
 #include "shm/base/mem.h"
 #include "worker/core.h"
+#include "worker/exchange.h"
 #include "worker/req.h"
 
 /* bytes a client may send ahead of its answer before it is not read any more */
@@ -229,7 +230,7 @@ on_client_drained(void *arg)
 	if (c->closing)
 		front_done(c, false);
 	else if (c->req != NULL)
-		req_client_drained(c->req);
+		exchange_drained(c->req);
 	else {
 		/* idle from now on, not from when the answer was queued */
 		if (!c->w->draining)

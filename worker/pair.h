@@ -62,6 +62,7 @@ struct pair {
 
 	struct sse sse;      /* of its decode answer */
 	struct membuf event; /* a half event, where answers are rewritten */
+	bool behind;         /* whole ones, too: they wait for the client to read */
 };
 
 static inline struct leg *

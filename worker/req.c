@@ -702,14 +702,6 @@ req_first_byte(struct req *req)
 }
 
 void
-req_client_drained(struct req *req)
-{
-	for (uint32_t i = 0; i < req->npairs; i++)
-		if (!pair_waits_for_prefill(&req->pairs[i]))
-			leg_hold(pair_decode(&req->pairs[i]), false);
-}
-
-void
 req_kv_ready(struct pair *pair)
 {
 	req_event(pair->req, RQ_KV_READY, &pair->leg[LEG_DECODE]);

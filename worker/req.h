@@ -167,8 +167,6 @@ void req_body(struct req *req, const char *p, size_t n);
 void req_kv_ready(struct pair *pair);
 /* Every tick: raises RQ_TIMEOUT where a clock has run out. */
 void req_tick(struct req *req, uint64_t now_ms);
-/* The client's socket took everything that was queued. */
-void req_client_drained(struct req *req);
 
 const char *req_state_name(enum req_state s);
 /* False for an empty cell of the state table: a unit test walks it. */

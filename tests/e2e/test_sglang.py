@@ -899,6 +899,26 @@ def test_prefill_names_the_room(own_rooms, stream):
     assert all("bootstrap_room" not in e.last().json() and e.last().json()["stream"] for e in own_rooms.p)
 
 
+def test_a_client_that_does_not_read_does_not_make_the_router_keep_it_all(world):
+    """With log probabilities each event grows by those of the whole prompt: a read of small ones may become hundreds of MiB."""
+    r, (p,), (d,) = scripted(world, workers=1)
+    inputs = [[-0.5, i, "x" * 50] for i in range(8000)]
+    with r.client(rcvbuf=65536) as c:
+        c.request("POST", GENERATE, {"text": "a", "stream": True, "return_logprob": True})
+        one, other = d.expect(), p.expect()
+        other.reply(body={"text": "a", "meta_info": {"input_token_logprobs": inputs, "finish_reason": {"type": "length"}}})
+        event = b'data: {"text":"%d","meta_info":{"input_token_logprobs":[],"finish_reason":null}}\n\n'
+        one.stream_head().chunk(b"".join(event % i for i in range(150))).chunk(b"data: [DONE]\n\n").write(b"0\r\n\r\n").end()
+        r.wait_metric("endpoint_in_flight", 0, role="prefill")
+        wait("the first are queued", lambda: r.metric("buffered_bytes") > 0)
+        time.sleep(0.3)
+        assert r.metric("buffered_bytes") < 4 << 20
+        got = [e.data for e in c.events()]
+    assert got[-1] == "[DONE]" and [json.loads(e)["text"] for e in got[:-1]] == [str(i) for i in range(150)]
+    assert all(len(json.loads(e)["meta_info"]["input_token_logprobs"]) == 8000 for e in got[:-1:50])
+    r.wait_metric("requests_total", 1, path=GENERATE, reason="ok")
+
+
 @STREAM
 @pytest.mark.parametrize("texts", ["once", ["once", "upon"]], ids=["one", "list"])
 def test_prefill_names_the_room_and_tells_logprobs(own_rooms, stream, texts):
