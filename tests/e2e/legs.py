@@ -24,7 +24,8 @@ CALL = {"id": "call-1", "type": "function", "function": {"name": "weather", "arg
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
 
 # all that chooses a peer of some connector's: nothing of it may reach an engine
-PEERS = {"kv_transfer_params": {"do_remote_prefill": True, "remote_host": "evil", "remote_port": 80}, "rid": "evil",
+PEERS = {"kv_transfer_params": {"do_remote_prefill": True, "remote_host": "evil", "remote_port": 80,
+                                "disagg_spec": {"receiver_host": "evil"}, "ret_first_tok": True}, "rid": "evil",
          "disagg_prefill_resp": {"id": "evil"}, "disagg_spec": {"receiver_host": "evil"}, "bootstrap_host": "evil",
          "bootstrap_port": 1, "bootstrap_room": 7, "routed_dp_rank": 1, "disagg_prefill_dp_rank": 1, "data_parallel_rank": 3,
          "request_id": "evil"}
@@ -69,6 +70,16 @@ def same(fleet, stream, chat=False, **members):
     direct = fleet.view(ask(fleet.direct.address, stream, chat, **members))
     assert fleet.view(ask(fleet.router.address, stream, chat, **members)) == direct
     return direct
+
+
+def chooses_no_peer(fleet, more, own=()):
+    """A request with all of PEERS and `more`: no leg has any of it.  `own` are the members that this connector sets itself."""
+    a = fleet.router.complete(**{"prompt": f"mine {next(FRESH)}", **PEERS, **more}, headers=PEER_HEADERS)
+    assert a.status == 200, a.body
+    for leg in sum(fleet.legs(), []):
+        assert b"evil" not in leg.body and "evil" not in str(leg.headers) and leg["x-data-parallel-rank"] is None
+        assert not set(leg.json()) & (set(PEERS) - {"rid", "request_id", *own})
+        assert leg.json()["rid"] == leg.json()["request_id"] == leg["x-request-id"]
 
 
 def same_as_direct(fleet, chat, **members):

@@ -1,9 +1,9 @@
 """Stories that are the same of several connectors: a file imports those that hold for its own `fleet`, and for its `strained`
-one: an engine of each role behind limits of 300 ms."""
+one: an engine of each role behind limits of 300 ms, of which `holder` keeps what nobody fetches."""
 import pytest
 
 import expect
-from legs import MESSAGES, SCHEMA, TOOLS, parsed, same_as_direct, texts, total
+from legs import FAULTS_OF_D, MESSAGES, SCHEMA, TOOLS, parsed, same_as_direct, texts, total
 from procs import wait
 
 STREAM = pytest.mark.parametrize("stream", [False, True])
@@ -76,3 +76,14 @@ def test_failure_of_d_in_the_stream(strained, fault):
     events = list(strained.router.open_stream(n=8).events())
     assert events[-1].json()["error"]["code"] == "decode_broken" and len(events) == 3
     wait("its line", lambda: strained.router.ends()[-1]["reason"] == "decode_broken")
+
+
+@pytest.mark.parametrize("what", FAULTS_OF_D)
+def test_failure_of_d(strained, what):
+    """Before its first byte: an honest status.  What was handed over stays with `holder` until its own timeout."""
+    fault, status, code = FAULTS_OF_D[what]
+    strained.holder.refuses_on_purpose = True
+    strained.d[0].fault(**fault)
+    a = strained.router.complete("hi", stream=True)
+    assert (a.status, a.error["code"]) == (status, code)
+    assert strained.router.complete("hi").status == 200

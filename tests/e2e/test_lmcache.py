@@ -18,7 +18,7 @@ import zmq
 
 import expect
 from legs import (DECODE_FAILS, FRESH, IN_THE_STREAM, MESSAGES, PREFILL_FAILS, SHAPE, STREAM, TOOLS, UNREADABLE, ask, by_choice,
-                  fails_in_a_whole_answer, fails_in_the_stream, fresh, own_words, same, says, unseen)
+                  chooses_no_peer, fails_in_a_whole_answer, fails_in_the_stream, fresh, own_words, same, says, unseen)
 from members import values
 from procs import MODEL, SLOW, Load, free_port, wait
 from raw import Closed, text_of
@@ -276,23 +276,10 @@ def test_unicode_first_tokens(fleet):
             assert text_of(fleet.router.open_stream(prompt + "!", n=3).events()) == expect.text(prompt + "!", 3)
 
 
-PEERS = {"kv_transfer_params": {"disagg_spec": {"receiver_host": "evil"}, "ret_first_tok": True}, "rid": "evil",
-         "disagg_prefill_resp": {"id": "evil"}, "disagg_spec": {"receiver_host": "evil"}, "bootstrap_host": "evil",
-         "bootstrap_port": 1, "bootstrap_room": 7, "routed_dp_rank": 1, "disagg_prefill_dp_rank": 1, "data_parallel_rank": 3,
-         "request_id": "evil"}
-PEER_HEADERS = [("X-Data-Parallel-Rank", "3"), ("x-override-rid", "evil"), ("X-Override-Bootstrap-Host", "evil")]
-
-
 def test_nothing_of_a_client_chooses_a_peer(fleet):
     """Be it one request, several samples, or several prompts; nor in what is asked of the tokenizer."""
     for more in ({}, {"n": 2}, {"prompt": [f"a{next(FRESH)}", f"b{next(FRESH)}"]}):
-        prompt = f"mine {next(FRESH)}"
-        a = fleet.router.complete(**{"prompt": prompt, **PEERS, **more}, headers=PEER_HEADERS)
-        assert a.status == 200, a.body
-        for leg in sum(fleet.legs(), []):
-            assert b"evil" not in leg.body and "evil" not in str(leg.headers) and leg["x-data-parallel-rank"] is None
-            assert not set(leg.json()) & (set(PEERS) - {"kv_transfer_params", "rid", "request_id"})
-            assert leg.json()["rid"] == leg.json()["request_id"] == leg["x-request-id"]
+        chooses_no_peer(fleet, more, own=("kv_transfer_params",))
 
 
 # --- ends that need no decode ---------------------------------------------------------------------------

@@ -7,12 +7,12 @@ import threading
 import pytest
 
 import expect
-from legs import FAULTS_OF_D, FAULTS_OF_P, SHORT, fault_at, leave, parsed, texts, total
+from legs import FAULTS_OF_P, SHORT, fault_at, leave, parsed, texts, total
 from members import kept, members, values
 from procs import MODEL, World, wait
 from rows import (  # lint: run here, for this file's fleets
-    test_chat, test_completions, test_every_engine_is_used, test_failure_of_d_in_the_stream, test_logprobs, test_n, test_non_stream,
-    test_stream, test_structured_output, test_token_ids, test_tools)
+    test_chat, test_completions, test_every_engine_is_used, test_failure_of_d, test_failure_of_d_in_the_stream, test_logprobs, test_n,
+    test_non_stream, test_stream, test_structured_output, test_token_ids, test_tools)
 from stages import BaseFleet, lasting
 
 URL = "/v1/completions"
@@ -58,6 +58,7 @@ class Fleet(BaseFleet):
         self.honest = honest
         self.direct = self.world.engine("both")
         self.router, self.p, self.d = pd(self.world, old, **kw)
+        self.holder = self.p[0]
 
     def finish(self):
         assert not self.honest or total(self.d, "local_prefills") == 0, "all of decode's answers came of a hand-over"
@@ -398,18 +399,6 @@ def test_refused_connection(world, old, who):
     world.check_engines = False  # what P holds for a decode engine that is dead
     a = r.complete("hi")
     assert a.status in (502, 503) and a.error["code"] in (f"{who}_broken", "not_learned")
-
-
-@pytest.mark.parametrize("what", FAULTS_OF_D)
-def test_failure_of_d(strained, what):
-    """Before its first byte: an honest status.  What P holds then waits for its engine's own timeout."""
-    r, (p,), (d,) = strained.router, strained.p, strained.d
-    fault, status, code = FAULTS_OF_D[what]
-    p.refuses_on_purpose = True
-    d.fault(**fault)
-    a = r.complete("hi", stream=True)
-    assert (a.status, a.error["code"]) == (status, code)
-    assert r.complete("hi").status == 200
 
 
 def test_what_never_comes_is_decodes_timeout(strained):

@@ -16,8 +16,8 @@ from contextlib import ExitStack, contextmanager, suppress
 import pytest
 
 import expect
-from legs import (DECODE_FAILS, FRESH, IN_THE_STREAM, MESSAGES, PEER_HEADERS, PEERS, PREFILL_FAILS, SCHEMA, SHAPE, STREAM, TOOLS,
-                  UNREADABLE, ask, by_choice, call_a_tool, fails_in_a_whole_answer, fails_in_the_stream, fresh, own_words, same, says,
+from legs import (DECODE_FAILS, FRESH, IN_THE_STREAM, MESSAGES, PREFILL_FAILS, SCHEMA, SHAPE, STREAM, TOOLS, UNREADABLE, ask,
+                  by_choice, call_a_tool, chooses_no_peer, fails_in_a_whole_answer, fails_in_the_stream, fresh, own_words, same, says,
                   tool_called, unseen)
 from members import values
 from procs import MODEL, SLOW, metric_sum, parse_metrics, wait
@@ -181,13 +181,7 @@ def test_token_ids(fleet, stream):
 def test_nothing_of_a_client_chooses_a_peer(fleet):
     """Be it one request, several samples, or several prompts."""
     for more in ({}, {"n": 2}, {"prompt": [f"a{next(FRESH)}", f"b{next(FRESH)}"]}):
-        prompt = f"mine {next(FRESH)}"
-        a = fleet.router.complete(**{"prompt": prompt, **PEERS, **more}, headers=PEER_HEADERS)
-        assert a.status == 200, a.body
-        for leg in sum(fleet.legs(), []):
-            assert b"evil" not in leg.body and "evil" not in str(leg.headers) and leg["x-data-parallel-rank"] is None
-            assert not set(leg.json()) & (set(PEERS) - {"kv_transfer_params", "disagg_prefill_resp", "rid", "request_id"})
-            assert leg.json()["rid"] == leg.json()["request_id"] == leg["x-request-id"]
+        chooses_no_peer(fleet, more, own=("kv_transfer_params", "disagg_prefill_resp"))
 
 
 # --- failures -----------------------------------------------------------------------------------------

@@ -6,12 +6,12 @@ import re
 import pytest
 
 import expect
-from legs import FAULTS_OF_D, FAULTS_OF_P, MESSAGES, SHORT, leave, parsed, same_as_direct, texts, total
+from legs import FAULTS_OF_P, MESSAGES, SHORT, leave, parsed, same_as_direct, texts, total
 from members import kept, members
 from procs import MODEL, free_port, wait
 from rows import (  # lint: run here, for this file's fleets
-    test_chat, test_completions, test_every_engine_is_used, test_failure_of_d_in_the_stream, test_logprobs, test_n, test_non_stream,
-    test_stream, test_structured_output, test_token_ids, test_tools)
+    test_chat, test_completions, test_every_engine_is_used, test_failure_of_d, test_failure_of_d_in_the_stream, test_logprobs, test_n,
+    test_non_stream, test_stream, test_structured_output, test_token_ids, test_tools)
 from stages import BaseFleet, lasting
 from test_announce import Announcer
 
@@ -42,6 +42,7 @@ class Fleet(BaseFleet):
         super().__init__()
         self.direct = self.world.engine("both")
         self.router, self.p, self.d = pd(self.world, n, **kw)
+        self.holder = self.d[0]  # what was pushed there
 
 
 @pytest.fixture(scope="module")
@@ -222,18 +223,6 @@ def test_refused_connection(world, who):
     (p if who == "prefill" else d).stop()
     a = r.complete("hi")
     assert (a.status, a.error["code"]) == (502, f"{who}_broken")
-
-
-@pytest.mark.parametrize("what", FAULTS_OF_D)
-def test_failure_of_d(strained, what):
-    """Before its first byte: an honest status.  What was pushed there is its engine's to drop."""
-    r, (p,), (d,) = strained.router, strained.p, strained.d
-    fault, status, code = FAULTS_OF_D[what]
-    d.refuses_on_purpose = True
-    d.fault(**fault)
-    a = r.complete("hi", stream=True)
-    assert (a.status, a.error["code"]) == (status, code)
-    assert r.complete("hi").status == 200
 
 
 def test_an_error_event_passes(strained):
