@@ -10,10 +10,12 @@ import openai
 import pytest
 
 import expect
+from legs import DECODE_FAILS, MESSAGES, PREFILL_FAILS, STREAM, TOOLS
 from members import kept, members, values
-from procs import MODEL, Load, SLOW, VARIANT, World, wait
+from procs import MODEL, Load, SLOW, VARIANT, wait
 from raw import text_of
 from recorded import CASES, load
+from stages import BaseFleet, lasting
 from test_sdk import outcome
 
 SIM = {"handshake": "sglang"}
@@ -21,36 +23,26 @@ POOL = {"connector": "sglang"}
 COMPLETIONS, CHAT, GENERATE = "/v1/completions", "/v1/chat/completions", "/generate"
 ROOM_MAX = 2**63 - 1
 ADDED = {"bootstrap_host", "bootstrap_port", "bootstrap_room", "rid"}
-MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 日本語? 🙂"}]
-TOOLS = [{"type": "function", "function": {"name": "weather", "description": "of a town", "parameters": {
-    "type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}}}]
-STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
 
-class Fleet:
+class Fleet(BaseFleet):
     """2P2D, and one engine that is asked directly."""
 
     def __init__(self):
-        self.world = w = World()
+        super().__init__()
+        w = self.world
         self.router, self.p, self.d = w.pd(2, 2, engine=SIM, pool={**POOL, "policy": "round_robin"})
         self.router.wait_all_up()
         self.direct = w.engine("both", **SIM)
 
-    def ask(self, engine, path, body):
-        with engine.client() as c:
-            return c.post(path, body)
+    def finish(self):
+        assert all(e.requests() for e in self.p + self.d), "an engine was never used"
+        super().finish()
 
 
 @pytest.fixture(scope="module")
 def fleet(request):
-    f = Fleet()
-    try:
-        yield f
-        if request.session.testsfailed == 0:
-            assert all(e.requests() for e in f.p + f.d), "an engine was never used"
-            f.world.finish()
-    finally:
-        f.world.close()
+    yield from lasting(request, Fleet())
 
 
 def sdk(at, **kw):
@@ -494,11 +486,9 @@ def streamed(ex, *events):
 
 
 ABORT = {"text": "", "meta_info": {"finish_reason": {"type": "abort", "message": "no KV", "status_code": 500}}}
-PREFILL_FAILS = {
-    "reset": (lambda ex: ex.reset(), 502, "prefill_broken"),
-    "close": (lambda ex: ex.close(), 502, "prefill_broken"),
+FAILS_OF_P = {
+    **{how: PREFILL_FAILS[how] for how in ("reset", "closed", "garbage")},
     "half": (lambda ex: ex.write(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{").reset(), 502, "prefill_broken"),
-    "garbage": (lambda ex: ex.write(b"SSH-2.0-x\r\n\r\n").close(), 502, "prefill_bad_answer"),
     "500": (lambda ex: ex.reply(500, flat("out of memory", 500)), 500, "out of memory"),
     "503": (lambda ex: ex.reply(503, {"error": {"message": "loading"}}), 503, "loading"),
     "400": (lambda ex: ex.reply(400, flat("input is too long", 400)), 400, "input is too long"),
@@ -511,9 +501,9 @@ PREFILL_FAILS = {
 
 
 @STREAM
-@pytest.mark.parametrize("how", PREFILL_FAILS)
+@pytest.mark.parametrize("how", FAILS_OF_P)
 def test_prefill_fails(world, how, stream):
-    fail, status, word = PREFILL_FAILS[how]
+    fail, status, word = FAILS_OF_P[how]
     r, p, d, c, leg_p, leg_d = begin(world, stream)
     fail(leg_p)
     forgets(d, leg_d)
@@ -532,20 +522,18 @@ def test_prefill_refuses_the_connection(world):
     assert d.quiet(0.1) or d.expect("POST /abort_request")
 
 
-DECODE_FAILS = {k: v for k, v in {
-    "reset": (lambda ex: ex.reset(), 502, "decode_broken"),
-    "close": (lambda ex: ex.close(), 502, "decode_broken"),
-    "garbage": (lambda ex: ex.write(b"SSH-2.0-x\r\n\r\n").close(), 502, "decode_broken"),
+FAILS_OF_D = {
+    **{how: DECODE_FAILS[how] for how in ("reset", "closed", "garbage")},
     "500": (lambda ex: ex.reply(500, flat("KV transfer failed", 500)), 500, "KV transfer failed"),
     "429": (lambda ex: ex.reply(429, {"error": {"message": "busy"}}), 429, "busy"),
     "400": (lambda ex: ex.reply(400, flat("bad grammar", 400)), 400, "bad grammar"),
-}.items()}
+}
 
 
 @STREAM
-@pytest.mark.parametrize("how", DECODE_FAILS)
+@pytest.mark.parametrize("how", FAILS_OF_D)
 def test_decode_fails(world, how, stream):
-    fail, status, word = DECODE_FAILS[how]
+    fail, status, word = FAILS_OF_D[how]
     r, p, d, c, leg_p, leg_d = begin(world, stream)
     fail(leg_d)
     forgets(p, leg_p)
@@ -587,7 +575,7 @@ def test_prefill_fails_after_decode_began(world, how):
     leg_d.stream_head().event("a")
     events = c.events()
     assert next(events).json()["choices"][0]["text"] == "a"
-    PREFILL_FAILS[how][0](leg_p)
+    FAILS_OF_P[how][0](leg_p)
     leg_d.event("b").chunk(b"data: [DONE]\n\n").write(b"0\r\n\r\n").end()
     assert [e.data for e in events][-1] == "[DONE]" and r.end()["reason"] == "ok"
     assert d.quiet(0.05) and r.metric("aborts_total") == 0
@@ -876,19 +864,14 @@ def test_a_prefill_engine_that_failed_is_asked_again(world):
 
 @pytest.fixture(scope="module")
 def own_rooms(request):
-    f = Fleet.__new__(Fleet)
-    f.world = w = World()
+    f = BaseFleet()
+    w = f.world
     f.p = [w.engine("prefill", bootstrap_stream=True, prefill_delay=3, **SIM) for _ in range(2)]
     f.d = [w.engine("decode", **SIM) for _ in range(2)]
     f.router = w.router(w.pool(f.p, f.d, policy="round_robin", bootstrap="stream", **POOL))
     f.router.wait_all_up()
     f.direct = w.engine("both", **SIM)
-    try:
-        yield f
-        if request.session.testsfailed == 0:
-            w.finish()
-    finally:
-        w.close()
+    yield from lasting(request, f)
 
 
 @STREAM
