@@ -360,6 +360,10 @@ error_message(const struct req *req, char *buf, size_t size)
 		(void)snprintf(buf, size, "The body names no `model`, and there are several.");
 	else if (req->end == END_MODEL_NOT_FOUND)
 		(void)snprintf(buf, size, "The model `%s` does not exist.", req->model);
+	else if (req->end == END_METHOD)
+		(void)snprintf(buf, size, "%s: this path takes %s", m, req->detail);
+	else if (req->end == END_TOO_MANY_PAIRS)
+		(void)snprintf(buf, size, "%s (%u)", m, req->w->conf->max_fanout);
 	else if (req->pool.name != NULL)
 		(void)snprintf(buf, size, "%s%s%s (pool %s)", m, req->detail != NULL ? ": " : "",
 			req->detail != NULL ? req->detail : "", req->pool.name);

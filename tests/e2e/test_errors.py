@@ -88,7 +88,7 @@ def test_path_that_is_not_there(shared, router, path):
 def test_method_not_allowed(shared, router, method, path, allow):
     with router.client() as c:
         a = refused(c.request(method, path, b"{}" if method != "GET" else None).read(), 405, "method_not_allowed")
-        assert allow in a["allow"]
+        assert allow in a["allow"] and f"this path takes {a['allow']}" in a.error["message"]
 
 
 def test_no_length(shared, router):

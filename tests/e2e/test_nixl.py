@@ -868,6 +868,7 @@ def test_more_than_max_fanout_is_refused(desks, members):
     desk = desks("nixl", {"fanout": True}, limits={"max_fanout": 4})
     a = desk.router.complete(**members)
     assert (a.status, a.error["code"]) == (400, "too_many_choices") and desk.p.quiet(0.05)
+    assert "limits.max_fanout allows (4)" in a.error["message"]
 
 
 def two_pairs(desk, stream, path=COMPLETIONS):
