@@ -180,6 +180,7 @@ if [ "${HOLD:-}" = 1 ]; then
   $B/pdctl -s $dir/control.sock status
   log: $dir/router.log      (Ctrl-C ends it all)
 TRY
+	trap 'exit 0' INT TERM # it was asked for
 	wait "$router"
 fi
 say "Everything that was started is stopped now."
