@@ -15,6 +15,10 @@ if [ "$(id -u)" != 0 ] || [ ! -d /run/systemd/system ]; then
 	echo "systemd_smoke.sh: needs root, and a machine that was booted with systemd" >&2
 	exit 2
 fi
+command -v pgrep >/dev/null || {
+	echo "systemd_smoke.sh: needs pgrep and pkill: apt-get install procps" >&2
+	exit 2
+}
 finish() {
 	systemctl stop -q $U.socket $U.service 2>/dev/null
 	rm -rf "$D" "$dir" ${units:?}/$U.service ${units:?}/$U.service.d ${units:?}/$U.socket
