@@ -79,16 +79,13 @@ batch(const struct pair *pair)
 	return pair->prompt.n > 0 ? 0 : prompts_of(pair->req);
 }
 
+/* Ends a list and sets a member to it. */
 static void
-repeat(struct membuf *b, const char *text, size_t n, size_t times)
+set_list(struct pair *pair, struct splice_edit *e, enum splice_key k, struct membuf *b)
 {
-	membuf_add(b, "[", 1);
-	for (size_t i = 0; i < times; i++) {
-		if (i > 0)
-			membuf_add(b, ",", 1);
-		membuf_add(b, text, n);
-	}
 	membuf_add(b, "]", 1);
+	connector_set_span(e, k, SE_SET, pair_text(pair, "%.*s", (int)b->n, b->p));
+	membuf_free(b);
 }
 
 /* Sets a member to a value, or to a list of it. */
@@ -101,9 +98,11 @@ set_all(struct pair *pair, struct splice_edit *e, enum splice_key k, struct span
 		connector_set_span(e, k, SE_SET, v);
 		return;
 	}
-	repeat(&b, v.p, v.n, n);
-	connector_set_span(e, k, SE_SET, pair_text(pair, "%.*s", (int)b.n, b.p));
-	membuf_free(&b);
+	for (size_t i = 0; i < n; i++) {
+		membuf_add(&b, i == 0 ? "[" : ",", 1);
+		membuf_add(&b, v.p, v.n);
+	}
+	set_list(pair, e, k, &b);
 }
 
 /*
@@ -120,9 +119,7 @@ set_rids(struct pair *pair, struct splice_edit *e, size_t n)
 	membuf_add(&b, pair->id_json, strlen(pair->id_json));
 	for (size_t i = 1; i < n; i++)
 		membuf_add(&b, one, (size_t)snprintf(one, sizeof(one), ",\"%s_%zu\"", pair->id, i));
-	membuf_add(&b, "]", 1);
-	connector_set_span(e, SK_RID, SE_SET, pair_text(pair, "%.*s", (int)b.n, b.p));
-	membuf_free(&b);
+	set_list(pair, e, SK_RID, &b);
 }
 
 static void
@@ -135,9 +132,7 @@ set_rooms(struct pair *pair, struct splice_edit *e, size_t n)
 		membuf_add(&b, one,
 			(size_t)snprintf(one, sizeof(one), "%s%" PRIu64, i == 0 ? "[" : ",",
 				pair->room + i * room_step(pair)));
-	membuf_add(&b, "]", 1);
-	connector_set_span(e, SK_BOOTSTRAP_ROOM, SE_SET, pair_text(pair, "%.*s", (int)b.n, b.p));
-	membuf_free(&b);
+	set_list(pair, e, SK_BOOTSTRAP_ROOM, &b);
 }
 
 /* --- bodies */
