@@ -71,14 +71,20 @@ usable_cpus(void)
 	return n > 0 ? (uint32_t)n : 1;
 }
 
+/* 0 where the default holds. */
+static int
+key_line(const struct conf *c, const char *key)
+{
+	return c->key_lines[conf_key_row(&conf_root_keys, key) - conf_root_keys.key];
+}
+
 static int
 fail_root(struct conf_read *r, const char *key, const char *or_key, const char *what)
 {
-	const int *lines = r->conf->key_lines;
-	int line = lines[conf_key_row(&conf_root_keys, key) - conf_root_keys.key];
+	int line = key_line(r->conf, key);
 
 	if (line == 0)
-		line = lines[conf_key_row(&conf_root_keys, or_key) - conf_root_keys.key];
+		line = key_line(r->conf, or_key);
 	(void)conf_enter(r, "%s", key);
 	return conf_fail(r, line, "%s", what);
 }
@@ -100,13 +106,11 @@ static int
 set_notices_listen(struct conf_read *r)
 {
 	struct conf *c = r->conf;
-	const size_t row =
-		(size_t)(conf_key_row(&conf_root_keys, "notices.listen") - conf_root_keys.key);
 
 	for (size_t i = 0; i < c->npools && c->notices_listen == NULL; i++) {
 		if (!waits_for_notices(&c->pools[i]))
 			continue;
-		if (c->key_lines[row] != 0)
+		if (key_line(c, "notices.listen") != 0)
 			return fail_root(r, "notices.listen", "pools",
 				"an lmcache pool waits for notices, but none can arrive: write an address such as "
 				"tcp://*:7500, or notices: 0 at its decode engines");
@@ -139,6 +143,26 @@ set_notifier_key(struct conf *c)
 			append(&c->notifier_key, c->pools[i].announce_networks[k]);
 }
 
+/* What is not given grows with what it must have room for. */
+static int
+check_limits(struct conf_read *r)
+{
+	struct conf *c = r->conf;
+
+	if (c->max_buffered < c->max_body && key_line(c, "limits.max_buffered") != 0)
+		return fail_root(r, "limits.max_buffered", "limits.max_body",
+			"is less than limits.max_body: no request of that size could be read");
+	if (c->max_buffered < c->max_body)
+		c->max_buffered = c->max_body;
+	if (c->client_burst > 0 && c->client_rate == 0)
+		return fail_root(r, "client.burst", "client.rate",
+			"means nothing without client.rate: give that too");
+	for (size_t i = 0; i < c->npools; i++)
+		if (conf_pool_check_queue(r, &c->pools[i]) != 0)
+			return -1;
+	return 0;
+}
+
 int
 conf_finish(struct conf_read *r)
 {
@@ -146,7 +170,7 @@ conf_finish(struct conf_read *r)
 	char what[CONF_WHAT];
 	size_t n = 0;
 
-	if (set_notices_listen(r) != 0)
+	if (set_notices_listen(r) != 0 || check_limits(r) != 0)
 		return -1;
 	set_notifier_key(c);
 	if (c->workers_auto) {

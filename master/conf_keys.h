@@ -40,6 +40,8 @@ K("limits.max_answer", SIZE, max_answer, CONF_KIB, CONF_GIB, "16MiB", GENERATION
 	"of a prefill engine's answer, and of all decode answers together where they are rewritten; a larger one fails") \
 K("limits.max_fanout", COUNT, max_fanout, 1, 128, "8", GENERATION,					\
 	"pairs of prefill and decode legs of one request; more gets 400")				\
+K("limits.max_buffered", SIZE, max_buffered, CONF_MIB, 1024 * CONF_GIB, "1GiB", GENERATION,		\
+	"of request bodies and kept answers a worker holds at once (or limits.max_body, where that is more); more gets 503") \
 K("client.head_timeout", DURATION, client_head_ms, 1, CONF_HOUR, "10s", GENERATION,			\
 	"from a request head's first byte to its last")							\
 K("client.body_timeout", DURATION, client_body_ms, 1, CONF_HOUR, "30s", GENERATION,			\
@@ -48,6 +50,12 @@ K("client.idle_timeout", DURATION, client_idle_ms, 1, 24 * CONF_HOUR, "75s", GEN
 	"a kept-alive connection without a request")							\
 K("client.stall_timeout", DURATION, client_stall_ms, 1, 24 * CONF_HOUR, "300s", GENERATION,		\
 	"a client that takes no byte of its answer")							\
+K("client.max_inflight", COUNT, client_max_inflight, 0, 1000000, "0", GENERATION,			\
+	"requests of one client (API key, else address) at once, of all workers together; more gets 429; 0: no limit") \
+K("client.rate", COUNT, client_rate, 0, 1000000, "0", GENERATION,					\
+	"requests per second of one client; more gets 429; 0: no limit")				\
+K("client.burst", COUNT, client_burst, 0, 1000000, "0", GENERATION,					\
+	"of them at once before client.rate counts; 0: as many as client.rate")				\
 K("upstream.idle_timeout", DURATION, upstream_idle_ms, 1, CONF_HOUR, "4s", GENERATION,			\
 	"an idle connection to an engine; uvicorn closes its side at 5s")				\
 K("upstream.max_idle", COUNT, upstream_max_idle, 0, 65536, "64", GENERATION,				\
@@ -88,6 +96,10 @@ K("shared_memory.max_pools", COUNT, max_pools, 1, 256, "16", RESTART,					\
 	"pool names since the start, those no longer configured included")				\
 K("shared_memory.flags_per_worker", FLAGS, flags_per_worker, 64, 65536, "4096", RESTART,		\
 	"transfers a worker can wait for at once; a multiple of 64")					\
+K("shared_memory.queue", COUNT, queue_slots, 0, 65536, "1024", RESTART,					\
+	"requests of one pool that can wait at once: what `queue_size` may grow to")			\
+K("shared_memory.clients", CLIENTS, client_entries, 8, 65536, "4096", RESTART,				\
+	"clients whose limits are kept at once; a multiple of 8")					\
 L("pools", POOLS, pools, npools, 1, 256, NULL, LIVE,							\
 	"one topology of prefill and decode engines for one or more models each")
 
@@ -152,10 +164,42 @@ K("timeouts.connect", DURATION, timeouts.connect_ms, 1, CONF_HOUR, "2s", LIVE,		
 	"to a connection with an engine")								\
 K("timeouts.prefill", DURATION, timeouts.prefill_ms, 1, 24 * CONF_HOUR, "300s", LIVE,			\
 	"to the full answer of the prefill engine")							\
+K("timeouts.first_byte", DURATION, timeouts.first_byte_ms, 1, 24 * CONF_HOUR, "(timeouts.decode)", LIVE, \
+	"to the first byte of the decode engine's answer")						\
 K("timeouts.decode", DURATION, timeouts.decode_ms, 1, 24 * CONF_HOUR, "600s", LIVE,			\
 	"without a byte from the decode engine")							\
+K("timeouts.request", DURATION, timeouts.request_ms, 0, 24 * CONF_HOUR, "0s", LIVE,			\
+	"to the end of the answer, whatever it is waiting for; 0: no bound")				\
 K("timeouts.kv_ready", DURATION, timeouts.kv_ready_ms, 1, CONF_HOUR, "10s", LIVE,			\
 	"lmcache: from the prefill engine's answer to the last notice; then decode goes on without the cache") \
+K("allow_timeout_header", BOOL, rescue.allow_timeout_header, 0, 0, "false", LIVE,			\
+	"true: a client may bound its request by X-Request-Timeout-Ms")					\
+K("retries", COUNT, rescue.retries, 0, 10, "2", LIVE,							\
+	"other engines tried for a request that failed before its answer's first byte")			\
+K("retry_budget", COUNT, rescue.retry_budget, 0, 100, "20", LIVE,					\
+	"percent of the last 10 s' requests that may be such tries (a few always may)")			\
+K("fallback", FALLBACK, rescue.fallback, 0, 0, "(direct; with sglang and p2p_nccl: none)", LIVE,	\
+	"direct: a decode engine does it alone when no prefill engine is left to try; none: the error goes to the client") \
+K("resume", BOOL, rescue.resume, 0, 0, "false", LIVE,							\
+	"true: another decode engine goes on with a stream whose engine died")				\
+K("eject_failures", COUNT, ejection.failures, 0, 255, "5", LIVE,					\
+	"failures in a row after which an engine gets no requests for a while; 0: it does")		\
+K("eject_rate", COUNT, ejection.rate, 0, 100, "50", LIVE,						\
+	"percent of an engine's answers that failed, from which on the same; 0: it does not count")	\
+K("max_ejected", COUNT, ejection.max_percent, 0, 100, "50", LIVE,					\
+	"percent of the pool's engines of a role that may be ejected at once")				\
+K("eject_time", DURATION, ejection.time_ms, 1, CONF_HOUR, "10s", LIVE,					\
+	"until an ejected engine gets one request for trial; doubled each time that fails")		\
+K("eject_max_time", DURATION, ejection.max_ms, 1, 24 * CONF_HOUR, "(300s, or eject_time where that is more)", LIVE, \
+	"the most that becomes")									\
+K("queue_size", COUNT, queue.size, 0, 65536, "100", LIVE,						\
+	"requests that may wait while all engines are at max_inflight (at most shared_memory.queue); more gets 429; 0: none waits") \
+K("queue_timeout", DURATION, queue.timeout_ms, 1, CONF_HOUR, "60s", LIVE,				\
+	"the most a request waits there; then 503")							\
+K("allow_priority", BOOL, queue.allow_priority, 0, 0, "false", LIVE,					\
+	"true: a client may say who goes first there, by priority_header or the body's priority (the lowest integer does)") \
+K("priority_header", HEADER, priority_header, 0, 127, "X-Vllm-Priority", LIVE,			\
+	"that says it; \"\": the body's member alone")							\
 K("health_path", PATH, health_path, 1, 255, "(/health; with sglang: /ready)", LIVE,			\
 	"what a health probe asks for")									\
 K("api_key_file", TEXT, api_key_file, 0, 4095, "", LIVE,						\
@@ -237,6 +281,7 @@ enum conf_type {
 	CONF_T_COUNT_OR_AUTO,
 	CONF_T_FRACTION,
 	CONF_T_FLAGS,
+	CONF_T_CLIENTS,
 	CONF_T_WORKERS,
 	CONF_T_SIZE,
 	CONF_T_DURATION,
@@ -264,6 +309,7 @@ enum conf_type {
 	CONF_T_TRANSFER_MODE,
 	CONF_T_BOOTSTRAP,
 	CONF_T_FIRST_TOKEN,
+	CONF_T_FALLBACK,
 	CONF_T_ROLE,
 	/* lists */
 	CONF_T_LISTEN,

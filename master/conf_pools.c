@@ -2,6 +2,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -385,6 +386,17 @@ engine_of(enum connector_kind connector)
 	return connector == CONNECTOR_SGLANG ? ENGINE_SGLANG : ENGINE_VLLM;
 }
 
+#define BIT(c) (1u << CONNECTOR_##c)
+#define ALL_BITS ((1u << CONNECTOR_N) - 1)
+/*
+ * Whose decode engines do a whole request.  SGLang's answer 400 to what has not been prefilled (protocols.md
+ * 5.1), P2pNccl's wait for every prompt's cache (vLLM's p2p_nccl_connector.py).
+ */
+static const unsigned can_decode_alone = ALL_BITS & ~BIT(SGLANG) & ~BIT(P2P_NCCL);
+
+#define EJECT_MAX_MS (300 * CONF_SEC)
+#define QUEUE_SIZE 100 /* the default of queue_size, where the shared memory has room for it */
+
 /* The defaults that depend on other keys; `engine` is what the pool has, given or not. */
 static int
 set_computed(struct conf_read *r, struct conf_pool *p, const int *lines, enum engine_kind engine)
@@ -392,7 +404,8 @@ set_computed(struct conf_read *r, struct conf_pool *p, const int *lines, enum en
 	const char *remote = p->connector == CONNECTOR_ORCHESTRATED ? "prefill_host" : "keep";
 	const char *handoff =
 		p->connector == CONNECTOR_MOONCAKE ? "transfer_id" : "kv_transfer_params";
-	char what[CONF_WHAT], numbered[32];
+	const char *fallback = (can_decode_alone >> p->connector & 1) != 0 ? "direct" : "none";
+	char what[CONF_WHAT], numbered[32], first_byte[32], eject_max[32];
 	const struct {
 		const char *key, *value;
 	} v[] = {
@@ -400,12 +413,18 @@ set_computed(struct conf_read *r, struct conf_pool *p, const int *lines, enum en
 		{"health_path", engine == ENGINE_SGLANG ? "/ready" : "/health"},
 		{"handoff", handoff},
 		{"remote_host", remote},
+		{"fallback", fallback},
+		{"timeouts.first_byte", first_byte},
+		{"eject_max_time", eject_max},
 		{"prefill_policy", policy_name(p->policy)},
 		{"decode_policy", policy_name(p->policy)},
 		{"name", p->nmodels > 0 ? p->models[0] : numbered},
 	};
 
 	(void)snprintf(numbered, sizeof(numbered), "pool%zu", r->conf->npools);
+	(void)snprintf(first_byte, sizeof(first_byte), "%" PRIu64 "ms", p->timeouts.decode_ms);
+	(void)snprintf(eject_max, sizeof(eject_max), "%" PRIu64 "ms",
+		p->ejection.time_ms > EJECT_MAX_MS ? p->ejection.time_ms : EJECT_MAX_MS);
 	for (size_t i = 0; i < sizeof(v) / sizeof(v[0]); i++)
 		if (given(lines, v[i].key) == 0 &&
 			conf_value_set(
@@ -419,17 +438,22 @@ void
 conf_pool_compute(const struct conf_pool *p, size_t number, struct conf_pool *ret)
 {
 	const enum policy_kind policy = ret->policy;
+	const uint64_t decode_ms = ret->timeouts.decode_ms, eject_ms = ret->ejection.time_ms;
 	struct conf_error err;
 	struct conf c = {.npools = number};
 	struct conf_read r = {.err = &err, .conf = &c};
 
 	ret->connector = p->connector;
 	ret->policy = p->policy;
+	ret->timeouts.decode_ms = p->timeouts.decode_ms;
+	ret->ejection.time_ms = p->ejection.time_ms;
 	ret->models = p->models;
 	ret->nmodels = p->nmodels;
 	/* a model's name need not be one for a pool */
 	(void)set_computed(&r, ret, NULL, p->engine);
 	ret->policy = policy;
+	ret->timeouts.decode_ms = decode_ms;
+	ret->ejection.time_ms = eject_ms;
 	ret->models = NULL;
 	ret->nmodels = 0;
 }
@@ -448,9 +472,6 @@ check_labels(struct conf_read *r, const struct conf_pool *p, const int *lines)
 	return 0;
 }
 
-#define BIT(c) (1u << CONNECTOR_##c)
-#define ALL_BITS ((1u << CONNECTOR_N) - 1)
-
 /* Keys that not every connector asks for. */
 static const struct {
 	const char *key;
@@ -467,8 +488,7 @@ static const struct {
 	{"bootstrap", BIT(SGLANG)},
 	{"learn_timeout", BIT(SGLANG) | BIT(MOONCAKE)},
 	{"cache_hit_threshold", BIT(SHARED_STORAGE)},
-	/* Decode engines that do nothing alone: SGLang's answer 400 to what has not been prefilled (protocols.md
-	 * 5.1), P2pNccl's wait for every prompt's cache (vLLM's p2p_nccl_connector.py). */
+	/* nothing is left to choose where decode does nothing alone: can_decode_alone */
 	{"routing_threshold", ALL_BITS & ~BIT(SGLANG) & ~BIT(P2P_NCCL)},
 	{"allow_route_header", ALL_BITS & ~BIT(SGLANG) & ~BIT(P2P_NCCL)},
 };
@@ -525,6 +545,35 @@ check_owned(struct conf_read *r, const struct conf_pool *p, const int *lines)
 		return fail_key(
 			r, p, lines, "engine", "the connector sglang needs engines of SGLang");
 	return 0;
+}
+
+static int
+check_rescue(struct conf_read *r, const struct conf_pool *p, const int *lines)
+{
+	if (p->rescue.fallback == FALLBACK_DIRECT && (can_decode_alone >> p->connector & 1) == 0)
+		return fail_key(r, p, lines, "fallback",
+			"decode engines of the connector %s do nothing without a prefill engine: write none",
+			connector_name(p->connector));
+	if (p->ejection.max_ms < p->ejection.time_ms)
+		return fail_key(r, p, lines, "eject_max_time", "is less than eject_time");
+	return 0;
+}
+
+int
+conf_pool_check_queue(struct conf_read *r, struct conf_pool *p)
+{
+	const uint32_t slots = r->conf->queue_slots;
+
+	if (p->queue_size_line == 0) {
+		p->queue.size = slots < QUEUE_SIZE ? slots : QUEUE_SIZE;
+		return 0;
+	}
+	if (p->queue.size <= slots)
+		return 0;
+	(void)conf_enter(r, "pools[%zu].queue_size", (size_t)(p - r->conf->pools));
+	return conf_fail(r, p->queue_size_line,
+		"%u waiting requests are more than shared_memory.queue has room for: write at most %u, or %u there",
+		p->queue.size, slots, p->queue.size);
 }
 
 /* --- what a connector asks of endpoints, whatever source they come from
@@ -761,9 +810,10 @@ conf_pool_finish(struct conf_read *r, struct conf_pool *p, const int *lines)
 		given(lines, "engine") != 0 ? p->engine : engine_of(p->connector);
 
 	if (set_computed(r, p, lines, engine) != 0 || check_labels(r, p, lines) != 0 ||
-		check_owned(r, p, lines) != 0 || check_roles(r, p, lines) != 0 ||
-		check_sources(r, p, lines) != 0)
+		check_owned(r, p, lines) != 0 || check_rescue(r, p, lines) != 0 ||
+		check_roles(r, p, lines) != 0 || check_sources(r, p, lines) != 0)
 		return -1;
+	p->queue_size_line = given(lines, "queue_size");
 	if (p->api_key_file != NULL && r->was != NULL)
 		p->api_key = mem_strdup(pool_before(r, p)->api_key);
 	else if (p->api_key_file != NULL &&

@@ -16,7 +16,7 @@
 #include "master/conf_keys.h"
 
 #define CONF_WHAT 256      /* of conf_error.what */
-#define CONF_ENTRY_KEYS 64 /* at least the rows of any table for a list's entries */
+#define CONF_ENTRY_KEYS 96 /* at least the rows of any table for a list's entries */
 
 struct conf_read {
 	const char *file;
@@ -107,6 +107,8 @@ struct conf_endpoint *conf_endpoint_add(struct conf_pool *p);
 /* Works out the defaults that depend on other keys, then checks the newest pool against itself and
  * the others.  lines: of conf_pool_keys, or NULL. */
 int conf_pool_finish(struct conf_read *r, struct conf_pool *p, const int *lines);
+/* Once all keys are known: what of its queue depends on the shared memory. */
+int conf_pool_check_queue(struct conf_read *r, struct conf_pool *p);
 void conf_pool_free(struct conf_pool *p);
 /* The defaults that depend on other keys, as they are for a pool like `p`, the number-th, into *ret. */
 void conf_pool_compute(const struct conf_pool *p, size_t number, struct conf_pool *ret);

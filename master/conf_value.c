@@ -13,7 +13,7 @@
 #include "shm/base/net.h"
 
 typedef int set_fn(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT]);
-static set_fn set_count, set_flags, set_workers, set_size, set_duration, set_text, set_name,
+static set_fn set_count, set_multiple, set_workers, set_size, set_duration, set_text, set_name,
 	set_path;
 static set_fn set_header, set_notices, set_url, set_host, set_word, add_listen, add_text,
 	add_network, add_server;
@@ -51,12 +51,14 @@ static const struct {
 	const char *(*word)(unsigned); /* the valid words of an enum, by value */
 	unsigned nwords;
 	bool number;
+	unsigned step; /* of a count that must be a multiple */
 } types[CONF_T_N] = {
 	// clang-format off
 	[CONF_T_COUNT] = { "a number", CONF_U32, set_count, .number = true },
 	[CONF_T_COUNT_OR_AUTO] = { "`auto` or a number", CONF_U32, set_count_or_auto },
 	[CONF_T_FRACTION] = { "a number above 0, at most 1, such as 0.8", CONF_SHORT, set_fraction },
-	[CONF_T_FLAGS] = { "a multiple of 64", CONF_U32, set_flags, .number = true },
+	[CONF_T_FLAGS] = { "a multiple of 64", CONF_U32, set_multiple, .number = true, .step = 64 },
+	[CONF_T_CLIENTS] = { "a multiple of 8", CONF_U32, set_multiple, .number = true, .step = 8 },
 	[CONF_T_WORKERS] = { "`auto` or a number", CONF_U32, set_workers },
 	[CONF_T_SIZE] = { "a size such as 64MiB", CONF_U64, set_size },
 	[CONF_T_DURATION] = { "a duration such as 2s", CONF_U64, set_duration },
@@ -84,6 +86,7 @@ static const struct {
 	[CONF_T_TRANSFER_MODE] = { "a transfer_mode", CONF_WORD, set_word, transfer_mode_name, TRANSFER_N },
 	[CONF_T_BOOTSTRAP] = { "a bootstrap", CONF_WORD, set_word, bootstrap_name, BOOTSTRAP_N },
 	[CONF_T_FIRST_TOKEN] = { "a role", CONF_WORD, set_first_token, role_name, ROLE_N },
+	[CONF_T_FALLBACK] = { "a fallback", CONF_WORD, set_word, fallback_name, FALLBACK_N },
 	[CONF_T_ROLE] = { "a role", CONF_WORD, set_word, role_name, ROLE_N },
 	[CONF_T_LISTEN] = { "a list of addresses such as [\"0.0.0.0:8000\"]", CONF_LIST, add_listen },
 	[CONF_T_MODELS] = { "a list of model names", CONF_STRS, add_text },
@@ -247,14 +250,14 @@ add_port(const struct conf_key *k, void *base, const char *text, char what[CONF_
 }
 
 static int
-set_flags(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+set_multiple(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
 {
 	uint64_t v;
 
 	if (parse_count(k, text, what, &v) != 0)
 		return -1;
-	if (v % 64 != 0)
-		return bad(what, "%.60s is not a multiple of 64", text);
+	if (v % types[k->type].step != 0)
+		return bad(what, "%.60s is not %s", text, conf_wants(k));
 	*(uint32_t *)member(k, base) = (uint32_t)v;
 	return 0;
 }

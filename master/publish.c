@@ -301,6 +301,10 @@ fill_pool(struct table_builder *b, struct table_pool *tp, const struct publish *
 	}
 	tp->shake = pool->shake;
 	tp->timeouts = pool->timeouts;
+	tp->rescue = pool->rescue;
+	tp->ejection = pool->ejection;
+	tp->queue = pool->queue;
+	tp->priority_header = table_str(b, or_empty(pool->priority_header));
 	if (pool->nmodels == 0) {
 		fill_learned(b, tp, p->fleet, pool, max);
 		return;

@@ -84,6 +84,10 @@ struct table_pool {
 	uint64_t slow_start_ms;
 	struct conf_handshake shake;
 	struct conf_timeouts timeouts;
+	struct conf_rescue rescue;
+	struct conf_ejection ejection;
+	struct conf_queue queue;
+	const char *priority_header; /* "": none */
 	uint32_t n[ROLE_N];
 	const struct table_pick *picks[ROLE_N]; /* its endpoints, in the table's order */
 	uint32_t max_weight[ROLE_N];            /* of those */

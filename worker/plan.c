@@ -405,7 +405,10 @@ plan(struct req *req, const struct table *t)
 		.name = seg_pool_name(req->w->seg, tp->id),
 		.connector = tp->connector,
 		.shake = tp->shake,
-		.timeouts = tp->timeouts};
+		.timeouts = tp->timeouts,
+		.rescue = tp->rescue,
+		.ejection = tp->ejection,
+		.queue = tp->queue};
 	note_tokens(req, tp);
 	why = choose_way(req, tp, &npairs);
 	if (why != END_OK)

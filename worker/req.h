@@ -63,6 +63,9 @@ struct req_pool {
 	enum connector_kind connector;
 	struct conf_handshake shake;
 	struct conf_timeouts timeouts;
+	struct conf_rescue rescue;
+	struct conf_ejection ejection;
+	struct conf_queue queue;
 };
 
 /* What the client wants of the threshold, where the operator lets it say. */

@@ -53,6 +53,8 @@ enum transfer_mode { TRANSFER_PULL, TRANSFER_PUSH, TRANSFER_N };
 enum bootstrap_kind { BOOTSTRAP_LEARNED, BOOTSTRAP_STREAM, BOOTSTRAP_N };
 /* who names the prefill engine to the decode engine: its own answer, or the host of its URL (2.2) */
 enum remote_host_kind { REMOTE_HOST_KEEP, REMOTE_HOST_PREFILL, REMOTE_HOST_N };
+/* when no prefill engine is left to try: the decode engine does it alone, or the client gets the error */
+enum fallback_kind { FALLBACK_DIRECT, FALLBACK_NONE, FALLBACK_N };
 
 /* The words used for them in configuration, log and metrics; never NULL for a valid value.  conf_names.c */
 const char *role_name(enum role r);
@@ -65,6 +67,7 @@ const char *handoff_name(enum handoff_kind h);
 const char *remote_host_name(enum remote_host_kind r);
 const char *transfer_mode_name(enum transfer_mode m);
 const char *bootstrap_name(enum bootstrap_kind b);
+const char *fallback_name(enum fallback_kind f);
 
 #define CONF_PORTS_MAX 64 /* tensor-parallel ranks of one engine that listen for themselves */
 
@@ -104,10 +107,12 @@ struct conf_dns {
 
 #define CONF_GROUPS_MAX 63 /* groups of one pool: bits of a word (shm/table.h) */
 
-struct conf_timeouts {       /* milliseconds */
-	uint64_t connect_ms; /* to an established connection */
-	uint64_t prefill_ms; /* from sending to the full answer of the prefill engine */
-	uint64_t decode_ms;  /* without a byte from the decode engine */
+struct conf_timeouts {          /* milliseconds */
+	uint64_t connect_ms;    /* to an established connection */
+	uint64_t prefill_ms;    /* from sending to the full answer of the prefill engine */
+	uint64_t first_byte_ms; /* from sending to the first byte of the decode engine's answer */
+	uint64_t decode_ms;     /* without a byte from the decode engine */
+	uint64_t request_ms;    /* from a request's last byte to its answer's last; 0: no bound */
 	/* lmcache: from the prefill answer to the last notice; then decode goes on without */
 	uint64_t kv_ready_ms;
 };
@@ -134,6 +139,32 @@ struct conf_handshake {
 	char cache_hit_threshold[CONF_FRACTION]; /* shared_storage: decode first with it; "": not */
 };
 
+/* When an engine fails; by value wherever a pool is described, as the next two. */
+struct conf_rescue {
+	uint32_t retries;      /* other engines tried for one request; 0: none */
+	uint32_t retry_budget; /* percent of the last 10 s' requests that may be such tries */
+	enum fallback_kind fallback;
+	uint32_t resume; /* 1: another decode engine goes on with a stream that broke */
+	uint32_t
+		allow_timeout_header; /* 1: a client may bound its request by X-Request-Timeout-Ms */
+};
+
+/* When an engine that passes its probes gets no requests for a while. */
+struct conf_ejection {
+	uint32_t failures;    /* in a row; 0: they do not count */
+	uint32_t rate;        /* percent of its answers that failed; 0: it does not count */
+	uint32_t max_percent; /* of the pool's endpoints of its role that may be ejected at once */
+	uint64_t time_ms;     /* of the first ejection; doubled each time */
+	uint64_t max_ms;      /* up to this, >= time_ms */
+};
+
+/* Requests that wait for an engine to have room. */
+struct conf_queue {
+	uint32_t size; /* at once, of all workers together, <= conf.queue_slots; 0: none waits */
+	uint32_t allow_priority; /* 1: a client may say who goes first */
+	uint64_t timeout_ms;     /* the most one waits */
+};
+
 struct conf_pool {
 	char *name;
 	char **models; /* nmodels 0: learned from the engines' /v1/models */
@@ -149,6 +180,11 @@ struct conf_pool {
 	enum engine_kind engine;
 	struct conf_handshake shake;
 	struct conf_timeouts timeouts;
+	struct conf_rescue rescue;
+	struct conf_ejection ejection;
+	struct conf_queue queue;
+	int queue_size_line;                   /* where `queue_size` stands; 0: the default holds */
+	char *priority_header;                 /* of an integer, the lowest goes first; or NULL */
 	char *health_path;                     /* default by engine: /health, /ready */
 	char *metric_running, *metric_waiting; /* of the engine's /metrics; NULL: the known names */
 	char *api_key_file, *api_key;          /* for the master's own questions; NULL: none */
@@ -184,18 +220,25 @@ struct conf {
 
 	/* what the shared memory is sized by: a change needs a restart */
 	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker;
+	uint32_t queue_slots;    /* of each pool: requests that can wait */
+	uint32_t client_entries; /* clients whose limits are kept; a multiple of 8 */
 
 	/* what a worker is born with: a change starts a new generation */
 	uint32_t workers; /* `auto` already resolved */
 	bool workers_auto;
 	uint64_t max_body, max_head; /* bytes */
+	uint64_t max_buffered;       /* bytes of bodies and kept answers a worker holds at once */
 	uint32_t max_connections;    /* client connections per worker */
+	uint32_t
+		client_max_inflight; /* requests of one client at once, of all workers; 0: no limit */
+	uint32_t client_rate;        /* requests per second of one client; 0: no limit */
+	uint32_t client_burst;       /* of them at once; 0: as client_rate */
 	uint64_t client_head_ms;     /* from a head's first byte to its last */
 	uint64_t client_body_ms;     /* between two reads of a body */
 	uint64_t client_idle_ms;     /* keep-alive connection without a request */
 	uint64_t client_stall_ms;    /* a client that takes no byte of its answer */
 	uint64_t upstream_idle_ms;   /* idle engine connection; uvicorn closes at 5 s */
-	uint32_t upstream_max_idle;  /* idle connections kept per worker and endpoint */
+	uint32_t upstream_max_idle; /* idle connections kept per worker and endpoint */
 	/* bytes of a prefill answer that are read; more fails the leg */
 	uint64_t max_answer;
 	uint32_t max_fanout; /* pairs of one request; more is refused */

@@ -262,7 +262,7 @@ static const struct bad {
 	{ POOLS "client: {stall_timout: 1m}\n", 2, "client.stall_timout", "did you mean client.stall_timeout?" },
 	{ POOLS "drain_timout: 1m\n", 2, "drain_timout", "did you mean drain_timeout?" },
 	{ POOLS "head_timout: 1m\n", 2, "head_timout", "did you mean client.head_timeout?" },
-	{ POOLS "clients: {head_timeout: 1m}\n", 2, "clients", "did you mean client?" },
+	{ POOLS "cliens: {head_timeout: 1m}\n", 2, "cliens", "did you mean client?" },
 	{ POOLS "policy: random\n", 2, "policy", "unknown key here: it belongs to a pool" },
 	{ "pools: [{connector: nixl, weight: 2, " EPS "}]\n", 1, "pools[0].weight", "belongs to an entry of prefill or decode" },
 	{ "pools: [{connector: nixl, rise: 2, " EPS "}]\n", 1, "pools[0].rise", "belongs to the top level" },
@@ -1865,9 +1865,11 @@ Test(conf, every_key_is_written)
 {
 	struct conf *c = parse(
 		"listen: [\":80\", '[::1]:81']\nworkers: 3\ndns_servers: [\"10.0.0.2\"]\n"
-		"limits: {max_body: 1GiB, max_head: 16KiB, max_connections: 7, max_answer: 2048B, max_fanout: 9}\n"
-		"shared_memory: {max_workers: 4, max_endpoints: 99, max_pools: 12, flags_per_worker: 128}\n"
-		"client: {head_timeout: 1s, body_timeout: 2s, idle_timeout: 3m, stall_timeout: 4h}\n"
+		"limits: {max_body: 1GiB, max_head: 16KiB, max_connections: 7, max_answer: 2048B, max_fanout: 9,\n"
+		" max_buffered: 2GiB}\n"
+		"shared_memory: {max_workers: 4, max_endpoints: 99, max_pools: 12, flags_per_worker: 128, queue: 9, clients: 16}\n"
+		"client: {head_timeout: 1s, body_timeout: 2s, idle_timeout: 3m, stall_timeout: 4h, max_inflight: 5, rate: 6,\n"
+		" burst: 7}\n"
 		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"
 		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 5s\nrise: 1\nfall: 9\n"
 		"drain_timeout: 0\nstall_timeout: 0s\nlog_level: debug\nlog_format: json\n"
@@ -1878,7 +1880,10 @@ Test(conf, every_key_is_written)
 		"   session_member: user, prefix_bytes: 2KiB, pairing: require, slow_start: 1s, engine: sglang,\n"
 		"   handoff: disagg_prefill_resp, remote_host: keep, kv_lease: 1s, fanout: true, routing_threshold: 5,\n"
 		"   allow_route_header: true, one_leg: decode, fix_usage: true, health_path: /h,\n"
-		"   timeouts: {connect: 1s, prefill: 2s, decode: 3s}, load_metrics: {running: r, waiting: w},\n"
+		"   timeouts: {connect: 1s, prefill: 2s, first_byte: 4s, decode: 3s, request: 5s}, retries: 3, retry_budget: 5,\n"
+		"   fallback: none, resume: true, allow_timeout_header: true, eject_failures: 6, eject_rate: 7, max_ejected: 8,\n"
+		"   eject_time: 9s, eject_max_time: 10s, queue_size: 9, queue_timeout: 1s, allow_priority: true,\n"
+		"   priority_header: X-P, load_metrics: {running: r, waiting: w},\n"
 		"   dns: [{name: d.test, port: 1, role: decode, weight: 2, group: g}], announce_networks: [10.0.0.0/8],\n"
 		"   prefill: [{url: http://p, max_inflight: 3, weight: 4, group: g, bootstrap_host: h, bootstrap_port: 5,\n"
 		"              dp_ranks: 6}]}\n"
