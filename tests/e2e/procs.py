@@ -443,6 +443,10 @@ FAST = {"workers": 2, "health_interval": "100ms", "stats_interval": "200ms", "ri
         "log_format": "json", "shared_memory": {"max_endpoints": 64, "flags_per_worker": 64}}
 
 
+# an engine's failure is the story, not what the router makes good: stories of rescue, ejection and waiting say so
+PLAIN = {"retries": 0, "fallback": "none", "eject_failures": 0, "eject_rate": 0, "queue_size": 0}
+
+
 class World:
     """All that a story starts; finish() looks after it."""
 
@@ -473,7 +477,7 @@ class World:
     def pool(self, prefill, decode, connector="nixl", **keys):
         def entry(e):
             return e if isinstance(e, dict) else {"url": e if isinstance(e, str) else e.url}
-        return {"models": [MODEL], "connector": connector, **keys,
+        return {"models": [MODEL], "connector": connector, **PLAIN, **keys,
                 "prefill": [entry(e) for e in prefill], "decode": [entry(e) for e in decode]}
 
     def router(self, *pools, wait_for="ready", args=(), **keys):
