@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "proto/answer_in.h"
-#include "proto/sse.h"
+#include "proto/event.h"
 
 /* --- small things the files share --------------------------------------------------------- */
 
@@ -52,28 +52,6 @@ find_once(const struct splice_seg *key, const char *const *names, size_t n, unsi
 	again = i < n && (*seen >> i & 1) != 0;
 	*seen |= i < n ? 1u << i : 0;
 	return !again;
-}
-
-void
-copy_start(struct copy *c, const struct splice_seg *text, struct membuf *out)
-{
-	json_read_init(&c->r, text->p, text->n);
-	c->at = text->p;
-	c->out = out;
-}
-
-void
-copy_up_to(struct copy *c, const char *p)
-{
-	membuf_add(c->out, c->at, (size_t)(p - c->at));
-	c->at = p;
-}
-
-void
-copy_past(struct copy *c, const struct splice_seg *value)
-{
-	copy_up_to(c, value->p);
-	c->at = value->p + value->n;
 }
 
 bool
@@ -227,73 +205,6 @@ answer_prefill_ended(const char *json, size_t n)
 
 /* --- events ------------------------------------------------------------------------------- */
 
-/* Whether the line is one of data; then its value is told. */
-static bool
-is_data(const char *line, size_t n, struct splice_seg *ret)
-{
-	if (n < 4 || memcmp(line, "data", 4) != 0 || (n > 4 && line[4] != ':'))
-		return false;
-	*ret = (struct splice_seg){line + n, 0};
-	if (n > 4)
-		*ret = (struct splice_seg){line + 5, n - 5};
-	if (ret->n > 0 && ret->p[0] == ' ')
-		*ret = (struct splice_seg){ret->p + 1, ret->n - 1};
-	return true;
-}
-
-size_t
-event_data(struct answer *a, const char *event, size_t n, struct splice_seg *ret, bool *ret_other)
-{
-	struct splice_seg value;
-	size_t ndata = 0;
-
-	*ret_other = false;
-	a->joined.n = 0;
-	for (size_t at = 0, end, len; at < n; at += len + end) {
-		len = sse_line(event + at, n - at, &end);
-		if (!is_data(event + at, len, &value)) {
-			*ret_other |= len > 0;
-			continue;
-		}
-		if (ndata++ == 0) {
-			*ret = value;
-			continue;
-		}
-		if (ndata == 2)
-			put_seg(&a->joined, ret);
-		PUT(&a->joined,
-			"\t"); /* a line's end in an event; in JSON as blank, but of one line */
-		put_seg(&a->joined, &value);
-		*ret = (struct splice_seg){a->joined.p, a->joined.n};
-	}
-	return ndata;
-}
-
-/* The event's lines, with other data. */
-static void
-put_lines(const char *event, size_t n, const struct membuf *data, struct membuf *out)
-{
-	struct splice_seg value;
-	bool done = false;
-
-	for (size_t at = 0, end, len; at < n; at += len + end) {
-		len = sse_line(event + at, n - at, &end);
-		if (!is_data(event + at, len, &value)) {
-			/* a line between this LF and a CR was dropped: they are two ends */
-			if (len == 0 && event[at] == '\n' && out->p[out->n - 1] == '\r')
-				PUT(out, "\n");
-			membuf_add(out, event + at, len + end);
-			continue;
-		}
-		if (done)
-			continue;
-		PUT(out, "data: ");
-		membuf_add(out, data->p, data->n);
-		membuf_add(out, event + at + len, end);
-		done = true;
-	}
-}
-
 static int
 rewrite_event(struct answer *a, uint32_t part, const struct splice_seg *json, struct membuf *out)
 {
@@ -324,7 +235,7 @@ answer_event(struct answer *a, uint32_t part, const char *event, size_t n, struc
 	int r;
 
 	assert(part < a->how.parts && a->how.stream && !a->part[part].ended);
-	if (event_data(a, event, n, &data, &other) == 0) {
+	if (event_data(event, n, &a->joined, &data, &other) == 0) {
 		if (other)
 			membuf_add(out, event, n);
 		return ANSWER_OK;
@@ -338,7 +249,7 @@ answer_event(struct answer *a, uint32_t part, const char *event, size_t n, struc
 	if (r == ANSWER_ERROR)
 		membuf_add(out, event, n);
 	else if (r == ANSWER_OK && a->json.n > 0)
-		put_lines(event, n, &a->json, out);
+		event_put(event, n, &a->json, out);
 	drop_large(a);
 	return r;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "proto/answer_in.h"
+#include "proto/json_string.h"
 
 static const struct splice_seg none = {"", 0};
 
@@ -301,7 +302,7 @@ keep_first(struct answer *a, uint32_t part, uint32_t k, struct choice *c, void *
 
 	(void)arg;
 	f->there = true;
-	f->chars = text_length(&c->text[0]);
+	f->chars = json_characters(&c->text[0]);
 	return keep(a, &c->text[0], &f->text) && keep(a, &c->logprobs[0], &f->logprobs) &&
 			       keep(a, &c->finish, &f->finish) && keep(a, &c->stop, &f->stop)
 		       ? ANSWER_OK

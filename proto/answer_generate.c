@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "proto/answer_in.h"
+#include "proto/event.h"
 #include "proto/sse.h"
 
 static const char *const list_keys[INPUT_LISTS] = {
@@ -117,7 +118,7 @@ generate_prefill(struct answer *a, uint32_t part, const char *text, size_t n)
 	for (; (len = sse_next(text + at, n - at)) > 0; at += len) {
 		int ret;
 
-		if (event_data(a, text + at, len, &data, &other) == 0 ||
+		if (event_data(text + at, len, &a->joined, &data, &other) == 0 ||
 			json_read_is(&data, "[DONE]"))
 			continue;
 		ret = prefill_body(a, part, data.p, data.n);

@@ -12,6 +12,7 @@
  */
 #pragma once
 #include "proto/answer.h"
+#include "proto/json_copy.h"
 #include "proto/json_read.h"
 #include "proto/splice.h"
 #include "shm/base/mem.h"
@@ -118,25 +119,6 @@ bool says_error(const struct splice_seg *key, const struct splice_seg *value);
 bool find_once(const struct splice_seg *key, const char *const *names, size_t n, unsigned *seen,
 	size_t *ret);
 
-/* A text that is copied up to the value that comes next. */
-struct copy {
-	struct json_read r;
-	const char *at; /* copied up to here */
-	struct membuf *out;
-};
-
-void copy_start(struct copy *c, const struct splice_seg *text, struct membuf *out);
-void copy_up_to(struct copy *c, const char *p);
-/* `value` was read; something else will be written in its place. */
-void copy_past(struct copy *c, const struct splice_seg *value);
-
-/*
- * How many lines of data an event has; their values, joined, in *ret, which is good until the next
- * call; and whether the event has lines of another kind.
- */
-size_t event_data(
-	struct answer *a, const char *event, size_t n, struct splice_seg *ret, bool *ret_other);
-
 /* Keeps id, created and model of the first text that is seen; long ones, which all events would have, are bad. */
 int know(struct answer *a, const char *json, size_t n);
 
@@ -177,8 +159,6 @@ bool usage_sum(const struct answer *a, struct membuf *out);
 
 /* Appends the elements of both arrays as one array. */
 void put_arrays(const struct splice_seg *a, const struct splice_seg *b, struct membuf *out);
-/* How many characters a string in its quotes has, as Python's len() counts them. */
-uint64_t text_length(const struct splice_seg *text);
 /* Appends P's and D's as one; either may be null or none.  So many characters of P's stand before D's text. */
 int logprobs_join(
 	struct answer *a, const struct splice_seg of[2], uint64_t before, struct membuf *out);

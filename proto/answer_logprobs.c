@@ -35,24 +35,6 @@ put_arrays(const struct splice_seg *a, const struct splice_seg *b, struct membuf
 	PUT(out, "]");
 }
 
-uint64_t
-text_length(const struct splice_seg *text)
-{
-	const uint8_t *p = (const uint8_t *)text->p, *end = p + text->n;
-	uint64_t n = 0;
-	uint32_t code;
-
-	if (text->n < 2)
-		return 0;
-	for (p++, end--; p < end;) {
-		size_t len = *p == '\\' ? json_escape(p, end, &code) : 1;
-
-		n += (*p & 0xc0) != 0x80; /* of UTF-8, what begins a character */
-		p += len > 0 ? len : 1;
-	}
-	return n;
-}
-
 /* D's offsets count from its own first token. */
 static struct splice_seg
 shifted(struct answer *a, const struct splice_seg *offsets, uint64_t by)
