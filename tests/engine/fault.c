@@ -210,6 +210,7 @@ static const struct kind {
 	{"notice_twice", NULL, NULL, 0},
 	{"notice_unknown", NULL, NULL, 0},
 	{"notice_garbage", NULL, NULL, 0},
+	{"refuse", NULL, NULL, 500},
 	{"close_keepalive", NULL, NULL, 0},
 };
 
@@ -315,6 +316,12 @@ bool
 fault_null_kv(const struct conn *c)
 {
 	return is(c->fault, "null_kv");
+}
+
+int
+fault_refusal(const struct conn *c)
+{
+	return is(c->fault, "refuse") ? c->fault->status : 0;
 }
 
 bool

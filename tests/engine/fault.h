@@ -27,6 +27,7 @@ bool fault_due(const struct conn *c, uint64_t events); /* this stream ends here 
 bool fault_is_stall(const struct conn *c); /* ... by standing still; else call fault_cut() */
 void fault_cut(struct conn *c);
 bool fault_null_kv(const struct conn *c);
+int fault_refusal(const struct conn *c); /* the status; 0: it is not refused */
 bool fault_is(const struct conn *c, const char *kind);
 double fault_gap_ms(const struct conn *c, double dflt); /* between the tokens of a stream */
 /* A kept connection, whose next request waits unread in fd, is to be reset now. */

@@ -96,6 +96,15 @@ unused(struct gen *g)
 		g->sim->shake->unused(g);
 }
 
+/* vLLM from 0.21: a request that it refuses before its engine has it tells P that nobody comes (its
+ * PR 41269); an older one leaves P to its timeout, and so does whatever FastAPI refuses. */
+static void
+refused(struct gen *g)
+{
+	if (g->sim->o.vllm == VLLM_0_33 && !g->unread)
+		unused(g);
+}
+
 void
 gen_gone(struct gen *g)
 {
@@ -103,6 +112,17 @@ gen_gone(struct gen *g)
 	last_aborted(g->sim->last[0], g->c->last_seq);
 	unused(g);
 	end(g);
+}
+
+/* Its engine is broken, and its HTTP server says so. */
+static bool
+fails_early(struct gen *g)
+{
+	int status = fault_refusal(g->c);
+
+	if (status != 0)
+		conn_error(g->c, status, "InternalServerError", "simulated refusal");
+	return status != 0;
 }
 
 static void
@@ -118,8 +138,8 @@ start(struct conn *c, bool chat, bool native)
 	g->native = native;
 	g->created = (long)time(NULL);
 	TAILQ_INSERT_TAIL(&g->sim->gens, g, all);
-	if (!gen_parse(g)) {
-		unused(g);
+	if (!gen_parse(g) || fails_early(g)) {
+		refused(g);
 		end(g);
 		return;
 	}

@@ -39,13 +39,24 @@ struct parse {
 	struct gen *g;
 	struct jv m[M_COUNT];
 	const char *wrong; /* the first thing that is; NULL: nothing */
+	bool malformed;    /* it is the body's form */
 };
 
-static bool
-bad(struct parse *p, const char *why)
+/* A value that the engine refuses, having looked at the model's name first. */
+static void
+bad_value(struct parse *p, const char *why)
 {
 	if (p->wrong == NULL)
 		p->wrong = why;
+}
+
+/* A body that FastAPI refuses: vLLM's own code never sees it. */
+static bool
+bad(struct parse *p, const char *why)
+{
+	if (p->wrong == NULL || !p->malformed)
+		p->wrong = why;
+	p->malformed = true;
 	return false;
 }
 
@@ -216,8 +227,10 @@ read_prompt(struct parse *p)
 		return bad(p, "prompt: a string, a list of strings, token ids or lists of them");
 	for (i = 0; p->wrong == NULL && i < p->g->nprompts; i++)
 		if (p->g->prompts[i].ntokens == 0)
-			return bad(p, "prompt: must not be empty");
-	return p->wrong == NULL && (p->g->nprompts > 0 || bad(p, "prompt: must not be empty"));
+			bad_value(p, "prompt: must not be empty");
+	if (p->g->nprompts == 0)
+		bad_value(p, "prompt: must not be empty");
+	return !p->malformed;
 }
 
 /* ---- messages ---- */
@@ -298,8 +311,10 @@ integer(struct parse *p, enum member m, int64_t min, int64_t *ret)
 
 	if (json_null(p->m[m]))
 		return true;
-	if (!json_int(p->m[m], &v) || v < min)
+	if (!json_int(p->m[m], &v))
 		return bad(p, why[m]);
+	if (v < min)
+		bad_value(p, why[m]);
 	*ret = v;
 	return true;
 }
@@ -318,11 +333,11 @@ read_numbers(struct parse *p)
 		!integer(p, M_MIN_TOKENS, 0, &g->min_tokens) || !integer(p, M_N, 1, &g->n))
 		return false;
 	if (g->min_tokens > g->max_tokens)
-		return bad(p, "min_tokens must be less than or equal to max_tokens");
+		bad_value(p, "min_tokens must be less than or equal to max_tokens");
 	if (g->max_tokens > INT32_MAX)
-		return bad(p, "max_tokens: more than this model's context");
+		bad_value(p, "max_tokens: more than this model's context");
 	if (g->n > N_MAX)
-		return bad(p, "n: too large");
+		bad_value(p, "n: too large");
 	(void)json_int(json_get(p->m[M_PDSIM], "tokens"), &g->override_tokens);
 	(void)json_int(json_get(p->m[M_PDSIM], "event_bytes"), &g->event_bytes);
 	(void)json_int(json_get(p->m[M_PDSIM], "cached_tokens"), &cached);
@@ -542,12 +557,13 @@ gen_parse(struct gen *g)
 		read_rid(&p);
 		if (g->sim->shake->read != NULL)
 			g->sim->shake->read(g);
-		if (!admin_known_model(g->c, p.m[M_MODEL])) {
-			conn_error(g->c, 404, "NotFoundError", "The model does not exist.");
-			return false;
-		}
 		(void)((g->chat ? read_messages(&p) : read_prompt(&p)) && read_numbers(&p) &&
 			read_flags(&p));
+	}
+	g->unread = p.malformed;
+	if (!p.malformed && !admin_known_model(g->c, p.m[M_MODEL])) {
+		conn_error(g->c, 404, "NotFoundError", "The model does not exist.");
+		return false;
 	}
 	if (p.wrong == NULL && g->mode != GEN_PREFILL && !fits(g))
 		p.wrong = "prompt and max_tokens do not fit this model's context or cache";

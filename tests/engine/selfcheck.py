@@ -362,6 +362,71 @@ def check_mix_ups():
         same(p.metric("pdsim:kv_null_total"), 2)
 
 
+def check_refusals():
+    """What a decode engine that refuses, resets or dies leaves at P, and how another one frees it."""
+    def leg(e, want, **more):
+        rid = fresh()
+        kv = p.post("/v1/completions", prefill_body(), rid)["kv_transfer_params"]
+        body = {"prompt": PROMPT, "kv_transfer_params": kv, **more}
+        if want:
+            e.post("/v1/completions", body, rid, None, want)
+        else:
+            check(read_all(e.raw_post("/v1/completions", body, "X-Request-Id: %s\r\nConnection: close\r\n" % rid))[0] == b"")
+        return kv
+
+    def left(held, released):
+        p.until("pdsim:kv_released_total", released)
+        same(p.metric("pdsim:held_requests"), held)
+
+    def free(kv):
+        """What a router can do: a decode engine has to refuse what it cannot have."""
+        d.post("/v1/completions", {"model": "no such", "prompt": "x", "kv_transfer_params": kv}, None, None, 404)
+
+    with Engine("--role", "prefill") as p, Engine("--role", "decode", "--api-key", "key") as closed, \
+            Engine("--role", "decode", "--vllm", "0.19") as old, Engine("--role", "decode") as d:
+        # by the engine's own code: P is told
+        leg(d, 404, model="no such")
+        leg(d, 400, max_tokens=0)
+        leg(d, 400, min_tokens=9, max_tokens=2)
+        leg(d, 400, max_tokens=1 << 30)
+        d.fault(kind="refuse")
+        leg(d, 500)
+        d.fault(kind="refuse", status=503)
+        leg(d, 503)
+        left(0, 6)
+        # a chat's too
+        chat = {"messages": [{"role": "user", "content": "hi"}]}
+        kv = p.post("/v1/chat/completions", {**chat, "max_tokens": 1, "kv_transfer_params": SKELETON})["kv_transfer_params"]
+        d.post("/v1/chat/completions", {**chat, "model": "no such", "kv_transfer_params": kv}, None, None, 404)
+        left(0, 7)
+        # before that code, or by an engine that is too old: the blocks stay
+        kept = [leg(d, 400, max_tokens="5"), leg(d, 400, prompt=None, model="no such"), leg(d, 400, stream_options={"include_usage": True}),
+                leg(closed, 401), leg(old, 404, model="no such")]
+        d.fault(kind="status", status=503)
+        kept.append(leg(d, 503))
+        d.fault(kind="reset")
+        kept.append(leg(d, None))
+        left(7, 7)
+        for n, one in enumerate(kept):
+            free(one)
+            left(6 - n, 8 + n)
+        free(kept[0])  # nothing is there any more: no error
+        same((p.metric("pdsim:held_blocks"), p.metric("pdsim:kv_fetched_total"), p.metric("pdsim:kv_expired_total")), (0, 0, 0))
+        same((d.metric("pdsim:kv_refused_total"), d.metric("pdsim:kv_loaded_total"), d.metric("pdsim:local_prefills_total")), (0, 0, 0))
+    # admitted, and killed before it has fetched
+    with Engine("--role", "prefill") as p, Engine("--role", "decode") as d:
+        victim = Engine("--role", "decode", "--fetch-delay", "5000")
+        kv = p.post("/v1/completions", prefill_body())["kv_transfer_params"]
+        s = victim.raw_post("/v1/completions", {"prompt": PROMPT, "kv_transfer_params": kv})
+        victim.until("vllm:num_requests_waiting", 1)
+        victim.p.kill()
+        victim.p.wait()
+        s.close()
+        left(1, 0)
+        free(kv)
+        left(0, 1)
+
+
 def check_leaving():
     with Engine("--role", "prefill", "--prefill-delay", "150") as p, Engine("--role", "decode", "--fetch-delay", "300") as d:
         s = p.raw_post("/v1/completions", prefill_body())
