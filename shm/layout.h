@@ -15,7 +15,7 @@
 /* two cache lines: the adjacent-line prefetcher pairs them (x86), 128 on some aarch64 */
 #define SHM_LINE 128
 #define SHM_MAGIC 0x7064726f75746572ull /* "pdrouter" */
-#define SHM_VERSION 3
+#define SHM_VERSION 4
 /* tables alive at once: the current one and retired ones awaiting their readers */
 #define SHM_ARENAS 4
 #define SHM_WORDS 160 /* bytes for a process's last words */
@@ -79,10 +79,15 @@ struct ep_word {
 	/* since when its weight ramps up, clock_ms:56 (0: at full weight) | enum ep_state:8.  W: master */
 	uint64_t state;
 	uint64_t tag; /* number of lives of this slot.  W: master */
-		      /* last running << 32 | waiting, for metrics. W: master */
+	/* failures in a row, or how long it is ejected: shm/eject.h.  W: CAS by all */
+	uint64_t eject;
+	/* last running << 32 | waiting, for metrics. W: master */
 	_Alignas(SHM_LINE / 2) uint64_t scraped;
 	uint64_t kv_usage_ppm; /* last KV usage, parts per million.  W: master */
 	uint64_t scraped_ms;   /* clock_ms of those two; 0 = never.  W: master */
+	/* what became of its answers, in the two halves of a window: eject.c.  W: CAS by all */
+	uint64_t answers[2];
+	uint64_t ejections; /* ever, in this life of the slot.  W: CAS by all */
 };
 
 /* How `count` and `tokens` are packed, the rest of them in load_word.h ... */

@@ -10,11 +10,13 @@
 #include <stdint.h>
 
 #include "shm/atomic.h"
+#include "shm/eject.h"
 #include "shm/seg.h"
 
 struct ep_look {
 	enum ep_state state;
 	uint32_t tag;
+	bool passed_by; /* ejected: only who gets its trial may go there */
 	uint32_t count, tokens, foreign;
 	uint64_t ramp_from_ms; /* 0: at full weight */
 };
@@ -24,6 +26,8 @@ ep_look(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t foreign_ma
 {
 	const struct ep_word *e = &seg->eps[ep];
 	const uint64_t state = shm_load(&e->state), foreign = shm_load(&e->foreign);
+	const uint64_t eject = shm_load(&e->eject);
+	const uint64_t up_ms = ep_word_ramp(state), back_ms = eject_word_back_ms(eject);
 
 	return (struct ep_look){
 		.state = ep_word_state(state),
@@ -31,7 +35,8 @@ ep_look(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t foreign_ma
 		.count = word_count(shm_load(&e->count)),
 		.tokens = word_count(shm_load(&e->tokens)),
 		.foreign = ep_word_foreign(foreign, now_ms, foreign_max_age_ms),
-		.ramp_from_ms = ep_word_ramp(state),
+		.passed_by = eject_word_passed_by(eject, now_ms),
+		.ramp_from_ms = up_ms > back_ms ? up_ms : back_ms,
 	};
 }
 

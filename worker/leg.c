@@ -12,6 +12,7 @@
 #include "shm/base/mem.h"
 #include "shm/load.h"
 #include "worker/core.h"
+#include "worker/eject.h"
 #include "worker/pool.h"
 
 #define LEG_MAX_HEAD (64u << 10) /* of an engine's answer; vLLM's are under 1 KiB */
@@ -140,6 +141,7 @@ leg_end(struct leg *leg)
 void
 leg_give_back(struct leg *leg)
 {
+	eject_none(leg);
 	let_go(leg);
 	leg->state = LEG_IDLE;
 	pool_unref(leg->w->pool, &leg->up);
@@ -185,6 +187,7 @@ void
 leg_fini(struct leg *leg)
 {
 	leg_end(leg);
+	eject_none(leg);
 	if (leg->up != NULL)
 		pool_unref(leg->w->pool, &leg->up);
 	drop_answer(leg);
@@ -263,6 +266,7 @@ void
 leg_start(struct leg *leg)
 {
 	assert(leg->state == LEG_IDLE && leg->up != NULL);
+	leg->judged = false;
 	start(leg, false);
 }
 

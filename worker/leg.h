@@ -75,7 +75,10 @@ struct leg {
 	enum leg_fail fail;
 	bool reserved;   /* a reservation at endpoint slot `ep` is held */
 	uint32_t tokens; /* counted there with the reservation */
-	bool on_wire;    /* counted as sent there */
+	uint64_t
+		trial; /* the one request that tries an ejected endpoint (shm/eject.h); 0: it is not */
+	bool judged;  /* its verdict on the engine is given (eject.h) */
+	bool on_wire; /* counted as sent there */
 	bool resent;
 	bool got_bytes;  /* a byte of an answer has come */
 	bool keep;       /* the answer is collected in `answer`, not handed on */

@@ -64,10 +64,13 @@ choose(struct leg *leg, struct selection *s, uint32_t group)
 {
 	struct worker *w = leg->w;
 	const struct table_pick *pick;
+	struct selected held;
 
 	s->cursor = &w->cursor[(s->pool->id * ROLE_N + s->role) * TABLE_GROUPS + lane(s, group)];
-	pick = select_reserve(s, &leg->tokens);
+	pick = select_reserve(s, &held);
 	if (pick != NULL) {
+		leg->tokens = held.tokens;
+		leg->trial = held.trial;
 		leg->up = pool_endpoint(w->pool, s->table, &s->table->endpoints[pick->endpoint]);
 		leg->reserved = true;
 	}

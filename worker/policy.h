@@ -68,11 +68,11 @@ policy_weight(const struct policy_view *v, const struct table_pick *p, const str
 	return part > 0 ? (uint32_t)part : 1;
 }
 
-/* Up, resolved, of an allowed group and serving the model; but perhaps full. */
+/* Up and not ejected, resolved, of an allowed group and serving the model; but perhaps full. */
 static inline bool
 policy_serves(const struct policy_view *v, const struct table_pick *p, const struct ep_look *e)
 {
-	return e->state == EP_UP && e->tag == p->tag && p->resolved &&
+	return e->state == EP_UP && !e->passed_by && e->tag == p->tag && p->resolved &&
 	       (v->groups >> p->group & 1) != 0 && table_serves(p, v->model);
 }
 

@@ -1,10 +1,12 @@
 #include "worker/select.h"
 
+#include "shm/eject.h"
 #include "shm/load.h"
 #include "shm/table.h"
 #include "worker/policy.h"
 
-#define TRIES 64 /* lost races for the last place of an endpoint before we say "full" */
+#define TRIES 64            /* lost races for the last place of an endpoint before we say "full" */
+#define TRIAL_SPARE_MS 2000 /* until a time-out is acted on, and between the legs */
 
 static void
 set_view(struct policy_view *v, const struct selection *s)
@@ -57,8 +59,31 @@ select_served(const struct selection *s)
 	return false;
 }
 
+/* The most that may pass between a selection and the first byte of its answer. */
+static uint64_t
+trial_ms(const struct conf_timeouts *t)
+{
+	return 2 * t->connect_ms + t->prefill_ms + t->kv_ready_ms + t->first_byte_ms +
+	       TRIAL_SPARE_MS;
+}
+
+/* A place there, unless another worker took the last one in between, ejected it, or got its trial. */
+static bool
+reserve(const struct selection *s, const struct table_pick *pick, struct selected *ret)
+{
+	if (!load_reserve(s->seg, s->slot, pick->slot, pick->max_inflight))
+		return false;
+	if (!eject_try(s->seg, s->slot, pick->slot, s->now_ms, trial_ms(&s->pool->timeouts),
+		    &ret->trial)) {
+		load_release(s->seg, s->slot, pick->slot);
+		return false;
+	}
+	ret->tokens = load_tokens_add(s->seg, s->slot, pick->slot, s->tokens);
+	return true;
+}
+
 const struct table_pick *
-select_reserve(const struct selection *s, uint32_t *ret_tokens)
+select_reserve(const struct selection *s, struct selected *ret)
 {
 	policy_fn *policy = policy_find(s->pool->policy[s->role]);
 	struct policy_view v;
@@ -73,10 +98,9 @@ select_reserve(const struct selection *s, uint32_t *ret_tokens)
 		if (i < 0)
 			break;
 		pick = &s->pool->picks[s->role][i];
-		if (!load_reserve(s->seg, s->slot, pick->slot, pick->max_inflight))
-			continue; /* another worker took the last place in between */
+		if (!reserve(s, pick, ret))
+			continue;
 		*s->cursor = v.cursor;
-		*ret_tokens = load_tokens_add(s->seg, s->slot, pick->slot, s->tokens);
 		return pick;
 	}
 	return NULL;

@@ -38,12 +38,17 @@ struct selection {
 	uint64_t *rnd;    /* policy_rnd()'s state */
 };
 
-/* The endpoint's pick, one place and *ret_tokens prompt tokens reserved there, which the caller gives back
- * by load_tokens_sub() and load_release(); or NULL: nobody is up and below its limit. */
-const struct table_pick *select_reserve(const struct selection *s, uint32_t *ret_tokens);
+/* What a selection holds of the endpoint it chose, for the caller to give back. */
+struct selected {
+	uint32_t tokens; /* by load_tokens_sub(), before load_release() */
+	uint64_t trial;  /* of an endpoint that was ejected; 0: it was not.  shm/eject.h */
+};
+
+/* The endpoint's pick, one place and *ret reserved there; or NULL: nobody is up, in and below its limit. */
+const struct table_pick *select_reserve(const struct selection *s, struct selected *ret);
 /* Moves the cursor past whoever would be chosen: a turn passes unused. */
 void select_pass(const struct selection *s);
-/* Whether anybody could serve this at all; where select_reserve() found nobody, those are full. */
+/* Whether anybody could serve this at all, now; where select_reserve() found nobody, those are full. */
 bool select_served(const struct selection *s);
 
 #define SELECT_ALL_GROUPS UINT64_MAX

@@ -5,6 +5,7 @@
 
 #include "proto/prom.h"
 #include "shm/base/clock.h"
+#include "shm/eject.h"
 #include "shm/heritage.h"
 #include "shm/load.h"
 #include "shm/metrics.h"
@@ -121,6 +122,22 @@ f_up(const struct about *a, double *ret)
 }
 
 static bool
+f_ejected(const struct about *a, double *ret)
+{
+	uint64_t left_ms;
+
+	*ret = eject_look(a->seg, a->ep->slot, clock_ms(), &left_ms) != EJECT_IN;
+	return true;
+}
+
+static bool
+f_ejections(const struct about *a, double *ret)
+{
+	*ret = (double)eject_count(a->seg, a->ep->slot);
+	return true;
+}
+
+static bool
 f_in_flight(const struct about *a, double *ret)
 {
 	*ret = load_count(a->seg, a->ep->slot);
@@ -184,18 +201,20 @@ f_max_context(const struct about *a, double *ret)
 
 /* clang-format off */
 static const struct {
-	const char *name, *help;
+	const char *name, *type, *help;
 	figure_fn *fn;
 } figures[] = {
-	{ "pdrouter_endpoint_up", "1 while the endpoint may be chosen.", f_up },
-	{ "pdrouter_endpoint_in_flight", "Reservations of all workers at the endpoint.", f_in_flight },
-	{ "pdrouter_endpoint_prompt_tokens", "Estimated prompt tokens of the requests in flight at the endpoint.", f_tokens },
-	{ "pdrouter_endpoint_score", "In flight, plus the requests that others than this router have there.", f_score },
-	{ "pdrouter_endpoint_weight", "Its share beside the others, where it is not 1.", f_weight },
-	{ "pdrouter_endpoint_running", "Requests running, as the engine said at the last scrape.", f_running },
-	{ "pdrouter_endpoint_waiting", "Requests waiting, as the engine said at the last scrape.", f_waiting },
-	{ "pdrouter_endpoint_kv_usage_ratio", "KV cache in use, as the engine said at the last scrape.", f_kv },
-	{ "pdrouter_endpoint_max_context_tokens", "The longest context of a request, as the engine said.", f_max_context },
+	{ "pdrouter_endpoint_up", "gauge", "1 while the endpoint may be chosen.", f_up },
+	{ "pdrouter_endpoint_ejected", "gauge", "1 while the endpoint is left alone because its requests failed.", f_ejected },
+	{ "pdrouter_ejections_total", "counter", "How often the endpoint was ejected because its requests failed.", f_ejections },
+	{ "pdrouter_endpoint_in_flight", "gauge", "Reservations of all workers at the endpoint.", f_in_flight },
+	{ "pdrouter_endpoint_prompt_tokens", "gauge", "Estimated prompt tokens of the requests in flight at the endpoint.", f_tokens },
+	{ "pdrouter_endpoint_score", "gauge", "In flight, plus the requests that others than this router have there.", f_score },
+	{ "pdrouter_endpoint_weight", "gauge", "Its share beside the others, where it is not 1.", f_weight },
+	{ "pdrouter_endpoint_running", "gauge", "Requests running, as the engine said at the last scrape.", f_running },
+	{ "pdrouter_endpoint_waiting", "gauge", "Requests waiting, as the engine said at the last scrape.", f_waiting },
+	{ "pdrouter_endpoint_kv_usage_ratio", "gauge", "KV cache in use, as the engine said at the last scrape.", f_kv },
+	{ "pdrouter_endpoint_max_context_tokens", "gauge", "The longest context of a request, as the engine said.", f_max_context },
 };
 /* clang-format on */
 
@@ -215,7 +234,7 @@ static void
 endpoints(struct worker *w, struct evbuffer *out, const struct table *t)
 {
 	for (size_t f = 0; f < sizeof(figures) / sizeof(figures[0]); f++) {
-		heading(out, figures[f].name, "gauge", figures[f].help);
+		heading(out, figures[f].name, figures[f].type, figures[f].help);
 		for (uint32_t i = 0; i < t->nendpoints; i++) {
 			const struct about a = {w->seg, t, &t->endpoints[i]};
 			double v;

@@ -337,7 +337,7 @@ crowd(enum policy_kind policy, bool own_cursors, int times)
 
 		for (uint32_t w = 0; w < N; w++) {
 			uint64_t rnd = w + 1;
-			uint32_t tokens;
+			struct selected held;
 			const struct selection s = {.seg = f.seg,
 				.slot = w,
 				.table = rcu_enter(f.seg, w),
@@ -349,8 +349,8 @@ crowd(enum policy_kind policy, bool own_cursors, int times)
 				.cursor = &cursors[w],
 				.rnd = &rnd};
 
-			chosen[w] = (uint32_t)(select_reserve(&s, &tokens) - picks);
-			load_tokens_sub(f.seg, w, picks[chosen[w]].slot, tokens);
+			chosen[w] = (uint32_t)(select_reserve(&s, &held) - picks);
+			load_tokens_sub(f.seg, w, picks[chosen[w]].slot, held.tokens);
 			load_release(f.seg, w, picks[chosen[w]].slot);
 			rcu_leave(f.seg, w);
 		}

@@ -190,9 +190,11 @@ place_by_router(struct sim *s, uint32_t req, enum role role)
 		.foreign_max_age_ms = FOREIGN_MAX_AGE_MS,
 		.cursor = &w->cursor[role],
 		.rnd = &w->rnd};
-	const struct table_pick *pick = select_reserve(&sel, &s->reqs[req].tokens[role]);
+	struct selected held;
+	const struct table_pick *pick = select_reserve(&sel, &held);
 
 	assert(pick != NULL); /* all are up, without limit */
+	s->reqs[req].tokens[role] = held.tokens;
 	rcu_leave(r->fleet.seg, d->worker);
 	return (uint32_t)(pick - t->pools[0].picks[role]);
 }

@@ -106,8 +106,10 @@ work(const struct fleet *f, uint32_t slot, bool keyed, uint64_t enough_ns, struc
 				.foreign_max_age_ms = 60000,
 				.cursor = &cursor,
 				.rnd = &rnd};
+			struct selected selected;
 
-			held[k].ep = select_reserve(&s, &held[k].tokens)->slot;
+			held[k].ep = select_reserve(&s, &selected)->slot;
+			held[k].tokens = selected.tokens;
 			rcu_leave(f->seg, slot);
 		}
 		chosen = cpu_ns();

@@ -78,10 +78,10 @@ TestSuite(select, .init = setup, .fini = teardown);
 static int
 reserve(void)
 {
-	uint32_t tokens = 0;
-	const struct table_pick *p = select_reserve(&s, &tokens);
+	struct selected held = {0};
+	const struct table_pick *p = select_reserve(&s, &held);
 
-	cr_assert_eq(tokens, p != NULL ? s.tokens : 0);
+	cr_assert_eq(held.tokens, p != NULL ? s.tokens : 0);
 	return p != NULL ? (int)p->endpoint : -1;
 }
 

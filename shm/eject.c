@@ -1,0 +1,440 @@
+/*
+ * Ejection.  Every change is one CAS of one word, so a process may die anywhere and leaves the word right;
+ * what two words together must keep is counted after the CAS, and by the master.
+ *
+ * A trial is known by the whole word as its worker made it: while the endpoint is out nobody changes it but
+ * who ends the trial, and the next trial has a later end in it.  So a worker that was stopped for longer
+ * than its trial lasts finds another word and ends nothing.
+ */
+#include "shm/eject.h"
+
+#include "shm/table.h"
+
+/* eject.h draws the word. */
+#define MS_MASK ((UINT64_C(1) << EJECT_MS_BITS) - 1)
+#define OWNER_AT EJECT_MS_BITS
+#define FAILURES_AT 48
+#define FAILURES_MAX 255u
+#define LEVEL_AT 56
+#define LEVEL_MAX 31u
+
+/* Half of the window in which the rate of failures is taken, and how many answers it needs. */
+#define HALF_MS 5000u
+#define ANSWERS_LEAST 20u
+
+static uint32_t
+failures_of(uint64_t word)
+{
+	return (uint32_t)(word >> FAILURES_AT & FAILURES_MAX);
+}
+
+static uint32_t
+level_of(uint64_t word)
+{
+	return (uint32_t)(word >> LEVEL_AT & LEVEL_MAX);
+}
+
+/* `flags`: EJECT_OUT, EJECT_REACHED. */
+static uint64_t
+make(uint64_t flags, uint32_t level, uint32_t failures, uint32_t owner, uint64_t ms)
+{
+	return flags | (uint64_t)level << LEVEL_AT | (uint64_t)failures << FAILURES_AT |
+	       (uint64_t)owner << OWNER_AT | (ms & MS_MASK);
+}
+
+static uint64_t *
+word_of(const struct seg *seg, uint32_t ep)
+{
+	return &seg->eps[ep].eject;
+}
+
+/* --- looking ------------------------------------------------------------------------------ */
+
+enum eject_state
+eject_look(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t *ret_left_ms)
+{
+	const uint64_t word = shm_load(word_of(seg, ep));
+
+	*ret_left_ms = 0;
+	if (!eject_word_out(word))
+		return EJECT_IN;
+	if (!eject_word_passed_by(word, now_ms))
+		return EJECT_DUE;
+	*ret_left_ms = eject_word_ms(word) - now_ms;
+	return eject_word_owner(word) != 0 ? EJECT_TRIED : EJECT_EJECTED;
+}
+
+const char *
+eject_state_name(enum eject_state s)
+{
+	static const char *const names[] = {
+		[EJECT_IN] = "in",
+		[EJECT_EJECTED] = "ejected",
+		[EJECT_DUE] = "due",
+		[EJECT_TRIED] = "tried",
+	};
+
+	return names[s];
+}
+
+uint64_t
+eject_count(const struct seg *seg, uint32_t ep)
+{
+	return shm_load(&seg->eps[ep].ejections);
+}
+
+/* --- the rate ----------------------------------------------------------------------------- */
+
+/*
+ * number of the half:32 | failed:16 | answered well:16.  Two of them, so that the window slides by halves.
+ */
+static uint32_t
+half_of(uint64_t now_ms)
+{
+	return (uint32_t)(now_ms / HALF_MS);
+}
+
+static uint64_t
+half_one_more(uint64_t word, uint32_t half, bool failed)
+{
+	uint32_t bad = (uint16_t)(word >> 16), good = (uint16_t)word;
+
+	if (word >> 32 != half)
+		bad = good = 0;
+	bad += failed;
+	good += !failed;
+	if (bad > UINT16_MAX || good > UINT16_MAX) { /* the share is what counts */
+		bad /= 2;
+		good /= 2;
+	}
+	return (uint64_t)half << 32 | bad << 16 | good;
+}
+
+static void
+answers_add(struct seg *seg, uint32_t ep, uint64_t now_ms, bool failed)
+{
+	const uint32_t half = half_of(now_ms);
+	uint64_t *word = &seg->eps[ep].answers[half % 2], seen = shm_load(word), old;
+
+	do {
+		old = seen;
+		seen = shm_cas(word, old, half_one_more(old, half, failed));
+	} while (seen != old);
+}
+
+static bool
+too_many_of_all(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint32_t percent)
+{
+	const uint32_t half = half_of(now_ms);
+	uint32_t bad = 0, good = 0;
+
+	for (int i = 0; i < 2; i++) {
+		const uint64_t word = shm_load(&seg->eps[ep].answers[i]);
+
+		if (half - (uint32_t)(word >> 32) > 1)
+			continue;
+		bad += (uint16_t)(word >> 16);
+		good += (uint16_t)word;
+	}
+	return percent != 0 && bad + good >= ANSWERS_LEAST && bad * 100 >= percent * (bad + good);
+}
+
+static void
+answers_forget(struct seg *seg, uint32_t ep)
+{
+	for (int i = 0; i < 2; i++)
+		(void)shm_xchg(&seg->eps[ep].answers[i], 0);
+}
+
+/* --- how many may be out ------------------------------------------------------------------ */
+
+static bool
+enabled(const struct conf_ejection *conf)
+{
+	return conf->failures != 0 || conf->rate != 0;
+}
+
+/* Of those configured, one always stays. */
+static uint32_t
+most_out(const struct table_pool *tp, enum role role)
+{
+	const uint32_t n = tp->n[role];
+	const uint32_t most = (uint32_t)((uint64_t)n * tp->ejection.max_percent / 100);
+
+	if (!enabled(&tp->ejection))
+		return 0;
+	return most < n ? most : n - 1;
+}
+
+/* Ejected, or not up: neither serves anybody. */
+static uint32_t
+count_out(const struct seg *seg, const struct table_pool *tp, enum role role, uint32_t *ret_ejected)
+{
+	uint32_t n = 0;
+
+	*ret_ejected = 0;
+	for (uint32_t i = 0; i < tp->n[role]; i++) {
+		const struct ep_word *e = &seg->eps[tp->picks[role][i].slot];
+		const bool up = ep_word_state(shm_load(&e->state)) == EP_UP;
+		const bool out = eject_word_out(shm_load(&e->eject));
+
+		n += !up || out;
+		*ret_ejected += up && out;
+	}
+	return n;
+}
+
+static bool
+room_for(const struct seg *seg, const struct table_pool *tp, enum role role, uint32_t more)
+{
+	uint32_t ejected;
+
+	return count_out(seg, tp, role, &ejected) + more <= most_out(tp, role);
+}
+
+/* --- in and out --------------------------------------------------------------------------- */
+
+static uint64_t
+time_of(const struct conf_ejection *conf, uint32_t level)
+{
+	const uint64_t ms = conf->time_ms << level; /* at most an hour, 31 times doubled */
+
+	return ms < conf->max_ms ? ms : conf->max_ms;
+}
+
+/* Who was back for a shorter time than it had been out has not recovered. */
+static uint32_t
+next_level(uint64_t word, uint64_t now_ms, const struct conf_ejection *conf)
+{
+	const uint64_t back_ms = eject_word_back_ms(word);
+	const uint32_t level = level_of(word);
+
+	if (back_ms == 0 || now_ms - back_ms >= time_of(conf, level))
+		return 0;
+	return level < LEVEL_MAX ? level + 1 : level;
+}
+
+static void
+count_ejection(struct seg *seg, uint32_t ep)
+{
+	uint64_t *n = &seg->eps[ep].ejections, seen = shm_load(n), old;
+
+	do {
+		old = seen;
+		seen = shm_cas(n, old, old + 1);
+	} while (seen != old);
+}
+
+/*
+ * Ejects it, counts how many of its role are out, and takes it back if they are too many.  Of two that do so at
+ * the same time the later sees both; so perhaps neither stays, and the next failure asks again.
+ */
+static uint64_t
+put_out(struct seg *seg, const struct table_pool *tp, enum role role, uint32_t ep, uint64_t now_ms)
+{
+	uint64_t *word = word_of(seg, ep), seen = shm_load(word), old, out, ms;
+
+	if (!room_for(seg, tp, role, 1))
+		return 0;
+	do {
+		const uint32_t level = next_level(seen, now_ms, &tp->ejection);
+
+		if (eject_word_out(seen))
+			return 0;
+		old = seen;
+		ms = time_of(&tp->ejection, level);
+		out = make(
+			EJECT_OUT | (old & EJECT_REACHED), level, failures_of(old), 0, now_ms + ms);
+		seen = shm_cas(word, old, out);
+	} while (seen != old);
+	/* The CAS, a full barrier, before the other words.  Pairs with itself in another worker, and with
+	 * eject_bring_back()'s barrier. */
+	if (!room_for(seg, tp, role, 0)) {
+		(void)shm_cas(word, out, old);
+		return 0;
+	}
+	count_ejection(seg, ep);
+	return ms;
+}
+
+/* One more failure in a row.  The word as it is then. */
+static uint64_t
+failures_add(struct seg *seg, uint32_t ep, bool reached)
+{
+	uint64_t *word = word_of(seg, ep), seen = shm_load(word), old, new;
+
+	do {
+		if (eject_word_out(seen))
+			return seen;
+		old = new = seen;
+		if (failures_of(old) < FAILURES_MAX)
+			new += UINT64_C(1) << FAILURES_AT;
+		if (reached)
+			new |= EJECT_REACHED;
+		seen = new == old ? old : shm_cas(word, old, new);
+	} while (seen != old);
+	return new;
+}
+
+void
+eject_good_answer(struct seg *seg, uint32_t ep, uint64_t now_ms, const struct conf_ejection *conf)
+{
+	uint64_t *word = word_of(seg, ep), seen = shm_load(word), old;
+
+	if (conf->rate != 0)
+		answers_add(seg, ep, now_ms, false);
+	while (!eject_word_out(seen) && failures_of(seen) > 0) {
+		old = seen;
+		seen = shm_cas(word, old, make(0, level_of(old), 0, 0, eject_word_ms(old)));
+		if (seen == old)
+			break;
+	}
+}
+
+uint64_t
+eject_bad_answer(struct seg *seg, const struct table_pool *tp, enum role role, uint32_t ep,
+	bool reached, uint64_t now_ms)
+{
+	const struct conf_ejection *conf = &tp->ejection;
+	uint64_t word;
+
+	if (!enabled(conf))
+		return 0;
+	if (conf->rate != 0)
+		answers_add(seg, ep, now_ms, true);
+	word = failures_add(seg, ep, reached);
+	if (eject_word_out(word) || ep_word_state(shm_load(&seg->eps[ep].state)) != EP_UP)
+		return 0;
+	if ((conf->failures == 0 || failures_of(word) < conf->failures) &&
+		!too_many_of_all(seg, ep, now_ms, conf->rate))
+		return 0;
+	return put_out(seg, tp, role, ep, now_ms);
+}
+
+/* --- trials ------------------------------------------------------------------------------- */
+
+bool
+eject_try(struct seg *seg, uint32_t me, uint32_t ep, uint64_t now_ms, uint64_t most_ms,
+	uint64_t *ret_trial)
+{
+	uint64_t *word = word_of(seg, ep);
+	const uint64_t seen = shm_load(word);
+	const uint64_t flags = seen & (EJECT_OUT | EJECT_REACHED);
+	uint64_t trial;
+
+	*ret_trial = 0;
+	if (!eject_word_out(seen))
+		return true;
+	if (eject_word_passed_by(seen, now_ms))
+		return false;
+	trial = make(flags, level_of(seen), failures_of(seen), me + 1, now_ms + most_ms);
+	if (shm_cas(word, seen, trial) != seen)
+		return false;
+	*ret_trial = trial;
+	return true;
+}
+
+bool
+eject_trial_good(struct seg *seg, uint32_t ep, uint64_t trial, uint64_t now_ms)
+{
+	/* Its former answers first: who sees it in must not find them.  Both are full barriers. */
+	if (shm_load(word_of(seg, ep)) == trial)
+		answers_forget(seg, ep);
+	return shm_cas(word_of(seg, ep), trial, make(0, level_of(trial), 0, 0, now_ms)) == trial;
+}
+
+uint64_t
+eject_trial_bad(struct seg *seg, uint32_t ep, uint64_t trial, bool reached, uint64_t now_ms,
+	const struct conf_ejection *conf)
+{
+	const uint32_t level = level_of(trial) < LEVEL_MAX ? level_of(trial) + 1 : LEVEL_MAX;
+	const uint64_t ms = time_of(conf, level);
+	const uint64_t flags = EJECT_OUT | (trial & EJECT_REACHED) | (reached ? EJECT_REACHED : 0);
+	const uint64_t out = make(flags, level, failures_of(trial), 0, now_ms + ms);
+
+	if (shm_cas(word_of(seg, ep), trial, out) != trial)
+		return 0;
+	count_ejection(seg, ep);
+	return ms;
+}
+
+/* The same endpoint, due. */
+static uint64_t
+due(uint64_t word)
+{
+	return make(word & (EJECT_OUT | EJECT_REACHED), level_of(word), failures_of(word), 0, 0);
+}
+
+bool
+eject_trial_none(struct seg *seg, uint32_t ep, uint64_t trial)
+{
+	return shm_cas(word_of(seg, ep), trial, due(trial)) == trial;
+}
+
+/* --- the master's ------------------------------------------------------------------------- */
+
+uint32_t
+eject_reap(struct seg *seg, uint32_t dead)
+{
+	uint32_t n = 0;
+
+	for (uint32_t ep = 0; ep < seg->hdr->max_endpoints; ep++) {
+		const uint64_t word = shm_load(word_of(seg, ep));
+
+		/* no second look: nobody can give the trial to the dead worker again */
+		if (eject_word_out(word) && eject_word_owner(word) == dead + 1)
+			n += shm_cas(word_of(seg, ep), word, due(word)) == word;
+	}
+	return n;
+}
+
+bool
+eject_clear(struct seg *seg, uint32_t ep, bool refused, uint64_t now_ms)
+{
+	uint64_t *word = word_of(seg, ep), seen = shm_load(word), old;
+
+	do {
+		if (!eject_word_out(seen) || (refused && (seen & EJECT_REACHED) != 0))
+			return false;
+		answers_forget(seg, ep);
+		old = seen;
+		seen = shm_cas(word, old, make(0, level_of(old), 0, 0, now_ms));
+	} while (seen != old);
+	return true;
+}
+
+int
+eject_bring_back(struct seg *seg, const struct table_pool *tp, enum role role, uint64_t now_ms)
+{
+	uint64_t least = UINT64_MAX;
+	uint32_t ejected;
+	int found = -1;
+
+	/* States and table before the words.  Pairs with put_out()'s CAS. */
+	shm_mb();
+	if (count_out(seg, tp, role, &ejected) <= most_out(tp, role) || ejected == 0)
+		return -1;
+	for (uint32_t i = 0; i < tp->n[role]; i++) {
+		const struct ep_word *e = &seg->eps[tp->picks[role][i].slot];
+		const uint64_t word = shm_load(&e->eject);
+
+		if (ep_word_state(shm_load(&e->state)) != EP_UP || !eject_word_out(word) ||
+			eject_word_ms(word) >= least)
+			continue;
+		least = eject_word_ms(word);
+		found = (int)i;
+	}
+	if (found >= 0)
+		(void)eject_clear(seg, tp->picks[role][found].slot, false, now_ms);
+	return found;
+}
+
+void
+eject_begin(struct seg *seg, uint32_t ep)
+{
+	struct ep_word *e = &seg->eps[ep];
+
+	(void)shm_xchg(&e->eject, 0);
+	(void)shm_xchg(&e->ejections, 0);
+	answers_forget(seg, ep);
+}
