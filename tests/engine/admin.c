@@ -7,6 +7,7 @@
 #include "tests/engine/fault.h"
 #include "tests/engine/gen.h"
 #include "tests/engine/json.h"
+#include "tests/engine/kv.h"
 #include "tests/engine/last.h"
 #include "tests/engine/seen.h"
 #include "tests/engine/sim.h"
@@ -347,6 +348,33 @@ admin_sim_last(struct conn *c)
 	BUF_LIT(&b, "{\"requests\":");
 	last_dump(c->sim->last[query(c, "other", 0) != 0], query(c, "n", LAST_N), &b);
 	BUF_LIT(&b, "}");
+	reply(c, &b);
+}
+
+/* What waits for somebody, here and on its way. */
+void
+admin_sim_held(struct conn *c)
+{
+	static const char *const states[] = {[GEN_NEW] = "new",
+		[GEN_QUEUED] = "queued",
+		[GEN_TRAVEL] = "travel",
+		[GEN_REST] = "rest",
+		[GEN_COMPUTE] = "compute",
+		[GEN_STREAM] = "stream"};
+	struct buf b = {0};
+	struct gen *g;
+
+	BUF_LIT(&b, "{\"held\":");
+	kv_list(c->sim->kv, &b);
+	BUF_LIT(&b, ",\"running\":[");
+	TAILQ_FOREACH(g, &c->sim->gens, all)
+	{
+		buf_str(&b,
+			g == TAILQ_FIRST(&c->sim->gens) ? "{\"request_id\":" : ",{\"request_id\":");
+		buf_json(&b, g->rid.p, g->rid.len);
+		buf_fmt(&b, ",\"state\":\"%s\"}", states[g->state]);
+	}
+	BUF_LIT(&b, "]}");
 	reply(c, &b);
 }
 

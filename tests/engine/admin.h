@@ -26,4 +26,5 @@ void admin_sim_health(struct conn *c);
 void admin_sim_load(struct conn *c);
 void admin_sim_pause(struct conn *c);
 void admin_sim_last(struct conn *c);
+void admin_sim_held(struct conn *c);
 void admin_sim_reset(struct conn *c);

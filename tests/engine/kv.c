@@ -8,6 +8,7 @@
 
 #include "tests/engine/buf.h"
 #include "tests/engine/gen.h"
+#include "tests/engine/seen.h"
 #include "tests/engine/sim.h"
 #include "tests/engine/text.h"
 
@@ -19,7 +20,7 @@ struct held {
 	struct hold h;
 	TAILQ_ENTRY(held) next;
 	struct held *chain;
-	uint64_t hash, expires_us;
+	uint64_t hash, began_us, expires_us;
 	char *id, *xrid;
 	uint32_t *ids;
 };
@@ -33,6 +34,7 @@ struct kv {
 	struct held *bucket[BUCKETS];
 	struct held_head by_time;
 	struct event timer;
+	struct seen *over; /* ids whose hold has ended */
 };
 
 static void on_expiry(evutil_socket_t fd, short what, void *arg);
@@ -47,6 +49,7 @@ kv_new(struct sim *sim)
 	kv->sim = sim;
 	kv->fresh = 1; /* block 0 is vLLM's null block */
 	TAILQ_INIT(&kv->by_time);
+	kv->over = seen_new();
 	(void)evtimer_assign(&kv->timer, sim->base, on_expiry, kv);
 	return kv;
 }
@@ -118,7 +121,8 @@ kv_hold(struct kv *kv, const char *id, const char *xrid, uint32_t ntokens)
 		e->ids[i] = kv->nfreed ? kv->freed[--kv->nfreed] : kv->fresh++;
 	e->h = (struct hold){.id = e->id, .ntokens = ntokens, .nblocks = n, .ids = e->ids};
 	e->hash = text_fnv(TEXT_FNV0, id, strlen(id));
-	e->expires_us = sim_now_us() + (uint64_t)(kv->sim->o.kv_timeout_s * 1e6);
+	e->began_us = sim_now_us();
+	e->expires_us = e->began_us + (uint64_t)(kv->sim->o.kv_timeout_s * 1e6);
 	head = &kv->bucket[e->hash % BUCKETS];
 	e->chain = *head;
 	*head = e;
@@ -148,6 +152,7 @@ drop(struct kv *kv, struct held *e)
 	while (*at != e)
 		at = &(*at)->chain;
 	*at = e->chain;
+	(void)seen_before(kv->over, e->id, strlen(e->id));
 	TAILQ_REMOVE(&kv->by_time, e, next);
 	give_back(kv, e->ids, e->h.nblocks);
 	kv->used -= e->h.nblocks;
@@ -246,8 +251,11 @@ kv_fetch(struct kv *kv, const char *engine, const char *id, uint64_t prompt, uin
 
 	if (strcmp(engine, kv->sim->engine_id) != 0)
 		return KV_DIFFER_ENGINE;
-	if (e == NULL)
+	if (e == NULL) { /* pushed, it may come early, and then asks again and again */
+		if (kv->sim->o.transfer != TRANSFER_PUSH && seen_before(kv->over, id, strlen(id)))
+			count(kv->sim, CTR_kv_replayed);
 		return KV_MISSING;
+	}
 	if (meta != e->h.meta)
 		return KV_DIFFER_META;
 	if (prompt != e->h.prompt)
@@ -292,6 +300,25 @@ kv_release(struct kv *kv, const char *engine, const char *id)
 	return true;
 }
 
+void
+kv_list(const struct kv *kv, struct buf *b)
+{
+	uint64_t now = sim_now_us();
+	struct held *e;
+
+	BUF_LIT(b, "[");
+	TAILQ_FOREACH(e, &kv->by_time, next)
+	{
+		buf_str(b, e == TAILQ_FIRST(&kv->by_time) ? "{\"id\":" : ",{\"id\":");
+		buf_json(b, e->id, strlen(e->id));
+		BUF_LIT(b, ",\"request_id\":");
+		buf_json(b, e->xrid, strlen(e->xrid));
+		buf_fmt(b, ",\"blocks\":%u,\"age_ms\":%llu}", e->h.nblocks,
+			(unsigned long long)(now - e->began_us) / 1000);
+	}
+	BUF_LIT(b, "]");
+}
+
 uint64_t
 kv_used(const struct kv *kv)
 {
@@ -322,6 +349,7 @@ kv_free(struct kv **pkv)
 	(void)event_del(&kv->timer);
 	while ((e = TAILQ_FIRST(&kv->by_time)) != NULL)
 		drop(kv, e);
+	seen_free(&kv->over);
 	free(kv->freed);
 	free(kv);
 }

@@ -45,6 +45,8 @@ enum kv_verdict kv_fetch(struct kv *kv, const char *engine, const char *id, uint
 bool kv_take(struct kv *kv, const char *id);
 bool kv_release(struct kv *kv, const char *engine, const char *id);
 bool kv_has(struct kv *kv, const char *id);
+/* A JSON list of what is held: id, request_id, blocks, age_ms. */
+void kv_list(const struct kv *kv, struct buf *out);
 uint64_t kv_used(const struct kv *kv);
 uint64_t kv_held_blocks(const struct kv *kv);
 uint64_t kv_held_requests(const struct kv *kv);

@@ -83,6 +83,7 @@ static const struct route {
 	{"/sim/load", POST, admin_sim_load, false, true},
 	{"/sim/pause_stream", POST, admin_sim_pause, false, true},
 	{"/sim/last", GET, admin_sim_last, false, true},
+	{"/sim/held", GET, admin_sim_held, false, true},
 	{"/sim/reset", POST, admin_sim_reset, false, true},
 };
 

@@ -333,6 +333,15 @@ def check_mix_ups():
         check("DIFFER kv" in leg(500, lambda kv: kv.pop("tp_size"))["error"]["message"])
         check("DIFFER engine" in leg(500, lambda kv: kv.update(remote_engine_id="x"))["error"]["message"])
         check("MISSING" in leg(500, lambda kv: kv.update(remote_request_id="x y%"))["error"]["message"])
+        rid = fresh()
+        kv = p.post("/v1/completions", prefill_body(), rid)["kv_transfer_params"]
+        held = json.loads(p.call("GET", "/sim/held")[1])
+        same(([(h["id"], h["request_id"]) for h in held["held"]][-1], held["running"]), ((kv["remote_request_id"], rid), []))
+        again = {"prompt": PROMPT, "kv_transfer_params": kv}
+        d.post("/v1/completions", again, rid)
+        same(p.metric("pdsim:kv_replayed_total"), 0)
+        d.post("/v1/completions", again, None, None, 500)
+        same(p.metric("pdsim:kv_replayed_total"), 1)
         check("UNREACHABLE" in leg(500, lambda kv: kv.update(remote_port=1))["error"]["message"])
         leg(500, lambda kv: kv.pop("remote_host"))
         same(p.metric("pdsim:held_requests"), 8)  # a mix-up is not hidden

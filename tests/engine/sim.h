@@ -57,6 +57,7 @@ struct opts {
 	X(kv_fetched, "KV holds fetched from this engine by a decode engine")                      \
 	X(kv_loaded, "KV holds this engine fetched from a prefill engine")                         \
 	X(kv_refused, "requests refused because their remote KV was missing or differed")          \
+	X(kv_replayed, "fetches of KV whose hold had ended: a hand-over that was used again")      \
 	X(kv_released,                                                                             \
 		"KV holds freed without a fetch, by a decode engine that will not use them")       \
 	X(kv_expired, "KV holds freed by the timeout")                                             \
