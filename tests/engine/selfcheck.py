@@ -941,7 +941,7 @@ def check_p2p():
         rid = p2p_id(p.side, d.side)
         p.post("/v1/completions", leg, rid)
         d.until("pdsim:held_blocks", 2)
-        same(p.metric("pdsim:held_blocks"), 0)
+        p.until("pdsim:held_blocks", 0)
         same(d.post("/v1/completions", {"prompt": PROMPT}, rid)["choices"][0]["text"], expect.text(PROMPT))
         same(d.metric("pdsim:held_blocks"), 0)
         rid = p2p_id(p.side, d.side)  # D comes first; two prompts
