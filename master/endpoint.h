@@ -61,8 +61,10 @@ struct endpoint {
 
 	/* W: publish.c */
 	uint32_t slot; /* of its endpoint word, or ENDPOINT_NO_SLOT: not probed, not in the table */
-	bool up_wanted; /* is up, but workers may see that only with the next table */
-	bool no_room;   /* left out of the current table, which is full of long texts */
+	enum ep_state state; /* what its word says, or would say if it were not drained */
+	bool drained;        /* by the operator (drain.c) */
+	bool up_wanted;      /* is up, but workers may see that only with the next table */
+	bool no_room;        /* left out of the current table, which is full of long texts */
 	bool in_table;
 	struct ep_addr table_addr; /* of its row in the current table */
 	uint64_t table_models;     /* models_number of that row */

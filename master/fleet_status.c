@@ -176,6 +176,9 @@ note_of(const struct facts *x)
 	char said[256], ramp[32] = "";
 	char *models, *note;
 
+	if (x->ep->drained)
+		return mem_printf("(drained by pdctl; else %s%s%s)", ep_state_name(x->ep->state),
+			reason[0] != '\0' ? ": " : "", reason);
 	if (reason[0] != '\0')
 		return mem_printf("(%s)", reason);
 	(void)learn_contradiction(x->ep, said, sizeof(said));
@@ -356,6 +359,10 @@ add_object(const struct facts *x, void *arg)
 	else
 		(void)evbuffer_add_printf(j->out, ",\"source\":null");
 	put_json(j->out, ",\"state\":", x->state);
+	if (x->ep->drained)
+		put_json(j->out, ",\"drained\":true,\"else\":", ep_state_name(x->ep->state));
+	else
+		(void)evbuffer_add_printf(j->out, ",\"drained\":false");
 	put_json(j->out, ",\"addr\":", ep_addr_text(&x->ep->addr, addr));
 	if (x->ep->conf != NULL) {
 		put_json(j->out, ",\"group\":", or_empty(x->ep->conf->group));

@@ -13,6 +13,7 @@
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
+#include "shm/eject.h"
 #include "shm/load.h"
 #include "shm/metrics.h"
 #include "shm/rcu.h"
@@ -178,6 +179,21 @@ find_free(struct publish *p)
 	return p->lowest < max ? p->lowest : ENDPOINT_NO_SLOT;
 }
 
+/* What its health or configuration says; of a drained one it is only remembered. */
+static void
+say(struct publish *p, struct endpoint *ep, enum ep_state state, bool ramps)
+{
+	struct seg *seg = p->fleet->seg;
+
+	ep->state = state;
+	if (ep->drained)
+		ep_state_drain(seg, ep->slot);
+	else if (ramps && ep->pool->slow_start_ms > 0)
+		ep_state_recovered(seg, ep->slot, clock_ms());
+	else
+		ep_state_set(seg, ep->slot, state);
+}
+
 bool
 publish_slot(struct publish *p, struct endpoint *ep)
 {
@@ -190,6 +206,7 @@ publish_slot(struct publish *p, struct endpoint *ep)
 	p->used[slot] = true;
 	ep->slot = slot;
 	ep_slot_begin(p->fleet->seg, slot);
+	say(p, ep, EP_STARTING, false);
 	return true;
 }
 
@@ -198,14 +215,15 @@ publish_drop(struct publish *p, struct endpoint *ep)
 {
 	ep->up_wanted = false;
 	ep->dropped = false;
-	ep_state_set(p->fleet->seg, ep->slot, EP_DRAINING);
+	ep->drained = false;
+	say(p, ep, EP_DRAINING, false);
 }
 
 void
 publish_revive(struct publish *p, struct endpoint *ep)
 {
 	ep->dropped = false;
-	ep_state_set(p->fleet->seg, ep->slot, EP_STARTING);
+	say(p, ep, EP_STARTING, false);
 }
 
 /* --- state words ------------------------------------------------------------------------- */
@@ -220,14 +238,9 @@ row_is_right(const struct endpoint *ep)
 
 /* A first start is at full weight: all engines of a fleet start at once, and none is to be spared. */
 static void
-say_up(struct publish *p, const struct endpoint *ep)
+say_up(struct publish *p, struct endpoint *ep)
 {
-	struct seg *seg = p->fleet->seg;
-
-	if (ep_state_get(seg, ep->slot) == EP_DOWN && ep->pool->slow_start_ms > 0)
-		ep_state_recovered(seg, ep->slot, clock_ms());
-	else
-		ep_state_set(seg, ep->slot, EP_UP);
+	say(p, ep, EP_UP, ep->state == EP_DOWN);
 }
 
 void
@@ -245,7 +258,30 @@ void
 publish_down(struct publish *p, struct endpoint *ep)
 {
 	ep->up_wanted = false;
-	ep_state_set(p->fleet->seg, ep->slot, EP_DOWN);
+	say(p, ep, EP_DOWN, false);
+}
+
+void
+publish_drain(struct publish *p, struct endpoint *ep)
+{
+	if (ep->drained)
+		return;
+	ep->drained = true;
+	if (ep->slot != ENDPOINT_NO_SLOT)
+		say(p, ep, ep->state, false);
+}
+
+void
+publish_undrain(struct publish *p, struct endpoint *ep)
+{
+	if (!ep->drained)
+		return;
+	ep->drained = false;
+	if (ep->slot == ENDPOINT_NO_SLOT)
+		return;
+	(void)eject_clear(
+		p->fleet->seg, ep->slot, false, clock_ms()); /* its operator has seen to it */
+	say(p, ep, ep->state, ep->state == EP_UP);
 }
 
 /* --- building a version ------------------------------------------------------------------ */

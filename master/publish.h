@@ -27,7 +27,7 @@ void publish_config(struct publish *p);
 
 /* Gives the endpoint a free slot, in its next life and STARTING; false if there is none. */
 bool publish_slot(struct publish *p, struct endpoint *ep);
-/* The endpoint is no longer configured: DRAINING at once, out of the next table, its slot free when
+/* The endpoint is no longer configured: DRAINING at once, no longer the operator's word, out of the next table, its slot free when
  * no reader can hold that table's predecessor and no reservation is left.  Then it is freed. */
 void publish_drop(struct publish *p, struct endpoint *ep);
 /* It is configured again before that: same slot, same life, STARTING. */
@@ -37,6 +37,11 @@ void publish_revive(struct publish *p, struct endpoint *ep);
  * was down and its pool has a slow_start, its weight ramps up from then on. */
 void publish_up(struct publish *p, struct endpoint *ep);
 void publish_down(struct publish *p, struct endpoint *ep);
+
+/* The operator's word: no new requests, whatever its health is; and whatever that is now again.  An endpoint
+ * that is up then has a slow start if its pool has one: it is idle, and would get all requests at once. */
+void publish_drain(struct publish *p, struct endpoint *ep);
+void publish_undrain(struct publish *p, struct endpoint *ep);
 
 /* Something the table is made of has changed: one publication at the end of this loop turn. */
 void publish_soon(struct publish *p);

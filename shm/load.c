@@ -259,6 +259,17 @@ ep_state_set(struct seg *seg, uint32_t ep, enum ep_state st)
 }
 
 void
+ep_state_drain(struct seg *seg, uint32_t ep)
+{
+	shm_store(&seg->eps[ep].state, (uint64_t)EP_DRAINING);
+	/*
+	 * The state before we look at the count: a worker reserves and then looks at the state, so one of us
+	 * sees the other.  Pairs with reserve().
+	 */
+	shm_mb();
+}
+
+void
 ep_state_recovered(struct seg *seg, uint32_t ep, uint64_t now_ms)
 {
 	shm_store(&seg->eps[ep].state, now_ms << EP_STATE_BITS | EP_UP);

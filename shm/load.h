@@ -40,6 +40,9 @@ uint32_t load_reap(struct seg *seg, uint32_t dead);
 
 /* Endpoint state and tag.  W: master. */
 void ep_state_set(struct seg *seg, uint32_t ep, enum ep_state st);
+/* DRAINING for good: whoever has not reserved by now gives back what it reserves (worker/select.c), so the
+ * count of requests that load_count() shows from now on only falls. */
+void ep_state_drain(struct seg *seg, uint32_t ep);
 /* UP, its weight ramping up from now_ms on (slow start); how long that takes stands in the table. */
 void ep_state_recovered(struct seg *seg, uint32_t ep, uint64_t now_ms);
 enum ep_state ep_state_get(const struct seg *seg, uint32_t ep);

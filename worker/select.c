@@ -67,14 +67,20 @@ trial_ms(const struct conf_timeouts *t)
 	       TRIAL_SPARE_MS;
 }
 
-/* A place there, unless another worker took the last one in between, ejected it, or got its trial. */
+/* A place there, unless another worker took the last one in between, ejected it, or got its trial; or it
+ * is no longer up. */
 static bool
 reserve(const struct selection *s, const struct table_pick *pick, struct selected *ret)
 {
 	if (!load_reserve(s->seg, s->slot, pick->slot, pick->max_inflight))
 		return false;
-	if (!eject_try(s->seg, s->slot, pick->slot, s->now_ms, trial_ms(&s->pool->timeouts),
-		    &ret->trial)) {
+	/*
+	 * The reservation, a full barrier, before a second look: to an endpoint that is drained nothing goes
+	 * that its operator does not know of.  Pairs with ep_state_drain().
+	 */
+	if (ep_state_get(s->seg, pick->slot) != EP_UP ||
+		!eject_try(s->seg, s->slot, pick->slot, s->now_ms, trial_ms(&s->pool->timeouts),
+			&ret->trial)) {
 		load_release(s->seg, s->slot, pick->slot);
 		return false;
 	}

@@ -5,9 +5,12 @@
 
 #include "master/conf.h"
 #include "master/publish.h"
+#include "shm/base/clock.h"
+#include "shm/eject.h"
 #include "shm/metrics.h"
 
 #define P1 "http://127.0.0.1:8101"
+#define P1B "http://127.0.0.1:8102"
 #define P2 "http://127.0.0.2:8102/engine"
 #define D1 "http://[::1]:8201"
 #define D2 "http://127.0.0.4:8202"
@@ -260,6 +263,73 @@ Test(publish, same_key_revives_a_draining_slot)
 	apply(CONF(D1)); /* and it can be dropped again */
 	publish_poll(fleet->publish);
 	cr_assert_eq(ep_state_get(seg, slot), EP_EMPTY);
+}
+
+Test(publish, a_drained_one_remembers_its_health)
+{
+	struct conf *c = CONF(P1, D1);
+
+	c->pools[0].slow_start_ms = 1000;
+	apply(c);
+	struct endpoint *ep = endpoint_of(P1);
+	const uint32_t slot = ep->slot;
+
+	publish_drain(fleet->publish, ep); /* STARTING */
+	publish_drain(fleet->publish, ep); /* twice is once */
+	cr_assert_eq(ep_state_get(seg, slot), EP_DRAINING);
+	publish_down(fleet->publish, ep);
+	publish_up(fleet->publish, ep);
+	publish_now(fleet->publish);
+	cr_assert_eq(ep_state_get(seg, slot), EP_DRAINING);
+	cr_assert_eq(ep->state, EP_UP);
+	publish_down(fleet->publish, ep);
+	publish_undrain(fleet->publish, ep);
+	cr_assert_eq(ep_state_get(seg, slot), EP_DOWN);
+	publish_drain(fleet->publish, ep);
+	publish_up(fleet->publish, ep);
+	cr_assert_eq(ep_ramp_from(seg, slot), 0);
+	publish_undrain(fleet->publish, ep);
+	cr_assert_eq(ep_state_get(seg, slot), EP_UP);
+	cr_assert_neq(ep_ramp_from(seg, slot), 0, "it is idle");
+}
+
+Test(publish, a_removed_one_is_no_longer_drained)
+{
+	apply(CONF(P1, D1));
+	struct endpoint *ep = endpoint_of(P1);
+	const uint32_t slot = ep->slot;
+
+	publish_drain(fleet->publish, ep);
+	cr_assert(load_reserve(seg, 0, slot, 0));
+	apply(CONF(D1));
+	apply(CONF(D1, P1));
+	cr_assert_eq(endpoint_of(P1), ep);
+	cr_assert_eq(ep_state_get(seg, slot), EP_STARTING);
+	cr_assert_not(ep->drained);
+	load_release(seg, 0, slot);
+}
+
+Test(publish, undrained_it_is_no_longer_ejected)
+{
+	const struct conf_ejection now = {
+		.failures = 1, .max_percent = 100, .time_ms = 60000, .max_ms = 60000};
+	struct conf *c = CONF(P1, P1B, D1);
+	uint64_t left;
+
+	c->pools[0].ejection = now;
+	apply(c);
+	struct endpoint *ep = endpoint_of(P1);
+
+	publish_up(fleet->publish, ep);
+	publish_up(fleet->publish, endpoint_of(P1B)); /* one must stay */
+	publish_now(fleet->publish);
+	cr_assert_neq(eject_bad_answer(seg, &table_now()->pools[0], ROLE_PREFILL, ep->slot, true,
+			      clock_ms()),
+		0);
+	publish_drain(fleet->publish, ep);
+	cr_assert_eq(eject_look(seg, ep->slot, clock_ms(), &left), EJECT_EJECTED);
+	publish_undrain(fleet->publish, ep);
+	cr_assert_eq(eject_look(seg, ep->slot, clock_ms(), &left), EJECT_IN);
 }
 
 Test(publish, pool_names_keep_their_numbers)
