@@ -42,65 +42,110 @@ struct control {
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 };
 
-typedef void command_fn(struct client *, struct evbuffer *out);
-static command_fn cmd_reload, cmd_status, cmd_status_json, cmd_workers, cmd_check, cmd_ping;
+/* `words`: what stands behind the command, "" unless it takes some. */
+typedef void command_fn(struct client *, const char *words, struct evbuffer *out);
+static command_fn cmd_reload, cmd_status, cmd_status_json, cmd_workers, cmd_check, cmd_ping,
+	cmd_drain, cmd_undrain, cmd_in_flight;
 
 static const struct {
 	const char *line;
 	command_fn *run;
+	bool words;
 } commands[] = {
-	{"reload", cmd_reload},
-	{"status", cmd_status},
-	{"status json", cmd_status_json},
-	{"workers", cmd_workers},
-	{"check", cmd_check},
-	{"ping", cmd_ping},
+	{"reload", cmd_reload, false},
+	{"status", cmd_status, false},
+	{"status json", cmd_status_json, false},
+	{"workers", cmd_workers, false},
+	{"check", cmd_check, false},
+	{"drain", cmd_drain, true},
+	{"undrain", cmd_undrain, true},
+	{"in-flight", cmd_in_flight, true},
+	{"ping", cmd_ping, false},
 };
 
 static void
-cmd_reload(struct client *cl, struct evbuffer *out)
+cmd_reload(struct client *cl, const char *words, struct evbuffer *out)
 {
+	(void)words;
 	cl->waits_for = cl->ctl->hooks.reload(cl->ctl->hooks.arg);
 	if (cl->waits_for == 0)
 		(void)evbuffer_add_printf(out, "ERR pdrouter is stopping\n");
 }
 
 static void
-cmd_status(struct client *cl, struct evbuffer *out)
+cmd_status(struct client *cl, const char *words, struct evbuffer *out)
 {
+	(void)words;
 	cl->ctl->hooks.status(cl->ctl->hooks.arg, out, false);
 	(void)evbuffer_add_printf(out, "OK\n");
 }
 
 static void
-cmd_status_json(struct client *cl, struct evbuffer *out)
+cmd_status_json(struct client *cl, const char *words, struct evbuffer *out)
 {
+	(void)words;
 	cl->ctl->hooks.status(cl->ctl->hooks.arg, out, true);
 	(void)evbuffer_add_printf(out, "\nOK\n");
 }
 
 static void
-cmd_workers(struct client *cl, struct evbuffer *out)
+cmd_workers(struct client *cl, const char *words, struct evbuffer *out)
 {
+	(void)words;
 	cl->ctl->hooks.workers(cl->ctl->hooks.arg, out);
 	(void)evbuffer_add_printf(out, "OK\n");
 }
 
 static void
-cmd_check(struct client *cl, struct evbuffer *out)
+cmd_check(struct client *cl, const char *words, struct evbuffer *out)
 {
 	unsigned broken = cl->ctl->hooks.check(cl->ctl->hooks.arg, out);
 
+	(void)words;
 	if (broken > 0)
 		(void)evbuffer_add_printf(out, "ERR broken invariants: %u\n", broken);
 	else
 		(void)evbuffer_add_printf(out, "ok\nOK\n");
 }
 
+typedef int drain_fn(void *arg, const char *what, struct evbuffer *out);
+
 static void
-cmd_ping(struct client *cl, struct evbuffer *out)
+run_drain(struct client *cl, drain_fn *fn, const char *words, struct evbuffer *out)
+{
+	struct evbuffer *said = evbuffer_new();
+	const bool good = fn(cl->ctl->hooks.arg, words, said) == 0;
+
+	if (!good)
+		(void)evbuffer_add_printf(out, "ERR ");
+	(void)evbuffer_add_buffer(out, said);
+	(void)evbuffer_add_printf(out, good ? "OK\n" : "\n");
+	evbuffer_free(said);
+}
+
+static void
+cmd_drain(struct client *cl, const char *words, struct evbuffer *out)
+{
+	run_drain(cl, cl->ctl->hooks.drain, words, out);
+}
+
+static void
+cmd_undrain(struct client *cl, const char *words, struct evbuffer *out)
+{
+	run_drain(cl, cl->ctl->hooks.undrain, words, out);
+}
+
+static void
+cmd_in_flight(struct client *cl, const char *words, struct evbuffer *out)
+{
+	run_drain(cl, cl->ctl->hooks.in_flight, words, out);
+}
+
+static void
+cmd_ping(struct client *cl, const char *words, struct evbuffer *out)
 {
 	(void)cl;
+	(void)words;
 	(void)evbuffer_add_printf(out, "OK\n");
 }
 
@@ -122,13 +167,17 @@ run_line(struct client *cl, const char *line)
 {
 	struct evbuffer *out = bufferevent_get_output(cl->bev);
 
-	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
-		if (strcmp(line, commands[i].line) == 0) {
-			commands[i].run(cl, out);
-			return;
-		}
-	(void)evbuffer_add_printf(out,
-		"ERR unknown command; known: reload, status, status json, workers, check, ping\n");
+	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+		const size_t n = strlen(commands[i].line);
+
+		if (strncmp(line, commands[i].line, n) != 0 ||
+			(line[n] != '\0' && !(commands[i].words && line[n] == ' ')))
+			continue;
+		commands[i].run(cl, line[n] == ' ' ? line + n + 1 : "", out);
+		return;
+	}
+	(void)evbuffer_add_printf(out, "ERR unknown command; known: reload, status, status json, "
+				       "workers, check, drain, undrain, in-flight, ping\n");
 }
 
 /*

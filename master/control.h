@@ -2,6 +2,7 @@
  * The control socket: a unix stream socket with a line protocol, for pdctl and scripts.
  *
  *   reload | status | status json | workers | check | ping
+ *   drain | undrain | in-flight, each with ENDPOINT [role=ROLE] [pool=POOL]
  *
  * Each answer is any number of lines and then `OK` or `ERR text`.  A reload is answered when the
  * configuration is in force or refused.  Commands may follow each other: each is run when the answer to
@@ -21,6 +22,11 @@ struct control_hooks {
 	uint64_t (*reload)(void *arg); /* the attempt to wait for; 0: not now */
 	void (*status)(void *arg, struct evbuffer *out, bool json);
 	void (*workers)(void *arg, struct evbuffer *out);
+	/* What they do to the endpoints that `what` names, in lines of text.  0, or -1: then *out is the
+	 * reason, without its end. */
+	int (*drain)(void *arg, const char *what, struct evbuffer *out);
+	int (*undrain)(void *arg, const char *what, struct evbuffer *out);
+	int (*in_flight)(void *arg, const char *what, struct evbuffer *out);
 	/* a line for each broken invariant of the shared memory; returns how many there are */
 	unsigned (*check)(void *arg, struct evbuffer *out);
 	void *arg;

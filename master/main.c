@@ -19,6 +19,7 @@
 
 #include "master/conf.h"
 #include "master/control.h"
+#include "master/drain.h"
 #include "master/fleet.h"
 #include "master/listen.h"
 #include "master/notifier/notifier.h"
@@ -155,6 +156,24 @@ ctl_workers(void *arg, struct evbuffer *out)
 	struct master *m = arg;
 
 	procs_status(m->procs, out, false);
+}
+
+static int
+ctl_drain(void *arg, const char *what, struct evbuffer *out)
+{
+	return drain_begin(((struct master *)arg)->fleet, what, out);
+}
+
+static int
+ctl_undrain(void *arg, const char *what, struct evbuffer *out)
+{
+	return drain_end(((struct master *)arg)->fleet, what, out);
+}
+
+static int
+ctl_in_flight(void *arg, const char *what, struct evbuffer *out)
+{
+	return drain_look(((struct master *)arg)->fleet, what, out);
 }
 
 static void
@@ -365,7 +384,14 @@ step_parts(struct master *m)
 static int
 step_control(struct master *m)
 {
-	struct control_hooks hooks = {ctl_reload, ctl_status, ctl_workers, ctl_check, m};
+	struct control_hooks hooks = {.reload = ctl_reload,
+		.status = ctl_status,
+		.workers = ctl_workers,
+		.drain = ctl_drain,
+		.undrain = ctl_undrain,
+		.in_flight = ctl_in_flight,
+		.check = ctl_check,
+		.arg = m};
 
 	if (m->first->control_socket != NULL)
 		m->control = control_new(m->base, m->first->control_socket, &hooks);

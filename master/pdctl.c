@@ -1,9 +1,11 @@
 /*
  * pdctl: the operator's command.  Says one line to pdrouter's control socket, prints the answer, and
- * exits 0 for OK, 1 for an error, 2 for a wrong command line.
+ * exits 0 for OK, 1 for an error, 2 for a wrong command line, 3 when the time of --wait is over.
  */
 #include <errno.h>
 #include <getopt.h>
+#include <math.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,32 +13,62 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #define DEFAULT_SOCKET "/run/pdrouter/control.sock"
 #define ANSWER_S 5 /* for everything but a reload, which lasts as long as the new workers need */
 
+#define LOOK_MS 50 /* --wait asks so often */
+#define EXIT_TIME_OVER 3
+
+/* What a command takes beside its name. */
+enum { TAKES_JSON = 1, TAKES_ENDPOINT = 2, TAKES_WAIT = 4 };
+
 static const struct {
 	const char *name;
+	unsigned takes;
 	bool slow;
 	const char *help;
 } commands[] = {
-	{"reload", true, "read the configuration again; returns when it is in force"},
-	{"status", false, "the processes and the endpoint table; --json for one JSON object"},
-	{"workers", false, "the processes"},
-	{"check", false,
+	{"reload", 0, true, "read the configuration again; returns when it is in force"},
+	{"status", TAKES_JSON, false,
+		"the processes and the endpoint table; --json for one JSON object"},
+	{"workers", 0, false, "the processes"},
+	{"check", 0, false,
 		"looks over the shared memory; prints ok, or what is broken there and exits 1"},
-	{"ping", false, "says nothing and exits 0 when pdrouter answers"},
-	{"version", false, "prints the version of pdctl"},
+	{"drain", TAKES_ENDPOINT | TAKES_WAIT, false,
+		"gives ENDPOINT (URL or host:port) no new requests, until undrain"},
+	{"undrain", TAKES_ENDPOINT, false, "gives it new requests again"},
+	{"ping", 0, false, "says nothing and exits 0 when pdrouter answers"},
+	{"version", 0, false, "prints the version of pdctl"},
+};
+
+/* The command line. */
+struct line {
+	const char *path;
+	const char *command;
+	const char *endpoint, *role, *pool; /* NULL: not given */
+	bool json, wait;
+	const char *timeout; /* seconds, as text */
+	double timeout_s;    /* INFINITY: none given */
 };
 
 static void
 usage(FILE *out)
 {
-	(void)fprintf(out, "usage: pdctl [-s SOCKET] COMMAND\n\n");
+	(void)fprintf(out,
+		"usage: pdctl [-s SOCKET] COMMAND\n"
+		"       pdctl [-s SOCKET] drain ENDPOINT [--role ROLE] [--pool POOL] "
+		"[--wait [--timeout S]]\n"
+		"       pdctl [-s SOCKET] undrain ENDPOINT [--role ROLE] [--pool POOL]\n\n");
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
 		(void)fprintf(out, "  %-8s  %s\n", commands[i].name, commands[i].help);
-	(void)fprintf(out, "\n  -s SOCKET  pdrouter's control_socket (" DEFAULT_SOCKET ")\n");
+	(void)fprintf(out,
+		"\n  -s SOCKET      pdrouter's control_socket (" DEFAULT_SOCKET ")\n"
+		"  --role, --pool only there, where the endpoint stands in several: prefill or decode\n"
+		"  --wait         returns when nothing is in flight there any more\n"
+		"  --timeout S    for at most so many seconds: then exits 3, and it stays drained\n");
 }
 
 static int
@@ -46,18 +78,16 @@ fail(const char *what, const char *why)
 	return 1;
 }
 
-/* What is wrong with a command line that names no command we have. */
-static int
-wrong(int nargs, const char *command, bool json)
+static __attribute__((format(printf, 1, 2))) int
+wrong(const char *fmt, ...)
 {
-	if (nargs == 0)
-		(void)fprintf(stderr, "pdctl: a command is needed\n\n");
-	else if (nargs > 1)
-		(void)fprintf(stderr, "pdctl: one command only, and options before it\n\n");
-	else if (json)
-		(void)fprintf(stderr, "pdctl: --json is for status only\n\n");
-	else
-		(void)fprintf(stderr, "pdctl: %s is not a command\n\n", command);
+	va_list ap;
+
+	(void)fprintf(stderr, "pdctl: ");
+	va_start(ap, fmt);
+	(void)vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	(void)fprintf(stderr, "\n\n");
 	usage(stderr);
 	return 2;
 }
@@ -129,28 +159,145 @@ unreachable(const char *path, int err)
 	return 1;
 }
 
-static int
-talk(const char *path, const char *command, bool json, bool slow)
+static void
+add_option(char *at, size_t size, const char *name, const char *value)
 {
-	char line[64];
-	int fd = connect_to(path, slow), r;
+	const size_t n = strlen(at);
+
+	if (value != NULL)
+		(void)snprintf(at + n, size - n, " %s%s", name, value);
+}
+
+/* Says one line.  0, or 1 after saying why not. */
+static int
+say(int fd, const struct line *l, const char *command)
+{
+	char line[900] = ""; /* pdrouter takes 1 KiB */
+	size_t n;
+
+	(void)snprintf(line, sizeof(line), "%s%s", command, l->json ? " json" : "");
+	add_option(line, sizeof(line), "", l->endpoint);
+	add_option(line, sizeof(line), "role=", l->role);
+	add_option(line, sizeof(line), "pool=", l->pool);
+	n = strlen(line);
+	if (n + 1 == sizeof(line))
+		return fail(command, "too long");
+	line[n++] = '\n';
+	return send(fd, line, n, MSG_NOSIGNAL) == (ssize_t)n ? 0 : fail(l->path, strerror(errno));
+}
+
+static double
+now_s(void)
+{
+	struct timespec ts;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+}
+
+/* Asks what is in flight there; the exit code of the asking. */
+static int
+look(FILE *in, const struct line *l, unsigned long *ret_n, char word[16])
+{
+	char line[128] = "";
+
+	if (say(fileno(in), l, "in-flight") != 0)
+		return 1;
+	if (fgets(line, sizeof(line), in) == NULL ||
+		sscanf(line, "%lu in flight, %15s", ret_n, word) != 2)
+		return fail("no full answer", "pdrouter closed the connection");
+	return print_answer(in);
+}
+
+/* Until nothing is in flight there. */
+static int
+wait_for_none(FILE *in, const struct line *l)
+{
+	const double from = now_s();
+	unsigned long n = 0;
+	char word[16];
+
+	for (;;) {
+		if (look(in, l, &n, word) != 0)
+			return 1;
+		if (n == 0 && strcmp(word, "serving") != 0)
+			break;
+		if (strcmp(word, "serving") == 0)
+			return fail(l->endpoint, "has been undrained meanwhile, or added again");
+		if (now_s() - from >= l->timeout_s) {
+			(void)fprintf(stderr,
+				"pdctl: %s: %lu still in flight after %g s; it stays drained\n",
+				l->endpoint, n, l->timeout_s);
+			return EXIT_TIME_OVER;
+		}
+		(void)usleep(LOOK_MS * 1000);
+	}
+	(void)printf("Nothing is in flight there any more, after %.1f s.\n", now_s() - from);
+	return fflush(stdout) == 0 ? 0 : fail("stdout", strerror(errno));
+}
+
+static int
+talk(const struct line *l, bool slow)
+{
+	int fd = connect_to(l->path, slow), r;
 	FILE *in;
-	int n;
 
 	if (fd == -1)
-		return unreachable(path, errno);
-	n = snprintf(line, sizeof(line), "%s%s\n", command, json ? " json" : "");
-	if (send(fd, line, (size_t)n, MSG_NOSIGNAL) != n) {
-		r = fail(path, strerror(errno));
-		(void)close(fd);
-		return r;
-	}
+		return unreachable(l->path, errno);
 	in = fdopen(fd, "r");
 	if (in == NULL)
-		return fail(path, strerror(errno));
-	r = print_answer(in);
+		return fail(l->path, strerror(errno));
+	r = say(fd, l, l->command);
+	if (r == 0)
+		r = print_answer(in);
+	if (r == 0 && l->wait)
+		r = wait_for_none(in, l);
 	(void)fclose(in);
 	return r;
+}
+
+/* --- the command line --------------------------------------------------------------------------- */
+
+/* 0, or 2 after saying what is wrong with it. */
+static int
+check_line(struct line *l, unsigned takes)
+{
+	char *end = NULL;
+
+	if (l->json && (takes & TAKES_JSON) == 0)
+		return wrong("--json is for status only");
+	if (l->endpoint == NULL && (takes & TAKES_ENDPOINT) != 0)
+		return wrong("%s: an endpoint is needed", l->command);
+	if ((l->role != NULL || l->pool != NULL) && (takes & TAKES_ENDPOINT) == 0)
+		return wrong("--role and --pool are for drain and undrain only");
+	if ((l->wait || l->timeout != NULL) && (takes & TAKES_WAIT) == 0)
+		return wrong("--wait and --timeout are for drain only");
+	if (l->timeout != NULL && !l->wait)
+		return wrong("--timeout is of --wait");
+	l->timeout_s = l->timeout == NULL ? INFINITY : strtod(l->timeout, &end);
+	if (end != NULL && (end == l->timeout || *end != '\0' || !(l->timeout_s >= 0)))
+		return wrong("--timeout %s: a number of seconds is needed", l->timeout);
+	return 0;
+}
+
+static int
+run(struct line *l, int nargs)
+{
+	size_t i = 0, n = sizeof(commands) / sizeof(commands[0]);
+
+	if (l->command == NULL)
+		return wrong("a command is needed");
+	while (i < n && strcmp(l->command, commands[i].name) != 0)
+		i++;
+	if (i == n)
+		return wrong("%s is not a command", l->command);
+	if (nargs > ((commands[i].takes & TAKES_ENDPOINT) != 0 ? 2 : 1))
+		return wrong("one command only; too much behind %s %s", l->command, l->endpoint);
+	if (check_line(l, commands[i].takes) != 0)
+		return 2;
+	if (strcmp(l->command, "version") == 0)
+		return puts("pdctl " PDROUTER_VERSION) < 0;
+	return talk(l, commands[i].slow);
 }
 
 int
@@ -159,39 +306,48 @@ main(int argc, char **argv)
 	static const struct option longs[] = {
 		{"socket", required_argument, NULL, 's'},
 		{"json", no_argument, NULL, 'j'},
+		{"role", required_argument, NULL, 'r'},
+		{"pool", required_argument, NULL, 'p'},
+		{"wait", no_argument, NULL, 'w'},
+		{"timeout", required_argument, NULL, 't'},
 		{"help", no_argument, NULL, 'h'},
 		{"version", no_argument, NULL, 'V'},
 		{NULL, 0, NULL, 0},
 	};
-	const char *path = DEFAULT_SOCKET, *command;
-	bool json = false;
+	struct line l = {.path = DEFAULT_SOCKET};
 	int opt;
 
 	while ((opt = getopt_long(argc, argv, "s:jhV", longs, NULL)) != -1) {
-		if (opt == 's') {
-			path = optarg;
-		} else if (opt == 'j') {
-			json = true;
-		} else if (opt == 'h' || opt == 'V') {
-			if (opt == 'h')
-				usage(stdout);
-			else
-				(void)puts("pdctl " PDROUTER_VERSION);
+		switch (opt) {
+		case 's':
+			l.path = optarg;
+			break;
+		case 'j':
+			l.json = true;
+			break;
+		case 'r':
+			l.role = optarg;
+			break;
+		case 'p':
+			l.pool = optarg;
+			break;
+		case 'w':
+			l.wait = true;
+			break;
+		case 't':
+			l.timeout = optarg;
+			break;
+		case 'h':
+			usage(stdout);
 			return 0;
-		} else {
+		case 'V':
+			return puts("pdctl " PDROUTER_VERSION) < 0;
+		default:
 			usage(stderr);
 			return 2;
 		}
 	}
-	command = optind == argc - 1 ? argv[optind] : "";
-	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
-		if (strcmp(command, commands[i].name) != 0)
-			continue;
-		if (json && strcmp(command, "status") != 0)
-			break;
-		if (strcmp(command, "version") == 0)
-			return puts("pdctl " PDROUTER_VERSION) < 0;
-		return talk(path, command, json, commands[i].slow);
-	}
-	return wrong(argc - optind, command, json);
+	l.command = optind < argc ? argv[optind] : NULL;
+	l.endpoint = optind + 1 < argc ? argv[optind + 1] : NULL;
+	return run(&l, argc - optind);
 }
