@@ -143,6 +143,7 @@ class Seen:
 
     def __init__(self, obj):
         self.method, self.path, self.status, self.aborted = obj["method"], obj["path"], obj["status"], obj["aborted"]
+        self.time = obj["time"]  # as time.time() has it
         self.headers = [tuple(h) for h in obj["headers"]]
         self.body = base64.b64decode(obj["body"])
 
