@@ -291,8 +291,11 @@ step_configuration(struct master *m)
 static int
 step_memory(struct master *m)
 {
-	struct seg_sizes sizes = {m->first->max_workers, m->first->max_endpoints,
-		m->first->max_pools, m->first->flags_per_worker};
+	struct seg_sizes sizes = {.max_workers = m->first->max_workers,
+		.max_endpoints = m->first->max_endpoints,
+		.max_pools = m->first->max_pools,
+		.flags_per_worker = m->first->flags_per_worker,
+		.max_clients = m->first->client_entries};
 	struct seg_part parts[SEG_NPARTS];
 	int r = seg_new(&sizes, seg_build(), &m->seg);
 

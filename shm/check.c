@@ -22,6 +22,7 @@
 #include "shm/atomic.h"
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
+#include "shm/client_word.h"
 #include "shm/flags.h"
 #include "shm/load.h"
 #include "shm/load_word.h"
@@ -83,6 +84,12 @@ which_name(enum which which)
 	return which == TOKENS ? "tokens" : "requests";
 }
 
+static const char *
+thing_name(enum which which)
+{
+	return which == CLIENT ? "client" : "endpoint";
+}
+
 /* --- process slots ------------------------------------------------------------------------ */
 
 static void
@@ -97,6 +104,13 @@ check_empty_rows(struct check *c, uint32_t slot)
 			found(c,
 				"I4 slot %u is nobody's but holds %u requests, %u tokens of endpoint %u, %u sent",
 				slot, held, tokens, ep, sent);
+	}
+	for (uint32_t i = 0; i < c->seg->hdr->max_clients; i++) {
+		const uint32_t held = shm_load(share_of(c->seg, slot, i, CLIENT));
+
+		if (held != 0)
+			found(c, "I4 slot %u is nobody's but holds %u requests of client %u", slot,
+				held, i);
 	}
 }
 
@@ -225,7 +239,7 @@ share_counted(const struct look *l, uint32_t worker, uint64_t word, uint32_t *re
 {
 	const struct proc_slot *p = &l->seg->procs[worker];
 	/* The journal before the row: without an operation on this word the row is up to date, and
-	 * stays so while the word stands still.  Pairs with operate()'s releases. */
+	 * stays so while the word stands still.  Pairs with word_operate()'s releases. */
 	const uint64_t journal = shm_load_acquire(&p->journal);
 	uint64_t change;
 
@@ -236,7 +250,7 @@ share_counted(const struct look *l, uint32_t worker, uint64_t word, uint32_t *re
 	*ret = (uint32_t)(change >> 32);
 	if (operation_counted(l->seg, worker, journal, word))
 		*ret += (uint32_t)change; /* signed, modulo 2^32 */
-	/* The change before the second look.  Pairs with operate()'s releases. */
+	/* The change before the second look.  Pairs with word_operate()'s releases. */
 	shm_mb();
 	return shm_load(&p->journal) == journal;
 }
@@ -248,7 +262,7 @@ sum_differs(struct look *l)
 	/* The word before acked.  Pairs with word_add(). */
 	const uint64_t *at = word_of(l->seg, l->ep, l->which), word = shm_load_acquire(at);
 
-	l->a = word_count(word);
+	l->a = l->which == CLIENT ? client_held_count(word) : word_count(word);
 	l->b = 0;
 	for (uint32_t w = 0; w < SLOT_WORKERS(l->seg); w++) {
 		uint32_t share;
@@ -297,13 +311,13 @@ check_word(struct check *c, uint32_t ep, enum which which)
 	struct look l = {.seg = c->seg, .ep = ep, .which = which};
 
 	if (lasts(sum_wrong, &l))
-		found(c, "I7 endpoint %u: %llu %s are counted, the rows add up to %llu", ep,
-			(unsigned long long)l.a, which_name(which), (unsigned long long)l.b);
-	if (lasts(name_wrong, &l))
-		found(c,
-			"I8 endpoint %u: its %s name operation %llu of slot %d, which has made %llu",
-			ep, which_name(which), (unsigned long long)l.a, (int)l.worker,
+		found(c, "I7 %s %u: %llu %s are counted, the rows add up to %llu",
+			thing_name(which), ep, (unsigned long long)l.a, which_name(which),
 			(unsigned long long)l.b);
+	if (lasts(name_wrong, &l))
+		found(c, "I8 %s %u: its %s name operation %llu of slot %d, which has made %llu",
+			thing_name(which), ep, which_name(which), (unsigned long long)l.a,
+			(int)l.worker, (unsigned long long)l.b);
 }
 
 static void
@@ -336,7 +350,7 @@ static bool
 part_exceeds(struct look *l, const uint32_t *part, const uint32_t *whole)
 {
 	const struct proc_slot *p = &l->seg->procs[l->worker];
-	/* Pairs with operate()'s releases. */
+	/* Pairs with word_operate()'s releases. */
 	const uint64_t seq = shm_load_acquire(&p->seq);
 
 	l->a = shm_load_acquire(part);
@@ -365,15 +379,17 @@ static bool
 journal_wrong(struct look *l)
 {
 	const struct proc_slot *p = &l->seg->procs[l->worker];
-	/* Pairs with operate()'s releases. */
+	/* Pairs with word_operate()'s releases. */
 	const uint64_t journal = shm_load_acquire(&p->journal);
 
 	l->a = journal;
 	l->b = shm_load(&p->seq);
 	if (journal == 0 || shm_load(&p->journal) != journal)
 		return false;
-	return (journal_which(journal) != REQUESTS && journal_which(journal) != TOKENS) ||
-	       journal_ep(journal) >= l->seg->hdr->max_endpoints ||
+	return journal_which(journal) == NEITHER ||
+	       journal_ep(journal) >= (journal_which(journal) == CLIENT
+						      ? l->seg->hdr->max_clients
+						      : l->seg->hdr->max_endpoints) ||
 	       ((journal ^ l->b) & SEQ_MASK) != 0;
 }
 
@@ -416,6 +432,52 @@ check_load(struct check *c)
 		check_endpoint(c, ep);
 	for (uint32_t w = 0; w < SLOT_WORKERS(c->seg); w++)
 		check_worker(c, w);
+}
+
+/* --- clients ------------------------------------------------------------------------------- */
+
+/* Another entry of the set, before this one, is the same client's: l->a. */
+static bool
+twice_wrong(struct look *l)
+{
+	const struct client_set *set = &l->seg->clients[l->ep / CLIENT_WAYS];
+	const uint32_t way = l->ep % CLIENT_WAYS;
+	const uint64_t key = shm_load(&set->key[way]);
+
+	for (uint32_t i = 0; i < way && client_bound(key, shm_load(&set->held[way])); i++) {
+		const uint64_t other = shm_load(&set->key[i]);
+
+		l->a = l->ep - way + i;
+		if (client_key_hash(other) == client_key_hash(key) &&
+			client_bound(other, shm_load(&set->held[i])))
+			return true;
+	}
+	return false;
+}
+
+static bool
+nobodys_wrong(struct look *l)
+{
+	const uint64_t held = shm_load(word_of(l->seg, l->ep, CLIENT));
+
+	l->a = client_held_count(held);
+	return client_held_life(held) == 0 && l->a != 0;
+}
+
+static void
+check_clients(struct check *c)
+{
+	for (uint32_t i = 0; i < c->seg->hdr->max_clients; i++) {
+		struct look l = {.seg = c->seg, .ep = i, .which = CLIENT};
+
+		check_word(c, i, CLIENT);
+		if (lasts(twice_wrong, &l))
+			found(c, "I11 clients %llu and %u are the same one",
+				(unsigned long long)l.a, i);
+		if (lasts(nobodys_wrong, &l))
+			found(c, "I11 client %u is nobody and has %llu requests", i,
+				(unsigned long long)l.a);
+	}
 }
 
 /* --- flags -------------------------------------------------------------------------------- */
@@ -577,6 +639,7 @@ check_segment(const struct seg *seg, uint64_t build, const struct rcu_writer *w,
 		check_processes,
 		check_readers,
 		check_load,
+		check_clients,
 		check_flags,
 		check_announcements,
 		check_arenas,

@@ -15,7 +15,7 @@
 /* two cache lines: the adjacent-line prefetcher pairs them (x86), 128 on some aarch64 */
 #define SHM_LINE 128
 #define SHM_MAGIC 0x7064726f75746572ull /* "pdrouter" */
-#define SHM_VERSION 4
+#define SHM_VERSION 5
 /* tables alive at once: the current one and retired ones awaiting their readers */
 #define SHM_ARENAS 4
 #define SHM_WORDS 160 /* bytes for a process's last words */
@@ -24,9 +24,11 @@ struct shm_header { /* W: master, before any fork */
 	uint64_t magic;
 	uint32_t version;
 	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker;
+	uint32_t max_clients;
 	uint32_t nslots; /* process slots: 2 x max_workers + SLOT_EXTRA */
 	uint64_t bytes;
-	uint64_t build; /* hash of the build id: a segment of another build is refused */
+	uint64_t build;   /* hash of the build id: a segment of another build is refused */
+	uint64_t seed[2]; /* drawn at the start: what clients' names are hashed with */
 };
 
 /* Process slots: workers of two generations, then the notifier, then the master. */
@@ -132,6 +134,21 @@ struct row {
 	uint32_t sent;   /* of `held`, requests already on the wire */
 };
 
+/*
+ * Clients whose limits are kept (clients.c), in sets of CLIENT_WAYS entries.  The names that CAS `held` are
+ * those of ep_word.count, and its row lies beside the endpoints' rows.
+ */
+#define CLIENT_WAYS 8
+struct client_set {
+	/* the entry given away last, hash:44 | life:16 | way:3 | pending:1.  W: CAS by all */
+	_Alignas(SHM_LINE) uint64_t last;
+	uint64_t key[CLIENT_WAYS]; /* whose it is: hash:44 | life:16 | 0:4.  W: CAS by all */
+	/* requests:16 (below life:16) | last worker+1:8 | seq:24.  W: CAS by all */
+	uint64_t held[CLIENT_WAYS];
+	/* theoretical arrival time of its next request, nanoseconds.  W: CAS by all */
+	uint64_t tat[CLIENT_WAYS];
+};
+
 /* Engines that announce themselves over ZMQ (protocols.md 7.2): more are refused. */
 #define ANNOUNCED_MAX 256
 #define ANNOUNCED_ADDRESS 64             /* bytes of "host:port" with its NUL */
@@ -150,3 +167,4 @@ struct flag_slot { /* flags_per_worker per worker slot */
 };
 static_assert(sizeof(struct flag_slot) == 16, "four flags to a cache line");
 static_assert(sizeof(struct row) == 12, "as drawn in shm/README");
+static_assert(sizeof(struct client_set) == 2 * SHM_LINE, "as drawn in shm/README");

@@ -1,7 +1,7 @@
 /*
  * Reservations: two words per endpoint that all workers CAS, and enough written down beside them that
  * the master can give back exactly what a killed worker held: word, journal and change, packed as
- * load_word.h draws them.
+ * load_word.h draws them.  What a client has in flight (clients.c) is a third kind of such words.
  *
  * One operation changes one word; a worker has at most one open.
  *
@@ -42,16 +42,23 @@ name_record(struct seg *seg, uint64_t name)
 	} while (seen != old);
 }
 
-/* count += delta, signed `name`; false and unchanged if that would go above `max`.  The one place
- * where a name is overwritten that somebody may ask about; sum_differs() and name_wrong() read it along.
+static bool
+refused(uint32_t count, int64_t delta, uint32_t min, uint32_t max)
+{
+	return delta > 0 && (count < min || count + delta > (int64_t)max);
+}
+
+/* count += delta, signed `name`; false and unchanged if it is below `min` or would go above `max`.  Besides
+ * word_swap() the one place where a name is overwritten that somebody may ask about; sum_differs() and
+ * name_wrong() read it along.
  * Its CAS is a full barrier: load_count() relies on the order of one worker's words. */
 static bool
-word_add(struct seg *seg, uint64_t *word, int64_t delta, uint32_t max, uint64_t name)
+word_add(struct seg *seg, uint64_t *word, int64_t delta, uint32_t min, uint32_t max, uint64_t name)
 {
 	uint64_t seen = shm_load(word), old;
 
 	do {
-		if (delta > 0 && word_count(seen) + delta > (int64_t)max)
+		if (refused(word_count(seen), delta, min, max))
 			return false;
 		assert(word_count(seen) + delta >= 0);
 		/*
@@ -63,6 +70,13 @@ word_add(struct seg *seg, uint64_t *word, int64_t delta, uint32_t max, uint64_t 
 		seen = shm_cas(word, old, word_make((uint32_t)(word_count(old) + delta), name));
 	} while (seen != old);
 	return true;
+}
+
+bool
+word_swap(struct seg *seg, uint64_t *word, uint64_t old, uint64_t to)
+{
+	name_record(seg, word_name(old)); /* as in word_add() */
+	return shm_cas(word, old, to) == old;
 }
 
 static void
@@ -86,14 +100,17 @@ names_scrub(struct seg *seg, uint32_t me, uint64_t seq)
 		name_scrub(word_of(seg, ep, REQUESTS), me);
 		name_scrub(word_of(seg, ep, TOKENS), me);
 	}
+	for (uint32_t i = 0; i < seg->hdr->max_clients; i++)
+		name_scrub(word_of(seg, i, CLIENT), me);
 	/* acked must not fall behind by half the range either; all up to seq is settled */
 	name_record(seg, name_make(me, seq));
 }
 
 /* One operation: journal, word, row, journal.  load_reap() knows each point between them, and so do
  * share_counted(), part_exceeds() and journal_wrong() of check.c, which look on meanwhile. */
-static bool
-operate(struct seg *seg, uint32_t me, uint32_t ep, enum which which, int64_t delta, uint32_t max)
+bool
+word_operate(struct seg *seg, uint32_t me, uint32_t ep, enum which which, int64_t delta,
+	uint32_t min, uint32_t max)
 {
 	struct proc_slot *self = &seg->procs[me];
 	uint32_t *share = share_of(seg, me, ep, which);
@@ -112,7 +129,7 @@ operate(struct seg *seg, uint32_t me, uint32_t ep, enum which which, int64_t del
 	 * journalled or in the row.
 	 */
 	shm_store_release(&self->journal, journal_make(which, ep, seq));
-	done = word_add(seg, word_of(seg, ep, which), delta, max, name_make(me, seq));
+	done = word_add(seg, word_of(seg, ep, which), delta, min, max, name_make(me, seq));
 	if (done)
 		shm_store(share, (uint32_t)(before + delta));
 	/* The row before the end of the journal.  Pairs with journal_repair()'s acquire load. */
@@ -123,20 +140,21 @@ operate(struct seg *seg, uint32_t me, uint32_t ep, enum which which, int64_t del
 bool
 load_reserve(struct seg *seg, uint32_t me, uint32_t ep, uint32_t max_inflight)
 {
-	return operate(seg, me, ep, REQUESTS, 1, max_inflight == 0 ? UINT32_MAX : max_inflight);
+	return word_operate(
+		seg, me, ep, REQUESTS, 1, 0, max_inflight == 0 ? UINT32_MAX : max_inflight);
 }
 
 void
 load_release(struct seg *seg, uint32_t me, uint32_t ep)
 {
 	assert(seg_row(seg, me, ep)->held > 0);
-	(void)operate(seg, me, ep, REQUESTS, -1, 0);
+	(void)word_operate(seg, me, ep, REQUESTS, -1, 0, 0);
 }
 
 uint32_t
 load_tokens_add(struct seg *seg, uint32_t me, uint32_t ep, uint32_t tokens)
 {
-	return tokens > 0 && operate(seg, me, ep, TOKENS, tokens, UINT32_MAX) ? tokens : 0;
+	return tokens > 0 && word_operate(seg, me, ep, TOKENS, tokens, 0, UINT32_MAX) ? tokens : 0;
 }
 
 void
@@ -144,7 +162,7 @@ load_tokens_sub(struct seg *seg, uint32_t me, uint32_t ep, uint32_t tokens)
 {
 	assert(seg_row(seg, me, ep)->tokens >= tokens);
 	if (tokens > 0)
-		(void)operate(seg, me, ep, TOKENS, -(int64_t)tokens, 0);
+		(void)word_operate(seg, me, ep, TOKENS, -(int64_t)tokens, 0, 0);
 }
 
 void
@@ -173,7 +191,7 @@ static void
 journal_repair(struct seg *seg, uint32_t dead)
 {
 	struct proc_slot *p = &seg->procs[dead];
-	/* Pairs with operate()'s release: a clear journal means that the row is up to date. */
+	/* Pairs with word_operate()'s release: a clear journal means that the row is up to date. */
 	const uint64_t journal = shm_load_acquire(&p->journal);
 	const enum which which = journal_which(journal);
 	const uint32_t ep = journal_ep(journal);
@@ -188,20 +206,35 @@ journal_repair(struct seg *seg, uint32_t dead)
 	shm_store(&p->journal, 0);
 }
 
+static void
+clients_reap(struct seg *seg, uint32_t dead)
+{
+	for (uint32_t i = 0; i < seg->hdr->max_clients; i++) {
+		uint32_t *share = share_of(seg, dead, i, CLIENT);
+
+		if (*share > 0)
+			(void)word_add(seg, word_of(seg, i, CLIENT), -(int64_t)*share, 0, 0, 0);
+		*share = 0;
+	}
+}
+
 uint32_t
 load_reap(struct seg *seg, uint32_t dead)
 {
 	uint32_t given_back = 0;
 
 	journal_repair(seg, dead);
+	clients_reap(seg, dead);
 	for (uint32_t ep = 0; ep < seg->hdr->max_endpoints; ep++) {
 		struct row *row = seg_row(seg, dead, ep);
 
 		/* tokens first: at count 0 the slot may be given away */
 		if (row->tokens > 0)
-			(void)word_add(seg, word_of(seg, ep, TOKENS), -(int64_t)row->tokens, 0, 0);
+			(void)word_add(
+				seg, word_of(seg, ep, TOKENS), -(int64_t)row->tokens, 0, 0, 0);
 		if (row->held > 0)
-			(void)word_add(seg, word_of(seg, ep, REQUESTS), -(int64_t)row->held, 0, 0);
+			(void)word_add(
+				seg, word_of(seg, ep, REQUESTS), -(int64_t)row->held, 0, 0, 0);
 		given_back += row->held;
 		*row = (struct row){0};
 	}

@@ -2,11 +2,13 @@
  * The packed words of reservations, for those who write them (load.c) and who looks them over
  * (check.c):
  *
- *	word     count:32 | last worker+1:8 | seq:24	of the endpoint: requests, prompt tokens
- *	journal  which word:2 | endpoint:16 | seq:24	of the worker; 0 = no operation open
+ *	word     count:32 | last worker+1:8 | seq:24	of the endpoint: requests, prompt tokens; of the
+ *							client: its life and requests (client_word.h)
+ *	journal  which word:2 | number:16 | seq:24	of the worker; 0 = no operation open
  *	change   row before:32 | signed change:32	of that operation
  */
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "shm/seg.h"
@@ -19,19 +21,24 @@
 /* An eighth of SEQ_HALF: so often a worker takes its name off every word, so that none grows old. */
 #define SCRUB_EVERY (UINT64_C(1) << 20)
 
-enum which { NEITHER, REQUESTS, TOKENS };
+enum which { NEITHER, REQUESTS, TOKENS, CLIENT };
 
 static inline uint64_t *
 word_of(const struct seg *seg, uint32_t ep, enum which which)
 {
+	if (which == CLIENT)
+		return &seg->clients[ep / CLIENT_WAYS].held[ep % CLIENT_WAYS];
 	return which == TOKENS ? &seg->eps[ep].tokens : &seg->eps[ep].count;
 }
 
 static inline uint32_t *
 share_of(const struct seg *seg, uint32_t worker, uint32_t ep, enum which which)
 {
-	struct row *row = seg_row(seg, worker, ep);
+	struct row *row;
 
+	if (which == CLIENT)
+		return &seg->client_rows[(size_t)worker * seg->hdr->max_clients + ep];
+	row = seg_row(seg, worker, ep);
 	return which == TOKENS ? &row->tokens : &row->held;
 }
 
@@ -77,3 +84,13 @@ journal_ep(uint64_t journal)
 {
 	return (uint32_t)(journal >> SEQ_BITS & BITS(16));
 }
+
+/*
+ * One operation of worker `me` (load.c): the upper half of that word += delta, and its row with it.  An
+ * increase is refused, and leaves no trace, unless the upper half is `min` or more before it and `max` or
+ * less after it.
+ */
+bool word_operate(struct seg *seg, uint32_t me, uint32_t ep, enum which which, int64_t delta,
+	uint32_t min, uint32_t max);
+/* Changes a word whose upper half counts nothing of anybody's, by CAS; false if it is not `old` any more. */
+bool word_swap(struct seg *seg, uint64_t *word, uint64_t old, uint64_t to);

@@ -16,6 +16,7 @@ struct metrics_slab;
 struct seg_sizes {
 	/* flags: a multiple of 64 */
 	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker;
+	uint32_t max_clients; /* a multiple of CLIENT_WAYS; 0: none is limited */
 };
 
 struct seg {
@@ -27,6 +28,8 @@ struct seg {
 	struct row *rows;            /* [worker slots][max_endpoints]: seg_row() */
 	struct flag_slot *flags;     /* [worker slots][flags_per_worker]: seg_flag() */
 	uint64_t *ready;             /* [worker slots][flags_per_worker / 64] bitmap: seg_ready() */
+	struct client_set *clients;  /* [max_clients / CLIENT_WAYS] */
+	uint32_t *client_rows;       /* [worker slots][max_clients]: share_of() */
 	struct announced *announced; /* [ANNOUNCED_MAX] */
 	unsigned char *slabs;        /* [nslots] metrics slabs: seg_slab() */
 	/* [max_pools][64]; a name stays with its number for ever. W: master */
@@ -41,7 +44,7 @@ struct seg_part {
 	const char *name;
 	size_t offset, bytes;
 };
-#define SEG_NPARTS 12
+#define SEG_NPARTS 14
 
 /* Bytes a segment of these sizes takes, and its parts (ret_parts may be NULL). */
 size_t seg_size(const struct seg_sizes *sizes, struct seg_part ret_parts[SEG_NPARTS]);

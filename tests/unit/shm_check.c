@@ -16,6 +16,7 @@
 #include "shm/announce.h"
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
+#include "shm/clients.h"
 #include "shm/flags.h"
 #include "shm/load.h"
 #include "shm/metrics.h"
@@ -34,6 +35,7 @@
 static struct rcu_writer *writer;
 static struct flag_set *flags;
 static struct flag_ref armed;
+static struct client_pass busy, idle;
 static pid_t sleepers[3];
 static struct announcement announcement = {
 	.role = ROLE_PREFILL, .http = "10.0.0.1:8000", .kv = "10.0.0.1:9000", .seen_ms = 1};
@@ -115,6 +117,7 @@ people(pid_t a, pid_t b, pid_t notifier)
 static void
 at_work(void)
 {
+	static const struct client_terms terms = {.max_inflight = 3};
 	struct flag_ref ready;
 	bool full;
 
@@ -132,6 +135,9 @@ at_work(void)
 	publish();
 
 	cr_assert(load_reserve(seg, NOBODY, 0, 0)); /* killed since, and reaped */
+	cr_assert_eq(
+		client_enter(seg, NOBODY, UINT64_C(1) << 40, &terms, 1000, &idle), CLIENT_ADMITTED);
+	cr_assert_eq(client_enter(seg, A, 1, &terms, 1000, &busy), CLIENT_ADMITTED);
 	cr_assert(load_reserve(seg, A, 0, 0));
 	cr_assert(load_reserve(seg, A, 0, 0));
 	cr_assert(load_reserve(seg, A, 1, 0));
@@ -424,7 +430,45 @@ journal_of_no_endpoint(void)
 static void
 journal_of_no_word(void)
 {
-	seg->procs[B].journal = UINT64_C(3) << 62 | (seg->procs[B].seq & 0xffffff);
+	seg->procs[B].journal = seg->procs[B].seq & 0xffffff;
+}
+
+static void
+journal_of_no_client(void)
+{
+	seg->procs[B].journal = UINT64_C(3) << 62 | 8u << 24 | (seg->procs[B].seq & 0xffffff);
+}
+
+static void
+client_count_too_high(void)
+{
+	seg->clients[0].held[busy.entry] += UINT64_C(1) << 32;
+}
+
+static void
+client_row_of_nobody(void)
+{
+	seg->client_rows[NOBODY * 8 + 5] = 2;
+}
+
+static void
+client_twice(void)
+{
+	seg->clients[0].key[7] = seg->clients[0].key[busy.entry];
+	seg->clients[0].held[7] = seg->clients[0].held[busy.entry] & UINT64_C(0xffff) << 48;
+}
+
+static void
+client_nobody(void)
+{
+	seg->clients[0].held[7] = UINT64_C(1) << 32;
+	seg->client_rows[7] = 1;
+}
+
+static void
+client_freed_while_busy(void)
+{
+	seg->clients[0].held[busy.entry] &= UINT64_C(0xffff) << 48;
 }
 
 static void
@@ -656,8 +700,14 @@ static const struct breakage {
 	ROW(tokens_without_request) "I7 slot 1 holds 30 tokens of endpoint 1 without a request", 1 },
 	ROW(journal_of_another_operation) "I7 slot 1: its journal 0x4000000002000001 is of no operation", 1 },
 	ROW(journal_of_no_endpoint) "I7 slot 1: its journal 0x4000000004000002 is of no operation", 1 },
-	ROW(journal_of_no_word) "I7 slot 1: its journal 0xc000000000000002 is of no operation", 1 },
-	ROW(acked_ahead) "I8 slot 0: operation 5 is acknowledged, the last made is 4", 1 },
+	ROW(journal_of_no_word) "I7 slot 1: its journal 0x2 is of no operation", 1 },
+	ROW(journal_of_no_client) "I7 slot 1: its journal 0xc000000008000002 is of no operation", 1 },
+	ROW(client_count_too_high) "I7 client 1: 2 requests are counted, the rows add up to 1", 1 },
+	ROW(client_row_of_nobody) "I4 slot 2 is nobody's but holds 2 requests of client 5", 2 },
+	ROW(client_twice) "I11 clients 1 and 7 are the same one", 1 },
+	ROW(client_nobody) "I11 client 7 is nobody and has 1 requests", 1 },
+	ROW(client_freed_while_busy) "I7 client 1: 0 requests are counted, the rows add up to 1", 1 },
+	ROW(acked_ahead) "I8 slot 0: operation 6 is acknowledged, the last made is 5", 1 },
 	ROW(flag_of_nobody) "I9 flag 0 of slot 2 is armed by nobody", 1 },
 	ROW(flag_with_no_notice_left) "I9 flag 0 of slot 0: its word 0x10001 is none of ours", 1 },
 	ROW(flag_in_no_state) "I9 flag 5 of slot 1: its word 0x7f is none of ours", 1 },

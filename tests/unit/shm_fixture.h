@@ -11,8 +11,11 @@ static struct seg *seg;
 static inline void
 small_seg(void)
 {
-	const struct seg_sizes sizes = {
-		.max_workers = 2, .max_endpoints = 4, .max_pools = 2, .flags_per_worker = 128};
+	const struct seg_sizes sizes = {.max_workers = 2,
+		.max_endpoints = 4,
+		.max_pools = 2,
+		.flags_per_worker = 128,
+		.max_clients = 8};
 
 	cr_assert_eq(seg_new(&sizes, SMALL_BUILD, &seg), 0);
 }

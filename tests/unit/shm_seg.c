@@ -17,8 +17,11 @@
 
 TestSuite(shm_seg, .init = small_seg, .fini = small_seg_end);
 
-static const struct seg_sizes normal = {
-	.max_workers = 16, .max_endpoints = 1024, .max_pools = 16, .flags_per_worker = 4096};
+static const struct seg_sizes normal = {.max_workers = 16,
+	.max_endpoints = 1024,
+	.max_pools = 16,
+	.flags_per_worker = 4096,
+	.max_clients = 4096};
 
 Test(shm_seg, parts_are_aligned_in_order_and_disjoint)
 {
@@ -41,7 +44,11 @@ Test(shm_seg, parts_are_aligned_in_order_and_disjoint)
 Test(shm_seg, accessors_stay_inside_their_parts)
 {
 	struct seg_part part[SEG_NPARTS];
-	const struct seg_sizes sizes = {2, 4, 2, 128};
+	const struct seg_sizes sizes = {.max_workers = 2,
+		.max_endpoints = 4,
+		.max_pools = 2,
+		.flags_per_worker = 128,
+		.max_clients = 8};
 	unsigned char *base = (unsigned char *)seg->hdr;
 	const uint32_t workers = SLOT_WORKERS(seg), slots = seg->hdr->nslots;
 
@@ -56,10 +63,12 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 	ENDS(5, seg_row(seg, workers - 1, sizes.max_endpoints - 1) + 1);
 	ENDS(6, seg_flag(seg, workers - 1, sizes.flags_per_worker - 1) + 1);
 	ENDS(7, seg_ready(seg, workers));
-	ENDS(8, seg->announced + ANNOUNCED_MAX);
-	ENDS(9, (unsigned char *)seg_slab(seg, slots));
-	ENDS(10, seg->pool_names + (size_t)sizes.max_pools * 64);
-	ENDS(11, seg->arenas + SHM_ARENAS * seg->arena_bytes);
+	ENDS(8, seg->clients + 1);
+	ENDS(9, seg->client_rows + (size_t)workers * sizes.max_clients);
+	ENDS(10, seg->announced + ANNOUNCED_MAX);
+	ENDS(11, (unsigned char *)seg_slab(seg, slots));
+	ENDS(12, seg->pool_names + (size_t)sizes.max_pools * 64);
+	ENDS(13, seg->arenas + SHM_ARENAS * seg->arena_bytes);
 #undef ENDS
 }
 
@@ -151,12 +160,25 @@ Test(shm_seg, slots_are_workers_of_two_generations_notifier_master)
 
 Test(shm_seg, impossible_sizes_are_refused)
 {
+#define SIZES(workers, endpoints, pools, flags, clients)                                           \
+	{                                                                                          \
+		.max_workers = (workers), .max_endpoints = (endpoints), .max_pools = (pools),      \
+		.flags_per_worker = (flags), .max_clients = (clients)                              \
+	}
 	static const struct seg_sizes bad[] = {
-		{0, 4, 2, 64}, {128, 4, 2, 64},   /* worker + 1 has 8 bits for two generations */
-		{2, 0, 2, 64}, {2, 65537, 2, 64}, /* an endpoint has 16 bits in the journal */
-		{2, 4, 0, 64}, {2, 4, 4097, 64}, {2, 4, 2, 0}, {2, 4, 2, 65},
-		{2, 4, 2, 65600}, /* a slot has 4 hex digits */
+		SIZES(0, 4, 2, 64, 8),
+		SIZES(128, 4, 2, 64, 8), /* worker + 1 has 8 bits for two generations */
+		SIZES(2, 0, 2, 64, 8),
+		SIZES(2, 65537, 2, 64, 8), /* an endpoint has 16 bits in the journal */
+		SIZES(2, 4, 0, 64, 8),
+		SIZES(2, 4, 4097, 64, 8),
+		SIZES(2, 4, 2, 0, 8),
+		SIZES(2, 4, 2, 65, 8),
+		SIZES(2, 4, 2, 65600, 8), /* a slot has 4 hex digits */
+		SIZES(2, 4, 2, 64, 4),    /* half a set */
+		SIZES(2, 4, 2, 64, 65544),
 	};
+#undef SIZES
 	struct seg *got = NULL;
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -185,6 +207,7 @@ Test(shm_seg, another_build_version_or_size_is_refused)
 	REFUSED_WITH(max_endpoints);
 	REFUSED_WITH(max_pools);
 	REFUSED_WITH(flags_per_worker);
+	REFUSED_WITH(max_clients);
 #undef REFUSED_WITH
 }
 

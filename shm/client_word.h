@@ -1,0 +1,81 @@
+/*
+ * The packed words of a client's entry, for who writes them (clients.c) and who looks them over (check.c):
+ *
+ *	last	hash:44 | life:16 | way:3 | pending:1	of the set: the entry given away last
+ *	key	hash:44 | life:16 | 0:4			of the entry
+ *	held	life:16 | requests:16 | name:32		of the entry; the name as in load_word.h
+ *
+ * An entry is its key's while both its words show the same life, which is not 0.  Lives of a set are
+ * counted; 0 is an entry that is free.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "shm/load_word.h"
+
+#define CLIENT_LIFE_BITS 16
+#define CLIENT_HELD_BITS 16
+#define CLIENT_HELD_MAX ((UINT32_C(1) << CLIENT_HELD_BITS) - 1)
+#define CLIENT_PENDING UINT64_C(1)
+
+static inline uint64_t
+client_key(uint64_t hash, uint64_t life)
+{
+	return hash << 20 | life << 4;
+}
+
+static inline uint64_t
+client_key_hash(uint64_t key)
+{
+	return key >> 20;
+}
+
+/* Of a key, and of `last`. */
+static inline uint64_t
+client_key_life(uint64_t key)
+{
+	return key >> 4 & BITS(CLIENT_LIFE_BITS);
+}
+
+static inline uint64_t
+client_last(uint64_t key, uint32_t way)
+{
+	return key | (uint64_t)way << 1 | CLIENT_PENDING;
+}
+
+static inline uint32_t
+client_last_way(uint64_t last)
+{
+	return last >> 1 & 7;
+}
+
+static inline uint64_t
+client_last_key(uint64_t last)
+{
+	return last & ~BITS(4);
+}
+
+static inline uint64_t
+client_held_life(uint64_t held)
+{
+	return held >> (64 - CLIENT_LIFE_BITS);
+}
+
+static inline uint32_t
+client_held_count(uint64_t held)
+{
+	return word_count(held) & CLIENT_HELD_MAX;
+}
+
+static inline uint64_t
+client_held_free(uint64_t life)
+{
+	return life << (64 - CLIENT_LIFE_BITS);
+}
+
+static inline bool
+client_bound(uint64_t key, uint64_t held)
+{
+	return client_held_life(held) != 0 && client_held_life(held) == client_key_life(key);
+}

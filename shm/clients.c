@@ -1,0 +1,242 @@
+/*
+ * The table of clients: sets of CLIENT_WAYS entries, an entry's words packed as client_word.h draws them.
+ *
+ * Three things must hold although every process may die, or stand still, between any two steps: a client
+ * has one entry at most, a busy entry is not given away, and what is counted is counted for the client
+ * that it is meant for.
+ *
+ *   - A request is counted in `held` (an operation of load.c, so a dead worker's are given back), whose CAS
+ *     demands the life that the key had.  While it is counted the entry stays: so the CAS of its arrival
+ *     time is of this client too.
+ *   - An entry is given away in two steps.  First it is freed: life 0, by a CAS that demands that nothing is
+ *     counted.  Then the set's word `last` says by CAS who gets it, and that this is pending.  The CAS fails
+ *     if `last` has changed since before we looked for the client and did not find it: so of two workers
+ *     that bring the same client one looks again.
+ *   - Whoever finds `last` pending does what is still to be done, and does what another would do alike:
+ *     nobody waits, and nobody who dies leaves it undone.  Each of these steps is a CAS from what stood
+ *     there while `last` was still the same; late, it fails.  (A process that stands still between those two
+ *     looks while 65,535 others are given entries in that set could succeed late: then a client is
+ *     forgotten, or has two entries until one is idle.)
+ *
+ * The arrival time is the generic cell rate algorithm (ITU-T I.371): a request is in order if it is not more
+ * than burst - 1 intervals early.
+ */
+#include "shm/clients.h"
+
+#include <assert.h>
+
+#include "shm/atomic.h"
+#include "shm/base/sip.h"
+#include "shm/client_word.h"
+
+#define SECOND_NS UINT64_C(1000000000)
+#define SET_BITS 20 /* of a hash that choose the set, the others are its tag */
+#define NONE UINT32_MAX
+#define AGAIN (UINT32_MAX - 1)
+
+uint64_t
+client_hash(const struct seg *seg, unsigned char kind, const void *name, size_t n)
+{
+	struct sip s;
+
+	sip_begin(&s, seg->hdr->seed);
+	sip_add(&s, &kind, 1);
+	sip_add(&s, name, n);
+	return sip_end(&s);
+}
+
+/* 0 is no client's. */
+static uint64_t
+tag_of(uint64_t hash)
+{
+	return hash >> SET_BITS != 0 ? hash >> SET_BITS : 1;
+}
+
+static uint32_t
+set_of(const struct seg *seg, uint64_t hash)
+{
+	const uint64_t nsets = seg->hdr->max_clients / CLIENT_WAYS;
+
+	return (uint32_t)((hash & BITS(SET_BITS)) * nsets >> SET_BITS);
+}
+
+static uint64_t
+next_life(uint64_t last)
+{
+	const uint64_t life = (client_key_life(last) + 1) & BITS(CLIENT_LIFE_BITS);
+
+	return life != 0 ? life : 1;
+}
+
+/* *word becomes `to`, if `last` is still what it was when *word was read. */
+static bool
+settle_word(struct seg *seg, struct client_set *set, uint64_t last, uint64_t *word, uint64_t to)
+{
+	/* The word before `last`.  Pairs with settle(): who gives the entry away anew has changed `last`. */
+	const uint64_t old = shm_load_acquire(word);
+
+	if (shm_load(&set->last) != last)
+		return false;
+	if (word >= set->held && word < set->held + CLIENT_WAYS) {
+		if (client_held_life(old) == 0)
+			(void)word_swap(seg, word, old, to);
+	} else if (old != to) {
+		(void)shm_cas(word, old, to);
+	}
+	return true;
+}
+
+/*
+ * Finishes what `last` says is pending.  Each CAS is a full barrier, so they are seen in this order, and all
+ * of them once `last` is no longer pending: settle_word() relies on it when it is late, find() when it sees
+ * the key, entry_of() when it sees `last`.
+ */
+static void
+settle(struct seg *seg, struct client_set *set, uint64_t last)
+{
+	const uint32_t way = client_last_way(last);
+	const uint64_t key = client_last_key(last);
+
+	if (settle_word(seg, set, last, &set->tat[way], 0) &&
+		settle_word(
+			seg, set, last, &set->held[way], client_held_free(client_key_life(key))) &&
+		/* last: from here on it is found */
+		settle_word(seg, set, last, &set->key[way], key))
+		(void)shm_cas(&set->last, last, last & ~CLIENT_PENDING);
+}
+
+/* The client's entry in the set, and its life; or NONE. */
+static uint32_t
+find(const struct client_set *set, uint64_t tag, uint64_t *ret_life)
+{
+	for (uint32_t way = 0; way < CLIENT_WAYS; way++) {
+		/* The key before what is held, which is settled before it.  Pairs with settle(). */
+		const uint64_t key = shm_load_acquire(&set->key[way]);
+
+		if (client_key_hash(key) != tag || !client_bound(key, shm_load(&set->held[way])))
+			continue;
+		*ret_life = client_key_life(key);
+		return way;
+	}
+	return NONE;
+}
+
+/* An entry that is free, or has been freed: of the idle ones that whose next request has been due for longest,
+ * whom it matters least to be forgotten.  NONE: all are busy.  AGAIN: it has become busy meanwhile. */
+static uint32_t
+make_room(struct seg *seg, struct client_set *set, uint32_t *evicted)
+{
+	uint64_t oldest = UINT64_MAX, held = 0;
+	uint32_t found = NONE;
+
+	for (uint32_t way = 0; way < CLIENT_WAYS; way++) {
+		const uint64_t h = shm_load(&set->held[way]), tat = shm_load(&set->tat[way]);
+
+		if (client_held_count(h) != 0)
+			continue;
+		if (client_held_life(h) == 0)
+			return way;
+		if (tat < oldest) {
+			oldest = tat;
+			held = h;
+			found = way;
+		}
+	}
+	if (found == NONE)
+		return NONE;
+	if (!word_swap(seg, &set->held[found], held, client_held_free(0)))
+		return AGAIN;
+	++*evicted;
+	return found;
+}
+
+/* The client's entry, made if need be; NONE: no room. */
+static uint32_t
+entry_of(struct seg *seg, struct client_set *set, uint64_t tag, uint64_t *ret_life,
+	uint32_t *evicted)
+{
+	for (;;) {
+		/* `last` before the entries.  Pairs with settle(): who does not find what is there
+		 * fails below. */
+		const uint64_t last = shm_load_acquire(&set->last);
+		uint64_t next;
+		uint32_t way;
+
+		if (last & CLIENT_PENDING) {
+			settle(seg, set, last);
+			continue;
+		}
+		way = find(set, tag, ret_life);
+		if (way != NONE)
+			return way;
+		way = make_room(seg, set, evicted);
+		if (way == AGAIN)
+			continue;
+		if (way == NONE)
+			return NONE;
+		next = client_last(client_key(tag, next_life(last)), way);
+		if (shm_cas(&set->last, last, next) == last)
+			settle(seg, set, next);
+	}
+}
+
+/* Takes its place in time; or says by how much it is too early. */
+static bool
+in_time(uint64_t *tat, const struct client_terms *terms, uint64_t now_ns, uint64_t *ret_wait_ns)
+{
+	const uint64_t interval = terms->rate == 0 ? 0 : SECOND_NS / terms->rate;
+	const uint64_t early =
+		terms->rate == 0 ? UINT64_MAX - now_ns : (terms->burst - 1) * interval;
+	uint64_t seen = shm_load(tat), old;
+
+	do {
+		if (seen > now_ns + early) {
+			*ret_wait_ns = seen - early - now_ns;
+			return false;
+		}
+		old = seen;
+		seen = shm_cas(tat, old, (old > now_ns ? old : now_ns) + interval);
+	} while (seen != old);
+	return true;
+}
+
+enum client_verdict
+client_enter(struct seg *seg, uint32_t me, uint64_t hash, const struct client_terms *terms,
+	uint64_t now_ns, struct client_pass *ret)
+{
+	const uint32_t number = set_of(seg, hash);
+	const uint32_t max = terms->max_inflight == 0 || terms->max_inflight > CLIENT_HELD_MAX
+				     ? CLIENT_HELD_MAX
+				     : terms->max_inflight;
+	struct client_set *set = &seg->clients[number];
+	uint32_t way;
+	uint64_t life;
+
+	assert(terms->rate == 0 || terms->burst > 0);
+	ret->evicted = 0;
+	if (seg->hdr->max_clients == 0)
+		return CLIENT_UNCOUNTED;
+	for (;;) {
+		way = entry_of(seg, set, tag_of(hash), &life, &ret->evicted);
+		if (way == NONE)
+			return CLIENT_UNCOUNTED;
+		ret->entry = number * CLIENT_WAYS + way;
+		if (word_operate(seg, me, ret->entry, CLIENT, 1,
+			    (uint32_t)(life << CLIENT_HELD_BITS),
+			    (uint32_t)(life << CLIENT_HELD_BITS) | max))
+			break;
+		if (client_held_life(shm_load(&set->held[way])) == life)
+			return terms->max_inflight == 0 ? CLIENT_UNCOUNTED : CLIENT_INFLIGHT;
+	}
+	if (in_time(&set->tat[way], terms, now_ns, &ret->wait_ns))
+		return CLIENT_ADMITTED;
+	client_leave(seg, me, ret->entry);
+	return CLIENT_RATE;
+}
+
+void
+client_leave(struct seg *seg, uint32_t me, uint32_t entry)
+{
+	assert(*share_of(seg, me, entry, CLIENT) > 0);
+	(void)word_operate(seg, me, entry, CLIENT, -1, 0, 0);
+}
