@@ -13,6 +13,8 @@
 #define PROXY_PORT "7500"
 #define PEER_INIT_PORT "7300"
 #define PEER_ALLOC_PORT "7400"
+#define RETRIES_MAX 10     /* of the key retries */
+#define STACK_TRIES "5"    /* of --enable-retries, if --max-retries is not given */
 #define NEVER "1000000000" /* the highest routing_threshold: more tokens than a body can hold */
 
 /* What a line came from that no flag of the table has written. */
@@ -230,6 +232,94 @@ put_root(struct conf_draft *d, int from, const char *port, size_t npools, size_t
 	put(d, from, "shared_memory:");
 	put_memory(d, from, "max_pools", npools);
 	put_memory(d, from, "max_endpoints", nendpoints);
+	if (value(d, FLAG_QUEUE_SIZE) != NULL) /* which put_rescue() checks */
+		put_memory(
+			d, FLAG_QUEUE_SIZE, "queue", strtoul(value(d, FLAG_QUEUE_SIZE), NULL, 10));
+	return 0;
+}
+
+/* --- keys of every pool
+ * ------------------------------------------------------------------------------------- */
+
+/* `tries` includes the first one. */
+static int
+put_tries(struct conf_draft *d, enum conf_flag f, const char *number, bool tries)
+{
+	unsigned long n = strtoul(number, NULL, 10);
+
+	if (!is_number(number))
+		return fail(d, f, "%.60s is not a number", number);
+	n -= tries && n > 0;
+	if (n > RETRIES_MAX)
+		note(d, f, "retries is 10, the most there are");
+	put(d, (int)f, "  retries: %lu", n > RETRIES_MAX ? RETRIES_MAX : n);
+	return 0;
+}
+
+static int
+put_retries(struct conf_draft *d)
+{
+	const char *tries = value(d, FLAG_MAX_RETRIES);
+
+	if (value(d, FLAG_ENABLE_RETRIES) == NULL)
+		note_if_given(d, FLAG_MAX_RETRIES, "it belongs to --enable-retries");
+	if (value(d, FLAG_DISABLE_RETRIES) != NULL)
+		return put_tries(d, FLAG_DISABLE_RETRIES, "0", false);
+	if (value(d, FLAG_RETRY_MAX_RETRIES) != NULL)
+		return put_tries(d, FLAG_RETRY_MAX_RETRIES, value(d, FLAG_RETRY_MAX_RETRIES), true);
+	if (value(d, FLAG_ENABLE_RETRIES) != NULL)
+		return put_tries(d, tries != NULL ? FLAG_MAX_RETRIES : FLAG_ENABLE_RETRIES,
+			tries != NULL ? tries : STACK_TRIES, true);
+	if (value(d, FLAG_FAILOVER_ATTEMPTS) != NULL)
+		return put_tries(
+			d, FLAG_FAILOVER_ATTEMPTS, value(d, FLAG_FAILOVER_ATTEMPTS), false);
+	return 0;
+}
+
+static int
+put_failures(struct conf_draft *d, enum conf_flag f, const char *key)
+{
+	return value(d, FLAG_DISABLE_CIRCUIT_BREAKER) != NULL ? 0 : put_number(d, f, key);
+}
+
+static int
+put_no_ejection(struct conf_draft *d, enum conf_flag f, const char *key)
+{
+	put(d, (int)f, "%s: 0", key);
+	put(d, (int)f, "  eject_rate: 0");
+	return 0;
+}
+
+static int
+put_request_timeout(struct conf_draft *d, enum conf_flag f, const char *key)
+{
+	put(d, (int)f, "  timeouts:");
+	return put_seconds(d, f, key);
+}
+
+/* What happens when engines fail or are full. */
+static int
+put_rescue(struct conf_draft *d)
+{
+	static const struct {
+		enum conf_flag flag;
+		const char *key;
+		put_fn *put;
+	} keys[] = {
+		{FLAG_CB_FAILURE_THRESHOLD, "  eject_failures", put_failures},
+		{FLAG_DISABLE_CIRCUIT_BREAKER, "  eject_failures", put_no_ejection},
+		{FLAG_CB_TIMEOUT_DURATION_SECS, "  eject_time", put_seconds},
+		{FLAG_QUEUE_SIZE, "  queue_size", put_number},
+		{FLAG_QUEUE_TIMEOUT_SECS, "  queue_timeout", put_seconds},
+		{FLAG_REQUEST_TIMEOUT_SECS, "    request", put_request_timeout},
+	};
+
+	if (put_retries(d) != 0)
+		return -1;
+	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+		if (value(d, keys[i].flag) != NULL &&
+			keys[i].put(d, keys[i].flag, keys[i].key) != 0)
+			return -1;
 	return 0;
 }
 
@@ -542,6 +632,8 @@ note_unused(struct conf_draft *d, const struct stack *s)
 		note_if_given(d, FLAG_SESSION_KEY, "it belongs to --routing-logic session");
 	for (size_t i = 0; i < sizeof(gateway) / sizeof(gateway[0]); i++)
 		note_if_given(d, gateway[i], "it belongs to --pd-disaggregation");
+	note_if_given(d, FLAG_MAX_CONCURRENT_REQUESTS,
+		"it belongs to --pd-disaggregation or --worker-urls");
 }
 
 static int
@@ -733,7 +825,7 @@ put_pool(struct conf_draft *d, const struct stack *s, const char *model, size_t 
 	if (value(d, FLAG_HEALTH_CHECK_ENDPOINT) != NULL)
 		put_text(d, FLAG_HEALTH_CHECK_ENDPOINT,
 			"  health_path: ", value(d, FLAG_HEALTH_CHECK_ENDPOINT), "");
-	if (put_backends(d, s, model, ROLE_PREFILL) != 0)
+	if (put_rescue(d) != 0 || put_backends(d, s, model, ROLE_PREFILL) != 0)
 		return -1;
 	return put_backends(d, s, model, ROLE_DECODE);
 }
@@ -839,10 +931,32 @@ put_policies(struct conf_draft *d)
 		       : 0;
 }
 
+/* Requests that each of the decode engines may have of all there may be; 0: there is no limit. */
+static int
+share_of_all(struct conf_draft *d, enum conf_flag f, unsigned long *ret)
+{
+	const char *all = value(d, FLAG_MAX_CONCURRENT_REQUESTS);
+	unsigned long n = 0;
+
+	*ret = 0;
+	if (all == NULL || strcmp(all, "-1") == 0)
+		return 0;
+	if (!is_number(all))
+		return fail(d, FLAG_MAX_CONCURRENT_REQUESTS, "%.60s is not a number, nor -1", all);
+	for (size_t i = 0; i < d->args->nurls; i++)
+		n += d->args->urls[i].flag == (int)f;
+	*ret = n > 0 ? strtoul(all, NULL, 10) / n + (strtoul(all, NULL, 10) % n != 0) : 0;
+	return 0;
+}
+
 static int
 put_urls(struct conf_draft *d, enum conf_flag f, enum role role)
 {
+	unsigned long most = 0;
 	bool any = false;
+
+	if (role == ROLE_DECODE && share_of_all(d, f, &most) != 0)
+		return -1;
 
 	for (size_t i = 0; i < d->args->nurls; i++) {
 		const struct conf_args_url *u = &d->args->urls[i];
@@ -853,6 +967,8 @@ put_urls(struct conf_draft *d, enum conf_flag f, enum role role)
 			put(d, (int)f, "  %s:", role_name(role));
 		any = true;
 		put_text(d, (int)f, "    - url: ", u->url, "");
+		if (most > 0)
+			put(d, FLAG_MAX_CONCURRENT_REQUESTS, "      max_inflight: %lu", most);
 		if (u->port == NULL || strcasecmp(u->port, "none") == 0)
 			continue;
 		if (!is_number(u->port))
@@ -898,6 +1014,8 @@ draft_gateway(struct conf_draft *d)
 	if (value(d, FLAG_HEALTH_CHECK_ENDPOINT) != NULL)
 		put_text(d, FLAG_HEALTH_CHECK_ENDPOINT,
 			"  health_path: ", value(d, FLAG_HEALTH_CHECK_ENDPOINT), "");
+	if (put_rescue(d) != 0)
+		return -1;
 	if (put_urls(d, pd ? FLAG_PREFILL : FLAG_WORKER_URLS, ROLE_PREFILL) != 0)
 		return -1;
 	return put_urls(d, pd ? FLAG_DECODE : FLAG_WORKER_URLS, ROLE_DECODE);

@@ -46,13 +46,13 @@ IDLE(STATIC_BACKEND_HEALTH_CHECKS, "static-backend-health-checks", NULL, "engine
 IDLE(STATIC_MODEL_TYPES, "static-model-types", "TYPE,...", "a probe asks for health_path, whatever the model is") \
 IDLE(NIXL_FINISHED_REQ_TTL, "nixl-finished-req-ttl", "SECONDS", "no notice is kept that nobody waits for") \
 IDLE(NIXL_CLEANUP_INTERVAL, "nixl-cleanup-interval", "SECONDS", "no notice is kept that nobody waits for") \
-IDLE(FAILOVER_ATTEMPTS, "max-instance-failover-reroute-attempts", "N", "a failed request is not sent to another engine yet") \
-IDLE(ENABLE_RETRIES, "enable-retries", NULL, "a failed request is not sent to another engine yet")	\
-IDLE(MAX_RETRIES, "max-retries", "N", "a failed request is not sent to another engine yet")		\
-IDLE(INITIAL_BACKOFF_MS, "initial-backoff-ms", "MS", "a failed request is not sent to another engine yet") \
-IDLE(MAX_BACKOFF_MS, "max-backoff-ms", "MS", "a failed request is not sent to another engine yet")	\
-IDLE(BACKOFF_MULTIPLIER, "backoff-multiplier", "X", "a failed request is not sent to another engine yet") \
-IDLE(JITTER_FACTOR, "jitter-factor", "X", "a failed request is not sent to another engine yet")		\
+USED(FAILOVER_ATTEMPTS, "max-instance-failover-reroute-attempts", "N", "retries")		\
+USED(ENABLE_RETRIES, "enable-retries", NULL, "retries: 4, or as --max-retries says")		\
+USED(MAX_RETRIES, "max-retries", "N", "with --enable-retries: retries, one less, for the first try counts there") \
+IDLE(INITIAL_BACKOFF_MS, "initial-backoff-ms", "MS", "another engine is tried at once: nothing is waited for") \
+IDLE(MAX_BACKOFF_MS, "max-backoff-ms", "MS", "another engine is tried at once: nothing is waited for") \
+IDLE(BACKOFF_MULTIPLIER, "backoff-multiplier", "X", "another engine is tried at once: nothing is waited for") \
+IDLE(JITTER_FACTOR, "jitter-factor", "X", "another engine is tried at once: nothing is waited for") \
 IDLE(REQUEST_STATS_WINDOW, "request-stats-window", "SECONDS", "/metrics has counters and histograms, no window") \
 IDLE(LOG_STATS, "log-stats", NULL, "figures are in /metrics and pdctl status")				\
 IDLE(LOG_STATS_INTERVAL, "log-stats-interval", "SECONDS", "figures are in /metrics and pdctl status")	\
@@ -109,25 +109,25 @@ IDLE(EVICTION_INTERVAL_SECS, "eviction-interval-secs", "SECONDS", "there is no t
 IDLE(MAX_TREE_SIZE, "max-tree-size", "N", "there is no tree of prompts to prune")			\
 IDLE(WORKER_STARTUP_TIMEOUT_SECS, "worker-startup-timeout-secs", "SECONDS", "an engine may take as long as it likes to start") \
 IDLE(WORKER_STARTUP_CHECK_INTERVAL, "worker-startup-check-interval", "SECONDS", "an engine that starts is asked four times a second, then every health_interval") \
-IDLE(REQUEST_TIMEOUT_SECS, "request-timeout-secs", "SECONDS", "a stream may last; silence is what timeouts.prefill and timeouts.decode bound") \
+USED(REQUEST_TIMEOUT_SECS, "request-timeout-secs", "SECONDS", "timeouts: {request: ...}; no bound if not given") \
 IDLE(REQUEST_ID_HEADERS, "request-id-headers", "HEADER...", "X-Request-Id is the one")			\
 IDLE(PROMETHEUS_PORT, "prometheus-port", "PORT", "/metrics is on the port of the clients")		\
 IDLE(PROMETHEUS_HOST, "prometheus-host", "HOST", "/metrics is on the port of the clients")		\
 IDLE(LOG_DIR, "log-dir", "PATH", "the log goes to stderr")						\
-IDLE(MAX_CONCURRENT_REQUESTS, "max-concurrent-requests", "N", "requests are limited for each engine, by max_inflight") \
-IDLE(QUEUE_SIZE, "queue-size", "N", "there is no queue yet")						\
-IDLE(QUEUE_TIMEOUT_SECS, "queue-timeout-secs", "SECONDS", "there is no queue yet")			\
-IDLE(RETRY_MAX_RETRIES, "retry-max-retries", "N", "a failed request is not sent to another engine yet")	\
-IDLE(RETRY_INITIAL_BACKOFF_MS, "retry-initial-backoff-ms", "MS", "a failed request is not sent to another engine yet") \
-IDLE(RETRY_MAX_BACKOFF_MS, "retry-max-backoff-ms", "MS", "a failed request is not sent to another engine yet") \
-IDLE(RETRY_BACKOFF_MULTIPLIER, "retry-backoff-multiplier", "X", "a failed request is not sent to another engine yet") \
-IDLE(RETRY_JITTER_FACTOR, "retry-jitter-factor", "X", "a failed request is not sent to another engine yet") \
-IDLE(DISABLE_RETRIES, "disable-retries", NULL, "a failed request is not sent to another engine yet")	\
-IDLE(CB_FAILURE_THRESHOLD, "cb-failure-threshold", "N", "engines go down by their probes alone, see fall") \
-IDLE(CB_SUCCESS_THRESHOLD, "cb-success-threshold", "N", "engines go down by their probes alone, see rise") \
-IDLE(CB_TIMEOUT_DURATION_SECS, "cb-timeout-duration-secs", "SECONDS", "engines go down by their probes alone") \
-IDLE(CB_WINDOW_DURATION_SECS, "cb-window-duration-secs", "SECONDS", "engines go down by their probes alone") \
-IDLE(DISABLE_CIRCUIT_BREAKER, "disable-circuit-breaker", NULL, "engines go down by their probes alone")	\
+USED(MAX_CONCURRENT_REQUESTS, "max-concurrent-requests", "N", "max_inflight of each entry of decode: N shared out among them, rounded up; -1 or 0: no limit") \
+USED(QUEUE_SIZE, "queue-size", "N", "queue_size, and shared_memory: {queue: N} where that is more than its default") \
+USED(QUEUE_TIMEOUT_SECS, "queue-timeout-secs", "SECONDS", "queue_timeout; then the client gets 503, not 408") \
+USED(RETRY_MAX_RETRIES, "retry-max-retries", "N", "retries, one less, for the first try counts there") \
+IDLE(RETRY_INITIAL_BACKOFF_MS, "retry-initial-backoff-ms", "MS", "another engine is tried at once: nothing is waited for") \
+IDLE(RETRY_MAX_BACKOFF_MS, "retry-max-backoff-ms", "MS", "another engine is tried at once: nothing is waited for") \
+IDLE(RETRY_BACKOFF_MULTIPLIER, "retry-backoff-multiplier", "X", "another engine is tried at once: nothing is waited for") \
+IDLE(RETRY_JITTER_FACTOR, "retry-jitter-factor", "X", "another engine is tried at once: nothing is waited for") \
+USED(DISABLE_RETRIES, "disable-retries", NULL, "retries: 0")					\
+USED(CB_FAILURE_THRESHOLD, "cb-failure-threshold", "N", "eject_failures")			\
+IDLE(CB_SUCCESS_THRESHOLD, "cb-success-threshold", "N", "one request on trial that ends well is enough; where it fails eject_time doubles") \
+USED(CB_TIMEOUT_DURATION_SECS, "cb-timeout-duration-secs", "SECONDS", "eject_time")		\
+IDLE(CB_WINDOW_DURATION_SECS, "cb-window-duration-secs", "SECONDS", "eject_failures are in a row, whenever they were; eject_rate is of the last 10 s") \
+USED(DISABLE_CIRCUIT_BREAKER, "disable-circuit-breaker", NULL, "eject_failures: 0 and eject_rate: 0") \
 IDLE(DISABLE_HEALTH_CHECK, "disable-health-check", NULL, "engines are always probed, by health_path")	\
 IDLE(MODEL_PATH, "model-path", "PATH", "the engines have the tokenizer")				\
 IDLE(TOKENIZER_PATH, "tokenizer-path", "PATH", "the engines have the tokenizer")			\
@@ -139,7 +139,7 @@ IDLE(ASSIGNMENT_MODE, "assignment-mode", "MODE", "it belongs to the policy manua
 IDLE(SERVICE_DISCOVERY_PORT, "service-discovery-port", "PORT", "it belongs to --service-discovery")	\
 IDLE(SERVICE_DISCOVERY_NAMESPACE, "service-discovery-namespace", "NAME", "it belongs to --service-discovery") \
 IDLE(PROMETHEUS_DURATION_BUCKETS, "prometheus-duration-buckets", "SECONDS...", "the buckets of /metrics are what they are") \
-IDLE(RATE_LIMIT_TOKENS_PER_SECOND, "rate-limit-tokens-per-second", "N", "requests are limited for each engine, by max_inflight") \
+IDLE(RATE_LIMIT_TOKENS_PER_SECOND, "rate-limit-tokens-per-second", "N", "it bounds the requests of all clients together; client.rate bounds those of each, max_inflight those of an engine") \
 IDLE(CHAT_TEMPLATE, "chat-template", "PATH", "the engines have the chat template")			\
 IDLE(TOKENIZER_CACHE_ENABLE_L0, "tokenizer-cache-enable-l0", NULL, "the engines have the tokenizer")	\
 IDLE(TOKENIZER_CACHE_L0_MAX_ENTRIES, "tokenizer-cache-l0-max-entries", "N", "the engines have the tokenizer") \

@@ -125,10 +125,10 @@ def test_print_config_of_a_file(tmp_path):
 
 def test_flags_with_nothing_to_do_are_noted(world):
     p, d = world.engine("prefill"), world.engine("decode")
-    idle = ["--nixl-finished-req-ttl", "120.0", "--max-instance-failover-reroute-attempts", "3", "--static-backend-health-checks"]
+    idle = ["--nixl-finished-req-ttl", "120.0", "--initial-backoff-ms", "3", "--static-backend-health-checks"]
     r = line(world, [p.url, d.url], ["P", "D"], extra=idle)
     r.wait_for("ready")
-    for flag in ("--nixl-finished-req-ttl", "--max-instance-failover-reroute-attempts", "--static-backend-health-checks"):
+    for flag in ("--nixl-finished-req-ttl", "--initial-backoff-ms", "--static-backend-health-checks"):
         assert f"flag={flag} " in r.log() or f'flag="{flag}" ' in r.log()
     done = pdrouter("-t", *SHARED, "--static-backends", f"{p.url},{d.url}", "--static-models", "m,m", "--static-model-labels",
                     "P,D", *idle)

@@ -1471,6 +1471,22 @@ Test(conf, args_wrong)
 		{SGLANG "--tls-cert-path f", "--tls-cert-path", "proxy in front"},
 		{SGLANG "--max-payload-size 1MB", "--max-payload-size", "number of bytes"},
 		{SGLANG "--max-payload-size 1", "--max-payload-size", "1KiB to 2GiB"},
+		{SGLANG "--retry-max-retries five", "--retry-max-retries", "not a number"},
+		{SGLANG "--retry-max-retries -1", "--retry-max-retries", "not a number"},
+		{SGLANG "--max-concurrent-requests -2", "--max-concurrent-requests", "nor -1"},
+		{SGLANG "--max-concurrent-requests 1000001", "--max-concurrent-requests",
+			"0 to 1000000"},
+		{SGLANG "--queue-size many", "--queue-size", "not a number"},
+		{SGLANG "--queue-size 65537", "--queue-size", "0 to 65536"},
+		{SGLANG "--queue-timeout-secs 3601", "--queue-timeout-secs", "1ms to 1h"},
+		{SGLANG "--cb-failure-threshold 256", "--cb-failure-threshold", "0 to 255"},
+		{SGLANG "--cb-timeout-duration-secs 0", "--cb-timeout-duration-secs", "1ms to 1h"},
+		{SGLANG "--request-timeout-secs 30m", "--request-timeout-secs",
+			"number of seconds"},
+		{SGLANG "--request-timeout-secs 86401", "--request-timeout-secs", "0 to 24h"},
+		{STACK "--enable-retries --max-retries x", "--max-retries", "not a number"},
+		{STACK "--max-instance-failover-reroute-attempts x",
+			"--max-instance-failover-reroute-attempts", "not a number"},
 		{SGLANG "--health-failure-threshold 0", "--health-failure-threshold", "1 to 1000"},
 		{"--prefill http://p --decode http://d", "--pd-disaggregation", "is missing"},
 		{"--pd-disaggregation --prefill http://p", "--pd-disaggregation",
@@ -1674,6 +1690,45 @@ static const struct {
 			"limits:\n  max_body: 1MiB\ndrain_timeout: 3m\nhealth_interval: 1m\n"
 			"health_timeout: 5s\nrise: 1\nfall: 4\nlog_level: warn\npools:\n  - "
 			"connector: sglang\n    policy: prefix\n    health_path: \"/health\"\n")},
+	{SHARED "--max-instance-failover-reroute-attempts 3",
+		LISTEN_STACK POOL_OF("shared_storage", "    retries: 3\n" POOL_A_B)},
+	{SHARED "--enable-retries",
+		LISTEN_STACK POOL_OF("shared_storage", "    retries: 4\n" POOL_A_B)},
+	{SHARED "--enable-retries --max-retries 4 --max-instance-failover-reroute-attempts 9 "
+		"--initial-backoff-ms 100 --jitter-factor 0.1",
+		LISTEN_STACK POOL_OF("shared_storage", "    retries: 3\n" POOL_A_B)},
+	{SHARED "--max-retries 4", LISTEN_STACK POOL_OF("shared_storage", POOL_A_B)},
+	{SHARED "--max-instance-failover-reroute-attempts 25",
+		LISTEN_STACK POOL_OF("shared_storage", "    retries: 10\n" POOL_A_B)},
+	{SGLANG "--retry-max-retries 5 --queue-size 2000 --queue-timeout-secs 30 "
+		"--cb-failure-threshold 7 --cb-success-threshold 2 --cb-timeout-duration-secs 600 "
+		"--cb-window-duration-secs 60 --request-timeout-secs 1800 --rate-limit-tokens-per-second 9",
+		POOL_SGLANG(
+			"shared_memory:\n  queue: 2000\npools:\n  - connector: sglang\n    policy: prefix\n"
+			"    timeouts:\n      request: 30m\n    retries: 4\n    eject_failures: 7\n"
+			"    eject_time: 10m\n    queue_size: 2000\n    queue_timeout: 30s\n")},
+	{SGLANG "--retry-max-retries 1 --queue-size 0",
+		POOL_SGLANG("pools:\n  - connector: sglang\n    policy: prefix\n    retries: 0\n"
+			    "    queue_size: 0\n")},
+	{SGLANG "--retry-max-retries 0 --max-concurrent-requests -1",
+		POOL_SGLANG("pools:\n  - connector: sglang\n    policy: prefix\n    retries: 0\n")},
+	{SGLANG "--retry-max-retries 5 --disable-retries --cb-failure-threshold 3 "
+		"--disable-circuit-breaker --max-concurrent-requests 0",
+		POOL_SGLANG("pools:\n  - connector: sglang\n    policy: prefix\n    retries: 0\n"
+			    "    eject_failures: 0\n    eject_rate: 0\n")},
+	{"--pd-disaggregation --prefill http://p:1 --decode http://d:1 --decode http://e:1 "
+	 "--max-concurrent-requests 7",
+		"listen: [\"0.0.0.0:30000\"]\npools:\n  - connector: sglang\n    policy: prefix\n"
+		"    prefill:\n      - {url: \"http://p:1\"}\n    decode:\n"
+		"      - {url: \"http://d:1\", max_inflight: 4}\n"
+		"      - {url: \"http://e:1\", max_inflight: 4}\n"},
+	{"--worker-urls http://a:1 http://b:2 --policy power_of_two --max-concurrent-requests 64",
+		"listen: [\"0.0.0.0:30000\"]\npools:\n  - connector: shared_storage\n    policy: "
+		"power_of_two\n    engine: sglang\n    routing_threshold: 1000000000\n    one_leg: "
+		"decode\n"
+		"    prefill:\n      - {url: \"http://a:1\"}\n      - {url: \"http://b:2\"}\n"
+		"    decode:\n      - {url: \"http://a:1\", max_inflight: 32}\n"
+		"      - {url: \"http://b:2\", max_inflight: 32}\n"},
 	{"--worker-urls http://a:1 http://b:2 --policy power_of_two",
 		"listen: [\"0.0.0.0:30000\"]\npools:\n  - connector: shared_storage\n    policy: "
 		"power_of_two\n    engine: sglang\n    routing_threshold: 1000000000\n    one_leg: "
@@ -1768,9 +1823,16 @@ Test(conf, flags_without_a_meaning_are_told)
 		{SHARED "--max-instance-failover-reroute-attempts 2 --static-backend-health-checks "
 			"--static-model-types chat,chat",
 			"--static-backend-health-checks: engines are always probed, by health_path\n"
-			"--static-model-types: a probe asks for health_path, whatever the model is\n"
-			"--max-instance-failover-reroute-attempts: a failed request is not sent to "
-			"another engine yet\n"},
+			"--static-model-types: a probe asks for health_path, whatever the model is\n"},
+		{SHARED "--max-retries 3 --max-concurrent-requests 9 --max-backoff-ms 5 "
+			"--max-instance-failover-reroute-attempts 11",
+			"--max-backoff-ms: another engine is tried at once: nothing is waited for\n"
+			"--max-concurrent-requests: it belongs to --pd-disaggregation or --worker-urls\n"
+			"--max-retries: it belongs to --enable-retries\n"
+			"--max-instance-failover-reroute-attempts: retries is 10, the most there are\n"},
+		{SGLANG "--rate-limit-tokens-per-second 5 --retry-max-retries 11 --disable-circuit-breaker",
+			"--rate-limit-tokens-per-second: it bounds the requests of all clients together; "
+			"client.rate bounds those of each, max_inflight those of an engine\n"},
 		{SHARED "--session-key X --nixl-proxy-port 1 --policy random",
 			"--nixl-proxy-port: it belongs to the connector lmcache, which --nixl-proxy-host or "
 			"--disagg-connector-type lmcache chooses\n"
