@@ -9,7 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
 
-pytest.register_assert_rewrite("legs", "rows", "stages")
+pytest.register_assert_rewrite("fleets", "legs", "rows", "stages")
 
 from procs import World  # noqa: E402
 from stages import Stage, lasting  # noqa: E402

@@ -1,0 +1,716 @@
+"""Before the first byte: an engine that fails is not the client's business while another can do it.  Every failure of each
+role under every hand-shake with simulated engines, then who is asked what, how often, and with which hand-over."""
+import json
+import signal
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import expect
+from fleets import (AT_ONCE, BUSY, CLIENTS_FAULT, FAILS_OF_D, FAILS_OF_P, FAR, KINDS, LATE, LEASED, PUSHED, TOLD, URL, Fleet, admitted, ask,
+                    build, end_with, meets, never_twice, right, unanswering)
+from legs import DECODE_FAILS, STREAM, fresh, says
+from members import values
+from procs import BIN, MODEL, wait
+from raw import text_of
+from stages import lasting
+from test_sglang import scripted as sglang_scripts
+
+POOL = {"policy": "round_robin", "retries": 2, "fallback": "none"}
+ALONE = [k for k in KINDS if k not in ("sglang", "p2p_nccl")]  # decode engines that can prefill
+
+
+# --- every failure, every hand-shake ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=list(KINDS))
+def of_p(request):
+    """Prefill engines have 300 ms."""
+    yield from lasting(request, Fleet(request.param, pool={"timeouts": {"prefill": LATE}}))
+
+
+@pytest.fixture(scope="module", params=list(KINDS))
+def of_d(request):
+    """Decode engines have; what was written into one that fails is its own to drop."""
+    late = {"decode": LATE, "first_byte": LATE}
+    own = {"decode": {"kv_timeout": 1}} if request.param in PUSHED else {}
+    fleet = Fleet(request.param, pool={"timeouts": late}, **own)
+    for e in fleet.d:
+        e.refuses_on_purpose = request.param in PUSHED
+    yield from lasting(request, fleet)
+
+
+@pytest.fixture
+def p_fails(of_p):
+    of_p.mark()
+    yield of_p
+    of_p.settled()
+
+
+@pytest.fixture
+def d_fails(of_d):
+    of_d.mark()
+    yield of_d
+    of_d.settled()
+
+
+@STREAM
+@pytest.mark.parametrize("how", FAILS_OF_P)
+def test_prefill_fails(p_fails, how, stream):
+    """The other one serves; where decode comes after it, decode is asked once, with what the other one handed over."""
+    f = p_fails
+    n = meets(f, stream, f.p[0], FAILS_OF_P[how])
+    if f.kind in ("storage", "decode first") and how in ("empty", "no json"):
+        return  # what it says is not looked at: the decode engine misses its cache
+    wait("counted", lambda: f.since("rescued_total") == 1)
+    p, d = f.legs()
+    assert len(p) == n + 1 and f.since("attempts_failed_total") >= 1
+    assert len({r["x-request-id"] for r in p}) == n + 1, "each try has an id of its own"
+    if f.kind not in AT_ONCE and f.kind != "decode first":
+        good = {r["x-request-id"] for r in p if r["x-request-id"] in {x["x-request-id"] for x in d}}
+        assert len(d) == len(good) == n, "nothing came of the failed one"
+
+
+@STREAM
+@pytest.mark.parametrize("how", FAILS_OF_D)
+def test_decode_fails(d_fails, how, stream):
+    """Prefill is done again under another id, and the other decode engine gets what comes of that."""
+    f = d_fails
+    if (how, stream) in (("cut", True), ("error event", False)):
+        stream = not stream  # only one of them has it before the first byte
+    n = meets(f, stream, f.d[0], FAILS_OF_D[how])
+    wait("counted", lambda: f.since("rescued_total") == 1)
+    p, _ = f.legs()
+    if f.kind != "decode first":
+        assert len(p) == n + 1
+    assert len({r["x-request-id"] for r in p}) == len(p)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_connection_refused(world, kind, role):
+    r, p, d = build(world, kind, **FAR)
+    (p if role == "prefill" else d)[0].stop()
+    for stream in (False, False, True, True):
+        right(r, stream)
+    wait("counted", lambda: r.metric("rescued_total", by="retry") >= 2)
+    never_twice([e for e in d if e.p.poll() is None])
+    if role == "decode" and kind not in AT_ONCE and kind in LEASED:
+        assert sum(len(e.requests()) for e in p) == 4, "the hand-over was good for the other one"
+    if kind in PUSHED and role == "decode":
+        world.check_engines = False  # what was written for the dead one
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_connection_that_never_comes(world, kind, role):
+    r, p, d = build(world, kind, pool={"timeouts": {"connect": LATE}}, **FAR)
+    with unanswering((p if role == "prefill" else d)[0]):
+        right(r, False)
+        right(r, True)
+    wait("counted", lambda: r.metric("rescued_total", by="retry") >= 1)
+    if kind in PUSHED and role == "decode":
+        world.check_engines = False
+
+
+# --- who is asked what ------------------------------------------------------------------------------------
+
+
+def scripts(world, np=2, nd=2, pool=None, **keys):
+    r, p, d = world.scripts(np, nd, pool={**POOL, **(pool or {})}, **{"workers": 1, **keys})
+    return r.wait_all_up(), p, d
+
+
+def taken(engines, told=None):
+    """(request, engine) that comes next to any of them.  What is only to be refused or aborted is, and noted in `told`."""
+    def one():
+        for e in engines:
+            if e.asked.empty():
+                continue
+            ex = e.expect()
+            if ex.path != "/abort_request" and ex.json()["model"] == MODEL:
+                return ex, e
+            if told is not None:
+                told.append((ex, e))
+            ex.reply(200 if ex.path == "/abort_request" else 404, {"error": {"message": "no such model"}})
+        return None
+    return wait("a request", one)
+
+
+def nobody(engines, seconds=0.2):
+    return all(e.quiet(seconds / len(engines)) for e in engines)
+
+
+def begin(r, stream=False, path=URL, headers=(), **members):
+    return r.client().request("POST", path, {"model": MODEL, "prompt": "x", "max_tokens": 9, "stream": stream, **members}, headers)
+
+
+def fails(ex, status=500):
+    return says(ex, status)
+
+
+HAND = '{"do_remote_prefill":true,"remote_block_ids":[%d],"remote_engine_id":"e"}'
+
+
+@STREAM
+def test_another_prefill_engine(world, stream):
+    """A fresh id on the same client's; the decode engine hears of the second alone; one line says how it went."""
+    r, p, d = scripts(world)
+    c = begin(r, stream, headers=[("X-Request-Id", "mine")])
+    one, first = taken(p)
+    fails(one)
+    two, second = taken(p)
+    assert first is not second and one.body == two.body
+    assert one["x-request-id"] != two["x-request-id"] and two["x-request-id"].startswith("mine-")
+    two.prefilled(HAND % 2)
+    leg, _ = taken(d)
+    assert values(leg.body, "kv_transfer_params") == [HAND % 2] and leg["x-request-id"] == two["x-request-id"]
+    if stream:
+        leg.stream("a", "b")
+        assert text_of(c.events()) == "ab"
+    else:
+        leg.reply(body={"choices": [{"text": "ab"}]})
+        assert c.read().status == 200
+    assert c.answer["x-request-id"] == "mine"
+    line = r.end()
+    assert (line["reason"], line["rescued"], line["tries"]) == ("ok", "retry", 2)
+    assert r.metric("rescued_total", by="retry") == r.metric("attempts_failed_total") == 1
+
+
+@pytest.mark.parametrize("retries", [0, 1, 2])
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_as_often_as_configured(world, retries, role):
+    """Each time another engine; the last one's own words in the end."""
+    r, p, d = scripts(world, 4, 4, pool={"retries": retries})
+    c = begin(r)
+    asked = set()
+    for _ in range(retries + 1):
+        ex, who = taken(p)
+        if role == "decode":
+            ex.prefilled()
+            ex, who = taken(d)
+        asked.add(who)
+        want = fails(ex, 503)
+    assert len(asked) == retries + 1
+    a = c.read()
+    assert (a.status, a.body) == want[:2] and r.end()["reason"] == "engine_status"
+    assert nobody(p) and r.metric("attempts_failed_total") == retries + 1
+    assert not r.metric("rescued_total")
+
+
+def test_both_roles_share_the_tries(world):
+    r, p, d = scripts(world, 3, 3)
+    c = begin(r)
+    fails(taken(p)[0])
+    for _ in range(2):
+        taken(p)[0].prefilled()
+        fails(taken(d)[0], 503)
+    assert c.read().status == 503 and nobody(p)
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_no_engine_twice(world, role):
+    """However many tries are allowed."""
+    r, p, d = scripts(world, pool={"retries": 10})
+    c = begin(r)
+    asked = []
+    for _ in range(2):
+        ex, who = taken(p)
+        if role == "decode":
+            ex.prefilled()
+            ex, who = taken(d)
+        asked.append(who)
+        fails(ex)
+    assert asked[0] is not asked[1]
+    assert c.read().status == 500 and nobody(p)
+
+
+def test_a_prefill_engine_that_did_well_may_be_asked_again(world):
+    r, (p,), d = scripts(world, 1, 2)
+    c = begin(r, True)
+    ids = []
+    for i in range(2):
+        ex = p.expect()
+        ids.append(ex["x-request-id"])
+        ex.prefilled(HAND % i)
+        leg, _ = taken(d)
+        if i == 0:
+            fails(leg)
+    leg.stream("a")
+    assert text_of(c.events()) == "a" and ids[0] != ids[1]
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+@pytest.mark.parametrize("status", [400, 401, 404, 413, 422])
+def test_a_clients_mistake_goes_back(world, role, status):
+    """As it is, and costs nothing: no other engine would say anything else."""
+    r, p, d = scripts(world)
+    c = begin(r)
+    ex, _ = taken(p)
+    if role == "decode":
+        ex.prefilled()
+        ex, _ = taken(d)
+    want = says(ex, status)
+    a = c.read()
+    assert (a.status, a.body) == want[:2] and nobody(p)
+    assert not r.metric("attempts_failed_total") and r.end()["reason"] == "engine_status"
+
+
+def test_a_clients_mistake_after_a_retry(world):
+    r, p, _ = scripts(world)
+    c = begin(r)
+    fails(taken(p)[0])
+    want = says(taken(p)[0], 400)
+    a = c.read()
+    assert (a.status, a.body) == want[:2]
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_busy_engines(world, role):
+    """Another may have room; when none has, the client is told when to come again."""
+    r, p, d = scripts(world)
+    for others in ("busy", "free"):
+        c = begin(r)
+        for i in range(2):
+            ex, _ = taken(p)
+            if role == "decode":
+                ex.prefilled(HAND % i)
+                ex, _ = taken(d)
+            if i == 0 or others == "busy":
+                ex.reply(429, {"error": {"message": "busy"}}, headers=[("Retry-After", "7")])
+        if others == "busy":
+            a = c.read()
+            assert (a.status, a["retry-after"]) == (429, "7") and b"busy" in a.body
+            continue
+        if role == "prefill":
+            ex.prefilled(HAND % 7)
+            ex, _ = taken(d)
+        ex.reply(body={"choices": []})
+        assert c.read().status == 200
+
+
+@pytest.mark.parametrize("answer", ["null", None])
+def test_no_hand_over_is_no_failure(world, answer):
+    r, p, d = scripts(world)
+    c = begin(r)
+    ex, _ = taken(p)
+    ex.prefilled(answer) if answer else ex.reply(body={"choices": []})
+    leg, _ = taken(d)
+    assert not values(leg.body, "kv_transfer_params")
+    leg.reply(body={"choices": []})
+    assert c.read().status == 200 and nobody(p)
+    assert r.metric("kv_handoff_missing_total") == 1 and not r.metric("attempts_failed_total")
+
+
+# --- hand-overs are used once -------------------------------------------------------------------------------
+
+
+def first_event_is_an_error(ex):
+    ex.stream_head().chunk(b'data: {"error":{"message":"KV load failed","code":500}}\n\n').chunk(b"data: [DONE]\n\n").write(b"0\r\n\r\n").end()
+
+
+REACHED = {**{how: DECODE_FAILS[how][0] for how in DECODE_FAILS}, "500": fails, "503": lambda ex: fails(ex, 503),
+           "error event": first_event_is_an_error, "head alone": lambda ex: ex.stream_head().close()}
+
+
+def test_decode_engine_refuses_the_connection(world):
+    """It saw nothing: the same hand-over, to another one; prefill is not done again."""
+    r, (p,), d = scripts(world, 1, 2, **FAR)
+    d[0].close()
+    for _ in range(2):
+        c = begin(r, True)
+        p.expect().prefilled(HAND % 5)
+        leg, _ = taken(d[1:])
+        assert values(leg.body, "kv_transfer_params") == [HAND % 5]
+        leg.stream("a")
+        assert text_of(c.events()) == "a"
+    assert r.metric("rescued_total", by="retry") == 1 and p.quiet(0.1)
+
+
+@STREAM
+@pytest.mark.parametrize("how", REACHED)
+def test_decode_engine_was_reached(world, how, stream):
+    """The hand-over is used up, whoever would get it: prefill again, another decode engine."""
+    if how == "error event" and not stream:
+        how = "500"
+    r, p, d = scripts(world, pool={"timeouts": {"decode": LATE, "first_byte": LATE}})
+    c = begin(r, stream)
+    one, _ = taken(p)
+    one.prefilled(HAND % 1)
+    leg, first = taken(d)
+    assert values(leg.body, "kv_transfer_params") == [HAND % 1]
+    REACHED[how](leg)
+    two, _ = taken(p)
+    assert one["x-request-id"] != two["x-request-id"]
+    two.prefilled(HAND % 2)
+    told = []
+    last, second = taken(d, told)
+    assert first is not second and values(last.body, "kv_transfer_params") == [HAND % 2]
+    last.stream("a", "b") if stream else last.reply(body={"choices": [{"text": "ab"}]})
+    if stream:
+        assert text_of(c.events()) == "ab"
+    else:
+        assert c.read().status == 200
+    assert (r.end()["reason"], r.end()["rescued"]) == ("ok", "retry")
+    leg.end(keep=False)
+
+
+@pytest.mark.parametrize("how", ["reset", "500"])
+def test_the_only_decode_engine_fails(world, how):
+    """Nobody is left: an honest error, and no second prefill for nothing."""
+    r, p, (d,) = scripts(world, 2, 1)
+    c = begin(r, True)
+    taken(p)[0].prefilled()
+    REACHED[how](taken([d])[0])
+    a = c.read()
+    assert a.status == (500 if how == "500" else 502) and nobody(p)
+
+
+def test_a_whole_answer_that_breaks_off(world):
+    """The client has nothing of it yet."""
+    r, p, d = scripts(world)
+    c = begin(r)
+    taken(p)[0].prefilled(HAND % 1)
+    ex, first = taken(d)
+    ex.write(b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"id"').reset()
+    taken(p)[0].prefilled(HAND % 2)
+    ex, second = taken(d)
+    ex.reply(body={"choices": [{"text": "b"}]})
+    a = c.read()
+    assert a.json() == {"choices": [{"text": "b"}]} and first is not second
+
+
+def test_a_stream_that_has_begun_is_not_begun_again(world):
+    r, p, d = scripts(world)
+    c = begin(r, True)
+    taken(p)[0].prefilled()
+    ex, _ = taken(d)
+    ex.stream_head().event("a")
+    events = c.events()
+    assert next(events).data
+    ex.reset()
+    assert [e.json()["error"]["code"] for e in events] == ["decode_broken"]
+    assert nobody(p) and not r.metric("rescued_total")
+
+
+# --- the budget ---------------------------------------------------------------------------------------------
+
+
+def test_budget(world):
+    """A fault of all is not multiplied; when it is over, requests are saved again."""
+    r, p, _ = world.pd(3, 1, pool={**POOL, "retry_budget": 20}, workers=1)
+    r.wait_all_up()
+    for e in p:
+        e.fault("status", status=503, count=-1)
+    with ThreadPoolExecutor(8) as pool:
+        assert {a.status for a in pool.map(lambda i: r.complete(f"p{i}"), range(300))} == {503}
+    tries = sum(e.counter("faults") for e in p) - 300
+    assert 20 <= tries <= 0.2 * 300 + 10 and r.metric("retry_budget_spent_total") > 0
+    for e in p:
+        e.fault("none")
+    for i in range(200):
+        assert r.complete(f"good {i}").status == 200
+    for e in p:
+        e.fault("status", status=503)
+    for i in range(4):
+        assert r.complete(f"saved {i}").status == 200
+    wait("saved", lambda: r.metric("rescued_total", by="retry") >= 1)
+
+
+@pytest.mark.parametrize("budget, saved", [(0, 10), (100, 40)])
+def test_ten_tries_are_always_allowed(world, budget, saved):
+    """A percentage of few requests would be none."""
+    r, p, _ = world.pd(2, 1, pool={**POOL, "retry_budget": budget}, workers=1)
+    r.wait_all_up()
+    p[0].fault("status", status=503, count=-1)
+    answers = [r.complete(f"p{i}").status for i in range(40)]
+    assert set(answers) <= {200, 503}
+    assert r.metric("rescued_total", by="retry") in ([saved] if budget == 0 else range(18, saved + 1))
+    assert (503 in answers) == (budget == 0)
+
+
+# --- decode alone -------------------------------------------------------------------------------------------
+
+DIRECT = {"fallback": "direct"}
+
+
+def test_fallback_is_the_untouched_request(world):
+    r, p, d = scripts(world, pool=DIRECT)
+    body = b'{ "model":"sim-model" ,"prompt":"x",  "max_tokens":77,"min_tokens":3,"u":1e400,"seed":12345678901234567890}'
+    c = r.client().request("POST", URL, body)
+    for _ in range(2):
+        fails(taken(p)[0])
+    ex, _ = taken(d)
+    assert ex.body == body
+    ex.reply(body={"choices": []})
+    assert c.read().status == 200
+    line = r.end()
+    assert (line["reason"], line["rescued"]) == ("ok", "fallback")
+    assert r.metric("rescued_total", by="fallback") == r.metric("direct_total") == 1
+
+
+@STREAM
+@pytest.mark.parametrize("kind", ALONE)
+def test_fallback(world, kind, stream):
+    """The client sees nothing of it; the decode engine computes the prompt."""
+    r, p, d = build(world, kind, pool=DIRECT)
+    for e in p:
+        e.fault("fail", count=-1)
+    prompt = right(r, stream)
+    line = end_with(r, "fallback")
+    assert line["reason"] == "ok" and r.metric("rescued_total", by="fallback") == 1
+    alone = [x for e in d for x in admitted(e) if x.status == 200]
+    assert len(alone) == 1 and alone[0].json()["prompt"] == prompt and not set(alone[0].json()) & TOLD
+    assert alone[0].json()["max_tokens"] == 6, "its own limits"
+    assert sum(e.counter("local_prefills") for e in d) == 1
+
+
+def test_fallback_is_the_default(world):
+    p, d = [world.engine("prefill") for _ in range(2)], [world.engine("decode")]
+    pool = {k: v for k, v in world.pool(p, d).items() if k not in ("retries", "fallback")}
+    r = world.router(pool, workers=1).wait_all_up()
+    for e in p:
+        e.fault("fail", count=-1)
+    right(r, False)
+    assert end_with(r, "fallback")["tries"] >= 2
+    assert all(len(e.requests()) == 1 for e in p), "both were tried before"
+
+
+@pytest.mark.parametrize("what", ["retries", "none left", "budget"])
+def test_fallback_when_there_is_no_other_try(world, what):
+    pool = {"retries": {"retries": 0}, "none left": {"retries": 9}, "budget": {"retry_budget": 0}}[what]
+    r, p, d = world.pd(2, 1, pool={**POOL, **DIRECT, **pool}, workers=1)
+    r.wait_all_up()
+    for e in p:
+        e.fault("fail", count=-1)
+    for _ in range(20):
+        right(r, False)
+    wait("counted", lambda: r.metric("rescued_total", by="fallback") == 20)
+    asked = sum(len(e.requests()) for e in p)
+    assert asked == {"retries": 20, "none left": 40, "budget": 30}[what]
+
+
+def test_fallback_none_is_the_error(world):
+    r, p, d = scripts(world)
+    c = begin(r)
+    fails(taken(p)[0])
+    want = fails(taken(p)[0], 503)
+    a = c.read()
+    assert (a.status, a.body) == want[:2] and nobody(d)
+
+
+def test_no_fallback_from_a_4xx(world):
+    r, p, d = scripts(world, pool=DIRECT)
+    c = begin(r)
+    says(taken(p)[0], 400)
+    assert c.read().status == 400 and nobody(d) and not r.metric("direct_total")
+
+
+def test_fallback_from_busy_prefill_engines(world):
+    r, p, d = world.pd(2, 1, pool={**POOL, **DIRECT}, workers=1)
+    for e in p:
+        e.fault(**BUSY)
+    right(r, False)
+    end_with(r, "fallback")
+
+
+def test_fallback_after_decode_engines_failed(world):
+    """Not to one that was asked before."""
+    r, (p,), d = scripts(world, 1, 2, pool={**DIRECT, "retries": 1})
+    c = begin(r)
+    p.expect().prefilled(HAND % 1)
+    leg, first = taken(d)
+    fails(leg)
+    fails(p.expect())
+    told = []
+    leg, second = taken(d, told)
+    assert first is not second and not values(leg.body, "kv_transfer_params") and leg.json()["max_tokens"] == 9
+    leg.reply(body={"choices": []})
+    assert c.read().status == 200 and end_with(r, "fallback")
+
+
+@pytest.mark.parametrize("connector", ["sglang", "p2p_nccl"])
+def test_engines_that_cannot_prefill_alone_are_never_asked_to(world, connector):
+    """Said so, it is a mistake in the configuration; unsaid, it is none."""
+    kind = connector
+    r, p, d = build(world, kind)
+    config = json.loads(json.dumps(r.config))
+    config["pools"][0]["fallback"] = "direct"
+    path = world.file("direct", "yaml")
+    path.write_text(json.dumps(config, indent=1))
+    done = subprocess.run([BIN / "pdrouter", "-t", "-c", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "fallback" in done.stderr and connector in done.stderr
+    del config["pools"][0]["fallback"]
+    path.write_text(json.dumps(config, indent=1))
+    assert subprocess.run([BIN / "pdrouter", "-t", "-c", path], capture_output=True, check=False).returncode == 0
+    r.write(config)
+    assert r.ctl("reload").returncode == 0
+    for e in p:
+        e.fault("fail", count=-1)
+    assert r.complete("hi").status == 500
+    assert not any(x.status == 200 for e in d for x in e.requests()) and not r.metric("direct_total")
+
+
+# --- several pairs ------------------------------------------------------------------------------------------
+
+FAN = {"fanout": True}
+
+
+@STREAM
+def test_one_pair_of_several_is_tried_again_alone(world, stream):
+    r, p, d = scripts(world, pool=FAN)
+    c = begin(r, stream, n=2)
+    one, two = taken(p)[0], taken(p)[0]
+    one.prefilled(HAND % 1)
+    leg, _ = taken(d)
+    fails(two)
+    three, _ = taken(p)
+    assert three["x-request-id"] not in (one["x-request-id"], two["x-request-id"])
+    three.prefilled(HAND % 3)
+    other, _ = taken(d)
+    for ex, text in ((leg, "a"), (other, "b")):
+        ex.stream(text) if stream else ex.reply(body={"choices": [{"index": 0, "text": text, "finish_reason": "length"}]})
+    if stream:
+        assert sorted(x["text"] for e in c.events() if e.data != "[DONE]" for x in e.json()["choices"] if x["text"]) == ["a", "b"]
+    else:
+        assert sorted((x["index"], x["text"]) for x in c.read().json()["choices"]) == [(0, "a"), (1, "b")]
+    assert nobody([*p, *d]) and r.end()["rescued"] == "retry"
+
+
+def test_one_pair_that_cannot_be_saved_fails_all(world):
+    """All or nothing: the other's answer is not shown."""
+    r, p, d = scripts(world, pool={**FAN, "retries": 1})
+    c = begin(r, n=2)
+    one, two = taken(p)[0], taken(p)[0]
+    one.prefilled(HAND % 1)
+    leg, _ = taken(d)
+    leg.reply(body={"choices": [{"index": 0, "text": "a", "finish_reason": "length"}]})
+    fails(two)
+    fails(taken(p)[0], 503)
+    assert c.read().status == 503
+
+
+def test_pairs_of_many_requests(world):
+    """Simulated engines, several pairs of each request fail."""
+    r, p, d = build(world, "nixl", 3, 3, pool={**FAN, "retries": 3, "retry_budget": 100})
+    p[0].fault("fail", count=5)
+    d[0].fault("fail", count=5)
+    for i in range(8):
+        a = r.complete(f"fan {i}", n=3)
+        assert a.status == 200 and {x["text"] for x in a.json()["choices"]} == {expect.text(f"fan {i}", 4)}
+    never_twice(d)
+    assert r.metric("rescued_total", by="retry") >= 3
+
+
+# --- meanwhile ----------------------------------------------------------------------------------------------
+
+
+def test_client_leaves_between_tries(world):
+    r, p, d = scripts(world)
+    c = begin(r)
+    fails(taken(p)[0])
+    ex, _ = taken(p)
+    c.close()
+    assert ex.gone()
+    ex.close()
+    assert nobody([*p, *d]) and r.end()["reason"] == "client_gone"
+
+
+def test_client_leaves_as_the_engine_fails(world):
+    """No other engine is troubled for nobody."""
+    r, p, _ = world.pd(2, 1, pool=POOL, workers=1)
+    r.wait_all_up()
+    for e in p:
+        e.fault("fail", delay_ms=30, count=-1)
+    for i in range(10):
+        c = begin(r)
+        c.silent(0.005 * i)
+        c.reset()
+    r.end(10)
+    assert {x["reason"] for x in r.ends()} <= {"client_gone", "engine_status"}
+
+
+def test_tried_again_while_draining(world):
+    r, p, d = scripts(world)
+    c = begin(r, True)
+    ex, _ = taken(p)
+    r.kill(signal.SIGTERM)
+    wait("the listener to be gone", lambda: "drain" in r.log())
+    fails(ex)
+    taken(p)[0].prefilled()
+    taken(d)[0].stream("a", "b")
+    assert text_of(c.events()) == "ab"
+    c.close()
+
+
+def test_a_worker_per_try_is_not_needed(world):
+    """Two at a time meet the same dead engine: each finds its way, neither takes the other's."""
+    r, p, d = world.pd(2, 2, pool=POOL)
+    r.wait_all_up()
+    p[0].fault("fail", count=-1)
+    d[1].fault("fail", count=-1)
+    with ThreadPoolExecutor(4) as pool:
+        got = list(pool.map(lambda i: ask(r, i % 2 == 0, f"par {i}"), range(12)))
+    assert got == [expect.text(f"par {i}", 6) for i in range(12)]
+    never_twice(d)
+
+
+# --- SGLang: both at once -----------------------------------------------------------------------------------
+
+
+@STREAM
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_sglang_is_tried_again_in_a_new_room(world, role, stream):
+    """The other leg is aborted at once, under the rid it has."""
+    r, p, d = sglang_scripts(world, 2, 2, pool={**POOL, "connector": "sglang"}, workers=1)
+    r.wait_all_up()
+    c = begin(r, stream)
+    told = []
+    (leg_p, p1), (leg_d, d1) = taken(p), taken(d)
+    failed, other, who = (leg_p, leg_d, d1) if role == "prefill" else (leg_d, leg_p, p1)
+    fails(failed)
+    (next_p, p2), (next_d, d2) = taken(p, told), taken(d, told)
+    wait("the abort", lambda: told or taken_abort(who, told))
+    assert [(x.path, x.json()["rid"], e) for x, e in told] == [("/abort_request", other.json()["rid"], who)]
+    assert (p1 is not p2) if role == "prefill" else (d1 is not d2)
+    old, new = leg_p.json(), next_p.json()
+    assert old["bootstrap_room"] != new["bootstrap_room"] and old["rid"] != new["rid"]
+    assert {k: next_d.json()[k] for k in ("bootstrap_room", "rid")} == {k: new[k] for k in ("bootstrap_room", "rid")}
+    next_p.reply(body={"choices": [{"index": 0, "text": "t", "finish_reason": "length"}]})
+    next_d.stream("a") if stream else next_d.reply(body={"choices": [{"index": 0, "text": "a", "finish_reason": "stop"}]})
+    assert (text_of(c.events()) if stream else c.read().json()["choices"][0]["text"]) == "a"
+    assert other.gone() and r.end()["rescued"] == "retry"
+    other.close()
+
+
+def taken_abort(engine, told):
+    """The request to abort, where it comes after the next try."""
+    if engine.asked.empty():
+        return False
+    ex = engine.expect("POST /abort_request")
+    ex.reply()
+    told.append((ex, engine))
+    return True
+
+
+def test_a_kept_connection_is_not_a_try(world):
+    """Idle ones that died are replaced for the same engine: no attempt has failed."""
+    r, p, d = scripts(world, 1, 1)
+    for i in range(2):
+        c = begin(r)
+        p[0].expect().prefilled(HAND % i)
+        d[0].expect().reply(body={"choices": []})
+        assert c.read().status == 200
+        fresh(*p, *d)
+    assert not r.metric("attempts_failed_total") and not r.metric("retry_budget_spent_total")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_clients_mistake_under_every_hand_shake(world, kind):
+    r, p, d = build(world, kind, pool={"timeouts": {"decode": LATE}})
+    for e in p:
+        e.fault(**CLIENTS_FAULT)
+    a = r.complete("mistaken")
+    assert (a.status, a.error["code"]) == (400, 400) and not r.metric("attempts_failed_total")
+    assert sum(e.counter("faults") for e in p) == 1
