@@ -185,6 +185,19 @@ answer_prefill(struct answer *a, uint32_t part, const char *json, size_t n, stru
 	return r;
 }
 
+void
+answer_part_again(struct answer *a, uint32_t part)
+{
+	struct part *p = &a->part[part];
+
+	assert(part < a->how.parts && !p->ended);
+	a->extra -= p->ninputs * sizeof(*p->inputs);
+	free(p->inputs);
+	memset(p, 0, sizeof(*p));
+	if (a->firsts != NULL)
+		memset(&a->firsts[part * a->nfirsts], 0, a->nfirsts * sizeof(*a->firsts));
+}
+
 bool
 answer_prefill_ended(const char *json, size_t n)
 {

@@ -97,6 +97,12 @@ int answer_whole(struct answer *a, uint32_t part, const char *json, size_t n);
 int answer_part_end(struct answer *a, uint32_t part, struct membuf *out);
 
 /*
+ * What was said of this part is void: other engines say it anew.  Only while nothing of it has been put out but
+ * an error.
+ */
+void answer_part_again(struct answer *a, uint32_t part);
+
+/*
  * All parts are there.  Appends to out: of a stream, the usage event if it is due and [DONE]; else
  * the whole body.  ANSWER_BAD if a part is missing.
  */

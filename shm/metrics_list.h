@@ -1,5 +1,6 @@
 /*
- * One line per metric: C name, Prometheus name, help.  Expanded into the slab (metrics.h), the page
+ * One line per metric: C name, Prometheus name, help.  Those of one name that differ by a label stand together, the help
+ * with the first.  Expanded into the slab (metrics.h), the page
  * (worker/stats.c) and the documentation check.
  */
 #pragma once
@@ -16,7 +17,16 @@
 	X(UP_STALE, "pdrouter_retries_total", "Legs sent again on a fresh connection, the reused one having gone stale.") \
 	X(BAD_REQUESTS, "pdrouter_client_protocol_errors_total", "Requests refused before they were understood.") \
 	X(KV_MISSING, "pdrouter_kv_handoff_missing_total", "Prefill answers without a KV hand-over: decoded without it.") \
-	X(KV_RELEASED, "pdrouter_kv_released_total", "Decode requests sent only to free a prefill engine's blocks.") \
+	X(KV_RELEASED_CLIENT_GONE, "pdrouter_kv_released_total{reason=\"client_gone\"}", "Decode requests sent only to free a prefill engine's blocks.") \
+	X(KV_RELEASED_GIVEN_UP, "pdrouter_kv_released_total{reason=\"given_up\"}", "")              \
+	X(KV_RELEASED_PREFILL_LATE, "pdrouter_kv_released_total{reason=\"prefill_late\"}", "")      \
+	X(KV_RELEASED_DECODE_FAILED, "pdrouter_kv_released_total{reason=\"decode_failed\"}", "")    \
+	X(KV_RELEASED_SHUTDOWN, "pdrouter_kv_released_total{reason=\"shutdown\"}", "")              \
+	X(ATTEMPTS_FAILED, "pdrouter_attempts_failed_total", "Attempts that failed before the client had anything of them, or of which it had too much.") \
+	X(RESCUED_RETRY, "pdrouter_rescued_total{by=\"retry\"}", "Requests that ended well although an engine had failed them.") \
+	X(RESCUED_FALLBACK, "pdrouter_rescued_total{by=\"fallback\"}", "")                         \
+	X(RESCUED_RESUME, "pdrouter_rescued_total{by=\"resume\"}", "")                             \
+	X(BUDGET_SPENT, "pdrouter_retry_budget_spent_total", "Attempts that failed and were not followed by another, the retry budget being used up.") \
 	X(KV_LATE, "pdrouter_kv_ready_timeouts_total", "Transfers whose notices did not come in time: decoded anyway.") \
 	X(KV_MISS, "pdrouter_kv_cache_misses_total", "Decode tried first, with too little of the prompt's KV there: prefilled then.") \
 	X(PREFILL_AGAIN, "pdrouter_prefill_again_total", "Prefills done again, their hand-over having grown older than kv_lease.") \

@@ -4,17 +4,38 @@
 #include "worker/exchange.h"
 #include "worker/pool.h"
 #include "worker/req.h"
+#include "worker/retry.h"
+
+/* What was to be asked is known: the legs may run. */
+static void
+begin_legs(struct pair *pair)
+{
+	pair->asked = pair->begun = true;
+	pair_start(pair, STARTS_AT_ONCE);
+}
+
+void
+exchange_start(struct req *req, struct leg *leg)
+{
+	(void)leg;
+	req_enter(req, REQ_EXCHANGE);
+	for (uint32_t i = 0; i < req->npairs && req->state != REQ_DONE; i++)
+		if (!req->pairs[i].begun)
+			begin_legs(&req->pairs[i]);
+}
 
 void
 ask_rest(struct req *req)
 {
 	bool all = true;
 
-	for (uint32_t i = 0; i < req->npairs && req->state == REQ_ASK; i++) {
+	for (uint32_t i = 0; i < req->npairs && req->state != REQ_DONE; i++) {
 		struct pair *pair = &req->pairs[i];
 
 		if (!pair->asked && !leg_active(&pair->leg[LEG_ASK]))
 			pair_ask(pair);
+		if (req->state != REQ_ASK && pair->asked && !pair->begun)
+			begin_legs(pair); /* a later attempt, beside others that run */
 		all = all && pair->asked;
 	}
 	/* an answer may come at once, and has seen to the rest then */
@@ -25,34 +46,36 @@ ask_rest(struct req *req)
 void
 planned(struct req *req, struct leg *leg)
 {
-	const struct connector *c = req->connector;
-
 	(void)leg;
 	req->end = END_OK; /* of an earlier try to plan */
 	for (uint32_t i = 0; i < req->npairs; i++) {
-		struct pair *pair = &req->pairs[i];
-		enum req_end why;
+		enum req_end why = pair_begin(&req->pairs[i]);
 
-		pair_new_id(pair);
-		pair_next_ranks(pair);
-		why = c->begin != NULL ? c->begin(pair) : END_OK;
 		if (why != END_OK) {
 			req_refuse_with(req, why);
 			return;
 		}
 	}
-	if (c->ask != NULL) {
-		req_enter(req, REQ_ASK);
-		if (c->asks_again)
-			req->deadline_ms = clock_ms() + req->pool.shake.learn_ms;
-		worker_need_tick(req->w);
-		ask_rest(req);
-	} else {
+	if (req->connector->ask == NULL) {
 		req_event(req, RQ_ASKED, NULL);
+		return;
 	}
+	req_enter(req, REQ_ASK);
+	worker_need_tick(req->w);
+	ask_rest(req);
 }
 
 static const char unanswered[] = "asked, it did not answer in time";
+
+/* It will not be answered. */
+static void
+unknown(struct req *req, struct leg *leg)
+{
+	if (req->detail == NULL)
+		req->detail = unanswered;
+	if (!retry(leg))
+		exchange_cut(req, req->connector->ask_fail);
+}
 
 /* No answer, or none that is of use: refused, or asked again at the next tick. */
 static void
@@ -63,12 +86,15 @@ ask_in_vain(struct req *req, struct leg *leg)
 		      : leg->status == 0         ? unanswered
 		      : leg->status != 200       ? "asked, it answers with an error status"
 						 : "asked, it answers without it";
-	if (req->connector->asks_again)
-		leg_rewind(leg);
-	else if (leg->status >= 400 && leg->status < 500 && leg->state == LEG_DONE)
-		exchange_pass_on(req, leg); /* of the client's own body */
-	else
-		req_refuse_with(req, req->connector->ask_fail);
+	if (req->connector->asks_again) {
+		if (leg->fail == LEG_FAIL_NONE || !retry(leg))
+			leg_rewind(leg);
+	} else if (leg->status >= 400 && leg->status < 500 && leg->state == LEG_DONE) {
+		if (leg->status != 429 || !retry(leg))
+			exchange_pass_on(req, leg); /* of the client's own body */
+	} else {
+		unknown(req, leg);
+	}
 }
 
 /* Others wait for the same answer: not until the next tick. */
@@ -79,7 +105,7 @@ wake_waiters(const struct req *req)
 
 	for (one = TAILQ_FIRST(&req->w->reqs); one != NULL; one = next) {
 		next = TAILQ_NEXT(one, link);
-		if (one != req && one->state == REQ_ASK)
+		if (one != req)
 			ask_rest(one);
 	}
 }
@@ -108,12 +134,18 @@ ask_failed(struct req *req, struct leg *leg)
 void
 ask_late(struct req *req, struct leg *leg)
 {
-	if (leg == NULL) {
-		if (req->detail == NULL)
-			req->detail = unanswered;
-		req_refuse_with(req, req->connector->ask_fail);
-		return;
-	}
 	leg_end(leg);
 	ask_failed(req, leg);
+}
+
+void
+ask_tick(struct req *req, uint64_t now_ms)
+{
+	for (uint32_t i = 0; i < req->npairs && req->state != REQ_DONE; i++) {
+		struct pair *pair = &req->pairs[i];
+
+		if (!pair->asked && pair->ask_deadline_ms != 0 && now_ms >= pair->ask_deadline_ms)
+			unknown(req, &pair->leg[LEG_ASK]);
+	}
+	ask_rest(req);
 }

@@ -434,6 +434,7 @@ rewrites(struct req *req, struct answer_how *how)
 const struct connector connector_lmcache = {
 	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_KV},
 	.leaves = LEAVES_KV,
+	.bound = true,
 	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
 	.begin = begin,
 	.ask = ask,

@@ -154,6 +154,7 @@ const struct connector connector_nixl = {
 	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_PREFILL},
 	.leaves = LEAVES_KV,
 	.leased = true,
+	.freed_by_refusal = true,
 	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
 	.begin = begin,
 	.prefilled = prefilled,

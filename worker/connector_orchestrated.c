@@ -53,6 +53,7 @@ const struct connector connector_orchestrated = {
 	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_PREFILL},
 	.leaves = LEAVES_KV,
 	.leased = true,
+	.freed_by_refusal = true,
 	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
 	.prefilled = prefilled,
 	.samples = samples,

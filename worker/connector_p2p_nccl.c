@@ -42,6 +42,7 @@ rewrites(struct req *req, struct answer_how *how)
 const struct connector connector_p2p_nccl = {
 	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_PREFILL},
 	.leaves = LEAVES_KV,
+	.bound = true,
 	.edit = {[ROLE_PREFILL] = connector_limit_prefill, [ROLE_DECODE] = connector_no_edit},
 	.begin = begin,
 	.prefilled = connector_take_answer,

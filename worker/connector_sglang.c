@@ -418,6 +418,7 @@ rewrites(struct req *req, struct answer_how *how)
 const struct connector connector_sglang = {
 	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AT_ONCE},
 	.leaves = LEAVES_ROOM,
+	.bound = true,
 	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
 	.begin = begin,
 	.ask = ask,

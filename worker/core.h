@@ -23,6 +23,7 @@ struct pool;
 struct req;
 struct seg;
 struct threshold;
+struct budget;
 
 TAILQ_HEAD(conn_list, conn);
 TAILQ_HEAD(req_list, req);
@@ -58,6 +59,8 @@ struct worker {
 	uint32_t nconns;
 	uint32_t nreqs;
 	uint32_t nerrands;
+	uint32_t napart;    /* of the requests, those that only let go of something */
+	size_t apart_bytes; /* of their bodies */
 	bool draining;
 	uint64_t quit_ms; /* told to quit: when to go whatever is left; 0: not told */
 
@@ -71,6 +74,7 @@ struct worker {
 	uint32_t *cursor;
 	uint32_t *mean_tokens;        /* [pool id]: of recent prompts */
 	struct threshold *thresholds; /* [pool id]: what `routing_threshold: auto` has learned */
+	struct budget *budgets;       /* [pool id]: of retries */
 	uint64_t rnd;                 /* policy_rnd()'s state */
 };
 

@@ -16,6 +16,7 @@
 struct errand {
 	struct leg leg;
 	struct upconn *held; /* the request's own connection: closed last */
+	const char *path;
 	char *body, *key;
 	TAILQ_ENTRY(errand) link;
 };
@@ -31,9 +32,9 @@ compose(struct leg *leg, struct leg_message *m)
 	m->nsegs = 1;
 	m->headers = (struct span){e->key, strlen(e->key)};
 	m->nlines = (size_t)snprintf(m->lines, sizeof(m->lines),
-		"POST %s/abort_request HTTP/1.1\r\nHost: %s\r\n"
+		"POST %s%s HTTP/1.1\r\nHost: %s\r\n"
 		"Content-Type: application/json\r\nContent-Length: %zu\r\n",
-		up->prefix, up->authority, m->body_len);
+		up->prefix, e->path, up->authority, m->body_len);
 	return true;
 }
 
@@ -71,30 +72,55 @@ hold(struct errand *e, struct leg *of)
 	sock_read_stop(&e->held->sock);
 }
 
-void
-errand_abort(struct worker *w, struct leg *of)
+/* NULL: too many are under way. */
+static struct errand *new (const struct req *req, struct upstream *to, const char *path)
 {
 	static const struct leg_ops ops = {.compose = compose, .event = on_event};
-	const struct pair *pair = of->pair;
+	struct worker *w = req->w;
 	struct errand *e;
 
 	if (w->nerrands == ERRANDS_MAX || w->quit_ms != 0)
-		return;
+		return NULL;
 	e = MEM_NEW(struct errand);
-	/* the engine takes it for all ids that begin so: those of a batch have a number behind */
-	e->body = mem_printf("{\"rid\":%s}", pair->id_json);
-	e->key = req_copy_key(pair->req);
+	e->path = path;
+	e->key = req_copy_key(req);
 	e->leg = (struct leg){.ops = &ops,
 		.w = w,
 		.kind = LEG_ERRAND,
 		.keep = true,
-		.up = pool_ref(of->up),
+		.up = pool_ref(to),
 		.connect_ms = ERRAND_MS / 2,
 		.wait_ms = ERRAND_MS / 2};
 	TAILQ_INSERT_TAIL(&w->errands, e, link);
 	w->nerrands++;
+	return e;
+}
+
+void
+errand_abort(struct worker *w, struct leg *of)
+{
+	struct errand *e = new (of->pair->req, of->up, "/abort_request");
+
+	if (e == NULL)
+		return;
+	/* the engine takes it for all ids that begin so: those of a batch have a number behind */
+	e->body = mem_printf("{\"rid\":%s}", of->pair->id_json);
 	hold(e, of);
 	metric_add(w->slab, M_ABORTS, 1);
+	leg_start(&e->leg);
+}
+
+void
+errand_refuse(struct worker *w, const struct pair *pair, struct upstream *to)
+{
+	struct errand *e = new (pair->req, to, route_path(ROUTE_COMPLETIONS));
+
+	if (e == NULL)
+		return;
+	e->body = mem_printf("{\"model\":\"pdrouter-release\",\"prompt\":\"-\",\"max_tokens\":1,"
+			     "\"kv_transfer_params\":%.*s}",
+		(int)pair->kv.n, pair->kv.p);
+	metric_add(w->slab, M_KV_RELEASED_DECODE_FAILED, 1);
 	leg_start(&e->leg);
 }
 

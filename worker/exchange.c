@@ -11,14 +11,14 @@
 #include "worker/pool.h"
 #include "worker/relay.h"
 #include "worker/req.h"
+#include "worker/retry.h"
 
 #define REWRITE_BURST (256u << 10) /* made of one read before the client's socket is asked */
 
 /* --- failing ------------------------------------------------------------------------------------- */
 
-/* The answer cannot be completed: said honestly, by status where that is still possible. */
-static void
-cut(struct req *req, enum req_end end)
+void
+exchange_cut(struct req *req, enum req_end end)
 {
 	if (!relay_started(req)) {
 		req_refuse_with(req, end);
@@ -150,6 +150,8 @@ exchange_fail_text(enum leg_fail fail)
 static void
 drop_bytes_if_heard(struct req *req)
 {
+	if (!relay_started(req) && req->pool.rescue.retries > 0)
+		return; /* a whole answer may break off, and be asked for again */
 	for (uint32_t i = 0; i < req->npairs; i++) {
 		const struct pair *pair = &req->pairs[i];
 		const struct leg *d = &pair->leg[LEG_DECODE];
@@ -171,9 +173,23 @@ without(struct req *req, struct leg *leg)
 		drop_bytes_if_heard(req);
 }
 
+/* The leg has failed, and with it this attempt. */
+static void
+give_up(struct req *req, struct leg *leg, enum req_end end)
+{
+	if (!relay_started(req))
+		req->detail = exchange_fail_text(leg->fail);
+	if (!retry(leg))
+		exchange_cut(req, end);
+}
+
 void
 leg_failed(struct req *req, struct leg *leg)
 {
+	if (leg->kind == LEG_ASK) {
+		ask_failed(req, leg);
+		return;
+	}
 	forget(leg);
 	if (harmless(req, leg)) {
 		without(req, leg);
@@ -189,12 +205,10 @@ leg_failed(struct req *req, struct leg *leg)
 		else if (relay_complete(req))
 			req_end(req, END_OK);
 		else
-			cut(req, fail_reason(leg));
+			exchange_cut(req, fail_reason(leg));
 		return;
 	}
-	if (!relay_started(req))
-		req->detail = exchange_fail_text(leg->fail);
-	cut(req, fail_reason(leg));
+	give_up(req, leg, fail_reason(leg));
 }
 
 /* A decode engine that was asked at the same time as its prefill engine, and has nothing to say yet. */
@@ -211,6 +225,10 @@ leg_late(struct req *req, struct leg *leg)
 {
 	struct pair *pair = leg->pair;
 
+	if (leg->kind == LEG_ASK) {
+		ask_late(req, leg);
+		return;
+	}
 	if (leg->kind == LEG_DECODE && waits_for_kv(pair) && leg_active(pair_prefill(pair))) {
 		leg_wait_anew(leg); /* for the prefill engine, which has a clock of its own */
 		return;
@@ -221,19 +239,10 @@ leg_late(struct req *req, struct leg *leg)
 	else if (harmless(req, leg))
 		without(req, leg);
 	else
-		cut(req, late_reason(leg));
+		give_up(req, leg, late_reason(leg));
 }
 
 /* --- EXCHANGE and RELAY --------------------------------------------------------------------------- */
-
-void
-exchange_start(struct req *req, struct leg *leg)
-{
-	(void)leg;
-	req_enter(req, REQ_EXCHANGE);
-	for (uint32_t i = 0; i < req->npairs && req->state != REQ_DONE; i++)
-		pair_start(&req->pairs[i], STARTS_AT_ONCE);
-}
 
 /* The answer to the client begins. */
 static void
@@ -265,7 +274,7 @@ rewritten(struct req *req, struct membuf *out, int r, enum req_end bad)
 		relay_end_events(req);
 		req_end(req, END_ENGINE_STATUS);
 	} else if (r != ANSWER_OK) {
-		cut(req, bad);
+		exchange_cut(req, bad);
 	}
 	return r == ANSWER_OK && req->state != REQ_DONE;
 }
@@ -283,7 +292,7 @@ finish_if_done(struct req *req)
 			return;
 	r = answer_end(req->answer, &out);
 	if (r != ANSWER_OK) {
-		cut(req, END_DECODE_ANSWER);
+		exchange_cut(req, END_DECODE_ANSWER);
 	} else if (req->stream) {
 		(void)send_events(req, &out);
 		relay_end_events(req);
@@ -323,8 +332,15 @@ static void
 pass_through(struct req *req, struct leg *leg)
 {
 	relay_begin(req, leg);
-	answer_begins(req);
-	drop_bytes_if_heard(req);
+	if (req->state != REQ_RELAY)
+		req_enter(req, REQ_RELAY);
+}
+
+/* Another engine may do better: this one is ill, or full. */
+static bool
+retriable(int status)
+{
+	return status >= 500 || status == 429;
 }
 
 void
@@ -337,6 +353,8 @@ leg_first(struct req *req, struct leg *leg)
 	pair_disarm(pair);
 	if (leg->status >= 500)
 		forget(leg);
+	if (retriable(leg->status) && !ahead(pair) && retry(leg))
+		return;
 	if (ahead(pair) && leg->status != 200)
 		retell(pair);
 	else if (ahead(pair))
@@ -411,6 +429,11 @@ rewrite_events(struct req *req, struct leg *leg)
 		int r = answer_event(req->answer, pair->index, pair->event.p + at, n, &out);
 
 		at += n;
+		if (r == ANSWER_ERROR && retry(leg)) {
+			membuf_free(&out);
+			return;
+		}
+		pair->spoke = true;
 		if (r != ANSWER_OK) {
 			forget(leg);
 			on = rewritten(req, &out, r, END_DECODE_ANSWER);
@@ -430,7 +453,28 @@ rewrite_events(struct req *req, struct leg *leg)
 	if (pair->event.n == 0)
 		membuf_free(&pair->event); /* an idle stream owns no buffer */
 	else if (pair->event.n > req->w->conf->max_answer)
-		cut(req, END_DECODE_ANSWER);
+		exchange_cut(req, END_DECODE_ANSWER);
+}
+
+/* A stream that fails before its first token: vLLM says so by an event under a 200. */
+static bool
+begins_with_error(const struct leg *leg, const struct span *pieces, size_t n)
+{
+	struct sse sse = leg->pair->sse;
+
+	if (!leg->sse || leg->status != 200)
+		return false;
+	for (size_t i = 0; i < n; i++)
+		(void)sse_feed(&sse, pieces[i].p, pieces[i].n);
+	return sse.error;
+}
+
+/* An empty 200 is no answer of a model. */
+static bool
+says_nothing(const struct req *req, const struct leg *leg, size_t n)
+{
+	return leg->status == 200 && n == 0 && !relay_started(req) && req->held == NULL &&
+	       req->connector != &connector_one_leg;
 }
 
 void
@@ -441,9 +485,18 @@ exchange_payload(struct leg *leg, const struct span *pieces, size_t n, bool done
 	bool whole = false; /* an event has ended: what is half is not searched again and again */
 
 	if (req->answer == NULL) {
+		if (!relay_started(req) && begins_with_error(leg, pieces, n) && retry(leg))
+			return;
+		if (done && says_nothing(req, leg, n)) {
+			give_up(req, leg, END_DECODE_ANSWER);
+			return;
+		}
+		req_first_byte(req);
 		if (req->state == REQ_RELAY)
 			relay_payload(req, leg, pieces, n, done);
 		leg->said_done = pair->sse.done;
+		if (req->fwd != NULL && req->state == REQ_RELAY)
+			drop_bytes_if_heard(req);
 		return;
 	}
 	if (req->state != REQ_RELAY && req->state != REQ_EXCHANGE)
@@ -458,7 +511,7 @@ exchange_payload(struct leg *leg, const struct span *pieces, size_t n, bool done
 	else if (whole)
 		rewrite_events(req, leg);
 	else if (pair->event.n > req->w->conf->max_answer)
-		cut(req, END_DECODE_ANSWER);
+		exchange_cut(req, END_DECODE_ANSWER);
 	if (req->state == REQ_RELAY)
 		drop_bytes_if_heard(req);
 }
@@ -497,7 +550,8 @@ decode_answered(struct req *req, struct leg *leg)
 			req_end(req, pair->sse.error ? END_ENGINE_STATUS : END_OK);
 	} else if (leg->keep && (req->stream || answer_whole(req->answer, pair->index, leg->answer,
 							leg->answer_len) != ANSWER_OK)) {
-		cut(req, END_DECODE_ANSWER);
+		if (!retry(leg))
+			exchange_cut(req, END_DECODE_ANSWER);
 	} else if (pair_waits_for_prefill(pair) || pair->behind) {
 		pair->decoded = true; /* its events wait: prefill_taken(), exchange_drained() */
 	} else {
@@ -584,6 +638,7 @@ prefill_taken(struct req *req, struct leg *leg)
 
 	if (!req->takes_prefill || pair->redone) /* what the first one said still holds */
 		return true;
+	pair->spoke = req->how.first_token && req->stream;
 	on = rewritten(req, &out,
 		answer_prefill(req->answer, pair->index, leg->answer, leg->answer_len, &out),
 		END_PREFILL_ANSWER);
@@ -624,9 +679,8 @@ prefill_answered(struct req *req, struct leg *leg)
 	if (leg->status >= 400) {
 		if (leg->status >= 500) /* else it is the client's mistake */
 			forget(leg);
-		if (harmless(req, leg))
-			return;
-		exchange_pass_on(req, leg);
+		if (!harmless(req, leg) && !(retriable(leg->status) && retry(leg)))
+			exchange_pass_on(req, leg);
 		return;
 	}
 	r = leg->status == 200 ? exchange_take_handover(req, leg) : TAKEN_BAD;
@@ -634,8 +688,8 @@ prefill_answered(struct req *req, struct leg *leg)
 		r = TAKEN_BAD;
 	if (r == TAKEN_BAD) {
 		forget(leg);
-		if (!harmless(req, leg))
-			cut(req, END_PREFILL_ANSWER);
+		if (!harmless(req, leg) && !retry(leg))
+			exchange_cut(req, END_PREFILL_ANSWER);
 		return;
 	}
 	if (!prefill_taken(req, leg))
@@ -664,7 +718,9 @@ prefill_answered(struct req *req, struct leg *leg)
 void
 leg_answered(struct req *req, struct leg *leg)
 {
-	if (leg->kind == LEG_DECODE)
+	if (leg->kind == LEG_ASK)
+		ask_answered(req, leg);
+	else if (leg->kind == LEG_DECODE)
 		decode_answered(req, leg);
 	else
 		prefill_answered(req, leg);
@@ -724,6 +780,5 @@ exchange_tick(struct req *req, uint64_t now_ms)
 {
 	for (uint32_t i = 0; i < req->npairs && req->state != REQ_DONE; i++)
 		tick_pair(req, &req->pairs[i], now_ms);
-	if (req->state == REQ_ASK)
-		ask_rest(req);
+	ask_tick(req, now_ms);
 }

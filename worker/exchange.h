@@ -26,10 +26,15 @@ void exchange_payload(struct leg *leg, const struct span *pieces, size_t n, bool
 void exchange_drained(struct req *req);
 /* What waits for time to pass: questions to be asked again, notices that do not come. */
 void exchange_tick(struct req *req, uint64_t now_ms);
-/* Asks what is still to be asked; the request goes on once nothing is. */
+/* Asks what is still to be asked; a pair's legs begin once nothing is. */
 void ask_rest(struct req *req);
+/* What was not told in time, and what is to be asked again. */
+void ask_tick(struct req *req, uint64_t now_ms);
 
 /* Shared by the three. */
+
+/* The answer cannot be completed: said honestly, by status where that is still possible; ends the request. */
+void exchange_cut(struct req *req, enum req_end end);
 
 /* An engine's own refusal reaches the client as it is, or as an event where a stream has begun; ends the request. */
 void exchange_pass_on(struct req *req, struct leg *leg);

@@ -148,6 +148,14 @@ leg_give_back(struct leg *leg)
 }
 
 void
+leg_moved(struct leg *leg, struct pair *to)
+{
+	leg->pair = to;
+	if (leg->uc != NULL)
+		leg->uc->leg = leg;
+}
+
+void
 leg_forget_answer(struct leg *leg)
 {
 	free(leg->answer);
@@ -179,8 +187,8 @@ leg_rewind(struct leg *leg)
 	leg->state = LEG_IDLE;
 	leg->fail = LEG_FAIL_NONE;
 	leg->status = 0;
-	leg->resent = leg->got_bytes = leg->hung_up = leg->held_read = leg->first_told =
-		leg->said_done = false;
+	leg->resent = leg->reached = leg->got_bytes = leg->hung_up = leg->held_read =
+		leg->first_told = leg->said_done = false;
 }
 
 void
@@ -233,6 +241,7 @@ send_request(struct leg *leg)
 	set_clock(leg);
 	r = sock_writev(&leg->uc->sock, iov, (int)n, 1);
 	leg->uc->sent += m.nlines + m.headers.n + 2 + m.body_len;
+	leg->reached = true;
 	if (r < 0) {
 		leg_on_error(leg);
 		return;

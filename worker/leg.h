@@ -80,6 +80,7 @@ struct leg {
 	bool judged;  /* its verdict on the engine is given (eject.h) */
 	bool on_wire; /* counted as sent there */
 	bool resent;
+	bool reached;    /* bytes of its request have gone to the engine */
 	bool got_bytes;  /* a byte of an answer has come */
 	bool keep;       /* the answer is collected in `answer`, not handed on */
 	bool releases;   /* went out in its release form: max_tokens 1, for nobody to read */
@@ -121,6 +122,8 @@ void leg_fini(struct leg *leg);
 void leg_forget_answer(struct leg *leg);
 /* Back to IDLE, to be started again at the same endpoint; a reservation that is held stays. */
 void leg_rewind(struct leg *leg);
+/* A leg that changes its owner, the bytes of its struct having been copied: its connection follows. */
+void leg_moved(struct leg *leg, struct pair *to);
 /* Undoes a selection: reservation and endpoint of a leg that has not been started. */
 void leg_give_back(struct leg *leg);
 /*

@@ -48,6 +48,19 @@ leg_ready(struct leg *leg, struct pair *pair, enum leg_kind kind)
 	leg->wait_each = kind == LEG_DECODE;
 }
 
+static void
+pair_ready(struct pair *pair)
+{
+	pair->first_token = -1;
+	for (enum role r = 0; r < ROLE_N; r++) {
+		pair->starts[r] = pair->req->connector->starts[r];
+		pair->rank[r] = -1;
+	}
+	for (enum leg_kind k = 0; k < LEG_PAIR_N; k++)
+		leg_ready(&pair->leg[k], pair, k);
+	sse_init(&pair->sse);
+}
+
 void
 pair_make(struct req *req, uint32_t n)
 {
@@ -55,18 +68,9 @@ pair_make(struct req *req, uint32_t n)
 	req->pairs = mem_array(n, sizeof(*req->pairs));
 	req->npairs = n;
 	for (uint32_t i = 0; i < n; i++) {
-		struct pair *pair = &req->pairs[i];
-
-		pair->req = req;
-		pair->index = i;
-		pair->first_token = -1;
-		for (enum role r = 0; r < ROLE_N; r++) {
-			pair->starts[r] = req->connector->starts[r];
-			pair->rank[r] = -1;
-		}
-		for (enum leg_kind k = 0; k < LEG_PAIR_N; k++)
-			leg_ready(&pair->leg[k], pair, k);
-		sse_init(&pair->sse);
+		req->pairs[i].req = req;
+		req->pairs[i].index = i;
+		pair_ready(&req->pairs[i]);
 	}
 }
 
@@ -85,21 +89,101 @@ pair_drop_texts(struct pair *pair)
 }
 
 void
+pair_fini(struct pair *pair)
+{
+	pair_ask_over(pair);
+	pair_disarm(pair);
+	for (enum leg_kind k = 0; k < LEG_PAIR_N; k++)
+		leg_fini(&pair->leg[k]);
+	pair_drop_texts(pair);
+	membuf_free(&pair->event);
+}
+
+void
 pair_free(struct req *req)
 {
-	for (uint32_t i = 0; i < req->npairs; i++) {
-		struct pair *pair = &req->pairs[i];
-
-		pair_ask_over(pair);
-		pair_disarm(pair);
-		for (enum leg_kind k = 0; k < LEG_PAIR_N; k++)
-			leg_fini(&pair->leg[k]);
-		pair_drop_texts(pair);
-		membuf_free(&pair->event);
-	}
+	for (uint32_t i = 0; i < req->npairs; i++)
+		pair_fini(&req->pairs[i]);
 	free(req->pairs);
 	req->pairs = NULL;
 	req->npairs = 0;
+}
+
+void
+pair_renew(struct pair *pair)
+{
+	struct pair next = {.req = pair->req,
+		.index = pair->index,
+		.attempt = pair->attempt + 1,
+		.prompt = pair->prompt,
+		.seed = pair->seed,
+		.seeded = pair->seeded};
+
+	pair_fini(pair);
+	*pair = next;
+	pair_ready(pair);
+}
+
+struct pair *
+pair_scratch(struct req *req)
+{
+	struct pair *pair = MEM_NEW(struct pair);
+
+	pair->req = req;
+	pair_ready(pair);
+	return pair;
+}
+
+void
+pair_scratch_free(struct pair **pair)
+{
+	pair_fini(*pair);
+	free(*pair);
+	*pair = NULL;
+}
+
+enum req_end
+pair_begin(struct pair *pair)
+{
+	const struct connector *c = pair->req->connector;
+
+	pair_new_id(pair);
+	pair_next_ranks(pair);
+	if (c->ask != NULL && c->asks_again)
+		pair->ask_deadline_ms = clock_ms() + pair->req->pool.shake.learn_ms;
+	return c->begin != NULL ? c->begin(pair) : END_OK;
+}
+
+void
+pair_adopt(struct pair *pair, enum role role, struct pair *from)
+{
+	struct leg *leg = &pair->leg[role];
+
+	leg_fini(leg);
+	*leg = from->leg[role];
+	leg->pair = pair;
+	from->leg[role] = (struct leg){.w = leg->w, .state = LEG_DONE};
+}
+
+void
+pair_move(struct pair *to, struct pair *from)
+{
+	struct req *req = to->req;
+
+	*to = *from;
+	to->req = req;
+	to->index = 0;
+	for (enum leg_kind k = 0; k < LEG_PAIR_N; k++)
+		leg_moved(&to->leg[k], to);
+	if (to->armed)
+		req->w->waiting[to->flag.slot] = to;
+	*from = (struct pair){.req = from->req,
+		.index = from->index,
+		.attempt = from->attempt + 1,
+		.prompt = from->prompt,
+		.seed = from->seed,
+		.seeded = from->seeded};
+	pair_ready(from);
 }
 
 bool
@@ -284,7 +368,7 @@ compose(struct leg *leg, struct leg_message *m)
 	lines(leg, m, "POST", path != NULL ? path : route_path(req->route));
 	leg->releases = role == ROLE_DECODE && pair->released;
 	if (leg->releases)
-		metric_add(req->w->slab, M_KV_RELEASED, 1);
+		metric_add(req->w->slab, req->released_as, 1);
 	if (role == ROLE_PREFILL && req->t_prefill_us == 0)
 		req->t_prefill_us = clock_us();
 	return true;
@@ -322,10 +406,13 @@ pair_prefill_again(struct pair *pair)
 void
 pair_start(struct pair *pair, enum leg_starts when)
 {
+	const uint32_t attempt =
+		pair->attempt; /* one that fails at once may be followed by another */
 	struct req *req = pair->req;
 
-	for (enum role r = 0; r < ROLE_N && req->state != REQ_DONE; r++)
-		if (pair->starts[r] == when && pair->leg[r].state == LEG_IDLE)
+	for (enum role r = 0; r < ROLE_N; r++)
+		if (req->state != REQ_DONE && pair->attempt == attempt && pair->starts[r] == when &&
+			pair->leg[r].state == LEG_IDLE)
 			leg_start(&pair->leg[r]);
 }
 

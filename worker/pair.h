@@ -23,7 +23,8 @@ struct req;
 
 struct pair {
 	struct req *req;
-	uint32_t index; /* among the request's pairs; the index of its choice in the answer */
+	uint32_t index;   /* among the request's pairs; the index of its choice in the answer */
+	uint32_t attempt; /* counts: the legs of an earlier one are not meant any more */
 	char id[PAIR_ID_MAX + 1];      /* X-Request-Id of its legs; never the same twice */
 	char id_json[PAIR_ID_MAX + 3]; /* the same, in quotes */
 	struct leg leg[LEG_PAIR_N];
@@ -37,10 +38,15 @@ struct pair {
 	struct upstream *asking;  /* told that somebody asks it; NULL: not by us */
 	uint32_t questions;       /* asked so far */
 	bool asked;               /* nothing is left to ask */
-	bool prefilled;           /* the prefill engine has answered, and its answer was taken */
-	bool redone;              /* prefill was done again */
-	bool handed;              /* it holds KV until a decode engine fetches it */
-	bool released;            /* the client has gone: what is sent only frees that KV */
+	uint64_t
+		ask_deadline_ms; /* what is not known by then has not been told; 0: no limit but the leg's */
+	bool begun;              /* its legs may run */
+	bool spoke;              /* the client has something of its answer */
+	bool prefilled;          /* the prefill engine has answered, and its answer was taken */
+	bool redone;             /* prefill was done again */
+	bool handed;             /* it holds KV until a decode engine fetches it */
+	bool used_up;  /* a decode engine was told of that, and has failed: never told again */
+	bool released; /* the client has gone: what is sent only frees that KV */
 	bool early;    /* decode's answer came before prefill's, and is kept until then */
 	bool retold;   /* decode refused what it was told before that */
 	bool kv_ready; /* its notices have come, or are not waited for any more */
@@ -81,6 +87,19 @@ pair_decode(struct pair *pair)
 void pair_make(struct req *req, uint32_t n);
 /* Ends and frees them all. */
 void pair_free(struct req *req);
+/* Ends it and frees all it holds. */
+void pair_fini(struct pair *pair);
+/* Makes it ready for new endpoints, another attempt: what was left of the last one is gone. */
+void pair_renew(struct pair *pair);
+/* One beside the request's, to choose endpoints for; the caller's. */
+struct pair *pair_scratch(struct req *req);
+void pair_scratch_free(struct pair **pair);
+/* It has its endpoints: what this attempt is known by.  END_OK, or why it cannot be. */
+enum req_end pair_begin(struct pair *pair);
+/* Takes over the endpoint that was chosen for a leg of another pair, and its reservation. */
+void pair_adopt(struct pair *pair, enum role role, struct pair *from);
+/* Takes over all of it, legs that run included; `from` is left as one that has been freed. */
+void pair_move(struct pair *to, struct pair *from);
 /* Frees what only the engines' requests were made of. */
 void pair_drop_texts(struct pair *pair);
 

@@ -8,6 +8,7 @@
 #include "shm/load.h"
 #include "shm/rcu.h"
 #include "worker/affinity.h"
+#include "worker/budget.h"
 #include "worker/connector.h"
 #include "worker/core.h"
 #include "worker/pool.h"
@@ -31,6 +32,8 @@ prepare(struct selection s[ROLE_N], struct req *req, const struct table *t,
 			.pool = tp,
 			.role = role,
 			.model = model,
+			.avoid = req->tried,
+			.navoid = req->ntried,
 			.tokens = req->tokens,
 			.mean_tokens = w->mean_tokens[tp->id],
 			.now_ms = now_ms,
@@ -369,13 +372,19 @@ plan_without_first_token(struct req *req)
 	return true;
 }
 
+/* The role whose engine a request without a hand-shake is for. */
+static enum role
+role_alone(const struct req *req)
+{
+	return req->connector == &connector_one_leg ? req->pool.shake.one_leg : ROLE_DECODE;
+}
+
 /* All endpoints of all pairs, or none. */
 static enum req_end
 choose_endpoints(
 	struct req *req, const struct table *t, const struct table_pool *tp, uint32_t model)
 {
-	const enum role one =
-		req->connector == &connector_one_leg ? req->pool.shake.one_leg : ROLE_DECODE;
+	const enum role one = role_alone(req);
 	struct selection s[ROLE_N];
 	enum req_end why = END_OK;
 
@@ -392,6 +401,61 @@ choose_endpoints(
 	if (why != END_OK)
 		pair_free(req); /* gives back what was reserved */
 	return why;
+}
+
+/* The group of the prefill engine that a decode engine is wanted for; false: it is not there any more. */
+static bool
+group_of(const struct table_pool *tp, const struct leg *prefill, uint32_t *ret)
+{
+	for (uint32_t i = 0; i < tp->n[ROLE_PREFILL]; i++)
+		if (tp->picks[ROLE_PREFILL][i].slot == prefill->up->slot) {
+			*ret = tp->picks[ROLE_PREFILL][i].group;
+			return true;
+		}
+	return false;
+}
+
+/* A decode engine beside the prefill engine of `of`. */
+static bool
+choose_decode(struct pair *pair, const struct pair *of, struct selection *d)
+{
+	struct leg *decode = &pair->leg[LEG_DECODE];
+	uint32_t group = 0;
+
+	if (group_of(d->pool, &of->leg[LEG_PREFILL], &group)) {
+		d->groups = UINT64_C(1) << group;
+		if (choose(decode, d, group) != NULL)
+			return true;
+	}
+	if (d->pool->pairing == PAIRING_REQUIRE)
+		return false;
+	d->groups = SELECT_ALL_GROUPS;
+	return choose(decode, d, group) != NULL;
+}
+
+bool
+plan_again(struct pair *next, enum plan_for what, const struct pair *of)
+{
+	struct req *req = next->req;
+	struct worker *w = req->w;
+	const struct table *t = rcu_enter(w->seg, w->slot);
+	uint32_t model = TABLE_ANY_MODEL;
+	const struct table_pool *tp = find_pool(req, t, &model);
+	bool found = false;
+	struct selection s[ROLE_N];
+
+	if (tp != NULL && tp->id == req->pool.id) {
+		prepare(s, req, t, tp, model);
+		s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
+		if (what == FOR_DECODE)
+			found = choose_decode(next, of, &s[ROLE_DECODE]);
+		else if (what == FOR_PAIR)
+			found = choose_pair(next, s) == END_OK;
+		else
+			found = choose(&next->leg[LEG_DECODE], &s[role_alone(req)], 0) != NULL;
+	}
+	rcu_leave(w->seg, w->slot);
+	return found;
 }
 
 static enum req_end
@@ -426,6 +490,7 @@ plan(struct req *req, const struct table *t)
 		share_out(req);
 		choose_answer(req);
 	}
+	budget_request(&req->w->budgets[tp->id], clock_ms());
 	if (req->connector == &connector_direct)
 		metric_add(req->w->slab, M_DIRECT, 1);
 	if (req->direct == short_prompt)

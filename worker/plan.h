@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct pair;
 struct req;
 
 /*
@@ -14,6 +15,12 @@ struct req;
  * the reason; or calls req_wait() while an endpoint that has just been added is not known yet.
  */
 void plan_request(struct req *req);
+/* What another attempt needs: both engines, a decode engine beside the prefill engine it has, or the one engine
+ * that does it all. */
+enum plan_for { FOR_PAIR, FOR_DECODE, FOR_ONE };
+/* Chooses and reserves for the legs of `next`, which are ready for endpoints, whoever was not tried before;
+ * FOR_DECODE: for the hand-over of `of`.  False: nobody is left. */
+bool plan_again(struct pair *next, enum plan_for what, const struct pair *of);
 /* The client has had the first byte of its answer so long after its request: what `routing_threshold: auto`
  * learns by. */
 void plan_learn(struct req *req, uint64_t ttft_us);

@@ -19,8 +19,10 @@ struct policy_view {
 	uint32_t max_weight; /* of the picks */
 	bool weighted;       /* they differ */
 
-	uint64_t groups; /* bit per group number that may be chosen */
-	uint32_t model;  /* number of the one asked for in the pool, or TABLE_ANY_MODEL */
+	uint64_t groups;       /* bit per group number that may be chosen */
+	const uint32_t *avoid; /* endpoint slots that may not, navoid of them */
+	uint32_t navoid;
+	uint32_t model; /* number of the one asked for in the pool, or TABLE_ANY_MODEL */
 
 	enum load_kind load;
 	uint64_t own;          /* what the request adds to an endpoint's load, in its unit */
@@ -68,12 +70,22 @@ policy_weight(const struct policy_view *v, const struct table_pick *p, const str
 	return part > 0 ? (uint32_t)part : 1;
 }
 
-/* Up and not ejected, resolved, of an allowed group and serving the model; but perhaps full. */
+static inline bool
+policy_avoids(const struct policy_view *v, uint32_t slot)
+{
+	for (uint32_t i = 0; i < v->navoid; i++)
+		if (v->avoid[i] == slot)
+			return true;
+	return false;
+}
+
+/* Up and not ejected, resolved, of an allowed group, not to be avoided and serving the model; but perhaps full. */
 static inline bool
 policy_serves(const struct policy_view *v, const struct table_pick *p, const struct ep_look *e)
 {
 	return e->state == EP_UP && !e->passed_by && e->tag == p->tag && p->resolved &&
-	       (v->groups >> p->group & 1) != 0 && table_serves(p, v->model);
+	       (v->groups >> p->group & 1) != 0 && !policy_avoids(v, p->slot) &&
+	       table_serves(p, v->model);
 }
 
 /* All that, and below its max_inflight as far as can be seen without reserving: then *ret is how it

@@ -1,8 +1,16 @@
 /*
- * The state RELEASE: the client has gone after a prefill engine has, or may have, committed KV for it.  Only a decode
- * engine's fetch frees that (protocols.md 2.5), so one is told.
+ * The state RELEASE: a prefill engine has, or may have, committed KV for an attempt that nobody waits for any more: the
+ * client has gone, or other engines do it.  Only a decode engine's fetch frees that (protocols.md 2.5), so one is told.
  */
+#include "worker/release.h"
+
+#include <stdlib.h>
+
+#include "shm/base/mem.h"
+#include "worker/core.h"
+#include "worker/errand.h"
 #include "worker/exchange.h"
+#include "worker/plan.h"
 #include "worker/pool.h"
 #include "worker/req.h"
 
@@ -14,34 +22,54 @@
  */
 #define RELEASE_GRACE_MS 5000
 
-/*
- * The client has gone.  A prefill engine that has not begun to answer is hung up on, which aborts it; once
- * it has answered, blocks are held there, and a decode engine must be told.  False: nothing is left to do for
- * this pair.
- */
+#define APART_MAX 256           /* requests of our own at once, of one worker */
+#define APART_BYTES (64u << 20) /* of their bodies together */
+
+/* Whether KV is held, or may be, that only a decode engine's fetch frees. */
 static bool
-release(struct req *req, struct pair *pair)
+holds(const struct pair *pair)
+{
+	const struct leg *p = &pair->leg[LEG_PREFILL], *d = &pair->leg[LEG_DECODE];
+
+	if (pair->req->connector->leaves != LEAVES_KV || pair->decoded ||
+		(d->first_told && !pair->used_up))
+		return false; /* nothing is held, or it has been fetched: a byte of the answer is here */
+	return leg_active(p) ? leg_sent(p) || p->got_bytes : pair->handed;
+}
+
+/* Its decode engine could not be told at all. */
+static bool
+unheard(const struct pair *pair)
+{
+	const struct leg *d = &pair->leg[LEG_DECODE];
+
+	return pair->handed && d->state == LEG_DONE && !d->reached;
+}
+
+/*
+ * What is sent from now on only frees the KV.  A prefill engine that has not begun to answer is hung up on, which
+ * aborts it; once it has answered, blocks are held there, and a decode engine must be told.
+ */
+static void
+release(struct pair *pair)
 {
 	struct leg *p = pair_prefill(pair), *d = pair_decode(pair);
 
-	if (req->connector->leaves != LEAVES_KV || pair->decoded || d->first_told)
-		return false; /* nothing is held, or it has been fetched: a byte of the answer is here */
-	if (leg_active(p) ? !leg_sent(p) && !p->got_bytes : !pair->handed)
-		return false;  /* nothing has been asked for, or nothing was handed over */
-	pair->released = true; /* the form of whatever is sent from now on */
+	pair->released = true;
 	if (leg_active(p) && pair->kv_ready) {
 		exchange_fetch_unheard(pair);
-		return true;
+		return;
 	}
-	if (leg_active(p) && p->got_bytes)
-		return true; /* read to its end */
+	if (leg_active(p) && p->got_bytes) {
+		leg_wait_anew(p); /* read to its end */
+		return;
+	}
 	if (leg_active(p)) {
 		leg_hang_up(p);
 		leg_wait_at_most(p, RELEASE_GRACE_MS);
 	}
-	if (leg_active(d) && !leg_connecting(d) && !req->stream)
+	if (leg_active(d) && !leg_connecting(d) && !pair->req->stream)
 		leg_wait_at_most(d, RELEASE_GRACE_MS);
-	return true;
 }
 
 static void
@@ -78,10 +106,103 @@ client_left(struct req *req, struct leg *none)
 		return;
 	}
 	req_enter(req, REQ_RELEASE);
-	for (uint32_t i = 0; i < req->npairs; i++)
-		if (!release(req, &req->pairs[i]))
+	req->released_as = M_KV_RELEASED_CLIENT_GONE;
+	for (uint32_t i = 0; i < req->npairs; i++) {
+		if (holds(&req->pairs[i]))
+			release(&req->pairs[i]);
+		else
 			pair_over(&req->pairs[i]);
+	}
 	drop_if_over(req);
+}
+
+/* Another decode engine for a hand-over that none has been told of; false: there is none. */
+static bool
+tell_another(struct pair *pair)
+{
+	struct pair *next;
+	bool found;
+
+	if (pair->req->connector->bound)
+		return false;
+	next = pair_scratch(pair->req);
+	found = plan_again(next, FOR_DECODE, pair);
+	if (found)
+		pair_adopt(pair, ROLE_DECODE, next);
+	pair_scratch_free(&next);
+	return found;
+}
+
+/* A hand-over that is used up: told to a decode engine in a way that it refuses, so that nothing is fetched. */
+static void
+refuse_it(struct pair *pair)
+{
+	struct req *req = pair->req;
+	struct leg *d = pair_decode(pair);
+	struct pair *next;
+
+	if (!req->connector->freed_by_refusal || pair->kv.n == 0 || req->fwd == NULL)
+		return;
+	next = pair_scratch(req);
+	if (plan_again(next, FOR_DECODE, pair))
+		errand_refuse(req->w, pair, pair_decode(next)->up);
+	else if (d->status > 0) /* it lives, at least */
+		errand_refuse(req->w, pair, d->up);
+	pair_scratch_free(&next);
+}
+
+/* A text inside the client's body, in the copy of that. */
+static void
+follow(struct span *s, const struct req *from, const struct req *to)
+{
+	if (s->p >= from->body && s->p < from->body + from->body_len)
+		s->p = to->body + (s->p - from->body);
+}
+
+/* The pair goes on in a request of its own. */
+static void
+set_apart(struct pair *from)
+{
+	const struct req *of = from->req;
+	struct worker *w = of->w;
+	struct pair *pair;
+	struct req *req;
+
+	if (w->napart >= APART_MAX || of->body_len > APART_BYTES - w->apart_bytes)
+		return; /* the engine's own time limit will free it */
+	req = req_apart(of);
+	req->pairs = mem_array(1, sizeof(*req->pairs));
+	req->npairs = 1;
+	pair = &req->pairs[0];
+	pair->req = req;
+	pair_move(pair, from);
+	follow(&pair->prompt, of, req);
+	follow(&pair->tokens, of, req);
+	req->released_as = of->end == END_SHUTDOWN          ? M_KV_RELEASED_SHUTDOWN
+			   : leg_active(pair_prefill(pair)) ? M_KV_RELEASED_PREFILL_LATE
+							    : M_KV_RELEASED_GIVEN_UP;
+	release(pair);
+	if (req->state != REQ_RELEASE || !pair->handed || pair_decode(pair)->state != LEG_IDLE)
+		return;
+	if (pair->starts[ROLE_DECODE] == STARTS_AFTER_KV)
+		exchange_go_on(req, pair);
+	else
+		leg_start(pair_decode(pair));
+}
+
+void
+release_attempt(struct pair *pair)
+{
+	const struct req *req = pair->req;
+
+	if (req->connector->leaves == LEAVES_ROOM)
+		pair_abort(pair);
+	else if (req->state == REQ_RELEASE || req->fwd == NULL)
+		return;
+	else if (pair->used_up && pair->handed && !leg_active(pair_prefill(pair)))
+		refuse_it(pair);
+	else if (holds(pair) && (!unheard(pair) || tell_another(pair)))
+		set_apart(pair);
 }
 
 /*
@@ -106,8 +227,11 @@ release_answered(struct req *req, struct leg *leg)
 
 	if (leg->kind == LEG_PREFILL && leg->status == 200 &&
 		exchange_take_handover(req, leg) >= TAKEN_NOTHING && pair->handed) {
-		exchange_go_on(req, pair);
-		return;
+		if (!pair->used_up) {
+			exchange_go_on(req, pair);
+			return;
+		}
+		refuse_it(pair);
 	}
 	pair_over(pair);
 	drop_if_over(req);
@@ -116,6 +240,15 @@ release_answered(struct req *req, struct leg *leg)
 void
 release_failed(struct req *req, struct leg *leg)
 {
-	pair_over(leg->pair);
+	struct pair *pair = leg->pair;
+
+	leg_end(leg);
+	if (leg->kind == LEG_DECODE && unheard(pair) && req_tried(leg) && tell_another(pair)) {
+		leg_start(pair_decode(pair));
+		return;
+	}
+	if (leg->kind == LEG_DECODE && leg->reached && pair->handed && !leg->first_told)
+		refuse_it(pair);
+	pair_over(pair);
 	drop_if_over(req);
 }

@@ -40,6 +40,7 @@
 #include "worker/plan.h"
 #include "worker/pool.h"
 #include "worker/relay.h"
+#include "worker/release.h"
 #include "shm/heritage.h"
 
 static req_handler head_read, body_read, head_late, body_late, drop, shut, refuse, refuse_shutdown,
@@ -84,13 +85,13 @@ static const struct {
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = refuse_shutdown } },
-	[REQ_ASK] = { "ask", 'a', NO_CLOCK /* learn_timeout, or the leg's own */, {
+	[REQ_ASK] = { "ask", 'a', NO_CLOCK /* the pair's, or the leg's own */, {
 		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never,
 		[RQ_ASKED] = exchange_start,
 		[RQ_FIRST] = ignore, [RQ_MORE] = ignore, [RQ_KV_READY] = ignore,
-		[RQ_ANSWER] = ask_answered,
-		[RQ_LEG_FAIL] = ask_failed,
-		[RQ_TIMEOUT] = ask_late,
+		[RQ_ANSWER] = leg_answered,
+		[RQ_LEG_FAIL] = leg_failed,
+		[RQ_TIMEOUT] = leg_late,
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = refuse_shutdown } },
@@ -207,6 +208,58 @@ req_new(struct worker *w, struct conn *c)
 	return req;
 }
 
+bool
+req_tried(struct leg *leg)
+{
+	const enum leg_kind at =
+		leg->kind == LEG_ASK ? (enum leg_kind)leg->pair->question.role : leg->kind;
+	const struct upstream *up = leg->pair->leg[at].up;
+	struct req *req = leg->pair->req;
+
+	for (uint32_t i = 0; i < req->ntried; i++)
+		if (req->tried[i] == up->slot)
+			return true;
+	if (req->ntried == REQ_TRIED_MAX)
+		return false;
+	req->tried[req->ntried++] = up->slot;
+	return true;
+}
+
+struct req *
+req_apart(const struct req *of)
+{
+	struct req *req = MEM_NEW(struct req);
+	const char *why;
+	size_t at;
+
+	req->w = of->w;
+	req->apart = true;
+	req->route = of->route;
+	req->stream = of->stream;
+	memcpy(req->id, of->id, sizeof(req->id));
+	memcpy(req->model, of->model, sizeof(req->model));
+	req->tokens = of->tokens;
+	req->samples = of->samples;
+	req->pool = of->pool;
+	req->connector = of->connector;
+	memcpy(req->tried, of->tried, sizeof(req->tried));
+	req->ntried = of->ntried;
+	req->query = of->query == NULL ? NULL : mem_strndup(of->query, strlen(of->query));
+	req->fwd = mem_strndup(of->fwd, of->fwd_len);
+	req->fwd_len = of->fwd_len;
+	req->body = mem_strndup(of->body, of->body_len);
+	req->body_len = of->body_len;
+	req->doc = mem_resize(NULL, 1, sizeof(*req->doc));
+	(void)splice_scan(req->doc, req->body, req->body_len, &why, &at); /* it was good before */
+	req->t_start_us = req->t_body_us = clock_us();
+	TAILQ_INSERT_TAIL(&req->w->reqs, req, link);
+	req->w->nreqs++;
+	req->w->napart++;
+	req->w->apart_bytes += req->body_len;
+	req_enter(req, REQ_RELEASE);
+	return req;
+}
+
 struct span
 req_header(const struct req *req, const char *name)
 {
@@ -289,13 +342,15 @@ url_of(const struct req *req, enum role role)
 static void
 log_end(const struct req *req, uint64_t now_us)
 {
-	LOG_AT(req->end == END_LOCAL ? LOG_L_DEBUG : LOG_L_INFO, "request", LOG_S("req", req->id),
+	LOG_AT(req->end == END_LOCAL || req->apart ? LOG_L_DEBUG : LOG_L_INFO,
+		req->apart ? "release" : "request", LOG_S("req", req->id),
 		LOG_S("attempt",
 			req->npairs > 0 && req->pairs[0].id[0] != '\0' ? req->pairs[0].id : NULL),
 		LOG_S("route", route_path(req->route)), LOG_S("pool", req->pool.name),
 		LOG_S("prefill", url_of(req, ROLE_PREFILL)),
 		LOG_S("decode", url_of(req, ROLE_DECODE)),
 		req->npairs > 1 ? LOG_U("pairs", req->npairs) : LOG_S("direct", req->direct),
+		req->tries > 0 ? LOG_U("tries", req->tries) : LOG_S("tries", NULL),
 		LOG_I("status", req->status), LOG_S("reason", end_word(req->end)),
 		LOG_S("detail", req->detail), LOG_S("states", req->trace),
 		LOG_MS("body_ms", since(req->t_start_us, req->t_body_us)),
@@ -304,6 +359,28 @@ log_end(const struct req *req, uint64_t now_us)
 		LOG_MS("total_ms", since(req->t_start_us, now_us)),
 		LOG_U("bytes_in", req->bytes_in), LOG_U("bytes_out", req->bytes_out),
 		LOG_U("events", req->events));
+}
+
+/* One line of the metrics; a request of our own is none. */
+static void
+count_end(struct req *req, uint64_t now_us)
+{
+	struct metrics_slab *slab = req->w->slab;
+
+	if (req->apart) {
+		req->w->napart--;
+		req->w->apart_bytes -= req->body_len;
+		return;
+	}
+	if (req->pool.id != METRIC_NO_POOL)
+		metric_observe(slab, req->pool.id, H_DURATION, now_us - req->t_start_us);
+	metric_request_count(slab, (struct metric_request){.pool = (uint16_t)req->pool.id,
+					   .path = (uint8_t)req->route,
+					   .reason = (uint8_t)req->end,
+					   .status = (uint16_t)req->status});
+	metric_gauge_add(slab, G_REQUESTS, -1);
+	if (req->end == END_OK && (req->fell_back || req->tries > 0))
+		metric_add(slab, req->fell_back ? M_RESCUED_FALLBACK : M_RESCUED_RETRY, 1);
 }
 
 void
@@ -316,21 +393,15 @@ req_end(struct req *req, enum req_end end)
 	for (uint32_t i = 0; i < req->npairs; i++) {
 		struct pair *pair = &req->pairs[i];
 
-		if (end != END_OK && req->connector->leaves == LEAVES_ROOM)
-			pair_abort(pair);
+		if (end != END_OK)
+			release_attempt(pair);
 		pair_ask_over(pair);
 		pair_disarm(pair);
 		for (enum leg_kind k = 0; k < LEG_PAIR_N; k++)
 			leg_end(&pair->leg[k]);
 	}
 	req_enter(req, REQ_DONE);
-	if (req->pool.id != METRIC_NO_POOL)
-		metric_observe(w->slab, req->pool.id, H_DURATION, now_us - req->t_start_us);
-	metric_request_count(w->slab, (struct metric_request){.pool = (uint16_t)req->pool.id,
-					      .path = (uint8_t)req->route,
-					      .reason = (uint8_t)end,
-					      .status = (uint16_t)req->status});
-	metric_gauge_add(w->slab, G_REQUESTS, -1);
+	count_end(req, now_us);
 	log_end(req, now_us);
 	relay_drop_held(req);
 	TAILQ_REMOVE(&w->reqs, req, link);

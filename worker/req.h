@@ -15,6 +15,7 @@
 #include "proto/http.h"
 #include "proto/splice.h"
 #include "shm/base/conf.h"
+#include "shm/metrics.h"
 #include "worker/connector.h"
 #include "worker/end_list.h"
 #include "worker/leg.h"
@@ -68,6 +69,8 @@ struct req_pool {
 	struct conf_queue queue;
 };
 
+#define REQ_TRIED_MAX 24 /* of CONF_RETRIES_MAX engines of each role, and the first two */
+
 /* What the client wants of the threshold, where the operator lets it say. */
 enum req_wish { WISH_NONE, WISH_DIRECT, WISH_DISAGGREGATED, WISH_UNKNOWN };
 
@@ -111,6 +114,13 @@ struct req {
 	bool takes_prefill;    /* the prefill answer is part of that */
 	bool needs_prefill;    /* and decode's words wait for it */
 
+	/* when engines fail (retry.c) */
+	uint32_t tried[REQ_TRIED_MAX], ntried; /* endpoint slots that are not chosen again */
+	uint32_t tries;                        /* attempts after the first */
+	bool fell_back;                        /* to the decode engine alone */
+	enum metric_counter released_as;       /* why KV is let go */
+	bool apart; /* nobody's: it lets go of what an attempt has left (release.c) */
+
 	/* the answer to the client (relay.c) */
 	bool head_sent;
 	bool chunked;
@@ -133,6 +143,13 @@ struct req {
 struct req *req_new(struct worker *w, struct conn *c);
 /* After the turn. */
 void req_free(struct req **);
+
+/* A request without a client, in the state RELEASE, for one pair of `of`: with copies of what its bodies are made
+ * of. */
+struct req *req_apart(const struct req *of);
+
+/* The leg's endpoint has failed, and is not chosen again for this request.  False: as many have as are noted. */
+bool req_tried(struct leg *leg);
 
 /* Raises an event; `leg` is the leg it concerns, or NULL. */
 void req_event(struct req *req, enum req_event ev, struct leg *leg);

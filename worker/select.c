@@ -20,6 +20,8 @@ set_view(struct policy_view *v, const struct selection *s)
 		.max_weight = tp->max_weight[s->role],
 		.weighted = tp->weighted[s->role],
 		.groups = s->groups,
+		.avoid = s->avoid,
+		.navoid = s->navoid,
 		.model = s->model,
 		.load = load,
 		.own = load == LOAD_TOKENS ? s->tokens : 1,

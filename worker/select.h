@@ -23,8 +23,10 @@ struct selection {
 	enum role role;
 
 	/* what is asked for */
-	uint32_t model;  /* number of the one asked for in the pool, or TABLE_ANY_MODEL */
-	uint64_t groups; /* bit per group number that will do */
+	uint32_t model;        /* number of the one asked for in the pool, or TABLE_ANY_MODEL */
+	uint64_t groups;       /* bit per group number that will do */
+	const uint32_t *avoid; /* endpoint slots that will not do, navoid of them */
+	uint32_t navoid;
 	uint32_t tokens; /* of the prompt */
 	bool keyed;      /* session and prefix policy: `key` is known */
 	uint64_t key;    /* hash of the session's name or the prompt's start */

@@ -20,7 +20,10 @@
 static void
 heading(struct evbuffer *out, const char *name, const char *type, const char *help)
 {
-	(void)evbuffer_add_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+	const int n = (int)strcspn(name, "{"); /* without a label */
+
+	(void)evbuffer_add_printf(
+		out, "# HELP %.*s %s\n# TYPE %.*s %s\n", n, name, help, n, name, type);
 }
 
 static const char *
@@ -59,7 +62,8 @@ static void
 counters(struct worker *w, struct evbuffer *out)
 {
 	for (enum metric_counter m = 0; m < M_N; m++) {
-		heading(out, metric_counter_name[m], "counter", metric_counter_help[m]);
+		if (metric_counter_help[m][0] != '\0')
+			heading(out, metric_counter_name[m], "counter", metric_counter_help[m]);
 		(void)evbuffer_add_printf(out, "%s %llu\n", metric_counter_name[m],
 			(unsigned long long)metric_sum(w->seg, m));
 	}

@@ -16,6 +16,7 @@
 #include "shm/flags.h"
 #include "shm/heritage.h"
 #include "shm/table.h"
+#include "worker/budget.h"
 #include "worker/core.h"
 #include "worker/errand.h"
 #include "worker/front.h"
@@ -162,21 +163,24 @@ drain(struct worker *w)
 	}
 }
 
-/* Ends every request there is, each as honestly as its state allows. */
+/* Ends requests, each as honestly as its state allows: those that have a client, or all. */
 static void
-end_requests(struct worker *w)
+end_requests(struct worker *w, bool all)
 {
-	struct req *r;
+	struct req *r, *next;
 
-	while ((r = TAILQ_FIRST(&w->reqs)) != NULL)
-		req_event(r, RQ_SHUTDOWN, NULL);
+	for (r = TAILQ_FIRST(&w->reqs); r != NULL; r = next) {
+		next = TAILQ_NEXT(r, link);
+		if (all || r->conn != NULL)
+			req_event(r, RQ_SHUTDOWN, NULL);
+	}
 }
 
 static void
 quit(struct worker *w)
 {
 	drain(w);
-	end_requests(w);
+	end_requests(w, false); /* engines are still told what they may let go */
 	w->quit_ms = clock_ms() + QUIT_MS;
 	worker_need_tick(w);
 }
@@ -246,6 +250,7 @@ worker_new(const struct heritage *h)
 	w->thresholds = mem_array(h->seg->hdr->max_pools, sizeof(*w->thresholds));
 	for (uint32_t i = 0; i < h->seg->hdr->max_pools; i++)
 		threshold_init(&w->thresholds[i]);
+	w->budgets = mem_array(h->seg->hdr->max_pools, sizeof(*w->budgets));
 	w->ev_listen = mem_array(h->nlisten, sizeof(*w->ev_listen));
 	for (size_t i = 0; i < h->nlisten; i++)
 		event_assign(&w->ev_listen[i], w->base, h->listen_fds[i], EV_READ | EV_PERSIST,
@@ -279,7 +284,7 @@ worker_reap(struct worker *w)
 static void
 worker_free(struct worker *w)
 {
-	end_requests(w);
+	end_requests(w, true);
 	errand_end_all(w);
 	while (!TAILQ_EMPTY(&w->conns)) /* told to quit with connections open */
 		conn_end(TAILQ_FIRST(&w->conns));
@@ -295,6 +300,7 @@ worker_free(struct worker *w)
 	free(w->round);
 	free(w->mean_tokens);
 	free(w->thresholds);
+	free(w->budgets);
 	free(w->waiting);
 	flag_set_free(&w->flags);
 	free(w->buf);

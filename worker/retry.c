@@ -1,0 +1,174 @@
+#include "worker/retry.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "shm/base/clock.h"
+#include "shm/base/mem.h"
+#include "worker/budget.h"
+#include "worker/core.h"
+#include "worker/exchange.h"
+#include "worker/plan.h"
+#include "worker/pool.h"
+#include "worker/relay.h"
+#include "worker/release.h"
+#include "worker/req.h"
+
+/* The client has something of its answer. */
+static bool
+heard(const struct pair *pair)
+{
+	return pair->spoke || pair->decoded ||
+	       (pair->req->answer == NULL && relay_started(pair->req));
+}
+
+/* Whether this attempt can be replaced: nobody has heard of it, and what the bodies are made of is here. */
+static bool
+replaceable(const struct pair *pair)
+{
+	const struct req *req = pair->req;
+
+	return req->conn != NULL && req->fwd != NULL && !heard(pair) && req->w->quit_ms == 0 &&
+	       (req->state == REQ_ASK || req->state == REQ_EXCHANGE || req->state == REQ_RELAY);
+}
+
+/*
+ * A decode engine that nothing was sent to: another may have the hand-over, where that is for anybody.  Once one
+ * was reached it is used up, and read again gives another prompt's answer (protocols.md 2.7).
+ */
+static bool
+keeps_handover(const struct leg *leg)
+{
+	return leg->kind == LEG_DECODE && !leg->reached && !leg->pair->req->connector->bound &&
+	       leg->pair->req->connector->edit[ROLE_PREFILL] != NULL;
+}
+
+/* The answer that had begun is void; nothing of it had gone out. */
+static void
+forget_answer(struct pair *pair)
+{
+	struct req *req = pair->req;
+
+	if (req->answer != NULL) {
+		answer_part_again(req->answer, pair->index);
+		return;
+	}
+	relay_drop_held(req);
+	req->relay_sse = req->half_event = req->hold_short = false;
+	req->t_first_us = 0;
+	if (req->state == REQ_RELAY)
+		req_enter(req, REQ_EXCHANGE);
+}
+
+/* The pair has new endpoints. */
+static void
+go(struct pair *pair)
+{
+	struct req *req = pair->req;
+	enum req_end why = pair_begin(pair);
+
+	if (why != END_OK) {
+		exchange_cut(req, why);
+		return;
+	}
+	ask_rest(req);
+	worker_need_tick(req->w);
+}
+
+static bool
+another(struct leg *leg)
+{
+	struct pair *pair = leg->pair;
+	struct req *req = pair->req;
+	const bool keep = keeps_handover(leg);
+	const enum plan_for what = keep                                         ? FOR_DECODE
+				   : req->connector->edit[ROLE_PREFILL] != NULL ? FOR_PAIR
+										: FOR_ONE;
+	struct pair *next;
+	bool found;
+
+	if (req->tries >= req->pool.rescue.retries)
+		return false;
+	next = pair_scratch(req);
+	found = plan_again(next, what, pair);
+	if (found && !budget_try(&req->w->budgets[req->pool.id], req->pool.rescue.retry_budget,
+			     clock_ms())) {
+		metric_add(req->w->slab, M_BUDGET_SPENT, 1);
+		found = false;
+	}
+	if (found) {
+		req->tries++;
+		req->detail = NULL;
+		if (!keep) {
+			release_attempt(pair);
+			forget_answer(pair);
+			pair_renew(pair);
+			req->t_prefill_us = 0;
+			pair_adopt(pair, ROLE_PREFILL, next);
+		}
+		pair_adopt(pair, ROLE_DECODE, next);
+	}
+	pair_scratch_free(&next);
+	if (found && keep)
+		leg_start(pair_decode(pair));
+	else if (found)
+		go(pair);
+	return found;
+}
+
+/* The prefill engines have failed: the decode engine does the untouched request alone. */
+static bool
+fall_back(struct leg *leg)
+{
+	const struct connector *was = leg->pair->req->connector;
+	struct req *req = leg->pair->req;
+	struct pair *next;
+	bool found;
+
+	if (req->pool.rescue.fallback != FALLBACK_DIRECT || relay_started(req) ||
+		was->edit[ROLE_PREFILL] == NULL || leg->kind == LEG_DECODE ||
+		leg->status == 429) /* it is full, and says so: its Retry-After is for the client */
+		return false;
+	next = pair_scratch(req);
+	req->connector = &connector_direct;
+	found = plan_again(next, FOR_ONE, NULL);
+	req->connector = was;
+	if (found) {
+		for (uint32_t i = 0; i < req->npairs; i++)
+			release_attempt(&req->pairs[i]);
+		answer_free(&req->answer);
+		memset(&req->how, 0, sizeof(req->how));
+		req->takes_prefill = req->needs_prefill = false;
+		forget_answer(leg->pair);
+		req->connector = &connector_direct;
+		for (uint32_t i = 0; i < req->npairs; i++)
+			pair_renew(&req->pairs[i]); /* their memory stays: a caller may be at one */
+		req->npairs = 1;
+		req->pairs[0].prompt = (struct span){NULL, 0};
+		req->pairs[0].seeded = false;
+		pair_adopt(&req->pairs[0], ROLE_DECODE, next);
+		req->direct = "fallback";
+		req->fell_back = true;
+		metric_add(req->w->slab, M_DIRECT, 1);
+	}
+	pair_scratch_free(&next);
+	if (found) {
+		if (req->state == REQ_ASK)
+			req_enter(req, REQ_EXCHANGE);
+		go(&req->pairs[0]);
+	}
+	return found;
+}
+
+bool
+retry(struct leg *leg)
+{
+	struct req *req = leg->pair->req;
+
+	metric_add(req->w->slab, M_ATTEMPTS_FAILED, 1);
+	leg->pair->used_up = leg->kind == LEG_DECODE && leg->reached && !heard(leg->pair);
+	if (!replaceable(leg->pair))
+		return false;
+	(void)req_tried(leg);
+	return another(leg) || fall_back(leg);
+}
