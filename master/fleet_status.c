@@ -15,7 +15,9 @@
 #include "proto/utf8.h"
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
+#include "shm/eject.h"
 #include "shm/load.h"
+#include "shm/look.h"
 #include "shm/seg.h"
 
 #define MODELS_SHOWN 3 /* names in a line for people; the JSON form has all */
@@ -26,6 +28,8 @@ struct facts {
 	const char *state;
 	bool has_slot, scraped;
 	int ramp; /* percent of its slow start; -1: it is at full weight */
+	enum eject_state eject;
+	uint64_t eject_left_ms; /* until it is due, or the most its trial still has */
 	uint32_t in_flight, tokens;
 	uint64_t score, tag, age_ms;
 	struct ep_scrape scrape;
@@ -37,7 +41,7 @@ struct facts {
 static int
 ramp_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
 {
-	uint64_t from = ep_ramp_from(f->seg, ep->slot);
+	uint64_t from = ep_look(f->seg, ep->slot, now, 0).ramp_from_ms;
 	uint64_t whole = ep->pool != NULL ? ep->pool->slow_start_ms : 0;
 
 	if (ep_state_get(f->seg, ep->slot) != EP_UP || from == 0 || now >= from + whole)
@@ -61,6 +65,7 @@ facts_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
 		return x;
 	x.state = ep_state_name(ep_state_get(f->seg, ep->slot));
 	x.ramp = ramp_of(f, ep, now);
+	x.eject = eject_look(f->seg, ep->slot, now, &x.eject_left_ms);
 	x.tag = ep_tag(f->seg, ep->slot);
 	x.in_flight = load_count(f->seg, ep->slot);
 	x.tokens = load_tokens(f->seg, ep->slot);
@@ -173,7 +178,7 @@ static char *
 note_of(const struct facts *x)
 {
 	const char *reason = health_reason(x->ep);
-	char said[256], ramp[32] = "";
+	char said[256], ramp[32] = "", out[64] = "";
 	char *models, *note;
 
 	if (x->ep->drained)
@@ -184,8 +189,11 @@ note_of(const struct facts *x)
 	(void)learn_contradiction(x->ep, said, sizeof(said));
 	if (x->ramp >= 0)
 		(void)snprintf(ramp, sizeof(ramp), "slow start %d%%; ", x->ramp);
+	if (x->eject != EJECT_IN)
+		(void)snprintf(out, sizeof(out), "%s, %.1fs left; ", eject_state_name(x->eject),
+			(double)x->eject_left_ms / 1e3);
 	models = models_text(x);
-	note = mem_printf("%s%s%s%s", ramp, said, said[0] != '\0' ? "; " : "", models);
+	note = mem_printf("%s%s%s%s%s", out, ramp, said, said[0] != '\0' ? "; " : "", models);
 	free(models);
 	return note;
 }
@@ -209,7 +217,9 @@ add_row(const struct facts *x, void *arg)
 	cell[ROLE] = mem_strdup(role_name(x->ep->role));
 	cell[URL] = mem_strdup(x->ep->url);
 	cell[SOURCE] = mem_strdup(x->ep->source);
-	cell[STATE] = mem_strdup(x->state);
+	cell[STATE] = mem_strdup(x->eject != EJECT_IN && strcmp(x->state, ep_state_name(EP_UP)) == 0
+					 ? "ejected"
+					 : x->state);
 	if (x->ep->conf != NULL && x->ep->conf->group != NULL)
 		cell[GROUP] = mem_strdup(x->ep->conf->group);
 	if (x->ep->conf != NULL && x->ep->conf->weight != 1)
@@ -373,6 +383,8 @@ add_object(const struct facts *x, void *arg)
 	put_load(j->out, x);
 	if (x->ramp >= 0)
 		(void)evbuffer_add_printf(j->out, ",\"slow_start_percent\":%d", x->ramp);
+	(void)evbuffer_add_printf(j->out, ",\"ejected\":\"%s\",\"ejected_left_ms\":%" PRIu64,
+		eject_state_name(x->eject), x->eject_left_ms);
 	put_runtime(j->out, x->ep);
 	put_json(j->out, ",\"reason\":", health_reason(x->ep));
 	(void)evbuffer_add_printf(j->out, ",\"models\":[");

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "master/ejected.h"
 #include "master/endpoint.h"
 #include "master/learn.h"
 #include "master/load.h"
@@ -124,6 +125,7 @@ go_up(struct health *h)
 
 	h->standing = UP;
 	h->reason[0] = '\0';
+	ejected_up(ep);
 	log_info("endpoint up", LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
 		LOG_S("pool", ep->pool_name), LOG_S("addr", ep_addr_text(&ep->addr, addr)));
 	publish_up(ep->fleet->publish, ep);
@@ -172,6 +174,8 @@ round_good(struct health *h)
 	}
 	if (h->standing == STARTING || (h->standing == DOWN && h->good >= conf_of(h)->rise))
 		go_up(h);
+	else if (h->standing == UP)
+		ejected_probed(ep);
 	if (h->standing == UP)
 		learn_up(h->learn);
 	rest(h);

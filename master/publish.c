@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "master/conf.h"
+#include "master/ejected.h"
 #include "master/endpoint.h"
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
@@ -259,6 +260,7 @@ publish_down(struct publish *p, struct endpoint *ep)
 {
 	ep->up_wanted = false;
 	say(p, ep, EP_DOWN, false);
+	ejected_trim(p->fleet->seg, rcu_current(p->writer));
 }
 
 void
@@ -267,8 +269,10 @@ publish_drain(struct publish *p, struct endpoint *ep)
 	if (ep->drained)
 		return;
 	ep->drained = true;
-	if (ep->slot != ENDPOINT_NO_SLOT)
-		say(p, ep, ep->state, false);
+	if (ep->slot == ENDPOINT_NO_SLOT)
+		return;
+	say(p, ep, ep->state, false);
+	ejected_trim(p->fleet->seg, rcu_current(p->writer));
 }
 
 void
@@ -742,6 +746,8 @@ publish_poll(struct publish *p)
 	if (p->dirty)
 		publish_try(p);
 	arm(p);
+	/* the last of these calls comes when nobody reads an older table: arm() has asked */
+	ejected_trim(p->fleet->seg, rcu_current(p->writer));
 }
 
 void

@@ -23,6 +23,7 @@
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
 #include "shm/client_word.h"
+#include "shm/eject.h"
 #include "shm/flags.h"
 #include "shm/load.h"
 #include "shm/load_word.h"
@@ -320,6 +321,30 @@ check_word(struct check *c, uint32_t ep, enum which which)
 			(int)l.worker, (unsigned long long)l.b);
 }
 
+/* Its bits are such as eject.c makes, and a trial is a living worker's. */
+static bool
+eject_wrong(struct look *l)
+{
+	const uint64_t word = shm_load(&l->seg->eps[l->ep].eject);
+	const uint32_t owner = eject_word_owner(word);
+
+	l->a = word;
+	if (owner == 0)
+		return (word & EJECT_NEVER) != 0;
+	return (word & EJECT_NEVER) != 0 || !eject_word_out(word) || owner > SLOT_WORKERS(l->seg) ||
+	       shm_load(&l->seg->procs[owner - 1].pid) == 0;
+}
+
+static void
+check_ejection(struct check *c, uint32_t ep)
+{
+	struct look l = {.seg = c->seg, .ep = ep};
+
+	if (lasts(eject_wrong, &l))
+		found(c, "I12 endpoint %u: its ejection 0x%llx has a trial of nobody's", ep,
+			(unsigned long long)l.a);
+}
+
 static void
 check_endpoint(struct check *c, uint32_t ep)
 {
@@ -339,6 +364,7 @@ check_endpoint(struct check *c, uint32_t ep)
 			load_count(c->seg, ep), load_tokens(c->seg, ep));
 	check_word(c, ep, REQUESTS);
 	check_word(c, ep, TOKENS);
+	check_ejection(c, ep);
 }
 
 /*

@@ -112,6 +112,8 @@ void eject_begin(struct seg *seg, uint32_t ep);
 
 /* --- check.c */
 
+#define EJECT_NEVER (UINT64_C(1) << 61) /* a bit that is never set */
+
 /* Worker + 1 whose trial it is, 0: none. */
 static inline uint32_t
 eject_word_owner(uint64_t word)

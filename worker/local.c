@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "proto/splice.h"
+#include "shm/base/clock.h"
+#include "shm/eject.h"
 #include "shm/heritage.h"
 #include "shm/load.h"
 #include "shm/rcu.h"
@@ -91,6 +93,24 @@ count_up(const struct seg *seg, const struct table_pool *p, enum role role, uint
 	return up;
 }
 
+/* Up, but left alone by requests for a while. */
+static void
+add_ejected(struct evbuffer *out, const struct seg *seg, const struct table *t,
+	const struct table_pool *p, enum role role)
+{
+	(void)evbuffer_add_printf(out, "],\"ejected\":[");
+	for (uint32_t i = 0, k = 0; i < p->n[role]; i++) {
+		const struct table_endpoint *ep = &t->endpoints[p->picks[role][i].endpoint];
+		uint64_t left_ms;
+
+		if (eject_look(seg, ep->slot, clock_ms(), &left_ms) == EJECT_IN)
+			continue;
+		(void)evbuffer_add_printf(out, "%s{\"endpoint\":", k++ > 0 ? "," : "");
+		add_quoted(out, ep->url);
+		(void)evbuffer_add_printf(out, ",\"left_ms\":%llu}", (unsigned long long)left_ms);
+	}
+}
+
 /* One pool: what is up and what is missing.  Returns whether it can serve. */
 static bool
 pool_health(const struct seg *seg, const struct table *t, const struct table_pool *p,
@@ -117,6 +137,7 @@ pool_health(const struct seg *seg, const struct table *t, const struct table_poo
 			add_quoted(out, ep->url);
 			(void)evbuffer_add_printf(out, ",\"state\":\"%s\"}", ep_state_name(st));
 		}
+		add_ejected(out, seg, t, p, r);
 		(void)evbuffer_add_printf(out, "]},");
 	}
 	paired = p->pairing != PAIRING_REQUIRE || (groups[ROLE_PREFILL] & groups[ROLE_DECODE]) != 0;

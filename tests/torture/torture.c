@@ -50,6 +50,10 @@ static const struct {
 	[BAD_GEN]    = { "gen_again", "a gen was given out twice" },
 	[BAD_TORN]   = { "torn", "an announcement made of two" },
 	[BAD_OLD]    = { "forgotten_seen", "an announcement from before announce_begin()" },
+	[BAD_TRIALS] = { "two_trials", "two try one ejected endpoint" },
+	[BAD_OUT]    = { "too_many_out", "more endpoints are ejected than may be" },
+	[BAD_EJECTED] = { "wrongly_ejected", "an endpoint that never failed is ejected" },
+	[BAD_FOREVER] = { "out_for_ever", "an ejected endpoint is not tried again" },
 	[BAD_CHECK]  = { "check", "the invariant checker found something: see its lines above" },
 	[BAD_IDLE]   = { "idle", "a round in which a part did nothing" },
 	[BAD_DEATH]  = { "strange_death", "a child died, and not of our signals: see its assertion" },
@@ -85,6 +89,12 @@ static const struct part {
 		  { waiter, 3, 1, STOPS | DIES, 2, waiter_bury, waiter_wake },
 		  { notifier, 4, 2, STOPS | DIES, 8, notifier_bury, NULL } },
 		NULL, { flags_settle } },
+	{ "eject-calm", 1, false, 500, /* nobody brings back what is too much */
+		{ { judge, 4, 4, STOPS, 1, NULL, NULL } },
+		judges_calm, { judges_settle } },
+	{ "eject-storm", 2, false, 500,
+		{ { judge, 4, 4, STOPS | DIES, 1, judge_bury, NULL } },
+		judges_storm, { judges_settle } },
 	{ "announce", 1, false, 1500,
 		{ { listener, 1, 3, STOPS | DIES, 1, NULL, NULL },
 		  { announcer, 0, 1, STOPS | DIES, 3, NULL, NULL } },
@@ -244,6 +254,7 @@ report(const struct options *o, uint64_t began_us)
 	readers_report();
 	reservers_report();
 	flags_report();
+	judges_report();
 	announce_report();
 	for (int i = 0; i < BAD_N; i++)
 		if (verdict->n[i] > 0)
@@ -330,7 +341,7 @@ static void
 set_up(const struct options *o)
 {
 	static const struct seg_sizes sizes = {.max_workers = CHILDREN / 2,
-		.max_endpoints = ENDPOINTS,
+		.max_endpoints = ENDPOINTS + JUDGED,
 		.max_pools = 1,
 		.flags_per_worker = 64};
 	const int r = seg_new(&sizes, BUILD, &seg);
@@ -340,12 +351,13 @@ set_up(const struct options *o)
 		exit(2);
 	}
 	verdict = shared(sizeof(*verdict));
-	for (uint32_t ep = 0; ep < ENDPOINTS; ep++)
+	for (uint32_t ep = 0; ep < ENDPOINTS + JUDGED; ep++)
 		ep_slot_begin(seg, ep);
 	crowd_init(o->threads, o->seed);
 	readers_init();
 	reservers_init();
 	flags_init();
+	judges_init();
 	announce_init();
 }
 

@@ -15,6 +15,7 @@ struct rcu_writer;
 
 #define CHILDREN 8u /* also the number of worker slots; a child's number is its slot */
 #define ENDPOINTS 3u
+#define JUDGED 5u /* endpoints after those, for the judges alone */
 
 /* What must not be.  Names and meanings: torture.c. */
 enum bad {
@@ -29,6 +30,10 @@ enum bad {
 	BAD_GEN,
 	BAD_TORN,
 	BAD_OLD,
+	BAD_TRIALS,
+	BAD_OUT,
+	BAD_EJECTED,
+	BAD_FOREVER,
 	BAD_CHECK,
 	BAD_IDLE,
 	BAD_DEATH,
@@ -90,6 +95,14 @@ void notifier(struct life *l);
 void notifier_bury(uint32_t child);
 void flags_settle(void);
 void flags_report(void);
+
+void judges_init(void);
+void judges_calm(void);
+void judges_storm(void);
+void judge(struct life *l);
+void judge_bury(uint32_t child);
+void judges_settle(void);
+void judges_report(void);
 
 void announce_init(void);
 void announcer(struct life *l);

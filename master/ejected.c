@@ -1,0 +1,44 @@
+#include "master/ejected.h"
+
+#include "master/endpoint.h"
+#include "shm/base/clock.h"
+#include "shm/base/log.h"
+#include "shm/eject.h"
+
+static void
+clear(const struct endpoint *ep, bool refused)
+{
+	if (eject_clear(ep->fleet->seg, ep->slot, refused, clock_ms()))
+		log_info("endpoint back, it answers probes", LOG_S("url", ep->url),
+			LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name));
+}
+
+void
+ejected_up(const struct endpoint *ep)
+{
+	clear(ep, false);
+}
+
+void
+ejected_probed(const struct endpoint *ep)
+{
+	clear(ep, true);
+}
+
+void
+ejected_trim(struct seg *seg, const struct table *t)
+{
+	for (uint32_t i = 0; t != NULL && i < t->npools; i++)
+		for (enum role role = 0; role < ROLE_N; role++) {
+			const struct table_pool *tp = &t->pools[i];
+			int pick;
+
+			while ((pick = eject_bring_back(seg, tp, role, clock_ms())) >= 0) {
+				const uint32_t at = tp->picks[role][pick].endpoint;
+
+				log_info("endpoint back, too few of its role would be left",
+					LOG_S("url", t->endpoints[at].url),
+					LOG_S("role", role_name(role)), LOG_S("pool", tp->name));
+			}
+		}
+}
