@@ -302,7 +302,8 @@ keep_first(struct answer *a, uint32_t part, uint32_t k, struct choice *c, void *
 
 	(void)arg;
 	f->there = true;
-	f->chars = json_characters(&c->text[0]);
+	if (c->text[0].n > 2)
+		f->chars = json_characters(c->text[0].p + 1, c->text[0].n - 2);
 	return keep(a, &c->text[0], &f->text) && keep(a, &c->logprobs[0], &f->logprobs) &&
 			       keep(a, &c->finish, &f->finish) && keep(a, &c->stop, &f->stop)
 		       ? ANSWER_OK

@@ -182,19 +182,17 @@ json_quote(char *buf, size_t size, const char *text, size_t len, size_t max)
 }
 
 uint64_t
-json_characters(const struct splice_seg *text)
+json_characters(const char *text, size_t len)
 {
-	const uint8_t *p = (const uint8_t *)text->p, *end = p + text->n;
+	const uint8_t *p = (const uint8_t *)text, *end = p + len;
 	uint64_t n = 0;
 	uint32_t code;
 
-	if (text->n < 2)
-		return 0;
-	for (p++, end--; p < end;) {
-		size_t len = *p == '\\' ? json_escape(p, end, &code) : 1;
+	while (p < end) {
+		const size_t k = *p == '\\' ? json_escape(p, end, &code) : 1;
 
 		n += (*p & 0xc0) != 0x80; /* of UTF-8, what begins a character */
-		p += len > 0 ? len : 1;
+		p += k > 0 ? k : 1;
 	}
 	return n;
 }

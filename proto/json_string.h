@@ -20,10 +20,8 @@ size_t json_escape(const uint8_t *p, const uint8_t *end, uint32_t *ret_code);
  */
 long json_unescape(const char *text, size_t len, char *buf, size_t size);
 
-struct splice_seg;
-
-/* How many characters a string in its quotes has, as Python's len() counts them; 0 of no string. */
-uint64_t json_characters(const struct splice_seg *text);
+/* How many characters a string that has been checked has, as Python's len() counts them. */
+uint64_t json_characters(const char *text, size_t len);
 
 #define JSON_EACH_BYTE(b) (UINT64_C(0x0101010101010101) * (b))
 

@@ -40,6 +40,8 @@
 	X(SK_BEST_OF,                "best_of")                  \
 	X(SK_RETURN_LOGPROB,         "return_logprob")           \
 	X(SK_CACHE_HIT_THRESHOLD,    "cache_hit_threshold")      \
+	X(SK_CONTINUE_FINAL_MESSAGE, "continue_final_message")   \
+	X(SK_ADD_GENERATION_PROMPT,  "add_generation_prompt")    \
 	X(SK_KV_TRANSFER_PARAMS,     "kv_transfer_params")       \
 	X(SK_DISAGG_PREFILL_RESP,    "disagg_prefill_resp")      \
 	X(SK_DISAGG_SPEC,            "disagg_spec")              \

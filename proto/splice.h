@@ -48,6 +48,9 @@ enum splice_key {
 	SK_BEST_OF,
 	SK_RETURN_LOGPROB,
 	SK_CACHE_HIT_THRESHOLD,
+	/* how the rest of a stream is asked for (follow.h) */
+	SK_CONTINUE_FINAL_MESSAGE,
+	SK_ADD_GENERATION_PROMPT,
 	/* choose a peer or a request: never pass from a client (protocols.md 10.1) */
 	SK_KV_TRANSFER_PARAMS,
 	SK_DISAGG_PREFILL_RESP,
