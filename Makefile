@@ -166,6 +166,8 @@ install: all
 	install -m 644 etc/pdrouter.yaml etc/pdrouter-minimal.yaml $(DESTDIR)$(PREFIX)/share/doc/pdrouter/
 	install -d $(DESTDIR)$(PREFIX)/share/doc/pdrouter/examples
 	install -m 644 etc/examples/*.yaml $(DESTDIR)$(PREFIX)/share/doc/pdrouter/examples/
+	install -d $(DESTDIR)$(PREFIX)/share/doc/pdrouter/monitoring
+	install -m 644 etc/monitoring/* $(DESTDIR)$(PREFIX)/share/doc/pdrouter/monitoring/
 	test -e $(DESTDIR)/etc/pdrouter/pdrouter.yaml || install -m 644 etc/pdrouter-minimal.yaml $(DESTDIR)/etc/pdrouter/pdrouter.yaml
 	sed 's,/usr/local,$(PREFIX),g' systemd/pdrouter.service > $(DESTDIR)/lib/systemd/system/pdrouter.service
 

@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""etc/monitoring against the router: promtool takes its rules and the dashboard's expressions, each alert fires when what it
+speaks of happens and on a healthy router none does, and every metric and end reason named there exists.
+
+Usage: monitoring.py; promtool comes with the package prometheus (tests/tools/deps.sh test).
+"""
+import glob
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ALERTS = "etc/monitoring/alerts.yaml"
+DASHBOARD = "etc/monitoring/dashboard.json"
+STEP = "15s"
+SUFFIXES = r"(_bucket|_sum|_count)$"  # of a histogram's series
+REQUESTS = "pdrouter_requests_total"
+ENGINE = '{endpoint="http://p",role="prefill",pool="a"}'
+# a router that does 10 requests a second and has nothing to complain of
+HEALTHY = {
+    'up{job="pdrouter"}': "1x80",
+    f'{REQUESTS}{{pool="a",path="/v1/completions",status="200",reason="ok"}}': "0+150x80",
+    f'{REQUESTS}{{pool="a",path="/v1/completions",status="200",reason="client_gone"}}': "0+2x80",
+    f'{REQUESTS}{{pool="a",path="/v1/completions",status="400",reason="engine_status"}}': "0+9x80",
+    f'{REQUESTS}{{pool="",path="other",status="200",reason="local"}}': "0+1x80",
+    f"pdrouter_endpoint_up{ENGINE}": "1x80",
+    'pdrouter_endpoint_up{endpoint="http://d",role="decode",pool="a"}': "1x80",
+    f"pdrouter_endpoint_ejected{ENGINE}": "0x80",
+    f"pdrouter_ejections_total{ENGINE}": "5x80",
+    "pdrouter_attempts_failed_total": "0+1x80",
+    "pdrouter_retry_budget_spent_total": "7x80",
+    'pdrouter_rescued_total{by="retry"}': "0+1x80",
+    'pdrouter_rescued_total{by="fallback"}': "3x80",
+    "pdrouter_kv_handoff_missing_total": "0+1x80",
+    "pdrouter_kv_ready_timeouts_total": "2x80",
+    "pdrouter_worker_restarts_total": "1x80",
+    "pdrouter_notifier_restarts_total": "0x80",
+    "pdrouter_reloads_failed_total": "1x80",
+}
+# what is different when an alert should fire, within the 20 minutes that are looked at
+ILL = {
+    "PdrouterDown": {'up{job="pdrouter"}': "0x80"},
+    "PdrouterNoEngine": {f"pdrouter_endpoint_up{ENGINE}": "0x80"},
+    "PdrouterErrors": {f'{REQUESTS}{{pool="a",path="/v1/completions",status="502",reason="decode_broken"}}': "0+5x80"},
+    "PdrouterStreamsCut": {f'{REQUESTS}{{pool="a",path="/v1/completions",status="200",reason="decode_broken"}}': "0+2x80"},
+    "PdrouterRefusing": {f'{REQUESTS}{{pool="a",path="/v1/completions",status="429",reason="queue_full"}}': "0+3x80"},
+    "PdrouterOverloaded": {f'{REQUESTS}{{pool="",path="/v1/completions",status="503",reason="overloaded"}}': "0+1x80"},
+    "PdrouterEngineDown": {f"pdrouter_endpoint_up{ENGINE}": "0x80"},
+    "PdrouterEngineEjected": {f"pdrouter_endpoint_ejected{ENGINE}": "1x80"},
+    "PdrouterEngineFlaps": {f"pdrouter_ejections_total{ENGINE}": "0x10 1x10 2x10 3x10 4x10 5x40"},
+    "PdrouterAttemptsFail": {"pdrouter_attempts_failed_total": "0+20x80"},
+    "PdrouterRetryBudgetSpent": {"pdrouter_retry_budget_spent_total": "0+1x80"},
+    "PdrouterPrefillByDecode": {'pdrouter_rescued_total{by="fallback"}': "0+5x80"},
+    "PdrouterHandoffMissing": {"pdrouter_kv_handoff_missing_total": "0+20x80"},
+    "PdrouterKvLate": {"pdrouter_kv_ready_timeouts_total": "0+1x80"},
+    "PdrouterWorkersDie": {"pdrouter_worker_restarts_total": "1x40 2x40"},
+    "PdrouterReloadRefused": {"pdrouter_reloads_failed_total": "1x40 2x40"},
+}
+faults = []
+
+
+def read(path):
+    with open(path) as f:
+        return f.read()
+
+
+def promtool(what, *args):
+    done = subprocess.run(["promtool", *args], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        faults.append(f"{what}: {done.stdout}{done.stderr}".strip())
+
+
+def case(alert, changes, firing):
+    return {"name": alert, "interval": STEP,
+            "input_series": [{"series": s, "values": v} for s, v in {**HEALTHY, **changes}.items()],
+            "promql_expr_test": [{"eval_time": "20m", "expr": f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})',
+                                  "exp_samples": [{"labels": "{}", "value": 1}] if firing else []}]}
+
+
+def alerts(folder):
+    names = re.findall(r"^ +- alert: (\w+)$", read(ALERTS), re.M)
+    for name in set(names) ^ set(ILL):
+        faults.append(f"{ALERTS}: {name}: no case here, or no such alert")
+    promtool(ALERTS, "check", "rules", ALERTS)
+    tests = [case(name, ILL[name], True) for name in names if name in ILL] + [case(name, {}, False) for name in names]
+    path = os.path.join(folder, "tests.yaml")
+    with open(path, "w") as f:  # JSON is YAML
+        json.dump({"rule_files": [os.path.abspath(ALERTS)], "evaluation_interval": STEP, "tests": tests}, f)
+    promtool(ALERTS, "test", "rules", path)
+
+
+def dashboard(folder):
+    """Its expressions, as rules that promtool reads."""
+    found = []
+
+    def look(o):
+        if isinstance(o, dict) and isinstance(o.get("expr"), str):
+            found.append(o["expr"])
+        for v in o.values() if isinstance(o, dict) else o if isinstance(o, list) else []:
+            look(v)
+
+    look(json.loads(read(DASHBOARD)))
+    if not found:
+        faults.append(f"{DASHBOARD}: no expressions found")
+    rules = [{"record": f"x:{i}", "expr": e.replace("$__rate_interval", "5m")} for i, e in enumerate(found)]
+    path = os.path.join(folder, "dashboard.yaml")
+    with open(path, "w") as f:
+        json.dump({"groups": [{"name": "dashboard", "rules": rules}]}, f)
+    promtool(DASHBOARD, "check", "rules", path)
+
+
+def words(text, label):
+    """What the label is compared with."""
+    for m in re.finditer(rf'{label}(?:=|!=|=~|!~)\\?"([^"\\]*)\\?"', text):
+        yield from m[1].split("|")
+
+
+def names():
+    sources = "".join(read(p) for p in ["shm/metrics_list.h", *glob.glob("worker/*.c")])
+    have = set(re.findall(r'"(pdrouter_\w+)', sources))
+    reasons = set(re.findall(r'^\tX\(\w+, "(\w+)"', read("worker/end_list.h"), re.M))
+    by = set(re.findall(r'pdrouter_rescued_total\{by=\\"(\w+)', sources))
+    for path in (ALERTS, DASHBOARD, "tests/lint/monitoring.py"):
+        text = read(path)
+        for name in sorted(set(re.findall(r"\bpdrouter_\w+", text))):
+            if name not in have and re.sub(SUFFIXES, "", name) not in have:
+                faults.append(f"{path}: the router has no metric {name}")
+        for word in set(words(text, "reason")) - reasons:
+            faults.append(f"{path}: worker/end_list.h has no reason {word}")
+        for word in set(words(text, "by")) - by:
+            faults.append(f"{path}: no pdrouter_rescued_total is by {word}")
+
+
+def main():
+    os.chdir(ROOT)
+    with tempfile.TemporaryDirectory() as folder:
+        alerts(folder)
+        dashboard(folder)
+    names()
+    for fault in faults:
+        print(fault)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
