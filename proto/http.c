@@ -494,7 +494,7 @@ bool
 http_is_ours(struct span name)
 {
 	static const char *const ours[] = {"host", "content-length", "x-request-id", "expect",
-		"accept-encoding", "x-data-parallel-rank", "x-pd-route"};
+		"accept-encoding", "x-data-parallel-rank", "x-pd-route", "x-request-timeout-ms"};
 
 	if (name.n >= 11 && span_is((struct span){name.p, 11}, "x-override-"))
 		return true;

@@ -50,6 +50,7 @@
 	X(UNSUPPORTED, "not_supported", 400, "invalid_request_error", "not possible here")              \
 	X(TOO_MANY_PAIRS, "too_many_choices", 400, "invalid_request_error",                             \
 		"more samples or prompts than limits.max_fanout allows")                                \
+	X(REQUEST_TIMEOUT, "request_timeout", 504, "server_error", "the request took too long")         \
 	X(DECODE_BROKEN, "decode_broken", 502, "server_error", "the decode engine broke off")           \
 	X(SHUTDOWN, "shutdown", 503, "service_unavailable", "the router is shutting down")
 /* clang-format on */

@@ -770,9 +770,25 @@ tick_pair(struct req *req, struct pair *pair, uint64_t now_ms)
 	for (enum leg_kind k = 0; k < LEG_PAIR_N && req->state != REQ_DONE; k++) {
 		struct leg *leg = &pair->leg[k];
 
-		if (leg_active(leg) && leg->deadline_ms != 0 && now_ms >= leg->deadline_ms)
+		if (leg_expired(leg, now_ms) && req->state != REQ_DONE)
 			req_event(req, RQ_TIMEOUT, leg);
 	}
+}
+
+void
+exchange_look(struct req *req)
+{
+	for (uint32_t i = 0; i < req->npairs && req->state != REQ_DONE; i++)
+		for (enum leg_kind k = 0; k < LEG_PAIR_N && req->state != REQ_DONE; k++)
+			(void)leg_look(&req->pairs[i].leg[k]);
+}
+
+void
+request_late(struct req *req, struct leg *none)
+{
+	(void)none;
+	req->detail = NULL;
+	exchange_cut(req, END_REQUEST_TIMEOUT);
 }
 
 void

@@ -17,13 +17,15 @@ struct req;
 
 typedef void req_handler(struct req *, struct leg *);
 req_handler planned, ask_answered, ask_failed, ask_late, exchange_start, leg_first, leg_more,
-	leg_answered, leg_failed, leg_late, kv_arrived, client_left, release_first,
+	leg_answered, leg_failed, leg_late, request_late, kv_arrived, client_left, release_first,
 	release_answered, release_failed;
 
 /* Payload of a decode leg's answer that is not kept. */
 void exchange_payload(struct leg *leg, const struct span *pieces, size_t n, bool done);
 /* The client's socket took everything that was queued: what waited for that goes on. */
 void exchange_drained(struct req *req);
+/* Takes what its engines have said by now. */
+void exchange_look(struct req *req);
 /* What waits for time to pass: questions to be asked again, notices that do not come. */
 void exchange_tick(struct req *req, uint64_t now_ms);
 /* Asks what is still to be asked; a pair's legs begin once nothing is. */

@@ -18,6 +18,7 @@
 #define LEG_MAX_HEAD (64u << 10) /* of an engine's answer; vLLM's are under 1 KiB */
 /* payload pieces of one read handed on together: an event each in a burst */
 #define LEG_PIECES 64
+#define LOOKS_MAX 64 /* reads of one leg_look(): 4 MiB */
 
 static void feed(struct leg *leg, const char *p, size_t n);
 static bool hand_on(struct leg *leg, const struct span *pieces, size_t n, bool done);
@@ -80,12 +81,18 @@ leg_connecting(const struct leg *leg)
 	return leg->state == LEG_CONNECT;
 }
 
+static uint64_t
+limit_ms(const struct leg *leg)
+{
+	if (leg->state == LEG_CONNECT)
+		return leg->connect_ms;
+	return leg->first_ms != 0 && !leg->first_told ? leg->first_ms : leg->wait_ms;
+}
+
 static void
 set_clock(struct leg *leg)
 {
-	leg->deadline_ms =
-		clock_ms() + (leg->state == LEG_CONNECT ? leg->connect_ms : leg->wait_ms);
-	worker_need_tick(leg->w);
+	leg_wait_at_most(leg, limit_ms(leg));
 }
 
 void
@@ -98,7 +105,35 @@ void
 leg_wait_at_most(struct leg *leg, uint64_t ms)
 {
 	leg->deadline_ms = clock_ms() + ms;
+	leg->reprieved = false;
 	worker_need_tick(leg->w);
+}
+
+static bool
+is_late(const struct leg *leg, uint64_t now_ms)
+{
+	return leg_active(leg) && leg->deadline_ms != 0 && now_ms >= leg->deadline_ms;
+}
+
+bool
+leg_look(struct leg *leg)
+{
+	const struct upconn *uc = leg->uc;
+	int n = 0;
+
+	while (n < LOOKS_MAX && uc != NULL && leg->uc == uc && sock_look(&leg->uc->sock))
+		n++;
+	return n > 0;
+}
+
+bool
+leg_expired(struct leg *leg, uint64_t now_ms)
+{
+	if (is_late(leg, now_ms) && leg_look(leg) && is_late(leg, now_ms) && !leg->reprieved) {
+		leg->reprieved = true;
+		leg->deadline_ms = now_ms + WORKER_TICK_MS;
+	}
+	return is_late(leg, now_ms);
 }
 
 static void
@@ -403,7 +438,7 @@ read_answer(struct leg *leg)
 		return;
 	}
 	leg->got_bytes = true;
-	if (leg->wait_each)
+	if (leg->wait_each && (leg->first_ms == 0 || leg->first_told))
 		set_clock(leg);
 	feed(leg, w->buf, (size_t)n);
 }
@@ -512,6 +547,8 @@ tell_first(struct leg *leg)
 	if (leg->first_told)
 		return;
 	leg->first_told = true;
+	if (leg->wait_each && leg->first_ms != 0)
+		set_clock(leg);
 	leg->ops->event(leg, LEG_EV_FIRST);
 }
 

@@ -92,7 +92,9 @@ struct leg {
 	struct upconn *uc;
 	/* time limits: of connecting, of the answer (from sending to its end, or between its bytes) */
 	uint64_t connect_ms, wait_ms;
+	uint64_t first_ms;    /* in place of wait_ms until LEG_EV_FIRST; 0: wait_ms */
 	bool wait_each;       /* the clock starts again with every byte */
+	bool reprieved;       /* leg_expired() has given it another tick */
 	uint64_t deadline_ms; /* 0: no clock runs */
 
 	/* the answer */
@@ -141,6 +143,14 @@ void leg_wait_at_most(struct leg *leg, uint64_t ms);
 bool leg_active(const struct leg *leg);
 /* True once the whole request has been handed to the kernel. */
 bool leg_sent(const struct leg *leg);
+/*
+ * Whether its clock has run out, once all that is there has been taken: an answer that comes at the same
+ * moment wins (so the leg may be over, and its owner with it).  One that has only begun has until the next
+ * tick.
+ */
+bool leg_expired(struct leg *leg, uint64_t now_ms);
+/* Takes what is there, as the loop would; false: nothing was. */
+bool leg_look(struct leg *leg);
 /* The state's clock ran out: true if that was while connecting. */
 bool leg_connecting(const struct leg *leg);
 

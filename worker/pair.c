@@ -45,6 +45,8 @@ leg_ready(struct leg *leg, struct pair *pair, enum leg_kind kind)
 	leg->wait_ms = kind == LEG_DECODE                              ? t->decode_ms
 		       : kind == LEG_ASK && req->connector->asks_again ? req->pool.shake.learn_ms
 								       : t->prefill_ms;
+	/* an answer that is not streamed comes in one piece: its silence is the engine's work */
+	leg->first_ms = kind == LEG_DECODE && req->stream ? t->first_byte_ms : 0;
 	leg->wait_each = kind == LEG_DECODE;
 }
 

@@ -476,6 +476,11 @@ plan(struct req *req, const struct table *t)
 		.rescue = tp->rescue,
 		.ejection = tp->ejection,
 		.queue = tp->queue};
+	if (tp->rescue.allow_timeout_header != 0 && req->bound_wrong) {
+		req->detail =
+			"X-Request-Timeout-Ms is no number of milliseconds from 1 to 86400000";
+		return END_UNSUPPORTED;
+	}
 	note_tokens(req, tp);
 	why = choose_way(req, tp, &npairs);
 	if (why != END_OK)

@@ -48,6 +48,7 @@ static req_handler head_read, body_read, head_late, body_late, drop, shut, refus
 
 #define MS(field) offsetof(struct conf, field)
 #define NO_CLOCK SIZE_MAX
+#define BOUND_MAX_MS (24u * 3600 * 1000) /* as timeouts.request */
 
 /* clang-format off */
 static const struct {
@@ -62,6 +63,7 @@ static const struct {
 		[RQ_FIRST] = never, [RQ_MORE] = never, [RQ_ANSWER] = never, [RQ_KV_READY] = never,
 		[RQ_LEG_FAIL] = never,
 		[RQ_TIMEOUT] = head_late,
+		[RQ_EXPIRED] = never, /* begins with its pool */
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = shut } },
@@ -72,6 +74,7 @@ static const struct {
 		[RQ_FIRST] = never, [RQ_MORE] = never, [RQ_ANSWER] = never, [RQ_KV_READY] = never,
 		[RQ_LEG_FAIL] = never,
 		[RQ_TIMEOUT] = body_late,
+		[RQ_EXPIRED] = never,
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = shut } },
@@ -82,6 +85,7 @@ static const struct {
 		[RQ_FIRST] = never, [RQ_MORE] = never, [RQ_ANSWER] = never, [RQ_KV_READY] = never,
 		[RQ_LEG_FAIL] = never,
 		[RQ_TIMEOUT] = refuse, /* with what req_wait() was told */
+		[RQ_EXPIRED] = request_late,
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = refuse_shutdown } },
@@ -92,6 +96,7 @@ static const struct {
 		[RQ_ANSWER] = leg_answered,
 		[RQ_LEG_FAIL] = leg_failed,
 		[RQ_TIMEOUT] = leg_late,
+		[RQ_EXPIRED] = request_late,
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = refuse_shutdown } },
@@ -103,6 +108,7 @@ static const struct {
 		[RQ_KV_READY] = kv_arrived,
 		[RQ_LEG_FAIL] = leg_failed,
 		[RQ_TIMEOUT] = leg_late,
+		[RQ_EXPIRED] = request_late,
 		[RQ_CLIENT_GONE] = client_left,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = refuse_shutdown } },
@@ -114,6 +120,7 @@ static const struct {
 		[RQ_KV_READY] = kv_arrived,
 		[RQ_LEG_FAIL] = leg_failed,
 		[RQ_TIMEOUT] = leg_late,
+		[RQ_EXPIRED] = request_late,
 		[RQ_CLIENT_GONE] = client_left,
 		[RQ_REFUSE] = never,
 		[RQ_SHUTDOWN] = refuse_shutdown } },
@@ -125,13 +132,15 @@ static const struct {
 		[RQ_KV_READY] = kv_arrived,
 		[RQ_LEG_FAIL] = release_failed,
 		[RQ_TIMEOUT] = release_failed,
+		[RQ_EXPIRED] = ignore, /* nobody waits */
 		[RQ_CLIENT_GONE] = never,
 		[RQ_REFUSE] = drop,
 		[RQ_SHUTDOWN] = shut } },
 	[REQ_DONE] = { "done", 'd', NO_CLOCK, {
 		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never, [RQ_ASKED] = never,
 		[RQ_FIRST] = ignore, [RQ_MORE] = ignore, [RQ_ANSWER] = ignore, [RQ_KV_READY] = ignore,
-		[RQ_LEG_FAIL] = ignore, [RQ_TIMEOUT] = ignore, [RQ_CLIENT_GONE] = ignore,
+		[RQ_LEG_FAIL] = ignore, [RQ_TIMEOUT] = ignore, [RQ_EXPIRED] = ignore,
+		[RQ_CLIENT_GONE] = ignore,
 		[RQ_REFUSE] = ignore, [RQ_SHUTDOWN] = ignore } },
 };
 /* clang-format on */
@@ -578,6 +587,24 @@ take_wish(struct req *req, const struct http_head *h)
 								     : WISH_UNKNOWN;
 }
 
+/* X-Request-Timeout-Ms: whether it counts is known with the pool. */
+static void
+take_bound(struct req *req, const struct http_head *h)
+{
+	const struct http_header *f = http_header(h, "x-request-timeout-ms");
+	uint64_t ms = 0;
+
+	if (f == NULL)
+		return;
+	for (size_t i = 0; i < f->value.n && ms <= BOUND_MAX_MS; i++)
+		if (f->value.p[i] >= '0' && f->value.p[i] <= '9')
+			ms = 10 * ms + (uint64_t)(f->value.p[i] - '0');
+		else
+			req->bound_wrong = true;
+	req->bound_ms = ms;
+	req->bound_wrong = req->bound_wrong || ms == 0 || ms > BOUND_MAX_MS;
+}
+
 void
 req_head(struct req *req, const struct http_head *h)
 {
@@ -590,6 +617,7 @@ req_head(struct req *req, const struct http_head *h)
 	req->route = route_find(h->path);
 	take_id(req, h);
 	take_wish(req, h);
+	take_bound(req, h);
 	if (req->route == ROUTE_MODEL)
 		(void)http_percent_decode((struct span){h->path.p + route_rest(req->route),
 						  h->path.n - route_rest(req->route)},
@@ -784,9 +812,30 @@ req_kv_ready(struct pair *pair)
 
 /* --- clocks -------------------------------------------------------------------------------------- */
 
+/* When all of it must be over; 0: it may last.  From its last byte on: until then the client has the time. */
+static uint64_t
+over_at_ms(const struct req *req)
+{
+	uint64_t ms = req->pool.timeouts.request_ms;
+
+	if (req->state == REQ_RELEASE || req->t_body_us == 0)
+		return 0;
+	if (req->pool.rescue.allow_timeout_header != 0 && req->bound_ms != 0 &&
+		(ms == 0 || req->bound_ms < ms))
+		ms = req->bound_ms;
+	return ms == 0 ? 0 : req->t_body_us / 1000 + ms;
+}
+
 void
 req_tick(struct req *req, uint64_t now_ms)
 {
+	const uint64_t over_ms = over_at_ms(req);
+
+	if (over_ms != 0 && now_ms >= over_ms) {
+		exchange_look(req); /* an answer that comes at the same moment wins */
+		req_event(req, RQ_EXPIRED, NULL);
+		return;
+	}
 	if (req->deadline_ms != 0 && now_ms >= req->deadline_ms) {
 		req_event(req, RQ_TIMEOUT, NULL);
 		return;

@@ -49,6 +49,7 @@ enum req_event {
 	RQ_KV_READY,    /* a pair's notices have come; `leg` is its decode leg */
 	RQ_LEG_FAIL,    /* leg->fail says how */
 	RQ_TIMEOUT,     /* the clock of the state (leg NULL) or of a leg */
+	RQ_EXPIRED,     /* the time of the whole request is over */
 	RQ_CLIENT_GONE, /* closed or reset its connection */
 	RQ_REFUSE,      /* we will not do it: req->end says why */
 	RQ_SHUTDOWN,    /* the drain time is over */
@@ -96,6 +97,8 @@ struct req {
 	size_t body_len, body_cap;
 	struct splice *doc; /* of the body; NULL: it is no JSON */
 	enum req_wish wish;
+	uint64_t bound_ms; /* what it may take, as the client says; 0: nothing said */
+	bool bound_wrong;  /* it said that wrongly */
 	char model[256];
 	uint32_t tokens;   /* of its prompt, estimated; 0: not yet */
 	uint32_t estimate; /* what the routing threshold is compared with */

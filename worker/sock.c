@@ -219,3 +219,18 @@ sock_hung_up(const struct sock *s)
 
 	return poll(&p, 1, 0) == 1;
 }
+
+bool
+sock_look(struct sock *s)
+{
+	struct pollfd p = {.fd = s->fd};
+
+	p.events = s->connecting ? POLLOUT : POLLIN;
+	if ((!s->connecting && !s->reading) || poll(&p, 1, 0) != 1)
+		return false;
+	if (s->connecting)
+		connect_ended(s);
+	else
+		s->on_read(s->arg);
+	return true;
+}

@@ -51,5 +51,8 @@ size_t sock_queued(const struct sock *s);
 /* Stops and resumes on_read(). */
 void sock_read_stop(struct sock *s);
 void sock_read_start(struct sock *s);
+/* What is ready now: the end of the connect, bytes or the end of the answer, is done as the loop would do it.
+ * False: nothing was. */
+bool sock_look(struct sock *s);
 /* Asks the kernel whether the peer has closed or reset: for a socket that is not read at the moment. */
 bool sock_hung_up(const struct sock *s);
