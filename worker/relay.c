@@ -366,10 +366,8 @@ void
 relay_error(struct req *req, int status, const char *type, const char *code, const char *message)
 {
 	char quoted[1300], body[1600]; /* 200 bytes of message, each as \u00xx */
-	const char *extra = status == 405   ? req->detail
-			    : status == 429 ? "Retry-After: 1\r\n"
-					    : NULL;
-	char allow[64] = "";
+	const uint32_t wait_s = status == 429 && req->retry_after_s == 0 ? 1 : req->retry_after_s;
+	char head[64] = "";
 	int len;
 
 	if (json_quote(quoted, sizeof(quoted), message, strlen(message), 200) == -1)
@@ -377,9 +375,9 @@ relay_error(struct req *req, int status, const char *type, const char *code, con
 	len = snprintf(body, sizeof(body),
 		"{\"error\":{\"message\":%s,\"type\":\"%s\",\"param\":null,\"code\":\"%s\"}}",
 		quoted, type, code);
-	if (status == 405 && extra != NULL)
-		(void)snprintf(allow, sizeof(allow), "Allow: %s\r\n", extra);
-	else if (extra != NULL)
-		(void)snprintf(allow, sizeof(allow), "%s", extra);
-	relay_reply(req, status, allow, strlen(allow), "application/json", body, (size_t)len);
+	if (status == 405 && req->detail != NULL)
+		(void)snprintf(head, sizeof(head), "Allow: %s\r\n", req->detail);
+	else if (wait_s != 0)
+		(void)snprintf(head, sizeof(head), "Retry-After: %u\r\n", wait_s);
+	relay_reply(req, status, head, strlen(head), "application/json", body, (size_t)len);
 }

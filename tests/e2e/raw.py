@@ -68,12 +68,14 @@ def text_of(events):
 class Client:
     """One connection.  `buf` holds what was read and not yet taken."""
 
-    def __init__(self, address, timeout=20, rcvbuf=None):
+    def __init__(self, address, timeout=20, rcvbuf=None, source=None):
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.sock = socket.socket(family, socket.SOCK_STREAM)
         if rcvbuf:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
         self.sock.settimeout(timeout)
+        if source:
+            self.sock.bind((source, 0))
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock.connect(address)
         self.buf = b""
