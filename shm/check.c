@@ -28,6 +28,7 @@
 #include "shm/load.h"
 #include "shm/load_word.h"
 #include "shm/metrics.h"
+#include "shm/queue.h"
 #include "shm/rcu.h"
 #include "shm/table.h"
 
@@ -37,7 +38,8 @@
 #define OLDEST_NAME (2 * SCRUB_EVERY)
 /* The master asks every few milliseconds whether a retired arena is free: then it has forgotten to. */
 #define RETIRED_LONG_MS 2000
-#define GENERATIONS 2 /* of workers that may live at once */
+#define QUEUE_BEYOND 64 /* slots of a queue looked at though none ever waited there */
+#define GENERATIONS 2   /* of workers that may live at once */
 
 struct check {
 	const struct seg *seg;
@@ -530,6 +532,38 @@ check_flags(struct check *c)
 	}
 }
 
+/* --- queues ------------------------------------------------------------------------------- */
+
+static void
+check_queue(struct check *c, uint32_t pool)
+{
+	const struct seg *seg = c->seg;
+	/* those that were ever used, and some that must not have been: all would be many pages */
+	const uint64_t end = shm_load(&seg_queue(seg, pool)->high) + QUEUE_BEYOND;
+
+	for (uint32_t slot = 0; slot < seg->hdr->queue_slots && slot < end; slot++) {
+		uint32_t worker;
+
+		if (!queue_sound(seg, pool, slot, &worker))
+			found(c,
+				"I13 slot %u of the queue of pool %u: its word 0x%llx is none of ours",
+				slot, pool,
+				(unsigned long long)shm_load(
+					&seg_queue_slot(seg, pool, slot)->word));
+		else if (worker != QUEUE_NOBODY && shm_load(&seg->procs[worker].pid) == 0)
+			found(c,
+				"I13 slot %u of the queue of pool %u is slot %u's, which is nobody's",
+				slot, pool, worker);
+	}
+}
+
+static void
+check_queues(struct check *c)
+{
+	for (uint32_t pool = 0; pool < c->seg->hdr->max_pools; pool++)
+		check_queue(c, pool);
+}
+
 /* --- announcements ------------------------------------------------------------------------ */
 
 /*
@@ -667,6 +701,7 @@ check_segment(const struct seg *seg, uint64_t build, const struct rcu_writer *w,
 		check_load,
 		check_clients,
 		check_flags,
+		check_queues,
 		check_announcements,
 		check_arenas,
 	};

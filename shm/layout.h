@@ -15,7 +15,7 @@
 /* two cache lines: the adjacent-line prefetcher pairs them (x86), 128 on some aarch64 */
 #define SHM_LINE 128
 #define SHM_MAGIC 0x7064726f75746572ull /* "pdrouter" */
-#define SHM_VERSION 5
+#define SHM_VERSION 6
 /* tables alive at once: the current one and retired ones awaiting their readers */
 #define SHM_ARENAS 4
 #define SHM_WORDS 160 /* bytes for a process's last words */
@@ -25,6 +25,7 @@ struct shm_header { /* W: master, before any fork */
 	uint32_t version;
 	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker;
 	uint32_t max_clients;
+	uint32_t queue_slots;
 	uint32_t nslots; /* process slots: 2 x max_workers + SLOT_EXTRA */
 	uint64_t bytes;
 	uint64_t build;   /* hash of the build id: a segment of another build is refused */
@@ -165,6 +166,25 @@ struct flag_slot { /* flags_per_worker per worker slot */
 	uint64_t word;
 	uint64_t nonce; /* W: owner, before it arms */
 };
+
+/* Requests that wait for a place at an endpoint: a queue for each pool (queue.c). */
+struct queue_head {
+	/* Slots from here on were never used.  W: CAS by workers, upward only */
+	_Alignas(SHM_LINE) uint64_t high;
+	/* the last ticket given.  W: CAS by workers */
+	_Alignas(SHM_LINE) uint64_t ticket;
+	/* behind it a bit for each slot, marked while somebody may wait there.  W: CAS by all */
+};
+
+struct queue_slot { /* queue_slots per pool */
+	/* ticket:40 | worker+1:8 | roles:8 | state:8; 0: free.  W: CAS by all, see queue.c */
+	uint64_t word;
+	uint64_t need; /* hash of which endpoints will do.  W: the slot's worker, as all below */
+	uint64_t since_ms; /* clock_ms of its entering */
+	int32_t priority;  /* the lowest goes first */
+	uint32_t lacks;    /* bit per role found full; QUEUE_UNTRIED: not looked yet */
+};
+static_assert(sizeof(struct queue_slot) == 32, "four waiters to a line");
 static_assert(sizeof(struct flag_slot) == 16, "four flags to a cache line");
 static_assert(sizeof(struct row) == 12, "as drawn in shm/README");
 static_assert(sizeof(struct client_set) == 2 * SHM_LINE, "as drawn in shm/README");

@@ -16,8 +16,6 @@
 	X(UP_REUSED, "pdrouter_upstream_reused_total", "Requests sent on an idle connection.")           \
 	X(UP_STALE, "pdrouter_retries_total", "Legs sent again on a fresh connection, the reused one having gone stale.") \
 	X(BAD_REQUESTS, "pdrouter_client_protocol_errors_total", "Requests refused before they were understood.") \
-	X(CLIENTS_FORGOTTEN, "pdrouter_clients_forgotten_total", "Idle clients whose limits were forgotten to make room for others.") \
-	X(CLIENTS_UNCOUNTED, "pdrouter_clients_uncounted_total", "Requests let through without limits, their client finding only busy ones in its place.") \
 	X(KV_MISSING, "pdrouter_kv_handoff_missing_total", "Prefill answers without a KV hand-over: decoded without it.") \
 	X(KV_RELEASED_CLIENT_GONE, "pdrouter_kv_released_total{reason=\"client_gone\"}", "Decode requests sent only to free a prefill engine's blocks.") \
 	X(KV_RELEASED_GIVEN_UP, "pdrouter_kv_released_total{reason=\"given_up\"}", "")              \
@@ -36,6 +34,8 @@
 	X(FANNED, "pdrouter_fanned_out_pairs_total", "Pairs of requests that were split into several.") \
 	X(DIRECT, "pdrouter_direct_total", "Requests sent to a decode engine alone, whatever the reason.") \
 	X(DIRECT_SHORT, "pdrouter_direct_short_total", "Of those: prompts below the routing threshold.")   \
+	X(QUEUED, "pdrouter_queued_total", "Requests that waited for a place at an endpoint.")          \
+	X(QUEUE_VAIN, "pdrouter_queue_calls_in_vain_total", "Waiting requests that were called and found no place.") \
 	X(NOTICES, "pdrouter_notices_total", "Notices of arrived KV that counted.")                     \
 	X(NOTICES_STALE, "pdrouter_notices_stale_total", "Notices for a transfer that is over.")          \
 	X(NOTICES_BAD, "pdrouter_notices_bad_total", "Notices that do not parse or carry an unknown id.") \
@@ -65,5 +65,6 @@
 	X(TTFT, "pdrouter_time_to_first_token_seconds", "From a request's last byte to the first body byte of the decode answer.") \
 	X(PREFILL, "pdrouter_prefill_seconds", "From sending the prefill leg to its full answer.")       \
 	X(DURATION, "pdrouter_request_duration_seconds", "From a request's first byte to the end of its answer.") \
+	X(QUEUE, "pdrouter_queue_wait_seconds", "Waiting for a place at an endpoint, served or not.")    \
 	X(GAP, "pdrouter_event_gap_seconds", "Between two successive events of a stream.")
 /* clang-format on */

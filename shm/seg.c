@@ -25,6 +25,7 @@
 #define MAX_ENDPOINTS 65536 /* 16 bits of a journal word, load.c */
 #define MAX_FLAGS 65536     /* 4 hex digits of a flag id */
 #define MAX_CLIENTS 65536   /* 16 bits of a journal word, load.c */
+#define MAX_QUEUE 65536     /* slots of one pool */
 #define MAX_POOLS 4096      /* METRIC_NO_POOL is 0xffff; more would only make the slabs huge */
 
 /* Twice the longest time a healthy process is silent (shm/README.md, "Accepting"). */
@@ -54,6 +55,8 @@ static_assert(sizeof(struct announced) == 2 * SHM_LINE, "as drawn in shm/README"
 static_assert(offsetof(struct announced, kv) == 24 + ANNOUNCED_ADDRESS, "as drawn in shm/README");
 static_assert(ANNOUNCED_ADDRESS % sizeof(uint64_t) == 0, "texts are copied word by word");
 static_assert(sizeof(struct metrics_slab) % SHM_LINE == 0, "no two slabs share a line");
+static_assert(sizeof(struct queue_head) == 2 * SHM_LINE,
+	"releases read one line, entries write the other");
 
 enum part {
 	PART_HEADER,
@@ -67,6 +70,7 @@ enum part {
 	PART_CLIENTS,
 	PART_CLIENT_ROWS,
 	PART_ANNOUNCED,
+	PART_QUEUES,
 	PART_SLABS,
 	PART_POOL_NAMES,
 	PART_ARENAS,
@@ -92,6 +96,14 @@ arena_bytes(const struct seg_sizes *s)
 	return round_line(table_arena_bytes(s->max_pools, s->max_endpoints));
 }
 
+static size_t
+queue_bytes(const struct seg_sizes *s)
+{
+	return round_line(sizeof(struct queue_head) +
+			  seg_queue_nmarks(s->queue_slots) * sizeof(uint64_t) +
+			  s->queue_slots * sizeof(struct queue_slot));
+}
+
 static void
 lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 {
@@ -109,6 +121,7 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_CLIENTS]    = { "clients", 0, s->max_clients / CLIENT_WAYS * sizeof(struct client_set) },
 		[PART_CLIENT_ROWS] = { "client rows", 0, workers * s->max_clients * sizeof(uint32_t) },
 		[PART_ANNOUNCED]  = { "announcements", 0, ANNOUNCED_MAX * sizeof(struct announced) },
+		[PART_QUEUES]     = { "queues", 0, s->max_pools * queue_bytes(s) },
 		[PART_SLABS]      = { "metric slabs", 0, slots * metrics_slab_bytes(s->max_pools) },
 		[PART_POOL_NAMES] = { "pool names", 0, (size_t)s->max_pools * SEG_POOL_NAME },
 		[PART_ARENAS]     = { "table arenas", 0, SHM_ARENAS * arena_bytes(s) },
@@ -141,7 +154,8 @@ sizes_possible(const struct seg_sizes *s)
 	       s->max_endpoints <= MAX_ENDPOINTS && s->max_pools >= 1 &&
 	       s->max_pools <= MAX_POOLS && s->flags_per_worker >= 64 &&
 	       s->flags_per_worker <= MAX_FLAGS && s->flags_per_worker % 64 == 0 &&
-	       s->max_clients <= MAX_CLIENTS && s->max_clients % CLIENT_WAYS == 0;
+	       s->max_clients <= MAX_CLIENTS && s->max_clients % CLIENT_WAYS == 0 &&
+	       s->queue_slots <= MAX_QUEUE;
 }
 
 static struct seg *
@@ -163,12 +177,14 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 	seg->clients = AT(PART_CLIENTS);
 	seg->client_rows = AT(PART_CLIENT_ROWS);
 	seg->announced = AT(PART_ANNOUNCED);
+	seg->queues = AT(PART_QUEUES);
 	seg->slabs = AT(PART_SLABS);
 	seg->pool_names = AT(PART_POOL_NAMES);
 	seg->arenas = AT(PART_ARENAS);
 #undef AT
 	seg->arena_bytes = arena_bytes(sizes);
 	seg->slab_bytes = metrics_slab_bytes(sizes->max_pools);
+	seg->queue_bytes = queue_bytes(sizes);
 	return seg;
 }
 
@@ -217,6 +233,7 @@ seg_new(const struct seg_sizes *sizes, uint64_t build, struct seg **ret)
 		.max_pools = sizes->max_pools,
 		.flags_per_worker = sizes->flags_per_worker,
 		.max_clients = sizes->max_clients,
+		.queue_slots = sizes->queue_slots,
 		.nslots = worker_slots(sizes) + SLOT_EXTRA,
 		.bytes = bytes,
 		.build = build,
@@ -263,6 +280,7 @@ seg_check(const struct shm_header *hdr, uint64_t build)
 		.max_pools = hdr->max_pools,
 		.flags_per_worker = hdr->flags_per_worker,
 		.max_clients = hdr->max_clients,
+		.queue_slots = hdr->queue_slots,
 	};
 
 	if (hdr->magic != SHM_MAGIC || hdr->version != SHM_VERSION || hdr->build != build)

@@ -17,6 +17,7 @@ struct seg_sizes {
 	/* flags: a multiple of 64 */
 	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker;
 	uint32_t max_clients; /* a multiple of CLIENT_WAYS; 0: none is limited */
+	uint32_t queue_slots; /* per pool; 0: nobody can wait */
 };
 
 struct seg {
@@ -31,12 +32,14 @@ struct seg {
 	struct client_set *clients;  /* [max_clients / CLIENT_WAYS] */
 	uint32_t *client_rows;       /* [worker slots][max_clients]: share_of() */
 	struct announced *announced; /* [ANNOUNCED_MAX] */
+	unsigned char *queues;       /* [max_pools] queues: seg_queue(), seg_queue_slot() */
 	unsigned char *slabs;        /* [nslots] metrics slabs: seg_slab() */
 	/* [max_pools][64]; a name stays with its number for ever. W: master */
 	char *pool_names;
 	unsigned char *arenas; /* SHM_ARENAS x arena_bytes */
 	size_t arena_bytes;
 	size_t slab_bytes;
+	size_t queue_bytes;
 };
 
 /* One line per part for the start-up log. */
@@ -44,7 +47,7 @@ struct seg_part {
 	const char *name;
 	size_t offset, bytes;
 };
-#define SEG_NPARTS 14
+#define SEG_NPARTS 15
 
 /* Bytes a segment of these sizes takes, and its parts (ret_parts may be NULL). */
 size_t seg_size(const struct seg_sizes *sizes, struct seg_part ret_parts[SEG_NPARTS]);
@@ -80,6 +83,34 @@ static inline struct metrics_slab *
 seg_slab(const struct seg *seg, uint32_t slot)
 {
 	return (struct metrics_slab *)(void *)(seg->slabs + (size_t)slot * seg->slab_bytes);
+}
+
+static inline struct queue_head *
+seg_queue(const struct seg *seg, uint32_t pool)
+{
+	return (struct queue_head *)(void *)(seg->queues + (size_t)pool * seg->queue_bytes);
+}
+
+/* A bit for each of the pool's slots, 64 to a word. */
+static inline uint64_t *
+seg_queue_marks(const struct seg *seg, uint32_t pool)
+{
+	return (uint64_t *)(seg_queue(seg, pool) + 1);
+}
+
+/* Words of those, in whole lines. */
+static inline uint32_t
+seg_queue_nmarks(uint32_t queue_slots)
+{
+	return (queue_slots + 8 * SHM_LINE - 1) / (8 * SHM_LINE) * (SHM_LINE / 8);
+}
+
+static inline struct queue_slot *
+seg_queue_slot(const struct seg *seg, uint32_t pool, uint32_t slot)
+{
+	uint64_t *end = seg_queue_marks(seg, pool) + seg_queue_nmarks(seg->hdr->queue_slots);
+
+	return (struct queue_slot *)(void *)end + slot;
 }
 
 /* Bytes of a pool's name with its NUL. */

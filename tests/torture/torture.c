@@ -343,7 +343,8 @@ set_up(const struct options *o)
 	static const struct seg_sizes sizes = {.max_workers = CHILDREN / 2,
 		.max_endpoints = ENDPOINTS + JUDGED,
 		.max_pools = 1,
-		.flags_per_worker = 64};
+		.flags_per_worker = 64,
+		.queue_slots = 64};
 	const int r = seg_new(&sizes, BUILD, &seg);
 
 	if (r != 0) {

@@ -21,7 +21,8 @@ static const struct seg_sizes normal = {.max_workers = 16,
 	.max_endpoints = 1024,
 	.max_pools = 16,
 	.flags_per_worker = 4096,
-	.max_clients = 4096};
+	.max_clients = 4096,
+	.queue_slots = 1024};
 
 Test(shm_seg, parts_are_aligned_in_order_and_disjoint)
 {
@@ -48,7 +49,8 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 		.max_endpoints = 4,
 		.max_pools = 2,
 		.flags_per_worker = 128,
-		.max_clients = 8};
+		.max_clients = 8,
+		.queue_slots = 100};
 	unsigned char *base = (unsigned char *)seg->hdr;
 	const uint32_t workers = SLOT_WORKERS(seg), slots = seg->hdr->nslots;
 
@@ -66,9 +68,12 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 	ENDS(8, seg->clients + 1);
 	ENDS(9, seg->client_rows + (size_t)workers * sizes.max_clients);
 	ENDS(10, seg->announced + ANNOUNCED_MAX);
-	ENDS(11, (unsigned char *)seg_slab(seg, slots));
-	ENDS(12, seg->pool_names + (size_t)sizes.max_pools * 64);
-	ENDS(13, seg->arenas + SHM_ARENAS * seg->arena_bytes);
+	ENDS(11, (unsigned char *)seg_queue(seg, sizes.max_pools));
+	cr_assert_leq((unsigned char *)seg_queue_slot(seg, 0, sizes.queue_slots),
+		(unsigned char *)seg_queue(seg, 1));
+	ENDS(12, (unsigned char *)seg_slab(seg, slots));
+	ENDS(13, seg->pool_names + (size_t)sizes.max_pools * 64);
+	ENDS(14, seg->arenas + SHM_ARENAS * seg->arena_bytes);
 #undef ENDS
 }
 
@@ -177,6 +182,11 @@ Test(shm_seg, impossible_sizes_are_refused)
 		SIZES(2, 4, 2, 65600, 8), /* a slot has 4 hex digits */
 		SIZES(2, 4, 2, 64, 4),    /* half a set */
 		SIZES(2, 4, 2, 64, 65544),
+		{.max_workers = 2,
+			.max_endpoints = 4,
+			.max_pools = 2,
+			.flags_per_worker = 64,
+			.queue_slots = 65537},
 	};
 #undef SIZES
 	struct seg *got = NULL;

@@ -1,0 +1,441 @@
+/*
+ * The queue.  A slot's word is ticket:40 | worker+1:8 | roles:8 | state:8; 0 is free.
+ *
+ *	FREE --enter--> TAKEN --mark--> WAITING --call (anybody)--> WOKEN
+ *	  ^               |                ^ `--------- leave ---------'|
+ *	  `--- unmark ----'                `---------- stand ----------'
+ *
+ * Only a slot's worker takes it out of TAKEN, and into it; anybody may turn WAITING into WOKEN, by CAS: a
+ * ticket is never given twice, so a CAS with an old word fails.  The fields beside the word are written
+ * while it is not WAITING, but for `lacks`.  A mark says that a slot may be in use; it is set before WAITING
+ * and taken off in TAKEN, so a waiter is never without.
+ *
+ * Why no wake-up is lost.  W: whoever stands and is not called has no place to take.
+ *   - A waiter stands (full barrier), then tries.  Whoever frees a place does so by a CAS (full barrier), then
+ *     looks at the slots.  One of the two sees the other: Dekker's argument.
+ *   - `lacks` is narrowed to the roles that the try found full after it: until one of them has a place,
+ *     another try would end the same way, and whoever frees one there does look.
+ *   - Who enters behind one of its own need, or behind one who was called, does not try: it must not
+ *     overtake, and is QUEUE_UNTRIED.  It relies on that other, who leaves (full barrier) and then looks
+ *     whether there is a place left, and calls the next: either the other one's looking finds it, or it
+ *     does not find the other one any more, and tries itself.
+ *   - Who was called and finds nothing passes the call on to the first of the next need behind it; who
+ *     leaves, called, to the first of all.
+ *   - Who dies owing a call is reaped, and then the master calls the first of each pool.  Who is only
+ *     stopped holds up that one call: the master calls once a second as well.
+ */
+#include "shm/queue.h"
+
+#include <assert.h>
+
+enum queue_state { QUEUE_S_FREE, QUEUE_S_TAKEN, QUEUE_S_WAITING, QUEUE_S_WOKEN };
+
+/* Needs told apart by one look at a queue; of more, everybody is called in turn. */
+#define NEEDS 16
+
+static uint64_t
+word_make(uint64_t ticket, uint32_t worker, uint32_t roles, enum queue_state state)
+{
+	return ticket << 24 | (uint64_t)(worker + 1) << 16 | (uint64_t)roles << 8 | state;
+}
+
+static enum queue_state
+word_state(uint64_t word)
+{
+	return (enum queue_state)(word & 0xff);
+}
+
+static uint32_t
+word_roles(uint64_t word)
+{
+	return (uint32_t)(word >> 8 & 0xff);
+}
+
+static uint32_t
+word_worker(uint64_t word) /* + 1 */
+{
+	return (uint32_t)(word >> 16 & 0xff);
+}
+
+static uint64_t
+word_ticket(uint64_t word)
+{
+	return word >> 24;
+}
+
+static void
+mark_clear(uint64_t *mark, uint64_t bit)
+{
+	uint64_t seen = shm_load(mark), old;
+
+	do {
+		old = seen;
+		seen = shm_cas(mark, old, old & ~bit);
+	} while (seen != old);
+}
+
+/* --- entering and leaving ------------------------------------------------------------------------ */
+
+/* Before a slot is taken, so that who reaps or looks meets every slot that is in use. */
+static void
+raise_high(struct queue_head *q, uint64_t high)
+{
+	uint64_t seen = shm_load(&q->high), old;
+
+	while (seen < high) {
+		old = seen;
+		seen = shm_cas(&q->high, old, high);
+		if (seen == old)
+			return;
+	}
+}
+
+static uint64_t
+next_ticket(struct queue_head *q)
+{
+	uint64_t seen = shm_load(&q->ticket), old;
+
+	do {
+		old = seen;
+		seen = shm_cas(&q->ticket, old, old + 1);
+	} while (seen != old);
+	return old + 1;
+}
+
+/* The first slot that is free, from *at on; size: none is. */
+static uint32_t
+find_free(const struct seg *seg, uint32_t pool, uint32_t at, uint32_t size)
+{
+	const uint64_t *marks = seg_queue_marks(seg, pool);
+
+	for (; at < size; at++) {
+		if (at % 64 == 0 && shm_load(&marks[at / 64]) == UINT64_MAX) {
+			at += 63;
+			continue;
+		}
+		if (shm_load(&seg_queue_slot(seg, pool, at)->word) == 0)
+			return at;
+	}
+	return size;
+}
+
+static bool
+take_slot(struct seg *seg, uint32_t size, struct queue_ref *ref)
+{
+	struct queue_head *q = seg_queue(seg, ref->pool);
+	const uint64_t taken = word_make(ref->ticket, ref->worker, 0, QUEUE_S_TAKEN);
+
+	if (size > seg->hdr->queue_slots)
+		size = seg->hdr->queue_slots;
+	for (ref->slot = 0;; ref->slot++) {
+		ref->slot = find_free(seg, ref->pool, ref->slot, size);
+		if (ref->slot >= size)
+			return false;
+		raise_high(q, ref->slot + 1);
+		if (shm_cas(&seg_queue_slot(seg, ref->pool, ref->slot)->word, 0, taken) == 0)
+			return true;
+	}
+}
+
+static bool ahead(
+	const struct seg *seg, uint32_t pool, const struct queue_ask *ask, uint64_t ticket);
+
+enum queue_entered
+queue_enter(struct seg *seg, uint32_t worker, uint32_t pool, uint32_t size,
+	const struct queue_ask *ask, struct queue_ref *ret)
+{
+	struct queue_ref ref = {
+		.pool = pool, .worker = worker, .need = ask->need, .priority = ask->priority};
+	struct queue_slot *s;
+
+	assert(ask->need != 0);
+	ref.ticket = next_ticket(seg_queue(seg, pool));
+	if (!take_slot(seg, size, &ref))
+		return QUEUE_FULL;
+	s = seg_queue_slot(seg, pool, ref.slot);
+	shm_store(&s->need, ask->need);
+	shm_store(&s->since_ms, ask->now_ms);
+	shm_store(&s->priority, ask->priority);
+	/* The mark before WAITING: who stands is marked.  Pairs with queue_any() and queue_sound(). */
+	shm_or(&seg_queue_marks(seg, pool)[ref.slot / 64], UINT64_C(1) << ref.slot % 64);
+	(void)queue_stand(seg, &ref);
+	*ret = ref;
+	/* After queue_stand()'s barrier: whom we find here finds us when it leaves.  Pairs with queue_leave(). */
+	return ahead(seg, pool, ask, ref.ticket) ? QUEUE_BEHIND : QUEUE_FIRST;
+}
+
+uint32_t
+queue_stand(struct seg *seg, const struct queue_ref *ref)
+{
+	struct queue_slot *s = seg_queue_slot(seg, ref->pool, ref->slot);
+	uint64_t old;
+
+	shm_store(&s->lacks, QUEUE_UNTRIED);
+	/*
+	 * A full barrier: whoever frees a place after our try has begun finds us standing, and untried, with
+	 * the fields of this ticket.  Pairs with queue_wake(), queue_any() before it, and see().
+	 */
+	old = shm_xchg(&s->word, word_make(ref->ticket, ref->worker, 0, QUEUE_S_WAITING));
+	assert(word_ticket(old) == ref->ticket);
+	return word_state(old) == QUEUE_S_WOKEN ? word_roles(old) : 0;
+}
+
+void
+queue_tried(struct seg *seg, const struct queue_ref *ref, uint32_t lacks)
+{
+	shm_store(&seg_queue_slot(seg, ref->pool, ref->slot)->lacks, lacks);
+}
+
+uint32_t
+queue_called(const struct seg *seg, const struct queue_ref *ref)
+{
+	const uint64_t word = shm_load(&seg_queue_slot(seg, ref->pool, ref->slot)->word);
+
+	return word_state(word) == QUEUE_S_WOKEN ? word_roles(word) : 0;
+}
+
+uint32_t
+queue_leave(struct seg *seg, const struct queue_ref *ref)
+{
+	uint64_t *word = &seg_queue_slot(seg, ref->pool, ref->slot)->word;
+	const uint64_t old = shm_xchg(word, word_make(ref->ticket, ref->worker, 0, QUEUE_S_TAKEN));
+
+	assert(word_ticket(old) == ref->ticket);
+	/* While nobody else can take the slot, or this would unmark its next owner. */
+	mark_clear(&seg_queue_marks(seg, ref->pool)[ref->slot / 64], UINT64_C(1) << ref->slot % 64);
+	/*
+	 * A full barrier: who enters and still finds us here is found when the caller looks afterwards
+	 * whether there is a place left.  Pairs with queue_enter().
+	 */
+	(void)shm_xchg(word, 0);
+	return word_state(old) == QUEUE_S_WOKEN ? word_roles(old) : 0;
+}
+
+/* --- looking ------------------------------------------------------------------------------------- */
+
+/* One who stands there, called or not. */
+struct seen {
+	uint64_t word, need, since_ms;
+	int32_t priority;
+	uint32_t lacks, slot;
+};
+
+static bool
+is_before(int32_t priority, uint64_t ticket, int32_t than_priority, uint64_t than_ticket)
+{
+	return priority < than_priority || (priority == than_priority && ticket < than_ticket);
+}
+
+/* False: nobody stands in that slot.  All of it is of one moment of one waiter. */
+static bool
+see(const struct seg *seg, uint32_t pool, uint32_t slot, struct seen *ret)
+{
+	const struct queue_slot *s = seg_queue_slot(seg, pool, slot);
+
+	ret->slot = slot;
+	do {
+		/* The word, the fields, the word: each in its turn.  Pairs with queue_stand(). */
+		ret->word = shm_load_acquire(&s->word);
+		if (word_state(ret->word) < QUEUE_S_WAITING)
+			return false;
+		ret->need = shm_load_acquire(&s->need);
+		ret->since_ms = shm_load_acquire(&s->since_ms);
+		ret->priority = shm_load_acquire(&s->priority);
+		ret->lacks = shm_load_acquire(&s->lacks);
+	} while (shm_load(&s->word) != ret->word);
+	return true;
+}
+
+/* The next one that stands there, from *at on. */
+static bool
+see_next(const struct seg *seg, uint32_t pool, uint32_t *at, struct seen *ret)
+{
+	const uint64_t high = shm_load(&seg_queue(seg, pool)->high);
+	const uint64_t *marks = seg_queue_marks(seg, pool);
+
+	while (*at < high) {
+		const uint64_t left = shm_load(&marks[*at / 64]) >> *at % 64;
+
+		if (left == 0) {
+			*at = (*at / 64 + 1) * 64;
+			continue;
+		}
+		*at += (uint32_t)__builtin_ctzll(left);
+		if (see(seg, pool, (*at)++, ret))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Somebody stands before (priority, ticket) who can be served by the same endpoints, or who was called and
+ * is about to try.
+ */
+static bool
+ahead(const struct seg *seg, uint32_t pool, const struct queue_ask *ask, uint64_t ticket)
+{
+	struct seen s;
+
+	for (uint32_t at = 0; see_next(seg, pool, &at, &s);)
+		if (is_before(s.priority, word_ticket(s.word), ask->priority, ticket) &&
+			(s.need == ask->need || word_state(s.word) == QUEUE_S_WOKEN))
+			return true;
+	return false;
+}
+
+bool
+queue_ahead(const struct seg *seg, uint32_t pool, const struct queue_ask *ask)
+{
+	return queue_any(seg, pool) && ahead(seg, pool, ask, UINT64_MAX);
+}
+
+uint32_t
+queue_waiting(const struct seg *seg, uint32_t pool, uint64_t *ret_since_ms)
+{
+	uint32_t n = 0;
+	struct seen s;
+
+	*ret_since_ms = 0;
+	for (uint32_t at = 0; see_next(seg, pool, &at, &s); n++)
+		if (*ret_since_ms == 0 || s.since_ms < *ret_since_ms)
+			*ret_since_ms = s.since_ms;
+	return n;
+}
+
+/* --- calling ------------------------------------------------------------------------------------- */
+
+struct heads {
+	uint32_t n;
+	struct seen of[NEEDS]; /* who waits first, for each need */
+	bool more;
+	struct seen best; /* of the needs beyond those */
+};
+
+static bool
+seen_before(const struct seen *a, const struct seen *b)
+{
+	return is_before(a->priority, word_ticket(a->word), b->priority, word_ticket(b->word));
+}
+
+static bool
+is_meant(const struct seen *s, const struct queue_call *call)
+{
+	const struct queue_ref *behind = call->behind;
+
+	if ((call->untried || (s->lacks & call->roles) == 0) && s->lacks != QUEUE_UNTRIED)
+		return false;
+	if (s->need == call->other_need)
+		return false;
+	return behind == NULL ||
+	       (s->need != behind->need && is_before(behind->priority, behind->ticket, s->priority,
+						   word_ticket(s->word)));
+}
+
+static void
+heads_add(struct heads *h, const struct seen *s, const struct queue_call *call)
+{
+	for (uint32_t i = 0; i < h->n; i++) {
+		if (h->of[i].need != s->need)
+			continue;
+		if (seen_before(s, &h->of[i]))
+			h->of[i] = *s;
+		return;
+	}
+	if (h->n < NEEDS) {
+		h->of[h->n++] = *s;
+	} else if (is_meant(s, call) && (!h->more || seen_before(s, &h->best))) {
+		h->best = *s;
+		h->more = true;
+	}
+}
+
+/* Who is meant; false: nobody. */
+static bool
+choose(const struct seg *seg, uint32_t pool, const struct queue_call *call, struct seen *ret)
+{
+	struct heads h = {.n = 0};
+	bool any;
+	struct seen s;
+
+	for (uint32_t at = 0; see_next(seg, pool, &at, &s);)
+		if (word_state(s.word) == QUEUE_S_WAITING)
+			heads_add(&h, &s, call);
+	any = h.more;
+	if (any)
+		*ret = h.best;
+	for (uint32_t i = 0; i < h.n; i++) {
+		if (!is_meant(&h.of[i], call) || (any && !seen_before(&h.of[i], ret)))
+			continue;
+		*ret = h.of[i];
+		any = true;
+	}
+	return any;
+}
+
+uint32_t
+queue_wake(struct seg *seg, uint32_t pool, const struct queue_call *call)
+{
+	struct seen s;
+
+	/*
+	 * After a full barrier of the caller's, a release's CAS or queue_leave(): who stands by now is seen, or
+	 * its try comes after that.  Pairs with queue_stand().
+	 * A lost race means that the chosen one was called by another, or has left: another look.
+	 */
+	assert(call->roles != 0);
+	while (choose(seg, pool, call, &s)) {
+		uint64_t *word = &seg_queue_slot(seg, pool, s.slot)->word;
+		const uint32_t worker = word_worker(s.word) - 1;
+
+		if (shm_cas(word, s.word,
+			    word_make(word_ticket(s.word), worker, call->roles, QUEUE_S_WOKEN)) ==
+			s.word)
+			return worker;
+	}
+	return QUEUE_NOBODY;
+}
+
+/* --- the master's -------------------------------------------------------------------------------- */
+
+uint32_t
+queue_reap(struct seg *seg, uint32_t dead)
+{
+	uint32_t n = 0;
+
+	for (uint32_t pool = 0; pool < seg->hdr->max_pools; pool++) {
+		const uint64_t high = shm_load(&seg_queue(seg, pool)->high);
+
+		for (uint32_t slot = 0; slot < high; slot++) {
+			uint64_t *word = &seg_queue_slot(seg, pool, slot)->word;
+
+			/* Others change WAITING into WOKEN at most: the worker in it stays. */
+			if (word_worker(shm_load(word)) != dead + 1)
+				continue;
+			mark_clear(
+				&seg_queue_marks(seg, pool)[slot / 64], UINT64_C(1) << slot % 64);
+			(void)shm_xchg(word, 0);
+			n++;
+		}
+	}
+	return n;
+}
+
+bool
+queue_sound(const struct seg *seg, uint32_t pool, uint32_t slot, uint32_t *ret_worker)
+{
+	const struct queue_head *q = seg_queue(seg, pool);
+	const uint64_t *mark = &seg_queue_marks(seg, pool)[slot / 64];
+	/* The word, then its mark, then the word.  Pairs with queue_enter() and queue_leave(). */
+	const uint64_t word = shm_load_acquire(&seg_queue_slot(seg, pool, slot)->word);
+	const bool marked = (shm_load_acquire(mark) >> slot % 64 & 1) != 0;
+	const enum queue_state state = word_state(word);
+
+	*ret_worker = QUEUE_NOBODY;
+	if (word == 0 || shm_load(&seg_queue_slot(seg, pool, slot)->word) != word)
+		return true;
+	*ret_worker = word_worker(word) - 1;
+	return state >= QUEUE_S_TAKEN && state <= QUEUE_S_WOKEN && word_worker(word) != 0 &&
+	       *ret_worker < SLOT_WORKERS(seg) && slot < shm_load(&q->high) &&
+	       word_ticket(word) <= shm_load(&q->ticket) && (marked || state == QUEUE_S_TAKEN) &&
+	       (state == QUEUE_S_WOKEN) == (word_roles(word) != 0);
+}
