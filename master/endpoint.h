@@ -30,6 +30,7 @@ struct publish;
 struct resolver;
 struct scrape;
 struct seg;
+struct waiters;
 
 #define ENDPOINT_NO_SLOT UINT32_MAX
 #define FOREIGN_SCRAPES 3 /* a figure older than so many scrape intervals does not count */
@@ -95,6 +96,7 @@ struct fleet {
 	struct dns *dns;
 	struct announced_engines *announced; /* NULL before fleet_hear() */
 	struct publish *publish;
+	struct waiters *waiters;       /* NULL before fleet_waiters() */
 	struct endpoint_list live;     /* configured, with a slot or waiting for one */
 	struct endpoint_list draining; /* no longer configured, slot not free yet */
 	void *draining_by_key;         /* the same, in a tree of tsearch(3) */

@@ -360,6 +360,12 @@ fleet_hear(struct fleet *f, int wake_fd)
 }
 
 void
+fleet_waiters(struct fleet *f, struct waiters *ws)
+{
+	f->waiters = ws;
+}
+
+void
 fleet_worker_reaped(struct fleet *f)
 {
 	publish_poll(f->publish);

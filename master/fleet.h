@@ -17,6 +17,7 @@ struct fleet;
 struct found;
 struct rcu_writer;
 struct seg;
+struct waiters;
 
 /* Aborts only when out of memory.  Nothing is published before the first fleet_apply(). */
 struct fleet *fleet_new(struct event_base *base, struct seg *seg);
@@ -46,6 +47,9 @@ void fleet_found(
 
 /* Takes endpoints also from engines that announce themselves (master/announced.h). */
 void fleet_hear(struct fleet *f, int wake_fd);
+
+/* Who is told when something to choose has come or gone (master/waiters.h); without it nobody is. */
+void fleet_waiters(struct fleet *f, struct waiters *ws);
 
 /* Writes the endpoint table with state and load: for people (json = 0) or as one JSON object. */
 void fleet_status(struct fleet *f, struct evbuffer *out, int json);

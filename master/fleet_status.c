@@ -18,6 +18,7 @@
 #include "shm/eject.h"
 #include "shm/load.h"
 #include "shm/look.h"
+#include "shm/queue.h"
 #include "shm/seg.h"
 
 #define MODELS_SHOWN 3 /* names in a line for people; the JSON form has all */
@@ -393,11 +394,49 @@ add_object(const struct facts *x, void *arg)
 	(void)evbuffer_add_printf(j->out, "]}");
 }
 
-static void
-put_pools(struct evbuffer *out, const struct conf *conf)
+/* Requests that wait for a place, of all workers, and how long the one that has waited longest. */
+static uint32_t
+waiting_in(const struct fleet *f, const struct conf_pool *pool, uint64_t *ret_ms)
 {
+	uint64_t since_ms, now = clock_ms();
+	uint32_t n = 0;
+
+	*ret_ms = 0;
+	for (uint32_t id = 0; id < f->seg->hdr->max_pools; id++)
+		if (strcmp(seg_pool_name(f->seg, id), pool->name) == 0) {
+			n = queue_waiting(f->seg, id, &since_ms);
+			*ret_ms = n > 0 && now > since_ms ? now - since_ms : 0;
+			break;
+		}
+	return n;
+}
+
+/* A line for each pool where requests wait. */
+static void
+print_queues(struct evbuffer *out, const struct fleet *f)
+{
+	for (size_t i = 0; i < f->conf->npools; i++) {
+		const struct conf_pool *pool = &f->conf->pools[i];
+		uint64_t ms;
+		const uint32_t n = waiting_in(f, pool, &ms);
+
+		if (n > 0)
+			(void)evbuffer_add_printf(out,
+				"pool %s: %" PRIu32 " of %" PRIu32
+				" waiting, the first for %.1fs\n",
+				pool->name, n, pool->queue.size, (double)ms / 1e3);
+	}
+}
+
+static void
+put_pools(struct evbuffer *out, const struct fleet *f)
+{
+	const struct conf *conf = f->conf;
+
 	for (size_t i = 0; i < conf->npools; i++) {
 		const struct conf_pool *pool = &conf->pools[i];
+		uint64_t ms;
+		const uint32_t n = waiting_in(f, pool, &ms);
 
 		put_json(out, i > 0 ? ",\n{\"name\":" : "\n{\"name\":", pool->name);
 		put_json(out, ",\"connector\":", connector_name(pool->connector));
@@ -406,7 +445,10 @@ put_pools(struct evbuffer *out, const struct conf *conf)
 			(void)evbuffer_add_printf(out,
 				",\"%s\":{\"policy\":\"%s\",\"load\":\"%s\"}", role_name(role),
 				policy_name(pool->policies[role]), load_name(pool->loads[role]));
-		(void)evbuffer_add_printf(out, "}");
+		(void)evbuffer_add_printf(out,
+			",\"queue\":{\"waiting\":%" PRIu32 ",\"size\":%" PRIu32
+			",\"oldest_ms\":%" PRIu64 "}}",
+			n, pool->queue.size, ms);
 	}
 }
 
@@ -425,7 +467,7 @@ fleet_status(struct fleet *f, struct evbuffer *out, int json)
 	if (json) {
 		(void)evbuffer_add_printf(
 			out, "{\"config\":%" PRIu64 ",\"pools\":[", f->config_number);
-		put_pools(out, f->conf);
+		put_pools(out, f);
 		(void)evbuffer_add_printf(out, "],\n\"endpoints\":[");
 		for_each(f, add_object, &j);
 		(void)evbuffer_add_printf(out, "]}\n");
@@ -433,4 +475,5 @@ fleet_status(struct fleet *f, struct evbuffer *out, int json)
 	}
 	for_each(f, add_row, &g);
 	print_grid(out, &g);
+	print_queues(out, f);
 }

@@ -27,6 +27,7 @@
 #include "master/reload.h"
 #include "master/resolve.h"
 #include "master/sd.h"
+#include "master/waiters.h"
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/base/log.h"
@@ -67,6 +68,7 @@ struct master {
 	struct sd *sd;
 	struct resolver *resolver;
 	struct listeners *listeners;
+	struct waiters *waiters;
 	struct fleet *fleet;
 	struct procs *procs;
 	struct reload *reload;
@@ -140,6 +142,7 @@ on_reaped(void *arg)
 	struct master *m = arg;
 
 	fleet_worker_reaped(m->fleet);
+	waiters_call(m->waiters); /* it may have held places, or been called */
 }
 
 static uint64_t
@@ -295,7 +298,8 @@ step_memory(struct master *m)
 		.max_endpoints = m->first->max_endpoints,
 		.max_pools = m->first->max_pools,
 		.flags_per_worker = m->first->flags_per_worker,
-		.max_clients = m->first->client_entries};
+		.max_clients = m->first->client_entries,
+		.queue_slots = m->first->queue_slots};
 	struct seg_part parts[SEG_NPARTS];
 	int r = seg_new(&sizes, seg_build(), &m->seg);
 
@@ -377,7 +381,9 @@ step_parts(struct master *m)
 
 	m->resolver = resolver_new(m->base);
 	m->listeners = parts.listeners = listeners_new(m->resolver);
+	m->waiters = waiters_new(m->base, m->seg, m->wake_fds);
 	m->fleet = parts.fleet = fleet_new(m->base, m->seg);
+	fleet_waiters(m->fleet, m->waiters);
 	fleet_hear(m->fleet, m->wake_fds[SLOT_MASTER(m->seg)]);
 	m->procs = parts.procs = procs_new(m->base, m->seg, kinds, m->wake_fds, &heard);
 	m->reload = reload_new(&parts, &outcome);
@@ -447,6 +453,7 @@ fini(struct master *m)
 	procs_free(&m->procs);
 	if (m->fleet != NULL)
 		fleet_free(&m->fleet);
+	waiters_free(&m->waiters);
 	reload_free(&m->reload);
 	listeners_free(&m->listeners);
 	if (m->resolver != NULL)

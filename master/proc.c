@@ -24,6 +24,7 @@
 #include "shm/heritage.h"
 #include "shm/load.h"
 #include "shm/metrics.h"
+#include "shm/queue.h"
 #include "shm/rcu.h"
 #include "shm/seg.h"
 
@@ -484,21 +485,22 @@ static void
 give_back(struct proc *p)
 {
 	struct seg *seg = p->ps->seg;
-	uint32_t held = 0, armed = 0, trials = 0;
+	uint32_t held = 0, armed = 0, trials = 0, waiting = 0;
 
 	rcu_reap(seg, p->slot);
 	if (p->slot < SLOT_WORKERS(seg)) {
 		held = load_reap(seg, p->slot);
 		armed = flag_reap(seg, p->slot);
 		trials = eject_reap(seg, p->slot);
+		waiting = queue_reap(seg, p->slot);
 	}
 	metric_reap(seg, p->slot);
 	memset(seg->procs[p->slot].words, 0, SHM_WORDS);
 	proc_slot_set(seg, p->slot, 0, PROC_EMPTY, 0);
-	if (held + armed + trials > 0)
+	if (held + armed + trials + waiting > 0)
 		log_info("gave back what the process held", LOG_U("child_slot", p->slot),
-			LOG_U("reservations", held), LOG_U("flags", armed),
-			LOG_U("trials", trials));
+			LOG_U("reservations", held), LOG_U("flags", armed), LOG_U("trials", trials),
+			LOG_U("waiting", waiting));
 	if (p->ps->hooks.reaped != NULL)
 		p->ps->hooks.reaped(p->ps->hooks.arg);
 }

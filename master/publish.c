@@ -11,6 +11,7 @@
 #include "master/conf.h"
 #include "master/ejected.h"
 #include "master/endpoint.h"
+#include "master/waiters.h"
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
@@ -193,6 +194,8 @@ say(struct publish *p, struct endpoint *ep, enum ep_state state, bool ramps)
 		ep_state_recovered(seg, ep->slot, clock_ms());
 	else
 		ep_state_set(seg, ep->slot, state);
+	/* for a place, or to hear that there is none any more */
+	waiters_call(p->fleet->waiters);
 }
 
 bool
@@ -721,6 +724,7 @@ publish_try(struct publish *p)
 	rcu_publish(p->writer, arena);
 	metric_add(p->fleet->slab, M_PUBLISHED, 1);
 	note_rows(p, cookie);
+	waiters_call(p->fleet->waiters);
 }
 
 /* Nothing to wait for, no timer: an idle master sleeps. */
