@@ -21,6 +21,7 @@
 	X(SK_MESSAGES,               "messages")                 \
 	X(SK_PROMPT,                 "prompt")                   \
 	X(SK_N,                      "n")                        \
+	X(SK_PRIORITY,               "priority")                 \
 	X(SK_TEXT,                   "text")                     \
 	X(SK_INPUT_IDS,              "input_ids")                \
 	X(SK_SAMPLING_PARAMS,        "sampling_params")          \

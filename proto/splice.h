@@ -27,6 +27,7 @@ enum splice_key {
 	SK_MESSAGES,
 	SK_PROMPT,
 	SK_N,
+	SK_PRIORITY,
 	SK_TEXT,      /* SGLang's /generate */
 	SK_INPUT_IDS, /* the same */
 	SK_SAMPLING_PARAMS,

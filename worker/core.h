@@ -28,6 +28,7 @@ struct budget;
 TAILQ_HEAD(conn_list, conn);
 TAILQ_HEAD(req_list, req);
 TAILQ_HEAD(errand_list, errand);
+TAILQ_HEAD(wait_list, req);
 
 #define WORKER_BUF (64u << 10) /* one read(2); a paced event is under 1 KiB, a burst fills it */
 /* resolution of every timeout; ticks only while there is something to time */
@@ -56,6 +57,11 @@ struct worker {
 	struct req_list reqs;
 	struct req_list ended_reqs;
 	struct errand_list errands, ended_errands;
+	struct wait_list waiters; /* of the requests, those that wait for a place: wait.c */
+	bool planning;            /* inside the read section of a selection */
+	bool served;              /* by it, somebody who waited */
+	uint32_t
+		owes; /* roles of places given back in it: whoever waits for one is told after it */
 	uint32_t nconns;
 	uint32_t nreqs;
 	uint32_t nerrands;

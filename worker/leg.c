@@ -14,6 +14,7 @@
 #include "worker/core.h"
 #include "worker/eject.h"
 #include "worker/pool.h"
+#include "worker/wait.h"
 
 #define LEG_MAX_HEAD (64u << 10) /* of an engine's answer; vLLM's are under 1 KiB */
 /* payload pieces of one read handed on together: an event each in a burst */
@@ -154,6 +155,7 @@ let_go(struct leg *leg)
 	if (leg->reserved) {
 		load_tokens_sub(w->seg, w->slot, leg->up->slot, leg->tokens);
 		load_release(w->seg, w->slot, leg->up->slot);
+		wait_released(leg);
 	}
 	leg->tokens = 0;
 	leg->reserved = false;

@@ -15,6 +15,7 @@
 #include "worker/req.h"
 #include "worker/select.h"
 #include "worker/threshold.h"
+#include "worker/wait.h"
 #include "shm/heritage.h"
 
 /* What this request asks of each role; its keys are hashed once. */
@@ -86,6 +87,8 @@ why_none(struct req *req, const struct selection *s)
 {
 	if (select_served(s)) {
 		req->detail = role_name(s->role);
+		req->lacks |= 1u << s->role;
+		req->hopeless = select_room(s).places < req->npairs;
 		return END_NO_CAPACITY;
 	}
 	return s->role == ROLE_PREFILL ? END_NO_PREFILL : END_NO_DECODE;
@@ -147,8 +150,10 @@ choose_pair(struct pair *pair, struct selection s[ROLE_N])
 		return why_none(req, p);
 	/* the groups that were tried lack a decode engine, the others a prefill engine */
 	d->groups = ~p->groups;
-	if (select_served(p))
+	if (select_served(p)) {
+		req->lacks = QUEUE_ALL_ROLES;
 		return why_none(req, p);
+	}
 	req->detail = "pairing requires one in the group of a prefill engine";
 	return why_none(req, d);
 }
@@ -228,6 +233,7 @@ static enum req_end
 choose_way(struct req *req, const struct table_pool *tp, uint32_t *ret_pairs)
 {
 	const struct connector *c = connector_find(tp->connector);
+	const char *const was_direct = req->direct;
 	size_t pairs = 1, prompts;
 	bool split;
 
@@ -247,7 +253,8 @@ choose_way(struct req *req, const struct table_pool *tp, uint32_t *ret_pairs)
 		req->detail = "X-PD-Route is neither direct nor disaggregated";
 		return END_UNSUPPORTED;
 	}
-	req->direct = why_direct(req);
+	/* who waits stays what it is */
+	req->direct = req->waits ? was_direct : why_direct(req);
 	if (req->direct != NULL) {
 		req->connector = &connector_direct;
 		return END_OK;
@@ -398,8 +405,13 @@ choose_endpoints(
 		else if (choose(&pair->leg[LEG_DECODE], &s[one], 0) == NULL)
 			why = why_none(req, &s[one]);
 	}
-	if (why != END_OK)
+	if (why != END_OK) {
 		pair_free(req); /* gives back what was reserved */
+		return why;
+	}
+	s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
+	wait_served(
+		req, s, req->connector->edit[ROLE_PREFILL] != NULL ? QUEUE_ALL_ROLES : 1u << one);
 	return why;
 }
 
@@ -444,6 +456,7 @@ plan_again(struct pair *next, enum plan_for what, const struct pair *of)
 	bool found = false;
 	struct selection s[ROLE_N];
 
+	w->planning = true;
 	if (tp != NULL && tp->id == req->pool.id) {
 		prepare(s, req, t, tp, model);
 		s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
@@ -454,7 +467,9 @@ plan_again(struct pair *next, enum plan_for what, const struct pair *of)
 		else
 			found = choose(&next->leg[LEG_DECODE], &s[role_alone(req)], 0) != NULL;
 	}
+	w->planning = false;
 	rcu_leave(w->seg, w->slot);
+	wait_settle(req);
 	return found;
 }
 
@@ -487,7 +502,11 @@ plan(struct req *req, const struct table *t)
 		return why;
 	/* Both engines before the prefill engine is asked: nothing may queue between the legs (vLLM leases
 	 * the KV for 30 s). */
+	why = wait_before(req, tp);
+	if (why != END_OK)
+		return why;
 	pair_make(req, npairs);
+	req->lacks = 0;
 	why = choose_endpoints(req, t, tp, model);
 	if (why != END_OK)
 		return why;
@@ -522,21 +541,44 @@ may_change(const struct req *req, const struct table *t, enum req_end why)
 	return false;
 }
 
-void
-plan_request(struct req *req)
+/* One read section.  END_OK, or why not; *ret_most_ms: how long that may change for, 0: it does not. */
+static enum req_end
+plan_once(struct req *req, uint64_t *ret_most_ms)
 {
 	struct worker *w = req->w;
 	const struct table *t =
 		rcu_enter(w->seg, w->slot); /* published before any worker is forked */
-	enum req_end why = plan(req, t);
-	bool wait = why != END_OK && may_change(req, t, why);
-	uint64_t most_ms = t->plan_wait_ms;
+	enum req_end why;
 
+	w->planning = true;
+	why = plan(req, t);
+	w->planning = false;
+	*ret_most_ms = why != END_OK && may_change(req, t, why) ? t->plan_wait_ms : 0;
 	rcu_leave(w->seg, w->slot);
-	if (why == END_OK)
+	return why;
+}
+
+void
+plan_request(struct req *req)
+{
+	uint64_t most_ms;
+	enum req_end why;
+
+	do
+		why = plan_once(req, &most_ms);
+	while (why == END_NO_CAPACITY && wait_again(req, &why));
+	wait_settle(req);
+	if (why == END_OK) {
+		req->planned = true;
 		req_event(req, RQ_PLANNED, NULL);
-	else if (wait)
+	} else if (why == END_NO_CAPACITY && req->waits) {
+		return; /* until it is called */
+	} else if (most_ms != 0) {
+		if (req->waits)
+			req->deadline_ms = 0; /* of another wait */
+		wait_leave(req);
 		req_wait(req, why, most_ms);
-	else
+	} else {
 		req_refuse(req, why, req->detail);
+	}
 }

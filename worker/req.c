@@ -8,8 +8,9 @@
  *
  * HEAD      the connection has sent a byte; nothing else is known.
  * BODY      the head is parsed, the path is one that generates; no endpoint is chosen.
- * PLAN      the body is a JSON object; endpoints are being chosen.  Rested in only while endpoints that
- *           have just been added are not known yet, and at most health_timeout.
+ * PLAN      the body is a JSON object; endpoints are being chosen.  Rested in while endpoints that have just
+ *           been added are not known yet, at most health_timeout; and while all that could serve are full
+ *           (wait.c), at most queue_timeout.  Nothing is held meanwhile.
  * ASK       something must be known before a leg can go out: the prompt's tokens, where KV is fetched.
  * EXCHANGE  all endpoints are reserved; legs run as the connector says; no byte has gone to the client.
  * RELAY     the answer has begun.  relay_started() tells whether the client has any of it: before that a
@@ -36,12 +37,12 @@
 #include "worker/core.h"
 #include "worker/exchange.h"
 #include "worker/front.h"
-#include "worker/limit.h"
 #include "worker/local.h"
 #include "worker/plan.h"
 #include "worker/pool.h"
 #include "worker/relay.h"
 #include "worker/release.h"
+#include "worker/wait.h"
 #include "shm/heritage.h"
 
 static req_handler head_read, body_read, head_late, body_late, drop, shut, refuse, refuse_shutdown,
@@ -79,7 +80,7 @@ static const struct {
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = shut } },
-	[REQ_PLAN] = { "plan", 'p', NO_CLOCK /* req_wait() */, {
+	[REQ_PLAN] = { "plan", 'p', NO_CLOCK /* req_wait(), wait.c */, {
 		[RQ_HEAD] = never, [RQ_BODY] = never,
 		[RQ_PLANNED] = planned,
 		[RQ_ASKED] = exchange_start, /* nothing to ask */
@@ -363,6 +364,8 @@ log_end(const struct req *req, uint64_t now_us)
 		req->tries > 0 ? LOG_U("tries", req->tries) : LOG_S("tries", NULL),
 		LOG_I("status", req->status), LOG_S("reason", end_word(req->end)),
 		LOG_S("detail", req->detail), LOG_S("states", req->trace),
+		req->t_queued_us != 0 ? LOG_MS("queued_ms", req->queued_us)
+				      : LOG_S("queued_ms", NULL),
 		LOG_MS("body_ms", since(req->t_start_us, req->t_body_us)),
 		LOG_MS("prefill_ms", since(req->t_prefill_us, req->t_prefilled_us)),
 		LOG_MS("first_ms", since(req->t_body_us, req->t_first_us)),
@@ -400,6 +403,7 @@ req_end(struct req *req, enum req_end end)
 	uint64_t now_us = clock_us();
 
 	req->end = end;
+	wait_leave(req);
 	for (uint32_t i = 0; i < req->npairs; i++) {
 		struct pair *pair = &req->pairs[i];
 
@@ -414,7 +418,6 @@ req_end(struct req *req, enum req_end end)
 	count_end(req, now_us);
 	log_end(req, now_us);
 	relay_drop_held(req);
-	limit_leave(req);
 	TAILQ_REMOVE(&w->reqs, req, link);
 	TAILQ_INSERT_TAIL(&w->ended_reqs, req, link);
 	w->nreqs--;
@@ -462,8 +465,7 @@ refuse(struct req *req, struct leg *leg)
 
 	(void)leg;
 	if (req->state == REQ_HEAD || req->state == REQ_BODY) {
-		if (ends[req->end].status < 500 && ends[req->end].status != 429)
-			metric_add(req->w->slab, M_BAD_REQUESTS, 1);
+		metric_add(req->w->slab, M_BAD_REQUESTS, 1);
 		if (!req->framing.done)
 			/* what follows cannot be told from a new request */
 			req->keep_alive = false;
@@ -612,7 +614,6 @@ void
 req_head(struct req *req, const struct http_head *h)
 {
 	const struct http_header *enc = http_header(h, "content-encoding");
-	enum req_end over;
 	const char *allow;
 
 	req->head_only = h->method == HTTP_M_HEAD;
@@ -642,8 +643,6 @@ req_head(struct req *req, const struct http_head *h)
 		req_refuse(req, END_BODY_TOO_LARGE, NULL);
 	else if (enc != NULL && !span_is(enc->value, "identity"))
 		req_refuse(req, END_BAD_ENCODING, NULL);
-	else if ((over = limit_enter(req, h)) != END_OK)
-		req_refuse(req, over, NULL);
 	else {
 		take_headers(req, h);
 		if (h->expect_continue && !req->http10 && !req->framing.done)
@@ -807,7 +806,7 @@ req_first_byte(struct req *req)
 	req->t_first_us = clock_us();
 	us = req->t_first_us - req->t_body_us;
 	metric_observe(req->w->slab, req->pool.id, H_TTFT, us);
-	plan_learn(req, us);
+	plan_learn(req, us - req->queued_us); /* waiting is nobody's prefill */
 }
 
 void
@@ -843,9 +842,13 @@ req_tick(struct req *req, uint64_t now_ms)
 		return;
 	}
 	if (req->deadline_ms != 0 && now_ms >= req->deadline_ms) {
+		if (wait_late(req))
+			return;
 		req_event(req, RQ_TIMEOUT, NULL);
 		return;
 	}
+	if (req->waits)
+		return; /* until it is called */
 	if (req->state == REQ_PLAN) {
 		plan_request(req);
 		return;

@@ -16,6 +16,7 @@
 #include "proto/splice.h"
 #include "shm/base/conf.h"
 #include "shm/metrics.h"
+#include "shm/queue.h"
 #include "worker/connector.h"
 #include "worker/end_list.h"
 #include "worker/leg.h"
@@ -124,6 +125,16 @@ struct req {
 	enum metric_counter released_as;       /* why KV is let go */
 	bool apart; /* nobody's: it lets go of what an attempt has left (release.c) */
 
+	/* waiting for a place (wait.c) */
+	bool planned;  /* endpoints were reserved for it once: it does not wait for others */
+	bool waits;    /* in `place`, and in the worker's list */
+	bool hopeless; /* it needs more places at once than there are */
+	struct queue_ref place;
+	TAILQ_ENTRY(req) wait_link;
+	uint64_t need;
+	int32_t priority;
+	uint32_t lacks; /* bit per role that was full at the last try */
+
 	/* the answer to the client (relay.c) */
 	bool head_sent;
 	bool chunked;
@@ -137,11 +148,11 @@ struct req {
 	int status;         /* sent to the client; 0: none */
 	const char *detail; /* static text for the log and the error body, or NULL */
 	uint64_t events;
-	char trace[REQ_NSTATES + 8]; /* first letters of the states it went through */
+	char trace[REQ_NSTATES + 8];     /* first letters of the states it went through */
+	uint32_t retry_after_s;          /* told with a refusal; 0: nothing, or the status' own */
+	uint64_t t_queued_us, queued_us; /* when it began to wait for a place; how long it did */
 	uint64_t t_start_us, t_body_us, t_prefill_us, t_prefilled_us, t_first_us, t_event_us;
 	uint64_t bytes_out, bytes_in;
-	uint32_t client;        /* its entry among the limited clients, + 1; 0: none (limit.h) */
-	uint32_t retry_after_s; /* told with a refusal of ours; 0: nothing to tell */
 	TAILQ_ENTRY(req) link;
 };
 

@@ -45,6 +45,30 @@ select_pass(const struct selection *s)
 		*s->cursor = v.cursor;
 }
 
+struct select_room
+select_room(const struct selection *s)
+{
+	struct select_room room = {0};
+	struct policy_view v;
+	struct candidate c;
+
+	set_view(&v, s);
+	for (uint32_t i = 0; i < v.n; i++) {
+		const struct table_pick *pick = &v.picks[i];
+		const struct ep_look e =
+			ep_look(s->seg, pick->slot, s->now_ms, s->foreign_max_age_ms);
+
+		if (!policy_serves(&v, pick, &e))
+			continue;
+		if (pick->max_inflight == 0)
+			room.places = UINT64_MAX;
+		else if (room.places != UINT64_MAX)
+			room.places += pick->max_inflight;
+		room.free = room.free || policy_look(&v, i, &c);
+	}
+	return room;
+}
+
 bool
 select_served(const struct selection *s)
 {

@@ -50,6 +50,12 @@ struct selected {
 const struct table_pick *select_reserve(const struct selection *s, struct selected *ret);
 /* Moves the cursor past whoever would be chosen: a turn passes unused. */
 void select_pass(const struct selection *s);
+/* The places of all who could serve this, and whether one of them is free. */
+struct select_room {
+	uint64_t places; /* UINT64_MAX: there is no limit */
+	bool free;
+};
+struct select_room select_room(const struct selection *s);
 /* Whether anybody could serve this at all, now; where select_reserve() found nobody, those are full. */
 bool select_served(const struct selection *s);
 

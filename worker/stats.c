@@ -9,6 +9,7 @@
 #include "shm/heritage.h"
 #include "shm/load.h"
 #include "shm/metrics.h"
+#include "shm/queue.h"
 #include "shm/rcu.h"
 #include "shm/table.h"
 #include "worker/core.h"
@@ -286,6 +287,21 @@ endpoint_words(struct worker *w, struct evbuffer *out, const struct table *t)
 }
 
 static void
+queues(struct worker *w, struct evbuffer *out, const struct table *t)
+{
+	char pool[160];
+	uint64_t since_ms;
+
+	heading(out, "pdrouter_queue_waiting", "gauge",
+		"Requests that wait for a place at an endpoint.");
+	for (uint32_t i = 0; i < t->npools; i++) {
+		(void)prom_label(pool, sizeof(pool), t->pools[i].name, strlen(t->pools[i].name));
+		(void)evbuffer_add_printf(out, "pdrouter_queue_waiting{pool=\"%s\"} %u\n", pool,
+			queue_waiting(w->seg, t->pools[i].id, &since_ms));
+	}
+}
+
+static void
 policies(struct evbuffer *out, const struct table *t)
 {
 	char pool[160];
@@ -334,6 +350,7 @@ stats_page(struct worker *w, struct evbuffer *out)
 		endpoints(w, out, t);
 		endpoint_words(w, out, t);
 		policies(out, t);
+		queues(w, out, t);
 	}
 	rcu_leave(w->seg, w->slot);
 }

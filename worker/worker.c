@@ -24,6 +24,7 @@
 #include "worker/req.h"
 #include "worker/select.h"
 #include "worker/threshold.h"
+#include "worker/wait.h"
 
 #define QUIT_MS 1000 /* for clients to read the last words; the master kills after 2 s */
 /* the master kills a child that is silent for stall_timeout; at least once a second */
@@ -125,7 +126,7 @@ on_beat(evutil_socket_t fd, short what, void *arg)
 	(void)arg; /* waking up is enough: the loop beats each turn */
 }
 
-/* --- the notifier's word ------------------------------------------------------------------------- */
+/* --- the notifier's word, and that of who has given a place back ------------------------------------------------------------------------- */
 
 static void
 kv_ready(uint32_t slot, void *arg)
@@ -144,8 +145,10 @@ on_wake(evutil_socket_t fd, short what, void *arg)
 	uint64_t count;
 
 	(void)what;
-	if (read(fd, &count, sizeof(count)) == (ssize_t)sizeof(count))
-		flag_collect(w->flags, kv_ready, w);
+	if (read(fd, &count, sizeof(count)) != (ssize_t)sizeof(count))
+		return;
+	flag_collect(w->flags, kv_ready, w);
+	wait_collect(w);
 }
 
 /* --- the master's word --------------------------------------------------------------------------- */
@@ -244,6 +247,7 @@ worker_new(const struct heritage *h)
 	TAILQ_INIT(&w->ended_reqs);
 	TAILQ_INIT(&w->errands);
 	TAILQ_INIT(&w->ended_errands);
+	TAILQ_INIT(&w->waiters);
 	w->pool = pool_new(w);
 	w->flags = flag_set_new(w->seg, w->slot);
 	w->waiting = mem_array(w->seg->hdr->flags_per_worker, sizeof(*w->waiting));

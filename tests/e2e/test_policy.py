@@ -413,7 +413,8 @@ def test_weights_groups_tokens_and_policies_are_shown(world):
     fleet = r.status()["fleet"]
     assert fleet["pools"] == [{"name": "main", "connector": "nixl", "pairing": "prefer",
                                "prefill": {"policy": "prefix", "load": "tokens"},
-                               "decode": {"policy": "power_of_two", "load": "requests"}}]
+                               "decode": {"policy": "power_of_two", "load": "requests"},
+                               "queue": {"waiting": 0, "size": 0, "oldest_ms": 0}}]
     rows = {e["url"]: e for e in fleet["endpoints"]}
     assert [rows[e.url]["prompt_tokens"] for e in (p, d)] == [1_500_001] * 2
     assert (rows[p.url]["weight"], rows[p.url]["group"], rows[d.url]["weight"], rows[d.url]["group"]) == (7, "rack-1", 1, "")
