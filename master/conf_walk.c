@@ -362,6 +362,32 @@ home_of(const struct conf_keys *keys, const char *name)
 	return NULL;
 }
 
+/* What other routers call it: the first whose word is part of the name, or NULL. */
+static const char *
+other_word(const char *name)
+{
+	static const struct {
+		const char *part, *ours;
+	} words[] = {
+		{"retr", "retries of a pool"},
+		{"breaker", "eject_failures of a pool"},
+		{"outlier", "eject_failures of a pool"},
+		{"eject", "eject_failures, eject_time or max_ejected of a pool"},
+		{"queue", "queue_size or queue_timeout of a pool"},
+		{"concurren", "max_inflight of an engine"},
+		{"rate", "client.rate"},
+		{"rps", "client.rate"},
+		{"request_timeout", "timeouts: {request: ...} of a pool"},
+		{"timeout", "timeouts of a pool"},
+		{"memory", "limits.max_buffered"},
+	};
+
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+		if (strstr(name, words[i].part) != NULL)
+			return words[i].ours;
+	return NULL;
+}
+
 /* A misspelt key gets the nearest one named, of its own section if there are equals; a key of another
  * section gets its full name, one of another kind of mapping that. */
 static int
@@ -369,7 +395,7 @@ fail_unknown(struct conf_read *r, const struct conf_keys *keys, const char *pref
 	const char *name, int line)
 {
 	struct guess g = {.cost = 6};
-	const char *home = home_of(keys, name);
+	const char *home = home_of(keys, name), *other = other_word(name);
 
 	for (size_t i = 0; i < keys->n; i++) {
 		const char *path = keys->key[i].path, *dot = strrchr(path, '.');
@@ -382,6 +408,8 @@ fail_unknown(struct conf_read *r, const struct conf_keys *keys, const char *pref
 		return conf_fail(r, line, "unknown key here: it belongs to %s", home);
 	if (g.path != NULL)
 		return conf_fail(r, line, "unknown key; did you mean %.*s?", (int)g.n, g.path);
+	if (other != NULL)
+		return conf_fail(r, line, "unknown key; did you mean %s?", other);
 	return conf_fail(r, line, "unknown key");
 }
 
