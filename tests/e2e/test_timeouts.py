@@ -9,7 +9,9 @@ from contextlib import contextmanager
 import pytest
 
 from procs import MODEL, SLOW
+from raw import text_of
 from script import ScriptedEngine
+from test_lmcache import desk_with
 
 URL = "/v1/completions"
 HEADER = "X-Request-Timeout-Ms"
@@ -291,3 +293,22 @@ def test_connect_that_is_done_at_the_moment_of_its_timer_wins(world):
     all_win(r, clients)
     for s in late.full:
         s.close()
+
+
+def test_notices_that_are_there_at_the_moment_of_their_timer_are_not_late():
+    """The notifier goes on while the worker sleeps."""
+    n = 16
+    with desk_with(pool={"timeouts": {"kv_ready": f"{int(LIMIT_S * 1000)}ms"}}, workers=1, stall_timeout="0s") as k:
+        clients = [k.ask(True) for _ in range(n)]
+        asked = [k.p.expect() for _ in range(n)]
+        for ex in asked:
+            ex.prefilled('{"first_tok":7}')
+        for c in clients:
+            c.head()
+        with stopped(k.router):
+            for ex in asked:
+                k.arrived(ex)
+        for _ in range(n):
+            k.d.expect().stream("b")
+        assert [text_of(c.events()) for c in clients] == ["ab"] * n
+        assert k.router.metric("kv_ready_timeouts_total") == 0
