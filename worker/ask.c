@@ -1,6 +1,7 @@
 /* The state ASK: what must be known before a leg can go out is asked of the engines. */
 #include "shm/base/clock.h"
 #include "worker/core.h"
+#include "worker/eject.h"
 #include "worker/exchange.h"
 #include "worker/pool.h"
 #include "worker/req.h"
@@ -73,6 +74,7 @@ unknown(struct req *req, struct leg *leg)
 {
 	if (req->detail == NULL)
 		req->detail = unanswered;
+	eject_bad(leg);
 	if (!retry(leg))
 		exchange_cut(req, req->connector->ask_fail);
 }
@@ -87,6 +89,8 @@ ask_in_vain(struct req *req, struct leg *leg)
 		      : leg->status != 200       ? "asked, it answers with an error status"
 						 : "asked, it answers without it";
 	if (req->connector->asks_again) {
+		if (leg->fail != LEG_FAIL_NONE)
+			eject_bad(leg);
 		if (leg->fail == LEG_FAIL_NONE || !retry(leg))
 			leg_rewind(leg);
 	} else if (leg->status >= 400 && leg->status < 500 && leg->state == LEG_DONE) {

@@ -17,10 +17,21 @@ struct place {
 	enum role role;
 };
 
-static bool
-counts(const struct leg *leg)
+/* The leg whose engine a verdict is on: a question is asked for the sake of another; NULL: nobody's. */
+static struct leg *
+judged_for(struct leg *leg)
 {
-	return leg->pair != NULL && leg->kind != LEG_ASK && !leg->judged;
+	if (leg->pair == NULL)
+		return NULL;
+	if (leg->kind == LEG_ASK)
+		leg = &leg->pair->leg[leg->pair->question.role];
+	return leg->up != NULL && !leg->judged ? leg : NULL;
+}
+
+static bool
+counts(struct leg *leg)
+{
+	return leg->kind != LEG_ASK && judged_for(leg) != NULL;
 }
 
 static bool
@@ -92,28 +103,27 @@ charge(struct leg *leg, const struct place *at, bool reached)
 }
 
 void
-eject_bad(struct leg *leg)
+eject_bad(struct leg *failed)
 {
-	struct worker *w = leg->w;
-	const bool reached = leg->fail != LEG_FAIL_CONNECT && !leg_connecting(leg);
-	const struct upstream *up = leg->up;
+	const bool reached = failed->fail != LEG_FAIL_CONNECT && !leg_connecting(failed);
+	struct leg *leg = judged_for(failed);
+	struct worker *w = failed->w;
 	struct place at;
 	uint64_t ms = 0;
 
-	if (!counts(leg))
+	if (leg == NULL)
 		return;
 	leg->judged = true;
-	at = find(rcu_enter(w->seg, w->slot), leg->pair->req->pool.id, up);
+	at = find(rcu_enter(w->seg, w->slot), leg->pair->req->pool.id, leg->up);
 	if (at.pool != NULL)
 		ms = charge(leg, &at, reached);
 	rcu_leave(w->seg, w->slot);
 	eject_none(leg);
-	if (ms == 0)
-		return;
-	log_warn("endpoint ejected, its requests fail", LOG_S("url", up->url),
-		LOG_S("role", role_name(at.role)), LOG_S("pool", leg->pair->req->pool.name),
-		LOG_S("last", reached ? "failed" : "refused"), LOG_U("for_ms", ms),
-		LOG_S("req", leg->pair->req->id));
+	if (ms > 0)
+		log_warn("endpoint ejected, its requests fail", LOG_S("url", leg->up->url),
+			LOG_S("role", role_name(at.role)), LOG_S("pool", leg->pair->req->pool.name),
+			LOG_S("last", reached ? "failed" : "refused"), LOG_U("for_ms", ms),
+			LOG_S("req", leg->pair->req->id));
 }
 
 void

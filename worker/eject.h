@@ -4,7 +4,8 @@
  * Process: worker.
  * Each exchange of a prefill or decode leg has one verdict, good or bad; the first one counts, and
  * leg_start() begins the next.  None is right, too: an abort, a client that left, a drain say nothing.
- * Errands and questions before the legs (LEG_ERRAND, LEG_ASK) never count; both calls ignore them.
+ * Errands never count; an answered question before the legs (LEG_ASK) does not, one that fails the attempt is
+ * the fault of the engine that was asked.
  *
  * Only the leg at fault is charged: the other one of its pair, ended because of it, has no verdict.
  *

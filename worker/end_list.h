@@ -29,6 +29,10 @@
 	X(NO_PREFILL, "no_prefill_endpoint", 503, "service_unavailable", "no prefill endpoint is up")   \
 	X(NO_DECODE, "no_decode_endpoint", 503, "service_unavailable", "no decode endpoint is up")      \
 	X(NO_CAPACITY, "no_capacity", 429, "rate_limit_error", "all endpoints are at max_inflight")     \
+	X(CLIENT_RATE, "client_rate", 429, "rate_limit_error", "this client asks too often")           \
+	X(CLIENT_INFLIGHT, "client_inflight", 429, "rate_limit_error",                                  \
+		"this client has too many requests in flight")                                          \
+	X(OVERLOADED, "overloaded", 503, "service_unavailable", "the router has no room for more")      \
 	X(QUEUE_FULL, "queue_full", 429, "rate_limit_error",                                            \
 		"all endpoints are at max_inflight, and as many requests wait as may")                  \
 	X(QUEUE_TIMEOUT, "queue_timeout", 503, "service_unavailable",                                   \

@@ -6,6 +6,7 @@
 #include "proto/json_small.h"
 #include "shm/base/clock.h"
 #include "worker/core.h"
+#include "worker/eject.h"
 #include "worker/front.h"
 #include "worker/plan.h"
 #include "worker/pool.h"
@@ -100,6 +101,13 @@ harmless(struct req *req, struct leg *leg)
 	return pair->decoded;
 }
 
+/* An engine is ill that says so; but one that cannot do what is asked (501) may be well. */
+static bool
+ill(int status)
+{
+	return status >= 500 && status != 501;
+}
+
 /*
  * Decode was told what is only believed of its prefill engine (NixlPush), whose answer is not here yet: until
  * then whatever it says may come of a wrong belief, be it a status, a reset or an error event under a 200.
@@ -110,6 +118,23 @@ ahead(struct pair *pair)
 	return pair->starts[ROLE_DECODE] == STARTS_AT_ONCE &&
 	       pair->req->connector->starts[ROLE_DECODE] == STARTS_AFTER_PREFILL &&
 	       leg_active(pair_prefill(pair));
+}
+
+/* The engine is at fault: it is charged, and it alone.  Not for what we told it wrong, for going when we
+ * hung up, for an answer larger than we take, or for what comes after its last word. */
+static void
+blame(struct leg *leg)
+{
+	const struct pair *pair = leg->pair;
+	const bool said_all = pair->decoded || (pair->sse.done && !leg->keep);
+
+	forget(leg);
+	if (leg->hung_up || leg->fail == LEG_FAIL_TOO_LARGE)
+		return;
+	if (leg->kind == LEG_DECODE && said_all)
+		eject_good(leg);
+	else if (leg->kind != LEG_DECODE || !ahead(leg->pair))
+		eject_bad(leg);
 }
 
 /* Asked again, once prefill has said what is true. */
@@ -190,7 +215,7 @@ leg_failed(struct req *req, struct leg *leg)
 		ask_failed(req, leg);
 		return;
 	}
-	forget(leg);
+	blame(leg);
 	if (harmless(req, leg)) {
 		without(req, leg);
 		return;
@@ -233,7 +258,9 @@ leg_late(struct req *req, struct leg *leg)
 		leg_wait_anew(leg); /* for the prefill engine, which has a clock of its own */
 		return;
 	}
-	forget(leg);
+	blame(leg);
+	if (leg->kind == LEG_PREFILL && waits_for_kv(pair))
+		blame(pair_decode(pair)); /* both are silent: the one at fault will collect them */
 	if (leg->kind == LEG_DECODE && ahead(pair))
 		retell(pair);
 	else if (harmless(req, leg))
@@ -351,8 +378,12 @@ leg_first(struct req *req, struct leg *leg)
 	if (leg->kind != LEG_DECODE)
 		return; /* a prefill answer counts when it is whole */
 	pair_disarm(pair);
-	if (leg->status >= 500)
-		forget(leg);
+	if (ill(leg->status))
+		blame(leg);
+	else if (leg->status < 300)
+		eject_begun(leg);
+	else
+		eject_good(leg);
 	if (retriable(leg->status) && !ahead(pair) && retry(leg))
 		return;
 	if (ahead(pair) && leg->status != 200)
@@ -429,13 +460,14 @@ rewrite_events(struct req *req, struct leg *leg)
 		int r = answer_event(req->answer, pair->index, pair->event.p + at, n, &out);
 
 		at += n;
+		if (r != ANSWER_OK)
+			blame(leg);
 		if (r == ANSWER_ERROR && retry(leg)) {
 			membuf_free(&out);
 			return;
 		}
 		pair->spoke = true;
 		if (r != ANSWER_OK) {
-			forget(leg);
 			on = rewritten(req, &out, r, END_DECODE_ANSWER);
 		} else if (out.n >= REWRITE_BURST) {
 			on = send_events(req, &out);
@@ -485,9 +517,13 @@ exchange_payload(struct leg *leg, const struct span *pieces, size_t n, bool done
 	bool whole = false; /* an event has ended: what is half is not searched again and again */
 
 	if (req->answer == NULL) {
-		if (!relay_started(req) && begins_with_error(leg, pieces, n) && retry(leg))
-			return;
+		if (!relay_started(req) && begins_with_error(leg, pieces, n)) {
+			blame(leg);
+			if (retry(leg))
+				return;
+		}
 		if (done && says_nothing(req, leg, n)) {
+			blame(leg);
 			give_up(req, leg, END_DECODE_ANSWER);
 			return;
 		}
@@ -538,9 +574,11 @@ decode_answered(struct req *req, struct leg *leg)
 		exchange_pass_on(req, leg);
 	} else if (req->answer == NULL && !leg->keep) {
 		if (pair->sse.error) /* as vLLM says it of a stream, under a 200 */
-			forget(leg);
+			blame(leg);
+		eject_good(leg);
 		decode_ended(req, leg);
 	} else if (req->answer == NULL) { /* decode was tried first */
+		eject_good(leg);
 		if (req->connector->decode_first(pair) == TAKEN_AGAIN) {
 			prefill_first(req, pair);
 			return;
@@ -550,11 +588,14 @@ decode_answered(struct req *req, struct leg *leg)
 			req_end(req, pair->sse.error ? END_ENGINE_STATUS : END_OK);
 	} else if (leg->keep && (req->stream || answer_whole(req->answer, pair->index, leg->answer,
 							leg->answer_len) != ANSWER_OK)) {
+		blame(leg);
 		if (!retry(leg))
 			exchange_cut(req, END_DECODE_ANSWER);
 	} else if (pair_waits_for_prefill(pair) || pair->behind) {
+		eject_good(leg);
 		pair->decoded = true; /* its events wait: prefill_taken(), exchange_drained() */
 	} else {
+		eject_good(leg);
 		leg_forget_answer(leg); /* taken over, and there may be many of them */
 		part_ended(pair);
 	}
@@ -677,8 +718,10 @@ prefill_answered(struct req *req, struct leg *leg)
 	enum taken r;
 
 	if (leg->status >= 400) {
-		if (leg->status >= 500) /* else it is the client's mistake */
-			forget(leg);
+		if (ill(leg->status)) /* else it is the client's mistake, or it is full */
+			blame(leg);
+		else
+			eject_good(leg);
 		if (!harmless(req, leg) && !(retriable(leg->status) && retry(leg)))
 			exchange_pass_on(req, leg);
 		return;
@@ -687,11 +730,12 @@ prefill_answered(struct req *req, struct leg *leg)
 	if (r == TAKEN_NOTHING && req->how.first_token && !plan_without_first_token(req))
 		r = TAKEN_BAD;
 	if (r == TAKEN_BAD) {
-		forget(leg);
+		blame(leg);
 		if (!harmless(req, leg) && !retry(leg))
 			exchange_cut(req, END_PREFILL_ANSWER);
 		return;
 	}
+	eject_good(leg);
 	if (!prefill_taken(req, leg))
 		return;
 	if (req->connector->complete != NULL && req->connector->complete(pair)) {

@@ -366,8 +366,8 @@ void
 relay_error(struct req *req, int status, const char *type, const char *code, const char *message)
 {
 	char quoted[1300], body[1600]; /* 200 bytes of message, each as \u00xx */
-	const uint32_t after_s = req->retry_after_s != 0 ? req->retry_after_s : status == 429;
-	char extra[64] = "";
+	const uint32_t wait_s = status == 429 && req->retry_after_s == 0 ? 1 : req->retry_after_s;
+	char head[64] = "";
 	int len;
 
 	if (json_quote(quoted, sizeof(quoted), message, strlen(message), 200) == -1)
@@ -376,8 +376,8 @@ relay_error(struct req *req, int status, const char *type, const char *code, con
 		"{\"error\":{\"message\":%s,\"type\":\"%s\",\"param\":null,\"code\":\"%s\"}}",
 		quoted, type, code);
 	if (status == 405 && req->detail != NULL)
-		(void)snprintf(extra, sizeof(extra), "Allow: %s\r\n", req->detail);
-	else if (after_s != 0)
-		(void)snprintf(extra, sizeof(extra), "Retry-After: %u\r\n", after_s);
-	relay_reply(req, status, extra, strlen(extra), "application/json", body, (size_t)len);
+		(void)snprintf(head, sizeof(head), "Allow: %s\r\n", req->detail);
+	else if (wait_s != 0)
+		(void)snprintf(head, sizeof(head), "Retry-After: %u\r\n", wait_s);
+	relay_reply(req, status, head, strlen(head), "application/json", body, (size_t)len);
 }

@@ -37,6 +37,7 @@
 #include "worker/core.h"
 #include "worker/exchange.h"
 #include "worker/front.h"
+#include "worker/limit.h"
 #include "worker/local.h"
 #include "worker/plan.h"
 #include "worker/pool.h"
@@ -418,6 +419,7 @@ req_end(struct req *req, enum req_end end)
 	count_end(req, now_us);
 	log_end(req, now_us);
 	relay_drop_held(req);
+	limit_leave(req);
 	TAILQ_REMOVE(&w->reqs, req, link);
 	TAILQ_INSERT_TAIL(&w->ended_reqs, req, link);
 	w->nreqs--;
@@ -465,7 +467,8 @@ refuse(struct req *req, struct leg *leg)
 
 	(void)leg;
 	if (req->state == REQ_HEAD || req->state == REQ_BODY) {
-		metric_add(req->w->slab, M_BAD_REQUESTS, 1);
+		if (ends[req->end].status < 500 && ends[req->end].status != 429)
+			metric_add(req->w->slab, M_BAD_REQUESTS, 1);
 		if (!req->framing.done)
 			/* what follows cannot be told from a new request */
 			req->keep_alive = false;
@@ -614,6 +617,7 @@ void
 req_head(struct req *req, const struct http_head *h)
 {
 	const struct http_header *enc = http_header(h, "content-encoding");
+	enum req_end over;
 	const char *allow;
 
 	req->head_only = h->method == HTTP_M_HEAD;
@@ -643,6 +647,8 @@ req_head(struct req *req, const struct http_head *h)
 		req_refuse(req, END_BODY_TOO_LARGE, NULL);
 	else if (enc != NULL && !span_is(enc->value, "identity"))
 		req_refuse(req, END_BAD_ENCODING, NULL);
+	else if ((over = limit_enter(req, h)) != END_OK)
+		req_refuse(req, over, NULL);
 	else {
 		take_headers(req, h);
 		if (h->expect_continue && !req->http10 && !req->framing.done)

@@ -1,0 +1,122 @@
+#include "worker/limit.h"
+
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "proto/http.h"
+#include "shm/base/clock.h"
+#include "shm/base/conf.h"
+#include "shm/clients.h"
+#include "worker/core.h"
+#include "worker/front.h"
+#include "worker/req.h"
+
+#define SECOND_NS UINT64_C(1000000000)
+
+/* What a hash was made of: a key that spells an address is not that address. */
+enum kind { KIND_KEY = 1, KIND_IPV4, KIND_IPV6, KIND_NOBODY };
+
+/* Without the scheme: a key is the same client's in whatever header it comes. */
+static struct span
+credentials(struct span value)
+{
+	const char *blank = memchr(value.p, ' ', value.n);
+
+	if (blank == NULL) /* no scheme; or a scheme alone, of a client whose key is empty */
+		return span_is(value, "bearer") ? (struct span){NULL, 0} : value;
+	value.n -= (size_t)(blank - value.p);
+	value.p = blank;
+	while (value.n > 0 && *value.p == ' ') {
+		value.p++;
+		value.n--;
+	}
+	return value;
+}
+
+static struct span
+key_of(const struct http_head *h)
+{
+	const struct http_header *f = http_header(h, "authorization");
+	struct span key = {NULL, 0};
+
+	if (f != NULL && f->value.n > 0)
+		key = credentials(f->value);
+	f = http_header(h, "x-api-key");
+	if (key.n == 0 && f != NULL)
+		key = f->value;
+	return key;
+}
+
+uint64_t
+limit_hash_address(const struct seg *seg, const struct sockaddr_storage *ss)
+{
+	const struct sockaddr_in *in = (const void *)ss;
+	const struct sockaddr_in6 *in6 = (const void *)ss;
+	const unsigned char *a6 = in6->sin6_addr.s6_addr;
+
+	if (ss->ss_family == AF_INET)
+		return client_hash(seg, KIND_IPV4, &in->sin_addr, 4);
+	if (ss->ss_family != AF_INET6)
+		return client_hash(seg, KIND_NOBODY, "", 0);
+	if (IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr))
+		return client_hash(seg, KIND_IPV4, a6 + 12, 4);
+	return client_hash(seg, KIND_IPV6, a6, 8); /* a /64 is one customer's, who has all of it */
+}
+
+static uint64_t
+hash_of_client(const struct seg *seg, const struct http_head *h, const struct conn *c)
+{
+	const struct span key = key_of(h);
+	struct sockaddr_storage ss = {.ss_family = AF_UNSPEC};
+	socklen_t len = sizeof(ss);
+
+	if (key.n > 0)
+		return client_hash(seg, KIND_KEY, key.p, key.n);
+	(void)getpeername(c->sock.fd, (struct sockaddr *)&ss, &len);
+	return limit_hash_address(seg, &ss);
+}
+
+static uint32_t
+whole_seconds(uint64_t ns)
+{
+	const uint64_t s = (ns + SECOND_NS - 1) / SECOND_NS;
+
+	return s < 1 ? 1 : (uint32_t)s; /* at most burst / rate, below 2^20 */
+}
+
+enum req_end
+limit_enter(struct req *req, const struct http_head *h)
+{
+	struct worker *w = req->w;
+	const struct conf *conf = w->conf;
+	const struct client_terms terms = {
+		.max_inflight = conf->client_max_inflight,
+		.rate = conf->client_rate,
+		.burst = conf->client_burst != 0 ? conf->client_burst : conf->client_rate,
+	};
+	struct client_pass pass = {.wait_ns = 0};
+	enum client_verdict v;
+
+	if (terms.max_inflight == 0 && terms.rate == 0)
+		return END_OK;
+	v = client_enter(w->seg, w->slot, hash_of_client(w->seg, h, req->conn), &terms,
+		clock_us() * 1000, &pass);
+	metric_add(w->slab, M_CLIENTS_FORGOTTEN, pass.evicted);
+	if (v == CLIENT_ADMITTED)
+		req->client = pass.entry + 1;
+	else if (v == CLIENT_UNCOUNTED)
+		metric_add(w->slab, M_CLIENTS_UNCOUNTED, 1);
+	if (v == CLIENT_ADMITTED || v == CLIENT_UNCOUNTED)
+		return END_OK;
+	req->retry_after_s = whole_seconds(pass.wait_ns);
+	return v == CLIENT_RATE ? END_CLIENT_RATE : END_CLIENT_INFLIGHT;
+}
+
+void
+limit_leave(struct req *req)
+{
+	if (req->client != 0)
+		client_leave(req->w->seg, req->w->slot, req->client - 1);
+	req->client = 0;
+}

@@ -1,0 +1,26 @@
+/*
+ * What one client may have: requests in flight and per second (client.max_inflight, .rate, .burst).
+ *
+ * A client is its API key: the credentials of Authorization, or X-API-Key as Anthropic's clients send it.
+ * Without one it is its address, an IPv6 one by its /64.  Keys are not checked here, nor kept: only a hash
+ * goes to shared memory (shm/clients.h).
+ *
+ * Process: worker.
+ */
+#pragma once
+#include <stdint.h>
+
+#include "worker/end_list.h"
+
+struct http_head;
+struct req;
+struct seg;
+struct sockaddr_storage;
+
+/* The request's head is here, its body is not.  END_OK: it may go on, and is counted until limit_leave();
+ * else what to refuse it with, req->retry_after_s set. */
+enum req_end limit_enter(struct req *req, const struct http_head *h);
+/* Idempotent. */
+void limit_leave(struct req *req);
+/* Who comes from there, for the table of clients. */
+uint64_t limit_hash_address(const struct seg *seg, const struct sockaddr_storage *ss);
