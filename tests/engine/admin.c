@@ -9,6 +9,7 @@
 #include "tests/engine/json.h"
 #include "tests/engine/kv.h"
 #include "tests/engine/last.h"
+#include "tests/engine/prompt.h"
 #include "tests/engine/seen.h"
 #include "tests/engine/sim.h"
 #include "tests/engine/text.h"
@@ -185,13 +186,10 @@ admin_known_model(const struct conn *c, struct jv model)
 void
 admin_tokenize(struct conn *c)
 {
-	static const char *const parts[] = {"messages", "tools", "documents", "chat_template",
-		"chat_template_kwargs", "add_generation_prompt", "continue_final_message",
-		"mm_processor_kwargs", "reasoning_effort"};
-	struct jv doc = body(c), prompt = json_get(doc, "prompt"), v;
+	struct jv doc = body(c), prompt = json_get(doc, "prompt"), parts[PROMPT_PARTS];
+	const char *wrong = NULL;
 	struct buf b = {0};
 	struct toks t;
-	size_t i;
 
 	if (doc.p == NULL)
 		return;
@@ -206,18 +204,18 @@ admin_tokenize(struct conn *c)
 	}
 	BUF_LIT(&b, "{\"tokens\":[");
 	toks_init(&t, &b);
-	if (json_kind(prompt) == '"')
-		json_text(prompt, toks_bytes, &t);
-	for (i = 0; json_kind(prompt) != '"' && i < sizeof(parts) / sizeof(parts[0]); i++) {
-		v = json_get(doc, parts[i]);
-		if (json_null(v))
-			continue;
-		toks_bytes(&t, parts[i], strlen(parts[i]));
-		toks_bytes(&t, ":", 1);
-		json_canon(v, toks_bytes, &t);
-		toks_bytes(&t, "\n", 1);
+	if (json_kind(prompt) == '"') {
+		prompt_string(prompt, json_true(json_get(json_get(doc, "pdsim"), "words")), &t);
+	} else {
+		for (unsigned i = 0; i < PROMPT_PARTS; i++)
+			parts[i] = json_get(doc, prompt_parts[i]);
+		wrong = prompt_chat(parts, c->sim->o.engine == FLAVOUR_SGLANG, &t);
 	}
-	toks_end(&t);
+	if (wrong != NULL) {
+		buf_free(&b);
+		conn_error(c, 400, "BadRequestError", "%s", wrong);
+		return;
+	}
 	buf_fmt(&b, "],\"count\":%llu,\"max_model_len\":%lld,\"token_strs\":null}",
 		(unsigned long long)t.n, (long long)c->sim->o.max_model_len);
 	reply(c, &b);

@@ -3,6 +3,7 @@
     text("hi", 4)                        the four words after the prompt `hi`
     text([104, 105], 4)                  after a prompt of token ids
     text_chat({"messages": [...]}, 4)    after a chat request's body
+    text(word_ids("hi the of"), 4)       after a prompt whose last words the model has said (pdsim.words)
 """
 
 import json
@@ -53,10 +54,29 @@ def canon(value):
     return json.dumps(value)
 
 
-def chat_ids(body):
+def word_ids(text):
+    """The same, but words of the model at the end of the text have their own ids."""
+    tail = []
+    at = text.rfind(" ")
+    while at >= 0 and text[at + 1 :] in VOCAB:
+        tail.insert(0, WORD + VOCAB.index(text[at + 1 :]))
+        text = text[:at]
+        at = text.rfind(" ")
+    return token_ids(text) + tail
+
+
+def chat_ids(body, sglang=False):
     """The token ids of a chat request's prompt; `body` is the parsed request."""
+    body = dict(body)
+    begin = body.get("add_generation_prompt", True)
+    said = None
+    if body.pop("continue_final_message", False) and body["messages"][-1]["role"] == "assistant":
+        said = body["messages"][-1]["content"]
+        body["messages"] = body["messages"][:-1]
+    if begin or sglang or said is not None:
+        body.pop("add_generation_prompt", None)
     parts = [k + ":" + canon(body[k]) + "\n" for k in CHAT_PARTS if body.get(k) is not None]
-    return token_ids("".join(parts))
+    return token_ids("".join(parts)) + ([] if said is None else word_ids(said))
 
 
 def words(ids, n, child=0):

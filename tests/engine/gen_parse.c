@@ -8,6 +8,7 @@
 #include "tests/engine/conn.h"
 #include "tests/engine/gen.h"
 #include "tests/engine/kv.h"
+#include "tests/engine/prompt.h"
 #include "tests/engine/shake.h"
 #include "tests/engine/sim.h"
 #include "tests/engine/text.h"
@@ -19,7 +20,7 @@
 enum member {
 	M_MODEL, M_PROMPT, M_STREAM, M_STREAM_OPTIONS, M_MAX_TOKENS, M_MAX_COMPLETION_TOKENS,
 	M_MIN_TOKENS, M_N, M_LOGPROBS, M_TOP_LOGPROBS, M_TOOL_CHOICE, M_RESPONSE_FORMAT, M_ECHO, M_IGNORE_EOS, M_REQUEST_ID, M_PDSIM,
-	/* what chat text is made of, in the order it is hashed */
+	/* what chat text is made of, as in prompt_parts */
 	M_MESSAGES, M_TOOLS, M_DOCUMENTS, M_CHAT_TEMPLATE, M_CHAT_TEMPLATE_KWARGS,
 	M_ADD_GENERATION_PROMPT, M_CONTINUE_FINAL_MESSAGE, M_MM_PROCESSOR_KWARGS, M_REASONING_EFFORT,
 	/* what else KV blocks depend on */
@@ -112,14 +113,13 @@ has_marker(struct jv v)
 }
 
 static void
-prompt_text(struct gen *g, struct jv str)
+prompt_text(struct gen *g, struct jv str, bool words)
 {
 	struct prompt *t = add_prompt(g);
 	struct toks toks;
 
 	toks_init(&toks, NULL);
-	json_text(str, toks_bytes, &toks);
-	toks_end(&toks);
+	prompt_string(str, words, &toks);
 	take(t, &toks);
 	t->span = str;
 	t->eos = has_marker(str);
@@ -188,6 +188,12 @@ prompt_ids(struct parse *p, struct jv ids)
 }
 
 static bool
+says_words(const struct parse *p)
+{
+	return json_true(json_get(p->m[M_PDSIM], "words"));
+}
+
+static bool
 prompt_list(struct parse *p, struct jv list)
 {
 	struct jv key, val;
@@ -206,7 +212,7 @@ prompt_list(struct parse *p, struct jv list)
 		if (p->g->nprompts == PROMPTS_MAX)
 			return bad(p, "prompt: too many");
 		if (first == '"')
-			prompt_text(p->g, val);
+			prompt_text(p->g, val, says_words(p));
 		else if (!prompt_ids(p, val))
 			return false;
 	}
@@ -220,7 +226,7 @@ read_prompt(struct parse *p)
 	unsigned i;
 
 	if (json_kind(v) == '"')
-		prompt_text(p->g, v);
+		prompt_text(p->g, v, says_words(p));
 	else if (json_kind(v) == '[')
 		(void)prompt_list(p, v);
 	else
@@ -265,7 +271,7 @@ read_messages(struct parse *p)
 	struct prompt *t;
 	struct jiter it;
 	struct toks toks;
-	int i;
+	const char *why;
 
 	if (json_kind(p->m[M_MESSAGES]) != '[')
 		return bad(p, "messages: must be a list");
@@ -283,15 +289,9 @@ read_messages(struct parse *p)
 	}
 	t = add_prompt(g);
 	toks_init(&toks, NULL);
-	for (i = M_MESSAGES; i <= M_REASONING_EFFORT; i++) {
-		if (json_null(p->m[i]))
-			continue;
-		toks_bytes(&toks, names[i], strlen(names[i]));
-		toks_bytes(&toks, ":", 1);
-		json_canon(p->m[i], toks_bytes, &toks);
-		toks_bytes(&toks, "\n", 1);
-	}
-	toks_end(&toks);
+	why = prompt_chat(&p->m[M_MESSAGES], g->sim->o.engine == FLAVOUR_SGLANG, &toks);
+	if (why != NULL)
+		return bad(p, why);
 	take(t, &toks);
 	t->eos = has_marker(p->m[M_MESSAGES]);
 	return true;

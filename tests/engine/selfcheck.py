@@ -1057,6 +1057,43 @@ def check_forms():
         same(hand_over(p, d)[1]["usage"]["prompt_tokens_details"], {"cached_tokens": 26})
 
 
+def check_going_on():
+    """A text that the model has begun, given back, is gone on with as if nobody had interrupted."""
+    with Engine() as e:
+        chat = {"messages": [{"role": "user", "content": "tell me of the"}], "max_tokens": 12}
+        said = expect.words(expect.chat_ids(chat), 12)
+        same(e.post("/v1/chat/completions", {**chat, "add_generation_prompt": True, "continue_final_message": False})["choices"][0]["message"]["content"], "".join(said))
+        for k in range(12):
+            open_ = {"continue_final_message": True, "add_generation_prompt": False, "max_tokens": 12 - k,
+                     "messages": chat["messages"] + [{"role": "assistant", "content": "".join(said[:k])}]}
+            same(e.post("/v1/chat/completions", open_)["choices"][0]["message"]["content"], "".join(said[k:]))
+            same(expect.text_chat(open_, 12 - k), "".join(said[k:]))
+            ids = e.post("/tokenize", open_)["tokens"]
+            same((ids, len(ids)), (expect.chat_ids(open_), len(expect.chat_ids(chat)) + k))
+        own = {"continue_final_message": True, "add_generation_prompt": False, "max_tokens": 6,
+               "messages": chat["messages"] + [{"role": "assistant", "content": "So, in the"}]}
+        same(e.post("/v1/chat/completions", own)["choices"][0]["message"]["content"], expect.text_chat(own, 6))
+        later = {**own, "max_tokens": 3, "messages": chat["messages"] + [{"role": "assistant", "content": "So, in the" + expect.text_chat(own, 3)}]}
+        same(expect.text_chat(own, 6), expect.text_chat(own, 3) + e.post("/v1/chat/completions", later)["choices"][0]["message"]["content"])
+        for wrong in ({"add_generation_prompt": True}, {"messages": chat["messages"]}, {"messages": own["messages"][:1] + [{"role": "assistant"}]}):
+            e.post("/v1/chat/completions", {**own, **wrong}, None, None, 400)
+            e.post("/tokenize", {**own, **wrong}, None, None, 400)
+        e.post("/v1/chat/completions", {k: v for k, v in own.items() if k != "add_generation_prompt"}, None, None, 400)
+        for prompt in "tell me of the", "x", " the of and":
+            body = {"prompt": prompt, "max_tokens": 9, "pdsim": {"words": True}}
+            said = expect.words(expect.word_ids(prompt), 9)
+            for k in range(9):
+                r = e.post("/v1/completions", {**body, "prompt": prompt + "".join(said[:k]), "max_tokens": 9 - k})
+                same(r["choices"][0]["text"], "".join(said[k:]))
+                same(r["usage"]["prompt_tokens"], len(expect.word_ids(prompt)) + k)
+                same(e.post("/tokenize", {**body, "prompt": prompt + "".join(said[:k])})["count"], r["usage"]["prompt_tokens"])
+    with Engine("--engine", "sglang") as e:
+        said = expect.words(expect.chat_ids(chat), 12)
+        for begin in {}, {"add_generation_prompt": True}, {"add_generation_prompt": False}:
+            open_ = {"continue_final_message": True, **begin, "max_tokens": 8, "messages": chat["messages"] + [{"role": "assistant", "content": "".join(said[:4])}]}
+            same(e.post("/v1/chat/completions", open_)["choices"][0]["message"]["content"], "".join(said[4:]))
+
+
 def check_one_leg():
     with Engine("--name", "this one") as e:
         for path, more in (("/v1/embeddings", {"input": ["a", "b"]}), ("/pooling", {"input": "a"}), ("/v1/classify", {"input": "a"}),

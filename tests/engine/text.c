@@ -127,6 +127,17 @@ text_word(uint32_t n)
 	return &words[(n - TOK_WORD) % NWORDS];
 }
 
+bool
+text_find(const char *p, size_t n, uint32_t *ret_id)
+{
+	for (size_t i = 0; i < NWORDS; i++)
+		if (words[i].text_len == n && memcmp(words[i].text, p, n) == 0) {
+			*ret_id = words[i].id;
+			return true;
+		}
+	return false;
+}
+
 void
 text_detok(struct buf *out, uint32_t id)
 {

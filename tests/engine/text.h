@@ -9,6 +9,7 @@
  * word, and whoever knows the prompt knows every byte of the answer.
  */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -39,10 +40,11 @@ void toks_bytes(void *t, const char *p, size_t n); /* a json_sink */
 void toks_id(struct toks *t, uint32_t id);
 void toks_end(struct toks *t); /* the text ends here: accounts for a rest of 1 or 2 bytes */
 
-uint64_t text_child(uint64_t hash, uint32_t k); /* where the k-th of n answers starts */
-const struct word *text_next(uint64_t *state);  /* the next word; moves the state on */
-const struct word *text_word(uint32_t n);       /* the words of the vocabulary, round and round */
-void text_detok(struct buf *out, uint32_t id);  /* the bytes an id stands for */
+uint64_t text_child(uint64_t hash, uint32_t k);            /* where the k-th of n answers starts */
+const struct word *text_next(uint64_t *state);             /* the next word; moves the state on */
+bool text_find(const char *p, size_t n, uint32_t *ret_id); /* the word that is just this text */
+const struct word *text_word(uint32_t n);      /* the words of the vocabulary, round and round */
+void text_detok(struct buf *out, uint32_t id); /* the bytes an id stands for */
 uint64_t text_fnv(
 	uint64_t h, const char *p, size_t n);         /* FNV-1a, 64 bits; h = TEXT_FNV0 to start */
 void text_fnv_sink(void *h, const char *p, size_t n); /* the same as a json_sink over a uint64_t */
