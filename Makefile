@@ -93,6 +93,10 @@ $(B)/torture: $(wildcard tests/torture/*.[ch]) $(wildcard shm/*.[ch]) shm/base/m
 	@mkdir -p $(@D)
 	$(call say,LD $@)
 	$(Q)$(CC) $(CF) -DPDROUTER_DEBUG -pthread $(LF) -o $@ $(filter %.c,$^)
+# tests/chaos: a wire that loses and delays
+$(B)/pdwire: $(B)/obj/tests/chaos/wire.o
+	$(call say,LD $@)
+	$(Q)$(CC) $(LF) -o $@ $^
 # the learned threshold is held against a simulated fleet
 $(B)/unit/worker_threshold: $(call obj,tests/bench/sched_routes.c tests/bench/sched_trace.c)
 $(B)/unit/%: $(B)/obj/tests/unit/%.o $(PROC_OBJ) $(LIB_OBJ)
@@ -120,7 +124,7 @@ asan ubsan: deps-build
 	@$(MAKE) --no-print-directory -j$(shell nproc) VARIANT=$@ bins
 
 # --- tests, demo, bench -------------------------------------------------------------------------
-.PHONY: test demo bench bench-sched lint format torture torture-bins torture-mutants fuzz verify
+.PHONY: chaos test demo bench bench-sched lint format torture torture-bins torture-mutants fuzz verify
 torture-bins: deps-build
 	@$(MAKE) --no-print-directory VARIANT=release build/release/torture
 	@$(MAKE) --no-print-directory VARIANT=tsan build/tsan/torture
@@ -132,6 +136,9 @@ torture-mutants: deps-test
 verify:
 	@tests/tools/deps.sh build verify
 	@tests/verify/run.sh $(if $(WIDE),--wide)
+chaos: deps-test
+	@$(MAKE) --no-print-directory -j$(shell nproc) bins $(B)/pdwire
+	@PDR_VARIANT=$(VARIANT) tests/chaos/run.sh $(or $(SECONDS),600)
 test: deps-test
 	@tests/tools/run_tests.sh
 demo: all
@@ -175,4 +182,4 @@ install: all
 clean:
 	rm -rf build
 help:
-	@echo "make | test | demo [CONNECTOR=nixl] [HOLD=1] | bench | bench-sched | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"
+	@echo "make | test | demo [CONNECTOR=nixl] [HOLD=1] | bench | bench-sched | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"

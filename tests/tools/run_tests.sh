@@ -98,13 +98,14 @@ run_verify() {
 }
 
 run_release() {
-	build release bins units build/release/torture build/release/sched || return
+	build release bins units build/release/pdwire build/release/torture build/release/sched || return
 	build tsan build/tsan/torture || return
 	units release
 	part "simulator" python3 tests/engine/selfcheck.py build/release/pdsim
 	part "torture, 14 s, and 6 s under tsan" tests/torture/run.sh 14 6
 	part "torture: its mutants still apply" tests/torture/mutants.sh --check
 	part "torture: a mutant is caught" tests/torture/mutants.sh load-check-then-add
+	part "chaos, 30 s" tests/chaos/run.sh 30
 	part "scheduler, simulated" build/release/sched --smoke
 	stories release "stories, release" -n 2 --dist loadfile -m 'not timing'
 	stories release "stories that measure time" -m timing

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Chaos: one router, several pools, load of many kinds, and everything fails at random.  See README.md.
+
+    chaos.py [--seconds 600] [--seed N] [--kill-workers S] [--connector NAME,...] [--rate N] [--every S] [--keep FOLDER]
+"""
+import argparse
+import asyncio
+import json
+import os
+import random
+import shutil
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "e2e"), str(HERE.parent / "engine")]
+
+from faults import Storm  # noqa: E402
+from fleet import POOLS, USUAL, Fleet  # noqa: E402
+from load import Clients, clock  # noqa: E402
+from oracle import Oracle  # noqa: E402
+from procs import Router, metric_sum  # noqa: E402
+
+
+def options():
+    p = argparse.ArgumentParser()
+    p.add_argument("--seconds", type=float, default=600)
+    p.add_argument("--seed", type=int, default=random.randrange(1, 10**6))
+    p.add_argument("--kill-workers", type=float, default=0, metavar="S", help="two workers every S seconds")
+    p.add_argument("--connector", default="all", help="all, or some of: " + " ".join(POOLS))
+    p.add_argument("--rate", type=float, default=60, help="requests a second, on average")
+    p.add_argument("--every", type=float, default=0.35, help="seconds from blow to blow, on average")
+    p.add_argument("--calm", action="store_true", help="no blows: what the load alone does")
+    p.add_argument("--keep", help="a folder for logs, the blows and all that was wrong")
+    return p.parse_args()
+
+
+def count(rows, name, **labels):
+    return int(metric_sum(rows, "pdrouter_" + name, labels) or 0)
+
+
+async def figures(o, fleet, clients, storm, oracle):
+    v = clients.verdicts
+    rows = await oracle.router_metrics()
+    print(f"requests {clients.number}: ok {v['ok']}, honest errors {v['honest error']}, left by their clients {v['left']}, nonsense refused "
+          f"{v['refused nonsense']}, lost with killed workers {v['lost with its worker']}, lost: {v['WRONG']}")
+    if v["stale"]:
+        print(f"asked again, since a draining worker had closed an idle connection: {v['stale']}")
+    print("honest errors:", ", ".join(f"{k} {n}" for k, n in clients.errors.most_common()) or "none")
+    print("saved by " + ", ".join(f"{by} {count(rows, 'rescued_total', by=by)}" for by in ("retry", "fallback", "resume"))
+          + f"; attempts failed {count(rows, 'attempts_failed_total')}, kv released {count(rows, 'kv_released_total')}, "
+          f"ejections {count(rows, 'ejections_total')}, worker restarts {count(rows, 'worker_restarts_total')}, "
+          f"notifier restarts {count(rows, 'notifier_restarts_total')}, reloads {count(rows, 'reloads_total')}")
+    print("kinds:", ", ".join(f"{k} {n}" for k, n in sorted(clients.kinds.items())))
+    print(f"blows {sum(storm.counts.values())}:", ", ".join(f"{k} {n}" for k, n in sorted(storm.counts.items())))
+    print(f"at once at most {clients.in_flight_max}; the slowest answer took {clients.slowest[0]:.1f} s ({clients.slowest[1]})")
+    print("memory, KiB a minute over each long life's second half:",
+          ", ".join(f"{k} {pid}: {s:+d} ({a} to {b} KiB)" for k, pid, s, a, b, _ in oracle.slopes()) or "no life was long enough")
+    if storm.killed:
+        print(f"blocks that died with {len(storm.killed)} killed workers: {getattr(oracle, 'orphans', 0)} hand-overs")
+    for one in sorted(storm.missing):
+        print(f"not there yet: {one}")
+
+
+async def run(o):
+    names = USUAL if o.connector == "all" else tuple(o.connector.split(","))
+    now = clock()
+    fleet = Fleet(names)
+    print(f"seed {o.seed}; {o.seconds:g} s; pools: {' '.join(names)}; network: {fleet.wire.kind} ({fleet.wire.why})", flush=True)
+    try:
+        await fleet.start(Router)
+        clients = Clients(o.seed, names, fleet.router.address, now)
+        storm = Storm(fleet, clients, o.seed, now, o.every, o.kill_workers)
+        oracle = Oracle(fleet, clients, storm, now)
+        await oracle.begin()
+        until = now() + o.seconds
+        work = [clients.run(o.rate, until), oracle.watch(until)]
+        if not o.calm:
+            work.append(storm.run(until - min(3, o.seconds / 10)))
+        await asyncio.gather(*work)
+        await fleet.revive()
+        await clients.settle()
+        await oracle.end()
+        await figures(o, fleet, clients, storm, oracle)
+        fleet.router.told_to_stop = True
+        code = fleet.router.stop(timeout=25)
+        if code != 0:
+            oracle.wrong("the router ends with", code)
+        if clients.verdicts["ok"] < 0.3 * clients.number or clients.number < o.seconds * o.rate / 5:
+            oracle.wrong("this was no test", f"{clients.verdicts['ok']} ok of {clients.number}")
+        verdict(o, fleet, storm, oracle)
+        return 1 if oracle.bad else 0
+    finally:
+        fleet.close()
+
+
+def verdict(o, fleet, storm, oracle):
+    shown = {}
+    for one in oracle.bad:
+        key = one.get("why", one["oracle"])[:40]
+        shown[key] = shown.get(key, 0) + 1
+        if shown[key] <= 3:
+            print("BAD " + json.dumps(one, default=str)[:3000])
+    if oracle.bad:
+        print(f"FAILED, seed {o.seed}: {len(oracle.bad)} things are bad: {shown}")
+    else:
+        print(f"passed, seed {o.seed}")
+    if o.keep:
+        Path(o.keep).mkdir(parents=True, exist_ok=True)
+        shutil.copy(fleet.router.log_path, Path(o.keep) / "router.log")
+        (Path(o.keep) / "blows").write_text("\n".join(" ".join(map(str, x)) for x in storm.log) + "\n")
+        (Path(o.keep) / "bad").write_text("\n".join(json.dumps(x, default=str) for x in oracle.bad) + "\n")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0:exitcode=99")
+    sys.exit(asyncio.run(run(options())))

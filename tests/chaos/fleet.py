@@ -1,0 +1,330 @@
+"""The fleet under fire: pools of simulated engines on fixed ports, so that a killed one comes back where it was; the bad wire to some
+of them; the router; and what each process is made of (file descriptors, memory, sockets)."""
+import asyncio
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+from procs import BIN, Process, World, die_with_us, free_port, parse_metrics
+
+FOR_EVER = 36000  # seconds an engine waits for its partner: nothing of a run may end by that
+TOKEN_MS, PREFILL_MS = 3, 8
+POOLS = {  # prefill and decode engines, what both are started with, what the pool is told
+    "nixl": (2, 3, {}, {}),
+    "sglang": (2, 2, {"handshake": "sglang", "bootstrap-timeout": FOR_EVER}, {"fallback": "none"}),
+    "lmcache": (2, 2, {"handshake": "lmcache", "tp": 2}, {}),
+    "shared_storage": (2, 2, {"handshake": "shared_storage"}, {}),
+    "mooncake": (2, 2, {"handshake": "mooncake", "fetch-timeout": FOR_EVER}, {}),
+    "p2p_nccl": (2, 2, {"handshake": "p2p_nccl", "fetch-timeout": FOR_EVER}, {"fallback": "none"}),
+}
+USUAL = ("nixl", "sglang", "lmcache", "shared_storage")
+OF_POOL = {
+    "retries": 2, "retry_budget": 20, "resume": True, "eject_failures": 5, "eject_rate": 50, "max_ejected": 50, "eject_time": "1s",
+    "eject_max_time": "4s", "queue_size": 40, "queue_timeout": "4s", "allow_priority": True, "allow_timeout_header": True,
+    "timeouts": {"connect": "2s", "prefill": "8s", "first_byte": "6s", "decode": "5s"},
+}
+OF_ROUTER = {
+    "workers": 3, "log_format": "json", "health_interval": "200ms", "health_timeout": "1s", "stats_interval": "500ms", "rise": 1, "fall": 3,
+    "drain_timeout": "20s", "client": {"max_inflight": 40, "rate": 60, "burst": 120},
+    "shared_memory": {"max_workers": 8, "max_endpoints": 64, "flags_per_worker": 256},
+}
+MAX_INFLIGHT = 6  # of an engine: few enough that requests wait in the queue
+
+
+class Engine(Process):
+    """One simulated engine of a pool.  `ns`: pid whose network namespace it lives in."""
+
+    def __init__(self, fleet, pool, role, number, host, ns=None, **options):
+        self.fleet, self.pool, self.role, self.name = fleet, pool, role, f"{pool}-{role[0]}{number}"
+        self.host, self.ns, self.starts, self.stopped, self.drained = host, ns, 0, False, False
+        port = free_port if ns is None else lambda host: random.randrange(10000, 32000)
+        self.port, side = port(host), port(host)
+        self.address = (host, self.port)
+        args = {"role": role, "host": host, "port": self.port, "side-port": side, "model": pool, "kv-timeout": FOR_EVER, "max-body": 64 << 20,
+                "token-delay": TOKEN_MS, "prefill-delay": PREFILL_MS, "max-model-len": 4 << 20, "blocks": 1 << 20, **options}
+        if pool in ("sglang", "mooncake") and role == "prefill":
+            args["bootstrap-port"] = self.bootstrap = port(host)
+        if pool == "lmcache":
+            if role == "prefill":
+                args["proxy"] = f"{fleet.notices[0]}:{fleet.notices[1]}"
+            else:
+                self.init, self.alloc = [port(host), port(host)], [port(host), port(host)]
+                args.update({"receiver-ports": ",".join(map(str, self.init)), "alloc-ports": ",".join(map(str, self.alloc)), "skip-last": 1})
+        self.args = [BIN / "pdsim"] if ns is None else ["nsenter", f"--net=/proc/{ns}/ns/net", BIN / "pdsim"]
+        self.args += [x for k, v in args.items() for x in (f"--{k}", str(v))]
+        self.start()
+
+    def start(self):
+        self.starts += 1
+        super().__init__(self.args, self.fleet.world.file(f"{self.name}.log"), self.fleet.world.dir)
+        line = self.p.stdout.readline().decode()
+        assert "listening" in line, f"{self.name} does not start: {self.log()}"
+        self.p.stdout.close()
+        self.stopped = False
+
+    @property
+    def url(self):
+        return f"http://{self.host}:{self.port}"
+
+    def entry(self):
+        more = {}
+        if self.pool == "lmcache" and self.role == "decode":
+            more = {"receiver_init_port": self.init, "receiver_alloc_port": self.alloc}
+        if self.pool == "mooncake" and self.role == "prefill":
+            more = {"bootstrap_port": self.bootstrap}
+        if self.pool == "p2p_nccl":
+            more = {"kv_addr": f":{self.args[self.args.index('--side-port') + 1]}"}
+        return {"url": self.fleet.seen_at.get(self, self.url), "max_inflight": MAX_INFLIGHT, **more}
+
+    def up(self):
+        return self.p.poll() is None
+
+    def stop_for_now(self, on):
+        if self.up():
+            self.kill(signal.SIGSTOP if on else signal.SIGCONT)
+            self.stopped = on
+
+    async def ask(self, method, path, what=None):
+        return await ask(self.address, method, path, what)
+
+    async def metrics(self):
+        return {n: v for n, labels, v in parse_metrics((await self.ask("GET", "/metrics")).decode()) if not labels or n.startswith("vllm")}
+
+
+async def ask(address, method, path, what=None, seconds=5):
+    """The body of a 200, for what is not part of the load."""
+    async def talk():
+        r, w = await asyncio.open_connection(*address)
+        try:
+            body = b"" if what is None else json.dumps(what).encode()
+            w.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+            data = await r.read()
+        finally:
+            w.close()
+        head, _, body = data.partition(b"\r\n\r\n")
+        if b"chunked" in head.lower():
+            out, rest = b"", body
+            while rest:
+                size, _, rest = rest.partition(b"\r\n")
+                n = int(size or b"0", 16)
+                out, rest = out + rest[:n], rest[n + 2:]
+                if n == 0:
+                    break
+            body = out
+        assert b" 200 " in head.split(b"\r\n")[0] + b" ", f"{address} {path}: {head[:60]!r} {body[:200]!r}"
+        return body
+    return await asyncio.wait_for(talk(), seconds)
+
+
+class Wire:
+    """How some engines are reached: a network namespace behind netem or behind our own wire (wire.c), or a TCP proxy."""
+
+    def __init__(self):
+        self.kind, self.p, self.device, self.proxies = "proxy", None, None, []
+        self.delay = 0.0
+        net = f"10.{random.randrange(200, 250)}.{random.randrange(1, 250)}"
+        self.here, self.there = f"{net}.1", f"{net}.2"
+        self.why = self.netem()
+        if self.kind == "proxy":
+            self.why += "; " + self.tun()
+        if self.kind == "proxy":
+            self.here = self.there = "127.0.0.1"
+
+    def netem(self):
+        """Its namespace is that of a process which does nothing: with that process it ends, and with it the devices."""
+        self.device = f"pdc{os.getpid()}"
+        p = subprocess.Popen(["unshare", "-n", "sh", "-c", "ip link set lo up && echo up && exec sleep 86400"], stdout=subprocess.PIPE,
+                             stderr=subprocess.DEVNULL, preexec_fn=die_with_us)
+        steps = [f"ip link add {self.device} type veth peer name pdc0 netns {p.pid}", f"ip addr add {self.here}/24 dev {self.device}",
+                 f"ip link set {self.device} up", f"nsenter --net=/proc/{p.pid}/ns/net ip addr add {self.there}/24 dev pdc0",
+                 f"nsenter --net=/proc/{p.pid}/ns/net ip link set pdc0 up", f"tc qdisc add dev {self.device} root netem delay 1ms"]
+        why = "no network namespace" if p.stdout.readline() != b"up\n" else None
+        for step in steps:
+            if why is None and (done := subprocess.run(step.split(), capture_output=True, text=True, check=False)).returncode:
+                why = f"{step.split()[0]}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else done.returncode}"
+        if why is not None:
+            p.kill()
+            p.wait()
+            return f"no netem ({why})"
+        self.kind, self.p = "netem", p
+        return "netem"
+
+    def tun(self):
+        p = subprocess.Popen([BIN / "pdwire", self.here, self.there], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        if p.stdout.readline() != b"ready\n":
+            p.wait()
+            return "no wire (" + p.stderr.read().decode().strip() + ")"
+        self.kind, self.p = "wire", p
+        return "wire of our own"
+
+    def set(self, loss, delay_ms, jitter_ms):
+        self.delay = delay_ms / 1000
+        if self.kind == "wire":
+            self.p.stdin.write(f"{loss} {delay_ms} {jitter_ms}\n".encode())
+            self.p.stdin.flush()
+        elif self.kind == "netem":
+            subprocess.run(["tc", "qdisc", "change", "dev", self.device, "root", "netem", "delay", f"{delay_ms + 1}ms", f"{jitter_ms}ms",
+                            "loss", f"{loss}%"], check=False, capture_output=True)
+        elif loss >= 100:
+            for w in list(self.proxies):
+                w.transport.abort()
+
+    async def proxy(self, engine):
+        """An address that leads to the engine, late, and that breaks off when told to."""
+        async def pump(r, w):
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                while data := await r.read(65536):
+                    await asyncio.sleep(self.delay)
+                    w.write(data)
+                    await w.drain()
+                w.write_eof()
+
+        async def serve(r, w):
+            try:
+                r2, w2 = await asyncio.open_connection(*engine.address)
+            except OSError:
+                w.transport.abort()
+                return
+            self.proxies += [w, w2]
+            await asyncio.gather(pump(r, w2), pump(r2, w), return_exceptions=True)
+            for one in (w, w2):
+                one.close()
+                self.proxies.remove(one)
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        return f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    def close(self):
+        if self.p is not None:
+            self.p.kill()
+            self.p.wait()
+
+
+class Fleet:
+    """`away`: engines behind the wire.  With a proxy only decode engines are: of a prefill engine's answer that breaks off nobody can
+    know which blocks it means."""
+
+    def __init__(self, names):
+        self.world, self.wire, self.engines, self.seen_at = World(), Wire(), [], {}
+        self.names, self.lost_notices = names, 0
+        self.notices = (self.wire.here, free_port(self.wire.here))
+        self.router = None
+
+    async def start(self, router_class):
+        storage = self.world.dir / "storage"
+        storage.mkdir()
+        for name in self.names:
+            np, nd, options, _ = POOLS[name]
+            if name == "shared_storage":
+                options = {**options, "storage": storage}
+            away = {("prefill", 0), ("decode", nd - 1)} if self.wire.kind != "proxy" and name in ("nixl", "lmcache", "sglang") else set()
+            for role, n in (("prefill", np), ("decode", nd)):
+                for i in range(n):
+                    out = (role, i) in away
+                    ns = self.wire.p.pid if out else None
+                    self.engines.append(Engine(self, name, role, i, self.wire.there if out else self.wire.here, ns, **options))
+            if self.wire.kind == "proxy":
+                last = self.engines[-1]
+                self.seen_at[last] = await self.wire.proxy(last)
+        self.removed = set()
+        config = {**OF_ROUTER, "pools": self.pools()}
+        if "lmcache" in self.names:
+            config["notices"] = {"listen": f"tcp://{self.notices[0]}:{self.notices[1]}"}
+        self.router = router_class(self.world, config)
+        self.router.murdered = True
+        self.world.routers.append(self.router)
+        self.router.wait_all_up()
+
+    def of(self, pool, role):
+        return [e for e in self.engines if (e.pool, e.role) == (pool, role)]
+
+    def pools(self, **keys):
+        """As the configuration has them now; `removed` engines are left out."""
+        out = []
+        for name in self.names:
+            entries = {role: [e.entry() for e in self.of(name, role) if e not in self.removed] for role in ("prefill", "decode")}
+            kv_ready = {"timeouts": {**OF_POOL["timeouts"], "kv_ready": "2s"}} if name == "lmcache" else {}
+            out.append({"name": name, "models": [name], "connector": name, **OF_POOL, **kv_ready, **POOLS[name][3], **keys, **entries})
+        return json.loads(json.dumps(out))  # no part of it twice: YAML would write anchors
+
+    async def revive(self):
+        """All as it was: everybody lives, nobody has a fault, nobody is drained or missing."""
+        self.wire.set(0, 0, 0)
+        for e in self.engines:
+            if not e.up():
+                e.start()
+            e.stop_for_now(False)
+            await e.ask("POST", "/sim/fault", {"kind": "none"})
+            await e.ask("POST", "/sim/health", {"status": 200})
+            if e.drained:
+                await self.ctl("undrain", e.entry()["url"])
+                e.drained = False
+        self.removed.clear()
+        self.router.change(**OF_ROUTER, pools=self.pools())
+        code, out = await self.ctl("reload")
+        assert code == 0, "the last reload: " + out
+
+    async def ctl(self, *args):
+        p = await asyncio.create_subprocess_exec(BIN / "pdctl", "-s", self.router.control, *args, stdout=subprocess.PIPE,
+                                                 stderr=subprocess.STDOUT, preexec_fn=die_with_us)
+        try:
+            out, _ = await asyncio.wait_for(p.communicate(), 40)
+        except asyncio.TimeoutError:
+            p.kill()
+            return -1, "pdctl does not come back: " + " ".join(args)
+        return p.returncode, out.decode()
+
+    async def processes(self):
+        """{kind: [pid]} of the router."""
+        _, out = await self.ctl("workers")
+        found = {"master": [self.router.pid]}
+        for kind, pid in re.findall(r"^(\w+)\b.*?pid[= ](\d+)", out, re.M):
+            found.setdefault(kind, []).append(int(pid))
+        return found
+
+    def close(self):
+        for p in [self.router, *self.engines]:
+            if p is not None:
+                with contextlib.suppress(OSError):
+                    p.stop(signal.SIGKILL)
+        self.wire.close()
+        self.world.temp.cleanup()
+
+
+# --- what /proc says ---
+
+def fds(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def pss_kib(pid):
+    return int(re.search(r"^Pss:\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M)[1])
+
+
+def private_kib(pid):
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return sum(int(x) for x in re.findall(r"^(?:Private_Dirty|Private_Clean):\s+(\d+)", text, re.M))
+
+
+def peer_ports(pid, port):
+    """The clients' ports of all connections to our `port` that a process holds."""
+    inodes = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            if m := re.match(r"socket:\[(\d+)\]", os.readlink(f"/proc/{pid}/fd/{fd}")):
+                inodes.add(m[1])
+    found = set()
+    for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+        f = line.split()
+        if f[9] in inodes and int(f[1].split(":")[1], 16) == port:
+            found.add(int(f[2].split(":")[1], 16))
+    return found
+
+
+def big_buffers(sock, n):
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, n)

@@ -1,0 +1,210 @@
+"""When the storm is over: is everything as it was?"""
+import asyncio
+import json
+import os
+import re
+from collections import Counter
+
+from fleet import fds, private_kib
+from procs import BAD_WORDS, metric_sum, parse_metrics
+
+AT_REST = 20  # seconds until everything must be back; no engine's own timeout ends in that time
+VIOLATIONS = ("duplicate_request_ids", "request_id_mismatch", "prefill_violations", "role_violations", "rooms_missing", "rooms_invalid",
+              "rooms_shared", "duplicate_rooms", "rank_mismatch", "kv_foreign", "kv_replayed", "kv_expired", "spec_violations", "bad_requests",
+              "controlled", "unauthorized")
+AT_ZERO = ("endpoint_in_flight", "endpoint_inflight", "kv_flags_armed", "endpoint_prefill_tokens", "endpoint_reserved_tokens", "queue_waiting",
+           "queue_length", "queued_requests", "client_inflight", "clients_in_flight", "buffered_bytes", "endpoints_draining", "endpoint_ejected")
+NOTIFYING = 2  # sockets by which a prefill engine of LMCache notifies, one a rank
+EXPECTED = re.compile("configuration|reload")  # errors of the log that are of our making
+ERRAND = 10  # seconds a worker may need to have blocks freed
+GROWTH_KIB = 4096  # of a worker over the run, beyond which it must not grow with time
+
+
+class Oracle:
+    def __init__(self, fleet, clients, storm, clock):
+        self.fleet, self.clients, self.storm, self.clock = fleet, clients, storm, clock
+        self.fds, self.engine_fds, self.rss, self.bad = {}, {}, [], []
+
+    async def begin(self):
+        for kind, pids in (await self.fleet.processes()).items():
+            self.fds[kind] = max(fds(p) for p in pids)
+        self.fds["notifier"] += NOTIFYING * len(self.fleet.of("lmcache", "prefill"))  # each connects with its first notice
+        self.engine_fds = {e.name: fds(e.p.pid) for e in self.fleet.engines}
+
+    async def watch(self, until):
+        """Memory of each process of the router, every few seconds."""
+        while self.clock() < until:
+            await asyncio.sleep(2)
+            for kind, pids in (await self.fleet.processes()).items():
+                for pid in pids:
+                    try:
+                        self.rss.append((self.clock(), kind, pid, private_kib(pid)))
+                    except (OSError, AttributeError):
+                        pass
+
+    def wrong(self, what, *evidence):
+        self.bad.append({"oracle": what, "evidence": evidence})
+
+    async def until(self, what, look):
+        """look() says what is left over, and nothing at last."""
+        end, left = self.clock() + AT_REST, None
+        while self.clock() < end:
+            try:
+                left = await look()
+            except (OSError, asyncio.TimeoutError, AssertionError) as e:
+                left = repr(e)
+            if not left:
+                return
+            await asyncio.sleep(0.1)
+        self.wrong(what, left)
+
+    async def router_metrics(self):
+        from fleet import ask
+        return parse_metrics((await ask(self.fleet.router.address, "GET", "/metrics")).decode())
+
+    async def in_flight(self):
+        rows = await self.router_metrics()
+        left = {n: metric_sum(rows, "pdrouter_" + n, {}) for n in AT_ZERO}
+        left["requests_in_flight"] = metric_sum(rows, "pdrouter_requests_in_flight", {}) - 1  # this very question
+        return {k: v for k, v in left.items() if v}
+
+    # --- held blocks ---
+    def ends(self):
+        """{client's id: [the router's lines about it]}"""
+        out = {}
+        with open(self.fleet.router.log_path, errors="replace") as f:
+            for line in f:
+                if '"req":"c' in line:
+                    obj = json.loads(line)
+                    out.setdefault(obj["req"], []).append(obj)
+        return out
+
+    async def left_at_engines(self):
+        """What engines hold and run.  Blocks of a request whose worker was killed are for the engine's timeout: the only one who knew their
+        names is dead.  Such a request has no line in the log, its worker would have written one."""
+        left, orphans, ends = [], 0, None
+        for e in self.fleet.engines:
+            here = json.loads(await e.ask("GET", "/sim/held"))
+            rooms = (await e.metrics())["pdsim:open_rooms"]
+            if here["held"]:
+                ends = ends or self.ends()
+                mine = [h for h in here["held"] if not self.orphan(h, ends)]
+                orphans += len(here["held"]) - len(mine)
+                here["held"] = mine
+            if here["held"] or here["running"] or rooms:
+                left.append({"engine": e.name, "held": len(here["held"]), "running": here["running"][:5], "open_rooms": rooms,
+                             "whose": self.by_end(here["held"], ends)})
+        self.orphans = orphans
+        return left
+
+    def by_end(self, held, ends):
+        """Held blocks by how their requests ended: {end: [how many, one of them, its line]}"""
+        found = {}
+        for h in held:
+            lines = ends.get(self.client_id(h), [{}])
+            key = " ".join(str(lines[-1].get(k)) for k in ("reason", "states", "tries", "rescued"))
+            found.setdefault(key, [0, h, lines])[0] += 1
+        return found
+
+    @staticmethod
+    def client_id(held):
+        m = re.match(r"(c\d+-\d+)", held["request_id"])
+        return m and m[1]
+
+    def orphan(self, held, ends):
+        client = self.client_id(held)
+        if client is None or not self.storm.killed:
+            return False
+        if client not in ends:
+            return True
+        born = self.clock() - held["age_ms"] / 1000  # its client had its end, and what was to free the rest died with a worker
+        return any(born <= at <= born + ERRAND for at in self.storm.killed.values()) and client in self.clients.gone
+
+    # --- all of it ---
+    async def end(self):
+        await self.until("something is in flight, reserved, armed or queued", self.in_flight)
+        await self.until("engines hold blocks, run requests or have open rooms", self.left_at_engines)
+        await self.violations()
+        await self.check_segment()
+        await self.until("file descriptors are not back", self.more_fds)
+        self.memory()
+        self.crashes()
+        for one in self.clients.bad:
+            self.bad.append(self.with_lines(one))
+
+    async def violations(self):
+        found = Counter()
+        for e in self.fleet.engines:
+            m = await e.metrics()
+            for name in VIOLATIONS:
+                if m.get(f"pdsim:{name}_total"):
+                    found[f"{e.name} {name}"] += int(m[f"pdsim:{name}_total"])
+        if found:
+            self.wrong("engines were asked what they may not be asked", dict(found))
+
+    async def check_segment(self):
+        code, out = await self.fleet.ctl("check")
+        if (code, out) != (0, "ok\n"):
+            self.wrong("shared memory", out)
+
+    async def more_fds(self):
+        left = {}
+        for kind, pids in (await self.fleet.processes()).items():
+            for pid in pids:
+                if fds(pid) > self.fds[kind]:
+                    left[f"{kind} {pid}"] = f"{fds(pid)} > {self.fds[kind]}: " + self.describe(pid)
+        for e in self.fleet.engines:
+            if fds(e.p.pid) > self.engine_fds[e.name] + 20:  # idle connections of probes come and go
+                left[e.name] = f"{fds(e.p.pid)} > {self.engine_fds[e.name]}"
+        return left
+
+    @staticmethod
+    def describe(pid):
+        kinds = Counter()
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                kinds[re.sub(r"\d+", "N", os.readlink(f"/proc/{pid}/fd/{fd}"))] += 1
+            except OSError:
+                pass
+        return str(dict(kinds))
+
+    def slopes(self):
+        """KiB per minute of the second half of each long life, by least squares: [(kind, pid, slope, first, last)]"""
+        lives, out = {}, []
+        for at, kind, pid, kib in self.rss:
+            lives.setdefault((kind, pid), []).append((at, kib))
+        for (kind, pid), points in lives.items():
+            late = points[len(points) // 2:]
+            if len(late) < 8:
+                continue
+            n, sx, sy = len(late), sum(x for x, _ in late), sum(y for _, y in late)
+            sxx, sxy = sum(x * x for x, _ in late), sum(x * y for x, y in late)
+            slope = (n * sxy - sx * sy) / max(n * sxx - sx * sx, 1e-9) * 60
+            out.append((kind, pid, round(slope), points[0][1], points[-1][1], round(late[-1][0] - late[0][0])))
+        return out
+
+    def memory(self):
+        for kind, pid, slope, first, last, seconds in self.slopes():
+            if seconds >= 60 and slope * seconds / 60 > GROWTH_KIB:
+                self.wrong("memory grows", f"{kind} {pid}: {slope} KiB a minute over {seconds} s, from {first} to {last} KiB")
+
+    def crashes(self):
+        log = self.fleet.router.log_path.read_text(errors="replace")
+        for line in log.splitlines():
+            if BAD_WORDS.search(line):
+                self.wrong("the router's log", line)
+        for p in self.fleet.world.dir.glob("*.log"):
+            text = p.read_text(errors="replace")
+            if p != self.fleet.router.log_path and text.strip():
+                self.wrong("an engine's log", p.name, text[:300])
+        died = [json.loads(x) for x in log.splitlines() if '"level":"error"' in x]
+        for line in died:
+            if line.get("pid") not in self.storm.dead and not EXPECTED.search(line["msg"]):
+                self.wrong("the router's log has an error", line)
+
+    def with_lines(self, one):
+        """A client's complaint with what the router wrote about it."""
+        with open(self.fleet.router.log_path, errors="replace") as f:
+            lines = [x.strip() for x in f if f'"{one["req"]}"' in x]
+        near = [x for x in self.storm.log if one["at"] - 8 <= x[0] <= one["at"] + 0.1]
+        return {"oracle": "a client got what it must not get", **one, "lines": lines[-5:], "blows before": near[-12:]}
