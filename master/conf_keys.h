@@ -56,6 +56,8 @@ K("client.rate", COUNT, client_rate, 0, 1000000, "0", GENERATION,					\
 	"requests per second of one client; more gets 429; 0: no limit")				\
 K("client.burst", COUNT, client_burst, 0, 1000000, "0", GENERATION,					\
 	"of them at once before client.rate counts; 0: as many as client.rate")				\
+K("client.id_header", HEADER, client_id_header, 0, 127, "", GENERATION,				\
+	"that names a client instead of its API key and address, such as X-Forwarded-For (its last address): only where a proxy in front sets it; \"\": none") \
 K("upstream.idle_timeout", DURATION, upstream_idle_ms, 1, CONF_HOUR, "4s", GENERATION,			\
 	"an idle connection to an engine; uvicorn closes its side at 5s")				\
 K("upstream.max_idle", COUNT, upstream_max_idle, 0, 65536, "64", GENERATION,				\
@@ -165,11 +167,11 @@ K("timeouts.connect", DURATION, timeouts.connect_ms, 1, CONF_HOUR, "2s", LIVE,		
 K("timeouts.prefill", DURATION, timeouts.prefill_ms, 1, 24 * CONF_HOUR, "300s", LIVE,			\
 	"to the full answer of the prefill engine")							\
 K("timeouts.first_byte", DURATION, timeouts.first_byte_ms, 1, 24 * CONF_HOUR, "(timeouts.decode)", LIVE, \
-	"to the first byte of the decode engine's answer")						\
+	"to the first byte of the decode engine's stream")						\
 K("timeouts.decode", DURATION, timeouts.decode_ms, 1, 24 * CONF_HOUR, "600s", LIVE,			\
 	"without a byte from the decode engine")							\
 K("timeouts.request", DURATION, timeouts.request_ms, 0, 24 * CONF_HOUR, "0s", LIVE,			\
-	"to the end of the answer, whatever it is waiting for; 0: no bound")				\
+	"from a request's last byte to the end of its answer, whatever it waits for; 0: no bound")				\
 K("timeouts.kv_ready", DURATION, timeouts.kv_ready_ms, 1, CONF_HOUR, "10s", LIVE,			\
 	"lmcache: from the prefill engine's answer to the last notice; then decode goes on without the cache") \
 K("allow_timeout_header", BOOL, rescue.allow_timeout_header, 0, 0, "false", LIVE,			\

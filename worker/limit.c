@@ -15,7 +15,7 @@
 #define SECOND_NS UINT64_C(1000000000)
 
 /* What a hash was made of: a key that spells an address is not that address. */
-enum kind { KIND_KEY = 1, KIND_IPV4, KIND_IPV6, KIND_NOBODY };
+enum kind { KIND_KEY = 1, KIND_IPV4, KIND_IPV6, KIND_NOBODY, KIND_NAMED };
 
 /* Without the scheme: a key is the same client's in whatever header it comes. */
 static struct span
@@ -64,13 +64,38 @@ limit_hash_address(const struct seg *seg, const struct sockaddr_storage *ss)
 	return client_hash(seg, KIND_IPV6, a6, 8); /* a /64 is one customer's, who has all of it */
 }
 
+/* What the proxy in front calls it: of a list, which others may have begun, what it has added itself. */
+static struct span
+name_of(const struct http_head *h, const char *header)
+{
+	struct span name = {NULL, 0};
+	const char *comma;
+
+	for (size_t i = 0; header != NULL && i < h->nheaders; i++)
+		if (h->headers[i].name.n == strlen(header) &&
+			strncasecmp(h->headers[i].name.p, header, h->headers[i].name.n) == 0)
+			name = h->headers[i].value;
+	comma = name.n > 0 ? memrchr(name.p, ',', name.n) : NULL;
+	if (comma != NULL) {
+		name.n -= (size_t)(comma + 1 - name.p);
+		name.p = comma + 1;
+	}
+	while (name.n > 0 && *name.p == ' ') {
+		name.p++;
+		name.n--;
+	}
+	return name;
+}
+
 static uint64_t
 hash_of_client(const struct seg *seg, const struct http_head *h, const struct conn *c)
 {
-	const struct span key = key_of(h);
+	const struct span name = name_of(h, c->w->conf->client_id_header), key = key_of(h);
 	struct sockaddr_storage ss = {.ss_family = AF_UNSPEC};
 	socklen_t len = sizeof(ss);
 
+	if (name.n > 0)
+		return client_hash(seg, KIND_NAMED, name.p, name.n);
 	if (key.n > 0)
 		return client_hash(seg, KIND_KEY, key.p, key.n);
 	(void)getpeername(c->sock.fd, (struct sockaddr *)&ss, &len);

@@ -3,7 +3,8 @@
  *
  * A client is its API key: the credentials of Authorization, or X-API-Key as Anthropic's clients send it.
  * Without one it is its address, an IPv6 one by its /64.  Keys are not checked here, nor kept: only a hash
- * goes to shared memory (shm/clients.h).
+ * goes to shared memory (shm/clients.h).  Where a proxy in front says who it is (client.id_header), it is
+ * whom that header names.
  *
  * Process: worker.
  */

@@ -110,7 +110,7 @@ struct conf_dns {
 struct conf_timeouts {          /* milliseconds */
 	uint64_t connect_ms;    /* to an established connection */
 	uint64_t prefill_ms;    /* from sending to the full answer of the prefill engine */
-	uint64_t first_byte_ms; /* from sending to the first byte of the decode engine's answer */
+	uint64_t first_byte_ms; /* from sending to the first byte of the decode engine's stream */
 	uint64_t decode_ms;     /* without a byte from the decode engine */
 	uint64_t request_ms;    /* from a request's last byte to its answer's last; 0: no bound */
 	/* lmcache: from the prefill answer to the last notice; then decode goes on without */
@@ -232,12 +232,13 @@ struct conf {
 	uint32_t
 		client_max_inflight; /* requests of one client at once, of all workers; 0: no limit */
 	uint32_t client_rate;        /* requests per second of one client; 0: no limit */
-	uint32_t client_burst;       /* of them at once; 0: as client_rate */
-	uint64_t client_head_ms;     /* from a head's first byte to its last */
-	uint64_t client_body_ms;     /* between two reads of a body */
-	uint64_t client_idle_ms;     /* keep-alive connection without a request */
-	uint64_t client_stall_ms;    /* a client that takes no byte of its answer */
-	uint64_t upstream_idle_ms;   /* idle engine connection; uvicorn closes at 5 s */
+	char *client_id_header;     /* names a client instead of its API key and address; or NULL */
+	uint32_t client_burst;      /* of them at once; 0: as client_rate */
+	uint64_t client_head_ms;    /* from a head's first byte to its last */
+	uint64_t client_body_ms;    /* between two reads of a body */
+	uint64_t client_idle_ms;    /* keep-alive connection without a request */
+	uint64_t client_stall_ms;   /* a client that takes no byte of its answer */
+	uint64_t upstream_idle_ms;  /* idle engine connection; uvicorn closes at 5 s */
 	uint32_t upstream_max_idle; /* idle connections kept per worker and endpoint */
 	/* bytes of a prefill answer that are read; more fails the leg */
 	uint64_t max_answer;

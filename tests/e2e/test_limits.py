@@ -329,3 +329,28 @@ def test_no_key_is_kept(world):
             assert secret.encode() not in mem.read(end - begin)
         return
     assert False, "no shared memory"
+
+
+# --- behind a proxy ---------------------------------------------------------------------------------------
+
+
+def via(*values):
+    return [("X-Forwarded-For", v) for v in values]
+
+
+def test_a_proxy_says_who_it_is(world):
+    """Its own last word of a list: what a client has written before that counts for nothing."""
+    r, _, _ = world.pd(client={"rate": 1, "burst": 1, "id_header": "X-Forwarded-For"})
+    assert code(ask(r, via("10.1.1.1"))) == 200
+    for again in (via("10.1.1.1"), via("6.6.6.6, 10.1.1.1"), via("7.7.7.7", "8.8.8.8,10.1.1.1"), key("mine") + via("9.9.9.9,  10.1.1.1")):
+        assert code(ask(r, again)) == (429, "client_rate"), again
+    assert code(ask(r, via("10.1.1.1, 10.1.1.2"))) == 200, "another one"
+    assert code(ask(r, key("mine"))) == 200, "who comes past the proxy is known by its key"
+    assert code(ask(r)) == 200, "or by its address"
+    assert code(ask(r, via(""))) == (429, "client_rate"), "an empty name is none"
+
+
+def test_without_id_header_nobody_names_himself(world):
+    r, _, _ = world.pd(client={"rate": 1, "burst": 1})
+    assert code(ask(r, via("10.1.1.1"))) == 200
+    assert code(ask(r, via("10.1.1.2"))) == (429, "client_rate")

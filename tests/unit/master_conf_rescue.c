@@ -65,6 +65,7 @@ Test(conf_rescue, defaults)
 	cr_expect_eq(c->client_max_inflight, 0);
 	cr_expect_eq(c->client_rate, 0);
 	cr_expect_eq(c->client_burst, 0);
+	cr_expect_null(c->client_id_header);
 	cr_expect_eq(c->max_buffered, UINT64_C(1) << 30);
 	cr_expect_eq(c->queue_slots, 1024);
 	cr_expect_eq(c->client_entries, 4096);
@@ -133,6 +134,7 @@ Test(conf_rescue, bounds)
 		{"timeouts", "request", {"0", "24h"}, {"25h", "5", "none"}, ""},
 		{"client", "max_inflight", {"0", "1000000"}, {"1000001", "-1", "many"}, ""},
 		{"client", "rate", {"0", "1000000"}, {"1000001", "0.5", "10/s"}, ""},
+		{"client", "id_header", {"X-Real-IP", "\"\""}, {"\"a b\"", "Host", "5"}, ""},
 		{"limits", "max_buffered", {"64MiB", "1024GiB"}, {"1GB", "1", "1025GiB"}, ""},
 		{"shared_memory", "queue", {"100", "65536"}, {"65537", "-1", "1KiB"}, ""},
 		{"shared_memory", "clients", {"8", "65536"}, {"0", "12", "65544"}, ""},
@@ -290,6 +292,7 @@ Test(conf_rescue, what_a_reload_does_with_each)
 		{POOL("nixl", "timeouts: {request: 0}"), 0},
 		{POOL("nixl", "name: pool1") "client: {max_inflight: 3}\n", CONF_GENERATION},
 		{POOL("nixl", "name: pool1") "client: {rate: 3}\n", CONF_GENERATION},
+		{POOL("nixl", "name: pool1") "client: {id_header: X-User}\n", CONF_GENERATION},
 		{POOL("nixl", "name: pool1") "limits: {max_buffered: 2GiB}\n", CONF_GENERATION},
 		{POOL("nixl", "name: pool1") "shared_memory: {queue: 2048}\n", CONF_RESTART},
 		{POOL("nixl", "name: pool1") "shared_memory: {clients: 64}\n", CONF_RESTART},
