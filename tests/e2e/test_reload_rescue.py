@@ -1,0 +1,153 @@
+"""What happens when engines fail or are full, changed while the router runs: the same workers do it differently from the next
+request on.  Only what a worker is born with takes a new generation, and then streams go on."""
+import time
+
+from procs import wait
+
+ALWAYS = {"kind": "fail", "count": -1}
+
+
+def set_pool(r, world, p, d, **keys):
+    """Puts keys of the pool in force; the workers stay who they are."""
+    before = sorted(r.children())
+    r.reload(pools=[world.pool(p, d, **keys)])
+    assert sorted(r.children()) == before, "the same workers"
+
+
+def ends(r, n, **labels):
+    """n requests: how many of them ended well, how many not."""
+    got = [r.complete(max_tokens=1, **labels).status for _ in range(n)]
+    return got.count(200), n - got.count(200)
+
+
+def test_retries(world):
+    keys = {"policy": "round_robin"}
+    r, p, d = world.pd(2, 1, workers=1, pool=keys)
+    r.wait_all_up()
+    p[0].fault(**ALWAYS)
+    assert ends(r, 8)[1] == 4, "PLAIN: nothing is tried again"
+    set_pool(r, world, p, d, **keys, retries=1)
+    assert ends(r, 8) == (8, 0)
+    assert r.metric("rescued_total", by="retry") == r.metric("attempts_failed_total") - 4 > 0
+    set_pool(r, world, p, d, **keys, retries=0)
+    assert ends(r, 8)[1] == 4
+
+
+def test_defaults_come_with_a_reload(world):
+    """A file that says nothing of it, as an operator's does who has never read about it."""
+    r, p, d = world.pd(2, 1)
+    r.wait_all_up()
+    p[0].fault(**ALWAYS)
+    pool = {k: v for k, v in world.pool(p, d).items() if k not in ("retries", "fallback", "eject_failures", "eject_rate", "queue_size")}
+    r.reload(pools=[pool])
+    assert ends(r, 12) == (12, 0)
+    assert r.metric("rescued_total", by="retry") > 0
+
+
+def test_retry_budget(world):
+    """A fleet that fails as a whole: ten tries are free, then what the budget allows."""
+    r, p, d = world.pd(2, 1, workers=1, pool={"retries": 1, "retry_budget": 0})
+    r.wait_all_up()
+    for e in p:
+        e.fault(**ALWAYS)
+    assert ends(r, 15) == (0, 15)
+    assert r.metric("retry_budget_spent_total") == 5
+    set_pool(r, world, p, d, retries=1, retry_budget=100)
+    assert ends(r, 5) == (0, 5)
+    assert r.metric("retry_budget_spent_total") == 5, "all of them were tried again"
+
+
+def test_fallback(world):
+    r, p, d = world.pd()
+    p[0].fault(**ALWAYS)
+    assert ends(r, 2) == (0, 2)
+    set_pool(r, world, p, d, fallback="direct")
+    assert ends(r, 2) == (2, 0)
+    assert r.metric("rescued_total", by="fallback") == 2
+    set_pool(r, world, p, d, fallback="none")
+    assert ends(r, 2) == (0, 2)
+
+
+def test_fallback_that_cannot_be_is_refused(world):
+    """And what was in force stays."""
+    p, d = world.engine("prefill", handshake="sglang"), world.engine("decode", handshake="sglang")
+    r = world.router(world.pool([p], [d], "sglang"))
+    assert r.complete().status == 200
+    r.change(pools=[world.pool([p], [d], "sglang", fallback="direct")])
+    done = r.ctl("reload")
+    assert done.returncode != 0 and "pools[0].fallback" in done.stdout + done.stderr
+    assert r.complete().status == 200 and r.metric("reloads_failed_total") == 1
+
+
+def test_eject_failures(world):
+    """Counted only from when it is asked for; taken back, failures count for nothing again."""
+    keys = {"policy": "round_robin", "retries": 1, "retry_budget": 100}
+    r, p, d = world.pd(2, 1, pool=keys)
+    r.wait_all_up()
+    p[0].fault(**ALWAYS)
+    assert ends(r, 8) == (8, 0) and r.metric("ejections_total", endpoint=p[0].url) == 0
+    set_pool(r, world, p, d, **keys, eject_failures=2, eject_time="1h", eject_max_time="1h")
+    assert ends(r, 8) == (8, 0)
+    wait("it is ejected", lambda: r.metric("endpoint_ejected", endpoint=p[0].url) == 1)
+    seen = len(p[0].requests())
+    assert ends(r, 8) == (8, 0) and len(p[0].requests()) == seen, "it is left alone"
+    assert r.metric("ejections_total", endpoint=p[0].url) == 1
+
+
+def test_queue_size(world):
+    keys = {"queue_timeout": "30s"}
+    r, p, d = world.pd(engine={"token_delay": 5})
+    one = [{"url": d[0].url, "max_inflight": 1}]
+    set_pool(r, world, p, one, **keys)
+    held = r.open_stream(n=40)
+    held.head()
+    assert r.complete(max_tokens=1).status == 429, "PLAIN: none waits"
+    set_pool(r, world, p, one, **keys, queue_size=1)
+    waiting = r.open_stream("waits", n=2)
+    wait("it waits", lambda: r.metric("queue_waiting") == 1)
+    assert r.complete(max_tokens=1).status == 429, "one may wait, not two"
+    set_pool(r, world, p, one, **keys, queue_size=0)
+    assert len(list(held.events())) == 41
+    assert waiting.head().status == 200 and len(list(waiting.events())) == 3, "who waited already is served"
+    held = r.open_stream(n=40)
+    held.head()
+    assert r.complete(max_tokens=1).status == 429
+    assert len(list(held.events())) == 41
+
+
+def test_first_byte_and_request(world):
+    r, p, d = world.scripts(pool={"timeouts": {"decode": "60s"}})
+    set_pool(r, world, p, d, timeouts={"decode": "60s", "first_byte": "200ms"})
+    c = r.open_stream()
+    p[0].expect("POST /v1/completions").prefilled()
+    x = d[0].expect("POST /v1/completions")
+    assert c.head().status == 504
+    assert r.end()["reason"] == "decode_timeout"
+    x.over.set()
+    set_pool(r, world, p, d, timeouts={"decode": "60s", "request": "500ms"})
+    c = r.open_stream()
+    p[0].expect("POST /v1/completions").prefilled()
+    x = d[0].expect("POST /v1/completions")
+    x.stream_head().event("a")
+    assert c.head().status == 200
+    last = list(c.events())[-1]
+    assert last.json()["error"]["code"] == "request_timeout", last.data
+    x.over.set()
+
+
+def test_client_limits_take_a_generation(world):
+    """Streams go on meanwhile; the new workers hold everybody to the limit, in the same table as all."""
+    r, p, d = world.pd(engine={"token_delay": 10})
+    old = sorted(r.children())
+    stream = r.open_stream(n=100)
+    stream.head()
+    r.reload(client={"rate": 1, "burst": 2})
+    wait("other workers serve", lambda: set(r.children()) - set(old))
+    headers = [("Authorization", "Bearer k1")]
+    deadline = time.monotonic() + 10
+    got = []
+    while 429 not in got and time.monotonic() < deadline:
+        got.append(r.complete(max_tokens=1, headers=headers).status)
+    assert got[-1] == 429 and set(got[:-1]) <= {200}
+    assert r.end(len(got))["reason"] == "client_rate" or "client_rate" in r.log()
+    assert len(list(stream.events())) == 101
