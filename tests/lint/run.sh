@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # make lint: every check below, on all CPUs; prints what is wrong and exits 1 if anything is.
 #   run.sh          all of them
-#   run.sh NAME...  some: deps format cppcheck shell python pairs lists banned conf tidy, or `tidy FILE.c`
+#   run.sh NAME...  some: deps format cppcheck shell python pairs lists banned conf monitoring tidy, or `tidy FILE.c`
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-CHECKS=(deps format cppcheck shell python pairs lists banned conf tidy)
+CHECKS=(deps format cppcheck shell python pairs lists banned conf monitoring tidy)
 export PYTHONDONTWRITEBYTECODE=1
 
 # Unit tests are left out of the two analyzers: they do not know Criterion's macros.
@@ -23,7 +23,7 @@ check() {
 		mapfile -t scripts < <(find .ci tests -name '*.sh'; echo .ci/run)
 		shellcheck "${scripts[@]}"
 		;;
-	python | pairs | lists | banned) python3 "tests/lint/$1.py" ;;
+	python | pairs | lists | banned | monitoring) python3 "tests/lint/$1.py" ;;
 	conf) python3 tests/lint/conf_doc.py ;;
 	tidy) tests/lint/tidy.sh "$2" ;;
 	*) echo "no such check: $1"; return 2 ;;
@@ -41,7 +41,7 @@ if [ "${1:-}" = --one ]; then
 	exit 0
 fi
 
-for tool in clang clang-format clang-tidy cppcheck shellcheck python3 gcc; do
+for tool in clang clang-format clang-tidy cppcheck shellcheck python3 gcc promtool; do
 	command -v "$tool" >/dev/null || { echo "lint: $tool is missing: tests/tools/deps.sh build test" >&2; exit 1; }
 done
 [ $# -eq 0 ] && set -- "${CHECKS[@]}"
