@@ -79,7 +79,7 @@ def build(world, kind, np=2, nd=2, pool=None, prefill=None, decode=None, **keys)
         entries = [map(addressed, p), map(addressed, d)]
     elif kind.startswith("mooncake"):
         entries = [map(bootstrapped, p), d]
-    more = {"policy": "round_robin", "retries": 2, "fallback": "none", **KINDS[kind][0], **(pool or {})}
+    more = {"policy": "round_robin", "retries": 2, "retry_budget": 100, "fallback": "none", **KINDS[kind][0], **(pool or {})}
     r = world.router(world.pool(*entries, **more), **{"workers": 1, **keys})
     return r.wait_all_up(), p, d
 
