@@ -179,7 +179,7 @@ K("allow_timeout_header", BOOL, rescue.allow_timeout_header, 0, 0, "false", LIVE
 K("retries", COUNT, rescue.retries, 0, 10, "2", LIVE,							\
 	"other engines tried for a request that failed before its answer's first byte")			\
 K("retry_budget", COUNT, rescue.retry_budget, 0, 100, "20", LIVE,					\
-	"percent of the last 10 s' requests that may be such tries (a few always may)")			\
+	"percent of a worker's requests of the last 10 s that may be such tries; ten always may")			\
 K("fallback", FALLBACK, rescue.fallback, 0, 0, "(direct; with sglang and p2p_nccl: none)", LIVE,	\
 	"direct: a decode engine does it alone when no prefill engine is left to try; none: the error goes to the client") \
 K("resume", BOOL, rescue.resume, 0, 0, "false", LIVE,							\
