@@ -57,8 +57,9 @@ struct connector {
 	bool leased; /* the KV is held for a time only: kv_lease */
 	bool bound;  /* the hand-over is for the one decode engine that was chosen */
 	/* A decode engine that refuses a request before its admission tells the prefill engine to free the
-	 * blocks it names (vLLM's NixlConnector from 0.21, vllm PR 41269). */
-	bool freed_by_refusal;
+	 * blocks it names (vLLM's NixlConnector from 0.21, vllm PR 41269): the member that names them.  NULL:
+	 * nothing is known to. */
+	const char *(*refusal)(const struct req_pool *);
 	/* Edits to the client's body for each leg; `e` comes with the peer-choosing members already cut. */
 	void (*edit[ROLE_N])(struct pair *, struct splice_edit *e);
 	/* The prefill engine has answered 200 with leg[P].answer: remember what decode is given.  NULL: nothing

@@ -150,11 +150,18 @@ failed(struct pair *pair, enum role role)
 	p->learned = NULL;
 }
 
+static const char *
+refusal(const struct req_pool *pool)
+{
+	(void)pool;
+	return splice_key_name(SK_KV_TRANSFER_PARAMS);
+}
+
 const struct connector connector_nixl = {
 	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_PREFILL},
 	.leaves = LEAVES_KV,
 	.leased = true,
-	.freed_by_refusal = true,
+	.refusal = refusal,
 	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
 	.begin = begin,
 	.prefilled = prefilled,

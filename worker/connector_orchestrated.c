@@ -49,11 +49,17 @@ samples(const struct req_pool *pool)
 	return whole_answer(pool) ? SEVERAL_WHOLE : connector_fanout(pool);
 }
 
+static const char *
+refusal(const struct req_pool *pool)
+{
+	return splice_key_name(whole_answer(pool) ? SK_DISAGG_PREFILL_RESP : SK_KV_TRANSFER_PARAMS);
+}
+
 const struct connector connector_orchestrated = {
 	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_PREFILL},
 	.leaves = LEAVES_KV,
 	.leased = true,
-	.freed_by_refusal = true,
+	.refusal = refusal,
 	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
 	.prefilled = prefilled,
 	.samples = samples,

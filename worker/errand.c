@@ -11,11 +11,13 @@
 #include "worker/req.h"
 
 #define ERRANDS_MAX 256 /* of one worker at once */
-#define ERRAND_MS 2000
+#define ERRAND_MS 2000  /* for each engine that is asked */
+#define ERRAND_MORE (ERRAND_ENGINES - 1)
 
 struct errand {
 	struct leg leg;
-	struct upconn *held; /* the request's own connection: closed last */
+	struct upconn *held;                  /* the request's own connection: closed last */
+	struct upstream *others[ERRAND_MORE]; /* asked where the first one fails */
 	const char *path;
 	char *body, *key;
 	TAILQ_ENTRY(errand) link;
@@ -50,11 +52,36 @@ end(struct errand *e)
 	w->nerrands--;
 }
 
+/* Another engine is asked the same; false: there is none. */
+static bool
+ask_other(struct errand *e)
+{
+	struct leg *leg = &e->leg;
+
+	for (size_t i = 0; i < ERRAND_MORE; i++) {
+		if (e->others[i] == NULL)
+			continue;
+		leg_rewind(leg);
+		pool_unref(leg->w->pool, &leg->up);
+		leg->up = e->others[i];
+		e->others[i] = NULL;
+		leg_start(leg);
+		return true;
+	}
+	return false;
+}
+
 static void
 on_event(struct leg *leg, enum leg_event ev)
 {
-	if (ev == LEG_EV_ANSWER || ev == LEG_EV_FAIL)
-		end((struct errand *)leg);
+	struct errand *e = (struct errand *)leg;
+
+	if (ev != LEG_EV_ANSWER && ev != LEG_EV_FAIL)
+		return;
+	if (ev == LEG_EV_ANSWER && leg->status < 500)
+		end(e);
+	else if (!ask_other(e))
+		end(e);
 }
 
 /*
@@ -111,15 +138,18 @@ errand_abort(struct worker *w, struct leg *of)
 }
 
 void
-errand_refuse(struct worker *w, const struct pair *pair, struct upstream *to)
+errand_refuse(const struct pair *pair, const char *member, struct upstream *const *to, size_t n)
 {
-	struct errand *e = new (pair->req, to, route_path(ROUTE_COMPLETIONS));
+	struct worker *w = pair->req->w;
+	struct errand *e = n == 0 ? NULL : new (pair->req, to[0], route_path(ROUTE_COMPLETIONS));
 
 	if (e == NULL)
 		return;
-	e->body = mem_printf("{\"model\":\"pdrouter-release\",\"prompt\":\"-\",\"max_tokens\":1,"
-			     "\"kv_transfer_params\":%.*s}",
-		(int)pair->kv.n, pair->kv.p);
+	for (size_t i = 1; i < n && i <= ERRAND_MORE; i++)
+		e->others[i - 1] = pool_ref(to[i]);
+	e->body = mem_printf(
+		"{\"model\":\"pdrouter-release\",\"prompt\":\"-\",\"max_tokens\":1,\"%s\":%.*s}",
+		member, (int)pair->kv.n, pair->kv.p);
 	metric_add(w->slab, M_KV_RELEASED_DECODE_FAILED, 1);
 	leg_start(&e->leg);
 }
@@ -131,7 +161,7 @@ errand_tick(struct worker *w, uint64_t now_ms)
 
 	for (e = TAILQ_FIRST(&w->errands); e != NULL; e = next) {
 		next = TAILQ_NEXT(e, link);
-		if (e->leg.deadline_ms != 0 && now_ms >= e->leg.deadline_ms)
+		if (e->leg.deadline_ms != 0 && now_ms >= e->leg.deadline_ms && !ask_other(e))
 			end(e);
 	}
 }
@@ -151,6 +181,9 @@ errand_reap(struct worker *w)
 	while ((e = TAILQ_FIRST(&w->ended_errands)) != NULL) {
 		TAILQ_REMOVE(&w->ended_errands, e, link);
 		leg_fini(&e->leg);
+		for (size_t i = 0; i < ERRAND_MORE; i++)
+			if (e->others[i] != NULL)
+				pool_unref(w->pool, &e->others[i]);
 		free(e->body);
 		free(e->key);
 		free(e);

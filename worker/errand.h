@@ -4,9 +4,10 @@
  * engine still holds.
  *
  * Process: worker.
- * Ownership: the worker's; an errand ends by itself, within ERRAND_MS.
+ * Ownership: the worker's; an errand ends by itself, within seconds.
  */
 #pragma once
+#include <stddef.h>
 #include <stdint.h>
 
 struct leg;
@@ -18,9 +19,14 @@ struct worker;
  * it when the engine has answered.  Best effort: nothing is sent while too many errands run, since closing the
  * connection, which comes next, tells most engines as much. */
 void errand_abort(struct worker *w, struct leg *of);
-/* Tells an engine of a hand-over that is used up, as of a model that nobody has: a decode engine that refuses a request
- * before its admission makes the prefill engine free the blocks it names, and fetches nothing (vllm PR 41269). */
-void errand_refuse(struct worker *w, const struct pair *pair, struct upstream *to);
+#define ERRAND_ENGINES 3
+/*
+ * Names the pair's hand-over, which is used up, in `member` of a request for a model that nobody has: a decode engine that
+ * refuses a request before its admission makes the prefill engine free the blocks it names, and fetches nothing (vllm PR
+ * 41269).  To the first of up to ERRAND_ENGINES engines that answers.
+ */
+void errand_refuse(
+	const struct pair *pair, const char *member, struct upstream *const *to, size_t n);
 void errand_tick(struct worker *w, uint64_t now_ms);
 /* Ends all. */
 void errand_end_all(struct worker *w);

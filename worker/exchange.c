@@ -11,6 +11,7 @@
 #include "worker/plan.h"
 #include "worker/pool.h"
 #include "worker/relay.h"
+#include "worker/release.h"
 #include "worker/req.h"
 #include "worker/retry.h"
 
@@ -739,6 +740,7 @@ prefill_answered(struct req *req, struct leg *leg)
 	if (!prefill_taken(req, leg))
 		return;
 	if (req->connector->complete != NULL && req->connector->complete(pair)) {
+		release_attempt(pair); /* what was pushed to the decode engine all the same */
 		leg_end(pair_decode(pair));
 		pair_disarm(pair);
 		part_ended(pair);

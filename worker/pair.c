@@ -186,6 +186,10 @@ pair_move(struct pair *to, struct pair *from)
 		.seed = from->seed,
 		.seeded = from->seeded};
 	pair_ready(from);
+	for (enum role r = 0; r < ROLE_N; r++) { /* for the log */
+		from->leg[r].state = LEG_DONE;
+		from->leg[r].up = to->leg[r].up == NULL ? NULL : pool_ref(to->leg[r].up);
+	}
 }
 
 bool

@@ -133,22 +133,35 @@ tell_another(struct pair *pair)
 	return found;
 }
 
-/* A hand-over that is used up: told to a decode engine in a way that it refuses, so that nothing is fetched. */
+/* A hand-over that is used up: told to decode engines in a way that they refuse, so that nothing is fetched. */
 static void
 refuse_it(struct pair *pair)
 {
 	struct req *req = pair->req;
-	struct leg *d = pair_decode(pair);
-	struct pair *next;
+	struct upstream *to[ERRAND_ENGINES], *failed = pair_decode(pair)->up;
+	const uint32_t tried = req->ntried;
+	size_t n = 0;
 
-	if (!req->connector->freed_by_refusal || pair->kv.n == 0 || req->fwd == NULL)
+	if (req->connector->refusal == NULL || pair->kv.n == 0 || req->fwd == NULL)
 		return;
-	next = pair_scratch(req);
-	if (plan_again(next, FOR_DECODE, pair))
-		errand_refuse(req->w, pair, pair_decode(next)->up);
-	else if (d->status > 0) /* it lives, at least */
-		errand_refuse(req->w, pair, d->up);
-	pair_scratch_free(&next);
+	while (n < ERRAND_ENGINES - 1) {
+		struct pair *next = pair_scratch(req);
+		const bool found = plan_again(next, FOR_DECODE, pair);
+
+		if (found) {
+			to[n++] = pool_ref(pair_decode(next)->up);
+			(void)req_tried(pair_decode(next)); /* for this loop alone */
+		}
+		pair_scratch_free(&next);
+		if (!found)
+			break;
+	}
+	req->ntried = tried;
+	to[n++] = pool_ref(failed); /* it may live */
+	errand_refuse(pair, req->connector->refusal(&req->pool), to, n);
+	while (n > 0)
+		pool_unref(req->w->pool, &to[--n]);
+	pair->handed = false;
 }
 
 /* A text inside the client's body, in the copy of that. */

@@ -351,6 +351,15 @@ url_of(const struct req *req, enum role role)
 	return up == NULL ? NULL : up->url;
 }
 
+/* What saved a request whose engines failed; NULL: nothing had to. */
+static const char *
+rescued_by(const struct req *req)
+{
+	if (req->end != END_OK)
+		return NULL;
+	return req->fell_back ? "fallback" : req->tries > 0 ? "retry" : NULL;
+}
+
 static void
 log_end(const struct req *req, uint64_t now_us)
 {
@@ -363,8 +372,9 @@ log_end(const struct req *req, uint64_t now_us)
 		LOG_S("decode", url_of(req, ROLE_DECODE)),
 		req->npairs > 1 ? LOG_U("pairs", req->npairs) : LOG_S("direct", req->direct),
 		req->tries > 0 ? LOG_U("tries", req->tries) : LOG_S("tries", NULL),
-		LOG_I("status", req->status), LOG_S("reason", end_word(req->end)),
-		LOG_S("detail", req->detail), LOG_S("states", req->trace),
+		LOG_S("rescued", rescued_by(req)), LOG_I("status", req->status),
+		LOG_S("reason", end_word(req->end)), LOG_S("detail", req->detail),
+		LOG_S("states", req->trace),
 		req->t_queued_us != 0 ? LOG_MS("queued_ms", req->queued_us)
 				      : LOG_S("queued_ms", NULL),
 		LOG_MS("body_ms", since(req->t_start_us, req->t_body_us)),

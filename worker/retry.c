@@ -170,5 +170,9 @@ retry(struct leg *leg)
 	if (!replaceable(leg->pair))
 		return false;
 	(void)req_tried(leg);
-	return another(leg) || fall_back(leg);
+	if (another(leg) || fall_back(leg))
+		return true;
+	if (leg->pair->used_up)
+		release_attempt(leg->pair); /* while it is known what that was */
+	return false;
 }
