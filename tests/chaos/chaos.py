@@ -80,6 +80,7 @@ async def run(o):
         await asyncio.gather(*work)
         await fleet.revive()
         await clients.settle()
+        await oracle.recovered()
         await oracle.end()
         await figures(o, fleet, clients, storm, oracle)
         fleet.router.told_to_stop = True

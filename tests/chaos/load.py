@@ -73,11 +73,11 @@ def pick(rng, table):
 class Request:
     """One request, made from the seed and its number alone."""
 
-    def __init__(self, seed, number, pools):
+    def __init__(self, seed, number, pools, calm=False):
         rng = random.Random(f"{seed}/{number}")
         self.number, self.id = number, f"c{seed}-{number}"
         self.pool, self.chat, self.stream = rng.choice(pools), rng.random() < 0.5, rng.random() < 0.6
-        self.how = pick(rng, BEHAVIOURS)
+        self.how = "patient" if calm else pick(rng, BEHAVIOURS)
         self.n = rng.choice((2, 3)) if rng.random() < 0.04 else 1
         self.tokens = rng.randrange(60, 250) if rng.random() < 0.06 else rng.randrange(1, 24)
         cut = rng.choice(pick(rng, SIZES))
@@ -132,10 +132,21 @@ class Conn:
 
     def __init__(self, sock, registry):
         self.sock, self.buf, self.killed, self.asked = sock, b"", None, []
+        self.ended_badly = False
         self.port, self.registry = sock.getsockname()[1], registry
         registry[self.port] = self
         self.loop = asyncio.get_running_loop()
         self.bite = 65536
+
+    def alive(self):
+        """Nothing has come on it since its last answer, nor its end: as HTTP libraries look before they use it again."""
+        try:
+            self.sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
 
     async def send(self, data):
         try:
@@ -187,13 +198,17 @@ class Clients:
         self.seed, self.pools, self.address, self.clock = seed, pools, address, clock
         self.registry, self.idle, self.tasks = {}, [], set()
         self.verdicts, self.errors, self.bad, self.lost, self.kinds = Counter(), Counter(), [], {}, Counter()
+        self.calm, self.calm_verdicts = False, Counter()
         self.gone, self.number, self.in_flight_max, self.slowest = {}, 0, 0, (0, None)
         self.excused_until = 0  # idle connections may be closed under us until then: a generation drains
 
     # --- one request ---
     async def connect(self, req):
-        if req.keep and self.idle and req.how not in ("slow reader",):
-            return self.idle.pop()
+        while req.keep and self.idle and req.how != "slow reader":
+            c = self.idle.pop()
+            if c.alive():
+                return c
+            c.close()
         s = socket.socket()
         s.setblocking(False)
         s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -281,8 +296,9 @@ class Clients:
                 elif c is not None and c.killed is not None:
                     verdict = "lost with its worker"
                     self.lost[req.id] = c.killed
-                elif a.status is None and c is not None and not c.buf and len(c.asked) > 1 and not again and self.clock() < self.excused_until:
-                    verdict = "stale"  # an idle connection that a draining worker has closed
+                elif a.status is None and c is not None and not c.buf and len(c.asked) > 1 and not again and (
+                        c.ended_badly or self.clock() < self.excused_until):
+                    verdict = "stale"  # an idle connection that a draining worker has closed, or that is closed after an error event
                 elif req.how in ("nonsense",) and a.status is None and c is not None:
                     verdict = "refused nonsense"
                 else:
@@ -290,6 +306,7 @@ class Clients:
             if c is not None and (not a.whole or not stays or a.headers.get("connection") == "close" or not req.keep or req.how == "slow reader"):
                 c.close(reset=req.reset)
             elif c is not None and len(self.idle) < 40:
+                c.ended_badly = req.stream and b"[DONE]" not in a.body
                 self.idle.append(c)
             elif c is not None:
                 c.close()
@@ -299,6 +316,8 @@ class Clients:
                 break
             self.verdicts["stale"] += 1
         self.verdicts[verdict] += 1
+        if self.calm:
+            self.calm_verdicts[verdict] += 1
         took = self.clock() - began
         if took > self.slowest[0]:
             self.slowest = (took, req.id)
@@ -427,7 +446,7 @@ class Clients:
             if len(self.tasks) >= most:
                 continue
             self.number += 1
-            task = asyncio.ensure_future(self.one(Request(self.seed, self.number, self.pools)))
+            task = asyncio.ensure_future(self.one(Request(self.seed, self.number, self.pools, self.calm)))
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
             self.in_flight_max = max(self.in_flight_max, len(self.tasks))

@@ -13,10 +13,11 @@ VIOLATIONS = ("duplicate_request_ids", "request_id_mismatch", "prefill_violation
               "rooms_shared", "duplicate_rooms", "rank_mismatch", "kv_foreign", "kv_replayed", "kv_expired", "spec_violations", "bad_requests",
               "controlled", "unauthorized")
 AT_ZERO = ("endpoint_in_flight", "endpoint_inflight", "kv_flags_armed", "endpoint_prefill_tokens", "endpoint_reserved_tokens", "queue_waiting",
-           "queue_length", "queued_requests", "client_inflight", "clients_in_flight", "buffered_bytes", "endpoints_draining", "endpoint_ejected")
+           "queue_length", "queued_requests", "client_inflight", "clients_in_flight", "buffered_bytes", "endpoints_draining")
 NOTIFYING = 2  # sockets by which a prefill engine of LMCache notifies, one a rank
 EXPECTED = re.compile("configuration|reload")  # errors of the log that are of our making
 ERRAND = 10  # seconds a worker may need to have blocks freed
+AFTER_SECONDS, AFTER_RATE = 3, 40  # of load before everybody must be back, and again to see it
 GROWTH_KIB = 4096  # of a worker over the run, beyond which it must not grow with time
 
 
@@ -26,8 +27,10 @@ class Oracle:
         self.fds, self.engine_fds, self.rss, self.bad = {}, {}, [], []
 
     async def begin(self):
-        for kind, pids in (await self.fleet.processes()).items():
-            self.fds[kind] = max(fds(p) for p in pids)
+        for _ in range(30):  # the master's probes come and go
+            for kind, pids in (await self.fleet.processes()).items():
+                self.fds[kind] = max(self.fds.get(kind, 0), *(fds(p) for p in pids))
+            await asyncio.sleep(0.05)
         self.fds["notifier"] += NOTIFYING * len(self.fleet.of("lmcache", "prefill"))  # each connects with its first notice
         self.engine_fds = {e.name: fds(e.p.pid) for e in self.fleet.engines}
 
@@ -119,6 +122,20 @@ class Oracle:
             return True
         born = self.clock() - held["age_ms"] / 1000  # its client had its end, and what was to free the rest died with a worker
         return any(born <= at <= born + ERRAND for at in self.storm.killed.values()) and client in self.clients.gone
+
+    async def recovered(self):
+        """Fair weather again: nobody is left out, and nobody gets an error."""
+        self.clients.calm = True
+        await self.clients.run(AFTER_RATE, self.clock() + AFTER_SECONDS)
+        await self.clients.settle()
+        self.clients.calm_verdicts.clear()
+        await self.clients.run(AFTER_RATE, self.clock() + AFTER_SECONDS)
+        await self.clients.settle()
+        if set(self.clients.calm_verdicts) != {"ok"}:
+            self.wrong("not all is well after the storm", dict(self.clients.calm_verdicts), dict(self.clients.errors))
+        rows = await self.router_metrics()
+        if out := metric_sum(rows, "pdrouter_endpoint_ejected", {}):
+            self.wrong("engines that are well are still ejected", out)
 
     # --- all of it ---
     async def end(self):
