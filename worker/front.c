@@ -334,8 +334,12 @@ front_tick(struct conn *c, uint64_t now_ms)
 		watch_stall(c, queued, now_ms);
 	else if (!c->sock.reading && sock_hung_up(&c->sock))
 		conn_end(c);
-	else if (now_ms >= c->deadline_ms && (c->lingering || c->closing || c->req == NULL))
+	else if (now_ms < c->deadline_ms)
+		return;
+	else if (c->lingering || c->closing)
 		conn_end(c);
+	else if (c->req == NULL && !sock_look(&c->sock))
+		conn_end(c); /* else a request has come at that moment */
 }
 
 void

@@ -833,6 +833,12 @@ req_kv_ready(struct pair *pair)
 
 /* --- clocks -------------------------------------------------------------------------------------- */
 
+static bool
+is_late(const struct req *req, uint64_t now_ms)
+{
+	return req->deadline_ms != 0 && now_ms >= req->deadline_ms;
+}
+
 /* When all of it must be over; 0: it may last.  From its last byte on: until then the client has the time. */
 static uint64_t
 over_at_ms(const struct req *req)
@@ -857,7 +863,10 @@ req_tick(struct req *req, uint64_t now_ms)
 		req_event(req, RQ_EXPIRED, NULL);
 		return;
 	}
-	if (req->deadline_ms != 0 && now_ms >= req->deadline_ms) {
+	if (is_late(req, now_ms) && req->conn != NULL && req->state <= REQ_BODY)
+		(void)sock_look(
+			&req->conn->sock); /* what is missing may have come at that moment */
+	if (is_late(req, now_ms)) {
 		if (wait_late(req))
 			return;
 		req_event(req, RQ_TIMEOUT, NULL);

@@ -250,6 +250,25 @@ def test_decode_that_answers_at_the_moment_of_its_timer_wins(world, stage):
         all_win(r, clients)
 
 
+@pytest.mark.parametrize("rest", ["all", "half a head", "half a body"])
+def test_a_client_that_speaks_at_the_moment_of_its_timer_is_heard(world, rest):
+    """A connection that has been idle for as long as it may, a head and a body that are completed."""
+    limit = {"all": "idle_timeout", "half a head": "head_timeout", "half a body": "body_timeout"}[rest]
+    r, p, d = world.pd(workers=1, stall_timeout="0s", client={limit: f"{int(LIMIT_S * 1000)}ms"})
+    body = b'{"model": "%s", "prompt": "x", "max_tokens": 1}' % MODEL.encode()
+    head = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (URL.encode(), len(body))
+    at = {"all": 0, "half a head": 20, "half a body": len(head) + 20}[rest]
+    clients = [r.client() for _ in range(N)]
+    for c in clients:
+        assert c.get("/live").status == 200
+        c.send((head + body)[:at])
+    time.sleep(0.2)
+    with stopped(r):
+        for c in clients:
+            c.send((head + body)[at:])
+    assert [c.read().status for c in clients] == [200] * N
+
+
 class Late(ScriptedEngine):
     """In another's place: connections are not even made until open()."""
 
