@@ -224,6 +224,53 @@ def test_undrained_while_down_it_waits_for_its_probes(world):
     r.wait_metric("endpoint_up", 1, endpoint=d[0].url)
 
 
+def test_an_ejected_one_that_is_undrained_is_tried_at_once(world):
+    """Its operator has seen to it."""
+    r, p, d = world.pd(1, 2, pool={"policy": "round_robin", "eject_failures": 2, "eject_time": "300s", "retries": 2})
+    r.wait_all_up()
+    d[0].fault("status", status=500, count=-1)
+    while shown(r, d[0].url)["ejected"] != "ejected":
+        assert r.complete(max_tokens=1).status == 200, "another did it"
+    drain(r, d[0].url)
+    d[0].fault("none", count=-1)
+    row = shown(r, d[0].url)
+    assert (row["state"], row["ejected"]) == ("draining", "ejected")
+    undrain(r, d[0].url)
+    assert shown(r, d[0].url)["ejected"] == "in"
+    before = asked(d[0])
+    ask(r)
+    assert asked(d[0]) > before
+
+
+def test_who_waits_hears_of_it(world):
+    """Undrained, it takes who waits for a place at once; and if the last one is drained, nobody waits in vain."""
+    r, p, d = world.pd(1, 2, pool={"queue_size": 10})
+    d[0].pause(), d[1].pause()
+    r.reload(pools=[world.pool(p, [{"url": e.url, "max_inflight": 1} for e in d], queue_size=10)])
+    r.wait_all_up()
+    drain(r, d[0].url)
+    held = r.open_stream()
+    wait("it to be there", lambda: asked(d[1]) == 1)
+    waits = r.open_stream()
+    time.sleep(0.2)
+    assert asked(d[0]) == 0 and asked(d[1]) == 1
+    undrain(r, d[0].url)
+    at = time.monotonic()
+    wait("it to be there", lambda: asked(d[0]) == 1)
+    assert time.monotonic() - at < 0.5 * SLOW
+    third = r.open_stream()
+    time.sleep(0.2)
+    drain(r, d[0].url)
+    drain(r, d[1].url)
+    a = third.read()
+    assert (a.status, a.error["code"]) == (503, "no_decode_endpoint")
+    for e in d:
+        e.go_on()
+        undrain(r, e.url)
+    for c in (held, waits):
+        assert list(c.events())[-1].data == "[DONE]"
+
+
 def test_the_last_one_may_be_drained(world):
     r, p, d = world.pd()
     assert f"no other decode endpoint of pool {shown(r, d[0].url)['pool']} is up: new requests get 503" in drain(r, d[0].url).stdout
