@@ -31,7 +31,7 @@ class Oracle:
             for kind, pids in (await self.fleet.processes()).items():
                 self.fds[kind] = max(self.fds.get(kind, 0), *(fds(p) for p in pids))
             await asyncio.sleep(0.05)
-        self.fds["notifier"] += NOTIFYING * len(self.fleet.of("lmcache", "prefill"))  # each connects with its first notice
+        self.fds["notifier"] = self.fds.get("notifier", 0) + NOTIFYING * len(self.fleet.of("lmcache", "prefill"))  # each connects with its first notice
         self.engine_fds = {e.name: fds(e.p.pid) for e in self.fleet.engines}
 
     async def watch(self, until):
