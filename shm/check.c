@@ -489,7 +489,7 @@ nobodys_wrong(struct look *l)
 	const uint64_t held = shm_load(word_of(l->seg, l->ep, CLIENT));
 
 	l->a = client_held_count(held);
-	return client_held_life(held) == 0 && l->a != 0;
+	return client_free(held) && l->a != 0;
 }
 
 static void

@@ -5,8 +5,11 @@
  *	key	hash:44 | life:16 | 0:4			of the entry
  *	held	life:16 | requests:16 | name:32		of the entry; the name as in load_word.h
  *
- * An entry is its key's while both its words show the same life, which is not 0.  Lives of a set are
- * counted; 0 is an entry that is free.
+ *	life     bound:1 | number:15
+ *
+ * An entry is its key's while both its words show the same life, and it is bound.  Lives are numbered set by
+ * set.  An entry that is free shows the number of its last life: so no two states of `held` without requests
+ * are alike, and who is late with a CAS fails.
  */
 #pragma once
 #include <stdbool.h>
@@ -15,6 +18,7 @@
 #include "shm/load_word.h"
 
 #define CLIENT_LIFE_BITS 16
+#define CLIENT_LIFE_BOUND (UINT64_C(1) << (CLIENT_LIFE_BITS - 1))
 #define CLIENT_HELD_BITS 16
 #define CLIENT_HELD_MAX ((UINT32_C(1) << CLIENT_HELD_BITS) - 1)
 #define CLIENT_PENDING UINT64_C(1)
@@ -68,14 +72,21 @@ client_held_count(uint64_t held)
 	return word_count(held) & CLIENT_HELD_MAX;
 }
 
+/* An entry of that life in which nothing is counted. */
 static inline uint64_t
-client_held_free(uint64_t life)
+client_held_idle(uint64_t life)
 {
 	return life << (64 - CLIENT_LIFE_BITS);
 }
 
 static inline bool
+client_free(uint64_t held)
+{
+	return (client_held_life(held) & CLIENT_LIFE_BOUND) == 0;
+}
+
+static inline bool
 client_bound(uint64_t key, uint64_t held)
 {
-	return client_held_life(held) != 0 && client_held_life(held) == client_key_life(key);
+	return !client_free(held) && client_held_life(held) == client_key_life(key);
 }

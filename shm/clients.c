@@ -8,15 +8,15 @@
  *   - A request is counted in `held` (an operation of load.c, so a dead worker's are given back), whose CAS
  *     demands the life that the key had.  While it is counted the entry stays: so the CAS of its arrival
  *     time is of this client too.
- *   - An entry is given away in two steps.  First it is freed: life 0, by a CAS that demands that nothing is
+ *   - An entry is given away in two steps.  First it is freed, by a CAS that demands that nothing is
  *     counted.  Then the set's word `last` says by CAS who gets it, and that this is pending.  The CAS fails
  *     if `last` has changed since before we looked for the client and did not find it: so of two workers
  *     that bring the same client one looks again.
  *   - Whoever finds `last` pending does what is still to be done, and does what another would do alike:
  *     nobody waits, and nobody who dies leaves it undone.  Each of these steps is a CAS from what stood
- *     there while `last` was still the same; late, it fails.  (A process that stands still between those two
- *     looks while 65,535 others are given entries in that set could succeed late: then a client is
- *     forgotten, or has two entries until one is idle.)
+ *     there while `last` was still the same; late, it fails.  (A process that stands still between its look
+ *     and its CAS while the set gives away 32,768 entries could succeed late: then a client is forgotten, or
+ *     has two entries until one is idle.)
  *
  * The arrival time is the generic cell rate algorithm (ITU-T I.371): a request is in order if it is not more
  * than burst - 1 intervals early.
@@ -63,9 +63,7 @@ set_of(const struct seg *seg, uint64_t hash)
 static uint64_t
 next_life(uint64_t last)
 {
-	const uint64_t life = (client_key_life(last) + 1) & BITS(CLIENT_LIFE_BITS);
-
-	return life != 0 ? life : 1;
+	return ((client_key_life(last) + 1) & (CLIENT_LIFE_BOUND - 1)) | CLIENT_LIFE_BOUND;
 }
 
 /* *word becomes `to`, if `last` is still what it was when *word was read. */
@@ -78,7 +76,7 @@ settle_word(struct seg *seg, struct client_set *set, uint64_t last, uint64_t *wo
 	if (shm_load(&set->last) != last)
 		return false;
 	if (word >= set->held && word < set->held + CLIENT_WAYS) {
-		if (client_held_life(old) == 0)
+		if (client_free(old))
 			(void)word_swap(seg, word, old, to);
 	} else if (old != to) {
 		(void)shm_cas(word, old, to);
@@ -99,7 +97,7 @@ settle(struct seg *seg, struct client_set *set, uint64_t last)
 
 	if (settle_word(seg, set, last, &set->tat[way], 0) &&
 		settle_word(
-			seg, set, last, &set->held[way], client_held_free(client_key_life(key))) &&
+			seg, set, last, &set->held[way], client_held_idle(client_key_life(key))) &&
 		/* last: from here on it is found */
 		settle_word(seg, set, last, &set->key[way], key))
 		(void)shm_cas(&set->last, last, last & ~CLIENT_PENDING);
@@ -134,7 +132,7 @@ make_room(struct seg *seg, struct client_set *set, uint32_t *evicted)
 
 		if (client_held_count(h) != 0)
 			continue;
-		if (client_held_life(h) == 0)
+		if (client_free(h))
 			return way;
 		if (tat < oldest) {
 			oldest = tat;
@@ -144,7 +142,8 @@ make_room(struct seg *seg, struct client_set *set, uint32_t *evicted)
 	}
 	if (found == NONE)
 		return NONE;
-	if (!word_swap(seg, &set->held[found], held, client_held_free(0)))
+	if (!word_swap(seg, &set->held[found], held,
+		    client_held_idle(client_held_life(held) & ~CLIENT_LIFE_BOUND)))
 		return AGAIN;
 	++*evicted;
 	return found;

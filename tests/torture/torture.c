@@ -54,6 +54,7 @@ static const struct {
 	[BAD_OUT]    = { "too_many_out", "more endpoints are ejected than may be" },
 	[BAD_EJECTED] = { "wrongly_ejected", "an endpoint that never failed is ejected" },
 	[BAD_FOREVER] = { "out_for_ever", "an ejected endpoint is not tried again" },
+	[BAD_RATE]   = { "wrong_rate", "more or fewer requests of a client than burst and rate allow" },
 	[BAD_CHECK]  = { "check", "the invariant checker found something: see its lines above" },
 	[BAD_IDLE]   = { "idle", "a round in which a part did nothing" },
 	[BAD_DEATH]  = { "strange_death", "a child died, and not of our signals: see its assertion" },
@@ -95,6 +96,12 @@ static const struct part {
 	{ "eject-storm", 2, false, 500,
 		{ { judge, 4, 4, STOPS | DIES, 1, judge_bury, NULL } },
 		judges_storm, { judges_settle } },
+	{ "clients-calm", 1, false, 1500,
+		{ { arriver, 4, 4, STOPS, 1, NULL, NULL } },
+		arrivals_calm, { arrivals_settle } },
+	{ "clients-storm", 2, false, 1500,
+		{ { arriver, 4, 4, STOPS | DIES, 3, arriver_bury, NULL } },
+		arrivals_storm, { arrivals_settle } },
 	{ "announce", 1, false, 1500,
 		{ { listener, 1, 3, STOPS | DIES, 1, NULL, NULL },
 		  { announcer, 0, 1, STOPS | DIES, 3, NULL, NULL } },
@@ -253,6 +260,7 @@ report(const struct options *o, uint64_t began_us)
 	printf("looked over %" PRIu64 " times\n", looks);
 	readers_report();
 	reservers_report();
+	arrivals_report();
 	flags_report();
 	judges_report();
 	announce_report();
@@ -344,6 +352,7 @@ set_up(const struct options *o)
 		.max_endpoints = ENDPOINTS + JUDGED,
 		.max_pools = 1,
 		.flags_per_worker = 64,
+		.max_clients = 8,
 		.queue_slots = 64};
 	const int r = seg_new(&sizes, BUILD, &seg);
 
@@ -357,6 +366,7 @@ set_up(const struct options *o)
 	crowd_init(o->threads, o->seed);
 	readers_init();
 	reservers_init();
+	arrivals_init();
 	flags_init();
 	judges_init();
 	announce_init();

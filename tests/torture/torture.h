@@ -34,6 +34,7 @@ enum bad {
 	BAD_OUT,
 	BAD_EJECTED,
 	BAD_FOREVER,
+	BAD_RATE,
 	BAD_CHECK,
 	BAD_IDLE,
 	BAD_DEATH,
@@ -85,6 +86,14 @@ void reserver(struct life *l);
 void reserver_bury(uint32_t child);
 void reservers_settle(void);
 void reservers_report(void);
+
+void arrivals_init(void);
+void arrivals_calm(void);
+void arrivals_storm(void);
+void arriver(struct life *l);
+void arriver_bury(uint32_t child);
+void arrivals_settle(void);
+void arrivals_report(void);
 
 #define WAITERS 4u /* children 0 .. 3 */
 void flags_init(void);
