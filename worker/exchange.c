@@ -629,6 +629,8 @@ exchange_take_handover(struct req *req, struct leg *leg)
 void
 exchange_go_on(struct req *req, struct pair *pair)
 {
+	if (pair->retold)
+		pair_new_id(pair); /* the decode engine has seen the other */
 	if (waits_for_kv(pair))
 		leg_wait_anew(pair_decode(pair)); /* its own silence begins here */
 	pair_start(pair, STARTS_AFTER_PREFILL);
@@ -756,8 +758,6 @@ prefill_answered(struct req *req, struct leg *leg)
 		early_taken(req, pair);
 		return;
 	}
-	if (pair->retold)
-		pair_new_id(pair); /* the decode engine has seen the other */
 	exchange_go_on(req, pair);
 }
 

@@ -279,6 +279,7 @@ send_request(struct leg *leg)
 	r = sock_writev(&leg->uc->sock, iov, (int)n, 1);
 	leg->uc->sent += m.nlines + m.headers.n + 2 + m.body_len;
 	leg->reached = true;
+	leg->uc->sent_us = clock_us();
 	if (r < 0) {
 		leg_on_error(leg);
 		return;

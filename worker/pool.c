@@ -15,7 +15,7 @@
 #include "worker/core.h"
 #include "worker/leg.h"
 
-#define STALE_MS 5 /* beside the way there and back: a connection that had gone stale says so by then */
+#define STALE_US 2000 /* beside the way there and back: a connection that had gone stale says so by then */
 
 struct pool {
 	struct worker *w;
@@ -338,7 +338,7 @@ pool_nothing_acked(const struct upconn *uc)
 	 * A peer that has read a request may put off the word for it by 40 ms (its delayed ACK), and a reset
 	 * does not carry it.  One whose connection was gone before says so at once.
 	 */
-	if (ti.tcpi_last_data_sent > STALE_MS + 2 * ti.tcpi_rtt / 1000)
+	if (clock_us() - uc->sent_us > STALE_US + 2 * ti.tcpi_min_rtt)
 		return false;
 	/* The SYN counts as one acknowledged byte (net/ipv4/tcp_input.c, tcp_snd_una_update). */
 	return ti.tcpi_bytes_acked <= uc->sent_before + 1;

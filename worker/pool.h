@@ -54,7 +54,8 @@ struct upconn {
 	uint64_t idle_since_ms;
 	/* bytes written for earlier requests: all acknowledged, they were answered */
 	uint64_t sent_before;
-	uint64_t sent; /* bytes written in all */
+	uint64_t sent;    /* bytes written in all */
+	uint64_t sent_us; /* clock_us of the last request on it */
 	bool reused;
 	TAILQ_ENTRY(upconn) link; /* in upstream.idle, or in the pool's list of ended ones */
 };

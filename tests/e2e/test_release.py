@@ -129,7 +129,7 @@ def test_client_gone_while_engines_fail(world, kind, how):
         if i % 3 == 1:
             p[i % 2].fault("fail")
         if i % 3 == 2:
-            d[i % 2].fault("reset", delay_ms=2 * (i % 4))
+            d[i % 2].fault("reset", delay_ms=5 + 2 * (i % 4))
         c = begin(r, i % 2 == 0, prompt=f"gone {next(FRESH)} " * 20)
         c.silent(0.002 * i + 0.0005)
         leave(c, how)
