@@ -28,6 +28,7 @@
 	X(RESCUED_RETRY, "pdrouter_rescued_total{by=\"retry\"}", "Requests that ended well although an engine had failed them.") \
 	X(RESCUED_FALLBACK, "pdrouter_rescued_total{by=\"fallback\"}", "")                         \
 	X(RESCUED_RESUME, "pdrouter_rescued_total{by=\"resume\"}", "")                             \
+	X(RESUME_REFUSED, "pdrouter_resume_refused_total", "Streams that broke and could not be resumed for what was asked or had come (the log says what).") \
 	X(BUDGET_SPENT, "pdrouter_retry_budget_spent_total", "Attempts that failed and were not followed by another, the retry budget being used up.") \
 	X(KV_LATE, "pdrouter_kv_ready_timeouts_total", "Transfers whose notices did not come in time: decoded anyway.") \
 	X(KV_MISS, "pdrouter_kv_cache_misses_total", "Decode tried first, with too little of the prompt's KV there: prefilled then.") \

@@ -5,6 +5,7 @@
 
 #include "worker/pool.h"
 #include "worker/req.h"
+#include "worker/resume.h"
 
 static const struct connector *const connectors[CONNECTOR_N] = {
 	[CONNECTOR_NIXL] = &connector_nixl,
@@ -252,6 +253,8 @@ connector_edit(struct pair *pair, enum role role, struct splice_edit *e)
 {
 	connector_strip(pair, e);
 	take_share(pair, e);
+	if (pair->req->resume != NULL)
+		connector_set_span(e, SK_STREAM_OPTIONS, SE_SET, resume_options(pair->req));
 	pair->req->connector->edit[role](pair, e);
 	if (role == ROLE_DECODE && pair->released)
 		/* one token, so that it fetches and thereby frees */

@@ -13,6 +13,7 @@
 #include "worker/relay.h"
 #include "worker/release.h"
 #include "worker/req.h"
+#include "worker/resume.h"
 #include "worker/retry.h"
 
 #define REWRITE_BURST (256u << 10) /* made of one read before the client's socket is asked */
@@ -226,7 +227,7 @@ leg_failed(struct req *req, struct leg *leg)
 		return;
 	}
 	if (leg->kind == LEG_DECODE && leg->pair->sse.done && !leg->keep) {
-		if (req->answer != NULL)
+		if (req->answer != NULL || resume_follows(req, leg))
 			leg_answered(req, leg);
 		else if (relay_complete(req))
 			req_end(req, END_OK);
@@ -281,23 +282,47 @@ answer_begins(struct req *req)
 	req_first_byte(req);
 }
 
+/* A decode engine whose stream is followed does not go on, by its own words. */
+static void
+decode_gave_up(struct req *req)
+{
+	struct leg *leg = pair_decode(&req->pairs[0]);
+	char message[400];
+
+	blame(leg);
+	if (retry(leg))
+		return;
+	if (!relay_started(req) || !resume_last_words(req, message, sizeof(message))) {
+		exchange_cut(req, END_DECODE_ANSWER);
+		return;
+	}
+	req->detail = who_said[LEG_DECODE];
+	relay_cut(req, end_word(END_ENGINE_STATUS), message);
+	req_end(req, END_ENGINE_STATUS);
+}
+
+/* Empties `out`.  False: the request is over, or other engines go on with it, and the pair is not what it was. */
 static bool
 send_events(struct req *req, struct membuf *out)
 {
+	const bool on = req->resume == NULL || resume_events(req, out);
+
 	if (out->n > 0) {
 		answer_begins(req);
 		relay_events(req, out->p, out->n);
 	}
 	out->n = 0;
-	return req->state != REQ_DONE;
+	if (!on && req->conn != NULL)
+		decode_gave_up(req);
+	return on && req->state != REQ_DONE;
 }
 
 /* What proto/answer.c says of an engine's words; false if the request is over with them. */
 static bool
 rewritten(struct req *req, struct membuf *out, int r, enum req_end bad)
 {
-	if (r == ANSWER_OK || r == ANSWER_ERROR)
-		(void)send_events(req, out);
+	if ((r == ANSWER_OK || r == ANSWER_ERROR) && !send_events(req, out))
+		return false;
 	if (r == ANSWER_ERROR) {
 		relay_end_events(req);
 		req_end(req, END_ENGINE_STATUS);
@@ -322,9 +347,10 @@ finish_if_done(struct req *req)
 	if (r != ANSWER_OK) {
 		exchange_cut(req, END_DECODE_ANSWER);
 	} else if (req->stream) {
-		(void)send_events(req, &out);
-		relay_end_events(req);
-		req_end(req, END_OK);
+		if (send_events(req, &out)) {
+			relay_end_events(req);
+			req_end(req, END_OK);
+		}
 	} else {
 		answer_begins(req);
 		relay_reply(req, 200, NULL, 0, "application/json", out.p, out.n);
@@ -391,7 +417,7 @@ leg_first(struct req *req, struct leg *leg)
 		retell(pair);
 	else if (ahead(pair))
 		pair->early = leg->keep = true;
-	else if (req->answer != NULL)
+	else if (req->answer != NULL || (relay_started(req) && !undecided(pair)))
 		leg->keep = !req->stream || leg->status != 200 || !leg->sse;
 	else if (undecided(pair) && leg->status == 200)
 		leg->keep = true;
@@ -413,17 +439,21 @@ prefill_first(struct req *req, struct pair *pair)
 	pair_start(pair, STARTS_AT_ONCE);
 }
 
-/* The kept start of a decode answer is the client's after all. */
-static void
+/* The kept start of a decode answer is the client's after all.  False: the request is over, or goes on elsewhere. */
+static bool
 pass_kept(struct req *req, struct leg *leg, bool done)
 {
+	const uint32_t attempt = leg->pair->attempt;
 	struct span kept = {leg->answer, leg->answer_len};
 
 	leg->keep = false;
 	leg_give_back(pair_prefill(leg->pair)); /* not needed, however long this lasts */
 	pass_through(req, leg);
 	exchange_payload(leg, &kept, 1, done);
+	if (req->state == REQ_DONE || leg->pair->attempt != attempt)
+		return false;
 	leg_forget_answer(leg); /* a stream may last */
+	return true;
 }
 
 void
@@ -444,7 +474,17 @@ leg_more(struct req *req, struct leg *leg)
 	if (r == TAKEN_AGAIN)
 		prefill_first(req, pair);
 	else if (r == TAKEN)
-		pass_kept(req, leg, false);
+		(void)pass_kept(req, leg, false);
+}
+
+/* What the client is to get of an event, but for what follows it (resume.h). */
+static int
+rewrite_event(struct pair *pair, const char *event, size_t n, struct membuf *out)
+{
+	if (pair->req->answer != NULL)
+		return answer_event(pair->req->answer, pair->index, event, n, out);
+	membuf_add(out, event, n);
+	return ANSWER_OK;
 }
 
 /* Rewrites the whole events that have come, until the client has enough to read: one may become much larger. */
@@ -458,17 +498,21 @@ rewrite_events(struct req *req, struct leg *leg)
 
 	pair->behind = false;
 	while (on && !pair->behind && (n = sse_next(pair->event.p + at, pair->event.n - at)) > 0) {
-		int r = answer_event(req->answer, pair->index, pair->event.p + at, n, &out);
+		int r = rewrite_event(pair, pair->event.p + at, n, &out);
 
 		at += n;
 		if (r != ANSWER_OK)
 			blame(leg);
-		if (r == ANSWER_ERROR && retry(leg)) {
+		if (r == ANSWER_ERROR && !pair->spoke && retry(leg)) {
 			membuf_free(&out);
 			return;
 		}
 		pair->spoke = true;
-		if (r != ANSWER_OK) {
+		if (r != ANSWER_OK && r != ANSWER_ERROR && req->resume != NULL) {
+			on = false;
+			if (send_events(req, &out))
+				give_up(req, leg, END_DECODE_ANSWER);
+		} else if (r != ANSWER_OK) {
 			on = rewritten(req, &out, r, END_DECODE_ANSWER);
 		} else if (out.n >= REWRITE_BURST) {
 			on = send_events(req, &out);
@@ -529,6 +573,8 @@ exchange_payload(struct leg *leg, const struct span *pieces, size_t n, bool done
 			return;
 		}
 		req_first_byte(req);
+	}
+	if (req->answer == NULL && !resume_follows(req, leg)) {
 		if (req->state == REQ_RELAY)
 			relay_payload(req, leg, pieces, n, done);
 		leg->said_done = pair->sse.done;
@@ -564,6 +610,38 @@ decode_ended(struct req *req, struct leg *leg)
 	req_end(req, good ? END_OK : END_ENGINE_STATUS);
 }
 
+/* The same of a stream that is followed: its events have gone through send_events(). */
+static void
+followed_ended(struct req *req, struct leg *leg)
+{
+	struct pair *pair = leg->pair;
+
+	if (pair->behind) {
+		pair->decoded = true; /* exchange_drained() */
+		return;
+	}
+	if (pair->event.n > 0) /* behind the last event */
+		relay_events(req, pair->event.p, pair->event.n);
+	if (req->state == REQ_DONE)
+		return;
+	relay_end_events(req);
+	decode_ended(req, leg);
+}
+
+/*
+ * The answer has an end, but not the one it must have for others not to go on with it: a followed stream without
+ * [DONE], or, to go on with one, what is none.
+ */
+static bool
+half_said(struct req *req, const struct leg *leg)
+{
+	if (req->resume == NULL || !relay_started(req))
+		return false;
+	if (leg->keep)
+		return leg->status == 200 && !leg->sse;
+	return !leg->pair->sse.done && resume_may(req);
+}
+
 static void
 decode_answered(struct req *req, struct leg *leg)
 {
@@ -571,21 +649,34 @@ decode_answered(struct req *req, struct leg *leg)
 
 	if (pair->early)
 		return; /* early_taken() */
+	if (half_said(req, leg)) {
+		blame(leg);
+		give_up(req, leg, END_DECODE_ANSWER);
+		return;
+	}
 	if (leg->keep && leg->status != 200) {
 		exchange_pass_on(req, leg);
 	} else if (req->answer == NULL && !leg->keep) {
 		if (pair->sse.error) /* as vLLM says it of a stream, under a 200 */
 			blame(leg);
 		eject_good(leg);
-		decode_ended(req, leg);
+		if (resume_follows(req, leg))
+			followed_ended(req, leg);
+		else
+			decode_ended(req, leg);
 	} else if (req->answer == NULL) { /* decode was tried first */
 		eject_good(leg);
 		if (req->connector->decode_first(pair) == TAKEN_AGAIN) {
 			prefill_first(req, pair);
 			return;
 		}
-		pass_kept(req, leg, true);
-		if (req->state != REQ_DONE)
+		if (!pass_kept(req, leg, true))
+			return;
+		if (resume_follows(req, leg) && half_said(req, leg))
+			give_up(req, leg, END_DECODE_ANSWER);
+		else if (resume_follows(req, leg))
+			followed_ended(req, leg);
+		else
 			req_end(req, pair->sse.error ? END_ENGINE_STATUS : END_OK);
 	} else if (leg->keep && (req->stream || answer_whole(req->answer, pair->index, leg->answer,
 							leg->answer_len) != ANSWER_OK)) {
@@ -648,10 +739,12 @@ exchange_go_on(struct req *req, struct pair *pair)
 static void
 catch_up(struct pair *pair)
 {
-	if (pair->decoded)
-		part_ended(pair);
-	else
+	if (!pair->decoded)
 		leg_hold(pair_decode(pair), false);
+	else if (pair->req->answer == NULL)
+		followed_ended(pair->req, pair_decode(pair));
+	else
+		part_ended(pair);
 }
 
 void
@@ -703,14 +796,17 @@ early_taken(struct req *req, struct pair *pair)
 	struct leg *d = pair_decode(pair);
 	const struct span kept = {d->answer, d->answer_len};
 	const bool done = !leg_active(d);
+	const uint32_t attempt = pair->attempt;
 
 	pair->early = d->keep = false;
 	leg_first(req, d);
-	if (!d->keep) {
+	if (!d->keep && pair->attempt == attempt)
 		exchange_payload(d, &kept, 1, done);
+	if (req->state == REQ_DONE || pair->attempt != attempt)
+		return;
+	if (!d->keep)
 		leg_forget_answer(d); /* a stream may last */
-	}
-	if (done && req->state != REQ_DONE)
+	if (done)
 		decode_answered(req, d);
 }
 

@@ -13,6 +13,7 @@
 #include "worker/core.h"
 #include "worker/pool.h"
 #include "worker/req.h"
+#include "worker/resume.h"
 #include "worker/select.h"
 #include "worker/threshold.h"
 #include "worker/wait.h"
@@ -327,9 +328,8 @@ truthy(const struct splice_seg *v)
 	return v->n == 4 && memcmp(v->p, "true", 4) == 0;
 }
 
-/* Whether what the engines say must be rewritten, and how. */
-static void
-choose_answer(struct req *req)
+void
+plan_answer(struct req *req)
 {
 	struct answer_how how = {
 		.shape = req->route == ROUTE_GENERATE ? ANSWER_GENERATE : ANSWER_OPENAI,
@@ -354,6 +354,8 @@ choose_answer(struct req *req)
 		how.continuous_usage =
 			splice_member_raw(p, n, "continuous_usage_stats", &v) == 1 && truthy(&v);
 	}
+	if (req->resume != NULL)
+		how.usage = how.continuous_usage = true; /* what nobody asked for is taken out */
 	how.samples =
 		c->samples != NULL && c->samples(&req->pool) == SEVERAL_PAIRS && req->samples > 0
 			? req->samples
@@ -512,7 +514,8 @@ plan(struct req *req, const struct table *t)
 		return why;
 	if (req->doc != NULL) {
 		share_out(req);
-		choose_answer(req);
+		resume_plan(req);
+		plan_answer(req);
 	}
 	budget_request(&req->w->budgets[tp->id], clock_ms());
 	if (req->connector == &connector_direct)

@@ -21,6 +21,8 @@ enum plan_for { FOR_PAIR, FOR_DECODE, FOR_ONE };
 /* Chooses and reserves for the legs of `next`, which are ready for endpoints, whoever was not tried before;
  * FOR_DECODE: for the hand-over of `of`.  False: nobody is left. */
 bool plan_again(struct pair *next, enum plan_for what, const struct pair *of);
+/* Whether what the engines say must be rewritten, and how. */
+void plan_answer(struct req *req);
 /* The client has had the first byte of its answer so long after its request: what `routing_threshold: auto`
  * learns by. */
 void plan_learn(struct req *req, uint64_t ttft_us);

@@ -275,7 +275,9 @@ relay_events(struct req *req, const char *p, size_t n)
 {
 	static const char type[] = "Content-Type: text/event-stream; charset=utf-8\r\n"
 				   "Cache-Control: no-cache\r\n\r\n";
-	struct iovec iov[5];
+	/* an engine's own lines, where its events are only followed */
+	const struct leg *d = &req->pairs[0].leg[LEG_DECODE];
+	struct iovec iov[6];
 	char lines[RELAY_HEAD], size[24];
 	uint64_t events = 0;
 	size_t at = 0, len;
@@ -285,7 +287,12 @@ relay_events(struct req *req, const char *p, size_t n)
 		req->relay_sse = true;
 		len = (size_t)open_answer(req, lines, sizeof(lines), 200, false, 0);
 		iov[k++] = (struct iovec){lines, len};
-		iov[k++] = (struct iovec){text(type), sizeof(type) - 1};
+		if (req->answer == NULL) {
+			iov[k++] = (struct iovec){d->head, d->head_len};
+			iov[k++] = (struct iovec){text("\r\n"), 2};
+		} else {
+			iov[k++] = (struct iovec){text(type), sizeof(type) - 1};
+		}
 	}
 	if (req->chunked)
 		iov[k++] = (struct iovec){size, chunk_size(size, n)};

@@ -43,6 +43,7 @@
 #include "worker/pool.h"
 #include "worker/relay.h"
 #include "worker/release.h"
+#include "worker/resume.h"
 #include "worker/wait.h"
 #include "shm/heritage.h"
 
@@ -307,6 +308,8 @@ req_drop_bytes(struct req *req)
 		return;
 	if (req->state == REQ_RELAY && req->connector->leaves == LEAVES_ROOM)
 		req->key = req_copy_key(req); /* its engines may have to be told later */
+	if (req->resume != NULL)
+		resume_keep(req);
 	free(req->body);
 	free(req->doc);
 	free(req->fwd);
@@ -321,6 +324,7 @@ req_free(struct req **reqp)
 {
 	struct req *req = *reqp;
 
+	resume_free(req);
 	req_drop_bytes(req);
 	pair_free(req);
 	answer_free(&req->answer);
@@ -357,6 +361,8 @@ rescued_by(const struct req *req)
 {
 	if (req->end != END_OK)
 		return NULL;
+	if (req->resumed)
+		return "resume";
 	return req->fell_back ? "fallback" : req->tries > 0 ? "retry" : NULL;
 }
 
@@ -372,9 +378,10 @@ log_end(const struct req *req, uint64_t now_us)
 		LOG_S("decode", url_of(req, ROLE_DECODE)),
 		req->npairs > 1 ? LOG_U("pairs", req->npairs) : LOG_S("direct", req->direct),
 		req->tries > 0 ? LOG_U("tries", req->tries) : LOG_S("tries", NULL),
-		LOG_S("rescued", rescued_by(req)), LOG_I("status", req->status),
-		LOG_S("reason", end_word(req->end)), LOG_S("detail", req->detail),
-		LOG_S("states", req->trace),
+		LOG_S("rescued", rescued_by(req)),
+		LOG_S("not_resumed", req->resume_refused ? req->not_resumed : NULL),
+		LOG_I("status", req->status), LOG_S("reason", end_word(req->end)),
+		LOG_S("detail", req->detail), LOG_S("states", req->trace),
 		req->t_queued_us != 0 ? LOG_MS("queued_ms", req->queued_us)
 				      : LOG_S("queued_ms", NULL),
 		LOG_MS("body_ms", since(req->t_start_us, req->t_body_us)),
@@ -403,8 +410,12 @@ count_end(struct req *req, uint64_t now_us)
 					   .reason = (uint8_t)req->end,
 					   .status = (uint16_t)req->status});
 	metric_gauge_add(slab, G_REQUESTS, -1);
-	if (req->end == END_OK && (req->fell_back || req->tries > 0))
-		metric_add(slab, req->fell_back ? M_RESCUED_FALLBACK : M_RESCUED_RETRY, 1);
+	if (req->end == END_OK && (req->fell_back || req->resumed || req->tries > 0))
+		metric_add(slab,
+			req->resumed     ? M_RESCUED_RESUME
+			: req->fell_back ? M_RESCUED_FALLBACK
+					 : M_RESCUED_RETRY,
+			1);
 }
 
 void

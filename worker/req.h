@@ -25,6 +25,7 @@
 
 struct conn;
 struct evbuffer;
+struct resume;
 struct worker;
 
 enum req_state {
@@ -122,7 +123,11 @@ struct req {
 	uint32_t tried[REQ_TRIED_MAX], ntried; /* endpoint slots that are not chosen again */
 	uint32_t tries;                        /* attempts after the first */
 	bool fell_back;                        /* to the decode engine alone */
-	enum metric_counter released_as;       /* why KV is let go */
+	struct resume *resume;   /* follows the stream, for others to go on with it; or NULL */
+	const char *not_resumed; /* why they could not; NULL: they could, or nobody asked */
+	bool resume_refused;     /* ... which has mattered */
+	bool resumed;            /* they have */
+	enum metric_counter released_as; /* why KV is let go */
 	bool apart; /* nobody's: it lets go of what an attempt has left (release.c) */
 
 	/* waiting for a place (wait.c) */

@@ -13,23 +13,29 @@
 #include "worker/relay.h"
 #include "worker/release.h"
 #include "worker/req.h"
+#include "worker/resume.h"
 
 /* The client has something of its answer. */
 static bool
 heard(const struct pair *pair)
 {
+	const struct req *req = pair->req;
+
 	return pair->spoke || pair->decoded ||
-	       (pair->req->answer == NULL && relay_started(pair->req));
+	       (req->answer == NULL && req->resume == NULL && relay_started(req));
 }
 
-/* Whether this attempt can be replaced: nobody has heard of it, and what the bodies are made of is here. */
+/* Whether this attempt can be replaced: others can go on with what has been heard of it, or nobody has heard of it and
+ * what the bodies are made of is here. */
 static bool
 replaceable(const struct pair *pair)
 {
-	const struct req *req = pair->req;
+	struct req *req = pair->req;
 
-	return req->conn != NULL && req->fwd != NULL && !heard(pair) && req->w->quit_ms == 0 &&
-	       (req->state == REQ_ASK || req->state == REQ_EXCHANGE || req->state == REQ_RELAY);
+	if (req->conn == NULL || req->w->quit_ms != 0 ||
+		(req->state != REQ_ASK && req->state != REQ_EXCHANGE && req->state != REQ_RELAY))
+		return false;
+	return heard(pair) ? resume_may(req) : req->fwd != NULL;
 }
 
 /*
@@ -53,6 +59,8 @@ forget_answer(struct pair *pair)
 		answer_part_again(req->answer, pair->index);
 		return;
 	}
+	if (relay_started(req))
+		return; /* by former engines, which this one went on for */
 	relay_drop_held(req);
 	req->relay_sse = req->half_event = req->hold_short = false;
 	req->t_first_us = 0;
@@ -75,12 +83,13 @@ go(struct pair *pair)
 	worker_need_tick(req->w);
 }
 
+/* With other engines; `on`: they go on with what has been heard. */
 static bool
-another(struct leg *leg)
+another(struct leg *leg, bool on)
 {
 	struct pair *pair = leg->pair;
 	struct req *req = pair->req;
-	const bool keep = keeps_handover(leg);
+	const bool keep = !on && keeps_handover(leg);
 	const enum plan_for what = keep                                         ? FOR_DECODE
 				   : req->connector->edit[ROLE_PREFILL] != NULL ? FOR_PAIR
 										: FOR_ONE;
@@ -101,8 +110,13 @@ another(struct leg *leg)
 		req->detail = NULL;
 		if (!keep) {
 			release_attempt(pair);
-			forget_answer(pair);
+			if (on)
+				resume_go(req);
+			else
+				forget_answer(pair);
 			pair_renew(pair);
+			if (on)
+				plan_answer(req);
 			req->t_prefill_us = 0;
 			pair_adopt(pair, ROLE_PREFILL, next);
 		}
@@ -170,7 +184,9 @@ retry(struct leg *leg)
 	if (!replaceable(leg->pair))
 		return false;
 	(void)req_tried(leg);
-	if (another(leg) || fall_back(leg))
+	if (heard(leg->pair))
+		return resume_finish(req) || (resume_prepare(req) && another(leg, true));
+	if (another(leg, false) || fall_back(leg))
 		return true;
 	if (leg->pair->used_up)
 		release_attempt(leg->pair); /* while it is known what that was */
