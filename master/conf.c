@@ -154,7 +154,7 @@ check_limits(struct conf_read *r)
 			"is less than limits.max_body: no request of that size could be read");
 	if (c->max_buffered < c->max_body)
 		c->max_buffered = c->max_body;
-	if (c->client_burst > 0 && c->client_rate == 0)
+	if (c->client_burst > 0 && c->client_rate.n == 0)
 		return fail_root(r, "client.burst", "client.rate",
 			"means nothing without client.rate: give that too");
 	for (size_t i = 0; i < c->npools; i++)

@@ -52,10 +52,10 @@ K("client.stall_timeout", DURATION, client_stall_ms, 1, 24 * CONF_HOUR, "300s", 
 	"a client that takes no byte of its answer")							\
 K("client.max_inflight", COUNT, client_max_inflight, 0, 1000000, "0", GENERATION,			\
 	"requests of one client (API key, else address) at once, of all workers together; more gets 429; 0: no limit") \
-K("client.rate", COUNT, client_rate, 0, 1000000, "0", GENERATION,					\
-	"requests per second of one client; more gets 429; 0: no limit")				\
+K("client.rate", RATE, client_rate, 0, 1000000, "0", GENERATION,					\
+	"requests of one client, a second (10), a minute (30/m) or an hour (100/h); more gets 429; 0: no limit") \
 K("client.burst", COUNT, client_burst, 0, 1000000, "0", GENERATION,					\
-	"of them at once before client.rate counts; 0: as many as client.rate")				\
+	"of them at once before client.rate counts; 0: as many as stand there")				\
 K("client.id_header", HEADER, client_id_header, 0, 127, "", GENERATION,				\
 	"that names a client instead of its API key and address, such as X-Forwarded-For (its last address): only where a proxy in front sets it; \"\": none") \
 K("upstream.idle_timeout", DURATION, upstream_idle_ms, 1, CONF_HOUR, "4s", GENERATION,			\
@@ -285,6 +285,7 @@ enum conf_type {
 	CONF_T_FLAGS,
 	CONF_T_CLIENTS,
 	CONF_T_WORKERS,
+	CONF_T_RATE,
 	CONF_T_SIZE,
 	CONF_T_DURATION,
 	CONF_T_DURATION_OR_0,

@@ -73,6 +73,7 @@ enum conf_repr {
 	CONF_U32,
 	CONF_U64,
 	CONF_WORD,
+	CONF_RATE,
 	CONF_SHORT, /* a text in place */
 	CONF_PORTS,
 	/* from here on a plain number or truth value in YAML is a mistake */

@@ -13,8 +13,8 @@
 #include "shm/base/net.h"
 
 typedef int set_fn(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT]);
-static set_fn set_count, set_multiple, set_workers, set_size, set_duration, set_text, set_name,
-	set_path;
+static set_fn set_count, set_multiple, set_rate, set_workers, set_size, set_duration, set_text,
+	set_name, set_path;
 static set_fn set_header, set_notices, set_url, set_host, set_word, add_listen, add_text,
 	add_network, add_server;
 static set_fn set_count_or_auto, set_fraction, set_address_host, set_kv_addr, set_first_token,
@@ -60,6 +60,7 @@ static const struct {
 	[CONF_T_FLAGS] = { "a multiple of 64", CONF_U32, set_multiple, .number = true, .step = 64 },
 	[CONF_T_CLIENTS] = { "a multiple of 8", CONF_U32, set_multiple, .number = true, .step = 8 },
 	[CONF_T_WORKERS] = { "`auto` or a number", CONF_U32, set_workers },
+	[CONF_T_RATE] = { "a rate such as 10, 30/m or 100/h", CONF_RATE, set_rate },
 	[CONF_T_SIZE] = { "a size such as 64MiB", CONF_U64, set_size },
 	[CONF_T_DURATION] = { "a duration such as 2s", CONF_U64, set_duration },
 	[CONF_T_DURATION_OR_0] = { "0 or a duration such as 2s", CONF_U64, set_duration },
@@ -259,6 +260,30 @@ set_multiple(const struct conf_key *k, void *base, const char *text, char what[C
 	if (v % types[k->type].step != 0)
 		return bad(what, "%.60s is not %s", text, conf_wants(k));
 	*(uint32_t *)member(k, base) = (uint32_t)v;
+	return 0;
+}
+
+static const struct period {
+	const char *name;
+	uint32_t seconds;
+} periods[] = {{"", 1}, {"/m", 60}, {"/h", 3600}, {"/s", 1}}; /* of equals the first is written */
+#define NPERIODS (sizeof(periods) / sizeof(periods[0]))
+
+static int
+set_rate(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	struct conf_rate *rate = member(k, base);
+	uint64_t v;
+	size_t n = digits(text, &v), i = 0;
+
+	while (n > 0 && i < NPERIODS && strcmp(text + n, periods[i].name) != 0)
+		i++;
+	if (n == 0 || i == NPERIODS)
+		return bad(what, "%.60s is not %s", text, conf_wants(k));
+	if (v < k->min || v > k->max)
+		return bad(what, "%.60s is out of bounds: %" PRIu64 " to %" PRIu64, text, k->min,
+			k->max);
+	*rate = (struct conf_rate){(uint32_t)v, periods[i].seconds};
 	return 0;
 }
 
@@ -658,6 +683,16 @@ write_ports(const struct conf_ports *ports, FILE *out)
 }
 
 static void
+write_rate(const struct conf_rate *rate, FILE *out)
+{
+	size_t i = 0;
+
+	while (periods[i].seconds != rate->per_s)
+		i++;
+	(void)fprintf(out, "%" PRIu32 "%s", rate->n, periods[i].name);
+}
+
+static void
 write_listen(const struct conf *c, FILE *out)
 {
 	char **v = mem_array(c->nlisten + 1, sizeof(*v));
@@ -683,6 +718,9 @@ conf_value_write(const struct conf_key *k, const void *base, FILE *out)
 		return;
 	case CONF_WORD:
 		(void)fputs(types[k->type].word(*(const uint32_t *)at), out);
+		return;
+	case CONF_RATE:
+		write_rate(at, out);
 		return;
 	case CONF_SHORT:
 		conf_write_text(out, at);
@@ -740,6 +778,13 @@ ports_equal(const struct conf_ports *a, const struct conf_ports *b)
 	return a->n == b->n && memcmp(a->port, b->port, a->n * sizeof(a->port[0])) == 0;
 }
 
+/* None is none, whatever the time. */
+static bool
+rate_equal(const struct conf_rate *a, const struct conf_rate *b)
+{
+	return a->n == b->n && (a->n == 0 || a->per_s == b->per_s);
+}
+
 bool
 conf_value_equal(const struct conf_key *k, const void *a, const void *b)
 {
@@ -749,6 +794,8 @@ conf_value_equal(const struct conf_key *k, const void *a, const void *b)
 		return *(const uint32_t *)cmember(k, a) == *(const uint32_t *)cmember(k, b);
 	case CONF_U64:
 		return *(const uint64_t *)cmember(k, a) == *(const uint64_t *)cmember(k, b);
+	case CONF_RATE:
+		return rate_equal(cmember(k, a), cmember(k, b));
 	case CONF_SHORT:
 		return strcmp(cmember(k, a), cmember(k, b)) == 0;
 	case CONF_PORTS:
@@ -782,6 +829,7 @@ conf_value_copy(const struct conf_key *k, const void *from, void *to)
 		free(*(char **)member(k, to));
 		*(char **)member(k, to) = mem_strdup(*(char *const *)cmember(k, from));
 		return;
+	case CONF_RATE:
 	case CONF_SHORT:
 	case CONF_PORTS:
 	case CONF_STRS:

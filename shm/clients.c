@@ -183,7 +183,8 @@ entry_of(struct seg *seg, struct client_set *set, uint64_t tag, uint64_t *ret_li
 static bool
 in_time(uint64_t *tat, const struct client_terms *terms, uint64_t now_ns, uint64_t *ret_wait_ns)
 {
-	const uint64_t interval = terms->rate == 0 ? 0 : SECOND_NS / terms->rate;
+	const uint64_t time_ns = terms->per_s != 0 ? terms->per_s * SECOND_NS : SECOND_NS;
+	const uint64_t interval = terms->rate == 0 ? 0 : time_ns / terms->rate;
 	const uint64_t early =
 		terms->rate == 0 ? UINT64_MAX - now_ns : (terms->burst - 1) * interval;
 	uint64_t seen = shm_load(tat), old;

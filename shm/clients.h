@@ -16,8 +16,9 @@ uint64_t client_hash(const struct seg *seg, unsigned char kind, const void *name
 
 struct client_terms {
 	uint32_t max_inflight; /* 0: no limit; more than 65,535 counts as that */
-	uint32_t rate;         /* requests per second; 0: no limit */
+	uint32_t rate;         /* requests per per_s; 0: no limit */
 	uint32_t burst;        /* of them at once; at least 1 with a rate */
+	uint32_t per_s;        /* seconds; 0: one */
 };
 
 enum client_verdict {
@@ -36,7 +37,7 @@ struct client_pass {
 /*
  * A request of the client with this hash begins at worker `me`.  Never blocks.  Exact across workers:
  * never more than max_inflight, and within any t seconds burst + rate x t are admitted, no more, and no
- * fewer if they come (an interval is 1/rate rounded down to nanoseconds).  What was refused counts nowhere.
+ * fewer if they come (an interval is per_s/rate rounded down to nanoseconds).  What was refused counts nowhere.
  */
 enum client_verdict client_enter(struct seg *seg, uint32_t me, uint64_t hash,
 	const struct client_terms *terms, uint64_t now_ns, struct client_pass *ret);

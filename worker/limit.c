@@ -107,7 +107,7 @@ whole_seconds(uint64_t ns)
 {
 	const uint64_t s = (ns + SECOND_NS - 1) / SECOND_NS;
 
-	return s < 1 ? 1 : (uint32_t)s; /* at most burst / rate, below 2^20 */
+	return s < 1 ? 1 : (uint32_t)s; /* at most burst hours, below 2^32 */
 }
 
 enum req_end
@@ -117,8 +117,9 @@ limit_enter(struct req *req, const struct http_head *h)
 	const struct conf *conf = w->conf;
 	const struct client_terms terms = {
 		.max_inflight = conf->client_max_inflight,
-		.rate = conf->client_rate,
-		.burst = conf->client_burst != 0 ? conf->client_burst : conf->client_rate,
+		.rate = conf->client_rate.n,
+		.per_s = conf->client_rate.per_s,
+		.burst = conf->client_burst != 0 ? conf->client_burst : conf->client_rate.n,
 	};
 	struct client_pass pass = {.wait_ns = 0};
 	enum client_verdict v;

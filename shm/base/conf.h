@@ -205,6 +205,11 @@ struct conf_pool {
 	int line;
 };
 
+struct conf_rate {
+	uint32_t n;     /* 0: no limit */
+	uint32_t per_s; /* 1, 60 or 3600 seconds */
+};
+
 struct conf_listen {
 	char *text;     /* as written */
 	char host[256]; /* name, IPv4 or IPv6 literal without brackets; "" = any */
@@ -231,9 +236,9 @@ struct conf {
 	uint32_t max_connections;    /* client connections per worker */
 	uint32_t
 		client_max_inflight; /* requests of one client at once, of all workers; 0: no limit */
-	uint32_t client_rate;        /* requests per second of one client; 0: no limit */
+	struct conf_rate client_rate; /* requests of one client */
 	char *client_id_header;     /* names a client instead of its API key and address; or NULL */
-	uint32_t client_burst;      /* of them at once; 0: as client_rate */
+	uint32_t client_burst;      /* of them at once; 0: as many as client_rate has */
 	uint64_t client_head_ms;    /* from a head's first byte to its last */
 	uint64_t client_body_ms;    /* between two reads of a body */
 	uint64_t client_idle_ms;    /* keep-alive connection without a request */

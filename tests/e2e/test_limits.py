@@ -331,6 +331,14 @@ def test_no_key_is_kept(world):
     assert False, "no shared memory"
 
 
+def test_a_rate_of_minutes(world):
+    """Two a minute: two at once, and the third hears of half a minute."""
+    r, _, _ = world.pd(client={"rate": "2/m"})
+    assert [code(ask(r, key("a"))) for _ in range(2)] == [200, 200]
+    a = ask(r, key("a"))
+    assert code(a) == (429, "client_rate") and 28 <= int(a["Retry-After"]) <= 30
+
+
 # --- behind a proxy ---------------------------------------------------------------------------------------
 
 

@@ -1940,7 +1940,7 @@ Test(conf, every_key_is_written)
 		"limits: {max_body: 1GiB, max_head: 16KiB, max_connections: 7, max_answer: 2048B, max_fanout: 9,\n"
 		" max_buffered: 2GiB}\n"
 		"shared_memory: {max_workers: 4, max_endpoints: 99, max_pools: 12, flags_per_worker: 128, queue: 9, clients: 16}\n"
-		"client: {head_timeout: 1s, body_timeout: 2s, idle_timeout: 3m, stall_timeout: 4h, max_inflight: 5, rate: 6,\n"
+		"client: {head_timeout: 1s, body_timeout: 2s, idle_timeout: 3m, stall_timeout: 4h, max_inflight: 5, rate: 6/m,\n"
 		" burst: 7, id_header: X-Real-IP}\n"
 		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"
 		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 5s\nrise: 1\nfall: 9\n"

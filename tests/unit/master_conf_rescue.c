@@ -63,7 +63,7 @@ Test(conf_rescue, defaults)
 	cr_expect_eq(p->timeouts.first_byte_ms, 600 * SEC);
 	cr_expect_eq(p->timeouts.request_ms, 0);
 	cr_expect_eq(c->client_max_inflight, 0);
-	cr_expect_eq(c->client_rate, 0);
+	cr_expect_eq(c->client_rate.n, 0);
 	cr_expect_eq(c->client_burst, 0);
 	cr_expect_null(c->client_id_header);
 	cr_expect_eq(c->max_buffered, UINT64_C(1) << 30);
@@ -75,7 +75,7 @@ Test(conf_rescue, defaults)
 Test(conf_rescue, every_key)
 {
 	struct conf *c = parse(
-		"client: {max_inflight: 3, rate: 4, burst: 5}\nlimits: {max_buffered: 64MiB}\n"
+		"client: {max_inflight: 3, rate: 4/m, burst: 5}\nlimits: {max_buffered: 64MiB}\n"
 		"shared_memory: {queue: 6, clients: 8}\n" POOL("nixl",
 			"retries: 7\n   retry_budget: 8\n   fallback: none\n   resume: true\n"
 			"   allow_timeout_header: true\n   eject_failures: 9\n   eject_rate: 10\n"
@@ -101,7 +101,8 @@ Test(conf_rescue, every_key)
 	cr_expect_eq(p->timeouts.first_byte_ms, 15 * SEC);
 	cr_expect_eq(p->timeouts.request_ms, 16 * SEC);
 	cr_expect_eq(c->client_max_inflight, 3);
-	cr_expect_eq(c->client_rate, 4);
+	cr_expect_eq(c->client_rate.n, 4);
+	cr_expect_eq(c->client_rate.per_s, 60);
 	cr_expect_eq(c->client_burst, 5);
 	cr_expect_eq(c->max_buffered, UINT64_C(64) << 20);
 	cr_expect_eq(c->queue_slots, 6);
@@ -133,7 +134,8 @@ Test(conf_rescue, bounds)
 		{"timeouts", "first_byte", {"1ms", "24h"}, {"0", "25h", "5"}, ""},
 		{"timeouts", "request", {"0", "24h"}, {"25h", "5", "none"}, ""},
 		{"client", "max_inflight", {"0", "1000000"}, {"1000001", "-1", "many"}, ""},
-		{"client", "rate", {"0", "1000000"}, {"1000001", "0.5", "10/s"}, ""},
+		{"client", "rate", {"0/m", "1000000"}, {"1000001", "0.5", "10/d"}, "0"},
+		{"client", "rate", {"1/h", "10/s"}, {"1000001/h", "10 /m", "/m"}, "0"},
 		{"client", "id_header", {"X-Real-IP", "\"\""}, {"\"a b\"", "Host", "5"}, ""},
 		{"limits", "max_buffered", {"64MiB", "1024GiB"}, {"1GB", "1", "1025GiB"}, ""},
 		{"shared_memory", "queue", {"100", "65536"}, {"65537", "-1", "1KiB"}, ""},
@@ -292,6 +294,7 @@ Test(conf_rescue, what_a_reload_does_with_each)
 		{POOL("nixl", "timeouts: {request: 0}"), 0},
 		{POOL("nixl", "name: pool1") "client: {max_inflight: 3}\n", CONF_GENERATION},
 		{POOL("nixl", "name: pool1") "client: {rate: 3}\n", CONF_GENERATION},
+		{POOL("nixl", "name: pool1") "client: {rate: 0/h}\n", 0},
 		{POOL("nixl", "name: pool1") "client: {id_header: X-User}\n", CONF_GENERATION},
 		{POOL("nixl", "name: pool1") "limits: {max_buffered: 2GiB}\n", CONF_GENERATION},
 		{POOL("nixl", "name: pool1") "shared_memory: {queue: 2048}\n", CONF_RESTART},

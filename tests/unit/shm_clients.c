@@ -91,8 +91,8 @@ look_over(void)
 
 Test(shm_clients, burst_and_rate_are_exact_whichever_worker_asks)
 {
-	static const struct client_terms terms[] = {
-		{0, 1, 1}, {0, 3, 1}, {0, 7, 20}, {0, 10, 5}, {0, 999, 1}, {0, 1000, 1000}};
+	static const struct client_terms terms[] = {{0, 1, 1, 1}, {0, 3, 1, 1}, {0, 7, 20, 1},
+		{0, 10, 5, 1}, {0, 999, 1, 1}, {0, 1000, 1000, 1}};
 
 	for (uint32_t i = 0; i < sizeof(terms) / sizeof(terms[0]); i++) {
 		const struct client_terms *t = &terms[i];
@@ -112,7 +112,7 @@ Test(shm_clients, burst_and_rate_are_exact_whichever_worker_asks)
 
 Test(shm_clients, idle_time_is_saved_up_to_the_burst)
 {
-	static const struct client_terms terms = {0, 10, 5};
+	static const struct client_terms terms = {0, 10, 5, 1};
 	uint32_t n = 0;
 
 	cr_assert(come_and_go(0, 1, &terms, START));
@@ -121,9 +121,28 @@ Test(shm_clients, idle_time_is_saved_up_to_the_burst)
 	cr_assert_eq(n, 5);
 }
 
+Test(shm_clients, a_rate_of_less_than_one_a_second)
+{
+	static const struct client_terms a_minute = {.rate = 2, .burst = 3, .per_s = 60};
+	static const struct client_terms an_hour = {.rate = 1, .burst = 1000000, .per_s = 3600};
+	struct client_pass pass;
+
+	for (int i = 0; i < 3; i++)
+		cr_assert(come_and_go(0, 1, &a_minute, START));
+	cr_assert_eq(enter(1, 1, &a_minute, START, &pass), CLIENT_RATE);
+	cr_assert_eq(pass.wait_ns, 30 * SECOND);
+	cr_assert_not(come_and_go(2, 1, &a_minute, START + 30 * SECOND - 1));
+	cr_assert(come_and_go(2, 1, &a_minute, START + 30 * SECOND));
+	/* the longest times there are */
+	for (int i = 0; i < 1000000; i++)
+		cr_assert(come_and_go(0, 2, &an_hour, START));
+	cr_assert_eq(enter(1, 2, &an_hour, START, &pass), CLIENT_RATE);
+	cr_assert_eq(pass.wait_ns, 3600 * SECOND);
+}
+
 Test(shm_clients, a_refused_one_hears_when_to_come)
 {
-	static const struct client_terms terms = {0, 4, 2};
+	static const struct client_terms terms = {0, 4, 2, 1};
 	struct client_pass pass;
 
 	cr_assert(come_and_go(0, 1, &terms, START));
@@ -196,7 +215,7 @@ Test(shm_clients, more_than_the_word_can_count)
 
 Test(shm_clients, the_oldest_idle_one_is_forgotten)
 {
-	static const struct client_terms terms = {0, 1, 1};
+	static const struct client_terms terms = {0, 1, 1, 1};
 	struct client_pass pass;
 	uint32_t held;
 
