@@ -28,6 +28,8 @@ HEALTHY = {
     f'{REQUESTS}{{pool="",path="other",status="200",reason="local"}}': "0+1x80",
     f"pdrouter_endpoint_up{ENGINE}": "1x80",
     'pdrouter_endpoint_up{endpoint="http://d",role="decode",pool="a"}': "1x80",
+    'pdrouter_endpoint_up{endpoint="http://e",role="decode",pool="a"}': "0x80",  # its operator has drained it
+    'pdrouter_endpoint_state{endpoint="http://e",role="decode",pool="a",state="draining"}': "1x80",
     f"pdrouter_endpoint_ejected{ENGINE}": "0x80",
     f"pdrouter_ejections_total{ENGINE}": "5x80",
     "pdrouter_attempts_failed_total": "0+1x80",
