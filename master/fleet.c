@@ -220,12 +220,15 @@ removed(struct fold *fo, struct endpoint *ep)
 static struct endpoint *
 changed_places(struct fold *fo, const struct discover_event *ev, struct endpoint *ep)
 {
-	bool has_slot = ep->slot != ENDPOINT_NO_SLOT;
+	const bool has_slot = ep->slot != ENDPOINT_NO_SLOT, drained = ep->drained;
 
 	if (is_beyond(fo, ev) ? !has_slot : has_slot || find_draining(fo->fleet, ev) == NULL)
 		return ep;
 	removed(fo, ep);
-	return added(fo, ev);
+	ep = added(fo, ev);
+	if (drained) /* it is configured as before: its operator's word holds */
+		publish_drain(fo->fleet->publish, ep);
+	return ep;
 }
 
 static void *

@@ -335,6 +335,30 @@ Test(discover, one_that_gave_way_comes_back_to_its_slot)
 	load_release(seg, 0, slot);
 }
 
+Test(discover, one_that_gave_way_stays_drained)
+{
+	apply(CONF(P1));
+	FIND(DNS, P2, P3, P4, P5);
+	const uint32_t slot = row_of(P5)->slot;
+
+	publish_drain(fleet->publish, endpoint_of(P5));
+	cr_assert(load_reserve(seg, 0, slot, 0));
+	apply(CONF(P1, P6));
+	cr_assert_eq(endpoint_of(P5)->slot, ENDPOINT_NO_SLOT);
+	cr_assert(endpoint_of(P5)->drained);
+	apply(CONF(P1));
+	cr_assert_eq(row_of(P5)->slot, slot, "revived");
+	cr_assert_eq(ep_state_get(seg, slot), EP_DRAINING);
+	apply(CONF(P1, P6));
+	load_release(seg, 0, slot);
+	publish_poll(fleet->publish);
+	publish_poll(fleet->publish);
+	apply(CONF(P1));
+	publish_poll(fleet->publish);
+	publish_poll(fleet->publish);
+	cr_assert_eq(ep_state_get(seg, row_of(P5)->slot), EP_DRAINING, "in its slot's next life");
+}
+
 Test(discover, what_is_no_url_is_left_out)
 {
 	apply(CONF(P1));
