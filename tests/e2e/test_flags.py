@@ -220,3 +220,76 @@ def test_the_help_tells_every_flag_and_what_becomes_of_it():
                  "--static-aliases ALIAS:MODEL,...\n        give the engines all their names",
                  "--nixl-cleanup-interval SECONDS\n        no notice is kept"):
         assert word in text
+
+
+# --- what happens when engines fail or are full -----------------------------------------------------------
+
+
+def gateway(world, *args):
+    port = free_port()
+    r = Router(world, {}, wait_for=None, binary_args=["--host", "127.0.0.1", "--port", str(port), *map(str, args)])
+    world.routers.append(r)
+    r.port = port
+    r.wait_for("ready")
+    return r.wait_all_up()
+
+
+def until_met(r, engine, n):
+    """Requests until the engine has seen n of them, however many workers there are: what became of all."""
+    got = []
+    while len(engine.requests()) < n and len(got) < 200:
+        got.append(r.complete(max_tokens=1).status)
+    return got
+
+
+@pytest.mark.parametrize("flags, saved", [([], True), (["--retry-max-retries", 2], True), (["--retry-max-retries", 1], False),
+                                          (["--disable-retries"], False)])
+def test_retries_of_sglang_router(world, flags, saved):
+    """The first try counts there: 2 is another one, 1 is none."""
+    p, q = world.engine("prefill", handshake="sglang"), world.engine("prefill", handshake="sglang")
+    d, e = world.engine("decode", handshake="sglang"), world.engine("decode", handshake="sglang")
+    r = gateway(world, "--pd-disaggregation", "--prefill", p.url, p.bootstrap, "--prefill", q.url, q.bootstrap, "--decode", d.url,
+                "--decode", e.url, "--policy", "round_robin", *flags)
+    p.fault("fail", count=1)
+    got = until_met(r, p, 1)
+    assert (set(got) == {200}) is saved, got
+
+
+@pytest.mark.parametrize("flags, by", [([], "retry"), (["--max-instance-failover-reroute-attempts", "1"], "retry"),
+                                       (["--max-instance-failover-reroute-attempts", "0"], "fallback"),
+                                       (["--enable-retries", "--max-retries", "2"], "retry"), (["--max-retries", "1"], "retry")])
+def test_retries_of_production_stack(world, flags, by):
+    """Without another prefill engine to try the decode engine does it alone: no flag says that it should not."""
+    p, q, d = world.engine("prefill"), world.engine("prefill"), world.engine("decode")
+    r = line(world, [p.url, q.url, d.url], ["P", "P", "D"], extra=flags)
+    r.wait_for("ready")
+    r.wait_all_up()
+    p.fault("fail", count=2)
+    assert set(until_met(r, p, 2)) == {200}
+    assert r.metric("rescued_total", by=by) == r.metric("rescued_total") == 2
+
+
+def test_one_at_once_and_one_that_waits(world):
+    """sglang-router's --max-concurrent-requests and its queue, before an engine that does whole requests."""
+    e = world.engine("decode", token_delay=10)
+    r = gateway(world, "--worker-urls", e.url, "--policy", "round_robin", "--max-concurrent-requests", 1, "--queue-size", 1,
+                "--queue-timeout-secs", 20)
+    held = r.open_stream(n=50)
+    held.head()
+    waits = r.open_stream("waits", n=1)
+    wait("it waits", lambda: r.metric("queue_waiting") == 1)
+    a = r.complete(max_tokens=1)
+    assert a.status == 429 and a.error["code"] == "queue_full" and a["Retry-After"]
+    assert len(list(held.events())) == 51
+    assert waits.head().status == 200 and len(list(waits.events())) == 2
+
+
+def test_the_breaker_of_sglang_router(world):
+    """--cb-failure-threshold failures in a row, then the engine is left alone; --disable-circuit-breaker: it is not."""
+    for flags, left in ((["--cb-failure-threshold", 3, "--cb-timeout-duration-secs", 600], True), (["--disable-circuit-breaker"], False)):
+        e, f = world.engine("decode"), world.engine("decode")
+        r = gateway(world, "--worker-urls", e.url, f.url, "--policy", "round_robin", "--retry-max-retries", 1, *flags)
+        e.fault("fail", count=-1)
+        got = [r.complete(max_tokens=1).status for _ in range(40)]
+        assert got.count(500) == (3 if left else len(e.requests())) == len(e.requests()), got
+        assert (r.metric("endpoint_ejected", endpoint=e.url, role="decode") == 1) is left
