@@ -183,7 +183,7 @@ K("retry_budget", COUNT, rescue.retry_budget, 0, 100, "20", LIVE,					\
 K("fallback", FALLBACK, rescue.fallback, 0, 0, "(direct; with sglang and p2p_nccl: none)", LIVE,	\
 	"direct: a decode engine does it alone when no prefill engine is left to try; none: the error goes to the client") \
 K("resume", BOOL, rescue.resume, 0, 0, "false", LIVE,							\
-	"true: another decode engine goes on with a stream whose engine died")				\
+	"true: another decode engine goes on with a stream whose engine died (one of its retries)")				\
 K("eject_failures", COUNT, ejection.failures, 0, 255, "5", LIVE,					\
 	"failures in a row after which an engine gets no requests for a while; 0: it does")		\
 K("eject_rate", COUNT, ejection.rate, 0, 100, "50", LIVE,						\

@@ -554,6 +554,9 @@ check_rescue(struct conf_read *r, const struct conf_pool *p, const int *lines)
 		return fail_key(r, p, lines, "fallback",
 			"decode engines of the connector %s do nothing without a prefill engine: write none",
 			connector_name(p->connector));
+	if (p->rescue.resume != 0 && p->rescue.retries == 0)
+		return fail_key(r, p, lines, "resume",
+			"a stream goes on by another try, and retries: 0 allows none");
 	if (p->ejection.max_ms < p->ejection.time_ms)
 		return fail_key(r, p, lines, "eject_max_time", "is less than eject_time");
 	return 0;

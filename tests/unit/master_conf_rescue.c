@@ -211,6 +211,8 @@ Test(conf_rescue, what_does_not_go_together)
 		"pools: [{connector: p2p_nccl, fallback: direct, prefill: [{url: http://p, kv_addr: \":1\"}],\n"
 		" decode: [{url: http://d, kv_addr: \":1\"}]}]\n",
 		1, "pools[0].fallback", "p2p_nccl");
+	expect_bad(POOL("nixl", "retries: 0\n   resume: true"), 4, "pools[0].resume",
+		"retries: 0 allows none");
 	expect_bad(POOL("nixl", "eject_max_time: 9s"), 3, "pools[0].eject_max_time",
 		"is less than eject_time");
 	expect_bad(POOLS "client: {burst: 5}\n", 2, "client.burst", "without client.rate");
