@@ -283,7 +283,7 @@ class Fleet:
         """{kind: [pid]} of the router."""
         _, out = await self.ctl("workers")
         found = {"master": [self.router.pid]}
-        for kind, pid in re.findall(r"^(\w+)\b.*?pid[= ](\d+)", out, re.M):
+        for kind, pid in re.findall(r"^(\w+)\b.*?pid[= ]([1-9]\d*)", out, re.M):  # 0: one that is being started
             found.setdefault(kind, []).append(int(pid))
         return found
 
