@@ -128,7 +128,8 @@ static void
 blame(struct leg *leg)
 {
 	const struct pair *pair = leg->pair;
-	const bool said_all = pair->decoded || (pair->sse.done && !leg->keep);
+	const bool said_all =
+		pair->decoded || (pair->sse.done && !pair->sse.error && !leg->keep);
 
 	forget(leg);
 	if (leg->hung_up || leg->fail == LEG_FAIL_TOO_LARGE)

@@ -89,8 +89,10 @@ select_served(const struct selection *s)
 static uint64_t
 trial_ms(const struct conf_timeouts *t)
 {
-	return 2 * t->connect_ms + t->prefill_ms + t->kv_ready_ms + t->first_byte_ms +
-	       TRIAL_SPARE_MS;
+	const uint64_t decode_ms =
+		t->decode_ms > t->first_byte_ms ? t->decode_ms : t->first_byte_ms;
+
+	return 2 * t->connect_ms + t->prefill_ms + t->kv_ready_ms + decode_ms + TRIAL_SPARE_MS;
 }
 
 /* A place there, unless another worker took the last one in between, ejected it, or got its trial; or it
