@@ -142,7 +142,7 @@ on_reaped(void *arg)
 	struct master *m = arg;
 
 	fleet_worker_reaped(m->fleet);
-	waiters_call(m->waiters); /* it may have held places, or been called */
+	waiters_tell(m->waiters);
 }
 
 static uint64_t

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <event2/event.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -9,7 +10,7 @@
 #include "shm/base/mem.h"
 #include "shm/queue.h"
 
-#define CALL_S 1 /* so long a call that nobody follows holds the others up, at most */
+#define CALL_S 1 /* so long one who stands still holds the others up, at most */
 
 struct waiters {
 	struct seg *seg;
@@ -17,19 +18,40 @@ struct waiters {
 	struct event *tick;
 };
 
+static void
+tell(const struct waiters *ws, uint32_t worker)
+{
+	static const uint64_t one = 1;
+
+	(void)!write(ws->wake_fds[worker], &one, sizeof(one));
+}
+
 void
 waiters_call(struct waiters *ws)
 {
 	static const struct queue_call first = {.roles = QUEUE_ALL_ROLES};
-	static const uint64_t one = 1;
 
-	for (uint32_t pool = 0; ws != NULL && pool < ws->seg->hdr->max_pools; pool++) {
-		const uint32_t worker =
-			queue_any(ws->seg, pool) ? queue_wake(ws->seg, pool, &first) : QUEUE_NOBODY;
+	for (uint32_t pool = 0; ws != NULL && pool < ws->seg->hdr->max_pools; pool++)
+		if (queue_any(ws->seg, pool)) {
+			const uint32_t worker = queue_wake(ws->seg, pool, &first);
 
-		if (worker != QUEUE_NOBODY)
-			(void)!write(ws->wake_fds[worker], &one, sizeof(one));
-	}
+			if (worker != QUEUE_NOBODY)
+				tell(ws, worker);
+		}
+}
+
+void
+waiters_tell(struct waiters *ws)
+{
+	bool called[UINT8_MAX] = {false}; /* worker + 1 has 8 bits */
+
+	for (uint32_t pool = 0; pool < ws->seg->hdr->max_pools; pool++)
+		if (queue_any(ws->seg, pool))
+			queue_called_all(ws->seg, pool, called);
+	for (uint32_t i = 0; i < SLOT_WORKERS(ws->seg); i++)
+		if (called[i])
+			tell(ws, i);
+	waiters_call(ws);
 }
 
 static void
@@ -37,7 +59,7 @@ on_tick(evutil_socket_t fd, short what, void *arg)
 {
 	(void)fd;
 	(void)what;
-	waiters_call(arg);
+	waiters_tell(arg);
 }
 
 struct waiters *

@@ -182,7 +182,7 @@ struct queue_slot { /* queue_slots per pool */
 	uint64_t need; /* hash of which endpoints will do.  W: the slot's worker, as all below */
 	uint64_t since_ms; /* clock_ms of its entering */
 	int32_t priority;  /* the lowest goes first */
-	uint32_t lacks;    /* bit per role found full; QUEUE_UNTRIED: not looked yet */
+	uint32_t lacks;    /* bit per role found full, all until it has looked; QUEUE_UNTRIED */
 };
 static_assert(sizeof(struct queue_slot) == 32, "four waiters to a line");
 static_assert(sizeof(struct flag_slot) == 16, "four flags to a cache line");

@@ -10,19 +10,22 @@
  * while it is not WAITING, but for `lacks`.  A mark says that a slot may be in use; it is set before WAITING
  * and taken off in TAKEN, so a waiter is never without.
  *
- * Why no wake-up is lost.  W: whoever stands and is not called has no place to take.
+ * Why no wake-up is lost.  Whoever stands and is not called has no place to take, and somebody will call it
+ * when it has:
  *   - A waiter stands (full barrier), then tries.  Whoever frees a place does so by a CAS (full barrier), then
  *     looks at the slots.  One of the two sees the other: Dekker's argument.
- *   - `lacks` is narrowed to the roles that the try found full after it: until one of them has a place,
+ *   - `lacks` is narrowed to the roles that the try found full, after it: until one of them has a place
  *     another try would end the same way, and whoever frees one there does look.
  *   - Who enters behind one of its own need, or behind one who was called, does not try: it must not
- *     overtake, and is QUEUE_UNTRIED.  It relies on that other, who leaves (full barrier) and then looks
- *     whether there is a place left, and calls the next: either the other one's looking finds it, or it
- *     does not find the other one any more, and tries itself.
- *   - Who was called and finds nothing passes the call on to the first of the next need behind it; who
- *     leaves, called, to the first of all.
- *   - Who dies owing a call is reaped, and then the master calls the first of each pool.  Who is only
- *     stopped holds up that one call: the master calls once a second as well.
+ *     overtake.  It is untried, and relies on that other, who leaves (full barrier) and then calls the next:
+ *     either the call finds it, or it does not find the other one any more, and tries itself.
+ *   - Who leaves, served or not, calls the first of its own need, or an untried one; and passes on what it
+ *     was called for and did not take, or where there is a place left.
+ *   - Who was called and finds nothing passes the call on to the first of the next need behind it.  Those of
+ *     its own need could do no better.
+ *   - Who dies may owe a call, or have called somebody and not written the eventfd: the master, having reaped
+ *     it, writes those of all who were called, and calls the first of each pool.  Who is only stopped holds up
+ *     one call: so the master does the same once a second.
  */
 #include "shm/queue.h"
 
@@ -170,7 +173,7 @@ queue_stand(struct seg *seg, const struct queue_ref *ref)
 	struct queue_slot *s = seg_queue_slot(seg, ref->pool, ref->slot);
 	uint64_t old;
 
-	shm_store(&s->lacks, QUEUE_UNTRIED);
+	shm_store(&s->lacks, QUEUE_UNTRIED | QUEUE_ALL_ROLES);
 	/*
 	 * A full barrier: whoever frees a place after our try has begun finds us standing, and untried, with
 	 * the fields of this ticket.  Pairs with queue_wake(), queue_any() before it, and see().
@@ -322,13 +325,11 @@ is_meant(const struct seen *s, const struct queue_call *call)
 {
 	const struct queue_ref *behind = call->behind;
 
-	if ((call->untried || (s->lacks & call->roles) == 0) && s->lacks != QUEUE_UNTRIED)
+	if (behind != NULL &&
+		(s->need == behind->need || !is_before(behind->priority, behind->ticket,
+						    s->priority, word_ticket(s->word))))
 		return false;
-	if (s->need == call->other_need)
-		return false;
-	return behind == NULL ||
-	       (s->need != behind->need && is_before(behind->priority, behind->ticket, s->priority,
-						   word_ticket(s->word)));
+	return (s->lacks & call->roles) != 0 || s->need == call->need;
 }
 
 static void
@@ -393,6 +394,16 @@ queue_wake(struct seg *seg, uint32_t pool, const struct queue_call *call)
 			return worker;
 	}
 	return QUEUE_NOBODY;
+}
+
+void
+queue_called_all(const struct seg *seg, uint32_t pool, bool *workers)
+{
+	struct seen s;
+
+	for (uint32_t at = 0; see_next(seg, pool, &at, &s);)
+		if (word_state(s.word) == QUEUE_S_WOKEN)
+			workers[word_worker(s.word) - 1] = true;
 }
 
 /* --- the master's -------------------------------------------------------------------------------- */

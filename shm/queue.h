@@ -31,8 +31,9 @@ struct queue_ask {
 	uint64_t now_ms;
 };
 
-#define QUEUE_ALL_ROLES 3u  /* bit per enum role */
-#define QUEUE_UNTRIED 0x80u /* beside those, in queue_slot.lacks */
+#define QUEUE_ALL_ROLES 3u /* bit per enum role */
+#define QUEUE_UNTRIED                                                                              \
+	0x80u /* beside those: who has not looked since it stands, and so relies on others */
 #define QUEUE_NOBODY UINT32_MAX
 
 enum queue_entered {
@@ -56,16 +57,19 @@ void queue_tried(struct seg *seg, const struct queue_ref *ref, uint32_t lacks);
 /* Ends it, served or not.  The roles for which it was called meanwhile, which the caller passes on; or 0. */
 uint32_t queue_leave(struct seg *seg, const struct queue_ref *ref);
 
-/* Whom to call. */
+/* Whom to call: of each need who stands first there, if it is meant. */
 struct queue_call {
-	uint32_t roles;      /* who lacks a place in one of these */
-	bool untried;        /* only who has not looked since it stands: it relied on another */
-	uint64_t other_need; /* none of this need; 0: any */
-	const struct queue_ref *behind; /* only those behind it, of other needs; or NULL */
+	uint32_t
+		roles; /* not 0: who lacks a place in one of these, or is QUEUE_UNTRIED if that is among them */
+	uint64_t need; /* and whoever has this one; 0: nobody */
+	const struct queue_ref
+		*behind; /* of the former only those behind it, of other needs; or NULL */
 };
-/* Calls the first of those that wait, of each need only who stands first there.  Its worker, whose eventfd
- * the caller writes; or QUEUE_NOBODY. */
+/* Calls the first of them.  Its worker, whose eventfd the caller writes; or QUEUE_NOBODY. */
 uint32_t queue_wake(struct seg *seg, uint32_t pool, const struct queue_call *call);
+/* For the master, who writes the eventfds of whoever was called: a caller may have died, or stand still, in
+ * between.  workers[SLOT_WORKERS]: set to true for each of them. */
+void queue_called_all(const struct seg *seg, uint32_t pool, bool *workers);
 
 /* Master, after waitpid and load_reap(): frees the dead worker's slots, how many is returned.  All pools
  * must be woken afterwards: it may have been called, or have owed a call. */

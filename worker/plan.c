@@ -147,8 +147,14 @@ choose_pair(struct pair *pair, struct selection s[ROLE_N])
 			return why_none(req, d);
 		p->groups &= ~(UINT64_C(1) << pick->group);
 	}
-	if (p->groups == SELECT_ALL_GROUPS)
-		return why_none(req, p);
+	if (p->groups == SELECT_ALL_GROUPS) {
+		const enum req_end why = why_none(req, p);
+
+		/* Either will do to wait for.  Decode engines keep their places longer. */
+		if (why == END_NO_CAPACITY && !select_room(d).free)
+			req->lacks = 1u << ROLE_DECODE;
+		return why;
+	}
 	/* the groups that were tried lack a decode engine, the others a prefill engine */
 	d->groups = ~p->groups;
 	if (select_served(p)) {

@@ -117,11 +117,12 @@ call(struct worker *w, uint32_t pool, const struct queue_call *whom)
 		(void)!write(w->h->wake_fds[worker], &one, sizeof(one));
 }
 
+/* What a release costs while nobody waits: a look at the marks. */
 static void
-call_next(struct worker *w, uint32_t pool, uint32_t roles)
+call_any(struct worker *w, uint32_t pool, uint32_t roles, uint64_t need)
 {
 	if (roles != 0 && queue_any(w->seg, pool))
-		call(w, pool, &(struct queue_call){.roles = roles});
+		call(w, pool, &(struct queue_call){.roles = roles, .need = need});
 }
 
 /* Of a leg's endpoint: on paths for one engine the pool says whose that is. */
@@ -144,7 +145,7 @@ wait_released(struct leg *leg)
 	if (req->w->planning)
 		req->w->owes |= roles; /* no system call inside a read section: wait_settle() */
 	else
-		call_next(req->w, req->pool.id, roles);
+		call_any(req->w, req->pool.id, roles, 0);
 }
 
 /* --- standing there ------------------------------------------------------------------------------ */
@@ -156,6 +157,7 @@ enter(struct req *req, const struct queue_ref *place)
 
 	req->place = *place;
 	req->waits = true;
+	req->called = 0;
 	req->t_queued_us = clock_us();
 	req->end = END_QUEUE_TIMEOUT;
 	req->deadline_ms = clock_ms() + req->pool.queue.timeout_ms;
@@ -231,17 +233,19 @@ void
 wait_served(struct req *req, const struct selection *s, uint32_t roles)
 {
 	struct worker *w = req->w;
+	uint32_t called;
 
 	if (!req->waits)
 		return;
 	req->deadline_ms = 0;
-	w->owes |= leave(req);
+	called = req->called | leave(req);
 	w->served = true;
+	w->owes |= QUEUE_UNTRIED;
 	/* After it has left: who relied on it either finds it gone, or is found by the call. */
 	for (enum role role = 0; role < ROLE_N; role++)
-		if ((roles >> role & 1) != 0 && !select_room(&s[role]).free)
-			return;
-	w->owes |= QUEUE_ALL_ROLES;
+		if ((called >> role & 1) != 0 &&
+			((roles >> role & 1) == 0 || select_room(&s[role]).free))
+			w->owes |= 1u << role;
 }
 
 void
@@ -253,28 +257,15 @@ wait_settle(struct req *req)
 
 	w->owes = 0;
 	w->served = false;
-	call_next(w, req->pool.id, owed);
-	/* No place is left for its own need; of another one somebody may have relied on it. */
-	if (served && owed == 0 && queue_any(w->seg, req->pool.id))
-		call(w, req->pool.id,
-			&(struct queue_call){.roles = QUEUE_ALL_ROLES,
-				.untried = true,
-				.other_need = req->need});
+	call_any(w, req->pool.id, owed, served ? req->need : 0);
 }
 
 void
 wait_leave(struct req *req)
 {
-	struct worker *w = req->w;
-	const uint32_t pool = req->place.pool;
-	uint32_t roles;
-
-	if (!req->waits)
-		return;
-	roles = leave(req);
-	call_next(w, pool, roles);
-	if (roles == 0 && queue_any(w->seg, pool))
-		call(w, pool, &(struct queue_call){.roles = QUEUE_ALL_ROLES, .untried = true});
+	if (req->waits)
+		call_any(req->w, req->place.pool, req->called | leave(req) | QUEUE_UNTRIED,
+			req->need);
 }
 
 /* --- being called -------------------------------------------------------------------------------- */
@@ -284,13 +275,14 @@ static void
 try(struct req *req)
 {
 	struct worker *w = req->w;
-	const uint32_t roles = queue_stand(w->seg, &req->place);
 
+	req->called = queue_stand(w->seg, &req->place);
 	plan_request(req);
 	if (!req->waits)
 		return;
 	metric_add(w->slab, M_QUEUE_VAIN, 1);
-	call(w, req->place.pool, &(struct queue_call){.roles = roles, .behind = &req->place});
+	call(w, req->place.pool, &(struct queue_call){.roles = req->called, .behind = &req->place});
+	req->called = 0;
 }
 
 bool
