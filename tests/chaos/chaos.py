@@ -109,6 +109,8 @@ def verdict(o, fleet, storm, oracle):
     if o.keep:
         Path(o.keep).mkdir(parents=True, exist_ok=True)
         shutil.copy(fleet.router.log_path, Path(o.keep) / "router.log")
+        for core in fleet.world.dir.glob("core*"):
+            shutil.copy(core, o.keep)
         (Path(o.keep) / "blows").write_text("\n".join(" ".join(map(str, x)) for x in storm.log) + "\n")
         (Path(o.keep) / "bad").write_text("\n".join(json.dumps(x, default=str) for x in oracle.bad) + "\n")
 

@@ -81,7 +81,7 @@ class Request:
         self.n = rng.choice((2, 3)) if rng.random() < 0.04 else 1
         self.tokens = rng.randrange(60, 250) if rng.random() < 0.06 else rng.randrange(1, 24)
         cut = rng.choice(pick(rng, SIZES))
-        own = f" {self.id} " + "".join(rng.choices(string.ascii_lowercase, k=rng.randrange(1, 40)))
+        own = f" {self.id} " + "".join(rng.choices(string.ascii_lowercase, k=rng.randrange(1, 40))) + "."  # no word of the model's at its end
         self.usage = self.stream and rng.random() < 0.5
         self.key = f"key-{rng.randrange(8)}" if rng.random() < 0.9 else None
         body = {"model": self.pool, "stream": self.stream}
@@ -94,6 +94,7 @@ class Request:
             if cut < 1000 and rng.random() < 0.1:
                 body["prompt"] = expect.token_ids(body["prompt"])
             body["max_tokens"] = self.tokens
+            body["pdsim"] = {"words": True}  # should a router go on with its text
         # of a pair for each sample none is the second: which it is depends on how the connector splits them
         self.texts = [{STOCK.words(state, own, self.tokens, k), STOCK.words(state, own, self.tokens, 0)} for k in range(self.n)]
         if self.n > 1:
@@ -103,7 +104,7 @@ class Request:
         if rng.random() < 0.2:
             body["priority"] = rng.randrange(-5, 6)
         if self.how == "slow reader":
-            body["pdsim"] = {"event_bytes": 2000}
+            body.setdefault("pdsim", {})["event_bytes"] = 2000
         self.path = "/v1/chat/completions" if self.chat else "/v1/completions"
         self.body = json.dumps(body).encode()
         if self.how == "nonsense":
