@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fleets import FAR, KINDS, LATE, LEASED, URL, build, never_twice, right, unanswering
+from fleets import FAR, FREED, KINDS, LATE, LEASED, URL, build, never_twice, right, unanswering
 from legs import FRESH, STREAM, leave, unaccepting
 from members import values
 from procs import MODEL, SLOW, wait
@@ -124,17 +124,18 @@ def test_client_gone_while_the_decode_engine_is_connected(world):
 def test_client_gone_while_engines_fail(world, kind, how):
     """At many moments, of tries too."""
     r, p, d = build(world, kind, prefill={"prefill_delay": 8}, decode={"fetch_delay": 8, "token_delay": 2},
-                    pool={"retry_budget": 100, "timeouts": {"prefill": LATE, "decode": LATE}})
+                    pool={"timeouts": {"prefill": LATE, "decode": LATE}})
     for i in range(24):
         if i % 3 == 1:
             p[i % 2].fault("fail")
-        if i % 3 == 2:
+        if i % 3 == 2 and kind in FREED:
             d[i % 2].fault("reset", delay_ms=5 + 2 * (i % 4))
         c = begin(r, i % 2 == 0, prompt=f"gone {next(FRESH)} " * 20)
         c.silent(0.002 * i + 0.0005)
         leave(c, how)
     r.end(24)
     freed(p, d)
+    world.check_engines = kind != "push"  # a decode engine that is told anew is told under another id
     for e in (*p, *d):
         e.fault("none")
     right(r, True)
@@ -209,7 +210,7 @@ def test_prefill_that_never_ends_its_answer(world):
 @pytest.mark.parametrize("kind", sorted(LEASED))
 def test_late_prefill_of_the_simulator(world, kind):
     """Each answer comes about when its time is over."""
-    r, p, d = build(world, kind, prefill={"prefill_delay": 300 * SLOW - 5}, pool={"retry_budget": 100, "timeouts": {"prefill": LATE}})
+    r, p, d = build(world, kind, prefill={"prefill_delay": 300 * SLOW - 5}, pool={"timeouts": {"prefill": LATE}})
     with ThreadPoolExecutor(8) as pool:
         got = [a.status for a in pool.map(lambda i: r.complete(f"late {next(FRESH)}"), range(24))]
     assert set(got) <= {200, 504}
@@ -265,16 +266,29 @@ def test_decode_engine_refuses(world, who):
 
 @STREAM
 @pytest.mark.parametrize("how", ["reset", "fail", "no_answer", "half_head"])
-@pytest.mark.parametrize("kind", sorted(LEASED))
+@pytest.mark.parametrize("kind", sorted(FREED))
 def test_decode_fails_and_nobody_saves_it(world, kind, how, stream):
     """With the simulator: every hold is gone long before its time, though the request is lost."""
     r, p, d = build(world, kind, 1, 1, pool={"retries": 0, "timeouts": {"decode": LATE, "first_byte": LATE}})
-    for i in range(3):
+    for _ in range(3):
         d[0].fault(how, delay_ms=20 if how == "reset" else 0)
         assert r.complete(f"lost {next(FRESH)}", stream=stream).status >= 500
-    freed(p, d)
+        freed(p, d)
     right(r, stream)
     never_twice(d)
+
+
+@pytest.mark.parametrize("kind", sorted(LEASED - FREED))
+def test_what_no_refusal_frees(world, kind):
+    """Engines that know no such thing: the prefill engine's own time, once it is over, is all; the client hears at once."""
+    r, p, d = build(world, kind, 1, 1, prefill={"kv_timeout": 1}, pool={"retries": 0})
+    p[0].refuses_on_purpose = True
+    for stream in (False, True):
+        for _ in range(4):
+            d[0].fault("fail")
+            assert r.complete(f"lost {next(FRESH)}", stream=stream).status == 500
+    p[0].wait_metric("pdsim:held_blocks", 0, 5)
+    right(r, True)
 
 
 @pytest.mark.parametrize("kind", ["nixl", "orchestrated", "mooncake old"])
