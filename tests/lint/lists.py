@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the lists promise: every end reason has a story, so has every feature of every connector, metric names follow Prometheus' rules, every
+"""What the lists promise: every end reason has a story, so has every feature of every connector and all that can happen, metric names follow Prometheus' rules, every
 folder has its README, and nothing names the machine it was made on."""
 import ast
 import collections
@@ -101,6 +101,33 @@ def tested():
                 faults.append(f"README.md: {name}, {row[0]}: \"{cell}\" is no test of tests/e2e/{file}")
 
 
+def tests_of(path):
+    """Names of a file's tests; none if it is not there."""
+    if not os.path.isfile(path):
+        return set()
+    if path.endswith(".py"):
+        return {n.name for n in ast.parse(read(path)).body if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")}
+    return set(re.findall(r"\bTest\(\w+, (\w+)", read(path)))
+
+
+def happens():
+    """README's table of what happens when something fails: three cells a row, and every test it names is there."""
+    text = read("README.md")
+    at = text.find("### What happens when")
+    table = re.split(r"\n##+ ", text[at:])[0].split("\n") if at >= 0 else []
+    rows = [(n, [c.strip() for c in line[1:-1].split(" | ")]) for n, line in enumerate(table, line_of(text, at)) if line.startswith("| ")]
+    if len(rows) < 2:
+        faults.append("README.md: the table of what happens when is missing")
+    for n, cells in rows[1:]:
+        named = re.findall(r"`([\w/.]+)::(\w+)`", cells[-1])
+        if len(cells) != 3 or not all(cells) or not named or len(named) != cells[-1].count("`") // 2:
+            faults.append(f"README.md:{n}: a row is a situation, what the router does, and `file::test`s")
+        for file, test in named:
+            folders = ["tests/e2e", "tests/chaos", "tests/unit"]
+            if not any(test in tests_of(os.path.join(f, file)) for f in folders):
+                faults.append(f"README.md:{n}: {file}::{test} is no test of {', '.join(folders)}")
+
+
 def machine_paths():
     for folder, names, files in os.walk("."):
         names[:] = [n for n in names if n not in (".git", "build", "__pycache__")]
@@ -116,6 +143,7 @@ def main():
     metrics()
     readmes()
     tested()
+    happens()
     machine_paths()
     print("\n".join(faults))
     return 1 if faults else 0
