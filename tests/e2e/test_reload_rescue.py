@@ -2,7 +2,7 @@
 request on.  Only what a worker is born with takes a new generation, and then streams go on."""
 import time
 
-from procs import wait
+from procs import SLOW, wait
 
 ALWAYS = {"kind": "fail", "count": -1}
 
@@ -109,10 +109,18 @@ def test_queue_size(world):
     set_pool(r, world, p, one, **keys, queue_size=0)
     assert len(list(held.events())) == 41
     assert waiting.head().status == 200 and len(list(waiting.events())) == 3, "who waited already is served"
+    wait("the place is free", lambda: not r.in_flight())
     held = r.open_stream(n=40)
     held.head()
     assert r.complete(max_tokens=1).status == 429
     assert len(list(held.events())) == 41
+
+
+def release_refused(engine):
+    """What is told after a decode engine that failed: the prefill engine's blocks are free."""
+    told = engine.expect("POST /v1/completions")
+    assert told.json()["model"] == "pdrouter-release"
+    told.reply(404, {"error": {"message": "no such model"}})
 
 
 def test_first_byte_and_request(world):
@@ -124,7 +132,8 @@ def test_first_byte_and_request(world):
     assert c.head().status == 504
     assert r.end()["reason"] == "decode_timeout"
     x.over.set()
-    set_pool(r, world, p, d, timeouts={"decode": "60s", "request": "500ms"})
+    release_refused(d[0])
+    set_pool(r, world, p, d, timeouts={"decode": "60s", "request": f"{SLOW}s"})
     c = r.open_stream()
     p[0].expect("POST /v1/completions").prefilled()
     x = d[0].expect("POST /v1/completions")
