@@ -45,7 +45,7 @@ K("limits.max_buffered", SIZE, max_buffered, CONF_MIB, 1024 * CONF_GIB, "1GiB", 
 K("client.head_timeout", DURATION, client_head_ms, 1, CONF_HOUR, "10s", GENERATION,			\
 	"from a request head's first byte to its last")							\
 K("client.body_timeout", DURATION, client_body_ms, 1, CONF_HOUR, "30s", GENERATION,			\
-	"between two pieces of a request's body")							\
+	"between two pieces of a request's body; of all of it as much, and a second for each 512 bytes")							\
 K("client.idle_timeout", DURATION, client_idle_ms, 1, 24 * CONF_HOUR, "75s", GENERATION,		\
 	"a kept-alive connection without a request")							\
 K("client.stall_timeout", DURATION, client_stall_ms, 1, 24 * CONF_HOUR, "300s", GENERATION,		\

@@ -16,6 +16,7 @@
 	X(UP_REUSED, "pdrouter_upstream_reused_total", "Requests sent on an idle connection.")           \
 	X(UP_STALE, "pdrouter_retries_total", "Legs sent again on a fresh connection, the reused one having gone stale.") \
 	X(BAD_REQUESTS, "pdrouter_client_protocol_errors_total", "Requests refused before they were understood.") \
+	X(ACCEPT_PAUSES, "pdrouter_accept_pauses_total", "Times a worker left new connections in the queue, having too many, or too few file descriptors.") \
 	X(CLIENTS_FORGOTTEN, "pdrouter_clients_forgotten_total", "Idle clients whose limits were forgotten to make room for others.") \
 	X(CLIENTS_UNCOUNTED, "pdrouter_clients_uncounted_total", "Requests let through without limits, their client finding only busy ones in its place.") \
 	X(KV_MISSING, "pdrouter_kv_handoff_missing_total", "Prefill answers without a KV hand-over: decoded without it.") \
@@ -61,6 +62,7 @@
 	X(UP_IDLE, "pdrouter_upstream_idle_connections", "Idle connections to engines.")                 \
 	X(FLAGS_ARMED, "pdrouter_kv_flags_armed", "Transfers waiting for a notice.")                      \
 	X(DRAINING, "pdrouter_endpoints_draining", "Endpoints no longer configured that still have requests.")   \
+	X(KEPT, "pdrouter_kept_bytes", "Bytes of request bodies and of answers that are read before they are passed on.") \
 	X(BUFFERED, "pdrouter_buffered_bytes", "Bytes waiting for a socket to take them.")
 
 /* Histograms per pool, in seconds on the page, microseconds in the slab. */

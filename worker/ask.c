@@ -74,6 +74,10 @@ unknown(struct req *req, struct leg *leg)
 {
 	if (req->detail == NULL)
 		req->detail = unanswered;
+	if (leg->fail == LEG_FAIL_SHORT) {
+		exchange_cut(req, END_OVERLOADED);
+		return;
+	}
 	eject_bad(leg);
 	if (!retry(leg))
 		exchange_cut(req, req->connector->ask_fail);
@@ -89,9 +93,11 @@ ask_in_vain(struct req *req, struct leg *leg)
 		      : leg->status != 200       ? "asked, it answers with an error status"
 						 : "asked, it answers without it";
 	if (req->connector->asks_again) {
-		if (leg->fail != LEG_FAIL_NONE)
+		const bool at_fault = leg->fail != LEG_FAIL_NONE && leg->fail != LEG_FAIL_SHORT;
+
+		if (at_fault)
 			eject_bad(leg);
-		if (leg->fail == LEG_FAIL_NONE || !retry(leg))
+		if (!at_fault || !retry(leg))
 			leg_rewind(leg);
 	} else if (leg->status >= 400 && leg->status < 500 && leg->state == LEG_DONE) {
 		if (leg->status != 429 || !retry(leg))

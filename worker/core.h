@@ -65,6 +65,10 @@ struct worker {
 	uint32_t nconns;
 	uint32_t nreqs;
 	uint32_t nerrands;
+	uint64_t kept; /* bytes of bodies and of kept answers: limit_keep() */
+	/* descriptors: those it was born with, the most it may have, when it last said that they are few */
+	uint32_t own_fds;
+	uint64_t max_fds, paused_ms;
 	uint32_t napart;    /* of the requests, those that only let go of something */
 	size_t apart_bytes; /* of their bodies */
 	bool draining;

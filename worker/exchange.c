@@ -60,6 +60,8 @@ exchange_pass_on(struct req *req, struct leg *leg)
 static enum req_end
 fail_reason(const struct leg *leg)
 {
+	if (leg->fail == LEG_FAIL_SHORT)
+		return END_OVERLOADED;
 	if (leg->pair->req->connector == &connector_one_leg)
 		return END_ENGINE_BROKEN;
 	if (leg->kind == LEG_DECODE)
@@ -131,6 +133,8 @@ blame(struct leg *leg)
 	const bool said_all =
 		pair->decoded || (pair->sse.done && !pair->sse.error && !leg->keep);
 
+	if (leg->fail == LEG_FAIL_SHORT)
+		return; /* it was not even asked */
 	forget(leg);
 	if (leg->hung_up || leg->fail == LEG_FAIL_TOO_LARGE)
 		return;
@@ -166,6 +170,7 @@ exchange_fail_text(enum leg_fail fail)
 {
 	static const char *const texts[LEG_FAIL_N] = {
 		[LEG_FAIL_CONNECT] = "connection refused or unreachable",
+		[LEG_FAIL_SHORT] = "out of file descriptors",
 		[LEG_FAIL_BROKEN] = "connection closed before the end of the answer",
 		[LEG_FAIL_GARBAGE] = "answer is not HTTP",
 		[LEG_FAIL_TOO_LARGE] = "answer is larger than max_answer"};
@@ -207,7 +212,7 @@ give_up(struct req *req, struct leg *leg, enum req_end end)
 {
 	if (!relay_started(req))
 		req->detail = exchange_fail_text(leg->fail);
-	if (!retry(leg))
+	if (leg->fail == LEG_FAIL_SHORT || !retry(leg))
 		exchange_cut(req, end);
 }
 

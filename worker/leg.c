@@ -13,6 +13,7 @@
 #include "shm/load.h"
 #include "worker/core.h"
 #include "worker/eject.h"
+#include "worker/limit.h"
 #include "worker/pool.h"
 #include "worker/wait.h"
 
@@ -197,6 +198,7 @@ leg_forget_answer(struct leg *leg)
 {
 	free(leg->answer);
 	leg->answer = NULL;
+	limit_keep(leg->w, -(int64_t)leg->answer_cap);
 	leg->answer_len = leg->answer_cap = 0;
 }
 
@@ -292,6 +294,13 @@ send_request(struct leg *leg)
 		leg->state = LEG_HEAD;
 }
 
+static bool
+is_shortage(int err)
+{
+	return err == EMFILE || err == ENFILE || err == ENOBUFS || err == ENOMEM ||
+	       err == EADDRNOTAVAIL;
+}
+
 static void
 start(struct leg *leg, bool fresh)
 {
@@ -300,7 +309,7 @@ start(struct leg *leg, bool fresh)
 	leg->state = LEG_CONNECT;
 	leg->uc = pool_get(leg->w->pool, leg->up, fresh, &err);
 	if (leg->uc == NULL) {
-		connect_failed(leg);
+		fail(leg, is_shortage(err) ? LEG_FAIL_SHORT : LEG_FAIL_CONNECT);
 		return;
 	}
 	leg->uc->leg = leg;
@@ -535,7 +544,9 @@ keep_piece(struct leg *leg, struct span piece)
 
 		if (want < leg->answer_len + piece.n)
 			want = leg->answer_len + piece.n;
+		limit_keep(leg->w, -(int64_t)leg->answer_cap);
 		leg->answer_cap = want < 512 ? 512 : want;
+		limit_keep(leg->w, (int64_t)leg->answer_cap);
 		leg->answer = mem_resize(leg->answer, leg->answer_cap, 1);
 	}
 	memcpy(leg->answer + leg->answer_len, piece.p, piece.n);

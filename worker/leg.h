@@ -31,6 +31,7 @@ enum leg_state { LEG_IDLE, LEG_CONNECT, LEG_SEND, LEG_HEAD, LEG_BODY, LEG_DONE, 
 enum leg_fail {
 	LEG_FAIL_NONE,
 	LEG_FAIL_CONNECT,   /* refused, unreachable */
+	LEG_FAIL_SHORT,     /* we have no descriptor (or port) for it: not the engine's fault */
 	LEG_FAIL_BROKEN,    /* closed or reset before the answer's end */
 	LEG_FAIL_GARBAGE,   /* what came is not HTTP, or not framed right */
 	LEG_FAIL_TOO_LARGE, /* a kept answer above max_answer */

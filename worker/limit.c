@@ -13,6 +13,7 @@
 #include "worker/req.h"
 
 #define SECOND_NS UINT64_C(1000000000)
+#define SMALL (256u << 10) /* bytes of a body that are little: all but long documents and media */
 
 /* What a hash was made of: a key that spells an address is not that address. */
 enum kind { KIND_KEY = 1, KIND_IPV4, KIND_IPV6, KIND_NOBODY, KIND_NAMED };
@@ -145,4 +146,21 @@ limit_leave(struct req *req)
 	if (req->client != 0)
 		client_leave(req->w->seg, req->w->slot, req->client - 1);
 	req->client = 0;
+}
+
+bool
+limit_room(const struct worker *w, uint64_t have, uint64_t more)
+{
+	const uint64_t max = w->conf->max_buffered;
+
+	if (w->kept == have)
+		return true; /* max_buffered is not less than max_body */
+	return w->kept + more <= (have + more > SMALL ? max - max / 8 : max);
+}
+
+void
+limit_keep(struct worker *w, int64_t bytes)
+{
+	w->kept += (uint64_t)bytes;
+	metric_gauge_add(w->slab, G_KEPT, bytes);
 }

@@ -15,7 +15,8 @@
 #include "worker/core.h"
 #include "worker/leg.h"
 
-#define STALE_US 2000 /* beside the way there and back: a connection that had gone stale says so by then */
+#define STALE_US                                                                                   \
+	2000 /* beside the way there and back: a connection that had gone stale says so by then */
 
 struct pool {
 	struct worker *w;
@@ -244,6 +245,35 @@ is_quiet(const struct upconn *uc)
 	return recv(uc->sock.fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == -1 && errno == EAGAIN;
 }
 
+/* Closes the connection that has been idle for longest, whosever it is; false if none is. */
+static bool
+give_up_idle(struct pool *p)
+{
+	struct upconn *oldest = NULL;
+
+	for (uint32_t i = 0; i < p->nslots && p->nidle > 0; i++) {
+		struct upconn *uc =
+			p->ups[i] == NULL ? NULL : TAILQ_LAST(&p->ups[i]->idle, upconn_list);
+
+		if (uc != NULL && (oldest == NULL || uc->idle_since_ms < oldest->idle_since_ms))
+			oldest = uc;
+	}
+	if (oldest != NULL)
+		drop_idle(p, oldest);
+	return oldest != NULL;
+}
+
+static int
+new_socket(struct pool *p, int family)
+{
+	const int type = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
+	int fd = socket(family, type, 0);
+
+	if (fd == -1 && (errno == EMFILE || errno == ENFILE) && give_up_idle(p))
+		fd = socket(family, type, 0);
+	return fd;
+}
+
 struct upconn *
 pool_get(struct pool *p, struct upstream *up, bool fresh, int *ret_err)
 {
@@ -269,7 +299,7 @@ pool_get(struct pool *p, struct upstream *up, bool fresh, int *ret_err)
 		*ret_err = EHOSTUNREACH;
 		return NULL;
 	}
-	fd = socket(ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	fd = new_socket(p, ss.ss_family);
 	if (fd == -1) {
 		*ret_err = errno;
 		return NULL;

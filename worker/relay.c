@@ -373,7 +373,8 @@ void
 relay_error(struct req *req, int status, const char *type, const char *code, const char *message)
 {
 	char quoted[1300], body[1600]; /* 200 bytes of message, each as \u00xx */
-	const uint32_t wait_s = status == 429 && req->retry_after_s == 0 ? 1 : req->retry_after_s;
+	const bool soon = status == 429 || req->end == END_OVERLOADED;
+	const uint32_t wait_s = req->retry_after_s == 0 && soon ? 1 : req->retry_after_s;
 	char head[64] = "";
 	int len;
 

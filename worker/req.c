@@ -50,6 +50,8 @@
 static req_handler head_read, body_read, head_late, body_late, drop, shut, refuse, refuse_shutdown,
 	ignore, never;
 
+#define BODY_RATE 512 /* bytes a second beyond client.body_timeout: a modem of 1995 has more */
+
 #define MS(field) offsetof(struct conf, field)
 #define NO_CLOCK SIZE_MAX
 #define BOUND_MAX_MS (24u * 3600 * 1000) /* as timeouts.request */
@@ -261,7 +263,8 @@ req_apart(const struct req *of)
 	req->fwd = mem_strndup(of->fwd, of->fwd_len);
 	req->fwd_len = of->fwd_len;
 	req->body = mem_strndup(of->body, of->body_len);
-	req->body_len = of->body_len;
+	req->body_len = req->body_cap = of->body_len;
+	limit_keep(req->w, (int64_t)req->body_cap);
 	req->doc = mem_resize(NULL, 1, sizeof(*req->doc));
 	(void)splice_scan(req->doc, req->body, req->body_len, &why, &at); /* it was good before */
 	req->t_start_us = req->t_body_us = clock_us();
@@ -301,6 +304,13 @@ req_copy_key(const struct req *req)
 		req->key == NULL ? "" : req->key, req->key == NULL ? 0 : strlen(req->key));
 }
 
+static void
+uncount_body(struct req *req)
+{
+	limit_keep(req->w, -(int64_t)req->body_cap);
+	req->body_cap = 0;
+}
+
 void
 req_drop_bytes(struct req *req)
 {
@@ -310,6 +320,8 @@ req_drop_bytes(struct req *req)
 		req->key = req_copy_key(req); /* its engines may have to be told later */
 	if (req->resume != NULL)
 		resume_keep(req);
+	if (req->body != NULL) /* else resume.c has it, until the request's end */
+		uncount_body(req);
 	free(req->body);
 	free(req->doc);
 	free(req->fwd);
@@ -326,6 +338,7 @@ req_free(struct req **reqp)
 
 	resume_free(req);
 	req_drop_bytes(req);
+	uncount_body(req);
 	pair_free(req);
 	answer_free(&req->answer);
 	free(req->query);
@@ -668,6 +681,8 @@ req_head(struct req *req, const struct http_head *h)
 		req_refuse(req, END_BODY_TOO_LARGE, NULL);
 	else if (enc != NULL && !span_is(enc->value, "identity"))
 		req_refuse(req, END_BAD_ENCODING, NULL);
+	else if (h->framing == HTTP_BODY_LENGTH && !limit_room(req->w, 0, h->content_length))
+		req_refuse(req, END_OVERLOADED, NULL);
 	else if ((over = limit_enter(req, h)) != END_OK)
 		req_refuse(req, over, NULL);
 	else {
@@ -692,9 +707,43 @@ head_read(struct req *req, struct leg *leg)
 		req_end(req, END_LOCAL);
 		return;
 	}
+	req->body_from_ms = clock_ms();
 	req_enter(req, REQ_BODY);
 	if (req->framing.done) /* Content-Length: 0 */
 		req_event(req, RQ_BODY, NULL);
+}
+
+/* Between two pieces, and of all of them: who sends a byte now and then would hold his place for ever. */
+static uint64_t
+body_deadline_ms(const struct req *req)
+{
+	const uint64_t each = clock_ms() + req->w->conf->client_body_ms;
+	const uint64_t all =
+		req->body_from_ms + req->w->conf->client_body_ms + req->body_len * 1000 / BODY_RATE;
+
+	return each < all ? each : all;
+}
+
+/* Room for n bytes more: not all of what a head claims at once, it may never come.  False: there is none. */
+static bool
+grow_body(struct req *req, size_t n)
+{
+	const bool known = req->framing.framing == HTTP_BODY_LENGTH;
+	const size_t need = req->body_len + n, whole = need + (size_t)req->framing.left;
+	size_t want = 2 * req->body_cap;
+
+	if (need <= req->body_cap)
+		return true;
+	if (known && (want > whole || (want == 0 && whole <= WORKER_BUF)))
+		want = whole;
+	if (want < need)
+		want = need;
+	if (!limit_room(req->w, req->body_cap, want - req->body_cap))
+		return false;
+	limit_keep(req->w, (int64_t)(want - req->body_cap));
+	req->body = mem_resize(req->body, want, 1);
+	req->body_cap = want;
+	return true;
 }
 
 void
@@ -706,22 +755,14 @@ req_body(struct req *req, const char *p, size_t n)
 		req_refuse(req, END_BODY_TOO_LARGE, NULL);
 		return;
 	}
+	if (n > 0 && !grow_body(req, n)) {
+		req_refuse(req, END_OVERLOADED, NULL);
+		return;
+	}
 	if (n > 0) {
-		if (req->body_len + n > req->body_cap) {
-			/* not all of what a head claims at once: it may never come */
-			size_t want = 2 * req->body_cap, known = n + (size_t)req->framing.left;
-
-			if (req->framing.framing == HTTP_BODY_LENGTH && req->body_cap == 0 &&
-				known <= WORKER_BUF)
-				want = known;
-			if (want < req->body_len + n)
-				want = req->body_len + n;
-			req->body = mem_resize(req->body, want, 1);
-			req->body_cap = want;
-		}
 		memcpy(req->body + req->body_len, p, n);
 		req->body_len += n;
-		req->deadline_ms = clock_ms() + req->w->conf->client_body_ms;
+		req->deadline_ms = body_deadline_ms(req);
 	}
 	if (req->framing.done)
 		req_event(req, RQ_BODY, NULL);

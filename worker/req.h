@@ -95,6 +95,7 @@ struct req {
 	size_t fwd_len;
 	char *key; /* of those the Authorization line, once they are dropped; or NULL */
 	struct http_body framing; /* of its body */
+	uint64_t body_from_ms;    /* its head was read */
 	char *body;
 	size_t body_len, body_cap;
 	struct splice *doc; /* of the body; NULL: it is no JSON */

@@ -2,9 +2,12 @@
 
 #include <errno.h>
 #include <event2/buffer.h>
+#include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -26,17 +29,73 @@
 #include "worker/threshold.h"
 #include "worker/wait.h"
 
-#define QUIT_MS 1000 /* for clients to read the last words; the master kills after 2 s */
+#define OWN_FDS                                                                                    \
+	4096 /* more than a worker is born with: an eventfd per slot, listeners, the channel */
+/* of its descriptors an eighth, at most so many, is not given to clients */
+#define FDS_KEPT 256
+#define PAUSED_SAY_MS 10000 /* between two log lines about it */
+#define MAPPED (128 << 10)  /* bytes of memory from which on it is mapped */
+#define QUIT_MS 1000        /* for clients to read the last words; the master kills after 2 s */
 /* the master kills a child that is silent for stall_timeout; at least once a second */
 #define BEAT_MS 500
 
 /* --- listening ----------------------------------------------------------------------------------- */
 
+static void
+look_at_limits(struct worker *w)
+{
+	struct rlimit rl;
+
+	w->max_fds = getrlimit(RLIMIT_NOFILE, &rl) == 0 ? rl.rlim_cur : RLIM_INFINITY;
+}
+
+/* What it was born with has low numbers. */
+static uint32_t
+count_fds(void)
+{
+	uint32_t n = 0;
+
+	for (int fd = 0; fd < OWN_FDS; fd++)
+		n += fcntl(fd, F_GETFD) != -1;
+	return n;
+}
+
+/* Some are left for engines: a client that could be accepted and not served is better off in the queue. */
+static bool
+few_fds(const struct worker *w)
+{
+	const uint64_t kept = w->max_fds / 8 < FDS_KEPT ? w->max_fds / 8 : FDS_KEPT;
+	const uint64_t used = w->own_fds + w->nconns + (uint64_t)w->slab->gauges[G_UP_OPEN];
+
+	return w->nconns > 0 && used + kept >= w->max_fds;
+}
+
+static bool
+has_too_many(const struct worker *w)
+{
+	return w->accept_paused || w->nconns >= w->conf->max_connections || few_fds(w);
+}
+
 static bool
 may_accept(const struct worker *w)
 {
-	return !w->draining && !w->accept_paused && w->nconns < w->conf->max_connections &&
-	       proc_may_accept(w->seg, w->slot);
+	return !w->draining && !has_too_many(w) && proc_may_accept(w->seg, w->slot);
+}
+
+static void
+say_paused(struct worker *w)
+{
+	const uint64_t now_ms = clock_ms();
+
+	metric_add(w->slab, M_ACCEPT_PAUSES, 1);
+	if (w->paused_ms != 0 && now_ms < w->paused_ms + PAUSED_SAY_MS)
+		return;
+	w->paused_ms = now_ms;
+	log_warn("accept paused, new connections wait",
+		LOG_S("reason", w->accept_paused || few_fds(w) ? "file descriptors"
+							       : "limits.max_connections"),
+		LOG_U("connections", w->nconns), LOG_I("upstream", w->slab->gauges[G_UP_OPEN]),
+		LOG_U("open_files", w->max_fds));
 }
 
 void
@@ -49,6 +108,8 @@ worker_listen_update(struct worker *w)
 		worker_need_tick(w);
 	if (want == w->listening)
 		return;
+	if (!want && !w->draining && has_too_many(w))
+		say_paused(w);
 	w->listening = want;
 	for (size_t i = 0; i < w->h->nlisten; i++) {
 		if (want)
@@ -69,9 +130,7 @@ on_accept(evutil_socket_t lfd, short what, void *arg)
 	if (fd >= 0) {
 		conn_new(w, fd);
 	} else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-		log_warn("accept paused", LOG_S("error", strerror(errno)),
-			LOG_U("connections", w->nconns));
-		w->accept_paused = true;
+		w->accept_paused = true; /* until the next tick */
 	}
 	worker_listen_update(w);
 }
@@ -102,6 +161,7 @@ on_tick(evutil_socket_t fd, short what, void *arg)
 	(void)what;
 	w->ticking = false;
 	w->accept_paused = false;
+	look_at_limits(w);
 	/* An end moves only the object itself to the list of ended ones, so the next one stays valid. */
 	for (r = TAILQ_FIRST(&w->reqs); r != NULL; r = nextr) {
 		nextr = TAILQ_NEXT(r, link);
@@ -248,6 +308,8 @@ worker_new(const struct heritage *h)
 	TAILQ_INIT(&w->errands);
 	TAILQ_INIT(&w->ended_errands);
 	TAILQ_INIT(&w->waiters);
+	w->own_fds = count_fds();
+	look_at_limits(w);
 	w->pool = pool_new(w);
 	w->flags = flag_set_new(w->seg, w->slot);
 	w->waiting = mem_array(w->seg->hdr->flags_per_worker, sizeof(*w->waiting));
@@ -327,6 +389,9 @@ worker_main(const struct heritage *h)
 	char ready = CH_READY;
 
 	(void)signal(SIGPIPE, SIG_IGN); /* a write to a peer that has gone is an error code */
+	/* Large bodies are mapped one by one: grown without being copied, and given back when they are freed.
+	 * By itself glibc would soon raise the bound to 32 MiB, and keep what a burst of them left. */
+	(void)mallopt(M_MMAP_THRESHOLD, MAPPED);
 	w = worker_new(h);
 	if (w == NULL || write(h->channel, &ready, 1) != 1)
 		return CHILD_EXIT_FAILED;

@@ -1,0 +1,461 @@
+"""More than there is room for: descriptors, memory, connections, and clients that take their time.  New work waits
+or is refused, what is under way goes on, and all is well again as soon as there is room."""
+import errno
+import json
+import os
+import re
+import resource
+import selectors
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from procs import MODEL, SLOW, wait
+
+OVERLOADED = (503, "overloaded", "1")
+MIB = 1 << 20
+
+
+def told(a):
+    return a.status, a.error["code"], a["retry-after"]
+
+
+def worker_of(r):
+    return wait("its worker", lambda: [p for p in r.children() if p > 0])[0]
+
+
+def open_files(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def limit_files(pid, n):
+    """Of a running process; the worker looks at it every tick."""
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (n, resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]))
+    time.sleep(0.25)  # two ticks
+
+
+def ask(c, **members):
+    return c.post("/v1/completions", {"model": MODEL, "prompt": "hi", "max_tokens": 1, **members})
+
+
+def gauge(c, name):
+    found = re.search(rf"^pdrouter_{name} (\S+)$", c.get("/metrics").body.decode(), re.M)
+    return float(found[1])
+
+
+# --- descriptors --------------------------------------------------------------------------------------------
+
+
+def test_accepting_stops_before_the_descriptors_end(world):
+    """What is left is for engines: clients beyond that wait in the queue, those that are in are served."""
+    r, _, (d,) = world.pd(workers=1, upstream={"max_idle": 0})
+    pid = worker_of(r)
+    inside = r.client()
+    assert ask(inside).status == 200
+    limit_files(pid, open_files(pid) + 40)
+    d.pause()
+    stream = r.open_stream(n=8)
+    d.wait_metric("pdsim:running_requests", 1)
+    crowd = [r.client() for _ in range(60)]
+    wait("accepting to stop", lambda: gauge(inside, "accept_pauses_total") >= 1)
+    assert 10 <= gauge(inside, "client_connections") < 40
+    late = r.client()
+    late.request("GET", "/live")
+    assert late.silent(0.5), "it waits"
+    assert open_files(pid) < resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
+    d.go_on()
+    for _ in range(5):
+        assert ask(inside).status == 200, "there are descriptors for engines"
+    assert [e.data for e in stream.events()][-1] == "[DONE]"
+    for c in crowd:
+        c.close()
+    assert late.read().status == 200
+    assert len(re.findall("accept paused", r.log())) <= 2
+
+
+def test_no_descriptor_for_an_engine(world):
+    """503, of which the engine is not at fault; a stream goes on; with descriptors all is well at once."""
+    r, _, (d,) = world.pd(workers=1, upstream={"max_idle": 0}, pool={"retries": 2, "eject_failures": 1, "eject_rate": 1})
+    pid = worker_of(r)
+    inside, other = r.client(), r.client()
+    assert ask(inside).status == 200 and ask(other).status == 200
+    d.pause()
+    stream = r.open_stream(n=8)
+    d.wait_metric("pdsim:running_requests", 1)
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
+    limit_files(pid, open_files(pid))
+    for _ in range(5):
+        assert told(ask(inside)) == OVERLOADED
+        assert told(ask(other)) == OVERLOADED
+    late = r.client()
+    late.request("GET", "/live")
+    assert late.silent(0.3)
+    d.step(3)
+    events = stream.events()
+    assert [next(events).json()["choices"][0]["text"] for _ in range(3)]
+    page = inside.get("/metrics").body.decode()
+    assert not re.search(r"^pdrouter_(endpoint_ejected|ejections_total|attempts_failed_total)\{?.*\}? [^0]", page, re.M), page
+    limit_files(pid, before)
+    assert late.read().status == 200
+    d.go_on()
+    assert ask(inside).status == 200
+    assert [e.data for e in events][-1] == "[DONE]"
+    assert r.metric("requests_total", reason="overloaded") == 10
+
+
+def test_an_idle_connection_makes_room_for_a_needed_one(world):
+    """To another engine: its descriptor is worth more elsewhere."""
+    r, p, d = world.pd(2, 2, workers=1, upstream={"idle_timeout": "60s"}, pool={"policy": "round_robin"})
+    r.wait_all_up()
+    pid = worker_of(r)
+    inside = r.client()
+    assert ask(inside).status == 200
+    assert [len(e.requests()) for e in p] in ([1, 0], [0, 1])
+    limit_files(pid, open_files(pid))
+    for _ in range(6):
+        assert ask(inside).status == 200
+    assert [len(e.requests()) > 1 for e in p + d] == [True] * 4
+
+
+def test_a_limit_from_the_start(world):
+    """`ulimit -n 160`, as an operator may have it: max_connections is lowered, and that is told."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    engines = world.engine("prefill"), world.engine("decode")
+    config = {"workers": 1}
+    resource.setrlimit(resource.RLIMIT_NOFILE, (160, hard))
+    try:
+        r = world.router(world.pool([engines[0]], [engines[1]]), wait_for=None, args=(), **config)
+        resource.prlimit(r.pid, resource.RLIMIT_NOFILE, (160, 160))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    r.wait_for("ready")
+    inside = r.client()
+    crowd = [r.client() for _ in range(300)]
+    for _ in range(10):
+        assert ask(inside).status == 200
+    for c in crowd:
+        c.close()
+    wait("all of it", lambda: r.get("/live").status == 200)
+
+
+# --- connections --------------------------------------------------------------------------------------------
+
+
+def test_more_clients_than_max_connections_wait(world):
+    r, _, (d,) = world.pd(workers=1, limits={"max_connections": 8})
+    inside = r.client()
+    assert ask(inside).status == 200
+    d.pause()
+    stream = r.open_stream(n=8)
+    d.wait_metric("pdsim:running_requests", 1)
+    crowd = [r.client() for _ in range(6)]
+    wait("it is full", lambda: gauge(inside, "client_connections") == 8)
+    late = r.client().request("POST", "/v1/completions", {"model": MODEL, "prompt": "hi", "max_tokens": 1})
+    assert late.silent(0.5), "connected by the kernel, not accepted"
+    assert gauge(inside, "accept_pauses_total") == 1
+    d.go_on()
+    assert ask(inside).status == 200
+    assert [e.data for e in stream.events()][-1] == "[DONE]"
+    crowd[0].close()
+    assert late.read().status == 200
+    for c in crowd:
+        c.close()
+
+
+# --- memory -------------------------------------------------------------------------------------------------
+
+
+class Sender:
+    """Sends what it is given as fast as it is taken, and reads what comes meanwhile."""
+
+    def __init__(self, address, pieces):
+        self.pieces, self.got, self.sent = [memoryview(p) for p in pieces], b"", 0
+        self.gone = False
+        self.sock = socket.create_connection(address)
+        self.sock.setblocking(False)
+
+    def turn(self):
+        try:
+            data = self.sock.recv(65536)
+            self.got += data
+            self.gone |= not data
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.gone = True
+        try:
+            if self.pieces and not self.gone and not self.got:
+                n = self.sock.send(self.pieces[0][:256 << 10])
+                self.sent += n
+                self.pieces[0] = self.pieces[0][n:]
+                if not self.pieces[0]:
+                    self.pieces.pop(0)
+        except BlockingIOError:
+            pass
+        except OSError as e:
+            assert e.errno in (errno.EPIPE, errno.ECONNRESET), e
+            self.gone = True
+
+    @property
+    def status(self):
+        return int(self.got.split(b" ", 2)[1]) if self.got else None
+
+    @property
+    def settled(self):
+        return self.gone or self.got or not self.pieces
+
+
+def drive(senders, until, seconds=40, meanwhile=None):
+    end = time.monotonic() + seconds * SLOW
+    sel = selectors.DefaultSelector()
+    for s in senders:
+        sel.register(s.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, s)
+    try:
+        while not until():
+            assert time.monotonic() < end, [(s.sent, s.status, s.gone) for s in senders][:5]
+            for k, mask in sel.select(0.05):
+                s = k.data
+                s.turn()
+                want = selectors.EVENT_READ | (0 if s.settled else selectors.EVENT_WRITE)
+                if s.gone:
+                    sel.unregister(s.sock)
+                elif want != k.events:
+                    sel.modify(s.sock, want, s)
+            if meanwhile:
+                meanwhile()
+    finally:
+        sel.close()
+
+
+def completion(size):
+    """(head, body) of a request with a prompt of that size."""
+    body = b'{"model":"%s","max_tokens":1,"prompt":"%s"}' % (MODEL.encode(), b"a" * size)
+    head = (b"POST /v1/completions HTTP/1.1\r\nHost: r\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n" % len(body))
+    return head, body
+
+
+def rss(pid):
+    """MiB of its own: the shared memory is not counted."""
+    return int(re.search(r"^RssAnon:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.M)[1]) / 1024
+
+
+@pytest.mark.timeout(120 * SLOW)
+def test_200_clients_of_20_mb_at_256_mib(world):
+    """Bodies up to the limit are kept, the others refused while they come; small ones go on."""
+    r, _, _ = world.pd(workers=1, limits={"max_buffered": "256MiB", "max_body": "64MiB"}, client={"body_timeout": "60s"})
+    pid = worker_of(r)
+    inside = r.client()
+    assert ask(inside).status == 200
+    before, most, small = rss(pid), 0, 0
+    head, body = completion(20 * 1000 * 1000)
+    senders = [Sender(r.address, [head + body[:-1]]) for _ in range(200)]
+
+    def watch():
+        nonlocal most, small
+        most = max(most, rss(pid))
+        if small < 40:
+            assert ask(inside).status == 200
+            small += 1
+
+    def waiting():
+        return [s for s in senders if not s.got and not s.gone]
+    # what is settled is in the kernel's hands, perhaps not yet in the router's
+    drive(senders, lambda: all(s.settled for s in senders) and
+          len(waiting()) * (len(body) - 1) <= gauge(inside, "kept_bytes"), meanwhile=watch)
+    kept = waiting()
+    refused = [s for s in senders if s.got]
+    assert 3 <= len(kept) <= 12, len(kept)
+    for s in refused:
+        assert s.status == 503 and b'"code":"overloaded"' in s.got and b"\r\nRetry-After: 1\r\n" in s.got
+    assert len(refused) >= 0.95 * (200 - len(kept)), "a reset may overtake a few answers"
+    assert gauge(inside, "kept_bytes") <= 256 * MIB
+    assert most - before <= 256 + 48, (before, most)
+    for _ in range(20):
+        assert ask(inside, prompt="a" * 10000).status == 200, "small ones have room"
+    print(f"{len(kept)} kept, {len(refused)} refused, {most - before:.0f} MiB more than without")
+    for s in kept[:2]:
+        s.pieces = [memoryview(body[-1:])]
+    drive(kept[:2], lambda: all(s.got for s in kept[:2]))
+    assert [s.status for s in kept[:2]] == [200, 200]
+    for s in senders:
+        s.sock.close()
+    wait("nothing is kept", lambda: gauge(inside, "kept_bytes") == 0)
+    wait("its memory is back", lambda: rss(pid) - before < 40)
+    a = inside.post("/v1/completions", body)
+    assert a.status == 200, "large ones too"
+    assert r.metric("requests_total", reason="overloaded") >= 180
+
+
+def test_a_declared_length_without_room_is_refused_at_its_head(world):
+    r, _, _ = world.pd(workers=1, limits={"max_buffered": "4MiB", "max_body": "4MiB"}, client={"body_timeout": "60s"})
+    head, body = completion(3_000_000)
+    (first,) = senders = [Sender(r.address, [head + body[:-1]])]
+    drive(senders, lambda: first.settled)
+    wait("it is kept", lambda: (r.metric("kept_bytes") or 0) >= 3_000_000)
+    with r.client() as c:
+        c.send(head)
+        a = c.head()
+        assert a.status == 503 and a["retry-after"] == "1"
+    with r.client() as c:  # the same without a length
+        c.send(b"POST /v1/completions HTTP/1.1\r\nHost: r\r\nTransfer-Encoding: chunked\r\n\r\n")
+        sent = 0
+        try:
+            while sent < 4 * MIB and not c.buf:
+                c.send(b"10000\r\n" + b"a" * 65536 + b"\r\n")
+                sent += 65536
+        except OSError:
+            pass
+        assert c.head().status == 503
+    first.pieces = [memoryview(body[-1:])]
+    drive(senders, lambda: first.got)
+    assert first.status == 200
+    first.sock.close()
+    assert r.post("/v1/completions", body).status == 200
+
+
+def test_kept_answers_count(world):
+    """A prefill answer that is being read holds memory as a body does."""
+    r, (p,), (d,) = world.scripts(workers=1, limits={"max_buffered": "8MiB", "max_body": "4MiB", "max_answer": "8MiB"})
+    c = r.client()
+    c.request("POST", "/v1/completions", {"model": MODEL, "prompt": "hi", "max_tokens": 4})
+    x = p.expect()
+    size = 6 * MIB
+    x.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % size + b"{" + b" " * (size - 2))
+    wait("it is kept", lambda: (r.metric("kept_bytes") or 0) >= size - 1)
+    assert told(r.post("/v1/completions", completion(3_000_000)[1])) == OVERLOADED
+    x.write(b"}").end()
+    d.expect().reply(body={"choices": []})
+    assert c.read().status == 200
+    wait("nothing is kept", lambda: r.metric("kept_bytes") == 0)
+
+
+# --- clients that take their time ------------------------------------------------------------------------------
+
+
+def more_files():
+    """For this process, which plays so many clients."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 16000:
+        if hard != resource.RLIM_INFINITY and hard < 16000:
+            pytest.fail(f"needs 16000 open files, may have {hard}")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (16000, hard))
+
+
+@pytest.mark.timeout(120 * SLOW)
+def test_10000_idle_clients(world):
+    more_files()
+    r, _, _ = world.pd(workers=4, client={"idle_timeout": "10m"})
+    inside = r.client()
+    assert ask(inside).status == 200
+    pids = [p for p in r.children() if p > 0]
+    before = sum(rss(p) for p in pids)
+    crowd = []
+    for i in range(10000):
+        s = socket.socket()
+        s.connect(r.address)
+        crowd.append(s)
+    wait("all of them", lambda: gauge(inside, "client_connections") >= 10000, 30)
+    each = (sum(rss(p) for p in pids) - before) * MIB / 10000
+    print(f"{each:.0f} bytes per idle connection")
+    assert each < 1500, each
+    for _ in range(20):
+        began = time.monotonic()
+        with r.client() as c:
+            assert ask(c).status == 200
+        assert time.monotonic() - began < 1 * SLOW
+    assert ask(inside).status == 200
+    for s in crowd[::100]:
+        s.sendall(b"GET /live HTTP/1.1\r\nHost: r\r\n\r\n")
+        assert s.recv(100).startswith(b"HTTP/1.1 200")
+    for s in crowd:
+        s.close()
+    wait("they have gone", lambda: gauge(inside, "client_connections") < 10, 30)
+
+
+@pytest.mark.timeout(120 * SLOW)
+def test_2000_slow_heads_and_bodies_end_with_408(world):
+    """A byte a second each: neither of them lasts, and nobody else hears of it."""
+    more_files()
+    r, _, (d,) = world.pd(workers=2, client={"head_timeout": "3s", "body_timeout": "3s"})
+    d.pause()
+    stream = r.open_stream(n=8)
+    d.wait_metric("pdsim:running_requests", 1)
+    inside = r.client()
+    starts = [b"", b"POST /v1/completions HTTP/1.1\r\nHost: r\r\nContent-Length: 1000\r\n\r\n"]
+    slow = [[r.client().sock, starts[i % 2], time.monotonic(), None] for i in range(2000)]
+    for one in slow:
+        one[0].sendall(one[1] or b"P")
+        one[0].setblocking(False)
+    sel = selectors.DefaultSelector()
+    for one in slow:
+        sel.register(one[0], selectors.EVENT_READ, one)
+    tick, asked, longest = time.monotonic(), 0, 0
+    end = tick + 25 * SLOW
+    left = len(slow)
+    while left:
+        assert time.monotonic() < end, f"{left} are still there"
+        for k, _ in sel.select(0.05):
+            one = k.data
+            try:
+                answer = one[0].recv(4096)
+            except ConnectionResetError:
+                answer = b"reset"
+            one[3] = (time.monotonic() - one[2], answer)
+            sel.unregister(one[0])
+            left -= 1
+        if time.monotonic() - tick >= 1:
+            tick = time.monotonic()
+            for one in slow:
+                if one[3] is None:
+                    try:
+                        one[0].send(b"O")
+                    except OSError:
+                        pass
+        began = time.monotonic()
+        assert ask(inside).status == 200 if asked % 2 else inside.get("/live").status == 200
+        longest, asked = max(longest, time.monotonic() - began), asked + 1
+        if asked == 4:
+            d.go_on()
+    sel.close()
+    answers = {one[3][1].split(b"\r\n")[0] for one in slow}
+    assert answers == {b"HTTP/1.1 408 Request Timeout"}
+    assert max(one[3][0] for one in slow) < 9 * SLOW
+    assert longest < 1.5 * SLOW
+    assert [e.data for e in stream.events()][-1] == "[DONE]"
+    assert r.metric("requests_total", reason="head_timeout") == r.metric("requests_total", reason="body_timeout") == 1000
+    for one in slow:
+        one[0].close()
+
+
+@pytest.mark.timeout(120 * SLOW)
+def test_a_body_of_50_mb_trickles_in(world):
+    """Far longer than body_timeout in all, and never so long without a byte: it is served; so is everybody else."""
+    r, _, _ = world.pd(workers=1, limits={"max_body": "64MiB"}, client={"body_timeout": "1s"})
+    head, body = completion(50 * 1000 * 1000)
+    inside, slow = r.client(), r.client(timeout=60)
+    slow.send(head)
+    at, began = 0, time.monotonic()
+    while at < len(body):
+        slow.send(body[at:at + MIB])
+        at += MIB
+        assert ask(inside).status == 200
+        time.sleep(0.06)
+    assert time.monotonic() - began > 2
+    assert slow.read().status == 200
+
+
+def test_a_body_that_keeps_up_no_rate_ends(world):
+    """A byte now and then would hold its place for ever, were only the time between two of them looked at."""
+    r, _, _ = world.pd(client={"body_timeout": "500ms"})
+    with r.client() as c:
+        c.send(b"POST /v1/completions HTTP/1.1\r\nHost: r\r\nContent-Length: 1000\r\n\r\n{")
+        began = time.monotonic()
+        while c.silent(0.2):
+            assert time.monotonic() - began < 5 * SLOW
+            c.send(b" ")
+        a = c.read()
+        assert (a.status, a.error["code"]) == (408, "body_timeout")
+        assert json.loads(a.body)["error"]["type"] == "invalid_request_error"
