@@ -271,16 +271,18 @@ def test_retries_of_production_stack(world, flags, by):
 
 def test_one_at_once_and_one_that_waits(world):
     """sglang-router's --max-concurrent-requests and its queue, before an engine that does whole requests."""
-    e = world.engine("decode", token_delay=10)
+    e = world.engine("decode")
     r = gateway(world, "--worker-urls", e.url, "--policy", "round_robin", "--max-concurrent-requests", 1, "--queue-size", 1,
                 "--queue-timeout-secs", 20)
-    held = r.open_stream(n=50)
-    held.head()
+    e.pause()
+    held = r.open_stream(n=4)
+    wait("it has the place", lambda: r.metric("endpoint_in_flight", role="decode") == 1)
     waits = r.open_stream("waits", n=1)
     wait("it waits", lambda: r.metric("queue_waiting") == 1)
     a = r.complete(max_tokens=1)
     assert a.status == 429 and a.error["code"] == "queue_full" and a["Retry-After"]
-    assert len(list(held.events())) == 51
+    e.go_on()
+    assert len(list(held.events())) == 5
     assert waits.head().status == 200 and len(list(waits.events())) == 2
 
 

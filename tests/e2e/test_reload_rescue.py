@@ -95,25 +95,33 @@ def test_eject_failures(world):
 
 
 def test_queue_size(world):
-    keys = {"queue_timeout": "30s"}
-    r, p, d = world.pd(engine={"token_delay": 5})
+    keys = {"queue_timeout": "120s"}
+    r, p, d = world.pd()
     one = [{"url": d[0].url, "max_inflight": 1}]
     set_pool(r, world, p, one, **keys)
-    held = r.open_stream(n=40)
-    held.head()
+
+    def hold():
+        """A stream that keeps the one place until go_on()."""
+        wait("the place is free", lambda: not r.in_flight())
+        d[0].pause()
+        c = r.open_stream(n=4)
+        wait("it has the place", lambda: r.metric("endpoint_in_flight", role="decode") == 1)
+        return c
+
+    held = hold()
     assert r.complete(max_tokens=1).status == 429, "PLAIN: none waits"
     set_pool(r, world, p, one, **keys, queue_size=1)
     waiting = r.open_stream("waits", n=2)
     wait("it waits", lambda: r.metric("queue_waiting") == 1)
     assert r.complete(max_tokens=1).status == 429, "one may wait, not two"
     set_pool(r, world, p, one, **keys, queue_size=0)
-    assert len(list(held.events())) == 41
+    d[0].go_on()
+    assert len(list(held.events())) == 5
     assert waiting.head().status == 200 and len(list(waiting.events())) == 3, "who waited already is served"
-    wait("the place is free", lambda: not r.in_flight())
-    held = r.open_stream(n=40)
-    held.head()
+    held = hold()
     assert r.complete(max_tokens=1).status == 429
-    assert len(list(held.events())) == 41
+    d[0].go_on()
+    assert len(list(held.events())) == 5
 
 
 def release_refused(engine):
