@@ -10,6 +10,7 @@
 #include "worker/pair.h"
 #include "worker/pool.h"
 #include "worker/req.h"
+#include "worker/wait.h"
 
 /* Where an endpoint stands in the current table. */
 struct place {
@@ -61,9 +62,11 @@ back(struct leg *leg)
 	const uint64_t trial = leg->trial;
 
 	leg->trial = 0;
-	if (eject_trial_good(leg->w->seg, up->slot, trial, clock_ms()))
-		log_info("endpoint back, its trial went well", LOG_S("url", up->url),
-			LOG_S("pool", leg->pair->req->pool.name));
+	if (!eject_trial_good(leg->w->seg, up->slot, trial, clock_ms()))
+		return;
+	log_info("endpoint back, its trial went well", LOG_S("url", up->url),
+		LOG_S("pool", leg->pair->req->pool.name));
+	wait_released(leg); /* there is room for more */
 }
 
 void

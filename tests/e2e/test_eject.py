@@ -1,7 +1,6 @@
 """Ejection: an engine whose requests fail is left alone for a while, by all workers, and then tried by one request."""
 import os
 import signal
-import time
 
 import pytest
 

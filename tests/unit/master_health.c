@@ -507,7 +507,8 @@ Test(health, status_is_a_table_and_json)
 	fleet_status(fleet, out, 1);
 	(void)evbuffer_add(out, "", 1);
 	text = (const char *)evbuffer_pullup(out, -1);
-	cr_assert_not_null(strstr(text, "\"state\":\"up\",\"addr\":\"127.0.0.1:"), "%s", text);
+	cr_assert_not_null(strstr(text, "\"state\":\"up\",\"drained\":false,\"addr\":\"127.0.0.1:"),
+		"%s", text);
 	cr_assert_not_null(
 		strstr(text, "\"running\":3,\"waiting\":2,\"kv_usage\":0.500000"), "%s", text);
 	cr_assert_not_null(strstr(text, "\"models\":[\"m\"]"), "%s", text);

@@ -16,6 +16,7 @@
 #include "shm/announce.h"
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
+#include "shm/eject.h"
 #include "shm/clients.h"
 #include "shm/flags.h"
 #include "shm/load.h"
@@ -653,6 +654,24 @@ two_current(void)
 	arena_of(ARENA_CURRENT, 0, 0);
 }
 
+static void
+trial_of_nobody(void)
+{
+	seg->eps[1].eject = EJECT_OUT | (NOBODY + 1) * (UINT64_C(1) << EJECT_MS_BITS) | 5;
+}
+
+static void
+trial_of_one_that_is_in(void)
+{
+	seg->eps[1].eject = (A + 1) * (UINT64_C(1) << EJECT_MS_BITS) | 5;
+}
+
+static void
+ejection_with_an_unknown_bit(void)
+{
+	seg->eps[2].eject = EJECT_NEVER;
+}
+
 #define ROW(breaks)                                                                                \
 	{                                                                                          \
 #breaks, breaks,
@@ -708,6 +727,9 @@ static const struct breakage {
 	ROW(client_nobody) "I11 client 7 is nobody and has 1 requests", 1 },
 	ROW(client_freed_while_busy) "I7 client 1: 0 requests are counted, the rows add up to 1", 1 },
 	ROW(acked_ahead) "I8 slot 0: operation 6 is acknowledged, the last made is 5", 1 },
+	ROW(trial_of_nobody) "I12 endpoint 1: its ejection 0x8000030000000005 has a trial of nobody's", 1 },
+	ROW(trial_of_one_that_is_in) "I12 endpoint 1: its ejection 0x10000000005", 1 },
+	ROW(ejection_with_an_unknown_bit) "I12 endpoint 2: its ejection 0x2000000000000000", 1 },
 	ROW(flag_of_nobody) "I9 flag 0 of slot 2 is armed by nobody", 1 },
 	ROW(flag_with_no_notice_left) "I9 flag 0 of slot 0: its word 0x10001 is none of ours", 1 },
 	ROW(flag_in_no_state) "I9 flag 5 of slot 1: its word 0x7f is none of ours", 1 },

@@ -8,6 +8,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "shm/eject.h"
 #include "shm/load.h"
 #include "worker/policy.h"
 
@@ -339,6 +340,38 @@ Test(policy, without_slow_start_a_recovered_endpoint_is_at_full_weight_at_once)
 		ep_state_recovered(seg, 1, from);
 		for (enum policy_kind kind = 0; kind < POLICY_N; kind++)
 			expect_shares(kind, (double[]){1, 1, 1, 1}, 0.015);
+	}
+}
+
+/* --- ejection ---------------------------------------------------------------------------------------- */
+
+/* Endpoint i is out until that moment. */
+static void
+eject_until(uint32_t i, uint64_t ms)
+{
+	seg->eps[i].eject = EJECT_OUT | ms;
+}
+
+Test(policy, an_ejected_endpoint_is_passed_by_until_it_is_due)
+{
+	eject_until(2, view.now_ms + 1);
+	for (enum policy_kind kind = 0; kind < POLICY_N; kind++) {
+		uint32_t count[MAX];
+
+		count_choices(policy_find(kind), count);
+		cr_expect_eq(count[2], 0, "%s", policy_name(kind));
+	}
+	eject_until(2, view.now_ms);
+	for (enum policy_kind kind = 0; kind < POLICY_N; kind++)
+		expect_shares(kind, (double[]){1, 1, 1, 1}, 0.015);
+}
+
+Test(policy, one_that_is_back_rises_as_one_that_recovered)
+{
+	view.slow_start_ms = 40000;
+	for (enum policy_kind kind = 0; kind < POLICY_N; kind++) {
+		seg->eps[1].eject = view.now_ms - 20000; /* in, since then */
+		expect_shares(kind, (double[]){1, 0.5, 1, 1}, 0.015);
 	}
 }
 

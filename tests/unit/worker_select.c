@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "shm/eject.h"
 #include "shm/load.h"
 #include "shm/table.h"
 #include "worker/policy.h"
@@ -162,6 +163,55 @@ Test(select, the_mean_follows_and_reaches_what_it_follows)
 }
 
 /* What is at an endpoint by our own count, and the most that ever was. */
+/* --- ejection */
+
+Test(select, one_of_two_gets_the_trial_and_the_other_another_endpoint)
+{
+	struct selected held;
+
+	seg->eps[0].eject = EJECT_OUT | s.now_ms;
+	for (uint32_t i = 0; i < N; i++)
+		picks[i].max_inflight = 0;
+	cr_assert_eq(select_reserve(&s, &held)->slot, 0);
+	cr_assert_neq(held.trial, 0);
+	cursor = 0;
+	cr_assert_eq(select_reserve(&s, &held)->slot, 1);
+	cr_assert_eq(held.trial, 0);
+	cr_assert_eq(load_count(seg, 0), 1);
+}
+
+/* The last place of a due endpoint is another's: no trial is begun that nobody can make. */
+Test(select, a_trial_needs_a_place)
+{
+	seg->eps[0].eject = EJECT_OUT | s.now_ms;
+	cr_assert(load_reserve(seg, 0, 0, 1));
+	cr_assert_eq(reserve(), 1);
+	cr_assert_eq(seg->eps[0].eject, EJECT_OUT | s.now_ms);
+}
+
+Test(select, where_all_are_ejected_nobody_serves)
+{
+	for (uint32_t i = 0; i < N; i++)
+		seg->eps[i].eject = EJECT_OUT | (s.now_ms + 1);
+	cr_assert_eq(reserve(), -1);
+	cr_assert_not(select_served(&s));
+}
+
+/* As long as all that may pass before the first byte. */
+Test(select, a_trial_ends_when_its_time_outs_have)
+{
+	struct selected held;
+
+	pool.timeouts = (struct conf_timeouts){.connect_ms = 1000,
+		.prefill_ms = 20000,
+		.kv_ready_ms = 300,
+		.decode_ms = 4000,
+		.first_byte_ms = 50000};
+	seg->eps[0].eject = EJECT_OUT | s.now_ms;
+	(void)select_reserve(&s, &held);
+	cr_assert_eq(eject_word_ms(held.trial), s.now_ms + 2000 + 20000 + 300 + 50000 + 2000);
+}
+
 struct place {
 	atomic_uint now, most;
 };
