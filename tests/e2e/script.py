@@ -1,6 +1,7 @@
 """A scripted engine, for what the simulator cannot do: answer exactly these bytes, reset here, stall
 there.  Probes are answered by itself; every other request waits until the test takes it with
-expect() and says what happens, so a story runs in one thread, in the order it is written."""
+expect() and says what happens, so a story runs in one thread, in the order it is written.  What the router sends only to
+have it refused (a hand-over that is used up) is refused by itself too."""
 import json
 import queue
 import socket
@@ -11,6 +12,8 @@ from raw import Answer, Client, Closed
 
 PROBES = {"/health": b"", "/ready": b"", "/metrics": b"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n",
           "/version": (404, b""), "/server_info": (404, b""), "/get_server_info": (404, b"")}
+
+RELEASE = b'"pdrouter-release"'
 
 
 class Exchange:
@@ -97,6 +100,7 @@ class ScriptedEngine:
         self.probes["/v1/models"] = json.dumps({"object": "list", "data": models}).encode()
         self.asked = queue.Queue()
         self.probed = {}  # the last question of each path
+        self.refused = []  # requests for a model that nobody has, oldest first
         self.deaf = False  # reads no bodies
         self.conns = []
         self.listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -176,6 +180,11 @@ class ScriptedEngine:
                             break
                     else:
                         ex.reply(*answer) if isinstance(answer, tuple) else ex.reply(200, answer)
+                elif RELEASE in ex.body:
+                    self.refused.append(ex)
+                    ex.reply(404, {"error": {"message": "no such model", "type": "NotFoundError", "param": "model", "code": 404}})
+                    if not ex.keep:
+                        break
                 else:
                     self.asked.put(ex)
                     ex.over.wait()
