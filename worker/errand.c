@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shm/base/clock.h"
 #include "shm/base/mem.h"
 #include "worker/core.h"
 #include "worker/leg.h"
@@ -12,12 +13,16 @@
 
 #define ERRANDS_MAX 256 /* of one worker at once */
 #define ERRAND_MS 2000  /* for each engine that is asked */
-#define ERRAND_MORE (ERRAND_ENGINES - 1)
+#define AGAIN_MS 1000   /* from one round that has come to nothing to the next */
 
 struct errand {
 	struct leg leg;
-	struct upconn *held;                  /* the request's own connection: closed last */
-	struct upstream *others[ERRAND_MORE]; /* asked where the first one fails */
+	struct upconn *held; /* the request's own connection: closed last */
+	struct upstream
+		*to[ERRAND_ENGINES]; /* asked one after the other, until one has understood */
+	size_t nto, at;
+	uint64_t again_ms; /* when all of them are asked again; 0: one is being asked */
+	uint64_t until_ms; /* no round begins after that; 0: there is but one */
 	const char *path;
 	char *body, *key;
 	TAILQ_ENTRY(errand) link;
@@ -52,23 +57,42 @@ end(struct errand *e)
 	w->nerrands--;
 }
 
-/* Another engine is asked the same; false: there is none. */
-static bool
-ask_other(struct errand *e)
+static void
+ask_next(struct errand *e)
 {
 	struct leg *leg = &e->leg;
 
-	for (size_t i = 0; i < ERRAND_MORE; i++) {
-		if (e->others[i] == NULL)
-			continue;
-		leg_rewind(leg);
-		pool_unref(leg->w->pool, &leg->up);
-		leg->up = e->others[i];
-		e->others[i] = NULL;
-		leg_start(leg);
-		return true;
+	leg_rewind(leg);
+	pool_unref(leg->w->pool, &leg->up);
+	leg->up = pool_ref(e->to[e->at++]);
+	leg_start(leg);
+}
+
+/* The next engine is asked the same; after the last one all of them again, a while later. */
+static void
+go_on(struct errand *e)
+{
+	const uint64_t again = clock_ms() + AGAIN_MS;
+
+	if (e->at < e->nto) {
+		ask_next(e);
+	} else if (again < e->until_ms && e->leg.w->quit_ms == 0) {
+		leg_end(&e->leg);
+		e->again_ms = again;
+	} else {
+		end(e);
 	}
-	return false;
+}
+
+/* A refusal must come of the engine itself: not of somebody before it, nor of one that takes any model's name. */
+static bool
+understood(const struct errand *e)
+{
+	const int status = e->leg.status;
+
+	if (e->until_ms == 0)
+		return status < 500;
+	return status >= 400 && status < 500 && status != 401 && status != 403 && status != 429;
 }
 
 static void
@@ -76,12 +100,10 @@ on_event(struct leg *leg, enum leg_event ev)
 {
 	struct errand *e = (struct errand *)leg;
 
-	if (ev != LEG_EV_ANSWER && ev != LEG_EV_FAIL)
-		return;
-	if (ev == LEG_EV_ANSWER && leg->status < 500)
+	if (ev == LEG_EV_ANSWER && understood(e))
 		end(e);
-	else if (!ask_other(e))
-		end(e);
+	else if (ev == LEG_EV_ANSWER || ev == LEG_EV_FAIL)
+		go_on(e);
 }
 
 /*
@@ -100,7 +122,8 @@ hold(struct errand *e, struct leg *of)
 }
 
 /* NULL: too many are under way. */
-static struct errand *new (const struct req *req, struct upstream *to, const char *path)
+static struct errand *new (
+	const struct req *req, struct upstream *const *to, size_t n, const char *path)
 {
 	static const struct leg_ops ops = {.compose = compose, .event = on_event};
 	struct worker *w = req->w;
@@ -115,9 +138,11 @@ static struct errand *new (const struct req *req, struct upstream *to, const cha
 		.w = w,
 		.kind = LEG_ERRAND,
 		.keep = true,
-		.up = pool_ref(to),
+		.up = pool_ref(to[0]),
 		.connect_ms = ERRAND_MS / 2,
 		.wait_ms = ERRAND_MS / 2};
+	for (e->nto = 0; e->nto < n && e->nto < ERRAND_ENGINES; e->nto++)
+		e->to[e->nto] = pool_ref(to[e->nto]);
 	TAILQ_INSERT_TAIL(&w->errands, e, link);
 	w->nerrands++;
 	return e;
@@ -126,7 +151,7 @@ static struct errand *new (const struct req *req, struct upstream *to, const cha
 void
 errand_abort(struct worker *w, struct leg *of)
 {
-	struct errand *e = new (of->pair->req, of->up, "/abort_request");
+	struct errand *e = new (of->pair->req, &of->up, 1, "/abort_request");
 
 	if (e == NULL)
 		return;
@@ -134,24 +159,33 @@ errand_abort(struct worker *w, struct leg *of)
 	e->body = mem_printf("{\"rid\":%s}", of->pair->id_json);
 	hold(e, of);
 	metric_add(w->slab, M_ABORTS, 1);
-	leg_start(&e->leg);
+	ask_next(e);
 }
 
 void
 errand_refuse(const struct pair *pair, const char *member, struct upstream *const *to, size_t n)
 {
-	struct worker *w = pair->req->w;
-	struct errand *e = n == 0 ? NULL : new (pair->req, to[0], route_path(ROUTE_COMPLETIONS));
+	const struct req *req = pair->req;
+	struct worker *w = req->w;
+	struct errand *e = n == 0 ? NULL : new (req, to, n, route_path(ROUTE_COMPLETIONS));
 
 	if (e == NULL)
 		return;
-	for (size_t i = 1; i < n && i <= ERRAND_MORE; i++)
-		e->others[i - 1] = pool_ref(to[i]);
+	e->until_ms =
+		clock_ms() + req->pool.shake.kv_lease_ms; /* then the blocks are free anyway */
 	e->body = mem_printf(
 		"{\"model\":\"pdrouter-release\",\"prompt\":\"-\",\"max_tokens\":1,\"%s\":%.*s}",
 		member, (int)pair->kv.n, pair->kv.p);
 	metric_add(w->slab, M_KV_RELEASED_DECODE_FAILED, 1);
-	leg_start(&e->leg);
+	ask_next(e);
+}
+
+static void
+again(struct errand *e)
+{
+	e->again_ms = 0;
+	e->at = 0;
+	ask_next(e);
 }
 
 void
@@ -161,8 +195,10 @@ errand_tick(struct worker *w, uint64_t now_ms)
 
 	for (e = TAILQ_FIRST(&w->errands); e != NULL; e = next) {
 		next = TAILQ_NEXT(e, link);
-		if (e->leg.deadline_ms != 0 && now_ms >= e->leg.deadline_ms && !ask_other(e))
-			end(e);
+		if (e->again_ms == 0 && e->leg.deadline_ms != 0 && now_ms >= e->leg.deadline_ms)
+			go_on(e);
+		else if (e->again_ms != 0 && now_ms >= e->again_ms)
+			again(e);
 	}
 }
 
@@ -181,9 +217,8 @@ errand_reap(struct worker *w)
 	while ((e = TAILQ_FIRST(&w->ended_errands)) != NULL) {
 		TAILQ_REMOVE(&w->ended_errands, e, link);
 		leg_fini(&e->leg);
-		for (size_t i = 0; i < ERRAND_MORE; i++)
-			if (e->others[i] != NULL)
-				pool_unref(w->pool, &e->others[i]);
+		while (e->nto > 0)
+			pool_unref(w->pool, &e->to[--e->nto]);
 		free(e->body);
 		free(e->key);
 		free(e);

@@ -4,7 +4,7 @@
  * engine still holds.
  *
  * Process: worker.
- * Ownership: the worker's; an errand ends by itself, within seconds.
+ * Ownership: the worker's; an errand ends by itself, in seconds, or when what it is about is over.
  */
 #pragma once
 #include <stddef.h>
@@ -23,7 +23,8 @@ void errand_abort(struct worker *w, struct leg *of);
 /*
  * Names the pair's hand-over, which is used up, in `member` of a request for a model that nobody has: a decode engine that
  * refuses a request before its admission makes the prefill engine free the blocks it names, and fetches nothing (vllm PR
- * 41269).  To the first of up to ERRAND_ENGINES engines that answers.
+ * 41269).  Up to ERRAND_ENGINES engines are asked in turn until one does, and again every second as long as
+ * the blocks may be held: kv_lease.
  */
 void errand_refuse(
 	const struct pair *pair, const char *member, struct upstream *const *to, size_t n);

@@ -214,8 +214,12 @@ release_attempt(struct pair *pair)
 		return;
 	else if (pair->used_up && pair->handed && !leg_active(pair_prefill(pair)))
 		refuse_it(pair);
-	else if (holds(pair) && (!unheard(pair) || tell_another(pair)))
+	else if (!holds(pair))
+		return;
+	else if (!unheard(pair) || tell_another(pair))
 		set_apart(pair);
+	else
+		refuse_it(pair);
 }
 
 /*
@@ -260,7 +264,7 @@ release_failed(struct req *req, struct leg *leg)
 		leg_start(pair_decode(pair));
 		return;
 	}
-	if (leg->kind == LEG_DECODE && leg->reached && pair->handed && !leg->first_told)
+	if (leg->kind == LEG_DECODE && pair->handed && !leg->first_told)
 		refuse_it(pair);
 	pair_over(pair);
 	drop_if_over(req);
