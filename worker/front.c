@@ -11,6 +11,7 @@
 #include "shm/base/mem.h"
 #include "worker/core.h"
 #include "worker/exchange.h"
+#include "worker/limit.h"
 #include "worker/req.h"
 
 /* bytes a client may send ahead of its answer before it is not read any more */
@@ -64,18 +65,19 @@ conn_end(struct conn *c)
 	}
 }
 
-void
-conn_free(struct conn *c)
-{
-	if (c->in != NULL)
-		evbuffer_free(c->in);
-	free(c);
-}
-
 static size_t
 ahead(const struct conn *c)
 {
 	return c->in == NULL ? 0 : evbuffer_get_length(c->in);
+}
+
+void
+conn_free(struct conn *c)
+{
+	limit_keep(c->w, -(int64_t)ahead(c));
+	if (c->in != NULL)
+		evbuffer_free(c->in);
+	free(c);
 }
 
 /* A request that reads its head or body takes what comes; any other leaves it for later. */
@@ -95,6 +97,7 @@ keep_rest(struct conn *c, const char *p, size_t n)
 	if (c->in == NULL)
 		c->in = evbuffer_new();
 	(void)evbuffer_add(c->in, p, n);
+	limit_keep(c->w, (int64_t)n);
 	if (!wants_bytes(c) && ahead(c) >= FRONT_AHEAD)
 		sock_read_stop(&c->sock); /* its leaving is still seen: front_tick() */
 }
@@ -108,6 +111,7 @@ consume_ahead(struct conn *c)
 		size_t n = ahead(c), used = consume(c, (const char *)evbuffer_pullup(c->in, -1), n);
 
 		(void)evbuffer_drain(c->in, used);
+		limit_keep(c->w, -(int64_t)used);
 		if (used == n) {
 			evbuffer_free(c->in);
 			c->in = NULL;
@@ -165,6 +169,10 @@ consume_head(struct conn *c, const char *p, size_t n)
 
 	if ((len == 0 && n > c->w->conf->max_head) || len > (ssize_t)c->w->conf->max_head) {
 		req_refuse(req, END_HEAD_TOO_LARGE, NULL);
+		return n;
+	}
+	if (len == 0 && limit_full(c->w)) {
+		req_refuse(req, END_OVERLOADED, NULL);
 		return n;
 	}
 	if (len == 0)

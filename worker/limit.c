@@ -13,6 +13,7 @@
 #include "worker/req.h"
 
 #define SECOND_NS UINT64_C(1000000000)
+#define PROMISED_ALL_MS 30000 /* in which a body comes that may count on its room */
 #define SMALL (256u << 10) /* bytes of a body that are little: all but long documents and media */
 
 /* What a hash was made of: a key that spells an address is not that address. */
@@ -148,19 +149,79 @@ limit_leave(struct req *req)
 	req->client = 0;
 }
 
-bool
-limit_room(const struct worker *w, uint64_t have, uint64_t more)
-{
-	const uint64_t max = w->conf->max_buffered;
-
-	if (w->kept == have)
-		return true; /* max_buffered is not less than max_body */
-	return w->kept + more <= (have + more > SMALL ? max - max / 8 : max);
-}
-
 void
 limit_keep(struct worker *w, int64_t bytes)
 {
 	w->kept += (uint64_t)bytes;
 	metric_gauge_add(w->slab, G_KEPT, bytes);
+}
+
+bool
+limit_full(const struct worker *w)
+{
+	return w->kept > w->conf->max_buffered;
+}
+
+/* Room for `more` of a body that will have at least `size`. */
+static bool
+has_room(const struct worker *w, uint64_t size, uint64_t more)
+{
+	const uint64_t max = w->conf->max_buffered;
+
+	if (size <= SMALL)
+		return w->kept + more <= max;
+	return w->kept + w->promised + more <= max - max / 8;
+}
+
+bool
+limit_promise(struct req *req, uint64_t length)
+{
+	struct worker *w = req->w;
+	const bool alone = w->kept + w->promised == 0; /* max_buffered is not less than max_body */
+
+	if (!alone && !has_room(w, length, length))
+		return false;
+	if (length > SMALL) {
+		req->promised = length;
+		w->promised += length;
+	}
+	return true;
+}
+
+static void
+promise_less(struct req *req, uint64_t bytes)
+{
+	req->promised -= bytes;
+	req->w->promised -= bytes;
+}
+
+bool
+limit_grow(struct req *req, uint64_t more)
+{
+	struct worker *w = req->w;
+	const bool alone = w->kept == req->body_cap, promised = more <= req->promised;
+
+	if (!alone && !(promised ? w->kept + more <= w->conf->max_buffered
+				 : has_room(w, req->body_cap + more, more)))
+		return false;
+	promise_less(req, promised ? more : req->promised);
+	limit_keep(w, (int64_t)more);
+	return true;
+}
+
+void
+limit_tick(struct req *req, uint64_t now_ms)
+{
+	const uint64_t whole = req->body_len + req->framing.left, ms = now_ms - req->body_from_ms;
+
+	if (ms > PROMISED_ALL_MS / 15 && req->body_len * PROMISED_ALL_MS < whole * ms)
+		promise_less(req, req->promised);
+}
+
+void
+limit_drop_body(struct req *req)
+{
+	promise_less(req, req->promised);
+	limit_keep(req->w, -(int64_t)req->body_cap);
+	req->body_cap = 0;
 }

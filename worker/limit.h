@@ -27,12 +27,22 @@ enum req_end limit_enter(struct req *req, const struct http_head *h);
 /* Idempotent. */
 void limit_leave(struct req *req);
 /*
- * Whether a body that has `have` bytes may have `more`.  Large ones may use the first seven eighths alone: so
- * they are refused first, and small ones go on.  A body that is alone always may.
+ * Room for request bodies: what is here (kept), and of large ones with a Content-Length what is still to come
+ * (promised), so that they are refused at their heads and not when all have come half way.  Large ones may use
+ * seven eighths alone: small ones go on beside them.  A body that is alone always has room.
  */
-bool limit_room(const struct worker *w, uint64_t have, uint64_t more);
-/* So many bytes of a body or a kept answer are here, or (negative) were freed. */
+/* A head has been read that declares so many bytes.  False: there is no room for them. */
+bool limit_promise(struct req *req, uint64_t length);
+/* `more` bytes beside those of req->body_cap; counted if there is room. */
+bool limit_grow(struct req *req, uint64_t more);
+/* What does not come fast enough is promised no longer: it has to find room as it comes. */
+void limit_tick(struct req *req, uint64_t now_ms);
+/* The body is freed, or will not come. */
+void limit_drop_body(struct req *req);
+/* So many bytes of a half head or a kept answer are here, or (negative) were freed. */
 void limit_keep(struct worker *w, int64_t bytes);
+/* They are more than there may be. */
+bool limit_full(const struct worker *w);
 
 /* Who comes from there, for the table of clients. */
 uint64_t limit_hash_address(const struct seg *seg, const struct sockaddr_storage *ss);

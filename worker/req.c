@@ -304,13 +304,6 @@ req_copy_key(const struct req *req)
 		req->key == NULL ? "" : req->key, req->key == NULL ? 0 : strlen(req->key));
 }
 
-static void
-uncount_body(struct req *req)
-{
-	limit_keep(req->w, -(int64_t)req->body_cap);
-	req->body_cap = 0;
-}
-
 void
 req_drop_bytes(struct req *req)
 {
@@ -321,7 +314,7 @@ req_drop_bytes(struct req *req)
 	if (req->resume != NULL)
 		resume_keep(req);
 	if (req->body != NULL) /* else resume.c has it, until the request's end */
-		uncount_body(req);
+		limit_drop_body(req);
 	free(req->body);
 	free(req->doc);
 	free(req->fwd);
@@ -338,7 +331,7 @@ req_free(struct req **reqp)
 
 	resume_free(req);
 	req_drop_bytes(req);
-	uncount_body(req);
+	limit_drop_body(req);
 	pair_free(req);
 	answer_free(&req->answer);
 	free(req->query);
@@ -681,7 +674,7 @@ req_head(struct req *req, const struct http_head *h)
 		req_refuse(req, END_BODY_TOO_LARGE, NULL);
 	else if (enc != NULL && !span_is(enc->value, "identity"))
 		req_refuse(req, END_BAD_ENCODING, NULL);
-	else if (h->framing == HTTP_BODY_LENGTH && !limit_room(req->w, 0, h->content_length))
+	else if (h->framing == HTTP_BODY_LENGTH && !limit_promise(req, h->content_length))
 		req_refuse(req, END_OVERLOADED, NULL);
 	else if ((over = limit_enter(req, h)) != END_OK)
 		req_refuse(req, over, NULL);
@@ -738,9 +731,8 @@ grow_body(struct req *req, size_t n)
 		want = whole;
 	if (want < need)
 		want = need;
-	if (!limit_room(req->w, req->body_cap, want - req->body_cap))
+	if (!limit_grow(req, want - req->body_cap))
 		return false;
-	limit_keep(req->w, (int64_t)(want - req->body_cap));
 	req->body = mem_resize(req->body, want, 1);
 	req->body_cap = want;
 	return true;
@@ -910,6 +902,8 @@ req_tick(struct req *req, uint64_t now_ms)
 {
 	const uint64_t over_ms = over_at_ms(req);
 
+	if (req->state == REQ_BODY)
+		limit_tick(req, now_ms);
 	if (over_ms != 0 && now_ms >= over_ms) {
 		exchange_look(req); /* an answer that comes at the same moment wins */
 		req_event(req, RQ_EXPIRED, NULL);

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from procs import MODEL, SLOW, wait
+from procs import MODEL, SLOW, VARIANT, wait
 
 OVERLOADED = (503, "overloaded", "1")
 MIB = 1 << 20
@@ -267,12 +267,12 @@ def test_200_clients_of_20_mb_at_256_mib(world):
           len(waiting()) * (len(body) - 1) <= gauge(inside, "kept_bytes"), meanwhile=watch)
     kept = waiting()
     refused = [s for s in senders if s.got]
-    assert 3 <= len(kept) <= 12, len(kept)
+    assert 10 <= len(kept) <= 12, len(kept)
     for s in refused:
         assert s.status == 503 and b'"code":"overloaded"' in s.got and b"\r\nRetry-After: 1\r\n" in s.got
     assert len(refused) >= 0.95 * (200 - len(kept)), "a reset may overtake a few answers"
     assert gauge(inside, "kept_bytes") <= 256 * MIB
-    assert most - before <= 256 + 48, (before, most)
+    assert most - before <= 256 + 48 or VARIANT != "release", (before, most)
     for _ in range(20):
         assert ask(inside, prompt="a" * 10000).status == 200, "small ones have room"
     print(f"{len(kept)} kept, {len(refused)} refused, {most - before:.0f} MiB more than without")
@@ -283,7 +283,7 @@ def test_200_clients_of_20_mb_at_256_mib(world):
     for s in senders:
         s.sock.close()
     wait("nothing is kept", lambda: gauge(inside, "kept_bytes") == 0)
-    wait("its memory is back", lambda: rss(pid) - before < 40)
+    wait("its memory is back", lambda: rss(pid) - before < 40 or VARIANT != "release")
     a = inside.post("/v1/completions", body)
     assert a.status == 200, "large ones too"
     assert r.metric("requests_total", reason="overloaded") >= 180
@@ -314,6 +314,36 @@ def test_a_declared_length_without_room_is_refused_at_its_head(world):
     assert first.status == 200
     first.sock.close()
     assert r.post("/v1/completions", body).status == 200
+
+
+def test_half_heads_count(world):
+    """Each is short, but there may be many of them."""
+    r, _, _ = world.pd(workers=1, limits={"max_buffered": "1MiB", "max_body": "512KiB", "max_head": "32KiB"})
+    inside = r.client()
+    assert ask(inside).status == 200
+    slow = [r.client() for _ in range(50)]
+    for c in slow:
+        c.send(b"POST /v1/completions HTTP/1.1\r\nHost: r\r\nX: " + b"a" * 30000)
+    wait("some are refused", lambda: (r.metric("requests_total", reason="overloaded") or 0) >= 10)
+    assert gauge(inside, "kept_bytes") <= 1.1 * MIB
+    for c in slow:
+        c.close()
+    wait("nothing is kept", lambda: gauge(inside, "kept_bytes") == 0)
+    assert ask(inside).status == 200
+
+
+def test_a_body_that_comes_too_slowly_keeps_no_room_free(world):
+    """Who declares much and sends little does not keep others out for longer than it takes to see that."""
+    r, _, _ = world.pd(workers=1, limits={"max_buffered": "4MiB", "max_body": "4MiB"}, client={"body_timeout": "60s"})
+    head, body = completion(3_000_000)
+    claims = r.client()
+    claims.send(head + body[:1000])
+    wait("it is read", lambda: (r.metric("kept_bytes") or 0) >= 1000)
+    assert told(r.post("/v1/completions", body)) == OVERLOADED, "it may come yet"
+    assert r.post("/v1/completions", completion(100_000)[1]).status == 200
+    wait("room", lambda: r.post("/v1/completions", body).status == 200)
+    claims.send(body[1000:])
+    assert claims.read().status == 200
 
 
 def test_kept_answers_count(world):
@@ -360,7 +390,7 @@ def test_10000_idle_clients(world):
     wait("all of them", lambda: gauge(inside, "client_connections") >= 10000, 30)
     each = (sum(rss(p) for p in pids) - before) * MIB / 10000
     print(f"{each:.0f} bytes per idle connection")
-    assert each < 1500, each
+    assert each < 1500 or VARIANT != "release", each
     for _ in range(20):
         began = time.monotonic()
         with r.client() as c:
