@@ -58,6 +58,8 @@ async def figures(o, fleet, clients, storm, oracle):
           ", ".join(f"{k} {pid}: {s:+d} ({a} to {b} KiB)" for k, pid, s, a, b, _ in oracle.slopes()) or "no life was long enough")
     if storm.killed:
         print(f"blocks that died with {len(storm.killed)} killed workers: {getattr(oracle, 'orphans', 0)} hand-overs")
+    if getattr(oracle, "ill", 0):
+        print(f"blocks that LMCache's decode engines keep, having been ill when they should have read them: {oracle.ill} hand-overs")
     for one in sorted(storm.missing):
         print(f"not there yet: {one}")
 

@@ -85,7 +85,7 @@ class Oracle:
     async def left_at_engines(self):
         """What engines hold and run.  Blocks of a request whose worker was killed are for the engine's timeout: the only one who knew their
         names is dead.  Such a request has no line in the log, its worker would have written one."""
-        left, orphans, ends = [], 0, None
+        left, orphans, ill, ends = [], 0, 0, None
         for e in self.fleet.engines:
             here = json.loads(await e.ask("GET", "/sim/held"))
             rooms = (await e.metrics())["pdsim:open_rooms"]
@@ -93,11 +93,12 @@ class Oracle:
                 ends = ends or self.ends()
                 mine = [h for h in here["held"] if not self.orphan(h, ends)]
                 orphans += len(here["held"]) - len(mine)
-                here["held"] = mine
+                here["held"] = [h for h in mine if not self.left_with_the_ill(e, h, ends)]
+                ill += len(mine) - len(here["held"])
             if here["held"] or here["running"] or rooms:
                 left.append({"engine": e.name, "held": len(here["held"]), "running": here["running"][:5], "open_rooms": rooms,
                              "whose": self.by_end(here["held"], ends)})
-        self.orphans = orphans
+        self.orphans, self.ill = orphans, ill
         return left
 
     def by_end(self, held, ends):
@@ -113,6 +114,16 @@ class Oracle:
     def client_id(held):
         m = re.match(r"(c\d+-\d+)", held["request_id"])
         return m and m[1]
+
+    def left_with_the_ill(self, engine, held, ends):
+        """What LMCache has pushed is the decode engine's own, in its own store: only its reading frees it there.  One that fails when it should
+        read keeps it, and so does one that was sent a part of it when prefill was given up."""
+        if engine.pool != "lmcache" or engine.role != "decode":
+            return False
+        born, sides = self.clock() - held["age_ms"] / 1000, {e.name for e in self.fleet.engines if e.pool == "lmcache"}
+        ill = any(born - ERRAND <= at <= born + ERRAND and sides & set(who) for at, _, *who in self.storm.log)
+        given_up = {line.get("reason") for line in ends.get(self.client_id(held), [])} & {"client_gone", "request_timeout"}
+        return ill or bool(given_up)
 
     def orphan(self, held, ends):
         client = self.client_id(held)
