@@ -497,10 +497,13 @@ read_member(struct json_read *r, bool chat, const struct splice_seg *key, struct
 		return;
 	}
 	v = json_read_value(r);
-	for (size_t i = 0; i < KNOWN; i++)
-		if (json_read_is(key, known_keys[i]))
-			s->known[i] = v;
-	if (json_read_is(key, "usage") && v.n > 0 && v.p[0] == '{')
+	if (json_read_is(key, "id"))
+		s->known[ID] = v;
+	else if (json_read_is(key, "created"))
+		s->known[CREATED] = v;
+	else if (json_read_is(key, "model"))
+		s->known[MODEL] = v;
+	else if (json_read_is(key, "usage") && v.n > 0 && v.p[0] == '{')
 		s->usage = v;
 	s->error |= (json_read_is(key, "error") && !empty(&v)) ||
 		    (json_read_is(key, "object") && json_read_is(&v, "\"error\""));

@@ -123,12 +123,6 @@ json_read_done(struct json_read *r)
 }
 
 bool
-json_read_is(const struct splice_seg *span, const char *text)
-{
-	return span->n == strlen(text) && memcmp(span->p, text, span->n) == 0;
-}
-
-bool
 json_read_number(const struct splice_seg *span, uint64_t max, uint64_t *ret)
 {
 	uint64_t n = 0;

@@ -19,8 +19,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
-struct splice_seg;
+#include "proto/splice.h"
 
 struct json_read {
 	const char *p, *end; /* what is not yet read */
@@ -51,7 +52,13 @@ struct splice_seg json_read_value(struct json_read *r);
 bool json_read_done(struct json_read *r);
 
 /* Whether a span holds just these characters: for keys, and for words and strings with their quotes. */
-bool json_read_is(const struct splice_seg *span, const char *text);
+static inline bool
+json_read_is(const struct splice_seg *span, const char *text)
+{
+	const size_t n = strlen(text); /* of a literal: no call */
+
+	return span->n == n && memcmp(span->p, text, n) == 0;
+}
 
 /* A number of nothing but digits, up to max; false, and *ret stays, for anything else. */
 bool json_read_number(const struct splice_seg *span, uint64_t max, uint64_t *ret);

@@ -6,7 +6,7 @@ import openai
 import pytest
 
 import expect
-from fleets import FAR, KINDS, LATE, Fleet, build, engines
+from fleets import FAILS_OF_D, FAR, KINDS, LATE, Fleet, build, engines
 from legs import FRESH, MESSAGES, SHAPE, TOOLS
 from procs import MODEL, wait
 from stages import lasting
@@ -257,6 +257,142 @@ def test_log_and_metrics(fleet):
     line = fleet.router.end_of(fleet.dies(body_of(True), "reset", 3))
     assert (line["reason"], line["tries"], line["rescued"]) == ("ok", 1, "resume")
     wait("counted", lambda: fleet.count("rescued_total", by="resume") == n + 1)
+
+
+# --- what engines do that pdsim does not ----------------------------------------------------------------------
+
+
+def event(content, usage=None, **choice):
+    obj = {"id": "x", "created": 1, "model": MODEL, "choices": [{"index": 0, "delta": {"content": content}, **choice}]}
+    return b"data: " + json.dumps({**obj, **({"usage": usage} if usage else {})}).encode() + b"\n\n"
+
+
+class Scripted:
+    """A chat before one prefill engine and two decode engines that are told what to say."""
+
+    def __init__(self, world, pool=None, **members):
+        self.r, self.p, self.d = world.scripts(1, 2, pool={**POOL, **(pool or {})}, workers=1)
+        self.r.wait_all_up()
+        self.c = self.r.client()
+        self.c.request("POST", "/v1/chat/completions", body_of(True, **members))
+        self.events = self.c.events()
+
+    def engine(self):
+        """The decode engine that is asked next, its stream's head out."""
+        self.p[0].expect().reply(body={"choices": [], "kv_transfer_params": {"remote_block_ids": [next(FRESH)]}})
+        ex = wait("a decode leg", lambda: next((e for e in self.d if not e.asked.empty()), None)).expect()
+        return ex.stream_head()
+
+    def says(self, ex, *words):
+        for word in words:
+            ex.chunk(event(word))
+            assert next(self.events).json()["choices"][0]["delta"]["content"] == word
+
+    def goes_on(self, *said):
+        """The other engine is asked for what follows, and ends the stream."""
+        ex = self.engine()
+        assert ex.json()["messages"][-1]["content"] == "".join(said)
+        ex.chunk(event(" end", finish_reason="stop")).chunk(b"data: [DONE]\n\n").write(b"0\r\n\r\n").end()
+        last = list(self.events)
+        assert [e.data for e in last[1:]] == ["[DONE]"] and last[0].json()["choices"][0]["delta"]["content"] == " end"
+        assert self.r.end_of(self.c.answer["x-request-id"])["rescued"] == "resume"
+
+
+@pytest.mark.parametrize("how", ["no json", "no [DONE]", "aborted", "half an event", "an error in pieces", "no HTTP"])
+def test_ways_to_die(world, how):
+    s = Scripted(world)
+    ex = s.engine()
+    s.says(ex, "", "one", " 🙂")
+    if how == "no json":
+        ex.chunk(b"data: {oops\n\n")
+    elif how == "no [DONE]":
+        ex.write(b"0\r\n\r\n").end()
+    elif how == "aborted":
+        ex.chunk(event("", finish_reason="abort") + b"data: [DONE]\n\n").write(b"0\r\n\r\n").end()
+    elif how == "half an event":
+        ex.chunk(event(" two")[:-9]).reset()
+    elif how == "an error in pieces":
+        ex.chunk(b'data: {"err').chunk(b'or":{"message":"x","code":500}}\n').chunk(b"\n")
+    else:
+        ex.write(b"zz\r\n")
+    s.goes_on("one", " 🙂")
+
+
+def test_an_engine_that_counts_nothing(world):
+    """One event is one token."""
+    s = Scripted(world, n=5)
+    ex = s.engine()
+    s.says(ex, "", "one", " two")
+    ex.close()
+    ex = s.engine()
+    assert ex.json()["max_tokens"] == 3
+    ex.chunk(event(" 3", finish_reason="stop")).chunk(b"data: [DONE]\n\n").write(b"0\r\n\r\n").end()
+    assert len(list(s.events)) == 2
+
+
+def test_an_engine_that_says_it_is_the_clients_fault(world):
+    """Nobody else is asked what one has understood and refused."""
+    s = Scripted(world)
+    ex = s.engine()
+    s.says(ex, "", "one")
+    ex.chunk(b'data: {"error":{"message":"no","code":400}}\n\n').chunk(b"data: [DONE]\n\n").write(b"0\r\n\r\n").end()
+    assert next(s.events).json()["error"]["message"] == "no"
+    assert s.r.end_of(s.c.answer["x-request-id"])["reason"] == "engine_status"
+    assert all(e.asked.empty() for e in s.d)
+
+
+def test_only_the_end_is_missing(world):
+    """Nobody is asked for an end."""
+    s = Scripted(world, usage={"include_usage": True})
+    ex = s.engine()
+    use = {"prompt_tokens": 7, "total_tokens": 8, "completion_tokens": 1}
+    ex.chunk(event("one", use)).chunk(event("", {**use, "completion_tokens": 2, "total_tokens": 9}, finish_reason="stop"))
+    assert [next(s.events).json()["usage"] for _ in range(2)] == [None, None]
+    ex.reset()
+    last = list(s.events)
+    assert last[0].json()["usage"] == {"prompt_tokens": 7, "total_tokens": 9, "completion_tokens": 2} and last[1].data == "[DONE]"
+    assert s.r.end_of(s.c.answer["x-request-id"])["rescued"] == "resume"
+
+
+def test_the_client_leaves_while_others_take_over(world):
+    """The next prefill engine's work is for nobody: hung up on, or a decode engine is told."""
+    s = Scripted(world)
+    ex = s.engine()
+    s.says(ex, "", "one")
+    ex.reset()
+    again = s.p[0].expect()
+    s.c.reset()
+    assert s.r.end_of(s.c.answer["x-request-id"])["reason"] == "client_gone"
+    again.close()
+    s.r.wait_metric("endpoint_in_flight", 0)
+
+
+def test_a_first_token_that_was_told_already(world):
+    """LMCache: the prefill engine's token is out, then every way of decode to fail before its first byte."""
+    r, _, d = build(world, "lmcache", pool=POOL, **FAR)
+    for how in ("reset", "half head", "500", "503", "timeout", "error event", "cut"):
+        d[0].fault(**FAILS_OF_D[how])
+        for _ in range(2):
+            body = body_of(False, {"include_usage": True})
+            is_whole(body, ask(r, body)[0])
+    assert d[0].counter("faults") == 7
+    world.check_engines = False  # what was written for one that failed
+
+
+def test_a_slow_client(world):
+    """Whole events wait for it when the engine dies: none is lost, none comes twice."""
+    r, _, d = build(world, "nixl", pool={**POOL, "timeouts": {"decode": "5s"}})
+    for e in d[:1]:
+        e.fault(**DIES["close"], after_events=400)
+    for _ in range(2):
+        body = body_of(False, {"include_usage": True}, n=600)
+        body["pdsim"]["event_bytes"] = 20000
+        c = r.client(rcvbuf=4096)
+        c.request("POST", path_of(body), body).head()
+        wait("it waits for the client", lambda: c.silent(0) or True)
+        is_whole(body, list(c.events()))
+        c.close()
+    assert d[0].counter("faults") == 1
 
 
 # --- what is not gone on with -------------------------------------------------------------------------------
