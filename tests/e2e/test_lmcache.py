@@ -287,8 +287,8 @@ def test_nothing_of_a_client_chooses_a_peer(fleet):
 
 @pytest.mark.parametrize("kind", ["prefill", "late"])
 def test_no_decode_where_prefill_has_ended_the_answer(kind):
-    """max_tokens 1, or a first token that ends it: the decode engine is not asked, what it was given it lets go by itself."""
-    with staged(Fleet(kind, decode={"kv_timeout": 0.3})) as f:
+    """max_tokens 1, or a first token that ends it: the client has all of it, the decode engine is asked only to drop what it was given."""
+    with staged(Fleet(kind)) as f:
         for stream in (False, True):
             for chat in (False, True):
                 usage = {"stream_options": {"include_usage": True}} if stream else {}
@@ -300,11 +300,11 @@ def test_no_decode_where_prefill_has_ended_the_answer(kind):
                     # of a stream, the reason comes in an event of its own: the first token is out before it is known
                     assert whole(got) == whole(direct) and ends_by(got) == ends_by(direct) == [why]
                     assert (got[-1] if stream else got)["usage"] == (direct[-1] if stream else direct)["usage"]
-        p, d = f.legs()
-        assert len(p) == 8 and d == []
+        f.router.wait_metric("kv_released_total", 8)
         for e in f.d:
             e.wait_metric("pdsim:held_blocks", 0)
-            e.refuses_on_purpose = True  # its blocks have expired
+        p, d = f.legs()
+        assert len(p) == len(d) == 8 and {(x.json()["max_tokens"], x.json()["stream"]) for x in d} == {(1, False)}
         assert not f.router.metric("kv_flags_armed")
 
 
@@ -436,7 +436,7 @@ FAILS_OF_P = {**PREFILL_FAILS, **UNREADABLE}
 
 @pytest.mark.parametrize("how", FAILS_OF_P)
 def test_failure_of_prefill(desk, how):
-    """Even if its notices have come: the decode engine is not asked, the client gets an honest status."""
+    """Even if its notices have come: the client gets an honest status, what a late one has brought is fetched for nobody."""
     does, status, code = FAILS_OF_P[how]
     for stream in (False, True) if how != "late" else (True,):
         fresh(desk.p)
@@ -445,7 +445,10 @@ def test_failure_of_prefill(desk, how):
         desk.arrived(ex)
         does(ex)
         a = c.read()
-        assert (a.status, a.error["code"]) == (status, code) and desk.d.quiet(0.02)
+        assert (a.status, a.error["code"]) == (status, code)
+        if how == "late":
+            released(desk, [1, 2, 3, 0] if desk.kind == "prefill" else [1, 2, 3])
+        assert desk.d.quiet(0.02)
 
 
 @pytest.mark.parametrize("status", [400, 401, 422, 429, 500, 503])
@@ -466,7 +469,8 @@ def test_failure_of_prefill_to_say_its_token(one, answer):
     one.arrived(ex)
     ex.reply(body=answer)
     if b"first_tok" in answer:
-        assert c.read().error["code"] == "prefill_bad_answer" and one.d.quiet(0.05)
+        assert c.read().error["code"] == "prefill_bad_answer"
+        released(one, [1, 2, 3, 7])
         return
     got = one.d.expect()
     assert got.json()["prompt"] == [1, 2, 3] and got.json()["max_tokens"] == 9

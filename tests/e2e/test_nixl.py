@@ -899,6 +899,16 @@ def test_one_prefill_engine_fails_one_of_many_pairs(world, stream):
 FAN = {"fanout": True}
 
 
+def let_go(ex, stream):
+    """A decode engine that has its request keeps it until it says something: by then it has fetched the KV."""
+    if stream:
+        ex.stream_head().event("a")
+        assert ex.gone()
+        ex.close()
+    else:
+        ex.reply(body={"choices": []})
+
+
 @STREAM
 def test_one_pairs_prefill_fails_the_whole(desks, stream):
     desk = desks("nixl", FAN)
@@ -909,8 +919,7 @@ def test_one_pairs_prefill_fails_the_whole(desks, stream):
     two.reply(429, {"error": {"message": "busy"}})
     a = c.read()
     assert (a.status, a.json()) == (429, {"error": {"message": "busy"}})
-    assert d.gone(), "the other pair's legs end"
-    d.close()
+    let_go(d, stream)
 
 
 @STREAM
@@ -925,8 +934,7 @@ def test_one_pairs_decode_fails_the_whole_before_the_first_event(desks, stream, 
         one.reset()
     a = c.read()
     assert a.status == {"500": 500, "reset": 502, "late": 504}[how]
-    assert two.gone()
-    two.close()
+    let_go(two, stream)
 
 
 @pytest.mark.parametrize("how", ["500", "reset", "error event", "no stream"])
