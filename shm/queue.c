@@ -21,6 +21,8 @@
  *     either the call finds it, or it does not find the other one any more, and tries itself.
  *   - Who leaves, served or not, calls the first of its own need, or an untried one; and passes on what it
  *     was called for and did not take, or where there is a place left.
+ *   - Of a need one is called at a time: whoever means to call another adds the roles to what that one was
+ *     called for, before it stands again and tries, or finds it standing.
  *   - Who was called and finds nothing passes the call on to the first of the next need behind it.  Those of
  *     its own need could do no better.
  *   - Who dies may owe a call, or have called somebody and not written the eventfd: the master, having reaped
@@ -31,7 +33,12 @@
 
 #include <assert.h>
 
+#include "shm/base/clock.h"
+
 enum queue_state { QUEUE_S_FREE, QUEUE_S_TAKEN, QUEUE_S_WAITING, QUEUE_S_WOKEN };
+
+/* A worker beats twice a second: one that was called and has not for so long is not waited for. */
+#define STILL_MS 1000
 
 /* Needs told apart by one look at a queue; of more, everybody is called in turn. */
 #define NEEDS 16
@@ -309,7 +316,7 @@ queue_waiting(const struct seg *seg, uint32_t pool, uint64_t *ret_since_ms)
 
 struct heads {
 	uint32_t n;
-	struct seen of[NEEDS]; /* who waits first, for each need */
+	struct seen of[NEEDS]; /* who stands first, for each need */
 	bool more;
 	struct seen best; /* of the needs beyond those */
 };
@@ -350,6 +357,14 @@ heads_add(struct heads *h, const struct seen *s, const struct queue_call *call)
 	}
 }
 
+/* Was called, but its worker stands still: the others go past it. */
+static bool
+is_stuck(const struct seg *seg, const struct seen *s)
+{
+	return word_state(s->word) == QUEUE_S_WOKEN &&
+	       proc_beat_ms(seg, word_worker(s->word) - 1) + STILL_MS < clock_ms();
+}
+
 /* Who is meant; false: nobody. */
 static bool
 choose(const struct seg *seg, uint32_t pool, const struct queue_call *call, struct seen *ret)
@@ -359,7 +374,7 @@ choose(const struct seg *seg, uint32_t pool, const struct queue_call *call, stru
 	struct seen s;
 
 	for (uint32_t at = 0; see_next(seg, pool, &at, &s);)
-		if (word_state(s.word) == QUEUE_S_WAITING)
+		if (!is_stuck(seg, &s))
 			heads_add(&h, &s, call);
 	any = h.more;
 	if (any)
@@ -385,16 +400,20 @@ queue_wake(struct seg *seg, uint32_t pool, const struct queue_call *call)
 	 */
 	assert(call->roles != 0);
 	while (choose(seg, pool, call, &s)) {
-		uint64_t *word = &seg_queue_slot(seg, pool, s.slot)->word;
+		const bool woken = word_state(s.word) == QUEUE_S_WOKEN;
 		const uint32_t worker = word_worker(s.word) - 1;
+		const uint32_t roles = call->roles | word_roles(s.word);
 
-		if (shm_cas(word, s.word,
-			    word_make(word_ticket(s.word), worker, call->roles, QUEUE_S_WOKEN)) ==
-			s.word)
-			return worker;
+		/* One who was called and has not tried yet takes this call with it: who is called beside it might
+		 * overtake it. */
+		if (shm_cas(&seg_queue_slot(seg, pool, s.slot)->word, s.word,
+			    word_make(word_ticket(s.word), worker, roles, QUEUE_S_WOKEN)) == s.word)
+			return woken ? QUEUE_NOBODY : worker;
 	}
 	return QUEUE_NOBODY;
 }
+
+/* --- the master's -------------------------------------------------------------------------------- */
 
 void
 queue_called_all(const struct seg *seg, uint32_t pool, bool *workers)

@@ -65,7 +65,8 @@ struct queue_call {
 	const struct queue_ref
 		*behind; /* of the former only those behind it, of other needs; or NULL */
 };
-/* Calls the first of them.  Its worker, whose eventfd the caller writes; or QUEUE_NOBODY. */
+/* Calls the first of them, unless it was called already and has not tried yet.  Its worker, whose eventfd the
+ * caller writes; or QUEUE_NOBODY. */
 uint32_t queue_wake(struct seg *seg, uint32_t pool, const struct queue_call *call);
 /* For the master, who writes the eventfds of whoever was called: a caller may have died, or stand still, in
  * between.  workers[SLOT_WORKERS]: set to true for each of them. */

@@ -30,14 +30,17 @@
  * -DNO_CALL_AFTER_DEATH -DNO_TELL_AFTER_DEATH (the dead one had called, and not written the eventfd)
  * -DUNMARK_AFTER_FREE (all against P1) -DPLAIN_CALL (a store instead of the CAS: against
  * P3) -DNO_REAP (against P2) -DPUSH_IN (a newcomer tries first: against P4).  Must be reached: -DREACH_BEHIND
- * -DREACH_FULL -DREACH_CAS_LOST -DREACH_IN_VAIN -DREACH_PASSED -DREACH_DIED_CALLED -DREACH_LEFT_CALLED
+ * -DREACH_FULL -DREACH_CAS_LOST -DREACH_IN_VAIN -DREACH_TOLD -DREACH_DIED_CALLED -DREACH_LEFT_CALLED
  * -DREACH_ALL_SERVED.
  */
 #define NREQS 3
 #define NSLOTS 2
 #define NOBODY 7
+#define TOLD 6 /* was called already, and takes this call with it */
 
-#ifndef NEED_OF /* A: 1, B: 2 */
+#ifdef ONE_NEED /* A: 1, B: 2 */
+#define NEED_OF(r) 2
+#else
 #define NEED_OF(r) ((r) == 2 -> 2 : 1)
 #endif
 
@@ -92,7 +95,7 @@ inline ahead(than)
 	fi
 #define SEE(s) \
 	if \
-	:: STANDS(s) && slots[s].state == WAITING -> \
+	:: STANDS(s) -> \
 		if \
 		:: NEED_OF(slots[s].owner) == 1 -> KEEP(s, head1, at1, lacks1) \
 		:: else -> KEEP(s, head2, at2, lacks2) \
@@ -128,10 +131,16 @@ inline wake(roles_, need_, behind_)
 			if
 #ifdef PLAIN_CALL
 			:: true ->
+				assert(slots[who].state == WAITING || slots[who].state == WOKEN); /* P3 */
 #else
+			:: slots[who].ticket == key && slots[who].state == WOKEN ->
+#ifdef REACH_TOLD
+				assert(false);
+#endif
+				slots[who].roles = slots[who].roles | (roles_);
+				who = TOLD
 			:: slots[who].ticket == key && slots[who].state == WAITING ->
 #endif
-				assert(slots[who].state == WAITING); /* P3 */
 				slots[who].state = WOKEN;
 				slots[who].roles = roles_;
 				who = slots[who].owner
@@ -144,7 +153,8 @@ inline wake(roles_, need_, behind_)
 			key = 0
 		   }
 		   if
-		   :: d_step { who != NOBODY -> efd[who] = true }; break
+		   :: d_step { who < TOLD -> efd[who] = true }; break
+		   :: who == TOLD -> break
 		   :: who == NOBODY
 		   fi
 		fi
@@ -164,11 +174,11 @@ inline call_any(roles2_, need2_)
 /* plan_once(): `got`, or what it lacks; owes what was given back inside it. */
 inline try()
 {
-	got = false;
-	lacks = 0;
 	if
 	:: need == 1 ->
 		d_step {
+			got = false;
+			lacks = 0;
 			if
 			:: free_p > 0 -> free_p--; reqs[me].p = true
 			:: else -> lacks = P
@@ -193,6 +203,8 @@ inline try()
 		fi
 	:: else ->
 		d_step {
+			got = false;
+			lacks = 0;
 			if
 			:: free_d > 0 -> free_d--; reqs[me].d = true; got = true
 			:: else -> lacks = D
@@ -338,6 +350,13 @@ proctype worker(byte me)
 	bool got, behind;
 
 	{
+#ifdef HELD
+		if
+		:: me == 0 -> goto served_at_once /* it begins with both places */
+		:: else
+		fi;
+#endif
+#ifndef HELD
 		/* a newcomer: wait_before() */
 		d_step {
 			if
@@ -360,6 +379,7 @@ proctype worker(byte me)
 			goto served_at_once
 		:: else -> before = 0
 		fi;
+#endif
 		/* wait_again(): a place given back inside the try is settled last */
 		lacks = 0;
 		enter();
@@ -450,13 +470,11 @@ done:
 	}
 }
 
+#ifdef VICTIM
 /* SIGKILL of one of them. */
 proctype killer()
 {
-	if
-	:: reqs[0].killed = true
-	:: reqs[2].killed = true
-	fi
+	reqs[VICTIM].killed = true
 }
 
 /* After waitpid(): load_reap(), queue_reap(), then the first is called. */
@@ -479,10 +497,8 @@ proctype master()
 	byte me, need, who, key, head1, head2, at1, at2, lacks1, lacks2;
 
 end:	atomic {
-		if
-		:: reqs[0].dead -> me = 0
-		:: reqs[2].dead -> me = 2
-		fi;
+		reqs[VICTIM].dead ->
+		me = VICTIM;
 		if
 		:: reqs[me].p -> free_p++; reqs[me].p = false
 		:: else
@@ -511,6 +527,7 @@ end:	atomic {
 #endif
 	reqs[me].over = true
 }
+#endif
 
 /* P2 */
 proctype auditor()
@@ -526,17 +543,16 @@ end:	if
 
 init {
 	atomic {
+#ifdef HELD
+		free_p = 0; free_d = 0; reqs[0].p = true; reqs[0].d = true;
+#endif
 #ifdef LEAVES
-		if
-		:: reqs[0].leaves = true
-		:: reqs[1].leaves = true
-		:: reqs[2].leaves = true
-		fi;
+		reqs[LEAVES].leaves = true;
 #endif
 		run worker(0);
 		run worker(1);
 		run worker(2);
-#ifdef DEATHS
+#ifdef VICTIM
 		run killer();
 		run master();
 #endif

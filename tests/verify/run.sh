@@ -3,7 +3,7 @@
 # broken variant must yield an error trail, each interesting point must be reached.  One line for each
 # search, with the states it stored and the CPU seconds it took; exits 1 if any did not end as it must.
 #
-#   run.sh [--wide] [MODEL...]   all models, or some of: rcu load flags; --wide: larger bounds too
+#   run.sh [--wide] [MODEL...]   all models, or some of: rcu load flags queue; --wide: larger bounds too
 #   run.sh --trail NAME          how the search NAME came to its error, a line for each step
 # Everything is kept in build/verify/NAME/.
 set -u
@@ -72,8 +72,39 @@ flags|REACH_STALE|$two -DREACH_STALE|short|assertion violated 0
 flags|REACH_WRONG_NONCE|$again -DREACH_WRONG_NONCE|short|assertion violated 0
 flags|REACH_CAS_LOST|$two -DREACH_CAS_LOST|short|assertion violated 0
 flags|REACH_TIMEOUT|$two -DREACH_TIMEOUT|short|assertion violated 0
+queue|held|-DHELD|pass|
+queue|held-leaves|-DHELD -DLEAVES=1|pass|
+queue|one-need|-DONE_NEED|pass|
+queue|one-need-dies|-DONE_NEED -DHELD -DVICTIM=1|pass|
+queue|NO_SECOND_TRY|-DONE_NEED -DNO_SECOND_TRY|deep|invalid end state
+queue|NARROW_FIRST|-DHELD -DNARROW_FIRST|deep|invalid end state
+queue|LOOK_BEFORE_RELEASE|-DHELD -DLOOK_BEFORE_RELEASE|deep|invalid end state
+queue|QUIET_GIVE_BACK|-DQUIET_GIVE_BACK|deep|invalid end state
+queue|NO_PASS|-DHELD -DNO_PASS|deep|invalid end state
+queue|LEAVE_CALLED|-DHELD -DLEAVES=1 -DLEAVE_CALLED|deep|invalid end state
+queue|QUIET_LEAVE|-DHELD -DQUIET_LEAVE|deep|invalid end state
+queue|LOOK_BEFORE_LEAVE|-DONE_NEED -DLOOK_BEFORE_LEAVE|deep|invalid end state
+queue|KEEPS_WHAT_IT_HAD|-DHELD -DKEEPS_WHAT_IT_HAD|deep|invalid end state
+queue|NO_CALL_AFTER_DEATH|-DONE_NEED -DHELD -DVICTIM=0 -DNO_CALL_AFTER_DEATH|deep|invalid end state
+queue|NO_TELL_AFTER_DEATH|-DONE_NEED -DHELD -DVICTIM=0 -DNO_TELL_AFTER_DEATH|deep|invalid end state
+queue|NO_REAP|-DONE_NEED -DHELD -DVICTIM=1 -DNO_REAP|deep|assertion violated
+queue|UNMARK_AFTER_FREE|-DONE_NEED -DUNMARK_AFTER_FREE|deep|invalid end state
+queue|PLAIN_CALL|-DONE_NEED -DPLAIN_CALL|deep|assertion violated
+queue|PUSH_IN|-DONE_NEED -DPUSH_IN|deep|assertion violated
+queue|REACH_BEHIND|-DONE_NEED -DREACH_BEHIND|deep|assertion violated 0
+queue|REACH_FULL|-DONE_NEED -DREACH_FULL|deep|assertion violated 0
+queue|REACH_CAS_LOST|-DONE_NEED -DREACH_CAS_LOST|deep|assertion violated 0
+queue|REACH_IN_VAIN|-DHELD -DREACH_IN_VAIN|deep|assertion violated 0
+queue|REACH_TOLD|-DHELD -DREACH_TOLD|deep|assertion violated 0
+queue|REACH_DIED_CALLED|-DONE_NEED -DHELD -DVICTIM=1 -DREACH_DIED_CALLED|deep|assertion violated
+queue|REACH_LEFT_CALLED|-DHELD -DLEAVES=1 -DREACH_LEFT_CALLED|deep|(called==0)
+queue|REACH_ALL_SERVED|-DHELD -DREACH_ALL_SERVED|deep|(served_after_waiting<2)
 "
 wide="
+queue|all|-DNOTHING_HELD|pass|
+queue|held-dies|-DHELD -DVICTIM=0|pass|
+queue|held-waiter-dies|-DHELD -DVICTIM=1|pass|
+queue|one-need-leaves|-DONE_NEED -DLEAVES=0|pass|
 rcu|all-freed-both|-DARENAS=2|live|
 load|4-and-2|-DSEQS0=4 -DSEQS1=2|pass|
 load|4-and-3|-DSEQS0=4 -DSEQS1=3|pass|
@@ -111,6 +142,7 @@ search() { # MODEL NAME FLAGS KIND EXPECTED
 	deep) cc="-O0 -DSAFETY -DNOCLAIM" ;;
 	live | cycle) cc="-O2 -DNFAIR=3" run+=(-a -f) ;;
 	esac
+	[ "$1" = queue ] && cc+=" -DCOLLAPSE" # slower by half, in a third of the memory
 	rm -rf "$dir"
 	mkdir -p "$dir"
 	# without partial-order reduction: `unless` is at odds with it, and the models are small
@@ -161,7 +193,7 @@ for tool in spin gcc cpp; do
 	command -v "$tool" >/dev/null || { echo "verify: $tool is missing: tests/tools/deps.sh build verify" >&2; exit 1; }
 done
 [ "${1:-}" = --wide ] && { table=$table$wide; shift; }
-mapfile -t rows < <(grep -E "^($(IFS='|'; echo "${*:-rcu|load|flags}"))\|" <<<"$table")
+mapfile -t rows < <(grep -E "^($(IFS='|'; echo "${*:-rcu|load|flags|queue}"))\|" <<<"$table")
 [ ${#rows[@]} -eq 0 ] && { echo "run.sh: no such model: $*" >&2; exit 2; }
 mkdir -p "$work"
 rm -f "$work/wrong"

@@ -1,0 +1,645 @@
+"""Waiting for a place: all engines of a role are at max_inflight.  Who waits holds nothing, is called in its turn by whoever
+frees a place, in whatever worker, and is told the truth when that takes too long."""
+import os
+import re
+import signal
+import statistics
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from procs import MODEL, SLOW, wait
+
+URL = "/v1/completions"
+DIRECT = [("X-PD-Route", "direct")]
+
+
+def prefills_by_itself(ex):
+    ex.prefilled()
+
+
+class Narrow:
+    """A prefill engine that answers by itself and a decode engine that the story answers for, with few places."""
+
+    def __init__(self, world, places=1, p_places=0, p_script=False, workers=4, pool=None, **keys):
+        self.p = world.script(probes=None if p_script else {URL: prefills_by_itself})
+        self.d = world.script()
+        keys = {"queue_size": 50, "queue_timeout": "30s", "allow_route_header": True, **(pool or {}), **keys}
+        top = {k: keys.pop(k) for k in ("shared_memory", "drain_timeout", "stall_timeout", "pools") if k in keys}
+        self.pool = world.pool([{"url": self.p.url, "max_inflight": p_places}], [{"url": self.d.url, "max_inflight": places}], **keys)
+        self.r = world.router(self.pool, workers=workers, **top)
+        self.r.wait_all_up()
+        self.clients = {}
+
+    def ask(self, name, headers=(), **members):
+        c = self.r.client()
+        c.request("POST", URL, {"model": MODEL, "prompt": name, "max_tokens": 4, **members}, [("X-Request-Id", name), *headers])
+        self.clients[name] = c
+        return c
+
+    def waiting(self, n, **labels):
+        wait(f"{n} waiting", lambda: self.r.metric("queue_waiting", **labels) == n)
+
+    def line_up(self, names, headers=(), **members):
+        """One after the other; returns when all of them wait."""
+        had = self.r.metric("queue_waiting")
+        for i, name in enumerate(names):
+            self.ask(name, headers, **members)
+            self.waiting(had + i + 1)
+
+    def serve(self, name=None):
+        """The next request at the decode engine is this one, and is answered."""
+        ex = self.d.expect()
+        got = ex.json()["prompt"]
+        assert name is None or got == name
+        ex.reply(body={"id": "x", "object": "text_completion", "choices": [{"index": 0, "text": got, "finish_reason": "stop"}]})
+        a = self.clients.pop(got).read()
+        assert (a.status, a.json()["choices"][0]["text"]) == (200, got)
+        return got
+
+    def done(self):
+        """Nobody waits, nothing is held."""
+        self.waiting(0)
+        wait("no reservation", lambda: self.r.in_flight() == 0)
+        self.r.look_over()
+
+
+def names(n, what="r"):
+    return [f"{what}{i}" for i in range(n)]
+
+
+def worker_of(r, name):
+    return r.end_of(name)["slot"]
+
+
+# --- order ---
+def test_first_come_first_served_across_workers(world):
+    q = Narrow(world)
+    q.ask("first")
+    first = q.d.expect()
+    q.line_up(names(24))
+    first.reply(body={"choices": []})
+    assert q.clients.pop("first").read().status == 200
+    for name in names(24):
+        q.serve(name)
+    assert {worker_of(q.r, n) for n in names(24)} == {0, 1, 2, 3}
+    ends = [q.r.end_of(n) for n in names(24)]
+    assert all(e["queued_ms"] > 0 and e["reason"] == "ok" for e in ends) and q.r.end_of("first")["queued_ms"] is None
+    assert q.r.metric("queued_total") == 24 == q.r.metric("queue_wait_seconds_count")
+    q.done()
+
+
+def test_all_are_served_whatever_the_crowd_does(world):
+    """4 workers, 1 place, 40 clients that ask again and again: nobody starves, the engine never sees two at once."""
+    inside, most, lock = [0], [0], threading.Lock()
+
+    def answer(ex):
+        with lock:
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+        time.sleep(0.001)
+        with lock:
+            inside[0] -= 1
+        ex.reply(body={"choices": []})
+
+    q = Narrow(world)
+    q.d.probes[URL] = answer
+    waits, bad = [], []
+
+    def client(i):
+        with q.r.client() as c:
+            for k in range(6):
+                at = time.monotonic()
+                a = c.post(URL, {"model": MODEL, "prompt": f"{i}-{k}"}, DIRECT)
+                waits.append(time.monotonic() - at)
+                if a.status != 200:
+                    bad.append(a.body)
+
+    crowd = [threading.Thread(target=client, args=(i,)) for i in range(40)]
+    for t in crowd:
+        t.start()
+    for t in crowd:
+        t.join()
+    assert not bad and len(waits) == 240 and most[0] == 1
+    assert max(waits) < 5 * statistics.mean(waits) + 0.5 * SLOW, (max(waits), statistics.mean(waits))
+    q.done()
+
+
+def test_a_freed_place_reaches_the_next_within_a_millisecond(world):
+    ends, arrivals = [], []
+
+    def answer(ex):
+        arrivals.append(ex.conn.at)
+        ex.reply(body={"choices": []})
+        ends.append(time.monotonic())
+
+    q = Narrow(world)
+    q.ask("first", DIRECT)
+    first = q.d.expect()
+    q.line_up(names(40), DIRECT)
+    q.d.probes[URL] = answer
+    first.reply(body={"choices": []})
+    for c in q.clients.values():
+        assert c.read().status == 200
+    gaps = sorted(b - a for a, b in zip(ends, arrivals[1:]))
+    assert len(gaps) == 39 and statistics.median(gaps) < 0.001 * SLOW, gaps
+    q.done()
+
+
+def ctxt(pid):
+    text = (Path("/proc") / str(pid) / "status").read_text()
+    return sum(int(x) for x in re.findall(r"^\w*voluntary_ctxt_switches:\s+(\d+)", text, re.M))
+
+
+def ticks(pid):
+    return sum(int(x) for x in (Path("/proc") / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[11:13])
+
+
+def test_nobody_polls(world):
+    """Three seconds of waiting: but for the clock's ten turns a second a worker does nothing."""
+    q = Narrow(world, queue_size=100)
+    q.ask("first", DIRECT)
+    first = q.d.expect()
+    for n in names(100):
+        q.ask(n, DIRECT)
+    q.waiting(100)
+    pids, vain = q.r.children(), q.r.metric("queue_calls_in_vain_total")
+    before = [(ticks(p), ctxt(p)) for p in pids]
+    time.sleep(3)
+    after = [(ticks(p), ctxt(p)) for p in pids]
+    assert all(b[0] - a[0] <= 5 * SLOW and b[1] - a[1] < 120 for a, b in zip(before, after)), (before, after)
+    assert q.r.metric("queue_calls_in_vain_total") - vain <= 6  # the master's, one a second
+    first.reply(body={"choices": []})
+    q.clients.pop("first").read()
+    for _ in range(100):
+        q.serve()
+    q.done()
+
+
+# --- bounds ---
+def test_the_queue_is_bounded_across_workers(world):
+    q = Narrow(world, queue_size=3)
+    q.ask("first")
+    first = q.d.expect()
+    q.line_up(names(3))
+    for i in range(12):
+        with q.r.client() as c:
+            a = c.post(URL, {"model": MODEL, "prompt": "x"})
+            assert (a.status, a.error["code"], a.error["type"]) == (429, "queue_full", "rate_limit_error")
+            assert int(a["retry-after"]) >= 1
+    assert q.r.metric("queue_waiting") == 3
+    assert q.r.metric("requests_total", reason="queue_full", status=429) == 12
+    first.reply(body={"choices": []})
+    q.clients.pop("first").read()
+    for n in names(3):
+        q.serve(n)
+    q.done()
+
+
+def test_a_rush_fills_it_exactly(world):
+    q = Narrow(world, queue_size=7)
+    q.ask("first")
+    first = q.d.expect()
+    crowd = [q.ask(n) for n in names(60)]
+    q.waiting(7)
+    wait("the others are refused", lambda: q.r.metric("requests_total", reason="queue_full") == 53)
+    first.reply(body={"choices": []})
+    q.clients.pop("first").read()
+    for _ in range(7):
+        q.serve()
+    assert sum(c.read().status == 429 for c in crowd if c in q.clients.values()) == 53
+    q.done()
+
+
+def test_retry_after_tells_how_long_the_first_has_waited(world):
+    q = Narrow(world, queue_size=1)
+    q.ask("first")
+    first = q.d.expect()
+    q.line_up(["next"])
+    time.sleep(2.1)
+    a = q.r.complete("late")
+    assert (a.status, a.error["code"]) == (429, "queue_full") and int(a["retry-after"]) in (3, 4)
+    first.reply(body={"choices": []})
+    q.clients.pop("first").read()
+    q.serve("next")
+    q.done()
+
+
+def test_the_deadline(world):
+    q = Narrow(world, queue_timeout="300ms")
+    q.ask("first")
+    first = q.d.expect()
+    at = time.monotonic()
+    a = q.ask("late").read()
+    took = time.monotonic() - at
+    assert (a.status, a.error["code"]) == (503, "queue_timeout") and 0.29 < took < 0.3 + 0.4 * SLOW
+    end = q.r.end_of("late")
+    assert (end["reason"], end["states"]) == ("queue_timeout", "hbpd") and end["queued_ms"] >= 290
+    q.waiting(0)
+    q.line_up(["next"])
+    first.reply(body={"choices": []})
+    q.clients.pop("first").read()
+    q.serve("next")
+    q.done()
+
+
+def test_queue_size_0_refuses_at_once(world):
+    q = Narrow(world, queue_size=0)
+    q.ask("first")
+    first = q.d.expect()
+    a = q.r.complete("second")
+    assert (a.status, a.error["code"], a["retry-after"]) == (429, "no_capacity", "1")
+    first.reply(body={"choices": []})
+    q.clients.pop("first").read()
+    assert q.r.metric("queued_total") == 0
+    q.done()
+
+
+def test_more_pairs_than_places_never_wait(world):
+    """A request of four pairs, one place: it could wait for ever."""
+    d = world.engine("decode")
+    p = world.engine("prefill")
+    r = world.router(world.pool([p], [{"url": d.url, "max_inflight": 3}], fanout=True, queue_size=5, queue_timeout="30s"))
+    r.wait_all_up()
+    a = r.complete("wide", n=4)
+    assert (a.status, a.error["code"]) == (429, "no_capacity")
+    assert r.complete("narrow", n=3).status == 200
+    assert r.in_flight() == 0
+
+
+# --- priority ---
+def test_priority_by_header_and_by_member(world):
+    q = Narrow(world, allow_priority=True)
+    q.ask("first")
+    first = q.d.expect()
+    q.line_up(["plain"])
+    q.line_up(["low"], [("X-Vllm-Priority", "5")])
+    q.line_up(["member"], priority=-1)
+    q.line_up(["header"], [("X-Vllm-Priority", "-2")], priority=9)
+    q.line_up(["plain too"])
+    first.reply(body={"choices": []})
+    q.clients.pop("first").read()
+    for name in ("header", "member", "plain", "plain too", "low"):
+        q.serve(name)
+    q.done()
+
+
+def test_a_priority_that_is_none(world):
+    q = Narrow(world, allow_priority=True)
+    for text in ("high", "1.5", "99999999999", "--1", "+", " "):
+        a = q.r.complete("x", headers=[("X-Vllm-Priority", text)])
+        assert (a.status, a.error["code"]) == (400, "not_supported"), text
+    for value in ("high", 1.5, 99999999999, None, [1]):
+        q.ask("member", priority=value)
+        ex = q.d.expect()
+        assert ex.json()["priority"] == value  # the engine's to refuse
+        ex.reply(body={"choices": []})
+        assert q.clients.pop("member").read().status == 200
+    q.done()
+
+
+def test_priority_counts_only_where_it_is_allowed(world):
+    q = Narrow(world)
+    q.ask("first")
+    first = q.d.expect()
+    q.line_up(["plain"])
+    q.line_up(["hasty"], [("X-Vllm-Priority", "-9")], priority=-9)
+    q.line_up(["odd"], [("X-Vllm-Priority", "soon")])
+    first.reply(body={"choices": []})
+    q.clients.pop("first").read()
+    for name in ("plain", "hasty", "odd"):
+        q.serve(name)
+    q.done()
+
+
+# --- who goes away ---
+def test_a_client_leaves_while_it_waits(world):
+    q = Narrow(world)
+    q.ask("first")
+    first = q.d.expect()
+    q.line_up(names(4))
+    q.clients.pop("r0").close()
+    q.clients.pop("r2").reset()
+    q.waiting(2)
+    first.reply(body={"choices": []})
+    q.clients.pop("first").read()
+    q.serve("r1")
+    q.serve("r3")
+    assert q.d.quiet() and {q.r.end_of(n)["reason"] for n in ("r0", "r2")} == {"client_gone"}
+    q.done()
+
+
+def worker_with(q, port):
+    """The pid of the worker that has the connection from this port."""
+    inode = next(x.split()[9] for x in Path("/proc/net/tcp").read_text().splitlines()[1:]
+                 if int(x.split()[2].split(":")[1], 16) == port and int(x.split()[1].split(":")[1], 16) == q.r.port)
+    for pid in q.r.children():
+        for fd in (Path("/proc") / str(pid) / "fd").iterdir():
+            try:
+                if os.readlink(fd) == f"socket:[{inode}]":
+                    return pid
+            except OSError:
+                pass
+    return None
+
+
+def owner(q, name):
+    return worker_with(q, q.clients[name].sock.getsockname()[1])
+
+
+def test_a_worker_is_killed_while_its_requests_wait(world):
+    q = Narrow(world, workers=2)
+    q.ask("first")
+    first = q.d.expect()
+    busy = owner(q, "first")
+    q.line_up(names(12))
+    owners = {n: owner(q, n) for n in names(12)}
+    victim = next(p for p in q.r.children() if p != busy)
+    q.r.murder(victim)
+    left = [n for n in names(12) if owners[n] != victim]
+    assert 0 < len(left) < 12
+    q.waiting(len(left))
+    first.reply(body={"choices": []})
+    q.clients.pop("first").read()
+    for n in left:
+        q.serve(n)
+    q.done()
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+def test_a_worker_stands_still_when_its_request_is_called(world, killed):
+    """The next in the queue is served all the same: within a second, or as soon as the dead one is reaped."""
+    q = Narrow(world, workers=2, stall_timeout="0s")
+    q.ask("first")
+    first = q.d.expect()
+    busy = owner(q, "first")
+    victim = next(p for p in q.r.children() if p != busy)
+    for i in range(40):
+        q.line_up([f"r{i}"])
+        if owner(q, f"r{i}") == victim and i > 0:
+            break
+    owners = {n: owner(q, n) for n in q.clients if n != "first"}
+    first_called = next(n for n in owners if owners[n] == victim)
+    for n in list(owners)[:list(owners).index(first_called)]:  # those before it leave
+        q.clients.pop(n).close()
+        del owners[n]
+    q.waiting(len(owners))
+    q.ask("other")
+    while owner(q, "other") == victim:
+        q.clients.pop("other").close()
+        q.waiting(len(owners))
+        q.ask("other")
+    q.waiting(len(owners) + 1)
+    os.kill(victim, signal.SIGSTOP)
+    first.reply(body={"choices": []})
+    q.clients.pop("first").read()
+    if killed:
+        time.sleep(0.05)  # it has been called
+        q.r.murder(victim)
+    at = time.monotonic()
+    mine = [n for n in owners if owners[n] != victim] + ["other"]
+    q.serve(mine[0])
+    assert time.monotonic() - at < 2.5 * SLOW
+    for n in mine[1:]:
+        q.serve(n)
+    if not killed:
+        os.kill(victim, signal.SIGCONT)
+        for n in [n for n in owners if owners[n] == victim]:
+            q.serve()
+    q.done()
+
+
+def test_all_engines_of_a_role_go_down_while_requests_wait(world):
+    q = Narrow(world)
+    q.ask("first")
+    first = q.d.expect()
+    q.line_up(names(5))
+    q.d.probes["/health"] = (503, b"")
+    for n in names(5):
+        a = q.clients.pop(n).read()
+        assert (a.status, a.error["code"]) == (503, "no_decode_endpoint")
+    first.reply(body={"choices": []})
+    q.clients.pop("first").read()
+    q.done()
+
+
+def test_an_engine_that_comes_up_serves_who_waits(world):
+    more = world.script(probes={"/health": (503, b"")})
+    q = Narrow(world)
+    pool = {**q.pool, "decode": [*q.pool["decode"], {"url": more.url, "max_inflight": 2}]}
+    q.r.reload(pools=[pool])
+    q.ask("first")
+    first = q.d.expect()
+    q.line_up(names(3))
+    more.probes["/health"] = b""
+    got = [more.expect() for _ in range(2)]
+    assert sorted(ex.json()["prompt"] for ex in got) == ["r0", "r1"]
+    q.waiting(1)
+    for ex in [*got, first]:
+        ex.reply(body={"choices": []})
+    wait("the last one", lambda: not (q.d.asked.empty() and more.asked.empty()))
+    (q.d if not q.d.asked.empty() else more).expect().reply(body={"choices": []})
+    assert all(c.read().status == 200 for c in q.clients.values())
+    q.done()
+
+
+# --- configuration ---
+def test_queue_size_is_changed_by_a_reload(world):
+    q = Narrow(world, queue_size=1)
+    q.ask("first")
+    first = q.d.expect()
+    q.line_up(["r0"])
+    assert q.r.complete("x").status == 429
+    q.r.reload(pools=[{**q.pool, "queue_size": 3}])
+    q.line_up(["r1", "r2"])
+    assert q.r.complete("x").status == 429
+    q.r.reload(pools=[{**q.pool, "queue_size": 0}])
+    a = q.r.complete("x")
+    assert (a.status, a.error["code"]) == (429, "no_capacity")
+    assert q.r.metric("queue_waiting") == 3  # they stay
+    first.reply(body={"choices": []})
+    q.clients.pop("first").read()
+    for n in names(3):
+        q.serve(n)
+    q.done()
+
+
+def test_a_raised_max_inflight_calls_those_who_wait(world):
+    q = Narrow(world)
+    q.ask("first")
+    held = [q.d.expect()]
+    q.line_up(names(5))
+    pool = {**q.pool, "decode": [{"url": q.d.url, "max_inflight": 4}]}
+    q.r.reload(pools=[pool])
+    held += [q.d.expect() for _ in range(3)]
+    assert sorted(ex.json()["prompt"] for ex in held) == ["first", "r0", "r1", "r2"]
+    q.waiting(2)
+    for ex in held:
+        ex.reply(body={"choices": []})
+    for n in ("first", "r0", "r1", "r2"):
+        assert q.clients.pop(n).read().status == 200
+    assert sorted([q.serve(), q.serve()]) == ["r3", "r4"]
+    q.done()
+
+
+def test_the_old_generation_serves_those_who_wait_in_it(world):
+    q = Narrow(world, workers=2, drain_timeout="20s")
+    q.ask("first")
+    first = q.d.expect()
+    q.line_up(names(4))
+    q.r.reload(workers=3)
+    wait("a new generation", lambda: len(q.r.children()) >= 5)
+    q.line_up(names(2, "new"))
+    first.reply(body={"choices": []})
+    q.clients.pop("first").read()
+    for n in [*names(4), *names(2, "new")]:
+        q.serve(n)
+    wait("the old generation is gone", lambda: len(q.r.children()) == 3)
+    assert all(q.r.end_of(n)["reason"] == "ok" for n in names(4))
+    q.done()
+
+
+def test_a_shutdown_serves_whom_it_can_and_tells_the_others(world):
+    q = Narrow(world, drain_timeout="1s")
+    q.ask("first")
+    first = q.d.expect()
+    q.line_up(names(3))
+    q.r.kill(signal.SIGTERM)
+    first.reply(body={"choices": []})
+    q.clients.pop("first").read()
+    q.serve("r0")
+    q.d.expect()  # r1's, which is never answered
+    codes = {n: q.clients[n].read().error["code"] for n in ("r1", "r2")}
+    assert codes == {"r1": "shutdown", "r2": "shutdown"}
+
+
+def test_pools_have_queues_of_their_own(world):
+    engines = [(world.script(probes={URL: prefills_by_itself}), world.script()) for _ in range(10)]
+    pools = [{**world.pool([p], [{"url": d.url, "max_inflight": 1}], queue_size=2, queue_timeout="30s"), "models": [f"m{i}"]}
+             for i, (p, d) in enumerate(engines)]
+    r = world.router(*pools, workers=3)
+    r.wait_all_up()
+    clients, held = [], []
+    for i, (_, d) in enumerate(engines):
+        for k in range(3):
+            c = r.client()
+            clients.append(c.request("POST", URL, {"model": f"m{i}", "prompt": str(k)}))
+            if k == 0:
+                held.append(d.expect())
+        wait(f"two wait in pool {i}", lambda i=i: r.metric("queue_waiting", pool=f"m{i}") == 2)
+        assert r.complete("x", model=f"m{i}").error["code"] == "queue_full"
+    held[4].reply(body={"choices": []})
+    nxt = engines[4][1].expect()
+    assert nxt.json() and all(d.asked.empty() for i, (_, d) in enumerate(engines) if i != 4)
+    assert [r.metric("queue_waiting", pool=f"m{i}") for i in range(10)] == [2] * 4 + [1] + [2] * 5
+    queue = {p["name"]: p["queue"] for p in r.status()["fleet"]["pools"]}
+    assert queue["m4"]["waiting"] == 1 and queue["m5"]["waiting"] == 2 and queue["m5"]["size"] == 2
+    assert "pool m5: 2 of 2 waiting, the first for" in r.ctl("status").stdout
+    for ex in [*held[:4], *held[5:], nxt]:
+        ex.reply(body={"choices": []})
+    for i, (_, d) in enumerate(engines):
+        for _ in range(1 if i == 4 else 2):
+            d.expect().reply(body={"choices": []})
+    assert all(c.read().status == 200 for c in clients)
+    assert r.in_flight() == 0 and r.metric("queue_waiting") == 0
+
+
+# --- one role full, the other not ---
+def test_decode_full_prefill_free(world):
+    """The prefill engine hears of nobody who could not go on to decode."""
+    q = Narrow(world, p_script=True)
+    q.ask("first")
+    q.p.expect().prefilled()
+    first = q.d.expect()
+    q.line_up(names(3))
+    assert q.p.quiet(0.2)
+    first.reply(body={"choices": []})
+    q.clients.pop("first").read()
+    for n in names(3):
+        ex = q.p.expect()
+        assert ex.json()["prompt"] == n and q.p.asked.empty()
+        ex.prefilled()
+        q.serve(n)
+    q.done()
+
+
+def test_prefill_full_decode_free(world):
+    """Who needs decode alone passes those who wait for a prefill engine; those are called when it is free."""
+    q = Narrow(world, places=4, p_places=1, p_script=True)
+    q.ask("first")
+    first = q.p.expect()
+    q.line_up(names(3))
+    q.ask("direct", DIRECT)
+    q.serve("direct")
+    first.prefilled()
+    for n in names(3):
+        ex = q.p.expect()
+        assert ex.json()["prompt"] == n
+        ex.prefilled()
+    held = [q.d.expect() for _ in range(4)]
+    for ex in held:
+        ex.reply(body={"choices": []})
+    assert all(c.read().status == 200 for c in q.clients.values())
+    q.done()
+
+
+def test_one_who_needs_decode_alone_waits_its_turn(world):
+    """Decode is full: direct requests and pairs wait in one line."""
+    q = Narrow(world)
+    q.ask("first")
+    first = q.d.expect()
+    q.line_up(["pair0"])
+    q.line_up(["direct0"], DIRECT)
+    q.line_up(["pair1"])
+    q.line_up(["direct1"], DIRECT)
+    first.reply(body={"choices": []})
+    q.clients.pop("first").read()
+    for n in ("pair0", "direct0", "pair1", "direct1"):
+        q.serve(n)
+    q.done()
+
+
+def test_models_of_one_pool_that_different_engines_serve(world):
+    """Engine B is free: who waits for A's model keeps nobody from it, and nobody who asks B's takes A's place."""
+    a, b = world.script(), world.script()
+    p = world.script(probes={URL: prefills_by_itself})
+    for e, m in ((a, "ma"), (b, "mb")):
+        e.probes["/v1/models"] = ('{"object":"list","data":[{"id":"%s","object":"model"}]}' % m).encode()
+    p.probes["/v1/models"] = b'{"object":"list","data":[{"id":"ma","object":"model"},{"id":"mb","object":"model"}]}'
+    pool = {**world.pool([p], [{"url": a.url, "max_inflight": 1}, {"url": b.url, "max_inflight": 1}], queue_size=9, queue_timeout="30s"),
+            "name": "two"}
+    del pool["models"]
+    r = world.router(pool, workers=3)
+    r.wait_all_up()
+
+    def ask(model, prompt):
+        return r.client().request("POST", URL, {"model": model, "prompt": prompt})
+
+    clients = [ask("ma", "a0")]
+    held = a.expect()
+    for i in range(3):
+        clients.append(ask("ma", f"a{i + 1}"))
+        wait("it waits", lambda i=i: r.metric("queue_waiting") == i + 1)
+    for i in range(3):
+        clients.append(ask("mb", f"b{i}"))
+        ex = b.expect()
+        assert ex.json()["prompt"] == f"b{i}"
+        ex.reply(body={"choices": []})
+        assert clients.pop().read().status == 200
+    clients.append(ask("mb", "b3"))
+    other = b.expect()
+    clients.append(ask("mb", "b4"))
+    wait("four wait", lambda: r.metric("queue_waiting") == 4)
+    other.reply(body={"choices": []})
+    ex = b.expect()
+    assert ex.json()["prompt"] == "b4"
+    ex.reply(body={"choices": []})
+    for i in range(3):
+        held.reply(body={"choices": []})
+        held = a.expect()
+        assert held.json()["prompt"] == f"a{i + 1}"
+    held.reply(body={"choices": []})
+    assert all(c.read().status == 200 for c in clients)
+    assert r.in_flight() == 0 and r.metric("queue_waiting") == 0
