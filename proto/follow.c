@@ -309,6 +309,18 @@ never(struct follow *f, const char *why)
 	membuf_free(&f->text);
 }
 
+void
+follow_give_up(struct follow *f, const char *why)
+{
+	never(f, why);
+}
+
+size_t
+follow_kept(const struct follow *f)
+{
+	return f->text.cap;
+}
+
 static void
 put(struct membuf *out, const char *text)
 {

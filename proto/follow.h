@@ -55,6 +55,11 @@ int follow_event(struct follow *f, const char *event, size_t n, struct membuf *o
 /* Why what has come cannot be gone on with by another engine; NULL: it can. */
 const char *follow_why_not(const struct follow *f);
 
+/* Gives that up, for a reason of the caller's (static); the text is freed. */
+void follow_give_up(struct follow *f, const char *why);
+/* Bytes that the text takes. */
+size_t follow_kept(const struct follow *f);
+
 /* Nothing more is to be generated: only the end of the stream is missing. */
 bool follow_complete(const struct follow *f);
 /* Appends that end: what is missing of a finish_reason, the usage and [DONE]. */

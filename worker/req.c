@@ -313,8 +313,7 @@ req_drop_bytes(struct req *req)
 		req->key = req_copy_key(req); /* its engines may have to be told later */
 	if (req->resume != NULL)
 		resume_keep(req);
-	if (req->body != NULL) /* else resume.c has it, until the request's end */
-		limit_drop_body(req);
+	limit_drop_body(req);
 	free(req->body);
 	free(req->doc);
 	free(req->fwd);

@@ -9,6 +9,7 @@
 #include "shm/base/mem.h"
 #include "shm/metrics.h"
 #include "worker/core.h"
+#include "worker/limit.h"
 #include "worker/relay.h"
 #include "worker/req.h"
 
@@ -20,7 +21,8 @@ struct resume {
 
 	/* the client's, while the request has none (resume_keep()) or that for the rest */
 	char *body, *fwd;
-	size_t body_len, fwd_len;
+	size_t body_len, body_cap, fwd_len;
+	size_t text; /* bytes of it that are counted (limit_keep()), as body_cap is */
 
 	char *next; /* the body that asks for the rest */
 	size_t next_len;
@@ -59,11 +61,32 @@ resume_plan(struct req *req)
 }
 
 static void
-drop_kept(struct resume *r)
+drop_kept(struct req *req)
 {
+	struct resume *r = req->resume;
+
+	limit_keep(req->w, -(int64_t)r->body_cap);
 	free(r->body);
 	free(r->fwd);
 	r->body = r->fwd = NULL;
+	r->body_cap = 0;
+}
+
+static void
+count_text(struct req *req, size_t now)
+{
+	struct resume *r = req->resume;
+
+	limit_keep(req->w, (int64_t)now - (int64_t)r->text);
+	r->text = now;
+}
+
+/* What is kept of streams is not to keep new requests out. */
+static void
+give_way(struct req *req)
+{
+	if (req->w->kept > req->w->conf->max_buffered / 2)
+		follow_give_up(req->resume->follow, "no_room");
 }
 
 void
@@ -73,11 +96,12 @@ resume_free(struct req *req)
 
 	if (r == NULL)
 		return;
+	count_text(req, 0);
 	follow_free(&r->follow);
 	membuf_free(&r->options);
 	membuf_free(&r->made);
 	membuf_free(&r->last);
-	drop_kept(r);
+	drop_kept(req);
 	free(r->next);
 	free(r->next_doc);
 	free(r);
@@ -116,8 +140,10 @@ resume_events(struct req *req, struct membuf *out)
 	membuf_add(out, r->made.p, r->made.n);
 	if (r->made.cap > MADE_KEPT)
 		membuf_free(&r->made);
+	give_way(req);
+	count_text(req, follow_kept(r->follow));
 	if (follow_why_not(r->follow) != NULL)
-		drop_kept(r); /* for good */
+		drop_kept(req); /* for good */
 	return got == FOLLOW_OK;
 }
 
@@ -136,12 +162,15 @@ resume_keep(struct req *req)
 {
 	struct resume *r = req->resume;
 
+	give_way(req);
 	if (follow_why_not(r->follow) != NULL)
 		return;
 	if (r->body == NULL) { /* else the request's is that for the rest */
 		r->body = req->body;
 		r->body_len = req->body_len;
+		r->body_cap = req->body_cap;
 		req->body = NULL;
+		req->body_cap = 0;
 	}
 	r->fwd = req->fwd;
 	r->fwd_len = req->fwd_len;
@@ -196,8 +225,10 @@ bring_back(struct req *req)
 	req->fwd = r->fwd;
 	req->fwd_len = r->fwd_len;
 	req->body = r->body;
-	req->body_len = req->body_cap = r->body_len;
+	req->body_len = r->body_len;
+	req->body_cap = r->body_cap;
 	r->fwd = r->body = NULL;
+	r->body_cap = 0;
 	free(req->key);
 	req->key = NULL;
 	(void)scan(&req->doc, req->body, req->body_len); /* it was good before */
@@ -232,12 +263,15 @@ resume_go(struct req *req)
 	if (r->body == NULL) {
 		r->body = req->body;
 		r->body_len = req->body_len;
+		r->body_cap = req->body_cap;
 	} else {
+		limit_keep(req->w, -(int64_t)req->body_cap);
 		free(req->body);
 	}
 	free(req->doc);
 	req->body = r->next;
 	req->body_len = req->body_cap = r->next_len;
+	limit_keep(req->w, (int64_t)req->body_cap);
 	req->doc = r->next_doc;
 	r->next = NULL;
 	r->next_doc = NULL;

@@ -5,6 +5,8 @@
  *
  * Costs a stream, while it may be resumed: the client's body and header lines, the text so far (at most limits.max_answer)
  * and some 600 bytes; each event is read once and written with its usage taken out.  Nothing without the key.
+ * Body and text count as what a worker keeps; once that is half of limits.max_buffered, streams are not resumed, so that
+ * new requests find room.
  *
  * Process: worker.
  * Ownership: hangs from its request, req->resume; NULL: the stream is not followed.

@@ -461,6 +461,24 @@ def test_an_answer_longer_than_is_kept(world):
     assert is_cut(r, events, rid)["not_resumed"] == "long_answer"
 
 
+def test_bodies_that_are_kept_give_way(world):
+    """A worker whose room for bodies is half full keeps none for streams: new requests need it."""
+    r, _, d = build(world, "nixl", pool=POOL, limits={"max_body": "1MiB", "max_buffered": "1MiB"}, **FAR)
+    for size, why in (100000, None), (700000, "no_room"):
+        body = body_of(False, n=40)
+        body["prompt"] = "a" * size + body["prompt"]
+        for e in d:
+            e.fault(**DIES["close"], after_events=20)
+        events, rid = ask(r, body)
+        assert r.metric("kept_bytes") == 0
+        if why is None:
+            is_whole(body, events)
+        else:
+            assert is_cut(r, events, rid)["not_resumed"] == why
+        for e in d:
+            e.tell("/sim/fault", kind="none")
+
+
 def test_nobody_else_is_left(fleet):
     """Every decode engine dies: what the last one's end was is told."""
     n = fleet.count("attempts_failed_total")
