@@ -5,7 +5,7 @@ import time
 import openai
 import pytest
 
-from procs import FAST, MODEL, Load, wait
+from procs import FAST, MODEL, SLOW, Load, wait
 from raw import Client
 
 SMALL = {**FAST["shared_memory"], "clients": 8}  # one set of the table
@@ -67,7 +67,7 @@ def test_retry_after_is_when_the_next_one_is_in_order(world):
     a = ask(r, key("a"))
     assert (code(a), a["retry-after"], a.error["type"]) == ((429, "client_rate"), "1", "rate_limit_error")
     wait("the next one", lambda: ask(r, key("a")).status == 200)
-    assert time.monotonic() - began <= 1.5
+    assert time.monotonic() - began <= 1.5 * SLOW
     assert r.end(4)["reason"] == "client_rate" and r.end(4)["states"] == "hd"
 
 
@@ -79,13 +79,14 @@ def test_the_sdk_sees_a_rate_limit_and_waits_as_told(world):
 
     def complete(client):
         return client.completions.create(model=MODEL, prompt="hi", max_tokens=1)
-    assert complete(sdk(0)).choices[0].text
+    impatient, patient = sdk(0), sdk(2)
     with pytest.raises(openai.RateLimitError) as e:
-        complete(sdk(0))
+        for _ in range(20):  # the second one, if this machine has the time
+            assert complete(impatient).choices[0].text
     assert e.value.response.headers["retry-after"] == "1" and e.value.code == "client_rate"
     began = time.monotonic()
-    assert complete(sdk(2)).choices[0].text
-    assert 0.3 < time.monotonic() - began < 4
+    assert complete(patient).choices[0].text
+    assert time.monotonic() - began < 4 * SLOW
 
 
 # --- who is a client ---------------------------------------------------------------------------------------
@@ -153,12 +154,12 @@ def test_a_wrong_request_costs_nothing(world):
 # --- in flight ----------------------------------------------------------------------------------------------
 
 
-def streams(r, d, n, name):
-    """n streams that stand still at the decode engine."""
-    before = r.metric("requests_in_flight")
+def streams(r, d, n, name, beside=0):
+    """n streams that stand still at the decode engine, beside others that do."""
+    r.wait_metric("requests_in_flight", 1 + beside)  # and this very one
     d.pause()
     out = [r.open_stream(headers=key(name)) for _ in range(n)]
-    r.wait_metric("requests_in_flight", before + n)
+    r.wait_metric("requests_in_flight", 1 + beside + n)
     return out
 
 
@@ -292,8 +293,8 @@ def test_the_oldest_idle_client_is_the_one_forgotten(world):
 
 def test_more_busy_clients_than_entries_are_let_through_and_counted(world):
     r, _, (d,) = world.pd(workers=2, shared_memory=SMALL, client={"max_inflight": 1})
-    held = [streams(r, d, 1, f"k{i}")[0] for i in range(8)]
-    more = streams(r, d, 3, "k9")
+    held = [streams(r, d, 1, f"k{i}", i)[0] for i in range(8)]
+    more = streams(r, d, 3, "k9", 8)
     assert r.metric("clients_uncounted_total") == 3
     assert code(ask(r, key("k3"))) == (429, "client_inflight")
     d.go_on()
