@@ -7,11 +7,18 @@
 
 #include "shm/base/mem.h"
 #include "worker/connector.h"
+#include "worker/core.h"
 #include "worker/pool.h"
 #include "worker/req.h"
 
+static struct metrics_slab slab;
+static struct worker worker = {.slab = &slab}; /* counts what is kept */
+/* clang-format off */
+#define LEG {.w = &worker}
+#define NEW_PAIR {.leg = {[LEG_PREFILL] = LEG, [LEG_DECODE] = LEG, [LEG_ASK] = LEG}}
+/* clang-format on */
 static struct req req;
-static struct pair pair;
+static struct pair pair = NEW_PAIR;
 static struct splice doc;
 static struct upstream ups[ROLE_N];
 
@@ -29,8 +36,9 @@ new_request(enum connector_kind kind, const char *body)
 	size_t at;
 
 	memset(&req, 0, sizeof(req));
-	memset(&pair, 0, sizeof(pair));
+	pair = (struct pair)NEW_PAIR;
 	memset(ups, 0, sizeof(ups));
+	req.w = &worker;
 	pair.req = &req;
 	pair.first_token = -1;
 	req.pairs = &pair;

@@ -145,11 +145,16 @@ Test(shm_metrics, names_follow_the_rules)
 	static const char allowed[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
 
 	for (int i = 0; i < M_N; i++) {
-		const char *name = metric_counter_name[i];
+		const char *name = metric_counter_name[i], *label = name + strspn(name, allowed);
+		const size_t len = (size_t)(label - name);
+		const bool same = i > 0 && strncmp(name, metric_counter_name[i - 1], len + 1) == 0;
 
-		cr_assert_eq(strspn(name, allowed), strlen(name), "%s", name);
-		cr_assert_str_eq(name + strlen(name) - 6, "_total", "%s", name);
-		cr_assert(strlen(metric_counter_help[i]) > 0);
+		cr_assert(*label == '\0' || (*label == '{' && name[strlen(name) - 1] == '}'), "%s",
+			name);
+		cr_assert_eq(strncmp(label - 6, "_total", 6), 0, "%s", name);
+		/* of a name with labels the first one tells what all are */
+		cr_assert_eq(
+			strlen(metric_counter_help[i]) > 0, *label == '\0' || !same, "%s", name);
 	}
 	for (int i = 0; i < G_N; i++)
 		cr_assert_eq(strspn(metric_gauge_name[i], allowed), strlen(metric_gauge_name[i]));

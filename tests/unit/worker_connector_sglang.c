@@ -1,18 +1,14 @@
 /* SGLang: both legs' bodies, byte by byte, rooms, and what an answer of the prefill engine says (protocols.md 5). */
 #include "tests/unit/connector_bodies.h"
 
-#include "worker/core.h"
-
 #define ROOM "6148914691236517205" /* of protocols.md 5.1; above 2^53 */
-
-static struct worker worker;
 
 static void
 begin(const char *body)
 {
-	memset(&worker, 0, sizeof(worker));
+	worker.slot = 0;
+	worker.next_room = 0;
 	new_request(CONNECTOR_SGLANG, body);
-	req.w = &worker;
 	ups[ROLE_PREFILL].bootstrap_port = 8998;
 	cr_assert_eq(req.connector->begin(&pair), END_OK);
 	pair.room = UINT64_C(6148914691236517205);
