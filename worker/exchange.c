@@ -130,8 +130,7 @@ static void
 blame(struct leg *leg)
 {
 	const struct pair *pair = leg->pair;
-	const bool said_all =
-		pair->decoded || (pair->sse.done && !pair->sse.error && !leg->keep);
+	const bool said_all = pair->decoded || (pair->sse.done && !pair->sse.error && !leg->keep);
 
 	if (leg->fail == LEG_FAIL_SHORT)
 		return; /* it was not even asked */
@@ -216,6 +215,22 @@ give_up(struct req *req, struct leg *leg, enum req_end end)
 		exchange_cut(req, end);
 }
 
+/* A stream that had said [DONE] is complete, however its engine ends it.  False: it had not. */
+static bool
+end_said(struct req *req, struct leg *leg, enum req_end end)
+{
+	if (leg->kind != LEG_DECODE || !leg->pair->sse.done || leg->keep)
+		return false;
+	leg_end(leg);
+	if (req->answer != NULL || resume_follows(req, leg))
+		leg_answered(req, leg);
+	else if (relay_complete(req))
+		req_end(req, END_OK);
+	else
+		exchange_cut(req, end);
+	return true;
+}
+
 void
 leg_failed(struct req *req, struct leg *leg)
 {
@@ -232,16 +247,8 @@ leg_failed(struct req *req, struct leg *leg)
 		retell(leg->pair);
 		return;
 	}
-	if (leg->kind == LEG_DECODE && leg->pair->sse.done && !leg->keep) {
-		if (req->answer != NULL || resume_follows(req, leg))
-			leg_answered(req, leg);
-		else if (relay_complete(req))
-			req_end(req, END_OK);
-		else
-			exchange_cut(req, fail_reason(leg));
-		return;
-	}
-	give_up(req, leg, fail_reason(leg));
+	if (!end_said(req, leg, fail_reason(leg)))
+		give_up(req, leg, fail_reason(leg));
 }
 
 /* A decode engine that was asked at the same time as its prefill engine, and has nothing to say yet. */
@@ -267,13 +274,15 @@ leg_late(struct req *req, struct leg *leg)
 		return;
 	}
 	blame(leg);
-	if (leg->kind == LEG_PREFILL && waits_for_kv(pair))
+	if (leg->kind == LEG_PREFILL && waits_for_kv(pair)) {
 		blame(pair_decode(pair)); /* both are silent: the one at fault will collect them */
+		(void)req_tried(pair_decode(pair));
+	}
 	if (leg->kind == LEG_DECODE && ahead(pair))
 		retell(pair);
 	else if (harmless(req, leg))
 		without(req, leg);
-	else
+	else if (!end_said(req, leg, late_reason(leg)))
 		give_up(req, leg, late_reason(leg));
 }
 

@@ -334,9 +334,10 @@ relay_cut(struct req *req, const char *code, const char *message)
 	struct iovec iov[3];
 	int k = 0, len;
 
-	req->keep_alive = false;
+	if (!req->relay_sse || !req->chunked)
+		req->keep_alive = false; /* the missing bytes and the close say it */
 	if (!req->relay_sse)
-		return; /* the missing bytes and the close say it */
+		return;
 	if (json_quote(quoted, sizeof(quoted), message, strlen(message), 200) == -1)
 		(void)snprintf(quoted, sizeof(quoted), "\"\"");
 	len = snprintf(event, sizeof(event),
