@@ -589,7 +589,7 @@ exchange_payload(struct leg *leg, const struct span *pieces, size_t n, bool done
 		}
 		req_first_byte(req);
 	}
-	if (req->answer == NULL && !resume_follows(req, leg)) {
+	if (req->answer == NULL && (req->resume == NULL || !resume_follows(req, leg))) {
 		if (req->state == REQ_RELAY)
 			relay_payload(req, leg, pieces, n, done);
 		leg->said_done = pair->sse.done;

@@ -28,7 +28,7 @@ scan(struct splice *doc, const char *text, size_t n)
 }
 
 static void
-next_leg(struct follow *f, const struct splice *doc)
+next_leg(struct follow *f, const struct splice *doc, bool chat)
 {
 	struct membuf body = {NULL, 0, 0};
 	uint64_t told = follow_tokens(f), most = 0, rest = 0;
@@ -38,7 +38,7 @@ next_leg(struct follow *f, const struct splice *doc)
 	follow_next(f, doc, &body);
 	CHECK(follow_tokens(f) == told);
 	CHECK(scan(&next, body.p, body.n));
-	CHECK(follow_refuses(&next, splice_find(&next, SK_MESSAGES) != NULL) == NULL);
+	CHECK(follow_refuses(&next, chat) == NULL);
 	m = splice_find(doc, SK_MAX_TOKENS);
 	if (m != NULL && json_read_number(&(struct splice_seg){doc->text + m->val, m->end - m->val},
 				 UINT32_MAX, &most)) {
@@ -60,7 +60,7 @@ is_json(const char *event, size_t n)
 
 /* False: no leg may follow. */
 static bool
-one_event(struct follow *f, const struct splice *doc, const char *event, size_t n)
+one_event(struct follow *f, const struct splice *doc, bool chat, const char *event, size_t n)
 {
 	struct membuf out = {NULL, 0, 0};
 	const uint64_t told = follow_tokens(f);
@@ -71,7 +71,7 @@ one_event(struct follow *f, const struct splice *doc, const char *event, size_t 
 	if (n > 7 && memcmp(event, "data: !", 7) == 0) {
 		on = follow_why_not(f) == NULL && !follow_complete(f);
 		if (on)
-			next_leg(f, doc);
+			next_leg(f, doc, chat);
 		free(copy);
 		return on;
 	}
@@ -95,7 +95,7 @@ run(const struct splice *doc, bool chat, const char *stream, size_t size)
 	size_t n, end;
 
 	for (size_t at = 0; (n = sse_next(stream + at, size - at)) > 0; at += n)
-		if (!one_event(f, doc, stream + at, n))
+		if (!one_event(f, doc, chat, stream + at, n))
 			break;
 	follow_finish(f, &out);
 	end = out.n;
