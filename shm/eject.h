@@ -58,6 +58,13 @@ eject_word_back_ms(uint64_t word)
 	return eject_word_out(word) ? 0 : eject_word_ms(word);
 }
 
+/* Most never are: a look of its own, that their selections cost nothing more. */
+static inline bool
+eject_is_out(const struct seg *seg, uint32_t ep)
+{
+	return eject_word_out(shm_load(&seg->eps[ep].eject));
+}
+
 enum eject_state { EJECT_IN, EJECT_EJECTED, EJECT_DUE, EJECT_TRIED };
 /* For who wants to know; *ret_left_ms: until it is due, or the most its trial still has. */
 enum eject_state eject_look(

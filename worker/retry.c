@@ -188,7 +188,7 @@ retry(struct leg *leg)
 		return resume_finish(req) || (resume_prepare(req) && another(leg, true));
 	if (another(leg, false) || fall_back(leg))
 		return true;
-	if (leg->pair->used_up && req->connector->leaves != LEAVES_ROOM)
-		release_attempt(leg->pair); /* while it is known what that was */
+	if (leg->pair->used_up && leg->pair->handed && !leg_active(pair_prefill(leg->pair)))
+		release_attempt(leg->pair); /* while it is known what that was; the leg's answer stays */
 	return false;
 }

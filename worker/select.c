@@ -106,9 +106,11 @@ reserve(const struct selection *s, const struct table_pick *pick, struct selecte
 	 * The reservation, a full barrier, before a second look: to an endpoint that is drained nothing goes
 	 * that its operator does not know of.  Pairs with ep_state_drain().
 	 */
+	ret->trial = 0;
 	if (ep_state_get(s->seg, pick->slot) != EP_UP ||
-		!eject_try(s->seg, s->slot, pick->slot, s->now_ms, trial_ms(&s->pool->timeouts),
-			&ret->trial)) {
+		(eject_is_out(s->seg, pick->slot) &&
+			!eject_try(s->seg, s->slot, pick->slot, s->now_ms,
+				trial_ms(&s->pool->timeouts), &ret->trial))) {
 		load_release(s->seg, s->slot, pick->slot);
 		return false;
 	}
