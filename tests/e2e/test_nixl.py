@@ -901,12 +901,10 @@ FAN = {"fanout": True}
 
 def let_go(ex, stream):
     """A decode engine that has its request keeps it until it says something: by then it has fetched the KV."""
-    if stream:
-        ex.stream_head().event("a")
-        assert ex.gone()
-        ex.close()
-    else:
-        ex.reply(body={"choices": []})
+    with suppress(OSError):  # its own time may be over
+        ex.stream_head().event("a") if stream else ex.reply(body={"choices": []})
+    assert not stream or ex.gone()
+    ex.close()
 
 
 @STREAM
@@ -1086,7 +1084,7 @@ def test_client_gone_as_one_of_several_prefills_answers(desks, kind):
 
 
 def test_client_gone_and_the_hand_over_is_too_old(world):
-    """The lease of the blocks is over before the decode engine can be told: nobody is asked for anything more."""
+    """The lease of the blocks is over before the decode engine can be told: nobody is asked for more than to refuse it."""
     p, d = world.script(), world.script()
     gate = Gate(d)
     r = world.router(world.pool([p], [{"url": gate.url}], kv_lease="300ms"), health_interval="30s", stats_interval="30s")
@@ -1098,7 +1096,7 @@ def test_client_gone_and_the_hand_over_is_too_old(world):
     time.sleep(0.4)
     gate.open()
     assert r.end()["reason"] == "client_gone"
-    assert p.quiet(0.1) and d.quiet(0.1) and r.metric("prefill_again_total") == r.metric("kv_released_total") == 0
+    assert p.quiet(0.1) and d.quiet(0.1) and r.metric("prefill_again_total") == 0
 
 
 def test_client_gone_and_one_prefill_engine_does_not_hang_up(world):
