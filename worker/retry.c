@@ -189,6 +189,6 @@ retry(struct leg *leg)
 	if (another(leg, false) || fall_back(leg))
 		return true;
 	if (leg->pair->used_up && leg->pair->handed && !leg_active(pair_prefill(leg->pair)))
-		release_attempt(leg->pair); /* while it is known what that was; the leg's answer stays */
+		release_attempt(leg->pair); /* while it is known what that was */
 	return false;
 }
