@@ -25,6 +25,13 @@
 #define APART_MAX 256           /* requests of our own at once, of one worker */
 #define APART_BYTES (64u << 20) /* of their bodies together */
 
+/* Its notices have come: the KV lies at the decode engine, whatever becomes of the prefill engine. */
+static bool
+arrived(const struct pair *pair)
+{
+	return pair->kv_ready || (pair->armed && flag_is_ready(pair->req->w->flags, &pair->flag));
+}
+
 /* Whether KV is held, or may be, that only a decode engine's fetch frees. */
 static bool
 holds(const struct pair *pair)
@@ -34,7 +41,7 @@ holds(const struct pair *pair)
 	if (pair->req->connector->leaves != LEAVES_KV || pair->decoded ||
 		(d->first_told && !pair->used_up))
 		return false; /* nothing is held, or it has been fetched: a byte of the answer is here */
-	return leg_active(p) ? leg_sent(p) || p->got_bytes : pair->handed;
+	return leg_active(p) ? leg_sent(p) || p->got_bytes : pair->handed || arrived(pair);
 }
 
 /* Its decode engine could not be told at all. */
@@ -195,9 +202,13 @@ set_apart(struct pair *from)
 			   : leg_active(pair_prefill(pair)) ? M_KV_RELEASED_PREFILL_LATE
 							    : M_KV_RELEASED_GIVEN_UP;
 	release(pair);
-	if (req->state != REQ_RELEASE || !pair->handed || pair_decode(pair)->state != LEG_IDLE)
+	if (req->state != REQ_RELEASE || pair_decode(pair)->state != LEG_IDLE)
 		return;
-	if (pair->starts[ROLE_DECODE] == STARTS_AFTER_KV)
+	if (!leg_active(pair_prefill(pair)) && arrived(pair))
+		pair_start(pair, STARTS_AFTER_KV);
+	else if (!pair->handed)
+		return;
+	else if (pair->starts[ROLE_DECODE] == STARTS_AFTER_KV)
 		exchange_go_on(req, pair);
 	else
 		leg_start(pair_decode(pair));

@@ -436,19 +436,36 @@ FAILS_OF_P = {**PREFILL_FAILS, **UNREADABLE}
 
 @pytest.mark.parametrize("how", FAILS_OF_P)
 def test_failure_of_prefill(desk, how):
-    """Even if its notices have come: the client gets an honest status, what a late one has brought is fetched for nobody."""
+    """The client gets an honest status; what a late one has brought is fetched for nobody."""
     does, status, code = FAILS_OF_P[how]
     for stream in (False, True) if how != "late" else (True,):
         fresh(desk.p)
         c = desk.ask(stream)
         ex = desk.p.expect()
-        desk.arrived(ex)
+        if how == "late":
+            desk.arrived(ex)
         does(ex)
         a = c.read()
         assert (a.status, a.error["code"]) == (status, code)
         if how == "late":
             released(desk, [1, 2, 3, 0] if desk.kind == "prefill" else [1, 2, 3])
         assert desk.d.quiet(0.02)
+
+
+@pytest.mark.parametrize("how", ["reset", "status"])
+def test_failure_of_prefill_after_its_notices(one, how):
+    """Its KV lies at the decode engine, and is fetched for nobody."""
+    c = one.ask()
+    ex = one.p.expect()
+    counted = one.router.metric("notices_total") + 2
+    one.arrived(ex)
+    one.router.wait_metric("notices_total", counted)
+    if how == "reset":
+        ex.reset()
+    else:
+        ex.reply(500, {"error": {"message": "no more"}})
+    assert c.read().status == {"reset": 502, "status": 500}[how]
+    released(one, [1, 2, 3, 0])
 
 
 @pytest.mark.parametrize("status", [400, 401, 422, 429, 500, 503])
