@@ -130,11 +130,25 @@ another(struct leg *leg, bool on)
 	return found;
 }
 
+/* For the log: a request that ended well does not say it otherwise. */
+static const char *
+how_it_failed(const struct leg *leg)
+{
+	const char *text = exchange_fail_text(leg->fail);
+
+	if (text == NULL && leg->status >= 500)
+		text = "prefill's status was 5xx";
+	if (text == NULL)
+		text = leg->status == 200 ? "prefill's answer is of no use" : "prefill was late";
+	return text;
+}
+
 /* The prefill engines have failed: the decode engine does the untouched request alone. */
 static bool
 fall_back(struct leg *leg)
 {
 	const struct connector *was = leg->pair->req->connector;
+	const char *why = how_it_failed(leg);
 	struct req *req = leg->pair->req;
 	struct pair *next;
 	bool found;
@@ -162,6 +176,7 @@ fall_back(struct leg *leg)
 		req->pairs[0].seeded = false;
 		pair_adopt(&req->pairs[0], ROLE_DECODE, next);
 		req->direct = "fallback";
+		req->detail = why;
 		req->fell_back = true;
 		metric_add(req->w->slab, M_DIRECT, 1);
 	}

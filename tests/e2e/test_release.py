@@ -167,7 +167,7 @@ def test_prefill_that_is_late_and_has_begun_to_answer(world, retries):
     assert nobody(d, 0.1)
     rest(ex, later)
     told(d)
-    r.wait_metric("kv_released_total", 1)
+    r.wait_metric("kv_released_total", 1, reason="prefill_late")
 
 
 def test_what_is_read_to_its_end_holds_nobody_up(world):
@@ -228,7 +228,7 @@ def test_decode_engine_fails_and_was_reached(world, how, retries):
         ex.reply(body={"choices": []})
     assert c.read().status == (200 if retries else {"500": 500, "late": 504}.get(how, 502))
     refusable(d)
-    r.wait_metric("kv_released_total", 1)
+    r.wait_metric("kv_released_total", 1, reason="decode_failed")
     assert nobody(d)
     leg.end(keep=False)
 
@@ -350,6 +350,8 @@ def test_drain_between_the_legs(world, how):
     assert c.read().error["code"] == "shutdown"
     rest(ex, later)
     told(d)
+    if how == "reload":
+        r.wait_metric("kv_released_total", 1, reason="shutdown")
 
 
 STAGES = {"prefilling": {"prefill": {"prefill_delay": 250}}, "fetching": {"decode": {"fetch_delay": 250}}}

@@ -464,6 +464,18 @@ def test_fallback(world, kind, stream):
     assert sum(e.counter("local_prefills") for e in d) == 1
 
 
+@pytest.mark.parametrize("how, why", [("reset", "connection closed before the end of the answer"), ("garbage", "answer is not HTTP"),
+                                      ("500", "prefill's status was 5xx"), ("empty", "prefill's answer is of no use"),
+                                      ("timeout", "prefill was late"), ("refused", "connection refused or unreachable")])
+def test_fallback_says_why(world, how, why):
+    """In the line of a request that ended well."""
+    r, p, d = build(world, "nixl", 1, 1, pool={**DIRECT, "timeouts": {"prefill": LATE}}, **FAR)
+    p[0].stop() if how == "refused" else p[0].fault(**FAILS_OF_P[how])
+    right(r, False)
+    line = end_with(r, "fallback")
+    assert (line["reason"], line["detail"], line["direct"]) == ("ok", why, "fallback")
+
+
 def test_fallback_is_the_default(world):
     p, d = [world.engine("prefill") for _ in range(2)], [world.engine("decode")]
     pool = {k: v for k, v in world.pool(p, d).items() if k not in ("retries", "fallback")}
