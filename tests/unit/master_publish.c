@@ -1,4 +1,5 @@
 /* Slots, pool numbers, publication: what workers see of a configuration, without a packet sent. */
+#include "shm/eject.h" /* before the fixture, whose names its own would hide */
 #include "tests/unit/master_fleet.h"
 
 #include <stdio.h>
@@ -6,7 +7,6 @@
 #include "master/conf.h"
 #include "master/publish.h"
 #include "shm/base/clock.h"
-#include "shm/eject.h"
 #include "shm/metrics.h"
 
 #define P1 "http://127.0.0.1:8101"
