@@ -17,17 +17,14 @@ from raw import Client, Closed, text_of
 URL = "/v1/completions"
 
 
-def owner(r, c):
-    """The process of the router that holds the other end of a client's connection."""
+def owners_of(r, clients):
+    """For each connection of a client's, the process of the router that holds its other end."""
     def address(name):
         return f"0100007F:{name[1]:04X}"
-    ends = (address(c.sock.getpeername()), address(c.sock.getsockname()))
-    rows = (x.split() for x in Path("/proc/net/tcp").read_text().splitlines()[1:])
-    inode = next(x[9] for x in rows if (x[1], x[2]) == ends)
-    for pid in r.children():
-        if any(os.readlink(fd) == f"socket:[{inode}]" for fd in Path(f"/proc/{pid}/fd").iterdir()):
-            return pid
-    raise AssertionError("nobody holds it")
+    rows = (x.split() for x in Path("/proc/net/tcp").read_text().splitlines()[1:])  # once: it may be long
+    inodes = {(x[1], x[2]): x[9] for x in rows}
+    holds = {os.readlink(fd): pid for pid in r.children() for fd in Path(f"/proc/{pid}/fd").iterdir()}
+    return {c: holds[f"socket:[{inodes[address(c.sock.getpeername()), address(c.sock.getsockname())]}]"] for c in clients}
 
 
 def streams_with_worker(r, n, tokens, pause=()):
@@ -37,7 +34,7 @@ def streams_with_worker(r, n, tokens, pause=()):
         c.head()
     for e in pause:
         e.pause()
-    return streams, {c: owner(r, c) for c in streams}
+    return streams, owners_of(r, streams)
 
 
 def test_kill_9_of_a_worker_under_load(world):
