@@ -124,13 +124,6 @@ def test_queue_size(world):
     assert len(list(held.events())) == 5
 
 
-def release_refused(engine):
-    """What is told after a decode engine that failed: the prefill engine's blocks are free."""
-    told = engine.expect("POST /v1/completions")
-    assert told.json()["model"] == "pdrouter-release"
-    told.reply(404, {"error": {"message": "no such model"}})
-
-
 def test_first_byte_and_request(world):
     r, p, d = world.scripts(pool={"timeouts": {"decode": "60s"}})
     set_pool(r, world, p, d, timeouts={"decode": "60s", "first_byte": "200ms"})
@@ -140,7 +133,7 @@ def test_first_byte_and_request(world):
     assert c.head().status == 504
     assert r.end()["reason"] == "decode_timeout"
     x.over.set()
-    release_refused(d[0])
+    wait("the prefill engine's blocks are free", lambda: d[0].refused)
     set_pool(r, world, p, d, timeouts={"decode": "60s", "request": f"{SLOW}s"})
     c = r.open_stream()
     p[0].expect("POST /v1/completions").prefilled()
