@@ -146,13 +146,11 @@ wire_done(struct leg *leg)
 	leg->on_wire = false;
 }
 
-/* Gives back what the leg holds of its endpoint. */
-static void
-let_go(struct leg *leg)
+void
+leg_lend_place(struct leg *leg)
 {
 	struct worker *w = leg->w;
 
-	wire_done(leg);
 	if (leg->reserved) {
 		load_tokens_sub(w->seg, w->slot, leg->up->slot, leg->tokens);
 		load_release(w->seg, w->slot, leg->up->slot);
@@ -160,6 +158,14 @@ let_go(struct leg *leg)
 	}
 	leg->tokens = 0;
 	leg->reserved = false;
+}
+
+/* Gives back what the leg holds of its endpoint. */
+static void
+let_go(struct leg *leg)
+{
+	wire_done(leg);
+	leg_lend_place(leg);
 	leg->state = LEG_DONE;
 	leg->deadline_ms = 0;
 	free(leg->partial);

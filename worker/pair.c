@@ -186,7 +186,8 @@ pair_move(struct pair *to, struct pair *from)
 		.seed = from->seed,
 		.seeded = from->seeded};
 	pair_ready(from);
-	for (enum role r = 0; r < ROLE_N; r++) { /* for the log */
+	memcpy(from->id, to->id, sizeof(from->id)); /* for the log, as is: */
+	for (enum role r = 0; r < ROLE_N; r++) {
 		from->leg[r].state = LEG_DONE;
 		from->leg[r].up = to->leg[r].up == NULL ? NULL : pool_ref(to->leg[r].up);
 	}
@@ -245,14 +246,20 @@ pair_new_id(struct pair *pair)
 }
 
 void
+pair_next_rank(struct pair *pair, enum role role)
+{
+	struct upstream *up = pair->leg[role].up;
+
+	pair->rank[role] = -1;
+	if (up != NULL && up->dp_ranks > 0)
+		pair->rank[role] = (int32_t)(up->next_rank++ % up->dp_ranks);
+}
+
+void
 pair_next_ranks(struct pair *pair)
 {
-	for (enum role r = 0; r < ROLE_N; r++) {
-		struct upstream *up = pair->leg[r].up;
-
-		if (up != NULL && up->dp_ranks > 0)
-			pair->rank[r] = (int32_t)(up->next_rank++ % up->dp_ranks);
-	}
+	for (enum role r = 0; r < ROLE_N; r++)
+		pair_next_rank(pair, r);
 }
 
 /* --- notices ------------------------------------------------------------------------------------- */
@@ -389,6 +396,14 @@ pair_reserve_again(struct pair *pair, struct leg *leg)
 		return;
 	leg->reserved = load_reserve(w->seg, w->slot, leg->up->slot, 0);
 	leg->tokens = load_tokens_add(w->seg, w->slot, leg->up->slot, pair->req->tokens);
+}
+
+void
+pair_keep_places(struct pair *pair)
+{
+	for (enum role r = 0; r < ROLE_N; r++)
+		if (pair->leg[r].up != NULL && pair->leg[r].state != LEG_DONE)
+			pair_reserve_again(pair, &pair->leg[r]);
 }
 
 void

@@ -45,6 +45,7 @@ struct pair {
 	bool prefilled;          /* the prefill engine has answered, and its answer was taken */
 	bool redone;             /* prefill was done again */
 	bool handed;             /* it holds KV until a decode engine fetches it */
+	bool failed;             /* counted as an attempt that has */
 	bool used_up;  /* a decode engine was told of that, and has failed: never told again */
 	bool released; /* the client has gone: what is sent only frees that KV */
 	bool early;    /* decode's answer came before prefill's, and is kept until then */
@@ -114,6 +115,7 @@ void pair_set_id(struct pair *pair, const char *id, size_t n);
 
 /* Which data-parallel rank of each engine serves it, where they have several: one after the other. */
 void pair_next_ranks(struct pair *pair);
+void pair_next_rank(struct pair *pair, enum role role);
 /* Waits for `notices` under a flag of the worker's; the id on the wire is in ret_id.  False: all flags are in
  * use. */
 bool pair_arm(struct pair *pair, uint8_t notices, char ret_id[FLAG_ID_LEN]);
@@ -131,6 +133,8 @@ void pair_ask_over(struct pair *pair);
 bool pair_waits_for_prefill(const struct pair *pair);
 /* For a leg that is asked once more: of an endpoint chosen before, whose limit has been looked at. */
 void pair_reserve_again(struct pair *pair, struct leg *leg);
+/* Places that were lent to another attempt (plan.h) are counted again: this one goes on after all. */
+void pair_keep_places(struct pair *pair);
 /* A hand-over that is too old is not used: all from the start, with a fresh id. */
 void pair_prefill_again(struct pair *pair);
 /* Tells engines that wait for each other to forget it (LEAVES_ROOM). */

@@ -227,10 +227,11 @@ why_direct(struct req *req)
 void
 plan_learn(struct req *req, uint64_t ttft_us)
 {
-	/* of a stream with its first event: a whole answer has all its tokens' time in it, an error none */
+	/* of a stream with its first event: a whole answer has all its tokens' time in it, an error none, and
+	 * where engines failed there is theirs in it, too */
 	if (req->pool.shake.routing_threshold == THRESHOLD_AUTO && req->npairs == 1 &&
-		route_by(req->route) == ROUTE_BY_PAIR && req->stream &&
-		(req->relay_sse || req->answer != NULL))
+		req->tries == 0 && !req->fell_back && route_by(req->route) == ROUTE_BY_PAIR &&
+		req->stream && (req->relay_sse || req->answer != NULL))
 		threshold_learn(&req->w->thresholds[req->pool.id], req->estimate,
 			req->direct != NULL, ttft_us);
 }
@@ -453,10 +454,26 @@ choose_decode(struct pair *pair, const struct pair *of, struct selection *d)
 	return choose(decode, d, group) != NULL;
 }
 
+/* An attempt that is to be replaced holds places that may be the last ones; not where its engine has failed. */
+static void
+lend_places(const struct req *req, struct pair *of)
+{
+	for (enum role r = 0; r < ROLE_N; r++) {
+		struct leg *leg = &of->leg[r];
+		bool tried = false;
+
+		for (uint32_t i = 0; leg->reserved && i < req->ntried; i++)
+			tried = tried || req->tried[i] == leg->up->slot;
+		if (!tried)
+			leg_lend_place(leg);
+	}
+}
+
 bool
-plan_again(struct pair *next, enum plan_for what, const struct pair *of)
+plan_again(struct pair *next, enum plan_for what, struct pair *of)
 {
 	struct req *req = next->req;
+	const char *const detail = req->detail; /* how the last attempt failed */
 	struct worker *w = req->w;
 	const struct table *t = rcu_enter(w->seg, w->slot);
 	uint32_t model = TABLE_ANY_MODEL;
@@ -468,6 +485,8 @@ plan_again(struct pair *next, enum plan_for what, const struct pair *of)
 	if (tp != NULL && tp->id == req->pool.id) {
 		prepare(s, req, t, tp, model);
 		s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
+		if (what != FOR_DECODE)
+			lend_places(req, of);
 		if (what == FOR_DECODE)
 			found = choose_decode(next, of, &s[ROLE_DECODE]);
 		else if (what == FOR_PAIR)
@@ -478,6 +497,7 @@ plan_again(struct pair *next, enum plan_for what, const struct pair *of)
 	w->planning = false;
 	rcu_leave(w->seg, w->slot);
 	wait_settle(req);
+	req->detail = detail;
 	return found;
 }
 

@@ -41,7 +41,7 @@ holds(const struct pair *pair)
 	if (pair->req->connector->leaves != LEAVES_KV || pair->decoded ||
 		(d->first_told && !pair->used_up))
 		return false; /* nothing is held, or it has been fetched: a byte of the answer is here */
-	return leg_active(p) ? leg_sent(p) || p->got_bytes : pair->handed || arrived(pair);
+	return leg_active(p) ? leg_sent(p) : pair->handed || arrived(pair);
 }
 
 /* Its decode engine could not be told at all. */
@@ -84,8 +84,9 @@ pair_over(struct pair *pair)
 {
 	for (enum leg_kind k = 0; k < LEG_PAIR_N; k++)
 		leg_end(&pair->leg[k]);
+	pair_ask_over(pair);
 	pair_disarm(pair);
-	pair->decoded = true;
+	pair->decoded = pair->asked = pair->begun = true;
 }
 
 /* Once: a leg that cannot even be started is over before the others have been looked at. */
@@ -134,8 +135,10 @@ tell_another(struct pair *pair)
 		return false;
 	next = pair_scratch(pair->req);
 	found = plan_again(next, FOR_DECODE, pair);
-	if (found)
+	if (found) {
 		pair_adopt(pair, ROLE_DECODE, next);
+		pair_next_rank(pair, ROLE_DECODE);
+	}
 	pair_scratch_free(&next);
 	return found;
 }
@@ -184,18 +187,23 @@ static void
 set_apart(struct pair *from)
 {
 	const struct req *of = from->req;
+	struct leg *d = pair_decode(from);
 	struct worker *w = of->w;
 	struct pair *pair;
 	struct req *req;
 
 	if (w->napart >= APART_MAX || of->body_len > APART_BYTES - w->apart_bytes)
 		return; /* the engine's own time limit will free it */
+	/* not told yet; and what waits for its socket are the bytes of `of` */
+	if (leg_active(d) && !leg_connecting(d) && !leg_sent(d))
+		leg_rewind(d);
 	req = req_apart(of);
 	req->pairs = mem_array(1, sizeof(*req->pairs));
 	req->npairs = 1;
 	pair = &req->pairs[0];
 	pair->req = req;
 	pair_move(pair, from);
+	pair_keep_places(pair);
 	follow(&pair->prompt, of, req);
 	follow(&pair->tokens, of, req);
 	req->released_as = of->end == END_SHUTDOWN          ? M_KV_RELEASED_SHUTDOWN
@@ -212,6 +220,14 @@ set_apart(struct pair *from)
 		exchange_go_on(req, pair);
 	else
 		leg_start(pair_decode(pair));
+}
+
+void
+release_used_up(struct pair *pair)
+{
+	pair->used_up = true;
+	if (pair->handed && !leg_active(pair_prefill(pair)))
+		refuse_it(pair);
 }
 
 void
@@ -233,6 +249,18 @@ release_attempt(struct pair *pair)
 		refuse_it(pair);
 }
 
+/* Whether it has fetched nobody knows: what its prefill engine has said, or will say soon, is refused. */
+static void
+decode_failed(struct req *req, struct pair *pair)
+{
+	leg_end(pair_decode(pair));
+	release_used_up(pair);
+	if (leg_active(pair_prefill(pair)))
+		return;
+	pair_over(pair);
+	drop_if_over(req);
+}
+
 /*
  * A prefill engine answers after all: its own clock starts again.  A decode engine that answers the client's
  * own request has fetched the KV, so it can be let go.
@@ -242,6 +270,8 @@ release_first(struct req *req, struct leg *leg)
 {
 	if (leg->kind == LEG_PREFILL) {
 		leg_wait_anew(leg);
+	} else if (leg->status >= 400) {
+		decode_failed(req, leg->pair);
 	} else if (!leg->releases) {
 		pair_over(leg->pair);
 		drop_if_over(req);
@@ -275,8 +305,10 @@ release_failed(struct req *req, struct leg *leg)
 		leg_start(pair_decode(pair));
 		return;
 	}
-	if (leg->kind == LEG_DECODE && pair->handed && !leg->first_told)
-		refuse_it(pair);
+	if (leg->kind == LEG_DECODE && !leg->first_told) {
+		decode_failed(req, pair);
+		return;
+	}
 	pair_over(pair);
 	drop_if_over(req);
 }

@@ -14,3 +14,8 @@ struct pair;
  * is used up; or by /abort_request.  What is left in the pair is for its owner to end.
  */
 void release_attempt(struct pair *pair);
+/*
+ * The pair's decode engine has failed or refused what it was told: if its prefill engine has nothing more to say the
+ * hand-over is named to decode engines in a way that they refuse.  The pair's legs stay as they are.
+ */
+void release_used_up(struct pair *pair);

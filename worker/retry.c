@@ -55,15 +55,12 @@ forget_answer(struct pair *pair)
 {
 	struct req *req = pair->req;
 
-	if (req->answer != NULL) {
+	if (req->answer != NULL && req->npairs > 1)
 		answer_part_again(req->answer, pair->index);
-		return;
-	}
-	if (relay_started(req))
-		return; /* by former engines, which this one went on for */
+	if (req->answer != NULL || relay_started(req))
+		return; /* started by former engines, which this one went on for */
 	relay_drop_held(req);
 	req->relay_sse = req->half_event = req->hold_short = false;
-	req->t_first_us = 0;
 	if (req->state == REQ_RELAY)
 		req_enter(req, REQ_EXCHANGE);
 }
@@ -115,17 +112,19 @@ another(struct leg *leg, bool on)
 			else
 				forget_answer(pair);
 			pair_renew(pair);
-			if (on)
-				plan_answer(req);
+			if (on || (req->answer != NULL && req->npairs == 1))
+				plan_answer(req); /* what it was to be made of may differ */
 			req->t_prefill_us = 0;
 			pair_adopt(pair, ROLE_PREFILL, next);
 		}
 		pair_adopt(pair, ROLE_DECODE, next);
 	}
 	pair_scratch_free(&next);
-	if (found && keep)
+	if (found && keep) {
+		pair->failed = false;
+		pair_next_rank(pair, ROLE_DECODE);
 		leg_start(pair_decode(pair));
-	else if (found)
+	} else if (found)
 		go(pair);
 	return found;
 }
@@ -159,7 +158,7 @@ fall_back(struct leg *leg)
 		return false;
 	next = pair_scratch(req);
 	req->connector = &connector_direct;
-	found = plan_again(next, FOR_ONE, NULL);
+	found = plan_again(next, FOR_ONE, leg->pair);
 	req->connector = was;
 	if (found) {
 		for (uint32_t i = 0; i < req->npairs; i++)
@@ -192,18 +191,22 @@ fall_back(struct leg *leg)
 bool
 retry(struct leg *leg)
 {
-	struct req *req = leg->pair->req;
+	struct pair *pair = leg->pair;
+	struct req *req = pair->req;
 
-	metric_add(req->w->slab, M_ATTEMPTS_FAILED, 1);
-	leg->pair->used_up = leg->kind == LEG_DECODE && leg->reached && !heard(leg->pair);
-	if (!replaceable(leg->pair))
+	if (!pair->failed) /* else it is said again: of a question, or of half an error's answer */
+		metric_add(req->w->slab, M_ATTEMPTS_FAILED, 1);
+	pair->failed = true;
+	if (leg->kind == LEG_DECODE && leg->reached && !heard(pair))
+		pair->used_up = true;
+	if (!replaceable(pair))
 		return false;
 	(void)req_tried(leg);
-	if (heard(leg->pair))
-		return resume_finish(req) || (resume_prepare(req) && another(leg, true));
-	if (another(leg, false) || fall_back(leg))
+	if (heard(pair) ? resume_finish(req) || (resume_prepare(req) && another(leg, true))
+			: another(leg, false) || fall_back(leg))
 		return true;
-	if (leg->pair->used_up && leg->pair->handed && !leg_active(pair_prefill(leg->pair)))
-		release_attempt(leg->pair); /* while it is known what that was */
+	pair_keep_places(pair);
+	if (pair->used_up)
+		release_used_up(pair); /* while it is known what that was */
 	return false;
 }
