@@ -576,6 +576,8 @@ exchange_payload(struct leg *leg, const struct span *pieces, size_t n, bool done
 	struct req *req = pair->req;
 	bool whole = false; /* an event has ended: what is half is not searched again and again */
 
+	if (req->state != REQ_RELAY && req->state != REQ_EXCHANGE)
+		return; /* nobody reads it */
 	if (req->answer == NULL) {
 		if (!relay_started(req) && begins_with_error(leg, pieces, n)) {
 			blame(leg);
@@ -587,18 +589,17 @@ exchange_payload(struct leg *leg, const struct span *pieces, size_t n, bool done
 			give_up(req, leg, END_DECODE_ANSWER);
 			return;
 		}
-		req_first_byte(req);
 	}
 	if (req->answer == NULL && (req->resume == NULL || !resume_follows(req, leg))) {
 		if (req->state == REQ_RELAY)
 			relay_payload(req, leg, pieces, n, done);
+		if (req->t_first_us == 0 && relay_started(req))
+			req_first_byte(req);
 		leg->said_done = pair->sse.done;
 		if (req->fwd != NULL && req->state == REQ_RELAY)
 			drop_bytes_if_heard(req);
 		return;
 	}
-	if (req->state != REQ_RELAY && req->state != REQ_EXCHANGE)
-		return;
 	for (size_t i = 0; i < n; i++) {
 		whole |= sse_feed(&pair->sse, pieces[i].p, pieces[i].n) > 0;
 		membuf_add(&pair->event, pieces[i].p, pieces[i].n);
@@ -780,12 +781,13 @@ exchange_drained(struct req *req)
 	}
 }
 
-/* The client's side of a prefill answer; false if the request is over with it. */
+/* The client's side of a prefill answer; false if the request, or this attempt, is over with it. */
 static bool
 prefill_taken(struct req *req, struct leg *leg)
 {
 	struct pair *pair = leg->pair;
 	struct membuf out = {NULL, 0, 0};
+	const uint32_t attempt = pair->attempt;
 	bool on;
 
 	if (!req->takes_prefill || pair->redone) /* what the first one said still holds */
@@ -801,7 +803,7 @@ prefill_taken(struct req *req, struct leg *leg)
 		rewrite_events(req, pair_decode(pair));
 	if (req->state != REQ_DONE && !pair->behind)
 		catch_up(pair);
-	return req->state != REQ_DONE;
+	return req->state != REQ_DONE && pair->attempt == attempt;
 }
 
 /* Decode had answered before prefill's answer bore out what it was told. */
