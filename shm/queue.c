@@ -37,7 +37,7 @@
 
 enum queue_state { QUEUE_S_FREE, QUEUE_S_TAKEN, QUEUE_S_WAITING, QUEUE_S_WOKEN };
 
-/* A worker beats twice a second: one that was called and has not for so long is not waited for. */
+/* A worker beats twice a second: one that has not for so long is not waited for. */
 #define STILL_MS 1000
 
 /* Needs told apart by one look at a queue; of more, everybody is called in turn. */
@@ -357,24 +357,24 @@ heads_add(struct heads *h, const struct seen *s, const struct queue_call *call)
 	}
 }
 
-/* Was called, but its worker stands still: the others go past it. */
+/* Its worker stands still, and could not follow a call: the others go past it. */
 static bool
-is_stuck(const struct seg *seg, const struct seen *s)
+is_stuck(const struct seg *seg, const struct seen *s, uint64_t now_ms)
 {
-	return word_state(s->word) == QUEUE_S_WOKEN &&
-	       proc_beat_ms(seg, word_worker(s->word) - 1) + STILL_MS < clock_ms();
+	return proc_beat_ms(seg, word_worker(s->word) - 1) + STILL_MS < now_ms;
 }
 
 /* Who is meant; false: nobody. */
 static bool
 choose(const struct seg *seg, uint32_t pool, const struct queue_call *call, struct seen *ret)
 {
+	const uint64_t now_ms = clock_ms();
 	struct heads h = {.n = 0};
 	bool any;
 	struct seen s;
 
 	for (uint32_t at = 0; see_next(seg, pool, &at, &s);)
-		if (!is_stuck(seg, &s))
+		if (!is_stuck(seg, &s, now_ms))
 			heads_add(&h, &s, call);
 	any = h.more;
 	if (any)

@@ -22,16 +22,15 @@
  * barriers, as is the CAS that gives a place back.  `lacks` is a plain store, before the exchange that makes
  * it WAITING, or narrows what was there; whoever reads the wider one calls once in vain.
  *
- * Broken variants, each of which must yield an error: -DNO_SECOND_TRY (after standing there) -DNARROW_FIRST
- * (what it lacks is said before the try) -DLOOK_BEFORE_RELEASE -DQUIET_GIVE_BACK (P is tried, D is full, P goes
- * back) -DNO_PASS (who was called in vain keeps it for itself) -DLEAVE_CALLED (who was called leaves and says
- * nothing) -DQUIET_LEAVE (others relied on who leaves, and it says nothing) -DKEEPS_WHAT_IT_HAD (who was called for
- * another place than it took does not pass that on)
- * -DNO_CALL_AFTER_DEATH -DNO_TELL_AFTER_DEATH (the dead one had called, and not written the eventfd)
- * -DUNMARK_AFTER_FREE (all against P1) -DPLAIN_CALL (a store instead of the CAS: against
- * P3) -DNO_REAP (against P2) -DPUSH_IN (a newcomer tries first: against P4).  Must be reached: -DREACH_BEHIND
- * -DREACH_FULL -DREACH_CAS_LOST -DREACH_IN_VAIN -DREACH_TOLD -DREACH_DIED_CALLED -DREACH_LEFT_CALLED
- * -DREACH_ALL_SERVED.
+ * Broken variants, each of which must yield an error: -DNO_SECOND_TRY (after standing there) -DOLD_LACKS (what
+ * it lacked before still stands there while it tries) -DLOOK_BEFORE_RELEASE -DQUIET_GIVE_BACK (P is taken, D is
+ * full, P goes back) -DNO_PASS (who was called in vain keeps it for itself) -DLEAVE_CALLED (who was called leaves
+ * and says nothing) -DQUIET_LEAVE (others relied on who leaves, and it says nothing) -DKEEPS_WHAT_IT_HAD (who was
+ * called for another place than it took does not pass that on) -DNO_CALL_AFTER_DEATH -DNO_TELL_AFTER_DEATH (the
+ * dead one had called, and not written the eventfd) -DUNMARK_AFTER_FREE (all against P1) -DPLAIN_CALL (a store
+ * instead of the CAS: against P3) -DNO_REAP (against P2) -DPUSH_IN (a newcomer tries first: against P4).  Must be
+ * reached: -DREACH_BEHIND -DREACH_FULL -DREACH_CAS_LOST -DREACH_IN_VAIN -DREACH_TOLD -DREACH_DIED_CALLED
+ * -DREACH_LEFT_CALLED -DREACH_ALL_SERVED.
  */
 #define NREQS 3
 #define NSLOTS 2
@@ -240,30 +239,29 @@ inline leave()
 /* queue_stand(): roles = those it was called for */
 inline stand()
 {
+#ifdef OLD_LACKS
+	if
+	:: SLOT.state == TAKEN -> SLOT.lacks = UNTRIED | ALL
+	:: else
+	fi;
+#else
 	SLOT.lacks = UNTRIED | ALL;
+#endif
 	d_step { /* shm_xchg(word, WAITING) */
 		roles = (SLOT.state == WOKEN -> SLOT.roles : 0);
 		SLOT.state = WAITING;
 		SLOT.roles = 0
 	}
-#ifdef NARROW_FIRST
-	SLOT.lacks = (need == 1 && free_p == 0 -> P : D);
-#endif
 }
 
 /* wait_served(), wait_settle(): what it was called for and did not take, or where a place is left, it passes on */
 inline served()
 {
-#ifdef LOOK_BEFORE_LEAVE
-	left = (need == 1 && free_p > 0 -> P : 0) | (free_d > 0 -> D : 0);
-#endif
 	leave();
 	roles = roles | called;
 	called = 0;
-#ifndef LOOK_BEFORE_LEAVE
 	left = (need == 1 && free_p > 0 -> P : 0);
 	left = left | (free_d > 0 -> D : 0);
-#endif
 	d_step {
 #ifdef KEEPS_WHAT_IT_HAD
 		roles = 0;
@@ -285,9 +283,7 @@ inline served()
 /* wait_again() with waits, wait_settle(): it stays there */
 inline stays()
 {
-#ifndef NARROW_FIRST
 	SLOT.lacks = lacks;
-#endif
 	lacks = 0;
 #ifndef QUIET_GIVE_BACK
 	call_any(owes, 0);
@@ -306,10 +302,12 @@ inline enter()
 {
 	d_step { last++; ticket = last }
 	d_step { TAKE(0) }
+#ifndef ONE_SLOT
 	if
 	:: d_step { mine == NOBODY -> TAKE(1) }
 	:: mine != NOBODY
 	fi;
+#endif
 	if
 	:: mine != NOBODY ->
 		marks = marks | (1 << mine);

@@ -44,7 +44,7 @@ static const struct {
 	[BAD_LIMIT]  = { "limit_exceeded", "more requests at an endpoint than its limit" },
 	[BAD_SUM]    = { "wrong_sum", "a count is not what its holders hold" },
 	[BAD_LEAK]   = { "leak", "something is reserved after all have left or were reaped" },
-	[BAD_LOST]   = { "lost_wakeup", "a flag is READY and its waiter sleeps on" },
+	[BAD_LOST]   = { "lost_wakeup", "a flag is READY, or a place is free, and its waiter sleeps on" },
 	[BAD_EARLY]  = { "early", "a flag is READY without its notices" },
 	[BAD_NOTICE] = { "wrong_notice", "a notice counted that must not, or did not that must" },
 	[BAD_GEN]    = { "gen_again", "a gen was given out twice" },
@@ -102,6 +102,12 @@ static const struct part {
 	{ "clients-storm", 2, false, 1500,
 		{ { arriver, 4, 4, STOPS | DIES, 3, arriver_bury, NULL } },
 		arrivals_storm, { arrivals_settle } },
+	{ "queue-calm", 1, false, 1500, /* nobody is called because another has died */
+		{ { queuer, 0, 6, STOPS, 1, NULL, queuer_wake } },
+		queuers_calm, { queuers_settle } },
+	{ "queue-storm", 2, false, 1500,
+		{ { queuer, 0, 6, STOPS | DIES, 1, queuer_bury, queuer_wake } },
+		queuers_storm, { queuers_settle } },
 	{ "announce", 1, false, 1500,
 		{ { listener, 1, 3, STOPS | DIES, 1, NULL, NULL },
 		  { announcer, 0, 1, STOPS | DIES, 3, NULL, NULL } },
@@ -263,6 +269,7 @@ report(const struct options *o, uint64_t began_us)
 	arrivals_report();
 	flags_report();
 	judges_report();
+	queuers_report();
 	announce_report();
 	for (int i = 0; i < BAD_N; i++)
 		if (verdict->n[i] > 0)
@@ -369,6 +376,7 @@ set_up(const struct options *o)
 	arrivals_init();
 	flags_init();
 	judges_init();
+	queuers_init();
 	announce_init();
 }
 

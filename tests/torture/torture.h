@@ -113,6 +113,15 @@ void judge_bury(uint32_t child);
 void judges_settle(void);
 void judges_report(void);
 
+void queuers_init(void);
+void queuers_calm(void);
+void queuers_storm(void);
+void queuer(struct life *l);
+void queuer_bury(uint32_t child);
+void queuer_wake(uint32_t child);
+void queuers_settle(void);
+void queuers_report(void);
+
 void announce_init(void);
 void announcer(struct life *l);
 void listener(struct life *l);

@@ -75,15 +75,15 @@ flags|REACH_TIMEOUT|$two -DREACH_TIMEOUT|short|assertion violated 0
 queue|held|-DHELD|pass|
 queue|held-leaves|-DHELD -DLEAVES=1|pass|
 queue|one-need|-DONE_NEED|pass|
+queue|one-slot|-DONE_SLOT|pass|
 queue|one-need-dies|-DONE_NEED -DHELD -DVICTIM=1|pass|
 queue|NO_SECOND_TRY|-DONE_NEED -DNO_SECOND_TRY|deep|invalid end state
-queue|NARROW_FIRST|-DHELD -DNARROW_FIRST|deep|invalid end state
+queue|OLD_LACKS|-DHELD -DOLD_LACKS|deep|invalid end state
 queue|LOOK_BEFORE_RELEASE|-DHELD -DLOOK_BEFORE_RELEASE|deep|invalid end state
 queue|QUIET_GIVE_BACK|-DQUIET_GIVE_BACK|deep|invalid end state
 queue|NO_PASS|-DHELD -DNO_PASS|deep|invalid end state
 queue|LEAVE_CALLED|-DHELD -DLEAVES=1 -DLEAVE_CALLED|deep|invalid end state
-queue|QUIET_LEAVE|-DHELD -DQUIET_LEAVE|deep|invalid end state
-queue|LOOK_BEFORE_LEAVE|-DONE_NEED -DLOOK_BEFORE_LEAVE|deep|invalid end state
+queue|QUIET_LEAVE|-DONE_NEED -DLEAVES=0 -DQUIET_LEAVE|deep|invalid end state
 queue|KEEPS_WHAT_IT_HAD|-DHELD -DKEEPS_WHAT_IT_HAD|deep|invalid end state
 queue|NO_CALL_AFTER_DEATH|-DONE_NEED -DHELD -DVICTIM=0 -DNO_CALL_AFTER_DEATH|deep|invalid end state
 queue|NO_TELL_AFTER_DEATH|-DONE_NEED -DHELD -DVICTIM=0 -DNO_TELL_AFTER_DEATH|deep|invalid end state
@@ -92,7 +92,7 @@ queue|UNMARK_AFTER_FREE|-DONE_NEED -DUNMARK_AFTER_FREE|deep|invalid end state
 queue|PLAIN_CALL|-DONE_NEED -DPLAIN_CALL|deep|assertion violated
 queue|PUSH_IN|-DONE_NEED -DPUSH_IN|deep|assertion violated
 queue|REACH_BEHIND|-DONE_NEED -DREACH_BEHIND|deep|assertion violated 0
-queue|REACH_FULL|-DONE_NEED -DREACH_FULL|deep|assertion violated 0
+queue|REACH_FULL|-DONE_SLOT -DREACH_FULL|deep|assertion violated 0
 queue|REACH_CAS_LOST|-DONE_NEED -DREACH_CAS_LOST|deep|assertion violated 0
 queue|REACH_IN_VAIN|-DHELD -DREACH_IN_VAIN|deep|assertion violated 0
 queue|REACH_TOLD|-DHELD -DREACH_TOLD|deep|assertion violated 0

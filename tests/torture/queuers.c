@@ -1,0 +1,407 @@
+/*
+ * The queue: few places at two endpoints, P and D, and more who want them than may wait.
+ *
+ * A queuer does what a worker does for one request: it stands, then tries; who was called in vain passes that
+ * on; who leaves calls the next; who gives a place back calls whom it serves.  Some want both places, others D
+ * alone; some leave while they wait.  The master reaps the killed, tells those that were called, and calls the
+ * first.  Nobody calls once a second, or that would cover a call that gets lost.
+ *
+ * Oracles: nobody waits while there is a place for it (looks are counted, not time); no more places are taken
+ * than there are; when all have left, no slot is in use or marked, no place taken.
+ */
+#include <inttypes.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "shm/base/clock.h"
+#include "shm/load.h"
+#include "shm/queue.h"
+#include "tests/torture/torture.h"
+
+#define QUEUERS 6u
+#define SIZE 4u /* may wait: fewer than there are at times */
+#define POOL 0u
+#define EP_P 0u
+#define EP_D 1u
+#define ROLE_P 1u
+#define ROLE_D 2u
+#define PLACES 1u
+#define ABSENT UINT64_MAX
+#define PAUSE_US 20u    /* between two looks whether all have made theirs */
+#define LOOK_US 100000u /* without a call; then a waiter looks whether there is a place */
+#define LOOKS                                                                                      \
+	10u /* in a row that find one, with nobody called who would take it: a call was lost */
+
+static struct queuers {
+	_Alignas(SHM_LINE) uint64_t calm; /* W: master, between rounds */
+	/* Requests made.  Calm: nobody makes its next one before all have made theirs, or others' coming and going
+	 * would cover a call that got lost; ABSENT: it does not live.  W: queuer; master when it is dead */
+	uint64_t made[CHILDREN];
+	struct seen {
+		_Alignas(SHM_LINE) uint64_t asked, at_once, full, waited, left, vain, late;
+	} seen[CHILDREN];
+} * all;
+
+static int efd[CHILDREN];
+static uint64_t reaped_slots, reaped_places;
+
+struct queuer {
+	struct life *l;
+	struct seen *seen;
+	struct queue_ref ref;
+	struct queue_ask ask;
+	uint32_t lacks, called;
+	uint32_t owes; /* roles of places taken and given back in a try */
+	bool both;     /* wants P too */
+};
+
+void
+queuers_init(void)
+{
+	all = shared(sizeof(*all));
+	for (uint32_t i = 0; i < CHILDREN; i++) {
+		all->made[i] = ABSENT;
+		efd[i] = eventfd(0, EFD_NONBLOCK);
+		if (efd[i] == -1) {
+			perror("eventfd");
+			exit(2);
+		}
+	}
+}
+
+void
+queuers_calm(void)
+{
+	all->calm = 1;
+}
+
+void
+queuers_storm(void)
+{
+	all->calm = 0;
+}
+
+/* --- as worker/wait.c does it ------------------------------------------------------------------- */
+
+static void
+call(const struct queue_call *whom)
+{
+	const uint32_t worker = queue_any(seg, POOL) ? queue_wake(seg, POOL, whom) : QUEUE_NOBODY;
+
+	if (worker == QUEUE_NOBODY)
+		return;
+	if (whom->need == 0)
+		spin(63); /* called, and not told */
+	(void)eventfd_write(efd[worker], 1);
+}
+
+static void
+give_back(const struct queuer *q, uint32_t ep)
+{
+	load_release(seg, q->l->child, ep);
+}
+
+static bool
+take(const struct queuer *q, uint32_t ep)
+{
+	const bool got = load_reserve(seg, q->l->child, ep, PLACES);
+
+	if (load_count(seg, ep) > PLACES)
+		bad(BAD_LIMIT);
+	return got;
+}
+
+static bool
+try(struct queuer *q)
+{
+	q->lacks = 0;
+	if (q->both && !take(q, EP_P)) {
+		q->lacks = ROLE_P;
+		return false;
+	}
+	if (take(q, EP_D))
+		return true;
+	q->lacks = ROLE_D;
+	if (q->both) {
+		give_back(q, EP_P);
+		q->owes = ROLE_P;
+	}
+	return false;
+}
+
+static void
+settle(struct queuer *q, uint64_t need)
+{
+	if (q->owes != 0)
+		call(&(struct queue_call){.roles = q->owes, .need = need});
+	q->owes = 0;
+}
+
+static void
+served(struct queuer *q)
+{
+	const uint32_t called = q->called | queue_leave(seg, &q->ref);
+
+	q->called = 0;
+	q->owes |= QUEUE_UNTRIED;
+	if ((called & ROLE_P) != 0 && (!q->both || load_count(seg, EP_P) < PLACES))
+		q->owes |= ROLE_P;
+	if ((called & ROLE_D) != 0 && load_count(seg, EP_D) < PLACES)
+		q->owes |= ROLE_D;
+	settle(q, q->ask.need);
+}
+
+static void
+leave(struct queuer *q)
+{
+	const uint32_t called = queue_leave(seg, &q->ref);
+
+	q->seen->left++;
+	call(&(struct queue_call){.roles = called | QUEUE_UNTRIED, .need = q->ask.need});
+}
+
+static void
+stays(struct queuer *q)
+{
+	queue_tried(seg, &q->ref, q->lacks);
+	settle(q, 0);
+}
+
+/* --- waiting ------------------------------------------------------------------------------------ */
+
+/* True: served. */
+static bool
+answer_call(struct queuer *q)
+{
+	q->called = queue_stand(seg, &q->ref);
+	if (try(q)) {
+		served(q);
+		return true;
+	}
+	q->seen->vain++;
+	stays(q);
+	call(&(struct queue_call){.roles = q->called, .behind = &q->ref});
+	q->called = 0;
+	return false;
+}
+
+/* It was called and not told; or nobody is called, who would be about to take it, and there is a place for it. */
+static bool
+is_forgotten(const struct queuer *q)
+{
+	bool called[CHILDREN] = {false};
+
+	if (queue_called(seg, &q->ref) != 0)
+		return true;
+	queue_called_all(seg, POOL, called);
+	for (uint32_t i = 0; i < CHILDREN; i++)
+		if (called[i])
+			return false;
+	return load_count(seg, EP_D) < PLACES && (!q->both || load_count(seg, EP_P) < PLACES);
+}
+
+/* True: served.  False: it has left, or its life ends. */
+static bool
+wait_for_call(struct queuer *q, bool leaves)
+{
+	const uint32_t me = q->l->child;
+	uint32_t forgotten = 0;
+
+	for (;;) {
+		struct pollfd p = {.fd = efd[me], .events = POLLIN};
+		eventfd_t n;
+
+		proc_beat(seg, me, clock_ms());
+		if (life_end(q->l) == END_DIE)
+			return false;
+		if (leaves && next_random(&q->l->rnd) % 4 == 0) {
+			leave(q);
+			return false;
+		}
+		if (poll(&p, 1, leaves ? 1 : LOOK_US / 1000) == 1) {
+			(void)eventfd_read(efd[me], &n);
+			forgotten = 0;
+			if (queue_called(seg, &q->ref) != 0 && answer_call(q))
+				return true;
+			continue;
+		}
+		forgotten = !leaves && is_forgotten(q) ? forgotten + 1 : 0;
+		q->seen->late += forgotten == 1;
+		if (forgotten == LOOKS) {
+			bad(BAD_LOST);
+			leave(q);
+			return false;
+		}
+	}
+}
+
+/* True: it has its places. */
+static bool
+get_places(struct queuer *q, bool leaves)
+{
+	const uint32_t me = q->l->child;
+
+	if (!queue_ahead(seg, POOL, &q->ask) && try(q)) {
+		q->seen->at_once++;
+		return true;
+	}
+	switch (queue_enter(seg, me, POOL, SIZE, &q->ask, &q->ref)) {
+	case QUEUE_FULL:
+		q->seen->full++;
+		settle(q, 0);
+		return false;
+	case QUEUE_FIRST:
+		if (try(q)) {
+			served(q);
+			return true;
+		}
+		stays(q);
+		break;
+	case QUEUE_BEHIND:
+		settle(q, 0);
+	}
+	q->seen->waited++;
+	return wait_for_call(q, leaves);
+}
+
+/* As many as the others have made by now. */
+static uint64_t
+made_by_others(void)
+{
+	uint64_t most = 0;
+
+	for (uint32_t i = 0; i < QUEUERS; i++) {
+		const uint64_t n = seen_get(&all->made[i]);
+
+		if (n != ABSENT && n > most)
+			most = n;
+	}
+	return most;
+}
+
+static void
+wait_for_others(const struct life *l, uint64_t n)
+{
+	for (uint32_t i = 0; i < QUEUERS; i++)
+		while (seen_get(&all->made[i]) < n && life_end(l) == END_NOT) {
+			proc_beat(seg, l->child, clock_ms());
+			(void)usleep(PAUSE_US);
+		}
+}
+
+static void
+one_request(struct queuer *q)
+{
+	struct life *l = q->l;
+	const uint64_t r = next_random(&l->rnd);
+
+	q->both = r % 2 == 0;
+	q->ask = (struct queue_ask){
+		.need = q->both ? 1 : 2, .priority = (int32_t)(r >> 8 & 1), .now_ms = clock_ms()};
+	q->seen->asked++;
+	proc_beat(seg, l->child, q->ask.now_ms);
+	spin(r >> 48 & 1023);
+	if (!get_places(q, (r >> 16) % 8 == 0))
+		return;
+	for (uint64_t i = all->calm != 0 ? r >> 24 & 7 : 0; i > 0; i--)
+		(void)sched_yield(); /* so that others come meanwhile */
+	spin(r >> 32 & 255);
+	if (q->both) {
+		give_back(q, EP_P);
+		call(&(struct queue_call){.roles = ROLE_P});
+	}
+	spin(r >> 40 & 255);
+	give_back(q, EP_D);
+	call(&(struct queue_call){.roles = ROLE_D});
+}
+
+void
+queuer(struct life *l)
+{
+	struct queuer q = {.l = l, .seen = &all->seen[l->child]};
+	uint64_t n = made_by_others();
+
+	seen_set(&all->made[l->child], n);
+	while (life_end(l) == END_NOT) {
+		one_request(&q);
+		seen_set(&all->made[l->child], ++n);
+		if (all->calm != 0)
+			wait_for_others(l, n);
+	}
+	if (life_end(l) == END_LEAVE)
+		seen_set(&all->made[l->child], ABSENT);
+}
+
+void
+queuer_wake(uint32_t child)
+{
+	(void)eventfd_write(efd[child], 1);
+}
+
+/* As the master does: what it held, where it stood, whom it owed a call. */
+void
+queuer_bury(uint32_t child)
+{
+	static const struct queue_call first = {.roles = QUEUE_ALL_ROLES};
+	bool called[CHILDREN] = {false};
+
+	seen_set(&all->made[child], ABSENT);
+	reaped_places += load_reap(seg, child);
+	reaped_slots += queue_reap(seg, child);
+	queue_called_all(seg, POOL, called);
+	for (uint32_t i = 0; i < CHILDREN; i++)
+		if (called[i])
+			(void)eventfd_write(efd[i], 1);
+	call(&first);
+}
+
+static struct seen
+sum(void)
+{
+	struct seen s = {0};
+
+	for (uint32_t i = 0; i < CHILDREN; i++) {
+		s.asked += all->seen[i].asked;
+		s.at_once += all->seen[i].at_once;
+		s.full += all->seen[i].full;
+		s.waited += all->seen[i].waited;
+		s.left += all->seen[i].left;
+		s.vain += all->seen[i].vain;
+		s.late += all->seen[i].late;
+	}
+	return s;
+}
+
+void
+queuers_settle(void)
+{
+	static uint64_t before;
+	const uint64_t waited = sum().waited;
+	uint64_t since_ms;
+
+	if (queue_waiting(seg, POOL, &since_ms) != 0 || queue_any(seg, POOL) ||
+		load_count(seg, EP_P) != 0 || load_count(seg, EP_D) != 0)
+		bad(BAD_LEAK);
+	for (uint32_t slot = 0; slot < seg->hdr->queue_slots; slot++)
+		if (seg_queue_slot(seg, POOL, slot)->word != 0)
+			bad(BAD_LEAK);
+	if (waited == before)
+		bad(BAD_IDLE);
+	before = waited;
+}
+
+void
+queuers_report(void)
+{
+	const struct seen s = sum();
+
+	printf("queue: asked=%" PRIu64 " at_once=%" PRIu64 " full=%" PRIu64 " waited=%" PRIu64
+	       " left=%" PRIu64 " in_vain=%" PRIu64 " later_than_%u_ms=%" PRIu64
+	       " reaped_slots=%" PRIu64 " reaped_places=%" PRIu64 "\n",
+		s.asked, s.at_once, s.full, s.waited, s.left, s.vain, LOOK_US / 1000, s.late,
+		reaped_slots, reaped_places);
+}
