@@ -72,6 +72,7 @@ flags|REACH_STALE|$two -DREACH_STALE|short|assertion violated 0
 flags|REACH_WRONG_NONCE|$again -DREACH_WRONG_NONCE|short|assertion violated 0
 flags|REACH_CAS_LOST|$two -DREACH_CAS_LOST|short|assertion violated 0
 flags|REACH_TIMEOUT|$two -DREACH_TIMEOUT|short|assertion violated 0
+queue|all|-DNOTHING_HELD|pass|
 queue|held|-DHELD|pass|
 queue|held-leaves|-DHELD -DLEAVES=1|pass|
 queue|one-need|-DONE_NEED|pass|
@@ -101,7 +102,6 @@ queue|REACH_LEFT_CALLED|-DHELD -DLEAVES=1 -DREACH_LEFT_CALLED|deep|(called==0)
 queue|REACH_ALL_SERVED|-DHELD -DREACH_ALL_SERVED|deep|(served_after_waiting<2)
 "
 wide="
-queue|all|-DNOTHING_HELD|pass|
 queue|held-dies|-DHELD -DVICTIM=0|pass|
 queue|held-waiter-dies|-DHELD -DVICTIM=1|pass|
 queue|one-need-leaves|-DONE_NEED -DLEAVES=0|pass|
