@@ -53,6 +53,16 @@ unheard(const struct pair *pair)
 	return pair->handed && d->state == LEG_DONE && !d->reached;
 }
 
+/* Its decode engine was told, and has failed or is about to: nothing goes on here. */
+static bool
+failed_there(const struct pair *pair)
+{
+	const struct leg *d = &pair->leg[LEG_DECODE];
+
+	return pair->handed && !leg_active(&pair->leg[LEG_PREFILL]) &&
+	       (pair->used_up || (d->state == LEG_DONE && d->reached));
+}
+
 /*
  * What is sent from now on only frees the KV.  A prefill engine that has not begun to answer is hung up on, which
  * aborts it; once it has answered, blocks are held there, and a decode engine must be told.
@@ -239,11 +249,9 @@ release_attempt(struct pair *pair)
 		pair_abort(pair);
 	else if (req->state == REQ_RELEASE || req->fwd == NULL)
 		return;
-	else if (pair->used_up && pair->handed && !leg_active(pair_prefill(pair)))
-		refuse_it(pair);
 	else if (!holds(pair))
 		return;
-	else if (!unheard(pair) || tell_another(pair))
+	else if (!failed_there(pair) && (!unheard(pair) || tell_another(pair)))
 		set_apart(pair);
 	else
 		refuse_it(pair);

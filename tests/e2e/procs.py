@@ -405,6 +405,7 @@ class Router(Process):
             wait("no request in flight", lambda: self.metric("requests_in_flight") == 1)  # this very one
             wait("no reservation", lambda: not self.in_flight())
             wait("no flag armed", lambda: self.metric("kv_flags_armed") == 0)
+            wait("no body kept", lambda: self.metric("kept_bytes") == 0)
             if self.control.exists():
                 self.look_over()
             if not self.murdered:
