@@ -146,18 +146,19 @@ wire_done(struct leg *leg)
 	leg->on_wire = false;
 }
 
-void
+bool
 leg_lend_place(struct leg *leg)
 {
 	struct worker *w = leg->w;
+	const bool had = leg->reserved;
 
-	if (leg->reserved) {
+	if (had) {
 		load_tokens_sub(w->seg, w->slot, leg->up->slot, leg->tokens);
 		load_release(w->seg, w->slot, leg->up->slot);
-		wait_released(leg);
 	}
 	leg->tokens = 0;
 	leg->reserved = false;
+	return had;
 }
 
 /* Gives back what the leg holds of its endpoint. */
@@ -165,7 +166,8 @@ static void
 let_go(struct leg *leg)
 {
 	wire_done(leg);
-	leg_lend_place(leg);
+	if (leg_lend_place(leg))
+		wait_released(leg);
 	leg->state = LEG_DONE;
 	leg->deadline_ms = 0;
 	free(leg->partial);

@@ -127,8 +127,9 @@ void leg_forget_answer(struct leg *leg);
 void leg_rewind(struct leg *leg);
 /* A leg that changes its owner, the bytes of its struct having been copied: its connection follows. */
 void leg_moved(struct leg *leg, struct pair *to);
-/* Its place is for others; leg and endpoint stay.  pair_keep_places() takes one again. */
-void leg_lend_place(struct leg *leg);
+/* Its place is for others, who wait_released() must hear of; leg and endpoint stay.  pair_keep_places() takes
+ * one again.  False: it had none. */
+bool leg_lend_place(struct leg *leg);
 /* Undoes a selection: reservation and endpoint of a leg that has not been started. */
 void leg_give_back(struct leg *leg);
 /*

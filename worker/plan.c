@@ -454,19 +454,35 @@ choose_decode(struct pair *pair, const struct pair *of, struct selection *d)
 	return choose(decode, d, group) != NULL;
 }
 
-/* An attempt that is to be replaced holds places that may be the last ones; not where its engine has failed. */
-static void
+/* An attempt that is to be replaced holds places that may be the last ones; not where its engine has failed.
+ * Returns a bit per role that it has lent one of. */
+static uint32_t
 lend_places(const struct req *req, struct pair *of)
 {
+	uint32_t lent = 0;
+
 	for (enum role r = 0; r < ROLE_N; r++) {
 		struct leg *leg = &of->leg[r];
 		bool tried = false;
 
 		for (uint32_t i = 0; leg->reserved && i < req->ntried; i++)
 			tried = tried || req->tried[i] == leg->up->slot;
-		if (!tried)
-			leg_lend_place(leg);
+		if (!tried && leg_lend_place(leg))
+			lent |= 1u << r;
 	}
+	return lent;
+}
+
+/* Who waits hears of what was lent only now that it is not needed: or they would take it before it is asked
+ * for once more, by a fallback. */
+static void
+lent_over(struct pair *of, uint32_t lent, bool found)
+{
+	if (!found)
+		pair_keep_places(of);
+	for (enum role r = 0; found && r < ROLE_N; r++)
+		if ((lent >> r & 1) != 0)
+			wait_released(&of->leg[r]);
 }
 
 bool
@@ -478,6 +494,7 @@ plan_again(struct pair *next, enum plan_for what, struct pair *of)
 	const struct table *t = rcu_enter(w->seg, w->slot);
 	uint32_t model = TABLE_ANY_MODEL;
 	const struct table_pool *tp = find_pool(req, t, &model);
+	uint32_t lent = 0;
 	bool found = false;
 	struct selection s[ROLE_N];
 
@@ -486,7 +503,7 @@ plan_again(struct pair *next, enum plan_for what, struct pair *of)
 		prepare(s, req, t, tp, model);
 		s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
 		if (what != FOR_DECODE)
-			lend_places(req, of);
+			lent = lend_places(req, of);
 		if (what == FOR_DECODE)
 			found = choose_decode(next, of, &s[ROLE_DECODE]);
 		else if (what == FOR_PAIR)
@@ -494,6 +511,8 @@ plan_again(struct pair *next, enum plan_for what, struct pair *of)
 		else
 			found = choose(&next->leg[LEG_DECODE], &s[role_alone(req)], 0) != NULL;
 	}
+	if (lent != 0)
+		lent_over(of, lent, found);
 	w->planning = false;
 	rcu_leave(w->seg, w->slot);
 	wait_settle(req);

@@ -118,6 +118,8 @@ another(struct leg *leg, bool on)
 			pair_adopt(pair, ROLE_PREFILL, next);
 		}
 		pair_adopt(pair, ROLE_DECODE, next);
+	} else {
+		pair_keep_places(pair); /* before others may have them */
 	}
 	pair_scratch_free(&next);
 	if (found && keep) {
@@ -205,7 +207,6 @@ retry(struct leg *leg)
 	if (heard(pair) ? resume_finish(req) || (resume_prepare(req) && another(leg, true))
 			: another(leg, false) || fall_back(leg))
 		return true;
-	pair_keep_places(pair);
 	if (pair->used_up)
 		release_used_up(pair); /* while it is known what that was */
 	return false;
