@@ -494,7 +494,10 @@ class World:
         """np prefill and nd decode engines with a router before them: (router, [p...], [d...])."""
         p = [self.engine("prefill", **(engine or {})) for _ in range(np)]
         d = [self.engine("decode", **(engine or {})) for _ in range(nd)]
-        return self.router(self.pool(p, d, **(pool or {})), **keys), p, d
+        r = self.router(self.pool(p, d, **(pool or {})), **keys)
+        if np * nd > 1 and keys.get("wait_for", "ready") == "ready":
+            r.wait_all_up()
+        return r, p, d
 
     def scripts(self, np=1, nd=1, pool=None, **keys):
         """The same with scripted engines."""
