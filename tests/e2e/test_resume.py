@@ -74,7 +74,8 @@ def is_whole(body, events):
 
 class Dying(Fleet):
     def __init__(self, kind, **how):
-        super().__init__(kind, pool={**POOL, **how.pop("pool", {})}, **FAR, **how)
+        # what is read at once with the failure is not out: that is a try, not a stream that goes on
+        super().__init__(kind, pool={**POOL, **how.pop("pool", {})}, **FAR, **{"decode": {"token_delay": 2}, **how})
 
     def settled(self):
         if self.kind == "mooncake old":  # hand-overs that name the engine alone: the id tells which is meant
