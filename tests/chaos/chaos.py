@@ -59,7 +59,7 @@ async def figures(o, fleet, clients, storm, oracle):
     if storm.killed:
         print(f"blocks that died with {len(storm.killed)} killed workers: {getattr(oracle, 'orphans', 0)} hand-overs")
     if getattr(oracle, "ill", 0):
-        print(f"blocks that LMCache's decode engines keep, having been ill when they should have read them: {oracle.ill} hand-overs")
+        print(f"blocks that nothing but being read frees, and whose decode engine was ill then (LMCache): {oracle.ill} hand-overs")
     for one in sorted(storm.missing):
         print(f"not there yet: {one}")
 

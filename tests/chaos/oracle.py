@@ -16,6 +16,7 @@ AT_ZERO = ("endpoint_in_flight", "endpoint_inflight", "kv_flags_armed", "endpoin
            "queue_length", "queued_requests", "client_inflight", "clients_in_flight", "buffered_bytes", "endpoints_draining", "kept_bytes")
 NOTIFYING = 2  # sockets by which a prefill engine of LMCache notifies, one a rank
 EXPECTED = re.compile("configuration|reload")  # errors of the log that are of our making
+UNNAMED = {("lmcache", "decode"), ("p2p_nccl", "decode"), ("mooncake", "prefill")}
 ERRAND = 10  # seconds a worker may need to have blocks freed
 AFTER_SECONDS, AFTER_RATE = 3, 40  # of load before everybody must be back, and again to see it
 GROWTH_KIB = 4096  # of a worker over the run, beyond which it must not grow with time
@@ -116,11 +117,12 @@ class Oracle:
         return m and m[1]
 
     def left_with_the_ill(self, engine, held, ends):
-        """What LMCache has pushed is the decode engine's own, in its own store: only its reading frees it there.  One that fails when it should
-        read keeps it, and so does one that was sent a part of it when prefill was given up."""
-        if engine.pool != "lmcache" or engine.role != "decode":
+        """Where no word of a router frees KV: what was pushed is in the decode engine's own store and ends there by being read (LMCache, P2pNccl),
+        or with the prefill engine until it is pulled (Mooncake).  A decode engine that fails when it should read leaves it, and so does one that
+        was sent a part of it when prefill was given up."""
+        if (engine.pool, engine.role) not in UNNAMED:
             return False
-        born, sides = self.clock() - held["age_ms"] / 1000, {e.name for e in self.fleet.engines if e.pool == "lmcache"}
+        born, sides = self.clock() - held["age_ms"] / 1000, {e.name for e in self.fleet.engines if e.pool == engine.pool}
         ill = any(born - ERRAND <= at <= born + ERRAND and sides & set(who) for at, _, *who in self.storm.log)
         given_up = {line.get("reason") for line in ends.get(self.client_id(held), [])} & {"client_gone", "request_timeout"}
         return ill or bool(given_up)
