@@ -14,6 +14,7 @@
 #include "worker/plan.h"
 #include "worker/pool.h"
 #include "worker/req.h"
+#include "worker/retry.h"
 #include "worker/select.h"
 
 /* --- who it is ----------------------------------------------------------------------------------- */
@@ -277,7 +278,10 @@ try(struct req *req)
 	struct worker *w = req->w;
 
 	req->called = queue_stand(w->seg, &req->place);
-	plan_request(req);
+	if (req->planned)
+		retry_called(req);
+	else
+		plan_request(req);
 	if (!req->waits)
 		return;
 	metric_add(w->slab, M_QUEUE_VAIN, 1);
