@@ -238,7 +238,7 @@ class Fleet:
         self.router = router_class(self.world, config)
         self.router.murdered = True
         self.world.routers.append(self.router)
-        self.router.wait_all_up()
+        await asyncio.get_running_loop().run_in_executor(None, self.router.wait_all_up)  # the proxies are of this loop
 
     def of(self, pool, role):
         return [e for e in self.engines if (e.pool, e.role) == (pool, role)]
