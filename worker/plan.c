@@ -206,6 +206,8 @@ why_direct(struct req *req)
 	const char *why;
 	bool below;
 
+	if (req->alone)
+		return "no_prefill";
 	if (shake->allow_route_header != 0 && req->wish == WISH_DIRECT)
 		return "client";
 	if (req->samples > 1 && c->samples != NULL && c->samples(&req->pool) == SEVERAL_DIRECT)
@@ -565,6 +567,7 @@ plan(struct req *req, const struct table *t)
 		resume_plan(req);
 		plan_answer(req);
 	}
+	req->fell_back = req->alone;
 	budget_request(&req->w->budgets[tp->id], clock_ms());
 	if (req->connector == &connector_direct)
 		metric_add(req->w->slab, M_DIRECT, 1);
@@ -609,6 +612,18 @@ plan_once(struct req *req, uint64_t *ret_most_ms)
 	return why;
 }
 
+/* No prefill engine is up: decode engines may do it alone.  False: they may not, or cannot either. */
+static bool
+go_alone(struct req *req)
+{
+	if (req->alone || req->pool.rescue.fallback != FALLBACK_DIRECT ||
+		req->connector->edit[ROLE_PREFILL] == NULL)
+		return false;
+	wait_leave(req); /* it stood there for other places */
+	req->alone = true;
+	return true;
+}
+
 void
 plan_request(struct req *req)
 {
@@ -617,7 +632,8 @@ plan_request(struct req *req)
 
 	do
 		why = plan_once(req, &most_ms);
-	while (why == END_NO_CAPACITY && wait_again(req, &why));
+	while ((why == END_NO_CAPACITY && wait_again(req, &why)) ||
+		(why == END_NO_PREFILL && most_ms == 0 && go_alone(req)));
 	wait_settle(req);
 	if (why == END_OK) {
 		req->planned = true;

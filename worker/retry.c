@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "shm/base/clock.h"
+#include "shm/base/log.h"
 #include "shm/base/mem.h"
 #include "worker/budget.h"
 #include "worker/core.h"
@@ -205,11 +206,27 @@ how_it_failed(const struct leg *leg)
 {
 	const char *text = exchange_fail_text(leg->fail);
 
+	if (text == NULL && leg->status == 429)
+		text = "it was full";
 	if (text == NULL && leg->status >= 500)
-		text = "prefill's status was 5xx";
+		text = "its status was 5xx";
 	if (text == NULL)
-		text = leg->status == 200 ? "prefill's answer is of no use" : "prefill was late";
+		text = leg->status == 200 ? "its answer is of no use" : "it was late";
 	return text;
+}
+
+/* The request's line names the engines that served it; this one those that did not. */
+static void
+log_failed(const struct leg *leg)
+{
+	const struct req *req = leg->pair->req;
+	const enum leg_kind at =
+		leg->kind == LEG_ASK ? (enum leg_kind)leg->pair->question.role : leg->kind;
+	const struct upstream *up = leg->pair->leg[at].up;
+
+	log_info("attempt failed", LOG_S("req", req->id), LOG_S("attempt", leg->pair->id),
+		LOG_S("pool", req->pool.name), LOG_S("url", up->url),
+		LOG_S("role", role_name((enum role)at)), LOG_S("why", how_it_failed(leg)));
 }
 
 /* The prefill engines have failed: the decode engine does the untouched request alone. */
@@ -273,6 +290,7 @@ retry(struct leg *leg)
 		pair->used_up = true;
 	if (!replaceable(pair))
 		return false;
+	log_failed(leg);
 	(void)req_tried(leg);
 	on = heard(pair);
 	if (on && resume_finish(req))

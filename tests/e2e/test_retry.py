@@ -465,8 +465,8 @@ def test_fallback(world, kind, stream):
 
 
 @pytest.mark.parametrize("how, why", [("reset", "connection closed before the end of the answer"), ("garbage", "answer is not HTTP"),
-                                      ("500", "prefill's status was 5xx"), ("empty", "prefill's answer is of no use"),
-                                      ("timeout", "prefill was late"), ("refused", "connection refused or unreachable")])
+                                      ("500", "its status was 5xx"), ("empty", "its answer is of no use"),
+                                      ("timeout", "it was late"), ("refused", "connection refused or unreachable")])
 def test_fallback_says_why(world, how, why):
     """In the line of a request that ended well."""
     r, p, d = build(world, "nixl", 1, 1, pool={**DIRECT, "timeouts": {"prefill": LATE}}, **FAR)
@@ -474,6 +474,22 @@ def test_fallback_says_why(world, how, why):
     right(r, False)
     line = end_with(r, "fallback")
     assert (line["reason"], line["detail"], line["direct"]) == ("ok", why, "fallback")
+    (failed,) = r.lines("attempt failed")
+    assert (failed["req"], failed["url"], failed["role"], failed["why"]) == (line["req"], p[0].url, "prefill", why)
+
+
+@STREAM
+def test_fallback_when_no_prefill_engine_is_up(world, stream):
+    """Their probes have failed: nobody is tried."""
+    r, p, d = build(world, "nixl", 1, 1, pool=DIRECT)
+    p[0].stop()
+    r.wait_metric("endpoint_up", 0, endpoint=p[0].url)
+    right(r, stream)
+    line = end_with(r, "fallback")
+    assert (line["reason"], line["direct"], line["tries"]) == ("ok", "no_prefill", None) and not r.lines("attempt failed")
+    r.config["pools"][0]["fallback"] = "none"
+    r.reload()
+    assert r.complete("x").error["code"] == "no_prefill_endpoint"
 
 
 def test_fallback_is_the_default(world):
