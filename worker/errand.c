@@ -78,6 +78,7 @@ go_on(struct errand *e)
 		ask_next(e);
 	} else if (again < e->until_ms && e->leg.w->quit_ms == 0) {
 		leg_end(&e->leg);
+		leg_forget_answer(&e->leg); /* not kept for seconds, nobody reads it */
 		e->again_ms = again;
 	} else {
 		end(e);
