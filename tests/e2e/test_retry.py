@@ -72,6 +72,15 @@ def test_prefill_fails(p_fails, how, stream):
         assert len(d) == len(good) == n, "nothing came of the failed one"
 
 
+def told_anew(fleet, how):
+    """A push's decode engine that refuses before its prefill engine has answered may have been told wrong: it is asked once more.
+    429 is the one failure after which a prefill engine stays known, so that both legs begin at once."""
+    if (fleet.kind, how) != ("push", "429"):
+        return False
+    last = admitted(fleet.d[0])[-2:]
+    return len({r["x-request-id"] for r in last}) == 2 and len({r.json()["prompt"] for r in last}) == 1
+
+
 @STREAM
 @pytest.mark.parametrize("how", FAILS_OF_D)
 def test_decode_fails(d_fails, how, stream):
@@ -82,10 +91,10 @@ def test_decode_fails(d_fails, how, stream):
     if f.kind == "lmcache":
         how, stream = "reset" if how == "error event" else how, False  # a stream begins with prefill's token
     n = meets(f, stream, f.d[0], FAILS_OF_D[how])
-    wait("counted", lambda: f.since("rescued_total") == 1)
+    wait("counted", lambda: f.since("rescued_total") == 1 or told_anew(f, how))
     p, _ = f.legs()
     if f.kind != "decode first":
-        assert len(p) == n + 1
+        assert len(p) == n + f.since("rescued_total")
     assert len({r["x-request-id"] for r in p}) == len(p)
 
 
