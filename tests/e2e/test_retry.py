@@ -92,6 +92,7 @@ def test_decode_fails(d_fails, how, stream):
         how, stream = "reset" if how == "error event" else how, False  # a stream begins with prefill's token
     n = meets(f, stream, f.d[0], FAILS_OF_D[how])
     wait("counted", lambda: f.since("rescued_total") == 1 or told_anew(f, how))
+    f.d[0].told_anew |= told_anew(f, how)
     p, _ = f.legs()
     if f.kind != "decode first":
         assert len(p) == n + f.since("rescued_total")
