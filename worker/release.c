@@ -293,7 +293,11 @@ release_answered(struct req *req, struct leg *leg)
 
 	if (leg->kind == LEG_PREFILL && leg->status == 200 &&
 		exchange_take_handover(req, leg) >= TAKEN_NOTHING && pair->handed) {
-		if (!pair->used_up) {
+		if (unheard(pair) && tell_another(pair)) { /* its decode engine refused before */
+			leg_start(pair_decode(pair));
+			return;
+		}
+		if (!pair->used_up && !unheard(pair)) {
 			exchange_go_on(req, pair);
 			return;
 		}
