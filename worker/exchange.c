@@ -263,13 +263,8 @@ waits_for_kv(struct pair *pair)
 void
 leg_late(struct req *req, struct leg *leg)
 {
-	struct pair *pair;
+	struct pair *pair = leg->pair;
 
-	if (leg == NULL) { /* no place has become free for its next attempt */
-		exchange_cut(req, END_QUEUE_TIMEOUT);
-		return;
-	}
-	pair = leg->pair;
 	if (leg->kind == LEG_ASK) {
 		ask_late(req, leg);
 		return;

@@ -501,7 +501,6 @@ plan_again(struct pair *next, enum plan_for what, struct pair *of)
 	struct selection s[ROLE_N];
 
 	w->planning = true;
-	req->lacks = 0;
 	if (tp != NULL && tp->id == req->pool.id) {
 		prepare(s, req, t, tp, model);
 		s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
@@ -513,8 +512,6 @@ plan_again(struct pair *next, enum plan_for what, struct pair *of)
 			found = choose_pair(next, s) == END_OK;
 		else
 			found = choose(&next->leg[LEG_DECODE], &s[role_alone(req)], 0) != NULL;
-		if (!found && what != FOR_PAIR) /* else choose_pair() has said it */
-			(void)why_none(req, &s[what == FOR_DECODE ? ROLE_DECODE : role_alone(req)]);
 	}
 	if (lent != 0)
 		lent_over(of, lent, found);

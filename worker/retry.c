@@ -15,7 +15,6 @@
 #include "worker/release.h"
 #include "worker/req.h"
 #include "worker/resume.h"
-#include "worker/wait.h"
 
 /* The client has something of its answer. */
 static bool
@@ -82,38 +81,6 @@ go(struct pair *pair)
 	worker_need_tick(req->w);
 }
 
-static bool
-may_try(struct req *req)
-{
-	if (budget_try(&req->w->budgets[req->pool.id], req->pool.rescue.retry_budget, clock_ms()))
-		return true;
-	metric_add(req->w->slab, M_BUDGET_SPENT, 1);
-	return false;
-}
-
-/* Another attempt of the pair from its beginning, `on`: with what has been heard. */
-static void
-begin_anew(struct pair *pair, bool on)
-{
-	struct req *req = pair->req;
-
-	release_attempt(pair);
-	if (on)
-		resume_go(req);
-	else
-		forget_answer(pair);
-	pair_renew(pair);
-	if (on || (req->answer != NULL && req->npairs == 1))
-		plan_answer(req); /* what it was to be made of may differ */
-	req->t_prefill_us = 0;
-}
-
-static enum plan_for
-whole(const struct req *req)
-{
-	return req->connector->edit[ROLE_PREFILL] != NULL ? FOR_PAIR : FOR_ONE;
-}
-
 /* With other engines; `on`: they go on with what has been heard. */
 static bool
 another(struct leg *leg, bool on)
@@ -121,18 +88,34 @@ another(struct leg *leg, bool on)
 	struct pair *pair = leg->pair;
 	struct req *req = pair->req;
 	const bool keep = !on && keeps_handover(leg);
+	const enum plan_for what = keep                                         ? FOR_DECODE
+				   : req->connector->edit[ROLE_PREFILL] != NULL ? FOR_PAIR
+										: FOR_ONE;
 	struct pair *next;
 	bool found;
 
 	if (req->tries >= req->pool.rescue.retries)
 		return false;
 	next = pair_scratch(req);
-	found = plan_again(next, keep ? FOR_DECODE : whole(req), pair) && may_try(req);
+	found = plan_again(next, what, pair);
+	if (found && !budget_try(&req->w->budgets[req->pool.id], req->pool.rescue.retry_budget,
+			     clock_ms())) {
+		metric_add(req->w->slab, M_BUDGET_SPENT, 1);
+		found = false;
+	}
 	if (found) {
 		req->tries++;
 		req->detail = NULL;
 		if (!keep) {
-			begin_anew(pair, on);
+			release_attempt(pair);
+			if (on)
+				resume_go(req);
+			else
+				forget_answer(pair);
+			pair_renew(pair);
+			if (on || (req->answer != NULL && req->npairs == 1))
+				plan_answer(req); /* what it was to be made of may differ */
+			req->t_prefill_us = 0;
 			pair_adopt(pair, ROLE_PREFILL, next);
 		}
 		pair_adopt(pair, ROLE_DECODE, next);
@@ -147,57 +130,6 @@ another(struct leg *leg, bool on)
 	} else if (found)
 		go(pair);
 	return found;
-}
-
-/* Others could go on, but are full in the roles it `lacks`: it waits for a place as new requests do (wait.h), and
- * holds nothing. */
-static bool
-stand(struct leg *leg, bool on, uint32_t lacks)
-{
-	struct pair *pair = leg->pair;
-	struct req *req = pair->req;
-	uint64_t until_ms;
-	enum req_end why;
-	bool first;
-
-	if (req->tries >= req->pool.rescue.retries || req->npairs > 1 || lacks == 0 ||
-		req->pool.queue.size == 0 || !may_try(req))
-		return false;
-	req->planned = false;
-	first = wait_again(req, &why);
-	req->planned = true;
-	if (!req->waits)
-		return false;
-	req->tries++;
-	req->detail = NULL;
-	until_ms = req->deadline_ms;
-	begin_anew(pair, on);
-	req->deadline_ms = until_ms;
-	if (first)
-		retry_called(req);
-	return true;
-}
-
-void
-retry_called(struct req *req)
-{
-	struct pair *pair = &req->pairs[0], *next = pair_scratch(req);
-	const bool found = plan_again(next, whole(req), pair);
-	enum req_end why;
-
-	if (found) {
-		pair_adopt(pair, ROLE_PREFILL, next);
-		pair_adopt(pair, ROLE_DECODE, next);
-	}
-	pair_scratch_free(&next);
-	if (!found && req->lacks != 0 && !wait_again(req, &why) && req->waits)
-		return;
-	wait_leave(req);
-	req->deadline_ms = 0;
-	if (found)
-		go(pair);
-	else
-		exchange_cut(req, whole(req) == FOR_PAIR ? END_NO_PREFILL : END_NO_DECODE);
 }
 
 /* For the log: a request that ended well does not say it otherwise. */
@@ -280,8 +212,6 @@ retry(struct leg *leg)
 {
 	struct pair *pair = leg->pair;
 	struct req *req = pair->req;
-	uint32_t lacks;
-	bool on;
 
 	if (!pair->failed) /* else it is said again: of a question, or of half an error's answer */
 		metric_add(req->w->slab, M_ATTEMPTS_FAILED, 1);
@@ -292,16 +222,8 @@ retry(struct leg *leg)
 		return false;
 	log_failed(leg);
 	(void)req_tried(leg);
-	on = heard(pair);
-	if (on && resume_finish(req))
-		return true;
-	if (on && !resume_prepare(req))
-		return false;
-	req->lacks = 0;
-	if (another(leg, on))
-		return true;
-	lacks = req->lacks;
-	if ((!on && fall_back(leg)) || stand(leg, on, lacks))
+	if (heard(pair) ? resume_finish(req) || (resume_prepare(req) && another(leg, true))
+			: another(leg, false) || fall_back(leg))
 		return true;
 	if (pair->used_up)
 		release_used_up(pair); /* while it is known what that was */

@@ -8,7 +8,6 @@
 #include <stdbool.h>
 
 struct leg;
-struct req;
 
 /*
  * `leg` has failed, and its attempt with it: it has ended, or its clock has run out, or its answer is of no use.
@@ -17,6 +16,3 @@ struct req;
  * hear.
  */
 bool retry(struct leg *leg);
-
-/* A request whose next attempt waits for a place was called: it tries, and goes on, or waits again, or is over. */
-void retry_called(struct req *req);

@@ -14,7 +14,6 @@
 #include "worker/plan.h"
 #include "worker/pool.h"
 #include "worker/req.h"
-#include "worker/retry.h"
 #include "worker/select.h"
 
 /* --- who it is ----------------------------------------------------------------------------------- */
@@ -278,13 +277,12 @@ try(struct req *req)
 	struct worker *w = req->w;
 
 	req->called = queue_stand(w->seg, &req->place);
-	if (req->planned)
-		retry_called(req);
-	else
-		plan_request(req);
+	plan_request(req);
 	if (!req->waits)
 		return;
 	metric_add(w->slab, M_QUEUE_VAIN, 1);
+	if (req->called == 0)
+		return; /* it has left, passed the call on, and stands there anew */
 	call(w, req->place.pool, &(struct queue_call){.roles = req->called, .behind = &req->place});
 	req->called = 0;
 }

@@ -1,8 +1,7 @@
 /*
  * A request that waits for a place: it rests in PLAN, holds nothing, and stands in its pool's queue
  * (shm/queue.h).  plan.c asks here before it chooses and when nobody could be chosen; whoever gives a place
- * back says so here.  One whose attempt has failed may wait here for the next one (retry.c), in the state that
- * it is in.
+ * back says so here.
  *
  * Process: worker.
  */
