@@ -107,7 +107,7 @@ run_release() {
 	part "torture: a mutant is caught" tests/torture/mutants.sh load-check-then-add
 	part "chaos, 30 s" tests/chaos/run.sh 30
 	part "scheduler, simulated" build/release/sched --smoke
-	stories release "stories, release" -n 2 --dist loadfile -m 'not timing'
+	stories release "stories, release" -n 3 --dist loadfile -m 'not timing'
 	stories release "stories that measure time" -m timing
 }
 
@@ -115,7 +115,7 @@ run_asan() {
 	build asan bins units replays || return
 	units asan
 	corpus asan
-	stories asan "stories, asan and ubsan" -n 2 --dist loadfile -m 'not timing'
+	stories asan "stories, asan and ubsan" -n 3 --dist loadfile -m 'not timing'
 }
 
 for one in "${@:-lint verify release asan}"; do
