@@ -339,6 +339,10 @@ class Router(Process):
     def in_flight(self):
         return self.metric("endpoint_in_flight")
 
+    def wait_idle(self):
+        """A client may read the end of its answer before the worker counts that."""
+        wait("no reservation", lambda: self.in_flight() == 0)
+
     def lives(self):
         assert self.p.poll() is None, "the router died:\n" + self.log()[-5000:]
 
@@ -406,7 +410,7 @@ class Router(Process):
         """Nothing is in flight, the shared memory is sound; it stops when told to and leaves nothing behind."""
         if self.p.poll() is None and not self.told_to_stop:
             wait("no request in flight", lambda: self.metric("requests_in_flight") == 1)  # this very one
-            wait("no reservation", lambda: not self.in_flight())
+            self.wait_idle()
             wait("no flag armed", lambda: self.metric("kv_flags_armed") == 0)
             wait("no body kept", lambda: self.metric("kept_bytes") == 0)
             if self.control.exists():

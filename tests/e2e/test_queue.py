@@ -62,7 +62,7 @@ class Narrow:
     def done(self):
         """Nobody waits, nothing is held."""
         self.waiting(0)
-        wait("no reservation", lambda: self.r.in_flight() == 0)
+        self.r.wait_idle()
         self.r.look_over()
 
 
@@ -272,7 +272,7 @@ def test_more_pairs_than_places_never_wait(world):
     a = r.complete("wide", n=4)
     assert (a.status, a.error["code"]) == (429, "no_capacity")
     assert r.complete("narrow", n=3).status == 200
-    assert r.in_flight() == 0
+    r.wait_idle()
 
 
 # --- priority ---
@@ -549,7 +549,8 @@ def test_pools_have_queues_of_their_own(world):
         for _ in range(1 if i == 4 else 2):
             d.expect().reply(body={"choices": []})
     assert all(c.read().status == 200 for c in clients)
-    assert r.in_flight() == 0 and r.metric("queue_waiting") == 0
+    r.wait_idle()
+    assert r.metric("queue_waiting") == 0
 
 
 # --- one role full, the other not ---
@@ -648,4 +649,5 @@ def test_models_of_one_pool_that_different_engines_serve(world):
         assert held.json()["prompt"] == f"a{i + 1}"
     held.reply(body={"choices": []})
     assert all(c.read().status == 200 for c in clients)
-    assert r.in_flight() == 0 and r.metric("queue_waiting") == 0
+    r.wait_idle()
+    assert r.metric("queue_waiting") == 0
