@@ -24,8 +24,7 @@ judged_for(struct leg *leg)
 {
 	if (leg->pair == NULL)
 		return NULL;
-	if (leg->kind == LEG_ASK)
-		leg = &leg->pair->leg[leg->pair->question.role];
+	leg = pair_asked_for(leg);
 	return leg->up != NULL && !leg->judged ? leg : NULL;
 }
 

@@ -84,6 +84,16 @@ pair_decode(struct pair *pair)
 	return &pair->leg[LEG_DECODE];
 }
 
+/* The leg whose engine another leg of the pair is sent for: a question is asked for the sake of one that comes later. */
+static inline struct leg *
+pair_asked_for(const struct leg *leg)
+{
+	const enum leg_kind at =
+		leg->kind == LEG_ASK ? (enum leg_kind)leg->pair->question.role : leg->kind;
+
+	return &leg->pair->leg[at];
+}
+
 /* Makes `n` pairs, their legs ready for endpoints; frees those of an earlier try to plan. */
 void pair_make(struct req *req, uint32_t n);
 /* Ends and frees them all. */

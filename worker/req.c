@@ -226,9 +226,7 @@ req_new(struct worker *w, struct conn *c)
 bool
 req_tried(struct leg *leg)
 {
-	const enum leg_kind at =
-		leg->kind == LEG_ASK ? (enum leg_kind)leg->pair->question.role : leg->kind;
-	const struct upstream *up = leg->pair->leg[at].up;
+	const struct upstream *up = pair_asked_for(leg)->up;
 	struct req *req = leg->pair->req;
 
 	for (uint32_t i = 0; i < req->ntried; i++)

@@ -152,13 +152,11 @@ static void
 log_failed(const struct leg *leg)
 {
 	const struct req *req = leg->pair->req;
-	const enum leg_kind at =
-		leg->kind == LEG_ASK ? (enum leg_kind)leg->pair->question.role : leg->kind;
-	const struct upstream *up = leg->pair->leg[at].up;
+	const struct leg *of = pair_asked_for(leg);
 
 	log_info("attempt failed", LOG_S("req", req->id), LOG_S("attempt", leg->pair->id),
-		LOG_S("pool", req->pool.name), LOG_S("url", up->url),
-		LOG_S("role", role_name((enum role)at)), LOG_S("why", how_it_failed(leg)));
+		LOG_S("pool", req->pool.name), LOG_S("url", of->up->url),
+		LOG_S("role", role_name((enum role)of->kind)), LOG_S("why", how_it_failed(leg)));
 }
 
 /* The prefill engines have failed: the decode engine does the untouched request alone. */
