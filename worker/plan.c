@@ -633,7 +633,6 @@ plan_request(struct req *req)
 		(why == END_NO_PREFILL && most_ms == 0 && go_alone(req)));
 	wait_settle(req);
 	if (why == END_OK) {
-		req->planned = true;
 		req_event(req, RQ_PLANNED, NULL);
 	} else if (why == END_NO_CAPACITY && req->waits) {
 		return; /* until it is called */

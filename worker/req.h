@@ -134,7 +134,6 @@ struct req {
 	bool apart; /* nobody's: it lets go of what an attempt has left (release.c) */
 
 	/* waiting for a place (wait.c) */
-	bool planned;    /* endpoints were reserved for it once: it does not wait for others */
 	bool waits;      /* in `place`, and in the worker's list */
 	bool hopeless;   /* it needs more places at once than there are */
 	uint32_t called; /* for places in these roles, while it tries */

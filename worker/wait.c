@@ -90,8 +90,6 @@ wait_before(struct req *req, const struct table_pool *tp)
 
 	if (req->waits) /* unless a reload has moved its model */
 		return req->place.pool == tp->id ? END_OK : END_NO_CAPACITY;
-	if (req->planned)
-		return END_OK;
 	why = take_priority(req, tp);
 	if (why != END_OK || tp->queue.size == 0)
 		return why;
@@ -199,7 +197,7 @@ wait_again(struct req *req, enum req_end *why)
 		queue_tried(w->seg, &req->place, req->lacks);
 		return false;
 	}
-	if (req->planned || req->hopeless || req->pool.queue.size == 0)
+	if (req->hopeless || req->pool.queue.size == 0)
 		return false;
 	switch (queue_enter(w->seg, w->slot, req->pool.id, req->pool.queue.size, &ask, &place)) {
 	case QUEUE_FULL:
