@@ -358,15 +358,23 @@ url_of(const struct req *req, enum role role)
 	return up == NULL ? NULL : up->url;
 }
 
-/* What saved a request whose engines failed; NULL: nothing had to. */
-static const char *
+/* What saved a request whose engines failed. */
+struct rescue {
+	const char *word; /* NULL: nothing had to */
+	enum metric_counter counter;
+};
+
+static struct rescue
 rescued_by(const struct req *req)
 {
 	if (req->end != END_OK)
-		return NULL;
+		return (struct rescue){NULL, M_N};
 	if (req->resumed)
-		return "resume";
-	return req->fell_back ? "fallback" : req->tries > 0 ? "retry" : NULL;
+		return (struct rescue){"resume", M_RESCUED_RESUME};
+	if (req->fell_back)
+		return (struct rescue){"fallback", M_RESCUED_FALLBACK};
+	return req->tries > 0 ? (struct rescue){"retry", M_RESCUED_RETRY}
+			      : (struct rescue){NULL, M_N};
 }
 
 static void
@@ -381,7 +389,7 @@ log_end(const struct req *req, uint64_t now_us)
 		LOG_S("decode", url_of(req, ROLE_DECODE)),
 		req->npairs > 1 ? LOG_U("pairs", req->npairs) : LOG_S("direct", req->direct),
 		req->tries > 0 ? LOG_U("tries", req->tries) : LOG_S("tries", NULL),
-		LOG_S("rescued", rescued_by(req)),
+		LOG_S("rescued", rescued_by(req).word),
 		LOG_S("not_resumed", req->resume_refused ? req->not_resumed : NULL),
 		LOG_I("status", req->status), LOG_S("reason", end_word(req->end)),
 		LOG_S("detail", req->detail), LOG_S("states", req->trace),
@@ -400,6 +408,7 @@ static void
 count_end(struct req *req, uint64_t now_us)
 {
 	struct metrics_slab *slab = req->w->slab;
+	const struct rescue by = rescued_by(req);
 
 	if (req->apart) {
 		req->w->napart--;
@@ -413,12 +422,8 @@ count_end(struct req *req, uint64_t now_us)
 					   .reason = (uint8_t)req->end,
 					   .status = (uint16_t)req->status});
 	metric_gauge_add(slab, G_REQUESTS, -1);
-	if (req->end == END_OK && (req->fell_back || req->resumed || req->tries > 0))
-		metric_add(slab,
-			req->resumed     ? M_RESCUED_RESUME
-			: req->fell_back ? M_RESCUED_FALLBACK
-					 : M_RESCUED_RETRY,
-			1);
+	if (by.word != NULL)
+		metric_add(slab, by.counter, 1);
 }
 
 void
