@@ -37,30 +37,36 @@ part() { # NAME COMMAND...
 	return 1
 }
 
-# Criterion programs.  It passes a test that leaks and a program that a sanitizer ends after its
-# summary, so the exit code and the reports count too.
+# One Criterion program: its output, then "PASSED FAILED".  Criterion passes a test that leaks and a program that a
+# sanitizer ends after its summary, so the exit code and the reports count too.
+unit() { # PROGRAM
+	local prog=$1 out rc line p f c
+	out=$(timeout 300 "$prog" 2>&1)
+	rc=$?
+	line=$(sed -n 's/.*Passing: \([0-9]*\) | Failing: \([0-9]*\) | Crashing: \([0-9]*\).*/\1 \2 \3/p' <<<"$out" | tail -n 1)
+	read -r p f c <<<"${line:-0 0 0}"
+	if [ $((p + f + c)) -eq 0 ] || { [ $rc -ne 0 ] && [ $((f + c)) -eq 0 ]; } || grep -qE "$reports" <<<"$out"; then
+		f=$((f + 1))
+		out+=$'\n'"exit code $rc, or a report above, or no test in it"
+	fi
+	printf '%s\n%s\n%s %s\n' "$prog" "$out" "$p" $((f + c))
+}
+export -f unit
+export reports
+
+# All of them, as many at a time as there are CPUs.
 units() { # VARIANT
-	local log=$logs/unit-$1.log from=$SECONDS ok=0 no=0 prog out rc line wrong
-	: >"$log.bad"
+	local dir=$logs/unit-$1 log=$logs/unit-$1.log from=$SECONDS prog out ok no
+	mkdir "$dir"
+	# shellcheck disable=SC2016 # they are the inner shell's
 	for prog in build/"$1"/unit/*; do
-		[ -f "tests/unit/${prog##*/}.c" ] || continue # of a test that is gone
-		out=$(timeout 300 "$prog" 2>&1)
-		rc=$?
-		wrong=
-		line=$(sed -n 's/.*Passing: \([0-9]*\) | Failing: \([0-9]*\) | Crashing: \([0-9]*\).*/\1 \2 \3/p' <<<"$out" | tail -n 1)
-		read -r p f c <<<"${line:-0 0 0}"
-		ok=$((ok + p)) no=$((no + f + c))
-		[ $((f + c)) -ne 0 ] && wrong="$((f + c)) failed"
-		if [ $((p + f + c)) -eq 0 ] || { [ $rc -ne 0 ] && [ $((f + c)) -eq 0 ]; } || grep -qE "$reports" <<<"$out"; then
-			no=$((no + 1))
-			wrong="exit code $rc, or a report above, or no test in it"
-		fi
-		[ -n "$wrong" ] && printf '%s\n%s: %s\n' "$out" "$prog" "$wrong" >>"$log.bad"
-		printf '%s\n%s\n' "$prog" "$out" >>"$log"
-	done
-	cat "$log.bad" >>"$log" # at its end, where one looks
-	rm "$log.bad"
-	count $ok $no "unit tests, $1" "$log" $((SECONDS - from))
+		[ -f "tests/unit/${prog##*/}.c" ] && echo "$prog" # not of a test that is gone
+	done | xargs -P "$(nproc)" -I{} bash -c 'unit "$1" >"$2/${1##*/}"' - {} "$dir"
+	for out in "$dir"/*; do # those with a failure at the end, where one looks
+		printf '%s %s\n' "$(tail -n 1 "$out" | cut -d' ' -f2)" "$out"
+	done | sort -n | cut -d' ' -f2- | xargs cat >"$log"
+	read -r ok no < <(tail -qn 1 "$dir"/* | awk '{ ok += $1; no += $2 } END { print ok + 0, no + 0 }')
+	count "$ok" "$no" "unit tests, $1" "$log" $((SECONDS - from))
 }
 
 # Stories.  The parallel part first, then alone those that measure time.
