@@ -421,9 +421,9 @@ count_end(struct req *req, uint64_t now_us)
 					   .path = (uint8_t)req->route,
 					   .reason = (uint8_t)req->end,
 					   .status = (uint16_t)req->status});
-	metric_gauge_add(slab, G_REQUESTS, -1);
 	if (by.word != NULL)
 		metric_add(slab, by.counter, 1);
+	metric_gauge_add(slab, G_REQUESTS, -1);
 }
 
 void
@@ -445,8 +445,8 @@ req_end(struct req *req, enum req_end end)
 			leg_end(&pair->leg[k]);
 	}
 	req_enter(req, REQ_DONE);
-	count_end(req, now_us);
 	log_end(req, now_us);
+	count_end(req, now_us); /* when none is in flight all are in the log */
 	relay_drop_held(req);
 	limit_leave(req);
 	TAILQ_REMOVE(&w->reqs, req, link);

@@ -75,7 +75,7 @@ def test_failure_of_d_in_the_stream(strained, fault):
     strained.d[0].fault(fault, after_events=2)
     events = list(strained.router.open_stream(n=8).events())
     assert events[-1].json()["error"]["code"] == "decode_broken" and len(events) == 3
-    wait("its line", lambda: strained.router.ends()[-1]["reason"] == "decode_broken")
+    assert strained.router.all_ended()[-1]["reason"] == "decode_broken"
 
 
 @pytest.mark.parametrize("what", FAULTS_OF_D)

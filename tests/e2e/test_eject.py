@@ -285,6 +285,7 @@ def test_a_trial_whose_client_leaves_says_nothing(world):
     streams, before = stuck_trial(r, d[0])
     for c in streams:
         c.reset()
+    r.wait_metric("client_connections", 1)
     d[0].go_on()
     wait("due again", lambda: state(r, d[0]) == "due")
     wait("tried again", lambda: ask(r) and ejected(r) == 0)

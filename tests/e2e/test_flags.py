@@ -266,7 +266,8 @@ def test_retries_of_production_stack(world, flags, by):
     r.wait_all_up()
     p.fault("fail", count=2)
     assert set(until_met(r, p, 2)) == {200}
-    assert r.metric("rescued_total", by=by) == r.metric("rescued_total") == 2
+    r.wait_metric("rescued_total", 2, by=by)
+    assert r.metric("rescued_total") == 2
 
 
 def test_one_at_once_and_one_that_waits(world):

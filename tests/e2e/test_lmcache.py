@@ -157,7 +157,7 @@ def test_tools(fleet, stream):
     p, (d,) = fleet.legs()
     assert (d.path, d.json()["tools"], d.json()["tool_choice"]) == (CHAT, TOOLS, "auto")
     assert len(p) == (fleet.kind == "decode")
-    last = fleet.router.end(len(fleet.router.ends()))
+    last = fleet.router.all_ended()[-1]
     assert last.get("direct") == (None if fleet.kind == "decode" else "tools")
 
 
@@ -171,7 +171,7 @@ def test_what_cannot_be_split_is_decoded_alone(fleet, why, members):
     same(fleet, False, **members)
     p, d = fleet.legs()
     assert (len(p), len(d)) == (fleet.kind == "decode", 1)
-    assert fleet.router.end(len(fleet.router.ends())).get("direct") == (None if fleet.kind == "decode" else why)
+    assert fleet.router.all_ended()[-1].get("direct") == (None if fleet.kind == "decode" else why)
 
 
 @STREAM
@@ -622,7 +622,7 @@ def test_failure_of_tokenize(one, how):
                                    "KV never comes", "before decode answers", "in the answer"])
 def test_client_gone(one, stage, stream):
     """What was handed over is fetched by a decode engine, for one token, once it is there; else nothing more is asked."""
-    done, open_ones = len(one.router.ends()), one.router.metric("client_connections")
+    done, open_ones = len(one.router.all_ended()), one.router.metric("client_connections")
     if stage == "asking for tokens":
         c = one.ask(stream, path=CHAT)
         ex = one.p.expect("POST /tokenize")
@@ -708,7 +708,7 @@ def test_client_gone_from_the_simulator(slow_of, stage, stream):
     """No block stays held, whenever it leaves."""
     f = slow_of
     f.legs()
-    done = len(f.router.ends())
+    done = len(f.router.all_ended())
     c = f.router.client().request("POST", COMPLETIONS, {
         "model": MODEL, "prompt": f"a long prompt {next(FRESH)} " * 20, "stream": stream, "max_tokens": 80})
     if stage == "before prefill answers":
@@ -842,7 +842,7 @@ def test_notices_that_never_come(one, stream):
         got.reply(body={"choices": [{"index": 0, "text": "bc", "finish_reason": "stop"}]})
         assert c.read().json()["choices"][0]["text"] == "abc"
     assert one.router.metric("kv_ready_timeouts_total") == late + 1
-    assert one.router.ends()[-1]["detail"] == "not all notices of its KV came within kv_ready"
+    assert one.router.all_ended()[-1]["detail"] == "not all notices of its KV came within kv_ready"
     stale = one.router.metric("notices_stale_total")
     one.tell(id_of(ex))
     one.router.wait_metric("notices_stale_total", stale + 1)

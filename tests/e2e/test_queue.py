@@ -196,7 +196,7 @@ def test_the_queue_is_bounded_across_workers(world):
             assert (a.status, a.error["code"], a.error["type"]) == (429, "queue_full", "rate_limit_error")
             assert int(a["retry-after"]) >= 1
     assert q.r.metric("queue_waiting") == 3
-    assert q.r.metric("requests_total", reason="queue_full", status=429) == 12
+    q.r.wait_metric("requests_total", 12, reason="queue_full", status=429)
     first.reply(body={"choices": []})
     q.clients.pop("first").read()
     for n in names(3):

@@ -63,7 +63,7 @@ def test_fallback(world):
     assert ends(r, 2) == (0, 2)
     set_pool(r, world, p, d, fallback="direct")
     assert ends(r, 2) == (2, 0)
-    assert r.metric("rescued_total", by="fallback") == 2
+    r.wait_metric("rescued_total", 2, by="fallback")
     set_pool(r, world, p, d, fallback="none")
     assert ends(r, 2) == (0, 2)
 
