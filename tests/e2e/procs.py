@@ -445,6 +445,8 @@ class Load:
                 self.done += 1
             except Exception as e:  # kept: the story decides
                 self.bad.append((type(e).__name__, str(e)[:300]))
+                if len(self.bad) >= 10_000:  # nor the machine's memory
+                    return
 
     def stop(self):
         self.stop_now.set()

@@ -2,6 +2,7 @@
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+import itertools
 import openai
 import pytest
 
@@ -162,7 +163,7 @@ def test_a_pool_leaves_and_comes_back_under_load(seven):
     """Reloads beside running requests: those of the others never fail, its own end as they began."""
     def one(i):
         seven.right(NAMES[i % 6], f"load {i % 6} {next(count)}", stream=i % 2 == 1, n=3)
-    count = iter(range(1 << 20))
+    count = itertools.count()
     load = Load(6, one)
     try:
         for _ in range(2):
