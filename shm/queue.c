@@ -37,9 +37,6 @@
 
 enum queue_state { QUEUE_S_FREE, QUEUE_S_TAKEN, QUEUE_S_WAITING, QUEUE_S_WOKEN };
 
-/* A worker beats twice a second: one that has not for so long is not waited for. */
-#define STILL_MS 1000
-
 /* Needs told apart by one look at a queue; of more, everybody is called in turn. */
 #define NEEDS 16
 
@@ -361,7 +358,7 @@ heads_add(struct heads *h, const struct seen *s, const struct queue_call *call)
 static bool
 is_stuck(const struct seg *seg, const struct seen *s, uint64_t now_ms)
 {
-	return proc_beat_ms(seg, word_worker(s->word) - 1) + STILL_MS < now_ms;
+	return proc_beat_ms(seg, word_worker(s->word) - 1) + QUEUE_STILL_MS < now_ms;
 }
 
 /* Who is meant; false: nobody. */

@@ -35,6 +35,8 @@ struct queue_ask {
 #define QUEUE_UNTRIED                                                                              \
 	0x80u /* beside those: who has not looked since it stands, and so relies on others */
 #define QUEUE_NOBODY UINT32_MAX
+/* A worker beats twice a second: one that has not for so long is passed by, until the master calls again. */
+#define QUEUE_STILL_MS 1000
 
 enum queue_entered {
 	QUEUE_FULL,  /* nothing was entered */

@@ -4,7 +4,8 @@
  * A queuer does what a worker does for one request: it stands, then tries; who was called in vain passes that
  * on; who leaves calls the next; who gives a place back calls whom it serves.  Some want both places, others D
  * alone; some leave while they wait.  The master reaps the killed, tells those that were called, and calls the
- * first.  Nobody calls once a second, or that would cover a call that gets lost.
+ * first.  Nobody calls once a second, or that would cover a call that gets lost; but who has stood still for so
+ * long that it was passed by calls as the master would: machines that are shared with others do stop.
  *
  * Oracles: nobody waits while there is a place for it (looks are counted, not time); no more places are taken
  * than there are; when all have left, no slot is in use or marked, no place taken.
@@ -34,7 +35,7 @@
 #define PAUSE_US 20u    /* between two looks whether all have made theirs */
 #define LOOK_US 100000u /* without a call; then a waiter looks whether there is a place */
 #define LOOKS                                                                                      \
-	10u /* in a row that find one, with nobody called who would take it: a call was lost */
+	30u /* in a row that find one, with nobody called who would take it: a call was lost */
 
 static struct queuers {
 	_Alignas(SHM_LINE) uint64_t calm; /* W: master, between rounds */
@@ -209,13 +210,18 @@ static bool
 wait_for_call(struct queuer *q, bool leaves)
 {
 	const uint32_t me = q->l->child;
+	uint64_t beat_ms = q->ask.now_ms; /* one_request() */
 	uint32_t forgotten = 0;
 
 	for (;;) {
 		struct pollfd p = {.fd = efd[me], .events = POLLIN};
+		const uint64_t last_ms = beat_ms;
 		eventfd_t n;
 
-		proc_beat(seg, me, clock_ms());
+		beat_ms = clock_ms();
+		proc_beat(seg, me, beat_ms);
+		if (beat_ms >= last_ms + QUEUE_STILL_MS)
+			call(&(struct queue_call){.roles = QUEUE_ALL_ROLES});
 		if (life_end(q->l) == END_DIE)
 			return false;
 		if (leaves && next_random(&q->l->rnd) % 4 == 0) {
