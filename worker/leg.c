@@ -146,19 +146,39 @@ wire_done(struct leg *leg)
 	leg->on_wire = false;
 }
 
-bool
-leg_lend_place(struct leg *leg)
+/* The reservation itself does not change: nobody can have it in between. */
+static void
+hand_place(struct leg *from, struct leg *to)
+{
+	to->tokens = from->tokens;
+	to->reserved = true;
+	from->tokens = 0;
+	from->reserved = false;
+}
+
+void
+leg_borrow(struct leg *leg, struct leg *from)
+{
+	leg->up = pool_ref(from->up);
+	leg->lender = from;
+	hand_place(from, leg);
+}
+
+static void
+give_back_place(struct leg *leg)
 {
 	struct worker *w = leg->w;
-	const bool had = leg->reserved;
 
-	if (had) {
+	if (leg->lender != NULL) {
+		hand_place(leg, leg->lender);
+	} else if (leg->reserved) {
 		load_tokens_sub(w->seg, w->slot, leg->up->slot, leg->tokens);
 		load_release(w->seg, w->slot, leg->up->slot);
+		leg->tokens = 0;
+		leg->reserved = false;
+		wait_released(leg);
 	}
-	leg->tokens = 0;
-	leg->reserved = false;
-	return had;
+	leg->lender = NULL;
 }
 
 /* Gives back what the leg holds of its endpoint. */
@@ -166,8 +186,7 @@ static void
 let_go(struct leg *leg)
 {
 	wire_done(leg);
-	if (leg_lend_place(leg))
-		wait_released(leg);
+	give_back_place(leg);
 	leg->state = LEG_DONE;
 	leg->deadline_ms = 0;
 	free(leg->partial);

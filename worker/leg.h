@@ -74,8 +74,9 @@ struct leg {
 	enum leg_kind kind;
 	enum leg_state state;
 	enum leg_fail fail;
-	bool reserved;   /* a reservation at endpoint slot `ep` is held */
-	uint32_t tokens; /* counted there with the reservation */
+	bool reserved;      /* a reservation at endpoint slot `ep` is held */
+	uint32_t tokens;    /* counted there with the reservation */
+	struct leg *lender; /* whose reservation it is; NULL: its own */
 	uint64_t
 		trial; /* the one request that tries an ejected endpoint (shm/eject.h); 0: it is not */
 	bool judged;  /* its verdict on the engine is given (eject.h) */
@@ -127,9 +128,8 @@ void leg_forget_answer(struct leg *leg);
 void leg_rewind(struct leg *leg);
 /* A leg that changes its owner, the bytes of its struct having been copied: its connection follows. */
 void leg_moved(struct leg *leg, struct pair *to);
-/* Its place is for others, who wait_released() must hear of; leg and endpoint stay.  pair_keep_places() takes
- * one again.  False: it had none. */
-bool leg_lend_place(struct leg *leg);
+/* Takes over endpoint and place of another, which gets the place back by leg_end(), unless `lender` is NULL by then. */
+void leg_borrow(struct leg *leg, struct leg *from);
 /* Undoes a selection: reservation and endpoint of a leg that has not been started. */
 void leg_give_back(struct leg *leg);
 /*

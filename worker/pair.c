@@ -164,6 +164,7 @@ pair_adopt(struct pair *pair, enum role role, struct pair *from)
 	leg_fini(leg);
 	*leg = from->leg[role];
 	leg->pair = pair;
+	leg->lender = NULL;
 	from->leg[role] = (struct leg){.w = leg->w, .state = LEG_DONE};
 }
 

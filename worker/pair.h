@@ -28,6 +28,7 @@ struct pair {
 	char id[PAIR_ID_MAX + 1];      /* X-Request-Id of its legs; never the same twice */
 	char id_json[PAIR_ID_MAX + 3]; /* the same, in quotes */
 	struct leg leg[LEG_PAIR_N];
+	struct pair *lender;            /* the attempt that this one may borrow places from */
 	enum leg_starts starts[ROLE_N]; /* the connector's, unless it knows better for this pair */
 	int32_t rank[ROLE_N];           /* data-parallel rank asked for; -1: none */
 	struct span prompt;             /* its element of a list of prompts, else NULL */
@@ -143,7 +144,7 @@ void pair_ask_over(struct pair *pair);
 bool pair_waits_for_prefill(const struct pair *pair);
 /* For a leg that is asked once more: of an endpoint chosen before, whose limit has been looked at. */
 void pair_reserve_again(struct pair *pair, struct leg *leg);
-/* Places that were lent to another attempt (plan.h) are counted again: this one goes on after all. */
+/* Places that another attempt has taken over (plan.h) are counted again: this one goes on after all. */
 void pair_keep_places(struct pair *pair);
 /* A hand-over that is too old is not used: all from the start, with a fresh id. */
 void pair_prefill_again(struct pair *pair);

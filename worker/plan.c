@@ -62,6 +62,22 @@ lane(const struct selection *s, uint32_t group)
 	return (group + (s->model != TABLE_ANY_MODEL ? s->model : 0)) % TABLE_GROUPS;
 }
 
+/* The place that the attempt to be replaced has, if it will do: nobody else can have it in between. */
+static const struct table_pick *
+borrow(struct leg *leg, const struct selection *s)
+{
+	struct pair *lender = leg->pair->lender;
+	struct leg *from = lender != NULL ? &lender->leg[leg->kind] : NULL;
+	const struct table_pick *pick;
+
+	if (from == NULL || !from->reserved)
+		return NULL;
+	pick = select_at(s, from->up->slot);
+	if (pick != NULL)
+		leg_borrow(leg, from);
+	return pick;
+}
+
 /* Chooses and reserves the endpoint of one leg; `group` is the one it must be of, or 0.  Its pick, or
  * NULL. */
 static const struct table_pick *
@@ -73,12 +89,12 @@ choose(struct leg *leg, struct selection *s, uint32_t group)
 
 	s->cursor = &w->cursor[(s->pool->id * ROLE_N + s->role) * TABLE_GROUPS + lane(s, group)];
 	pick = select_reserve(s, &held);
-	if (pick != NULL) {
-		leg->tokens = held.tokens;
-		leg->trial = held.trial;
-		leg->up = pool_endpoint(w->pool, s->table, &s->table->endpoints[pick->endpoint]);
-		leg->reserved = true;
-	}
+	if (pick == NULL)
+		return borrow(leg, s);
+	leg->tokens = held.tokens;
+	leg->trial = held.trial;
+	leg->up = pool_endpoint(w->pool, s->table, &s->table->endpoints[pick->endpoint]);
+	leg->reserved = true;
 	return pick;
 }
 
@@ -456,37 +472,6 @@ choose_decode(struct pair *pair, const struct pair *of, struct selection *d)
 	return choose(decode, d, group) != NULL;
 }
 
-/* An attempt that is to be replaced holds places that may be the last ones; not where its engine has failed.
- * Returns a bit per role that it has lent one of. */
-static uint32_t
-lend_places(const struct req *req, struct pair *of)
-{
-	uint32_t lent = 0;
-
-	for (enum role r = 0; r < ROLE_N; r++) {
-		struct leg *leg = &of->leg[r];
-		bool tried = false;
-
-		for (uint32_t i = 0; leg->reserved && i < req->ntried; i++)
-			tried = tried || req->tried[i] == leg->up->slot;
-		if (!tried && leg_lend_place(leg))
-			lent |= 1u << r;
-	}
-	return lent;
-}
-
-/* Who waits hears of what was lent only now that it is not needed: or they would take it before it is asked
- * for once more, by a fallback. */
-static void
-lent_over(struct pair *of, uint32_t lent, bool found)
-{
-	if (!found)
-		pair_keep_places(of);
-	for (enum role r = 0; found && r < ROLE_N; r++)
-		if ((lent >> r & 1) != 0)
-			wait_released(&of->leg[r]);
-}
-
 bool
 plan_again(struct pair *next, enum plan_for what, struct pair *of)
 {
@@ -496,7 +481,6 @@ plan_again(struct pair *next, enum plan_for what, struct pair *of)
 	const struct table *t = rcu_enter(w->seg, w->slot);
 	uint32_t model = TABLE_ANY_MODEL;
 	const struct table_pool *tp = find_pool(req, t, &model);
-	uint32_t lent = 0;
 	bool found = false;
 	struct selection s[ROLE_N];
 
@@ -504,8 +488,7 @@ plan_again(struct pair *next, enum plan_for what, struct pair *of)
 	if (tp != NULL && tp->id == req->pool.id) {
 		prepare(s, req, t, tp, model);
 		s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
-		if (what != FOR_DECODE)
-			lent = lend_places(req, of);
+		next->lender = what != FOR_DECODE ? of : NULL;
 		if (what == FOR_DECODE)
 			found = choose_decode(next, of, &s[ROLE_DECODE]);
 		else if (what == FOR_PAIR)
@@ -513,8 +496,6 @@ plan_again(struct pair *next, enum plan_for what, struct pair *of)
 		else
 			found = choose(&next->leg[LEG_DECODE], &s[role_alone(req)], 0) != NULL;
 	}
-	if (lent != 0)
-		lent_over(of, lent, found);
 	w->planning = false;
 	rcu_leave(w->seg, w->slot);
 	wait_settle(req);

@@ -19,8 +19,8 @@ void plan_request(struct req *req);
  * that does it all. */
 enum plan_for { FOR_PAIR, FOR_DECODE, FOR_ONE };
 /* Chooses and reserves for the legs of `next`, which are ready for endpoints, whoever was not tried before;
- * FOR_DECODE: for the hand-over of `of`; else in its place: then what `of` holds counts as free, and is given
- * back, until pair_keep_places().  False: nobody is left, and `of` has what it had. */
+ * FOR_DECODE: for the hand-over of `of`; else in its place: then what `of` holds will do where no other place
+ * is free, and goes back to it unless pair_adopt() keeps it.  False: nobody is left. */
 bool plan_again(struct pair *next, enum plan_for what, struct pair *of);
 /* Whether what the engines say must be rewritten, and how. */
 void plan_answer(struct req *req);

@@ -119,10 +119,8 @@ another(struct leg *leg, bool on)
 			pair_adopt(pair, ROLE_PREFILL, next);
 		}
 		pair_adopt(pair, ROLE_DECODE, next);
-	} else {
-		pair_keep_places(pair); /* before others may have them */
 	}
-	pair_scratch_free(&next);
+	pair_scratch_free(&next); /* what it has borrowed goes back */
 	if (found && keep) {
 		pair->failed = false;
 		pair_next_rank(pair, ROLE_DECODE);

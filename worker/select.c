@@ -69,20 +69,36 @@ select_room(const struct selection *s)
 	return room;
 }
 
-bool
-select_served(const struct selection *s)
+/* The first who could serve this, perhaps full; of a given endpoint slot, or any. */
+static const struct table_pick *
+first_of(const struct selection *s, uint32_t slot, bool any)
 {
 	struct policy_view v;
 
 	set_view(&v, s);
 	for (uint32_t i = 0; i < v.n; i++) {
-		const struct ep_look e =
-			ep_look(s->seg, v.picks[i].slot, s->now_ms, s->foreign_max_age_ms);
+		const struct table_pick *pick = &v.picks[i];
+		struct ep_look e;
 
-		if (policy_serves(&v, &v.picks[i], &e))
-			return true;
+		if (!any && pick->slot != slot)
+			continue;
+		e = ep_look(s->seg, pick->slot, s->now_ms, s->foreign_max_age_ms);
+		if (policy_serves(&v, pick, &e))
+			return pick;
 	}
-	return false;
+	return NULL;
+}
+
+bool
+select_served(const struct selection *s)
+{
+	return first_of(s, 0, true) != NULL;
+}
+
+const struct table_pick *
+select_at(const struct selection *s, uint32_t slot)
+{
+	return first_of(s, slot, false);
 }
 
 /* The most that may pass between a selection and the first byte of its answer. */
