@@ -1,8 +1,8 @@
 """One router before pools of all seven connectors at once: each request finds its own pool's hand-shake, beside the others."""
+import itertools
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-import itertools
 import openai
 import pytest
 
