@@ -77,7 +77,7 @@ first_of(const struct selection *s, uint32_t slot, bool any)
 
 	set_view(&v, s);
 	for (uint32_t i = 0; i < v.n; i++) {
-		const struct table_pick *pick = &v.picks[i];
+		const struct table_pick *pick = &s->pool->picks[s->role][i];
 		struct ep_look e;
 
 		if (!any && pick->slot != slot)

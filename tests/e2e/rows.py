@@ -4,7 +4,6 @@ import pytest
 
 import expect
 from legs import FAULTS_OF_D, MESSAGES, SCHEMA, TOOLS, parsed, same_as_direct, texts, total
-from procs import wait
 
 STREAM = pytest.mark.parametrize("stream", [False, True])
 
