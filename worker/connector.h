@@ -97,6 +97,13 @@ struct connector {
 	enum taken (*decode_first)(struct pair *);
 };
 
+/* False: one engine does it all, there is no hand-shake. */
+static inline bool
+connector_pairs(const struct connector *c)
+{
+	return c->edit[ROLE_PREFILL] != NULL;
+}
+
 extern const struct connector connector_nixl, connector_orchestrated, connector_lmcache,
 	connector_sglang, connector_shared_storage, connector_p2p_nccl, connector_mooncake;
 

@@ -427,7 +427,7 @@ choose_endpoints(
 		struct pair *pair = &req->pairs[i];
 
 		s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
-		if (req->connector->edit[ROLE_PREFILL] != NULL)
+		if (connector_pairs(req->connector))
 			why = choose_pair(pair, s);
 		else if (choose(&pair->leg[LEG_DECODE], &s[one], 0) == NULL)
 			why = why_none(req, &s[one]);
@@ -437,8 +437,7 @@ choose_endpoints(
 		return why;
 	}
 	s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
-	wait_served(
-		req, s, req->connector->edit[ROLE_PREFILL] != NULL ? QUEUE_ALL_ROLES : 1u << one);
+	wait_served(req, s, connector_pairs(req->connector) ? QUEUE_ALL_ROLES : 1u << one);
 	return why;
 }
 
@@ -595,7 +594,7 @@ static bool
 go_alone(struct req *req)
 {
 	if (req->alone || req->pool.rescue.fallback != FALLBACK_DIRECT ||
-		req->connector->edit[ROLE_PREFILL] == NULL)
+		!connector_pairs(req->connector))
 		return false;
 	wait_leave(req); /* it stood there for other places */
 	req->alone = true;

@@ -47,7 +47,7 @@ static bool
 keeps_handover(const struct leg *leg)
 {
 	return leg->kind == LEG_DECODE && !leg->reached && !leg->pair->req->connector->bound &&
-	       leg->pair->req->connector->edit[ROLE_PREFILL] != NULL;
+	       connector_pairs(leg->pair->req->connector);
 }
 
 /* The answer that had begun is void; nothing of it had gone out. */
@@ -88,9 +88,9 @@ another(struct leg *leg, bool on)
 	struct pair *pair = leg->pair;
 	struct req *req = pair->req;
 	const bool keep = !on && keeps_handover(leg);
-	const enum plan_for what = keep                                         ? FOR_DECODE
-				   : req->connector->edit[ROLE_PREFILL] != NULL ? FOR_PAIR
-										: FOR_ONE;
+	const enum plan_for what = keep                              ? FOR_DECODE
+				   : connector_pairs(req->connector) ? FOR_PAIR
+								     : FOR_ONE;
 	struct pair *next;
 	bool found;
 
@@ -168,7 +168,7 @@ fall_back(struct leg *leg)
 	bool found;
 
 	if (req->pool.rescue.fallback != FALLBACK_DIRECT || relay_started(req) ||
-		was->edit[ROLE_PREFILL] == NULL || leg->kind == LEG_DECODE ||
+		!connector_pairs(was) || leg->kind == LEG_DECODE ||
 		leg->status == 429) /* it is full, and says so: its Retry-After is for the client */
 		return false;
 	next = pair_scratch(req);
