@@ -150,6 +150,7 @@ wire_done(struct leg *leg)
 static void
 hand_place(struct leg *from, struct leg *to)
 {
+	assert(from->reserved && !to->reserved && to->state != LEG_DONE);
 	to->tokens = from->tokens;
 	to->reserved = true;
 	from->tokens = 0;
@@ -157,11 +158,10 @@ hand_place(struct leg *from, struct leg *to)
 }
 
 void
-leg_borrow(struct leg *leg, struct leg *from)
+leg_borrow(struct leg *leg)
 {
-	leg->up = pool_ref(from->up);
-	leg->lender = from;
-	hand_place(from, leg);
+	hand_place(leg->lender, leg);
+	leg->borrowed = true;
 }
 
 static void
@@ -169,7 +169,7 @@ give_back_place(struct leg *leg)
 {
 	struct worker *w = leg->w;
 
-	if (leg->lender != NULL) {
+	if (leg->borrowed) {
 		hand_place(leg, leg->lender);
 	} else if (leg->reserved) {
 		load_tokens_sub(w->seg, w->slot, leg->up->slot, leg->tokens);
@@ -178,7 +178,7 @@ give_back_place(struct leg *leg)
 		leg->reserved = false;
 		wait_released(leg);
 	}
-	leg->lender = NULL;
+	leg->borrowed = false;
 }
 
 /* Gives back what the leg holds of its endpoint. */

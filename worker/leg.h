@@ -76,7 +76,8 @@ struct leg {
 	enum leg_fail fail;
 	bool reserved;      /* a reservation at endpoint slot `ep` is held */
 	uint32_t tokens;    /* counted there with the reservation */
-	struct leg *lender; /* whose reservation it is; NULL: its own */
+	struct leg *lender; /* of an attempt that this one is to replace; NULL: none */
+	bool borrowed;      /* the reservation is the lender's */
 	uint64_t
 		trial; /* the one request that tries an ejected endpoint (shm/eject.h); 0: it is not */
 	bool judged;  /* its verdict on the engine is given (eject.h) */
@@ -128,8 +129,8 @@ void leg_forget_answer(struct leg *leg);
 void leg_rewind(struct leg *leg);
 /* A leg that changes its owner, the bytes of its struct having been copied: its connection follows. */
 void leg_moved(struct leg *leg, struct pair *to);
-/* Takes over endpoint and place of another, which gets the place back by leg_end(), unless `lender` is NULL by then. */
-void leg_borrow(struct leg *leg, struct leg *from);
+/* Takes over its lender's place; the lender gets it back when this leg gives it up, unless pair_adopt() keeps it. */
+void leg_borrow(struct leg *leg);
 /* Undoes a selection: reservation and endpoint of a leg that has not been started. */
 void leg_give_back(struct leg *leg);
 /*

@@ -165,6 +165,7 @@ pair_adopt(struct pair *pair, enum role role, struct pair *from)
 	*leg = from->leg[role];
 	leg->pair = pair;
 	leg->lender = NULL;
+	leg->borrowed = false;
 	from->leg[role] = (struct leg){.w = leg->w, .state = LEG_DONE};
 }
 

@@ -28,7 +28,6 @@ struct pair {
 	char id[PAIR_ID_MAX + 1];      /* X-Request-Id of its legs; never the same twice */
 	char id_json[PAIR_ID_MAX + 3]; /* the same, in quotes */
 	struct leg leg[LEG_PAIR_N];
-	struct pair *lender;            /* the attempt that this one may borrow places from */
 	enum leg_starts starts[ROLE_N]; /* the connector's, unless it knows better for this pair */
 	int32_t rank[ROLE_N];           /* data-parallel rank asked for; -1: none */
 	struct span prompt;             /* its element of a list of prompts, else NULL */

@@ -62,39 +62,31 @@ lane(const struct selection *s, uint32_t group)
 	return (group + (s->model != TABLE_ANY_MODEL ? s->model : 0)) % TABLE_GROUPS;
 }
 
-/* The place that the attempt to be replaced has, if it will do: nobody else can have it in between. */
-static const struct table_pick *
-borrow(struct leg *leg, const struct selection *s)
-{
-	struct pair *lender = leg->pair->lender;
-	struct leg *from = lender != NULL ? &lender->leg[leg->kind] : NULL;
-	const struct table_pick *pick;
-
-	if (from == NULL || !from->reserved)
-		return NULL;
-	pick = select_at(s, from->up->slot);
-	if (pick != NULL)
-		leg_borrow(leg, from);
-	return pick;
-}
-
-/* Chooses and reserves the endpoint of one leg; `group` is the one it must be of, or 0.  Its pick, or
- * NULL. */
+/* Chooses and reserves the endpoint of one leg; `group` is the one it must be of, or 0.  Where no place is free the
+ * one will do that the attempt to be replaced has: handed on as it is, so that nobody has it in between.  Not
+ * first: that its engine is well is not known.  Its pick, or NULL. */
 static const struct table_pick *
 choose(struct leg *leg, struct selection *s, uint32_t group)
 {
 	struct worker *w = leg->w;
+	const struct leg *lender = leg->lender;
 	const struct table_pick *pick;
 	struct selected held;
 
 	s->cursor = &w->cursor[(s->pool->id * ROLE_N + s->role) * TABLE_GROUPS + lane(s, group)];
 	pick = select_reserve(s, &held);
-	if (pick == NULL)
-		return borrow(leg, s);
-	leg->tokens = held.tokens;
-	leg->trial = held.trial;
-	leg->up = pool_endpoint(w->pool, s->table, &s->table->endpoints[pick->endpoint]);
-	leg->reserved = true;
+	if (pick != NULL) {
+		leg->tokens = held.tokens;
+		leg->reserved = true;
+	} else if (lender != NULL && lender->reserved) {
+		pick = select_again(s, lender->up->slot, &held);
+		if (pick != NULL)
+			leg_borrow(leg);
+	}
+	if (pick != NULL) {
+		leg->trial = held.trial;
+		leg->up = pool_endpoint(w->pool, s->table, &s->table->endpoints[pick->endpoint]);
+	}
 	return pick;
 }
 
@@ -487,7 +479,8 @@ plan_again(struct pair *next, enum plan_for what, struct pair *of)
 	if (tp != NULL && tp->id == req->pool.id) {
 		prepare(s, req, t, tp, model);
 		s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
-		next->lender = what != FOR_DECODE ? of : NULL;
+		for (enum role r = 0; r < ROLE_N && what != FOR_DECODE; r++)
+			next->leg[r].lender = &of->leg[r];
 		if (what == FOR_DECODE)
 			found = choose_decode(next, of, &s[ROLE_DECODE]);
 		else if (what == FOR_PAIR)

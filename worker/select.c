@@ -69,36 +69,10 @@ select_room(const struct selection *s)
 	return room;
 }
 
-/* The first who could serve this, perhaps full; of a given endpoint slot, or any. */
-static const struct table_pick *
-first_of(const struct selection *s, uint32_t slot, bool any)
-{
-	struct policy_view v;
-
-	set_view(&v, s);
-	for (uint32_t i = 0; i < v.n; i++) {
-		const struct table_pick *pick = &s->pool->picks[s->role][i];
-		struct ep_look e;
-
-		if (!any && pick->slot != slot)
-			continue;
-		e = ep_look(s->seg, pick->slot, s->now_ms, s->foreign_max_age_ms);
-		if (policy_serves(&v, pick, &e))
-			return pick;
-	}
-	return NULL;
-}
-
 bool
 select_served(const struct selection *s)
 {
-	return first_of(s, 0, true) != NULL;
-}
-
-const struct table_pick *
-select_at(const struct selection *s, uint32_t slot)
-{
-	return first_of(s, slot, false);
+	return select_room(s).places > 0;
 }
 
 /* The most that may pass between a selection and the first byte of its answer. */
@@ -109,6 +83,16 @@ trial_ms(const struct conf_timeouts *t)
 		t->decode_ms > t->first_byte_ms ? t->decode_ms : t->first_byte_ms;
 
 	return 2 * t->connect_ms + t->prefill_ms + t->kv_ready_ms + decode_ms + TRIAL_SPARE_MS;
+}
+
+/* It is up, and not ejected unless this request gets its trial. */
+static bool
+may_go(const struct selection *s, uint32_t slot, struct selected *ret)
+{
+	ret->trial = 0;
+	return ep_state_get(s->seg, slot) == EP_UP &&
+	       (!eject_is_out(s->seg, slot) || eject_try(s->seg, s->slot, slot, s->now_ms,
+						       trial_ms(&s->pool->timeouts), &ret->trial));
 }
 
 /* A place there, unless another worker took the last one in between, ejected it, or got its trial; or it
@@ -122,16 +106,30 @@ reserve(const struct selection *s, const struct table_pick *pick, struct selecte
 	 * The reservation, a full barrier, before a second look: to an endpoint that is drained nothing goes
 	 * that its operator does not know of.  Pairs with ep_state_drain().
 	 */
-	ret->trial = 0;
-	if (ep_state_get(s->seg, pick->slot) != EP_UP ||
-		(eject_is_out(s->seg, pick->slot) &&
-			!eject_try(s->seg, s->slot, pick->slot, s->now_ms,
-				trial_ms(&s->pool->timeouts), &ret->trial))) {
+	if (!may_go(s, pick->slot, ret)) {
 		load_release(s->seg, s->slot, pick->slot);
 		return false;
 	}
 	ret->tokens = load_tokens_add(s->seg, s->slot, pick->slot, s->tokens);
 	return true;
+}
+
+const struct table_pick *
+select_again(const struct selection *s, uint32_t slot, struct selected *ret)
+{
+	struct policy_view v;
+
+	set_view(&v, s);
+	for (uint32_t i = 0; i < v.n; i++) {
+		const struct table_pick *pick = &s->pool->picks[s->role][i];
+		struct ep_look e;
+
+		if (pick->slot != slot)
+			continue;
+		e = ep_look(s->seg, slot, s->now_ms, s->foreign_max_age_ms);
+		return policy_serves(&v, pick, &e) && may_go(s, slot, ret) ? pick : NULL;
+	}
+	return NULL;
 }
 
 const struct table_pick *

@@ -48,8 +48,10 @@ struct selected {
 
 /* The endpoint's pick, one place and *ret reserved there; or NULL: nobody is up, in and below its limit. */
 const struct table_pick *select_reserve(const struct selection *s, struct selected *ret);
-/* The pick of that endpoint slot, if it may be chosen but for being full; or NULL. */
-const struct table_pick *select_at(const struct selection *s, uint32_t slot);
+/* The pick of an endpoint slot where a place is held already; ret->trial is set, no place is taken.  NULL: it is no
+ * choice any more. */
+const struct table_pick *select_again(
+	const struct selection *s, uint32_t slot, struct selected *ret);
 /* Moves the cursor past whoever would be chosen: a turn passes unused. */
 void select_pass(const struct selection *s);
 /* The places of all who could serve this, and whether one of them is free. */
