@@ -56,17 +56,17 @@ export reports
 
 # All of them, as many at a time as there are CPUs.
 units() { # VARIANT
-	local dir=$logs/unit-$1 log=$logs/unit-$1.log from=$SECONDS prog out ok no
+	local dir=$logs/unit-$1 log=$logs/unit-$1.log from=$SECONDS prog out ok no lost=0
 	mkdir "$dir"
 	# shellcheck disable=SC2016 # they are the inner shell's
 	for prog in build/"$1"/unit/*; do
 		[ -f "tests/unit/${prog##*/}.c" ] && echo "$prog" # not of a test that is gone
-	done | xargs -P "$(nproc)" -I{} bash -c 'unit "$1" >"$2/${1##*/}"' - {} "$dir"
+	done | xargs -P "$(nproc)" -I{} bash -c 'unit "$1" >"$2/${1##*/}"' - {} "$dir" || lost=1
 	for out in "$dir"/*; do # those with a failure at the end, where one looks
 		printf '%s %s\n' "$(tail -n 1 "$out" | cut -d' ' -f2)" "$out"
 	done | sort -n | cut -d' ' -f2- | xargs cat >"$log"
 	read -r ok no < <(tail -qn 1 "$dir"/* | awk '{ ok += $1; no += $2 } END { print ok + 0, no + 0 }')
-	count "$ok" "$no" "unit tests, $1" "$log" $((SECONDS - from))
+	count "$ok" $((no + lost)) "unit tests, $1" "$log" $((SECONDS - from))
 }
 
 # Stories.  The parallel part first, then alone those that measure time.
