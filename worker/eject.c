@@ -64,7 +64,7 @@ back(struct leg *leg)
 	if (!eject_trial_good(leg->w->seg, up->slot, trial, clock_ms()))
 		return;
 	log_info("endpoint back, its trial went well", LOG_S("url", up->url),
-		LOG_S("pool", leg->pair->req->pool.name));
+		LOG_S("role", role_name(pair_role(leg))), LOG_S("pool", leg->pair->req->pool.name));
 	wait_released(leg); /* there is room for more */
 }
 

@@ -405,11 +405,12 @@ pass_through(struct req *req, struct leg *leg)
 		req_enter(req, REQ_RELAY);
 }
 
-/* Another engine may do better: this one is ill, or full. */
+/* Another engine may do better: this one is ill, or full; or what went out twice (replace_stale()) is refused because it
+ * came twice. */
 static bool
-retriable(int status)
+retriable(const struct leg *leg)
 {
-	return status >= 500 || status == 429;
+	return leg->status >= 500 || leg->status == 429 || (leg->status >= 400 && leg->resent);
 }
 
 void
@@ -426,7 +427,7 @@ leg_first(struct req *req, struct leg *leg)
 		eject_begun(leg);
 	else
 		eject_good(leg);
-	if (retriable(leg->status) && !ahead(pair) && retry(leg))
+	if (retriable(leg) && !ahead(pair) && retry(leg))
 		return;
 	if (ahead(pair) && leg->status != 200)
 		retell(pair);
@@ -838,7 +839,7 @@ prefill_answered(struct req *req, struct leg *leg)
 			blame(leg);
 		else
 			eject_good(leg);
-		if (!harmless(req, leg) && !(retriable(leg->status) && retry(leg)))
+		if (!harmless(req, leg) && !(retriable(leg) && retry(leg)))
 			exchange_pass_on(req, leg);
 		return;
 	}

@@ -63,6 +63,16 @@ pair_ready(struct pair *pair)
 	sse_init(&pair->sse);
 }
 
+enum role
+pair_role(const struct leg *leg)
+{
+	const struct req *req = leg->pair->req;
+
+	if (req->connector == &connector_one_leg)
+		return req->pool.shake.one_leg;
+	return (enum role)leg->kind;
+}
+
 void
 pair_make(struct req *req, uint32_t n)
 {

@@ -94,6 +94,9 @@ pair_asked_for(const struct leg *leg)
 	return &leg->pair->leg[at];
 }
 
+/* Of the endpoint that a leg of one role was chosen: on paths for one engine the pool says whose that is. */
+enum role pair_role(const struct leg *leg);
+
 /* Makes `n` pairs, their legs ready for endpoints; frees those of an earlier try to plan. */
 void pair_make(struct req *req, uint32_t n);
 /* Ends and frees them all. */

@@ -140,6 +140,8 @@ how_it_failed(const struct leg *leg)
 		text = "it was full";
 	if (text == NULL && leg->status >= 500)
 		text = "its status was 5xx";
+	if (text == NULL && leg->status >= 400)
+		text = "it refused what was sent again on a fresh connection";
 	if (text == NULL)
 		text = leg->status == 200 ? "its answer is of no use" : "it was late";
 	return text;
@@ -154,7 +156,7 @@ log_failed(const struct leg *leg)
 
 	log_info("attempt failed", LOG_S("req", req->id), LOG_S("attempt", leg->pair->id),
 		LOG_S("pool", req->pool.name), LOG_S("url", of->up->url),
-		LOG_S("role", role_name((enum role)of->kind)), LOG_S("why", how_it_failed(leg)));
+		LOG_S("role", role_name(pair_role(of))), LOG_S("why", how_it_failed(leg)));
 }
 
 /* The prefill engines have failed: the decode engine does the untouched request alone. */

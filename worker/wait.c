@@ -123,22 +123,11 @@ call_any(struct worker *w, uint32_t pool, uint32_t roles, uint64_t need)
 		call(w, pool, &(struct queue_call){.roles = roles, .need = need});
 }
 
-/* Of a leg's endpoint: on paths for one engine the pool says whose that is. */
-static uint32_t
-roles_of(const struct leg *leg)
-{
-	const struct req *req = leg->pair->req;
-
-	if (req->connector == &connector_one_leg)
-		return 1u << req->pool.shake.one_leg;
-	return 1u << leg->kind;
-}
-
 void
 wait_released(struct leg *leg)
 {
 	struct req *req = leg->pair->req;
-	const uint32_t roles = roles_of(leg);
+	const uint32_t roles = 1u << pair_role(leg);
 
 	if (req->w->planning)
 		req->w->owes |= roles; /* no system call inside a read section: wait_settle() */

@@ -133,6 +133,7 @@ def test_engine_that_refuses_connections(world, one_leg):
     a = r.post("/v1/embeddings", {"model": MODEL, "input": "x"})
     assert (a.status, a.error["code"]) == (502, "engine_broken")
     assert (d if one_leg == "prefill" else p).quiet(0.05)
+    assert [x["role"] for x in r.lines("attempt failed")] == [one_leg]
 
 
 @pytest.mark.parametrize("one_leg", ["prefill", "decode"])

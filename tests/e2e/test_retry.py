@@ -125,6 +125,22 @@ def test_connection_that_never_comes(world, kind, role):
     world.check_engines = kind not in PUSHED | {"sglang"}
 
 
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_refused_because_it_came_twice(world, role):
+    """A reset does not say whether the engine had read the request, which goes out again on a fresh connection with the same id:
+    what it says against that is not the client's mistake."""
+    r, p, d = build(world, "nixl", workers=1)
+    engines = p if role == "prefill" else d
+    assert [r.complete().status for _ in range(4)] == [200] * 4, "all have kept connections"
+    for e in engines:
+        e.fault("close_keepalive")
+    engines[0].fault("status", status=400)
+    assert [r.complete(f"again {i}").status for i in range(4)] == [200] * 4
+    (line,) = r.lines("attempt failed")
+    assert (line["url"], line["role"]) == (engines[0].url, role) and "sent again" in line["why"]
+    r.wait_metric("rescued_total", 1, by="retry")
+
+
 # --- who is asked what ------------------------------------------------------------------------------------
 
 
