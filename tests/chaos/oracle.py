@@ -131,10 +131,13 @@ class Oracle:
         client = self.client_id(held)
         if client is None or not self.storm.killed:
             return False
-        if client not in ends:
+        ended = [line for line in ends.get(client, []) if line["msg"] == "request"]
+        if not ended:
             return True
-        born = self.clock() - held["age_ms"] / 1000  # its client had its end, and what was to free the rest died with a worker
-        return any(born <= at <= born + ERRAND for at in self.storm.killed.values()) and client in self.clients.gone
+        # its client had its end, and what was to free the KV of a failed attempt, or for one that had gone, died with a worker
+        born, last = self.clock() - held["age_ms"] / 1000, ended[-1]
+        failed = last["reason"] != "ok" or last["attempt"] not in held["request_id"]
+        return any(born <= at <= born + ERRAND for at in self.storm.killed.values()) and (failed or client in self.clients.gone)
 
     async def recovered(self):
         """Fair weather again: nobody is left out, and nobody gets an error."""
