@@ -44,9 +44,11 @@ def pytest_runtest_makereport(item, call):
     outcome = yield
     report = outcome.get_result()
     setattr(item, "report_" + report.when, report)
-    world = getattr(item, "funcargs", {}).get("world")
-    if report.failed and world is not None:
-        report.sections.append(("logs", world.logs()))
+    args = getattr(item, "funcargs", {})
+    if report.failed and "world" in args:
+        report.sections.append(("logs", args["world"].logs()))
+    if report.failed and "desks" in args:
+        args["desks"].forget()
 
 
 def pytest_terminal_summary(terminalreporter):
