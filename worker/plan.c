@@ -103,6 +103,54 @@ why_none(struct req *req, const struct selection *s)
 	return s->role == ROLE_PREFILL ? END_NO_PREFILL : END_NO_DECODE;
 }
 
+/* Either role will do to wait for where both are short.  Decode engines keep their places longer. */
+static enum req_end
+no_capacity(struct req *req, const struct selection s[ROLE_N], uint64_t places)
+{
+	const bool p_short = select_room(&s[ROLE_PREFILL]).free < req->npairs;
+	const bool d_short = select_room(&s[ROLE_DECODE]).free < req->npairs;
+
+	req->detail = role_name(p_short ? ROLE_PREFILL : ROLE_DECODE);
+	req->lacks = d_short   ? 1u << ROLE_DECODE
+		     : p_short ? 1u << ROLE_PREFILL
+			       : QUEUE_ALL_ROLES; /* not in one group */
+	req->hopeless = places < req->npairs;
+	return END_NO_CAPACITY;
+}
+
+static enum req_end
+why_no_pair(struct req *req, const struct selection s[ROLE_N])
+{
+	const uint64_t places = select_pairs(s).places;
+
+	if (places > 0)
+		return no_capacity(req, s, places);
+	if (!select_served(&s[ROLE_PREFILL]))
+		return END_NO_PREFILL;
+	if (select_served(&s[ROLE_DECODE]))
+		req->detail = "pairing requires one in the group of a prefill engine";
+	return END_NO_DECODE;
+}
+
+/*
+ * Whoever has waited takes no places that it would give back: that would call the others who lack them, or
+ * itself, who would do the same, and so on.  One pair of any groups cannot: its prefill engine's place alone
+ * is of no use to those who lack a decode engine.
+ */
+static enum req_end
+look_first(struct req *req, const struct selection s[ROLE_N])
+{
+	struct select_room room;
+
+	if (!req->waits || !connector_pairs(req->connector) ||
+		(req->npairs == 1 && s[0].pool->pairing != PAIRING_REQUIRE))
+		return END_OK;
+	room = select_pairs(s);
+	if (room.places == 0 || room.free >= req->npairs)
+		return END_OK;
+	return no_capacity(req, s, room.places);
+}
+
 static uint64_t
 gcd(uint64_t a, uint64_t b)
 {
@@ -155,22 +203,8 @@ choose_pair(struct pair *pair, struct selection s[ROLE_N])
 			return why_none(req, d);
 		p->groups &= ~(UINT64_C(1) << pick->group);
 	}
-	if (p->groups == SELECT_ALL_GROUPS) {
-		const enum req_end why = why_none(req, p);
-
-		/* Either will do to wait for.  Decode engines keep their places longer. */
-		if (why == END_NO_CAPACITY && !select_room(d).free)
-			req->lacks = 1u << ROLE_DECODE;
-		return why;
-	}
-	/* the groups that were tried lack a decode engine, the others a prefill engine */
-	d->groups = ~p->groups;
-	if (select_served(p)) {
-		req->lacks = QUEUE_ALL_ROLES;
-		return why_none(req, p);
-	}
-	req->detail = "pairing requires one in the group of a prefill engine";
-	return why_none(req, d);
+	p->groups = d->groups = SELECT_ALL_GROUPS;
+	return why_no_pair(req, s);
 }
 
 /* Of a request without `model` (engines allow it) the only pool there is, else by the model's name. */
@@ -412,9 +446,11 @@ choose_endpoints(
 {
 	const enum role one = role_alone(req);
 	struct selection s[ROLE_N];
-	enum req_end why = END_OK;
+	enum req_end why;
 
 	prepare(s, req, t, tp, model);
+	s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
+	why = look_first(req, s);
 	for (uint32_t i = 0; i < req->npairs && why == END_OK; i++) {
 		struct pair *pair = &req->pairs[i];
 

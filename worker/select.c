@@ -1,5 +1,7 @@
 #include "worker/select.h"
 
+#include <string.h>
+
 #include "shm/eject.h"
 #include "shm/load.h"
 #include "shm/table.h"
@@ -45,28 +47,89 @@ select_pass(const struct selection *s)
 		*s->cursor = v.cursor;
 }
 
-struct select_room
-select_room(const struct selection *s)
+static uint64_t
+add(uint64_t a, uint64_t b)
 {
-	struct select_room room = {0};
-	struct policy_view v;
-	struct candidate c;
+	return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
 
+static uint64_t
+least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static void
+room_add(struct select_room *room, const struct select_room *more)
+{
+	room->places = add(room->places, more->places);
+	room->free = add(room->free, more->free);
+}
+
+/* Of one endpoint.  One that was ejected takes one request, its trial. */
+static struct select_room
+room_at(const struct selection *s, const struct table_pick *pick, const struct ep_look *e)
+{
+	const uint64_t most = pick->max_inflight != 0 ? pick->max_inflight : UINT64_MAX;
+	struct select_room room = {.places = most};
+
+	if (e->count < most)
+		room.free = eject_is_out(s->seg, pick->slot) ? 1 : most - e->count;
+	return room;
+}
+
+static void
+room_by_group(const struct selection *s, struct select_room ret[TABLE_GROUPS])
+{
+	struct policy_view v;
+
+	memset(ret, 0, TABLE_GROUPS * sizeof(*ret));
 	set_view(&v, s);
 	for (uint32_t i = 0; i < v.n; i++) {
 		const struct table_pick *pick = &v.picks[i];
 		const struct ep_look e =
 			ep_look(s->seg, pick->slot, s->now_ms, s->foreign_max_age_ms);
+		struct select_room room;
 
 		if (!policy_serves(&v, pick, &e))
 			continue;
-		if (pick->max_inflight == 0)
-			room.places = UINT64_MAX;
-		else if (room.places != UINT64_MAX)
-			room.places += pick->max_inflight;
-		room.free = room.free || policy_look(&v, i, &c);
+		room = room_at(s, pick, &e);
+		room_add(&ret[pick->group], &room);
 	}
-	return room;
+}
+
+struct select_room
+select_room(const struct selection *s)
+{
+	struct select_room groups[TABLE_GROUPS], all = {0};
+
+	room_by_group(s, groups);
+	for (uint32_t g = 0; g < TABLE_GROUPS; g++)
+		room_add(&all, &groups[g]);
+	return all;
+}
+
+struct select_room
+select_pairs(const struct selection s[ROLE_N])
+{
+	struct select_room of[ROLE_N][TABLE_GROUPS], all = {0};
+
+	for (enum role r = 0; r < ROLE_N; r++) {
+		if (s[r].pool->pairing == PAIRING_REQUIRE) {
+			room_by_group(&s[r], of[r]);
+			continue;
+		}
+		memset(of[r], 0, sizeof(of[r]));
+		of[r][0] = select_room(&s[r]);
+	}
+	for (uint32_t g = 0; g < TABLE_GROUPS; g++) {
+		const struct select_room *p = &of[ROLE_PREFILL][g], *d = &of[ROLE_DECODE][g];
+		const struct select_room both = {
+			least(p->places, d->places), least(p->free, d->free)};
+
+		room_add(&all, &both);
+	}
+	return all;
 }
 
 bool

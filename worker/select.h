@@ -54,12 +54,13 @@ const struct table_pick *select_again(
 	const struct selection *s, uint32_t slot, struct selected *ret);
 /* Moves the cursor past whoever would be chosen: a turn passes unused. */
 void select_pass(const struct selection *s);
-/* The places of all who could serve this, and whether one of them is free. */
+/* Places of those who could serve this, and how many are free as far as can be seen; UINT64_MAX: there is no limit. */
 struct select_room {
-	uint64_t places; /* UINT64_MAX: there is no limit */
-	bool free;
+	uint64_t places, free;
 };
 struct select_room select_room(const struct selection *s);
+/* Of pairs: places of one role as far as the other has as many, in each group where the pool requires that. */
+struct select_room select_pairs(const struct selection s[ROLE_N]);
 /* Whether anybody could serve this at all, now; where select_reserve() found nobody, those are full. */
 bool select_served(const struct selection *s);
 

@@ -228,11 +228,19 @@ wait_served(struct req *req, const struct selection *s, uint32_t roles)
 	called = req->called | leave(req);
 	w->served = true;
 	w->owes |= QUEUE_UNTRIED;
-	/* After it has left: who relied on it either finds it gone, or is found by the call. */
-	for (enum role role = 0; role < ROLE_N; role++)
+	/*
+	 * After it has left: who relied on it either finds it gone, or is found by the call.  Of several places
+	 * it was called for one may be of an engine that serves other models.
+	 */
+	for (enum role role = 0; role < ROLE_N; role++) {
+		struct selection any = s[role];
+
+		any.model = TABLE_ANY_MODEL;
+		any.navoid = 0;
 		if ((called >> role & 1) != 0 &&
-			((roles >> role & 1) == 0 || select_room(&s[role]).free))
+			((roles >> role & 1) == 0 || select_room(&any).free > 0))
 			w->owes |= 1u << role;
+	}
 }
 
 void

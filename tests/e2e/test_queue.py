@@ -275,6 +275,83 @@ def test_more_pairs_than_places_never_wait(world):
     r.wait_idle()
 
 
+def quiet(r, seconds=0.4):
+    """Who waits is left alone; the master's call, one a second, may fall in between."""
+    vain = r.metric("queue_calls_in_vain_total")
+    time.sleep(seconds)
+    return r.metric("queue_calls_in_vain_total") - vain <= 2
+
+
+def test_who_waits_for_several_places_takes_none_meanwhile(world):
+    """Two of three places are free: who took and gave them back would call itself by that, again and again."""
+    q = Narrow(world, places=3, fanout=True)
+    q.ask("first", DIRECT)
+    first = q.d.expect()
+    q.line_up(["wide", "wide too"], n=3)
+    assert quiet(q.r) and q.r.metric("endpoint_in_flight", role="decode") == 1
+    first.reply(body={"choices": []})
+    q.clients.pop("first").read()
+    for _ in range(6):
+        q.d.expect().reply(body={"id": "x", "object": "text_completion", "choices": [{"index": 0, "text": "t", "finish_reason": "stop"}]})
+    assert all(c.read().status == 200 for c in q.clients.values())
+    q.done()
+
+
+class Groups:
+    """Groups a and b, each with a prefill and a decode engine, whose pairs must be of one."""
+
+    def __init__(self, world, p_places, d_places):
+        self.p, self.d = [world.script() for _ in "ab"], [world.script() for _ in "ab"]
+        ends = [[{"url": e.url, "group": g, "max_inflight": n} for e, g, n in zip(role, "ab", places)]
+                for role, places in ((self.p, p_places), (self.d, d_places))]
+        self.r = world.router(world.pool(*ends, pairing="require", queue_size=9, queue_timeout="30s"), workers=2)
+        self.r.wait_all_up()
+
+    def ask(self):
+        return self.r.client().request("POST", URL, {"model": MODEL, "prompt": "x"})
+
+    def waits(self):
+        c = self.ask()
+        wait("it waits", lambda: self.r.metric("queue_waiting") == 1)
+        return c
+
+    def goes_on(self, i, ex, c):
+        ex.prefilled()
+        self.d[i].expect().reply(body={"choices": []})
+        return c.read().status == 200
+
+
+def at_prefill(g):
+    """A new request: (its group, its request there, its client)."""
+    c = g.ask()
+    return next((i, e.expect(), c) for i, e in wait("prefill", lambda: [(i, e) for i, e in enumerate(g.p) if not e.asked.empty()]))
+
+
+def test_who_waits_for_a_group_takes_nothing_meanwhile(world):
+    """Prefill has a place in one group, decode in the other."""
+    g = Groups(world, (2, 1), (1, 2))
+    busy = [at_prefill(g), at_prefill(g)]
+    assert {i for i, _, _ in busy} == {0, 1}
+    c = g.waits()
+    assert quiet(g.r) and g.r.metric("endpoint_in_flight", role="prefill") == 2
+    assert all(g.goes_on(*one) for one in busy)
+    (i, ex), = wait("prefill", lambda: [(i, e.expect()) for i, e in enumerate(g.p) if not e.asked.empty()])
+    assert g.goes_on(i, ex, c)
+    g.r.wait_idle()
+
+
+def test_a_group_without_a_decode_engine_is_none_to_wait_for(world):
+    """The other is whole, and full: a request waits for that."""
+    g = Groups(world, (1, 1), (1, 1))
+    g.d[0].probes["/health"] = lambda ex: ex.reply(503)
+    g.r.wait_metric("endpoint_up", 0, endpoint=g.d[0].url)
+    busy = at_prefill(g)
+    assert busy[0] == 1
+    c = g.waits()
+    assert g.goes_on(*busy) and g.goes_on(1, g.p[1].expect(), c)
+    g.r.wait_idle()
+
+
 # --- priority ---
 def test_priority_by_header_and_by_member(world):
     q = Narrow(world, allow_priority=True)
@@ -651,3 +728,41 @@ def test_models_of_one_pool_that_different_engines_serve(world):
     assert all(c.read().status == 200 for c in clients)
     r.wait_idle()
     assert r.metric("queue_waiting") == 0
+
+
+def test_two_places_at_once_for_two_models(world):
+    """Engines of two models end while the worker of both who wait stands still: the first takes one place, and says of the other."""
+    a, b = world.script(), world.script()
+    p = world.script(probes={URL: prefills_by_itself})
+    for e, m in ((a, "ma"), (b, "mb")):
+        e.probes["/v1/models"] = ('{"object":"list","data":[{"id":"%s","object":"model"}]}' % m).encode()
+    p.probes["/v1/models"] = b'{"object":"list","data":[{"id":"ma","object":"model"},{"id":"mb","object":"model"}]}'
+    pool = {**world.pool([p], [{"url": a.url, "max_inflight": 1}, {"url": b.url, "max_inflight": 1}], queue_size=9, queue_timeout="30s"),
+            "name": "two"}
+    del pool["models"]
+    r = world.router(pool, workers=1)
+    r.wait_all_up()
+
+    def ask(model, prompt):
+        return r.client().request("POST", URL, {"model": model, "prompt": prompt})
+
+    took = []
+    for turn in range(4):
+        clients = [ask("ma", "a0"), ask("mb", "b0")]
+        held = [a.expect(), b.expect()]
+        for i, m in enumerate(("ma", "mb")):
+            clients.append(ask(m, m + "1"))
+            wait("it waits", lambda i=i: r.metric("queue_waiting") == i + 1)
+        worker = r.children()[0]
+        os.kill(worker, signal.SIGSTOP)
+        for ex in held:
+            ex.reply(body={"choices": []})
+        began = time.monotonic()
+        os.kill(worker, signal.SIGCONT)
+        others = b.expect()
+        took.append(time.monotonic() - began)
+        others.reply(body={"choices": []})
+        a.expect().reply(body={"choices": []})
+        assert all(c.read().status == 200 for c in clients)
+        r.wait_idle()
+    assert statistics.median(took) < 0.1 * SLOW, took  # else the master's call, one a second, finds it

@@ -131,6 +131,54 @@ Test(select, full_is_said_only_of_those_who_could_serve)
 	cr_assert(select_served(&s));
 }
 
+Test(select, room_counts_what_is_free)
+{
+	struct select_room room;
+
+	picks[1].max_inflight = 5;
+	cr_assert(load_reserve(seg, 0, 0, 1));
+	cr_assert(load_reserve(seg, 0, 1, 5));
+	room = select_room(&s);
+	cr_assert_eq(room.places, 8);
+	cr_assert_eq(room.free, 6);
+	s.groups = 2; /* group 1: endpoints 1 and 3 */
+	room = select_room(&s);
+	cr_assert_eq(room.places, 6);
+	cr_assert_eq(room.free, 5);
+	picks[1].max_inflight = 1;
+	cr_assert(load_reserve(seg, 0, 1, 0), "a limit that was lowered");
+	cr_assert_eq(select_room(&s).free, 1);
+	picks[3].max_inflight = 0;
+	room = select_room(&s);
+	cr_assert_eq(room.places, UINT64_MAX);
+	cr_assert_gt(room.free, UINT32_MAX);
+	ep_state_set(seg, 3, EP_DOWN);
+	cr_assert_eq(select_room(&s).places, 1);
+}
+
+Test(select, pairs_are_of_one_group_where_the_pool_requires_that)
+{
+	struct selection both[ROLE_N];
+
+	pool.n[ROLE_PREFILL] = 2; /* one in each group */
+	pool.picks[ROLE_PREFILL] = picks;
+	pool.picks[ROLE_DECODE] = picks + 2;
+	pool.n[ROLE_DECODE] = 2;
+	picks[0].max_inflight = picks[3].max_inflight = 3;
+	both[ROLE_PREFILL] = both[ROLE_DECODE] = s;
+	both[ROLE_PREFILL].role = ROLE_PREFILL;
+	cr_assert_eq(select_pairs(both).places, 4);
+	cr_assert_eq(select_pairs(both).free, 4);
+	pool.pairing = PAIRING_REQUIRE;
+	cr_assert_eq(select_pairs(both).places, 2);
+	cr_assert_eq(select_pairs(both).free, 2);
+	cr_assert(load_reserve(seg, 0, 2, 1));
+	cr_assert_eq(select_pairs(both).free, 1);
+	ep_state_set(seg, 1, EP_DOWN);
+	cr_assert_eq(select_pairs(both).places, 1);
+	cr_assert_eq(select_pairs(both).free, 0);
+}
+
 Test(select, a_passed_turn_reserves_nothing)
 {
 	select_pass(&s);
@@ -187,6 +235,17 @@ Test(select, a_trial_needs_a_place)
 	cr_assert(load_reserve(seg, 0, 0, 1));
 	cr_assert_eq(reserve(), 1);
 	cr_assert_eq(seg->eps[0].eject, EJECT_OUT | s.now_ms);
+}
+
+Test(select, one_that_is_due_has_room_for_its_trial)
+{
+	picks[0].max_inflight = 5;
+	cr_assert_eq(select_room(&s).free, 8);
+	seg->eps[0].eject = EJECT_OUT | s.now_ms;
+	cr_assert_eq(select_room(&s).free, 4);
+	cr_assert_eq(select_room(&s).places, 8);
+	seg->eps[0].eject = EJECT_OUT | (s.now_ms + 1);
+	cr_assert_eq(select_room(&s).free, 3);
 }
 
 Test(select, where_all_are_ejected_nobody_serves)
