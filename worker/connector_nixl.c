@@ -134,6 +134,7 @@ prefilled(struct pair *pair)
 
 	if (!pushes(pair) || (r != TAKEN && r != TAKEN_NOTHING))
 		return r;
+	pair->starts[ROLE_DECODE] = STARTS_AFTER_PREFILL; /* should prefill be done again */
 	if (r == TAKEN)
 		return learn(pair, told);
 	pair->kv = (struct span){NULL, 0};

@@ -672,6 +672,29 @@ def test_push_without_a_hand_over(push):
     assert text_of(c.events()) == "b" and push.r.metric("kv_handoff_missing_total") == 1
 
 
+def test_push_hand_over_that_is_too_old(world):
+    """The decode engine, asked at once, takes the connection when the lease is over: then it is asked when prefill is done again."""
+    push = Push.__new__(Push)
+    push.p, push.d = world.script(), world.script()
+    gate = Gate(push.d)
+    push.r = world.router(world.pool([push.p], [{"url": gate.url}], kv_lease="300ms", **PUSH), workers=1,
+                          health_interval="30s", stats_interval="30s")
+    push.learn()
+    fresh(push.d)
+    time.sleep(0.1)  # it is seen
+    gate.close()
+    c = push.begin()
+    first = push.p.expect()
+    first.prefilled(params(first))
+    time.sleep(0.4)
+    gate.open()
+    second = push.p.expect()
+    assert second["x-request-id"] != first["x-request-id"]
+    second.prefilled(params(second))
+    push.decodes(c, params(second))
+    assert push.r.metric("prefill_again_total") == 1
+
+
 def test_push_with_engines_that_add_to_ids(push):
     """What a request is called inside cannot be known beforehand: one leg after the other, for ever."""
     for _ in range(2):
