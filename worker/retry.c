@@ -210,15 +210,17 @@ retry(struct leg *leg)
 {
 	struct pair *pair = leg->pair;
 	struct req *req = pair->req;
+	const bool first = !pair->failed; /* or it is said again: of a question, of half an error's answer */
 
-	if (!pair->failed) /* else it is said again: of a question, or of half an error's answer */
+	if (first)
 		metric_add(req->w->slab, M_ATTEMPTS_FAILED, 1);
 	pair->failed = true;
 	if (leg->kind == LEG_DECODE && leg->reached && !heard(pair))
 		pair->used_up = true;
 	if (!replaceable(pair))
 		return false;
-	log_failed(leg);
+	if (first)
+		log_failed(leg);
 	(void)req_tried(leg);
 	if (heard(pair) ? resume_finish(req) || (resume_prepare(req) && another(leg, true))
 			: another(leg, false) || fall_back(leg))

@@ -141,13 +141,15 @@ static void
 enter(struct req *req, const struct queue_ref *place)
 {
 	struct worker *w = req->w;
+	const uint64_t most_ms = req->pool.queue.timeout_ms;
+	const uint64_t had_ms = req->queued_us / 1000; /* elsewhere: for a pair, before it went alone */
 
 	req->place = *place;
 	req->waits = true;
 	req->called = 0;
 	req->t_queued_us = clock_us();
 	req->end = END_QUEUE_TIMEOUT;
-	req->deadline_ms = clock_ms() + req->pool.queue.timeout_ms;
+	req->deadline_ms = clock_ms() + (had_ms < most_ms ? most_ms - had_ms : 0);
 	TAILQ_INSERT_TAIL(&w->waiters, req, wait_link);
 	metric_add(w->slab, M_QUEUED, 1);
 	worker_need_tick(w);

@@ -260,6 +260,7 @@ def test_bootstrap_server_down_is_503(world):
     gone.close()
     r = world.router(world.pool([{"url": p.url, "bootstrap_port": gone.port}], [d], **NEW, learn_timeout="300ms"))
     assert r.complete("hi").error["code"] == "not_learned" and p.quiet(0.05)
+    assert len(r.lines("attempt failed")) == 1, "one engine has failed, however often it was asked"
 
 
 def test_bootstrap_server_that_comes_up_in_time(world):

@@ -508,6 +508,23 @@ def test_all_engines_of_a_role_go_down_while_requests_wait(world):
     q.done()
 
 
+def test_who_goes_alone_has_waited_already(world):
+    """No prefill engine is up any more: the same request waits on for a decode engine, not anew."""
+    q = Narrow(world, queue_timeout="1s", pool={"fallback": "direct"})
+    q.ask("first")
+    first = q.d.expect()
+    q.line_up(["late"])
+    time.sleep(0.5)
+    q.p.probes["/health"] = (503, b"")
+    a = q.clients.pop("late").read()
+    assert (a.status, a.error["code"]) == (503, "queue_timeout")
+    end = q.r.end_of("late")
+    assert end["detail"] == "decode" and 950 <= end["queued_ms"] < 1000 + 400 * SLOW, end
+    first.reply(body={"choices": []})
+    q.clients.pop("first").read()
+    q.done()
+
+
 def test_an_engine_that_comes_up_serves_who_waits(world):
     more = world.script(probes={"/health": (503, b"")})
     q = Narrow(world)
