@@ -30,7 +30,8 @@
 #include "shm/client_word.h"
 
 #define SECOND_NS UINT64_C(1000000000)
-#define SET_BITS 20 /* of a hash that choose the set, the others are its tag */
+#define CLOCKS_APART_NS (10 * SECOND_NS) /* a worker may stand still after it has read the clock */
+#define SET_BITS 20                      /* of a hash that choose the set, the others are its tag */
 #define NONE UINT32_MAX
 #define AGAIN (UINT32_MAX - 1)
 
@@ -179,23 +180,31 @@ entry_of(struct seg *seg, struct client_set *set, uint64_t tag, uint64_t *ret_li
 	}
 }
 
-/* Takes its place in time; or says by how much it is too early. */
+/*
+ * Takes its place in time; or says by how much it is too early.  A place further ahead than these terms ever give
+ * one was taken under stricter ones, before a reload: the client begins anew, with the last of its burst.
+ */
 static bool
 in_time(uint64_t *tat, const struct client_terms *terms, uint64_t now_ns, uint64_t *ret_wait_ns)
 {
 	const uint64_t time_ns = terms->per_s != 0 ? terms->per_s * SECOND_NS : SECOND_NS;
 	const uint64_t interval = terms->rate == 0 ? 0 : time_ns / terms->rate;
-	const uint64_t early =
-		terms->rate == 0 ? UINT64_MAX - now_ns : (terms->burst - 1) * interval;
+	const uint64_t latest =
+		terms->rate == 0 ? UINT64_MAX : now_ns + (terms->burst - 1) * interval;
+	const uint64_t most = terms->rate == 0 ? UINT64_MAX : latest + interval + CLOCKS_APART_NS;
 	uint64_t seen = shm_load(tat), old;
 
 	do {
-		if (seen > now_ns + early) {
-			*ret_wait_ns = seen - early - now_ns;
+		uint64_t from = seen > most ? latest : seen;
+
+		if (from > latest) {
+			*ret_wait_ns = from - latest;
 			return false;
 		}
+		if (from < now_ns)
+			from = now_ns;
 		old = seen;
-		seen = shm_cas(tat, old, (old > now_ns ? old : now_ns) + interval);
+		seen = shm_cas(tat, old, from + interval);
 	} while (seen != old);
 	return true;
 }

@@ -210,7 +210,8 @@ retry(struct leg *leg)
 {
 	struct pair *pair = leg->pair;
 	struct req *req = pair->req;
-	const bool first = !pair->failed; /* or it is said again: of a question, of half an error's answer */
+	const bool first =
+		!pair->failed; /* or it is said again: of a question, of half an error's answer */
 
 	if (first)
 		metric_add(req->w->slab, M_ATTEMPTS_FAILED, 1);

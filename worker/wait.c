@@ -142,7 +142,8 @@ enter(struct req *req, const struct queue_ref *place)
 {
 	struct worker *w = req->w;
 	const uint64_t most_ms = req->pool.queue.timeout_ms;
-	const uint64_t had_ms = req->queued_us / 1000; /* elsewhere: for a pair, before it went alone */
+	const uint64_t had_ms =
+		req->queued_us / 1000; /* elsewhere: for a pair, before it went alone */
 
 	req->place = *place;
 	req->waits = true;

@@ -314,6 +314,17 @@ def test_limits_change_at_a_reload(world):
     wait("no limits", lambda: [code(ask(r, key("a"))) for _ in range(6)] == [200] * 6)
 
 
+def test_a_reload_that_allows_more_forgets_the_past(world):
+    """An hour's allowance was spent in advance: under the new limits that is nothing."""
+    r, _, _ = world.pd(workers=2, client={"rate": "3/h"})
+    assert [code(ask(r, key("a"))) for _ in range(4)] == [200] * 3 + [(429, "client_rate")]
+    r.reload(client={"rate": 20, "burst": 5})
+    wait("the new limits", lambda: ask(r, key("a")).status == 200)
+    assert int(ask(r, key("a"))["Retry-After"] or 1) <= 1
+    time.sleep(0.5)
+    assert [code(ask(r, key("a"))) for _ in range(5)] == [200] * 5
+
+
 def test_no_key_is_kept(world):
     secret = "sk-no-one-may-read-this"
     r, _, _ = world.pd(client={"rate": 1, "burst": 1}, log_level="debug")

@@ -140,6 +140,36 @@ Test(shm_clients, a_rate_of_less_than_one_a_second)
 	cr_assert_eq(pass.wait_ns, 3600 * SECOND);
 }
 
+Test(shm_clients, stricter_terms_of_before_are_forgotten)
+{
+	static const struct client_terms strict = {.rate = 1, .burst = 10, .per_s = 3600};
+	static const struct client_terms now = {.rate = 2, .burst = 3, .per_s = 1};
+	static const struct client_terms none = {.rate = 0};
+	struct client_pass pass;
+
+	for (uint32_t client = 1; client <= 2; client++)
+		for (int i = 0; i < 10; i++)
+			cr_assert(come_and_go(0, client, &strict, START));
+	cr_assert_eq(enter(0, 1, &strict, START, &pass), CLIENT_RATE);
+	cr_assert(come_and_go(1, 1, &now, START + SECOND), "the last of its burst");
+	cr_assert_eq(enter(1, 1, &now, START + SECOND, &pass), CLIENT_RATE);
+	cr_assert_eq(pass.wait_ns, SECOND / 2);
+	cr_assert(come_and_go(1, 1, &now, START + 3 * SECOND / 2));
+	/* without any in between */
+	cr_assert(come_and_go(1, 2, &none, START + SECOND));
+	cr_assert(come_and_go(1, 2, &now, START + SECOND));
+	cr_assert_not(come_and_go(1, 2, &now, START + SECOND));
+}
+
+Test(shm_clients, who_reads_an_old_clock_is_not_mistaken_for_that)
+{
+	static const struct client_terms terms = {0, 2, 3, 1};
+
+	for (int i = 0; i < 3; i++)
+		cr_assert(come_and_go(0, 1, &terms, START + 5 * SECOND));
+	cr_assert_not(come_and_go(1, 1, &terms, START));
+}
+
 Test(shm_clients, a_refused_one_hears_when_to_come)
 {
 	static const struct client_terms terms = {0, 4, 2, 1};
