@@ -190,6 +190,8 @@ drop_bytes_if_heard(struct req *req)
 
 		if (leg_active(&pair->leg[LEG_PREFILL]) || pair->early)
 			return;
+		if (req->resume != NULL && !pair->spoke && !pair->decoded)
+			return; /* nor has one that goes on with a stream said anything yet */
 		if (leg_active(d) ? !leg_sent(d) || !d->first_told : !pair->decoded)
 			return;
 	}
@@ -433,7 +435,8 @@ leg_first(struct req *req, struct leg *leg)
 		retell(pair);
 	else if (ahead(pair))
 		pair->early = leg->keep = true;
-	else if (req->answer != NULL || (relay_started(req) && !undecided(pair)))
+	else if (req->answer != NULL ||
+		 (relay_started(req) && (!undecided(pair) || leg->status != 200)))
 		leg->keep = !req->stream || leg->status != 200 || !leg->sse;
 	else if (undecided(pair) && leg->status == 200)
 		leg->keep = true;

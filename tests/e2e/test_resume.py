@@ -269,10 +269,10 @@ def event(content, usage=None, **choice):
 
 
 class Scripted:
-    """A chat before one prefill engine and two decode engines that are told what to say."""
+    """A chat before one prefill engine and some decode engines that are told what to say."""
 
-    def __init__(self, world, pool=None, **members):
-        self.r, self.p, self.d = world.scripts(1, 2, pool={**POOL, **(pool or {})}, workers=1)
+    def __init__(self, world, pool=None, nd=2, **members):
+        self.r, self.p, self.d = world.scripts(1, nd, pool={**POOL, **(pool or {})}, workers=1)
         self.r.wait_all_up()
         self.c = self.r.client()
         self.c.request("POST", "/v1/chat/completions", body_of(True, **members))
@@ -317,6 +317,19 @@ def test_ways_to_die(world, how):
     else:
         ex.write(b"zz\r\n")
     s.goes_on("one", " 🙂")
+
+
+def test_the_next_one_dies_in_its_first_event(world):
+    """What the client has is kept, so a third goes on."""
+    s = Scripted(world, nd=3)
+    ex = s.engine()
+    s.says(ex, "", "one")
+    ex.reset()
+    ex = s.engine()
+    ex.chunk(event(" two")[:-9])
+    s.c.silent(0.05)  # it is read
+    ex.reset()
+    s.goes_on("one")
 
 
 def test_an_engine_that_counts_nothing(world):
@@ -515,15 +528,17 @@ def test_the_budget(world):
     assert (ends[0]["tries"], ends[-1]["tries"]) == (1, None)
 
 
-def test_the_request_for_the_rest_is_refused(world):
+@pytest.mark.parametrize("kind", ["nixl", "decode first"])
+def test_the_request_for_the_rest_is_refused(world, kind):
     """An engine whose template cannot leave a message open: its words, in the stream."""
-    r, p, d = world.scripts(1, 2, pool=POOL, workers=1)
+    r, p, d = world.scripts(1, 2, pool={**POOL, **KINDS[kind][0]}, workers=1)
     r.wait_all_up()
     with r.client() as c:
         c.request("POST", "/v1/chat/completions", body_of(True))
 
         def prefill():
-            p[0].expect().reply(body={"choices": [], "kv_transfer_params": {"remote_block_ids": [1]}})
+            if kind == "nixl":
+                p[0].expect().reply(body={"choices": [], "kv_transfer_params": {"remote_block_ids": [1]}})
 
         def decode():
             return wait("a decode leg", lambda: next((e for e in d if not e.asked.empty()), None)).expect()
@@ -533,7 +548,7 @@ def test_the_request_for_the_rest_is_refused(world):
         events = c.events()
         for content in "", "Hello":
             ex.chunk(b"data: " + json.dumps({"id": "x", "choices": [{"index": 0, "delta": {"content": content}}]}).encode() + b"\n\n")
-            next(events)
+        assert [next(events).json()["choices"][0]["delta"]["content"] for _ in range(2)] == ["", "Hello"]
         ex.reset()
         prefill()
         ex = decode()
