@@ -63,6 +63,16 @@ failed_there(const struct pair *pair)
 	       (pair->used_up || (d->state == LEG_DONE && d->reached));
 }
 
+/* A decode engine that was sent the client's own request. */
+static void
+decode_in_time(struct pair *pair)
+{
+	struct leg *d = pair_decode(pair);
+
+	if (leg_active(d) && !leg_connecting(d) && !d->releases && !pair->req->stream)
+		leg_wait_at_most(d, RELEASE_GRACE_MS);
+}
+
 /*
  * What is sent from now on only frees the KV.  A prefill engine that has not begun to answer is hung up on, which
  * aborts it; once it has answered, blocks are held there, and a decode engine must be told.
@@ -70,7 +80,7 @@ failed_there(const struct pair *pair)
 static void
 release(struct pair *pair)
 {
-	struct leg *p = pair_prefill(pair), *d = pair_decode(pair);
+	struct leg *p = pair_prefill(pair);
 
 	pair->released = true;
 	if (leg_active(p) && pair->kv_ready) {
@@ -85,8 +95,7 @@ release(struct pair *pair)
 		leg_hang_up(p);
 		leg_wait_at_most(p, RELEASE_GRACE_MS);
 	}
-	if (leg_active(d) && !leg_connecting(d) && !pair->req->stream)
-		leg_wait_at_most(d, RELEASE_GRACE_MS);
+	decode_in_time(pair);
 }
 
 static void
@@ -299,6 +308,7 @@ release_answered(struct req *req, struct leg *leg)
 		}
 		if (!pair->used_up && !unheard(pair)) {
 			exchange_go_on(req, pair);
+			decode_in_time(pair);
 			return;
 		}
 		refuse_it(pair);

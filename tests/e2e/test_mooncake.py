@@ -452,6 +452,21 @@ def test_decode_is_not_late_while_prefill_works(world):
 # --- the client leaves ---------------------------------------------------------------------------------
 
 
+def test_client_gone_while_prefill_answers(world):
+    """Decode, asked at the same time for an answer in one piece, has 5 s to fetch from then on, and not what an answer may take."""
+    r, p, d = scripts(world)
+    c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x"})
+    pre, dec = p.expect(), d.expect()
+    body = b'{"choices":[{"index":0,"text":"a","finish_reason":"length"}]}'
+    pre.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body))
+    c.silent(0.05)
+    c.close()
+    pre.write(body).end()
+    assert not dec.gone(1) and dec.gone(6)
+    dec.close()
+    assert r.end()["reason"] == "client_gone"
+
+
 STAGES = {"asking": {}, "prefilling": {"prefill_delay": 400}, "answering": {}, "fetching": {"fetch_delay": 200}, "streaming": {"token_delay": 10}}
 
 
