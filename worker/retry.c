@@ -16,13 +16,13 @@
 #include "worker/req.h"
 #include "worker/resume.h"
 
-/* The client has something of its answer. */
+/* The client has something of its answer, or will have: but not while that waits for the prefill engine's part. */
 static bool
 heard(const struct pair *pair)
 {
 	const struct req *req = pair->req;
 
-	return pair->spoke || pair->decoded ||
+	return pair->spoke || (pair->decoded && !pair_waits_for_prefill(pair)) ||
 	       (req->answer == NULL && req->resume == NULL && relay_started(req));
 }
 

@@ -10,6 +10,7 @@ import expect
 from legs import FAULTS_OF_P, SHORT, fault_at, leave, parsed, texts, total
 from members import kept, members, values
 from procs import MODEL, World, wait
+from raw import text_of
 from rows import (  # lint: run here, for this file's fleets
     test_chat, test_completions, test_every_engine_is_used, test_failure_of_d, test_failure_of_d_in_the_stream, test_logprobs, test_n,
     test_non_stream, test_stream, test_structured_output, test_token_ids, test_tools)
@@ -447,6 +448,35 @@ def test_decode_is_not_late_while_prefill_works(world):
     """timeouts.decode is decode's own silence: with both legs at once it begins with prefill's answer."""
     r, p, d = pd(world, n=1, engine={"prefill_delay": 700}, pool={"timeouts": {"decode": "300ms", "prefill": "5s"}})
     assert r.complete("hi").status == 200
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_prefill_fails_when_decode_has_answered(world, stream):
+    """The answer waits for the prefill engine's part of the usage: the client has nothing yet, so another pair is asked."""
+    p = [world.script(probes={"/query": json.dumps(ids("e-1")).encode()}) for _ in range(2)]
+    d = world.script()
+    r = world.router(world.pool([{"url": e.url, "bootstrap_port": e.port} for e in p], [d], **NEW, fix_usage=True, retries=1,
+                                retry_budget=100), workers=1)
+    r.wait_all_up()
+    c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x", "stream": stream, "max_tokens": 1})
+    usage = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
+
+    def prefill():
+        return wait("prefill", lambda: [e for e in p if not e.asked.empty()])[0].expect()
+
+    def decode():
+        ex = d.expect()
+        one = {"id": "x", "choices": [{"index": 0, "text": "b", "finish_reason": "length"}]}
+        ex.stream("b") if stream else ex.reply(body={**one, "usage": usage})
+    pre = prefill()
+    decode()
+    assert c.silent(0.1)
+    pre.reset()
+    pre = prefill()
+    decode()
+    pre.reply(body={"choices": [{"index": 0, "text": "a", "finish_reason": "length"}], "usage": usage})
+    assert (text_of(c.events()) if stream else c.read().json()["choices"][0]["text"]) == "b"
+    assert r.end()["rescued"] == "retry"
 
 
 # --- the client leaves ---------------------------------------------------------------------------------
