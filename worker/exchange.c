@@ -278,7 +278,7 @@ leg_late(struct req *req, struct leg *leg)
 	blame(leg);
 	if (leg->kind == LEG_PREFILL && waits_for_kv(pair)) {
 		blame(pair_decode(pair)); /* both are silent: the one at fault will collect them */
-		(void)req_tried(pair_decode(pair));
+		pair->both_silent = req_tried(pair_decode(pair));
 	}
 	if (leg->kind == LEG_DECODE && ahead(pair))
 		retell(pair);

@@ -46,12 +46,13 @@ struct pair {
 	bool redone;             /* prefill was done again */
 	bool handed;             /* it holds KV until a decode engine fetches it */
 	bool failed;             /* counted as an attempt that has */
-	bool used_up;  /* a decode engine was told of that, and has failed: never told again */
-	bool released; /* the client has gone: what is sent only frees that KV */
-	bool early;    /* decode's answer came before prefill's, and is kept until then */
-	bool retold;   /* decode refused what it was told before that */
-	bool kv_ready; /* its notices have come, or are not waited for any more */
-	bool decoded;  /* nothing more comes from its decode leg */
+	bool both_silent; /* its decode engine was passed by for its prefill engine's sake */
+	bool used_up;     /* a decode engine was told of that, and has failed: never told again */
+	bool released;    /* the client has gone: what is sent only frees that KV */
+	bool early;       /* decode's answer came before prefill's, and is kept until then */
+	bool retold;      /* decode refused what it was told before that */
+	bool kv_ready;    /* its notices have come, or are not waited for any more */
+	bool decoded;     /* nothing more comes from its decode leg */
 	uint64_t prefilled_ms;
 	uint64_t kv_deadline_ms; /* 0: not waiting for notices */
 

@@ -238,6 +238,16 @@ req_tried(struct leg *leg)
 	return true;
 }
 
+void
+req_not_tried(const struct leg *leg)
+{
+	struct req *req = leg->pair->req;
+
+	for (uint32_t i = 0; i < req->ntried; i++)
+		if (req->tried[i] == leg->up->slot)
+			req->tried[i--] = req->tried[--req->ntried];
+}
+
 struct req *
 req_apart(const struct req *of)
 {

@@ -175,6 +175,8 @@ struct req *req_apart(const struct req *of);
 
 /* The leg's endpoint has failed, and is not chosen again for this request.  False: as many have as are noted. */
 bool req_tried(struct leg *leg);
+/* It may be chosen again after all. */
+void req_not_tried(const struct leg *leg);
 
 /* Raises an event; `leg` is the leg it concerns, or NULL. */
 void req_event(struct req *req, enum req_event ev, struct leg *leg);

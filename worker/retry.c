@@ -81,6 +81,19 @@ go(struct pair *pair)
 	worker_need_tick(req->w);
 }
 
+/* Engines for another attempt.  Of two that were silent together the decode engine is passed by only while there is another. */
+static bool
+plan_other(struct pair *next, enum plan_for what, struct pair *of)
+{
+	if (plan_again(next, what, of))
+		return true;
+	if (!of->both_silent)
+		return false;
+	of->both_silent = false;
+	req_not_tried(pair_decode(of));
+	return plan_again(next, what, of);
+}
+
 /* With other engines; `on`: they go on with what has been heard. */
 static bool
 another(struct leg *leg, bool on)
@@ -97,7 +110,7 @@ another(struct leg *leg, bool on)
 	if (req->tries >= req->pool.rescue.retries)
 		return false;
 	next = pair_scratch(req);
-	found = plan_again(next, what, pair);
+	found = plan_other(next, what, pair);
 	if (found && !budget_try(&req->w->budgets[req->pool.id], req->pool.rescue.retry_budget,
 			     clock_ms())) {
 		metric_add(req->w->slab, M_BUDGET_SPENT, 1);
@@ -175,7 +188,7 @@ fall_back(struct leg *leg)
 		return false;
 	next = pair_scratch(req);
 	req->connector = &connector_direct;
-	found = plan_again(next, FOR_ONE, leg->pair);
+	found = plan_other(next, FOR_ONE, leg->pair);
 	req->connector = was;
 	if (found) {
 		for (uint32_t i = 0; i < req->npairs; i++)

@@ -114,6 +114,20 @@ def test_connection_refused(world, kind, role):
     world.check_engines = kind not in PUSHED | {"sglang"}  # what was written for the dead one, who asked for it
 
 
+@pytest.mark.parametrize("kind, fallback", [("push", "none"), ("push", "direct"), ("mooncake", "none"), ("mooncake", "direct"),
+                                            ("sglang", "none")])
+def test_prefill_is_silent_and_decode_the_only_one(world, kind, fallback):
+    """Both wait, and which is at fault nobody knows: another decode engine is better, but the same one will do."""
+    np = 2 if fallback == "none" else 1
+    r, p, d = build(world, kind, np, 1, pool={"timeouts": {"prefill": LATE}, "fallback": fallback})
+    for _ in range(2):
+        right(r, False)
+    p[0].fault("no_answer")
+    for stream in (False, True):
+        right(r, stream)
+    wait("counted", lambda: r.metric("rescued_total", by="retry" if np == 2 else "fallback") == 1)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_connection_that_never_comes(world, kind, role):
