@@ -327,6 +327,10 @@ release_failed(struct req *req, struct leg *leg)
 		leg_start(pair_decode(pair));
 		return;
 	}
+	if (leg->kind == LEG_PREFILL && arrived(pair) && pair_decode(pair)->state == LEG_IDLE) {
+		pair_start(pair, STARTS_AFTER_KV);
+		return;
+	}
 	if (leg->kind == LEG_DECODE && !leg->first_told) {
 		decode_failed(req, pair);
 		return;

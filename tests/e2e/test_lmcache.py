@@ -5,9 +5,11 @@ The SDK's objects are those of a direct call but for: `id` and `created`; with f
 there may be missing (engine-only ones are left out of an answer that is written anew); with n, the texts of samples, each drawn by a pair of its
 own; in streams, the order of events that belong to different choices."""
 import json
+import os
 import resource
 import signal
 import socket
+import time
 from collections import Counter
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -671,6 +673,25 @@ def test_client_gone(one, stage, stream):
                 with suppress(OSError):  # a stream is let go at its first byte
                     asked.stream("b") if stream else asked.reply(body={"choices": []})
     assert one.router.end(done + 1)["reason"] == "client_gone"
+
+
+def test_client_gone_and_the_notices_come_as_prefill_closes():
+    """Both in one turn of the worker's loop, whichever it sees first."""
+    with desk_with(workers=1) as k:
+        worker, = k.router.children()
+        for first in "hangs up", "tells", "hangs up":
+            c, ex = k.ask(), k.p.expect()
+            c.close()
+            assert ex.gone()  # it has 5 s to hang up in turn
+            os.kill(worker, signal.SIGSTOP)
+            if first == "hangs up":
+                ex.close()
+            k.arrived(ex)
+            time.sleep(0.05)  # the notifier has read them
+            if first == "tells":
+                ex.close()
+            os.kill(worker, signal.SIGCONT)
+            released(k, [1, 2, 3, 0])
 
 
 def test_client_gone_and_no_decode_engine_can_be_told():
