@@ -7,7 +7,7 @@
 #pragma once
 
 struct endpoint;
-struct seg;
+struct fleet;
 struct table;
 
 /* It comes up: what its requests met before was of its former life. */
@@ -19,4 +19,4 @@ void ejected_probed(const struct endpoint *ep);
  * States or table have changed, or a worker has died: brings back what may no longer be out.  Exact once
  * nobody reads an older table.
  */
-void ejected_trim(struct seg *seg, const struct table *t);
+void ejected_trim(struct fleet *f, const struct table *t);

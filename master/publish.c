@@ -263,7 +263,7 @@ publish_down(struct publish *p, struct endpoint *ep)
 {
 	ep->up_wanted = false;
 	say(p, ep, EP_DOWN, false);
-	ejected_trim(p->fleet->seg, rcu_current(p->writer));
+	ejected_trim(p->fleet, rcu_current(p->writer));
 }
 
 void
@@ -275,7 +275,7 @@ publish_drain(struct publish *p, struct endpoint *ep)
 	if (ep->slot == ENDPOINT_NO_SLOT)
 		return;
 	say(p, ep, ep->state, false);
-	ejected_trim(p->fleet->seg, rcu_current(p->writer));
+	ejected_trim(p->fleet, rcu_current(p->writer));
 }
 
 void
@@ -751,7 +751,7 @@ publish_poll(struct publish *p)
 		publish_try(p);
 	arm(p);
 	/* the last of these calls comes when nobody reads an older table: arm() has asked */
-	ejected_trim(p->fleet->seg, rcu_current(p->writer));
+	ejected_trim(p->fleet, rcu_current(p->writer));
 }
 
 void

@@ -131,7 +131,9 @@ eject_bad(struct leg *failed)
 void
 eject_none(struct leg *leg)
 {
-	if (leg->trial != 0)
-		(void)eject_trial_none(leg->w->seg, leg->up->slot, leg->trial);
+	const uint64_t trial = leg->trial;
+
 	leg->trial = 0;
+	if (trial != 0 && eject_trial_none(leg->w->seg, leg->up->slot, trial))
+		wait_released(leg); /* for whoever tries it next */
 }

@@ -213,6 +213,8 @@ set_apart(struct pair *from)
 
 	if (w->napart >= APART_MAX || of->body_len > APART_BYTES - w->apart_bytes)
 		return; /* the engine's own time limit will free it */
+	if (from->used_up)
+		leg_end(d); /* it has failed, though perhaps not to its last byte */
 	/* not told yet; and what waits for its socket are the bytes of `of` */
 	if (leg_active(d) && !leg_connecting(d) && !leg_sent(d))
 		leg_rewind(d);

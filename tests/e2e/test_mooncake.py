@@ -3,6 +3,7 @@ router's, and decode is told the engine id that the prefill engine's bootstrap s
 handed what prefill answered.  Nothing but a hand-over that arrived makes a decode engine of pdsim answer."""
 import json
 import threading
+import time
 
 import pytest
 
@@ -477,6 +478,29 @@ def test_prefill_fails_when_decode_has_answered(world, stream):
     pre.reply(body={"choices": [{"index": 0, "text": "a", "finish_reason": "length"}], "usage": usage})
     assert (text_of(c.events()) if stream else c.read().json()["choices"][0]["text"]) == "b"
     assert r.end()["rescued"] == "retry"
+
+
+def test_decode_that_has_failed_is_let_go(world):
+    """Its prefill engine goes on by itself, to be released; the decode engine's place is free at once."""
+    p = [world.script(probes={"/query": json.dumps(ids("e-1")).encode()}) for _ in range(2)]
+    d = [world.script() for _ in range(2)]
+    r = world.router(world.pool([{"url": e.url, "bootstrap_port": e.port} for e in p], d, **NEW, retries=1, retry_budget=100), workers=1)
+    r.wait_all_up()
+    c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x"})
+
+    def asked(engines):
+        return wait("a leg", lambda: [(e, e.expect()) for e in engines if not e.asked.empty()])[0]
+    (p1, pre1), (d1, dec1) = asked(p), asked(d)
+    pre1.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 60\r\n\r\n")
+    time.sleep(0.1)  # it is read: this engine is waited for
+    dec1.reply(500, {"error": {"message": "no"}})
+    (_, pre2), (_, dec2) = asked(p), asked(d)
+    r.wait_metric("endpoint_in_flight", 0, endpoint=d1.url, timeout=1)
+    assert r.metric("endpoint_in_flight", endpoint=p1.url) == 1
+    pre2.prefilled("null")
+    dec2.reply(body=WHOLE)
+    assert c.read().status == 200
+    pre1.reset()
 
 
 # --- the client leaves ---------------------------------------------------------------------------------
