@@ -7,26 +7,27 @@
 #include "master/waiters.h"
 #include "shm/eject.h"
 
-static void
+static bool
 clear(const struct endpoint *ep, bool refused)
 {
 	if (!eject_clear(ep->fleet->seg, ep->slot, refused, clock_ms()))
-		return;
+		return false;
 	log_info("endpoint back, it answers probes", LOG_S("url", ep->url),
 		LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name));
-	waiters_call(ep->fleet->waiters);
+	return true;
 }
 
 void
 ejected_up(const struct endpoint *ep)
 {
-	clear(ep, false);
+	(void)clear(ep, false); /* who waits is called when it is up */
 }
 
 void
 ejected_probed(const struct endpoint *ep)
 {
-	clear(ep, true);
+	if (clear(ep, true))
+		waiters_call(ep->fleet->waiters);
 }
 
 void

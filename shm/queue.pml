@@ -1,7 +1,8 @@
 /*
  * The model of shm/queue.c and worker/wait.c for spin: three requests, each of a worker of its own, two slots,
  * one place at a prefill engine (P) and one at a decode engine (D).  Requests of need A take P and D, in that
- * order, and give them back in it; of need B, D alone.  Some leave when they like (their client has gone);
+ * order, and give them back in it; of need B, D alone.  With -DTWO_ENGINES need A's D is one engine and need B's
+ * another, of another model, and P is left out.  Some leave when they like (their client has gone);
  * one worker may be killed at any step, and is reaped by the master.  `make verify` searches all of it;
  * tests/verify/README.md says how to run one case.
  *
@@ -26,7 +27,8 @@
  * it lacked before still stands there while it tries) -DLOOK_BEFORE_RELEASE -DQUIET_GIVE_BACK (P is taken, D is
  * full, P goes back) -DNO_PASS (who was called in vain keeps it for itself) -DLEAVE_CALLED (who was called leaves
  * and says nothing) -DQUIET_LEAVE (others relied on who leaves, and it says nothing) -DKEEPS_WHAT_IT_HAD (who was
- * called for another place than it took does not pass that on) -DNO_CALL_AFTER_DEATH -DNO_TELL_AFTER_DEATH (the
+ * called for another place than it took does not pass that on) -DOWN_MODELS_ROOM (nor one of an engine that does not
+ * serve it) -DNO_CALL_AFTER_DEATH -DNO_TELL_AFTER_DEATH (the
  * dead one had called, and not written the eventfd) -DUNMARK_AFTER_FREE (all against P1) -DPLAIN_CALL (a store
  * instead of the CAS: against P3) -DNO_REAP (against P2) -DPUSH_IN (a newcomer tries first: against P4).  Must be
  * reached: -DREACH_BEHIND -DREACH_FULL -DREACH_CAS_LOST -DREACH_IN_VAIN -DREACH_TOLD -DREACH_DIED_CALLED
@@ -62,11 +64,12 @@ slot slots[NSLOTS];
 byte marks;
 byte last; /* ticket */
 byte free_p = 1, free_d = 1;
+byte free_d2 = 1; /* -DTWO_ENGINES */
 bool efd[NREQS];
 
 typedef request {
 	bool leaves; /* may leave */
-	bool p, d;   /* what it holds */
+	bool p, d, d2; /* what it holds */
 	bool killed, dead, over
 };
 request reqs[NREQS];
@@ -170,6 +173,20 @@ inline call_any(roles2_, need2_)
 	fi
 }
 
+#ifdef TWO_ENGINES
+inline try()
+{
+	d_step {
+		got = false;
+		lacks = 0;
+		if
+		:: need == 1 && free_d > 0 -> free_d--; reqs[me].d = true; got = true
+		:: need == 2 && free_d2 > 0 -> free_d2--; reqs[me].d2 = true; got = true
+		:: else -> lacks = D
+		fi
+	}
+}
+#else
 /* plan_once(): `got`, or what it lacks; owes what was given back inside it. */
 inline try()
 {
@@ -211,6 +228,8 @@ inline try()
 		}
 	fi
 }
+
+#endif
 
 #define SLOT slots[mine]
 
@@ -260,8 +279,15 @@ inline served()
 	leave();
 	roles = roles | called;
 	called = 0;
+#ifdef OWN_MODELS_ROOM
+	left = ((need == 1 -> free_d : free_d2) > 0 -> D : 0);
+#else
 	left = (need == 1 && free_p > 0 -> P : 0);
 	left = left | (free_d > 0 -> D : 0);
+#ifdef TWO_ENGINES
+	left = left | (free_d2 > 0 -> D : 0);
+#endif
+#endif
 	d_step {
 #ifdef KEEPS_WHAT_IT_HAD
 		roles = 0;
@@ -333,9 +359,24 @@ inline release()
 #ifdef LOOK_BEFORE_RELEASE
 	call_any(D, 0);
 #endif
+#ifdef TWO_ENGINES
+	if
+	:: reqs[me].d ->
+		d_step { free_d++; reqs[me].d = false }
+		call_any(D, 0)
+	:: else
+	fi;
+	if
+	:: reqs[me].d2 ->
+		d_step { free_d2++; reqs[me].d2 = false }
+		call_any(D, 0)
+	:: else
+	fi
+#else
 	d_step { free_d++; reqs[me].d = false }
 #ifndef LOOK_BEFORE_RELEASE
 	call_any(D, 0)
+#endif
 #endif
 }
 
@@ -448,6 +489,9 @@ is_served:
 #endif
 served_at_once:
 		/* its legs run */
+#ifdef TWO_ENGINES
+		(me != 1 || reqs[2].over); /* longer than the other, which needs nothing of it */
+#endif
 		release();
 done:
 		skip;
@@ -533,7 +577,7 @@ proctype auditor()
 end:	if
 	:: d_step {
 		reqs[0].over && reqs[1].over && reqs[2].over ->
-		assert(free_p == 1 && free_d == 1);
+		assert(free_p == 1 && free_d == 1 && free_d2 == 1);
 		assert(marks == 0 && slots[0].state == FREE && slots[1].state == FREE)
 	   }
 	fi
@@ -542,7 +586,12 @@ end:	if
 init {
 	atomic {
 #ifdef HELD
-		free_p = 0; free_d = 0; reqs[0].p = true; reqs[0].d = true;
+#ifdef TWO_ENGINES
+		free_d2 = 0; reqs[0].d2 = true;
+#else
+		free_p = 0; reqs[0].p = true;
+#endif
+		free_d = 0; reqs[0].d = true;
 #endif
 #ifdef LEAVES
 		reqs[LEAVES].leaves = true;

@@ -129,6 +129,7 @@ ask_answered(struct req *req, struct leg *leg)
 	}
 	pair_ask_over(leg->pair);
 	leg->pair->asked = true;
+	leg->pair->failed = false;
 	if (req->connector->asks_again)
 		wake_waiters(req);
 	ask_rest(req);

@@ -132,7 +132,7 @@ blame(struct leg *leg)
 	const struct pair *pair = leg->pair;
 	const bool said_all = pair->decoded || (pair->sse.done && !pair->sse.error && !leg->keep);
 
-	if (leg->fail == LEG_FAIL_SHORT)
+	if (leg->fail == LEG_FAIL_SHORT || leg->stale)
 		return; /* it was not even asked */
 	forget(leg);
 	if (leg->hung_up || leg->fail == LEG_FAIL_TOO_LARGE)

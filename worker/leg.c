@@ -350,7 +350,7 @@ leg_start(struct leg *leg)
 {
 	assert(leg->state == LEG_IDLE && leg->up != NULL);
 	leg->judged = false;
-	start(leg, false);
+	start(leg, leg->fresh);
 }
 
 /* --- what happens to the connection -------------------------------------------------------------- */
@@ -402,7 +402,11 @@ connect_failed(struct leg *leg)
 	fail(leg, LEG_FAIL_CONNECT);
 }
 
-/* A connection that had gone stale before the engine saw any of the request: nothing was lost. */
+/*
+ * A connection that had gone stale before the engine saw any of the request: nothing was lost.  After a reset that
+ * is only likely: its other idle ones are given up too, and a hand-over, which is good for one fetch, is not told
+ * again (protocols.md 2.7): the owner begins with prefill.
+ */
 static bool
 replace_stale(struct leg *leg)
 {
@@ -410,6 +414,11 @@ replace_stale(struct leg *leg)
 
 	if (!leg->uc->reused || leg->resent || leg->got_bytes || leg->hung_up ||
 		!pool_nothing_acked(leg->uc))
+		return false;
+	if (leg->uc->sock.reset)
+		pool_drop_idle(w->pool, leg->up);
+	leg->stale = leg->uc->sock.reset && leg->tells_kv;
+	if (leg->stale)
 		return false;
 	leg->resent = true;
 	wire_done(leg);

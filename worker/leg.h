@@ -82,11 +82,14 @@ struct leg {
 		trial; /* the one request that tries an ejected endpoint (shm/eject.h); 0: it is not */
 	bool judged;  /* its verdict on the engine is given (eject.h) */
 	bool on_wire; /* counted as sent there */
+	bool fresh;   /* to be sent on no kept connection */
 	bool resent;
 	bool reached;    /* bytes of its request have gone to the engine */
 	bool got_bytes;  /* a byte of an answer has come */
 	bool keep;       /* the answer is collected in `answer`, not handed on */
 	bool releases;   /* went out in its release form: max_tokens 1, for nobody to read */
+	bool tells_kv;   /* its request has a hand-over in it, which is good for one fetch */
+	bool stale;      /* it failed by that: the connection had gone stale */
 	bool hung_up;    /* our side is closed: leg_hang_up() */
 	bool held_read;  /* reading stopped while the client is slow */
 	bool first_told; /* LEG_EV_FIRST has been raised */

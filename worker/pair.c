@@ -176,6 +176,7 @@ pair_adopt(struct pair *pair, enum role role, struct pair *from)
 	leg->pair = pair;
 	leg->lender = NULL;
 	leg->borrowed = false;
+	leg->fresh = pair->attempt > 0; /* kept ones may be as dead as the first attempt's */
 	from->leg[role] = (struct leg){.w = leg->w, .state = LEG_DONE};
 }
 
@@ -391,6 +392,8 @@ compose(struct leg *leg, struct leg_message *m)
 	if (req->connector->path != NULL)
 		path = req->connector->path(pair, role);
 	lines(leg, m, "POST", path != NULL ? path : route_path(req->route));
+	leg->tells_kv = role == ROLE_DECODE && req->connector->leaves == LEAVES_KV &&
+			(pair->handed || pair->kv.n > 0);
 	leg->releases = role == ROLE_DECODE && pair->released;
 	if (leg->releases)
 		metric_add(req->w->slab, req->released_as, 1);

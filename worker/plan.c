@@ -105,26 +105,26 @@ why_none(struct req *req, const struct selection *s)
 
 /* Either role will do to wait for where both are short.  Decode engines keep their places longer. */
 static enum req_end
-no_capacity(struct req *req, const struct selection s[ROLE_N], uint64_t places)
+no_capacity(struct req *req, const struct selection s[ROLE_N], uint32_t npairs, uint64_t places)
 {
-	const bool p_short = select_room(&s[ROLE_PREFILL]).free < req->npairs;
-	const bool d_short = select_room(&s[ROLE_DECODE]).free < req->npairs;
+	const bool p_short = select_room(&s[ROLE_PREFILL]).free < npairs;
+	const bool d_short = select_room(&s[ROLE_DECODE]).free < npairs;
 
 	req->detail = role_name(p_short ? ROLE_PREFILL : ROLE_DECODE);
 	req->lacks = d_short   ? 1u << ROLE_DECODE
 		     : p_short ? 1u << ROLE_PREFILL
 			       : QUEUE_ALL_ROLES; /* not in one group */
-	req->hopeless = places < req->npairs;
+	req->hopeless = places < npairs;
 	return END_NO_CAPACITY;
 }
 
 static enum req_end
-why_no_pair(struct req *req, const struct selection s[ROLE_N])
+why_no_pairs(struct req *req, const struct selection s[ROLE_N], uint32_t npairs)
 {
 	const uint64_t places = select_pairs(s).places;
 
 	if (places > 0)
-		return no_capacity(req, s, places);
+		return no_capacity(req, s, npairs, places);
 	if (!select_served(&s[ROLE_PREFILL]))
 		return END_NO_PREFILL;
 	if (select_served(&s[ROLE_DECODE]))
@@ -148,7 +148,7 @@ look_first(struct req *req, const struct selection s[ROLE_N])
 	room = select_pairs(s);
 	if (room.places == 0 || room.free >= req->npairs)
 		return END_OK;
-	return no_capacity(req, s, room.places);
+	return no_capacity(req, s, req->npairs, room.places);
 }
 
 static uint64_t
@@ -204,7 +204,7 @@ choose_pair(struct pair *pair, struct selection s[ROLE_N])
 		p->groups &= ~(UINT64_C(1) << pick->group);
 	}
 	p->groups = d->groups = SELECT_ALL_GROUPS;
-	return why_no_pair(req, s);
+	return why_no_pairs(req, s, req->npairs);
 }
 
 /* Of a request without `model` (engines allow it) the only pool there is, else by the model's name. */
@@ -460,11 +460,13 @@ choose_endpoints(
 		else if (choose(&pair->leg[LEG_DECODE], &s[one], 0) == NULL)
 			why = why_none(req, &s[one]);
 	}
-	if (why != END_OK) {
-		pair_free(req); /* gives back what was reserved */
-		return why;
-	}
 	s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
+	if (why != END_OK) {
+		const uint32_t npairs = req->npairs;
+
+		pair_free(req); /* gives back what was reserved */
+		return why == END_NO_CAPACITY && npairs > 1 ? why_no_pairs(req, s, npairs) : why;
+	}
 	wait_served(req, s, connector_pairs(req->connector) ? QUEUE_ALL_ROLES : 1u << one);
 	return why;
 }

@@ -90,6 +90,13 @@ drop_idle(struct pool *p, struct upconn *uc)
 	end_conn(p, uc);
 }
 
+void
+pool_drop_idle(struct pool *p, struct upstream *up)
+{
+	while (!TAILQ_EMPTY(&up->idle))
+		drop_idle(p, TAILQ_FIRST(&up->idle));
+}
+
 /* The slot lives another life, or its address moved: finishing requests keep the old copy alive. */
 static void
 retire(struct pool *p, uint32_t slot)
@@ -98,8 +105,7 @@ retire(struct pool *p, uint32_t slot)
 
 	if (up == NULL)
 		return;
-	while (!TAILQ_EMPTY(&up->idle))
-		drop_idle(p, TAILQ_FIRST(&up->idle));
+	pool_drop_idle(p, up);
 	up->current = false;
 	p->ups[slot] = NULL;
 	upstream_unref(up);
@@ -364,14 +370,15 @@ pool_nothing_acked(const struct upconn *uc)
 	memset(&ti, 0, sizeof(ti));
 	if (getsockopt(uc->sock.fd, IPPROTO_TCP, TCP_INFO, &ti, &len) == -1)
 		return false;
-	/*
-	 * A peer that has read a request may put off the word for it by 40 ms (its delayed ACK), and a reset
-	 * does not carry it.  One whose connection was gone before says so at once.
-	 */
-	if (clock_us() - uc->sent_us > STALE_US + 2 * ti.tcpi_min_rtt)
-		return false;
 	/* The SYN counts as one acknowledged byte (net/ipv4/tcp_input.c, tcp_snd_una_update). */
-	return ti.tcpi_bytes_acked <= uc->sent_before + 1;
+	if (ti.tcpi_bytes_acked > uc->sent_before + 1)
+		return false;
+	/*
+	 * The peer's end acknowledges all that its kernel had taken.  A reset does not, and who has read a request
+	 * may put off the word for it by 40 ms (the delayed ACK); but one whose connection was gone before says
+	 * so at once.
+	 */
+	return !uc->sock.reset || clock_us() - uc->sent_us <= STALE_US + 2 * ti.tcpi_min_rtt;
 }
 
 bool

@@ -77,8 +77,11 @@ struct upconn *pool_get(struct pool *p, struct upstream *up, bool fresh, int *re
 void pool_put(struct pool *p, struct upconn **uc);
 void pool_drop(struct pool *p, struct upconn **uc);
 
-/* True if the peer's TCP acknowledged nothing of what was written since the loan began. */
+/* True if the peer's TCP acknowledged nothing of what was written since the loan began: certain where the peer ended the
+ * connection, likely where it was reset. */
 bool pool_nothing_acked(const struct upconn *uc);
+/* Closes all that are idle there. */
+void pool_drop_idle(struct pool *p, struct upstream *up);
 
 /* Closes connections idle for too long.  Returns true while any is idle. */
 bool pool_sweep(struct pool *p, uint64_t now_ms);

@@ -143,6 +143,25 @@ client_left(struct req *req, struct leg *none)
 	drop_if_over(req);
 }
 
+static void
+over(struct pair *pair)
+{
+	struct req *req = pair->req;
+
+	pair_over(pair);
+	drop_if_over(req);
+}
+
+/* What lies at a decode engine that was not told is fetched there.  False: nothing does. */
+static bool
+fetch_arrived(struct pair *pair)
+{
+	if (!arrived(pair) || pair_decode(pair)->state != LEG_IDLE)
+		return false;
+	pair_start(pair, STARTS_AFTER_KV);
+	return true;
+}
+
 /* Another decode engine for a hand-over that none has been told of; false: there is none. */
 static bool
 tell_another(struct pair *pair)
@@ -231,16 +250,19 @@ set_apart(struct pair *from)
 			   : leg_active(pair_prefill(pair)) ? M_KV_RELEASED_PREFILL_LATE
 							    : M_KV_RELEASED_GIVEN_UP;
 	release(pair);
-	if (req->state != REQ_RELEASE || pair_decode(pair)->state != LEG_IDLE)
+	if (req->state != REQ_RELEASE || leg_active(pair_decode(pair)))
 		return;
-	if (!leg_active(pair_prefill(pair)) && arrived(pair))
-		pair_start(pair, STARTS_AFTER_KV);
-	else if (!pair->handed)
-		return;
-	else if (pair->starts[ROLE_DECODE] == STARTS_AFTER_KV)
-		exchange_go_on(req, pair);
-	else
-		leg_start(pair_decode(pair));
+	if (pair_decode(pair)->state == LEG_DONE) {
+		if (!leg_active(pair_prefill(pair)))
+			over(pair); /* nothing more will come */
+	} else if (leg_active(pair_prefill(pair)) || !fetch_arrived(pair)) {
+		if (!pair->handed)
+			return;
+		if (pair->starts[ROLE_DECODE] == STARTS_AFTER_KV)
+			exchange_go_on(req, pair);
+		else
+			leg_start(pair_decode(pair));
+	}
 }
 
 void
@@ -270,14 +292,12 @@ release_attempt(struct pair *pair)
 
 /* Whether it has fetched nobody knows: what its prefill engine has said, or will say soon, is refused. */
 static void
-decode_failed(struct req *req, struct pair *pair)
+decode_failed(struct pair *pair)
 {
 	leg_end(pair_decode(pair));
 	release_used_up(pair);
-	if (leg_active(pair_prefill(pair)))
-		return;
-	pair_over(pair);
-	drop_if_over(req);
+	if (!leg_active(pair_prefill(pair)))
+		over(pair);
 }
 
 /*
@@ -287,13 +307,13 @@ decode_failed(struct req *req, struct pair *pair)
 void
 release_first(struct req *req, struct leg *leg)
 {
+	(void)req;
 	if (leg->kind == LEG_PREFILL) {
 		leg_wait_anew(leg);
 	} else if (leg->status >= 400) {
-		decode_failed(req, leg->pair);
+		decode_failed(leg->pair);
 	} else if (!leg->releases) {
-		pair_over(leg->pair);
-		drop_if_over(req);
+		over(leg->pair);
 	}
 }
 
@@ -315,8 +335,8 @@ release_answered(struct req *req, struct leg *leg)
 		}
 		refuse_it(pair);
 	}
-	pair_over(pair);
-	drop_if_over(req);
+	if (leg->kind != LEG_PREFILL || !fetch_arrived(pair))
+		over(pair);
 }
 
 void
@@ -324,19 +344,14 @@ release_failed(struct req *req, struct leg *leg)
 {
 	struct pair *pair = leg->pair;
 
+	(void)req;
 	leg_end(leg);
 	if (leg->kind == LEG_DECODE && unheard(pair) && req_tried(leg) && tell_another(pair)) {
 		leg_start(pair_decode(pair));
 		return;
 	}
-	if (leg->kind == LEG_PREFILL && arrived(pair) && pair_decode(pair)->state == LEG_IDLE) {
-		pair_start(pair, STARTS_AFTER_KV);
-		return;
-	}
-	if (leg->kind == LEG_DECODE && !leg->first_told) {
-		decode_failed(req, pair);
-		return;
-	}
-	pair_over(pair);
-	drop_if_over(req);
+	if (leg->kind == LEG_DECODE && !leg->first_told)
+		decode_failed(pair);
+	else if (leg->kind != LEG_PREFILL || !fetch_arrived(pair))
+		over(pair);
 }

@@ -91,10 +91,14 @@ plan_other(struct pair *next, enum plan_for what, struct pair *of)
 		return false;
 	of->both_silent = false;
 	req_not_tried(pair_decode(of));
-	return plan_again(next, what, of);
+	if (plan_again(next, what, of))
+		return true;
+	of->both_silent = req_tried(pair_decode(of));
+	return false;
 }
 
-/* With other engines; `on`: they go on with what has been heard. */
+/* With other engines; `on`: they go on with what has been heard.  A connection that had gone stale is no engine's failure: it
+ * may be the same ones, on fresh connections, whatever has been tried. */
 static bool
 another(struct leg *leg, bool on)
 {
@@ -107,17 +111,21 @@ another(struct leg *leg, bool on)
 	struct pair *next;
 	bool found;
 
-	if (req->tries >= req->pool.rescue.retries)
+	if (!leg->stale && req->tries >= req->pool.rescue.retries)
 		return false;
 	next = pair_scratch(req);
 	found = plan_other(next, what, pair);
-	if (found && !budget_try(&req->w->budgets[req->pool.id], req->pool.rescue.retry_budget,
-			     clock_ms())) {
+	if (found && !leg->stale &&
+		!budget_try(&req->w->budgets[req->pool.id], req->pool.rescue.retry_budget,
+			clock_ms())) {
 		metric_add(req->w->slab, M_BUDGET_SPENT, 1);
 		found = false;
 	}
 	if (found) {
-		req->tries++;
+		if (leg->stale)
+			metric_add(req->w->slab, M_UP_STALE, 1);
+		else
+			req->tries++;
 		req->detail = NULL;
 		if (!keep) {
 			release_attempt(pair);
@@ -223,19 +231,20 @@ retry(struct leg *leg)
 {
 	struct pair *pair = leg->pair;
 	struct req *req = pair->req;
-	const bool first =
-		!pair->failed; /* or it is said again: of a question, of half an error's answer */
+	/* or it is said again (of a question, of half an error's answer), or no engine has failed */
+	const bool first = !pair->failed && !leg->stale;
 
 	if (first)
 		metric_add(req->w->slab, M_ATTEMPTS_FAILED, 1);
-	pair->failed = true;
+	pair->failed = pair->failed || first;
 	if (leg->kind == LEG_DECODE && leg->reached && !heard(pair))
 		pair->used_up = true;
 	if (!replaceable(pair))
 		return false;
 	if (first)
 		log_failed(leg);
-	(void)req_tried(leg);
+	if (!leg->stale)
+		(void)req_tried(leg);
 	if (heard(pair) ? resume_finish(req) || (resume_prepare(req) && another(leg, true))
 			: another(leg, false) || fall_back(leg))
 		return true;

@@ -25,7 +25,7 @@ sock_init(struct sock *s, struct worker *w, int fd, bool connecting, void *arg)
 	s->arg = arg;
 	s->connecting = connecting;
 	s->out = NULL;
-	s->reading = s->writing = false;
+	s->reading = s->writing = s->reset = false;
 	/* An event must not wait for the previous one's acknowledgement (Nagle: 42 ms a stream). */
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	(void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
@@ -85,6 +85,14 @@ connect_ended(struct sock *s)
 	s->on_drained(s->arg);
 }
 
+/* A write to a connection that the peer had ended is EPIPE. */
+static int
+failed(struct sock *s, int err)
+{
+	s->reset = s->reset || (err != EAGAIN && err != EPIPE);
+	return -err;
+}
+
 static void
 on_writable(evutil_socket_t fd, short what, void *arg)
 {
@@ -99,7 +107,7 @@ on_writable(evutil_socket_t fd, short what, void *arg)
 	n = evbuffer_write(s->out, fd);
 	if (n == -1) {
 		if (errno != EAGAIN && errno != EINTR)
-			s->on_error(s->arg, errno);
+			s->on_error(s->arg, -failed(s, errno));
 		return;
 	}
 	metric_gauge_add(s->w->slab, G_BUFFERED, -n);
@@ -121,7 +129,7 @@ sock_read(struct sock *s, void *buf, size_t n)
 	do
 		r = read(s->fd, buf, n);
 	while (r == -1 && errno == EINTR);
-	return r == -1 ? -errno : r;
+	return r == -1 ? failed(s, errno) : r;
 }
 
 /* Queues what is left behind the first `done` bytes. */
@@ -171,7 +179,7 @@ sock_writev(struct sock *s, const struct iovec *iov, int n, int ncopy)
 			r = sendmsg(s->fd, &msg, MSG_NOSIGNAL);
 		while (r == -1 && errno == EINTR);
 		if (r == -1 && errno != EAGAIN)
-			return -errno;
+			return failed(s, errno);
 		if (r == -1)
 			r = 0;
 	}

@@ -23,6 +23,7 @@ struct sock {
 	bool reading;
 	bool writing; /* EV_WRITE is armed */
 	bool connecting;
+	bool reset; /* broken off: unlike the peer's end, that does not tell how much its kernel had taken */
 	struct event ev_read, ev_write;
 	struct evbuffer *out; /* only what the socket would not take; NULL when empty */
 	void *arg;

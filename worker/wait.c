@@ -239,7 +239,6 @@ wait_served(struct req *req, const struct selection *s, uint32_t roles)
 		struct selection any = s[role];
 
 		any.model = TABLE_ANY_MODEL;
-		any.navoid = 0;
 		if ((called >> role & 1) != 0 &&
 			((roles >> role & 1) == 0 || select_room(&any).free > 0))
 			w->owes |= 1u << role;

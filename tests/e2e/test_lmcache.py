@@ -694,6 +694,17 @@ def test_client_gone_and_the_notices_come_as_prefill_closes():
             released(k, [1, 2, 3, 0])
 
 
+def test_decode_fails_and_prefill_had_no_first_token():
+    """Nothing was handed over but the KV, which is the failed engine's own to drop: the request ends."""
+    with desk_with(workers=1) as k:
+        c, ex = k.ask(), k.p.expect()
+        k.arrived(ex)
+        ex.prefilled("null")
+        k.d.expect().reply(500, {"error": {"message": "no"}})
+        assert c.read().status == 500
+        k.router.wait_metric("requests_in_flight", 1)  # this very one
+
+
 def test_client_gone_and_no_decode_engine_can_be_told():
     """The worker is out of descriptors: the KV waits for its lease, the request ends once."""
     with desk_with(workers=1) as k:

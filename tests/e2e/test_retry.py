@@ -139,29 +139,45 @@ def test_connection_that_never_comes(world, kind, role):
     world.check_engines = kind not in PUSHED | {"sglang"}
 
 
-@pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_refused_because_it_came_twice(world, role):
+def test_refused_because_it_came_twice(world):
     """A reset does not say whether the engine had read the request, which goes out again on a fresh connection with the same id:
     what it says against that is not the client's mistake."""
     r, p, d = build(world, "nixl", workers=1)
-    engines = p if role == "prefill" else d
 
     def refused(turn):
         """A reset that comes later than 2 ms says nothing: then the attempt has failed by it, and the other request gets the 400."""
         assert [r.complete().status for _ in range(4)] == [200] * 4, "all have kept connections"
         seen = len(r.lines("attempt failed"))
-        for e in engines:
+        for e in p:
             e.fault("close_keepalive")
-        engines[0].fault("status", status=400)
+        p[0].fault("status", status=400)
         got = [r.complete(f"again {turn} {i}").status for i in range(4)]
         line, *more = r.lines("attempt failed")[seen:]
         if "sent again" not in line["why"]:
-            world.check_engines = False  # what was handed over waits for its time
             return False
-        assert got == [200] * 4 and not more and (line["url"], line["role"]) == (engines[0].url, role)
+        assert got == [200] * 4 and not more and (line["url"], line["role"]) == (p[0].url, "prefill")
         return True
     assert any(map(refused, range(5)))
     assert r.metric("rescued_total", by="retry") >= 1
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_hand_over_is_not_told_again_on_a_fresh_connection(world, retries):
+    """A reset does not say whether the engine had read it.  All kept connections are dead: the second attempt has fresh ones, and
+    is no try, for no engine has failed."""
+    def reset(turn):
+        """As above: later than 2 ms it is a failure."""
+        assert [r.complete().status for _ in range(4)] == [200] * 4, "all have kept connections"
+        failed = r.metric("attempts_failed_total")
+        for e in d:
+            e.fault("close_keepalive")
+        got = [r.complete(f"again {turn} {i}").status for i in range(4)]
+        never_twice(d)
+        return got == [200] * 4 and r.metric("attempts_failed_total") == failed
+    r, p, d = build(world, "nixl", workers=1, pool={"retries": retries})
+    assert any(map(reset, range(5)))
+    assert r.metric("retries_total") >= 1 and not r.metric("ejections_total")
+    world.check_engines = False  # what a reset that came late left behind waits for its time
 
 
 # --- who is asked what ------------------------------------------------------------------------------------

@@ -33,6 +33,11 @@ def test_stale_connection_is_replaced_invisibly(world, role):
     assert text_of(c.events()) == "b" and p.quiet(0.1) and d.quiet(0.1)
 
 
+def asked(d):
+    """Without what is only to be refused."""
+    return [x for x in d.requests() if x.json()["model"] == MODEL]
+
+
 def test_connection_reset_as_the_request_arrives(world):
     """The simulator's close_keepalive resets a kept connection when the next request comes in on it.
     Its kernel has acknowledged the bytes by then, so the router must not send them again by itself."""
@@ -41,18 +46,21 @@ def test_connection_reset_as_the_request_arrives(world):
     d.fault("close_keepalive")
     a = r.complete("second")
     assert a.status in (200, 502)
-    assert len(d.requests()) <= 2
+    assert len(asked(d)) <= 2
     world.check_engines = a.status == 200  # else the blocks wait for their timeout: nobody can fetch them
 
 
-def test_vanished_connection_is_replaced(world):
-    """No FIN was seen and not a byte acknowledged: the kernel answers with a reset, and we send anew."""
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_vanished_connection_is_replaced(world, role):
+    """No FIN was seen and not a byte acknowledged: the kernel answers with a reset, and we send anew.  What decode was told is
+    good for one fetch, and a reset does not say that nothing was read: prefill first."""
     r, (p,), (d,) = world.pd(workers=1)
     assert r.complete().status == 200
-    with d.client() as c:  # needs CAP_NET_ADMIN: without it this is an ordinary second request
+    with (p if role == "prefill" else d).client() as c:  # needs CAP_NET_ADMIN: without it this is an ordinary second request
         vanished = c.post("/sim/fault", {"kind": "vanish"}).status == 200
-    assert r.complete("second").status == 200 and len(d.requests()) == 2
-    assert r.metric("retries_total") == vanished
+    assert r.complete("second").status == 200 and len(asked(d)) == 2
+    assert len(p.requests()) == 2 + (vanished and role == "decode")
+    assert r.metric("retries_total") == vanished and not r.metric("attempts_failed_total")
 
 
 def test_reset_after_the_request_was_read_is_not_resent(world):

@@ -92,11 +92,11 @@ pytest() { # VARIANT LOG ARGUMENTS...
 	PDR_VARIANT=$variant PDR_FAILED=$log.failed build/venv/bin/python -m pytest -c tests/e2e/pytest.ini --tb=short "$@" >"$log" 2>&1
 }
 
-# Up to three that failed beside others, on a machine that may stand still, and hold alone, five times in a row: they pass,
-# and are shown, to be mended.  Never what the router or a sanitizer said itself, nor what a story found broken when it
+# Up to three that failed beside others, on a machine that may stand still, and hold alone, five times in a row, and their
+# whole files once: they pass, and are shown, to be mended.  Never what the router or a sanitizer said itself, nor what a story found broken when it
 # looked around at its end (pytest's "error").
 only_unsteady() { # VARIANT LOG COUNT
-	local one which
+	local one which files
 	mapfile -t which <"$2.failed"
 	if [ "$3" -gt 3 ] || [ "${#which[@]}" -ne "$3" ] || grep -qE "$reports|$crashes" "$2"; then
 		return 1
@@ -104,6 +104,8 @@ only_unsteady() { # VARIANT LOG COUNT
 	for one in 1 2 3 4 5; do
 		PDR_ALL=1 pytest "$1" "$2.again" "${which[@]}" || return 1
 	done
+	mapfile -t files < <(printf '%s\n' "${which[@]%%::*}" | sort -u)
+	pytest "$1" "$2.again" -n 3 "${files[@]}" || return 1
 	for one in "${which[@]}"; do
 		shaky+=("$one, $1: $2")
 	done

@@ -77,6 +77,7 @@ queue|held|-DHELD|pass|
 queue|held-leaves|-DHELD -DLEAVES=1|pass|
 queue|one-need|-DONE_NEED|pass|
 queue|one-slot|-DONE_SLOT|pass|
+queue|two-engines|-DHELD -DTWO_ENGINES|pass|
 queue|one-need-dies|-DONE_NEED -DHELD -DVICTIM=1|pass|
 queue|NO_SECOND_TRY|-DONE_NEED -DNO_SECOND_TRY|deep|invalid end state
 queue|OLD_LACKS|-DHELD -DOLD_LACKS|deep|invalid end state
@@ -86,6 +87,7 @@ queue|NO_PASS|-DHELD -DNO_PASS|deep|invalid end state
 queue|LEAVE_CALLED|-DHELD -DLEAVES=1 -DLEAVE_CALLED|deep|invalid end state
 queue|QUIET_LEAVE|-DONE_NEED -DLEAVES=0 -DQUIET_LEAVE|deep|invalid end state
 queue|KEEPS_WHAT_IT_HAD|-DHELD -DKEEPS_WHAT_IT_HAD|deep|invalid end state
+queue|OWN_MODELS_ROOM|-DHELD -DTWO_ENGINES -DOWN_MODELS_ROOM|deep|invalid end state
 queue|NO_CALL_AFTER_DEATH|-DONE_NEED -DHELD -DVICTIM=0 -DNO_CALL_AFTER_DEATH|deep|invalid end state
 queue|NO_TELL_AFTER_DEATH|-DONE_NEED -DHELD -DVICTIM=0 -DNO_TELL_AFTER_DEATH|deep|invalid end state
 queue|NO_REAP|-DONE_NEED -DHELD -DVICTIM=1 -DNO_REAP|deep|assertion violated
