@@ -47,8 +47,9 @@ def pytest_runtest_makereport(item, call):
     args = getattr(item, "funcargs", {})
     if report.failed and "world" in args:
         report.sections.append(("logs", args["world"].logs()))
-    if report.failed and "desks" in args:
-        args["desks"].forget()
+    for stage in filter(None, map(args.get, ("desk", "desks"))):
+        if report.failed and hasattr(stage, "forget"):
+            stage.forget()
 
 
 def pytest_terminal_summary(terminalreporter):

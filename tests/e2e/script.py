@@ -7,6 +7,7 @@ import queue
 import socket
 import struct
 import threading
+from contextlib import suppress
 
 from raw import Answer, Client, Closed
 
@@ -137,16 +138,23 @@ class ScriptedEngine:
         while not self.asked.empty():
             self.asked.get().end(keep=False)
 
+    def forget(self):
+        """Whatever is under way breaks off, and whatever comes of that."""
+        with suppress(queue.Empty):
+            while True:
+                for c in list(self.conns):
+                    with suppress(OSError):
+                        c.sock.shutdown(socket.SHUT_RDWR)
+                self.asked.get(timeout=0.2).end(keep=False)
+
     def close(self):
         """Dies: no new connection, the old ones are reset."""
         if self.listener.fileno() != -1:
             self.listener.shutdown(socket.SHUT_RDWR)  # wakes accept(), which would keep the port open
             self.listener.close()
         for c in list(self.conns):
-            try:
+            with suppress(OSError):
                 c.reset()
-            except OSError:
-                pass
 
     # --- the threads: one accepts, one per connection reads ---
     def _accept(self):
@@ -182,9 +190,9 @@ class ScriptedEngine:
                         ex.reply(*answer) if isinstance(answer, tuple) else ex.reply(200, answer)
                 elif RELEASE in ex.body:
                     self.refused.append(ex)
-                    ex.reply(404, {"error": {"message": "no such model", "type": "NotFoundError", "param": "model", "code": 404}})
-                    if not ex.keep:
-                        break
+                    # it comes when it likes: the next request of a story is not to find its connection
+                    ex.reply(404, {"error": {"message": "no such model", "type": "NotFoundError", "param": "model", "code": 404}}, keep=False)
+                    break
                 else:
                     self.asked.put(ex)
                     ex.over.wait()
