@@ -253,7 +253,7 @@ leg_rewind(struct leg *leg)
 	leg->state = LEG_IDLE;
 	leg->fail = LEG_FAIL_NONE;
 	leg->status = 0;
-	leg->resent = leg->reached = leg->got_bytes = leg->hung_up = leg->held_read =
+	leg->resent = leg->stale = leg->reached = leg->got_bytes = leg->hung_up = leg->held_read =
 		leg->first_told = leg->said_done = false;
 }
 
