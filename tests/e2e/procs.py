@@ -276,6 +276,7 @@ class Router(Process):
     def murder(self, pid, sig=signal.SIGKILL):
         """Kills one of its children; without this a restart is a failure of the story."""
         self.murdered = True
+        assert pid > 0, "0 would be all of this run"
         os.kill(pid, sig)
 
     # --- talking to it ---
@@ -399,9 +400,9 @@ class Router(Process):
         assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
 
     def children(self, kind="worker"):
-        """Pids of the processes of one kind, from the process titles the router gives or its own list."""
+        """Pids of the processes of one kind that run."""
         out = self.ctl("workers").stdout
-        return [int(m[1]) for m in re.finditer(rf"^{kind}\b.*?pid[= ](\d+)", out, re.M)]
+        return [int(m[1]) for m in re.finditer(rf"^{kind}\b.*? pid=([1-9]\d*)", out, re.M)]  # 0: it is to be started again
 
     def rss_kib(self):
         """Memory of all its processes together, shared pages counted once."""
