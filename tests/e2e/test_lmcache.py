@@ -687,7 +687,7 @@ def test_client_gone_and_the_notices_come_as_prefill_closes():
             if first == "hangs up":
                 ex.close()
             k.arrived(ex)
-            time.sleep(0.05)  # the notifier has read them
+            time.sleep(0.1 * SLOW)  # the notifier has read them
             if first == "tells":
                 ex.close()
             os.kill(worker, signal.SIGCONT)
