@@ -702,8 +702,8 @@ def test_one_who_needs_decode_alone_waits_its_turn(world):
     q.done()
 
 
-def test_models_of_one_pool_that_different_engines_serve(world):
-    """Engine B is free: who waits for A's model keeps nobody from it, and nobody who asks B's takes A's place."""
+def two_models(world, workers):
+    """A pool whose decode engines, of one place each, serve a model each: (router, ma's, mb's, ask(model, prompt))."""
     a, b = world.script(), world.script()
     p = world.script(probes={URL: prefills_by_itself})
     for e, m in ((a, "ma"), (b, "mb")):
@@ -712,12 +712,17 @@ def test_models_of_one_pool_that_different_engines_serve(world):
     pool = {**world.pool([p], [{"url": a.url, "max_inflight": 1}, {"url": b.url, "max_inflight": 1}], queue_size=9, queue_timeout="30s"),
             "name": "two"}
     del pool["models"]
-    r = world.router(pool, workers=3)
+    r = world.router(pool, workers=workers)
     r.wait_all_up()
 
     def ask(model, prompt):
         return r.client().request("POST", URL, {"model": model, "prompt": prompt})
+    return r, a, b, ask
 
+
+def test_models_of_one_pool_that_different_engines_serve(world):
+    """Engine B is free: who waits for A's model keeps nobody from it, and nobody who asks B's takes A's place."""
+    r, a, b, ask = two_models(world, 3)
     clients = [ask("ma", "a0")]
     held = a.expect()
     for i in range(3):
@@ -749,20 +754,7 @@ def test_models_of_one_pool_that_different_engines_serve(world):
 
 def test_two_places_at_once_for_two_models(world):
     """Engines of two models end while the worker of both who wait stands still: the first takes one place, and says of the other."""
-    a, b = world.script(), world.script()
-    p = world.script(probes={URL: prefills_by_itself})
-    for e, m in ((a, "ma"), (b, "mb")):
-        e.probes["/v1/models"] = ('{"object":"list","data":[{"id":"%s","object":"model"}]}' % m).encode()
-    p.probes["/v1/models"] = b'{"object":"list","data":[{"id":"ma","object":"model"},{"id":"mb","object":"model"}]}'
-    pool = {**world.pool([p], [{"url": a.url, "max_inflight": 1}, {"url": b.url, "max_inflight": 1}], queue_size=9, queue_timeout="30s"),
-            "name": "two"}
-    del pool["models"]
-    r = world.router(pool, workers=1)
-    r.wait_all_up()
-
-    def ask(model, prompt):
-        return r.client().request("POST", URL, {"model": model, "prompt": prompt})
-
+    r, a, b, ask = two_models(world, 1)
     took = []
     for turn in range(4):
         clients = [ask("ma", "a0"), ask("mb", "b0")]
