@@ -1,10 +1,10 @@
 #include "master/ejected.h"
 
 #include "master/endpoint.h"
-#include "shm/base/clock.h"
-#include "shm/base/log.h"
 #include "master/fleet.h"
 #include "master/waiters.h"
+#include "shm/base/clock.h"
+#include "shm/base/log.h"
 #include "shm/eject.h"
 
 static bool

@@ -133,7 +133,7 @@ blame(struct leg *leg)
 	const bool said_all = pair->decoded || (pair->sse.done && !pair->sse.error && !leg->keep);
 
 	if (leg->fail == LEG_FAIL_SHORT || leg->stale)
-		return; /* it was not even asked */
+		return; /* it was not even asked, or most likely not */
 	forget(leg);
 	if (leg->hung_up || leg->fail == LEG_FAIL_TOO_LARGE)
 		return;

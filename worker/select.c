@@ -98,38 +98,47 @@ room_by_group(const struct selection *s, struct select_room ret[TABLE_GROUPS])
 	}
 }
 
-struct select_room
-select_room(const struct selection *s)
+static struct select_room
+room_of_all(const struct select_room groups[TABLE_GROUPS])
 {
-	struct select_room groups[TABLE_GROUPS], all = {0};
+	struct select_room all = {0};
 
-	room_by_group(s, groups);
 	for (uint32_t g = 0; g < TABLE_GROUPS; g++)
 		room_add(&all, &groups[g]);
 	return all;
 }
 
 struct select_room
+select_room(const struct selection *s)
+{
+	struct select_room groups[TABLE_GROUPS];
+
+	room_by_group(s, groups);
+	return room_of_all(groups);
+}
+
+static struct select_room
+room_for_pairs(const struct select_room *p, const struct select_room *d)
+{
+	return (struct select_room){least(p->places, d->places), least(p->free, d->free)};
+}
+
+struct select_room
 select_pairs(const struct selection s[ROLE_N])
 {
-	struct select_room of[ROLE_N][TABLE_GROUPS], all = {0};
+	const struct selection *p = &s[ROLE_PREFILL], *d = &s[ROLE_DECODE];
+	struct select_room of_p[TABLE_GROUPS], of_d[TABLE_GROUPS];
 
-	for (enum role r = 0; r < ROLE_N; r++) {
-		if (s[r].pool->pairing == PAIRING_REQUIRE) {
-			room_by_group(&s[r], of[r]);
-			continue;
-		}
-		memset(of[r], 0, sizeof(of[r]));
-		of[r][0] = select_room(&s[r]);
-	}
-	for (uint32_t g = 0; g < TABLE_GROUPS; g++) {
-		const struct select_room *p = &of[ROLE_PREFILL][g], *d = &of[ROLE_DECODE][g];
-		const struct select_room both = {
-			least(p->places, d->places), least(p->free, d->free)};
+	if (p->pool->pairing != PAIRING_REQUIRE) {
+		const struct select_room all_p = select_room(p), all_d = select_room(d);
 
-		room_add(&all, &both);
+		return room_for_pairs(&all_p, &all_d);
 	}
-	return all;
+	room_by_group(p, of_p);
+	room_by_group(d, of_d);
+	for (uint32_t g = 0; g < TABLE_GROUPS; g++)
+		of_p[g] = room_for_pairs(&of_p[g], &of_d[g]);
+	return room_of_all(of_p);
 }
 
 bool

@@ -9,7 +9,7 @@ from functools import cache
 import openai
 import pytest
 
-from procs import MODEL
+from procs import MODEL, wait
 from raw import Closed
 
 # --- what the SDK makes of an answer --------------------------------------------------------------------
@@ -175,6 +175,21 @@ DECODE_FAILS = {
     "late": (lambda ex: None, 504, "decode_timeout"),
 }
 IN_THE_STREAM = ["reset", "closed", "late", "error event"]
+
+
+def taken(engines, aborts=None):
+    """(request, engine) that comes next to any of them.  What is to be aborted is, and noted in `aborts`."""
+    def one():
+        for e in engines:
+            if e.asked.empty():
+                continue
+            ex = e.expect()
+            if ex.path != "/abort_request":
+                return ex, e
+            ex.reply()
+            aborts.append((ex, e))
+        return None
+    return wait("a request", one)
 
 
 def fresh(*engines):

@@ -8,7 +8,7 @@ import time
 import pytest
 
 import expect
-from legs import FAULTS_OF_P, SHORT, fault_at, leave, parsed, texts, total
+from legs import FAULTS_OF_P, SHORT, fault_at, leave, parsed, taken, texts, total
 from members import kept, members, values
 from procs import MODEL, World, wait
 from raw import text_of
@@ -462,18 +462,15 @@ def test_prefill_fails_when_decode_has_answered(world, stream):
     c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x", "stream": stream, "max_tokens": 1})
     usage = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
 
-    def prefill():
-        return wait("prefill", lambda: [e for e in p if not e.asked.empty()])[0].expect()
-
     def decode():
         ex = d.expect()
         one = {"id": "x", "choices": [{"index": 0, "text": "b", "finish_reason": "length"}]}
         ex.stream("b") if stream else ex.reply(body={**one, "usage": usage})
-    pre = prefill()
+    pre, _ = taken(p)
     decode()
     assert c.silent(0.1)
     pre.reset()
-    pre = prefill()
+    pre, _ = taken(p)
     decode()
     pre.reply(body={"choices": [{"index": 0, "text": "a", "finish_reason": "length"}], "usage": usage})
     assert (text_of(c.events()) if stream else c.read().json()["choices"][0]["text"]) == "b"
@@ -487,14 +484,11 @@ def test_decode_that_has_failed_is_let_go(world):
     r = world.router(world.pool([{"url": e.url, "bootstrap_port": e.port} for e in p], d, **NEW, retries=1, retry_budget=100), workers=1)
     r.wait_all_up()
     c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x"})
-
-    def asked(engines):
-        return wait("a leg", lambda: [(e, e.expect()) for e in engines if not e.asked.empty()])[0]
-    (p1, pre1), (d1, dec1) = asked(p), asked(d)
+    (pre1, p1), (dec1, d1) = taken(p), taken(d)
     pre1.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 60\r\n\r\n")
     time.sleep(0.1)  # it is read: this engine is waited for
     dec1.reply(500, {"error": {"message": "no"}})
-    (_, pre2), (_, dec2) = asked(p), asked(d)
+    (pre2, _), (dec2, _) = taken(p), taken(d)
     r.wait_metric("endpoint_in_flight", 0, endpoint=d1.url, timeout=1)
     assert r.metric("endpoint_in_flight", endpoint=p1.url) == 1
     pre2.prefilled("null")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from legs import taken
 from procs import MODEL, SLOW, wait
 
 URL = "/v1/completions"
@@ -321,10 +322,11 @@ class Groups:
         return c.read().status == 200
 
 
-def at_prefill(g):
-    """A new request: (its group, its request there, its client)."""
-    c = g.ask()
-    return next((i, e.expect(), c) for i, e in wait("prefill", lambda: [(i, e) for i, e in enumerate(g.p) if not e.asked.empty()]))
+def at_prefill(g, c=None):
+    """Whose prefill leg comes next, a new request's if not this one's: (its group, its request there, its client)."""
+    c = c or g.ask()
+    ex, e = taken(g.p)
+    return g.p.index(e), ex, c
 
 
 def test_who_waits_for_a_group_takes_nothing_meanwhile(world):
@@ -335,8 +337,7 @@ def test_who_waits_for_a_group_takes_nothing_meanwhile(world):
     c = g.waits()
     assert quiet(g.r) and g.r.metric("endpoint_in_flight", role="prefill") == 2
     assert all(g.goes_on(*one) for one in busy)
-    (i, ex), = wait("prefill", lambda: [(i, e.expect()) for i, e in enumerate(g.p) if not e.asked.empty()])
-    assert g.goes_on(i, ex, c)
+    assert g.goes_on(*at_prefill(g, c))
     g.r.wait_idle()
 
 

@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fleets import FAR, FREED, KINDS, LATE, LEASED, URL, build, never_twice, right, unanswering
-from legs import FRESH, STREAM, leave, unaccepting
+from legs import FRESH, STREAM, leave, taken, unaccepting
 from members import values
 from procs import MODEL, SLOW, wait
 from raw import Closed
-from test_retry import FAN, HAND, POOL, REACHED, begin, fails, nobody, scripts, taken
+from test_retry import FAN, HAND, POOL, REACHED, begin, fails, nobody, scripts
 
 BODY = b'{"id":"x","choices":[{"index":0,"text":"a","finish_reason":"length"}],"kv_transfer_params":%s}'
 

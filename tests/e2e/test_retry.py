@@ -10,7 +10,7 @@ import pytest
 import expect
 from fleets import (AT_ONCE, BUSY, CLIENTS_FAULT, FAILS_OF_D, FAILS_OF_P, FAR, FREED, KINDS, LATE, LEASED, PUSHED, TOLD, URL, Fleet, admitted, ask,
                     build, end_with, meets, never_twice, right, unanswering)
-from legs import DECODE_FAILS, STREAM, fresh, says
+from legs import DECODE_FAILS, STREAM, fresh, says, taken
 from members import values
 from procs import BIN, MODEL, wait
 from raw import text_of
@@ -186,21 +186,6 @@ def test_a_hand_over_is_not_told_again_on_a_fresh_connection(world, retries):
 def scripts(world, np=2, nd=2, pool=None, **keys):
     r, p, d = world.scripts(np, nd, pool={**POOL, **(pool or {})}, **{"workers": 1, **keys})
     return r.wait_all_up(), p, d
-
-
-def taken(engines, aborts=None):
-    """(request, engine) that comes next to any of them.  What is to be aborted is, and noted in `aborts`."""
-    def one():
-        for e in engines:
-            if e.asked.empty():
-                continue
-            ex = e.expect()
-            if ex.path != "/abort_request":
-                return ex, e
-            ex.reply()
-            aborts.append((ex, e))
-        return None
-    return wait("a request", one)
 
 
 def nobody(engines, seconds=0.2):

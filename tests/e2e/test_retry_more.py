@@ -6,13 +6,13 @@ from contextlib import suppress
 import pytest
 
 from fleets import FAR, LATE
-from legs import STREAM
+from legs import STREAM, taken
 from procs import wait
 from raw import Closed, text_of
 from test_lmcache import PORTS
 from test_mooncake import ids
 from test_release import half, refusable, rest, told
-from test_retry import FAN, HAND, POOL, begin, fails, nobody, scripts, taken
+from test_retry import FAN, HAND, POOL, begin, fails, nobody, scripts
 
 DONE = {"choices": [{"index": 0, "text": "ab", "finish_reason": "stop"}]}
 

@@ -3,6 +3,7 @@ import time
 
 import pytest
 
+from fleets import admitted
 from procs import MODEL, wait
 from raw import text_of
 
@@ -33,11 +34,6 @@ def test_stale_connection_is_replaced_invisibly(world, role):
     assert text_of(c.events()) == "b" and p.quiet(0.1) and d.quiet(0.1)
 
 
-def asked(d):
-    """Without what is only to be refused."""
-    return [x for x in d.requests() if x.json()["model"] == MODEL]
-
-
 def test_connection_reset_as_the_request_arrives(world):
     """The simulator's close_keepalive resets a kept connection when the next request comes in on it.
     Its kernel has acknowledged the bytes by then, so the router must not send them again by itself."""
@@ -46,7 +42,7 @@ def test_connection_reset_as_the_request_arrives(world):
     d.fault("close_keepalive")
     a = r.complete("second")
     assert a.status in (200, 502)
-    assert len(asked(d)) <= 2
+    assert len(admitted(d)) <= 2
     world.check_engines = a.status == 200  # else the blocks wait for their timeout: nobody can fetch them
 
 
@@ -58,7 +54,7 @@ def test_vanished_connection_is_replaced(world, role):
     assert r.complete().status == 200
     with (p if role == "prefill" else d).client() as c:  # needs CAP_NET_ADMIN: without it this is an ordinary second request
         vanished = c.post("/sim/fault", {"kind": "vanish"}).status == 200
-    assert r.complete("second").status == 200 and len(asked(d)) == 2
+    assert r.complete("second").status == 200 and len(admitted(d)) == 2
     assert len(p.requests()) == 2 + (vanished and role == "decode")
     assert r.metric("retries_total") == vanished and not r.metric("attempts_failed_total")
 

@@ -93,8 +93,8 @@ pytest() { # VARIANT LOG ARGUMENTS...
 }
 
 # Up to three that failed beside others, on a machine that may stand still, and hold alone, five times in a row, and their
-# whole files once: they pass, and are shown, to be mended.  Never what the router or a sanitizer said itself, nor what a story found broken when it
-# looked around at its end (pytest's "error").
+# whole files once: they pass, and are shown, to be mended.  Never what the router or a sanitizer said itself, nor what a
+# story found broken when it looked around at its end (pytest's "error").
 only_unsteady() { # VARIANT LOG COUNT
 	local one which files
 	mapfile -t which <"$2.failed"
