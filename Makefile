@@ -33,7 +33,7 @@ FORTIFY :=
 SAN     := $(SAN_$(VARIANT)) -DPDROUTER_DEBUG
 endif
 # for the torture program alone; -Wno-tsan: gcc says that TSan does not know fences, and none of what
-# TSan is to judge hangs on one (shm/atomic.h)
+# TSan is to judge hangs on one (shm/core/atomic.h)
 ifeq ($(VARIANT),tsan)
 OPT     := -O1 -g
 FORTIFY :=
@@ -50,11 +50,12 @@ CF      := $(CSTD) $(OPT) $(WARN) $(HARDEN) $(FORTIFY) $(SAN) $(CFLAGS)
 LF      := $(LINK) $(SAN) $(LDFLAGS)
 LIBS    := -levent_core -levent_extra -lhttp_parser -ljson-c -lzmq -lyaml -lcares -lsystemd -lm
 
-LIB_SRC    := $(wildcard shm/*.c shm/base/*.c proto/*.c)
+# every room of a folder: one level below it
+LIB_SRC    := $(wildcard shm/*.c shm/*/*.c proto/*/*.c)
 # main.c and pdctl.c hold a main(); all else of the process folders can be linked into unit tests
-PROC_SRC   := $(filter-out master/main.c master/pdctl.c,$(wildcard master/*.c master/notifier/*.c worker/*.c))
+PROC_SRC   := $(filter-out master/main.c master/pdctl/pdctl.c,$(wildcard master/*.c master/*/*.c worker/*.c worker/*/*.c))
 ENGINE_SRC := $(wildcard tests/engine/*.c)
-UNIT_SRC   := $(wildcard tests/unit/*.c)
+UNIT_SRC   := $(shell find tests/unit -name '*.c')
 
 obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
 LIB_OBJ  := $(call obj,$(LIB_SRC))
@@ -74,7 +75,7 @@ units: $(UNIT_BIN)
 $(B)/pdrouter: $(call obj,master/main.c) $(PROC_OBJ) $(LIB_OBJ)
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^ $(LIBS)
-$(B)/pdctl: $(call obj,master/pdctl.c)
+$(B)/pdctl: $(call obj,master/pdctl/pdctl.c)
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^
 $(B)/pdsim: $(call obj,$(ENGINE_SRC))
@@ -89,7 +90,7 @@ $(B)/replay/%: $(B)/obj/tests/fuzz/fuzz_%.o $(B)/obj/tests/fuzz/replay.o $(PROC_
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^ $(LIBS)
 # always with the debug checks: freed tables are poisoned; with random bits of its own, that a seed repeats
-$(B)/torture: $(wildcard tests/torture/*.[ch]) $(wildcard shm/*.[ch]) shm/base/mem.c shm/base/sip.c
+$(B)/torture: $(wildcard tests/torture/*.[ch]) $(wildcard shm/*.[ch] shm/core/*.[ch]) shm/base/mem.c shm/base/sip.c
 	@mkdir -p $(@D)
 	$(call say,LD $@)
 	$(Q)$(CC) $(CF) -DPDROUTER_DEBUG -pthread $(LF) -o $@ $(filter %.c,$^)
@@ -98,7 +99,7 @@ $(B)/pdwire: $(B)/obj/tests/chaos/wire.o
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^
 # the learned threshold is held against a simulated fleet
-$(B)/unit/worker_threshold: $(call obj,tests/bench/sched_routes.c tests/bench/sched_trace.c)
+$(B)/unit/worker/schedule/threshold: $(call obj,tests/bench/sched_routes.c tests/bench/sched_trace.c)
 $(B)/unit/%: $(B)/obj/tests/unit/%.o $(PROC_OBJ) $(LIB_OBJ)
 	@mkdir -p $(@D)
 	$(call say,LD $@)
@@ -147,7 +148,7 @@ $(B)/pdload: $(call obj,tests/bench/load.c)
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^
 # how well and how fast it chooses: the table, marks and a plot
-$(B)/sched: $(call obj,$(wildcard tests/bench/sched*.c worker/policy*.c shm/*.c shm/base/*.c) worker/select.c worker/threshold.c)
+$(B)/sched: $(call obj,$(wildcard tests/bench/sched*.c worker/schedule/policy*.c shm/*.c shm/*/*.c) worker/schedule/select.c worker/schedule/threshold.c)
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^ -lm
 bench-sched: deps-build

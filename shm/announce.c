@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "shm/atomic.h"
+#include "shm/core/atomic.h"
 
 #define TRIES 4 /* a write takes a microsecond; the master may simply look again later */
 

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "shm/base/conf.h"
-#include "shm/seg.h"
+#include "shm/core/seg.h"
 
 struct announcement {
 	enum role role;

@@ -19,7 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "shm/atomic.h"
+#include "shm/core/atomic.h"
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
 #include "shm/client_word.h"
@@ -29,7 +29,7 @@
 #include "shm/load_word.h"
 #include "shm/metrics.h"
 #include "shm/queue.h"
-#include "shm/rcu.h"
+#include "shm/core/rcu.h"
 #include "shm/table.h"
 
 #define LAST 4   /* looks in a row that must agree on a finding */

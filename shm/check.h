@@ -10,7 +10,7 @@
 #pragma once
 #include <stdint.h>
 
-#include "shm/seg.h"
+#include "shm/core/seg.h"
 
 struct rcu_writer;
 

@@ -25,7 +25,7 @@
 
 #include <assert.h>
 
-#include "shm/atomic.h"
+#include "shm/core/atomic.h"
 #include "shm/base/sip.h"
 #include "shm/client_word.h"
 

@@ -22,9 +22,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "shm/atomic.h"
+#include "shm/core/atomic.h"
 #include "shm/base/conf.h"
-#include "shm/seg.h"
+#include "shm/core/seg.h"
 
 struct table_pool;
 

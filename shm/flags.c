@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shm/atomic.h"
+#include "shm/core/atomic.h"
 #include "shm/base/mem.h"
 #include "shm/base/rnd.h"
 

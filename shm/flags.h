@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "shm/seg.h"
+#include "shm/core/seg.h"
 
 #define FLAG_ID_LEN 40 /* worker:2 slot:4 gen:12 nonce:16 hex digits, with separators and a NUL */
 

@@ -18,7 +18,7 @@
 
 #include <assert.h>
 
-#include "shm/atomic.h"
+#include "shm/core/atomic.h"
 #include "shm/eject.h"
 #include "shm/load_word.h"
 

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "shm/seg.h"
+#include "shm/core/seg.h"
 
 /* Worker `me` takes one place at endpoint slot `ep`; false if that would exceed max_inflight (0 = no
  * limit).  Never blocks; exact across workers. */
@@ -40,7 +40,7 @@ uint32_t load_reap(struct seg *seg, uint32_t dead);
 
 /* Endpoint state and tag.  W: master. */
 void ep_state_set(struct seg *seg, uint32_t ep, enum ep_state st);
-/* DRAINING for good: whoever has not reserved by now gives back what it reserves (worker/select.c), so the
+/* DRAINING for good: whoever has not reserved by now gives back what it reserves (worker/schedule/select.c), so the
  * count of requests that load_count() shows from now on only falls. */
 void ep_state_drain(struct seg *seg, uint32_t ep);
 /* UP, its weight ramping up from now_ms on (slow start); how long that takes stands in the table. */

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "shm/seg.h"
+#include "shm/core/seg.h"
 
 #define BITS(n) ((UINT64_C(1) << (n)) - 1)
 

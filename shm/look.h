@@ -9,9 +9,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "shm/atomic.h"
+#include "shm/core/atomic.h"
 #include "shm/eject.h"
-#include "shm/seg.h"
+#include "shm/core/seg.h"
 
 struct ep_look {
 	enum ep_state state;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shm/atomic.h"
+#include "shm/core/atomic.h"
 
 #define MS 1000u
 #define S 1000000u

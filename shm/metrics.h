@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "shm/metrics_list.h"
-#include "shm/seg.h"
+#include "shm/core/seg.h"
 
 #define METRIC_ENUM(id, name, help) M_##id,
 enum metric_counter { METRIC_COUNTERS(METRIC_ENUM) M_N };

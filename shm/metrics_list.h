@@ -1,7 +1,7 @@
 /*
  * One line per metric: C name, Prometheus name, help.  Those of one name that differ by a label stand together, the help
  * with the first.  Expanded into the slab (metrics.h), the page
- * (worker/stats.c) and the documentation check.
+ * (worker/request/stats.c) and the documentation check.
  */
 #pragma once
 

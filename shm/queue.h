@@ -14,8 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "shm/atomic.h"
-#include "shm/seg.h"
+#include "shm/core/atomic.h"
+#include "shm/core/seg.h"
 
 /* A worker's own waiter; need and priority are those it entered with. */
 struct queue_ref {

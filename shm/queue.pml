@@ -1,5 +1,5 @@
 /*
- * The model of shm/queue.c and worker/wait.c for spin: three requests, each of a worker of its own, two slots,
+ * The model of shm/queue.c and worker/schedule/wait.c for spin: three requests, each of a worker of its own, two slots,
  * one place at a prefill engine (P) and one at a decode engine (D).  Requests of need A take P and D, in that
  * order, and give them back in it; of need B, D alone.  With -DTWO_ENGINES need A's D is one engine and need B's
  * another, of another model, and P is left out.  Some leave when they like (their client has gone);

@@ -1,9 +1,9 @@
 /*
  * The endpoint table: what workers choose from.  Immutable once published, replaced whole.
  *
- * Writer: master/publish.c builds a version in a free arena (table_builder), then rcu_publish()es it.
+ * Writer: master/fleet/publish.c builds a version in a free arena (table_builder), then rcu_publish()es it.
  * Readers: workers, between rcu_enter() and rcu_leave(); they copy out what they keep.
- * What changes often (state, load) is not here but in the endpoint words (shm/layout.h), by slot.
+ * What changes often (state, load) is not here but in the endpoint words (shm/core/layout.h), by slot.
  */
 #pragma once
 #include <netinet/in.h>

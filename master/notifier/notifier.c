@@ -12,8 +12,8 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#include "proto/notif.h"
-#include "proto/registration.h"
+#include "proto/wire/notif.h"
+#include "proto/wire/registration.h"
 #include "shm/announce.h"
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
@@ -21,9 +21,9 @@
 #include "shm/base/mem.h"
 #include "shm/base/net.h"
 #include "shm/flags.h"
-#include "shm/heritage.h"
+#include "shm/core/heritage.h"
 #include "shm/metrics.h"
-#include "shm/seg.h"
+#include "shm/core/seg.h"
 
 #define BEAT_MS 500
 #define BATCH 256        /* messages between two beats and looks at the channel */

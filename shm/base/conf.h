@@ -1,5 +1,5 @@
 /*
- * The configuration as every process sees it: built whole by master/conf.c, never changed afterwards.
+ * The configuration as every process sees it: built whole by master/config/conf.c, never changed afterwards.
  *
  * Ownership: one `struct conf` owns everything it points to (conf_free); children inherit it over fork
  * and only read it.  Pools and endpoints are here as configured; what workers choose from is the
@@ -269,6 +269,6 @@ struct conf {
 	struct conf_pool *pools;
 	size_t npools;
 
-	/* by row of master/conf_keys.h: the key's line, 0 where the default holds */
+	/* by row of master/config/conf_keys.h: the key's line, 0 where the default holds */
 	int *key_lines;
 };

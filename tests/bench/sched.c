@@ -20,11 +20,11 @@
 #include <unistd.h>
 
 #include "shm/load.h"
-#include "shm/rcu.h"
+#include "shm/core/rcu.h"
 #include "shm/table.h"
 #include "tests/bench/sched_fleet.h"
 #include "tests/bench/sched_sim.h"
-#include "worker/select.h"
+#include "worker/schedule/select.h"
 
 #define NELEMS(a) (sizeof(a) / sizeof((a)[0]))
 #define MAX_ENGINES 1024

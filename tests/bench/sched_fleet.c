@@ -8,7 +8,7 @@
 
 #include "shm/base/mem.h"
 #include "shm/load.h"
-#include "shm/rcu.h"
+#include "shm/core/rcu.h"
 #include "shm/table.h"
 
 #define BUILD 1

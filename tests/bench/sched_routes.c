@@ -7,7 +7,7 @@
 
 #include "shm/base/mem.h"
 #include "tests/bench/sched_trace.h"
-#include "worker/threshold.h"
+#include "worker/schedule/threshold.h"
 
 #define NET_S 0.0005 /* one way between router and engine */
 #define CHUNK 2048   /* tokens of prompts and outputs that one step of a decode engine takes */

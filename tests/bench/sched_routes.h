@@ -1,6 +1,6 @@
 /*
  * Straight to a decode engine, or through a prefill engine first?  A fleet as a discrete-event simulation: what a
- * routing threshold costs until the first token, and whether the router's own code (worker/threshold.h) finds a good one.
+ * routing threshold costs until the first token, and whether the router's own code (worker/schedule/threshold.h) finds a good one.
  */
 #pragma once
 #include <stdint.h>

@@ -9,10 +9,10 @@
 #include "shm/base/mem.h"
 #include "shm/load.h"
 #include "shm/look.h"
-#include "shm/rcu.h"
+#include "shm/core/rcu.h"
 #include "shm/table.h"
 #include "tests/bench/sched_fleet.h"
-#include "worker/select.h"
+#include "worker/schedule/select.h"
 
 #define NET_S 0.0005 /* one way between router and engine */
 #define SCRAPE_S 1.0
@@ -76,7 +76,7 @@ struct req {
 
 struct scrape {
 	uint32_t figure;       /* running and waiting */
-	uint32_t sent, former; /* as in master/load.c */
+	uint32_t sent, former; /* as in master/probe/load.c */
 	uint64_t turnover;
 };
 
@@ -509,7 +509,7 @@ on_decode_back(struct sim *s, const struct event *ev)
 	s->ndone++;
 }
 
-/* --- scrapes: each router's own, as master/load.c takes them -------------------------------------- */
+/* --- scrapes: each router's own, as master/probe/load.c takes them -------------------------------------- */
 
 static enum role
 role_of(const struct sim *s, uint32_t what)

@@ -1,6 +1,6 @@
 /*
  * A fleet of engines as a discrete-event simulation, its requests placed by the router's own code
- * (worker/select.h on a real segment and table for each router) or by a reference to hold it against.
+ * (worker/schedule/select.h on a real segment and table for each router) or by a reference to hold it against.
  */
 #pragma once
 #include <stdbool.h>

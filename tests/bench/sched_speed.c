@@ -17,11 +17,11 @@
 
 #include "shm/base/clock.h"
 #include "shm/load.h"
-#include "shm/rcu.h"
+#include "shm/core/rcu.h"
 #include "shm/table.h"
 #include "tests/bench/sched.h"
 #include "tests/bench/sched_fleet.h"
-#include "worker/select.h"
+#include "worker/schedule/select.h"
 
 #define MAX_WORKERS 64
 #define BATCH 64 /* selections between two looks at the clock, which costs a system call */

@@ -7,14 +7,14 @@
  * [DONE] behind them, or one JSON body; the id is the caller's; with less room the answer is the same or none;
  * json_read accepts the objects that splice accepts.
  */
-#include "proto/answer.h"
+#include "proto/answer/answer.h"
 
 #include <json-c/json.h>
 #include <stdbool.h>
 
-#include "proto/json_read.h"
-#include "proto/splice.h"
-#include "proto/sse.h"
+#include "proto/json/json_read.h"
+#include "proto/json/splice.h"
+#include "proto/answer/sse.h"
 #include "shm/base/mem.h"
 #include "tests/fuzz/check.h"
 

@@ -6,10 +6,10 @@
  * the same bytes read again and what is written of it; what is refused names a line of the file and says something
  * printable.
  */
-#include "master/conf.h"
+#include "master/config/conf.h"
 
-#include "master/conf_keys.h"
-#include "proto/http.h"
+#include "master/config/conf_keys.h"
+#include "proto/http/http.h"
 #include "tests/fuzz/check.h"
 
 #define ARGS "ARGS\n"

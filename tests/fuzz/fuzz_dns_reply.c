@@ -4,7 +4,7 @@
  * Held against it: never more records than there is room for, targets are host names; and what fits in
  * less room is the same, cut off.
  */
-#include "proto/dns_reply.h"
+#include "proto/wire/dns_reply.h"
 
 #include "tests/fuzz/check.h"
 

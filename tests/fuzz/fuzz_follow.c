@@ -6,13 +6,13 @@
  * no more tokens than are left; an event that passes is one event, and JSON if it was; nothing of one that does not pass goes
  * out; and the end is told once.
  */
-#include "proto/follow.h"
+#include "proto/answer/follow.h"
 
 #include <stdbool.h>
 
-#include "proto/json_read.h"
-#include "proto/splice.h"
-#include "proto/sse.h"
+#include "proto/json/json_read.h"
+#include "proto/json/splice.h"
+#include "proto/answer/sse.h"
 #include "shm/base/mem.h"
 #include "tests/fuzz/check.h"
 

@@ -7,7 +7,7 @@
  * chunked body must be the same payload to http-parser; a head that is accepted must still be
  * accepted, and mean the same, when it is written out again from its spans.
  */
-#include "proto/http.h"
+#include "proto/http/http.h"
 
 #define http_method hp_method /* http-parser's header defines an enum of the same name */
 #include <http_parser.h>

@@ -5,10 +5,10 @@
  * counted, up to what was asked for; members of a flat object are whole, in bounds and in their
  * buffer; a message is whole UTF-8, and clipping it only shortens it.
  */
-#include "proto/json_small.h"
+#include "proto/json/json_small.h"
 
-#include "proto/splice.h"
-#include "proto/utf8.h"
+#include "proto/json/splice.h"
+#include "proto/json/utf8.h"
 #include "tests/fuzz/check.h"
 
 #define MAX_IDS 3

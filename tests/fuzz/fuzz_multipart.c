@@ -3,7 +3,7 @@
  *
  * Held against it: a value lies inside the body, and a delimiter follows it.
  */
-#include "proto/multipart.h"
+#include "proto/http/multipart.h"
 
 #include "tests/fuzz/check.h"
 

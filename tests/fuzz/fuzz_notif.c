@@ -4,7 +4,7 @@
  * Held against it: what is accepted is refused when cut anywhere or longer by a byte; its id,
  * written into a fresh message with the widest forms, is read back.
  */
-#include "proto/notif.h"
+#include "proto/wire/notif.h"
 
 #include "tests/fuzz/check.h"
 

@@ -4,7 +4,7 @@
  * Held against it: figures are finite and in their bounds; a page says the same however it is cut;
  * the same page twice in one says counts twice and the same usage, whatever names are configured; a line written with prom_label() is read, and nothing of it is cut off.
  */
-#include "proto/prom.h"
+#include "proto/wire/prom.h"
 
 #include <math.h>
 

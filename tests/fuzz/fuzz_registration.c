@@ -3,7 +3,7 @@
  *
  * Held against it: what is accepted is text that may stand in a URL and in a header.
  */
-#include "proto/registration.h"
+#include "proto/wire/registration.h"
 
 #include "tests/fuzz/check.h"
 

@@ -6,11 +6,11 @@
  * as it is, in order; splice_member_raw() and splice_find() agree; json_quote() of anything is a
  * JSON string.
  */
-#include "proto/splice.h"
+#include "proto/json/splice.h"
 
 #include <json-c/json.h>
 
-#include "proto/utf8.h"
+#include "proto/json/utf8.h"
 #include "tests/fuzz/check.h"
 
 static void

@@ -5,7 +5,7 @@
  * (here) counts the same events, ends them at the same offset and sees the same [DONE]; events
  * taken one by one end there too.
  */
-#include "proto/sse.h"
+#include "proto/answer/sse.h"
 
 #include <stdbool.h>
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The table of configuration keys (master/conf_keys.h) against etc/: both ways, defaults and comments.
+"""The table of configuration keys (master/config/conf_keys.h) against etc/: both ways, defaults and comments.
 
 - every key stands in etc/pdrouter.yaml with its class and one-line doc, and nothing else does;
 - the value there is the default: the file without that line reads as the same configuration;
 - the keys of an endpoints_file stand in etc/README.md;
-- the flags of other routers (master/conf_flags.h) stand in etc/README.md with what they become;
+- the flags of other routers (master/config/conf_flags.h) stand in etc/README.md with what they become;
 - all sample files are accepted by the parser, and there is one for each connector.
 Usage: conf_doc.py [conf_dump]; without an argument it is compiled.
 """
@@ -25,11 +25,11 @@ faults = []
 
 def build(folder):
     tool = os.path.join(folder, "conf_dump")
-    sources = [f"master/{f}" for f in os.listdir("master") if f.startswith("conf") and f.endswith(".c")]
+    sources = [f"master/config/{f}" for f in os.listdir("master/config") if f.endswith(".c")]
     sources += [f"shm/base/{f}" for f in os.listdir("shm/base") if f.endswith(".c")]
     subprocess.run(
         [os.environ.get("CC", "gcc"), "-std=gnu11", "-D_GNU_SOURCE", "-I.", "-O0", "-o", tool, "tests/lint/conf_dump.c",
-         *sources, "proto/http.c", "proto/http_url.c", "-lyaml", "-lhttp_parser"], check=True)
+         *sources, "proto/http/http.c", "proto/http/http_url.c", "-lyaml", "-lhttp_parser"], check=True)
     return tool
 
 

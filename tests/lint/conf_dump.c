@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "master/conf_flags.h"
-#include "master/conf_keys.h"
+#include "master/config/conf_flags.h"
+#include "master/config/conf_keys.h"
 
 static const char *
 class_name(enum conf_class c)

@@ -29,12 +29,12 @@ I='^[[:space:]]*#[[:space:]]*include[[:space:]]*'
 # our folders
 rule "proto/ includes nothing of ours but proto/ and shm/base/" "$I\"(master|worker|tests|shm/[^b]|shm/b[^a])" "${proto[@]}"
 rule "shm/ knows no process and not proto/" "$I\"(master|worker|tests|proto)/" "${shm[@]}"
-rule "shm/base/ is a leaf" "$I\"(shm/[a-z_]*\.h|master|worker|proto|tests)" "${base[@]}"
+rule "shm/base/ is a leaf" "$I\"(shm/[a-z_]*\.h|shm/core/|master|worker|proto|tests)" "${base[@]}"
 rule "worker/ does not include master/" "$I\"(master|tests)/" "${worker[@]}"
 rule "master/ does not include worker/ (main.c wires them)" "$I\"(worker|tests)/" "${master[@]}"
 rule "master/ does not include master/notifier/ (main.c wires them)" "$I\"master/notifier/" "${master[@]}"
 rule "master/notifier/ does not include master/ or worker/" "$I\"(master/[a-z_]*\.h|worker|tests)" "${notifier[@]}"
-rule "memory orders are spelled in shm/ only" "$I\"shm/atomic\.h\"" "${worker[@]}" "${master[@]}" "${notifier[@]}" "${proto[@]}" master/main.c
+rule "memory orders are spelled in shm/ only" "$I\"shm/core/atomic\.h\"" "${worker[@]}" "${master[@]}" "${notifier[@]}" "${proto[@]}" master/main.c
 rule "atomics are in shm/ only" '__atomic_|__sync_|uatomic_|\b(cmm|CMM)_|_Atomic|<stdatomic\.h>|\brcu_dereference|\brcu_assign' \
 	"${worker[@]}" "${master[@]}" "${notifier[@]}" "${proto[@]}" master/main.c
 # the doors; tests may use the libraries as oracles
@@ -44,12 +44,12 @@ doors() { # HEADER-REGEX DOOR-REGEX TEXT
 	rule "$3" "${I}[<\"]$1" "${rest[@]}"
 }
 doors 'zmq' 'master/notifier/.*' 'zmq is included in master/notifier/ only'
-doors 'urcu' 'shm/atomic\.h' 'liburcu is included in shm/atomic.h only'
-doors 'http_parser' 'proto/http\.c' 'http-parser is included in proto/http.c only'
-doors 'json-c' 'proto/json_small\.c' 'json-c is included in proto/json_small.c only'
+doors 'urcu' 'shm/core/atomic\.h' 'liburcu is included in shm/core/atomic.h only'
+doors 'http_parser' 'proto/http/http\.c' 'http-parser is included in proto/http/http.c only'
+doors 'json-c' 'proto/json/json_small\.c' 'json-c is included in proto/json/json_small.c only'
 doors '(event2/|event\.h|evutil)' '(master|worker)/.*' 'libevent is included in process folders only'
-doors 'yaml\.h' 'master/conf.*' 'libyaml is included in master/conf* only'
-doors 'ares' 'master/resolve\.c' 'c-ares is included in master/resolve.c only'
+doors 'yaml\.h' 'master/config/.*' 'libyaml is included in master/conf* only'
+doors 'ares' 'master/probe/resolve\.c' 'c-ares is included in master/probe/resolve.c only'
 doors 'systemd/' 'master/.*' 'libsystemd is included in master/ only'
 doors '(sys/socket|netinet/|netdb)' '(master|worker|shm)/.*' 'proto/ knows no socket'
 

@@ -25,7 +25,7 @@ def line_of(text, offset):
 
 
 def end_reasons():
-    path = "worker/end_list.h"
+    path = "worker/base/end_list.h"
     stories = "".join(read(p) for p in glob.glob("tests/e2e/*.py"))
     text = read(path)
     found = list(re.finditer(r"^\tX\((\w+),\s*\"(\w+)\"", text, re.M))
@@ -50,10 +50,10 @@ def metrics():
             metric(f"{path}:{n}", kind, m.group(1))
     if not seen:
         faults.append(f"{path}: no metrics found: has the list changed its shape?")
-    stats = read("worker/stats.c")
+    stats = read("worker/request/stats.c")
     for m in re.finditer(r"heading\(\s*out,\s*\"(\w+)\",\s*\"(\w+)\"", stats):
         seen[m.group(1)] += 1
-        metric(f"worker/stats.c:{line_of(stats, m.start())}", m.group(2).upper() + "S", m.group(1))
+        metric(f"worker/request/stats.c:{line_of(stats, m.start())}", m.group(2).upper() + "S", m.group(1))
     for name, times in seen.items():
         if times > 1:
             faults.append(f"{path}: {name} stands there {times} times")

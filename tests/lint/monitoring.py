@@ -123,9 +123,9 @@ def words(text, label):
 
 
 def names():
-    sources = "".join(read(p) for p in ["shm/metrics_list.h", *glob.glob("worker/*.c")])
+    sources = "".join(read(p) for p in ["shm/metrics_list.h", *glob.glob("worker/*/*.c")])
     have = set(re.findall(r'"(pdrouter_\w+)', sources))
-    reasons = set(re.findall(r'^\tX\(\w+, "(\w+)"', read("worker/end_list.h"), re.M))
+    reasons = set(re.findall(r'^\tX\(\w+, "(\w+)"', read("worker/base/end_list.h"), re.M))
     by = set(re.findall(r'pdrouter_rescued_total\{by=\\"(\w+)', sources))
     for path in (ALERTS, DASHBOARD, "tests/lint/monitoring.py"):
         text = read(path)
@@ -133,7 +133,7 @@ def names():
             if name not in have and re.sub(SUFFIXES, "", name) not in have:
                 faults.append(f"{path}: the router has no metric {name}")
         for word in set(words(text, "reason")) - reasons:
-            faults.append(f"{path}: worker/end_list.h has no reason {word}")
+            faults.append(f"{path}: worker/base/end_list.h has no reason {word}")
         for word in set(words(text, "by")) - by:
             faults.append(f"{path}: no pdrouter_rescued_total is by {word}")
 

@@ -14,7 +14,7 @@ from csource import sources
 SAYS = re.compile(r"\bPairs with\b(.{0,80})")
 NAME = re.compile(r"\b([a-z_]\w*)\(\)")
 ORDERED = re.compile(r"\b(shm_load_acquire|shm_store_release|shm_mb|shm_deref|shm_assign|__atomic_\w+|cmm_smp_\w+)\b")
-DOOR = "shm/atomic.h"
+DOOR = "shm/core/atomic.h"
 
 
 def main():

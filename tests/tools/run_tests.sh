@@ -60,9 +60,9 @@ units() { # VARIANT
 	local dir=$logs/unit-$1 log=$logs/unit-$1.log from=$SECONDS prog out ok no lost=0
 	mkdir "$dir"
 	# shellcheck disable=SC2016 # they are the inner shell's
-	for prog in build/"$1"/unit/*; do
-		[ -f "tests/unit/${prog##*/}.c" ] && echo "$prog" # not of a test that is gone
-	done | xargs -P "$(nproc)" -I{} bash -c 'unit "$1" >"$2/${1##*/}"' - {} "$dir" || lost=1
+	find build/"$1"/unit -type f | while read -r prog; do
+		[ -f "tests/unit/${prog#build/*/unit/}.c" ] && echo "$prog" # not of a test that is gone
+	done | xargs -P "$(nproc)" -I{} bash -c 'unit "$1" >"$2/$(tr / - <<<"${1#build/}")"' - {} "$dir" || lost=1
 	for out in "$dir"/*; do # those with a failure at the end, where one looks
 		printf '%s %s\n' "$(tail -n 1 "$out" | cut -d' ' -f2)" "$out"
 	done | sort -n | cut -d' ' -f2- | xargs cat >"$log"

@@ -86,7 +86,7 @@ queuers_storm(void)
 	all->calm = 0;
 }
 
-/* --- as worker/wait.c does it ------------------------------------------------------------------- */
+/* --- as worker/schedule/wait.c does it ------------------------------------------------------------------- */
 
 static void
 call(const struct queue_call *whom)

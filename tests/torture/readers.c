@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #include "shm/load.h"
-#include "shm/rcu.h"
+#include "shm/core/rcu.h"
 #include "shm/table.h"
 #include "tests/torture/torture.h"
 

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "shm/seg.h"
+#include "shm/core/seg.h"
 
 struct rcu_writer;
 

@@ -115,6 +115,13 @@ flags|2-slots-again|-DGENS0=2 -DGENS1=1|pass|
 "
 
 # Why the search that ended in `out` did not pass; nothing if it did.
+# Where a model stands, seen from the folder of one search: it is beside the code that it models.
+model_file() { # MODEL
+	echo ../../../shm/"$1".pml ../../../shm/*/"$1".pml | tr ' ' '\n' | while read -r path; do
+		[ -f "$path" ] && echo "$path"
+	done
+}
+
 fault() { # KIND EXPECTED OUT
 	local bad
 	bad=$(grep -m 1 -E 'max search depth too small|out of memory|memory bound|reached -DMEMLIM' "$3")
@@ -149,7 +156,7 @@ search() { # MODEL NAME FLAGS KIND EXPECTED
 	mkdir -p "$dir"
 	# without partial-order reduction: `unless` is at odds with it, and the models are small
 	# shellcheck disable=SC2086 # lists of words
-	if (cd "$dir" && spin -a $3 "../../../shm/$1.pml" && gcc -w -DNOREDUCE -DMEMLIM=$MEMORY $cc -o pan pan.c) >"$dir/build.log" 2>&1; then
+	if (cd "$dir" && spin -a $3 "$(model_file "$1")" && gcc -w -DNOREDUCE -DMEMLIM=$MEMORY $cc -o pan pan.c) >"$dir/build.log" 2>&1; then
 		(cd "$dir" && TIMEFORMAT=%U && { time timeout $LIMIT ./pan "${run[@]}" >out 2>&1; } 2>seconds)
 		why=$(fault "$4" "$5" "$dir/out")
 	else
@@ -195,7 +202,7 @@ if [ "${1:-}" = --trail ]; then
 	model=${2%%-*}
 	cd "$dir" || exit 1
 	# shellcheck disable=SC2046 # a list of words
-	spin -t -p -k "$model.pml.trail" $(cat flags) "../../../shm/$model.pml" |
+	spin -t -p -k "$model.pml.trail" $(cat flags) "$(model_file "$model")" |
 		awk '/^Starting/ { next } /^ *[0-9]+:\tproc/ { if ($1 == last) next; last = $1 } 1' # of a d_step its first line
 	exit
 fi

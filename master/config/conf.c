@@ -1,0 +1,280 @@
+#include "master/config/conf.h"
+
+#include <inttypes.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "master/config/conf_read.h"
+#include "shm/base/mem.h"
+
+#define AUTO_WORKERS_MAX 8
+#define NOTICES_LISTEN "tcp://*:7500" /* the port of LMCache's own examples (protocols.md 4.3) */
+
+const char *
+conf_error_text(const struct conf_error *err, char *buf, size_t size)
+{
+	char line[16] = "";
+
+	if (err->line > 0)
+		(void)snprintf(line, sizeof(line), ":%d", err->line);
+	(void)snprintf(buf, size, "%s%s%s%s%s%s", err->file, err->file[0] != '\0' ? line : "",
+		err->file[0] != '\0' ? ": " : "", err->key, err->key[0] != '\0' ? ": " : "",
+		err->what);
+	return buf;
+}
+
+struct conf *
+conf_new(const char *path)
+{
+	struct conf *c = MEM_NEW(struct conf);
+
+	c->path = mem_strdup(path);
+	c->key_lines = mem_array(conf_root_keys.n, sizeof(*c->key_lines));
+	return c;
+}
+
+void
+conf_free(struct conf **conf)
+{
+	struct conf *c = *conf;
+
+	if (c == NULL)
+		return;
+	for (size_t i = 0; i < c->npools; i++)
+		conf_pool_free(&c->pools[i]);
+	for (size_t i = 0; i < c->nlisten; i++)
+		free(c->listen[i].text);
+	conf_values_free(&conf_root_keys, c);
+	free(c->pools);
+	free(c->listen);
+	free(c->notifier_key);
+	free(c->key_lines);
+	free(c->path);
+	free(c->text);
+	free(c);
+	*conf = NULL;
+}
+
+static uint32_t
+usable_cpus(void)
+{
+	cpu_set_t set;
+	long n;
+
+	if (sched_getaffinity(0, sizeof(set), &set) == 0)
+		return (uint32_t)CPU_COUNT(&set);
+	n = sysconf(
+		_SC_NPROCESSORS_ONLN); /* more CPUs than the set has bits: far more than we take */
+	return n > 0 ? (uint32_t)n : 1;
+}
+
+/* 0 where the default holds. */
+static int
+key_line(const struct conf *c, const char *key)
+{
+	return c->key_lines[conf_key_row(&conf_root_keys, key) - conf_root_keys.key];
+}
+
+static int
+fail_root(struct conf_read *r, const char *key, const char *or_key, const char *what)
+{
+	int line = key_line(r->conf, key);
+
+	if (line == 0)
+		line = key_line(r->conf, or_key);
+	(void)conf_enter(r, "%s", key);
+	return conf_fail(r, line, "%s", what);
+}
+
+static bool
+waits_for_notices(const struct conf_pool *p)
+{
+	for (size_t i = 0; i < p->nendpoints; i++)
+		if (p->endpoints[i].role == ROLE_DECODE && p->endpoints[i].notices != 0)
+			return p->connector == CONNECTOR_LMCACHE;
+	for (size_t i = 0; i < p->ndns; i++)
+		if (p->dns[i].as.role == ROLE_DECODE && p->dns[i].as.notices != 0)
+			return p->connector == CONNECTOR_LMCACHE;
+	return false;
+}
+
+/* Whoever waits for notices must be told somewhere: at LMCache's usual port, if nothing is said. */
+static int
+set_notices_listen(struct conf_read *r)
+{
+	struct conf *c = r->conf;
+
+	for (size_t i = 0; i < c->npools && c->notices_listen == NULL; i++) {
+		if (!waits_for_notices(&c->pools[i]))
+			continue;
+		if (key_line(c, "notices.listen") != 0)
+			return fail_root(r, "notices.listen", "pools",
+				"an lmcache pool waits for notices, but none can arrive: write an address such as "
+				"tcp://*:7500, or notices: 0 at its decode engines");
+		c->notices_listen = mem_strdup(NOTICES_LISTEN);
+	}
+	return 0;
+}
+
+static void
+append(char **text, const char *word)
+{
+	char *longer = mem_printf("%s%s ", *text, word != NULL ? word : "-");
+
+	free(*text);
+	*text = longer;
+}
+
+static void
+set_notifier_key(struct conf *c)
+{
+	free(c->notifier_key);
+	c->notifier_key = NULL;
+	if (c->notices_listen == NULL && c->announce_listen == NULL)
+		return;
+	c->notifier_key = mem_printf("%" PRIu64 " ", c->announce_forget_ms);
+	append(&c->notifier_key, c->notices_listen);
+	append(&c->notifier_key, c->announce_listen);
+	for (size_t i = 0; i < c->npools; i++)
+		for (size_t k = 0; k < c->pools[i].nannounce_networks; k++)
+			append(&c->notifier_key, c->pools[i].announce_networks[k]);
+}
+
+/* What is not given grows with what it must have room for. */
+static int
+check_limits(struct conf_read *r)
+{
+	struct conf *c = r->conf;
+
+	if (c->max_buffered < c->max_body && key_line(c, "limits.max_buffered") != 0)
+		return fail_root(r, "limits.max_buffered", "limits.max_body",
+			"is less than limits.max_body: no request of that size could be read");
+	if (c->max_buffered < c->max_body)
+		c->max_buffered = c->max_body;
+	if (c->client_burst > 0 && c->client_rate.n == 0)
+		return fail_root(r, "client.burst", "client.rate",
+			"means nothing without client.rate: give that too");
+	for (size_t i = 0; i < c->npools; i++)
+		if (conf_pool_check_queue(r, &c->pools[i]) != 0)
+			return -1;
+	return 0;
+}
+
+int
+conf_finish(struct conf_read *r)
+{
+	struct conf *c = r->conf;
+	char what[CONF_WHAT];
+	size_t n = 0;
+
+	if (set_notices_listen(r) != 0 || check_limits(r) != 0)
+		return -1;
+	set_notifier_key(c);
+	if (c->workers_auto) {
+		c->workers = usable_cpus();
+		c->workers = c->workers > AUTO_WORKERS_MAX ? AUTO_WORKERS_MAX : c->workers;
+		c->workers = c->workers > c->max_workers ? c->max_workers : c->workers;
+	}
+	for (size_t i = 0; i < c->npools; i++)
+		n += c->pools[i].nendpoints;
+	if (c->workers > c->max_workers) {
+		(void)snprintf(what, sizeof(what), "%u workers are more than %u: write %u or more",
+			c->workers, c->max_workers, c->workers);
+		return fail_root(r, "shared_memory.max_workers", "workers", what);
+	}
+	if (c->npools > c->max_pools) {
+		(void)snprintf(what, sizeof(what), "%zu pools are more than %u: write %zu or more",
+			c->npools, c->max_pools, c->npools);
+		return fail_root(r, "shared_memory.max_pools", "pools", what);
+	}
+	for (size_t i = 0; i < c->npools; i++)
+		if (c->pools[i].nannounce_networks > 0 && c->announce_listen == NULL)
+			return fail_root(r, "announce.listen", "pools",
+				"a pool has announce_networks, but engines can announce themselves "
+				"nowhere: write an address such as tcp://*:30001");
+	if (n > c->max_endpoints) {
+		(void)snprintf(what, sizeof(what),
+			"%zu endpoints in all pools are more than %u: write %zu or more", n,
+			c->max_endpoints, n);
+		return fail_root(r, "shared_memory.max_endpoints", "pools", what);
+	}
+	return 0;
+}
+
+static int
+read_document(struct conf_read *r)
+{
+	yaml_node_t *root = yaml_document_get_root_node(&r->doc);
+
+	if (root == NULL)
+		return conf_fail(r, 0, "the file is empty");
+	if (conf_walk(r, &conf_root_keys, r->conf, root, r->conf->key_lines) != 0)
+		return -1;
+	return conf_finish(r);
+}
+
+static int
+parse(const char *path, const void *text, size_t n, const struct conf *was, struct conf **ret,
+	struct conf_error *err)
+{
+	struct conf_read r = {.file = path, .err = err, .was = was};
+	int rc;
+
+	if (conf_yaml_load(&r, text, n) != 0)
+		return -1;
+	r.conf = conf_new(path);
+	rc = read_document(&r);
+	yaml_document_delete(&r.doc);
+	if (rc == 0)
+		*ret = r.conf;
+	else
+		conf_free(&r.conf);
+	return rc;
+}
+
+int
+conf_parse(const char *path, const void *text, size_t n, struct conf **ret, struct conf_error *err)
+{
+	return parse(path, text, n, NULL, ret, err);
+}
+
+int
+conf_reparse(const struct conf *was, struct conf **ret, struct conf_error *err)
+{
+	struct conf *c;
+
+	if (parse(was->path, was->text, was->ntext, was, &c, err) != 0)
+		return -1;
+	c->text = mem_dup(was->text, was->ntext);
+	c->ntext = was->ntext;
+	if (c->workers_auto) { /* another number of CPUs is not what was asked for */
+		c->workers_auto = false;
+		c->workers = was->workers;
+	}
+	c->max_connections = was->max_connections;
+	*ret = c;
+	return 0;
+}
+
+int
+conf_load(const char *path, struct conf **ret, struct conf_error *err)
+{
+	struct conf_read r = {.file = path, .err = err};
+	char *text;
+	size_t n;
+	int rc;
+
+	if (conf_yaml_read(&r, path, 0, &text, &n) != 0)
+		return -1;
+	rc = conf_parse(path, text, n, ret, err);
+	if (rc == 0) {
+		(*ret)->text = text;
+		(*ret)->ntext = n;
+	} else {
+		free(text);
+	}
+	return rc;
+}

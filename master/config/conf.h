@@ -1,0 +1,87 @@
+/*
+ * Configuration: a YAML file, or other routers' flags, into one immutable struct conf
+ * (shm/base/conf.h), or one error that says where.
+ *
+ * Process: master.  Everything is parsed and checked before anything is handed out, so a reload
+ * that fails has touched nothing.  The keys stand in one table, master/config/conf_keys.h.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct conf;
+struct conf_pool;
+
+struct conf_error {
+	char file[256]; /* "" when the command line alone is to blame */
+	int line;       /* 1-based; 0: none (file unreadable, command line) */
+	char key[128];  /* "pools[0].prefill[1].url", "--static-models", or "" */
+	char what[256];
+};
+
+/* "file:line: key: what", without the parts that are not known.  Returns buf. */
+const char *conf_error_text(const struct conf_error *err, char *buf, size_t size);
+
+/* All return 0 and the caller owns *ret (conf_free), or -1 with *err filled and *ret untouched. */
+int conf_load(const char *path, struct conf **ret, struct conf_error *err);
+/* The same from bytes; `path` names them in messages, and an endpoints_file is looked for beside
+ * it. */
+int conf_parse(
+	const char *path, const void *text, size_t n, struct conf **ret, struct conf_error *err);
+/* The YAML that amounts to it: what differs from the defaults, files by their full names. */
+void conf_write(const struct conf *conf, FILE *out);
+/* NULL is fine; *conf becomes NULL. */
+void conf_free(struct conf **conf);
+
+/* The command line.  Strings point into argv; NULL = not given. */
+#define CONF_ARGS_FLAGS 192 /* at least the rows of master/config/conf_flags.h */
+#define CONF_ARGS_URLS 1024
+struct conf_args {
+	bool check;   /* -t */
+	bool print;   /* --print-config */
+	bool version; /* --version */
+	bool help;    /* -h, --help */
+	const char *file;
+	const char *host, *port;
+	const char *flag[CONF_ARGS_FLAGS]; /* another router's, by row: its value, "" of a switch */
+	struct conf_args_url {             /* of flags that may be there again and again */
+		int flag;
+		const char *url, *port;
+	} urls[CONF_ARGS_URLS];
+	size_t nurls;
+};
+int conf_args_parse(int argc, char **argv, struct conf_args *ret, struct conf_error *err);
+void conf_args_help(FILE *out);
+/* Calls `note` with each flag that has nothing to do here, or does something else than one might think, and why. */
+typedef void conf_note_fn(void *arg, const char *flag, const char *why);
+void conf_args_notes(const struct conf_args *args, conf_note_fn *note, void *arg);
+/* At start and at each reload: the file (--host and --port override its `listen`), or the flags. */
+int conf_from_args(const struct conf_args *args, struct conf **ret, struct conf_error *err);
+
+/*
+ * The same text as that of `was`, which came from a file, with its endpoints_files as they are now: what
+ * else has become of that file meanwhile does not count, and what the machine limits stays as it was.
+ */
+int conf_again(const struct conf_args *args, const struct conf *was, struct conf **ret,
+	struct conf_error *err);
+/* Where a pool's endpoints_file is; the caller frees it. */
+char *conf_endpoints_path(const struct conf *conf, const struct conf_pool *pool);
+
+/* What a change of a key takes; a set of them is an int. */
+enum conf_class {
+	CONF_LIVE = 1,       /* applied at once */
+	CONF_GENERATION = 2, /* a new generation of workers */
+	CONF_RESTART = 4,    /* not applied by a reload: the old value stays */
+};
+/*
+ * Compares a reloaded configuration with the one in force.  Changed keys of class restart get their
+ * old value back in `next`, and `kept` is called with each one's name and its line (0: it was
+ * removed). Returns the set of classes that changed (0: nothing did), or -1 with *err filled: with
+ * the old values put back `next` does not hold together (more endpoints than the running
+ * max_endpoints, say).
+ */
+typedef void conf_kept_fn(void *arg, const char *key, int line);
+int conf_diff(const struct conf *old, struct conf *next, conf_kept_fn *kept, void *arg,
+	struct conf_error *err);

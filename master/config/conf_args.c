@@ -1,0 +1,330 @@
+/*
+ * The command line: our few options, and the flags of other routers, which describe the pools without -c so
+ * that their command lines move over unchanged.  The flags' rows are in conf_flags.h, what they amount to in
+ * conf_flags.c.
+ */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/config/conf_draft.h"
+#include "shm/base/mem.h"
+
+enum flag_kind { FLAG_USED, FLAG_IDLE, FLAG_GONE };
+
+static const struct {
+	const char *name, *arg, *doc;
+	enum flag_kind kind;
+} flags[FLAG_N] = {
+#define USED(id, name, arg, doc) [FLAG_##id] = {name, arg, doc, FLAG_USED},
+#define IDLE(id, name, arg, doc) [FLAG_##id] = {name, arg, doc, FLAG_IDLE},
+#define GONE(id, name, arg, doc) [FLAG_##id] = {name, arg, doc, FLAG_GONE},
+	CONF_FLAGS(USED, IDLE, GONE)};
+
+_Static_assert(FLAG_N <= CONF_ARGS_FLAGS, "a value for each flag");
+
+enum { OPT_HOST = 256, OPT_PORT, OPT_VERSION, OPT_PRINT, OPT_FIRST };
+
+static const struct option own_options[] = {
+	{"config", required_argument, NULL, 'c'},
+	{"host", required_argument, NULL, OPT_HOST},
+	{"port", required_argument, NULL, OPT_PORT},
+	{"print-config", no_argument, NULL, OPT_PRINT},
+	{"version", no_argument, NULL, OPT_VERSION},
+	{"help", no_argument, NULL, 'h'},
+};
+#define OWN_OPTIONS (sizeof(own_options) / sizeof(own_options[0]))
+
+const char *
+conf_flag_name(enum conf_flag f, char buf[CONF_FLAG_NAME])
+{
+	(void)snprintf(buf, CONF_FLAG_NAME, "--%s", flags[f].name);
+	return buf;
+}
+
+int
+conf_flag_fail(struct conf_error *err, enum conf_flag f, const char *what)
+{
+	char name[CONF_FLAG_NAME];
+	struct conf_read r = {.flag = conf_flag_name(f, name), .err = err};
+
+	return conf_fail(&r, 0, "%s", what);
+}
+
+static int
+fail_text(struct conf_error *err, const char *word, const char *what)
+{
+	struct conf_read r = {.flag = word, .err = err};
+
+	return conf_fail(&r, 0, "%s", what);
+}
+
+/* --- reading
+ * --------------------------------------------------------------------------------------- */
+
+static int
+add_url(struct conf_args *a, enum conf_flag f, const char *url, struct conf_error *err)
+{
+	if (a->nurls == CONF_ARGS_URLS)
+		return conf_flag_fail(
+			err, f, "more engines than a command line takes: use -c FILE");
+	a->urls[a->nurls++] = (struct conf_args_url){.flag = (int)f, .url = url};
+	return 0;
+}
+
+static int
+take_flag(struct conf_args *a, enum conf_flag f, char **argv, struct conf_error *err)
+{
+	a->flag[f] = optarg != NULL ? optarg : "";
+	/* sglang-router's is a switch: the next word is not its value */
+	if (f == FLAG_SERVICE_DISCOVERY && a->flag[f][0] == '-' && optarg == argv[optind - 1]) {
+		a->flag[f] = "";
+		optind--;
+	}
+	if (f == FLAG_PREFILL || f == FLAG_DECODE || f == FLAG_WORKER_URLS)
+		return add_url(a, f, optarg, err);
+	return 0;
+}
+
+/* Whether its value is as many words as there are: "HEADER...", but not "URL,URL,...". */
+static bool
+takes_words(enum conf_flag f)
+{
+	const char *dots = flags[f].arg != NULL ? strstr(flags[f].arg, "...") : NULL;
+
+	return flags[f].kind != FLAG_USED && dots != NULL && dots[-1] != ',';
+}
+
+/* A word that is no option: what the flag before it takes beside its value. */
+static int
+take_word(struct conf_args *a, int last, const char *word, struct conf_error *err)
+{
+	struct conf_args_url *url = a->nurls > 0 ? &a->urls[a->nurls - 1] : NULL;
+
+	if (last == OPT_FIRST + FLAG_WORKER_URLS)
+		return add_url(a, FLAG_WORKER_URLS, word, err);
+	if (last >= OPT_FIRST && takes_words((enum conf_flag)(last - OPT_FIRST)))
+		return 0; /* nothing is done with them, or the flag itself is refused later */
+	if (last != OPT_FIRST + FLAG_PREFILL || url == NULL)
+		return fail_text(err, word, "is not an option, see --help");
+	if (url->port != NULL)
+		return conf_flag_fail(err, FLAG_PREFILL, "takes a URL and one port at most");
+	url->port = word;
+	return 0;
+}
+
+static int
+take_option(struct conf_args *a, int opt, char **argv, struct conf_error *err)
+{
+	switch (opt) {
+	case 'c':
+		a->file = optarg;
+		return 0;
+	case 't':
+		a->check = true;
+		return 0;
+	case 'h':
+		a->help = true;
+		return 0;
+	case OPT_HOST:
+		a->host = optarg;
+		return 0;
+	case OPT_PORT:
+		a->port = optarg;
+		return 0;
+	case OPT_VERSION:
+		a->version = true;
+		return 0;
+	case OPT_PRINT:
+		a->print = true;
+		return 0;
+	case ':':
+		return fail_text(err, argv[optind - 1], "needs a value");
+	case '?':
+		return fail_text(err, argv[optind - 1], "is not an option, see --help");
+	default:
+		return take_flag(a, (enum conf_flag)(opt - OPT_FIRST), argv, err);
+	}
+}
+
+int
+conf_args_parse(int argc, char **argv, struct conf_args *ret, struct conf_error *err)
+{
+	struct option opts[OWN_OPTIONS + FLAG_N + 1];
+	struct conf_args *a = MEM_NEW(struct conf_args);
+	int opt, last = 0, rc = 0;
+
+	memset(opts, 0, sizeof(opts));
+	memcpy(opts, own_options, sizeof(own_options));
+	for (int i = 0; i < FLAG_N; i++)
+		opts[OWN_OPTIONS + (size_t)i] = (struct option){flags[i].name,
+			flags[i].arg != NULL ? required_argument : no_argument, NULL,
+			OPT_FIRST + i};
+	optind = 0; /* glibc: start afresh */
+	/* '-': words that are no options come in their place, as option 1 */
+	while (rc == 0 && (opt = getopt_long(argc, argv, "-:c:th", opts, NULL)) != -1) {
+		rc = opt == 1 ? take_word(a, last, optarg, err) : take_option(a, opt, argv, err);
+		last = opt == 1 ? last : opt;
+	}
+	if (rc == 0 && optind < argc)
+		rc = fail_text(err, argv[optind], "is not an option, see --help");
+	if (rc == 0)
+		*ret = *a;
+	free(a);
+	return rc;
+}
+
+/* --- telling
+ * --------------------------------------------------------------------------------------- */
+
+static void
+help_kind(FILE *out, enum flag_kind kind, const char *title)
+{
+	(void)fprintf(out, "\n%s\n", title);
+	for (size_t i = 0; i < FLAG_N; i++)
+		if (flags[i].kind == kind)
+			(void)fprintf(out, "  --%s%s%s\n        %s\n", flags[i].name,
+				flags[i].arg != NULL ? " " : "",
+				flags[i].arg != NULL ? flags[i].arg : "", flags[i].doc);
+}
+
+void
+conf_args_help(FILE *out)
+{
+	(void)fputs(
+		"usage: pdrouter -c FILE [-t | --print-config] [--host HOST] [--port PORT]\n"
+		"       pdrouter FLAGS [-t | --print-config]   as other routers take them, see below\n\n"
+		"  -c, --config FILE            read the configuration from FILE\n"
+		"  -t                           check the configuration and exit\n"
+		"  --print-config               write the YAML it amounts to and exit\n"
+		"  --host HOST, --port PORT     listen there; with -c: instead of the file's `listen`,\n"
+		"                               else 0.0.0.0 and 8001 (sglang-router's: 30000)\n"
+		"  --version, --help\n",
+		out);
+	help_kind(out, FLAG_USED,
+		"Flags of production-stack's router and sglang-router, and what they become:");
+	help_kind(out, FLAG_IDLE, "Accepted, but there is nothing for them to do:");
+	help_kind(out, FLAG_GONE, "Not possible here:");
+}
+
+/* --- choosing
+ * ------------------------------------------------------------------------------ */
+
+/* The first flag that is given, or FLAG_N. */
+static enum conf_flag
+first_flag(const struct conf_args *a)
+{
+	enum conf_flag f = 0;
+
+	while (f < FLAG_N && a->flag[f] == NULL)
+		f++;
+	return f;
+}
+
+/* "host:port", with the brackets an IPv6 literal needs; the caller frees it. */
+char *
+conf_host_port(const char *host, const char *port)
+{
+	bool bare = strchr(host, ':') != NULL && host[0] != '[';
+
+	return mem_printf("%s%s%s:%s", bare ? "[" : "", host, bare ? "]" : "", port);
+}
+
+static int
+from_flags(const struct conf_args *a, struct conf **ret, struct conf_error *err)
+{
+	struct conf_draft d;
+	int rc = -1;
+
+	for (enum conf_flag f = 0; f < FLAG_N; f++)
+		if (a->flag[f] != NULL && flags[f].kind == FLAG_GONE)
+			return conf_flag_fail(err, f, flags[f].doc);
+	if (conf_draft_make(&d, a, NULL, NULL, err) == 0)
+		rc = conf_draft_parse(&d, ret, err);
+	conf_draft_free(&d);
+	return rc;
+}
+
+/* --host and --port in place of the file's addresses; what is not given stays as in its first. */
+static int
+override_listen(struct conf *c, const struct conf_args *a, struct conf_error *err)
+{
+	struct conf_listen first = c->listen[0];
+	char port[8], what[CONF_WHAT], *text;
+	int rc;
+
+	if (a->host == NULL && a->port == NULL)
+		return 0;
+	for (size_t i = 0; i < c->nlisten; i++)
+		free(c->listen[i].text);
+	c->nlisten = 0;
+	(void)snprintf(port, sizeof(port), "%u", first.port);
+	text = conf_host_port(
+		a->host != NULL ? a->host : first.host, a->port != NULL ? a->port : port);
+	rc = conf_value_set(conf_key_row(&conf_root_keys, "listen"), c, text, what);
+	free(text);
+	return rc != 0 ? fail_text(err, a->port != NULL ? "--port" : "--host", what) : 0;
+}
+
+static int
+from_file(const struct conf_args *a, struct conf **ret, struct conf_error *err)
+{
+	const enum conf_flag given = first_flag(a);
+	struct conf *c;
+
+	if (given < FLAG_N)
+		return conf_flag_fail(
+			err, given, "cannot go with -c: the file says what the pools are");
+	if (conf_load(a->file, &c, err) != 0)
+		return -1;
+	if (override_listen(c, a, err) != 0) {
+		conf_free(&c);
+		return -1;
+	}
+	*ret = c;
+	return 0;
+}
+
+int
+conf_again(const struct conf_args *args, const struct conf *was, struct conf **ret,
+	struct conf_error *err)
+{
+	struct conf *c;
+
+	if (conf_reparse(was, &c, err) != 0)
+		return -1;
+	if (override_listen(c, args, err) != 0) {
+		conf_free(&c);
+		return -1;
+	}
+	*ret = c;
+	return 0;
+}
+
+int
+conf_from_args(const struct conf_args *args, struct conf **ret, struct conf_error *err)
+{
+	if (args->file != NULL)
+		return from_file(args, ret, err);
+	if (first_flag(args) < FLAG_N)
+		return from_flags(args, ret, err);
+	return fail_text(
+		err, "", "no configuration: give -c FILE, or another router's flags (see --help)");
+}
+
+void
+conf_args_notes(const struct conf_args *args, conf_note_fn *note, void *arg)
+{
+	char name[CONF_FLAG_NAME];
+	struct conf_error err;
+	struct conf_draft d;
+
+	if (args->file != NULL || first_flag(args) == FLAG_N)
+		return;
+	for (enum conf_flag f = 0; f < FLAG_N; f++)
+		if (args->flag[f] != NULL && flags[f].kind == FLAG_IDLE)
+			note(arg, conf_flag_name(f, name), flags[f].doc);
+	(void)conf_draft_make(&d, args, note, arg, &err);
+	conf_draft_free(&d);
+}

@@ -1,0 +1,36 @@
+/* What a reload changes, from the table's classes. */
+#include <string.h>
+
+#include "master/config/conf_read.h"
+
+static void
+keep_restart_keys(
+	const struct conf *old, struct conf *next, conf_kept_fn *kept, void *arg, int *classes)
+{
+	for (size_t i = 0; i < conf_root_keys.n; i++) {
+		const struct conf_key *k = &conf_root_keys.key[i];
+
+		if (k->class != CONF_RESTART || conf_value_equal(k, old, next))
+			continue;
+		*classes |= CONF_RESTART;
+		conf_value_copy(k, old, next);
+		if (kept != NULL)
+			kept(arg, k->path, next->key_lines[i]);
+	}
+}
+
+int
+conf_diff(const struct conf *old, struct conf *next, conf_kept_fn *kept, void *arg,
+	struct conf_error *err)
+{
+	struct conf_read r = {.file = next->path, .err = err, .conf = next};
+	int classes = 0;
+
+	keep_restart_keys(old, next, kept, arg, &classes);
+	if (conf_finish(&r) != 0)
+		return -1;
+	for (size_t i = 0; i < conf_root_keys.n; i++)
+		if (!conf_value_equal(&conf_root_keys.key[i], old, next))
+			classes |= (int)conf_root_keys.key[i].class;
+	return classes;
+}

@@ -1,0 +1,357 @@
+/*
+ * Every configuration key, one row each: the parser, the reload and the lint test that compares
+ * etc/pdrouter.yaml with it all walk these rows.  To add a key: a member of struct conf, a row here, and
+ * the line in etc/pdrouter.yaml that the lint test asks for.
+ *
+ * K(path, type, member, min, max, default, class, doc) and L(..., member, count member, ...) for lists.
+ * - min, max: of numbers; milliseconds of durations (DURATION_OR_0: or 0), bytes of sizes, length of
+ *   texts, entries of lists
+ * - default: as it would be written; NULL: the key must be there; "(...)": worked out, the text says how
+ * - class: what a reload does with it (enum conf_class)
+ */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#include "master/config/conf.h"
+#include "shm/base/conf.h"
+
+#define CONF_SEC UINT64_C(1000)
+#define CONF_HOUR (3600 * CONF_SEC)
+/* children beat every 500 ms and are looked at every 500 ms: with less healthy ones would be killed */
+#define CONF_BEAT_MIN (2 * CONF_SEC)
+#define CONF_KIB UINT64_C(1024)
+#define CONF_MIB (1024 * CONF_KIB)
+#define CONF_GIB (1024 * CONF_MIB)
+
+// clang-format off
+#define CONF_KEYS(K, L)											\
+L("listen", LISTEN, listen, nlisten, 1, 16, "0.0.0.0:8000", GENERATION,				\
+	"addresses for clients: host:port, [IPv6]:port, or :port for all")				\
+K("workers", WORKERS, workers, 1, 64, "auto", GENERATION,						\
+	"worker processes; auto: the CPUs of the affinity mask, at most 8")				\
+K("limits.max_body", SIZE, max_body, CONF_KIB, 2 * CONF_GIB, "64MiB", GENERATION,			\
+	"of a request; a larger one gets 413")								\
+K("limits.max_head", SIZE, max_head, CONF_KIB, 64 * CONF_KIB, "32KiB", GENERATION,				\
+	"of a request's line and headers; a larger one gets 431")					\
+K("limits.max_connections", COUNT, max_connections, 1, 1000000, "65536", GENERATION,			\
+	"client connections per worker")								\
+K("limits.max_answer", SIZE, max_answer, CONF_KIB, CONF_GIB, "16MiB", GENERATION,			\
+	"of a prefill engine's answer, and of all decode answers together where they are rewritten; a larger one fails") \
+K("limits.max_fanout", COUNT, max_fanout, 1, 128, "8", GENERATION,					\
+	"pairs of prefill and decode legs of one request; more gets 400")				\
+K("limits.max_buffered", SIZE, max_buffered, CONF_MIB, 1024 * CONF_GIB, "1GiB", GENERATION,		\
+	"of request bodies and kept answers a worker holds at once (or limits.max_body, where that is more); more gets 503") \
+K("client.head_timeout", DURATION, client_head_ms, 1, CONF_HOUR, "10s", GENERATION,			\
+	"from a request head's first byte to its last")							\
+K("client.body_timeout", DURATION, client_body_ms, 1, CONF_HOUR, "30s", GENERATION,			\
+	"between two pieces of a request's body; of all of it as much, and a second for each 512 bytes")							\
+K("client.idle_timeout", DURATION, client_idle_ms, 1, 24 * CONF_HOUR, "75s", GENERATION,		\
+	"a kept-alive connection without a request")							\
+K("client.stall_timeout", DURATION, client_stall_ms, 1, 24 * CONF_HOUR, "300s", GENERATION,		\
+	"a client that takes no byte of its answer")							\
+K("client.max_inflight", COUNT, client_max_inflight, 0, 1000000, "0", GENERATION,			\
+	"requests of one client (API key, else address) at once, of all workers together; more gets 429; 0: no limit") \
+K("client.rate", RATE, client_rate, 0, 1000000, "0", GENERATION,					\
+	"requests of one client, a second (10), a minute (30/m) or an hour (100/h); more gets 429; 0: no limit") \
+K("client.burst", COUNT, client_burst, 0, 1000000, "0", GENERATION,					\
+	"of them at once before client.rate counts; 0: as many as stand there")				\
+K("client.id_header", HEADER, client_id_header, 0, 127, "", GENERATION,				\
+	"that names a client instead of its API key and address, such as X-Forwarded-For (its last address): only where a proxy in front sets it; \"\": none") \
+K("upstream.idle_timeout", DURATION, upstream_idle_ms, 1, CONF_HOUR, "4s", GENERATION,			\
+	"an idle connection to an engine; uvicorn closes its side at 5s")				\
+K("upstream.max_idle", COUNT, upstream_max_idle, 0, 65536, "64", GENERATION,				\
+	"idle connections kept per worker and endpoint")						\
+K("drain_timeout", DURATION, drain_ms, 0, 24 * CONF_HOUR, "30s", LIVE,					\
+	"how long streams may go on after SIGTERM")							\
+K("stall_timeout", DURATION_OR_0, stall_ms, CONF_BEAT_MIN, CONF_HOUR, "10s", LIVE,			\
+	"a worker without a heartbeat for that long is killed and replaced; 2s or more, or 0: never")			\
+K("stats_interval", DURATION, stats_interval_ms, 50, CONF_HOUR, "1s", LIVE,				\
+	"between two scrapes of an engine's /metrics")							\
+K("health_interval", DURATION, health_interval_ms, 50, CONF_HOUR, "2s", LIVE,				\
+	"between two probes of an engine's health_path")						\
+K("health_timeout", DURATION, health_timeout_ms, 1, CONF_HOUR, "1s", LIVE,				\
+	"a probe without an answer for that long has failed")						\
+K("rise", COUNT, rise, 1, 1000, "2", LIVE,								\
+	"good probes in a row that bring an engine up")							\
+K("fall", COUNT, fall, 1, 1000, "3", LIVE,								\
+	"failed probes in a row that take it down")							\
+L("dns_servers", SERVERS, dns_servers, ndns_servers, 0, 8, "[]", LIVE,					\
+	"asked for the addresses of engines, such as [\"10.0.0.2\", \"[fd00::2]:5353\"]; []: those of /etc/resolv.conf") \
+K("log_level", LOG_LEVEL, log_level, 0, 0, "info", GENERATION,						\
+	"error, warn, info or debug")									\
+K("log_format", LOG_FORMAT, log_format, 0, 0, "kv", GENERATION,					\
+	"kv (key=value) or json")									\
+K("control_socket", TEXT, control_socket, 0, 107, "/run/pdrouter/control.sock", RESTART,		\
+	"where pdctl speaks to the master; \"\": nowhere")						\
+K("notices.listen", NOTICES, notices_listen, 0, 255, "(\"\"; tcp://*:7500 where notices are waited for)", LIVE, \
+	"where LMCache says that a KV cache has arrived, such as tcp://*:7500; \"\": nowhere")		\
+K("announce.listen", NOTICES, announce_listen, 0, 255, "", LIVE,					\
+	"where engines announce themselves (P2pNccl), such as tcp://*:30001; \"\": nowhere")	\
+K("announce.forget", DURATION, announce_forget_ms, CONF_SEC, CONF_HOUR, "10s", LIVE,			\
+	"an announced engine that is silent for so long is dropped; they speak every 3s")		\
+K("shared_memory.max_workers", COUNT, max_workers, 1, 64, "16", RESTART,				\
+	"what `workers` may grow to without a restart")							\
+K("shared_memory.max_endpoints", COUNT, max_endpoints, 2, 65536, "1024", RESTART,			\
+	"endpoints of all pools together, those that still drain included")				\
+K("shared_memory.max_pools", COUNT, max_pools, 1, 256, "16", RESTART,					\
+	"pool names since the start, those no longer configured included")				\
+K("shared_memory.flags_per_worker", FLAGS, flags_per_worker, 64, 65536, "4096", RESTART,		\
+	"transfers a worker can wait for at once; a multiple of 64")					\
+K("shared_memory.queue", COUNT, queue_slots, 0, 65536, "1024", RESTART,					\
+	"requests of one pool that can wait at once: what `queue_size` may grow to")			\
+K("shared_memory.clients", CLIENTS, client_entries, 8, 65536, "4096", RESTART,				\
+	"clients whose limits are kept at once; a multiple of 8")					\
+L("pools", POOLS, pools, npools, 1, 256, NULL, LIVE,							\
+	"one topology of prefill and decode engines for one or more models each")
+
+#define CONF_POOL_KEYS(K, L)										\
+K("name", NAME, name, 1, 63, "(the first model, else pool1, pool2 ...)", LIVE,				\
+	"in log, metrics and /health")									\
+L("models", MODELS, models, nmodels, 0, 256, "[]", LIVE,						\
+	"names clients ask for; []: learned from the engines' /v1/models")				\
+K("connector", CONNECTOR, connector, 0, 0, NULL, LIVE,							\
+	"how the KV cache moves: nixl, orchestrated, lmcache, sglang, shared_storage, p2p_nccl or mooncake") \
+K("policy", POLICY, policy, 0, 0, "least_loaded", LIVE,						\
+	"least_loaded, round_robin, power_of_two, random, session or prefix")				\
+K("prefill_policy", POLICY, policies[ROLE_PREFILL], 0, 0, "(policy)", LIVE,				\
+	"for prefill engines alone")									\
+K("decode_policy", POLICY, policies[ROLE_DECODE], 0, 0, "(policy)", LIVE,				\
+	"for decode engines alone")									\
+K("prefill_load", LOAD, loads[ROLE_PREFILL], 0, 0, "tokens", LIVE,					\
+	"what load means there: tokens (estimated, of prompts not yet done) or requests")		\
+K("decode_load", LOAD, loads[ROLE_DECODE], 0, 0, "requests", LIVE,					\
+	"the same for decode engines")									\
+K("session_header", HEADER, session_header, 0, 127, "X-Session-Id", LIVE,				\
+	"whose value keeps a session at one engine (policy session); \"\": none")			\
+K("session_member", TEXT, session_member, 0, 127, "", LIVE,						\
+	"the same of a member of the body, such as user, where the header is missing")			\
+K("prefix_bytes", SIZE, prefix_bytes, 16, 64 * CONF_KIB, "1KiB", LIVE,				\
+	"of a prompt's start that the policy prefix compares")						\
+K("pairing", PAIRING, pairing, 0, 0, "prefer", LIVE,							\
+	"prefer or require that both engines of a request are of one group")				\
+K("slow_start", DURATION, slow_start_ms, 0, CONF_HOUR, "0s", LIVE,					\
+	"from an engine's recovery until it gets its full share")					\
+K("engine", ENGINE, engine, 0, 0, "(vllm; with connector sglang: sglang)", LIVE,			\
+	"vllm or sglang: names of metrics, default health_path")					\
+K("handoff", HANDOFF, shake.handoff, 0, 0, "(kv_transfer_params; with mooncake: transfer_id)", LIVE,	\
+	"what decode is told: orchestrated: kv_transfer_params or disagg_prefill_resp; mooncake: transfer_id (vLLM 0.17 and later) or kv_transfer_params (before)") \
+K("remote_host", REMOTE_HOST, shake.remote_host, 0, 0, "(keep; with orchestrated: prefill_host)", LIVE,	\
+	"keep the host the prefill engine names, or put the prefill_host of its URL in its place")	\
+K("transfer_mode", TRANSFER_MODE, shake.transfer_mode, 0, 0, "pull", LIVE,				\
+	"nixl: pull (decode fetches the cache) or push (prefill sends it: both legs at once)")		\
+K("kv_lease", DURATION, shake.kv_lease_ms, 1, CONF_HOUR, "25s", LIVE,					\
+	"a hand-over that is older when decode is asked is not used: prefill is done again")		\
+K("fanout", BOOL, shake.fanout, 0, 0, "false", LIVE,							\
+	"true: n > 1 as n pairs of legs, for a hand-over describes one sample; false: by decode alone")	\
+K("first_token", FIRST_TOKEN, shake.first_token, 0, 0, "prefill", LIVE,				\
+	"lmcache: prefill (its token goes out before the cache has arrived) or decode (for tools and reasoning)") \
+K("tokenize", ROLE, shake.tokenize, 0, 0, "prefill", LIVE,						\
+	"lmcache: prefill or decode, which engine turns prompts into tokens")				\
+K("bootstrap", BOOTSTRAP, shake.bootstrap, 0, 0, "learned", LIVE,					\
+	"sglang: where decode meets prefill is learned (or configured), or comes in prefill's first stream event") \
+K("learn_timeout", DURATION, shake.learn_ms, 1, CONF_HOUR, "2s", LIVE,					\
+	"sglang, mooncake: how long a request waits for what its prefill engine says of itself")	\
+K("cache_hit_threshold", FRACTION, shake.cache_hit_threshold, 0, CONF_FRACTION - 1, "", LIVE,		\
+	"shared_storage: decode is asked first and serves from that share of cached tokens on, such as 0.8; \"\": prefill first") \
+K("routing_threshold", COUNT_OR_AUTO, shake.routing_threshold, 0, 1000000000, "0", LIVE,		\
+	"tokens (estimated) from which on a prompt is prefilled elsewhere; 0: all are; auto: measured")	\
+K("allow_route_header", BOOL, shake.allow_route_header, 0, 0, "false", LIVE,				\
+	"true: a client may force that by X-PD-Route: direct or disaggregated")			\
+K("one_leg", ROLE, shake.one_leg, 0, 0, "prefill", LIVE,						\
+	"prefill or decode, which engines serve embeddings, /tokenize and other paths of one leg")	\
+K("fix_usage", BOOL, shake.fix_usage, 0, 0, "false", LIVE,						\
+	"true: cached_tokens of an answer's usage are the prefill engine's, not the decode engine's")	\
+K("timeouts.connect", DURATION, timeouts.connect_ms, 1, CONF_HOUR, "2s", LIVE,				\
+	"to a connection with an engine")								\
+K("timeouts.prefill", DURATION, timeouts.prefill_ms, 1, 24 * CONF_HOUR, "300s", LIVE,			\
+	"to the full answer of the prefill engine")							\
+K("timeouts.first_byte", DURATION, timeouts.first_byte_ms, 1, 24 * CONF_HOUR, "(timeouts.decode)", LIVE, \
+	"to the first byte of the decode engine's stream")						\
+K("timeouts.decode", DURATION, timeouts.decode_ms, 1, 24 * CONF_HOUR, "600s", LIVE,			\
+	"without a byte from the decode engine")							\
+K("timeouts.request", DURATION, timeouts.request_ms, 0, 24 * CONF_HOUR, "0s", LIVE,			\
+	"from a request's last byte to the end of its answer, whatever it waits for; 0: no bound")				\
+K("timeouts.kv_ready", DURATION, timeouts.kv_ready_ms, 1, CONF_HOUR, "10s", LIVE,			\
+	"lmcache: from the prefill engine's answer to the last notice; then decode goes on without the cache") \
+K("allow_timeout_header", BOOL, rescue.allow_timeout_header, 0, 0, "false", LIVE,			\
+	"true: a client may bound its request by X-Request-Timeout-Ms")					\
+K("retries", COUNT, rescue.retries, 0, 10, "2", LIVE,							\
+	"other engines tried for a request that failed before its answer's first byte")			\
+K("retry_budget", COUNT, rescue.retry_budget, 0, 100, "20", LIVE,					\
+	"percent of a worker's requests of the last 10 s that may be such tries; ten always may")			\
+K("fallback", FALLBACK, rescue.fallback, 0, 0, "(direct; with sglang and p2p_nccl: none)", LIVE,	\
+	"direct: a decode engine does it alone when no prefill engine is left to try; none: the error goes to the client") \
+K("resume", BOOL, rescue.resume, 0, 0, "false", LIVE,							\
+	"true: another decode engine goes on with a stream whose engine died (one of its retries)")				\
+K("eject_failures", COUNT, ejection.failures, 0, 255, "5", LIVE,					\
+	"failures in a row after which an engine gets no requests for a while; 0: it does")		\
+K("eject_rate", COUNT, ejection.rate, 0, 100, "50", LIVE,						\
+	"percent of an engine's answers that failed, from which on the same; 0: it does not count")	\
+K("max_ejected", COUNT, ejection.max_percent, 0, 100, "50", LIVE,					\
+	"percent of the pool's engines of a role that may be ejected at once")				\
+K("eject_time", DURATION, ejection.time_ms, 1, CONF_HOUR, "10s", LIVE,					\
+	"until an ejected engine gets one request for trial; doubled each time that fails")		\
+K("eject_max_time", DURATION, ejection.max_ms, 1, 24 * CONF_HOUR, "(300s, or eject_time where that is more)", LIVE, \
+	"the most that becomes")									\
+K("queue_size", COUNT, queue.size, 0, 65536, "100", LIVE,						\
+	"requests that may wait while all engines are at max_inflight (at most shared_memory.queue); more gets 429; 0: none waits") \
+K("queue_timeout", DURATION, queue.timeout_ms, 1, CONF_HOUR, "60s", LIVE,				\
+	"the most a request waits there; then 503")							\
+K("allow_priority", BOOL, queue.allow_priority, 0, 0, "false", LIVE,					\
+	"true: a client may say who goes first there, by priority_header or the body's priority (the lowest integer does)") \
+K("priority_header", HEADER, priority_header, 0, 127, "X-Vllm-Priority", LIVE,			\
+	"that says it; \"\": the body's member alone")							\
+K("health_path", PATH, health_path, 1, 255, "(/health; with sglang: /ready)", LIVE,			\
+	"what a health probe asks for")									\
+K("api_key_file", TEXT, api_key_file, 0, 4095, "", LIVE,						\
+	"holds the key the router's own probes show to these engines; \"\": none")			\
+K("load_metrics.running", TEXT, metric_running, 0, 127, "", LIVE,					\
+	"name of the engines' metric of running requests; \"\": vLLM's and SGLang's")		\
+K("load_metrics.waiting", TEXT, metric_waiting, 0, 127, "", LIVE,					\
+	"the same of waiting requests")									\
+K("endpoints_file", TEXT, endpoints_file, 0, 4095, "", LIVE,						\
+	"instead of prefill and decode: a YAML list of {url, role} or {url, label}, read again on SIGHUP") \
+K("watch", BOOL, watch, 0, 0, "false", LIVE,								\
+	"true: a change of the endpoints_file is put in force without SIGHUP")				\
+L("prefill_labels", LABELS, prefill_labels, nprefill_labels, 0, 64, "[]", LIVE,			\
+	"labels of the endpoints_file that mean prefill")						\
+L("decode_labels", LABELS, decode_labels, ndecode_labels, 0, 64, "[]", LIVE,				\
+	"labels of the endpoints_file that mean decode")						\
+L("dns", DNS, dns, ndns, 0, 64, "[]", LIVE,								\
+	"names whose addresses are engines, looked up again as their TTL says")				\
+L("announce_networks", NETWORKS, announce_networks, nannounce_networks, 0, 64, "[]", LIVE,		\
+	"networks such as 10.1.0.0/16 whose announced engines belong to this pool")			\
+L("prefill", PREFILL, endpoints, nendpoints, 0, 65536, "[]", LIVE,					\
+	"prefill engines")										\
+L("decode", DECODE, endpoints, nendpoints, 0, 65536, "[]", LIVE,					\
+	"decode engines")
+
+/* What every source of endpoints says of them; `at` is where in its struct. */
+#define CONF_SHARE_KEYS(K, at)										\
+K("max_inflight", COUNT, at max_inflight, 0, 1000000, "0", LIVE,					\
+	"requests at once, of all workers together; 0: no limit")					\
+K("weight", COUNT, at weight, 1, 100, "1", LIVE,							\
+	"its share beside the others, 1 to 100")							\
+K("group", NAME, at group, 0, 63, "", LIVE,								\
+	"rack or NVLink domain, for pairing")								\
+K("bootstrap_host", ADDRESS_HOST, at bootstrap_host, 0, 255, "", LIVE,					\
+	"SGLang and Mooncake prefill: where decode engines ask for the KV cache; \"\": the host of the URL") \
+K("bootstrap_port", COUNT, at bootstrap_port, 0, 65535, "0", LIVE,					\
+	"the same; 0: SGLang's is learned from its /server_info, Mooncake's is 8998")			\
+K("receiver_host", ADDRESS_HOST, at receiver_host, 0, 255, "", LIVE,					\
+	"lmcache decode: where its LMCache listens; \"\": the host of the URL")				\
+K("receiver_init_port", PORTS, at receiver_init_port, 0, CONF_PORTS_MAX, "[]", LIVE,			\
+	"lmcache decode: a port for each tensor-parallel rank, such as [7300, 7301]")			\
+K("receiver_alloc_port", PORTS, at receiver_alloc_port, 0, CONF_PORTS_MAX, "[]", LIVE,			\
+	"the same, as many of them")									\
+K("notices", COUNT_OR_AUTO, at notices, 0, 255, "auto", LIVE,						\
+	"lmcache decode: notices that tell that its cache is there; auto: one for each port; 0: prefill's answer tells") \
+K("kv_addr", KV_ADDR, at kv_addr, 0, 127, "", LIVE,							\
+	"p2p_nccl: host:port its KV cache travels by, or :port at the host of the URL; \"\": as it announces") \
+K("dp_ranks", COUNT, at dp_ranks, 0, 1024, "0", LIVE,							\
+	"data-parallel ranks that requests go round by X-data-parallel-rank; 0: the engine chooses")
+
+/* An entry of `prefill` and `decode`. */
+#define CONF_ENDPOINT_KEYS(K, L)									\
+K("url", URL, url, 1, 511, NULL, LIVE,									\
+	"http://host[:port][/prefix]")									\
+CONF_SHARE_KEYS(K, )
+
+/* An entry of `dns`. */
+#define CONF_DNS_KEYS(K, L)										\
+K("name", HOST, name, 1, 253, NULL, LIVE,								\
+	"as the name servers know it; of an SRV record: _http._tcp.prefill.example.net")		\
+K("port", COUNT, port, 0, 65535, "0", LIVE,								\
+	"of all its addresses; 0: SRV records name hosts and ports")					\
+K("role", ROLE, as.role, 0, 0, NULL, LIVE,								\
+	"prefill or decode")										\
+CONF_SHARE_KEYS(K, as.)
+
+/* An entry of an endpoints_file. */
+#define CONF_FILE_KEYS(K, L)										\
+CONF_ENDPOINT_KEYS(K, L)										\
+K("role", ROLE, role, 0, 0, "(by label)", LIVE,							\
+	"prefill or decode")										\
+K("label", LABEL, label, 1, 255, "(by role)", LIVE,							\
+	"one of the pool's prefill_labels or decode_labels")
+// clang-format on
+
+/* What a value looks like; conf_value.c has the row of each. */
+enum conf_type {
+	CONF_T_COUNT,
+	CONF_T_COUNT_OR_AUTO,
+	CONF_T_FRACTION,
+	CONF_T_FLAGS,
+	CONF_T_CLIENTS,
+	CONF_T_WORKERS,
+	CONF_T_RATE,
+	CONF_T_SIZE,
+	CONF_T_DURATION,
+	CONF_T_DURATION_OR_0,
+	CONF_T_TEXT,
+	CONF_T_NAME,
+	CONF_T_LABEL,
+	CONF_T_HEADER,
+	CONF_T_PATH,
+	CONF_T_NOTICES,
+	CONF_T_URL,
+	CONF_T_HOST,
+	CONF_T_ADDRESS_HOST,
+	CONF_T_KV_ADDR,
+	CONF_T_LOG_LEVEL,
+	CONF_T_LOG_FORMAT,
+	CONF_T_CONNECTOR,
+	CONF_T_POLICY,
+	CONF_T_LOAD,
+	CONF_T_PAIRING,
+	CONF_T_BOOL,
+	CONF_T_ENGINE,
+	CONF_T_HANDOFF,
+	CONF_T_REMOTE_HOST,
+	CONF_T_TRANSFER_MODE,
+	CONF_T_BOOTSTRAP,
+	CONF_T_FIRST_TOKEN,
+	CONF_T_FALLBACK,
+	CONF_T_ROLE,
+	/* lists */
+	CONF_T_LISTEN,
+	CONF_T_MODELS,
+	CONF_T_LABELS,
+	CONF_T_NETWORKS,
+	CONF_T_SERVERS,
+	CONF_T_PORTS,
+	CONF_T_DNS,
+	CONF_T_PREFILL,
+	CONF_T_DECODE,
+	CONF_T_POOLS,
+	CONF_T_N
+};
+
+struct conf_key {
+	const char *path;
+	enum conf_type type;
+	size_t off, noff; /* of the member and, for lists, its count */
+	uint64_t min, max;
+	const char *def;
+	enum conf_class class;
+	const char *doc;
+};
+
+/* The rows that describe one kind of mapping, and the struct they fill. */
+struct conf_keys {
+	const struct conf_key *key;
+	size_t n;
+};
+extern const struct conf_keys conf_root_keys;     /* struct conf */
+extern const struct conf_keys conf_pool_keys;     /* struct conf_pool */
+extern const struct conf_keys conf_endpoint_keys; /* struct conf_endpoint */
+extern const struct conf_keys conf_file_keys;     /* struct conf_endpoint */
+extern const struct conf_keys conf_dns_keys;      /* struct conf_dns */
+
+/* The default that a reader of the table can compute with, or NULL: required, or worked out. */
+static inline const char *
+conf_key_default(const struct conf_key *k)
+{
+	return k->def != NULL && k->def[0] != '(' ? k->def : NULL;
+}

@@ -1,0 +1,905 @@
+/* Pools and their endpoints: lists in the file, an endpoints_file, and what must hold between them.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "master/config/conf_read.h"
+#include "proto/http/http.h"
+#include "shm/base/mem.h"
+
+static const enum role role_unset =
+	ROLE_N; /* of an endpoints_file's entry, until role or label says it */
+
+struct conf_pool *
+conf_pool_add(struct conf *c)
+{
+	c->pools = mem_resize(c->pools, c->npools + 1, sizeof(*c->pools));
+	memset(&c->pools[c->npools], 0, sizeof(*c->pools));
+	return &c->pools[c->npools++];
+}
+
+/* Room grows by doubling: lists of tens of thousands are read one by one. */
+struct conf_endpoint *
+conf_endpoint_add(struct conf_pool *p)
+{
+	size_t n = p->nendpoints;
+
+	if ((n & (n - 1)) == 0)
+		p->endpoints = mem_resize(p->endpoints, n > 0 ? 2 * n : 1, sizeof(*p->endpoints));
+	memset(&p->endpoints[n], 0, sizeof(*p->endpoints));
+	p->nendpoints++;
+	return &p->endpoints[n];
+}
+
+void
+conf_pool_free(struct conf_pool *p)
+{
+	for (size_t i = 0; i < p->nendpoints; i++)
+		conf_values_free(&conf_file_keys, &p->endpoints[i]);
+	for (size_t i = 0; i < p->ndns; i++)
+		conf_values_free(&conf_dns_keys, &p->dns[i]);
+	free(p->endpoints);
+	free(p->file_text);
+	free(p->dns);
+	mem_free_secret(p->api_key);
+	free(p->groups); /* the names are the endpoints' */
+	conf_values_free(&conf_pool_keys, p);
+}
+
+int
+conf_endpoints_set(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *list)
+{
+	struct conf_pool *p = base;
+	struct conf_endpoint *ep;
+	yaml_node_t *item;
+	int lines[CONF_ENTRY_KEYS] = {0};
+	size_t n, mark;
+
+	if (conf_is_list(r, k, list, &n) != 0)
+		return -1;
+	for (size_t i = 0; (item = conf_item(r, list, i)) != NULL; i++) {
+		mark = conf_enter(r, "[%zu]", i);
+		ep = conf_endpoint_add(p);
+		ep->role = k->type == CONF_T_PREFILL ? ROLE_PREFILL : ROLE_DECODE;
+		ep->line = conf_line(item);
+		memset(lines, 0, sizeof(lines));
+		if (conf_walk(r, &conf_endpoint_keys, ep, item, lines) != 0)
+			return -1;
+		conf_leave(r, mark);
+	}
+	return 0;
+}
+
+int
+conf_dns_set(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *list)
+{
+	struct conf_pool *p = base;
+	struct conf_dns *d;
+	yaml_node_t *item;
+	int lines[CONF_ENTRY_KEYS];
+	size_t n, mark;
+
+	if (conf_is_list(r, k, list, &n) != 0)
+		return -1;
+	p->dns = mem_array(n + 1, sizeof(*p->dns));
+	for (size_t i = 0; (item = conf_item(r, list, i)) != NULL; i++) {
+		mark = conf_enter(r, "[%zu]", i);
+		d = &p->dns[p->ndns++];
+		d->as.line = conf_line(item);
+		memset(lines, 0, sizeof(lines));
+		if (conf_walk(r, &conf_dns_keys, d, item, lines) != 0)
+			return -1;
+		if (d->name[0] == '_' && d->port != 0)
+			return conf_fail(r, d->as.line,
+				"%.100s is the name of SRV records, which say the port: leave out port",
+				d->name);
+		for (const struct conf_dns *q = p->dns; q < d; q++)
+			if (strcasecmp(q->name, d->name) == 0 && q->port == d->port &&
+				q->as.role == d->as.role)
+				return conf_fail(r, d->as.line,
+					"%.100s is there twice, first in line %d", d->name,
+					q->as.line);
+		conf_leave(r, mark);
+	}
+	return 0;
+}
+
+/* --- the endpoints_file
+ * --------------------------------------------------------------------------- */
+
+static int
+set_role(struct conf_read *r, const struct conf_pool *p, struct conf_endpoint *ep)
+{
+	bool pre, dec;
+
+	if ((ep->role == role_unset) == (ep->label == NULL))
+		return conf_fail(r, ep->line, "%s: each endpoint has a role or a label",
+			ep->label == NULL ? "neither role nor label" : "role and label together");
+	if (ep->label == NULL)
+		return 0;
+	pre = conf_strs_has(p->prefill_labels, p->nprefill_labels, ep->label);
+	dec = conf_strs_has(p->decode_labels, p->ndecode_labels, ep->label);
+	if (!pre && !dec)
+		return conf_fail(r, ep->line,
+			"label %.60s is in neither prefill_labels nor decode_labels of pool %s",
+			ep->label, p->name);
+	ep->role = pre ? ROLE_PREFILL : ROLE_DECODE;
+	return 0;
+}
+
+static int
+walk_file(struct conf_read *r, struct conf_pool *p, yaml_node_t *root)
+{
+	static const struct conf_key list = {.path = "", .type = CONF_T_PREFILL, .max = 65536};
+	struct conf_endpoint *ep;
+	yaml_node_t *item;
+	int lines[CONF_ENTRY_KEYS];
+	size_t n, mark;
+
+	/* An empty file: no endpoints for now.  But one that is watched may be about to be written. */
+	if (root == NULL && (r->was == NULL || !p->watch))
+		return 0;
+	if (root == NULL)
+		return conf_fail(
+			r, 0, "the file is empty: to remove all endpoints write [], or use SIGHUP");
+	if (conf_is_list(r, &list, root, &n) != 0)
+		return -1;
+	for (size_t i = 0; (item = conf_item(r, root, i)) != NULL; i++) {
+		mark = conf_enter(r, "[%zu]", i);
+		ep = conf_endpoint_add(p);
+		ep->role = role_unset;
+		ep->line = conf_line(item);
+		memset(lines, 0, sizeof(lines));
+		if (conf_walk(r, &conf_file_keys, ep, item, lines) != 0 || set_role(r, p, ep) != 0)
+			return -1;
+		conf_leave(r, mark);
+	}
+	return 0;
+}
+
+/* A relative name is looked for beside the configuration that holds it. */
+char *
+conf_beside(const char *file, const char *name)
+{
+	const char *slash = file != NULL ? strrchr(file, '/') : NULL;
+
+	if (name[0] == '/' || slash == NULL)
+		return mem_strdup(name);
+	return mem_printf("%.*s/%s", (int)(slash - file), file, name);
+}
+
+/* --- the api_key_file
+ * ---------------------------------------------------------------------------- */
+
+#define API_KEY_MAX 4096 /* bytes; tokens such as JWTs are one or two thousand */
+
+/* Bytes of the file into buf, at most `size`; -1 with errno.  Never waits, whatever the file is. */
+static ssize_t
+read_small(const char *path, char *buf, size_t size)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	struct stat st;
+	ssize_t n = -1;
+
+	if (fd == -1)
+		return -1;
+	if (fstat(fd, &st) == 0 && !S_ISREG(st.st_mode))
+		errno = S_ISDIR(st.st_mode) ? EISDIR : EINVAL;
+	else
+		n = read(fd, buf, size);
+	(void)close(fd);
+	return n;
+}
+
+/* What is wrong with a key, or NULL.  No message may show any of it. */
+static const char *
+key_fault(const char *key, size_t n)
+{
+	if (n == 0)
+		return "is empty";
+	if (n > API_KEY_MAX)
+		return "holds more than 4096 bytes";
+	for (size_t i = 0; i < n; i++)
+		if ((unsigned char)key[i] <= ' ' || (unsigned char)key[i] >= 0x7f)
+			return "holds a byte that no header may carry: a blank, a second line, not ASCII";
+	return NULL;
+}
+
+static int
+read_api_key(struct conf_read *r, struct conf_pool *p, int line)
+{
+	char buf[API_KEY_MAX + 2]; /* the newline, and a byte too many */
+	char *path = conf_beside(r->file, p->api_key_file);
+	size_t mark = conf_enter(r, ".api_key_file");
+	ssize_t n = read_small(path, buf, sizeof(buf));
+	const char *fault;
+	int rc = 0;
+
+	if (n > 0 && buf[n - 1] == '\n')
+		n--;
+	fault = n < 0 ? strerror(errno) : key_fault(buf, (size_t)n);
+	if (fault != NULL)
+		rc = conf_fail(
+			r, line, "%.150s %s%s", path, n < 0 ? "cannot be read: " : "", fault);
+	else
+		p->api_key = mem_strndup(buf, (size_t)n);
+	explicit_bzero(buf, sizeof(buf));
+	free(path);
+	if (rc == 0)
+		conf_leave(r, mark);
+	return rc;
+}
+
+char *
+conf_endpoints_path(const struct conf *conf, const struct conf_pool *pool)
+{
+	return conf_beside(conf->path, pool->endpoints_file);
+}
+
+static int check_endpoints(struct conf_read *r, const struct conf_pool *p);
+static int check_all_terms(struct conf_read *r, const struct conf_pool *p);
+
+/* The pool of the configuration with the same text. */
+static const struct conf_pool *
+pool_before(const struct conf_read *r, const struct conf_pool *p)
+{
+	return r->was != NULL ? &r->was->pools[p - r->conf->pools] : NULL;
+}
+
+static int
+take_file_text(struct conf_read *r, struct conf_pool *p, const char *path, int line)
+{
+	const struct conf_pool *was = pool_before(r, p);
+	size_t mark = conf_enter(r, ".endpoints_file");
+
+	if (was != NULL && !p->watch) {
+		p->file_text = mem_dup(was->file_text, was->nfile_text);
+		p->nfile_text = was->nfile_text;
+	} else if (conf_yaml_read(r, path, line, &p->file_text, &p->nfile_text) != 0) {
+		return -1;
+	}
+	conf_leave(r, mark);
+	return 0;
+}
+
+static int
+read_endpoints_file(struct conf_read *r, struct conf_pool *p, int line)
+{
+	char *path = conf_beside(r->file, p->endpoints_file);
+	struct conf_read f = {.file = path, .err = r->err, .conf = r->conf, .was = r->was};
+	int rc = take_file_text(r, p, path, line);
+
+	if (rc == 0)
+		rc = conf_yaml_load(&f, p->file_text, p->nfile_text);
+	if (rc == 0) {
+		rc = walk_file(&f, p, yaml_document_get_root_node(&f.doc));
+		yaml_document_delete(&f.doc);
+		if (rc == 0)
+			rc = check_endpoints(&f, p);
+		if (rc == 0)
+			rc = check_all_terms(&f, p);
+	}
+	free(path);
+	return rc;
+}
+
+/* --- checks
+ * --------------------------------------------------------------------------------------- */
+
+struct seen {
+	struct http_url url;
+	const struct conf_endpoint *ep;
+};
+
+/* The same place: host without regard to case, port, prefix.  Not the spelling: port 80 may be left
+ * out. */
+static int
+place_cmp(const struct seen *a, const struct seen *b)
+{
+	int d = (int)a->ep->role - (int)b->ep->role;
+
+	if (d == 0)
+		d = strcasecmp(a->url.host, b->url.host);
+	if (d == 0)
+		d = (int)a->url.port - (int)b->url.port;
+	return d != 0 ? d : strcmp(a->url.prefix, b->url.prefix);
+}
+
+static int
+seen_cmp(const void *va, const void *vb)
+{
+	const struct seen *a = *(const struct seen *const *)va,
+			  *b = *(const struct seen *const *)vb;
+	int d = place_cmp(a, b);
+
+	return d != 0 ? d : (a->ep > b->ep) - (a->ep < b->ep);
+}
+
+/* No engine twice in one role: it would get twice its share.  Both roles at once is fine. */
+static int
+check_endpoints(struct conf_read *r, const struct conf_pool *p)
+{
+	struct seen *all = mem_array(p->nendpoints, sizeof(*all));
+	const struct seen **by_place = mem_array(p->nendpoints, sizeof(const struct seen *));
+	const char *why;
+	int rc = 0;
+
+	for (size_t i = 0; i < p->nendpoints; i++) {
+		all[i].ep = &p->endpoints[i];
+		if (http_url_parse(p->endpoints[i].url, &all[i].url, &why) != 0)
+			abort(); /* its key was accepted */
+		by_place[i] = &all[i];
+	}
+	qsort(by_place, p->nendpoints, sizeof(const struct seen *), seen_cmp);
+	for (size_t i = 1; rc == 0 && i < p->nendpoints; i++) {
+		const struct conf_endpoint *ep = by_place[i]->ep, *first = by_place[i - 1]->ep;
+
+		if (place_cmp(by_place[i - 1], by_place[i]) != 0)
+			continue;
+		(void)conf_enter(r, "%s%s", r->path[0] != '\0' ? "." : "", role_name(ep->role));
+		rc = conf_fail(r, ep->line, "%.100s is there twice, first in line %d", ep->url,
+			first->line);
+	}
+	free(by_place);
+	free(all);
+	return rc;
+}
+
+/* The key's line; 0 if it is not given. */
+static int
+given(const int *lines, const char *key)
+{
+	return lines != NULL ? lines[conf_key_row(&conf_pool_keys, key) - conf_pool_keys.key] : 0;
+}
+
+static int
+line_of(const struct conf_pool *p, const int *lines, const char *key)
+{
+	int line = given(lines, key);
+
+	return line != 0 ? line : p->line;
+}
+
+static int __attribute__((format(printf, 5, 6))) fail_key(struct conf_read *r,
+	const struct conf_pool *p, const int *lines, const char *key, const char *fmt, ...)
+{
+	char what[CONF_WHAT];
+	va_list ap;
+
+	va_start(ap, fmt);
+	(void)vsnprintf(what, sizeof(what), fmt, ap);
+	va_end(ap);
+	(void)conf_enter(r, ".%s", key);
+	return conf_fail(r, line_of(p, lines, key), "%s", what);
+}
+
+static enum engine_kind
+engine_of(enum connector_kind connector)
+{
+	return connector == CONNECTOR_SGLANG ? ENGINE_SGLANG : ENGINE_VLLM;
+}
+
+#define BIT(c) (1u << CONNECTOR_##c)
+#define ALL_BITS ((1u << CONNECTOR_N) - 1)
+/*
+ * Whose decode engines do a whole request.  SGLang's answer 400 to what has not been prefilled (protocols.md
+ * 5.1), P2pNccl's wait for every prompt's cache (vLLM's p2p_nccl_connector.py).
+ */
+static const unsigned can_decode_alone = ALL_BITS & ~BIT(SGLANG) & ~BIT(P2P_NCCL);
+
+#define EJECT_MAX_MS (300 * CONF_SEC)
+#define QUEUE_SIZE 100 /* the default of queue_size, where the shared memory has room for it */
+
+/* The defaults that depend on other keys; `engine` is what the pool has, given or not. */
+static int
+set_computed(struct conf_read *r, struct conf_pool *p, const int *lines, enum engine_kind engine)
+{
+	const char *remote = p->connector == CONNECTOR_ORCHESTRATED ? "prefill_host" : "keep";
+	const char *handoff =
+		p->connector == CONNECTOR_MOONCAKE ? "transfer_id" : "kv_transfer_params";
+	const char *fallback = (can_decode_alone >> p->connector & 1) != 0 ? "direct" : "none";
+	char what[CONF_WHAT], numbered[32], first_byte[32], eject_max[32];
+	const struct {
+		const char *key, *value;
+	} v[] = {
+		{"engine", engine_name(engine_of(p->connector))},
+		{"health_path", engine == ENGINE_SGLANG ? "/ready" : "/health"},
+		{"handoff", handoff},
+		{"remote_host", remote},
+		{"fallback", fallback},
+		{"timeouts.first_byte", first_byte},
+		{"eject_max_time", eject_max},
+		{"prefill_policy", policy_name(p->policy)},
+		{"decode_policy", policy_name(p->policy)},
+		{"name", p->nmodels > 0 ? p->models[0] : numbered},
+	};
+
+	(void)snprintf(numbered, sizeof(numbered), "pool%zu", r->conf->npools);
+	(void)snprintf(first_byte, sizeof(first_byte), "%" PRIu64 "ms", p->timeouts.decode_ms);
+	(void)snprintf(eject_max, sizeof(eject_max), "%" PRIu64 "ms",
+		p->ejection.time_ms > EJECT_MAX_MS ? p->ejection.time_ms : EJECT_MAX_MS);
+	for (size_t i = 0; i < sizeof(v) / sizeof(v[0]); i++)
+		if (given(lines, v[i].key) == 0 &&
+			conf_value_set(
+				conf_key_row(&conf_pool_keys, v[i].key), p, v[i].value, what) != 0)
+			return fail_key(
+				r, p, lines, v[i].key, "give the pool a name: %.200s", what);
+	return 0;
+}
+
+void
+conf_pool_compute(const struct conf_pool *p, size_t number, struct conf_pool *ret)
+{
+	const enum policy_kind policy = ret->policy;
+	const uint64_t decode_ms = ret->timeouts.decode_ms, eject_ms = ret->ejection.time_ms;
+	struct conf_error err;
+	struct conf c = {.npools = number};
+	struct conf_read r = {.err = &err, .conf = &c};
+
+	ret->connector = p->connector;
+	ret->policy = p->policy;
+	ret->timeouts.decode_ms = p->timeouts.decode_ms;
+	ret->ejection.time_ms = p->ejection.time_ms;
+	ret->models = p->models;
+	ret->nmodels = p->nmodels;
+	/* a model's name need not be one for a pool */
+	(void)set_computed(&r, ret, NULL, p->engine);
+	ret->policy = policy;
+	ret->timeouts.decode_ms = decode_ms;
+	ret->ejection.time_ms = eject_ms;
+	ret->models = NULL;
+	ret->nmodels = 0;
+}
+
+static int
+check_labels(struct conf_read *r, const struct conf_pool *p, const int *lines)
+{
+	for (size_t i = 0; i < p->ndecode_labels; i++)
+		if (conf_strs_has(p->prefill_labels, p->nprefill_labels, p->decode_labels[i]))
+			return fail_key(r, p, lines, "decode_labels",
+				"%.100s is also one of prefill_labels", p->decode_labels[i]);
+	if (p->endpoints_file == NULL && p->nprefill_labels + p->ndecode_labels > 0)
+		return fail_key(r, p, lines,
+			p->nprefill_labels > 0 ? "prefill_labels" : "decode_labels",
+			"labels without an endpoints_file that uses them");
+	return 0;
+}
+
+/* Keys that not every connector asks for. */
+static const struct {
+	const char *key;
+	unsigned connectors;
+} owned[] = {
+	{"handoff", BIT(ORCHESTRATED) | BIT(MOONCAKE)},
+	{"remote_host", BIT(NIXL) | BIT(ORCHESTRATED) | BIT(MOONCAKE)},
+	{"transfer_mode", BIT(NIXL)},
+	{"kv_lease", BIT(NIXL) | BIT(ORCHESTRATED) | BIT(MOONCAKE)},
+	{"fanout", BIT(NIXL) | BIT(ORCHESTRATED) | BIT(MOONCAKE)},
+	{"first_token", BIT(LMCACHE)},
+	{"tokenize", BIT(LMCACHE)},
+	{"timeouts.kv_ready", BIT(LMCACHE)},
+	{"bootstrap", BIT(SGLANG)},
+	{"learn_timeout", BIT(SGLANG) | BIT(MOONCAKE)},
+	{"cache_hit_threshold", BIT(SHARED_STORAGE)},
+	/* nothing is left to choose where decode does nothing alone: can_decode_alone */
+	{"routing_threshold", ALL_BITS & ~BIT(SGLANG) & ~BIT(P2P_NCCL)},
+	{"allow_route_header", ALL_BITS & ~BIT(SGLANG) & ~BIT(P2P_NCCL)},
+};
+
+/* "lmcache", "sglang and mooncake", "nixl, orchestrated and mooncake" */
+static const char *
+list_connectors(unsigned bits, char buf[CONF_WHAT])
+{
+	size_t n = 0;
+
+	buf[0] = '\0';
+	for (unsigned c = 0; c < CONNECTOR_N; c++) {
+		const unsigned later = bits >> c >> 1;
+
+		if ((bits >> c & 1) != 0)
+			n += (size_t)snprintf(buf + n, CONF_WHAT - n, "%s%s", connector_name(c),
+				later == 0                   ? ""
+				: (later & (later - 1)) == 0 ? " and "
+							     : ", ");
+	}
+	return buf;
+}
+
+/* Below which keys what belongs to them: r->path stands in the pool or in one of its endpoints. */
+static int
+fail_foreign(struct conf_read *r, const struct conf_pool *p, int line, const char *key,
+	unsigned connectors)
+{
+	char list[CONF_WHAT];
+
+	(void)conf_enter(r, ".%s", key);
+	return conf_fail(r, line, "means nothing to the connector %s: it belongs to %.150s",
+		connector_name(p->connector), list_connectors(connectors, list));
+}
+
+static int
+check_owned(struct conf_read *r, const struct conf_pool *p, const int *lines)
+{
+	for (size_t i = 0; i < sizeof(owned) / sizeof(owned[0]); i++)
+		if (given(lines, owned[i].key) != 0 &&
+			(owned[i].connectors >> p->connector & 1) == 0)
+			return fail_foreign(r, p, given(lines, owned[i].key), owned[i].key,
+				owned[i].connectors);
+	if (p->connector != CONNECTOR_ORCHESTRATED &&
+		p->shake.handoff == HANDOFF_DISAGG_PREFILL_RESP)
+		return fail_key(r, p, lines, "handoff",
+			"disagg_prefill_resp belongs to the connector orchestrated, not to %s",
+			connector_name(p->connector));
+	if (p->connector != CONNECTOR_MOONCAKE && p->shake.handoff == HANDOFF_TRANSFER_ID)
+		return fail_key(r, p, lines, "handoff",
+			"transfer_id belongs to the connector mooncake, not to %s",
+			connector_name(p->connector));
+	if (p->connector == CONNECTOR_SGLANG && p->engine != ENGINE_SGLANG)
+		return fail_key(
+			r, p, lines, "engine", "the connector sglang needs engines of SGLang");
+	return 0;
+}
+
+static int
+check_rescue(struct conf_read *r, const struct conf_pool *p, const int *lines)
+{
+	if (p->rescue.fallback == FALLBACK_DIRECT && (can_decode_alone >> p->connector & 1) == 0)
+		return fail_key(r, p, lines, "fallback",
+			"decode engines of the connector %s do nothing without a prefill engine: write none",
+			connector_name(p->connector));
+	if (p->rescue.resume != 0 && p->rescue.retries == 0)
+		return fail_key(r, p, lines, "resume",
+			"a stream goes on by another try, and retries: 0 allows none");
+	if (p->ejection.max_ms < p->ejection.time_ms)
+		return fail_key(r, p, lines, "eject_max_time", "is less than eject_time");
+	return 0;
+}
+
+int
+conf_pool_check_queue(struct conf_read *r, struct conf_pool *p)
+{
+	const uint32_t slots = r->conf->queue_slots;
+
+	if (p->queue_size_line == 0) {
+		p->queue.size = slots < QUEUE_SIZE ? slots : QUEUE_SIZE;
+		return 0;
+	}
+	if (p->queue.size <= slots)
+		return 0;
+	(void)conf_enter(r, "pools[%zu].queue_size", (size_t)(p - r->conf->pools));
+	return conf_fail(r, p->queue_size_line,
+		"%u waiting requests are more than shared_memory.queue has room for: write at most %u, or %u there",
+		p->queue.size, slots, p->queue.size);
+}
+
+/* --- what a connector asks of endpoints, whatever source they come from
+ * ---------------------------------------------------------------------- */
+
+static int
+fail_term(struct conf_read *r, const struct conf_endpoint *ep, const char *key, const char *what)
+{
+	(void)conf_enter(r, ".%s", key);
+	return conf_fail(r, ep->line, "%s", what);
+}
+
+/* The first term that only a decode engine with an LMCache has, or NULL. */
+static const char *
+receiver_term(const struct conf_endpoint *ep)
+{
+	if (ep->receiver_host != NULL)
+		return "receiver_host";
+	if (ep->receiver_init_port.n > 0)
+		return "receiver_init_port";
+	if (ep->receiver_alloc_port.n > 0)
+		return "receiver_alloc_port";
+	return ep->notices != NOTICES_BY_PORTS ? "notices" : NULL;
+}
+
+static int
+check_receiver(struct conf_read *r, const struct conf_endpoint *ep)
+{
+	char what[CONF_WHAT];
+
+	if (ep->receiver_init_port.n == 0 || ep->receiver_alloc_port.n == 0)
+		return fail_term(r, ep,
+			ep->receiver_init_port.n == 0 ? "receiver_init_port"
+						      : "receiver_alloc_port",
+			"the connector lmcache needs the ports where this engine's LMCache listens, one for each rank");
+	if (ep->receiver_init_port.n == ep->receiver_alloc_port.n)
+		return 0;
+	(void)snprintf(what, sizeof(what),
+		"%u ports, but receiver_init_port has %u: one each for a rank",
+		(unsigned)ep->receiver_alloc_port.n, (unsigned)ep->receiver_init_port.n);
+	return fail_term(r, ep, "receiver_alloc_port", what);
+}
+
+/* `named`: an entry of dns, which may stand for several engines. */
+static int
+check_terms(
+	struct conf_read *r, const struct conf_pool *p, const struct conf_endpoint *ep, bool named)
+{
+	const char *term = receiver_term(ep);
+
+	if (term != NULL && p->connector != CONNECTOR_LMCACHE)
+		return fail_foreign(r, p, ep->line, term, BIT(LMCACHE));
+	if (term != NULL && ep->role != ROLE_DECODE)
+		return fail_term(
+			r, ep, term, "belongs to decode engines: the prefill engine sends there");
+	if (ep->kv_addr != NULL && p->connector != CONNECTOR_P2P_NCCL)
+		return fail_foreign(r, p, ep->line, "kv_addr", BIT(P2P_NCCL));
+	if (p->connector == CONNECTOR_LMCACHE && ep->role == ROLE_DECODE)
+		return check_receiver(r, ep);
+	if (p->connector != CONNECTOR_P2P_NCCL)
+		return 0;
+	if (ep->kv_addr == NULL && p->nannounce_networks == 0)
+		return fail_term(r, ep, "kv_addr",
+			"the connector p2p_nccl needs the address this engine's KV cache travels by, such as :21001, or announce_networks");
+	if (named && ep->kv_addr != NULL && ep->kv_addr[0] != ':')
+		return fail_term(r, ep, "kv_addr",
+			"is one address for all that the name stands for: write the port alone, such as :21001");
+	return 0;
+}
+
+/* Of the endpoints_file, or of prefill and decode. */
+static int
+check_all_terms(struct conf_read *r, const struct conf_pool *p)
+{
+	size_t n[ROLE_N] = {0}, mark;
+
+	for (size_t i = 0; i < p->nendpoints; i++) {
+		const struct conf_endpoint *ep = &p->endpoints[i];
+
+		if (p->endpoints_file != NULL)
+			mark = conf_enter(r, "[%zu]", i);
+		else
+			mark = conf_enter(r, ".%s[%zu]", role_name(ep->role), n[ep->role]++);
+		if (check_terms(r, p, ep, false) != 0)
+			return -1;
+		conf_leave(r, mark);
+	}
+	return 0;
+}
+
+static int
+check_found_terms(struct conf_read *r, const struct conf_pool *p, const int *lines)
+{
+	size_t mark;
+
+	for (size_t i = 0; i < p->ndns; i++) {
+		mark = conf_enter(r, ".dns[%zu]", i);
+		if (check_terms(r, p, &p->dns[i].as, true) != 0)
+			return -1;
+		conf_leave(r, mark);
+	}
+	if (p->connector == CONNECTOR_LMCACHE && p->nannounce_networks > 0)
+		return fail_key(r, p, lines, "announce_networks",
+			"engines that announce themselves do not say where their LMCache listens");
+	return 0;
+}
+
+/* Whether endpoints of this role may come from elsewhere than the lists. */
+static bool
+has_source(const struct conf_pool *p, enum role role)
+{
+	for (size_t i = 0; i < p->ndns; i++)
+		if (p->dns[i].as.role == role)
+			return true;
+	return p->endpoints_file != NULL || p->nannounce_networks > 0;
+}
+
+static int
+check_roles(struct conf_read *r, const struct conf_pool *p, const int *lines)
+{
+	size_t n[ROLE_N + 1] = {0};
+
+	if (p->endpoints_file != NULL && p->nendpoints > 0)
+		return fail_key(r, p, lines, "endpoints_file",
+			"stands instead of prefill and decode, not beside them");
+	for (size_t i = 0; i < p->nendpoints; i++)
+		n[p->endpoints[i].role]++;
+	for (enum role role = 0; role < ROLE_N; role++)
+		if (n[role] == 0 && !has_source(p, role))
+			return fail_key(r, p, lines, role_name(role), "pool %s has no %s endpoint",
+				p->name, role_name(role));
+	return 0;
+}
+
+/* True unless there are too many. */
+static bool
+note_group(struct conf_pool *p, char *group)
+{
+	if (group == NULL || conf_strs_has(p->groups, p->ngroups, group))
+		return true;
+	if (p->ngroups == CONF_GROUPS_MAX)
+		return false;
+	if (p->groups == NULL)
+		p->groups = mem_array(CONF_GROUPS_MAX, sizeof(*p->groups));
+	p->groups[p->ngroups++] = group;
+	return true;
+}
+
+static int
+note_groups(struct conf_read *r, struct conf_pool *p)
+{
+	for (size_t i = 0; i < p->nendpoints; i++)
+		if (!note_group(p, p->endpoints[i].group))
+			return conf_fail(r, p->endpoints[i].line, "more than %d groups in pool %s",
+				CONF_GROUPS_MAX, p->name);
+	for (size_t i = 0; i < p->ndns; i++)
+		if (!note_group(p, p->dns[i].as.group))
+			return conf_fail(r, p->dns[i].as.line, "more than %d groups in pool %s",
+				CONF_GROUPS_MAX, p->name);
+	return 0;
+}
+
+static int
+check_session(struct conf_read *r, const struct conf_pool *p, const int *lines)
+{
+	for (enum role role = 0; role < ROLE_N; role++)
+		if (p->policies[role] == POLICY_SESSION && p->session_header == NULL &&
+			p->session_member == NULL)
+			return fail_key(r, p, lines, "session_header",
+				"policy session of pool %s needs a session_header or a session_member",
+				p->name);
+	return 0;
+}
+
+/* Whether a group, or those without one, has endpoints of both roles. */
+static bool
+pair_possible(const struct conf_pool *p)
+{
+	bool has[CONF_GROUPS_MAX + 1][ROLE_N] = {{false}};
+
+	for (size_t i = 0; i < p->nendpoints; i++) {
+		const struct conf_endpoint *ep = &p->endpoints[i];
+		size_t g = 0;
+
+		while (g < p->ngroups &&
+			(ep->group == NULL || strcmp(p->groups[g], ep->group) != 0))
+			g++;
+		has[g][ep->role] = true;
+		if (has[g][ROLE_PREFILL] && has[g][ROLE_DECODE])
+			return true;
+	}
+	return false;
+}
+
+/* Where all endpoints are known: a group with both roles must be among them. */
+static int
+check_pairing(struct conf_read *r, const struct conf_pool *p, const int *lines)
+{
+	if (p->pairing != PAIRING_REQUIRE || p->endpoints_file != NULL || p->ndns > 0 ||
+		p->nannounce_networks > 0 || pair_possible(p))
+		return 0;
+	return fail_key(r, p, lines, "pairing",
+		"no group of pool %s has both a prefill and a decode endpoint", p->name);
+}
+
+static int
+check_sources(struct conf_read *r, const struct conf_pool *p, const int *lines)
+{
+	if (p->watch && p->endpoints_file == NULL)
+		return fail_key(r, p, lines, "watch", "there is no endpoints_file to watch");
+	return 0;
+}
+
+static int
+check_others(struct conf_read *r, const struct conf_pool *p, const int *lines)
+{
+	for (const struct conf_pool *q = r->conf->pools; q < p; q++) {
+		if (strcmp(q->name, p->name) == 0)
+			return fail_key(r, p, lines, "name",
+				"%s is already the name of the pool in line %d", p->name, q->line);
+		for (size_t i = 0; i < p->nmodels; i++)
+			if (conf_strs_has(q->models, q->nmodels, p->models[i]))
+				return fail_key(r, p, lines, "models",
+					"%.100s is already a model of pool %s", p->models[i],
+					q->name);
+	}
+	return 0;
+}
+
+int
+conf_pool_finish(struct conf_read *r, struct conf_pool *p, const int *lines)
+{
+	const enum engine_kind engine =
+		given(lines, "engine") != 0 ? p->engine : engine_of(p->connector);
+
+	if (set_computed(r, p, lines, engine) != 0 || check_labels(r, p, lines) != 0 ||
+		check_owned(r, p, lines) != 0 || check_rescue(r, p, lines) != 0 ||
+		check_roles(r, p, lines) != 0 || check_sources(r, p, lines) != 0)
+		return -1;
+	p->queue_size_line = given(lines, "queue_size");
+	if (p->api_key_file != NULL && r->was != NULL)
+		p->api_key = mem_strdup(pool_before(r, p)->api_key);
+	else if (p->api_key_file != NULL &&
+		 read_api_key(r, p, line_of(p, lines, "api_key_file")) != 0)
+		return -1;
+	if (p->endpoints_file != NULL
+			? read_endpoints_file(r, p, line_of(p, lines, "endpoints_file")) != 0
+			: check_endpoints(r, p) != 0 || check_all_terms(r, p) != 0)
+		return -1;
+	if (check_found_terms(r, p, lines) != 0)
+		return -1;
+	if (note_groups(r, p) != 0 || check_session(r, p, lines) != 0 ||
+		check_pairing(r, p, lines) != 0)
+		return -1;
+	return check_others(r, p, lines);
+}
+
+int
+conf_pools_set(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *list)
+{
+	struct conf *c = base;
+	struct conf_pool *p;
+	yaml_node_t *item;
+	int lines[CONF_ENTRY_KEYS];
+	size_t n, mark;
+
+	if (conf_is_list(r, k, list, &n) != 0)
+		return -1;
+	for (size_t i = 0; (item = conf_item(r, list, i)) != NULL; i++) {
+		mark = conf_enter(r, "[%zu]", i);
+		p = conf_pool_add(c);
+		p->line = conf_line(item);
+		memset(lines, 0, sizeof(lines));
+		if (conf_walk(r, &conf_pool_keys, p, item, lines) != 0 ||
+			conf_pool_finish(r, p, lines) != 0)
+			return -1;
+		conf_leave(r, mark);
+	}
+	return 0;
+}
+
+/* --- comparing
+ * ------------------------------------------------------------------------------------ */
+
+static bool
+dns_equal(const struct conf_pool *a, const struct conf_pool *b)
+{
+	if (a->ndns != b->ndns)
+		return false;
+	for (size_t i = 0; i < a->ndns; i++)
+		for (size_t k = 0; k < conf_dns_keys.n; k++)
+			if (!conf_value_equal(&conf_dns_keys.key[k], &a->dns[i], &b->dns[i]))
+				return false;
+	return true;
+}
+
+static bool
+endpoints_equal(const struct conf_pool *a, const struct conf_pool *b)
+{
+	if (a->nendpoints != b->nendpoints)
+		return false;
+	for (size_t i = 0; i < a->nendpoints; i++)
+		for (size_t k = 0; k < conf_file_keys.n; k++)
+			if (!conf_value_equal(
+				    &conf_file_keys.key[k], &a->endpoints[i], &b->endpoints[i]))
+				return false;
+	return true;
+}
+
+bool
+conf_pools_equal(const struct conf *a, const struct conf *b)
+{
+	if (a->npools != b->npools)
+		return false;
+	for (size_t i = 0; i < a->npools; i++) {
+		for (size_t k = 0; k < conf_pool_keys.n; k++)
+			if (!conf_value_equal(&conf_pool_keys.key[k], &a->pools[i], &b->pools[i]))
+				return false;
+		if (!endpoints_equal(&a->pools[i], &b->pools[i]) ||
+			!dns_equal(&a->pools[i], &b->pools[i]) ||
+			/* the same file may hold another key than before */
+			!mem_text_equal(a->pools[i].api_key, b->pools[i].api_key))
+			return false;
+	}
+	return true;
+}

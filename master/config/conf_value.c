@@ -1,0 +1,856 @@
+/* One text into one member: a row per type. */
+#include <arpa/inet.h>
+#include <assert.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/config/conf_read.h"
+#include "proto/http/http.h"
+#include "shm/base/mem.h"
+#include "shm/base/net.h"
+
+typedef int set_fn(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT]);
+static set_fn set_count, set_multiple, set_rate, set_workers, set_size, set_duration, set_text,
+	set_name, set_path;
+static set_fn set_header, set_notices, set_url, set_host, set_word, add_listen, add_text,
+	add_network, add_server;
+static set_fn set_count_or_auto, set_fraction, set_address_host, set_kv_addr, set_first_token,
+	add_port;
+
+static const char *
+log_level_name(unsigned v)
+{
+	static const char *const names[] = {"error", "warn", "info", "debug"};
+
+	return names[v];
+}
+
+static const char *
+log_format_name(unsigned v)
+{
+	static const char *const names[] = {"kv", "json"};
+
+	return names[v];
+}
+
+static const char *
+bool_name(unsigned v)
+{
+	static const char *const names[] = {"false", "true"};
+
+	return names[v];
+}
+
+static const struct {
+	const char *wants;
+	enum conf_repr repr;
+	set_fn *set;
+	const char *(*word)(unsigned); /* the valid words of an enum, by value */
+	unsigned nwords;
+	bool number;
+	unsigned step; /* of a count that must be a multiple */
+} types[CONF_T_N] = {
+	// clang-format off
+	[CONF_T_COUNT] = { "a number", CONF_U32, set_count, .number = true },
+	[CONF_T_COUNT_OR_AUTO] = { "`auto` or a number", CONF_U32, set_count_or_auto },
+	[CONF_T_FRACTION] = { "a number above 0, at most 1, such as 0.8", CONF_SHORT, set_fraction },
+	[CONF_T_FLAGS] = { "a multiple of 64", CONF_U32, set_multiple, .number = true, .step = 64 },
+	[CONF_T_CLIENTS] = { "a multiple of 8", CONF_U32, set_multiple, .number = true, .step = 8 },
+	[CONF_T_WORKERS] = { "`auto` or a number", CONF_U32, set_workers },
+	[CONF_T_RATE] = { "a rate such as 10, 30/m or 100/h", CONF_RATE, set_rate },
+	[CONF_T_SIZE] = { "a size such as 64MiB", CONF_U64, set_size },
+	[CONF_T_DURATION] = { "a duration such as 2s", CONF_U64, set_duration },
+	[CONF_T_DURATION_OR_0] = { "0 or a duration such as 2s", CONF_U64, set_duration },
+	[CONF_T_TEXT] = { "a text", CONF_STR, set_text },
+	[CONF_T_NAME] = { "a name", CONF_STR, set_name },
+	[CONF_T_LABEL] = { "a label", CONF_STR, set_text },
+	[CONF_T_HEADER] = { "the name of a header", CONF_STR, set_header },
+	[CONF_T_PATH] = { "a path such as /health", CONF_STR, set_path },
+	[CONF_T_NOTICES] = { "an address such as tcp://*:7500", CONF_STR, set_notices },
+	[CONF_T_URL] = { "a URL such as http://10.0.0.1:8100", CONF_STR, set_url },
+	[CONF_T_LOG_LEVEL] = { "a log level", CONF_WORD, set_word, log_level_name, LOG_L_DEBUG + 1 },
+	[CONF_T_LOG_FORMAT] = { "a log format", CONF_WORD, set_word, log_format_name, LOG_F_JSON + 1 },
+	[CONF_T_CONNECTOR] = { "a connector", CONF_WORD, set_word, connector_name, CONNECTOR_N },
+	[CONF_T_POLICY] = { "a policy", CONF_WORD, set_word, policy_name, POLICY_N },
+	[CONF_T_LOAD] = { "a measure of load", CONF_WORD, set_word, load_name, LOAD_N },
+	[CONF_T_PAIRING] = { "a pairing", CONF_WORD, set_word, pairing_name, PAIRING_N },
+	[CONF_T_BOOL] = { "a truth value", CONF_WORD, set_word, bool_name, 2 },
+	[CONF_T_HOST] = { "a host name", CONF_STR, set_host },
+	[CONF_T_ADDRESS_HOST] = { "a host name or an address", CONF_STR, set_address_host },
+	[CONF_T_KV_ADDR] = { "an address such as 10.0.0.1:21001 or :21001", CONF_STR, set_kv_addr },
+	[CONF_T_ENGINE] = { "an engine", CONF_WORD, set_word, engine_name, ENGINE_N },
+	[CONF_T_HANDOFF] = { "a handoff", CONF_WORD, set_word, handoff_name, HANDOFF_N },
+	[CONF_T_REMOTE_HOST] = { "a remote_host", CONF_WORD, set_word, remote_host_name, REMOTE_HOST_N },
+	[CONF_T_TRANSFER_MODE] = { "a transfer_mode", CONF_WORD, set_word, transfer_mode_name, TRANSFER_N },
+	[CONF_T_BOOTSTRAP] = { "a bootstrap", CONF_WORD, set_word, bootstrap_name, BOOTSTRAP_N },
+	[CONF_T_FIRST_TOKEN] = { "a role", CONF_WORD, set_first_token, role_name, ROLE_N },
+	[CONF_T_FALLBACK] = { "a fallback", CONF_WORD, set_word, fallback_name, FALLBACK_N },
+	[CONF_T_ROLE] = { "a role", CONF_WORD, set_word, role_name, ROLE_N },
+	[CONF_T_LISTEN] = { "a list of addresses such as [\"0.0.0.0:8000\"]", CONF_LIST, add_listen },
+	[CONF_T_MODELS] = { "a list of model names", CONF_STRS, add_text },
+	[CONF_T_LABELS] = { "a list of labels", CONF_STRS, add_text },
+	[CONF_T_NETWORKS] = { "a list of networks such as [\"10.1.0.0/16\"]", CONF_STRS, add_network },
+	[CONF_T_SERVERS] = { "a list of name servers such as [\"10.0.0.2\"]", CONF_STRS, add_server },
+	[CONF_T_PORTS] = { "a port such as 7300, or a list such as [7300, 7301]", CONF_PORTS, add_port, .number = true },
+	[CONF_T_DNS] = { "a list such as [{name: prefill.example.net, port: 8100, role: prefill}]", CONF_LIST, NULL },
+	[CONF_T_PREFILL] = { "a list of endpoints such as [{url: \"http://10.0.0.1:8100\"}]", CONF_LIST, NULL },
+	[CONF_T_DECODE] = { "a list of endpoints such as [{url: \"http://10.0.1.1:8200\"}]", CONF_LIST, NULL },
+	[CONF_T_POOLS] = { "a list of pools", CONF_LIST, NULL },
+	// clang-format on
+};
+
+enum conf_repr
+conf_repr(const struct conf_key *k)
+{
+	return types[k->type].repr;
+}
+
+const char *
+conf_wants(const struct conf_key *k)
+{
+	return types[k->type].wants;
+}
+
+bool
+conf_is_number(const struct conf_key *k)
+{
+	return types[k->type].number;
+}
+
+int
+conf_value_set(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	return types[k->type].set(k, base, text, what);
+}
+
+static void *
+member(const struct conf_key *k, void *base)
+{
+	return (char *)base + k->off;
+}
+
+static const void *
+cmember(const struct conf_key *k, const void *base)
+{
+	return (const char *)base + k->off;
+}
+
+static int __attribute__((format(printf, 2, 3))) bad(char what[CONF_WHAT], const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	(void)vsnprintf(what, CONF_WHAT, fmt, ap);
+	va_end(ap);
+	return -1;
+}
+
+/* --- numbers
+ * -------------------------------------------------------------------------------------- */
+
+static const struct unit {
+	const char *name;
+	uint64_t scale;
+} durations[] = {{"ms", 1}, {"s", CONF_SEC}, {"m", 60 * CONF_SEC}, {"h", CONF_HOUR}},
+  sizes[] = {{"B", 1}, {"KiB", CONF_KIB}, {"MiB", CONF_MIB}, {"GiB", CONF_GIB}};
+#define NUNITS 4
+
+/*
+ * The digits at the start of text; what is too large for any bound becomes UINT64_MAX.  Returns
+ * their number, 0 also for a leading zero (YAML 1.1 would read octal).
+ */
+static size_t
+digits(const char *text, uint64_t *ret)
+{
+	uint64_t v = 0;
+	size_t n = 0;
+
+	for (; text[n] >= '0' && text[n] <= '9'; n++)
+		v = v > UINT64_MAX / 100 ? UINT64_MAX : v * 10 + (uint64_t)(text[n] - '0');
+	*ret = v;
+	return n > 1 && text[0] == '0' ? 0 : n;
+}
+
+/* A decimal port at the end of an address; 0 if it is none. */
+static uint16_t
+port_of(const char *s)
+{
+	uint64_t v;
+	size_t n = digits(s, &v);
+
+	return n > 0 && s[n] == '\0' && v <= 65535 ? (uint16_t)v : 0;
+}
+
+static int
+parse_count(const struct conf_key *k, const char *text, char what[CONF_WHAT], uint64_t *ret)
+{
+	size_t n = digits(text, ret);
+
+	if (n == 0 || text[n] != '\0')
+		return bad(what, "%.60s is not %s", text, conf_wants(k));
+	if (*ret < k->min || *ret > k->max)
+		return bad(what, "%.60s is out of bounds: %" PRIu64 " to %" PRIu64, text, k->min,
+			k->max);
+	return 0;
+}
+
+static int
+set_count(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	uint64_t v;
+
+	if (parse_count(k, text, what, &v) != 0)
+		return -1;
+	*(uint32_t *)member(k, base) = (uint32_t)v;
+	return 0;
+}
+
+/* UINT32_MAX, which is THRESHOLD_AUTO and NOTICES_BY_PORTS, for `auto`. */
+static int
+set_count_or_auto(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	if (strcmp(text, "auto") != 0)
+		return set_count(k, base, text, what);
+	*(uint32_t *)member(k, base) = UINT32_MAX;
+	return 0;
+}
+
+/* A JSON number, for that is where it goes as it is written: 0.8, not .8 nor 8e-1. */
+static int
+set_fraction(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	size_t n = strlen(text), after = n > 2 ? strspn(text + 2, "0123456789") : 0;
+	bool one = strncmp(text, "1", 1) == 0, point = n > 2 && text[1] == '.' && n == 2 + after;
+	bool zero = text[0] == '0', none = point && strspn(text + 2, "0") == after;
+
+	if (n > k->max)
+		return bad(what, "%.60s is longer than %d characters", text, (int)k->max);
+	if (n > 0 && !(one && (n == 1 || none)) && !(zero && point && !none))
+		return bad(what, "%.60s is not %s", text, conf_wants(k));
+	memcpy(member(k, base), text, n + 1);
+	return 0;
+}
+
+static int
+add_port(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	struct conf_ports *ports = member(k, base);
+	uint16_t port = port_of(text);
+
+	if (port == 0)
+		return bad(what, "%.60s is not a port from 1 to 65535", text);
+	for (uint32_t i = 0; i < ports->n; i++)
+		if (ports->port[i] == port)
+			return bad(what, "%u is in the list twice", (unsigned)port);
+	assert(ports->n < CONF_PORTS_MAX); /* conf_is_list() has counted them */
+	ports->port[ports->n++] = port;
+	return 0;
+}
+
+static int
+set_multiple(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	uint64_t v;
+
+	if (parse_count(k, text, what, &v) != 0)
+		return -1;
+	if (v % types[k->type].step != 0)
+		return bad(what, "%.60s is not %s", text, conf_wants(k));
+	*(uint32_t *)member(k, base) = (uint32_t)v;
+	return 0;
+}
+
+static const struct period {
+	const char *name;
+	uint32_t seconds;
+} periods[] = {{"", 1}, {"/m", 60}, {"/h", 3600}, {"/s", 1}}; /* of equals the first is written */
+#define NPERIODS (sizeof(periods) / sizeof(periods[0]))
+
+static int
+set_rate(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	struct conf_rate *rate = member(k, base);
+	uint64_t v;
+	size_t n = digits(text, &v), i = 0;
+
+	while (n > 0 && i < NPERIODS && strcmp(text + n, periods[i].name) != 0)
+		i++;
+	if (n == 0 || i == NPERIODS)
+		return bad(what, "%.60s is not %s", text, conf_wants(k));
+	if (v < k->min || v > k->max)
+		return bad(what, "%.60s is out of bounds: %" PRIu64 " to %" PRIu64, text, k->min,
+			k->max);
+	*rate = (struct conf_rate){(uint32_t)v, periods[i].seconds};
+	return 0;
+}
+
+static int
+set_workers(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	struct conf *c = base;
+
+	c->workers_auto = strcmp(text, "auto") == 0; /* resolved by conf_finish() */
+	return c->workers_auto ? 0 : set_count(k, base, text, what);
+}
+
+/* "250ms": the largest unit that divides it. */
+static const char *
+show(uint64_t v, const struct unit u[NUNITS], char buf[32])
+{
+	size_t i = NUNITS - 1;
+
+	while (i > 0 && (v == 0 || v % u[i].scale != 0))
+		i--;
+	(void)snprintf(buf, 32, "%" PRIu64 "%s", v / u[i].scale, v == 0 ? "" : u[i].name);
+	return buf;
+}
+
+static int
+set_units(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT],
+	const struct unit u[NUNITS])
+{
+	char lo[32], hi[32];
+	uint64_t v, scale = 0;
+	size_t n = digits(text, &v);
+	bool or_0;
+
+	for (size_t i = 0; n > 0 && i < NUNITS; i++)
+		if (strcmp(text + n, u[i].name) == 0)
+			scale = u[i].scale;
+	if (n > 0 && text[n] == '\0' && v == 0)
+		scale = 1; /* zero of anything */
+	else if (n > 0 && text[n] == '\0')
+		return bad(what, "%.60s has no unit: write %.40s%s, %.40s%s, %.40s%s or %.40s%s",
+			text, text, u[0].name, text, u[1].name, text, u[2].name, text, u[3].name);
+	if (scale == 0)
+		return bad(what, "%.60s is not %s: a whole number and one of %s, %s, %s, %s", text,
+			conf_wants(k), u[0].name, u[1].name, u[2].name, u[3].name);
+	v = v > UINT64_MAX / scale ? UINT64_MAX : v * scale;
+	or_0 = k->type == CONF_T_DURATION_OR_0;
+	if ((v < k->min && !(or_0 && v == 0)) || v > k->max)
+		return bad(what, "%.60s is out of bounds: %s%s to %s", text, or_0 ? "0, or " : "",
+			show(k->min, u, lo), show(k->max, u, hi));
+	*(uint64_t *)member(k, base) = v;
+	return 0;
+}
+
+static int
+set_size(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	return set_units(k, base, text, what, sizes);
+}
+
+static int
+set_duration(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	return set_units(k, base, text, what, durations);
+}
+
+/* --- words and texts
+ * ------------------------------------------------------------------------------ */
+
+static int
+set_word(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	size_t at;
+
+	for (unsigned v = 0; v < types[k->type].nwords; v++)
+		if (strcmp(text, types[k->type].word(v)) == 0) {
+			*(unsigned *)member(k, base) = v;
+			return 0;
+		}
+	(void)bad(what, "%.60s is not %s:", text, conf_wants(k));
+	for (unsigned v = 0; v < types[k->type].nwords; v++) {
+		at = strlen(what);
+		(void)snprintf(what + at, CONF_WHAT - at, "%s %s", v > 0 ? "," : "",
+			types[k->type].word(v));
+	}
+	return -1;
+}
+
+static int
+check_length(const struct conf_key *k, const char *text, char what[CONF_WHAT])
+{
+	size_t n = strlen(text);
+
+	if (n == 0 && k->min > 0)
+		return bad(what, "is empty: %s is needed", conf_wants(k));
+	if (n > k->max)
+		return bad(what, "is %zu bytes long, at most %d are allowed", n, (int)k->max);
+	return 0;
+}
+
+/* `decoder` is what LMCache's own proxies call it. */
+static int
+set_first_token(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	return set_word(k, base, strcmp(text, "decoder") == 0 ? "decode" : text, what);
+}
+
+/* An empty text, where one is allowed, means "none": NULL. */
+static int
+set_text(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	if (check_length(k, text, what) != 0)
+		return -1;
+	*(char **)member(k, base) = text[0] == '\0' ? NULL : mem_strdup(text);
+	return 0;
+}
+
+#define ALNUM "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+
+static int
+set_name(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	if (strlen(text) > k->max || text[strspn(text, ALNUM "._:/-")] != '\0')
+		return bad(what, "%.80s cannot be a name: 1 to %d of letters, digits and ._:/-",
+			text, (int)k->max);
+	return set_text(k, base, text, what);
+}
+
+/* A token of RFC 9110, of a header that passes: any other would never be found in a request. */
+static int
+set_header(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	const struct span name = {text, strlen(text)};
+
+	if (text[strspn(text, ALNUM "!#$%&'*+-.^_`|~")] != '\0')
+		return bad(what, "%.80s is not the name of a header: no blanks, no colon", text);
+	if (http_is_hop(name) || http_is_ours(name))
+		return bad(what, "%.80s does not go through the router: name another header", text);
+	return set_text(k, base, text, what);
+}
+
+static int
+set_path(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	if (text[0] != '/')
+		return bad(what, "%.60s does not start with /", text);
+	for (const char *p = text; *p != '\0'; p++)
+		if (*p <= ' ' || *p >= 0x7f || *p == '#')
+			return bad(what,
+				"%.60s holds a blank, a # or a byte that must be percent-encoded",
+				text);
+	return set_text(k, base, text, what);
+}
+
+static int
+set_url(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	struct http_url url;
+	const char *why;
+
+	if (strncasecmp(text, "https://", 8) == 0)
+		return bad(what, "%.80s: TLS to engines is not supported yet, use http://", text);
+	if (check_length(k, text, what) != 0)
+		return -1;
+	if (http_url_parse(text, &url, &why) != 0)
+		return bad(what, "%.80s: %s", text, why);
+	return set_text(k, base, text, what);
+}
+
+bool
+conf_strs_has(char *const *v, size_t n, const char *s)
+{
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(v[i], s) == 0)
+			return true;
+	return false;
+}
+
+static int
+add_text(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	char ***v = member(k, base);
+	size_t *n = (size_t *)((char *)base + k->noff), len = strlen(text);
+
+	if (len == 0 || len > 255)
+		return bad(what, "is %zu bytes long: 1 to 255 are needed", len);
+	if (conf_strs_has(*v, *n, text))
+		return bad(what, "%.80s is in the list twice", text);
+	*v = mem_resize(*v, *n + 1, sizeof(**v));
+	(*v)[(*n)++] = mem_strdup(text);
+	return 0;
+}
+
+/* --- addresses
+ * ------------------------------------------------------------------------------------ */
+
+/* ZMQ's own words for a place to bind (zmq_tcp(7), zmq_ipc(7)); the rest is zmq_bind()'s to say. */
+static int
+set_notices(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	const char *colon = strrchr(text, ':');
+
+	if (text[0] != '\0' && (strncmp(text, "ipc://", 6) != 0 || text[6] == '\0') &&
+		(strncmp(text, "tcp://", 6) != 0 || colon < text + 7 || port_of(colon + 1) == 0))
+		return bad(what,
+			"%.80s is not an address such as tcp://*:7500 or ipc:///run/kv.sock", text);
+	return set_text(k, base, text, what);
+}
+
+/* NULL, or what is wrong with a host that stood without brackets. */
+static const char *
+check_host(const char *host)
+{
+	const char *last = strrchr(host, '.');
+	struct in_addr a;
+
+	if (strchr(host, ':') != NULL)
+		return "an IPv6 address needs brackets: [::]:8000";
+	if (host[strspn(host, ALNUM ".-_")] != '\0')
+		return "not a host name (for all addresses write \":8000\")";
+	last = last != NULL ? last + 1 : host;
+	if (last[0] != '\0' && last[strspn(last, "0123456789")] == '\0' &&
+		inet_pton(AF_INET, host, &a) != 1)
+		return "not an IPv4 address";
+	return NULL;
+}
+
+/* [literal] or [literal%zone], rewritten in its shortest form so that equal ones compare equal. */
+static const char *
+take_ipv6(struct conf_listen *l, const char *text, const char *close)
+{
+	char *zone;
+	struct in6_addr a;
+
+	(void)snprintf(l->host, sizeof(l->host), "%.*s", (int)(close - text - 1), text + 1);
+	zone = strchr(l->host, '%');
+	if (zone != NULL)
+		*zone = '\0';
+	if (inet_pton(AF_INET6, l->host, &a) != 1)
+		return "not an IPv6 address";
+	if (zone == NULL)
+		(void)inet_ntop(AF_INET6, &a, l->host, sizeof(l->host));
+	else if (zone[1] == '\0')
+		return "an empty zone after %";
+	else
+		*zone = '%';
+	return NULL;
+}
+
+static const char *
+parse_listen(const char *text, struct conf_listen *l)
+{
+	const char *colon = strrchr(text, ':'), *close = strchr(text, ']'), *why;
+
+	if (colon == NULL || (close != NULL && colon < close))
+		return "no port: write host:port";
+	if ((size_t)(colon - text) >= sizeof(l->host))
+		return "the host is too long";
+	if (text[0] == '[') {
+		if (close == NULL || close + 1 != colon)
+			return "write [IPv6]:port";
+		why = take_ipv6(l, text, close);
+	} else {
+		(void)snprintf(l->host, sizeof(l->host), "%.*s", (int)(colon - text), text);
+		why = check_host(l->host);
+	}
+	if (why != NULL)
+		return why;
+	l->port = port_of(colon + 1);
+	return l->port == 0 ? "the port is not a number from 1 to 65535" : NULL;
+}
+
+static int
+add_listen(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	struct conf *c = base;
+	struct conf_listen l = {.text = NULL};
+	const char *why = parse_listen(text, &l);
+
+	(void)k;
+	if (why != NULL)
+		return bad(what, "%.80s: %s", text, why);
+	for (size_t i = 0; i < c->nlisten; i++)
+		if (strcasecmp(l.host, c->listen[i].host) == 0 && l.port == c->listen[i].port)
+			return bad(what, "%.80s is in the list twice", text);
+	c->listen = mem_resize(c->listen, c->nlisten + 1, sizeof(*c->listen));
+	l.text = mem_strdup(text);
+	c->listen[c->nlisten++] = l;
+	return 0;
+}
+
+/* A name to look up: a literal has no records. */
+static int
+set_host(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	const char *why = check_host(text);
+	struct in_addr a;
+
+	if (why != NULL)
+		return bad(what, "%.80s: %s", text, why);
+	if (inet_pton(AF_INET, text, &a) == 1)
+		return bad(what, "%.80s is an address: list it as an endpoint", text);
+	return set_text(k, base, text, what);
+}
+
+/* What engines put in front of a port: an IPv6 literal gets brackets if it comes without. */
+static int
+set_address_host(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	bool bare = strchr(text, ':') != NULL && text[0] != '[';
+	char *full = mem_printf("%s%s%s:1", bare ? "[" : "", text, bare ? "]" : "");
+	struct conf_listen l = {.text = NULL};
+	const char *why = text[0] != '\0' ? parse_listen(full, &l) : NULL;
+	int rc;
+
+	full[strlen(full) - strlen(":1")] = '\0';
+	rc = why != NULL ? bad(what, "%.80s: %s", text, why) : set_text(k, base, full, what);
+	free(full);
+	return rc;
+}
+
+static int
+set_kv_addr(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	struct conf_listen l = {.text = NULL};
+	const char *why = text[0] != '\0' ? parse_listen(text, &l) : NULL;
+
+	if (why != NULL)
+		return bad(what, "%.80s: %s", text, why);
+	return set_text(k, base, text, what);
+}
+
+static int
+add_network(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	struct net net;
+
+	if (!net_parse(text, &net))
+		return bad(
+			what, "%.80s is not a network such as 10.1.0.0/16 or 2001:db8::/32", text);
+	return add_text(k, base, text, what);
+}
+
+/* An address, since there is nobody else to ask for it; with a port or not. */
+static int
+add_server(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	bool bare = strchr(text, ':') == NULL || text[strlen(text) - 1] == ']';
+	char *full = mem_printf("%s%s", text, bare ? ":53" : "");
+	struct conf_listen l = {.text = NULL};
+	const char *why = parse_listen(full, &l);
+	uint8_t ip[16];
+
+	free(full);
+	if (why != NULL ||
+		(inet_pton(AF_INET, l.host, ip) != 1 && inet_pton(AF_INET6, l.host, ip) != 1))
+		return bad(
+			what, "%.80s is not an address such as 10.0.0.2 or [fd00::2]:5353", text);
+	return add_text(k, base, text, what);
+}
+
+/* --- writing
+ * ------------------------------------------------------------------------------------ */
+
+static void
+write_number(const struct conf_key *k, uint64_t v, FILE *out)
+{
+	char buf[32];
+
+	if (k->type == CONF_T_COUNT_OR_AUTO && v == UINT32_MAX)
+		(void)fputs("auto", out);
+	else if (k->type == CONF_T_SIZE)
+		(void)fputs(show(v, sizes, buf), out);
+	else if (k->type == CONF_T_DURATION || k->type == CONF_T_DURATION_OR_0)
+		(void)fputs(show(v, durations, buf), out);
+	else
+		(void)fprintf(out, "%" PRIu64, v);
+}
+
+static void
+write_texts(char *const *v, size_t n, FILE *out)
+{
+	(void)fputc('[', out);
+	for (size_t i = 0; i < n; i++) {
+		(void)fputs(i > 0 ? ", " : "", out);
+		conf_write_text(out, v[i]);
+	}
+	(void)fputc(']', out);
+}
+
+static void
+write_ports(const struct conf_ports *ports, FILE *out)
+{
+	(void)fputc('[', out);
+	for (uint32_t i = 0; i < ports->n; i++)
+		(void)fprintf(out, "%s%u", i > 0 ? ", " : "", (unsigned)ports->port[i]);
+	(void)fputc(']', out);
+}
+
+static void
+write_rate(const struct conf_rate *rate, FILE *out)
+{
+	size_t i = 0;
+
+	while (periods[i].seconds != rate->per_s)
+		i++;
+	(void)fprintf(out, "%" PRIu32 "%s", rate->n, periods[i].name);
+}
+
+static void
+write_listen(const struct conf *c, FILE *out)
+{
+	char **v = mem_array(c->nlisten + 1, sizeof(*v));
+
+	for (size_t i = 0; i < c->nlisten; i++)
+		v[i] = c->listen[i].text;
+	write_texts(v, c->nlisten, out);
+	free(v);
+}
+
+void
+conf_value_write(const struct conf_key *k, const void *base, FILE *out)
+{
+	const void *at = cmember(k, base);
+	const char *s;
+
+	switch (types[k->type].repr) {
+	case CONF_U32:
+		write_number(k, *(const uint32_t *)at, out);
+		return;
+	case CONF_U64:
+		write_number(k, *(const uint64_t *)at, out);
+		return;
+	case CONF_WORD:
+		(void)fputs(types[k->type].word(*(const uint32_t *)at), out);
+		return;
+	case CONF_RATE:
+		write_rate(at, out);
+		return;
+	case CONF_SHORT:
+		conf_write_text(out, at);
+		return;
+	case CONF_PORTS:
+		write_ports(at, out);
+		return;
+	case CONF_STR:
+		s = *(char *const *)at;
+		conf_write_text(out, s != NULL ? s : "");
+		return;
+	case CONF_STRS:
+		write_texts(*(char *const *const *)at,
+			*(const size_t *)((const char *)base + k->noff), out);
+		return;
+	case CONF_LIST:
+		assert(k->type == CONF_T_LISTEN);
+		write_listen(base, out);
+	}
+}
+
+/* --- comparing, copying, freeing
+ * ------------------------------------------------------------------ */
+
+static bool
+listen_equal(const struct conf *a, const struct conf *b)
+{
+	if (a->nlisten != b->nlisten)
+		return false;
+	for (size_t i = 0; i < a->nlisten; i++)
+		if (strcasecmp(a->listen[i].host, b->listen[i].host) != 0 ||
+			a->listen[i].port != b->listen[i].port)
+			return false;
+	return true;
+}
+
+static bool
+strs_equal(const struct conf_key *k, const void *a, const void *b)
+{
+	char *const *va = *(char **const *)cmember(k, a), *const *vb =
+								  *(char **const *)cmember(k, b);
+	size_t n = *(const size_t *)((const char *)a + k->noff);
+
+	if (n != *(const size_t *)((const char *)b + k->noff))
+		return false;
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(va[i], vb[i]) != 0)
+			return false;
+	return true;
+}
+
+static bool
+ports_equal(const struct conf_ports *a, const struct conf_ports *b)
+{
+	return a->n == b->n && memcmp(a->port, b->port, a->n * sizeof(a->port[0])) == 0;
+}
+
+/* None is none, whatever the time. */
+static bool
+rate_equal(const struct conf_rate *a, const struct conf_rate *b)
+{
+	return a->n == b->n && (a->n == 0 || a->per_s == b->per_s);
+}
+
+bool
+conf_value_equal(const struct conf_key *k, const void *a, const void *b)
+{
+	switch (types[k->type].repr) {
+	case CONF_U32:
+	case CONF_WORD:
+		return *(const uint32_t *)cmember(k, a) == *(const uint32_t *)cmember(k, b);
+	case CONF_U64:
+		return *(const uint64_t *)cmember(k, a) == *(const uint64_t *)cmember(k, b);
+	case CONF_RATE:
+		return rate_equal(cmember(k, a), cmember(k, b));
+	case CONF_SHORT:
+		return strcmp(cmember(k, a), cmember(k, b)) == 0;
+	case CONF_PORTS:
+		return ports_equal(cmember(k, a), cmember(k, b));
+	case CONF_STR:
+		return mem_text_equal(*(char *const *)cmember(k, a), *(char *const *)cmember(k, b));
+	case CONF_STRS:
+		return strs_equal(k, a, b);
+	case CONF_LIST:
+		break;
+	}
+	if (k->type == CONF_T_LISTEN)
+		return listen_equal(a, b);
+	if (k->type == CONF_T_POOLS)
+		return conf_pools_equal(a, b);
+	return true; /* endpoints and dns: compared once per pool, by conf_pools_equal() */
+}
+
+void
+conf_value_copy(const struct conf_key *k, const void *from, void *to)
+{
+	switch (types[k->type].repr) {
+	case CONF_U32:
+	case CONF_WORD:
+		*(uint32_t *)member(k, to) = *(const uint32_t *)cmember(k, from);
+		return;
+	case CONF_U64:
+		*(uint64_t *)member(k, to) = *(const uint64_t *)cmember(k, from);
+		return;
+	case CONF_STR:
+		free(*(char **)member(k, to));
+		*(char **)member(k, to) = mem_strdup(*(char *const *)cmember(k, from));
+		return;
+	case CONF_RATE:
+	case CONF_SHORT:
+	case CONF_PORTS:
+	case CONF_STRS:
+	case CONF_LIST:
+		assert(!"none of these is of class restart");
+	}
+}
+
+void
+conf_values_free(const struct conf_keys *keys, void *base)
+{
+	for (size_t i = 0; i < keys->n; i++) {
+		const struct conf_key *k = &keys->key[i];
+		char ***v = member(k, base);
+
+		if (conf_repr(k) == CONF_STR)
+			free(*(char **)member(k, base));
+		if (conf_repr(k) != CONF_STRS)
+			continue;
+		for (size_t n = *(size_t *)((char *)base + k->noff); n > 0; n--)
+			free((*v)[n - 1]);
+		free(*v);
+	}
+}

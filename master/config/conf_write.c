@@ -1,0 +1,184 @@
+/* A configuration as the YAML that amounts to it: what differs from the defaults. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/config/conf_read.h"
+#include "shm/base/mem.h"
+
+/* Where the next key goes. */
+struct place {
+	FILE *out;
+	int indent;
+	bool dash;        /* it is the first of a list's entry */
+	char section[32]; /* "limits", or "" */
+};
+
+void
+conf_write_text(FILE *out, const char *s)
+{
+	(void)fputc('"', out);
+	for (; *s != '\0'; s++) {
+		if ((unsigned char)*s < 0x20 || *s == 0x7f)
+			(void)fprintf(out, "\\x%02x", (unsigned)*s);
+		else
+			(void)fprintf(out, *s == '"' || *s == '\\' ? "\\%c" : "%c", *s);
+	}
+	(void)fputc('"', out);
+}
+
+static void
+fill_defaults(const struct conf_keys *keys, void *base)
+{
+	char what[CONF_WHAT];
+
+	for (size_t i = 0; i < keys->n; i++) {
+		const char *def = conf_key_default(&keys->key[i]);
+
+		if (def != NULL && strcmp(def, "[]") != 0)
+			(void)conf_value_set(&keys->key[i], base, def, what);
+	}
+}
+
+static void
+write_name(struct place *p, int deeper, const char *name, size_t n)
+{
+	(void)fprintf(p->out, "%*s%s%.*s:", p->indent + deeper - (p->dash ? 2 : 0), "",
+		p->dash ? "- " : "", (int)n, name);
+	p->dash = false;
+}
+
+/* The start of a key's line; a section is opened with its first key. */
+static void
+start_line(struct place *p, const char *path)
+{
+	const char *dot = strchr(path, '.');
+	size_t n = dot != NULL ? (size_t)(dot - path) : 0;
+
+	if (n > 0 && (strlen(p->section) != n || strncmp(p->section, path, n) != 0)) {
+		write_name(p, 0, path, n);
+		(void)fputc('\n', p->out);
+	}
+	(void)snprintf(p->section, sizeof(p->section), "%.*s", (int)n, path);
+	path = dot != NULL ? dot + 1 : path;
+	write_name(p, dot != NULL ? 2 : 0, path, strlen(path));
+	(void)fputc(' ', p->out);
+}
+
+/* Files are looked for beside the configuration that names them, and nobody knows where this one will be. */
+static void
+write_path(FILE *out, const struct conf *c, const char *name)
+{
+	char *path = conf_beside(c->path, name), full[PATH_MAX];
+
+	conf_write_text(out, realpath(path, full) != NULL ? full : path);
+	free(path);
+}
+
+static void
+write_key(struct place *p, const struct conf_key *k, const void *base)
+{
+	start_line(p, k->path);
+	conf_value_write(k, base, p->out);
+	(void)fputc('\n', p->out);
+}
+
+/* One entry of prefill, decode or dns: {url: "http://p", weight: 2} */
+static void
+write_entry(FILE *out, const struct conf_keys *keys, const void *entry, const void *def)
+{
+	bool first = true;
+
+	(void)fputs("      - {", out);
+	for (size_t i = 0; i < keys->n; i++) {
+		const struct conf_key *k = &keys->key[i];
+
+		if (k->def != NULL && conf_value_equal(k, entry, def))
+			continue;
+		(void)fprintf(out, "%s%s: ", first ? "" : ", ", k->path);
+		conf_value_write(k, entry, out);
+		first = false;
+	}
+	(void)fputs("}\n", out);
+}
+
+static void
+write_endpoints(struct place *p, const struct conf_pool *pool, enum role role)
+{
+	struct conf_endpoint def = {.url = NULL};
+	bool any = false;
+
+	fill_defaults(&conf_endpoint_keys, &def);
+	for (size_t i = 0; i < pool->nendpoints && pool->endpoints_file == NULL; i++) {
+		if (pool->endpoints[i].role != role)
+			continue;
+		if (!any)
+			(void)fprintf(p->out, "    %s:\n", role_name(role));
+		any = true;
+		write_entry(p->out, &conf_endpoint_keys, &pool->endpoints[i], &def);
+	}
+	conf_values_free(&conf_endpoint_keys, &def);
+}
+
+static void
+write_dns(struct place *p, const struct conf_pool *pool)
+{
+	struct conf_dns def = {.name = NULL};
+
+	fill_defaults(&conf_dns_keys, &def);
+	if (pool->ndns > 0)
+		(void)fputs("    dns:\n", p->out);
+	for (size_t i = 0; i < pool->ndns; i++)
+		write_entry(p->out, &conf_dns_keys, &pool->dns[i], &def);
+	conf_values_free(&conf_dns_keys, &def);
+}
+
+static void
+write_pool(FILE *out, const struct conf *c, const struct conf_pool *pool, size_t number)
+{
+	struct place p = {.out = out, .indent = 4, .dash = true};
+	struct conf_pool def = {.name = NULL};
+
+	fill_defaults(&conf_pool_keys, &def);
+	conf_pool_compute(pool, number, &def);
+	for (size_t i = 0; i < conf_pool_keys.n; i++) {
+		const struct conf_key *k = &conf_pool_keys.key[i];
+
+		if (k->def != NULL && conf_value_equal(k, pool, &def))
+			continue;
+		if (strcmp(k->path, "endpoints_file") == 0 ||
+			strcmp(k->path, "api_key_file") == 0) {
+			start_line(&p, k->path);
+			write_path(out, c,
+				k->path[0] == 'e' ? pool->endpoints_file : pool->api_key_file);
+			(void)fputc('\n', out);
+		} else {
+			write_key(&p, k, pool);
+		}
+	}
+	write_endpoints(&p, pool, ROLE_PREFILL);
+	write_endpoints(&p, pool, ROLE_DECODE);
+	write_dns(&p, pool);
+	conf_values_free(&conf_pool_keys, &def);
+}
+
+void
+conf_write(const struct conf *c, FILE *out)
+{
+	struct place p = {.out = out};
+	struct conf *def = conf_new(NULL);
+
+	fill_defaults(&conf_root_keys, def);
+	for (size_t i = 0; i < conf_root_keys.n; i++) {
+		const struct conf_key *k = &conf_root_keys.key[i];
+		bool automatic = k->type == CONF_T_WORKERS && c->workers_auto;
+
+		if (k->type != CONF_T_POOLS && !automatic && !conf_value_equal(k, c, def))
+			write_key(&p, k, c);
+	}
+	(void)fputs("pools:\n", out);
+	for (size_t i = 0; i < c->npools; i++)
+		write_pool(out, c, &c->pools[i], i + 1);
+	conf_free(&def);
+}

@@ -1,0 +1,196 @@
+#include "master/fleet/announced.h"
+
+#include <assert.h>
+#include <event2/event.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "master/fleet/discover.h"
+#include "master/fleet/endpoint.h"
+#include "master/fleet/fleet.h"
+#include "master/probe/resolve.h"
+#include "shm/announce.h"
+#include "shm/base/clock.h"
+#include "shm/base/log.h"
+#include "shm/base/mem.h"
+#include "shm/base/net.h"
+
+#define LOOK_MS 1000 /* for those that have fallen silent; news come by eventfd */
+
+/* Copies of what was heard: a notifier that starts anew has forgotten it, the engines have not. */
+struct announced_engines {
+	struct fleet *fleet;
+	struct event *wake, *turn;
+	struct announcement known[ANNOUNCED_MAX];
+	size_t n;
+};
+
+static void
+hear(struct announced_engines *a, const struct announcement *one)
+{
+	size_t i = 0;
+
+	while (i < a->n &&
+		(a->known[i].role != one->role || strcmp(a->known[i].http, one->http) != 0))
+		i++;
+	if (i == ANNOUNCED_MAX)
+		return;
+	if (i == a->n)
+		a->n++;
+	a->known[i] = *one;
+}
+
+static void
+forget(struct announced_engines *a, uint64_t now_ms, uint64_t forget_ms)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < a->n; i++)
+		if (now_ms <= a->known[i].seen_ms + forget_ms)
+			a->known[kept++] = a->known[i];
+	a->n = kept;
+}
+
+static bool
+has_network(const struct conf_pool *pool, const struct ep_addr *addr)
+{
+	struct net net;
+
+	for (size_t i = 0; i < pool->nannounce_networks; i++)
+		if (net_parse(pool->announce_networks[i], &net) &&
+			net_has(&net, addr->family, addr->ip))
+			return true;
+	return false;
+}
+
+/* The first pool with a network the address is in, or NULL. */
+static const struct conf_pool *
+pool_of(const struct conf *conf, const struct announcement *one)
+{
+	struct http_url at;
+	struct ep_addr addr;
+	char url[ANNOUNCED_ADDRESS + 8];
+	const char *why;
+
+	(void)snprintf(url, sizeof(url), "http://%s", one->http);
+	if (http_url_parse(url, &at, &why) != 0 || !resolve_literal(at.host, at.port, &addr))
+		return NULL;
+	for (size_t i = 0; i < conf->npools; i++)
+		if (has_network(&conf->pools[i], &addr))
+			return &conf->pools[i];
+	return NULL;
+}
+
+static int
+compare(const void *pa, const void *pb)
+{
+	const struct announcement *a = pa, *b = pb;
+	int r = strcmp(a->http, b->http);
+
+	return r != 0 ? r : (a->role > b->role) - (a->role < b->role);
+}
+
+/* Tells the fleet what of all that is known belongs to this pool; pools[i] is known[i]'s. */
+static void
+deal(struct announced_engines *a, const struct conf_pool *const pools[],
+	const struct conf_pool *pool)
+{
+	struct found *list = mem_array(a->n + 1, sizeof(*list));
+	char(*urls)[ANNOUNCED_ADDRESS + 8] = mem_array(a->n + 1, sizeof(*urls));
+	size_t n = 0;
+
+	for (size_t i = 0; i < a->n; i++) {
+		const struct announcement *one = &a->known[i];
+
+		if (pools[i] != pool)
+			continue;
+		(void)snprintf(urls[n], sizeof(urls[n]), "http://%s", one->http);
+		list[n].as = (struct conf_endpoint){.url = urls[n],
+			.role = one->role,
+			.weight = 1,
+			.notices = NOTICES_BY_PORTS};
+		memcpy(list[n].kv_addr, one->kv, sizeof(list[n].kv_addr));
+		n++;
+	}
+	fleet_found(a->fleet, pool->name, DISCOVER_ANNOUNCED, list, n);
+	free(urls);
+	free(list);
+}
+
+static void
+look(struct announced_engines *a)
+{
+	const struct conf *conf = a->fleet->conf;
+	const struct conf_pool *pools[ANNOUNCED_MAX];
+	struct timeval tv = clock_tv(LOOK_MS);
+	struct announcement one;
+
+	if (conf == NULL || conf->announce_listen == NULL) {
+		a->n = 0;
+		(void)event_del(a->turn);
+		return;
+	}
+	for (uint32_t i = 0; i < ANNOUNCED_MAX; i++)
+		if (announce_get(a->fleet->seg, i, &one))
+			hear(a, &one);
+	forget(a, clock_ms(), conf->announce_forget_ms);
+	qsort(a->known, a->n, sizeof(a->known[0]), compare);
+	for (size_t i = 0; i < a->n; i++)
+		pools[i] = pool_of(conf, &a->known[i]);
+	for (size_t i = 0; i < conf->npools; i++)
+		if (conf->pools[i].nannounce_networks > 0)
+			deal(a, pools, &conf->pools[i]);
+	(void)event_add(a->turn, &tv);
+}
+
+static void
+on_turn(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	look(arg);
+}
+
+static void
+on_wake(evutil_socket_t fd, short what, void *arg)
+{
+	uint64_t n;
+
+	(void)what;
+	(void)!read(fd, &n, sizeof(n));
+	look(arg);
+}
+
+struct announced_engines *
+announced_new(struct fleet *f, int wake_fd)
+{
+	struct announced_engines *a = MEM_NEW(struct announced_engines);
+
+	a->fleet = f;
+	a->turn = event_new(f->base, -1, 0, on_turn, a);
+	a->wake = event_new(f->base, wake_fd, EV_READ | EV_PERSIST, on_wake, a);
+	assert(a->turn != NULL && a->wake != NULL);
+	(void)event_add(a->wake, NULL);
+	return a;
+}
+
+void
+announced_free(struct announced_engines **pa)
+{
+	struct announced_engines *a = *pa;
+
+	if (a == NULL)
+		return;
+	event_free(a->turn);
+	event_free(a->wake);
+	free(a);
+	*pa = NULL;
+}
+
+void
+announced_changed(struct announced_engines *a)
+{
+	look(a);
+}

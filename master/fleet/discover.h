@@ -1,0 +1,65 @@
+/*
+ * Where endpoints come from: folds the pools of a configuration, and what other sources (DNS, engines
+ * that announce themselves) have found for them, into one set keyed by (url, role, pool name), and says
+ * what was added, kept, changed and removed since the last one.  Knows no health.
+ *
+ * Process: master.
+ * Ownership: the set keeps pointers into the configuration it was last given, which therefore must
+ * live until the next discover_fold() has returned.  What sources found is copied; the copies, too,
+ * live until the discover_fold() has returned that no longer has them.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "shm/base/conf.h"
+#include "shm/core/layout.h"
+
+struct discover;
+
+enum discover_what { DISCOVER_ADDED, DISCOVER_KEPT, DISCOVER_CHANGED, DISCOVER_REMOVED };
+
+struct discover_event {
+	enum discover_what what;
+	const struct conf_pool *pool;         /* REMOVED: NULL */
+	const struct conf_endpoint *endpoint; /* REMOVED: NULL */
+	const char *source;  /* "config", "announced", "dns NAME"; as `endpoint` lives */
+	bool found;          /* by a source, and in no list of the configuration */
+	const char *kv_addr; /* as some source said, else "" */
+	void *object;        /* what fn returned for this key earlier; ADDED: NULL */
+};
+
+/* Returns the object to keep for this key; not looked at for REMOVED. */
+typedef void *discover_fn(const struct discover_event *ev, void *arg);
+
+/* An endpoint that stands in no list of the configuration. */
+struct found {
+	struct conf_endpoint as; /* url: host or address with its port, valid by http_url_parse() */
+	char kv_addr[ANNOUNCED_ADDRESS]; /* "" if the source does not say */
+};
+
+#define DISCOVER_CONFIG "config"
+/* The two kinds of sources; of a text with a colon in it only what stands before that is shown. */
+#define DISCOVER_ANNOUNCED "announced"
+#define DISCOVER_KEY 320 /* bytes of a source's name */
+/* "dns NAME:PORT:ROLE", the source of a DNS entry.  Returns buf. */
+const char *discover_dns_key(const struct conf_dns *d, char buf[DISCOVER_KEY]);
+
+struct discover *discover_new(void);
+void discover_free(struct discover **);
+
+/*
+ * From the next fold on `source` contributes this list (copied, n may be 0) to the pool of that name
+ * instead of what it did before.  True if that is anything new.  An entry whose URL is none is left out.
+ */
+bool discover_found(struct discover *d, const char *pool, const char *source,
+	const struct found *list, size_t n);
+
+/*
+ * Calls fn once for each endpoint, those of the configuration in its order, then what sources found,
+ * then once for each that is gone.  A key that several name counts once: the configuration's own entry
+ * wins, then the first source's.  Sources that the configuration does not have any more are forgotten.
+ */
+void discover_fold(struct discover *d, const struct conf *conf, discover_fn *fn, void *arg);
+/* Upper limit of the endpoints the next fold reports as there. */
+size_t discover_most(const struct discover *d, const struct conf *conf);

@@ -1,0 +1,639 @@
+#include "master/fleet/dns.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <event2/event.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+
+#include "master/fleet/discover.h"
+#include "master/fleet/endpoint.h"
+#include "master/fleet/fleet.h"
+#include "master/probe/resolve.h"
+#include "proto/wire/dns_reply.h"
+#include "shm/base/clock.h"
+#include "shm/base/log.h"
+#include "shm/base/mem.h"
+#include "shm/load.h"
+
+#define LEAST_MS 1000    /* between two questions, even if the TTL is 0 */
+#define MOST_MS 300000   /* even if it is a day: engines come and go faster */
+#define NEGATIVE_MS 5000 /* no record, and no authority says for how long */
+#define BACK_OFF_MS 2000 /* after an error; doubled by each further one */
+#define BACK_OFF_MOST_MS 30000
+#define TARGETS_MAX                                                                                \
+	256 /* of one name and type; further ones are left out, the last of the sorted */
+#define LINGER_MS 10000 /* the most that former addresses serve for want of others */
+#define LINGER_LOOK_MS 20
+#define WEIGHT_MAX 100u /* of an endpoint (master/config/conf_keys.h) */
+
+/* An address or a service. */
+struct target {
+	char *url;
+	uint32_t weight; /* 0: the entry's */
+};
+
+struct targets {
+	struct target *v;
+	size_t n;
+	size_t left_out;
+};
+
+/*
+ * One type of records of one name:
+ *
+ *   asked --records--------> what they say, until the TTL is over --> asked
+ *     |----no record-------> the same as before, until the negative TTL is over; `fall` times: nothing
+ *     '----error-----------> the same as before, asked again with back-off
+ */
+struct lookup_type {
+	struct entry *entry;
+	enum dns_type type;
+	struct question *asked;
+	struct event *turn;
+	struct targets known;
+	struct targets leaving; /* no longer known, but there is no other engine yet that is up */
+	struct event *linger;   /* looks whether there is one */
+	uint64_t leaving_ms;    /* since when */
+	uint32_t empty, errors; /* answers of that kind in a row */
+};
+
+struct entry {
+	TAILQ_ENTRY(entry) link;
+	struct dns *dns;
+	char *pool, key[DISCOVER_KEY]; /* its source's name */
+	const struct conf_dns *conf;   /* of f->conf; NULL only within dns_apply() */
+	struct lookup_type types[2];
+	size_t ntypes;
+};
+
+struct dns {
+	struct fleet *fleet;
+	TAILQ_HEAD(entries, entry) entries;
+};
+
+static const char *
+type_name(enum dns_type type)
+{
+	return type == DNS_A ? "A" : type == DNS_AAAA ? "AAAA" : "SRV";
+}
+
+/* --- what the records mean --------------------------------------------------------------- */
+
+static void
+targets_clear(struct targets *s)
+{
+	for (size_t i = 0; i < s->n; i++)
+		free(s->v[i].url);
+	free(s->v);
+	*s = (struct targets){0};
+}
+
+/* Addresses no engine has: "any" (which would be this machine), and groups. */
+static bool
+is_usable(const uint8_t *ip, size_t n)
+{
+	static const uint8_t any[16] = {0};
+
+	if (memcmp(ip, any, n) == 0)
+		return false;
+	return n == 4 ? ip[0] < 224 : ip[0] != 0xff;
+}
+
+static char *
+service_url(const struct dns_record *r)
+{
+	struct http_url at;
+	const char *why;
+	char *url;
+
+	if (r->port == 0 || r->target[0] == '\0') /* ".": decidedly not available (RFC 2782) */
+		return NULL;
+	url = mem_printf("http://%s:%u", r->target, r->port);
+	if (http_url_parse(url, &at, &why) == 0)
+		return url;
+	free(url);
+	return NULL;
+}
+
+/* NULL if the record is of no use. */
+static char *
+url_of(enum dns_type type, const struct dns_record *r, uint32_t port)
+{
+	char ip[INET6_ADDRSTRLEN];
+
+	if (type == DNS_SRV)
+		return service_url(r);
+	if (!is_usable(r->ip, type == DNS_A ? 4 : 16))
+		return NULL;
+	(void)inet_ntop(type == DNS_A ? AF_INET : AF_INET6, r->ip, ip, sizeof(ip));
+	return mem_printf(type == DNS_A ? "http://%s:%u" : "http://[%s]:%u", ip, port);
+}
+
+static int
+compare_target(const void *pa, const void *pb)
+{
+	const struct target *a = pa, *b = pb;
+	int r = strcmp(a->url, b->url);
+
+	return r != 0 ? r : (a->weight < b->weight) - (a->weight > b->weight);
+}
+
+/* Sorted, so that the order of the answer does not matter; doubles and what is too much cut off. */
+static void
+put_in_order(struct targets *s)
+{
+	size_t n = 0;
+
+	qsort(s->v, s->n, sizeof(*s->v), compare_target);
+	for (size_t i = 0; i < s->n; i++) {
+		bool twice = n > 0 && strcmp(s->v[n - 1].url, s->v[i].url) == 0;
+
+		if (!twice && n < TARGETS_MAX) {
+			s->v[n++] = s->v[i];
+			continue;
+		}
+		s->left_out += !twice;
+		free(s->v[i].url);
+	}
+	s->n = n;
+}
+
+/*
+ * SRV weights are shares of the set, ours are from 1 to 100: taken as they are, scaled down if one is
+ * above 100, and 0 ("hardly ever", RFC 2782) is 1.  Where all are equal they say nothing, whatever the
+ * figure (CoreDNS divides 100 by the number of records): the entry's weight holds.
+ */
+static void
+weigh(struct targets *s)
+{
+	uint32_t most = 0, least = UINT32_MAX;
+
+	for (size_t i = 0; i < s->n; i++) {
+		most = s->v[i].weight > most ? s->v[i].weight : most;
+		least = s->v[i].weight < least ? s->v[i].weight : least;
+	}
+	for (size_t i = 0; i < s->n; i++) {
+		uint32_t w = s->v[i].weight;
+
+		if (most > WEIGHT_MAX)
+			w = (w * WEIGHT_MAX + most / 2) / most;
+		s->v[i].weight = most == least ? 0 : w > 0 ? w : 1;
+	}
+}
+
+/* Of services only those of the best priority: the others are meant for when these are gone. */
+static unsigned
+best_priority(const struct dns_record *records, size_t n)
+{
+	unsigned best = UINT16_MAX;
+
+	for (size_t i = 0; i < n; i++)
+		if (records[i].port != 0 && records[i].target[0] != '\0' &&
+			records[i].priority < best)
+			best = records[i].priority;
+	return best;
+}
+
+static struct targets
+read_records(const struct dns_record *records, size_t n, enum dns_type type, uint32_t port)
+{
+	struct targets s = {.v = mem_array(n + 1, sizeof(struct target))};
+	unsigned best = best_priority(records, n);
+
+	for (size_t i = 0; i < n; i++) {
+		char *url = type != DNS_SRV || records[i].priority == best
+				    ? url_of(type, &records[i], port)
+				    : NULL;
+
+		if (url != NULL)
+			s.v[s.n++] = (struct target){url, records[i].weight};
+	}
+	put_in_order(&s);
+	weigh(&s);
+	return s;
+}
+
+/* --- what is known of a name -------------------------------------------------------------- */
+
+static size_t
+count(const struct entry *e)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < e->ntypes; i++)
+		n += e->types[i].known.n + e->types[i].leaving.n;
+	return n;
+}
+
+static size_t
+put_found(const struct entry *e, const struct targets *s, struct found *list)
+{
+	for (size_t i = 0; i < s->n; i++) {
+		list[i].as = e->conf->as;
+		list[i].as.url = s->v[i].url;
+		if (s->v[i].weight != 0)
+			list[i].as.weight = s->v[i].weight;
+	}
+	return s->n;
+}
+
+/* As discover_found() takes them; the texts are the entry's. */
+static struct found *
+list_found(const struct entry *e, size_t *ret_n)
+{
+	struct found *list = mem_array(count(e) + 1, sizeof(*list));
+	size_t n = 0;
+
+	for (size_t i = 0; i < e->ntypes; i++) {
+		n += put_found(e, &e->types[i].known, list + n);
+		n += put_found(e, &e->types[i].leaving, list + n);
+	}
+	*ret_n = n;
+	return list;
+}
+
+static void
+tell_fleet(struct entry *e)
+{
+	size_t n;
+	struct found *list = list_found(e, &n);
+
+	fleet_found(e->dns->fleet, e->pool, e->key, list, n);
+	free(list);
+}
+
+static bool
+targets_equal(const struct targets *a, const struct targets *b)
+{
+	if (a->n != b->n)
+		return false;
+	for (size_t i = 0; i < a->n; i++)
+		if (compare_target(&a->v[i], &b->v[i]) != 0)
+			return false;
+	return true;
+}
+
+static bool
+has_url(const struct targets *s, const char *url)
+{
+	for (size_t i = 0; i < s->n; i++)
+		if (strcmp(s->v[i].url, url) == 0)
+			return true;
+	return false;
+}
+
+/* The next endpoint of the entry's pool and role that is up, from place *at on; NULL: no further one. */
+static const struct endpoint *
+next_up(const struct lookup_type *t, size_t *at)
+{
+	const struct fleet *f = t->entry->dns->fleet;
+
+	while (*at < f->norder) {
+		const struct endpoint *ep = f->order[(*at)++];
+
+		if (ep->role == t->entry->conf->as.role &&
+			strcmp(ep->pool_name, t->entry->pool) == 0 &&
+			ep->slot != ENDPOINT_NO_SLOT && ep_state_get(f->seg, ep->slot) == EP_UP)
+			return ep;
+	}
+	return NULL;
+}
+
+/* Whether one is up that is, or is not, one of those leaving. */
+static bool
+is_up(const struct lookup_type *t, bool leaving)
+{
+	const struct endpoint *ep;
+	size_t at = 0;
+
+	while ((ep = next_up(t, &at)) != NULL)
+		if (has_url(&t->leaving, ep->url) == leaving)
+			return true;
+	return false;
+}
+
+/*
+ * All addresses of a name may be exchanged in one answer.  The new engines have yet to be probed: until
+ * one is up the former ones go on, if they still can.
+ */
+static void
+linger(struct lookup_type *t)
+{
+	struct timeval look = clock_tv(LINGER_LOOK_MS);
+
+	if (t->leaving.n > 0 &&
+		(is_up(t, false) || !is_up(t, true) || clock_ms() - t->leaving_ms >= LINGER_MS))
+		targets_clear(&t->leaving);
+	if (t->leaving.n > 0)
+		(void)event_add(t->linger, &look);
+}
+
+static void
+on_linger(evutil_socket_t fd, short what, void *arg)
+{
+	struct lookup_type *t = arg;
+
+	(void)fd;
+	(void)what;
+	linger(t);
+	if (t->leaving.n == 0)
+		tell_fleet(t->entry);
+}
+
+/* Of what was known or leaving those that are up and not in `now`: never more than endpoints. */
+static struct targets
+former_of(const struct lookup_type *t, const struct targets *now)
+{
+	struct targets former = {.v = mem_array(t->known.n + t->leaving.n + 1, sizeof(*former.v))};
+	const struct endpoint *ep;
+	size_t at = 0;
+
+	while (former.n < t->known.n + t->leaving.n && (ep = next_up(t, &at)) != NULL)
+		if (!has_url(now, ep->url) &&
+			(has_url(&t->known, ep->url) || has_url(&t->leaving, ep->url)))
+			former.v[former.n++] =
+				(struct target){mem_strdup(ep->url), ep->conf->weight};
+	return former;
+}
+
+/* Takes `now`. */
+static void
+learn(struct lookup_type *t, struct targets *now)
+{
+	struct targets former;
+
+	if (now->left_out > 0 && t->known.left_out == 0)
+		log_warn("more addresses of a name than are used, the last ones are left out",
+			LOG_S("name", t->entry->conf->name), LOG_S("type", type_name(t->type)),
+			LOG_U("used", now->n), LOG_U("left_out", now->left_out));
+	if (targets_equal(now, &t->known)) {
+		t->known.left_out = now->left_out;
+		targets_clear(now);
+		return;
+	}
+	former = former_of(t, now);
+	if (t->leaving.n == 0)
+		t->leaving_ms = clock_ms();
+	targets_clear(&t->leaving);
+	targets_clear(&t->known);
+	t->known = *now;
+	if (now->n > 0)
+		t->leaving = former;
+	else
+		targets_clear(&former);
+	linger(t);
+	tell_fleet(t->entry);
+}
+
+/* --- questions and answers ---------------------------------------------------------------- */
+
+static void
+ask_again(struct lookup_type *t, uint64_t ms)
+{
+	struct timeval tv;
+
+	ms = ms < LEAST_MS ? LEAST_MS : ms > MOST_MS ? MOST_MS : ms;
+	tv = clock_tv(ms);
+	(void)event_add(t->turn, &tv);
+}
+
+static void
+failed(struct lookup_type *t, const char *why)
+{
+	uint64_t wait = BACK_OFF_MOST_MS;
+
+	if (t->errors++ == 0)
+		log_warn("a name could not be looked up, its endpoints stay as they are",
+			LOG_S("name", t->entry->conf->name), LOG_S("type", type_name(t->type)),
+			LOG_S("pool", t->entry->pool), LOG_S("reason", why),
+			LOG_U("endpoints", t->known.n));
+	if (t->errors < 5)
+		wait = (uint64_t)BACK_OFF_MS << (t->errors - 1);
+	ask_again(t, wait < BACK_OFF_MOST_MS ? wait : BACK_OFF_MOST_MS);
+}
+
+static void
+empty(struct lookup_type *t, const struct dns_reply *reply)
+{
+	uint32_t fall = t->entry->dns->fleet->conf->fall;
+	const char *why = reply->rcode == DNS_NXDOMAIN ? "no such name" : "no usable record";
+	struct targets none = {0};
+
+	t->empty++;
+	if (t->known.n > 0 && t->empty >= fall) {
+		log_warn("a name has lost its addresses, its endpoints are removed",
+			LOG_S("name", t->entry->conf->name), LOG_S("type", type_name(t->type)),
+			LOG_S("pool", t->entry->pool), LOG_S("reason", why),
+			LOG_U("answers", t->empty), LOG_U("endpoints", t->known.n));
+		learn(t, &none);
+	} else if (t->known.n > 0 && t->empty == 1) {
+		log_warn("a name has no addresses now, its endpoints stay until that is said again",
+			LOG_S("name", t->entry->conf->name), LOG_S("type", type_name(t->type)),
+			LOG_S("pool", t->entry->pool), LOG_S("reason", why), LOG_U("times", fall),
+			LOG_U("endpoints", t->known.n));
+	} else if (t->empty == fall && t == t->entry->types && count(t->entry) == 0) {
+		log_warn("a name has no addresses, nothing is found by it",
+			LOG_S("name", t->entry->conf->name), LOG_S("pool", t->entry->pool),
+			LOG_S("role", role_name(t->entry->conf->as.role)), LOG_S("reason", why),
+			LOG_U("answers", t->empty));
+	} else if (t->empty == 1 && count(t->entry) == 0) { /* AAAA beside A is empty mostly */
+		log_info("a name has no addresses yet", LOG_S("name", t->entry->conf->name),
+			LOG_S("type", type_name(t->type)), LOG_S("pool", t->entry->pool),
+			LOG_S("reason", why));
+	}
+	ask_again(t, reply->has_negative_ttl ? reply->negative_ttl * UINT64_C(1000) : NEGATIVE_MS);
+}
+
+static void
+answered(struct lookup_type *t, const struct dns_reply *reply, const struct dns_record *records)
+{
+	struct targets now = read_records(records, reply->n, t->type, t->entry->conf->port);
+
+	if (t->errors > 0)
+		log_info("a name can be looked up again", LOG_S("name", t->entry->conf->name),
+			LOG_S("type", type_name(t->type)), LOG_S("pool", t->entry->pool),
+			LOG_U("endpoints", now.n));
+	t->errors = 0;
+	if (now.n == 0) {
+		targets_clear(&now);
+		empty(t, reply);
+		return;
+	}
+	t->empty = 0;
+	ask_again(t, reply->ttl * UINT64_C(1000));
+	learn(t, &now);
+}
+
+static void
+on_answer(const uint8_t *msg, size_t n, const char *error, void *arg)
+{
+	struct lookup_type *t = arg;
+	size_t most = DNS_RECORDS_MOST(n);
+	struct dns_record *records;
+	struct dns_reply reply;
+
+	if (msg == NULL) {
+		failed(t, error);
+		return;
+	}
+	records = mem_array(most, sizeof(*records));
+	if (dns_reply_read(msg, n, t->type, records, most, &reply) != 0)
+		failed(t, "a broken answer");
+	else if (reply.truncated)
+		failed(t, "a truncated answer");
+	else
+		answered(t, &reply, records);
+	free(records);
+}
+
+static void
+ask(struct lookup_type *t)
+{
+	resolve_ask_cancel(&t->asked);
+	resolve_ask(t->entry->dns->fleet->resolver, t->entry->conf->name, (int)t->type, on_answer,
+		t, &t->asked);
+}
+
+static void
+on_turn(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	ask(arg);
+}
+
+/* --- entries ------------------------------------------------------------------------------ */
+
+static void
+add_type(struct entry *e, enum dns_type type)
+{
+	struct lookup_type *t = &e->types[e->ntypes++];
+	struct timeval now = {0};
+
+	t->entry = e;
+	t->type = type;
+	t->turn = event_new(e->dns->fleet->base, -1, 0, on_turn, t);
+	t->linger = event_new(e->dns->fleet->base, -1, 0, on_linger, t);
+	assert(t->turn != NULL && t->linger != NULL);
+	(void)event_add(t->turn, &now); /* when the new configuration stands */
+}
+
+static void
+entry_new(struct dns *d, const char *pool, const struct conf_dns *conf)
+{
+	struct entry *e = MEM_NEW(struct entry);
+
+	e->dns = d;
+	e->pool = mem_strdup(pool);
+	e->conf = conf;
+	(void)discover_dns_key(conf, e->key);
+	if (conf->port == 0) {
+		add_type(e, DNS_SRV);
+	} else {
+		add_type(e, DNS_A);
+		add_type(e, DNS_AAAA);
+	}
+	TAILQ_INSERT_TAIL(&d->entries, e, link);
+}
+
+static void
+entry_free(struct entry *e)
+{
+	for (size_t i = 0; i < e->ntypes; i++) {
+		resolve_ask_cancel(&e->types[i].asked);
+		event_free(e->types[i].turn);
+		event_free(e->types[i].linger);
+		targets_clear(&e->types[i].known);
+		targets_clear(&e->types[i].leaving);
+	}
+	TAILQ_REMOVE(&e->dns->entries, e, link);
+	free(e->pool);
+	free(e);
+}
+
+static struct entry *
+find(struct dns *d, const char *pool, const char *key)
+{
+	struct entry *e;
+
+	TAILQ_FOREACH(e, &d->entries, link)
+	if (strcmp(e->pool, pool) == 0 && strcmp(e->key, key) == 0)
+		return e;
+	return NULL;
+}
+
+static void
+keep_or_begin(struct dns *d, const char *pool, const struct conf_dns *conf)
+{
+	char key[DISCOVER_KEY];
+	struct entry *e = find(d, pool, discover_dns_key(conf, key));
+	struct found *list;
+	size_t n;
+
+	if (e == NULL) {
+		entry_new(d, pool, conf);
+	} else if (e->conf == NULL) { /* else it stands there twice */
+		e->conf = conf;
+		list = list_found(e, &n);
+		if (n > 0)
+			(void)discover_found(d->fleet->discover, pool, key, list, n);
+		free(list);
+	}
+}
+
+/* Other name servers may know better. */
+static void
+ask_all(struct dns *d)
+{
+	struct timeval now = {0};
+	struct entry *e;
+
+	TAILQ_FOREACH(e, &d->entries, link)
+	for (size_t i = 0; i < e->ntypes; i++)
+		(void)event_add(e->types[i].turn, &now);
+}
+
+void
+dns_apply(struct dns *d)
+{
+	const struct conf *conf = d->fleet->conf;
+	struct entry *e, *next;
+
+	if (resolver_servers(d->fleet->resolver, conf->dns_servers, conf->ndns_servers))
+		ask_all(d);
+	TAILQ_FOREACH(e, &d->entries, link) e->conf = NULL;
+	for (size_t i = 0; i < conf->npools; i++)
+		for (size_t k = 0; k < conf->pools[i].ndns; k++)
+			keep_or_begin(d, conf->pools[i].name, &conf->pools[i].dns[k]);
+	for (e = TAILQ_FIRST(&d->entries); e != NULL; e = next) {
+		next = TAILQ_NEXT(e, link);
+		if (e->conf == NULL)
+			entry_free(e); /* the fold forgets what it found */
+	}
+}
+
+struct dns *
+dns_new(struct fleet *f)
+{
+	struct dns *d = MEM_NEW(struct dns);
+
+	d->fleet = f;
+	TAILQ_INIT(&d->entries);
+	return d;
+}
+
+void
+dns_free(struct dns **pd)
+{
+	struct dns *d = *pd;
+
+	if (d == NULL)
+		return;
+	while (!TAILQ_EMPTY(&d->entries))
+		entry_free(TAILQ_FIRST(&d->entries));
+	free(d);
+	*pd = NULL;
+}

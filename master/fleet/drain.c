@@ -1,0 +1,327 @@
+#include "master/fleet/drain.h"
+
+#include <event2/buffer.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "master/fleet/endpoint.h"
+#include "master/fleet/publish.h"
+#include "shm/base/log.h"
+#include "shm/load.h"
+#include "shm/metrics.h"
+#include "shm/core/seg.h"
+
+#define NAMED_MAX 256 /* an endpoint or a pool, as the operator writes it */
+#define NEAR_MAX 5    /* endpoints named to one who has mistyped his */
+
+/* Which places of the fleet are meant. */
+struct wanted {
+	char endpoint[NAMED_MAX];
+	char pool[NAMED_MAX]; /* "": all */
+	int role;             /* enum role; -1: both */
+	bool parsed;          /* `at` is the endpoint's */
+	struct http_url at;
+};
+
+/* --- who is meant ------------------------------------------------------------------------ */
+
+static int
+refuse(struct evbuffer *out, const char *why, const char *word)
+{
+	(void)evbuffer_drain(out, evbuffer_get_length(out));
+	(void)evbuffer_add_printf(out, "%s%.200s", why, word);
+	return -1;
+}
+
+static bool
+take_word(struct wanted *w, const char *word)
+{
+	if (w->endpoint[0] == '\0') {
+		/* as the configuration takes them, "http://h:1/" is "http://h:1" */
+		const char *why;
+		size_t n = strlen(word);
+
+		memcpy(w->endpoint, word, n + 1);
+		if (n > 0 && word[n - 1] == '/')
+			w->endpoint[n - 1] = '\0';
+		w->parsed = http_url_parse(w->endpoint, &w->at, &why) == 0;
+		return w->endpoint[0] != '\0';
+	}
+	if (strncmp(word, "pool=", 5) == 0) {
+		memcpy(w->pool, word + 5, strlen(word + 5) + 1);
+		return true;
+	}
+	for (enum role role = 0; role < ROLE_N; role++)
+		if (strncmp(word, "role=", 5) == 0 && strcmp(word + 5, role_name(role)) == 0) {
+			w->role = (int)role;
+			return true;
+		}
+	return false;
+}
+
+/* 0 or -1, with the reason in *out. */
+static int
+parse(const char *what, struct wanted *w, struct evbuffer *out)
+{
+	char word[NAMED_MAX];
+
+	*w = (struct wanted){.role = -1};
+	while (*what != '\0') {
+		size_t n = strcspn(what, " ");
+
+		if (n >= sizeof(word))
+			return refuse(out, "too long: ", what);
+		memcpy(word, what, n);
+		word[n] = '\0';
+		if (n > 0 && !take_word(w, word))
+			return refuse(
+				out, "neither role=prefill, role=decode nor pool=NAME: ", word);
+		what += n;
+		what += *what == ' ';
+	}
+	return w->endpoint[0] != '\0' ? 0 : refuse(out, "an endpoint is needed", "");
+}
+
+/* However the URL is written. */
+static bool
+same_place(const struct http_url *a, const struct http_url *b)
+{
+	return strcasecmp(a->host, b->host) == 0 && a->port == b->port &&
+	       strcmp(a->prefix, b->prefix) == 0;
+}
+
+static bool
+is_named(const struct wanted *w, const struct endpoint *ep)
+{
+	return w->parsed ? same_place(&w->at, &ep->at)
+			 : strcasecmp(w->endpoint, ep->authority) == 0;
+}
+
+static bool
+is_wanted(const struct wanted *w, const struct endpoint *ep)
+{
+	return is_named(w, ep) && (w->role == -1 || (enum role)w->role == ep->role) &&
+	       (w->pool[0] == '\0' || strcmp(w->pool, ep->pool_name) == 0);
+}
+
+/* How many letters must be changed, added or left out to make one of the other. */
+static size_t
+distance(const char *a, const char *b)
+{
+	size_t row[NAMED_MAX + 1], n = strlen(b), diagonal, up;
+
+	n = n < NAMED_MAX ? n : NAMED_MAX;
+	for (size_t k = 0; k <= n; k++)
+		row[k] = k;
+	for (size_t i = 0; a[i] != '\0'; i++) {
+		diagonal = row[0];
+		row[0] = i + 1;
+		for (size_t k = 0; k < n; k++) {
+			up = row[k + 1];
+			row[k + 1] = diagonal + (a[i] != b[k]);
+			if (up + 1 < row[k + 1])
+				row[k + 1] = up + 1;
+			if (row[k] + 1 < row[k + 1])
+				row[k + 1] = row[k] + 1;
+			diagonal = up;
+		}
+	}
+	return row[n];
+}
+
+struct near {
+	size_t distance;
+	const char *url;
+};
+
+static bool
+is_in(const struct near *near, size_t n, const char *url)
+{
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(near[i].url, url) == 0)
+			return true;
+	return false;
+}
+
+/* The NEAR_MAX that look most like it, the nearest first. */
+static int
+refuse_unknown(const struct fleet *f, const struct wanted *w, struct evbuffer *out)
+{
+	struct near near[NEAR_MAX + 1];
+	size_t n = 0;
+
+	(void)refuse(out, "no such endpoint: ", w->endpoint);
+	for (size_t i = 0; i < f->norder; i++) {
+		const struct endpoint *ep = f->order[i];
+		const bool bare = strstr(w->endpoint, "://") == NULL;
+		const size_t d = distance(w->endpoint, bare ? ep->authority : ep->url);
+		size_t at = n;
+
+		if (is_in(near, n, ep->url))
+			continue;
+		for (; at > 0 && near[at - 1].distance > d; at--)
+			near[at] = near[at - 1];
+		near[at] = (struct near){d, ep->url};
+		n += n < NEAR_MAX;
+	}
+	for (size_t i = 0; i < n; i++)
+		(void)evbuffer_add_printf(out, "%s%s", i == 0 ? "; there is " : ", ", near[i].url);
+	return -1;
+}
+
+/* It is there, but not in the pool or role that was asked for. */
+static int
+refuse_place(const struct fleet *f, const struct wanted *w, struct evbuffer *out)
+{
+	const char *sep = " is not there, it is ";
+
+	(void)refuse(out, "", w->endpoint);
+	for (size_t i = 0; i < f->norder; i++)
+		if (is_named(w, f->order[i])) {
+			(void)evbuffer_add_printf(out, "%s%s of pool %s", sep,
+				role_name(f->order[i]->role), f->order[i]->pool_name);
+			sep = ", ";
+		}
+	return -1;
+}
+
+/* host:port is not enough where two URLs differ in their paths. */
+static int
+refuse_ambiguous(const struct endpoint *a, const struct endpoint *b, struct evbuffer *out)
+{
+	(void)refuse(out, "which one? ", a->url);
+	(void)evbuffer_add_printf(out, " or %.200s", b->url);
+	return -1;
+}
+
+/* 0 if it is at least one place of the configuration, and of one URL. */
+static int
+resolve(const struct fleet *f, const struct wanted *w, struct evbuffer *out)
+{
+	const struct endpoint *first = NULL;
+	bool named = false;
+
+	for (size_t i = 0; i < f->norder; i++) {
+		const struct endpoint *ep = f->order[i];
+
+		named = named || is_named(w, ep);
+		if (!is_wanted(w, ep))
+			continue;
+		if (first != NULL && !same_place(&first->at, &ep->at))
+			return refuse_ambiguous(first, ep, out);
+		first = first != NULL ? first : ep;
+	}
+	if (first != NULL)
+		return 0;
+	return named ? refuse_place(f, w, out) : refuse_unknown(f, w, out);
+}
+
+/* --- what is done ------------------------------------------------------------------------ */
+
+static uint32_t
+in_flight(const struct endpoint *ep)
+{
+	return ep->slot == ENDPOINT_NO_SLOT ? 0 : load_count(ep->fleet->seg, ep->slot);
+}
+
+static void
+say_place(struct evbuffer *out, const struct endpoint *ep, const char *word)
+{
+	(void)evbuffer_add_printf(out, "%s %s, %s of pool %s: %" PRIu32 " in flight\n", word,
+		ep->url, role_name(ep->role), ep->pool_name, in_flight(ep));
+}
+
+static bool
+others_serve(const struct fleet *f, const struct endpoint *ep)
+{
+	for (size_t i = 0; i < f->norder; i++) {
+		const struct endpoint *o = f->order[i];
+
+		if (o->pool == ep->pool && o->role == ep->role && !o->drained && o->state == EP_UP)
+			return true;
+	}
+	return false;
+}
+
+int
+drain_begin(struct fleet *f, const char *what, struct evbuffer *out)
+{
+	struct wanted w;
+
+	if (parse(what, &w, out) != 0 || resolve(f, &w, out) != 0)
+		return -1;
+	for (size_t i = 0; i < f->norder; i++) {
+		struct endpoint *ep = f->order[i];
+		const bool was = ep->drained;
+
+		if (!is_wanted(&w, ep))
+			continue;
+		publish_drain(f->publish, ep);
+		say_place(out, ep, was ? "draining as before:" : "draining:");
+		if (!was)
+			log_info("endpoint drained by pdctl", LOG_S("url", ep->url),
+				LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name),
+				LOG_U("in_flight", in_flight(ep)));
+		if (!others_serve(f, ep))
+			(void)evbuffer_add_printf(out,
+				"  no other %s endpoint of pool %s is up: new requests get 503\n",
+				role_name(ep->role), ep->pool_name);
+	}
+	(void)evbuffer_add_printf(out,
+		"It gets no new requests until `pdctl undrain`, a restart of "
+		"pdrouter, or its removal from the configuration.\n");
+	return 0;
+}
+
+int
+drain_end(struct fleet *f, const char *what, struct evbuffer *out)
+{
+	struct wanted w;
+
+	if (parse(what, &w, out) != 0 || resolve(f, &w, out) != 0)
+		return -1;
+	for (size_t i = 0; i < f->norder; i++) {
+		struct endpoint *ep = f->order[i];
+		const bool was = ep->drained;
+
+		if (!is_wanted(&w, ep))
+			continue;
+		publish_undrain(f->publish, ep);
+		(void)evbuffer_add_printf(out, "%s %s, %s of pool %s: %s\n",
+			was ? "undrained:" : "was not drained:", ep->url, role_name(ep->role),
+			ep->pool_name, ep_state_name(ep->state));
+		if (was)
+			log_info("endpoint undrained by pdctl", LOG_S("url", ep->url),
+				LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name),
+				LOG_S("state", ep_state_name(ep->state)));
+	}
+	return 0;
+}
+
+int
+drain_look(const struct fleet *f, const char *what, struct evbuffer *out)
+{
+	const char *word = "gone";
+	struct endpoint *ep;
+	struct wanted w;
+	uint32_t n = 0;
+
+	if (parse(what, &w, out) != 0)
+		return -1;
+	TAILQ_FOREACH(ep, &f->draining, link)
+	if (is_wanted(&w, ep)) {
+		n += in_flight(ep);
+		word = "draining";
+	}
+	TAILQ_FOREACH(ep, &f->live, link)
+	if (is_wanted(&w, ep)) {
+		n += in_flight(ep);
+		if (strcmp(word, "serving") != 0)
+			word = ep->drained ? "draining" : "serving";
+	}
+	(void)evbuffer_add_printf(out, "%" PRIu32 " in flight, %s\n", n, word);
+	return 0;
+}

@@ -1,0 +1,50 @@
+#include "master/fleet/ejected.h"
+
+#include "master/fleet/endpoint.h"
+#include "master/fleet/fleet.h"
+#include "master/fleet/waiters.h"
+#include "shm/base/clock.h"
+#include "shm/base/log.h"
+#include "shm/eject.h"
+
+static bool
+clear(const struct endpoint *ep, bool refused)
+{
+	if (!eject_clear(ep->fleet->seg, ep->slot, refused, clock_ms()))
+		return false;
+	log_info("endpoint back, it answers probes", LOG_S("url", ep->url),
+		LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name));
+	return true;
+}
+
+void
+ejected_up(const struct endpoint *ep)
+{
+	(void)clear(ep, false); /* who waits is called when it is up */
+}
+
+void
+ejected_probed(const struct endpoint *ep)
+{
+	if (clear(ep, true))
+		waiters_call(ep->fleet->waiters);
+}
+
+void
+ejected_trim(struct fleet *f, const struct table *t)
+{
+	for (uint32_t i = 0; t != NULL && i < t->npools; i++)
+		for (enum role role = 0; role < ROLE_N; role++) {
+			const struct table_pool *tp = &t->pools[i];
+			int pick;
+
+			while ((pick = eject_bring_back(f->seg, tp, role, clock_ms())) >= 0) {
+				const uint32_t at = tp->picks[role][pick].endpoint;
+
+				log_info("endpoint back, too few of its role would be left",
+					LOG_S("url", t->endpoints[at].url),
+					LOG_S("role", role_name(role)), LOG_S("pool", tp->name));
+				waiters_call(f->waiters);
+			}
+		}
+}

@@ -1,0 +1,61 @@
+/*
+ * What the master knows about the engines, behind one door: where endpoints come from (discover), their
+ * addresses (resolve), whether they are up (health), how loaded they are (load), and the table made of
+ * all that (publish).
+ *
+ * Process: master.  Runs on the master's event loop and never blocks it.
+ */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+struct conf;
+struct conf_error;
+struct evbuffer;
+struct event_base;
+struct fleet;
+struct found;
+struct rcu_writer;
+struct seg;
+struct waiters;
+
+/* Aborts only when out of memory.  Nothing is published before the first fleet_apply(). */
+struct fleet *fleet_new(struct event_base *base, struct seg *seg);
+void fleet_free(struct fleet **);
+
+/*
+ * Whether fleet_apply() can put it in force: there is a number for each pool's name, and the endpoint
+ * table has room for it.  0, or -1 with *err filled.  True only until the next fleet_apply().
+ */
+int fleet_check(const struct fleet *f, const struct conf *conf, struct conf_error *err);
+
+/*
+ * Puts a configuration in force that has passed fleet_check(): endpoints are added, removed and changed, requests in flight are not
+ * touched (removed endpoints drain).  The table with the new configuration is published before this
+ * returns, or as soon as an arena is free.  `conf` must live until the next fleet_apply() has returned.
+ */
+void fleet_apply(struct fleet *f, const struct conf *conf, uint64_t config_number);
+
+/*
+ * What a source other than the configuration's lists knows of a pool's endpoints from now on, instead of
+ * what it said before (master/fleet/discover.h; the list is copied).  Endpoints are added, removed and changed
+ * as by fleet_apply(), and published with the end of this turn of the loop.  Kept over later
+ * configurations as long as those have the pool and the source.
+ */
+void fleet_found(
+	struct fleet *f, const char *pool, const char *source, const struct found *list, size_t n);
+
+/* Takes endpoints also from engines that announce themselves (master/fleet/announced.h). */
+void fleet_hear(struct fleet *f, int wake_fd);
+
+/* Who is told when something to choose has come or gone (master/fleet/waiters.h); without it nobody is. */
+void fleet_waiters(struct fleet *f, struct waiters *ws);
+
+/* Writes the endpoint table with state and load: for people (json = 0) or as one JSON object. */
+void fleet_status(struct fleet *f, struct evbuffer *out, int json);
+
+/* Whose the endpoint tables are, for check_segment(). */
+const struct rcu_writer *fleet_writer(const struct fleet *f);
+
+/* Reaping a dead worker freed reservations or reader lines: slots and arenas may be free now. */
+void fleet_worker_reaped(struct fleet *f);

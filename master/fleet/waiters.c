@@ -1,0 +1,87 @@
+#include "master/fleet/waiters.h"
+
+#include <assert.h>
+#include <event2/event.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "shm/base/mem.h"
+#include "shm/queue.h"
+
+#define CALL_S 1 /* so long one who stands still holds the others up, at most */
+
+struct waiters {
+	struct seg *seg;
+	const int *wake_fds;
+	struct event *tick;
+};
+
+static void
+tell(const struct waiters *ws, uint32_t worker)
+{
+	static const uint64_t one = 1;
+
+	(void)!write(ws->wake_fds[worker], &one, sizeof(one));
+}
+
+void
+waiters_call(struct waiters *ws)
+{
+	static const struct queue_call first = {.roles = QUEUE_ALL_ROLES};
+
+	for (uint32_t pool = 0; ws != NULL && pool < ws->seg->hdr->max_pools; pool++)
+		if (queue_any(ws->seg, pool)) {
+			const uint32_t worker = queue_wake(ws->seg, pool, &first);
+
+			if (worker != QUEUE_NOBODY)
+				tell(ws, worker);
+		}
+}
+
+void
+waiters_tell(struct waiters *ws)
+{
+	bool called[UINT8_MAX] = {false}; /* worker + 1 has 8 bits */
+
+	for (uint32_t pool = 0; pool < ws->seg->hdr->max_pools; pool++)
+		if (queue_any(ws->seg, pool))
+			queue_called_all(ws->seg, pool, called);
+	for (uint32_t i = 0; i < SLOT_WORKERS(ws->seg); i++)
+		if (called[i])
+			tell(ws, i);
+	waiters_call(ws);
+}
+
+static void
+on_tick(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	waiters_tell(arg);
+}
+
+struct waiters *
+waiters_new(struct event_base *base, struct seg *seg, const int *wake_fds)
+{
+	static const struct timeval every = {.tv_sec = CALL_S};
+	struct waiters *ws = MEM_NEW(struct waiters);
+
+	ws->seg = seg;
+	ws->wake_fds = wake_fds;
+	ws->tick = event_new(base, -1, EV_PERSIST, on_tick, ws);
+	assert(ws->tick != NULL);
+	(void)event_add(ws->tick, &every);
+	return ws;
+}
+
+void
+waiters_free(struct waiters **pws)
+{
+	if (*pws == NULL)
+		return;
+	event_free((*pws)->tick);
+	free(*pws);
+	*pws = NULL;
+}

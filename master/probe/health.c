@@ -1,0 +1,410 @@
+#include "master/probe/health.h"
+
+#include <errno.h>
+#include <event2/event.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/fleet/ejected.h"
+#include "master/fleet/endpoint.h"
+#include "master/probe/learn.h"
+#include "master/probe/load.h"
+#include "master/probe/probe.h"
+#include "master/fleet/publish.h"
+#include "master/probe/resolve.h"
+#include "shm/base/clock.h"
+#include "shm/base/log.h"
+#include "shm/base/mem.h"
+#include "shm/metrics.h"
+
+/*
+ * A round is one judgement: does the endpoint answer?
+ *
+ *   REST --turn--> [NAME] --addresses--> PATH --2xx--> [LEARN] --gate open--> good --> REST
+ *                     |                  |  ^             |
+ *                     |        refused   |  '-- next address of the name
+ *                     '------------------+----------------+--> bad --> REST
+ *
+ * NAME only while no address is known; LEARN only while it is not UP and learn_gated(): what is
+ * learned later, or is of less weight, is asked beside these rounds and holds up none of them.
+ *
+ * STARTING --1 good--> UP --`fall` bad in a row--> DOWN --`rise` good in a row--> UP
+ *
+ * Others see an endpoint that is STARTING after `fall` bad rounds as down.
+ */
+enum step { REST, NAME, PATH, LEARN };
+enum standing { STARTING, UP, DOWN };
+
+#define EAGER_MS 250        /* between rounds while STARTING: up soon after its engine is */
+#define EAGER_FOR_MS 10000  /* after that an engine is one that loads its weights: ask as usual */
+#define RENEW_MS 30000      /* names are looked up again */
+#define RENEW_LEAST_MS 1000 /* ... and after a failed round, at most so often */
+#define HEALTH_BODY_MAX (64u << 10) /* of a health answer; its text means nothing to us */
+
+struct health {
+	struct endpoint *ep;
+	struct probe *probe;
+	struct learn *learn;
+	struct event *turn, *renew;
+	struct lookup *lookup;
+	enum step step;
+	enum standing standing;
+	uint32_t good, bad;                     /* rounds in a row */
+	uint64_t began_ms, round_ms, looked_ms; /* clock_ms(); 0 = never */
+	uint64_t interval_ms;                   /* the turn was armed by */
+	bool literal;
+	struct ep_addr addrs[RESOLVE_MAX];
+	size_t naddrs, at, tried; /* at: index of the address asked */
+	struct ep_addr asked;
+	char reason[192];
+};
+
+static void ask(struct health *h);
+
+static const struct conf *
+conf_of(const struct health *h)
+{
+	return h->ep->fleet->conf;
+}
+
+static void
+reason_set(struct health *h, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	(void)vsnprintf(h->reason, sizeof(h->reason), fmt, ap);
+	va_end(ap);
+}
+
+static void
+add_timer(struct event *ev, uint64_t ms)
+{
+	struct timeval tv = clock_tv(ms);
+
+	(void)event_add(ev, &tv);
+}
+
+/* --- between rounds ---------------------------------------------------------------------- */
+
+static uint64_t
+wait_ms(const struct health *h)
+{
+	uint64_t now = clock_ms(), interval = conf_of(h)->health_interval_ms;
+
+	if (h->standing == STARTING && now - h->began_ms < EAGER_FOR_MS)
+		return interval < EAGER_MS ? interval : EAGER_MS;
+	return endpoint_wait_ms(h->ep, now, interval);
+}
+
+static void
+rest(struct health *h)
+{
+	h->step = REST;
+	h->interval_ms = conf_of(h)->health_interval_ms;
+	add_timer(h->turn, wait_ms(h));
+}
+
+/* A round at once, unless one is under way. */
+static void
+hurry(struct health *h)
+{
+	if (h->step == REST)
+		add_timer(h->turn, 0);
+}
+
+/* --- verdicts ---------------------------------------------------------------------------- */
+
+static void
+go_up(struct health *h)
+{
+	struct endpoint *ep = h->ep;
+	char addr[EP_ADDR_TEXT];
+
+	h->standing = UP;
+	h->reason[0] = '\0';
+	ejected_up(ep);
+	log_info("endpoint up", LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
+		LOG_S("pool", ep->pool_name), LOG_S("addr", ep_addr_text(&ep->addr, addr)));
+	publish_up(ep->fleet->publish, ep);
+	scrape_start(ep);
+}
+
+static void
+go_down(struct health *h)
+{
+	struct endpoint *ep = h->ep;
+
+	h->standing = DOWN;
+	learn_forget(h->learn);
+	log_warn("endpoint down, no requests go there until it answers again",
+		LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
+		LOG_S("pool", ep->pool_name), LOG_S("reason", h->reason));
+	publish_down(ep->fleet->publish, ep);
+	scrape_stop(ep);
+}
+
+/* It may come yet, by one good round, but no request waits for it any more. */
+static void
+give_up_waiting(struct health *h)
+{
+	struct endpoint *ep = h->ep;
+
+	log_warn("endpoint does not answer yet, still asking", LOG_S("url", ep->url),
+		LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name),
+		LOG_S("reason", h->reason));
+	publish_down(ep->fleet->publish, ep);
+}
+
+static void
+round_good(struct health *h)
+{
+	struct endpoint *ep = h->ep;
+
+	metric_add(ep->fleet->slab, M_PROBES_OK, 1);
+	h->bad = 0;
+	h->good++;
+	if (!ep_addr_equal(&ep->addr, &h->asked)) {
+		ep->addr = h->asked;
+		publish_soon(ep->fleet->publish);
+		if (h->standing == UP)
+			learn_forget(h->learn);
+	}
+	if (h->standing == STARTING || (h->standing == DOWN && h->good >= conf_of(h)->rise))
+		go_up(h);
+	else if (h->standing == UP)
+		ejected_probed(ep);
+	if (h->standing == UP)
+		learn_up(h->learn);
+	rest(h);
+}
+
+static void look_up(struct health *h);
+
+static void
+round_bad(struct health *h)
+{
+	struct endpoint *ep = h->ep;
+
+	metric_add(ep->fleet->slab, M_PROBES_FAILED, 1);
+	h->good = 0;
+	h->bad++;
+	if (h->standing == UP && h->bad >= conf_of(h)->fall)
+		go_down(h);
+	else if (h->standing == STARTING && h->bad == conf_of(h)->fall)
+		give_up_waiting(h);
+	rest(h);
+	if (!h->literal && clock_ms() - h->looked_ms >= RENEW_LEAST_MS)
+		look_up(h);
+}
+
+/* --- addresses --------------------------------------------------------------------------- */
+
+static void
+on_addresses(const struct ep_addr *addrs, size_t n, const char *error, void *arg)
+{
+	struct health *h = arg;
+	bool still = false;
+
+	add_timer(h->renew, endpoint_wait_ms(h->ep, clock_ms(), RENEW_MS));
+	if (n == 0 && h->naddrs == 0)
+		reason_set(h, "cannot resolve %s: %s", h->ep->at.host, error);
+	if (n > 0) { /* else the old ones stay: a name server may be ill, too */
+		memcpy(h->addrs, addrs, n * sizeof(*addrs));
+		h->naddrs = n;
+		h->at = 0;
+		for (size_t i = 0; i < n && !still; i++)
+			if (ep_addr_equal(&addrs[i], &h->ep->addr)) {
+				h->at = i;
+				still = true;
+			}
+	}
+	if (h->step == NAME && h->naddrs > 0)
+		ask(h);
+	else if (h->step == NAME)
+		round_bad(h);
+	else if (n > 0 && !still && h->standing == UP)
+		hurry(h); /* the name has moved: prove the new address now */
+}
+
+static void
+look_up(struct health *h)
+{
+	if (h->lookup != NULL)
+		return;
+	h->looked_ms = clock_ms();
+	resolve_start(h->ep->fleet->resolver, h->ep->at.host, h->ep->at.port, on_addresses, h,
+		&h->lookup);
+}
+
+static void
+on_renew(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	look_up(arg);
+}
+
+/* --- a round ----------------------------------------------------------------------------- */
+
+static void
+on_turn(evutil_socket_t fd, short what, void *arg)
+{
+	struct health *h = arg;
+
+	(void)fd;
+	(void)what;
+	h->round_ms = clock_ms();
+	h->tried = 0;
+	if (h->naddrs > 0) {
+		ask(h);
+	} else if (h->lookup != NULL || h->looked_ms == 0 ||
+		   h->round_ms - h->looked_ms >= RENEW_LEAST_MS) {
+		h->step = NAME;
+		look_up(h);
+	} else {
+		round_bad(h);
+	}
+}
+
+static uint64_t
+time_left(const struct health *h)
+{
+	uint64_t spent = clock_ms() - h->round_ms, whole = conf_of(h)->health_timeout_ms;
+
+	return spent < whole ? whole - spent : 0;
+}
+
+static void
+ask(struct health *h)
+{
+	struct endpoint *ep = h->ep;
+	uint64_t left = time_left(h);
+
+	h->step = PATH;
+	h->asked = h->addrs[h->at];
+	/* A new connection each time: that the engine still accepts is what workers need to know.
+	 */
+	probe_get(h->probe, &(struct probe_ask){.addr = &h->asked,
+				    .authority = ep->authority,
+				    .prefix = ep->at.prefix,
+				    .path = ep->pool->health_path,
+				    .api_key = ep->pool->api_key,
+				    .timeout_ms = left > 0 ? left : conf_of(h)->health_timeout_ms,
+				    .max_body = HEALTH_BODY_MAX});
+}
+
+static void
+path_answered(struct health *h, const struct probe_answer *a)
+{
+	if (probe_good(a, h->ep->pool->health_path, h->reason, sizeof(h->reason))) {
+		if (h->standing != UP && learn_gated(h->learn)) {
+			h->step = LEARN;
+			learn_gate(h->learn, &h->asked);
+		} else {
+			round_good(h);
+		}
+		return;
+	}
+	h->at = (h->at + 1) % h->naddrs;
+	if (++h->tried < h->naddrs && time_left(h) > 0) {
+		ask(h);
+		return;
+	}
+	if (h->standing == DOWN)
+		learn_forget(h->learn); /* it was another that had begun to come back */
+	round_bad(h);                   /* what timed out leaves its turn to the next address */
+}
+
+static void
+on_answer(const struct probe_answer *a, void *arg)
+{
+	struct health *h = arg;
+
+	if (a->local) { /* no judgement about the peer */
+		fleet_shortage(h->ep->fleet, a->why);
+		rest(h);
+		return;
+	}
+	path_answered(h, a);
+}
+
+static void
+on_learned(const char *why, bool local, void *arg)
+{
+	struct health *h = arg;
+
+	if (local) {
+		rest(h);
+	} else if (why == NULL) {
+		round_good(h);
+	} else {
+		reason_set(h, "%s", why);
+		round_bad(h);
+	}
+}
+
+/* --- life -------------------------------------------------------------------------------- */
+
+void
+health_start(struct endpoint *ep)
+{
+	struct fleet *f = ep->fleet;
+	struct health *h = MEM_NEW(struct health);
+	uint64_t interval = f->conf->health_interval_ms;
+
+	ep->health = h;
+	h->ep = ep;
+	h->began_ms = clock_ms();
+	h->probe = probe_new(f->probes, on_answer, h);
+	h->learn = learn_new(ep, on_learned, h);
+	h->turn = event_new(f->base, -1, 0, on_turn, h);
+	h->renew = event_new(f->base, -1, 0, on_renew, h);
+	h->literal = resolve_literal(ep->at.host, ep->at.port, &h->addrs[0]);
+	if (h->literal) {
+		h->naddrs = 1;
+		ep->addr = h->addrs[0];
+	}
+	h->interval_ms = interval;
+	/* 1 ms apart: the first rounds of a fleet at start do not all fall into one turn of the
+	 * loop */
+	add_timer(h->turn, ep->number % (interval < EAGER_MS ? interval + 1 : EAGER_MS));
+}
+
+void
+health_stop(struct endpoint *ep)
+{
+	struct health *h = ep->health;
+
+	if (h == NULL)
+		return;
+	resolve_cancel(&h->lookup);
+	probe_free(&h->probe);
+	learn_free(&h->learn);
+	event_free(h->turn);
+	event_free(h->renew);
+	free(h);
+	ep->health = NULL;
+}
+
+void
+health_changed(struct endpoint *ep)
+{
+	struct health *h = ep->health;
+
+	if (h == NULL || h->step != REST)
+		return;
+	if (h->standing == UP)
+		learn_up(h->learn);
+	if (h->interval_ms != ep->fleet->conf->health_interval_ms)
+		rest(h); /* not at every reload: a storm of them would put the next round off for
+			    ever */
+}
+
+const char *
+health_reason(const struct endpoint *ep)
+{
+	return ep->health != NULL ? ep->health->reason : "";
+}

@@ -1,0 +1,476 @@
+#include "master/probe/learn.h"
+
+#include <event2/event.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/fleet/endpoint.h"
+#include "master/probe/probe.h"
+#include "master/fleet/publish.h"
+#include "proto/json/json_small.h"
+#include "shm/base/clock.h"
+#include "shm/base/log.h"
+#include "shm/base/mem.h"
+
+/*
+ * A round asks the questions of this engine's kind one after the other, on one connection:
+ *
+ *   REST --FIRST_MS, then LEARN_MS----> MODELS --> vLLM:   VERSION -----------------> REST
+ *                                              '--> SGLang: INFO --404--> INFO_OLD --> REST
+ *
+ * The gate: MODELS if the pool names no models, until there is a list with a name in it; INFO of an
+ * SGLang engine, until it was answered at all.  Any whole HTTP answer is one: a 404 from an engine too
+ * old, a 401, a 500 mean that nothing is learned, which is logged once, and the endpoint is used with
+ * what is configured.  Without an answer (refused, reset, too late) the round has failed and is
+ * begun anew with the next one of health.c, UNANSWERED_MAX times at most.
+ */
+enum question { MODELS, INFO, INFO_OLD, VERSION, QUESTION_N, REST = QUESTION_N };
+
+/* Adapters come and go, SGLang's roles can be switched: every 30 s, or 15 health intervals. */
+#define LEARN_MS 30000
+#define LEARN_ROUNDS 15
+/* The first time soon after it is UP; not at once: a storm of reloads that adds hundreds of endpoints
+ * again and again must not ask them all. */
+#define FIRST_MS 1000
+#define TIMEOUT_MS 3000
+/* SGLang asks all its ranks before it answers /server_info */
+#define UNANSWERED_MAX 5
+/* of a model list: 2,000 entries as vLLM writes them; of /server_info: 64 ranks.  Read in one turn. */
+#define BODY_MAX (1u << 20)
+
+typedef bool take_fn(struct learn *, const struct probe_answer *);
+static take_fn take_models, take_info, take_version;
+
+static const struct {
+	const char *path;
+	take_fn *take; /* false: nothing to be learned from that, l->why says so */
+	enum question next;
+} questions[QUESTION_N] = {
+	[MODELS] = {"/v1/models", take_models, VERSION /* or INFO: next_of() */},
+	[INFO] = {"/server_info", take_info, REST},
+	[INFO_OLD] = {"/get_server_info", take_info, REST}, /* its name before SGLang 0.5.9 */
+	[VERSION] = {"/version", take_version, REST},
+};
+
+struct learn {
+	struct endpoint *ep;
+	learn_fn *fn;
+	void *arg;
+	struct probe *probe;
+	struct event *turn;
+	enum question at;
+	struct ep_addr addr;
+	/* since the endpoint was down: */
+	bool models_known, info_answered, asked_all;
+	bool waited;                  /* fn is to be called */
+	uint32_t unanswered;          /* INFO, in a row */
+	struct runtime next;          /* being filled by this round */
+	bool told[QUESTION_N];        /* that nothing was learned; since it was down */
+	char told_contradiction[256]; /* the one in the log; since it was down */
+	char why[192];                /* what went wrong last */
+};
+
+static void
+ask(struct learn *l, enum question q)
+{
+	struct endpoint *ep = l->ep;
+
+	l->at = q;
+	probe_get(l->probe, &(struct probe_ask){.addr = &l->addr,
+				    .authority = ep->authority,
+				    .prefix = ep->at.prefix,
+				    .path = questions[q].path,
+				    .api_key = ep->pool->api_key,
+				    .timeout_ms = TIMEOUT_MS,
+				    .max_body = BODY_MAX,
+				    .want_body = true,
+				    .keep = true});
+}
+
+static void
+turn_within(struct learn *l, uint64_t ms)
+{
+	struct timeval tv = clock_tv(endpoint_wait_ms(l->ep, clock_ms(), ms));
+
+	(void)event_add(l->turn, &tv);
+}
+
+static void
+rest(struct learn *l)
+{
+	uint64_t often = LEARN_ROUNDS * l->ep->fleet->conf->health_interval_ms;
+
+	l->at = REST;
+	probe_cancel(
+		l->probe); /* hangs up: an engine closes idle connections long before the next */
+	turn_within(l, often < LEARN_MS ? often : LEARN_MS);
+}
+
+/* --- what must be known ------------------------------------------------------------------ */
+
+static bool
+models_gate(const struct learn *l)
+{
+	return l->ep->pool->nmodels == 0 && !l->models_known;
+}
+
+static bool
+info_gates(const struct learn *l)
+{
+	return l->ep->pool->engine == ENGINE_SGLANG && !l->info_answered;
+}
+
+bool
+learn_gated(const struct learn *l)
+{
+	return models_gate(l) || info_gates(l);
+}
+
+static void
+tell_waiting(struct learn *l, const char *why, bool local)
+{
+	bool waited = l->waited;
+
+	l->waited = false;
+	if (waited)
+		l->fn(why, local, l->arg);
+}
+
+/* --- what contradicts -------------------------------------------------------------------- */
+
+static const char *
+missing_model(const struct endpoint *ep)
+{
+	for (size_t i = 0; ep->models.n > 0 && i < ep->pool->nmodels; i++)
+		if (!models_has(&ep->models, ep->pool->models[i]))
+			return ep->pool->models[i];
+	return NULL;
+}
+
+const char *
+learn_contradiction(const struct endpoint *ep, char *buf, size_t size)
+{
+	const struct runtime *rt = &ep->runtime;
+	const char *missing;
+
+	buf[0] = '\0';
+	if (ep->pool == NULL) /* it drains */
+		return buf;
+	missing = missing_model(ep);
+	if ((strcmp(rt->mode, "prefill") == 0 || strcmp(rt->mode, "decode") == 0) &&
+		strcmp(rt->mode, role_name(ep->role)) != 0)
+		(void)snprintf(buf, size, "listed as %s engine, but says it is a %s engine",
+			role_name(ep->role), rt->mode);
+	else if (ep->conf->bootstrap_port != 0 && rt->bootstrap_port != 0 &&
+		 ep->conf->bootstrap_port != rt->bootstrap_port)
+		(void)snprintf(buf, size, "bootstrap_port is configured as %u, but it says %u",
+			(unsigned)ep->conf->bootstrap_port, (unsigned)rt->bootstrap_port);
+	else if (missing != NULL)
+		(void)snprintf(buf, size, "does not serve the configured model %.128s", missing);
+	return buf;
+}
+
+static void
+tell_contradiction(struct learn *l)
+{
+	struct endpoint *ep = l->ep;
+	char now[sizeof(l->told_contradiction)];
+
+	(void)learn_contradiction(ep, now, sizeof(now));
+	if (strcmp(now, l->told_contradiction) == 0)
+		return;
+	if (now[0] != '\0')
+		log_warn("endpoint contradicts the configuration, which is followed",
+			LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
+			LOG_S("pool", ep->pool_name), LOG_S("contradiction", now));
+	(void)snprintf(l->told_contradiction, sizeof(l->told_contradiction), "%s", now);
+}
+
+/* --- what the answers say ---------------------------------------------------------------- */
+
+/* Versions and modes go into tables, logs and status: short, and of ASCII that is seen. */
+static bool
+is_word(const char *s)
+{
+	for (const char *p = s; *p != '\0'; p++)
+		if (*p <= ' ' || *p > '~')
+			return false;
+	return s[0] != '\0';
+}
+
+/* "" where the answer has none that could be shown. */
+static bool
+read_word(const struct probe_answer *a, const char *name, char *buf, size_t size)
+{
+	if (json_member_text(a->body, a->len, name, buf, size) && is_word(buf))
+		return true;
+	buf[0] = '\0';
+	return false;
+}
+
+static bool
+runtime_equal(const struct runtime *a, const struct runtime *b)
+{
+	return strcmp(a->version, b->version) == 0 && strcmp(a->mode, b->mode) == 0 &&
+	       a->bootstrap_port == b->bootstrap_port && a->max_context == b->max_context;
+}
+
+/* What this round has learned comes into force. */
+static void
+commit(struct learn *l)
+{
+	struct endpoint *ep = l->ep;
+
+	if (runtime_equal(&ep->runtime, &l->next))
+		return;
+	ep->runtime = l->next;
+	ep->models_number++;
+	publish_later(ep->fleet->publish);
+}
+
+static void
+commit_models(struct endpoint *ep, struct model_set *set)
+{
+	bool same = models_equal(set, &ep->models);
+
+	models_clear(&ep->models);
+	ep->models = *set;
+	if (same || ep->pool->nmodels > 0) /* then the table has the configured ones */
+		return;
+	ep->models_number++;
+	publish_soon(ep->fleet->publish);
+}
+
+static bool
+take_models(struct learn *l, const struct probe_answer *a)
+{
+	struct endpoint *ep = l->ep;
+	struct model_set set = {0};
+	size_t left_out = 0;
+	int n = models_read(a->body, a->len, &set, &left_out);
+
+	if (n <= 0) {
+		(void)snprintf(l->why, sizeof(l->why), "GET %s: %s", questions[MODELS].path,
+			n == 0 ? "no model in the list" : "not a model list");
+		models_clear(&set);
+		return false;
+	}
+	if (left_out > 0 && !models_equal(&set, &ep->models))
+		log_warn("model names left out", LOG_S("url", ep->url), LOG_U("kept", n),
+			LOG_U("left_out", left_out));
+	l->next.max_context = set.max_context;
+	l->models_known = true;
+	commit_models(ep, &set);
+	return true;
+}
+
+/*
+ * protocols.md 5.4.  The port is said by every SGLang, since it has a default; only a prefill engine
+ * listens there.  An engine older than the mode says the port alone.
+ */
+static bool
+take_info(struct learn *l, const struct probe_answer *a)
+{
+	uint64_t port = 0;
+	bool any, has_port;
+
+	any = read_word(a, "version", l->next.version, sizeof(l->next.version));
+	any = read_word(a, "disaggregation_mode", l->next.mode, sizeof(l->next.mode)) || any;
+	has_port = json_member_number(
+		a->body, a->len, "disaggregation_bootstrap_port", UINT16_MAX, &port);
+	if (l->ep->role != ROLE_PREFILL || strcmp(l->next.mode, "decode") == 0 ||
+		strcmp(l->next.mode, "null") == 0)
+		port = 0;
+	l->next.bootstrap_port = (uint32_t)port;
+	if (!any && !has_port)
+		(void)snprintf(l->why, sizeof(l->why), "GET %s: says nothing of what we know",
+			questions[l->at].path);
+	return any || has_port;
+}
+
+static bool
+take_version(struct learn *l, const struct probe_answer *a)
+{
+	if (read_word(a, "version", l->next.version, sizeof(l->next.version)))
+		return true;
+	(void)snprintf(l->why, sizeof(l->why), "GET %s: no version in it", questions[VERSION].path);
+	return false;
+}
+
+/* --- a round ----------------------------------------------------------------------------- */
+
+static void
+tell_nothing_learned(struct learn *l, enum question q, int status)
+{
+	struct endpoint *ep = l->ep;
+
+	if (l->told[q])
+		return;
+	l->told[q] = true;
+	if (q == INFO || q == INFO_OLD)
+		log_warn("nothing learned of the endpoint, it is used as configured",
+			LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
+			LOG_S("pool", ep->pool_name), LOG_S("reason", l->why));
+	else if (status == 401 || status == 403)
+		log_info(
+			"the endpoint wants a key for this, the pool's api_key_file is none or wrong",
+			LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
+			LOG_S("pool", ep->pool_name), LOG_S("reason", l->why));
+	else
+		log_debug("not learned of the endpoint", LOG_S("url", ep->url),
+			LOG_S("reason", l->why));
+}
+
+static enum question
+next_of(const struct learn *l, enum question q)
+{
+	if (q == MODELS && l->ep->pool->engine == ENGINE_SGLANG)
+		return INFO;
+	return questions[q].next;
+}
+
+/* To the next question; behind the last one the round is over. */
+static void
+go_on(struct learn *l)
+{
+	enum question next = next_of(l, l->at);
+
+	if (next == REST) {
+		l->asked_all = true;
+		commit(l);
+		tell_contradiction(l);
+		rest(l);
+	} else {
+		ask(l, next);
+	}
+	if (!learn_gated(l))
+		tell_waiting(l, NULL, false);
+}
+
+/* The gate stays shut, and what is left of the round would not open it. */
+static void
+fail(struct learn *l, bool local)
+{
+	l->at = REST;
+	probe_cancel(l->probe);
+	tell_waiting(l, l->why, local);
+}
+
+/* SGLang's answer has come, or is no longer waited for. */
+static bool
+info_settled(struct learn *l, const struct probe_answer *a)
+{
+	if (a->local)
+		return false;
+	l->unanswered = a->error == 0 ? 0 : l->unanswered + 1;
+	return a->error == 0 || l->unanswered >= UNANSWERED_MAX;
+}
+
+static void
+on_answer(const struct probe_answer *a, void *arg)
+{
+	struct learn *l = arg;
+	enum question q = l->at;
+	bool info = q == INFO || q == INFO_OLD;
+	bool good, settled = true;
+
+	if (a->local)
+		fleet_shortage(l->ep->fleet, a->why);
+	if (q == INFO && a->error == 0 && a->status == 404) {
+		ask(l, INFO_OLD);
+		return;
+	}
+	good = probe_good(a, questions[q].path, l->why, sizeof(l->why)) && questions[q].take(l, a);
+	if (info)
+		settled = info_settled(l, a);
+	if (!good && settled && !a->local)
+		tell_nothing_learned(l, q, a->status);
+	l->info_answered = l->info_answered || (info && settled);
+	if (l->waited && (info ? info_gates(l) : models_gate(l)))
+		fail(l, a->local);
+	else
+		go_on(l);
+}
+
+/* What a question does not tell this time is kept from the round before, of the same life. */
+static void
+begin(struct learn *l, const struct ep_addr *addr)
+{
+	(void)event_del(l->turn);
+	probe_cancel(l->probe);
+	l->addr = *addr;
+	l->next = l->asked_all ? l->ep->runtime : (struct runtime){0};
+	ask(l, MODELS);
+}
+
+static void
+on_turn(evutil_socket_t fd, short what, void *arg)
+{
+	struct learn *l = arg;
+
+	(void)fd;
+	(void)what;
+	begin(l, &l->ep->addr);
+}
+
+void
+learn_gate(struct learn *l, const struct ep_addr *addr)
+{
+	l->waited = true;
+	begin(l, addr);
+}
+
+void
+learn_up(struct learn *l)
+{
+	uint64_t often = l->ep->fleet->conf->health_interval_ms;
+
+	if (l->at != REST)
+		return;
+	if (learn_gated(l)) /* its pool was changed under it */
+		begin(l, &l->ep->addr);
+	else if (!event_pending(l->turn, EV_TIMEOUT, NULL))
+		turn_within(l, often < FIRST_MS ? often : FIRST_MS);
+}
+
+void
+learn_forget(struct learn *l)
+{
+	(void)event_del(l->turn);
+	probe_cancel(l->probe);
+	l->at = REST;
+	l->waited = l->models_known = l->info_answered = l->asked_all = false;
+	l->unanswered = 0;
+	memset(l->told, 0, sizeof(l->told));
+	l->told_contradiction[0] = '\0';
+}
+
+/* --- life -------------------------------------------------------------------------------- */
+
+struct learn *
+learn_new(struct endpoint *ep, learn_fn *fn, void *arg)
+{
+	struct learn *l = MEM_NEW(struct learn);
+
+	l->ep = ep;
+	l->fn = fn;
+	l->arg = arg;
+	l->at = REST;
+	l->probe = probe_new(ep->fleet->probes, on_answer, l);
+	l->turn = event_new(ep->fleet->base, -1, 0, on_turn, l);
+	return l;
+}
+
+void
+learn_free(struct learn **pl)
+{
+	struct learn *l = *pl;
+
+	if (l == NULL)
+		return;
+	probe_free(&l->probe);
+	event_free(l->turn);
+	free(l);
+	*pl = NULL;
+}

@@ -1,0 +1,252 @@
+#include "master/probe/load.h"
+
+#include <event2/event.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "master/fleet/endpoint.h"
+#include "master/probe/probe.h"
+#include "proto/wire/prom.h"
+#include "shm/base/clock.h"
+#include "shm/base/log.h"
+#include "shm/base/mem.h"
+#include "shm/load.h"
+#include "shm/look.h"
+#include "shm/metrics.h"
+
+#define TIMEOUT_MS 3000 /* a loaded engine renders its page late; an older one is of no use */
+/* An engine without the page (SGLang without --enable-metrics) is asked so often. */
+#define ABSENT_MS 30000
+#define FIRST_MS 100 /* the first one comes soon; a fleet's spread over this */
+
+struct scrape {
+	struct endpoint *ep;
+	struct probe *probe;
+	struct event *turn;
+	struct prom_page *page; /* NULL: nothing of it has come */
+	/* of other engines; own copies: a reload may come while a page is read */
+	char running[128], waiting[128];
+	uint32_t sent;     /* this router's requests there since the page was asked for: the most */
+	uint64_t turnover; /* ep_turnover() when it was */
+	uint32_t former;   /* the figure of the scrape before this one */
+	uint64_t interval_ms; /* the turn was armed by */
+	bool failing;         /* that has been logged */
+	bool absent;          /* the page is not there (404) */
+};
+
+static void
+turn_after(struct scrape *s, uint64_t ms)
+{
+	struct timeval tv = clock_tv(ms);
+
+	s->interval_ms = s->ep->fleet->conf->stats_interval_ms;
+	(void)event_add(s->turn, &tv);
+}
+
+static void
+rest(struct scrape *s)
+{
+	uint64_t interval = s->absent ? ABSENT_MS : s->ep->fleet->conf->stats_interval_ms;
+
+	turn_after(s, endpoint_wait_ms(s->ep, clock_ms(), interval));
+}
+
+static void
+note_sent(struct scrape *s)
+{
+	uint32_t sent = load_sent_sum(s->ep->fleet->seg, s->ep->slot);
+
+	s->sent = sent > s->sent ? sent : s->sent;
+}
+
+static void
+on_piece(const char *data, size_t n, void *arg)
+{
+	struct scrape *s = arg;
+	struct prom_names names = {.running = s->running[0] != '\0' ? s->running : NULL,
+		.waiting = s->waiting[0] != '\0' ? s->waiting : NULL};
+
+	if (s->page == NULL) {
+		s->page = mem_resize(NULL, 1, sizeof(*s->page));
+		prom_begin(s->page, &names);
+		note_sent(s); /* the engine has rendered what is in this piece by now */
+	}
+	prom_feed(s->page, data, n);
+}
+
+static void
+copy_name(char name[128], const char *configured)
+{
+	(void)snprintf(name, 128, "%s", configured != NULL ? configured : "");
+}
+
+static void
+on_turn(evutil_socket_t fd, short what, void *arg)
+{
+	struct scrape *s = arg;
+	struct endpoint *ep = s->ep;
+
+	(void)fd;
+	(void)what;
+	copy_name(s->running, ep->pool->metric_running);
+	copy_name(s->waiting, ep->pool->metric_waiting);
+	s->turnover = ep_turnover(ep->fleet->seg, ep->slot);
+	s->sent = 0;
+	note_sent(s);
+	probe_get(s->probe, &(struct probe_ask){.addr = &ep->addr,
+				    .authority = ep->authority,
+				    .prefix = ep->at.prefix,
+				    .path = "/metrics",
+				    .api_key = ep->pool->api_key,
+				    .timeout_ms = TIMEOUT_MS,
+				    .max_body = PROBE_BODY_MAX,
+				    .piece = on_piece,
+				    .keep = true});
+}
+
+/* NaN, negative and absurd figures come from engines, too. */
+static uint32_t
+count_of(double v)
+{
+	return !(v > 0) ? 0 : v < EP_FOREIGN_MAX ? (uint32_t)v : EP_FOREIGN_MAX;
+}
+
+/*
+ * What of the engine's figures is not ours.  The engine took them at some moment between our
+ * question and its answer, when our share was neither exactly what it was before nor what it is
+ * after.  The largest we saw is subtracted: requests of ours that began or ended meanwhile then
+ * never look like somebody else's load, which would turn traffic away from this engine for a whole
+ * interval.  The other error, foreign load hidden by what began within those few milliseconds, is
+ * harmless: our own count already has it.
+ *
+ * A request that began and ended between two of our looks was never seen.  If none did, the result
+ * is exact.  Else the smaller of this figure and the one before is taken: such a request is in one
+ * of them, load that is really somebody else's in both.
+ */
+static uint32_t
+foreign(struct scrape *s, const struct ep_scrape *figures)
+{
+	uint64_t all = (uint64_t)figures->running + figures->waiting;
+	uint32_t former = s->former, now;
+
+	note_sent(s);
+	all = all > s->sent ? all - s->sent : 0;
+	now = all < EP_FOREIGN_MAX ? (uint32_t)all : EP_FOREIGN_MAX;
+	s->former = now;
+	if (s->turnover == ep_turnover(s->ep->fleet->seg, s->ep->slot))
+		return now;
+	return now < former ? now : former;
+}
+
+static void
+publish_figures(struct scrape *s, const struct prom_load *load)
+{
+	struct seg *seg = s->ep->fleet->seg;
+	uint64_t now = clock_ms();
+	struct ep_scrape figures = {.running = count_of(load->running),
+		.waiting = count_of(load->waiting),
+		.at_ms = now};
+
+	if (load->has_kv_usage && load->kv_usage > 0)
+		figures.kv_usage_ppm =
+			load->kv_usage < 1 ? (uint32_t)(load->kv_usage * 1e6) : 1000000;
+	load_foreign_set(seg, s->ep->slot, foreign(s, &figures), now);
+	ep_scrape_set(seg, s->ep->slot, &figures);
+}
+
+static const char *
+read_figures(struct scrape *s)
+{
+	struct prom_load load;
+
+	if (s->page == NULL || prom_end(s->page, &load, NULL) != 0 ||
+		!(load.has_running || load.has_waiting))
+		return s->running[0] != '\0' || s->waiting[0] != '\0'
+			       ? "no figure of the configured load_metrics"
+			       : "no load figure of a known name";
+	/* half of a load would pass for a whole one */
+	if (s->running[0] != '\0' && !load.has_running)
+		return "no figure of the configured load_metrics.running";
+	if (s->waiting[0] != '\0' && !load.has_waiting)
+		return "no figure of the configured load_metrics.waiting";
+	publish_figures(s, &load);
+	return NULL;
+}
+
+/* NULL if the page was read, else why not. */
+static const char *
+read_page(struct scrape *s, const struct probe_answer *a)
+{
+	s->absent = a->error == 0 && a->status == 404;
+	if (a->error != 0)
+		return a->why;
+	if (s->absent)
+		return "status 404: no such page, asked again every 30 s";
+	if (a->status == 401)
+		return "status 401: the engine wants an api_key_file";
+	if (a->status != 200)
+		return "status other than 200";
+	return read_figures(s);
+}
+
+static void
+on_answer(const struct probe_answer *a, void *arg)
+{
+	struct scrape *s = arg;
+	struct endpoint *ep = s->ep;
+	const char *why = read_page(s, a);
+
+	free(s->page);
+	s->page = NULL;
+	if (a->local)
+		fleet_shortage(ep->fleet, a->why);
+	if (why != NULL)
+		metric_add(ep->fleet->slab, M_SCRAPES_FAILED, 1);
+	if (why != NULL && !s->failing)
+		log_warn("load of endpoint unknown, choosing by own requests alone",
+			LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
+			LOG_S("pool", ep->pool_name), LOG_S("reason", why));
+	if (why == NULL && s->failing)
+		log_info("load of endpoint known again", LOG_S("url", ep->url),
+			LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name));
+	s->failing = why != NULL;
+	rest(s);
+}
+
+void
+scrape_start(struct endpoint *ep)
+{
+	struct scrape *s = MEM_NEW(struct scrape);
+
+	scrape_stop(ep);
+	s->ep = ep;
+	s->probe = probe_new(ep->fleet->probes, on_answer, s);
+	s->turn = event_new(ep->fleet->base, -1, 0, on_turn, s);
+	ep->scrape = s;
+	turn_after(s, ep->number % FIRST_MS);
+}
+
+void
+scrape_stop(struct endpoint *ep)
+{
+	struct scrape *s = ep->scrape;
+
+	if (s == NULL)
+		return;
+	probe_free(&s->probe);
+	event_free(s->turn);
+	free(s->page);
+	free(s);
+	ep->scrape = NULL;
+}
+
+void
+scrape_changed(struct endpoint *ep)
+{
+	struct scrape *s = ep->scrape;
+
+	/* only then: a storm of reloads would put the next scrape off for ever */
+	if (s != NULL && !probe_busy(s->probe) &&
+		s->interval_ms != ep->fleet->conf->stats_interval_ms)
+		rest(s);
+}

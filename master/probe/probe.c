@@ -1,0 +1,608 @@
+#include "master/probe/probe.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <event2/event.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include "proto/http/http.h"
+#include "proto/json/json_small.h"
+#include "proto/json/utf8.h"
+#include "shm/base/clock.h"
+#include "shm/base/mem.h"
+#include "shm/table.h"
+
+/* One read(2) per wake-up: an endless answer takes its turn among the others. */
+#define READ_BYTES (64u << 10)
+/*
+ * Sockets of freed probes that are closed in one turn of the loop.  A reload that removes hundreds of
+ * endpoints closes as many connections, 10 us each: not before the new configuration is in force.
+ */
+#define CLOSE_MAX 32
+#define HEAD_MAX (16u << 10) /* and of one read while it is awaited: at most 32 KiB are kept */
+
+/*
+ *   IDLE --probe_get--> CONNECT --writable--> SEND --all written--> HEAD --head--> BODY --end-->
+ * IDLE
+ *     \--- kept connection -------------------^   ^
+ *                                                  `-- a kept connection that breaks without a byte
+ * of an answer was stale: once more, on a new one One clock runs over all of it; any failure ends
+ * in IDLE with the connection closed.
+ */
+enum state {
+	IDLE,
+	FAILED /* not even begun: told from the loop */,
+	CONNECT,
+	SEND,
+	HEAD,
+	BODY,
+	STATE_N
+};
+
+struct bytes {
+	char *p;
+	size_t n, room;
+};
+
+struct probe_env {
+	struct event_base *base;
+	int *closing; /* sockets whose probes are gone */
+	size_t nclosing, closing_room;
+	struct event *closer;
+	size_t held, max_held; /* room of all bodies */
+	char buf[READ_BYTES];
+};
+
+struct probe {
+	struct probe_env *env;
+	probe_fn *fn;
+	void *arg;
+	enum state state;
+	int fd;
+	struct event *io, *clock;
+	struct ep_addr addr; /* of fd */
+	bool reused;
+	bool keep;
+	bool keyed;
+	bool want_body;
+	probe_piece_fn *piece;
+	size_t max_body;
+	char *request; /* holds the key, if there is one */
+	size_t request_len, sent;
+	struct bytes head;
+	size_t head_seen; /* http_head_end()'s memory */
+	bool answering;   /* a byte of the answer has come */
+	struct http_body framing;
+	bool keep_alive; /* the answer's head allows it */
+	int status;
+	struct bytes body;
+	size_t body_len; /* payload bytes seen, kept or not */
+	int early_errno; /* FAILED: what probe_get() ran into */
+};
+
+static void on_clock(evutil_socket_t fd, short what, void *arg);
+static void on_io(evutil_socket_t fd, short what, void *arg);
+
+static void
+on_closer(evutil_socket_t fd, short what, void *arg)
+{
+	struct probe_env *env = arg;
+	struct timeval now = {0};
+
+	(void)fd;
+	(void)what;
+	for (size_t n = 0; n < CLOSE_MAX && env->nclosing > 0; n++)
+		(void)close(env->closing[--env->nclosing]);
+	if (env->nclosing > 0)
+		(void)event_add(env->closer, &now);
+}
+
+static void
+close_soon(struct probe_env *env, int fd)
+{
+	struct timeval now = {0};
+
+	if (env->nclosing == env->closing_room) {
+		env->closing_room = env->closing_room > 0 ? 2 * env->closing_room : CLOSE_MAX;
+		env->closing = mem_resize(env->closing, env->closing_room, sizeof(int));
+	}
+	env->closing[env->nclosing++] = fd;
+	(void)event_add(env->closer, &now);
+}
+
+struct probe_env *
+probe_env_new(struct event_base *base, size_t max_held)
+{
+	struct probe_env *env = MEM_NEW(struct probe_env);
+
+	env->base = base;
+	env->max_held = max_held;
+	env->closer = event_new(base, -1, 0, on_closer, env);
+	assert(env->closer != NULL);
+	return env;
+}
+
+void
+probe_env_free(struct probe_env **penv)
+{
+	struct probe_env *env = *penv;
+
+	while (env->nclosing > 0)
+		(void)close(env->closing[--env->nclosing]);
+	event_free(env->closer);
+	free(env->closing);
+	free(env);
+	*penv = NULL;
+}
+
+struct probe *
+probe_new(struct probe_env *env, probe_fn *fn, void *arg)
+{
+	struct probe *p = MEM_NEW(struct probe);
+
+	p->env = env;
+	p->fn = fn;
+	p->arg = arg;
+	p->fd = -1;
+	p->clock = event_new(env->base, -1, 0, on_clock, p);
+	assert(p->clock != NULL);
+	return p;
+}
+
+static void
+hang_up(struct probe *p)
+{
+	if (p->io != NULL)
+		event_free(p->io);
+	p->io = NULL;
+	if (p->fd != -1)
+		(void)close(p->fd);
+	p->fd = -1;
+}
+
+static void
+forget(struct probe *p)
+{
+	(void)event_del(p->clock);
+	mem_free_secret(p->request);
+	p->request = NULL;
+	free(p->head.p);
+	p->head = (struct bytes){0};
+	p->env->held -= p->body.room;
+	free(p->body.p);
+	p->body = (struct bytes){0};
+	p->state = IDLE;
+}
+
+void
+probe_cancel(struct probe *p)
+{
+	forget(p);
+	hang_up(p);
+}
+
+void
+probe_free(struct probe **pp)
+{
+	struct probe *p = *pp;
+
+	if (p == NULL)
+		return;
+	forget(p);
+	if (p->io != NULL)
+		event_free(p->io);
+	if (p->fd != -1)
+		close_soon(p->env, p->fd);
+	event_free(p->clock);
+	free(p);
+	*pp = NULL;
+}
+
+bool
+probe_busy(const struct probe *p)
+{
+	return p->state != IDLE;
+}
+
+/* --- how it ends ------------------------------------------------------------------------- */
+
+/* The answer is handed out last of all, from a local copy: fn may start the next GET. */
+static void
+answer(struct probe *p, struct probe_answer a)
+{
+	struct bytes body = p->body;
+
+	p->body = (struct bytes){0};
+	a.status = p->status;
+	a.keyed = p->keyed;
+	if (a.error == 0 && p->want_body) {
+		a.body = body.n > 0 ? body.p : "";
+		a.len = body.n;
+	}
+	if (a.error != 0 || !p->keep || !p->keep_alive)
+		hang_up(p);
+	else
+		(void)event_del(p->io);
+	forget(p);
+	p->fn(&a, p->arg);
+	p->env->held -= body.room;
+	free(body.p);
+}
+
+static void
+finish(struct probe *p, int error, const char *why)
+{
+	answer(p, (struct probe_answer){.error = error, .why = why});
+}
+
+/* Not EADDRNOTAVAIL: it is what ::1 of a "localhost" gives where IPv6 is switched off, and the
+ * name's next address must then be tried. */
+static bool
+is_local(int err)
+{
+	return err == EMFILE || err == ENFILE || err == ENOBUFS || err == ENOMEM;
+}
+
+static void
+fail_errno(struct probe *p, int err)
+{
+	answer(p,
+		(struct probe_answer){.error = -err, .local = is_local(err), .why = strerror(err)});
+}
+
+static void
+on_clock(evutil_socket_t fd, short what, void *arg)
+{
+	static const char *const late[STATE_N] = {
+		[IDLE] = "",
+		[FAILED] = "",
+		[CONNECT] = "no connection in time",
+		[SEND] = "request not taken in time",
+		[HEAD] = "no answer in time",
+		[BODY] = "answer not complete in time",
+	};
+	struct probe *p = arg;
+
+	(void)fd;
+	(void)what;
+	if (p->state == FAILED)
+		fail_errno(p, p->early_errno);
+	else
+		finish(p, -ETIMEDOUT, late[p->state]);
+}
+
+/* --- connection -------------------------------------------------------------------------- */
+
+static void
+watch(struct probe *p, short what)
+{
+	if (p->io != NULL)
+		event_free(p->io);
+	p->io = event_new(p->env->base, p->fd, (short)(what | EV_PERSIST), on_io, p);
+	assert(p->io != NULL);
+	(void)event_add(p->io, NULL);
+}
+
+/* 0 or the errno of a connect that failed at once. */
+static int
+dial(struct probe *p)
+{
+	struct sockaddr_storage sa;
+	socklen_t len = ep_addr_sockaddr(&p->addr, &sa);
+
+	p->reused = false;
+	if (len == 0)
+		return EADDRNOTAVAIL;
+	p->fd = socket(sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (p->fd == -1)
+		return errno;
+	p->state = CONNECT;
+	if (connect(p->fd, (struct sockaddr *)&sa, len) == -1 && errno != EINPROGRESS) {
+		int err = errno;
+
+		hang_up(p);
+		return err;
+	}
+	watch(p, EV_WRITE);
+	return 0;
+}
+
+/* An idle connection is good if there is nothing to read on it, not even its end. */
+static bool
+is_quiet(int fd)
+{
+	char c;
+
+	return recv(fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == -1 &&
+	       (errno == EAGAIN || errno == EWOULDBLOCK);
+}
+
+void
+probe_get(struct probe *p, const struct probe_ask *ask)
+{
+	struct timeval tv = clock_tv(ask->timeout_ms);
+
+	assert(p->state == IDLE);
+	p->request =
+		mem_printf("GET %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: pdrouter/" PDROUTER_VERSION
+			   "\r\n%s%s%sConnection: %s\r\n\r\n",
+			ask->prefix, ask->path, ask->authority,
+			ask->api_key != NULL ? "Authorization: Bearer " : "",
+			ask->api_key != NULL ? ask->api_key : "",
+			ask->api_key != NULL ? "\r\n" : "", ask->keep ? "keep-alive" : "close");
+	p->request_len = strlen(p->request);
+	p->keep = ask->keep;
+	p->keyed = ask->api_key != NULL;
+	p->want_body = ask->want_body;
+	p->piece = ask->piece;
+	p->max_body = ask->max_body;
+	p->sent = p->head_seen = p->body_len = 0;
+	p->status = 0;
+	p->keep_alive = p->answering = false;
+	if (p->fd != -1 && (!ask->keep || !ep_addr_equal(&p->addr, ask->addr) || !is_quiet(p->fd)))
+		hang_up(p);
+	p->addr = *ask->addr;
+	if (p->fd != -1) {
+		p->reused = true;
+		p->state = SEND;
+		watch(p, EV_WRITE);
+	} else {
+		p->early_errno = dial(p);
+		if (p->early_errno != 0) { /* fn is never called from in here */
+			p->state = FAILED;
+			tv = (struct timeval){0};
+		}
+	}
+	(void)event_add(p->clock, &tv);
+}
+
+/* Broken before an answer: a stale kept connection is replaced once; else it is the peer's fault. */
+static void
+broken(struct probe *p, int err)
+{
+	int r;
+
+	if (!p->reused || p->answering) {
+		fail_errno(p, err);
+		return;
+	}
+	hang_up(p);
+	p->sent = 0;
+	r = dial(p);
+	if (r != 0)
+		fail_errno(p, r);
+}
+
+static void
+on_connected(struct probe *p)
+{
+	int err = 0;
+	socklen_t len = sizeof(err);
+
+	if (getsockopt(p->fd, SOL_SOCKET, SO_ERROR, &err, &len) == -1)
+		err = errno;
+	if (err != 0)
+		fail_errno(p, err);
+	else
+		p->state = SEND; /* the socket is writable: the next wake-up sends */
+}
+
+static void
+on_writable(struct probe *p)
+{
+	ssize_t n = send(p->fd, p->request + p->sent, p->request_len - p->sent, MSG_NOSIGNAL);
+
+	if (n == -1 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n == -1) {
+		broken(p, errno);
+		return;
+	}
+	p->sent += (size_t)n;
+	if (p->sent < p->request_len)
+		return;
+	p->state = HEAD;
+	watch(p, EV_READ);
+}
+
+/* --- the answer -------------------------------------------------------------------------- */
+
+static size_t
+room_for(const struct bytes *b, size_t n)
+{
+	size_t room = b->room == 0 ? 4096 : b->room;
+
+	while (room < b->n + n)
+		room *= 2;
+	return room;
+}
+
+static void
+append(struct bytes *b, const char *data, size_t n)
+{
+	size_t room = room_for(b, n);
+
+	if (room != b->room)
+		b->p = mem_resize(b->p, room, 1);
+	b->room = room;
+	if (n > 0)
+		memcpy(b->p + b->n, data, n);
+	b->n += n;
+}
+
+/* False when all bodies together would hold too much: for that no single engine is to blame. */
+static bool
+keep_body(struct probe *p, const struct span *piece)
+{
+	size_t more = room_for(&p->body, piece->n) - p->body.room;
+
+	if (p->env->held + more > p->env->max_held)
+		return false;
+	p->env->held += more;
+	append(&p->body, piece->p, piece->n);
+	return true;
+}
+
+static void
+take_body(struct probe *p, const char *data, size_t n)
+{
+	while (n > 0 && !p->framing.done) {
+		struct span piece = {0};
+		ssize_t used = http_body_next(&p->framing, data, n, &piece);
+
+		if (used < 0) {
+			finish(p, -EPROTO, http_error_text((int)used));
+			return;
+		}
+		data += used;
+		n -= (size_t)used;
+		p->body_len += piece.n;
+		if (p->body_len > p->max_body) {
+			finish(p, -EMSGSIZE, "answer too large");
+			return;
+		}
+		if (p->want_body && !keep_body(p, &piece)) {
+			answer(p, (struct probe_answer){.error = -ENOBUFS,
+					  .local = true,
+					  .why = "answers of all engines together too large"});
+			return;
+		}
+		if (p->piece != NULL && p->status == 200 && piece.n > 0)
+			p->piece(piece.p, piece.n, p->arg);
+	}
+	if (!p->framing.done)
+		return;
+	if (n > 0) /* bytes behind the answer belong to no request of ours */
+		p->keep_alive = false;
+	finish(p, 0, "");
+}
+
+/* Interim answers (1xx) are skipped: each is bounded like the head, their number by the clock. */
+static void
+take_head(struct probe *p, const char *data, size_t n)
+{
+	struct http_head h;
+	ssize_t len;
+	size_t at = 0;
+
+	p->answering = true;
+	append(&p->head, data, n);
+	do {
+		int r;
+
+		len = http_head_end(p->head.p + at, p->head.n - at, &p->head_seen);
+		if (len == 0 && p->head.n - at > HEAD_MAX)
+			len = HTTP_E_TOO_MANY;
+		if (len == 0) {
+			memmove(p->head.p, p->head.p + at, p->head.n - at);
+			p->head.n -= at;
+			return;
+		}
+		r = len < 0 ? (int)len
+			    : http_head_parse(
+				      &h, HTTP_KIND_RESPONSE, p->head.p + at, (size_t)len, false);
+		if (r < 0) {
+			finish(p, -EPROTO, http_error_text(r));
+			return;
+		}
+		at += (size_t)len;
+		p->head_seen = 0;
+	} while (h.status < 200);
+	p->status = h.status;
+	p->keep_alive = h.keep_alive;
+	p->state = BODY;
+	http_body_init(&p->framing, h.framing, h.content_length);
+	take_body(p, p->head.p + at, p->head.n - at);
+}
+
+static void
+on_end(struct probe *p)
+{
+	if (p->state == BODY && p->framing.framing == HTTP_BODY_UNTIL_CLOSE) {
+		p->keep_alive = false;
+		finish(p, 0, "");
+	} else if (p->state == BODY) {
+		finish(p, -ECONNRESET, "answer broke off");
+	} else if (p->reused && !p->answering) {
+		broken(p, ECONNRESET);
+	} else {
+		finish(p, -ECONNRESET, "closed without an answer");
+	}
+}
+
+static void
+on_readable(struct probe *p)
+{
+	size_t size = p->state == HEAD ? HEAD_MAX : sizeof(p->env->buf);
+	ssize_t n = read(p->fd, p->env->buf, size);
+
+	if (n == -1 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n == -1 && p->state == HEAD)
+		broken(p, errno);
+	else if (n == -1)
+		fail_errno(p, errno);
+	else if (n == 0)
+		on_end(p);
+	else if (p->state == HEAD)
+		take_head(p, p->env->buf, (size_t)n);
+	else
+		take_body(p, p->env->buf, (size_t)n);
+}
+
+static void
+on_io(evutil_socket_t fd, short what, void *arg)
+{
+	static void (*const step[STATE_N])(struct probe *) = {
+		[CONNECT] = on_connected,
+		[SEND] = on_writable,
+		[HEAD] = on_readable,
+		[BODY] = on_readable,
+	};
+	struct probe *p = arg;
+
+	(void)fd;
+	(void)what;
+	assert(step[p->state] != NULL);
+	step[p->state](p);
+}
+
+/* --- judging an answer ------------------------------------------------------------------- */
+
+/* What the engine says of its refusal, harmless on a terminal; "" if it says nothing. */
+static void
+error_text(const struct probe_answer *a, char *buf, size_t size)
+{
+	size_t n;
+
+	buf[0] = '\0';
+	if (a->body == NULL || !json_error_message(a->body, a->len, buf, size))
+		return;
+	for (uint8_t *p = (uint8_t *)buf; *p != '\0'; p += n) {
+		n = utf8_seq(p, strlen((char *)p));
+		if (utf8_is_control(p))
+			memset(p, ' ', n);
+	}
+}
+
+bool
+probe_good(const struct probe_answer *a, const char *path, char *why, size_t size)
+{
+	char said[100] = "";
+
+	if (a->error == 0 && a->status / 100 == 2)
+		return true;
+	if (!a->keyed)
+		error_text(a, said, sizeof(said));
+	if (a->error != 0)
+		(void)snprintf(why, size, "GET %.64s: %s", path, a->why);
+	else
+		(void)snprintf(why, size, "GET %.64s: status %d%s%s", path, a->status,
+			said[0] != '\0' ? ": " : "", said);
+	return false;
+}

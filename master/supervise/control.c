@@ -1,0 +1,423 @@
+#include "master/supervise/control.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "shm/base/log.h"
+#include "shm/base/mem.h"
+
+#define MAX_CLIENTS 16
+#define LINE_BYTES 1024
+#define SILENCE_S 5
+#define BACKLOG 16
+
+struct client {
+	TAILQ_ENTRY(client) link;
+	struct control *ctl;
+	struct bufferevent *bev;
+	uint64_t waits_for; /* attempt; 0: none */
+	bool ended;         /* its side is closed: no further command */
+	bool closing;       /* once what it was sent is written */
+};
+TAILQ_HEAD(client_list, client);
+
+struct control {
+	struct event_base *base;
+	struct control_hooks hooks;
+	struct client_list clients;
+	unsigned nclients;
+	struct event *ev_accept;
+	int fd;
+	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+};
+
+/* `words`: what stands behind the command, "" unless it takes some. */
+typedef void command_fn(struct client *, const char *words, struct evbuffer *out);
+static command_fn cmd_reload, cmd_status, cmd_status_json, cmd_workers, cmd_check, cmd_ping,
+	cmd_drain, cmd_undrain, cmd_in_flight;
+
+static const struct {
+	const char *line;
+	command_fn *run;
+	bool words;
+} commands[] = {
+	{"reload", cmd_reload, false},
+	{"status", cmd_status, false},
+	{"status json", cmd_status_json, false},
+	{"workers", cmd_workers, false},
+	{"check", cmd_check, false},
+	{"drain", cmd_drain, true},
+	{"undrain", cmd_undrain, true},
+	{"in-flight", cmd_in_flight, true},
+	{"ping", cmd_ping, false},
+};
+
+static void
+cmd_reload(struct client *cl, const char *words, struct evbuffer *out)
+{
+	(void)words;
+	cl->waits_for = cl->ctl->hooks.reload(cl->ctl->hooks.arg);
+	if (cl->waits_for == 0)
+		(void)evbuffer_add_printf(out, "ERR pdrouter is stopping\n");
+}
+
+static void
+cmd_status(struct client *cl, const char *words, struct evbuffer *out)
+{
+	(void)words;
+	cl->ctl->hooks.status(cl->ctl->hooks.arg, out, false);
+	(void)evbuffer_add_printf(out, "OK\n");
+}
+
+static void
+cmd_status_json(struct client *cl, const char *words, struct evbuffer *out)
+{
+	(void)words;
+	cl->ctl->hooks.status(cl->ctl->hooks.arg, out, true);
+	(void)evbuffer_add_printf(out, "\nOK\n");
+}
+
+static void
+cmd_workers(struct client *cl, const char *words, struct evbuffer *out)
+{
+	(void)words;
+	cl->ctl->hooks.workers(cl->ctl->hooks.arg, out);
+	(void)evbuffer_add_printf(out, "OK\n");
+}
+
+static void
+cmd_check(struct client *cl, const char *words, struct evbuffer *out)
+{
+	unsigned broken = cl->ctl->hooks.check(cl->ctl->hooks.arg, out);
+
+	(void)words;
+	if (broken > 0)
+		(void)evbuffer_add_printf(out, "ERR broken invariants: %u\n", broken);
+	else
+		(void)evbuffer_add_printf(out, "ok\nOK\n");
+}
+
+typedef int drain_fn(void *arg, const char *what, struct evbuffer *out);
+
+static void
+run_drain(struct client *cl, drain_fn *fn, const char *words, struct evbuffer *out)
+{
+	struct evbuffer *said = evbuffer_new();
+	const bool good = fn(cl->ctl->hooks.arg, words, said) == 0;
+
+	if (!good)
+		(void)evbuffer_add_printf(out, "ERR ");
+	(void)evbuffer_add_buffer(out, said);
+	(void)evbuffer_add_printf(out, good ? "OK\n" : "\n");
+	evbuffer_free(said);
+}
+
+static void
+cmd_drain(struct client *cl, const char *words, struct evbuffer *out)
+{
+	run_drain(cl, cl->ctl->hooks.drain, words, out);
+}
+
+static void
+cmd_undrain(struct client *cl, const char *words, struct evbuffer *out)
+{
+	run_drain(cl, cl->ctl->hooks.undrain, words, out);
+}
+
+static void
+cmd_in_flight(struct client *cl, const char *words, struct evbuffer *out)
+{
+	run_drain(cl, cl->ctl->hooks.in_flight, words, out);
+}
+
+static void
+cmd_ping(struct client *cl, const char *words, struct evbuffer *out)
+{
+	(void)cl;
+	(void)words;
+	(void)evbuffer_add_printf(out, "OK\n");
+}
+
+/* --- a client ----------------------------------------------------------------------------------- */
+
+static void
+client_end(struct client *cl)
+{
+	struct control *c = cl->ctl;
+
+	TAILQ_REMOVE(&c->clients, cl, link);
+	c->nclients--;
+	bufferevent_free(cl->bev); /* libevent lets a callback free its own bufferevent */
+	free(cl);
+}
+
+static void
+run_line(struct client *cl, const char *line)
+{
+	struct evbuffer *out = bufferevent_get_output(cl->bev);
+
+	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+		const size_t n = strlen(commands[i].line);
+
+		if (strncmp(line, commands[i].line, n) != 0 ||
+			(line[n] != '\0' && !(commands[i].words && line[n] == ' ')))
+			continue;
+		commands[i].run(cl, line[n] == ' ' ? line + n + 1 : "", out);
+		return;
+	}
+	(void)evbuffer_add_printf(out, "ERR unknown command; known: reload, status, status json, "
+				       "workers, check, drain, undrain, in-flight, ping\n");
+}
+
+/*
+ * One command at a time, and the next one only when the answer to the last is written: a client that
+ * asks faster than it reads is not read either, so an answer is all that is ever held for it.
+ */
+static void
+run_lines(struct client *cl)
+{
+	struct evbuffer *in = bufferevent_get_input(cl->bev),
+			*out = bufferevent_get_output(cl->bev);
+	char *line;
+
+	while (cl->waits_for == 0 && evbuffer_get_length(out) == 0 &&
+		(line = evbuffer_readln(in, NULL, EVBUFFER_EOL_CRLF)) != NULL) {
+		run_line(cl, line);
+		free(line);
+	}
+	if (cl->waits_for != 0 || evbuffer_get_length(out) > 0) {
+		/* control_reloaded() or on_written() goes on */
+		(void)bufferevent_disable(cl->bev, EV_READ);
+	} else if (evbuffer_get_length(in) >= LINE_BYTES) {
+		(void)evbuffer_add_printf(out, "ERR line too long\n");
+		cl->closing = true;
+		(void)bufferevent_disable(cl->bev, EV_READ);
+	} else if (cl->ended) {
+		client_end(cl);
+	} else {
+		(void)bufferevent_enable(cl->bev, EV_READ);
+	}
+}
+
+static void
+on_read(struct bufferevent *bev, void *arg)
+{
+	(void)bev;
+	run_lines(arg);
+}
+
+static void
+on_written(struct bufferevent *bev, void *arg)
+{
+	struct client *cl = arg;
+
+	(void)bev;
+	if (cl->closing)
+		client_end(cl);
+	else
+		run_lines(cl);
+}
+
+/* End of input is no hurry: `echo status | nc -U` still wants its answer. */
+static void
+on_end(struct bufferevent *bev, short what, void *arg)
+{
+	struct client *cl = arg;
+
+	(void)bev;
+	cl->ended = true;
+	if (!(what & BEV_EVENT_EOF) || (what & BEV_EVENT_ERROR))
+		client_end(cl);
+	else
+		run_lines(cl);
+}
+
+void
+control_reloaded(
+	struct control *c, uint64_t attempt, bool exact, const char *error, const char *notes)
+{
+	struct client *cl, *next;
+
+	for (cl = c != NULL ? TAILQ_FIRST(&c->clients) : NULL; cl != NULL; cl = next) {
+		struct evbuffer *out = bufferevent_get_output(cl->bev);
+
+		next = TAILQ_NEXT(cl, link);
+		if (cl->waits_for == 0 ||
+			(exact ? cl->waits_for != attempt : cl->waits_for > attempt))
+			continue;
+		cl->waits_for = 0;
+		if (error != NULL)
+			(void)evbuffer_add_printf(out, "ERR %s\n", error);
+		else
+			(void)evbuffer_add_printf(out, "%sOK\n", notes);
+	}
+}
+
+/*
+ * A client that waits for a reload is not read, and its end of input would not tell whether it still
+ * listens for the outcome.  A unix socket says POLLHUP when the other side is closed altogether.
+ */
+static void
+drop_gone(struct control *c)
+{
+	struct client *cl, *next;
+
+	for (cl = TAILQ_FIRST(&c->clients); cl != NULL; cl = next) {
+		struct pollfd pfd = {.fd = bufferevent_getfd(cl->bev)};
+
+		next = TAILQ_NEXT(cl, link);
+		if (cl->waits_for != 0 && poll(&pfd, 1, 0) == 1 && (pfd.revents & POLLHUP))
+			client_end(cl);
+	}
+}
+
+static void
+on_accept(evutil_socket_t lfd, short what, void *arg)
+{
+	static const struct timeval silence = {.tv_sec = SILENCE_S};
+	struct control *c = arg;
+	struct client *cl;
+	int fd = accept4(lfd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+	(void)what;
+	if (fd == -1)
+		return;
+	if (c->nclients == MAX_CLIENTS)
+		drop_gone(c);
+	if (c->nclients == MAX_CLIENTS) {
+		static const char busy[] = "ERR too many clients\n";
+
+		(void)send(fd, busy, sizeof(busy) - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+		(void)close(fd);
+		return;
+	}
+	cl = MEM_NEW(struct client);
+	cl->ctl = c;
+	cl->bev = bufferevent_socket_new(c->base, fd, BEV_OPT_CLOSE_ON_FREE);
+	assert(cl->bev != NULL);
+	bufferevent_setcb(cl->bev, on_read, on_written, on_end, cl);
+	bufferevent_setwatermark(cl->bev, EV_READ, 0, LINE_BYTES);
+	(void)bufferevent_set_timeouts(cl->bev, &silence, &silence);
+	(void)bufferevent_enable(cl->bev, EV_READ | EV_WRITE);
+	TAILQ_INSERT_TAIL(&c->clients, cl, link);
+	c->nclients++;
+}
+
+/* --- the socket --------------------------------------------------------------------------------- */
+
+/* True when a process answers on the socket file: it is another pdrouter's. */
+static bool
+answered(const struct sockaddr_un *sun)
+{
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	bool yes;
+
+	if (fd == -1)
+		return false;
+	/* EAGAIN: its backlog is full, so it lives */
+	yes = connect(fd, (const struct sockaddr *)sun, sizeof(*sun)) == 0 || errno == EAGAIN;
+	(void)close(fd);
+	return yes;
+}
+
+static void
+make_directory(const char *path)
+{
+	char *dir = mem_strdup(path), *slash = strrchr(dir, '/');
+
+	if (slash != NULL && slash != dir) {
+		*slash = '\0';
+		(void)mkdir(dir, 0755); /* when it fails, bind() says why */
+	}
+	free(dir);
+}
+
+static int
+bind_socket(int fd, const struct sockaddr_un *sun)
+{
+	mode_t mask = umask(0177);
+	int r = bind(fd, (const struct sockaddr *)sun, sizeof(*sun)) == 0 ? 0 : -errno;
+
+	(void)umask(mask);
+	return r;
+}
+
+/* The listening socket, or -errno. */
+static int
+open_socket(const char *path)
+{
+	struct sockaddr_un sun = {.sun_family = AF_UNIX};
+	int fd, r;
+
+	if (strlen(path) >= sizeof(sun.sun_path))
+		return -ENAMETOOLONG;
+	memcpy(sun.sun_path, path, strlen(path));
+	make_directory(path);
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (fd == -1)
+		return -errno;
+	r = bind_socket(fd, &sun);
+	if (r == -EADDRINUSE && !answered(&sun)) {
+		struct stat st;
+
+		/* left over by a pdrouter that was killed; anything but a socket is not ours to remove */
+		if (lstat(path, &st) == 0 && S_ISSOCK(st.st_mode) && unlink(path) == 0)
+			r = bind_socket(fd, &sun);
+	}
+	if (r == 0 && listen(fd, BACKLOG) == -1)
+		r = -errno;
+	if (r == 0)
+		return fd;
+	(void)close(fd);
+	return r;
+}
+
+struct control *
+control_new(struct event_base *base, const char *path, const struct control_hooks *hooks)
+{
+	int fd = open_socket(path);
+	struct control *c;
+
+	if (fd < 0) {
+		log_warn("no control socket: pdctl will not work", LOG_S("path", path),
+			LOG_S("error", strerror(-fd)));
+		return NULL;
+	}
+	c = MEM_NEW(struct control);
+	c->base = base;
+	c->hooks = *hooks;
+	c->fd = fd;
+	memcpy(c->path, path, strlen(path));
+	TAILQ_INIT(&c->clients);
+	c->ev_accept = event_new(base, fd, EV_READ | EV_PERSIST, on_accept, c);
+	assert(c->ev_accept != NULL);
+	(void)event_add(c->ev_accept, NULL);
+	return c;
+}
+
+void
+control_free(struct control **pc)
+{
+	struct control *c = *pc;
+
+	if (c == NULL)
+		return;
+	while (!TAILQ_EMPTY(&c->clients))
+		client_end(TAILQ_FIRST(&c->clients));
+	event_free(c->ev_accept);
+	(void)close(c->fd);
+	(void)unlink(c->path);
+	free(c);
+	*pc = NULL;
+}

@@ -1,0 +1,425 @@
+#include "master/supervise/listen.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+#include <sys/socket.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include "master/probe/resolve.h"
+#include "shm/base/conf.h"
+#include "shm/base/log.h"
+#include "shm/base/mem.h"
+#include "shm/table.h"
+
+#define BACKLOG 4096 /* the kernel lowers it to net.core.somaxconn */
+
+struct listener {
+	TAILQ_ENTRY(listener) link;
+	struct ep_addr addr;
+	int fd;
+	bool ours; /* else passed by systemd */
+};
+TAILQ_HEAD(listener_list, listener);
+
+/* A host name among the entries, as it was resolved when it was new. */
+struct name {
+	TAILQ_ENTRY(name) link;
+	char *text; /* the entry */
+	struct ep_addr *addrs;
+	size_t n;
+};
+TAILQ_HEAD(name_list, name);
+
+struct listeners {
+	struct resolver *resolver;
+	struct listener_list list;
+	struct name_list names;
+	/* the listeners_open() under way; conf == NULL: none */
+	const struct conf *conf;
+	listen_done *done;
+	void *arg;
+	size_t next; /* entry of conf->listen to look at */
+	struct lookup *lookup;
+	int *fds;
+	size_t nfds;
+	char error[512];
+};
+
+static void
+addr_text(const struct ep_addr *a, char out[INET6_ADDRSTRLEN + 10])
+{
+	char ip[INET6_ADDRSTRLEN];
+
+	(void)inet_ntop(a->family, a->ip, ip, sizeof(ip));
+	(void)snprintf(out, INET6_ADDRSTRLEN + 10, a->family == AF_INET6 ? "[%s]:%u" : "%s:%u", ip,
+		a->port);
+}
+
+/* The address a socket is bound to; false for what is not TCP over IP. */
+static bool
+addr_of(int fd, struct ep_addr *ret)
+{
+	struct sockaddr_storage ss = {0};
+	socklen_t len = sizeof(ss);
+
+	memset(ret, 0, sizeof(*ret));
+	if (getsockname(fd, (struct sockaddr *)&ss, &len) == -1)
+		return false;
+	if (ss.ss_family == AF_INET) {
+		const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)&ss;
+
+		ret->port = ntohs(in->sin_port);
+		memcpy(ret->ip, &in->sin_addr, sizeof(in->sin_addr));
+	} else if (ss.ss_family == AF_INET6) {
+		const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)(const void *)&ss;
+
+		ret->port = ntohs(in6->sin6_port);
+		ret->scope = in6->sin6_scope_id;
+		memcpy(ret->ip, &in6->sin6_addr, sizeof(in6->sin6_addr));
+	} else {
+		return false;
+	}
+	ret->family = ss.ss_family;
+	return true;
+}
+
+static struct listener *
+listener_add(struct listeners *ls, bool ours, int fd, const struct ep_addr *addr)
+{
+	struct listener *l = MEM_NEW(struct listener);
+
+	l->ours = ours;
+	l->fd = fd;
+	l->addr = *addr;
+	TAILQ_INSERT_TAIL(&ls->list, l, link);
+	return l;
+}
+
+static void
+listener_drop(struct listeners *ls, struct listener *l)
+{
+	/* workers that drain hold the descriptor as well: closing ours alone would leave the port answering */
+	if (l->ours)
+		(void)shutdown(l->fd, SHUT_RDWR);
+	(void)close(l->fd);
+	TAILQ_REMOVE(&ls->list, l, link);
+	free(l);
+}
+
+static void
+name_add(struct listeners *ls, const char *text, const struct ep_addr *addrs, size_t n)
+{
+	struct name *nm = MEM_NEW(struct name);
+
+	nm->text = mem_strdup(text);
+	nm->addrs = mem_array(n, sizeof(*addrs));
+	memcpy(nm->addrs, addrs, n * sizeof(*addrs));
+	nm->n = n;
+	TAILQ_INSERT_TAIL(&ls->names, nm, link);
+}
+
+static const struct name *
+name_find(const struct listeners *ls, const char *text)
+{
+	for (const struct name *nm = TAILQ_FIRST(&ls->names); nm != NULL; nm = TAILQ_NEXT(nm, link))
+		if (strcmp(nm->text, text) == 0)
+			return nm;
+	return NULL;
+}
+
+static void
+name_drop(struct listeners *ls, struct name *nm)
+{
+	TAILQ_REMOVE(&ls->names, nm, link);
+	free(nm->text);
+	free(nm->addrs);
+	free(nm);
+}
+
+static void
+adopt(struct listeners *ls, int fd)
+{
+	char text[INET6_ADDRSTRLEN + 10];
+	struct ep_addr addr;
+
+	if (sd_is_socket(fd, AF_UNSPEC, SOCK_STREAM, 1) <= 0 || !addr_of(fd, &addr)) {
+		log_warn("systemd passed something that is no listening TCP socket: not used",
+			LOG_I("fd", fd));
+		(void)close(fd);
+		return;
+	}
+	(void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+	(void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+	(void)listener_add(ls, false, fd, &addr);
+	addr_text(&addr, text);
+	log_info("socket passed by systemd", LOG_S("address", text));
+}
+
+struct listeners *
+listeners_new(struct resolver *resolver)
+{
+	struct listeners *ls = MEM_NEW(struct listeners);
+	int n = sd_listen_fds(1);
+
+	ls->resolver = resolver;
+	TAILQ_INIT(&ls->list);
+	TAILQ_INIT(&ls->names);
+	for (int i = 0; i < n; i++)
+		adopt(ls, SD_LISTEN_FDS_START + i);
+	return ls;
+}
+
+void
+listeners_free(struct listeners **pls)
+{
+	struct listeners *ls = *pls;
+
+	if (ls == NULL)
+		return;
+	listeners_cancel(ls);
+	while (!TAILQ_EMPTY(&ls->list))
+		listener_drop(ls, TAILQ_FIRST(&ls->list));
+	while (!TAILQ_EMPTY(&ls->names))
+		name_drop(ls, TAILQ_FIRST(&ls->names));
+	free(ls);
+	*pls = NULL;
+}
+
+static bool
+has_entry(const struct conf *conf, const char *text)
+{
+	for (size_t i = 0; conf != NULL && i < conf->nlisten; i++)
+		if (strcmp(conf->listen[i].text, text) == 0)
+			return true;
+	return false;
+}
+
+void
+listeners_keep(struct listeners *ls, const struct conf *conf, const int *fds, size_t n)
+{
+	struct listener *l, *next;
+	struct name *nm, *next_name;
+
+	for (l = TAILQ_FIRST(&ls->list); l != NULL; l = next) {
+		size_t i = 0;
+
+		next = TAILQ_NEXT(l, link);
+		while (i < n && fds[i] != l->fd)
+			i++;
+		if (i == n && l->ours)
+			listener_drop(ls, l);
+	}
+	for (nm = TAILQ_FIRST(&ls->names); nm != NULL; nm = next_name) {
+		next_name = TAILQ_NEXT(nm, link);
+		if (!has_entry(conf, nm->text))
+			name_drop(ls, nm);
+	}
+}
+
+/* --- opening ------------------------------------------------------------------------------------ */
+
+static void next_entry(struct listeners *ls);
+
+static void
+use(struct listeners *ls, int fd)
+{
+	for (size_t i = 0; i < ls->nfds; i++)
+		if (ls->fds[i] == fd)
+			return;
+	ls->fds = mem_resize(ls->fds, ls->nfds + 1, sizeof(int));
+	ls->fds[ls->nfds++] = fd;
+}
+
+/* systemd's `ListenStream=8000` is one socket on [::] that serves IPv4 as well. */
+static bool
+serves_both(const struct listener *l)
+{
+	int only = 1;
+	socklen_t len = sizeof(only);
+
+	if (l->addr.family != AF_INET6 || memcmp(l->addr.ip, &in6addr_any, sizeof(l->addr.ip)) != 0)
+		return false;
+	return getsockopt(l->fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, &len) == 0 && only == 0;
+}
+
+static struct listener *
+find_by_addr(struct listeners *ls, const struct ep_addr *a)
+{
+	static const uint8_t any[sizeof(a->ip)];
+
+	for (struct listener *l = TAILQ_FIRST(&ls->list); l != NULL; l = TAILQ_NEXT(l, link)) {
+		if (l->addr.port != a->port || a->port == 0)
+			continue;
+		if (l->addr.family == a->family && l->addr.scope == a->scope &&
+			memcmp(l->addr.ip, a->ip, sizeof(a->ip)) == 0)
+			return l;
+		if (a->family == AF_INET && memcmp(a->ip, any, 4) == 0 && serves_both(l))
+			return l;
+	}
+	return NULL;
+}
+
+/* The new socket, or -errno. */
+static int
+bind_listen(const struct ep_addr *a)
+{
+	struct sockaddr_storage ss;
+	socklen_t len = ep_addr_sockaddr(a, &ss);
+	int fd, one = 1, r;
+
+	fd = socket(a->family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (fd == -1)
+		return -errno;
+	(void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	/* 0.0.0.0 and [::] of the same port stand side by side in a configuration */
+	if (a->family == AF_INET6)
+		(void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
+	if (bind(fd, (struct sockaddr *)&ss, len) == 0 && listen(fd, BACKLOG) == 0)
+		return fd;
+	r = -errno;
+	(void)close(fd);
+	return r;
+}
+
+/* 0, or -errno after noting what is wrong. */
+static int
+open_addr(struct listeners *ls, const char *text, const struct ep_addr *a)
+{
+	char shown[INET6_ADDRSTRLEN + 10];
+	struct listener *l = find_by_addr(ls, a);
+	int fd;
+
+	if (l == NULL) {
+		struct ep_addr bound;
+
+		fd = bind_listen(a);
+		if (fd < 0) {
+			addr_text(a, shown);
+			(void)snprintf(ls->error, sizeof(ls->error), "%s: cannot listen on %s: %s",
+				text, shown, strerror(-fd));
+			return fd;
+		}
+		(void)addr_of(fd, &bound);
+		l = listener_add(ls, true, fd, &bound);
+		addr_text(&bound, shown);
+		log_info("listening", LOG_S("address", shown));
+	}
+	use(ls, l->fd);
+	return 0;
+}
+
+/*
+ * All addresses of one entry.  A family this machine does not have is skipped as long as another one
+ * works: names and ":port" stand for IPv4 and IPv6.
+ */
+static int
+open_addrs(struct listeners *ls, const char *text, const struct ep_addr *addrs, size_t n)
+{
+	size_t opened = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		int r = open_addr(ls, text, &addrs[i]);
+
+		if (r == 0)
+			opened++;
+		else if (r != -EAFNOSUPPORT && r != -EADDRNOTAVAIL)
+			return r;
+	}
+	return opened > 0 ? 0 : -EADDRNOTAVAIL;
+}
+
+static void
+finish(struct listeners *ls, bool ok)
+{
+	int *fds = ok ? ls->fds : NULL;
+	size_t n = ok ? ls->nfds : 0;
+
+	if (!ok)
+		free(ls->fds);
+	ls->fds = NULL;
+	ls->nfds = 0;
+	ls->conf = NULL;
+	ls->done(ls->arg, fds, n, ok ? NULL : ls->error);
+}
+
+static void
+opened(struct listeners *ls, const struct ep_addr *addrs, size_t n)
+{
+	if (open_addrs(ls, ls->conf->listen[ls->next].text, addrs, n) != 0) {
+		finish(ls, false);
+		return;
+	}
+	ls->next++;
+	next_entry(ls);
+}
+
+static void
+on_resolved(const struct ep_addr *addrs, size_t n, const char *error, void *arg)
+{
+	struct listeners *ls = arg;
+
+	if (n == 0) {
+		(void)snprintf(ls->error, sizeof(ls->error), "%s: %s",
+			ls->conf->listen[ls->next].text, error);
+		finish(ls, false);
+		return;
+	}
+	name_add(ls, ls->conf->listen[ls->next].text, addrs, n);
+	opened(ls, addrs, n);
+}
+
+static void
+next_entry(struct listeners *ls)
+{
+	const struct conf_listen *cl;
+	struct ep_addr addrs[2] = {{.family = AF_INET}, {.family = AF_INET6}};
+	const struct name *nm;
+
+	if (ls->next == ls->conf->nlisten) {
+		finish(ls, true);
+		return;
+	}
+	cl = &ls->conf->listen[ls->next];
+	nm = name_find(ls, cl->text);
+	if (cl->host[0] == '\0') {
+		addrs[0].port = addrs[1].port = cl->port;
+		opened(ls, addrs, 2);
+	} else if (resolve_literal(cl->host, cl->port, &addrs[0])) {
+		opened(ls, addrs, 1);
+	} else if (nm != NULL) {
+		opened(ls, nm->addrs, nm->n);
+	} else {
+		resolve_start(ls->resolver, cl->host, cl->port, on_resolved, ls, &ls->lookup);
+	}
+}
+
+void
+listeners_open(struct listeners *ls, const struct conf *conf, listen_done *done, void *arg)
+{
+	assert(ls->conf == NULL);
+	ls->conf = conf;
+	ls->done = done;
+	ls->arg = arg;
+	ls->next = 0;
+	ls->error[0] = '\0';
+	next_entry(ls);
+}
+
+void
+listeners_cancel(struct listeners *ls)
+{
+	resolve_cancel(&ls->lookup);
+	free(ls->fds);
+	ls->fds = NULL;
+	ls->nfds = 0;
+	ls->conf = NULL;
+}

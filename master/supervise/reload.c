@@ -1,0 +1,555 @@
+#include "master/supervise/reload.h"
+
+#include <assert.h>
+#include <event2/event.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "master/config/conf.h"
+#include "master/config/conf_keys.h"
+#include "master/fleet/fleet.h"
+#include "master/supervise/listen.h"
+#include "master/supervise/proc.h"
+#include "master/supervise/sd.h"
+#include "master/fleet/watch.h"
+#include "shm/base/clock.h"
+#include "shm/base/conf.h"
+#include "shm/base/log.h"
+#include "shm/base/mem.h"
+#include "shm/metrics.h"
+#include "shm/core/seg.h"
+
+/* for all workers of a new generation to report ready; then the old one stays */
+#define START_MS 10000
+/* a worker's descriptors besides two per client connection: eventfds, listeners, idle ones */
+#define FD_MARGIN 256
+
+/*
+ *   read -> next --+--> (live keys only) --------------------------------> in force
+ *                  |                                                          ^
+ *                  +--> OPENING sockets --> STARTING a generation --ready-----+
+ *                            | fails              | refused, or too late
+ *                            v                    v
+ *                         refused <---gone--- ABORTING
+ *
+ * IDLE      nothing is on its way; `next` may wait for the old generation to be gone
+ * OPENING   a new host name is looked up; no process knows of `cur`
+ * STARTING  the new workers serve as they become ready, beside the old ones, with the old table
+ * ABORTING  the new workers were told to quit; `cur` lives until they are gone
+ * STOPPED   shutting down
+ */
+enum phase { RP_IDLE, RP_OPENING, RP_STARTING, RP_ABORTING, RP_STOPPED };
+
+static const char *const phase_name[] = {
+	[RP_IDLE] = "serving",
+	[RP_OPENING] = "reloading",
+	[RP_STARTING] = "reloading",
+	[RP_ABORTING] = "reloading",
+	[RP_STOPPED] = "stopping",
+};
+
+struct candidate {
+	struct conf *conf; /* NULL: none */
+	uint64_t attempt;
+	uint64_t asked_us; /* clock_us(): when the request came */
+	char *notes;       /* lines about keys that need a restart */
+};
+
+struct reload {
+	struct reload_parts parts;
+	struct reload_hooks hooks;
+	enum phase phase;
+	bool requested;
+	uint64_t asked_us; /* clock_us() of that request, the first if there are several */
+	bool telling;      /* systemd was told RELOADING=1 and not yet READY=1 */
+	bool waits;        /* next needs a generation while two live */
+	uint64_t attempt;  /* how often the configuration was read after the start */
+	struct watch *watch;
+	bool files;        /* a watched endpoints_file has changed */
+	uint64_t files_us; /* clock_us() when that was noticed */
+
+	struct conf *conf;   /* in force, or being the first; NULL before reload_first() */
+	uint64_t number;     /* of conf; 0 until the first is in force */
+	uint32_t generation; /* in force */
+	int *fds;            /* its listening sockets */
+	size_t nfds;
+
+	struct candidate next; /* read, not begun */
+	struct candidate cur;  /* on its way */
+	int *cur_fds;
+	size_t cur_nfds;
+	uint32_t cur_generation;
+	char error[600]; /* why cur is given up */
+	struct event *ev_late;
+};
+
+static void
+candidate_drop(struct candidate *c)
+{
+	conf_free(&c->conf);
+	free(c->notes);
+	*c = (struct candidate){.conf = NULL};
+}
+
+/* --- reading ------------------------------------------------------------------------------------ */
+
+/*
+ * A client connection needs a descriptor, its request one more towards an engine.  Without the limit a
+ * worker would find out by failing accept() and connect() under load.
+ */
+static void
+clip_connections(struct conf *conf, const struct conf *before)
+{
+	struct rlimit rl;
+	uint64_t fit;
+
+	if (getrlimit(RLIMIT_NOFILE, &rl) == -1 || rl.rlim_cur == RLIM_INFINITY)
+		return;
+	fit = rl.rlim_cur > 2 * FD_MARGIN ? (rl.rlim_cur - FD_MARGIN) / 2 : FD_MARGIN / 2;
+	if (conf->max_connections <= fit)
+		return;
+	if (before == NULL || before->max_connections != fit)
+		log_warn(
+			"limits.max_connections lowered: raise the limit of open files (LimitNOFILE, ulimit -n)",
+			LOG_U("from", conf->max_connections), LOG_U("to", fit),
+			LOG_U("open_files", rl.rlim_cur));
+	conf->max_connections = (uint32_t)fit;
+}
+
+int
+reload_read(const struct conf_args *args, const struct conf *before, struct conf **ret,
+	struct conf_error *err)
+{
+	struct conf *conf = NULL;
+
+	if (conf_from_args(args, &conf, err) != 0)
+		return -1;
+	clip_connections(conf, before);
+	*ret = conf;
+	return 0;
+}
+
+static void
+failed(struct reload *r, uint64_t attempt, bool exact, const char *error)
+{
+	log_error("reload refused, the configuration in force stays", LOG_S("error", error),
+		LOG_U("config", r->number));
+	metric_add(seg_slab(r->parts.seg, SLOT_MASTER(r->parts.seg)), M_RELOADS_FAILED, 1);
+	r->hooks.done(r->hooks.arg, attempt, exact, error, "");
+}
+
+static void
+read_next(struct reload *r)
+{
+	struct conf_error err = {.line = 0};
+	char text[600];
+	struct conf *conf;
+
+	r->attempt++;
+	if (reload_read(r->parts.args, r->conf, &conf, &err) != 0) {
+		failed(r, r->attempt, true, conf_error_text(&err, text, sizeof(text)));
+		return;
+	}
+	candidate_drop(&r->next);
+	r->next.conf = conf;
+	r->next.attempt = r->attempt;
+	r->next.asked_us = r->asked_us;
+	r->waits = false;
+}
+
+static void
+on_files(void *arg)
+{
+	struct reload *r = arg;
+
+	if (!r->files)
+		r->files_us = clock_us();
+	r->files = true;
+}
+
+static void
+watch_files(struct reload *r)
+{
+	char **paths = mem_array(r->conf->npools + 1, sizeof(char *));
+	size_t n = 0;
+
+	for (size_t i = 0; i < r->conf->npools; i++)
+		if (r->conf->pools[i].watch)
+			paths[n++] = conf_endpoints_path(r->conf, &r->conf->pools[i]);
+	watch_set(r->watch, (const char *const *)paths, n);
+	while (n > 0)
+		free(paths[--n]);
+	free(paths);
+}
+
+/* --- the ends of a candidate -------------------------------------------------------------------- */
+
+static void
+refuse(struct reload *r)
+{
+	uint64_t attempt = r->cur.attempt;
+
+	candidate_drop(&r->cur);
+	free(r->cur_fds);
+	r->cur_fds = NULL;
+	r->cur_generation = 0;
+	r->phase = RP_IDLE;
+	listeners_keep(r->parts.listeners, r->conf, r->fds, r->nfds);
+	failed(r, attempt, false, r->error);
+}
+
+/*
+ * From here on the candidate is the configuration.  Endpoints first, then the old workers drain, then
+ * sockets nobody serves any more close.  The old struct goes last: fleet and procs have let go of it,
+ * and children have a copy of their own.
+ */
+static void
+put_in_force(struct reload *r)
+{
+	struct candidate done = r->cur;
+	struct conf *old = r->conf;
+
+	r->cur = (struct candidate){.conf = NULL};
+	r->phase = RP_IDLE;
+	r->conf = done.conf;
+	r->number++;
+	log_setup(r->conf->log_level, r->conf->log_format);
+	fleet_apply(r->parts.fleet, r->conf, r->number);
+	if (r->cur_generation != 0) {
+		free(r->fds);
+		r->fds = r->cur_fds;
+		r->nfds = r->cur_nfds;
+		r->cur_fds = NULL;
+		r->generation = r->cur_generation;
+		r->cur_generation = 0;
+	}
+	procs_conf_set(r->parts.procs, r->conf, r->generation);
+	listeners_keep(r->parts.listeners, r->conf, r->fds, r->nfds);
+	watch_files(r);
+	conf_free(&old);
+	metric_add(seg_slab(r->parts.seg, SLOT_MASTER(r->parts.seg)), M_RELOADS, 1);
+	log_info("configuration in force", LOG_U("config", r->number),
+		LOG_U("generation", r->generation), LOG_MS("took_ms", clock_us() - done.asked_us));
+	r->hooks.done(
+		r->hooks.arg, done.attempt, false, NULL, done.notes != NULL ? done.notes : "");
+	free(done.notes);
+}
+
+/* --- the way of a candidate --------------------------------------------------------------------- */
+
+static void
+on_kept(void *arg, const char *key, int line)
+{
+	struct reload *r = arg;
+	struct candidate *c = &r->next;
+	const char *before = c->notes != NULL ? c->notes : "",
+		   *path = c->conf->path != NULL ? c->conf->path : "";
+	char *notes;
+
+	log_warn("this key needs a restart, the old value stays", LOG_S("file", path),
+		LOG_I("line", line), LOG_S("key", key));
+	notes = mem_printf(
+		"%s%s:%d: %s: needs a restart, the old value stays\n", before, path, line, key);
+	free(c->notes);
+	c->notes = notes;
+}
+
+static void
+on_late(evutil_socket_t fd, short what, void *arg)
+{
+	struct reload *r = arg;
+
+	(void)fd;
+	(void)what;
+	if (r->phase != RP_STARTING || r->number == 0)
+		return;
+	(void)snprintf(r->error, sizeof(r->error),
+		"the workers of the new configuration were not ready after %d s", START_MS / 1000);
+	r->phase = RP_ABORTING;
+	procs_generation_quit(r->parts.procs, r->cur_generation);
+}
+
+/* Says where in the file the addresses stand that cannot be had. */
+static void
+listen_error(const struct conf *conf, const char *what, char *out, size_t size)
+{
+	struct conf_error err = {.key = "listen"};
+
+	(void)snprintf(err.file, sizeof(err.file), "%s", conf->path != NULL ? conf->path : "");
+	(void)snprintf(err.what, sizeof(err.what), "%s", what);
+	for (size_t i = 0; i < conf_root_keys.n; i++)
+		if (strcmp(conf_root_keys.key[i].path, err.key) == 0)
+			err.line = conf->key_lines[i];
+	(void)conf_error_text(&err, out, size);
+}
+
+static void
+on_opened(void *arg, int *fds, size_t n, const char *error)
+{
+	static const struct timeval late = {.tv_sec = START_MS / 1000};
+	struct reload *r = arg;
+
+	if (fds == NULL) {
+		listen_error(r->cur.conf, error, r->error, sizeof(r->error));
+		refuse(r);
+		return;
+	}
+	r->cur_fds = fds;
+	r->cur_nfds = n;
+	r->cur_generation = procs_generation_start(r->parts.procs, r->cur.conf, fds, n);
+	/* begin() saw that fewer than two live, and only we start them */
+	assert(r->cur_generation != 0);
+	r->phase = RP_STARTING;
+	(void)evtimer_add(r->ev_late, &late);
+}
+
+/* Begins with `next`, or leaves it waiting. */
+static void
+begin(struct reload *r)
+{
+	struct conf_error err = {.line = 0};
+	int classes = conf_diff(r->conf, r->next.conf, on_kept, r, &err);
+
+	if (classes >= 0 && fleet_check(r->parts.fleet, r->next.conf, &err) != 0)
+		classes = -1;
+	r->waits =
+		classes > 0 && (classes & CONF_GENERATION) && procs_generations(r->parts.procs) > 1;
+	if (r->waits) {
+		log_info("reload waits: an old generation still drains",
+			LOG_U("attempt", r->next.attempt));
+		return;
+	}
+	r->cur = r->next;
+	r->next = (struct candidate){.conf = NULL};
+	if (classes < 0) {
+		(void)conf_error_text(&err, r->error, sizeof(r->error));
+		refuse(r);
+	} else if (classes & CONF_GENERATION) {
+		r->phase = RP_OPENING;
+		listeners_open(r->parts.listeners, r->cur.conf, on_opened, r);
+	} else {
+		put_in_force(r);
+	}
+}
+
+/*
+ * A watched endpoints_file has changed: the configuration in force, from its own text, with the files as
+ * they are now.  Attempt 0: nobody asked for it.
+ */
+static void
+read_files(struct reload *r)
+{
+	struct candidate c = {.asked_us = r->files_us};
+	struct conf_error err = {.line = 0};
+	char text[600];
+	int classes = -1;
+
+	if (conf_again(r->parts.args, r->conf, &c.conf, &err) == 0)
+		classes = conf_diff(r->conf, c.conf, NULL, NULL, &err);
+	if (classes >= 0 && fleet_check(r->parts.fleet, c.conf, &err) != 0)
+		classes = -1;
+	if (classes < 0)
+		failed(r, 0, true, conf_error_text(&err, text, sizeof(text)));
+	if (classes < 0 || (classes & CONF_LIVE) == 0) {
+		candidate_drop(&c);
+		return;
+	}
+	log_info("an endpoints_file has changed");
+	r->cur = c;
+	put_in_force(r);
+}
+
+/* The one that waits for an old generation to be gone shall not bring back endpoints as they were. */
+static void
+refresh_next(struct reload *r)
+{
+	struct conf_error err;
+	struct conf *conf;
+
+	if (r->next.conf == NULL || r->next.conf->text == NULL ||
+		conf_again(r->parts.args, r->next.conf, &conf, &err) != 0)
+		return;
+	conf_free(&r->next.conf);
+	free(r->next.notes);
+	r->next.conf = conf;
+	r->next.notes = NULL; /* written again when it is compared again */
+}
+
+void
+reload_turn(struct reload *r)
+{
+	/* a request during the start waits for its end */
+	if (r->phase == RP_STOPPED || r->number == 0)
+		return;
+	if (r->requested) {
+		r->requested = false;
+		if (!r->telling)
+			sd_tell_reloading(r->parts.sd);
+		r->telling = true;
+		read_next(r);
+	}
+	if (r->next.conf != NULL && r->phase == RP_IDLE &&
+		!(r->waits && procs_generations(r->parts.procs) > 1))
+		begin(r);
+	if (r->files && r->phase == RP_IDLE) {
+		r->files = false;
+		refresh_next(r);
+		read_files(r);
+	}
+	if (r->telling && r->phase == RP_IDLE && r->next.conf == NULL) {
+		r->telling = false;
+		sd_tell_ready(r->parts.sd);
+	}
+}
+
+uint64_t
+reload_request(struct reload *r)
+{
+	if (r->phase == RP_STOPPED)
+		return 0;
+	if (!r->requested)
+		r->asked_us = clock_us();
+	r->requested = true;
+	return r->attempt + 1;
+}
+
+/* --- generations -------------------------------------------------------------------------------- */
+
+void
+reload_generation_ready(struct reload *r, uint32_t generation)
+{
+	if (r->phase != RP_STARTING ||
+		generation != (r->number == 0 ? r->generation : r->cur_generation))
+		return;
+	(void)evtimer_del(r->ev_late);
+	if (r->number != 0) {
+		put_in_force(r);
+		return;
+	}
+	r->number = 1;
+	r->phase = RP_IDLE;
+	log_info("configuration in force", LOG_U("config", r->number),
+		LOG_U("generation", generation));
+	sd_tell_ready(r->parts.sd);
+}
+
+void
+reload_generation_refused(struct reload *r, uint32_t generation)
+{
+	if (r->phase != RP_STARTING)
+		return;
+	(void)evtimer_del(r->ev_late);
+	(void)snprintf(r->error, sizeof(r->error),
+		"a worker cannot run with this configuration: see the log");
+	if (r->number == 0) {
+		r->hooks.fatal(r->hooks.arg, r->error);
+	} else if (generation == r->cur_generation) {
+		r->phase = RP_ABORTING;
+		procs_generation_quit(r->parts.procs, generation);
+	}
+}
+
+void
+reload_generation_gone(struct reload *r, uint32_t generation)
+{
+	if (r->phase == RP_ABORTING && generation == r->cur_generation)
+		refuse(r);
+	else if (r->phase != RP_STOPPED && generation == r->generation)
+		r->hooks.fatal(
+			r->hooks.arg, "no worker is left that can run with this configuration");
+}
+
+/* --- start and stop ----------------------------------------------------------------------------- */
+
+static void
+on_first_opened(void *arg, int *fds, size_t n, const char *error)
+{
+	struct reload *r = arg;
+	struct conf_error err;
+
+	if (fds == NULL) {
+		listen_error(r->conf, error, r->error, sizeof(r->error));
+		r->hooks.fatal(r->hooks.arg, r->error);
+		return;
+	}
+	r->fds = fds;
+	r->nfds = n;
+	if (fleet_check(r->parts.fleet, r->conf, &err) != 0) {
+		(void)conf_error_text(&err, r->error, sizeof(r->error));
+		r->hooks.fatal(r->hooks.arg, r->error);
+		return;
+	}
+	r->phase = RP_STARTING;
+	/* before any worker: none shall find an empty table */
+	fleet_apply(r->parts.fleet, r->conf, 1);
+	r->generation = procs_generation_start(r->parts.procs, r->conf, fds, n);
+	procs_conf_set(r->parts.procs, r->conf, r->generation);
+	listeners_keep(r->parts.listeners, r->conf, fds, n);
+	watch_files(r);
+}
+
+void
+reload_first(struct reload *r, struct conf *conf)
+{
+	r->conf = conf;
+	r->phase = RP_OPENING;
+	listeners_open(r->parts.listeners, conf, on_first_opened, r);
+}
+
+void
+reload_stop(struct reload *r)
+{
+	if (r->phase == RP_STOPPED)
+		return;
+	listeners_cancel(r->parts.listeners);
+	(void)evtimer_del(r->ev_late);
+	r->phase = RP_STOPPED;
+	r->requested = false;
+	r->hooks.done(r->hooks.arg, r->attempt + 1, false, "pdrouter is stopping", "");
+}
+
+struct reload *
+reload_new(const struct reload_parts *parts, const struct reload_hooks *hooks)
+{
+	struct reload *r = MEM_NEW(struct reload);
+
+	r->parts = *parts;
+	r->hooks = *hooks;
+	r->ev_late = evtimer_new(parts->base, on_late, r);
+	assert(r->ev_late != NULL);
+	r->watch = watch_new(parts->base, on_files, r);
+	return r;
+}
+
+void
+reload_free(struct reload **pr)
+{
+	struct reload *r = *pr;
+
+	if (r == NULL)
+		return;
+	event_free(r->ev_late);
+	watch_free(&r->watch);
+	candidate_drop(&r->next);
+	candidate_drop(&r->cur);
+	conf_free(&r->conf);
+	free(r->fds);
+	free(r->cur_fds);
+	free(r);
+	*pr = NULL;
+}
+
+uint64_t
+reload_number(const struct reload *r)
+{
+	return r->number;
+}
+
+const char *
+reload_phase(const struct reload *r)
+{
+	return r->number == 0 ? "starting" : phase_name[r->phase];
+}

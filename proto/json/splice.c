@@ -1,0 +1,771 @@
+/*
+ * The scan is a loop over items (one member or element each) with one byte of state per nesting
+ * level, so depth costs no stack.  Strings are where the bytes are (prompts, base64 images): they
+ * are passed eight bytes at a time.
+ *
+ * What a value *means* is its role: the table `roles` says how a role leads from the body down to
+ * the strings that count as prompt.
+ */
+#include "proto/json/splice.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "proto/json/json_string.h"
+#include "proto/json/utf8.h"
+
+/* clang-format off */
+#define KEYS(X)                                                  \
+	X(SK_MODEL,                  "model")                    \
+	X(SK_STREAM,                 "stream")                   \
+	X(SK_MESSAGES,               "messages")                 \
+	X(SK_PROMPT,                 "prompt")                   \
+	X(SK_N,                      "n")                        \
+	X(SK_PRIORITY,               "priority")                 \
+	X(SK_TEXT,                   "text")                     \
+	X(SK_INPUT_IDS,              "input_ids")                \
+	X(SK_SAMPLING_PARAMS,        "sampling_params")          \
+	X(SK_MAX_TOKENS,             "max_tokens")               \
+	X(SK_MAX_COMPLETION_TOKENS,  "max_completion_tokens")    \
+	X(SK_MIN_TOKENS,             "min_tokens")               \
+	X(SK_STREAM_OPTIONS,         "stream_options")           \
+	X(SK_STOP,                   "stop")                     \
+	X(SK_STOP_TOKEN_IDS,         "stop_token_ids")           \
+	X(SK_IGNORE_EOS,             "ignore_eos")               \
+	X(SK_TOOLS,                  "tools")                    \
+	X(SK_TOOL_CHOICE,            "tool_choice")              \
+	X(SK_LOGPROBS,               "logprobs")                 \
+	X(SK_TOP_LOGPROBS,           "top_logprobs")             \
+	X(SK_ECHO,                   "echo")                     \
+	X(SK_SEED,                   "seed")                     \
+	X(SK_BEST_OF,                "best_of")                  \
+	X(SK_RETURN_LOGPROB,         "return_logprob")           \
+	X(SK_CACHE_HIT_THRESHOLD,    "cache_hit_threshold")      \
+	X(SK_CONTINUE_FINAL_MESSAGE, "continue_final_message")   \
+	X(SK_ADD_GENERATION_PROMPT,  "add_generation_prompt")    \
+	X(SK_KV_TRANSFER_PARAMS,     "kv_transfer_params")       \
+	X(SK_DISAGG_PREFILL_RESP,    "disagg_prefill_resp")      \
+	X(SK_DISAGG_SPEC,            "disagg_spec")              \
+	X(SK_BOOTSTRAP_HOST,         "bootstrap_host")           \
+	X(SK_BOOTSTRAP_PORT,         "bootstrap_port")           \
+	X(SK_BOOTSTRAP_ROOM,         "bootstrap_room")           \
+	X(SK_ROUTED_DP_RANK,         "routed_dp_rank")           \
+	X(SK_DISAGG_PREFILL_DP_RANK, "disagg_prefill_dp_rank")   \
+	X(SK_DISAGG_PARAMS,          "disaggregated_params")     \
+	X(SK_DATA_PARALLEL_RANK,     "data_parallel_rank")       \
+	X(SK_REQUEST_ID,             "request_id")               \
+	X(SK_RID,                    "rid")
+
+#define KEY_ROW(k, text) [k] = { text, ",\"" text "\":", sizeof(text) - 1 },
+#define KEY_LENGTH(k, text) | 1u << (sizeof(text) - 1)
+
+static const struct {
+	const char *name;
+	const char *glue; /* what stands before the value of an added member */
+	size_t len;	  /* of the name */
+} keys[SK_N_KEYS] = { KEYS(KEY_ROW) };
+
+/* Bit n: an owned key of n bytes exists.  Most keys fail here, before any comparison. */
+static const uint32_t key_lengths = 0 KEYS(KEY_LENGTH);
+
+#define KEY_BUF 64 /* a key with escapes that is longer when unescaped is nobody's we know */
+
+enum role {
+	R_NONE,
+	R_BODY,			/* the outer object */
+	R_PROMPT, R_PROMPT_ITEM,
+	R_MESSAGES, R_MESSAGE, R_CONTENT, R_PART, R_TEXT, R_TYPE,
+	R_N
+};
+
+/* A message counts once its object ends, a part once it has turned out to be a text: of doubled
+ * members only the last is there for an engine, and `type` may stand behind `text`. */
+enum tally { T_NONE, T_PROMPT, T_MESSAGES, T_MESSAGE, T_PART, T_IS_TEXT, T_N };
+
+#define ROLE_KEYS 2
+
+static const struct {
+	enum role element;  /* role of an array's elements */
+	struct {
+		const char *key;
+		enum role role;
+	} members[ROLE_KEYS]; /* an object's members that matter */
+	enum tally string;  /* where a string of this role is counted */
+	enum tally number;
+} roles[R_N] = {
+	[R_PROMPT]      = { .element = R_PROMPT_ITEM, .string = T_PROMPT },
+	[R_PROMPT_ITEM] = { .element = R_PROMPT_ITEM, .string = T_PROMPT, .number = T_PROMPT },
+	[R_MESSAGES]    = { .element = R_MESSAGE },
+	[R_MESSAGE]     = { .members = {{ "content", R_CONTENT }} },
+	[R_CONTENT]     = { .element = R_PART, .string = T_MESSAGE },
+	[R_PART]        = { .members = {{ "text", R_TEXT }, { "type", R_TYPE }}, .string = T_MESSAGE },
+	[R_TEXT]        = { .string = T_PART },
+	[R_TYPE]        = { .string = T_IS_TEXT },
+};
+/* clang-format on */
+
+/* One byte per nesting level: the container's role and two flags. */
+enum { LEVEL_ROLE = 0x3f, LEVEL_OBJECT = 0x40, LEVEL_FILLED = 0x80 };
+
+struct scan {
+	const uint8_t *text, *p, *end;
+	struct splice *s;            /* NULL while looking for `name` */
+	const char *name;            /* the one member splice_member_raw() wants */
+	struct splice_member wanted; /* end = 0: not met */
+	struct splice_member *open;  /* member whose value is being read, if recorded */
+	struct splice_member *last;  /* member before, if recorded: learns its `next` */
+	uint64_t chars[T_N], numbers[T_N], elements; /* of a list prompt */
+	size_t nmembers;
+	const char *why;
+	size_t depth;
+	uint8_t level[SPLICE_MAX_DEPTH];
+};
+
+/* A string as it stands in the text, without its quotes. */
+struct str {
+	const char *p;
+	size_t n;
+	uint64_t chars; /* code points, as Python's len() counts */
+	bool escaped;
+};
+
+static bool
+fail(struct scan *c, const char *why)
+{
+	c->why = why;
+	return false;
+}
+
+static bool
+fail_early(struct scan *c)
+{
+	c->p = c->end;
+	return fail(c, "the text ends too early");
+}
+
+static size_t
+offset(const struct scan *c)
+{
+	return (size_t)(c->p - c->text);
+}
+
+static void
+skip_blanks(struct scan *c)
+{
+	while (c->p < c->end && (*c->p == ' ' || *c->p == '\n' || *c->p == '\r' || *c->p == '\t'))
+		c->p++;
+}
+
+/* --- strings --- */
+
+/* Length of the sequence at p that is one code point but not one plain byte; 0 with c->why set. */
+static size_t
+read_peculiar(struct scan *c, const uint8_t *p)
+{
+	uint32_t code;
+	size_t n;
+
+	if (*p == '\\') {
+		n = json_escape(p, c->end, &code);
+		if (n == 0)
+			c->why = "bad escape in a string";
+	} else if (*p >= 0x80) {
+		n = utf8_seq(p, (size_t)(c->end - p));
+		if (n == 0)
+			c->why = "bad UTF-8 in a string";
+	} else {
+		n = 0;
+		c->why = "control character in a string";
+	}
+	return n;
+}
+
+static bool
+read_string(struct scan *c, struct str *ret)
+{
+	const uint8_t *start = c->p + 1, *p = start;
+	size_t inner = 0; /* bytes that belong to a code point begun before them */
+	bool escaped = false;
+
+	for (p = json_skip_plain(p, c->end); p < c->end && *p != '"';
+		p = json_skip_plain(p, c->end)) {
+		do {
+			size_t n = read_peculiar(c, p);
+
+			if (n == 0) {
+				c->p = p;
+				return false;
+			}
+			escaped |= *p == '\\';
+			inner += n - 1;
+			p += n;
+		} while (p < c->end && *p >= 0x80);
+	}
+	if (p == c->end)
+		return fail_early(c);
+	c->p = p + 1;
+	*ret = (struct str){
+		.p = (const char *)start,
+		.n = (size_t)(p - start),
+		.chars = (size_t)(p - start) - inner,
+		.escaped = escaped,
+	};
+	return true;
+}
+
+/* --- members --- */
+
+static bool
+key_is(const struct str *key, const char *name, size_t len)
+{
+	return key->n == len && memcmp(key->p, name, len) == 0;
+}
+
+static enum splice_key
+find_owned(const struct str *key)
+{
+	if (key->n >= 32 || (key_lengths >> key->n & 1) == 0)
+		return SK_N_KEYS;
+	for (unsigned k = 0; k < SK_N_KEYS; k++)
+		if (key_is(key, keys[k].name, keys[k].len))
+			return (enum splice_key)k;
+	return SK_N_KEYS;
+}
+
+/* The string itself where it has escapes, in buf; if it does not fit it is nothing we look for. */
+static void
+undo_escapes(struct str *str, char buf[KEY_BUF])
+{
+	long n = str->escaped ? json_unescape(str->p, str->n, buf, KEY_BUF) : -1;
+
+	if (n >= 0) {
+		str->p = buf;
+		str->n = (size_t)n;
+	}
+}
+
+/* The record for a member of the outer object called `key`: *ret_member NULL if nobody wants it. */
+static bool
+claim_member(struct scan *c, const struct str *key, struct splice_member **ret_member)
+{
+	enum splice_key k;
+
+	*ret_member = NULL;
+	if (c->s == NULL) {
+		if (key_is(key, c->name, strlen(c->name)))
+			*ret_member = &c->wanted;
+		return true;
+	}
+	k = find_owned(key);
+	if (k == SK_N_KEYS)
+		return true;
+	if (c->s->nowned == SPLICE_MAX_OWNED)
+		return fail(c, "too many members of names the router owns");
+	*ret_member = &c->s->owned[c->s->nowned++];
+	(*ret_member)->key = k;
+	return true;
+}
+
+/* Engines take the last of duplicates, so only the last one's size counts. */
+static enum role
+restart_tally(struct scan *c, enum tally tally, enum role role)
+{
+	c->chars[tally] = 0;
+	c->numbers[tally] = 0;
+	if (tally == T_PROMPT)
+		c->elements = 0;
+	return role;
+}
+
+/* Notes one member of the outer object; `start` and `comma` are where its key and its comma stand.
+ */
+static bool
+member_start(struct scan *c, const struct str *key, size_t start, size_t comma, enum role *ret_role)
+{
+	struct splice_member *m;
+
+	if (!claim_member(c, key, &m))
+		return false;
+	if (c->last != NULL)
+		c->last->next = start;
+	c->open = c->last = m;
+	if (m != NULL) {
+		m->index = (uint32_t)c->nmembers;
+		m->start = start;
+		m->comma = comma;
+		m->next = 0;
+		if (c->s != NULL && m->key == SK_PROMPT)
+			*ret_role = restart_tally(c, T_PROMPT, R_PROMPT);
+		else if (c->s != NULL && m->key == SK_MESSAGES)
+			*ret_role = restart_tally(c, T_MESSAGES, R_MESSAGES);
+	}
+	c->nmembers++;
+	return true;
+}
+
+static void
+value_end(struct scan *c)
+{
+	if (c->depth != 1 || c->open == NULL)
+		return;
+	c->open->end = offset(c);
+	c->open = NULL;
+}
+
+/* The role of a message's or a part's member; a doubled one takes back what the former counted. */
+static enum role
+member_role(struct scan *c, enum role in, const struct str *key)
+{
+	for (size_t i = 0; i < ROLE_KEYS && roles[in].members[i].key != NULL; i++) {
+		enum role role = roles[in].members[i].role;
+
+		if (!key_is(key, roles[in].members[i].key, strlen(roles[in].members[i].key)))
+			continue;
+		c->chars[roles[role].string] = 0;
+		return role;
+	}
+	return R_NONE;
+}
+
+/* Reads `"key" :` of a member and says which role its value has. */
+static bool
+read_key(struct scan *c, size_t comma, enum role *ret_role)
+{
+	enum role in = c->level[c->depth - 1] & LEVEL_ROLE;
+	size_t start = offset(c);
+	char buf[KEY_BUF];
+	struct str key;
+
+	*ret_role = R_NONE;
+	if (c->p == c->end)
+		return fail_early(c);
+	if (*c->p != '"')
+		return fail(c, "expected a member's name in quotes");
+	if (!read_string(c, &key))
+		return false;
+	if (in != R_NONE)
+		undo_escapes(&key, buf);
+	if (in == R_BODY && !member_start(c, &key, start, comma, ret_role))
+		return false;
+	if (roles[in].members[0].key != NULL)
+		*ret_role = member_role(c, in, &key);
+	skip_blanks(c);
+	if (c->p == c->end)
+		return fail_early(c);
+	if (*c->p != ':')
+		return fail(c, "expected ':' after a member's name");
+	c->p++;
+	skip_blanks(c);
+	return true;
+}
+
+/* --- values --- */
+
+static bool
+enter(struct scan *c, enum role role, unsigned kind)
+{
+	if (c->depth == SPLICE_MAX_DEPTH)
+		return fail(c, "nested too deeply");
+	c->level[c->depth++] = (uint8_t)((unsigned)role | kind);
+	c->p++;
+	return true;
+}
+
+/* A message or a part of one has been read: what it counts, counts. */
+static void
+settle(struct scan *c, enum role role)
+{
+	if (role == R_PART) {
+		c->chars[T_MESSAGE] += c->chars[T_IS_TEXT] ? c->chars[T_PART] : 0;
+		c->chars[T_PART] = c->chars[T_IS_TEXT] = 0;
+	} else if (role == R_MESSAGE) {
+		c->chars[T_MESSAGES] += c->chars[T_MESSAGE];
+		c->chars[T_MESSAGE] = 0;
+	}
+}
+
+static bool
+leave(struct scan *c)
+{
+	c->p++;
+	c->depth--;
+	settle(c, c->level[c->depth] & LEVEL_ROLE);
+	value_end(c);
+	return true;
+}
+
+static bool
+read_word(struct scan *c, const char *word)
+{
+	size_t n = strlen(word);
+
+	if ((size_t)(c->end - c->p) < n || memcmp(c->p, word, n) != 0)
+		return fail(c, "expected a value");
+	c->p += n;
+	return true;
+}
+
+static bool
+read_digits(struct scan *c)
+{
+	const uint8_t *start = c->p;
+
+	while (c->p < c->end && *c->p >= '0' && *c->p <= '9')
+		c->p++;
+	if (c->p == start)
+		return c->p == c->end ? fail_early(c) : fail(c, "bad number");
+	return true;
+}
+
+static bool
+at_byte(const struct scan *c, char a, char b)
+{
+	return c->p < c->end && (*c->p == (uint8_t)a || *c->p == (uint8_t)b);
+}
+
+static bool
+read_number(struct scan *c)
+{
+	if (at_byte(c, '-', '-'))
+		c->p++;
+	if (at_byte(c, '0', '0'))
+		c->p++; /* a digit behind it fails where a comma or a brace must stand */
+	else if (!read_digits(c))
+		return false;
+	if (at_byte(c, '.', '.')) {
+		c->p++;
+		if (!read_digits(c))
+			return false;
+	}
+	if (at_byte(c, 'e', 'E')) {
+		c->p++;
+		if (at_byte(c, '+', '-'))
+			c->p++;
+		return read_digits(c);
+	}
+	return true;
+}
+
+/*
+ * Block and token ids come by the thousand: passes the integers that follow a number in its array and
+ * returns how many they were.  Stops behind the last one it is sure of; what stands there, be it right
+ * or wrong, is read_item()'s.
+ */
+static uint64_t
+skip_integers(struct scan *c)
+{
+	const uint8_t *p = c->p, *end = c->end, *first;
+	uint64_t n = 0;
+
+	while (end - p >= 3 && *p == ',') {
+		p += p[1] == ' ' ? 2 : 1;
+		first = p;
+		while (p < end && (uint8_t)(*p - '0') <= 9)
+			p++;
+		if (p == first || p == end || (*p != ',' && *p != ']') ||
+			(*first == '0' && p - first > 1))
+			break;
+		c->p = p;
+		n++;
+	}
+	return n;
+}
+
+static enum splice_type
+type_of(uint8_t first)
+{
+	switch (first) {
+	case '"':
+		return ST_STRING;
+	case '{':
+		return ST_OBJECT;
+	case '[':
+		return ST_ARRAY;
+	case 't':
+		return ST_TRUE;
+	case 'f':
+		return ST_FALSE;
+	case 'n':
+		return ST_NULL;
+	default:
+		return ST_NUMBER;
+	}
+}
+
+static bool
+read_scalar(struct scan *c, enum splice_type type, enum role role)
+{
+	char buf[KEY_BUF];
+	struct str str;
+
+	switch (type) {
+	case ST_STRING:
+		if (!read_string(c, &str))
+			return false;
+		if (role == R_TYPE) {
+			undo_escapes(&str, buf);
+			str.chars = key_is(&str, "text", 4);
+		}
+		c->chars[roles[role].string] += str.chars;
+		return true;
+	case ST_TRUE:
+		return read_word(c, "true");
+	case ST_FALSE:
+		return read_word(c, "false");
+	case ST_NULL:
+		return read_word(c, "null");
+	case ST_NUMBER:
+	case ST_ARRAY:
+	case ST_OBJECT:
+		break;
+	}
+	if (*c->p != '-' && (*c->p < '0' || *c->p > '9'))
+		return fail(c, "expected a value");
+	c->numbers[roles[role].number]++;
+	return read_number(c);
+}
+
+static bool
+read_value(struct scan *c, enum role role)
+{
+	enum splice_type type;
+
+	if (c->p == c->end)
+		return fail_early(c);
+	type = type_of(*c->p);
+	if (c->depth == 1 && c->open != NULL) {
+		c->open->val = offset(c);
+		c->open->type = type;
+	}
+	if (type == ST_OBJECT)
+		return enter(c, role, LEVEL_OBJECT);
+	if (type == ST_ARRAY)
+		return enter(c, role, 0);
+	if (!read_scalar(c, type, role))
+		return false;
+	if (type == ST_NUMBER && c->depth > 0 && (c->level[c->depth - 1] & LEVEL_OBJECT) == 0) {
+		uint64_t more = skip_integers(c);
+
+		c->numbers[roles[role].number] += more;
+		if ((c->level[c->depth - 1] & LEVEL_ROLE) == R_PROMPT)
+			c->elements += more;
+	}
+	value_end(c);
+	return true;
+}
+
+/* Reads one member or element of the innermost container up to its value's end or opening bracket,
+ * or the container's end. */
+static bool
+read_item(struct scan *c)
+{
+	uint8_t *level = &c->level[c->depth - 1];
+	bool object = (*level & LEVEL_OBJECT) != 0;
+	enum role role = roles[*level & LEVEL_ROLE].element;
+	size_t comma = 0;
+
+	skip_blanks(c);
+	if (c->p == c->end)
+		return fail_early(c);
+	if (*c->p == (object ? '}' : ']'))
+		return leave(c);
+	if (*level & LEVEL_FILLED) {
+		if (*c->p != ',')
+			return fail(c, object ? "expected ',' or '}'" : "expected ',' or ']'");
+		comma = offset(c);
+		c->p++;
+		skip_blanks(c);
+	}
+	*level |= LEVEL_FILLED;
+	c->elements += !object && (*level & LEVEL_ROLE) == R_PROMPT;
+	if (object && !read_key(c, comma, &role))
+		return false;
+	return read_value(c, role);
+}
+
+/* Reads the whole text; *ret_open is where its object begins, *ret_close where it ends. */
+static bool
+read_body(struct scan *c, size_t *ret_open, size_t *ret_close)
+{
+	if (c->end - c->p > (ptrdiff_t)(UINT32_MAX - 1))
+		return fail(c, "longer than 4 GiB");
+	skip_blanks(c);
+	if (c->p == c->end || *c->p != '{')
+		return fail(c, "not a JSON object");
+	*ret_open = offset(c);
+	(void)enter(c, R_BODY, LEVEL_OBJECT);
+	while (c->depth > 0)
+		if (!read_item(c))
+			return false;
+	*ret_close = offset(c) - 1;
+	skip_blanks(c);
+	return c->p == c->end || fail(c, "text after the object");
+}
+
+int
+splice_scan(struct splice *s, const char *text, size_t len, const char **ret_why, size_t *ret_at)
+{
+	const uint8_t *bytes = (const uint8_t *)text;
+	struct scan c = {.text = bytes, .p = bytes, .end = bytes + len, .s = s};
+
+	s->text = text;
+	s->len = len;
+	s->nowned = 0;
+	if (!read_body(&c, &s->open, &s->close)) {
+		*ret_why = c.why;
+		*ret_at = offset(&c);
+		return -1;
+	}
+	s->nmembers = c.nmembers;
+	s->prompt_chars = c.chars[T_PROMPT];
+	s->prompt_items = c.numbers[T_PROMPT];
+	s->prompt_elements = c.elements;
+	s->message_chars = c.chars[T_MESSAGES];
+	return 0;
+}
+
+int
+splice_member_raw(const char *text, size_t len, const char *name, struct splice_seg *ret_value)
+{
+	const uint8_t *bytes = (const uint8_t *)text;
+	struct scan c = {.text = bytes, .p = bytes, .end = bytes + len, .name = name};
+	size_t open, close;
+
+	if (!read_body(&c, &open, &close))
+		return -1;
+	if (c.wanted.end == 0)
+		return 0;
+	*ret_value = (struct splice_seg){text + c.wanted.val, c.wanted.end - c.wanted.val};
+	return 1;
+}
+
+size_t
+splice_value(const char *text, size_t len)
+{
+	const uint8_t *bytes = (const uint8_t *)text;
+	struct scan c = {.text = bytes, .p = bytes, .end = bytes + len};
+
+	if (!read_value(&c, R_NONE))
+		return 0;
+	while (c.depth > 0)
+		if (!read_item(&c))
+			return 0;
+	return offset(&c);
+}
+
+bool
+splice_element(const struct splice_seg *list, size_t *at, struct splice_seg *ret_element)
+{
+	const uint8_t *bytes = (const uint8_t *)list->p;
+	struct scan c = {.text = bytes, .p = bytes + *at, .end = bytes + list->n};
+	size_t n;
+
+	assert(list->n >= 2 && bytes[0] == '[');
+	skip_blanks(&c);
+	if (c.p == c.end || *c.p == ']')
+		return false;
+	c.p++; /* the bracket or a comma */
+	skip_blanks(&c);
+	n = splice_value((const char *)c.p, (size_t)(c.end - c.p));
+	if (n == 0)
+		return false;
+	*ret_element = (struct splice_seg){(const char *)c.p, n};
+	*at = offset(&c) + n;
+	return true;
+}
+
+const char *
+splice_key_name(enum splice_key k)
+{
+	assert((unsigned)k < SK_N_KEYS);
+	return keys[k].name;
+}
+
+const struct splice_member *
+splice_find(const struct splice *s, enum splice_key k)
+{
+	for (size_t i = s->nowned; i-- > 0;)
+		if (s->owned[i].key == k)
+			return &s->owned[i];
+	return NULL;
+}
+
+long
+splice_string(const struct splice *s, const struct splice_member *m, char *buf, size_t size)
+{
+	long n;
+
+	if (m->type != ST_STRING || size == 0)
+		return -1;
+	n = json_unescape(s->text + m->val + 1, m->end - m->val - 2, buf, size - 1);
+	if (n < 0 || memchr(buf, '\0', (size_t)n) != NULL)
+		return -1;
+	buf[n] = '\0';
+	return n;
+}
+
+/* --- laying out --- */
+
+struct layout {
+	struct splice_seg *segs;
+	size_t n, total;
+};
+
+static void
+put(struct layout *l, const char *p, size_t n)
+{
+	if (n == 0)
+		return;
+	assert(l->n < SPLICE_MAX_SEGMENTS);
+	l->segs[l->n++] = (struct splice_seg){p, n};
+	l->total += n;
+}
+
+/*
+ * Why any set of cuts leaves valid JSON: a cut member takes the comma before it along; only a
+ * member that has no survivor before it (its index is the number of members cut so far) takes the
+ * comma behind it instead, up to the next key.
+ */
+size_t
+splice_layout(const struct splice *s, const struct splice_edit *e, struct splice_seg *segs,
+	size_t *ret_total)
+{
+	struct layout l = {.segs = segs};
+	size_t at = 0, ncut = 0;
+	uint64_t met = 0; /* bit k: key k stood in the body */
+	bool first;       /* no member has been written yet */
+
+	static_assert(SK_N_KEYS <= 64, "met has a bit for every key");
+	static_assert(
+		2 * SPLICE_MAX_OWNED + 2 * SK_N_KEYS + 2 <= SPLICE_MAX_SEGMENTS, "worst case fits");
+	for (const struct splice_member *m = s->owned; m < s->owned + s->nowned; m++) {
+		bool again = (met >> m->key & 1) != 0;
+		bool leads = m->index == ncut;
+
+		met |= UINT64_C(1) << m->key;
+		if (e->on[m->key].op == SE_KEEP)
+			continue;
+		if (e->on[m->key].op != SE_CUT && !again) {
+			put(&l, s->text + at, m->val - at);
+			put(&l, e->on[m->key].value, e->on[m->key].len);
+			at = m->end;
+			continue;
+		}
+		put(&l, s->text + at, (leads ? m->start : m->comma) - at);
+		at = leads && m->next != 0 ? m->next : m->end;
+		ncut++;
+	}
+	put(&l, s->text + at, s->close - at);
+	first = ncut == s->nmembers;
+	for (unsigned k = 0; k < SK_N_KEYS; k++) {
+		if (e->on[k].op != SE_SET || (met >> k & 1) != 0)
+			continue;
+		put(&l, keys[k].glue + first,
+			keys[k].len + 4 - first); /* the first goes without comma */
+		put(&l, e->on[k].value, e->on[k].len);
+		first = false;
+	}
+	put(&l, s->text + s->close, s->len - s->close);
+	*ret_total = l.total;
+	return l.n;
+}

@@ -1,0 +1,51 @@
+/*
+ * A read-copy-update domain that spans processes (design.md, "RCU domain"): publication of immutable
+ * tables, lock-free readers, reuse of a retired arena once nobody can still read it.
+ *
+ * Process: rcu_enter/leave in workers; the rest in the master alone.
+ * A section is one selection and its reservation; never across an event-loop callback.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "shm/core/seg.h"
+
+struct table;
+
+/* NULL before the first publication.  The table is valid until rcu_leave(). */
+const struct table *rcu_enter(struct seg *seg, uint32_t slot);
+void rcu_leave(struct seg *seg, uint32_t slot);
+
+/* The master's side; process-private. */
+struct rcu_writer;
+struct rcu_writer *rcu_writer_new(struct seg *seg);
+void rcu_writer_free(struct rcu_writer **);
+
+/* A free arena to build the next table in (seg->arena_bytes), or NULL while all wait for readers. */
+void *rcu_arena_get(struct rcu_writer *w);
+/* An arena obtained and not published goes back. */
+void rcu_arena_put(struct rcu_writer *w, void *arena);
+/* Makes the table at the start of `arena` the current one; the former is retired. */
+void rcu_publish(struct rcu_writer *w, void *arena);
+/* Frees what no reader can hold any more (poisoned in debug builds).  Returns the number of arenas
+ * still retired: call again, from a timer, while it is not 0. */
+unsigned rcu_poll(struct rcu_writer *w);
+/* True once the table that was current when rcu_cookie() returned `cookie` is out of every reader's hands. */
+uint64_t rcu_cookie(const struct rcu_writer *w);
+bool rcu_passed(const struct rcu_writer *w, uint64_t cookie);
+/* The current table, for its only writer. */
+const struct table *rcu_current(const struct rcu_writer *w);
+/* After waitpid returned that pid: its line holds nothing any more. */
+void rcu_reap(struct seg *seg, uint32_t slot);
+
+/* For check.c: the oldest gp any reader is inside a section with (UINT64_MAX: none is), and what the
+ * writer keeps of arena i < SHM_ARENAS. */
+enum arena_use { ARENA_FREE, ARENA_LENT, ARENA_CURRENT, ARENA_RETIRED };
+struct rcu_arena {
+	enum arena_use use;
+	uint64_t cookie;     /* retired: free once no reader shows an older gp */
+	uint64_t retired_ms; /* clock_ms */
+};
+uint64_t rcu_oldest(const struct seg *seg);
+const struct rcu_arena *rcu_arena_look(const struct rcu_writer *w, size_t i);

@@ -1,0 +1,377 @@
+/*
+ * The segment: where each part lies, how it is made and what processes say about themselves in it.
+ *
+ * One walk over the parts (lay_out) gives both the size and the pointers, so the two cannot differ.
+ */
+#include "shm/core/seg.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "shm/core/atomic.h"
+#include "shm/base/clock.h"
+#include "shm/base/mem.h"
+#include "shm/base/rnd.h"
+#include "shm/metrics.h"
+#include "shm/table.h"
+
+/* Bounds that follow from how words are packed; the configuration's own are narrower. */
+#define MAX_WORKERS 127     /* two generations in "last worker+1:8" of struct ep_word */
+#define MAX_ENDPOINTS 65536 /* 16 bits of a journal word, load.c */
+#define MAX_FLAGS 65536     /* 4 hex digits of a flag id */
+#define MAX_CLIENTS 65536   /* 16 bits of a journal word, load.c */
+#define MAX_QUEUE 65536     /* slots of one pool */
+#define MAX_POOLS 4096      /* METRIC_NO_POOL is 0xffff; more would only make the slabs huge */
+
+/* Twice the longest time a healthy process is silent (shm/README.md, "Accepting"). */
+#define PROC_FRESH_MS 2000
+
+/* Every version must find these two where they have always been, or it could not refuse the others. */
+static_assert(offsetof(struct shm_header, magic) == 0, "where any version looks for it");
+static_assert(offsetof(struct shm_header, version) == 8, "where any version looks for it");
+static_assert(sizeof(struct shm_header) <= SHM_LINE, "the header is one line");
+static_assert(sizeof(struct rcu_reader) == SHM_LINE, "no two readers share a line");
+static_assert(sizeof(struct rcu_domain) == 2 * SHM_LINE, "gp and the pointer have a line each");
+static_assert(
+	offsetof(struct rcu_domain, table) == SHM_LINE, "gp and the pointer have a line each");
+static_assert(sizeof(struct ep_word) == SHM_LINE, "no two endpoints share a line");
+static_assert(offsetof(struct ep_word, count) == 0, "a selection reads one half");
+static_assert(offsetof(struct ep_word, eject) < SHM_LINE / 2, "a selection reads one half");
+static_assert(offsetof(struct ep_word, scraped) == SHM_LINE / 2, "a selection reads one half");
+static_assert(offsetof(struct proc_slot, journal) == SHM_LINE, "the journal has its own line");
+static_assert(offsetof(struct proc_slot, seq) < 2 * SHM_LINE, "an operation writes one line");
+static_assert(
+	offsetof(struct proc_slot, pid) == 2 * SHM_LINE, "the master's words have their own line");
+static_assert(sizeof(struct proc_slot) == 4 * SHM_LINE, "as drawn in shm/README");
+static_assert(offsetof(struct flag_slot, nonce) == 8, "as drawn in shm/README");
+static_assert(offsetof(struct row, tokens) == 4 && offsetof(struct row, sent) == 8, "as drawn");
+static_assert(offsetof(struct client_set, key) == 8, "as drawn in shm/README");
+static_assert(sizeof(struct announced) == 2 * SHM_LINE, "as drawn in shm/README");
+static_assert(offsetof(struct announced, kv) == 24 + ANNOUNCED_ADDRESS, "as drawn in shm/README");
+static_assert(ANNOUNCED_ADDRESS % sizeof(uint64_t) == 0, "texts are copied word by word");
+static_assert(sizeof(struct metrics_slab) % SHM_LINE == 0, "no two slabs share a line");
+static_assert(sizeof(struct queue_head) == 2 * SHM_LINE,
+	"releases read one line, entries write the other");
+
+enum part {
+	PART_HEADER,
+	PART_RCU,
+	PART_READERS,
+	PART_PROCS,
+	PART_ENDPOINTS,
+	PART_ROWS,
+	PART_FLAGS,
+	PART_READY,
+	PART_CLIENTS,
+	PART_CLIENT_ROWS,
+	PART_ANNOUNCED,
+	PART_QUEUES,
+	PART_SLABS,
+	PART_POOL_NAMES,
+	PART_ARENAS,
+	PART_N
+};
+static_assert(PART_N == SEG_NPARTS, "one row per part");
+
+static size_t
+round_line(size_t n)
+{
+	return (n + SHM_LINE - 1) / SHM_LINE * SHM_LINE;
+}
+
+static uint32_t
+worker_slots(const struct seg_sizes *s)
+{
+	return 2 * s->max_workers;
+}
+
+static size_t
+arena_bytes(const struct seg_sizes *s)
+{
+	return round_line(table_arena_bytes(s->max_pools, s->max_endpoints));
+}
+
+static size_t
+queue_bytes(const struct seg_sizes *s)
+{
+	return round_line(sizeof(struct queue_head) +
+			  seg_queue_nmarks(s->queue_slots) * sizeof(uint64_t) +
+			  s->queue_slots * sizeof(struct queue_slot));
+}
+
+static void
+lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
+{
+	const size_t workers = worker_slots(s), slots = workers + SLOT_EXTRA;
+	// clang-format off
+	const struct seg_part want[PART_N] = {
+		[PART_HEADER]     = { "header", 0, sizeof(struct shm_header) },
+		[PART_RCU]        = { "rcu domain", 0, sizeof(struct rcu_domain) },
+		[PART_READERS]    = { "rcu readers", 0, slots * sizeof(struct rcu_reader) },
+		[PART_PROCS]      = { "process slots", 0, slots * sizeof(struct proc_slot) },
+		[PART_ENDPOINTS]  = { "endpoint words", 0, s->max_endpoints * sizeof(struct ep_word) },
+		[PART_ROWS]       = { "rows", 0, workers * s->max_endpoints * sizeof(struct row) },
+		[PART_FLAGS]      = { "flags", 0, workers * s->flags_per_worker * sizeof(struct flag_slot) },
+		[PART_READY]      = { "ready bits", 0, workers * s->flags_per_worker / 8 },
+		[PART_CLIENTS]    = { "clients", 0, s->max_clients / CLIENT_WAYS * sizeof(struct client_set) },
+		[PART_CLIENT_ROWS] = { "client rows", 0, workers * s->max_clients * sizeof(uint32_t) },
+		[PART_ANNOUNCED]  = { "announcements", 0, ANNOUNCED_MAX * sizeof(struct announced) },
+		[PART_QUEUES]     = { "queues", 0, s->max_pools * queue_bytes(s) },
+		[PART_SLABS]      = { "metric slabs", 0, slots * metrics_slab_bytes(s->max_pools) },
+		[PART_POOL_NAMES] = { "pool names", 0, (size_t)s->max_pools * SEG_POOL_NAME },
+		[PART_ARENAS]     = { "table arenas", 0, SHM_ARENAS * arena_bytes(s) },
+	};
+	// clang-format on
+	size_t at = 0;
+
+	for (int i = 0; i < PART_N; i++) {
+		part[i] = want[i];
+		part[i].offset = at;
+		at += round_line(want[i].bytes);
+	}
+}
+
+size_t
+seg_size(const struct seg_sizes *sizes, struct seg_part ret_parts[SEG_NPARTS])
+{
+	struct seg_part part[SEG_NPARTS];
+
+	lay_out(sizes, part);
+	if (ret_parts != NULL)
+		memcpy(ret_parts, part, sizeof(part));
+	return part[PART_N - 1].offset + round_line(part[PART_N - 1].bytes);
+}
+
+static bool
+sizes_possible(const struct seg_sizes *s)
+{
+	return s->max_workers >= 1 && s->max_workers <= MAX_WORKERS && s->max_endpoints >= 1 &&
+	       s->max_endpoints <= MAX_ENDPOINTS && s->max_pools >= 1 &&
+	       s->max_pools <= MAX_POOLS && s->flags_per_worker >= 64 &&
+	       s->flags_per_worker <= MAX_FLAGS && s->flags_per_worker % 64 == 0 &&
+	       s->max_clients <= MAX_CLIENTS && s->max_clients % CLIENT_WAYS == 0 &&
+	       s->queue_slots <= MAX_QUEUE;
+}
+
+static struct seg *
+seg_at(unsigned char *base, const struct seg_sizes *sizes)
+{
+	struct seg_part part[SEG_NPARTS];
+	struct seg *seg = MEM_NEW(struct seg);
+
+	lay_out(sizes, part);
+#define AT(p) ((void *)(base + part[p].offset))
+	seg->hdr = AT(PART_HEADER);
+	seg->rcu = AT(PART_RCU);
+	seg->readers = AT(PART_READERS);
+	seg->procs = AT(PART_PROCS);
+	seg->eps = AT(PART_ENDPOINTS);
+	seg->rows = AT(PART_ROWS);
+	seg->flags = AT(PART_FLAGS);
+	seg->ready = AT(PART_READY);
+	seg->clients = AT(PART_CLIENTS);
+	seg->client_rows = AT(PART_CLIENT_ROWS);
+	seg->announced = AT(PART_ANNOUNCED);
+	seg->queues = AT(PART_QUEUES);
+	seg->slabs = AT(PART_SLABS);
+	seg->pool_names = AT(PART_POOL_NAMES);
+	seg->arenas = AT(PART_ARENAS);
+#undef AT
+	seg->arena_bytes = arena_bytes(sizes);
+	seg->slab_bytes = metrics_slab_bytes(sizes->max_pools);
+	seg->queue_bytes = queue_bytes(sizes);
+	return seg;
+}
+
+/* A sealed memfd of that size, or -errno.  Sealed, nobody who gets hold of the descriptor can
+ * shrink it under the mapping, which would be a SIGBUS in every process. */
+static int
+sealed_memfd(size_t bytes)
+{
+	int r, fd = memfd_create("pdrouter", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	if (fd == -1)
+		return -errno;
+	if (ftruncate(fd, (off_t)bytes) == -1 ||
+		fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == -1) {
+		r = -errno;
+		(void)close(fd);
+		return r;
+	}
+	return fd;
+}
+
+int
+seg_new(const struct seg_sizes *sizes, uint64_t build, struct seg **ret)
+{
+	size_t bytes;
+	void *base;
+	int r = 0, fd;
+
+	if (!sizes_possible(sizes))
+		return -EINVAL;
+	bytes = seg_size(sizes, NULL);
+	fd = sealed_memfd(bytes);
+	if (fd < 0)
+		return fd;
+	base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (base == MAP_FAILED) {
+		r = -errno;
+		goto out;
+	}
+	*ret = seg_at(base, sizes);
+	*(*ret)->hdr = (struct shm_header){
+		.magic = SHM_MAGIC,
+		.version = SHM_VERSION,
+		.max_workers = sizes->max_workers,
+		.max_endpoints = sizes->max_endpoints,
+		.max_pools = sizes->max_pools,
+		.flags_per_worker = sizes->flags_per_worker,
+		.max_clients = sizes->max_clients,
+		.queue_slots = sizes->queue_slots,
+		.nslots = worker_slots(sizes) + SLOT_EXTRA,
+		.bytes = bytes,
+		.build = build,
+		.seed = {rnd_u64(), rnd_u64()},
+	};
+out:
+	(void)close(fd); /* the mapping keeps the memory */
+	return r;
+}
+
+/* FNV-1a over the program's notes, of which the build id is one. */
+static int
+hash_notes(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	uint64_t h = 14695981039346656037ull;
+
+	(void)size;
+	for (int i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *ph = &info->dlpi_phdr[i];
+		const unsigned char *p = (const unsigned char *)(info->dlpi_addr + ph->p_vaddr);
+
+		for (size_t k = 0; ph->p_type == PT_NOTE && k < ph->p_memsz; k++)
+			h = (h ^ p[k]) * 1099511628211ull;
+	}
+	*(uint64_t *)arg = h;
+	return 1; /* the program itself comes first: the libraries do not matter */
+}
+
+uint64_t
+seg_build(void)
+{
+	uint64_t build = 0;
+
+	(void)dl_iterate_phdr(hash_notes, &build);
+	return build;
+}
+
+int
+seg_check(const struct shm_header *hdr, uint64_t build)
+{
+	const struct seg_sizes sizes = {
+		.max_workers = hdr->max_workers,
+		.max_endpoints = hdr->max_endpoints,
+		.max_pools = hdr->max_pools,
+		.flags_per_worker = hdr->flags_per_worker,
+		.max_clients = hdr->max_clients,
+		.queue_slots = hdr->queue_slots,
+	};
+
+	if (hdr->magic != SHM_MAGIC || hdr->version != SHM_VERSION || hdr->build != build)
+		return -EPROTO;
+	if (!sizes_possible(&sizes) || hdr->nslots != worker_slots(&sizes) + SLOT_EXTRA ||
+		hdr->bytes != seg_size(&sizes, NULL))
+		return -EPROTO;
+	return 0;
+}
+
+void
+seg_free(struct seg **seg)
+{
+	if (*seg == NULL)
+		return;
+	(void)munmap((*seg)->hdr, (*seg)->hdr->bytes);
+	free(*seg);
+	*seg = NULL;
+}
+
+void
+proc_beat(struct seg *seg, uint32_t slot, uint64_t now_ms)
+{
+	shm_store(&seg->procs[slot].beat_ms, now_ms);
+}
+
+uint64_t
+proc_beat_ms(const struct seg *seg, uint32_t slot)
+{
+	return shm_load(&seg->procs[slot].beat_ms);
+}
+
+void
+proc_conns_set(struct seg *seg, uint32_t slot, uint64_t n)
+{
+	shm_store(&seg->procs[slot].conns, n);
+}
+
+/* A stopped or hung worker's few connections must not pull the mean down: the others would leave
+ * clients waiting in the queue until stall_timeout ends it. */
+static bool
+takes_its_share(const struct seg *seg, uint32_t slot, uint64_t now_ms)
+{
+	return proc_slot_state(seg, slot) == PROC_READY &&
+	       now_ms < proc_beat_ms(seg, slot) + PROC_FRESH_MS;
+}
+
+bool
+proc_may_accept(const struct seg *seg, uint32_t slot)
+{
+	const uint64_t now_ms = clock_ms(), own = shm_load(&seg->procs[slot].conns);
+	uint64_t total = own, n = 1;
+
+	for (uint32_t i = 0; i < SLOT_WORKERS(seg); i++) {
+		if (i == slot || !takes_its_share(seg, i, now_ms))
+			continue;
+		total += shm_load(&seg->procs[i].conns);
+		n++;
+	}
+	/* own <= 1.25 x total / n.  Who has the fewest is never above: somebody accepts. */
+	return 4 * own * n <= 5 * total;
+}
+
+void
+proc_slot_set(
+	struct seg *seg, uint32_t slot, uint64_t pid, enum proc_state state, uint64_t generation)
+{
+	struct proc_slot *p = &seg->procs[slot];
+
+	if (pid == 0) { /* gone (waitpid): the owner's words are the master's now */
+		shm_store(&p->beat_ms, 0);
+		shm_store(&p->conns, 0);
+		p->words[0] = '\0';
+	}
+	shm_store(&p->pid, pid);
+	shm_store(&p->generation, generation);
+	shm_store(&p->state, (uint64_t)state);
+}
+
+enum proc_state
+proc_slot_state(const struct seg *seg, uint32_t slot)
+{
+	return (enum proc_state)shm_load(&seg->procs[slot].state);
+}
+
+void
+proc_words_set(struct seg *seg, uint32_t slot, const char *text)
+{
+	char *words = seg->procs[slot].words;
+	const size_t len = strnlen(text, SHM_WORDS - 1);
+
+	memcpy(words, text, len);
+	words[len] = '\0';
+}

@@ -1,0 +1,139 @@
+/*
+ * The shared segment: one memfd, mapped by the master before any fork.
+ *
+ * Ownership: the master makes it; children use the inherited `struct seg` (plain pointers into the one
+ * mapping) and never unmap it.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shm/core/layout.h"
+
+struct metrics_slab;
+
+struct seg_sizes {
+	/* flags: a multiple of 64 */
+	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker;
+	uint32_t max_clients; /* a multiple of CLIENT_WAYS; 0: none is limited */
+	uint32_t queue_slots; /* per pool; 0: nobody can wait */
+};
+
+struct seg {
+	struct shm_header *hdr;
+	struct rcu_domain *rcu;
+	struct rcu_reader *readers;  /* [nslots] */
+	struct proc_slot *procs;     /* [nslots] */
+	struct ep_word *eps;         /* [max_endpoints] */
+	struct row *rows;            /* [worker slots][max_endpoints]: seg_row() */
+	struct flag_slot *flags;     /* [worker slots][flags_per_worker]: seg_flag() */
+	uint64_t *ready;             /* [worker slots][flags_per_worker / 64] bitmap: seg_ready() */
+	struct client_set *clients;  /* [max_clients / CLIENT_WAYS] */
+	uint32_t *client_rows;       /* [worker slots][max_clients]: share_of() */
+	struct announced *announced; /* [ANNOUNCED_MAX] */
+	unsigned char *queues;       /* [max_pools] queues: seg_queue(), seg_queue_slot() */
+	unsigned char *slabs;        /* [nslots] metrics slabs: seg_slab() */
+	/* [max_pools][64]; a name stays with its number for ever. W: master */
+	char *pool_names;
+	unsigned char *arenas; /* SHM_ARENAS x arena_bytes */
+	size_t arena_bytes;
+	size_t slab_bytes;
+	size_t queue_bytes;
+};
+
+/* One line per part for the start-up log. */
+struct seg_part {
+	const char *name;
+	size_t offset, bytes;
+};
+#define SEG_NPARTS 15
+
+/* Bytes a segment of these sizes takes, and its parts (ret_parts may be NULL). */
+size_t seg_size(const struct seg_sizes *sizes, struct seg_part ret_parts[SEG_NPARTS]);
+
+/* Makes and maps a zeroed segment and fills the header.  0 or -errno (-EINVAL: impossible sizes).  The
+ * memfd is sealed against resizing. */
+int seg_new(const struct seg_sizes *sizes, uint64_t build, struct seg **ret);
+/* The running program's build: a hash of the linker's build id. */
+uint64_t seg_build(void);
+/* 0 if hdr is of this version, build and these sizes, else -EPROTO. */
+int seg_check(const struct shm_header *hdr, uint64_t build);
+void seg_free(struct seg **);
+
+static inline struct row *
+seg_row(const struct seg *seg, uint32_t worker, uint32_t ep)
+{
+	return &seg->rows[(size_t)worker * seg->hdr->max_endpoints + ep];
+}
+
+static inline struct flag_slot *
+seg_flag(const struct seg *seg, uint32_t worker, uint32_t slot)
+{
+	return &seg->flags[(size_t)worker * seg->hdr->flags_per_worker + slot];
+}
+
+static inline uint64_t *
+seg_ready(const struct seg *seg, uint32_t worker)
+{
+	return &seg->ready[(size_t)worker * (seg->hdr->flags_per_worker / 64)];
+}
+
+static inline struct metrics_slab *
+seg_slab(const struct seg *seg, uint32_t slot)
+{
+	return (struct metrics_slab *)(void *)(seg->slabs + (size_t)slot * seg->slab_bytes);
+}
+
+static inline struct queue_head *
+seg_queue(const struct seg *seg, uint32_t pool)
+{
+	return (struct queue_head *)(void *)(seg->queues + (size_t)pool * seg->queue_bytes);
+}
+
+/* A bit for each of the pool's slots, 64 to a word. */
+static inline uint64_t *
+seg_queue_marks(const struct seg *seg, uint32_t pool)
+{
+	return (uint64_t *)(seg_queue(seg, pool) + 1);
+}
+
+/* Words of those, in whole lines. */
+static inline uint32_t
+seg_queue_nmarks(uint32_t queue_slots)
+{
+	return (queue_slots + 8 * SHM_LINE - 1) / (8 * SHM_LINE) * (SHM_LINE / 8);
+}
+
+static inline struct queue_slot *
+seg_queue_slot(const struct seg *seg, uint32_t pool, uint32_t slot)
+{
+	uint64_t *end = seg_queue_marks(seg, pool) + seg_queue_nmarks(seg->hdr->queue_slots);
+
+	return (struct queue_slot *)(void *)end + slot;
+}
+
+/* Bytes of a pool's name with its NUL. */
+#define SEG_POOL_NAME 64
+
+static inline char *
+seg_pool_name(const struct seg *seg, uint32_t id)
+{
+	return seg->pool_names + (size_t)id * SEG_POOL_NAME;
+}
+
+/* What a process says about itself and others read; plain stores of aligned words. */
+void proc_beat(struct seg *seg, uint32_t slot, uint64_t now_ms);
+uint64_t proc_beat_ms(const struct seg *seg, uint32_t slot);
+void proc_conns_set(struct seg *seg, uint32_t slot, uint64_t n);
+/* True while this worker should go on accepting: its open connections do not exceed 1.25 x the mean of
+ * the ready workers of all live slots (design.md, Listening).  A worker silent for 2 s does not count:
+ * stopped, it would hold the mean down and the others off. */
+bool proc_may_accept(const struct seg *seg, uint32_t slot);
+/* Master: claims and describes a slot, clears it after waitpid (pid 0, state EMPTY): then beat, conns and
+ * last words are cleared too, so log the words first. */
+void proc_slot_set(
+	struct seg *seg, uint32_t slot, uint64_t pid, enum proc_state state, uint64_t generation);
+enum proc_state proc_slot_state(const struct seg *seg, uint32_t slot);
+/* Owner: leaves last words for the master's log, clipped. */
+void proc_words_set(struct seg *seg, uint32_t slot, const char *text);

@@ -1,0 +1,514 @@
+/* Slots, pool numbers, publication: what workers see of a configuration, without a packet sent. */
+#include "shm/eject.h" /* before the fixture, whose names its own would hide */
+#include "tests/unit/master/fleet.h"
+
+#include <stdio.h>
+
+#include "master/config/conf.h"
+#include "master/fleet/publish.h"
+#include "shm/base/clock.h"
+#include "shm/metrics.h"
+
+#define P1 "http://127.0.0.1:8101"
+#define P1B "http://127.0.0.1:8102"
+#define P2 "http://127.0.0.2:8102/engine"
+#define D1 "http://[::1]:8201"
+#define D2 "http://127.0.0.4:8202"
+
+static void
+setup(void)
+{
+	fleet_setup(4, 2);
+}
+
+TestSuite(publish, .init = setup, .fini = fleet_teardown);
+
+/* A configuration of one pool "main"; ports 82.. are decode engines. */
+static struct conf *
+conf_of(const char *const *urls, size_t n)
+{
+	struct conf *c = conf_make();
+	struct conf_pool *p = conf_pool(c, "main", "m");
+
+	for (size_t i = 0; i < n; i++)
+		conf_endpoint(
+			p, strstr(urls[i], ":82") != NULL ? ROLE_DECODE : ROLE_PREFILL, urls[i]);
+	return c;
+}
+#define CONF(...)                                                                                  \
+	conf_of((const char *const[]){__VA_ARGS__},                                                \
+		sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
+
+Test(publish, first_table_says_all)
+{
+	apply(CONF(P1, P2, D1));
+	const struct table *t = table_now();
+	const struct table_endpoint *e = row_of(P2);
+
+	cr_assert_eq(t->version, 1);
+	cr_assert_eq(t->config, 1);
+	cr_assert_gt(t->created_s, 1600000000);
+	cr_assert_eq(t->nendpoints, 3);
+	cr_assert_str_eq(t->pools[0].name, "main");
+	cr_assert_str_eq(t->pools[0].models[0], "m");
+	cr_assert_eq(t->pools[0].n[ROLE_PREFILL], 2);
+	cr_assert_eq(t->pools[0].n[ROLE_DECODE], 1);
+	cr_assert_str_eq(e->authority, "127.0.0.2:8102");
+	cr_assert_str_eq(e->host, "127.0.0.2");
+	cr_assert_str_eq(e->prefix, "/engine");
+	cr_assert_eq(e->tag, 1);
+	cr_assert_eq(ep_state_get(seg, e->slot), EP_STARTING);
+	cr_assert_str_eq(row_of(D1)->authority, "[::1]:8201");
+	cr_assert_eq(metric_sum(seg, M_PUBLISHED), 1);
+}
+
+static struct conf_endpoint *
+last_endpoint(struct conf *c)
+{
+	return &c->pools[0].endpoints[c->pools[0].nendpoints - 1];
+}
+
+Test(publish, where_an_lmcache_listens)
+{
+	static char host[] = "dec-0.svc";
+	struct conf *c = CONF(P1, D1);
+
+	last_endpoint(c)->receiver_init_port = (struct conf_ports){1, {7300}};
+	last_endpoint(c)->receiver_alloc_port = (struct conf_ports){1, {7400}};
+	conf_endpoint(&c->pools[0], ROLE_DECODE, D2);
+	last_endpoint(c)->receiver_host = host;
+	last_endpoint(c)->receiver_init_port = (struct conf_ports){3, {7300, 7301, 65535}};
+	last_endpoint(c)->receiver_alloc_port = (struct conf_ports){3, {1, 7401, 7402}};
+	apply(c);
+	cr_assert_str_eq(row_of(P1)->disagg_spec, "");
+	cr_assert_eq(row_of(P1)->notices, 0);
+	cr_assert_str_eq(row_of(D1)->disagg_spec,
+		"\"receiver_host\":\"[::1]\",\"receiver_init_port\":[7300],\"receiver_alloc_port\":[7400]");
+	cr_assert_eq(row_of(D1)->notices, 1, "as many as it has init ports");
+	cr_assert_str_eq(row_of(D2)->disagg_spec,
+		"\"receiver_host\":\"dec-0.svc\",\"receiver_init_port\":[7300,7301,65535],"
+		"\"receiver_alloc_port\":[1,7401,7402]");
+	cr_assert_eq(row_of(D2)->notices, 3);
+}
+
+Test(publish, notices_as_configured)
+{
+	struct conf *c = CONF(P1, D1, D2);
+
+	for (size_t i = 1; i < 3; i++)
+		c->pools[0].endpoints[i].receiver_init_port = (struct conf_ports){2, {1, 2}};
+	c->pools[0].endpoints[1].notices = 0;
+	c->pools[0].endpoints[2].notices = 255;
+	apply(c);
+	cr_assert_eq(row_of(D1)->notices, 0);
+	cr_assert_eq(row_of(D2)->notices, 255);
+}
+
+/* Every rank of the widest engine, with the longest host there may be. */
+Test(publish, the_longest_disagg_spec)
+{
+	static char host[256];
+	struct conf *c = CONF(P1, D2);
+	struct conf_endpoint *d = last_endpoint(c);
+	const char *spec;
+
+	memset(host, 'h', sizeof(host) - 1);
+	d->receiver_host = host;
+	d->receiver_init_port.n = d->receiver_alloc_port.n = CONF_PORTS_MAX;
+	for (uint16_t i = 0; i < CONF_PORTS_MAX; i++)
+		d->receiver_init_port.port[i] = d->receiver_alloc_port.port[i] =
+			(uint16_t)(UINT16_MAX - i);
+	apply(c);
+	spec = row_of(D2)->disagg_spec;
+	cr_assert_eq(strlen(spec), strlen("\"receiver_host\":\"\"") + 255 +
+					   strlen(",\"receiver_init_port\":[]") +
+					   strlen(",\"receiver_alloc_port\":[]") +
+					   2 * (CONF_PORTS_MAX * strlen("65535,") - 1));
+	cr_assert_str_eq(spec + strlen(spec) - 7, ",65472]");
+}
+
+Test(publish, kv_addresses)
+{
+	static char all[] = "10.0.0.1:21001", port[] = ":22001";
+	struct conf *c = CONF(P1, D1, D2);
+
+	c->pools[0].endpoints[0].kv_addr = all;
+	c->pools[0].endpoints[1].kv_addr = port;
+	c->pools[0].endpoints[1].dp_ranks = 8;
+	c->pools[0].endpoints[2].kv_addr = port;
+	apply(c);
+	cr_assert_str_eq(row_of(P1)->kv_addr, "10.0.0.1:21001");
+	cr_assert_str_eq(row_of(D1)->kv_addr, "[::1]:22001", "the host of its URL");
+	cr_assert_str_eq(row_of(D2)->kv_addr, "127.0.0.4:22001");
+	cr_assert_eq(row_of(P1)->dp_ranks, 0);
+	cr_assert_eq(row_of(D1)->dp_ranks, 8);
+}
+
+Test(publish, bootstrap_addresses)
+{
+	static char host[] = "[fd00::7]";
+	struct conf *c = CONF(P1, P2, "http://[::1]:8103", D2);
+
+	c->pools[0].connector = CONNECTOR_MOONCAKE;
+	c->pools[0].endpoints[1].bootstrap_host = host;
+	c->pools[0].endpoints[1].bootstrap_port = 7000;
+	apply(c);
+	cr_assert_str_eq(row_of(P1)->bootstrap_host, "127.0.0.1");
+	cr_assert_eq(row_of(P1)->bootstrap_port, 8998, "where Mooncake's is");
+	cr_assert_str_eq(row_of(P2)->bootstrap_host, "[fd00::7]");
+	cr_assert_eq(row_of(P2)->bootstrap_port, 7000);
+	cr_assert_str_eq(row_of("http://[::1]:8103")->bootstrap_host, "[::1]");
+	cr_assert_eq(row_of(D2)->bootstrap_port, 0, "a decode engine has none");
+}
+
+Test(publish, what_a_connector_asks_of_its_pool)
+{
+	struct conf *c = CONF(P1, D1);
+
+	c->pools[0].shake = (struct conf_handshake){.handoff = HANDOFF_TRANSFER_ID,
+		.first_token = ROLE_DECODE,
+		.routing_threshold = THRESHOLD_AUTO,
+		.kv_lease_ms = 7,
+		.cache_hit_threshold = "0.80"};
+	c->pools[0].timeouts.kv_ready_ms = 9;
+	apply(c);
+	cr_assert_eq(memcmp(&table_now()->pools[0].shake, &c->pools[0].shake,
+			     sizeof(struct conf_handshake)),
+		0);
+	cr_assert_eq(table_now()->pools[0].timeouts.kv_ready_ms, 9);
+}
+
+Test(publish, same_key_keeps_slot_and_tag)
+{
+	apply(CONF(P1, D1));
+	uint32_t slot = row_of(D1)->slot;
+
+	apply(CONF(D2, P2, D1, D1)); /* other order, others, and twice */
+	cr_assert_eq(table_now()->nendpoints, 3);
+	cr_assert_eq(row_of(D1)->slot, slot);
+	cr_assert_eq(row_of(D1)->tag, 1);
+	cr_assert_null(row_of(P1));
+	cr_assert_eq(table_now()->config, 2);
+}
+
+Test(publish, same_url_in_both_roles_are_two)
+{
+	struct conf *c = conf_make();
+	struct conf_pool *p = conf_pool(c, "main", "m"), *q = conf_pool(c, "other", "n");
+
+	conf_endpoint(p, ROLE_PREFILL, P1);
+	conf_endpoint(p, ROLE_DECODE, P1);
+	conf_endpoint(q, ROLE_DECODE, P1);
+	apply(c);
+	const struct table *t = table_now();
+
+	cr_assert_eq(t->nendpoints, 3);
+	cr_assert_neq(t->endpoints[0].slot, t->endpoints[1].slot);
+	cr_assert_neq(t->endpoints[1].slot, t->endpoints[2].slot);
+	cr_assert_eq(t->endpoints[2].pool, 1);
+}
+
+Test(publish, slot_waits_for_readers_and_reservations)
+{
+	apply(CONF(P1, P2, D1, D2));
+	uint32_t slot = row_of(P1)->slot;
+
+	cr_assert(load_reserve(seg, 1, slot, 0));
+	(void)rcu_enter(seg, 1); /* may hold the table with P1 */
+	apply(CONF(P2, D1, D2, "http://127.0.0.9:8109"));
+	cr_assert_eq(ep_state_get(seg, slot), EP_DRAINING);
+	cr_assert_null(row_of(P1));
+	cr_assert_null(row_of("http://127.0.0.9:8109"), "no slot is free");
+	load_release(seg, 1, slot);
+	publish_poll(fleet->publish);
+	cr_assert_null(row_of("http://127.0.0.9:8109"), "a reader may still reserve there");
+	cr_assert(load_reserve(seg, 1, slot, 0));
+	rcu_leave(seg, 1);
+	publish_poll(fleet->publish);
+	cr_assert_null(row_of("http://127.0.0.9:8109"), "a request still runs there");
+	load_release(seg, 1, slot);
+	fleet_worker_reaped(fleet);
+	cr_assert_eq(row_of("http://127.0.0.9:8109")->slot, slot);
+	cr_assert_eq(row_of("http://127.0.0.9:8109")->tag, 2);
+	cr_assert_eq(ep_state_get(seg, slot), EP_STARTING);
+}
+
+Test(publish, drained_slot_becomes_empty)
+{
+	apply(CONF(P1, D1));
+	uint32_t slot = row_of(P1)->slot;
+
+	apply(CONF(D1));
+	publish_poll(fleet->publish);
+	cr_assert_eq(ep_state_get(seg, slot), EP_EMPTY);
+	cr_assert(TAILQ_EMPTY(&fleet->draining));
+}
+
+Test(publish, same_key_revives_a_draining_slot)
+{
+	apply(CONF(P1, D1));
+	uint32_t slot = row_of(P1)->slot;
+
+	cr_assert(load_reserve(seg, 0, slot, 0));
+	apply(CONF(D1));
+	cr_assert_null(row_of(P1));
+	apply(CONF(D1, P1));
+	cr_assert_eq(row_of(P1)->slot, slot);
+	cr_assert_eq(row_of(P1)->tag, 1, "the reservation is of the same life");
+	cr_assert_eq(ep_state_get(seg, slot), EP_STARTING);
+	cr_assert_eq(load_count(seg, slot), 1);
+	load_release(seg, 0, slot);
+	publish_poll(fleet->publish);
+	cr_assert_not_null(row_of(P1));
+	apply(CONF(D1)); /* and it can be dropped again */
+	publish_poll(fleet->publish);
+	cr_assert_eq(ep_state_get(seg, slot), EP_EMPTY);
+}
+
+Test(publish, a_drained_one_remembers_its_health)
+{
+	struct conf *c = CONF(P1, D1);
+
+	c->pools[0].slow_start_ms = 1000;
+	apply(c);
+	struct endpoint *ep = endpoint_of(P1);
+	const uint32_t slot = ep->slot;
+
+	publish_drain(fleet->publish, ep); /* STARTING */
+	publish_drain(fleet->publish, ep); /* twice is once */
+	cr_assert_eq(ep_state_get(seg, slot), EP_DRAINING);
+	publish_down(fleet->publish, ep);
+	publish_up(fleet->publish, ep);
+	publish_now(fleet->publish);
+	cr_assert_eq(ep_state_get(seg, slot), EP_DRAINING);
+	cr_assert_eq(ep->state, EP_UP);
+	publish_down(fleet->publish, ep);
+	publish_undrain(fleet->publish, ep);
+	cr_assert_eq(ep_state_get(seg, slot), EP_DOWN);
+	publish_drain(fleet->publish, ep);
+	publish_up(fleet->publish, ep);
+	cr_assert_eq(ep_ramp_from(seg, slot), 0);
+	publish_undrain(fleet->publish, ep);
+	cr_assert_eq(ep_state_get(seg, slot), EP_UP);
+	cr_assert_neq(ep_ramp_from(seg, slot), 0, "it is idle");
+}
+
+Test(publish, a_removed_one_is_no_longer_drained)
+{
+	apply(CONF(P1, D1));
+	struct endpoint *ep = endpoint_of(P1);
+	const uint32_t slot = ep->slot;
+
+	publish_drain(fleet->publish, ep);
+	cr_assert(load_reserve(seg, 0, slot, 0));
+	apply(CONF(D1));
+	apply(CONF(D1, P1));
+	cr_assert_eq(endpoint_of(P1), ep);
+	cr_assert_eq(ep_state_get(seg, slot), EP_STARTING);
+	cr_assert_not(ep->drained);
+	load_release(seg, 0, slot);
+}
+
+Test(publish, undrained_it_is_no_longer_ejected)
+{
+	const struct conf_ejection now = {
+		.failures = 1, .max_percent = 100, .time_ms = 60000, .max_ms = 60000};
+	struct conf *c = CONF(P1, P1B, D1);
+	uint64_t left;
+
+	c->pools[0].ejection = now;
+	apply(c);
+	struct endpoint *ep = endpoint_of(P1);
+
+	publish_up(fleet->publish, ep);
+	publish_up(fleet->publish, endpoint_of(P1B)); /* one must stay */
+	publish_now(fleet->publish);
+	cr_assert_neq(eject_bad_answer(seg, &table_now()->pools[0], ROLE_PREFILL, ep->slot, true,
+			      clock_ms()),
+		0);
+	publish_drain(fleet->publish, ep);
+	cr_assert_eq(eject_look(seg, ep->slot, clock_ms(), &left), EJECT_EJECTED);
+	publish_undrain(fleet->publish, ep);
+	cr_assert_eq(eject_look(seg, ep->slot, clock_ms(), &left), EJECT_IN);
+}
+
+Test(publish, pool_names_keep_their_numbers)
+{
+	struct conf *c = conf_make();
+
+	conf_endpoint(conf_pool(c, "a", "m"), ROLE_DECODE, D1);
+	apply(c);
+	c = conf_make();
+	conf_endpoint(conf_pool(c, "b", "m"), ROLE_DECODE, D1);
+	apply(c);
+	cr_assert_eq(table_now()->pools[0].id, 1);
+}
+
+Test(publish, a_name_too_many_is_refused_with_its_line)
+{
+	char path[] = "x.yaml";
+	struct conf *c = conf_make();
+	struct conf_error err;
+
+	conf_endpoint(conf_pool(c, "a", "m"), ROLE_DECODE, D1);
+	cr_assert_eq(fleet_check(fleet, c, &err), 0);
+	apply(c);
+	c = conf_make();
+	conf_endpoint(conf_pool(c, "a", "m"), ROLE_DECODE, D1);
+	conf_endpoint(conf_pool(c, "b", "m"), ROLE_DECODE, D1);
+	conf_endpoint(conf_pool(c, "c", "m"), ROLE_DECODE, D1);
+	c->pools[2].line = 17;
+	c->path = path;
+	cr_assert_eq(fleet_check(fleet, c, &err), -1, "there are two numbers only");
+	cr_assert_eq(err.line, 17);
+	cr_assert_str_eq(err.file, "x.yaml");
+	cr_assert_str_eq(err.key, "pools[2].name");
+	cr_assert_not_null(strstr(err.what, "max_pools"));
+	c = conf_make();
+	conf_endpoint(conf_pool(c, "a", "m"), ROLE_DECODE, D1);
+	conf_endpoint(conf_pool(c, "b", "m"), ROLE_DECODE, D1);
+	cr_assert_eq(fleet_check(fleet, c, &err), 0, "a refusal takes no number");
+	apply(c);
+	c = conf_make();
+	conf_endpoint(conf_pool(c, "c", "m"), ROLE_DECODE, D1);
+	cr_assert_eq(fleet_check(fleet, c, &err), -1, "names that are gone keep theirs");
+	cr_assert_str_eq(err.key, "pools[0].name");
+}
+
+Test(publish, a_table_too_large_is_refused)
+{
+	struct conf *c = CONF(P1, D1);
+	struct conf_error err;
+
+	cr_assert_eq(fleet_check(fleet, c, &err), 0);
+	free(c->pools[0].models[0]);
+	c->pools[0].models[0] = mem_printf("%0*d", (int)seg->arena_bytes, 0);
+	c->pools[0].line = 3;
+	cr_assert_eq(fleet_check(fleet, c, &err), -1);
+	cr_assert_eq(err.line, 3);
+	cr_assert_str_eq(err.key, "pools");
+	cr_assert_not_null(strstr(err.what, "max_endpoints"));
+}
+
+Test(publish, newest_configuration_after_readers_have_left)
+{
+	apply(CONF(P1, D1));
+	(void)rcu_enter(seg, 1); /* stopped inside its section */
+	for (int i = 0; i < 10; i++)
+		apply(i % 2 == 0 ? CONF(P2, D1) : CONF(P1, D1, D2));
+	cr_assert_lt(table_now()->config, 11, "arenas are few");
+	cr_assert_eq(
+		ep_state_get(seg, endpoint_of(P1)->slot), EP_STARTING, "states are never delayed");
+	rcu_leave(seg, 1);
+	publish_poll(fleet->publish);
+	cr_assert_eq(table_now()->config, 11);
+	cr_assert_eq(table_now()->nendpoints, 3);
+}
+
+Test(publish, up_is_said_at_once_if_the_row_is_right)
+{
+	apply(CONF(P1, D1));
+	publish_up(fleet->publish, endpoint_of(P1));
+	cr_assert_eq(ep_state_get(seg, row_of(P1)->slot), EP_UP);
+	cr_assert_eq(table_now()->version, 1);
+	publish_down(fleet->publish, endpoint_of(P1));
+	cr_assert_eq(ep_state_get(seg, row_of(P1)->slot), EP_DOWN);
+}
+
+Test(publish, up_waits_for_the_row_with_its_address)
+{
+	apply(CONF("http://engine.invalid:8100", D1));
+	struct endpoint *ep = endpoint_of("http://engine.invalid:8100");
+
+	cr_assert_eq(row_of(ep->url)->addr.family, 0);
+	ep->addr = (struct ep_addr){.family = AF_INET, .port = 8100, .ip = {127, 0, 0, 1}};
+	publish_up(fleet->publish, ep);
+	cr_assert_eq(ep_state_get(seg, ep->slot), EP_STARTING);
+	publish_poll(fleet->publish);
+	cr_assert_eq(ep_state_get(seg, ep->slot), EP_UP);
+	cr_assert_eq(row_of(ep->url)->addr.family, AF_INET);
+}
+
+static void
+teach(struct endpoint *ep, const char *prefix, size_t n, size_t len)
+{
+	models_clear(&ep->models);
+	ep->models.names = mem_array(n, sizeof(char *));
+	for (size_t i = 0; i < n; i++)
+		ep->models.names[ep->models.n++] = mem_printf("%s%0*zu", prefix, (int)len, i);
+	ep->models_number++;
+	publish_soon(fleet->publish);
+}
+
+static struct conf *
+conf_learning(void)
+{
+	struct conf *c = conf_make();
+	struct conf_pool *p = conf_pool(c, "main", NULL);
+
+	conf_endpoint(p, ROLE_PREFILL, P1);
+	conf_endpoint(p, ROLE_DECODE, D1);
+	return c;
+}
+
+Test(publish, pool_without_models_has_what_its_endpoints_serve)
+{
+	apply(conf_learning());
+	cr_assert_eq(table_now()->pools[0].nmodels, 0);
+	teach(endpoint_of(P1), "a", 2, 1); /* a0 a1 */
+	teach(endpoint_of(D1), "a", 3, 1); /* a0 a1 a2 */
+	publish_up(fleet->publish, endpoint_of(P1));
+	cr_assert_eq(ep_state_get(seg, endpoint_of(P1)->slot), EP_STARTING,
+		"its row does not know a0 yet");
+	publish_poll(fleet->publish);
+	const struct table_pool *p = &table_now()->pools[0];
+
+	cr_assert_eq(ep_state_get(seg, endpoint_of(P1)->slot), EP_UP);
+	cr_assert_eq(table_now()->version, 2, "two changes, one publication");
+	cr_assert_eq(p->nmodels, 3);
+	cr_assert_str_eq(p->models[2], "a2");
+	cr_assert_eq(row_of(P1)->nmodels, 2);
+	cr_assert_str_eq(row_of(P1)->models[1], "a1");
+	cr_assert_eq(row_of(D1)->nmodels, 3);
+}
+
+Test(publish, too_many_names_do_not_hold_up_a_configuration)
+{
+	apply(conf_learning());
+	teach(endpoint_of(P1), "p", MODELS_MAX, MODELS_NAME_MAX - 1);
+	teach(endpoint_of(D1), "d", MODELS_MAX, MODELS_NAME_MAX - 1);
+	cr_assert_gt((size_t)2 * MODELS_MAX * MODELS_NAME_MAX, seg->arena_bytes,
+		"the test is about too much");
+	publish_poll(fleet->publish);
+	cr_assert_eq(table_now()->version, 2);
+	cr_assert_gt(table_now()->pools[0].nmodels, 0);
+	cr_assert_lt(table_now()->pools[0].nmodels, 2 * MODELS_MAX);
+}
+
+Test(publish, many_changes_one_publication_a_turn)
+{
+	apply(CONF(P1, D1));
+	for (int i = 0; i < 5; i++)
+		publish_soon(fleet->publish);
+	cr_assert_eq(table_now()->version, 1);
+	event_base_loop(base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
+	cr_assert_eq(table_now()->version, 2);
+}
+
+Test(publish, endpoints_take_turns_evenly)
+{
+	struct endpoint ep = {0};
+	unsigned bucket[10] = {0};
+
+	for (ep.number = 0; ep.number < 1000; ep.number++) {
+		uint64_t wait = endpoint_wait_ms(&ep, 123456789, 2000);
+
+		cr_assert(wait >= 1000 && wait < 3000, "%lu", (unsigned long)wait);
+		bucket[wait % 2000 / 200]++;
+		cr_assert_eq((123456789 + wait) % 2000,
+			(123456789 + wait + endpoint_wait_ms(&ep, 123456789 + wait, 2000)) % 2000,
+			"an endpoint keeps its place in the interval");
+	}
+	for (size_t i = 0; i < 10; i++)
+		cr_assert(bucket[i] >= 90 && bucket[i] <= 110, "%zu: %u", i, bucket[i]);
+}

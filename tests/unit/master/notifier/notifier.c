@@ -1,0 +1,363 @@
+/* A real notifier, fed by a real ZMQ PUSH socket. */
+#include <criterion/criterion.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include "master/notifier/notifier.h"
+#include "shm/base/clock.h"
+#include "shm/base/conf.h"
+#include "shm/flags.h"
+#include "shm/core/heritage.h"
+#include "shm/metrics.h"
+#include "tests/unit/shm/fixture.h"
+
+#define NWAKE 16
+#define WORKER 1
+#define MIB (UINT64_C(1) << 20)
+
+static int wake_fds[NWAKE];
+static int channel[2];
+static char address[64];
+static struct conf conf = {.notices_listen = address};
+static pid_t pid;
+static void *ctx, *push;
+
+static void
+notifier_start(void)
+{
+	char c = 0;
+	struct pollfd pfd;
+
+	cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, channel), 0);
+	pid = fork();
+	if (pid == 0) {
+		struct heritage h = {.conf = &conf,
+			.seg = seg,
+			.slot = SLOT_NOTIFIER(seg),
+			.channel = channel[1],
+			.wake_fds = wake_fds};
+
+		(void)close(channel[0]);
+		_exit(notifier_main(&h));
+	}
+	(void)close(channel[1]);
+	pfd = (struct pollfd){.fd = channel[0], .events = POLLIN};
+	cr_assert_eq(poll(&pfd, 1, 10000), 1);
+	cr_assert_eq(read(channel[0], &c, 1), 1);
+	cr_assert_eq(c, CH_READY);
+}
+
+/* Its exit code, or 128 + signal. */
+static int
+notifier_wait(void)
+{
+	int status = 0;
+
+	cr_assert_eq(waitpid(pid, &status, 0), pid);
+	(void)close(channel[0]);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static void
+setup(void)
+{
+	small_seg();
+	for (uint32_t i = 0; i < seg->hdr->nslots; i++)
+		wake_fds[i] = eventfd(0, EFD_NONBLOCK);
+	(void)snprintf(address, sizeof(address), "ipc://@pdrouter-test-%d", (int)getpid());
+	notifier_start();
+	ctx = zmq_ctx_new();
+	push = zmq_socket(ctx, ZMQ_PUSH);
+	cr_assert_eq(zmq_connect(push, address), 0);
+}
+
+static void
+teardown(void)
+{
+	int linger = 0;
+
+	(void)zmq_setsockopt(push, ZMQ_LINGER, &linger, sizeof(linger));
+	(void)zmq_close(push);
+	(void)zmq_ctx_term(ctx);
+	for (uint32_t i = 0; i < seg->hdr->nslots; i++)
+		(void)close(wake_fds[i]);
+	small_seg_end();
+}
+
+static void
+send_id(const char *id)
+{
+	char msg[128] = "\x82\xa4type\xaaProxyNotif\xa6req_id\xd9";
+	size_t n = strlen(msg);
+
+	msg[n++] = (char)strlen(id);
+	memcpy(msg + n, id, strlen(id));
+	n += strlen(id);
+	cr_assert_eq(zmq_send(push, msg, n, 0), (int)n);
+}
+
+static bool
+woken(uint32_t slot, int ms)
+{
+	struct pollfd pfd = {.fd = wake_fds[slot], .events = POLLIN};
+	uint64_t n;
+
+	return poll(&pfd, 1, ms) == 1 && read(wake_fds[slot], &n, sizeof(n)) == (ssize_t)sizeof(n);
+}
+
+static bool
+counted(enum metric_counter m, uint64_t n)
+{
+	const volatile uint64_t *at = &seg_slab(seg, SLOT_NOTIFIER(seg))->counters[m];
+	uint64_t end = clock_ms() + 10000;
+
+	while (*at != n && clock_ms() < end)
+		(void)usleep(1000);
+	return *at == n;
+}
+
+static void
+note_slot(uint32_t slot, void *arg)
+{
+	*(uint32_t *)arg = slot;
+}
+
+Test(notifier, the_last_notice_wakes_the_worker)
+{
+	struct flag_set *fs;
+	struct flag_ref ref;
+	char id[FLAG_ID_LEN];
+	uint32_t slot = 999;
+
+	setup();
+	fs = flag_set_new(seg, WORKER);
+	cr_assert(flag_arm(fs, 2, &ref));
+	flag_id_format(&ref, id);
+	cr_assert(woken(WORKER, 1000), "a new notifier wakes everybody");
+	send_id(id);
+	cr_assert(counted(M_NOTICES, 1));
+	cr_assert(!flag_is_ready(fs, &ref));
+	cr_assert(!woken(WORKER, 0));
+	send_id(id);
+	cr_assert(woken(WORKER, 10000));
+	flag_collect(fs, note_slot, &slot);
+	cr_assert_eq(slot, ref.slot);
+	cr_assert(flag_is_ready(fs, &ref));
+	flag_free(fs, &ref);
+	send_id(id);
+	cr_assert(counted(M_NOTICES_STALE, 1));
+	cr_assert_eq(write(channel[0], &(char){CH_DRAIN}, 1), 1);
+	cr_assert_eq(notifier_wait(), CHILD_EXIT_OK);
+	flag_set_free(&fs);
+	teardown();
+}
+
+Test(notifier, nonsense_is_counted_and_survived)
+{
+	static const char *const bad[] = {"", "\xc1", "\x82", "hello"};
+	struct flag_set *fs;
+	struct flag_ref ref;
+	char id[FLAG_ID_LEN];
+
+	setup();
+	fs = flag_set_new(seg, WORKER);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		cr_assert_geq(zmq_send(push, bad[i], strlen(bad[i]), 0), 0);
+	send_id("42");
+	cr_assert(flag_arm(fs, 1, &ref));
+	ref.nonce++;
+	flag_id_format(&ref, id);
+	send_id(id);
+	cr_assert(counted(M_NOTICES_BAD, 6));
+	ref.nonce--;
+	flag_id_format(&ref, id);
+	(void)woken(WORKER, 0);
+	send_id(id);
+	cr_assert(woken(WORKER, 10000));
+	(void)close(channel[0]);
+	cr_assert_eq(notifier_wait(), CHILD_EXIT_OK, "the channel's end: the master is gone");
+	flag_set_free(&fs);
+	teardown();
+}
+
+/* More than a batch at once: a level-triggered loop over ZMQ_FD would leave the rest lying. */
+Test(notifier, a_burst_is_read_to_its_end)
+{
+	setup();
+	for (int i = 0; i < 3000; i++)
+		send_id("42");
+	cr_assert(counted(M_NOTICES_BAD, 3000));
+	cr_assert_eq(write(channel[0], &(char){CH_QUIT}, 1), 1);
+	cr_assert_eq(notifier_wait(), CHILD_EXIT_OK);
+	teardown();
+}
+
+/* Killed between the ready bit and the eventfd: its successor makes that good. */
+Test(notifier, a_successor_wakes_everybody)
+{
+	struct flag_set *fs;
+	struct flag_ref ref;
+	uint32_t slot = 999;
+
+	setup();
+	fs = flag_set_new(seg, WORKER);
+	cr_assert(flag_arm(fs, 1, &ref));
+	cr_assert(woken(WORKER, 1000));
+	flag_collect(fs, note_slot, &slot);
+	cr_assert_eq(flag_notify(seg, &ref), FLAG_READY_NOW);
+	*seg_ready(seg, WORKER) = 0; /* as if the bit had not been set yet either */
+	cr_assert_eq(kill(pid, SIGKILL), 0);
+	cr_assert_eq(notifier_wait(), 128 + SIGKILL);
+	notifier_start();
+	cr_assert(woken(WORKER, 10000));
+	flag_collect(fs, note_slot, &slot);
+	cr_assert_eq(slot, ref.slot);
+	(void)close(channel[0]);
+	cr_assert_eq(notifier_wait(), CHILD_EXIT_OK);
+	flag_set_free(&fs);
+	teardown();
+}
+
+/* What it holds is bounded per connection, so connections must be few. */
+Test(notifier, its_connections_are_bounded)
+{
+	struct rlimit many = {.rlim_cur = 4096, .rlim_max = 4096}, rl;
+
+	cr_assert_eq(setrlimit(RLIMIT_NOFILE, &many), 0);
+	setup();
+	cr_assert_eq(prlimit(pid, RLIMIT_NOFILE, NULL, &rl), 0);
+	cr_assert_leq(rl.rlim_cur, 1500);
+	cr_assert_geq(rl.rlim_cur, 1024);
+	cr_assert_eq(write(channel[0], &(char){CH_QUIT}, 1), 1);
+	cr_assert_eq(notifier_wait(), CHILD_EXIT_OK);
+	teardown();
+}
+
+/* As a service manager may have it. */
+Test(notifier, a_lower_limit_of_descriptors_stays)
+{
+	struct rlimit few = {.rlim_cur = 512, .rlim_max = 512}, rl;
+
+	cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+	setup();
+	cr_assert_eq(prlimit(pid, RLIMIT_NOFILE, NULL, &rl), 0);
+	cr_assert_eq(rl.rlim_cur, 512);
+	cr_assert_eq(write(channel[0], &(char){CH_QUIT}, 1), 1);
+	cr_assert_eq(notifier_wait(), CHILD_EXIT_OK);
+	teardown();
+}
+
+/* Of its own memory, as RLIMIT_DATA counts it. */
+static uint64_t
+data_bytes(void)
+{
+	char path[64];
+	unsigned long pages = 0;
+	FILE *f;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/statm", (int)pid);
+	f = fopen(path, "re");
+	cr_assert_not_null(f);
+	cr_assert_eq(fscanf(f, "%*u %*u %*u %*u %*u %lu", &pages), 1);
+	(void)fclose(f);
+	return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* libzmq counts messages, and lets each have any number of parts. */
+Test(notifier, its_memory_is_bounded)
+{
+	struct rlimit rl;
+
+	setup();
+	cr_assert_eq(prlimit(pid, RLIMIT_DATA, NULL, &rl), 0);
+	cr_assert_leq(rl.rlim_cur, data_bytes() + 1100 * MIB);
+	cr_assert_geq(rl.rlim_cur, data_bytes() + 900 * MIB);
+	cr_assert_eq(write(channel[0], &(char){CH_QUIT}, 1), 1);
+	cr_assert_eq(notifier_wait(), CHILD_EXIT_OK);
+	teardown();
+}
+
+Test(notifier, a_lower_limit_of_memory_stays)
+{
+	struct rlimit rl, few;
+
+	cr_assert_eq(getrlimit(RLIMIT_DATA, &few), 0);
+	pid = getpid();
+	few.rlim_cur = data_bytes() + 200 * MIB;
+	cr_assert_eq(setrlimit(RLIMIT_DATA, &few), 0);
+	setup();
+	cr_assert_eq(prlimit(pid, RLIMIT_DATA, NULL, &rl), 0);
+	cr_assert_eq(rl.rlim_cur, few.rlim_cur);
+	cr_assert_eq(write(channel[0], &(char){CH_QUIT}, 1), 1);
+	cr_assert_eq(notifier_wait(), CHILD_EXIT_OK);
+	teardown();
+}
+
+/* A PUSH socket's first words, by hand: ZMTP 3.0, without security. */
+static int
+raw_push(void)
+{
+	static const char greeting[64] = {
+		[0] = (char)0xff, [9] = 0x7f, [10] = 3, 0, 'N', 'U', 'L', 'L'};
+	static const char ready[] = "\x04\x1a\x05READY\x0bSocket-Type\0\0\0\x04PUSH";
+	struct sockaddr_un to = {.sun_family = AF_UNIX};
+	const char *name = address + strlen("ipc://@");
+	const socklen_t n = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name));
+	char theirs[sizeof(greeting) + sizeof(ready) - 1];
+	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+
+	memcpy(to.sun_path + 1, name, strlen(name));
+	cr_assert_eq(connect(fd, (const struct sockaddr *)&to, n), 0);
+	cr_assert_eq(write(fd, greeting, sizeof(greeting)), (ssize_t)sizeof(greeting));
+	cr_assert_eq(write(fd, ready, sizeof(ready) - 1), (ssize_t)sizeof(ready) - 1);
+	cr_assert_eq(recv(fd, theirs, sizeof(theirs), MSG_WAITALL), (ssize_t)sizeof(theirs));
+	return fd;
+}
+
+/* A message of one part after the other: at the limit the connection ends, or the notifier, which is
+ * started again. */
+Test(notifier, an_endless_message_is_bounded)
+{
+	static char parts[64 * 1024];
+	struct rlimit rl;
+	uint64_t sent = 0;
+	int fd;
+
+	for (size_t at = 0; at + 256 <= sizeof(parts); at += 256)
+		memcpy(parts + at, "\x01\xfe", 2); /* more to come, 254 bytes */
+	/* the last words of libzmq, or of a sanitizer, are not this program's */
+	cr_assert_not_null(freopen("/dev/null", "w", stderr));
+	setup();
+	cr_assert_eq(prlimit(pid, RLIMIT_DATA, NULL, &rl), 0);
+	rl.rlim_cur = data_bytes() + 16 * MIB;
+	cr_assert_eq(prlimit(pid, RLIMIT_DATA, &rl, NULL), 0);
+	fd = raw_push();
+	while (sent < 64 * MIB && send(fd, parts, sizeof(parts), MSG_NOSIGNAL) > 0)
+		sent += sizeof(parts);
+	cr_assert_lt(sent, 64 * MIB);
+	(void)close(fd);
+	(void)send(channel[0], &(char){CH_QUIT}, 1, MSG_NOSIGNAL);
+	cr_assert_neq(notifier_wait(), CHILD_EXIT_NO_RESPAWN);
+	teardown();
+}
+
+Test(notifier, an_impossible_address_is_not_tried_again)
+{
+	struct heritage h = {.conf = &conf};
+
+	small_seg();
+	(void)snprintf(address, sizeof(address), "nonsense");
+	h.seg = seg;
+	h.slot = SLOT_NOTIFIER(seg);
+	cr_assert_eq(notifier_main(&h), CHILD_EXIT_NO_RESPAWN);
+	small_seg_end();
+}

@@ -1,0 +1,369 @@
+/* What the fleet learns of engines, what it waits for, and what it does not believe. */
+#include "tests/unit/master/engines.h"
+
+#include <stdlib.h>
+
+#include "master/probe/health.h"
+#include "master/probe/learn.h"
+
+#define JSON(text) "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" text
+#define STATUS(n) "HTTP/1.1 " n " x\r\nContent-Length: 0\r\n\r\n"
+#define INFO(mode, port)                                                                           \
+	JSON("{\"disaggregation_mode\":\"" mode "\",\"disaggregation_bootstrap_port\":" port       \
+	     ",\"version\":\"0.5.9\"}")
+
+TestSuite(learn, .init = engines_setup, .fini = engines_teardown, .timeout = 60);
+
+static struct conf_pool *
+one_pool(enum role role, enum engine_kind engine, const char *model)
+{
+	struct conf_pool *p = conf_pool(conf_make(), "main", model);
+
+	p->engine = engine;
+	for (size_t i = 0; i < nfakes; i++)
+		conf_endpoint(p, role, fakes[i].url);
+	return p;
+}
+
+static void
+go(void)
+{
+	apply(confs[nconfs - 1]);
+}
+
+static struct runtime *
+runtime_of(const struct fake *f)
+{
+	return &endpoint_of(f->url)->runtime;
+}
+
+static const char *
+contradiction(const struct fake *f)
+{
+	static char buf[256];
+
+	return learn_contradiction(endpoint_of(f->url), buf, sizeof(buf));
+}
+
+static bool
+has_version(void *f)
+{
+	return row_of(((struct fake *)f)->url)->version[0] != '\0';
+}
+
+static bool
+has_port(void *f)
+{
+	return row_of(((struct fake *)f)->url)->bootstrap_port != 0;
+}
+
+Test(learn, a_vllm_engine_is_up_before_it_has_said_anything)
+{
+	struct fake *f = fake_new("127.0.0.1");
+
+	f->models = MODELS("{\"id\":\"m\",\"max_model_len\":8192},"
+			   "{\"id\":\"lora\",\"max_model_len\":4096,\"parent\":\"m\"}");
+	f->version = JSON("{\"version\":\"0.33.0\"}");
+	one_pool(ROLE_DECODE, ENGINE_VLLM, "m");
+	go();
+	cr_assert(wait_for(is_up, f, 5000));
+	cr_assert_eq(f->nmodels, 0);
+	cr_assert(wait_for(has_version, f, 5000));
+	cr_assert_str_eq(row_of(f->url)->version, "0.33.0");
+	cr_assert_eq(row_of(f->url)->max_context, 8192);
+	cr_assert_eq(table_now()->pools[0].nmodels, 1, "the configured ones are");
+	cr_assert_eq(row_of(f->url)->bootstrap_port, 0);
+	cr_assert_eq(f->ninfo, 0);
+	cr_assert_eq(table_now()->version, 2, "all of it in one publication");
+	cr_assert_str_empty(contradiction(f));
+}
+
+Test(learn, an_sglang_engine_is_not_up_before)
+{
+	struct fake *f = fake_new("127.0.0.1");
+
+	f->info = RESET;
+	one_pool(ROLE_PREFILL, ENGINE_SGLANG, "m");
+	go();
+	run_for(20);
+	cr_assert_neq(state_of(f), EP_UP);
+	f->info = INFO("prefill", "9001");
+	cr_assert(wait_for(is_up, f, 5000));
+	cr_assert_eq(row_of(f->url)->bootstrap_port, 9001, "a worker that sees it UP has the port");
+	cr_assert_str_eq(row_of(f->url)->bootstrap_host, "127.0.0.1");
+	cr_assert_str_eq(row_of(f->url)->version, "0.5.9");
+	cr_assert_eq(f->nversion, 0);
+	cr_assert_eq(f->nold_info, 0);
+	cr_assert_str_empty(contradiction(f));
+}
+
+Test(learn, the_older_name_of_server_info)
+{
+	struct fake *f = fake_new("127.0.0.1");
+
+	f->old_info = INFO("prefill", "9001");
+	one_pool(ROLE_PREFILL, ENGINE_SGLANG, "m");
+	go();
+	cr_assert(wait_for(is_up, f, 5000));
+	cr_assert_eq(row_of(f->url)->bootstrap_port, 9001);
+}
+
+Test(learn, an_engine_that_says_nothing_is_used_as_configured)
+{
+	static const char *const nothing[] = {ABSENT, STATUS("401"), STATUS("500"), STATUS("200"),
+		JSON("[1]"), JSON("{\"a\":1}"), JSON("{\"version\":\"0.5.9\"")};
+	struct fake *f = fake_new("127.0.0.1");
+	struct conf_pool *p;
+
+	for (size_t i = 0; i < sizeof(nothing) / sizeof(nothing[0]); i++) {
+		f->info = nothing[i];
+		p = one_pool(ROLE_PREFILL, ENGINE_SGLANG, "m");
+		p->endpoints[0].bootstrap_port = 7000;
+		go();
+		f->health = OK;
+		cr_assert(wait_for(is_up, f, 5000), "%s", nothing[i]);
+		cr_assert_eq(row_of(f->url)->bootstrap_port, 7000);
+		cr_assert_eq(runtime_of(f)->bootstrap_port, 0);
+		cr_assert_str_empty(contradiction(f));
+		f->health = ILL;
+		cr_assert(wait_for(is_down, f, 5000));
+	}
+}
+
+Test(learn, server_info_without_an_answer_is_not_waited_for_for_ever)
+{
+	struct fake *f = fake_new("127.0.0.1");
+
+	f->info = CLOSES;
+	one_pool(ROLE_PREFILL, ENGINE_SGLANG, "m");
+	go();
+	cr_assert(wait_for(is_up, f, 10000));
+	cr_assert_geq(f->ninfo, 5);
+	cr_assert_leq(f->ninfo, 6);
+}
+
+Test(learn, models_still_gate_where_none_are_named)
+{
+	struct fake *f = fake_new("127.0.0.1");
+
+	f->models = STATUS("404");
+	f->info = INFO("decode", "8998");
+	one_pool(ROLE_DECODE, ENGINE_SGLANG, NULL);
+	go();
+	run_for(400);
+	cr_assert_neq(state_of(f), EP_UP);
+	cr_assert_str_eq(health_reason(endpoint_of(f->url)), "GET /v1/models: status 404");
+	f->models = MODELS("{\"id\":\"a\"},{\"id\":\"lora\",\"parent\":\"a\"}");
+	cr_assert(wait_for(is_up, f, 5000));
+	cr_assert_eq(row_of(f->url)->nmodels, 2);
+	cr_assert_eq(row_of(f->url)->bootstrap_port, 0, "a decode engine has none");
+	f->info = JSON("{\"disaggregation_bootstrap_port\":8998,\"version\":\"0.4.6\"}");
+	run_for(15 * 50 * 3 / 2 + 300);
+	cr_assert_str_eq(row_of(f->url)->version, "0.4.6");
+	cr_assert_eq(row_of(f->url)->bootstrap_port, 0, "whatever its args say");
+}
+
+Test(learn, configured_values_win_and_contradictions_are_told)
+{
+	struct fake *f = fake_new("127.0.0.1"), *g = fake_new("127.0.0.1");
+	struct conf_pool *p;
+
+	f->info = INFO("prefill", "9001");
+	g->info = INFO("decode", "9001");
+	f->models = g->models = MODELS("{\"id\":\"m\"}");
+	p = one_pool(ROLE_PREFILL, ENGINE_SGLANG, "m");
+	p->endpoints[0].bootstrap_port = 7000;
+	go();
+	cr_assert(wait_for(is_up, f, 5000));
+	cr_assert(wait_for(is_up, g, 5000), "it is told, not held back");
+	cr_assert_eq(row_of(f->url)->bootstrap_port, 7000);
+	cr_assert_str_eq(
+		contradiction(f), "bootstrap_port is configured as 7000, but it says 9001");
+	cr_assert_str_eq(
+		contradiction(g), "listed as prefill engine, but says it is a decode engine");
+	cr_assert_eq(row_of(g->url)->bootstrap_port, 0, "nobody listens there");
+	one_pool(ROLE_PREFILL, ENGINE_SGLANG, "other"); /* a reload */
+	go();
+	cr_assert_eq(
+		row_of(f->url)->bootstrap_port, 9001, "the key is gone, the learned one stays");
+	cr_assert_str_eq(contradiction(f), "does not serve the configured model other");
+}
+
+Test(learn, another_engine_may_come_back)
+{
+	struct fake *f = fake_new("127.0.0.1");
+
+	f->info = INFO("prefill", "9001");
+	one_pool(ROLE_PREFILL, ENGINE_SGLANG, "m");
+	go();
+	cr_assert(wait_for(is_up, f, 5000));
+	f->health = ILL;
+	cr_assert(wait_for(is_down, f, 5000));
+	f->info = RESET;
+	f->health = OK;
+	run_for(100);
+	cr_assert_eq(state_of(f), EP_DOWN, "it has not said anything yet");
+	f->info = JSON(
+		"{\"disaggregation_mode\":\"prefill\",\"disaggregation_bootstrap_port\":9002}");
+	cr_assert(wait_for(is_up, f, 5000));
+	cr_assert_eq(row_of(f->url)->bootstrap_port, 9002);
+	cr_assert_str_empty(row_of(f->url)->version, "the former engine's");
+	f->health = ILL;
+	cr_assert(wait_for(is_down, f, 5000));
+	f->info = ABSENT;
+	f->health = OK;
+	cr_assert(wait_for(is_up, f, 5000));
+	cr_assert_eq(row_of(f->url)->bootstrap_port, 0, "nor its port");
+}
+
+Test(learn, it_is_asked_again)
+{
+	struct fake *f = fake_new("127.0.0.1");
+
+	f->info = INFO("prefill", "9001");
+	f->models = MODELS("{\"id\":\"a\"}");
+	one_pool(ROLE_PREFILL, ENGINE_SGLANG, NULL);
+	go();
+	cr_assert(wait_for(is_up, f, 5000));
+	f->models = MODELS("{\"id\":\"a\"},{\"id\":\"lora\"}");
+	f->info = STATUS("503"); /* says nothing this time */
+	run_for(15 * 50 * 3 / 2 + 300);
+	cr_assert_eq(row_of(f->url)->nmodels, 2);
+	cr_assert_eq(row_of(f->url)->bootstrap_port, 9001, "what it said before stays");
+	f->models = SILENT; /* and holds up neither health nor the other question */
+	f->info = INFO("decode", "9001");
+	unsigned asked = f->nhealth;
+	run_for(3000 + 15 * 50 * 3 / 2 + 300);
+	cr_assert_eq(state_of(f), EP_UP);
+	cr_assert_geq(f->nhealth, asked + 50);
+	cr_assert_eq(row_of(f->url)->nmodels, 2);
+	cr_assert_str_eq(runtime_of(f)->mode, "decode");
+	cr_assert_str_eq(
+		contradiction(f), "listed as prefill engine, but says it is a decode engine");
+}
+
+Test(learn, what_is_no_version_mode_or_port_is_not_believed)
+{
+	static const struct {
+		const char *info, *version, *mode;
+		uint32_t port;
+	} t[] = {
+		{JSON("{\"version\":\"1\\u001b[2J\",\"disaggregation_mode\":\"pre fill\","
+		      "\"disaggregation_bootstrap_port\":70000}"),
+			"", "", 0},
+		{JSON("{\"version\":\"v\\u00e9\",\"disaggregation_mode\":\"\","
+		      "\"disaggregation_bootstrap_port\":-1}"),
+			"", "", 0},
+		{JSON("{\"version\":1,\"disaggregation_mode\":null,"
+		      "\"disaggregation_bootstrap_port\":\"8998\"}"),
+			"", "", 0},
+		{JSON("{\"version\":\"0123456789012345678901234567890123456789012345678\","
+		      "\"disaggregation_mode\":\"0123456789abcdef\","
+		      "\"disaggregation_bootstrap_port\":65535}"),
+			"", "", 65535},
+		{JSON("{\"version\":\"01234567890123456789012345678901234567890123456\","
+		      "\"disaggregation_mode\":\"null\",\"disaggregation_bootstrap_port\":8998}"),
+			"01234567890123456789012345678901234567890123456", "null", 0},
+		{JSON("{\"version\":\"0.6\",\"disaggregation_mode\":\"dynamic\","
+		      "\"disaggregation_bootstrap_port\":8998}"),
+			"0.6", "dynamic", 8998},
+	};
+	struct fake *f = fake_new("127.0.0.1");
+
+	for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++) {
+		f->info = t[i].info;
+		f->health = OK;
+		one_pool(ROLE_PREFILL, ENGINE_SGLANG, "m");
+		go();
+		cr_assert(wait_for(is_up, f, 5000));
+		cr_assert_str_eq(runtime_of(f)->version, t[i].version, "%zu", i);
+		cr_assert_str_eq(runtime_of(f)->mode, t[i].mode, "%zu", i);
+		cr_assert_eq(runtime_of(f)->bootstrap_port, t[i].port, "%zu", i);
+		f->health = ILL;
+		cr_assert(wait_for(is_down, f, 5000));
+	}
+}
+
+Test(learn, an_answer_too_large_is_not_read)
+{
+	struct fake *f = fake_new("127.0.0.1");
+
+	f->info = ENDLESS;
+	one_pool(ROLE_PREFILL, ENGINE_SGLANG, "m");
+	go();
+	cr_assert(wait_for(is_up, f, 20000), "5 times no answer");
+	cr_assert_str_empty(runtime_of(f)->version);
+}
+
+static void
+keys_are(struct fake *f, const char *key)
+{
+	unsigned health = f->nhealth, metrics = f->nmetrics;
+
+	f->key[0] = '\0';
+	while (f->nhealth < health + 2 || f->nmetrics < metrics + 2) {
+		run_for(10);
+		if (f->nhealth > health) /* those asked before are done */
+			cr_assert_str_eq(f->key, key);
+	}
+}
+
+Test(learn, the_key_goes_with_every_question)
+{
+	struct fake *f = fake_new("127.0.0.1");
+	struct conf_pool *p;
+
+	f->info = INFO("prefill", "9001");
+	f->wants_key = "Bearer sk-1";
+	p = one_pool(ROLE_PREFILL, ENGINE_SGLANG, NULL);
+	go();
+	run_for(300);
+	cr_assert_neq(state_of(f), EP_UP);
+	cr_assert_str_eq(
+		health_reason(endpoint_of(f->url)), "GET /v1/models: status 401: key (none)?");
+	p = one_pool(ROLE_PREFILL, ENGINE_SGLANG, NULL);
+	p->api_key = (char[]){"sk-0"};
+	go();
+	run_for(500);
+	cr_assert_str_eq(health_reason(endpoint_of(f->url)), "GET /v1/models: status 401",
+		"an engine that repeats the key is not quoted");
+	p = one_pool(ROLE_PREFILL, ENGINE_SGLANG, NULL);
+	p->api_key = (char[]){"sk-1"};
+	go();
+	cr_assert(wait_for(is_up, f, 5000));
+	cr_assert(wait_for(is_scraped, f, 5000));
+	cr_assert_eq(row_of(f->url)->nmodels, 1);
+	cr_assert(has_port(f));
+	keys_are(f, "Bearer sk-1");
+}
+
+static bool
+ramps(const struct fake *f)
+{
+	return ep_ramp_from(seg, endpoint_of(f->url)->slot) != 0;
+}
+
+Test(learn, slow_start_is_for_those_that_were_down)
+{
+	struct fake *f = fake_new("127.0.0.1"), *learns = fake_new("127.0.0.1");
+	struct conf_pool *p;
+
+	p = one_pool(ROLE_DECODE, ENGINE_VLLM, NULL);
+	p->slow_start_ms = 60000;
+	go();
+	cr_assert(wait_for(is_up, f, 5000) && wait_for(is_up, learns, 5000));
+	cr_assert_not(ramps(f), "a fleet that starts spares nobody");
+	f->health = learns->health = ILL;
+	cr_assert(wait_for(is_down, f, 5000) && wait_for(is_down, learns, 5000));
+	f->health = learns->health = OK;
+	learns->models = MODELS("{\"id\":\"new\"}"); /* it is up with the next publication */
+	cr_assert(wait_for(is_up, f, 5000) && wait_for(is_up, learns, 5000));
+	cr_assert(ramps(f) && ramps(learns));
+	f->health = ILL;
+	cr_assert(wait_for(is_down, f, 5000));
+	p = one_pool(ROLE_DECODE, ENGINE_VLLM, NULL); /* a reload without it */
+	go();
+	f->health = OK;
+	cr_assert(wait_for(is_up, f, 5000));
+	cr_assert_not(ramps(f));
+}

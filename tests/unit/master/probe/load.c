@@ -1,0 +1,133 @@
+/* What scrapes tell the workers: whose load it is, under which names, and what of a page is read. */
+#include "tests/unit/master/engines.h"
+
+#include <stdlib.h>
+
+#define RUNNING(n) "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nvllm:num_requests_running " n "\n"
+
+TestSuite(load, .init = engines_setup, .fini = engines_teardown, .timeout = 60);
+
+static uint32_t
+foreign_of(const struct fake *f)
+{
+	return load_foreign(seg, endpoint_of(f->url)->slot, clock_ms(), 60000);
+}
+
+/* Until one more page has been read. */
+static void
+one_scrape(struct fake *f)
+{
+	uint32_t slot = endpoint_of(f->url)->slot;
+	uint64_t before = ep_scrape_get(seg, slot).at_ms;
+
+	for (uint64_t end = clock_ms() + 5000; ep_scrape_get(seg, slot).at_ms == before;) {
+		run_for(1);
+		cr_assert_lt(clock_ms(), end);
+	}
+}
+
+Test(load, a_request_of_ours_within_a_scrape_is_not_foreign)
+{
+	struct fake *f = fake_new("127.0.0.1");
+
+	f->metrics = RUNNING("0");
+	apply_fakes("m");
+	cr_assert(wait_for(is_scraped, f, 5000));
+	for (int i = 0; i < 5; i++) {
+		f->metrics = RUNNING("1");
+		f->short_ones = 1; /* it is that 1, and gone when the page is there */
+		one_scrape(f);
+		cr_assert_eq(f->short_ones, 0);
+		cr_assert_eq(foreign_of(f), 0, "%d", i);
+		f->metrics = RUNNING("0");
+		one_scrape(f);
+		cr_assert_eq(foreign_of(f), 0);
+	}
+}
+
+Test(load, foreign_load_is_seen_at_once_where_nothing_of_ours_moves)
+{
+	struct fake *f = fake_new("127.0.0.1");
+	uint32_t slot;
+
+	f->metrics = RUNNING("0");
+	apply_fakes("m");
+	cr_assert(wait_for(is_scraped, f, 5000));
+	slot = endpoint_of(f->url)->slot;
+	cr_assert(load_reserve(seg, 0, slot, 0));
+	load_sent(seg, 0, slot, 1);
+	one_scrape(f);
+	f->metrics = RUNNING("8");
+	one_scrape(f);
+	cr_assert_eq(foreign_of(f), 7);
+	f->metrics = RUNNING("1");
+	one_scrape(f);
+	cr_assert_eq(foreign_of(f), 0);
+	load_sent(seg, 0, slot, -1);
+	load_release(seg, 0, slot);
+}
+
+Test(load, lasting_foreign_load_is_seen_beside_our_short_requests)
+{
+	struct fake *f = fake_new("127.0.0.1");
+
+	f->metrics = RUNNING("5");
+	f->short_ones = 1000;
+	apply_fakes("m");
+	cr_assert(wait_for(is_scraped, f, 5000));
+	one_scrape(f);
+	cr_assert_eq(foreign_of(f), 5);
+	f->metrics = RUNNING("0");
+	one_scrape(f);
+	cr_assert_eq(foreign_of(f), 0, "less is believed at once");
+}
+
+Test(load, names_of_other_engines)
+{
+	struct fake *f = fake_new("127.0.0.1");
+	struct conf *c = conf_make();
+	struct conf_pool *p = conf_pool(c, "main", "m");
+	struct ep_scrape s;
+
+	f->metrics = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\ntgi_batch 3\ntgi_queue 2\n"
+		     "vllm:num_requests_running 50\n";
+	conf_endpoint(p, ROLE_DECODE, f->url);
+	p->metric_running = (char[]){"tgi_batch"};
+	p->metric_waiting = (char[]){"tgi_queue"};
+	apply(c);
+	cr_assert(wait_for(is_scraped, f, 5000));
+	s = ep_scrape_get(seg, endpoint_of(f->url)->slot);
+	cr_assert_eq(s.running, 3);
+	cr_assert_eq(s.waiting, 2);
+	f->metrics = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\ntgi_batch 9\n";
+	run_for(300);
+	cr_assert_eq(
+		ep_scrape_get(seg, endpoint_of(f->url)->slot).running, 3, "half a load is none");
+	f->metrics = RUNNING("50");
+	uint64_t failed = metric_sum(seg, M_SCRAPES_FAILED);
+
+	run_for(300);
+	cr_assert_gt(metric_sum(seg, M_SCRAPES_FAILED), failed, "not the names that are wanted");
+}
+
+Test(load, a_large_page_is_read_in_slices)
+{
+	static const char
+		head[] = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n",
+		line[] = "vllm:request_prefill_time_seconds_bucket{engine=\"0\",le=\"0.3\","
+			 "model_name=\"m\"} 123456.0\n";
+	struct fake *f = fake_new("127.0.0.1");
+	size_t room = (5u << 20) + 4096, n = sizeof(head) - 1;
+	char *page = malloc(room);
+
+	memcpy(page, head, n);
+	for (; n < 5u << 20; n += sizeof(line) - 1)
+		memcpy(page + n, line, sizeof(line) - 1);
+	(void)strcpy(page + n, "vllm:num_requests_running{engine=\"0\"} 9\n");
+	f->metrics = page;
+	apply_fakes("m");
+	cr_assert(wait_for(is_scraped, f, 20000));
+	cr_assert_eq(foreign_of(f), 9, "the last line was read");
+	free(page);
+	f->metrics = PAGE;
+}

@@ -1,0 +1,359 @@
+/* The segment's layout, its header's checks, and the balance rule of accepting. */
+#include "shm/core/seg.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "shm/base/clock.h"
+#include "shm/metrics.h"
+#include "shm/table.h"
+#include "tests/unit/shm/fixture.h"
+
+TestSuite(shm_seg, .init = small_seg, .fini = small_seg_end);
+
+static const struct seg_sizes normal = {.max_workers = 16,
+	.max_endpoints = 1024,
+	.max_pools = 16,
+	.flags_per_worker = 4096,
+	.max_clients = 4096,
+	.queue_slots = 1024};
+
+Test(shm_seg, parts_are_aligned_in_order_and_disjoint)
+{
+	struct seg_part part[SEG_NPARTS];
+	const size_t bytes = seg_size(&normal, part);
+	size_t at = 0;
+
+	for (size_t i = 0; i < SEG_NPARTS; i++) {
+		cr_assert_eq(part[i].offset % SHM_LINE, 0, "%s", part[i].name);
+		cr_assert_geq(
+			part[i].offset, at, "%s begins inside the part before it", part[i].name);
+		cr_assert_gt(part[i].bytes, 0, "%s", part[i].name);
+		at = part[i].offset + part[i].bytes;
+	}
+	cr_assert_leq(at, bytes);
+	cr_assert_lt(bytes - at, SHM_LINE);
+}
+
+/* The last byte of each part, as its users compute it, lies inside the part. */
+Test(shm_seg, accessors_stay_inside_their_parts)
+{
+	struct seg_part part[SEG_NPARTS];
+	const struct seg_sizes sizes = {.max_workers = 2,
+		.max_endpoints = 4,
+		.max_pools = 2,
+		.flags_per_worker = 128,
+		.max_clients = 8,
+		.queue_slots = 100};
+	unsigned char *base = (unsigned char *)seg->hdr;
+	const uint32_t workers = SLOT_WORKERS(seg), slots = seg->hdr->nslots;
+
+	cr_assert_eq(seg->hdr->bytes, seg_size(&sizes, part));
+#define ENDS(i, p)                                                                                 \
+	cr_assert_eq(                                                                              \
+		(unsigned char *)(p), base + part[i].offset + part[i].bytes, "%s", part[i].name)
+	ENDS(1, seg->rcu + 1);
+	ENDS(2, seg->readers + slots);
+	ENDS(3, seg->procs + slots);
+	ENDS(4, seg->eps + sizes.max_endpoints);
+	ENDS(5, seg_row(seg, workers - 1, sizes.max_endpoints - 1) + 1);
+	ENDS(6, seg_flag(seg, workers - 1, sizes.flags_per_worker - 1) + 1);
+	ENDS(7, seg_ready(seg, workers));
+	ENDS(8, seg->clients + 1);
+	ENDS(9, seg->client_rows + (size_t)workers * sizes.max_clients);
+	ENDS(10, seg->announced + ANNOUNCED_MAX);
+	ENDS(11, (unsigned char *)seg_queue(seg, sizes.max_pools));
+	cr_assert_leq((unsigned char *)seg_queue_slot(seg, 0, sizes.queue_slots),
+		(unsigned char *)seg_queue(seg, 1));
+	ENDS(12, (unsigned char *)seg_slab(seg, slots));
+	ENDS(13, seg->pool_names + (size_t)sizes.max_pools * 64);
+	ENDS(14, seg->arenas + SHM_ARENAS * seg->arena_bytes);
+#undef ENDS
+}
+
+/* --- shm/README.md ------------------------------------------------------------------------ */
+
+static char readme[1 << 16];
+
+static void
+readme_read(void)
+{
+	FILE *f = fopen("shm/README.md", "r"); /* tests run at the root of the tree */
+
+	cr_assert_not_null(f);
+	cr_assert_gt(fread(readme, 1, sizeof(readme) - 1, f), 1000);
+	(void)fclose(f);
+}
+
+/* "4,795,904" */
+static const char *
+thousands(size_t n, char out[32])
+{
+	char digits[24];
+	size_t len, k = 0;
+
+	(void)snprintf(digits, sizeof(digits), "%zu", n);
+	len = strlen(digits);
+	for (size_t i = 0; i < len; i++) {
+		if (i > 0 && (len - i) % 3 == 0)
+			out[k++] = ',';
+		out[k++] = digits[i];
+	}
+	out[k] = '\0';
+	return out;
+}
+
+/* The row that begins with this name has this number in its third column. */
+static void
+row_says(const char *name, size_t bytes)
+{
+	char begin[64], want[40], number[32], line[1024];
+	const char *row, *cell;
+
+	(void)snprintf(begin, sizeof(begin), "\n| %s", name);
+	row = strstr(readme, begin);
+	cr_assert_not_null(row, "shm/README.md has no row for %s", name);
+	(void)snprintf(line, sizeof(line), "%.*s", (int)strcspn(row + 1, "\n"), row + 1);
+	cell = strchr(line + 1, '|');
+	cell = cell != NULL ? strchr(cell + 1, '|') : NULL;
+	cr_assert_not_null(cell, "%s", line);
+	(void)snprintf(want, sizeof(want), "| %s |", thousands(bytes, number));
+	cr_expect_eq(strncmp(cell, want, strlen(want)), 0, "shm/README.md, %s: %s bytes, not %.16s",
+		name, number, cell + 2);
+}
+
+Test(shm_seg, the_readme_says_how_large_each_part_is)
+{
+	struct seg_part part[SEG_NPARTS];
+	const size_t bytes = seg_size(&normal, part);
+
+	readme_read();
+	for (size_t i = 0; i < SEG_NPARTS; i++)
+		row_says(part[i].name, (part[i].bytes + SHM_LINE - 1) / SHM_LINE * SHM_LINE);
+	row_says("together", bytes);
+}
+
+/* What a pool and an endpoint cost in an arena, a pool in a slab. */
+Test(shm_seg, the_readme_says_what_the_sizes_are_made_of)
+{
+	const size_t empty = table_arena_bytes(0, 0);
+	char text[160], pool[32], endpoint[32], slab[32];
+
+	readme_read();
+	(void)snprintf(text, sizeof(text),
+		"4 x (%zu + max_pools x %s + max_endpoints x %s, rounded)", empty,
+		thousands(table_arena_bytes(1, 0) - empty, pool),
+		thousands(table_arena_bytes(0, 1) - empty, endpoint));
+	cr_expect_not_null(strstr(readme, text), "shm/README.md does not say %s", text);
+	(void)snprintf(text, sizeof(text), "N x (%s + max_pools x %zu, rounded)",
+		thousands(sizeof(struct metrics_slab), slab), H_N * sizeof(struct metric_hist));
+	cr_expect_not_null(strstr(readme, text), "shm/README.md does not say %s", text);
+}
+
+Test(shm_seg, slots_are_workers_of_two_generations_notifier_master)
+{
+	cr_assert_eq(SLOT_WORKERS(seg), 4);
+	cr_assert_eq(SLOT_NOTIFIER(seg), 4);
+	cr_assert_eq(SLOT_MASTER(seg), 5);
+}
+
+Test(shm_seg, impossible_sizes_are_refused)
+{
+#define SIZES(workers, endpoints, pools, flags, clients)                                           \
+	{                                                                                          \
+		.max_workers = (workers), .max_endpoints = (endpoints), .max_pools = (pools),      \
+		.flags_per_worker = (flags), .max_clients = (clients)                              \
+	}
+	static const struct seg_sizes bad[] = {
+		SIZES(0, 4, 2, 64, 8),
+		SIZES(128, 4, 2, 64, 8), /* worker + 1 has 8 bits for two generations */
+		SIZES(2, 0, 2, 64, 8),
+		SIZES(2, 65537, 2, 64, 8), /* an endpoint has 16 bits in the journal */
+		SIZES(2, 4, 0, 64, 8),
+		SIZES(2, 4, 4097, 64, 8),
+		SIZES(2, 4, 2, 0, 8),
+		SIZES(2, 4, 2, 65, 8),
+		SIZES(2, 4, 2, 65600, 8), /* a slot has 4 hex digits */
+		SIZES(2, 4, 2, 64, 4),    /* half a set */
+		SIZES(2, 4, 2, 64, 65544),
+		{.max_workers = 2,
+			.max_endpoints = 4,
+			.max_pools = 2,
+			.flags_per_worker = 64,
+			.queue_slots = 65537},
+	};
+#undef SIZES
+	struct seg *got = NULL;
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		cr_assert_eq(seg_new(&bad[i], 1, &got), -EINVAL, "row %zu", i);
+		cr_assert_null(got);
+	}
+}
+
+Test(shm_seg, another_build_version_or_size_is_refused)
+{
+	struct shm_header hdr = *seg->hdr;
+
+	cr_assert_eq(seg_check(&hdr, SMALL_BUILD), 0);
+	cr_assert_eq(seg_check(&hdr, SMALL_BUILD + 1), -EPROTO);
+#define REFUSED_WITH(field)                                                                        \
+	do {                                                                                       \
+		hdr = *seg->hdr;                                                                   \
+		hdr.field++;                                                                       \
+		cr_assert_eq(seg_check(&hdr, SMALL_BUILD), -EPROTO, #field);                       \
+	} while (0)
+	REFUSED_WITH(magic);
+	REFUSED_WITH(version);
+	REFUSED_WITH(bytes);
+	REFUSED_WITH(nslots);
+	REFUSED_WITH(max_workers);
+	REFUSED_WITH(max_endpoints);
+	REFUSED_WITH(max_pools);
+	REFUSED_WITH(flags_per_worker);
+	REFUSED_WITH(max_clients);
+#undef REFUSED_WITH
+}
+
+static int
+find_build_id(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	(void)size;
+	for (int i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *ph = &info->dlpi_phdr[i];
+		const unsigned char *at = (const unsigned char *)(info->dlpi_addr + ph->p_vaddr);
+		const unsigned char *end = at + ph->p_memsz;
+
+		while (ph->p_type == PT_NOTE && at + sizeof(ElfW(Nhdr)) < end) {
+			const ElfW(Nhdr) *note = (const void *)at;
+
+			*(bool *)arg |= note->n_type == NT_GNU_BUILD_ID && note->n_namesz == 4 &&
+					memcmp(note + 1, "GNU", 4) == 0;
+			at += sizeof(*note) + (note->n_namesz + 3) / 4 * 4 +
+			      (note->n_descsz + 3) / 4 * 4;
+		}
+	}
+	return 1; /* the program itself comes first */
+}
+
+/* Without it all builds would take each other's segments. */
+Test(shm_seg, the_program_has_a_build_id)
+{
+	const uint64_t build = seg_build();
+	bool has = false;
+
+	(void)dl_iterate_phdr(find_build_id, &has);
+	cr_assert(has);
+	cr_assert_neq(build, 0);
+	cr_assert_eq(seg_build(), build);
+}
+
+Test(shm_seg, a_child_writes_and_its_master_reads)
+{
+	int status;
+	const pid_t pid = fork();
+
+	cr_assert_geq(pid, 0);
+	if (pid == 0) {
+		proc_beat(seg, 1, 77);
+		proc_words_set(seg, 1, "assertion failed");
+		_exit(0);
+	}
+	cr_assert_eq(waitpid(pid, &status, 0), pid);
+	cr_assert_eq(proc_beat_ms(seg, 1), 77);
+	cr_assert_str_eq(seg->procs[1].words, "assertion failed");
+}
+
+Test(shm_seg, last_words_are_clipped)
+{
+	char text[2 * SHM_WORDS];
+
+	memset(text, 'x', sizeof(text));
+	text[sizeof(text) - 1] = '\0';
+	proc_words_set(seg, 0, text);
+	cr_assert_eq(strlen(seg->procs[0].words), SHM_WORDS - 1);
+	cr_assert_eq(proc_beat_ms(seg, 1), 0);
+}
+
+Test(shm_seg, a_cleared_slot_says_nothing)
+{
+	proc_slot_set(seg, 0, 4711, PROC_READY, 3);
+	cr_assert_eq(proc_slot_state(seg, 0), PROC_READY);
+	proc_beat(seg, 0, 5);
+	proc_conns_set(seg, 0, 6);
+	proc_words_set(seg, 0, "oh");
+	proc_slot_set(seg, 0, 4711, PROC_DRAINING, 3);
+	cr_assert_eq(seg->procs[0].conns, 6);
+	proc_slot_set(seg, 0, 0, PROC_EMPTY, 0);
+	cr_assert_eq(proc_slot_state(seg, 0), PROC_EMPTY);
+	cr_assert_eq(seg->procs[0].pid, 0);
+	cr_assert_eq(proc_beat_ms(seg, 0), 0);
+	cr_assert_eq(seg->procs[0].conns, 0);
+	cr_assert_str_empty(seg->procs[0].words);
+}
+
+/* conns of the four worker slots; -1: not ready, -2: ready but silent for long. */
+struct balance {
+	int conns[4];
+	bool accepts[4];
+};
+
+Test(shm_seg, a_worker_stops_above_five_quarters_of_the_mean)
+{
+	static const struct balance table[] = {
+		{{0, -1, -1, -1}, {true}},
+		{{1000, -1, -1, -1}, {true}},
+		{{0, 0, 0, 0}, {true, true, true, true}},
+		{{1, 0, -1, -1}, {false, true}},
+		{{1, 1, -1, -1}, {true, true}},
+		{{5, 3, -1, -1}, {true, true}},  /* 5 is 1.25 x 4: not above */
+		{{6, 3, -1, -1}, {false, true}}, /* 1.25 x 4.5 = 5.6 */
+		{{125, 100, 100, 75}, {true, true, true, true}},
+		{{126, 100, 100, 74}, {false, true, true, true}},
+		{{9, -2, -1, -1}, {true}}, /* the silent one's 0 does not count */
+		{{9, 0, -2, -2}, {false, true}},
+	};
+	const uint64_t now = clock_ms();
+
+	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+		for (uint32_t w = 0; w < 4; w++) {
+			const int n = table[i].conns[w];
+
+			proc_slot_set(seg, w, 1, n == -1 ? PROC_EMPTY : PROC_READY, 1);
+			proc_conns_set(seg, w, n < 0 ? 0 : (uint64_t)n);
+			proc_beat(seg, w, n == -2 ? now - 3000 : now);
+		}
+		for (uint32_t w = 0; w < 4; w++)
+			if (table[i].conns[w] >= 0)
+				cr_assert_eq(proc_may_accept(seg, w), table[i].accepts[w],
+					"row %zu worker %u", i, w);
+	}
+}
+
+/* However the connections lie, somebody takes the next one. */
+Test(shm_seg, somebody_always_accepts)
+{
+	unsigned x = 1;
+
+	for (uint32_t w = 0; w < 4; w++) {
+		proc_slot_set(seg, w, 1, PROC_READY, 1);
+		proc_beat(seg, w, clock_ms() + 60000); /* fresh throughout */
+	}
+	for (int round = 0; round < 2000; round++) {
+		bool any = false;
+
+		for (uint32_t w = 0; w < 4; w++) {
+			x = x * 1103515245 + 12345;
+			proc_conns_set(seg, w, x >> 16 & (round % 2 ? 3 : 1023));
+		}
+		for (uint32_t w = 0; w < 4; w++)
+			any |= proc_may_accept(seg, w);
+		cr_assert(any, "round %d", round);
+	}
+}

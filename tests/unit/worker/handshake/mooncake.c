@@ -1,0 +1,181 @@
+/* MooncakeConnector: both legs' bodies, byte by byte, and whose engine id decode is told (protocols.md 8). */
+#include "tests/unit/worker/handshake/bodies.h"
+
+#define IDS                                                                                        \
+	"{\"0\":{\"engine_id\":\"ab\",\"worker_addr\":{\"0\":{\"0\":\"tcp://10.0.0.7:1\"}}},"      \
+	"\"1\":{\"engine_id\":\"c\\u0064\",\"worker_addr\":{}}}"
+#define ONE "{\"0\":{\"engine_id\":\"ab\"}}"
+#define LENGTH                                                                                     \
+	"{\"id\":\"x\",\"choices\":[{\"index\":0,\"text\":\"a\",\"finish_reason\":\"length\"}]}"
+
+static void
+begin(const char *body)
+{
+	new_request(CONNECTOR_MOONCAKE, body);
+	req.pool.shake.handoff = HANDOFF_TRANSFER_ID;
+	cr_assert_eq(req.connector->begin(&pair), END_OK);
+}
+
+/* True: something is asked. */
+static bool
+asks(void)
+{
+	struct question q;
+
+	memset(&q, 0, sizeof(q));
+	if (!req.connector->ask(&pair, &q))
+		return false;
+	cr_assert_eq(q.role, ROLE_PREFILL);
+	cr_assert_str_eq(q.path, "/query");
+	cr_assert_eq(q.port, 8998, "VLLM_MOONCAKE_BOOTSTRAP_PORT");
+	cr_assert_null(q.edit, "a GET");
+	return true;
+}
+
+static enum taken
+told(const char *text)
+{
+	cr_assert(asks());
+	give(&pair.leg[LEG_ASK], text);
+	return req.connector->asked(&pair);
+}
+
+TestSuite(mooncake, .fini = drop_request);
+
+Test(mooncake, both_bodies)
+{
+	begin("{\"model\":\"m\",\"prompt\":\"hi\",\"max_tokens\":64,\"stream\":true,\"stop\":[\"a\"]}");
+	cr_assert_eq(told(ONE), TAKEN);
+	cr_assert_eq(pair.starts[ROLE_PREFILL], STARTS_AT_ONCE);
+	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AT_ONCE);
+	expect_body(ROLE_PREFILL,
+		"{\"model\":\"m\",\"prompt\":\"hi\",\"max_tokens\":1,\"stream\":false,\"ignore_eos\":true,"
+		"\"kv_transfer_params\":{\"do_remote_decode\":true,\"do_remote_prefill\":false,"
+		"\"transfer_id\":\"xfer-id-0123456789abcdef\"}}");
+	expect_body(ROLE_DECODE,
+		"{\"model\":\"m\",\"prompt\":\"hi\",\"max_tokens\":64,\"stream\":true,\"stop\":[\"a\"],"
+		"\"kv_transfer_params\":{\"do_remote_decode\":false,\"do_remote_prefill\":true,"
+		"\"transfer_id\":\"xfer-id-0123456789abcdef\",\"remote_bootstrap_addr\":\"http://10.0.0.7:8998\","
+		"\"remote_engine_id\":\"ab\"}}");
+	cr_assert_eq(prefill_says(LENGTH), TAKEN);
+}
+
+Test(mooncake, before_0_17_decode_gets_what_prefill_answered)
+{
+	new_request(CONNECTOR_MOONCAKE, "{\"max_tokens\":64}");
+	req.pool.shake.handoff = HANDOFF_KV_TRANSFER_PARAMS;
+	cr_assert_eq(req.connector->begin(&pair), END_OK);
+	cr_assert_not(asks());
+	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AFTER_PREFILL);
+	expect_body(ROLE_PREFILL,
+		"{\"max_tokens\":1,\"stream\":false,\"ignore_eos\":true,"
+		"\"kv_transfer_params\":{\"do_remote_decode\":true,\"do_remote_prefill\":false}}");
+	cr_assert_eq(
+		prefill_says(
+			"{\"kv_transfer_params\":{\"do_remote_prefill\":true,"
+			"\"do_remote_decode\":false,\"remote_host\":\"h\",\"remote_port\":7}}"),
+		TAKEN);
+	expect_body(ROLE_DECODE,
+		"{\"max_tokens\":64,\"kv_transfer_params\":{\"do_remote_prefill\":true,"
+		"\"do_remote_decode\":false,\"remote_host\":\"h\",\"remote_port\":7}}");
+	cr_assert_eq(prefill_says("{\"kv_transfer_params\":null}"), TAKEN_NOTHING);
+}
+
+Test(mooncake, the_address_decode_is_told)
+{
+	static const struct {
+		const char *host, *want;
+	} rows[] = {{"fd00::7", "http://[fd00::7]:9"}, {"[fd00::7]", "http://[fd00::7]:9"},
+		{"p.example.net", "http://p.example.net:9"}};
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		char want[300];
+
+		begin("{\"a\":1}");
+		cr_assert_eq(told(ONE), TAKEN);
+		ups[ROLE_PREFILL].bootstrap_host = fixed(rows[i].host);
+		ups[ROLE_PREFILL].bootstrap_port = 9;
+		(void)snprintf(want, sizeof(want),
+			"{\"a\":1,\"kv_transfer_params\":{\"do_remote_decode\":false,\"do_remote_prefill\":true,"
+			"\"transfer_id\":\"xfer-id-0123456789abcdef\",\"remote_bootstrap_addr\":\"%s\","
+			"\"remote_engine_id\":\"ab\"}}",
+			rows[i].want);
+		expect_body(ROLE_DECODE, want);
+		drop_request();
+	}
+}
+
+/* Of the rank that prefill is asked for, raw; gone round where the endpoint says nothing of ranks. */
+Test(mooncake, ranks)
+{
+	begin("{}");
+	pair.rank[ROLE_PREFILL] = 1;
+	cr_assert_eq(told(IDS), TAKEN);
+	cr_assert_eq(pair.kv.n, 9);
+	cr_assert_arr_eq(pair.kv.p, "\"c\\u0064\"", 9);
+	for (int i = 0; i < 4; i++) {
+		pair.rank[ROLE_PREFILL] = -1;
+		cr_assert_not(asks());
+		cr_assert_eq(pair.rank[ROLE_PREFILL], i % 2);
+	}
+	pair.rank[ROLE_PREFILL] = 2;
+	cr_assert(asks(), "nobody has told of it");
+	cr_assert_eq(told(IDS), TAKEN_BAD);
+	drop_request();
+
+	begin("{}");
+	cr_assert_eq(told(ONE), TAKEN);
+	cr_assert_eq(pair.rank[ROLE_PREFILL], -1, "one engine needs no header");
+}
+
+Test(mooncake, what_is_no_engine_id)
+{
+	static const char *const bad[] = {"", "oops", "[]", "{}", "{\"0\":1}", "{\"0\":{}}",
+		"{\"0\":{\"engine_id\":7}}", "{\"0\":{\"engine_id\":null}}",
+		"{\"1\":{\"engine_id\":\"x\"}}", ONE "x"};
+
+	begin("{}");
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		cr_assert_eq(told(bad[i]), TAKEN_BAD, "%s", bad[i]);
+	cr_assert_null(ups[ROLE_PREFILL].learned);
+}
+
+/* The pair keeps what it was told: another request's failure must not leave its decode leg without. */
+Test(mooncake, forgotten_after_failures_and_restarts)
+{
+	begin("{}");
+	cr_assert_eq(told(ONE), TAKEN);
+	cr_assert_not(asks());
+	req.connector->failed(&pair, ROLE_DECODE);
+	cr_assert_eq(pair.kv.n, 4);
+	cr_assert(asks(), "any failure");
+	cr_assert_eq(told(ONE), TAKEN);
+	ups[ROLE_PREFILL].lulls++;
+	cr_assert(asks(), "all its connections were gone");
+}
+
+/* Under another id: decode is told that, and whose it is. */
+Test(mooncake, prefill_done_again)
+{
+	begin("{\"a\":1}");
+	cr_assert_eq(told(ONE), TAKEN);
+	cr_assert_eq(prefill_says(LENGTH), TAKEN);
+	pair.kv = (struct span){NULL, 0};
+	pair_set_id(&pair, "again", strlen("again"));
+	cr_assert_eq(prefill_says(LENGTH), TAKEN);
+	expect_body(ROLE_DECODE,
+		"{\"a\":1,\"kv_transfer_params\":{\"do_remote_decode\":false,\"do_remote_prefill\":true,"
+		"\"transfer_id\":\"xfer-again\",\"remote_bootstrap_addr\":\"http://10.0.0.7:8998\","
+		"\"remote_engine_id\":\"ab\"}}");
+}
+
+Test(mooncake, what_did_not_end_by_length_is_not_handed_over)
+{
+	begin("{\"a\":1}");
+	cr_assert_eq(told(ONE), TAKEN);
+	cr_assert_eq(prefill_says("{\"choices\":[{\"index\":0,\"finish_reason\":\"abort\"}]}"),
+		TAKEN_AGAIN);
+	expect_body(ROLE_DECODE, "{\"a\":1}");
+	cr_assert_eq(prefill_says("oops"), TAKEN_BAD);
+	cr_assert_eq(prefill_says("{\"object\":\"error\"}"), TAKEN_BAD);
+}

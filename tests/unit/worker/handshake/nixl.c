@@ -1,0 +1,253 @@
+/* NixlConnector: both legs' bodies, byte by byte, pull and push (protocols.md 1.6, 2.1 to 2.7). */
+#include "tests/unit/worker/handshake/bodies.h"
+
+#define SKELETON                                                                                   \
+	"{\"do_remote_decode\":true,\"do_remote_prefill\":false,\"remote_engine_id\":null,"        \
+	"\"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null}"
+/* as the sample of 2.2, white space and all */
+#define PARAMS                                                                                                            \
+	"{\"do_remote_prefill\":true,\"do_remote_decode\":false,\n"                                                       \
+	"   \"remote_block_ids\":[[3,4,5]],\"remote_engine_id\":\"0d6f\",\"remote_request_id\":\"cmpl-7e-0-1a2b3c4d\",\n" \
+	"   \"remote_host\":\"10.0.0.7\",\"remote_port\":5600,\"tp_size\":1,\"remote_num_tokens\":48}"
+#define ANSWER(params)                                                                                  \
+	"{\"id\":\"cmpl-7e\",\"object\":\"text_completion\",\"choices\":[{\"index\":0,\"text\":\" a\"," \
+	"\"finish_reason\":\"length\"}],\n \"kv_transfer_params\":" params "}"
+
+TestSuite(nixl, .fini = drop_request);
+
+Test(nixl, the_sample)
+{
+	new_request(CONNECTOR_NIXL,
+		"{\"model\":\"m\",\"prompt\":\"hi\",\"max_tokens\":64,\"stream\":true}");
+	expect_body(ROLE_PREFILL,
+		"{\"model\":\"m\",\"prompt\":\"hi\",\"max_tokens\":1,\"stream\":false,\"ignore_eos\":true,"
+		"\"kv_transfer_params\":" SKELETON "}");
+	cr_assert_eq(prefill_says(ANSWER(PARAMS)), TAKEN);
+	expect_body(ROLE_DECODE,
+		"{\"model\":\"m\",\"prompt\":\"hi\",\"max_tokens\":64,\"stream\":true,\"kv_transfer_params\":" PARAMS
+		"}");
+}
+
+Test(nixl, prefill_row_by_row)
+{
+	static const struct {
+		const char *member, *becomes;
+	} rows[] = {
+		{"\"max_completion_tokens\":9", "\"max_completion_tokens\":1,"},
+		{"\"stream\":true,\"stream_options\":{\"include_usage\":true}",
+			"\"stream\":false,"},
+		{"\"min_tokens\":3", ""},
+		{"\"n\":4", "\"n\":1,"},
+		{"\"best_of\":4", ""},
+		{"\"stop\":[\"a\",\"b\"]", ""},
+		{"\"stop_token_ids\":[1,2]", ""},
+		{"\"ignore_eos\":false", "\"ignore_eos\":true,"},
+		{"\"logprobs\":3", "\"logprobs\":3,"},
+		{"\"cache_salt\":\"x\"", "\"cache_salt\":\"x\","},
+		{"\"tools\":[{\"type\":\"function\"}]", "\"tools\":[{\"type\":\"function\"}],"},
+		{"\"response_format\":{\"type\":\"json_object\"}",
+			"\"response_format\":{\"type\":\"json_object\"},"},
+		{"\"chat_template_kwargs\":{\"a\":1e400}",
+			"\"chat_template_kwargs\":{\"a\":1e400},"},
+		{"\"priority\":9223372036854775809", "\"priority\":9223372036854775809,"},
+	};
+	char body[256], want[600];
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		bool streams = strstr(rows[i].becomes, "\"stream\"") != NULL;
+		bool eos = strstr(rows[i].becomes, "ignore_eos") != NULL;
+
+		(void)snprintf(body, sizeof(body), "{%s,\"max_tokens\":7}", rows[i].member);
+		(void)snprintf(want, sizeof(want),
+			"{%s\"max_tokens\":1%s%s,\"kv_transfer_params\":%s}", rows[i].becomes,
+			streams ? "" : ",\"stream\":false", eos ? "" : ",\"ignore_eos\":true",
+			SKELETON);
+		new_request(CONNECTOR_NIXL, body);
+		expect_body(ROLE_PREFILL, want);
+		expect_body(ROLE_DECODE, body);
+	}
+}
+
+Test(nixl, versions_of_the_object_pass_as_they_are)
+{
+	static const char *const objects[] = {
+		"{\"remote_block_ids\":[1,2],\"remote_port\":5557}", /* to 0.17 */
+		"{\"remote_block_ids\":[[1],[2,3]],\"pp_size\":1}",  /* hybrid models */
+		"{\"remote_block_ids\":[\"a7\"],\"remote_blocks_expiry_time\":null,"
+		"\"remote_registration_generation\":18446744073709551617}", /* 0.33 */
+		"{}", "\"a word\"", "7"};
+	char answer[512], want[512];
+
+	for (size_t i = 0; i < sizeof(objects) / sizeof(objects[0]); i++) {
+		(void)snprintf(
+			answer, sizeof(answer), "{\"kv_transfer_params\" : %s }", objects[i]);
+		(void)snprintf(
+			want, sizeof(want), "{\"a\":1,\"kv_transfer_params\":%s}", objects[i]);
+		new_request(CONNECTOR_NIXL, "{\"a\":1}");
+		cr_assert_eq(prefill_says(answer), TAKEN);
+		expect_body(ROLE_DECODE, want);
+	}
+}
+
+Test(nixl, prefill_host_in_the_object)
+{
+	static const struct {
+		const char *host, *object, *want;
+	} rows[] = {
+		{"10.0.0.7", "{\"remote_host\":\"localhost\",\"x\":1}",
+			"{\"remote_host\":\"10.0.0.7\",\"x\":1}"},
+		{"fd00::7", "{\"x\":1,\"remote_host\" : null}",
+			"{\"x\":1,\"remote_host\" : \"fd00::7\"}"},
+		{"p.example", "{\"remote_host\":[1,{\"a\":2}],\"x\":1}",
+			"{\"remote_host\":\"p.example\",\"x\":1}"},
+		{"p.example", "{}", "{\"remote_host\":\"p.example\"}"},
+		{"p.example", "{ \n}", "{\"remote_host\":\"p.example\" \n}"},
+		{"p.example", "{\"a\":{\"remote_host\":\"b\"}}",
+			"{\"remote_host\":\"p.example\",\"a\":{\"remote_host\":\"b\"}}"},
+		{"p.example", "\"a word\"", "\"a word\""},
+	};
+	char answer[256], want[256];
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		(void)snprintf(
+			answer, sizeof(answer), "{\"kv_transfer_params\":%s}", rows[i].object);
+		(void)snprintf(want, sizeof(want), "{\"kv_transfer_params\":%s}", rows[i].want);
+		new_request(CONNECTOR_NIXL, "{}");
+		req.pool.shake.remote_host = REMOTE_HOST_PREFILL;
+		ups[ROLE_PREFILL].host = fixed(rows[i].host);
+		cr_assert_eq(prefill_says(answer), TAKEN);
+		expect_body(ROLE_DECODE, want);
+		drop_request();
+	}
+}
+
+Test(nixl, one_sample_of_one_prompt)
+{
+	new_request(CONNECTOR_NIXL,
+		"{\"prompt\":[\"a\",\"b\\u0041\"],\"n\":3,\"best_of\":3,\"seed\":40,\"max_tokens\":5}");
+	req.npairs = 6;
+	req.samples = 3;
+	pair.prompt = (struct span){"\"b\\u0041\"", 9};
+	pair.seeded = true;
+	pair.seed = 42;
+	expect_body(ROLE_PREFILL,
+		"{\"prompt\":\"b\\u0041\",\"n\":1,\"seed\":42,\"max_tokens\":1,\"stream\":false,\"ignore_eos\":true,"
+		"\"kv_transfer_params\":" SKELETON "}");
+	cr_assert_eq(prefill_says("{\"kv_transfer_params\":{\"a\":1}}"), TAKEN);
+	expect_body(ROLE_DECODE,
+		"{\"prompt\":\"b\\u0041\",\"n\":1,\"seed\":42,\"max_tokens\":5,\"kv_transfer_params\":{\"a\":1}}");
+}
+
+Test(nixl, several_samples_go_to_decode_unless_fanned_out)
+{
+	struct req_pool pool;
+
+	memset(&pool, 0, sizeof(pool));
+	cr_assert_eq(connector_nixl.samples(&pool), SEVERAL_DIRECT);
+	cr_assert_eq(connector_nixl.prompts(&pool), SEVERAL_PAIRS);
+	pool.shake.fanout = 1;
+	cr_assert_eq(connector_nixl.samples(&pool), SEVERAL_PAIRS);
+}
+
+/* --- push ---------------------------------------------------------------------------------------- */
+
+#define WHO                                                                                        \
+	"\"remote_engine_id\":\"0d6f\",\"remote_host\":\"10.0.0.7\",\"remote_port\":5600,\"tp_size\":2"
+#define TOLD(id)                                                                                   \
+	"{\"do_remote_prefill\":true,\"do_remote_decode\":false,\"remote_request_id\":\"" id       \
+	"\"," WHO "}"
+
+/* A request of a pool that pushes, as far as its endpoints are chosen; what is known stays. */
+static void
+push(enum route route)
+{
+	char *known = ups[ROLE_PREFILL].learned;
+
+	ups[ROLE_PREFILL].learned = NULL;
+	drop_request();
+	new_request(CONNECTOR_NIXL, "{\"a\":1}");
+	ups[ROLE_PREFILL].learned = known;
+	req.route = route;
+	req.pool.shake.transfer_mode = TRANSFER_PUSH;
+	cr_assert_eq(connector_nixl.begin(&pair), END_OK);
+}
+
+static void
+learn(void)
+{
+	push(ROUTE_COMPLETIONS);
+	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AFTER_PREFILL);
+	cr_assert_eq(prefill_says("{\"kv_transfer_params\":{\"remote_block_ids\":[1],"
+				  "\"remote_request_id\":\"cmpl-id-0123456789abcdef-0\"," WHO "}}"),
+		TAKEN);
+}
+
+Test(nixl, push_tells_decode_who_is_meant)
+{
+	learn();
+	push(ROUTE_COMPLETIONS);
+	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AT_ONCE);
+	expect_body(ROLE_DECODE,
+		"{\"a\":1,\"kv_transfer_params\":" TOLD("cmpl-id-0123456789abcdef-0") "}");
+	drop_request();
+	learn();
+	push(ROUTE_CHAT);
+	expect_body(ROLE_DECODE,
+		"{\"a\":1,\"kv_transfer_params\":" TOLD("chatcmpl-id-0123456789abcdef") "}");
+}
+
+Test(nixl, push_is_borne_out_or_told_again)
+{
+	static const struct {
+		const char *params;
+		enum taken want;
+		bool knows;
+	} rows[] = {
+		{"{" WHO ",\"remote_request_id\":\"cmpl-id-0123456789abcdef-0\"}", TAKEN, true},
+		{"{\"remote_engine_id\":\"new\",\"remote_request_id\":\"cmpl-id-0123456789abcdef-0\"}",
+			TAKEN_AGAIN, true},
+		{"{" WHO ",\"remote_request_id\":\"cmpl-id-0123456789abcdef-0-0a1b2c3d\"}",
+			TAKEN_AGAIN, false},
+		{"{" WHO "}", TAKEN_AGAIN, false},
+		{"{\"remote_request_id\":\"cmpl-id-0123456789abcdef-0\"}", TAKEN_AGAIN, false},
+		{"{\"remote_engine_id\":7,\"remote_request_id\":\"cmpl-id-0123456789abcdef-0\"}",
+			TAKEN_AGAIN, false},
+		{"null", TAKEN_AGAIN, true},
+	};
+	char answer[512];
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		learn();
+		push(ROUTE_COMPLETIONS);
+		(void)snprintf(
+			answer, sizeof(answer), "{\"kv_transfer_params\":%s}", rows[i].params);
+		cr_assert_eq(prefill_says(answer), rows[i].want, "%s", rows[i].params);
+		cr_assert_eq(
+			ups[ROLE_PREFILL].learned != NULL, rows[i].knows, "%s", rows[i].params);
+		drop_request();
+	}
+}
+
+Test(nixl, push_is_serial_where_nothing_is_known_for_sure)
+{
+	learn();
+	push(ROUTE_COMPLETIONS);
+	connector_nixl.failed(&pair, ROLE_DECODE);
+	push(ROUTE_COMPLETIONS);
+	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AFTER_PREFILL, "a leg has failed");
+	drop_request();
+	learn();
+	push(ROUTE_COMPLETIONS);
+	pair.starts[ROLE_DECODE] = STARTS_AFTER_PREFILL;
+	ups[ROLE_PREFILL].lulls++;
+	(void)connector_nixl.begin(&pair);
+	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AFTER_PREFILL, "all connections were gone");
+	ups[ROLE_PREFILL].lulls--;
+	pair.rank[ROLE_PREFILL] = 1;
+	(void)connector_nixl.begin(&pair);
+	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AFTER_PREFILL, "the port is one rank's");
+	pair.rank[ROLE_PREFILL] = -1;
+	req.pool.shake.transfer_mode = TRANSFER_PULL;
+	(void)connector_nixl.begin(&pair);
+	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AFTER_PREFILL, "not in this mode");
+}

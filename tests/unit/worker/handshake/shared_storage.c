@@ -1,0 +1,132 @@
+/* Shared storage: bodies byte by byte, and what a decode engine that is asked first may say (protocols.md 6). */
+#include "tests/unit/worker/handshake/bodies.h"
+
+TestSuite(shared_storage, .fini = drop_request);
+
+static void
+decode_first(const char *body)
+{
+	new_request(CONNECTOR_SHARED_STORAGE, body);
+	(void)strcpy(req.pool.shake.cache_hit_threshold, "0.8");
+	cr_assert_eq(req.connector->begin(&pair), END_OK);
+}
+
+/* As exchange.c does after a refusal. */
+static void
+refused(void)
+{
+	pair.starts[ROLE_PREFILL] = STARTS_AT_ONCE;
+	pair.starts[ROLE_DECODE] = STARTS_AFTER_PREFILL;
+}
+
+Test(shared_storage, prefill_is_one_token_and_decode_the_clients_own)
+{
+	static const char body[] =
+		" {\"model\":\"m\", \"prompt\":\"hi\",\"max_tokens\":64,\"max_completion_tokens\":9,"
+		"\"min_tokens\":5,\"stream\":true,\"stream_options\":{\"include_usage\":true},\"n\":2,"
+		"\"best_of\":3,\"stop\":[\"a\"],\"cache_salt\":\"s\",\"x\":1e400}\n";
+
+	new_request(CONNECTOR_SHARED_STORAGE, body);
+	cr_assert_eq(req.connector->begin(&pair), END_OK);
+	cr_assert_eq(pair.starts[ROLE_PREFILL], STARTS_AT_ONCE);
+	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AFTER_PREFILL);
+	expect_body(ROLE_PREFILL,
+		" {\"model\":\"m\", \"prompt\":\"hi\",\"max_tokens\":1,\"max_completion_tokens\":1,"
+		"\"stream\":false,\"n\":1,\"stop\":[\"a\"],\"cache_salt\":\"s\",\"x\":1e400}\n");
+	expect_body(ROLE_DECODE, body);
+	cr_assert_null(req.connector->prefilled, "nothing of the answer is looked at");
+	cr_assert_eq(req.connector->leaves, LEAVES_NOTHING);
+}
+
+Test(shared_storage, limits_are_added_where_there_are_none)
+{
+	new_request(CONNECTOR_SHARED_STORAGE, "{\"model\":\"m\",\"messages\":[]}");
+	expect_body(ROLE_PREFILL,
+		"{\"model\":\"m\",\"messages\":[],\"stream\":false,\"max_tokens\":1}");
+	expect_body(ROLE_DECODE, "{\"model\":\"m\",\"messages\":[]}");
+}
+
+Test(shared_storage, a_client_chooses_neither_peers_nor_the_threshold)
+{
+	new_request(CONNECTOR_SHARED_STORAGE,
+		"{\"kv_transfer_params\":{\"remote_host\":\"evil\"},\"a\":1,\"rid\":\"x\","
+		"\"cache_hit_threshold\":0.9}");
+	cr_assert_eq(req.connector->begin(&pair), END_OK);
+	expect_body(ROLE_PREFILL,
+		"{\"a\":1,\"rid\":\"id-0123456789abcdef\",\"cache_hit_threshold\":0,\"stream\":false,\"max_tokens\":1}");
+	expect_body(
+		ROLE_DECODE, "{\"a\":1,\"rid\":\"id-0123456789abcdef\",\"cache_hit_threshold\":0}");
+}
+
+Test(shared_storage, decode_first)
+{
+	decode_first("{\"prompt\":\"hi\",\"cache_hit_threshold\":0.1}");
+	cr_assert_eq(pair.starts[ROLE_PREFILL], STARTS_NEVER);
+	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AT_ONCE);
+	expect_body(ROLE_DECODE, "{\"prompt\":\"hi\",\"cache_hit_threshold\":0.8}");
+	refused();
+	expect_body(ROLE_PREFILL,
+		"{\"prompt\":\"hi\",\"cache_hit_threshold\":0,\"stream\":false,\"max_tokens\":1}");
+	expect_body(ROLE_DECODE, "{\"prompt\":\"hi\",\"cache_hit_threshold\":0}");
+}
+
+Test(shared_storage, decode_first_of_one_prompt_only)
+{
+	static const struct {
+		const char *body;
+		bool first;
+	} rows[] = {{"{\"prompt\":\"a\"}", true}, {"{\"prompt\":[1,2,3]}", true},
+		{"{\"prompt\":[\"a\"]}", true}, {"{\"messages\":[{},{}]}", true},
+		{"{\"prompt\":[\"a\",\"b\"]}", false}, {"{\"prompt\":[[1],[2]]}", false}};
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		struct answer_how how = {.fix_usage = true};
+
+		decode_first(rows[i].body);
+		cr_assert_eq(pair.starts[ROLE_PREFILL] == STARTS_NEVER, rows[i].first, "%s",
+			rows[i].body);
+		cr_assert_not(req.connector->rewrites(&req, &how));
+		cr_assert_neq(how.fix_usage, rows[i].first, "%s", rows[i].body);
+	}
+}
+
+#define EVENT(choice) "data: {\"id\":\"x\",\"choices\":[" choice "]}\n\n"
+#define ROLE                                                                                       \
+	EVENT("{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"finish_reason\":null}")
+#define REFUSES "{\"index\":0,\"delta\":{},\"finish_reason\":\"cache_threshold\"}"
+
+Test(shared_storage, what_it_says)
+{
+	static const struct {
+		const char *text;
+		bool sse;
+		enum taken want;
+	} rows[] = {{"", true, TAKEN_NOTHING}, {"data: {\"choi", true, TAKEN_NOTHING},
+		{ROLE, true, TAKEN_NOTHING}, {ROLE ROLE, true, TAKEN_NOTHING},
+		{": ping\n\n", true, TAKEN_NOTHING}, {"\n\n", true, TAKEN_NOTHING},
+		{EVENT(""), true, TAKEN_NOTHING},
+		{EVENT("{\"index\":0,\"text\":\"\",\"finish_reason\":null}"), true, TAKEN_NOTHING},
+		{EVENT(REFUSES), true, TAKEN_AGAIN}, {ROLE EVENT(REFUSES), true, TAKEN_AGAIN},
+		{ROLE ": ping\n\n" EVENT("") EVENT(REFUSES), true, TAKEN_AGAIN},
+		{"event: x\r\ndata:{\"choices\":[" REFUSES "]}\r\n\r\n", true, TAKEN_AGAIN},
+		{EVENT("{\"delta\":{\"content\":\"a\"}}," REFUSES), true, TAKEN_AGAIN},
+		{EVENT("{\"index\":0,\"text\":\"a\",\"finish_reason\":null}"), true, TAKEN},
+		{EVENT("{\"delta\":{\"content\":\"a\"}}") EVENT(REFUSES), true, TAKEN},
+		{EVENT("{\"delta\":{\"role\":\"assistant\",\"tool_calls\":[]}}"), true, TAKEN},
+		{ROLE EVENT("{\"delta\":{\"content\":\"\"},\"finish_reason\":\"stop\"}"), true,
+			TAKEN},
+		{"data: [DONE]\n\n", true, TAKEN}, {"data: {\"error\":{}}\n\n", true, TAKEN},
+		{"data: oops\n\n", true, TAKEN}, {"data: {\"choices\":[1]}\n\n", true, TAKEN},
+		{"{\"choices\":[" REFUSES "]}", false, TAKEN_AGAIN},
+		{"{\"choices\":[{\"finish_reason\":\"stop\"}," REFUSES "]}", false, TAKEN_AGAIN},
+		{"{\"choices\":[{\"text\":\"\\\"cache_threshold\\\"\",\"finish_reason\":\"stop\"}]}",
+			false, TAKEN},
+		{"{\"choices\":{}}", false, TAKEN}, {"oops", false, TAKEN}, {"", false, TAKEN}};
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		decode_first("{\"prompt\":\"hi\"}");
+		pair.leg[LEG_DECODE].sse = rows[i].sse;
+		give(&pair.leg[LEG_DECODE], rows[i].text);
+		cr_assert_eq(req.connector->decode_first(&pair), rows[i].want, "%s", rows[i].text);
+	}
+}

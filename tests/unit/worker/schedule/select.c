@@ -1,0 +1,333 @@
+/* One selection: what is reserved, what is left alone, and what is said when nobody can be chosen. */
+#include "worker/schedule/select.h"
+
+#include <criterion/criterion.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "shm/eject.h"
+#include "shm/load.h"
+#include "shm/table.h"
+#include "worker/schedule/policy.h"
+
+#define N 4
+#define WORKERS 8
+#define TURNS 60000 /* of each worker */
+
+static struct seg *seg;
+static struct table_endpoint eps[N];
+static struct table_pick picks[N];
+static struct table table = {.nendpoints = N, .endpoints = eps};
+static struct table_pool pool;
+static struct selection s;
+static uint32_t cursor;
+static uint64_t rnd;
+
+static void
+setup(void)
+{
+	struct seg_sizes sizes = {.max_workers = WORKERS / 2,
+		.max_endpoints = N,
+		.max_pools = 1,
+		.flags_per_worker = 64};
+
+	cr_assert_eq(seg_new(&sizes, 1, &seg), 0);
+	for (uint32_t i = 0; i < N; i++) {
+		ep_slot_begin(seg, i);
+		ep_state_set(seg, i, EP_UP);
+		picks[i] = (struct table_pick){.endpoint = i,
+			.slot = i,
+			.tag = (uint32_t)ep_tag(seg, i),
+			.max_inflight = 1,
+			.group = (uint8_t)(i % 2),
+			.weight = 1,
+			.resolved = true};
+	}
+	pool = (struct table_pool){.policy = {POLICY_ROUND_ROBIN, POLICY_ROUND_ROBIN},
+		.load = {LOAD_TOKENS, LOAD_REQUESTS},
+		.n = {0, N},
+		.picks = {NULL, picks},
+		.max_weight = {1, 1}};
+	cursor = 0;
+	rnd = 1;
+	s = (struct selection){.seg = seg,
+		.slot = 1,
+		.table = &table,
+		.pool = &pool,
+		.role = ROLE_DECODE,
+		.model = TABLE_ANY_MODEL,
+		.groups = SELECT_ALL_GROUPS,
+		.tokens = 70,
+		.mean_tokens = 70,
+		.now_ms = 10000,
+		.foreign_max_age_ms = 3000,
+		.cursor = &cursor,
+		.rnd = &rnd};
+}
+
+static void
+teardown(void)
+{
+	seg_free(&seg);
+}
+
+TestSuite(select, .init = setup, .fini = teardown);
+
+static int
+reserve(void)
+{
+	struct selected held = {0};
+	const struct table_pick *p = select_reserve(&s, &held);
+
+	cr_assert_eq(held.tokens, p != NULL ? s.tokens : 0);
+	return p != NULL ? (int)p->endpoint : -1;
+}
+
+Test(select, the_chosen_one_is_reserved_with_its_tokens)
+{
+	for (int i = 0; i < N; i++) {
+		cr_assert_eq(reserve(), i);
+		cr_assert_eq(load_count(seg, (uint32_t)i), 1);
+		cr_assert_eq(load_tokens(seg, (uint32_t)i), 70);
+		cr_assert_eq(seg_row(seg, 1, (uint32_t)i)->held, 1);
+	}
+}
+
+Test(select, where_nobody_is_free_nothing_is_taken_and_the_round_stands)
+{
+	for (uint32_t i = 0; i < N; i++)
+		cr_assert(load_reserve(seg, 0, i, 1));
+	cursor = 3;
+	cr_assert_eq(reserve(), -1);
+	cr_assert_eq(cursor, 3);
+	cr_assert(select_served(&s), "they are full, not gone");
+	for (uint32_t i = 0; i < N; i++) {
+		cr_assert_eq(load_count(seg, i), 1);
+		cr_assert_eq(load_tokens(seg, i), 0);
+	}
+}
+
+Test(select, full_is_said_only_of_those_who_could_serve)
+{
+	enum { BASE, ADAPTER };
+	static const uint64_t base = 1 << BASE, both = 1 << BASE | 1 << ADAPTER;
+
+	for (uint32_t i = 0; i < N; i++) {
+		cr_assert(load_reserve(seg, 0, i, 1));
+		picks[i].models = i == 1 ? &both : &base;
+	}
+	s.model = ADAPTER;
+	cr_assert(select_served(&s));
+	s.groups = 1; /* group 0: endpoints 0 and 2 */
+	cr_assert_not(select_served(&s), "nobody of that group has the adapter");
+	s.groups = 2;
+	cr_assert(select_served(&s));
+	ep_state_set(seg, 1, EP_DOWN);
+	cr_assert_not(select_served(&s));
+	s.model = BASE;
+	cr_assert(select_served(&s));
+}
+
+Test(select, room_counts_what_is_free)
+{
+	struct select_room room;
+
+	picks[1].max_inflight = 5;
+	cr_assert(load_reserve(seg, 0, 0, 1));
+	cr_assert(load_reserve(seg, 0, 1, 5));
+	room = select_room(&s);
+	cr_assert_eq(room.places, 8);
+	cr_assert_eq(room.free, 6);
+	s.groups = 2; /* group 1: endpoints 1 and 3 */
+	room = select_room(&s);
+	cr_assert_eq(room.places, 6);
+	cr_assert_eq(room.free, 5);
+	picks[1].max_inflight = 1;
+	cr_assert(load_reserve(seg, 0, 1, 0), "a limit that was lowered");
+	cr_assert_eq(select_room(&s).free, 1);
+	picks[3].max_inflight = 0;
+	room = select_room(&s);
+	cr_assert_eq(room.places, UINT64_MAX);
+	cr_assert_gt(room.free, UINT32_MAX);
+	ep_state_set(seg, 3, EP_DOWN);
+	cr_assert_eq(select_room(&s).places, 1);
+}
+
+Test(select, pairs_are_of_one_group_where_the_pool_requires_that)
+{
+	struct selection both[ROLE_N];
+
+	pool.n[ROLE_PREFILL] = 2; /* one in each group */
+	pool.picks[ROLE_PREFILL] = picks;
+	pool.picks[ROLE_DECODE] = picks + 2;
+	pool.n[ROLE_DECODE] = 2;
+	picks[0].max_inflight = picks[3].max_inflight = 3;
+	both[ROLE_PREFILL] = both[ROLE_DECODE] = s;
+	both[ROLE_PREFILL].role = ROLE_PREFILL;
+	cr_assert_eq(select_pairs(both).places, 4);
+	cr_assert_eq(select_pairs(both).free, 4);
+	pool.pairing = PAIRING_REQUIRE;
+	cr_assert_eq(select_pairs(both).places, 2);
+	cr_assert_eq(select_pairs(both).free, 2);
+	cr_assert(load_reserve(seg, 0, 2, 1));
+	cr_assert_eq(select_pairs(both).free, 1);
+	ep_state_set(seg, 1, EP_DOWN);
+	cr_assert_eq(select_pairs(both).places, 1);
+	cr_assert_eq(select_pairs(both).free, 0);
+}
+
+Test(select, a_passed_turn_reserves_nothing)
+{
+	select_pass(&s);
+	cr_assert_eq(load_count(seg, 0), 0);
+	cr_assert_eq(reserve(), 1);
+	for (uint32_t i = 0; i < N; i++)
+		ep_state_set(seg, i, EP_DOWN);
+	for (enum policy_kind kind = 0; kind < POLICY_N; kind++) {
+		pool.policy[ROLE_DECODE] = kind;
+		cursor = 2;
+		select_pass(&s);
+		cr_assert_eq(cursor, 2, "%s", policy_name(kind));
+	}
+}
+
+Test(select, the_mean_follows_and_reaches_what_it_follows)
+{
+	static const uint32_t goals[] = {1, 2, 10, 33, 1000, 1u << 24};
+	uint32_t mean = select_mean(0, 500);
+
+	cr_assert_eq(mean, 500, "the first is the mean");
+	for (size_t g = 0; g < sizeof(goals) / sizeof(goals[0]); g++) {
+		for (int k = 0; k < 2000; k++)
+			mean = select_mean(mean, goals[g]);
+		cr_expect_eq(mean, goals[g]);
+	}
+	/* one long prompt among short ones is a 32nd part of itself */
+	mean = select_mean(100, 32100);
+	cr_expect_eq(mean, 1100);
+}
+
+/* What is at an endpoint by our own count, and the most that ever was. */
+/* --- ejection */
+
+Test(select, one_of_two_gets_the_trial_and_the_other_another_endpoint)
+{
+	struct selected held;
+
+	seg->eps[0].eject = EJECT_OUT | s.now_ms;
+	for (uint32_t i = 0; i < N; i++)
+		picks[i].max_inflight = 0;
+	cr_assert_eq(select_reserve(&s, &held)->slot, 0);
+	cr_assert_neq(held.trial, 0);
+	cursor = 0;
+	cr_assert_eq(select_reserve(&s, &held)->slot, 1);
+	cr_assert_eq(held.trial, 0);
+	cr_assert_eq(load_count(seg, 0), 1);
+}
+
+/* The last place of a due endpoint is another's: no trial is begun that nobody can make. */
+Test(select, a_trial_needs_a_place)
+{
+	seg->eps[0].eject = EJECT_OUT | s.now_ms;
+	cr_assert(load_reserve(seg, 0, 0, 1));
+	cr_assert_eq(reserve(), 1);
+	cr_assert_eq(seg->eps[0].eject, EJECT_OUT | s.now_ms);
+}
+
+Test(select, one_that_is_due_has_room_for_its_trial)
+{
+	picks[0].max_inflight = 5;
+	cr_assert_eq(select_room(&s).free, 8);
+	seg->eps[0].eject = EJECT_OUT | s.now_ms;
+	cr_assert_eq(select_room(&s).free, 4);
+	cr_assert_eq(select_room(&s).places, 8);
+	seg->eps[0].eject = EJECT_OUT | (s.now_ms + 1);
+	cr_assert_eq(select_room(&s).free, 3);
+}
+
+Test(select, where_all_are_ejected_nobody_serves)
+{
+	for (uint32_t i = 0; i < N; i++)
+		seg->eps[i].eject = EJECT_OUT | (s.now_ms + 1);
+	cr_assert_eq(reserve(), -1);
+	cr_assert_not(select_served(&s));
+}
+
+/* As long as all that may pass before the first byte. */
+Test(select, a_trial_ends_when_its_time_outs_have)
+{
+	struct selected held;
+
+	pool.timeouts = (struct conf_timeouts){.connect_ms = 1000,
+		.prefill_ms = 20000,
+		.kv_ready_ms = 300,
+		.decode_ms = 4000,
+		.first_byte_ms = 50000};
+	seg->eps[0].eject = EJECT_OUT | s.now_ms;
+	(void)select_reserve(&s, &held);
+	cr_assert_eq(eject_word_ms(held.trial), s.now_ms + 2000 + 20000 + 300 + 50000 + 2000);
+}
+
+struct place {
+	atomic_uint now, most;
+};
+
+static void
+come(struct place *p)
+{
+	unsigned now = atomic_fetch_add(&p->now, 1) + 1, most = atomic_load(&p->most);
+
+	while (now > most && !atomic_compare_exchange_weak(&p->most, &most, now))
+		;
+}
+
+/* One worker: takes a place, keeps it for some turns, gives it back. */
+static void
+work(uint32_t worker, struct place places[N])
+{
+	int at[3] = {-1, -1, -1};
+
+	s.slot = cursor = worker;
+	rnd = worker + 1;
+	for (uint32_t k = 0; k < TURNS; k++) {
+		int *mine = &at[k % 3];
+
+		if (*mine >= 0) {
+			atomic_fetch_sub(&places[*mine].now, 1);
+			load_tokens_sub(seg, worker, (uint32_t)*mine, s.tokens);
+			load_release(seg, worker, (uint32_t)*mine);
+		}
+		*mine = reserve();
+		if (*mine >= 0)
+			come(&places[*mine]);
+	}
+}
+
+/* 24 requests want 10 places, all the time. */
+Test(select, eight_workers_use_all_places_and_never_one_more)
+{
+	static const uint32_t limits[N] = {1, 2, 3, 4};
+	struct place *places = mmap(NULL, sizeof(struct place[N]), PROT_READ | PROT_WRITE,
+		MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	cr_assert_neq(places, MAP_FAILED);
+	for (uint32_t i = 0; i < N; i++)
+		picks[i].max_inflight = limits[i];
+	pool.policy[ROLE_DECODE] = POLICY_LEAST_LOADED;
+	for (uint32_t w = 0; w < WORKERS; w++)
+		if (fork() == 0) {
+			work(w, places);
+			_exit(0);
+		}
+	for (int status = 0, w = 0; w < WORKERS; w++) {
+		cr_assert_gt(wait(&status), 0);
+		cr_assert_eq(status, 0);
+	}
+	for (uint32_t i = 0; i < N; i++)
+		cr_expect_eq(atomic_load(&places[i].most), limits[i], "%u at endpoint %u, limit %u",
+			atomic_load(&places[i].most), i, limits[i]);
+	cr_assert_eq(munmap(places, sizeof(struct place[N])), 0);
+}

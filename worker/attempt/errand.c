@@ -1,0 +1,227 @@
+#include "worker/attempt/errand.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shm/base/clock.h"
+#include "shm/base/mem.h"
+#include "worker/base/core.h"
+#include "worker/net/leg.h"
+#include "worker/net/pool.h"
+#include "worker/request/request.h"
+
+#define ERRANDS_MAX 256 /* of one worker at once */
+#define ERRAND_MS 2000  /* for each engine that is asked */
+#define AGAIN_MS 1000   /* from one round that has come to nothing to the next */
+
+struct errand {
+	struct leg leg;
+	struct upconn *held; /* the request's own connection: closed last */
+	struct upstream
+		*to[ERRAND_ENGINES]; /* asked one after the other, until one has understood */
+	size_t nto, at;
+	uint64_t again_ms; /* when all of them are asked again; 0: one is being asked */
+	uint64_t until_ms; /* no round begins after that; 0: there is but one */
+	const char *path;
+	char *body, *key;
+	TAILQ_ENTRY(errand) link;
+};
+
+static bool
+compose(struct leg *leg, struct leg_message *m)
+{
+	const struct errand *e = (const struct errand *)leg; /* its first member */
+	const struct upstream *up = leg->up;
+
+	m->body_len = strlen(e->body);
+	m->segs[0] = (struct splice_seg){e->body, m->body_len};
+	m->nsegs = 1;
+	m->headers = (struct span){e->key, strlen(e->key)};
+	m->nlines = (size_t)snprintf(m->lines, sizeof(m->lines),
+		"POST %s%s HTTP/1.1\r\nHost: %s\r\n"
+		"Content-Type: application/json\r\nContent-Length: %zu\r\n",
+		up->prefix, e->path, up->authority, m->body_len);
+	return true;
+}
+
+static void
+end(struct errand *e)
+{
+	struct worker *w = e->leg.w;
+
+	leg_end(&e->leg);
+	pool_drop(w->pool, &e->held);
+	TAILQ_REMOVE(&w->errands, e, link);
+	TAILQ_INSERT_TAIL(&w->ended_errands, e, link);
+	w->nerrands--;
+}
+
+static void
+ask_next(struct errand *e)
+{
+	struct leg *leg = &e->leg;
+
+	leg_rewind(leg);
+	pool_unref(leg->w->pool, &leg->up);
+	leg->up = pool_ref(e->to[e->at++]);
+	leg_start(leg);
+}
+
+/* The next engine is asked the same; after the last one all of them again, a while later. */
+static void
+go_on(struct errand *e)
+{
+	const uint64_t again = clock_ms() + AGAIN_MS;
+
+	if (e->at < e->nto) {
+		ask_next(e);
+	} else if (again < e->until_ms && e->leg.w->quit_ms == 0) {
+		leg_end(&e->leg);
+		leg_forget_answer(&e->leg); /* not kept for seconds, nobody reads it */
+		e->again_ms = again;
+	} else {
+		end(e);
+	}
+}
+
+/* A refusal must come of the engine itself: not of somebody before it, nor of one that takes any model's name. */
+static bool
+understood(const struct errand *e)
+{
+	const int status = e->leg.status;
+
+	if (e->until_ms == 0)
+		return status < 500;
+	return status >= 400 && status < 500 && status != 401 && status != 403 && status != 429;
+}
+
+static void
+on_event(struct leg *leg, enum leg_event ev)
+{
+	struct errand *e = (struct errand *)leg;
+
+	if (ev == LEG_EV_ANSWER && understood(e))
+		end(e);
+	else if (ev == LEG_EV_ANSWER || ev == LEG_EV_FAIL)
+		go_on(e);
+}
+
+/*
+ * SGLang up to 0.5.19 takes the close of a stream for the end of its rid, without aborting what runs, and
+ * drops an abort of a rid it does not know: so the close comes after the word.
+ */
+static void
+hold(struct errand *e, struct leg *of)
+{
+	if (!leg_sent(of))
+		return; /* it will never be read whole: closing says it all */
+	e->held = of->uc;
+	of->uc = NULL;
+	e->held->leg = NULL;
+	sock_read_stop(&e->held->sock);
+}
+
+/* NULL: too many are under way. */
+static struct errand *new (
+	const struct req *req, struct upstream *const *to, size_t n, const char *path)
+{
+	static const struct leg_ops ops = {.compose = compose, .event = on_event};
+	struct worker *w = req->w;
+	struct errand *e;
+
+	if (w->nerrands == ERRANDS_MAX || w->quit_ms != 0)
+		return NULL;
+	e = MEM_NEW(struct errand);
+	e->path = path;
+	e->key = req_copy_key(req);
+	e->leg = (struct leg){.ops = &ops,
+		.w = w,
+		.kind = LEG_ERRAND,
+		.keep = true,
+		.up = pool_ref(to[0]),
+		.connect_ms = ERRAND_MS / 2,
+		.wait_ms = ERRAND_MS / 2};
+	for (e->nto = 0; e->nto < n && e->nto < ERRAND_ENGINES; e->nto++)
+		e->to[e->nto] = pool_ref(to[e->nto]);
+	TAILQ_INSERT_TAIL(&w->errands, e, link);
+	w->nerrands++;
+	return e;
+}
+
+void
+errand_abort(struct worker *w, struct leg *of)
+{
+	struct errand *e = new (of->pair->req, &of->up, 1, "/abort_request");
+
+	if (e == NULL)
+		return;
+	/* the engine takes it for all ids that begin so: those of a batch have a number behind */
+	e->body = mem_printf("{\"rid\":%s}", of->pair->id_json);
+	hold(e, of);
+	metric_add(w->slab, M_ABORTS, 1);
+	ask_next(e);
+}
+
+void
+errand_refuse(const struct pair *pair, const char *member, struct upstream *const *to, size_t n)
+{
+	const struct req *req = pair->req;
+	struct worker *w = req->w;
+	struct errand *e = n == 0 ? NULL : new (req, to, n, route_path(ROUTE_COMPLETIONS));
+
+	if (e == NULL)
+		return;
+	e->until_ms =
+		clock_ms() + req->pool.shake.kv_lease_ms; /* then the blocks are free anyway */
+	e->body = mem_printf(
+		"{\"model\":\"pdrouter-release\",\"prompt\":\"-\",\"max_tokens\":1,\"%s\":%.*s}",
+		member, (int)pair->kv.n, pair->kv.p);
+	metric_add(w->slab, M_KV_RELEASED_DECODE_FAILED, 1);
+	ask_next(e);
+}
+
+static void
+again(struct errand *e)
+{
+	e->again_ms = 0;
+	e->at = 0;
+	ask_next(e);
+}
+
+void
+errand_tick(struct worker *w, uint64_t now_ms)
+{
+	struct errand *e, *next;
+
+	for (e = TAILQ_FIRST(&w->errands); e != NULL; e = next) {
+		next = TAILQ_NEXT(e, link);
+		if (e->again_ms == 0 && e->leg.deadline_ms != 0 && now_ms >= e->leg.deadline_ms)
+			go_on(e);
+		else if (e->again_ms != 0 && now_ms >= e->again_ms)
+			again(e);
+	}
+}
+
+void
+errand_end_all(struct worker *w)
+{
+	while (!TAILQ_EMPTY(&w->errands))
+		end(TAILQ_FIRST(&w->errands));
+}
+
+void
+errand_reap(struct worker *w)
+{
+	struct errand *e;
+
+	while ((e = TAILQ_FIRST(&w->ended_errands)) != NULL) {
+		TAILQ_REMOVE(&w->ended_errands, e, link);
+		leg_fini(&e->leg);
+		while (e->nto > 0)
+			pool_unref(w->pool, &e->to[--e->nto]);
+		free(e->body);
+		free(e->key);
+		free(e);
+	}
+}

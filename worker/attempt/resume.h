@@ -1,0 +1,52 @@
+/*
+ * A stream that survives its decode engine (`resume: true` of a pool): its events are followed (proto/answer/follow.h), the
+ * client's request is kept, and when the engine dies retry.c goes on with other engines, a whole new hand-shake of theirs,
+ * and the request for the rest.
+ *
+ * Costs a stream, while it may be resumed: the client's body and header lines, the text so far (at most limits.max_answer)
+ * and some 600 bytes; each event is read once and written with its usage taken out.  Nothing without the key.
+ * Body and text count as what a worker keeps; once that is half of limits.max_buffered, streams are not resumed, so that
+ * new requests find room.
+ *
+ * Process: worker.
+ * Ownership: hangs from its request, req->resume; NULL: the stream is not followed.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+
+struct leg;
+struct membuf;
+struct req;
+struct resume;
+struct span;
+
+/* The request is planned: its stream is followed from now on if that is of use. */
+void resume_plan(struct req *req);
+void resume_free(struct req *req); /* NULL is fine */
+
+/* Whether this leg's payload is followed. */
+bool resume_follows(const struct req *req, const struct leg *leg);
+/* stream_options of the engines' requests: they tell tokens with each event. */
+struct span resume_options(const struct req *req);
+/*
+ * Makes of whole events what the client is to get of them.  False: the engine has said that it does not go on, or what
+ * is no event; `out` then ends before that, and the rest is dropped.
+ */
+bool resume_events(struct req *req, struct membuf *out);
+/* What it said, for the client, when nobody goes on: buf is always terminated.  False: nothing to speak of. */
+bool resume_last_words(const struct req *req, char *buf, size_t size);
+
+/* The engines have their requests: takes over of the client's bytes what another request would be made of. */
+void resume_keep(struct req *req);
+
+/* For retry.c, of a stream the client has something of. */
+
+/* Whether other engines could go on with it; if not, that is noted for the log. */
+bool resume_may(struct req *req);
+/* Ends the stream well where nothing but its end is missing; true: the request is over. */
+bool resume_finish(struct req *req);
+/* The client's bytes are there again, and the request for the rest is made; false: it cannot be. */
+bool resume_prepare(struct req *req);
+/* That request is the one the pair's next attempt sends. */
+void resume_go(struct req *req);

@@ -1,0 +1,97 @@
+#include "worker/base/route.h"
+
+#include <string.h>
+
+/* Paths that are not here do not exist: what operates an engine (/abort_request, /sleep, /server_info,
+ * /v1/load_lora_adapter, ...) is none of a client's business. */
+/* clang-format off */
+static const struct {
+	const char *path;
+	enum route_by by;
+} routes[ROUTE_N] = {
+	[ROUTE_NONE] = { "other", ROUTE_BY_US },
+	[ROUTE_CHAT] = { "/v1/chat/completions", ROUTE_BY_PAIR },
+	[ROUTE_COMPLETIONS] = { "/v1/completions", ROUTE_BY_PAIR },
+	[ROUTE_GENERATE] = { "/generate", ROUTE_BY_PAIR },
+	[ROUTE_EMBEDDINGS] = { "/v1/embeddings", ROUTE_BY_ONE },
+	[ROUTE_EMBED] = { "/v2/embed", ROUTE_BY_ONE },
+	[ROUTE_POOLING] = { "/pooling", ROUTE_BY_ONE },
+	[ROUTE_CLASSIFY] = { "/classify", ROUTE_BY_ONE },
+	[ROUTE_CLASSIFY_V1] = { "/v1/classify", ROUTE_BY_ONE },
+	[ROUTE_SCORE] = { "/score", ROUTE_BY_ONE },
+	[ROUTE_SCORE_V1] = { "/v1/score", ROUTE_BY_ONE },
+	[ROUTE_RERANK] = { "/rerank", ROUTE_BY_ONE },
+	[ROUTE_RERANK_V1] = { "/v1/rerank", ROUTE_BY_ONE },
+	[ROUTE_RERANK_V2] = { "/v2/rerank", ROUTE_BY_ONE },
+	[ROUTE_ENCODE] = { "/encode", ROUTE_BY_ONE },
+	[ROUTE_TOKENIZE] = { "/tokenize", ROUTE_BY_ONE },
+	[ROUTE_TOKENIZE_V1] = { "/v1/tokenize", ROUTE_BY_ONE },
+	[ROUTE_DETOKENIZE] = { "/detokenize", ROUTE_BY_ONE },
+	[ROUTE_DETOKENIZE_V1] = { "/v1/detokenize", ROUTE_BY_ONE },
+	[ROUTE_RESPONSES] = { "/v1/responses", ROUTE_BY_ONE },
+	[ROUTE_MESSAGES] = { "/v1/messages", ROUTE_BY_ONE },
+	[ROUTE_COUNT_TOKENS] = { "/v1/messages/count_tokens", ROUTE_BY_ONE },
+	[ROUTE_TRANSCRIPTIONS] = { "/v1/audio/transcriptions", ROUTE_BY_ONE },
+	[ROUTE_TRANSLATIONS] = { "/v1/audio/translations", ROUTE_BY_ONE },
+	[ROUTE_MODEL] = { "/v1/models/", ROUTE_BY_US }, /* and a name */
+	[ROUTE_MODELS] = { "/v1/models", ROUTE_BY_US },
+	[ROUTE_LIVE] = { "/live", ROUTE_BY_US },
+	[ROUTE_HEALTH] = { "/health", ROUTE_BY_US },
+	[ROUTE_READY] = { "/ready", ROUTE_BY_US },
+	[ROUTE_METRICS] = { "/metrics", ROUTE_BY_US },
+	[ROUTE_VERSION] = { "/version", ROUTE_BY_US },
+};
+/* clang-format on */
+
+bool
+route_takes_form(enum route r)
+{
+	return r == ROUTE_TRANSCRIPTIONS || r == ROUTE_TRANSLATIONS;
+}
+
+size_t
+route_rest(enum route r)
+{
+	return r == ROUTE_MODEL ? strlen(routes[r].path) : 0;
+}
+
+enum route
+route_find(struct span path)
+{
+	size_t n;
+
+	for (enum route r = ROUTE_NONE + 1; r < ROUTE_N; r++) {
+		n = route_rest(r);
+		if (n > 0 ? path.n > n && memcmp(path.p, routes[r].path, n) == 0
+			  : span_eq(path, routes[r].path))
+			return r;
+	}
+	return ROUTE_NONE;
+}
+
+const char *
+route_path(enum route r)
+{
+	return routes[r].path;
+}
+
+enum route_by
+route_by(enum route r)
+{
+	return routes[r].by;
+}
+
+bool
+route_forwards(enum route r)
+{
+	return routes[r].by != ROUTE_BY_US;
+}
+
+bool
+route_method_ok(enum route r, enum http_method m, const char **ret_allow)
+{
+	*ret_allow = r == ROUTE_GENERATE ? "POST, PUT" : route_forwards(r) ? "POST" : "GET, HEAD";
+	if (!route_forwards(r))
+		return m == HTTP_M_GET || m == HTTP_M_HEAD;
+	return m == HTTP_M_POST || (r == ROUTE_GENERATE && m == HTTP_M_PUT);
+}

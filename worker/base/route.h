@@ -1,0 +1,60 @@
+/*
+ * Paths: which of them go through an engine, which the router answers itself.
+ */
+#pragma once
+#include <stdbool.h>
+
+#include "proto/http/http.h"
+
+enum route {
+	ROUTE_NONE, /* no such path */
+	ROUTE_CHAT,
+	ROUTE_COMPLETIONS,
+	ROUTE_GENERATE, /* SGLang's own */
+	/* one leg: no published hand-shake splits them (protocols.md 1.1) */
+	ROUTE_EMBEDDINGS,
+	ROUTE_EMBED,
+	ROUTE_POOLING,
+	ROUTE_CLASSIFY,
+	ROUTE_CLASSIFY_V1,
+	ROUTE_SCORE,
+	ROUTE_SCORE_V1,
+	ROUTE_RERANK,
+	ROUTE_RERANK_V1,
+	ROUTE_RERANK_V2,
+	ROUTE_ENCODE,
+	ROUTE_TOKENIZE,
+	ROUTE_TOKENIZE_V1,
+	ROUTE_DETOKENIZE,
+	ROUTE_DETOKENIZE_V1,
+	ROUTE_RESPONSES,
+	ROUTE_MESSAGES,
+	ROUTE_COUNT_TOKENS,
+	ROUTE_TRANSCRIPTIONS,
+	ROUTE_TRANSLATIONS,
+	/* answered by the router itself */
+	ROUTE_MODEL, /* one of the list */
+	ROUTE_MODELS,
+	ROUTE_LIVE,
+	ROUTE_HEALTH,
+	ROUTE_READY,
+	ROUTE_METRICS,
+	ROUTE_VERSION,
+	ROUTE_N
+};
+
+/* Of a request's path, exactly as written. */
+enum route route_find(struct span path);
+/* The path; "other" for ROUTE_NONE: the metric label. */
+const char *route_path(enum route r);
+/* What a path's requests are served by. */
+enum route_by { ROUTE_BY_US, ROUTE_BY_PAIR, ROUTE_BY_ONE };
+enum route_by route_by(enum route r);
+/* True for the paths that go to engines. */
+bool route_forwards(enum route r);
+/* True for the paths whose bodies are forms, not JSON. */
+bool route_takes_form(enum route r);
+/* The rest of a path that stands for many, such as the model of /v1/models/{id}: where it begins. */
+size_t route_rest(enum route r);
+/* True if the method is allowed there; *ret_allow is the Allow header's value. */
+bool route_method_ok(enum route r, enum http_method m, const char **ret_allow);

@@ -1,0 +1,197 @@
+/*
+ * vLLM MooncakeConnector (protocols.md 8), both generations:
+ *   handoff: transfer_id          >= 0.17: both legs at once, an id of ours names the transfer; the decode engine is
+ *                                 told the prefill engine's bootstrap server and engine id, which that server tells
+ *   handoff: kv_transfer_params   <= 0.15: as nixl; the engines match by request id
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shm/base/mem.h"
+#include "worker/net/pool.h"
+#include "worker/request/request.h"
+
+#define BOOTSTRAP_PORT 8998     /* VLLM_MOONCAKE_BOOTSTRAP_PORT */
+#define LEARNED_MAX (64u << 10) /* of an answer to /query: some 200 bytes a rank */
+#define RANKS_MAX 1024          /* as dp_ranks */
+
+static bool
+old(const struct pair *pair)
+{
+	return pair->req->pool.shake.handoff == HANDOFF_KV_TRANSFER_PARAMS;
+}
+
+static uint16_t
+bootstrap_port(const struct upstream *p)
+{
+	return (uint16_t)(p->bootstrap_port != 0 ? p->bootstrap_port : BOOTSTRAP_PORT);
+}
+
+/* {"0":{"engine_id":"ab", ...}, ...}: the id of a rank, quotes and all. */
+static bool
+engine_id(const char *text, size_t n, uint32_t rank, struct splice_seg *ret)
+{
+	struct splice_seg one;
+	char name[16];
+
+	(void)snprintf(name, sizeof(name), "%u", rank);
+	return splice_member_raw(text, n, name, &one) == 1 &&
+	       splice_member_raw(one.p, one.n, "engine_id", ret) == 1 && ret->p[0] == '"';
+}
+
+static uint32_t
+count_ranks(const char *text, size_t n)
+{
+	struct splice_seg id;
+	uint32_t ranks = 0;
+
+	while (ranks < RANKS_MAX && engine_id(text, n, ranks, &id))
+		ranks++;
+	return ranks;
+}
+
+/*
+ * Keeps the engine id that decode is told, of the rank that prefill is asked for: in the pair, since an engine
+ * that fails is forgotten at once.  False: it must be asked for.
+ */
+static bool
+take_engine(struct pair *pair)
+{
+	struct upstream *p = pair->leg[LEG_PREFILL].up;
+	int32_t *rank = &pair->rank[ROLE_PREFILL];
+	struct splice_seg id;
+
+	if (p->learned == NULL || p->learned_lull != p->lulls)
+		return false;
+	if (*rank < 0 && p->learned_ranks > 1) /* the engine would choose, and not tell */
+		*rank = (int32_t)(p->next_rank++ % p->learned_ranks);
+	if (!engine_id(p->learned, strlen(p->learned), *rank < 0 ? 0 : (uint32_t)*rank, &id))
+		return false;
+	pair->kv = pair_text(pair, "%.*s", (int)id.n, id.p);
+	return true;
+}
+
+static void
+forget(struct upstream *p)
+{
+	free(p->learned);
+	p->learned = NULL;
+}
+
+static enum req_end
+begin(struct pair *pair)
+{
+	if (old(pair))
+		pair->starts[ROLE_DECODE] = STARTS_AFTER_PREFILL;
+	return END_OK;
+}
+
+static bool
+ask(struct pair *pair, struct question *q)
+{
+	if (old(pair) || take_engine(pair))
+		return false;
+	q->role = ROLE_PREFILL;
+	q->path = "/query";
+	q->port = bootstrap_port(pair->leg[LEG_PREFILL].up);
+	return true;
+}
+
+static enum taken
+asked(struct pair *pair)
+{
+	const struct leg *a = &pair->leg[LEG_ASK];
+	struct upstream *p = pair->leg[LEG_PREFILL].up;
+	uint32_t ranks = a->answer_len > LEARNED_MAX ? 0 : count_ranks(a->answer, a->answer_len);
+
+	forget(p);
+	if (ranks == 0)
+		return TAKEN_BAD;
+	p->learned = mem_strndup(a->answer, a->answer_len);
+	p->learned_ranks = ranks;
+	p->learned_lull = p->lulls;
+	return take_engine(pair) ? TAKEN : TAKEN_BAD;
+}
+
+/* Engine ids change when an engine starts again. */
+static void
+failed(struct pair *pair, enum role role)
+{
+	(void)role; /* a decode engine fails where it was told an id that is no more */
+	forget(pair->leg[LEG_PREFILL].up);
+}
+
+static void
+prefill_edit(struct pair *pair, struct splice_edit *e)
+{
+	connector_limit_prefill(pair, e);
+	connector_no_stops(e); /* what ends by a stop is not handed over */
+	connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET,
+		old(pair)
+			? pair_text(pair, "{\"do_remote_decode\":true,\"do_remote_prefill\":false}")
+			: pair_text(pair,
+				  "{\"do_remote_decode\":true,\"do_remote_prefill\":false,"
+				  "\"transfer_id\":\"xfer-%s\"}",
+				  pair->id));
+}
+
+static void
+decode_edit(struct pair *pair, struct splice_edit *e)
+{
+	const struct upstream *p = pair->leg[LEG_PREFILL].up;
+	const char *host = p->bootstrap_host;
+	const bool bare_v6 = strchr(host, ':') != NULL && host[0] != '[';
+
+	if (pair->kv.n == 0)
+		return; /* nothing to hand over: the decode engine prefills for itself */
+	if (old(pair)) {
+		connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET, pair->kv);
+		return;
+	}
+	connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET,
+		pair_text(pair,
+			"{\"do_remote_decode\":false,\"do_remote_prefill\":true,\"transfer_id\":\"xfer-%s\","
+			"\"remote_bootstrap_addr\":\"http://%s%s%s:%u\",\"remote_engine_id\":%.*s}",
+			pair->id, bare_v6 ? "[" : "", host, bare_v6 ? "]" : "", bootstrap_port(p),
+			(int)pair->kv.n, pair->kv.p));
+}
+
+/*
+ * P hands over only what ended by its length: after anything else, an engine's own abort for one, decode
+ * would wait for ever (protocols.md 8.2).
+ */
+static enum taken
+prefilled(struct pair *pair)
+{
+	const struct leg *p = &pair->leg[LEG_PREFILL];
+
+	if (old(pair))
+		return connector_take_kv(pair);
+	pair->starts[ROLE_DECODE] = STARTS_AFTER_PREFILL; /* should prefill be done again */
+	if (connector_take_answer(pair) == TAKEN_BAD)
+		return TAKEN_BAD;
+	if (!answer_prefill_ended(p->answer, p->answer_len)) {
+		if (pair->kv.n == 0) /* prefill was done again: pair_prefill_again() */
+			(void)take_engine(pair);
+		return TAKEN;
+	}
+	pair->kv = (struct span){NULL, 0};
+	return TAKEN_AGAIN;
+}
+
+const struct connector connector_mooncake = {
+	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AT_ONCE},
+	.leaves = LEAVES_KV,
+	.leased = true,
+	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
+	.begin = begin,
+	.ask = ask,
+	.asked = asked,
+	.asks_again = true,
+	.ask_fail = END_NOT_LEARNED,
+	.prefilled = prefilled,
+	.failed = failed,
+	.samples = connector_fanout,
+	.prompts = connector_several_pairs,
+};

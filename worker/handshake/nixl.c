@@ -1,0 +1,172 @@
+/*
+ * vLLM NixlConnector (protocols.md 2): the prefill answer carries kv_transfer_params, an object that
+ * the decode leg is given as it came.  Its numbers and nesting depend on the engine's version (block ids
+ * are ints, strings or nested lists), so it is never looked into.
+ *
+ * transfer_mode: push (NixlPushConnector, 2.7): the prefill engine writes, so both legs may run at once where
+ * its identity is known from an earlier answer.  Which request is meant both sides can only know beforehand
+ * when the engine adds nothing to the ids it is given (VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1): what
+ * an answer calls itself tells whether that is so.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shm/base/mem.h"
+#include "worker/net/pool.h"
+#include "worker/request/request.h"
+
+/* Only do_remote_decode is read; the nulls are what every published proxy sends (2.1). */
+static const char ask[] =
+	"{\"do_remote_decode\":true,\"do_remote_prefill\":false,\"remote_engine_id\":null,"
+	"\"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null}";
+
+/* What names the prefill engine to the decode engine in push mode. */
+static const char *const identity[] = {
+	"remote_engine_id", "remote_host", "remote_port", "tp_size", "pp_size", "dcp_size"};
+#define IDENTITY_N (sizeof(identity) / sizeof(identity[0]))
+
+static void
+prefill_edit(struct pair *pair, struct splice_edit *e)
+{
+	connector_limit_prefill(pair, e);
+	connector_no_stops(e);
+	connector_set(e, SK_KV_TRANSFER_PARAMS, SE_SET, ask);
+}
+
+static void
+decode_edit(struct pair *pair, struct splice_edit *e)
+{
+	if (pair->kv.n > 0) /* else nothing to hand over: the decode engine prefills for itself */
+		connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET, pair->kv);
+}
+
+static bool
+pushes(const struct pair *pair)
+{
+	return pair->req->pool.shake.transfer_mode == TRANSFER_PUSH;
+}
+
+/* The id vLLM gives a request of ours inside, nothing random added (protocols.md 1.3). */
+static void
+internal_id(const struct pair *pair, char *buf, size_t size)
+{
+	if (pair->req->route == ROUTE_CHAT)
+		(void)snprintf(buf, size, "chatcmpl-%s", pair->id);
+	else
+		(void)snprintf(buf, size, "cmpl-%s-0", pair->id);
+}
+
+/* The identity members of an object, "name":value,... as they stand.  NULL: it names no engine. */
+static char *
+pick_identity(struct span kv)
+{
+	struct membuf b = {NULL, 0, 0};
+	struct splice_seg v;
+
+	if (splice_member_raw(kv.p, kv.n, "remote_engine_id", &v) != 1 || v.p[0] != '"')
+		return NULL;
+	for (size_t i = 0; i < IDENTITY_N; i++) {
+		if (splice_member_raw(kv.p, kv.n, identity[i], &v) != 1)
+			continue;
+		membuf_add(&b, ",\"", 2);
+		membuf_add(&b, identity[i], strlen(identity[i]));
+		membuf_add(&b, "\":", 2);
+		membuf_add(&b, v.p, v.n);
+	}
+	membuf_add(&b, "", 1);
+	return b.p;
+}
+
+static enum req_end
+begin(struct pair *pair)
+{
+	const struct upstream *p = pair->leg[LEG_PREFILL].up;
+	char id[PAIR_ID_MAX + 16];
+
+	if (!pushes(pair) || p->learned == NULL || pair->rank[ROLE_PREFILL] >= 0)
+		return END_OK;
+	if (p->learned_lull != p->lulls)
+		return END_OK; /* all connections to it were gone: it may be another */
+	internal_id(pair, id, sizeof(id));
+	pair->kv = pair_text(pair,
+		"{\"do_remote_prefill\":true,\"do_remote_decode\":false,\"remote_request_id\":\"%s\"%s}",
+		id, p->learned);
+	pair->starts[ROLE_DECODE] = STARTS_AT_ONCE;
+	return END_OK;
+}
+
+/* Whether what decode was told beforehand ends with that identity: begin(). */
+static bool
+names(struct span told, const char *who)
+{
+	const size_t n = who == NULL ? told.n : strlen(who);
+
+	return n < told.n && memcmp(told.p + told.n - 1 - n, who, n) == 0;
+}
+
+/* Learns who the prefill engine is; what decode was told beforehand must have been right. */
+static enum taken
+learn(struct pair *pair, struct span told)
+{
+	struct upstream *p = pair->leg[LEG_PREFILL].up;
+	char id[PAIR_ID_MAX + 16], want[PAIR_ID_MAX + 20], *who = pick_identity(pair->kv);
+	struct splice_seg rid;
+	bool same = names(told, who), ours;
+
+	internal_id(pair, id, sizeof(id));
+	(void)snprintf(want, sizeof(want), "\"%s\"", id);
+	ours = splice_member_raw(pair->kv.p, pair->kv.n, "remote_request_id", &rid) == 1 &&
+	       rid.n == strlen(want) && memcmp(rid.p, want, rid.n) == 0;
+	free(p->learned);
+	p->learned = ours ? who : NULL;
+	p->learned_lull = p->lulls;
+	if (!ours)
+		free(who);
+	return told.n == 0 || (same && ours) ? TAKEN : TAKEN_AGAIN;
+}
+
+static enum taken
+prefilled(struct pair *pair)
+{
+	const struct span told = pair->kv;
+	enum taken r = connector_take_kv(pair);
+
+	if (!pushes(pair) || (r != TAKEN && r != TAKEN_NOTHING))
+		return r;
+	pair->starts[ROLE_DECODE] = STARTS_AFTER_PREFILL; /* should prefill be done again */
+	if (r == TAKEN)
+		return learn(pair, told);
+	pair->kv = (struct span){NULL, 0};
+	return told.n == 0 ? TAKEN_NOTHING : TAKEN_AGAIN; /* decode waits for what will not come */
+}
+
+static void
+failed(struct pair *pair, enum role role)
+{
+	struct upstream *p = pair->leg[LEG_PREFILL].up;
+
+	(void)role; /* a decode engine may fail because of what it was told */
+	free(p->learned);
+	p->learned = NULL;
+}
+
+static const char *
+refusal(const struct req_pool *pool)
+{
+	(void)pool;
+	return splice_key_name(SK_KV_TRANSFER_PARAMS);
+}
+
+const struct connector connector_nixl = {
+	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_PREFILL},
+	.leaves = LEAVES_KV,
+	.leased = true,
+	.refusal = refusal,
+	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
+	.begin = begin,
+	.prefilled = prefilled,
+	.failed = failed,
+	.samples = connector_fanout,
+	.prompts = connector_several_pairs,
+};

@@ -1,0 +1,435 @@
+/*
+ * SGLang's bootstrap room (protocols.md 5): both engines get the client's own body and three members that
+ * say where they meet; both run at once, since the prefill engine's answer waits for the decode engine.  The
+ * decode engine's answer is the client's; the prefill engine's 200 proves nothing.
+ *
+ * bootstrap: stream (5.5): the prefill engine chooses the room and says it in the first event of a stream.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "proto/json/json_small.h"
+#include "shm/base/mem.h"
+#include "shm/base/rnd.h"
+#include "worker/base/core.h"
+#include "worker/net/pool.h"
+#include "worker/request/request.h"
+
+#define BATCH_MAX 4096 /* rooms of one request */
+
+/* --- rooms */
+
+/*
+ * 63 bits: slot of the worker, a count, and chance, so that no two live requests of a router share a room
+ * and two routers hardly ever do.  Congruent to the prefill engine's rank where ranks are used, each of a
+ * batch too.  Never 0, which SGLang takes for "not ready".
+ */
+#define ROOM_SLOT_SHIFT 56
+#define ROOM_COUNT_SHIFT 32
+#define ROOM_COUNT_MASK ((UINT64_C(1) << (ROOM_SLOT_SHIFT - ROOM_COUNT_SHIFT)) - 1)
+#define ROOM_CHANCE_MASK ((UINT64_C(1) << 31) - 1) /* a batch and a rank stay below the count */
+
+static uint64_t
+new_room(struct pair *pair)
+{
+	struct worker *w = pair->req->w;
+	const uint32_t ranks = pair->leg[LEG_PREFILL].up->dp_ranks;
+	uint64_t room = (uint64_t)w->slot << ROOM_SLOT_SHIFT |
+			(++w->next_room & ROOM_COUNT_MASK) << ROOM_COUNT_SHIFT |
+			(rnd_u64() & ROOM_CHANCE_MASK);
+
+	if (room == 0)
+		room = 1024 * 1024; /* any rank's first above 0 */
+	if (ranks > 0)
+		room += ranks - room % ranks + (uint64_t)pair->rank[ROLE_PREFILL];
+	return room;
+}
+
+/* Of a batch: how far one's room is from the one before. */
+static uint64_t
+room_step(const struct pair *pair)
+{
+	const uint32_t ranks = pair->leg[LEG_PREFILL].up->dp_ranks;
+
+	return ranks > 0 ? ranks : 1;
+}
+
+/* How many prompts the body lists; 0: it is no list, and the members are no lists either. */
+static size_t
+prompts_of(const struct req *req)
+{
+	const enum splice_key generate[] = {SK_TEXT, SK_INPUT_IDS};
+
+	if (req->route == ROUTE_COMPLETIONS)
+		return connector_list_of_prompts(req->doc, splice_find(req->doc, SK_PROMPT));
+	for (size_t i = 0; req->route == ROUTE_GENERATE && i < 2; i++) {
+		size_t n = connector_list_of_prompts(req->doc, splice_find(req->doc, generate[i]));
+
+		if (n > 0)
+			return n;
+	}
+	return 0;
+}
+
+/* The same of one pair's body, which may be for one of them. */
+static size_t
+batch(const struct pair *pair)
+{
+	return pair->prompt.n > 0 ? 0 : prompts_of(pair->req);
+}
+
+/* Ends a list and sets a member to it. */
+static void
+set_list(struct pair *pair, struct splice_edit *e, enum splice_key k, struct membuf *b)
+{
+	membuf_add(b, "]", 1);
+	connector_set_span(e, k, SE_SET, pair_text(pair, "%.*s", (int)b->n, b->p));
+	membuf_free(b);
+}
+
+/* Sets a member to a value, or to a list of it. */
+static void
+set_all(struct pair *pair, struct splice_edit *e, enum splice_key k, struct span v, size_t n)
+{
+	struct membuf b = {NULL, 0, 0};
+
+	if (n == 0) {
+		connector_set_span(e, k, SE_SET, v);
+		return;
+	}
+	for (size_t i = 0; i < n; i++) {
+		membuf_add(&b, i == 0 ? "[" : ",", 1);
+		membuf_add(&b, v.p, v.n);
+	}
+	set_list(pair, e, k, &b);
+}
+
+/*
+ * A rid for each of a batch.  An engine aborts all whose rid begins with the one it is told, but only if it
+ * knows that one (SGLang's TokenizerManager.abort_request): so the first one's is what all begin with.
+ */
+static void
+set_rids(struct pair *pair, struct splice_edit *e, size_t n)
+{
+	struct membuf b = {NULL, 0, 0};
+	char one[PAIR_ID_MAX + 32];
+
+	membuf_add(&b, "[", 1);
+	membuf_add(&b, pair->id_json, strlen(pair->id_json));
+	for (size_t i = 1; i < n; i++)
+		membuf_add(&b, one, (size_t)snprintf(one, sizeof(one), ",\"%s_%zu\"", pair->id, i));
+	set_list(pair, e, SK_RID, &b);
+}
+
+static void
+set_rooms(struct pair *pair, struct splice_edit *e, size_t n)
+{
+	struct membuf b = {NULL, 0, 0};
+	char one[32];
+
+	for (size_t i = 0; i < n; i++)
+		membuf_add(&b, one,
+			(size_t)snprintf(one, sizeof(one), "%s%" PRIu64, i == 0 ? "[" : ",",
+				pair->room + i * room_step(pair)));
+	set_list(pair, e, SK_BOOTSTRAP_ROOM, &b);
+}
+
+/* --- bodies */
+
+static bool
+streams(const struct pair *pair)
+{
+	return pair->req->pool.shake.bootstrap == BOOTSTRAP_STREAM;
+}
+
+/* The table has it as a URL would: IPv6 in brackets. */
+static struct span
+quoted_host(struct pair *pair, const char *host)
+{
+	char q[600];
+
+	if (json_quote(q, sizeof(q), host, strlen(host), 260) == -1)
+		return (struct span){"\"\"", 2};
+	return pair_text(pair, "%s", q);
+}
+
+static void
+edit(struct pair *pair, struct splice_edit *e)
+{
+	const struct upstream *p = pair->leg[LEG_PREFILL].up;
+	const size_t n = batch(pair);
+
+	if (n == 0) {
+		connector_set(e, SK_RID, SE_SET, pair->id_json);
+		connector_set_span(
+			e, SK_BOOTSTRAP_ROOM, SE_SET, pair_text(pair, "%" PRIu64, pair->room));
+	} else {
+		set_rids(pair, e, n);
+		set_rooms(pair, e, n);
+	}
+	set_all(pair, e, SK_BOOTSTRAP_HOST, quoted_host(pair, p->bootstrap_host), n);
+	set_all(pair, e, SK_BOOTSTRAP_PORT,
+		pair_text(pair, "%u", p->bootstrap_port != 0 ? p->bootstrap_port : p->learned_port),
+		n);
+}
+
+static void
+prefill_edit(struct pair *pair, struct splice_edit *e)
+{
+	if (!streams(pair)) {
+		edit(pair, e);
+		return;
+	}
+	connector_set(e, SK_RID, SE_SET, pair->id_json);
+	connector_set(e, SK_STREAM, SE_SET, "true");
+}
+
+static void
+decode_edit(struct pair *pair, struct splice_edit *e)
+{
+	static const enum splice_key keys[] = {
+		SK_BOOTSTRAP_HOST, SK_BOOTSTRAP_PORT, SK_BOOTSTRAP_ROOM};
+
+	if (!streams(pair)) {
+		edit(pair, e);
+		if (pair->rank[ROLE_PREFILL] >= 0)
+			connector_set_span(e, SK_DISAGG_PREFILL_DP_RANK, SE_SET,
+				pair_text(pair, "%d", pair->rank[ROLE_PREFILL]));
+		return;
+	}
+	connector_set(e, SK_RID, SE_SET, pair->id_json);
+	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+		struct splice_seg v;
+
+		if (splice_member_raw(pair->kv.p, pair->kv.n, splice_key_name(keys[i]), &v) == 1)
+			connector_set_span(e, keys[i], SE_SET, (struct span){v.p, v.n});
+	}
+}
+
+/* --- what must be known */
+
+static enum req_end
+begin(struct pair *pair)
+{
+	if (streams(pair)) {
+		pair->starts[ROLE_DECODE] = STARTS_AFTER_PREFILL;
+		return END_OK;
+	}
+	pair->room = new_room(pair);
+	return END_OK;
+}
+
+static bool
+ask(struct pair *pair, struct question *q)
+{
+	const struct upstream *p = pair->leg[LEG_PREFILL].up;
+
+	if (streams(pair) || p->bootstrap_port != 0 || p->learned_port != 0)
+		return false;
+	q->role = ROLE_PREFILL;
+	/* the older name after the newer one (5.4) */
+	q->path = pair->questions++ % 2 == 0 ? "/server_info" : "/get_server_info";
+	return true;
+}
+
+static enum taken
+asked(struct pair *pair)
+{
+	const struct leg *a = &pair->leg[LEG_ASK];
+	uint64_t port = 0;
+
+	if (!json_member_number(
+		    a->answer, a->answer_len, "disaggregation_bootstrap_port", 65535, &port) ||
+		port == 0)
+		return TAKEN_BAD;
+	pair->leg[LEG_PREFILL].up->learned_port = (uint32_t)port;
+	return TAKEN;
+}
+
+static void
+failed(struct pair *pair, enum role role)
+{
+	if (role == ROLE_PREFILL)
+		pair->leg[LEG_PREFILL].up->learned_port = 0;
+}
+
+/* Bytes of the event that tells the room: they are searched again with each piece that comes. */
+#define ROOM_EVENT_MAX (64u << 10)
+
+/* bootstrap: stream: the first event tells the room. */
+static enum taken
+take_params(struct pair *pair)
+{
+	const struct leg *p = &pair->leg[LEG_PREFILL];
+	const char *json = p->answer;
+	size_t n = sse_next(
+		p->answer, p->answer_len < ROOM_EVENT_MAX ? p->answer_len : ROOM_EVENT_MAX);
+	struct splice_seg v;
+
+	if (pair->kv.n > 0)
+		return TAKEN_NOTHING; /* told before */
+	if (n < 6 || memcmp(json, "data:", 5) != 0 ||
+		splice_member_raw(json + 5, n - 5, "disaggregated_params", &v) != 1 ||
+		v.p[0] != '{')
+		return TAKEN_BAD;
+	pair->kv = pair_text(pair, "%.*s", (int)v.n, v.p); /* the answer grows and moves */
+	return TAKEN;
+}
+
+static enum taken
+prefill_more(struct pair *pair)
+{
+	if (!streams(pair) || pair->kv.n > 0)
+		return TAKEN_NOTHING;
+	return take_params(pair);
+}
+
+static bool
+is_word(const char *json, size_t n, const char *name, const char *word)
+{
+	struct splice_seg v;
+
+	return splice_member_raw(json, n, name, &v) == 1 && v.n == strlen(word) &&
+	       memcmp(v.p, word, v.n) == 0;
+}
+
+/* OpenAI's error, SGLang's flat one, or its way to end /generate and the choices of the others. */
+static bool
+object_failed(const char *json, size_t n)
+{
+	struct splice_seg v, inner;
+	size_t at = 0;
+
+	if (splice_member_raw(json, n, "error", &v) == 1)
+		return v.p[0] != 'n';
+	if (splice_member_raw(json, n, "meta_info", &v) == 1 && v.p[0] == '{')
+		return splice_member_raw(v.p, v.n, "finish_reason", &inner) == 1 &&
+		       inner.p[0] == '{' && is_word(inner.p, inner.n, "type", "\"abort\"");
+	if (splice_member_raw(json, n, "choices", &v) == 1 && v.p[0] == '[')
+		return splice_element(&v, &at, &inner) && inner.p[0] == '{' &&
+		       is_word(inner.p, inner.n, "finish_reason", "\"abort\"");
+	return is_word(json, n, "object", "\"error\"");
+}
+
+static bool
+body_failed(const char *json, size_t n)
+{
+	const struct splice_seg list = {json, n};
+	struct splice_seg one;
+	size_t at = 0;
+
+	if (n < 2 || json[0] != '[')
+		return n >= 2 && object_failed(json, n);
+	while (splice_element(&list, &at, &one))
+		if (one.p[0] == '{' && object_failed(one.p, one.n))
+			return true;
+	return false;
+}
+
+static bool
+holds(const struct leg *leg, const char *word)
+{
+	return memmem(leg->answer, leg->answer_len, word, strlen(word)) != NULL;
+}
+
+/*
+ * A prefill engine that has promised a stream, or whose request was aborted, fails under a 200: its decode
+ * engine would wait for minutes (pitfall 20).  Only answers that hold one of the words are looked into.
+ */
+static bool
+prefill_failed(const struct leg *leg)
+{
+	size_t n;
+
+	if (!holds(leg, "error") && !holds(leg, "\"abort\""))
+		return false;
+	if (!leg->sse)
+		return body_failed(leg->answer, leg->answer_len);
+	for (size_t at = 0; (n = sse_next(leg->answer + at, leg->answer_len - at)) > 0; at += n)
+		if (n > 5 && memcmp(leg->answer + at, "data:", 5) == 0 &&
+			object_failed(leg->answer + at + 5, n - 5))
+			return true;
+	return false;
+}
+
+static enum taken
+prefilled(struct pair *pair)
+{
+	if (prefill_failed(&pair->leg[LEG_PREFILL])) {
+		pair->req->detail = "it answered 200, then said that it failed";
+		return TAKEN_BAD;
+	}
+	if (!streams(pair) || pair->kv.n > 0)
+		return TAKEN;
+	return take_params(pair);
+}
+
+/* --- answers */
+
+/* `n` of sampling parameters; 1 where there is none. */
+static uint64_t
+samples_of(const struct splice_seg *params)
+{
+	uint64_t n = 1;
+
+	if (params->p[0] == '{')
+		(void)json_member_number(params->p, params->n, "n", UINT64_MAX, &n);
+	return n;
+}
+
+/* /generate has `n` in there, the same for all where they are a list; it answers with a list then. */
+static uint64_t
+generate_samples(const struct req *req)
+{
+	const struct splice_member *m = splice_find(req->doc, SK_SAMPLING_PARAMS);
+	struct splice_seg params, first;
+	size_t at = 0;
+
+	if (req->route != ROUTE_GENERATE || m == NULL)
+		return 1;
+	params = (struct splice_seg){req->doc->text + m->val, m->end - m->val};
+	if (m->type != ST_ARRAY)
+		return samples_of(&params);
+	return splice_element(&params, &at, &first) ? samples_of(&first) : 1;
+}
+
+static const char *
+refuses(const struct req *req)
+{
+	if (generate_samples(req) > 1)
+		return "several samples of one prompt on /generate: ask for them on /v1/completions";
+	if (prompts_of(req) > BATCH_MAX)
+		return "more than 4096 prompts in one request";
+	return NULL;
+}
+
+/* The log probabilities of the prompt are the prefill engine's to tell (5.2). */
+static bool
+rewrites(struct req *req, struct answer_how *how)
+{
+	const struct splice_member *m = splice_find(req->doc, SK_RETURN_LOGPROB);
+
+	how->fix_usage = false; /* its decode engines count what they were handed as what it was */
+	return req->route == ROUTE_GENERATE && m != NULL &&
+	       (m->type == ST_TRUE || m->type == ST_ARRAY);
+}
+
+const struct connector connector_sglang = {
+	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AT_ONCE},
+	.leaves = LEAVES_ROOM,
+	.bound = true,
+	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
+	.begin = begin,
+	.ask = ask,
+	.asked = asked,
+	.asks_again = true,
+	.ask_fail = END_NOT_LEARNED,
+	.prefill_more = prefill_more,
+	.prefilled = prefilled,
+	.failed = failed,
+	.samples = connector_several_pairs,
+	.prompts = connector_several_whole,
+	.refuses = refuses,
+	.rewrites = rewrites,
+};

@@ -1,0 +1,704 @@
+#include "worker/net/leg.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+
+#include "shm/base/clock.h"
+#include "shm/base/mem.h"
+#include "shm/load.h"
+#include "worker/base/core.h"
+#include "worker/schedule/eject.h"
+#include "worker/request/limit.h"
+#include "worker/net/pool.h"
+#include "worker/schedule/wait.h"
+
+#define LEG_MAX_HEAD (64u << 10) /* of an engine's answer; vLLM's are under 1 KiB */
+/* payload pieces of one read handed on together: an event each in a burst */
+#define LEG_PIECES 64
+#define LOOKS_MAX 64 /* reads of one leg_look(): 4 MiB */
+
+static void feed(struct leg *leg, const char *p, size_t n);
+static bool hand_on(struct leg *leg, const struct span *pieces, size_t n, bool done);
+
+typedef void leg_handler(struct leg *);
+static leg_handler send_request, all_sent, read_answer, connect_failed, lost_sending, lost,
+	closed_in_body, ignore, never;
+
+/*
+ * CONNECT  a new connection is being made; nothing has been sent.
+ * SEND     some of the request still waits for the socket.
+ * HEAD     all of it is with the kernel; no complete head of an answer is here.
+ * BODY     the head is read; the request may not be out yet (an engine that refuses early).
+ */
+/* clang-format off */
+static const struct {
+	const char *name;
+	leg_handler *drained;  /* connected, or all that was queued has gone out */
+	leg_handler *readable;
+	leg_handler *closed;   /* the engine's end of file */
+	leg_handler *broken;   /* an error of the socket */
+} states[LEG_NSTATES] = {
+	[LEG_IDLE]    = { "idle",    never,        never,       never,          never },
+	[LEG_CONNECT] = { "connect", send_request, never,       never,          connect_failed },
+	[LEG_SEND]    = { "send",    all_sent,     read_answer, lost_sending,   lost_sending },
+	[LEG_HEAD]    = { "head",    never,        read_answer, lost,           lost },
+	[LEG_BODY]    = { "body",    ignore,       read_answer, closed_in_body, lost_sending },
+	[LEG_DONE]    = { "done",    ignore,       ignore,      ignore,         ignore },
+};
+/* clang-format on */
+
+const char *
+leg_state_name(enum leg_state s)
+{
+	return states[s].name;
+}
+
+bool
+leg_handles(enum leg_state s)
+{
+	return states[s].name != NULL && states[s].drained != NULL && states[s].readable != NULL &&
+	       states[s].closed != NULL && states[s].broken != NULL;
+}
+
+bool
+leg_active(const struct leg *leg)
+{
+	return leg->state != LEG_IDLE && leg->state != LEG_DONE;
+}
+
+bool
+leg_sent(const struct leg *leg)
+{
+	return leg->state > LEG_SEND && leg->uc != NULL && sock_queued(&leg->uc->sock) == 0;
+}
+
+bool
+leg_connecting(const struct leg *leg)
+{
+	return leg->state == LEG_CONNECT;
+}
+
+static uint64_t
+limit_ms(const struct leg *leg)
+{
+	if (leg->state == LEG_CONNECT)
+		return leg->connect_ms;
+	return leg->first_ms != 0 && !leg->first_told ? leg->first_ms : leg->wait_ms;
+}
+
+static void
+set_clock(struct leg *leg)
+{
+	leg_wait_at_most(leg, limit_ms(leg));
+}
+
+void
+leg_wait_anew(struct leg *leg)
+{
+	set_clock(leg);
+}
+
+void
+leg_wait_at_most(struct leg *leg, uint64_t ms)
+{
+	leg->deadline_ms = clock_ms() + ms;
+	leg->reprieved = false;
+	worker_need_tick(leg->w);
+}
+
+static bool
+is_late(const struct leg *leg, uint64_t now_ms)
+{
+	return leg_active(leg) && leg->deadline_ms != 0 && now_ms >= leg->deadline_ms;
+}
+
+bool
+leg_look(struct leg *leg)
+{
+	const struct upconn *uc = leg->uc;
+	int n = 0;
+
+	while (n < LOOKS_MAX && uc != NULL && leg->uc == uc && sock_look(&leg->uc->sock))
+		n++;
+	return n > 0;
+}
+
+bool
+leg_expired(struct leg *leg, uint64_t now_ms)
+{
+	if (is_late(leg, now_ms) && leg_look(leg) && is_late(leg, now_ms) && !leg->reprieved) {
+		leg->reprieved = true;
+		leg->deadline_ms = now_ms + WORKER_TICK_MS;
+	}
+	return is_late(leg, now_ms);
+}
+
+static void
+wire_done(struct leg *leg)
+{
+	if (leg->on_wire)
+		load_sent(leg->w->seg, leg->w->slot, leg->up->slot, -1);
+	leg->on_wire = false;
+}
+
+/* The reservation itself does not change: nobody can have it in between. */
+static void
+hand_place(struct leg *from, struct leg *to)
+{
+	assert(from->reserved && !to->reserved && to->state != LEG_DONE);
+	to->tokens = from->tokens;
+	to->reserved = true;
+	from->tokens = 0;
+	from->reserved = false;
+}
+
+void
+leg_borrow(struct leg *leg)
+{
+	hand_place(leg->lender, leg);
+	leg->borrowed = true;
+}
+
+static void
+give_back_place(struct leg *leg)
+{
+	struct worker *w = leg->w;
+
+	if (leg->borrowed) {
+		hand_place(leg, leg->lender);
+	} else if (leg->reserved) {
+		load_tokens_sub(w->seg, w->slot, leg->up->slot, leg->tokens);
+		load_release(w->seg, w->slot, leg->up->slot);
+		leg->tokens = 0;
+		leg->reserved = false;
+		wait_released(leg);
+	}
+	leg->borrowed = false;
+}
+
+/* Gives back what the leg holds of its endpoint. */
+static void
+let_go(struct leg *leg)
+{
+	wire_done(leg);
+	give_back_place(leg);
+	leg->state = LEG_DONE;
+	leg->deadline_ms = 0;
+	free(leg->partial);
+	leg->partial = NULL;
+	leg->partial_len = 0;
+}
+
+void
+leg_end(struct leg *leg)
+{
+	if (leg->state == LEG_DONE)
+		return;
+	pool_drop(leg->w->pool, &leg->uc);
+	let_go(leg);
+}
+
+void
+leg_give_back(struct leg *leg)
+{
+	eject_none(leg);
+	let_go(leg);
+	leg->state = LEG_IDLE;
+	pool_unref(leg->w->pool, &leg->up);
+}
+
+void
+leg_moved(struct leg *leg, struct pair *to)
+{
+	leg->pair = to;
+	if (leg->uc != NULL)
+		leg->uc->leg = leg;
+}
+
+void
+leg_forget_answer(struct leg *leg)
+{
+	free(leg->answer);
+	leg->answer = NULL;
+	limit_keep(leg->w, -(int64_t)leg->answer_cap);
+	leg->answer_len = leg->answer_cap = 0;
+}
+
+static void
+drop_answer(struct leg *leg)
+{
+	leg_forget_answer(leg);
+	free(leg->head);
+	leg->head = NULL;
+	leg->head_len = 0;
+}
+
+void
+leg_rewind(struct leg *leg)
+{
+	bool reserved = leg->reserved;
+	uint32_t tokens = leg->tokens;
+
+	leg->reserved = false;
+	leg->tokens = 0;
+	leg_end(leg);
+	drop_answer(leg);
+	leg->reserved = reserved;
+	leg->tokens = tokens;
+	leg->state = LEG_IDLE;
+	leg->fail = LEG_FAIL_NONE;
+	leg->status = 0;
+	leg->resent = leg->stale = leg->reached = leg->got_bytes = leg->hung_up = leg->held_read =
+		leg->first_told = leg->said_done = false;
+}
+
+void
+leg_fini(struct leg *leg)
+{
+	leg_end(leg);
+	eject_none(leg);
+	if (leg->up != NULL)
+		pool_unref(leg->w->pool, &leg->up);
+	drop_answer(leg);
+}
+
+void
+leg_hang_up(struct leg *leg)
+{
+	leg->hung_up = true;
+	(void)shutdown(leg->uc->sock.fd, SHUT_WR);
+}
+
+static void
+fail(struct leg *leg, enum leg_fail why)
+{
+	leg->fail = why;
+	leg_end(leg);
+	leg->ops->event(leg, LEG_EV_FAIL);
+}
+
+/*
+ * Head and body in one write: our own lines by copy, the client's lines and all pieces of the body by
+ * reference.
+ */
+static void
+send_request(struct leg *leg)
+{
+	struct leg_message m;
+	struct iovec iov[SPLICE_MAX_SEGMENTS + 3];
+	size_t n = 0;
+	int r;
+
+	m.nsegs = m.body_len = 0;
+	if (!leg->ops->compose(leg, &m))
+		return;
+	iov[n++] = (struct iovec){m.lines, m.nlines};
+	iov[n++] = (struct iovec){(void *)(uintptr_t)m.headers.p, m.headers.n};
+	iov[n++] = (struct iovec){(void *)(uintptr_t) "\r\n", 2};
+	for (size_t i = 0; i < m.nsegs; i++)
+		iov[n++] = (struct iovec){(void *)(uintptr_t)m.segs[i].p, m.segs[i].n};
+
+	leg->state = LEG_SEND;
+	set_clock(leg);
+	r = sock_writev(&leg->uc->sock, iov, (int)n, 1);
+	leg->uc->sent += m.nlines + m.headers.n + 2 + m.body_len;
+	leg->reached = true;
+	leg->uc->sent_us = clock_us();
+	if (r < 0) {
+		leg_on_error(leg);
+		return;
+	}
+	if (!leg->on_wire && leg->reserved) {
+		load_sent(leg->w->seg, leg->w->slot, leg->up->slot, 1);
+		leg->on_wire = true;
+	}
+	if (sock_queued(&leg->uc->sock) == 0)
+		leg->state = LEG_HEAD;
+}
+
+static bool
+is_shortage(int err)
+{
+	return err == EMFILE || err == ENFILE || err == ENOBUFS || err == ENOMEM ||
+	       err == EADDRNOTAVAIL;
+}
+
+static void
+start(struct leg *leg, bool fresh)
+{
+	int err = 0;
+
+	leg->state = LEG_CONNECT;
+	leg->uc = pool_get(leg->w->pool, leg->up, fresh, &err);
+	if (leg->uc == NULL) {
+		fail(leg, is_shortage(err) ? LEG_FAIL_SHORT : LEG_FAIL_CONNECT);
+		return;
+	}
+	leg->uc->leg = leg;
+	set_clock(leg);
+	if (!leg->uc->sock.connecting)
+		send_request(leg);
+}
+
+void
+leg_start(struct leg *leg)
+{
+	assert(leg->state == LEG_IDLE && leg->up != NULL);
+	leg->judged = false;
+	start(leg, leg->fresh);
+}
+
+/* --- what happens to the connection -------------------------------------------------------------- */
+
+void
+leg_on_drained(struct leg *leg)
+{
+	states[leg->state].drained(leg);
+}
+
+void
+leg_on_read(struct leg *leg)
+{
+	states[leg->state].readable(leg);
+}
+
+void
+leg_on_error(struct leg *leg)
+{
+	states[leg->state].broken(leg);
+}
+
+static void
+ignore(struct leg *leg)
+{
+	(void)leg;
+}
+
+static void
+never(struct leg *leg)
+{
+	char words[SHM_WORDS];
+
+	(void)snprintf(words, sizeof(words), "impossible event of a leg in state %s",
+		states[leg->state].name);
+	proc_words_set(leg->w->seg, leg->w->slot, words);
+	abort();
+}
+
+static void
+all_sent(struct leg *leg)
+{
+	leg->state = LEG_HEAD;
+}
+
+static void
+connect_failed(struct leg *leg)
+{
+	fail(leg, LEG_FAIL_CONNECT);
+}
+
+/*
+ * A connection that had gone stale before the engine saw any of the request: nothing was lost.  After a reset that
+ * is only likely: its other idle ones are given up too, and a hand-over, which is good for one fetch, is not told
+ * again (protocols.md 2.7): the owner begins with prefill.
+ */
+static bool
+replace_stale(struct leg *leg)
+{
+	struct worker *w = leg->w;
+
+	if (!leg->uc->reused || leg->resent || leg->got_bytes || leg->hung_up ||
+		!pool_nothing_acked(leg->uc))
+		return false;
+	if (leg->uc->sock.reset)
+		pool_drop_idle(w->pool, leg->up);
+	leg->stale = leg->uc->sock.reset && leg->tells_kv;
+	if (leg->stale)
+		return false;
+	leg->resent = true;
+	wire_done(leg);
+	pool_drop(w->pool, &leg->uc);
+	metric_add(w->slab, M_UP_STALE, 1);
+	start(leg, true);
+	return true;
+}
+
+static void
+lost(struct leg *leg)
+{
+	if (!replace_stale(leg))
+		fail(leg, LEG_FAIL_BROKEN);
+}
+
+/*
+ * An engine may refuse (413, 400) before it has read all of the request, and close: our write fails, but
+ * its answer, or the rest of it, is in the receive queue.
+ */
+static void
+lost_sending(struct leg *leg)
+{
+	char buf[16 << 10]; /* not the worker's: whoever called us may be reading from that */
+	struct upconn *uc = leg->uc; /* the leg may end, or be sent anew, by what it says */
+	ssize_t n;
+
+	while (leg->uc == uc && (n = sock_read(&uc->sock, buf, sizeof(buf))) > 0) {
+		leg->got_bytes = true;
+		feed(leg, buf, (size_t)n);
+	}
+	if (leg->uc == uc)
+		lost(leg);
+}
+
+/* The answer is complete: the connection goes back before anybody hears of it, so that a request that
+ * starts at once can have it. */
+static void
+answered(struct leg *leg, bool reusable)
+{
+	struct worker *w = leg->w;
+
+	if (reusable && leg->keep_alive && !leg->hung_up && sock_queued(&leg->uc->sock) == 0)
+		pool_put(w->pool, &leg->uc);
+	else
+		pool_drop(w->pool, &leg->uc);
+	let_go(leg);
+	leg->ops->event(leg, LEG_EV_ANSWER);
+}
+
+static void
+read_answer(struct leg *leg)
+{
+	struct worker *w = leg->w;
+	ssize_t n = sock_read(&leg->uc->sock, w->buf, WORKER_BUF);
+
+	if (n == -EAGAIN)
+		return;
+	if (n == 0) {
+		states[leg->state].closed(leg);
+		return;
+	}
+	if (n < 0) {
+		leg_on_error(leg);
+		return;
+	}
+	leg->got_bytes = true;
+	if (leg->wait_each && (leg->first_ms == 0 || leg->first_told))
+		set_clock(leg);
+	feed(leg, w->buf, (size_t)n);
+}
+
+/* The close ends a body that has no other end; but a stream is complete only when it has said so. */
+static void
+closed_in_body(struct leg *leg)
+{
+	bool stream = leg->sse && leg->status == 200 && !leg->keep;
+
+	if (leg->body.framing != HTTP_BODY_UNTIL_CLOSE || (stream && !leg->said_done))
+		lost(leg);
+	else if (hand_on(leg, NULL, 0, true))
+		answered(leg, false);
+}
+
+/* What the client is shown of the engine's head: end-to-end lines, without framing and without the id,
+ * which the router writes itself. */
+static void
+keep_head(struct leg *leg, const struct http_head *h)
+{
+	size_t need = 0, n = 0;
+
+	for (size_t i = 0; i < h->nheaders; i++)
+		need += h->headers[i].name.n + h->headers[i].value.n + 4;
+	free(leg->head);
+	leg->head = mem_zero(need + 1);
+	for (size_t i = 0; i < h->nheaders; i++) {
+		const struct http_header *f = &h->headers[i];
+
+		if (f->hop || span_is(f->name, "content-length") ||
+			span_is(f->name, "x-request-id"))
+			continue;
+		n += http_line(leg->head + n, f);
+	}
+	leg->head_len = (uint32_t)n;
+}
+
+static void
+take_head(struct leg *leg, const struct http_head *h)
+{
+	const struct http_header *type = http_header(h, "content-type");
+
+	leg->status = h->status;
+	leg->keep_alive = h->keep_alive;
+	leg->sse = type != NULL && type->value.n >= 17 &&
+		   strncasecmp(type->value.p, "text/event-stream", 17) == 0;
+	leg->length_known = h->framing == HTTP_BODY_LENGTH;
+	leg->length = h->content_length;
+	http_body_init(&leg->body, h->framing, h->content_length);
+	keep_head(leg, h);
+	leg->state = LEG_BODY;
+}
+
+/* Reads heads (interim ones are skipped).  Returns bytes consumed, 0 if more are needed, or < 0. */
+static ssize_t
+read_heads(struct leg *leg, const char *p, size_t n)
+{
+	struct http_head h;
+	size_t used = 0;
+
+	while (leg->state != LEG_BODY) {
+		size_t from = 0;
+		ssize_t len = http_head_end(p + used, n - used, &from);
+
+		if (len == 0)
+			return n - used > LEG_MAX_HEAD ? HTTP_E_TOO_LARGE : (ssize_t)used;
+		if (len < 0 ||
+			http_head_parse(&h, HTTP_KIND_RESPONSE, p + used, (size_t)len, false) != 0)
+			return HTTP_E_SYNTAX;
+		used += (size_t)len;
+		if (h.status == 101)
+			return HTTP_E_SYNTAX; /* we never ask to switch */
+		if (h.status >= 200)
+			take_head(leg, &h);
+	}
+	return (ssize_t)used;
+}
+
+static bool
+keep_piece(struct leg *leg, struct span piece)
+{
+	size_t max = leg->w->conf->max_answer;
+
+	if (piece.n > max - leg->answer_len)
+		return false;
+	if (leg->answer_len + piece.n > leg->answer_cap) {
+		/* a known length is below max_answer: feed() has seen to it */
+		size_t want = leg->answer_cap == 0 && leg->length_known ? leg->length
+									: 2 * leg->answer_cap;
+
+		if (want < leg->answer_len + piece.n)
+			want = leg->answer_len + piece.n;
+		limit_keep(leg->w, -(int64_t)leg->answer_cap);
+		leg->answer_cap = want < 512 ? 512 : want;
+		limit_keep(leg->w, (int64_t)leg->answer_cap);
+		leg->answer = mem_resize(leg->answer, leg->answer_cap, 1);
+	}
+	memcpy(leg->answer + leg->answer_len, piece.p, piece.n);
+	leg->answer_len += piece.n;
+	return true;
+}
+
+/* LEG_EV_FIRST, once: the owner may change its mind about the leg there (an engine's error is kept). */
+static void
+tell_first(struct leg *leg)
+{
+	if (leg->first_told)
+		return;
+	leg->first_told = true;
+	if (leg->wait_each && leg->first_ms != 0)
+		set_clock(leg);
+	leg->ops->event(leg, LEG_EV_FIRST);
+}
+
+/* Hands on what has been gathered; false if the leg is over. */
+static bool
+hand_on(struct leg *leg, const struct span *pieces, size_t n, bool done)
+{
+	if (n == 0 && !done)
+		return true;
+	tell_first(leg);
+	if (leg->state != LEG_BODY)
+		return false;
+	if (!leg->keep) {
+		leg->ops->payload(leg, pieces, n, done);
+		return leg->state == LEG_BODY;
+	}
+	for (size_t i = 0; i < n; i++)
+		if (!keep_piece(leg, pieces[i])) {
+			fail(leg, LEG_FAIL_TOO_LARGE);
+			return false;
+		}
+	if (n > 0 && !done)
+		leg->ops->event(leg, LEG_EV_KEPT);
+	return leg->state == LEG_BODY;
+}
+
+static void
+feed_body(struct leg *leg, const char *p, size_t n)
+{
+	struct span pieces[LEG_PIECES];
+	size_t npieces = 0;
+
+	while (n > 0 && !leg->body.done) {
+		ssize_t used = http_body_next(&leg->body, p, n, &pieces[npieces]);
+
+		if (used < 0) {
+			/* what came right before is still the engine's word */
+			if (hand_on(leg, pieces, npieces, false))
+				fail(leg, LEG_FAIL_GARBAGE);
+			return;
+		}
+		p += used;
+		n -= (size_t)used;
+		if (pieces[npieces].n > 0 && ++npieces == LEG_PIECES) {
+			if (!hand_on(leg, pieces, npieces, leg->body.done))
+				return;
+			if (leg->body.done)
+				break;
+			npieces = 0;
+		}
+	}
+	if (npieces < LEG_PIECES && !hand_on(leg, pieces, npieces, leg->body.done))
+		return;
+	if (leg->body.done)
+		answered(leg, n == 0);
+}
+
+static void
+feed(struct leg *leg, const char *p, size_t n)
+{
+	char *joined = NULL;
+	ssize_t used;
+
+	if (leg->state == LEG_BODY) {
+		feed_body(leg, p, n);
+		return;
+	}
+	if (leg->partial != NULL) { /* rare: a head in several reads */
+		joined = mem_resize(leg->partial, leg->partial_len + n, 1);
+		leg->partial = NULL;
+		memcpy(joined + leg->partial_len, p, n);
+		p = joined;
+		n += leg->partial_len;
+	}
+	used = read_heads(leg, p, n);
+	if (used < 0) {
+		fail(leg, LEG_FAIL_GARBAGE);
+	} else if (leg->state != LEG_BODY) {
+		leg->partial_len = (uint32_t)(n - (size_t)used);
+		leg->partial = mem_resize(NULL, leg->partial_len + 1, 1);
+		memcpy(leg->partial, p + used, leg->partial_len);
+	} else if (leg->keep && leg->length_known && leg->length > leg->w->conf->max_answer) {
+		fail(leg, LEG_FAIL_TOO_LARGE);
+	} else {
+		feed_body(leg, p + used, n - (size_t)used);
+	}
+	free(joined);
+}
+
+void
+leg_hold(struct leg *leg, bool hold)
+{
+	if (leg->state != LEG_BODY || leg->held_read == hold)
+		return;
+	leg->held_read = hold;
+	if (hold) {
+		sock_read_stop(&leg->uc->sock);
+		leg->deadline_ms = 0; /* the engine is not to blame while we do not read */
+	} else {
+		sock_read_start(&leg->uc->sock);
+		set_clock(leg);
+	}
+}

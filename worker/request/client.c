@@ -1,0 +1,363 @@
+#include "worker/request/client.h"
+
+#include <errno.h>
+#include <event2/buffer.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "shm/base/clock.h"
+#include "shm/base/conf.h"
+#include "shm/base/mem.h"
+#include "worker/base/core.h"
+#include "worker/attempt/exchange.h"
+#include "worker/request/limit.h"
+#include "worker/request/request.h"
+
+/* bytes a client may send ahead of its answer before it is not read any more */
+#define FRONT_AHEAD (64u << 10)
+#define FRONT_LINGER_MS 1000 /* for the client to read an early answer before we reset it */
+#define FRONT_DRAIN_MS 2000  /* for a request that may be on its way when draining begins */
+
+static void on_client_read(void *arg);
+static void on_client_drained(void *arg);
+static void on_client_error(void *arg, int err);
+static size_t consume(struct conn *c, const char *p, size_t n);
+
+void
+conn_new(struct worker *w, int fd)
+{
+	struct conn *c = MEM_NEW(struct conn);
+
+	c->w = w;
+	c->sock.on_read = on_client_read;
+	c->sock.on_drained = on_client_drained;
+	c->sock.on_error = on_client_error;
+	sock_init(&c->sock, w, fd, false, c);
+	TAILQ_INSERT_TAIL(&w->conns, c, link);
+	w->nconns++;
+	proc_conns_set(w->seg, w->slot, w->nconns);
+	metric_add(w->slab, M_CONNS, 1);
+	metric_gauge_add(w->slab, G_OPEN_CONNS, 1);
+	c->deadline_ms = clock_ms() + w->conf->client_idle_ms;
+	worker_need_tick(w);
+}
+
+void
+conn_end(struct conn *c)
+{
+	struct req *req = c->req;
+
+	if (c->ended)
+		return;
+	c->ended = true;
+	c->req = NULL;
+	sock_close(&c->sock);
+	TAILQ_REMOVE(&c->w->conns, c, link);
+	TAILQ_INSERT_TAIL(&c->w->ended_conns, c, link);
+	c->w->nconns--;
+	proc_conns_set(c->w->seg, c->w->slot, c->w->nconns);
+	metric_gauge_add(c->w->slab, G_OPEN_CONNS, -1);
+	worker_listen_update(c->w);
+	if (req != NULL) {
+		req->conn = NULL;
+		req_event(req, RQ_CLIENT_GONE, NULL);
+	}
+}
+
+static size_t
+ahead(const struct conn *c)
+{
+	return c->in == NULL ? 0 : evbuffer_get_length(c->in);
+}
+
+void
+conn_free(struct conn *c)
+{
+	limit_keep(c->w, -(int64_t)ahead(c));
+	if (c->in != NULL)
+		evbuffer_free(c->in);
+	free(c);
+}
+
+/* A request that reads its head or body takes what comes; any other leaves it for later. */
+static bool
+wants_bytes(const struct conn *c)
+{
+	if (c->closing || (c->req == NULL && c->full))
+		return false; /* a client that does not read its answers is not asked for more */
+	return c->req == NULL || c->req->state == REQ_HEAD || c->req->state == REQ_BODY;
+}
+
+static void
+keep_rest(struct conn *c, const char *p, size_t n)
+{
+	if (n == 0)
+		return;
+	if (c->in == NULL)
+		c->in = evbuffer_new();
+	(void)evbuffer_add(c->in, p, n);
+	limit_keep(c->w, (int64_t)n);
+	if (!wants_bytes(c) && ahead(c) >= FRONT_AHEAD)
+		sock_read_stop(&c->sock); /* its leaving is still seen: front_tick() */
+}
+
+/* Offers what waits in `in` to the next request. */
+static void
+consume_ahead(struct conn *c)
+{
+	c->consuming = true;
+	while (c->in != NULL && !c->ended && wants_bytes(c)) {
+		size_t n = ahead(c), used = consume(c, (const char *)evbuffer_pullup(c->in, -1), n);
+
+		(void)evbuffer_drain(c->in, used);
+		limit_keep(c->w, -(int64_t)used);
+		if (used == n) {
+			evbuffer_free(c->in);
+			c->in = NULL;
+		} else if (used == 0) {
+			break;
+		}
+	}
+	c->consuming = false;
+	if (!c->ended && wants_bytes(c))
+		sock_read_start(&c->sock);
+}
+
+static void
+on_client_read(void *arg)
+{
+	struct conn *c = arg;
+	ssize_t n = sock_read(&c->sock, c->w->buf, WORKER_BUF);
+	size_t used = 0;
+
+	if (n == -EAGAIN)
+		return;
+	if (n <= 0) {
+		conn_end(c);
+		return;
+	}
+	metric_add(c->w->slab, M_BYTES_IN, (uint64_t)n);
+	if (c->lingering)
+		return;
+	if (c->in != NULL) {
+		keep_rest(c, c->w->buf, (size_t)n);
+		consume_ahead(c);
+		return;
+	}
+	c->consuming = true;
+	while (used < (size_t)n && !c->ended && wants_bytes(c)) {
+		size_t k = consume(c, c->w->buf + used, (size_t)n - used);
+
+		used += k;
+		if (k == 0)
+			break;
+	}
+	c->consuming = false;
+	if (!c->ended)
+		keep_rest(c, c->w->buf + used, (size_t)n - used);
+}
+
+/* Head bytes.  Returns how many were used: all of a complete head, or none. */
+static size_t
+consume_head(struct conn *c, const char *p, size_t n)
+{
+	struct req *req = c->req;
+	struct http_head h;
+	ssize_t len = http_head_end(p, n, &c->scanned);
+	int r;
+
+	if ((len == 0 && n > c->w->conf->max_head) || len > (ssize_t)c->w->conf->max_head) {
+		req_refuse(req, END_HEAD_TOO_LARGE, NULL);
+		return n;
+	}
+	if (len == 0 && limit_full(c->w)) {
+		req_refuse(req, END_OVERLOADED, NULL);
+		return n;
+	}
+	if (len == 0)
+		return 0;
+	c->scanned = 0;
+	r = len < 0 ? (int)len : http_head_parse(&h, HTTP_KIND_REQUEST, p, (size_t)len, false);
+	if (r < 0) {
+		req_refuse(req,
+			r == HTTP_E_VERSION     ? END_BAD_VERSION
+			: r == HTTP_E_CODING    ? END_BAD_CODING
+			: r == HTTP_E_TOO_MANY  ? END_HEAD_TOO_LARGE
+			: r == HTTP_E_TOO_LARGE ? END_BODY_TOO_LARGE
+						: END_BAD_HTTP,
+			http_error_text(r));
+		return n;
+	}
+	req->bytes_in += (uint64_t)len;
+	req_head(req, &h);
+	return (size_t)len;
+}
+
+static size_t
+consume_body(struct conn *c, const char *p, size_t n)
+{
+	struct req *req = c->req;
+	struct span piece;
+	ssize_t used = http_body_next(&req->framing, p, n, &piece);
+
+	if (used < 0) {
+		req_refuse(req, used == HTTP_E_TOO_LARGE ? END_BODY_TOO_LARGE : END_BAD_HTTP,
+			http_error_text((int)used));
+		return n;
+	}
+	req->bytes_in += (uint64_t)used;
+	req_body(req, piece.p, piece.n);
+	return (size_t)used;
+}
+
+static size_t
+consume(struct conn *c, const char *p, size_t n)
+{
+	size_t blank;
+
+	if (c->req == NULL) {
+		blank = http_skip_blank(p, n);
+		if (blank > 0)
+			return blank;
+		if (n == 1 && *p == '\r')
+			return 0; /* perhaps half of an empty line */
+		c->scanned = 0;
+		c->req = req_new(c->w, c);
+	}
+	return c->req->state == REQ_HEAD ? consume_head(c, p, n) : consume_body(c, p, n);
+}
+
+static void
+on_client_drained(void *arg)
+{
+	struct conn *c = arg;
+
+	c->full = false;
+	c->stalled_at = 0;
+	if (c->closing)
+		front_done(c, false);
+	else if (c->req != NULL)
+		exchange_drained(c->req);
+	else {
+		/* idle from now on, not from when the answer was queued */
+		if (!c->w->draining)
+			c->deadline_ms = clock_ms() + c->w->conf->client_idle_ms;
+		consume_ahead(c);
+	}
+}
+
+static void
+on_client_error(void *arg, int err)
+{
+	(void)err;
+	conn_end(arg);
+}
+
+void
+front_write(struct conn *c, const struct iovec *iov, int n)
+{
+	size_t total = 0;
+
+	if (c == NULL || c->ended)
+		return;
+	for (int i = 0; i < n; i++)
+		total += iov[i].iov_len;
+	metric_add(c->w->slab, M_BYTES_OUT, total);
+	/* A write error is not acted on here, in the middle of somebody's work: the socket's reader sees
+	 * the reset in its own callback. */
+	(void)sock_writev(&c->sock, iov, n, n);
+	c->full = sock_queued(&c->sock) > 0;
+}
+
+bool
+front_full(const struct conn *c)
+{
+	return c != NULL && c->full;
+}
+
+/* Lets the client read what was written before the close: data it still sends would make the kernel
+ * reset the connection and throw our answer away. */
+static void
+linger(struct conn *c)
+{
+	c->lingering = true;
+	c->deadline_ms = clock_ms() + FRONT_LINGER_MS;
+	worker_need_tick(c->w);
+	(void)shutdown(c->sock.fd, SHUT_WR);
+	sock_read_start(&c->sock);
+}
+
+void
+front_done(struct conn *c, bool keep_alive)
+{
+	if (c->ended || c->lingering)
+		return;
+	if (c->req != NULL)
+		c->unread = !c->req->framing.done;
+	c->req = NULL;
+	if (!keep_alive || c->w->draining)
+		c->closing = true;
+	if (c->closing && sock_queued(&c->sock) > 0)
+		return; /* on_client_drained() comes back */
+	if (c->closing && (c->unread || c->in != NULL)) {
+		linger(c);
+		return;
+	}
+	if (c->closing) {
+		conn_end(c);
+		return;
+	}
+	c->deadline_ms = clock_ms() + c->w->conf->client_idle_ms;
+	worker_need_tick(c->w);
+	if (!c->consuming)
+		consume_ahead(c); /* else whoever called us goes on with it */
+}
+
+/* A client that takes nothing of its answer for too long is given up, so that the engine's side is free. */
+static void
+watch_stall(struct conn *c, size_t queued, uint64_t now_ms)
+{
+	if (queued != c->stalled_at) {
+		c->stalled_at = queued;
+		c->stall_ms = now_ms + c->w->conf->client_stall_ms;
+		return;
+	}
+	if (now_ms < c->stall_ms)
+		return;
+	if (c->req != NULL)
+		c->req->end = END_CLIENT_STALLED;
+	conn_end(c);
+}
+
+void
+front_tick(struct conn *c, uint64_t now_ms)
+{
+	size_t queued;
+
+	if (c->ended)
+		return;
+	queued = sock_queued(&c->sock);
+	if (queued > 0)
+		watch_stall(c, queued, now_ms);
+	else if (!c->sock.reading && sock_hung_up(&c->sock))
+		conn_end(c);
+	else if (now_ms < c->deadline_ms)
+		return;
+	else if (c->lingering || c->closing)
+		conn_end(c);
+	else if (c->req == NULL && !sock_look(&c->sock))
+		conn_end(c); /* else a request has come at that moment */
+}
+
+void
+front_drain(struct conn *c)
+{
+	uint64_t by_ms = clock_ms() + FRONT_DRAIN_MS;
+
+	if (c->req != NULL || c->closing)
+		return;
+	if (c->deadline_ms > by_ms)
+		c->deadline_ms = by_ms;
+	worker_need_tick(c->w);
+}

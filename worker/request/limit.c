@@ -1,0 +1,227 @@
+#include "worker/request/limit.h"
+
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "proto/http/http.h"
+#include "shm/base/clock.h"
+#include "shm/base/conf.h"
+#include "shm/clients.h"
+#include "worker/base/core.h"
+#include "worker/request/client.h"
+#include "worker/request/request.h"
+
+#define SECOND_NS UINT64_C(1000000000)
+#define PROMISED_ALL_MS 30000 /* in which a body comes that may count on its room */
+#define SMALL (256u << 10) /* bytes of a body that are little: all but long documents and media */
+
+/* What a hash was made of: a key that spells an address is not that address. */
+enum kind { KIND_KEY = 1, KIND_IPV4, KIND_IPV6, KIND_NOBODY, KIND_NAMED };
+
+/* Without the scheme: a key is the same client's in whatever header it comes. */
+static struct span
+credentials(struct span value)
+{
+	const char *blank = memchr(value.p, ' ', value.n);
+
+	if (blank == NULL) /* no scheme; or a scheme alone, of a client whose key is empty */
+		return span_is(value, "bearer") ? (struct span){NULL, 0} : value;
+	value.n -= (size_t)(blank - value.p);
+	value.p = blank;
+	while (value.n > 0 && *value.p == ' ') {
+		value.p++;
+		value.n--;
+	}
+	return value;
+}
+
+static struct span
+key_of(const struct http_head *h)
+{
+	const struct http_header *f = http_header(h, "authorization");
+	struct span key = {NULL, 0};
+
+	if (f != NULL && f->value.n > 0)
+		key = credentials(f->value);
+	f = http_header(h, "x-api-key");
+	if (key.n == 0 && f != NULL)
+		key = f->value;
+	return key;
+}
+
+uint64_t
+limit_hash_address(const struct seg *seg, const struct sockaddr_storage *ss)
+{
+	const struct sockaddr_in *in = (const void *)ss;
+	const struct sockaddr_in6 *in6 = (const void *)ss;
+	const unsigned char *a6 = in6->sin6_addr.s6_addr;
+
+	if (ss->ss_family == AF_INET)
+		return client_hash(seg, KIND_IPV4, &in->sin_addr, 4);
+	if (ss->ss_family != AF_INET6)
+		return client_hash(seg, KIND_NOBODY, "", 0);
+	if (IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr))
+		return client_hash(seg, KIND_IPV4, a6 + 12, 4);
+	return client_hash(seg, KIND_IPV6, a6, 8); /* a /64 is one customer's, who has all of it */
+}
+
+/* What the proxy in front calls it: of a list, which others may have begun, what it has added itself. */
+static struct span
+name_of(const struct http_head *h, const char *header)
+{
+	struct span name = {NULL, 0};
+	const char *comma;
+
+	for (size_t i = 0; header != NULL && i < h->nheaders; i++)
+		if (h->headers[i].name.n == strlen(header) &&
+			strncasecmp(h->headers[i].name.p, header, h->headers[i].name.n) == 0)
+			name = h->headers[i].value;
+	comma = name.n > 0 ? memrchr(name.p, ',', name.n) : NULL;
+	if (comma != NULL) {
+		name.n -= (size_t)(comma + 1 - name.p);
+		name.p = comma + 1;
+	}
+	while (name.n > 0 && *name.p == ' ') {
+		name.p++;
+		name.n--;
+	}
+	return name;
+}
+
+static uint64_t
+hash_of_client(const struct seg *seg, const struct http_head *h, const struct conn *c)
+{
+	const struct span name = name_of(h, c->w->conf->client_id_header), key = key_of(h);
+	struct sockaddr_storage ss = {.ss_family = AF_UNSPEC};
+	socklen_t len = sizeof(ss);
+
+	if (name.n > 0)
+		return client_hash(seg, KIND_NAMED, name.p, name.n);
+	if (key.n > 0)
+		return client_hash(seg, KIND_KEY, key.p, key.n);
+	(void)getpeername(c->sock.fd, (struct sockaddr *)&ss, &len);
+	return limit_hash_address(seg, &ss);
+}
+
+static uint32_t
+whole_seconds(uint64_t ns)
+{
+	const uint64_t s = (ns + SECOND_NS - 1) / SECOND_NS;
+
+	return s < 1 ? 1 : (uint32_t)s; /* at most burst hours, below 2^32 */
+}
+
+enum req_end
+limit_enter(struct req *req, const struct http_head *h)
+{
+	struct worker *w = req->w;
+	const struct conf *conf = w->conf;
+	const struct client_terms terms = {
+		.max_inflight = conf->client_max_inflight,
+		.rate = conf->client_rate.n,
+		.per_s = conf->client_rate.per_s,
+		.burst = conf->client_burst != 0 ? conf->client_burst : conf->client_rate.n,
+	};
+	struct client_pass pass = {.wait_ns = 0};
+	enum client_verdict v;
+
+	if (terms.max_inflight == 0 && terms.rate == 0)
+		return END_OK;
+	v = client_enter(w->seg, w->slot, hash_of_client(w->seg, h, req->conn), &terms,
+		clock_us() * 1000, &pass);
+	metric_add(w->slab, M_CLIENTS_FORGOTTEN, pass.evicted);
+	if (v == CLIENT_ADMITTED)
+		req->client = pass.entry + 1;
+	else if (v == CLIENT_UNCOUNTED)
+		metric_add(w->slab, M_CLIENTS_UNCOUNTED, 1);
+	if (v == CLIENT_ADMITTED || v == CLIENT_UNCOUNTED)
+		return END_OK;
+	req->retry_after_s = whole_seconds(pass.wait_ns);
+	return v == CLIENT_RATE ? END_CLIENT_RATE : END_CLIENT_INFLIGHT;
+}
+
+void
+limit_leave(struct req *req)
+{
+	if (req->client != 0)
+		client_leave(req->w->seg, req->w->slot, req->client - 1);
+	req->client = 0;
+}
+
+void
+limit_keep(struct worker *w, int64_t bytes)
+{
+	w->kept += (uint64_t)bytes;
+	metric_gauge_add(w->slab, G_KEPT, bytes);
+}
+
+bool
+limit_full(const struct worker *w)
+{
+	return w->kept > w->conf->max_buffered;
+}
+
+/* Room for `more` of a body that will have at least `size`. */
+static bool
+has_room(const struct worker *w, uint64_t size, uint64_t more)
+{
+	const uint64_t max = w->conf->max_buffered;
+
+	if (size <= SMALL)
+		return w->kept + more <= max;
+	return w->kept + w->promised + more <= max - max / 8;
+}
+
+bool
+limit_promise(struct req *req, uint64_t length)
+{
+	struct worker *w = req->w;
+	const bool alone = w->kept + w->promised == 0; /* max_buffered is not less than max_body */
+
+	if (!alone && !has_room(w, length, length))
+		return false;
+	if (length > SMALL) {
+		req->promised = length;
+		w->promised += length;
+	}
+	return true;
+}
+
+static void
+promise_less(struct req *req, uint64_t bytes)
+{
+	req->promised -= bytes;
+	req->w->promised -= bytes;
+}
+
+bool
+limit_grow(struct req *req, uint64_t more)
+{
+	struct worker *w = req->w;
+	const bool alone = w->kept == req->body_cap, promised = more <= req->promised;
+
+	if (!alone && !(promised ? w->kept + more <= w->conf->max_buffered
+				 : has_room(w, req->body_cap + more, more)))
+		return false;
+	promise_less(req, promised ? more : req->promised);
+	limit_keep(w, (int64_t)more);
+	return true;
+}
+
+void
+limit_tick(struct req *req, uint64_t now_ms)
+{
+	const uint64_t whole = req->body_len + req->framing.left, ms = now_ms - req->body_from_ms;
+
+	if (ms > PROMISED_ALL_MS / 15 && req->body_len * PROMISED_ALL_MS < whole * ms)
+		promise_less(req, req->promised);
+}
+
+void
+limit_drop_body(struct req *req)
+{
+	promise_less(req, req->promised);
+	limit_keep(req->w, -(int64_t)req->body_cap);
+	req->body_cap = 0;
+}

@@ -1,0 +1,392 @@
+#include "worker/request/relay.h"
+
+#include <event2/buffer.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/json/splice.h"
+#include "shm/base/clock.h"
+#include "worker/base/core.h"
+#include "worker/request/client.h"
+#include "worker/request/request.h"
+#include "shm/base/mem.h"
+
+/* a half event or a short answer up to this is held; see relay.h */
+#define RELAY_HOLD (64u << 10)
+#define RELAY_PIECES 64 /* at most what a leg hands on at once */
+#define RELAY_HEAD 1024 /* our own lines of an answer's head */
+
+/* clang-format off */
+static const struct {
+	int status;
+	const char *text;
+} phrases[] = {
+	{ 200, "OK" },
+	{ 201, "Created" },
+	{ 202, "Accepted" },
+	{ 204, "No Content" },
+	{ 400, "Bad Request" },
+	{ 401, "Unauthorized" },
+	{ 403, "Forbidden" },
+	{ 404, "Not Found" },
+	{ 405, "Method Not Allowed" },
+	{ 408, "Request Timeout" },
+	{ 409, "Conflict" },
+	{ 411, "Length Required" },
+	{ 413, "Content Too Large" },
+	{ 415, "Unsupported Media Type" },
+	{ 422, "Unprocessable Content" },
+	{ 429, "Too Many Requests" },
+	{ 431, "Request Header Fields Too Large" },
+	{ 500, "Internal Server Error" },
+	{ 501, "Not Implemented" },
+	{ 502, "Bad Gateway" },
+	{ 503, "Service Unavailable" },
+	{ 504, "Gateway Timeout" },
+	{ 505, "HTTP Version Not Supported" },
+};
+/* clang-format on */
+
+/* iovec's base is not const; nothing writes through it here. */
+static void *
+text(const void *p)
+{
+	return (void *)(uintptr_t)p;
+}
+
+static const char *
+phrase(int status)
+{
+	for (size_t i = 0; i < sizeof(phrases) / sizeof(phrases[0]); i++)
+		if (phrases[i].status == status)
+			return phrases[i].text;
+	return "Status";
+}
+
+bool
+relay_started(const struct req *req)
+{
+	return req->head_sent;
+}
+
+/*
+ * Opens the answer: decides how it is framed and whether the connection goes on, and prints our own lines.
+ * Whoever calls appends the engine's lines and the empty one.
+ */
+static int
+open_answer(struct req *req, char *buf, size_t size, int status, bool length_known, uint64_t length)
+{
+	bool no_body = status == 204 || status == 304; /* says so itself, RFC 9110 8.6 */
+	char framing[64] = "";
+
+	req->chunked = !no_body && !length_known && !req->http10;
+	if (!no_body && length_known)
+		(void)snprintf(framing, sizeof(framing), "Content-Length: %llu\r\n",
+			(unsigned long long)length);
+	else if (req->chunked)
+		(void)snprintf(framing, sizeof(framing), "Transfer-Encoding: chunked\r\n");
+	if ((!no_body && !length_known && req->http10) || req->w->draining)
+		req->keep_alive = false;
+	req->status = status;
+	req->head_sent = true;
+	return snprintf(buf, size, "HTTP/1.1 %d %s\r\nX-Request-Id: %s\r\n%s%s", status,
+		phrase(status), req->id, framing,
+		!req->keep_alive ? "Connection: close\r\n"
+		: req->http10    ? "Connection: keep-alive\r\n"
+				 : "");
+}
+
+/* Writes to the client and slows the engine down when the socket is full.  A broken client is noticed
+ * by the front, which raises RQ_CLIENT_GONE. */
+static void
+put(struct req *req, const struct iovec *iov, int n)
+{
+	for (int i = 0; i < n; i++)
+		req->bytes_out += iov[i].iov_len;
+	front_write(req->conn, iov, n);
+}
+
+static size_t
+held_bytes(const struct req *req)
+{
+	return req->held == NULL ? 0 : evbuffer_get_length(req->held);
+}
+
+void
+relay_drop_held(struct req *req)
+{
+	if (req->held != NULL)
+		evbuffer_free(req->held);
+	req->held = NULL;
+}
+
+static void
+hold(struct req *req, const void *p, size_t n)
+{
+	if (n == 0)
+		return;
+	if (req->held == NULL)
+		req->held = evbuffer_new();
+	(void)evbuffer_add(req->held, p, n);
+}
+
+static void
+count_events(struct req *req, uint64_t n)
+{
+	uint64_t now;
+
+	if (n == 0)
+		return;
+	req->events += n;
+	now = clock_us();
+	if (req->t_event_us != 0)
+		metric_observe(req->w->slab, req->pool.id, H_GAP, now - req->t_event_us);
+	req->t_event_us = now;
+	metric_add(req->w->slab, M_EVENTS, n);
+}
+
+void
+relay_begin(struct req *req, struct leg *leg)
+{
+	req->relay_sse = leg->sse && leg->status == 200;
+	req->hold_short = !req->stream || leg->status != 200;
+}
+
+/*
+ * Where the last event that ends in these pieces ends: all before pieces[i], and `at` bytes of it.
+ */
+struct cut {
+	size_t i, at;
+};
+
+static struct cut
+last_event_end(struct req *req, struct sse *sse, const struct span *pieces, size_t n)
+{
+	struct cut cut = {0, 0};
+	uint64_t before = sse->events;
+
+	for (size_t i = 0; i < n; i++) {
+		size_t end = sse_feed(sse, pieces[i].p, pieces[i].n);
+
+		if (end > 0)
+			cut = (struct cut){i, end};
+	}
+	count_events(req, sse->events - before);
+	return cut;
+}
+
+/*
+ * A chunk-size line, by hand: one is written per event, and printf would be a quarter of its cost.
+ * Returns its length.
+ */
+static size_t
+chunk_size(char out[24], size_t n)
+{
+	size_t digits = 1;
+
+	while (digits < 16 && n >> (4 * digits) != 0)
+		digits++;
+	for (size_t i = 0; i < digits; i++)
+		out[i] = "0123456789abcdef"[n >> (4 * (digits - 1 - i)) & 0xf];
+	out[digits] = '\r';
+	out[digits + 1] = '\n';
+	return digits + 2;
+}
+
+/* One client chunk (or plain bytes): head lines if they are still to go, what was held, the payload. */
+static void
+send_out(struct req *req, struct leg *leg, const struct span *pieces, size_t n, bool done)
+{
+	struct iovec iov[RELAY_PIECES + 8];
+	char lines[RELAY_HEAD], size[24];
+	size_t total = held_bytes(req);
+	int k = 0;
+
+	for (size_t i = 0; i < n; i++)
+		total += pieces[i].n;
+	if (!req->head_sent) {
+		bool whole = done && !req->relay_sse;
+		/* a stream is always chunked: an error event may have to be added */
+		int len = open_answer(req, lines, sizeof(lines), leg->status,
+			whole || (leg->length_known && !req->relay_sse),
+			whole ? total : leg->length);
+
+		iov[k++] = (struct iovec){lines, (size_t)len};
+		iov[k++] = (struct iovec){leg->head, leg->head_len};
+		iov[k++] = (struct iovec){text("\r\n"), 2};
+	}
+	if (req->chunked && total > 0)
+		iov[k++] = (struct iovec){size, chunk_size(size, total)};
+	if (req->held != NULL)
+		iov[k++] = (struct iovec){evbuffer_pullup(req->held, -1), held_bytes(req)};
+	for (size_t i = 0; i < n; i++)
+		iov[k++] = (struct iovec){text(pieces[i].p), pieces[i].n};
+	if (req->chunked && total > 0)
+		iov[k++] = (struct iovec){text("\r\n"), 2};
+	if (req->chunked && done)
+		iov[k++] = (struct iovec){text("0\r\n\r\n"), 5};
+	if (k > 0)
+		put(req, iov, k);
+	relay_drop_held(req);
+}
+
+void
+relay_payload(struct req *req, struct leg *leg, const struct span *in, size_t n, bool done)
+{
+	struct cut cut = {n, 0};
+	struct span pieces[RELAY_PIECES];
+	size_t nsend;
+
+	if (req->relay_sse)
+		cut = last_event_end(req, &leg->pair->sse, in, n);
+	else if (req->hold_short && !req->head_sent)
+		cut = (struct cut){0, 0}; /* waits for its end */
+	if (done)
+		cut = (struct cut){n, 0};
+
+	if (cut.i == 0 && cut.at == 0 && !done) {
+		for (size_t i = 0; i < n; i++)
+			hold(req, in[i].p, in[i].n);
+		if (held_bytes(req) <= RELAY_HOLD)
+			return;
+		req->half_event = true; /* larger than we hold: passed on as it comes */
+		n = 0;
+	}
+	nsend = cut.i < n ? cut.i : n;
+	if (nsend > 0)
+		memcpy(pieces, in, nsend * sizeof(*in));
+	if (nsend < n && cut.at > 0)
+		pieces[nsend++] = (struct span){in[cut.i].p, cut.at};
+	if (nsend > 0)
+		req->half_event = false;
+	send_out(req, leg, pieces, nsend, done);
+	for (size_t i = cut.i; i < n; i++) {
+		size_t skip = i == cut.i ? cut.at : 0;
+
+		hold(req, in[i].p + skip, in[i].n - skip);
+	}
+	if (req->state == REQ_RELAY && front_full(req->conn))
+		leg_hold(leg, true);
+}
+
+void
+relay_events(struct req *req, const char *p, size_t n)
+{
+	static const char type[] = "Content-Type: text/event-stream; charset=utf-8\r\n"
+				   "Cache-Control: no-cache\r\n\r\n";
+	/* an engine's own lines, where its events are only followed */
+	const struct leg *d = &req->pairs[0].leg[LEG_DECODE];
+	struct iovec iov[6];
+	char lines[RELAY_HEAD], size[24];
+	uint64_t events = 0;
+	size_t at = 0, len;
+	int k = 0;
+
+	if (!req->head_sent) {
+		req->relay_sse = true;
+		len = (size_t)open_answer(req, lines, sizeof(lines), 200, false, 0);
+		iov[k++] = (struct iovec){lines, len};
+		if (req->answer == NULL) {
+			iov[k++] = (struct iovec){d->head, d->head_len};
+			iov[k++] = (struct iovec){text("\r\n"), 2};
+		} else {
+			iov[k++] = (struct iovec){text(type), sizeof(type) - 1};
+		}
+	}
+	if (req->chunked)
+		iov[k++] = (struct iovec){size, chunk_size(size, n)};
+	iov[k++] = (struct iovec){text(p), n};
+	if (req->chunked)
+		iov[k++] = (struct iovec){text("\r\n"), 2};
+	put(req, iov, k);
+	for (; (len = sse_next(p + at, n - at)) > 0; at += len)
+		events++;
+	count_events(req, events);
+	if (front_full(req->conn))
+		for (uint32_t i = 0; i < req->npairs; i++)
+			leg_hold(&req->pairs[i].leg[LEG_DECODE], true);
+}
+
+void
+relay_end_events(struct req *req)
+{
+	if (req->chunked)
+		put(req, &(struct iovec){text("0\r\n\r\n"), 5}, 1);
+}
+
+bool
+relay_complete(struct req *req)
+{
+	if (!req->relay_sse || !req->pairs[0].sse.done || held_bytes(req) > 0)
+		return false;
+	if (req->chunked)
+		put(req, &(struct iovec){text("0\r\n\r\n"), 5}, 1);
+	else
+		req->keep_alive = false;
+	return true;
+}
+
+void
+relay_cut(struct req *req, const char *code, const char *message)
+{
+	char quoted[1300], event[1600], size[24]; /* 200 bytes of message, each as \u00xx */
+	struct iovec iov[3];
+	int k = 0, len;
+
+	if (!req->relay_sse || !req->chunked)
+		req->keep_alive = false; /* the missing bytes and the close say it */
+	if (!req->relay_sse)
+		return;
+	if (json_quote(quoted, sizeof(quoted), message, strlen(message), 200) == -1)
+		(void)snprintf(quoted, sizeof(quoted), "\"\"");
+	len = snprintf(event, sizeof(event),
+		"%sdata: {\"error\":{\"message\":%s,\"type\":\"server_error\",\"param\":null,\"code\":\"%s\"}}\n\n",
+		req->half_event ? "\n\n" : "", quoted, code);
+	if (req->chunked)
+		iov[k++] = (struct iovec){size, chunk_size(size, (size_t)len)};
+	iov[k++] = (struct iovec){event, (size_t)len};
+	if (req->chunked)
+		iov[k++] = (struct iovec){text("\r\n0\r\n\r\n"), 7};
+	put(req, iov, k);
+}
+
+void
+relay_reply(struct req *req, int status, const char *head, size_t head_len, const char *type,
+	const void *body, size_t n)
+{
+	char lines[RELAY_HEAD], ctype[128] = "";
+	struct iovec iov[5];
+	int k = 0, len = open_answer(req, lines, sizeof(lines), status, true, n);
+
+	if (type != NULL)
+		(void)snprintf(ctype, sizeof(ctype), "Content-Type: %s\r\n", type);
+	iov[k++] = (struct iovec){lines, (size_t)len};
+	iov[k++] = (struct iovec){text(head), head_len};
+	iov[k++] = (struct iovec){ctype, strlen(ctype)};
+	iov[k++] = (struct iovec){text("\r\n"), 2};
+	if (!req->head_only && n > 0)
+		iov[k++] = (struct iovec){text(body), n};
+	put(req, iov, k);
+}
+
+void
+relay_error(struct req *req, int status, const char *type, const char *code, const char *message)
+{
+	char quoted[1300], body[1600]; /* 200 bytes of message, each as \u00xx */
+	const bool soon = status == 429 || req->end == END_OVERLOADED;
+	const uint32_t wait_s = req->retry_after_s == 0 && soon ? 1 : req->retry_after_s;
+	char head[64] = "";
+	int len;
+
+	if (json_quote(quoted, sizeof(quoted), message, strlen(message), 200) == -1)
+		(void)snprintf(quoted, sizeof(quoted), "\"\"");
+	len = snprintf(body, sizeof(body),
+		"{\"error\":{\"message\":%s,\"type\":\"%s\",\"param\":null,\"code\":\"%s\"}}",
+		quoted, type, code);
+	if (status == 405 && req->detail != NULL)
+		(void)snprintf(head, sizeof(head), "Allow: %s\r\n", req->detail);
+	else if (wait_s != 0)
+		(void)snprintf(head, sizeof(head), "Retry-After: %u\r\n", wait_s);
+	relay_reply(req, status, head, strlen(head), "application/json", body, (size_t)len);
+}

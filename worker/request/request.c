@@ -1,0 +1,940 @@
+/*
+ * The life of a request.
+ *
+ *   HEAD --> BODY --> PLAN --> [ASK] --> EXCHANGE --> RELAY --> DONE
+ *     |        |        |        |         |  |        |  |      ^
+ *     |        |        |        |         |  `--> RELEASE <'  --+   the client has gone, KV is committed
+ *     `--------+--------+--------+---------+-----------+---------'   every failure is an edge
+ *
+ * HEAD      the connection has sent a byte; nothing else is known.
+ * BODY      the head is parsed, the path is one that generates; no endpoint is chosen.
+ * PLAN      the body is a JSON object; endpoints are being chosen.  Rested in while endpoints that have just
+ *           been added are not known yet, at most health_timeout; and while all that could serve are full
+ *           (wait.c), at most queue_timeout.  Nothing is held meanwhile.
+ * ASK       something must be known before a leg can go out: the prompt's tokens, where KV is fetched.
+ * EXCHANGE  all endpoints are reserved; legs run as the connector says; no byte has gone to the client.
+ * RELAY     the answer has begun.  relay_started() tells whether the client has any of it: before that a
+ *           failure still gets an honest status.  Where one answer is made of several, or begins with
+ *           the prefill engine's token, legs may begin and fail here too.
+ * RELEASE   the client has gone after a prefill engine committed KV for it: a decode engine must be told,
+ *           since only its fetch frees those blocks (protocols.md 2.5).
+ * DONE      logged and counted; freed after the loop turn.
+ */
+#include "worker/request/request.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/uio.h>
+
+#include "proto/http/multipart.h"
+#include "shm/base/clock.h"
+#include "shm/base/log.h"
+#include "shm/base/mem.h"
+#include "shm/base/rnd.h"
+#include "worker/base/core.h"
+#include "worker/attempt/exchange.h"
+#include "worker/request/client.h"
+#include "worker/request/limit.h"
+#include "worker/request/local.h"
+#include "worker/schedule/plan.h"
+#include "worker/net/pool.h"
+#include "worker/request/relay.h"
+#include "worker/attempt/release.h"
+#include "worker/attempt/resume.h"
+#include "worker/schedule/wait.h"
+#include "shm/core/heritage.h"
+
+static req_handler head_read, body_read, head_late, body_late, drop, shut, refuse, refuse_shutdown,
+	ignore, never;
+
+#define BODY_RATE 512 /* bytes a second beyond client.body_timeout: a modem of 1995 has more */
+
+#define MS(field) offsetof(struct conf, field)
+#define NO_CLOCK SIZE_MAX
+#define BOUND_MAX_MS (24u * 3600 * 1000) /* as timeouts.request */
+
+/* clang-format off */
+static const struct {
+	const char *name;
+	char letter;  /* in the log's `path` */
+	size_t clock; /* which time limit of struct conf runs in this state; legs have their own */
+	req_handler *on[RQ_N];
+} states[REQ_NSTATES] = {
+	[REQ_HEAD] = { "head", 'h', MS(client_head_ms), {
+		[RQ_HEAD] = head_read,
+		[RQ_BODY] = never, [RQ_PLANNED] = never, [RQ_ASKED] = never,
+		[RQ_FIRST] = never, [RQ_MORE] = never, [RQ_ANSWER] = never, [RQ_KV_READY] = never,
+		[RQ_LEG_FAIL] = never,
+		[RQ_TIMEOUT] = head_late,
+		[RQ_EXPIRED] = never, /* begins with its pool */
+		[RQ_CLIENT_GONE] = drop,
+		[RQ_REFUSE] = refuse,
+		[RQ_SHUTDOWN] = shut } },
+	[REQ_BODY] = { "body", 'b', MS(client_body_ms), {
+		[RQ_HEAD] = never,
+		[RQ_BODY] = body_read,
+		[RQ_PLANNED] = never, [RQ_ASKED] = never,
+		[RQ_FIRST] = never, [RQ_MORE] = never, [RQ_ANSWER] = never, [RQ_KV_READY] = never,
+		[RQ_LEG_FAIL] = never,
+		[RQ_TIMEOUT] = body_late,
+		[RQ_EXPIRED] = never,
+		[RQ_CLIENT_GONE] = drop,
+		[RQ_REFUSE] = refuse,
+		[RQ_SHUTDOWN] = shut } },
+	[REQ_PLAN] = { "plan", 'p', NO_CLOCK /* req_wait(), wait.c */, {
+		[RQ_HEAD] = never, [RQ_BODY] = never,
+		[RQ_PLANNED] = planned,
+		[RQ_ASKED] = exchange_start, /* nothing to ask */
+		[RQ_FIRST] = never, [RQ_MORE] = never, [RQ_ANSWER] = never, [RQ_KV_READY] = never,
+		[RQ_LEG_FAIL] = never,
+		[RQ_TIMEOUT] = refuse, /* with what req_wait() was told */
+		[RQ_EXPIRED] = request_late,
+		[RQ_CLIENT_GONE] = drop,
+		[RQ_REFUSE] = refuse,
+		[RQ_SHUTDOWN] = refuse_shutdown } },
+	[REQ_ASK] = { "ask", 'a', NO_CLOCK /* the pair's, or the leg's own */, {
+		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never,
+		[RQ_ASKED] = exchange_start,
+		[RQ_FIRST] = ignore, [RQ_MORE] = ignore, [RQ_KV_READY] = ignore,
+		[RQ_ANSWER] = leg_answered,
+		[RQ_LEG_FAIL] = leg_failed,
+		[RQ_TIMEOUT] = leg_late,
+		[RQ_EXPIRED] = request_late,
+		[RQ_CLIENT_GONE] = drop,
+		[RQ_REFUSE] = refuse,
+		[RQ_SHUTDOWN] = refuse_shutdown } },
+	[REQ_EXCHANGE] = { "exchange", 'x', NO_CLOCK, {
+		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never, [RQ_ASKED] = never,
+		[RQ_FIRST] = leg_first,
+		[RQ_MORE] = leg_more,
+		[RQ_ANSWER] = leg_answered,
+		[RQ_KV_READY] = kv_arrived,
+		[RQ_LEG_FAIL] = leg_failed,
+		[RQ_TIMEOUT] = leg_late,
+		[RQ_EXPIRED] = request_late,
+		[RQ_CLIENT_GONE] = client_left,
+		[RQ_REFUSE] = refuse,
+		[RQ_SHUTDOWN] = refuse_shutdown } },
+	[REQ_RELAY] = { "relay", 'r', NO_CLOCK, {
+		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never, [RQ_ASKED] = never,
+		[RQ_FIRST] = leg_first,
+		[RQ_MORE] = leg_more,
+		[RQ_ANSWER] = leg_answered,
+		[RQ_KV_READY] = kv_arrived,
+		[RQ_LEG_FAIL] = leg_failed,
+		[RQ_TIMEOUT] = leg_late,
+		[RQ_EXPIRED] = request_late,
+		[RQ_CLIENT_GONE] = client_left,
+		[RQ_REFUSE] = never,
+		[RQ_SHUTDOWN] = refuse_shutdown } },
+	[REQ_RELEASE] = { "release", 'l', NO_CLOCK, {
+		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never, [RQ_ASKED] = never,
+		[RQ_FIRST] = release_first,
+		[RQ_MORE] = ignore,
+		[RQ_ANSWER] = release_answered,
+		[RQ_KV_READY] = kv_arrived,
+		[RQ_LEG_FAIL] = release_failed,
+		[RQ_TIMEOUT] = release_failed,
+		[RQ_EXPIRED] = ignore, /* nobody waits */
+		[RQ_CLIENT_GONE] = never,
+		[RQ_REFUSE] = drop,
+		[RQ_SHUTDOWN] = shut } },
+	[REQ_DONE] = { "done", 'd', NO_CLOCK, {
+		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never, [RQ_ASKED] = never,
+		[RQ_FIRST] = ignore, [RQ_MORE] = ignore, [RQ_ANSWER] = ignore, [RQ_KV_READY] = ignore,
+		[RQ_LEG_FAIL] = ignore, [RQ_TIMEOUT] = ignore, [RQ_EXPIRED] = ignore,
+		[RQ_CLIENT_GONE] = ignore,
+		[RQ_REFUSE] = ignore, [RQ_SHUTDOWN] = ignore } },
+};
+/* clang-format on */
+
+#define END_ROW(id, w, s, t, m) [END_##id] = {w, s, t, m},
+static const struct {
+	const char *word;
+	int status;
+	const char *type, *message;
+} ends[END_N] = {END_LIST(END_ROW)};
+#undef END_ROW
+
+const char *
+req_state_name(enum req_state s)
+{
+	return states[s].name;
+}
+
+bool
+req_handles(enum req_state s, enum req_event ev)
+{
+	return states[s].name != NULL && states[s].on[ev] != NULL;
+}
+
+const char *
+end_word(enum req_end e)
+{
+	return ends[e].word;
+}
+
+const char *
+end_message(enum req_end e)
+{
+	return ends[e].message;
+}
+
+void
+req_event(struct req *req, enum req_event ev, struct leg *leg)
+{
+	states[req->state].on[ev](req, leg);
+}
+
+/* The only writer of req->state: moves the clock and the trace with it. */
+void
+req_enter(struct req *req, enum req_state to)
+{
+	size_t clock = states[to].clock, n = strlen(req->trace);
+
+	req->state = to;
+	req->deadline_ms = 0;
+	if (clock != NO_CLOCK) {
+		req->deadline_ms =
+			clock_ms() +
+			*(const uint64_t *)(const void *)((const char *)req->w->conf + clock);
+		worker_need_tick(req->w);
+	}
+	if (n + 1 < sizeof(req->trace))
+		req->trace[n] = states[to].letter;
+}
+
+struct req *
+req_new(struct worker *w, struct conn *c)
+{
+	struct req *req = MEM_NEW(struct req);
+
+	req->w = w;
+	req->conn = c;
+	req->pool.id = METRIC_NO_POOL;
+	req->t_start_us = clock_us();
+	TAILQ_INSERT_TAIL(&w->reqs, req, link);
+	w->nreqs++;
+	metric_gauge_add(w->slab, G_REQUESTS, 1);
+	req_enter(req, REQ_HEAD);
+	return req;
+}
+
+bool
+req_tried(struct leg *leg)
+{
+	const struct upstream *up = pair_asked_for(leg)->up;
+	struct req *req = leg->pair->req;
+
+	for (uint32_t i = 0; i < req->ntried; i++)
+		if (req->tried[i] == up->slot)
+			return true;
+	if (req->ntried == REQ_TRIED_MAX)
+		return false;
+	req->tried[req->ntried++] = up->slot;
+	return true;
+}
+
+void
+req_not_tried(const struct leg *leg)
+{
+	struct req *req = leg->pair->req;
+
+	for (uint32_t i = 0; i < req->ntried; i++)
+		if (req->tried[i] == leg->up->slot)
+			req->tried[i--] = req->tried[--req->ntried];
+}
+
+struct req *
+req_apart(const struct req *of)
+{
+	struct req *req = MEM_NEW(struct req);
+	const char *why;
+	size_t at;
+
+	req->w = of->w;
+	req->apart = true;
+	req->route = of->route;
+	req->stream = of->stream;
+	memcpy(req->id, of->id, sizeof(req->id));
+	memcpy(req->model, of->model, sizeof(req->model));
+	req->tokens = of->tokens;
+	req->samples = of->samples;
+	req->pool = of->pool;
+	req->connector = of->connector;
+	memcpy(req->tried, of->tried, sizeof(req->tried));
+	req->ntried = of->ntried;
+	req->query = of->query == NULL ? NULL : mem_strndup(of->query, strlen(of->query));
+	req->fwd = mem_strndup(of->fwd, of->fwd_len);
+	req->fwd_len = of->fwd_len;
+	req->body = mem_strndup(of->body, of->body_len);
+	req->body_len = req->body_cap = of->body_len;
+	limit_keep(req->w, (int64_t)req->body_cap);
+	req->doc = mem_resize(NULL, 1, sizeof(*req->doc));
+	(void)splice_scan(req->doc, req->body, req->body_len, &why, &at); /* it was good before */
+	req->t_start_us = req->t_body_us = clock_us();
+	TAILQ_INSERT_TAIL(&req->w->reqs, req, link);
+	req->w->nreqs++;
+	req->w->napart++;
+	req->w->apart_bytes += req->body_len;
+	req_enter(req, REQ_RELEASE);
+	return req;
+}
+
+struct span
+req_header(const struct req *req, const char *name)
+{
+	const size_t n = strlen(name);
+	const char *line = req->fwd;
+
+	for (size_t left = line == NULL ? 0 : req->fwd_len, len; left > 0; left -= len) {
+		const char *lf = memchr(line, '\n', left);
+
+		len = lf != NULL ? (size_t)(lf - line) + 1 : left;
+		if (len >= n + 4 && line[n] == ':' && strncasecmp(line, name, n) == 0)
+			return (struct span){line + n + 2, len - n - 4};
+		line += len;
+	}
+	return (struct span){NULL, 0};
+}
+
+char *
+req_copy_key(const struct req *req)
+{
+	const struct span key = req_header(req, "authorization");
+
+	if (key.n > 0)
+		return mem_printf("Authorization: %.*s\r\n", (int)key.n, key.p);
+	return mem_strndup(
+		req->key == NULL ? "" : req->key, req->key == NULL ? 0 : strlen(req->key));
+}
+
+void
+req_drop_bytes(struct req *req)
+{
+	if (req->body == NULL && req->fwd == NULL)
+		return;
+	if (req->state == REQ_RELAY && req->connector->leaves == LEAVES_ROOM)
+		req->key = req_copy_key(req); /* its engines may have to be told later */
+	if (req->resume != NULL)
+		resume_keep(req);
+	limit_drop_body(req);
+	free(req->body);
+	free(req->doc);
+	free(req->fwd);
+	req->body = req->fwd = NULL;
+	req->doc = NULL;
+	for (uint32_t i = 0; i < req->npairs; i++)
+		pair_drop_texts(&req->pairs[i]);
+}
+
+void
+req_free(struct req **reqp)
+{
+	struct req *req = *reqp;
+
+	resume_free(req);
+	req_drop_bytes(req);
+	limit_drop_body(req);
+	pair_free(req);
+	answer_free(&req->answer);
+	free(req->query);
+	free(req->key);
+	free(req);
+	*reqp = NULL;
+}
+
+/* --- the end: one line, one count ---------------------------------------------------------------- */
+
+static uint64_t
+since(uint64_t from_us, uint64_t to_us)
+{
+	return from_us == 0 || to_us < from_us ? 0 : to_us - from_us;
+}
+
+/* The first pair's engine of a role; the one leg of a path that has one may be either's. */
+static const char *
+url_of(const struct req *req, enum role role)
+{
+	const bool one = req->connector == &connector_one_leg;
+	const struct upstream *up;
+
+	if (req->npairs == 0 || (one && role != req->pool.shake.one_leg))
+		return NULL;
+	up = req->pairs[0].leg[one ? LEG_DECODE : (enum leg_kind)role].up;
+	return up == NULL ? NULL : up->url;
+}
+
+/* What saved a request whose engines failed. */
+struct rescue {
+	const char *word; /* NULL: nothing had to */
+	enum metric_counter counter;
+};
+
+static struct rescue
+rescued_by(const struct req *req)
+{
+	if (req->end != END_OK)
+		return (struct rescue){NULL, M_N};
+	if (req->resumed)
+		return (struct rescue){"resume", M_RESCUED_RESUME};
+	if (req->fell_back)
+		return (struct rescue){"fallback", M_RESCUED_FALLBACK};
+	return req->tries > 0 ? (struct rescue){"retry", M_RESCUED_RETRY}
+			      : (struct rescue){NULL, M_N};
+}
+
+static void
+log_end(const struct req *req, uint64_t now_us)
+{
+	LOG_AT(req->end == END_LOCAL || req->apart ? LOG_L_DEBUG : LOG_L_INFO,
+		req->apart ? "release" : "request", LOG_S("req", req->id),
+		LOG_S("attempt",
+			req->npairs > 0 && req->pairs[0].id[0] != '\0' ? req->pairs[0].id : NULL),
+		LOG_S("route", route_path(req->route)), LOG_S("pool", req->pool.name),
+		LOG_S("prefill", url_of(req, ROLE_PREFILL)),
+		LOG_S("decode", url_of(req, ROLE_DECODE)),
+		req->npairs > 1 ? LOG_U("pairs", req->npairs) : LOG_S("direct", req->direct),
+		req->tries > 0 ? LOG_U("tries", req->tries) : LOG_S("tries", NULL),
+		LOG_S("rescued", rescued_by(req).word),
+		LOG_S("not_resumed", req->resume_refused ? req->not_resumed : NULL),
+		LOG_I("status", req->status), LOG_S("reason", end_word(req->end)),
+		LOG_S("detail", req->detail), LOG_S("states", req->trace),
+		req->t_queued_us != 0 ? LOG_MS("queued_ms", req->queued_us)
+				      : LOG_S("queued_ms", NULL),
+		LOG_MS("body_ms", since(req->t_start_us, req->t_body_us)),
+		LOG_MS("prefill_ms", since(req->t_prefill_us, req->t_prefilled_us)),
+		LOG_MS("first_ms", since(req->t_body_us, req->t_first_us)),
+		LOG_MS("total_ms", since(req->t_start_us, now_us)),
+		LOG_U("bytes_in", req->bytes_in), LOG_U("bytes_out", req->bytes_out),
+		LOG_U("events", req->events));
+}
+
+/* One line of the metrics; a request of our own is none. */
+static void
+count_end(struct req *req, uint64_t now_us)
+{
+	struct metrics_slab *slab = req->w->slab;
+	const struct rescue by = rescued_by(req);
+
+	if (req->apart) {
+		req->w->napart--;
+		req->w->apart_bytes -= req->body_len;
+		return;
+	}
+	if (req->pool.id != METRIC_NO_POOL)
+		metric_observe(slab, req->pool.id, H_DURATION, now_us - req->t_start_us);
+	metric_request_count(slab, (struct metric_request){.pool = (uint16_t)req->pool.id,
+					   .path = (uint8_t)req->route,
+					   .reason = (uint8_t)req->end,
+					   .status = (uint16_t)req->status});
+	if (by.word != NULL)
+		metric_add(slab, by.counter, 1);
+	metric_gauge_add(slab, G_REQUESTS, -1);
+}
+
+void
+req_end(struct req *req, enum req_end end)
+{
+	struct worker *w = req->w;
+	uint64_t now_us = clock_us();
+
+	req->end = end;
+	wait_leave(req);
+	for (uint32_t i = 0; i < req->npairs; i++) {
+		struct pair *pair = &req->pairs[i];
+
+		if (end != END_OK)
+			release_attempt(pair);
+		pair_ask_over(pair);
+		pair_disarm(pair);
+		for (enum leg_kind k = 0; k < LEG_PAIR_N; k++)
+			leg_end(&pair->leg[k]);
+	}
+	req_enter(req, REQ_DONE);
+	log_end(req, now_us);
+	count_end(req, now_us); /* when none is in flight all are in the log */
+	relay_drop_held(req);
+	limit_leave(req);
+	TAILQ_REMOVE(&w->reqs, req, link);
+	TAILQ_INSERT_TAIL(&w->ended_reqs, req, link);
+	w->nreqs--;
+	if (req->conn != NULL)
+		front_done(req->conn, req->keep_alive);
+	req->conn = NULL;
+}
+
+/* --- refusing ------------------------------------------------------------------------------------ */
+
+void
+req_refuse(struct req *req, enum req_end end, const char *detail)
+{
+	req->end = end;
+	req->detail = detail;
+	req_event(req, RQ_REFUSE, NULL);
+}
+
+static void
+error_message(const struct req *req, char *buf, size_t size)
+{
+	const char *m = ends[req->end].message;
+
+	if (req->end == END_MODEL_NOT_FOUND && req->model[0] == '\0')
+		(void)snprintf(buf, size, "The body names no `model`, and there are several.");
+	else if (req->end == END_MODEL_NOT_FOUND)
+		(void)snprintf(buf, size, "The model `%s` does not exist.", req->model);
+	else if (req->end == END_METHOD)
+		(void)snprintf(buf, size, "%s: this path takes %s", m, req->detail);
+	else if (req->end == END_TOO_MANY_PAIRS)
+		(void)snprintf(buf, size, "%s (%u)", m, req->w->conf->max_fanout);
+	else if (req->pool.name != NULL)
+		(void)snprintf(buf, size, "%s%s%s (pool %s)", m, req->detail != NULL ? ": " : "",
+			req->detail != NULL ? req->detail : "", req->pool.name);
+	else if (req->detail != NULL)
+		(void)snprintf(buf, size, "%s: %s", m, req->detail);
+	else
+		(void)snprintf(buf, size, "%s", m);
+}
+
+static void
+refuse(struct req *req, struct leg *leg)
+{
+	char message[400];
+
+	(void)leg;
+	if (req->state == REQ_HEAD || req->state == REQ_BODY) {
+		if (ends[req->end].status < 500 && ends[req->end].status != 429)
+			metric_add(req->w->slab, M_BAD_REQUESTS, 1);
+		if (!req->framing.done)
+			/* what follows cannot be told from a new request */
+			req->keep_alive = false;
+	}
+	if (req->id[0] == '\0')
+		rnd_uuid(req->id);
+	error_message(req, message, sizeof(message));
+	relay_error(req, ends[req->end].status, ends[req->end].type, end_word(req->end), message);
+	req_end(req, req->end);
+}
+
+void
+req_refuse_with(struct req *req, enum req_end end)
+{
+	req->end = end;
+	refuse(req, NULL);
+}
+
+static void
+refuse_shutdown(struct req *req, struct leg *leg)
+{
+	(void)leg;
+	if (!relay_started(req)) {
+		req_refuse_with(req, END_SHUTDOWN);
+		return;
+	}
+	relay_cut(req, end_word(END_SHUTDOWN), end_message(END_SHUTDOWN));
+	req_end(req, END_SHUTDOWN);
+}
+
+void
+req_drop(struct req *req)
+{
+	req->keep_alive = false;
+	if (req->end != END_CLIENT_STALLED)
+		req->end = END_CLIENT_GONE;
+	req_end(req, req->end);
+}
+
+static void
+drop(struct req *req, struct leg *leg)
+{
+	(void)leg;
+	req_drop(req);
+}
+
+/* The drain time is over and nothing can be said any more. */
+static void
+shut(struct req *req, struct leg *leg)
+{
+	(void)leg;
+	req->keep_alive = false;
+	req_end(req, END_SHUTDOWN);
+}
+
+static void
+ignore(struct req *req, struct leg *leg)
+{
+	(void)req;
+	(void)leg;
+}
+
+static void
+never(struct req *req, struct leg *leg)
+{
+	char words[SHM_WORDS];
+
+	(void)snprintf(words, sizeof(words), "impossible event in state %s, leg %s",
+		states[req->state].name, leg == NULL ? "-" : leg_state_name(leg->state));
+	proc_words_set(req->w->seg, req->w->slot, words);
+	abort();
+}
+
+/* --- HEAD, BODY: reading the request ------------------------------------------------------------- */
+
+/* A client's id is taken when it is safe to print and to send on as a header and inside JSON. */
+static bool
+id_usable(struct span id)
+{
+	if (id.n == 0 || id.n > REQ_ID_MAX)
+		return false;
+	for (size_t i = 0; i < id.n; i++)
+		if (id.p[i] <= ' ' || id.p[i] >= 0x7f || id.p[i] == '"' || id.p[i] == '\\')
+			return false;
+	return true;
+}
+
+static void
+take_id(struct req *req, const struct http_head *h)
+{
+	const struct http_header *id = http_header(h, "x-request-id");
+
+	if (id != NULL && id_usable(id->value))
+		memcpy(req->id, id->value.p, id->value.n);
+	else
+		rnd_uuid(req->id);
+}
+
+static void
+take_headers(struct req *req, const struct http_head *h)
+{
+	size_t need = 0, n = 0;
+
+	for (size_t i = 0; i < h->nheaders; i++)
+		need += h->headers[i].name.n + h->headers[i].value.n + 4;
+	req->fwd = mem_zero(need + 1);
+	for (size_t i = 0; i < h->nheaders; i++) {
+		const struct http_header *f = &h->headers[i];
+
+		if (!f->hop && !http_is_ours(f->name))
+			n += http_line(req->fwd + n, f);
+	}
+	req->fwd_len = n;
+}
+
+static void
+take_wish(struct req *req, const struct http_head *h)
+{
+	const struct http_header *route = http_header(h, "x-pd-route");
+
+	if (route != NULL)
+		req->wish = span_is(route->value, "direct")          ? WISH_DIRECT
+			    : span_is(route->value, "disaggregated") ? WISH_DISAGGREGATED
+								     : WISH_UNKNOWN;
+}
+
+/* X-Request-Timeout-Ms: whether it counts is known with the pool. */
+static void
+take_bound(struct req *req, const struct http_head *h)
+{
+	const struct http_header *f = http_header(h, "x-request-timeout-ms");
+	uint64_t ms = 0;
+
+	if (f == NULL)
+		return;
+	for (size_t i = 0; i < f->value.n && ms <= BOUND_MAX_MS; i++)
+		if (f->value.p[i] >= '0' && f->value.p[i] <= '9')
+			ms = 10 * ms + (uint64_t)(f->value.p[i] - '0');
+		else
+			req->bound_wrong = true;
+	req->bound_ms = ms;
+	req->bound_wrong = req->bound_wrong || ms == 0 || ms > BOUND_MAX_MS;
+}
+
+void
+req_head(struct req *req, const struct http_head *h)
+{
+	const struct http_header *enc = http_header(h, "content-encoding");
+	enum req_end over;
+	const char *allow;
+
+	req->head_only = h->method == HTTP_M_HEAD;
+	req->keep_alive = h->keep_alive;
+	req->http10 = h->minor == 0;
+	req->route = route_find(h->path);
+	take_id(req, h);
+	take_wish(req, h);
+	take_bound(req, h);
+	if (req->route == ROUTE_MODEL)
+		(void)http_percent_decode((struct span){h->path.p + route_rest(req->route),
+						  h->path.n - route_rest(req->route)},
+			req->model, sizeof(req->model)); /* "" is nobody's */
+	http_body_init(&req->framing, h->framing, h->content_length);
+	if (h->query.n > 0)
+		req->query = mem_strndup(h->query.p, h->query.n);
+
+	if (req->route == ROUTE_NONE)
+		req_refuse(req, END_NOT_FOUND, NULL);
+	else if (!route_method_ok(req->route, h->method, &allow))
+		req_refuse(req, END_METHOD, allow);
+	else if (!route_forwards(req->route))
+		req_event(req, RQ_HEAD, NULL);
+	else if (h->framing == HTTP_BODY_NONE)
+		req_refuse(req, END_LENGTH_REQUIRED, NULL);
+	else if (h->framing == HTTP_BODY_LENGTH && h->content_length > req->w->conf->max_body)
+		req_refuse(req, END_BODY_TOO_LARGE, NULL);
+	else if (enc != NULL && !span_is(enc->value, "identity"))
+		req_refuse(req, END_BAD_ENCODING, NULL);
+	else if (h->framing == HTTP_BODY_LENGTH && !limit_promise(req, h->content_length))
+		req_refuse(req, END_OVERLOADED, NULL);
+	else if ((over = limit_enter(req, h)) != END_OK)
+		req_refuse(req, over, NULL);
+	else {
+		take_headers(req, h);
+		if (h->expect_continue && !req->http10 && !req->framing.done)
+			front_write(req->conn,
+				&(struct iovec){
+					(void *)(uintptr_t) "HTTP/1.1 100 Continue\r\n\r\n", 25},
+				1);
+		req_event(req, RQ_HEAD, NULL);
+	}
+}
+
+static void
+head_read(struct req *req, struct leg *leg)
+{
+	(void)leg;
+	if (!route_forwards(req->route)) {
+		if (!req->framing.done)
+			req->keep_alive = false;
+		local_answer(req);
+		req_end(req, END_LOCAL);
+		return;
+	}
+	req->body_from_ms = clock_ms();
+	req_enter(req, REQ_BODY);
+	if (req->framing.done) /* Content-Length: 0 */
+		req_event(req, RQ_BODY, NULL);
+}
+
+/* Between two pieces, and of all of them: who sends a byte now and then would hold his place for ever. */
+static uint64_t
+body_deadline_ms(const struct req *req)
+{
+	const uint64_t each = clock_ms() + req->w->conf->client_body_ms;
+	const uint64_t all =
+		req->body_from_ms + req->w->conf->client_body_ms + req->body_len * 1000 / BODY_RATE;
+
+	return each < all ? each : all;
+}
+
+/* Room for n bytes more: not all of what a head claims at once, it may never come.  False: there is none. */
+static bool
+grow_body(struct req *req, size_t n)
+{
+	const bool known = req->framing.framing == HTTP_BODY_LENGTH;
+	const size_t need = req->body_len + n, whole = need + (size_t)req->framing.left;
+	size_t want = 2 * req->body_cap;
+
+	if (need <= req->body_cap)
+		return true;
+	if (known && (want > whole || (want == 0 && whole <= WORKER_BUF)))
+		want = whole;
+	if (want < need)
+		want = need;
+	if (!limit_grow(req, want - req->body_cap))
+		return false;
+	req->body = mem_resize(req->body, want, 1);
+	req->body_cap = want;
+	return true;
+}
+
+void
+req_body(struct req *req, const char *p, size_t n)
+{
+	uint64_t max = req->w->conf->max_body;
+
+	if (n > max - req->body_len) {
+		req_refuse(req, END_BODY_TOO_LARGE, NULL);
+		return;
+	}
+	if (n > 0 && !grow_body(req, n)) {
+		req_refuse(req, END_OVERLOADED, NULL);
+		return;
+	}
+	if (n > 0) {
+		memcpy(req->body + req->body_len, p, n);
+		req->body_len += n;
+		req->deadline_ms = body_deadline_ms(req);
+	}
+	if (req->framing.done)
+		req_event(req, RQ_BODY, NULL);
+}
+
+static void
+head_late(struct req *req, struct leg *leg)
+{
+	(void)leg;
+	req_refuse_with(req, END_HEAD_TIMEOUT);
+}
+
+static void
+body_late(struct req *req, struct leg *leg)
+{
+	(void)leg;
+	req_refuse_with(req, END_BODY_TIMEOUT);
+}
+
+/* --- PLAN ---------------------------------------------------------------------------------------- */
+
+/* `n`: 1 for what engines refuse anyway. */
+static uint32_t
+parse_samples(const char *p)
+{
+	double n = strtod(p, NULL);
+
+	return n >= 1 && n <= UINT32_MAX ? (uint32_t)n : 1;
+}
+
+/* Of a form, its model: NULL, or why it cannot be served. */
+static const char *
+look_at_form(struct req *req)
+{
+	struct span model;
+
+	if (!multipart_field(req_header(req, "content-type"),
+		    (struct span){req->body == NULL ? "" : req->body, req->body_len}, "model",
+		    &model))
+		return NULL; /* as a body without `model` */
+	if (model.n >= sizeof(req->model) || memchr(model.p, '\0', model.n) != NULL)
+		return "`model` is not a usable string";
+	memcpy(req->model, model.p, model.n);
+	return NULL;
+}
+
+/* What the router must know of the body; NULL, or why it cannot be served. */
+static const char *
+look_at_body(struct req *req)
+{
+	const struct splice_member *m;
+	const char *why;
+	size_t at;
+
+	req->doc = mem_resize(
+		NULL, 1, sizeof(*req->doc)); /* 3.6 KiB that splice_scan() fills as far as needed */
+	if (splice_scan(req->doc, req->body == NULL ? "" : req->body, req->body_len, &why, &at) !=
+		0)
+		return why;
+	m = splice_find(req->doc, SK_N);
+	req->samples = m != NULL && m->type == ST_NUMBER && req->route != ROUTE_GENERATE
+			       ? parse_samples(req->doc->text + m->val)
+			       : 1;
+	m = splice_find(req->doc, SK_STREAM);
+	req->stream = m != NULL && m->type == ST_TRUE;
+	m = splice_find(req->doc, SK_MODEL);
+	if (m != NULL && m->type != ST_NULL &&
+		splice_string(req->doc, m, req->model, sizeof(req->model)) < 0)
+		return "`model` is not a usable string";
+	return NULL;
+}
+
+static void
+body_read(struct req *req, struct leg *leg)
+{
+	const char *why;
+
+	(void)leg;
+	if (req->w->quit_ms != 0) {
+		req_refuse_with(req, END_SHUTDOWN); /* it could not be finished any more */
+		return;
+	}
+	req->t_body_us = clock_us();
+	why = route_takes_form(req->route) ? look_at_form(req) : look_at_body(req);
+	if (why != NULL) {
+		req_refuse(req, END_BAD_JSON, why);
+		return;
+	}
+	req_enter(req, REQ_PLAN);
+	plan_request(req);
+}
+
+void
+req_wait(struct req *req, enum req_end why, uint64_t most_ms)
+{
+	req->end = why;
+	if (req->deadline_ms == 0)
+		req->deadline_ms = clock_ms() + most_ms;
+	worker_need_tick(req->w);
+}
+
+void
+req_first_byte(struct req *req)
+{
+	uint64_t us;
+
+	if (req->t_first_us != 0)
+		return;
+	req->t_first_us = clock_us();
+	us = req->t_first_us - req->t_body_us;
+	metric_observe(req->w->slab, req->pool.id, H_TTFT, us);
+	plan_learn(req, us - req->queued_us); /* waiting is nobody's prefill */
+}
+
+void
+req_kv_ready(struct pair *pair)
+{
+	req_event(pair->req, RQ_KV_READY, &pair->leg[LEG_DECODE]);
+}
+
+/* --- clocks -------------------------------------------------------------------------------------- */
+
+static bool
+is_late(const struct req *req, uint64_t now_ms)
+{
+	return req->deadline_ms != 0 && now_ms >= req->deadline_ms;
+}
+
+/* When all of it must be over; 0: it may last.  From its last byte on: until then the client has the time. */
+static uint64_t
+over_at_ms(const struct req *req)
+{
+	uint64_t ms = req->pool.timeouts.request_ms;
+
+	if (req->state == REQ_RELEASE || req->t_body_us == 0)
+		return 0;
+	if (req->pool.rescue.allow_timeout_header != 0 && req->bound_ms != 0 &&
+		(ms == 0 || req->bound_ms < ms))
+		ms = req->bound_ms;
+	return ms == 0 ? 0 : req->t_body_us / 1000 + ms;
+}
+
+void
+req_tick(struct req *req, uint64_t now_ms)
+{
+	const uint64_t over_ms = over_at_ms(req);
+
+	if (req->state == REQ_BODY)
+		limit_tick(req, now_ms);
+	if (over_ms != 0 && now_ms >= over_ms) {
+		exchange_look(req); /* an answer that comes at the same moment wins */
+		req_event(req, RQ_EXPIRED, NULL);
+		return;
+	}
+	if (is_late(req, now_ms) && req->conn != NULL && req->state <= REQ_BODY)
+		(void)sock_look(
+			&req->conn->sock); /* what is missing may have come at that moment */
+	if (is_late(req, now_ms)) {
+		if (wait_late(req))
+			return;
+		req_event(req, RQ_TIMEOUT, NULL);
+		return;
+	}
+	if (req->waits)
+		return; /* until it is called */
+	if (req->state == REQ_PLAN) {
+		plan_request(req);
+		return;
+	}
+	exchange_tick(req, now_ms);
+}

@@ -1,0 +1,356 @@
+#include "worker/request/stats.h"
+
+#include <event2/buffer.h>
+#include <string.h>
+
+#include "proto/wire/prom.h"
+#include "shm/base/clock.h"
+#include "shm/eject.h"
+#include "shm/core/heritage.h"
+#include "shm/load.h"
+#include "shm/metrics.h"
+#include "shm/queue.h"
+#include "shm/core/rcu.h"
+#include "shm/table.h"
+#include "worker/base/core.h"
+#include "worker/request/request.h"
+
+/* combinations of pool, path, status and reason shown; METRIC_CELLS a process */
+#define STATS_CELLS 2048
+
+static void
+heading(struct evbuffer *out, const char *name, const char *type, const char *help)
+{
+	const int n = (int)strcspn(name, "{"); /* without a label */
+
+	(void)evbuffer_add_printf(
+		out, "# HELP %.*s %s\n# TYPE %.*s %s\n", n, name, help, n, name, type);
+}
+
+static const char *
+pool_name(const struct worker *w, uint32_t id)
+{
+	return id == METRIC_NO_POOL ? "" : seg_pool_name(w->seg, id);
+}
+
+static void
+requests(struct worker *w, struct evbuffer *out)
+{
+	struct metric_cell cells[STATS_CELLS];
+	uint64_t other;
+	size_t n = metric_cells_sum(w->seg, cells, STATS_CELLS, &other);
+	char pool[160];
+
+	heading(out, "pdrouter_requests_total", "counter",
+		"Requests ended, by pool, path, status sent and end reason.");
+	for (size_t i = 0; i < n; i++) {
+		struct metric_request r = metric_unkey(cells[i].key);
+		const char *name = pool_name(w, r.pool);
+
+		(void)prom_label(pool, sizeof(pool), name, strlen(name));
+		(void)evbuffer_add_printf(out,
+			"pdrouter_requests_total{pool=\"%s\",path=\"%s\",status=\"%u\",reason=\"%s\"} %llu\n",
+			pool, route_path(r.path), r.status, end_word(r.reason),
+			(unsigned long long)cells[i].count);
+	}
+	if (other > 0)
+		(void)evbuffer_add_printf(out,
+			"pdrouter_requests_total{pool=\"\",path=\"other\",status=\"0\",reason=\"uncounted\"} %llu\n",
+			(unsigned long long)other);
+}
+
+static void
+counters(struct worker *w, struct evbuffer *out)
+{
+	for (enum metric_counter m = 0; m < M_N; m++) {
+		if (metric_counter_help[m][0] != '\0')
+			heading(out, metric_counter_name[m], "counter", metric_counter_help[m]);
+		(void)evbuffer_add_printf(out, "%s %llu\n", metric_counter_name[m],
+			(unsigned long long)metric_sum(w->seg, m));
+	}
+	for (enum metric_gauge g = 0; g < G_N; g++) {
+		heading(out, metric_gauge_name[g], "gauge", metric_gauge_help[g]);
+		(void)evbuffer_add_printf(out, "%s %lld\n", metric_gauge_name[g],
+			(long long)metric_gauge_sum(w->seg, g));
+	}
+}
+
+static void
+histogram(struct worker *w, struct evbuffer *out, enum metric_histogram h, uint32_t id)
+{
+	struct metric_hist sum;
+	uint64_t total = 0;
+	char pool[160];
+	const char *name = pool_name(w, id);
+
+	metric_hist_sum(w->seg, id, h, &sum);
+	(void)prom_label(pool, sizeof(pool), name, strlen(name));
+	for (int b = 0; b < METRIC_BUCKETS; b++) {
+		total += sum.bucket[b];
+		(void)evbuffer_add_printf(out, "%s_bucket{pool=\"%s\",le=\"%g\"} %llu\n",
+			metric_hist_name[h], pool, (double)metric_bucket_us[b] / 1e6,
+			(unsigned long long)total);
+	}
+	total += sum.bucket[METRIC_BUCKETS];
+	(void)evbuffer_add_printf(out, "%s_bucket{pool=\"%s\",le=\"+Inf\"} %llu\n",
+		metric_hist_name[h], pool, (unsigned long long)total);
+	(void)evbuffer_add_printf(out, "%s_sum{pool=\"%s\"} %.6f\n%s_count{pool=\"%s\"} %llu\n",
+		metric_hist_name[h], pool, (double)sum.sum_us / 1e6, metric_hist_name[h], pool,
+		(unsigned long long)total);
+}
+
+static void
+histograms(struct worker *w, struct evbuffer *out, const struct table *t)
+{
+	for (enum metric_histogram h = 0; h < H_N; h++) {
+		heading(out, metric_hist_name[h], "histogram", metric_hist_help[h]);
+		for (uint32_t i = 0; i < t->npools; i++)
+			histogram(w, out, h, t->pools[i].id);
+	}
+}
+
+/* What a figure is about. */
+struct about {
+	const struct seg *seg;
+	const struct table *t;
+	const struct table_endpoint *ep;
+};
+
+/* One figure of one endpoint; false: not known now. */
+typedef bool figure_fn(const struct about *a, double *ret);
+
+static bool
+f_up(const struct about *a, double *ret)
+{
+	*ret = ep_state_get(a->seg, a->ep->slot) == EP_UP;
+	return true;
+}
+
+static bool
+f_ejected(const struct about *a, double *ret)
+{
+	uint64_t left_ms;
+
+	*ret = eject_look(a->seg, a->ep->slot, clock_ms(), &left_ms) != EJECT_IN;
+	return true;
+}
+
+static bool
+f_ejections(const struct about *a, double *ret)
+{
+	*ret = (double)eject_count(a->seg, a->ep->slot);
+	return true;
+}
+
+static bool
+f_in_flight(const struct about *a, double *ret)
+{
+	*ret = load_count(a->seg, a->ep->slot);
+	return true;
+}
+
+static bool
+f_tokens(const struct about *a, double *ret)
+{
+	*ret = load_tokens(a->seg, a->ep->slot);
+	return true;
+}
+
+static bool
+f_weight(const struct about *a, double *ret)
+{
+	*ret = a->ep->weight;
+	return a->ep->weight != 1;
+}
+
+static bool
+f_score(const struct about *a, double *ret)
+{
+	*ret = (double)load_score(a->seg, a->ep->slot, clock_ms(), a->t->foreign_max_age_ms);
+	return true;
+}
+
+static bool
+f_running(const struct about *a, double *ret)
+{
+	struct ep_scrape s = ep_scrape_get(a->seg, a->ep->slot);
+
+	*ret = s.running;
+	return s.at_ms != 0;
+}
+
+static bool
+f_waiting(const struct about *a, double *ret)
+{
+	struct ep_scrape s = ep_scrape_get(a->seg, a->ep->slot);
+
+	*ret = s.waiting;
+	return s.at_ms != 0;
+}
+
+static bool
+f_kv(const struct about *a, double *ret)
+{
+	struct ep_scrape s = ep_scrape_get(a->seg, a->ep->slot);
+
+	*ret = s.kv_usage_ppm / 1e6;
+	return s.at_ms != 0;
+}
+
+static bool
+f_max_context(const struct about *a, double *ret)
+{
+	*ret = a->ep->max_context;
+	return a->ep->max_context != 0;
+}
+
+/* clang-format off */
+static const struct {
+	const char *name, *type, *help;
+	figure_fn *fn;
+} figures[] = {
+	{ "pdrouter_endpoint_up", "gauge", "1 while the endpoint may be chosen.", f_up },
+	{ "pdrouter_endpoint_ejected", "gauge", "1 while the endpoint is left alone because its requests failed.", f_ejected },
+	{ "pdrouter_ejections_total", "counter", "How often the endpoint was ejected because its requests failed.", f_ejections },
+	{ "pdrouter_endpoint_in_flight", "gauge", "Reservations of all workers at the endpoint.", f_in_flight },
+	{ "pdrouter_endpoint_prompt_tokens", "gauge", "Estimated prompt tokens of the requests in flight at the endpoint.", f_tokens },
+	{ "pdrouter_endpoint_score", "gauge", "In flight, plus the requests that others than this router have there.", f_score },
+	{ "pdrouter_endpoint_weight", "gauge", "Its share beside the others, where it is not 1.", f_weight },
+	{ "pdrouter_endpoint_running", "gauge", "Requests running, as the engine said at the last scrape.", f_running },
+	{ "pdrouter_endpoint_waiting", "gauge", "Requests waiting, as the engine said at the last scrape.", f_waiting },
+	{ "pdrouter_endpoint_kv_usage_ratio", "gauge", "KV cache in use, as the engine said at the last scrape.", f_kv },
+	{ "pdrouter_endpoint_max_context_tokens", "gauge", "The longest context of a request, as the engine said.", f_max_context },
+};
+/* clang-format on */
+
+static void
+endpoint_labels(struct evbuffer *out, const struct table *t, const struct table_endpoint *ep)
+{
+	char url[600], pool[160];
+	const char *name = t->pools[ep->pool].name;
+
+	(void)prom_label(url, sizeof(url), ep->url, strlen(ep->url));
+	(void)prom_label(pool, sizeof(pool), name, strlen(name));
+	(void)evbuffer_add_printf(
+		out, "{endpoint=\"%s\",role=\"%s\",pool=\"%s\"", url, role_name(ep->role), pool);
+}
+
+static void
+endpoints(struct worker *w, struct evbuffer *out, const struct table *t)
+{
+	for (size_t f = 0; f < sizeof(figures) / sizeof(figures[0]); f++) {
+		heading(out, figures[f].name, figures[f].type, figures[f].help);
+		for (uint32_t i = 0; i < t->nendpoints; i++) {
+			const struct about a = {w->seg, t, &t->endpoints[i]};
+			double v;
+
+			if (!figures[f].fn(&a, &v))
+				continue;
+			(void)evbuffer_add_printf(out, "%s", figures[f].name);
+			endpoint_labels(out, t, &t->endpoints[i]);
+			(void)evbuffer_add_printf(out, "} %.15g\n", v);
+		}
+	}
+}
+
+/* Series whose value is 1: the last label says it. */
+static void
+put_word(struct evbuffer *out, const char *name, const struct table *t,
+	const struct table_endpoint *ep, const char *label, const char *word)
+{
+	char text[200];
+
+	(void)prom_label(text, sizeof(text), word, strlen(word));
+	(void)evbuffer_add_printf(out, "%s", name);
+	endpoint_labels(out, t, ep);
+	(void)evbuffer_add_printf(out, ",%s=\"%s\"} 1\n", label, text);
+}
+
+static void
+endpoint_words(struct worker *w, struct evbuffer *out, const struct table *t)
+{
+	const struct table_endpoint *ep, *end = t->endpoints + t->nendpoints;
+
+	heading(out, "pdrouter_endpoint_group", "gauge", "1 for the group the endpoint is in.");
+	for (ep = t->endpoints; ep < end; ep++)
+		if (ep->group != 0)
+			put_word(out, "pdrouter_endpoint_group", t, ep, "group",
+				t->pools[ep->pool].groups[ep->group - 1]);
+	heading(out, "pdrouter_endpoint_state", "gauge", "1 for the state the endpoint is in.");
+	for (ep = t->endpoints; ep < end; ep++)
+		put_word(out, "pdrouter_endpoint_state", t, ep, "state",
+			ep_state_name(ep_state_get(w->seg, ep->slot)));
+	heading(out, "pdrouter_endpoint_info", "gauge",
+		"The version the engine says it is of, empty until then; always 1.");
+	for (ep = t->endpoints; ep < end; ep++)
+		put_word(out, "pdrouter_endpoint_info", t, ep, "version", ep->version);
+}
+
+static void
+queues(struct worker *w, struct evbuffer *out, const struct table *t)
+{
+	char pool[160];
+	uint64_t since_ms;
+
+	heading(out, "pdrouter_queue_waiting", "gauge",
+		"Requests that wait for a place at an endpoint.");
+	for (uint32_t i = 0; i < t->npools; i++) {
+		(void)prom_label(pool, sizeof(pool), t->pools[i].name, strlen(t->pools[i].name));
+		(void)evbuffer_add_printf(out, "pdrouter_queue_waiting{pool=\"%s\"} %u\n", pool,
+			queue_waiting(w->seg, t->pools[i].id, &since_ms));
+	}
+}
+
+static void
+policies(struct evbuffer *out, const struct table *t)
+{
+	char pool[160];
+
+	heading(out, "pdrouter_pool_policy_info", "gauge",
+		"How a pool chooses among the endpoints of a role, and what load is there; always 1.");
+	for (uint32_t i = 0; i < t->npools; i++)
+		for (enum role role = 0; role < ROLE_N; role++) {
+			const struct table_pool *tp = &t->pools[i];
+
+			(void)prom_label(pool, sizeof(pool), tp->name, strlen(tp->name));
+			(void)evbuffer_add_printf(out,
+				"pdrouter_pool_policy_info{pool=\"%s\",role=\"%s\",policy=\"%s\",load=\"%s\"} 1\n",
+				pool, role_name(role), policy_name(tp->policy[role]),
+				load_name(tp->load[role]));
+		}
+}
+
+static void
+processes(struct worker *w, struct evbuffer *out)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < SLOT_WORKERS(w->seg); i++)
+		n += proc_slot_state(w->seg, i) == PROC_READY;
+	heading(out, "pdrouter_workers", "gauge", "Workers that serve.");
+	(void)evbuffer_add_printf(out, "pdrouter_workers %u\n", n);
+	heading(out, "pdrouter_build_info", "gauge", "Version of the running program; always 1.");
+	(void)evbuffer_add_printf(out, "pdrouter_build_info{version=\"%s\"} 1\n", w->h->version);
+	heading(out, "pdrouter_generation", "gauge",
+		"Generation of the worker that answered this page.");
+	(void)evbuffer_add_printf(out, "pdrouter_generation %u\n", w->h->generation);
+}
+
+void
+stats_page(struct worker *w, struct evbuffer *out)
+{
+	const struct table *t;
+
+	processes(w, out);
+	requests(w, out);
+	counters(w, out);
+	t = rcu_enter(w->seg, w->slot);
+	if (t != NULL) {
+		histograms(w, out, t);
+		endpoints(w, out, t);
+		endpoint_words(w, out, t);
+		policies(out, t);
+		queues(w, out, t);
+	}
+	rcu_leave(w->seg, w->slot);
+}

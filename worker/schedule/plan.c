@@ -1,0 +1,658 @@
+#include "worker/schedule/plan.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shm/base/clock.h"
+#include "shm/load.h"
+#include "shm/core/rcu.h"
+#include "worker/schedule/affinity.h"
+#include "worker/schedule/budget.h"
+#include "worker/handshake/connector.h"
+#include "worker/base/core.h"
+#include "worker/net/pool.h"
+#include "worker/request/request.h"
+#include "worker/attempt/resume.h"
+#include "worker/schedule/select.h"
+#include "worker/schedule/threshold.h"
+#include "worker/schedule/wait.h"
+#include "shm/core/heritage.h"
+
+/* What this request asks of each role; its keys are hashed once. */
+static void
+prepare(struct selection s[ROLE_N], struct req *req, const struct table *t,
+	const struct table_pool *tp, uint32_t model)
+{
+	struct worker *w = req->w;
+	uint64_t now_ms = clock_ms();
+
+	for (enum role role = 0; role < ROLE_N; role++) {
+		s[role] = (struct selection){.seg = w->seg,
+			.slot = w->slot,
+			.table = t,
+			.pool = tp,
+			.role = role,
+			.model = model,
+			.avoid = req->tried,
+			.navoid = req->ntried,
+			.tokens = req->tokens,
+			.mean_tokens = w->mean_tokens[tp->id],
+			.now_ms = now_ms,
+			.foreign_max_age_ms = t->foreign_max_age_ms,
+			.rnd = &w->rnd};
+		if (role > 0 && tp->policy[role] == tp->policy[0]) {
+			s[role].keyed = s[0].keyed;
+			s[role].key = s[0].key;
+		} else if (tp->policy[role] == POLICY_SESSION) {
+			s[role].keyed = affinity_session(req, tp, &s[role].key);
+		} else if (tp->policy[role] == POLICY_PREFIX) {
+			s[role].keyed = affinity_prefix(req, tp, &s[role].key);
+		}
+	}
+}
+
+/*
+ * Requests that may not choose among the same endpoints go round on cursors of their own: on one cursor
+ * those of one group or model would move it past endpoints that only the others may choose.
+ */
+static size_t
+lane(const struct selection *s, uint32_t group)
+{
+	return (group + (s->model != TABLE_ANY_MODEL ? s->model : 0)) % TABLE_GROUPS;
+}
+
+/* Chooses and reserves the endpoint of one leg; `group` is the one it must be of, or 0.  Where no place is free the
+ * one will do that the attempt to be replaced has: handed on as it is, so that nobody has it in between.  Not
+ * first: that its engine is well is not known.  Its pick, or NULL. */
+static const struct table_pick *
+choose(struct leg *leg, struct selection *s, uint32_t group)
+{
+	struct worker *w = leg->w;
+	const struct leg *lender = leg->lender;
+	const struct table_pick *pick;
+	struct selected held;
+
+	s->cursor = &w->cursor[(s->pool->id * ROLE_N + s->role) * TABLE_GROUPS + lane(s, group)];
+	pick = select_reserve(s, &held);
+	if (pick != NULL) {
+		leg->tokens = held.tokens;
+		leg->reserved = true;
+	} else if (lender != NULL && lender->reserved) {
+		pick = select_again(s, lender->up->slot, &held);
+		if (pick != NULL)
+			leg_borrow(leg);
+	}
+	if (pick != NULL) {
+		leg->trial = held.trial;
+		leg->up = pool_endpoint(w->pool, s->table, &s->table->endpoints[pick->endpoint]);
+	}
+	return pick;
+}
+
+/* Nobody could be chosen: because all who could serve are full, or because there is none? */
+static enum req_end
+why_none(struct req *req, const struct selection *s)
+{
+	if (select_served(s)) {
+		req->detail = role_name(s->role);
+		req->lacks |= 1u << s->role;
+		req->hopeless = select_room(s).places < req->npairs;
+		return END_NO_CAPACITY;
+	}
+	return s->role == ROLE_PREFILL ? END_NO_PREFILL : END_NO_DECODE;
+}
+
+/* Either role will do to wait for where both are short.  Decode engines keep their places longer. */
+static enum req_end
+no_capacity(struct req *req, const struct selection s[ROLE_N], uint32_t npairs, uint64_t places)
+{
+	const bool p_short = select_room(&s[ROLE_PREFILL]).free < npairs;
+	const bool d_short = select_room(&s[ROLE_DECODE]).free < npairs;
+
+	req->detail = role_name(p_short ? ROLE_PREFILL : ROLE_DECODE);
+	req->lacks = d_short   ? 1u << ROLE_DECODE
+		     : p_short ? 1u << ROLE_PREFILL
+			       : QUEUE_ALL_ROLES; /* not in one group */
+	req->hopeless = places < npairs;
+	return END_NO_CAPACITY;
+}
+
+static enum req_end
+why_no_pairs(struct req *req, const struct selection s[ROLE_N], uint32_t npairs)
+{
+	const uint64_t places = select_pairs(s).places;
+
+	if (places > 0)
+		return no_capacity(req, s, npairs, places);
+	if (!select_served(&s[ROLE_PREFILL]))
+		return END_NO_PREFILL;
+	if (select_served(&s[ROLE_DECODE]))
+		req->detail = "pairing requires one in the group of a prefill engine";
+	return END_NO_DECODE;
+}
+
+/*
+ * Whoever has waited takes no places that it would give back: that would call the others who lack them, or
+ * itself, who would do the same, and so on.  One pair of any groups cannot: its prefill engine's place alone
+ * is of no use to those who lack a decode engine.
+ */
+static enum req_end
+look_first(struct req *req, const struct selection s[ROLE_N])
+{
+	struct select_room room;
+
+	if (!req->waits || !connector_pairs(req->connector) ||
+		(req->npairs == 1 && s[0].pool->pairing != PAIRING_REQUIRE))
+		return END_OK;
+	room = select_pairs(s);
+	if (room.places == 0 || room.free >= req->npairs)
+		return END_OK;
+	return no_capacity(req, s, req->npairs, room.places);
+}
+
+static uint64_t
+gcd(uint64_t a, uint64_t b)
+{
+	return b == 0 ? a : gcd(b, a % b);
+}
+
+/*
+ * Two rounds that turn in step would always pair the same engines where their lengths have a common
+ * divisor: each time both are back where they began, the decode round passes a turn.
+ */
+static void
+turn_rounds(struct req *req, const struct selection *s, uint32_t group)
+{
+	const struct table_pool *tp = s->pool;
+	const uint64_t np = tp->turns[ROLE_PREFILL][group], nd = tp->turns[ROLE_DECODE][group];
+	const uint64_t common = gcd(np, nd);
+	uint32_t *round = &req->w->round[tp->id * TABLE_GROUPS + lane(s, group)];
+
+	if (common == 1 || ++*round < np / common * nd)
+		return;
+	*round = 0;
+	select_pass(s);
+}
+
+/*
+ * Both legs' engines, of one group if there are groups: the prefill engine by its policy, then a decode
+ * engine beside it.  Where the pool requires that, a group without a free decode engine is no choice.
+ */
+static enum req_end
+choose_pair(struct pair *pair, struct selection s[ROLE_N])
+{
+	struct req *req = pair->req;
+	struct leg *prefill = &pair->leg[LEG_PREFILL], *decode = &pair->leg[LEG_DECODE];
+	struct selection *p = &s[ROLE_PREFILL], *d = &s[ROLE_DECODE];
+	const struct table_pick *pick;
+
+	while ((pick = choose(prefill, p, 0)) != NULL) {
+		d->groups = UINT64_C(1) << pick->group;
+		if (choose(decode, d, pick->group) != NULL) {
+			turn_rounds(req, d, pick->group);
+			return END_OK;
+		}
+		if (p->pool->pairing == PAIRING_PREFER) {
+			d->groups = SELECT_ALL_GROUPS;
+			if (choose(decode, d, pick->group) != NULL)
+				return END_OK;
+		}
+		leg_give_back(prefill);
+		if (p->pool->pairing == PAIRING_PREFER)
+			return why_none(req, d);
+		p->groups &= ~(UINT64_C(1) << pick->group);
+	}
+	p->groups = d->groups = SELECT_ALL_GROUPS;
+	return why_no_pairs(req, s, req->npairs);
+}
+
+/* Of a request without `model` (engines allow it) the only pool there is, else by the model's name. */
+static const struct table_pool *
+find_pool(const struct req *req, const struct table *t, uint32_t *ret_model)
+{
+	*ret_model = TABLE_ANY_MODEL;
+	if (req->model[0] == '\0')
+		return t->npools == 1 ? &t->pools[0] : NULL;
+	return table_pool_by_model(t, req->model, ret_model);
+}
+
+/* The mean is what a request of another router is taken for, whose prompt nobody tells us. */
+static void
+note_tokens(struct req *req, const struct table_pool *tp)
+{
+	uint32_t *mean = &req->w->mean_tokens[tp->id];
+
+	if (req->tokens != 0) /* planned before: it has waited */
+		return;
+	if (req->doc == NULL) { /* no prompt */
+		req->tokens = 1;
+		return;
+	}
+	req->tokens = affinity_tokens(req);
+	req->estimate = affinity_estimate(req);
+	*mean = select_mean(*mean, req->tokens);
+}
+
+/* --- how ----------------------------------------------------------------------------------------- */
+
+static const char short_prompt[] = "threshold";
+
+/* Why the decode engine does it alone, or NULL. */
+static const char *
+why_direct(struct req *req)
+{
+	const struct conf_handshake *shake = &req->pool.shake;
+	const struct connector *c = req->connector;
+	struct threshold *learned = &req->w->thresholds[req->pool.id];
+	const char *why;
+	bool below;
+
+	if (req->alone)
+		return "no_prefill";
+	if (shake->allow_route_header != 0 && req->wish == WISH_DIRECT)
+		return "client";
+	if (req->samples > 1 && c->samples != NULL && c->samples(&req->pool) == SEVERAL_DIRECT)
+		return "samples";
+	why = c->unfit != NULL ? c->unfit(req) : NULL;
+	if (why != NULL)
+		return why;
+	if (shake->allow_route_header != 0 && req->wish == WISH_DISAGGREGATED)
+		return NULL;
+	if (shake->routing_threshold != THRESHOLD_AUTO)
+		below = req->estimate < shake->routing_threshold;
+	else if (req->stream)
+		below = threshold_direct(learned, req->estimate, &req->w->rnd);
+	else /* its first token is not seen: nothing would be learned by trying */
+		below = req->estimate < threshold_now(learned);
+	return below ? short_prompt : NULL;
+}
+
+void
+plan_learn(struct req *req, uint64_t ttft_us)
+{
+	/* of a stream with its first event: a whole answer has all its tokens' time in it, an error none, and
+	 * where engines failed there is theirs in it, too */
+	if (req->pool.shake.routing_threshold == THRESHOLD_AUTO && req->npairs == 1 &&
+		req->tries == 0 && !req->fell_back && route_by(req->route) == ROUTE_BY_PAIR &&
+		req->stream && (req->relay_sse || req->answer != NULL))
+		threshold_learn(&req->w->thresholds[req->pool.id], req->estimate,
+			req->direct != NULL, ttft_us);
+}
+
+/* The engines' way for this request: connector, and how many pairs. */
+static enum req_end
+choose_way(struct req *req, const struct table_pool *tp, uint32_t *ret_pairs)
+{
+	const struct connector *c = connector_find(tp->connector);
+	const char *const was_direct = req->direct;
+	size_t pairs = 1, prompts;
+	bool split;
+
+	*ret_pairs = 1;
+	req->direct = NULL;
+	req->connector = c;
+	if (route_by(req->route) == ROUTE_BY_ONE) {
+		req->connector = &connector_one_leg;
+		return END_OK;
+	}
+	if (req->route == ROUTE_GENERATE && tp->connector != CONNECTOR_SGLANG)
+		return END_NOT_FOUND;
+	req->detail = c->refuses != NULL ? c->refuses(req) : NULL;
+	if (req->detail != NULL)
+		return END_UNSUPPORTED;
+	if (tp->shake.allow_route_header != 0 && req->wish == WISH_UNKNOWN) {
+		req->detail = "X-PD-Route is neither direct nor disaggregated";
+		return END_UNSUPPORTED;
+	}
+	/* who waits stays what it is */
+	req->direct = req->waits ? was_direct : why_direct(req);
+	if (req->direct != NULL) {
+		req->connector = &connector_direct;
+		return END_OK;
+	}
+	prompts = connector_prompts(req);
+	split = req->samples > 1 && c->samples != NULL && c->samples(&req->pool) == SEVERAL_PAIRS;
+	/* an answer lists the samples of a prompt side by side: where these are split, so are the prompts */
+	if (prompts > 1 &&
+		(split || (c->prompts != NULL && c->prompts(&req->pool) == SEVERAL_PAIRS)))
+		pairs = prompts;
+	if (split)
+		pairs *= req->samples;
+	if (pairs > req->w->conf->max_fanout)
+		return END_TOO_MANY_PAIRS;
+	*ret_pairs = (uint32_t)pairs;
+	return END_OK;
+}
+
+/* The client's seed; false: it has none, or one that is for the engine to refuse. */
+static bool
+seed_of(const struct splice *doc, uint64_t *ret)
+{
+	const struct splice_member *m = splice_find(doc, SK_SEED);
+	char *end;
+
+	if (m == NULL || m->type != ST_NUMBER)
+		return false;
+	errno = 0;
+	*ret = (uint64_t)strtoll(doc->text + m->val, &end, 10);
+	return errno == 0 && end == doc->text + m->end;
+}
+
+/* Each of several pairs has its sample of its prompt: samples of one prompt lie side by side. */
+static void
+share_out(struct req *req)
+{
+	const struct splice_member *prompt = splice_find(req->doc, SK_PROMPT);
+	const bool split = req->connector->samples != NULL &&
+			   req->connector->samples(&req->pool) == SEVERAL_PAIRS;
+	const uint32_t samples = split && req->samples > 1 ? req->samples : 1;
+	struct splice_seg list, one;
+	uint64_t seed = 0;
+	bool seeded;
+	size_t at = 0;
+
+	if (req->npairs == 1)
+		return;
+	seeded = samples > 1 && seed_of(req->doc, &seed);
+	metric_add(req->w->slab, M_FANNED, req->npairs);
+	for (uint32_t i = 0; i < req->npairs; i++) {
+		struct pair *pair = &req->pairs[i];
+
+		if (samples < req->npairs && i % samples == 0) {
+			list = (struct splice_seg){
+				req->doc->text + prompt->val, prompt->end - prompt->val};
+			(void)splice_element(&list, &at, &one);
+		}
+		if (samples < req->npairs)
+			pair->prompt = (struct span){one.p, one.n};
+		/* as engines give each sample of a seeded request its own (vllm parallel_sampling.py) */
+		pair->seeded = seeded;
+		/* the highest is followed by the lowest */
+		pair->seed = (int64_t)(seed + i % samples);
+	}
+}
+
+static bool
+truthy(const struct splice_seg *v)
+{
+	return v->n == 4 && memcmp(v->p, "true", 4) == 0;
+}
+
+void
+plan_answer(struct req *req)
+{
+	struct answer_how how = {
+		.shape = req->route == ROUTE_GENERATE ? ANSWER_GENERATE : ANSWER_OPENAI,
+		.chat = req->route == ROUTE_CHAT,
+		.stream = req->stream,
+		.parts = req->npairs,
+		.fix_usage = req->pool.shake.fix_usage != 0};
+	const struct connector *c = req->connector;
+	const struct splice_member *options = splice_find(req->doc, SK_STREAM_OPTIONS);
+	struct splice_seg v;
+
+	answer_free(&req->answer);
+	memset(&req->how, 0, sizeof(req->how));
+	req->takes_prefill = req->needs_prefill = false;
+	if (c->starts[ROLE_PREFILL] == STARTS_NEVER && req->npairs == 1)
+		return; /* one engine's own words */
+	if (options != NULL && options->type == ST_OBJECT) {
+		const char *p = req->doc->text + options->val;
+		size_t n = options->end - options->val;
+
+		how.usage = splice_member_raw(p, n, "include_usage", &v) == 1 && truthy(&v);
+		how.continuous_usage =
+			splice_member_raw(p, n, "continuous_usage_stats", &v) == 1 && truthy(&v);
+	}
+	if (req->resume != NULL)
+		how.usage = how.continuous_usage = true; /* what nobody asked for is taken out */
+	how.samples =
+		c->samples != NULL && c->samples(&req->pool) == SEVERAL_PAIRS && req->samples > 0
+			? req->samples
+			: 1;
+	how.choices = how.samples == 1 && req->samples > 1 ? req->samples : 1;
+	if (!(c->rewrites != NULL && c->rewrites(req, &how)) && !how.fix_usage && req->npairs == 1)
+		return;
+	req->takes_prefill = how.first_token || how.fix_usage || how.shape == ANSWER_GENERATE;
+	req->needs_prefill = req->takes_prefill && c->starts[ROLE_DECODE] == STARTS_AT_ONCE;
+	req->how = how;
+	req->answer = answer_new(&how, req->w->conf->max_answer);
+}
+
+bool
+plan_without_first_token(struct req *req)
+{
+	if (req->npairs > 1)
+		return false; /* others' first tokens may be on their way to the client */
+	answer_free(&req->answer);
+	req->how.first_token = false;
+	req->takes_prefill = req->how.fix_usage;
+	req->answer = answer_new(&req->how, req->w->conf->max_answer);
+	return true;
+}
+
+/* The role whose engine a request without a hand-shake is for. */
+static enum role
+role_alone(const struct req *req)
+{
+	return req->connector == &connector_one_leg ? req->pool.shake.one_leg : ROLE_DECODE;
+}
+
+/* All endpoints of all pairs, or none. */
+static enum req_end
+choose_endpoints(
+	struct req *req, const struct table *t, const struct table_pool *tp, uint32_t model)
+{
+	const enum role one = role_alone(req);
+	struct selection s[ROLE_N];
+	enum req_end why;
+
+	prepare(s, req, t, tp, model);
+	s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
+	why = look_first(req, s);
+	for (uint32_t i = 0; i < req->npairs && why == END_OK; i++) {
+		struct pair *pair = &req->pairs[i];
+
+		s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
+		if (connector_pairs(req->connector))
+			why = choose_pair(pair, s);
+		else if (choose(&pair->leg[LEG_DECODE], &s[one], 0) == NULL)
+			why = why_none(req, &s[one]);
+	}
+	s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
+	if (why != END_OK) {
+		const uint32_t npairs = req->npairs;
+
+		pair_free(req); /* gives back what was reserved */
+		return why == END_NO_CAPACITY && npairs > 1 ? why_no_pairs(req, s, npairs) : why;
+	}
+	wait_served(req, s, connector_pairs(req->connector) ? QUEUE_ALL_ROLES : 1u << one);
+	return why;
+}
+
+/* The group of the prefill engine that a decode engine is wanted for; false: it is not there any more. */
+static bool
+group_of(const struct table_pool *tp, const struct leg *prefill, uint32_t *ret)
+{
+	for (uint32_t i = 0; i < tp->n[ROLE_PREFILL]; i++)
+		if (tp->picks[ROLE_PREFILL][i].slot == prefill->up->slot) {
+			*ret = tp->picks[ROLE_PREFILL][i].group;
+			return true;
+		}
+	return false;
+}
+
+/* A decode engine beside the prefill engine of `of`. */
+static bool
+choose_decode(struct pair *pair, const struct pair *of, struct selection *d)
+{
+	struct leg *decode = &pair->leg[LEG_DECODE];
+	uint32_t group = 0;
+
+	if (group_of(d->pool, &of->leg[LEG_PREFILL], &group)) {
+		d->groups = UINT64_C(1) << group;
+		if (choose(decode, d, group) != NULL)
+			return true;
+	}
+	if (d->pool->pairing == PAIRING_REQUIRE)
+		return false;
+	d->groups = SELECT_ALL_GROUPS;
+	return choose(decode, d, group) != NULL;
+}
+
+bool
+plan_again(struct pair *next, enum plan_for what, struct pair *of)
+{
+	struct req *req = next->req;
+	const char *const detail = req->detail; /* how the last attempt failed */
+	struct worker *w = req->w;
+	const struct table *t = rcu_enter(w->seg, w->slot);
+	uint32_t model = TABLE_ANY_MODEL;
+	const struct table_pool *tp = find_pool(req, t, &model);
+	bool found = false;
+	struct selection s[ROLE_N];
+
+	w->planning = true;
+	if (tp != NULL && tp->id == req->pool.id) {
+		prepare(s, req, t, tp, model);
+		s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
+		for (enum role r = 0; r < ROLE_N && what != FOR_DECODE; r++)
+			next->leg[r].lender = &of->leg[r];
+		if (what == FOR_DECODE)
+			found = choose_decode(next, of, &s[ROLE_DECODE]);
+		else if (what == FOR_PAIR)
+			found = choose_pair(next, s) == END_OK;
+		else
+			found = choose(&next->leg[LEG_DECODE], &s[role_alone(req)], 0) != NULL;
+	}
+	w->planning = false;
+	rcu_leave(w->seg, w->slot);
+	wait_settle(req);
+	req->detail = detail;
+	return found;
+}
+
+static enum req_end
+plan(struct req *req, const struct table *t)
+{
+	uint32_t model, npairs;
+	const struct table_pool *tp = find_pool(req, t, &model);
+	enum req_end why;
+
+	req->detail = NULL;
+	if (tp == NULL)
+		return END_MODEL_NOT_FOUND;
+	req->pool = (struct req_pool){.id = tp->id,
+		.name = seg_pool_name(req->w->seg, tp->id),
+		.connector = tp->connector,
+		.shake = tp->shake,
+		.timeouts = tp->timeouts,
+		.rescue = tp->rescue,
+		.ejection = tp->ejection,
+		.queue = tp->queue};
+	if (tp->rescue.allow_timeout_header != 0 && req->bound_wrong) {
+		req->detail =
+			"X-Request-Timeout-Ms is no number of milliseconds from 1 to 86400000";
+		return END_UNSUPPORTED;
+	}
+	note_tokens(req, tp);
+	why = choose_way(req, tp, &npairs);
+	if (why != END_OK)
+		return why;
+	/* Both engines before the prefill engine is asked: nothing may queue between the legs (vLLM leases
+	 * the KV for 30 s). */
+	why = wait_before(req, tp);
+	if (why != END_OK)
+		return why;
+	pair_make(req, npairs);
+	req->lacks = 0;
+	why = choose_endpoints(req, t, tp, model);
+	if (why != END_OK)
+		return why;
+	if (req->doc != NULL) {
+		share_out(req);
+		resume_plan(req);
+		plan_answer(req);
+	}
+	req->fell_back = req->alone;
+	budget_request(&req->w->budgets[tp->id], clock_ms());
+	if (req->connector == &connector_direct)
+		metric_add(req->w->slab, M_DIRECT, 1);
+	if (req->direct == short_prompt)
+		metric_add(req->w->slab, M_DIRECT_SHORT, 1);
+	return END_OK;
+}
+
+/*
+ * Whether to ask again soon: the router or some engines have just been started or added, and what the
+ * request needs may be there in a moment.  Of a model that nobody serves yet that may be any pool's engine.
+ */
+static bool
+may_change(const struct req *req, const struct table *t, enum req_end why)
+{
+	if (why == END_NO_CAPACITY)
+		return false;
+	for (uint32_t i = 0; i < t->nendpoints; i++) {
+		const struct table_endpoint *ep = &t->endpoints[i];
+
+		if ((why == END_MODEL_NOT_FOUND || t->pools[ep->pool].id == req->pool.id) &&
+			ep_state_get(req->w->seg, ep->slot) == EP_STARTING)
+			return true;
+	}
+	return false;
+}
+
+/* One read section.  END_OK, or why not; *ret_most_ms: how long that may change for, 0: it does not. */
+static enum req_end
+plan_once(struct req *req, uint64_t *ret_most_ms)
+{
+	struct worker *w = req->w;
+	const struct table *t =
+		rcu_enter(w->seg, w->slot); /* published before any worker is forked */
+	enum req_end why;
+
+	w->planning = true;
+	why = plan(req, t);
+	w->planning = false;
+	*ret_most_ms = why != END_OK && may_change(req, t, why) ? t->plan_wait_ms : 0;
+	rcu_leave(w->seg, w->slot);
+	return why;
+}
+
+/* No prefill engine is up: decode engines may do it alone.  False: they may not, or cannot either. */
+static bool
+go_alone(struct req *req)
+{
+	if (req->alone || req->pool.rescue.fallback != FALLBACK_DIRECT ||
+		!connector_pairs(req->connector))
+		return false;
+	wait_leave(req); /* it stood there for other places */
+	req->alone = true;
+	return true;
+}
+
+void
+plan_request(struct req *req)
+{
+	uint64_t most_ms;
+	enum req_end why;
+
+	do
+		why = plan_once(req, &most_ms);
+	while ((why == END_NO_CAPACITY && wait_again(req, &why)) ||
+		(why == END_NO_PREFILL && most_ms == 0 && go_alone(req)));
+	wait_settle(req);
+	if (why == END_OK) {
+		req_event(req, RQ_PLANNED, NULL);
+	} else if (why == END_NO_CAPACITY && req->waits) {
+		return; /* until it is called */
+	} else if (most_ms != 0) {
+		if (req->waits)
+			req->deadline_ms = 0; /* of another wait */
+		wait_leave(req);
+		req_wait(req, why, most_ms);
+	} else {
+		req_refuse(req, why, req->detail);
+	}
+}

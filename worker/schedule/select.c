@@ -1,0 +1,229 @@
+#include "worker/schedule/select.h"
+
+#include <string.h>
+
+#include "shm/eject.h"
+#include "shm/load.h"
+#include "shm/table.h"
+#include "worker/schedule/policy.h"
+
+#define TRIES 64            /* lost races for the last place of an endpoint before we say "full" */
+#define TRIAL_SPARE_MS 2000 /* until a time-out is acted on, and between the legs */
+
+static void
+set_view(struct policy_view *v, const struct selection *s)
+{
+	const struct table_pool *tp = s->pool;
+	const enum load_kind load = tp->load[s->role];
+
+	*v = (struct policy_view){.seg = s->seg,
+		.picks = tp->picks[s->role],
+		.n = tp->n[s->role],
+		.max_weight = tp->max_weight[s->role],
+		.weighted = tp->weighted[s->role],
+		.groups = s->groups,
+		.avoid = s->avoid,
+		.navoid = s->navoid,
+		.model = s->model,
+		.load = load,
+		.own = load == LOAD_TOKENS ? s->tokens : 1,
+		.foreign_unit = load == LOAD_TOKENS ? s->mean_tokens : 1,
+		.now_ms = s->now_ms,
+		.slow_start_ms = tp->slow_start_ms,
+		.foreign_max_age_ms = s->foreign_max_age_ms,
+		.keyed = s->keyed,
+		.key = s->key,
+		.rnd = s->rnd};
+}
+
+void
+select_pass(const struct selection *s)
+{
+	struct policy_view v;
+
+	set_view(&v, s);
+	v.cursor = *s->cursor;
+	if (policy_find(s->pool->policy[s->role])(&v) >= 0)
+		*s->cursor = v.cursor;
+}
+
+static uint64_t
+add(uint64_t a, uint64_t b)
+{
+	return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+static uint64_t
+least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static void
+room_add(struct select_room *room, const struct select_room *more)
+{
+	room->places = add(room->places, more->places);
+	room->free = add(room->free, more->free);
+}
+
+/* Of one endpoint.  One that was ejected takes one request, its trial. */
+static struct select_room
+room_at(const struct selection *s, const struct table_pick *pick, const struct ep_look *e)
+{
+	const uint64_t most = pick->max_inflight != 0 ? pick->max_inflight : UINT64_MAX;
+	struct select_room room = {.places = most};
+
+	if (e->count < most)
+		room.free = eject_is_out(s->seg, pick->slot) ? 1 : most - e->count;
+	return room;
+}
+
+static void
+room_by_group(const struct selection *s, struct select_room ret[TABLE_GROUPS])
+{
+	struct policy_view v;
+
+	memset(ret, 0, TABLE_GROUPS * sizeof(*ret));
+	set_view(&v, s);
+	for (uint32_t i = 0; i < v.n; i++) {
+		const struct table_pick *pick = &v.picks[i];
+		const struct ep_look e =
+			ep_look(s->seg, pick->slot, s->now_ms, s->foreign_max_age_ms);
+		struct select_room room;
+
+		if (!policy_serves(&v, pick, &e))
+			continue;
+		room = room_at(s, pick, &e);
+		room_add(&ret[pick->group], &room);
+	}
+}
+
+static struct select_room
+room_of_all(const struct select_room groups[TABLE_GROUPS])
+{
+	struct select_room all = {0};
+
+	for (uint32_t g = 0; g < TABLE_GROUPS; g++)
+		room_add(&all, &groups[g]);
+	return all;
+}
+
+struct select_room
+select_room(const struct selection *s)
+{
+	struct select_room groups[TABLE_GROUPS];
+
+	room_by_group(s, groups);
+	return room_of_all(groups);
+}
+
+static struct select_room
+room_for_pairs(const struct select_room *p, const struct select_room *d)
+{
+	return (struct select_room){least(p->places, d->places), least(p->free, d->free)};
+}
+
+struct select_room
+select_pairs(const struct selection s[ROLE_N])
+{
+	const struct selection *p = &s[ROLE_PREFILL], *d = &s[ROLE_DECODE];
+	struct select_room of_p[TABLE_GROUPS], of_d[TABLE_GROUPS];
+
+	if (p->pool->pairing != PAIRING_REQUIRE) {
+		const struct select_room all_p = select_room(p), all_d = select_room(d);
+
+		return room_for_pairs(&all_p, &all_d);
+	}
+	room_by_group(p, of_p);
+	room_by_group(d, of_d);
+	for (uint32_t g = 0; g < TABLE_GROUPS; g++)
+		of_p[g] = room_for_pairs(&of_p[g], &of_d[g]);
+	return room_of_all(of_p);
+}
+
+bool
+select_served(const struct selection *s)
+{
+	return select_room(s).places > 0;
+}
+
+/* The most that may pass between a selection and the first byte of its answer. */
+static uint64_t
+trial_ms(const struct conf_timeouts *t)
+{
+	const uint64_t decode_ms =
+		t->decode_ms > t->first_byte_ms ? t->decode_ms : t->first_byte_ms;
+
+	return 2 * t->connect_ms + t->prefill_ms + t->kv_ready_ms + decode_ms + TRIAL_SPARE_MS;
+}
+
+/* It is up, and not ejected unless this request gets its trial. */
+static bool
+may_go(const struct selection *s, uint32_t slot, struct selected *ret)
+{
+	ret->trial = 0;
+	return ep_state_get(s->seg, slot) == EP_UP &&
+	       (!eject_is_out(s->seg, slot) || eject_try(s->seg, s->slot, slot, s->now_ms,
+						       trial_ms(&s->pool->timeouts), &ret->trial));
+}
+
+/* A place there, unless another worker took the last one in between, ejected it, or got its trial; or it
+ * is no longer up. */
+static bool
+reserve(const struct selection *s, const struct table_pick *pick, struct selected *ret)
+{
+	if (!load_reserve(s->seg, s->slot, pick->slot, pick->max_inflight))
+		return false;
+	/*
+	 * The reservation, a full barrier, before a second look: to an endpoint that is drained nothing goes
+	 * that its operator does not know of.  Pairs with ep_state_drain().
+	 */
+	if (!may_go(s, pick->slot, ret)) {
+		load_release(s->seg, s->slot, pick->slot);
+		return false;
+	}
+	ret->tokens = load_tokens_add(s->seg, s->slot, pick->slot, s->tokens);
+	return true;
+}
+
+const struct table_pick *
+select_again(const struct selection *s, uint32_t slot, struct selected *ret)
+{
+	struct policy_view v;
+
+	set_view(&v, s);
+	for (uint32_t i = 0; i < v.n; i++) {
+		const struct table_pick *pick = &s->pool->picks[s->role][i];
+		struct ep_look e;
+
+		if (pick->slot != slot)
+			continue;
+		e = ep_look(s->seg, slot, s->now_ms, s->foreign_max_age_ms);
+		return policy_serves(&v, pick, &e) && may_go(s, slot, ret) ? pick : NULL;
+	}
+	return NULL;
+}
+
+const struct table_pick *
+select_reserve(const struct selection *s, struct selected *ret)
+{
+	policy_fn *policy = policy_find(s->pool->policy[s->role]);
+	struct policy_view v;
+
+	set_view(&v, s);
+	for (int tries = 0; tries < TRIES; tries++) {
+		const struct table_pick *pick;
+		int i;
+
+		v.cursor = *s->cursor;
+		i = policy(&v);
+		if (i < 0)
+			break;
+		pick = &s->pool->picks[s->role][i];
+		if (!reserve(s, pick, ret))
+			continue;
+		*s->cursor = v.cursor;
+		return pick;
+	}
+	return NULL;
+}
