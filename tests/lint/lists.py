@@ -133,7 +133,7 @@ def happens():
 def machine_paths():
     for folder, names, files in os.walk("."):
         names[:] = [n for n in names if n not in (".git", "build", "__pycache__")]
-        for path in (os.path.normpath(os.path.join(folder, f)) for f in files):
+        for path in (os.path.normpath(os.path.join(folder, f)) for f in files if f != ".git"):
             text = read(path)
             for m in MACHINE.finditer(text):
                 faults.append(f"{path}:{line_of(text, m.start())}: names a path of the machine it was made on: {m.group(0)}")
