@@ -23,7 +23,7 @@
 #include "worker/base/core.h"
 #include "worker/attempt/errand.h"
 #include "worker/request/client.h"
-#include "worker/net/pool.h"
+#include "worker/net/connpool.h"
 #include "worker/request/request.h"
 #include "worker/schedule/select.h"
 #include "worker/schedule/threshold.h"
@@ -155,7 +155,7 @@ on_tick(evutil_socket_t fd, short what, void *arg)
 	uint64_t now = clock_ms();
 	struct conn *c, *nextc;
 	struct req *r, *nextr;
-	bool idle_upstreams;
+	bool idle_conns;
 
 	(void)fd;
 	(void)what;
@@ -172,9 +172,9 @@ on_tick(evutil_socket_t fd, short what, void *arg)
 		front_tick(c, now);
 	}
 	errand_tick(w, now);
-	idle_upstreams = pool_sweep(w->pool, now);
+	idle_conns = connpool_sweep(w->connpool, now);
 	worker_listen_update(w);
-	if (w->nreqs > 0 || w->nconns > 0 || w->nerrands > 0 || idle_upstreams)
+	if (w->nreqs > 0 || w->nconns > 0 || w->nerrands > 0 || idle_conns)
 		worker_need_tick(w);
 }
 
@@ -310,7 +310,7 @@ worker_new(const struct heritage *h)
 	TAILQ_INIT(&w->waiters);
 	w->own_fds = count_fds();
 	look_at_limits(w);
-	w->pool = pool_new(w);
+	w->connpool = connpool_new(w);
 	w->flags = flag_set_new(w->seg, w->slot);
 	w->waiting = mem_array(w->seg->hdr->flags_per_worker, sizeof(*w->waiting));
 	w->thresholds = mem_array(h->seg->hdr->max_pools, sizeof(*w->thresholds));
@@ -344,7 +344,7 @@ worker_reap(struct worker *w)
 		conn_free(c);
 	}
 	errand_reap(w);
-	pool_reap(w->pool);
+	connpool_reap(w->connpool);
 }
 
 static void
@@ -355,7 +355,7 @@ worker_free(struct worker *w)
 	while (!TAILQ_EMPTY(&w->conns)) /* told to quit with connections open */
 		conn_end(TAILQ_FIRST(&w->conns));
 	worker_reap(w);
-	pool_free(&w->pool);
+	connpool_free(&w->connpool);
 	event_del(&w->ev_tick);
 	event_del(&w->ev_beat);
 	event_del(&w->ev_channel);

@@ -8,7 +8,7 @@
 #include "shm/base/mem.h"
 #include "worker/base/core.h"
 #include "worker/net/leg.h"
-#include "worker/net/pool.h"
+#include "worker/net/connpool.h"
 #include "worker/request/request.h"
 
 #define ERRANDS_MAX 256 /* of one worker at once */
@@ -18,7 +18,7 @@
 struct errand {
 	struct leg leg;
 	struct upconn *held; /* the request's own connection: closed last */
-	struct upstream
+	struct endpoint
 		*to[ERRAND_ENGINES]; /* asked one after the other, until one has understood */
 	size_t nto, at;
 	uint64_t again_ms; /* when all of them are asked again; 0: one is being asked */
@@ -32,7 +32,7 @@ static bool
 compose(struct leg *leg, struct leg_message *m)
 {
 	const struct errand *e = (const struct errand *)leg; /* its first member */
-	const struct upstream *up = leg->up;
+	const struct endpoint *ep = leg->ep;
 
 	m->body_len = strlen(e->body);
 	m->segs[0] = (struct splice_seg){e->body, m->body_len};
@@ -41,7 +41,7 @@ compose(struct leg *leg, struct leg_message *m)
 	m->nlines = (size_t)snprintf(m->lines, sizeof(m->lines),
 		"POST %s%s HTTP/1.1\r\nHost: %s\r\n"
 		"Content-Type: application/json\r\nContent-Length: %zu\r\n",
-		up->prefix, e->path, up->authority, m->body_len);
+		ep->prefix, e->path, ep->authority, m->body_len);
 	return true;
 }
 
@@ -51,7 +51,7 @@ end(struct errand *e)
 	struct worker *w = e->leg.w;
 
 	leg_end(&e->leg);
-	pool_drop(w->pool, &e->held);
+	connpool_drop(w->connpool, &e->held);
 	TAILQ_REMOVE(&w->errands, e, link);
 	TAILQ_INSERT_TAIL(&w->ended_errands, e, link);
 	w->nerrands--;
@@ -63,8 +63,8 @@ ask_next(struct errand *e)
 	struct leg *leg = &e->leg;
 
 	leg_rewind(leg);
-	pool_unref(leg->w->pool, &leg->up);
-	leg->up = pool_ref(e->to[e->at++]);
+	connpool_unref(leg->w->connpool, &leg->ep);
+	leg->ep = connpool_ref(e->to[e->at++]);
 	leg_start(leg);
 }
 
@@ -124,7 +124,7 @@ hold(struct errand *e, struct leg *of)
 
 /* NULL: too many are under way. */
 static struct errand *new (
-	const struct req *req, struct upstream *const *to, size_t n, const char *path)
+	const struct req *req, struct endpoint *const *to, size_t n, const char *path)
 {
 	static const struct leg_ops ops = {.compose = compose, .event = on_event};
 	struct worker *w = req->w;
@@ -139,11 +139,11 @@ static struct errand *new (
 		.w = w,
 		.kind = LEG_ERRAND,
 		.keep = true,
-		.up = pool_ref(to[0]),
+		.ep = connpool_ref(to[0]),
 		.connect_ms = ERRAND_MS / 2,
 		.wait_ms = ERRAND_MS / 2};
 	for (e->nto = 0; e->nto < n && e->nto < ERRAND_ENGINES; e->nto++)
-		e->to[e->nto] = pool_ref(to[e->nto]);
+		e->to[e->nto] = connpool_ref(to[e->nto]);
 	TAILQ_INSERT_TAIL(&w->errands, e, link);
 	w->nerrands++;
 	return e;
@@ -152,7 +152,7 @@ static struct errand *new (
 void
 errand_abort(struct worker *w, struct leg *of)
 {
-	struct errand *e = new (of->pair->req, &of->up, 1, "/abort_request");
+	struct errand *e = new (of->pair->req, &of->ep, 1, "/abort_request");
 
 	if (e == NULL)
 		return;
@@ -164,7 +164,7 @@ errand_abort(struct worker *w, struct leg *of)
 }
 
 void
-errand_refuse(const struct pair *pair, const char *member, struct upstream *const *to, size_t n)
+errand_refuse(const struct pair *pair, const char *member, struct endpoint *const *to, size_t n)
 {
 	const struct req *req = pair->req;
 	struct worker *w = req->w;
@@ -219,7 +219,7 @@ errand_reap(struct worker *w)
 		TAILQ_REMOVE(&w->ended_errands, e, link);
 		leg_fini(&e->leg);
 		while (e->nto > 0)
-			pool_unref(w->pool, &e->to[--e->nto]);
+			connpool_unref(w->connpool, &e->to[--e->nto]);
 		free(e->body);
 		free(e->key);
 		free(e);

@@ -12,7 +12,7 @@
 
 struct leg;
 struct pair;
-struct upstream;
+struct endpoint;
 struct worker;
 
 /* POST /abort_request for the request that `of` carries, to its engine, and takes its connection over, to close
@@ -27,7 +27,7 @@ void errand_abort(struct worker *w, struct leg *of);
  * the blocks may be held: kv_lease.
  */
 void errand_refuse(
-	const struct pair *pair, const char *member, struct upstream *const *to, size_t n);
+	const struct pair *pair, const char *member, struct endpoint *const *to, size_t n);
 void errand_tick(struct worker *w, uint64_t now_ms);
 /* Ends all. */
 void errand_end_all(struct worker *w);

@@ -9,7 +9,7 @@
 #include "worker/schedule/eject.h"
 #include "worker/request/client.h"
 #include "worker/schedule/plan.h"
-#include "worker/net/pool.h"
+#include "worker/net/connpool.h"
 #include "worker/request/relay.h"
 #include "worker/attempt/release.h"
 #include "worker/request/request.h"

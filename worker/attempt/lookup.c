@@ -3,7 +3,7 @@
 #include "worker/base/core.h"
 #include "worker/schedule/eject.h"
 #include "worker/attempt/exchange.h"
-#include "worker/net/pool.h"
+#include "worker/net/connpool.h"
 #include "worker/request/request.h"
 #include "worker/attempt/retry.h"
 

@@ -13,7 +13,7 @@
 #include "worker/base/core.h"
 #include "worker/attempt/errand.h"
 #include "worker/attempt/exchange.h"
-#include "worker/net/pool.h"
+#include "worker/net/connpool.h"
 #include "worker/request/request.h"
 
 /* A text made for a body, in the pair's list. */
@@ -202,7 +202,7 @@ pair_move(struct pair *to, struct pair *from)
 	memcpy(from->id, to->id, sizeof(from->id)); /* for the log, as is: */
 	for (enum role r = 0; r < ROLE_N; r++) {
 		from->leg[r].state = LEG_DONE;
-		from->leg[r].up = to->leg[r].up == NULL ? NULL : pool_ref(to->leg[r].up);
+		from->leg[r].ep = to->leg[r].ep == NULL ? NULL : connpool_ref(to->leg[r].ep);
 	}
 }
 
@@ -261,11 +261,11 @@ pair_new_id(struct pair *pair)
 void
 pair_next_rank(struct pair *pair, enum role role)
 {
-	struct upstream *up = pair->leg[role].up;
+	struct endpoint *ep = pair->leg[role].ep;
 
 	pair->rank[role] = -1;
-	if (up != NULL && up->dp_ranks > 0)
-		pair->rank[role] = (int32_t)(up->next_rank++ % up->dp_ranks);
+	if (ep != NULL && ep->dp_ranks > 0)
+		pair->rank[role] = (int32_t)(ep->next_rank++ % ep->dp_ranks);
 }
 
 void
@@ -311,7 +311,7 @@ static void
 lines(struct leg *leg, struct leg_message *m, const char *method, const char *path)
 {
 	const struct pair *pair = leg->pair;
-	const struct upstream *up = leg->up;
+	const struct endpoint *ep = leg->ep;
 	char rank[64] = "";
 	int n;
 
@@ -320,7 +320,7 @@ lines(struct leg *leg, struct leg_message *m, const char *method, const char *pa
 			rank, sizeof(rank), "X-data-parallel-rank: %d\r\n", pair->rank[leg->kind]);
 	n = snprintf(m->lines, sizeof(m->lines),
 		"%s %s%s HTTP/1.1\r\nHost: %s\r\nContent-Length: %zu\r\nX-Request-Id: %s\r\n%s",
-		method, up->prefix, path, up->authority, m->body_len, pair->id, rank);
+		method, ep->prefix, path, ep->authority, m->body_len, pair->id, rank);
 	assert(n > 0 && (size_t)n < sizeof(m->lines));
 	m->nlines = (size_t)n;
 	m->headers = (struct span){pair->req->fwd, pair->req->fwd_len};
@@ -409,15 +409,15 @@ pair_reserve_again(struct pair *pair, struct leg *leg)
 
 	if (leg->reserved)
 		return;
-	leg->reserved = load_reserve(w->seg, w->slot, leg->up->slot, 0);
-	leg->tokens = load_tokens_add(w->seg, w->slot, leg->up->slot, pair->req->tokens);
+	leg->reserved = load_reserve(w->seg, w->slot, leg->ep->slot, 0);
+	leg->tokens = load_tokens_add(w->seg, w->slot, leg->ep->slot, pair->req->tokens);
 }
 
 void
 pair_keep_places(struct pair *pair)
 {
 	for (enum role r = 0; r < ROLE_N; r++)
-		if (pair->leg[r].up != NULL && pair->leg[r].state != LEG_DONE)
+		if (pair->leg[r].ep != NULL && pair->leg[r].state != LEG_DONE)
 			pair_reserve_again(pair, &pair->leg[r]);
 }
 
@@ -460,7 +460,7 @@ pair_ask_over(struct pair *pair)
 	if (pair->asking == NULL)
 		return;
 	pair->asking->asked_by_us = false;
-	pool_unref(w->pool, &pair->asking);
+	connpool_unref(w->connpool, &pair->asking);
 }
 
 void
@@ -468,23 +468,23 @@ pair_ask(struct pair *pair)
 {
 	const struct connector *c = pair->req->connector;
 	struct leg *ask = &pair->leg[LEG_ASK];
-	struct upstream *up;
+	struct endpoint *ep;
 
 	memset(&pair->question, 0, sizeof(pair->question));
 	if (c->ask == NULL || !c->ask(pair, &pair->question)) {
 		pair->asked = true;
 		return;
 	}
-	up = pair->leg[pair->question.role].up;
+	ep = pair->leg[pair->question.role].ep;
 	if (c->asks_again) { /* once for all who wait for it; they look again each tick */
-		if (up->asked_by_us)
+		if (ep->asked_by_us)
 			return;
-		up->asked_by_us = true;
-		pair->asking = pool_ref(up);
+		ep->asked_by_us = true;
+		pair->asking = connpool_ref(ep);
 	}
-	if (ask->up == NULL)
-		ask->up = pair->question.port == 0 ? pool_ref(up)
-						   : pool_aside(up, pair->question.port);
+	if (ask->ep == NULL)
+		ask->ep = pair->question.port == 0 ? connpool_ref(ep)
+						   : connpool_aside(ep, pair->question.port);
 	leg_start(ask);
 }
 

@@ -35,7 +35,7 @@ struct pair {
 	bool seeded;
 
 	struct question question; /* under way, while leg[LEG_ASK] runs */
-	struct upstream *asking;  /* told that somebody asks it; NULL: not by us */
+	struct endpoint *asking;  /* told that somebody asks it; NULL: not by us */
 	uint32_t questions;       /* asked so far */
 	bool asked;               /* nothing is left to ask */
 	uint64_t

@@ -11,7 +11,7 @@
 #include "worker/attempt/errand.h"
 #include "worker/attempt/exchange.h"
 #include "worker/schedule/plan.h"
-#include "worker/net/pool.h"
+#include "worker/net/connpool.h"
 #include "worker/request/request.h"
 
 /*
@@ -186,7 +186,7 @@ static void
 refuse_it(struct pair *pair)
 {
 	struct req *req = pair->req;
-	struct upstream *to[ERRAND_ENGINES], *failed = pair_decode(pair)->up;
+	struct endpoint *to[ERRAND_ENGINES], *failed = pair_decode(pair)->ep;
 	const uint32_t tried = req->ntried;
 	size_t n = 0;
 
@@ -197,7 +197,7 @@ refuse_it(struct pair *pair)
 		const bool found = plan_again(next, FOR_DECODE, pair);
 
 		if (found) {
-			to[n++] = pool_ref(pair_decode(next)->up);
+			to[n++] = connpool_ref(pair_decode(next)->ep);
 			(void)req_tried(pair_decode(next)); /* for this loop alone */
 		}
 		pair_scratch_free(&next);
@@ -205,10 +205,10 @@ refuse_it(struct pair *pair)
 			break;
 	}
 	req->ntried = tried;
-	to[n++] = pool_ref(failed); /* it may live */
+	to[n++] = connpool_ref(failed); /* it may live */
 	errand_refuse(pair, req->connector->refusal(&req->pool), to, n);
 	while (n > 0)
-		pool_unref(req->w->pool, &to[--n]);
+		connpool_unref(req->w->connpool, &to[--n]);
 	pair->handed = false;
 }
 

@@ -10,7 +10,7 @@
 #include "worker/base/core.h"
 #include "worker/attempt/exchange.h"
 #include "worker/schedule/plan.h"
-#include "worker/net/pool.h"
+#include "worker/net/connpool.h"
 #include "worker/request/relay.h"
 #include "worker/attempt/release.h"
 #include "worker/request/request.h"
@@ -176,7 +176,7 @@ log_failed(const struct leg *leg)
 	const struct leg *of = pair_asked_for(leg);
 
 	log_info("attempt failed", LOG_S("req", req->id), LOG_S("attempt", leg->pair->id),
-		LOG_S("pool", req->pool.name), LOG_S("url", of->up->url),
+		LOG_S("pool", req->pool.name), LOG_S("url", of->ep->url),
 		LOG_S("role", role_name(pair_role(of))), LOG_S("why", how_it_failed(leg)));
 }
 

@@ -19,7 +19,7 @@ struct errand;
 struct flag_set;
 struct heritage;
 struct pair;
-struct pool;
+struct connpool;
 struct req;
 struct seg;
 struct threshold;
@@ -41,7 +41,7 @@ struct worker {
 	struct metrics_slab *slab;
 	uint32_t slot;
 	struct event_base *base;
-	struct pool *pool;
+	struct connpool *connpool;
 	char *buf; /* the one read buffer, WORKER_BUF bytes: valid within one callback only */
 
 	struct event ev_channel, ev_tick, ev_beat, ev_wake;

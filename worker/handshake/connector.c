@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker/net/pool.h"
+#include "worker/net/connpool.h"
 #include "worker/request/request.h"
 #include "worker/attempt/resume.h"
 
@@ -177,7 +177,7 @@ empty_object(struct span kv)
 static void
 name_host(struct pair *pair)
 {
-	const char *host = pair->leg[LEG_PREFILL].up->host;
+	const char *host = pair->leg[LEG_PREFILL].ep->host;
 	struct span kv = pair->kv;
 	struct splice_seg v;
 	char quoted[280];

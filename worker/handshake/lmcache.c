@@ -12,7 +12,7 @@
 
 #include "proto/json/json_read.h"
 #include "proto/json/json_small.h"
-#include "worker/net/pool.h"
+#include "worker/net/connpool.h"
 #include "worker/request/request.h"
 
 #define COMPLETIONS_MAX_TOKENS 16 /* of a completion that says none (1.2) */
@@ -173,7 +173,7 @@ asked(struct pair *pair)
 static enum req_end
 begin(struct pair *pair)
 {
-	const struct upstream *d = pair->leg[LEG_DECODE].up;
+	const struct endpoint *d = pair->leg[LEG_DECODE].ep;
 	char id[FLAG_ID_LEN];
 
 	if (d->disagg_spec[0] == '\0') {
@@ -237,7 +237,7 @@ prefill_edit(struct pair *pair, struct splice_edit *e)
 	connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET,
 		pair_text(pair, "{%s\"disagg_spec\":{\"req_id\":\"%s\",%s}}",
 			first ? "\"ret_first_tok\":true," : "", pair->transfer.p,
-			pair->leg[LEG_DECODE].up->disagg_spec));
+			pair->leg[LEG_DECODE].ep->disagg_spec));
 }
 
 /* The prompt and one token more. */

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "shm/base/mem.h"
-#include "worker/net/pool.h"
+#include "worker/net/connpool.h"
 #include "worker/request/request.h"
 
 #define BOOTSTRAP_PORT 8998     /* VLLM_MOONCAKE_BOOTSTRAP_PORT */
@@ -23,7 +23,7 @@ old(const struct pair *pair)
 }
 
 static uint16_t
-bootstrap_port(const struct upstream *p)
+bootstrap_port(const struct endpoint *p)
 {
 	return (uint16_t)(p->bootstrap_port != 0 ? p->bootstrap_port : BOOTSTRAP_PORT);
 }
@@ -58,11 +58,11 @@ count_ranks(const char *text, size_t n)
 static bool
 take_engine(struct pair *pair)
 {
-	struct upstream *p = pair->leg[LEG_PREFILL].up;
+	struct endpoint *p = pair->leg[LEG_PREFILL].ep;
 	int32_t *rank = &pair->rank[ROLE_PREFILL];
 	struct splice_seg id;
 
-	if (p->learned == NULL || p->learned_lull != p->lulls)
+	if (p->learned == NULL || p->learned_disconnects != p->disconnects)
 		return false;
 	if (*rank < 0 && p->learned_ranks > 1) /* the engine would choose, and not tell */
 		*rank = (int32_t)(p->next_rank++ % p->learned_ranks);
@@ -73,7 +73,7 @@ take_engine(struct pair *pair)
 }
 
 static void
-forget(struct upstream *p)
+forget(struct endpoint *p)
 {
 	free(p->learned);
 	p->learned = NULL;
@@ -94,7 +94,7 @@ ask(struct pair *pair, struct question *q)
 		return false;
 	q->role = ROLE_PREFILL;
 	q->path = "/query";
-	q->port = bootstrap_port(pair->leg[LEG_PREFILL].up);
+	q->port = bootstrap_port(pair->leg[LEG_PREFILL].ep);
 	return true;
 }
 
@@ -102,7 +102,7 @@ static enum taken
 asked(struct pair *pair)
 {
 	const struct leg *a = &pair->leg[LEG_ASK];
-	struct upstream *p = pair->leg[LEG_PREFILL].up;
+	struct endpoint *p = pair->leg[LEG_PREFILL].ep;
 	uint32_t ranks = a->answer_len > LEARNED_MAX ? 0 : count_ranks(a->answer, a->answer_len);
 
 	forget(p);
@@ -110,7 +110,7 @@ asked(struct pair *pair)
 		return TAKEN_BAD;
 	p->learned = mem_strndup(a->answer, a->answer_len);
 	p->learned_ranks = ranks;
-	p->learned_lull = p->lulls;
+	p->learned_disconnects = p->disconnects;
 	return take_engine(pair) ? TAKEN : TAKEN_BAD;
 }
 
@@ -119,7 +119,7 @@ static void
 failed(struct pair *pair, enum role role)
 {
 	(void)role; /* a decode engine fails where it was told an id that is no more */
-	forget(pair->leg[LEG_PREFILL].up);
+	forget(pair->leg[LEG_PREFILL].ep);
 }
 
 static void
@@ -139,7 +139,7 @@ prefill_edit(struct pair *pair, struct splice_edit *e)
 static void
 decode_edit(struct pair *pair, struct splice_edit *e)
 {
-	const struct upstream *p = pair->leg[LEG_PREFILL].up;
+	const struct endpoint *p = pair->leg[LEG_PREFILL].ep;
 	const char *host = p->bootstrap_host;
 	const bool bare_v6 = strchr(host, ':') != NULL && host[0] != '[';
 

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "shm/base/mem.h"
-#include "worker/net/pool.h"
+#include "worker/net/connpool.h"
 #include "worker/request/request.h"
 
 /* Only do_remote_decode is read; the nulls are what every published proxy sends (2.1). */
@@ -81,12 +81,12 @@ pick_identity(struct span kv)
 static enum req_end
 begin(struct pair *pair)
 {
-	const struct upstream *p = pair->leg[LEG_PREFILL].up;
+	const struct endpoint *p = pair->leg[LEG_PREFILL].ep;
 	char id[PAIR_ID_MAX + 16];
 
 	if (!pushes(pair) || p->learned == NULL || pair->rank[ROLE_PREFILL] >= 0)
 		return END_OK;
-	if (p->learned_lull != p->lulls)
+	if (p->learned_disconnects != p->disconnects)
 		return END_OK; /* all connections to it were gone: it may be another */
 	internal_id(pair, id, sizeof(id));
 	pair->kv = pair_text(pair,
@@ -109,7 +109,7 @@ names(struct span told, const char *who)
 static enum taken
 learn(struct pair *pair, struct span told)
 {
-	struct upstream *p = pair->leg[LEG_PREFILL].up;
+	struct endpoint *p = pair->leg[LEG_PREFILL].ep;
 	char id[PAIR_ID_MAX + 16], want[PAIR_ID_MAX + 20], *who = pick_identity(pair->kv);
 	struct splice_seg rid;
 	bool same = names(told, who), ours;
@@ -120,7 +120,7 @@ learn(struct pair *pair, struct span told)
 	       rid.n == strlen(want) && memcmp(rid.p, want, rid.n) == 0;
 	free(p->learned);
 	p->learned = ours ? who : NULL;
-	p->learned_lull = p->lulls;
+	p->learned_disconnects = p->disconnects;
 	if (!ours)
 		free(who);
 	return told.n == 0 || (same && ours) ? TAKEN : TAKEN_AGAIN;
@@ -144,7 +144,7 @@ prefilled(struct pair *pair)
 static void
 failed(struct pair *pair, enum role role)
 {
-	struct upstream *p = pair->leg[LEG_PREFILL].up;
+	struct endpoint *p = pair->leg[LEG_PREFILL].ep;
 
 	(void)role; /* a decode engine may fail because of what it was told */
 	free(p->learned);

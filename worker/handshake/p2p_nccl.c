@@ -5,14 +5,14 @@
 #include <stdio.h>
 
 #include "shm/base/rnd.h"
-#include "worker/net/pool.h"
+#include "worker/net/connpool.h"
 #include "worker/request/request.h"
 
 static enum req_end
 begin(struct pair *pair)
 {
 	char id[PAIR_ID_MAX + 1];
-	const char *p = pair->leg[LEG_PREFILL].up->kv_addr, *d = pair->leg[LEG_DECODE].up->kv_addr;
+	const char *p = pair->leg[LEG_PREFILL].ep->kv_addr, *d = pair->leg[LEG_DECODE].ep->kv_addr;
 	int n;
 
 	if (p[0] == '\0' || d[0] == '\0') {

@@ -13,7 +13,7 @@
 #include "shm/base/mem.h"
 #include "shm/base/rnd.h"
 #include "worker/base/core.h"
-#include "worker/net/pool.h"
+#include "worker/net/connpool.h"
 #include "worker/request/request.h"
 
 #define BATCH_MAX 4096 /* rooms of one request */
@@ -34,7 +34,7 @@ static uint64_t
 new_room(struct pair *pair)
 {
 	struct worker *w = pair->req->w;
-	const uint32_t ranks = pair->leg[LEG_PREFILL].up->dp_ranks;
+	const uint32_t ranks = pair->leg[LEG_PREFILL].ep->dp_ranks;
 	uint64_t room = (uint64_t)w->slot << ROOM_SLOT_SHIFT |
 			(++w->next_room & ROOM_COUNT_MASK) << ROOM_COUNT_SHIFT |
 			(rnd_u64() & ROOM_CHANCE_MASK);
@@ -50,7 +50,7 @@ new_room(struct pair *pair)
 static uint64_t
 room_step(const struct pair *pair)
 {
-	const uint32_t ranks = pair->leg[LEG_PREFILL].up->dp_ranks;
+	const uint32_t ranks = pair->leg[LEG_PREFILL].ep->dp_ranks;
 
 	return ranks > 0 ? ranks : 1;
 }
@@ -157,7 +157,7 @@ quoted_host(struct pair *pair, const char *host)
 static void
 edit(struct pair *pair, struct splice_edit *e)
 {
-	const struct upstream *p = pair->leg[LEG_PREFILL].up;
+	const struct endpoint *p = pair->leg[LEG_PREFILL].ep;
 	const size_t n = batch(pair);
 
 	if (n == 0) {
@@ -223,7 +223,7 @@ begin(struct pair *pair)
 static bool
 ask(struct pair *pair, struct question *q)
 {
-	const struct upstream *p = pair->leg[LEG_PREFILL].up;
+	const struct endpoint *p = pair->leg[LEG_PREFILL].ep;
 
 	if (streams(pair) || p->bootstrap_port != 0 || p->learned_port != 0)
 		return false;
@@ -243,7 +243,7 @@ asked(struct pair *pair)
 		    a->answer, a->answer_len, "disaggregation_bootstrap_port", 65535, &port) ||
 		port == 0)
 		return TAKEN_BAD;
-	pair->leg[LEG_PREFILL].up->learned_port = (uint32_t)port;
+	pair->leg[LEG_PREFILL].ep->learned_port = (uint32_t)port;
 	return TAKEN;
 }
 
@@ -251,7 +251,7 @@ static void
 failed(struct pair *pair, enum role role)
 {
 	if (role == ROLE_PREFILL)
-		pair->leg[LEG_PREFILL].up->learned_port = 0;
+		pair->leg[LEG_PREFILL].ep->learned_port = 0;
 }
 
 /* Bytes of the event that tells the room: they are searched again with each piece that comes. */

@@ -14,7 +14,7 @@
 #include "worker/base/core.h"
 #include "worker/schedule/eject.h"
 #include "worker/request/limit.h"
-#include "worker/net/pool.h"
+#include "worker/net/connpool.h"
 #include "worker/schedule/wait.h"
 
 #define LEG_MAX_HEAD (64u << 10) /* of an engine's answer; vLLM's are under 1 KiB */
@@ -142,7 +142,7 @@ static void
 wire_done(struct leg *leg)
 {
 	if (leg->on_wire)
-		load_sent(leg->w->seg, leg->w->slot, leg->up->slot, -1);
+		load_sent(leg->w->seg, leg->w->slot, leg->ep->slot, -1);
 	leg->on_wire = false;
 }
 
@@ -172,8 +172,8 @@ give_back_place(struct leg *leg)
 	if (leg->borrowed) {
 		hand_place(leg, leg->lender);
 	} else if (leg->reserved) {
-		load_tokens_sub(w->seg, w->slot, leg->up->slot, leg->tokens);
-		load_release(w->seg, w->slot, leg->up->slot);
+		load_tokens_sub(w->seg, w->slot, leg->ep->slot, leg->tokens);
+		load_release(w->seg, w->slot, leg->ep->slot);
 		leg->tokens = 0;
 		leg->reserved = false;
 		wait_released(leg);
@@ -199,7 +199,7 @@ leg_end(struct leg *leg)
 {
 	if (leg->state == LEG_DONE)
 		return;
-	pool_drop(leg->w->pool, &leg->uc);
+	connpool_drop(leg->w->connpool, &leg->uc);
 	let_go(leg);
 }
 
@@ -209,7 +209,7 @@ leg_give_back(struct leg *leg)
 	eject_none(leg);
 	let_go(leg);
 	leg->state = LEG_IDLE;
-	pool_unref(leg->w->pool, &leg->up);
+	connpool_unref(leg->w->connpool, &leg->ep);
 }
 
 void
@@ -262,8 +262,8 @@ leg_fini(struct leg *leg)
 {
 	leg_end(leg);
 	eject_none(leg);
-	if (leg->up != NULL)
-		pool_unref(leg->w->pool, &leg->up);
+	if (leg->ep != NULL)
+		connpool_unref(leg->w->connpool, &leg->ep);
 	drop_answer(leg);
 }
 
@@ -314,7 +314,7 @@ send_request(struct leg *leg)
 		return;
 	}
 	if (!leg->on_wire && leg->reserved) {
-		load_sent(leg->w->seg, leg->w->slot, leg->up->slot, 1);
+		load_sent(leg->w->seg, leg->w->slot, leg->ep->slot, 1);
 		leg->on_wire = true;
 	}
 	if (sock_queued(&leg->uc->sock) == 0)
@@ -334,7 +334,7 @@ start(struct leg *leg, bool fresh)
 	int err = 0;
 
 	leg->state = LEG_CONNECT;
-	leg->uc = pool_get(leg->w->pool, leg->up, fresh, &err);
+	leg->uc = connpool_get(leg->w->connpool, leg->ep, fresh, &err);
 	if (leg->uc == NULL) {
 		fail(leg, is_shortage(err) ? LEG_FAIL_SHORT : LEG_FAIL_CONNECT);
 		return;
@@ -348,7 +348,7 @@ start(struct leg *leg, bool fresh)
 void
 leg_start(struct leg *leg)
 {
-	assert(leg->state == LEG_IDLE && leg->up != NULL);
+	assert(leg->state == LEG_IDLE && leg->ep != NULL);
 	leg->judged = false;
 	start(leg, leg->fresh);
 }
@@ -413,16 +413,16 @@ replace_stale(struct leg *leg)
 	struct worker *w = leg->w;
 
 	if (!leg->uc->reused || leg->resent || leg->got_bytes || leg->hung_up ||
-		!pool_nothing_acked(leg->uc))
+		!connpool_nothing_acked(leg->uc))
 		return false;
 	if (leg->uc->sock.reset)
-		pool_drop_idle(w->pool, leg->up);
+		connpool_drop_idle(w->connpool, leg->ep);
 	leg->stale = leg->uc->sock.reset && leg->tells_kv;
 	if (leg->stale)
 		return false;
 	leg->resent = true;
 	wire_done(leg);
-	pool_drop(w->pool, &leg->uc);
+	connpool_drop(w->connpool, &leg->uc);
 	metric_add(w->slab, M_UP_STALE, 1);
 	start(leg, true);
 	return true;
@@ -462,9 +462,9 @@ answered(struct leg *leg, bool reusable)
 	struct worker *w = leg->w;
 
 	if (reusable && leg->keep_alive && !leg->hung_up && sock_queued(&leg->uc->sock) == 0)
-		pool_put(w->pool, &leg->uc);
+		connpool_put(w->connpool, &leg->uc);
 	else
-		pool_drop(w->pool, &leg->uc);
+		connpool_drop(w->connpool, &leg->uc);
 	let_go(leg);
 	leg->ops->event(leg, LEG_EV_ANSWER);
 }

@@ -3,7 +3,7 @@
  *
  * Process: worker.
  * Ownership: embedded in its owner (a pair's legs: req.h; errand.h), who says by `ops` what is sent and
- * hears what happened.  Borrows one connection from the pool while it is active; may hold one reservation
+ * hears what happened.  Borrows one connection from the connection pool while it is active; may hold one reservation
  * of its endpoint, from selection until leg_end(), and holds a reference until leg_fini().
  *
  *   IDLE -> CONNECT -> SEND -> HEAD -> BODY -> DONE
@@ -20,7 +20,7 @@
 struct leg;
 struct pair;
 struct upconn;
-struct upstream;
+struct endpoint;
 struct worker;
 
 /* What a leg is for.  The first two are roles: enum role converts. */
@@ -94,7 +94,7 @@ struct leg {
 	bool held_read;  /* reading stopped while the client is slow */
 	bool first_told; /* LEG_EV_FIRST has been raised */
 	bool said_done;  /* set by the owner: the stream has said that it is complete */
-	struct upstream *up;
+	struct endpoint *ep;
 	struct upconn *uc;
 	/* time limits: of connecting, of the answer (from sending to its end, or between its bytes) */
 	uint64_t connect_ms, wait_ms;
@@ -162,7 +162,7 @@ bool leg_look(struct leg *leg);
 /* The state's clock ran out: true if that was while connecting. */
 bool leg_connecting(const struct leg *leg);
 
-/* For pool.c: the borrowed connection's events. */
+/* For connpool.c: the borrowed connection's events. */
 void leg_on_read(struct leg *leg);
 void leg_on_drained(struct leg *leg);
 void leg_on_error(struct leg *leg);

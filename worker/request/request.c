@@ -40,7 +40,7 @@
 #include "worker/request/limit.h"
 #include "worker/request/local.h"
 #include "worker/schedule/plan.h"
-#include "worker/net/pool.h"
+#include "worker/net/connpool.h"
 #include "worker/request/relay.h"
 #include "worker/attempt/release.h"
 #include "worker/attempt/resume.h"
@@ -226,15 +226,15 @@ req_new(struct worker *w, struct conn *c)
 bool
 req_tried(struct leg *leg)
 {
-	const struct upstream *up = pair_asked_for(leg)->up;
+	const struct endpoint *ep = pair_asked_for(leg)->ep;
 	struct req *req = leg->pair->req;
 
 	for (uint32_t i = 0; i < req->ntried; i++)
-		if (req->tried[i] == up->slot)
+		if (req->tried[i] == ep->slot)
 			return true;
 	if (req->ntried == REQ_TRIED_MAX)
 		return false;
-	req->tried[req->ntried++] = up->slot;
+	req->tried[req->ntried++] = ep->slot;
 	return true;
 }
 
@@ -244,7 +244,7 @@ req_not_tried(const struct leg *leg)
 	struct req *req = leg->pair->req;
 
 	for (uint32_t i = 0; i < req->ntried; i++)
-		if (req->tried[i] == leg->up->slot)
+		if (req->tried[i] == leg->ep->slot)
 			req->tried[i--] = req->tried[--req->ntried];
 }
 
@@ -360,12 +360,12 @@ static const char *
 url_of(const struct req *req, enum role role)
 {
 	const bool one = req->connector == &connector_one_leg;
-	const struct upstream *up;
+	const struct endpoint *ep;
 
 	if (req->npairs == 0 || (one && role != req->pool.shake.one_leg))
 		return NULL;
-	up = req->pairs[0].leg[one ? LEG_DECODE : (enum leg_kind)role].up;
-	return up == NULL ? NULL : up->url;
+	ep = req->pairs[0].leg[one ? LEG_DECODE : (enum leg_kind)role].ep;
+	return ep == NULL ? NULL : ep->url;
 }
 
 /* What saved a request whose engines failed. */

@@ -8,7 +8,7 @@
 #include "worker/base/core.h"
 #include "worker/net/leg.h"
 #include "worker/attempt/pair.h"
-#include "worker/net/pool.h"
+#include "worker/net/connpool.h"
 #include "worker/request/request.h"
 #include "worker/schedule/wait.h"
 
@@ -25,7 +25,7 @@ judged_for(struct leg *leg)
 	if (leg->pair == NULL)
 		return NULL;
 	leg = pair_asked_for(leg);
-	return leg->up != NULL && !leg->judged ? leg : NULL;
+	return leg->ep != NULL && !leg->judged ? leg : NULL;
 }
 
 static bool
@@ -35,21 +35,21 @@ counts(struct leg *leg)
 }
 
 static bool
-lists(const struct table_pool *tp, enum role role, const struct upstream *up)
+lists(const struct table_pool *tp, enum role role, const struct endpoint *ep)
 {
 	for (uint32_t i = 0; i < tp->n[role]; i++)
-		if (tp->picks[role][i].slot == up->slot && tp->picks[role][i].tag == up->tag)
+		if (tp->picks[role][i].slot == ep->slot && tp->picks[role][i].tag == ep->tag)
 			return true;
 	return false;
 }
 
 /* Of the pool's number, whatever it is called by now; inside the read section. */
 static struct place
-find(const struct table *t, uint32_t pool_id, const struct upstream *up)
+find(const struct table *t, uint32_t pool_id, const struct endpoint *ep)
 {
 	for (uint32_t i = 0; i < t->npools; i++)
 		for (enum role role = 0; role < ROLE_N && t->pools[i].id == pool_id; role++)
-			if (lists(&t->pools[i], role, up))
+			if (lists(&t->pools[i], role, ep))
 				return (struct place){&t->pools[i], role};
 	return (struct place){NULL, ROLE_PREFILL};
 }
@@ -57,13 +57,13 @@ find(const struct table *t, uint32_t pool_id, const struct upstream *up)
 static void
 back(struct leg *leg)
 {
-	const struct upstream *up = leg->up;
+	const struct endpoint *ep = leg->ep;
 	const uint64_t trial = leg->trial;
 
 	leg->trial = 0;
-	if (!eject_trial_good(leg->w->seg, up->slot, trial, clock_ms()))
+	if (!eject_trial_good(leg->w->seg, ep->slot, trial, clock_ms()))
 		return;
-	log_info("endpoint back, its trial went well", LOG_S("url", up->url),
+	log_info("endpoint back, its trial went well", LOG_S("url", ep->url),
 		LOG_S("role", role_name(pair_role(leg))), LOG_S("pool", leg->pair->req->pool.name));
 	wait_released(leg); /* there is room for more */
 }
@@ -85,8 +85,8 @@ eject_good(struct leg *leg)
 	leg->judged = true;
 	if (leg->trial != 0)
 		back(leg);
-	else if (ep_tag(seg, leg->up->slot) == leg->up->tag)
-		eject_good_answer(seg, leg->up->slot, clock_ms(), &leg->pair->req->pool.ejection);
+	else if (ep_tag(seg, leg->ep->slot) == leg->ep->tag)
+		eject_good_answer(seg, leg->ep->slot, clock_ms(), &leg->pair->req->pool.ejection);
 }
 
 /* For how long the endpoint is ejected now; 0: it was not by this. */
@@ -94,7 +94,7 @@ static uint64_t
 charge(struct leg *leg, const struct place *at, bool reached)
 {
 	struct seg *seg = leg->w->seg;
-	const uint32_t ep = leg->up->slot;
+	const uint32_t ep = leg->ep->slot;
 	const uint64_t now_ms = clock_ms(), trial = leg->trial;
 	uint64_t ms = 0;
 
@@ -116,13 +116,13 @@ eject_bad(struct leg *failed)
 	if (leg == NULL)
 		return;
 	leg->judged = true;
-	at = find(rcu_enter(w->seg, w->slot), leg->pair->req->pool.id, leg->up);
+	at = find(rcu_enter(w->seg, w->slot), leg->pair->req->pool.id, leg->ep);
 	if (at.pool != NULL)
 		ms = charge(leg, &at, reached);
 	rcu_leave(w->seg, w->slot);
 	eject_none(leg);
 	if (ms > 0)
-		log_warn("endpoint ejected, its requests fail", LOG_S("url", leg->up->url),
+		log_warn("endpoint ejected, its requests fail", LOG_S("url", leg->ep->url),
 			LOG_S("role", role_name(at.role)), LOG_S("pool", leg->pair->req->pool.name),
 			LOG_S("last", reached ? "failed" : "refused"), LOG_U("for_ms", ms),
 			LOG_S("req", leg->pair->req->id));
@@ -134,6 +134,6 @@ eject_none(struct leg *leg)
 	const uint64_t trial = leg->trial;
 
 	leg->trial = 0;
-	if (trial != 0 && eject_trial_none(leg->w->seg, leg->up->slot, trial))
+	if (trial != 0 && eject_trial_none(leg->w->seg, leg->ep->slot, trial))
 		wait_released(leg); /* for whoever tries it next */
 }

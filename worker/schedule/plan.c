@@ -11,7 +11,7 @@
 #include "worker/schedule/budget.h"
 #include "worker/handshake/connector.h"
 #include "worker/base/core.h"
-#include "worker/net/pool.h"
+#include "worker/net/connpool.h"
 #include "worker/request/request.h"
 #include "worker/attempt/resume.h"
 #include "worker/schedule/select.h"
@@ -79,13 +79,14 @@ choose(struct leg *leg, struct selection *s, uint32_t group)
 		leg->tokens = held.tokens;
 		leg->reserved = true;
 	} else if (lender != NULL && lender->reserved) {
-		pick = select_again(s, lender->up->slot, &held);
+		pick = select_again(s, lender->ep->slot, &held);
 		if (pick != NULL)
 			leg_borrow(leg);
 	}
 	if (pick != NULL) {
 		leg->trial = held.trial;
-		leg->up = pool_endpoint(w->pool, s->table, &s->table->endpoints[pick->endpoint]);
+		leg->ep = connpool_endpoint(
+			w->connpool, s->table, &s->table->endpoints[pick->endpoint]);
 	}
 	return pick;
 }
@@ -476,7 +477,7 @@ static bool
 group_of(const struct table_pool *tp, const struct leg *prefill, uint32_t *ret)
 {
 	for (uint32_t i = 0; i < tp->n[ROLE_PREFILL]; i++)
-		if (tp->picks[ROLE_PREFILL][i].slot == prefill->up->slot) {
+		if (tp->picks[ROLE_PREFILL][i].slot == prefill->ep->slot) {
 			*ret = tp->picks[ROLE_PREFILL][i].group;
 			return true;
 		}

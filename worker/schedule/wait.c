@@ -12,7 +12,7 @@
 #include "shm/table.h"
 #include "worker/base/core.h"
 #include "worker/schedule/plan.h"
-#include "worker/net/pool.h"
+#include "worker/net/connpool.h"
 #include "worker/request/request.h"
 #include "worker/schedule/select.h"
 

@@ -8,7 +8,7 @@
 #include "shm/base/mem.h"
 #include "worker/handshake/connector.h"
 #include "worker/base/core.h"
-#include "worker/net/pool.h"
+#include "worker/net/connpool.h"
 #include "worker/request/request.h"
 
 static struct metrics_slab slab;
@@ -20,7 +20,7 @@ static struct worker worker = {.slab = &slab}; /* counts what is kept */
 static struct req req;
 static struct pair pair = NEW_PAIR;
 static struct splice doc;
-static struct upstream ups[ROLE_N];
+static struct endpoint eps[ROLE_N];
 
 /* Static text where the code has its own copies: nothing here writes or frees it. */
 static char *
@@ -37,7 +37,7 @@ new_request(enum connector_kind kind, const char *body)
 
 	memset(&req, 0, sizeof(req));
 	pair = (struct pair)NEW_PAIR;
-	memset(ups, 0, sizeof(ups));
+	memset(eps, 0, sizeof(eps));
 	req.w = &worker;
 	pair.req = &req;
 	pair.first_token = -1;
@@ -52,10 +52,10 @@ new_request(enum connector_kind kind, const char *body)
 	for (enum role r = 0; r < ROLE_N; r++) {
 		pair.starts[r] = req.connector->starts[r];
 		pair.rank[r] = -1;
-		pair.leg[r].up = &ups[r];
-		ups[r].host = fixed(r == ROLE_PREFILL ? "10.0.0.7" : "10.0.0.8");
-		ups[r].bootstrap_host = ups[r].host;
-		ups[r].kv_addr = fixed("");
+		pair.leg[r].ep = &eps[r];
+		eps[r].host = fixed(r == ROLE_PREFILL ? "10.0.0.7" : "10.0.0.8");
+		eps[r].bootstrap_host = eps[r].host;
+		eps[r].kv_addr = fixed("");
 	}
 	cr_assert_eq(splice_scan(&doc, body, strlen(body), &why, &at), 0, "%s", body);
 }
@@ -105,6 +105,6 @@ drop_request(void)
 {
 	pair.leg[LEG_PREFILL].answer = pair.leg[LEG_ASK].answer = NULL;
 	pair_drop_texts(&pair);
-	free(ups[ROLE_PREFILL].learned);
-	ups[ROLE_PREFILL].learned = NULL;
+	free(eps[ROLE_PREFILL].learned);
+	eps[ROLE_PREFILL].learned = NULL;
 }

@@ -20,7 +20,7 @@ begin_at(enum route route, const char *body)
 	req.samples = 1;
 	req.route = route;
 	req.pool.shake.first_token = ROLE_PREFILL;
-	ups[ROLE_DECODE].disagg_spec = fixed(RECEIVER);
+	eps[ROLE_DECODE].disagg_spec = fixed(RECEIVER);
 	cr_assert_eq(connector_lmcache.begin(&pair), END_OK);
 }
 
@@ -221,7 +221,7 @@ Test(lmcache, a_client_that_has_gone_takes_one_token)
 Test(lmcache, no_listener_no_transfer)
 {
 	begin("{}");
-	ups[ROLE_DECODE].disagg_spec = fixed("");
+	eps[ROLE_DECODE].disagg_spec = fixed("");
 	cr_assert_eq(connector_lmcache.begin(&pair), END_NOT_LEARNED);
 }
 

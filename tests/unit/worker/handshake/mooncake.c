@@ -93,8 +93,8 @@ Test(mooncake, the_address_decode_is_told)
 
 		begin("{\"a\":1}");
 		cr_assert_eq(told(ONE), TAKEN);
-		ups[ROLE_PREFILL].bootstrap_host = fixed(rows[i].host);
-		ups[ROLE_PREFILL].bootstrap_port = 9;
+		eps[ROLE_PREFILL].bootstrap_host = fixed(rows[i].host);
+		eps[ROLE_PREFILL].bootstrap_port = 9;
 		(void)snprintf(want, sizeof(want),
 			"{\"a\":1,\"kv_transfer_params\":{\"do_remote_decode\":false,\"do_remote_prefill\":true,"
 			"\"transfer_id\":\"xfer-id-0123456789abcdef\",\"remote_bootstrap_addr\":\"%s\","
@@ -137,7 +137,7 @@ Test(mooncake, what_is_no_engine_id)
 	begin("{}");
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		cr_assert_eq(told(bad[i]), TAKEN_BAD, "%s", bad[i]);
-	cr_assert_null(ups[ROLE_PREFILL].learned);
+	cr_assert_null(eps[ROLE_PREFILL].learned);
 }
 
 /* The pair keeps what it was told: another request's failure must not leave its decode leg without. */
@@ -150,7 +150,7 @@ Test(mooncake, forgotten_after_failures_and_restarts)
 	cr_assert_eq(pair.kv.n, 4);
 	cr_assert(asks(), "any failure");
 	cr_assert_eq(told(ONE), TAKEN);
-	ups[ROLE_PREFILL].lulls++;
+	eps[ROLE_PREFILL].disconnects++;
 	cr_assert(asks(), "all its connections were gone");
 }
 

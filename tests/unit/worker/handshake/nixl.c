@@ -114,7 +114,7 @@ Test(nixl, prefill_host_in_the_object)
 		(void)snprintf(want, sizeof(want), "{\"kv_transfer_params\":%s}", rows[i].want);
 		new_request(CONNECTOR_NIXL, "{}");
 		req.pool.shake.remote_host = REMOTE_HOST_PREFILL;
-		ups[ROLE_PREFILL].host = fixed(rows[i].host);
+		eps[ROLE_PREFILL].host = fixed(rows[i].host);
 		cr_assert_eq(prefill_says(answer), TAKEN);
 		expect_body(ROLE_DECODE, want);
 		drop_request();
@@ -161,12 +161,12 @@ Test(nixl, several_samples_go_to_decode_unless_fanned_out)
 static void
 push(enum route route)
 {
-	char *known = ups[ROLE_PREFILL].learned;
+	char *known = eps[ROLE_PREFILL].learned;
 
-	ups[ROLE_PREFILL].learned = NULL;
+	eps[ROLE_PREFILL].learned = NULL;
 	drop_request();
 	new_request(CONNECTOR_NIXL, "{\"a\":1}");
-	ups[ROLE_PREFILL].learned = known;
+	eps[ROLE_PREFILL].learned = known;
 	req.route = route;
 	req.pool.shake.transfer_mode = TRANSFER_PUSH;
 	cr_assert_eq(connector_nixl.begin(&pair), END_OK);
@@ -223,7 +223,7 @@ Test(nixl, push_is_borne_out_or_told_again)
 			answer, sizeof(answer), "{\"kv_transfer_params\":%s}", rows[i].params);
 		cr_assert_eq(prefill_says(answer), rows[i].want, "%s", rows[i].params);
 		cr_assert_eq(
-			ups[ROLE_PREFILL].learned != NULL, rows[i].knows, "%s", rows[i].params);
+			eps[ROLE_PREFILL].learned != NULL, rows[i].knows, "%s", rows[i].params);
 		drop_request();
 	}
 }
@@ -239,10 +239,10 @@ Test(nixl, push_is_serial_where_nothing_is_known_for_sure)
 	learn();
 	push(ROUTE_COMPLETIONS);
 	pair.starts[ROLE_DECODE] = STARTS_AFTER_PREFILL;
-	ups[ROLE_PREFILL].lulls++;
+	eps[ROLE_PREFILL].disconnects++;
 	(void)connector_nixl.begin(&pair);
 	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AFTER_PREFILL, "all connections were gone");
-	ups[ROLE_PREFILL].lulls--;
+	eps[ROLE_PREFILL].disconnects--;
 	pair.rank[ROLE_PREFILL] = 1;
 	(void)connector_nixl.begin(&pair);
 	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AFTER_PREFILL, "the port is one rank's");

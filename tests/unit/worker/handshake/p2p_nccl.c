@@ -10,8 +10,8 @@ begin(const char *p, const char *d)
 {
 	new_request(CONNECTOR_P2P_NCCL,
 		"{\"model\":\"m\",\"max_tokens\":64,\"stream\":true,\"stop\":\"a\"}");
-	ups[ROLE_PREFILL].kv_addr = fixed(p);
-	ups[ROLE_DECODE].kv_addr = fixed(d);
+	eps[ROLE_PREFILL].kv_addr = fixed(p);
+	eps[ROLE_DECODE].kv_addr = fixed(d);
 	return req.connector->begin(&pair);
 }
 

@@ -9,7 +9,7 @@ begin(const char *body)
 	worker.slot = 0;
 	worker.next_room = 0;
 	new_request(CONNECTOR_SGLANG, body);
-	ups[ROLE_PREFILL].bootstrap_port = 8998;
+	eps[ROLE_PREFILL].bootstrap_port = 8998;
 	cr_assert_eq(req.connector->begin(&pair), END_OK);
 	pair.room = UINT64_C(6148914691236517205);
 }
@@ -49,7 +49,7 @@ Test(sglang, each_of_a_batch_is_of_the_rank)
 {
 	begin("{\"input_ids\":[[1],[2,3],[4]]}");
 	req.route = ROUTE_GENERATE;
-	ups[ROLE_PREFILL].dp_ranks = 4;
+	eps[ROLE_PREFILL].dp_ranks = 4;
 	pair.rank[ROLE_PREFILL] = 3;
 	pair.room = 4003;
 	expect_body(ROLE_PREFILL,
@@ -116,7 +116,7 @@ Test(sglang, rooms)
 		for (int i = 0; i < 4096; i++) {
 			const uint32_t ranks = i % 3 == 0 ? 0 : i % 3 == 1 ? 7 : 1024;
 
-			ups[ROLE_PREFILL].dp_ranks = ranks;
+			eps[ROLE_PREFILL].dp_ranks = ranks;
 			pair.rank[ROLE_PREFILL] = ranks > 0 ? i % (int)ranks : -1;
 			cr_assert_eq(req.connector->begin(&pair), END_OK);
 			cr_assert(pair.room >= 1 && pair.room <= INT64_MAX);
@@ -134,7 +134,7 @@ Test(sglang, rooms)
 Test(sglang, rooms_of_a_batch_end_before_the_next)
 {
 	begin("{}");
-	ups[ROLE_PREFILL].dp_ranks = 1024;
+	eps[ROLE_PREFILL].dp_ranks = 1024;
 	pair.rank[ROLE_PREFILL] = 1023;
 	for (int i = 0; i < 1000; i++) {
 		uint64_t last;
@@ -152,7 +152,7 @@ learned(const char *answer)
 	struct question q;
 
 	begin("{}");
-	ups[ROLE_PREFILL].bootstrap_port = 0;
+	eps[ROLE_PREFILL].bootstrap_port = 0;
 	cr_assert(req.connector->ask(&pair, &q));
 	cr_assert_eq(q.role, ROLE_PREFILL);
 	cr_assert_str_eq(q.path, "/server_info");

@@ -1,5 +1,5 @@
 /* A kept connection that breaks as a request goes out on it: had the engine's kernel taken any of that? */
-#include "worker/net/pool.h"
+#include "worker/net/connpool.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -47,7 +47,7 @@ teardown(void)
 	(void)close(uc.sock.fd);
 }
 
-TestSuite(pool, .init = setup, .fini = teardown);
+TestSuite(connpool, .init = setup, .fini = teardown);
 
 static void
 send_next(void)
@@ -67,15 +67,15 @@ broken(void)
 	return sock_read(&uc.sock, buf, sizeof(buf));
 }
 
-Test(pool, an_end_that_crossed_the_request_is_certain)
+Test(connpool, an_end_that_crossed_the_request_is_certain)
 {
 	(void)close(engine);
 	send_next();
 	cr_assert_eq(broken(), 0);
-	cr_assert(pool_nothing_acked(&uc));
+	cr_assert(connpool_nothing_acked(&uc));
 }
 
-Test(pool, an_end_after_the_request_was_read_is_certain_too)
+Test(connpool, an_end_after_the_request_was_read_is_certain_too)
 {
 	char buf[8];
 
@@ -83,10 +83,10 @@ Test(pool, an_end_after_the_request_was_read_is_certain_too)
 	cr_assert_eq(read(engine, buf, sizeof(buf)), 4);
 	(void)close(engine);
 	cr_assert_eq(broken(), 0);
-	cr_assert_not(pool_nothing_acked(&uc));
+	cr_assert_not(connpool_nothing_acked(&uc));
 }
 
-Test(pool, a_reset_that_comes_late_may_be_of_one_who_has_read)
+Test(connpool, a_reset_that_comes_late_may_be_of_one_who_has_read)
 {
 	const struct linger at_once = {.l_onoff = 1};
 
@@ -95,5 +95,5 @@ Test(pool, a_reset_that_comes_late_may_be_of_one_who_has_read)
 	(void)close(engine);
 	cr_assert_eq(broken(), -ECONNRESET);
 	cr_assert(uc.sock.reset);
-	cr_assert_not(pool_nothing_acked(&uc));
+	cr_assert_not(connpool_nothing_acked(&uc));
 }

@@ -1,4 +1,4 @@
-#include "worker/net/pool.h"
+#include "worker/net/connpool.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -18,28 +18,28 @@
 #define STALE_US                                                                                   \
 	2000 /* beside the way there and back: a connection that had gone stale says so by then */
 
-struct pool {
+struct connpool {
 	struct worker *w;
 	uint32_t nslots;
 	uint32_t nidle;
-	struct upstream **ups; /* by endpoint slot */
+	struct endpoint **eps; /* by endpoint slot */
 	struct upconn_list ended;
 };
 
-struct pool *
-pool_new(struct worker *w)
+struct connpool *
+connpool_new(struct worker *w)
 {
-	struct pool *p = MEM_NEW(struct pool);
+	struct connpool *p = MEM_NEW(struct connpool);
 
 	p->w = w;
 	p->nslots = w->seg->hdr->max_endpoints;
-	p->ups = mem_array(p->nslots, sizeof(*p->ups));
+	p->eps = mem_array(p->nslots, sizeof(*p->eps));
 	TAILQ_INIT(&p->ended);
 	return p;
 }
 
 void
-pool_reap(struct pool *p)
+connpool_reap(struct connpool *p)
 {
 	struct upconn *uc;
 
@@ -50,78 +50,78 @@ pool_reap(struct pool *p)
 }
 
 static void
-upstream_unref(struct upstream *up)
+endpoint_unref(struct endpoint *ep)
 {
-	assert(up->refs > 0);
-	if (--up->refs > 0)
+	assert(ep->refs > 0);
+	if (--ep->refs > 0)
 		return;
-	free(up->url);
-	free(up->authority);
-	free(up->host);
-	free(up->prefix);
-	free(up->bootstrap_host);
-	free(up->kv_addr);
-	free(up->disagg_spec);
-	free(up->learned);
-	free(up);
+	free(ep->url);
+	free(ep->authority);
+	free(ep->host);
+	free(ep->prefix);
+	free(ep->bootstrap_host);
+	free(ep->kv_addr);
+	free(ep->disagg_spec);
+	free(ep->learned);
+	free(ep);
 }
 
 /* Ends a connection that is on no list; its memory goes after the loop turn. */
 static void
-end_conn(struct pool *p, struct upconn *uc)
+end_conn(struct connpool *p, struct upconn *uc)
 {
 	sock_close(&uc->sock);
 	metric_gauge_add(p->w->slab, G_UP_OPEN, -1);
-	if (--uc->up->nconns == 0)
-		uc->up->lulls++;
-	upstream_unref(uc->up);
-	uc->up = NULL;
+	if (--uc->ep->nconns == 0)
+		uc->ep->disconnects++;
+	endpoint_unref(uc->ep);
+	uc->ep = NULL;
 	uc->leg = NULL;
 	TAILQ_INSERT_TAIL(&p->ended, uc, link);
 }
 
 static void
-drop_idle(struct pool *p, struct upconn *uc)
+drop_idle(struct connpool *p, struct upconn *uc)
 {
-	TAILQ_REMOVE(&uc->up->idle, uc, link);
-	uc->up->nidle--;
+	TAILQ_REMOVE(&uc->ep->idle, uc, link);
+	uc->ep->nidle--;
 	p->nidle--;
 	metric_gauge_add(p->w->slab, G_UP_IDLE, -1);
 	end_conn(p, uc);
 }
 
 void
-pool_drop_idle(struct pool *p, struct upstream *up)
+connpool_drop_idle(struct connpool *p, struct endpoint *ep)
 {
-	while (!TAILQ_EMPTY(&up->idle))
-		drop_idle(p, TAILQ_FIRST(&up->idle));
+	while (!TAILQ_EMPTY(&ep->idle))
+		drop_idle(p, TAILQ_FIRST(&ep->idle));
 }
 
 /* The slot lives another life, or its address moved: finishing requests keep the old copy alive. */
 static void
-retire(struct pool *p, uint32_t slot)
+retire(struct connpool *p, uint32_t slot)
 {
-	struct upstream *up = p->ups[slot];
+	struct endpoint *ep = p->eps[slot];
 
-	if (up == NULL)
+	if (ep == NULL)
 		return;
-	pool_drop_idle(p, up);
-	up->current = false;
-	p->ups[slot] = NULL;
-	upstream_unref(up);
+	connpool_drop_idle(p, ep);
+	ep->current = false;
+	p->eps[slot] = NULL;
+	endpoint_unref(ep);
 }
 
 void
-pool_free(struct pool **pp)
+connpool_free(struct connpool **pp)
 {
-	struct pool *p = *pp;
+	struct connpool *p = *pp;
 
 	if (p == NULL)
 		return;
 	for (uint32_t i = 0; i < p->nslots; i++)
 		retire(p, i);
-	pool_reap(p);
-	free(p->ups);
+	connpool_reap(p);
+	free(p->eps);
 	free(p);
 	*pp = NULL;
 }
@@ -135,85 +135,85 @@ replace(char **text, const char *with)
 
 /* What the master may have learned since. */
 static void
-refresh(struct upstream *up, const struct table_endpoint *te, uint64_t version)
+refresh(struct endpoint *ep, const struct table_endpoint *te, uint64_t version)
 {
-	up->table_version = version;
-	replace(&up->bootstrap_host, te->bootstrap_host);
-	replace(&up->kv_addr, te->kv_addr);
-	replace(&up->disagg_spec, te->disagg_spec);
-	up->bootstrap_port = te->bootstrap_port;
-	up->dp_ranks = te->dp_ranks;
-	up->notices = te->notices;
+	ep->table_version = version;
+	replace(&ep->bootstrap_host, te->bootstrap_host);
+	replace(&ep->kv_addr, te->kv_addr);
+	replace(&ep->disagg_spec, te->disagg_spec);
+	ep->bootstrap_port = te->bootstrap_port;
+	ep->dp_ranks = te->dp_ranks;
+	ep->notices = te->notices;
 }
 
-struct upstream *
-pool_endpoint(struct pool *p, const struct table *t, const struct table_endpoint *te)
+struct endpoint *
+connpool_endpoint(struct connpool *p, const struct table *t, const struct table_endpoint *te)
 {
-	struct upstream *up = p->ups[te->slot];
+	struct endpoint *ep = p->eps[te->slot];
 
-	if (up != NULL && (up->tag != te->tag || !ep_addr_equal(&up->addr, &te->addr))) {
+	if (ep != NULL && (ep->tag != te->tag || !ep_addr_equal(&ep->addr, &te->addr))) {
 		retire(p, te->slot);
-		up = NULL;
+		ep = NULL;
 	}
-	if (up == NULL) {
-		up = MEM_NEW(struct upstream);
-		up->slot = te->slot;
-		up->tag = te->tag;
-		up->addr = te->addr;
-		up->url = mem_strdup(te->url);
-		up->authority = mem_strdup(te->authority);
-		up->host = mem_strdup(te->host);
-		up->prefix = mem_strdup(te->prefix);
-		up->current = true;
-		up->refs = 1;
-		TAILQ_INIT(&up->idle);
-		p->ups[te->slot] = up;
+	if (ep == NULL) {
+		ep = MEM_NEW(struct endpoint);
+		ep->slot = te->slot;
+		ep->tag = te->tag;
+		ep->addr = te->addr;
+		ep->url = mem_strdup(te->url);
+		ep->authority = mem_strdup(te->authority);
+		ep->host = mem_strdup(te->host);
+		ep->prefix = mem_strdup(te->prefix);
+		ep->current = true;
+		ep->refs = 1;
+		TAILQ_INIT(&ep->idle);
+		p->eps[te->slot] = ep;
 	}
-	if (up->table_version != t->version)
-		refresh(up, te, t->version);
-	return pool_ref(up);
+	if (ep->table_version != t->version)
+		refresh(ep, te, t->version);
+	return connpool_ref(ep);
 }
 
-struct upstream *
-pool_ref(struct upstream *up)
+struct endpoint *
+connpool_ref(struct endpoint *ep)
 {
-	up->refs++;
-	return up;
+	ep->refs++;
+	return ep;
 }
 
-struct upstream *
-pool_aside(const struct upstream *up, uint16_t port)
+struct endpoint *
+connpool_aside(const struct endpoint *ep, uint16_t port)
 {
-	struct upstream *aside = MEM_NEW(struct upstream);
+	struct endpoint *aside = MEM_NEW(struct endpoint);
 
-	aside->slot = up->slot;
-	aside->addr = up->addr;
+	aside->slot = ep->slot;
+	aside->addr = ep->addr;
 	aside->addr.port = port;
-	aside->url = mem_strdup(up->url);
-	aside->host = mem_strdup(up->host);
+	aside->url = mem_strdup(ep->url);
+	aside->host = mem_strdup(ep->host);
 	aside->prefix = mem_strdup("");
 	aside->authority =
-		mem_printf(strchr(up->host, ':') != NULL ? "[%s]:%u" : "%s:%u", up->host, port);
+		mem_printf(strchr(ep->host, ':') != NULL ? "[%s]:%u" : "%s:%u", ep->host, port);
 	TAILQ_INIT(&aside->idle);
 	aside->refs = 1;
 	return aside;
 }
 
 void
-pool_unref(struct pool *p, struct upstream **up)
+connpool_unref(struct connpool *p, struct endpoint **ep)
 {
 	(void)p;
-	if (*up == NULL)
+	if (*ep == NULL)
 		return;
-	upstream_unref(*up);
-	*up = NULL;
+	endpoint_unref(*ep);
+	*ep = NULL;
 }
 
 static void
 on_conn_read(void *arg)
 {
 	struct upconn *uc = arg;
-	struct pool *p = uc->sock.w->pool;
+	struct connpool *p = uc->sock.w->connpool;
 
 	if (uc->leg != NULL)
 		leg_on_read(uc->leg);
@@ -239,7 +239,7 @@ on_conn_error(void *arg, int err)
 	if (uc->leg != NULL)
 		leg_on_error(uc->leg);
 	else
-		drop_idle(uc->sock.w->pool, uc);
+		drop_idle(uc->sock.w->connpool, uc);
 }
 
 /* Nothing to read and not closed: what an engine says unasked must never answer the next request. */
@@ -253,13 +253,13 @@ is_quiet(const struct upconn *uc)
 
 /* Closes the connection that has been idle for longest, whosever it is; false if none is. */
 static bool
-give_up_idle(struct pool *p)
+give_up_idle(struct connpool *p)
 {
 	struct upconn *oldest = NULL;
 
 	for (uint32_t i = 0; i < p->nslots && p->nidle > 0; i++) {
 		struct upconn *uc =
-			p->ups[i] == NULL ? NULL : TAILQ_LAST(&p->ups[i]->idle, upconn_list);
+			p->eps[i] == NULL ? NULL : TAILQ_LAST(&p->eps[i]->idle, upconn_list);
 
 		if (uc != NULL && (oldest == NULL || uc->idle_since_ms < oldest->idle_since_ms))
 			oldest = uc;
@@ -270,7 +270,7 @@ give_up_idle(struct pool *p)
 }
 
 static int
-new_socket(struct pool *p, int family)
+new_socket(struct connpool *p, int family)
 {
 	const int type = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
 	int fd = socket(family, type, 0);
@@ -281,18 +281,18 @@ new_socket(struct pool *p, int family)
 }
 
 struct upconn *
-pool_get(struct pool *p, struct upstream *up, bool fresh, int *ret_err)
+connpool_get(struct connpool *p, struct endpoint *ep, bool fresh, int *ret_err)
 {
 	struct upconn *uc;
 	struct sockaddr_storage ss;
 	socklen_t len;
 	int fd;
 
-	while ((uc = TAILQ_FIRST(&up->idle)) != NULL && !is_quiet(uc))
+	while ((uc = TAILQ_FIRST(&ep->idle)) != NULL && !is_quiet(uc))
 		drop_idle(p, uc);
 	if (uc != NULL && !fresh) {
-		TAILQ_REMOVE(&up->idle, uc, link);
-		up->nidle--;
+		TAILQ_REMOVE(&ep->idle, uc, link);
+		ep->nidle--;
 		p->nidle--;
 		metric_gauge_add(p->w->slab, G_UP_IDLE, -1);
 		metric_add(p->w->slab, M_UP_REUSED, 1);
@@ -300,7 +300,7 @@ pool_get(struct pool *p, struct upstream *up, bool fresh, int *ret_err)
 		uc->sent_before = uc->sent;
 		return uc;
 	}
-	len = ep_addr_sockaddr(&up->addr, &ss);
+	len = ep_addr_sockaddr(&ep->addr, &ss);
 	if (len == 0) {
 		*ret_err = EHOSTUNREACH;
 		return NULL;
@@ -316,9 +316,9 @@ pool_get(struct pool *p, struct upstream *up, bool fresh, int *ret_err)
 		return NULL;
 	}
 	uc = MEM_NEW(struct upconn);
-	uc->up = up;
-	up->nconns++;
-	up->refs++;
+	uc->ep = ep;
+	ep->nconns++;
+	ep->refs++;
 	uc->sock.on_read = on_conn_read;
 	uc->sock.on_drained = on_conn_drained;
 	uc->sock.on_error = on_conn_error;
@@ -329,29 +329,29 @@ pool_get(struct pool *p, struct upstream *up, bool fresh, int *ret_err)
 }
 
 void
-pool_put(struct pool *p, struct upconn **ucp)
+connpool_put(struct connpool *p, struct upconn **ucp)
 {
 	struct upconn *uc = *ucp;
-	struct upstream *up = uc->up;
+	struct endpoint *ep = uc->ep;
 
 	*ucp = NULL;
 	uc->leg = NULL;
-	if (!up->current || up->nidle >= p->w->conf->upstream_max_idle || p->w->draining ||
+	if (!ep->current || ep->nidle >= p->w->conf->upstream_max_idle || p->w->draining ||
 		p->w->conf->upstream_idle_ms == 0) {
 		end_conn(p, uc);
 		return;
 	}
 	uc->idle_since_ms = clock_ms();
 	sock_read_start(&uc->sock); /* to see it close */
-	TAILQ_INSERT_HEAD(&up->idle, uc, link);
-	up->nidle++;
+	TAILQ_INSERT_HEAD(&ep->idle, uc, link);
+	ep->nidle++;
 	p->nidle++;
 	metric_gauge_add(p->w->slab, G_UP_IDLE, 1);
 	worker_need_tick(p->w);
 }
 
 void
-pool_drop(struct pool *p, struct upconn **ucp)
+connpool_drop(struct connpool *p, struct upconn **ucp)
 {
 	struct upconn *uc = *ucp;
 
@@ -362,7 +362,7 @@ pool_drop(struct pool *p, struct upconn **ucp)
 }
 
 bool
-pool_nothing_acked(const struct upconn *uc)
+connpool_nothing_acked(const struct upconn *uc)
 {
 	struct tcp_info ti;
 	socklen_t len = sizeof(ti);
@@ -382,15 +382,15 @@ pool_nothing_acked(const struct upconn *uc)
 }
 
 bool
-pool_sweep(struct pool *p, uint64_t now_ms)
+connpool_sweep(struct connpool *p, uint64_t now_ms)
 {
 	if (p->nidle == 0)
 		return false;
 	for (uint32_t i = 0; i < p->nslots; i++) {
-		struct upstream *up = p->ups[i];
+		struct endpoint *ep = p->eps[i];
 		struct upconn *uc;
 
-		while (up != NULL && (uc = TAILQ_LAST(&up->idle, upconn_list)) != NULL &&
+		while (ep != NULL && (uc = TAILQ_LAST(&ep->idle, upconn_list)) != NULL &&
 			now_ms - uc->idle_since_ms >= p->w->conf->upstream_idle_ms)
 			drop_idle(p, uc);
 	}

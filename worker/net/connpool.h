@@ -1,10 +1,10 @@
 /*
  * Engine endpoints as this worker knows them, and its idle keep-alive connections to each.
  *
- * Process: worker.  Each worker owns its pool; nothing here is shared.
- * Ownership: pool_endpoint() lends a reference that pool_unref() gives back; the copy stays valid while
- * anybody holds one, whatever the table does meanwhile.  pool_get() lends a connection; the loan ends
- * with exactly one of pool_put() (reusable) or pool_drop() (closed).
+ * Process: worker.  Each worker owns its connpool; nothing here is shared.
+ * Ownership: connpool_endpoint() lends a reference that connpool_unref() gives back; the copy stays valid while
+ * anybody holds one, whatever the table does meanwhile.  connpool_get() lends a connection; the loan ends
+ * with exactly one of connpool_put() (reusable) or connpool_drop() (closed).
  */
 #pragma once
 #include <stdbool.h>
@@ -15,20 +15,20 @@
 #include "worker/net/sock.h"
 
 struct leg;
-struct pool;
+struct connpool;
 struct worker;
 
 TAILQ_HEAD(upconn_list, upconn);
 
 /* A private copy of one table_endpoint: outlives the table it was read from. */
-struct upstream {
+struct endpoint {
 	uint32_t slot, tag;
-	uint32_t refs; /* legs, connections, and the pool's own */
-	/* the pool's own copy for this slot; else only finishing requests hold it */
+	uint32_t refs; /* legs, connections, and the connpool's own */
+	/* the connpool's own copy for this slot; else only finishing requests hold it */
 	bool current;
 	uint32_t nidle, nconns;
 	/* how often its last connection was gone: an engine that starts again closes them all */
-	uint32_t lulls;
+	uint32_t disconnects;
 	struct ep_addr addr;
 	char *url, *authority, *host, *prefix;
 	struct upconn_list idle; /* most recently used first */
@@ -40,16 +40,16 @@ struct upstream {
 	uint8_t notices;
 	/* what this worker has learned of it: forgotten when a leg there fails */
 	char *learned; /* NixlPush: its identity; Mooncake: its engine ids; raw JSON, or NULL */
-	uint32_t learned_ranks; /* Mooncake: how many of them */
-	uint32_t learned_lull;  /* `lulls` then */
-	uint32_t learned_port;  /* SGLang: of its bootstrap server; 0: unknown */
-	bool asked_by_us;       /* a question is under way */
-	uint32_t next_rank;     /* data-parallel rank of the next request */
+	uint32_t learned_ranks;       /* Mooncake: how many of them */
+	uint32_t learned_disconnects; /* `disconnects` then */
+	uint32_t learned_port;        /* SGLang: of its bootstrap server; 0: unknown */
+	bool asked_by_us;             /* a question is under way */
+	uint32_t next_rank;           /* data-parallel rank of the next request */
 };
 
 struct upconn {
 	struct sock sock;
-	struct upstream *up;
+	struct endpoint *ep;
 	struct leg *leg; /* NULL while idle */
 	uint64_t idle_since_ms;
 	/* bytes written for earlier requests: all acknowledged, they were answered */
@@ -57,33 +57,33 @@ struct upconn {
 	uint64_t sent;    /* bytes written in all */
 	uint64_t sent_us; /* clock_us of the last request on it */
 	bool reused;
-	TAILQ_ENTRY(upconn) link; /* in upstream.idle, or in the pool's list of ended ones */
+	TAILQ_ENTRY(upconn) link; /* in endpoint.idle, or in the connpool's list of ended ones */
 };
 
-struct pool *pool_new(struct worker *w);
-void pool_free(struct pool **);
+struct connpool *connpool_new(struct worker *w);
+void connpool_free(struct connpool **);
 
 /* The worker's copy of `te`, with a reference for the caller.  Call inside the read section. */
-struct upstream *pool_endpoint(
-	struct pool *p, const struct table *t, const struct table_endpoint *te);
-void pool_unref(struct pool *p, struct upstream **up);
-struct upstream *pool_ref(struct upstream *up);
+struct endpoint *connpool_endpoint(
+	struct connpool *p, const struct table *t, const struct table_endpoint *te);
+void connpool_unref(struct connpool *p, struct endpoint **ep);
+struct endpoint *connpool_ref(struct endpoint *ep);
 /* Another port of the same machine, asked now and then: no connection to it is kept.  A reference. */
-struct upstream *pool_aside(const struct upstream *up, uint16_t port);
+struct endpoint *connpool_aside(const struct endpoint *ep, uint16_t port);
 
 /* An idle connection if there is one and `fresh` is not asked for, else a new one, still connecting.
  * NULL with *ret_err when the connect failed at once. */
-struct upconn *pool_get(struct pool *p, struct upstream *up, bool fresh, int *ret_err);
-void pool_put(struct pool *p, struct upconn **uc);
-void pool_drop(struct pool *p, struct upconn **uc);
+struct upconn *connpool_get(struct connpool *p, struct endpoint *ep, bool fresh, int *ret_err);
+void connpool_put(struct connpool *p, struct upconn **uc);
+void connpool_drop(struct connpool *p, struct upconn **uc);
 
 /* True if the peer's TCP acknowledged nothing of what was written since the loan began: certain where the peer ended the
  * connection, likely where it was reset. */
-bool pool_nothing_acked(const struct upconn *uc);
+bool connpool_nothing_acked(const struct upconn *uc);
 /* Closes all that are idle there. */
-void pool_drop_idle(struct pool *p, struct upstream *up);
+void connpool_drop_idle(struct connpool *p, struct endpoint *ep);
 
 /* Closes connections idle for too long.  Returns true while any is idle. */
-bool pool_sweep(struct pool *p, uint64_t now_ms);
+bool connpool_sweep(struct connpool *p, uint64_t now_ms);
 /* Frees ended connections: after the loop turn, when no late callback can meet them. */
-void pool_reap(struct pool *p);
+void connpool_reap(struct connpool *p);
