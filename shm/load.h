@@ -38,7 +38,14 @@ void load_foreign_set(struct seg *seg, uint32_t ep, uint32_t foreign, uint64_t n
  * Returns the number of reservations given back. */
 uint32_t load_reap(struct seg *seg, uint32_t dead);
 
-/* Endpoint state and tag.  W: master. */
+/*
+ * Endpoint state and tag.  W: master.
+ *
+ * UP is written only when no reader holds a table with another address or other models of that endpoint:
+ * take rcu_cookie() before the rcu_publish() of the row, and write UP when rcu_passed() says so.  A reader of
+ * an older table would take UP for that table's row, and send the request to the old address.
+ * After each change call queue_wake_after_change() for each pool: these stores have no barrier of their own.
+ */
 void ep_state_set(struct seg *seg, uint32_t ep, enum ep_state st);
 /* DRAINING for good: whoever has not reserved by now gives back what it reserves (worker/schedule/select.c), so the
  * count of requests that load_count() shows from now on only falls. */

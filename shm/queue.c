@@ -180,7 +180,8 @@ queue_stand(struct seg *seg, const struct queue_ref *ref)
 	shm_store(&s->lacks, QUEUE_UNTRIED | QUEUE_ALL_ROLES);
 	/*
 	 * A full barrier: whoever frees a place after our try has begun finds us standing, and untried, with
-	 * the fields of this ticket.  Pairs with queue_wake(), queue_any() before it, and see().
+	 * the fields of this ticket.  Pairs with queue_wake(), queue_any() before it, see(), and
+	 * queue_wake_after_change().
 	 */
 	old = shm_xchg(&s->word, word_make(ref->ticket, ref->worker, 0, QUEUE_S_WAITING));
 	assert(word_ticket(old) == ref->ticket);
@@ -412,6 +413,21 @@ queue_wake(struct seg *seg, uint32_t pool, const struct queue_call *call)
 
 /* --- the master's -------------------------------------------------------------------------------- */
 
+uint32_t
+queue_wake_after_change(struct seg *seg, uint32_t pool)
+{
+	static const struct queue_call first = {.roles = QUEUE_ALL_ROLES};
+
+	/*
+	 * The state word is a plain store: the processor may still hold it in its store buffer while
+	 * queue_any() reads the marks.  A waiter that enqueues in that moment would be missed here, and would
+	 * itself read the old state.  With a full barrier on both sides one of the two sees the other.
+	 * Pairs with queue_stand().
+	 */
+	shm_mb();
+	return queue_any(seg, pool) ? queue_wake(seg, pool, &first) : QUEUE_NOBODY;
+}
+
 void
 queue_called_all(const struct seg *seg, uint32_t pool, bool *workers)
 {
@@ -421,8 +437,6 @@ queue_called_all(const struct seg *seg, uint32_t pool, bool *workers)
 		if (word_state(s.word) == QUEUE_S_WOKEN)
 			workers[word_worker(s.word) - 1] = true;
 }
-
-/* --- the master's -------------------------------------------------------------------------------- */
 
 uint32_t
 queue_reap(struct seg *seg, uint32_t dead)

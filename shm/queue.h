@@ -70,6 +70,12 @@ struct queue_call {
 /* Calls the first of them, unless it was called already and has not tried yet.  Its worker, whose eventfd the
  * caller writes; or QUEUE_NOBODY. */
 uint32_t queue_wake(struct seg *seg, uint32_t pool, const struct queue_call *call);
+/*
+ * Master: as queue_wake() for whoever stands first, with a full barrier before it.  To be called for each pool after each
+ * change that lets a waiter be served: a state word written (UP, drain ended), an ejection cleared, a table
+ * published.  Returns the worker whose eventfd the caller writes, or QUEUE_NOBODY.
+ */
+uint32_t queue_wake_after_change(struct seg *seg, uint32_t pool);
 /* For the master, who writes the eventfds of whoever was called: a caller may have died, or stand still, in
  * between.  workers[SLOT_WORKERS]: set to true for each of them. */
 void queue_called_all(const struct seg *seg, uint32_t pool, bool *workers);

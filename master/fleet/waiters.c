@@ -29,15 +29,12 @@ tell(const struct waiters *ws, uint32_t worker)
 void
 waiters_call(struct waiters *ws)
 {
-	static const struct queue_call first = {.roles = QUEUE_ALL_ROLES};
+	for (uint32_t pool = 0; ws != NULL && pool < ws->seg->hdr->max_pools; pool++) {
+		const uint32_t worker = queue_wake_after_change(ws->seg, pool);
 
-	for (uint32_t pool = 0; ws != NULL && pool < ws->seg->hdr->max_pools; pool++)
-		if (queue_any(ws->seg, pool)) {
-			const uint32_t worker = queue_wake(ws->seg, pool, &first);
-
-			if (worker != QUEUE_NOBODY)
-				tell(ws, worker);
-		}
+		if (worker != QUEUE_NOBODY)
+			tell(ws, worker);
+	}
 }
 
 void
