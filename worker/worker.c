@@ -36,7 +36,7 @@
 #define PAUSED_SAY_MS 10000 /* between two log lines about it */
 #define MAPPED (128 << 10)  /* bytes of memory from which on it is mapped */
 #define QUIT_MS 1000        /* for clients to read the last words; the master kills after 2 s */
-/* the master kills a child that is silent for stall_timeout; at least once a second */
+/* the master kills a child that is silent for worker_watchdog; at least once a second */
 #define BEAT_MS 500
 
 /* --- listening ----------------------------------------------------------------------------------- */

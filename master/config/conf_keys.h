@@ -48,7 +48,7 @@ K("client.body_timeout", DURATION, client_body_ms, 1, CONF_HOUR, "30s", GENERATI
 	"between two pieces of a request's body; of all of it as much, and a second for each 512 bytes")							\
 K("client.idle_timeout", DURATION, client_idle_ms, 1, 24 * CONF_HOUR, "75s", GENERATION,		\
 	"a kept-alive connection without a request")							\
-K("client.stall_timeout", DURATION, client_stall_ms, 1, 24 * CONF_HOUR, "300s", GENERATION,		\
+K("client.write_timeout", DURATION, client_write_ms, 1, 24 * CONF_HOUR, "300s", GENERATION,		\
 	"a client that takes no byte of its answer")							\
 K("client.max_inflight", COUNT, client_max_inflight, 0, 1000000, "0", GENERATION,			\
 	"requests of one client (API key, else address) at once, of all workers together; more gets 429; 0: no limit") \
@@ -64,7 +64,7 @@ K("upstream.max_idle", COUNT, upstream_max_idle, 0, 65536, "64", GENERATION,				
 	"idle connections kept per worker and endpoint")						\
 K("drain_timeout", DURATION, drain_ms, 0, 24 * CONF_HOUR, "30s", LIVE,					\
 	"how long streams may go on after SIGTERM")							\
-K("stall_timeout", DURATION_OR_0, stall_ms, CONF_BEAT_MIN, CONF_HOUR, "10s", LIVE,			\
+K("worker_watchdog", DURATION_OR_0, watchdog_ms, CONF_BEAT_MIN, CONF_HOUR, "10s", LIVE,			\
 	"a worker without a heartbeat for that long is killed and replaced; 2s or more, or 0: never")			\
 K("stats_interval", DURATION, stats_interval_ms, 50, CONF_HOUR, "1s", LIVE,				\
 	"between two scrapes of an engine's /metrics")							\

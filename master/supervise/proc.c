@@ -533,14 +533,14 @@ procs_sigchld(struct procs *ps)
 }
 
 /*
- * Kills who has not stored its beat for stall_ms.  When this timer itself comes late, the whole machine
+ * Kills who has not stored its beat for watchdog_ms.  When this timer itself comes late, the whole machine
  * (or our cgroup) stood still: nobody is to blame, and the clocks start anew.
  */
 static void
 on_stall_tick(evutil_socket_t fd, short what, void *arg)
 {
 	struct procs *ps = arg;
-	uint64_t now = clock_ms(), stall = ps->conf != NULL ? ps->conf->stall_ms : 0;
+	uint64_t now = clock_ms(), stall = ps->conf != NULL ? ps->conf->watchdog_ms : 0;
 
 	(void)fd;
 	(void)what;

@@ -242,7 +242,7 @@ struct conf {
 	uint64_t client_head_ms;    /* from a head's first byte to its last */
 	uint64_t client_body_ms;    /* between two reads of a body */
 	uint64_t client_idle_ms;    /* keep-alive connection without a request */
-	uint64_t client_stall_ms;   /* a client that takes no byte of its answer */
+	uint64_t client_write_ms;   /* a client that takes no byte of its answer */
 	uint64_t upstream_idle_ms;  /* idle engine connection; uvicorn closes at 5 s */
 	uint32_t upstream_max_idle; /* idle connections kept per worker and endpoint */
 	/* bytes of a prefill answer that are read; more fails the leg */
@@ -256,7 +256,7 @@ struct conf {
 	uint32_t rise, fall;
 	char **dns_servers; /* "address" or "address:port"; none: those of resolv.conf */
 	size_t ndns_servers;
-	uint64_t drain_ms, stall_ms; /* stall_ms 0 = off */
+	uint64_t drain_ms, watchdog_ms; /* watchdog_ms 0 = off */
 	char *control_socket;        /* path, or NULL: none */
 	/* ZMQ address of the notifier's PULL socket, or NULL: no notifier */
 	char *notices_listen;

@@ -320,7 +320,7 @@ proc_conns_set(struct seg *seg, uint32_t slot, uint64_t n)
 }
 
 /* A stopped or hung worker's few connections must not pull the mean down: the others would leave
- * clients waiting in the queue until stall_timeout ends it. */
+ * clients waiting in the queue until worker_watchdog ends it. */
 static bool
 takes_its_share(const struct seg *seg, uint32_t slot, uint64_t now_ms)
 {

@@ -311,7 +311,7 @@ def test_a_worker_that_dies_gives_its_trial_away(world):
 def test_a_worker_that_stands_still_loses_its_trial(world):
     """It has as long as all its timeouts together; when it goes on it ends nobody else's."""
     late = {"connect": "100ms", "prefill": "1s", "decode": "2s"}
-    r, _, d = world.pd(1, 2, pool={**SOON, "timeouts": late}, stall_timeout="0", **FOUR)
+    r, _, d = world.pd(1, 2, pool={**SOON, "timeouts": late}, worker_watchdog="0", **FOUR)
     fail(r, d[0])
     streams, _ = stuck_trial(r, d[0])
     pids = r.children("worker")

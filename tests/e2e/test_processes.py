@@ -215,7 +215,7 @@ def test_second_sigterm_does_not_hurt(world):
 # --- stopped ---
 
 def test_stopped_worker_is_replaced(world):
-    r, _, _ = world.pd(stall_timeout="2s")
+    r, _, _ = world.pd(worker_watchdog="2s")
     victim = r.children()[0]
     r.murder(victim, signal.SIGSTOP)
     r.look_over()
@@ -224,8 +224,8 @@ def test_stopped_worker_is_replaced(world):
 
 
 def test_stopped_worker_does_not_hold_the_others(world):
-    """stall_timeout 0: it is left alone, and half of the connections do not hang with it."""
-    r, _, _ = world.pd(stall_timeout="0s")
+    """worker_watchdog 0: it is left alone, and half of the connections do not hang with it."""
+    r, _, _ = world.pd(worker_watchdog="0s")
     victim = r.children()[0]
     r.murder(victim, signal.SIGSTOP)
     try:

@@ -28,7 +28,7 @@ class Narrow:
         self.p = world.script(probes=None if p_script else {URL: prefills_by_itself})
         self.d = world.script()
         keys = {"queue_size": 50, "queue_timeout": "30s", "allow_route_header": True, **(pool or {}), **keys}
-        top = {k: keys.pop(k) for k in ("shared_memory", "drain_timeout", "stall_timeout", "pools") if k in keys}
+        top = {k: keys.pop(k) for k in ("shared_memory", "drain_timeout", "worker_watchdog", "pools") if k in keys}
         self.pool = world.pool([{"url": self.p.url, "max_inflight": p_places}], [{"url": self.d.url, "max_inflight": places}], **keys)
         self.r = world.router(self.pool, workers=workers, **top)
         self.r.wait_all_up()
@@ -455,7 +455,7 @@ def test_a_worker_is_killed_while_its_requests_wait(world):
 @pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
 def test_a_worker_stands_still_when_its_request_is_called(world, killed):
     """The next in the queue is served all the same: within a second, or as soon as the dead one is reaped."""
-    q = Narrow(world, workers=2, stall_timeout="0s")
+    q = Narrow(world, workers=2, worker_watchdog="0s")
     q.ask("first")
     first = q.d.expect()
     busy = owner(q, "first")

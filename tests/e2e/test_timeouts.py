@@ -199,7 +199,7 @@ def stopped(r):
 
 
 def racing(world, limit):
-    return world.scripts(pool={"timeouts": {limit: f"{int(LIMIT_S * 1000)}ms"}}, workers=1, stall_timeout="0s", fall=1000, health_interval="1h")
+    return world.scripts(pool={"timeouts": {limit: f"{int(LIMIT_S * 1000)}ms"}}, workers=1, worker_watchdog="0s", fall=1000, health_interval="1h")
 
 
 def all_win(r, clients):
@@ -254,7 +254,7 @@ def test_decode_that_answers_at_the_moment_of_its_timer_wins(world, stage):
 def test_a_client_that_speaks_at_the_moment_of_its_timer_is_heard(world, rest):
     """A connection that has been idle for as long as it may, a head and a body that are completed."""
     limit = {"all": "idle_timeout", "half a head": "head_timeout", "half a body": "body_timeout"}[rest]
-    r, p, d = world.pd(workers=1, stall_timeout="0s", client={limit: f"{int(LIMIT_S * 1000)}ms"})
+    r, p, d = world.pd(workers=1, worker_watchdog="0s", client={limit: f"{int(LIMIT_S * 1000)}ms"})
     body = b'{"model": "%s", "prompt": "x", "max_tokens": 1}' % MODEL.encode()
     head = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (URL.encode(), len(body))
     at = {"all": 0, "half a head": 20, "half a body": len(head) + 20}[rest]
@@ -318,7 +318,7 @@ def test_connect_that_is_done_at_the_moment_of_its_timer_wins(world):
 def test_notices_that_are_there_at_the_moment_of_their_timer_are_not_late():
     """The notifier goes on while the worker sleeps."""
     n = 16
-    with desk_with(pool={"timeouts": {"kv_ready": f"{int(LIMIT_S * 1000)}ms"}}, workers=1, stall_timeout="0s") as k:
+    with desk_with(pool={"timeouts": {"kv_ready": f"{int(LIMIT_S * 1000)}ms"}}, workers=1, worker_watchdog="0s") as k:
         clients = [k.ask(True) for _ in range(n)]
         asked = [k.p.expect() for _ in range(n)]
         for ex in asked:

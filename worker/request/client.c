@@ -320,7 +320,7 @@ watch_stall(struct conn *c, size_t queued, uint64_t now_ms)
 {
 	if (queued != c->stalled_at) {
 		c->stalled_at = queued;
-		c->stall_ms = now_ms + c->w->conf->client_stall_ms;
+		c->stall_ms = now_ms + c->w->conf->client_write_ms;
 		return;
 	}
 	if (now_ms < c->stall_ms)

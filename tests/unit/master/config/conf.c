@@ -95,7 +95,7 @@ Test(conf, minimal_file_and_every_default)
 	cr_expect_eq(c->client_head_ms, 10000);
 	cr_expect_eq(c->client_body_ms, 30000);
 	cr_expect_eq(c->client_idle_ms, 75000);
-	cr_expect_eq(c->client_stall_ms, 300000);
+	cr_expect_eq(c->client_write_ms, 300000);
 	cr_expect_eq(c->upstream_idle_ms, 4000);
 	cr_expect_eq(c->upstream_max_idle, 64);
 	cr_expect_eq(c->stats_interval_ms, 1000);
@@ -104,7 +104,7 @@ Test(conf, minimal_file_and_every_default)
 	cr_expect_eq(c->rise, 2);
 	cr_expect_eq(c->fall, 3);
 	cr_expect_eq(c->drain_ms, 30000);
-	cr_expect_eq(c->stall_ms, 10000);
+	cr_expect_eq(c->watchdog_ms, 10000);
 	cr_expect_eq(c->log_level, LOG_L_INFO);
 	cr_expect_eq(c->log_format, LOG_F_KV);
 	cr_expect_str_eq(c->control_socket, "/run/pdrouter/control.sock");
@@ -152,11 +152,11 @@ Test(conf, every_key)
 		"limits: {max_body: 1GiB, max_head: 16KiB, max_connections: 7, max_answer: 2048B}\n"
 		"shared_memory: {max_workers: 4, max_endpoints: 8, max_pools: 2, flags_per_worker: "
 		"128}\n"
-		"client: {head_timeout: 1s, body_timeout: 2s, idle_timeout: 3m, stall_timeout: "
+		"client: {head_timeout: 1s, body_timeout: 2s, idle_timeout: 3m, write_timeout: "
 		"4h}\n"
 		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"
 		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 5s\nrise: 1\nfall: 9\n"
-		"drain_timeout: 0\nstall_timeout: 0s\nlog_level: debug\nlog_format: json\n"
+		"drain_timeout: 0\nworker_watchdog: 0s\nlog_level: debug\nlog_format: json\n"
 		"control_socket: \"\"\nnotices: {listen: \"tcp://*:7500\"}\n"
 		"pools:\n"
 		"  - models: [\"405\", org/m]\n"
@@ -184,11 +184,11 @@ Test(conf, every_key)
 	cr_expect_eq(c->max_answer, 2048);
 	cr_expect_eq(c->flags_per_worker, 128);
 	cr_expect_eq(c->client_idle_ms, 180000);
-	cr_expect_eq(c->client_stall_ms, 4u * 3600000);
+	cr_expect_eq(c->client_write_ms, 4u * 3600000);
 	cr_expect_eq(c->upstream_idle_ms, 250);
 	cr_expect_eq(c->upstream_max_idle, 0);
 	cr_expect_eq(c->drain_ms, 0);
-	cr_expect_eq(c->stall_ms, 0);
+	cr_expect_eq(c->watchdog_ms, 0);
 	cr_expect_eq(c->log_level, LOG_L_DEBUG);
 	cr_expect_eq(c->log_format, LOG_F_JSON);
 	cr_expect_null(c->control_socket);
@@ -258,8 +258,8 @@ static const struct bad {
 	/* keys */
 	{ POOLS "\nworker: 3\n", 3, "worker", "did you mean workers?" },
 	{ POOLS "max_body: 1MiB\n", 2, "max_body", "limits.max_body" },
-	{ POOLS "stall_timout: 1m\n", 2, "stall_timout", "did you mean stall_timeout?" },
-	{ POOLS "client: {stall_timout: 1m}\n", 2, "client.stall_timout", "did you mean client.stall_timeout?" },
+	{ POOLS "worker_watchdg: 1m\n", 2, "worker_watchdg", "did you mean worker_watchdog?" },
+	{ POOLS "client: {write_timout: 1m}\n", 2, "client.write_timout", "did you mean client.write_timeout?" },
 	{ POOLS "drain_timout: 1m\n", 2, "drain_timout", "did you mean drain_timeout?" },
 	{ POOLS "head_timout: 1m\n", 2, "head_timout", "did you mean client.head_timeout?" },
 	{ POOLS "cliens: {head_timeout: 1m}\n", 2, "cliens", "did you mean client?" },
@@ -320,9 +320,9 @@ static const struct bad {
 	{ POOLS "workers: 17\n", 2, "shared_memory.max_workers", "17 workers are more than 16: write 17 or more" },
 	{ "workers: 5\nshared_memory:\n  max_workers: 4\n" POOLS, 3, "shared_memory.max_workers", "5 workers" },
 	{ POOLS "shared_memory: {flags_per_worker: 100}\n", 2, "shared_memory.flags_per_worker", "multiple of 64" },
-	{ POOLS "stall_timeout: 1ms\n", 2, "stall_timeout", "0, or 2s to 1h" },
-	{ POOLS "stall_timeout: 1999ms\n", 2, "stall_timeout", "0, or 2s to 1h" },
-	{ POOLS "stall_timeout: 2h\n", 2, "stall_timeout", "0, or 2s to 1h" },
+	{ POOLS "worker_watchdog: 1ms\n", 2, "worker_watchdog", "0, or 2s to 1h" },
+	{ POOLS "worker_watchdog: 1999ms\n", 2, "worker_watchdog", "0, or 2s to 1h" },
+	{ POOLS "worker_watchdog: 2h\n", 2, "worker_watchdog", "0, or 2s to 1h" },
 	{ POOLS "limits: {max_connections: 0}\n", 2, "limits.max_connections", "out of bounds" },
 	/* units */
 	{ POOLS "drain_timeout: 5\n", 2, "drain_timeout", "5 has no unit: write 5ms, 5s, 5m or 5h" },
@@ -1940,11 +1940,11 @@ Test(conf, every_key_is_written)
 		"limits: {max_body: 1GiB, max_head: 16KiB, max_connections: 7, max_answer: 2048B, max_fanout: 9,\n"
 		" max_buffered: 2GiB}\n"
 		"shared_memory: {max_workers: 4, max_endpoints: 99, max_pools: 12, flags_per_worker: 128, queue: 9, clients: 16}\n"
-		"client: {head_timeout: 1s, body_timeout: 2s, idle_timeout: 3m, stall_timeout: 4h, max_inflight: 5, rate: 6/m,\n"
+		"client: {head_timeout: 1s, body_timeout: 2s, idle_timeout: 3m, write_timeout: 4h, max_inflight: 5, rate: 6/m,\n"
 		" burst: 7, id_header: X-Real-IP}\n"
 		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"
 		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 5s\nrise: 1\nfall: 9\n"
-		"drain_timeout: 0\nstall_timeout: 0s\nlog_level: debug\nlog_format: json\n"
+		"drain_timeout: 0\nworker_watchdog: 0s\nlog_level: debug\nlog_format: json\n"
 		"control_socket: \"\"\nnotices: {listen: \"tcp://*:7501\"}\n"
 		"announce: {listen: \"tcp://*:1\", forget: 9s}\npools:\n"
 		"- {name: a, models: [\"405\", 'o\"r\\g'], connector: orchestrated, policy: session, prefill_policy: random,\n"

@@ -339,7 +339,7 @@ Test(proc, who_does_not_go_is_killed)
 /* `deaf` never beats, like a process that hangs. */
 Test(proc, a_hanging_worker_is_replaced)
 {
-	static const struct conf conf = {.drain_ms = 100, .stall_ms = 1000};
+	static const struct conf conf = {.drain_ms = 100, .watchdog_ms = 1000};
 	pid_t pid;
 
 	setup(KINDS(deaf));
@@ -356,7 +356,7 @@ Test(proc, a_hanging_worker_is_replaced)
 /* A process in an uninterruptible wait outlives its SIGKILL: one line, not one per tick. */
 Test(proc, a_hanging_worker_is_killed_once)
 {
-	static const struct conf conf = {.drain_ms = 100, .stall_ms = 100};
+	static const struct conf conf = {.drain_ms = 100, .watchdog_ms = 100};
 	int out = memfd_create("stderr", 0), said = 0;
 	char text[8192] = "";
 	uint64_t end;
