@@ -168,7 +168,7 @@ IDLE(JWT_AUDIENCE, "jwt-audience", "NAME", "the control socket is a file: who ma
 IDLE(JWT_JWKS_URI, "jwt-jwks-uri", "URL", "the control socket is a file: who may open it may control")	\
 IDLE(JWT_ROLE_MAPPING, "jwt-role-mapping", "ROLE=ROLE...", "the control socket is a file: who may open it may control") \
 GONE(DP_AWARE, "dp-aware", NULL, "use dp_ranks of the engines in a configuration file")			\
-GONE(API_KEY, "api-key", "KEY", "use api_key_file in a configuration file; clients' keys pass on as they are") \
+GONE(API_KEY, "api-key", "KEY", "use engine_api_key_file in a configuration file; clients' keys pass on as they are") \
 GONE(SELECTOR, "selector", "LABEL=VALUE...", "use dns in a configuration file, with the name of a headless service") \
 GONE(PREFILL_SELECTOR, "prefill-selector", "LABEL=VALUE...", "use dns in a configuration file, with the name of a headless service") \
 GONE(DECODE_SELECTOR, "decode-selector", "LABEL=VALUE...", "use dns in a configuration file, with the name of a headless service") \

@@ -204,13 +204,13 @@ K("priority_header", HEADER, priority_header, 0, 127, "X-Vllm-Priority", LIVE,		
 	"that says it; \"\": the body's member alone")							\
 K("health_path", PATH, health_path, 1, 255, "(/health; with sglang: /ready)", LIVE,			\
 	"what a health probe asks for")									\
-K("api_key_file", TEXT, api_key_file, 0, 4095, "", LIVE,						\
+K("engine_api_key_file", FILE, engine_api_key_file, 0, 4095, "", LIVE,						\
 	"holds the key the router's own probes show to these engines; \"\": none")			\
 K("load_metrics.running", TEXT, metric_running, 0, 127, "", LIVE,					\
 	"name of the engines' metric of running requests; \"\": vLLM's and SGLang's")		\
 K("load_metrics.waiting", TEXT, metric_waiting, 0, 127, "", LIVE,					\
 	"the same of waiting requests")									\
-K("endpoints_file", TEXT, endpoints_file, 0, 4095, "", LIVE,						\
+K("endpoints_file", FILE, endpoints_file, 0, 4095, "", LIVE,						\
 	"instead of prefill and decode: a YAML list of {url, role} or {url, label}, read again on SIGHUP") \
 K("watch", BOOL, watch, 0, 0, "false", LIVE,								\
 	"true: a change of the endpoints_file is put in force without SIGHUP")				\
@@ -290,6 +290,7 @@ enum conf_type {
 	CONF_T_DURATION,
 	CONF_T_DURATION_OR_0,
 	CONF_T_TEXT,
+	CONF_T_FILE,
 	CONF_T_NAME,
 	CONF_T_LABEL,
 	CONF_T_HEADER,

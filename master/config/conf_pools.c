@@ -175,7 +175,7 @@ conf_beside(const char *file, const char *name)
 	return mem_printf("%.*s/%s", (int)(slash - file), file, name);
 }
 
-/* --- the api_key_file
+/* --- the engine_api_key_file
  * ---------------------------------------------------------------------------- */
 
 #define API_KEY_MAX 4096 /* bytes; tokens such as JWTs are one or two thousand */
@@ -216,8 +216,8 @@ static int
 read_api_key(struct conf_read *r, struct conf_pool *p, int line)
 {
 	char buf[API_KEY_MAX + 2]; /* the newline, and a byte too many */
-	char *path = conf_beside(r->file, p->api_key_file);
-	size_t mark = conf_enter(r, ".api_key_file");
+	char *path = conf_beside(r->file, p->engine_api_key_file);
+	size_t mark = conf_enter(r, ".engine_api_key_file");
 	ssize_t n = read_small(path, buf, sizeof(buf));
 	const char *fault;
 	int rc = 0;
@@ -817,10 +817,10 @@ conf_pool_finish(struct conf_read *r, struct conf_pool *p, const int *lines)
 		check_roles(r, p, lines) != 0 || check_sources(r, p, lines) != 0)
 		return -1;
 	p->queue_size_line = given(lines, "queue_size");
-	if (p->api_key_file != NULL && r->was != NULL)
+	if (p->engine_api_key_file != NULL && r->was != NULL)
 		p->api_key = mem_strdup(pool_before(r, p)->api_key);
-	else if (p->api_key_file != NULL &&
-		 read_api_key(r, p, line_of(p, lines, "api_key_file")) != 0)
+	else if (p->engine_api_key_file != NULL &&
+		 read_api_key(r, p, line_of(p, lines, "engine_api_key_file")) != 0)
 		return -1;
 	if (p->endpoints_file != NULL
 			? read_endpoints_file(r, p, line_of(p, lines, "endpoints_file")) != 0

@@ -65,6 +65,7 @@ static const struct {
 	[CONF_T_DURATION] = { "a duration such as 2s", CONF_U64, set_duration },
 	[CONF_T_DURATION_OR_0] = { "0 or a duration such as 2s", CONF_U64, set_duration },
 	[CONF_T_TEXT] = { "a text", CONF_STR, set_text },
+	[CONF_T_FILE] = { "a text", CONF_STR, set_text },
 	[CONF_T_NAME] = { "a name", CONF_STR, set_name },
 	[CONF_T_LABEL] = { "a label", CONF_STR, set_text },
 	[CONF_T_HEADER] = { "the name of a header", CONF_STR, set_header },

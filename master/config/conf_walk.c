@@ -322,12 +322,22 @@ struct guess {
 	unsigned cost;
 };
 
+/* True if `w` has the words of `name` between underscores or at an end: api_key in engine_api_key_file. */
+static bool
+is_part(const char *name, const char *w)
+{
+	const char *at = name[0] != '\0' ? strstr(w, name) : NULL;
+	const char *end = at != NULL ? at + strlen(name) : NULL;
+
+	return at != NULL && (at == w || at[-1] == '_') && (*end == '\0' || *end == '_');
+}
+
 /* `word` lies in `path`, up to the next dot; `far` breaks ties. */
 static void
 consider(struct guess *g, const char *name, const char *path, const char *word, bool far)
 {
 	char w[64];
-	size_t n = strcspn(word, "."), len = strlen(name);
+	size_t n = strcspn(word, ".");
 	unsigned d;
 
 	if (n >= sizeof(w))
@@ -335,8 +345,8 @@ consider(struct guess *g, const char *name, const char *path, const char *word, 
 	memcpy(w, word, n);
 	w[n] = '\0';
 	d = distance(name, w);
-	if (d > 2 && strncmp(name, w, len) == 0 && w[len] == '_')
-		d = 2; /* api_key: api_key_file */
+	if (d > 2 && is_part(name, w))
+		d = 2; /* api_key: engine_api_key_file */
 	if (2 * d + far < g->cost)
 		*g = (struct guess){path, (size_t)(word - path) + n, 2 * d + far};
 }

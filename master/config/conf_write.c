@@ -147,11 +147,9 @@ write_pool(FILE *out, const struct conf *c, const struct conf_pool *pool, size_t
 
 		if (k->def != NULL && conf_value_equal(k, pool, &def))
 			continue;
-		if (strcmp(k->path, "endpoints_file") == 0 ||
-			strcmp(k->path, "api_key_file") == 0) {
+		if (k->type == CONF_T_FILE) {
 			start_line(&p, k->path);
-			write_path(out, c,
-				k->path[0] == 'e' ? pool->endpoints_file : pool->api_key_file);
+			write_path(out, c, *(char *const *)((const char *)pool + k->off));
 			(void)fputc('\n', out);
 		} else {
 			write_key(&p, k, pool);

@@ -314,7 +314,7 @@ tell_nothing_learned(struct learn *l, enum question q, int status)
 			LOG_S("pool", ep->pool_name), LOG_S("reason", l->why));
 	else if (status == 401 || status == 403)
 		log_info(
-			"the endpoint wants a key for this, the pool's api_key_file is none or wrong",
+			"the endpoint wants a key for this, the pool's engine_api_key_file is none or wrong",
 			LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
 			LOG_S("pool", ep->pool_name), LOG_S("reason", l->why));
 	else

@@ -183,7 +183,7 @@ read_page(struct scrape *s, const struct probe_answer *a)
 	if (s->absent)
 		return "status 404: no such page, asked again every 30 s";
 	if (a->status == 401)
-		return "status 401: the engine wants an api_key_file";
+		return "status 401: the engine wants an engine_api_key_file";
 	if (a->status != 200)
 		return "status other than 200";
 	return read_figures(s);

@@ -187,7 +187,7 @@ struct conf_pool {
 	char *priority_header;                 /* of an integer, the lowest goes first; or NULL */
 	char *health_path;                     /* default by engine: /health, /ready */
 	char *metric_running, *metric_waiting; /* of the engine's /metrics; NULL: the known names */
-	char *api_key_file, *api_key;          /* for the master's own questions; NULL: none */
+	char *engine_api_key_file, *api_key;   /* for the master's own questions; NULL: none */
 	char *endpoints_file; /* or NULL; its endpoints are already in the list below */
 	uint32_t watch;       /* 1: a change of the endpoints_file is put in force by itself */
 	char **groups;        /* the distinct ones of its endpoints; at most CONF_GROUPS_MAX */
@@ -257,7 +257,7 @@ struct conf {
 	char **dns_servers; /* "address" or "address:port"; none: those of resolv.conf */
 	size_t ndns_servers;
 	uint64_t drain_ms, watchdog_ms; /* watchdog_ms 0 = off */
-	char *control_socket;        /* path, or NULL: none */
+	char *control_socket;           /* path, or NULL: none */
 	/* ZMQ address of the notifier's PULL socket, or NULL: no notifier */
 	char *notices_listen;
 	char *announce_listen; /* of its ROUTER socket, where engines announce themselves, or NULL */

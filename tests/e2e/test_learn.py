@@ -183,7 +183,7 @@ def test_engines_that_want_a_key(world, kind):
     r = world.router({**world.pool([p], [d]), **keys}, wait_for="live", log_level="debug")
     wait("a refusal", lambda: "status 401" in line(r, p.url))
     assert r.get("/ready").status == 503
-    r.reload(pools=[{**world.pool([p], [d]), **keys, "api_key_file": str(key)}])
+    r.reload(pools=[{**world.pool([p], [d]), **keys, "engine_api_key_file": str(key)}])
     r.wait_for("ready")
     wait("the load", lambda: r.metric("endpoint_running", role="decode") == 2)
     wait("the version", lambda: "pdsim" in shown(r, d.url)["version"])
@@ -206,7 +206,7 @@ def test_a_key_that_is_missing_is_told_where_nothing_waits_for_it(world):
 def test_every_question_carries_the_key(world):
     p, d = world.script(), world.script()
     key = key_file(world, "sk-1")
-    r = world.router(world.pool([p], [d], engine="sglang", api_key_file=str(key)))
+    r = world.router(world.pool([p], [d], engine="sglang", engine_api_key_file=str(key)))
     wait("a scrape", lambda: "/metrics" in p.probed)
     for path in "/ready", "/v1/models", "/server_info", "/get_server_info", "/metrics":
         assert p.probed[path]["authorization"] == "Bearer sk-1", path
@@ -223,14 +223,14 @@ def test_every_question_carries_the_key(world):
 def test_a_rotated_key_is_taken_by_sighup(world):
     p, d = world.script(), world.script()
     key = key_file(world, "sk-1\n")
-    r = world.router(world.pool([p], [d], api_key_file=str(key)))
+    r = world.router(world.pool([p], [d], engine_api_key_file=str(key)))
     key.write_text("sk-2\n")
     r.kill(signal.SIGHUP)
     r.told_to_stop = False
     wait("the new key", lambda: p.probed["/health"]["authorization"] == "Bearer sk-2")
     key.write_text("sk-3 and more\n")
     done = r.ctl("reload")
-    assert done.returncode != 0 and "api_key_file" in done.stdout + done.stderr and "no header may carry" in done.stdout + done.stderr
+    assert done.returncode != 0 and "engine_api_key_file" in done.stdout + done.stderr and "no header may carry" in done.stdout + done.stderr
     assert "sk-3" not in r.log() + done.stdout + done.stderr
     last = p.probed["/health"]
     wait("another probe", lambda: p.probed["/health"] is not last)

@@ -266,7 +266,7 @@ static const struct bad {
 	{ POOLS "policy: random\n", 2, "policy", "unknown key here: it belongs to a pool" },
 	{ "pools: [{connector: nixl, weight: 2, " EPS "}]\n", 1, "pools[0].weight", "belongs to an entry of prefill or decode" },
 	{ "pools: [{connector: nixl, rise: 2, " EPS "}]\n", 1, "pools[0].rise", "belongs to the top level" },
-	{ "pools: [{connector: nixl, api_key: x, " EPS "}]\n", 1, "pools[0].api_key", "did you mean api_key_file?" },
+	{ "pools: [{connector: nixl, api_key: x, " EPS "}]\n", 1, "pools[0].api_key", "did you mean engine_api_key_file?" },
 	{ "pools: [{connector: nixl, timeout: 2s, " EPS "}]\n", 1, "pools[0].timeout", "did you mean timeouts?" },
 	{ POOLS "frobnicate: 3\n", 2, "frobnicate", "unknown key" },
 	/* what others call it */
@@ -922,7 +922,7 @@ Test(conf_file, again_with_the_watched_files)
 
 	write_file("main.yaml",
 		"workers: auto\npools:\n"
-		" - {name: a, connector: nixl, endpoints_file: eps.yaml, watch: true, api_key_file: key}\n"
+		" - {name: a, connector: nixl, endpoints_file: eps.yaml, watch: true, engine_api_key_file: key}\n"
 		" - {name: b, connector: nixl, endpoints_file: big}\n");
 	write_file("eps.yaml", "- {url: http://a, role: prefill}\n");
 	write_file("big", "- {url: http://b, role: prefill}\n");
@@ -957,10 +957,10 @@ Test(conf_file, again_with_the_watched_files)
 	conf_free(&was);
 }
 
-#define KEY_POOL "pools:\n - connector: nixl\n   api_key_file: key\n   " KEY_EPS
+#define KEY_POOL "pools:\n - connector: nixl\n   engine_api_key_file: key\n   " KEY_EPS
 #define KEY_EPS "prefill: [{url: \"http://p\"}]\n   decode: [{url: \"http://d\"}]\n"
 
-Test(conf_file, api_key_file)
+Test(conf_file, engine_api_key_file)
 {
 	struct conf_error err;
 	struct conf *old = NULL, *next = NULL;
@@ -1014,7 +1014,7 @@ Test(conf_file, wrong_api_key_files)
 	for (size_t i = 0; i < NELEMS(t); i++) {
 		write_file("key", t[i].text != NULL ? t[i].text : long_key);
 		cr_expect_eq(conf_load("main.yaml", &c, &err), -1);
-		cr_expect(err.line == 3 && strcmp(err.key, "pools[0].api_key_file") == 0 &&
+		cr_expect(err.line == 3 && strcmp(err.key, "pools[0].engine_api_key_file") == 0 &&
 				  strstr(err.what, t[i].word) != NULL &&
 				  strstr(err.what, "secret") == NULL,
 			"%zu: line %d key %s: %s", i, err.line, err.key, err.what);
@@ -1023,7 +1023,8 @@ Test(conf_file, wrong_api_key_files)
 	cr_expect_eq(conf_load("main.yaml", &c, &err), -1);
 	cr_expect_not_null(strstr(err.what, "No such file"), "%s", err.what);
 	cr_assert_eq(mkfifo("fifo", 0600), 0);
-	write_file("main.yaml", "pools:\n - connector: nixl\n   api_key_file: fifo\n   " KEY_EPS);
+	write_file("main.yaml",
+		"pools:\n - connector: nixl\n   engine_api_key_file: fifo\n   " KEY_EPS);
 	cr_expect_eq(conf_load("main.yaml", &c, &err), -1);
 	cr_expect_not_null(strstr(err.what, "cannot be read"), "%s", err.what);
 }
@@ -1476,7 +1477,7 @@ Test(conf, args_wrong)
 		{STACK "--service-discovery=-x", "--service-discovery", "-x is not known here"},
 		{SGLANG "--service-discovery x --selector a=b", "--selector", "use dns"},
 		{SGLANG "--dp-aware", "--dp-aware", "dp_ranks"},
-		{SGLANG "--api-key k", "--api-key", "api_key_file"},
+		{SGLANG "--api-key k", "--api-key", "engine_api_key_file"},
 		{SGLANG "--enable-igw", "--enable-igw", "several pools"},
 		{SGLANG "--tls-cert-path f", "--tls-cert-path", "proxy in front"},
 		{SGLANG "--max-payload-size 1MB", "--max-payload-size", "number of bytes"},
@@ -1969,8 +1970,8 @@ Test(conf, every_key_is_written)
 	const struct conf_keys *const tables[] = {
 		&conf_root_keys, &conf_pool_keys, &conf_endpoint_keys, &conf_dns_keys};
 	/* of files, which have tests of their own; what has no value but the lists' entries */
-	static const char *const apart[] = {
-		"endpoints_file", "api_key_file", "watch", "prefill_labels", "decode_labels"};
+	static const char *const apart[] = {"endpoints_file", "engine_api_key_file", "watch",
+		"prefill_labels", "decode_labels"};
 	char *text = written(c), name[64];
 
 	expect_round_trip(c, text);
@@ -1999,13 +2000,13 @@ Test(conf_file, files_are_written_by_their_full_names)
 	write_file("key", "sk");
 	write_file("eps.yaml", "- {url: http://a, label: p}\n- {url: http://b, label: d}\n");
 	write_file("main.yaml",
-		"pools: [{connector: nixl, endpoints_file: eps.yaml, api_key_file: key, watch: true,\n"
+		"pools: [{connector: nixl, endpoints_file: eps.yaml, engine_api_key_file: key, watch: true,\n"
 		" prefill_labels: [p], decode_labels: [d, e]}]\n");
 	cr_assert_eq(conf_load("main.yaml", &c, &err), 0, "%s", err.what);
 	text = written(c);
 	for (int i = 0; i < 2; i++) {
 		(void)snprintf(full, sizeof(full), "%s: \"%s/%s\"\n",
-			i == 0 ? "endpoints_file" : "api_key_file", dir,
+			i == 0 ? "endpoints_file" : "engine_api_key_file", dir,
 			i == 0 ? "eps.yaml" : "key");
 		cr_expect_not_null(strstr(text, full), "%s", text);
 	}
