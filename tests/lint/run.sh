@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE=1
 # Unit tests are left out of the two analyzers: they do not know Criterion's macros.
 check() {
 	case $1 in
-	deps) tests/lint/deps.sh ;;
+	
 	format) tests/tools/format.sh --check ;;
 	cppcheck)
 		# its own header of the lists, or it takes their loops for statements without effect
@@ -23,7 +23,7 @@ check() {
 		mapfile -t scripts < <(find .ci tests -name '*.sh'; echo .ci/run)
 		shellcheck "${scripts[@]}"
 		;;
-	python | pairs | lists | banned | monitoring) python3 "tests/lint/$1.py" ;;
+	deps | python | pairs | lists | banned | monitoring) python3 "tests/lint/$1.py" ;;
 	conf) python3 tests/lint/conf_doc.py ;;
 	tidy) tests/lint/tidy.sh "$2" ;;
 	*) echo "no such check: $1"; return 2 ;;

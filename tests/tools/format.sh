@@ -23,6 +23,7 @@ case $mode in
 	;;
 *) echo "usage: format.sh [--check | --wide] [FILE...]" >&2; exit 2 ;;
 esac
+clang-format --dry-run -Werror "$@" 2>/dev/null && exit 0
 bad=0
 for f in "$@"; do
 	clang-format "$f" | diff -U0 --label "$f" --label "$f, formatted" "$f" - || bad=$((bad + 1))
