@@ -298,7 +298,7 @@ step_memory(struct master *m)
 		.max_endpoints = m->first->max_endpoints,
 		.max_pools = m->first->max_pools,
 		.flags_per_worker = m->first->flags_per_worker,
-		.max_clients = m->first->client_entries,
+		.max_quotas = m->first->client_entries,
 		.queue_slots = m->first->queue_slots};
 	struct seg_part parts[SEG_NPARTS];
 	int r = seg_new(&sizes, seg_build(), &m->seg);

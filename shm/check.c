@@ -22,7 +22,7 @@
 #include "shm/core/atomic.h"
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
-#include "shm/client_word.h"
+#include "shm/quota_word.h"
 #include "shm/eject.h"
 #include "shm/flags.h"
 #include "shm/load.h"
@@ -90,7 +90,7 @@ which_name(enum which which)
 static const char *
 thing_name(enum which which)
 {
-	return which == CLIENT ? "client" : "endpoint";
+	return which == QUOTA ? "client" : "endpoint";
 }
 
 /* --- process slots ------------------------------------------------------------------------ */
@@ -108,8 +108,8 @@ check_empty_rows(struct check *c, uint32_t slot)
 				"I4 slot %u is nobody's but holds %u requests, %u tokens of endpoint %u, %u sent",
 				slot, held, tokens, ep, sent);
 	}
-	for (uint32_t i = 0; i < c->seg->hdr->max_clients; i++) {
-		const uint32_t held = shm_load(share_of(c->seg, slot, i, CLIENT));
+	for (uint32_t i = 0; i < c->seg->hdr->max_quotas; i++) {
+		const uint32_t held = shm_load(share_of(c->seg, slot, i, QUOTA));
 
 		if (held != 0)
 			found(c, "I4 slot %u is nobody's but holds %u requests of client %u", slot,
@@ -265,7 +265,7 @@ sum_differs(struct look *l)
 	/* The word before acked.  Pairs with word_add(). */
 	const uint64_t *at = word_of(l->seg, l->ep, l->which), word = shm_load_acquire(at);
 
-	l->a = l->which == CLIENT ? client_held_count(word) : word_count(word);
+	l->a = l->which == QUOTA ? quota_held_count(word) : word_count(word);
 	l->b = 0;
 	for (uint32_t w = 0; w < SLOT_WORKERS(l->seg); w++) {
 		uint32_t share;
@@ -415,8 +415,8 @@ journal_wrong(struct look *l)
 	if (journal == 0 || shm_load(&p->journal) != journal)
 		return false;
 	return journal_which(journal) == NEITHER ||
-	       journal_ep(journal) >= (journal_which(journal) == CLIENT
-						      ? l->seg->hdr->max_clients
+	       journal_ep(journal) >= (journal_which(journal) == QUOTA
+						      ? l->seg->hdr->max_quotas
 						      : l->seg->hdr->max_endpoints) ||
 	       ((journal ^ l->b) & SEQ_MASK) != 0;
 }
@@ -468,16 +468,16 @@ check_load(struct check *c)
 static bool
 twice_wrong(struct look *l)
 {
-	const struct client_set *set = &l->seg->clients[l->ep / CLIENT_WAYS];
-	const uint32_t way = l->ep % CLIENT_WAYS;
+	const struct quota_set *set = &l->seg->quotas[l->ep / QUOTA_WAYS];
+	const uint32_t way = l->ep % QUOTA_WAYS;
 	const uint64_t key = shm_load(&set->key[way]);
 
-	for (uint32_t i = 0; i < way && client_bound(key, shm_load(&set->held[way])); i++) {
+	for (uint32_t i = 0; i < way && quota_bound(key, shm_load(&set->held[way])); i++) {
 		const uint64_t other = shm_load(&set->key[i]);
 
 		l->a = l->ep - way + i;
-		if (client_key_hash(other) == client_key_hash(key) &&
-			client_bound(other, shm_load(&set->held[i])))
+		if (quota_key_hash(other) == quota_key_hash(key) &&
+			quota_bound(other, shm_load(&set->held[i])))
 			return true;
 	}
 	return false;
@@ -486,19 +486,19 @@ twice_wrong(struct look *l)
 static bool
 nobodys_wrong(struct look *l)
 {
-	const uint64_t held = shm_load(word_of(l->seg, l->ep, CLIENT));
+	const uint64_t held = shm_load(word_of(l->seg, l->ep, QUOTA));
 
-	l->a = client_held_count(held);
-	return client_free(held) && l->a != 0;
+	l->a = quota_held_count(held);
+	return quota_free(held) && l->a != 0;
 }
 
 static void
-check_clients(struct check *c)
+check_quotas(struct check *c)
 {
-	for (uint32_t i = 0; i < c->seg->hdr->max_clients; i++) {
-		struct look l = {.seg = c->seg, .ep = i, .which = CLIENT};
+	for (uint32_t i = 0; i < c->seg->hdr->max_quotas; i++) {
+		struct look l = {.seg = c->seg, .ep = i, .which = QUOTA};
 
-		check_word(c, i, CLIENT);
+		check_word(c, i, QUOTA);
 		if (lasts(twice_wrong, &l))
 			found(c, "I11 clients %llu and %u are the same one",
 				(unsigned long long)l.a, i);
@@ -699,7 +699,7 @@ check_segment(const struct seg *seg, uint64_t build, const struct rcu_writer *w,
 		check_processes,
 		check_readers,
 		check_load,
-		check_clients,
+		check_quotas,
 		check_flags,
 		check_queues,
 		check_announcements,

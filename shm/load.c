@@ -1,7 +1,7 @@
 /*
  * Reservations: two words per endpoint that all workers CAS, and enough written down beside them that
  * the master can give back exactly what a killed worker held: word, journal and change, packed as
- * load_word.h draws them.  What a client has in flight (clients.c) is a third kind of such words.
+ * load_word.h draws them.  What a client has in flight (quota.c) is a third kind of such words.
  *
  * One operation changes one word; a worker has at most one open.
  *
@@ -100,8 +100,8 @@ names_scrub(struct seg *seg, uint32_t me, uint64_t seq)
 		name_scrub(word_of(seg, ep, REQUESTS), me);
 		name_scrub(word_of(seg, ep, TOKENS), me);
 	}
-	for (uint32_t i = 0; i < seg->hdr->max_clients; i++)
-		name_scrub(word_of(seg, i, CLIENT), me);
+	for (uint32_t i = 0; i < seg->hdr->max_quotas; i++)
+		name_scrub(word_of(seg, i, QUOTA), me);
 	/* acked must not fall behind by half the range either; all up to seq is settled */
 	name_record(seg, name_make(me, seq));
 }
@@ -207,13 +207,13 @@ journal_repair(struct seg *seg, uint32_t dead)
 }
 
 static void
-clients_reap(struct seg *seg, uint32_t dead)
+quotas_reap(struct seg *seg, uint32_t dead)
 {
-	for (uint32_t i = 0; i < seg->hdr->max_clients; i++) {
-		uint32_t *share = share_of(seg, dead, i, CLIENT);
+	for (uint32_t i = 0; i < seg->hdr->max_quotas; i++) {
+		uint32_t *share = share_of(seg, dead, i, QUOTA);
 
 		if (*share > 0)
-			(void)word_add(seg, word_of(seg, i, CLIENT), -(int64_t)*share, 0, 0, 0);
+			(void)word_add(seg, word_of(seg, i, QUOTA), -(int64_t)*share, 0, 0, 0);
 		*share = 0;
 	}
 }
@@ -224,7 +224,7 @@ load_reap(struct seg *seg, uint32_t dead)
 	uint32_t given_back = 0;
 
 	journal_repair(seg, dead);
-	clients_reap(seg, dead);
+	quotas_reap(seg, dead);
 	for (uint32_t ep = 0; ep < seg->hdr->max_endpoints; ep++) {
 		struct row *row = seg_row(seg, dead, ep);
 

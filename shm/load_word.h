@@ -3,7 +3,7 @@
  * (check.c):
  *
  *	word     count:32 | last worker+1:8 | seq:24	of the endpoint: requests, prompt tokens; of the
- *							client: its life and requests (client_word.h)
+ *							client: its life and requests (quota_word.h)
  *	journal  which word:2 | number:16 | seq:24	of the worker; 0 = no operation open
  *	change   row before:32 | signed change:32	of that operation
  */
@@ -21,13 +21,13 @@
 /* An eighth of SEQ_HALF: so often a worker takes its name off every word, so that none grows old. */
 #define SCRUB_EVERY (UINT64_C(1) << 20)
 
-enum which { NEITHER, REQUESTS, TOKENS, CLIENT };
+enum which { NEITHER, REQUESTS, TOKENS, QUOTA };
 
 static inline uint64_t *
 word_of(const struct seg *seg, uint32_t ep, enum which which)
 {
-	if (which == CLIENT)
-		return &seg->clients[ep / CLIENT_WAYS].held[ep % CLIENT_WAYS];
+	if (which == QUOTA)
+		return &seg->quotas[ep / QUOTA_WAYS].held[ep % QUOTA_WAYS];
 	return which == TOKENS ? &seg->eps[ep].tokens : &seg->eps[ep].count;
 }
 
@@ -36,8 +36,8 @@ share_of(const struct seg *seg, uint32_t worker, uint32_t ep, enum which which)
 {
 	struct row *row;
 
-	if (which == CLIENT)
-		return &seg->client_rows[(size_t)worker * seg->hdr->max_clients + ep];
+	if (which == QUOTA)
+		return &seg->quota_rows[(size_t)worker * seg->hdr->max_quotas + ep];
 	row = seg_row(seg, worker, ep);
 	return which == TOKENS ? &row->tokens : &row->held;
 }

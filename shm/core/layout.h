@@ -24,7 +24,7 @@ struct shm_header { /* W: master, before any fork */
 	uint64_t magic;
 	uint32_t version;
 	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker;
-	uint32_t max_clients;
+	uint32_t max_quotas;
 	uint32_t queue_slots;
 	uint32_t nslots; /* process slots: 2 x max_workers + SLOT_EXTRA */
 	uint64_t bytes;
@@ -136,18 +136,18 @@ struct row {
 };
 
 /*
- * Clients whose limits are kept (clients.c), in sets of CLIENT_WAYS entries.  The names that CAS `held` are
+ * Clients whose limits are kept (quota.c), in sets of QUOTA_WAYS entries.  The names that CAS `held` are
  * those of ep_word.count, and its row lies beside the endpoints' rows.
  */
-#define CLIENT_WAYS 8
-struct client_set {
+#define QUOTA_WAYS 8
+struct quota_set {
 	/* the entry given away last, hash:44 | life:16 | way:3 | pending:1.  W: CAS by all */
 	_Alignas(SHM_LINE) uint64_t last;
-	uint64_t key[CLIENT_WAYS]; /* whose it is: hash:44 | life:16 | 0:4.  W: CAS by all */
+	uint64_t key[QUOTA_WAYS]; /* whose it is: hash:44 | life:16 | 0:4.  W: CAS by all */
 	/* requests:16 (below life:16) | last worker+1:8 | seq:24.  W: CAS by all */
-	uint64_t held[CLIENT_WAYS];
+	uint64_t held[QUOTA_WAYS];
 	/* theoretical arrival time of its next request, nanoseconds.  W: CAS by all */
-	uint64_t tat[CLIENT_WAYS];
+	uint64_t tat[QUOTA_WAYS];
 };
 
 /* Engines that announce themselves over ZMQ (protocols.md 7.2): more are refused. */
@@ -187,4 +187,4 @@ struct queue_slot { /* queue_slots per pool */
 static_assert(sizeof(struct queue_slot) == 32, "four waiters to a line");
 static_assert(sizeof(struct flag_slot) == 16, "four flags to a cache line");
 static_assert(sizeof(struct row) == 12, "as drawn in shm/README");
-static_assert(sizeof(struct client_set) == 2 * SHM_LINE, "as drawn in shm/README");
+static_assert(sizeof(struct quota_set) == 2 * SHM_LINE, "as drawn in shm/README");

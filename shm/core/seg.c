@@ -24,7 +24,7 @@
 #define MAX_WORKERS 127     /* two generations in "last worker+1:8" of struct ep_word */
 #define MAX_ENDPOINTS 65536 /* 16 bits of a journal word, load.c */
 #define MAX_FLAGS 65536     /* 4 hex digits of a flag id */
-#define MAX_CLIENTS 65536   /* 16 bits of a journal word, load.c */
+#define MAX_QUOTAS 65536    /* 16 bits of a journal word, load.c */
 #define MAX_QUEUE 65536     /* slots of one pool */
 #define MAX_POOLS 4096      /* METRIC_NO_POOL is 0xffff; more would only make the slabs huge */
 
@@ -50,7 +50,7 @@ static_assert(
 static_assert(sizeof(struct proc_slot) == 4 * SHM_LINE, "as drawn in shm/README");
 static_assert(offsetof(struct flag_slot, nonce) == 8, "as drawn in shm/README");
 static_assert(offsetof(struct row, tokens) == 4 && offsetof(struct row, sent) == 8, "as drawn");
-static_assert(offsetof(struct client_set, key) == 8, "as drawn in shm/README");
+static_assert(offsetof(struct quota_set, key) == 8, "as drawn in shm/README");
 static_assert(sizeof(struct announced) == 2 * SHM_LINE, "as drawn in shm/README");
 static_assert(offsetof(struct announced, kv) == 24 + ANNOUNCED_ADDRESS, "as drawn in shm/README");
 static_assert(ANNOUNCED_ADDRESS % sizeof(uint64_t) == 0, "texts are copied word by word");
@@ -67,8 +67,8 @@ enum part {
 	PART_ROWS,
 	PART_FLAGS,
 	PART_READY,
-	PART_CLIENTS,
-	PART_CLIENT_ROWS,
+	PART_QUOTAS,
+	PART_QUOTA_ROWS,
 	PART_ANNOUNCED,
 	PART_QUEUES,
 	PART_SLABS,
@@ -118,8 +118,8 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_ROWS]       = { "rows", 0, workers * s->max_endpoints * sizeof(struct row) },
 		[PART_FLAGS]      = { "flags", 0, workers * s->flags_per_worker * sizeof(struct flag_slot) },
 		[PART_READY]      = { "ready bits", 0, workers * s->flags_per_worker / 8 },
-		[PART_CLIENTS]    = { "clients", 0, s->max_clients / CLIENT_WAYS * sizeof(struct client_set) },
-		[PART_CLIENT_ROWS] = { "client rows", 0, workers * s->max_clients * sizeof(uint32_t) },
+		[PART_QUOTAS]    = { "quotas", 0, s->max_quotas / QUOTA_WAYS * sizeof(struct quota_set) },
+		[PART_QUOTA_ROWS] = { "quota rows", 0, workers * s->max_quotas * sizeof(uint32_t) },
 		[PART_ANNOUNCED]  = { "announcements", 0, ANNOUNCED_MAX * sizeof(struct announced) },
 		[PART_QUEUES]     = { "queues", 0, s->max_pools * queue_bytes(s) },
 		[PART_SLABS]      = { "metric slabs", 0, slots * metrics_slab_bytes(s->max_pools) },
@@ -154,7 +154,7 @@ sizes_possible(const struct seg_sizes *s)
 	       s->max_endpoints <= MAX_ENDPOINTS && s->max_pools >= 1 &&
 	       s->max_pools <= MAX_POOLS && s->flags_per_worker >= 64 &&
 	       s->flags_per_worker <= MAX_FLAGS && s->flags_per_worker % 64 == 0 &&
-	       s->max_clients <= MAX_CLIENTS && s->max_clients % CLIENT_WAYS == 0 &&
+	       s->max_quotas <= MAX_QUOTAS && s->max_quotas % QUOTA_WAYS == 0 &&
 	       s->queue_slots <= MAX_QUEUE;
 }
 
@@ -174,8 +174,8 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 	seg->rows = AT(PART_ROWS);
 	seg->flags = AT(PART_FLAGS);
 	seg->ready = AT(PART_READY);
-	seg->clients = AT(PART_CLIENTS);
-	seg->client_rows = AT(PART_CLIENT_ROWS);
+	seg->quotas = AT(PART_QUOTAS);
+	seg->quota_rows = AT(PART_QUOTA_ROWS);
 	seg->announced = AT(PART_ANNOUNCED);
 	seg->queues = AT(PART_QUEUES);
 	seg->slabs = AT(PART_SLABS);
@@ -232,7 +232,7 @@ seg_new(const struct seg_sizes *sizes, uint64_t build, struct seg **ret)
 		.max_endpoints = sizes->max_endpoints,
 		.max_pools = sizes->max_pools,
 		.flags_per_worker = sizes->flags_per_worker,
-		.max_clients = sizes->max_clients,
+		.max_quotas = sizes->max_quotas,
 		.queue_slots = sizes->queue_slots,
 		.nslots = worker_slots(sizes) + SLOT_EXTRA,
 		.bytes = bytes,
@@ -279,7 +279,7 @@ seg_check(const struct shm_header *hdr, uint64_t build)
 		.max_endpoints = hdr->max_endpoints,
 		.max_pools = hdr->max_pools,
 		.flags_per_worker = hdr->flags_per_worker,
-		.max_clients = hdr->max_clients,
+		.max_quotas = hdr->max_quotas,
 		.queue_slots = hdr->queue_slots,
 	};
 

@@ -16,7 +16,7 @@ struct metrics_slab;
 struct seg_sizes {
 	/* flags: a multiple of 64 */
 	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker;
-	uint32_t max_clients; /* a multiple of CLIENT_WAYS; 0: none is limited */
+	uint32_t max_quotas;  /* a multiple of QUOTA_WAYS; 0: none is limited */
 	uint32_t queue_slots; /* per pool; 0: nobody can wait */
 };
 
@@ -29,8 +29,8 @@ struct seg {
 	struct row *rows;            /* [worker slots][max_endpoints]: seg_row() */
 	struct flag_slot *flags;     /* [worker slots][flags_per_worker]: seg_flag() */
 	uint64_t *ready;             /* [worker slots][flags_per_worker / 64] bitmap: seg_ready() */
-	struct client_set *clients;  /* [max_clients / CLIENT_WAYS] */
-	uint32_t *client_rows;       /* [worker slots][max_clients]: share_of() */
+	struct quota_set *quotas;    /* [max_quotas / QUOTA_WAYS] */
+	uint32_t *quota_rows;        /* [worker slots][max_quotas]: share_of() */
 	struct announced *announced; /* [ANNOUNCED_MAX] */
 	unsigned char *queues;       /* [max_pools] queues: seg_queue(), seg_queue_slot() */
 	unsigned char *slabs;        /* [nslots] metrics slabs: seg_slab() */

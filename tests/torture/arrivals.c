@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "shm/base/clock.h"
-#include "shm/client_word.h"
-#include "shm/clients.h"
+#include "shm/quota_word.h"
+#include "shm/quota.h"
 #include "shm/load.h"
 #include "tests/torture/torture.h"
 
@@ -39,7 +39,7 @@ static struct arrivals {
 	} came[CHILDREN];
 } * all;
 
-static struct client_pass kept[KEPT];
+static struct quota_pass kept[KEPT];
 static uint64_t kept_since_ns[KEPT], killed_inside;
 
 struct guest {
@@ -52,13 +52,13 @@ arrivals_init(void)
 	all = shared(sizeof(*all));
 }
 
-static enum client_verdict
-arrive(uint32_t me, uint32_t client, struct client_pass *pass)
+static enum quota_verdict
+arrive(uint32_t me, uint32_t client, struct quota_pass *pass)
 {
-	static const struct client_terms rate = {.rate = RATE, .burst = BURST},
-					 few = {.max_inflight = LIMIT};
+	static const struct quota_terms rate = {.rate = RATE, .burst = BURST},
+					few = {.max_inflight = LIMIT};
 
-	return client_enter(seg, me, (uint64_t)(client + 1) << 40, client < KEPT ? &rate : &few,
+	return quota_enter(seg, me, (uint64_t)(client + 1) << 40, client < KEPT ? &rate : &few,
 		client < KEPT ? seen_add(&all->now_ns, ASK_NS) : clock_us() * 1000, pass);
 }
 
@@ -67,7 +67,7 @@ static void
 keep(void)
 {
 	for (uint32_t i = 0; i < KEPT; i++) {
-		if (arrive(MASTER_SLOT, i, &kept[i]) != CLIENT_ADMITTED)
+		if (arrive(MASTER_SLOT, i, &kept[i]) != QUOTA_ADMITTED)
 			bad(BAD_LEAK);
 		kept_since_ns[i] = all->now_ns;
 		all->admitted[i]++;
@@ -78,11 +78,11 @@ keep(void)
 static void
 audit(uint32_t client)
 {
-	struct client_pass pass;
+	struct quota_pass pass;
 	uint64_t ns;
 
-	while (arrive(MASTER_SLOT, client, &pass) == CLIENT_ADMITTED) {
-		client_leave(seg, MASTER_SLOT, pass.entry);
+	while (arrive(MASTER_SLOT, client, &pass) == QUOTA_ADMITTED) {
+		quota_leave(seg, MASTER_SLOT, pass.entry);
 		all->admitted[client]++;
 	}
 	ns = seen_get(&all->now_ns) - kept_since_ns[client];
@@ -102,7 +102,7 @@ void
 arrivals_storm(void)
 {
 	for (uint32_t i = 0; i < KEPT && all->calm != 0; i++)
-		client_leave(seg, MASTER_SLOT, kept[i].entry);
+		quota_leave(seg, MASTER_SLOT, kept[i].entry);
 	proc_slot_set(seg, MASTER_SLOT, 0, PROC_EMPTY, 0);
 	all->calm = 0;
 }
@@ -112,24 +112,24 @@ come(uint32_t me, struct guest *g, uint64_t r)
 {
 	const bool calm = seen_get(&all->calm) != 0;
 	struct came *came = &all->came[me];
-	struct client_pass pass;
-	enum client_verdict v;
+	struct quota_pass pass;
+	enum quota_verdict v;
 
 	g->client = (uint32_t)(r >> 40) % (calm ? CLIENTS_CALM : CLIENTS);
 	v = arrive(me, g->client, &pass);
 	came->forgotten += pass.evicted;
-	came->admitted += v == CLIENT_ADMITTED;
-	came->many += v == CLIENT_INFLIGHT;
-	came->early += v == CLIENT_RATE;
-	came->uncounted += v == CLIENT_UNCOUNTED;
-	if (v != CLIENT_ADMITTED)
+	came->admitted += v == QUOTA_ADMITTED;
+	came->many += v == QUOTA_INFLIGHT;
+	came->early += v == QUOTA_RATE;
+	came->uncounted += v == QUOTA_UNCOUNTED;
+	if (v != QUOTA_ADMITTED)
 		return false;
 	g->entry = pass.entry;
 	if (calm && g->client < KEPT)
 		seen_add(&all->admitted[g->client], 1);
 	if (g->client < KEPT)
 		return true;
-	if (client_held_count(seen_get(&seg->clients[0].held[g->entry])) > LIMIT)
+	if (quota_held_count(seen_get(&seg->quotas[0].held[g->entry])) > LIMIT)
 		bad(BAD_LIMIT);
 	if (calm && seen_add(&all->held[g->client], 1) > LIMIT)
 		bad(BAD_LIMIT);
@@ -141,7 +141,7 @@ go(uint32_t me, const struct guest *g)
 {
 	if (seen_get(&all->calm) != 0 && g->client >= KEPT)
 		seen_add(&all->held[g->client], -(uint64_t)1);
-	client_leave(seg, me, g->entry);
+	quota_leave(seg, me, g->entry);
 }
 
 void
@@ -196,8 +196,8 @@ arrivals_settle(void)
 	const struct came now = sum();
 	uint32_t held = 0;
 
-	for (uint32_t i = 0; i < seg->hdr->max_clients; i++)
-		held += client_held_count(seg->clients[i / CLIENT_WAYS].held[i % CLIENT_WAYS]);
+	for (uint32_t i = 0; i < seg->hdr->max_quotas; i++)
+		held += quota_held_count(seg->quotas[i / QUOTA_WAYS].held[i % QUOTA_WAYS]);
 	if (held != (all->calm != 0 ? KEPT : 0))
 		bad(BAD_LEAK);
 	for (uint32_t i = 0; i < KEPT && all->calm != 0; i++)

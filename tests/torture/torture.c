@@ -96,10 +96,10 @@ static const struct part {
 	{ "eject-storm", 2, false, 500,
 		{ { judge, 4, 4, STOPS | DIES, 1, judge_bury, NULL } },
 		judges_storm, { judges_settle } },
-	{ "clients-calm", 1, false, 1500,
+	{ "quotas-calm", 1, false, 1500,
 		{ { arriver, 4, 4, STOPS, 1, NULL, NULL } },
 		arrivals_calm, { arrivals_settle } },
-	{ "clients-storm", 2, false, 1500,
+	{ "quotas-storm", 2, false, 1500,
 		{ { arriver, 4, 4, STOPS | DIES, 3, arriver_bury, NULL } },
 		arrivals_storm, { arrivals_settle } },
 	{ "queue-calm", 1, false, 1500, /* nobody is called because another has died */
@@ -359,7 +359,7 @@ set_up(const struct options *o)
 		.max_endpoints = ENDPOINTS + JUDGED,
 		.max_pools = 1,
 		.flags_per_worker = 64,
-		.max_clients = 8,
+		.max_quotas = 8,
 		.queue_slots = 64};
 	const int r = seg_new(&sizes, BUILD, &seg);
 

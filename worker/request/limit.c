@@ -7,7 +7,7 @@
 #include "proto/http/http.h"
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
-#include "shm/clients.h"
+#include "shm/quota.h"
 #include "worker/base/core.h"
 #include "worker/request/client.h"
 #include "worker/request/request.h"
@@ -58,12 +58,12 @@ limit_hash_address(const struct seg *seg, const struct sockaddr_storage *ss)
 	const unsigned char *a6 = in6->sin6_addr.s6_addr;
 
 	if (ss->ss_family == AF_INET)
-		return client_hash(seg, KIND_IPV4, &in->sin_addr, 4);
+		return quota_hash(seg, KIND_IPV4, &in->sin_addr, 4);
 	if (ss->ss_family != AF_INET6)
-		return client_hash(seg, KIND_NOBODY, "", 0);
+		return quota_hash(seg, KIND_NOBODY, "", 0);
 	if (IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr))
-		return client_hash(seg, KIND_IPV4, a6 + 12, 4);
-	return client_hash(seg, KIND_IPV6, a6, 8); /* a /64 is one customer's, who has all of it */
+		return quota_hash(seg, KIND_IPV4, a6 + 12, 4);
+	return quota_hash(seg, KIND_IPV6, a6, 8); /* a /64 is one customer's, who has all of it */
 }
 
 /* What the proxy in front calls it: of a list, which others may have begun, what it has added itself. */
@@ -97,9 +97,9 @@ hash_of_client(const struct seg *seg, const struct http_head *h, const struct co
 	socklen_t len = sizeof(ss);
 
 	if (name.n > 0)
-		return client_hash(seg, KIND_NAMED, name.p, name.n);
+		return quota_hash(seg, KIND_NAMED, name.p, name.n);
 	if (key.n > 0)
-		return client_hash(seg, KIND_KEY, key.p, key.n);
+		return quota_hash(seg, KIND_KEY, key.p, key.n);
 	(void)getpeername(c->sock.fd, (struct sockaddr *)&ss, &len);
 	return limit_hash_address(seg, &ss);
 }
@@ -117,36 +117,36 @@ limit_enter(struct req *req, const struct http_head *h)
 {
 	struct worker *w = req->w;
 	const struct conf *conf = w->conf;
-	const struct client_terms terms = {
+	const struct quota_terms terms = {
 		.max_inflight = conf->client_max_inflight,
 		.rate = conf->client_rate.n,
 		.per_s = conf->client_rate.per_s,
 		.burst = conf->client_burst != 0 ? conf->client_burst : conf->client_rate.n,
 	};
-	struct client_pass pass = {.wait_ns = 0};
-	enum client_verdict v;
+	struct quota_pass pass = {.wait_ns = 0};
+	enum quota_verdict v;
 
 	if (terms.max_inflight == 0 && terms.rate == 0)
 		return END_OK;
-	v = client_enter(w->seg, w->slot, hash_of_client(w->seg, h, req->conn), &terms,
+	v = quota_enter(w->seg, w->slot, hash_of_client(w->seg, h, req->conn), &terms,
 		clock_us() * 1000, &pass);
 	metric_add(w->slab, M_CLIENTS_FORGOTTEN, pass.evicted);
-	if (v == CLIENT_ADMITTED)
-		req->client = pass.entry + 1;
-	else if (v == CLIENT_UNCOUNTED)
+	if (v == QUOTA_ADMITTED)
+		req->quota = pass.entry + 1;
+	else if (v == QUOTA_UNCOUNTED)
 		metric_add(w->slab, M_CLIENTS_UNCOUNTED, 1);
-	if (v == CLIENT_ADMITTED || v == CLIENT_UNCOUNTED)
+	if (v == QUOTA_ADMITTED || v == QUOTA_UNCOUNTED)
 		return END_OK;
 	req->retry_after_s = whole_seconds(pass.wait_ns);
-	return v == CLIENT_RATE ? END_CLIENT_RATE : END_CLIENT_INFLIGHT;
+	return v == QUOTA_RATE ? END_CLIENT_RATE : END_CLIENT_INFLIGHT;
 }
 
 void
 limit_leave(struct req *req)
 {
-	if (req->client != 0)
-		client_leave(req->w->seg, req->w->slot, req->client - 1);
-	req->client = 0;
+	if (req->quota != 0)
+		quota_leave(req->w->seg, req->w->slot, req->quota - 1);
+	req->quota = 0;
 }
 
 void

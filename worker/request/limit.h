@@ -4,7 +4,7 @@
  *
  * A client is its API key: the credentials of Authorization, or X-API-Key as Anthropic's clients send it.
  * Without one it is its address, an IPv6 one by its /64.  Keys are not checked here, nor kept: only a hash
- * goes to shared memory (shm/clients.h).  Where a proxy in front says who it is (client.id_header), it is
+ * goes to shared memory (shm/quota.h).  Where a proxy in front says who it is (client.id_header), it is
  * whom that header names.
  *
  * Process: worker.
@@ -44,5 +44,5 @@ void limit_keep(struct worker *w, int64_t bytes);
 /* They are more than there may be. */
 bool limit_full(const struct worker *w);
 
-/* Who comes from there, for the table of clients. */
+/* Who comes from there, for the table of quotas. */
 uint64_t limit_hash_address(const struct seg *seg, const struct sockaddr_storage *ss);

@@ -160,7 +160,7 @@ struct req {
 	uint64_t t_queued_us, queued_us; /* when it began to wait for a place; how long it did */
 	uint64_t t_start_us, t_body_us, t_prefill_us, t_prefilled_us, t_first_us, t_event_us;
 	uint64_t bytes_out, bytes_in;
-	uint32_t client;        /* its entry among the limited clients, + 1; 0: none (limit.h) */
+	uint32_t quota;         /* index of its client's quota (shm/quota.h) + 1; 0: none */
 	uint32_t retry_after_s; /* told with a refusal of ours; 0: nothing, or the status' own */
 	TAILQ_ENTRY(req) link;
 };

@@ -17,7 +17,7 @@
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
 #include "shm/eject.h"
-#include "shm/clients.h"
+#include "shm/quota.h"
 #include "shm/flags.h"
 #include "shm/load.h"
 #include "shm/metrics.h"
@@ -36,7 +36,7 @@
 static struct rcu_writer *writer;
 static struct flag_set *flags;
 static struct flag_ref armed;
-static struct client_pass busy, idle;
+static struct quota_pass busy, idle;
 static pid_t sleepers[3];
 static struct announcement announcement = {
 	.role = ROLE_PREFILL, .http = "10.0.0.1:8000", .kv = "10.0.0.1:9000", .seen_ms = 1};
@@ -118,7 +118,7 @@ people(pid_t a, pid_t b, pid_t notifier)
 static void
 at_work(void)
 {
-	static const struct client_terms terms = {.max_inflight = 3};
+	static const struct quota_terms terms = {.max_inflight = 3};
 	struct flag_ref ready;
 	bool full;
 
@@ -137,8 +137,8 @@ at_work(void)
 
 	cr_assert(load_reserve(seg, NOBODY, 0, 0)); /* killed since, and reaped */
 	cr_assert_eq(
-		client_enter(seg, NOBODY, UINT64_C(1) << 40, &terms, 1000, &idle), CLIENT_ADMITTED);
-	cr_assert_eq(client_enter(seg, A, 1, &terms, 1000, &busy), CLIENT_ADMITTED);
+		quota_enter(seg, NOBODY, UINT64_C(1) << 40, &terms, 1000, &idle), QUOTA_ADMITTED);
+	cr_assert_eq(quota_enter(seg, A, 1, &terms, 1000, &busy), QUOTA_ADMITTED);
 	cr_assert(load_reserve(seg, A, 0, 0));
 	cr_assert(load_reserve(seg, A, 0, 0));
 	cr_assert(load_reserve(seg, A, 1, 0));
@@ -443,33 +443,33 @@ journal_of_no_client(void)
 static void
 client_count_too_high(void)
 {
-	seg->clients[0].held[busy.entry] += UINT64_C(1) << 32;
+	seg->quotas[0].held[busy.entry] += UINT64_C(1) << 32;
 }
 
 static void
 client_row_of_nobody(void)
 {
-	seg->client_rows[NOBODY * 8 + 5] = 2;
+	seg->quota_rows[NOBODY * 8 + 5] = 2;
 }
 
 static void
 client_twice(void)
 {
-	seg->clients[0].key[7] = seg->clients[0].key[busy.entry];
-	seg->clients[0].held[7] = seg->clients[0].held[busy.entry] & UINT64_C(0xffff) << 48;
+	seg->quotas[0].key[7] = seg->quotas[0].key[busy.entry];
+	seg->quotas[0].held[7] = seg->quotas[0].held[busy.entry] & UINT64_C(0xffff) << 48;
 }
 
 static void
 client_nobody(void)
 {
-	seg->clients[0].held[7] = UINT64_C(1) << 32;
-	seg->client_rows[7] = 1;
+	seg->quotas[0].held[7] = UINT64_C(1) << 32;
+	seg->quota_rows[7] = 1;
 }
 
 static void
 client_freed_while_busy(void)
 {
-	seg->clients[0].held[busy.entry] &= UINT64_C(0xffff) << 48;
+	seg->quotas[0].held[busy.entry] &= UINT64_C(0xffff) << 48;
 }
 
 static void

@@ -15,7 +15,7 @@ small_seg(void)
 		.max_endpoints = 4,
 		.max_pools = 2,
 		.flags_per_worker = 128,
-		.max_clients = 8,
+		.max_quotas = 8,
 		.queue_slots = 100};
 
 	cr_assert_eq(seg_new(&sizes, SMALL_BUILD, &seg), 0);

@@ -21,7 +21,7 @@ static const struct seg_sizes normal = {.max_workers = 16,
 	.max_endpoints = 1024,
 	.max_pools = 16,
 	.flags_per_worker = 4096,
-	.max_clients = 4096,
+	.max_quotas = 4096,
 	.queue_slots = 1024};
 
 Test(shm_seg, parts_are_aligned_in_order_and_disjoint)
@@ -49,7 +49,7 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 		.max_endpoints = 4,
 		.max_pools = 2,
 		.flags_per_worker = 128,
-		.max_clients = 8,
+		.max_quotas = 8,
 		.queue_slots = 100};
 	unsigned char *base = (unsigned char *)seg->hdr;
 	const uint32_t workers = SLOT_WORKERS(seg), slots = seg->hdr->nslots;
@@ -65,8 +65,8 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 	ENDS(5, seg_row(seg, workers - 1, sizes.max_endpoints - 1) + 1);
 	ENDS(6, seg_flag(seg, workers - 1, sizes.flags_per_worker - 1) + 1);
 	ENDS(7, seg_ready(seg, workers));
-	ENDS(8, seg->clients + 1);
-	ENDS(9, seg->client_rows + (size_t)workers * sizes.max_clients);
+	ENDS(8, seg->quotas + 1);
+	ENDS(9, seg->quota_rows + (size_t)workers * sizes.max_quotas);
 	ENDS(10, seg->announced + ANNOUNCED_MAX);
 	ENDS(11, (unsigned char *)seg_queue(seg, sizes.max_pools));
 	cr_assert_leq((unsigned char *)seg_queue_slot(seg, 0, sizes.queue_slots),
@@ -168,7 +168,7 @@ Test(shm_seg, impossible_sizes_are_refused)
 #define SIZES(workers, endpoints, pools, flags, clients)                                           \
 	{                                                                                          \
 		.max_workers = (workers), .max_endpoints = (endpoints), .max_pools = (pools),      \
-		.flags_per_worker = (flags), .max_clients = (clients)                              \
+		.flags_per_worker = (flags), .max_quotas = (clients)                               \
 	}
 	static const struct seg_sizes bad[] = {
 		SIZES(0, 4, 2, 64, 8),
@@ -217,7 +217,7 @@ Test(shm_seg, another_build_version_or_size_is_refused)
 	REFUSED_WITH(max_endpoints);
 	REFUSED_WITH(max_pools);
 	REFUSED_WITH(flags_per_worker);
-	REFUSED_WITH(max_clients);
+	REFUSED_WITH(max_quotas);
 #undef REFUSED_WITH
 }
 

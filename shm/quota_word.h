@@ -1,5 +1,5 @@
 /*
- * The packed words of a client's entry, for who writes them (clients.c) and who looks them over (check.c):
+ * The packed words of a client's entry, for who writes them (quota.c) and who looks them over (check.c):
  *
  *	last	hash:44 | life:16 | way:3 | pending:1	of the set: the entry given away last
  *	key	hash:44 | life:16 | 0:4			of the entry
@@ -17,76 +17,76 @@
 
 #include "shm/load_word.h"
 
-#define CLIENT_LIFE_BITS 16
-#define CLIENT_LIFE_BOUND (UINT64_C(1) << (CLIENT_LIFE_BITS - 1))
-#define CLIENT_HELD_BITS 16
-#define CLIENT_HELD_MAX ((UINT32_C(1) << CLIENT_HELD_BITS) - 1)
-#define CLIENT_PENDING UINT64_C(1)
+#define QUOTA_LIFE_BITS 16
+#define QUOTA_LIFE_BOUND (UINT64_C(1) << (QUOTA_LIFE_BITS - 1))
+#define QUOTA_HELD_BITS 16
+#define QUOTA_HELD_MAX ((UINT32_C(1) << QUOTA_HELD_BITS) - 1)
+#define QUOTA_PENDING UINT64_C(1)
 
 static inline uint64_t
-client_key(uint64_t hash, uint64_t life)
+quota_key(uint64_t hash, uint64_t life)
 {
 	return hash << 20 | life << 4;
 }
 
 static inline uint64_t
-client_key_hash(uint64_t key)
+quota_key_hash(uint64_t key)
 {
 	return key >> 20;
 }
 
 /* Of a key, and of `last`. */
 static inline uint64_t
-client_key_life(uint64_t key)
+quota_key_life(uint64_t key)
 {
-	return key >> 4 & BITS(CLIENT_LIFE_BITS);
+	return key >> 4 & BITS(QUOTA_LIFE_BITS);
 }
 
 static inline uint64_t
-client_last(uint64_t key, uint32_t way)
+quota_last(uint64_t key, uint32_t way)
 {
-	return key | (uint64_t)way << 1 | CLIENT_PENDING;
+	return key | (uint64_t)way << 1 | QUOTA_PENDING;
 }
 
 static inline uint32_t
-client_last_way(uint64_t last)
+quota_last_way(uint64_t last)
 {
 	return last >> 1 & 7;
 }
 
 static inline uint64_t
-client_last_key(uint64_t last)
+quota_last_key(uint64_t last)
 {
 	return last & ~BITS(4);
 }
 
 static inline uint64_t
-client_held_life(uint64_t held)
+quota_held_life(uint64_t held)
 {
-	return held >> (64 - CLIENT_LIFE_BITS);
+	return held >> (64 - QUOTA_LIFE_BITS);
 }
 
 static inline uint32_t
-client_held_count(uint64_t held)
+quota_held_count(uint64_t held)
 {
-	return word_count(held) & CLIENT_HELD_MAX;
+	return word_count(held) & QUOTA_HELD_MAX;
 }
 
 /* An entry of that life in which nothing is counted. */
 static inline uint64_t
-client_held_idle(uint64_t life)
+quota_held_idle(uint64_t life)
 {
-	return life << (64 - CLIENT_LIFE_BITS);
+	return life << (64 - QUOTA_LIFE_BITS);
 }
 
 static inline bool
-client_free(uint64_t held)
+quota_free(uint64_t held)
 {
-	return (client_held_life(held) & CLIENT_LIFE_BOUND) == 0;
+	return (quota_held_life(held) & QUOTA_LIFE_BOUND) == 0;
 }
 
 static inline bool
-client_bound(uint64_t key, uint64_t held)
+quota_bound(uint64_t key, uint64_t held)
 {
-	return !client_free(held) && client_held_life(held) == client_key_life(key);
+	return !quota_free(held) && quota_held_life(held) == quota_key_life(key);
 }

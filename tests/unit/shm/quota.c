@@ -2,7 +2,7 @@
  * Limits per client: exact in number and in time whoever the workers are, one entry per client, busy ones
  * are kept, and whatever a worker was at when it was killed, or stood still, nothing stays counted.
  */
-#include "shm/clients.h"
+#include "shm/quota.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 #include "shm/base/mem.h"
 #include "shm/check.h"
-#include "shm/client_word.h"
+#include "shm/quota_word.h"
 #include "shm/load.h"
 #include "tests/unit/shm/fixture.h"
 
@@ -23,7 +23,7 @@ TestSuite(shm_clients, .init = small_seg, .fini = small_seg_end);
 #define START (UINT64_C(1000000) * SECOND) /* any time */
 #define WAYS 8u                            /* the small segment's one set */
 
-static const struct client_terms no_terms, two_at_once = {.max_inflight = 2};
+static const struct quota_terms no_terms, two_at_once = {.max_inflight = 2};
 
 /* A client's hash, all of one set. */
 static uint64_t
@@ -32,41 +32,41 @@ who(uint32_t i)
 	return (uint64_t)(i + 1) << 32;
 }
 
-static enum client_verdict
-enter(uint32_t me, uint32_t client, const struct client_terms *terms, uint64_t now_ns,
-	struct client_pass *pass)
+static enum quota_verdict
+enter(uint32_t me, uint32_t client, const struct quota_terms *terms, uint64_t now_ns,
+	struct quota_pass *pass)
 {
-	return client_enter(seg, me, who(client), terms, now_ns, pass);
+	return quota_enter(seg, me, who(client), terms, now_ns, pass);
 }
 
 static bool
-come_and_go(uint32_t me, uint32_t client, const struct client_terms *terms, uint64_t now_ns)
+come_and_go(uint32_t me, uint32_t client, const struct quota_terms *terms, uint64_t now_ns)
 {
-	struct client_pass pass;
+	struct quota_pass pass;
 
-	if (enter(me, client, terms, now_ns, &pass) != CLIENT_ADMITTED)
+	if (enter(me, client, terms, now_ns, &pass) != QUOTA_ADMITTED)
 		return false;
-	client_leave(seg, me, pass.entry);
+	quota_leave(seg, me, pass.entry);
 	return true;
 }
 
 static uint32_t
 counted(uint32_t entry)
 {
-	return client_held_count(seg->clients[0].held[entry]);
+	return quota_held_count(seg->quotas[0].held[entry]);
 }
 
 /* In how many entries the client is, all their requests added. */
 static uint32_t
 entries_of(uint32_t client, uint32_t *ret_held)
 {
-	const struct client_set *set = &seg->clients[0];
+	const struct quota_set *set = &seg->quotas[0];
 	uint32_t n = 0;
 
 	*ret_held = 0;
 	for (uint32_t i = 0; i < WAYS; i++) {
-		if (client_key_hash(set->key[i]) != who(client) >> 20 ||
-			!client_bound(set->key[i], set->held[i]))
+		if (quota_key_hash(set->key[i]) != who(client) >> 20 ||
+			!quota_bound(set->key[i], set->held[i]))
 			continue;
 		*ret_held += counted(i);
 		n++;
@@ -91,11 +91,11 @@ look_over(void)
 
 Test(shm_clients, burst_and_rate_are_exact_whichever_worker_asks)
 {
-	static const struct client_terms terms[] = {{0, 1, 1, 1}, {0, 3, 1, 1}, {0, 7, 20, 1},
+	static const struct quota_terms terms[] = {{0, 1, 1, 1}, {0, 3, 1, 1}, {0, 7, 20, 1},
 		{0, 10, 5, 1}, {0, 999, 1, 1}, {0, 1000, 1000, 1}};
 
 	for (uint32_t i = 0; i < sizeof(terms) / sizeof(terms[0]); i++) {
-		const struct client_terms *t = &terms[i];
+		const struct quota_terms *t = &terms[i];
 		uint64_t admitted = 0;
 
 		/* asks every tenth of an interval, for ten seconds; the end belongs to it */
@@ -112,7 +112,7 @@ Test(shm_clients, burst_and_rate_are_exact_whichever_worker_asks)
 
 Test(shm_clients, idle_time_is_saved_up_to_the_burst)
 {
-	static const struct client_terms terms = {0, 10, 5, 1};
+	static const struct quota_terms terms = {0, 10, 5, 1};
 	uint32_t n = 0;
 
 	cr_assert(come_and_go(0, 1, &terms, START));
@@ -123,36 +123,36 @@ Test(shm_clients, idle_time_is_saved_up_to_the_burst)
 
 Test(shm_clients, a_rate_of_less_than_one_a_second)
 {
-	static const struct client_terms a_minute = {.rate = 2, .burst = 3, .per_s = 60};
-	static const struct client_terms an_hour = {.rate = 1, .burst = 1000000, .per_s = 3600};
-	struct client_pass pass;
+	static const struct quota_terms a_minute = {.rate = 2, .burst = 3, .per_s = 60};
+	static const struct quota_terms an_hour = {.rate = 1, .burst = 1000000, .per_s = 3600};
+	struct quota_pass pass;
 
 	for (int i = 0; i < 3; i++)
 		cr_assert(come_and_go(0, 1, &a_minute, START));
-	cr_assert_eq(enter(1, 1, &a_minute, START, &pass), CLIENT_RATE);
+	cr_assert_eq(enter(1, 1, &a_minute, START, &pass), QUOTA_RATE);
 	cr_assert_eq(pass.wait_ns, 30 * SECOND);
 	cr_assert_not(come_and_go(2, 1, &a_minute, START + 30 * SECOND - 1));
 	cr_assert(come_and_go(2, 1, &a_minute, START + 30 * SECOND));
 	/* the longest times there are */
 	for (int i = 0; i < 1000000; i++)
 		cr_assert(come_and_go(0, 2, &an_hour, START));
-	cr_assert_eq(enter(1, 2, &an_hour, START, &pass), CLIENT_RATE);
+	cr_assert_eq(enter(1, 2, &an_hour, START, &pass), QUOTA_RATE);
 	cr_assert_eq(pass.wait_ns, 3600 * SECOND);
 }
 
 Test(shm_clients, stricter_terms_of_before_are_forgotten)
 {
-	static const struct client_terms strict = {.rate = 1, .burst = 10, .per_s = 3600};
-	static const struct client_terms now = {.rate = 2, .burst = 3, .per_s = 1};
-	static const struct client_terms none = {.rate = 0};
-	struct client_pass pass;
+	static const struct quota_terms strict = {.rate = 1, .burst = 10, .per_s = 3600};
+	static const struct quota_terms now = {.rate = 2, .burst = 3, .per_s = 1};
+	static const struct quota_terms none = {.rate = 0};
+	struct quota_pass pass;
 
 	for (uint32_t client = 1; client <= 2; client++)
 		for (int i = 0; i < 10; i++)
 			cr_assert(come_and_go(0, client, &strict, START));
-	cr_assert_eq(enter(0, 1, &strict, START, &pass), CLIENT_RATE);
+	cr_assert_eq(enter(0, 1, &strict, START, &pass), QUOTA_RATE);
 	cr_assert(come_and_go(1, 1, &now, START + SECOND), "the last of its burst");
-	cr_assert_eq(enter(1, 1, &now, START + SECOND, &pass), CLIENT_RATE);
+	cr_assert_eq(enter(1, 1, &now, START + SECOND, &pass), QUOTA_RATE);
 	cr_assert_eq(pass.wait_ns, SECOND / 2);
 	cr_assert(come_and_go(1, 1, &now, START + 3 * SECOND / 2));
 	/* without any in between */
@@ -163,7 +163,7 @@ Test(shm_clients, stricter_terms_of_before_are_forgotten)
 
 Test(shm_clients, who_reads_an_old_clock_is_not_mistaken_for_that)
 {
-	static const struct client_terms terms = {0, 2, 3, 1};
+	static const struct quota_terms terms = {0, 2, 3, 1};
 
 	for (int i = 0; i < 3; i++)
 		cr_assert(come_and_go(0, 1, &terms, START + 5 * SECOND));
@@ -172,15 +172,15 @@ Test(shm_clients, who_reads_an_old_clock_is_not_mistaken_for_that)
 
 Test(shm_clients, a_refused_one_hears_when_to_come)
 {
-	static const struct client_terms terms = {0, 4, 2, 1};
-	struct client_pass pass;
+	static const struct quota_terms terms = {0, 4, 2, 1};
+	struct quota_pass pass;
 
 	cr_assert(come_and_go(0, 1, &terms, START));
 	cr_assert(come_and_go(1, 1, &terms, START));
-	cr_assert_eq(enter(2, 1, &terms, START, &pass), CLIENT_RATE);
+	cr_assert_eq(enter(2, 1, &terms, START, &pass), QUOTA_RATE);
 	cr_assert_eq(pass.wait_ns, SECOND / 4);
 	/* refusals cost nothing */
-	cr_assert_eq(enter(2, 1, &terms, START + 1, &pass), CLIENT_RATE);
+	cr_assert_eq(enter(2, 1, &terms, START + 1, &pass), QUOTA_RATE);
 	cr_assert_eq(pass.wait_ns, SECOND / 4 - 1);
 	cr_assert(come_and_go(3, 1, &terms, START + SECOND / 4));
 	cr_assert_not(come_and_go(3, 1, &terms, START + SECOND / 4));
@@ -190,42 +190,42 @@ Test(shm_clients, a_refused_one_hears_when_to_come)
 
 Test(shm_clients, a_request_that_is_too_many_does_not_count_in_time)
 {
-	static const struct client_terms terms = {.max_inflight = 1, .rate = 10, .burst = 2};
-	struct client_pass pass, other;
+	static const struct quota_terms terms = {.max_inflight = 1, .rate = 10, .burst = 2};
+	struct quota_pass pass, other;
 
-	cr_assert_eq(enter(0, 1, &terms, START, &pass), CLIENT_ADMITTED);
+	cr_assert_eq(enter(0, 1, &terms, START, &pass), QUOTA_ADMITTED);
 	for (int i = 0; i < 5; i++)
-		cr_assert_eq(enter(1, 1, &terms, START, &other), CLIENT_INFLIGHT);
-	client_leave(seg, 0, pass.entry);
+		cr_assert_eq(enter(1, 1, &terms, START, &other), QUOTA_INFLIGHT);
+	quota_leave(seg, 0, pass.entry);
 	cr_assert(come_and_go(1, 1, &terms, START));
 	cr_assert_not(come_and_go(1, 1, &terms, START));
 }
 
 Test(shm_clients, in_flight_is_of_all_workers_together)
 {
-	struct client_pass a, b, c;
+	struct quota_pass a, b, c;
 
-	cr_assert_eq(enter(0, 1, &two_at_once, START, &a), CLIENT_ADMITTED);
-	cr_assert_eq(enter(1, 1, &two_at_once, START, &b), CLIENT_ADMITTED);
+	cr_assert_eq(enter(0, 1, &two_at_once, START, &a), QUOTA_ADMITTED);
+	cr_assert_eq(enter(1, 1, &two_at_once, START, &b), QUOTA_ADMITTED);
 	cr_assert_eq(a.entry, b.entry);
-	cr_assert_eq(enter(2, 1, &two_at_once, START, &c), CLIENT_INFLIGHT);
-	cr_assert_eq(enter(2, 2, &two_at_once, START, &c), CLIENT_ADMITTED);
-	client_leave(seg, 1, b.entry);
-	cr_assert_eq(enter(3, 1, &two_at_once, START, &b), CLIENT_ADMITTED);
+	cr_assert_eq(enter(2, 1, &two_at_once, START, &c), QUOTA_INFLIGHT);
+	cr_assert_eq(enter(2, 2, &two_at_once, START, &c), QUOTA_ADMITTED);
+	quota_leave(seg, 1, b.entry);
+	cr_assert_eq(enter(3, 1, &two_at_once, START, &b), QUOTA_ADMITTED);
 	cr_assert_eq(counted(a.entry), 2);
 	look_over();
 }
 
 Test(shm_clients, reaping_gives_a_dead_workers_back)
 {
-	struct client_pass pass;
+	struct quota_pass pass;
 
-	cr_assert_eq(enter(2, 1, &two_at_once, START, &pass), CLIENT_ADMITTED);
-	cr_assert_eq(enter(2, 1, &two_at_once, START, &pass), CLIENT_ADMITTED);
-	cr_assert_eq(enter(0, 1, &two_at_once, START, &pass), CLIENT_INFLIGHT);
+	cr_assert_eq(enter(2, 1, &two_at_once, START, &pass), QUOTA_ADMITTED);
+	cr_assert_eq(enter(2, 1, &two_at_once, START, &pass), QUOTA_ADMITTED);
+	cr_assert_eq(enter(0, 1, &two_at_once, START, &pass), QUOTA_INFLIGHT);
 	cr_assert_eq(load_reap(seg, 2), 0);
 	cr_assert_eq(counted(pass.entry), 0);
-	cr_assert_eq(enter(0, 1, &two_at_once, START, &pass), CLIENT_ADMITTED);
+	cr_assert_eq(enter(0, 1, &two_at_once, START, &pass), QUOTA_ADMITTED);
 	cr_assert_eq(load_reap(seg, 2), 0);
 	cr_assert_eq(counted(pass.entry), 1);
 	look_over();
@@ -233,25 +233,25 @@ Test(shm_clients, reaping_gives_a_dead_workers_back)
 
 Test(shm_clients, more_than_the_word_can_count)
 {
-	struct client_pass pass;
+	struct quota_pass pass;
 
-	for (uint32_t i = 0; i < CLIENT_HELD_MAX; i++)
-		cr_assert_eq(enter(i % 4, 1, &no_terms, START, &pass), CLIENT_ADMITTED);
-	cr_assert_eq(enter(0, 1, &no_terms, START, &pass), CLIENT_UNCOUNTED);
-	cr_assert_eq(enter(0, 1, &(struct client_terms){.max_inflight = 1000000}, START, &pass),
-		CLIENT_INFLIGHT);
+	for (uint32_t i = 0; i < QUOTA_HELD_MAX; i++)
+		cr_assert_eq(enter(i % 4, 1, &no_terms, START, &pass), QUOTA_ADMITTED);
+	cr_assert_eq(enter(0, 1, &no_terms, START, &pass), QUOTA_UNCOUNTED);
+	cr_assert_eq(enter(0, 1, &(struct quota_terms){.max_inflight = 1000000}, START, &pass),
+		QUOTA_INFLIGHT);
 	look_over();
 }
 
 Test(shm_clients, the_oldest_idle_one_is_forgotten)
 {
-	static const struct client_terms terms = {0, 1, 1, 1};
-	struct client_pass pass;
+	static const struct quota_terms terms = {0, 1, 1, 1};
+	struct quota_pass pass;
 	uint32_t held;
 
 	for (uint32_t i = 0; i < WAYS; i++)
 		cr_assert(come_and_go(0, i, &terms, START + (i ^ 5) * 10 * SECOND));
-	cr_assert_eq(enter(1, 100, &terms, START + 1000 * SECOND, &pass), CLIENT_ADMITTED);
+	cr_assert_eq(enter(1, 100, &terms, START + 1000 * SECOND, &pass), QUOTA_ADMITTED);
 	cr_assert_eq(pass.evicted, 1);
 	for (uint32_t i = 0; i < WAYS; i++)
 		cr_assert_eq(entries_of(i, &held), i != 5, "client %u", i);
@@ -263,18 +263,18 @@ Test(shm_clients, the_oldest_idle_one_is_forgotten)
 
 Test(shm_clients, a_busy_one_is_never_forgotten)
 {
-	struct client_pass pass[WAYS], other;
+	struct quota_pass pass[WAYS], other;
 	uint32_t held;
 
 	for (uint32_t i = 0; i < WAYS; i++)
-		cr_assert_eq(enter(0, i, &two_at_once, START, &pass[i]), CLIENT_ADMITTED);
+		cr_assert_eq(enter(0, i, &two_at_once, START, &pass[i]), QUOTA_ADMITTED);
 	for (uint32_t i = 0; i < 100; i++)
-		cr_assert_eq(enter(1, 100 + i, &two_at_once, START, &other), CLIENT_UNCOUNTED);
-	client_leave(seg, 0, pass[3].entry);
+		cr_assert_eq(enter(1, 100 + i, &two_at_once, START, &other), QUOTA_UNCOUNTED);
+	quota_leave(seg, 0, pass[3].entry);
 	for (uint32_t i = 0; i < 100; i++) {
-		cr_assert_eq(enter(1, 100 + i, &two_at_once, START, &other), CLIENT_ADMITTED);
+		cr_assert_eq(enter(1, 100 + i, &two_at_once, START, &other), QUOTA_ADMITTED);
 		cr_assert_eq(other.entry, pass[3].entry);
-		client_leave(seg, 1, other.entry);
+		quota_leave(seg, 1, other.entry);
 	}
 	for (uint32_t i = 0; i < WAYS; i++)
 		cr_assert_eq(entries_of(i, &held), i != 3);
@@ -296,11 +296,11 @@ Test(shm_clients, without_a_table_all_are_let_through)
 {
 	const struct seg_sizes sizes = {
 		.max_workers = 1, .max_endpoints = 1, .max_pools = 1, .flags_per_worker = 64};
-	struct client_pass pass;
+	struct quota_pass pass;
 	struct seg *none;
 
 	cr_assert_eq(seg_new(&sizes, 1, &none), 0);
-	cr_assert_eq(client_enter(none, 0, 1, &two_at_once, START, &pass), CLIENT_UNCOUNTED);
+	cr_assert_eq(quota_enter(none, 0, 1, &two_at_once, START, &pass), QUOTA_UNCOUNTED);
 	seg_free(&none);
 }
 
@@ -310,14 +310,14 @@ Test(shm_clients, a_hash_is_of_this_start_and_of_its_kind)
 		.max_endpoints = 1,
 		.max_pools = 1,
 		.flags_per_worker = 64,
-		.max_clients = 8};
+		.max_quotas = 8};
 	struct seg *other;
 
 	cr_assert_eq(seg_new(&sizes, 1, &other), 0);
-	cr_assert_eq(client_hash(seg, 1, "abc", 3), client_hash(seg, 1, "abc", 3));
-	cr_assert_neq(client_hash(seg, 1, "abc", 3), client_hash(seg, 2, "abc", 3));
-	cr_assert_neq(client_hash(seg, 1, "abc", 3), client_hash(seg, 1, "abd", 3));
-	cr_assert_neq(client_hash(seg, 1, "abc", 3), client_hash(other, 1, "abc", 3));
+	cr_assert_eq(quota_hash(seg, 1, "abc", 3), quota_hash(seg, 1, "abc", 3));
+	cr_assert_neq(quota_hash(seg, 1, "abc", 3), quota_hash(seg, 2, "abc", 3));
+	cr_assert_neq(quota_hash(seg, 1, "abc", 3), quota_hash(seg, 1, "abd", 3));
+	cr_assert_neq(quota_hash(seg, 1, "abc", 3), quota_hash(other, 1, "abc", 3));
 	seg_free(&other);
 }
 
@@ -331,30 +331,30 @@ Test(shm_clients, a_hash_is_of_this_start_and_of_its_kind)
 static void
 fill(void)
 {
-	struct client_pass pass;
+	struct quota_pass pass;
 
 	for (uint32_t i = 0; i < WAYS; i++)
-		cr_assert_eq(enter(0, i, &no_terms, START + i, &pass), CLIENT_ADMITTED);
+		cr_assert_eq(enter(0, i, &no_terms, START + i, &pass), QUOTA_ADMITTED);
 	for (uint32_t i = 0; i < WAYS - 1; i++)
-		client_leave(seg, 0, i);
+		quota_leave(seg, 0, i);
 }
 
 static void
 victim(void)
 {
-	static const struct client_terms terms = {.max_inflight = 2, .rate = 1, .burst = 2};
-	struct client_pass a, b;
+	static const struct quota_terms terms = {.max_inflight = 2, .rate = 1, .burst = 2};
+	struct quota_pass a, b;
 
 	(void)ptrace(PTRACE_TRACEME, 0, NULL, NULL);
 	(void)raise(SIGSTOP);
 	(void)enter(2, NEW, &terms, START, &a);
 	(void)enter(2, KNOWN, &terms, START, &b);
-	client_leave(seg, 2, a.entry);
+	quota_leave(seg, 2, a.entry);
 	(void)enter(2, NEW, &terms, START, &a);
-	client_leave(seg, 2, a.entry);
-	if (enter(2, NEW, &terms, START, &a) == CLIENT_ADMITTED) /* refused after a time */
+	quota_leave(seg, 2, a.entry);
+	if (enter(2, NEW, &terms, START, &a) == QUOTA_ADMITTED) /* refused after a time */
 		abort();
-	client_leave(seg, 2, b.entry);
+	quota_leave(seg, 2, b.entry);
 	_exit(0);
 }
 
@@ -386,14 +386,14 @@ step_once(pid_t pid)
 
 /* What others do then: the same new client, and one more. */
 static void
-others_come(struct client_pass pass[2])
+others_come(struct quota_pass pass[2])
 {
-	cr_assert_eq(enter(0, NEW, &no_terms, START, &pass[0]), CLIENT_ADMITTED);
-	cr_assert_eq(enter(1, OTHER, &no_terms, START, &pass[1]), CLIENT_ADMITTED);
+	cr_assert_eq(enter(0, NEW, &no_terms, START, &pass[0]), QUOTA_ADMITTED);
+	cr_assert_eq(enter(1, OTHER, &no_terms, START, &pass[1]), QUOTA_ADMITTED);
 }
 
 static void
-only_theirs(struct client_pass pass[2], unsigned step)
+only_theirs(struct quota_pass pass[2], unsigned step)
 {
 	uint32_t held;
 
@@ -401,14 +401,14 @@ only_theirs(struct client_pass pass[2], unsigned step)
 	cr_assert_eq(held, 1, "after %u instructions", step);
 	cr_assert_eq(entries_of(OTHER, &held), 1, "after %u instructions", step);
 	cr_assert_eq(held, 1, "after %u instructions", step);
-	client_leave(seg, 0, pass[0].entry);
-	client_leave(seg, 1, pass[1].entry);
+	quota_leave(seg, 0, pass[0].entry);
+	quota_leave(seg, 1, pass[1].entry);
 	for (uint32_t i = 0; i < WAYS; i++)
 		cr_assert_eq(counted(i), i == WAYS - 1, "entry %u after %u instructions", i, step);
 	look_over();
 	/* and every entry can be had */
 	for (uint32_t i = 0; i < WAYS - 1; i++)
-		cr_assert_eq(enter(0, 200 + i, &no_terms, START, &pass[0]), CLIENT_ADMITTED,
+		cr_assert_eq(enter(0, 200 + i, &no_terms, START, &pass[0]), QUOTA_ADMITTED,
 			"after %u instructions", step);
 }
 
@@ -422,9 +422,9 @@ Test(shm_clients, killed_at_every_instruction_nothing_stays_counted)
 	fill();
 	pid = victim_start();
 	do {
-		struct client_pass pass[2];
+		struct quota_pass pass[2];
 
-		pending += (seg->clients[0].last & CLIENT_PENDING) != 0;
+		pending += (seg->quotas[0].last & QUOTA_PENDING) != 0;
 		open += seg->procs[2].journal != 0;
 		memcpy(saved, seg->hdr, bytes);
 		for (int reap_first = 0; reap_first < 2; reap_first++) {
@@ -449,9 +449,9 @@ table_bytes(unsigned char *out)
 {
 	const struct proc_slot *p = &seg->procs[2];
 
-	memcpy(out, seg->clients, sizeof(*seg->clients));
-	memcpy(out + sizeof(*seg->clients), &p->journal, sizeof(p->journal));
-	return sizeof(*seg->clients) + sizeof(p->journal);
+	memcpy(out, seg->quotas, sizeof(*seg->quotas));
+	memcpy(out + sizeof(*seg->quotas), &p->journal, sizeof(p->journal));
+	return sizeof(*seg->quotas) + sizeof(p->journal);
 }
 
 /* After how many instructions the next one changes the table: there a process may stand with what it has read
@@ -488,7 +488,7 @@ Test(shm_clients, standing_still_anywhere_does_no_harm)
 	n = find_changes(stops, sizeof(stops) / sizeof(stops[0]));
 	cr_assert_gt(n, 20); /* else this test tests little */
 	for (unsigned i = 0; i < n; i++) {
-		struct client_pass pass[2];
+		struct quota_pass pass[2];
 		pid_t pid;
 		int status;
 

@@ -1,5 +1,5 @@
 /*
- * The table of clients: sets of CLIENT_WAYS entries, an entry's words packed as client_word.h draws them.
+ * The table of clients: sets of QUOTA_WAYS entries, an entry's words packed as quota_word.h draws them.
  *
  * Three things must hold although every process may die, or stand still, between any two steps: a client
  * has one entry at most, a busy entry is not given away, and what is counted is counted for the client
@@ -21,13 +21,13 @@
  * The arrival time is the generic cell rate algorithm (ITU-T I.371): a request is in order if it is not more
  * than burst - 1 intervals early.
  */
-#include "shm/clients.h"
+#include "shm/quota.h"
 
 #include <assert.h>
 
 #include "shm/core/atomic.h"
 #include "shm/base/sip.h"
-#include "shm/client_word.h"
+#include "shm/quota_word.h"
 
 #define SECOND_NS UINT64_C(1000000000)
 #define CLOCKS_APART_NS (10 * SECOND_NS) /* a worker may stand still after it has read the clock */
@@ -36,7 +36,7 @@
 #define AGAIN (UINT32_MAX - 1)
 
 uint64_t
-client_hash(const struct seg *seg, unsigned char kind, const void *name, size_t n)
+quota_hash(const struct seg *seg, unsigned char kind, const void *name, size_t n)
 {
 	struct sip s;
 
@@ -56,7 +56,7 @@ tag_of(uint64_t hash)
 static uint32_t
 set_of(const struct seg *seg, uint64_t hash)
 {
-	const uint64_t nsets = seg->hdr->max_clients / CLIENT_WAYS;
+	const uint64_t nsets = seg->hdr->max_quotas / QUOTA_WAYS;
 
 	return (uint32_t)((hash & BITS(SET_BITS)) * nsets >> SET_BITS);
 }
@@ -64,20 +64,20 @@ set_of(const struct seg *seg, uint64_t hash)
 static uint64_t
 next_life(uint64_t last)
 {
-	return ((client_key_life(last) + 1) & (CLIENT_LIFE_BOUND - 1)) | CLIENT_LIFE_BOUND;
+	return ((quota_key_life(last) + 1) & (QUOTA_LIFE_BOUND - 1)) | QUOTA_LIFE_BOUND;
 }
 
 /* *word becomes `to`, if `last` is still what it was when *word was read. */
 static bool
-settle_word(struct seg *seg, struct client_set *set, uint64_t last, uint64_t *word, uint64_t to)
+settle_word(struct seg *seg, struct quota_set *set, uint64_t last, uint64_t *word, uint64_t to)
 {
 	/* The word before `last`.  Pairs with settle(): who gives the entry away anew has changed `last`. */
 	const uint64_t old = shm_load_acquire(word);
 
 	if (shm_load(&set->last) != last)
 		return false;
-	if (word >= set->held && word < set->held + CLIENT_WAYS) {
-		if (client_free(old))
+	if (word >= set->held && word < set->held + QUOTA_WAYS) {
+		if (quota_free(old))
 			(void)word_swap(seg, word, old, to);
 	} else if (old != to) {
 		(void)shm_cas(word, old, to);
@@ -91,30 +91,30 @@ settle_word(struct seg *seg, struct client_set *set, uint64_t last, uint64_t *wo
  * the key, entry_of() when it sees `last`.
  */
 static void
-settle(struct seg *seg, struct client_set *set, uint64_t last)
+settle(struct seg *seg, struct quota_set *set, uint64_t last)
 {
-	const uint32_t way = client_last_way(last);
-	const uint64_t key = client_last_key(last);
+	const uint32_t way = quota_last_way(last);
+	const uint64_t key = quota_last_key(last);
 
 	if (settle_word(seg, set, last, &set->tat[way], 0) &&
 		settle_word(
-			seg, set, last, &set->held[way], client_held_idle(client_key_life(key))) &&
+			seg, set, last, &set->held[way], quota_held_idle(quota_key_life(key))) &&
 		/* last: from here on it is found */
 		settle_word(seg, set, last, &set->key[way], key))
-		(void)shm_cas(&set->last, last, last & ~CLIENT_PENDING);
+		(void)shm_cas(&set->last, last, last & ~QUOTA_PENDING);
 }
 
 /* The client's entry in the set, and its life; or NONE. */
 static uint32_t
-find(const struct client_set *set, uint64_t tag, uint64_t *ret_life)
+find(const struct quota_set *set, uint64_t tag, uint64_t *ret_life)
 {
-	for (uint32_t way = 0; way < CLIENT_WAYS; way++) {
+	for (uint32_t way = 0; way < QUOTA_WAYS; way++) {
 		/* The key before what is held, which is settled before it.  Pairs with settle(). */
 		const uint64_t key = shm_load_acquire(&set->key[way]);
 
-		if (client_key_hash(key) != tag || !client_bound(key, shm_load(&set->held[way])))
+		if (quota_key_hash(key) != tag || !quota_bound(key, shm_load(&set->held[way])))
 			continue;
-		*ret_life = client_key_life(key);
+		*ret_life = quota_key_life(key);
 		return way;
 	}
 	return NONE;
@@ -123,17 +123,17 @@ find(const struct client_set *set, uint64_t tag, uint64_t *ret_life)
 /* An entry that is free, or has been freed: of the idle ones that whose next request has been due for longest,
  * whom it matters least to be forgotten.  NONE: all are busy.  AGAIN: it has become busy meanwhile. */
 static uint32_t
-make_room(struct seg *seg, struct client_set *set, uint32_t *evicted)
+make_room(struct seg *seg, struct quota_set *set, uint32_t *evicted)
 {
 	uint64_t oldest = UINT64_MAX, held = 0;
 	uint32_t found = NONE;
 
-	for (uint32_t way = 0; way < CLIENT_WAYS; way++) {
+	for (uint32_t way = 0; way < QUOTA_WAYS; way++) {
 		const uint64_t h = shm_load(&set->held[way]), tat = shm_load(&set->tat[way]);
 
-		if (client_held_count(h) != 0)
+		if (quota_held_count(h) != 0)
 			continue;
-		if (client_free(h))
+		if (quota_free(h))
 			return way;
 		if (tat < oldest) {
 			oldest = tat;
@@ -144,7 +144,7 @@ make_room(struct seg *seg, struct client_set *set, uint32_t *evicted)
 	if (found == NONE)
 		return NONE;
 	if (!word_swap(seg, &set->held[found], held,
-		    client_held_idle(client_held_life(held) & ~CLIENT_LIFE_BOUND)))
+		    quota_held_idle(quota_held_life(held) & ~QUOTA_LIFE_BOUND)))
 		return AGAIN;
 	++*evicted;
 	return found;
@@ -152,8 +152,8 @@ make_room(struct seg *seg, struct client_set *set, uint32_t *evicted)
 
 /* The client's entry, made if need be; NONE: no room. */
 static uint32_t
-entry_of(struct seg *seg, struct client_set *set, uint64_t tag, uint64_t *ret_life,
-	uint32_t *evicted)
+entry_of(
+	struct seg *seg, struct quota_set *set, uint64_t tag, uint64_t *ret_life, uint32_t *evicted)
 {
 	for (;;) {
 		/* `last` before the entries.  Pairs with settle(): who does not find what is there
@@ -162,7 +162,7 @@ entry_of(struct seg *seg, struct client_set *set, uint64_t tag, uint64_t *ret_li
 		uint64_t next;
 		uint32_t way;
 
-		if (last & CLIENT_PENDING) {
+		if (last & QUOTA_PENDING) {
 			settle(seg, set, last);
 			continue;
 		}
@@ -174,7 +174,7 @@ entry_of(struct seg *seg, struct client_set *set, uint64_t tag, uint64_t *ret_li
 			continue;
 		if (way == NONE)
 			return NONE;
-		next = client_last(client_key(tag, next_life(last)), way);
+		next = quota_last(quota_key(tag, next_life(last)), way);
 		if (shm_cas(&set->last, last, next) == last)
 			settle(seg, set, next);
 	}
@@ -185,7 +185,7 @@ entry_of(struct seg *seg, struct client_set *set, uint64_t tag, uint64_t *ret_li
  * one was taken under stricter ones, before a reload: the client begins anew, with the last of its burst.
  */
 static bool
-in_time(uint64_t *tat, const struct client_terms *terms, uint64_t now_ns, uint64_t *ret_wait_ns)
+in_time(uint64_t *tat, const struct quota_terms *terms, uint64_t now_ns, uint64_t *ret_wait_ns)
 {
 	const uint64_t time_ns = terms->per_s != 0 ? terms->per_s * SECOND_NS : SECOND_NS;
 	const uint64_t interval = terms->rate == 0 ? 0 : time_ns / terms->rate;
@@ -209,43 +209,42 @@ in_time(uint64_t *tat, const struct client_terms *terms, uint64_t now_ns, uint64
 	return true;
 }
 
-enum client_verdict
-client_enter(struct seg *seg, uint32_t me, uint64_t hash, const struct client_terms *terms,
-	uint64_t now_ns, struct client_pass *ret)
+enum quota_verdict
+quota_enter(struct seg *seg, uint32_t me, uint64_t hash, const struct quota_terms *terms,
+	uint64_t now_ns, struct quota_pass *ret)
 {
 	const uint32_t number = set_of(seg, hash);
-	const uint32_t max = terms->max_inflight == 0 || terms->max_inflight > CLIENT_HELD_MAX
-				     ? CLIENT_HELD_MAX
+	const uint32_t max = terms->max_inflight == 0 || terms->max_inflight > QUOTA_HELD_MAX
+				     ? QUOTA_HELD_MAX
 				     : terms->max_inflight;
-	struct client_set *set = &seg->clients[number];
+	struct quota_set *set = &seg->quotas[number];
 	uint32_t way;
 	uint64_t life;
 
 	assert(terms->rate == 0 || terms->burst > 0);
 	ret->evicted = 0;
-	if (seg->hdr->max_clients == 0)
-		return CLIENT_UNCOUNTED;
+	if (seg->hdr->max_quotas == 0)
+		return QUOTA_UNCOUNTED;
 	for (;;) {
 		way = entry_of(seg, set, tag_of(hash), &life, &ret->evicted);
 		if (way == NONE)
-			return CLIENT_UNCOUNTED;
-		ret->entry = number * CLIENT_WAYS + way;
-		if (word_operate(seg, me, ret->entry, CLIENT, 1,
-			    (uint32_t)(life << CLIENT_HELD_BITS),
-			    (uint32_t)(life << CLIENT_HELD_BITS) | max))
+			return QUOTA_UNCOUNTED;
+		ret->entry = number * QUOTA_WAYS + way;
+		if (word_operate(seg, me, ret->entry, QUOTA, 1, (uint32_t)(life << QUOTA_HELD_BITS),
+			    (uint32_t)(life << QUOTA_HELD_BITS) | max))
 			break;
-		if (client_held_life(shm_load(&set->held[way])) == life)
-			return terms->max_inflight == 0 ? CLIENT_UNCOUNTED : CLIENT_INFLIGHT;
+		if (quota_held_life(shm_load(&set->held[way])) == life)
+			return terms->max_inflight == 0 ? QUOTA_UNCOUNTED : QUOTA_INFLIGHT;
 	}
 	if (in_time(&set->tat[way], terms, now_ns, &ret->wait_ns))
-		return CLIENT_ADMITTED;
-	client_leave(seg, me, ret->entry);
-	return CLIENT_RATE;
+		return QUOTA_ADMITTED;
+	quota_leave(seg, me, ret->entry);
+	return QUOTA_RATE;
 }
 
 void
-client_leave(struct seg *seg, uint32_t me, uint32_t entry)
+quota_leave(struct seg *seg, uint32_t me, uint32_t entry)
 {
-	assert(*share_of(seg, me, entry, CLIENT) > 0);
-	(void)word_operate(seg, me, entry, CLIENT, -1, 0, 0);
+	assert(*share_of(seg, me, entry, QUOTA) > 0);
+	(void)word_operate(seg, me, entry, QUOTA, -1, 0, 0);
 }

@@ -1,6 +1,6 @@
 /*
  * What is kept of each client whose requests are limited: how many it has in flight and when its next one
- * may come, for all workers, in a fixed table (shm/README.md, "Clients").
+ * may come, for all workers, in a fixed table (shm/README.md, "Quotas").
  *
  * A client is known here by a hash alone, seeded anew at each start.
  */
@@ -12,23 +12,23 @@
 struct seg;
 
 /* Keyed by what only this start knows; `kind` keeps keys and addresses apart. */
-uint64_t client_hash(const struct seg *seg, unsigned char kind, const void *name, size_t n);
+uint64_t quota_hash(const struct seg *seg, unsigned char kind, const void *name, size_t n);
 
-struct client_terms {
+struct quota_terms {
 	uint32_t max_inflight; /* 0: no limit; more than 65,535 counts as that */
 	uint32_t rate;         /* requests per per_s; 0: no limit */
 	uint32_t burst;        /* of them at once; at least 1 with a rate */
 	uint32_t per_s;        /* seconds; 0: one */
 };
 
-enum client_verdict {
-	CLIENT_ADMITTED, /* ret->entry is held until client_leave() */
-	CLIENT_UNCOUNTED, /* the client's set is full of others that are busy: let through, nothing is held */
-	CLIENT_RATE,     /* refused: ret->wait_ns says how long it would be */
-	CLIENT_INFLIGHT, /* refused: it has max_inflight already */
+enum quota_verdict {
+	QUOTA_ADMITTED, /* ret->entry is held until quota_leave() */
+	QUOTA_UNCOUNTED, /* the client's set is full of others that are busy: let through, nothing is held */
+	QUOTA_RATE,     /* refused: ret->wait_ns says how long it would be */
+	QUOTA_INFLIGHT, /* refused: it has max_inflight already */
 };
 
-struct client_pass {
+struct quota_pass {
 	uint32_t entry;
 	uint64_t wait_ns;
 	uint32_t evicted; /* idle clients that were forgotten for it */
@@ -39,7 +39,7 @@ struct client_pass {
  * never more than max_inflight, and within any t seconds burst + rate x t are admitted, no more, and no
  * fewer if they come (an interval is per_s/rate rounded down to nanoseconds).  What was refused counts nowhere.
  */
-enum client_verdict client_enter(struct seg *seg, uint32_t me, uint64_t hash,
-	const struct client_terms *terms, uint64_t now_ns, struct client_pass *ret);
+enum quota_verdict quota_enter(struct seg *seg, uint32_t me, uint64_t hash,
+	const struct quota_terms *terms, uint64_t now_ns, struct quota_pass *ret);
 /* It has ended.  A dead worker's are given back by load_reap(). */
-void client_leave(struct seg *seg, uint32_t me, uint32_t entry);
+void quota_leave(struct seg *seg, uint32_t me, uint32_t entry);
