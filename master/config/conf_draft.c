@@ -804,7 +804,7 @@ static void
 put_whole(struct conf_draft *d, enum conf_flag from)
 {
 	put(d, (int)from, "  routing_threshold: " NEVER);
-	put(d, (int)from, "  one_leg: decode");
+	put(d, (int)from, "  single_engine_role: decode");
 }
 
 static int

@@ -158,8 +158,8 @@ K("routing_threshold", COUNT_OR_AUTO, shake.routing_threshold, 0, 1000000000, "0
 	"tokens (estimated) from which on a prompt is prefilled elsewhere; 0: all are; auto: measured")	\
 K("allow_route_header", BOOL, shake.allow_route_header, 0, 0, "false", LIVE,				\
 	"true: a client may force that by X-PD-Route: direct or disaggregated")			\
-K("one_leg", ROLE, shake.one_leg, 0, 0, "prefill", LIVE,						\
-	"prefill or decode, which engines serve embeddings, /tokenize and other paths of one leg")	\
+K("single_engine_role", SINGLE_ROLE, shake.single_engine_role, 0, 0, "auto", LIVE,			\
+	"role that serves embeddings, /tokenize and other paths of one engine: prefill, decode, or auto: decode for /v1/responses and /v1/messages, prefill for the others") \
 K("fix_usage", BOOL, shake.fix_usage, 0, 0, "false", LIVE,						\
 	"true: cached_tokens of an answer's usage are the prefill engine's, not the decode engine's")	\
 K("timeouts.connect", DURATION, timeouts.connect_ms, 1, CONF_HOUR, "2s", LIVE,				\
@@ -315,6 +315,7 @@ enum conf_type {
 	CONF_T_FIRST_TOKEN,
 	CONF_T_FALLBACK,
 	CONF_T_ROLE,
+	CONF_T_SINGLE_ROLE,
 	/* lists */
 	CONF_T_LISTEN,
 	CONF_T_MODELS,

@@ -89,6 +89,7 @@ static const struct {
 	[CONF_T_BOOTSTRAP] = { "a bootstrap", CONF_WORD, set_word, bootstrap_name, BOOTSTRAP_N },
 	[CONF_T_FIRST_TOKEN] = { "a role", CONF_WORD, set_first_token, role_name, ROLE_N },
 	[CONF_T_FALLBACK] = { "a fallback", CONF_WORD, set_word, fallback_name, FALLBACK_N },
+	[CONF_T_SINGLE_ROLE] = { "a role, or auto", CONF_WORD, set_word, single_role_name, SINGLE_ROLE_N },
 	[CONF_T_ROLE] = { "a role", CONF_WORD, set_word, role_name, ROLE_N },
 	[CONF_T_LISTEN] = { "a list of addresses such as [\"0.0.0.0:8000\"]", CONF_LIST, add_listen },
 	[CONF_T_MODELS] = { "a list of model names", CONF_STRS, add_text },

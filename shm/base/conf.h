@@ -53,6 +53,11 @@ enum transfer_mode { TRANSFER_PULL, TRANSFER_PUSH, TRANSFER_N };
 enum bootstrap_kind { BOOTSTRAP_LEARNED, BOOTSTRAP_STREAM, BOOTSTRAP_N };
 /* who names the prefill engine to the decode engine: its own answer, or the host of its URL (2.2) */
 enum remote_host_kind { REMOTE_HOST_KEEP, REMOTE_HOST_PREFILL, REMOTE_HOST_N };
+/*
+ * Which engines serve the paths that one engine serves alone.  auto: decode engines serve the paths that
+ * generate text (/v1/responses, /v1/messages), prefill engines the others.
+ */
+enum single_role_kind { SINGLE_ROLE_PREFILL, SINGLE_ROLE_DECODE, SINGLE_ROLE_AUTO, SINGLE_ROLE_N };
 /* when no prefill engine is left to try: the decode engine does it alone, or the client gets the error */
 enum fallback_kind { FALLBACK_DIRECT, FALLBACK_NONE, FALLBACK_N };
 
@@ -68,6 +73,7 @@ const char *remote_host_name(enum remote_host_kind r);
 const char *transfer_mode_name(enum transfer_mode m);
 const char *bootstrap_name(enum bootstrap_kind b);
 const char *fallback_name(enum fallback_kind f);
+const char *single_role_name(enum single_role_kind s);
 
 #define CONF_PORTS_MAX 64 /* tensor-parallel ranks of one engine that listen for themselves */
 
@@ -128,7 +134,7 @@ struct conf_handshake {
 	enum bootstrap_kind bootstrap;     /* sglang */
 	enum role first_token;             /* lmcache: who makes what the client sees first */
 	enum role tokenize;                /* lmcache: who is asked for the prompt's tokens */
-	enum role one_leg;                 /* who serves paths that are no generation */
+	enum single_role_kind single_engine_role; /* paths that one engine serves alone */
 	uint32_t fix_usage;          /* 1: cached_tokens of a usage are the prefill engine's */
 	uint32_t fanout;             /* 1: a pair for each sample where a hand-over describes one */
 	uint32_t allow_route_header; /* 1: a client may say how with X-PD-Route */

@@ -39,6 +39,9 @@ NAMES(transfer_mode_name, enum transfer_mode, TRANSFER_N,
 	[TRANSFER_PULL] = "pull", [TRANSFER_PUSH] = "push")
 NAMES(bootstrap_name, enum bootstrap_kind, BOOTSTRAP_N,
 	[BOOTSTRAP_LEARNED] = "learned", [BOOTSTRAP_STREAM] = "stream")
+NAMES(single_role_name, enum single_role_kind, SINGLE_ROLE_N,
+	[SINGLE_ROLE_PREFILL] = "prefill", [SINGLE_ROLE_DECODE] = "decode",
+	[SINGLE_ROLE_AUTO] = "auto")
 NAMES(fallback_name, enum fallback_kind, FALLBACK_N,
 	[FALLBACK_DIRECT] = "direct", [FALLBACK_NONE] = "none")
 // clang-format on

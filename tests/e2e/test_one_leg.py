@@ -18,6 +18,7 @@ from stages import Stage, lasting
 PATHS = ["/v1/embeddings", "/v2/embed", "/pooling", "/classify", "/v1/classify", "/score", "/v1/score", "/rerank", "/v1/rerank",
          "/v2/rerank", "/encode", "/tokenize", "/v1/tokenize", "/detokenize", "/v1/detokenize", "/v1/responses", "/v1/messages",
          "/v1/messages/count_tokens"]
+GENERATING = ["/v1/responses", "/v1/messages"]  # served by decode engines if nothing is configured
 AUDIO = ["/v1/audio/transcriptions", "/v1/audio/translations"]
 ODD = (b' {"model":"sim-model", "input":["a","\\u0041"],"n":2,"max_tokens":7,"stream":false,"big":9223372036854775809,'
        b'"x":1e400,"x":2}\n')
@@ -26,17 +27,29 @@ LIMITS = {"timeouts": {"connect": "2s", "prefill": "20s", "decode": f"{400 * SLO
 
 
 class Desk(Stage):
-    """Scripted engines, two of each role; `own` are those of the role that serves one-leg paths."""
+    """Scripted engines, two of each role; `own` are those of the role that serves the path sent last."""
 
-    def __init__(self, one_leg):
+    def __init__(self, configured):
         super().__init__()
-        pool = {**LIMITS, "policy": "round_robin", "allow_route_header": True, **({} if one_leg is None else {"one_leg": one_leg})}
+        pool = {**LIMITS, "policy": "round_robin", "allow_route_header": True, **({} if configured is None else {"single_engine_role": configured})}
         self.router, p, d = self.world.scripts(2, 2, pool=pool, workers=1, limits={"max_answer": "64KiB"})
-        self.own, self.others = (d, p) if one_leg == "decode" else (p, d)
-        self.role = one_leg or "prefill"
+        self.engines, self.configured, self.path = {"prefill": p, "decode": d}, configured, None
         self.router.wait_all_up()
 
+    @property
+    def role(self):
+        return self.configured or ("decode" if self.path in GENERATING else "prefill")
+
+    @property
+    def own(self):
+        return self.engines[self.role]
+
+    @property
+    def others(self):
+        return self.engines["prefill" if self.role == "decode" else "decode"]
+
     def send(self, path, body=ODD, headers=()):
+        self.path = path
         return self.router.client().request("POST", path, body, headers)
 
     def taken(self):
@@ -52,7 +65,7 @@ class Desk(Stage):
         return wait("its line", lambda: [x for x in self.router.lines("request") if x["req"] == req])[0]
 
 
-@pytest.fixture(scope="module", params=[None, "decode"], ids=["prefill", "decode"])
+@pytest.fixture(scope="module", params=[None, "decode"], ids=["default", "decode"])
 def desk_of(request):
     yield from lasting(request, Desk(request.param))
 
@@ -125,35 +138,45 @@ def test_failures(desk, how):
     assert (a.status, a.error["code"]) == (status, code)
 
 
-@pytest.mark.parametrize("one_leg", ["prefill", "decode"])
-def test_engine_that_refuses_connections(world, one_leg):
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_engine_that_refuses_connections(world, role):
     """Its own role's engine is gone, the other role's is not asked instead."""
-    r, (p,), (d,) = world.scripts(pool={"one_leg": one_leg}, health_interval="30s")
-    (p if one_leg == "prefill" else d).close()
+    r, (p,), (d,) = world.scripts(pool={"single_engine_role": role}, health_interval="30s")
+    (p if role == "prefill" else d).close()
     a = r.post("/v1/embeddings", {"model": MODEL, "input": "x"})
     assert (a.status, a.error["code"]) == (502, "engine_broken")
-    assert (d if one_leg == "prefill" else p).quiet(0.05)
-    assert [x["role"] for x in r.lines("attempt failed")] == [one_leg]
+    assert (d if role == "prefill" else p).quiet(0.05)
+    assert [x["role"] for x in r.lines("attempt failed")] == [role]
 
 
-@pytest.mark.parametrize("one_leg", ["prefill", "decode"])
-def test_engine_that_does_not_accept(world, one_leg):
-    r, (p,), (d,) = world.scripts(pool={"one_leg": one_leg, "timeouts": {"connect": "300ms"}}, fall=1000, health_interval="1h")
-    deaf, other = (p, d) if one_leg == "prefill" else (d, p)
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_engine_that_does_not_accept(world, role):
+    r, (p,), (d,) = world.scripts(pool={"single_engine_role": role, "timeouts": {"connect": "300ms"}}, fall=1000, health_interval="1h")
+    deaf, other = (p, d) if role == "prefill" else (d, p)
     with unaccepting(deaf):
         a = r.post("/v1/embeddings", {"model": MODEL, "input": "x"})
         assert (a.status, a.error["code"]) == (504, "engine_connect_timeout") and other.quiet(0.02)
 
 
-@pytest.mark.parametrize("one_leg", ["prefill", "decode"])
-def test_only_its_own_role_must_be_up(world, one_leg):
-    r, (p,), (d,) = world.scripts(pool={"one_leg": one_leg})
-    other, role = (d, "decode") if one_leg == "prefill" else (p, "prefill")
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_only_its_own_role_must_be_up(world, role):
+    r, (p,), (d,) = world.scripts(pool={"single_engine_role": role})
+    other, down = (d, "decode") if role == "prefill" else (p, "prefill")
     other.close()
-    r.wait_metric("endpoint_up", 0, role=role)
+    r.wait_metric("endpoint_up", 0, role=down)
     c = r.client().request("POST", "/v1/embeddings", {"model": MODEL, "input": "x"})
-    (p if one_leg == "prefill" else d).expect().reply(body={"ok": 1})
+    (p if role == "prefill" else d).expect().reply(body={"ok": 1})
     assert c.read().json() == {"ok": 1}
+
+
+def test_one_role_for_every_path(world):
+    """single_engine_role: prefill holds for the paths that generate text too."""
+    r, (p,), (d,) = world.scripts(pool={"single_engine_role": "prefill"})
+    for path in GENERATING:
+        c = r.client().request("POST", path, {"model": MODEL, "input": "x"})
+        p.expect().reply(body={"ok": 1})
+        assert c.read().json() == {"ok": 1}
+    assert d.quiet(0.05)
 
 
 def test_nobody_is_up(world):
@@ -176,14 +199,14 @@ def test_full(world):
     assert c.read().status == 200
 
 
-@pytest.mark.parametrize("one_leg", ["prefill", "decode"])
-def test_ranks_take_turns(world, one_leg):
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_ranks_take_turns(world, role):
     """Of an engine with data-parallel ranks each request has the next one, whatever the client says."""
     p, d = world.script(), world.script()
-    r = world.router(world.pool([{"url": p.url, "dp_ranks": 3}], [{"url": d.url, "dp_ranks": 3}], one_leg=one_leg), workers=1)
+    r = world.router(world.pool([{"url": p.url, "dp_ranks": 3}], [{"url": d.url, "dp_ranks": 3}], single_engine_role=role), workers=1)
     for rank in (0, 1, 2, 0):
         c = r.client().request("POST", "/v1/embeddings", {"model": MODEL, "input": "x"}, [("X-Data-Parallel-Rank", "7")])
-        ex = (p if one_leg == "prefill" else d).expect()
+        ex = (p if role == "prefill" else d).expect()
         assert [v for k, v in ex.headers if k.lower() == "x-data-parallel-rank"] == [str(rank)]
         ex.reply(body={})
         assert c.read().status == 200
@@ -200,15 +223,15 @@ def test_answer_cut_in_the_middle(desk):
         pass
 
 
-@pytest.mark.parametrize("one_leg", ["prefill", "decode"])
-def test_big_bodies_both_ways(world, one_leg):
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_big_bodies_both_ways(world, role):
     """8 MiB in; 4 MiB out, though a leg's kept answer may have 64 KiB here."""
-    r, (p,), (d,) = world.scripts(pool={"one_leg": one_leg}, limits={"max_answer": "64KiB"})
+    r, (p,), (d,) = world.scripts(pool={"single_engine_role": role}, limits={"max_answer": "64KiB"})
     body = json.dumps({"model": MODEL, "input": "x" * (8 << 20)}).encode()
     answer = b'{"data":"' + base64.b64encode(os.urandom(3 << 20)) + b'"}'
     with ThreadPoolExecutor(1) as pool:
         got = pool.submit(r.post, "/v1/embeddings", body)
-        ex = (p if one_leg == "prefill" else d).expect()
+        ex = (p if role == "prefill" else d).expect()
         assert ex.body == body
         ex.reply(200, answer, headers=JSON)
         a = got.result()
@@ -343,7 +366,7 @@ def test_route_header_does_not_matter(desk):
 
 def test_the_model_says_which_pool(world):
     p, d, q, e = (world.script() for _ in range(4))
-    r = world.router({**world.pool([p], [d]), "models": ["a"]}, {**world.pool([q], [e]), "models": ["b"], "one_leg": "decode"}, workers=1)
+    r = world.router({**world.pool([p], [d]), "models": ["a"]}, {**world.pool([q], [e]), "models": ["b"], "single_engine_role": "decode"}, workers=1)
     r.wait_all_up()
     for model, engine in (("a", p), ("b", e)):
         c = r.client().request("POST", "/v1/embeddings", {"model": model, "input": "x"})
@@ -485,7 +508,7 @@ TWO = {"by field": (form(("model", "b"), ("file", SOUND)), typed(), "b"),
 def two(request):
     w = World()
     p, d, q, e = (w.script() for _ in range(4))
-    r = w.router({**w.pool([p], [d]), "models": ["a"]}, {**w.pool([q], [e]), "models": ["b"], "one_leg": "decode"}, workers=1)
+    r = w.router({**w.pool([p], [d]), "models": ["a"]}, {**w.pool([q], [e]), "models": ["b"], "single_engine_role": "decode"}, workers=1)
     yield from lasting(request, w, (r.wait_all_up(), {"a": p, "b": e}, [d, q]))
 
 

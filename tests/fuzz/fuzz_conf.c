@@ -42,7 +42,7 @@ check_pool(const struct conf_pool *p)
 	CHECK((unsigned)p->shake.transfer_mode < TRANSFER_N);
 	CHECK((unsigned)p->shake.bootstrap < BOOTSTRAP_N);
 	CHECK(p->shake.first_token < ROLE_N && p->shake.tokenize < ROLE_N &&
-		p->shake.one_leg < ROLE_N);
+		p->shake.single_engine_role < SINGLE_ROLE_N);
 	CHECK(p->shake.kv_lease_ms > 0 && p->shake.learn_ms > 0 && p->timeouts.kv_ready_ms > 0);
 	CHECK(memchr(p->shake.cache_hit_threshold, '\0', CONF_FRACTION) != NULL);
 	CHECK(p->health_path[0] == '/');

@@ -69,7 +69,7 @@ pair_role(const struct leg *leg)
 	const struct req *req = leg->pair->req;
 
 	if (req->connector == &connector_one_leg)
-		return req->pool.shake.one_leg;
+		return route_single_role(req->route, req->pool.shake.single_engine_role);
 	return (enum role)leg->kind;
 }
 

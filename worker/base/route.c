@@ -81,6 +81,14 @@ route_by(enum route r)
 	return routes[r].by;
 }
 
+enum role
+route_single_role(enum route r, enum single_role_kind configured)
+{
+	if (configured != SINGLE_ROLE_AUTO)
+		return configured == SINGLE_ROLE_DECODE ? ROLE_DECODE : ROLE_PREFILL;
+	return r == ROUTE_RESPONSES || r == ROUTE_MESSAGES ? ROLE_DECODE : ROLE_PREFILL;
+}
+
 bool
 route_forwards(enum route r)
 {

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 #include "proto/http/http.h"
+#include "shm/base/conf.h"
 
 enum route {
 	ROUTE_NONE, /* no such path */
@@ -54,6 +55,8 @@ enum route_by route_by(enum route r);
 bool route_forwards(enum route r);
 /* True for the paths whose bodies are forms, not JSON. */
 bool route_takes_form(enum route r);
+/* The role whose engines serve a path that one engine serves alone (ROUTE_BY_ONE). */
+enum role route_single_role(enum route r, enum single_role_kind configured);
 /* The rest of a path that stands for many, such as the model of /v1/models/{id}: where it begins. */
 size_t route_rest(enum route r);
 /* True if the method is allowed there; *ret_allow is the Allow header's value. */

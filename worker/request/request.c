@@ -362,7 +362,8 @@ url_of(const struct req *req, enum role role)
 	const bool one = req->connector == &connector_one_leg;
 	const struct endpoint *ep;
 
-	if (req->npairs == 0 || (one && role != req->pool.shake.one_leg))
+	if (req->npairs == 0 ||
+		(one && role != route_single_role(req->route, req->pool.shake.single_engine_role)))
 		return NULL;
 	ep = req->pairs[0].leg[one ? LEG_DECODE : (enum leg_kind)role].ep;
 	return ep == NULL ? NULL : ep->url;

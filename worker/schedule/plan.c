@@ -437,7 +437,9 @@ plan_without_first_token(struct req *req)
 static enum role
 role_alone(const struct req *req)
 {
-	return req->connector == &connector_one_leg ? req->pool.shake.one_leg : ROLE_DECODE;
+	return req->connector == &connector_one_leg
+		       ? route_single_role(req->route, req->pool.shake.single_engine_role)
+		       : ROLE_DECODE;
 }
 
 /* All endpoints of all pairs, or none. */

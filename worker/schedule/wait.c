@@ -67,7 +67,9 @@ static uint64_t
 need_of(const struct req *req)
 {
 	uint64_t h = 14695981039346656037ull;
-	const uint8_t way = req->connector == &connector_one_leg ? 1 : req->direct != NULL ? 2 : 3;
+	const bool one = req->connector == &connector_one_leg;
+	const enum role role = route_single_role(req->route, req->pool.shake.single_engine_role);
+	const uint8_t way = one ? (role == ROLE_PREFILL ? 1 : 4) : req->direct != NULL ? 2 : 3;
 
 	for (const char *p = req->model; *p != '\0'; p++)
 		h = (h ^ (uint8_t)*p) * 1099511628211ull;

@@ -488,7 +488,7 @@ static const struct bad {
 	{ OF("p2p_nccl", "routing_threshold: auto"), 3, "pools[0].routing_threshold", "p2p_nccl" },
 	{ OF("p2p_nccl", "allow_route_header: true"), 3, "pools[0].allow_route_header", "p2p_nccl" },
 	{ OF("sglang", "allow_route_header: true"), 3, "pools[0].allow_route_header", "sglang" },
-	{ OF("nixl", "one_leg: both"), 3, "pools[0].one_leg", "prefill, decode" },
+	{ OF("nixl", "single_engine_role: both"), 3, "pools[0].single_engine_role", "prefill, decode, auto" },
 	{ OF("nixl", "fix_usage: 1"), 3, "pools[0].fix_usage", "false, true" },
 	{ OF("nixl", "handoff: transfer_id"), 3, "pools[0].handoff", "orchestrated and mooncake" },
 	{ OF("orchestrated", "handoff: transfer_id"), 3, "pools[0].handoff", "transfer_id belongs to the connector mooncake, not to orchestrated" },
@@ -606,7 +606,7 @@ Test(conf, defaults_of_every_connector)
 		cr_expect_eq(s->bootstrap, BOOTSTRAP_LEARNED);
 		cr_expect_eq(s->first_token, ROLE_PREFILL);
 		cr_expect_eq(s->tokenize, ROLE_PREFILL);
-		cr_expect_eq(s->one_leg, ROLE_PREFILL);
+		cr_expect_eq(s->single_engine_role, SINGLE_ROLE_AUTO);
 		cr_expect(!s->fix_usage && !s->fanout && !s->allow_route_header);
 		cr_expect_eq(s->routing_threshold, 0);
 		cr_expect_eq(s->kv_lease_ms, 25000);
@@ -626,7 +626,7 @@ Test(conf, every_key_of_a_hand_shake)
 	struct conf *c = parse(
 		"limits: {max_fanout: 128}\nnotices: {listen: tcp://127.0.0.1:7501}\npools:\n"
 		"- {name: a, connector: nixl, transfer_mode: push, kv_lease: 7s, fanout: true, fix_usage: true,\n"
-		"   routing_threshold: 4096, allow_route_header: true, one_leg: decode,\n"
+		"   routing_threshold: 4096, allow_route_header: true, single_engine_role: decode,\n"
 		"   prefill: [{url: http://p, dp_ranks: 1024}], decode: [{url: http://d}]}\n"
 		"- {name: b, connector: lmcache, first_token: decoder, tokenize: decode, routing_threshold: auto,\n"
 		"   timeouts: {kv_ready: 3s}, prefill: [{url: http://p}],\n"
@@ -651,7 +651,7 @@ Test(conf, every_key_of_a_hand_shake)
 	cr_expect_eq(p[0].shake.kv_lease_ms, 7000);
 	cr_expect(p[0].shake.fanout && p[0].shake.fix_usage && p[0].shake.allow_route_header);
 	cr_expect_eq(p[0].shake.routing_threshold, 4096);
-	cr_expect_eq(p[0].shake.one_leg, ROLE_DECODE);
+	cr_expect_eq(p[0].shake.single_engine_role, SINGLE_ROLE_DECODE);
 	cr_expect_eq(p[0].endpoints[0].dp_ranks, 1024);
 	cr_expect_eq(p[1].shake.first_token, ROLE_DECODE);
 	cr_expect_eq(p[1].shake.tokenize, ROLE_DECODE);
@@ -1594,7 +1594,7 @@ expect_round_trip(struct conf *c, const char *text)
 #define POOL_A_B                                                                                   \
 	"    prefill:\n      - {url: \"http://a:1\"}\n    decode:\n      - {url: \"http://b:2\"}\n"
 #define POOL_AB_AB                                                                                 \
-	"    routing_threshold: 1000000000\n    one_leg: decode\n"                                 \
+	"    routing_threshold: 1000000000\n    single_engine_role: decode\n"                      \
 	"    prefill:\n      - {url: \"http://a:1\"}\n      - {url: \"http://b:2\"}\n"             \
 	"    decode:\n      - {url: \"http://a:1\"}\n      - {url: \"http://b:2\"}\n"
 #define POOL_LMCACHE(d)                                                                            \
@@ -1674,7 +1674,7 @@ static const struct {
 		LISTEN_STACK
 		"stats_interval: 15s\nhealth_interval: 1m\nhealth_timeout: 10s\nlog_level: debug\n"
 		"log_format: json\npools:\n  - models: [\"m\"]\n    connector: shared_storage\n"
-		"    policy: round_robin\n    routing_threshold: 1000000000\n    one_leg: decode\n"
+		"    policy: round_robin\n    routing_threshold: 1000000000\n    single_engine_role: decode\n"
 		"    health_path: \"/ping\"\n"
 		"    prefill:\n      - {url: \"http://a:1\"}\n      - {url: \"http://b:2\"}\n"
 		"    decode:\n      - {url: \"http://a:1\"}\n      - {url: \"http://b:2\"}\n"},
@@ -1735,20 +1735,20 @@ static const struct {
 		"      - {url: \"http://e:1\", max_inflight: 4}\n"},
 	{"--worker-urls http://a:1 http://b:2 --policy power_of_two --max-concurrent-requests 64",
 		"listen: [\"0.0.0.0:30000\"]\npools:\n  - connector: shared_storage\n    policy: "
-		"power_of_two\n    engine: sglang\n    routing_threshold: 1000000000\n    one_leg: "
+		"power_of_two\n    engine: sglang\n    routing_threshold: 1000000000\n    single_engine_role: "
 		"decode\n"
 		"    prefill:\n      - {url: \"http://a:1\"}\n      - {url: \"http://b:2\"}\n"
 		"    decode:\n      - {url: \"http://a:1\", max_inflight: 32}\n"
 		"      - {url: \"http://b:2\", max_inflight: 32}\n"},
 	{"--worker-urls http://a:1 http://b:2 --policy power_of_two",
 		"listen: [\"0.0.0.0:30000\"]\npools:\n  - connector: shared_storage\n    policy: "
-		"power_of_two\n    engine: sglang\n    routing_threshold: 1000000000\n    one_leg: "
+		"power_of_two\n    engine: sglang\n    routing_threshold: 1000000000\n    single_engine_role: "
 		"decode\n"
 		"    prefill:\n      - {url: \"http://a:1\"}\n      - {url: \"http://b:2\"}\n"
 		"    decode:\n      - {url: \"http://a:1\"}\n      - {url: \"http://b:2\"}\n"},
 	{"--worker-urls http://a:1 --policy random --health-check-endpoint /health",
 		"listen: [\"0.0.0.0:30000\"]\npools:\n  - connector: shared_storage\n    policy: "
-		"random\n    engine: sglang\n    routing_threshold: 1000000000\n    one_leg: "
+		"random\n    engine: sglang\n    routing_threshold: 1000000000\n    single_engine_role: "
 		"decode\n    health_path: \"/health\"\n"
 		"    prefill:\n      - {url: \"http://a:1\"}\n"
 		"    decode:\n      - {url: \"http://a:1\"}\n"},
@@ -1952,7 +1952,7 @@ Test(conf, every_key_is_written)
 		"   decode_policy: prefix, prefill_load: requests, decode_load: tokens, session_header: X-A,\n"
 		"   session_member: user, prefix_bytes: 2KiB, pairing: require, slow_start: 1s, engine: sglang,\n"
 		"   handoff: disagg_prefill_resp, remote_host: keep, kv_lease: 1s, fanout: true, routing_threshold: 5,\n"
-		"   allow_route_header: true, one_leg: decode, fix_usage: true, health_path: /h,\n"
+		"   allow_route_header: true, single_engine_role: decode, fix_usage: true, health_path: /h,\n"
 		"   timeouts: {connect: 1s, prefill: 2s, first_byte: 4s, decode: 3s, request: 5s}, retries: 3, retry_budget: 5,\n"
 		"   fallback: none, resume: true, allow_timeout_header: true, eject_failures: 6, eject_rate: 7, max_ejected: 8,\n"
 		"   eject_time: 9s, eject_max_time: 10s, queue_size: 9, queue_timeout: 1s, allow_priority: true,\n"
