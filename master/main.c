@@ -21,13 +21,14 @@
 #include "master/supervise/control.h"
 #include "master/fleet/drain.h"
 #include "master/fleet/fleet.h"
+#include "master/fleet/status.h"
+#include "master/fleet/waiters.h"
 #include "master/supervise/listen.h"
 #include "master/notifier/notifier.h"
 #include "master/supervise/proc.h"
 #include "master/supervise/reload.h"
 #include "master/probe/resolve.h"
 #include "master/supervise/sd.h"
-#include "master/fleet/waiters.h"
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/base/log.h"
@@ -142,7 +143,7 @@ on_reaped(void *arg)
 	struct master *m = arg;
 
 	fleet_worker_reaped(m->fleet);
-	waiters_tell(m->waiters);
+	waiters_wake_again(m->waiters);
 }
 
 static uint64_t

@@ -9,7 +9,6 @@
 
 #include "master/fleet/discover.h"
 #include "master/fleet/endpoint.h"
-#include "master/fleet/fleet.h"
 #include "master/probe/resolve.h"
 #include "shm/announce.h"
 #include "shm/base/clock.h"
@@ -22,6 +21,7 @@
 /* Copies of what was heard: a notifier that starts anew has forgotten it, the engines have not. */
 struct announced_engines {
 	struct fleet *fleet;
+	found_fn *found;
 	struct event *wake, *turn;
 	struct announcement known[ANNOUNCED_MAX];
 	size_t n;
@@ -114,7 +114,7 @@ deal(struct announced_engines *a, const struct conf_pool *const pools[],
 		memcpy(list[n].kv_addr, one->kv, sizeof(list[n].kv_addr));
 		n++;
 	}
-	fleet_found(a->fleet, pool->name, DISCOVER_ANNOUNCED, list, n);
+	a->found(a->fleet, pool->name, DISCOVER_ANNOUNCED, list, n);
 	free(urls);
 	free(list);
 }
@@ -164,11 +164,12 @@ on_wake(evutil_socket_t fd, short what, void *arg)
 }
 
 struct announced_engines *
-announced_new(struct fleet *f, int wake_fd)
+announced_new(struct fleet *f, int wake_fd, found_fn *found)
 {
 	struct announced_engines *a = MEM_NEW(struct announced_engines);
 
 	a->fleet = f;
+	a->found = found;
 	a->turn = event_new(f->base, -1, 0, on_turn, a);
 	a->wake = event_new(f->base, wake_fd, EV_READ | EV_PERSIST, on_wake, a);
 	assert(a->turn != NULL && a->wake != NULL);

@@ -5,12 +5,14 @@
  * Process: master.
  */
 #pragma once
+#include "master/fleet/discover.h"
 
 struct announced_engines;
 struct fleet;
 
-/* `wake_fd` is the eventfd the notifier writes when there is news; borrowed. */
-struct announced_engines *announced_new(struct fleet *f, int wake_fd);
+/* `wake_fd` is the eventfd the notifier writes when there is news; borrowed.  `found` is called from
+ * events of the loop and from announced_changed(). */
+struct announced_engines *announced_new(struct fleet *f, int wake_fd, found_fn *found);
 void announced_free(struct announced_engines **);
 /* The configuration has changed: what is known is dealt out to its pools. */
 void announced_changed(struct announced_engines *a);

@@ -16,6 +16,7 @@
 #include "shm/core/layout.h"
 
 struct discover;
+struct fleet;
 
 enum discover_what { DISCOVER_ADDED, DISCOVER_KEPT, DISCOVER_CHANGED, DISCOVER_REMOVED };
 
@@ -37,6 +38,13 @@ struct found {
 	struct conf_endpoint as; /* url: host or address with its port, valid by http_url_parse() */
 	char kv_addr[ANNOUNCED_ADDRESS]; /* "" if the source does not say */
 };
+
+/*
+ * How a source other than the configuration's lists reports what it knows of a pool's endpoints
+ * from now on (fleet_found()).
+ */
+typedef void found_fn(
+	struct fleet *f, const char *pool, const char *source, const struct found *list, size_t n);
 
 #define DISCOVER_CONFIG "config"
 /* The two kinds of sources; of a text with a colon in it only what stands before that is shown. */

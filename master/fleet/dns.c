@@ -10,7 +10,6 @@
 
 #include "master/fleet/discover.h"
 #include "master/fleet/endpoint.h"
-#include "master/fleet/fleet.h"
 #include "master/probe/resolve.h"
 #include "proto/wire/dns_reply.h"
 #include "shm/base/clock.h"
@@ -71,6 +70,7 @@ struct entry {
 
 struct dns {
 	struct fleet *fleet;
+	found_fn *found;
 	TAILQ_HEAD(entries, entry) entries;
 };
 
@@ -261,7 +261,7 @@ tell_fleet(struct entry *e)
 	size_t n;
 	struct found *list = list_found(e, &n);
 
-	fleet_found(e->dns->fleet, e->pool, e->key, list, n);
+	e->dns->found(e->dns->fleet, e->pool, e->key, list, n);
 	free(list);
 }
 
@@ -294,9 +294,10 @@ next_up(const struct lookup_type *t, size_t *at)
 	while (*at < f->norder) {
 		const struct endpoint *ep = f->order[(*at)++];
 
-		if (ep->role == t->entry->conf->as.role &&
-			strcmp(ep->pool_name, t->entry->pool) == 0 &&
-			ep->slot != ENDPOINT_NO_SLOT && ep_state_get(f->seg, ep->slot) == EP_UP)
+		if (ep->engine.role == t->entry->conf->as.role &&
+			strcmp(ep->engine.pool_name, t->entry->pool) == 0 &&
+			ep->engine.slot != ENGINE_NO_SLOT &&
+			ep_state_get(f->seg, ep->engine.slot) == EP_UP)
 			return ep;
 	}
 	return NULL;
@@ -310,7 +311,7 @@ is_up(const struct lookup_type *t, bool leaving)
 	size_t at = 0;
 
 	while ((ep = next_up(t, &at)) != NULL)
-		if (has_url(&t->leaving, ep->url) == leaving)
+		if (has_url(&t->leaving, ep->engine.url) == leaving)
 			return true;
 	return false;
 }
@@ -352,10 +353,10 @@ former_of(const struct lookup_type *t, const struct targets *now)
 	size_t at = 0;
 
 	while (former.n < t->known.n + t->leaving.n && (ep = next_up(t, &at)) != NULL)
-		if (!has_url(now, ep->url) &&
-			(has_url(&t->known, ep->url) || has_url(&t->leaving, ep->url)))
-			former.v[former.n++] =
-				(struct target){mem_strdup(ep->url), ep->conf->weight};
+		if (!has_url(now, ep->engine.url) && (has_url(&t->known, ep->engine.url) ||
+							     has_url(&t->leaving, ep->engine.url)))
+			former.v[former.n++] = (struct target){
+				mem_strdup(ep->engine.url), ep->engine.conf->weight};
 	return former;
 }
 
@@ -493,8 +494,8 @@ static void
 ask(struct lookup_type *t)
 {
 	resolve_ask_cancel(&t->asked);
-	resolve_ask(t->entry->dns->fleet->resolver, t->entry->conf->name, (int)t->type, on_answer,
-		t, &t->asked);
+	resolve_ask(t->entry->dns->fleet->prober.resolver, t->entry->conf->name, (int)t->type,
+		on_answer, t, &t->asked);
 }
 
 static void
@@ -602,7 +603,7 @@ dns_apply(struct dns *d)
 	const struct conf *conf = d->fleet->conf;
 	struct entry *e, *next;
 
-	if (resolver_servers(d->fleet->resolver, conf->dns_servers, conf->ndns_servers))
+	if (resolver_servers(d->fleet->prober.resolver, conf->dns_servers, conf->ndns_servers))
 		ask_all(d);
 	TAILQ_FOREACH(e, &d->entries, link) e->conf = NULL;
 	for (size_t i = 0; i < conf->npools; i++)
@@ -616,11 +617,12 @@ dns_apply(struct dns *d)
 }
 
 struct dns *
-dns_new(struct fleet *f)
+dns_new(struct fleet *f, found_fn *found)
 {
 	struct dns *d = MEM_NEW(struct dns);
 
 	d->fleet = f;
+	d->found = found;
 	TAILQ_INIT(&d->entries);
 	return d;
 }

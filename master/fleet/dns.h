@@ -13,11 +13,13 @@
  * A and AAAA are two questions; one of them failing does not touch the other's addresses.
  */
 #pragma once
+#include "master/fleet/discover.h"
 
 struct dns;
 struct fleet;
 
-struct dns *dns_new(struct fleet *f);
+/* `found` is called from events of the loop. */
+struct dns *dns_new(struct fleet *f, found_fn *found);
 void dns_free(struct dns **);
 
 /*

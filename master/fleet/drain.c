@@ -8,7 +8,7 @@
 #include <strings.h>
 
 #include "master/fleet/endpoint.h"
-#include "master/fleet/publish.h"
+#include "master/fleet/state.h"
 #include "shm/base/log.h"
 #include "shm/load.h"
 #include "shm/metrics.h"
@@ -96,15 +96,15 @@ same_place(const struct http_url *a, const struct http_url *b)
 static bool
 is_named(const struct wanted *w, const struct endpoint *ep)
 {
-	return w->parsed ? same_place(&w->at, &ep->at)
-			 : strcasecmp(w->endpoint, ep->authority) == 0;
+	return w->parsed ? same_place(&w->at, &ep->engine.at)
+			 : strcasecmp(w->endpoint, ep->engine.authority) == 0;
 }
 
 static bool
 is_wanted(const struct wanted *w, const struct endpoint *ep)
 {
-	return is_named(w, ep) && (w->role == -1 || (enum role)w->role == ep->role) &&
-	       (w->pool[0] == '\0' || strcmp(w->pool, ep->pool_name) == 0);
+	return is_named(w, ep) && (w->role == -1 || (enum role)w->role == ep->engine.role) &&
+	       (w->pool[0] == '\0' || strcmp(w->pool, ep->engine.pool_name) == 0);
 }
 
 /* How many letters must be changed, added or left out to make one of the other. */
@@ -157,14 +157,15 @@ refuse_unknown(const struct fleet *f, const struct wanted *w, struct evbuffer *o
 	for (size_t i = 0; i < f->norder; i++) {
 		const struct endpoint *ep = f->order[i];
 		const bool bare = strstr(w->endpoint, "://") == NULL;
-		const size_t d = distance(w->endpoint, bare ? ep->authority : ep->url);
+		const size_t d =
+			distance(w->endpoint, bare ? ep->engine.authority : ep->engine.url);
 		size_t at = n;
 
-		if (is_in(near, n, ep->url))
+		if (is_in(near, n, ep->engine.url))
 			continue;
 		for (; at > 0 && near[at - 1].distance > d; at--)
 			near[at] = near[at - 1];
-		near[at] = (struct near){d, ep->url};
+		near[at] = (struct near){d, ep->engine.url};
 		n += n < NEAR_MAX;
 	}
 	for (size_t i = 0; i < n; i++)
@@ -182,7 +183,7 @@ refuse_place(const struct fleet *f, const struct wanted *w, struct evbuffer *out
 	for (size_t i = 0; i < f->norder; i++)
 		if (is_named(w, f->order[i])) {
 			(void)evbuffer_add_printf(out, "%s%s of pool %s", sep,
-				role_name(f->order[i]->role), f->order[i]->pool_name);
+				role_name(f->order[i]->engine.role), f->order[i]->engine.pool_name);
 			sep = ", ";
 		}
 	return -1;
@@ -192,8 +193,8 @@ refuse_place(const struct fleet *f, const struct wanted *w, struct evbuffer *out
 static int
 refuse_ambiguous(const struct endpoint *a, const struct endpoint *b, struct evbuffer *out)
 {
-	(void)refuse(out, "which one? ", a->url);
-	(void)evbuffer_add_printf(out, " or %.200s", b->url);
+	(void)refuse(out, "which one? ", a->engine.url);
+	(void)evbuffer_add_printf(out, " or %.200s", b->engine.url);
 	return -1;
 }
 
@@ -210,7 +211,7 @@ resolve(const struct fleet *f, const struct wanted *w, struct evbuffer *out)
 		named = named || is_named(w, ep);
 		if (!is_wanted(w, ep))
 			continue;
-		if (first != NULL && !same_place(&first->at, &ep->at))
+		if (first != NULL && !same_place(&first->engine.at, &ep->engine.at))
 			return refuse_ambiguous(first, ep, out);
 		first = first != NULL ? first : ep;
 	}
@@ -224,14 +225,14 @@ resolve(const struct fleet *f, const struct wanted *w, struct evbuffer *out)
 static uint32_t
 in_flight(const struct endpoint *ep)
 {
-	return ep->slot == ENDPOINT_NO_SLOT ? 0 : load_count(ep->fleet->seg, ep->slot);
+	return ep->engine.slot == ENGINE_NO_SLOT ? 0 : load_count(ep->fleet->seg, ep->engine.slot);
 }
 
 static void
 say_place(struct evbuffer *out, const struct endpoint *ep, const char *word)
 {
 	(void)evbuffer_add_printf(out, "%s %s, %s of pool %s: %" PRIu32 " in flight\n", word,
-		ep->url, role_name(ep->role), ep->pool_name, in_flight(ep));
+		ep->engine.url, role_name(ep->engine.role), ep->engine.pool_name, in_flight(ep));
 }
 
 static bool
@@ -240,7 +241,8 @@ others_serve(const struct fleet *f, const struct endpoint *ep)
 	for (size_t i = 0; i < f->norder; i++) {
 		const struct endpoint *o = f->order[i];
 
-		if (o->pool == ep->pool && o->role == ep->role && !o->drained && o->state == EP_UP)
+		if (o->engine.pool == ep->engine.pool && o->engine.role == ep->engine.role &&
+			!o->drained && o->state == EP_UP)
 			return true;
 	}
 	return false;
@@ -259,16 +261,17 @@ drain_begin(struct fleet *f, const char *what, struct evbuffer *out)
 
 		if (!is_wanted(&w, ep))
 			continue;
-		publish_drain(f->publish, ep);
+		state_drain(ep);
 		say_place(out, ep, was ? "draining as before:" : "draining:");
 		if (!was)
-			log_info("endpoint drained by pdctl", LOG_S("url", ep->url),
-				LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name),
+			log_info("endpoint drained by pdctl", LOG_S("url", ep->engine.url),
+				LOG_S("role", role_name(ep->engine.role)),
+				LOG_S("pool", ep->engine.pool_name),
 				LOG_U("in_flight", in_flight(ep)));
 		if (!others_serve(f, ep))
 			(void)evbuffer_add_printf(out,
 				"  no other %s endpoint of pool %s is up: new requests get 503\n",
-				role_name(ep->role), ep->pool_name);
+				role_name(ep->engine.role), ep->engine.pool_name);
 	}
 	(void)evbuffer_add_printf(out,
 		"It gets no new requests until `pdctl undrain`, a restart of "
@@ -289,13 +292,14 @@ drain_end(struct fleet *f, const char *what, struct evbuffer *out)
 
 		if (!is_wanted(&w, ep))
 			continue;
-		publish_undrain(f->publish, ep);
+		state_undrain(ep);
 		(void)evbuffer_add_printf(out, "%s %s, %s of pool %s: %s\n",
-			was ? "undrained:" : "was not drained:", ep->url, role_name(ep->role),
-			ep->pool_name, ep_state_name(ep->state));
+			was ? "undrained:" : "was not drained:", ep->engine.url,
+			role_name(ep->engine.role), ep->engine.pool_name, ep_state_name(ep->state));
 		if (was)
-			log_info("endpoint undrained by pdctl", LOG_S("url", ep->url),
-				LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name),
+			log_info("endpoint undrained by pdctl", LOG_S("url", ep->engine.url),
+				LOG_S("role", role_name(ep->engine.role)),
+				LOG_S("pool", ep->engine.pool_name),
 				LOG_S("state", ep_state_name(ep->state)));
 	}
 	return 0;

@@ -1,19 +1,19 @@
 #include "master/fleet/ejected.h"
 
 #include "master/fleet/endpoint.h"
-#include "master/fleet/fleet.h"
 #include "master/fleet/waiters.h"
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
+#include "shm/core/rcu.h"
 #include "shm/eject.h"
 
 static bool
 clear(const struct endpoint *ep, bool refused)
 {
-	if (!eject_clear(ep->fleet->seg, ep->slot, refused, clock_ms()))
+	if (!eject_clear(ep->fleet->seg, ep->engine.slot, refused, clock_ms()))
 		return false;
-	log_info("endpoint back, it answers probes", LOG_S("url", ep->url),
-		LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name));
+	log_info("endpoint back, it answers probes", LOG_S("url", ep->engine.url),
+		LOG_S("role", role_name(ep->engine.role)), LOG_S("pool", ep->engine.pool_name));
 	return true;
 }
 
@@ -27,12 +27,14 @@ void
 ejected_probed(const struct endpoint *ep)
 {
 	if (clear(ep, true))
-		waiters_call(ep->fleet->waiters);
+		waiters_wake(ep->fleet->waiters);
 }
 
 void
-ejected_trim(struct fleet *f, const struct table *t)
+ejected_trim(struct fleet *f)
 {
+	const struct table *t = rcu_current(f->writer);
+
 	for (uint32_t i = 0; t != NULL && i < t->npools; i++)
 		for (enum role role = 0; role < ROLE_N; role++) {
 			const struct table_pool *tp = &t->pools[i];
@@ -44,7 +46,7 @@ ejected_trim(struct fleet *f, const struct table *t)
 				log_info("endpoint back, too few of its role would be left",
 					LOG_S("url", t->endpoints[at].url),
 					LOG_S("role", role_name(role)), LOG_S("pool", tp->name));
-				waiters_call(f->waiters);
+				waiters_wake(f->waiters);
 			}
 		}
 }

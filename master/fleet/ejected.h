@@ -8,7 +8,6 @@
 
 struct endpoint;
 struct fleet;
-struct table;
 
 /* It comes up: what its requests met before was of its former life. */
 void ejected_up(const struct endpoint *ep);
@@ -19,4 +18,4 @@ void ejected_probed(const struct endpoint *ep);
  * States or table have changed, or a worker has died: brings back what may no longer be out.  Exact once
  * nobody reads an older table.
  */
-void ejected_trim(struct fleet *f, const struct table *t);
+void ejected_trim(struct fleet *f);

@@ -1,8 +1,6 @@
 #include "master/fleet/fleet.h"
 
-#include <assert.h>
 #include <event2/event.h>
-#include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,23 +8,71 @@
 #include "master/fleet/announced.h"
 #include "master/fleet/discover.h"
 #include "master/fleet/dns.h"
+#include "master/fleet/ejected.h"
 #include "master/fleet/endpoint.h"
-#include "master/probe/health.h"
-#include "master/probe/load.h"
-#include "master/probe/probe.h"
+#include "master/fleet/pool_id.h"
 #include "master/fleet/publish.h"
+#include "master/fleet/slots.h"
+#include "master/fleet/state.h"
+#include "master/fleet/version.h"
+#include "master/probe/health.h"
+#include "master/probe/probe.h"
 #include "master/probe/resolve.h"
-#include "shm/base/clock.h"
+#include "master/probe/scrape.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
-#include "shm/load.h"
-#include "shm/metrics.h"
+#include "shm/core/rcu.h"
 #include "shm/core/seg.h"
+#include "shm/load.h"
 
-#define SHORTAGE_LOG_MS 10000
 #define HELD_MAX (128u << 20) /* bytes of answers that are being read, of all engines together */
 /* Endpoints of one reload that have a line of the log each; of more a line says how many. */
 #define TOLD_MAX 64
+
+/* --- what the probes report --------------------------------------------------------------- */
+
+static void
+on_up(struct engine *e)
+{
+	struct endpoint *ep = endpoint_of_engine(e);
+
+	ejected_up(ep);
+	publish_up(ep->fleet->publish, ep);
+}
+
+static void
+on_down(struct engine *e)
+{
+	struct endpoint *ep = endpoint_of_engine(e);
+
+	publish_down(ep->fleet->publish, ep);
+}
+
+static void
+on_answered(struct engine *e)
+{
+	ejected_probed(endpoint_of_engine(e));
+}
+
+static void
+on_changed(struct engine *e, bool later)
+{
+	struct publish *p = endpoint_of_engine(e)->fleet->publish;
+
+	if (later)
+		publish_later(p);
+	else
+		publish_soon(p);
+}
+
+static const struct probe_ops on_probe = {
+	.up = on_up,
+	.down = on_down,
+	.answered = on_answered,
+	.changed = on_changed,
+};
+
+/* --- the whole ---------------------------------------------------------------------------- */
 
 struct fleet *
 fleet_new(struct event_base *base, struct seg *seg)
@@ -38,10 +84,16 @@ fleet_new(struct event_base *base, struct seg *seg)
 	f->slab = seg_slab(seg, SLOT_MASTER(seg));
 	TAILQ_INIT(&f->live);
 	TAILQ_INIT(&f->draining);
-	f->probes = probe_env_new(base, HELD_MAX);
-	f->resolver = resolver_new(base);
+	f->writer = rcu_writer_new(seg);
+	f->prober = (struct prober){.base = base,
+		.seg = seg,
+		.slab = f->slab,
+		.env = probe_env_new(base, HELD_MAX),
+		.resolver = resolver_new(base),
+		.ops = &on_probe};
 	f->discover = discover_new();
-	f->dns = dns_new(f);
+	f->dns = dns_new(f, fleet_found);
+	f->slots = slots_new(f);
 	f->publish = publish_new(f);
 	return f;
 }
@@ -68,15 +120,18 @@ fleet_free(struct fleet **pf)
 	while (!TAILQ_EMPTY(&f->draining)) {
 		struct endpoint *ep = TAILQ_FIRST(&f->draining);
 
-		fleet_draining_remove(f, ep);
+		endpoint_draining_remove(ep);
 		endpoint_free(&ep);
 	}
 	publish_free(&f->publish);
 	announced_free(&f->announced);
 	dns_free(&f->dns);
 	discover_free(&f->discover);
-	resolver_free(&f->resolver);
-	probe_env_free(&f->probes);
+	resolver_free(&f->prober.resolver);
+	probe_env_free(&f->prober.env);
+	slots_free(&f->slots);
+	rcu_writer_free(&f->writer);
+	free(f->pool_ids);
 	free(f->order);
 	free(f);
 	*pf = NULL;
@@ -98,8 +153,9 @@ tell(const struct fold *fo, const char *msg, const struct endpoint *ep, struct l
 	size_t n = fo->added + fo->again + fo->removed + fo->changed;
 
 	log_write(n > TOLD_MAX ? LOG_L_DEBUG : LOG_L_INFO, msg,
-		(const struct log_field[]){LOG_S("url", ep->url),
-			LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name), more},
+		(const struct log_field[]){LOG_S("url", ep->engine.url),
+			LOG_S("role", role_name(ep->engine.role)),
+			LOG_S("pool", ep->engine.pool_name), more},
 		more.key != NULL ? 4 : 3);
 }
 
@@ -112,51 +168,15 @@ tell_all(const struct fold *fo)
 			LOG_U("changed", fo->changed));
 }
 
-static int
-compare_key(const void *pa, const void *pb)
-{
-	const struct endpoint *a = pa, *b = pb;
-	int r = strcmp(a->url, b->url);
-
-	if (r == 0)
-		r = strcmp(a->pool_name, b->pool_name);
-	return r != 0 ? r : (a->role > b->role) - (a->role < b->role);
-}
-
-/* A tree, since a reload may find hundreds draining and add as many.  NULL if it is not there. */
+/* NULL if there is none. */
 static struct endpoint *
-find_draining(struct fleet *f, const struct discover_event *ev)
+find_draining(const struct fleet *f, const struct discover_event *ev)
 {
-	const struct endpoint key = {
-		.url = ev->endpoint->url, .pool_name = ev->pool->name, .role = ev->endpoint->role};
-	struct endpoint **at = tfind(&key, &f->draining_by_key, compare_key);
+	const struct endpoint key = {.engine = {.url = ev->endpoint->url,
+					     .pool_name = ev->pool->name,
+					     .role = ev->endpoint->role}};
 
-	return at != NULL ? *at : NULL;
-}
-
-/* changed_places(): the one before it has a slot of the same key. */
-static bool
-waits_for_itself(struct fleet *f, const struct endpoint *ep)
-{
-	return tfind(ep, &f->draining_by_key, compare_key) != NULL;
-}
-
-void
-fleet_draining_remove(struct fleet *f, struct endpoint *ep)
-{
-	metric_gauge_add(f->slab, G_DRAINING, -1);
-	TAILQ_REMOVE(&f->draining, ep, link);
-	(void)tdelete(ep, &f->draining_by_key, compare_key);
-}
-
-static void
-draining_add(struct fleet *f, struct endpoint *ep)
-{
-	struct endpoint **at = tsearch(ep, &f->draining_by_key, compare_key);
-
-	assert(at != NULL && *at == ep); /* the key was found and revived otherwise */
-	TAILQ_INSERT_TAIL(&f->draining, ep, link);
-	metric_gauge_add(f->slab, G_DRAINING, 1);
+	return endpoint_draining_find(f, &key);
 }
 
 /*
@@ -181,8 +201,8 @@ added(struct fold *fo, const struct discover_event *ev)
 		fo->added++;
 		tell(fo, "endpoint added", ep, LOG_S("source", ev->source));
 	} else {
-		fleet_draining_remove(f, ep);
-		publish_revive(f->publish, ep);
+		endpoint_draining_remove(ep);
+		slots_revive(ep);
 		fo->again++;
 		tell(fo, "endpoint added again before it had drained", ep, (struct log_field){0});
 	}
@@ -195,22 +215,23 @@ removed(struct fold *fo, struct endpoint *ep)
 {
 	struct fleet *f = fo->fleet;
 
-	health_stop(ep);
-	scrape_stop(ep);
+	health_stop(&ep->engine);
+	scrape_stop(&ep->engine);
 	TAILQ_REMOVE(&f->live, ep, link);
 	fo->removed++;
 	tell(fo, "endpoint removed", ep,
-		LOG_U("in_flight",
-			ep->slot == ENDPOINT_NO_SLOT ? 0 : load_count(f->seg, ep->slot)));
-	if (ep->slot == ENDPOINT_NO_SLOT) {
+		LOG_U("in_flight", ep->engine.slot == ENGINE_NO_SLOT
+					   ? 0
+					   : load_count(f->seg, ep->engine.slot)));
+	if (ep->engine.slot == ENGINE_NO_SLOT) {
 		endpoint_free(&ep);
 		return;
 	}
-	ep->pool = NULL;
-	ep->conf = NULL;
+	ep->engine.pool = NULL;
+	ep->engine.conf = NULL;
 	ep->source = NULL;
-	draining_add(f, ep);
-	publish_drop(f->publish, ep);
+	endpoint_draining_add(ep);
+	slots_drop(ep);
 }
 
 /*
@@ -220,14 +241,14 @@ removed(struct fold *fo, struct endpoint *ep)
 static struct endpoint *
 changed_places(struct fold *fo, const struct discover_event *ev, struct endpoint *ep)
 {
-	const bool has_slot = ep->slot != ENDPOINT_NO_SLOT, drained = ep->drained;
+	const bool has_slot = ep->engine.slot != ENGINE_NO_SLOT, drained = ep->drained;
 
 	if (is_beyond(fo, ev) ? !has_slot : has_slot || find_draining(fo->fleet, ev) == NULL)
 		return ep;
 	removed(fo, ep);
 	ep = added(fo, ev);
 	if (drained) /* it is configured as before: its operator's word holds */
-		publish_drain(fo->fleet->publish, ep);
+		state_drain(ep);
 	return ep;
 }
 
@@ -250,39 +271,21 @@ on_discover(const struct discover_event *ev, void *arg)
 	}
 	if (ev->what != DISCOVER_ADDED)
 		ep = changed_places(fo, ev, ep);
-	ep->pool = ev->pool;
-	ep->conf = ev->endpoint;
+	ep->engine.pool = ev->pool;
+	ep->engine.conf = ev->endpoint;
 	ep->source = ev->source;
 	ep->found = ev->found;
 	(void)snprintf(ep->kv_addr, sizeof(ep->kv_addr), "%s", ev->kv_addr);
 	f->order[f->norder++] = ep;
 	fo->configured += !ev->found;
-	fo->found_slots += ev->found && ep->slot != ENDPOINT_NO_SLOT;
+	fo->found_slots += ev->found && ep->engine.slot != ENGINE_NO_SLOT;
 	return ep;
-}
-
-bool
-fleet_fill_slots(struct fleet *f)
-{
-	bool any = false;
-
-	for (size_t i = 0; i < f->norder; i++) {
-		struct endpoint *ep = f->order[i];
-
-		if (ep->slot != ENDPOINT_NO_SLOT || waits_for_itself(f, ep))
-			continue;
-		if (!publish_slot(f->publish, ep)) /* nor is there one for those behind it */
-			break;
-		health_start(ep);
-		any = true;
-	}
-	return any;
 }
 
 int
 fleet_check(const struct fleet *f, const struct conf *conf, struct conf_error *err)
 {
-	return publish_check(f->publish, conf, err);
+	return version_check(f, conf, err);
 }
 
 /* One line for all: an exchange of a full fleet leaves out hundreds for as long as requests run. */
@@ -293,13 +296,13 @@ tell_waiting(const struct fleet *f)
 	size_t n = 0;
 
 	for (size_t i = f->norder; i-- > 0;)
-		if (f->order[i]->slot == ENDPOINT_NO_SLOT) {
+		if (f->order[i]->engine.slot == ENGINE_NO_SLOT) {
 			first = f->order[i];
 			n++;
 		}
 	if (first != NULL)
 		log_warn("endpoints left out until others have drained: max_endpoints are in use",
-			LOG_U("endpoints", n), LOG_S("first", first->url),
+			LOG_U("endpoints", n), LOG_S("first", first->engine.url),
 			LOG_U("max_endpoints", f->seg->hdr->max_endpoints));
 }
 
@@ -321,23 +324,24 @@ static void
 begin(struct fleet *f)
 {
 	for (size_t i = 0; i < f->norder; i++)
-		if (f->order[i]->slot != ENDPOINT_NO_SLOT && f->order[i]->health == NULL)
-			health_start(f->order[i]); /* revived */
-	(void)fleet_fill_slots(f);
+		if (f->order[i]->engine.slot != ENGINE_NO_SLOT &&
+			f->order[i]->engine.health == NULL)
+			health_start(&f->order[i]->engine); /* revived */
+	(void)slots_fill(f);
 	tell_waiting(f);
 }
 
 void
 fleet_apply(struct fleet *f, const struct conf *conf, uint64_t config_number)
 {
-	f->conf = conf;
+	f->conf = f->prober.conf = conf;
 	f->config_number = config_number;
 	dns_apply(f->dns);
 	fold(f);
-	publish_config(f->publish);
+	pool_ids_assign(f);
 	for (size_t i = 0; i < f->norder; i++) {
-		health_changed(f->order[i]);
-		scrape_changed(f->order[i]);
+		health_changed(&f->order[i]->engine);
+		scrape_changed(&f->order[i]->engine);
 	}
 	begin(f);
 	publish_now(f->publish);
@@ -359,7 +363,7 @@ fleet_found(
 void
 fleet_hear(struct fleet *f, int wake_fd)
 {
-	f->announced = announced_new(f, wake_fd);
+	f->announced = announced_new(f, wake_fd, fleet_found);
 }
 
 void
@@ -374,71 +378,8 @@ fleet_worker_reaped(struct fleet *f)
 	publish_poll(f->publish);
 }
 
-void
-fleet_shortage(struct fleet *f, const char *why)
-{
-	uint64_t now = clock_ms();
-
-	if (f->shortage_ms != 0 && now - f->shortage_ms < SHORTAGE_LOG_MS)
-		return;
-	f->shortage_ms = now;
-	log_error(
-		"engines cannot be probed for want of something on this machine, their states stay",
-		LOG_S("reason", why));
-}
-
-/* --- one endpoint ------------------------------------------------------------------------ */
-
-struct endpoint *
-endpoint_new(struct fleet *f, const struct conf_pool *pool, const struct conf_endpoint *conf)
-{
-	struct endpoint *ep = MEM_NEW(struct endpoint);
-	const char *why;
-	int r = http_url_parse(conf->url, &ep->at, &why);
-
-	assert(r == 0); /* conf.c let it through by the same function */
-	ep->fleet = f;
-	ep->url = mem_strdup(conf->url);
-	ep->pool_name = mem_strdup(pool->name);
-	ep->authority =
-		mem_printf(ep->at.ipv6 ? "[%s]:%u" : "%s:%u", ep->at.host, (unsigned)ep->at.port);
-	ep->role = conf->role;
-	ep->number = f->made++;
-	ep->slot = ENDPOINT_NO_SLOT;
-	return ep;
-}
-
-void
-endpoint_free(struct endpoint **pep)
-{
-	struct endpoint *ep = *pep;
-
-	if (ep == NULL)
-		return;
-	health_stop(ep);
-	scrape_stop(ep);
-	models_clear(&ep->models);
-	free(ep->url);
-	free(ep->pool_name);
-	free(ep->authority);
-	free(ep);
-	*pep = NULL;
-}
-
-uint64_t
-endpoint_wait_ms(const struct endpoint *ep, uint64_t now_ms, uint64_t interval_ms)
-{
-	/* Multiples of the golden ratio's fraction, in 2^-32: any run of endpoints is spread
-	 * evenly. */
-	uint32_t fraction = (uint32_t)(ep->number * 2654435769u);
-	uint64_t phase = (interval_ms * fraction) >> 32;
-	uint64_t wait = interval_ms - (now_ms + interval_ms - phase) % interval_ms;
-
-	return wait < interval_ms / 2 ? wait + interval_ms : wait;
-}
-
 const struct rcu_writer *
 fleet_writer(const struct fleet *f)
 {
-	return publish_writer(f->publish);
+	return f->writer;
 }

@@ -11,7 +11,6 @@
 
 struct conf;
 struct conf_error;
-struct evbuffer;
 struct event_base;
 struct fleet;
 struct found;
@@ -50,9 +49,6 @@ void fleet_hear(struct fleet *f, int wake_fd);
 
 /* Who is told when something to choose has come or gone (master/fleet/waiters.h); without it nobody is. */
 void fleet_waiters(struct fleet *f, struct waiters *ws);
-
-/* Writes the endpoint table with state and load: for people (json = 0) or as one JSON object. */
-void fleet_status(struct fleet *f, struct evbuffer *out, int json);
 
 /* Whose the endpoint tables are, for check_segment(). */
 const struct rcu_writer *fleet_writer(const struct fleet *f);

@@ -1,6 +1,5 @@
-/*
- * fleet_status(): the endpoint table as people and programs read it.
- */
+#include "master/fleet/status.h"
+
 #include <event2/buffer.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -9,7 +8,6 @@
 #include <string.h>
 
 #include "master/fleet/endpoint.h"
-#include "master/fleet/fleet.h"
 #include "master/probe/health.h"
 #include "master/probe/learn.h"
 #include "proto/json/utf8.h"
@@ -42,10 +40,10 @@ struct facts {
 static int
 ramp_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
 {
-	uint64_t from = ep_look(f->seg, ep->slot, now, 0).ramp_from_ms;
-	uint64_t whole = ep->pool != NULL ? ep->pool->slow_start_ms : 0;
+	uint64_t from = ep_look(f->seg, ep->engine.slot, now, 0).ramp_from_ms;
+	uint64_t whole = ep->engine.pool != NULL ? ep->engine.pool->slow_start_ms : 0;
 
-	if (ep_state_get(f->seg, ep->slot) != EP_UP || from == 0 || now >= from + whole)
+	if (ep_state_get(f->seg, ep->engine.slot) != EP_UP || from == 0 || now >= from + whole)
 		return -1;
 	return now > from ? (int)((now - from) * 100 / whole) : 0;
 }
@@ -55,24 +53,25 @@ facts_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
 {
 	struct facts x = {.ep = ep, .state = "waiting", .ramp = -1};
 
-	x.models = (const char *const *)ep->models.names;
-	x.nmodels = ep->models.n;
-	if (ep->pool != NULL && ep->pool->nmodels > 0) {
-		x.models = (const char *const *)ep->pool->models;
-		x.nmodels = ep->pool->nmodels;
+	x.models = (const char *const *)ep->engine.models.names;
+	x.nmodels = ep->engine.models.n;
+	if (ep->engine.pool != NULL && ep->engine.pool->nmodels > 0) {
+		x.models = (const char *const *)ep->engine.pool->models;
+		x.nmodels = ep->engine.pool->nmodels;
 	}
-	x.has_slot = ep->slot != ENDPOINT_NO_SLOT;
+	x.has_slot = ep->engine.slot != ENGINE_NO_SLOT;
 	if (!x.has_slot)
 		return x;
-	x.state = ep_state_name(ep_state_get(f->seg, ep->slot));
+	x.state = ep_state_name(ep_state_get(f->seg, ep->engine.slot));
 	x.ramp = ramp_of(f, ep, now);
-	x.eject = eject_look(f->seg, ep->slot, now, &x.eject_left_ms);
-	x.tag = ep_tag(f->seg, ep->slot);
-	x.in_flight = load_count(f->seg, ep->slot);
-	x.tokens = load_tokens(f->seg, ep->slot);
+	x.eject = eject_look(f->seg, ep->engine.slot, now, &x.eject_left_ms);
+	x.tag = ep_tag(f->seg, ep->engine.slot);
+	x.in_flight = load_count(f->seg, ep->engine.slot);
+	x.tokens = load_tokens(f->seg, ep->engine.slot);
 	/* as the workers do: figures that missed three scrapes say nothing */
-	x.score = load_score(f->seg, ep->slot, now, FOREIGN_SCRAPES * f->conf->stats_interval_ms);
-	x.scrape = ep_scrape_get(f->seg, ep->slot);
+	x.score = load_score(
+		f->seg, ep->engine.slot, now, FOREIGN_SCRAPES * f->conf->stats_interval_ms);
+	x.scrape = ep_scrape_get(f->seg, ep->engine.slot);
 	x.scraped = x.scrape.at_ms != 0;
 	x.age_ms = now > x.scrape.at_ms ? now - x.scrape.at_ms : 0;
 	return x;
@@ -178,7 +177,7 @@ models_text(const struct facts *x)
 static char *
 note_of(const struct facts *x)
 {
-	const char *reason = health_reason(x->ep);
+	const char *reason = health_reason(&x->ep->engine);
 	char said[256], ramp[32] = "", out[64] = "";
 	char *models, *note;
 
@@ -187,7 +186,7 @@ note_of(const struct facts *x)
 			reason[0] != '\0' ? ": " : "", reason);
 	if (reason[0] != '\0')
 		return mem_printf("(%s)", reason);
-	(void)learn_contradiction(x->ep, said, sizeof(said));
+	(void)learn_contradiction(&x->ep->engine, said, sizeof(said));
 	if (x->ramp >= 0)
 		(void)snprintf(ramp, sizeof(ramp), "slow start %d%%; ", x->ramp);
 	if (x->eject != EJECT_IN)
@@ -203,7 +202,7 @@ note_of(const struct facts *x)
 static char *
 in_flight_text(const struct facts *x)
 {
-	uint32_t most = x->ep->conf != NULL ? x->ep->conf->max_inflight : 0;
+	uint32_t most = x->ep->engine.conf != NULL ? x->ep->engine.conf->max_inflight : 0;
 
 	return most != 0 ? mem_printf("%" PRIu32 "/%" PRIu32, x->in_flight, most)
 			 : mem_printf("%" PRIu32, x->in_flight);
@@ -214,17 +213,17 @@ add_row(const struct facts *x, void *arg)
 {
 	char **cell = grid_row(arg);
 
-	cell[POOL] = mem_strdup(x->ep->pool_name);
-	cell[ROLE] = mem_strdup(role_name(x->ep->role));
-	cell[URL] = mem_strdup(x->ep->url);
+	cell[POOL] = mem_strdup(x->ep->engine.pool_name);
+	cell[ROLE] = mem_strdup(role_name(x->ep->engine.role));
+	cell[URL] = mem_strdup(x->ep->engine.url);
 	cell[SOURCE] = mem_strdup(x->ep->source);
 	cell[STATE] = mem_strdup(x->eject != EJECT_IN && strcmp(x->state, ep_state_name(EP_UP)) == 0
 					 ? "ejected"
 					 : x->state);
-	if (x->ep->conf != NULL && x->ep->conf->group != NULL)
-		cell[GROUP] = mem_strdup(x->ep->conf->group);
-	if (x->ep->conf != NULL && x->ep->conf->weight != 1)
-		cell[WEIGHT] = mem_printf("%" PRIu32, x->ep->conf->weight);
+	if (x->ep->engine.conf != NULL && x->ep->engine.conf->group != NULL)
+		cell[GROUP] = mem_strdup(x->ep->engine.conf->group);
+	if (x->ep->engine.conf != NULL && x->ep->engine.conf->weight != 1)
+		cell[WEIGHT] = mem_printf("%" PRIu32, x->ep->engine.conf->weight);
 	cell[NOTE] = note_of(x);
 	if (x->has_slot) {
 		cell[IN_FLIGHT] = in_flight_text(x);
@@ -320,7 +319,7 @@ put_load(struct evbuffer *out, const struct facts *x)
 		(void)evbuffer_add_printf(out,
 			",\"slot\":%" PRIu32 ",\"tag\":%" PRIu64 ",\"in_flight\":%" PRIu32
 			",\"prompt_tokens\":%" PRIu32 ",\"score\":%" PRIu64,
-			x->ep->slot, x->tag, x->in_flight, x->tokens, x->score);
+			x->ep->engine.slot, x->tag, x->in_flight, x->tokens, x->score);
 	else
 		(void)evbuffer_add_printf(out,
 			",\"slot\":null,\"tag\":null,\"in_flight\":0,\"prompt_tokens\":0,\"score\":null");
@@ -339,16 +338,17 @@ put_load(struct evbuffer *out, const struct facts *x)
 static void
 put_runtime(struct evbuffer *out, const struct endpoint *ep)
 {
-	const struct runtime *rt = &ep->runtime;
-	uint32_t port = ep->conf != NULL && ep->conf->bootstrap_port != 0 ? ep->conf->bootstrap_port
-									  : rt->bootstrap_port;
+	const struct runtime *rt = &ep->engine.runtime;
+	uint32_t port = ep->engine.conf != NULL && ep->engine.conf->bootstrap_port != 0
+				? ep->engine.conf->bootstrap_port
+				: rt->bootstrap_port;
 	char said[256];
 
 	put_json(out, ",\"version\":", rt->version);
 	put_json(out, ",\"mode\":", rt->mode);
 	(void)evbuffer_add_printf(out, ",\"bootstrap_port\":%" PRIu32 ",\"max_context\":%" PRIu32,
 		port, rt->max_context);
-	put_json(out, ",\"contradiction\":", learn_contradiction(ep, said, sizeof(said)));
+	put_json(out, ",\"contradiction\":", learn_contradiction(&ep->engine, said, sizeof(said)));
 }
 
 struct json_out {
@@ -362,9 +362,9 @@ add_object(const struct facts *x, void *arg)
 	struct json_out *j = arg;
 	char addr[EP_ADDR_TEXT];
 
-	put_json(j->out, j->n++ > 0 ? ",\n{\"pool\":" : "\n{\"pool\":", x->ep->pool_name);
-	put_json(j->out, ",\"role\":", role_name(x->ep->role));
-	put_json(j->out, ",\"url\":", x->ep->url);
+	put_json(j->out, j->n++ > 0 ? ",\n{\"pool\":" : "\n{\"pool\":", x->ep->engine.pool_name);
+	put_json(j->out, ",\"role\":", role_name(x->ep->engine.role));
+	put_json(j->out, ",\"url\":", x->ep->engine.url);
 	if (x->ep->source != NULL)
 		put_json(j->out, ",\"source\":", x->ep->source);
 	else
@@ -374,12 +374,12 @@ add_object(const struct facts *x, void *arg)
 		put_json(j->out, ",\"drained\":true,\"else\":", ep_state_name(x->ep->state));
 	else
 		(void)evbuffer_add_printf(j->out, ",\"drained\":false");
-	put_json(j->out, ",\"addr\":", ep_addr_text(&x->ep->addr, addr));
-	if (x->ep->conf != NULL) {
-		put_json(j->out, ",\"group\":", or_empty(x->ep->conf->group));
+	put_json(j->out, ",\"addr\":", ep_addr_text(&x->ep->engine.addr, addr));
+	if (x->ep->engine.conf != NULL) {
+		put_json(j->out, ",\"group\":", or_empty(x->ep->engine.conf->group));
 		(void)evbuffer_add_printf(j->out,
-			",\"weight\":%" PRIu32 ",\"max_inflight\":%" PRIu32, x->ep->conf->weight,
-			x->ep->conf->max_inflight);
+			",\"weight\":%" PRIu32 ",\"max_inflight\":%" PRIu32,
+			x->ep->engine.conf->weight, x->ep->engine.conf->max_inflight);
 	}
 	put_load(j->out, x);
 	if (x->ramp >= 0)
@@ -387,7 +387,7 @@ add_object(const struct facts *x, void *arg)
 	(void)evbuffer_add_printf(j->out, ",\"ejected\":\"%s\",\"ejected_left_ms\":%" PRIu64,
 		eject_state_name(x->eject), x->eject_left_ms);
 	put_runtime(j->out, x->ep);
-	put_json(j->out, ",\"reason\":", health_reason(x->ep));
+	put_json(j->out, ",\"reason\":", health_reason(&x->ep->engine));
 	(void)evbuffer_add_printf(j->out, ",\"models\":[");
 	for (size_t i = 0; i < x->nmodels; i++)
 		put_json(j->out, i > 0 ? "," : "", x->models[i]);

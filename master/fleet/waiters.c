@@ -10,7 +10,7 @@
 #include "shm/base/mem.h"
 #include "shm/queue.h"
 
-#define CALL_S 1 /* so long one who stands still holds the others up, at most */
+#define AGAIN_S 1 /* the longest that a stalled worker delays the waiters behind its own */
 
 struct waiters {
 	struct seg *seg;
@@ -19,7 +19,7 @@ struct waiters {
 };
 
 static void
-tell(const struct waiters *ws, uint32_t worker)
+notify(const struct waiters *ws, uint32_t worker)
 {
 	static const uint64_t one = 1;
 
@@ -27,18 +27,18 @@ tell(const struct waiters *ws, uint32_t worker)
 }
 
 void
-waiters_call(struct waiters *ws)
+waiters_wake(struct waiters *ws)
 {
 	for (uint32_t pool = 0; ws != NULL && pool < ws->seg->hdr->max_pools; pool++) {
 		const uint32_t worker = queue_wake_after_change(ws->seg, pool);
 
 		if (worker != QUEUE_NOBODY)
-			tell(ws, worker);
+			notify(ws, worker);
 	}
 }
 
 void
-waiters_tell(struct waiters *ws)
+waiters_wake_again(struct waiters *ws)
 {
 	bool called[UINT8_MAX] = {false}; /* worker + 1 has 8 bits */
 
@@ -47,8 +47,8 @@ waiters_tell(struct waiters *ws)
 			queue_called_all(ws->seg, pool, called);
 	for (uint32_t i = 0; i < SLOT_WORKERS(ws->seg); i++)
 		if (called[i])
-			tell(ws, i);
-	waiters_call(ws);
+			notify(ws, i);
+	waiters_wake(ws);
 }
 
 static void
@@ -56,13 +56,13 @@ on_tick(evutil_socket_t fd, short what, void *arg)
 {
 	(void)fd;
 	(void)what;
-	waiters_tell(arg);
+	waiters_wake_again(arg);
 }
 
 struct waiters *
 waiters_new(struct event_base *base, struct seg *seg, const int *wake_fds)
 {
-	static const struct timeval every = {.tv_sec = CALL_S};
+	static const struct timeval every = {.tv_sec = AGAIN_S};
 	struct waiters *ws = MEM_NEW(struct waiters);
 
 	ws->seg = seg;

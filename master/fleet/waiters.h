@@ -1,7 +1,7 @@
 /*
- * Requests that wait in the queues of shared memory (shm/queue.h), as far as the master sees to them: it
- * calls the first of each pool whenever it has made room or changed what can be chosen; and makes good what
- * a worker that has died, or stands still, owes the others.
+ * The master's part in the queues for slots (shm/queue.h): wakes the first waiter of each pool when
+ * the master has freed a slot or changed what can be chosen, and repeats wake-ups that a dead or
+ * stalled worker has not passed on.
  *
  * Process: master.
  */
@@ -11,11 +11,13 @@ struct event_base;
 struct seg;
 struct waiters;
 
-/* wake_fds: by process slot, borrowed. */
+/* wake_fds: eventfds by process slot, borrowed. */
 struct waiters *waiters_new(struct event_base *base, struct seg *seg, const int *wake_fds);
 void waiters_free(struct waiters **);
-/* Something has changed: whoever stands first in each pool tries; NULL is fine. */
-void waiters_call(struct waiters *ws);
-/* A process has died, after it was reaped; also done once a second, for those that are stopped: whoever was
- * called is told so once more, since its caller may not have come to it. */
-void waiters_tell(struct waiters *ws);
+/* States or the table have changed: the first waiter of each pool tries again.  NULL is fine. */
+void waiters_wake(struct waiters *ws);
+/*
+ * After a dead process was reaped, and once a second: writes the eventfd of every worker whose
+ * waiter is woken but has not tried yet, since the process that woke it may have died before.
+ */
+void waiters_wake_again(struct waiters *ws);

@@ -7,12 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/fleet/ejected.h"
-#include "master/fleet/endpoint.h"
+#include "master/probe/engine.h"
 #include "master/probe/learn.h"
-#include "master/probe/load.h"
+#include "master/probe/scrape.h"
 #include "master/probe/probe.h"
-#include "master/fleet/publish.h"
 #include "master/probe/resolve.h"
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
@@ -44,7 +42,7 @@ enum standing { STARTING, UP, DOWN };
 #define HEALTH_BODY_MAX (64u << 10) /* of a health answer; its text means nothing to us */
 
 struct health {
-	struct endpoint *ep;
+	struct engine *engine;
 	struct probe *probe;
 	struct learn *learn;
 	struct event *turn, *renew;
@@ -66,7 +64,7 @@ static void ask(struct health *h);
 static const struct conf *
 conf_of(const struct health *h)
 {
-	return h->ep->fleet->conf;
+	return h->engine->prober->conf;
 }
 
 static void
@@ -96,7 +94,7 @@ wait_ms(const struct health *h)
 
 	if (h->standing == STARTING && now - h->began_ms < EAGER_FOR_MS)
 		return interval < EAGER_MS ? interval : EAGER_MS;
-	return endpoint_wait_ms(h->ep, now, interval);
+	return engine_wait_ms(h->engine, now, interval);
 }
 
 static void
@@ -120,62 +118,61 @@ hurry(struct health *h)
 static void
 go_up(struct health *h)
 {
-	struct endpoint *ep = h->ep;
+	struct engine *e = h->engine;
 	char addr[EP_ADDR_TEXT];
 
 	h->standing = UP;
 	h->reason[0] = '\0';
-	ejected_up(ep);
-	log_info("endpoint up", LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
-		LOG_S("pool", ep->pool_name), LOG_S("addr", ep_addr_text(&ep->addr, addr)));
-	publish_up(ep->fleet->publish, ep);
-	scrape_start(ep);
+	log_info("endpoint up", LOG_S("url", e->url), LOG_S("role", role_name(e->role)),
+		LOG_S("pool", e->pool_name), LOG_S("addr", ep_addr_text(&e->addr, addr)));
+	e->prober->ops->up(e);
+	scrape_start(e);
 }
 
 static void
 go_down(struct health *h)
 {
-	struct endpoint *ep = h->ep;
+	struct engine *e = h->engine;
 
 	h->standing = DOWN;
 	learn_forget(h->learn);
-	log_warn("endpoint down, no requests go there until it answers again",
-		LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
-		LOG_S("pool", ep->pool_name), LOG_S("reason", h->reason));
-	publish_down(ep->fleet->publish, ep);
-	scrape_stop(ep);
+	log_warn("endpoint down, no requests go there until it answers again", LOG_S("url", e->url),
+		LOG_S("role", role_name(e->role)), LOG_S("pool", e->pool_name),
+		LOG_S("reason", h->reason));
+	e->prober->ops->down(e);
+	scrape_stop(e);
 }
 
 /* It may come yet, by one good round, but no request waits for it any more. */
 static void
 give_up_waiting(struct health *h)
 {
-	struct endpoint *ep = h->ep;
+	struct engine *e = h->engine;
 
-	log_warn("endpoint does not answer yet, still asking", LOG_S("url", ep->url),
-		LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name),
+	log_warn("endpoint does not answer yet, still asking", LOG_S("url", e->url),
+		LOG_S("role", role_name(e->role)), LOG_S("pool", e->pool_name),
 		LOG_S("reason", h->reason));
-	publish_down(ep->fleet->publish, ep);
+	e->prober->ops->down(e);
 }
 
 static void
 round_good(struct health *h)
 {
-	struct endpoint *ep = h->ep;
+	struct engine *e = h->engine;
 
-	metric_add(ep->fleet->slab, M_PROBES_OK, 1);
+	metric_add(e->prober->slab, M_PROBES_OK, 1);
 	h->bad = 0;
 	h->good++;
-	if (!ep_addr_equal(&ep->addr, &h->asked)) {
-		ep->addr = h->asked;
-		publish_soon(ep->fleet->publish);
+	if (!ep_addr_equal(&e->addr, &h->asked)) {
+		e->addr = h->asked;
+		e->prober->ops->changed(e, false);
 		if (h->standing == UP)
 			learn_forget(h->learn);
 	}
 	if (h->standing == STARTING || (h->standing == DOWN && h->good >= conf_of(h)->rise))
 		go_up(h);
 	else if (h->standing == UP)
-		ejected_probed(ep);
+		e->prober->ops->answered(e);
 	if (h->standing == UP)
 		learn_up(h->learn);
 	rest(h);
@@ -186,9 +183,9 @@ static void look_up(struct health *h);
 static void
 round_bad(struct health *h)
 {
-	struct endpoint *ep = h->ep;
+	struct engine *e = h->engine;
 
-	metric_add(ep->fleet->slab, M_PROBES_FAILED, 1);
+	metric_add(e->prober->slab, M_PROBES_FAILED, 1);
 	h->good = 0;
 	h->bad++;
 	if (h->standing == UP && h->bad >= conf_of(h)->fall)
@@ -208,15 +205,15 @@ on_addresses(const struct ep_addr *addrs, size_t n, const char *error, void *arg
 	struct health *h = arg;
 	bool still = false;
 
-	add_timer(h->renew, endpoint_wait_ms(h->ep, clock_ms(), RENEW_MS));
+	add_timer(h->renew, engine_wait_ms(h->engine, clock_ms(), RENEW_MS));
 	if (n == 0 && h->naddrs == 0)
-		reason_set(h, "cannot resolve %s: %s", h->ep->at.host, error);
+		reason_set(h, "cannot resolve %s: %s", h->engine->at.host, error);
 	if (n > 0) { /* else the old ones stay: a name server may be ill, too */
 		memcpy(h->addrs, addrs, n * sizeof(*addrs));
 		h->naddrs = n;
 		h->at = 0;
 		for (size_t i = 0; i < n && !still; i++)
-			if (ep_addr_equal(&addrs[i], &h->ep->addr)) {
+			if (ep_addr_equal(&addrs[i], &h->engine->addr)) {
 				h->at = i;
 				still = true;
 			}
@@ -235,8 +232,8 @@ look_up(struct health *h)
 	if (h->lookup != NULL)
 		return;
 	h->looked_ms = clock_ms();
-	resolve_start(h->ep->fleet->resolver, h->ep->at.host, h->ep->at.port, on_addresses, h,
-		&h->lookup);
+	resolve_start(h->engine->prober->resolver, h->engine->at.host, h->engine->at.port,
+		on_addresses, h, &h->lookup);
 }
 
 static void
@@ -280,7 +277,7 @@ time_left(const struct health *h)
 static void
 ask(struct health *h)
 {
-	struct endpoint *ep = h->ep;
+	struct engine *e = h->engine;
 	uint64_t left = time_left(h);
 
 	h->step = PATH;
@@ -288,10 +285,10 @@ ask(struct health *h)
 	/* A new connection each time: that the engine still accepts is what workers need to know.
 	 */
 	probe_get(h->probe, &(struct probe_ask){.addr = &h->asked,
-				    .authority = ep->authority,
-				    .prefix = ep->at.prefix,
-				    .path = ep->pool->health_path,
-				    .api_key = ep->pool->api_key,
+				    .authority = e->authority,
+				    .prefix = e->at.prefix,
+				    .path = e->pool->health_path,
+				    .api_key = e->pool->api_key,
 				    .timeout_ms = left > 0 ? left : conf_of(h)->health_timeout_ms,
 				    .max_body = HEALTH_BODY_MAX});
 }
@@ -299,7 +296,7 @@ ask(struct health *h)
 static void
 path_answered(struct health *h, const struct probe_answer *a)
 {
-	if (probe_good(a, h->ep->pool->health_path, h->reason, sizeof(h->reason))) {
+	if (probe_good(a, h->engine->pool->health_path, h->reason, sizeof(h->reason))) {
 		if (h->standing != UP && learn_gated(h->learn)) {
 			h->step = LEARN;
 			learn_gate(h->learn, &h->asked);
@@ -324,7 +321,7 @@ on_answer(const struct probe_answer *a, void *arg)
 	struct health *h = arg;
 
 	if (a->local) { /* no judgement about the peer */
-		fleet_shortage(h->ep->fleet, a->why);
+		engine_shortage(h->engine, a->why);
 		rest(h);
 		return;
 	}
@@ -349,34 +346,34 @@ on_learned(const char *why, bool local, void *arg)
 /* --- life -------------------------------------------------------------------------------- */
 
 void
-health_start(struct endpoint *ep)
+health_start(struct engine *e)
 {
-	struct fleet *f = ep->fleet;
+	struct prober *p = e->prober;
 	struct health *h = MEM_NEW(struct health);
-	uint64_t interval = f->conf->health_interval_ms;
+	uint64_t interval = p->conf->health_interval_ms;
 
-	ep->health = h;
-	h->ep = ep;
+	e->health = h;
+	h->engine = e;
 	h->began_ms = clock_ms();
-	h->probe = probe_new(f->probes, on_answer, h);
-	h->learn = learn_new(ep, on_learned, h);
-	h->turn = event_new(f->base, -1, 0, on_turn, h);
-	h->renew = event_new(f->base, -1, 0, on_renew, h);
-	h->literal = resolve_literal(ep->at.host, ep->at.port, &h->addrs[0]);
+	h->probe = probe_new(p->env, on_answer, h);
+	h->learn = learn_new(e, on_learned, h);
+	h->turn = event_new(p->base, -1, 0, on_turn, h);
+	h->renew = event_new(p->base, -1, 0, on_renew, h);
+	h->literal = resolve_literal(e->at.host, e->at.port, &h->addrs[0]);
 	if (h->literal) {
 		h->naddrs = 1;
-		ep->addr = h->addrs[0];
+		e->addr = h->addrs[0];
 	}
 	h->interval_ms = interval;
 	/* 1 ms apart: the first rounds of a fleet at start do not all fall into one turn of the
 	 * loop */
-	add_timer(h->turn, ep->number % (interval < EAGER_MS ? interval + 1 : EAGER_MS));
+	add_timer(h->turn, e->number % (interval < EAGER_MS ? interval + 1 : EAGER_MS));
 }
 
 void
-health_stop(struct endpoint *ep)
+health_stop(struct engine *e)
 {
-	struct health *h = ep->health;
+	struct health *h = e->health;
 
 	if (h == NULL)
 		return;
@@ -386,25 +383,25 @@ health_stop(struct endpoint *ep)
 	event_free(h->turn);
 	event_free(h->renew);
 	free(h);
-	ep->health = NULL;
+	e->health = NULL;
 }
 
 void
-health_changed(struct endpoint *ep)
+health_changed(struct engine *e)
 {
-	struct health *h = ep->health;
+	struct health *h = e->health;
 
 	if (h == NULL || h->step != REST)
 		return;
 	if (h->standing == UP)
 		learn_up(h->learn);
-	if (h->interval_ms != ep->fleet->conf->health_interval_ms)
+	if (h->interval_ms != e->prober->conf->health_interval_ms)
 		rest(h); /* not at every reload: a storm of them would put the next round off for
 			    ever */
 }
 
 const char *
-health_reason(const struct endpoint *ep)
+health_reason(const struct engine *e)
 {
-	return ep->health != NULL ? ep->health->reason : "";
+	return e->health != NULL ? e->health->reason : "";
 }

@@ -6,14 +6,14 @@
  */
 #pragma once
 
-struct endpoint;
+struct engine;
 struct health;
 
 /* From nothing: state STARTING, probed at once.  The endpoint has a slot. */
-void health_start(struct endpoint *ep);
+void health_start(struct engine *e);
 /* No further probes; the endpoint's state word is left alone. */
-void health_stop(struct endpoint *ep);
+void health_stop(struct engine *e);
 /* Its pool or the intervals have changed. */
-void health_changed(struct endpoint *ep);
+void health_changed(struct engine *e);
 /* What went wrong last, one English phrase; "" if nothing did.  Health may be stopped. */
-const char *health_reason(const struct endpoint *ep);
+const char *health_reason(const struct engine *e);

@@ -5,9 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/fleet/endpoint.h"
+#include "master/probe/engine.h"
 #include "master/probe/probe.h"
-#include "master/fleet/publish.h"
 #include "proto/json/json_small.h"
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
@@ -54,7 +53,7 @@ static const struct {
 };
 
 struct learn {
-	struct endpoint *ep;
+	struct engine *engine;
 	learn_fn *fn;
 	void *arg;
 	struct probe *probe;
@@ -74,14 +73,14 @@ struct learn {
 static void
 ask(struct learn *l, enum question q)
 {
-	struct endpoint *ep = l->ep;
+	struct engine *e = l->engine;
 
 	l->at = q;
 	probe_get(l->probe, &(struct probe_ask){.addr = &l->addr,
-				    .authority = ep->authority,
-				    .prefix = ep->at.prefix,
+				    .authority = e->authority,
+				    .prefix = e->at.prefix,
 				    .path = questions[q].path,
-				    .api_key = ep->pool->api_key,
+				    .api_key = e->pool->api_key,
 				    .timeout_ms = TIMEOUT_MS,
 				    .max_body = BODY_MAX,
 				    .want_body = true,
@@ -91,7 +90,7 @@ ask(struct learn *l, enum question q)
 static void
 turn_within(struct learn *l, uint64_t ms)
 {
-	struct timeval tv = clock_tv(endpoint_wait_ms(l->ep, clock_ms(), ms));
+	struct timeval tv = clock_tv(engine_wait_ms(l->engine, clock_ms(), ms));
 
 	(void)event_add(l->turn, &tv);
 }
@@ -99,7 +98,7 @@ turn_within(struct learn *l, uint64_t ms)
 static void
 rest(struct learn *l)
 {
-	uint64_t often = LEARN_ROUNDS * l->ep->fleet->conf->health_interval_ms;
+	uint64_t often = LEARN_ROUNDS * l->engine->prober->conf->health_interval_ms;
 
 	l->at = REST;
 	probe_cancel(
@@ -112,13 +111,13 @@ rest(struct learn *l)
 static bool
 models_gate(const struct learn *l)
 {
-	return l->ep->pool->nmodels == 0 && !l->models_known;
+	return l->engine->pool->nmodels == 0 && !l->models_known;
 }
 
 static bool
 info_gates(const struct learn *l)
 {
-	return l->ep->pool->engine == ENGINE_SGLANG && !l->info_answered;
+	return l->engine->pool->engine == ENGINE_SGLANG && !l->info_answered;
 }
 
 bool
@@ -140,32 +139,32 @@ tell_waiting(struct learn *l, const char *why, bool local)
 /* --- what contradicts -------------------------------------------------------------------- */
 
 static const char *
-missing_model(const struct endpoint *ep)
+missing_model(const struct engine *e)
 {
-	for (size_t i = 0; ep->models.n > 0 && i < ep->pool->nmodels; i++)
-		if (!models_has(&ep->models, ep->pool->models[i]))
-			return ep->pool->models[i];
+	for (size_t i = 0; e->models.n > 0 && i < e->pool->nmodels; i++)
+		if (!models_has(&e->models, e->pool->models[i]))
+			return e->pool->models[i];
 	return NULL;
 }
 
 const char *
-learn_contradiction(const struct endpoint *ep, char *buf, size_t size)
+learn_contradiction(const struct engine *e, char *buf, size_t size)
 {
-	const struct runtime *rt = &ep->runtime;
+	const struct runtime *rt = &e->runtime;
 	const char *missing;
 
 	buf[0] = '\0';
-	if (ep->pool == NULL) /* it drains */
+	if (e->pool == NULL) /* it drains */
 		return buf;
-	missing = missing_model(ep);
+	missing = missing_model(e);
 	if ((strcmp(rt->mode, "prefill") == 0 || strcmp(rt->mode, "decode") == 0) &&
-		strcmp(rt->mode, role_name(ep->role)) != 0)
+		strcmp(rt->mode, role_name(e->role)) != 0)
 		(void)snprintf(buf, size, "listed as %s engine, but says it is a %s engine",
-			role_name(ep->role), rt->mode);
-	else if (ep->conf->bootstrap_port != 0 && rt->bootstrap_port != 0 &&
-		 ep->conf->bootstrap_port != rt->bootstrap_port)
+			role_name(e->role), rt->mode);
+	else if (e->conf->bootstrap_port != 0 && rt->bootstrap_port != 0 &&
+		 e->conf->bootstrap_port != rt->bootstrap_port)
 		(void)snprintf(buf, size, "bootstrap_port is configured as %u, but it says %u",
-			(unsigned)ep->conf->bootstrap_port, (unsigned)rt->bootstrap_port);
+			(unsigned)e->conf->bootstrap_port, (unsigned)rt->bootstrap_port);
 	else if (missing != NULL)
 		(void)snprintf(buf, size, "does not serve the configured model %.128s", missing);
 	return buf;
@@ -174,16 +173,16 @@ learn_contradiction(const struct endpoint *ep, char *buf, size_t size)
 static void
 tell_contradiction(struct learn *l)
 {
-	struct endpoint *ep = l->ep;
+	struct engine *e = l->engine;
 	char now[sizeof(l->told_contradiction)];
 
-	(void)learn_contradiction(ep, now, sizeof(now));
+	(void)learn_contradiction(e, now, sizeof(now));
 	if (strcmp(now, l->told_contradiction) == 0)
 		return;
 	if (now[0] != '\0')
 		log_warn("endpoint contradicts the configuration, which is followed",
-			LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
-			LOG_S("pool", ep->pool_name), LOG_S("contradiction", now));
+			LOG_S("url", e->url), LOG_S("role", role_name(e->role)),
+			LOG_S("pool", e->pool_name), LOG_S("contradiction", now));
 	(void)snprintf(l->told_contradiction, sizeof(l->told_contradiction), "%s", now);
 }
 
@@ -220,32 +219,32 @@ runtime_equal(const struct runtime *a, const struct runtime *b)
 static void
 commit(struct learn *l)
 {
-	struct endpoint *ep = l->ep;
+	struct engine *e = l->engine;
 
-	if (runtime_equal(&ep->runtime, &l->next))
+	if (runtime_equal(&e->runtime, &l->next))
 		return;
-	ep->runtime = l->next;
-	ep->models_number++;
-	publish_later(ep->fleet->publish);
+	e->runtime = l->next;
+	e->models_number++;
+	e->prober->ops->changed(e, true);
 }
 
 static void
-commit_models(struct endpoint *ep, struct model_set *set)
+commit_models(struct engine *e, struct model_set *set)
 {
-	bool same = models_equal(set, &ep->models);
+	bool same = models_equal(set, &e->models);
 
-	models_clear(&ep->models);
-	ep->models = *set;
-	if (same || ep->pool->nmodels > 0) /* then the table has the configured ones */
+	models_clear(&e->models);
+	e->models = *set;
+	if (same || e->pool->nmodels > 0) /* then the table has the configured ones */
 		return;
-	ep->models_number++;
-	publish_soon(ep->fleet->publish);
+	e->models_number++;
+	e->prober->ops->changed(e, false);
 }
 
 static bool
 take_models(struct learn *l, const struct probe_answer *a)
 {
-	struct endpoint *ep = l->ep;
+	struct engine *e = l->engine;
 	struct model_set set = {0};
 	size_t left_out = 0;
 	int n = models_read(a->body, a->len, &set, &left_out);
@@ -256,12 +255,12 @@ take_models(struct learn *l, const struct probe_answer *a)
 		models_clear(&set);
 		return false;
 	}
-	if (left_out > 0 && !models_equal(&set, &ep->models))
-		log_warn("model names left out", LOG_S("url", ep->url), LOG_U("kept", n),
+	if (left_out > 0 && !models_equal(&set, &e->models))
+		log_warn("model names left out", LOG_S("url", e->url), LOG_U("kept", n),
 			LOG_U("left_out", left_out));
 	l->next.max_context = set.max_context;
 	l->models_known = true;
-	commit_models(ep, &set);
+	commit_models(e, &set);
 	return true;
 }
 
@@ -279,7 +278,7 @@ take_info(struct learn *l, const struct probe_answer *a)
 	any = read_word(a, "disaggregation_mode", l->next.mode, sizeof(l->next.mode)) || any;
 	has_port = json_member_number(
 		a->body, a->len, "disaggregation_bootstrap_port", UINT16_MAX, &port);
-	if (l->ep->role != ROLE_PREFILL || strcmp(l->next.mode, "decode") == 0 ||
+	if (l->engine->role != ROLE_PREFILL || strcmp(l->next.mode, "decode") == 0 ||
 		strcmp(l->next.mode, "null") == 0)
 		port = 0;
 	l->next.bootstrap_port = (uint32_t)port;
@@ -303,29 +302,29 @@ take_version(struct learn *l, const struct probe_answer *a)
 static void
 tell_nothing_learned(struct learn *l, enum question q, int status)
 {
-	struct endpoint *ep = l->ep;
+	struct engine *e = l->engine;
 
 	if (l->told[q])
 		return;
 	l->told[q] = true;
 	if (q == INFO || q == INFO_OLD)
 		log_warn("nothing learned of the endpoint, it is used as configured",
-			LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
-			LOG_S("pool", ep->pool_name), LOG_S("reason", l->why));
+			LOG_S("url", e->url), LOG_S("role", role_name(e->role)),
+			LOG_S("pool", e->pool_name), LOG_S("reason", l->why));
 	else if (status == 401 || status == 403)
 		log_info(
 			"the endpoint wants a key for this, the pool's engine_api_key_file is none or wrong",
-			LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
-			LOG_S("pool", ep->pool_name), LOG_S("reason", l->why));
+			LOG_S("url", e->url), LOG_S("role", role_name(e->role)),
+			LOG_S("pool", e->pool_name), LOG_S("reason", l->why));
 	else
-		log_debug("not learned of the endpoint", LOG_S("url", ep->url),
+		log_debug("not learned of the endpoint", LOG_S("url", e->url),
 			LOG_S("reason", l->why));
 }
 
 static enum question
 next_of(const struct learn *l, enum question q)
 {
-	if (q == MODELS && l->ep->pool->engine == ENGINE_SGLANG)
+	if (q == MODELS && l->engine->pool->engine == ENGINE_SGLANG)
 		return INFO;
 	return questions[q].next;
 }
@@ -376,7 +375,7 @@ on_answer(const struct probe_answer *a, void *arg)
 	bool good, settled = true;
 
 	if (a->local)
-		fleet_shortage(l->ep->fleet, a->why);
+		engine_shortage(l->engine, a->why);
 	if (q == INFO && a->error == 0 && a->status == 404) {
 		ask(l, INFO_OLD);
 		return;
@@ -400,7 +399,7 @@ begin(struct learn *l, const struct ep_addr *addr)
 	(void)event_del(l->turn);
 	probe_cancel(l->probe);
 	l->addr = *addr;
-	l->next = l->asked_all ? l->ep->runtime : (struct runtime){0};
+	l->next = l->asked_all ? l->engine->runtime : (struct runtime){0};
 	ask(l, MODELS);
 }
 
@@ -411,7 +410,7 @@ on_turn(evutil_socket_t fd, short what, void *arg)
 
 	(void)fd;
 	(void)what;
-	begin(l, &l->ep->addr);
+	begin(l, &l->engine->addr);
 }
 
 void
@@ -424,12 +423,12 @@ learn_gate(struct learn *l, const struct ep_addr *addr)
 void
 learn_up(struct learn *l)
 {
-	uint64_t often = l->ep->fleet->conf->health_interval_ms;
+	uint64_t often = l->engine->prober->conf->health_interval_ms;
 
 	if (l->at != REST)
 		return;
 	if (learn_gated(l)) /* its pool was changed under it */
-		begin(l, &l->ep->addr);
+		begin(l, &l->engine->addr);
 	else if (!event_pending(l->turn, EV_TIMEOUT, NULL))
 		turn_within(l, often < FIRST_MS ? often : FIRST_MS);
 }
@@ -449,16 +448,16 @@ learn_forget(struct learn *l)
 /* --- life -------------------------------------------------------------------------------- */
 
 struct learn *
-learn_new(struct endpoint *ep, learn_fn *fn, void *arg)
+learn_new(struct engine *e, learn_fn *fn, void *arg)
 {
 	struct learn *l = MEM_NEW(struct learn);
 
-	l->ep = ep;
+	l->engine = e;
 	l->fn = fn;
 	l->arg = arg;
 	l->at = REST;
-	l->probe = probe_new(ep->fleet->probes, on_answer, l);
-	l->turn = event_new(ep->fleet->base, -1, 0, on_turn, l);
+	l->probe = probe_new(e->prober->env, on_answer, l);
+	l->turn = event_new(e->prober->base, -1, 0, on_turn, l);
 	return l;
 }
 

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct endpoint;
+struct engine;
 struct ep_addr;
 struct learn;
 
@@ -20,7 +20,7 @@ struct learn;
  */
 typedef void learn_fn(const char *why, bool local, void *arg);
 
-struct learn *learn_new(struct endpoint *ep, learn_fn *fn, void *arg);
+struct learn *learn_new(struct engine *e, learn_fn *fn, void *arg);
 void learn_free(struct learn **);
 
 /* True while something is not known yet that must be before this endpoint may be UP. */
@@ -28,7 +28,7 @@ bool learn_gated(const struct learn *l);
 /* Asks for it at an address not yet proven; fn is called once, later, unless learn_forget() comes
  * before.  Only while learn_gated(). */
 void learn_gate(struct learn *l, const struct ep_addr *addr);
-/* The endpoint is UP at ep->addr: everything is asked soon, then every 30 s. */
+/* The endpoint is UP at e->addr: everything is asked soon, then every 30 s. */
 void learn_up(struct learn *l);
 /* The endpoint is down, or elsewhere: what answers next may be another engine, so everything is
  * learned anew.  What was learned stays in force until then. */
@@ -38,4 +38,4 @@ void learn_forget(struct learn *l);
  * What the engine says of itself against what is configured: one phrase into buf, "" if nothing
  * contradicts.  Returns buf.
  */
-const char *learn_contradiction(const struct endpoint *ep, char *buf, size_t size);
+const char *learn_contradiction(const struct engine *e, char *buf, size_t size);

@@ -143,7 +143,7 @@ refuse(struct fake *f, struct bufferevent *bev)
 static void
 be_short(struct fake *f)
 {
-	uint32_t slot = endpoint_of(f->url)->slot;
+	uint32_t slot = endpoint_of(f->url)->engine.slot;
 
 	f->short_ones--;
 	cr_assert(load_reserve(seg, 0, slot, 0));
@@ -282,7 +282,7 @@ run_for(uint64_t ms)
 static enum ep_state
 state_of(const struct fake *f)
 {
-	return ep_state_get(seg, endpoint_of(f->url)->slot);
+	return ep_state_get(seg, endpoint_of(f->url)->engine.slot);
 }
 
 static bool
@@ -300,7 +300,7 @@ is_down(void *f)
 static bool
 is_scraped(void *f)
 {
-	return ep_scrape_get(seg, endpoint_of(((struct fake *)f)->url)->slot).at_ms != 0;
+	return ep_scrape_get(seg, endpoint_of(((struct fake *)f)->url)->engine.slot).at_ms != 0;
 }
 
 /* One pool; model NULL: learned. */

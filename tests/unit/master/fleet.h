@@ -137,7 +137,7 @@ static struct endpoint *
 endpoint_of(const char *url)
 {
 	for (size_t i = 0; i < fleet->norder; i++)
-		if (strcmp(fleet->order[i]->url, url) == 0)
+		if (strcmp(fleet->order[i]->engine.url, url) == 0)
 			return fleet->order[i];
 	return NULL;
 }

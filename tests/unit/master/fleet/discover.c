@@ -4,6 +4,7 @@
 #include "master/config/conf.h"
 #include "master/fleet/discover.h"
 #include "master/fleet/publish.h"
+#include "master/fleet/state.h"
 
 #define P1 "http://10.0.0.1:8100"
 #define P2 "http://10.0.0.2:8100"
@@ -79,7 +80,7 @@ Test(discover, found_endpoints_stand_beside_configured_ones)
 	cr_assert_eq(row_of(P2)->weight, 7);
 	cr_assert_str_eq(endpoint_of(P1)->source, "config");
 	cr_assert_str_eq(endpoint_of(P2)->source, "dns prefill.test");
-	cr_assert_not_null(endpoint_of(P2)->health, "and are probed");
+	cr_assert_not_null(endpoint_of(P2)->engine.health, "and are probed");
 	FIND(DNS, P3);
 	cr_assert_null(row_of(P2));
 	cr_assert_not_null(row_of(P3));
@@ -242,7 +243,7 @@ Test(discover, removed_ones_drain_and_come_back_to_their_slot)
 	FIND(DNS, P2);
 	cr_assert_eq(row_of(P2)->slot, slot);
 	cr_assert_eq(row_of(P2)->tag, 1, "the reservation is of the same life");
-	cr_assert_not_null(endpoint_of(P2)->health);
+	cr_assert_not_null(endpoint_of(P2)->engine.health);
 	load_release(seg, 0, slot);
 }
 
@@ -273,7 +274,7 @@ Test(discover, found_ones_give_way_to_configured_ones)
 	apply(CONF(P1, P6));
 	cr_assert_eq(ep_state_get(seg, slot), EP_DRAINING, "the last found one");
 	cr_assert_null(row_of(P5));
-	cr_assert_eq(endpoint_of(P5)->slot, ENDPOINT_NO_SLOT, "it waits as others do");
+	cr_assert_eq(endpoint_of(P5)->engine.slot, ENGINE_NO_SLOT, "it waits as others do");
 	apply(CONF(P1, P6));
 	cr_assert_null(row_of(P6), "a request runs there");
 	load_release(seg, 0, slot);
@@ -331,7 +332,7 @@ Test(discover, one_that_gave_way_comes_back_to_its_slot)
 	apply(CONF(P1));
 	cr_assert_eq(row_of(P5)->slot, slot);
 	cr_assert_eq(row_of(P5)->tag, 1, "the reservation is of the same life");
-	cr_assert_not_null(endpoint_of(P5)->health);
+	cr_assert_not_null(endpoint_of(P5)->engine.health);
 	load_release(seg, 0, slot);
 }
 
@@ -341,10 +342,10 @@ Test(discover, one_that_gave_way_stays_drained)
 	FIND(DNS, P2, P3, P4, P5);
 	const uint32_t slot = row_of(P5)->slot;
 
-	publish_drain(fleet->publish, endpoint_of(P5));
+	state_drain(endpoint_of(P5));
 	cr_assert(load_reserve(seg, 0, slot, 0));
 	apply(CONF(P1, P6));
-	cr_assert_eq(endpoint_of(P5)->slot, ENDPOINT_NO_SLOT);
+	cr_assert_eq(endpoint_of(P5)->engine.slot, ENGINE_NO_SLOT);
 	cr_assert(endpoint_of(P5)->drained);
 	apply(CONF(P1));
 	cr_assert_eq(row_of(P5)->slot, slot, "revived");
@@ -394,8 +395,8 @@ Test(discover, found_ones_that_the_table_has_no_room_for_are_left_out)
 	cr_assert_null(row_of(urls[2]));
 	publish_up(fleet->publish, endpoint_of(urls[2]));
 	publish_poll(fleet->publish);
-	cr_assert_neq(
-		ep_state_get(seg, endpoint_of(urls[2])->slot), EP_UP, "nobody could choose it");
+	cr_assert_neq(ep_state_get(seg, endpoint_of(urls[2])->engine.slot), EP_UP,
+		"nobody could choose it");
 	find(DNS, (const char *const *)urls + 2, 1);
 	cr_assert_not_null(row_of(urls[2]), "there is room now");
 	for (size_t i = 0; i < 3; i++)
@@ -417,8 +418,8 @@ Test(discover, a_kv_address_finds_room_in_the_fullest_table)
 	} while (fleet_check(fleet, c, &err) != 0);
 	apply(c);
 	for (size_t i = 0; i < fleet->norder; i++) /* as long as what is learned can be */
-		memset(fleet->order[i]->runtime.version, 'v',
-			sizeof(fleet->order[i]->runtime.version) - 1);
+		memset(fleet->order[i]->engine.runtime.version, 'v',
+			sizeof(fleet->order[i]->engine.runtime.version) - 1);
 	fleet_found(fleet, "main", DISCOVER_ANNOUNCED, &f, 1);
 	publish_poll(fleet->publish);
 	cr_assert_str_eq(row_of(P1)->kv_addr, f.kv_addr);

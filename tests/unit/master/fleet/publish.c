@@ -6,6 +6,7 @@
 
 #include "master/config/conf.h"
 #include "master/fleet/publish.h"
+#include "master/fleet/state.h"
 #include "shm/base/clock.h"
 #include "shm/metrics.h"
 
@@ -272,10 +273,10 @@ Test(publish, a_drained_one_remembers_its_health)
 	c->pools[0].slow_start_ms = 1000;
 	apply(c);
 	struct endpoint *ep = endpoint_of(P1);
-	const uint32_t slot = ep->slot;
+	const uint32_t slot = ep->engine.slot;
 
-	publish_drain(fleet->publish, ep); /* STARTING */
-	publish_drain(fleet->publish, ep); /* twice is once */
+	state_drain(ep); /* STARTING */
+	state_drain(ep); /* twice is once */
 	cr_assert_eq(ep_state_get(seg, slot), EP_DRAINING);
 	publish_down(fleet->publish, ep);
 	publish_up(fleet->publish, ep);
@@ -283,12 +284,12 @@ Test(publish, a_drained_one_remembers_its_health)
 	cr_assert_eq(ep_state_get(seg, slot), EP_DRAINING);
 	cr_assert_eq(ep->state, EP_UP);
 	publish_down(fleet->publish, ep);
-	publish_undrain(fleet->publish, ep);
+	state_undrain(ep);
 	cr_assert_eq(ep_state_get(seg, slot), EP_DOWN);
-	publish_drain(fleet->publish, ep);
+	state_drain(ep);
 	publish_up(fleet->publish, ep);
 	cr_assert_eq(ep_ramp_from(seg, slot), 0);
-	publish_undrain(fleet->publish, ep);
+	state_undrain(ep);
 	cr_assert_eq(ep_state_get(seg, slot), EP_UP);
 	cr_assert_neq(ep_ramp_from(seg, slot), 0, "it is idle");
 }
@@ -297,9 +298,9 @@ Test(publish, a_removed_one_is_no_longer_drained)
 {
 	apply(CONF(P1, D1));
 	struct endpoint *ep = endpoint_of(P1);
-	const uint32_t slot = ep->slot;
+	const uint32_t slot = ep->engine.slot;
 
-	publish_drain(fleet->publish, ep);
+	state_drain(ep);
 	cr_assert(load_reserve(seg, 0, slot, 0));
 	apply(CONF(D1));
 	apply(CONF(D1, P1));
@@ -323,13 +324,13 @@ Test(publish, undrained_it_is_no_longer_ejected)
 	publish_up(fleet->publish, ep);
 	publish_up(fleet->publish, endpoint_of(P1B)); /* one must stay */
 	publish_now(fleet->publish);
-	cr_assert_neq(eject_bad_answer(seg, &table_now()->pools[0], ROLE_PREFILL, ep->slot, true,
-			      clock_ms()),
+	cr_assert_neq(eject_bad_answer(seg, &table_now()->pools[0], ROLE_PREFILL, ep->engine.slot,
+			      true, clock_ms()),
 		0);
-	publish_drain(fleet->publish, ep);
-	cr_assert_eq(eject_look(seg, ep->slot, clock_ms(), &left), EJECT_EJECTED);
-	publish_undrain(fleet->publish, ep);
-	cr_assert_eq(eject_look(seg, ep->slot, clock_ms(), &left), EJECT_IN);
+	state_drain(ep);
+	cr_assert_eq(eject_look(seg, ep->engine.slot, clock_ms(), &left), EJECT_EJECTED);
+	state_undrain(ep);
+	cr_assert_eq(eject_look(seg, ep->engine.slot, clock_ms(), &left), EJECT_IN);
 }
 
 Test(publish, pool_names_keep_their_numbers)
@@ -397,8 +398,8 @@ Test(publish, newest_configuration_after_readers_have_left)
 	for (int i = 0; i < 10; i++)
 		apply(i % 2 == 0 ? CONF(P2, D1) : CONF(P1, D1, D2));
 	cr_assert_lt(table_now()->config, 11, "arenas are few");
-	cr_assert_eq(
-		ep_state_get(seg, endpoint_of(P1)->slot), EP_STARTING, "states are never delayed");
+	cr_assert_eq(ep_state_get(seg, endpoint_of(P1)->engine.slot), EP_STARTING,
+		"states are never delayed");
 	rcu_leave(seg, 1);
 	publish_poll(fleet->publish);
 	cr_assert_eq(table_now()->config, 11);
@@ -420,23 +421,24 @@ Test(publish, up_waits_for_the_row_with_its_address)
 	apply(CONF("http://engine.invalid:8100", D1));
 	struct endpoint *ep = endpoint_of("http://engine.invalid:8100");
 
-	cr_assert_eq(row_of(ep->url)->addr.family, 0);
-	ep->addr = (struct ep_addr){.family = AF_INET, .port = 8100, .ip = {127, 0, 0, 1}};
+	cr_assert_eq(row_of(ep->engine.url)->addr.family, 0);
+	ep->engine.addr = (struct ep_addr){.family = AF_INET, .port = 8100, .ip = {127, 0, 0, 1}};
 	publish_up(fleet->publish, ep);
-	cr_assert_eq(ep_state_get(seg, ep->slot), EP_STARTING);
+	cr_assert_eq(ep_state_get(seg, ep->engine.slot), EP_STARTING);
 	publish_poll(fleet->publish);
-	cr_assert_eq(ep_state_get(seg, ep->slot), EP_UP);
-	cr_assert_eq(row_of(ep->url)->addr.family, AF_INET);
+	cr_assert_eq(ep_state_get(seg, ep->engine.slot), EP_UP);
+	cr_assert_eq(row_of(ep->engine.url)->addr.family, AF_INET);
 }
 
 static void
 teach(struct endpoint *ep, const char *prefix, size_t n, size_t len)
 {
-	models_clear(&ep->models);
-	ep->models.names = mem_array(n, sizeof(char *));
+	models_clear(&ep->engine.models);
+	ep->engine.models.names = mem_array(n, sizeof(char *));
 	for (size_t i = 0; i < n; i++)
-		ep->models.names[ep->models.n++] = mem_printf("%s%0*zu", prefix, (int)len, i);
-	ep->models_number++;
+		ep->engine.models.names[ep->engine.models.n++] =
+			mem_printf("%s%0*zu", prefix, (int)len, i);
+	ep->engine.models_number++;
 	publish_soon(fleet->publish);
 }
 
@@ -458,12 +460,12 @@ Test(publish, pool_without_models_has_what_its_endpoints_serve)
 	teach(endpoint_of(P1), "a", 2, 1); /* a0 a1 */
 	teach(endpoint_of(D1), "a", 3, 1); /* a0 a1 a2 */
 	publish_up(fleet->publish, endpoint_of(P1));
-	cr_assert_eq(ep_state_get(seg, endpoint_of(P1)->slot), EP_STARTING,
+	cr_assert_eq(ep_state_get(seg, endpoint_of(P1)->engine.slot), EP_STARTING,
 		"its row does not know a0 yet");
 	publish_poll(fleet->publish);
 	const struct table_pool *p = &table_now()->pools[0];
 
-	cr_assert_eq(ep_state_get(seg, endpoint_of(P1)->slot), EP_UP);
+	cr_assert_eq(ep_state_get(seg, endpoint_of(P1)->engine.slot), EP_UP);
 	cr_assert_eq(table_now()->version, 2, "two changes, one publication");
 	cr_assert_eq(p->nmodels, 3);
 	cr_assert_str_eq(p->models[2], "a2");
@@ -497,16 +499,16 @@ Test(publish, many_changes_one_publication_a_turn)
 
 Test(publish, endpoints_take_turns_evenly)
 {
-	struct endpoint ep = {0};
+	struct engine e = {0};
 	unsigned bucket[10] = {0};
 
-	for (ep.number = 0; ep.number < 1000; ep.number++) {
-		uint64_t wait = endpoint_wait_ms(&ep, 123456789, 2000);
+	for (e.number = 0; e.number < 1000; e.number++) {
+		uint64_t wait = engine_wait_ms(&e, 123456789, 2000);
 
 		cr_assert(wait >= 1000 && wait < 3000, "%lu", (unsigned long)wait);
 		bucket[wait % 2000 / 200]++;
 		cr_assert_eq((123456789 + wait) % 2000,
-			(123456789 + wait + endpoint_wait_ms(&ep, 123456789 + wait, 2000)) % 2000,
+			(123456789 + wait + engine_wait_ms(&e, 123456789 + wait, 2000)) % 2000,
 			"an endpoint keeps its place in the interval");
 	}
 	for (size_t i = 0; i < 10; i++)

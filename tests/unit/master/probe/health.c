@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "master/fleet/status.h"
 #include "master/probe/health.h"
 #include "master/probe/probe.h"
 #include "master/probe/resolve.h"
@@ -29,7 +30,7 @@ Test(health, up_at_the_first_answer_down_after_fall_up_after_rise)
 	cr_assert(wait_for(is_down, f, 5000));
 	cr_assert_eq(f->nhealth, 4);
 	cr_assert_eq(metric_sum(seg, M_PROBES_FAILED), 3);
-	cr_assert_str_eq(health_reason(endpoint_of(f->url)), "GET /health: status 503");
+	cr_assert_str_eq(health_reason(&endpoint_of(f->url)->engine), "GET /health: status 503");
 	f->health = OK;
 	cr_assert(wait_for(is_up, f, 5000));
 	cr_assert_eq(f->nhealth, 6);
@@ -60,7 +61,7 @@ Test(health, ill_engines_go_down_and_hold_up_nobody)
 		f->health = ill[i].does;
 		unsigned asked = well->nhealth;
 		cr_assert(wait_for(is_down, f, 5000), "%s", ill[i].does);
-		cr_assert_str_eq(health_reason(endpoint_of(f->url)), ill[i].reason);
+		cr_assert_str_eq(health_reason(&endpoint_of(f->url)->engine), ill[i].reason);
 		cr_assert_gt(well->nhealth, asked);
 		cr_assert_eq(state_of(well), EP_UP);
 	}
@@ -94,7 +95,8 @@ Test(health, a_head_without_end_is_bounded)
 	cr_assert(wait_for(is_up, f, 5000));
 	f->health = head;
 	cr_assert(wait_for(is_down, f, 5000));
-	cr_assert_str_eq(health_reason(endpoint_of(f->url)), "GET /health: too many header fields");
+	cr_assert_str_eq(
+		health_reason(&endpoint_of(f->url)->engine), "GET /health: too many header fields");
 	free(head);
 }
 
@@ -126,7 +128,8 @@ Test(health, nobody_listens)
 	apply_fakes("m");
 	run_for(600);
 	cr_assert_eq(state_of(f), EP_DOWN, "nobody waits for it any more");
-	cr_assert_str_eq(health_reason(endpoint_of(f->url)), "GET /health: Connection refused");
+	cr_assert_str_eq(
+		health_reason(&endpoint_of(f->url)->engine), "GET /health: Connection refused");
 	cr_assert_geq(metric_sum(seg, M_PROBES_FAILED), 3);
 }
 
@@ -136,7 +139,7 @@ Test(health, a_name_is_resolved_and_the_address_that_answers_is_published)
 
 	apply_fakes("m");
 	cr_assert_eq(row_of(f->url)->addr.family, 0);
-	cr_assert(wait_for(is_up, f, 5000), "%s", health_reason(endpoint_of(f->url)));
+	cr_assert(wait_for(is_up, f, 5000), "%s", health_reason(&endpoint_of(f->url)->engine));
 	cr_assert_eq(row_of(f->url)->addr.family, AF_INET);
 	cr_assert_eq(row_of(f->url)->addr.port, f->port);
 	cr_assert_eq(row_of(f->url)->addr.ip[0], 127);
@@ -222,7 +225,7 @@ Test(health, of_several_addresses_the_one_that_answers)
 	dns.nhosts = 3;
 	apply_fakes("m");
 	cr_assert_eq(row_of(f->url)->addr.family, 0);
-	cr_assert(wait_for(is_up, f, 5000), "%s", health_reason(endpoint_of(f->url)));
+	cr_assert(wait_for(is_up, f, 5000), "%s", health_reason(&endpoint_of(f->url)->engine));
 	cr_assert_eq(row_of(f->url)->addr.ip[3], 1);
 	cr_assert_eq(metric_sum(seg, M_PROBES_FAILED), 0, "all are tried in one round");
 	dns_stop();
@@ -237,7 +240,7 @@ Test(health, an_engine_that_moves_keeps_its_slot)
 	dns.hosts[0] = 1;
 	dns.nhosts = 1;
 	apply_fakes("m");
-	cr_assert(wait_for(is_up, f, 5000), "%s", health_reason(endpoint_of(f->url)));
+	cr_assert(wait_for(is_up, f, 5000), "%s", health_reason(&endpoint_of(f->url)->engine));
 	dns.hosts[0] = 2;
 	evconnlistener_free(f->listener);
 	sin.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
@@ -268,8 +271,9 @@ Test(health, a_name_that_cannot_be)
 	apply_fakes("m");
 	run_for(300);
 	cr_assert_neq(state_of(f), EP_UP);
-	cr_assert(strncmp(health_reason(endpoint_of(f->url)), "cannot resolve 00000", 20) == 0,
-		"%s", health_reason(endpoint_of(f->url)));
+	cr_assert(strncmp(health_reason(&endpoint_of(f->url)->engine), "cannot resolve 00000",
+			  20) == 0,
+		"%s", health_reason(&endpoint_of(f->url)->engine));
 }
 
 Test(health, models_are_learned_before_it_is_up)
@@ -283,11 +287,11 @@ Test(health, models_are_learned_before_it_is_up)
 	f->models = "HTTP/1.1 401 Unauthorized\r\nConnection: close\r\n\r\n";
 	run_for(3500); /* the silent one's timeout */
 	cr_assert_neq(state_of(f), EP_UP);
-	cr_assert_str_eq(health_reason(endpoint_of(f->url)), "GET /v1/models: status 401");
+	cr_assert_str_eq(health_reason(&endpoint_of(f->url)->engine), "GET /v1/models: status 401");
 	f->models = "HTTP/1.1 401 Unauthorized\r\nConnection: close\r\n\r\n"
 		    "{\"error\":\"no \\u001b[2J\\u009b2Jkey\"}";
 	run_for(300);
-	cr_assert_str_eq(health_reason(endpoint_of(f->url)),
+	cr_assert_str_eq(health_reason(&endpoint_of(f->url)->engine),
 		"GET /v1/models: status 401: no  [2J  2Jkey", "nothing a terminal obeys");
 	f->models = MODELS(
 		"{\"id\":\"b\"},{\"id\":\"a\"},{\"id\":\"b\"},{\"id\":\"evil\\nname\"},{\"id\":\"evil\\u009b2Jname\"},{"
@@ -482,7 +486,7 @@ Test(health, two_hundred_endpoints_come_up)
 		run_for(50);
 		up = 0;
 		for (size_t i = 0; i < fleet->norder; i++)
-			up += ep_state_get(seg, fleet->order[i]->slot) == EP_UP;
+			up += ep_state_get(seg, fleet->order[i]->engine.slot) == EP_UP;
 	}
 	cr_assert_eq(up, 200);
 	cr_assert_eq(table_now()->version, 1);

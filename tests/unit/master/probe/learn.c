@@ -34,7 +34,7 @@ go(void)
 static struct runtime *
 runtime_of(const struct fake *f)
 {
-	return &endpoint_of(f->url)->runtime;
+	return &endpoint_of(f->url)->engine.runtime;
 }
 
 static const char *
@@ -42,7 +42,7 @@ contradiction(const struct fake *f)
 {
 	static char buf[256];
 
-	return learn_contradiction(endpoint_of(f->url), buf, sizeof(buf));
+	return learn_contradiction(&endpoint_of(f->url)->engine, buf, sizeof(buf));
 }
 
 static bool
@@ -152,7 +152,7 @@ Test(learn, models_still_gate_where_none_are_named)
 	go();
 	run_for(400);
 	cr_assert_neq(state_of(f), EP_UP);
-	cr_assert_str_eq(health_reason(endpoint_of(f->url)), "GET /v1/models: status 404");
+	cr_assert_str_eq(health_reason(&endpoint_of(f->url)->engine), "GET /v1/models: status 404");
 	f->models = MODELS("{\"id\":\"a\"},{\"id\":\"lora\",\"parent\":\"a\"}");
 	cr_assert(wait_for(is_up, f, 5000));
 	cr_assert_eq(row_of(f->url)->nmodels, 2);
@@ -319,13 +319,13 @@ Test(learn, the_key_goes_with_every_question)
 	go();
 	run_for(300);
 	cr_assert_neq(state_of(f), EP_UP);
-	cr_assert_str_eq(
-		health_reason(endpoint_of(f->url)), "GET /v1/models: status 401: key (none)?");
+	cr_assert_str_eq(health_reason(&endpoint_of(f->url)->engine),
+		"GET /v1/models: status 401: key (none)?");
 	p = one_pool(ROLE_PREFILL, ENGINE_SGLANG, NULL);
 	p->api_key = (char[]){"sk-0"};
 	go();
 	run_for(500);
-	cr_assert_str_eq(health_reason(endpoint_of(f->url)), "GET /v1/models: status 401",
+	cr_assert_str_eq(health_reason(&endpoint_of(f->url)->engine), "GET /v1/models: status 401",
 		"an engine that repeats the key is not quoted");
 	p = one_pool(ROLE_PREFILL, ENGINE_SGLANG, NULL);
 	p->api_key = (char[]){"sk-1"};
@@ -340,7 +340,7 @@ Test(learn, the_key_goes_with_every_question)
 static bool
 ramps(const struct fake *f)
 {
-	return ep_ramp_from(seg, endpoint_of(f->url)->slot) != 0;
+	return ep_ramp_from(seg, endpoint_of(f->url)->engine.slot) != 0;
 }
 
 Test(learn, slow_start_is_for_those_that_were_down)

@@ -6,12 +6,12 @@
  */
 #pragma once
 
-struct endpoint;
+struct engine;
 struct scrape;
 
 /* The endpoint came up: scraped every stats_interval from now on. */
-void scrape_start(struct endpoint *ep);
+void scrape_start(struct engine *e);
 /* No further scrapes; the last figures stay and grow old. */
-void scrape_stop(struct endpoint *ep);
+void scrape_stop(struct engine *e);
 /* The interval may have changed. */
-void scrape_changed(struct endpoint *ep);
+void scrape_changed(struct engine *e);

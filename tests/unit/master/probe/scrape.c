@@ -5,19 +5,19 @@
 
 #define RUNNING(n) "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nvllm:num_requests_running " n "\n"
 
-TestSuite(load, .init = engines_setup, .fini = engines_teardown, .timeout = 60);
+TestSuite(scrape, .init = engines_setup, .fini = engines_teardown, .timeout = 60);
 
 static uint32_t
 foreign_of(const struct fake *f)
 {
-	return load_foreign(seg, endpoint_of(f->url)->slot, clock_ms(), 60000);
+	return load_foreign(seg, endpoint_of(f->url)->engine.slot, clock_ms(), 60000);
 }
 
 /* Until one more page has been read. */
 static void
 one_scrape(struct fake *f)
 {
-	uint32_t slot = endpoint_of(f->url)->slot;
+	uint32_t slot = endpoint_of(f->url)->engine.slot;
 	uint64_t before = ep_scrape_get(seg, slot).at_ms;
 
 	for (uint64_t end = clock_ms() + 5000; ep_scrape_get(seg, slot).at_ms == before;) {
@@ -26,7 +26,7 @@ one_scrape(struct fake *f)
 	}
 }
 
-Test(load, a_request_of_ours_within_a_scrape_is_not_foreign)
+Test(scrape, a_request_of_ours_within_a_scrape_is_not_foreign)
 {
 	struct fake *f = fake_new("127.0.0.1");
 
@@ -45,7 +45,7 @@ Test(load, a_request_of_ours_within_a_scrape_is_not_foreign)
 	}
 }
 
-Test(load, foreign_load_is_seen_at_once_where_nothing_of_ours_moves)
+Test(scrape, foreign_load_is_seen_at_once_where_nothing_of_ours_moves)
 {
 	struct fake *f = fake_new("127.0.0.1");
 	uint32_t slot;
@@ -53,7 +53,7 @@ Test(load, foreign_load_is_seen_at_once_where_nothing_of_ours_moves)
 	f->metrics = RUNNING("0");
 	apply_fakes("m");
 	cr_assert(wait_for(is_scraped, f, 5000));
-	slot = endpoint_of(f->url)->slot;
+	slot = endpoint_of(f->url)->engine.slot;
 	cr_assert(load_reserve(seg, 0, slot, 0));
 	load_sent(seg, 0, slot, 1);
 	one_scrape(f);
@@ -67,7 +67,7 @@ Test(load, foreign_load_is_seen_at_once_where_nothing_of_ours_moves)
 	load_release(seg, 0, slot);
 }
 
-Test(load, lasting_foreign_load_is_seen_beside_our_short_requests)
+Test(scrape, lasting_foreign_load_is_seen_beside_our_short_requests)
 {
 	struct fake *f = fake_new("127.0.0.1");
 
@@ -82,7 +82,7 @@ Test(load, lasting_foreign_load_is_seen_beside_our_short_requests)
 	cr_assert_eq(foreign_of(f), 0, "less is believed at once");
 }
 
-Test(load, names_of_other_engines)
+Test(scrape, names_of_other_engines)
 {
 	struct fake *f = fake_new("127.0.0.1");
 	struct conf *c = conf_make();
@@ -96,13 +96,13 @@ Test(load, names_of_other_engines)
 	p->metric_waiting = (char[]){"tgi_queue"};
 	apply(c);
 	cr_assert(wait_for(is_scraped, f, 5000));
-	s = ep_scrape_get(seg, endpoint_of(f->url)->slot);
+	s = ep_scrape_get(seg, endpoint_of(f->url)->engine.slot);
 	cr_assert_eq(s.running, 3);
 	cr_assert_eq(s.waiting, 2);
 	f->metrics = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\ntgi_batch 9\n";
 	run_for(300);
-	cr_assert_eq(
-		ep_scrape_get(seg, endpoint_of(f->url)->slot).running, 3, "half a load is none");
+	cr_assert_eq(ep_scrape_get(seg, endpoint_of(f->url)->engine.slot).running, 3,
+		"half a load is none");
 	f->metrics = RUNNING("50");
 	uint64_t failed = metric_sum(seg, M_SCRAPES_FAILED);
 
@@ -110,7 +110,7 @@ Test(load, names_of_other_engines)
 	cr_assert_gt(metric_sum(seg, M_SCRAPES_FAILED), failed, "not the names that are wanted");
 }
 
-Test(load, a_large_page_is_read_in_slices)
+Test(scrape, a_large_page_is_read_in_slices)
 {
 	static const char
 		head[] = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n",

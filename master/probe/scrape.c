@@ -1,10 +1,10 @@
-#include "master/probe/load.h"
+#include "master/probe/scrape.h"
 
 #include <event2/event.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "master/fleet/endpoint.h"
+#include "master/probe/engine.h"
 #include "master/probe/probe.h"
 #include "proto/wire/prom.h"
 #include "shm/base/clock.h"
@@ -20,7 +20,7 @@
 #define FIRST_MS 100 /* the first one comes soon; a fleet's spread over this */
 
 struct scrape {
-	struct endpoint *ep;
+	struct engine *engine;
 	struct probe *probe;
 	struct event *turn;
 	struct prom_page *page; /* NULL: nothing of it has come */
@@ -39,22 +39,22 @@ turn_after(struct scrape *s, uint64_t ms)
 {
 	struct timeval tv = clock_tv(ms);
 
-	s->interval_ms = s->ep->fleet->conf->stats_interval_ms;
+	s->interval_ms = s->engine->prober->conf->stats_interval_ms;
 	(void)event_add(s->turn, &tv);
 }
 
 static void
 rest(struct scrape *s)
 {
-	uint64_t interval = s->absent ? ABSENT_MS : s->ep->fleet->conf->stats_interval_ms;
+	uint64_t interval = s->absent ? ABSENT_MS : s->engine->prober->conf->stats_interval_ms;
 
-	turn_after(s, endpoint_wait_ms(s->ep, clock_ms(), interval));
+	turn_after(s, engine_wait_ms(s->engine, clock_ms(), interval));
 }
 
 static void
 note_sent(struct scrape *s)
 {
-	uint32_t sent = load_sent_sum(s->ep->fleet->seg, s->ep->slot);
+	uint32_t sent = load_sent_sum(s->engine->prober->seg, s->engine->slot);
 
 	s->sent = sent > s->sent ? sent : s->sent;
 }
@@ -84,20 +84,20 @@ static void
 on_turn(evutil_socket_t fd, short what, void *arg)
 {
 	struct scrape *s = arg;
-	struct endpoint *ep = s->ep;
+	struct engine *e = s->engine;
 
 	(void)fd;
 	(void)what;
-	copy_name(s->running, ep->pool->metric_running);
-	copy_name(s->waiting, ep->pool->metric_waiting);
-	s->turnover = ep_turnover(ep->fleet->seg, ep->slot);
+	copy_name(s->running, e->pool->metric_running);
+	copy_name(s->waiting, e->pool->metric_waiting);
+	s->turnover = ep_turnover(e->prober->seg, e->slot);
 	s->sent = 0;
 	note_sent(s);
-	probe_get(s->probe, &(struct probe_ask){.addr = &ep->addr,
-				    .authority = ep->authority,
-				    .prefix = ep->at.prefix,
+	probe_get(s->probe, &(struct probe_ask){.addr = &e->addr,
+				    .authority = e->authority,
+				    .prefix = e->at.prefix,
 				    .path = "/metrics",
-				    .api_key = ep->pool->api_key,
+				    .api_key = e->pool->api_key,
 				    .timeout_ms = TIMEOUT_MS,
 				    .max_body = PROBE_BODY_MAX,
 				    .piece = on_piece,
@@ -133,7 +133,7 @@ foreign(struct scrape *s, const struct ep_scrape *figures)
 	all = all > s->sent ? all - s->sent : 0;
 	now = all < EP_FOREIGN_MAX ? (uint32_t)all : EP_FOREIGN_MAX;
 	s->former = now;
-	if (s->turnover == ep_turnover(s->ep->fleet->seg, s->ep->slot))
+	if (s->turnover == ep_turnover(s->engine->prober->seg, s->engine->slot))
 		return now;
 	return now < former ? now : former;
 }
@@ -141,7 +141,7 @@ foreign(struct scrape *s, const struct ep_scrape *figures)
 static void
 publish_figures(struct scrape *s, const struct prom_load *load)
 {
-	struct seg *seg = s->ep->fleet->seg;
+	struct seg *seg = s->engine->prober->seg;
 	uint64_t now = clock_ms();
 	struct ep_scrape figures = {.running = count_of(load->running),
 		.waiting = count_of(load->waiting),
@@ -150,8 +150,8 @@ publish_figures(struct scrape *s, const struct prom_load *load)
 	if (load->has_kv_usage && load->kv_usage > 0)
 		figures.kv_usage_ppm =
 			load->kv_usage < 1 ? (uint32_t)(load->kv_usage * 1e6) : 1000000;
-	load_foreign_set(seg, s->ep->slot, foreign(s, &figures), now);
-	ep_scrape_set(seg, s->ep->slot, &figures);
+	load_foreign_set(seg, s->engine->slot, foreign(s, &figures), now);
+	ep_scrape_set(seg, s->engine->slot, &figures);
 }
 
 static const char *
@@ -193,43 +193,43 @@ static void
 on_answer(const struct probe_answer *a, void *arg)
 {
 	struct scrape *s = arg;
-	struct endpoint *ep = s->ep;
+	struct engine *e = s->engine;
 	const char *why = read_page(s, a);
 
 	free(s->page);
 	s->page = NULL;
 	if (a->local)
-		fleet_shortage(ep->fleet, a->why);
+		engine_shortage(e, a->why);
 	if (why != NULL)
-		metric_add(ep->fleet->slab, M_SCRAPES_FAILED, 1);
+		metric_add(e->prober->slab, M_SCRAPES_FAILED, 1);
 	if (why != NULL && !s->failing)
 		log_warn("load of endpoint unknown, choosing by own requests alone",
-			LOG_S("url", ep->url), LOG_S("role", role_name(ep->role)),
-			LOG_S("pool", ep->pool_name), LOG_S("reason", why));
+			LOG_S("url", e->url), LOG_S("role", role_name(e->role)),
+			LOG_S("pool", e->pool_name), LOG_S("reason", why));
 	if (why == NULL && s->failing)
-		log_info("load of endpoint known again", LOG_S("url", ep->url),
-			LOG_S("role", role_name(ep->role)), LOG_S("pool", ep->pool_name));
+		log_info("load of endpoint known again", LOG_S("url", e->url),
+			LOG_S("role", role_name(e->role)), LOG_S("pool", e->pool_name));
 	s->failing = why != NULL;
 	rest(s);
 }
 
 void
-scrape_start(struct endpoint *ep)
+scrape_start(struct engine *e)
 {
 	struct scrape *s = MEM_NEW(struct scrape);
 
-	scrape_stop(ep);
-	s->ep = ep;
-	s->probe = probe_new(ep->fleet->probes, on_answer, s);
-	s->turn = event_new(ep->fleet->base, -1, 0, on_turn, s);
-	ep->scrape = s;
-	turn_after(s, ep->number % FIRST_MS);
+	scrape_stop(e);
+	s->engine = e;
+	s->probe = probe_new(e->prober->env, on_answer, s);
+	s->turn = event_new(e->prober->base, -1, 0, on_turn, s);
+	e->scrape = s;
+	turn_after(s, e->number % FIRST_MS);
 }
 
 void
-scrape_stop(struct endpoint *ep)
+scrape_stop(struct engine *e)
 {
-	struct scrape *s = ep->scrape;
+	struct scrape *s = e->scrape;
 
 	if (s == NULL)
 		return;
@@ -237,16 +237,16 @@ scrape_stop(struct endpoint *ep)
 	event_free(s->turn);
 	free(s->page);
 	free(s);
-	ep->scrape = NULL;
+	e->scrape = NULL;
 }
 
 void
-scrape_changed(struct endpoint *ep)
+scrape_changed(struct engine *e)
 {
-	struct scrape *s = ep->scrape;
+	struct scrape *s = e->scrape;
 
 	/* only then: a storm of reloads would put the next scrape off for ever */
 	if (s != NULL && !probe_busy(s->probe) &&
-		s->interval_ms != ep->fleet->conf->stats_interval_ms)
+		s->interval_ms != e->prober->conf->stats_interval_ms)
 		rest(s);
 }

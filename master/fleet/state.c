@@ -1,0 +1,49 @@
+#include "master/fleet/state.h"
+
+#include "master/fleet/ejected.h"
+#include "master/fleet/endpoint.h"
+#include "master/fleet/waiters.h"
+#include "shm/base/clock.h"
+#include "shm/eject.h"
+
+void
+state_set(struct endpoint *ep, enum ep_state state, bool ramps)
+{
+	const struct engine *e = &ep->engine;
+	struct fleet *f = ep->fleet;
+
+	ep->state = state;
+	if (ep->drained)
+		ep_state_drain(f->seg, e->slot);
+	else if (ramps && e->pool->slow_start_ms > 0)
+		ep_state_recovered(f->seg, e->slot, clock_ms());
+	else
+		ep_state_set(f->seg, e->slot, state);
+	/* Waiters take the new slots, or hear that none is left. */
+	waiters_wake(f->waiters);
+}
+
+void
+state_drain(struct endpoint *ep)
+{
+	if (ep->drained)
+		return;
+	ep->drained = true;
+	if (ep->engine.slot == ENGINE_NO_SLOT)
+		return;
+	state_set(ep, ep->state, false);
+	ejected_trim(ep->fleet);
+}
+
+void
+state_undrain(struct endpoint *ep)
+{
+	if (!ep->drained)
+		return;
+	ep->drained = false;
+	if (ep->engine.slot == ENGINE_NO_SLOT)
+		return;
+	/* The operator has seen to the endpoint: its failures before count no more. */
+	(void)eject_clear(ep->fleet->seg, ep->engine.slot, false, clock_ms());
+	state_set(ep, ep->state, ep->state == EP_UP);
+}

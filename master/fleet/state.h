@@ -1,0 +1,27 @@
+/*
+ * The state words of endpoints: what health, the configuration and the operator say of an endpoint,
+ * folded into the one word that workers read.
+ *
+ * Process: master.
+ */
+#pragma once
+#include <stdbool.h>
+
+#include "shm/load.h"
+
+struct endpoint;
+
+/*
+ * What health or the configuration says.  While the operator has drained the endpoint, its word
+ * stays DRAINING and `state` is only remembered.  `ramps`: its weight ramps up from now on if its
+ * pool has a slow_start.  Wakes waiters afterwards.
+ */
+void state_set(struct endpoint *ep, enum ep_state state, bool ramps);
+
+/*
+ * The operator's word: no new requests, whatever health says; and the end of that.  An endpoint
+ * that is up when it is undrained has a slow start if its pool has one: it is idle, and would get
+ * all requests at once.
+ */
+void state_drain(struct endpoint *ep);
+void state_undrain(struct endpoint *ep);

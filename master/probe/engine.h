@@ -1,0 +1,102 @@
+/*
+ * One engine as the probes see it, what all probes share, and how the probes report to the room
+ * above (struct probe_ops).
+ *
+ * Process: master.
+ * Ownership: the room above owns each engine (master/fleet embeds it in its endpoint) and calls
+ * health_start(), health_stop() and scrape_stop().  Probes own what they have learned in it.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "master/probe/models.h"
+#include "proto/http/http.h"
+#include "shm/base/conf.h"
+#include "shm/table.h"
+
+struct engine;
+struct event_base;
+struct health;
+struct metrics_slab;
+struct probe_env;
+struct resolver;
+struct scrape;
+struct seg;
+
+#define ENGINE_NO_SLOT UINT32_MAX
+
+/*
+ * What the room above hears.  Each is called from an event of the loop.  It must not free the
+ * engine, nor stop its probes.
+ */
+struct probe_ops {
+	/* The engine serves: addr, models and runtime are filled in. */
+	void (*up)(struct engine *);
+	/* An engine that was up, or that is still starting, has failed `fall` rounds. */
+	void (*down)(struct engine *);
+	/* An engine that is up has answered one more round. */
+	void (*answered)(struct engine *);
+	/* addr, models or runtime have changed.  `later`: a delay of 100 ms does no harm. */
+	void (*changed)(struct engine *, bool later);
+};
+
+/* What all probes share.  W: the room above; shortage_ms: engine.c. */
+struct prober {
+	struct event_base *base;
+	struct seg *seg;
+	struct metrics_slab *slab; /* the master's */
+	struct probe_env *env;
+	struct resolver *resolver;
+	const struct conf *conf; /* in force; NULL before the first one */
+	const struct probe_ops *ops;
+	uint64_t shortage_ms; /* clock_ms() when a shortage was last logged; 0: never */
+};
+
+/* What an engine reports about itself; "" and 0: it has not. */
+struct runtime {
+	char version[48];
+	char mode[16]; /* SGLang's disaggregation_mode */
+	uint32_t bootstrap_port;
+	uint32_t max_context; /* tokens */
+};
+
+struct engine {
+	struct prober *prober;
+	/* Own copies: an engine may outlive its configuration. */
+	char *url, *pool_name;
+	char *authority; /* host:port for the Host header */
+	enum role role;
+	struct http_url at;
+	uint64_t number; /* counts engines: spreads their probes over time */
+
+	/* W: the room above */
+	const struct conf_pool *pool;     /* NULL: it is not probed */
+	const struct conf_endpoint *conf; /* NULL: it is not probed */
+	uint32_t slot;                    /* of its words in shared memory, or ENGINE_NO_SLOT */
+
+	/* W: health.c; models, models_number and runtime: learn.c */
+	struct ep_addr addr; /* proven by a probe, or given as a literal; family 0: none yet */
+	struct model_set models;
+	uint64_t models_number; /* counts changes of `models` and `runtime` */
+	struct runtime runtime;
+	struct health *health; /* NULL: not probed */
+
+	/* W: scrape.c */
+	struct scrape *scrape; /* NULL: not scraped */
+};
+
+/* Fills a zeroed engine in from its configuration; slot is ENGINE_NO_SLOT. */
+void engine_init(struct engine *e, struct prober *prober, const struct conf_pool *pool,
+	const struct conf_endpoint *conf, uint64_t number);
+/* Frees what the engine holds.  Its probes must have been stopped. */
+void engine_fini(struct engine *e);
+
+/*
+ * Milliseconds until this engine's next turn in a grid of `interval_ms`, at least half an interval.
+ * Each engine has its own fixed offset in the grid, so probes are spread evenly over the interval.
+ */
+uint64_t engine_wait_ms(const struct engine *e, uint64_t now_ms, uint64_t interval_ms);
+
+/* A probe failed because this machine lacks descriptors or memory.  Logged at most every 10 s. */
+void engine_shortage(struct engine *e, const char *why);
