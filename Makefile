@@ -125,7 +125,7 @@ asan ubsan: deps-build
 	@$(MAKE) --no-print-directory -j$(shell nproc) VARIANT=$@ bins
 
 # --- tests, demo, bench -------------------------------------------------------------------------
-.PHONY: chaos test demo bench bench-sched lint format torture torture-bins torture-mutants fuzz verify
+.PHONY: chaos check test demo bench bench-sched lint format torture torture-bins torture-mutants fuzz verify
 torture-bins: deps-build
 	@$(MAKE) --no-print-directory VARIANT=release build/release/torture
 	@$(MAKE) --no-print-directory VARIANT=tsan build/tsan/torture
@@ -140,6 +140,8 @@ verify:
 chaos: deps-test
 	@$(MAKE) --no-print-directory -j$(shell nproc) bins $(B)/pdwire
 	@PDR_VARIANT=$(VARIANT) tests/chaos/run.sh $(or $(SECONDS),600)
+check: deps-test
+	@tests/tools/run_tests.sh check
 test: deps-test
 	@tests/tools/run_tests.sh
 demo: all
@@ -183,4 +185,4 @@ install: all
 clean:
 	rm -rf build
 help:
-	@echo "make | test | demo [CONNECTOR=nixl] [HOLD=1] | bench | bench-sched | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"
+	@echo "make | check | test | demo [CONNECTOR=nixl] [HOLD=1] | bench | bench-sched | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
 pytest.register_assert_rewrite("fleets", "legs", "rows", "stages")
 
 from procs import World  # noqa: E402
+from quick import QUICK  # noqa: E402
 from stages import Stage, lasting  # noqa: E402
 
 # A report ends the process at once and is seen by Process.check_log().
@@ -20,23 +21,39 @@ os.environ.setdefault("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0:exitcode=
 os.environ.setdefault("UBSAN_OPTIONS", "print_stacktrace=1:halt_on_error=1")
 
 
+def pytest_addoption(parser):
+    parser.addoption("--quick", action="store_true", help="one test of each file, those of quick.py")
+
+
+def keep_only(config, items, kept):
+    chosen = set(kept)
+    config.hook.pytest_deselected(items=[i for i in items if i not in chosen])
+    items[:] = kept
+
+
 def pytest_collection_modifyitems(config, items):
     """Under the sanitizers a story is told in three of its cases and an eighth of the others, spread over them: PDR_ALL=1 for
     all, which release has."""
+    if config.getoption("quick"):
+        first = {}
+        for i in items:
+            if QUICK.get(i.path.name) == i.originalname:
+                first.setdefault(i.path.name, i)
+        return keep_only(config, items, list(first.values()))
     if os.environ.get("PDR_VARIANT", "release") == "release" or os.environ.get("PDR_ALL"):
         return
 
     def name(i):
         return i.location[0] + i.originalname
     cases = Counter(map(name, items))
-    seen, kept, left = Counter(), [], []
+    seen, kept = Counter(), []
     for i in items:
         n, at = cases[name(i)], seen[name(i)]
         seen[name(i)] += 1
         most = 3 + (n - 3) // 8
-        (kept if n <= 3 or at * most // n != (at - 1) * most // n else left).append(i)
-    config.hook.pytest_deselected(items=left)
-    items[:] = kept
+        if n <= 3 or at * most // n != (at - 1) * most // n:
+            kept.append(i)
+    keep_only(config, items, kept)
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -80,6 +80,13 @@ def readmes():
             faults.append(f"{folder}/README.md: is missing")
 
 
+def defined_in(file):
+    """Functions of a file of tests/e2e, those that it takes from rows.py included."""
+    body = ast.parse(read(f"tests/e2e/{file}")).body
+    defined = {n.name for n in body if isinstance(n, ast.FunctionDef)}
+    return defined | {a.name for n in body if isinstance(n, ast.ImportFrom) and n.module == "rows" for a in n.names}
+
+
 def tested():
     """README's table of stories: a column for each connector, no empty cell, every name a test of the column's file."""
     text = read("README.md")
@@ -92,9 +99,7 @@ def tested():
         return
     head, _, files, *rows = table
     for name, file in zip(head[1:], files[1:]):
-        story = ast.parse(read(f"tests/e2e/{file}"))
-        defined = {n.name for n in story.body if isinstance(n, ast.FunctionDef)}
-        defined |= {a.name for n in story.body if isinstance(n, ast.ImportFrom) and n.module == "rows" for a in n.names}
+        defined = defined_in(file)
         for row in rows:
             cell = row[head.index(name)]
             if cell not in defined:
@@ -130,6 +135,17 @@ def happens():
                 faults.append(f"README.md:{n}: {file}::{test} is no test of {', '.join(folders)}")
 
 
+def quick():
+    """tests/e2e/quick.py names one test of every file."""
+    table = ast.literal_eval(read("tests/e2e/quick.py").partition("QUICK = ")[2])
+    files = {os.path.basename(p) for p in glob.glob("tests/e2e/test_*.py")}
+    for file in sorted(files ^ set(table)):
+        faults.append(f"tests/e2e/quick.py: {file}: " + ("no row" if file in files else "no such file"))
+    for file in sorted(files & set(table)):
+        if table[file] not in defined_in(file):
+            faults.append(f"tests/e2e/quick.py: {table[file]} is no test of {file}")
+
+
 def machine_paths():
     for folder, names, files in os.walk("."):
         names[:] = [n for n in names if n not in (".git", "build", "__pycache__")]
@@ -146,6 +162,7 @@ def main():
     readmes()
     tested()
     happens()
+    quick()
     machine_paths()
     print("\n".join(faults))
     return 1 if faults else 0

@@ -2,6 +2,7 @@
 # make lint: every check below, on all CPUs; prints what is wrong and exits 1 if anything is.
 #   run.sh          all of them
 #   run.sh NAME...  some: deps format cppcheck shell python pairs lists banned conf monitoring tidy, or `tidy FILE.c`
+#   run.sh quick    all but cppcheck, and clang-tidy of the files that differ from the last commit only
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 CHECKS=(deps format cppcheck shell python pairs lists banned conf monitoring tidy)
@@ -45,19 +46,26 @@ for tool in clang clang-format clang-tidy cppcheck shellcheck python3 gcc promto
 	command -v "$tool" >/dev/null || { echo "lint: $tool is missing: tests/tools/deps.sh build test" >&2; exit 1; }
 done
 [ $# -eq 0 ] && set -- "${CHECKS[@]}"
+[ "$*" = quick ] && set -- deps format shell python pairs lists banned conf monitoring changed
 jobs() {
 	if [ "$1" = tidy ] && [ $# -eq 2 ]; then
 		echo "tidy $2"
 		return
 	fi
-	local name
+	local name folders='master worker shm proto tests/engine tests/fuzz tests/torture tests/bench tests/lint'
+	# shellcheck disable=SC2086 # a list of words
 	for name; do
+		if [ "$name" = changed ]; then
+			{ git diff --name-only --diff-filter=d HEAD -- $folders; git ls-files -o --exclude-standard -- $folders; } 2>/dev/null |
+				sed -n 's/.*\.c$/tidy &/p'
+			continue
+		fi
 		if [ "$name" != tidy ]; then
 			echo "$name"
 			continue
 		fi
 		# the longest first, so that no CPU waits for one at the end
-		find master worker shm proto tests/engine tests/fuzz tests/torture tests/bench tests/lint -name '*.c' -printf '%s tidy %p\n' |
+		find $folders -name '*.c' -printf '%s tidy %p\n' |
 			sort -rn | cut -d' ' -f2-
 	done
 }

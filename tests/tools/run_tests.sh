@@ -5,6 +5,7 @@
 #
 #   run_tests.sh            everything
 #   run_tests.sh PART...    some of: lint verify release asan
+#   run_tests.sh check      what one runs while working: the quick lint, all unit tests, one test of each end-to-end file
 # Each part's output is kept in build/test/; what failed is shown.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -125,6 +126,13 @@ corpus() { # VARIANT
 	done
 }
 
+run_check() {
+	build release bins units || return
+	LINT_STATES=30000 part "lint, the quick checks" tests/lint/run.sh quick
+	units release
+	stories release "end to end, one test of each file" -n 3 --quick
+}
+
 run_lint() {
 	LINT_STATES=30000 part "lint, its analyzer in short" tests/lint/run.sh
 }
@@ -157,7 +165,7 @@ run_asan() {
 for one in "${@:-lint verify release asan}"; do
 	for word in $one; do
 		case $word in
-		lint | verify | release | asan) "run_$word" ;;
+		check | lint | verify | release | asan) "run_$word" ;;
 		*) echo "run_tests.sh: no such part: $word" >&2; exit 2 ;;
 		esac
 	done
