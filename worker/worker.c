@@ -65,15 +65,15 @@ static bool
 few_fds(const struct worker *w)
 {
 	const uint64_t kept = w->max_fds / 8 < FDS_KEPT ? w->max_fds / 8 : FDS_KEPT;
-	const uint64_t used = w->own_fds + w->nconns + (uint64_t)w->slab->gauges[G_UP_OPEN];
+	const uint64_t used = w->own_fds + w->nclients + (uint64_t)w->slab->gauges[G_UP_OPEN];
 
-	return w->nconns > 0 && used + kept >= w->max_fds;
+	return w->nclients > 0 && used + kept >= w->max_fds;
 }
 
 static bool
 has_too_many(const struct worker *w)
 {
-	return w->accept_paused || w->nconns >= w->conf->max_connections || few_fds(w);
+	return w->accept_paused || w->nclients >= w->conf->max_connections || few_fds(w);
 }
 
 static bool
@@ -94,7 +94,7 @@ say_paused(struct worker *w)
 	log_warn("accept paused, new connections wait",
 		LOG_S("reason", w->accept_paused || few_fds(w) ? "file descriptors"
 							       : "limits.max_connections"),
-		LOG_U("connections", w->nconns), LOG_I("upstream", w->slab->gauges[G_UP_OPEN]),
+		LOG_U("connections", w->nclients), LOG_I("upstream", w->slab->gauges[G_UP_OPEN]),
 		LOG_U("open_files", w->max_fds));
 }
 
@@ -128,7 +128,7 @@ on_accept(evutil_socket_t lfd, short what, void *arg)
 
 	(void)what;
 	if (fd >= 0) {
-		conn_new(w, fd);
+		client_new(w, fd);
 	} else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
 		w->accept_paused = true; /* until the next tick */
 	}
@@ -153,7 +153,7 @@ on_tick(evutil_socket_t fd, short what, void *arg)
 {
 	struct worker *w = arg;
 	uint64_t now = clock_ms();
-	struct conn *c, *nextc;
+	struct client *c, *nextc;
 	struct req *r, *nextr;
 	bool idle_conns;
 
@@ -167,14 +167,14 @@ on_tick(evutil_socket_t fd, short what, void *arg)
 		nextr = TAILQ_NEXT(r, link);
 		req_tick(r, now);
 	}
-	for (c = TAILQ_FIRST(&w->conns); c != NULL; c = nextc) {
+	for (c = TAILQ_FIRST(&w->clients); c != NULL; c = nextc) {
 		nextc = TAILQ_NEXT(c, link);
-		front_tick(c, now);
+		client_tick(c, now);
 	}
 	errand_tick(w, now);
 	idle_conns = connpool_sweep(w->connpool, now);
 	worker_listen_update(w);
-	if (w->nreqs > 0 || w->nconns > 0 || w->nerrands > 0 || idle_conns)
+	if (w->nreqs > 0 || w->nclients > 0 || w->nerrands > 0 || idle_conns)
 		worker_need_tick(w);
 }
 
@@ -216,13 +216,13 @@ on_wake(evutil_socket_t fd, short what, void *arg)
 static void
 drain(struct worker *w)
 {
-	struct conn *c, *next;
+	struct client *c, *next;
 
 	w->draining = true;
 	worker_listen_update(w);
-	for (c = TAILQ_FIRST(&w->conns); c != NULL; c = next) {
+	for (c = TAILQ_FIRST(&w->clients); c != NULL; c = next) {
 		next = TAILQ_NEXT(c, link);
-		front_drain(c);
+		client_drain(c);
 	}
 }
 
@@ -234,7 +234,7 @@ end_requests(struct worker *w, bool all)
 
 	for (r = TAILQ_FIRST(&w->reqs); r != NULL; r = next) {
 		next = TAILQ_NEXT(r, link);
-		if (all || r->conn != NULL)
+		if (all || r->client != NULL)
 			req_event(r, RQ_SHUTDOWN, NULL);
 	}
 }
@@ -301,8 +301,8 @@ worker_new(const struct heritage *h)
 	w->rnd = rnd_u64() | 1;
 	for (uint32_t i = 0; i < ncursors; i++)
 		w->cursor[i] = select_cursor(h->slot);
-	TAILQ_INIT(&w->conns);
-	TAILQ_INIT(&w->ended_conns);
+	TAILQ_INIT(&w->clients);
+	TAILQ_INIT(&w->ended_clients);
 	TAILQ_INIT(&w->reqs);
 	TAILQ_INIT(&w->ended_reqs);
 	TAILQ_INIT(&w->errands);
@@ -333,15 +333,15 @@ static void
 worker_reap(struct worker *w)
 {
 	struct req *r;
-	struct conn *c;
+	struct client *c;
 
 	while ((r = TAILQ_FIRST(&w->ended_reqs)) != NULL) {
 		TAILQ_REMOVE(&w->ended_reqs, r, link);
 		req_free(&r);
 	}
-	while ((c = TAILQ_FIRST(&w->ended_conns)) != NULL) {
-		TAILQ_REMOVE(&w->ended_conns, c, link);
-		conn_free(c);
+	while ((c = TAILQ_FIRST(&w->ended_clients)) != NULL) {
+		TAILQ_REMOVE(&w->ended_clients, c, link);
+		client_free(c);
 	}
 	errand_reap(w);
 	connpool_reap(w->connpool);
@@ -352,8 +352,8 @@ worker_free(struct worker *w)
 {
 	end_requests(w, true);
 	errand_end_all(w);
-	while (!TAILQ_EMPTY(&w->conns)) /* told to quit with connections open */
-		conn_end(TAILQ_FIRST(&w->conns));
+	while (!TAILQ_EMPTY(&w->clients)) /* told to quit with connections open */
+		client_end(TAILQ_FIRST(&w->clients));
 	worker_reap(w);
 	connpool_free(&w->connpool);
 	event_del(&w->ev_tick);
@@ -379,7 +379,7 @@ finished(const struct worker *w)
 	if (w->quit_ms != 0 && clock_ms() >= w->quit_ms)
 		return true;
 	/* an engine that was not told would wait for its other half for minutes */
-	return w->draining && w->nreqs == 0 && w->nconns == 0 && w->nerrands == 0;
+	return w->draining && w->nreqs == 0 && w->nclients == 0 && w->nerrands == 0;
 }
 
 int

@@ -329,7 +329,7 @@ send_events(struct req *req, struct membuf *out)
 		relay_events(req, out->p, out->n);
 	}
 	out->n = 0;
-	if (!on && req->conn != NULL)
+	if (!on && req->client != NULL)
 		decode_gave_up(req);
 	return on && req->state != REQ_DONE;
 }
@@ -535,7 +535,7 @@ rewrite_events(struct req *req, struct leg *leg)
 			on = rewritten(req, &out, r, END_DECODE_ANSWER);
 		} else if (out.n >= REWRITE_BURST) {
 			on = send_events(req, &out);
-			pair->behind = on && front_full(req->conn);
+			pair->behind = on && client_full(req->client);
 		}
 	}
 	if (on)
@@ -776,7 +776,7 @@ exchange_drained(struct req *req)
 
 		if (behind)
 			rewrite_events(req, pair_decode(pair));
-		if (req->state != REQ_RELAY || front_full(req->conn))
+		if (req->state != REQ_RELAY || client_full(req->client))
 			return;
 		if (behind)
 			catch_up(pair);

@@ -33,7 +33,7 @@ replaceable(const struct pair *pair)
 {
 	struct req *req = pair->req;
 
-	if (req->conn == NULL || req->w->quit_ms != 0 ||
+	if (req->client == NULL || req->w->quit_ms != 0 ||
 		(req->state != REQ_ASK && req->state != REQ_EXCHANGE && req->state != REQ_RELAY))
 		return false;
 	return heard(pair) ? resume_may(req) : req->fwd != NULL;

@@ -14,7 +14,7 @@
 #include "shm/metrics.h"
 
 struct conf;
-struct conn;
+struct client;
 struct errand;
 struct flag_set;
 struct heritage;
@@ -25,7 +25,7 @@ struct seg;
 struct threshold;
 struct budget;
 
-TAILQ_HEAD(conn_list, conn);
+TAILQ_HEAD(client_list, client);
 TAILQ_HEAD(req_list, req);
 TAILQ_HEAD(errand_list, errand);
 TAILQ_HEAD(wait_list, req);
@@ -51,9 +51,9 @@ struct worker {
 	bool accept_paused;
 	bool ticking;
 
-	struct conn_list conns;
+	struct client_list clients;
 	/* freed after the turn: a late callback finds a live object */
-	struct conn_list ended_conns;
+	struct client_list ended_clients;
 	struct req_list reqs;
 	struct req_list ended_reqs;
 	struct errand_list errands, ended_errands;
@@ -62,7 +62,7 @@ struct worker {
 	bool served;              /* by it, somebody who waited */
 	uint32_t
 		owes; /* roles of places given back in it: whoever waits for one is told after it */
-	uint32_t nconns;
+	uint32_t nclients;
 	uint32_t nreqs;
 	uint32_t nerrands;
 	uint64_t kept;     /* bytes of bodies, half heads and kept answers: limit_keep() */

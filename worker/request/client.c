@@ -15,28 +15,28 @@
 #include "worker/request/request.h"
 
 /* bytes a client may send ahead of its answer before it is not read any more */
-#define FRONT_AHEAD (64u << 10)
-#define FRONT_LINGER_MS 1000 /* for the client to read an early answer before we reset it */
-#define FRONT_DRAIN_MS 2000  /* for a request that may be on its way when draining begins */
+#define CLIENT_AHEAD (64u << 10)
+#define CLIENT_LINGER_MS 1000 /* for the client to read an early answer before we reset it */
+#define CLIENT_DRAIN_MS 2000  /* for a request that may be on its way when draining begins */
 
 static void on_client_read(void *arg);
 static void on_client_drained(void *arg);
 static void on_client_error(void *arg, int err);
-static size_t consume(struct conn *c, const char *p, size_t n);
+static size_t consume(struct client *c, const char *p, size_t n);
 
 void
-conn_new(struct worker *w, int fd)
+client_new(struct worker *w, int fd)
 {
-	struct conn *c = MEM_NEW(struct conn);
+	struct client *c = MEM_NEW(struct client);
 
 	c->w = w;
 	c->sock.on_read = on_client_read;
 	c->sock.on_drained = on_client_drained;
 	c->sock.on_error = on_client_error;
 	sock_init(&c->sock, w, fd, false, c);
-	TAILQ_INSERT_TAIL(&w->conns, c, link);
-	w->nconns++;
-	proc_conns_set(w->seg, w->slot, w->nconns);
+	TAILQ_INSERT_TAIL(&w->clients, c, link);
+	w->nclients++;
+	proc_conns_set(w->seg, w->slot, w->nclients);
 	metric_add(w->slab, M_CONNS, 1);
 	metric_gauge_add(w->slab, G_OPEN_CONNS, 1);
 	c->deadline_ms = clock_ms() + w->conf->client_idle_ms;
@@ -44,7 +44,7 @@ conn_new(struct worker *w, int fd)
 }
 
 void
-conn_end(struct conn *c)
+client_end(struct client *c)
 {
 	struct req *req = c->req;
 
@@ -53,26 +53,26 @@ conn_end(struct conn *c)
 	c->ended = true;
 	c->req = NULL;
 	sock_close(&c->sock);
-	TAILQ_REMOVE(&c->w->conns, c, link);
-	TAILQ_INSERT_TAIL(&c->w->ended_conns, c, link);
-	c->w->nconns--;
-	proc_conns_set(c->w->seg, c->w->slot, c->w->nconns);
+	TAILQ_REMOVE(&c->w->clients, c, link);
+	TAILQ_INSERT_TAIL(&c->w->ended_clients, c, link);
+	c->w->nclients--;
+	proc_conns_set(c->w->seg, c->w->slot, c->w->nclients);
 	metric_gauge_add(c->w->slab, G_OPEN_CONNS, -1);
 	worker_listen_update(c->w);
 	if (req != NULL) {
-		req->conn = NULL;
+		req->client = NULL;
 		req_event(req, RQ_CLIENT_GONE, NULL);
 	}
 }
 
 static size_t
-ahead(const struct conn *c)
+ahead(const struct client *c)
 {
 	return c->in == NULL ? 0 : evbuffer_get_length(c->in);
 }
 
 void
-conn_free(struct conn *c)
+client_free(struct client *c)
 {
 	limit_keep(c->w, -(int64_t)ahead(c));
 	if (c->in != NULL)
@@ -82,7 +82,7 @@ conn_free(struct conn *c)
 
 /* A request that reads its head or body takes what comes; any other leaves it for later. */
 static bool
-wants_bytes(const struct conn *c)
+wants_bytes(const struct client *c)
 {
 	if (c->closing || (c->req == NULL && c->full))
 		return false; /* a client that does not read its answers is not asked for more */
@@ -90,7 +90,7 @@ wants_bytes(const struct conn *c)
 }
 
 static void
-keep_rest(struct conn *c, const char *p, size_t n)
+keep_rest(struct client *c, const char *p, size_t n)
 {
 	if (n == 0)
 		return;
@@ -98,13 +98,13 @@ keep_rest(struct conn *c, const char *p, size_t n)
 		c->in = evbuffer_new();
 	(void)evbuffer_add(c->in, p, n);
 	limit_keep(c->w, (int64_t)n);
-	if (!wants_bytes(c) && ahead(c) >= FRONT_AHEAD)
-		sock_read_stop(&c->sock); /* its leaving is still seen: front_tick() */
+	if (!wants_bytes(c) && ahead(c) >= CLIENT_AHEAD)
+		sock_read_stop(&c->sock); /* its leaving is still seen: client_tick() */
 }
 
 /* Offers what waits in `in` to the next request. */
 static void
-consume_ahead(struct conn *c)
+consume_ahead(struct client *c)
 {
 	c->consuming = true;
 	while (c->in != NULL && !c->ended && wants_bytes(c)) {
@@ -127,14 +127,14 @@ consume_ahead(struct conn *c)
 static void
 on_client_read(void *arg)
 {
-	struct conn *c = arg;
+	struct client *c = arg;
 	ssize_t n = sock_read(&c->sock, c->w->buf, WORKER_BUF);
 	size_t used = 0;
 
 	if (n == -EAGAIN)
 		return;
 	if (n <= 0) {
-		conn_end(c);
+		client_end(c);
 		return;
 	}
 	metric_add(c->w->slab, M_BYTES_IN, (uint64_t)n);
@@ -160,7 +160,7 @@ on_client_read(void *arg)
 
 /* Head bytes.  Returns how many were used: all of a complete head, or none. */
 static size_t
-consume_head(struct conn *c, const char *p, size_t n)
+consume_head(struct client *c, const char *p, size_t n)
 {
 	struct req *req = c->req;
 	struct http_head h;
@@ -195,7 +195,7 @@ consume_head(struct conn *c, const char *p, size_t n)
 }
 
 static size_t
-consume_body(struct conn *c, const char *p, size_t n)
+consume_body(struct client *c, const char *p, size_t n)
 {
 	struct req *req = c->req;
 	struct span piece;
@@ -212,7 +212,7 @@ consume_body(struct conn *c, const char *p, size_t n)
 }
 
 static size_t
-consume(struct conn *c, const char *p, size_t n)
+consume(struct client *c, const char *p, size_t n)
 {
 	size_t blank;
 
@@ -231,12 +231,12 @@ consume(struct conn *c, const char *p, size_t n)
 static void
 on_client_drained(void *arg)
 {
-	struct conn *c = arg;
+	struct client *c = arg;
 
 	c->full = false;
 	c->stalled_at = 0;
 	if (c->closing)
-		front_done(c, false);
+		client_done(c, false);
 	else if (c->req != NULL)
 		exchange_drained(c->req);
 	else {
@@ -251,11 +251,11 @@ static void
 on_client_error(void *arg, int err)
 {
 	(void)err;
-	conn_end(arg);
+	client_end(arg);
 }
 
 void
-front_write(struct conn *c, const struct iovec *iov, int n)
+client_write(struct client *c, const struct iovec *iov, int n)
 {
 	size_t total = 0;
 
@@ -271,7 +271,7 @@ front_write(struct conn *c, const struct iovec *iov, int n)
 }
 
 bool
-front_full(const struct conn *c)
+client_full(const struct client *c)
 {
 	return c != NULL && c->full;
 }
@@ -279,17 +279,17 @@ front_full(const struct conn *c)
 /* Lets the client read what was written before the close: data it still sends would make the kernel
  * reset the connection and throw our answer away. */
 static void
-linger(struct conn *c)
+linger(struct client *c)
 {
 	c->lingering = true;
-	c->deadline_ms = clock_ms() + FRONT_LINGER_MS;
+	c->deadline_ms = clock_ms() + CLIENT_LINGER_MS;
 	worker_need_tick(c->w);
 	(void)shutdown(c->sock.fd, SHUT_WR);
 	sock_read_start(&c->sock);
 }
 
 void
-front_done(struct conn *c, bool keep_alive)
+client_done(struct client *c, bool keep_alive)
 {
 	if (c->ended || c->lingering)
 		return;
@@ -305,7 +305,7 @@ front_done(struct conn *c, bool keep_alive)
 		return;
 	}
 	if (c->closing) {
-		conn_end(c);
+		client_end(c);
 		return;
 	}
 	c->deadline_ms = clock_ms() + c->w->conf->client_idle_ms;
@@ -316,7 +316,7 @@ front_done(struct conn *c, bool keep_alive)
 
 /* A client that takes nothing of its answer for too long is given up, so that the engine's side is free. */
 static void
-watch_stall(struct conn *c, size_t queued, uint64_t now_ms)
+watch_stall(struct client *c, size_t queued, uint64_t now_ms)
 {
 	if (queued != c->stalled_at) {
 		c->stalled_at = queued;
@@ -327,11 +327,11 @@ watch_stall(struct conn *c, size_t queued, uint64_t now_ms)
 		return;
 	if (c->req != NULL)
 		c->req->end = END_CLIENT_STALLED;
-	conn_end(c);
+	client_end(c);
 }
 
 void
-front_tick(struct conn *c, uint64_t now_ms)
+client_tick(struct client *c, uint64_t now_ms)
 {
 	size_t queued;
 
@@ -341,19 +341,19 @@ front_tick(struct conn *c, uint64_t now_ms)
 	if (queued > 0)
 		watch_stall(c, queued, now_ms);
 	else if (!c->sock.reading && sock_hung_up(&c->sock))
-		conn_end(c);
+		client_end(c);
 	else if (now_ms < c->deadline_ms)
 		return;
 	else if (c->lingering || c->closing)
-		conn_end(c);
+		client_end(c);
 	else if (c->req == NULL && !sock_look(&c->sock))
-		conn_end(c); /* else a request has come at that moment */
+		client_end(c); /* else a request has come at that moment */
 }
 
 void
-front_drain(struct conn *c)
+client_drain(struct client *c)
 {
-	uint64_t by_ms = clock_ms() + FRONT_DRAIN_MS;
+	uint64_t by_ms = clock_ms() + CLIENT_DRAIN_MS;
 
 	if (c->req != NULL || c->closing)
 		return;

@@ -2,7 +2,7 @@
  * The client side: accepts connections, reads heads and bodies, watches for the client's leaving.
  *
  * Process: worker.
- * Ownership: the worker owns its connections; conn_end() is the one end, the loop frees after the turn.
+ * Ownership: the worker owns its connections; client_end() is the one end, the loop frees after the turn.
  * A connection has at most one request at a time; what a client sends ahead waits (bounded) in `in`.
  */
 #pragma once
@@ -18,7 +18,7 @@ struct evbuffer;
 struct req;
 struct worker;
 
-struct conn {
+struct client {
 	struct sock sock;
 	struct worker *w;
 	struct req *req;      /* being read, worked on or answered; NULL between requests */
@@ -34,23 +34,23 @@ struct conn {
 	bool ended;
 	size_t stalled_at; /* bytes queued at the last tick; 0: none */
 	uint64_t stall_ms; /* when a client that takes none of them is given up */
-	TAILQ_ENTRY(conn) link;
+	TAILQ_ENTRY(client) link;
 };
 
 /* Takes an accepted, non-blocking fd over. */
-void conn_new(struct worker *w, int fd);
+void client_new(struct worker *w, int fd);
 /* Closes it and tells its request, if any, that the client is gone. */
-void conn_end(struct conn *c);
-void conn_free(struct conn *c); /* after the turn */
+void client_end(struct client *c);
+void client_free(struct client *c); /* after the turn */
 
 /* Writes to the client, queues what does not fit; c may be NULL (gone). */
-void front_write(struct conn *c, const struct iovec *iov, int n);
-bool front_full(const struct conn *c);
+void client_write(struct client *c, const struct iovec *iov, int n);
+bool client_full(const struct client *c);
 /* The request has been answered or given up: the connection goes on to the next one, or closes. */
-void front_done(struct conn *c, bool keep_alive);
-void front_tick(struct conn *c, uint64_t now_ms);
+void client_done(struct client *c, bool keep_alive);
+void client_tick(struct client *c, uint64_t now_ms);
 /*
  * Draining: the next answer is the last.  An idle connection is not closed at once, since a request may
  * be on its way that would be lost: it has a moment to arrive and be answered.
  */
-void front_drain(struct conn *c);
+void client_drain(struct client *c);

@@ -90,7 +90,7 @@ name_of(const struct http_head *h, const char *header)
 }
 
 static uint64_t
-hash_of_client(const struct seg *seg, const struct http_head *h, const struct conn *c)
+hash_of_client(const struct seg *seg, const struct http_head *h, const struct client *c)
 {
 	const struct span name = name_of(h, c->w->conf->client_id_header), key = key_of(h);
 	struct sockaddr_storage ss = {.ss_family = AF_UNSPEC};
@@ -128,7 +128,7 @@ limit_enter(struct req *req, const struct http_head *h)
 
 	if (terms.max_inflight == 0 && terms.rate == 0)
 		return END_OK;
-	v = quota_enter(w->seg, w->slot, hash_of_client(w->seg, h, req->conn), &terms,
+	v = quota_enter(w->seg, w->slot, hash_of_client(w->seg, h, req->client), &terms,
 		clock_us() * 1000, &pass);
 	metric_add(w->slab, M_CLIENTS_FORGOTTEN, pass.evicted);
 	if (v == QUOTA_ADMITTED)

@@ -98,13 +98,13 @@ open_answer(struct req *req, char *buf, size_t size, int status, bool length_kno
 }
 
 /* Writes to the client and slows the engine down when the socket is full.  A broken client is noticed
- * by the front, which raises RQ_CLIENT_GONE. */
+ * by the client, which raises RQ_CLIENT_GONE. */
 static void
 put(struct req *req, const struct iovec *iov, int n)
 {
 	for (int i = 0; i < n; i++)
 		req->bytes_out += iov[i].iov_len;
-	front_write(req->conn, iov, n);
+	client_write(req->client, iov, n);
 }
 
 static size_t
@@ -266,7 +266,7 @@ relay_payload(struct req *req, struct leg *leg, const struct span *in, size_t n,
 
 		hold(req, in[i].p + skip, in[i].n - skip);
 	}
-	if (req->state == REQ_RELAY && front_full(req->conn))
+	if (req->state == REQ_RELAY && client_full(req->client))
 		leg_hold(leg, true);
 }
 
@@ -303,7 +303,7 @@ relay_events(struct req *req, const char *p, size_t n)
 	for (; (len = sse_next(p + at, n - at)) > 0; at += len)
 		events++;
 	count_events(req, events);
-	if (front_full(req->conn))
+	if (client_full(req->client))
 		for (uint32_t i = 0; i < req->npairs; i++)
 			leg_hold(&req->pairs[i].leg[LEG_DECODE], true);
 }

@@ -208,12 +208,12 @@ req_enter(struct req *req, enum req_state to)
 }
 
 struct req *
-req_new(struct worker *w, struct conn *c)
+req_new(struct worker *w, struct client *c)
 {
 	struct req *req = MEM_NEW(struct req);
 
 	req->w = w;
-	req->conn = c;
+	req->client = c;
 	req->pool.id = METRIC_NO_POOL;
 	req->t_start_us = clock_us();
 	TAILQ_INSERT_TAIL(&w->reqs, req, link);
@@ -463,9 +463,9 @@ req_end(struct req *req, enum req_end end)
 	TAILQ_REMOVE(&w->reqs, req, link);
 	TAILQ_INSERT_TAIL(&w->ended_reqs, req, link);
 	w->nreqs--;
-	if (req->conn != NULL)
-		front_done(req->conn, req->keep_alive);
-	req->conn = NULL;
+	if (req->client != NULL)
+		client_done(req->client, req->keep_alive);
+	req->client = NULL;
 }
 
 /* --- refusing ------------------------------------------------------------------------------------ */
@@ -694,7 +694,7 @@ req_head(struct req *req, const struct http_head *h)
 	else {
 		take_headers(req, h);
 		if (h->expect_continue && !req->http10 && !req->framing.done)
-			front_write(req->conn,
+			client_write(req->client,
 				&(struct iovec){
 					(void *)(uintptr_t) "HTTP/1.1 100 Continue\r\n\r\n", 25},
 				1);
@@ -922,9 +922,9 @@ req_tick(struct req *req, uint64_t now_ms)
 		req_event(req, RQ_EXPIRED, NULL);
 		return;
 	}
-	if (is_late(req, now_ms) && req->conn != NULL && req->state <= REQ_BODY)
+	if (is_late(req, now_ms) && req->client != NULL && req->state <= REQ_BODY)
 		(void)sock_look(
-			&req->conn->sock); /* what is missing may have come at that moment */
+			&req->client->sock); /* what is missing may have come at that moment */
 	if (is_late(req, now_ms)) {
 		if (wait_late(req))
 			return;

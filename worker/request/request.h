@@ -23,7 +23,7 @@
 #include "worker/attempt/pair.h"
 #include "worker/base/route.h"
 
-struct conn;
+struct client;
 struct evbuffer;
 struct resume;
 struct worker;
@@ -79,7 +79,7 @@ enum req_wish { WISH_NONE, WISH_DIRECT, WISH_DISAGGREGATED, WISH_UNKNOWN };
 
 struct req {
 	struct worker *w;
-	struct conn *conn; /* NULL once the client has gone */
+	struct client *client; /* NULL once the client has gone */
 	enum req_state state;
 	uint64_t deadline_ms; /* of the state; 0: none */
 
@@ -165,7 +165,7 @@ struct req {
 	TAILQ_ENTRY(req) link;
 };
 
-struct req *req_new(struct worker *w, struct conn *c);
+struct req *req_new(struct worker *w, struct client *c);
 /* After the turn. */
 void req_free(struct req **);
 
@@ -206,7 +206,7 @@ void req_first_byte(struct req *req);
  * after the first time. */
 void req_wait(struct req *req, enum req_end why, uint64_t most_ms);
 
-/* The front has parsed the head: takes over what it keeps of it. */
+/* The client has parsed the head: takes over what it keeps of it. */
 void req_head(struct req *req, const struct http_head *h);
 /* Body bytes; `done` with the last. */
 void req_body(struct req *req, const char *p, size_t n);
