@@ -62,8 +62,8 @@
 	X(UP_IDLE, "pdrouter_upstream_idle_connections", "Idle connections to engines.")                 \
 	X(FLAGS_ARMED, "pdrouter_kv_flags_armed", "Transfers waiting for a notice.")                      \
 	X(DRAINING, "pdrouter_endpoints_draining", "Endpoints no longer configured that still have requests.")   \
-	X(KEPT, "pdrouter_kept_bytes", "Bytes of request bodies and half heads, and of answers that are read before they are passed on.") \
-	X(BUFFERED, "pdrouter_buffered_bytes", "Bytes waiting for a socket to take them.")
+	X(BUFFERED, "pdrouter_request_buffer_bytes", "Bytes of request bodies and half heads, and of answers that are read before they are passed on.") \
+	X(SEND_QUEUE, "pdrouter_send_queue_bytes", "Bytes waiting for a socket to take them.")
 
 /* Histograms per pool, in seconds on the page, microseconds in the slab. */
 #define METRIC_HISTOGRAMS(X)                                                                            \

@@ -418,7 +418,7 @@ class Router(Process):
             self.all_ended()
             self.wait_idle()
             wait("no flag armed", lambda: self.metric("kv_flags_armed") == 0)
-            wait("no body kept", lambda: self.metric("kept_bytes") == 0)
+            wait("no body kept", lambda: self.metric("request_buffer_bytes") == 0)
             if self.control.exists():
                 self.look_over()
             if not self.murdered:

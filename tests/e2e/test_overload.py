@@ -271,14 +271,14 @@ def test_200_clients_of_20_mb_at_256_mib(world):
         return [s for s in senders if not s.got and not s.gone]
     # what is settled is in the kernel's hands, perhaps not yet in the router's
     drive(senders, lambda: all(s.settled for s in senders) and
-          len(waiting()) * (len(body) - 1) <= gauge(inside, "kept_bytes"), meanwhile=watch)
+          len(waiting()) * (len(body) - 1) <= gauge(inside, "request_buffer_bytes"), meanwhile=watch)
     kept = waiting()
     refused = [s for s in senders if s.got]
     assert 10 <= len(kept) <= 12, len(kept)
     for s in refused:
         assert s.status == 503 and b'"code":"overloaded"' in s.got and b"\r\nRetry-After: 1\r\n" in s.got
     assert len(refused) >= 0.95 * (200 - len(kept)), "a reset may overtake a few answers"
-    assert gauge(inside, "kept_bytes") <= 256 * MIB
+    assert gauge(inside, "request_buffer_bytes") <= 256 * MIB
     assert most - before <= 256 + 48 or VARIANT != "release", (before, most)
     for _ in range(20):
         assert ask(inside, prompt="a" * 10000).status == 200, "small ones have room"
@@ -289,7 +289,7 @@ def test_200_clients_of_20_mb_at_256_mib(world):
     assert [s.status for s in kept[:2]] == [200, 200]
     for s in senders:
         s.sock.close()
-    wait("nothing is kept", lambda: gauge(inside, "kept_bytes") == 0)
+    wait("nothing is kept", lambda: gauge(inside, "request_buffer_bytes") == 0)
     wait("its memory is back", lambda: rss(pid) - before < 40 or VARIANT != "release")
     a = inside.post("/v1/completions", body)
     assert a.status == 200, "large ones too"
@@ -301,7 +301,7 @@ def test_a_declared_length_without_room_is_refused_at_its_head(world):
     head, body = completion(3_000_000)
     (first,) = senders = [Sender(r.address, [head + body[:-1]])]
     drive(senders, lambda: first.settled)
-    wait("it is kept", lambda: (r.metric("kept_bytes") or 0) >= 3_000_000)
+    wait("it is kept", lambda: (r.metric("request_buffer_bytes") or 0) >= 3_000_000)
     with r.client() as c:
         c.send(head)
         a = c.head()
@@ -332,10 +332,10 @@ def test_half_heads_count(world):
     for c in slow:
         c.send(b"POST /v1/completions HTTP/1.1\r\nHost: r\r\nX: " + b"a" * 30000)
     wait("some are refused", lambda: (r.metric("requests_total", reason="overloaded") or 0) >= 10)
-    assert gauge(inside, "kept_bytes") <= 1.1 * MIB
+    assert gauge(inside, "request_buffer_bytes") <= 1.1 * MIB
     for c in slow:
         c.close()
-    wait("nothing is kept", lambda: gauge(inside, "kept_bytes") == 0)
+    wait("nothing is kept", lambda: gauge(inside, "request_buffer_bytes") == 0)
     assert ask(inside).status == 200
 
 
@@ -345,7 +345,7 @@ def test_a_body_that_comes_too_slowly_keeps_no_room_free(world):
     head, body = completion(3_000_000)
     claims = r.client()
     claims.send(head + body[:1000])
-    wait("it is read", lambda: (r.metric("kept_bytes") or 0) >= 1000)
+    wait("it is read", lambda: (r.metric("request_buffer_bytes") or 0) >= 1000)
     assert told(r.post("/v1/completions", body)) == OVERLOADED, "it may come yet"
     assert r.post("/v1/completions", completion(100_000)[1]).status == 200
     wait("room", lambda: r.post("/v1/completions", body).status == 200)
@@ -361,12 +361,12 @@ def test_kept_answers_count(world):
     x = p.expect()
     size = 6 * MIB
     x.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % size + b"{" + b" " * (size - 2))
-    wait("it is kept", lambda: (r.metric("kept_bytes") or 0) >= size - 1)
+    wait("it is kept", lambda: (r.metric("request_buffer_bytes") or 0) >= size - 1)
     assert told(r.post("/v1/completions", completion(3_000_000)[1])) == OVERLOADED
     x.write(b"}").end()
     d.expect().reply(body={"choices": []})
     assert c.read().status == 200
-    wait("nothing is kept", lambda: r.metric("kept_bytes") == 0)
+    wait("nothing is kept", lambda: r.metric("request_buffer_bytes") == 0)
 
 
 # --- clients that take their time ------------------------------------------------------------------------------

@@ -484,7 +484,7 @@ def test_bodies_that_are_kept_give_way(world):
         for e in d:
             e.fault(**DIES["close"], after_events=20)
         events, rid = ask(r, body)
-        assert r.metric("kept_bytes") == 0
+        assert r.metric("request_buffer_bytes") == 0
         if why is None:
             is_whole(body, events)
         else:

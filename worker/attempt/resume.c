@@ -22,7 +22,7 @@ struct resume {
 	/* the client's, while the request has none (resume_keep()) or that for the rest */
 	char *body, *fwd;
 	size_t body_len, body_cap, fwd_len;
-	size_t text; /* bytes of it that are counted (limit_keep()), as body_cap is */
+	size_t text; /* bytes of it that are counted (limit_buffer()), as body_cap is */
 
 	char *next; /* the body that asks for the rest */
 	size_t next_len;
@@ -65,7 +65,7 @@ drop_kept(struct req *req)
 {
 	struct resume *r = req->resume;
 
-	limit_keep(req->w, -(int64_t)r->body_cap);
+	limit_buffer(req->w, -(int64_t)r->body_cap);
 	free(r->body);
 	free(r->fwd);
 	r->body = r->fwd = NULL;
@@ -77,7 +77,7 @@ count_text(struct req *req, size_t now)
 {
 	struct resume *r = req->resume;
 
-	limit_keep(req->w, (int64_t)now - (int64_t)r->text);
+	limit_buffer(req->w, (int64_t)now - (int64_t)r->text);
 	r->text = now;
 }
 
@@ -85,7 +85,7 @@ count_text(struct req *req, size_t now)
 static void
 give_way(struct req *req)
 {
-	if (req->w->kept > req->w->conf->max_buffered / 2)
+	if (req->w->buffered > req->w->conf->max_buffered / 2)
 		follow_give_up(req->resume->follow, "no_room");
 }
 
@@ -265,13 +265,13 @@ resume_go(struct req *req)
 		r->body_len = req->body_len;
 		r->body_cap = req->body_cap;
 	} else {
-		limit_keep(req->w, -(int64_t)req->body_cap);
+		limit_buffer(req->w, -(int64_t)req->body_cap);
 		free(req->body);
 	}
 	free(req->doc);
 	req->body = r->next;
 	req->body_len = req->body_cap = r->next_len;
-	limit_keep(req->w, (int64_t)req->body_cap);
+	limit_buffer(req->w, (int64_t)req->body_cap);
 	req->doc = r->next_doc;
 	r->next = NULL;
 	r->next_doc = NULL;

@@ -225,7 +225,7 @@ leg_forget_answer(struct leg *leg)
 {
 	free(leg->answer);
 	leg->answer = NULL;
-	limit_keep(leg->w, -(int64_t)leg->answer_cap);
+	limit_buffer(leg->w, -(int64_t)leg->answer_cap);
 	leg->answer_len = leg->answer_cap = 0;
 }
 
@@ -580,9 +580,9 @@ keep_piece(struct leg *leg, struct span piece)
 
 		if (want < leg->answer_len + piece.n)
 			want = leg->answer_len + piece.n;
-		limit_keep(leg->w, -(int64_t)leg->answer_cap);
+		limit_buffer(leg->w, -(int64_t)leg->answer_cap);
 		leg->answer_cap = want < 512 ? 512 : want;
-		limit_keep(leg->w, (int64_t)leg->answer_cap);
+		limit_buffer(leg->w, (int64_t)leg->answer_cap);
 		leg->answer = mem_resize(leg->answer, leg->answer_cap, 1);
 	}
 	memcpy(leg->answer + leg->answer_len, piece.p, piece.n);

@@ -74,7 +74,7 @@ ahead(const struct client *c)
 void
 client_free(struct client *c)
 {
-	limit_keep(c->w, -(int64_t)ahead(c));
+	limit_buffer(c->w, -(int64_t)ahead(c));
 	if (c->in != NULL)
 		evbuffer_free(c->in);
 	free(c);
@@ -97,7 +97,7 @@ keep_rest(struct client *c, const char *p, size_t n)
 	if (c->in == NULL)
 		c->in = evbuffer_new();
 	(void)evbuffer_add(c->in, p, n);
-	limit_keep(c->w, (int64_t)n);
+	limit_buffer(c->w, (int64_t)n);
 	if (!wants_bytes(c) && ahead(c) >= CLIENT_AHEAD)
 		sock_read_stop(&c->sock); /* its leaving is still seen: client_tick() */
 }
@@ -111,7 +111,7 @@ consume_ahead(struct client *c)
 		size_t n = ahead(c), used = consume(c, (const char *)evbuffer_pullup(c->in, -1), n);
 
 		(void)evbuffer_drain(c->in, used);
-		limit_keep(c->w, -(int64_t)used);
+		limit_buffer(c->w, -(int64_t)used);
 		if (used == n) {
 			evbuffer_free(c->in);
 			c->in = NULL;

@@ -13,7 +13,7 @@
 #include "worker/request/request.h"
 
 #define SECOND_NS UINT64_C(1000000000)
-#define PROMISED_ALL_MS 30000 /* in which a body comes that may count on its room */
+#define DECLARED_ALL_MS 30000 /* in which a body comes that may count on its room */
 #define SMALL (256u << 10) /* bytes of a body that are little: all but long documents and media */
 
 /* What a hash was made of: a key that spells an address is not that address. */
@@ -150,16 +150,16 @@ limit_leave(struct req *req)
 }
 
 void
-limit_keep(struct worker *w, int64_t bytes)
+limit_buffer(struct worker *w, int64_t bytes)
 {
-	w->kept += (uint64_t)bytes;
-	metric_gauge_add(w->slab, G_KEPT, bytes);
+	w->buffered += (uint64_t)bytes;
+	metric_gauge_add(w->slab, G_BUFFERED, bytes);
 }
 
 bool
 limit_full(const struct worker *w)
 {
-	return w->kept > w->conf->max_buffered;
+	return w->buffered > w->conf->max_buffered;
 }
 
 /* Room for `more` of a body that will have at least `size`. */
@@ -169,43 +169,44 @@ has_room(const struct worker *w, uint64_t size, uint64_t more)
 	const uint64_t max = w->conf->max_buffered;
 
 	if (size <= SMALL)
-		return w->kept + more <= max;
-	return w->kept + w->promised + more <= max - max / 8;
+		return w->buffered + more <= max;
+	return w->buffered + w->declared + more <= max - max / 8;
 }
 
 bool
-limit_promise(struct req *req, uint64_t length)
+limit_declare(struct req *req, uint64_t length)
 {
 	struct worker *w = req->w;
-	const bool alone = w->kept + w->promised == 0; /* max_buffered is not less than max_body */
+	/* max_buffered is not less than max_body */
+	const bool alone = w->buffered + w->declared == 0;
 
 	if (!alone && !has_room(w, length, length))
 		return false;
 	if (length > SMALL) {
-		req->promised = length;
-		w->promised += length;
+		req->declared = length;
+		w->declared += length;
 	}
 	return true;
 }
 
 static void
-promise_less(struct req *req, uint64_t bytes)
+declare_less(struct req *req, uint64_t bytes)
 {
-	req->promised -= bytes;
-	req->w->promised -= bytes;
+	req->declared -= bytes;
+	req->w->declared -= bytes;
 }
 
 bool
 limit_grow(struct req *req, uint64_t more)
 {
 	struct worker *w = req->w;
-	const bool alone = w->kept == req->body_cap, promised = more <= req->promised;
+	const bool alone = w->buffered == req->body_cap, declared = more <= req->declared;
 
-	if (!alone && !(promised ? w->kept + more <= w->conf->max_buffered
+	if (!alone && !(declared ? w->buffered + more <= w->conf->max_buffered
 				 : has_room(w, req->body_cap + more, more)))
 		return false;
-	promise_less(req, promised ? more : req->promised);
-	limit_keep(w, (int64_t)more);
+	declare_less(req, declared ? more : req->declared);
+	limit_buffer(w, (int64_t)more);
 	return true;
 }
 
@@ -214,14 +215,14 @@ limit_tick(struct req *req, uint64_t now_ms)
 {
 	const uint64_t whole = req->body_len + req->framing.left, ms = now_ms - req->body_from_ms;
 
-	if (ms > PROMISED_ALL_MS / 15 && req->body_len * PROMISED_ALL_MS < whole * ms)
-		promise_less(req, req->promised);
+	if (ms > DECLARED_ALL_MS / 15 && req->body_len * DECLARED_ALL_MS < whole * ms)
+		declare_less(req, req->declared);
 }
 
 void
 limit_drop_body(struct req *req)
 {
-	promise_less(req, req->promised);
-	limit_keep(req->w, -(int64_t)req->body_cap);
+	declare_less(req, req->declared);
+	limit_buffer(req->w, -(int64_t)req->body_cap);
 	req->body_cap = 0;
 }

@@ -27,22 +27,24 @@ enum req_end limit_enter(struct req *req, const struct http_head *h);
 /* Idempotent. */
 void limit_leave(struct req *req);
 /*
- * Room for request bodies: what is here (kept), and of large ones with a Content-Length what is still to come
- * (promised), so that they are refused at their heads and not when all have come half way.  Large ones may use
- * seven eighths alone: small ones go on beside them.  A body that is alone always has room.
+ * Room for request bodies.  Two sums count against limits.max_buffered: the bytes that are here
+ * (buffered), and the bytes that large bodies with a Content-Length still have to send (declared).
+ * Declared bytes count so that a large body is refused at its head, and not when half of it has come.
+ * Large bodies may use seven eighths of the room, so that small ones always find some.  A body that is
+ * alone always has room.
  */
-/* A head has been read that declares so many bytes.  False: there is no room for them. */
-bool limit_promise(struct req *req, uint64_t length);
-/* `more` bytes beside those of req->body_cap; counted if there is room. */
+/* A request's head declares `length` bytes.  False: there is no room for them. */
+bool limit_declare(struct req *req, uint64_t length);
+/* Room for `more` bytes beside those of req->body_cap; counts them if there is room. */
 bool limit_grow(struct req *req, uint64_t more);
-/* What does not come fast enough is promised no longer: it has to find room as it comes. */
+/* A body that comes too slowly loses its declared bytes: it has to find room for them as they come. */
 void limit_tick(struct req *req, uint64_t now_ms);
-/* The body is freed, or will not come. */
+/* The body is freed, or the rest of it will not come. */
 void limit_drop_body(struct req *req);
-/* So many bytes of a half head or a kept answer are here, or (negative) were freed. */
-void limit_keep(struct worker *w, int64_t bytes);
-/* They are more than there may be. */
+/* Counts bytes of a half head or of an answer that is read before it is passed on; negative: freed. */
+void limit_buffer(struct worker *w, int64_t bytes);
+/* More bytes are buffered than limits.max_buffered allows. */
 bool limit_full(const struct worker *w);
 
-/* Who comes from there, for the table of quotas. */
+/* The hash under which the quota of a client without a key is found: its address, an IPv6 one by its /64. */
 uint64_t limit_hash_address(const struct seg *seg, const struct sockaddr_storage *ss);

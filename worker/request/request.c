@@ -272,7 +272,7 @@ req_apart(const struct req *of)
 	req->fwd_len = of->fwd_len;
 	req->body = mem_strndup(of->body, of->body_len);
 	req->body_len = req->body_cap = of->body_len;
-	limit_keep(req->w, (int64_t)req->body_cap);
+	limit_buffer(req->w, (int64_t)req->body_cap);
 	req->doc = mem_resize(NULL, 1, sizeof(*req->doc));
 	(void)splice_scan(req->doc, req->body, req->body_len, &why, &at); /* it was good before */
 	req->t_start_us = req->t_body_us = clock_us();
@@ -687,7 +687,7 @@ req_head(struct req *req, const struct http_head *h)
 		req_refuse(req, END_BODY_TOO_LARGE, NULL);
 	else if (enc != NULL && !span_is(enc->value, "identity"))
 		req_refuse(req, END_BAD_ENCODING, NULL);
-	else if (h->framing == HTTP_BODY_LENGTH && !limit_promise(req, h->content_length))
+	else if (h->framing == HTTP_BODY_LENGTH && !limit_declare(req, h->content_length))
 		req_refuse(req, END_OVERLOADED, NULL);
 	else if ((over = limit_enter(req, h)) != END_OK)
 		req_refuse(req, over, NULL);

@@ -98,7 +98,7 @@ struct req {
 	uint64_t body_from_ms;    /* its head was read */
 	char *body;
 	size_t body_len, body_cap;
-	uint64_t promised;  /* of a large body: what its head declares and is not here (limit.h) */
+	uint64_t declared;  /* of a large body: what its head declares and is not here (limit.h) */
 	struct splice *doc; /* of the body; NULL: it is no JSON */
 	enum req_wish wish;
 	uint64_t bound_ms; /* what it may take, as the client says; 0: nothing said */

@@ -272,7 +272,7 @@ line_of_nobody(void)
 static void
 gauge_of_nobody(void)
 {
-	seg_slab(seg, NOBODY)->gauges[G_BUFFERED] = 4711;
+	seg_slab(seg, NOBODY)->gauges[G_SEND_QUEUE] = 4711;
 }
 
 /* The count with it: only that nobody holds it is wrong. */
@@ -694,7 +694,7 @@ static const struct breakage {
 	/* its open release counts as made: acked is its last seq */
 	ROW(journal_of_nobody) "I4 slot 2 is nobody's but has an operation open", 2 },
 	ROW(line_of_nobody) "I4 slot 2 is nobody's but its reader line shows gp 3", 1 },
-	ROW(gauge_of_nobody) "I4 slot 2 is nobody's but its gauge pdrouter_buffered_bytes is 4711", 1 },
+	ROW(gauge_of_nobody) "I4 slot 2 is nobody's but its gauge pdrouter_send_queue_bytes is 4711", 1 },
 	ROW(row_of_nobody) "I4 slot 2 is nobody's but holds 1 requests, 0 tokens of endpoint 2, 0 sent", 1 },
 	ROW(tokens_of_nobody) "I4 slot 2 is nobody's but holds 0 requests, 40 tokens of endpoint 2", 2 },
 	ROW(sent_of_nobody) "I4 slot 2 is nobody's but holds 0 requests, 0 tokens of endpoint 2, 1 sent", 2 },

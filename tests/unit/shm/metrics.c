@@ -27,7 +27,7 @@ Test(shm_metrics, a_dead_process_keeps_counters_and_loses_gauges)
 	metric_reap(seg, 1);
 	cr_assert_eq(metric_sum(seg, M_CONNS), 5);
 	cr_assert_eq(metric_gauge_sum(seg, G_OPEN_CONNS), 2);
-	cr_assert_eq(metric_gauge_sum(seg, G_BUFFERED), 0);
+	cr_assert_eq(metric_gauge_sum(seg, G_SEND_QUEUE), 0);
 }
 
 Test(shm_metrics, buckets_ascend_and_their_bounds_are_inclusive)
