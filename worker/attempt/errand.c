@@ -172,8 +172,8 @@ errand_refuse(const struct pair *pair, const char *member, struct endpoint *cons
 
 	if (e == NULL)
 		return;
-	e->until_ms =
-		clock_ms() + req->pool.shake.kv_lease_ms; /* then the blocks are free anyway */
+	e->until_ms = clock_ms() +
+		      req->facts.pool.shake.kv_lease_ms; /* then the blocks are free anyway */
 	e->body = mem_printf(
 		"{\"model\":\"pdrouter-release\",\"prompt\":\"-\",\"max_tokens\":1,\"%s\":%.*s}",
 		member, (int)pair->kv.n, pair->kv.p);

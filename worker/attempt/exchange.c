@@ -182,7 +182,7 @@ exchange_fail_text(enum leg_fail fail)
 static void
 drop_bytes_if_heard(struct req *req)
 {
-	if (!relay_started(req) && req->pool.rescue.retries > 0)
+	if (!relay_started(req) && req->facts.pool.rescue.retries > 0)
 		return; /* a whole answer may break off, and be asked for again */
 	for (uint32_t i = 0; i < req->npairs; i++) {
 		const struct pair *pair = &req->pairs[i];
@@ -363,7 +363,7 @@ finish_if_done(struct req *req)
 	r = answer_end(req->answer, &out);
 	if (r != ANSWER_OK) {
 		exchange_cut(req, END_DECODE_ANSWER);
-	} else if (req->stream) {
+	} else if (req->facts.stream) {
 		if (send_events(req, &out)) {
 			relay_end_events(req);
 			req_end(req, END_OK);
@@ -437,7 +437,7 @@ leg_first(struct req *req, struct leg *leg)
 		pair->early = leg->keep = true;
 	else if (req->answer != NULL ||
 		 (relay_started(req) && (!undecided(pair) || leg->status != 200)))
-		leg->keep = !req->stream || leg->status != 200 || !leg->sse;
+		leg->keep = !req->facts.stream || leg->status != 200 || !leg->sse;
 	else if (undecided(pair) && leg->status == 200)
 		leg->keep = true;
 	else
@@ -600,7 +600,7 @@ exchange_payload(struct leg *leg, const struct span *pieces, size_t n, bool done
 		if (req->t_first_us == 0 && relay_started(req))
 			req_first_byte(req);
 		leg->said_done = pair->sse.done;
-		if (req->fwd != NULL && req->state == REQ_RELAY)
+		if (req->text != NULL && req->state == REQ_RELAY)
 			drop_bytes_if_heard(req);
 		return;
 	}
@@ -698,8 +698,9 @@ decode_answered(struct req *req, struct leg *leg)
 			followed_ended(req, leg);
 		else
 			req_end(req, pair->sse.error ? END_ENGINE_STATUS : END_OK);
-	} else if (leg->keep && (req->stream || answer_whole(req->answer, pair->index, leg->answer,
-							leg->answer_len) != ANSWER_OK)) {
+	} else if (leg->keep &&
+		   (req->facts.stream || answer_whole(req->answer, pair->index, leg->answer,
+						 leg->answer_len) != ANSWER_OK)) {
 		blame(leg);
 		if (!retry(leg))
 			exchange_cut(req, END_DECODE_ANSWER);
@@ -725,7 +726,7 @@ exchange_take_handover(struct req *req, struct leg *leg)
 	req->t_prefilled_us = clock_us();
 	pair->prefilled_ms = clock_ms();
 	if (req->t_prefill_us != 0)
-		metric_observe(req->w->slab, req->pool.id, H_PREFILL,
+		metric_observe(req->w->slab, req->facts.pool.id, H_PREFILL,
 			req->t_prefilled_us - req->t_prefill_us);
 	if (c->prefilled != NULL)
 		r = leg->answer_len == 0 ? TAKEN_BAD : c->prefilled(pair);
@@ -751,7 +752,7 @@ exchange_go_on(struct req *req, struct pair *pair)
 		pair_start(pair, STARTS_AFTER_KV);
 		return;
 	}
-	pair->kv_deadline_ms = clock_ms() + req->pool.timeouts.kv_ready_ms;
+	pair->kv_deadline_ms = clock_ms() + req->facts.pool.timeouts.kv_ready_ms;
 	worker_need_tick(req->w);
 }
 
@@ -796,7 +797,7 @@ prefill_taken(struct req *req, struct leg *leg)
 
 	if (!req->takes_prefill || pair->redone) /* what the first one said still holds */
 		return true;
-	pair->spoke = req->how.first_token && req->stream;
+	pair->spoke = req->how.first_token && req->facts.stream;
 	on = rewritten(req, &out,
 		answer_prefill(req->answer, pair->index, leg->answer, leg->answer_len, &out),
 		END_PREFILL_ANSWER);

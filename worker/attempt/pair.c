@@ -34,7 +34,7 @@ static void
 leg_ready(struct leg *leg, struct pair *pair, enum leg_kind kind)
 {
 	const struct req *req = pair->req;
-	const struct conf_timeouts *t = &req->pool.timeouts;
+	const struct conf_timeouts *t = &req->facts.pool.timeouts;
 
 	leg->ops = &ops;
 	leg->w = req->w;
@@ -42,11 +42,12 @@ leg_ready(struct leg *leg, struct pair *pair, enum leg_kind kind)
 	leg->kind = kind;
 	leg->keep = kind != LEG_DECODE;
 	leg->connect_ms = t->connect_ms;
-	leg->wait_ms = kind == LEG_DECODE                              ? t->decode_ms
-		       : kind == LEG_ASK && req->connector->asks_again ? req->pool.shake.learn_ms
-								       : t->prefill_ms;
+	leg->wait_ms = kind == LEG_DECODE ? t->decode_ms
+		       : kind == LEG_ASK && req->connector->asks_again
+			       ? req->facts.pool.shake.learn_ms
+			       : t->prefill_ms;
 	/* an answer that is not streamed comes in one piece: its silence is the engine's work */
-	leg->first_ms = kind == LEG_DECODE && req->stream ? t->first_byte_ms : 0;
+	leg->first_ms = kind == LEG_DECODE && req->facts.stream ? t->first_byte_ms : 0;
 	leg->wait_each = kind == LEG_DECODE;
 }
 
@@ -69,7 +70,8 @@ pair_role(const struct leg *leg)
 	const struct req *req = leg->pair->req;
 
 	if (req->connector == &connector_one_leg)
-		return route_single_role(req->route, req->pool.shake.single_engine_role);
+		return route_single_role(
+			req->facts.route, req->facts.pool.shake.single_engine_role);
 	return (enum role)leg->kind;
 }
 
@@ -162,7 +164,7 @@ pair_begin(struct pair *pair)
 	pair_new_id(pair);
 	pair_next_ranks(pair);
 	if (c->ask != NULL && c->asks_again)
-		pair->ask_deadline_ms = clock_ms() + pair->req->pool.shake.learn_ms;
+		pair->ask_deadline_ms = clock_ms() + pair->req->facts.pool.shake.learn_ms;
 	return c->begin != NULL ? c->begin(pair) : END_OK;
 }
 
@@ -250,9 +252,9 @@ void
 pair_new_id(struct pair *pair)
 {
 	char id[REQ_ID_MAX + 17];
-	size_t n = strlen(pair->req->id);
+	size_t n = strlen(pair->req->facts.id);
 
-	memcpy(id, pair->req->id, n);
+	memcpy(id, pair->req->facts.id, n);
 	id[n] = '-';
 	rnd_hex16(id + n + 1, rnd_u64());
 	pair_set_id(pair, id, n + 17);
@@ -323,19 +325,19 @@ lines(struct leg *leg, struct leg_message *m, const char *method, const char *pa
 		method, ep->prefix, path, ep->authority, m->body_len, pair->id, rank);
 	assert(n > 0 && (size_t)n < sizeof(m->lines));
 	m->nlines = (size_t)n;
-	m->headers = (struct span){pair->req->fwd, pair->req->fwd_len};
+	m->headers = (struct span){pair->req->text->headers, pair->req->text->headers_len};
 }
 
 static void
 body(struct req *req, const struct splice_edit *e, struct leg_message *m)
 {
-	if (req->doc != NULL) {
-		m->nsegs = splice_layout(req->doc, e, m->segs, &m->body_len);
+	if (req->text->doc != NULL) {
+		m->nsegs = splice_layout(req->text->doc, e, m->segs, &m->body_len);
 		return;
 	}
-	m->segs[0] = (struct splice_seg){req->body, req->body_len};
-	m->nsegs = req->body_len > 0;
-	m->body_len = req->body_len;
+	m->segs[0] = (struct splice_seg){req->text->body, req->text->body_len};
+	m->nsegs = req->text->body_len > 0;
+	m->body_len = req->text->body_len;
 }
 
 static bool
@@ -359,7 +361,7 @@ static bool
 stale(const struct pair *pair)
 {
 	return pair->req->connector->leased && pair->handed && !pair->redone &&
-	       clock_ms() - pair->prefilled_ms > pair->req->pool.shake.kv_lease_ms;
+	       clock_ms() - pair->prefilled_ms > pair->req->facts.pool.shake.kv_lease_ms;
 }
 
 static void
@@ -391,7 +393,7 @@ compose(struct leg *leg, struct leg_message *m)
 	body(req, &e, m);
 	if (req->connector->path != NULL)
 		path = req->connector->path(pair, role);
-	lines(leg, m, "POST", path != NULL ? path : route_path(req->route));
+	lines(leg, m, "POST", path != NULL ? path : route_path(req->facts.route));
 	leg->tells_kv = role == ROLE_DECODE && req->connector->leaves == LEAVES_KV &&
 			(pair->handed || pair->kv.n > 0);
 	leg->releases = role == ROLE_DECODE && pair->released;
@@ -410,7 +412,7 @@ pair_reserve_again(struct pair *pair, struct leg *leg)
 	if (leg->reserved)
 		return;
 	leg->reserved = load_reserve(w->seg, w->slot, leg->ep->slot, 0);
-	leg->tokens = load_tokens_add(w->seg, w->slot, leg->ep->slot, pair->req->tokens);
+	leg->tokens = load_tokens_add(w->seg, w->slot, leg->ep->slot, pair->req->facts.tokens);
 }
 
 void

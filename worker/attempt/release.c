@@ -69,7 +69,7 @@ decode_in_time(struct pair *pair)
 {
 	struct leg *d = pair_decode(pair);
 
-	if (leg_active(d) && !leg_connecting(d) && !d->releases && !pair->req->stream)
+	if (leg_active(d) && !leg_connecting(d) && !d->releases && !pair->req->facts.stream)
 		leg_wait_at_most(d, RELEASE_GRACE_MS);
 }
 
@@ -190,7 +190,7 @@ refuse_it(struct pair *pair)
 	const uint32_t tried = req->ntried;
 	size_t n = 0;
 
-	if (req->connector->refusal == NULL || pair->kv.n == 0 || req->fwd == NULL)
+	if (req->connector->refusal == NULL || pair->kv.n == 0 || req->text == NULL)
 		return;
 	while (n < ERRAND_ENGINES - 1) {
 		struct pair *next = pair_scratch(req);
@@ -206,18 +206,10 @@ refuse_it(struct pair *pair)
 	}
 	req->ntried = tried;
 	to[n++] = connpool_ref(failed); /* it may live */
-	errand_refuse(pair, req->connector->refusal(&req->pool), to, n);
+	errand_refuse(pair, req->connector->refusal(&req->facts.pool), to, n);
 	while (n > 0)
 		connpool_unref(req->w->connpool, &to[--n]);
 	pair->handed = false;
-}
-
-/* A text inside the client's body, in the copy of that. */
-static void
-follow(struct span *s, const struct req *from, const struct req *to)
-{
-	if (s->p >= from->body && s->p < from->body + from->body_len)
-		s->p = to->body + (s->p - from->body);
 }
 
 /* The pair goes on in a request of its own. */
@@ -230,7 +222,7 @@ set_apart(struct pair *from)
 	struct pair *pair;
 	struct req *req;
 
-	if (w->napart >= APART_MAX || of->body_len > APART_BYTES - w->apart_bytes)
+	if (w->napart >= APART_MAX || of->text->body_len > APART_BYTES - w->apart_bytes)
 		return; /* the engine's own time limit will free it */
 	if (from->used_up)
 		leg_end(d); /* it has failed, though perhaps not to its last byte */
@@ -244,8 +236,6 @@ set_apart(struct pair *from)
 	pair->req = req;
 	pair_move(pair, from);
 	pair_keep_places(pair);
-	follow(&pair->prompt, of, req);
-	follow(&pair->tokens, of, req);
 	req->released_as = of->end == END_SHUTDOWN          ? M_KV_RELEASED_SHUTDOWN
 			   : leg_active(pair_prefill(pair)) ? M_KV_RELEASED_PREFILL_LATE
 							    : M_KV_RELEASED_GIVEN_UP;
@@ -280,7 +270,7 @@ release_attempt(struct pair *pair)
 
 	if (req->connector->leaves == LEAVES_ROOM)
 		pair_abort(pair);
-	else if (req->state == REQ_RELEASE || req->fwd == NULL)
+	else if (req->state == REQ_RELEASE || req->text == NULL)
 		return;
 	else if (!holds(pair))
 		return;

@@ -8,6 +8,7 @@
 #include "proto/answer/sse.h"
 #include "shm/base/mem.h"
 #include "shm/metrics.h"
+#include "worker/base/buffered.h"
 #include "worker/base/core.h"
 #include "worker/request/limit.h"
 #include "worker/request/relay.h"
@@ -19,57 +20,28 @@ struct resume {
 	struct membuf made;    /* of a batch of events */
 	struct membuf last;    /* the event that ended a leg */
 
-	/* the client's, while the request has none (resume_keep()) or that for the rest */
-	char *body, *fwd;
-	size_t body_len, body_cap, fwd_len;
-	size_t text; /* bytes of it that are counted (limit_buffer()), as body_cap is */
-
-	char *next; /* the body that asks for the rest */
-	size_t next_len;
-	struct splice *next_doc;
+	struct text *text; /* the client's own; NULL: it will not be needed */
+	struct text *next; /* whose body asks for the rest */
+	size_t counted;    /* bytes of the answer so far, by buffered_add() */
 };
-
-static bool
-scan(struct splice **ret, const char *text, size_t n)
-{
-	const char *why;
-	size_t at;
-
-	*ret = mem_resize(NULL, 1, sizeof(**ret));
-	if (splice_scan(*ret, text, n, &why, &at) == 0)
-		return true;
-	free(*ret);
-	*ret = NULL;
-	return false;
-}
 
 void
 resume_plan(struct req *req)
 {
-	const bool chat = req->route == ROUTE_CHAT;
+	const bool chat = req->facts.route == ROUTE_CHAT;
 	struct resume *r;
 
-	if (req->resume != NULL || req->pool.rescue.resume == 0 || !req->stream ||
-		req->doc == NULL || (!chat && req->route != ROUTE_COMPLETIONS))
+	if (req->resume != NULL || req->facts.pool.rescue.resume == 0 || !req->facts.stream ||
+		req->text->doc == NULL || (!chat && req->facts.route != ROUTE_COMPLETIONS))
 		return;
-	req->not_resumed = req->npairs > 1 ? "several_choices" : follow_refuses(req->doc, chat);
+	req->not_resumed =
+		req->npairs > 1 ? "several_choices" : follow_refuses(req->text->doc, chat);
 	if (req->not_resumed != NULL)
 		return;
 	req->resume = r = MEM_NEW(struct resume);
-	r->follow = follow_new(req->doc, chat, req->w->conf->max_answer);
-	follow_options(req->doc, &r->options);
-}
-
-static void
-drop_kept(struct req *req)
-{
-	struct resume *r = req->resume;
-
-	limit_buffer(req->w, -(int64_t)r->body_cap);
-	free(r->body);
-	free(r->fwd);
-	r->body = r->fwd = NULL;
-	r->body_cap = 0;
+	r->text = text_ref(req->text);
+	r->follow = follow_new(req->text->doc, chat, req->w->conf->max_answer);
+	follow_options(req->text->doc, &r->options);
 }
 
 static void
@@ -77,8 +49,8 @@ count_text(struct req *req, size_t now)
 {
 	struct resume *r = req->resume;
 
-	limit_buffer(req->w, (int64_t)now - (int64_t)r->text);
-	r->text = now;
+	buffered_add(req->w, (int64_t)now - (int64_t)r->counted);
+	r->counted = now;
 }
 
 /* What is kept of streams is not to keep new requests out. */
@@ -101,9 +73,8 @@ resume_free(struct req *req)
 	membuf_free(&r->options);
 	membuf_free(&r->made);
 	membuf_free(&r->last);
-	drop_kept(req);
-	free(r->next);
-	free(r->next_doc);
+	text_unref(&r->text);
+	text_unref(&r->next);
 	free(r);
 	req->resume = NULL;
 }
@@ -143,7 +114,7 @@ resume_events(struct req *req, struct membuf *out)
 	give_way(req);
 	count_text(req, follow_kept(r->follow));
 	if (follow_why_not(r->follow) != NULL)
-		drop_kept(req); /* for good */
+		text_unref(&r->text); /* for good */
 	return got == FOLLOW_OK;
 }
 
@@ -164,17 +135,9 @@ resume_keep(struct req *req)
 
 	give_way(req);
 	if (follow_why_not(r->follow) != NULL)
-		return;
-	if (r->body == NULL) { /* else the request's is that for the rest */
-		r->body = req->body;
-		r->body_len = req->body_len;
-		r->body_cap = req->body_cap;
-		req->body = NULL;
-		req->body_cap = 0;
-	}
-	r->fwd = req->fwd;
-	r->fwd_len = req->fwd_len;
-	req->fwd = NULL;
+		text_unref(&r->text);
+	else
+		text_drop_doc(r->text);
 }
 
 /* --- an engine has died -------------------------------------------------------------------------- */
@@ -182,7 +145,7 @@ resume_keep(struct req *req)
 bool
 resume_may(struct req *req)
 {
-	if (req->pool.rescue.resume == 0)
+	if (req->facts.pool.rescue.resume == 0)
 		return false;
 	if (req->resume != NULL)
 		req->not_resumed = follow_why_not(req->resume->follow);
@@ -214,45 +177,18 @@ resume_finish(struct req *req)
 	return true;
 }
 
-/* The request is as it was before its bytes were dropped. */
-static void
-bring_back(struct req *req)
-{
-	struct resume *r = req->resume;
-
-	if (req->fwd != NULL)
-		return; /* they have not been: the leg had not been heard */
-	req->fwd = r->fwd;
-	req->fwd_len = r->fwd_len;
-	req->body = r->body;
-	req->body_len = r->body_len;
-	req->body_cap = r->body_cap;
-	r->fwd = r->body = NULL;
-	r->body_cap = 0;
-	free(req->key);
-	req->key = NULL;
-	(void)scan(&req->doc, req->body, req->body_len); /* it was good before */
-}
-
 bool
 resume_prepare(struct req *req)
 {
 	struct resume *r = req->resume;
-	struct membuf text = {NULL, 0, 0};
-	struct splice *doc;
+	struct membuf body = {NULL, 0, 0};
 
-	bring_back(req);
-	doc = req->doc;
-	if (r->body != NULL) /* the request's is one for the rest itself */
-		(void)scan(&doc, r->body, r->body_len);
-	follow_next(r->follow, doc, &text);
-	if (doc != req->doc)
-		free(doc);
-	free(r->next);
-	free(r->next_doc);
-	r->next = text.p;
-	r->next_len = text.n;
-	return scan(&r->next_doc, r->next, r->next_len); /* members may be too many by now */
+	if (r->text->doc == NULL)
+		(void)text_scan(r->text); /* it was good before */
+	follow_next(r->follow, r->text->doc, &body);
+	text_unref(&r->next);
+	r->next = text_with_body(r->text, body.p, body.n);
+	return text_scan(r->next) == NULL; /* members may be too many by now */
 }
 
 void
@@ -260,21 +196,11 @@ resume_go(struct req *req)
 {
 	struct resume *r = req->resume;
 
-	if (r->body == NULL) {
-		r->body = req->body;
-		r->body_len = req->body_len;
-		r->body_cap = req->body_cap;
-	} else {
-		limit_buffer(req->w, -(int64_t)req->body_cap);
-		free(req->body);
-	}
-	free(req->doc);
-	req->body = r->next;
-	req->body_len = req->body_cap = r->next_len;
-	limit_buffer(req->w, (int64_t)req->body_cap);
-	req->doc = r->next_doc;
+	free(req->key);
+	req->key = NULL;
+	text_unref(&req->text);
+	req->text = r->next;
 	r->next = NULL;
-	r->next_doc = NULL;
 	r->last.n = 0;
 	req->resumed = true;
 }

@@ -36,7 +36,7 @@ replaceable(const struct pair *pair)
 	if (req->client == NULL || req->w->quit_ms != 0 ||
 		(req->state != REQ_ASK && req->state != REQ_EXCHANGE && req->state != REQ_RELAY))
 		return false;
-	return heard(pair) ? resume_may(req) : req->fwd != NULL;
+	return heard(pair) ? resume_may(req) : req->text != NULL;
 }
 
 /*
@@ -111,13 +111,13 @@ another(struct leg *leg, bool on)
 	struct pair *next;
 	bool found;
 
-	if (!leg->stale && req->tries >= req->pool.rescue.retries)
+	if (!leg->stale && req->tries >= req->facts.pool.rescue.retries)
 		return false;
 	next = pair_scratch(req);
 	found = plan_other(next, what, pair);
 	if (found && !leg->stale &&
-		!budget_try(&req->w->budgets[req->pool.id], req->pool.rescue.retry_budget,
-			clock_ms())) {
+		!budget_try(&req->w->budgets[req->facts.pool.id],
+			req->facts.pool.rescue.retry_budget, clock_ms())) {
 		metric_add(req->w->slab, M_BUDGET_SPENT, 1);
 		found = false;
 	}
@@ -175,8 +175,8 @@ log_failed(const struct leg *leg)
 	const struct req *req = leg->pair->req;
 	const struct leg *of = pair_asked_for(leg);
 
-	log_info("attempt failed", LOG_S("req", req->id), LOG_S("attempt", leg->pair->id),
-		LOG_S("pool", req->pool.name), LOG_S("url", of->ep->url),
+	log_info("attempt failed", LOG_S("req", req->facts.id), LOG_S("attempt", leg->pair->id),
+		LOG_S("pool", req->facts.pool.name), LOG_S("url", of->ep->url),
 		LOG_S("role", role_name(pair_role(of))), LOG_S("why", how_it_failed(leg)));
 }
 
@@ -190,7 +190,7 @@ fall_back(struct leg *leg)
 	struct pair *next;
 	bool found;
 
-	if (req->pool.rescue.fallback != FALLBACK_DIRECT || relay_started(req) ||
+	if (req->facts.pool.rescue.fallback != FALLBACK_DIRECT || relay_started(req) ||
 		!connector_pairs(was) || leg->kind == LEG_DECODE ||
 		leg->status == 429) /* it is full, and says so: its Retry-After is for the client */
 		return false;

@@ -65,7 +65,7 @@ struct worker {
 	uint32_t nclients;
 	uint32_t nreqs;
 	uint32_t nerrands;
-	uint64_t buffered; /* bytes of bodies, half heads and kept answers: limit_buffer() */
+	uint64_t buffered; /* bytes of bodies, half heads and kept answers: buffered_add() */
 	uint64_t declared; /* bytes of large bodies that are still to come */
 	/* descriptors: those it was born with, the most it may have, when it last said that they are few */
 	uint32_t own_fds;

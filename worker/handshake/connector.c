@@ -84,8 +84,9 @@ connector_prompts(const struct req *req)
 {
 	size_t n = 0;
 
-	if (req->route == ROUTE_COMPLETIONS) /* no other path reads it */
-		n = connector_list_of_prompts(req->doc, splice_find(req->doc, SK_PROMPT));
+	if (req->facts.route == ROUTE_COMPLETIONS) /* no other path reads it */
+		n = connector_list_of_prompts(
+			req->text->doc, splice_find(req->text->doc, SK_PROMPT));
 
 	return n > 1 ? n : 1;
 }
@@ -100,7 +101,7 @@ const char *
 connector_answer_id(struct req *req)
 {
 	return pair_text(&req->pairs[0], "\"%s-%s\"",
-		req->route == ROUTE_CHAT ? "chatcmpl" : "cmpl", req->id)
+		req->facts.route == ROUTE_CHAT ? "chatcmpl" : "cmpl", req->facts.id)
 		.p;
 }
 
@@ -213,7 +214,7 @@ connector_take_kv(struct pair *pair)
 		if (v.n == 4 && memcmp(v.p, "null", 4) == 0)
 			return TAKEN_NOTHING;
 		pair->kv = (struct span){v.p, v.n};
-		if (pair->req->pool.shake.remote_host == REMOTE_HOST_PREFILL)
+		if (pair->req->facts.pool.shake.remote_host == REMOTE_HOST_PREFILL)
 			name_host(pair);
 		return TAKEN;
 	case 0:
@@ -239,7 +240,7 @@ take_share(struct pair *pair, struct splice_edit *e)
 {
 	if (pair->prompt.n > 0)
 		connector_set_span(e, SK_PROMPT, SE_SET, pair->prompt);
-	if (pair->req->npairs > 1 && pair->req->samples > 1) {
+	if (pair->req->npairs > 1 && pair->req->facts.samples > 1) {
 		connector_set(e, SK_N, SE_LOWER, "1");
 		connector_set(e, SK_BEST_OF, SE_CUT, NULL);
 	}

@@ -31,8 +31,8 @@ limit_member(const struct req *req)
 {
 	static const enum splice_key keys[] = {SK_MAX_COMPLETION_TOKENS, SK_MAX_TOKENS};
 
-	for (size_t i = req->route == ROUTE_CHAT ? 0 : 1; i < 2; i++) {
-		const struct splice_member *m = splice_find(req->doc, keys[i]);
+	for (size_t i = req->facts.route == ROUTE_CHAT ? 0 : 1; i < 2; i++) {
+		const struct splice_member *m = splice_find(req->text->doc, keys[i]);
 
 		if (m != NULL && m->type != ST_NULL)
 			return m;
@@ -44,7 +44,7 @@ limit_member(const struct req *req)
 static bool
 count_of(const struct req *req, const struct splice_member *m, uint64_t *ret)
 {
-	const struct splice_seg v = {req->doc->text + m->val, m->end - m->val};
+	const struct splice_seg v = {req->text->doc->text + m->val, m->end - m->val};
 
 	return json_read_number(&v, UINT32_MAX, ret);
 }
@@ -69,7 +69,7 @@ rest_limit(const struct pair *pair)
 
 	if (limit > 0)
 		return limit - 1;
-	if (pair->req->route != ROUTE_CHAT)
+	if (pair->req->facts.route != ROUTE_CHAT)
 		return COMPLETIONS_MAX_TOKENS - 1;
 	return pair->max_context > used ? pair->max_context - used : 0;
 }
@@ -78,7 +78,7 @@ rest_limit(const struct pair *pair)
 static uint64_t
 asked_least(const struct req *req)
 {
-	const struct splice_member *m = splice_find(req->doc, SK_MIN_TOKENS);
+	const struct splice_member *m = splice_find(req->text->doc, SK_MIN_TOKENS);
 	uint64_t n = 0;
 
 	if (m != NULL)
@@ -98,12 +98,12 @@ is_token_list(const char *p, size_t n)
 static struct span
 prompt_of(const struct pair *pair)
 {
-	const struct splice *doc = pair->req->doc;
+	const struct splice *doc = pair->req->text->doc;
 	const struct splice_member *m = splice_find(doc, SK_PROMPT);
 	struct splice_seg list, one;
 	size_t at = 0;
 
-	if (pair->prompt.n > 0 || m == NULL || pair->req->route != ROUTE_COMPLETIONS)
+	if (pair->prompt.n > 0 || m == NULL || pair->req->facts.route != ROUTE_COMPLETIONS)
 		return pair->prompt;
 	list = (struct splice_seg){doc->text + m->val, m->end - m->val};
 	if (connector_list_of_prompts(doc, m) == 1 && splice_element(&list, &at, &one))
@@ -130,7 +130,7 @@ tokenize_edit(struct pair *pair, struct splice_edit *e)
 {
 	const struct span p = prompt_of(pair);
 
-	if (pair->req->route == ROUTE_CHAT)
+	if (pair->req->facts.route == ROUTE_CHAT)
 		connector_set(e, SK_PROMPT, SE_CUT, NULL);
 	else
 		connector_set(e, SK_MESSAGES, SE_CUT, NULL);
@@ -141,9 +141,9 @@ tokenize_edit(struct pair *pair, struct splice_edit *e)
 static bool
 ask(struct pair *pair, struct question *q)
 {
-	if (!by_prefill(&pair->req->pool) || pair->tokens.n > 0 || has_tokens(pair))
+	if (!by_prefill(&pair->req->facts.pool) || pair->tokens.n > 0 || has_tokens(pair))
 		return false;
-	q->role = pair->req->pool.shake.tokenize;
+	q->role = pair->req->facts.pool.shake.tokenize;
 	q->path = "/tokenize";
 	q->edit = tokenize_edit;
 	return true;
@@ -154,7 +154,7 @@ asked(struct pair *pair)
 {
 	const struct leg *a = &pair->leg[LEG_ASK];
 	struct splice_seg v;
-	bool chat = pair->req->route == ROUTE_CHAT;
+	bool chat = pair->req->facts.route == ROUTE_CHAT;
 
 	if (splice_member_raw(a->answer, a->answer_len, "tokens", &v) != 1 ||
 		!is_token_list(v.p, v.n) ||
@@ -196,7 +196,7 @@ begin(struct pair *pair)
 static void
 to_completion(struct pair *pair, struct splice_edit *e)
 {
-	const struct splice *doc = pair->req->doc;
+	const struct splice *doc = pair->req->text->doc;
 	const struct splice_member *wanted = splice_find(doc, SK_LOGPROBS),
 				   *top = splice_find(doc, SK_TOP_LOGPROBS);
 
@@ -216,7 +216,7 @@ to_completion(struct pair *pair, struct splice_edit *e)
 static void
 token_edit(struct pair *pair, struct splice_edit *e)
 {
-	if (pair->req->route == ROUTE_CHAT)
+	if (pair->req->facts.route == ROUTE_CHAT)
 		to_completion(pair, e);
 	connector_set_span(e, SK_PROMPT, SE_SET, pair->tokens);
 }
@@ -224,7 +224,7 @@ token_edit(struct pair *pair, struct splice_edit *e)
 static void
 prefill_edit(struct pair *pair, struct splice_edit *e)
 {
-	const bool first = by_prefill(&pair->req->pool);
+	const bool first = by_prefill(&pair->req->facts.pool);
 
 	connector_limit_prefill(pair, e);
 	if (first) {
@@ -266,7 +266,7 @@ after_first_token(struct pair *pair, struct splice_edit *e)
 static void
 decode_edit(struct pair *pair, struct splice_edit *e)
 {
-	if (!by_prefill(&pair->req->pool))
+	if (!by_prefill(&pair->req->facts.pool))
 		return;
 	token_edit(pair, e);
 	connector_set(e, SK_MAX_COMPLETION_TOKENS, SE_CUT, NULL);
@@ -274,7 +274,7 @@ decode_edit(struct pair *pair, struct splice_edit *e)
 		after_first_token(pair, e);
 	else if (pair->released) /* decode looks up all but the last one, whatever that is */
 		set_prompt_and(pair, e, 0);
-	else if (pair->req->route == ROUTE_CHAT) /* not told: decode makes it */
+	else if (pair->req->facts.route == ROUTE_CHAT) /* not told: decode makes it */
 		connector_set_span(e, SK_MAX_TOKENS, SE_SET,
 			pair_text(pair, "%llu", (unsigned long long)rest_limit(pair) + 1));
 }
@@ -283,7 +283,7 @@ static const char *
 path(const struct pair *pair, enum role role)
 {
 	(void)role;
-	return by_prefill(&pair->req->pool) ? route_path(ROUTE_COMPLETIONS) : NULL;
+	return by_prefill(&pair->req->facts.pool) ? route_path(ROUTE_COMPLETIONS) : NULL;
 }
 
 /* --- answers */
@@ -297,7 +297,7 @@ prefilled(struct pair *pair)
 
 	if (splice_member_raw(p->answer, p->answer_len, "kv_transfer_params", &kv) == -1)
 		return TAKEN_BAD;
-	if (!by_prefill(&pair->req->pool))
+	if (!by_prefill(&pair->req->facts.pool))
 		return TAKEN;
 	if (splice_member_raw(p->answer, p->answer_len, "kv_transfer_params", &kv) != 1 ||
 		!json_member_number(kv.p, kv.n, "first_tok", INT32_MAX, &token))
@@ -360,7 +360,7 @@ why_alone(const struct req *req)
 	const char *why = NULL;
 	struct json_read r;
 
-	json_read_init(&r, req->doc->text, req->doc->len);
+	json_read_init(&r, req->text->doc->text, req->text->doc->len);
 	(void)json_read_enter(&r, '{');
 	while (why == NULL && json_read_member(&r, &key)) {
 		v = json_read_value(&r);
@@ -376,7 +376,7 @@ static bool
 odd_limit(const struct req *req)
 {
 	const struct splice_member *most = limit_member(req),
-				   *least = splice_find(req->doc, SK_MIN_TOKENS);
+				   *least = splice_find(req->text->doc, SK_MIN_TOKENS);
 	uint64_t n = 1;
 
 	if (most != NULL && (!count_of(req, most, &n) || n == 0))
@@ -390,14 +390,14 @@ why_chat_alone(const struct req *req)
 {
 	static const char *const media[] = {
 		"\"image_url\"", "\"input_audio\"", "\"audio_url\"", "\"video_url\""};
-	const struct splice_member *m = splice_find(req->doc, SK_MESSAGES),
-				   *tools = splice_find(req->doc, SK_TOOLS);
+	const struct splice_member *m = splice_find(req->text->doc, SK_MESSAGES),
+				   *tools = splice_find(req->text->doc, SK_TOOLS);
 
 	if (tools != NULL && tools->type == ST_ARRAY && tools->end - tools->val > 2)
 		return "tools";
 	for (size_t i = 0; m != NULL && i < sizeof(media) / sizeof(media[0]); i++)
-		if (memmem(req->doc->text + m->val, m->end - m->val, media[i], strlen(media[i])) !=
-			NULL)
+		if (memmem(req->text->doc->text + m->val, m->end - m->val, media[i],
+			    strlen(media[i])) != NULL)
 			return "media";
 	return NULL;
 }
@@ -407,9 +407,9 @@ unfit(const struct req *req)
 {
 	const char *why = NULL;
 
-	if (!by_prefill(&req->pool))
+	if (!by_prefill(&req->facts.pool))
 		return NULL;
-	if (req->route == ROUTE_CHAT)
+	if (req->facts.route == ROUTE_CHAT)
 		why = why_chat_alone(req);
 	if (why == NULL && odd_limit(req))
 		why = "limit";
@@ -419,15 +419,15 @@ unfit(const struct req *req)
 static bool
 rewrites(struct req *req, struct answer_how *how)
 {
-	const struct splice_member *top = splice_find(req->doc, SK_TOP_LOGPROBS);
+	const struct splice_member *top = splice_find(req->text->doc, SK_TOP_LOGPROBS);
 
-	if (!by_prefill(&req->pool))
+	if (!by_prefill(&req->facts.pool))
 		return false;
 	how->first_token = true;
 	how->from_completions = how->chat;
 	how->id = connector_answer_id(req);
 	if (top != NULL && top->type == ST_NUMBER)
-		how->top_logprobs = (uint32_t)strtoul(req->doc->text + top->val, NULL, 10);
+		how->top_logprobs = (uint32_t)strtoul(req->text->doc->text + top->val, NULL, 10);
 	return true;
 }
 

@@ -19,7 +19,7 @@
 static bool
 old(const struct pair *pair)
 {
-	return pair->req->pool.shake.handoff == HANDOFF_KV_TRANSFER_PARAMS;
+	return pair->req->facts.pool.shake.handoff == HANDOFF_KV_TRANSFER_PARAMS;
 }
 
 static uint16_t

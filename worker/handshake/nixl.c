@@ -44,14 +44,14 @@ decode_edit(struct pair *pair, struct splice_edit *e)
 static bool
 pushes(const struct pair *pair)
 {
-	return pair->req->pool.shake.transfer_mode == TRANSFER_PUSH;
+	return pair->req->facts.pool.shake.transfer_mode == TRANSFER_PUSH;
 }
 
 /* The id vLLM gives a request of ours inside, nothing random added (protocols.md 1.3). */
 static void
 internal_id(const struct pair *pair, char *buf, size_t size)
 {
-	if (pair->req->route == ROUTE_CHAT)
+	if (pair->req->facts.route == ROUTE_CHAT)
 		(void)snprintf(buf, size, "chatcmpl-%s", pair->id);
 	else
 		(void)snprintf(buf, size, "cmpl-%s-0", pair->id);

@@ -14,7 +14,7 @@ whole_answer(const struct req_pool *pool)
 static void
 prefill_edit(struct pair *pair, struct splice_edit *e)
 {
-	if (whole_answer(&pair->req->pool))
+	if (whole_answer(&pair->req->facts.pool))
 		connector_limit_prefill(pair, e);
 	else
 		connector_nixl.edit[ROLE_PREFILL](pair, e);
@@ -23,7 +23,7 @@ prefill_edit(struct pair *pair, struct splice_edit *e)
 static void
 decode_edit(struct pair *pair, struct splice_edit *e)
 {
-	if (!whole_answer(&pair->req->pool))
+	if (!whole_answer(&pair->req->facts.pool))
 		connector_nixl.edit[ROLE_DECODE](pair, e);
 	else
 		connector_set_span(e, SK_DISAGG_PREFILL_RESP, SE_SET, pair->kv);
@@ -35,7 +35,7 @@ prefilled(struct pair *pair)
 	const struct leg *p = &pair->leg[LEG_PREFILL];
 	struct splice_seg unused;
 
-	if (!whole_answer(&pair->req->pool))
+	if (!whole_answer(&pair->req->facts.pool))
 		return connector_take_kv(pair);
 	if (splice_member_raw(p->answer, p->answer_len, "", &unused) == -1)
 		return TAKEN_BAD; /* not one JSON object: it would break the body it is put into */

@@ -61,10 +61,12 @@ prompts_of(const struct req *req)
 {
 	const enum splice_key generate[] = {SK_TEXT, SK_INPUT_IDS};
 
-	if (req->route == ROUTE_COMPLETIONS)
-		return connector_list_of_prompts(req->doc, splice_find(req->doc, SK_PROMPT));
-	for (size_t i = 0; req->route == ROUTE_GENERATE && i < 2; i++) {
-		size_t n = connector_list_of_prompts(req->doc, splice_find(req->doc, generate[i]));
+	if (req->facts.route == ROUTE_COMPLETIONS)
+		return connector_list_of_prompts(
+			req->text->doc, splice_find(req->text->doc, SK_PROMPT));
+	for (size_t i = 0; req->facts.route == ROUTE_GENERATE && i < 2; i++) {
+		size_t n = connector_list_of_prompts(
+			req->text->doc, splice_find(req->text->doc, generate[i]));
 
 		if (n > 0)
 			return n;
@@ -140,7 +142,7 @@ set_rooms(struct pair *pair, struct splice_edit *e, size_t n)
 static bool
 streams(const struct pair *pair)
 {
-	return pair->req->pool.shake.bootstrap == BOOTSTRAP_STREAM;
+	return pair->req->facts.pool.shake.bootstrap == BOOTSTRAP_STREAM;
 }
 
 /* The table has it as a URL would: IPv6 in brackets. */
@@ -382,13 +384,13 @@ samples_of(const struct splice_seg *params)
 static uint64_t
 generate_samples(const struct req *req)
 {
-	const struct splice_member *m = splice_find(req->doc, SK_SAMPLING_PARAMS);
+	const struct splice_member *m = splice_find(req->text->doc, SK_SAMPLING_PARAMS);
 	struct splice_seg params, first;
 	size_t at = 0;
 
-	if (req->route != ROUTE_GENERATE || m == NULL)
+	if (req->facts.route != ROUTE_GENERATE || m == NULL)
 		return 1;
-	params = (struct splice_seg){req->doc->text + m->val, m->end - m->val};
+	params = (struct splice_seg){req->text->doc->text + m->val, m->end - m->val};
 	if (m->type != ST_ARRAY)
 		return samples_of(&params);
 	return splice_element(&params, &at, &first) ? samples_of(&first) : 1;
@@ -408,10 +410,10 @@ refuses(const struct req *req)
 static bool
 rewrites(struct req *req, struct answer_how *how)
 {
-	const struct splice_member *m = splice_find(req->doc, SK_RETURN_LOGPROB);
+	const struct splice_member *m = splice_find(req->text->doc, SK_RETURN_LOGPROB);
 
 	how->fix_usage = false; /* its decode engines count what they were handed as what it was */
-	return req->route == ROUTE_GENERATE && m != NULL &&
+	return req->facts.route == ROUTE_GENERATE && m != NULL &&
 	       (m->type == ST_TRUE || m->type == ST_ARRAY);
 }
 

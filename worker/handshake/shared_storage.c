@@ -14,7 +14,7 @@
 static bool
 decode_first_mode(const struct req *req)
 {
-	return req->pool.shake.cache_hit_threshold[0] != '\0' && connector_prompts(req) == 1;
+	return req->facts.pool.shake.cache_hit_threshold[0] != '\0' && connector_prompts(req) == 1;
 }
 
 static bool
@@ -54,7 +54,7 @@ decode_edit(struct pair *pair, struct splice_edit *e)
 {
 	if (trying(pair))
 		connector_set(e, SK_CACHE_HIT_THRESHOLD, SE_SET,
-			pair->req->pool.shake.cache_hit_threshold);
+			pair->req->facts.pool.shake.cache_hit_threshold);
 	else
 		no_threshold(pair, e);
 }

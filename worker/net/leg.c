@@ -11,6 +11,7 @@
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
 #include "shm/load.h"
+#include "worker/base/buffered.h"
 #include "worker/base/core.h"
 #include "worker/schedule/eject.h"
 #include "worker/request/limit.h"
@@ -225,7 +226,7 @@ leg_forget_answer(struct leg *leg)
 {
 	free(leg->answer);
 	leg->answer = NULL;
-	limit_buffer(leg->w, -(int64_t)leg->answer_cap);
+	buffered_add(leg->w, -(int64_t)leg->answer_cap);
 	leg->answer_len = leg->answer_cap = 0;
 }
 
@@ -580,9 +581,9 @@ keep_piece(struct leg *leg, struct span piece)
 
 		if (want < leg->answer_len + piece.n)
 			want = leg->answer_len + piece.n;
-		limit_buffer(leg->w, -(int64_t)leg->answer_cap);
+		buffered_add(leg->w, -(int64_t)leg->answer_cap);
 		leg->answer_cap = want < 512 ? 512 : want;
-		limit_buffer(leg->w, (int64_t)leg->answer_cap);
+		buffered_add(leg->w, (int64_t)leg->answer_cap);
 		leg->answer = mem_resize(leg->answer, leg->answer_cap, 1);
 	}
 	memcpy(leg->answer + leg->answer_len, piece.p, piece.n);

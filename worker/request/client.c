@@ -9,6 +9,7 @@
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/base/mem.h"
+#include "worker/base/buffered.h"
 #include "worker/base/core.h"
 #include "worker/attempt/exchange.h"
 #include "worker/request/limit.h"
@@ -74,7 +75,7 @@ ahead(const struct client *c)
 void
 client_free(struct client *c)
 {
-	limit_buffer(c->w, -(int64_t)ahead(c));
+	buffered_add(c->w, -(int64_t)ahead(c));
 	if (c->in != NULL)
 		evbuffer_free(c->in);
 	free(c);
@@ -97,7 +98,7 @@ keep_rest(struct client *c, const char *p, size_t n)
 	if (c->in == NULL)
 		c->in = evbuffer_new();
 	(void)evbuffer_add(c->in, p, n);
-	limit_buffer(c->w, (int64_t)n);
+	buffered_add(c->w, (int64_t)n);
 	if (!wants_bytes(c) && ahead(c) >= CLIENT_AHEAD)
 		sock_read_stop(&c->sock); /* its leaving is still seen: client_tick() */
 }
@@ -111,7 +112,7 @@ consume_ahead(struct client *c)
 		size_t n = ahead(c), used = consume(c, (const char *)evbuffer_pullup(c->in, -1), n);
 
 		(void)evbuffer_drain(c->in, used);
-		limit_buffer(c->w, -(int64_t)used);
+		buffered_add(c->w, -(int64_t)used);
 		if (used == n) {
 			evbuffer_free(c->in);
 			c->in = NULL;

@@ -8,6 +8,7 @@
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/quota.h"
+#include "worker/base/buffered.h"
 #include "worker/base/core.h"
 #include "worker/request/client.h"
 #include "worker/request/request.h"
@@ -149,13 +150,6 @@ limit_leave(struct req *req)
 	req->quota = 0;
 }
 
-void
-limit_buffer(struct worker *w, int64_t bytes)
-{
-	w->buffered += (uint64_t)bytes;
-	metric_gauge_add(w->slab, G_BUFFERED, bytes);
-}
-
 bool
 limit_full(const struct worker *w)
 {
@@ -200,22 +194,23 @@ bool
 limit_grow(struct req *req, uint64_t more)
 {
 	struct worker *w = req->w;
-	const bool alone = w->buffered == req->body_cap, declared = more <= req->declared;
+	const bool alone = w->buffered == req->text->body_cap, declared = more <= req->declared;
 
 	if (!alone && !(declared ? w->buffered + more <= w->conf->max_buffered
-				 : has_room(w, req->body_cap + more, more)))
+				 : has_room(w, req->text->body_cap + more, more)))
 		return false;
 	declare_less(req, declared ? more : req->declared);
-	limit_buffer(w, (int64_t)more);
+	buffered_add(w, (int64_t)more);
 	return true;
 }
 
 void
 limit_tick(struct req *req, uint64_t now_ms)
 {
-	const uint64_t whole = req->body_len + req->framing.left, ms = now_ms - req->body_from_ms;
+	const uint64_t whole = req->text->body_len + req->framing.left,
+		       ms = now_ms - req->body_from_ms;
 
-	if (ms > DECLARED_ALL_MS / 15 && req->body_len * DECLARED_ALL_MS < whole * ms)
+	if (ms > DECLARED_ALL_MS / 15 && req->text->body_len * DECLARED_ALL_MS < whole * ms)
 		declare_less(req, req->declared);
 }
 
@@ -223,6 +218,4 @@ void
 limit_drop_body(struct req *req)
 {
 	declare_less(req, req->declared);
-	limit_buffer(req->w, -(int64_t)req->body_cap);
-	req->body_cap = 0;
 }

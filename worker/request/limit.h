@@ -35,15 +35,13 @@ void limit_leave(struct req *req);
  */
 /* A request's head declares `length` bytes.  False: there is no room for them. */
 bool limit_declare(struct req *req, uint64_t length);
-/* Room for `more` bytes beside those of req->body_cap; counts them if there is room. */
+/* Room for `more` bytes beside those of req->text->body_cap; counts them if there is room. */
 bool limit_grow(struct req *req, uint64_t more);
 /* A body that comes too slowly loses its declared bytes: it has to find room for them as they come. */
 void limit_tick(struct req *req, uint64_t now_ms);
-/* The body is freed, or the rest of it will not come. */
+/* The rest of the body has come, or will not come: it is declared no longer. */
 void limit_drop_body(struct req *req);
-/* Counts bytes of a half head or of an answer that is read before it is passed on; negative: freed. */
-void limit_buffer(struct worker *w, int64_t bytes);
-/* More bytes are buffered than limits.max_buffered allows. */
+/* More bytes are buffered (worker/base/buffered.h) than limits.max_buffered allows. */
 bool limit_full(const struct worker *w);
 
 /* The hash under which the quota of a client without a key is found: its address, an IPv6 one by its /64. */

@@ -38,10 +38,10 @@ void
 local_answer(struct req *req)
 {
 	struct evbuffer *out = evbuffer_new();
-	int status = locals[req->route].fn(req, out);
+	int status = locals[req->facts.route].fn(req, out);
 	size_t n = evbuffer_get_length(out);
 
-	relay_reply(req, status, NULL, 0, locals[req->route].type,
+	relay_reply(req, status, NULL, 0, locals[req->facts.route].type,
 		n == 0 ? "" : (char *)evbuffer_pullup(out, -1), n);
 	evbuffer_free(out);
 }
@@ -210,10 +210,10 @@ model(struct req *req, struct evbuffer *out)
 	struct worker *w = req->w;
 	const struct table *t = rcu_enter(w->seg, w->slot);
 	uint32_t number;
-	bool known = t != NULL && table_pool_by_model(t, req->model, &number) != NULL;
+	bool known = t != NULL && table_pool_by_model(t, req->facts.model, &number) != NULL;
 
 	if (known)
-		add_model(out, t, req->model);
+		add_model(out, t, req->facts.model);
 	rcu_leave(w->seg, w->slot);
 	if (known)
 		return 200;

@@ -91,7 +91,7 @@ open_answer(struct req *req, char *buf, size_t size, int status, bool length_kno
 	req->status = status;
 	req->head_sent = true;
 	return snprintf(buf, size, "HTTP/1.1 %d %s\r\nX-Request-Id: %s\r\n%s%s", status,
-		phrase(status), req->id, framing,
+		phrase(status), req->facts.id, framing,
 		!req->keep_alive ? "Connection: close\r\n"
 		: req->http10    ? "Connection: keep-alive\r\n"
 				 : "");
@@ -141,7 +141,7 @@ count_events(struct req *req, uint64_t n)
 	req->events += n;
 	now = clock_us();
 	if (req->t_event_us != 0)
-		metric_observe(req->w->slab, req->pool.id, H_GAP, now - req->t_event_us);
+		metric_observe(req->w->slab, req->facts.pool.id, H_GAP, now - req->t_event_us);
 	req->t_event_us = now;
 	metric_add(req->w->slab, M_EVENTS, n);
 }
@@ -150,7 +150,7 @@ void
 relay_begin(struct req *req, struct leg *leg)
 {
 	req->relay_sse = leg->sse && leg->status == 200;
-	req->hold_short = !req->stream || leg->status != 200;
+	req->hold_short = !req->facts.stream || leg->status != 200;
 }
 
 /*

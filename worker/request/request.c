@@ -34,6 +34,7 @@
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
 #include "shm/base/rnd.h"
+#include "worker/base/buffered.h"
 #include "worker/base/core.h"
 #include "worker/attempt/exchange.h"
 #include "worker/request/client.h"
@@ -214,7 +215,8 @@ req_new(struct worker *w, struct client *c)
 
 	req->w = w;
 	req->client = c;
-	req->pool.id = METRIC_NO_POOL;
+	req->text = text_new(w);
+	req->facts.pool.id = METRIC_NO_POOL;
 	req->t_start_us = clock_us();
 	TAILQ_INSERT_TAIL(&w->reqs, req, link);
 	w->nreqs++;
@@ -252,62 +254,29 @@ struct req *
 req_apart(const struct req *of)
 {
 	struct req *req = MEM_NEW(struct req);
-	const char *why;
-	size_t at;
 
 	req->w = of->w;
 	req->apart = true;
-	req->route = of->route;
-	req->stream = of->stream;
-	memcpy(req->id, of->id, sizeof(req->id));
-	memcpy(req->model, of->model, sizeof(req->model));
-	req->tokens = of->tokens;
-	req->samples = of->samples;
-	req->pool = of->pool;
+	req->facts = of->facts;
+	req->text = text_ref(of->text);
 	req->connector = of->connector;
 	memcpy(req->tried, of->tried, sizeof(req->tried));
 	req->ntried = of->ntried;
 	req->query = of->query == NULL ? NULL : mem_strndup(of->query, strlen(of->query));
-	req->fwd = mem_strndup(of->fwd, of->fwd_len);
-	req->fwd_len = of->fwd_len;
-	req->body = mem_strndup(of->body, of->body_len);
-	req->body_len = req->body_cap = of->body_len;
-	limit_buffer(req->w, (int64_t)req->body_cap);
-	req->doc = mem_resize(NULL, 1, sizeof(*req->doc));
-	(void)splice_scan(req->doc, req->body, req->body_len, &why, &at); /* it was good before */
 	req->t_start_us = req->t_body_us = clock_us();
 	TAILQ_INSERT_TAIL(&req->w->reqs, req, link);
 	req->w->nreqs++;
 	req->w->napart++;
-	req->w->apart_bytes += req->body_len;
+	req->w->apart_bytes += req->text->body_len;
 	req_enter(req, REQ_RELEASE);
 	return req;
-}
-
-struct span
-req_header(const struct req *req, const char *name)
-{
-	const size_t n = strlen(name);
-	const char *line = req->fwd;
-
-	for (size_t left = line == NULL ? 0 : req->fwd_len, len; left > 0; left -= len) {
-		const char *lf = memchr(line, '\n', left);
-
-		len = lf != NULL ? (size_t)(lf - line) + 1 : left;
-		if (len >= n + 4 && line[n] == ':' && strncasecmp(line, name, n) == 0)
-			return (struct span){line + n + 2, len - n - 4};
-		line += len;
-	}
-	return (struct span){NULL, 0};
 }
 
 char *
 req_copy_key(const struct req *req)
 {
-	const struct span key = req_header(req, "authorization");
-
-	if (key.n > 0)
-		return mem_printf("Authorization: %.*s\r\n", (int)key.n, key.p);
+	if (req->text != NULL)
+		return text_copy_key(req->text);
 	return mem_strndup(
 		req->key == NULL ? "" : req->key, req->key == NULL ? 0 : strlen(req->key));
 }
@@ -315,18 +284,14 @@ req_copy_key(const struct req *req)
 void
 req_drop_bytes(struct req *req)
 {
-	if (req->body == NULL && req->fwd == NULL)
+	if (req->text == NULL)
 		return;
 	if (req->state == REQ_RELAY && req->connector->leaves == LEAVES_ROOM)
 		req->key = req_copy_key(req); /* its engines may have to be told later */
+	limit_drop_body(req);
+	text_unref(&req->text);
 	if (req->resume != NULL)
 		resume_keep(req);
-	limit_drop_body(req);
-	free(req->body);
-	free(req->doc);
-	free(req->fwd);
-	req->body = req->fwd = NULL;
-	req->doc = NULL;
 	for (uint32_t i = 0; i < req->npairs; i++)
 		pair_drop_texts(&req->pairs[i]);
 }
@@ -338,7 +303,6 @@ req_free(struct req **reqp)
 
 	resume_free(req);
 	req_drop_bytes(req);
-	limit_drop_body(req);
 	pair_free(req);
 	answer_free(&req->answer);
 	free(req->query);
@@ -362,8 +326,8 @@ url_of(const struct req *req, enum role role)
 	const bool one = req->connector == &connector_one_leg;
 	const struct endpoint *ep;
 
-	if (req->npairs == 0 ||
-		(one && role != route_single_role(req->route, req->pool.shake.single_engine_role)))
+	if (req->npairs == 0 || (one && role != route_single_role(req->facts.route,
+							req->facts.pool.shake.single_engine_role)))
 		return NULL;
 	ep = req->pairs[0].leg[one ? LEG_DECODE : (enum leg_kind)role].ep;
 	return ep == NULL ? NULL : ep->url;
@@ -392,10 +356,10 @@ static void
 log_end(const struct req *req, uint64_t now_us)
 {
 	LOG_AT(req->end == END_LOCAL || req->apart ? LOG_L_DEBUG : LOG_L_INFO,
-		req->apart ? "release" : "request", LOG_S("req", req->id),
+		req->apart ? "release" : "request", LOG_S("req", req->facts.id),
 		LOG_S("attempt",
 			req->npairs > 0 && req->pairs[0].id[0] != '\0' ? req->pairs[0].id : NULL),
-		LOG_S("route", route_path(req->route)), LOG_S("pool", req->pool.name),
+		LOG_S("route", route_path(req->facts.route)), LOG_S("pool", req->facts.pool.name),
 		LOG_S("prefill", url_of(req, ROLE_PREFILL)),
 		LOG_S("decode", url_of(req, ROLE_DECODE)),
 		req->npairs > 1 ? LOG_U("pairs", req->npairs) : LOG_S("direct", req->direct),
@@ -423,13 +387,13 @@ count_end(struct req *req, uint64_t now_us)
 
 	if (req->apart) {
 		req->w->napart--;
-		req->w->apart_bytes -= req->body_len;
+		req->w->apart_bytes -= req->text->body_len;
 		return;
 	}
-	if (req->pool.id != METRIC_NO_POOL)
-		metric_observe(slab, req->pool.id, H_DURATION, now_us - req->t_start_us);
-	metric_request_count(slab, (struct metric_request){.pool = (uint16_t)req->pool.id,
-					   .path = (uint8_t)req->route,
+	if (req->facts.pool.id != METRIC_NO_POOL)
+		metric_observe(slab, req->facts.pool.id, H_DURATION, now_us - req->t_start_us);
+	metric_request_count(slab, (struct metric_request){.pool = (uint16_t)req->facts.pool.id,
+					   .path = (uint8_t)req->facts.route,
 					   .reason = (uint8_t)req->end,
 					   .status = (uint16_t)req->status});
 	if (by.word != NULL)
@@ -483,17 +447,17 @@ error_message(const struct req *req, char *buf, size_t size)
 {
 	const char *m = ends[req->end].message;
 
-	if (req->end == END_MODEL_NOT_FOUND && req->model[0] == '\0')
+	if (req->end == END_MODEL_NOT_FOUND && req->facts.model[0] == '\0')
 		(void)snprintf(buf, size, "The body names no `model`, and there are several.");
 	else if (req->end == END_MODEL_NOT_FOUND)
-		(void)snprintf(buf, size, "The model `%s` does not exist.", req->model);
+		(void)snprintf(buf, size, "The model `%s` does not exist.", req->facts.model);
 	else if (req->end == END_METHOD)
 		(void)snprintf(buf, size, "%s: this path takes %s", m, req->detail);
 	else if (req->end == END_TOO_MANY_PAIRS)
 		(void)snprintf(buf, size, "%s (%u)", m, req->w->conf->max_fanout);
-	else if (req->pool.name != NULL)
+	else if (req->facts.pool.name != NULL)
 		(void)snprintf(buf, size, "%s%s%s (pool %s)", m, req->detail != NULL ? ": " : "",
-			req->detail != NULL ? req->detail : "", req->pool.name);
+			req->detail != NULL ? req->detail : "", req->facts.pool.name);
 	else if (req->detail != NULL)
 		(void)snprintf(buf, size, "%s: %s", m, req->detail);
 	else
@@ -513,8 +477,8 @@ refuse(struct req *req, struct leg *leg)
 			/* what follows cannot be told from a new request */
 			req->keep_alive = false;
 	}
-	if (req->id[0] == '\0')
-		rnd_uuid(req->id);
+	if (req->facts.id[0] == '\0')
+		rnd_uuid(req->facts.id);
 	error_message(req, message, sizeof(message));
 	relay_error(req, ends[req->end].status, ends[req->end].type, end_word(req->end), message);
 	req_end(req, req->end);
@@ -602,9 +566,9 @@ take_id(struct req *req, const struct http_head *h)
 	const struct http_header *id = http_header(h, "x-request-id");
 
 	if (id != NULL && id_usable(id->value))
-		memcpy(req->id, id->value.p, id->value.n);
+		memcpy(req->facts.id, id->value.p, id->value.n);
 	else
-		rnd_uuid(req->id);
+		rnd_uuid(req->facts.id);
 }
 
 static void
@@ -614,14 +578,14 @@ take_headers(struct req *req, const struct http_head *h)
 
 	for (size_t i = 0; i < h->nheaders; i++)
 		need += h->headers[i].name.n + h->headers[i].value.n + 4;
-	req->fwd = mem_zero(need + 1);
+	req->text->headers = mem_zero(need + 1);
 	for (size_t i = 0; i < h->nheaders; i++) {
 		const struct http_header *f = &h->headers[i];
 
 		if (!f->hop && !http_is_ours(f->name))
-			n += http_line(req->fwd + n, f);
+			n += http_line(req->text->headers + n, f);
 	}
-	req->fwd_len = n;
+	req->text->headers_len = n;
 }
 
 static void
@@ -663,23 +627,23 @@ req_head(struct req *req, const struct http_head *h)
 	req->head_only = h->method == HTTP_M_HEAD;
 	req->keep_alive = h->keep_alive;
 	req->http10 = h->minor == 0;
-	req->route = route_find(h->path);
+	req->facts.route = route_find(h->path);
 	take_id(req, h);
 	take_wish(req, h);
 	take_bound(req, h);
-	if (req->route == ROUTE_MODEL)
-		(void)http_percent_decode((struct span){h->path.p + route_rest(req->route),
-						  h->path.n - route_rest(req->route)},
-			req->model, sizeof(req->model)); /* "" is nobody's */
+	if (req->facts.route == ROUTE_MODEL)
+		(void)http_percent_decode((struct span){h->path.p + route_rest(req->facts.route),
+						  h->path.n - route_rest(req->facts.route)},
+			req->facts.model, sizeof(req->facts.model)); /* "" is nobody's */
 	http_body_init(&req->framing, h->framing, h->content_length);
 	if (h->query.n > 0)
 		req->query = mem_strndup(h->query.p, h->query.n);
 
-	if (req->route == ROUTE_NONE)
+	if (req->facts.route == ROUTE_NONE)
 		req_refuse(req, END_NOT_FOUND, NULL);
-	else if (!route_method_ok(req->route, h->method, &allow))
+	else if (!route_method_ok(req->facts.route, h->method, &allow))
 		req_refuse(req, END_METHOD, allow);
-	else if (!route_forwards(req->route))
+	else if (!route_forwards(req->facts.route))
 		req_event(req, RQ_HEAD, NULL);
 	else if (h->framing == HTTP_BODY_NONE)
 		req_refuse(req, END_LENGTH_REQUIRED, NULL);
@@ -706,7 +670,7 @@ static void
 head_read(struct req *req, struct leg *leg)
 {
 	(void)leg;
-	if (!route_forwards(req->route)) {
+	if (!route_forwards(req->facts.route)) {
 		if (!req->framing.done)
 			req->keep_alive = false;
 		local_answer(req);
@@ -724,8 +688,8 @@ static uint64_t
 body_deadline_ms(const struct req *req)
 {
 	const uint64_t each = clock_ms() + req->w->conf->client_body_ms;
-	const uint64_t all =
-		req->body_from_ms + req->w->conf->client_body_ms + req->body_len * 1000 / BODY_RATE;
+	const uint64_t all = req->body_from_ms + req->w->conf->client_body_ms +
+			     req->text->body_len * 1000 / BODY_RATE;
 
 	return each < all ? each : all;
 }
@@ -735,19 +699,19 @@ static bool
 grow_body(struct req *req, size_t n)
 {
 	const bool known = req->framing.framing == HTTP_BODY_LENGTH;
-	const size_t need = req->body_len + n, whole = need + (size_t)req->framing.left;
-	size_t want = 2 * req->body_cap;
+	const size_t need = req->text->body_len + n, whole = need + (size_t)req->framing.left;
+	size_t want = 2 * req->text->body_cap;
 
-	if (need <= req->body_cap)
+	if (need <= req->text->body_cap)
 		return true;
 	if (known && (want > whole || (want == 0 && whole <= WORKER_BUF)))
 		want = whole;
 	if (want < need)
 		want = need;
-	if (!limit_grow(req, want - req->body_cap))
+	if (!limit_grow(req, want - req->text->body_cap))
 		return false;
-	req->body = mem_resize(req->body, want, 1);
-	req->body_cap = want;
+	req->text->body = mem_resize(req->text->body, want, 1);
+	req->text->body_cap = want;
 	return true;
 }
 
@@ -756,7 +720,7 @@ req_body(struct req *req, const char *p, size_t n)
 {
 	uint64_t max = req->w->conf->max_body;
 
-	if (n > max - req->body_len) {
+	if (n > max - req->text->body_len) {
 		req_refuse(req, END_BODY_TOO_LARGE, NULL);
 		return;
 	}
@@ -765,8 +729,8 @@ req_body(struct req *req, const char *p, size_t n)
 		return;
 	}
 	if (n > 0) {
-		memcpy(req->body + req->body_len, p, n);
-		req->body_len += n;
+		memcpy(req->text->body + req->text->body_len, p, n);
+		req->text->body_len += n;
 		req->deadline_ms = body_deadline_ms(req);
 	}
 	if (req->framing.done)
@@ -804,13 +768,14 @@ look_at_form(struct req *req)
 {
 	struct span model;
 
-	if (!multipart_field(req_header(req, "content-type"),
-		    (struct span){req->body == NULL ? "" : req->body, req->body_len}, "model",
-		    &model))
+	if (!multipart_field(text_header(req->text, "content-type"),
+		    (struct span){
+			    req->text->body == NULL ? "" : req->text->body, req->text->body_len},
+		    "model", &model))
 		return NULL; /* as a body without `model` */
-	if (model.n >= sizeof(req->model) || memchr(model.p, '\0', model.n) != NULL)
+	if (model.n >= sizeof(req->facts.model) || memchr(model.p, '\0', model.n) != NULL)
 		return "`model` is not a usable string";
-	memcpy(req->model, model.p, model.n);
+	memcpy(req->facts.model, model.p, model.n);
 	return NULL;
 }
 
@@ -820,22 +785,19 @@ look_at_body(struct req *req)
 {
 	const struct splice_member *m;
 	const char *why;
-	size_t at;
 
-	req->doc = mem_resize(
-		NULL, 1, sizeof(*req->doc)); /* 3.6 KiB that splice_scan() fills as far as needed */
-	if (splice_scan(req->doc, req->body == NULL ? "" : req->body, req->body_len, &why, &at) !=
-		0)
+	why = text_scan(req->text);
+	if (why != NULL)
 		return why;
-	m = splice_find(req->doc, SK_N);
-	req->samples = m != NULL && m->type == ST_NUMBER && req->route != ROUTE_GENERATE
-			       ? parse_samples(req->doc->text + m->val)
-			       : 1;
-	m = splice_find(req->doc, SK_STREAM);
-	req->stream = m != NULL && m->type == ST_TRUE;
-	m = splice_find(req->doc, SK_MODEL);
+	m = splice_find(req->text->doc, SK_N);
+	req->facts.samples = m != NULL && m->type == ST_NUMBER && req->facts.route != ROUTE_GENERATE
+				     ? parse_samples(req->text->doc->text + m->val)
+				     : 1;
+	m = splice_find(req->text->doc, SK_STREAM);
+	req->facts.stream = m != NULL && m->type == ST_TRUE;
+	m = splice_find(req->text->doc, SK_MODEL);
 	if (m != NULL && m->type != ST_NULL &&
-		splice_string(req->doc, m, req->model, sizeof(req->model)) < 0)
+		splice_string(req->text->doc, m, req->facts.model, sizeof(req->facts.model)) < 0)
 		return "`model` is not a usable string";
 	return NULL;
 }
@@ -851,7 +813,7 @@ body_read(struct req *req, struct leg *leg)
 		return;
 	}
 	req->t_body_us = clock_us();
-	why = route_takes_form(req->route) ? look_at_form(req) : look_at_body(req);
+	why = route_takes_form(req->facts.route) ? look_at_form(req) : look_at_body(req);
 	if (why != NULL) {
 		req_refuse(req, END_BAD_JSON, why);
 		return;
@@ -878,7 +840,7 @@ req_first_byte(struct req *req)
 		return;
 	req->t_first_us = clock_us();
 	us = req->t_first_us - req->t_body_us;
-	metric_observe(req->w->slab, req->pool.id, H_TTFT, us);
+	metric_observe(req->w->slab, req->facts.pool.id, H_TTFT, us);
 	plan_learn(req, us - req->queued_us); /* waiting is nobody's prefill */
 }
 
@@ -900,11 +862,11 @@ is_late(const struct req *req, uint64_t now_ms)
 static uint64_t
 over_at_ms(const struct req *req)
 {
-	uint64_t ms = req->pool.timeouts.request_ms;
+	uint64_t ms = req->facts.pool.timeouts.request_ms;
 
 	if (req->state == REQ_RELEASE || req->t_body_us == 0)
 		return 0;
-	if (req->pool.rescue.allow_timeout_header != 0 && req->bound_ms != 0 &&
+	if (req->facts.pool.rescue.allow_timeout_header != 0 && req->bound_ms != 0 &&
 		(ms == 0 || req->bound_ms < ms))
 		ms = req->bound_ms;
 	return ms == 0 ? 0 : req->t_body_us / 1000 + ms;

@@ -21,7 +21,8 @@
 #include "worker/base/end_list.h"
 #include "worker/net/leg.h"
 #include "worker/attempt/pair.h"
-#include "worker/base/route.h"
+#include "worker/base/facts.h"
+#include "worker/base/text.h"
 
 struct client;
 struct evbuffer;
@@ -58,20 +59,6 @@ enum req_event {
 	RQ_N
 };
 
-#define REQ_ID_MAX 128 /* longer client ids are replaced */
-
-/* What of a table_pool a request keeps: copied out inside the read section. */
-struct req_pool {
-	uint32_t id;      /* METRIC_NO_POOL before selection */
-	const char *name; /* in the segment: stays */
-	enum connector_kind connector;
-	struct conf_handshake shake;
-	struct conf_timeouts timeouts;
-	struct conf_rescue rescue;
-	struct conf_ejection ejection;
-	struct conf_queue queue;
-};
-
 #define REQ_TRIED_MAX 24 /* of CONF_RETRIES_MAX engines of each role, and the first two */
 
 /* What the client wants of the threshold, where the operator lets it say. */
@@ -84,32 +71,21 @@ struct req {
 	uint64_t deadline_ms; /* of the state; 0: none */
 
 	/* what the client asked for */
-	enum route route;
-	bool stream;
-	bool head_only;  /* HEAD */
-	bool keep_alive; /* its connection may serve another request */
-	bool http10;     /* no chunked answers */
-	char id[REQ_ID_MAX + 1];
-	char *query; /* of the target, or NULL */
-	char *fwd;   /* end-to-end header lines for the engines */
-	size_t fwd_len;
-	char *key; /* of those the Authorization line, once they are dropped; or NULL */
+	struct facts facts;
+	struct text *text;        /* NULL once no engine is to be sent anything more */
+	bool head_only;           /* HEAD */
+	bool keep_alive;          /* its connection may serve another request */
+	bool http10;              /* no chunked answers */
+	char *query;              /* of the target, or NULL */
+	char *key;                /* the Authorization line, once the text is dropped; or NULL */
 	struct http_body framing; /* of its body */
 	uint64_t body_from_ms;    /* its head was read */
-	char *body;
-	size_t body_len, body_cap;
-	uint64_t declared;  /* of a large body: what its head declares and is not here (limit.h) */
-	struct splice *doc; /* of the body; NULL: it is no JSON */
+	uint64_t declared; /* of a large body: what its head declares and is not here (limit.h) */
 	enum req_wish wish;
 	uint64_t bound_ms; /* what it may take, as the client says; 0: nothing said */
 	bool bound_wrong;  /* it said that wrongly */
-	char model[256];
-	uint32_t tokens;   /* of its prompt, estimated; 0: not yet */
-	uint32_t estimate; /* what the routing threshold is compared with */
-	uint32_t samples;  /* `n` */
 
 	/* how it is served */
-	struct req_pool pool;
 	const struct connector *connector;
 	const char
 		*direct; /* why the decode engine does it alone, for the log; NULL: it does not */
@@ -193,11 +169,9 @@ void req_end(struct req *req, enum req_end end);
 void req_refuse_with(struct req *req, enum req_end end);
 /* Nobody is there to be answered, or no word of ours would reach him. */
 void req_drop(struct req *req);
-/* The value of a header line kept for the engines; nothing if there is none, or they have been dropped. */
-struct span req_header(const struct req *req, const char *name);
 /* Frees the client's bytes and the hand-over: the engines have their requests. */
 void req_drop_bytes(struct req *req);
-/* The client's Authorization line, for what is asked in its name; "" if there is none.  The caller's. */
+/* The client's Authorization line, for what is sent in its name; "" if there is none.  The caller's. */
 char *req_copy_key(const struct req *req);
 /* A byte of the answer goes to the client: what the first one took is noted. */
 void req_first_byte(struct req *req);

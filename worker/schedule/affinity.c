@@ -16,9 +16,9 @@ member_value(const struct req *req, const char *name)
 {
 	struct splice_seg v;
 
-	if (req->doc == NULL) /* a form */
+	if (req->text->doc == NULL) /* a form */
 		return (struct span){NULL, 0};
-	if (splice_member_raw(req->doc->text, req->doc->len, name, &v) != 1 ||
+	if (splice_member_raw(req->text->doc->text, req->text->doc->len, name, &v) != 1 ||
 		strchr("{[n", v.p[0]) != NULL)
 		return (struct span){NULL, 0};
 	return v.p[0] == '"' ? (struct span){v.p + 1, v.n - 2} : (struct span){v.p, v.n};
@@ -30,7 +30,7 @@ affinity_session(const struct req *req, const struct table_pool *tp, uint64_t *r
 	struct span v = {NULL, 0};
 
 	if (tp->session_header[0] != '\0')
-		v = req_header(req, tp->session_header);
+		v = text_header(req->text, tp->session_header);
 	if (v.n == 0 && tp->session_member[0] != '\0')
 		v = member_value(req, tp->session_member);
 	if (v.n == 0)
@@ -45,25 +45,25 @@ affinity_prefix(const struct req *req, const struct table_pool *tp, uint64_t *re
 	const struct splice_member *m;
 	size_t n;
 
-	if (req->doc == NULL)
+	if (req->text->doc == NULL)
 		return false;
-	m = splice_find(req->doc, req->route == ROUTE_COMPLETIONS ? SK_PROMPT
-				  : req->route == ROUTE_GENERATE  ? SK_TEXT
-								  : SK_MESSAGES);
+	m = splice_find(req->text->doc, req->facts.route == ROUTE_COMPLETIONS ? SK_PROMPT
+					: req->facts.route == ROUTE_GENERATE  ? SK_TEXT
+									      : SK_MESSAGES);
 	if (m == NULL)
 		return false;
 	n = m->end - m->val;
 	/* an engine keeps one prefix cache per model: adapters change every block */
-	*ret_key = XXH3_64bits_withSeed(req->doc->text + m->val,
+	*ret_key = XXH3_64bits_withSeed(req->text->doc->text + m->val,
 		n < tp->prefix_bytes ? n : tp->prefix_bytes,
-		XXH3_64bits(req->model, strlen(req->model)));
+		XXH3_64bits(req->facts.model, strlen(req->facts.model)));
 	return true;
 }
 
 uint32_t
 affinity_tokens(const struct req *req)
 {
-	const struct splice *doc = req->doc;
+	const struct splice *doc = req->text->doc;
 	const uint64_t n =
 		(doc->prompt_chars + doc->message_chars) / CHARS_PER_TOKEN + doc->prompt_items;
 
@@ -76,13 +76,13 @@ uint32_t
 affinity_estimate(const struct req *req)
 {
 	const struct splice_member *prompt;
-	uint64_t n = req->doc->message_chars / CHARS_PER_TOKEN;
+	uint64_t n = req->text->doc->message_chars / CHARS_PER_TOKEN;
 
-	if (req->route == ROUTE_COMPLETIONS) {
-		prompt = splice_find(req->doc, SK_PROMPT);
+	if (req->facts.route == ROUTE_COMPLETIONS) {
+		prompt = splice_find(req->text->doc, SK_PROMPT);
 		n = prompt != NULL && prompt->type == ST_ARRAY
-			    ? req->doc->prompt_elements
-			    : req->doc->prompt_chars / CHARS_PER_TOKEN;
+			    ? req->text->doc->prompt_elements
+			    : req->text->doc->prompt_chars / CHARS_PER_TOKEN;
 	}
 	return (uint32_t)n; /* a body is shorter than 4 GiB */
 }

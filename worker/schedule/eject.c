@@ -64,7 +64,8 @@ back(struct leg *leg)
 	if (!eject_trial_good(leg->w->seg, ep->slot, trial, clock_ms()))
 		return;
 	log_info("endpoint back, its trial went well", LOG_S("url", ep->url),
-		LOG_S("role", role_name(pair_role(leg))), LOG_S("pool", leg->pair->req->pool.name));
+		LOG_S("role", role_name(pair_role(leg))),
+		LOG_S("pool", leg->pair->req->facts.pool.name));
 	wait_released(leg); /* there is room for more */
 }
 
@@ -86,7 +87,8 @@ eject_good(struct leg *leg)
 	if (leg->trial != 0)
 		back(leg);
 	else if (ep_tag(seg, leg->ep->slot) == leg->ep->tag)
-		eject_good_answer(seg, leg->ep->slot, clock_ms(), &leg->pair->req->pool.ejection);
+		eject_good_answer(
+			seg, leg->ep->slot, clock_ms(), &leg->pair->req->facts.pool.ejection);
 }
 
 /* For how long the endpoint is ejected now; 0: it was not by this. */
@@ -116,16 +118,17 @@ eject_bad(struct leg *failed)
 	if (leg == NULL)
 		return;
 	leg->judged = true;
-	at = find(rcu_enter(w->seg, w->slot), leg->pair->req->pool.id, leg->ep);
+	at = find(rcu_enter(w->seg, w->slot), leg->pair->req->facts.pool.id, leg->ep);
 	if (at.pool != NULL)
 		ms = charge(leg, &at, reached);
 	rcu_leave(w->seg, w->slot);
 	eject_none(leg);
 	if (ms > 0)
 		log_warn("endpoint ejected, its requests fail", LOG_S("url", leg->ep->url),
-			LOG_S("role", role_name(at.role)), LOG_S("pool", leg->pair->req->pool.name),
+			LOG_S("role", role_name(at.role)),
+			LOG_S("pool", leg->pair->req->facts.pool.name),
 			LOG_S("last", reached ? "failed" : "refused"), LOG_U("for_ms", ms),
-			LOG_S("req", leg->pair->req->id));
+			LOG_S("req", leg->pair->req->facts.id));
 }
 
 void

@@ -36,7 +36,7 @@ prepare(struct selection s[ROLE_N], struct req *req, const struct table *t,
 			.model = model,
 			.avoid = req->tried,
 			.navoid = req->ntried,
-			.tokens = req->tokens,
+			.tokens = req->facts.tokens,
 			.mean_tokens = w->mean_tokens[tp->id],
 			.now_ms = now_ms,
 			.foreign_max_age_ms = t->foreign_max_age_ms,
@@ -213,9 +213,9 @@ static const struct table_pool *
 find_pool(const struct req *req, const struct table *t, uint32_t *ret_model)
 {
 	*ret_model = TABLE_ANY_MODEL;
-	if (req->model[0] == '\0')
+	if (req->facts.model[0] == '\0')
 		return t->npools == 1 ? &t->pools[0] : NULL;
-	return table_pool_by_model(t, req->model, ret_model);
+	return table_pool_by_model(t, req->facts.model, ret_model);
 }
 
 /* The mean is what a request of another router is taken for, whose prompt nobody tells us. */
@@ -224,15 +224,15 @@ note_tokens(struct req *req, const struct table_pool *tp)
 {
 	uint32_t *mean = &req->w->mean_tokens[tp->id];
 
-	if (req->tokens != 0) /* planned before: it has waited */
+	if (req->facts.tokens != 0) /* planned before: it has waited */
 		return;
-	if (req->doc == NULL) { /* no prompt */
-		req->tokens = 1;
+	if (req->text->doc == NULL) { /* no prompt */
+		req->facts.tokens = 1;
 		return;
 	}
-	req->tokens = affinity_tokens(req);
-	req->estimate = affinity_estimate(req);
-	*mean = select_mean(*mean, req->tokens);
+	req->facts.tokens = affinity_tokens(req);
+	req->facts.estimate = affinity_estimate(req);
+	*mean = select_mean(*mean, req->facts.tokens);
 }
 
 /* --- how ----------------------------------------------------------------------------------------- */
@@ -243,9 +243,9 @@ static const char short_prompt[] = "threshold";
 static const char *
 why_direct(struct req *req)
 {
-	const struct conf_handshake *shake = &req->pool.shake;
+	const struct conf_handshake *shake = &req->facts.pool.shake;
 	const struct connector *c = req->connector;
-	struct threshold *learned = &req->w->thresholds[req->pool.id];
+	struct threshold *learned = &req->w->thresholds[req->facts.pool.id];
 	const char *why;
 	bool below;
 
@@ -253,7 +253,8 @@ why_direct(struct req *req)
 		return "no_prefill";
 	if (shake->allow_route_header != 0 && req->wish == WISH_DIRECT)
 		return "client";
-	if (req->samples > 1 && c->samples != NULL && c->samples(&req->pool) == SEVERAL_DIRECT)
+	if (req->facts.samples > 1 && c->samples != NULL &&
+		c->samples(&req->facts.pool) == SEVERAL_DIRECT)
 		return "samples";
 	why = c->unfit != NULL ? c->unfit(req) : NULL;
 	if (why != NULL)
@@ -261,11 +262,11 @@ why_direct(struct req *req)
 	if (shake->allow_route_header != 0 && req->wish == WISH_DISAGGREGATED)
 		return NULL;
 	if (shake->routing_threshold != THRESHOLD_AUTO)
-		below = req->estimate < shake->routing_threshold;
-	else if (req->stream)
-		below = threshold_direct(learned, req->estimate, &req->w->rnd);
+		below = req->facts.estimate < shake->routing_threshold;
+	else if (req->facts.stream)
+		below = threshold_direct(learned, req->facts.estimate, &req->w->rnd);
 	else /* its first token is not seen: nothing would be learned by trying */
-		below = req->estimate < threshold_now(learned);
+		below = req->facts.estimate < threshold_now(learned);
 	return below ? short_prompt : NULL;
 }
 
@@ -274,10 +275,10 @@ plan_learn(struct req *req, uint64_t ttft_us)
 {
 	/* of a stream with its first event: a whole answer has all its tokens' time in it, an error none, and
 	 * where engines failed there is theirs in it, too */
-	if (req->pool.shake.routing_threshold == THRESHOLD_AUTO && req->npairs == 1 &&
-		req->tries == 0 && !req->fell_back && route_by(req->route) == ROUTE_BY_PAIR &&
-		req->stream && (req->relay_sse || req->answer != NULL))
-		threshold_learn(&req->w->thresholds[req->pool.id], req->estimate,
+	if (req->facts.pool.shake.routing_threshold == THRESHOLD_AUTO && req->npairs == 1 &&
+		req->tries == 0 && !req->fell_back && route_by(req->facts.route) == ROUTE_BY_PAIR &&
+		req->facts.stream && (req->relay_sse || req->answer != NULL))
+		threshold_learn(&req->w->thresholds[req->facts.pool.id], req->facts.estimate,
 			req->direct != NULL, ttft_us);
 }
 
@@ -293,11 +294,11 @@ choose_way(struct req *req, const struct table_pool *tp, uint32_t *ret_pairs)
 	*ret_pairs = 1;
 	req->direct = NULL;
 	req->connector = c;
-	if (route_by(req->route) == ROUTE_BY_ONE) {
+	if (route_by(req->facts.route) == ROUTE_BY_ONE) {
 		req->connector = &connector_one_leg;
 		return END_OK;
 	}
-	if (req->route == ROUTE_GENERATE && tp->connector != CONNECTOR_SGLANG)
+	if (req->facts.route == ROUTE_GENERATE && tp->connector != CONNECTOR_SGLANG)
 		return END_NOT_FOUND;
 	req->detail = c->refuses != NULL ? c->refuses(req) : NULL;
 	if (req->detail != NULL)
@@ -313,13 +314,14 @@ choose_way(struct req *req, const struct table_pool *tp, uint32_t *ret_pairs)
 		return END_OK;
 	}
 	prompts = connector_prompts(req);
-	split = req->samples > 1 && c->samples != NULL && c->samples(&req->pool) == SEVERAL_PAIRS;
+	split = req->facts.samples > 1 && c->samples != NULL &&
+		c->samples(&req->facts.pool) == SEVERAL_PAIRS;
 	/* an answer lists the samples of a prompt side by side: where these are split, so are the prompts */
 	if (prompts > 1 &&
-		(split || (c->prompts != NULL && c->prompts(&req->pool) == SEVERAL_PAIRS)))
+		(split || (c->prompts != NULL && c->prompts(&req->facts.pool) == SEVERAL_PAIRS)))
 		pairs = prompts;
 	if (split)
-		pairs *= req->samples;
+		pairs *= req->facts.samples;
 	if (pairs > req->w->conf->max_fanout)
 		return END_TOO_MANY_PAIRS;
 	*ret_pairs = (uint32_t)pairs;
@@ -344,10 +346,10 @@ seed_of(const struct splice *doc, uint64_t *ret)
 static void
 share_out(struct req *req)
 {
-	const struct splice_member *prompt = splice_find(req->doc, SK_PROMPT);
+	const struct splice_member *prompt = splice_find(req->text->doc, SK_PROMPT);
 	const bool split = req->connector->samples != NULL &&
-			   req->connector->samples(&req->pool) == SEVERAL_PAIRS;
-	const uint32_t samples = split && req->samples > 1 ? req->samples : 1;
+			   req->connector->samples(&req->facts.pool) == SEVERAL_PAIRS;
+	const uint32_t samples = split && req->facts.samples > 1 ? req->facts.samples : 1;
 	struct splice_seg list, one;
 	uint64_t seed = 0;
 	bool seeded;
@@ -355,14 +357,14 @@ share_out(struct req *req)
 
 	if (req->npairs == 1)
 		return;
-	seeded = samples > 1 && seed_of(req->doc, &seed);
+	seeded = samples > 1 && seed_of(req->text->doc, &seed);
 	metric_add(req->w->slab, M_FANNED, req->npairs);
 	for (uint32_t i = 0; i < req->npairs; i++) {
 		struct pair *pair = &req->pairs[i];
 
 		if (samples < req->npairs && i % samples == 0) {
 			list = (struct splice_seg){
-				req->doc->text + prompt->val, prompt->end - prompt->val};
+				req->text->doc->text + prompt->val, prompt->end - prompt->val};
 			(void)splice_element(&list, &at, &one);
 		}
 		if (samples < req->npairs)
@@ -384,13 +386,13 @@ void
 plan_answer(struct req *req)
 {
 	struct answer_how how = {
-		.shape = req->route == ROUTE_GENERATE ? ANSWER_GENERATE : ANSWER_OPENAI,
-		.chat = req->route == ROUTE_CHAT,
-		.stream = req->stream,
+		.shape = req->facts.route == ROUTE_GENERATE ? ANSWER_GENERATE : ANSWER_OPENAI,
+		.chat = req->facts.route == ROUTE_CHAT,
+		.stream = req->facts.stream,
 		.parts = req->npairs,
-		.fix_usage = req->pool.shake.fix_usage != 0};
+		.fix_usage = req->facts.pool.shake.fix_usage != 0};
 	const struct connector *c = req->connector;
-	const struct splice_member *options = splice_find(req->doc, SK_STREAM_OPTIONS);
+	const struct splice_member *options = splice_find(req->text->doc, SK_STREAM_OPTIONS);
 	struct splice_seg v;
 
 	answer_free(&req->answer);
@@ -399,7 +401,7 @@ plan_answer(struct req *req)
 	if (c->starts[ROLE_PREFILL] == STARTS_NEVER && req->npairs == 1)
 		return; /* one engine's own words */
 	if (options != NULL && options->type == ST_OBJECT) {
-		const char *p = req->doc->text + options->val;
+		const char *p = req->text->doc->text + options->val;
 		size_t n = options->end - options->val;
 
 		how.usage = splice_member_raw(p, n, "include_usage", &v) == 1 && truthy(&v);
@@ -408,11 +410,11 @@ plan_answer(struct req *req)
 	}
 	if (req->resume != NULL)
 		how.usage = how.continuous_usage = true; /* what nobody asked for is taken out */
-	how.samples =
-		c->samples != NULL && c->samples(&req->pool) == SEVERAL_PAIRS && req->samples > 0
-			? req->samples
-			: 1;
-	how.choices = how.samples == 1 && req->samples > 1 ? req->samples : 1;
+	how.samples = c->samples != NULL && c->samples(&req->facts.pool) == SEVERAL_PAIRS &&
+				      req->facts.samples > 0
+			      ? req->facts.samples
+			      : 1;
+	how.choices = how.samples == 1 && req->facts.samples > 1 ? req->facts.samples : 1;
 	if (!(c->rewrites != NULL && c->rewrites(req, &how)) && !how.fix_usage && req->npairs == 1)
 		return;
 	req->takes_prefill = how.first_token || how.fix_usage || how.shape == ANSWER_GENERATE;
@@ -438,7 +440,8 @@ static enum role
 role_alone(const struct req *req)
 {
 	return req->connector == &connector_one_leg
-		       ? route_single_role(req->route, req->pool.shake.single_engine_role)
+		       ? route_single_role(
+				 req->facts.route, req->facts.pool.shake.single_engine_role)
 		       : ROLE_DECODE;
 }
 
@@ -517,7 +520,7 @@ plan_again(struct pair *next, enum plan_for what, struct pair *of)
 	struct selection s[ROLE_N];
 
 	w->planning = true;
-	if (tp != NULL && tp->id == req->pool.id) {
+	if (tp != NULL && tp->id == req->facts.pool.id) {
 		prepare(s, req, t, tp, model);
 		s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
 		for (enum role r = 0; r < ROLE_N && what != FOR_DECODE; r++)
@@ -546,7 +549,7 @@ plan(struct req *req, const struct table *t)
 	req->detail = NULL;
 	if (tp == NULL)
 		return END_MODEL_NOT_FOUND;
-	req->pool = (struct req_pool){.id = tp->id,
+	req->facts.pool = (struct req_pool){.id = tp->id,
 		.name = seg_pool_name(req->w->seg, tp->id),
 		.connector = tp->connector,
 		.shake = tp->shake,
@@ -573,7 +576,7 @@ plan(struct req *req, const struct table *t)
 	why = choose_endpoints(req, t, tp, model);
 	if (why != END_OK)
 		return why;
-	if (req->doc != NULL) {
+	if (req->text->doc != NULL) {
 		share_out(req);
 		resume_plan(req);
 		plan_answer(req);
@@ -599,7 +602,7 @@ may_change(const struct req *req, const struct table *t, enum req_end why)
 	for (uint32_t i = 0; i < t->nendpoints; i++) {
 		const struct table_endpoint *ep = &t->endpoints[i];
 
-		if ((why == END_MODEL_NOT_FOUND || t->pools[ep->pool].id == req->pool.id) &&
+		if ((why == END_MODEL_NOT_FOUND || t->pools[ep->pool].id == req->facts.pool.id) &&
 			ep_state_get(req->w->seg, ep->slot) == EP_STARTING)
 			return true;
 	}
@@ -627,7 +630,7 @@ plan_once(struct req *req, uint64_t *ret_most_ms)
 static bool
 go_alone(struct req *req)
 {
-	if (req->alone || req->pool.rescue.fallback != FALLBACK_DIRECT ||
+	if (req->alone || req->facts.pool.rescue.fallback != FALLBACK_DIRECT ||
 		!connector_pairs(req->connector))
 		return false;
 	wait_leave(req); /* it stood there for other places */

@@ -11,7 +11,7 @@ struct pair;
 struct req;
 
 /*
- * Fills req->pool, req->connector and both legs' endpoints, reserved.  Raises RQ_PLANNED, or RQ_REFUSE with
+ * Fills req->facts.pool, req->connector and both legs' endpoints, reserved.  Raises RQ_PLANNED, or RQ_REFUSE with
  * the reason; or calls req_wait() while an endpoint that has just been added is not known yet.
  */
 void plan_request(struct req *req);

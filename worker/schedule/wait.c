@@ -43,14 +43,14 @@ static enum req_end
 take_priority(struct req *req, const struct table_pool *tp)
 {
 	const struct splice_member *m =
-		req->doc != NULL ? splice_find(req->doc, SK_PRIORITY) : NULL;
+		req->text->doc != NULL ? splice_find(req->text->doc, SK_PRIORITY) : NULL;
 	struct span line = {NULL, 0};
 
 	req->priority = 0;
 	if (tp->queue.allow_priority == 0)
 		return END_OK;
 	if (tp->priority_header[0] != '\0')
-		line = req_header(req, tp->priority_header);
+		line = text_header(req->text, tp->priority_header);
 	if (line.p != NULL) {
 		if (read_priority(line.p, line.n, &req->priority))
 			return END_OK;
@@ -58,7 +58,7 @@ take_priority(struct req *req, const struct table_pool *tp)
 		return END_UNSUPPORTED;
 	}
 	if (m != NULL && m->type == ST_NUMBER)
-		(void)read_priority(req->doc->text + m->val, m->end - m->val, &req->priority);
+		(void)read_priority(req->text->doc->text + m->val, m->end - m->val, &req->priority);
 	return END_OK;
 }
 
@@ -68,10 +68,11 @@ need_of(const struct req *req)
 {
 	uint64_t h = 14695981039346656037ull;
 	const bool one = req->connector == &connector_one_leg;
-	const enum role role = route_single_role(req->route, req->pool.shake.single_engine_role);
+	const enum role role =
+		route_single_role(req->facts.route, req->facts.pool.shake.single_engine_role);
 	const uint8_t way = one ? (role == ROLE_PREFILL ? 1 : 4) : req->direct != NULL ? 2 : 3;
 
-	for (const char *p = req->model; *p != '\0'; p++)
+	for (const char *p = req->facts.model; *p != '\0'; p++)
 		h = (h ^ (uint8_t)*p) * 1099511628211ull;
 	h = (h ^ way) * 1099511628211ull;
 	return h != 0 ? h : 1;
@@ -134,7 +135,7 @@ wait_released(struct leg *leg)
 	if (req->w->planning)
 		req->w->owes |= roles; /* no system call inside a read section: wait_settle() */
 	else
-		call_any(req->w, req->pool.id, roles, 0);
+		call_any(req->w, req->facts.pool.id, roles, 0);
 }
 
 /* --- standing there ------------------------------------------------------------------------------ */
@@ -143,7 +144,7 @@ static void
 enter(struct req *req, const struct queue_ref *place)
 {
 	struct worker *w = req->w;
-	const uint64_t most_ms = req->pool.queue.timeout_ms;
+	const uint64_t most_ms = req->facts.pool.queue.timeout_ms;
 	const uint64_t had_ms =
 		req->queued_us / 1000; /* elsewhere: for a pair, before it went alone */
 
@@ -164,11 +165,11 @@ retry_after(const struct req *req)
 {
 	uint64_t since_ms, ms;
 
-	if (queue_waiting(req->w->seg, req->pool.id, &since_ms) == 0)
+	if (queue_waiting(req->w->seg, req->facts.pool.id, &since_ms) == 0)
 		return 1;
 	ms = clock_ms() - since_ms;
-	if (ms > req->pool.queue.timeout_ms)
-		ms = req->pool.queue.timeout_ms;
+	if (ms > req->facts.pool.queue.timeout_ms)
+		ms = req->facts.pool.queue.timeout_ms;
 	return ms <= 1000 ? 1 : (uint32_t)((ms + 999) / 1000);
 }
 
@@ -179,7 +180,7 @@ wait_again(struct req *req, enum req_end *why)
 	const struct queue_ask ask = ask_of(req);
 	struct queue_ref place;
 
-	if (req->waits && req->place.pool != req->pool.id) {
+	if (req->waits && req->place.pool != req->facts.pool.id) {
 		wait_leave(req);
 		return true;
 	}
@@ -191,9 +192,10 @@ wait_again(struct req *req, enum req_end *why)
 		queue_tried(w->seg, &req->place, req->lacks);
 		return false;
 	}
-	if (req->hopeless || req->pool.queue.size == 0)
+	if (req->hopeless || req->facts.pool.queue.size == 0)
 		return false;
-	switch (queue_enter(w->seg, w->slot, req->pool.id, req->pool.queue.size, &ask, &place)) {
+	switch (queue_enter(
+		w->seg, w->slot, req->facts.pool.id, req->facts.pool.queue.size, &ask, &place)) {
 	case QUEUE_FULL:
 		req->retry_after_s = retry_after(req);
 		*why = END_QUEUE_FULL;
@@ -256,7 +258,7 @@ wait_settle(struct req *req)
 
 	w->owes = 0;
 	w->served = false;
-	call_any(w, req->pool.id, owed, served ? req->need : 0);
+	call_any(w, req->facts.pool.id, owed, served ? req->need : 0);
 }
 
 void

@@ -20,6 +20,7 @@ static struct worker worker = {.slab = &slab}; /* counts what is kept */
 static struct req req;
 static struct pair pair = NEW_PAIR;
 static struct splice doc;
+static struct text client_text;
 static struct endpoint eps[ROLE_N];
 
 /* Static text where the code has its own copies: nothing here writes or frees it. */
@@ -43,11 +44,12 @@ new_request(enum connector_kind kind, const char *body)
 	pair.first_token = -1;
 	req.pairs = &pair;
 	req.npairs = 1;
-	req.pool.connector = kind;
-	req.doc = &doc;
-	req.route = ROUTE_COMPLETIONS;
+	req.facts.pool.connector = kind;
+	req.text = &client_text;
+	client_text = (struct text){.w = &worker, .refs = 1, .doc = &doc};
+	req.facts.route = ROUTE_COMPLETIONS;
 	req.connector = connector_find(kind);
-	(void)strcpy(req.id, "id");
+	(void)strcpy(req.facts.id, "id");
 	pair_set_id(&pair, "id-0123456789abcdef", strlen("id-0123456789abcdef"));
 	for (enum role r = 0; r < ROLE_N; r++) {
 		pair.starts[r] = req.connector->starts[r];

@@ -17,9 +17,9 @@ begin_at(enum route route, const char *body)
 {
 	drop_request(); /* the one before */
 	new_request(CONNECTOR_LMCACHE, body);
-	req.samples = 1;
-	req.route = route;
-	req.pool.shake.first_token = ROLE_PREFILL;
+	req.facts.samples = 1;
+	req.facts.route = route;
+	req.facts.pool.shake.first_token = ROLE_PREFILL;
 	eps[ROLE_DECODE].disagg_spec = fixed(RECEIVER);
 	cr_assert_eq(connector_lmcache.begin(&pair), END_OK);
 }
@@ -38,7 +38,7 @@ expect_question(const char *want)
 
 	cr_assert(connector_lmcache.ask(&pair, &q));
 	cr_assert_str_eq(q.path, "/tokenize");
-	cr_assert_eq(q.role, req.pool.shake.tokenize);
+	cr_assert_eq(q.role, req.facts.pool.shake.tokenize);
 	connector_strip(&pair, &e);
 	q.edit(&pair, &e);
 	expect_edit(&e, want);
@@ -89,7 +89,7 @@ Test(lmcache, all_that_a_template_uses_is_asked_with)
 		CHAT(",\"chat_template\":\"t\",\"chat_template_kwargs\":{\"a\":1},\"add_generation_prompt\":true,"
 		     "\"continue_final_message\":false,\"documents\":[{}],\"mm_processor_kwargs\":null,\"tools\":[],"
 		     "\"prompt\":\"evil\",\"kv_transfer_params\":{\"x\":1}"));
-	req.pool.shake.tokenize = ROLE_DECODE;
+	req.facts.pool.shake.tokenize = ROLE_DECODE;
 	expect_question(CHAT(
 		",\"chat_template\":\"t\",\"chat_template_kwargs\":{\"a\":1},\"add_generation_prompt\":true,"
 		"\"continue_final_message\":false,\"documents\":[{}],\"mm_processor_kwargs\":null,\"tools\":[]"));
@@ -192,7 +192,7 @@ Test(lmcache, first_token_from_decode_leaves_both_bodies_alone)
 	struct question q;
 
 	begin_at(ROUTE_CHAT, CHAT(",\"tools\":[{}],\"max_completion_tokens\":9"));
-	req.pool.shake.first_token = ROLE_DECODE;
+	req.facts.pool.shake.first_token = ROLE_DECODE;
 	cr_assert_not(connector_lmcache.ask(&pair, &q));
 	cr_assert_null(connector_lmcache.path(&pair, ROLE_PREFILL));
 	cr_assert_null(connector_lmcache.unfit(&req));

@@ -113,7 +113,7 @@ Test(nixl, prefill_host_in_the_object)
 			answer, sizeof(answer), "{\"kv_transfer_params\":%s}", rows[i].object);
 		(void)snprintf(want, sizeof(want), "{\"kv_transfer_params\":%s}", rows[i].want);
 		new_request(CONNECTOR_NIXL, "{}");
-		req.pool.shake.remote_host = REMOTE_HOST_PREFILL;
+		req.facts.pool.shake.remote_host = REMOTE_HOST_PREFILL;
 		eps[ROLE_PREFILL].host = fixed(rows[i].host);
 		cr_assert_eq(prefill_says(answer), TAKEN);
 		expect_body(ROLE_DECODE, want);
@@ -126,7 +126,7 @@ Test(nixl, one_sample_of_one_prompt)
 	new_request(CONNECTOR_NIXL,
 		"{\"prompt\":[\"a\",\"b\\u0041\"],\"n\":3,\"best_of\":3,\"seed\":40,\"max_tokens\":5}");
 	req.npairs = 6;
-	req.samples = 3;
+	req.facts.samples = 3;
 	pair.prompt = (struct span){"\"b\\u0041\"", 9};
 	pair.seeded = true;
 	pair.seed = 42;
@@ -167,8 +167,8 @@ push(enum route route)
 	drop_request();
 	new_request(CONNECTOR_NIXL, "{\"a\":1}");
 	eps[ROLE_PREFILL].learned = known;
-	req.route = route;
-	req.pool.shake.transfer_mode = TRANSFER_PUSH;
+	req.facts.route = route;
+	req.facts.pool.shake.transfer_mode = TRANSFER_PUSH;
 	cr_assert_eq(connector_nixl.begin(&pair), END_OK);
 }
 
@@ -247,7 +247,7 @@ Test(nixl, push_is_serial_where_nothing_is_known_for_sure)
 	(void)connector_nixl.begin(&pair);
 	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AFTER_PREFILL, "the port is one rank's");
 	pair.rank[ROLE_PREFILL] = -1;
-	req.pool.shake.transfer_mode = TRANSFER_PULL;
+	req.facts.pool.shake.transfer_mode = TRANSFER_PULL;
 	(void)connector_nixl.begin(&pair);
 	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AFTER_PREFILL, "not in this mode");
 }

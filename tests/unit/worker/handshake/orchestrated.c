@@ -13,8 +13,8 @@ static void
 begin(enum handoff_kind handoff, const char *body)
 {
 	new_request(CONNECTOR_ORCHESTRATED, body);
-	req.pool.shake.handoff = handoff;
-	req.pool.shake.remote_host = REMOTE_HOST_PREFILL;
+	req.facts.pool.shake.handoff = handoff;
+	req.facts.pool.shake.remote_host = REMOTE_HOST_PREFILL;
 }
 
 TestSuite(orchestrated, .fini = drop_request);

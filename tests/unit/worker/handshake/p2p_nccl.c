@@ -92,7 +92,7 @@ Test(p2p_nccl, the_answer_has_the_clients_id)
 	cr_assert_eq(begin("a:1", "b:2"), END_OK);
 	cr_assert(req.connector->rewrites(&req, &how));
 	cr_assert_str_eq(how.id, "\"cmpl-id\"");
-	req.route = ROUTE_CHAT;
+	req.facts.route = ROUTE_CHAT;
 	cr_assert(req.connector->rewrites(&req, &how));
 	cr_assert_str_eq(how.id, "\"chatcmpl-id\"");
 }
@@ -101,6 +101,6 @@ Test(p2p_nccl, the_answer_has_the_clients_id)
 Test(p2p_nccl, samples_are_pairs)
 {
 	cr_assert_eq(begin("a:1", "b:2"), END_OK);
-	cr_assert_eq(req.connector->samples(&req.pool), SEVERAL_PAIRS);
-	cr_assert_eq(req.connector->prompts(&req.pool), SEVERAL_WHOLE);
+	cr_assert_eq(req.connector->samples(&req.facts.pool), SEVERAL_PAIRS);
+	cr_assert_eq(req.connector->prompts(&req.facts.pool), SEVERAL_WHOLE);
 }

@@ -27,7 +27,7 @@ TestSuite(sglang, .fini = drop_request);
 Test(sglang, both_bodies_are_the_same)
 {
 	begin("{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"stream\":true,\"max_tokens\":64}");
-	req.route = ROUTE_CHAT;
+	req.facts.route = ROUTE_CHAT;
 	cr_assert_eq(req.connector->starts[ROLE_PREFILL], STARTS_AT_ONCE);
 	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AT_ONCE);
 	expect_both(
@@ -48,7 +48,7 @@ Test(sglang, a_list_of_prompts_gets_lists)
 Test(sglang, each_of_a_batch_is_of_the_rank)
 {
 	begin("{\"input_ids\":[[1],[2,3],[4]]}");
-	req.route = ROUTE_GENERATE;
+	req.facts.route = ROUTE_GENERATE;
 	eps[ROLE_PREFILL].dp_ranks = 4;
 	pair.rank[ROLE_PREFILL] = 3;
 	pair.room = 4003;
@@ -85,7 +85,7 @@ Test(sglang, what_is_a_list)
 		struct splice_edit e;
 
 		begin(rows[i].body);
-		req.route = rows[i].route;
+		req.facts.route = rows[i].route;
 		connector_edit(&pair, ROLE_DECODE, &e);
 		cr_assert_eq(
 			e.on[SK_BOOTSTRAP_ROOM].value[0] == '[', rows[i].list, "%s", rows[i].body);
@@ -226,7 +226,7 @@ Test(sglang, answers_of_the_prefill_engine)
 Test(sglang, the_prefill_engine_names_the_room)
 {
 	begin("{\"model\":\"m\",\"bootstrap_room\":1,\"stream\":false}");
-	req.pool.shake.bootstrap = BOOTSTRAP_STREAM;
+	req.facts.pool.shake.bootstrap = BOOTSTRAP_STREAM;
 	cr_assert_eq(req.connector->begin(&pair), END_OK);
 	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AFTER_PREFILL);
 	expect_body(
@@ -258,7 +258,7 @@ Test(sglang, what_cannot_be_served)
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		begin(rows[i].body);
-		req.route = rows[i].route;
+		req.facts.route = rows[i].route;
 		cr_assert_eq(
 			req.connector->refuses(&req) != NULL, rows[i].refused, "%s", rows[i].body);
 	}

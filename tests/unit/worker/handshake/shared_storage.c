@@ -7,7 +7,7 @@ static void
 decode_first(const char *body)
 {
 	new_request(CONNECTOR_SHARED_STORAGE, body);
-	(void)strcpy(req.pool.shake.cache_hit_threshold, "0.8");
+	(void)strcpy(req.facts.pool.shake.cache_hit_threshold, "0.8");
 	cr_assert_eq(req.connector->begin(&pair), END_OK);
 }
 

@@ -11,6 +11,7 @@
 
 static struct req req;
 static struct splice doc;
+static struct text client_text;
 static struct table_pool pool;
 
 static void
@@ -30,14 +31,15 @@ ask(enum route route, const char *lines, const char *body)
 	size_t at;
 
 	memset(&req, 0, sizeof(req));
-	req.route = route;
-	req.doc = &doc;
-	req.fwd = (char *)(uintptr_t)lines;
-	req.fwd_len = strlen(lines);
+	req.facts.route = route;
+	req.text = &client_text;
+	client_text = (struct text){.refs = 1, .doc = &doc};
+	client_text.headers = (char *)(uintptr_t)lines;
+	client_text.headers_len = strlen(lines);
 	cr_assert_eq(splice_scan(&doc, body, strlen(body), &why, &at), 0, "%s: %s", body, why);
 	if (splice_find(&doc, SK_MODEL) != NULL)
-		cr_assert_geq(splice_string(&doc, splice_find(&doc, SK_MODEL), req.model,
-				      sizeof(req.model)),
+		cr_assert_geq(splice_string(&doc, splice_find(&doc, SK_MODEL), req.facts.model,
+				      sizeof(req.facts.model)),
 			0);
 }
 

@@ -1,0 +1,38 @@
+/*
+ * What is known of a request once it is planned, and what its attempts need of that: values, no bytes of the
+ * client.  A request has one; an attempt that outlives its request has a copy.
+ *
+ * Process: worker.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "shm/base/conf.h"
+#include "worker/base/route.h"
+
+#define REQ_ID_MAX 128 /* longer client ids are replaced */
+
+/* What of a table_pool a request keeps: copied out inside the read section. */
+struct req_pool {
+	uint32_t id;      /* METRIC_NO_POOL before selection */
+	const char *name; /* in the segment: stays */
+	enum connector_kind connector;
+	struct conf_handshake shake;
+	struct conf_timeouts timeouts;
+	struct conf_rescue rescue;
+	struct conf_ejection ejection;
+	struct conf_queue queue;
+};
+
+struct facts {
+	enum route route;
+	bool stream;
+	char id[REQ_ID_MAX + 1];
+	char model[256];
+	uint32_t tokens;   /* of its prompt, estimated; 0: not yet */
+	uint32_t estimate; /* what the routing threshold is compared with */
+	uint32_t samples;  /* `n` */
+	uint32_t parts;    /* branches: samples or prompts that are served apart */
+	struct req_pool pool;
+};

@@ -1,0 +1,103 @@
+#include "worker/base/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "proto/http/http.h"
+#include "shm/base/mem.h"
+#include "worker/base/buffered.h"
+
+struct text *
+text_new(struct worker *w)
+{
+	struct text *text = MEM_NEW(struct text);
+
+	text->w = w;
+	text->refs = 1;
+	return text;
+}
+
+struct text *
+text_ref(struct text *text)
+{
+	text->refs++;
+	return text;
+}
+
+void
+text_unref(struct text **textp)
+{
+	struct text *text = *textp;
+
+	*textp = NULL;
+	if (text == NULL || --text->refs > 0)
+		return;
+	buffered_add(text->w, -(int64_t)text->body_cap);
+	free(text->body);
+	free(text->doc);
+	free(text->headers);
+	free(text);
+}
+
+struct text *
+text_with_body(const struct text *of, char *body, size_t len)
+{
+	struct text *text = text_new(of->w);
+
+	text->body = body;
+	text->body_len = text->body_cap = len;
+	buffered_add(text->w, (int64_t)len);
+	text->headers = mem_strndup(of->headers, of->headers_len);
+	text->headers_len = of->headers_len;
+	return text;
+}
+
+const char *
+text_scan(struct text *text)
+{
+	const char *why;
+	size_t at;
+
+	/* 3.6 KiB that splice_scan() fills as far as needed */
+	text->doc = mem_resize(text->doc, 1, sizeof(*text->doc));
+	if (splice_scan(text->doc, text->body == NULL ? "" : text->body, text->body_len, &why,
+		    &at) == 0)
+		return NULL;
+	text_drop_doc(text);
+	return why;
+}
+
+void
+text_drop_doc(struct text *text)
+{
+	free(text->doc);
+	text->doc = NULL;
+}
+
+struct span
+text_header(const struct text *text, const char *name)
+{
+	const size_t n = strlen(name);
+	const char *line = text->headers;
+
+	for (size_t left = line == NULL ? 0 : text->headers_len, len; left > 0; left -= len) {
+		const char *lf = memchr(line, '\n', left);
+
+		len = lf != NULL ? (size_t)(lf - line) + 1 : left;
+		if (len >= n + 4 && line[n] == ':' && strncasecmp(line, name, n) == 0)
+			return (struct span){line + n + 2, len - n - 4};
+		line += len;
+	}
+	return (struct span){NULL, 0};
+}
+
+char *
+text_copy_key(const struct text *text)
+{
+	const struct span key = text_header(text, "authorization");
+
+	if (key.n == 0)
+		return mem_strndup("", 0);
+	return mem_printf("Authorization: %.*s\r\n", (int)key.n, key.p);
+}
