@@ -14,7 +14,7 @@
 	X(CONNS, "pdrouter_client_connections_total", "Client connections accepted.")                   \
 	X(UP_CONNS, "pdrouter_upstream_connections_total", "Connections opened to engines.")            \
 	X(UP_REUSED, "pdrouter_upstream_reused_total", "Requests sent on an idle connection.")           \
-	X(UP_STALE, "pdrouter_retries_total", "Legs sent again on a fresh connection, the reused one having gone stale.") \
+	X(UP_STALE, "pdrouter_upstream_stale_total", "Legs sent again on a fresh connection, the reused one having gone stale.") \
 	X(BAD_REQUESTS, "pdrouter_client_protocol_errors_total", "Requests refused before they were understood.") \
 	X(ACCEPT_PAUSES, "pdrouter_accept_pauses_total", "Times a worker left new connections in the queue, having too many, or too few file descriptors.") \
 	X(CLIENTS_FORGOTTEN, "pdrouter_clients_forgotten_total", "Idle clients whose limits were forgotten to make room for others.") \

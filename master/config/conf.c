@@ -11,7 +11,7 @@
 #include "shm/base/mem.h"
 
 #define AUTO_WORKERS_MAX 8
-#define NOTICES_LISTEN "tcp://*:7500" /* the port of LMCache's own examples (protocols.md 4.3) */
+#define LMCACHE_LISTEN "tcp://*:7500" /* the port of LMCache's own examples (protocols.md 4.3) */
 
 const char *
 conf_error_text(const struct conf_error *err, char *buf, size_t size)
@@ -103,18 +103,18 @@ waits_for_notices(const struct conf_pool *p)
 
 /* Whoever waits for notices must be told somewhere: at LMCache's usual port, if nothing is said. */
 static int
-set_notices_listen(struct conf_read *r)
+set_lmcache_listen(struct conf_read *r)
 {
 	struct conf *c = r->conf;
 
-	for (size_t i = 0; i < c->npools && c->notices_listen == NULL; i++) {
+	for (size_t i = 0; i < c->npools && c->lmcache_listen == NULL; i++) {
 		if (!waits_for_notices(&c->pools[i]))
 			continue;
-		if (key_line(c, "notices.listen") != 0)
-			return fail_root(r, "notices.listen", "pools",
+		if (key_line(c, "lmcache.listen") != 0)
+			return fail_root(r, "lmcache.listen", "pools",
 				"an lmcache pool waits for notices, but none can arrive: write an address such as "
 				"tcp://*:7500, or notices: 0 at its decode engines");
-		c->notices_listen = mem_strdup(NOTICES_LISTEN);
+		c->lmcache_listen = mem_strdup(LMCACHE_LISTEN);
 	}
 	return 0;
 }
@@ -133,10 +133,10 @@ set_notifier_key(struct conf *c)
 {
 	free(c->notifier_key);
 	c->notifier_key = NULL;
-	if (c->notices_listen == NULL && c->announce_listen == NULL)
+	if (c->lmcache_listen == NULL && c->announce_listen == NULL)
 		return;
 	c->notifier_key = mem_printf("%" PRIu64 " ", c->announce_forget_ms);
-	append(&c->notifier_key, c->notices_listen);
+	append(&c->notifier_key, c->lmcache_listen);
 	append(&c->notifier_key, c->announce_listen);
 	for (size_t i = 0; i < c->npools; i++)
 		for (size_t k = 0; k < c->pools[i].nannounce_networks; k++)
@@ -170,7 +170,7 @@ conf_finish(struct conf_read *r)
 	char what[CONF_WHAT];
 	size_t n = 0;
 
-	if (set_notices_listen(r) != 0 || check_limits(r) != 0)
+	if (set_lmcache_listen(r) != 0 || check_limits(r) != 0)
 		return -1;
 	set_notifier_key(c);
 	if (c->workers_auto) {

@@ -842,7 +842,7 @@ put_notices(struct conf_draft *d, const struct stack *s)
 	at = conf_host_port(strcmp(host, "localhost") == 0 ? "127.0.0.1" : host,
 		port != NULL ? port : PROXY_PORT);
 	url = mem_printf("tcp://%s", at);
-	put_text(d, FLAG_NIXL_PROXY_HOST, "notices: {listen: ", url, "}");
+	put_text(d, FLAG_NIXL_PROXY_HOST, "lmcache: {listen: ", url, "}");
 	free(url);
 	free(at);
 }

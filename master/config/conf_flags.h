@@ -33,7 +33,7 @@ USED(DECODER_ALLOC_PORT, "decoder-alloc-port", "PORT,...", "lmcache: receiver_al
 USED(NIXL_PEER_HOST, "nixl-peer-host", "HOST", "as --decoder-host, where there is one decode engine; of several each is at the host of its URL") \
 USED(NIXL_PEER_INIT_PORT, "nixl-peer-init-port", "PORT,...", "as --decoder-init-port; 7300 if neither is given") \
 USED(NIXL_PEER_ALLOC_PORT, "nixl-peer-alloc-port", "PORT,...", "as --decoder-alloc-port; 7400 if neither is given") \
-USED(NIXL_PROXY_HOST, "nixl-proxy-host", "HOST", "disaggregated_prefill: connector: lmcache, and notices: {listen: tcp://HOST:PORT}") \
+USED(NIXL_PROXY_HOST, "nixl-proxy-host", "HOST", "disaggregated_prefill: connector: lmcache, and lmcache: {listen: tcp://HOST:PORT}") \
 USED(NIXL_PROXY_PORT, "nixl-proxy-port", "PORT", "its port; 7500 if not given")				\
 /* S: the rest */											\
 USED(ENGINE_STATS_INTERVAL, "engine-stats-interval", "SECONDS", "stats_interval")			\

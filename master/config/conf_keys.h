@@ -84,8 +84,8 @@ K("log_format", LOG_FORMAT, log_format, 0, 0, "kv", GENERATION,					\
 	"kv (key=value) or json")									\
 K("control_socket", TEXT, control_socket, 0, 107, "/run/pdrouter/control.sock", RESTART,		\
 	"where pdctl speaks to the master; \"\": nowhere")						\
-K("notices.listen", NOTICES, notices_listen, 0, 255, "(\"\"; tcp://*:7500 where notices are waited for)", LIVE, \
-	"where LMCache says that a KV cache has arrived, such as tcp://*:7500; \"\": nowhere")		\
+K("lmcache.listen", NOTICES, lmcache_listen, 0, 255, "(\"\"; tcp://*:7500 where an lmcache pool waits for ready messages)", LIVE, \
+	"address where LMCache's ready messages arrive, such as tcp://*:7500; \"\": none")		\
 K("announce.listen", NOTICES, announce_listen, 0, 255, "", LIVE,					\
 	"where engines announce themselves (P2pNccl), such as tcp://*:30001; \"\": nowhere")	\
 K("announce.forget", DURATION, announce_forget_ms, CONF_SEC, CONF_HOUR, "10s", LIVE,			\
@@ -160,8 +160,8 @@ K("allow_route_header", BOOL, shake.allow_route_header, 0, 0, "false", LIVE,				
 	"true: a client may force that by X-PD-Route: direct or disaggregated")			\
 K("single_engine_role", SINGLE_ROLE, shake.single_engine_role, 0, 0, "auto", LIVE,			\
 	"role that serves embeddings, /tokenize and other paths of one engine: prefill, decode, or auto: decode for /v1/responses and /v1/messages, prefill for the others") \
-K("fix_usage", BOOL, shake.fix_usage, 0, 0, "false", LIVE,						\
-	"true: cached_tokens of an answer's usage are the prefill engine's, not the decode engine's")	\
+K("cached_tokens_from", ROLE, shake.cached_tokens_from, 0, 0, "decode", LIVE,				\
+	"prefill or decode: engine whose cached_tokens stand in the usage of an answer")		\
 K("timeouts.connect", DURATION, timeouts.connect_ms, 1, CONF_HOUR, "2s", LIVE,				\
 	"to a connection with an engine")								\
 K("timeouts.prefill", DURATION, timeouts.prefill_ms, 1, 24 * CONF_HOUR, "300s", LIVE,			\

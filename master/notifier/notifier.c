@@ -293,9 +293,9 @@ open_sockets(struct notifier *n)
 		log_error("no ZMQ context", LOG_S("error", zmq_strerror(errno)));
 		return 1;
 	}
-	if (c->notices_listen != NULL)
+	if (c->lmcache_listen != NULL)
 		r = open_socket(
-			n, &n->sockets[0], ZMQ_PULL, c->notices_listen, "listening for notices");
+			n, &n->sockets[0], ZMQ_PULL, c->lmcache_listen, "listening for notices");
 	if (r == 0 && c->announce_listen != NULL)
 		r = open_socket(n, &n->sockets[1], ZMQ_ROUTER, c->announce_listen,
 			"listening for announcements");

@@ -40,14 +40,14 @@ struct answer_how {
 	 * engines speak text_completion.
 	 */
 	bool first_token;
-	bool stream;           /* the client asked for events */
-	bool usage;            /* ... and for stream_options.include_usage */
-	bool continuous_usage; /* ... and for continuous_usage_stats */
-	bool fix_usage;        /* cached_tokens are P's: D counts what was handed over as cached */
-	uint32_t parts;        /* 1 .. ANSWER_PARTS_MAX */
-	uint32_t samples;      /* parts that are samples of one prompt, next to each other: its
+	bool stream;              /* the client asked for events */
+	bool usage;               /* ... and for stream_options.include_usage */
+	bool continuous_usage;    /* ... and for continuous_usage_stats */
+	bool cached_from_prefill; /* cached_tokens are P's: D counts what was handed over as cached */
+	uint32_t parts;           /* 1 .. ANSWER_PARTS_MAX */
+	uint32_t samples;         /* parts that are samples of one prompt, next to each other: its
 				  prompt_tokens count once; 0 is 1 */
-	uint32_t choices;      /* each part answers with up to so many; 0 is 1.  With several parts,
+	uint32_t choices; /* each part answers with up to so many; 0 is 1.  With several parts,
 				  choice k of part i becomes index i * choices + k */
 	uint32_t
 		top_logprobs; /* what a chat client asked for: engines that speak text_completion add

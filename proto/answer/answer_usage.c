@@ -78,7 +78,7 @@ put_details(const struct answer *a, const struct splice_seg *cached,
 		put_seg(out, details);
 		return;
 	}
-	if (cached->n == 0 && !a->how.fix_usage) {
+	if (cached->n == 0 && !a->how.cached_from_prefill) {
 		PUT(out, "null");
 		return;
 	}
@@ -98,7 +98,7 @@ usage_correct(struct answer *a, uint32_t part, const struct splice_seg *usage, s
 	bool detailed = false, any = false;
 	struct copy c;
 
-	if (!a->how.first_token && !a->how.fix_usage) {
+	if (!a->how.first_token && !a->how.cached_from_prefill) {
 		put_seg(out, usage);
 		return ANSWER_OK;
 	}

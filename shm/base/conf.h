@@ -135,7 +135,7 @@ struct conf_handshake {
 	enum role first_token;             /* lmcache: who makes what the client sees first */
 	enum role tokenize;                /* lmcache: who is asked for the prompt's tokens */
 	enum single_role_kind single_engine_role; /* paths that one engine serves alone */
-	uint32_t fix_usage;          /* 1: cached_tokens of a usage are the prefill engine's */
+	enum role cached_tokens_from; /* engine whose cached_tokens stand in an answer's usage */
 	uint32_t fanout;             /* 1: a pair for each sample where a hand-over describes one */
 	uint32_t allow_route_header; /* 1: a client may say how with X-PD-Route */
 	/* estimated tokens of a prompt from which on it is prefilled elsewhere; 0: all; THRESHOLD_AUTO */
@@ -265,7 +265,7 @@ struct conf {
 	uint64_t drain_ms, watchdog_ms; /* watchdog_ms 0 = off */
 	char *control_socket;           /* path, or NULL: none */
 	/* ZMQ address of the notifier's PULL socket, or NULL: no notifier */
-	char *notices_listen;
+	char *lmcache_listen;
 	char *announce_listen; /* of its ROUTER socket, where engines announce themselves, or NULL */
 	uint64_t announce_forget_ms; /* an engine not heard of for that long is dropped */
 	/* all that a notifier is born with, as one text: when it changes a new one is started; NULL:

@@ -234,7 +234,7 @@ class Fleet:
         self.removed = set()
         config = {**OF_ROUTER, "pools": self.pools()}
         if "lmcache" in self.names:
-            config["notices"] = {"listen": f"tcp://{self.notices[0]}:{self.notices[1]}"}
+            config["lmcache"] = {"listen": f"tcp://{self.notices[0]}:{self.notices[1]}"}
         self.router = router_class(self.world, config)
         self.router.murdered = True
         self.world.routers.append(self.router)

@@ -71,7 +71,7 @@ def build(world, kind, np=2, nd=2, pool=None, prefill=None, decode=None, **keys)
     if kind.startswith("lmcache"):
         port = free_port()
         prefill["proxy"] = f"127.0.0.1:{port}"
-        keys = {"notices": {"listen": f"tcp://127.0.0.1:{port}"}, **keys}
+        keys = {"lmcache": {"listen": f"tcp://127.0.0.1:{port}"}, **keys}
     p, d = engines(world, kind, "prefill", np, **prefill), engines(world, kind, "decode", nd, **(decode or {}))
     entries = [p, d]
     if kind.startswith("lmcache"):

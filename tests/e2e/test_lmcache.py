@@ -54,7 +54,7 @@ class Fleet(BaseFleet):
                   for _ in range(2)]
         self.d = [self.world.engine("decode", handshake="lmcache", **{**of_d, **(decode or {})}) for _ in range(2)]
         pool = self.world.pool(self.p, [receiver(d) for d in self.d], connector="lmcache", policy="round_robin", **{**of_pool, **(pool or {})})
-        self.router = self.world.router(pool, **{"workers": 1, "notices": {"listen": f"tcp://127.0.0.1:{self.port}"}, **keys})
+        self.router = self.world.router(pool, **{"workers": 1, "lmcache": {"listen": f"tcp://127.0.0.1:{self.port}"}, **keys})
         self.direct = self.world.engine("both")
         self.router.wait_all_up()
         self.marks = {}
@@ -346,7 +346,7 @@ class Desk(Stage):
         self.port = free_port()
         pool = self.world.pool([self.p], [{"url": self.d.url, **PORTS, **(decode or {})}], connector="lmcache", first_token=kind,
                                **{**LIMITS, **(pool or {})})
-        self.router = self.world.router(pool, **{"notices": {"listen": f"tcp://127.0.0.1:{self.port}"}, **keys})
+        self.router = self.world.router(pool, **{"lmcache": {"listen": f"tcp://127.0.0.1:{self.port}"}, **keys})
         self.ctx, self.clients = zmq.Context(), []
         self.push = self.socket(self.port)
 
@@ -882,7 +882,7 @@ def test_notices_that_never_come(one, stream):
 
 def test_notices_not_waited_for():
     """notices: 0, engines without a ZMQ socket: the prefill answer is the signal, and no notifier runs."""
-    with desk_with(decode={"notices": 0}, **{"notices": {}}) as k:
+    with desk_with(decode={"notices": 0}, **{"lmcache": {}}) as k:
         assert k.router.children("notifier") == []
         c = k.ask()
         ex = k.p.expect()
@@ -974,7 +974,7 @@ def test_a_reload_moves_the_address_of_notices():
         assert text_of([next(events)]) == "a"
         old = k.router.children("notifier")
         port = free_port()
-        k.router.reload(notices={"listen": f"tcp://127.0.0.1:{port}"})
+        k.router.reload(lmcache={"listen": f"tcp://127.0.0.1:{port}"})
         wait("another notifier", lambda: k.router.children("notifier") not in ([], old) and len(k.router.children("notifier")) == 1)
         k.push.close()
         k.push = k.socket(port)

@@ -339,12 +339,12 @@ def fail(what, pre, dec):
         dec.reply(body=b"data: %s\n\ndata: [DONE]\n\n" % json.dumps(error).encode(), headers=[("Content-Type", "text/event-stream")])
 
 
-@pytest.mark.parametrize("fix_usage", [False, True], ids=["as_it_comes", "rewritten"])
+@pytest.mark.parametrize("source", ["decode", "prefill"], ids=["as_it_comes", "rewritten"])
 @pytest.mark.parametrize("what, status", [("status", 500), ("answer", 502), ("timeout", 504), ("decode", 502), ("decode_status", 500),
                                           ("decode_event", 200)])
-def test_any_failure_makes_it_ask_again(world, what, status, fix_usage):
+def test_any_failure_makes_it_ask_again(world, what, status, source):
     """Of decode too, which fails where it was told an engine that is no more."""
-    r, p, d = scripts(world, pool={"timeouts": {"prefill": "300ms"}, "fix_usage": fix_usage}, workers=1)
+    r, p, d = scripts(world, pool={"timeouts": {"prefill": "300ms"}, "cached_tokens_from": source}, workers=1)
     served(r, p, d, 2)  # one connection to P stays, whatever happens to the other
     c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x", "stream": True})
     pre, dec = p.expect(), d.expect()
@@ -456,7 +456,7 @@ def test_prefill_fails_when_decode_has_answered(world, stream):
     """The answer waits for the prefill engine's part of the usage: the client has nothing yet, so another pair is asked."""
     p = [world.script(probes={"/query": json.dumps(ids("e-1")).encode()}) for _ in range(2)]
     d = world.script()
-    r = world.router(world.pool([{"url": e.url, "bootstrap_port": e.port} for e in p], [d], **NEW, fix_usage=True, retries=1,
+    r = world.router(world.pool([{"url": e.url, "bootstrap_port": e.port} for e in p], [d], **NEW, cached_tokens_from="prefill", retries=1,
                                 retry_budget=100), workers=1)
     r.wait_all_up()
     c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x", "stream": stream, "max_tokens": 1})

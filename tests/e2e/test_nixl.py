@@ -445,12 +445,12 @@ class Gate:
             y.shutdown(socket.SHUT_WR)
 
 
-@pytest.mark.parametrize("kind, again, fix", [("orchestrated", 1, False), ("nixl", 2, False), ("nixl", 1, True)])
-def test_a_hand_over_that_is_too_old_is_not_used(world, kind, again, fix):
+@pytest.mark.parametrize("kind, again, source", [("orchestrated", 1, "decode"), ("nixl", 2, "decode"), ("nixl", 1, "prefill")])
+def test_a_hand_over_that_is_too_old_is_not_used(world, kind, again, source):
     """The decode engine takes the connection when the lease is over: prefill is done again under a fresh id, once."""
     p, d = world.engine("prefill", prefill_delay=200), world.engine("decode")
     gate = Gate(d)
-    r = world.router(world.pool([p], [{"url": gate.url}], connector=kind, kv_lease="300ms", fix_usage=fix),
+    r = world.router(world.pool([p], [{"url": gate.url}], connector=kind, kv_lease="300ms", cached_tokens_from=source),
                      health_interval="30s", stats_interval="30s")
     gate.close()
     c = r.open_stream("hello", n=4)
@@ -622,11 +622,11 @@ def test_push_of_another_identity_that_another_request_has_learned(push):
 
 
 @STREAM
-@pytest.mark.parametrize("fix", [False, True], ids=["passed", "rewritten"])
+@pytest.mark.parametrize("source", ["decode", "prefill"], ids=["passed", "rewritten"])
 @pytest.mark.parametrize("whole_before", [False, True], ids=["begun", "whole"])
-def test_push_decode_answers_before_prefill(world, stream, fix, whole_before):
+def test_push_decode_answers_before_prefill(world, stream, source, whole_before):
     """Its words wait until prefill has borne out what it was told."""
-    push = Push(world, fix_usage=fix)
+    push = Push(world, cached_tokens_from=source)
     push.learn()
     c = push.begin(stream=stream)
     d, p = push.d.expect(), push.p.expect()
@@ -643,7 +643,7 @@ def test_push_decode_answers_before_prefill(world, stream, fix, whole_before):
         d.write(data[20:] + end)
     d.end()
     a = c.read()
-    assert a.status == 200 and (a.body == data + end if not fix else a.body.count(b'"a"') == 1)
+    assert a.status == 200 and (a.body == data + end if source == "decode" else a.body.count(b'"a"') == 1)
     assert not stream or a.body.endswith(end)
     assert push.r.end(2)["reason"] == "ok"
 
@@ -1199,7 +1199,7 @@ def usage(cached=None, out=1):
     return u if cached is None else {**u, "prompt_tokens_details": {"cached_tokens": cached}}
 
 
-FIX = {"fix_usage": True}
+FIX = {"cached_tokens_from": "prefill"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

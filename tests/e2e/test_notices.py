@@ -15,7 +15,7 @@ class ProxyNotif(msgspec.Struct, tag=True):
 @pytest.fixture
 def notices(world):
     port = free_port()
-    r, _, _ = world.pd(notices={"listen": f"tcp://127.0.0.1:{port}"})
+    r, _, _ = world.pd(lmcache={"listen": f"tcp://127.0.0.1:{port}"})
     ctx = zmq.Context()
     s = ctx.socket(zmq.PUSH)
     s.linger = 0
@@ -81,7 +81,7 @@ def flags(world):
     """A router, what sends it a notice and waits until it is counted, and a flag of its first worker that
     the worker itself would use last."""
     port = free_port()
-    r, _, _ = world.pd(notices={"listen": f"tcp://127.0.0.1:{port}"}, log_level="debug")
+    r, _, _ = world.pd(lmcache={"listen": f"tcp://127.0.0.1:{port}"}, log_level="debug")
     seg, ctx = Segment(r), zmq.Context()
     push = ctx.socket(zmq.PUSH)
     push.linger = 0

@@ -43,7 +43,7 @@ class Seven(Stage):
             d = self.d[name] = w.engine("decode", refuse_local=True, **options, **of_d)
             self.pools[name] = {"name": name, "models": [name], "connector": name, **pool,
                                 "prefill": [self.entry(name, p)], "decode": [self.entry(name, d)]}
-        self.router = w.router(*self.pools.values(), workers=2, notices={"listen": f"tcp://127.0.0.1:{self.notices}"}).wait_all_up()
+        self.router = w.router(*self.pools.values(), workers=2, lmcache={"listen": f"tcp://127.0.0.1:{self.notices}"}).wait_all_up()
 
     @staticmethod
     def entry(name, e):

@@ -105,7 +105,7 @@ def test_kill_9_again_and_again(world):
 
 
 def test_kill_9_of_the_notifier(world):
-    r, _, _ = world.pd(notices={"listen": f"tcp://127.0.0.1:{free_port()}"})
+    r, _, _ = world.pd(lmcache={"listen": f"tcp://127.0.0.1:{free_port()}"})
     (pid,) = wait("the notifier", lambda: r.children("notifier"))
     c = r.open_stream()
     r.murder(pid)
@@ -116,7 +116,7 @@ def test_kill_9_of_the_notifier(world):
 
 
 def test_kill_9_of_the_master_ends_the_children(world):
-    r, _, _ = world.pd(notices={"listen": f"tcp://127.0.0.1:{free_port()}"})
+    r, _, _ = world.pd(lmcache={"listen": f"tcp://127.0.0.1:{free_port()}"})
     pids = tree(r.pid)
     assert len(pids) == 3
     r.kill(signal.SIGKILL)

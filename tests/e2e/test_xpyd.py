@@ -78,4 +78,4 @@ def test_their_idle_limit_loses_no_request(xpyd):
         assert sdk(r).completions.create(model="foreign", prompt="x", max_tokens=2).choices
         time.sleep(5.5)  # their limit is the story
     assert sdk(r).completions.create(model="foreign", prompt="x", max_tokens=2).choices
-    assert r.metric("retries_total") == 0 and SLOW
+    assert r.metric("upstream_stale_total") == 0 and SLOW

@@ -132,7 +132,7 @@ read_how(const char *p, const char *end)
 		how.stream |= *p == 's';
 		how.usage |= *p == 'u';
 		how.continuous_usage |= *p == 'k';
-		how.fix_usage |= *p == 'x';
+		how.cached_from_prefill |= *p == 'x';
 		how.choices = *p == 'd' ? 2 : how.choices;
 		how.samples = *p == 'n' ? 2 : how.samples;
 		how.top_logprobs = *p == 'l' ? 2 : how.top_logprobs;

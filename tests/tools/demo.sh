@@ -88,7 +88,7 @@ cat >"$dir/pdrouter.yaml" <<YAML
 listen: ["127.0.0.1:$port"]
 workers: 2
 control_socket: $dir/control.sock
-notices: {listen: "$notices"}
+lmcache: {listen: "$notices"}
 pools:
   - models: [demo-model]
     connector: $connector

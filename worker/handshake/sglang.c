@@ -412,7 +412,8 @@ rewrites(struct req *req, struct answer_how *how)
 {
 	const struct splice_member *m = splice_find(req->text->doc, SK_RETURN_LOGPROB);
 
-	how->fix_usage = false; /* its decode engines count what they were handed as what it was */
+	how->cached_from_prefill =
+		false; /* its decode engines count what they were handed as what it was */
 	return req->facts.route == ROUTE_GENERATE && m != NULL &&
 	       (m->type == ST_TRUE || m->type == ST_ARRAY);
 }

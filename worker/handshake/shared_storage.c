@@ -141,7 +141,7 @@ static bool
 rewrites(struct req *req, struct answer_how *how)
 {
 	if (decode_first_mode(req))
-		how->fix_usage = false;
+		how->cached_from_prefill = false;
 	return false;
 }
 

@@ -390,7 +390,7 @@ plan_answer(struct req *req)
 		.chat = req->facts.route == ROUTE_CHAT,
 		.stream = req->facts.stream,
 		.parts = req->npairs,
-		.fix_usage = req->facts.pool.shake.fix_usage != 0};
+		.cached_from_prefill = req->facts.pool.shake.cached_tokens_from == ROLE_PREFILL};
 	const struct connector *c = req->connector;
 	const struct splice_member *options = splice_find(req->text->doc, SK_STREAM_OPTIONS);
 	struct splice_seg v;
@@ -415,9 +415,11 @@ plan_answer(struct req *req)
 			      ? req->facts.samples
 			      : 1;
 	how.choices = how.samples == 1 && req->facts.samples > 1 ? req->facts.samples : 1;
-	if (!(c->rewrites != NULL && c->rewrites(req, &how)) && !how.fix_usage && req->npairs == 1)
+	if (!(c->rewrites != NULL && c->rewrites(req, &how)) && !how.cached_from_prefill &&
+		req->npairs == 1)
 		return;
-	req->takes_prefill = how.first_token || how.fix_usage || how.shape == ANSWER_GENERATE;
+	req->takes_prefill =
+		how.first_token || how.cached_from_prefill || how.shape == ANSWER_GENERATE;
 	req->needs_prefill = req->takes_prefill && c->starts[ROLE_DECODE] == STARTS_AT_ONCE;
 	req->how = how;
 	req->answer = answer_new(&how, req->w->conf->max_answer);
@@ -430,7 +432,7 @@ plan_without_first_token(struct req *req)
 		return false; /* others' first tokens may be on their way to the client */
 	answer_free(&req->answer);
 	req->how.first_token = false;
-	req->takes_prefill = req->how.fix_usage;
+	req->takes_prefill = req->how.cached_from_prefill;
 	req->answer = answer_new(&req->how, req->w->conf->max_answer);
 	return true;
 }

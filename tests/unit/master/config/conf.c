@@ -108,7 +108,7 @@ Test(conf, minimal_file_and_every_default)
 	cr_expect_eq(c->log_level, LOG_L_INFO);
 	cr_expect_eq(c->log_format, LOG_F_KV);
 	cr_expect_str_eq(c->control_socket, "/run/pdrouter/control.sock");
-	cr_expect_null(c->notices_listen);
+	cr_expect_null(c->lmcache_listen);
 	cr_assert_eq(c->npools, 1);
 	cr_expect_str_eq(p->name, "pool1");
 	cr_expect_eq(p->nmodels, 0);
@@ -157,7 +157,7 @@ Test(conf, every_key)
 		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"
 		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 5s\nrise: 1\nfall: 9\n"
 		"drain_timeout: 0\nworker_watchdog: 0s\nlog_level: debug\nlog_format: json\n"
-		"control_socket: \"\"\nnotices: {listen: \"tcp://*:7500\"}\n"
+		"control_socket: \"\"\nlmcache: {listen: \"tcp://*:7500\"}\n"
 		"pools:\n"
 		"  - models: [\"405\", org/m]\n"
 		"    name: a.b:c/d_e-1\n"
@@ -192,7 +192,7 @@ Test(conf, every_key)
 	cr_expect_eq(c->log_level, LOG_L_DEBUG);
 	cr_expect_eq(c->log_format, LOG_F_JSON);
 	cr_expect_null(c->control_socket);
-	cr_expect_str_eq(c->notices_listen, "tcp://*:7500");
+	cr_expect_str_eq(c->lmcache_listen, "tcp://*:7500");
 	cr_assert_eq(c->npools, 2);
 	cr_expect_str_eq(p->name, "a.b:c/d_e-1");
 	cr_expect_str_eq(p->models[0], "405");
@@ -347,10 +347,10 @@ static const struct bad {
 	{ "pools: [{connector: nixl, remote_host: x, " EPS "}]\n", 1, "pools[0].remote_host", "keep, prefill_host" },
 	{ "pools: [{connector: orchestrated, handoff: x, " EPS "}]\n", 1, "pools[0].handoff", "disagg_prefill_resp" },
 	{ "pools:\n- connector: nixl\n  handoff: kv_transfer_params\n  " "prefill: []\n", 3, "pools[0].handoff", "nixl" },
-	{ POOLS "notices: {listen: \"7500\"}\n", 2, "notices.listen", "tcp://" },
-	{ POOLS "notices: {listen: \"tcp://*\"}\n", 2, "notices.listen", "tcp://" },
-	{ POOLS "notices: {listen: \"tcp://:7500\"}\n", 2, "notices.listen", "tcp://" },
-	{ POOLS "notices: {listen: \"ipc://\"}\n", 2, "notices.listen", "ipc://" },
+	{ POOLS "lmcache: {listen: \"7500\"}\n", 2, "lmcache.listen", "tcp://" },
+	{ POOLS "lmcache: {listen: \"tcp://*\"}\n", 2, "lmcache.listen", "tcp://" },
+	{ POOLS "lmcache: {listen: \"tcp://:7500\"}\n", 2, "lmcache.listen", "tcp://" },
+	{ POOLS "lmcache: {listen: \"ipc://\"}\n", 2, "lmcache.listen", "ipc://" },
 	{ "pools: [{connector: nixl, health_path: health, " EPS "}]\n", 1, "pools[0].health_path", "start with /" },
 	{ "pools: [{connector: nixl, health_path: \"/a b\", " EPS "}]\n", 1, "pools[0].health_path", "blank" },
 	{ "pools: [{connector: nixl, name: \"a b\", " EPS "}]\n", 1, "pools[0].name", "letters" },
@@ -489,7 +489,7 @@ static const struct bad {
 	{ OF("p2p_nccl", "allow_route_header: true"), 3, "pools[0].allow_route_header", "p2p_nccl" },
 	{ OF("sglang", "allow_route_header: true"), 3, "pools[0].allow_route_header", "sglang" },
 	{ OF("nixl", "single_engine_role: both"), 3, "pools[0].single_engine_role", "prefill, decode, auto" },
-	{ OF("nixl", "fix_usage: 1"), 3, "pools[0].fix_usage", "false, true" },
+	{ OF("nixl", "cached_tokens_from: true"), 3, "pools[0].cached_tokens_from", "prefill, decode" },
 	{ OF("nixl", "handoff: transfer_id"), 3, "pools[0].handoff", "orchestrated and mooncake" },
 	{ OF("orchestrated", "handoff: transfer_id"), 3, "pools[0].handoff", "transfer_id belongs to the connector mooncake, not to orchestrated" },
 	{ OF("mooncake", "handoff: disagg_prefill_resp"), 3, "pools[0].handoff", "belongs to the connector orchestrated, not to mooncake" },
@@ -518,11 +518,11 @@ static const struct bad {
 	{ PAIR("lmcache", "", "receiver_host: 'a\"b'"), 4, "pools[0].decode[0].receiver_host", "not a host name" },
 	{ PAIR("lmcache", "", "notices: 256"), 4, "pools[0].decode[0].notices", "0 to 255" },
 	{ PAIR("lmcache", "", "notices: -1"), 4, "pools[0].decode[0].notices", "`auto` or a number" },
-	{ PAIR("lmcache", "", PORTS) "notices: {listen: \"\"}\n", 5, "notices.listen", "none can arrive" },
+	{ PAIR("lmcache", "", PORTS) "lmcache: {listen: \"\"}\n", 5, "lmcache.listen", "none can arrive" },
 	{ PAIR("lmcache", "", PORTS) "   dns: [{name: d.test, port: 1, role: decode}]\n", 5, "pools[0].dns[0].receiver_init_port",
 		"needs the ports" },
-	{ "notices: {listen: \"\"}\n" PAIR("lmcache", "", PORTS ", notices: 0") "   dns: [{name: d.test, port: 1, role: decode, " PORTS "}]\n",
-		1, "notices.listen", "none can arrive" },
+	{ "lmcache: {listen: \"\"}\n" PAIR("lmcache", "", PORTS ", notices: 0") "   dns: [{name: d.test, port: 1, role: decode, " PORTS "}]\n",
+		1, "lmcache.listen", "none can arrive" },
 	{ "announce: {listen: tcp://*:1}\n" PAIR("lmcache", "", PORTS) "   announce_networks: [10.0.0.0/8]\n", 6,
 		"pools[0].announce_networks", "where their LMCache listens" },
 	{ PAIR("p2p_nccl", "", "kv_addr: ':22001'"), 3, "pools[0].prefill[0].kv_addr", "needs the address" },
@@ -607,7 +607,8 @@ Test(conf, defaults_of_every_connector)
 		cr_expect_eq(s->first_token, ROLE_PREFILL);
 		cr_expect_eq(s->tokenize, ROLE_PREFILL);
 		cr_expect_eq(s->single_engine_role, SINGLE_ROLE_AUTO);
-		cr_expect(!s->fix_usage && !s->fanout && !s->allow_route_header);
+		cr_expect(s->cached_tokens_from == ROLE_DECODE && !s->fanout &&
+			  !s->allow_route_header);
 		cr_expect_eq(s->routing_threshold, 0);
 		cr_expect_eq(s->kv_lease_ms, 25000);
 		cr_expect_eq(s->learn_ms, 2000);
@@ -624,8 +625,8 @@ Test(conf, defaults_of_every_connector)
 Test(conf, every_key_of_a_hand_shake)
 {
 	struct conf *c = parse(
-		"limits: {max_fanout: 128}\nnotices: {listen: tcp://127.0.0.1:7501}\npools:\n"
-		"- {name: a, connector: nixl, transfer_mode: push, kv_lease: 7s, fanout: true, fix_usage: true,\n"
+		"limits: {max_fanout: 128}\nlmcache: {listen: tcp://127.0.0.1:7501}\npools:\n"
+		"- {name: a, connector: nixl, transfer_mode: push, kv_lease: 7s, fanout: true, cached_tokens_from: prefill,\n"
 		"   routing_threshold: 4096, allow_route_header: true, single_engine_role: decode,\n"
 		"   prefill: [{url: http://p, dp_ranks: 1024}], decode: [{url: http://d}]}\n"
 		"- {name: b, connector: lmcache, first_token: decoder, tokenize: decode, routing_threshold: auto,\n"
@@ -646,10 +647,11 @@ Test(conf, every_key_of_a_hand_shake)
 	const struct conf_pool *p = c->pools;
 
 	cr_expect_eq(c->max_fanout, 128);
-	cr_expect_str_eq(c->notices_listen, "tcp://127.0.0.1:7501", "as configured");
+	cr_expect_str_eq(c->lmcache_listen, "tcp://127.0.0.1:7501", "as configured");
 	cr_expect_eq(p[0].shake.transfer_mode, TRANSFER_PUSH);
 	cr_expect_eq(p[0].shake.kv_lease_ms, 7000);
-	cr_expect(p[0].shake.fanout && p[0].shake.fix_usage && p[0].shake.allow_route_header);
+	cr_expect(p[0].shake.fanout && p[0].shake.cached_tokens_from == ROLE_PREFILL &&
+		  p[0].shake.allow_route_header);
 	cr_expect_eq(p[0].shake.routing_threshold, 4096);
 	cr_expect_eq(p[0].shake.single_engine_role, SINGLE_ROLE_DECODE);
 	cr_expect_eq(p[0].endpoints[0].dp_ranks, 1024);
@@ -696,15 +698,15 @@ Test(conf, who_waits_for_notices_can_be_told)
 							   "prefill}]\n",
 			NULL},
 		{PAIR("nixl", "", ""), NULL},
-		{PAIR("lmcache", "", PORTS) "notices: {listen: ipc:///x}\n", "ipc:///x"},
-		{PAIR("lmcache", "", PORTS ", notices: 0") "notices: {listen: \"\"}\n", NULL},
+		{PAIR("lmcache", "", PORTS) "lmcache: {listen: ipc:///x}\n", "ipc:///x"},
+		{PAIR("lmcache", "", PORTS ", notices: 0") "lmcache: {listen: \"\"}\n", NULL},
 	};
 
 	for (size_t i = 0; i < NELEMS(t); i++) {
 		struct conf *c = parse(t[i].text);
 
-		cr_expect(mem_text_equal(c->notices_listen, t[i].listen), "%zu: %s", i,
-			c->notices_listen);
+		cr_expect(mem_text_equal(c->lmcache_listen, t[i].listen), "%zu: %s", i,
+			c->lmcache_listen);
 		cr_expect_eq(c->notifier_key != NULL, t[i].listen != NULL, "%zu", i);
 		conf_free(&c);
 	}
@@ -1189,11 +1191,11 @@ Test(conf, diff_keeps_what_needs_a_restart)
 	cr_expect_str_eq(kept.key, "control_socket");
 	cr_expect_eq(kept.line, 0, "the key is gone");
 
-	old = parse(POOLS "control_socket: \"\"\nnotices: {listen: tcp://*:1}\n");
+	old = parse(POOLS "control_socket: \"\"\nlmcache: {listen: tcp://*:1}\n");
 	next = parse(POOLS "control_socket: /b\n");
 	cr_expect_eq(conf_diff(old, next, NULL, NULL, &err), CONF_RESTART | CONF_LIVE);
 	cr_expect_null(next->control_socket, "the old value, which was none");
-	cr_expect_null(next->notices_listen, "applied at once");
+	cr_expect_null(next->lmcache_listen, "applied at once");
 	conf_free(&old);
 	conf_free(&next);
 }
@@ -1598,7 +1600,7 @@ expect_round_trip(struct conf *c, const char *text)
 	"    prefill:\n      - {url: \"http://a:1\"}\n      - {url: \"http://b:2\"}\n"             \
 	"    decode:\n      - {url: \"http://a:1\"}\n      - {url: \"http://b:2\"}\n"
 #define POOL_LMCACHE(d)                                                                            \
-	"notices:\n  listen: \"tcp://0.0.0.0:7500\"\npools:\n  - models: [\"m\"]\n    connector: " \
+	"lmcache:\n  listen: \"tcp://0.0.0.0:7500\"\npools:\n  - models: [\"m\"]\n    connector: " \
 	"lmcache\n    policy: round_robin\n    prefill:\n      - {url: \"http://a:1\"}\n    "      \
 	"decode:\n      - {url: \"http://b:2\", " d "}\n"
 #define LISTEN_STACK "listen: [\"0.0.0.0:8001\"]\n"
@@ -1653,7 +1655,7 @@ static const struct {
 		LISTEN_STACK POOL_LMCACHE(
 			"receiver_init_port: [7320], receiver_alloc_port: [7400]")},
 	{SHARED "--nixl-proxy-host localhost --nixl-proxy-port 8500 --decoder-host ::1",
-		LISTEN_STACK "notices:\n  listen: \"tcp://127.0.0.1:8500\"\n" POOL_OF("lmcache",
+		LISTEN_STACK "lmcache:\n  listen: \"tcp://127.0.0.1:8500\"\n" POOL_OF("lmcache",
 			"    prefill:\n      - {url: \"http://a:1\"}\n    decode:\n      - {url: "
 			"\"http://b:2\", receiver_host: \"[::1]\", receiver_init_port: [7300], "
 			"receiver_alloc_port: [7400]}\n")},
@@ -1946,13 +1948,13 @@ Test(conf, every_key_is_written)
 		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"
 		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 5s\nrise: 1\nfall: 9\n"
 		"drain_timeout: 0\nworker_watchdog: 0s\nlog_level: debug\nlog_format: json\n"
-		"control_socket: \"\"\nnotices: {listen: \"tcp://*:7501\"}\n"
+		"control_socket: \"\"\nlmcache: {listen: \"tcp://*:7501\"}\n"
 		"announce: {listen: \"tcp://*:1\", forget: 9s}\npools:\n"
 		"- {name: a, models: [\"405\", 'o\"r\\g'], connector: orchestrated, policy: session, prefill_policy: random,\n"
 		"   decode_policy: prefix, prefill_load: requests, decode_load: tokens, session_header: X-A,\n"
 		"   session_member: user, prefix_bytes: 2KiB, pairing: require, slow_start: 1s, engine: sglang,\n"
 		"   handoff: disagg_prefill_resp, remote_host: keep, kv_lease: 1s, fanout: true, routing_threshold: 5,\n"
-		"   allow_route_header: true, single_engine_role: decode, fix_usage: true, health_path: /h,\n"
+		"   allow_route_header: true, single_engine_role: decode, cached_tokens_from: prefill, health_path: /h,\n"
 		"   timeouts: {connect: 1s, prefill: 2s, first_byte: 4s, decode: 3s, request: 5s}, retries: 3, retry_budget: 5,\n"
 		"   fallback: none, resume: true, allow_timeout_header: true, eject_failures: 6, eject_rate: 7, max_ejected: 8,\n"
 		"   eject_time: 9s, eject_max_time: 10s, queue_size: 9, queue_timeout: 1s, allow_priority: true,\n"

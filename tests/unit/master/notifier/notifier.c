@@ -27,7 +27,7 @@
 static int wake_fds[NWAKE];
 static int channel[2];
 static char address[64];
-static struct conf conf = {.notices_listen = address};
+static struct conf conf = {.lmcache_listen = address};
 static pid_t pid;
 static void *ctx, *push;
 

@@ -31,7 +31,7 @@
 
 static int wake_fds[NWAKE];
 static char address[64];
-static struct conf conf = {.notices_listen = address};
+static struct conf conf = {.lmcache_listen = address};
 static pid_t notifier, worker;
 static int channel, talk; /* to the notifier as its master, to the worker as its test */
 static void *ctx, *push;

@@ -511,7 +511,8 @@ Test(answer, logprobs_behind_any_text)
 static void
 expect_usage(bool first_token, bool fix, const char *prefill, const char *usage, const char *want)
 {
-	struct answer_how how = {.first_token = first_token, .fix_usage = fix, .parts = 1};
+	struct answer_how how = {
+		.first_token = first_token, .cached_from_prefill = fix, .parts = 1};
 	const char *at;
 	char *p = mem_printf("P0 {\"choices\":[{}],\"usage\":%s}", prefill);
 	char *d = mem_printf("D0 {\"choices\":[],\"usage\":%s}", usage);
@@ -646,7 +647,7 @@ Test(answer, another_id)
 
 Test(answer, cached_tokens_of_p)
 {
-	struct answer_how how = {.stream = true, .fix_usage = true, .parts = 1};
+	struct answer_how how = {.stream = true, .cached_from_prefill = true, .parts = 1};
 
 	expect(&how,
 		STEPS(P_USAGE(P_CACHED),

@@ -80,13 +80,13 @@ Test(shared_storage, decode_first_of_one_prompt_only)
 		{"{\"prompt\":[\"a\",\"b\"]}", false}, {"{\"prompt\":[[1],[2]]}", false}};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		struct answer_how how = {.fix_usage = true};
+		struct answer_how how = {.cached_from_prefill = true};
 
 		decode_first(rows[i].body);
 		cr_assert_eq(pair.starts[ROLE_PREFILL] == STARTS_NEVER, rows[i].first, "%s",
 			rows[i].body);
 		cr_assert_not(req.connector->rewrites(&req, &how));
-		cr_assert_neq(how.fix_usage, rows[i].first, "%s", rows[i].body);
+		cr_assert_neq(how.cached_from_prefill, rows[i].first, "%s", rows[i].body);
 	}
 }
 
