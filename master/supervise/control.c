@@ -14,6 +14,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "shm/base/clock.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
 
@@ -21,6 +22,8 @@
 #define LINE_BYTES 1024
 #define SILENCE_S 5
 #define BACKLOG 16
+#define AGAIN_MS                                                                                   \
+	1000 /* a client that this machine has no descriptor for is accepted so much later */
 
 struct client {
 	TAILQ_ENTRY(client) link;
@@ -38,6 +41,8 @@ struct control {
 	struct client_list clients;
 	unsigned nclients;
 	struct event *ev_accept;
+	struct event *ev_again; /* pending: no descriptor was left, ev_accept is not watched */
+	bool starved;           /* that has been logged, and no client was accepted since */
 	int fd;
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 };
@@ -149,6 +154,40 @@ cmd_ping(struct client *cl, const char *words, struct evbuffer *out)
 	(void)evbuffer_add_printf(out, "OK\n");
 }
 
+/* --- accepting ---------------------------------------------------------------------------------- */
+
+/*
+ * The listening socket stays readable while there is no descriptor for its client, so the loop would
+ * spin.  It is watched again after AGAIN_MS, or when one of our own clients has ended.
+ */
+static void
+stop_accepting(struct control *c, int err)
+{
+	const struct timeval again = clock_tv(AGAIN_MS);
+
+	(void)event_del(c->ev_accept);
+	(void)event_add(c->ev_again, &again);
+	if (!c->starved)
+		log_warn("control socket: a client waits, no descriptor is left for it",
+			LOG_S("path", c->path), LOG_S("error", strerror(err)));
+	c->starved = true;
+}
+
+static void
+accept_again(struct control *c)
+{
+	(void)event_del(c->ev_again);
+	(void)event_add(c->ev_accept, NULL);
+}
+
+static void
+on_again(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	accept_again(arg);
+}
+
 /* --- a client ----------------------------------------------------------------------------------- */
 
 static void
@@ -160,6 +199,7 @@ client_end(struct client *cl)
 	c->nclients--;
 	bufferevent_free(cl->bev); /* libevent lets a callback free its own bufferevent */
 	free(cl);
+	accept_again(c);
 }
 
 static void
@@ -291,8 +331,13 @@ on_accept(evutil_socket_t lfd, short what, void *arg)
 	int fd = accept4(lfd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
 	(void)what;
-	if (fd == -1)
+	if (fd == -1) {
+		/* others: the client has gone, or there is none */
+		if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+			stop_accepting(c, errno);
 		return;
+	}
+	c->starved = false;
 	if (c->nclients == MAX_CLIENTS)
 		drop_gone(c);
 	if (c->nclients == MAX_CLIENTS) {
@@ -401,7 +446,8 @@ control_new(struct event_base *base, const char *path, const struct control_hook
 	memcpy(c->path, path, strlen(path));
 	TAILQ_INIT(&c->clients);
 	c->ev_accept = event_new(base, fd, EV_READ | EV_PERSIST, on_accept, c);
-	assert(c->ev_accept != NULL);
+	c->ev_again = evtimer_new(base, on_again, c);
+	assert(c->ev_accept != NULL && c->ev_again != NULL);
 	(void)event_add(c->ev_accept, NULL);
 	return c;
 }
@@ -416,6 +462,7 @@ control_free(struct control **pc)
 	while (!TAILQ_EMPTY(&c->clients))
 		client_end(TAILQ_FIRST(&c->clients));
 	event_free(c->ev_accept);
+	event_free(c->ev_again);
 	(void)close(c->fd);
 	(void)unlink(c->path);
 	free(c);

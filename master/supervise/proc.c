@@ -818,28 +818,37 @@ procs_alive(const struct procs *ps)
 	return n;
 }
 
+static void
+add_status(struct evbuffer *out, const struct proc *p, bool json)
+{
+	char pid[16];
+
+	/* A process that is to be started again has none. */
+	(void)snprintf(pid, sizeof(pid), "%s", json ? "null" : "-");
+	if (p->pid != 0)
+		(void)snprintf(pid, sizeof(pid), "%d", (int)p->pid);
+	(void)evbuffer_add_printf(out,
+		json ? "{\"kind\":\"%s\",\"slot\":%u,\"pid\":%s,\"generation\":%u,\"state\":\"%s\","
+		       "\"connections\":%llu,\"restarts\":%llu,\"age_s\":%llu}"
+		     : "%s slot=%u pid=%s generation=%u state=%s connections=%llu restarts=%llu age=%llus\n",
+		p->kind->name, p->slot, pid, p->gen != NULL ? p->gen->number : 0,
+		states[p->state].name, (unsigned long long)p->ps->seg->procs[p->slot].conns,
+		(unsigned long long)p->restarts,
+		(unsigned long long)((clock_ms() - p->started_ms) / 1000));
+}
+
 void
 procs_status(const struct procs *ps, struct evbuffer *out, bool json)
 {
-	uint64_t now = clock_ms();
 	const char *sep = "";
 
 	if (json)
 		(void)evbuffer_add_printf(out, "[");
 	for (uint32_t i = 0; i < ps->nprocs; i++) {
-		const struct proc *p = &ps->procs[i];
-
-		if (p->state == PS_IDLE)
+		if (ps->procs[i].state == PS_IDLE)
 			continue;
-		(void)evbuffer_add_printf(out,
-			json ? "%s{\"kind\":\"%s\",\"slot\":%u,\"pid\":%d,\"generation\":%u,\"state\":\"%s\","
-			       "\"connections\":%llu,\"restarts\":%llu,\"age_s\":%llu}"
-			     : "%s%s slot=%u pid=%d generation=%u state=%s connections=%llu restarts=%llu age=%llus\n",
-			sep, p->kind->name, p->slot, (int)p->pid,
-			p->gen != NULL ? p->gen->number : 0, states[p->state].name,
-			(unsigned long long)ps->seg->procs[i].conns,
-			(unsigned long long)p->restarts,
-			(unsigned long long)((now - p->started_ms) / 1000));
+		(void)evbuffer_add_printf(out, "%s", sep);
+		add_status(out, &ps->procs[i], json);
 		sep = json ? "," : "";
 	}
 	if (json)

@@ -64,11 +64,9 @@ BEING_REBUILT = {
         "worker/schedule": "worker/request worker/attempt worker/handshake",
         "worker/handshake": "worker/request worker/attempt worker/schedule",
         "worker/attempt": "worker/request",
-        "master/probe": "master/fleet",
     },
     "circles": [
         "worker/base worker/net worker/schedule worker/handshake worker/attempt worker/request worker",
-        "master/fleet master/probe",
         "master/config",
     ],
 }

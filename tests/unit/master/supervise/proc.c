@@ -210,6 +210,18 @@ pid_in(uint32_t slot)
 	return (pid_t)seg->procs[slot].pid;
 }
 
+static bool
+status_has(const char *text, bool json)
+{
+	struct evbuffer *out = evbuffer_new();
+	bool has;
+
+	procs_status(ps, out, json);
+	has = evbuffer_search(out, text, strlen(text), NULL).pos >= 0;
+	evbuffer_free(out);
+	return has;
+}
+
 static uint32_t
 two(const struct conf *conf)
 {
@@ -295,6 +307,8 @@ Test(proc, a_killed_worker_is_reaped_and_replaced)
 		(void)event_base_loop(base, EVLOOP_ONCE);
 	cr_assert_eq(load_count(seg, 1), 1, "what the dead one held");
 	cr_assert_eq(pid_in(0), 0);
+	cr_assert(status_has("worker slot=0 pid=- generation=1 state=dead ", false));
+	cr_assert(status_has("\"slot\":0,\"pid\":null,", true));
 	cr_assert_eq(proc_slot_state(seg, 0), PROC_EMPTY);
 	while (proc_slot_state(seg, 0) != PROC_READY)
 		(void)event_base_loop(base, EVLOOP_ONCE);

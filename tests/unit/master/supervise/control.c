@@ -1,0 +1,142 @@
+/* The control socket where descriptors run out: it neither spins nor forgets who waits. */
+#include <criterion/criterion.h>
+#include <event2/buffer.h>
+#include <event2/event.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "master/supervise/control.h"
+#include "shm/base/clock.h"
+
+static struct event_base *base;
+static struct control *control;
+static struct sockaddr_un at = {.sun_family = AF_UNIX};
+
+static void
+setup(void)
+{
+	const struct control_hooks none = {.arg = NULL};
+	char dir[] = "/tmp/pdr-control-XXXXXX";
+
+	cr_assert_not_null(mkdtemp(dir));
+	(void)snprintf(at.sun_path, sizeof(at.sun_path), "%s/sock", dir);
+	base = event_base_new();
+	control = control_new(base, at.sun_path, &none);
+	cr_assert_not_null(control);
+}
+
+static void
+teardown(void)
+{
+	control_free(&control);
+	event_base_free(base);
+	*strrchr(at.sun_path, '/') = '\0';
+	(void)rmdir(at.sun_path);
+}
+
+TestSuite(control, .init = setup, .fini = teardown, .timeout = 20);
+
+static void
+on_tick(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	(void)arg;
+}
+
+/* Runs the loop for so long, or until there is an answer on fd (-1: not looked at).  Turns taken. */
+static unsigned
+run(uint64_t ms, int fd)
+{
+	const uint64_t end = clock_ms() + ms;
+	const struct timeval tick_s = {.tv_usec = 20000};
+	struct event *tick = event_new(base, -1, EV_PERSIST, on_tick, NULL);
+	unsigned turns = 0;
+	char c;
+
+	(void)event_add(tick, &tick_s);
+	while (clock_ms() < end && (fd == -1 || recv(fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) != 1)) {
+		(void)event_base_loop(base, EVLOOP_ONCE);
+		turns++;
+	}
+	event_free(tick);
+	return turns;
+}
+
+static int
+connect_client(void)
+{
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	cr_assert_eq(connect(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+	cr_assert_eq(send(fd, "ping\n", 5, MSG_NOSIGNAL), 5);
+	return fd;
+}
+
+/* No descriptor above those that are open now; returns the limit that was. */
+static struct rlimit
+limit_descriptors(void)
+{
+	struct rlimit was, now;
+	int fd = dup(0);
+
+	cr_assert_eq(getrlimit(RLIMIT_NOFILE, &was), 0);
+	now = was;
+	now.rlim_cur = (rlim_t)fd;
+	(void)close(fd);
+	cr_assert_eq(setrlimit(RLIMIT_NOFILE, &now), 0);
+	return was;
+}
+
+static void
+check_answer(int fd)
+{
+	char text[8] = "";
+
+	cr_assert_eq(recv(fd, text, sizeof(text) - 1, MSG_DONTWAIT), 3);
+	cr_assert_str_eq(text, "OK\n");
+}
+
+Test(control, at_the_limit_of_descriptors_the_loop_rests)
+{
+	int fd = connect_client();
+	const struct rlimit was = limit_descriptors();
+	const unsigned turns = run(500, -1);
+
+	cr_assert_lt(turns, 100, "%u turns in 500 ms", turns);
+	cr_assert_eq(setrlimit(RLIMIT_NOFILE, &was), 0);
+	(void)run(3000, fd);
+	check_answer(fd);
+	(void)close(fd);
+}
+
+Test(control, a_client_that_ends_makes_room_for_the_next_one)
+{
+	struct rlimit was;
+	uint64_t began;
+	int first = connect_client(), second = connect_client();
+
+	(void)run(100, first); /* it is accepted; the second may be, too */
+	check_answer(first);
+	(void)run(3000, second);
+	check_answer(second);
+	(void)close(second);
+	(void)run(100, -1);
+	second = connect_client();
+	was = limit_descriptors();
+	(void)run(200, -1);
+	cr_assert_eq(
+		recv(second, &(char){0}, 1, MSG_DONTWAIT), -1, "there is no descriptor for it");
+	began = clock_ms();
+	(void)close(first);
+	(void)run(3000, second);
+	check_answer(second);
+	cr_assert_lt(clock_ms() - began, 500, "the end of a client is not waited for by a timer");
+	cr_assert_eq(setrlimit(RLIMIT_NOFILE, &was), 0);
+	(void)close(second);
+}
