@@ -44,7 +44,7 @@ struct endpoint {
 	bool drained;        /* by the operator (drain.c) */
 
 	/* W: publish.c */
-	bool up_wanted;            /* is up; workers may see that only when row_is_seen() */
+	bool up_wanted;            /* is up; workers may see that only when all_see_row() */
 	bool no_room;              /* left out of the current table, which is full of long texts */
 	bool in_table;             /* has a row in the current table */
 	struct ep_addr table_addr; /* of that row */

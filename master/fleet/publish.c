@@ -30,6 +30,7 @@ struct publish {
 	bool deferred;          /* logged: no arena was free */
 	struct version_cut cut; /* of the current table; logged */
 	struct version_stamp stamp;
+	uint64_t cookie; /* of the table before the current one */
 };
 
 static void on_soon(evutil_socket_t fd, short what, void *arg);
@@ -60,9 +61,21 @@ publish_free(struct publish **pp)
 	*pp = NULL;
 }
 
+/* The timer of publish_poll().  Nothing to wait for, no timer: an idle master sleeps. */
+static void
+arm(struct publish *p)
+{
+	bool readers = p->dirty || rcu_poll(p->fleet->writer) > 0;
+	struct timeval tv = clock_tv(readers ? POLL_MS : DRAIN_POLL_MS);
+
+	if (readers || !TAILQ_EMPTY(&p->fleet->draining))
+		(void)event_add(p->poll, &tv);
+	else
+		(void)event_del(p->poll);
+}
+
 /* --- up and down --------------------------------------------------------------------------- */
 
-/* A worker that sees UP must find address and models of that endpoint in its table. */
 static bool
 row_is_right(const struct endpoint *ep)
 {
@@ -70,6 +83,16 @@ row_is_right(const struct endpoint *ep)
 
 	return ep->in_table && e->addr.family != 0 && ep_addr_equal(&ep->table_addr, &e->addr) &&
 	       ep->table_models == e->models_number;
+}
+
+/*
+ * F1: a worker that sees UP finds address and models of that endpoint in its table.  So UP is stored
+ * when the current table has them, and no worker reads a former table any more.
+ */
+static bool
+all_see_row(const struct publish *p, const struct endpoint *ep)
+{
+	return row_is_right(ep) && rcu_passed(p->fleet->writer, p->cookie);
 }
 
 /* A first start is at full weight: all engines of a fleet start at once, none is to be spared. */
@@ -83,12 +106,26 @@ up_now(struct endpoint *ep)
 void
 publish_up(struct publish *p, struct endpoint *ep)
 {
-	if (row_is_right(ep)) {
+	if (all_see_row(p, ep)) {
 		up_now(ep);
 		return;
 	}
 	ep->up_wanted = true;
-	publish_soon(p);
+	if (row_is_right(ep))
+		arm(p);
+	else
+		publish_soon(p);
+}
+
+/* Endpoints that were up before their rows were seen. */
+static void
+up_seen(const struct publish *p)
+{
+	const struct fleet *f = p->fleet;
+
+	for (size_t i = 0; i < f->norder; i++)
+		if (f->order[i]->up_wanted && all_see_row(p, f->order[i]))
+			up_now(f->order[i]);
 }
 
 void
@@ -111,8 +148,6 @@ note_rows(struct fleet *f, uint64_t cookie)
 		ep->in_table = rows_has(ep);
 		ep->table_addr = ep->engine.addr;
 		ep->table_models = ep->engine.models_number;
-		if (ep->up_wanted && row_is_right(ep))
-			up_now(ep);
 	}
 	TAILQ_FOREACH(ep, &f->draining, link)
 	{
@@ -143,7 +178,6 @@ static void
 publish_try(struct publish *p)
 {
 	struct fleet *f = p->fleet;
-	uint64_t cookie;
 	void *arena;
 
 	(void)rcu_poll(f->writer);
@@ -160,24 +194,11 @@ publish_try(struct publish *p)
 		p->stamp.created_s = (uint64_t)time(NULL);
 	p->stamp.version++;
 	log_cut(p, version_build(f, &p->stamp, arena));
-	cookie = rcu_cookie(f->writer); /* of the table that is current until the next line */
+	p->cookie = rcu_cookie(f->writer); /* of the table that is current until the next line */
 	rcu_publish(f->writer, arena);
 	metric_add(f->slab, M_PUBLISHED, 1);
-	note_rows(f, cookie);
+	note_rows(f, p->cookie);
 	waiters_wake(f->waiters);
-}
-
-/* Nothing to wait for, no timer: an idle master sleeps. */
-static void
-arm(struct publish *p)
-{
-	bool readers = p->dirty || rcu_poll(p->fleet->writer) > 0;
-	struct timeval tv = clock_tv(readers ? POLL_MS : DRAIN_POLL_MS);
-
-	if (readers || !TAILQ_EMPTY(&p->fleet->draining))
-		(void)event_add(p->poll, &tv);
-	else
-		(void)event_del(p->poll);
 }
 
 void
@@ -189,6 +210,7 @@ publish_poll(struct publish *p)
 		p->dirty = true;
 	if (p->dirty)
 		publish_try(p);
+	up_seen(p);
 	arm(p);
 	/* the last of these calls comes when nobody reads an older table: arm() has asked */
 	ejected_trim(p->fleet);

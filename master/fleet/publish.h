@@ -14,8 +14,8 @@ struct publish *publish_new(struct fleet *f);
 void publish_free(struct publish **);
 
 /*
- * The endpoint is up.  Workers see UP at once, or after the next publication if its row in the
- * current table is not right.  An endpoint that was down has a slow start if its pool has one.
+ * The endpoint is up.  Workers see UP as soon as the current table has its row as it is now, and no
+ * worker reads a former table.  An endpoint that was down has a slow start if its pool has one.
  */
 void publish_up(struct publish *p, struct endpoint *ep);
 void publish_down(struct publish *p, struct endpoint *ep);

@@ -514,3 +514,45 @@ Test(publish, endpoints_take_turns_evenly)
 	for (size_t i = 0; i < 10; i++)
 		cr_assert(bucket[i] >= 90 && bucket[i] <= 110, "%zu: %u", i, bucket[i]);
 }
+
+/* A worker that still reads the former table would send its request to the former address. */
+Test(publish, up_is_not_seen_beside_an_older_row)
+{
+	apply(CONF("http://engine.invalid:8100", D1));
+	struct endpoint *ep = endpoint_of("http://engine.invalid:8100");
+	const struct table *older = rcu_enter(seg, 0);
+
+	cr_assert_eq(older->endpoints[0].addr.family, 0);
+	ep->engine.addr = (struct ep_addr){.family = AF_INET, .port = 8100, .ip = {127, 0, 0, 1}};
+	publish_up(fleet->publish, ep);
+	event_base_loop(base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
+	cr_assert_eq(rcu_current(fleet_writer(fleet))->version, older->version + 1,
+		"the new row is published");
+	cr_assert_eq(
+		ep_state_get(seg, ep->engine.slot), EP_STARTING, "and a reader has the old one");
+	publish_up(fleet->publish, ep);
+	cr_assert_eq(ep_state_get(seg, ep->engine.slot), EP_STARTING);
+	rcu_leave(seg, 0);
+	for (uint64_t end = clock_ms() + 2000;
+		clock_ms() < end && ep_state_get(seg, ep->engine.slot) != EP_UP;)
+		event_base_loop(base, EVLOOP_ONCE);
+	cr_assert_eq(ep_state_get(seg, ep->engine.slot), EP_UP, "as soon as it has gone");
+}
+
+/* It goes down meanwhile: its former wish is void. */
+Test(publish, down_while_an_older_row_is_read)
+{
+	apply(CONF("http://engine.invalid:8100", D1));
+	struct endpoint *ep = endpoint_of("http://engine.invalid:8100");
+
+	(void)rcu_enter(seg, 0);
+	ep->engine.addr = (struct ep_addr){.family = AF_INET, .port = 8100, .ip = {127, 0, 0, 1}};
+	publish_up(fleet->publish, ep);
+	event_base_loop(base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
+	publish_down(fleet->publish, ep);
+	rcu_leave(seg, 0);
+	publish_poll(fleet->publish);
+	cr_assert_eq(ep_state_get(seg, ep->engine.slot), EP_DOWN);
+	publish_up(fleet->publish, ep);
+	cr_assert_eq(ep_state_get(seg, ep->engine.slot), EP_UP);
+}
