@@ -48,7 +48,7 @@ endif
 CFLAGS  ?=
 CF      := $(CSTD) $(OPT) $(WARN) $(HARDEN) $(FORTIFY) $(SAN) $(CFLAGS)
 LF      := $(LINK) $(SAN) $(LDFLAGS)
-LIBS    := -levent_core -levent_extra -lhttp_parser -ljson-c -lzmq -lyaml -lcares -lsystemd -lm
+LIBS    := -levent_core -levent_extra -lhttp_parser -ljson-c -lzmq -lyaml -lcares -lresolv -lsystemd -lm
 
 # every room of a folder: one level below it
 LIB_SRC    := $(wildcard shm/*.c shm/*/*.c proto/*/*.c)

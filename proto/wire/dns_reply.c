@@ -1,236 +1,203 @@
 #include "proto/wire/dns_reply.h"
 
+#include <arpa/nameser.h>
+#include <resolv.h>
 #include <string.h>
 
-#define CLASS_IN 1
-#define IS_ANSWER 0x8000u /* flag bits of the head */
-#define IS_TRUNCATED 0x0200u
-#define IS_POINTER 0xc0u /* upper bits of a label's length (RFC 1035, 4.1.4) */
-/* A name of 253 characters has at most 127 labels; each may be reached by a pointer. */
-#define POINTERS_MAX 128
-
-/* Where the reading stands; `bad` is set instead of reading past the end, and stays. */
+/*
+ * libresolv reads the message (ns_initparse(), ns_parserr(), dn_expand()) and checks all lengths.
+ * It follows pointers to any place, so that is checked here: a pointer must go to an earlier place
+ * (RFC 1035, 4.1.4).
+ */
 struct reader {
-	const uint8_t *msg;
-	size_t len, at;
-	bool bad;
+	ns_msg msg;
+	const uint8_t *base, *eom;
+	const uint8_t *at; /* the next record's first byte */
 };
-
-static unsigned
-u8(struct reader *r)
-{
-	if (r->bad || r->at >= r->len) {
-		r->bad = true;
-		return 0;
-	}
-	return r->msg[r->at++];
-}
-
-static unsigned
-u16(struct reader *r)
-{
-	unsigned high = u8(r);
-
-	return high << 8 | u8(r);
-}
-
-static uint32_t
-u32(struct reader *r)
-{
-	uint32_t high = u16(r);
-
-	return high << 16 | u16(r);
-}
-
-static void
-skip(struct reader *r, size_t n)
-{
-	if (r->bad || n > r->len - r->at)
-		r->bad = true;
-	else
-		r->at += n;
-}
 
 static bool
-is_host_char(unsigned c)
+points_back(const struct reader *r, const uint8_t *name)
 {
-	return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
-}
+	const uint8_t *at = name, *lowest = name;
 
-struct name {
-	char text[DNS_NAME];
-	size_t n;
-	bool odd; /* has a character no host name has */
-};
-
-static void
-take_label(struct reader *r, size_t len, struct name *out)
-{
-	/* with the dot before it and the NUL behind the whole */
-	if (len > r->len - r->at || out->n + (out->n > 0) + len + 1 > sizeof(out->text)) {
-		r->bad = true;
-		return;
-	}
-	if (out->n > 0)
-		out->text[out->n++] = '.';
-	while (len-- > 0) {
-		unsigned c = u8(r);
-
-		c = c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c;
-		out->odd |= !is_host_char(c);
-		out->text[out->n++] = (char)c;
-	}
-}
-
-/* Reads a name; a pointer goes to an earlier place (or the message is bad), so it ends. */
-static void
-take_name(struct reader *r, struct name *out)
-{
-	struct reader at = *r;
-	size_t lowest = r->at, behind = 0;
-	unsigned c, pointers = 0;
-
-	*out = (struct name){.n = 0};
-	while (!at.bad && (c = u8(&at)) != 0) {
-		if ((c & IS_POINTER) == IS_POINTER) {
-			size_t to = (c & ~IS_POINTER) << 8 | u8(&at);
-
-			if (pointers++ == 0)
-				behind = at.at;
-			if (to >= lowest || pointers > POINTERS_MAX)
-				at.bad = true;
-			at.at = lowest = to;
-		} else if ((c & IS_POINTER) != 0) {
-			at.bad = true;
-		} else {
-			take_label(&at, c, out);
+	while (at < r->eom && *at != 0) {
+		if ((*at & NS_CMPRSFLGS) != NS_CMPRSFLGS) {
+			at += 1 + *at;
+			continue;
 		}
+		if (r->eom - at < NS_INT16SZ)
+			return false;
+		at = r->base + (ns_get16(at) & ~((unsigned)NS_CMPRSFLGS << 8));
+		if (at >= lowest)
+			return false;
+		lowest = at;
 	}
-	out->text[out->n] = '\0';
-	r->bad |= at.bad;
-	r->at = pointers > 0 ? behind : at.at;
+	return true;
 }
 
-static void
-skip_name(struct reader *r)
+/* Bytes that the name takes where it stands, or -1. */
+static int
+read_name(const struct reader *r, const uint8_t *at, char name[static NS_MAXDNAME])
 {
-	struct name unused;
-
-	take_name(r, &unused);
+	return points_back(r, at) ? dn_expand(r->base, r->eom, at, name, NS_MAXDNAME) : -1;
 }
 
-/* What stands before the data of each record. */
-struct head {
-	unsigned type, class;
-	uint32_t ttl;
-	size_t end; /* of the data */
-};
-
-static struct head
-take_head(struct reader *r)
+static int
+skip_name(const struct reader *r, const uint8_t *at)
 {
-	struct head h = {0};
-	size_t len;
+	char name[NS_MAXDNAME];
 
-	skip_name(r);
-	h.type = u16(r);
-	h.class = u16(r);
-	h.ttl = u32(r);
-	if (h.ttl > INT32_MAX) /* the bit of the sign: as if it were 0 (RFC 2181, 8) */
-		h.ttl = 0;
-	len = u16(r);
-	if (r->bad || len > r->len - r->at)
-		r->bad = true;
-	else
-		h.end = r->at + len;
-	return h;
+	return read_name(r, at, name);
 }
 
-/* False if it is no record we can use; a broken one sets r->bad. */
+/* The next record of this section. */
 static bool
-take_record(struct reader *r, enum dns_type type, struct dns_record *out)
+next_record(struct reader *r, ns_sect section, int i, ns_rr *rr)
 {
-	struct name target;
-	size_t size = type == DNS_A ? 4 : 16;
+	if (!points_back(r, r->at) || ns_parserr(&r->msg, section, i, rr) != 0)
+		return false;
+	r->at = ns_rr_rdata(*rr) + ns_rr_rdlen(*rr);
+	return true;
+}
+
+/* With the sign bit set a TTL counts as 0 (RFC 2181, 8). */
+static uint32_t
+ttl_of(const ns_rr *rr)
+{
+	return ns_rr_ttl(*rr) > INT32_MAX ? 0 : (uint32_t)ns_rr_ttl(*rr);
+}
+
+/* Lower case.  False if it is no host name: dn_expand() writes odd characters with backslashes. */
+static bool
+host_name(char *name)
+{
+	for (; *name != '\0'; name++) {
+		if (*name >= 'A' && *name <= 'Z')
+			*name = (char)(*name - 'A' + 'a');
+		if (strchr("abcdefghijklmnopqrstuvwxyz0123456789-_.", *name) == NULL)
+			return false;
+	}
+	return true;
+}
+
+/* 1, 0: no record we can use, -1: broken. */
+static int
+read_srv(const struct reader *r, const ns_rr *rr, struct dns_record *out)
+{
+	const uint8_t *data = ns_rr_rdata(*rr);
+	char target[NS_MAXDNAME];
+	const int n = 3 * NS_INT16SZ;
+
+	if (ns_rr_rdlen(*rr) <= n || read_name(r, data + n, target) != ns_rr_rdlen(*rr) - n)
+		return -1;
+	if (!host_name(target))
+		return 0;
+	out->priority = (uint16_t)ns_get16(data);
+	out->weight = (uint16_t)ns_get16(data + NS_INT16SZ);
+	out->port = (uint16_t)ns_get16(data + 2 * NS_INT16SZ);
+	memcpy(out->target, target, strlen(target) + 1);
+	return 1;
+}
+
+static int
+read_record(const struct reader *r, const ns_rr *rr, struct dns_record *out)
+{
+	const size_t n = ns_rr_rdlen(*rr);
 
 	*out = (struct dns_record){.port = 0};
-	if (type != DNS_SRV) {
-		for (size_t i = 0; i < size; i++)
-			out->ip[i] = (uint8_t)u8(r);
-		return true;
-	}
-	out->priority = (uint16_t)u16(r);
-	out->weight = (uint16_t)u16(r);
-	out->port = (uint16_t)u16(r);
-	take_name(r, &target);
-	memcpy(out->target, target.text, target.n + 1);
-	return !target.odd;
+	if (ns_rr_type(*rr) == ns_t_srv)
+		return read_srv(r, rr, out);
+	if (n != (ns_rr_type(*rr) == ns_t_a ? NS_INADDRSZ : NS_IN6ADDRSZ))
+		return -1;
+	memcpy(out->ip, ns_rr_rdata(*rr), n);
+	return 1;
 }
 
-static void
-take_answer(struct reader *r, enum dns_type type, struct dns_record *records, size_t max,
+static bool
+read_answers(struct reader *r, enum dns_type type, struct dns_record *records, size_t max,
 	struct dns_reply *reply)
 {
-	struct head h = take_head(r);
 	struct dns_record one;
-	bool usable;
+	ns_rr rr;
 
-	if (r->bad || h.class != CLASS_IN) {
-		r->at = r->bad ? r->at : h.end;
-		return;
-	}
-	if (h.ttl < reply->ttl)
-		reply->ttl = h.ttl;
-	if (h.type == type) {
-		usable = take_record(r, type, &one);
-		r->bad |= r->at != h.end;
-		if (!r->bad && usable && reply->n < max)
+	for (int i = 0; i < ns_msg_count(r->msg, ns_s_an); i++) {
+		int usable = 0;
+
+		if (!next_record(r, ns_s_an, i, &rr))
+			return false;
+		if (ns_rr_class(rr) != ns_c_in)
+			continue;
+		if (ttl_of(&rr) < reply->ttl)
+			reply->ttl = ttl_of(&rr);
+		if ((unsigned)ns_rr_type(rr) == type)
+			usable = read_record(r, &rr, &one);
+		if (usable < 0)
+			return false;
+		if (usable > 0 && reply->n < max)
 			records[reply->n++] = one;
 	}
-	r->at = h.end;
+	return true;
 }
 
-/* The lesser of the record's own TTL and the `minimum` it states (RFC 2308, 5). */
-static void
-take_authority(struct reader *r, struct dns_reply *reply)
+/* The lesser of the SOA record's own TTL and the `minimum` it states (RFC 2308, 5). */
+static bool
+read_soa(const struct reader *r, const ns_rr *rr, struct dns_reply *reply)
 {
-	struct head h = take_head(r);
+	const uint8_t *data = ns_rr_rdata(*rr);
+	const int fixed = 5 * NS_INT32SZ; /* serial, refresh, retry, expire, minimum */
+	int primary, mail;
 	uint32_t minimum;
 
-	if (!r->bad && h.class == CLASS_IN && h.type == DNS_SOA) {
-		skip_name(r);
-		skip_name(r);
-		skip(r, 4 * sizeof(uint32_t)); /* serial, refresh, retry, expire */
-		minimum = u32(r);
-		r->bad |= r->at != h.end;
-		reply->has_negative_ttl = !r->bad;
-		reply->negative_ttl = minimum < h.ttl ? minimum : h.ttl;
+	primary = skip_name(r, data);
+	mail = primary < 0 ? -1 : skip_name(r, data + primary);
+	if (mail < 0 || primary + mail + fixed != ns_rr_rdlen(*rr))
+		return false;
+	minimum = (uint32_t)ns_get32(data + primary + mail + fixed - NS_INT32SZ);
+	reply->has_negative_ttl = true;
+	reply->negative_ttl = minimum < ttl_of(rr) ? minimum : ttl_of(rr);
+	return true;
+}
+
+static bool
+read_authorities(struct reader *r, struct dns_reply *reply)
+{
+	ns_rr rr;
+
+	for (int i = 0; i < ns_msg_count(r->msg, ns_s_ns); i++)
+		if (!next_record(r, ns_s_ns, i, &rr) ||
+			(ns_rr_class(rr) == ns_c_in && ns_rr_type(rr) == ns_t_soa &&
+				!read_soa(r, &rr, reply)))
+			return false;
+	return true;
+}
+
+static bool
+skip_questions(struct reader *r)
+{
+	for (int i = 0; i < ns_msg_count(r->msg, ns_s_qd); i++) {
+		const int n = skip_name(r, r->at);
+
+		if (n < 0)
+			return false;
+		r->at += n + NS_QFIXEDSZ;
 	}
-	r->at = h.end;
+	return true;
 }
 
 int
 dns_reply_read(const uint8_t *msg, size_t len, enum dns_type type, struct dns_record *records,
 	size_t max, struct dns_reply *ret)
 {
-	struct reader r = {.msg = msg, .len = len, .at = 2}; /* behind the id */
+	struct reader r = {.base = msg, .eom = msg + len, .at = msg + NS_HFIXEDSZ};
 	struct dns_reply reply = {.ttl = UINT32_MAX};
-	unsigned flags = u16(&r), nquestions = u16(&r), nanswers = u16(&r), nauthorities = u16(&r);
 
-	skip(&r, 2); /* the additional section's count: nothing of it is used */
-	if (r.bad || (flags & IS_ANSWER) == 0)
+	if (len > NS_MAXMSG || ns_initparse(msg, (int)len, &r.msg) != 0 ||
+		ns_msg_getflag(r.msg, ns_f_qr) == 0)
 		return -1;
-	reply.rcode = flags & 0xf;
-	reply.truncated = (flags & IS_TRUNCATED) != 0;
-	while (!r.bad && nquestions-- > 0) {
-		skip_name(&r);
-		skip(&r, 2 * sizeof(uint16_t));
-	}
-	while (!r.bad && nanswers-- > 0)
-		take_answer(&r, type, records, max, &reply);
-	while (!r.bad && nauthorities-- > 0)
-		take_authority(&r, &reply);
-	if (r.bad)
+	reply.rcode = (unsigned)ns_msg_getflag(r.msg, ns_f_rcode);
+	reply.truncated = ns_msg_getflag(r.msg, ns_f_tc) != 0;
+	if (!skip_questions(&r) || !read_answers(&r, type, records, max, &reply) ||
+		!read_authorities(&r, &reply))
 		return -1;
 	*ret = reply;
 	return 0;

@@ -1,8 +1,9 @@
 /*
- * Answers of name servers (RFC 1035, 2308, 2782, 3596): the records of one type, how long they hold, and
- * how long it holds that there are none.
+ * Answers of name servers (RFC 1035, 2308, 2782, 3596): the records of one type and their TTL, or how
+ * long the absence of records may be cached.
  *
- * The bytes come from the network: every length and pointer is checked, nothing is allocated.
+ * libresolv does the reading (ns_initparse(), ns_parserr(), dn_expand()).  The bytes come from the
+ * network: every length and pointer is checked, nothing is allocated.
  */
 #pragma once
 #include <stdbool.h>
