@@ -4,6 +4,10 @@
  * Oracle: a table's checksum and version do not change inside a section.  The program is built with
  * PDROUTER_DEBUG, so that an arena is poisoned the moment it is taken for free.  When all readers are
  * dead and reaped, no arena waits.
+ *
+ * The endpoint of each table has a row of that table's version.  The master says UP as publish.c does: for the
+ * newest row, once rcu_passed() says that nobody reads an older table.  The state word's time of slow start
+ * holds the version for which UP was said.  Oracle: no reader finds a newer version there than its table's.
  */
 #include <inttypes.h>
 #include <sched.h>
@@ -16,6 +20,7 @@
 #include "tests/torture/torture.h"
 
 #define NOISE 16u
+#define UP_EP 0u /* slot of the endpoint whose state changes */
 
 static struct readers {
 	struct seen {
@@ -28,6 +33,8 @@ static struct readers {
 
 static struct rcu_writer *writer;
 static uint64_t version, no_arena, killed_inside;
+static uint64_t row_version, row_cookie; /* the row that is to be UP; 0: none */
+static uint64_t ups;
 
 void
 readers_init(void)
@@ -70,6 +77,8 @@ section(struct life *l)
 	t = rcu_enter(seg, l->child);
 	v = t->version;
 	good = same(t, v);
+	if (ep_ramp_from(seg, UP_EP) > v)
+		bad(BAD_ROW);
 	if ((r >> 8 & 15) == 0) { /* most sections are short */
 		spin(r >> 16 & 1023);
 		good = good && same(t, v);
@@ -100,13 +109,25 @@ reader_bury(uint32_t child)
 	rcu_reap(seg, child);
 }
 
+static void
+say_up(void)
+{
+	if (row_version == 0 || !rcu_passed(writer, row_cookie))
+		return;
+	ep_state_recovered(seg, UP_EP, row_version);
+	row_version = 0;
+	ups++;
+}
+
 bool
 publish(void)
 {
 	struct table_builder b;
 	void *arena = rcu_arena_get(writer);
 	struct table *t;
+	uint64_t cookie;
 
+	say_up();
 	if (arena == NULL) {
 		no_arena++;
 		return false;
@@ -121,7 +142,13 @@ publish(void)
 	}
 	if (version % 4 == 0)
 		make_noise(version);
+	cookie = rcu_cookie(writer);
 	rcu_publish(writer, arena);
+	if (row_version == 0) {
+		row_version = version;
+		row_cookie = cookie;
+	}
+	say_up(); /* at once, if nobody reads */
 	return true;
 }
 
@@ -157,7 +184,7 @@ void
 readers_report(void)
 {
 	printf("domain: publications=%" PRIu64 " found_no_arena=%" PRIu64 " reads=%" PRIu64
-	       " killed_in_section=%" PRIu64 "\n",
-		version, no_arena, reads(), killed_inside);
+	       " killed_in_section=%" PRIu64 " said_up=%" PRIu64 "\n",
+		version, no_arena, reads(), killed_inside, ups);
 	rcu_writer_free(&writer);
 }

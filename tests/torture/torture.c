@@ -40,6 +40,7 @@ static const struct {
 	const char *name, *meaning;
 } bad_rows[BAD_N] = {
 	[BAD_READ]   = { "bad_read", "a table changed or was freed inside a section" },
+	[BAD_ROW]    = { "older_row", "an endpoint is UP for a newer row than the reader's table has" },
 	[BAD_ARENA]  = { "arena_kept", "an arena waits though every reader is dead and reaped" },
 	[BAD_LIMIT]  = { "limit_exceeded", "more requests at an endpoint than its limit" },
 	[BAD_SUM]    = { "wrong_sum", "a count is not what its holders hold" },
@@ -108,6 +109,10 @@ static const struct part {
 	{ "queue-storm", 2, false, 1500,
 		{ { queuer, 0, 6, STOPS | DIES, 1, queuer_bury, queuer_wake } },
 		queuers_storm, { queuers_settle } },
+	{ "changes", 1, false, 1500,
+		{ { changer, 4, 1, STOPS, 1, NULL, NULL },
+		  { requester, 0, 1, STOPS, 1, NULL, NULL } },
+		NULL, { changes_settle } },
 	{ "announce", 1, false, 1500,
 		{ { listener, 1, 3, STOPS | DIES, 1, NULL, NULL },
 		  { announcer, 0, 1, STOPS | DIES, 3, NULL, NULL } },
@@ -270,6 +275,7 @@ report(const struct options *o, uint64_t began_us)
 	flags_report();
 	judges_report();
 	queuers_report();
+	changes_report();
 	announce_report();
 	for (int i = 0; i < BAD_N; i++)
 		if (verdict->n[i] > 0)
@@ -377,6 +383,7 @@ set_up(const struct options *o)
 	flags_init();
 	judges_init();
 	queuers_init();
+	changes_init();
 	announce_init();
 }
 

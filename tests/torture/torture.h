@@ -20,6 +20,7 @@ struct rcu_writer;
 /* What must not be.  Names and meanings: torture.c. */
 enum bad {
 	BAD_READ,
+	BAD_ROW,
 	BAD_ARENA,
 	BAD_LIMIT,
 	BAD_SUM,
@@ -121,6 +122,12 @@ void queuer_bury(uint32_t child);
 void queuer_wake(uint32_t child);
 void queuers_settle(void);
 void queuers_report(void);
+
+void changes_init(void);
+void changer(struct life *l);
+void requester(struct life *l);
+void changes_settle(void);
+void changes_report(void);
 
 void announce_init(void);
 void announcer(struct life *l);

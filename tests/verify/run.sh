@@ -3,7 +3,7 @@
 # broken variant must yield an error trail, each interesting point must be reached.  One line for each
 # search, with the states it stored and the CPU seconds it took; exits 1 if any did not end as it must.
 #
-#   run.sh [--wide] [MODEL...]   all models, or some of: rcu load flags queue; --wide: larger bounds too
+#   run.sh [--wide] [MODEL...]   all models, or some of: rcu load flags queue state; --wide: larger bounds too
 #   run.sh --trail NAME          how the search NAME came to its error, a line for each step
 # Everything is kept in build/verify/NAME/.
 set -u
@@ -102,8 +102,21 @@ queue|REACH_TOLD|-DHELD -DREACH_TOLD|deep|assertion violated 0
 queue|REACH_DIED_CALLED|-DONE_NEED -DHELD -DVICTIM=1 -DREACH_DIED_CALLED|deep|assertion violated
 queue|REACH_LEFT_CALLED|-DHELD -DLEAVES=1 -DREACH_LEFT_CALLED|deep|(called==0)
 queue|REACH_ALL_SERVED|-DHELD -DREACH_ALL_SERVED|deep|(served_after_waiting<2)
+state|2-changes|-DNREQUESTS=1|pass|
+state|1-change|-DNCHANGES=1|pass|
+state|UP_BEFORE_TABLE|-DUP_BEFORE_TABLE|short|(s<=t)
+state|UP_AT_ONCE|-DUP_AT_ONCE|short|(s<=t)
+state|COOKIE_EARLY|-DCOOKIE_EARLY|short|(s<=t)
+state|NO_BARRIER|-DNCHANGES=1 -DNREQUESTS=1 -DNO_BARRIER|short|invalid end state
+state|WAKE_BEFORE_STATE|-DNCHANGES=1 -DNREQUESTS=1 -DWAKE_BEFORE_STATE|short|invalid end state
+state|NO_SECOND_TRY|-DNCHANGES=1 -DNREQUESTS=1 -DNO_SECOND_TRY|short|invalid end state
+state|REACH_HELD|-DREACH_HELD|short|assertion violated 0
+state|REACH_WOKEN|-DREACH_WOKEN|short|assertion violated 0
+state|REACH_SECOND_TRY|-DREACH_SECOND_TRY|short|assertion violated 0
+state|REACH_BOTH|-DREACH_BOTH|short|(s==0)
 "
 wide="
+state|2-changes-again||pass|
 queue|held-dies|-DHELD -DVICTIM=0|pass|
 queue|held-waiter-dies|-DHELD -DVICTIM=1|pass|
 queue|one-need-leaves|-DONE_NEED -DLEAVES=0|pass|
@@ -210,7 +223,7 @@ for tool in spin gcc cpp; do
 	command -v "$tool" >/dev/null || { echo "verify: $tool is missing: tests/tools/deps.sh build verify" >&2; exit 1; }
 done
 [ "${1:-}" = --wide ] && { table=$table$wide; shift; }
-mapfile -t rows < <(grep -E "^($(IFS='|'; echo "${*:-rcu|load|flags|queue}"))\|" <<<"$table")
+mapfile -t rows < <(grep -E "^($(IFS='|'; echo "${*:-rcu|load|flags|queue|state}"))\|" <<<"$table")
 [ ${#rows[@]} -eq 0 ] && { echo "run.sh: no such model: $*" >&2; exit 2; }
 mkdir -p "$work"
 rm -f "$work/wrong"
