@@ -25,7 +25,7 @@
 #include "master/fleet/waiters.h"
 #include "master/supervise/listen.h"
 #include "master/notifier/notifier.h"
-#include "master/supervise/proc.h"
+#include "master/supervise/procs.h"
 #include "master/supervise/reload.h"
 #include "master/probe/resolve.h"
 #include "master/supervise/sd.h"

@@ -1,9 +1,7 @@
 /*
- * The children: fork, supervise, reap, respawn with back-off; generations of workers.
+ * One child process: its state table, from the start to the back-off before its successor.
  *
- * Process: master; what runs between fork and a kind's x_main() runs in the child.
- * A generation is the set of workers of one configuration.  At most two live at once: the one in force
- * and either the one that is to replace it (starting) or the one it has replaced (draining).
+ * Process: master.  Only procs.c and the unit test include this.
  */
 #pragma once
 #include <stdbool.h>
@@ -11,78 +9,86 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "shm/metrics.h"
+#include "master/supervise/child.h"
 
-struct conf;
-struct event_base;
 struct evbuffer;
-struct heritage;
-struct procs;
+struct event;
+struct event_base;
 struct seg;
 
-/* One kind of child: a const row of main.c. */
-struct proc_kind {
-	const char *name;                     /* in log lines and as the process's name */
-	int (*main)(const struct heritage *); /* returns an exit code (enum child_exit) */
-	/* How many processes make a generation.  NULL: a single one outside the generations, see below. */
-	uint32_t (*count)(const struct conf *);
-	/* A single process: the text that makes it another one when it changes; NULL: none is wanted. */
-	const char *(*identity)(const struct conf *);
-	bool drains_last; /* at shutdown: told to go when the others are gone, since they need it */
-	enum metric_counter restarts;
+struct generation {
+	uint32_t number; /* 0: this place is free */
+	const struct conf *conf;
+	int *fds;
+	size_t nfds;
+	uint32_t wanted; /* processes */
+	bool told_ready;
+	bool refused;
 };
 
 /*
- * What the owner hears.  All but reaped() come from an event of their own, never from inside a
- * procs_x() call, so that the owner may call anything here.
+ *            START           READY             DRAIN             QUIT or time is up     2 s
+ *   idle -----------> starting -----> ready ------------> draining ---------> quitting -----> SIGKILL
+ *    ^                  ^  \_________________________________^ |                 |
+ *    |           100 ms |      |                               |                 |
+ *    |           .. 10 s|      | exit                          | exit            | exit
+ *    |                 dead <--+                               |                 |
+ *    +---- DRAIN -------+                                      |                 |
+ *    +<---------------------------------------------------- ---+-----------------+
+ *
+ * idle      no process and none wanted; the slot is free
+ * starting  forked, has not reported ready; killed if its beat stops
+ * ready     serves
+ * draining  told to finish; its time is conf's drain_ms
+ * quitting  told to end what is left with an error
+ * dead      reaped; its successor comes when the back-off is over
  */
-struct procs_hooks {
-	void (*ready)(void *arg, uint32_t generation); /* all its workers serve; once */
-	/* one said "do not respawn me" before ready() */
-	void (*refused)(void *arg, uint32_t generation);
-	/* its last process is dead and none will follow */
-	void (*gone)(void *arg, uint32_t generation);
+enum proc_phase { PS_IDLE, PS_STARTING, PS_READY, PS_DRAINING, PS_QUITTING, PS_DEAD, PS_NSTATES };
+enum proc_event { PE_START, PE_READY, PE_DRAIN, PE_QUIT, PE_EXIT, PE_REFUSE, PE_TIMER, PE_N };
+
+/* What all processes share.  W: procs.c */
+struct proc_env {
+	struct event_base *base;
+	struct seg *seg;
+	const int *wake_fds;
+	const struct conf *conf; /* in force; NULL before the first */
+	pid_t master;
+	struct event *ev_settle; /* made active by whatever may have completed something */
 	/* After waitpid and after everything the process held in shared memory was given back. */
 	void (*reaped)(void *arg);
 	void *arg;
 };
 
-/* `kinds` ends with a row without a name; wake_fds is indexed by process slot.  All are borrowed. */
-struct procs *procs_new(struct event_base *base, struct seg *seg, const struct proc_kind *kinds,
-	const int *wake_fds, const struct procs_hooks *hooks);
-void procs_free(struct procs **); /* kills what still lives */
+struct proc {
+	const struct proc_env *env;
+	const struct proc_kind *kind;
+	uint32_t slot;
+	enum proc_phase state;
+	struct generation *gen; /* NULL: a single process */
+	char *identity;         /* of a single process, as it was started */
+	pid_t pid;              /* 0: none */
+	int channel;            /* -1: none */
+	struct event *ev_channel;
+	struct event *ev_timer;
+	uint64_t started_ms;
+	uint64_t backoff_ms; /* that preceded this process; 0: none */
+	uint64_t restarts;
+	bool refused; /* single process: said "do not respawn me"; asked again after a reload */
+	bool hangs;   /* it was killed for its silence; dying may take it a while */
+};
 
-/*
- * Starts a generation with these listening sockets (copied).  Returns its number, or 0 while two
- * generations live.  `conf` must live until the generation is gone or has another (procs_conf_set()).
- */
-uint32_t procs_generation_start(
-	struct procs *ps, const struct conf *conf, const int *fds, size_t nfds);
-/*
- * `generation` and `conf` are in force from here on: single processes are started, stopped or replaced
- * as conf says, every other generation drains (drain_ms of conf), respawned workers are born with conf.
- */
-void procs_conf_set(struct procs *ps, const struct conf *conf, uint32_t generation);
-/* Ends a generation without a drain: its workers are told to end what they have. */
-void procs_generation_quit(struct procs *ps, uint32_t generation);
-unsigned procs_generations(const struct procs *ps); /* how many live */
+void proc_init(struct proc *p, const struct proc_env *env, uint32_t slot);
+/* Kills the process if it lives, and waits for it. */
+void proc_fini(struct proc *p);
 
-/* SIGCHLD: reaps whoever of ours has died. */
-void procs_sigchld(struct procs *ps);
-/* Shutdown: drains everything; hooks->gone() is called per generation, procs_alive() becomes 0. */
-void procs_stop(struct procs *ps);
-/* The same without patience: children end what they have; those that do not are killed after 2 s. */
-void procs_stop_now(struct procs *ps);
-/* Processes that live or will be respawned. */
-unsigned procs_alive(const struct procs *ps);
-
-/* The processes for `status` and `workers`: lines for people, or a JSON array. */
-void procs_status(const struct procs *ps, struct evbuffer *out, bool json);
+void proc_post(struct proc *p, enum proc_event ev);
+/* waitpid() has returned this process with this status. */
+void proc_reap(struct proc *p, int status);
+/* One line for people, or one JSON object. */
+void proc_status(const struct proc *p, struct evbuffer *out, bool json);
 
 /* For the unit test: the state table has no empty cell; the delay before a respawn, by the one before
  * and by how long the process lived. */
-#define PROCS_STATES 6
-#define PROCS_EVENTS 7
-const char *procs_state_name(unsigned state);
-bool procs_handles(unsigned state, unsigned event);
-uint64_t procs_backoff_ms(uint64_t last_ms, uint64_t lived_ms);
+const char *proc_phase_name(enum proc_phase state);
+bool proc_handles(enum proc_phase state, enum proc_event event);
+uint64_t proc_backoff_ms(uint64_t last_ms, uint64_t lived_ms);

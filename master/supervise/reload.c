@@ -12,7 +12,7 @@
 #include "master/config/conf_keys.h"
 #include "master/fleet/fleet.h"
 #include "master/supervise/listen.h"
-#include "master/supervise/proc.h"
+#include "master/supervise/procs.h"
 #include "master/supervise/sd.h"
 #include "master/fleet/watch.h"
 #include "shm/base/clock.h"

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "master/supervise/proc.h"
+#include "master/supervise/procs.h"
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/core/heritage.h"
@@ -244,10 +245,9 @@ address(const struct conf *conf)
 
 Test(proc, no_cell_is_empty)
 {
-	for (unsigned s = 0; s < PROCS_STATES; s++)
-		for (unsigned e = 0; e < PROCS_EVENTS; e++)
-			cr_assert(
-				procs_handles(s, e), "state %s, event %u", procs_state_name(s), e);
+	for (unsigned s = 0; s < PS_NSTATES; s++)
+		for (unsigned e = 0; e < PE_N; e++)
+			cr_assert(proc_handles(s, e), "state %s, event %u", proc_phase_name(s), e);
 }
 
 Test(proc, back_off_doubles_and_starts_anew)
@@ -256,10 +256,10 @@ Test(proc, back_off_doubles_and_starts_anew)
 	uint64_t ms = 0;
 
 	for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
-		ms = procs_backoff_ms(ms, 9999);
+		ms = proc_backoff_ms(ms, 9999);
 		cr_assert_eq(ms, want[i], "step %zu: %llu", i, (unsigned long long)ms);
 	}
-	cr_assert_eq(procs_backoff_ms(10000, 10000), 100);
+	cr_assert_eq(proc_backoff_ms(10000, 10000), 100);
 }
 
 Test(proc, a_generation_starts_and_drains)

@@ -1,0 +1,106 @@
+#include "master/supervise/child.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "shm/base/conf.h"
+#include "shm/base/log.h"
+#include "shm/base/mem.h"
+#include "shm/base/rnd.h"
+#include "shm/core/heritage.h"
+#include "shm/core/seg.h"
+
+static int
+by_number(const void *a, const void *b)
+{
+	int x = *(const int *)a, y = *(const int *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* Closes every descriptor but stdin, stdout, stderr and these (sorted here). */
+static void
+close_all_but(int *keep, size_t n)
+{
+	unsigned from = STDERR_FILENO + 1;
+
+	qsort(keep, n, sizeof(keep[0]), by_number);
+	for (size_t i = 0; i < n; i++) {
+		if ((unsigned)keep[i] < from)
+			continue; /* it is in the place of stdin, stdout or stderr */
+		if ((unsigned)keep[i] > from)
+			(void)close_range(from, (unsigned)keep[i] - 1, 0);
+		from = (unsigned)keep[i] + 1;
+	}
+	(void)close_range(from, ~0u, 0);
+}
+
+static void
+keep_heritage_only(const struct heritage *h)
+{
+	size_t nwake = h->seg->hdr->nslots, n = 0;
+	int *keep = mem_array(nwake + h->nlisten + 1, sizeof(int));
+
+	keep[n++] = h->channel;
+	for (size_t i = 0; i < h->nlisten; i++)
+		keep[n++] = h->listen_fds[i];
+	for (size_t i = 0; i < nwake; i++)
+		keep[n++] = h->wake_fds[i];
+	close_all_but(keep, n);
+	free(keep);
+}
+
+/*
+ * The master has the signals it acts on blocked and read from a signalfd, which is closed by now.  A
+ * terminal's ^C and a `kill -HUP 0` reach the whole process group: children leave those to the master,
+ * who tells them over the channel.
+ */
+static void
+signals_for_child(void)
+{
+	static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
+	sigset_t none;
+
+	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
+		(void)signal(ignored[i], SIG_IGN);
+	(void)signal(SIGCHLD, SIG_DFL);
+	(void)sigemptyset(&none);
+	(void)sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+/*
+ * The order of steps matters (design.md, "A child after fork"): the master's event base is never
+ * touched, since event_del() there would edit the epoll set both share; ids go before PDEATHSIG, which
+ * a change of ids clears; getppid() after it, for a master that died in between.
+ */
+_Noreturn void
+child_run(const struct proc_kind *kind, const struct heritage *h)
+{
+	gid_t gid = getgid();
+	uid_t uid = getuid();
+	char name[16]; /* the kernel's limit; longer ones are cut */
+
+	keep_heritage_only(h);
+	signals_for_child();
+	rnd_after_fork();
+	/* no way back to what a set-id bit gave; without one this changes nothing */
+	if (setresgid(gid, gid, gid) == -1 || setresuid(uid, uid, uid) == -1)
+		_exit(CHILD_EXIT_NO_RESPAWN);
+	(void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+	if (getppid() != h->master_pid)
+		_exit(CHILD_EXIT_OK);
+	(void)snprintf(name, sizeof(name), "pdr-%s", kind->name);
+	(void)prctl(PR_SET_NAME, name, 0, 0, 0);
+	log_init(kind->name, h->slot);
+	log_setup(h->conf->log_level, h->conf->log_format);
+	if (seg_check(h->seg->hdr, seg_build()) != 0) {
+		log_error("the shared memory is not of this version and build");
+		_exit(CHILD_EXIT_NO_RESPAWN);
+	}
+	/* exit(), not _exit(): a leak checker reports from there; nothing of the master's is in stdio */
+	exit(kind->main(h));
+}

@@ -1,0 +1,342 @@
+#include "master/supervise/procs.h"
+
+#include <assert.h>
+#include <event2/buffer.h>
+#include <event2/event.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "master/supervise/proc.h"
+#include "shm/base/clock.h"
+#include "shm/base/conf.h"
+#include "shm/base/log.h"
+#include "shm/base/mem.h"
+#include "shm/core/layout.h"
+#include "shm/core/seg.h"
+
+#define GENERATIONS 2
+#define STALL_TICK_MS 500
+
+struct procs {
+	struct proc_env env;
+	const struct proc_kind *kinds;
+	struct procs_hooks hooks;
+	struct generation gens[GENERATIONS];
+	uint32_t last_number;
+	bool stopping;
+	struct event *ev_stall;
+	uint64_t stall_tick_ms; /* when ev_stall last ran */
+	uint64_t no_stall_before_ms;
+	uint32_t nprocs;     /* worker slots + the single one */
+	struct proc procs[]; /* indexed by process slot */
+};
+
+/* --- reaping and hanging processes ---------------------------------------------------------------- */
+
+void
+procs_sigchld(struct procs *ps)
+{
+	int status;
+
+	for (uint32_t i = 0; i < ps->nprocs; i++)
+		if (ps->procs[i].pid > 0 &&
+			waitpid(ps->procs[i].pid, &status, WNOHANG) == ps->procs[i].pid)
+			proc_reap(&ps->procs[i], status);
+}
+
+/*
+ * Kills who has not stored its beat for watchdog_ms.  When this timer itself comes late, the whole machine
+ * (or our cgroup) stood still: nobody is to blame, and the clocks start anew.
+ */
+static void
+on_stall_tick(evutil_socket_t fd, short what, void *arg)
+{
+	struct procs *ps = arg;
+	uint64_t now = clock_ms(), stall = ps->env.conf != NULL ? ps->env.conf->watchdog_ms : 0;
+
+	(void)fd;
+	(void)what;
+	if (now - ps->stall_tick_ms > 4 * STALL_TICK_MS)
+		ps->no_stall_before_ms = now + stall;
+	ps->stall_tick_ms = now;
+	for (uint32_t i = 0; stall != 0 && now >= ps->no_stall_before_ms && i < ps->nprocs; i++) {
+		struct proc *p = &ps->procs[i];
+		uint64_t beat = proc_beat_ms(ps->env.seg, i);
+
+		if (p->pid == 0 || p->hangs || beat + stall >= now)
+			continue;
+		p->hangs = true;
+		log_error("process hangs: killed", LOG_S("kind", p->kind->name),
+			LOG_U("child_slot", i), LOG_I("pid", p->pid),
+			LOG_U("silent_ms", now - beat));
+		(void)kill(p->pid, SIGKILL);
+	}
+}
+
+/* --- generations and single processes ----------------------------------------------------------- */
+
+static struct generation *
+generation_find(struct procs *ps, uint32_t number)
+{
+	for (int i = 0; i < GENERATIONS; i++)
+		if (ps->gens[i].number == number)
+			return &ps->gens[i];
+	return NULL;
+}
+
+static uint32_t
+count_in(const struct procs *ps, const struct generation *g, bool ready_only)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < ps->nprocs; i++)
+		if (ps->procs[i].gen == g && ps->procs[i].state != PS_IDLE)
+			n += !ready_only || ps->procs[i].state == PS_READY;
+	return n;
+}
+
+static void
+generation_post(struct procs *ps, const struct generation *g, enum proc_event ev)
+{
+	for (uint32_t i = 0; i < ps->nprocs; i++)
+		if (ps->procs[i].gen == g && ps->procs[i].state != PS_IDLE)
+			proc_post(&ps->procs[i], ev);
+}
+
+static struct proc *
+free_slot(struct procs *ps)
+{
+	for (uint32_t i = 0; i < SLOT_WORKERS(ps->env.seg); i++)
+		if (ps->procs[i].state == PS_IDLE)
+			return &ps->procs[i];
+	return NULL;
+}
+
+static void
+start_in(struct proc *p, const struct proc_kind *kind, struct generation *g)
+{
+	p->kind = kind;
+	p->gen = g;
+	p->restarts = 0;
+	proc_post(p, PE_START);
+}
+
+uint32_t
+procs_generation_start(struct procs *ps, const struct conf *conf, const int *fds, size_t nfds)
+{
+	struct generation *g = generation_find(ps, 0);
+
+	if (g == NULL || ps->stopping)
+		return 0;
+	*g = (struct generation){.number = ++ps->last_number, .conf = conf, .nfds = nfds};
+	g->fds = mem_array(nfds > 0 ? nfds : 1, sizeof(int));
+	if (nfds > 0)
+		memcpy(g->fds, fds, nfds * sizeof(int));
+	for (const struct proc_kind *k = ps->kinds; k->name != NULL; k++) {
+		uint32_t n = k->count != NULL ? k->count(conf) : 0;
+
+		for (uint32_t i = 0; i < n; i++) {
+			struct proc *p = free_slot(ps);
+
+			assert(p != NULL); /* two generations of max_workers fit */
+			g->wanted++;
+			start_in(p, k, g);
+		}
+	}
+	return g->number;
+}
+
+void
+procs_generation_quit(struct procs *ps, uint32_t generation)
+{
+	struct generation *g = generation_find(ps, generation);
+
+	if (g != NULL)
+		generation_post(ps, g, PE_QUIT);
+}
+
+unsigned
+procs_generations(const struct procs *ps)
+{
+	unsigned n = 0;
+
+	for (int i = 0; i < GENERATIONS; i++)
+		n += ps->gens[i].number != 0;
+	return n;
+}
+
+/* A single process is replaced, old one first (it holds its address), when its identity changes. */
+static void
+single_sync(const struct procs *ps, struct proc *p)
+{
+	const char *want =
+		ps->stopping || ps->env.conf == NULL ? NULL : p->kind->identity(ps->env.conf);
+
+	if (p->state != PS_IDLE && (want == NULL || strcmp(want, p->identity) != 0))
+		proc_post(p, PE_DRAIN);
+	if (p->state == PS_IDLE && want != NULL && !p->refused) {
+		p->identity = mem_strdup(want);
+		start_in(p, p->kind, NULL);
+	}
+}
+
+static void
+singles_sync(struct procs *ps)
+{
+	struct proc *p = &ps->procs[SLOT_NOTIFIER(ps->env.seg)];
+
+	/* one that is needed by draining workers stays until they are gone (settle) */
+	if (p->kind != NULL && !(ps->stopping && p->kind->drains_last))
+		single_sync(ps, p);
+}
+
+void
+procs_conf_set(struct procs *ps, const struct conf *conf, uint32_t generation)
+{
+	ps->env.conf = conf;
+	for (int i = 0; i < GENERATIONS; i++) {
+		struct generation *g = &ps->gens[i];
+
+		if (g->number == generation)
+			g->conf = conf;
+		else if (g->number != 0)
+			generation_post(ps, g, PE_DRAIN);
+	}
+	ps->procs[SLOT_NOTIFIER(ps->env.seg)].refused = false;
+	singles_sync(ps);
+}
+
+static void
+generation_settle(struct procs *ps, struct generation *g)
+{
+	uint32_t number = g->number;
+
+	if (g->refused && !g->told_ready) {
+		g->refused = false;
+		ps->hooks.refused(ps->hooks.arg, number);
+	}
+	if (!g->told_ready && !ps->stopping && count_in(ps, g, true) == g->wanted) {
+		g->told_ready = true;
+		ps->hooks.ready(ps->hooks.arg, number);
+	}
+	if (count_in(ps, g, false) == 0) {
+		free(g->fds);
+		*g = (struct generation){.number = 0};
+		ps->hooks.gone(ps->hooks.arg, number);
+	}
+}
+
+/* Tells the owner what has come about, outside of whatever brought it about. */
+static void
+on_settle(evutil_socket_t fd, short what, void *arg)
+{
+	struct procs *ps = arg;
+	struct proc *single = &ps->procs[SLOT_NOTIFIER(ps->env.seg)];
+
+	(void)fd;
+	(void)what;
+	for (int i = 0; i < GENERATIONS; i++)
+		if (ps->gens[i].number != 0)
+			generation_settle(ps, &ps->gens[i]);
+	singles_sync(ps);
+	if (ps->stopping && procs_generations(ps) == 0 && single->kind != NULL)
+		single_sync(ps, single);
+}
+
+/* --- the whole ---------------------------------------------------------------------------------- */
+
+struct procs *
+procs_new(struct event_base *base, struct seg *seg, const struct proc_kind *kinds,
+	const int *wake_fds, const struct procs_hooks *hooks)
+{
+	uint32_t n = SLOT_NOTIFIER(seg) + 1;
+	struct procs *ps = mem_zero(sizeof(*ps) + n * sizeof(ps->procs[0]));
+	struct timeval tick = clock_tv(STALL_TICK_MS);
+
+	ps->env.base = base;
+	ps->env.seg = seg;
+	ps->kinds = kinds;
+	ps->env.wake_fds = wake_fds;
+	ps->hooks = *hooks;
+	ps->env.reaped = hooks->reaped;
+	ps->env.arg = hooks->arg;
+	ps->env.master = getpid();
+	ps->nprocs = n;
+	ps->env.ev_settle = evtimer_new(base, on_settle, ps);
+	ps->ev_stall = event_new(base, -1, EV_PERSIST, on_stall_tick, ps);
+	assert(ps->env.ev_settle != NULL && ps->ev_stall != NULL);
+	for (uint32_t i = 0; i < n; i++)
+		proc_init(&ps->procs[i], &ps->env, i);
+	for (const struct proc_kind *k = kinds; k->name != NULL; k++)
+		if (k->identity != NULL)
+			ps->procs[SLOT_NOTIFIER(seg)].kind = k; /* the segment has room for one */
+	ps->stall_tick_ms = clock_ms();
+	(void)event_add(ps->ev_stall, &tick);
+	return ps;
+}
+
+void
+procs_free(struct procs **pps)
+{
+	struct procs *ps = *pps;
+
+	if (ps == NULL)
+		return;
+	for (uint32_t i = 0; i < ps->nprocs; i++)
+		proc_fini(&ps->procs[i]);
+	for (int i = 0; i < GENERATIONS; i++)
+		free(ps->gens[i].fds);
+	event_free(ps->env.ev_settle);
+	event_free(ps->ev_stall);
+	free(ps);
+	*pps = NULL;
+}
+
+void
+procs_stop(struct procs *ps)
+{
+	ps->stopping = true;
+	for (int i = 0; i < GENERATIONS; i++)
+		if (ps->gens[i].number != 0)
+			generation_post(ps, &ps->gens[i], PE_DRAIN);
+	event_active(ps->env.ev_settle, EV_TIMEOUT, 0); /* nothing may be left to wait for */
+}
+
+void
+procs_stop_now(struct procs *ps)
+{
+	ps->stopping = true;
+	for (uint32_t i = 0; i < ps->nprocs; i++)
+		proc_post(&ps->procs[i], PE_QUIT);
+}
+
+unsigned
+procs_alive(const struct procs *ps)
+{
+	unsigned n = 0;
+
+	for (uint32_t i = 0; i < ps->nprocs; i++)
+		n += ps->procs[i].state != PS_IDLE;
+	return n;
+}
+
+void
+procs_status(const struct procs *ps, struct evbuffer *out, bool json)
+{
+	const char *sep = "";
+
+	if (json)
+		(void)evbuffer_add_printf(out, "[");
+	for (uint32_t i = 0; i < ps->nprocs; i++) {
+		if (ps->procs[i].state == PS_IDLE)
+			continue;
+		(void)evbuffer_add_printf(out, "%s", sep);
+		proc_status(&ps->procs[i], out, json);
+		sep = json ? "," : "";
+	}
+	if (json)
+		(void)evbuffer_add_printf(out, "]");
+}

@@ -1,0 +1,67 @@
+/*
+ * All child processes: generations of workers, the notifier, heartbeats, shutdown.
+ *
+ * Process: master.
+ * A generation is the set of workers of one configuration.  At most two live at once: the one in force
+ * and either the one that is to replace it (starting) or the one it has replaced (draining).
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "master/supervise/child.h"
+
+struct conf;
+struct event_base;
+struct evbuffer;
+struct procs;
+struct seg;
+
+/*
+ * What the owner hears.  All but reaped() come from an event of their own, never from inside a
+ * procs_x() call, so that the owner may call anything here.
+ */
+struct procs_hooks {
+	void (*ready)(void *arg, uint32_t generation); /* all its workers serve; once */
+	/* one said "do not respawn me" before ready() */
+	void (*refused)(void *arg, uint32_t generation);
+	/* its last process is dead and none will follow */
+	void (*gone)(void *arg, uint32_t generation);
+	/* After waitpid and after everything the process held in shared memory was given back. */
+	void (*reaped)(void *arg);
+	void *arg;
+};
+
+/* `kinds` ends with a row without a name; wake_fds is indexed by process slot.  All are borrowed. */
+struct procs *procs_new(struct event_base *base, struct seg *seg, const struct proc_kind *kinds,
+	const int *wake_fds, const struct procs_hooks *hooks);
+void procs_free(struct procs **); /* kills what still lives */
+
+/*
+ * Starts a generation with these listening sockets (copied).  Returns its number, or 0 while two
+ * generations live.  `conf` must live until the generation is gone or has another (procs_conf_set()).
+ */
+uint32_t procs_generation_start(
+	struct procs *ps, const struct conf *conf, const int *fds, size_t nfds);
+/*
+ * `generation` and `conf` are in force from here on: single processes are started, stopped or replaced
+ * as conf says, every other generation drains (drain_ms of conf), respawned workers are born with conf.
+ */
+void procs_conf_set(struct procs *ps, const struct conf *conf, uint32_t generation);
+/* Ends a generation without a drain: its workers are told to end what they have. */
+void procs_generation_quit(struct procs *ps, uint32_t generation);
+unsigned procs_generations(const struct procs *ps); /* how many live */
+
+/* SIGCHLD: reaps whoever of ours has died. */
+void procs_sigchld(struct procs *ps);
+/* Shutdown: drains everything; hooks->gone() is called per generation, procs_alive() becomes 0. */
+void procs_stop(struct procs *ps);
+/* The same without patience: children end what they have; those that do not are killed after 2 s. */
+void procs_stop_now(struct procs *ps);
+/* Processes that live or will be respawned. */
+unsigned procs_alive(const struct procs *ps);
+
+/* The processes for `status` and `workers`: lines for people, or a JSON array. */
+void procs_status(const struct procs *ps, struct evbuffer *out, bool json);
