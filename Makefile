@@ -23,7 +23,7 @@ ifdef CI
 WARN    += -Werror
 endif
 
-# both sanitizers in one build: the stories are run under them once
+# both sanitizers in one build: the end-to-end tests are run under them once
 SAN_asan := -fsanitize=address,undefined -fno-sanitize-recover=all
 SAN_ubsan := -fsanitize=undefined -fno-sanitize-recover=all
 SAN_debug := -DPDROUTER_DEBUG
@@ -33,7 +33,7 @@ FORTIFY :=
 SAN     := $(SAN_$(VARIANT)) -DPDROUTER_DEBUG
 endif
 # for the torture program alone; -Wno-tsan: gcc says that TSan does not know fences, and none of what
-# TSan is to judge hangs on one (shm/core/atomic.h)
+# TSan is to check hangs on one (shm/core/atomic.h)
 ifeq ($(VARIANT),tsan)
 OPT     := -O1 -g
 FORTIFY :=

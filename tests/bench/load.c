@@ -502,7 +502,7 @@ window_turn(uint64_t now)
 static int
 turn(int ms)
 {
-	static uint64_t heard_ns;
+	static uint64_t last_byte_ns;
 	struct epoll_event ev[256];
 	uint64_t now;
 	int n = epoll_wait(run.ep, ev, 256, ms);
@@ -510,9 +510,9 @@ turn(int ms)
 	if (n == -1 && errno != EINTR)
 		die("epoll_wait: %s", strerror(errno));
 	now = now_ns();
-	if (n > 0 || heard_ns == 0)
-		heard_ns = now;
-	if (now - heard_ns > SILENCE_MS * 1000000ull)
+	if (n > 0 || last_byte_ns == 0)
+		last_byte_ns = now;
+	if (now - last_byte_ns > SILENCE_MS * 1000000ull)
 		die("nothing came for %d s; %llu of %llu answers", SILENCE_MS / 1000,
 			(unsigned long long)run.done,
 			(unsigned long long)(opt.warm + opt.requests));

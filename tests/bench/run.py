@@ -142,14 +142,14 @@ def table(bench):
         if unit == "us added":
             v = {who: v[who] - bench.best(figure, "direct") for who in v}
         ratio = v["router"] / v["nginx"] if v["nginx"] > 0 else 0
-        verdict = ""
+        outcome = ""
         if mark is not None:
             ok = (ratio if against else v["router"]) <= mark
-            verdict = f"{'ok  ' if ok else 'MISS'} at most {mark:g} {'x nginx' if against else unit}"
+            outcome = f"{'ok  ' if ok else 'MISS'} at most {mark:g} {'x nginx' if against else unit}"
             if not ok:
                 missed.append(figure)
         print(f"{figure:<20} {unit:<11}" + "".join(f"{v[who]:9.2f}" for who in PROXIES) +
-              f"   {ratio:12.2f}   {verdict}")
+              f"   {ratio:12.2f}   {outcome}")
     return missed
 
 

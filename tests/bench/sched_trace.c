@@ -13,9 +13,9 @@
 
 /* Bursts: a third of the time 1.8 times the mean rate, else 0.6 times. */
 #define BURST_S 2.0
-#define LULL_S 4.0
+#define QUIET_S 4.0
 #define BURST_RATE 1.8
-#define LULL_RATE 0.6
+#define QUIET_RATE 0.6
 
 /* So many different ones per engine; the k-th is drawn as often as 1 / k^S says. */
 #define SESSIONS 1000
@@ -141,8 +141,8 @@ draw_times(struct trace *t, const struct trace_plan *plan, uint64_t *dice)
 			left -= (phase_end - now) * factor;
 			now = phase_end;
 			burst = !burst;
-			factor = burst ? BURST_RATE : LULL_RATE;
-			phase_end += -log(dice_unit(dice)) * (burst ? BURST_S : LULL_S);
+			factor = burst ? BURST_RATE : QUIET_RATE;
+			phase_end += -log(dice_unit(dice)) * (burst ? BURST_S : QUIET_S);
 		}
 		now += left / factor;
 		t->demands[i].at_s = now;

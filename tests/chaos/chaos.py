@@ -40,7 +40,7 @@ def count(rows, name, **labels):
 
 
 async def figures(o, fleet, clients, storm, oracle):
-    v = clients.verdicts
+    v = clients.outcomes
     rows = await oracle.router_metrics()
     print(f"requests {clients.number}: ok {v['ok']}, honest errors {v['honest error']}, left by their clients {v['left']}, nonsense refused "
           f"{v['refused nonsense']}, lost with killed workers {v['lost with its worker']}, lost: {v['WRONG']}")
@@ -57,9 +57,9 @@ async def figures(o, fleet, clients, storm, oracle):
     print("memory, KiB a minute over each long life's second half:",
           ", ".join(f"{k} {pid}: {s:+d} ({a} to {b} KiB)" for k, pid, s, a, b, _ in oracle.slopes()) or "no life was long enough")
     if storm.killed:
-        print(f"blocks that died with {len(storm.killed)} killed workers: {getattr(oracle, 'orphans', 0)} hand-overs")
-    if getattr(oracle, "ill", 0):
-        print(f"blocks that nothing but being read frees, and whose decode engine was ill then (LMCache): {oracle.ill} hand-overs")
+        print(f"blocks that died with {len(storm.killed)} killed workers: {getattr(oracle, 'orphans', 0)} handoffs")
+    if getattr(oracle, "unread", 0):
+        print(f"blocks that nothing but being read frees, and whose decode engine failed then (LMCache): {oracle.unread} handoffs")
     for one in sorted(storm.missing):
         print(f"not there yet: {one}")
 
@@ -89,15 +89,15 @@ async def run(o):
         code = fleet.router.stop(timeout=25)
         if code != 0:
             oracle.wrong("the router ends with", code)
-        if clients.verdicts["ok"] < 0.3 * clients.number or clients.number < o.seconds * o.rate / 5:
-            oracle.wrong("this was no test", f"{clients.verdicts['ok']} ok of {clients.number}")
-        verdict(o, fleet, storm, oracle)
+        if clients.outcomes["ok"] < 0.3 * clients.number or clients.number < o.seconds * o.rate / 5:
+            oracle.wrong("this was no test", f"{clients.outcomes['ok']} ok of {clients.number}")
+        outcome(o, fleet, storm, oracle)
         return 1 if oracle.bad else 0
     finally:
         fleet.close()
 
 
-def verdict(o, fleet, storm, oracle):
+def outcome(o, fleet, storm, oracle):
     shown = {}
     for one in oracle.bad:
         key = one.get("why", one["oracle"])[:40]

@@ -95,7 +95,7 @@ class Request:
                 body["prompt"] = expect.token_ids(body["prompt"])
             body["max_tokens"] = self.tokens
             body["pdsim"] = {"words": True}  # should a router go on with its text
-        # of a pair for each sample none is the second: which it is depends on how the connector splits them
+        # of an attempt for each sample none is the second: which it is depends on how the connector splits them
         self.texts = [{STOCK.words(state, own, self.tokens, k), STOCK.words(state, own, self.tokens, 0)} for k in range(self.n)]
         if self.n > 1:
             body["n"] = self.n
@@ -193,13 +193,13 @@ class Answer:
 
 
 class Clients:
-    """Asks and judges.  `bad` is what no router may do, each with its request and what it got; `verdicts` counts all."""
+    """Asks and checks the answers.  `bad` is what no router may do, each with its request and what it got; `outcomes` counts all."""
 
     def __init__(self, seed, pools, address, clock):
         self.seed, self.pools, self.address, self.clock = seed, pools, address, clock
         self.registry, self.idle, self.tasks = {}, [], set()
-        self.verdicts, self.errors, self.bad, self.lost, self.kinds = Counter(), Counter(), [], {}, Counter()
-        self.calm, self.calm_verdicts = False, Counter()
+        self.outcomes, self.errors, self.bad, self.lost, self.kinds = Counter(), Counter(), [], {}, Counter()
+        self.calm, self.calm_outcomes = False, Counter()
         self.gone, self.number, self.in_flight_max, self.slowest = {}, 0, 0, (0, None)
         self.excused_until = 0  # idle connections may be closed under us until then: a generation drains
 
@@ -289,21 +289,21 @@ class Clients:
                 c = await self.connect(req)
                 c.asked.append(req.id)
                 stays = await self.send(c, req) and await self.read(c, req, a)
-                verdict = self.judge(req, a) if stays else self.left(req, a)
+                outcome = self.check(req, a) if stays else self.left(req, a)
             except Broken as e:
                 # an answer that came before the body was sent, as 429 may: it is there to be read
                 if a.status is None and stays and c is not None and await self.late_answer(c, req, a):
-                    verdict = self.judge(req, a)
+                    outcome = self.check(req, a)
                 elif c is not None and c.killed is not None:
-                    verdict = "lost with its worker"
+                    outcome = "lost with its worker"
                     self.lost[req.id] = c.killed
                 elif a.status is None and c is not None and not c.buf and len(c.asked) > 1 and not again and (
                         c.ended_badly or self.clock() < self.excused_until):
-                    verdict = "stale"  # an idle connection that a draining worker has closed, or that is closed after an error event
+                    outcome = "stale"  # an idle connection that a draining worker has closed, or that is closed after an error event
                 elif req.how in ("nonsense",) and a.status is None and c is not None:
-                    verdict = "refused nonsense"
+                    outcome = "refused nonsense"
                 else:
-                    verdict = self.wrong(req, a, f"broken off: {e}", c)
+                    outcome = self.wrong(req, a, f"broken off: {e}", c)
             if c is not None and (not a.whole or not stays or a.headers.get("connection") == "close" or not req.keep or req.how == "slow reader"):
                 c.close(reset=req.reset)
             elif c is not None and len(self.idle) < 40:
@@ -313,12 +313,12 @@ class Clients:
                 c.close()
             if not stays:
                 self.gone[req.id] = began
-            if verdict != "stale":
+            if outcome != "stale":
                 break
-            self.verdicts["stale"] += 1
-        self.verdicts[verdict] += 1
+            self.outcomes["stale"] += 1
+        self.outcomes[outcome] += 1
         if self.calm:
-            self.calm_verdicts[verdict] += 1
+            self.calm_outcomes[outcome] += 1
         took = self.clock() - began
         if took > self.slowest[0]:
             self.slowest = (took, req.id)
@@ -334,11 +334,11 @@ class Clients:
         try:
             await asyncio.wait_for(self.ask(req), PATIENCE)
         except asyncio.TimeoutError:
-            self.verdicts[self.wrong(req, Answer(), f"no end for {PATIENCE} s", None)] += 1
+            self.outcomes[self.wrong(req, Answer(), f"no end for {PATIENCE} s", None)] += 1
         except Exception as e:
-            self.verdicts[self.wrong(req, Answer(), f"{type(e).__name__}: {e}", None)] += 1
+            self.outcomes[self.wrong(req, Answer(), f"{type(e).__name__}: {e}", None)] += 1
 
-    # --- verdicts ---
+    # --- outcomes ---
     def wrong(self, req, a, why, c=None):
         self.bad.append({"at": round(self.clock(), 3), "req": req.id, "pool": req.pool, "how": req.how, "stream": req.stream, "chat": req.chat, "n": req.n,
                          "tokens": req.tokens, "body": len(req.body), "why": why, "status": a.status,
@@ -374,7 +374,7 @@ class Clients:
                 texts[choice["index"]] += (choice.get("text") or "") if delta is None else (delta.get("content") or "")
         return texts, usage, error, done
 
-    def judge(self, req, a):
+    def check(self, req, a):
         if req.how == "nonsense":
             return "refused nonsense" if a.status in (400, 404, 429) else self.wrong(req, a, "nonsense is not refused")
         if a.headers.get("x-request-id") != req.id:

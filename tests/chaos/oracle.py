@@ -17,7 +17,7 @@ AT_ZERO = ("endpoint_in_flight", "endpoint_inflight", "kv_flags_armed", "endpoin
 NOTIFYING = 2  # sockets by which a prefill engine of LMCache notifies, one a rank
 EXPECTED = re.compile("configuration|reload")  # errors of the log that are of our making
 UNNAMED = {("lmcache", "decode"), ("p2p_nccl", "decode"), ("mooncake", "prefill")}
-ERRAND = 10  # seconds a worker may need to have blocks freed
+CLEANUP = 10  # seconds a worker may need to have blocks freed
 AFTER_SECONDS, AFTER_RATE = 3, 40  # of load before everybody must be back, and again to see it
 GROWTH_KIB = 4096  # of a worker over the run, beyond which it must not grow with time
 
@@ -69,7 +69,7 @@ class Oracle:
     async def in_flight(self):
         rows = await self.router_metrics()
         left = {n: metric_sum(rows, "pdrouter_" + n, {}) for n in AT_ZERO}
-        left["requests_in_flight"] = metric_sum(rows, "pdrouter_requests_in_flight", {}) - 1  # this very question
+        left["requests_in_flight"] = metric_sum(rows, "pdrouter_requests_in_flight", {}) - 1  # this very request
         return {k: v for k, v in left.items() if v}
 
     # --- held blocks ---
@@ -86,7 +86,7 @@ class Oracle:
     async def left_at_engines(self):
         """What engines hold and run.  Blocks of a request whose worker was killed are for the engine's timeout: the only one who knew their
         names is dead.  Such a request has no line in the log, its worker would have written one."""
-        left, orphans, ill, ends = [], 0, 0, None
+        left, orphans, unread, ends = [], 0, 0, None
         for e in self.fleet.engines:
             here = json.loads(await e.ask("GET", "/sim/held"))
             rooms = (await e.metrics())["pdsim:open_rooms"]
@@ -94,12 +94,12 @@ class Oracle:
                 ends = ends or self.ends()
                 mine = [h for h in here["held"] if not self.orphan(h, ends)]
                 orphans += len(here["held"]) - len(mine)
-                here["held"] = [h for h in mine if not self.left_with_the_ill(e, h, ends)]
-                ill += len(mine) - len(here["held"])
+                here["held"] = [h for h in mine if not self.left_with_the_failing(e, h, ends)]
+                unread += len(mine) - len(here["held"])
             if here["held"] or here["running"] or rooms:
                 left.append({"engine": e.name, "held": len(here["held"]), "running": here["running"][:5], "open_rooms": rooms,
                              "whose": self.by_end(here["held"], ends)})
-        self.orphans, self.ill = orphans, ill
+        self.orphans, self.unread = orphans, unread
         return left
 
     def by_end(self, held, ends):
@@ -116,16 +116,16 @@ class Oracle:
         m = re.match(r"(c\d+-\d+)", held["request_id"])
         return m and m[1]
 
-    def left_with_the_ill(self, engine, held, ends):
+    def left_with_the_failing(self, engine, held, ends):
         """Where no word of a router frees KV: what was pushed is in the decode engine's own store and ends there by being read (LMCache, P2pNccl),
         or with the prefill engine until it is pulled (Mooncake).  A decode engine that fails when it should read leaves it, and so does one that
         was sent a part of it when prefill was given up."""
         if (engine.pool, engine.role) not in UNNAMED:
             return False
         born, sides = self.clock() - held["age_ms"] / 1000, {e.name for e in self.fleet.engines if e.pool == engine.pool}
-        ill = any(born - ERRAND <= at <= born + ERRAND and sides & set(who) for at, _, *who in self.storm.log)
+        unread = any(born - CLEANUP <= at <= born + CLEANUP and sides & set(who) for at, _, *who in self.storm.log)
         given_up = {line.get("reason") for line in ends.get(self.client_id(held), [])} & {"client_gone", "request_timeout"}
-        return ill or bool(given_up)
+        return unread or bool(given_up)
 
     def orphan(self, held, ends):
         client = self.client_id(held)
@@ -137,18 +137,18 @@ class Oracle:
         # its client had its end, and what was to free the KV of a failed attempt, or for one that had gone, died with a worker
         born, last = self.clock() - held["age_ms"] / 1000, ended[-1]
         failed = last["reason"] != "ok" or last["attempt"] not in held["request_id"]
-        return any(born <= at <= born + ERRAND for at in self.storm.killed.values()) and (failed or client in self.clients.gone)
+        return any(born <= at <= born + CLEANUP for at in self.storm.killed.values()) and (failed or client in self.clients.gone)
 
     async def recovered(self):
         """Fair weather again: nobody is left out, and nobody gets an error."""
         self.clients.calm = True
         await self.clients.run(AFTER_RATE, self.clock() + AFTER_SECONDS)
         await self.clients.settle()
-        self.clients.calm_verdicts.clear()
+        self.clients.calm_outcomes.clear()
         await self.clients.run(AFTER_RATE, self.clock() + AFTER_SECONDS)
         await self.clients.settle()
-        if set(self.clients.calm_verdicts) != {"ok"}:
-            self.wrong("not all is well after the storm", dict(self.clients.calm_verdicts), dict(self.clients.errors))
+        if set(self.clients.calm_outcomes) != {"ok"}:
+            self.wrong("not all is well after the storm", dict(self.clients.calm_outcomes), dict(self.clients.errors))
         rows = await self.router_metrics()
         if out := metric_sum(rows, "pdrouter_endpoint_ejected", {}):
             self.wrong("engines that are well are still ejected", out)

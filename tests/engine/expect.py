@@ -3,7 +3,7 @@
     text("hi", 4)                        the four words after the prompt `hi`
     text([104, 105], 4)                  after a prompt of token ids
     text_chat({"messages": [...]}, 4)    after a chat request's body
-    text(word_ids("hi the of"), 4)       after a prompt whose last words the model has said (pdsim.words)
+    text(word_ids("hi the of"), 4)       after a prompt whose final words the model has said (pdsim.words)
 """
 
 import json

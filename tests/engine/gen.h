@@ -56,7 +56,7 @@ struct gen {
 	struct jv tool;  /* the name of the function to call, quotes included; absent: none */
 	const char *cut; /* it ends at once, for this reason; in quotes */
 	bool native;     /* SGLang's /generate */
-	bool unread;     /* refused for its form, before anybody saw what it hands over */
+	bool unread;     /* refused for its form, before anybody saw what it hands off */
 	bool bare_id;    /* the answer's id is rid alone */
 	bool headed;     /* its stream's head is out, before there is anything to say */
 	bool aborted;    /* by its rid: it ends with what it has */

@@ -458,7 +458,7 @@ read_rid(struct parse *p)
 			(unsigned long long)sim_random(g->sim));
 }
 
-/* ---- the hand-over ---- */
+/* ---- the handoff ---- */
 
 /* A prefill leg must compute one token and no more, in one piece. */
 static const char *
@@ -481,7 +481,7 @@ leg_violation(struct parse *p)
 }
 
 static bool
-check_handover(struct parse *p)
+check_handoff(struct parse *p)
 {
 	struct gen *g = p->g;
 	const struct shake *shake = g->sim->shake;
@@ -576,7 +576,7 @@ gen_parse(struct gen *g)
 	}
 	g->model = p.m[M_MODEL];
 	read_cache_key(&p);
-	if (!check_handover(&p))
+	if (!check_handoff(&p))
 		return false;
 	if (g->mode == GEN_PREFILL && !fits(g)) {
 		conn_error(

@@ -243,7 +243,7 @@ kv_meta(struct jv params, bool push)
 	return sum;
 }
 
-enum kv_verdict
+enum kv_outcome
 kv_fetch(struct kv *kv, const char *engine, const char *id, uint64_t prompt, uint64_t meta,
 	uint32_t *ret_n, struct buf *xrid)
 {

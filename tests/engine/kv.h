@@ -23,7 +23,7 @@ struct hold {
 	const uint32_t *ids;
 };
 
-enum kv_verdict { KV_OK, KV_MISSING, KV_DIFFER_ENGINE, KV_DIFFER_META, KV_DIFFER_PROMPT };
+enum kv_outcome { KV_OK, KV_MISSING, KV_DIFFER_ENGINE, KV_DIFFER_META, KV_DIFFER_PROMPT };
 
 struct kv *kv_new(struct sim *sim);
 void kv_free(struct kv **kv);
@@ -39,7 +39,7 @@ void kv_params(struct kv *kv, const struct hold *h, struct buf *out); /* kv_tran
  * that knows the engine only. */
 uint64_t kv_meta(struct jv params, bool push);
 /* On KV_OK the blocks are free, *ret_n is their number and the X-Request-Id is added to xrid. */
-enum kv_verdict kv_fetch(struct kv *kv, const char *engine, const char *id, uint64_t prompt,
+enum kv_outcome kv_fetch(struct kv *kv, const char *engine, const char *id, uint64_t prompt,
 	uint64_t meta, uint32_t *ret_n, struct buf *xrid);
 /* Without any question; false: there is none of that id. */
 bool kv_take(struct kv *kv, const char *id);

@@ -45,7 +45,7 @@ struct option_row {
 
 /* clang-format off */
 static const struct option_row rows[] = {
-	{ "role", O_CHOICE, AT(role), 0, 0, { "both", "prefill", "decode" }, "which half of a hand-over this engine does" },
+	{ "role", O_CHOICE, AT(role), 0, 0, { "both", "prefill", "decode" }, "which half of a handoff this engine does" },
 	{ "port", O_INT, AT(port), 0, 65535, { 0 }, "HTTP port; 0 takes a free one" },
 	{ "side-port", O_INT, AT(side_port), 0, 65535, { 0 }, "port of the side channel; 0 takes a free one" },
 	{ "host", O_STR, AT(host), 0, 0, { 0 }, "address to listen on, IPv4 or IPv6" },
@@ -63,7 +63,7 @@ static const struct option_row rows[] = {
 	{ "announce", O_STR, AT(announce), 0, 0, { 0 }, "p2p_nccl: host:port of the ROUTER this engine registers with" },
 	{ "announce-interval", O_MS, AT(announce_ms), 1, BIG, { 0 }, "ms between two registrations" },
 	{ "old-server-info", O_FLAG, AT(old_server_info), 0, 0, { 0 }, "only under /get_server_info, as before SGLang 0.5.9" },
-	{ "handshake", O_STR, AT(handshake), 0, 0, { 0 }, "how KV is handed over" },
+	{ "handshake", O_STR, AT(handshake), 0, 0, { 0 }, "how KV is handed off" },
 	{ "handoff", O_STR, AT(handshake), 0, 0, { 0 }, "the same" },
 	{ "vllm", O_CHOICE, AT(vllm), 0, 0, { "0.33", "0.19", "0.13", "0.11" }, "nixl: whose kv_transfer_params; 0.11 goes by X-Request-Id" },
 	{ "transfer", O_CHOICE, AT(transfer), 0, 0, { "pull", "push" }, "nixl: who moves the KV; with push D may come before P is done" },

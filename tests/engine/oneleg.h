@@ -1,5 +1,5 @@
 /*
- * The paths an engine answers alone, without a hand-over: embeddings, rerank, responses, messages,
+ * The paths an engine answers alone, without a handoff: embeddings, rerank, responses, messages,
  * audio and their like; and the paths by which it is controlled, which no client should reach.
  */
 #pragma once

@@ -139,7 +139,7 @@ def prefill_body(**more):
             "kv_transfer_params": SKELETON, **more}
 
 
-def hand_over(p, d, **more):
+def handoff(p, d, **more):
     rid = fresh()
     kv = p.post("/v1/completions", prefill_body(), rid)["kv_transfer_params"]
     return rid, d.post("/v1/completions", {"prompt": PROMPT, "kv_transfer_params": kv, **more}, rid)
@@ -623,7 +623,7 @@ def check_connections():
         s.sendall(b"0\r\n\r\n")
         check(json.loads(read_all(s)[0].split(b"\r\n\r\n", 1)[1])["choices"][0]["text"] == expect.text("x", 2))
     with Engine("--host", "::1", "--role", "prefill") as p, Engine("--host", "::1", "--role", "decode") as d:
-        hand_over(p, d)
+        handoff(p, d)
         same(p.metric("pdsim:held_requests"), 0)
     with Engine("--engine", "sglang") as e:
         same(e.metric("sglang:num_running_reqs"), 0)
@@ -1054,7 +1054,7 @@ def check_forms():
         r = e.post("/v1/completions", {"prompt": PROMPT, "pdsim": {"cached_tokens": 7}})
         same(r["usage"]["prompt_tokens_details"], {"cached_tokens": 7})
     with Engine("--role", "prefill", "--prompt-tokens-details") as p, Engine("--role", "decode", "--prompt-tokens-details") as d:
-        same(hand_over(p, d)[1]["usage"]["prompt_tokens_details"], {"cached_tokens": 26})
+        same(handoff(p, d)[1]["usage"]["prompt_tokens_details"], {"cached_tokens": 26})
 
 
 def check_going_on():

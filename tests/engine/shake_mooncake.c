@@ -285,7 +285,7 @@ static bool
 serve(struct sim *sim, struct side_q *q, const char *engine, const char *id, uint64_t prompt)
 {
 	struct buf xrid = {0};
-	enum kv_verdict v;
+	enum kv_outcome v;
 	uint32_t n;
 
 	v = kv_fetch(sim->kv, sim->engine_id, id, prompt, meta_of(engine), &n, &xrid);

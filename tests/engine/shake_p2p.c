@@ -316,7 +316,7 @@ take(struct gen *g)
 {
 	struct kv *kv = g->sim->kv;
 	struct buf id = {0}, xrid = {0};
-	enum kv_verdict v = KV_OK;
+	enum kv_outcome v = KV_OK;
 	uint32_t n;
 	unsigned i;
 

@@ -150,7 +150,7 @@ hold_one(struct gen *g, unsigned i, unsigned k)
 }
 
 /* Every prompt and child holds blocks, but only the first one's parameters are answered, as vLLM
- * does: the others wait for their timeout.  NULL when the first has nothing to hand over. */
+ * does: the others wait for their timeout.  NULL when the first has nothing to hand off. */
 void
 remote_hold(struct gen *g)
 {
@@ -177,7 +177,7 @@ remote_fetched(struct sim *sim, struct side_q *q, const struct shake_words *w)
 		[KV_DIFFER_META] = "kv_transfer_params",
 		[KV_DIFFER_PROMPT] = "prompt"};
 	struct buf xrid = {0}, line = {0};
-	enum kv_verdict v;
+	enum kv_outcome v;
 	uint32_t n = 0;
 
 	v = kv_fetch(sim->kv, w->w[1], w->w[2], strtoull(w->w[3], NULL, 16),

@@ -57,7 +57,7 @@ struct opts {
 	X(kv_fetched, "KV holds fetched from this engine by a decode engine")                      \
 	X(kv_loaded, "KV holds this engine fetched from a prefill engine")                         \
 	X(kv_refused, "requests refused because their remote KV was missing or differed")          \
-	X(kv_replayed, "fetches of KV whose hold had ended: a hand-over that was used again")      \
+	X(kv_replayed, "fetches of KV whose hold had ended: a handoff that was used again")        \
 	X(kv_released,                                                                             \
 		"KV holds freed without a fetch, by a decode engine that will not use them")       \
 	X(kv_expired, "KV holds freed by the timeout")                                             \
@@ -66,15 +66,15 @@ struct opts {
 	X(duplicate_request_ids, "requests whose X-Request-Id this engine had seen before")        \
 	X(request_id_mismatch, "decode legs whose X-Request-Id differs from their prefill leg's")  \
 	X(prefill_violations, "prefill legs that asked for more than one token, or for a stream")  \
-	X(role_violations, "requests for the other role's half of a hand-over")                    \
+	X(role_violations, "requests for the other role's half of a handoff")                      \
 	X(local_prefills, "generations a decode engine began without remote KV")                   \
-	X(plain_prefills, "requests to a prefill engine without a hand-over")                      \
+	X(plain_prefills, "requests to a prefill engine without a handoff")                        \
 	X(rooms_missing, "requests to one engine of a pair without a room to meet the other in")   \
 	X(rooms_invalid, "rooms that are not in 1..2^63-1, or too few for the prompts")            \
 	X(rooms_shared, "requests that would meet in one room more than once (n > 1)")             \
 	X(duplicate_rooms, "rooms that are live or were seen before")                              \
-	X(rank_mismatch, "hand-overs whose data-parallel rank contradicts the room or engine id")  \
-	X(kv_foreign, "hand-overs that name no KV address, or another engine's")                   \
+	X(rank_mismatch, "handoffs whose data-parallel rank contradicts the room or engine id")    \
+	X(kv_foreign, "handoffs that name no KV address, or another engine's")                     \
 	X(notices, "notices sent to the router")                                                   \
 	X(notices_lost, "notices that could not be sent")                                          \
 	X(kv_stored, "prompts whose KV was written to the shared folder")                          \

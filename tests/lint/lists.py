@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What the lists promise: every end reason has a story, so has every feature of every connector and all that can happen, metric names follow Prometheus' rules, every
-folder has its README, and nothing names the machine it was made on."""
+"""What the lists promise: every end reason has a test, so has every feature of every connector and each row of "What happens when",
+metric names follow Prometheus' rules, every folder has its README, and nothing names the machine it was made on."""
 import ast
 import collections
 import glob
@@ -26,14 +26,14 @@ def line_of(text, offset):
 
 def end_reasons():
     path = "worker/base/end_list.h"
-    stories = "".join(read(p) for p in glob.glob("tests/e2e/*.py"))
+    tests = "".join(read(p) for p in glob.glob("tests/e2e/*.py"))
     text = read(path)
     found = list(re.finditer(r"^\tX\((\w+),\s*\"(\w+)\"", text, re.M))
     if not found:
         faults.append(f"{path}: no end reasons found: has the list changed its shape?")
     for m in found:
-        if not re.search(r"[\"']" + m.group(2) + r"[\"']", stories):
-            faults.append(f"{path}:{line_of(text, m.start())}: no story in tests/e2e/ ends with \"{m.group(2)}\"")
+        if not re.search(r"[\"']" + m.group(2) + r"[\"']", tests):
+            faults.append(f"{path}:{line_of(text, m.start())}: no test in tests/e2e/ ends with \"{m.group(2)}\"")
 
 
 def metrics():
@@ -88,7 +88,7 @@ def defined_in(file):
 
 
 def tested():
-    """README's table of stories: a column for each connector, no empty cell, every name a test of the column's file."""
+    """README's table of tests: a column for each connector, no empty cell, every name a test of the column's file."""
     text = read("README.md")
     at = text.find("### What is tested of each")
     table = [[c.strip().strip("`") for c in line[1:-1].split("|")]

@@ -44,7 +44,7 @@ HEALTHY = {
     "pdrouter_reloads_failed_total": "1x80",
 }
 # what is different when an alert should fire, within the 20 minutes that are looked at
-ILL = {
+FAILING = {
     "PdrouterDown": {'up{job="pdrouter"}': "0x80"},
     "PdrouterNoEngine": {f"pdrouter_endpoint_up{ENGINE}": "0x80"},
     "PdrouterErrors": {f'{REQUESTS}{{pool="a",path="/v1/completions",status="502",reason="decode_broken"}}': "0+5x80"},
@@ -86,10 +86,10 @@ def case(alert, changes, firing):
 
 def alerts(folder):
     names = re.findall(r"^ +- alert: (\w+)$", read(ALERTS), re.M)
-    for name in set(names) ^ set(ILL):
+    for name in set(names) ^ set(FAILING):
         faults.append(f"{ALERTS}: {name}: no case here, or no such alert")
     promtool(ALERTS, "check", "rules", ALERTS)
-    tests = [case(name, ILL[name], True) for name in names if name in ILL] + [case(name, {}, False) for name in names]
+    tests = [case(name, FAILING[name], True) for name in names if name in FAILING] + [case(name, {}, False) for name in names]
     path = os.path.join(folder, "tests.yaml")
     with open(path, "w") as f:  # JSON is YAML
         json.dump({"rule_files": [os.path.abspath(ALERTS)], "evaluation_interval": STEP, "tests": tests}, f)

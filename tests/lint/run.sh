@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # make lint: every check below, on all CPUs; prints what is wrong and exits 1 if anything is.
 #   run.sh          all of them
-#   run.sh NAME...  some: deps format cppcheck shell python pairs lists banned conf monitoring tidy, or `tidy FILE.c`
+#   run.sh NAME...  some: deps words format cppcheck shell python pairs lists banned conf monitoring tidy, or `tidy FILE.c`
 #   run.sh quick    all but cppcheck, and clang-tidy of the files that differ from the last commit only
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-CHECKS=(deps format cppcheck shell python pairs lists banned conf monitoring tidy)
+CHECKS=(deps words format cppcheck shell python pairs lists banned conf monitoring tidy)
 export PYTHONDONTWRITEBYTECODE=1
 
 # Unit tests are left out of the two analyzers: they do not know Criterion's macros.
@@ -24,7 +24,7 @@ check() {
 		mapfile -t scripts < <(find .ci tests -name '*.sh'; echo .ci/run)
 		shellcheck "${scripts[@]}"
 		;;
-	deps | python | pairs | lists | banned | monitoring) python3 "tests/lint/$1.py" ;;
+	deps | words | python | pairs | lists | banned | monitoring) python3 "tests/lint/$1.py" ;;
 	conf) python3 tests/lint/conf_doc.py ;;
 	tidy) tests/lint/tidy.sh "$2" ;;
 	*) echo "no such check: $1"; return 2 ;;
@@ -46,7 +46,7 @@ for tool in clang clang-format clang-tidy cppcheck shellcheck python3 gcc promto
 	command -v "$tool" >/dev/null || { echo "lint: $tool is missing: tests/tools/deps.sh build test" >&2; exit 1; }
 done
 [ $# -eq 0 ] && set -- "${CHECKS[@]}"
-[ "$*" = quick ] && set -- deps format shell python pairs lists banned conf monitoring changed
+[ "$*" = quick ] && set -- deps words format shell python pairs lists banned conf monitoring changed
 jobs() {
 	if [ "$1" = tidy ] && [ $# -eq 2 ]; then
 		echo "tidy $2"

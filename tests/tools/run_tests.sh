@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What `make test` runs, part by part: lint, the models of shm/, builds without a warning, unit tests, fuzz corpora, the
-# simulator's own check, end-to-end stories, a short torture, the scheduler simulated; then unit tests, corpora and stories
+# simulator's own check, end-to-end tests, a short torture, the scheduler simulated; then unit tests, corpora and end-to-end tests
 # under ASan (with leaks) and UBSan.  Goes on after a failure; the last line is "N passed, N failed".
 #
 #   run_tests.sh            everything
@@ -12,11 +12,10 @@ cd "$(dirname "$0")/../.." || exit 1
 logs=$PWD/build/test
 rm -rf "$logs"
 mkdir -p "$logs"
-passed=0 failed=0 bad=() shaky=()
+passed=0 failed=0 bad=()
 began=$SECONDS
 export ASAN_OPTIONS=detect_leaks=1 # leaks fail the run
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
-crashes='invariant broken|process exited|signal"?[=:]"?(ABRT|SEGV|BUS|ILL|FPE)'
 reports='ERROR: [A-Za-z]*Sanitizer|runtime error:|SUMMARY: [A-Za-z]*Sanitizer'
 
 count() { # PASSED FAILED NAME LOG SECONDS
@@ -71,8 +70,8 @@ units() { # VARIANT
 	count "$ok" $((no + lost)) "unit tests, $1" "$log" $((SECONDS - from))
 }
 
-# Stories.  The parallel part first, then alone those that measure time.
-stories() { # VARIANT NAME PYTEST-ARGUMENTS...
+# End-to-end tests.  The parallel part first, then alone those that measure time.
+end_to_end() { # VARIANT NAME PYTEST-ARGUMENTS...
 	local variant=$1 name=$2 log from=$SECONDS rc ok no
 	shift 2
 	log=$logs/${name//[^a-z0-9]/-}.log
@@ -81,36 +80,13 @@ stories() { # VARIANT NAME PYTEST-ARGUMENTS...
 	ok=$(tail -n 1 "$log" | grep -oE '[0-9]+ passed' | grep -oE '[0-9]+')
 	no=$(tail -n 1 "$log" | grep -oE '[0-9]+ (failed|error)' | awk '{ n += $1 } END { print n + 0 }')
 	[ $rc -ne 0 ] && [ "$no" -eq 0 ] && no=1
-	if [ "$no" -gt 0 ] && only_unsteady "$variant" "$log" "$no"; then
-		ok=$((${ok:-0} + no)) no=0
-	fi
 	count "${ok:-0}" "$no" "$name" "$log" $((SECONDS - from))
 }
 
 pytest() { # VARIANT LOG ARGUMENTS...
 	local variant=$1 log=$2
 	shift 2
-	PDR_VARIANT=$variant PDR_FAILED=$log.failed build/venv/bin/python -m pytest -c tests/e2e/pytest.ini --tb=short "$@" >"$log" 2>&1
-}
-
-# Up to three that failed beside others, on a machine that may stand still, and hold alone, five times in a row, and their
-# whole files once: they pass, and are shown, to be mended.  Never what the router or a sanitizer said itself, nor what a
-# story found broken when it looked around at its end (pytest's "error").
-only_unsteady() { # VARIANT LOG COUNT
-	local one which files
-	mapfile -t which <"$2.failed"
-	if [ "$3" -gt 3 ] || [ "${#which[@]}" -ne "$3" ] || grep -qE "$reports|$crashes" "$2"; then
-		return 1
-	fi
-	for one in 1 2 3 4 5; do
-		PDR_ALL=1 pytest "$1" "$2.again" "${which[@]}" || return 1
-	done
-	mapfile -t files < <(printf '%s\n' "${which[@]%%::*}" | sort -u)
-	pytest "$1" "$2.again" -n 3 "${files[@]}" || return 1
-	for one in "${which[@]}"; do
-		shaky+=("$one, $1: $2")
-	done
-	tail -n 40 "$2" | cut -c1-400 | sed 's/^/    /'
+	PDR_VARIANT=$variant build/venv/bin/python -m pytest -c tests/e2e/pytest.ini --tb=short "$@" >"$log" 2>&1
 }
 
 build() { # VARIANT TARGETS...
@@ -130,7 +106,7 @@ run_check() {
 	build release bins units || return
 	LINT_STATES=30000 part "lint, the quick checks" tests/lint/run.sh quick
 	units release
-	stories release "end to end, one test of each file" -n 3 --quick
+	end_to_end release "end to end, one test of each file" -n 3 --quick
 }
 
 run_lint() {
@@ -151,15 +127,15 @@ run_release() {
 	part "torture: a mutant is caught" tests/torture/mutants.sh load-check-then-add
 	part "chaos, 30 s" tests/chaos/run.sh 30
 	part "scheduler, simulated" build/release/sched --smoke
-	stories release "stories, release" -n 3 --dist loadfile -m 'not timing'
-	stories release "stories that measure time" -m timing
+	end_to_end release "end to end, release" -n 3 --dist loadfile -m 'not timing'
+	end_to_end release "end to end, measuring time" -m timing
 }
 
 run_asan() {
 	build asan bins units replays || return
 	units asan
 	corpus asan
-	stories asan "stories, asan and ubsan" -n 3 --dist loadfile -m 'not timing'
+	end_to_end asan "end to end, asan and ubsan" -n 3 --dist loadfile -m 'not timing'
 }
 
 for one in "${@:-lint verify release asan}"; do
@@ -171,9 +147,6 @@ for one in "${@:-lint verify release asan}"; do
 	done
 done
 echo
-for one in "${shaky[@]}"; do
-	echo "UNSTEADY $one"
-done
 for one in "${bad[@]}"; do
 	echo "FAILED $one"
 done

@@ -1,7 +1,7 @@
 /*
  * The queue: few places at two endpoints, P and D, and more who want them than may wait.
  *
- * A queuer does what a worker does for one request: it stands, then tries; who was called in vain passes that
+ * A queuer does what a worker does for one request: it stands, then tries; who was woken for nothing passes that
  * on; who leaves calls the next; who gives a place back calls whom it serves.  Some want both places, others D
  * alone; some leave while they wait.  The master reaps the killed, tells those that were called, and calls the
  * first.  Nobody calls once a second, or that would cover a call that gets lost; but who has stood still for so
@@ -48,7 +48,7 @@ static struct queuers {
 } * all;
 
 static int efd[CHILDREN];
-static uint64_t reaped_slots, reaped_places;
+static uint64_t reaped_slots, reaped_reservations;
 
 struct queuer {
 	struct life *l;
@@ -247,7 +247,7 @@ wait_for_call(struct queuer *q, bool leaves)
 
 /* True: it has its places. */
 static bool
-get_places(struct queuer *q, bool leaves)
+get_slots(struct queuer *q, bool leaves)
 {
 	const uint32_t me = q->l->child;
 
@@ -311,7 +311,7 @@ one_request(struct queuer *q)
 	q->seen->asked++;
 	proc_beat(seg, l->child, q->ask.now_ms);
 	spin(r >> 48 & 1023);
-	if (!get_places(q, (r >> 16) % 8 == 0))
+	if (!get_slots(q, (r >> 16) % 8 == 0))
 		return;
 	for (uint64_t i = all->calm != 0 ? r >> 24 & 7 : 0; i > 0; i--)
 		(void)sched_yield(); /* so that others come meanwhile */
@@ -356,7 +356,7 @@ queuer_bury(uint32_t child)
 	bool called[CHILDREN] = {false};
 
 	seen_set(&all->made[child], ABSENT);
-	reaped_places += load_reap(seg, child);
+	reaped_reservations += load_reap(seg, child);
 	reaped_slots += queue_reap(seg, child);
 	queue_called_all(seg, POOL, called);
 	for (uint32_t i = 0; i < CHILDREN; i++)
@@ -407,7 +407,7 @@ queuers_report(void)
 
 	printf("queue: asked=%" PRIu64 " at_once=%" PRIu64 " full=%" PRIu64 " waited=%" PRIu64
 	       " left=%" PRIu64 " in_vain=%" PRIu64 " later_than_%u_ms=%" PRIu64
-	       " reaped_slots=%" PRIu64 " reaped_places=%" PRIu64 "\n",
+	       " reaped_slots=%" PRIu64 " reaped_reservations=%" PRIu64 "\n",
 		s.asked, s.at_once, s.full, s.waited, s.left, s.vain, LOOK_US / 1000, s.late,
-		reaped_slots, reaped_places);
+		reaped_slots, reaped_reservations);
 }

@@ -1,5 +1,5 @@
 /*
- * Torture of the shared structures (README.md): the parts, their rounds, the verdict.
+ * Torture of the shared structures (README.md): the parts, their rounds, the result.
  *
  * A part runs in rounds of a second.  In each its crews start, are disturbed at random while the
  * master publishes, and end; then the master looks at what is left.
@@ -29,10 +29,10 @@
 #define BUILD 1 /* of the segment: any */
 
 struct seg *seg;
-static struct verdict { /* shared */
+static struct findings { /* shared */
 	uint64_t n[BAD_N];
 	uint64_t first, first_us; /* enum bad + 1, clock_us; 0: none */
-} * verdict;
+} * findings;
 static uint64_t looks; /* of the invariant checker */
 
 // clang-format off
@@ -92,11 +92,11 @@ static const struct part {
 		  { notifier, 4, 2, STOPS | DIES, 8, notifier_bury, NULL } },
 		NULL, { flags_settle } },
 	{ "eject-calm", 1, false, 500, /* nobody brings back what is too much */
-		{ { judge, 4, 4, STOPS, 1, NULL, NULL } },
-		judges_calm, { judges_settle } },
+		{ { recorder, 4, 4, STOPS, 1, NULL, NULL } },
+		recorders_calm, { recorders_settle } },
 	{ "eject-storm", 2, false, 500,
-		{ { judge, 4, 4, STOPS | DIES, 1, judge_bury, NULL } },
-		judges_storm, { judges_settle } },
+		{ { recorder, 4, 4, STOPS | DIES, 1, recorder_bury, NULL } },
+		recorders_storm, { recorders_settle } },
 	{ "quotas-calm", 1, false, 1500,
 		{ { arriver, 4, 4, STOPS, 1, NULL, NULL } },
 		arrivals_calm, { arrivals_settle } },
@@ -132,10 +132,10 @@ bad(enum bad what)
 {
 	uint64_t none = 0;
 
-	seen_add(&verdict->n[what], 1);
-	if (__atomic_compare_exchange_n(&verdict->first, &none, (uint64_t)what + 1, false,
+	seen_add(&findings->n[what], 1);
+	if (__atomic_compare_exchange_n(&findings->first, &none, (uint64_t)what + 1, false,
 		    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-		seen_set(&verdict->first_us, clock_us());
+		seen_set(&findings->first_us, clock_us());
 }
 
 void *
@@ -166,7 +166,7 @@ spin(uint64_t turns)
 static bool
 all_well(void)
 {
-	return seen_get(&verdict->first) == 0;
+	return seen_get(&findings->first) == 0;
 }
 
 static void
@@ -273,20 +273,20 @@ report(const struct options *o, uint64_t began_us)
 	reservers_report();
 	arrivals_report();
 	flags_report();
-	judges_report();
+	recorders_report();
 	queuers_report();
 	changes_report();
 	announce_report();
 	for (int i = 0; i < BAD_N; i++)
-		if (verdict->n[i] > 0)
-			printf("BAD %s=%" PRIu64 ": %s\n", bad_rows[i].name, verdict->n[i],
+		if (findings->n[i] > 0)
+			printf("BAD %s=%" PRIu64 ": %s\n", bad_rows[i].name, findings->n[i],
 				bad_rows[i].meaning);
 	if (all_well()) {
 		printf("good: nothing bad in %.1f s\n", (double)(clock_us() - began_us) / 1e6);
 		return 0;
 	}
-	printf("torture: %s after %.1f s, seed=%" PRIu64 "\n", bad_rows[verdict->first - 1].name,
-		(double)(verdict->first_us - began_us) / 1e6, o->seed);
+	printf("torture: %s after %.1f s, seed=%" PRIu64 "\n", bad_rows[findings->first - 1].name,
+		(double)(findings->first_us - began_us) / 1e6, o->seed);
 	return 1;
 }
 
@@ -362,7 +362,7 @@ static void
 set_up(const struct options *o)
 {
 	static const struct seg_sizes sizes = {.max_workers = CHILDREN / 2,
-		.max_endpoints = ENDPOINTS + JUDGED,
+		.max_endpoints = ENDPOINTS + RECORDED,
 		.max_pools = 1,
 		.flags_per_worker = 64,
 		.max_quotas = 8,
@@ -373,15 +373,15 @@ set_up(const struct options *o)
 		fprintf(stderr, "torture: no segment: %s\n", strerror(-r));
 		exit(2);
 	}
-	verdict = shared(sizeof(*verdict));
-	for (uint32_t ep = 0; ep < ENDPOINTS + JUDGED; ep++)
+	findings = shared(sizeof(*findings));
+	for (uint32_t ep = 0; ep < ENDPOINTS + RECORDED; ep++)
 		ep_slot_begin(seg, ep);
 	crowd_init(o->threads, o->seed);
 	readers_init();
 	reservers_init();
 	arrivals_init();
 	flags_init();
-	judges_init();
+	recorders_init();
 	queuers_init();
 	changes_init();
 	announce_init();

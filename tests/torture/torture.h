@@ -15,7 +15,7 @@ struct rcu_writer;
 
 #define CHILDREN 8u /* also the number of worker slots; a child's number is its slot */
 #define ENDPOINTS 3u
-#define JUDGED 5u /* endpoints after those, for the judges alone */
+#define RECORDED 5u /* endpoints after those, for the recorders alone */
 
 /* What must not be.  Names and meanings: torture.c. */
 enum bad {
@@ -106,13 +106,13 @@ void notifier_bury(uint32_t child);
 void flags_settle(void);
 void flags_report(void);
 
-void judges_init(void);
-void judges_calm(void);
-void judges_storm(void);
-void judge(struct life *l);
-void judge_bury(uint32_t child);
-void judges_settle(void);
-void judges_report(void);
+void recorders_init(void);
+void recorders_calm(void);
+void recorders_storm(void);
+void recorder(struct life *l);
+void recorder_bury(uint32_t child);
+void recorders_settle(void);
+void recorders_report(void);
 
 void queuers_init(void);
 void queuers_calm(void);

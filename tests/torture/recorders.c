@@ -6,7 +6,7 @@
  * endpoint out for longer than a time-out can last; and one that never fails is never out.  When all are
  * gone: no more are out than may be, and whoever asks when it is due gets the trial and brings it back.
  *
- * Calm: judges are stopped but never killed, and nobody brings back what is too much: their own second
+ * Calm: recorders are stopped but never killed, and nobody brings back what is too much: their own second
  * count must be enough.  Storm: they are killed and reaped, while endpoints go down and up.
  */
 #include <inttypes.h>
@@ -30,13 +30,13 @@
 #define TRIAL_LONG_MS 100000u
 
 /* Of 256 requests, how many fail.  The last is without fault. */
-static const uint32_t fails[JUDGED] = {230, 160, 128, 60, 0};
+static const uint32_t fails[RECORDED] = {230, 160, 128, 60, 0};
 
 #define MOST_PERCENT 40u
-#define MOST_OUT (JUDGED * MOST_PERCENT / 100)
+#define MOST_OUT (RECORDED * MOST_PERCENT / 100)
 
-static struct table_pick picks[JUDGED];
-static struct table_pool pool = {.n = {JUDGED},
+static struct table_pick picks[RECORDED];
+static struct table_pool pool = {.n = {RECORDED},
 	.picks = {picks},
 	.ejection = {.failures = FAILURES,
 		.rate = 50,
@@ -44,39 +44,39 @@ static struct table_pool pool = {.n = {JUDGED},
 		.time_ms = TIME_MS,
 		.max_ms = TIME_MAX_MS}};
 
-static struct judges {
-	/* end of the trial:40 | epoch:16 | its judge+1:8; 0: none is on.  W: CAS by all */
-	uint64_t trial[JUDGED];
+static struct recorders {
+	/* end of the trial:40 | epoch:16 | its recorder+1:8; 0: none is on.  W: CAS by all */
+	uint64_t trial[RECORDED];
 	/* odd while the master brings endpoints back, which ends trials as well.  W: master */
 	uint64_t epoch;
 	/* calm: endpoints that are surely out, or some that come back less.  W: added to by all */
 	uint64_t out;
 	uint64_t calm; /* W: master, between rounds */
-	struct heard {
+	struct tally {
 		_Alignas(SHM_LINE) uint64_t answers, ejections, trials, backs, late;
-	} heard[CHILDREN];
+	} tally[CHILDREN];
 } * all;
 
 static uint64_t reaped, brought_back, wavered;
 
 void
-judges_init(void)
+recorders_init(void)
 {
 	all = shared(sizeof(*all));
-	for (uint32_t i = 0; i < JUDGED; i++) {
+	for (uint32_t i = 0; i < RECORDED; i++) {
 		picks[i].slot = ENDPOINTS + i;
 		ep_state_set(seg, ENDPOINTS + i, EP_UP);
 	}
 }
 
 void
-judges_calm(void)
+recorders_calm(void)
 {
 	all->calm = 1;
 }
 
 void
-judges_storm(void)
+recorders_storm(void)
 {
 	all->calm = 0;
 }
@@ -141,7 +141,7 @@ back(uint32_t i, uint64_t trial)
 static bool
 try(struct life *l, uint32_t i, uint64_t trial, uint64_t noted)
 {
-	struct heard *h = &all->heard[l->child];
+	struct tally *h = &all->tally[l->child];
 	const uint64_t r = next_random(&l->rnd);
 	bool counted;
 
@@ -171,7 +171,7 @@ tell_bad(struct life *l, uint32_t i, bool reached)
 {
 	if (eject_bad_answer(seg, &pool, ROLE_PREFILL, ENDPOINTS + i, reached, ticks()) == 0)
 		return;
-	all->heard[l->child].ejections++;
+	all->tally[l->child].ejections++;
 	if ((int64_t)seen_add(&all->out, 1) > (int64_t)MOST_OUT && seen_get(&all->calm) != 0)
 		bad(BAD_OUT);
 }
@@ -192,9 +192,9 @@ look(uint32_t i)
 static bool
 ask(struct life *l, uint64_t most)
 {
-	struct heard *h = &all->heard[l->child];
+	struct tally *h = &all->tally[l->child];
 	const uint64_t r = next_random(&l->rnd), now = ticks(), epoch = seen_get(&all->epoch);
-	const uint32_t i = (uint32_t)(r >> 32) % JUDGED;
+	const uint32_t i = (uint32_t)(r >> 32) % RECORDED;
 	uint64_t trial;
 
 	look(i);
@@ -214,7 +214,7 @@ ask(struct life *l, uint64_t most)
 }
 
 void
-judge(struct life *l)
+recorder(struct life *l)
 {
 	const uint64_t most_ms = l->rnd % 2 == 0 ? TRIAL_SHORT_MS : TRIAL_LONG_MS;
 	const bool greedy = l->rnd % 8 < 3; /* never yields */
@@ -238,21 +238,21 @@ bring_back(void)
 static void
 waver(void)
 {
-	for (uint32_t ep = ENDPOINTS; ep < ENDPOINTS + JUDGED; ep++)
+	for (uint32_t ep = ENDPOINTS; ep < ENDPOINTS + RECORDED; ep++)
 		if (ep_state_get(seg, ep) != EP_UP) {
 			(void)eject_clear(seg, ep, false, ticks());
 			ep_state_set(seg, ep, EP_UP);
 		}
 	if (crowd_random() % 4 != 0)
 		return;
-	ep_state_set(seg, ENDPOINTS + (uint32_t)(crowd_random() % JUDGED), EP_DOWN);
+	ep_state_set(seg, ENDPOINTS + (uint32_t)(crowd_random() % RECORDED), EP_DOWN);
 	wavered++;
 }
 
 void
-judge_bury(uint32_t child)
+recorder_bury(uint32_t child)
 {
-	for (uint32_t i = 0; i < JUDGED; i++) {
+	for (uint32_t i = 0; i < RECORDED; i++) {
 		const uint64_t noted = seen_get(&all->trial[i]);
 
 		if ((noted & 255) == child + 1)
@@ -265,17 +265,17 @@ judge_bury(uint32_t child)
 	seen_add(&all->epoch, 1);
 }
 
-static struct heard
+static struct tally
 sum(void)
 {
-	struct heard s = {0};
+	struct tally s = {0};
 
 	for (uint32_t i = 0; i < CHILDREN; i++) {
-		s.answers += all->heard[i].answers;
-		s.ejections += all->heard[i].ejections;
-		s.trials += all->heard[i].trials;
-		s.backs += all->heard[i].backs;
-		s.late += all->heard[i].late;
+		s.answers += all->tally[i].answers;
+		s.ejections += all->tally[i].ejections;
+		s.trials += all->tally[i].trials;
+		s.backs += all->tally[i].backs;
+		s.late += all->tally[i].late;
 	}
 	return s;
 }
@@ -286,7 +286,7 @@ count_out(void)
 {
 	uint32_t out = 0, ejected = 0;
 
-	for (uint32_t i = 0; i < JUDGED; i++) {
+	for (uint32_t i = 0; i < RECORDED; i++) {
 		uint64_t left_ms;
 		const bool up = ep_state_get(seg, ENDPOINTS + i) == EP_UP;
 		const bool in = eject_look(seg, ENDPOINTS + i, ticks(), &left_ms) == EJECT_IN;
@@ -320,13 +320,13 @@ try_one(uint32_t i)
 }
 
 void
-judges_settle(void)
+recorders_settle(void)
 {
 	static uint64_t before;
 	const uint64_t trials = sum().trials;
 
 	count_out();
-	for (uint32_t i = 0; i < JUDGED; i++) {
+	for (uint32_t i = 0; i < RECORDED; i++) {
 		try_one(i);
 		ep_state_set(seg, ENDPOINTS + i, EP_UP);
 		seen_set(&all->trial[i], 0);
@@ -338,9 +338,9 @@ judges_settle(void)
 }
 
 void
-judges_report(void)
+recorders_report(void)
 {
-	const struct heard s = sum();
+	const struct tally s = sum();
 
 	printf("ejections: answers=%" PRIu64 " ejected=%" PRIu64 " trials=%" PRIu64 " back=%" PRIu64
 	       " too_late=%" PRIu64 " trials_reaped=%" PRIu64 " brought_back=%" PRIu64
