@@ -35,7 +35,7 @@
 	X(KV_MISS, "pdrouter_kv_cache_misses_total", "Decode tried first, with too little of the prompt's KV there: prefilled then.") \
 	X(PREFILL_AGAIN, "pdrouter_prefill_again_total", "Prefills done again, their hand-over having grown older than kv_lease.") \
 	X(ABORTS, "pdrouter_aborts_total", "Engines told to forget a request whose other half had failed.") \
-	X(FANNED, "pdrouter_fanned_out_pairs_total", "Pairs of requests that were split into several.") \
+	X(FANNED, "pdrouter_fanned_out_branches_total", "Branches of requests that were split into several.") \
 	X(DIRECT, "pdrouter_direct_total", "Requests sent to a decode engine alone, whatever the reason.") \
 	X(DIRECT_SHORT, "pdrouter_direct_short_total", "Of those: prompts below the routing threshold.")   \
 	X(QUEUED, "pdrouter_queued_total", "Requests that waited for a place at an endpoint.")          \

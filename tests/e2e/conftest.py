@@ -1,5 +1,5 @@
-"""Fixtures: `world` starts what one story needs and checks it afterwards; `shared` is one router with
-one engine of each role for a whole file of stories that change nothing; `fleet` is a file's own `fleet_of`."""
+"""Fixtures: `world` starts what one test needs and checks it afterwards; `shared` is one router with
+one engine of each role for a whole file of tests that change nothing; `fleet` is a file's own `fleet_of`."""
 import os
 import sys
 from collections import Counter
@@ -32,7 +32,7 @@ def keep_only(config, items, kept):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Under the sanitizers a story is told in three of its cases and an eighth of the others, spread over them: PDR_ALL=1 for
+    """Under the sanitizers a test runs in three of its cases and an eighth of the others, spread over them: PDR_ALL=1 for
     all, which release has."""
     if config.getoption("quick"):
         first = {}
@@ -74,7 +74,7 @@ def world(request):
     w = World()
     try:
         yield w
-        if not request.node.report_call.failed:  # a story that failed has said enough
+        if not request.node.report_call.failed:  # a test that failed has said enough
             w.finish()
     finally:
         w.close()
@@ -100,7 +100,7 @@ def router(shared):
 
 @pytest.fixture
 def fleet(fleet_of):
-    """One story's loan of its file's BaseFleet."""
+    """One test's loan of its file's BaseFleet."""
     fleet_of.mark()
     yield fleet_of
     fleet_of.settled()

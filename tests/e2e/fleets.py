@@ -1,5 +1,5 @@
 """Fleets of every hand-shake, engines that fail in them, and what must hold whichever of them has failed: the client's
-answer is an undisturbed one's, no hand-over is used twice, nothing stays held."""
+answer is an undisturbed one's, no handoff is used twice, nothing stays held."""
 from types import SimpleNamespace
 
 import expect
@@ -35,7 +35,7 @@ AT_ONCE = {"push", "sglang", "mooncake"}  # both legs: a decode engine is asked 
 PUSHED = {"lmcache", "lmcache decode", "p2p_nccl"}  # what was written into a decode engine that failed is its own to drop
 FREED = {"nixl", "push", "orchestrated", "answer"}  # by a decode engine's refusal; of other LEASED what a decode engine was told of waits for its time
 LEASED = {"nixl", "push", "orchestrated", "answer", "mooncake", "mooncake old"}  # prefill engines hold what decode engines fetch
-TOLD = {"kv_transfer_params", "disagg_prefill_resp"}  # members that hand over
+TOLD = {"kv_transfer_params", "disagg_prefill_resp"}  # members that hand off
 
 BUSY = {"kind": "status", "status": 429, "body": '{"error":{"message":"busy","type":"rate","param":null,"code":429}}',
         "headers": {"Retry-After": "7"}}
@@ -111,16 +111,16 @@ class Fleet(BaseFleet):
     def mark(self):
         super().mark()
         self.counts = {name: self.count(name) for name in ("attempts_failed_total", "rescued_total", "direct_total", "requests_total")}
-        self.used_up = sum(e.counter("faults") for e in self.all)
+        self.spent = sum(e.counter("faults") for e in self.all)
 
     def since(self, name):
         return self.count(name) - self.counts[name]
 
     def faults(self):
-        return sum(e.counter("faults") for e in self.all) - self.used_up
+        return sum(e.counter("faults") for e in self.all) - self.spent
 
     def settled(self):
-        """Nothing is held, open, armed or in flight; no hand-over was used twice."""
+        """Nothing is held, open, armed or in flight; no handoff was used twice."""
         self.at_rest()
         for e in self.all:
             e.wait_metric("pdsim:running_requests", 0, 5)
@@ -141,7 +141,7 @@ def admitted(engine):
 def never_twice(decode):
     """No decode engine was given what it, or another, had been given before."""
     told = [v for e in decode for r in admitted(e) for key in TOLD for v in values(r.body, key) if v != "null"]
-    assert len(set(told)) == len(told), "a hand-over went out twice"
+    assert len(set(told)) == len(told), "a handoff went out twice"
 
 
 def ask(router, stream, prompt, n=6):

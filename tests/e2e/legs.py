@@ -1,4 +1,4 @@
-"""What the stories of several connectors ask for and break: the SDK's view of an answer, ways for an engine to fail, a
+"""What the tests of several connectors ask for and break: the SDK's view of an answer, ways for an engine to fail, a
 client that leaves."""
 import itertools
 import json
@@ -83,7 +83,7 @@ def chooses_no_peer(fleet, more, own=()):
 
 
 def same_as_direct(fleet, chat, **members):
-    """The same of parsed(), of an answer that decode had one hand-over for."""
+    """The same of parsed(), of an answer that decode had one handoff for."""
     before = total(fleet.d, "kv_loaded")
     through = parsed(fleet.router.address, chat, **members)
     assert through == parsed(fleet.direct.address, chat, **members)

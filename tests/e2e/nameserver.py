@@ -1,4 +1,4 @@
-"""A name server that answers as a story wants it to: a few records over UDP and TCP, or worse."""
+"""A name server that answers as a test wants it to: a few records over UDP and TCP, or worse."""
 import socket
 import struct
 import threading
@@ -6,14 +6,14 @@ import time
 
 A, NS, CNAME, SOA, AAAA, SRV = 1, 2, 5, 6, 28, 33
 NOERROR, SERVFAIL, NXDOMAIN, REFUSED = 0, 2, 3, 5
-TO_QUESTION = b"\xc0\x0c"
+TO_QUERY_NAME = b"\xc0\x0c"
 
 
 def labels(name):
     return b"".join(bytes([len(x)]) + x.encode() for x in name.split(".") if x) + b"\0"
 
 
-def record(rtype, ttl, data, owner=TO_QUESTION):
+def record(rtype, ttl, data, owner=TO_QUERY_NAME):
     return owner + struct.pack(">HHIH", rtype, 1, ttl, len(data)) + data
 
 
@@ -61,24 +61,24 @@ class NameServer:
                 pass
             s.close()
 
-    def answer(self, question, transport):
+    def answer(self, query, transport):
         """The bytes of the answer, or None."""
         name, at = [], 12
-        while question[at]:
-            name.append(question[at + 1:at + 1 + question[at]].decode())
-            at += 1 + question[at]
-        name, (rtype,), end = ".".join(name), struct.unpack(">H", question[at + 1:at + 3]), at + 5
+        while query[at]:
+            name.append(query[at + 1:at + 1 + query[at]].decode())
+            at += 1 + query[at]
+        name, (rtype,), end = ".".join(name), struct.unpack(">H", query[at + 1:at + 3]), at + 5
         self.asked.append((time.monotonic(), name, rtype, transport))
         mode, known = self.mode, self.zone.get(name)
         if mode == "silent":
             return None
         if mode == "garbage":
-            return question[:2] + b"\x81\x80" + b"\xff" * 40
+            return query[:2] + b"\x81\x80" + b"\xff" * 40
         code = mode if isinstance(mode, int) else NOERROR if known is not None else NXDOMAIN
         records = [record(t, self.ttl, data) for t, data in known or [] if t == rtype and code == NOERROR]
         authority = []
         if not records and code in (NOERROR, NXDOMAIN) and self.negative_ttl is not None:
-            soa = TO_QUESTION + TO_QUESTION + struct.pack(">5I", 1, 1, 1, 1, self.negative_ttl)
+            soa = TO_QUERY_NAME + TO_QUERY_NAME + struct.pack(">5I", 1, 1, 1, 1, self.negative_ttl)
             authority = [record(SOA, 3600, soa)]
         if mode == "broken" and records:  # the last one is cut in its data
             records[-1] = records[-1][:-1]
@@ -86,15 +86,15 @@ class NameServer:
         if transport == "udp" and len(b"".join(records)) > 400:
             flags, count, records = flags | 0x0200, 0, []  # truncated: ask again over TCP
         head = struct.pack(">HHHHH", flags, 1, count, len(authority), 0)
-        return question[:2] + head + question[12:end] + b"".join(records + authority)
+        return query[:2] + head + query[12:end] + b"".join(records + authority)
 
     def _udp(self):
         while True:
             try:
-                question, peer = self.udp.recvfrom(4096)
-                if not question:  # closed
+                query, peer = self.udp.recvfrom(4096)
+                if not query:  # closed
                     return
-                answer = self.answer(question, "udp")
+                answer = self.answer(query, "udp")
                 if answer is not None:
                     self.udp.sendto(answer, peer)
             except OSError:

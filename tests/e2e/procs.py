@@ -1,5 +1,5 @@
-"""The processes a story needs: simulated engines and the router, started on free ports, watched, and
-looked at again when the story is over."""
+"""The processes a test needs: simulated engines and the router, started on free ports, watched, and
+looked at again when the test is over."""
 import base64
 import ctypes
 import json
@@ -43,7 +43,7 @@ RESERVED = []  # sockets that keep a port for us: bound and never listening, so 
 
 def free_port(host="127.0.0.1"):
     """Below the kernel's own range, so that no outgoing connection takes it before the router does; kept
-    until we end, so that no story that runs beside this one is given it too."""
+    until we end, so that no test that runs beside this one is given it too."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     while True:
         port = random.randrange(10000, 32000)
@@ -108,7 +108,7 @@ def die_with_us():
 
 class Process:
     """One started program, its standard error in a file."""
-    excused = None  # words of a bad line that the story provokes
+    excused = None  # words of a bad line that the test provokes
 
     def __init__(self, args, log, cwd, stdout=subprocess.PIPE):
         self.log_path = Path(log)
@@ -163,7 +163,7 @@ class Engine(Process):
 
     def __init__(self, world, role, host="127.0.0.1", port=0, **options):
         self.role, self.host = role, host
-        self.refuses_on_purpose = False  # a decode engine of the story refuses a hand-over: its blocks stay held
+        self.refuses_on_purpose = False  # a decode engine of the test refuses a handoff: its blocks stay held
         self.told_anew = False  # and was asked once more, under an id that is not the prefill leg's
         self.args = [BIN / "pdsim", "--role", role, "--host", host]
         models = options.pop("model", MODEL)
@@ -228,7 +228,7 @@ class Engine(Process):
         return wait(f"{n} requests at {self.role}", lambda: len(self.requests()) >= n and self.requests())
 
     def check(self):
-        """No block is held, nothing runs, and nobody broke the hand-over's rules."""
+        """No block is held, nothing runs, and nobody broke the handoff's rules."""
         self.wait_metric("pdsim:running_requests", 0)
         self.wait_metric("pdsim:open_rooms", 0)
         names = ["duplicate_request_ids", "prefill_violations", "role_violations",
@@ -274,7 +274,7 @@ class Router(Process):
         super().kill(sig)
 
     def murder(self, pid, sig=signal.SIGKILL):
-        """Kills one of its children; without this a restart is a failure of the story."""
+        """Kills one of its children; without this a restart is a failure of the test."""
         self.murdered = True
         assert pid > 0, "0 would be all of this run"
         os.kill(pid, sig)
@@ -331,7 +331,7 @@ class Router(Process):
         wait(f"{name}{labels} == {value}", lambda: self.metric(name, **labels) == value, timeout)
 
     def wait_all_up(self):
-        """Ready is who has one engine of each role up; a story that counts needs them all."""
+        """Ready is who has one engine of each role up; a test that counts needs them all."""
         def ups():
             return [v for name, _, v in self.metrics() if name == "pdrouter_endpoint_up"]
         wait("all engines up", lambda: all(ups()))
@@ -444,7 +444,7 @@ class Load:
             try:
                 self.ask(i)
                 self.done += 1
-            except Exception as e:  # kept: the story decides
+            except Exception as e:  # kept: the test decides
                 self.bad.append((type(e).__name__, str(e)[:300]))
                 if len(self.bad) >= 10_000:  # nor the machine's memory
                     return
@@ -460,19 +460,19 @@ FAST = {"workers": 2, "health_interval": "100ms", "stats_interval": "200ms", "ri
         "log_format": "json", "shared_memory": {"max_endpoints": 64, "flags_per_worker": 64}}
 
 
-# an engine's failure is the story, not what the router makes good: stories of rescue, ejection and waiting say so
+# an engine's failure is what the test is about, not what the router makes good: tests of rescue, ejection and waiting say so
 PLAIN = {"retries": 0, "fallback": "none", "eject_failures": 0, "eject_rate": 0, "queue_size": 0}
 
 
 class World:
-    """All that a story starts; finish() looks after it."""
+    """All that a test starts; finish() looks after it."""
 
     def __init__(self):
         self.temp = tempfile.TemporaryDirectory(prefix="pdr-")  # short: a control socket's path has 107 bytes
         self.dir = Path(self.temp.name)
         self.engines, self.routers, self.scripted, self.others = [], [], [], []
         self.listen_host = "127.0.0.1"
-        self.check_engines = True  # off when the story makes an engine lose its blocks on purpose
+        self.check_engines = True  # off when the test makes an engine lose its blocks on purpose
         self.count = 0
         self.saved = None
 

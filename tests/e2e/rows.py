@@ -1,4 +1,4 @@
-"""Stories that are the same of several connectors: a file imports those that hold for its own `fleet`, and for its `strained`
+"""Tests that are the same of several connectors: a file imports those that hold for its own `fleet`, and for its `strained`
 one: an engine of each role behind limits of 300 ms, of which `holder` keeps what nobody fetches."""
 import pytest
 
@@ -53,7 +53,7 @@ def test_token_ids(fleet, stream):
 
 @STREAM
 def test_n(fleet, stream):
-    """A pair for each sample: fanout, or where it must be so.  Differs from a direct call: each is an engine's first sample, and a stream's usage comes once,
+    """A branch for each sample: fanout, or where it must be so.  Differs from a direct call: each is an engine's first sample, and a stream's usage comes once,
     at its end."""
     before = total(fleet.d, "kv_loaded")
     got = parsed(fleet.router.address, False, prompt="hi", n=3, max_tokens=4, stream=stream, seed=5)
@@ -79,7 +79,7 @@ def test_failure_of_d_in_the_stream(strained, fault):
 
 @pytest.mark.parametrize("what", FAULTS_OF_D)
 def test_failure_of_d(strained, what):
-    """Before its first byte: an honest status.  What was handed over stays with `holder` until its own timeout."""
+    """Before its first byte: an honest status.  What was handed off stays with `holder` until its own timeout."""
     fault, status, code = FAULTS_OF_D[what]
     strained.holder.refuses_on_purpose = True
     strained.d[0].fault(**fault)

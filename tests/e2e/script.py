@@ -1,7 +1,7 @@
 """A scripted engine, for what the simulator cannot do: answer exactly these bytes, reset here, stall
 there.  Probes are answered by itself; every other request waits until the test takes it with
-expect() and says what happens, so a story runs in one thread, in the order it is written.  What the router sends only to
-have it refused (a hand-over that is used up) is refused by itself too."""
+expect() and says what happens, so a test runs in one thread, in the order it is written.  What the router sends only to
+have it refused (a handoff that is spent) is refused by itself too."""
 import json
 import queue
 import socket
@@ -100,7 +100,7 @@ class ScriptedEngine:
         models = [{"id": m, "object": "model"} for m in models]
         self.probes["/v1/models"] = json.dumps({"object": "list", "data": models}).encode()
         self.asked = queue.Queue()
-        self.probed = {}  # the last question of each path
+        self.probed = {}  # the last lookup of each path
         self.refused = []  # requests for a model that nobody has, oldest first
         self.deaf = False  # reads no bodies
         self.conns = []
@@ -134,7 +134,7 @@ class ScriptedEngine:
             return True
 
     def finish(self):
-        """Lets go of requests that the story has not answered to their end."""
+        """Releases requests that the test has not answered to their end."""
         while not self.asked.empty():
             self.asked.get().end(keep=False)
 
@@ -190,7 +190,7 @@ class ScriptedEngine:
                         ex.reply(*answer) if isinstance(answer, tuple) else ex.reply(200, answer)
                 elif RELEASE in ex.body:
                     self.refused.append(ex)
-                    # it comes when it likes: the next request of a story is not to find its connection
+                    # it comes when it likes: the next request of a test is not to find its connection
                     ex.reply(404, {"error": {"message": "no such model", "type": "NotFoundError", "param": "model", "code": 404}}, keep=False)
                     break
                 else:

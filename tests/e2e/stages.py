@@ -1,5 +1,5 @@
-"""What the stories of a file share: engines and a router that are started once, left as they were found, and looked at again
-when all stories are over."""
+"""What the tests of a file share: engines and a router that are started once, left as they were found, and looked at again
+when all tests are over."""
 from collections import Counter
 from contextlib import contextmanager
 
@@ -13,7 +13,7 @@ class Stage:
         self.world, self.router = world or World(), None
 
     def at_rest(self):
-        """After a story: the router lives, nothing is in flight, no flag is armed."""
+        """After a test: the router lives, nothing is in flight, no flag is armed."""
         self.router.lives()
         wait("nothing in flight", lambda: self.router.metric("endpoint_in_flight") == 0)
         assert not self.router.metric("kv_flags_armed")
@@ -51,13 +51,13 @@ class BaseFleet(Stage):
         self.at_rest()
 
     def used(self):
-        """How often which pair of engines has served, since legs() was last asked."""
+        """How often which branch of engines has served, since legs() was last asked."""
         at = [{r["x-request-id"]: i for i, e in enumerate(role) for r in e.requests()} for role in (self.p, self.d)]
         return Counter((at[0][rid], at[1][rid]) for rid in at[0] if rid not in self.seen)
 
 
 def lasting(request, stage, shown=None):
-    """The body of a fixture of a whole file.  What stories have broken is not looked at once more."""
+    """The body of a fixture of a whole file.  What tests have broken is not looked at once more."""
     try:
         yield stage if shown is None else shown
         if request.session.testsfailed == 0:
@@ -68,7 +68,7 @@ def lasting(request, stage, shown=None):
 
 @contextmanager
 def staged(stage):
-    """For one story."""
+    """For one test."""
     try:
         yield stage
         stage.finish()

@@ -73,7 +73,7 @@ def test_announced_engines_serve_and_are_forgotten_when_silent(fleet):
     assert known[p.url]["role"] == "prefill" and known[p.url]["source"] == "announced"
     assert known[d.url]["role"] == "decode"
     keep_speaking(said[:1], 2)
-    assert p.url in status(r), "it spoke all the time"
+    assert p.url in status(r), "it announced itself all the time"
     # silent for longer than `forget`
     wait("the other is gone", lambda: said[0].speak() or d.url not in status(r))
     assert r.complete().status == 503
@@ -133,7 +133,7 @@ def test_a_flood_of_engines_is_bounded(fleet):
     r, _, _, said = fleet
     for i in range(400):
         said[0].speak(http_address=f"127.0.{1 + i // 200}.{1 + i % 200}:9")
-    wait("all heard", lambda: r.metric("announcements_total") + r.metric("announcements_refused_total") == 400)
+    wait("all counted", lambda: r.metric("announcements_total") + r.metric("announcements_refused_total") == 400)
     assert r.metric("announcements_total") == 256
     assert len(status(r)) <= 256
 

@@ -18,16 +18,16 @@ def test_round_robin_takes_each_in_turn(world):
     assert spread(p) == [4, 4, 4] and spread(d) == [6, 6]
 
 
-def test_round_robin_mixes_pairs(world):
+def test_round_robin_mixes_engine_pairs(world):
     """In lock-step, P1 would only ever meet D1: one sick engine of each role would fail everything."""
     r, p, d = world.pd(2, 2, pool={"policy": "round_robin"}, workers=2)
     r.wait_all_up()
     for _ in range(40):
         assert r.complete().status == 200
-    pairs = collections.Counter((x["prefill"], x["decode"]) for x in [r.end(i + 1) for i in range(40)])
+    engine_pairs = collections.Counter((x["prefill"], x["decode"]) for x in [r.end(i + 1) for i in range(40)])
     assert spread(p) == [20, 20] or min(spread(p)) >= 15
     assert min(spread(d)) >= 15
-    assert len(pairs) == 4, pairs
+    assert len(engine_pairs) == 4, engine_pairs
 
 
 def test_least_loaded_avoids_the_busy_one(world):

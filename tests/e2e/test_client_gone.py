@@ -124,7 +124,7 @@ def test_one_of_many(world):
 
 
 def test_a_client_that_takes_nothing(world):
-    """client.write_timeout: its stream is ended, the engine is let go."""
+    """client.write_timeout: its stream is ended, the engine is released."""
     r, (p,), (d,) = world.pd(client={"write_timeout": "500ms"})
     c = r.open_stream(n=1000, rcvbuf=16384, pdsim={"event_bytes": 60000})
     c.head()

@@ -108,7 +108,7 @@ def another_version(r):
 
 
 def test_check_says_what_is_broken(world):
-    """And a debug build of the master says so by itself, which no story may overlook."""
+    """And a debug build of the master says so by itself, which no test may overlook."""
     r, _, _ = world.pd()
     r.look_over()
     with another_version(r):

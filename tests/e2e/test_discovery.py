@@ -187,7 +187,7 @@ def test_more_than_a_name_may_have(world, names):
     assert router.lines("endpoints left out until others have drained: max_endpoints are in use")[0]["endpoints"] == 237
 
 
-# --- name servers that are ill ---
+# --- name servers that fail ---
 
 @pytest.mark.parametrize("mode", [SERVFAIL, REFUSED, "silent", "garbage", "broken"])
 def test_no_answer_keeps_the_fleet(world, names, mode):
@@ -241,7 +241,7 @@ def test_what_was_asked_of_the_former_name_servers(world, names):
     names.mode = "silent"
     router = dns_router(world, names, [f"http://{D}:{d.port}"], [{"name": P, "port": p[0].port, "role": "prefill"}],
                         wait_for=None)
-    wait("both questions", lambda: names.times(P, A) and names.times(D, A))
+    wait("both queries", lambda: names.times(P, A) and names.times(D, A))
     other.set(P, "127.0.0.2")
     other.set(D, "127.0.0.1")
     router.reload(dns_servers=[other.address])
@@ -363,7 +363,7 @@ def test_targets_that_are_no_hosts(world, names):
 
 def test_a_reload_keeps_what_dns_has_found(world, names):
     router, p, _ = one_name(world, names)
-    names.mode = "silent"  # nothing new to be heard
+    names.mode = "silent"  # no new answer comes
     slots = {e["url"]: (e["slot"], e["tag"]) for e in endpoints(router)}
     router.reload(rise=2)
     assert {e["url"]: (e["slot"], e["tag"]) for e in endpoints(router)} == slots

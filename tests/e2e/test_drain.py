@@ -63,7 +63,7 @@ def test_nothing_new_comes_under_load(world):
             time.sleep(0.15 * SLOW)
             seen = e.requests()
             assert [s["x-request-id"] for s in seen if begun(s) > answered] == []
-            if e is p[0]:  # the other leg of a pair waits for its prefill
+            if e is p[0]:  # the other leg of a branch waits for its prefill
                 late.append(max(s.time for s in seen) - answered)
             undrain(r, e.url)
     load.stop()
@@ -243,7 +243,7 @@ def test_an_ejected_one_that_is_undrained_is_tried_at_once(world):
 
 
 def test_who_waits_hears_of_it(world):
-    """Undrained, it takes who waits for a place at once; and if the last one is drained, nobody waits in vain."""
+    """Undrained, it takes who waits for a slot at once; and if the last one is drained, all who wait are refused."""
     r, p, d = world.pd(1, 2, pool={"queue_size": 10})
     d[0].pause(), d[1].pause()
     r.reload(pools=[world.pool(p, [{"url": e.url, "max_inflight": 1} for e in d], queue_size=10)])
@@ -298,7 +298,7 @@ def test_slow_start_after_it(world):
     assert shown(r, d[0].url)["slow_start_percent"] < 50 and "slow_start_percent" not in shown(r, d[1].url)
 
 
-def test_places_of_one_engine(world):
+def test_slots_of_one_engine(world):
     """Both roles and two pools; each may be drained by itself."""
     e, other = world.script(), world.script()
     pools = [{**world.pool([e, other], [e, other]), "name": "a"},

@@ -14,12 +14,12 @@ POOL = {"policy": "round_robin", "eject_failures": 5, "eject_time": "60s"}
 SOON = {**POOL, "eject_time": f"{200 * SLOW}ms"}
 FOUR = {"workers": 4}
 FAR = {"health_interval": "60s"}  # nobody notices but requests
-ILL = {"kind": "fail", "count": -1}
+FAILING = {"kind": "fail", "count": -1}
 REFUSES = {"kind": "status", "status": 400, "count": -1}
 
 
 @pytest.fixture(autouse=True)
-def blocks_are_another_story(world):
+def blocks_are_not_checked(world):
     """What engines that fail leave behind: test_release.py."""
     world.check_engines = False
 
@@ -51,7 +51,7 @@ def until_ejected(r, e, one=None):
 def fail(r, e, **fault):
     """The engine fails until it is ejected; returns how many requests that took."""
     before = asked(e)
-    e.fault(**(fault or ILL))
+    e.fault(**(fault or FAILING))
     until_ejected(r, e)
     return asked(e) - before
 
@@ -86,7 +86,7 @@ def test_five_failures_in_a_row_eject_for_all_workers(world, role):
 def test_retries_hide_it(world):
     """An engine that fails costs five requests a second try, and then none."""
     r, _, d = world.pd(2, 2, pool={**POOL, "retries": 2}, **FOUR)
-    d[0].fault(**ILL)
+    d[0].fault(**FAILING)
     assert set(ask(r, 40)) == {200}
     assert asked(d[0]) == 5 and ejected(r, d[0]) == 1
 
@@ -122,7 +122,7 @@ def test_a_quarter_of_its_answers_is_not_half(world):
 
 @pytest.mark.parametrize("kind", ["reset", "half_head", "garbage", "empty200", "truncate", "error_event", "reset_mid_stream"])
 def test_whatever_fails_counts(world, kind):
-    """Streams that break off too: their first byte was good, the verdict comes with the end."""
+    """Streams that break off too: their first byte was good, the outcome comes with the end."""
     r, _, d = world.pd(1, 2, pool=POOL)
     d[0].fault(kind, count=-1, after_events=2)
     until_ejected(r, d[0], lambda: stream(r))
@@ -145,7 +145,7 @@ def test_a_host_that_does_not_accept(world):
         held = r.client().request("POST", "/v1/completions", {"model": MODEL, "prompt": "x"})
         p.expect().prefilled()
         assert held.read().status == 504 and ejected(r, d[0]) == 1
-        d[1].expect().reply(body={})  # told, so that the prefill engine lets go
+        d[1].expect().reply(body={})  # told, so that the prefill engine releases
     assert r.lines("endpoint ejected, its requests fail")[0]["last"] == "refused"
 
 
@@ -186,7 +186,7 @@ def test_only_the_leg_at_fault_is_charged(world, kind, role):
     """As where both legs run at once, too: there four bad decodes have cost others all their engines."""
     r, p, d = build(world, kind, pool={**POOL, "retries": 0, "eject_failures": 3})
     e = p[0] if role == "prefill" else d[0]
-    e.fault(**ILL)
+    e.fault(**FAILING)
     until_ejected(r, e)
     assert ejected(r) == r.metric("ejections_total") == 1
 
@@ -198,7 +198,7 @@ def test_only_the_leg_at_fault_is_charged(world, kind, role):
 def test_never_more_than_max_ejected(world, n, most, out):
     r, _, d = world.pd(1, n, pool={**POOL, "eject_failures": 1, "max_ejected": most}, **FOUR)
     for e in d:
-        e.fault(**ILL)
+        e.fault(**FAILING)
     assert set(ask(r, 8 * n)) == {500}
     assert ejected(r) == r.metric("ejections_total") == out
 
@@ -208,7 +208,7 @@ def test_who_is_down_counts_as_out(world):
     d[0].tell("/sim/health", status=503)
     r.wait_metric("endpoint_up", 0, endpoint=d[0].url)
     for e in d:
-        e.fault(**ILL)
+        e.fault(**FAILING)
     assert set(ask(r, 20)) == {500} and ejected(r) == 1
 
 
@@ -367,7 +367,7 @@ def test_slow_start_follows(world):
 def test_every_policy_passes_it_by_and_tries_it_once(world, policy):
     r, _, d = world.pd(1, 2, pool={**SOON, "policy": policy, "eject_failures": 3}, **FOUR)
     n = itertools.count()
-    d[0].fault(**ILL)
+    d[0].fault(**FAILING)
 
     def one(k=0):
         return r.complete(prompt=f"{next(n)} prompt " * 50, headers=[("X-Session-ID", str(next(n)))]).status

@@ -316,7 +316,7 @@ def test_prefill_engine_breaks_off(world, how):
     r, (p,), (d,) = world.scripts()
     c = r.client().request("POST", URL, OK)
     acts[how](p.expect())
-    if how == "empty_body":  # an oversize body may be answered so: decoded without a hand-over, or refused
+    if how == "empty_body":  # an oversize body may be answered so: decoded without a handoff, or refused
         a = c.read()
         refused(a, 502, "prefill_bad_answer")
         return
@@ -450,7 +450,7 @@ def test_decode_timeout_is_of_silence_not_in_total(world):
     ex = d.expect().stream_head()
     for i in range(6):
         ex.event(str(i))
-        time.sleep(0.2)  # the pace of the engine is the story
+        time.sleep(0.2)  # the pace of the engine is what is tested
     ex.chunk(b"data: [DONE]\n\n").write(b"0\r\n\r\n").end()
     assert [e.data for e in c.events()][-1] == "[DONE]"
 

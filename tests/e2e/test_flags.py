@@ -186,7 +186,7 @@ def test_lmcache_without_notices(world):
 @pytest.mark.parametrize("logic, word", [
     (["disaggregated_prefill"], None), (["disaggregated_prefill", "--disagg-connector-type", "nixl"], "do_remote_decode")])
 def test_disaggregated_prefill(world, logic, word):
-    """From shared storage unless something else is asked for: then the prefill leg says nothing of a hand-over."""
+    """From shared storage unless something else is asked for: then the prefill leg says nothing of a handoff."""
     hs = {} if word else {"handshake": "shared_storage", "storage": world.dir / "storage"}
     (world.dir / "storage").mkdir()
     p, d = world.engine("prefill", **hs), world.engine("decode", refuse_local=True, **hs)

@@ -156,7 +156,7 @@ def test_answers_without_a_body(world):
     assert c.get("/live").status == 200
 
 
-def test_early_answer_to_a_large_body(world):
+def test_an_answer_before_the_end_of_a_large_body(world):
     """The engine refuses before it has read all of it: its 413 is the answer, not a 502."""
     r, (p,), (d,) = world.scripts()
     p.deaf = True  # reads heads alone
@@ -290,7 +290,7 @@ def test_blank_line_cut_in_two_between_requests(world):
     assert c.read().status == 200
 
 
-def test_early_refusal_and_close(world):
+def test_a_refusal_before_the_end_of_the_body_and_close(world):
     """400 and a close while the body is still on its way: the refusal arrives, or an honest 502."""
     r, (p,), (d,) = world.scripts()
     p.deaf = True
@@ -311,7 +311,7 @@ def test_drain_ends_a_stream_that_nobody_reads(world):
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_refusal_whose_body_comes_with_the_reset(world, role):
-    """The head of an early 413 is read; its body and the reset of our unread request come together."""
+    """The head of a 413 before the end of the body is read; its body and the reset of our unread request come together."""
     r, (p,), (d,) = world.scripts(workers=1)
     e = p if role == "prefill" else d
     e.deaf = True

@@ -1,5 +1,5 @@
 """What the router learns of its engines by itself, the key it shows them, how they come back, and what
-becomes of load pages that are ill."""
+becomes of broken load pages."""
 import os
 import signal
 import socket
@@ -123,7 +123,7 @@ def test_version_and_context_are_metrics(world):
 # --- the gate ---
 
 def silence(ex):
-    """Takes the question and says nothing until the connection is given up."""
+    """Takes the lookup and says nothing until the connection is given up."""
     ex.gone(60)
     ex.close()
 
@@ -203,7 +203,7 @@ def test_a_key_that_is_missing_is_told_where_nothing_waits_for_it(world):
     assert len([x for x in r.log().splitlines() if "wants a key" in x]) == 2, "once for each"
 
 
-def test_every_question_carries_the_key(world):
+def test_every_lookup_carries_the_key(world):
     p, d = world.script(), world.script()
     key = key_file(world, "sk-1")
     r = world.router(world.pool([p], [d], engine="sglang", engine_api_key_file=str(key)))
@@ -325,15 +325,15 @@ def broken_off(ex):
     ex.close()
 
 
-@pytest.mark.parametrize("ill", [endless, mid_page, drip, garbage, no_figures, broken_off])
-def test_a_load_page_that_is_ill(world, ill):
+@pytest.mark.parametrize("broken", [endless, mid_page, drip, garbage, no_figures, broken_off])
+def test_a_load_page_that_is_broken(world, broken):
     """Bounded and counted; health is not touched, old figures age out, and choosing goes on by own requests."""
     d = [world.script(probes={"/metrics": GOOD_LOAD % 50}), world.script(probes={"/metrics": GOOD_LOAD % 0})]
     p = world.script()
     r = world.router(world.pool([p], d, decode_load="requests"))
     wait("figures", lambda: shown(r, d[0].url)["score"] == 50 and shown(r, d[1].url)["scrape_age_ms"] is not None)
     failed = r.metric("scrapes_failed_total")
-    d[0].probes["/metrics"] = d[1].probes["/metrics"] = ill
+    d[0].probes["/metrics"] = d[1].probes["/metrics"] = broken
     wait("old figures count no more", lambda: shown(r, d[0].url)["score"] == 0)
     chosen = set()
     for _ in range(4):

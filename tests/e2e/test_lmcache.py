@@ -2,7 +2,7 @@
 notices that say when the cache is there.
 
 The SDK's objects are those of a direct call but for: `id` and `created`; with first_token: prefill, members that are null or `tool_calls: []`
-there may be missing (engine-only ones are left out of an answer that is written anew); with n, the texts of samples, each drawn by a pair of its
+there may be missing (engine-only ones are left out of an answer that is written anew); with n, the texts of samples, each drawn by a branch of its
 own; in streams, the order of events that belong to different choices."""
 import json
 import os
@@ -76,7 +76,7 @@ class Fleet(BaseFleet):
     def settled(self):
         """Nothing is held, open, armed or in flight."""
         self.at_rest()
-        assert not self.on_time or not self.router.metric("kv_ready_timeouts_total"), "a notice was not heard"
+        assert not self.on_time or not self.router.metric("kv_ready_timeouts_total"), "a notice was not read"
         for e in (*self.p, *self.d):
             e.check()
         assert self.count("spec_violations") == self.count("kv_push_failed") == 0
@@ -199,7 +199,7 @@ def no_texts(got):
 @STREAM
 @SHAPE
 def test_n(fleet, stream, chat):
-    """A pair for each sample where the prefill engine makes its first token; else one pair, whose decode makes them all."""
+    """A branch for each sample where the prefill engine makes its first token; else one branch, whose decode makes them all."""
     members = {"chat": chat, "n": 3, **({"stream_options": {"include_usage": True}} if stream else {})}
     if fleet.kind == "decode":
         got = same(fleet, stream, **members)
@@ -211,9 +211,9 @@ def test_n(fleet, stream, chat):
         assert no_texts(got) == no_texts(direct)
     assert (got[-1] if stream else got)["usage"]["completion_tokens"] == 36
     p, d = fleet.legs()
-    pairs = 1 if fleet.kind == "decode" else 3
-    assert len(p) == len(d) == pairs and all(r.json()["n"] == 1 for r in (p if pairs == 1 else p + d))
-    loaded(fleet, pairs)
+    branches = 1 if fleet.kind == "decode" else 3
+    assert len(p) == len(d) == branches and all(r.json()["n"] == 1 for r in (p if branches == 1 else p + d))
+    loaded(fleet, branches)
 
 
 def texts(got):
@@ -236,7 +236,7 @@ def ends_by(got):
 
 @STREAM
 def test_list_prompts(fleet, stream):
-    """One pair for each prompt; choices by their place in the list, usage summed."""
+    """One branch for each prompt; choices by their place in the list, usage summed."""
     prompts = [f"prompt {next(FRESH)} " * (i + 1) for i in range(4)]
     got = same(fleet, stream, prompt=prompts, logprobs=1, **({"stream_options": {"include_usage": True}} if stream else {}))
     assert (got[-1] if stream else got)["usage"]["completion_tokens"] == 48
@@ -246,7 +246,7 @@ def test_list_prompts(fleet, stream):
     loaded(fleet, 4)
 
 
-def test_more_pairs_than_max_fanout(fleet):
+def test_more_branches_than_max_fanout(fleet):
     a = fleet.router.complete([f"{i}" for i in range(9)])
     assert a.status == 400 and "max_fanout" in a.error["message"] and fleet.legs() == [[], []]
 
@@ -427,7 +427,7 @@ def one(single):
 
 @contextmanager
 def desk_with(**keys):
-    """A desk of its own for one story."""
+    """A desk of its own for one test."""
     with staged(Desk(**keys)) as k:
         yield k
         k.check()
@@ -575,7 +575,7 @@ def test_failure_of_decode_in_a_whole_answer(desk):
     fails_in_a_whole_answer(c, desk.d.expect())
 
 
-def test_failure_of_one_of_several_pairs(one):
+def test_failure_of_one_of_several_branches(one):
     """One of two samples fails: the answer as a whole does."""
     c = one.ask(n=2)
     a, b = one.p.expect(), one.p.expect()
@@ -623,7 +623,7 @@ def test_failure_of_tokenize(one, how):
 @pytest.mark.parametrize("stage", ["asking for tokens", "before prefill answers", "KV there, prefill not", "waiting for KV",
                                    "KV never comes", "before decode answers", "in the answer"])
 def test_client_gone(one, stage, stream):
-    """What was handed over is fetched by a decode engine, for one token, once it is there; else nothing more is asked."""
+    """What was handed off is fetched by a decode engine, for one token, once it is there; else nothing more is asked."""
     done, open_ones = len(one.router.all_ended()), one.router.metric("client_connections")
     if stage == "asking for tokens":
         c = one.ask(stream, path=CHAT)
@@ -670,7 +670,7 @@ def test_client_gone(one, stage, stream):
                 asked.close()
             else:
                 wait("the router to see it", lambda: one.router.metric("client_connections") == open_ones)
-                with suppress(OSError):  # a stream is let go at its first byte
+                with suppress(OSError):  # a stream is released at its first byte
                     asked.stream("b") if stream else asked.reply(body={"choices": []})
     assert one.router.end(done + 1)["reason"] == "client_gone"
 
@@ -695,7 +695,7 @@ def test_client_gone_and_the_notices_come_as_prefill_closes():
 
 
 def test_decode_fails_and_prefill_had_no_first_token():
-    """Nothing was handed over but the KV, which is the failed engine's own to drop: the request ends."""
+    """Nothing was handed off but the KV, which is the failed engine's own to drop: the request ends."""
     with desk_with(workers=1) as k:
         c, ex = k.ask(), k.p.expect()
         k.arrived(ex)
@@ -812,7 +812,7 @@ def test_notices_before_prefill_answers(one):
 
 
 def test_notices_that_are_not_its_own(one):
-    """Unknown ids, another transfer's, a former one's, one with a wrong nonce, garbage: nobody is let go for them."""
+    """Unknown ids, another transfer's, a former one's, one with a wrong nonce, garbage: nobody is released for them."""
     r, before = one.router, {}
     c = one.ask()
     former = one.prefilled()

@@ -1,6 +1,6 @@
 """vLLM's MooncakeConnector, both generations, 2P2D.  From 0.17 on both legs run at once under a transfer id of the
 router's, and decode is told the engine id that the prefill engine's bootstrap server tells; before, decode is
-handed what prefill answered.  Nothing but a hand-over that arrived makes a decode engine of pdsim answer."""
+handed what prefill answered.  Nothing but a handoff that arrived makes a decode engine of pdsim answer."""
 import json
 import threading
 import time
@@ -53,7 +53,7 @@ def scripts(world, query=None, pool=None, **keys):
 
 
 class Fleet(BaseFleet):
-    """Engines and a router that stories share which leave nothing behind, and one engine to be asked directly."""
+    """Engines and a router that tests share which leave nothing behind, and one engine to be asked directly."""
 
     def __init__(self, old, honest=True, **kw):
         super().__init__()
@@ -63,7 +63,7 @@ class Fleet(BaseFleet):
         self.holder = self.p[0]
 
     def finish(self):
-        assert not self.honest or total(self.d, "local_prefills") == 0, "all of decode's answers came of a hand-over"
+        assert not self.honest or total(self.d, "local_prefills") == 0, "all of decode's answers came of a handoff"
         super().finish()
 
 
@@ -92,7 +92,7 @@ def old(request):
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("prompts", [["ab", "cde"], [[1, 2], [3, 4, 5]]], ids=["strings", "ids"])
 def test_list_prompts(fleet, prompts, stream):
-    """A pair for each: one transfer is of one prompt."""
+    """A branch for each: one transfer is of one prompt."""
     before = total(fleet.d, "kv_loaded")
     got = parsed(fleet.router.address, False, prompt=prompts, max_tokens=4, stream=stream)
     assert texts(got) == {i: expect.text(p, 4) for i, p in enumerate(prompts)}
@@ -102,7 +102,7 @@ def test_list_prompts(fleet, prompts, stream):
         assert got == [want], "also its usage"
 
 
-def test_more_pairs_than_allowed(fleet):
+def test_more_branches_than_allowed(fleet):
     a = fleet.router.complete(["a"] * 3, n=3)
     assert (a.status, a.error["code"]) == (400, "too_many_choices")
 
@@ -193,7 +193,7 @@ def test_short_prompts_go_to_decode_alone(world, old):
 
 
 def queries(p):
-    """The router's questions; those of decode engines have no id."""
+    """The router's lookups; those of decode engines have no id."""
     with p.client() as c:
         asked = c.get("/sim/last?other=1&n=64").json()["requests"]
     return [x for x in asked if x["path"] == "/query" and "X-Request-Id" in dict(x["headers"])]
@@ -206,7 +206,7 @@ def test_engine_ids_are_asked_for_once(world):
     assert len(queries(p[0])) == 1
 
 
-def test_requests_wait_for_one_question(world):
+def test_requests_wait_for_one_lookup(world):
     """Several requests that need the same engine's id ask once."""
     asked, go = [], threading.Event()
 
@@ -379,12 +379,12 @@ def test_a_clients_mistake_makes_nobody_ask(world):
 
 @pytest.mark.parametrize("what", FAULTS_OF_P)
 def test_failure_of_p(strained, what):
-    """The client hears of it at once with an honest status, decode is let go, and the next request is served."""
+    """The client hears of it at once with an honest status, decode is released, and the next request is served."""
     r, (p,), (d,) = strained.router, strained.p, strained.d
     fault, status, code = FAULTS_OF_P[what]
     loaded = d.counter("kv_loaded")
     p.fault(**fault)
-    p.refuses_on_purpose = True  # truncated: it has handed over as far as it knows
+    p.refuses_on_purpose = True  # truncated: it has handed off as far as it knows
     a = r.complete("hi", stream=True)
     if what == "truncated" and a.status == 200:
         return  # both legs ran at once, and decode had fetched it already
@@ -413,7 +413,7 @@ def test_what_never_comes_is_decodes_timeout(strained):
     d.wait_metric("pdsim:running_requests", 0)
 
 
-def test_one_pair_of_several_fails_all(world, old):
+def test_one_branch_of_several_fails_all(world, old):
     r, p, d = pd(world, old, n=1)
     p[0].fault("fail")
     a = r.complete(["a", "b", "c"], stream=True)
@@ -423,9 +423,9 @@ def test_one_pair_of_several_fails_all(world, old):
     assert r.end()["reason"] == "engine_status"
 
 
-def test_p_that_ended_hands_over_nothing(world):
+def test_p_that_ended_hands_off_nothing(world):
     """A prefill engine that gave up answers 200 and holds nothing: decode would wait for ever, so it is asked
-    again without a hand-over."""
+    again without a handoff."""
     r, p, d = scripts(world)
     c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x"})
     first = d.expect()
@@ -438,7 +438,7 @@ def test_p_that_ended_hands_over_nothing(world):
     assert c.read().status == 200 and r.metric("kv_handoff_missing_total") == 1
 
 
-def test_nothing_handed_over_is_decoded_alone(world):
+def test_nothing_handed_off_is_decoded_alone(world):
     r, (p,), (d,) = pd(world, True, n=1)
     p.fault("null_kv")
     assert r.complete("hi").json()["choices"][0]["text"] == expect.text("hi", 4)
@@ -453,7 +453,7 @@ def test_decode_is_not_late_while_prefill_works(world):
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_prefill_fails_when_decode_has_answered(world, stream):
-    """The answer waits for the prefill engine's part of the usage: the client has nothing yet, so another pair is asked."""
+    """The answer waits for the prefill engine's part of the usage: the client has nothing yet, so another branch is asked."""
     p = [world.script(probes={"/query": json.dumps(ids("e-1")).encode()}) for _ in range(2)]
     d = world.script()
     r = world.router(world.pool([{"url": e.url, "bootstrap_port": e.port} for e in p], [d], **NEW, cached_tokens_from="prefill", retries=1,
@@ -477,7 +477,7 @@ def test_prefill_fails_when_decode_has_answered(world, stream):
     assert r.end()["rescued"] == "retry"
 
 
-def test_decode_that_has_failed_is_let_go(world):
+def test_decode_that_has_failed_is_released(world):
     """Its prefill engine goes on by itself, to be released; the decode engine's place is free at once."""
     p = [world.script(probes={"/query": json.dumps(ids("e-1")).encode()}) for _ in range(2)]
     d = [world.script() for _ in range(2)]

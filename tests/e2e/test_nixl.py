@@ -143,7 +143,7 @@ def test_logprobs(fleet, stream, chat):
 @STREAM
 @SHAPE
 def test_n(fleet, stream, chat):
-    """Several samples of one hand-over: the decode engine alone where it describes only one, else one pair."""
+    """Several samples of one handoff: the decode engine alone where it describes only one, else one branch."""
     before = fleet.router.metric("direct_total")
     got = same(fleet, stream, chat=chat, n=3, **({"stream_options": {"include_usage": True}} if stream else {}))
     assert (got[-1] if stream else got)["usage"]["completion_tokens"] == 36
@@ -158,7 +158,7 @@ def test_n(fleet, stream, chat):
 
 @STREAM
 def test_list_prompts(fleet, stream):
-    """One pair for each prompt; choices by their place in the list, usage summed."""
+    """One branch for each prompt; choices by their place in the list, usage summed."""
     prompts = [f"prompt {next(FRESH)} " * (i + 1) for i in range(4)]
     got = same(fleet, stream, prompt=prompts, **({"stream_options": {"include_usage": True}} if stream else {}))
     assert (got[-1] if stream else got)["usage"]["completion_tokens"] == 48
@@ -190,7 +190,7 @@ SHORT = {"timeouts": {"connect": "2s", "prefill": f"{400 * SLOW}ms", "decode": f
 
 
 class Desk(Stage):
-    """Scripted engines, one of each role, for a file of stories that leave them in order."""
+    """Scripted engines, one of each role, for a file of tests that leave them in order."""
 
     def __init__(self, kind, pool=None, **keys):
         super().__init__()
@@ -198,7 +198,7 @@ class Desk(Stage):
         self.router, (self.p,), (self.d,) = self.world.scripts(pool={**KINDS[kind], **(pool or {})}, **keys)
 
     def forget(self):
-        """After a story that failed: what it left undone is not the next one's."""
+        """After a test that failed: what it left undone is not the next one's."""
         for e in (self.p, self.d) * 2:  # the one may be asked for the other's sake
             e.forget()
 
@@ -225,7 +225,7 @@ def desks(request):
             if key not in made:
                 made[key] = all_.enter_context(contextmanager(lasting)(request, Desk(kind, pool, **keys)))
             return made[key]
-        get.forget = made.clear  # after a story that failed: what it left undone is not the next one's
+        get.forget = made.clear  # after a test that failed: what it left undone is not the next one's
         yield get
 
 
@@ -348,12 +348,12 @@ def test_client_gone(slow_of, stage, stream):
     assert len(d) == (stage != "before prefill answers")
 
 
-# --- hand-overs -----------------------------------------------------------------------------------------
+# --- handoffs -----------------------------------------------------------------------------------------
 
 
 @STREAM
 @SHAPE
-def test_a_first_token_that_ends_the_text_hands_over_all_the_same(fleet, stream, chat):
+def test_a_first_token_that_ends_the_text_hands_off_all_the_same(fleet, stream, chat):
     """An engine that finishes by anything but length hands nothing over (vLLM to 0.19): no stop, no EOS, on its leg."""
     text = f"<<eos>> {next(FRESH)}"
     prompt = {"messages": [{"role": "user", "content": text}]} if chat else {"prompt": text}
@@ -362,7 +362,7 @@ def test_a_first_token_that_ends_the_text_hands_over_all_the_same(fleet, stream,
     assert (got[-1] if stream else got)["choices"][0]["finish_reason"] == "stop"
     (p,), (d,) = fleet.legs()
     assert (d.json()["stop"], d.json()["stop_token_ids"], d.json()["ignore_eos"]) == (["zzz"], [7], False)
-    if fleet.kind != "answer":  # which hands over the answer itself
+    if fleet.kind != "answer":  # which hands off the answer itself
         assert values(p.body, "ignore_eos") == ["true"] and not {"stop", "stop_token_ids"} & set(p.json())
         assert sum(e.counter("kv_fetched") for e in fleet.p) == fetched + 1
     assert fleet.router.metric("kv_handoff_missing_total") == missing
@@ -371,7 +371,7 @@ def test_a_first_token_that_ends_the_text_hands_over_all_the_same(fleet, stream,
 @STREAM
 @pytest.mark.parametrize("kind", ["nixl", "orchestrated"])
 @pytest.mark.parametrize("answer", ['{"id":"x","choices":[]}', '{"id":"x","kv_transfer_params":null}', '{"kv_transfer_params" :\nnull }'])
-def test_no_hand_over_is_decoded_without_and_counted(desks, kind, answer, stream):
+def test_no_handoff_is_decoded_without_and_counted(desks, kind, answer, stream):
     desk = desks(kind)
     before = desk.router.metric("kv_handoff_missing_total")
     body = b'{"model":"sim-model", "prompt":"x","u":1e400,"stream":%s}' % (b"true" if stream else b"false")
@@ -446,7 +446,7 @@ class Gate:
 
 
 @pytest.mark.parametrize("kind, again, source", [("orchestrated", 1, "decode"), ("nixl", 2, "decode"), ("nixl", 1, "prefill")])
-def test_a_hand_over_that_is_too_old_is_not_used(world, kind, again, source):
+def test_a_handoff_that_is_too_old_is_not_used(world, kind, again, source):
     """The decode engine takes the connection when the lease is over: prefill is done again under a fresh id, once."""
     p, d = world.engine("prefill", prefill_delay=200), world.engine("decode")
     gate = Gate(d)
@@ -454,13 +454,13 @@ def test_a_hand_over_that_is_too_old_is_not_used(world, kind, again, source):
                      health_interval="30s", stats_interval="30s")
     gate.close()
     c = r.open_stream("hello", n=4)
-    wait("the first hand-over", lambda: p.counter("kv_held") == 1)
+    wait("the first handoff", lambda: p.counter("kv_held") == 1)
     time.sleep(0.4)
     gate.open()
     if again == 2:  # the second connection waits as long, but there is no third prefill
         p.wait_requests(2)
         gate.close()
-        wait("the second hand-over", lambda: p.counter("kv_held") == 2)
+        wait("the second handoff", lambda: p.counter("kv_held") == 2)
         time.sleep(0.4)
         gate.open()
     assert text_of(c.events()) == expect.text("hello", 4)
@@ -470,10 +470,10 @@ def test_a_hand_over_that_is_too_old_is_not_used(world, kind, again, source):
     assert first["x-request-id"] != second["x-request-id"] == d.last()["x-request-id"]
     assert second["x-request-id"] in d.last().json()["kv_transfer_params"]["remote_request_id"]
     assert p.counter("kv_fetched") == 1
-    world.check_engines = False  # the first hand-over's blocks wait for their lease
+    world.check_engines = False  # the first handoff's blocks wait for their lease
 
 
-def test_a_hand_over_in_time_is_used(world):
+def test_a_handoff_in_time_is_used(world):
     r, (p,), (d,) = world.pd(pool={"kv_lease": "10s"}, engine={"prefill_delay": 50})
     assert r.complete("hello").status == 200 and r.metric("prefill_again_total") == 0 and len(p.requests()) == 1
 
@@ -663,7 +663,7 @@ def test_push_decode_answers_before_a_prefill_that_is_another(push, stream):
     assert b"wrong" not in a.body and b'"b"' in a.body.replace(b" ", b"")
 
 
-def test_push_without_a_hand_over(push):
+def test_push_without_a_handoff(push):
     """Prefill has nothing to push: decode, which waits for it, is asked again without."""
     push.learn()
     c = push.begin()
@@ -677,7 +677,7 @@ def test_push_without_a_hand_over(push):
     assert text_of(c.events()) == "b" and push.r.metric("kv_handoff_missing_total") == 1
 
 
-def test_push_hand_over_that_is_too_old(world):
+def test_push_handoff_that_is_too_old(world):
     """The decode engine, asked at once, takes the connection when the lease is over: then it is asked when prefill is done again."""
     push = Push.__new__(Push)
     push.p, push.d = world.script(), world.script()
@@ -828,10 +828,10 @@ def without_words(obj):
 
 @STREAM
 @SHAPE
-def test_fanout_makes_a_pair_for_each_sample(fan, stream, chat):
+def test_fanout_makes_a_branch_for_each_sample(fan, stream, chat):
     more = {"stream_options": {"include_usage": True}} if stream else {}
     prompt = {"messages": MESSAGES} if chat else {"prompt": f"p {next(FRESH)}"}
-    before = fan.router.metric("fanned_out_pairs_total")
+    before = fan.router.metric("fanned_out_branches_total")
     got = by_choice(ask(fan.router.address, stream, chat=chat, n=3, seed=40, **more, **prompt))
     direct = by_choice(ask(fan.direct.address, stream, chat=chat, n=3, seed=40, **more, **prompt))
     assert without_words(got) == without_words(direct)
@@ -842,7 +842,7 @@ def test_fanout_makes_a_pair_for_each_sample(fan, stream, chat):
     for leg in (p, d):
         assert [r.json()["n"] for r in leg] == [1, 1, 1] and sorted(r.json()["seed"] for r in leg) == [40, 41, 42]
         assert len({r["x-request-id"] for r in leg}) == 3
-    assert len([e for e in (*fan.p, *fan.d) if e.requests()]) == 4 and fan.router.metric("fanned_out_pairs_total") == before + 3
+    assert len([e for e in (*fan.p, *fan.d) if e.requests()]) == 4 and fan.router.metric("fanned_out_branches_total") == before + 3
 
 
 @STREAM
@@ -901,7 +901,7 @@ def test_more_than_max_fanout_is_refused(desks, members):
     assert "limits.max_fanout allows (4)" in a.error["message"]
 
 
-def two_pairs(desk, stream, path=COMPLETIONS):
+def two_branches(desk, stream, path=COMPLETIONS):
     """A request for two samples whose prefill is done: (client, the two decode legs)."""
     prompt = {"messages": MESSAGES} if path == CHAT else {"prompt": "x"}
     c = desk.router.client().request("POST", path, {"model": MODEL, "n": 2, "stream": stream, **prompt})
@@ -912,8 +912,8 @@ def two_pairs(desk, stream, path=COMPLETIONS):
 
 
 @STREAM
-def test_one_prefill_engine_fails_one_of_many_pairs(world, stream):
-    """The others' legs end with it.  A hand-over that was on its way just then waits for its lease."""
+def test_one_prefill_engine_fails_one_of_many_branches(world, stream):
+    """The others' legs end with it.  A handoff that was on its way just then waits for its lease."""
     r, p, d = world.pd(2, 2, engine={"kv_timeout": 1})
     world.check_engines = False
     p[0].fault("fail", status=503, delay_ms=20)
@@ -929,7 +929,7 @@ def test_one_prefill_engine_fails_one_of_many_pairs(world, stream):
 FAN = {"fanout": True}
 
 
-def let_go(ex, stream):
+def release_kv(ex, stream):
     """A decode engine that has its request keeps it until it says something: by then it has fetched the KV."""
     with suppress(OSError):  # its own time may be over
         ex.stream_head().event("a") if stream else ex.reply(body={"choices": []})
@@ -938,7 +938,7 @@ def let_go(ex, stream):
 
 
 @STREAM
-def test_one_pairs_prefill_fails_the_whole(desks, stream):
+def test_one_branches_prefill_fails_the_whole(desks, stream):
     desk = desks("nixl", FAN)
     c = desk.router.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x", "n": 2, "stream": stream})
     one, two = desk.p.expect(), desk.p.expect()
@@ -947,15 +947,15 @@ def test_one_pairs_prefill_fails_the_whole(desks, stream):
     two.reply(429, {"error": {"message": "busy"}})
     a = c.read()
     assert (a.status, a.json()) == (429, {"error": {"message": "busy"}})
-    let_go(d, stream)
+    release_kv(d, stream)
 
 
 @STREAM
 @pytest.mark.parametrize("how", ["500", "reset", "late"])
-def test_one_pairs_decode_fails_the_whole_before_the_first_event(desks, stream, how):
+def test_one_branches_decode_fails_the_whole_before_the_first_event(desks, stream, how):
     desk = desks("nixl", FAN if how != "late" else {**FAN, **SHORT})
     fresh(desk.d)
-    c, (one, two) = two_pairs(desk, stream)
+    c, (one, two) = two_branches(desk, stream)
     if how == "500":
         one.reply(500, {"error": {"message": "no"}})
     elif how == "reset":
@@ -963,15 +963,15 @@ def test_one_pairs_decode_fails_the_whole_before_the_first_event(desks, stream, 
         serve_again(c, [desk.d], lambda ex: ex.reset())
     a = c.read()
     assert a.status == {"500": 500, "reset": 502, "late": 504}[how]
-    let_go(two, stream)
+    release_kv(two, stream)
 
 
 @pytest.mark.parametrize("how", ["500", "reset", "error event", "no stream"])
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-def test_one_pairs_decode_fails_the_whole_after_the_first_event(desks, how, path):
+def test_one_branches_decode_fails_the_whole_after_the_first_event(desks, how, path):
     desk = desks("nixl", FAN)
     fresh(desk.d)
-    c, (one, two) = two_pairs(desk, True, path)
+    c, (one, two) = two_branches(desk, True, path)
     key = {"delta": {"content": "a"}} if path == CHAT else {"text": "a"}
     obj = {"id": "x", "object": "chat.completion.chunk" if path == CHAT else "text_completion", "created": 1, "model": MODEL,
            "choices": [{"index": 0, **key, "finish_reason": None}]}
@@ -993,7 +993,7 @@ def test_one_pairs_decode_fails_the_whole_after_the_first_event(desks, how, path
 
 def test_one_part_of_a_whole_answer_is_no_json(desks):
     desk = desks("nixl", FAN)
-    c, (one, two) = two_pairs(desk, False)
+    c, (one, two) = two_branches(desk, False)
     one.reply(body={"id": "x", "object": "text_completion", "created": 1, "model": MODEL, "choices": [
         {"index": 0, "text": "a", "finish_reason": "stop"}], "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}})
     two.reply(body=b"oops")
@@ -1001,7 +1001,7 @@ def test_one_part_of_a_whole_answer_is_no_json(desks):
     assert (a.status, a.error["code"]) == (502, "decode_bad_answer")
 
 
-def test_a_pair_is_told_anew_while_another_streams(world):
+def test_a_branch_is_told_anew_while_another_streams(world):
     push = Push(world, fanout=True)
     push.learn()
     c = push.r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x", "n": 2, "stream": True})
@@ -1052,7 +1052,7 @@ class Held:
         return said
 
 
-def test_a_client_that_is_slow_when_another_pair_begins(world):
+def test_a_client_that_is_slow_when_another_branch_begins(world):
     held = Held(world)
     held.gate.open()
     two = held.two.expect().stream_head()
@@ -1061,7 +1061,7 @@ def test_a_client_that_is_slow_when_another_pair_begins(world):
     two.reset()
 
 
-def test_a_client_that_was_slow_while_another_pair_was_connected(world):
+def test_a_client_that_was_slow_while_another_branch_was_connected(world):
     """It reads on, and then that connection fails."""
     held = Held(world)
     held.c.sock.settimeout(0.5)
@@ -1070,15 +1070,15 @@ def test_a_client_that_was_slow_while_another_pair_was_connected(world):
             pass
     held.gate.listener.close()
     assert held.r.end()["reason"] == "decode_broken"
-    told = held.first.expect()  # of the other pair's blocks
+    told = held.first.expect()  # of the other branch's blocks
     assert told.json()["max_tokens"] == 1
     told.reply(body={"choices": []})
     held.one.reset()
 
 
 @pytest.mark.parametrize("stage", ["before prefill answers", "between the legs", "in the stream"])
-def test_client_gone_from_several_pairs(slow_of, stage):
-    """Each pair's blocks are freed, wherever each of them is."""
+def test_client_gone_from_several_branches(slow_of, stage):
+    """Each branch's blocks are freed, wherever each of them is."""
     f = slow_of
     f.legs()
     rid = f"gone-{next(FRESH)}"
@@ -1097,7 +1097,7 @@ def test_client_gone_from_several_pairs(slow_of, stage):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_client_gone_as_one_of_several_prefills_answers(desks, kind):
-    """The pair whose blocks are committed is told to fetch them, by one token nobody reads; the other is let go."""
+    """The branch whose blocks are committed is told to fetch them, by one token nobody reads; the other is released."""
     desk = desks(kind)
     before = desk.router.metric("kv_released_total")
     c = desk.router.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": ["x", "y"], "stream": True, "max_tokens": 50})
@@ -1118,7 +1118,7 @@ def test_client_gone_as_one_of_several_prefills_answers(desks, kind):
     assert desk.d.quiet(0.05)
 
 
-def test_client_gone_and_the_hand_over_is_too_old(world):
+def test_client_gone_and_the_handoff_is_too_old(world):
     """The lease of the blocks is over before the decode engine can be told: nobody is asked for more than to refuse it."""
     p, d = world.script(), world.script()
     gate = Gate(d)
@@ -1135,7 +1135,7 @@ def test_client_gone_and_the_hand_over_is_too_old(world):
 
 
 def test_client_gone_and_one_prefill_engine_does_not_hang_up(world):
-    """Its time is over; another pair's blocks are fetched all the same, later."""
+    """Its time is over; another branch's blocks are fetched all the same, later."""
     p, d = world.script(), world.script()
     gate = Gate(d)
     r = world.router(world.pool([p], [{"url": gate.url}], fanout=True, timeouts={"connect": "20s"}),

@@ -53,7 +53,7 @@ def test_a_message_beyond_all_measure_cuts_off_its_sender_alone(notices):
         other.linger = 0
         other.connect(push.get_string(zmq.LAST_ENDPOINT))
         other.send(b"bad")
-        wait("the other to be heard", lambda: r.metric("notices_bad_total") >= 1)
+        wait("the other to be read", lambda: r.metric("notices_bad_total") >= 1)
     assert r.metric("notifier_restarts_total") == 0
 
 

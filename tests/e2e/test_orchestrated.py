@@ -1,4 +1,4 @@
-"""The orchestrated connector: both hand-overs, and who names the prefill engine's host."""
+"""The orchestrated connector: both handoffs, and who names the prefill engine's host."""
 import json
 
 import pytest
@@ -14,7 +14,7 @@ KV = {"connector": "orchestrated", "handoff": "kv_transfer_params"}
 ANSWER = b' {"id":"cmpl-1","big":9223372036854775809,"x":1e400,"x":2,"choices":[{"text":"\\u0041"}],"kv_transfer_params":null}\n'
 
 
-def test_prefill_answer_is_handed_over_whole(world):
+def test_prefill_answer_is_handed_off_whole(world):
     r, (p,), (d,) = world.scripts(pool=RESP)
     body = b'{"model":"sim-model","prompt":"x","max_tokens":7,"stream":true,"stream_options":{"include_usage":true},"u":1e400}'
     c = r.client().request("POST", URL, body)
@@ -30,7 +30,7 @@ def test_prefill_answer_is_handed_over_whole(world):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_hand_over_by_answer_against_the_simulator(world, stream):
+def test_handoff_by_answer_against_the_simulator(world, stream):
     r, (p,), (d,) = world.pd(engine={"handoff": "disagg_prefill_resp"}, pool=RESP)
     if stream:
         assert text_of(list(r.open_stream("hello", n=6).events())) == expect.text("hello", 6)

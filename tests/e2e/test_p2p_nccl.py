@@ -1,6 +1,6 @@
 """vLLM's P2pNcclConnector, 2P2D: the request's id carries the addresses both engines' caches travel by, and decode takes
 what prefill pushed under that id.  A decode engine of pdsim answers nothing else, as vLLM's.  All of an answer equals a
-direct call's but its id, which is the client's own; and decode computes no prompt, so samples are pairs whatever `fanout` says."""
+direct call's but its id, which is the client's own; and decode computes no prompt, so samples are branches whatever `fanout` says."""
 import re
 
 import pytest
@@ -62,7 +62,7 @@ def strained(request):
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("prompts", [["ab", "cde"], [[1, 2], [3, 4, 5]]], ids=["strings", "ids"])
 def test_list_prompts(fleet, prompts, stream):
-    """One pair serves them all: both engines number them alike, so decode finds each."""
+    """One branch serves them all: both engines number them alike, so decode finds each."""
     got = same_as_direct(fleet, False, prompt=prompts, max_tokens=4, stream=stream)
     assert texts(got) == {i: expect.text(p, 4) for i, p in enumerate(prompts)}
 
@@ -73,7 +73,7 @@ def test_n_of_list_prompts(fleet, stream):
     assert texts(got) == {0: expect.text("ab", 4), 1: expect.text("ab", 4), 2: expect.text("cde", 4), 3: expect.text("cde", 4)}
 
 
-def test_more_pairs_than_allowed(fleet):
+def test_more_branches_than_allowed(fleet):
     a = fleet.router.complete("a", n=9)
     assert (a.status, a.error["code"]) == (400, "too_many_choices")
 
@@ -232,7 +232,7 @@ def test_an_error_event_passes(strained):
 
 
 def test_what_never_comes_is_decodes_timeout(strained):
-    """Prefill pushed nothing: decode waits in vain."""
+    """Prefill pushed nothing: decode waits for its timeout."""
     r, (p,), (d,) = strained.router, strained.p, strained.d
     p.fault("null_kv")
     a = r.complete("hi")
@@ -240,7 +240,7 @@ def test_what_never_comes_is_decodes_timeout(strained):
     d.wait_metric("pdsim:running_requests", 0)
 
 
-def test_one_pair_of_several_fails_all(strained):
+def test_one_branch_of_several_fails_all(strained):
     r, (p,), (d,) = strained.router, strained.p, strained.d
     p.fault("fail")
     d.refuses_on_purpose = True  # what the others pushed

@@ -31,7 +31,7 @@ def by_header(s):
 
 
 def forget(engines):
-    """What they have seen, and that they are to say they are ill."""
+    """What they have seen, and that they are to say they fail."""
     for e in engines:
         e.tell("/sim/reset")
 
@@ -48,7 +48,7 @@ def set_up(r, engine, up):
     r.wait_metric("endpoint_up", int(up), endpoint=engine.url)
 
 
-def pairs(r, n):
+def engine_pairs(r, n):
     return collections.Counter((x["prefill"], x["decode"]) for x in [r.end(i + 1) for i in range(n)])
 
 
@@ -155,7 +155,7 @@ def test_round_robin_by_weight(world):
     assert spread(d) == [4, 0, 8]
 
 
-def test_rounds_of_both_roles_by_weight_meet_all_pairs(world):
+def test_rounds_of_both_roles_by_weight_meet_all_engine_pairs(world):
     p, d = [world.engine("prefill") for _ in range(2)], [world.engine("decode") for _ in range(2)]
     r = world.router(world.pool(*[[{"url": e.url, "weight": w} for e, w in zip(es, (1, 3))] for es in (p, d)],
                                 policy="round_robin"), workers=1)
@@ -163,7 +163,7 @@ def test_rounds_of_both_roles_by_weight_meet_all_pairs(world):
     for _ in range(32):
         assert r.complete(max_tokens=1).status == 200
     assert spread(p) == [8, 24] and spread(d) == [8, 24]
-    assert len(pairs(r, 32)) == 4
+    assert len(engine_pairs(r, 32)) == 4
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "least_loaded", "power_of_two", "random"])
@@ -214,12 +214,12 @@ def group_world(world, np="ab", nd="ab", **pool):
     return r.wait_all_up(), p, d
 
 
-def test_pairs_are_of_one_group(world):
+def test_engine_pairs_are_of_one_group(world):
     for pairing in "prefer", "require":
         r, p, d = group_world(world, "abc", "cab", pairing=pairing, policy="round_robin")
         for _ in range(12):
             assert r.complete(max_tokens=1).status == 200
-        assert pairs(r, 12) == {(p[0].url, d[1].url): 4, (p[1].url, d[2].url): 4, (p[2].url, d[0].url): 4}
+        assert engine_pairs(r, 12) == {(p[0].url, d[1].url): 4, (p[1].url, d[2].url): 4, (p[2].url, d[0].url): 4}
 
 
 def test_all_engines_of_a_group_have_their_turns(world):
@@ -235,7 +235,7 @@ def test_prefer_falls_back_across_groups(world):
     set_up(r, d[0], False)
     for _ in range(6):
         assert r.complete(max_tokens=1).status == 200
-    assert pairs(r, 6) == {(p[0].url, d[1].url): 3, (p[1].url, d[1].url): 3}
+    assert engine_pairs(r, 6) == {(p[0].url, d[1].url): 3, (p[1].url, d[1].url): 3}
 
 
 def test_require_takes_a_group_that_is_whole(world):
@@ -243,7 +243,7 @@ def test_require_takes_a_group_that_is_whole(world):
     set_up(r, d[0], False)
     for _ in range(6):
         assert r.complete(max_tokens=1).status == 200
-    assert pairs(r, 6) == {(p[1].url, d[1].url): 6}
+    assert engine_pairs(r, 6) == {(p[1].url, d[1].url): 6}
     set_up(r, p[1], False)
     a = r.complete()
     assert a.status == 503 and a.error["code"] == "no_decode_endpoint", "a has no decode engine, b no prefill engine"

@@ -26,7 +26,7 @@ NAMES = list(ENGINES)
 
 
 class Seven(Stage):
-    """An engine of each role for each connector; a decode engine answers 500 to what was not handed over to it."""
+    """An engine of each role for each connector; a decode engine answers 500 to what was not handed off to it."""
 
     def __init__(self):
         super().__init__()

@@ -161,7 +161,7 @@ def test_sigterm_stops_accepting(world):
     idle = r.client()
     assert idle.get("/live").status == 200
     r.kill(signal.SIGTERM)
-    assert idle.closed(3), "an idle connection is let go"
+    assert idle.closed(3), "an idle connection is released"
 
     def refused():
         try:
@@ -337,7 +337,7 @@ def test_socket_activation(world):
 
 
 def test_request_that_comes_after_the_drain_time(world):
-    """The worker has been told to quit and lets last words be read: no work is begun any more."""
+    """The worker has been told to quit and lets what was written be read: no work is begun any more."""
     r, (p,), _ = world.scripts(workers=1, drain_timeout="100ms")
     with r.client() as c:
         assert c.get("/live").status == 200

@@ -1,5 +1,5 @@
-"""Waiting for a place: all engines of a role are at max_inflight.  Who waits holds nothing, is called in its turn by whoever
-frees a place, in whatever worker, and is told the truth when that takes too long."""
+"""Waiting for a slot: all engines of a role are at max_inflight.  Who waits holds nothing, is called in its turn by whoever
+frees a slot, in whatever worker, and is told the truth when that takes too long."""
 import os
 import re
 import signal
@@ -22,14 +22,14 @@ def prefills_by_itself(ex):
 
 
 class Narrow:
-    """A prefill engine that answers by itself and a decode engine that the story answers for, with few places."""
+    """A prefill engine that answers by itself and a decode engine that the test answers for, with few slots."""
 
-    def __init__(self, world, places=1, p_places=0, p_script=False, workers=4, pool=None, **keys):
+    def __init__(self, world, slots=1, p_slots=0, p_script=False, workers=4, pool=None, **keys):
         self.p = world.script(probes=None if p_script else {URL: prefills_by_itself})
         self.d = world.script()
         keys = {"queue_size": 50, "queue_timeout": "30s", "allow_route_header": True, **(pool or {}), **keys}
         top = {k: keys.pop(k) for k in ("shared_memory", "drain_timeout", "worker_watchdog", "pools") if k in keys}
-        self.pool = world.pool([{"url": self.p.url, "max_inflight": p_places}], [{"url": self.d.url, "max_inflight": places}], **keys)
+        self.pool = world.pool([{"url": self.p.url, "max_inflight": p_slots}], [{"url": self.d.url, "max_inflight": slots}], **keys)
         self.r = world.router(self.pool, workers=workers, **top)
         self.r.wait_all_up()
         self.clients = {}
@@ -93,7 +93,7 @@ def test_first_come_first_served_across_workers(world):
 
 
 def test_all_are_served_whatever_the_crowd_does(world):
-    """4 workers, 1 place, 40 clients that ask again and again: nobody starves, the engine never sees two at once."""
+    """4 workers, 1 slot, 40 clients that ask again and again: nobody starves, the engine never sees two at once."""
     inside, most, lock = [0], [0], threading.Lock()
 
     def answer(ex):
@@ -128,7 +128,7 @@ def test_all_are_served_whatever_the_crowd_does(world):
     q.done()
 
 
-def test_a_freed_place_reaches_the_next_within_a_millisecond(world):
+def test_a_freed_slot_reaches_the_next_within_a_millisecond(world):
     """In the median of a round; a machine that is busy with other things gets some more rounds."""
     ends, arrivals = [], []
 
@@ -264,8 +264,8 @@ def test_queue_size_0_refuses_at_once(world):
     q.done()
 
 
-def test_more_pairs_than_places_never_wait(world):
-    """A request of four pairs, one place: it could wait for ever."""
+def test_more_branches_than_slots_never_wait(world):
+    """A request of four branches, one slot: it could wait for ever."""
     d = world.engine("decode")
     p = world.engine("prefill")
     r = world.router(world.pool([p], [{"url": d.url, "max_inflight": 3}], fanout=True, queue_size=5, queue_timeout="30s"))
@@ -283,9 +283,9 @@ def quiet(r, seconds=0.4):
     return r.metric("queue_calls_in_vain_total") - vain <= 2
 
 
-def test_who_waits_for_several_places_takes_none_meanwhile(world):
-    """Two of three places are free: who took and gave them back would call itself by that, again and again."""
-    q = Narrow(world, places=3, fanout=True)
+def test_who_waits_for_several_slots_takes_none_meanwhile(world):
+    """Two of three slots are free: who took and gave them back would call itself by that, again and again."""
+    q = Narrow(world, slots=3, fanout=True)
     q.ask("first", DIRECT)
     first = q.d.expect()
     q.line_up(["wide", "wide too"], n=3)
@@ -299,12 +299,12 @@ def test_who_waits_for_several_places_takes_none_meanwhile(world):
 
 
 class Groups:
-    """Groups a and b, each with a prefill and a decode engine, whose pairs must be of one."""
+    """Groups a and b, each with a prefill and a decode engine, whose branches must be of one."""
 
-    def __init__(self, world, p_places, d_places):
+    def __init__(self, world, p_slots, d_slots):
         self.p, self.d = [world.script() for _ in "ab"], [world.script() for _ in "ab"]
-        ends = [[{"url": e.url, "group": g, "max_inflight": n} for e, g, n in zip(role, "ab", places)]
-                for role, places in ((self.p, p_places), (self.d, d_places))]
+        ends = [[{"url": e.url, "group": g, "max_inflight": n} for e, g, n in zip(role, "ab", slots)]
+                for role, slots in ((self.p, p_slots), (self.d, d_slots))]
         self.r = world.router(world.pool(*ends, pairing="require", queue_size=9, queue_timeout="30s"), workers=2)
         self.r.wait_all_up()
 
@@ -330,7 +330,7 @@ def at_prefill(g, c=None):
 
 
 def test_who_waits_for_a_group_takes_nothing_meanwhile(world):
-    """Prefill has a place in one group, decode in the other."""
+    """Prefill has a slot in one group, decode in the other."""
     g = Groups(world, (2, 1), (1, 2))
     busy = [at_prefill(g), at_prefill(g)]
     assert {i for i, _, _ in busy} == {0, 1}
@@ -669,7 +669,7 @@ def test_decode_full_prefill_free(world):
 
 def test_prefill_full_decode_free(world):
     """Who needs decode alone passes those who wait for a prefill engine; those are called when it is free."""
-    q = Narrow(world, places=4, p_places=1, p_script=True)
+    q = Narrow(world, slots=4, p_slots=1, p_script=True)
     q.ask("first")
     first = q.p.expect()
     q.line_up(names(3))
@@ -688,23 +688,23 @@ def test_prefill_full_decode_free(world):
 
 
 def test_one_who_needs_decode_alone_waits_its_turn(world):
-    """Decode is full: direct requests and pairs wait in one line."""
+    """Decode is full: direct requests and disaggregated ones wait in one line."""
     q = Narrow(world)
     q.ask("first")
     first = q.d.expect()
-    q.line_up(["pair0"])
+    q.line_up(["split0"])
     q.line_up(["direct0"], DIRECT)
-    q.line_up(["pair1"])
+    q.line_up(["split1"])
     q.line_up(["direct1"], DIRECT)
     first.reply(body={"choices": []})
     q.clients.pop("first").read()
-    for n in ("pair0", "direct0", "pair1", "direct1"):
+    for n in ("split0", "direct0", "split1", "direct1"):
         q.serve(n)
     q.done()
 
 
 def two_models(world, workers):
-    """A pool whose decode engines, of one place each, serve a model each: (router, ma's, mb's, ask(model, prompt))."""
+    """A pool whose decode engines, of one slot each, serve a model each: (router, ma's, mb's, ask(model, prompt))."""
     a, b = world.script(), world.script()
     p = world.script(probes={URL: prefills_by_itself})
     for e, m in ((a, "ma"), (b, "mb")):
@@ -722,7 +722,7 @@ def two_models(world, workers):
 
 
 def test_models_of_one_pool_that_different_engines_serve(world):
-    """Engine B is free: who waits for A's model keeps nobody from it, and nobody who asks B's takes A's place."""
+    """Engine B is free: who waits for A's model keeps nobody from it, and nobody who asks B's takes A's slot."""
     r, a, b, ask = two_models(world, 3)
     clients = [ask("ma", "a0")]
     held = a.expect()
@@ -753,8 +753,8 @@ def test_models_of_one_pool_that_different_engines_serve(world):
     assert r.metric("queue_waiting") == 0
 
 
-def test_two_places_at_once_for_two_models(world):
-    """Engines of two models end while the worker of both who wait stands still: the first takes one place, and says of the other."""
+def test_two_slots_at_once_for_two_models(world):
+    """Engines of two models end while the worker of both who wait stands still: the first takes one slot, and says of the other."""
     r, a, b, ask = two_models(world, 1)
     took = []
     for turn in range(4):

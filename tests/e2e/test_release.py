@@ -214,7 +214,7 @@ def test_late_prefill_of_the_simulator(world, kind):
 @pytest.mark.parametrize("retries", [0, 1])
 @pytest.mark.parametrize("how", ["reset", "500", "late", "garbage"])
 def test_decode_engine_fails_and_was_reached(world, how, retries):
-    """Nobody knows whether it has fetched: the hand-over goes out once more, in a request that no engine admits."""
+    """Nobody knows whether it has fetched: the handoff goes out once more, in a request that no engine admits."""
     r, p, d = scripts(world, pool={"retries": retries, "timeouts": {"decode": LATE, "first_byte": LATE}})
     c = begin(r)
     taken(p)[0].prefilled(HAND % 1)
@@ -244,7 +244,7 @@ def test_decode_engine_that_is_the_only_one(world):
 
 
 def test_decode_engine_refuses(world):
-    """The client's mistake, or its limit: the engine that was told of the hand-over tells the prefill engine itself."""
+    """The client's mistake, or its limit: the engine that was told of the handoff tells the prefill engine itself."""
     r, p, d = world.pd(1, 2, pool=POOL)
     for e in d:
         e.fault("refuse", status=400)
@@ -290,11 +290,11 @@ def test_no_decode_engine_is_reached(world, kind):
     freed(p, d[2:])
 
 
-# --- several pairs --------------------------------------------------------------------------------------------
+# --- several branches --------------------------------------------------------------------------------------------
 
 
-def test_one_pair_fails_as_another_prefill_answers(world):
-    """The whole request has failed; what the other prefill engine has begun to hand over is fetched all the same."""
+def test_one_branch_fails_as_another_prefill_answers(world):
+    """The whole request has failed; what the other prefill engine has begun to hand off is fetched all the same."""
     r, p, d = scripts(world, pool={**FAN, "retries": 0})
     c = begin(r, n=2)
     one, two = taken(p)[0], taken(p)[0]
@@ -307,7 +307,7 @@ def test_one_pair_fails_as_another_prefill_answers(world):
     r.wait_metric("kv_released_total", 1)
 
 
-def test_one_pair_fails_while_another_prefill_works(world):
+def test_one_branch_fails_while_another_prefill_works(world):
     r, p, d = scripts(world, pool={**FAN, "retries": 0})
     c = begin(r, n=2)
     one, two = taken(p)[0], taken(p)[0]
@@ -317,7 +317,7 @@ def test_one_pair_fails_while_another_prefill_works(world):
 
 
 @STREAM
-def test_one_of_many_pairs_fails(world, stream):
+def test_one_of_many_branches_fails(world, stream):
     """At any moment of the others."""
     r, p, d = world.pd(2, 2, engine={"prefill_delay": 5, "fetch_delay": 5}, pool={**POOL, "retries": 0})
     for i in range(6):
@@ -337,7 +337,7 @@ def test_one_of_many_pairs_fails(world, stream):
 
 @pytest.mark.parametrize("how", ["SIGTERM", "reload"])
 def test_drain_between_the_legs(world, how):
-    """The drain's time is over for the client, not for what a prefill engine has begun to hand over."""
+    """The drain's time is over for the client, not for what a prefill engine has begun to hand off."""
     r, p, d = scripts(world, drain_timeout="300ms")
     c = begin(r)
     ex, _ = taken(p)
@@ -412,7 +412,7 @@ def test_whole_request_times_out_between_the_legs(world):
 
 @pytest.mark.parametrize("kind", sorted(LEASED))
 def test_a_decode_host_that_answers_no_connection(world, kind):
-    """What was handed over goes to another, none is held."""
+    """What was handed off goes to another, none is held."""
     r, p, d = build(world, kind, pool={"timeouts": {"connect": LATE}}, **FAR)
     with unanswering(d[0]):
         for _ in range(2):

@@ -26,7 +26,7 @@ def test_the_only_decode_engine_comes_back(world):
 
 
 @pytest.mark.parametrize("status", [200, 401, 403, 429, 500, 503])
-def test_an_errand_that_is_not_understood_goes_out_again(world, status):
+def test_a_background_request_that_is_not_understood_goes_out_again(world, status):
     r, (p,), (d,) = world.pd(pool=POOL, workers=1)
     d.fault("reset")
     d.fault("status", status=status, count=2)

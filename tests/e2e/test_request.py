@@ -165,7 +165,7 @@ def test_block_ids_of_every_form_are_fetched(world, form):
 
 
 @pytest.mark.parametrize("answer", [b'{"id":"x","choices":[]}', b'{"id":"x","kv_transfer_params":null}'])
-def test_prefill_without_hand_over_is_decoded_without_it(world, answer):
+def test_prefill_without_handoff_is_decoded_without_it(world, answer):
     r, (p,), (d,) = world.scripts()
     c = r.open_stream("x")
     p.expect().reply(body=answer)

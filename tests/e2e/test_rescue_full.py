@@ -27,10 +27,10 @@ def crowd(r, clients, each):
 
 
 @pytest.mark.parametrize("engines, budget", [(1, 100), (2, 0)])
-def test_fallback_while_others_wait_for_the_place(world, engines, budget):
+def test_fallback_while_others_wait_for_the_slot(world, engines, budget):
     """One place at the decode engine, and the prefill engines fail them all: who has the place keeps it, whether no other
     prefill engine is left or the budget is spent."""
-    p = [world.script(probes={URL: lambda ex: ex.reply(500, body={"error": {"message": "ill", "code": 500}})}) for _ in range(engines)]
+    p = [world.script(probes={URL: lambda ex: ex.reply(500, body={"error": {"message": "failing", "code": 500}})}) for _ in range(engines)]
     d = world.script(probes={URL: lambda ex: ex.reply(body=ANSWER)})
     pool = world.pool(p, [{"url": d.url, "max_inflight": 1}], queue_size=100, queue_timeout="30s",
                       retries=2, retry_budget=budget, fallback="direct")

@@ -78,7 +78,7 @@ class Dying(Fleet):
         super().__init__(kind, pool={**POOL, **how.pop("pool", {})}, **FAR, **{"decode": {"token_delay": 2}, **how})
 
     def settled(self):
-        if self.kind == "mooncake old":  # hand-overs that name the engine alone: the id tells which is meant
+        if self.kind == "mooncake old":  # handoffs that name the engine alone: the id tells which is meant
             self.d, d = [], self.d
             super().settled()
             self.d = d
@@ -425,7 +425,7 @@ def broken(fleet, body, how="reset", after=3):
     """The events and the request's id when it has met its fault."""
     for e in fleet.d:
         e.tell("/sim/fault", kind="none")
-        e.fault(**DIES[how], after_events=after, count=-1)  # what only lets go of KV meets one, too
+        e.fault(**DIES[how], after_events=after, count=-1)  # what only releases of KV meets one, too
     got = ask(fleet.router, body)
     for e in fleet.d:
         e.tell("/sim/fault", kind="none")
@@ -502,7 +502,7 @@ def test_nobody_else_is_left(fleet):
     wait("counted", lambda: fleet.count("attempts_failed_total") == n + 3)
 
 
-def test_an_engines_last_words(fleet):
+def test_an_engine_that_says_why_it_dies(fleet):
     events, rid = broken(fleet, body_of(True, n=40), "error event")
     is_cut(fleet.router, events, rid, "engine_status")
 

@@ -1,5 +1,5 @@
 """Before the first byte: an engine that fails is not the client's business while another can do it.  Every failure of each
-role under every hand-shake with simulated engines, then who is asked what, how often, and with which hand-over."""
+role under every hand-shake with simulated engines, then who is asked what, how often, and with which handoff."""
 import json
 import signal
 import subprocess
@@ -56,7 +56,7 @@ def d_fails(of_d):
 @STREAM
 @pytest.mark.parametrize("how", FAILS_OF_P)
 def test_prefill_fails(p_fails, how, stream):
-    """The other one serves; where decode comes after it, decode is asked once, with what the other one handed over."""
+    """The other one serves; where decode comes after it, decode is asked once, with what the other one handed off."""
     f = p_fails
     if (f.kind, how) == ("sglang", "no json"):
         how = "empty"  # a 200 of SGLang's with any words in it proves nothing, and decode has the last one
@@ -110,7 +110,7 @@ def test_connection_refused(world, kind, role):
     if kind != "mooncake old":
         never_twice([e for e in d if e.p.poll() is None])
     if role == "decode" and kind not in AT_ONCE and kind in LEASED:
-        assert sum(len(e.requests()) for e in p) == 4, "the hand-over was good for the other one"
+        assert sum(len(e.requests()) for e in p) == 4, "the handoff was good for the other one"
     world.check_engines = kind not in PUSHED | {"sglang"}  # what was written for the dead one, who asked for it
 
 
@@ -162,7 +162,7 @@ def test_refused_because_it_came_twice(world):
 
 
 @pytest.mark.parametrize("retries", [0, 2])
-def test_a_hand_over_is_not_told_again_on_a_fresh_connection(world, retries):
+def test_a_handoff_is_not_told_again_on_a_fresh_connection(world, retries):
     """A reset does not say whether the engine had read it.  All kept connections are dead: the second attempt has fresh ones, and
     is no try, for no engine has failed."""
     def reset(turn):
@@ -341,7 +341,7 @@ def test_busy_engines(world, role):
 
 
 @pytest.mark.parametrize("answer", ["null", None])
-def test_no_hand_over_is_no_failure(world, answer):
+def test_no_handoff_is_no_failure(world, answer):
     r, p, d = scripts(world)
     c = begin(r)
     ex, _ = taken(p)
@@ -353,7 +353,7 @@ def test_no_hand_over_is_no_failure(world, answer):
     assert r.metric("kv_handoff_missing_total") == 1 and not r.metric("attempts_failed_total")
 
 
-# --- hand-overs are used once -------------------------------------------------------------------------------
+# --- handoffs are used once -------------------------------------------------------------------------------
 
 
 def first_event_is_an_error(ex):
@@ -365,7 +365,7 @@ REACHED = {**{how: DECODE_FAILS[how][0] for how in DECODE_FAILS}, "500": fails, 
 
 
 def test_decode_engine_refuses_the_connection(world):
-    """It saw nothing: the same hand-over, to another one; prefill is not done again."""
+    """It saw nothing: the same handoff, to another one; prefill is not done again."""
     r, (p,), d = scripts(world, 1, 2, **FAR)
     d[0].close()
     for _ in range(2):
@@ -381,7 +381,7 @@ def test_decode_engine_refuses_the_connection(world):
 @STREAM
 @pytest.mark.parametrize("how", REACHED)
 def test_decode_engine_was_reached(world, how, stream):
-    """The hand-over is used up, whoever would get it: prefill again, another decode engine."""
+    """The handoff is spent, whoever would get it: prefill again, another decode engine."""
     if how == "error event" and not stream:
         how = "500"
     r, p, d = scripts(world, pool={"timeouts": {"decode": LATE, "first_byte": LATE}})
@@ -631,13 +631,13 @@ def test_engines_that_cannot_prefill_alone_are_never_asked_to(world, connector):
         assert connector == "sglang" and x.json()["bootstrap_room"], "only as one of two"
 
 
-# --- several pairs ------------------------------------------------------------------------------------------
+# --- several branches ------------------------------------------------------------------------------------------
 
 FAN = {"fanout": True}
 
 
 @STREAM
-def test_one_pair_of_several_is_tried_again_alone(world, stream):
+def test_one_branch_of_several_is_tried_again_alone(world, stream):
     r, p, d = scripts(world, pool=FAN)
     c = begin(r, stream, n=2)
     one, two = taken(p)[0], taken(p)[0]
@@ -657,7 +657,7 @@ def test_one_pair_of_several_is_tried_again_alone(world, stream):
     assert nobody([*p, *d]) and r.end()["rescued"] == "retry"
 
 
-def test_one_pair_that_cannot_be_saved_fails_all(world):
+def test_one_branch_that_cannot_be_saved_fails_all(world):
     """All or nothing: the other's answer is not shown."""
     r, p, d = scripts(world, pool={**FAN, "retries": 1})
     c = begin(r, n=2)
@@ -670,8 +670,8 @@ def test_one_pair_that_cannot_be_saved_fails_all(world):
     assert c.read().status == 503
 
 
-def test_pairs_of_many_requests(world):
-    """Simulated engines, several pairs of each request fail."""
+def test_branches_of_many_requests(world):
+    """Simulated engines, several branches of each request fail."""
     r, p, d = build(world, "nixl", 3, 3, pool={**FAN, "retries": 3, "retry_budget": 100})
     p[0].fault("fail", count=5)
     d[0].fault("fail", count=5)

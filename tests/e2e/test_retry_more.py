@@ -1,4 +1,4 @@
-"""What a first reading of retries and of the release rule found wrong: each story is one of those faults."""
+"""What a first reading of retries and of the release rule found wrong: each test is one of those faults."""
 import json
 import socket
 from contextlib import suppress
@@ -39,7 +39,7 @@ def lmcaches(world, np=2, nd=2, **keys):
 
 
 @pytest.mark.parametrize("kind", ["nixl", "fallback", "sglang"])
-def test_its_own_place_is_free_for_the_next_try(world, kind):
+def test_its_own_slot_is_free_for_the_next_try(world, kind):
     """One place at the only decode engine: it is this request's own."""
     probes = {"/server_info": b'{"disaggregation_bootstrap_port":8998}'} if kind == "sglang" else None
     p, d = [world.script(probes=probes) for _ in range(2)], world.script(probes=probes)
@@ -121,7 +121,7 @@ def test_client_leaves_while_one_of_several_asks(world):
     third, = (e for e in p if e not in [e for _, e in legs])
     third.probes["/query"] = lambda ex: (silent.append(ex), ex.over.wait())  # and says nothing
     fails(legs[0][0])
-    wait("the question", lambda: silent)
+    wait("the lookup", lambda: silent)
     c.close()
     assert legs[1][0].gone()
     r.lives()
@@ -134,7 +134,7 @@ def test_client_leaves_while_one_of_several_asks(world):
 
 
 def test_what_is_half_sent_is_not_moved(world):
-    """A decode engine that reads nothing has not been told: the hand-over is free for it, or another, in a request anew."""
+    """A decode engine that reads nothing has not been told: the handoff is free for it, or another, in a request anew."""
     r, p, d = scripts(world, pool={**FAN, "retries": 0})
     for e in d:
         e.listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -156,7 +156,7 @@ def test_what_is_half_sent_is_not_moved(world):
     deaf.close()
 
 
-# --- hand-overs that are told in vain ---------------------------------------------------------------------------
+# --- handoffs that no decode engine uses ---------------------------------------------------------------------------
 
 
 def test_release_that_a_decode_engine_fails(world):
@@ -204,7 +204,7 @@ def test_why_it_failed_is_in_the_line(world):
 
 
 def test_the_attempts_id_is_in_the_line(world):
-    """Where what it left is let go by another request, too."""
+    """Where what it left is released by another request, too."""
     r, p, d = scripts(world, pool={"retries": 0, "timeouts": {"prefill": LATE}})
     c = begin(r, headers=[("X-Request-Id", "mine")])
     ex, _ = taken(p)
@@ -240,7 +240,7 @@ def test_no_first_byte_of_what_nobody_reads(world):
     assert not r.metric("time_to_first_token_seconds_count")
 
 
-def test_a_question_that_is_asked_again_is_one_attempt(world):
+def test_a_lookup_that_is_asked_again_is_one_attempt(world):
     """Mooncake: a bootstrap server that refuses connections until learn_timeout."""
     p, d, gone = (world.script() for _ in range(3))
     gone.close()

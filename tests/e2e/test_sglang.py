@@ -120,7 +120,7 @@ def test_token_ids(fleet, stream):
 
 @STREAM
 def test_list_of_prompts(fleet, stream):
-    """One pair, with a room for each prompt."""
+    """One branch, with a room for each prompt."""
     prompts = ["alpha", "beta \",\\", "gamma]"]
     same(fleet, stream, lambda c: c.completions.create(model=MODEL, prompt=prompts, max_tokens=5, **usage(stream)))
     body = [e for e in fleet.d if e.last().json()["prompt"] == prompts][0].last().json()
@@ -149,8 +149,8 @@ def by_index(answer, stream, path):
 @STREAM
 @pytest.mark.parametrize("path", ["chat", "completions"])
 def test_n(fleet, stream, path):
-    """A pair for each sample, for a room serves one.  Differs from a direct call: the simulator's samples differ by their number
-    alone, which the engines of a pair are not told (SGLang's draw); all else is the same."""
+    """A branch for each sample, for a room serves one.  Differs from a direct call: the simulator's samples differ by their number
+    alone, which the engines of a branch are not told (SGLang's draw); all else is the same."""
     def ask(at):
         c = sdk(at)
         if path == "chat":
@@ -635,13 +635,13 @@ def test_an_abort_that_is_not_answered_holds_nothing_up(world):
 
 @pytest.mark.parametrize("body", [{"n": 2}, {"prompt": ["a", "b"]}], ids=["n", "list"])
 def test_one_failure_fails_the_whole(world, body):
-    """Of several samples each pair is ended, of a list the one pair, by its first rid."""
+    """Of several samples each branch is ended, of a list the one branch, by its first rid."""
     r, (p,), (d,) = scripted(world)
     c = r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x", **body}, [KEY])
-    pairs = body.get("n", 1)
-    at_p, at_d = [p.expect() for _ in range(pairs)], [d.expect() for _ in range(pairs)]
+    branches = body.get("n", 1)
+    at_p, at_d = [p.expect() for _ in range(branches)], [d.expect() for _ in range(branches)]
     at_d[-1].reply(500, flat("no", 500))
-    told = [e.expect("POST /abort_request") for e in [p] * pairs + [d] * (pairs - 1)]
+    told = [e.expect("POST /abort_request") for e in [p] * branches + [d] * (branches - 1)]
     rids = [x.json()["rid"] for x in at_p]
     assert {x.json()["rid"] for x in told} == {x if isinstance(x, str) else x[0] for x in rids}
     for x in told:
@@ -664,7 +664,7 @@ def test_one_failure_in_a_merged_stream(world):
     assert first.gone()
 
 
-def test_prefill_of_a_pair_that_is_done_may_fail(world):
+def test_prefill_of_a_branch_that_is_done_may_fail(world):
     """Its decode engine has answered: what is missing is the other sample's alone."""
     r, (p,), (d,) = scripted(world)
     c = r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x", "n": 2})
@@ -724,7 +724,7 @@ def test_client_gone_while_the_address_is_asked_for(world, leave):
     p.probes["/server_info"] = p.probes["/get_server_info"] = lambda ex: (ex.gone(10), ex.close())
     r, p = unlearned(world, p, d)
     c = r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x"})
-    wait("the question", lambda: asked(p))
+    wait("the lookup", lambda: asked(p))
     leave(c)
     assert r.end()["reason"] == "client_gone" and r.end()["states"] == "hbpad"
     assert p.quiet(0.05) and d.quiet(0.05)
@@ -763,23 +763,23 @@ def test_engines_are_told_before_the_router_goes(world, leaves):
 # --- the readiness gate ---
 
 def asked(p):
-    """The worker's own questions: they carry the request's id, the master's do not."""
-    return [x for x in p.questions if x["x-request-id"]]
+    """The worker's own lookups: they carry the request's id, the master's do not."""
+    return [x for x in p.lookups if x["x-request-id"]]
 
 
 def unlearned(world, p=None, d=None, **keys):
-    """A router that knows nothing of its prefill engine yet, and that engine, which counts the questions."""
+    """A router that knows nothing of its prefill engine yet, and that engine, which counts the lookups."""
     p = p or world.script()
     d = d or world.script(probes={"/server_info": INFO.replace(b"prefill", b"decode")})
-    p.questions, answers = [], {}
+    p.lookups, answers = [], {}
 
-    def question(ex):
-        p.questions.append(ex)
+    def lookup(ex):
+        p.lookups.append(ex)
         answer = answers.get(ex.path, (404, b"")) if ex["x-request-id"] else (404, b"")
         answer(ex) if callable(answer) else ex.reply(*answer) if isinstance(answer, tuple) else ex.reply(200, answer)
     for path in ("/server_info", "/get_server_info"):
         answers[path] = p.probes[path]
-        p.probes[path] = question
+        p.probes[path] = lookup
     p.answers = answers
     return world.router(world.pool([p], [d], **POOL, learn_timeout=keys.pop("learn_timeout", "2s")), **keys), p
 
@@ -805,16 +805,16 @@ def test_an_unknown_address_is_asked_for(world, path):
 
 
 def test_requests_wait_until_it_is_known(world):
-    """One question for all who wait, again and again; then they all go."""
+    """One lookup for all who wait, again and again; then they all go."""
     d = world.script()
     r, p = unlearned(world, d=d, workers=1, learn_timeout="10s")
     waiting = [r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x"}) for _ in range(10)]
-    wait("questions", lambda: len(asked(p)) >= 4)
+    wait("lookups", lambda: len(asked(p)) >= 4)
     assert d.quiet(0.05) and r.metric("requests_in_flight") == 11
     hold = threading.Event()
     p.answers["/server_info"] = p.answers["/get_server_info"] = lambda ex: (hold.wait(5), ex.reply(200, INFO))
     before = len(asked(p))
-    wait("a question that is not answered", lambda: len(asked(p)) > before)
+    wait("a lookup that is not answered", lambda: len(asked(p)) > before)
     time.sleep(0.3)
     assert len(asked(p)) == before + 1, "one at a time"
     hold.set()

@@ -177,7 +177,7 @@ def test_logprobs(fleet, stream, chat):
 @STREAM
 @SHAPE
 def test_n(fleet, stream, chat):
-    """One prompt, one KV: one pair, whose prefill computes it once."""
+    """One prompt, one KV: one branch, whose prefill computes it once."""
     got = same(fleet, stream, chat=chat, n=3, **({"stream_options": {"include_usage": True}} if stream else {}))
     assert (got[-1] if stream else got)["usage"]["completion_tokens"] == 36
     p, d = fleet.two()
@@ -186,7 +186,7 @@ def test_n(fleet, stream, chat):
 
 @STREAM
 def test_list_prompts(fleet, stream):
-    """One pair for all: the prefill engine stores each.  The decode engine is never asked first, or it might answer some."""
+    """One branch for all: the prefill engine stores each.  The decode engine is never asked first, or it might answer some."""
     prompts = [f"prompt {next(FRESH)} " * (i + 1) for i in range(12)]
     got = same(fleet, stream, prompt=prompts, **({"stream_options": {"include_usage": True}} if stream else {}))
     assert (got[-1] if stream else got)["usage"]["completion_tokens"] == 144
@@ -359,7 +359,7 @@ def test_threshold_of_the_client(desk):
 
 
 def test_prefill_answer_is_not_looked_at(desk):
-    """Its status is: whatever it says, decode goes on, for nothing of it is handed over."""
+    """Its status is: whatever it says, decode goes on, for nothing of it is handed off."""
     for body in (b"", b"oops", b"[1]", b'{"kv_transfer_params":{"remote_host":"evil"}}', b'{"choices":[{"finish_reason":"stop"}]}'):
         c = desk.ask()
         desk.to_prefill(False).reply(body=body)
@@ -467,7 +467,7 @@ def test_refusing_stream_is_not_shown(first, how):
         try:
             ex.chunk(one)
         except OSError:
-            break  # it has heard enough
+            break  # it has read enough
     ex.close()
     p = first.p.expect()
     assert c.silent(0.02)
@@ -624,7 +624,7 @@ STAGES = ["try", "try has begun", "prefill", "prefill answers", "decode", "in th
 @STREAM
 @pytest.mark.parametrize("stage", STAGES)
 def test_client_gone(desk, stage, stream):
-    """Both engines are let go at once: nothing is held for anybody."""
+    """Both engines are released at once: nothing is held for anybody."""
     if stage.startswith("try") and not desk.first:
         return
     me = f"leaves-{next(FRESH)}"

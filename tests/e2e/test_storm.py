@@ -43,7 +43,7 @@ def clients(r, first, pause, stop, out):
     while not stop.is_set():
         try:
             ask(r, first + 1000000 * done)
-        except Exception as e:  # kept: the story decides
+        except Exception as e:  # kept: the test decides
             bad.append((time.time(), type(e).__name__, str(e)[:200]))
         done += 1
         time.sleep(pause)
@@ -51,7 +51,7 @@ def clients(r, first, pause, stop, out):
 
 
 class Load:
-    """Clients in processes of their own, so that the story's clock is not held up by them."""
+    """Clients in processes of their own, so that the test's clock is not held up by them."""
 
     def __init__(self, r, n=2, pause=0.01):
         self.stop_now, self.out = FORK.Event(), FORK.Queue()

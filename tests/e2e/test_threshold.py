@@ -14,7 +14,7 @@ from raw import Closed, text_of
 from stages import BaseFleet, lasting
 
 URL, CHAT = "/v1/completions", "/v1/chat/completions"
-AT = 10  # the threshold of these stories: 40 characters, or 10 of a list
+AT = 10  # the threshold of these tests: 40 characters, or 10 of a list
 
 
 class Fleet(BaseFleet):
@@ -340,14 +340,14 @@ def test_route_header_that_says_nothing_known(open_fleet, word):
 
 
 def test_samples_go_direct_whatever_is_said(open_fleet):
-    """One hand-over describes one sample (NIXL): a wish cannot change that."""
+    """One handoff describes one sample (NIXL): a route override cannot change that."""
     a, alone, _ = open_fleet.ask({"model": MODEL, "prompt": LONG, "n": 2, "max_tokens": 2}, headers=[("X-PD-Route", "disaggregated")])
     assert a.status == 200 and alone
 
 
 @pytest.mark.parametrize("word", ["direct", "disaggregated", "nonsense"])
 def test_route_header_that_is_not_allowed(fleet, word):
-    """Not heard, not an error, not passed on."""
+    """Ignored, not an error, not passed on."""
     for prompt, alone in ((LONG, False), (SHORT, True)):
         a, was_alone, sent = fleet.ask({"model": MODEL, "prompt": prompt, "max_tokens": 2}, headers=[("X-PD-Route", word)])
         assert a.status == 200 and was_alone == alone and sent[0]["x-pd-route"] is None

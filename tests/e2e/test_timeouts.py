@@ -251,7 +251,7 @@ def test_decode_that_answers_at_the_moment_of_its_timer_wins(world, stage):
 
 
 @pytest.mark.parametrize("rest", ["all", "half a head", "half a body"])
-def test_a_client_that_speaks_at_the_moment_of_its_timer_is_heard(world, rest):
+def test_a_client_that_speaks_at_the_moment_of_its_timer_is_served(world, rest):
     """A connection that has been idle for as long as it may, a head and a body that are completed."""
     limit = {"all": "idle_timeout", "half a head": "head_timeout", "half a body": "body_timeout"}[rest]
     r, p, d = world.pd(workers=1, worker_watchdog="0s", client={limit: f"{int(LIMIT_S * 1000)}ms"})

@@ -1,5 +1,5 @@
 """The router before engines nobody here wrote: xpyd-sim in its prefill and decode modes.  It knows no
-kv_transfer_params, so this shows plain HTTP of another hand (uvicorn) and the answer without a hand-over."""
+kv_transfer_params, so this shows plain HTTP of another hand (uvicorn) and the answer without a handoff."""
 import subprocess
 import sys
 import time
@@ -76,6 +76,6 @@ def test_their_idle_limit_loses_no_request(xpyd):
     r, _ = xpyd
     for _ in range(2):
         assert sdk(r).completions.create(model="foreign", prompt="x", max_tokens=2).choices
-        time.sleep(5.5)  # their limit is the story
+        time.sleep(5.5)  # their limit is what is tested
     assert sdk(r).completions.create(model="foreign", prompt="x", max_tokens=2).choices
     assert r.metric("upstream_stale_total") == 0 and SLOW
