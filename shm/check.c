@@ -126,7 +126,8 @@ check_empty_slot(struct check *c, uint32_t slot)
 	if (shm_load(&p->state) != PROC_EMPTY)
 		found(c, "I4 slot %u is nobody's but in state %llu", slot,
 			(unsigned long long)p->state);
-	if (shm_load(&p->beat_ms) != 0 || shm_load(&p->conns) != 0 || p->words[0] != '\0')
+	if (shm_load(&p->beat_ms) != 0 || shm_load(&p->conns) != 0 || shm_load(&p->accepts) != 0 ||
+		p->words[0] != '\0')
 		found(c, "I4 slot %u is nobody's but has a beat, connections or last words", slot);
 	if (shm_load(&p->journal) != 0)
 		found(c, "I4 slot %u is nobody's but has an operation open", slot);

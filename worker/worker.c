@@ -4,6 +4,7 @@
 #include <event2/buffer.h>
 #include <fcntl.h>
 #include <malloc.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "shm/accept.h"
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/base/log.h"
@@ -76,12 +78,6 @@ has_too_many(const struct worker *w)
 	return w->accept_paused || w->nclients >= w->conf->max_connections || few_fds(w);
 }
 
-static bool
-may_accept(const struct worker *w)
-{
-	return !w->draining && !has_too_many(w) && proc_may_accept(w->seg, w->slot);
-}
-
 static void
 say_paused(struct worker *w)
 {
@@ -98,17 +94,28 @@ say_paused(struct worker *w)
 		LOG_U("open_files", w->max_fds));
 }
 
+static void
+wake_worker(const struct worker *w, uint32_t slot)
+{
+	const uint64_t one = 1;
+
+	(void)!write(w->h->wake_fds[slot], &one, sizeof(one));
+}
+
 void
 worker_listen_update(struct worker *w)
 {
-	bool want = may_accept(w);
+	const bool able = !w->draining && !has_too_many(w);
+	uint32_t other;
+	const bool want = accept_look(w->seg, w->slot, able, w->heard_ms, &other);
 
+	if (other != ACCEPT_NOBODY)
+		wake_worker(w, other);
 	if (!want && !w->draining)
-		/* looked at again there: others' counts change without our hearing of it */
-		worker_need_tick(w);
+		worker_need_tick(w); /* which looks again: a worker that dies wakes nobody */
 	if (want == w->listening)
 		return;
-	if (!want && !w->draining && has_too_many(w))
+	if (!able && !w->draining)
 		say_paused(w);
 	w->listening = want;
 	for (size_t i = 0; i < w->h->nlisten; i++) {
@@ -117,6 +124,34 @@ worker_listen_update(struct worker *w)
 		else
 			event_del(&w->ev_listen[i]);
 	}
+}
+
+static bool
+connection_waits(const struct worker *w)
+{
+	for (size_t i = 0; i < w->h->nlisten; i++) {
+		struct pollfd p = {.fd = w->h->listen_fds[i], .events = POLLIN};
+
+		if (poll(&p, 1, 0) == 1)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * A connection that waits keeps every worker turning that listens.  So who has not beaten from one tick to the
+ * next while connections waited is stopped, or dead: it has no share from then on, until it beats.
+ */
+static void
+look_for_stopped_workers(struct worker *w, uint64_t now_ms)
+{
+	if (w->listening || w->draining || !connection_waits(w)) {
+		w->unheard_ms = 0;
+		return;
+	}
+	if (w->unheard_ms != 0)
+		w->heard_ms = w->unheard_ms;
+	w->unheard_ms = now_ms;
 }
 
 /* One connection per wake-up: the others have their chance at the next. */
@@ -173,6 +208,7 @@ on_tick(evutil_socket_t fd, short what, void *arg)
 	}
 	errand_tick(w, now);
 	idle_conns = connpool_sweep(w->connpool, now);
+	look_for_stopped_workers(w, now);
 	worker_listen_update(w);
 	if (w->nreqs > 0 || w->nclients > 0 || w->nerrands > 0 || idle_conns)
 		worker_need_tick(w);
@@ -209,6 +245,8 @@ on_wake(evutil_socket_t fd, short what, void *arg)
 		return;
 	flag_collect(w->flags, kv_ready, w);
 	wait_collect(w);
+	if (!w->listening)
+		worker_listen_update(w); /* perhaps another worker has stopped accepting */
 }
 
 /* --- the master's word --------------------------------------------------------------------------- */

@@ -15,7 +15,7 @@
 /* two cache lines: the adjacent-line prefetcher pairs them (x86), 128 on some aarch64 */
 #define SHM_LINE 128
 #define SHM_MAGIC 0x7064726f75746572ull /* "pdrouter" */
-#define SHM_VERSION 6
+#define SHM_VERSION 7
 /* tables alive at once: the current one and retired ones awaiting their readers */
 #define SHM_ARENAS 4
 #define SHM_WORDS 160 /* bytes for a process's last words */
@@ -56,6 +56,8 @@ struct proc_slot {
 	_Alignas(SHM_LINE) uint64_t beat_ms;
 	/* open client connections. W: owner; master zeroes after waitpid */
 	uint64_t conns;
+	/* enum accept_state, shm/accept.h. W: owner; another worker wakes it by CAS; master zeroes */
+	uint64_t accepts;
 	/* open operation, see load.c. W: owner; master after waitpid */
 	_Alignas(SHM_LINE) uint64_t journal;
 	/* of that operation: row value before << 32 | change. W: owner */

@@ -28,9 +28,6 @@
 #define MAX_QUEUE 65536     /* slots of one pool */
 #define MAX_POOLS 4096      /* METRIC_NO_POOL is 0xffff; more would only make the slabs huge */
 
-/* Twice the longest time a healthy process is silent (shm/README.md, "Accepting"). */
-#define PROC_FRESH_MS 2000
-
 /* Every version must find these two where they have always been, or it could not refuse the others. */
 static_assert(offsetof(struct shm_header, magic) == 0, "where any version looks for it");
 static_assert(offsetof(struct shm_header, version) == 8, "where any version looks for it");
@@ -314,37 +311,6 @@ proc_beat_ms(const struct seg *seg, uint32_t slot)
 }
 
 void
-proc_conns_set(struct seg *seg, uint32_t slot, uint64_t n)
-{
-	shm_store(&seg->procs[slot].conns, n);
-}
-
-/* A stopped or hung worker's few connections must not pull the mean down: the others would leave
- * clients waiting in the queue until worker_watchdog ends it. */
-static bool
-takes_its_share(const struct seg *seg, uint32_t slot, uint64_t now_ms)
-{
-	return proc_slot_state(seg, slot) == PROC_READY &&
-	       now_ms < proc_beat_ms(seg, slot) + PROC_FRESH_MS;
-}
-
-bool
-proc_may_accept(const struct seg *seg, uint32_t slot)
-{
-	const uint64_t now_ms = clock_ms(), own = shm_load(&seg->procs[slot].conns);
-	uint64_t total = own, n = 1;
-
-	for (uint32_t i = 0; i < SLOT_WORKERS(seg); i++) {
-		if (i == slot || !takes_its_share(seg, i, now_ms))
-			continue;
-		total += shm_load(&seg->procs[i].conns);
-		n++;
-	}
-	/* own <= 1.25 x total / n.  Who has the fewest is never above: somebody accepts. */
-	return 4 * own * n <= 5 * total;
-}
-
-void
 proc_slot_set(
 	struct seg *seg, uint32_t slot, uint64_t pid, enum proc_state state, uint64_t generation)
 {
@@ -353,6 +319,7 @@ proc_slot_set(
 	if (pid == 0) { /* gone (waitpid): the owner's words are the master's now */
 		shm_store(&p->beat_ms, 0);
 		shm_store(&p->conns, 0);
+		shm_store(&p->accepts, 0);
 		p->words[0] = '\0';
 	}
 	shm_store(&p->pid, pid);

@@ -125,11 +125,6 @@ seg_pool_name(const struct seg *seg, uint32_t id)
 /* What a process says about itself and others read; plain stores of aligned words. */
 void proc_beat(struct seg *seg, uint32_t slot, uint64_t now_ms);
 uint64_t proc_beat_ms(const struct seg *seg, uint32_t slot);
-void proc_conns_set(struct seg *seg, uint32_t slot, uint64_t n);
-/* True while this worker should go on accepting: its open connections do not exceed 1.25 x the mean of
- * the ready workers of all live slots (design.md, Listening).  A worker silent for 2 s does not count:
- * stopped, it would hold the mean down and the others off. */
-bool proc_may_accept(const struct seg *seg, uint32_t slot);
 /* Master: claims and describes a slot, clears it after waitpid (pid 0, state EMPTY): then beat, conns and
  * last words are cleared too, so log the words first. */
 void proc_slot_set(

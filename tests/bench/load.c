@@ -29,9 +29,10 @@
 #define HEAD_MAX 4096 /* of an answer */
 #define TAIL 16       /* last bytes of an answer's body, to see how it ended */
 #define PIDS_MAX 64
-#define SILENCE_MS 20000    /* nothing at all for that long: something hangs */
-#define FREEZE_MS 40        /* for an engine to write some thousand events */
-#define SETTLE_NS 300000000 /* from the last stream's first event to the window of a paced run */
+#define SILENCE_MS 20000      /* nothing at all for that long: something hangs */
+#define FREEZE_MS 40          /* for an engine to write some thousand events */
+#define BETWEEN_BURSTS_MS 250 /* for the proxy to see the connections of one burst close */
+#define SETTLE_NS 300000000   /* from the last stream's first event to the window of a paced run */
 
 enum body_part {
 	B_HEAD,
@@ -67,7 +68,7 @@ static struct options {
 	uint16_t port, step_port;
 	const char *path, *body_file;
 	unsigned conns, rate, step_size;
-	uint64_t requests, warm, steps, events;
+	uint64_t requests, warm, steps, events, bursts;
 	double window;
 	bool hold, freeze;
 	pid_t pids[PIDS_MAX];
@@ -255,7 +256,7 @@ answered(struct conn *c)
 		window_open();
 	if (opt.window == 0 && run.done == opt.warm + opt.requests)
 		window_close();
-	if (opt.rate == 0)
+	if (opt.rate == 0 && opt.bursts == 0)
 		start(c, now);
 }
 
@@ -651,6 +652,45 @@ step(void)
 	close(fd);
 }
 
+/* --- bursts of connections ----------------------------------------------------------------------
+ */
+
+/* A connection that is opened and carries one request; counts from connect(2) on. */
+static void
+burst_open(struct conn *c)
+{
+	struct sockaddr_in sa = {.sin_family = AF_INET,
+		.sin_port = htons(opt.port),
+		.sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct epoll_event ev = {.events = EPOLLIN, .data.ptr = c};
+	const uint64_t at_ns = now_ns();
+
+	c->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (c->fd == -1 ||
+		(connect(c->fd, (struct sockaddr *)&sa, sizeof(sa)) == -1 &&
+			errno != EINPROGRESS) ||
+		epoll_ctl(run.ep, EPOLL_CTL_ADD, c->fd, &ev) == -1)
+		die("port %u: %s", opt.port, strerror(errno));
+	c->wants_out = false;
+	start(c, at_ns);
+}
+
+static void
+burst(void)
+{
+	for (uint64_t i = 0; i < opt.bursts; i++) {
+		const uint64_t all = run.done + opt.conns;
+
+		for (unsigned k = 0; k < opt.conns; k++)
+			burst_open(&run.conns[k]);
+		while (run.done < all)
+			(void)turn(1000);
+		for (unsigned k = 0; k < opt.conns; k++)
+			close(run.conns[k].fd);
+		(void)poll(NULL, 0, BETWEEN_BURSTS_MS);
+	}
+}
+
 /* --- options, report ----------------------------------------------------------------------------
  */
 
@@ -739,7 +779,7 @@ read_options(int argc, char **argv)
 		{ "warm", 1, NULL, 'w' }, { "rate", 1, NULL, 'r' }, { "window", 1, NULL, 't' },
 		{ "events", 1, NULL, 'e' }, { "pids", 1, NULL, 'P' }, { "hold", 0, NULL, 'H' },
 		{ "step-port", 1, NULL, 's' }, { "steps", 1, NULL, 'S' },
-		{ "step-size", 1, NULL, 'k' }, { "freeze", 0, NULL, 'f' }, { NULL, 0, NULL, 0 } };
+		{ "step-size", 1, NULL, 'k' }, { "freeze", 0, NULL, 'f' }, { "bursts", 1, NULL, 'B' }, { NULL, 0, NULL, 0 } };
 	int o;
 
 	while ((o = getopt_long(argc, argv, "", known, NULL)) != -1)
@@ -759,6 +799,7 @@ read_options(int argc, char **argv)
 		case 'S': opt.steps = strtoull(optarg, NULL, 10); break;
 		case 'k': opt.step_size = (unsigned)atoi(optarg); break;
 		case 'f': opt.freeze = true; break;
+		case 'B': opt.bursts = strtoull(optarg, NULL, 10); break;
 		default: exit(2);
 		}
 	/* clang-format on */
@@ -767,6 +808,10 @@ read_options(int argc, char **argv)
 		    "tests/bench/README.md");
 	if (opt.hold || opt.step_port != 0 || opt.window != 0) { /* one stream a connection */
 		opt.requests = opt.conns;
+		opt.warm = 0;
+	}
+	if (opt.bursts != 0) {
+		opt.requests = opt.conns * opt.bursts;
 		opt.warm = 0;
 	}
 }
@@ -785,16 +830,20 @@ main(int argc, char **argv)
 	run.step_us = get_mem(opt.steps * opt.conns * opt.step_size, sizeof(*run.step_us));
 	run.conns = get_mem(opt.conns, sizeof(*run.conns));
 	run.ep = epoll_create1(EPOLL_CLOEXEC);
-	for (unsigned i = 0; i < opt.conns; i++)
+	for (unsigned i = 0; i < opt.conns && opt.bursts == 0; i++)
 		conn_open(&run.conns[i]);
 	if (opt.hold) {
 		hold();
 		return 0;
 	}
-	if (opt.step_port != 0)
+	if (opt.bursts != 0) {
+		window_open();
+		burst();
+	} else if (opt.step_port != 0) {
 		step();
-	else
+	} else {
 		run_requests();
+	}
 	report();
 	return 0;
 }

@@ -55,7 +55,7 @@ backend b_{name}
 """
 ROUTER = """
 listen: ["127.0.0.1:{port}"]
-workers: 1
+workers: {workers}
 control_socket: ""
 pools:
 {pools}
@@ -127,10 +127,10 @@ def post(port, path, body):
 class Stage:
     """`ports[who][lane]` is where to send; `pid[who]` the root of a process tree."""
 
-    def __init__(self, proxies=("router", "nginx", "haproxy"), router_under=(), fds=20000):
+    def __init__(self, proxies=("router", "nginx", "haproxy"), router_under=(), fds=20000, workers=1):
         self.dir = Path(tempfile.mkdtemp(prefix="pdrouter-bench."))
         self.ports, self.pid, self.started = {}, {}, []
-        self.fds = fds
+        self.fds, self.workers = fds, workers
         try:
             self.engines()
             for who in proxies:
@@ -191,7 +191,7 @@ class Stage:
         port = free_port()
         pools = "".join(ROUTER_POOL.format(lane=x, prefill=self.prefill, engine=self.direct[x]) for x in LANES)
         conf = self.dir / "pdrouter.yaml"
-        conf.write_text(ROUTER.format(port=port, pools=pools))
+        conf.write_text(ROUTER.format(port=port, pools=pools, workers=self.workers))
         p = self.run("router", [*under, BIN / "pdrouter", "-c", conf])
         self.until("router", p, lambda: get(port, "/ready") == 200, 60)
         self.pid["router"] = p.pid

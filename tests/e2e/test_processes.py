@@ -1,7 +1,9 @@
 """Processes that die, stop or are told to: others go on, nothing is left behind."""
+import contextlib
 import os
 import signal
 import socket
+import statistics
 import subprocess
 import threading
 import time
@@ -244,6 +246,65 @@ def test_connections_are_balanced(world):
     assert len(counts) == 4 and max(counts) <= 15, counts
     for c in streams:
         c.reset()
+
+
+def open_at_once(r, n):
+    """Opens n connections with a request on each; seconds until all are answered, and the connections."""
+    conns = [socket.socket(socket.AF_INET) for _ in range(n)]
+    begun = time.monotonic()
+    for s in conns:
+        s.connect(r.address)
+        s.sendall(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n")
+    for s in conns:
+        s.settimeout(20)
+        assert s.recv(4096).startswith(b"HTTP/1.1 200 ")
+    return time.monotonic() - begun, conns
+
+
+def sockets_of(pid):
+    n = 0
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            n += os.readlink(fd).startswith("socket:")
+    return n
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("workers", [2, 8])
+def test_connections_opened_at_once_wait_for_no_tick(world, workers):
+    """Whoever stops accepting wakes another worker: nobody waits for a worker to look again after 100 ms."""
+    r, _, _ = world.pd(workers=workers)
+    before, took = {pid: sockets_of(pid) for pid in r.children()}, []
+
+    def burst():
+        seconds, conns = open_at_once(r, 64)
+        have = [sockets_of(pid) - n for pid, n in before.items()]
+        for s in conns:
+            s.close()
+        wait("they are gone", lambda: all(sockets_of(pid) == n for pid, n in before.items()))
+        return seconds, have
+
+    wait("all workers accept", lambda: min(burst()[1]) > 0)
+    for _ in range(7):
+        seconds, have = burst()
+        took.append(seconds)
+        assert sum(have) == 64 and max(have) <= 1.25 * 64 / workers, have
+    assert statistics.median(took) < 0.08 * SLOW, took
+
+
+@pytest.mark.timing
+def test_stopped_worker_holds_back_no_connection(world):
+    """It has none, so the others have more than their share of the mean: it is left out once it does not beat."""
+    r, _, _ = world.pd(worker_watchdog="0s", workers=2)
+    victim = r.children()[0]
+    r.murder(victim, signal.SIGSTOP)
+    try:
+        seconds, conns = open_at_once(r, 64)
+    finally:
+        os.kill(victim, signal.SIGCONT)
+    assert seconds < 1.0 * SLOW
+    for s in conns:
+        s.close()
 
 
 # --- starting ---

@@ -47,8 +47,10 @@ struct worker {
 	struct event ev_channel, ev_tick, ev_beat, ev_wake;
 	struct event *ev_listen; /* one per listening socket */
 	bool listening;          /* watched now */
-	/* out of file descriptors, or above the balance: looked at again each tick */
-	bool accept_paused;
+	bool accept_paused;      /* out of file descriptors: tried again at the next tick */
+	/* A connection waits although this worker rests: since when; 0: none was seen at the last tick.
+	 * And since when a worker must have beaten to have a share. */
+	uint64_t unheard_ms, heard_ms;
 	bool ticking;
 
 	struct client_list clients;

@@ -8,6 +8,7 @@
 
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
+#include "shm/accept.h"
 #include "shm/base/mem.h"
 #include "worker/base/buffered.h"
 #include "worker/base/core.h"
@@ -37,7 +38,7 @@ client_new(struct worker *w, int fd)
 	sock_init(&c->sock, w, fd, false, c);
 	TAILQ_INSERT_TAIL(&w->clients, c, link);
 	w->nclients++;
-	proc_conns_set(w->seg, w->slot, w->nclients);
+	accept_count(w->seg, w->slot, w->nclients);
 	metric_add(w->slab, M_CONNS, 1);
 	metric_gauge_add(w->slab, G_OPEN_CONNS, 1);
 	c->deadline_ms = clock_ms() + w->conf->client_idle_ms;
@@ -57,7 +58,7 @@ client_end(struct client *c)
 	TAILQ_REMOVE(&c->w->clients, c, link);
 	TAILQ_INSERT_TAIL(&c->w->ended_clients, c, link);
 	c->w->nclients--;
-	proc_conns_set(c->w->seg, c->w->slot, c->w->nclients);
+	accept_count(c->w->seg, c->w->slot, c->w->nclients);
 	metric_gauge_add(c->w->slab, G_OPEN_CONNS, -1);
 	worker_listen_update(c->w);
 	if (req != NULL) {

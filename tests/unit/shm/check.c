@@ -2,6 +2,7 @@
  * The invariant checker: each breakage made on purpose is reported, in those words; a segment at work
  * never is, whatever its processes are in the midst of.
  */
+#include "shm/accept.h"
 #include "shm/check.h"
 
 #include <signal.h>
@@ -247,7 +248,7 @@ beat_of_nobody(void)
 static void
 conns_of_nobody(void)
 {
-	proc_conns_set(seg, NOBODY, 5);
+	accept_count(seg, NOBODY, 5);
 }
 
 static void

@@ -286,7 +286,8 @@ Test(shm_seg, a_cleared_slot_says_nothing)
 	proc_slot_set(seg, 0, 4711, PROC_READY, 3);
 	cr_assert_eq(proc_slot_state(seg, 0), PROC_READY);
 	proc_beat(seg, 0, 5);
-	proc_conns_set(seg, 0, 6);
+	seg->procs[0].conns = 6;
+	seg->procs[0].accepts = 3;
 	proc_words_set(seg, 0, "oh");
 	proc_slot_set(seg, 0, 4711, PROC_DRAINING, 3);
 	cr_assert_eq(seg->procs[0].conns, 6);
@@ -295,65 +296,6 @@ Test(shm_seg, a_cleared_slot_says_nothing)
 	cr_assert_eq(seg->procs[0].pid, 0);
 	cr_assert_eq(proc_beat_ms(seg, 0), 0);
 	cr_assert_eq(seg->procs[0].conns, 0);
+	cr_assert_eq(seg->procs[0].accepts, 0);
 	cr_assert_str_empty(seg->procs[0].words);
-}
-
-/* conns of the four worker slots; -1: not ready, -2: ready but silent for long. */
-struct balance {
-	int conns[4];
-	bool accepts[4];
-};
-
-Test(shm_seg, a_worker_stops_above_five_quarters_of_the_mean)
-{
-	static const struct balance table[] = {
-		{{0, -1, -1, -1}, {true}},
-		{{1000, -1, -1, -1}, {true}},
-		{{0, 0, 0, 0}, {true, true, true, true}},
-		{{1, 0, -1, -1}, {false, true}},
-		{{1, 1, -1, -1}, {true, true}},
-		{{5, 3, -1, -1}, {true, true}},  /* 5 is 1.25 x 4: not above */
-		{{6, 3, -1, -1}, {false, true}}, /* 1.25 x 4.5 = 5.6 */
-		{{125, 100, 100, 75}, {true, true, true, true}},
-		{{126, 100, 100, 74}, {false, true, true, true}},
-		{{9, -2, -1, -1}, {true}}, /* the silent one's 0 does not count */
-		{{9, 0, -2, -2}, {false, true}},
-	};
-	const uint64_t now = clock_ms();
-
-	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
-		for (uint32_t w = 0; w < 4; w++) {
-			const int n = table[i].conns[w];
-
-			proc_slot_set(seg, w, 1, n == -1 ? PROC_EMPTY : PROC_READY, 1);
-			proc_conns_set(seg, w, n < 0 ? 0 : (uint64_t)n);
-			proc_beat(seg, w, n == -2 ? now - 3000 : now);
-		}
-		for (uint32_t w = 0; w < 4; w++)
-			if (table[i].conns[w] >= 0)
-				cr_assert_eq(proc_may_accept(seg, w), table[i].accepts[w],
-					"row %zu worker %u", i, w);
-	}
-}
-
-/* However the connections lie, somebody takes the next one. */
-Test(shm_seg, somebody_always_accepts)
-{
-	unsigned x = 1;
-
-	for (uint32_t w = 0; w < 4; w++) {
-		proc_slot_set(seg, w, 1, PROC_READY, 1);
-		proc_beat(seg, w, clock_ms() + 60000); /* fresh throughout */
-	}
-	for (int round = 0; round < 2000; round++) {
-		bool any = false;
-
-		for (uint32_t w = 0; w < 4; w++) {
-			x = x * 1103515245 + 12345;
-			proc_conns_set(seg, w, x >> 16 & (round % 2 ? 3 : 1023));
-		}
-		for (uint32_t w = 0; w < 4; w++)
-			any |= proc_may_accept(seg, w);
-		cr_assert(any, "round %d", round);
-	}
 }
