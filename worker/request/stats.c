@@ -10,10 +10,9 @@
 #include "shm/load.h"
 #include "shm/metrics.h"
 #include "shm/queue.h"
-#include "shm/core/rcu.h"
-#include "shm/table.h"
 #include "worker/base/core.h"
 #include "worker/request/request.h"
+#include "worker/request/table_copy.h"
 
 /* combinations of pool, path, status and reason shown; METRIC_CELLS a process */
 #define STATS_CELLS 2048
@@ -100,7 +99,7 @@ histogram(struct worker *w, struct evbuffer *out, enum metric_histogram h, uint3
 }
 
 static void
-histograms(struct worker *w, struct evbuffer *out, const struct table *t)
+histograms(struct worker *w, struct evbuffer *out, const struct table_copy *t)
 {
 	for (enum metric_histogram h = 0; h < H_N; h++) {
 		heading(out, metric_hist_name[h], "histogram", metric_hist_help[h]);
@@ -112,8 +111,8 @@ histograms(struct worker *w, struct evbuffer *out, const struct table *t)
 /* What a figure is about. */
 struct about {
 	const struct seg *seg;
-	const struct table *t;
-	const struct table_endpoint *ep;
+	const struct table_copy *t;
+	const struct endpoint_copy *ep;
 };
 
 /* One figure of one endpoint; false: not known now. */
@@ -224,19 +223,21 @@ static const struct {
 /* clang-format on */
 
 static void
-endpoint_labels(struct evbuffer *out, const struct table *t, const struct table_endpoint *ep)
+endpoint_labels(struct evbuffer *out, const struct about *a)
 {
 	char url[600], pool[160];
-	const char *name = t->pools[ep->pool].name;
+	const struct endpoint_copy *ep = a->ep;
+	const char *name = seg_pool_name(a->seg, a->t->pools[ep->pool].id);
+	const char *text = a->t->text.p + ep->url;
 
-	(void)prom_label(url, sizeof(url), ep->url, strlen(ep->url));
+	(void)prom_label(url, sizeof(url), text, strlen(text));
 	(void)prom_label(pool, sizeof(pool), name, strlen(name));
 	(void)evbuffer_add_printf(
 		out, "{endpoint=\"%s\",role=\"%s\",pool=\"%s\"", url, role_name(ep->role), pool);
 }
 
 static void
-endpoints(struct worker *w, struct evbuffer *out, const struct table *t)
+endpoints(struct worker *w, struct evbuffer *out, const struct table_copy *t)
 {
 	for (size_t f = 0; f < sizeof(figures) / sizeof(figures[0]); f++) {
 		heading(out, figures[f].name, figures[f].type, figures[f].help);
@@ -247,7 +248,7 @@ endpoints(struct worker *w, struct evbuffer *out, const struct table *t)
 			if (!figures[f].fn(&a, &v))
 				continue;
 			(void)evbuffer_add_printf(out, "%s", figures[f].name);
-			endpoint_labels(out, t, &t->endpoints[i]);
+			endpoint_labels(out, &a);
 			(void)evbuffer_add_printf(out, "} %.15g\n", v);
 		}
 	}
@@ -255,39 +256,40 @@ endpoints(struct worker *w, struct evbuffer *out, const struct table *t)
 
 /* Series whose value is 1: the last label says it. */
 static void
-put_word(struct evbuffer *out, const char *name, const struct table *t,
-	const struct table_endpoint *ep, const char *label, const char *word)
+put_word(struct evbuffer *out, const char *name, const struct about *a, const char *label,
+	const char *word)
 {
 	char text[200];
 
 	(void)prom_label(text, sizeof(text), word, strlen(word));
 	(void)evbuffer_add_printf(out, "%s", name);
-	endpoint_labels(out, t, ep);
+	endpoint_labels(out, a);
 	(void)evbuffer_add_printf(out, ",%s=\"%s\"} 1\n", label, text);
 }
 
 static void
-endpoint_words(struct worker *w, struct evbuffer *out, const struct table *t)
+endpoint_words(struct worker *w, struct evbuffer *out, const struct table_copy *t)
 {
-	const struct table_endpoint *ep, *end = t->endpoints + t->nendpoints;
+	struct about a = {.seg = w->seg, .t = t};
+	const struct endpoint_copy *end = t->endpoints + t->nendpoints;
 
 	heading(out, "pdrouter_endpoint_group", "gauge", "1 for the group the endpoint is in.");
-	for (ep = t->endpoints; ep < end; ep++)
-		if (ep->group != 0)
-			put_word(out, "pdrouter_endpoint_group", t, ep, "group",
-				t->pools[ep->pool].groups[ep->group - 1]);
+	for (a.ep = t->endpoints; a.ep < end; a.ep++)
+		if (t->text.p[a.ep->group] != '\0')
+			put_word(out, "pdrouter_endpoint_group", &a, "group",
+				t->text.p + a.ep->group);
 	heading(out, "pdrouter_endpoint_state", "gauge", "1 for the state the endpoint is in.");
-	for (ep = t->endpoints; ep < end; ep++)
-		put_word(out, "pdrouter_endpoint_state", t, ep, "state",
-			ep_state_name(ep_state_get(w->seg, ep->slot)));
+	for (a.ep = t->endpoints; a.ep < end; a.ep++)
+		put_word(out, "pdrouter_endpoint_state", &a, "state",
+			ep_state_name(ep_state_get(w->seg, a.ep->slot)));
 	heading(out, "pdrouter_endpoint_info", "gauge",
 		"The version the engine says it is of, empty until then; always 1.");
-	for (ep = t->endpoints; ep < end; ep++)
-		put_word(out, "pdrouter_endpoint_info", t, ep, "version", ep->version);
+	for (a.ep = t->endpoints; a.ep < end; a.ep++)
+		put_word(out, "pdrouter_endpoint_info", &a, "version", t->text.p + a.ep->version);
 }
 
 static void
-queues(struct worker *w, struct evbuffer *out, const struct table *t)
+queues(struct worker *w, struct evbuffer *out, const struct table_copy *t)
 {
 	char pool[160];
 	uint64_t since_ms;
@@ -295,14 +297,16 @@ queues(struct worker *w, struct evbuffer *out, const struct table *t)
 	heading(out, "pdrouter_queue_waiting", "gauge",
 		"Requests that wait for a place at an endpoint.");
 	for (uint32_t i = 0; i < t->npools; i++) {
-		(void)prom_label(pool, sizeof(pool), t->pools[i].name, strlen(t->pools[i].name));
+		const char *name = pool_name(w, t->pools[i].id);
+
+		(void)prom_label(pool, sizeof(pool), name, strlen(name));
 		(void)evbuffer_add_printf(out, "pdrouter_queue_waiting{pool=\"%s\"} %u\n", pool,
 			queue_waiting(w->seg, t->pools[i].id, &since_ms));
 	}
 }
 
 static void
-policies(struct evbuffer *out, const struct table *t)
+policies(struct worker *w, struct evbuffer *out, const struct table_copy *t)
 {
 	char pool[160];
 
@@ -310,9 +314,10 @@ policies(struct evbuffer *out, const struct table *t)
 		"How a pool chooses among the endpoints of a role, and what load is there; always 1.");
 	for (uint32_t i = 0; i < t->npools; i++)
 		for (enum role role = 0; role < ROLE_N; role++) {
-			const struct table_pool *tp = &t->pools[i];
+			const struct pool_copy *tp = &t->pools[i];
+			const char *name = pool_name(w, tp->id);
 
-			(void)prom_label(pool, sizeof(pool), tp->name, strlen(tp->name));
+			(void)prom_label(pool, sizeof(pool), name, strlen(name));
 			(void)evbuffer_add_printf(out,
 				"pdrouter_pool_policy_info{pool=\"%s\",role=\"%s\",policy=\"%s\",load=\"%s\"} 1\n",
 				pool, role_name(role), policy_name(tp->policy[role]),
@@ -339,18 +344,17 @@ processes(struct worker *w, struct evbuffer *out)
 void
 stats_page(struct worker *w, struct evbuffer *out)
 {
-	const struct table *t;
+	struct table_copy t;
 
 	processes(w, out);
 	requests(w, out);
 	counters(w, out);
-	t = rcu_enter(w->seg, w->slot);
-	if (t != NULL) {
-		histograms(w, out, t);
-		endpoints(w, out, t);
-		endpoint_words(w, out, t);
-		policies(out, t);
-		queues(w, out, t);
+	if (table_copy_make(w->seg, w->slot, &t)) {
+		histograms(w, out, &t);
+		endpoints(w, out, &t);
+		endpoint_words(w, out, &t);
+		policies(w, out, &t);
+		queues(w, out, &t);
 	}
-	rcu_leave(w->seg, w->slot);
+	table_copy_free(&t);
 }

@@ -1,0 +1,164 @@
+/* The /metrics page: what it shows of the endpoint table, and that no read section allocates. */
+#include "worker/request/stats.h"
+
+#include <event2/buffer.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shm/core/heritage.h"
+#include "shm/core/rcu.h"
+#include "shm/load.h"
+#include "shm/table.h"
+#include "tests/unit/shm/fixture.h"
+#include "worker/base/core.h"
+
+#define SLOT 1
+#define ENDPOINTS 100 /* more than one step */
+
+static struct rcu_writer *writer;
+static unsigned inside; /* allocations inside a read section */
+
+/* The sanitizers' own allocator cannot be replaced. */
+#ifndef __SANITIZE_ADDRESS__
+void *__libc_malloc(size_t n);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *p, size_t n);
+
+static void
+note(void)
+{
+	inside += seg != NULL && seg->readers[SLOT].ctr != 0;
+}
+
+void *
+malloc(size_t n)
+{
+	note();
+	return __libc_malloc(n);
+}
+
+void *
+calloc(size_t n, size_t size)
+{
+	note();
+	return __libc_calloc(n, size);
+}
+
+void *
+realloc(void *p, size_t n)
+{
+	note();
+	return __libc_realloc(p, n);
+}
+#endif
+
+static void
+set_up(void)
+{
+	static const struct seg_sizes sizes = {.max_workers = 2,
+		.max_endpoints = ENDPOINTS,
+		.max_pools = 2,
+		.flags_per_worker = 64,
+		.queue_slots = 100};
+
+	cr_assert_eq(seg_new(&sizes, 1, &seg), 0);
+	writer = rcu_writer_new(seg);
+}
+
+static void
+tear_down(void)
+{
+	rcu_writer_free(&writer);
+	seg_free(&seg);
+}
+
+TestSuite(stats, .init = set_up, .fini = tear_down);
+
+static void
+publish(uint64_t version)
+{
+	static const char *const groups[] = {"rack"};
+	struct table_builder b;
+	void *arena = rcu_arena_get(writer);
+	struct table *t = table_begin(&b, arena, seg->arena_bytes, 1, ENDPOINTS);
+	struct table_pool *tp = table_pool_at(&b, 0);
+
+	t->version = version;
+	(void)strcpy(seg_pool_name(seg, 0), "chat");
+	tp->name = table_str(&b, "chat");
+	tp->groups = table_strv(&b, groups, 1);
+	for (uint32_t i = 0; i < ENDPOINTS; i++) {
+		struct table_endpoint *te = table_endpoint_at(&b, i);
+		char url[64];
+
+		(void)snprintf(url, sizeof(url), "http://engine-%u:8000", i);
+		te->slot = i;
+		te->weight = 1 + i % 2;
+		te->group = i % 2;
+		te->url = table_str(&b, url);
+		te->version = table_str(&b, "0.11");
+		if (version == 1)
+			ep_slot_begin(seg, i);
+		te->tag = (uint32_t)ep_tag(seg, i);
+	}
+	cr_assert_eq(table_end(&b), 0);
+	rcu_publish(writer, arena);
+}
+
+static char *
+page(void)
+{
+	const struct heritage h = {.version = "1"};
+	struct worker w = {.h = &h, .seg = seg, .slot = SLOT};
+	struct evbuffer *out = evbuffer_new();
+	const size_t n = (stats_page(&w, out), evbuffer_get_length(out));
+	char *text = calloc(1, n + 1);
+
+	(void)evbuffer_remove(out, text, n);
+	evbuffer_free(out);
+	return text;
+}
+
+static unsigned
+count(const char *text, const char *what)
+{
+	unsigned n = 0;
+
+	for (; (text = strstr(text, what)) != NULL; text++)
+		n++;
+	return n;
+}
+
+Test(stats, each_endpoint_is_shown_once)
+{
+	char *text;
+
+	publish(1);
+	text = page();
+	cr_assert_eq(count(text, "\npdrouter_endpoint_up{"), ENDPOINTS);
+	cr_assert_eq(count(text, "\npdrouter_endpoint_group{"), ENDPOINTS / 2);
+	cr_assert_eq(
+		count(text, "\npdrouter_endpoint_info{endpoint=\"http://engine-99:8000\",role=\""
+			    "prefill\",pool=\"chat\",version=\"0.11\"} 1\n"),
+		1);
+	cr_assert_eq(count(text, "\npdrouter_queue_waiting{pool=\"chat\"} 0\n"), 1);
+	free(text);
+}
+
+Test(stats, nothing_is_allocated_inside_a_read_section)
+{
+	publish(1);
+	inside = 0;
+	free(page());
+	cr_assert_eq(inside, 0);
+}
+
+Test(stats, before_the_first_table_there_are_no_endpoints)
+{
+	char *text = page();
+
+	cr_assert_eq(count(text, "pdrouter_endpoint_up"), 0);
+	cr_assert_eq(count(text, "\npdrouter_generation "), 1);
+	free(text);
+}

@@ -1,0 +1,144 @@
+#include "worker/request/table_copy.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "shm/core/rcu.h"
+#include "shm/core/seg.h"
+#include "shm/table.h"
+
+#define TRIES 8 /* publications are rare: a second try is hardly ever needed */
+
+/* What one read section copies: all of it on the stack. */
+struct step {
+	uint32_t npools, nendpoints;
+	struct pool_copy pools[TABLE_COPY_STEP];
+	struct endpoint_copy endpoints[TABLE_COPY_STEP];
+	size_t used;
+	char text[TABLE_COPY_STEP * 3 * TABLE_COPY_TEXT];
+};
+
+/* The text's offset in the step. */
+static size_t
+keep(struct step *s, const char *text)
+{
+	const size_t n = strnlen(text, TABLE_COPY_TEXT - 1), at = s->used;
+
+	memcpy(s->text + at, text, n);
+	s->text[at + n] = '\0';
+	s->used += n + 1;
+	return at;
+}
+
+static void
+keep_pool(struct step *s, const struct table_pool *tp)
+{
+	struct pool_copy *p = &s->pools[s->npools++];
+
+	p->id = tp->id;
+	memcpy(p->policy, tp->policy, sizeof(p->policy));
+	memcpy(p->load, tp->load, sizeof(p->load));
+}
+
+static void
+keep_endpoint(struct step *s, const struct table *t, const struct table_endpoint *te)
+{
+	const char *group = te->group != 0 ? t->pools[te->pool].groups[te->group - 1] : "";
+
+	s->endpoints[s->nendpoints++] = (struct endpoint_copy){.slot = te->slot,
+		.weight = te->weight,
+		.max_context = te->max_context,
+		.pool = te->pool,
+		.role = te->role,
+		.url = keep(s, te->url),
+		.version = keep(s, te->version),
+		.group = keep(s, group)};
+}
+
+/* The next rows after those that `c` has.  True while the table is the one of that version. */
+static bool
+take_step(struct seg *seg, uint32_t slot, uint64_t version, const struct table_copy *c,
+	struct step *s)
+{
+	const struct table *t = rcu_enter(seg, slot);
+	const bool same = t != NULL && t->version == version;
+
+	s->npools = s->nendpoints = 0;
+	s->used = 0;
+	for (uint32_t i = c->npools; same && i < t->npools && s->npools < TABLE_COPY_STEP; i++)
+		keep_pool(s, &t->pools[i]);
+	for (uint32_t i = c->nendpoints;
+		same && i < t->nendpoints && s->nendpoints < TABLE_COPY_STEP; i++)
+		keep_endpoint(s, t, &t->endpoints[i]);
+	rcu_leave(seg, slot);
+	return same;
+}
+
+static void
+add_step(struct table_copy *c, const struct step *s)
+{
+	memcpy(c->pools + c->npools, s->pools, s->npools * sizeof(*s->pools));
+	c->npools += s->npools;
+	for (uint32_t i = 0; i < s->nendpoints; i++) {
+		struct endpoint_copy *ep = &c->endpoints[c->nendpoints++];
+
+		*ep = s->endpoints[i];
+		ep->url += c->text.n;
+		ep->version += c->text.n;
+		ep->group += c->text.n;
+	}
+	membuf_add(&c->text, s->text, s->used);
+}
+
+/* 0: no table has been published. */
+static uint64_t
+look_at_sizes(struct seg *seg, uint32_t slot, struct table_copy *c, uint32_t *ret_npools,
+	uint32_t *ret_nendpoints)
+{
+	const struct table *t = rcu_enter(seg, slot);
+	const uint64_t version = t != NULL ? t->version : 0;
+
+	*ret_npools = t != NULL ? t->npools : 0;
+	*ret_nendpoints = t != NULL ? t->nendpoints : 0;
+	c->foreign_max_age_ms = t != NULL ? t->foreign_max_age_ms : 0;
+	rcu_leave(seg, slot);
+	return version;
+}
+
+static bool
+copy_once(struct seg *seg, uint32_t slot, struct table_copy *c)
+{
+	uint32_t npools, nendpoints;
+	const uint64_t version = look_at_sizes(seg, slot, c, &npools, &nendpoints);
+	struct step s;
+
+	c->pools = mem_array(npools, sizeof(*c->pools));
+	c->endpoints = mem_array(nendpoints, sizeof(*c->endpoints));
+	while (c->npools < npools || c->nendpoints < nendpoints) {
+		if (!take_step(seg, slot, version, c, &s))
+			return false;
+		add_step(c, &s);
+	}
+	return version != 0;
+}
+
+bool
+table_copy_make(struct seg *seg, uint32_t slot, struct table_copy *ret)
+{
+	for (int i = 0; i < TRIES; i++) {
+		*ret = (struct table_copy){0};
+		if (copy_once(seg, slot, ret))
+			return true;
+		table_copy_free(ret);
+	}
+	return false;
+}
+
+void
+table_copy_free(struct table_copy *c)
+{
+	free(c->pools);
+	free(c->endpoints);
+	membuf_free(&c->text);
+	*c = (struct table_copy){0};
+}
