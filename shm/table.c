@@ -18,6 +18,8 @@
  */
 #define ENDPOINT_TEXT 1088
 #define POOL_TEXT 2048
+/* of the index of models: 256 names, each with two entries */
+#define POOL_INDEX (256 * 2 * sizeof(struct table_model))
 #define ALIGN 8 /* the widest type in a table, and what the checksum steps by */
 
 static size_t
@@ -30,7 +32,7 @@ size_t
 table_arena_bytes(uint32_t max_pools, uint32_t max_endpoints)
 {
 	/* in its pool's picks each endpoint stands once more, and each list may be padded */
-	const size_t pool = sizeof(struct table_pool) + ROLE_N * ALIGN + POOL_TEXT;
+	const size_t pool = sizeof(struct table_pool) + ROLE_N * ALIGN + POOL_TEXT + POOL_INDEX;
 	const size_t endpoint =
 		sizeof(struct table_endpoint) + sizeof(struct table_pick) + ENDPOINT_TEXT;
 
@@ -200,6 +202,54 @@ list_picks(struct table_builder *b, const struct table *t, uint32_t pool, enum r
 	}
 }
 
+/* --- the index of models ---------------------------------------------------------------------- */
+
+/*
+ * The hash has no secret seed.  Names come from the configuration and from engines, which the router trusts with
+ * its clients' prompts; a client chooses only what is looked up.  Whoever made all names collide would bring
+ * back the linear search over the names, and no more.
+ */
+static uint64_t
+model_home(const struct table *t, const char *name)
+{
+	return XXH3_64bits(name, strlen(name)) & (t->nby_model - 1);
+}
+
+/* The entry of that name, or the free one where it belongs.  At least half of the entries are free. */
+static const struct table_model *
+model_entry(const struct table *t, const char *name)
+{
+	for (uint64_t at = model_home(t, name);; at = (at + 1) & (t->nby_model - 1)) {
+		const struct table_model *m = &t->by_model[at];
+
+		if (m->pool == 0 || strcmp(t->pools[m->pool - 1].models[m->number], name) == 0)
+			return m;
+	}
+}
+
+/* A name that two pools have belongs to the first of them. */
+static void
+index_models(struct table_builder *b, struct table *t)
+{
+	uint64_t names = 0, entries = 1;
+
+	for (uint32_t i = 0; i < t->npools; i++)
+		names += t->pools[i].nmodels;
+	while (entries < 2 * names)
+		entries *= 2;
+	t->by_model = take(b, entries * sizeof(*t->by_model));
+	if (t->by_model == NULL)
+		return;
+	t->nby_model = entries;
+	for (uint32_t i = 0; i < t->npools; i++)
+		for (uint32_t k = 0; k < t->pools[i].nmodels; k++) {
+			struct table_model *m = writable(b, model_entry(t, t->pools[i].models[k]));
+
+			if (m->pool == 0)
+				*m = (struct table_model){.pool = i + 1, .number = k};
+		}
+}
+
 int
 table_end(struct table_builder *b)
 {
@@ -210,6 +260,7 @@ table_end(struct table_builder *b)
 	for (uint32_t i = 0; i < t->npools; i++)
 		for (enum role role = 0; role < ROLE_N; role++)
 			list_picks(b, t, i, role);
+	index_models(b, t);
 	if (b->full)
 		return -ENOSPC;
 	t->used = b->used;
@@ -248,13 +299,12 @@ table_intact(const struct table *t, size_t arena_bytes)
 const struct table_pool *
 table_pool_by_model(const struct table *t, const char *model, uint32_t *ret_number)
 {
-	for (uint32_t i = 0; i < t->npools; i++)
-		for (uint32_t k = 0; k < t->pools[i].nmodels; k++)
-			if (strcmp(t->pools[i].models[k], model) == 0) {
-				*ret_number = k;
-				return &t->pools[i];
-			}
-	return NULL;
+	const struct table_model *m = model_entry(t, model);
+
+	if (m->pool == 0)
+		return NULL;
+	*ret_number = m->number;
+	return &t->pools[m->pool - 1];
 }
 
 const struct table_pool *

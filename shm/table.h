@@ -96,6 +96,12 @@ struct table_pool {
 	uint32_t turns[ROLE_N][TABLE_GROUPS];
 };
 
+/* One entry of the hash index of all models' names. */
+struct table_model {
+	uint32_t pool;   /* index into table.pools + 1; 0: the entry is free */
+	uint32_t number; /* of the model in that pool */
+};
+
 struct table {
 	uint64_t version; /* counts publications */
 	uint64_t config;  /* number of the configuration it was built from */
@@ -107,6 +113,9 @@ struct table {
 	uint32_t nendpoints;
 	const struct table_pool *pools;
 	const struct table_endpoint *endpoints;
+	/* open addressing with linear probing; a power of two of entries, at most half of them in use */
+	const struct table_model *by_model;
+	uint64_t nby_model;
 	uint64_t checksum; /* of the arena's used bytes, checked in debug builds and tests */
 	uint64_t used;     /* bytes of the arena in use */
 };
@@ -125,7 +134,7 @@ struct table_pool *table_pool_at(struct table_builder *b, uint32_t i);
 struct table_endpoint *table_endpoint_at(struct table_builder *b, uint32_t i);
 const char *table_str(struct table_builder *b, const char *s);
 const char *const *table_strv(struct table_builder *b, const char *const *v, size_t n);
-/* Computes each pool's picks[] from endpoint.role/pool, then the checksum.  0, or -ENOSPC if anything did not fit. */
+/* Computes each pool's picks[] from endpoint.role/pool and the index of models, then the checksum.  0, or -ENOSPC if anything did not fit. */
 int table_end(struct table_builder *b);
 uint64_t table_checksum(const struct table *t);
 /* False if the table's bytes are not those table_end() left: poisoned, scribbled on or half built. */

@@ -202,6 +202,43 @@ Test(shm_table, names_are_compared_whole)
 	cr_assert_null(table_pool_by_name(t, "sec"));
 }
 
+/* 8 pools of 100 models; every tenth name of pool 0 is also a name of pool 1. */
+Test(shm_table, each_of_many_models_is_found_in_the_first_pool_that_has_it)
+{
+	enum { POOLS = 8, MODELS = 100 };
+	const size_t size = 1u << 20;
+	void *big = aligned_alloc(8, size);
+	struct table_builder b;
+	struct table *t = table_begin(&b, big, size, POOLS, 0);
+	uint32_t number;
+
+	for (uint32_t i = 0; i < POOLS; i++) {
+		static char names[MODELS][32];
+		static const char *v[MODELS];
+
+		for (uint32_t k = 0; k < MODELS; k++) {
+			(void)snprintf(names[k], sizeof(names[k]), "org/model-%u-%u",
+				k % 10 == 0 && i > 0 ? i - 1 : i, k);
+			v[k] = names[k];
+		}
+		table_pool_at(&b, i)->name = table_str(&b, "pool");
+		table_pool_at(&b, i)->models = table_strv(&b, v, MODELS);
+		table_pool_at(&b, i)->nmodels = MODELS;
+	}
+	cr_assert_eq(table_end(&b), 0);
+	for (uint32_t i = 0; i < POOLS; i++)
+		for (uint32_t k = 0; k < MODELS; k++) {
+			const char *name = t->pools[i].models[k];
+			const uint32_t first = k % 10 == 0 && i == 1 ? 0 : i;
+
+			cr_expect_eq(table_pool_by_model(t, name, &number), &t->pools[first], "%s",
+				name);
+			cr_expect_eq(number, k);
+		}
+	cr_assert_null(table_pool_by_model(t, "org/model-8-1", &number));
+	free(big);
+}
+
 /* At every size below what it takes: -ENOSPC, and not a byte behind the arena's end. */
 Test(shm_table, an_arena_too_small_is_said_so)
 {
