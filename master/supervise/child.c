@@ -9,7 +9,6 @@
 #include "shm/base/conf.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
-#include "shm/base/rnd.h"
 #include "shm/core/heritage.h"
 #include "shm/core/seg.h"
 
@@ -85,7 +84,6 @@ child_run(const struct proc_kind *kind, const struct heritage *h)
 
 	keep_heritage_only(h);
 	signals_for_child();
-	rnd_after_fork();
 	/* no way back to what a set-id bit gave; without one this changes nothing */
 	if (setresgid(gid, gid, gid) == -1 || setresuid(uid, uid, uid) == -1)
 		_exit(CHILD_EXIT_NO_RESPAWN);
