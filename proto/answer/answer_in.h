@@ -1,12 +1,15 @@
 /*
  * What the files of proto/answer share; private to them.
  *
+ * Calls go downward, from the top of this list to its end:
+ *
  *	answer.c           the parts' life, events' lines
  *	answer_plain.c     answers whose members stay as they are: fan-out, ids, cached tokens
  *	answer_clean.c     answers that are written anew: the first token from P, completions as chat
  *	answer_usage.c     corrected and summed usages
  *	answer_logprobs.c  logprobs of completions, joined or as chat has them
  *	answer_generate.c  SGLang's /generate
+ *	answer_parts.c     the store of kept texts, numbers, what is known of an answer
  *
  * Texts that are kept lie in one store, which moves as it grows: they are told by their offsets.
  */
@@ -74,6 +77,8 @@ put_seg(struct membuf *out, const struct splice_seg *seg)
 {
 	membuf_add(out, seg->p, seg->n);
 }
+
+/* --- answer_parts.c: what all files use ----------------------------------------------------- */
 
 void put_number(struct membuf *out, uint64_t n);
 
