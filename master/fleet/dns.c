@@ -1,15 +1,14 @@
 #include "master/fleet/dns.h"
 
-#include <arpa/inet.h>
 #include <assert.h>
 #include <event2/event.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>
 
 #include "master/fleet/discover.h"
 #include "master/fleet/endpoint.h"
+#include "master/fleet/targets.h"
 #include "master/probe/resolve.h"
 #include "proto/wire/dns_reply.h"
 #include "shm/base/clock.h"
@@ -22,23 +21,8 @@
 #define NEGATIVE_MS 5000 /* no record, and no authority says for how long */
 #define BACK_OFF_MS 2000 /* after an error; doubled by each further one */
 #define BACK_OFF_MOST_MS 30000
-#define TARGETS_MAX                                                                                \
-	256 /* of one name and type; further ones are left out, the last of the sorted */
 #define LINGER_MS 10000 /* the most that former addresses serve for want of others */
 #define LINGER_LOOK_MS 20
-#define WEIGHT_MAX 100u /* of an endpoint (master/config/conf_keys.h) */
-
-/* An address or a service. */
-struct target {
-	char *url;
-	uint32_t weight; /* 0: the entry's */
-};
-
-struct targets {
-	struct target *v;
-	size_t n;
-	size_t left_out;
-};
 
 /*
  * One type of records of one name:
@@ -78,142 +62,6 @@ static const char *
 type_name(enum dns_type type)
 {
 	return type == DNS_A ? "A" : type == DNS_AAAA ? "AAAA" : "SRV";
-}
-
-/* --- what the records mean --------------------------------------------------------------- */
-
-static void
-targets_clear(struct targets *s)
-{
-	for (size_t i = 0; i < s->n; i++)
-		free(s->v[i].url);
-	free(s->v);
-	*s = (struct targets){0};
-}
-
-/* Addresses no engine has: "any" (which would be this machine), and groups. */
-static bool
-is_usable(const uint8_t *ip, size_t n)
-{
-	static const uint8_t any[16] = {0};
-
-	if (memcmp(ip, any, n) == 0)
-		return false;
-	return n == 4 ? ip[0] < 224 : ip[0] != 0xff;
-}
-
-static char *
-service_url(const struct dns_record *r)
-{
-	struct http_url at;
-	const char *why;
-	char *url;
-
-	if (r->port == 0 || r->target[0] == '\0') /* ".": decidedly not available (RFC 2782) */
-		return NULL;
-	url = mem_printf("http://%s:%u", r->target, r->port);
-	if (http_url_parse(url, &at, &why) == 0)
-		return url;
-	free(url);
-	return NULL;
-}
-
-/* NULL if the record is of no use. */
-static char *
-url_of(enum dns_type type, const struct dns_record *r, uint32_t port)
-{
-	char ip[INET6_ADDRSTRLEN];
-
-	if (type == DNS_SRV)
-		return service_url(r);
-	if (!is_usable(r->ip, type == DNS_A ? 4 : 16))
-		return NULL;
-	(void)inet_ntop(type == DNS_A ? AF_INET : AF_INET6, r->ip, ip, sizeof(ip));
-	return mem_printf(type == DNS_A ? "http://%s:%u" : "http://[%s]:%u", ip, port);
-}
-
-static int
-compare_target(const void *pa, const void *pb)
-{
-	const struct target *a = pa, *b = pb;
-	int r = strcmp(a->url, b->url);
-
-	return r != 0 ? r : (a->weight < b->weight) - (a->weight > b->weight);
-}
-
-/* Sorted, so that the order of the answer does not matter; doubles and what is too much cut off. */
-static void
-put_in_order(struct targets *s)
-{
-	size_t n = 0;
-
-	qsort(s->v, s->n, sizeof(*s->v), compare_target);
-	for (size_t i = 0; i < s->n; i++) {
-		bool twice = n > 0 && strcmp(s->v[n - 1].url, s->v[i].url) == 0;
-
-		if (!twice && n < TARGETS_MAX) {
-			s->v[n++] = s->v[i];
-			continue;
-		}
-		s->left_out += !twice;
-		free(s->v[i].url);
-	}
-	s->n = n;
-}
-
-/*
- * SRV weights are shares of the set, ours are from 1 to 100: taken as they are, scaled down if one is
- * above 100, and 0 ("hardly ever", RFC 2782) is 1.  Where all are equal they say nothing, whatever the
- * figure (CoreDNS divides 100 by the number of records): the entry's weight holds.
- */
-static void
-weigh(struct targets *s)
-{
-	uint32_t most = 0, least = UINT32_MAX;
-
-	for (size_t i = 0; i < s->n; i++) {
-		most = s->v[i].weight > most ? s->v[i].weight : most;
-		least = s->v[i].weight < least ? s->v[i].weight : least;
-	}
-	for (size_t i = 0; i < s->n; i++) {
-		uint32_t w = s->v[i].weight;
-
-		if (most > WEIGHT_MAX)
-			w = (w * WEIGHT_MAX + most / 2) / most;
-		s->v[i].weight = most == least ? 0 : w > 0 ? w : 1;
-	}
-}
-
-/* Of services only those of the best priority: the others are meant for when these are gone. */
-static unsigned
-best_priority(const struct dns_record *records, size_t n)
-{
-	unsigned best = UINT16_MAX;
-
-	for (size_t i = 0; i < n; i++)
-		if (records[i].port != 0 && records[i].target[0] != '\0' &&
-			records[i].priority < best)
-			best = records[i].priority;
-	return best;
-}
-
-static struct targets
-read_records(const struct dns_record *records, size_t n, enum dns_type type, uint32_t port)
-{
-	struct targets s = {.v = mem_array(n + 1, sizeof(struct target))};
-	unsigned best = best_priority(records, n);
-
-	for (size_t i = 0; i < n; i++) {
-		char *url = type != DNS_SRV || records[i].priority == best
-				    ? url_of(type, &records[i], port)
-				    : NULL;
-
-		if (url != NULL)
-			s.v[s.n++] = (struct target){url, records[i].weight};
-	}
-	put_in_order(&s);
-	weigh(&s);
-	return s;
 }
 
 /* --- what is known of a name -------------------------------------------------------------- */
@@ -265,26 +113,6 @@ tell_fleet(struct entry *e)
 	free(list);
 }
 
-static bool
-targets_equal(const struct targets *a, const struct targets *b)
-{
-	if (a->n != b->n)
-		return false;
-	for (size_t i = 0; i < a->n; i++)
-		if (compare_target(&a->v[i], &b->v[i]) != 0)
-			return false;
-	return true;
-}
-
-static bool
-has_url(const struct targets *s, const char *url)
-{
-	for (size_t i = 0; i < s->n; i++)
-		if (strcmp(s->v[i].url, url) == 0)
-			return true;
-	return false;
-}
-
 /* The next endpoint of the entry's pool and role that is up, from place *at on; NULL: no further one. */
 static const struct endpoint *
 next_up(const struct lookup_type *t, size_t *at)
@@ -311,7 +139,7 @@ is_up(const struct lookup_type *t, bool leaving)
 	size_t at = 0;
 
 	while ((ep = next_up(t, &at)) != NULL)
-		if (has_url(&t->leaving, ep->engine.url) == leaving)
+		if (targets_have(&t->leaving, ep->engine.url) == leaving)
 			return true;
 	return false;
 }
@@ -353,8 +181,8 @@ former_of(const struct lookup_type *t, const struct targets *now)
 	size_t at = 0;
 
 	while (former.n < t->known.n + t->leaving.n && (ep = next_up(t, &at)) != NULL)
-		if (!has_url(now, ep->engine.url) && (has_url(&t->known, ep->engine.url) ||
-							     has_url(&t->leaving, ep->engine.url)))
+		if (!targets_have(now, ep->engine.url) && (targets_have(&t->known, ep->engine.url) ||
+							     targets_have(&t->leaving, ep->engine.url)))
 			former.v[former.n++] = (struct target){
 				mem_strdup(ep->engine.url), ep->engine.conf->weight};
 	return former;
@@ -451,7 +279,7 @@ empty(struct lookup_type *t, const struct dns_reply *reply)
 static void
 answered(struct lookup_type *t, const struct dns_reply *reply, const struct dns_record *records)
 {
-	struct targets now = read_records(records, reply->n, t->type, t->entry->conf->port);
+	struct targets now = targets_read(records, reply->n, t->type, t->entry->conf->port);
 
 	if (t->errors > 0)
 		log_info("a name can be looked up again", LOG_S("name", t->entry->conf->name),
