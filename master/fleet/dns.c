@@ -34,7 +34,7 @@
 struct lookup_type {
 	struct entry *entry;
 	enum dns_type type;
-	struct question *asked;
+	struct query *asked;
 	struct event *turn;
 	struct targets known;
 	struct targets leaving; /* no longer known, but there is no other engine yet that is up */
@@ -321,8 +321,8 @@ on_answer(const uint8_t *msg, size_t n, const char *error, void *arg)
 static void
 ask(struct lookup_type *t)
 {
-	resolve_ask_cancel(&t->asked);
-	resolve_ask(t->entry->dns->fleet->prober.resolver, t->entry->conf->name, (int)t->type,
+	resolve_query_cancel(&t->asked);
+	resolve_query(t->entry->dns->fleet->prober.resolver, t->entry->conf->name, (int)t->type,
 		on_answer, t, &t->asked);
 }
 
@@ -372,7 +372,7 @@ static void
 entry_free(struct entry *e)
 {
 	for (size_t i = 0; i < e->ntypes; i++) {
-		resolve_ask_cancel(&e->types[i].asked);
+		resolve_query_cancel(&e->types[i].asked);
 		event_free(e->types[i].turn);
 		event_free(e->types[i].linger);
 		targets_clear(&e->types[i].known);

@@ -18,28 +18,28 @@
 #include "shm/metrics.h"
 
 /*
- * A round is one judgement: does the endpoint answer?
+ * One round finds out whether the engine answers.
  *
  *   REST --turn--> [NAME] --addresses--> PATH --2xx--> [LEARN] --gate open--> good --> REST
  *                     |                  |  ^             |
  *                     |        refused   |  '-- next address of the name
  *                     '------------------+----------------+--> bad --> REST
  *
- * NAME only while no address is known; LEARN only while it is not UP and learn_gated(): what is
- * learned later, or is of less weight, is asked beside these rounds and holds up none of them.
+ * NAME: only while no address is known.  LEARN: only while the engine is not UP and learn_gated().
+ * learn.c runs all other queries beside these rounds, so they delay no round.
  *
  * STARTING --1 good--> UP --`fall` bad in a row--> DOWN --`rise` good in a row--> UP
  *
- * Others see an endpoint that is STARTING after `fall` bad rounds as down.
+ * The room above sees an engine that is STARTING after `fall` bad rounds as down.
  */
 enum step { REST, NAME, PATH, LEARN };
 enum standing { STARTING, UP, DOWN };
 
-#define EAGER_MS 250        /* between rounds while STARTING: up soon after its engine is */
-#define EAGER_FOR_MS 10000  /* after that an engine is one that loads its weights: ask as usual */
-#define RENEW_MS 30000      /* names are looked up again */
-#define RENEW_LEAST_MS 1000 /* ... and after a failed round, at most so often */
-#define HEALTH_BODY_MAX (64u << 10) /* of a health answer; its text means nothing to us */
+#define EAGER_MS 250        /* between rounds while STARTING: an engine is up soon after its start */
+#define EAGER_FOR_MS 10000  /* later the engine is loading weights: probe at the usual interval */
+#define RENEW_MS 30000      /* between two lookups of a name */
+#define RENEW_LEAST_MS 1000 /* between two lookups after failed rounds */
+#define HEALTH_BODY_MAX (64u << 10) /* of a health answer, whose text is not used */
 
 struct health {
 	struct engine *engine;
@@ -50,16 +50,16 @@ struct health {
 	enum step step;
 	enum standing standing;
 	uint32_t good, bad;                     /* rounds in a row */
-	uint64_t began_ms, round_ms, looked_ms; /* clock_ms(); 0 = never */
+	uint64_t began_ms, round_ms, lookup_ms; /* clock_ms(); 0 = never */
 	uint64_t interval_ms;                   /* the turn was armed by */
 	bool literal;
 	struct ep_addr addrs[RESOLVE_MAX];
-	size_t naddrs, at, tried; /* at: index of the address asked */
-	struct ep_addr asked;
+	size_t naddrs, at, tried; /* at: index of the probed address */
+	struct ep_addr probed;
 	char reason[192];
 };
 
-static void ask(struct health *h);
+static void send_probe(struct health *h);
 
 static const struct conf *
 conf_of(const struct health *h)
@@ -105,15 +105,15 @@ rest(struct health *h)
 	add_timer(h->turn, wait_ms(h));
 }
 
-/* A round at once, unless one is under way. */
+/* Starts a round now, unless one is running. */
 static void
-hurry(struct health *h)
+round_now(struct health *h)
 {
 	if (h->step == REST)
 		add_timer(h->turn, 0);
 }
 
-/* --- verdicts ---------------------------------------------------------------------------- */
+/* --- outcomes ---------------------------------------------------------------------------- */
 
 static void
 go_up(struct health *h)
@@ -143,13 +143,13 @@ go_down(struct health *h)
 	scrape_stop(e);
 }
 
-/* It may come yet, by one good round, but no request waits for it any more. */
+/* One good round may still bring the engine up, but no request waits for it any more. */
 static void
 give_up_waiting(struct health *h)
 {
 	struct engine *e = h->engine;
 
-	log_warn("endpoint does not answer yet, still asking", LOG_S("url", e->url),
+	log_warn("endpoint does not answer yet, still probing", LOG_S("url", e->url),
 		LOG_S("role", role_name(e->role)), LOG_S("pool", e->pool_name),
 		LOG_S("reason", h->reason));
 	e->prober->ops->down(e);
@@ -163,8 +163,8 @@ round_good(struct health *h)
 	metric_add(e->prober->slab, M_PROBES_OK, 1);
 	h->bad = 0;
 	h->good++;
-	if (!ep_addr_equal(&e->addr, &h->asked)) {
-		e->addr = h->asked;
+	if (!ep_addr_equal(&e->addr, &h->probed)) {
+		e->addr = h->probed;
 		e->prober->ops->changed(e, false);
 		if (h->standing == UP)
 			learn_forget(h->learn);
@@ -193,7 +193,7 @@ round_bad(struct health *h)
 	else if (h->standing == STARTING && h->bad == conf_of(h)->fall)
 		give_up_waiting(h);
 	rest(h);
-	if (!h->literal && clock_ms() - h->looked_ms >= RENEW_LEAST_MS)
+	if (!h->literal && clock_ms() - h->lookup_ms >= RENEW_LEAST_MS)
 		look_up(h);
 }
 
@@ -208,7 +208,7 @@ on_addresses(const struct ep_addr *addrs, size_t n, const char *error, void *arg
 	add_timer(h->renew, engine_wait_ms(h->engine, clock_ms(), RENEW_MS));
 	if (n == 0 && h->naddrs == 0)
 		reason_set(h, "cannot resolve %s: %s", h->engine->at.host, error);
-	if (n > 0) { /* else the old ones stay: a name server may be ill, too */
+	if (n > 0) { /* else the old ones stay: the name server may be failing */
 		memcpy(h->addrs, addrs, n * sizeof(*addrs));
 		h->naddrs = n;
 		h->at = 0;
@@ -219,11 +219,11 @@ on_addresses(const struct ep_addr *addrs, size_t n, const char *error, void *arg
 			}
 	}
 	if (h->step == NAME && h->naddrs > 0)
-		ask(h);
+		send_probe(h);
 	else if (h->step == NAME)
 		round_bad(h);
 	else if (n > 0 && !still && h->standing == UP)
-		hurry(h); /* the name has moved: prove the new address now */
+		round_now(h); /* the name has moved: probe the new address now */
 }
 
 static void
@@ -231,7 +231,7 @@ look_up(struct health *h)
 {
 	if (h->lookup != NULL)
 		return;
-	h->looked_ms = clock_ms();
+	h->lookup_ms = clock_ms();
 	resolve_start(h->engine->prober->resolver, h->engine->at.host, h->engine->at.port,
 		on_addresses, h, &h->lookup);
 }
@@ -256,9 +256,9 @@ on_turn(evutil_socket_t fd, short what, void *arg)
 	h->round_ms = clock_ms();
 	h->tried = 0;
 	if (h->naddrs > 0) {
-		ask(h);
-	} else if (h->lookup != NULL || h->looked_ms == 0 ||
-		   h->round_ms - h->looked_ms >= RENEW_LEAST_MS) {
+		send_probe(h);
+	} else if (h->lookup != NULL || h->lookup_ms == 0 ||
+		   h->round_ms - h->lookup_ms >= RENEW_LEAST_MS) {
 		h->step = NAME;
 		look_up(h);
 	} else {
@@ -275,16 +275,16 @@ time_left(const struct health *h)
 }
 
 static void
-ask(struct health *h)
+send_probe(struct health *h)
 {
 	struct engine *e = h->engine;
 	uint64_t left = time_left(h);
 
 	h->step = PATH;
-	h->asked = h->addrs[h->at];
+	h->probed = h->addrs[h->at];
 	/* A new connection each time: that the engine still accepts is what workers need to know.
 	 */
-	probe_get(h->probe, &(struct probe_ask){.addr = &h->asked,
+	probe_get(h->probe, &(struct probe_request){.addr = &h->probed,
 				    .authority = e->authority,
 				    .prefix = e->at.prefix,
 				    .path = e->pool->health_path,
@@ -299,7 +299,7 @@ path_answered(struct health *h, const struct probe_answer *a)
 	if (probe_good(a, h->engine->pool->health_path, h->reason, sizeof(h->reason))) {
 		if (h->standing != UP && learn_gated(h->learn)) {
 			h->step = LEARN;
-			learn_gate(h->learn, &h->asked);
+			learn_gate(h->learn, &h->probed);
 		} else {
 			round_good(h);
 		}
@@ -307,11 +307,11 @@ path_answered(struct health *h, const struct probe_answer *a)
 	}
 	h->at = (h->at + 1) % h->naddrs;
 	if (++h->tried < h->naddrs && time_left(h) > 0) {
-		ask(h);
+		send_probe(h);
 		return;
 	}
 	if (h->standing == DOWN)
-		learn_forget(h->learn); /* it was another that had begun to come back */
+		learn_forget(h->learn); /* another engine may come back */
 	round_bad(h);                   /* what timed out leaves its turn to the next address */
 }
 
@@ -320,7 +320,7 @@ on_answer(const struct probe_answer *a, void *arg)
 {
 	struct health *h = arg;
 
-	if (a->local) { /* no judgement about the peer */
+	if (a->local) { /* this says nothing about the engine */
 		engine_shortage(h->engine, a->why);
 		rest(h);
 		return;

@@ -13,28 +13,27 @@
 #include "shm/base/mem.h"
 
 /*
- * A round asks the questions of this engine's kind one after the other, on one connection:
+ * A round sends the queries for this kind of engine one after the other, on one connection:
  *
  *   REST --FIRST_MS, then LEARN_MS----> MODELS --> vLLM:   VERSION -----------------> REST
  *                                              '--> SGLang: INFO --404--> INFO_OLD --> REST
  *
- * The gate: MODELS if the pool names no models, until there is a list with a name in it; INFO of an
- * SGLang engine, until it was answered at all.  Any whole HTTP answer is one: a 404 from an engine too
- * old, a 401, a 500 mean that nothing is learned, which is logged once, and the endpoint is used with
- * what is configured.  Without an answer (refused, reset, too late) the round has failed and is
- * begun anew with the next one of health.c, UNANSWERED_MAX times at most.
+ * The gate is shut by MODELS if the pool names no models, until a list has a name in it.  The gate is
+ * shut by INFO of an SGLang engine, until the engine has answered INFO.  Any whole HTTP answer counts:
+ * after a 404, 401 or 500 nothing is learned, which is logged once, and the configured values are used.
+ * Without an answer (refused, reset, too late) the round has failed; the next round of health.c starts
+ * it again, UNANSWERED_MAX times at most.
  */
-enum question { MODELS, INFO, INFO_OLD, VERSION, QUESTION_N, REST = QUESTION_N };
+enum query { MODELS, INFO, INFO_OLD, VERSION, QUERY_N, REST = QUERY_N };
 
 /* Adapters come and go, SGLang's roles can be switched: every 30 s, or 15 health intervals. */
 #define LEARN_MS 30000
 #define LEARN_ROUNDS 15
-/* The first time soon after it is UP; not at once: a storm of reloads that adds hundreds of endpoints
- * again and again must not ask them all. */
+/* From UP to the first round.  Not 0: reloads that add and remove hundreds of endpoints in quick
+ * succession must not query them all. */
 #define FIRST_MS 1000
 #define TIMEOUT_MS 3000
-/* SGLang asks all its ranks before it answers /server_info */
-#define UNANSWERED_MAX 5
+#define UNANSWERED_MAX 5 /* SGLang queries all its ranks before it answers /server_info */
 /* of a model list: 2,000 entries as vLLM writes them; of /server_info: 64 ranks.  Read in one turn. */
 #define BODY_MAX (1u << 20)
 
@@ -43,9 +42,9 @@ static take_fn take_models, take_info, take_version;
 
 static const struct {
 	const char *path;
-	take_fn *take; /* false: nothing to be learned from that, l->why says so */
-	enum question next;
-} questions[QUESTION_N] = {
+	take_fn *take; /* false: nothing was learned, l->why says why */
+	enum query next;
+} queries[QUERY_N] = {
 	[MODELS] = {"/v1/models", take_models, VERSION /* or INFO: next_of() */},
 	[INFO] = {"/server_info", take_info, REST},
 	[INFO_OLD] = {"/get_server_info", take_info, REST}, /* its name before SGLang 0.5.9 */
@@ -58,28 +57,28 @@ struct learn {
 	void *arg;
 	struct probe *probe;
 	struct event *turn;
-	enum question at;
+	enum query at;
 	struct ep_addr addr;
 	/* since the endpoint was down: */
-	bool models_known, info_answered, asked_all;
+	bool models_known, info_answered, complete;
 	bool waited;                  /* fn is to be called */
 	uint32_t unanswered;          /* INFO, in a row */
-	struct runtime next;          /* being filled by this round */
-	bool told[QUESTION_N];        /* that nothing was learned; since it was down */
-	char told_contradiction[256]; /* the one in the log; since it was down */
+	struct runtime next;          /* filled by this round */
+	bool logged[QUERY_N];        /* that this query taught nothing; since it was down */
+	char logged_contradiction[256]; /* the one in the log; since it was down */
 	char why[192];                /* what went wrong last */
 };
 
 static void
-ask(struct learn *l, enum question q)
+send_query(struct learn *l, enum query q)
 {
 	struct engine *e = l->engine;
 
 	l->at = q;
-	probe_get(l->probe, &(struct probe_ask){.addr = &l->addr,
+	probe_get(l->probe, &(struct probe_request){.addr = &l->addr,
 				    .authority = e->authority,
 				    .prefix = e->at.prefix,
-				    .path = questions[q].path,
+				    .path = queries[q].path,
 				    .api_key = e->pool->api_key,
 				    .timeout_ms = TIMEOUT_MS,
 				    .max_body = BODY_MAX,
@@ -102,11 +101,11 @@ rest(struct learn *l)
 
 	l->at = REST;
 	probe_cancel(
-		l->probe); /* hangs up: an engine closes idle connections long before the next */
+		l->probe); /* closes: an engine closes idle connections long before the next round */
 	turn_within(l, often < LEARN_MS ? often : LEARN_MS);
 }
 
-/* --- what must be known ------------------------------------------------------------------ */
+/* --- the gate ------------------------------------------------------------------ */
 
 static bool
 models_gate(const struct learn *l)
@@ -127,7 +126,7 @@ learn_gated(const struct learn *l)
 }
 
 static void
-tell_waiting(struct learn *l, const char *why, bool local)
+report(struct learn *l, const char *why, bool local)
 {
 	bool waited = l->waited;
 
@@ -136,7 +135,7 @@ tell_waiting(struct learn *l, const char *why, bool local)
 		l->fn(why, local, l->arg);
 }
 
-/* --- what contradicts -------------------------------------------------------------------- */
+/* --- contradictions -------------------------------------------------------------------- */
 
 static const char *
 missing_model(const struct engine *e)
@@ -171,24 +170,24 @@ learn_contradiction(const struct engine *e, char *buf, size_t size)
 }
 
 static void
-tell_contradiction(struct learn *l)
+log_contradiction(struct learn *l)
 {
 	struct engine *e = l->engine;
-	char now[sizeof(l->told_contradiction)];
+	char now[sizeof(l->logged_contradiction)];
 
 	(void)learn_contradiction(e, now, sizeof(now));
-	if (strcmp(now, l->told_contradiction) == 0)
+	if (strcmp(now, l->logged_contradiction) == 0)
 		return;
 	if (now[0] != '\0')
-		log_warn("endpoint contradicts the configuration, which is followed",
+		log_warn("endpoint contradicts the configuration, configured values are used",
 			LOG_S("url", e->url), LOG_S("role", role_name(e->role)),
 			LOG_S("pool", e->pool_name), LOG_S("contradiction", now));
-	(void)snprintf(l->told_contradiction, sizeof(l->told_contradiction), "%s", now);
+	(void)snprintf(l->logged_contradiction, sizeof(l->logged_contradiction), "%s", now);
 }
 
-/* --- what the answers say ---------------------------------------------------------------- */
+/* --- reading answers ---------------------------------------------------------------- */
 
-/* Versions and modes go into tables, logs and status: short, and of ASCII that is seen. */
+/* Versions and modes go into tables, logs and status: short, printable ASCII. */
 static bool
 is_word(const char *s)
 {
@@ -198,7 +197,7 @@ is_word(const char *s)
 	return s[0] != '\0';
 }
 
-/* "" where the answer has none that could be shown. */
+/* buf is "" if the answer has no such word. */
 static bool
 read_word(const struct probe_answer *a, const char *name, char *buf, size_t size)
 {
@@ -215,7 +214,7 @@ runtime_equal(const struct runtime *a, const struct runtime *b)
 	       a->bootstrap_port == b->bootstrap_port && a->max_context == b->max_context;
 }
 
-/* What this round has learned comes into force. */
+/* Takes over what this round has learned. */
 static void
 commit(struct learn *l)
 {
@@ -250,7 +249,7 @@ take_models(struct learn *l, const struct probe_answer *a)
 	int n = models_read(a->body, a->len, &set, &left_out);
 
 	if (n <= 0) {
-		(void)snprintf(l->why, sizeof(l->why), "GET %s: %s", questions[MODELS].path,
+		(void)snprintf(l->why, sizeof(l->why), "GET %s: %s", queries[MODELS].path,
 			n == 0 ? "no model in the list" : "not a model list");
 		models_clear(&set);
 		return false;
@@ -265,8 +264,8 @@ take_models(struct learn *l, const struct probe_answer *a)
 }
 
 /*
- * protocols.md 5.4.  The port is said by every SGLang, since it has a default; only a prefill engine
- * listens there.  An engine older than the mode says the port alone.
+ * protocols.md 5.4.  Every SGLang engine reports the port, which has a default; only a prefill engine
+ * listens there.  Versions without a mode report the port alone.
  */
 static bool
 take_info(struct learn *l, const struct probe_answer *a)
@@ -283,8 +282,8 @@ take_info(struct learn *l, const struct probe_answer *a)
 		port = 0;
 	l->next.bootstrap_port = (uint32_t)port;
 	if (!any && !has_port)
-		(void)snprintf(l->why, sizeof(l->why), "GET %s: says nothing of what we know",
-			questions[l->at].path);
+		(void)snprintf(l->why, sizeof(l->why), "GET %s: no known member in it",
+			queries[l->at].path);
 	return any || has_port;
 }
 
@@ -293,70 +292,70 @@ take_version(struct learn *l, const struct probe_answer *a)
 {
 	if (read_word(a, "version", l->next.version, sizeof(l->next.version)))
 		return true;
-	(void)snprintf(l->why, sizeof(l->why), "GET %s: no version in it", questions[VERSION].path);
+	(void)snprintf(l->why, sizeof(l->why), "GET %s: no version in it", queries[VERSION].path);
 	return false;
 }
 
 /* --- a round ----------------------------------------------------------------------------- */
 
 static void
-tell_nothing_learned(struct learn *l, enum question q, int status)
+log_nothing_learned(struct learn *l, enum query q, int status)
 {
 	struct engine *e = l->engine;
 
-	if (l->told[q])
+	if (l->logged[q])
 		return;
-	l->told[q] = true;
+	l->logged[q] = true;
 	if (q == INFO || q == INFO_OLD)
-		log_warn("nothing learned of the endpoint, it is used as configured",
+		log_warn("endpoint reports nothing about itself, configured values are used",
 			LOG_S("url", e->url), LOG_S("role", role_name(e->role)),
 			LOG_S("pool", e->pool_name), LOG_S("reason", l->why));
 	else if (status == 401 || status == 403)
 		log_info(
-			"the endpoint wants a key for this, the pool's engine_api_key_file is none or wrong",
+			"endpoint refuses a query without a valid key, see the pool's engine_api_key_file",
 			LOG_S("url", e->url), LOG_S("role", role_name(e->role)),
 			LOG_S("pool", e->pool_name), LOG_S("reason", l->why));
 	else
-		log_debug("not learned of the endpoint", LOG_S("url", e->url),
+		log_debug("query taught nothing about the endpoint", LOG_S("url", e->url),
 			LOG_S("reason", l->why));
 }
 
-static enum question
-next_of(const struct learn *l, enum question q)
+static enum query
+next_of(const struct learn *l, enum query q)
 {
 	if (q == MODELS && l->engine->pool->engine == ENGINE_SGLANG)
 		return INFO;
-	return questions[q].next;
+	return queries[q].next;
 }
 
-/* To the next question; behind the last one the round is over. */
+/* Sends the next query; after the last one the round is over. */
 static void
 go_on(struct learn *l)
 {
-	enum question next = next_of(l, l->at);
+	enum query next = next_of(l, l->at);
 
 	if (next == REST) {
-		l->asked_all = true;
+		l->complete = true;
 		commit(l);
-		tell_contradiction(l);
+		log_contradiction(l);
 		rest(l);
 	} else {
-		ask(l, next);
+		send_query(l, next);
 	}
 	if (!learn_gated(l))
-		tell_waiting(l, NULL, false);
+		report(l, NULL, false);
 }
 
-/* The gate stays shut, and what is left of the round would not open it. */
+/* The gate stays shut; the rest of the round could not open it. */
 static void
 fail(struct learn *l, bool local)
 {
 	l->at = REST;
 	probe_cancel(l->probe);
-	tell_waiting(l, l->why, local);
+	report(l, l->why, local);
 }
 
-/* SGLang's answer has come, or is no longer waited for. */
+/* SGLang's answer has come, or is not awaited any more. */
 static bool
 info_settled(struct learn *l, const struct probe_answer *a)
 {
@@ -370,21 +369,21 @@ static void
 on_answer(const struct probe_answer *a, void *arg)
 {
 	struct learn *l = arg;
-	enum question q = l->at;
+	enum query q = l->at;
 	bool info = q == INFO || q == INFO_OLD;
 	bool good, settled = true;
 
 	if (a->local)
 		engine_shortage(l->engine, a->why);
 	if (q == INFO && a->error == 0 && a->status == 404) {
-		ask(l, INFO_OLD);
+		send_query(l, INFO_OLD);
 		return;
 	}
-	good = probe_good(a, questions[q].path, l->why, sizeof(l->why)) && questions[q].take(l, a);
+	good = probe_good(a, queries[q].path, l->why, sizeof(l->why)) && queries[q].take(l, a);
 	if (info)
 		settled = info_settled(l, a);
 	if (!good && settled && !a->local)
-		tell_nothing_learned(l, q, a->status);
+		log_nothing_learned(l, q, a->status);
 	l->info_answered = l->info_answered || (info && settled);
 	if (l->waited && (info ? info_gates(l) : models_gate(l)))
 		fail(l, a->local);
@@ -392,15 +391,15 @@ on_answer(const struct probe_answer *a, void *arg)
 		go_on(l);
 }
 
-/* What a question does not tell this time is kept from the round before, of the same life. */
+/* A query without an answer keeps what the round before has learned since the engine was down. */
 static void
 begin(struct learn *l, const struct ep_addr *addr)
 {
 	(void)event_del(l->turn);
 	probe_cancel(l->probe);
 	l->addr = *addr;
-	l->next = l->asked_all ? l->engine->runtime : (struct runtime){0};
-	ask(l, MODELS);
+	l->next = l->complete ? l->engine->runtime : (struct runtime){0};
+	send_query(l, MODELS);
 }
 
 static void
@@ -427,7 +426,7 @@ learn_up(struct learn *l)
 
 	if (l->at != REST)
 		return;
-	if (learn_gated(l)) /* its pool was changed under it */
+	if (learn_gated(l)) /* a reload has changed its pool */
 		begin(l, &l->engine->addr);
 	else if (!event_pending(l->turn, EV_TIMEOUT, NULL))
 		turn_within(l, often < FIRST_MS ? often : FIRST_MS);
@@ -439,10 +438,10 @@ learn_forget(struct learn *l)
 	(void)event_del(l->turn);
 	probe_cancel(l->probe);
 	l->at = REST;
-	l->waited = l->models_known = l->info_answered = l->asked_all = false;
+	l->waited = l->models_known = l->info_answered = l->complete = false;
 	l->unanswered = 0;
-	memset(l->told, 0, sizeof(l->told));
-	l->told_contradiction[0] = '\0';
+	memset(l->logged, 0, sizeof(l->logged));
+	l->logged_contradiction[0] = '\0';
 }
 
 /* --- life -------------------------------------------------------------------------------- */

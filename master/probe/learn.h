@@ -1,6 +1,6 @@
 /*
- * What an engine says of itself: the models it serves, how long a context may be, its version, and of
- * SGLang which half of a pair it is and where its KV cache is fetched.  Into the endpoint's `models`
+ * What an engine reports about itself: its models, its longest context, its version, and for SGLang its
+ * role and the port where its KV cache is fetched.  Into the engine's `models`
  * and `runtime`, and with them into the table; what is configured wins there (publish.c).
  *
  * Process: master.

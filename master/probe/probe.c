@@ -323,30 +323,30 @@ is_quiet(int fd)
 }
 
 void
-probe_get(struct probe *p, const struct probe_ask *ask)
+probe_get(struct probe *p, const struct probe_request *rq)
 {
-	struct timeval tv = clock_tv(ask->timeout_ms);
+	struct timeval tv = clock_tv(rq->timeout_ms);
 
 	assert(p->state == IDLE);
 	p->request =
 		mem_printf("GET %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: pdrouter/" PDROUTER_VERSION
 			   "\r\n%s%s%sConnection: %s\r\n\r\n",
-			ask->prefix, ask->path, ask->authority,
-			ask->api_key != NULL ? "Authorization: Bearer " : "",
-			ask->api_key != NULL ? ask->api_key : "",
-			ask->api_key != NULL ? "\r\n" : "", ask->keep ? "keep-alive" : "close");
+			rq->prefix, rq->path, rq->authority,
+			rq->api_key != NULL ? "Authorization: Bearer " : "",
+			rq->api_key != NULL ? rq->api_key : "",
+			rq->api_key != NULL ? "\r\n" : "", rq->keep ? "keep-alive" : "close");
 	p->request_len = strlen(p->request);
-	p->keep = ask->keep;
-	p->keyed = ask->api_key != NULL;
-	p->want_body = ask->want_body;
-	p->piece = ask->piece;
-	p->max_body = ask->max_body;
+	p->keep = rq->keep;
+	p->keyed = rq->api_key != NULL;
+	p->want_body = rq->want_body;
+	p->piece = rq->piece;
+	p->max_body = rq->max_body;
 	p->sent = p->head_seen = p->body_len = 0;
 	p->status = 0;
 	p->keep_alive = p->answering = false;
-	if (p->fd != -1 && (!ask->keep || !ep_addr_equal(&p->addr, ask->addr) || !is_quiet(p->fd)))
+	if (p->fd != -1 && (!rq->keep || !ep_addr_equal(&p->addr, rq->addr) || !is_quiet(p->fd)))
 		hang_up(p);
-	p->addr = *ask->addr;
+	p->addr = *rq->addr;
 	if (p->fd != -1) {
 		p->reused = true;
 		p->state = SEND;

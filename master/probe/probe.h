@@ -38,7 +38,7 @@ typedef void probe_fn(const struct probe_answer *a, void *arg);
 /* A piece of the body of a 200, as it was read: 64 KiB at most. */
 typedef void probe_piece_fn(const char *data, size_t n, void *arg);
 
-struct probe_ask {
+struct probe_request {
 	const struct ep_addr *addr;
 	const char *authority; /* Host header */
 	const char *prefix, *path;
@@ -54,9 +54,9 @@ struct probe_ask {
 struct probe *probe_new(struct probe_env *env, probe_fn *fn, void *arg);
 void probe_free(struct probe **);
 
-/* Starts a GET; fn is called once, later, from the loop.  Everything in `ask` is copied.  Not while
+/* Starts a GET; fn is called once, later, from the loop.  Everything in `rq` is copied.  Not while
  * another is open (probe_busy). */
-void probe_get(struct probe *p, const struct probe_ask *ask);
+void probe_get(struct probe *p, const struct probe_request *rq);
 bool probe_busy(const struct probe *p);
 /* Ends an open GET without a call of fn, and closes the connection. */
 void probe_cancel(struct probe *p);

@@ -31,9 +31,9 @@ struct lookup {
 	uint16_t port;
 };
 
-struct question { /* the same of resolve_ask() */
+struct query { /* the same of resolve_query() */
 	struct resolver *resolver;
-	struct question **at;
+	struct query **at;
 	resolve_answer_fn *fn;
 	void *arg;
 	char *name;
@@ -362,18 +362,18 @@ resolve_cancel(struct lookup **at)
 	*at = NULL;
 }
 
-static void put_question(struct question *q);
+static void send_query(struct query *q);
 
 static void
 on_message(void *arg, int status, int timeouts, unsigned char *msg, int n)
 {
-	struct question *q = arg;
+	struct query *q = arg;
 	bool good = msg != NULL &&
 		    (status == ARES_SUCCESS || status == ARES_ENODATA || status == ARES_ENOTFOUND);
 
 	(void)timeouts;
 	if (status == ARES_ECANCELLED && q->at != NULL) {
-		put_question(q);
+		send_query(q);
 		return;
 	}
 	if (q->at != NULL) {
@@ -387,7 +387,7 @@ on_message(void *arg, int status, int timeouts, unsigned char *msg, int n)
 }
 
 static void
-put_question(struct question *q)
+send_query(struct query *q)
 {
 	struct resolver *r = q->resolver;
 
@@ -400,23 +400,23 @@ put_question(struct question *q)
 }
 
 void
-resolve_ask(struct resolver *r, const char *name, int type, resolve_answer_fn *fn, void *arg,
-	struct question **at)
+resolve_query(struct resolver *r, const char *name, int type, resolve_answer_fn *fn, void *arg,
+	struct query **at)
 {
-	struct question *q = MEM_NEW(struct question);
+	struct query *q = MEM_NEW(struct query);
 
-	*q = (struct question){.resolver = r,
+	*q = (struct query){.resolver = r,
 		.at = at,
 		.fn = fn,
 		.arg = arg,
 		.name = mem_strdup(name),
 		.type = type};
 	*at = q;
-	put_question(q);
+	send_query(q);
 }
 
 void
-resolve_ask_cancel(struct question **at)
+resolve_query_cancel(struct query **at)
 {
 	if (*at == NULL)
 		return;

@@ -12,7 +12,7 @@
 struct ep_addr;
 struct event_base;
 struct lookup;
-struct question;
+struct query;
 struct resolver;
 
 #define RESOLVE_MAX 8 /* addresses of one name that are looked at; further ones are ignored */
@@ -53,6 +53,6 @@ typedef void resolve_answer_fn(const uint8_t *msg, size_t n, const char *error, 
  * Asks the name servers for the records of one type.  `name` is taken as it is: no search list, no
  * /etc/hosts.  fn and *at as with resolve_start().
  */
-void resolve_ask(struct resolver *r, const char *name, int type, resolve_answer_fn *fn, void *arg,
-	struct question **at);
-void resolve_ask_cancel(struct question **at);
+void resolve_query(struct resolver *r, const char *name, int type, resolve_answer_fn *fn, void *arg,
+	struct query **at);
+void resolve_query_cancel(struct query **at);

@@ -14,10 +14,10 @@
 #include "shm/look.h"
 #include "shm/metrics.h"
 
-#define TIMEOUT_MS 3000 /* a loaded engine renders its page late; an older one is of no use */
-/* An engine without the page (SGLang without --enable-metrics) is asked so often. */
+#define TIMEOUT_MS 3000 /* a loaded engine renders its page late; a later page is of no use */
+/* Interval for an engine without the page (SGLang without --enable-metrics). */
 #define ABSENT_MS 30000
-#define FIRST_MS 100 /* the first one comes soon; a fleet's spread over this */
+#define FIRST_MS 100 /* the first scrapes of a fleet are spread over this time */
 
 struct scrape {
 	struct engine *engine;
@@ -93,7 +93,7 @@ on_turn(evutil_socket_t fd, short what, void *arg)
 	s->turnover = ep_turnover(e->prober->seg, e->slot);
 	s->sent = 0;
 	note_sent(s);
-	probe_get(s->probe, &(struct probe_ask){.addr = &e->addr,
+	probe_get(s->probe, &(struct probe_request){.addr = &e->addr,
 				    .authority = e->authority,
 				    .prefix = e->at.prefix,
 				    .path = "/metrics",
@@ -181,9 +181,9 @@ read_page(struct scrape *s, const struct probe_answer *a)
 	if (a->error != 0)
 		return a->why;
 	if (s->absent)
-		return "status 404: no such page, asked again every 30 s";
+		return "status 404: no such page, scraped again every 30 s";
 	if (a->status == 401)
-		return "status 401: the engine wants an engine_api_key_file";
+		return "status 401: the pool needs an engine_api_key_file";
 	if (a->status != 200)
 		return "status other than 200";
 	return read_figures(s);
@@ -203,7 +203,7 @@ on_answer(const struct probe_answer *a, void *arg)
 	if (why != NULL)
 		metric_add(e->prober->slab, M_SCRAPES_FAILED, 1);
 	if (why != NULL && !s->failing)
-		log_warn("load of endpoint unknown, choosing by own requests alone",
+		log_warn("load of endpoint unknown, only own requests count",
 			LOG_S("url", e->url), LOG_S("role", role_name(e->role)),
 			LOG_S("pool", e->pool_name), LOG_S("reason", why));
 	if (why == NULL && s->failing)

@@ -100,7 +100,7 @@ def test_nobody_waits_for_an_engine_that_does_not_come(world):
     dead = f"http://127.0.0.1:{free_port()}"
     r = world.router({**world.pool([p], [d]), "models": ["a"], "name": "good"},
                      {**world.pool([dead], [d]), "models": ["b"], "name": "bad"}, wait_for="health", health_timeout="30s")
-    wait("it is given up", lambda: r.lines("endpoint does not answer yet, still asking"))
+    wait("it is given up", lambda: r.lines("endpoint does not answer yet, still probing"))
     for n, (model, status) in enumerate((("nobody", 404), ("b", 503)), 1):
         assert r.complete(model=model).status == status
         assert r.end(n)["total_ms"] < 10_000

@@ -42,7 +42,7 @@ def test_bootstrap_port_of_sglang_need_not_be_configured(world, old):
 def test_vllm_is_asked_beside_its_work(world):
     r, (p,), (d,) = world.pd(engine={"max_model_len": 8192})
     wait("version and context", lambda: shown(r, d.url)["version"] == "0.33.0+pdsim" and shown(r, d.url)["max_context"] == 8192)
-    assert shown(r, p.url)["mode"] == "" and not r.lines("endpoint contradicts the configuration, which is followed")
+    assert shown(r, p.url)["mode"] == "" and not r.lines("endpoint contradicts the configuration, configured values are used")
 
 
 def test_an_engine_serves_several_models_and_adapters_come_later(world):
@@ -61,7 +61,7 @@ def test_contradictions_are_told_once_and_shown(world):
     d = world.script(probes={"/server_info": b'{"disaggregation_mode":"decode","version":"1"}'})
     p.probes["/v1/models"] = b'{"data":[{"id":"elsewhere"}]}'
     r = world.router(world.pool([p], [d], engine="sglang"))
-    told = wait("the warning", lambda: r.lines("endpoint contradicts the configuration, which is followed"))
+    told = wait("the warning", lambda: r.lines("endpoint contradicts the configuration, configured values are used"))
     assert told[0]["url"] == p.url and told[0]["level"] == "warn"
     assert "decode engine" in told[0]["contradiction"]
     assert "listed as prefill engine, but says it is a decode engine" in line(r, p.url)
@@ -71,7 +71,7 @@ def test_contradictions_are_told_once_and_shown(world):
     r.reload(rise=2)
     second = p.probed["/server_info"]
     wait("and another", lambda: p.probed["/server_info"] is not second)
-    assert len(r.lines("endpoint contradicts the configuration, which is followed")) == 1
+    assert len(r.lines("endpoint contradicts the configuration, configured values are used")) == 1
     p.probes["/server_info"] = b'{"disaggregation_mode":"prefill","version":"1"}'
     wait("the next contradiction", lambda: "does not serve the configured model" in line(r, p.url))
 
@@ -88,13 +88,13 @@ def test_configured_bootstrap_port_wins(world):
 def test_engines_that_say_nothing_are_used_as_configured(world):
     p, d = world.script(), world.script(probes={"/server_info": (401, b'{"error":"Unauthorized"}')})
     r = world.router(world.pool([{"url": p.url, "bootstrap_port": 7000}], [d], engine="sglang"))
-    said = r.lines("nothing learned of the endpoint, it is used as configured")
+    said = r.lines("endpoint reports nothing about itself, configured values are used")
     assert {(x["url"], x["reason"]) for x in said} == {(p.url, "GET /get_server_info: status 404"),
                                                         (d.url, "GET /server_info: status 401: Unauthorized")}
     assert shown(r, p.url)["bootstrap_port"] == 7000
     again = d.probed["/server_info"]
     wait("another round", lambda: d.probed["/server_info"] is not again)
-    assert len(r.lines("nothing learned of the endpoint, it is used as configured")) == 2
+    assert len(r.lines("endpoint reports nothing about itself, configured values are used")) == 2
 
 
 def test_what_an_engine_says_breaks_no_line(world):
@@ -197,7 +197,7 @@ def test_a_key_that_is_missing_is_told_where_nothing_waits_for_it(world):
     """The pool names its models, so both are up without; the log says why their context is not known."""
     p, d = (world.engine(x, api_key="sk-secret") for x in ("prefill", "decode"))
     r = world.router(world.pool([p], [d]))
-    r.wait_log("the endpoint wants a key for this")
+    r.wait_log("endpoint refuses a query without a valid key")
     r.wait_log(f'wants a key.*"url":"{d.url}"')
     time.sleep(2)
     assert len([x for x in r.log().splitlines() if "wants a key" in x]) == 2, "once for each"
