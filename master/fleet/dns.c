@@ -181,8 +181,9 @@ former_of(const struct lookup_type *t, const struct targets *now)
 	size_t at = 0;
 
 	while (former.n < t->known.n + t->leaving.n && (ep = next_up(t, &at)) != NULL)
-		if (!targets_have(now, ep->engine.url) && (targets_have(&t->known, ep->engine.url) ||
-							     targets_have(&t->leaving, ep->engine.url)))
+		if (!targets_have(now, ep->engine.url) &&
+			(targets_have(&t->known, ep->engine.url) ||
+				targets_have(&t->leaving, ep->engine.url)))
 			former.v[former.n++] = (struct target){
 				mem_strdup(ep->engine.url), ep->engine.conf->weight};
 	return former;
@@ -259,12 +260,12 @@ empty(struct lookup_type *t, const struct dns_reply *reply)
 			LOG_U("answers", t->empty), LOG_U("endpoints", t->known.n));
 		learn(t, &none);
 	} else if (t->known.n > 0 && t->empty == 1) {
-		log_warn("a name has no addresses now, its endpoints stay until that is said again",
+		log_warn("a name has no addresses now, its endpoints stay until the answer repeats",
 			LOG_S("name", t->entry->conf->name), LOG_S("type", type_name(t->type)),
 			LOG_S("pool", t->entry->pool), LOG_S("reason", why), LOG_U("times", fall),
 			LOG_U("endpoints", t->known.n));
 	} else if (t->empty == fall && t == t->entry->types && count(t->entry) == 0) {
-		log_warn("a name has no addresses, nothing is found by it",
+		log_warn("a name has no addresses, it gives no endpoints",
 			LOG_S("name", t->entry->conf->name), LOG_S("pool", t->entry->pool),
 			LOG_S("role", role_name(t->entry->conf->as.role)), LOG_S("reason", why),
 			LOG_U("answers", t->empty));

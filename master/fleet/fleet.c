@@ -163,9 +163,9 @@ static void
 tell_all(const struct fold *fo)
 {
 	if (fo->added + fo->again + fo->removed + fo->changed > TOLD_MAX)
-		log_info("more endpoints than the log names", LOG_U("added", fo->added),
-			LOG_U("added_again", fo->again), LOG_U("removed", fo->removed),
-			LOG_U("changed", fo->changed));
+		log_info("more endpoints changed than are logged one by one",
+			LOG_U("added", fo->added), LOG_U("added_again", fo->again),
+			LOG_U("removed", fo->removed), LOG_U("changed", fo->changed));
 }
 
 /* NULL if there is none. */

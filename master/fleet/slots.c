@@ -77,7 +77,8 @@ reap(struct fleet *f)
 		endpoint_free(&ep);
 	}
 	if (n > LOGGED_MAX)
-		log_info("more endpoints drained than the log names", LOG_U("endpoints", n));
+		log_info(
+			"more endpoints drained than are logged one by one", LOG_U("endpoints", n));
 	return n;
 }
 

@@ -35,10 +35,10 @@
 enum step { REST, NAME, PATH, LEARN };
 enum standing { STARTING, UP, DOWN };
 
-#define EAGER_MS 250        /* between rounds while STARTING: an engine is up soon after its start */
-#define EAGER_FOR_MS 10000  /* later the engine is loading weights: probe at the usual interval */
-#define RENEW_MS 30000      /* between two lookups of a name */
-#define RENEW_LEAST_MS 1000 /* between two lookups after failed rounds */
+#define EAGER_MS 250       /* between rounds while STARTING: an engine is up soon after its start */
+#define EAGER_FOR_MS 10000 /* later the engine is loading weights: probe at the usual interval */
+#define RENEW_MS 30000     /* between two lookups of a name */
+#define RENEW_LEAST_MS 1000         /* between two lookups after failed rounds */
 #define HEALTH_BODY_MAX (64u << 10) /* of a health answer, whose text is not used */
 
 struct health {

@@ -61,12 +61,12 @@ struct learn {
 	struct ep_addr addr;
 	/* since the endpoint was down: */
 	bool models_known, info_answered, complete;
-	bool waited;                  /* fn is to be called */
-	uint32_t unanswered;          /* INFO, in a row */
-	struct runtime next;          /* filled by this round */
-	bool logged[QUERY_N];        /* that this query taught nothing; since it was down */
+	bool waited;                    /* fn is to be called */
+	uint32_t unanswered;            /* INFO, in a row */
+	struct runtime next;            /* filled by this round */
+	bool logged[QUERY_N];           /* that this query taught nothing; since it was down */
 	char logged_contradiction[256]; /* the one in the log; since it was down */
-	char why[192];                /* what went wrong last */
+	char why[192];                  /* what went wrong last */
 };
 
 static void

@@ -1,10 +1,10 @@
 /*
  * What an engine reports about itself: its models, its longest context, its version, and for SGLang its
- * role and the port where its KV cache is fetched.  Into the engine's `models`
- * and `runtime`, and with them into the table; what is configured wins there (publish.c).
+ * role and the port where its KV cache is fetched.  All of this goes into the engine's `models` and
+ * `runtime`, and from there into the table, where configured values win (master/fleet/rows.c).
  *
  * Process: master.
- * Ownership: health.c has one per endpoint.  fn may call anything here but learn_free().
+ * Ownership: health.c has one per engine.  fn may call any function here but learn_free().
  */
 #pragma once
 #include <stdbool.h>
@@ -15,27 +15,27 @@ struct ep_addr;
 struct learn;
 
 /*
- * The end of what learn_gate() began: why NULL: the gate is open.  `local`: this machine is to blame,
- * not the engine.
+ * learn_gate() has ended.  why: NULL if the gate is open, else why it is not.  `local`: this machine is
+ * at fault, not the engine.
  */
 typedef void learn_fn(const char *why, bool local, void *arg);
 
 struct learn *learn_new(struct engine *e, learn_fn *fn, void *arg);
 void learn_free(struct learn **);
 
-/* True while something is not known yet that must be before this endpoint may be UP. */
+/* True while the engine has not yet reported what must be known before it may be UP. */
 bool learn_gated(const struct learn *l);
-/* Asks for it at an address not yet proven; fn is called once, later, unless learn_forget() comes
- * before.  Only while learn_gated(). */
+/* Queries the engine at an address that is not published yet.  fn is called once, later, unless
+ * learn_forget() comes before.  Only while learn_gated(). */
 void learn_gate(struct learn *l, const struct ep_addr *addr);
-/* The endpoint is UP at e->addr: everything is asked soon, then every 30 s. */
+/* The engine is UP at e->addr: all queries are sent soon, then every 30 s. */
 void learn_up(struct learn *l);
-/* The endpoint is down, or elsewhere: what answers next may be another engine, so everything is
- * learned anew.  What was learned stays in force until then. */
+/* The engine is down or has moved: another engine may answer next, so all is learned anew.  What was
+ * learned before stays in force until then. */
 void learn_forget(struct learn *l);
 
 /*
- * What the engine says of itself against what is configured: one phrase into buf, "" if nothing
- * contradicts.  Returns buf.
+ * Writes one phrase about a contradiction between the engine's report and the configuration into buf, or
+ * "" if there is none.  Returns buf.
  */
 const char *learn_contradiction(const struct engine *e, char *buf, size_t size);

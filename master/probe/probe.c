@@ -17,7 +17,7 @@
 #include "shm/base/mem.h"
 #include "shm/table.h"
 
-/* One read(2) per wake-up: an endless answer takes its turn among the others. */
+/* One read(2) per wake-up, so an endless answer does not hold up the others. */
 #define READ_BYTES (64u << 10)
 /*
  * Sockets of freed probes that are closed in one turn of the loop.  A reload that removes hundreds of
@@ -27,16 +27,15 @@
 #define HEAD_MAX (16u << 10) /* and of one read while it is awaited: at most 32 KiB are kept */
 
 /*
- *   IDLE --probe_get--> CONNECT --writable--> SEND --all written--> HEAD --head--> BODY --end-->
- * IDLE
- *     \--- kept connection -------------------^   ^
- *                                                  `-- a kept connection that breaks without a byte
- * of an answer was stale: once more, on a new one One clock runs over all of it; any failure ends
- * in IDLE with the connection closed.
+ * IDLE --probe_get--> CONNECT --writable--> SEND --all written--> HEAD --head--> BODY --end--> IDLE
+ *    \--- kept connection ------------------^
+ *
+ * A kept connection that breaks without a byte of an answer was stale: the request is sent once more,
+ * on a new connection.  One clock runs over all of it.  Any failure ends in IDLE, connection closed.
  */
 enum state {
 	IDLE,
-	FAILED /* not even begun: told from the loop */,
+	FAILED /* could not start: reported from the loop */,
 	CONNECT,
 	SEND,
 	HEAD,
@@ -333,8 +332,8 @@ probe_get(struct probe *p, const struct probe_request *rq)
 			   "\r\n%s%s%sConnection: %s\r\n\r\n",
 			rq->prefix, rq->path, rq->authority,
 			rq->api_key != NULL ? "Authorization: Bearer " : "",
-			rq->api_key != NULL ? rq->api_key : "",
-			rq->api_key != NULL ? "\r\n" : "", rq->keep ? "keep-alive" : "close");
+			rq->api_key != NULL ? rq->api_key : "", rq->api_key != NULL ? "\r\n" : "",
+			rq->keep ? "keep-alive" : "close");
 	p->request_len = strlen(p->request);
 	p->keep = rq->keep;
 	p->keyed = rq->api_key != NULL;
@@ -572,7 +571,7 @@ on_io(evutil_socket_t fd, short what, void *arg)
 	step[p->state](p);
 }
 
-/* --- judging an answer ------------------------------------------------------------------- */
+/* --- good answers ------------------------------------------------------------------- */
 
 /* What the engine says of its refusal, harmless on a terminal; "" if it says nothing. */
 static void

@@ -1,10 +1,10 @@
 /*
- * A small HTTP client for the master's questions to engines: one GET at a time on one connection,
- * never blocking, bounded in time, in bytes of one answer and in bytes of all answers together.
+ * A small HTTP client for the master's requests to engines: one GET at a time on one connection, never
+ * blocking, bounded in time, in bytes of one answer and in bytes of all answers together.
  *
  * Process: master.
- * Ownership: a probe belongs to who made it.  Its fn may start the next GET on the same probe, but
- * must not free it.
+ * Ownership: a probe belongs to its creator.  Its fn may start the next GET on the same probe, but must
+ * not free it.
  */
 #pragma once
 #include <stdbool.h>
@@ -16,8 +16,7 @@ struct event_base;
 struct probe;
 struct probe_env;
 
-/* What all probes of a process share: the read buffer, and the sum of bytes of answers held. */
-/* max_held bounds that sum: no crowd of mad engines takes more memory. */
+/* What all probes share: the read buffer, and the limit of all answers' bytes together, `max_held`. */
 struct probe_env *probe_env_new(struct event_base *base, size_t max_held);
 void probe_env_free(struct probe_env **);
 
@@ -26,12 +25,11 @@ void probe_env_free(struct probe_env **);
 
 struct probe_answer {
 	int error; /* 0, or -errno: -ETIMEDOUT, -ECONNREFUSED, -EPROTO (not HTTP), -EMSGSIZE, ... */
-	bool local; /* the error is this machine's (out of descriptors, ...) and says nothing of the
-		       peer */
+	bool local;       /* this machine is at fault (out of descriptors, ...), not the peer */
 	const char *why;  /* of the error, one English phrase; "" without */
 	int status;       /* of the HTTP answer; 0 with an error before it */
-	bool keyed;       /* the question showed a key */
-	const char *body; /* NULL unless asked for; valid until fn returns */
+	bool keyed;       /* the request carried a key */
+	const char *body; /* NULL unless want_body; valid until fn returns */
 	size_t len;
 };
 typedef void probe_fn(const struct probe_answer *a, void *arg);

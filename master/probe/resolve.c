@@ -23,7 +23,7 @@
 
 struct lookup {
 	struct resolver *resolver;
-	/* the asker's pointer to this; NULL after cancel (c-ares cannot drop one) */
+	/* the caller's pointer to this; NULL after cancel (c-ares cannot drop one) */
 	struct lookup **at;
 	resolve_fn *fn;
 	void *arg;
@@ -51,14 +51,14 @@ struct resolver {
 	struct event_base *base;
 	ares_channel channel;
 	bool ready;    /* ares_init worked */
-	char *servers; /* "a,b": those asked instead of resolv.conf's; "" */
+	char *servers; /* "a,b": used instead of those of resolv.conf; or "" */
 	/* resolv.conf when the channel was made: c-ares does not read it again */
 	struct stat conf;
 	struct event *timer;
 	TAILQ_HEAD(watch_list, watch) watches;
 };
 
-/* c-ares tells the time by which it wants to be called again; nothing open means no timer. */
+/* c-ares says by when it must be called again.  Without an open lookup there is no timer. */
 static void
 rearm(struct resolver *r)
 {

@@ -15,16 +15,15 @@ struct lookup;
 struct query;
 struct resolver;
 
-#define RESOLVE_MAX 8 /* addresses of one name that are looked at; further ones are ignored */
+#define RESOLVE_MAX 8 /* addresses of one name that are used; further ones are ignored */
 
-/* Aborts when out of memory.  Without a resolv.conf 127.0.0.1 is asked. */
+/* Aborts when out of memory.  Without a resolv.conf the name server is 127.0.0.1. */
 struct resolver *resolver_new(struct event_base *base);
 void resolver_free(struct resolver **); /* lookups still open are dropped, their fn is not called */
 
 /*
- * Asks these name servers ("127.0.0.1:5353", "[::1]", ...) from now on; n = 0: those of resolv.conf, as
- * it is now.  What is being looked up is asked of them, too.  Returns false if they are the ones that
- * are asked already.
+ * Uses these name servers ("127.0.0.1:5353", "[::1]", ...) from now on; n = 0: those of resolv.conf, as
+ * it is now.  Open lookups are sent to them as well.  Returns false if they are in use already.
  */
 bool resolver_servers(struct resolver *r, char *const *servers, size_t n);
 

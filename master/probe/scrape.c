@@ -112,16 +112,15 @@ count_of(double v)
 }
 
 /*
- * What of the engine's figures is not ours.  The engine took them at some moment between our
- * question and its answer, when our share was neither exactly what it was before nor what it is
- * after.  The largest we saw is subtracted: requests of ours that began or ended meanwhile then
- * never look like somebody else's load, which would turn traffic away from this engine for a whole
- * interval.  The other error, foreign load hidden by what began within those few milliseconds, is
- * harmless: our own count already has it.
+ * The part of the engine's load that is not ours.  The engine took its figures at some moment between
+ * our request and its answer.  The largest number of our own requests seen in that time is subtracted.
+ * So a request of ours that began or ended meanwhile never counts as foreign load, which would turn
+ * traffic away from this engine for a whole interval.  The opposite error, foreign load hidden by our
+ * own new requests, is harmless: our own count already has those.
  *
- * A request that began and ended between two of our looks was never seen.  If none did, the result
- * is exact.  Else the smaller of this figure and the one before is taken: such a request is in one
- * of them, load that is really somebody else's in both.
+ * A request of ours that began and ended between two samples was never seen.  If there was none, the
+ * result is exact.  Else the smaller of this figure and the former one counts: such a request is in one
+ * of them, real foreign load is in both.
  */
 static uint32_t
 foreign(struct scrape *s, const struct ep_scrape *figures)
@@ -203,9 +202,9 @@ on_answer(const struct probe_answer *a, void *arg)
 	if (why != NULL)
 		metric_add(e->prober->slab, M_SCRAPES_FAILED, 1);
 	if (why != NULL && !s->failing)
-		log_warn("load of endpoint unknown, only own requests count",
-			LOG_S("url", e->url), LOG_S("role", role_name(e->role)),
-			LOG_S("pool", e->pool_name), LOG_S("reason", why));
+		log_warn("load of endpoint unknown, only own requests count", LOG_S("url", e->url),
+			LOG_S("role", role_name(e->role)), LOG_S("pool", e->pool_name),
+			LOG_S("reason", why));
 	if (why == NULL && s->failing)
 		log_info("load of endpoint known again", LOG_S("url", e->url),
 			LOG_S("role", role_name(e->role)), LOG_S("pool", e->pool_name));

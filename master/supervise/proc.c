@@ -239,7 +239,7 @@ ask_quit(struct proc *p)
 static void
 kill_now(struct proc *p)
 {
-	log_warn("process does not go: killed", LOG_S("kind", p->kind->name),
+	log_warn("process does not exit: killed", LOG_S("kind", p->kind->name),
 		LOG_U("child_slot", p->slot), LOG_I("pid", p->pid));
 	(void)kill(p->pid, SIGKILL);
 }
@@ -308,12 +308,12 @@ log_death(const struct proc *p, int status)
 		log_error("process died", LOG_S("kind", p->kind->name),
 			LOG_U("child_slot", p->slot), LOG_I("pid", p->pid),
 			LOG_S("signal", sigabbrev_np(WTERMSIG(status))),
-			LOG_S("state", states[p->state].name), LOG_S("last_words", words));
+			LOG_S("state", states[p->state].name), LOG_S("crash_note", words));
 	else
 		log_error("process exited", LOG_S("kind", p->kind->name),
 			LOG_U("child_slot", p->slot), LOG_I("pid", p->pid),
 			LOG_I("code", WEXITSTATUS(status)), LOG_S("state", states[p->state].name),
-			LOG_S("last_words", words));
+			LOG_S("crash_note", words));
 }
 
 /*
@@ -337,7 +337,7 @@ give_back(struct proc *p)
 	memset(seg->procs[p->slot].words, 0, SHM_WORDS);
 	proc_slot_set(seg, p->slot, 0, PROC_EMPTY, 0);
 	if (held + armed + trials + waiting > 0)
-		log_info("gave back what the process held", LOG_U("child_slot", p->slot),
+		log_info("resources of a dead process released", LOG_U("child_slot", p->slot),
 			LOG_U("reservations", held), LOG_U("flags", armed), LOG_U("trials", trials),
 			LOG_U("waiting", waiting));
 	if (p->env->reaped != NULL)

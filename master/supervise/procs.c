@@ -71,7 +71,7 @@ on_stall_tick(evutil_socket_t fd, short what, void *arg)
 		p->hangs = true;
 		log_error("process hangs: killed", LOG_S("kind", p->kind->name),
 			LOG_U("child_slot", i), LOG_I("pid", p->pid),
-			LOG_U("silent_ms", now - beat));
+			LOG_U("heartbeat_age_ms", now - beat));
 		(void)kill(p->pid, SIGKILL);
 	}
 }

@@ -260,7 +260,7 @@ def test_an_empty_answer_counts_when_it_is_repeated(world, names, how):
         names.zone = {}
     else:
         names.set(P)
-    stays = wait("a line", lambda: router.lines("a name has no addresses now, its endpoints stay until that is said again"))
+    stays = wait("a line", lambda: router.lines("a name has no addresses now, its endpoints stay until the answer repeats"))
     assert stays[0]["reason"] == how and stays[0]["times"] == 3
     assert len(states(router)) == 2
     gone = wait("a line", lambda: router.lines("a name has lost its addresses, its endpoints are removed"))
@@ -275,16 +275,16 @@ def test_a_name_that_never_had_an_address_is_told(world, names):
     """One line an operator looks for when /ready stays 503; neither one at the start nor one for each answer."""
     router = dns_router(world, names, [world.engine("decode")], [{"name": P, "port": 8100, "role": "prefill"}], fall=2,
                         wait_for=None)
-    told = wait("the warning", lambda: router.lines("a name has no addresses, nothing is found by it"))
+    told = wait("the warning", lambda: router.lines("a name has no addresses, it gives no endpoints"))
     assert told[0]["level"] == "warn" and told[0]["name"] == P and told[0]["reason"] == "no such name"
     wait("more answers", lambda: len(names.times(P, A)) >= 4)
-    assert len(router.lines("a name has no addresses, nothing is found by it")) == 1
+    assert len(router.lines("a name has no addresses, it gives no endpoints")) == 1
 
 
 def test_one_empty_answer_is_a_mistake(world, names):
     router, p, _ = one_name(world, names, fall=2)
     names.set(P)
-    router.wait_log("its endpoints stay until that is said again")
+    router.wait_log("its endpoints stay until the answer repeats")
     names.set(P, "127.0.0.2", "127.0.0.3")
     more_answers(names, 2)
     wait_up(router, *p)

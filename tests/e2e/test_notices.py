@@ -143,8 +143,8 @@ def test_notices_for_a_dead_worker(flags):
     say(one, COUNTS)
     pids = {x["slot"]: x["pid"] for x in r.status()["processes"] if x["kind"] == "worker"}
     r.murder(pids[flag.worker])
-    wait("it to be reaped", lambda: r.lines("gave back what the process held"))
-    assert [x["flags"] for x in r.lines("gave back what the process held")] == [1]
+    wait("it to be reaped", lambda: r.lines("resources of a dead process released"))
+    assert [x["flags"] for x in r.lines("resources of a dead process released")] == [1]
     say(one, STALE)
     wait("its successor", lambda: r.ctl("workers").stdout.count("state=ready") == 3)
     assert flag.state == FREE
@@ -164,7 +164,7 @@ def test_notices_that_never_come(flags):
     r.reload(workers=1)  # another generation: the worker drains
     wait("one worker", lambda: len(r.children()) == 1)
     wait("it to be given back", lambda: flag.state == FREE)
-    assert [x["flags"] for x in r.lines("gave back what the process held")] == [1]
+    assert [x["flags"] for x in r.lines("resources of a dead process released")] == [1]
 
 
 def test_notices_go_on_behind_a_killed_notifier(flags):

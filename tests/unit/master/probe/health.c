@@ -364,7 +364,7 @@ Test(health, answers_held_are_bounded_and_that_is_nobodys_fault)
 	struct fake *f = fake_new("127.0.0.1");
 	struct ep_addr addr = {.family = AF_INET, .port = (uint16_t)f->port, .ip = {127, 0, 0, 1}};
 	struct probe_env *env = probe_env_new(base, 32 << 10);
-	struct probe_ask ask = {.addr = &addr,
+	struct probe_request rq = {.addr = &addr,
 		.authority = "x",
 		.prefix = "",
 		.path = "/metrics",
@@ -379,22 +379,22 @@ Test(health, answers_held_are_bounded_and_that_is_nobodys_fault)
 	memset(half, 'x', sizeof(half) - 1);
 	memcpy(half, head, strlen(head));
 	f->metrics = half;
-	probe_get(p[0], &ask);
+	probe_get(p[0], &rq);
 	run_for(100); /* it holds all that may be */
 	f->metrics = OK;
 	ask.want_body = false;
-	probe_get(p[1], &ask);
+	probe_get(p[1], &rq);
 	cr_assert(wait_for(is_answered, &want, 3000));
 	cr_assert_eq(answers[0].error, 0, "%s", answers[0].why);
 	cr_assert_eq(answers[0].status, 200);
 	ask.want_body = true;
-	probe_get(p[2], &ask);
+	probe_get(p[2], &rq);
 	want = 2;
 	cr_assert(wait_for(is_answered, &want, 3000));
 	cr_assert_neq(answers[1].error, 0);
 	cr_assert(answers[1].local, "%s", answers[1].why);
 	probe_cancel(p[0]);
-	probe_get(p[2], &ask);
+	probe_get(p[2], &rq);
 	want = 3;
 	cr_assert(wait_for(is_answered, &want, 3000));
 	cr_assert_eq(answers[2].error, 0, "%s", answers[2].why);
