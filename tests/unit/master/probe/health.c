@@ -382,12 +382,12 @@ Test(health, answers_held_are_bounded_and_that_is_nobodys_fault)
 	probe_get(p[0], &rq);
 	run_for(100); /* it holds all that may be */
 	f->metrics = OK;
-	ask.want_body = false;
+	rq.want_body = false;
 	probe_get(p[1], &rq);
 	cr_assert(wait_for(is_answered, &want, 3000));
 	cr_assert_eq(answers[0].error, 0, "%s", answers[0].why);
 	cr_assert_eq(answers[0].status, 200);
-	ask.want_body = true;
+	rq.want_body = true;
 	probe_get(p[2], &rq);
 	want = 2;
 	cr_assert(wait_for(is_answered, &want, 3000));
