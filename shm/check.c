@@ -23,6 +23,7 @@
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
 #include "shm/quota_word.h"
+#include "shm/busy.h"
 #include "shm/eject.h"
 #include "shm/flags.h"
 #include "shm/load.h"
@@ -324,27 +325,43 @@ check_word(struct check *c, uint32_t ep, enum which which)
 			(int)l.worker, (unsigned long long)l.b);
 }
 
-/* Its bits are such as eject.c makes, and a trial is a living worker's. */
+/* `never`: bits that are not set; a trial is a living worker's, and of an endpoint that is out. */
+static bool
+half_open_wrong(struct look *l, uint64_t word, uint64_t never)
+{
+	const uint32_t worker = half_open_worker(word);
+
+	l->a = word;
+	if (worker == 0)
+		return (word & never) != 0;
+	return (word & never) != 0 || !half_open_out(word) || worker > SLOT_WORKERS(l->seg) ||
+	       shm_load(&l->seg->procs[worker - 1].pid) == 0;
+}
+
 static bool
 eject_wrong(struct look *l)
 {
-	const uint64_t word = shm_load(&l->seg->eps[l->ep].eject);
-	const uint32_t owner = eject_word_owner(word);
+	return half_open_wrong(l, shm_load(&l->seg->eps[l->ep].eject), EJECT_NEVER);
+}
 
-	l->a = word;
-	if (owner == 0)
-		return (word & EJECT_NEVER) != 0;
-	return (word & EJECT_NEVER) != 0 || !eject_word_out(word) || owner > SLOT_WORKERS(l->seg) ||
-	       shm_load(&l->seg->procs[owner - 1].pid) == 0;
+static bool
+busy_wrong(struct look *l)
+{
+	const uint64_t word = shm_load(&l->seg->eps[l->ep].busy);
+
+	return half_open_wrong(l, word, BUSY_NEVER) || (word != 0 && !half_open_out(word));
 }
 
 static void
-check_ejection(struct check *c, uint32_t ep)
+check_half_open(struct check *c, uint32_t ep)
 {
 	struct look l = {.seg = c->seg, .ep = ep};
 
 	if (lasts(eject_wrong, &l))
 		found(c, "I12 endpoint %u: its ejection 0x%llx has a trial of nobody's", ep,
+			(unsigned long long)l.a);
+	if (lasts(busy_wrong, &l))
+		found(c, "I12 endpoint %u: its busy word 0x%llx has a trial of nobody's", ep,
 			(unsigned long long)l.a);
 }
 
@@ -367,7 +384,7 @@ check_endpoint(struct check *c, uint32_t ep)
 			load_count(c->seg, ep), load_tokens(c->seg, ep));
 	check_word(c, ep, REQUESTS);
 	check_word(c, ep, TOKENS);
-	check_ejection(c, ep);
+	check_half_open(c, ep);
 }
 
 /*

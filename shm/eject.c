@@ -11,8 +11,6 @@
 #include "shm/table.h"
 
 /* eject.h draws the word. */
-#define MS_MASK ((UINT64_C(1) << EJECT_MS_BITS) - 1)
-#define OWNER_AT EJECT_MS_BITS
 #define FAILURES_AT 48
 #define FAILURES_MAX 255u
 #define LEVEL_AT 56
@@ -34,12 +32,14 @@ level_of(uint64_t word)
 	return (uint32_t)(word >> LEVEL_AT & LEVEL_MAX);
 }
 
-/* `flags`: EJECT_OUT, EJECT_REACHED. */
+/* `flags`: HALF_OPEN_OUT, EJECT_REACHED. */
 static uint64_t
-make(uint64_t flags, uint32_t level, uint32_t failures, uint32_t owner, uint64_t ms)
+make(uint64_t flags, uint32_t level, uint32_t failures, uint64_t ms)
 {
-	return flags | (uint64_t)level << LEVEL_AT | (uint64_t)failures << FAILURES_AT |
-	       (uint64_t)owner << OWNER_AT | (ms & MS_MASK);
+	const uint64_t own =
+		flags | (uint64_t)level << LEVEL_AT | (uint64_t)failures << FAILURES_AT;
+
+	return half_open_make(own, 0, ms);
 }
 
 static uint64_t *
@@ -56,12 +56,12 @@ eject_look(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t *ret_le
 	const uint64_t word = shm_load(word_of(seg, ep));
 
 	*ret_left_ms = 0;
-	if (!eject_word_out(word))
+	if (!half_open_out(word))
 		return EJECT_IN;
-	if (!eject_word_passed_by(word, now_ms))
+	if (!half_open_shut(word, now_ms))
 		return EJECT_DUE;
-	*ret_left_ms = eject_word_ms(word) - now_ms;
-	return eject_word_owner(word) != 0 ? EJECT_TRIED : EJECT_EJECTED;
+	*ret_left_ms = half_open_ms(word) - now_ms;
+	return half_open_worker(word) != 0 ? EJECT_TRIED : EJECT_EJECTED;
 }
 
 const char *
@@ -166,30 +166,44 @@ most_out(const struct table_pool *tp, enum role role)
 	return most < n ? most : n - 1;
 }
 
-/* Ejected, or not up: neither serves anybody. */
-static uint32_t
-count_out(const struct seg *seg, const struct table_pool *tp, enum role role, uint32_t *ret_ejected)
-{
-	uint32_t n = 0;
+/* Of the endpoints of a role. */
+struct outs {
+	uint32_t out;     /* ejected or not up: neither serves anybody */
+	uint32_t ejected; /* of those, up: they serve once they are brought back */
+	uint32_t
+		reached; /* of those, not ejected for refused connections alone: they may be back any time */
+};
 
-	*ret_ejected = 0;
+static struct outs
+count_out(const struct seg *seg, const struct table_pool *tp, enum role role)
+{
+	struct outs n = {0};
+
 	for (uint32_t i = 0; i < tp->n[role]; i++) {
 		const struct ep_word *e = &seg->eps[tp->picks[role][i].slot];
+		const uint64_t word = shm_load(&e->eject);
 		const bool up = ep_word_state(shm_load(&e->state)) == EP_UP;
-		const bool out = eject_word_out(shm_load(&e->eject));
+		const bool out = half_open_out(word);
 
-		n += !up || out;
-		*ret_ejected += up && out;
+		n.out += !up || out;
+		n.ejected += up && out;
+		n.reached += up && out && (word & EJECT_REACHED) != 0;
 	}
 	return n;
 }
 
+/*
+ * Whether so many more may be ejected.  One that cannot be reached serves nobody, as one that is down: it is ejected
+ * beyond max_percent, if another serves or can be brought back.
+ */
 static bool
-room_for(const struct seg *seg, const struct table_pool *tp, enum role role, uint32_t more)
+room_for(const struct seg *seg, const struct table_pool *tp, enum role role, uint32_t more,
+	bool refused)
 {
-	uint32_t ejected;
+	const struct outs n = count_out(seg, tp, role);
 
-	return count_out(seg, tp, role, &ejected) + more <= most_out(tp, role);
+	return n.out + more <= most_out(tp, role) ||
+	       (refused && n.out - n.reached + more < tp->n[role]);
 }
 
 /* --- in and out --------------------------------------------------------------------------- */
@@ -233,23 +247,24 @@ static uint64_t
 put_out(struct seg *seg, const struct table_pool *tp, enum role role, uint32_t ep, uint64_t now_ms)
 {
 	uint64_t *word = word_of(seg, ep), seen = shm_load(word), old, out, ms;
+	const bool refused = (seen & EJECT_REACHED) == 0;
 
-	if (!room_for(seg, tp, role, 1))
+	if (!room_for(seg, tp, role, 1, refused))
 		return 0;
 	do {
 		const uint32_t level = next_level(seen, now_ms, &tp->ejection);
 
-		if (eject_word_out(seen))
+		if (half_open_out(seen) || (refused && (seen & EJECT_REACHED) != 0))
 			return 0;
 		old = seen;
 		ms = time_of(&tp->ejection, level);
-		out = make(
-			EJECT_OUT | (old & EJECT_REACHED), level, failures_of(old), 0, now_ms + ms);
+		out = make(HALF_OPEN_OUT | (old & EJECT_REACHED), level, failures_of(old),
+			now_ms + ms);
 		seen = shm_cas(word, old, out);
 	} while (seen != old);
 	/* The CAS, a full barrier, before the other words.  Pairs with itself in another worker, and with
 	 * eject_bring_back()'s barrier. */
-	if (!room_for(seg, tp, role, 0)) {
+	if (!room_for(seg, tp, role, 0, refused)) {
 		(void)shm_cas(word, out, old);
 		return 0;
 	}
@@ -264,7 +279,7 @@ failures_add(struct seg *seg, uint32_t ep, bool reached)
 	uint64_t *word = word_of(seg, ep), seen = shm_load(word), old, new;
 
 	do {
-		if (eject_word_out(seen))
+		if (half_open_out(seen))
 			return seen;
 		old = new = seen;
 		if (failures_of(old) < FAILURES_MAX)
@@ -283,9 +298,9 @@ eject_good_answer(struct seg *seg, uint32_t ep, uint64_t now_ms, const struct co
 
 	if (conf->rate != 0)
 		answers_add(seg, ep, now_ms, false);
-	while (!eject_word_out(seen) && failures_of(seen) > 0) {
+	while (!half_open_out(seen) && failures_of(seen) > 0) {
 		old = seen;
-		seen = shm_cas(word, old, make(0, level_of(old), 0, 0, eject_word_ms(old)));
+		seen = shm_cas(word, old, make(0, level_of(old), 0, half_open_ms(old)));
 		if (seen == old)
 			break;
 	}
@@ -303,7 +318,7 @@ eject_bad_answer(struct seg *seg, const struct table_pool *tp, enum role role, u
 	if (conf->rate != 0)
 		answers_add(seg, ep, now_ms, true);
 	word = failures_add(seg, ep, reached);
-	if (eject_word_out(word) || ep_word_state(shm_load(&seg->eps[ep].state)) != EP_UP)
+	if (half_open_out(word) || ep_word_state(shm_load(&seg->eps[ep].state)) != EP_UP)
 		return 0;
 	if ((conf->failures == 0 || failures_of(word) < conf->failures) &&
 		!too_many_of_all(seg, ep, now_ms, conf->rate))
@@ -317,21 +332,7 @@ bool
 eject_try(struct seg *seg, uint32_t me, uint32_t ep, uint64_t now_ms, uint64_t most_ms,
 	uint64_t *ret_trial)
 {
-	uint64_t *word = word_of(seg, ep);
-	const uint64_t seen = shm_load(word);
-	const uint64_t flags = seen & (EJECT_OUT | EJECT_REACHED);
-	uint64_t trial;
-
-	*ret_trial = 0;
-	if (!eject_word_out(seen))
-		return true;
-	if (eject_word_passed_by(seen, now_ms))
-		return false;
-	trial = make(flags, level_of(seen), failures_of(seen), me + 1, now_ms + most_ms);
-	if (shm_cas(word, seen, trial) != seen)
-		return false;
-	*ret_trial = trial;
-	return true;
+	return half_open_try(word_of(seg, ep), me, now_ms, most_ms, ret_trial);
 }
 
 bool
@@ -340,7 +341,7 @@ eject_trial_good(struct seg *seg, uint32_t ep, uint64_t trial, uint64_t now_ms)
 	/* Its former answers first: who sees it in must not find them.  Both are full barriers. */
 	if (shm_load(word_of(seg, ep)) == trial)
 		answers_forget(seg, ep);
-	return shm_cas(word_of(seg, ep), trial, make(0, level_of(trial), 0, 0, now_ms)) == trial;
+	return shm_cas(word_of(seg, ep), trial, make(0, level_of(trial), 0, now_ms)) == trial;
 }
 
 uint64_t
@@ -349,8 +350,9 @@ eject_trial_bad(struct seg *seg, uint32_t ep, uint64_t trial, bool reached, uint
 {
 	const uint32_t level = level_of(trial) < LEVEL_MAX ? level_of(trial) + 1 : LEVEL_MAX;
 	const uint64_t ms = time_of(conf, level);
-	const uint64_t flags = EJECT_OUT | (trial & EJECT_REACHED) | (reached ? EJECT_REACHED : 0);
-	const uint64_t out = make(flags, level, failures_of(trial), 0, now_ms + ms);
+	const uint64_t flags =
+		HALF_OPEN_OUT | (trial & EJECT_REACHED) | (reached ? EJECT_REACHED : 0);
+	const uint64_t out = make(flags, level, failures_of(trial), now_ms + ms);
 
 	if (shm_cas(word_of(seg, ep), trial, out) != trial)
 		return 0;
@@ -358,17 +360,10 @@ eject_trial_bad(struct seg *seg, uint32_t ep, uint64_t trial, bool reached, uint
 	return ms;
 }
 
-/* The same endpoint, due. */
-static uint64_t
-due(uint64_t word)
-{
-	return make(word & (EJECT_OUT | EJECT_REACHED), level_of(word), failures_of(word), 0, 0);
-}
-
 bool
 eject_trial_none(struct seg *seg, uint32_t ep, uint64_t trial)
 {
-	return shm_cas(word_of(seg, ep), trial, due(trial)) == trial;
+	return half_open_none(word_of(seg, ep), trial);
 }
 
 /* --- the master's ------------------------------------------------------------------------- */
@@ -378,13 +373,8 @@ eject_reap(struct seg *seg, uint32_t dead)
 {
 	uint32_t n = 0;
 
-	for (uint32_t ep = 0; ep < seg->hdr->max_endpoints; ep++) {
-		const uint64_t word = shm_load(word_of(seg, ep));
-
-		/* no second look: nobody can give the trial to the dead worker again */
-		if (eject_word_out(word) && eject_word_owner(word) == dead + 1)
-			n += shm_cas(word_of(seg, ep), word, due(word)) == word;
-	}
+	for (uint32_t ep = 0; ep < seg->hdr->max_endpoints; ep++)
+		n += half_open_reap(word_of(seg, ep), dead);
 	return n;
 }
 
@@ -394,36 +384,50 @@ eject_clear(struct seg *seg, uint32_t ep, bool refused, uint64_t now_ms)
 	uint64_t *word = word_of(seg, ep), seen = shm_load(word), old;
 
 	do {
-		if (!eject_word_out(seen) || (refused && (seen & EJECT_REACHED) != 0))
+		if (!half_open_out(seen) || (refused && (seen & EJECT_REACHED) != 0))
 			return false;
 		answers_forget(seg, ep);
 		old = seen;
-		seen = shm_cas(word, old, make(0, level_of(old), 0, 0, now_ms));
+		seen = shm_cas(word, old, make(0, level_of(old), 0, now_ms));
 	} while (seen != old);
 	return true;
+}
+
+/* The one that is nearest to its time; `reached`: of those that failed otherwise than by refused connections; or -1. */
+static int
+nearest(const struct seg *seg, const struct table_pool *tp, enum role role, bool reached)
+{
+	uint64_t least = UINT64_MAX;
+	int found = -1;
+
+	for (uint32_t i = 0; i < tp->n[role]; i++) {
+		const struct ep_word *e = &seg->eps[tp->picks[role][i].slot];
+		const uint64_t word = shm_load(&e->eject);
+
+		if (ep_word_state(shm_load(&e->state)) != EP_UP || !half_open_out(word) ||
+			half_open_ms(word) >= least || (reached && (word & EJECT_REACHED) == 0))
+			continue;
+		least = half_open_ms(word);
+		found = (int)i;
+	}
+	return found;
 }
 
 int
 eject_bring_back(struct seg *seg, const struct table_pool *tp, enum role role, uint64_t now_ms)
 {
-	uint64_t least = UINT64_MAX;
-	uint32_t ejected;
-	int found = -1;
+	struct outs n;
+	int found;
 
 	/* States and table before the words.  Pairs with put_out()'s CAS. */
 	shm_mb();
-	if (count_out(seg, tp, role, &ejected) <= most_out(tp, role) || ejected == 0)
+	n = count_out(seg, tp, role);
+	if (n.out <= most_out(tp, role) || n.ejected == 0)
 		return -1;
-	for (uint32_t i = 0; i < tp->n[role]; i++) {
-		const struct ep_word *e = &seg->eps[tp->picks[role][i].slot];
-		const uint64_t word = shm_load(&e->eject);
-
-		if (ep_word_state(shm_load(&e->state)) != EP_UP || !eject_word_out(word) ||
-			eject_word_ms(word) >= least)
-			continue;
-		least = eject_word_ms(word);
-		found = (int)i;
-	}
+	found = nearest(seg, tp, role, true);
+	/* Who cannot be reached helps nobody: only where nobody else is left, or nobody is to be ejected. */
+	if (found < 0 && (n.out == tp->n[role] || !enabled(&tp->ejection)))
+		found = nearest(seg, tp, role, false);
 	if (found >= 0)
 		(void)eject_clear(seg, tp->picks[role][found].slot, false, now_ms);
 	return found;

@@ -25,44 +25,24 @@
 #include "shm/core/atomic.h"
 #include "shm/base/conf.h"
 #include "shm/core/seg.h"
+#include "shm/half_open.h"
 
 struct table_pool;
 
-#define EJECT_OUT (UINT64_C(1) << 63)     /* top bit: one comparison with 0 in a selection */
 #define EJECT_REACHED (UINT64_C(1) << 62) /* not all of its failures were refused connections */
-#define EJECT_MS_BITS 40                  /* 34 years of uptime */
-
-static inline bool
-eject_word_out(uint64_t word)
-{
-	return (word & EJECT_OUT) != 0;
-}
-
-static inline uint64_t
-eject_word_ms(uint64_t word)
-{
-	return word & ((UINT64_C(1) << EJECT_MS_BITS) - 1);
-}
-
-/* A selection passes it by: it is out and not due, or due and somebody is trying it. */
-static inline bool
-eject_word_passed_by(uint64_t word, uint64_t now_ms)
-{
-	return eject_word_out(word) && now_ms < eject_word_ms(word);
-}
 
 /* Since when it is back; 0: it never was out, or is. */
 static inline uint64_t
 eject_word_back_ms(uint64_t word)
 {
-	return eject_word_out(word) ? 0 : eject_word_ms(word);
+	return half_open_out(word) ? 0 : half_open_ms(word);
 }
 
 /* Most never are: a look of its own, that their selections cost nothing more. */
 static inline bool
 eject_is_out(const struct seg *seg, uint32_t ep)
 {
-	return eject_word_out(shm_load(&seg->eps[ep].eject));
+	return half_open_out(shm_load(&seg->eps[ep].eject));
 }
 
 enum eject_state { EJECT_IN, EJECT_EJECTED, EJECT_DUE, EJECT_TRIED };
@@ -120,10 +100,3 @@ void eject_begin(struct seg *seg, uint32_t ep);
 /* --- check.c */
 
 #define EJECT_NEVER (UINT64_C(1) << 61) /* a bit that is never set */
-
-/* Worker + 1 whose trial it is, 0: none. */
-static inline uint32_t
-eject_word_owner(uint64_t word)
-{
-	return (uint32_t)(word >> EJECT_MS_BITS & 0xff);
-}

@@ -19,6 +19,7 @@
 #include <assert.h>
 
 #include "shm/core/atomic.h"
+#include "shm/busy.h"
 #include "shm/eject.h"
 #include "shm/load_word.h"
 
@@ -350,6 +351,7 @@ ep_slot_begin(struct seg *seg, uint32_t ep)
 	assert(load_count(seg, ep) == 0 && load_tokens(seg, ep) == 0);
 	shm_store(&e->foreign, 0);
 	eject_begin(seg, ep);
+	busy_begin(seg, ep);
 	ep_scrape_set(seg, ep, &(struct ep_scrape){0});
 	shm_store(&e->tag, e->tag + 1);
 	shm_store(&e->state, (uint64_t)EP_STARTING);

@@ -13,13 +13,35 @@
 #include "shm/eject.h"
 #include "shm/core/seg.h"
 
+/* Why requests stay away from an endpoint that is up, the worse the higher: a selection's reach takes it in
+ * or not. */
+enum ep_away { EP_AWAY_NOT, EP_AWAY_BUSY, EP_AWAY_EJECTED };
+
 struct ep_look {
 	enum ep_state state;
+	enum ep_away away;
 	uint32_t tag;
-	bool passed_by; /* ejected: only who gets its trial may go there */
 	uint32_t count, tokens, foreign;
 	uint64_t ramp_from_ms; /* 0: at full weight */
 };
+
+/* Of both words; most endpoints are neither. */
+static inline enum ep_away
+ep_away(uint64_t eject, uint64_t busy, uint64_t now_ms)
+{
+	if (!half_open_out(eject | busy))
+		return EP_AWAY_NOT;
+	if (half_open_shut(eject, now_ms))
+		return EP_AWAY_EJECTED;
+	return half_open_shut(busy, now_ms) ? EP_AWAY_BUSY : EP_AWAY_NOT;
+}
+
+/* It is ejected, or busy: whoever reserves there asks eject_try() and busy_try(). */
+static inline bool
+ep_is_out(const struct seg *seg, uint32_t ep)
+{
+	return half_open_out(shm_load(&seg->eps[ep].eject) | shm_load(&seg->eps[ep].busy));
+}
 
 static inline struct ep_look
 ep_look(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t foreign_max_age_ms)
@@ -35,7 +57,7 @@ ep_look(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t foreign_ma
 		.count = word_count(shm_load(&e->count)),
 		.tokens = word_count(shm_load(&e->tokens)),
 		.foreign = ep_word_foreign(foreign, now_ms, foreign_max_age_ms),
-		.passed_by = eject_word_passed_by(eject, now_ms),
+		.away = ep_away(eject, shm_load(&e->busy), now_ms),
 		.ramp_from_ms = up_ms > back_ms ? up_ms : back_ms,
 	};
 }

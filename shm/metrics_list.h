@@ -31,6 +31,7 @@
 	X(RESCUED_RESUME, "pdrouter_rescued_total{by=\"resume\"}", "")                             \
 	X(RESUME_REFUSED, "pdrouter_resume_refused_total", "Streams that broke and could not be resumed for what was asked or had come (the log says what).") \
 	X(BUDGET_SPENT, "pdrouter_retry_budget_spent_total", "Attempts that failed and were not followed by another, the retry budget being used up.") \
+	X(LAST_RESORT, "pdrouter_last_resort_total", "Attempts with an ejected engine, since no other was left.") \
 	X(KV_LATE, "pdrouter_kv_ready_timeouts_total", "Transfers whose notices did not come in time: decoded anyway.") \
 	X(KV_MISS, "pdrouter_kv_cache_misses_total", "Decode tried first, with too little of the prompt's KV there: prefilled then.") \
 	X(PREFILL_AGAIN, "pdrouter_prefill_again_total", "Prefills done again, their hand-over having grown older than kv_lease.") \

@@ -334,6 +334,7 @@ worker_new(const struct heritage *h)
 	w->base = base;
 	w->buf = mem_zero(WORKER_BUF);
 	w->cursor = mem_array(ncursors, sizeof(*w->cursor));
+	w->retry_turn = mem_array(ncursors, sizeof(*w->retry_turn));
 	w->round = mem_array(ncursors / ROLE_N, sizeof(*w->round));
 	w->mean_tokens = mem_array(h->seg->hdr->max_pools, sizeof(*w->mean_tokens));
 	w->rnd = rnd_u64() | 1;
@@ -401,6 +402,7 @@ worker_free(struct worker *w)
 	event_base_free(w->base);
 	free(w->ev_listen);
 	free(w->cursor);
+	free(w->retry_turn);
 	free(w->round);
 	free(w->mean_tokens);
 	free(w->thresholds);

@@ -4,6 +4,7 @@
 #include "master/fleet/waiters.h"
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
+#include "shm/busy.h"
 #include "shm/core/rcu.h"
 #include "shm/eject.h"
 
@@ -20,6 +21,7 @@ clear(const struct endpoint *ep, bool refused)
 void
 ejected_up(const struct endpoint *ep)
 {
+	(void)busy_over(ep->fleet->seg, ep->engine.slot);
 	(void)clear(ep, false); /* who waits is called when it is up */
 }
 

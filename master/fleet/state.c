@@ -4,6 +4,7 @@
 #include "master/fleet/endpoint.h"
 #include "master/fleet/waiters.h"
 #include "shm/base/clock.h"
+#include "shm/busy.h"
 #include "shm/eject.h"
 
 void
@@ -45,5 +46,6 @@ state_undrain(struct endpoint *ep)
 		return;
 	/* The operator has seen to the endpoint: its failures before count no more. */
 	(void)eject_clear(ep->fleet->seg, ep->engine.slot, false, clock_ms());
+	(void)busy_over(ep->fleet->seg, ep->engine.slot);
 	state_set(ep, ep->state, ep->state == EP_UP);
 }

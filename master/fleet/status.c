@@ -13,6 +13,7 @@
 #include "proto/json/utf8.h"
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
+#include "shm/busy.h"
 #include "shm/eject.h"
 #include "shm/load.h"
 #include "shm/look.h"
@@ -29,6 +30,8 @@ struct facts {
 	int ramp; /* percent of its slow start; -1: it is at full weight */
 	enum eject_state eject;
 	uint64_t eject_left_ms; /* until it is due, or the most its trial still has */
+	bool busy;
+	uint64_t busy_left_ms; /* the same of a busy endpoint */
 	uint32_t in_flight, tokens;
 	uint64_t score, tag, age_ms;
 	struct ep_scrape scrape;
@@ -65,6 +68,8 @@ facts_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
 	x.state = ep_state_name(ep_state_get(f->seg, ep->engine.slot));
 	x.ramp = ramp_of(f, ep, now);
 	x.eject = eject_look(f->seg, ep->engine.slot, now, &x.eject_left_ms);
+	x.busy = busy_is(f->seg, ep->engine.slot);
+	x.busy_left_ms = busy_left(f->seg, ep->engine.slot, now);
 	x.tag = ep_tag(f->seg, ep->engine.slot);
 	x.in_flight = load_count(f->seg, ep->engine.slot);
 	x.tokens = load_tokens(f->seg, ep->engine.slot);
@@ -192,6 +197,9 @@ note_of(const struct facts *x)
 	if (x->eject != EJECT_IN)
 		(void)snprintf(out, sizeof(out), "%s, %.1fs left; ", eject_state_name(x->eject),
 			(double)x->eject_left_ms / 1e3);
+	else if (x->busy)
+		(void)snprintf(
+			out, sizeof(out), "no room, %.1fs left; ", (double)x->busy_left_ms / 1e3);
 	models = models_text(x);
 	note = mem_printf("%s%s%s%s%s", out, ramp, said, said[0] != '\0' ? "; " : "", models);
 	free(models);
@@ -208,6 +216,14 @@ in_flight_text(const struct facts *x)
 			 : mem_printf("%" PRIu32, x->in_flight);
 }
 
+static const char *
+state_text(const struct facts *x)
+{
+	if (strcmp(x->state, ep_state_name(EP_UP)) != 0)
+		return x->state;
+	return x->eject != EJECT_IN ? "ejected" : x->busy ? "busy" : x->state;
+}
+
 static void
 add_row(const struct facts *x, void *arg)
 {
@@ -217,9 +233,7 @@ add_row(const struct facts *x, void *arg)
 	cell[ROLE] = mem_strdup(role_name(x->ep->engine.role));
 	cell[URL] = mem_strdup(x->ep->engine.url);
 	cell[SOURCE] = mem_strdup(x->ep->source);
-	cell[STATE] = mem_strdup(x->eject != EJECT_IN && strcmp(x->state, ep_state_name(EP_UP)) == 0
-					 ? "ejected"
-					 : x->state);
+	cell[STATE] = mem_strdup(state_text(x));
 	if (x->ep->engine.conf != NULL && x->ep->engine.conf->group != NULL)
 		cell[GROUP] = mem_strdup(x->ep->engine.conf->group);
 	if (x->ep->engine.conf != NULL && x->ep->engine.conf->weight != 1)
@@ -384,8 +398,11 @@ add_object(const struct facts *x, void *arg)
 	put_load(j->out, x);
 	if (x->ramp >= 0)
 		(void)evbuffer_add_printf(j->out, ",\"slow_start_percent\":%d", x->ramp);
-	(void)evbuffer_add_printf(j->out, ",\"ejected\":\"%s\",\"ejected_left_ms\":%" PRIu64,
-		eject_state_name(x->eject), x->eject_left_ms);
+	(void)evbuffer_add_printf(j->out,
+		",\"ejected\":\"%s\",\"ejected_left_ms\":%" PRIu64
+		",\"busy\":%s,\"busy_left_ms\":%" PRIu64,
+		eject_state_name(x->eject), x->eject_left_ms, x->busy ? "true" : "false",
+		x->busy_left_ms);
 	put_runtime(j->out, x->ep);
 	put_json(j->out, ",\"reason\":", health_reason(&x->ep->engine));
 	(void)evbuffer_add_printf(j->out, ",\"models\":[");

@@ -86,13 +86,16 @@ struct ep_word {
 	uint64_t tag; /* number of lives of this slot.  W: master */
 	/* failures in a row, or how long it is ejected: shm/eject.h.  W: CAS by all */
 	uint64_t eject;
+	/* whether its engine said that it has no room, and for how long: shm/busy.h.  W: CAS by all */
+	uint64_t busy;
 	/* last running << 32 | waiting, for metrics. W: master */
 	_Alignas(SHM_LINE / 2) uint64_t scraped;
 	uint64_t kv_usage_ppm; /* last KV usage, parts per million.  W: master */
 	uint64_t scraped_ms;   /* clock_ms of those two; 0 = never.  W: master */
 	/* what became of its answers, in the two halves of a window: eject.c.  W: CAS by all */
 	uint64_t answers[2];
-	uint64_t ejections; /* ever, in this life of the slot.  W: CAS by all */
+	uint64_t ejections;    /* ever, in this life of the slot.  W: CAS by all */
+	uint64_t busy_answers; /* the same.  W: CAS by all */
 };
 
 /* How `count` and `tokens` are packed, the rest of them in load_word.h ... */

@@ -37,12 +37,12 @@ FREED = {"nixl", "push", "orchestrated", "answer"}  # by a decode engine's refus
 LEASED = {"nixl", "push", "orchestrated", "answer", "mooncake", "mooncake old"}  # prefill engines hold what decode engines fetch
 TOLD = {"kv_transfer_params", "disagg_prefill_resp"}  # members that hand off
 
-BUSY = {"kind": "status", "status": 429, "body": '{"error":{"message":"busy","type":"rate","param":null,"code":429}}',
-        "headers": {"Retry-After": "7"}}
+FULL = {"kind": "status", "status": 429, "body": '{"error":{"message":"busy","type":"rate","param":null,"code":429}}'}
+BUSY = {**FULL, "headers": {"Retry-After": "7"}}
 # before anything of an answer: pdsim's faults
 COMMON = {
     "reset": RESET, "half head": {"kind": "half_head"}, "garbage": {"kind": "garbage"}, "500": {"kind": "fail"}, "503": {"kind": "status"},
-    "429": BUSY, "timeout": {"kind": "no_answer"},
+    "429": FULL, "timeout": {"kind": "no_answer"},
 }
 FAILS_OF_P = {**COMMON, "empty": {"kind": "empty200"}, "no json": {"kind": "status", "status": 200, "body": "oops"}}
 FAILS_OF_D = {**COMMON, "error event": {"kind": "error_event", "after_events": 0}, "cut": {"kind": "truncate"}}
@@ -165,8 +165,16 @@ def right(router, stream):
     return prompt
 
 
+def with_room(fleet, stream):
+    """No engine is passed by because of a 429 that came before."""
+    if fleet.router.metric("endpoint_busy"):
+        wait("room", lambda: right(fleet.router, stream) and not fleet.router.metric("endpoint_busy"))
+        fleet.mark()
+
+
 def meets(fleet, stream, engine, fault):
     """Asks until this engine has met its fault; every answer is right.  The number of requests that took."""
+    with_room(fleet, stream)
     engine.fault(**fault)
     for i in range(1, 5):
         right(fleet.router, stream)

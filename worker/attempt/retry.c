@@ -7,6 +7,7 @@
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
 #include "worker/schedule/budget.h"
+#include "worker/schedule/eject.h"
 #include "worker/base/core.h"
 #include "worker/attempt/exchange.h"
 #include "worker/schedule/plan.h"
@@ -83,24 +84,76 @@ go(struct pair *pair)
 
 /* Engines for another attempt.  Of two that were silent together the decode engine is passed by only while there is another. */
 static bool
-plan_other(struct pair *next, enum plan_for what, struct pair *of)
+plan_other(struct pair *next, enum plan_for what, struct pair *of, enum ep_away most, bool *last)
 {
-	if (plan_again(next, what, of))
+	if (plan_again(next, what, of, most, last))
 		return true;
 	if (!of->both_silent)
 		return false;
 	of->both_silent = false;
 	req_not_tried(pair_decode(of));
-	if (plan_again(next, what, of))
+	if (plan_again(next, what, of, most, last))
 		return true;
 	of->both_silent = req_tried(pair_decode(of));
 	return false;
 }
 
-/* With other engines; `on`: they go on with what has been heard.  A connection that had gone stale is no engine's failure: it
- * may be the same ones, on fresh connections, whatever has been tried. */
+/* `retries` and `retry_budget` allow another try; asked before an engine is chosen. */
 static bool
-another(struct leg *leg, bool on)
+may_try(const struct leg *leg, enum ep_away most)
+{
+	struct req *req = leg->pair->req;
+	struct worker *w = req->w;
+
+	if (leg->stale)
+		return true;
+	if (req->tries - req->moves >= req->facts.pool.rescue.retries)
+		return false;
+	if (budget_left(&w->budgets[req->facts.pool.id], req->facts.pool.rescue.retry_budget,
+		    clock_ms()))
+		return true;
+	if (most < EP_AWAY_EJECTED) /* of two questions about one failure */
+		metric_add(w->slab, M_BUDGET_SPENT, 1);
+	return false;
+}
+
+/* An engine that has no room says so at once: going on to one that is not known to be busy costs neither a retry nor
+ * budget, and ends when all have said so. */
+static bool
+may_move(const struct leg *leg)
+{
+	const struct req *req = leg->pair->req;
+
+	return eject_said_busy(leg) && !leg->stale && req->facts.pool.rescue.retries > 0 &&
+	       req->ntried < REQ_TRIED_MAX;
+}
+
+static void
+count_try(const struct leg *leg, bool moved, bool last)
+{
+	struct req *req = leg->pair->req;
+
+	if (leg->stale) {
+		metric_add(req->w->slab, M_UP_STALE, 1);
+	} else {
+		req->tries++;
+		req->moves += moved;
+		if (!moved)
+			budget_take(&req->w->budgets[req->facts.pool.id], clock_ms());
+	}
+	if (last) {
+		metric_add(req->w->slab, M_LAST_RESORT, 1);
+		log_info("an ejected endpoint is asked, nobody else is left",
+			LOG_S("why", "last_resort"), LOG_S("req", req->facts.id),
+			LOG_S("pool", req->facts.pool.name));
+	}
+}
+
+/* With other engines; `on`: they go on with what has been heard; `most`: and with engines that are away for that reason
+ * where nobody else is left.  A connection that had gone stale is no engine's failure: it may be the same ones, on fresh
+ * connections, whatever has been tried. */
+static bool
+another(struct leg *leg, bool on, enum ep_away most)
 {
 	struct pair *pair = leg->pair;
 	struct req *req = pair->req;
@@ -108,24 +161,14 @@ another(struct leg *leg, bool on)
 	const enum plan_for what = keep                              ? FOR_DECODE
 				   : connector_pairs(req->connector) ? FOR_PAIR
 								     : FOR_ONE;
-	struct pair *next;
-	bool found;
+	struct pair *next = pair_scratch(req);
+	bool last = false, moved, found;
 
-	if (!leg->stale && req->tries >= req->facts.pool.rescue.retries)
-		return false;
-	next = pair_scratch(req);
-	found = plan_other(next, what, pair);
-	if (found && !leg->stale &&
-		!budget_try(&req->w->budgets[req->facts.pool.id],
-			req->facts.pool.rescue.retry_budget, clock_ms())) {
-		metric_add(req->w->slab, M_BUDGET_SPENT, 1);
-		found = false;
-	}
+	moved = may_move(leg) && plan_other(next, what, pair, EP_AWAY_NOT, NULL);
+	found = moved || (may_try(leg, most) && plan_other(next, what, pair, most, &last));
+	if (found)
+		count_try(leg, moved, last);
 	if (found) {
-		if (leg->stale)
-			metric_add(req->w->slab, M_UP_STALE, 1);
-		else
-			req->tries++;
 		req->detail = NULL;
 		if (!keep) {
 			release_attempt(pair);
@@ -196,7 +239,7 @@ fall_back(struct leg *leg)
 		return false;
 	next = pair_scratch(req);
 	req->connector = &connector_direct;
-	found = plan_other(next, FOR_ONE, leg->pair);
+	found = plan_other(next, FOR_ONE, leg->pair, EP_AWAY_BUSY, NULL);
 	req->connector = was;
 	if (found) {
 		for (uint32_t i = 0; i < req->npairs; i++)
@@ -245,8 +288,12 @@ retry(struct leg *leg)
 		log_failed(leg);
 	if (!leg->stale)
 		(void)req_tried(leg);
-	if (heard(pair) ? resume_finish(req) || (resume_prepare(req) && another(leg, true))
-			: another(leg, false) || fall_back(leg))
+	if (heard(pair) ? resume_finish(req) ||
+				  (resume_prepare(req) &&
+					  (another(leg, true, EP_AWAY_BUSY) ||
+						  another(leg, true, EP_AWAY_EJECTED)))
+			: another(leg, false, EP_AWAY_BUSY) || fall_back(leg) ||
+				  another(leg, false, EP_AWAY_EJECTED))
 		return true;
 	if (pair->used_up)
 		release_used_up(pair); /* while it is known what that was */

@@ -85,6 +85,7 @@ struct worker {
 	uint32_t *round;
 	/* round-robin cursors [pool id][role][lane]; where each starts: select_cursor() */
 	uint32_t *cursor;
+	uint32_t *retry_turn;         /* the same: counts retries, which do not move the cursors */
 	uint32_t *mean_tokens;        /* [pool id]: of recent prompts */
 	struct threshold *thresholds; /* [pool id]: what `routing_threshold: auto` has learned */
 	struct budget *budgets;       /* [pool id]: of retries */

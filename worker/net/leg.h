@@ -80,9 +80,10 @@ struct leg {
 	bool borrowed;      /* the reservation is the lender's */
 	uint64_t
 		trial; /* the one request that tries an ejected endpoint (shm/eject.h); 0: it is not */
-	bool judged;  /* its verdict on the engine is given (eject.h) */
-	bool on_wire; /* counted as sent there */
-	bool fresh;   /* to be sent on no kept connection */
+	uint64_t busy; /* what it found at a busy endpoint (shm/busy.h); 0: not busy */
+	bool judged;   /* its verdict on the engine is given (eject.h) */
+	bool on_wire;  /* counted as sent there */
+	bool fresh;    /* to be sent on no kept connection */
 	bool resent;
 	bool reached;    /* bytes of its request have gone to the engine */
 	bool got_bytes;  /* a byte of an answer has come */

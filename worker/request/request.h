@@ -100,8 +100,9 @@ struct req {
 	/* when engines fail (retry.c) */
 	uint32_t tried[REQ_TRIED_MAX], ntried; /* endpoint slots that are not chosen again */
 	uint32_t tries;                        /* attempts after the first */
-	bool alone;                            /* no prefill engine was up */
-	bool fell_back;                        /* to the decode engine alone */
+	uint32_t moves;          /* of those, from a busy engine on to one with room: no retries */
+	bool alone;              /* no prefill engine was up */
+	bool fell_back;          /* to the decode engine alone */
 	struct resume *resume;   /* follows the stream, for others to go on with it; or NULL */
 	const char *not_resumed; /* why they could not; NULL: they could, or nobody asked */
 	bool resume_refused;     /* ... which has mattered */

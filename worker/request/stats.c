@@ -5,6 +5,7 @@
 
 #include "proto/wire/prom.h"
 #include "shm/base/clock.h"
+#include "shm/busy.h"
 #include "shm/eject.h"
 #include "shm/core/heritage.h"
 #include "shm/load.h"
@@ -142,6 +143,20 @@ f_ejections(const struct about *a, double *ret)
 }
 
 static bool
+f_busy(const struct about *a, double *ret)
+{
+	*ret = busy_is(a->seg, a->ep->slot);
+	return true;
+}
+
+static bool
+f_busy_answers(const struct about *a, double *ret)
+{
+	*ret = (double)busy_count(a->seg, a->ep->slot);
+	return true;
+}
+
+static bool
 f_in_flight(const struct about *a, double *ret)
 {
 	*ret = load_count(a->seg, a->ep->slot);
@@ -211,6 +226,8 @@ static const struct {
 	{ "pdrouter_endpoint_up", "gauge", "1 while the endpoint may be chosen.", f_up },
 	{ "pdrouter_endpoint_ejected", "gauge", "1 while the endpoint is left alone because its requests failed.", f_ejected },
 	{ "pdrouter_ejections_total", "counter", "How often the endpoint was ejected because its requests failed.", f_ejections },
+	{ "pdrouter_endpoint_busy", "gauge", "1 while the endpoint is passed by because its engine answered that it has no room.", f_busy },
+	{ "pdrouter_endpoint_busy_answers_total", "counter", "Answers of the endpoint that said so: 429, or 503 with Retry-After.", f_busy_answers },
 	{ "pdrouter_endpoint_in_flight", "gauge", "Reservations of all workers at the endpoint.", f_in_flight },
 	{ "pdrouter_endpoint_prompt_tokens", "gauge", "Estimated prompt tokens of the requests in flight at the endpoint.", f_tokens },
 	{ "pdrouter_endpoint_score", "gauge", "In flight, plus the requests that others than this router have there.", f_score },

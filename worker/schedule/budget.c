@@ -25,7 +25,7 @@ budget_request(struct budget *b, uint64_t now_ms)
 }
 
 bool
-budget_try(struct budget *b, uint32_t percent, uint64_t now_ms)
+budget_left(struct budget *b, uint32_t percent, uint64_t now_ms)
 {
 	uint64_t requests = 0, tries = 0;
 
@@ -34,8 +34,12 @@ budget_try(struct budget *b, uint32_t percent, uint64_t now_ms)
 		requests += b->bucket[i].requests;
 		tries += b->bucket[i].tries;
 	}
-	if (tries >= BUDGET_FREE && (tries + 1) * 100 > requests * percent)
-		return false;
+	return tries < BUDGET_FREE || (tries + 1) * 100 <= requests * percent;
+}
+
+void
+budget_take(struct budget *b, uint64_t now_ms)
+{
+	turn(b, now_ms);
 	b->bucket[b->second % BUDGET_BUCKETS].tries++;
-	return true;
 }

@@ -21,5 +21,7 @@ struct budget {
 
 /* A request has been planned for the first time. */
 void budget_request(struct budget *b, uint64_t now_ms);
-/* Takes one try; false, and nothing taken, if the window's tries would exceed `percent` of its requests. */
-bool budget_try(struct budget *b, uint32_t percent, uint64_t now_ms);
+/* Whether one more try is within `percent` of the window's requests. */
+bool budget_left(struct budget *b, uint32_t percent, uint64_t now_ms);
+/* A try was made. */
+void budget_take(struct budget *b, uint64_t now_ms);

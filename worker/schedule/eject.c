@@ -1,7 +1,12 @@
 #include "worker/schedule/eject.h"
 
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
+#include "shm/busy.h"
 #include "shm/eject.h"
 #include "shm/load.h"
 #include "shm/core/rcu.h"
@@ -54,6 +59,90 @@ find(const struct table *t, uint32_t pool_id, const struct endpoint *ep)
 	return (struct place){NULL, ROLE_PREFILL};
 }
 
+/* --- busy --------------------------------------------------------------------------------------- */
+
+#define URL_MAX_LOGGED 256
+#define RETRY_AFTER "Retry-After:"
+#define RETRY_AFTER_MOST 100000u /* seconds that are read; shm/busy.h bounds them */
+
+/* Whether the answer has Retry-After.  *ret_ms: what it says in seconds; 0: a date, or nothing that can be read. */
+static bool
+retry_after(const struct leg *leg, uint64_t *ret_ms)
+{
+	const char *p = leg->head, *end = leg->head + leg->head_len, *line_end;
+	uint64_t s = 0;
+
+	*ret_ms = 0;
+	for (; p < end; p = line_end + 1) {
+		line_end = memchr(p, '\n', (size_t)(end - p));
+		if (line_end == NULL)
+			return false;
+		if ((size_t)(line_end - p) > strlen(RETRY_AFTER) &&
+			strncasecmp(p, RETRY_AFTER, strlen(RETRY_AFTER)) == 0)
+			break;
+	}
+	if (p >= end)
+		return false;
+	for (p += strlen(RETRY_AFTER); p < line_end && (*p == ' ' || *p == '\t'); p++)
+		;
+	for (; p < line_end && *p >= '0' && *p <= '9' && s < RETRY_AFTER_MOST; p++)
+		s = s * 10 + (uint64_t)(*p - '0');
+	if (p == line_end || *p == '\r' || *p == ' ' || s >= RETRY_AFTER_MOST)
+		*ret_ms = s * 1000;
+	return true;
+}
+
+static bool
+busy_answer(const struct leg *leg, uint64_t *ret_ms)
+{
+	const bool told = leg->head != NULL && retry_after(leg, ret_ms);
+
+	if (!told)
+		*ret_ms = 0;
+	return leg->status == 429 || (leg->status == 503 && told);
+}
+
+bool
+eject_said_busy(const struct leg *leg)
+{
+	uint64_t ms;
+
+	return busy_answer(leg, &ms);
+}
+
+/* True: the engine said that it has no room, which is neither good nor bad. */
+static bool
+note_busy(const struct leg *answered, struct leg *leg)
+{
+	const struct endpoint *ep = leg->ep;
+	struct seg *seg = leg->w->seg;
+	const uint64_t mark = leg->busy;
+	uint64_t ms;
+
+	if (!busy_answer(answered, &ms))
+		return false;
+	leg->busy = 0;
+	if (ep_tag(seg, ep->slot) == ep->tag)
+		ms = busy_said(seg, ep->slot, mark, clock_ms(), ms);
+	log_debug("endpoint busy", LOG_S("url", ep->url), LOG_S("role", role_name(pair_role(leg))),
+		LOG_S("pool", leg->pair->req->facts.pool.name), LOG_U("for_ms", ms),
+		LOG_S("req", leg->pair->req->facts.id));
+	return true;
+}
+
+/* A request that found it busy was taken. */
+static void
+has_room(struct leg *leg)
+{
+	const uint64_t mark = leg->busy;
+
+	leg->busy = 0;
+	if (mark != 0 && busy_over(leg->w->seg, leg->ep->slot))
+		wait_released(leg); /* there is room for more */
+}
+
+/* --- outcomes ------------------------------------------------------------------------------------ */
+
 static void
 back(struct leg *leg)
 {
@@ -72,7 +161,10 @@ back(struct leg *leg)
 void
 eject_begun(struct leg *leg)
 {
-	if (counts(leg) && leg->trial != 0)
+	if (!counts(leg))
+		return;
+	has_room(leg);
+	if (leg->trial != 0)
 		back(leg);
 }
 
@@ -84,11 +176,22 @@ eject_good(struct leg *leg)
 	if (!counts(leg))
 		return;
 	leg->judged = true;
+	if (!note_busy(leg, leg))
+		has_room(leg);
 	if (leg->trial != 0)
 		back(leg);
 	else if (ep_tag(seg, leg->ep->slot) == leg->ep->tag)
 		eject_good_answer(
 			seg, leg->ep->slot, clock_ms(), &leg->pair->req->facts.pool.ejection);
+}
+
+void
+eject_busy(struct leg *answered)
+{
+	struct leg *leg = judged_for(answered);
+
+	if (leg != NULL)
+		(void)note_busy(answered, leg);
 }
 
 /* For how long the endpoint is ejected now; 0: it was not by this. */
@@ -106,6 +209,30 @@ charge(struct leg *leg, const struct place *at, bool reached)
 	return ms != 0 ? ms : eject_bad_answer(seg, at->pool, at->role, ep, reached, now_ms);
 }
 
+/* One that cannot be reached was ejected: others may have to be back for it.  False: none has. */
+static bool
+bring_one_back(struct leg *leg)
+{
+	struct worker *w = leg->w;
+	const struct table *t = rcu_enter(w->seg, w->slot);
+	const struct place at = find(t, leg->pair->req->facts.pool.id, leg->ep);
+	char url[URL_MAX_LOGGED] = "";
+	int i = -1;
+
+	if (at.pool != NULL)
+		i = eject_bring_back(w->seg, at.pool, at.role, clock_ms());
+	if (i >= 0)
+		(void)snprintf(url, sizeof(url), "%s",
+			t->endpoints[at.pool->picks[at.role][i].endpoint].url);
+	rcu_leave(w->seg, w->slot);
+	if (i < 0)
+		return false;
+	log_info("endpoint back, too few of its role would be left", LOG_S("url", url),
+		LOG_S("role", role_name(at.role)), LOG_S("pool", leg->pair->req->facts.pool.name));
+	wait_released(leg);
+	return true;
+}
+
 void
 eject_bad(struct leg *failed)
 {
@@ -118,6 +245,10 @@ eject_bad(struct leg *failed)
 	if (leg == NULL)
 		return;
 	leg->judged = true;
+	if (note_busy(failed, leg)) {
+		eject_none(leg);
+		return;
+	}
 	at = find(rcu_enter(w->seg, w->slot), leg->pair->req->facts.pool.id, leg->ep);
 	if (at.pool != NULL)
 		ms = charge(leg, &at, reached);
@@ -129,14 +260,21 @@ eject_bad(struct leg *failed)
 			LOG_S("pool", leg->pair->req->facts.pool.name),
 			LOG_S("last", reached ? "failed" : "refused"), LOG_U("for_ms", ms),
 			LOG_S("req", leg->pair->req->facts.id));
+	while (ms > 0 && !reached && bring_one_back(leg))
+		;
 }
 
 void
 eject_none(struct leg *leg)
 {
-	const uint64_t trial = leg->trial;
+	const uint64_t trial = leg->trial, mark = leg->busy;
+	bool due = false;
 
-	leg->trial = 0;
-	if (trial != 0 && eject_trial_none(leg->w->seg, leg->ep->slot, trial))
+	leg->trial = leg->busy = 0;
+	if (trial != 0)
+		due = eject_trial_none(leg->w->seg, leg->ep->slot, trial);
+	if (mark != 0)
+		due |= busy_none(leg->w->seg, leg->ep->slot, mark);
+	if (due)
 		wait_released(leg); /* for whoever tries it next */
 }

@@ -12,6 +12,7 @@
  * Not inside a read section.  Neither call ends or frees anything of the leg's.
  */
 #pragma once
+#include <stdbool.h>
 
 struct leg;
 
@@ -32,6 +33,13 @@ void eject_begun(struct leg *leg);
  * while connecting is read from the leg.
  */
 void eject_bad(struct leg *leg);
+/*
+ * An answered question (LEG_ASK) that says that the engine has no room; nothing for any other answer.  eject_good() and
+ * eject_bad() see it themselves of prefill and decode answers: such an answer is neither good nor bad.
+ */
+void eject_busy(struct leg *leg);
+/* The answer is 429, or 503 with Retry-After: the endpoint is busy for all workers (shm/busy.h). */
+bool eject_said_busy(const struct leg *leg);
 /* No verdict will come: another request may have the trial that this leg was.  leg_fini() and
  * leg_give_back() call it. */
 void eject_none(struct leg *leg);

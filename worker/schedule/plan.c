@@ -62,6 +62,25 @@ lane(const struct selection *s, uint32_t group)
 	return (group + (s->model != TABLE_ANY_MODEL ? s->model : 0)) % TABLE_GROUPS;
 }
 
+/*
+ * Where a retry begins its round: at the endpoint whose turn is next, the following retry one further, so that the load
+ * of one that fails is spread over the others.  Not at the endpoint that the failed attempt had.
+ */
+static uint32_t
+retry_from(const struct selection *s, uint32_t cursor, uint32_t *turn, const struct leg *failed)
+{
+	const uint32_t n = s->pool->n[s->role];
+	uint32_t from;
+
+	if (n < 2)
+		return cursor;
+	from = cursor + (*turn)++ % (n - 1);
+	if (failed != NULL && failed->ep != NULL &&
+		s->pool->picks[s->role][from % n].slot == failed->ep->slot)
+		from++;
+	return from;
+}
+
 /* Chooses and reserves the endpoint of one leg; `group` is the one it must be of, or 0.  Where no place is free the
  * one will do that the attempt to be replaced has: handed on as it is, so that nobody has it in between.  Not
  * first: that its engine is well is not known.  Its pick, or NULL. */
@@ -71,9 +90,15 @@ choose(struct leg *leg, struct selection *s, uint32_t group)
 	struct worker *w = leg->w;
 	const struct leg *lender = leg->lender;
 	const struct table_pick *pick;
+	const size_t at = (s->pool->id * ROLE_N + s->role) * TABLE_GROUPS + lane(s, group);
 	struct selected held;
+	uint32_t retry;
 
-	s->cursor = &w->cursor[(s->pool->id * ROLE_N + s->role) * TABLE_GROUPS + lane(s, group)];
+	s->cursor = &w->cursor[at];
+	if (s->again) {
+		retry = retry_from(s, w->cursor[at], &w->retry_turn[at], lender);
+		s->cursor = &retry;
+	}
 	pick = select_reserve(s, &held);
 	if (pick != NULL) {
 		leg->tokens = held.tokens;
@@ -85,6 +110,7 @@ choose(struct leg *leg, struct selection *s, uint32_t group)
 	}
 	if (pick != NULL) {
 		leg->trial = held.trial;
+		leg->busy = held.busy;
 		leg->ep = connpool_endpoint(
 			w->connpool, s->table, &s->table->endpoints[pick->endpoint]);
 	}
@@ -170,7 +196,7 @@ turn_rounds(struct req *req, const struct selection *s, uint32_t group)
 	const uint64_t common = gcd(np, nd);
 	uint32_t *round = &req->w->round[tp->id * TABLE_GROUPS + lane(s, group)];
 
-	if (common == 1 || ++*round < np / common * nd)
+	if (s->again || common == 1 || ++*round < np / common * nd)
 		return;
 	*round = 0;
 	select_pass(s);
@@ -447,16 +473,12 @@ role_alone(const struct req *req)
 		       : ROLE_DECODE;
 }
 
-/* All endpoints of all pairs, or none. */
+/* All endpoints of all pairs within the selections' reach, or none. */
 static enum req_end
-choose_endpoints(
-	struct req *req, const struct table *t, const struct table_pool *tp, uint32_t model)
+choose_within(struct req *req, struct selection s[ROLE_N], enum role one)
 {
-	const enum role one = role_alone(req);
-	struct selection s[ROLE_N];
 	enum req_end why;
 
-	prepare(s, req, t, tp, model);
 	s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
 	why = look_first(req, s);
 	for (uint32_t i = 0; i < req->npairs && why == END_OK; i++) {
@@ -469,10 +491,30 @@ choose_endpoints(
 			why = why_none(req, &s[one]);
 	}
 	s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
-	if (why != END_OK) {
-		const uint32_t npairs = req->npairs;
+	return why;
+}
 
-		pair_free(req); /* gives back what was reserved */
+/* All endpoints of all pairs, or none.  Busy ones only where nobody else could serve, even if it were not full. */
+static enum req_end
+choose_endpoints(
+	struct req *req, const struct table *t, const struct table_pool *tp, uint32_t model)
+{
+	const enum role one = role_alone(req);
+	const uint32_t roles = connector_pairs(req->connector) ? SELECT_BOTH_ROLES : 1u << one;
+	const uint32_t npairs = req->npairs;
+	struct selection s[ROLE_N];
+	enum req_end why;
+
+	prepare(s, req, t, tp, model);
+	why = choose_within(req, s, one);
+	if (why != END_OK && select_reach_further(s, roles, EP_AWAY_BUSY)) {
+		pair_make(req, npairs); /* gives back what was reserved */
+		req->detail = NULL;
+		req->lacks = 0;
+		why = choose_within(req, s, one);
+	}
+	if (why != END_OK) {
+		pair_free(req);
 		return why == END_NO_CAPACITY && npairs > 1 ? why_no_pairs(req, s, npairs) : why;
 	}
 	wait_served(req, s, connector_pairs(req->connector) ? QUEUE_ALL_ROLES : 1u << one);
@@ -509,13 +551,28 @@ choose_decode(struct pair *pair, const struct pair *of, struct selection *d)
 	return choose(decode, d, group) != NULL;
 }
 
+static bool
+choose_again(struct pair *next, enum plan_for what, const struct pair *of,
+	struct selection s[ROLE_N], enum role one)
+{
+	s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
+	if (what == FOR_DECODE)
+		return choose_decode(next, of, &s[ROLE_DECODE]);
+	if (what == FOR_PAIR)
+		return choose_pair(next, s) == END_OK;
+	return choose(&next->leg[LEG_DECODE], &s[one], 0) != NULL;
+}
+
 bool
-plan_again(struct pair *next, enum plan_for what, struct pair *of)
+plan_again(struct pair *next, enum plan_for what, struct pair *of, enum ep_away most,
+	bool *ret_last_resort)
 {
 	struct req *req = next->req;
 	const char *const detail = req->detail; /* how the last attempt failed */
 	struct worker *w = req->w;
 	const struct table *t = rcu_enter(w->seg, w->slot);
+	const enum role one = what == FOR_ONE ? role_alone(req) : ROLE_DECODE;
+	const uint32_t roles = what == FOR_PAIR ? SELECT_BOTH_ROLES : 1u << one;
 	uint32_t model = TABLE_ANY_MODEL;
 	const struct table_pool *tp = find_pool(req, t, &model);
 	bool found = false;
@@ -524,15 +581,16 @@ plan_again(struct pair *next, enum plan_for what, struct pair *of)
 	w->planning = true;
 	if (tp != NULL && tp->id == req->facts.pool.id) {
 		prepare(s, req, t, tp, model);
-		s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
+		s[ROLE_PREFILL].again = s[ROLE_DECODE].again = true;
 		for (enum role r = 0; r < ROLE_N && what != FOR_DECODE; r++)
 			next->leg[r].lender = &of->leg[r];
-		if (what == FOR_DECODE)
-			found = choose_decode(next, of, &s[ROLE_DECODE]);
-		else if (what == FOR_PAIR)
-			found = choose_pair(next, s) == END_OK;
-		else
-			found = choose(&next->leg[LEG_DECODE], &s[role_alone(req)], 0) != NULL;
+		do
+			found = choose_again(next, what, of, s, one);
+		while (!found && select_reach_further(s, roles, most));
+		if (ret_last_resort != NULL)
+			*ret_last_resort =
+				found && (s[ROLE_PREFILL].reach == EP_AWAY_EJECTED ||
+						 s[ROLE_DECODE].reach == EP_AWAY_EJECTED);
 	}
 	w->planning = false;
 	rcu_leave(w->seg, w->slot);

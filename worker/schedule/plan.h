@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "shm/look.h"
+
 struct pair;
 struct req;
 
@@ -18,10 +20,15 @@ void plan_request(struct req *req);
 /* What another attempt needs: both engines, a decode engine beside the prefill engine it has, or the one engine
  * that does it all. */
 enum plan_for { FOR_PAIR, FOR_DECODE, FOR_ONE };
-/* Chooses and reserves for the legs of `next`, which are ready for endpoints, whoever was not tried before;
+/*
+ * Chooses and reserves for the legs of `next`, which are ready for endpoints, whoever was not tried before;
  * FOR_DECODE: for the hand-over of `of`; else in its place: then what `of` holds will do where no other place
- * is free, and goes back to it unless pair_adopt() keeps it.  False: nobody is left. */
-bool plan_again(struct pair *next, enum plan_for what, struct pair *of);
+ * is free, and goes back to it unless pair_adopt() keeps it.  `most`: who is away for this reason at most is taken
+ * where nobody else could serve; *ret_last_resort (or NULL): an ejected endpoint was.  First choices' cursors do not
+ * move.  False: nobody is left.
+ */
+bool plan_again(struct pair *next, enum plan_for what, struct pair *of, enum ep_away most,
+	bool *ret_last_resort);
 /* Whether what the engines say must be rewritten, and how. */
 void plan_answer(struct req *req);
 /* The client has had the first byte of its answer so long after its request: what `routing_threshold: auto`

@@ -22,7 +22,8 @@ struct policy_view {
 	uint64_t groups;       /* bit per group number that may be chosen */
 	const uint32_t *avoid; /* endpoint slots that may not, navoid of them */
 	uint32_t navoid;
-	uint32_t model; /* number of the one asked for in the pool, or TABLE_ANY_MODEL */
+	uint32_t model;     /* number of the one asked for in the pool, or TABLE_ANY_MODEL */
+	enum ep_away reach; /* endpoints that are away for this reason at most may be chosen */
 
 	enum load_kind load;
 	uint64_t own;          /* what the request adds to an endpoint's load, in its unit */
@@ -79,24 +80,26 @@ policy_avoids(const struct policy_view *v, uint32_t slot)
 	return false;
 }
 
-/* Up and not ejected, resolved, of an allowed group, not to be avoided and serving the model; but perhaps full. */
+/* Up, resolved, of an allowed group, not to be avoided and serving the model, and not ejected unless the view
+ * reaches so far; but perhaps full or busy. */
 static inline bool
 policy_serves(const struct policy_view *v, const struct table_pick *p, const struct ep_look *e)
 {
-	return e->state == EP_UP && !e->passed_by && e->tag == p->tag && p->resolved &&
-	       (v->groups >> p->group & 1) != 0 && !policy_avoids(v, p->slot) &&
-	       table_serves(p, v->model);
+	return e->state == EP_UP && (e->away != EP_AWAY_EJECTED || v->reach == EP_AWAY_EJECTED) &&
+	       e->tag == p->tag && p->resolved && (v->groups >> p->group & 1) != 0 &&
+	       !policy_avoids(v, p->slot) && table_serves(p, v->model);
 }
 
-/* All that, and below its max_inflight as far as can be seen without reserving: then *ret is how it
- * stands. */
+/* All that, not busy unless the view reaches so far, and below its max_inflight as far as can be seen without
+ * reserving: then *ret is how it stands. */
 static inline bool
 policy_look(const struct policy_view *v, uint32_t i, struct candidate *ret)
 {
 	const struct table_pick *p = &v->picks[i];
 	const struct ep_look e = ep_look(v->seg, p->slot, v->now_ms, v->foreign_max_age_ms);
 
-	if ((p->max_inflight != 0 && e.count >= p->max_inflight) || !policy_serves(v, p, &e))
+	if ((p->max_inflight != 0 && e.count >= p->max_inflight) || e.away > v->reach ||
+		!policy_serves(v, p, &e))
 		return false;
 	ret->load = (v->load == LOAD_TOKENS ? e.tokens : e.count) + e.foreign * v->foreign_unit +
 		    v->own;

@@ -1,7 +1,9 @@
 #include "worker/schedule/select.h"
 
+#include <limits.h>
 #include <string.h>
 
+#include "shm/busy.h"
 #include "shm/eject.h"
 #include "shm/load.h"
 #include "shm/table.h"
@@ -25,6 +27,7 @@ set_view(struct policy_view *v, const struct selection *s)
 		.avoid = s->avoid,
 		.navoid = s->navoid,
 		.model = s->model,
+		.reach = s->reach,
 		.load = load,
 		.own = load == LOAD_TOKENS ? s->tokens : 1,
 		.foreign_unit = load == LOAD_TOKENS ? s->mean_tokens : 1,
@@ -66,15 +69,17 @@ room_add(struct select_room *room, const struct select_room *more)
 	room->free = add(room->free, more->free);
 }
 
-/* Of one endpoint.  One that was ejected takes one request, its trial. */
+/* Of one endpoint.  One whose half-open trial is due takes one request. */
 static struct select_room
 room_at(const struct selection *s, const struct table_pick *pick, const struct ep_look *e)
 {
 	const uint64_t most = pick->max_inflight != 0 ? pick->max_inflight : UINT64_MAX;
 	struct select_room room = {.places = most};
 
-	if (e->count < most)
-		room.free = eject_is_out(s->seg, pick->slot) ? 1 : most - e->count;
+	if (e->count < most && e->away <= s->reach)
+		room.free = e->away == EP_AWAY_NOT && ep_is_out(s->seg, pick->slot)
+				    ? 1
+				    : most - e->count;
 	return room;
 }
 
@@ -147,6 +152,75 @@ select_served(const struct selection *s)
 	return select_room(s).places > 0;
 }
 
+/* A bit for each group where somebody within that reach could serve, full or not. */
+static uint64_t
+groups_within(const struct selection *s, enum ep_away reach)
+{
+	struct policy_view v;
+	uint64_t groups = 0;
+
+	set_view(&v, s);
+	v.reach = reach;
+	for (uint32_t i = 0; i < v.n; i++) {
+		const struct ep_look e =
+			ep_look(s->seg, v.picks[i].slot, s->now_ms, s->foreign_max_age_ms);
+
+		if (e.away <= reach && policy_serves(&v, &v.picks[i], &e))
+			groups |= UINT64_C(1) << v.picks[i].group;
+	}
+	return groups;
+}
+
+/* The least reach where somebody could serve; its own if nobody does. */
+static enum ep_away
+least_reach(const struct selection *s, enum ep_away most)
+{
+	for (enum ep_away r = s->reach; r <= most; r++)
+		if (groups_within(s, r) != 0)
+			return r;
+	return s->reach;
+}
+
+/* The same of two roles that need a group in common: as little as can be of both together. */
+static void
+least_reach_of_pairs(const struct selection s[ROLE_N], enum ep_away most, enum ep_away ret[ROLE_N])
+{
+	uint64_t of_d[EP_AWAY_EJECTED + 1];
+	unsigned best = UINT_MAX;
+
+	for (enum ep_away d = s[ROLE_DECODE].reach; d <= most; d++)
+		of_d[d] = groups_within(&s[ROLE_DECODE], d);
+	for (enum ep_away p = s[ROLE_PREFILL].reach; p <= most; p++) {
+		const uint64_t of_p = groups_within(&s[ROLE_PREFILL], p);
+
+		for (enum ep_away d = s[ROLE_DECODE].reach; d <= most; d++)
+			if ((of_p & of_d[d]) != 0 && p + d < best) {
+				best = p + d;
+				ret[ROLE_PREFILL] = p;
+				ret[ROLE_DECODE] = d;
+			}
+	}
+}
+
+bool
+select_reach_further(struct selection s[ROLE_N], uint32_t roles, enum ep_away most)
+{
+	enum ep_away reach[ROLE_N] = {s[0].reach, s[1].reach};
+	bool further = false;
+
+	if (roles == SELECT_BOTH_ROLES && s->pool->pairing == PAIRING_REQUIRE)
+		least_reach_of_pairs(s, most, reach);
+	else
+		for (enum role r = 0; r < ROLE_N; r++)
+			if ((roles >> r & 1) != 0)
+				reach[r] = least_reach(&s[r], most);
+	for (enum role r = 0; r < ROLE_N; r++) {
+		further |= reach[r] != s[r].reach;
+		s[r].reach = reach[r];
+	}
+	return further;
+}
+
 /* The most that may pass between a selection and the first byte of its answer. */
 static uint64_t
 trial_ms(const struct conf_timeouts *t)
@@ -157,14 +231,29 @@ trial_ms(const struct conf_timeouts *t)
 	return 2 * t->connect_ms + t->prefill_ms + t->kv_ready_ms + decode_ms + TRIAL_SPARE_MS;
 }
 
-/* It is up, and not ejected unless this request gets its trial. */
+/* Its half-open trials, or in spite of them where the selection reaches so far. */
+static bool
+may_try(const struct selection *s, uint32_t slot, struct selected *ret)
+{
+	if (!eject_try(
+		    s->seg, s->slot, slot, s->now_ms, trial_ms(&s->pool->timeouts), &ret->trial) &&
+		s->reach < EP_AWAY_EJECTED)
+		return false;
+	if (busy_try(s->seg, s->slot, slot, s->now_ms, s->reach >= EP_AWAY_BUSY, &ret->busy))
+		return true;
+	if (ret->trial != 0)
+		(void)eject_trial_none(s->seg, slot, ret->trial);
+	ret->trial = 0;
+	return false;
+}
+
+/* It is up, and neither ejected nor busy unless this request may try it. */
 static bool
 may_go(const struct selection *s, uint32_t slot, struct selected *ret)
 {
-	ret->trial = 0;
+	ret->trial = ret->busy = 0;
 	return ep_state_get(s->seg, slot) == EP_UP &&
-	       (!eject_is_out(s->seg, slot) || eject_try(s->seg, s->slot, slot, s->now_ms,
-						       trial_ms(&s->pool->timeouts), &ret->trial));
+	       (!ep_is_out(s->seg, slot) || may_try(s, slot, ret));
 }
 
 /* A place there, unless another worker took the last one in between, ejected it, or got its trial; or it
@@ -199,7 +288,9 @@ select_again(const struct selection *s, uint32_t slot, struct selected *ret)
 		if (pick->slot != slot)
 			continue;
 		e = ep_look(s->seg, slot, s->now_ms, s->foreign_max_age_ms);
-		return policy_serves(&v, pick, &e) && may_go(s, slot, ret) ? pick : NULL;
+		return e.away <= s->reach && policy_serves(&v, pick, &e) && may_go(s, slot, ret)
+			       ? pick
+			       : NULL;
 	}
 	return NULL;
 }

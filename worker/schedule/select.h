@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "shm/base/conf.h"
+#include "shm/look.h"
 
 struct seg;
 struct table;
@@ -27,6 +28,9 @@ struct selection {
 	uint64_t groups;       /* bit per group number that will do */
 	const uint32_t *avoid; /* endpoint slots that will not do, navoid of them */
 	uint32_t navoid;
+	/* Endpoints that are away (shm/look.h) for this reason at most will do.  EP_AWAY_NOT at first;
+	 * select_reach_further() raises it where nobody else could serve. */
+	enum ep_away reach;
 	uint32_t tokens; /* of the prompt */
 	bool keyed;      /* session and prefix policy: `key` is known */
 	uint64_t key;    /* hash of the session's name or the prompt's start */
@@ -34,6 +38,8 @@ struct selection {
 	uint32_t mean_tokens; /* what a request of another router is taken for */
 	uint64_t now_ms;
 	uint64_t foreign_max_age_ms; /* older figures of other routers' load do not count */
+
+	bool again; /* a retry, which takes no turn of first choices: `cursor` is a copy */
 
 	/* the worker's own, changed here */
 	uint32_t *cursor; /* of this pool and role: where its round stands */
@@ -43,7 +49,8 @@ struct selection {
 /* What a selection holds of the endpoint it chose, for the caller to give back. */
 struct selected {
 	uint32_t tokens; /* by load_tokens_sub(), before load_release() */
-	uint64_t trial;  /* of an endpoint that was ejected; 0: it was not.  shm/eject.h */
+	uint64_t trial;  /* the half-open trial of an ejected endpoint; 0: none.  shm/eject.h */
+	uint64_t busy;   /* what it found at a busy endpoint; 0: not busy.  shm/busy.h */
 };
 
 /* The endpoint's pick, one place and *ret reserved there; or NULL: nobody is up, in and below its limit. */
@@ -61,10 +68,17 @@ struct select_room {
 struct select_room select_room(const struct selection *s);
 /* Of pairs: places of one role as far as the other has as many, in each group where the pool requires that. */
 struct select_room select_pairs(const struct selection s[ROLE_N]);
+/*
+ * Nobody was found: raises `reach`, to `most` at most, of those roles (a bit each) where nobody within reach could
+ * serve, even if it were not full.  With both roles, of a pool that requires one group, the two are looked at together.
+ * True: more will do than before, so select again.
+ */
+bool select_reach_further(struct selection s[ROLE_N], uint32_t roles, enum ep_away most);
 /* Whether anybody could serve this at all, now; where select_reserve() found nobody, those are full. */
 bool select_served(const struct selection *s);
 
 #define SELECT_ALL_GROUPS UINT64_MAX
+#define SELECT_BOTH_ROLES ((1u << ROLE_N) - 1)
 #define SELECT_MEAN_SHARE 32 /* the mean prompt follows the last 32 or so */
 
 /* The mean of recent prompts with one more; 0: none yet.  Each step is rounded away from 0, or means of

@@ -658,13 +658,25 @@ two_current(void)
 static void
 trial_of_nobody(void)
 {
-	seg->eps[1].eject = EJECT_OUT | (NOBODY + 1) * (UINT64_C(1) << EJECT_MS_BITS) | 5;
+	seg->eps[1].eject = HALF_OPEN_OUT | (NOBODY + 1) * (UINT64_C(1) << HALF_OPEN_MS_BITS) | 5;
 }
 
 static void
 trial_of_one_that_is_in(void)
 {
-	seg->eps[1].eject = (A + 1) * (UINT64_C(1) << EJECT_MS_BITS) | 5;
+	seg->eps[1].eject = (A + 1) * (UINT64_C(1) << HALF_OPEN_MS_BITS) | 5;
+}
+
+static void
+busy_trial_of_nobody(void)
+{
+	seg->eps[1].busy = HALF_OPEN_OUT | (NOBODY + 1) * (UINT64_C(1) << HALF_OPEN_MS_BITS) | 5;
+}
+
+static void
+busy_word_that_is_not_busy(void)
+{
+	seg->eps[1].busy = 5;
 }
 
 static void
@@ -730,6 +742,8 @@ static const struct breakage {
 	ROW(acked_ahead) "I8 slot 0: operation 6 is acknowledged, the last made is 5", 1 },
 	ROW(trial_of_nobody) "I12 endpoint 1: its ejection 0x8000030000000005 has a trial of nobody's", 1 },
 	ROW(trial_of_one_that_is_in) "I12 endpoint 1: its ejection 0x10000000005", 1 },
+	ROW(busy_trial_of_nobody) "I12 endpoint 1: its busy word 0x8000030000000005 has a trial of nobody's", 1 },
+	ROW(busy_word_that_is_not_busy) "I12 endpoint 1: its busy word 0x5 has", 1 },
 	ROW(ejection_with_an_unknown_bit) "I12 endpoint 2: its ejection 0x2000000000000000", 1 },
 	ROW(flag_of_nobody) "I9 flag 0 of slot 2 is armed by nobody", 1 },
 	ROW(flag_with_no_notice_left) "I9 flag 0 of slot 0: its word 0x10001 is none of ours", 1 },

@@ -65,7 +65,7 @@ look(uint32_t ep, uint64_t now_ms)
 static bool
 passed_by(uint32_t ep, uint64_t now_ms)
 {
-	return eject_word_passed_by(seg->eps[ep].eject, now_ms);
+	return half_open_shut(seg->eps[ep].eject, now_ms);
 }
 
 /* The trial of a due endpoint; 0: not given. */
@@ -217,7 +217,7 @@ Test(shm_eject, one_of_all_tries_it)
 	const uint64_t trial = try(2, EP, due);
 
 	cr_assert_neq(trial, 0);
-	cr_assert_eq(eject_word_owner(seg->eps[EP].eject), 3);
+	cr_assert_eq(half_open_worker(seg->eps[EP].eject), 3);
 	for (uint32_t w = 0; w < 4; w++)
 		cr_assert_eq(try(w, EP, due), 0);
 	cr_assert_eq(look(EP, due), EJECT_TRIED);
@@ -260,7 +260,7 @@ Test(shm_eject, levels_have_an_end)
 			1);
 	}
 	word = seg->eps[EP].eject;
-	cr_assert(eject_word_out(word) && (word & EJECT_NEVER) == 0);
+	cr_assert(half_open_out(word) && (word & EJECT_NEVER) == 0);
 }
 
 /* Back for a shorter time than it had been out. */
@@ -421,10 +421,57 @@ Test(shm_eject, too_many_bring_back_the_one_that_is_nearest)
 		eject_bring_back(seg, &pool, ROLE_DECODE, NOW), -1, "nobody is left to bring back");
 }
 
+/* --- refused connections */
+
+/* Refuses until it is out; for how long. */
+static uint64_t
+refuse(uint32_t ep)
+{
+	uint64_t ms = 0;
+
+	for (int i = 0; i < 300 && ms == 0; i++)
+		ms = eject_bad_answer(seg, &pool, ROLE_DECODE, ep, false, NOW);
+	return ms;
+}
+
+Test(shm_eject, one_that_refuses_is_out_beyond_the_most_and_the_others_are_back)
+{
+	(void)put_out(0, NOW);
+	(void)put_out(1, NOW + 5);
+	cr_assert_eq(put_out(2, NOW), 0);
+	eject_good_answer(seg, 2, NOW, &pool.ejection);
+	cr_assert_neq(refuse(2), 0);
+	cr_assert_eq(eject_bring_back(seg, &pool, ROLE_DECODE, NOW), 0);
+	cr_assert_eq(eject_bring_back(seg, &pool, ROLE_DECODE, NOW), -1);
+	cr_assert_neq(refuse(3), 0);
+	cr_assert_eq(eject_bring_back(seg, &pool, ROLE_DECODE, NOW), 1);
+	cr_assert_neq(refuse(0), 0);
+	cr_assert_eq(refuse(1), 0, "one stays, whatever it does");
+	cr_assert_eq(eject_bring_back(seg, &pool, ROLE_DECODE, NOW), -1);
+	cr_assert_eq(count_out(NOW), 3);
+}
+
+Test(shm_eject, of_those_that_refuse_one_is_back_when_the_last_goes)
+{
+	pool.n[ROLE_DECODE] = 2;
+	cr_assert_neq(refuse(0), 0);
+	ep_state_set(seg, 1, EP_DOWN);
+	cr_assert_eq(eject_bring_back(seg, &pool, ROLE_DECODE, NOW), 0);
+}
+
+Test(shm_eject, one_that_failed_otherwise_too_does_not_only_refuse)
+{
+	(void)put_out(0, NOW);
+	(void)put_out(1, NOW);
+	(void)bad(2, NOW);
+	cr_assert_eq(refuse(2), 0);
+}
+
 Test(shm_eject, turned_off_all_are_back)
 {
 	(void)put_out(0, NOW);
 	(void)put_out(1, NOW);
+	(void)refuse(2);
 	pool.ejection.failures = 0;
 	while (eject_bring_back(seg, &pool, ROLE_DECODE, NOW) >= 0)
 		;
@@ -436,7 +483,7 @@ Test(shm_eject, one_too_many_is_taken_back)
 {
 	(void)put_out(0, NOW);
 	(void)put_out(1, NOW);
-	seg->eps[2].eject = EJECT_OUT | (NOW + FIRST_MS);
+	seg->eps[2].eject = HALF_OPEN_OUT | (NOW + FIRST_MS);
 	cr_assert_neq(eject_bring_back(seg, &pool, ROLE_DECODE, NOW), -1);
 	cr_assert_eq(count_out(NOW), 2);
 }

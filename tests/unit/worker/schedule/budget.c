@@ -5,6 +5,16 @@
 
 #define T0 1000000u /* ms */
 
+static bool
+budget_try(struct budget *b, uint32_t percent, uint64_t now_ms)
+{
+	const bool left = budget_left(b, percent, now_ms);
+
+	if (left)
+		budget_take(b, now_ms);
+	return left;
+}
+
 static uint32_t
 tries(struct budget *b, uint32_t percent, uint64_t now_ms, uint32_t most)
 {

@@ -349,7 +349,7 @@ Test(policy, without_slow_start_a_recovered_endpoint_is_at_full_weight_at_once)
 static void
 eject_until(uint32_t i, uint64_t ms)
 {
-	seg->eps[i].eject = EJECT_OUT | ms;
+	seg->eps[i].eject = HALF_OPEN_OUT | ms;
 }
 
 Test(policy, an_ejected_endpoint_is_passed_by_until_it_is_due)

@@ -76,6 +76,17 @@ teardown(void)
 
 TestSuite(select, .init = setup, .fini = teardown);
 
+/* Takes select_reach_further() for the decode role alone. */
+static bool
+reach_further(enum ep_away most)
+{
+	struct selection both[ROLE_N] = {s, s};
+	const bool further = select_reach_further(both, 1u << ROLE_DECODE, most);
+
+	s = both[ROLE_DECODE];
+	return further;
+}
+
 static int
 reserve(void)
 {
@@ -217,7 +228,7 @@ Test(select, one_of_two_gets_the_trial_and_the_other_another_endpoint)
 {
 	struct selected held;
 
-	seg->eps[0].eject = EJECT_OUT | s.now_ms;
+	seg->eps[0].eject = HALF_OPEN_OUT | s.now_ms;
 	for (uint32_t i = 0; i < N; i++)
 		picks[i].max_inflight = 0;
 	cr_assert_eq(select_reserve(&s, &held)->slot, 0);
@@ -231,27 +242,27 @@ Test(select, one_of_two_gets_the_trial_and_the_other_another_endpoint)
 /* The last place of a due endpoint is another's: no trial is begun that nobody can make. */
 Test(select, a_trial_needs_a_place)
 {
-	seg->eps[0].eject = EJECT_OUT | s.now_ms;
+	seg->eps[0].eject = HALF_OPEN_OUT | s.now_ms;
 	cr_assert(load_reserve(seg, 0, 0, 1));
 	cr_assert_eq(reserve(), 1);
-	cr_assert_eq(seg->eps[0].eject, EJECT_OUT | s.now_ms);
+	cr_assert_eq(seg->eps[0].eject, HALF_OPEN_OUT | s.now_ms);
 }
 
 Test(select, one_that_is_due_has_room_for_its_trial)
 {
 	picks[0].max_inflight = 5;
 	cr_assert_eq(select_room(&s).free, 8);
-	seg->eps[0].eject = EJECT_OUT | s.now_ms;
+	seg->eps[0].eject = HALF_OPEN_OUT | s.now_ms;
 	cr_assert_eq(select_room(&s).free, 4);
 	cr_assert_eq(select_room(&s).places, 8);
-	seg->eps[0].eject = EJECT_OUT | (s.now_ms + 1);
+	seg->eps[0].eject = HALF_OPEN_OUT | (s.now_ms + 1);
 	cr_assert_eq(select_room(&s).free, 3);
 }
 
 Test(select, where_all_are_ejected_nobody_serves)
 {
 	for (uint32_t i = 0; i < N; i++)
-		seg->eps[i].eject = EJECT_OUT | (s.now_ms + 1);
+		seg->eps[i].eject = HALF_OPEN_OUT | (s.now_ms + 1);
 	cr_assert_eq(reserve(), -1);
 	cr_assert_not(select_served(&s));
 }
@@ -266,9 +277,106 @@ Test(select, a_trial_ends_when_its_time_outs_have)
 		.kv_ready_ms = 300,
 		.decode_ms = 4000,
 		.first_byte_ms = 50000};
-	seg->eps[0].eject = EJECT_OUT | s.now_ms;
+	seg->eps[0].eject = HALF_OPEN_OUT | s.now_ms;
 	(void)select_reserve(&s, &held);
-	cr_assert_eq(eject_word_ms(held.trial), s.now_ms + 2000 + 20000 + 300 + 50000 + 2000);
+	cr_assert_eq(half_open_ms(held.trial), s.now_ms + 2000 + 20000 + 300 + 50000 + 2000);
+}
+
+/* --- busy, and how far a selection reaches */
+
+static void
+make_busy(uint32_t i)
+{
+	seg->eps[i].busy = HALF_OPEN_OUT | (s.now_ms + 1);
+}
+
+Test(select, a_busy_one_is_passed_by_and_has_no_room)
+{
+	make_busy(0);
+	cr_assert_eq(select_room(&s).free, N - 1);
+	cr_assert_eq(select_room(&s).places, N, "it will have, so nothing is hopeless");
+	for (int i = 1; i < N; i++)
+		cr_assert_eq(reserve(), i);
+	cr_assert_eq(reserve(), -1);
+	cr_assert_not(reach_further(EP_AWAY_BUSY), "the others are full: they are waited for");
+}
+
+Test(select, where_all_are_busy_they_are_asked_all_the_same)
+{
+	struct selected held;
+
+	for (uint32_t i = 0; i < N; i++)
+		make_busy(i);
+	cr_assert_eq(reserve(), -1);
+	cr_assert(reach_further(EP_AWAY_BUSY));
+	cr_assert_eq(s.reach, EP_AWAY_BUSY);
+	cr_assert_eq(select_room(&s).free, N);
+	cr_assert_eq(select_reserve(&s, &held)->slot, 0);
+	cr_assert_eq(held.busy, seg->eps[0].busy);
+	cr_assert_eq(reserve(), 1);
+}
+
+Test(select, a_busy_one_that_is_due_is_tried_once)
+{
+	struct selected held;
+
+	for (uint32_t i = 0; i < N; i++)
+		picks[i].max_inflight = 0;
+	seg->eps[0].busy = HALF_OPEN_OUT | s.now_ms;
+	cr_assert_eq(select_room(&s).places, UINT64_MAX);
+	cr_assert_eq(select_reserve(&s, &held)->slot, 0);
+	cr_assert_neq(held.busy, 0);
+	cursor = 0;
+	cr_assert_eq(select_reserve(&s, &held)->slot, 1);
+	cr_assert_eq(held.busy, 0);
+}
+
+/* Neither trial is begun without the other. */
+Test(select, who_is_ejected_and_busy_keeps_its_ejection_due)
+{
+	const uint64_t due = HALF_OPEN_OUT | s.now_ms;
+
+	seg->eps[0].eject = due;
+	make_busy(0);
+	cr_assert_eq(reserve(), 1);
+	cr_assert_eq(seg->eps[0].eject, due);
+}
+
+Test(select, an_ejected_one_only_where_all_others_are_away)
+{
+	struct selected held;
+
+	seg->eps[0].eject = HALF_OPEN_OUT | (s.now_ms + 1);
+	for (uint32_t i = 1; i < N; i++)
+		make_busy(i);
+	cr_assert(reach_further(EP_AWAY_EJECTED));
+	cr_assert_eq(s.reach, EP_AWAY_BUSY);
+	for (uint32_t i = 1; i < N; i++)
+		ep_state_set(seg, i, EP_DOWN);
+	cr_assert(reach_further(EP_AWAY_EJECTED));
+	cr_assert_eq(select_reserve(&s, &held)->slot, 0);
+	cr_assert_eq(held.trial, 0, "its time is not over");
+	cr_assert_not(reach_further(EP_AWAY_EJECTED));
+}
+
+/* Prefill of group 0 and decode of group 1 are busy: both groups have one, and neither has a pair without. */
+Test(select, pairs_reach_as_little_further_as_they_can)
+{
+	struct selection both[ROLE_N];
+
+	pool.pairing = PAIRING_REQUIRE;
+	pool.n[ROLE_PREFILL] = 2;
+	pool.picks[ROLE_PREFILL] = picks;
+	pool.n[ROLE_DECODE] = 2;
+	pool.picks[ROLE_DECODE] = picks + 2;
+	both[ROLE_PREFILL] = both[ROLE_DECODE] = s;
+	both[ROLE_PREFILL].role = ROLE_PREFILL;
+	cr_assert_not(select_reach_further(both, SELECT_BOTH_ROLES, EP_AWAY_BUSY));
+	make_busy(0);
+	make_busy(3);
+	cr_assert(select_reach_further(both, SELECT_BOTH_ROLES, EP_AWAY_BUSY));
+	cr_assert_eq(
+		both[ROLE_PREFILL].reach + both[ROLE_DECODE].reach, EP_AWAY_BUSY, "one of the two");
 }
 
 struct place {

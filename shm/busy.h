@@ -1,0 +1,64 @@
+/*
+ * Busy endpoints: an engine that answered 429, or 503 with Retry-After, has no room.  All workers choose
+ * others for a while, and then let one request try it (half_open.h).  One word per endpoint:
+ *
+ *	busy:1 | 0:2 | level:5 | 0:8 | trial's worker+1:8 | ms:40
+ *
+ *	0 --busy answer--> busy --ms has passed--> due --busy_try()--> trial --it has room--> 0
+ *	                    ^                                           |
+ *	                    '--busy answer: twice as long, or as Retry-After says
+ *
+ * A busy endpoint is not ejected: it works, and where nobody else can serve it is asked all the same.
+ *
+ * Process: workers; busy_reap() and busy_begin() are the master's.  Times are clock_ms().
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "shm/core/atomic.h"
+#include "shm/core/seg.h"
+#include "shm/half_open.h"
+
+#define BUSY_FIRST_MS 100u        /* without Retry-After; doubled by each trial that is refused */
+#define BUSY_LONGEST_MS 2000u     /* what that becomes at most */
+#define BUSY_RETRY_MOST_MS 60000u /* the most that Retry-After counts for */
+#define BUSY_TRIAL_MS 2000u       /* then another request may try: a prompt may take longer */
+
+/* It has said that it is busy and no request has been taken since. */
+static inline bool
+busy_is(const struct seg *seg, uint32_t ep)
+{
+	return half_open_out(shm_load(&seg->eps[ep].busy));
+}
+
+/* For how long requests stay away, in ms; 0: it is not busy, or a trial is due. */
+uint64_t busy_left(const struct seg *seg, uint32_t ep, uint64_t now_ms);
+/* Its busy answers since its slot began this life. */
+uint64_t busy_count(const struct seg *seg, uint32_t ep);
+
+/*
+ * For a reservation of worker `me` at `ep`: may it go there?  `anyway`: though it is busy, since nobody else can
+ * serve.  *ret_mark is 0 if the endpoint is not busy; otherwise it names what the request found, and the
+ * outcome comes with it to busy_said(), busy_over() or busy_none().
+ */
+bool busy_try(struct seg *seg, uint32_t me, uint32_t ep, uint64_t now_ms, bool anyway,
+	uint64_t *ret_mark);
+/*
+ * A request was answered busy; `mark`: from its busy_try().  retry_after_ms: as the answer says, 0: it does not.
+ * Returns for how long requests stay away by this, in ms; 0: others have said so already.
+ */
+uint64_t busy_said(
+	struct seg *seg, uint32_t ep, uint64_t mark, uint64_t now_ms, uint64_t retry_after_ms);
+/* A request that found it busy was taken: it has room.  False: it was known. */
+bool busy_over(struct seg *seg, uint32_t ep);
+/* Of a request with that mark nothing was learned: if it was the trial the next one is due.  False: it was not. */
+bool busy_none(struct seg *seg, uint32_t ep, uint64_t mark);
+
+/* Master, after waitpid: the trials of the dead worker are over.  Returns how many. */
+uint32_t busy_reap(struct seg *seg, uint32_t dead);
+/* Master: its slot begins a new life. */
+void busy_begin(struct seg *seg, uint32_t ep);
+
+/* Bits that are never set, for check.c. */
+#define BUSY_NEVER (UINT64_C(0x60ff) << HALF_OPEN_OWN_BITS)
