@@ -483,3 +483,20 @@ def test_oversize_prefill_answer(world):
     p.expect().prefilled("[" + "1," * 50000 + "1]")
     refused(c.read(), 502, "prefill_bad_answer")
     assert d.quiet(0.1)
+
+
+@pytest.mark.parametrize("status", [204, 304])
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_status_without_a_body_has_none(world, status, rewritten):
+    """A body without a length would be taken for the next answer on the connection."""
+    r, (p,), (d,) = world.scripts(pool={"cached_tokens_from": "prefill"} if rewritten else {})
+    c = r.client()
+    for _ in range(2):
+        c.request("POST", URL, OK)
+        p.expect().prefilled()
+        ex = d.expect()
+        ex.write(b"HTTP/1.1 %d Nothing\r\nETag: x\r\n\r\n" % status).end()
+        a = c.read()
+        assert a.status == status and a.body == b"" and a["content-length"] is None and a["etag"] == "x"
+        assert c.silent(0.1)
+    assert r.end()["reason"] == ("engine_status" if rewritten or status == 304 else "ok")

@@ -48,7 +48,7 @@ exchange_pass_on(struct req *req, struct leg *leg)
 			json_error_message(leg->answer, leg->answer_len, message, sizeof(message));
 
 		relay_cut(req, end_word(END_ENGINE_STATUS), said ? message : silent);
-	} else if (leg->answer_len == 0) {
+	} else if (leg->answer_len == 0 && relay_has_body(leg->status)) {
 		relay_error(req, leg->status, "server_error", end_word(END_ENGINE_STATUS), silent);
 	} else {
 		relay_reply(req, leg->status, leg->head, leg->head_len, NULL, leg->answer,

@@ -70,6 +70,12 @@ relay_started(const struct req *req)
 	return req->head_sent;
 }
 
+bool
+relay_has_body(int status)
+{
+	return status != 204 && status != 304;
+}
+
 /*
  * Opens the answer: decides how it is framed and whether the connection goes on, and prints our own lines.
  * Whoever calls appends the engine's lines and the empty one.
@@ -77,7 +83,7 @@ relay_started(const struct req *req)
 static int
 open_answer(struct req *req, char *buf, size_t size, int status, bool length_known, uint64_t length)
 {
-	bool no_body = status == 204 || status == 304; /* says so itself, RFC 9110 8.6 */
+	const bool no_body = !relay_has_body(status);
 	char framing[64] = "";
 
 	req->chunked = !no_body && !length_known && !req->http10;
@@ -365,7 +371,7 @@ relay_reply(struct req *req, int status, const char *head, size_t head_len, cons
 	iov[k++] = (struct iovec){text(head), head_len};
 	iov[k++] = (struct iovec){ctype, strlen(ctype)};
 	iov[k++] = (struct iovec){text("\r\n"), 2};
-	if (!req->head_only && n > 0)
+	if (!req->head_only && n > 0 && relay_has_body(status))
 		iov[k++] = (struct iovec){text(body), n};
 	put(req, iov, k);
 }

@@ -1,13 +1,12 @@
 /*
- * The answer to the client: from the decode leg's payload to the client's socket, re-framed, never
- * re-formatted.
+ * The answer to the client: payload of the decode leg, in new framing, otherwise unchanged.
  *
- *   - A stream of events is passed on event by event: what ends with an event goes out in the same
- *     callback; a half event is held until its end has come, so that a stream cut by its engine can
- *     still be ended with a readable error event.
- *   - Any other answer is held while it is short (RELAY_HOLD), so that an engine that breaks off half
- *     way still gets an honest status.
- *   - While the client's socket does not take bytes, the engine's is not read.
+ *   - A stream of events goes out event by event.  The bytes that end an event are written in the
+ *     callback that read them.  A half event is held until it is complete, so that a stream whose engine
+ *     breaks off can still end with a readable error event.
+ *   - Any other answer is held while it is short (RELAY_HOLD), so that an engine that breaks off in the
+ *     middle still leads to an error status.
+ *   - While the client's socket takes no bytes, the engine's socket is not read.
  *
  * Process: worker.
  */
@@ -21,23 +20,27 @@ struct span;
 
 /* The decode leg's head and first byte are here. */
 void relay_begin(struct req *req, struct leg *leg);
+/* Payload of the decode leg; `done` with its last byte. */
 void relay_payload(
 	struct req *req, struct leg *leg, const struct span *pieces, size_t n, bool done);
-/* Whole events that were made for the client (proto/answer/answer.h); the head goes out with the first. */
+/* Whole events that were made for the client (proto/answer/answer.h).  The first ones bring the head. */
 void relay_events(struct req *req, const char *p, size_t n);
-/* They are all. */
+/* After the last relay_events(). */
 void relay_end_events(struct req *req);
-/* Frees what is held; for the request's end. */
+/* Frees the bytes that are held; for the request's end. */
 void relay_drop_held(struct req *req);
-/* True if bytes of the answer have gone to the client: its status can no longer be chosen. */
+/* True if bytes of the answer have gone to the client: the status can no longer be chosen. */
 bool relay_started(const struct req *req);
-/* An engine has broken off: true if its stream had said [DONE] before, so that nothing is missing; the
+/* False for a status whose answers have neither a body nor a Content-Length (RFC 9110, 15.3.5 and 15.4.5). */
+bool relay_has_body(int status);
+/* An engine has broken off.  True if its stream had said [DONE] before, so that nothing is missing: the
  * answer is ended properly then. */
 bool relay_complete(struct req *req);
-/* Ends a started answer that cannot be completed: an error event where it is a stream, then the close. */
+/* Ends a started answer that cannot be completed: by an error event in a stream, then by the close. */
 void relay_cut(struct req *req, const char *code, const char *message);
-/* One of our own answers, or an engine's kept one. `head`: header lines to add, may be NULL. */
+/* A whole answer, of the router or of an engine.  `head`: header lines to add, or NULL. */
 void relay_reply(struct req *req, int status, const char *head, size_t head_len, const char *type,
 	const void *body, size_t n);
+/* An error of the router in the shape of the API. */
 void relay_error(
 	struct req *req, int status, const char *type, const char *code, const char *message);
