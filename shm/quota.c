@@ -88,7 +88,7 @@ settle_word(struct seg *seg, struct quota_set *set, uint64_t last, uint64_t *wor
 /*
  * Finishes what `last` says is pending.  Each CAS is a full barrier, so they are seen in this order, and all
  * of them once `last` is no longer pending: settle_word() relies on it when it is late, find() when it sees
- * the key, entry_of() when it sees `last`.
+ * the key, entry_of() when it sees `last`, is_refused() when it sees the arrival time.
  */
 static void
 settle(struct seg *seg, struct quota_set *set, uint64_t last)
@@ -180,31 +180,75 @@ entry_of(
 	}
 }
 
+/* The generic cell rate algorithm with a client's terms, at one moment. */
+struct rate {
+	uint64_t interval_ns;
+	uint64_t latest_ns; /* the last arrival time that is in order */
+	uint64_t most_ns;   /* an arrival time after this one was taken under stricter terms */
+};
+
+static struct rate
+rate_at(const struct quota_terms *terms, uint64_t now_ns)
+{
+	const uint64_t time_ns = terms->per_s != 0 ? terms->per_s * SECOND_NS : SECOND_NS;
+	struct rate r = {0, UINT64_MAX, UINT64_MAX};
+
+	if (terms->rate == 0)
+		return r;
+	r.interval_ns = time_ns / terms->rate;
+	r.latest_ns = now_ns + (terms->burst - 1) * r.interval_ns;
+	r.most_ns = r.latest_ns + r.interval_ns + CLOCKS_APART_NS;
+	return r;
+}
+
+/* By how much a request is too early; 0: it is in order. */
+static uint64_t
+too_early_ns(const struct rate *r, uint64_t tat)
+{
+	return tat > r->latest_ns && tat <= r->most_ns ? tat - r->latest_ns : 0;
+}
+
+/*
+ * Whether a request would be refused by its rate, before it takes a slot: one that took a slot for a
+ * moment could make a sibling be refused that is in order.  Of two that both find themselves in order
+ * here, one may still be refused by in_time(), with its slot taken for that moment.  A third one that is
+ * refused for want of this slot would not have been in order either: the other two came before it.
+ * True also if the entry was given away meanwhile, with *ret_wait_ns 0: look for it again.
+ */
+static bool
+is_refused(const struct quota_set *set, uint32_t way, uint64_t life, const struct rate *r,
+	uint64_t *ret_wait_ns)
+{
+	/* The arrival time before the life.  Pairs with settle(): an entry is freed before another
+	 * client's arrival time is written, so a life that is still ours means that the time was. */
+	const uint64_t tat = shm_load_acquire(&set->tat[way]);
+
+	*ret_wait_ns = 0;
+	if (quota_held_life(shm_load(&set->held[way])) != life)
+		return true;
+	*ret_wait_ns = too_early_ns(r, tat);
+	return *ret_wait_ns != 0;
+}
+
 /*
  * Takes its place in time; or says by how much it is too early.  A place further ahead than these terms ever give
  * one was taken under stricter ones, before a reload: the client begins anew, with the last of its burst.
  */
 static bool
-in_time(uint64_t *tat, const struct quota_terms *terms, uint64_t now_ns, uint64_t *ret_wait_ns)
+in_time(uint64_t *tat, const struct rate *r, uint64_t now_ns, uint64_t *ret_wait_ns)
 {
-	const uint64_t time_ns = terms->per_s != 0 ? terms->per_s * SECOND_NS : SECOND_NS;
-	const uint64_t interval = terms->rate == 0 ? 0 : time_ns / terms->rate;
-	const uint64_t latest =
-		terms->rate == 0 ? UINT64_MAX : now_ns + (terms->burst - 1) * interval;
-	const uint64_t most = terms->rate == 0 ? UINT64_MAX : latest + interval + CLOCKS_APART_NS;
 	uint64_t seen = shm_load(tat), old;
 
 	do {
-		uint64_t from = seen > most ? latest : seen;
+		uint64_t from = seen > r->most_ns ? r->latest_ns : seen;
 
-		if (from > latest) {
-			*ret_wait_ns = from - latest;
+		*ret_wait_ns = too_early_ns(r, from);
+		if (*ret_wait_ns != 0)
 			return false;
-		}
 		if (from < now_ns)
 			from = now_ns;
 		old = seen;
-		seen = shm_cas(tat, old, from + interval);
+		seen = shm_cas(tat, old, from + r->interval_ns);
 	} while (seen != old);
 	return true;
 }
@@ -217,6 +261,7 @@ quota_enter(struct seg *seg, uint32_t me, uint64_t hash, const struct quota_term
 	const uint32_t max = terms->max_inflight == 0 || terms->max_inflight > QUOTA_HELD_MAX
 				     ? QUOTA_HELD_MAX
 				     : terms->max_inflight;
+	const struct rate rate = rate_at(terms, now_ns);
 	struct quota_set *set = &seg->quotas[number];
 	uint32_t way;
 	uint64_t life;
@@ -229,6 +274,11 @@ quota_enter(struct seg *seg, uint32_t me, uint64_t hash, const struct quota_term
 		way = entry_of(seg, set, tag_of(hash), &life, &ret->evicted);
 		if (way == NONE)
 			return QUOTA_UNCOUNTED;
+		if (is_refused(set, way, life, &rate, &ret->wait_ns)) {
+			if (ret->wait_ns != 0)
+				return QUOTA_RATE;
+			continue;
+		}
 		ret->entry = number * QUOTA_WAYS + way;
 		if (word_operate(seg, me, ret->entry, QUOTA, 1, (uint32_t)(life << QUOTA_HELD_BITS),
 			    (uint32_t)(life << QUOTA_HELD_BITS) | max))
@@ -236,7 +286,7 @@ quota_enter(struct seg *seg, uint32_t me, uint64_t hash, const struct quota_term
 		if (quota_held_life(shm_load(&set->held[way])) == life)
 			return terms->max_inflight == 0 ? QUOTA_UNCOUNTED : QUOTA_INFLIGHT;
 	}
-	if (in_time(&set->tat[way], terms, now_ns, &ret->wait_ns))
+	if (in_time(&set->tat[way], &rate, now_ns, &ret->wait_ns))
 		return QUOTA_ADMITTED;
 	quota_leave(seg, me, ret->entry);
 	return QUOTA_RATE;

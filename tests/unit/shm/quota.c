@@ -17,7 +17,7 @@
 #include "shm/load.h"
 #include "tests/unit/shm/fixture.h"
 
-TestSuite(shm_clients, .init = small_seg, .fini = small_seg_end);
+TestSuite(shm_quota, .init = small_seg, .fini = small_seg_end);
 
 #define SECOND UINT64_C(1000000000)
 #define START (UINT64_C(1000000) * SECOND) /* any time */
@@ -89,7 +89,7 @@ look_over(void)
 	(void)check_segment(seg, SMALL_BUILD, NULL, hear, NULL);
 }
 
-Test(shm_clients, burst_and_rate_are_exact_whichever_worker_asks)
+Test(shm_quota, burst_and_rate_are_exact_whichever_worker_asks)
 {
 	static const struct quota_terms terms[] = {{0, 1, 1, 1}, {0, 3, 1, 1}, {0, 7, 20, 1},
 		{0, 10, 5, 1}, {0, 999, 1, 1}, {0, 1000, 1000, 1}};
@@ -110,7 +110,7 @@ Test(shm_clients, burst_and_rate_are_exact_whichever_worker_asks)
 	}
 }
 
-Test(shm_clients, idle_time_is_saved_up_to_the_burst)
+Test(shm_quota, idle_time_is_saved_up_to_the_burst)
 {
 	static const struct quota_terms terms = {0, 10, 5, 1};
 	uint32_t n = 0;
@@ -121,7 +121,7 @@ Test(shm_clients, idle_time_is_saved_up_to_the_burst)
 	cr_assert_eq(n, 5);
 }
 
-Test(shm_clients, a_rate_of_less_than_one_a_second)
+Test(shm_quota, a_rate_of_less_than_one_a_second)
 {
 	static const struct quota_terms a_minute = {.rate = 2, .burst = 3, .per_s = 60};
 	static const struct quota_terms an_hour = {.rate = 1, .burst = 1000000, .per_s = 3600};
@@ -140,7 +140,7 @@ Test(shm_clients, a_rate_of_less_than_one_a_second)
 	cr_assert_eq(pass.wait_ns, 3600 * SECOND);
 }
 
-Test(shm_clients, stricter_terms_of_before_are_forgotten)
+Test(shm_quota, stricter_terms_of_before_are_forgotten)
 {
 	static const struct quota_terms strict = {.rate = 1, .burst = 10, .per_s = 3600};
 	static const struct quota_terms now = {.rate = 2, .burst = 3, .per_s = 1};
@@ -161,7 +161,7 @@ Test(shm_clients, stricter_terms_of_before_are_forgotten)
 	cr_assert_not(come_and_go(1, 2, &now, START + SECOND));
 }
 
-Test(shm_clients, who_reads_an_old_clock_is_not_mistaken_for_that)
+Test(shm_quota, who_reads_an_old_clock_is_not_mistaken_for_that)
 {
 	static const struct quota_terms terms = {0, 2, 3, 1};
 
@@ -170,7 +170,7 @@ Test(shm_clients, who_reads_an_old_clock_is_not_mistaken_for_that)
 	cr_assert_not(come_and_go(1, 1, &terms, START));
 }
 
-Test(shm_clients, a_refused_one_hears_when_to_come)
+Test(shm_quota, a_refused_one_hears_when_to_come)
 {
 	static const struct quota_terms terms = {0, 4, 2, 1};
 	struct quota_pass pass;
@@ -188,7 +188,7 @@ Test(shm_clients, a_refused_one_hears_when_to_come)
 	cr_assert_eq(counted(0), 0);
 }
 
-Test(shm_clients, a_request_that_is_too_many_does_not_count_in_time)
+Test(shm_quota, a_request_that_is_too_many_does_not_count_in_time)
 {
 	static const struct quota_terms terms = {.max_inflight = 1, .rate = 10, .burst = 2};
 	struct quota_pass pass, other;
@@ -201,7 +201,7 @@ Test(shm_clients, a_request_that_is_too_many_does_not_count_in_time)
 	cr_assert_not(come_and_go(1, 1, &terms, START));
 }
 
-Test(shm_clients, in_flight_is_of_all_workers_together)
+Test(shm_quota, in_flight_is_of_all_workers_together)
 {
 	struct quota_pass a, b, c;
 
@@ -216,7 +216,7 @@ Test(shm_clients, in_flight_is_of_all_workers_together)
 	look_over();
 }
 
-Test(shm_clients, reaping_gives_a_dead_workers_back)
+Test(shm_quota, reaping_gives_a_dead_workers_back)
 {
 	struct quota_pass pass;
 
@@ -231,7 +231,7 @@ Test(shm_clients, reaping_gives_a_dead_workers_back)
 	look_over();
 }
 
-Test(shm_clients, more_than_the_word_can_count)
+Test(shm_quota, more_than_the_word_can_count)
 {
 	struct quota_pass pass;
 
@@ -243,7 +243,7 @@ Test(shm_clients, more_than_the_word_can_count)
 	look_over();
 }
 
-Test(shm_clients, the_oldest_idle_one_is_forgotten)
+Test(shm_quota, the_oldest_idle_one_is_forgotten)
 {
 	static const struct quota_terms terms = {0, 1, 1, 1};
 	struct quota_pass pass;
@@ -261,7 +261,7 @@ Test(shm_clients, the_oldest_idle_one_is_forgotten)
 	cr_assert(come_and_go(1, 5, &terms, START + 50 * SECOND), "it is not");
 }
 
-Test(shm_clients, a_busy_one_is_never_forgotten)
+Test(shm_quota, a_busy_one_is_never_forgotten)
 {
 	struct quota_pass pass[WAYS], other;
 	uint32_t held;
@@ -281,7 +281,7 @@ Test(shm_clients, a_busy_one_is_never_forgotten)
 	look_over();
 }
 
-Test(shm_clients, lives_wrap_around)
+Test(shm_quota, lives_wrap_around)
 {
 	uint32_t held;
 
@@ -292,7 +292,7 @@ Test(shm_clients, lives_wrap_around)
 	look_over();
 }
 
-Test(shm_clients, without_a_table_all_are_let_through)
+Test(shm_quota, without_a_table_all_are_let_through)
 {
 	const struct seg_sizes sizes = {
 		.max_workers = 1, .max_endpoints = 1, .max_pools = 1, .flags_per_worker = 64};
@@ -304,7 +304,7 @@ Test(shm_clients, without_a_table_all_are_let_through)
 	seg_free(&none);
 }
 
-Test(shm_clients, a_hash_is_of_this_start_and_of_its_kind)
+Test(shm_quota, a_hash_is_of_this_start_and_of_its_kind)
 {
 	const struct seg_sizes sizes = {.max_workers = 1,
 		.max_endpoints = 1,
@@ -358,18 +358,38 @@ victim(void)
 	_exit(0);
 }
 
+static const struct quota_terms one_of_each = {.max_inflight = 1, .rate = 1, .burst = 1};
+
+static void
+comes_too_early(void)
+{
+	struct quota_pass pass;
+
+	(void)ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+	(void)raise(SIGSTOP);
+	if (enter(2, KNOWN, &one_of_each, START, &pass) != QUOTA_RATE)
+		abort();
+	_exit(0);
+}
+
 static pid_t
-victim_start(void)
+start(void (*fn)(void))
 {
 	const pid_t pid = fork();
 	int status;
 
 	cr_assert_geq(pid, 0);
 	if (pid == 0)
-		victim();
+		fn();
 	cr_assert_eq(waitpid(pid, &status, 0), pid);
 	cr_assert(WIFSTOPPED(status));
 	return pid;
+}
+
+static pid_t
+victim_start(void)
+{
+	return start(victim);
 }
 
 /* One instruction; false if it was the last. */
@@ -412,7 +432,7 @@ only_theirs(struct quota_pass pass[2], unsigned step)
 			"after %u instructions", step);
 }
 
-Test(shm_clients, killed_at_every_instruction_nothing_stays_counted)
+Test(shm_quota, killed_at_every_instruction_nothing_stays_counted)
 {
 	const size_t bytes = (size_t)(seg->arenas - (unsigned char *)seg->hdr);
 	unsigned char *saved = mem_zero(bytes);
@@ -477,7 +497,7 @@ find_changes(unsigned *at, unsigned max)
 }
 
 /* The victim is not dead: it goes on where it stood, after others have been there. */
-Test(shm_clients, standing_still_anywhere_does_no_harm)
+Test(shm_quota, standing_still_anywhere_does_no_harm)
 {
 	const size_t bytes = (size_t)(seg->arenas - (unsigned char *)seg->hdr);
 	unsigned char *saved = mem_zero(bytes);
@@ -503,5 +523,27 @@ Test(shm_clients, standing_still_anywhere_does_no_harm)
 			"after %u instructions: status 0x%x", stops[i], (unsigned)status);
 		only_theirs(pass, stops[i]);
 	}
+	free(saved);
+}
+
+/* Nor does it hold a slot that its sibling needs, whatever it is at when the sibling comes. */
+Test(shm_quota, a_request_refused_by_rate_takes_no_slot_from_its_sibling)
+{
+	const size_t bytes = (size_t)(seg->arenas - (unsigned char *)seg->hdr);
+	unsigned char *saved = mem_zero(bytes);
+	unsigned step = 0;
+	pid_t pid;
+
+	cr_assert(come_and_go(0, KNOWN, &one_of_each, START));
+	pid = start(comes_too_early);
+	do {
+		struct quota_pass pass;
+
+		memcpy(saved, seg->hdr, bytes);
+		cr_assert_eq(enter(0, KNOWN, &one_of_each, START + SECOND, &pass), QUOTA_ADMITTED,
+			"after %u instructions", step);
+		memcpy(seg->hdr, saved, bytes);
+		step++;
+	} while (step_once(pid));
 	free(saved);
 }
