@@ -9,7 +9,6 @@ import os
 import resource
 import signal
 import socket
-import time
 from collections import Counter
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -677,8 +676,9 @@ def test_client_gone(one, stage, stream):
 
 def test_client_gone_and_the_notices_come_as_prefill_closes():
     """Both in one turn of the worker's loop, whichever it sees first."""
-    with desk_with(workers=1) as k:
+    with desk_with(workers=1, log_level="debug") as k:
         worker, = k.router.children()
+        seg = Segment(k.router)
         for first in "hangs up", "tells", "hangs up":
             c, ex = k.ask(), k.p.expect()
             c.close()
@@ -687,11 +687,13 @@ def test_client_gone_and_the_notices_come_as_prefill_closes():
             if first == "hangs up":
                 ex.close()
             k.arrived(ex)
-            time.sleep(0.1 * SLOW)  # the notifier has read them
+            slot = id_of(ex).split("-")[-3]
+            wait("the notifier to read them", lambda: seg.flag(0, int(slot, 16)).state == READY)
             if first == "tells":
                 ex.close()
             os.kill(worker, signal.SIGCONT)
             released(k, [1, 2, 3, 0])
+        seg.close()
 
 
 def test_decode_fails_and_prefill_had_no_first_token():

@@ -1056,7 +1056,7 @@ def test_a_client_that_is_slow_when_another_branch_begins(world):
     held = Held(world)
     held.gate.open()
     two = held.two.expect().stream_head()
-    assert held.fill(two) < 60 << 20 and held.r.metric("buffered_bytes") < 1 << 20
+    assert held.fill(two) < 60 << 20 and held.r.metric("send_queue_bytes") < 1 << 20
     held.one.reset()
     two.reset()
 

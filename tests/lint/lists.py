@@ -146,6 +146,17 @@ def quick():
             faults.append(f"tests/e2e/quick.py: {table[file]} is no test of {file}")
 
 
+def metrics_asked():
+    """A metric of the router that an end-to-end test names exists; its name there has no pdrouter_."""
+    sources = "".join(read(p) for p in ["shm/metrics_list.h", *glob.glob("worker/*/*.c")])
+    have = {re.sub("^pdrouter_", "", name) for name in re.findall(r'"(pdrouter_\w+)', sources)}
+    for path in sorted(glob.glob("tests/e2e/*.py")):
+        text = read(path)
+        for m in re.finditer(r'(?:\br(?:outer)?\.(?:wait_)?metric\(|\bgauge\(\w+, )"(\w+)"', text):
+            if re.sub(r"_(bucket|sum|count)$", "", m[1]) not in have and m[1] not in have:
+                faults.append(f"{path}:{line_of(text, m.start())}: the router has no metric pdrouter_{m[1]}")
+
+
 def machine_paths():
     for folder, names, files in os.walk("."):
         names[:] = [n for n in names if n not in (".git", "build", "__pycache__")]
@@ -163,6 +174,7 @@ def main():
     tested()
     happens()
     quick()
+    metrics_asked()
     machine_paths()
     print("\n".join(faults))
     return 1 if faults else 0
