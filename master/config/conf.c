@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "master/config/conf_read.h"
+#include "shm/base/connector_info.h"
 #include "shm/base/mem.h"
 
 #define AUTO_WORKERS_MAX 8
@@ -90,30 +91,37 @@ fail_root(struct conf_read *r, const char *key, const char *or_key, const char *
 }
 
 static bool
-waits_for_notices(const struct conf_pool *p)
+has_decode(const struct conf_pool *p)
 {
 	for (size_t i = 0; i < p->nendpoints; i++)
-		if (p->endpoints[i].role == ROLE_DECODE && p->endpoints[i].notices != 0)
-			return p->connector == CONNECTOR_LMCACHE;
+		if (p->endpoints[i].role == ROLE_DECODE)
+			return true;
 	for (size_t i = 0; i < p->ndns; i++)
-		if (p->dns[i].as.role == ROLE_DECODE && p->dns[i].as.notices != 0)
-			return p->connector == CONNECTOR_LMCACHE;
+		if (p->dns[i].as.role == ROLE_DECODE)
+			return true;
 	return false;
 }
 
-/* Whoever waits for notices must be told somewhere: at LMCache's usual port, if nothing is said. */
+static bool
+waits_for_messages(const struct conf_pool *p)
+{
+	return connector_info[p->connector].needs == CONNECTOR_NEEDS_RECEIVER &&
+	       p->shake.ready_messages != 0 && has_decode(p);
+}
+
+/* An lmcache pool that waits for ready messages needs a listener: LMCache's usual port by default. */
 static int
 set_lmcache_listen(struct conf_read *r)
 {
 	struct conf *c = r->conf;
 
 	for (size_t i = 0; i < c->npools && c->lmcache_listen == NULL; i++) {
-		if (!waits_for_notices(&c->pools[i]))
+		if (!waits_for_messages(&c->pools[i]))
 			continue;
 		if (key_line(c, "lmcache.listen") != 0)
 			return fail_root(r, "lmcache.listen", "pools",
-				"an lmcache pool waits for notices, but none can arrive: write an address such as "
-				"tcp://*:7500, or notices: 0 at its decode engines");
+				"an lmcache pool waits for ready messages, but none can arrive: write an address "
+				"such as tcp://*:7500, or lmcache: {ready_messages: 0} in the pool");
 		c->lmcache_listen = mem_strdup(LMCACHE_LISTEN);
 	}
 	return 0;

@@ -762,8 +762,6 @@ put_receiver(struct conf_draft *d, const struct stack *s, const char *url)
 
 	if ((entry != NULL ? put_registered(d, url, entry) : put_unregistered(d, s)) != 0)
 		return -1;
-	if (value(d, FLAG_NIXL_PROXY_HOST) == NULL)
-		put(d, FLAG_DISAGG_CONNECTOR_TYPE, "      notices: 0");
 	return 0;
 }
 
@@ -814,6 +812,8 @@ put_pool(struct conf_draft *d, const struct stack *s, const char *model, size_t 
 	put_text(d, FLAG_STATIC_MODELS, "  models: [", model, "]");
 	if (model[0] != '\0' && !is_name(model))
 		put(d, FLAG_STATIC_MODELS, "  name: pool%zu", number);
+	if (s->connector == CONNECTOR_LMCACHE && value(d, FLAG_NIXL_PROXY_HOST) == NULL)
+		put(d, FLAG_DISAGG_CONNECTOR_TYPE, "  lmcache: {ready_messages: 0}");
 	put(d, FLAG_ROUTING_LOGIC, "  policy: %s", s->policy);
 	if (strcmp(s->policy, "session") == 0)
 		put_text(d, FLAG_SESSION_KEY, "  session_header: ", value(d, FLAG_SESSION_KEY), "");
@@ -832,7 +832,7 @@ put_pool(struct conf_draft *d, const struct stack *s, const char *model, size_t 
 
 /* Where ZMQ binds: it takes addresses and no names, but everybody writes localhost. */
 static void
-put_notices(struct conf_draft *d, const struct stack *s)
+put_listener(struct conf_draft *d, const struct stack *s)
 {
 	const char *host = value(d, FLAG_NIXL_PROXY_HOST), *port = value(d, FLAG_NIXL_PROXY_PORT);
 	char *at, *url;
@@ -893,7 +893,7 @@ draft_stack(struct conf_draft *d, struct stack *s)
 	if (put_root(d, FLAG_STATIC_BACKENDS, STACK_PORT, distinct(&s->w[MODELS]),
 		    (s->whole ? 2 : 1) * s->w[BACKENDS].n) != 0)
 		return -1;
-	put_notices(d, s);
+	put_listener(d, s);
 	return put_pools(d, s);
 }
 

@@ -23,7 +23,7 @@ USED(DECODE_MODEL_LABELS, "decode-model-labels", "LABEL,...", "labels that mean 
 /* S: how */												\
 USED(ROUTING_LOGIC, "routing-logic", "LOGIC", "disaggregated_prefill: connector: shared_storage; disaggregated_prefill_orchestrated: connector: orchestrated; roundrobin, session, prefixaware: that policy, with every engine in prefill and decode and a routing_threshold that no prompt reaches") \
 USED(LOAD_BALANCING_STRATEGY, "load-balancing-strategy", "round_robin|least_loaded", "policy; round_robin if not given") \
-USED(DISAGG_CONNECTOR_TYPE, "disagg-connector-type", "nixl|lmcache", "disaggregated_prefill: connector: nixl, or lmcache (with notices: 0 unless --nixl-proxy-host is given)") \
+USED(DISAGG_CONNECTOR_TYPE, "disagg-connector-type", "nixl|lmcache", "disaggregated_prefill: connector: nixl, or lmcache (with ready_messages: 0 unless --nixl-proxy-host is given)") \
 USED(ROUTING_THRESHOLD, "routing-threshold", "TOKENS", "routing_threshold")				\
 USED(SESSION_KEY, "session-key", "HEADER", "session_header, of --routing-logic session")		\
 USED(DECODER_REGISTRY, "decoder-registry", "JSON", "lmcache: receiver_host, receiver_init_port and receiver_alloc_port of each decode engine, by its URL") \

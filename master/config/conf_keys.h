@@ -134,26 +134,6 @@ K("slow_start", DURATION, slow_start_ms, 0, CONF_HOUR, "0s", LIVE,					\
 	"from an engine's recovery until it gets its full share")					\
 K("engine", ENGINE, engine, 0, 0, "(vllm; with connector sglang: sglang)", LIVE,			\
 	"vllm or sglang: names of metrics, default health_path")					\
-K("handoff", HANDOFF, shake.handoff, 0, 0, "(kv_transfer_params; with mooncake: transfer_id)", LIVE,	\
-	"what decode is told: orchestrated: kv_transfer_params or disagg_prefill_resp; mooncake: transfer_id (vLLM 0.17 and later) or kv_transfer_params (before)") \
-K("remote_host", REMOTE_HOST, shake.remote_host, 0, 0, "(keep; with orchestrated: prefill_host)", LIVE,	\
-	"keep the host the prefill engine names, or put the prefill_host of its URL in its place")	\
-K("transfer_mode", TRANSFER_MODE, shake.transfer_mode, 0, 0, "pull", LIVE,				\
-	"nixl: pull (decode fetches the cache) or push (prefill sends it: both legs at once)")		\
-K("kv_lease", DURATION, shake.kv_lease_ms, 1, CONF_HOUR, "25s", LIVE,					\
-	"a hand-over that is older when decode is asked is not used: prefill is done again")		\
-K("fanout", BOOL, shake.fanout, 0, 0, "false", LIVE,							\
-	"true: n > 1 as n pairs of legs, for a hand-over describes one sample; false: by decode alone")	\
-K("first_token", FIRST_TOKEN, shake.first_token, 0, 0, "prefill", LIVE,				\
-	"lmcache: prefill (its token goes out before the cache has arrived) or decode (for tools and reasoning)") \
-K("tokenize", ROLE, shake.tokenize, 0, 0, "prefill", LIVE,						\
-	"lmcache: prefill or decode, which engine turns prompts into tokens")				\
-K("bootstrap", BOOTSTRAP, shake.bootstrap, 0, 0, "learned", LIVE,					\
-	"sglang: where decode meets prefill is learned (or configured), or comes in prefill's first stream event") \
-K("learn_timeout", DURATION, shake.learn_ms, 1, CONF_HOUR, "2s", LIVE,					\
-	"sglang, mooncake: how long a request waits for what its prefill engine says of itself")	\
-K("cache_hit_threshold", FRACTION, shake.cache_hit_threshold, 0, CONF_FRACTION - 1, "", LIVE,		\
-	"shared_storage: decode is asked first and serves from that share of cached tokens on, such as 0.8; \"\": prefill first") \
 K("routing_threshold", COUNT_OR_AUTO, shake.routing_threshold, 0, 1000000000, "0", LIVE,		\
 	"tokens (estimated) from which on a prompt is prefilled elsewhere; 0: all are; auto: measured")	\
 K("allow_route_header", BOOL, shake.allow_route_header, 0, 0, "false", LIVE,				\
@@ -172,8 +152,6 @@ K("timeouts.decode", DURATION, timeouts.decode_ms, 1, 24 * CONF_HOUR, "600s", LI
 	"without a byte from the decode engine")							\
 K("timeouts.request", DURATION, timeouts.request_ms, 0, 24 * CONF_HOUR, "0s", LIVE,			\
 	"from a request's last byte to the end of its answer, whatever it waits for; 0: no bound")				\
-K("timeouts.kv_ready", DURATION, timeouts.kv_ready_ms, 1, CONF_HOUR, "10s", LIVE,			\
-	"lmcache: from the prefill engine's answer to the last notice; then decode goes on without the cache") \
 K("allow_timeout_header", BOOL, rescue.allow_timeout_header, 0, 0, "false", LIVE,			\
 	"true: a client may bound its request by X-Request-Timeout-Ms")					\
 K("retries", COUNT, rescue.retries, 0, 10, "2", LIVE,							\
@@ -227,6 +205,39 @@ L("prefill", PREFILL, endpoints, nendpoints, 0, 65536, "[]", LIVE,					\
 L("decode", DECODE, endpoints, nendpoints, 0, 65536, "[]", LIVE,					\
 	"decode engines")
 
+/* Keys of the map that a pool has for its connector, such as `lmcache: {first_token: decode}`.  Which connector
+ * has which keys stands in shm/base/connector_list.h. */
+#define CONF_CONNECTOR_KEYS(K)										\
+K("handoff", HANDOFF, shake.handoff, 0, 0, "(kv_transfer_params; with mooncake: transfer_id)", LIVE,	\
+	"member that carries the KV parameters to decode; orchestrated: kv_transfer_params or disagg_prefill_resp; mooncake: transfer_id (vLLM 0.17 and later) or kv_transfer_params (before)") \
+K("remote_host", REMOTE_HOST, shake.remote_host, 0, 0, "(keep; with orchestrated: prefill_host)", LIVE,	\
+	"keep: the host that the prefill engine names; prefill_host: the host of its URL instead")	\
+K("transfer_mode", TRANSFER_MODE, shake.transfer_mode, 0, 0, "pull", LIVE,				\
+	"pull: the decode engine fetches the KV; push: the prefill engine sends the KV, both legs start at once") \
+K("kv_lease", DURATION, shake.kv_lease_ms, 1, CONF_HOUR, "25s", LIVE,					\
+	"age at which KV parameters are no longer used and prefill is done again")			\
+K("fanout", BOOL, shake.fanout, 0, 0, "false", LIVE,							\
+	"true: n > 1 becomes n branches of one sample each; false: the decode engine serves n > 1 alone") \
+K("ready_messages", COUNT_OR_AUTO, shake.ready_messages, 0, 255, "auto", LIVE,				\
+	"messages per transfer that say that the KV has arrived; auto: one for each receiver_init_port; 0: none, the prefill answer starts decode") \
+K("kv_ready_timeout", DURATION, timeouts.kv_ready_ms, 1, CONF_HOUR, "10s", LIVE,			\
+	"from the prefill answer to the last ready message; then decode starts without the KV")	\
+K("first_token", FIRST_TOKEN, shake.first_token, 0, 0, "prefill", LIVE,				\
+	"engine that makes the client's first token: prefill (it is sent before the KV has arrived) or decode (for tools and reasoning)") \
+K("tokenize", ROLE, shake.tokenize, 0, 0, "prefill", LIVE,						\
+	"role whose engines turn prompts into tokens: prefill or decode")				\
+K("bootstrap", BOOTSTRAP, shake.bootstrap, 0, 0, "learned", LIVE,					\
+	"bootstrap address of the prefill engine: learned (or configured at the endpoint), or stream: read from its first event") \
+K("learn_timeout", DURATION, shake.learn_ms, 1, CONF_HOUR, "2s", LIVE,					\
+	"how long a request waits until its prefill engine's bootstrap address is known")		\
+K("cache_hit_threshold", FRACTION, shake.cache_hit_threshold, 0, CONF_FRACTION - 1, "", LIVE,		\
+	"share of cached prompt tokens, such as 0.8, above which the decode engine, asked first, serves alone; \"\": prefill is asked first")
+
+/* The maps themselves: one in a pool for each connector. */
+#define CONF_CONNECTOR_MAP(id, text, ...)								\
+	{ .path = text, .type = CONF_T_CONNECTOR_MAP, .off = offsetof(struct conf_pool, shake),		\
+	  .def = "(none)", .class = CONF_LIVE, .doc = "keys of this connector" },
+
 /* What every source of endpoints says of them; `at` is where in its struct. */
 #define CONF_SHARE_KEYS(K, at)										\
 K("max_inflight", COUNT, at max_inflight, 0, 1000000, "0", LIVE,					\
@@ -245,8 +256,6 @@ K("receiver_init_port", PORTS, at receiver_init_port, 0, CONF_PORTS_MAX, "[]", L
 	"lmcache decode: a port for each tensor-parallel rank, such as [7300, 7301]")			\
 K("receiver_alloc_port", PORTS, at receiver_alloc_port, 0, CONF_PORTS_MAX, "[]", LIVE,			\
 	"the same, as many of them")									\
-K("notices", COUNT_OR_AUTO, at notices, 0, 255, "auto", LIVE,						\
-	"lmcache decode: notices that tell that its cache is there; auto: one for each port; 0: prefill's answer tells") \
 K("kv_addr", KV_ADDR, at kv_addr, 0, 127, "", LIVE,							\
 	"p2p_nccl: host:port its KV cache travels by, or :port at the host of the URL; \"\": as it announces") \
 K("dp_ranks", COUNT, at dp_ranks, 0, 1024, "0", LIVE,							\
@@ -323,6 +332,7 @@ enum conf_type {
 	CONF_T_NETWORKS,
 	CONF_T_SERVERS,
 	CONF_T_PORTS,
+	CONF_T_CONNECTOR_MAP,
 	CONF_T_DNS,
 	CONF_T_PREFILL,
 	CONF_T_DECODE,
@@ -345,11 +355,12 @@ struct conf_keys {
 	const struct conf_key *key;
 	size_t n;
 };
-extern const struct conf_keys conf_root_keys;     /* struct conf */
-extern const struct conf_keys conf_pool_keys;     /* struct conf_pool */
-extern const struct conf_keys conf_endpoint_keys; /* struct conf_endpoint */
-extern const struct conf_keys conf_file_keys;     /* struct conf_endpoint */
-extern const struct conf_keys conf_dns_keys;      /* struct conf_dns */
+extern const struct conf_keys conf_root_keys;      /* struct conf */
+extern const struct conf_keys conf_pool_keys;      /* struct conf_pool */
+extern const struct conf_keys conf_connector_keys; /* struct conf_pool */
+extern const struct conf_keys conf_endpoint_keys;  /* struct conf_endpoint */
+extern const struct conf_keys conf_file_keys;      /* struct conf_endpoint */
+extern const struct conf_keys conf_dns_keys;       /* struct conf_dns */
 
 /* The default that a reader of the table can compute with, or NULL: required, or worked out. */
 static inline const char *

@@ -10,8 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "master/config/conf_connector.h"
 #include "master/config/conf_read.h"
 #include "proto/http/http.h"
+#include "shm/base/connector_info.h"
 #include "shm/base/mem.h"
 
 static const enum role role_unset =
@@ -352,17 +354,24 @@ check_endpoints(struct conf_read *r, const struct conf_pool *p)
 	return rc;
 }
 
-/* The key's line; 0 if it is not given. */
+/* The line of a key in the connector's map; 0 if it is not given. */
 static int
-given(const int *lines, const char *key)
+connector_given(const struct conf_read *r, const char *key)
+{
+	return r->connector_lines[conf_key_row(&conf_connector_keys, key) -
+				  conf_connector_keys.key];
+}
+
+int
+conf_given(const int *lines, const char *key)
 {
 	return lines != NULL ? lines[conf_key_row(&conf_pool_keys, key) - conf_pool_keys.key] : 0;
 }
 
-static int
-line_of(const struct conf_pool *p, const int *lines, const char *key)
+int
+conf_line_of(const struct conf_pool *p, const int *lines, const char *key)
 {
-	int line = given(lines, key);
+	int line = conf_given(lines, key);
 
 	return line != 0 ? line : p->line;
 }
@@ -377,22 +386,8 @@ static int __attribute__((format(printf, 5, 6))) fail_key(struct conf_read *r,
 	(void)vsnprintf(what, sizeof(what), fmt, ap);
 	va_end(ap);
 	(void)conf_enter(r, ".%s", key);
-	return conf_fail(r, line_of(p, lines, key), "%s", what);
+	return conf_fail(r, conf_line_of(p, lines, key), "%s", what);
 }
-
-static enum engine_kind
-engine_of(enum connector_kind connector)
-{
-	return connector == CONNECTOR_SGLANG ? ENGINE_SGLANG : ENGINE_VLLM;
-}
-
-#define BIT(c) (1u << CONNECTOR_##c)
-#define ALL_BITS ((1u << CONNECTOR_N) - 1)
-/*
- * Whose decode engines do a whole request.  SGLang's answer 400 to what has not been prefilled (protocols.md
- * 5.1), P2pNccl's wait for every prompt's cache (vLLM's p2p_nccl_connector.py).
- */
-static const unsigned can_decode_alone = ALL_BITS & ~BIT(SGLANG) & ~BIT(P2P_NCCL);
 
 #define EJECT_MAX_MS (300 * CONF_SEC)
 #define QUEUE_SIZE 100 /* the default of queue_size, where the shared memory has room for it */
@@ -401,19 +396,14 @@ static const unsigned can_decode_alone = ALL_BITS & ~BIT(SGLANG) & ~BIT(P2P_NCCL
 static int
 set_computed(struct conf_read *r, struct conf_pool *p, const int *lines, enum engine_kind engine)
 {
-	const char *remote = p->connector == CONNECTOR_ORCHESTRATED ? "prefill_host" : "keep";
-	const char *handoff =
-		p->connector == CONNECTOR_MOONCAKE ? "transfer_id" : "kv_transfer_params";
-	const char *fallback = (can_decode_alone >> p->connector & 1) != 0 ? "direct" : "none";
+	const struct connector_info *info = &connector_info[p->connector];
 	char what[CONF_WHAT], numbered[32], first_byte[32], eject_max[32];
 	const struct {
 		const char *key, *value;
 	} v[] = {
-		{"engine", engine_name(engine_of(p->connector))},
+		{"engine", engine_name(info->engine)},
 		{"health_path", engine == ENGINE_SGLANG ? "/ready" : "/health"},
-		{"handoff", handoff},
-		{"remote_host", remote},
-		{"fallback", fallback},
+		{"fallback", info->decode_alone ? "direct" : "none"},
 		{"timeouts.first_byte", first_byte},
 		{"eject_max_time", eject_max},
 		{"prefill_policy", policy_name(p->policy)},
@@ -421,12 +411,16 @@ set_computed(struct conf_read *r, struct conf_pool *p, const int *lines, enum en
 		{"name", p->nmodels > 0 ? p->models[0] : numbered},
 	};
 
+	if (connector_given(r, "handoff") == 0)
+		p->shake.handoff = info->handoff;
+	if (connector_given(r, "remote_host") == 0)
+		p->shake.remote_host = info->remote_host;
 	(void)snprintf(numbered, sizeof(numbered), "pool%zu", r->conf->npools);
 	(void)snprintf(first_byte, sizeof(first_byte), "%" PRIu64 "ms", p->timeouts.decode_ms);
 	(void)snprintf(eject_max, sizeof(eject_max), "%" PRIu64 "ms",
 		p->ejection.time_ms > EJECT_MAX_MS ? p->ejection.time_ms : EJECT_MAX_MS);
 	for (size_t i = 0; i < sizeof(v) / sizeof(v[0]); i++)
-		if (given(lines, v[i].key) == 0 &&
+		if (conf_given(lines, v[i].key) == 0 &&
 			conf_value_set(
 				conf_key_row(&conf_pool_keys, v[i].key), p, v[i].value, what) != 0)
 			return fail_key(
@@ -472,88 +466,9 @@ check_labels(struct conf_read *r, const struct conf_pool *p, const int *lines)
 	return 0;
 }
 
-/* Keys that not every connector asks for. */
-static const struct {
-	const char *key;
-	unsigned connectors;
-} owned[] = {
-	{"handoff", BIT(ORCHESTRATED) | BIT(MOONCAKE)},
-	{"remote_host", BIT(NIXL) | BIT(ORCHESTRATED) | BIT(MOONCAKE)},
-	{"transfer_mode", BIT(NIXL)},
-	{"kv_lease", BIT(NIXL) | BIT(ORCHESTRATED) | BIT(MOONCAKE)},
-	{"fanout", BIT(NIXL) | BIT(ORCHESTRATED) | BIT(MOONCAKE)},
-	{"first_token", BIT(LMCACHE)},
-	{"tokenize", BIT(LMCACHE)},
-	{"timeouts.kv_ready", BIT(LMCACHE)},
-	{"bootstrap", BIT(SGLANG)},
-	{"learn_timeout", BIT(SGLANG) | BIT(MOONCAKE)},
-	{"cache_hit_threshold", BIT(SHARED_STORAGE)},
-	/* nothing is left to choose where decode does nothing alone: can_decode_alone */
-	{"routing_threshold", ALL_BITS & ~BIT(SGLANG) & ~BIT(P2P_NCCL)},
-	{"allow_route_header", ALL_BITS & ~BIT(SGLANG) & ~BIT(P2P_NCCL)},
-};
-
-/* "lmcache", "sglang and mooncake", "nixl, orchestrated and mooncake" */
-static const char *
-list_connectors(unsigned bits, char buf[CONF_WHAT])
-{
-	size_t n = 0;
-
-	buf[0] = '\0';
-	for (unsigned c = 0; c < CONNECTOR_N; c++) {
-		const unsigned later = bits >> c >> 1;
-
-		if ((bits >> c & 1) != 0)
-			n += (size_t)snprintf(buf + n, CONF_WHAT - n, "%s%s", connector_name(c),
-				later == 0                   ? ""
-				: (later & (later - 1)) == 0 ? " and "
-							     : ", ");
-	}
-	return buf;
-}
-
-/* Below which keys what belongs to them: r->path stands in the pool or in one of its endpoints. */
-static int
-fail_foreign(struct conf_read *r, const struct conf_pool *p, int line, const char *key,
-	unsigned connectors)
-{
-	char list[CONF_WHAT];
-
-	(void)conf_enter(r, ".%s", key);
-	return conf_fail(r, line, "means nothing to the connector %s: it belongs to %.150s",
-		connector_name(p->connector), list_connectors(connectors, list));
-}
-
-static int
-check_owned(struct conf_read *r, const struct conf_pool *p, const int *lines)
-{
-	for (size_t i = 0; i < sizeof(owned) / sizeof(owned[0]); i++)
-		if (given(lines, owned[i].key) != 0 &&
-			(owned[i].connectors >> p->connector & 1) == 0)
-			return fail_foreign(r, p, given(lines, owned[i].key), owned[i].key,
-				owned[i].connectors);
-	if (p->connector != CONNECTOR_ORCHESTRATED &&
-		p->shake.handoff == HANDOFF_DISAGG_PREFILL_RESP)
-		return fail_key(r, p, lines, "handoff",
-			"disagg_prefill_resp belongs to the connector orchestrated, not to %s",
-			connector_name(p->connector));
-	if (p->connector != CONNECTOR_MOONCAKE && p->shake.handoff == HANDOFF_TRANSFER_ID)
-		return fail_key(r, p, lines, "handoff",
-			"transfer_id belongs to the connector mooncake, not to %s",
-			connector_name(p->connector));
-	if (p->connector == CONNECTOR_SGLANG && p->engine != ENGINE_SGLANG)
-		return fail_key(
-			r, p, lines, "engine", "the connector sglang needs engines of SGLang");
-	return 0;
-}
-
 static int
 check_rescue(struct conf_read *r, const struct conf_pool *p, const int *lines)
 {
-	if (p->rescue.fallback == FALLBACK_DIRECT && (can_decode_alone >> p->connector & 1) == 0)
-		return fail_key(r, p, lines, "fallback",
-			"decode engines of the connector %s do nothing without a prefill engine: write none",
-			connector_name(p->connector));
 	if (p->rescue.resume != 0 && p->rescue.retries == 0)
 		return fail_key(r, p, lines, "resume",
 			"a stream goes on by another try, and retries: 0 allows none");
@@ -579,73 +494,8 @@ conf_pool_check_queue(struct conf_read *r, struct conf_pool *p)
 		p->queue.size, slots, p->queue.size);
 }
 
-/* --- what a connector asks of endpoints, whatever source they come from
- * ---------------------------------------------------------------------- */
-
-static int
-fail_term(struct conf_read *r, const struct conf_endpoint *ep, const char *key, const char *what)
-{
-	(void)conf_enter(r, ".%s", key);
-	return conf_fail(r, ep->line, "%s", what);
-}
-
-/* The first term that only a decode engine with an LMCache has, or NULL. */
-static const char *
-receiver_term(const struct conf_endpoint *ep)
-{
-	if (ep->receiver_host != NULL)
-		return "receiver_host";
-	if (ep->receiver_init_port.n > 0)
-		return "receiver_init_port";
-	if (ep->receiver_alloc_port.n > 0)
-		return "receiver_alloc_port";
-	return ep->notices != NOTICES_BY_PORTS ? "notices" : NULL;
-}
-
-static int
-check_receiver(struct conf_read *r, const struct conf_endpoint *ep)
-{
-	char what[CONF_WHAT];
-
-	if (ep->receiver_init_port.n == 0 || ep->receiver_alloc_port.n == 0)
-		return fail_term(r, ep,
-			ep->receiver_init_port.n == 0 ? "receiver_init_port"
-						      : "receiver_alloc_port",
-			"the connector lmcache needs the ports where this engine's LMCache listens, one for each rank");
-	if (ep->receiver_init_port.n == ep->receiver_alloc_port.n)
-		return 0;
-	(void)snprintf(what, sizeof(what),
-		"%u ports, but receiver_init_port has %u: one each for a rank",
-		(unsigned)ep->receiver_alloc_port.n, (unsigned)ep->receiver_init_port.n);
-	return fail_term(r, ep, "receiver_alloc_port", what);
-}
-
-/* `named`: an entry of dns, which may stand for several engines. */
-static int
-check_terms(
-	struct conf_read *r, const struct conf_pool *p, const struct conf_endpoint *ep, bool named)
-{
-	const char *term = receiver_term(ep);
-
-	if (term != NULL && p->connector != CONNECTOR_LMCACHE)
-		return fail_foreign(r, p, ep->line, term, BIT(LMCACHE));
-	if (term != NULL && ep->role != ROLE_DECODE)
-		return fail_term(
-			r, ep, term, "belongs to decode engines: the prefill engine sends there");
-	if (ep->kv_addr != NULL && p->connector != CONNECTOR_P2P_NCCL)
-		return fail_foreign(r, p, ep->line, "kv_addr", BIT(P2P_NCCL));
-	if (p->connector == CONNECTOR_LMCACHE && ep->role == ROLE_DECODE)
-		return check_receiver(r, ep);
-	if (p->connector != CONNECTOR_P2P_NCCL)
-		return 0;
-	if (ep->kv_addr == NULL && p->nannounce_networks == 0)
-		return fail_term(r, ep, "kv_addr",
-			"the connector p2p_nccl needs the address this engine's KV cache travels by, such as :21001, or announce_networks");
-	if (named && ep->kv_addr != NULL && ep->kv_addr[0] != ':')
-		return fail_term(r, ep, "kv_addr",
-			"is one address for all that the name stands for: write the port alone, such as :21001");
-	return 0;
-}
+/* --- endpoints
+ * ---------------------------------------------------------------------------------- */
 
 /* Of the endpoints_file, or of prefill and decode. */
 static int
@@ -660,7 +510,7 @@ check_all_terms(struct conf_read *r, const struct conf_pool *p)
 			mark = conf_enter(r, "[%zu]", i);
 		else
 			mark = conf_enter(r, ".%s[%zu]", role_name(ep->role), n[ep->role]++);
-		if (check_terms(r, p, ep, false) != 0)
+		if (conf_connector_check_endpoint(r, p, ep, false) != 0)
 			return -1;
 		conf_leave(r, mark);
 	}
@@ -668,19 +518,16 @@ check_all_terms(struct conf_read *r, const struct conf_pool *p)
 }
 
 static int
-check_found_terms(struct conf_read *r, const struct conf_pool *p, const int *lines)
+check_found_terms(struct conf_read *r, const struct conf_pool *p)
 {
 	size_t mark;
 
 	for (size_t i = 0; i < p->ndns; i++) {
 		mark = conf_enter(r, ".dns[%zu]", i);
-		if (check_terms(r, p, &p->dns[i].as, true) != 0)
+		if (conf_connector_check_endpoint(r, p, &p->dns[i].as, true) != 0)
 			return -1;
 		conf_leave(r, mark);
 	}
-	if (p->connector == CONNECTOR_LMCACHE && p->nannounce_networks > 0)
-		return fail_key(r, p, lines, "announce_networks",
-			"engines that announce themselves do not say where their LMCache listens");
 	return 0;
 }
 
@@ -810,23 +657,25 @@ int
 conf_pool_finish(struct conf_read *r, struct conf_pool *p, const int *lines)
 {
 	const enum engine_kind engine =
-		given(lines, "engine") != 0 ? p->engine : engine_of(p->connector);
+		conf_given(lines, "engine") != 0 ? p->engine : connector_info[p->connector].engine;
 
+	if (conf_defaults(r, &conf_connector_keys, p, r->connector_lines, p->line) != 0)
+		return -1;
 	if (set_computed(r, p, lines, engine) != 0 || check_labels(r, p, lines) != 0 ||
-		check_owned(r, p, lines) != 0 || check_rescue(r, p, lines) != 0 ||
+		conf_connector_check(r, p, lines) != 0 || check_rescue(r, p, lines) != 0 ||
 		check_roles(r, p, lines) != 0 || check_sources(r, p, lines) != 0)
 		return -1;
-	p->queue_size_line = given(lines, "queue_size");
+	p->queue_size_line = conf_given(lines, "queue_size");
 	if (p->engine_api_key_file != NULL && r->was != NULL)
 		p->api_key = mem_strdup(pool_before(r, p)->api_key);
 	else if (p->engine_api_key_file != NULL &&
-		 read_api_key(r, p, line_of(p, lines, "engine_api_key_file")) != 0)
+		 read_api_key(r, p, conf_line_of(p, lines, "engine_api_key_file")) != 0)
 		return -1;
 	if (p->endpoints_file != NULL
-			? read_endpoints_file(r, p, line_of(p, lines, "endpoints_file")) != 0
+			? read_endpoints_file(r, p, conf_line_of(p, lines, "endpoints_file")) != 0
 			: check_endpoints(r, p) != 0 || check_all_terms(r, p) != 0)
 		return -1;
-	if (check_found_terms(r, p, lines) != 0)
+	if (check_found_terms(r, p) != 0)
 		return -1;
 	if (note_groups(r, p) != 0 || check_session(r, p, lines) != 0 ||
 		check_pairing(r, p, lines) != 0)
@@ -850,6 +699,8 @@ conf_pools_set(struct conf_read *r, const struct conf_key *k, void *base, yaml_n
 		p = conf_pool_add(c);
 		p->line = conf_line(item);
 		memset(lines, 0, sizeof(lines));
+		memset(r->connector_lines, 0, sizeof(r->connector_lines));
+		memset(r->map, 0, sizeof(r->map));
 		if (conf_walk(r, &conf_pool_keys, p, item, lines) != 0 ||
 			conf_pool_finish(r, p, lines) != 0)
 			return -1;
@@ -860,6 +711,15 @@ conf_pools_set(struct conf_read *r, const struct conf_key *k, void *base, yaml_n
 
 /* --- comparing
  * ------------------------------------------------------------------------------------ */
+
+static bool
+rows_equal(const struct conf_keys *keys, const void *a, const void *b)
+{
+	for (size_t i = 0; i < keys->n; i++)
+		if (!conf_value_equal(&keys->key[i], a, b))
+			return false;
+	return true;
+}
 
 static bool
 dns_equal(const struct conf_pool *a, const struct conf_pool *b)
@@ -892,9 +752,9 @@ conf_pools_equal(const struct conf *a, const struct conf *b)
 	if (a->npools != b->npools)
 		return false;
 	for (size_t i = 0; i < a->npools; i++) {
-		for (size_t k = 0; k < conf_pool_keys.n; k++)
-			if (!conf_value_equal(&conf_pool_keys.key[k], &a->pools[i], &b->pools[i]))
-				return false;
+		if (!rows_equal(&conf_pool_keys, &a->pools[i], &b->pools[i]) ||
+			!rows_equal(&conf_connector_keys, &a->pools[i], &b->pools[i]))
+			return false;
 		if (!endpoints_equal(&a->pools[i], &b->pools[i]) ||
 			!dns_equal(&a->pools[i], &b->pools[i]) ||
 			/* the same file may hold another key than before */

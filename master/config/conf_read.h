@@ -25,6 +25,12 @@ struct conf_read {
 	struct conf *conf; /* being built; owned by whoever started the reading */
 	/* in force with the same text: files that are not watched are as they were read for it; or NULL */
 	const struct conf *was;
+	/* of the pool being read: the lines of conf_connector_keys, and the first key of each map */
+	int connector_lines[CONF_ENTRY_KEYS];
+	struct {
+		int line; /* 0: the pool has no map of this connector */
+		const char *key;
+	} map[CONNECTOR_N];
 	yaml_document_t doc;
 	char path[sizeof(((struct conf_error *)0)->key)];
 };
@@ -57,6 +63,9 @@ conf_line(const yaml_node_t *node)
  * receives each key's line, 0 where it is not given.
  */
 int conf_walk(struct conf_read *r, const struct conf_keys *keys, void *base, yaml_node_t *map,
+	int *lines);
+/* conf_walk() without the defaults. */
+int conf_walk_given(struct conf_read *r, const struct conf_keys *keys, void *base, yaml_node_t *map,
 	int *lines);
 /* What conf_walk() does for keys that are not given. */
 int conf_defaults(
@@ -108,6 +117,10 @@ struct conf_endpoint *conf_endpoint_add(struct conf_pool *p);
 /* Works out the defaults that depend on other keys, then checks the newest pool against itself and
  * the others.  lines: of conf_pool_keys, or NULL. */
 int conf_pool_finish(struct conf_read *r, struct conf_pool *p, const int *lines);
+/* The line of a pool's key, 0 if it is not given; the line of the key, or else of the pool.  lines: of
+ * conf_pool_keys, or NULL. */
+int conf_given(const int *lines, const char *key);
+int conf_line_of(const struct conf_pool *p, const int *lines, const char *key);
 /* Once all keys are known: what of its queue depends on the shared memory. */
 int conf_pool_check_queue(struct conf_read *r, struct conf_pool *p);
 void conf_pool_free(struct conf_pool *p);

@@ -97,6 +97,7 @@ static const struct {
 	[CONF_T_NETWORKS] = { "a list of networks such as [\"10.1.0.0/16\"]", CONF_STRS, add_network },
 	[CONF_T_SERVERS] = { "a list of name servers such as [\"10.0.0.2\"]", CONF_STRS, add_server },
 	[CONF_T_PORTS] = { "a port such as 7300, or a list such as [7300, 7301]", CONF_PORTS, add_port, .number = true },
+	[CONF_T_CONNECTOR_MAP] = { "a mapping of keys", CONF_LIST, NULL },
 	[CONF_T_DNS] = { "a list such as [{name: prefill.example.net, port: 8100, role: prefill}]", CONF_LIST, NULL },
 	[CONF_T_PREFILL] = { "a list of endpoints such as [{url: \"http://10.0.0.1:8100\"}]", CONF_LIST, NULL },
 	[CONF_T_DECODE] = { "a list of endpoints such as [{url: \"http://10.0.1.1:8200\"}]", CONF_LIST, NULL },

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "master/config/conf_connector.h"
 #include "master/config/conf_read.h"
 
 // clang-format off
@@ -20,7 +21,9 @@
 // clang-format on
 
 static const struct conf_key root_rows[] = {CONF_KEYS(ROOT, ROOT_L)};
-static const struct conf_key pool_rows[] = {CONF_POOL_KEYS(POOL, POOL_L)};
+static const struct conf_key pool_rows[] = {
+	CONF_POOL_KEYS(POOL, POOL_L) CONNECTOR_LIST(CONF_CONNECTOR_MAP)};
+static const struct conf_key connector_rows[] = {CONF_CONNECTOR_KEYS(POOL)};
 static const struct conf_key endpoint_rows[] = {CONF_ENDPOINT_KEYS(EP, )};
 static const struct conf_key dns_rows[] = {CONF_DNS_KEYS(DNS, )};
 static const struct conf_key file_rows[] = {CONF_FILE_KEYS(EP, )};
@@ -36,6 +39,7 @@ _Static_assert(
 	}
 const struct conf_keys conf_root_keys = ROWS(root_rows);
 const struct conf_keys conf_pool_keys = ROWS(pool_rows);
+const struct conf_keys conf_connector_keys = ROWS(connector_rows);
 const struct conf_keys conf_endpoint_keys = ROWS(endpoint_rows);
 const struct conf_keys conf_file_keys = ROWS(file_rows);
 const struct conf_keys conf_dns_keys = ROWS(dns_rows);
@@ -250,6 +254,7 @@ set_member(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_
 		[CONF_T_NETWORKS] = set_texts,
 		[CONF_T_SERVERS] = set_texts,
 		[CONF_T_PORTS] = set_ports,
+		[CONF_T_CONNECTOR_MAP] = conf_connector_map_set,
 		[CONF_T_DNS] = conf_dns_set,
 		[CONF_T_POOLS] = conf_pools_set,
 		[CONF_T_PREFILL] = conf_endpoints_set,
@@ -361,6 +366,7 @@ home_of(const struct conf_keys *keys, const char *name)
 	} homes[] = {
 		{&conf_root_keys, "the top level"},
 		{&conf_pool_keys, "a pool"},
+		{&conf_connector_keys, "the map of a connector in a pool, such as lmcache: {...}"},
 		{&conf_endpoint_keys, "an entry of prefill or decode"},
 		{&conf_file_keys, "an entry of an endpoints_file"},
 	};
@@ -506,6 +512,13 @@ conf_defaults(
 			abort(); /* the table itself is wrong: the unit tests walk every row */
 	}
 	return 0;
+}
+
+int
+conf_walk_given(
+	struct conf_read *r, const struct conf_keys *keys, void *base, yaml_node_t *map, int *lines)
+{
+	return walk_keys(r, keys, base, "", map, lines);
 }
 
 int

@@ -134,6 +134,26 @@ write_dns(struct place *p, const struct conf_pool *pool)
 	conf_values_free(&conf_dns_keys, &def);
 }
 
+/* The map of the pool's connector, with the keys that are not at their defaults. */
+static void
+write_map(struct place *p, const struct conf_pool *pool, const struct conf_pool *def)
+{
+	bool any = false;
+
+	for (size_t i = 0; i < conf_connector_keys.n; i++) {
+		const struct conf_key *k = &conf_connector_keys.key[i];
+
+		if (conf_value_equal(k, pool, def))
+			continue;
+		if (!any)
+			(void)fprintf(p->out, "    %s:\n", connector_name(pool->connector));
+		any = true;
+		(void)fprintf(p->out, "      %s: ", k->path);
+		conf_value_write(k, pool, p->out);
+		(void)fputc('\n', p->out);
+	}
+}
+
 static void
 write_pool(FILE *out, const struct conf *c, const struct conf_pool *pool, size_t number)
 {
@@ -141,6 +161,7 @@ write_pool(FILE *out, const struct conf *c, const struct conf_pool *pool, size_t
 	struct conf_pool def = {.name = NULL};
 
 	fill_defaults(&conf_pool_keys, &def);
+	fill_defaults(&conf_connector_keys, &def);
 	conf_pool_compute(pool, number, &def);
 	for (size_t i = 0; i < conf_pool_keys.n; i++) {
 		const struct conf_key *k = &conf_pool_keys.key[i];
@@ -155,6 +176,7 @@ write_pool(FILE *out, const struct conf *c, const struct conf_pool *pool, size_t
 			write_key(&p, k, pool);
 		}
 	}
+	write_map(&p, pool, &def);
 	write_endpoints(&p, pool, ROLE_PREFILL);
 	write_endpoints(&p, pool, ROLE_DECODE);
 	write_dns(&p, pool);

@@ -107,10 +107,7 @@ deal(struct announced_engines *a, const struct conf_pool *const pools[],
 		if (pools[i] != pool)
 			continue;
 		(void)snprintf(urls[n], sizeof(urls[n]), "http://%s", one->http);
-		list[n].as = (struct conf_endpoint){.url = urls[n],
-			.role = one->role,
-			.weight = 1,
-			.notices = NOTICES_BY_PORTS};
+		list[n].as = (struct conf_endpoint){.url = urls[n], .role = one->role, .weight = 1};
 		memcpy(list[n].kv_addr, one->kv, sizeof(list[n].kv_addr));
 		n++;
 	}

@@ -162,8 +162,7 @@ terms_equal(const struct conf_endpoint *a, const struct conf_endpoint *b)
 		if (!mem_text_equal(term_text(a, k), term_text(b, k)))
 			return false;
 	return a->max_inflight == b->max_inflight && a->weight == b->weight &&
-	       a->bootstrap_port == b->bootstrap_port && a->notices == b->notices &&
-	       a->dp_ranks == b->dp_ranks &&
+	       a->bootstrap_port == b->bootstrap_port && a->dp_ranks == b->dp_ranks &&
 	       ports_equal(&a->receiver_init_port, &b->receiver_init_port) &&
 	       ports_equal(&a->receiver_alloc_port, &b->receiver_alloc_port);
 }

@@ -6,12 +6,12 @@
 
 #include "master/fleet/endpoint.h"
 #include "master/fleet/pool_id.h"
+#include "shm/base/connector_info.h"
 #include "shm/base/mem.h"
 #include "shm/load.h"
 #include "shm/table.h"
 
-#define HOST_TEXT 300      /* bytes of a URL's host, with brackets */
-#define MOONCAKE_PORT 8998 /* of its bootstrap server, unless configured (protocols.md 8.2) */
+#define HOST_TEXT 300 /* bytes of a URL's host, with brackets */
 
 bool
 rows_has(const struct endpoint *ep)
@@ -146,6 +146,17 @@ kv_addr(struct table_builder *b, const struct endpoint *ep)
 	return table_str(b, text);
 }
 
+/* How many messages say that the KV of one transfer has arrived at this decode engine. */
+static uint8_t
+ready_messages(const struct endpoint *ep)
+{
+	const int32_t n = ep->engine.pool->shake.ready_messages;
+
+	if (ep->engine.role != ROLE_DECODE)
+		return 0;
+	return (uint8_t)(n == READY_BY_PORTS ? ep->engine.conf->receiver_init_port.n : (uint32_t)n);
+}
+
 /* Configured values win over learned ones. */
 static void
 fill_runtime(struct table_builder *b, struct table_endpoint *te, const struct endpoint *ep)
@@ -159,16 +170,13 @@ fill_runtime(struct table_builder *b, struct table_endpoint *te, const struct en
 			b, conf->bootstrap_host != NULL ? conf->bootstrap_host : host_of(ep, host));
 	te->bootstrap_port = conf->bootstrap_port != 0 ? conf->bootstrap_port
 						       : ep->engine.runtime.bootstrap_port;
-	if (te->bootstrap_port == 0 && ep->engine.pool->connector == CONNECTOR_MOONCAKE &&
-		ep->engine.role == ROLE_PREFILL)
-		te->bootstrap_port = MOONCAKE_PORT;
+	if (te->bootstrap_port == 0 && ep->engine.role == ROLE_PREFILL)
+		te->bootstrap_port = connector_info[ep->engine.pool->connector].bootstrap_port;
 	te->max_context = ep->engine.runtime.max_context;
 	te->version = table_str(b, ep->engine.runtime.version);
 	te->kv_addr = kv_addr(b, ep);
 	te->disagg_spec = disagg_spec(b, ep);
-	te->notices =
-		(uint8_t)(conf->notices == NOTICES_BY_PORTS ? (int32_t)conf->receiver_init_port.n
-							    : conf->notices);
+	te->notices = ready_messages(ep);
 	te->dp_ranks = conf->dp_ranks;
 }
 

@@ -10,19 +10,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "shm/base/connector_list.h"
 #include "shm/base/log.h"
 
 enum role { ROLE_PREFILL, ROLE_DECODE, ROLE_N };
-enum connector_kind {
-	CONNECTOR_NIXL,
-	CONNECTOR_ORCHESTRATED,
-	CONNECTOR_LMCACHE,
-	CONNECTOR_SGLANG,
-	CONNECTOR_SHARED_STORAGE,
-	CONNECTOR_P2P_NCCL,
-	CONNECTOR_MOONCAKE,
-	CONNECTOR_N
-};
+#define CONNECTOR_ID(id, ...) CONNECTOR_##id,
+enum connector_kind { CONNECTOR_LIST(CONNECTOR_ID) CONNECTOR_N };
+#undef CONNECTOR_ID
 enum policy_kind {
 	POLICY_ROUND_ROBIN,
 	POLICY_LEAST_LOADED,
@@ -61,7 +55,8 @@ enum single_role_kind { SINGLE_ROLE_PREFILL, SINGLE_ROLE_DECODE, SINGLE_ROLE_AUT
 /* when no prefill engine is left to try: the decode engine does it alone, or the client gets the error */
 enum fallback_kind { FALLBACK_DIRECT, FALLBACK_NONE, FALLBACK_N };
 
-/* The words used for them in configuration, log and metrics; never NULL for a valid value.  conf_names.c */
+/* The words used for them in configuration, log and metrics; never NULL for a valid value.  conf_names.c;
+ * connector_info.c */
 const char *role_name(enum role r);
 const char *connector_name(enum connector_kind c);
 const char *policy_name(enum policy_kind p);
@@ -83,7 +78,7 @@ struct conf_ports {
 	uint16_t port[CONF_PORTS_MAX];
 };
 
-#define NOTICES_BY_PORTS (-1) /* as many as the endpoint has init ports */
+#define READY_BY_PORTS (-1) /* as many ready messages as the decode endpoint has init ports */
 
 struct conf_endpoint {
 	char *url; /* as written; valid by http_url_parse() */
@@ -97,8 +92,6 @@ struct conf_endpoint {
 	/* lmcache decode: where its LMCache listens, a port for each rank; NULL: the host of the URL */
 	char *receiver_host;
 	struct conf_ports receiver_init_port, receiver_alloc_port;
-	/* that tell that the KV cache is there; 0: the prefill answer does; or NOTICES_BY_PORTS */
-	int32_t notices;
 	char *kv_addr; /* p2p_nccl: "host:port" or ":port" (of the URL's host); NULL: announced */
 	uint32_t dp_ranks; /* data-parallel ranks the router goes round; 0: the engine does */
 	int line;          /* where it stands in its file, for messages */
@@ -132,8 +125,10 @@ struct conf_handshake {
 	enum remote_host_kind remote_host; /* orchestrated: prefill_host by default, nixl: keep */
 	enum transfer_mode transfer_mode;  /* nixl */
 	enum bootstrap_kind bootstrap;     /* sglang */
-	enum role first_token;             /* lmcache: who makes what the client sees first */
-	enum role tokenize;                /* lmcache: who is asked for the prompt's tokens */
+	/* lmcache: messages that say that the KV has arrived; 0: the prefill answer says so; READY_BY_PORTS */
+	int32_t ready_messages;
+	enum role first_token; /* lmcache: who makes what the client sees first */
+	enum role tokenize;    /* lmcache: who is asked for the prompt's tokens */
 	enum single_role_kind single_engine_role; /* paths that one engine serves alone */
 	enum role cached_tokens_from; /* engine whose cached_tokens stand in an answer's usage */
 	uint32_t fanout;             /* 1: a pair for each sample where a hand-over describes one */

@@ -14,11 +14,6 @@
 // clang-format off
 NAMES(role_name, enum role, ROLE_N,
 	[ROLE_PREFILL] = "prefill", [ROLE_DECODE] = "decode")
-NAMES(connector_name, enum connector_kind, CONNECTOR_N,
-	[CONNECTOR_NIXL] = "nixl", [CONNECTOR_ORCHESTRATED] = "orchestrated",
-	[CONNECTOR_LMCACHE] = "lmcache", [CONNECTOR_SGLANG] = "sglang",
-	[CONNECTOR_SHARED_STORAGE] = "shared_storage", [CONNECTOR_P2P_NCCL] = "p2p_nccl",
-	[CONNECTOR_MOONCAKE] = "mooncake")
 NAMES(policy_name, enum policy_kind, POLICY_N,
 	[POLICY_ROUND_ROBIN] = "round_robin", [POLICY_LEAST_LOADED] = "least_loaded",
 	[POLICY_POWER_OF_TWO] = "power_of_two", [POLICY_RANDOM] = "random",

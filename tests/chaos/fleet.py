@@ -248,7 +248,7 @@ class Fleet:
         out = []
         for name in self.names:
             entries = {role: [e.entry() for e in self.of(name, role) if e not in self.removed] for role in ("prefill", "decode")}
-            kv_ready = {"timeouts": {**OF_POOL["timeouts"], "kv_ready": "2s"}} if name == "lmcache" else {}
+            kv_ready = {"kv_ready_timeout": "2s"} if name == "lmcache" else {}
             out.append({"name": name, "models": [name], "connector": name, **OF_POOL, **kv_ready, **POOLS[name][3], **keys, **entries})
         return json.loads(json.dumps(out))  # no part of it twice: YAML would write anchors
 

@@ -82,7 +82,7 @@ def build(world, kind, np=2, nd=2, pool=None, prefill=None, decode=None, **keys)
         entries = [map(bootstrapped, p), d]
     more = {"policy": "round_robin", "retries": 2, "retry_budget": 100, "fallback": "none", **KINDS[kind][0], **(pool or {})}
     if kind.startswith("lmcache"):
-        more["timeouts"] = {"kv_ready": LATE, **more.get("timeouts", {})}
+        more.setdefault("kv_ready_timeout", LATE)
     r = world.router(world.pool(*entries, **more), **{"workers": 1, **keys})
     return r.wait_all_up(), p, d
 

@@ -242,6 +242,18 @@ class Engine(Process):
             assert self.counter(name) == 0, f"{self.role}: {name}"
 
 
+# keys that stand in the map of the pool's connector (CONF_CONNECTOR_KEYS in master/config/conf_keys.h)
+OF_CONNECTOR = {"handoff", "remote_host", "transfer_mode", "kv_lease", "fanout", "ready_messages", "kv_ready_timeout", "first_token",
+                "tokenize", "bootstrap", "learn_timeout", "cache_hit_threshold"}
+
+
+def with_map(pool):
+    """A pool as it is written: tests give keys of the connector like any other key."""
+    own = {k: v for k, v in pool.items() if k in OF_CONNECTOR}
+    rest = {k: v for k, v in pool.items() if k not in OF_CONNECTOR}
+    return {**rest, pool["connector"]: own} if own else rest
+
+
 class Router(Process):
     def __init__(self, world, config, args=(), wait_for="ready", binary_args=None):
         self.world = world
@@ -261,7 +273,11 @@ class Router(Process):
 
     def write(self, config):
         """Puts a configuration in its file; reload() makes it count."""
-        text = config if isinstance(config, str) else yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+        if not isinstance(config, str):
+            if isinstance(config.get("pools"), list):
+                config = {**config, "pools": [with_map(p) if isinstance(p, dict) else p for p in config["pools"]]}
+            config = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+        text = config
         self.config_path.write_text(text)
 
     def change(self, **keys):

@@ -331,7 +331,7 @@ class NixlProxyNotif(msgspec.Struct, tag=True):
     req_id: str
 
 
-LIMITS = {"timeouts": {"connect": "2s", "prefill": f"{300 * SLOW}ms", "decode": f"{300 * SLOW}ms", "kv_ready": f"{300 * SLOW}ms"}}
+LIMITS = {"timeouts": {"connect": "2s", "prefill": f"{300 * SLOW}ms", "decode": f"{300 * SLOW}ms"}, "kv_ready_timeout": f"{300 * SLOW}ms"}
 PORTS = {"receiver_host": "dec-0.svc", "receiver_init_port": [7300, 7301], "receiver_alloc_port": [7400, 7401]}
 
 
@@ -883,8 +883,8 @@ def test_notices_that_never_come(one, stream):
 
 
 def test_notices_not_waited_for():
-    """notices: 0, engines without a ZMQ socket: the prefill answer is the signal, and no notifier runs."""
-    with desk_with(decode={"notices": 0}, **{"lmcache": {}}) as k:
+    """ready_messages: 0, engines without a ZMQ socket: the prefill answer is the signal, and no notifier runs."""
+    with desk_with(pool={"ready_messages": 0}, **{"lmcache": {}}) as k:
         assert k.router.children("notifier") == []
         c = k.ask()
         ex = k.p.expect()
@@ -895,8 +895,8 @@ def test_notices_not_waited_for():
 
 
 def test_notices_of_one_rank_alone():
-    """notices: 1, a model with MLA: two ports, one notice."""
-    with desk_with(decode={"notices": 1}) as k:
+    """ready_messages: 1, a model with MLA: two ports, one notice."""
+    with desk_with(pool={"ready_messages": 1}) as k:
         c = k.ask()
         ex = k.p.expect()
         spec = ex.json()["kv_transfer_params"]["disagg_spec"]
@@ -993,7 +993,7 @@ def test_a_reload_moves_the_address_of_notices():
 
 def test_a_killed_notifier_under_load():
     """What it had read and not counted is lost: those transfers wait for kv_ready, and every answer is right."""
-    with staged(Fleet("prefill", pool={"timeouts": {"kv_ready": f"{300 * SLOW}ms"}}, workers=2)) as f:
+    with staged(Fleet("prefill", pool={"kv_ready_timeout": f"{300 * SLOW}ms"}, workers=2)) as f:
         f.on_time = False
 
         def once(i):

@@ -32,7 +32,7 @@ def mooncakes(world, np=2, nd=2, query=None, **keys):
 def lmcaches(world, np=2, nd=2, **keys):
     """Scripted; the prefill answer tells when the KV is there."""
     p, d = [world.script() for _ in range(np)], [world.script() for _ in range(nd)]
-    return of(world, p, [{"url": e.url, **json.loads(json.dumps(PORTS)), "notices": 0} for e in d], pool={"connector": "lmcache", **keys.pop("pool", {})}, **keys), p, d
+    return of(world, p, [{"url": e.url, **json.loads(json.dumps(PORTS))} for e in d], pool={"connector": "lmcache", "ready_messages": 0, **keys.pop("pool", {})}, **keys), p, d
 
 
 # --- which engines ------------------------------------------------------------------------------------------

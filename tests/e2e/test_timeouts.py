@@ -319,7 +319,7 @@ def test_connect_that_is_done_at_the_moment_of_its_timer_wins(world):
 def test_notices_that_are_there_at_the_moment_of_their_timer_are_not_late():
     """The notifier goes on while the worker sleeps."""
     n = 16
-    with desk_with(pool={"timeouts": {"kv_ready": f"{int(LIMIT_S * 1000)}ms"}}, workers=1, worker_watchdog="0s") as k:
+    with desk_with(pool={"kv_ready_timeout": f"{int(LIMIT_S * 1000)}ms"}, workers=1, worker_watchdog="0s") as k:
         clients = [k.ask(True) for _ in range(n)]
         asked = [k.p.expect() for _ in range(n)]
         for ex in asked:

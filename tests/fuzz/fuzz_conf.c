@@ -23,7 +23,6 @@ check_terms(const struct conf_pool *p, const struct conf_endpoint *ep)
 	CHECK(ep->receiver_init_port.n == ep->receiver_alloc_port.n);
 	CHECK((ep->receiver_init_port.n > 0) ==
 		(p->connector == CONNECTOR_LMCACHE && ep->role == ROLE_DECODE));
-	CHECK(ep->notices >= NOTICES_BY_PORTS && ep->notices <= UINT8_MAX);
 	CHECK(ep->receiver_host == NULL || strpbrk(ep->receiver_host, "\"\\ \t") == NULL);
 	CHECK(ep->kv_addr == NULL || strpbrk(ep->kv_addr, "\r\n \"") == NULL);
 	CHECK(ep->kv_addr == NULL || p->connector == CONNECTOR_P2P_NCCL);
@@ -45,6 +44,7 @@ check_pool(const struct conf_pool *p)
 		p->shake.single_engine_role < SINGLE_ROLE_N);
 	CHECK(p->shake.kv_lease_ms > 0 && p->shake.learn_ms > 0 && p->timeouts.kv_ready_ms > 0);
 	CHECK(memchr(p->shake.cache_hit_threshold, '\0', CONF_FRACTION) != NULL);
+	CHECK(p->shake.ready_messages >= READY_BY_PORTS && p->shake.ready_messages <= UINT8_MAX);
 	CHECK(p->health_path[0] == '/');
 	CHECK(p->timeouts.connect_ms > 0 && p->timeouts.prefill_ms > 0 &&
 		p->timeouts.decode_ms > 0);

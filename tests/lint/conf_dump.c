@@ -21,9 +21,10 @@ static void
 print_keys(const char *table, const struct conf_keys *keys)
 {
 	for (size_t i = 0; i < keys->n; i++)
-		(void)printf("%s\t%s\t%s\t%s\t%s\n", table, keys->key[i].path,
-			keys->key[i].def != NULL ? keys->key[i].def : "(required)",
-			class_name(keys->key[i].class), keys->key[i].doc);
+		if (keys->key[i].type != CONF_T_CONNECTOR_MAP)
+			(void)printf("%s\t%s\t%s\t%s\t%s\n", table, keys->key[i].path,
+				keys->key[i].def != NULL ? keys->key[i].def : "(required)",
+				class_name(keys->key[i].class), keys->key[i].doc);
 }
 
 static void
@@ -78,6 +79,7 @@ main(int argc, char **argv)
 	if (argc == 2 && strcmp(argv[1], "keys") == 0) {
 		print_keys("root", &conf_root_keys);
 		print_keys("pool", &conf_pool_keys);
+		print_keys("connector", &conf_connector_keys);
 		print_keys("endpoint", &conf_endpoint_keys);
 		print_keys("endpoints_file", &conf_file_keys);
 		return 0;

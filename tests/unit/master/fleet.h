@@ -46,6 +46,7 @@ conf_pool(struct conf *c, const char *name, const char *model)
 
 	p->name = mem_strdup(name);
 	p->health_path = mem_strdup("/health");
+	p->shake.ready_messages = READY_BY_PORTS;
 	p->endpoints = mem_array(2048, sizeof(*p->endpoints));
 	p->models = mem_array(1, sizeof(*p->models));
 	if (model != NULL)
@@ -56,8 +57,8 @@ conf_pool(struct conf *c, const char *name, const char *model)
 static void
 conf_endpoint(struct conf_pool *p, enum role role, const char *url)
 {
-	p->endpoints[p->nendpoints++] = (struct conf_endpoint){
-		.url = mem_strdup(url), .role = role, .notices = NOTICES_BY_PORTS};
+	p->endpoints[p->nendpoints++] =
+		(struct conf_endpoint){.url = mem_strdup(url), .role = role};
 }
 
 static void

@@ -162,11 +162,11 @@ Test(conf, every_key)
 		"  - models: [\"405\", org/m]\n"
 		"    name: a.b:c/d_e-1\n"
 		"    connector: orchestrated\n    policy: round_robin\n    engine: sglang\n"
-		"    handoff: disagg_prefill_resp\n"
+		"    orchestrated: {handoff: disagg_prefill_resp}\n"
 		"    timeouts: {connect: 1s, prefill: 2s, decode: 3s}\n"
 		"    prefill:\n      - {url: \"http://[2001:db8::1]:81/x\", max_inflight: 12}\n"
 		"    decode: [{url: http://d:82}]\n"
-		"  - {models: [m2], connector: nixl, remote_host: prefill_host, health_path: "
+		"  - {models: [m2], connector: nixl, nixl: {remote_host: prefill_host}, health_path: "
 		"/h?x=1, " EPS "}\n");
 	const struct conf_pool *p = &c->pools[0];
 
@@ -214,7 +214,8 @@ Test(conf, every_key)
 
 Test(conf, remote_host_given_for_orchestrated_is_kept)
 {
-	struct conf *c = parse("pools: [{connector: orchestrated, remote_host: keep, " EPS "}]\n");
+	struct conf *c = parse(
+		"pools: [{connector: orchestrated, orchestrated: {remote_host: keep}, " EPS "}]\n");
 
 	cr_expect_eq(c->pools[0].shake.remote_host, REMOTE_HOST_KEEP);
 	conf_free(&c);
@@ -344,9 +345,9 @@ static const struct bad {
 	{ "pools: [{connector: pigeon, " EPS "}]\n", 1, "pools[0].connector", "nixl, orchestrated" },
 	{ "pools:\n  -\n    connector: nixl\n    policy: fastest\n", 4, "pools[0].policy", "round_robin, least_loaded" },
 	{ "pools: [{connector: nixl, engine: trt, " EPS "}]\n", 1, "pools[0].engine", "vllm, sglang" },
-	{ "pools: [{connector: nixl, remote_host: x, " EPS "}]\n", 1, "pools[0].remote_host", "keep, prefill_host" },
-	{ "pools: [{connector: orchestrated, handoff: x, " EPS "}]\n", 1, "pools[0].handoff", "disagg_prefill_resp" },
-	{ "pools:\n- connector: nixl\n  handoff: kv_transfer_params\n  " "prefill: []\n", 3, "pools[0].handoff", "nixl" },
+	{ "pools: [{connector: nixl, nixl: {remote_host: x}, " EPS "}]\n", 1, "pools[0].nixl.remote_host", "keep, prefill_host" },
+	{ "pools: [{connector: orchestrated, orchestrated: {handoff: x}, " EPS "}]\n", 1, "pools[0].orchestrated.handoff", "disagg_prefill_resp" },
+	{ "pools:\n- connector: nixl\n  nixl: {handoff: kv_transfer_params}\n  " "prefill: []\n", 3, "pools[0].nixl.handoff", "nixl" },
 	{ POOLS "lmcache: {listen: \"7500\"}\n", 2, "lmcache.listen", "tcp://" },
 	{ POOLS "lmcache: {listen: \"tcp://*\"}\n", 2, "lmcache.listen", "tcp://" },
 	{ POOLS "lmcache: {listen: \"tcp://:7500\"}\n", 2, "lmcache.listen", "tcp://" },
@@ -455,33 +456,33 @@ static const struct bad {
 	/* what a connector asks for, and what it does not */
 	{ POOLS "limits: {max_fanout: 0}\n", 2, "limits.max_fanout", "1 to 128" },
 	{ POOLS "limits: {max_fanout: 129}\n", 2, "limits.max_fanout", "1 to 128" },
-	{ OF("nixl", "transfer_mode: sideways"), 3, "pools[0].transfer_mode", "pull, push" },
-	{ OF("orchestrated", "transfer_mode: push"), 3, "pools[0].transfer_mode", "to the connector orchestrated: it belongs to nixl" },
-	{ OF("nixl", "kv_lease: 0"), 3, "pools[0].kv_lease", "1ms to 1h" },
-	{ OF("sglang", "kv_lease: 25s"), 3, "pools[0].kv_lease", "sglang: it belongs to nixl, orchestrated and mooncake" },
-	{ OF("nixl", "fanout: 2"), 3, "pools[0].fanout", "false, true" },
-	{ OF("shared_storage", "fanout: true"), 3, "pools[0].fanout", "nixl, orchestrated and mooncake" },
-	{ OF("p2p_nccl", "fanout: true"), 3, "pools[0].fanout", "nixl, orchestrated and mooncake" },
-	{ OF("nixl", "first_token: prefill"), 3, "pools[0].first_token", "nixl: it belongs to lmcache" },
-	{ OF("lmcache", "first_token: both"), 3, "pools[0].first_token", "prefill, decode" },
-	{ OF("lmcache", "first_token: prefiller"), 3, "pools[0].first_token", "prefill, decode" },
-	{ OF("nixl", "tokenize: decode"), 3, "pools[0].tokenize", "lmcache" },
-	{ OF("lmcache", "tokenize: decoder"), 3, "pools[0].tokenize", "not a role: prefill, decode" },
-	{ OF("nixl", "timeouts: {kv_ready: 1s}"), 3, "pools[0].timeouts.kv_ready", "it belongs to lmcache" },
-	{ OF("lmcache", "timeouts: {kv_ready: 0}"), 3, "pools[0].timeouts.kv_ready", "1ms to 1h" },
-	{ OF("nixl", "bootstrap: learned"), 3, "pools[0].bootstrap", "it belongs to sglang" },
-	{ OF("sglang", "bootstrap: guessed"), 3, "pools[0].bootstrap", "learned, stream" },
-	{ OF("nixl", "learn_timeout: 1s"), 3, "pools[0].learn_timeout", "it belongs to sglang and mooncake" },
-	{ OF("sglang", "learn_timeout: 2"), 3, "pools[0].learn_timeout", "has no unit" },
-	{ OF("nixl", "cache_hit_threshold: 0.8"), 3, "pools[0].cache_hit_threshold", "it belongs to shared_storage" },
-	{ OF("shared_storage", "cache_hit_threshold: 0"), 3, "pools[0].cache_hit_threshold", "above 0, at most 1" },
-	{ OF("shared_storage", "cache_hit_threshold: 0.00"), 3, "pools[0].cache_hit_threshold", "above 0" },
-	{ OF("shared_storage", "cache_hit_threshold: 1.01"), 3, "pools[0].cache_hit_threshold", "at most 1" },
-	{ OF("shared_storage", "cache_hit_threshold: .5"), 3, "pools[0].cache_hit_threshold", "such as 0.8" },
-	{ OF("shared_storage", "cache_hit_threshold: 5e-1"), 3, "pools[0].cache_hit_threshold", "such as 0.8" },
-	{ OF("shared_storage", "cache_hit_threshold: 1."), 3, "pools[0].cache_hit_threshold", "such as 0.8" },
-	{ OF("shared_storage", "cache_hit_threshold: 10"), 3, "pools[0].cache_hit_threshold", "such as 0.8" },
-	{ OF("shared_storage", "cache_hit_threshold: 0.1234567890123456789012"), 3, "pools[0].cache_hit_threshold", "longer than 23" },
+	{ OF("nixl", "nixl: {transfer_mode: sideways}"), 3, "pools[0].nixl.transfer_mode", "pull, push" },
+	{ OF("orchestrated", "orchestrated: {transfer_mode: push}"), 3, "pools[0].orchestrated.transfer_mode", "to the connector orchestrated: it belongs to nixl" },
+	{ OF("nixl", "nixl: {kv_lease: 0}"), 3, "pools[0].nixl.kv_lease", "1ms to 1h" },
+	{ OF("sglang", "sglang: {kv_lease: 25s}"), 3, "pools[0].sglang.kv_lease", "sglang: it belongs to nixl, orchestrated and mooncake" },
+	{ OF("nixl", "nixl: {fanout: 2}"), 3, "pools[0].nixl.fanout", "false, true" },
+	{ OF("shared_storage", "shared_storage: {fanout: true}"), 3, "pools[0].shared_storage.fanout", "nixl, orchestrated and mooncake" },
+	{ OF("p2p_nccl", "p2p_nccl: {fanout: true}"), 3, "pools[0].p2p_nccl.fanout", "nixl, orchestrated and mooncake" },
+	{ OF("nixl", "nixl: {first_token: prefill}"), 3, "pools[0].nixl.first_token", "nixl: it belongs to lmcache" },
+	{ OF("lmcache", "lmcache: {first_token: both}"), 3, "pools[0].lmcache.first_token", "prefill, decode" },
+	{ OF("lmcache", "lmcache: {first_token: prefiller}"), 3, "pools[0].lmcache.first_token", "prefill, decode" },
+	{ OF("nixl", "nixl: {tokenize: decode}"), 3, "pools[0].nixl.tokenize", "lmcache" },
+	{ OF("lmcache", "lmcache: {tokenize: decoder}"), 3, "pools[0].lmcache.tokenize", "not a role: prefill, decode" },
+	{ OF("nixl", "nixl: {kv_ready_timeout: 1s}"), 3, "pools[0].nixl.kv_ready_timeout", "it belongs to lmcache" },
+	{ OF("lmcache", "lmcache: {kv_ready_timeout: 0}"), 3, "pools[0].lmcache.kv_ready_timeout", "1ms to 1h" },
+	{ OF("nixl", "nixl: {bootstrap: learned}"), 3, "pools[0].nixl.bootstrap", "it belongs to sglang" },
+	{ OF("sglang", "sglang: {bootstrap: guessed}"), 3, "pools[0].sglang.bootstrap", "learned, stream" },
+	{ OF("nixl", "nixl: {learn_timeout: 1s}"), 3, "pools[0].nixl.learn_timeout", "it belongs to sglang and mooncake" },
+	{ OF("sglang", "sglang: {learn_timeout: 2}"), 3, "pools[0].sglang.learn_timeout", "has no unit" },
+	{ OF("nixl", "nixl: {cache_hit_threshold: 0.8}"), 3, "pools[0].nixl.cache_hit_threshold", "it belongs to shared_storage" },
+	{ OF("shared_storage", "shared_storage: {cache_hit_threshold: 0}"), 3, "pools[0].shared_storage.cache_hit_threshold", "above 0, at most 1" },
+	{ OF("shared_storage", "shared_storage: {cache_hit_threshold: 0.00}"), 3, "pools[0].shared_storage.cache_hit_threshold", "above 0" },
+	{ OF("shared_storage", "shared_storage: {cache_hit_threshold: 1.01}"), 3, "pools[0].shared_storage.cache_hit_threshold", "at most 1" },
+	{ OF("shared_storage", "shared_storage: {cache_hit_threshold: .5}"), 3, "pools[0].shared_storage.cache_hit_threshold", "such as 0.8" },
+	{ OF("shared_storage", "shared_storage: {cache_hit_threshold: 5e-1}"), 3, "pools[0].shared_storage.cache_hit_threshold", "such as 0.8" },
+	{ OF("shared_storage", "shared_storage: {cache_hit_threshold: 1.}"), 3, "pools[0].shared_storage.cache_hit_threshold", "such as 0.8" },
+	{ OF("shared_storage", "shared_storage: {cache_hit_threshold: 10}"), 3, "pools[0].shared_storage.cache_hit_threshold", "such as 0.8" },
+	{ OF("shared_storage", "shared_storage: {cache_hit_threshold: 0.1234567890123456789012}"), 3, "pools[0].shared_storage.cache_hit_threshold", "longer than 23" },
 	{ OF("nixl", "routing_threshold: -1"), 3, "pools[0].routing_threshold", "not `auto` or a number" },
 	{ OF("nixl", "routing_threshold: 4294967295"), 3, "pools[0].routing_threshold", "out of bounds" },
 	{ OF("sglang", "routing_threshold: 0"), 3, "pools[0].routing_threshold", "sglang" },
@@ -490,23 +491,32 @@ static const struct bad {
 	{ OF("sglang", "allow_route_header: true"), 3, "pools[0].allow_route_header", "sglang" },
 	{ OF("nixl", "single_engine_role: both"), 3, "pools[0].single_engine_role", "prefill, decode, auto" },
 	{ OF("nixl", "cached_tokens_from: true"), 3, "pools[0].cached_tokens_from", "prefill, decode" },
-	{ OF("nixl", "handoff: transfer_id"), 3, "pools[0].handoff", "orchestrated and mooncake" },
-	{ OF("orchestrated", "handoff: transfer_id"), 3, "pools[0].handoff", "transfer_id belongs to the connector mooncake, not to orchestrated" },
-	{ OF("mooncake", "handoff: disagg_prefill_resp"), 3, "pools[0].handoff", "belongs to the connector orchestrated, not to mooncake" },
-	{ OF("sglang", "remote_host: keep"), 3, "pools[0].remote_host", "it belongs to nixl" },
+	{ OF("nixl", "nixl: {handoff: transfer_id}"), 3, "pools[0].nixl.handoff", "orchestrated and mooncake" },
+	{ OF("orchestrated", "orchestrated: {handoff: transfer_id}"), 3, "pools[0].orchestrated.handoff", "transfer_id belongs to the connector mooncake, not to orchestrated" },
+	{ OF("mooncake", "mooncake: {handoff: disagg_prefill_resp}"), 3, "pools[0].mooncake.handoff", "belongs to the connector orchestrated, not to mooncake" },
+	{ OF("sglang", "sglang: {remote_host: keep}"), 3, "pools[0].sglang.remote_host", "it belongs to nixl" },
 	{ OF("sglang", "engine: vllm"), 3, "pools[0].engine", "needs engines of SGLang" },
 	/* what it asks of engines */
-	{ OF("lmcache", "tokenize: prefill"), 5, "pools[0].decode[0].receiver_init_port", "needs the ports" },
+	{ OF("lmcache", "lmcache: {tokenize: prefill}"), 5, "pools[0].decode[0].receiver_init_port", "needs the ports" },
 	{ PAIR("lmcache", "", "receiver_init_port: 7300"), 4, "pools[0].decode[0].receiver_alloc_port", "needs the ports" },
 	{ PAIR("lmcache", "", "receiver_init_port: [1, 2], receiver_alloc_port: 3"), 4, "pools[0].decode[0].receiver_alloc_port",
 		"1 ports, but receiver_init_port has 2" },
 	{ PAIR("lmcache", "receiver_init_port: 7300", PORTS), 3, "pools[0].prefill[0].receiver_init_port", "belongs to decode" },
 	{ PAIR("lmcache", "receiver_host: h", PORTS), 3, "pools[0].prefill[0].receiver_host", "belongs to decode" },
-	{ PAIR("lmcache", "notices: 1", PORTS), 3, "pools[0].prefill[0].notices", "belongs to decode" },
 	{ PAIR("nixl", "", PORTS), 4, "pools[0].decode[0].receiver_init_port", "nixl: it belongs to lmcache" },
 	{ PAIR("nixl", "", "receiver_alloc_port: 1"), 4, "pools[0].decode[0].receiver_alloc_port", "it belongs to lmcache" },
 	{ PAIR("nixl", "", "receiver_host: h"), 4, "pools[0].decode[0].receiver_host", "it belongs to lmcache" },
-	{ PAIR("nixl", "", "notices: 0"), 4, "pools[0].decode[0].notices", "it belongs to lmcache" },
+	{ OF("nixl", "nixl: {ready_messages: 0}"), 3, "pools[0].nixl.ready_messages", "it belongs to lmcache" },
+	/* a map of another connector than the pool's, and a key outside of its map */
+	{ OF("nixl", "lmcache: {ready_messages: 0}"), 3, "pools[0].lmcache.ready_messages",
+		"a key of the connector lmcache, but the connector of this pool is nixl" },
+	{ OF("nixl", "mooncake: {kv_lease: 1s}"), 3, "pools[0].mooncake.kv_lease", "connector of this pool is nixl" },
+	{ OF("nixl", "nixl: {kv_lease: 1s}\n   p2p_nccl: {}"), 4, "pools[0].p2p_nccl", "connector of this pool is nixl" },
+	{ OF("nixl", "kv_lease: 1s"), 3, "pools[0].kv_lease", "the map of a connector" },
+	{ OF("nixl", "nixl: {kv_lase: 1s}"), 3, "pools[0].nixl.kv_lase", "did you mean kv_lease?" },
+	{ OF("nixl", "nixl: {kv_lease: 1s, kv_lease: 2s}"), 3, "pools[0].nixl.kv_lease", "given twice" },
+	{ OF("nixl", "nixl: [kv_lease]"), 3, "pools[0].nixl", "a mapping of keys" },
+	{ OF("p2p_nccl", "p2p_nccl: {fanout: true}"), 3, "pools[0].p2p_nccl.fanout", "it belongs to nixl" },
 	{ PAIR("lmcache", "", "receiver_init_port: [7300, 7300]"), 4, "pools[0].decode[0].receiver_init_port[1]", "7300 is in the list twice" },
 	{ PAIR("lmcache", "", "receiver_init_port: 0"), 4, "pools[0].decode[0].receiver_init_port", "1 to 65535" },
 	{ PAIR("lmcache", "", "receiver_init_port: [65536]"), 4, "pools[0].decode[0].receiver_init_port[0]", "1 to 65535" },
@@ -516,12 +526,12 @@ static const struct bad {
 		"65 entries, at most 64" },
 	{ PAIR("lmcache", "", "receiver_host: 'h:7300'"), 4, "pools[0].decode[0].receiver_host", "not an IPv6 address" },
 	{ PAIR("lmcache", "", "receiver_host: 'a\"b'"), 4, "pools[0].decode[0].receiver_host", "not a host name" },
-	{ PAIR("lmcache", "", "notices: 256"), 4, "pools[0].decode[0].notices", "0 to 255" },
-	{ PAIR("lmcache", "", "notices: -1"), 4, "pools[0].decode[0].notices", "`auto` or a number" },
+	{ OF("lmcache", "lmcache: {ready_messages: 256}"), 3, "pools[0].lmcache.ready_messages", "0 to 255" },
+	{ OF("lmcache", "lmcache: {ready_messages: -1}"), 3, "pools[0].lmcache.ready_messages", "`auto` or a number" },
 	{ PAIR("lmcache", "", PORTS) "lmcache: {listen: \"\"}\n", 5, "lmcache.listen", "none can arrive" },
 	{ PAIR("lmcache", "", PORTS) "   dns: [{name: d.test, port: 1, role: decode}]\n", 5, "pools[0].dns[0].receiver_init_port",
 		"needs the ports" },
-	{ "lmcache: {listen: \"\"}\n" PAIR("lmcache", "", PORTS ", notices: 0") "   dns: [{name: d.test, port: 1, role: decode, " PORTS "}]\n",
+	{ "lmcache: {listen: \"\"}\n" PAIR("lmcache", "", PORTS) "   dns: [{name: d.test, port: 1, role: decode, " PORTS "}]\n",
 		1, "lmcache.listen", "none can arrive" },
 	{ "announce: {listen: tcp://*:1}\n" PAIR("lmcache", "", PORTS) "   announce_networks: [10.0.0.0/8]\n", 6,
 		"pools[0].announce_networks", "where their LMCache listens" },
@@ -615,7 +625,7 @@ Test(conf, defaults_of_every_connector)
 		cr_expect_str_empty(s->cache_hit_threshold);
 		cr_expect_eq(p->timeouts.kv_ready_ms, 10000);
 		cr_expect_eq(c->max_fanout, 8);
-		cr_expect_eq(p->endpoints[0].notices, NOTICES_BY_PORTS);
+		cr_expect_eq(s->ready_messages, READY_BY_PORTS);
 		cr_expect_eq(p->endpoints[0].receiver_init_port.n, 0);
 		cr_expect_eq(p->endpoints[0].dp_ranks, 0);
 		conf_free(&c);
@@ -626,24 +636,25 @@ Test(conf, every_key_of_a_hand_shake)
 {
 	struct conf *c = parse(
 		"limits: {max_fanout: 128}\nlmcache: {listen: tcp://127.0.0.1:7501}\npools:\n"
-		"- {name: a, connector: nixl, transfer_mode: push, kv_lease: 7s, fanout: true, cached_tokens_from: prefill,\n"
+		"- {name: a, connector: nixl, nixl: {transfer_mode: push, kv_lease: 7s, fanout: true}, cached_tokens_from: prefill,\n"
 		"   routing_threshold: 4096, allow_route_header: true, single_engine_role: decode,\n"
 		"   prefill: [{url: http://p, dp_ranks: 1024}], decode: [{url: http://d}]}\n"
-		"- {name: b, connector: lmcache, first_token: decoder, tokenize: decode, routing_threshold: auto,\n"
-		"   timeouts: {kv_ready: 3s}, prefill: [{url: http://p}],\n"
+		"- {name: b, connector: lmcache, routing_threshold: auto,\n"
+		"   lmcache: {first_token: decoder, tokenize: decode, kv_ready_timeout: 3s, ready_messages: 255}, prefill: [{url: http://p}],\n"
 		"   decode: [{url: http://d, receiver_host: \"fd00::1\", receiver_init_port: [7300, 7301],\n"
-		"             receiver_alloc_port: [7400, 7401], notices: 1},\n"
-		"            {url: http://e, " PORTS
-		", notices: auto, receiver_host: \"[fd00::2]\"},\n"
-		"            {url: http://f, " PORTS ", notices: 255, receiver_host: dec-0.svc}]}\n"
-		"- {name: c, connector: sglang, bootstrap: stream, learn_timeout: 250ms,\n"
+		"             receiver_alloc_port: [7400, 7401]},\n"
+		"            {url: http://e, " PORTS ", receiver_host: \"[fd00::2]\"},\n"
+		"            {url: http://f, " PORTS ", receiver_host: dec-0.svc}]}\n"
+		"- {name: c, connector: sglang, sglang: {bootstrap: stream, learn_timeout: 250ms},\n"
 		"   prefill: [{url: http://p, bootstrap_host: \"::1\", bootstrap_port: 8998}], decode: [{url: http://d}]}\n"
-		"- {name: d, connector: shared_storage, cache_hit_threshold: 0.80, " EPS "}\n"
+		"- {name: d, connector: shared_storage, shared_storage: {cache_hit_threshold: 0.80}, " EPS
+		"}\n"
 		"- {name: e, connector: p2p_nccl, prefill: [{url: http://p, kv_addr: \"10.0.0.1:21001\"}],\n"
 		"   decode: [{url: http://d, kv_addr: \"[::1]:2\"}]}\n"
-		"- {name: f, connector: mooncake, handoff: kv_transfer_params, learn_timeout: 1s, " EPS
+		"- {name: f, connector: mooncake, mooncake: {handoff: kv_transfer_params, learn_timeout: 1s}, " EPS
 		"}\n"
-		"- {name: g, connector: shared_storage, cache_hit_threshold: \"1.0\", " EPS "}\n");
+		"- {name: g, connector: shared_storage, shared_storage: {cache_hit_threshold: \"1.0\"}, " EPS
+		"}\n");
 	const struct conf_pool *p = c->pools;
 
 	cr_expect_eq(c->max_fanout, 128);
@@ -664,13 +675,11 @@ Test(conf, every_key_of_a_hand_shake)
 	cr_expect_eq(p[1].endpoints[1].receiver_init_port.n, 2);
 	cr_expect_eq(p[1].endpoints[1].receiver_init_port.port[1], 7301);
 	cr_expect_eq(p[1].endpoints[1].receiver_alloc_port.port[0], 7400);
-	cr_expect_eq(p[1].endpoints[1].notices, 1);
+	cr_expect_eq(p[1].shake.ready_messages, 255);
 	cr_expect_str_eq(p[1].endpoints[2].receiver_host, "[fd00::2]");
 	cr_expect_eq(p[1].endpoints[2].receiver_init_port.n, 1);
 	cr_expect_eq(p[1].endpoints[2].receiver_init_port.port[0], 7300);
-	cr_expect_eq(p[1].endpoints[2].notices, NOTICES_BY_PORTS);
 	cr_expect_str_eq(p[1].endpoints[3].receiver_host, "dec-0.svc");
-	cr_expect_eq(p[1].endpoints[3].notices, 255);
 	cr_expect_eq(p[2].shake.bootstrap, BOOTSTRAP_STREAM);
 	cr_expect_eq(p[2].shake.learn_ms, 250);
 	cr_expect_str_eq(p[2].endpoints[0].bootstrap_host, "[::1]");
@@ -684,22 +693,19 @@ Test(conf, every_key_of_a_hand_shake)
 	conf_free(&c);
 }
 
-Test(conf, who_waits_for_notices_can_be_told)
+Test(conf, a_pool_that_waits_for_ready_messages_has_a_listener)
 {
 	static const struct {
 		const char *text, *listen;
 	} t[] = {
 		{PAIR("lmcache", "", PORTS), "tcp://*:7500"},
-		{PAIR("lmcache", "", PORTS ", notices: 0"), NULL},
-		{PAIR("lmcache", "", PORTS ", notices: 0") "   dns: [{name: d.test, port: 1, role: "
-							   "decode, " PORTS "}]\n",
-			"tcp://*:7500"},
-		{PAIR("lmcache", "", PORTS ", notices: 0") "   dns: [{name: d.test, port: 1, role: "
-							   "prefill}]\n",
-			NULL},
+		{PAIR("lmcache", "", PORTS) "   lmcache: {ready_messages: 0}\n", NULL},
+		{PAIR("lmcache", "", PORTS) "   lmcache: {ready_messages: 1}\n", "tcp://*:7500"},
 		{PAIR("nixl", "", ""), NULL},
 		{PAIR("lmcache", "", PORTS) "lmcache: {listen: ipc:///x}\n", "ipc:///x"},
-		{PAIR("lmcache", "", PORTS ", notices: 0") "lmcache: {listen: \"\"}\n", NULL},
+		{PAIR("lmcache", "", PORTS) "   lmcache: {ready_messages: 0}\n"
+					    "lmcache: {listen: \"\"}\n",
+			NULL},
 	};
 
 	for (size_t i = 0; i < NELEMS(t); i++) {
@@ -1048,8 +1054,8 @@ Test(conf_file, wrong_endpoints_files)
 		{"- {url: http://a, wait: 2}\n", 1, "[0].wait", "unknown"},
 		{"- {url: &a http://a, role: prefill}\n", 1, "", "anchor"},
 		{"[\n", 2, "", "not YAML"},
-		{"- {url: http://a, label: p}\n- {url: http://b, label: d, notices: 3}\n", 2,
-			"[1].notices", "it belongs to lmcache"},
+		{"- {url: http://a, label: p}\n- {url: http://b, label: d, receiver_host: h}\n", 2,
+			"[1].receiver_host", "it belongs to lmcache"},
 	};
 	struct conf_error err;
 	struct conf *c = NULL;
@@ -1154,8 +1160,9 @@ Test(conf, diff_names_the_classes)
 			"decode: [{url: http://d}, {url: http://e}]}]\n",
 			CONF_LIVE},
 		{POOLS, POOLS "limits: {max_fanout: 9}\n", CONF_GENERATION},
-		{POOLS, "pools: [{connector: nixl, kv_lease: 1s, " EPS "}]\n", CONF_LIVE},
-		{PAIR("lmcache", "", PORTS), PAIR("lmcache", "", PORTS ", notices: 1"), CONF_LIVE},
+		{POOLS, "pools: [{connector: nixl, nixl: {kv_lease: 1s}, " EPS "}]\n", CONF_LIVE},
+		{PAIR("lmcache", "", PORTS),
+			PAIR("lmcache", "", PORTS) "   lmcache: {ready_messages: 1}\n", CONF_LIVE},
 		{PAIR("lmcache", "", PORTS),
 			PAIR("lmcache", "", "receiver_init_port: 7301, receiver_alloc_port: 7400"),
 			CONF_LIVE},
@@ -1163,8 +1170,9 @@ Test(conf, diff_names_the_classes)
 			PAIR("lmcache", "",
 				"receiver_init_port: [7300], receiver_alloc_port: 7400"),
 			0},
-		{OF("shared_storage", "cache_hit_threshold: 0.8"),
-			OF("shared_storage", "cache_hit_threshold: 0.9"), CONF_LIVE},
+		{OF("shared_storage", "shared_storage: {cache_hit_threshold: 0.8}"),
+			OF("shared_storage", "shared_storage: {cache_hit_threshold: 0.9}"),
+			CONF_LIVE},
 	};
 	struct conf_error err;
 	struct kept kept;
@@ -1629,9 +1637,9 @@ static const struct {
 			     "    routing_threshold: 4096\n" POOL_A_B},
 	{SHARED "--disagg-connector-type lmcache",
 		LISTEN_STACK POOL_OF("lmcache",
+			"    lmcache:\n      ready_messages: 0\n"
 			"    prefill:\n      - {url: \"http://a:1\"}\n    decode:\n      - {url: "
-			"\"http://b:2\", receiver_init_port: [7300], receiver_alloc_port: [7400], "
-			"notices: 0}\n")},
+			"\"http://b:2\", receiver_init_port: [7300], receiver_alloc_port: [7400]}\n")},
 	{LMCACHE, LISTEN_STACK POOL_LMCACHE(
 			  "receiver_init_port: [7300], receiver_alloc_port: [7400]")},
 	{LMCACHE REGISTRY, LISTEN_STACK POOL_LMCACHE("receiver_host: \"dec-0.svc\", "
@@ -1953,7 +1961,8 @@ Test(conf, every_key_is_written)
 		"- {name: a, models: [\"405\", 'o\"r\\g'], connector: orchestrated, policy: session, prefill_policy: random,\n"
 		"   decode_policy: prefix, prefill_load: requests, decode_load: tokens, session_header: X-A,\n"
 		"   session_member: user, prefix_bytes: 2KiB, pairing: require, slow_start: 1s, engine: sglang,\n"
-		"   handoff: disagg_prefill_resp, remote_host: keep, kv_lease: 1s, fanout: true, routing_threshold: 5,\n"
+		"   orchestrated: {handoff: disagg_prefill_resp, remote_host: keep, kv_lease: 1s, fanout: true},\n"
+		"   routing_threshold: 5,\n"
 		"   allow_route_header: true, single_engine_role: decode, cached_tokens_from: prefill, health_path: /h,\n"
 		"   timeouts: {connect: 1s, prefill: 2s, first_byte: 4s, decode: 3s, request: 5s}, retries: 3, retry_budget: 5,\n"
 		"   fallback: none, resume: true, allow_timeout_header: true, eject_failures: 6, eject_rate: 7, max_ejected: 8,\n"
@@ -1962,18 +1971,21 @@ Test(conf, every_key_is_written)
 		"   dns: [{name: d.test, port: 1, role: decode, weight: 2, group: g}], announce_networks: [10.0.0.0/8],\n"
 		"   prefill: [{url: http://p, max_inflight: 3, weight: 4, group: g, bootstrap_host: h, bootstrap_port: 5,\n"
 		"              dp_ranks: 6}]}\n"
-		"- {name: b, connector: lmcache, first_token: decode, tokenize: decode, timeouts: {kv_ready: 3s},\n"
-		"   prefill: [{url: http://p}], decode: [{url: http://d, receiver_host: r, notices: 1, " PORTS
+		"- {name: b, connector: lmcache,\n"
+		"   lmcache: {first_token: decode, tokenize: decode, kv_ready_timeout: 3s, ready_messages: 1},\n"
+		"   prefill: [{url: http://p}], decode: [{url: http://d, receiver_host: r, " PORTS
 		"}]}\n"
-		"- {name: c, connector: sglang, bootstrap: stream, learn_timeout: 1s, " EPS "}\n"
-		"- {name: d, connector: shared_storage, cache_hit_threshold: 0.8, " EPS "}\n"
-		"- {name: e, connector: nixl, transfer_mode: push, " EPS "}\n"
+		"- {name: c, connector: sglang, sglang: {bootstrap: stream, learn_timeout: 1s}, " EPS
+		"}\n"
+		"- {name: d, connector: shared_storage, shared_storage: {cache_hit_threshold: 0.8}, " EPS
+		"}\n"
+		"- {name: e, connector: nixl, nixl: {transfer_mode: push}, " EPS "}\n"
 		"- {name: f, connector: p2p_nccl, prefill: [{url: http://p, kv_addr: \":1\"}], decode: [{url: http://d, kv_addr: \"h:1\"}]}\n");
-	const struct conf_keys *const tables[] = {
-		&conf_root_keys, &conf_pool_keys, &conf_endpoint_keys, &conf_dns_keys};
+	const struct conf_keys *const tables[] = {&conf_root_keys, &conf_pool_keys,
+		&conf_connector_keys, &conf_endpoint_keys, &conf_dns_keys};
 	/* of files, which have tests of their own; what has no value but the lists' entries */
 	static const char *const apart[] = {"endpoints_file", "engine_api_key_file", "watch",
-		"prefill_labels", "decode_labels"};
+		"prefill_labels", "decode_labels", "mooncake", "p2p_nccl"};
 	char *text = written(c), name[64];
 
 	expect_round_trip(c, text);

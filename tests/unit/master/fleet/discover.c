@@ -96,7 +96,7 @@ Test(discover, all_terms_are_kept_and_compared)
 	f.as.receiver_host = host;
 	f.as.receiver_init_port = (struct conf_ports){1, {7300}};
 	f.as.receiver_alloc_port = (struct conf_ports){1, {7400}};
-	f.as.notices = 5;
+	f.as.weight = 5;
 	f.as.dp_ranks = 2;
 	f.as.kv_addr = kv;
 	apply(CONF(P1));
@@ -109,13 +109,13 @@ Test(discover, all_terms_are_kept_and_compared)
 		publish_poll(fleet->publish);
 		cr_assert_eq(table_now()->version, version, "%d: the same again", i);
 		cr_assert_eq(row_of(P2)->dp_ranks, f.as.dp_ranks, "%d", i);
-		cr_assert_eq(row_of(P2)->notices, f.as.notices, "%d", i);
+		cr_assert_eq(row_of(P2)->weight, f.as.weight, "%d", i);
 		cr_assert_not_null(strstr(row_of(P2)->disagg_spec, host), "%d", i);
 		cr_assert_not_null(strstr(row_of(P2)->disagg_spec, ports), "%d", i);
 		cr_assert_not_null(strstr(row_of(P2)->kv_addr, kv), "%d", i);
 		host[4] = (char)('1' + (i == 0));
 		kv[1] = (char)('1' + (i == 1));
-		f.as.notices += i == 2;
+		f.as.weight += i == 2;
 		f.as.dp_ranks += i == 3;
 		ports[4] = (char)('0' + (i == 4));
 		f.as.receiver_init_port.port[0] = (uint16_t)(7300 + (i == 4));

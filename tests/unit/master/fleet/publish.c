@@ -92,16 +92,16 @@ Test(publish, where_an_lmcache_listens)
 	cr_assert_eq(row_of(D2)->notices, 3);
 }
 
-Test(publish, notices_as_configured)
+Test(publish, ready_messages_as_configured)
 {
 	struct conf *c = CONF(P1, D1, D2);
 
 	for (size_t i = 1; i < 3; i++)
 		c->pools[0].endpoints[i].receiver_init_port = (struct conf_ports){2, {1, 2}};
-	c->pools[0].endpoints[1].notices = 0;
-	c->pools[0].endpoints[2].notices = 255;
+	c->pools[0].shake.ready_messages = 255;
 	apply(c);
-	cr_assert_eq(row_of(D1)->notices, 0);
+	cr_assert_eq(row_of(P1)->notices, 0);
+	cr_assert_eq(row_of(D1)->notices, 255);
 	cr_assert_eq(row_of(D2)->notices, 255);
 }
 

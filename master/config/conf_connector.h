@@ -1,0 +1,15 @@
+/*
+ * What a pool's connector asks of its configuration.  All of it comes from connector_info
+ * (shm/base/connector_info.h).
+ */
+#pragma once
+#include "master/config/conf_read.h"
+
+/* The map of one connector's keys in a pool; `k` is the row of the map. */
+int conf_connector_map_set(
+	struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *map);
+/* The keys of the pool, once they all are known.  lines: of conf_pool_keys, or NULL. */
+int conf_connector_check(struct conf_read *r, const struct conf_pool *p, const int *lines);
+/* One endpoint.  `named`: it is an entry of dns, which may stand for several engines. */
+int conf_connector_check_endpoint(
+	struct conf_read *r, const struct conf_pool *p, const struct conf_endpoint *ep, bool named);

@@ -1,0 +1,14 @@
+#include "shm/base/connector_info.h"
+
+#include <assert.h>
+
+#define ROW(id, text, ...) [CONNECTOR_##id] = {.name = text, __VA_ARGS__},
+
+const struct connector_info connector_info[CONNECTOR_N] = {CONNECTOR_LIST(ROW)};
+
+const char *
+connector_name(enum connector_kind c)
+{
+	assert((unsigned)c < CONNECTOR_N);
+	return connector_info[c].name;
+}
