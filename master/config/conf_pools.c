@@ -12,6 +12,7 @@
 
 #include "master/config/conf_connector.h"
 #include "master/config/conf_read.h"
+#include "master/config/conf_seen.h"
 #include "proto/http/http.h"
 #include "shm/base/connector_info.h"
 #include "shm/base/mem.h"
@@ -637,18 +638,29 @@ check_sources(struct conf_read *r, const struct conf_pool *p, const int *lines)
 	return 0;
 }
 
+/* No name and no model that an earlier pool has. */
 static int
 check_others(struct conf_read *r, const struct conf_pool *p, const int *lines)
 {
-	for (const struct conf_pool *q = r->conf->pools; q < p; q++) {
-		if (strcmp(q->name, p->name) == 0)
-			return fail_key(r, p, lines, "name",
-				"%s is already the name of the pool in line %d", p->name, q->line);
-		for (size_t i = 0; i < p->nmodels; i++)
-			if (conf_strs_has(q->models, q->nmodels, p->models[i]))
-				return fail_key(r, p, lines, "models",
-					"%.100s is already a model of pool %s", p->models[i],
-					q->name);
+	const struct conf_pool *pools = r->conf->pools;
+	const size_t own = (size_t)(p - pools) + 1;
+	size_t other = conf_seen_add(&r->pool_names, p->name, own);
+
+	if (other != 0)
+		return fail_key(r, p, lines, "name",
+			"%s is already the name of the pool in line %d", p->name,
+			pools[other - 1].line);
+	for (size_t i = 0; i < p->nmodels; i++) {
+		other = conf_seen_add(&r->models, p->models[i], own);
+		if (other == own) {
+			(void)conf_enter(r, ".models[%zu]", i);
+			return conf_fail(r, conf_line_of(p, lines, "models"),
+				"%.80s is in the list twice", p->models[i]);
+		}
+		if (other != 0)
+			return fail_key(r, p, lines, "models",
+				"%.100s is already a model of pool %s", p->models[i],
+				pools[other - 1].name);
 	}
 	return 0;
 }
@@ -683,30 +695,37 @@ conf_pool_finish(struct conf_read *r, struct conf_pool *p, const int *lines)
 	return check_others(r, p, lines);
 }
 
+static int
+read_pool(struct conf_read *r, yaml_node_t *item)
+{
+	struct conf_pool *p = conf_pool_add(r->conf);
+	int lines[CONF_ENTRY_KEYS] = {0};
+
+	p->line = conf_line(item);
+	memset(r->connector_lines, 0, sizeof(r->connector_lines));
+	memset(r->map, 0, sizeof(r->map));
+	if (conf_walk(r, &conf_pool_keys, p, item, lines) != 0)
+		return -1;
+	return conf_pool_finish(r, p, lines);
+}
+
 int
 conf_pools_set(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *list)
 {
-	struct conf *c = base;
-	struct conf_pool *p;
 	yaml_node_t *item;
-	int lines[CONF_ENTRY_KEYS];
 	size_t n, mark;
+	int rc = conf_is_list(r, k, list, &n);
 
-	if (conf_is_list(r, k, list, &n) != 0)
-		return -1;
-	for (size_t i = 0; (item = conf_item(r, list, i)) != NULL; i++) {
+	(void)base; /* r->conf */
+	for (size_t i = 0; rc == 0 && (item = conf_item(r, list, i)) != NULL; i++) {
 		mark = conf_enter(r, "[%zu]", i);
-		p = conf_pool_add(c);
-		p->line = conf_line(item);
-		memset(lines, 0, sizeof(lines));
-		memset(r->connector_lines, 0, sizeof(r->connector_lines));
-		memset(r->map, 0, sizeof(r->map));
-		if (conf_walk(r, &conf_pool_keys, p, item, lines) != 0 ||
-			conf_pool_finish(r, p, lines) != 0)
-			return -1;
-		conf_leave(r, mark);
+		rc = read_pool(r, item);
+		if (rc == 0)
+			conf_leave(r, mark);
 	}
-	return 0;
+	conf_seen_free(&r->pool_names);
+	conf_seen_free(&r->models);
+	return rc;
 }
 
 /* --- comparing

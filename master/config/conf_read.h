@@ -25,6 +25,7 @@ struct conf_read {
 	struct conf *conf; /* being built; owned by whoever started the reading */
 	/* in force with the same text: files that are not watched are as they were read for it; or NULL */
 	const struct conf *was;
+	struct conf_seen *pool_names, *models; /* of the pools that have been read */
 	/* of the pool being read: the lines of conf_connector_keys, and the first key of each map */
 	int connector_lines[CONF_ENTRY_KEYS];
 	struct {

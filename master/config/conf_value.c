@@ -472,9 +472,11 @@ add_text(const struct conf_key *k, void *base, const char *text, char what[CONF_
 
 	if (len == 0 || len > 255)
 		return bad(what, "is %zu bytes long: 1 to 255 are needed", len);
-	if (conf_strs_has(*v, *n, text))
+	/* models may be many: check_others() (conf_pools.c) finds one that is there twice */
+	if (k->type != CONF_T_MODELS && conf_strs_has(*v, *n, text))
 		return bad(what, "%.80s is in the list twice", text);
-	*v = mem_resize(*v, *n + 1, sizeof(**v));
+	if ((*n & (*n - 1)) == 0)
+		*v = mem_resize(*v, *n > 0 ? 2 * *n : 1, sizeof(**v));
 	(*v)[(*n)++] = mem_strdup(text);
 	return 0;
 }
