@@ -246,6 +246,24 @@ def test_query_string_reaches_the_engines(shared, router):
     assert a.status == 200
 
 
+def test_query_string_reaches_the_engines_as_it_was_sent(world):
+    r, (p,), (d,) = world.scripts()
+    for query in ("?foo=bar&x=%20a/b?c", "", "?" + "q" * 2000):
+        c = r.client().request("POST", "/v1/completions" + query, {"model": MODEL, "prompt": "hi"})
+        ex = p.expect()
+        assert ex.path == "/v1/completions" + query
+        ex.prefilled()
+        ex = d.expect()
+        assert ex.path == "/v1/completions" + query
+        ex.reply(body={})
+        assert c.read().status == 200
+
+
+def test_query_string_that_is_too_long(router):
+    a = router.post("/v1/completions?" + "q" * 2001, {"model": MODEL, "prompt": "hi"})
+    assert a.status == 414 and a.error["code"] == "uri_too_long"
+
+
 def test_large_bodies_pass(shared, router):
     prompt = "0123456789abcdef" * (128 * 64)  # 128 KiB
     a = router.complete(prompt, max_tokens=3)

@@ -310,7 +310,8 @@ pair_disarm(struct pair *pair)
 /* --- what is sent -------------------------------------------------------------------------------- */
 
 static void
-lines(struct leg *leg, struct leg_message *m, const char *method, const char *path)
+lines(struct leg *leg, struct leg_message *m, const char *method, const char *path,
+	const char *query)
 {
 	const struct pair *pair = leg->pair;
 	const struct endpoint *ep = leg->ep;
@@ -321,9 +322,10 @@ lines(struct leg *leg, struct leg_message *m, const char *method, const char *pa
 		(void)snprintf(
 			rank, sizeof(rank), "X-data-parallel-rank: %d\r\n", pair->rank[leg->kind]);
 	n = snprintf(m->lines, sizeof(m->lines),
-		"%s %s%s HTTP/1.1\r\nHost: %s\r\nContent-Length: %zu\r\nX-Request-Id: %s\r\n%s",
-		method, ep->prefix, path, ep->authority, m->body_len, pair->id, rank);
-	assert(n > 0 && (size_t)n < sizeof(m->lines));
+		"%s %s%s%s%s HTTP/1.1\r\nHost: %s\r\nContent-Length: %zu\r\nX-Request-Id: %s\r\n%s",
+		method, ep->prefix, path, query != NULL ? "?" : "", query != NULL ? query : "",
+		ep->authority, m->body_len, pair->id, rank);
+	assert(n > 0 && (size_t)n < sizeof(m->lines)); /* ROUTE_QUERY_MAX bounds the query */
 	m->nlines = (size_t)n;
 	m->headers = (struct span){pair->req->text->headers, pair->req->text->headers_len};
 }
@@ -352,7 +354,7 @@ compose_question(struct leg *leg, struct leg_message *m)
 		q->edit(pair, &e);
 		body(pair->req, &e, m);
 	}
-	lines(leg, m, q->edit != NULL ? "POST" : "GET", q->path);
+	lines(leg, m, q->edit != NULL ? "POST" : "GET", q->path, NULL);
 	return true;
 }
 
@@ -393,7 +395,7 @@ compose(struct leg *leg, struct leg_message *m)
 	body(req, &e, m);
 	if (req->connector->path != NULL)
 		path = req->connector->path(pair, role);
-	lines(leg, m, "POST", path != NULL ? path : route_path(req->facts.route));
+	lines(leg, m, "POST", path != NULL ? path : route_path(req->facts.route), req->query);
 	leg->tells_kv = role == ROLE_DECODE && req->connector->leaves == LEAVES_KV &&
 			(pair->handed || pair->kv.n > 0);
 	leg->releases = role == ROLE_DECODE && pair->released;

@@ -17,6 +17,7 @@
 	X(BAD_CODING, "bad_coding", 501, "invalid_request_error", "transfer coding not supported")      \
 	X(BAD_ENCODING, "bad_encoding", 415, "invalid_request_error", "content encoding not supported") \
 	X(HEAD_TOO_LARGE, "head_too_large", 431, "invalid_request_error", "request head too large")     \
+	X(URI_TOO_LONG, "uri_too_long", 414, "invalid_request_error", "query string too long")          \
 	X(HEAD_TIMEOUT, "head_timeout", 408, "invalid_request_error", "request head took too long")     \
 	X(BODY_TIMEOUT, "body_timeout", 408, "invalid_request_error", "request body took too long")     \
 	X(LENGTH_REQUIRED, "length_required", 411, "invalid_request_error",                             \

@@ -7,6 +7,9 @@
 #include "proto/http/http.h"
 #include "shm/base/conf.h"
 
+/* Bytes of a query string that is sent to an engine; a longer one is refused with 414. */
+#define ROUTE_QUERY_MAX 2000
+
 enum route {
 	ROUTE_NONE, /* no such path */
 	ROUTE_CHAT,

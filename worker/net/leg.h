@@ -46,7 +46,8 @@ enum leg_event {
 	LEG_EV_N
 };
 
-#define LEG_LINES 2048 /* prefix 128 + path + query + authority 262 + id 512 + words */
+/* prefix 128 + path + query 2000 (ROUTE_QUERY_MAX) + authority 262 + id 512 + words */
+#define LEG_LINES 4096
 
 /* A request as its owner lays it out.  All but `lines` must live until the answer has begun. */
 struct leg_message {

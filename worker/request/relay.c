@@ -35,6 +35,7 @@ static const struct {
 	{ 409, "Conflict" },
 	{ 411, "Length Required" },
 	{ 413, "Content Too Large" },
+	{ 414, "URI Too Long" },
 	{ 415, "Unsupported Media Type" },
 	{ 422, "Unprocessable Content" },
 	{ 429, "Too Many Requests" },

@@ -645,6 +645,8 @@ req_head(struct req *req, const struct http_head *h)
 		req_refuse(req, END_METHOD, allow);
 	else if (!route_forwards(req->facts.route))
 		req_event(req, RQ_HEAD, NULL);
+	else if (h->query.n > ROUTE_QUERY_MAX)
+		req_refuse(req, END_URI_TOO_LONG, NULL);
 	else if (h->framing == HTTP_BODY_NONE)
 		req_refuse(req, END_LENGTH_REQUIRED, NULL);
 	else if (h->framing == HTTP_BODY_LENGTH && h->content_length > req->w->conf->max_body)
