@@ -32,15 +32,6 @@ const char *const metric_gauge_help[G_N] = {METRIC_GAUGES(METRIC_HELP)};
 const char *const metric_hist_name[H_N] = {METRIC_HISTOGRAMS(METRIC_NAME)};
 const char *const metric_hist_help[H_N] = {METRIC_HISTOGRAMS(METRIC_HELP)};
 
-size_t
-metrics_slab_bytes(uint32_t max_pools)
-{
-	const size_t bytes =
-		sizeof(struct metrics_slab) + (size_t)max_pools * H_N * sizeof(struct metric_hist);
-
-	return (bytes + SHM_LINE - 1) / SHM_LINE * SHM_LINE;
-}
-
 void
 metric_observe(struct metrics_slab *s, uint32_t pool, enum metric_histogram h, uint64_t us)
 {

@@ -6,46 +6,11 @@
 #pragma once
 #include <stdint.h>
 
-#include "shm/metrics_list.h"
 #include "shm/core/seg.h"
-
-#define METRIC_ENUM(id, name, help) M_##id,
-enum metric_counter { METRIC_COUNTERS(METRIC_ENUM) M_N };
-#undef METRIC_ENUM
-#define METRIC_ENUM(id, name, help) G_##id,
-enum metric_gauge { METRIC_GAUGES(METRIC_ENUM) G_N };
-#undef METRIC_ENUM
-#define METRIC_ENUM(id, name, help) H_##id,
-enum metric_histogram { METRIC_HISTOGRAMS(METRIC_ENUM) H_N };
-#undef METRIC_ENUM
+#include "shm/metrics_layout.h"
 
 /* Upper bounds in microseconds; the last bucket is +Inf. */
-#define METRIC_BUCKETS 18
 extern const uint64_t metric_bucket_us[METRIC_BUCKETS];
-
-struct metric_hist {
-	uint64_t bucket[METRIC_BUCKETS + 1]; /* not cumulative */
-	uint64_t sum_us;
-};
-
-/* Requests by pool, path, status and end reason: a bounded open-addressed set of cells. */
-/* distinct combinations a process counts apart; further ones count in `other` */
-#define METRIC_CELLS 512
-struct metric_cell {
-	uint64_t key; /* 0 = free; metric_key() */
-	uint64_t count;
-};
-
-struct metrics_slab {
-	_Alignas(SHM_LINE) uint64_t counters[M_N];
-	int64_t gauges[G_N];
-	uint64_t other; /* requests beyond METRIC_CELLS combinations */
-	struct metric_cell cells[METRIC_CELLS];
-	struct metric_hist hist[]; /* [max_pools][H_N] */
-};
-
-/* Bytes of one slab for so many pools, rounded to SHM_LINE. */
-size_t metrics_slab_bytes(uint32_t max_pools);
 
 static inline void
 metric_add(struct metrics_slab *s, enum metric_counter m, uint64_t n)

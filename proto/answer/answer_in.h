@@ -14,7 +14,11 @@
  * Texts that are kept lie in one store, which moves as it grows: they are told by their offsets.
  */
 #pragma once
-#include "proto/answer/answer.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proto/answer/answer_how.h"
 #include "proto/json/json_copy.h"
 #include "proto/json/json_read.h"
 #include "proto/json/splice.h"

@@ -3,7 +3,10 @@
  * to them.
  */
 #pragma once
-#include "proto/http/http.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "proto/http/http_error.h"
 #include "proto/http/http_rules.h"
 
 enum rule {

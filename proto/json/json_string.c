@@ -6,7 +6,6 @@
 
 #include <assert.h>
 
-#include "proto/json/splice.h"
 #include "proto/json/utf8.h"
 
 static int

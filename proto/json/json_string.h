@@ -1,6 +1,6 @@
 /*
  * What stands between the quotes of a JSON string (RFC 8259, section 7): plain bytes, escapes,
- * UTF-8. Private to proto/; json_quote(), the way back, is declared in splice.h.
+ * UTF-8; and json_quote(), the way back.
  */
 #pragma once
 #include <stdbool.h>
@@ -22,6 +22,11 @@ long json_unescape(const char *text, size_t len, char *buf, size_t size);
 
 /* How many characters a string that has been checked has, as Python's len() counts them. */
 uint64_t json_characters(const char *text, size_t len);
+
+/* Writes a JSON string, quotes included, escaping what must be; clips at `max` input bytes without
+ * cutting a UTF-8 sequence; bad UTF-8 becomes U+FFFD.  Returns bytes written (excl. NUL), buf is
+ * always terminated; -1 if `size` is too small. */
+long json_quote(char *buf, size_t size, const char *text, size_t len, size_t max);
 
 #define JSON_EACH_BYTE(b) (UINT64_C(0x0101010101010101) * (b))
 

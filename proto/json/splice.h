@@ -162,8 +162,3 @@ size_t splice_value(const char *text, size_t len);
  * first call.  False behind the last one.
  */
 bool splice_element(const struct splice_seg *list, size_t *at, struct splice_seg *ret_element);
-
-/* Writes a JSON string, quotes included, escaping what must be; clips at `max` input bytes without
- * cutting a UTF-8 sequence; bad UTF-8 becomes U+FFFD.  Returns bytes written (excl. NUL), buf is
- * always terminated; -1 if `size` is too small. */
-long json_quote(char *buf, size_t size, const char *text, size_t len, size_t max);

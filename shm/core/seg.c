@@ -17,7 +17,7 @@
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
 #include "shm/base/rnd.h"
-#include "shm/metrics.h"
+#include "shm/metrics_layout.h"
 #include "shm/table.h"
 
 /* Bounds that follow from how words are packed; the configuration's own are narrower. */

@@ -6,6 +6,7 @@
  * as it is, in order; splice_member_raw() and splice_find() agree; json_quote() of anything is a
  * JSON string.
  */
+#include "proto/json/json_string.h"
 #include "proto/json/splice.h"
 
 #include <json-c/json.h>

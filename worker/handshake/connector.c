@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/json/json_string.h"
 #include "worker/net/connpool.h"
 #include "worker/request/request.h"
 #include "worker/attempt/resume.h"

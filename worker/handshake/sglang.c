@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "proto/json/json_small.h"
+#include "proto/json/json_string.h"
 #include "shm/base/mem.h"
 #include "shm/base/rnd.h"
 #include "worker/base/core.h"

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "proto/json/json_string.h"
 #include "proto/json/splice.h"
 #include "shm/base/clock.h"
 #include "shm/eject.h"

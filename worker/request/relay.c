@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/json/json_string.h"
 #include "proto/json/splice.h"
 #include "shm/base/clock.h"
 #include "worker/base/core.h"

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/json/json_string.h"
 #include "proto/json/splice.h"
 
 /* A copy of exactly n bytes, so that ASan sees a byte too many. */
