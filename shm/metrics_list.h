@@ -40,7 +40,7 @@
 	X(DIRECT, "pdrouter_direct_total", "Requests sent to a decode engine alone, whatever the reason.") \
 	X(DIRECT_SHORT, "pdrouter_direct_short_total", "Of those: prompts below the routing threshold.")   \
 	X(QUEUED, "pdrouter_queued_total", "Requests that waited for a place at an endpoint.")          \
-	X(QUEUE_VAIN, "pdrouter_queue_calls_in_vain_total", "Waiting requests that were called and found no place.") \
+	X(QUEUE_SPURIOUS, "pdrouter_queue_spurious_wakeups_total", "Waiting requests that were woken and found no slot.") \
 	X(NOTICES, "pdrouter_notices_total", "Notices of arrived KV that counted.")                     \
 	X(NOTICES_STALE, "pdrouter_notices_stale_total", "Notices for a transfer that is over.")          \
 	X(NOTICES_BAD, "pdrouter_notices_bad_total", "Notices that do not parse or carry an unknown id.") \

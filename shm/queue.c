@@ -1,33 +1,33 @@
 /*
- * The queue.  A slot's word is ticket:40 | worker+1:8 | roles:8 | state:8; 0 is free.
+ * The queue.  An entry's word is ticket:40 | worker+1:8 | roles:8 | state:8; 0 is free.
  *
- *	FREE --enter--> TAKEN --mark--> WAITING --call (anybody)--> WOKEN
- *	  ^               |                ^ `--------- leave ---------'|
- *	  `--- unmark ----'                `---------- stand ----------'
+ *	FREE --enqueue--> TAKEN --mark--> WAITING --wake (anybody)--> WOKEN
+ *	  ^                 |                ^ `------- leave --------'|
+ *	  `---- unmark -----'                `-------- rearm ----------'
  *
- * Only a slot's worker takes it out of TAKEN, and into it; anybody may turn WAITING into WOKEN, by CAS: a
- * ticket is never given twice, so a CAS with an old word fails.  The fields beside the word are written
- * while it is not WAITING, but for `lacks`.  A mark says that a slot may be in use; it is set before WAITING
- * and taken off in TAKEN, so a waiter is never without.
+ * Only an entry's worker changes the word from and to TAKEN.  Any process may change WAITING into WOKEN, by
+ * CAS: a ticket is never given twice, so a CAS with an old word fails.  The fields beside the word are written
+ * while the word is not WAITING, except for `lacks`.  A mark says that an entry may be in use.  It is set before
+ * WAITING and cleared in TAKEN, so every waiter is marked.
  *
- * Why no wake-up is lost.  Whoever stands and is not called has no place to take, and somebody will call it
- * when it has:
- *   - A waiter stands (full barrier), then tries.  Whoever frees a place does so by a CAS (full barrier), then
- *     looks at the slots.  One of the two sees the other: Dekker's argument.
- *   - `lacks` is narrowed to the roles that the try found full, after it: until one of them has a place
- *     another try would end the same way, and whoever frees one there does look.
- *   - Who enters behind one of its own need, or behind one who was called, does not try: it must not
- *     overtake.  It is untried, and relies on that other, who leaves (full barrier) and then calls the next:
- *     either the call finds it, or it does not find the other one any more, and tries itself.
- *   - Who leaves, served or not, calls the first of its own need, or an untried one; and passes on what it
- *     was called for and did not take, or where there is a place left.
- *   - Of a need one is called at a time: whoever means to call another adds the roles to what that one was
- *     called for, before it stands again and tries, or finds it standing.
- *   - Who was called and finds nothing passes the call on to the first of the next need behind it.  Those of
- *     its own need could do no better.
- *   - Who dies may owe a call, or have called somebody and not written the eventfd: the master, having reaped
- *     it, writes those of all who were called, and calls the first of each pool.  Who is only stopped holds up
- *     one call: so the master does the same once a second.
+ * Why no wake-up is lost.  A waiter that is not woken has no free slot, and is woken when there is one:
+ *   - A waiter arms its entry (full barrier), then tries.  Whoever frees a slot does so by a CAS (full
+ *     barrier), then looks at the entries.  One of the two sees the other: Dekker's argument.
+ *   - A state word is a plain store: queue_wake_after_change() puts the barrier between it and the look.
+ *   - After a try `lacks` is narrowed to the roles that the try found full.  Until one of them has a free slot
+ *     another try would fail too, and whoever frees a slot of that role does look.
+ *   - A request that enqueues behind a waiter of its own key, or behind a woken one, does not try: it must not
+ *     overtake.  It is untried and relies on that other waiter, which leaves (full barrier) and then wakes the
+ *     next.  Either that wake-up finds it, or it does not find the other waiter any more and tries itself.
+ *   - A waiter that leaves, served or not, wakes the first of its own key, or an untried one.  It also passes on
+ *     its own wake-up, for the roles that it did not take or that have a slot left.
+ *   - Of each key one waiter is woken at a time.  A second wake-up adds its roles to those of the woken waiter,
+ *     before it rearms and tries; or finds it rearmed.
+ *   - A woken waiter whose try fails passes its wake-up on to the first waiter of the next key behind it.
+ *     Waiters with the same key would fail too, so they are skipped.
+ *   - A worker that dies may owe a wake-up, or have woken a waiter and not written the eventfd.  After reaping
+ *     it the master writes the eventfds of all workers with woken waiters, and wakes the first of each pool.
+ *     A stopped worker delays one wake-up: so the master does the same once a second.
  */
 #include "shm/queue.h"
 
@@ -37,8 +37,8 @@
 
 enum queue_state { QUEUE_S_FREE, QUEUE_S_TAKEN, QUEUE_S_WAITING, QUEUE_S_WOKEN };
 
-/* Needs told apart by one look at a queue; of more, everybody is called in turn. */
-#define NEEDS 16
+/* Keys told apart in one look at a queue; of further keys the first match is woken. */
+#define KEYS 16
 
 static uint64_t
 word_make(uint64_t ticket, uint32_t worker, uint32_t roles, enum queue_state state)
@@ -81,9 +81,9 @@ mark_clear(uint64_t *mark, uint64_t bit)
 	} while (seen != old);
 }
 
-/* --- entering and leaving ------------------------------------------------------------------------ */
+/* --- enqueueing and leaving ------------------------------------------------------------------------ */
 
-/* Before a slot is taken, so that who reaps or looks meets every slot that is in use. */
+/* Before an entry is taken, so that queue_reap() and see_next() meet every entry that is in use. */
 static void
 raise_high(struct queue_head *q, uint64_t high)
 {
@@ -109,7 +109,7 @@ next_ticket(struct queue_head *q)
 	return old + 1;
 }
 
-/* The first slot that is free, from *at on; size: none is. */
+/* The first free entry from `at` on; `size` if there is none. */
 static uint32_t
 find_free(const struct seg *seg, uint32_t pool, uint32_t at, uint32_t size)
 {
@@ -145,41 +145,41 @@ take_slot(struct seg *seg, uint32_t size, struct queue_ref *ref)
 }
 
 static bool ahead(
-	const struct seg *seg, uint32_t pool, const struct queue_ask *ask, uint64_t ticket);
+	const struct seg *seg, uint32_t pool, const struct queue_request *request, uint64_t ticket);
 
-enum queue_entered
-queue_enter(struct seg *seg, uint32_t worker, uint32_t pool, uint32_t size,
-	const struct queue_ask *ask, struct queue_ref *ret)
+enum queue_enqueued
+queue_enqueue(struct seg *seg, uint32_t worker, uint32_t pool, uint32_t size,
+	const struct queue_request *request, struct queue_ref *ret)
 {
 	struct queue_ref ref = {
-		.pool = pool, .worker = worker, .need = ask->need, .priority = ask->priority};
+		.pool = pool, .worker = worker, .key = request->key, .priority = request->priority};
 	struct queue_slot *s;
 
-	assert(ask->need != 0);
+	assert(request->key != 0);
 	ref.ticket = next_ticket(seg_queue(seg, pool));
 	if (!take_slot(seg, size, &ref))
 		return QUEUE_FULL;
 	s = seg_queue_slot(seg, pool, ref.slot);
-	shm_store(&s->need, ask->need);
-	shm_store(&s->since_ms, ask->now_ms);
-	shm_store(&s->priority, ask->priority);
-	/* The mark before WAITING: who stands is marked.  Pairs with queue_any() and queue_sound(). */
+	shm_store(&s->key, request->key);
+	shm_store(&s->since_ms, request->now_ms);
+	shm_store(&s->priority, request->priority);
+	/* The mark before WAITING: every waiter is marked.  Pairs with queue_any() and queue_sound(). */
 	shm_or(&seg_queue_marks(seg, pool)[ref.slot / 64], UINT64_C(1) << ref.slot % 64);
-	(void)queue_stand(seg, &ref);
+	(void)queue_rearm(seg, &ref);
 	*ret = ref;
-	/* After queue_stand()'s barrier: whom we find here finds us when it leaves.  Pairs with queue_leave(). */
-	return ahead(seg, pool, ask, ref.ticket) ? QUEUE_BEHIND : QUEUE_FIRST;
+	/* After queue_rearm()'s barrier: a waiter that we find here finds us when it leaves.  Pairs with queue_leave(). */
+	return ahead(seg, pool, request, ref.ticket) ? QUEUE_BEHIND : QUEUE_FIRST;
 }
 
 uint32_t
-queue_stand(struct seg *seg, const struct queue_ref *ref)
+queue_rearm(struct seg *seg, const struct queue_ref *ref)
 {
 	struct queue_slot *s = seg_queue_slot(seg, ref->pool, ref->slot);
 	uint64_t old;
 
 	shm_store(&s->lacks, QUEUE_UNTRIED | QUEUE_ALL_ROLES);
 	/*
-	 * A full barrier: whoever frees a place after our try has begun finds us standing, and untried, with
+	 * A full barrier: whoever frees a slot after our try has begun finds us waiting, and untried, with
 	 * the fields of this ticket.  Pairs with queue_wake(), queue_any() before it, see(), and
 	 * queue_wake_after_change().
 	 */
@@ -195,7 +195,7 @@ queue_tried(struct seg *seg, const struct queue_ref *ref, uint32_t lacks)
 }
 
 uint32_t
-queue_called(const struct seg *seg, const struct queue_ref *ref)
+queue_woken(const struct seg *seg, const struct queue_ref *ref)
 {
 	const uint64_t word = shm_load(&seg_queue_slot(seg, ref->pool, ref->slot)->word);
 
@@ -209,11 +209,11 @@ queue_leave(struct seg *seg, const struct queue_ref *ref)
 	const uint64_t old = shm_xchg(word, word_make(ref->ticket, ref->worker, 0, QUEUE_S_TAKEN));
 
 	assert(word_ticket(old) == ref->ticket);
-	/* While nobody else can take the slot, or this would unmark its next owner. */
+	/* Before the entry is free, or this would clear the mark of its next owner. */
 	mark_clear(&seg_queue_marks(seg, ref->pool)[ref->slot / 64], UINT64_C(1) << ref->slot % 64);
 	/*
-	 * A full barrier: who enters and still finds us here is found when the caller looks afterwards
-	 * whether there is a place left.  Pairs with queue_enter().
+	 * A full barrier: a request that enqueues and still finds us here is found when our caller looks
+	 * afterwards whether a slot is left.  Pairs with queue_enqueue().
 	 */
 	(void)shm_xchg(word, 0);
 	return word_state(old) == QUEUE_S_WOKEN ? word_roles(old) : 0;
@@ -221,9 +221,9 @@ queue_leave(struct seg *seg, const struct queue_ref *ref)
 
 /* --- looking ------------------------------------------------------------------------------------- */
 
-/* One who stands there, called or not. */
+/* A waiter, woken or not, as it was at one moment. */
 struct seen {
-	uint64_t word, need, since_ms;
+	uint64_t word, key, since_ms;
 	int32_t priority;
 	uint32_t lacks, slot;
 };
@@ -234,7 +234,7 @@ is_before(int32_t priority, uint64_t ticket, int32_t than_priority, uint64_t tha
 	return priority < than_priority || (priority == than_priority && ticket < than_ticket);
 }
 
-/* False: nobody stands in that slot.  All of it is of one moment of one waiter. */
+/* False: nobody waits in that entry.  All fields are of one waiter at one moment. */
 static bool
 see(const struct seg *seg, uint32_t pool, uint32_t slot, struct seen *ret)
 {
@@ -242,11 +242,11 @@ see(const struct seg *seg, uint32_t pool, uint32_t slot, struct seen *ret)
 
 	ret->slot = slot;
 	do {
-		/* The word, the fields, the word: each in its turn.  Pairs with queue_stand(). */
+		/* The word, the fields, the word: each in its turn.  Pairs with queue_rearm(). */
 		ret->word = shm_load_acquire(&s->word);
 		if (word_state(ret->word) < QUEUE_S_WAITING)
 			return false;
-		ret->need = shm_load_acquire(&s->need);
+		ret->key = shm_load_acquire(&s->key);
 		ret->since_ms = shm_load_acquire(&s->since_ms);
 		ret->priority = shm_load_acquire(&s->priority);
 		ret->lacks = shm_load_acquire(&s->lacks);
@@ -254,7 +254,7 @@ see(const struct seg *seg, uint32_t pool, uint32_t slot, struct seen *ret)
 	return true;
 }
 
-/* The next one that stands there, from *at on. */
+/* The next waiter from *at on. */
 static bool
 see_next(const struct seg *seg, uint32_t pool, uint32_t *at, struct seen *ret)
 {
@@ -276,25 +276,25 @@ see_next(const struct seg *seg, uint32_t pool, uint32_t *at, struct seen *ret)
 }
 
 /*
- * Somebody stands before (priority, ticket) who can be served by the same endpoints, or who was called and
- * is about to try.
+ * A waiter before (priority, ticket) can be served by the same endpoints, or was woken and is about to
+ * try.
  */
 static bool
-ahead(const struct seg *seg, uint32_t pool, const struct queue_ask *ask, uint64_t ticket)
+ahead(const struct seg *seg, uint32_t pool, const struct queue_request *request, uint64_t ticket)
 {
 	struct seen s;
 
 	for (uint32_t at = 0; see_next(seg, pool, &at, &s);)
-		if (is_before(s.priority, word_ticket(s.word), ask->priority, ticket) &&
-			(s.need == ask->need || word_state(s.word) == QUEUE_S_WOKEN))
+		if (is_before(s.priority, word_ticket(s.word), request->priority, ticket) &&
+			(s.key == request->key || word_state(s.word) == QUEUE_S_WOKEN))
 			return true;
 	return false;
 }
 
 bool
-queue_ahead(const struct seg *seg, uint32_t pool, const struct queue_ask *ask)
+queue_ahead(const struct seg *seg, uint32_t pool, const struct queue_request *request)
 {
-	return queue_any(seg, pool) && ahead(seg, pool, ask, UINT64_MAX);
+	return queue_any(seg, pool) && ahead(seg, pool, request, UINT64_MAX);
 }
 
 uint32_t
@@ -310,13 +310,13 @@ queue_waiting(const struct seg *seg, uint32_t pool, uint64_t *ret_since_ms)
 	return n;
 }
 
-/* --- calling ------------------------------------------------------------------------------------- */
+/* --- waking ------------------------------------------------------------------------------------- */
 
 struct heads {
 	uint32_t n;
-	struct seen of[NEEDS]; /* who stands first, for each need */
+	struct seen of[KEYS]; /* the first waiter of each key */
 	bool more;
-	struct seen best; /* of the needs beyond those */
+	struct seen best; /* the first match of the keys beyond those */
 };
 
 static bool
@@ -326,45 +326,44 @@ seen_before(const struct seen *a, const struct seen *b)
 }
 
 static bool
-is_meant(const struct seen *s, const struct queue_call *call)
+matches(const struct seen *s, const struct queue_target *target)
 {
-	const struct queue_ref *behind = call->behind;
+	const struct queue_ref *behind = target->behind;
 
-	if (behind != NULL &&
-		(s->need == behind->need || !is_before(behind->priority, behind->ticket,
-						    s->priority, word_ticket(s->word))))
+	if (behind != NULL && (s->key == behind->key || !is_before(behind->priority, behind->ticket,
+								s->priority, word_ticket(s->word))))
 		return false;
-	return (s->lacks & call->roles) != 0 || s->need == call->need;
+	return (s->lacks & target->roles) != 0 || s->key == target->key;
 }
 
 static void
-heads_add(struct heads *h, const struct seen *s, const struct queue_call *call)
+heads_add(struct heads *h, const struct seen *s, const struct queue_target *target)
 {
 	for (uint32_t i = 0; i < h->n; i++) {
-		if (h->of[i].need != s->need)
+		if (h->of[i].key != s->key)
 			continue;
 		if (seen_before(s, &h->of[i]))
 			h->of[i] = *s;
 		return;
 	}
-	if (h->n < NEEDS) {
+	if (h->n < KEYS) {
 		h->of[h->n++] = *s;
-	} else if (is_meant(s, call) && (!h->more || seen_before(s, &h->best))) {
+	} else if (matches(s, target) && (!h->more || seen_before(s, &h->best))) {
 		h->best = *s;
 		h->more = true;
 	}
 }
 
-/* Its worker stands still, and could not follow a call: the others go past it. */
+/* Its worker is stopped and cannot follow a wake-up: the other waiters pass it. */
 static bool
 is_stuck(const struct seg *seg, const struct seen *s, uint64_t now_ms)
 {
 	return proc_beat_ms(seg, word_worker(s->word) - 1) + QUEUE_STILL_MS < now_ms;
 }
 
-/* Who is meant; false: nobody. */
+/* The first match; false: there is none. */
 static bool
-choose(const struct seg *seg, uint32_t pool, const struct queue_call *call, struct seen *ret)
+choose(const struct seg *seg, uint32_t pool, const struct queue_target *target, struct seen *ret)
 {
 	const uint64_t now_ms = clock_ms();
 	struct heads h = {.n = 0};
@@ -373,12 +372,12 @@ choose(const struct seg *seg, uint32_t pool, const struct queue_call *call, stru
 
 	for (uint32_t at = 0; see_next(seg, pool, &at, &s);)
 		if (!is_stuck(seg, &s, now_ms))
-			heads_add(&h, &s, call);
+			heads_add(&h, &s, target);
 	any = h.more;
 	if (any)
 		*ret = h.best;
 	for (uint32_t i = 0; i < h.n; i++) {
-		if (!is_meant(&h.of[i], call) || (any && !seen_before(&h.of[i], ret)))
+		if (!matches(&h.of[i], target) || (any && !seen_before(&h.of[i], ret)))
 			continue;
 		*ret = h.of[i];
 		any = true;
@@ -387,22 +386,22 @@ choose(const struct seg *seg, uint32_t pool, const struct queue_call *call, stru
 }
 
 uint32_t
-queue_wake(struct seg *seg, uint32_t pool, const struct queue_call *call)
+queue_wake(struct seg *seg, uint32_t pool, const struct queue_target *target)
 {
 	struct seen s;
 
 	/*
-	 * After a full barrier of the caller's, a release's CAS or queue_leave(): who stands by now is seen, or
-	 * its try comes after that.  Pairs with queue_stand().
-	 * A lost race means that the chosen one was called by another, or has left: another look.
+	 * After a full barrier of the caller's, a release's CAS or queue_leave(): a waiter that is armed by now is
+	 * seen, or its try comes after that barrier.  Pairs with queue_rearm().
+	 * A lost race means that another process woke the match, or that it has left: look again.
 	 */
-	assert(call->roles != 0);
-	while (choose(seg, pool, call, &s)) {
+	assert(target->roles != 0);
+	while (choose(seg, pool, target, &s)) {
 		const bool woken = word_state(s.word) == QUEUE_S_WOKEN;
 		const uint32_t worker = word_worker(s.word) - 1;
-		const uint32_t roles = call->roles | word_roles(s.word);
+		const uint32_t roles = target->roles | word_roles(s.word);
 
-		/* One who was called and has not tried yet takes this call with it: who is called beside it might
+		/* A woken waiter that has not tried yet takes this wake-up too: a second woken waiter might
 		 * overtake it. */
 		if (shm_cas(&seg_queue_slot(seg, pool, s.slot)->word, s.word,
 			    word_make(word_ticket(s.word), worker, roles, QUEUE_S_WOKEN)) == s.word)
@@ -416,20 +415,20 @@ queue_wake(struct seg *seg, uint32_t pool, const struct queue_call *call)
 uint32_t
 queue_wake_after_change(struct seg *seg, uint32_t pool)
 {
-	static const struct queue_call first = {.roles = QUEUE_ALL_ROLES};
+	static const struct queue_target first = {.roles = QUEUE_ALL_ROLES};
 
 	/*
 	 * The state word is a plain store: the processor may still hold it in its store buffer while
 	 * queue_any() reads the marks.  A waiter that enqueues in that moment would be missed here, and would
 	 * itself read the old state.  With a full barrier on both sides one of the two sees the other.
-	 * Pairs with queue_stand().
+	 * Pairs with queue_rearm().
 	 */
 	shm_mb();
 	return queue_any(seg, pool) ? queue_wake(seg, pool, &first) : QUEUE_NOBODY;
 }
 
 void
-queue_called_all(const struct seg *seg, uint32_t pool, bool *workers)
+queue_woken_all(const struct seg *seg, uint32_t pool, bool *workers)
 {
 	struct seen s;
 
@@ -466,7 +465,7 @@ queue_sound(const struct seg *seg, uint32_t pool, uint32_t slot, uint32_t *ret_w
 {
 	const struct queue_head *q = seg_queue(seg, pool);
 	const uint64_t *mark = &seg_queue_marks(seg, pool)[slot / 64];
-	/* The word, then its mark, then the word.  Pairs with queue_enter() and queue_leave(). */
+	/* The word, then its mark, then the word.  Pairs with queue_enqueue() and queue_leave(). */
 	const uint64_t word = shm_load_acquire(&seg_queue_slot(seg, pool, slot)->word);
 	const bool marked = (shm_load_acquire(mark) >> slot % 64 & 1) != 0;
 	const enum queue_state state = word_state(word);

@@ -1,14 +1,14 @@
 /*
- * Requests that wait for a place at an endpoint: a queue for each pool, across all workers and both
- * generations.  It says who may try next; places themselves are taken and given back by load.h alone, so
- * that nothing here can leak one.
+ * Requests that wait for a slot at an endpoint: a queue for each pool, shared by all workers of both
+ * generations.  The queue decides who tries next.  Reservations are taken and given back by load.h alone, so
+ * the queue cannot leak one.
  *
- * A waiter stands in a slot.  Whoever gives a place back, or makes one, calls queue_wake() and writes the
- * eventfd of the worker it names; that worker looks which of its waiters was called (queue_called()), lets
- * it stand (queue_stand()) and then tries the whole selection.  What follows from each outcome is drawn in
- * queue.c and modelled in queue.pml.
+ * A waiter occupies an entry of the queue.  Whoever gives a reservation back calls queue_wake() and writes the
+ * eventfd of the worker that queue_wake() returns.  That worker finds its woken waiter (queue_woken()), rearms
+ * it (queue_rearm()), and tries the whole selection.  queue.c draws the states and says why no wake-up is lost;
+ * queue.pml and state.pml are the models.
  *
- * Process: worker (its own waiters); whoever frees a place, and the master, for queue_wake().
+ * Process: a worker for its own waiters; queue_wake() also whoever gives a reservation back, and the master.
  */
 #pragma once
 #include <stdbool.h>
@@ -17,82 +17,83 @@
 #include "shm/core/atomic.h"
 #include "shm/core/seg.h"
 
-/* A worker's own waiter; need and priority are those it entered with. */
+/* A worker's own waiter; key and priority are those of its queue_request. */
 struct queue_ref {
 	uint32_t pool, slot, worker;
-	uint64_t ticket, need;
+	uint64_t ticket, key;
 	int32_t priority;
 };
 
-struct queue_ask {
-	uint64_t
-		need; /* not 0; two waiters with the same one can be served by the same endpoints */
+struct queue_request {
+	/* not 0; requests with the same key can be served by the same endpoints */
+	uint64_t key;
 	int32_t priority; /* the lowest goes first */
 	uint64_t now_ms;
 };
 
 #define QUEUE_ALL_ROLES 3u /* bit per enum role */
-#define QUEUE_UNTRIED                                                                              \
-	0x80u /* beside those: who has not looked since it stands, and so relies on others */
+/* beside those: the waiter has not tried since it was armed, so it relies on others */
+#define QUEUE_UNTRIED 0x80u
 #define QUEUE_NOBODY UINT32_MAX
-/* A worker beats twice a second: one that has not for so long is passed by, until the master calls again. */
+/* Workers write their heartbeat twice a second.  Waiters of a worker silent for so long are passed over. */
 #define QUEUE_STILL_MS 1000
 
-enum queue_entered {
-	QUEUE_FULL,  /* nothing was entered */
-	QUEUE_FIRST, /* entered: try once more, a place may have become free in between */
-	QUEUE_BEHIND /* entered, behind one who will be called first */
+enum queue_enqueued {
+	QUEUE_FULL,  /* the queue has no free entry: nothing was enqueued */
+	QUEUE_FIRST, /* enqueued: try once more, a slot may have become free in between */
+	QUEUE_BEHIND /* enqueued behind a waiter that will be woken first: do not try */
 };
 
-/* Takes one of the first `size` slots of the pool's queue. */
-enum queue_entered queue_enter(struct seg *seg, uint32_t worker, uint32_t pool, uint32_t size,
-	const struct queue_ask *ask, struct queue_ref *ret);
-/* True if a request that has not entered must do so before it tries: somebody waits whom it would overtake. */
-bool queue_ahead(const struct seg *seg, uint32_t pool, const struct queue_ask *ask);
+/* Takes one of the first `size` entries of the pool's queue. */
+enum queue_enqueued queue_enqueue(struct seg *seg, uint32_t worker, uint32_t pool, uint32_t size,
+	const struct queue_request *request, struct queue_ref *ret);
+/* True if a new request must enqueue before it tries, since it would overtake a waiter. */
+bool queue_ahead(const struct seg *seg, uint32_t pool, const struct queue_request *request);
 
-/* The roles of the places for which the waiter was called; 0: it was not. */
-uint32_t queue_called(const struct seg *seg, const struct queue_ref *ref);
-/* To be done before each try: from here on whoever frees a place may call it again.  As queue_called(). */
-uint32_t queue_stand(struct seg *seg, const struct queue_ref *ref);
-/* The try has found no place in these roles. */
+/* The roles for whose slots the waiter was woken; 0 if it was not. */
+uint32_t queue_woken(const struct seg *seg, const struct queue_ref *ref);
+/* To be called before each try: from then on the waiter can be woken again.  Returns as queue_woken(). */
+uint32_t queue_rearm(struct seg *seg, const struct queue_ref *ref);
+/* The try has found no free slot in these roles. */
 void queue_tried(struct seg *seg, const struct queue_ref *ref, uint32_t lacks);
-/* Ends it, served or not.  The roles for which it was called meanwhile, which the caller passes on; or 0. */
+/* Removes the waiter, served or not.  Returns the roles for which it was woken meanwhile, or 0: the caller
+ * passes that wake-up on. */
 uint32_t queue_leave(struct seg *seg, const struct queue_ref *ref);
 
-/* Whom to call: of each need who stands first there, if it is meant. */
-struct queue_call {
-	uint32_t
-		roles; /* not 0: who lacks a place in one of these, or is QUEUE_UNTRIED if that is among them */
-	uint64_t need; /* and whoever has this one; 0: nobody */
-	const struct queue_ref
-		*behind; /* of the former only those behind it, of other needs; or NULL */
+/* Whom to wake: among the first waiters of each key, those that match. */
+struct queue_target {
+	/* not 0; matches a waiter that lacks a slot in one of these roles, or is QUEUE_UNTRIED if that bit is set */
+	uint32_t roles;
+	uint64_t key; /* also matches the waiters of this key; 0: of none */
+	/* only waiters behind this one and of other keys match; NULL: no such limit */
+	const struct queue_ref *behind;
 };
-/* Calls the first of them, unless it was called already and has not tried yet.  Its worker, whose eventfd the
- * caller writes; or QUEUE_NOBODY. */
-uint32_t queue_wake(struct seg *seg, uint32_t pool, const struct queue_call *call);
+/* Wakes the first match.  Returns the worker whose eventfd the caller writes; QUEUE_NOBODY if nobody matches, or
+ * the match was woken before and has not tried yet. */
+uint32_t queue_wake(struct seg *seg, uint32_t pool, const struct queue_target *target);
 /*
- * Master: as queue_wake() for whoever stands first, with a full barrier before it.  To be called for each pool after each
- * change that lets a waiter be served: a state word written (UP, drain ended), an ejection cleared, a table
- * published.  Returns the worker whose eventfd the caller writes, or QUEUE_NOBODY.
+ * Master: wakes the first waiter, whatever it lacks, with a full barrier before the look.  To be called for each
+ * pool after each change that lets a waiter be served: a state word written (UP, drain ended), an ejection
+ * cleared, a table published.  Returns the worker whose eventfd the caller writes, or QUEUE_NOBODY.
  */
 uint32_t queue_wake_after_change(struct seg *seg, uint32_t pool);
-/* For the master, who writes the eventfds of whoever was called: a caller may have died, or stand still, in
- * between.  workers[SLOT_WORKERS]: set to true for each of them. */
-void queue_called_all(const struct seg *seg, uint32_t pool, bool *workers);
+/* Master: sets workers[w], of SLOT_WORKERS, for each worker w with a woken waiter.  The master writes their
+ * eventfds, since whoever woke a waiter may have died, or been stopped, before it wrote. */
+void queue_woken_all(const struct seg *seg, uint32_t pool, bool *workers);
 
-/* Master, after waitpid and load_reap(): frees the dead worker's slots, how many is returned.  All pools
- * must be woken afterwards: it may have been called, or have owed a call. */
+/* Master, after waitpid and load_reap(): frees the dead worker's entries and returns how many.  Afterwards the
+ * master wakes all pools: a dead waiter may have been woken, or have owed a wake-up. */
 uint32_t queue_reap(struct seg *seg, uint32_t dead);
 
-/* How many wait, and since when the one that has waited longest; 0: nobody. */
+/* The number of waiters; *ret_since_ms: since when the oldest of them waits, 0 if there is none. */
 uint32_t queue_waiting(const struct seg *seg, uint32_t pool, uint64_t *ret_since_ms);
 
-/* For check.c: false if the slot is none that is ever written here; *ret_worker: whose it is, or
+/* For check.c: false if no function of queue.c writes such an entry; *ret_worker: its owner, or
  * QUEUE_NOBODY. */
 bool queue_sound(const struct seg *seg, uint32_t pool, uint32_t slot, uint32_t *ret_worker);
 
-/* Whether anybody may wait in that pool: what a release costs while nobody does.  After the release, whose
- * CAS is a full barrier.  Pairs with queue_enter(). */
+/* Whether anybody may wait in that pool: this is what a release costs while nobody does.  To be called after
+ * the release, whose CAS is a full barrier.  Pairs with queue_enqueue(). */
 static inline bool
 queue_any(const struct seg *seg, uint32_t pool)
 {

@@ -255,7 +255,7 @@ inline leave()
 #endif
 }
 
-/* queue_stand(): roles = those it was called for */
+/* queue_rearm(): roles = those it was called for */
 inline stand()
 {
 #ifdef OLD_LACKS

@@ -136,7 +136,7 @@ inline try()
 	store_release(me, LINE(me), 0)
 }
 
-/* queue_enter() and queue_stand() */
+/* queue_enqueue() and queue_rearm() */
 inline enqueue()
 {
 	xchg(me, WAIT(me), WAITING)

@@ -44,7 +44,7 @@ waiters_wake_again(struct waiters *ws)
 
 	for (uint32_t pool = 0; pool < ws->seg->hdr->max_pools; pool++)
 		if (queue_any(ws->seg, pool))
-			queue_called_all(ws->seg, pool, called);
+			queue_woken_all(ws->seg, pool, called);
 	for (uint32_t i = 0; i < SLOT_WORKERS(ws->seg); i++)
 		if (called[i])
 			notify(ws, i);

@@ -172,7 +172,7 @@ struct flag_slot { /* flags_per_worker per worker slot */
 	uint64_t nonce; /* W: owner, before it arms */
 };
 
-/* Requests that wait for a place at an endpoint: a queue for each pool (queue.c). */
+/* Requests that wait for a slot at an endpoint: a queue for each pool (queue.c). */
 struct queue_head {
 	/* Slots from here on were never used.  W: CAS by workers, upward only */
 	_Alignas(SHM_LINE) uint64_t high;
@@ -184,8 +184,8 @@ struct queue_head {
 struct queue_slot { /* queue_slots per pool */
 	/* ticket:40 | worker+1:8 | roles:8 | state:8; 0: free.  W: CAS by all, see queue.c */
 	uint64_t word;
-	uint64_t need; /* hash of which endpoints will do.  W: the slot's worker, as all below */
-	uint64_t since_ms; /* clock_ms of its entering */
+	uint64_t key; /* hash of which endpoints will do.  W: the slot's worker, as all below */
+	uint64_t since_ms; /* clock_ms when it enqueued */
 	int32_t priority;  /* the lowest goes first */
 	uint32_t lacks;    /* bit per role found full, all until it has looked; QUEUE_UNTRIED */
 };

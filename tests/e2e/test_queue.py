@@ -172,12 +172,12 @@ def test_nobody_polls(world):
     for n in names(100):
         q.ask(n, DIRECT)
     q.waiting(100)
-    pids, vain = q.r.children(), q.r.metric("queue_calls_in_vain_total")
+    pids, spurious = q.r.children(), q.r.metric("queue_spurious_wakeups_total")
     before = [(ticks(p), ctxt(p)) for p in pids]
     time.sleep(3)
     after = [(ticks(p), ctxt(p)) for p in pids]
     assert all(b[0] - a[0] <= 5 * SLOW and b[1] - a[1] < 120 for a, b in zip(before, after)), (before, after)
-    assert q.r.metric("queue_calls_in_vain_total") - vain <= 6  # the master's, one a second
+    assert q.r.metric("queue_spurious_wakeups_total") - spurious <= 6  # the master's, one a second
     first.reply(body={"choices": []})
     q.clients.pop("first").read()
     for _ in range(100):
@@ -278,9 +278,9 @@ def test_more_branches_than_slots_never_wait(world):
 
 def quiet(r, seconds=0.4):
     """Who waits is left alone; the master's call, one a second, may fall in between."""
-    vain = r.metric("queue_calls_in_vain_total")
+    spurious = r.metric("queue_spurious_wakeups_total")
     time.sleep(seconds)
-    return r.metric("queue_calls_in_vain_total") - vain <= 2
+    return r.metric("queue_spurious_wakeups_total") - spurious <= 2
 
 
 def test_who_waits_for_several_slots_takes_none_meanwhile(world):

@@ -108,7 +108,7 @@ try(void)
 static bool
 is_forgotten(const struct queue_ref *ref, uint64_t n)
 {
-	return seen_get(&all->changed) >= n && queue_called(seg, ref) == 0;
+	return seen_get(&all->changed) >= n && queue_woken(seg, ref) == 0;
 }
 
 /* False: its life ends. */
@@ -124,7 +124,7 @@ sleep_until_served(const struct life *l, const struct queue_ref *ref, uint64_t n
 		proc_beat(seg, l->child, clock_ms());
 		if (poll(&p, 1, LOOK_MS) == 1) {
 			(void)eventfd_read(efd, &woken);
-			if (queue_called(seg, ref) != 0 && queue_stand(seg, ref) != 0 && try())
+			if (queue_woken(seg, ref) != 0 && queue_rearm(seg, ref) != 0 && try())
 				return true;
 			continue;
 		}
@@ -141,7 +141,7 @@ sleep_until_served(const struct life *l, const struct queue_ref *ref, uint64_t n
 static bool
 one_request(struct life *l, uint64_t n)
 {
-	const struct queue_ask ask = {.need = 1, .now_ms = clock_ms()};
+	const struct queue_request ask = {.key = 1, .now_ms = clock_ms()};
 	const uint64_t r = next_random(&l->rnd);
 	struct queue_ref ref;
 	bool served = true;
@@ -150,7 +150,7 @@ one_request(struct life *l, uint64_t n)
 	spin(r & 511);
 	if (try())
 		return true;
-	if (queue_enter(seg, l->child, POOL, 1, &ask, &ref) != QUEUE_FIRST) {
+	if (queue_enqueue(seg, l->child, POOL, 1, &ask, &ref) != QUEUE_FIRST) {
 		bad(BAD_LEAK); /* the queue is this requester's alone */
 		return true;
 	}

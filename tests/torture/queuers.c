@@ -1,14 +1,15 @@
 /*
- * The queue: few places at two endpoints, P and D, and more who want them than may wait.
+ * The queue: few slots at two endpoints, P and D, and more requests than may wait.
  *
- * A queuer does what a worker does for one request: it stands, then tries; who was woken for nothing passes that
- * on; who leaves calls the next; who gives a place back calls whom it serves.  Some want both places, others D
- * alone; some leave while they wait.  The master reaps the killed, tells those that were called, and calls the
- * first.  Nobody calls once a second, or that would cover a call that gets lost; but who has stood still for so
- * long that it was passed by calls as the master would: machines that are shared with others do stop.
+ * A queuer does what a worker does for one request: it rearms, then tries; a spurious wake-up is passed on; a
+ * waiter that leaves wakes the next; whoever gives a slot back wakes a waiter that it serves.  Some requests
+ * want both slots, others D alone; some leave while they wait.  The master reaps the killed, writes the eventfds
+ * of the woken, and wakes the first.  Nobody wakes waiters once a second, since that would cover a lost wake-up.
+ * But a queuer that was stopped for so long that it was passed over wakes the first as the master would:
+ * machines that are shared with others do stop.
  *
- * Oracles: nobody waits while there is a place for it (looks are counted, not time); no more places are taken
- * than there are; when all have left, no slot is in use or marked, no place taken.
+ * Oracles: nobody waits while there is a free slot for it (looks are counted, not time); no more slots are
+ * reserved than there are; when all have left, no entry is in use or marked, and no slot is reserved.
  */
 #include <inttypes.h>
 #include <poll.h>
@@ -35,7 +36,7 @@
 #define PAUSE_US 20u    /* between two looks whether all have made theirs */
 #define LOOK_US 100000u /* without a call; then a waiter looks whether there is a place */
 #define LOOKS                                                                                      \
-	30u /* in a row that find one, with nobody called who would take it: a call was lost */
+	30u /* in a row that find one, with nobody woken who would take it: a wake-up was lost */
 
 static struct queuers {
 	_Alignas(SHM_LINE) uint64_t calm; /* W: master, between rounds */
@@ -43,7 +44,7 @@ static struct queuers {
 	 * would cover a call that got lost; ABSENT: it does not live.  W: queuer; master when it is dead */
 	uint64_t made[CHILDREN];
 	struct seen {
-		_Alignas(SHM_LINE) uint64_t asked, at_once, full, waited, left, vain, late;
+		_Alignas(SHM_LINE) uint64_t asked, at_once, full, waited, left, spurious, late;
 	} seen[CHILDREN];
 } * all;
 
@@ -54,8 +55,8 @@ struct queuer {
 	struct life *l;
 	struct seen *seen;
 	struct queue_ref ref;
-	struct queue_ask ask;
-	uint32_t lacks, called;
+	struct queue_request ask;
+	uint32_t lacks, woken;
 	uint32_t owes; /* roles of places taken and given back in a try */
 	bool both;     /* wants P too */
 };
@@ -89,14 +90,14 @@ queuers_storm(void)
 /* --- as worker/schedule/wait.c does it ------------------------------------------------------------------- */
 
 static void
-call(const struct queue_call *whom)
+wake(const struct queue_target *target)
 {
-	const uint32_t worker = queue_any(seg, POOL) ? queue_wake(seg, POOL, whom) : QUEUE_NOBODY;
+	const uint32_t worker = queue_any(seg, POOL) ? queue_wake(seg, POOL, target) : QUEUE_NOBODY;
 
 	if (worker == QUEUE_NOBODY)
 		return;
-	if (whom->need == 0)
-		spin(63); /* called, and not told */
+	if (target->key == 0)
+		spin(63); /* woken, and not told */
 	(void)eventfd_write(efd[worker], 1);
 }
 
@@ -135,34 +136,34 @@ try(struct queuer *q)
 }
 
 static void
-settle(struct queuer *q, uint64_t need)
+settle(struct queuer *q, uint64_t key)
 {
 	if (q->owes != 0)
-		call(&(struct queue_call){.roles = q->owes, .need = need});
+		wake(&(struct queue_target){.roles = q->owes, .key = key});
 	q->owes = 0;
 }
 
 static void
 served(struct queuer *q)
 {
-	const uint32_t called = q->called | queue_leave(seg, &q->ref);
+	const uint32_t woken = q->woken | queue_leave(seg, &q->ref);
 
-	q->called = 0;
+	q->woken = 0;
 	q->owes |= QUEUE_UNTRIED;
-	if ((called & ROLE_P) != 0 && (!q->both || load_count(seg, EP_P) < PLACES))
+	if ((woken & ROLE_P) != 0 && (!q->both || load_count(seg, EP_P) < PLACES))
 		q->owes |= ROLE_P;
-	if ((called & ROLE_D) != 0 && load_count(seg, EP_D) < PLACES)
+	if ((woken & ROLE_D) != 0 && load_count(seg, EP_D) < PLACES)
 		q->owes |= ROLE_D;
-	settle(q, q->ask.need);
+	settle(q, q->ask.key);
 }
 
 static void
 leave(struct queuer *q)
 {
-	const uint32_t called = queue_leave(seg, &q->ref);
+	const uint32_t woken = queue_leave(seg, &q->ref);
 
 	q->seen->left++;
-	call(&(struct queue_call){.roles = called | QUEUE_UNTRIED, .need = q->ask.need});
+	wake(&(struct queue_target){.roles = woken | QUEUE_UNTRIED, .key = q->ask.key});
 }
 
 static void
@@ -176,38 +177,38 @@ stays(struct queuer *q)
 
 /* True: served. */
 static bool
-answer_call(struct queuer *q)
+answer_wake_up(struct queuer *q)
 {
-	q->called = queue_stand(seg, &q->ref);
+	q->woken = queue_rearm(seg, &q->ref);
 	if (try(q)) {
 		served(q);
 		return true;
 	}
-	q->seen->vain++;
+	q->seen->spurious++;
 	stays(q);
-	call(&(struct queue_call){.roles = q->called, .behind = &q->ref});
-	q->called = 0;
+	wake(&(struct queue_target){.roles = q->woken, .behind = &q->ref});
+	q->woken = 0;
 	return false;
 }
 
-/* It was called and not told; or nobody is called, who would be about to take it, and there is a place for it. */
+/* It was woken and not told; or nobody is woken, who would be about to take it, and there is a free slot for it. */
 static bool
 is_forgotten(const struct queuer *q)
 {
-	bool called[CHILDREN] = {false};
+	bool woken[CHILDREN] = {false};
 
-	if (queue_called(seg, &q->ref) != 0)
+	if (queue_woken(seg, &q->ref) != 0)
 		return true;
-	queue_called_all(seg, POOL, called);
+	queue_woken_all(seg, POOL, woken);
 	for (uint32_t i = 0; i < CHILDREN; i++)
-		if (called[i])
+		if (woken[i])
 			return false;
 	return load_count(seg, EP_D) < PLACES && (!q->both || load_count(seg, EP_P) < PLACES);
 }
 
 /* True: served.  False: it has left, or its life ends. */
 static bool
-wait_for_call(struct queuer *q, bool leaves)
+wait_for_wake_up(struct queuer *q, bool leaves)
 {
 	const uint32_t me = q->l->child;
 	uint64_t beat_ms = q->ask.now_ms; /* one_request() */
@@ -221,7 +222,7 @@ wait_for_call(struct queuer *q, bool leaves)
 		beat_ms = clock_ms();
 		proc_beat(seg, me, beat_ms);
 		if (beat_ms >= last_ms + QUEUE_STILL_MS)
-			call(&(struct queue_call){.roles = QUEUE_ALL_ROLES});
+			wake(&(struct queue_target){.roles = QUEUE_ALL_ROLES});
 		if (life_end(q->l) == END_DIE)
 			return false;
 		if (leaves && next_random(&q->l->rnd) % 4 == 0) {
@@ -231,7 +232,7 @@ wait_for_call(struct queuer *q, bool leaves)
 		if (poll(&p, 1, leaves ? 1 : LOOK_US / 1000) == 1) {
 			(void)eventfd_read(efd[me], &n);
 			forgotten = 0;
-			if (queue_called(seg, &q->ref) != 0 && answer_call(q))
+			if (queue_woken(seg, &q->ref) != 0 && answer_wake_up(q))
 				return true;
 			continue;
 		}
@@ -255,7 +256,7 @@ get_slots(struct queuer *q, bool leaves)
 		q->seen->at_once++;
 		return true;
 	}
-	switch (queue_enter(seg, me, POOL, SIZE, &q->ask, &q->ref)) {
+	switch (queue_enqueue(seg, me, POOL, SIZE, &q->ask, &q->ref)) {
 	case QUEUE_FULL:
 		q->seen->full++;
 		settle(q, 0);
@@ -271,7 +272,7 @@ get_slots(struct queuer *q, bool leaves)
 		settle(q, 0);
 	}
 	q->seen->waited++;
-	return wait_for_call(q, leaves);
+	return wait_for_wake_up(q, leaves);
 }
 
 /* As many as the others have made by now. */
@@ -306,8 +307,8 @@ one_request(struct queuer *q)
 	const uint64_t r = next_random(&l->rnd);
 
 	q->both = r % 2 == 0;
-	q->ask = (struct queue_ask){
-		.need = q->both ? 1 : 2, .priority = (int32_t)(r >> 8 & 1), .now_ms = clock_ms()};
+	q->ask = (struct queue_request){
+		.key = q->both ? 1 : 2, .priority = (int32_t)(r >> 8 & 1), .now_ms = clock_ms()};
 	q->seen->asked++;
 	proc_beat(seg, l->child, q->ask.now_ms);
 	spin(r >> 48 & 1023);
@@ -318,11 +319,11 @@ one_request(struct queuer *q)
 	spin(r >> 32 & 255);
 	if (q->both) {
 		give_back(q, EP_P);
-		call(&(struct queue_call){.roles = ROLE_P});
+		wake(&(struct queue_target){.roles = ROLE_P});
 	}
 	spin(r >> 40 & 255);
 	give_back(q, EP_D);
-	call(&(struct queue_call){.roles = ROLE_D});
+	wake(&(struct queue_target){.roles = ROLE_D});
 }
 
 void
@@ -352,17 +353,17 @@ queuer_wake(uint32_t child)
 void
 queuer_bury(uint32_t child)
 {
-	static const struct queue_call first = {.roles = QUEUE_ALL_ROLES};
-	bool called[CHILDREN] = {false};
+	static const struct queue_target first = {.roles = QUEUE_ALL_ROLES};
+	bool woken[CHILDREN] = {false};
 
 	seen_set(&all->made[child], ABSENT);
 	reaped_reservations += load_reap(seg, child);
 	reaped_slots += queue_reap(seg, child);
-	queue_called_all(seg, POOL, called);
+	queue_woken_all(seg, POOL, woken);
 	for (uint32_t i = 0; i < CHILDREN; i++)
-		if (called[i])
+		if (woken[i])
 			(void)eventfd_write(efd[i], 1);
-	call(&first);
+	wake(&first);
 }
 
 static struct seen
@@ -376,7 +377,7 @@ sum(void)
 		s.full += all->seen[i].full;
 		s.waited += all->seen[i].waited;
 		s.left += all->seen[i].left;
-		s.vain += all->seen[i].vain;
+		s.spurious += all->seen[i].spurious;
 		s.late += all->seen[i].late;
 	}
 	return s;
@@ -406,8 +407,8 @@ queuers_report(void)
 	const struct seen s = sum();
 
 	printf("queue: asked=%" PRIu64 " at_once=%" PRIu64 " full=%" PRIu64 " waited=%" PRIu64
-	       " left=%" PRIu64 " in_vain=%" PRIu64 " later_than_%u_ms=%" PRIu64
+	       " left=%" PRIu64 " spurious=%" PRIu64 " later_than_%u_ms=%" PRIu64
 	       " reaped_slots=%" PRIu64 " reaped_reservations=%" PRIu64 "\n",
-		s.asked, s.at_once, s.full, s.waited, s.left, s.vain, LOOK_US / 1000, s.late,
+		s.asked, s.at_once, s.full, s.waited, s.left, s.spurious, LOOK_US / 1000, s.late,
 		reaped_slots, reaped_reservations);
 }

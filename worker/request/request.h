@@ -116,7 +116,7 @@ struct req {
 	uint32_t called; /* for places in these roles, while it tries */
 	struct queue_ref place;
 	TAILQ_ENTRY(req) wait_link;
-	uint64_t need;
+	uint64_t queue_key;
 	int32_t priority;
 	uint32_t lacks; /* bit per role that was full at the last try */
 

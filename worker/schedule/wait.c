@@ -64,7 +64,7 @@ take_priority(struct req *req, const struct table_pool *tp)
 
 /* Two requests with the same one can be served by the same endpoints: FNV-1a of model and way. */
 static uint64_t
-need_of(const struct req *req)
+queue_key_of(const struct req *req)
 {
 	uint64_t h = 14695981039346656037ull;
 	const bool one = req->connector == &connector_one_leg;
@@ -78,17 +78,17 @@ need_of(const struct req *req)
 	return h != 0 ? h : 1;
 }
 
-static struct queue_ask
+static struct queue_request
 ask_of(const struct req *req)
 {
-	return (struct queue_ask){
-		.need = req->need, .priority = req->priority, .now_ms = clock_ms()};
+	return (struct queue_request){
+		.key = req->queue_key, .priority = req->priority, .now_ms = clock_ms()};
 }
 
 enum req_end
 wait_before(struct req *req, const struct table_pool *tp)
 {
-	struct queue_ask ask;
+	struct queue_request ask;
 	enum req_end why;
 
 	if (req->waits) /* unless a reload has moved its model */
@@ -96,7 +96,7 @@ wait_before(struct req *req, const struct table_pool *tp)
 	why = take_priority(req, tp);
 	if (why != END_OK || tp->queue.size == 0)
 		return why;
-	req->need = need_of(req);
+	req->queue_key = queue_key_of(req);
 	ask = ask_of(req);
 	if (!queue_ahead(req->w->seg, tp->id, &ask))
 		return END_OK;
@@ -108,7 +108,7 @@ wait_before(struct req *req, const struct table_pool *tp)
 
 /* The eventfd even where it is our own: who is called tries from the loop, not from within others' work. */
 static void
-call(struct worker *w, uint32_t pool, const struct queue_call *whom)
+call(struct worker *w, uint32_t pool, const struct queue_target *whom)
 {
 	static const uint64_t one = 1;
 	const uint32_t worker = queue_wake(w->seg, pool, whom);
@@ -120,10 +120,10 @@ call(struct worker *w, uint32_t pool, const struct queue_call *whom)
 
 /* What a release costs while nobody waits: a look at the marks. */
 static void
-call_any(struct worker *w, uint32_t pool, uint32_t roles, uint64_t need)
+call_any(struct worker *w, uint32_t pool, uint32_t roles, uint64_t key)
 {
 	if (roles != 0 && queue_any(w->seg, pool))
-		call(w, pool, &(struct queue_call){.roles = roles, .need = need});
+		call(w, pool, &(struct queue_target){.roles = roles, .key = key});
 }
 
 void
@@ -177,7 +177,7 @@ bool
 wait_again(struct req *req, enum req_end *why)
 {
 	struct worker *w = req->w;
-	const struct queue_ask ask = ask_of(req);
+	const struct queue_request ask = ask_of(req);
 	struct queue_ref place;
 
 	if (req->waits && req->place.pool != req->facts.pool.id) {
@@ -194,7 +194,7 @@ wait_again(struct req *req, enum req_end *why)
 	}
 	if (req->hopeless || req->facts.pool.queue.size == 0)
 		return false;
-	switch (queue_enter(
+	switch (queue_enqueue(
 		w->seg, w->slot, req->facts.pool.id, req->facts.pool.queue.size, &ask, &place)) {
 	case QUEUE_FULL:
 		req->retry_after_s = retry_after(req);
@@ -258,7 +258,7 @@ wait_settle(struct req *req)
 
 	w->owes = 0;
 	w->served = false;
-	call_any(w, req->facts.pool.id, owed, served ? req->need : 0);
+	call_any(w, req->facts.pool.id, owed, served ? req->queue_key : 0);
 }
 
 void
@@ -266,7 +266,7 @@ wait_leave(struct req *req)
 {
 	if (req->waits)
 		call_any(req->w, req->place.pool, req->called | leave(req) | QUEUE_UNTRIED,
-			req->need);
+			req->queue_key);
 }
 
 /* --- being called -------------------------------------------------------------------------------- */
@@ -277,21 +277,22 @@ try(struct req *req)
 {
 	struct worker *w = req->w;
 
-	req->called = queue_stand(w->seg, &req->place);
+	req->called = queue_rearm(w->seg, &req->place);
 	plan_request(req);
 	if (!req->waits)
 		return;
-	metric_add(w->slab, M_QUEUE_VAIN, 1);
+	metric_add(w->slab, M_QUEUE_SPURIOUS, 1);
 	if (req->called == 0)
 		return; /* it has left, passed the call on, and stands there anew */
-	call(w, req->place.pool, &(struct queue_call){.roles = req->called, .behind = &req->place});
+	call(w, req->place.pool,
+		&(struct queue_target){.roles = req->called, .behind = &req->place});
 	req->called = 0;
 }
 
 bool
 wait_late(struct req *req)
 {
-	if (!req->waits || queue_called(req->w->seg, &req->place) == 0)
+	if (!req->waits || queue_woken(req->w->seg, &req->place) == 0)
 		return false;
 	try(req);
 	return !req->waits;
@@ -305,7 +306,7 @@ wait_collect(struct worker *w)
 	/* What one does may end it, but no other one: the next stays valid. */
 	for (req = TAILQ_FIRST(&w->waiters); req != NULL; req = next) {
 		next = TAILQ_NEXT(req, wait_link);
-		if (queue_called(w->seg, &req->place) != 0)
+		if (queue_woken(w->seg, &req->place) != 0)
 			try(req);
 	}
 }
