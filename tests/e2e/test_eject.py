@@ -267,7 +267,7 @@ def test_decoding_alone_comes_before_the_last_resort(world):
     r, p, _ = world.pd(2, 1, pool={**RETRY, "fallback": "direct"}, workers=1, **FAR)
     fail(r, p[0])
     before = asked(p[0])
-    p[1].fault(**ILL)
+    p[1].fault(**FAILING)
     assert ask(r) == [200] and asked(p[0]) == before and not r.metric("last_resort_total")
 
 

@@ -294,7 +294,7 @@ def test_connections_opened_at_once_wait_for_no_tick(world, workers):
 
 @pytest.mark.timing
 def test_stopped_worker_holds_back_no_connection(world):
-    """It has none, so the others have more than their share of the mean: it is left out once it does not beat."""
+    """It has none, so the others have more than their share of the mean: it is left out once its heartbeat stops."""
     r, _, _ = world.pd(worker_watchdog="0s", workers=2)
     victim = r.children()[0]
     r.murder(victim, signal.SIGSTOP)

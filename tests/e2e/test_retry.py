@@ -26,7 +26,7 @@ ALONE = [k for k in KINDS if k not in ("sglang", "p2p_nccl", "answer")]  # pdsim
 
 @pytest.fixture(scope="module", params=list(KINDS))
 def of_p(request):
-    """Prefill engines have 300 ms."""
+    """Prefill engines have half a second."""
     yield from lasting(request, Fleet(request.param, pool={"timeouts": {"prefill": LATE}}))
 
 
