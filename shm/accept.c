@@ -46,7 +46,7 @@ static bool
 has_share(const struct seg *seg, uint32_t slot, uint64_t since_ms)
 {
 	return shm_load(&seg->procs[slot].accepts) != ACCEPT_UNABLE &&
-	       proc_slot_state(seg, slot) == PROC_READY && proc_beat_ms(seg, slot) >= since_ms;
+	       proc_slot_state(seg, slot) == PROC_READY && proc_heartbeat_ms(seg, slot) >= since_ms;
 }
 
 /* Of all that have a share; `me` has one. */

@@ -127,9 +127,10 @@ check_empty_slot(struct check *c, uint32_t slot)
 	if (shm_load(&p->state) != PROC_EMPTY)
 		found(c, "I4 slot %u is nobody's but in state %llu", slot,
 			(unsigned long long)p->state);
-	if (shm_load(&p->beat_ms) != 0 || shm_load(&p->conns) != 0 || shm_load(&p->accepts) != 0 ||
-		p->words[0] != '\0')
-		found(c, "I4 slot %u is nobody's but has a beat, connections or last words", slot);
+	if (shm_load(&p->heartbeat_ms) != 0 || shm_load(&p->conns) != 0 ||
+		shm_load(&p->accepts) != 0 || p->crash_note[0] != '\0')
+		found(c, "I4 slot %u is nobody's but has a heartbeat, connections or a crash note",
+			slot);
 	if (shm_load(&p->journal) != 0)
 		found(c, "I4 slot %u is nobody's but has an operation open", slot);
 	if (shm_load(&c->seg->readers[slot].ctr) != 0)

@@ -358,7 +358,7 @@ heads_add(struct heads *h, const struct seen *s, const struct queue_target *targ
 static bool
 is_stuck(const struct seg *seg, const struct seen *s, uint64_t now_ms)
 {
-	return proc_beat_ms(seg, word_worker(s->word) - 1) + QUEUE_STILL_MS < now_ms;
+	return proc_heartbeat_ms(seg, word_worker(s->word) - 1) + QUEUE_STILL_MS < now_ms;
 }
 
 /* The first match; false: there is none. */

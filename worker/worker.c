@@ -37,7 +37,7 @@
 #define FDS_KEPT 256
 #define PAUSED_SAY_MS 10000 /* between two log lines about it */
 #define MAPPED (128 << 10)  /* bytes of memory from which on it is mapped */
-#define QUIT_MS 1000        /* for clients to read the last words; the master kills after 2 s */
+#define QUIT_MS 1000        /* for clients to read the last bytes; the master kills after 2 s */
 /* the master kills a child that is silent for worker_watchdog; at least once a second */
 #define BEAT_MS 500
 
@@ -437,7 +437,7 @@ worker_main(const struct heritage *h)
 		return CHILD_EXIT_FAILED;
 	worker_listen_update(w);
 	while (!finished(w)) {
-		proc_beat(w->seg, w->slot, clock_ms());
+		proc_heartbeat(w->seg, w->slot, clock_ms());
 		if (event_base_loop(w->base, EVLOOP_ONCE) == -1)
 			abort();
 		worker_reap(w);

@@ -240,7 +240,7 @@ loop(struct notifier *n)
 			items[nitems++] =
 				(zmq_pollitem_t){.socket = n->sockets[k].zmq, .events = ZMQ_POLLIN};
 	for (;;) {
-		proc_beat(n->h->seg, n->h->slot, clock_ms());
+		proc_heartbeat(n->h->seg, n->h->slot, clock_ms());
 		if (zmq_poll(items, nitems, more ? 0 : BEAT_MS) == -1 && errno != EINTR) {
 			log_error("zmq_poll", LOG_S("error", zmq_strerror(errno)));
 			return 1;

@@ -192,7 +192,7 @@ spawn(struct proc *p)
 		return;
 	}
 	/* before it has an owner: the stall clock starts here */
-	proc_beat(env->seg, p->slot, p->started_ms);
+	proc_heartbeat(env->seg, p->slot, p->started_ms);
 	pid = fork();
 	if (pid == 0)
 		be_child(p, sv[1]);
@@ -294,8 +294,8 @@ never(struct proc *p)
 static void
 log_death(const struct proc *p, int status)
 {
-	char words[SHM_WORDS];
-	const char *last = p->env->seg->procs[p->slot].words;
+	char words[SHM_CRASH_NOTE];
+	const char *last = p->env->seg->procs[p->slot].crash_note;
 	bool asked = p->state == PS_DRAINING || p->state == PS_QUITTING;
 
 	memcpy(words, last, sizeof(words));
@@ -335,7 +335,7 @@ give_back(struct proc *p)
 		waiting = queue_reap(seg, p->slot);
 	}
 	metric_reap(seg, p->slot);
-	memset(seg->procs[p->slot].words, 0, SHM_WORDS);
+	memset(seg->procs[p->slot].crash_note, 0, SHM_CRASH_NOTE);
 	proc_slot_set(seg, p->slot, 0, PROC_EMPTY, 0);
 	if (held + armed + trials + waiting > 0)
 		log_info("resources of a dead process released", LOG_U("child_slot", p->slot),

@@ -64,7 +64,7 @@ on_stall_tick(evutil_socket_t fd, short what, void *arg)
 	ps->stall_tick_ms = now;
 	for (uint32_t i = 0; stall != 0 && now >= ps->no_stall_before_ms && i < ps->nprocs; i++) {
 		struct proc *p = &ps->procs[i];
-		uint64_t beat = proc_beat_ms(ps->env.seg, i);
+		uint64_t beat = proc_heartbeat_ms(ps->env.seg, i);
 
 		if (p->pid == 0 || p->hangs || beat + stall >= now)
 			continue;

@@ -18,7 +18,7 @@
 #define SHM_VERSION 7
 /* tables alive at once: the current one and retired ones awaiting their readers */
 #define SHM_ARENAS 4
-#define SHM_WORDS 160 /* bytes for a process's last words */
+#define SHM_CRASH_NOTE 160 /* bytes of a process's crash note */
 
 struct shm_header { /* W: master, before any fork */
 	uint64_t magic;
@@ -53,7 +53,7 @@ enum proc_state { PROC_EMPTY, PROC_STARTING, PROC_READY, PROC_DRAINING };
 
 struct proc_slot {
 	/* monotonic; every loop turn, at least once a second. W: owner */
-	_Alignas(SHM_LINE) uint64_t beat_ms;
+	_Alignas(SHM_LINE) uint64_t heartbeat_ms;
 	/* open client connections. W: owner; master zeroes after waitpid */
 	uint64_t conns;
 	/* enum accept_state, shm/accept.h. W: owner; another worker wakes it by CAS; master zeroes */
@@ -68,7 +68,7 @@ struct proc_slot {
 	_Alignas(SHM_LINE) uint64_t pid; /* W: master */
 	uint64_t state;                  /* enum proc_state.  W: master */
 	uint64_t generation;             /* W: master */
-	char words[SHM_WORDS];           /* last words before an abort.  W: owner */
+	char crash_note[SHM_CRASH_NOTE]; /* what an abort left for the log.  W: owner */
 };
 
 enum ep_state { EP_EMPTY, EP_STARTING, EP_UP, EP_DOWN, EP_DRAINING, EP_STATE_N };

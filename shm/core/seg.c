@@ -299,15 +299,15 @@ seg_free(struct seg **seg)
 }
 
 void
-proc_beat(struct seg *seg, uint32_t slot, uint64_t now_ms)
+proc_heartbeat(struct seg *seg, uint32_t slot, uint64_t now_ms)
 {
-	shm_store(&seg->procs[slot].beat_ms, now_ms);
+	shm_store(&seg->procs[slot].heartbeat_ms, now_ms);
 }
 
 uint64_t
-proc_beat_ms(const struct seg *seg, uint32_t slot)
+proc_heartbeat_ms(const struct seg *seg, uint32_t slot)
 {
-	return shm_load(&seg->procs[slot].beat_ms);
+	return shm_load(&seg->procs[slot].heartbeat_ms);
 }
 
 void
@@ -317,10 +317,10 @@ proc_slot_set(
 	struct proc_slot *p = &seg->procs[slot];
 
 	if (pid == 0) { /* gone (waitpid): the owner's words are the master's now */
-		shm_store(&p->beat_ms, 0);
+		shm_store(&p->heartbeat_ms, 0);
 		shm_store(&p->conns, 0);
 		shm_store(&p->accepts, 0);
-		p->words[0] = '\0';
+		p->crash_note[0] = '\0';
 	}
 	shm_store(&p->pid, pid);
 	shm_store(&p->generation, generation);
@@ -334,11 +334,11 @@ proc_slot_state(const struct seg *seg, uint32_t slot)
 }
 
 void
-proc_words_set(struct seg *seg, uint32_t slot, const char *text)
+proc_crash_note_set(struct seg *seg, uint32_t slot, const char *text)
 {
-	char *words = seg->procs[slot].words;
-	const size_t len = strnlen(text, SHM_WORDS - 1);
+	char *note = seg->procs[slot].crash_note;
+	const size_t len = strnlen(text, SHM_CRASH_NOTE - 1);
 
-	memcpy(words, text, len);
-	words[len] = '\0';
+	memcpy(note, text, len);
+	note[len] = '\0';
 }

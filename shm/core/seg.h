@@ -123,12 +123,12 @@ seg_pool_name(const struct seg *seg, uint32_t id)
 }
 
 /* What a process says about itself and others read; plain stores of aligned words. */
-void proc_beat(struct seg *seg, uint32_t slot, uint64_t now_ms);
-uint64_t proc_beat_ms(const struct seg *seg, uint32_t slot);
-/* Master: claims and describes a slot, clears it after waitpid (pid 0, state EMPTY): then beat, conns and
- * last words are cleared too, so log the words first. */
+void proc_heartbeat(struct seg *seg, uint32_t slot, uint64_t now_ms);
+uint64_t proc_heartbeat_ms(const struct seg *seg, uint32_t slot);
+/* Master: claims and describes a slot, clears it after waitpid (pid 0, state EMPTY): then heartbeat, conns and
+ * crash note are cleared too, so log the note first. */
 void proc_slot_set(
 	struct seg *seg, uint32_t slot, uint64_t pid, enum proc_state state, uint64_t generation);
 enum proc_state proc_slot_state(const struct seg *seg, uint32_t slot);
-/* Owner: leaves last words for the master's log, clipped. */
-void proc_words_set(struct seg *seg, uint32_t slot, const char *text);
+/* Owner: leaves a crash note for the master's log, clipped. */
+void proc_crash_note_set(struct seg *seg, uint32_t slot, const char *text);

@@ -62,7 +62,7 @@ static void
 spin_until(const struct life *l, const uint64_t *word, uint64_t n)
 {
 	while (seen_get(word) < n && life_end(l) == END_NOT)
-		proc_beat(seg, l->child, clock_ms());
+		proc_heartbeat(seg, l->child, clock_ms());
 }
 
 /* --- changer ---------------------------------------------------------------------------------------- */
@@ -121,7 +121,7 @@ sleep_until_served(const struct life *l, const struct queue_ref *ref, uint64_t n
 		struct pollfd p = {.fd = efd, .events = POLLIN};
 		eventfd_t woken;
 
-		proc_beat(seg, l->child, clock_ms());
+		proc_heartbeat(seg, l->child, clock_ms());
 		if (poll(&p, 1, LOOK_MS) == 1) {
 			(void)eventfd_read(efd, &woken);
 			if (queue_woken(seg, ref) != 0 && queue_rearm(seg, ref) != 0 && try())

@@ -220,7 +220,7 @@ wait_for_wake_up(struct queuer *q, bool leaves)
 		eventfd_t n;
 
 		beat_ms = clock_ms();
-		proc_beat(seg, me, beat_ms);
+		proc_heartbeat(seg, me, beat_ms);
 		if (beat_ms >= last_ms + QUEUE_STILL_MS)
 			wake(&(struct queue_target){.roles = QUEUE_ALL_ROLES});
 		if (life_end(q->l) == END_DIE)
@@ -295,7 +295,7 @@ wait_for_others(const struct life *l, uint64_t n)
 {
 	for (uint32_t i = 0; i < QUEUERS; i++)
 		while (seen_get(&all->made[i]) < n && life_end(l) == END_NOT) {
-			proc_beat(seg, l->child, clock_ms());
+			proc_heartbeat(seg, l->child, clock_ms());
 			(void)usleep(PAUSE_US);
 		}
 }
@@ -310,7 +310,7 @@ one_request(struct queuer *q)
 	q->ask = (struct queue_request){
 		.key = q->both ? 1 : 2, .priority = (int32_t)(r >> 8 & 1), .now_ms = clock_ms()};
 	q->seen->asked++;
-	proc_beat(seg, l->child, q->ask.now_ms);
+	proc_heartbeat(seg, l->child, q->ask.now_ms);
 	spin(r >> 48 & 1023);
 	if (!get_slots(q, (r >> 16) % 8 == 0))
 		return;

@@ -383,11 +383,11 @@ ignore(struct leg *leg)
 static void
 never(struct leg *leg)
 {
-	char words[SHM_WORDS];
+	char words[SHM_CRASH_NOTE];
 
 	(void)snprintf(words, sizeof(words), "impossible event of a leg in state %s",
 		states[leg->state].name);
-	proc_words_set(leg->w->seg, leg->w->slot, words);
+	proc_crash_note_set(leg->w->seg, leg->w->slot, words);
 	abort();
 }
 

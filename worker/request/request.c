@@ -538,11 +538,11 @@ ignore(struct req *req, struct leg *leg)
 static void
 never(struct req *req, struct leg *leg)
 {
-	char words[SHM_WORDS];
+	char words[SHM_CRASH_NOTE];
 
 	(void)snprintf(words, sizeof(words), "impossible event in state %s, leg %s",
 		states[req->state].name, leg == NULL ? "-" : leg_state_name(leg->state));
-	proc_words_set(req->w->seg, req->w->slot, words);
+	proc_crash_note_set(req->w->seg, req->w->slot, words);
 	abort();
 }
 

@@ -24,7 +24,7 @@ static void
 place(uint32_t slot, int conns)
 {
 	proc_slot_set(seg, slot, 1, PROC_READY, 1);
-	proc_beat(seg, slot, conns == -2 ? clock_ms() - 3000 : clock_ms() + 60000);
+	proc_heartbeat(seg, slot, conns == -2 ? clock_ms() - 3000 : clock_ms() + 60000);
 	accept_count(seg, slot, conns < 0 ? 0 : (uint64_t)conns);
 	seg->procs[slot].accepts = conns == -1 ? ACCEPT_UNABLE : ACCEPT_LISTENS;
 }
@@ -96,7 +96,7 @@ Test(accept, who_has_not_beaten_while_connections_wait_has_no_share)
 
 	place(0, 9);
 	place(1, 0);
-	proc_beat(seg, 1, now);
+	proc_heartbeat(seg, 1, now);
 	cr_assert_not(look(0));
 	cr_assert(accept_look(seg, 0, true, now + 1, &woken));
 }

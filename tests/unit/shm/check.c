@@ -240,9 +240,9 @@ third_generation(void)
 }
 
 static void
-beat_of_nobody(void)
+heartbeat_of_nobody(void)
 {
-	proc_beat(seg, NOBODY, 5);
+	proc_heartbeat(seg, NOBODY, 5);
 }
 
 static void
@@ -252,9 +252,9 @@ conns_of_nobody(void)
 }
 
 static void
-words_of_nobody(void)
+crash_note_of_nobody(void)
 {
-	proc_words_set(seg, NOBODY, "oh");
+	proc_crash_note_set(seg, NOBODY, "oh");
 }
 
 static void
@@ -701,9 +701,9 @@ static const struct breakage {
 	ROW(state_of_somebody) "I4 slot 1: process ", 1 },
 	ROW(one_process_twice) "I4 slots 0 and 1 are both process ", 1 },
 	ROW(third_generation) "I4 slot 2 is of generation 3", 1 },
-	ROW(beat_of_nobody) "I4 slot 2 is nobody's but has a beat", 1 },
-	ROW(conns_of_nobody) "I4 slot 2 is nobody's but has a beat, connections", 1 },
-	ROW(words_of_nobody) "I4 slot 2 is nobody's but has a beat, connections or last words", 1 },
+	ROW(heartbeat_of_nobody) "I4 slot 2 is nobody's but has a heartbeat", 1 },
+	ROW(conns_of_nobody) "I4 slot 2 is nobody's but has a heartbeat, connections", 1 },
+	ROW(crash_note_of_nobody) "I4 slot 2 is nobody's but has a heartbeat, connections or a crash note", 1 },
 	/* its open release counts as made: acked is its last seq */
 	ROW(journal_of_nobody) "I4 slot 2 is nobody's but has an operation open", 2 },
 	ROW(line_of_nobody) "I4 slot 2 is nobody's but its reader line shows gp 3", 1 },

@@ -16,7 +16,7 @@ begin(void)
 {
 	small_seg();
 	for (uint32_t w = 0; w < SLOT_WORKERS(seg); w++)
-		proc_beat(seg, w, clock_ms());
+		proc_heartbeat(seg, w, clock_ms());
 }
 
 TestSuite(shm_queue, .init = begin, .fini = small_seg_end);
@@ -122,9 +122,9 @@ Test(shm_queue, waiters_of_a_worker_that_stands_still_are_passed)
 	const struct queue_ref a = enter(0, 7, 0, QUEUE_FIRST);
 
 	(void)enter(1, 7, 0, QUEUE_BEHIND);
-	proc_beat(seg, 0, clock_ms() - 1500);
+	proc_heartbeat(seg, 0, clock_ms() - 1500);
 	cr_assert_eq(wake(DECODE), 1);
-	proc_beat(seg, 0, clock_ms());
+	proc_heartbeat(seg, 0, clock_ms());
 	cr_assert_eq(queue_woken(seg, &a), 0);
 	cr_assert_eq(wake(DECODE), 0);
 }

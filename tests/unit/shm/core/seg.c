@@ -261,41 +261,41 @@ Test(shm_seg, a_child_writes_and_its_master_reads)
 
 	cr_assert_geq(pid, 0);
 	if (pid == 0) {
-		proc_beat(seg, 1, 77);
-		proc_words_set(seg, 1, "assertion failed");
+		proc_heartbeat(seg, 1, 77);
+		proc_crash_note_set(seg, 1, "assertion failed");
 		_exit(0);
 	}
 	cr_assert_eq(waitpid(pid, &status, 0), pid);
-	cr_assert_eq(proc_beat_ms(seg, 1), 77);
-	cr_assert_str_eq(seg->procs[1].words, "assertion failed");
+	cr_assert_eq(proc_heartbeat_ms(seg, 1), 77);
+	cr_assert_str_eq(seg->procs[1].crash_note, "assertion failed");
 }
 
-Test(shm_seg, last_words_are_clipped)
+Test(shm_seg, a_crash_note_is_clipped)
 {
-	char text[2 * SHM_WORDS];
+	char text[2 * SHM_CRASH_NOTE];
 
 	memset(text, 'x', sizeof(text));
 	text[sizeof(text) - 1] = '\0';
-	proc_words_set(seg, 0, text);
-	cr_assert_eq(strlen(seg->procs[0].words), SHM_WORDS - 1);
-	cr_assert_eq(proc_beat_ms(seg, 1), 0);
+	proc_crash_note_set(seg, 0, text);
+	cr_assert_eq(strlen(seg->procs[0].crash_note), SHM_CRASH_NOTE - 1);
+	cr_assert_eq(proc_heartbeat_ms(seg, 1), 0);
 }
 
 Test(shm_seg, a_cleared_slot_says_nothing)
 {
 	proc_slot_set(seg, 0, 4711, PROC_READY, 3);
 	cr_assert_eq(proc_slot_state(seg, 0), PROC_READY);
-	proc_beat(seg, 0, 5);
+	proc_heartbeat(seg, 0, 5);
 	seg->procs[0].conns = 6;
 	seg->procs[0].accepts = 3;
-	proc_words_set(seg, 0, "oh");
+	proc_crash_note_set(seg, 0, "oh");
 	proc_slot_set(seg, 0, 4711, PROC_DRAINING, 3);
 	cr_assert_eq(seg->procs[0].conns, 6);
 	proc_slot_set(seg, 0, 0, PROC_EMPTY, 0);
 	cr_assert_eq(proc_slot_state(seg, 0), PROC_EMPTY);
 	cr_assert_eq(seg->procs[0].pid, 0);
-	cr_assert_eq(proc_beat_ms(seg, 0), 0);
+	cr_assert_eq(proc_heartbeat_ms(seg, 0), 0);
 	cr_assert_eq(seg->procs[0].conns, 0);
 	cr_assert_eq(seg->procs[0].accepts, 0);
-	cr_assert_str_empty(seg->procs[0].words);
+	cr_assert_str_empty(seg->procs[0].crash_note);
 }
