@@ -244,10 +244,10 @@ count_ejection(struct seg *seg, uint32_t ep)
  * the same time the later sees both; so perhaps neither stays, and the next failure asks again.
  */
 static uint64_t
-put_out(struct seg *seg, const struct table_pool *tp, enum role role, uint32_t ep, uint64_t now_ms)
+put_out(struct seg *seg, const struct table_pool *tp, enum role role, uint32_t ep, bool refused,
+	uint64_t now_ms)
 {
 	uint64_t *word = word_of(seg, ep), seen = shm_load(word), old, out, ms;
-	const bool refused = (seen & EJECT_REACHED) == 0;
 
 	if (!room_for(seg, tp, role, 1, refused))
 		return 0;
@@ -323,7 +323,8 @@ eject_bad_answer(struct seg *seg, const struct table_pool *tp, enum role role, u
 	if ((conf->failures == 0 || failures_of(word) < conf->failures) &&
 		!too_many_of_all(seg, ep, now_ms, conf->rate))
 		return 0;
-	return put_out(seg, tp, role, ep, now_ms);
+	/* By the word with this failure in it: a good answer in between takes the flag off the next one. */
+	return put_out(seg, tp, role, ep, (word & EJECT_REACHED) == 0, now_ms);
 }
 
 /* --- trials ------------------------------------------------------------------------------- */
