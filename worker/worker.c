@@ -23,6 +23,7 @@
 #include "shm/table.h"
 #include "worker/schedule/budget.h"
 #include "worker/base/core.h"
+#include "worker/base/walk.h"
 #include "worker/attempt/errand.h"
 #include "worker/request/client.h"
 #include "worker/net/connpool.h"
@@ -188,8 +189,8 @@ on_tick(evutil_socket_t fd, short what, void *arg)
 {
 	struct worker *w = arg;
 	uint64_t now = clock_ms();
-	struct client *c, *nextc;
-	struct req *r, *nextr;
+	struct client *c;
+	struct req *r;
 	bool idle_conns;
 
 	(void)fd;
@@ -197,15 +198,11 @@ on_tick(evutil_socket_t fd, short what, void *arg)
 	w->ticking = false;
 	w->accept_paused = false;
 	look_at_limits(w);
-	/* An end moves only the object itself to the list of ended ones, so the next one stays valid. */
-	for (r = TAILQ_FIRST(&w->reqs); r != NULL; r = nextr) {
-		nextr = TAILQ_NEXT(r, link);
+	w->walk++;
+	while ((r = walk_next(&w->reqs, w->walk)) != NULL)
 		req_tick(r, now);
-	}
-	for (c = TAILQ_FIRST(&w->clients); c != NULL; c = nextc) {
-		nextc = TAILQ_NEXT(c, link);
+	while ((c = walk_next(&w->clients, w->walk)) != NULL)
 		client_tick(c, now);
-	}
 	errand_tick(w, now);
 	idle_conns = connpool_sweep(w->connpool, now);
 	look_for_stopped_workers(w, now);
@@ -254,27 +251,24 @@ on_wake(evutil_socket_t fd, short what, void *arg)
 static void
 drain(struct worker *w)
 {
-	struct client *c, *next;
+	struct client *c;
 
 	w->draining = true;
 	worker_listen_update(w);
-	for (c = TAILQ_FIRST(&w->clients); c != NULL; c = next) {
-		next = TAILQ_NEXT(c, link);
-		client_drain(c);
-	}
+	for (c = TAILQ_FIRST(&w->clients); c != NULL; c = TAILQ_NEXT(c, link))
+		client_drain(c); /* ends none */
 }
 
 /* Ends requests, each as honestly as its state allows: those that have a client, or all. */
 static void
 end_requests(struct worker *w, bool all)
 {
-	struct req *r, *next;
+	struct req *r;
 
-	for (r = TAILQ_FIRST(&w->reqs); r != NULL; r = next) {
-		next = TAILQ_NEXT(r, link);
+	w->walk++;
+	while ((r = walk_next(&w->reqs, w->walk)) != NULL)
 		if (all || r->client != NULL)
 			req_event(r, RQ_SHUTDOWN, NULL);
-	}
 }
 
 static void
@@ -390,6 +384,7 @@ static void
 worker_free(struct worker *w)
 {
 	end_requests(w, true);
+	end_requests(w, true); /* what the first ones left behind */
 	errand_end_all(w);
 	while (!TAILQ_EMPTY(&w->clients)) /* told to quit with connections open */
 		client_end(TAILQ_FIRST(&w->clients));

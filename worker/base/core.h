@@ -57,6 +57,7 @@ struct worker {
 	/* freed after the turn: a late callback finds a live object */
 	struct client_list ended_clients;
 	struct req_list reqs;
+	uint64_t walk; /* over clients or reqs: number of the latest one, walk.h */
 	struct req_list ended_reqs;
 	struct errand_list errands, ended_errands;
 	struct wait_list waiters; /* of the requests, those that wait for a place: wait.c */

@@ -34,6 +34,7 @@ struct client {
 	bool ended;
 	size_t stalled_at; /* bytes queued at the last tick; 0: none */
 	uint64_t stall_ms; /* when a client that takes none of them is given up */
+	uint64_t walked;   /* the latest walk that has visited it */
 	TAILQ_ENTRY(client) link;
 };
 

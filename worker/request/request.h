@@ -139,6 +139,7 @@ struct req {
 	uint64_t bytes_out, bytes_in;
 	uint32_t quota;         /* index of its client's quota (shm/quota.h) + 1; 0: none */
 	uint32_t retry_after_s; /* told with a refusal of ours; 0: nothing, or the status' own */
+	uint64_t walked;        /* the latest walk over the worker's requests that has visited it */
 	TAILQ_ENTRY(req) link;
 };
 
