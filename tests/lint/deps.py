@@ -71,7 +71,7 @@ DOORS = {
     r"zmq": r"master/notifier/.*",
     r"urcu": r"shm/core/atomic\.h",
     r"http_parser": r"proto/http/http\.c",
-    r"json-c": r"proto/json/json_small\.c",
+    r"json-c": r"proto/json/json_small\.c|master/fleet/status_json\.c",
     r"event2/|event\.h|evutil": r"(master|worker)/.*",
     r"yaml\.h": r"master/config/.*",
     r"ares": r"master/probe/resolve\.c",

@@ -1,0 +1,39 @@
+/*
+ * What the status shows of an endpoint and of a pool's queue, before it is written as text or JSON.
+ *
+ * Process: master.  Only status.c and status_json.c include this.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shm/eject.h"
+#include "shm/load.h"
+
+struct conf_pool;
+struct endpoint;
+struct fleet;
+
+/* One endpoint. */
+struct facts {
+	const struct endpoint *ep;
+	const char *state;
+	bool has_slot, scraped;
+	int ramp; /* percent of its slow start; -1: it is at full weight */
+	enum eject_state eject;
+	uint64_t eject_left_ms; /* until it is due, or the most its trial still has */
+	bool busy;
+	uint64_t busy_left_ms; /* the same of a busy endpoint */
+	uint32_t in_flight, tokens;
+	uint64_t score, tag, age_ms;
+	struct ep_scrape scrape;
+	const char *const *models;
+	size_t nmodels;
+};
+
+/* Calls fn for each endpoint: those of the configuration in its order, found ones, draining ones. */
+void facts_each(struct fleet *f, void (*fn)(const struct facts *, void *), void *arg);
+
+/* Requests of all workers that wait for a slot of the pool, and the longest wait of these. */
+uint32_t facts_waiting(const struct fleet *f, const struct conf_pool *pool, uint64_t *ret_ms);

@@ -1,0 +1,185 @@
+#include "master/fleet/status_json.h"
+
+#include <event2/buffer.h>
+#include <inttypes.h>
+#include <json-c/json.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "master/fleet/endpoint.h"
+#include "master/fleet/facts.h"
+#include "master/probe/health.h"
+#include "master/probe/learn.h"
+#include "proto/json/utf8.h"
+#include "shm/base/mem.h"
+
+/* json-c copies the bytes of a text as they are, and engines' error texts may be broken UTF-8. */
+static struct json_object *
+text_of(const char *text)
+{
+	const uint8_t *p = (const uint8_t *)text;
+	struct membuf clean = {0};
+	struct json_object *o;
+
+	for (size_t left = strlen(text), n; left > 0; p += n, left -= n) {
+		n = utf8_seq(p, left);
+		if (n > 0)
+			membuf_add(&clean, p, n);
+		else
+			membuf_add(&clean, UTF8_REPLACEMENT, strlen(UTF8_REPLACEMENT));
+		n = n > 0 ? n : 1;
+	}
+	o = json_object_new_string_len(clean.n > 0 ? clean.p : "", (int)clean.n);
+	membuf_free(&clean);
+	return o;
+}
+
+/* A NULL text is null. */
+static void
+add_text(struct json_object *o, const char *key, const char *text)
+{
+	(void)json_object_object_add(o, key, text != NULL ? text_of(text) : NULL);
+}
+
+static void
+add_number(struct json_object *o, const char *key, bool known, uint64_t n)
+{
+	(void)json_object_object_add(o, key, known ? json_object_new_uint64(n) : NULL);
+}
+
+/* Takes `o`.  Each object is written and freed before the next one is made: a fleet has thousands. */
+static void
+write_object(struct evbuffer *out, size_t *nwritten, struct json_object *o)
+{
+	(void)evbuffer_add_printf(out, "%s\n%s", (*nwritten)++ > 0 ? "," : "",
+		json_object_to_json_string_ext(
+			o, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE));
+	(void)json_object_put(o);
+}
+
+static void
+add_load(struct json_object *o, const struct facts *x)
+{
+	char kv[16];
+
+	add_number(o, "slot", x->has_slot, x->ep->engine.slot);
+	add_number(o, "tag", x->has_slot, x->tag);
+	add_number(o, "in_flight", true, x->in_flight);
+	add_number(o, "prompt_tokens", true, x->tokens);
+	add_number(o, "score", x->has_slot, x->score);
+	add_number(o, "running", x->scraped, x->scrape.running);
+	add_number(o, "waiting", x->scraped, x->scrape.waiting);
+	(void)snprintf(kv, sizeof(kv), "%.6f", (double)x->scrape.kv_usage_ppm / 1e6);
+	(void)json_object_object_add(
+		o, "kv_usage", x->scraped ? json_object_new_double_s(0, kv) : NULL);
+	add_number(o, "scrape_age_ms", x->scraped, x->age_ms);
+}
+
+/* What is in force, configured or learned, as rows.c puts it in the table. */
+static void
+add_runtime(struct json_object *o, const struct endpoint *ep)
+{
+	const struct conf_endpoint *conf = ep->engine.conf;
+	const struct runtime *rt = &ep->engine.runtime;
+	char said[256];
+
+	add_text(o, "version", rt->version);
+	add_text(o, "mode", rt->mode);
+	add_number(o, "bootstrap_port", true,
+		conf != NULL && conf->bootstrap_port != 0 ? conf->bootstrap_port
+							  : rt->bootstrap_port);
+	add_number(o, "max_context", true, rt->max_context);
+	add_text(o, "contradiction", learn_contradiction(&ep->engine, said, sizeof(said)));
+}
+
+static void
+add_state(struct json_object *o, const struct facts *x)
+{
+	add_text(o, "state", x->state);
+	(void)json_object_object_add(o, "drained", json_object_new_boolean(x->ep->drained));
+	if (x->ep->drained)
+		add_text(o, "else", ep_state_name(x->ep->state));
+}
+
+static void
+add_ejection(struct json_object *o, const struct facts *x)
+{
+	if (x->ramp >= 0)
+		add_number(o, "slow_start_percent", true, (uint64_t)x->ramp);
+	add_text(o, "ejected", eject_state_name(x->eject));
+	add_number(o, "ejected_left_ms", true, x->eject_left_ms);
+	(void)json_object_object_add(o, "busy", json_object_new_boolean(x->busy));
+	add_number(o, "busy_left_ms", true, x->busy_left_ms);
+}
+
+struct json_out {
+	struct evbuffer *out;
+	size_t n;
+};
+
+static void
+put_endpoint(const struct facts *x, void *arg)
+{
+	struct json_out *j = arg;
+	const struct engine *e = &x->ep->engine;
+	struct json_object *o = json_object_new_object(), *models = json_object_new_array();
+	char addr[EP_ADDR_TEXT];
+
+	add_text(o, "pool", e->pool_name);
+	add_text(o, "role", role_name(e->role));
+	add_text(o, "url", e->url);
+	add_text(o, "source", x->ep->source);
+	add_state(o, x);
+	add_text(o, "addr", ep_addr_text(&e->addr, addr));
+	if (e->conf != NULL) {
+		add_text(o, "group", e->conf->group != NULL ? e->conf->group : "");
+		add_number(o, "weight", true, e->conf->weight);
+		add_number(o, "max_inflight", true, e->conf->max_inflight);
+	}
+	add_load(o, x);
+	add_ejection(o, x);
+	add_runtime(o, x->ep);
+	add_text(o, "reason", health_reason(e));
+	for (size_t i = 0; i < x->nmodels; i++)
+		(void)json_object_array_add(models, text_of(x->models[i]));
+	(void)json_object_object_add(o, "models", models);
+	write_object(j->out, &j->n, o);
+}
+
+static void
+put_pool(struct json_out *j, const struct fleet *f, const struct conf_pool *pool)
+{
+	struct json_object *o = json_object_new_object(), *queue = json_object_new_object();
+	uint64_t ms;
+	const uint32_t n = facts_waiting(f, pool, &ms);
+
+	add_text(o, "name", pool->name);
+	add_text(o, "connector", connector_name(pool->connector));
+	add_text(o, "pairing", pairing_name(pool->pairing));
+	for (enum role role = 0; role < ROLE_N; role++) {
+		struct json_object *choice = json_object_new_object();
+
+		add_text(choice, "policy", policy_name(pool->policies[role]));
+		add_text(choice, "load", load_name(pool->loads[role]));
+		(void)json_object_object_add(o, role_name(role), choice);
+	}
+	add_number(queue, "waiting", true, n);
+	add_number(queue, "size", true, pool->queue.size);
+	add_number(queue, "oldest_ms", true, ms);
+	(void)json_object_object_add(o, "queue", queue);
+	write_object(j->out, &j->n, o);
+}
+
+void
+status_json(struct fleet *f, struct evbuffer *out)
+{
+	struct json_out pools = {.out = out}, endpoints = {.out = out};
+
+	(void)evbuffer_add_printf(out, "{\"config\":%" PRIu64 ",\"pools\":[", f->config_number);
+	for (size_t i = 0; f->conf != NULL && i < f->conf->npools; i++)
+		put_pool(&pools, f, &f->conf->pools[i]);
+	(void)evbuffer_add_printf(out, "],\n\"endpoints\":[");
+	if (f->conf != NULL)
+		facts_each(f, put_endpoint, &endpoints);
+	(void)evbuffer_add_printf(out, "]}\n");
+}
