@@ -177,7 +177,7 @@ ctl_undrain(void *arg, const char *what, struct evbuffer *out)
 static int
 ctl_in_flight(void *arg, const char *what, struct evbuffer *out)
 {
-	return drain_look(((struct master *)arg)->fleet, what, out);
+	return drain_poll(((struct master *)arg)->fleet, what, out);
 }
 
 static void

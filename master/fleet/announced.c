@@ -16,9 +16,9 @@
 #include "shm/base/mem.h"
 #include "shm/base/net.h"
 
-#define LOOK_MS 1000 /* for those that have fallen silent; news come by eventfd */
+#define POLL_MS 1000 /* to forget engines that have fallen silent; news come by eventfd */
 
-/* Copies of what was heard: a notifier that starts anew has forgotten it, the engines have not. */
+/* Copies of the announcements, since a restarted notifier has lost its own. */
 struct announced_engines {
 	struct fleet *fleet;
 	found_fn *found;
@@ -28,7 +28,7 @@ struct announced_engines {
 };
 
 static void
-hear(struct announced_engines *a, const struct announcement *one)
+note(struct announced_engines *a, const struct announcement *one)
 {
 	size_t i = 0;
 
@@ -92,9 +92,9 @@ compare(const void *pa, const void *pb)
 	return r != 0 ? r : (a->role > b->role) - (a->role < b->role);
 }
 
-/* Tells the fleet what of all that is known belongs to this pool; pools[i] is known[i]'s. */
+/* Reports the engines that belong to this pool; pools[i] is the pool of known[i]. */
 static void
-deal(struct announced_engines *a, const struct conf_pool *const pools[],
+report_pool(struct announced_engines *a, const struct conf_pool *const pools[],
 	const struct conf_pool *pool)
 {
 	struct found *list = mem_array(a->n + 1, sizeof(*list));
@@ -117,11 +117,11 @@ deal(struct announced_engines *a, const struct conf_pool *const pools[],
 }
 
 static void
-look(struct announced_engines *a)
+update(struct announced_engines *a)
 {
 	const struct conf *conf = a->fleet->conf;
 	const struct conf_pool *pools[ANNOUNCED_MAX];
-	struct timeval tv = clock_tv(LOOK_MS);
+	struct timeval tv = clock_tv(POLL_MS);
 	struct announcement one;
 
 	if (conf == NULL || conf->announce_listen == NULL) {
@@ -131,14 +131,14 @@ look(struct announced_engines *a)
 	}
 	for (uint32_t i = 0; i < ANNOUNCED_MAX; i++)
 		if (announce_get(a->fleet->seg, i, &one))
-			hear(a, &one);
+			note(a, &one);
 	forget(a, clock_ms(), conf->announce_forget_ms);
 	qsort(a->known, a->n, sizeof(a->known[0]), compare);
 	for (size_t i = 0; i < a->n; i++)
 		pools[i] = pool_of(conf, &a->known[i]);
 	for (size_t i = 0; i < conf->npools; i++)
 		if (conf->pools[i].nannounce_networks > 0)
-			deal(a, pools, &conf->pools[i]);
+			report_pool(a, pools, &conf->pools[i]);
 	(void)event_add(a->turn, &tv);
 }
 
@@ -147,7 +147,7 @@ on_turn(evutil_socket_t fd, short what, void *arg)
 {
 	(void)fd;
 	(void)what;
-	look(arg);
+	update(arg);
 }
 
 static void
@@ -157,7 +157,7 @@ on_wake(evutil_socket_t fd, short what, void *arg)
 
 	(void)what;
 	(void)!read(fd, &n, sizeof(n));
-	look(arg);
+	update(arg);
 }
 
 struct announced_engines *
@@ -190,5 +190,5 @@ announced_free(struct announced_engines **pa)
 void
 announced_changed(struct announced_engines *a)
 {
-	look(a);
+	update(a);
 }

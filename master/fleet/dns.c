@@ -16,29 +16,29 @@
 #include "shm/base/mem.h"
 #include "shm/load.h"
 
-#define LEAST_MS 1000    /* between two questions, even if the TTL is 0 */
+#define LEAST_MS 1000    /* between two lookups, even if the TTL is 0 */
 #define MOST_MS 300000   /* even if it is a day: engines come and go faster */
 #define NEGATIVE_MS 5000 /* no record, and no authority says for how long */
 #define BACK_OFF_MS 2000 /* after an error; doubled by each further one */
 #define BACK_OFF_MOST_MS 30000
 #define LINGER_MS 10000 /* the most that former addresses serve for want of others */
-#define LINGER_LOOK_MS 20
+#define LINGER_POLL_MS 20
 
 /*
  * One type of records of one name:
  *
- *   asked --records--------> what they say, until the TTL is over --> asked
- *     |----no record-------> the same as before, until the negative TTL is over; `fall` times: nothing
- *     '----error-----------> the same as before, asked again with back-off
+ *   lookup --records-----> their targets, until the TTL is over --> lookup
+ *     |----no record-------> the same as before, until the negative TTL is over; `fall` times: none
+ *     '----error-----------> the same as before, next lookup after a back-off
  */
 struct lookup_type {
 	struct entry *entry;
 	enum dns_type type;
-	struct query *asked;
+	struct query *query;
 	struct event *turn;
 	struct targets known;
-	struct targets leaving; /* no longer known, but there is no other engine yet that is up */
-	struct event *linger;   /* looks whether there is one */
+	struct targets leaving; /* no longer known, but no other engine is up yet */
+	struct event *linger;   /* polls whether one is up */
 	uint64_t leaving_ms;    /* since when */
 	uint32_t empty, errors; /* answers of that kind in a row */
 };
@@ -104,7 +104,7 @@ list_found(const struct entry *e, size_t *ret_n)
 }
 
 static void
-tell_fleet(struct entry *e)
+report_found(struct entry *e)
 {
 	size_t n;
 	struct found *list = list_found(e, &n);
@@ -151,13 +151,13 @@ is_up(const struct lookup_type *t, bool leaving)
 static void
 linger(struct lookup_type *t)
 {
-	struct timeval look = clock_tv(LINGER_LOOK_MS);
+	struct timeval poll = clock_tv(LINGER_POLL_MS);
 
 	if (t->leaving.n > 0 &&
 		(is_up(t, false) || !is_up(t, true) || clock_ms() - t->leaving_ms >= LINGER_MS))
 		targets_clear(&t->leaving);
 	if (t->leaving.n > 0)
-		(void)event_add(t->linger, &look);
+		(void)event_add(t->linger, &poll);
 }
 
 static void
@@ -169,7 +169,7 @@ on_linger(evutil_socket_t fd, short what, void *arg)
 	(void)what;
 	linger(t);
 	if (t->leaving.n == 0)
-		tell_fleet(t->entry);
+		report_found(t->entry);
 }
 
 /* Of what was known or leaving those that are up and not in `now`: never more than endpoints. */
@@ -215,13 +215,13 @@ learn(struct lookup_type *t, struct targets *now)
 	else
 		targets_clear(&former);
 	linger(t);
-	tell_fleet(t->entry);
+	report_found(t->entry);
 }
 
-/* --- questions and answers ---------------------------------------------------------------- */
+/* --- lookups ---------------------------------------------------------------- */
 
 static void
-ask_again(struct lookup_type *t, uint64_t ms)
+look_up_after(struct lookup_type *t, uint64_t ms)
 {
 	struct timeval tv;
 
@@ -242,7 +242,7 @@ failed(struct lookup_type *t, const char *why)
 			LOG_U("endpoints", t->known.n));
 	if (t->errors < 5)
 		wait = (uint64_t)BACK_OFF_MS << (t->errors - 1);
-	ask_again(t, wait < BACK_OFF_MOST_MS ? wait : BACK_OFF_MOST_MS);
+	look_up_after(t, wait < BACK_OFF_MOST_MS ? wait : BACK_OFF_MOST_MS);
 }
 
 static void
@@ -274,7 +274,8 @@ empty(struct lookup_type *t, const struct dns_reply *reply)
 			LOG_S("type", type_name(t->type)), LOG_S("pool", t->entry->pool),
 			LOG_S("reason", why));
 	}
-	ask_again(t, reply->has_negative_ttl ? reply->negative_ttl * UINT64_C(1000) : NEGATIVE_MS);
+	look_up_after(
+		t, reply->has_negative_ttl ? reply->negative_ttl * UINT64_C(1000) : NEGATIVE_MS);
 }
 
 static void
@@ -293,7 +294,7 @@ answered(struct lookup_type *t, const struct dns_reply *reply, const struct dns_
 		return;
 	}
 	t->empty = 0;
-	ask_again(t, reply->ttl * UINT64_C(1000));
+	look_up_after(t, reply->ttl * UINT64_C(1000));
 	learn(t, &now);
 }
 
@@ -320,11 +321,11 @@ on_answer(const uint8_t *msg, size_t n, const char *error, void *arg)
 }
 
 static void
-ask(struct lookup_type *t)
+look_up(struct lookup_type *t)
 {
-	resolve_query_cancel(&t->asked);
+	resolve_query_cancel(&t->query);
 	resolve_query(t->entry->dns->fleet->prober.resolver, t->entry->conf->name, (int)t->type,
-		on_answer, t, &t->asked);
+		on_answer, t, &t->query);
 }
 
 static void
@@ -332,7 +333,7 @@ on_turn(evutil_socket_t fd, short what, void *arg)
 {
 	(void)fd;
 	(void)what;
-	ask(arg);
+	look_up(arg);
 }
 
 /* --- entries ------------------------------------------------------------------------------ */
@@ -348,7 +349,7 @@ add_type(struct entry *e, enum dns_type type)
 	t->turn = event_new(e->dns->fleet->base, -1, 0, on_turn, t);
 	t->linger = event_new(e->dns->fleet->base, -1, 0, on_linger, t);
 	assert(t->turn != NULL && t->linger != NULL);
-	(void)event_add(t->turn, &now); /* when the new configuration stands */
+	(void)event_add(t->turn, &now); /* when the new configuration is in force */
 }
 
 static void
@@ -373,7 +374,7 @@ static void
 entry_free(struct entry *e)
 {
 	for (size_t i = 0; i < e->ntypes; i++) {
-		resolve_query_cancel(&e->types[i].asked);
+		resolve_query_cancel(&e->types[i].query);
 		event_free(e->types[i].turn);
 		event_free(e->types[i].linger);
 		targets_clear(&e->types[i].known);
@@ -414,9 +415,9 @@ keep_or_begin(struct dns *d, const char *pool, const struct conf_dns *conf)
 	}
 }
 
-/* Other name servers may know better. */
+/* Other name servers may have other answers. */
 static void
-ask_all(struct dns *d)
+look_up_all(struct dns *d)
 {
 	struct timeval now = {0};
 	struct entry *e;
@@ -433,7 +434,7 @@ dns_apply(struct dns *d)
 	struct entry *e, *next;
 
 	if (resolver_servers(d->fleet->prober.resolver, conf->dns_servers, conf->ndns_servers))
-		ask_all(d);
+		look_up_all(d);
 	TAILQ_FOREACH(e, &d->entries, link) e->conf = NULL;
 	for (size_t i = 0; i < conf->npools; i++)
 		for (size_t k = 0; k < conf->pools[i].ndns; k++)

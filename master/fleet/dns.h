@@ -1,16 +1,16 @@
 /*
- * Endpoints from DNS: each `dns` entry of a pool is a name that is looked up again and again, as its TTL
- * says, and whose addresses (A, AAAA) or services (SRV) are endpoints of that pool.
+ * Endpoints from DNS: each `dns` entry of a pool is a name that is looked up again when its TTL is over.
+ * The addresses (A, AAAA) or services (SRV) of that name are endpoints of the pool.
  *
  * Process: master.
  *
- * What a name server says is not believed at once where that would take engines away for no reason:
- * - no answer, SERVFAIL, a broken message: what was found before stays, asked again with back-off
- * - an answer without any usable record, NXDOMAIN included: what was found stays until that has been
- *   said `fall` times in a row
+ * A mistake in DNS must not take engines away at once:
+ * - no answer, SERVFAIL, a broken message: the endpoints stay, the next lookup follows with back-off
+ * - an answer without any usable record, NXDOMAIN included: the endpoints stay until `fall` such answers
+ *   have come in a row
  * - an answer that exchanges all engines of a role: the former ones serve until a new one is up, at most
  *   10 s
- * A and AAAA are two questions; one of them failing does not touch the other's addresses.
+ * A and AAAA are two lookups; a failure of one does not touch the other's addresses.
  */
 #pragma once
 #include "master/fleet/discover.h"
@@ -23,7 +23,7 @@ struct dns *dns_new(struct fleet *f, found_fn *found);
 void dns_free(struct dns **);
 
 /*
- * Within fleet_apply(), before the fold: entries of f->conf begin, change, or end.  What is known of
- * those that stay is handed to f->discover again with the entry's present weight, limit and group.
+ * Called by fleet_apply() before the fold: entries of f->conf begin, change, or end.  The endpoints of an
+ * entry that stays are handed to f->discover again with the entry's present weight, limit and group.
  */
 void dns_apply(struct dns *d);

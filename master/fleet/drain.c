@@ -14,10 +14,10 @@
 #include "shm/metrics.h"
 #include "shm/core/seg.h"
 
-#define NAMED_MAX 256 /* an endpoint or a pool, as the operator writes it */
-#define NEAR_MAX 5    /* endpoints named to one who has mistyped his */
+#define NAMED_MAX 256 /* bytes of an endpoint or a pool as the operator writes it */
+#define NEAR_MAX 5    /* similar endpoints in the answer to an unknown one */
 
-/* Which places of the fleet are meant. */
+/* Which endpoints are meant: one URL may be several, in other pools and roles. */
 struct wanted {
 	char endpoint[NAMED_MAX];
 	char pool[NAMED_MAX]; /* "": all */
@@ -26,7 +26,7 @@ struct wanted {
 	struct http_url at;
 };
 
-/* --- who is meant ------------------------------------------------------------------------ */
+/* --- which endpoints are meant ------------------------------------------------------------------------ */
 
 static int
 refuse(struct evbuffer *out, const char *why, const char *word)
@@ -87,7 +87,7 @@ parse(const char *what, struct wanted *w, struct evbuffer *out)
 
 /* However the URL is written. */
 static bool
-same_place(const struct http_url *a, const struct http_url *b)
+same_address(const struct http_url *a, const struct http_url *b)
 {
 	return strcasecmp(a->host, b->host) == 0 && a->port == b->port &&
 	       strcmp(a->prefix, b->prefix) == 0;
@@ -96,7 +96,7 @@ same_place(const struct http_url *a, const struct http_url *b)
 static bool
 is_named(const struct wanted *w, const struct endpoint *ep)
 {
-	return w->parsed ? same_place(&w->at, &ep->engine.at)
+	return w->parsed ? same_address(&w->at, &ep->engine.at)
 			 : strcasecmp(w->endpoint, ep->engine.authority) == 0;
 }
 
@@ -107,7 +107,7 @@ is_wanted(const struct wanted *w, const struct endpoint *ep)
 	       (w->pool[0] == '\0' || strcmp(w->pool, ep->engine.pool_name) == 0);
 }
 
-/* How many letters must be changed, added or left out to make one of the other. */
+/* Edit distance: letters to change, add or leave out to turn one text into the other. */
 static size_t
 distance(const char *a, const char *b)
 {
@@ -146,7 +146,7 @@ is_in(const struct near *near, size_t n, const char *url)
 	return false;
 }
 
-/* The NEAR_MAX that look most like it, the nearest first. */
+/* Names the NEAR_MAX most similar endpoints, the nearest first. */
 static int
 refuse_unknown(const struct fleet *f, const struct wanted *w, struct evbuffer *out)
 {
@@ -173,9 +173,9 @@ refuse_unknown(const struct fleet *f, const struct wanted *w, struct evbuffer *o
 	return -1;
 }
 
-/* It is there, but not in the pool or role that was asked for. */
+/* The endpoint exists, but not in the given pool or role. */
 static int
-refuse_place(const struct fleet *f, const struct wanted *w, struct evbuffer *out)
+refuse_pool(const struct fleet *f, const struct wanted *w, struct evbuffer *out)
 {
 	const char *sep = " is not there, it is ";
 
@@ -198,7 +198,7 @@ refuse_ambiguous(const struct endpoint *a, const struct endpoint *b, struct evbu
 	return -1;
 }
 
-/* 0 if it is at least one place of the configuration, and of one URL. */
+/* 0 if at least one endpoint is meant, and all that are meant have one URL. */
 static int
 resolve(const struct fleet *f, const struct wanted *w, struct evbuffer *out)
 {
@@ -211,13 +211,13 @@ resolve(const struct fleet *f, const struct wanted *w, struct evbuffer *out)
 		named = named || is_named(w, ep);
 		if (!is_wanted(w, ep))
 			continue;
-		if (first != NULL && !same_place(&first->engine.at, &ep->engine.at))
+		if (first != NULL && !same_address(&first->engine.at, &ep->engine.at))
 			return refuse_ambiguous(first, ep, out);
 		first = first != NULL ? first : ep;
 	}
 	if (first != NULL)
 		return 0;
-	return named ? refuse_place(f, w, out) : refuse_unknown(f, w, out);
+	return named ? refuse_pool(f, w, out) : refuse_unknown(f, w, out);
 }
 
 /* --- what is done ------------------------------------------------------------------------ */
@@ -229,7 +229,7 @@ in_flight(const struct endpoint *ep)
 }
 
 static void
-say_place(struct evbuffer *out, const struct endpoint *ep, const char *word)
+print_endpoint(struct evbuffer *out, const struct endpoint *ep, const char *word)
 {
 	(void)evbuffer_add_printf(out, "%s %s, %s of pool %s: %" PRIu32 " in flight\n", word,
 		ep->engine.url, role_name(ep->engine.role), ep->engine.pool_name, in_flight(ep));
@@ -262,7 +262,7 @@ drain_begin(struct fleet *f, const char *what, struct evbuffer *out)
 		if (!is_wanted(&w, ep))
 			continue;
 		state_drain(ep);
-		say_place(out, ep, was ? "draining as before:" : "draining:");
+		print_endpoint(out, ep, was ? "draining as before:" : "draining:");
 		if (!was)
 			log_info("endpoint drained by pdctl", LOG_S("url", ep->engine.url),
 				LOG_S("role", role_name(ep->engine.role)),
@@ -306,7 +306,7 @@ drain_end(struct fleet *f, const char *what, struct evbuffer *out)
 }
 
 int
-drain_look(const struct fleet *f, const char *what, struct evbuffer *out)
+drain_poll(const struct fleet *f, const char *what, struct evbuffer *out)
 {
 	const char *word = "gone";
 	struct endpoint *ep;

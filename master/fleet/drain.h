@@ -1,7 +1,7 @@
 /*
- * Draining by the operator's word: an endpoint gets no new requests, those it has go on to their end.  The
- * word is one store into the endpoint's state (master/fleet/publish.h), never a publication; probes go on and
- * do not bring it back.  It outlives a reload, not a restart nor the endpoint's removal.
+ * `pdctl drain`: an endpoint gets no new requests, and its requests in flight continue.  Draining is one
+ * store into the endpoint's state word (state.h), never a publication.  Probes continue and do not bring
+ * the endpoint back.  A drain outlives a reload, but neither a restart nor the endpoint's removal.
  *
  * Process: master.
  */
@@ -11,13 +11,13 @@ struct evbuffer;
 struct fleet;
 
 /*
- * All three take `what`: "ENDPOINT [role=ROLE] [pool=POOL]", an endpoint being its URL or host:port, and
- * write lines of text.  0, or -1: then *out holds one line without its end, the reason.
+ * `what`: "ENDPOINT [role=ROLE] [pool=POOL]"; ENDPOINT is a URL or host:port.  All three append lines of
+ * text.  They return 0, or -1: then *out holds the reason, one line without its end.
  */
 
-/* One line for each place the endpoint has, then what follows from it. */
+/* One line for each pool and role of the endpoint, then the consequences. */
 int drain_begin(struct fleet *f, const char *what, struct evbuffer *out);
 int drain_end(struct fleet *f, const char *what, struct evbuffer *out);
-/* "REQUESTS in flight, WORD": WORD is `draining`, `serving` if one of its places is not drained, or `gone`
- * if it is neither configured nor has requests. */
-int drain_look(const struct fleet *f, const char *what, struct evbuffer *out);
+/* "REQUESTS in flight, WORD": WORD is `draining`, `serving` if the endpoint is not drained in one of its
+ * pools and roles, or `gone` if it is neither configured nor has requests. */
+int drain_poll(const struct fleet *f, const char *what, struct evbuffer *out);

@@ -27,7 +27,7 @@
 
 #define HELD_MAX (128u << 20) /* bytes of answers that are being read, of all engines together */
 /* Endpoints of one reload that have a line of the log each; of more a line says how many. */
-#define TOLD_MAX 64
+#define LOGGED_MAX 64
 
 /* --- what the probes report --------------------------------------------------------------- */
 
@@ -148,11 +148,11 @@ struct fold {
 };
 
 static void
-tell(const struct fold *fo, const char *msg, const struct endpoint *ep, struct log_field more)
+log_change(const struct fold *fo, const char *msg, const struct endpoint *ep, struct log_field more)
 {
 	size_t n = fo->added + fo->again + fo->removed + fo->changed;
 
-	log_write(n > TOLD_MAX ? LOG_L_DEBUG : LOG_L_INFO, msg,
+	log_write(n > LOGGED_MAX ? LOG_L_DEBUG : LOG_L_INFO, msg,
 		(const struct log_field[]){LOG_S("url", ep->engine.url),
 			LOG_S("role", role_name(ep->engine.role)),
 			LOG_S("pool", ep->engine.pool_name), more},
@@ -160,9 +160,9 @@ tell(const struct fold *fo, const char *msg, const struct endpoint *ep, struct l
 }
 
 static void
-tell_all(const struct fold *fo)
+log_rest(const struct fold *fo)
 {
-	if (fo->added + fo->again + fo->removed + fo->changed > TOLD_MAX)
+	if (fo->added + fo->again + fo->removed + fo->changed > LOGGED_MAX)
 		log_info("more endpoints changed than are logged one by one",
 			LOG_U("added", fo->added), LOG_U("added_again", fo->again),
 			LOG_U("removed", fo->removed), LOG_U("changed", fo->changed));
@@ -199,12 +199,13 @@ added(struct fold *fo, const struct discover_event *ev)
 	if (ep == NULL) {
 		ep = endpoint_new(f, ev->pool, ev->endpoint);
 		fo->added++;
-		tell(fo, "endpoint added", ep, LOG_S("source", ev->source));
+		log_change(fo, "endpoint added", ep, LOG_S("source", ev->source));
 	} else {
 		endpoint_draining_remove(ep);
 		slots_revive(ep);
 		fo->again++;
-		tell(fo, "endpoint added again before it had drained", ep, (struct log_field){0});
+		log_change(fo, "endpoint added again before it had drained", ep,
+			(struct log_field){0});
 	}
 	TAILQ_INSERT_TAIL(&f->live, ep, link);
 	return ep;
@@ -219,7 +220,7 @@ removed(struct fold *fo, struct endpoint *ep)
 	scrape_stop(&ep->engine);
 	TAILQ_REMOVE(&f->live, ep, link);
 	fo->removed++;
-	tell(fo, "endpoint removed", ep,
+	log_change(fo, "endpoint removed", ep,
 		LOG_U("in_flight", ep->engine.slot == ENGINE_NO_SLOT
 					   ? 0
 					   : load_count(f->seg, ep->engine.slot)));
@@ -239,7 +240,7 @@ removed(struct fold *fo, struct endpoint *ep)
  * as that drains: at most one of a key has a slot and is live, or drains.
  */
 static struct endpoint *
-changed_places(struct fold *fo, const struct discover_event *ev, struct endpoint *ep)
+trade_slot(struct fold *fo, const struct discover_event *ev, struct endpoint *ep)
 {
 	const bool has_slot = ep->engine.slot != ENGINE_NO_SLOT, drained = ep->drained;
 
@@ -267,10 +268,11 @@ on_discover(const struct discover_event *ev, void *arg)
 		ep = added(fo, ev);
 	} else if (ev->what == DISCOVER_CHANGED) {
 		fo->changed++;
-		tell(fo, "endpoint changed", ep, LOG_U("max_inflight", ev->endpoint->max_inflight));
+		log_change(fo, "endpoint changed", ep,
+			LOG_U("max_inflight", ev->endpoint->max_inflight));
 	}
 	if (ev->what != DISCOVER_ADDED)
-		ep = changed_places(fo, ev, ep);
+		ep = trade_slot(fo, ev, ep);
 	ep->engine.pool = ev->pool;
 	ep->engine.conf = ev->endpoint;
 	ep->source = ev->source;
@@ -290,7 +292,7 @@ fleet_check(const struct fleet *f, const struct conf *conf, struct conf_error *e
 
 /* One line for all: an exchange of a full fleet leaves out hundreds for as long as requests run. */
 static void
-tell_waiting(const struct fleet *f)
+log_left_out(const struct fleet *f)
 {
 	const struct endpoint *first = NULL;
 	size_t n = 0;
@@ -316,7 +318,7 @@ fold(struct fleet *f)
 		f->order, discover_most(f->discover, f->conf) + 1, sizeof(struct endpoint *));
 	f->norder = 0;
 	discover_fold(f->discover, f->conf, on_discover, &fo);
-	tell_all(&fo);
+	log_rest(&fo);
 }
 
 /* Those with a slot are probed. */
@@ -328,7 +330,7 @@ begin(struct fleet *f)
 			f->order[i]->engine.health == NULL)
 			health_start(&f->order[i]->engine); /* revived */
 	(void)slots_fill(f);
-	tell_waiting(f);
+	log_left_out(f);
 }
 
 void
