@@ -6,7 +6,7 @@
 #include "proto/json/json_small.h"
 #include "shm/base/clock.h"
 #include "worker/base/core.h"
-#include "worker/schedule/eject.h"
+#include "worker/attempt/eject.h"
 #include "worker/request/client.h"
 #include "worker/schedule/plan.h"
 #include "worker/net/connpool.h"

@@ -1,7 +1,7 @@
 /* The state ASK: what must be known before a leg can go out is asked of the engines. */
 #include "shm/base/clock.h"
 #include "worker/base/core.h"
-#include "worker/schedule/eject.h"
+#include "worker/attempt/eject.h"
 #include "worker/attempt/exchange.h"
 #include "worker/net/connpool.h"
 #include "worker/request/request.h"

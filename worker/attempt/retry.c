@@ -7,7 +7,7 @@
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
 #include "worker/schedule/budget.h"
-#include "worker/schedule/eject.h"
+#include "worker/schedule/outcome.h"
 #include "worker/base/core.h"
 #include "worker/attempt/exchange.h"
 #include "worker/schedule/plan.h"
@@ -124,7 +124,7 @@ may_move(const struct leg *leg)
 {
 	const struct req *req = leg->pair->req;
 
-	return eject_said_busy(leg) && !leg->stale && req->facts.pool.rescue.retries > 0 &&
+	return outcome_says_busy(leg) && !leg->stale && req->facts.pool.rescue.retries > 0 &&
 	       req->ntried < REQ_TRIED_MAX;
 }
 

@@ -13,7 +13,7 @@
 #include "shm/load.h"
 #include "worker/base/buffered.h"
 #include "worker/base/core.h"
-#include "worker/schedule/eject.h"
+#include "worker/schedule/outcome.h"
 #include "worker/request/limit.h"
 #include "worker/net/connpool.h"
 #include "worker/schedule/wait.h"
@@ -207,7 +207,7 @@ leg_end(struct leg *leg)
 void
 leg_give_back(struct leg *leg)
 {
-	eject_none(leg);
+	outcome_none(leg);
 	let_go(leg);
 	leg->state = LEG_IDLE;
 	connpool_unref(leg->w->connpool, &leg->ep);
@@ -262,7 +262,7 @@ void
 leg_fini(struct leg *leg)
 {
 	leg_end(leg);
-	eject_none(leg);
+	outcome_none(leg);
 	if (leg->ep != NULL)
 		connpool_unref(leg->w->connpool, &leg->ep);
 	drop_answer(leg);
@@ -350,7 +350,7 @@ void
 leg_start(struct leg *leg)
 {
 	assert(leg->state == LEG_IDLE && leg->ep != NULL);
-	leg->judged = false;
+	leg->recorded = false;
 	start(leg, leg->fresh);
 }
 

@@ -82,7 +82,7 @@ struct leg {
 	uint64_t
 		trial; /* the one request that tries an ejected endpoint (shm/eject.h); 0: it is not */
 	uint64_t busy; /* what it found at a busy endpoint (shm/busy.h); 0: not busy */
-	bool judged;   /* its verdict on the engine is given (eject.h) */
+	bool recorded; /* its outcome is (worker/schedule/outcome.h) */
 	bool on_wire;  /* counted as sent there */
 	bool fresh;    /* to be sent on no kept connection */
 	bool resent;

@@ -6,33 +6,32 @@
 
 #include "proto/json/splice.h"
 #include "shm/table.h"
-#include "worker/request/request.h"
+#include "worker/base/text.h"
 
 #define CHARS_PER_TOKEN 4
 
 /* The value of a member of the body: a string without its quotes, a number or a bool as they stand. */
 static struct span
-member_value(const struct req *req, const char *name)
+member_value(const struct splice *doc, const char *name)
 {
 	struct splice_seg v;
 
-	if (req->text->doc == NULL) /* a form */
+	if (doc == NULL) /* a form */
 		return (struct span){NULL, 0};
-	if (splice_member_raw(req->text->doc->text, req->text->doc->len, name, &v) != 1 ||
-		strchr("{[n", v.p[0]) != NULL)
+	if (splice_member_raw(doc->text, doc->len, name, &v) != 1 || strchr("{[n", v.p[0]) != NULL)
 		return (struct span){NULL, 0};
 	return v.p[0] == '"' ? (struct span){v.p + 1, v.n - 2} : (struct span){v.p, v.n};
 }
 
 bool
-affinity_session(const struct req *req, const struct table_pool *tp, uint64_t *ret_key)
+affinity_session(const struct text *text, const struct table_pool *tp, uint64_t *ret_key)
 {
 	struct span v = {NULL, 0};
 
 	if (tp->session_header[0] != '\0')
-		v = text_header(req->text, tp->session_header);
+		v = text_header(text, tp->session_header);
 	if (v.n == 0 && tp->session_member[0] != '\0')
-		v = member_value(req, tp->session_member);
+		v = member_value(text->doc, tp->session_member);
 	if (v.n == 0)
 		return false;
 	*ret_key = XXH3_64bits(v.p, v.n);
@@ -40,30 +39,29 @@ affinity_session(const struct req *req, const struct table_pool *tp, uint64_t *r
 }
 
 bool
-affinity_prefix(const struct req *req, const struct table_pool *tp, uint64_t *ret_key)
+affinity_prefix(const struct text *text, enum route route, const char *model,
+	const struct table_pool *tp, uint64_t *ret_key)
 {
 	const struct splice_member *m;
 	size_t n;
 
-	if (req->text->doc == NULL)
+	if (text->doc == NULL)
 		return false;
-	m = splice_find(req->text->doc, req->facts.route == ROUTE_COMPLETIONS ? SK_PROMPT
-					: req->facts.route == ROUTE_GENERATE  ? SK_TEXT
-									      : SK_MESSAGES);
+	m = splice_find(text->doc, route == ROUTE_COMPLETIONS ? SK_PROMPT
+				   : route == ROUTE_GENERATE  ? SK_TEXT
+							      : SK_MESSAGES);
 	if (m == NULL)
 		return false;
 	n = m->end - m->val;
 	/* an engine keeps one prefix cache per model: adapters change every block */
-	*ret_key = XXH3_64bits_withSeed(req->text->doc->text + m->val,
-		n < tp->prefix_bytes ? n : tp->prefix_bytes,
-		XXH3_64bits(req->facts.model, strlen(req->facts.model)));
+	*ret_key = XXH3_64bits_withSeed(text->doc->text + m->val,
+		n < tp->prefix_bytes ? n : tp->prefix_bytes, XXH3_64bits(model, strlen(model)));
 	return true;
 }
 
 uint32_t
-affinity_tokens(const struct req *req)
+affinity_tokens(const struct splice *doc)
 {
-	const struct splice *doc = req->text->doc;
 	const uint64_t n =
 		(doc->prompt_chars + doc->message_chars) / CHARS_PER_TOKEN + doc->prompt_items;
 
@@ -73,16 +71,16 @@ affinity_tokens(const struct req *req)
 }
 
 uint32_t
-affinity_estimate(const struct req *req)
+affinity_estimate(const struct splice *doc, enum route route)
 {
 	const struct splice_member *prompt;
-	uint64_t n = req->text->doc->message_chars / CHARS_PER_TOKEN;
+	uint64_t n = doc->message_chars / CHARS_PER_TOKEN;
 
-	if (req->facts.route == ROUTE_COMPLETIONS) {
-		prompt = splice_find(req->text->doc, SK_PROMPT);
+	if (route == ROUTE_COMPLETIONS) {
+		prompt = splice_find(doc, SK_PROMPT);
 		n = prompt != NULL && prompt->type == ST_ARRAY
-			    ? req->text->doc->prompt_elements
-			    : req->text->doc->prompt_chars / CHARS_PER_TOKEN;
+			    ? doc->prompt_elements
+			    : doc->prompt_chars / CHARS_PER_TOKEN;
 	}
 	return (uint32_t)n; /* a body is shorter than 4 GiB */
 }

@@ -45,9 +45,10 @@ prepare(struct selection s[ROLE_N], struct req *req, const struct table *t,
 			s[role].keyed = s[0].keyed;
 			s[role].key = s[0].key;
 		} else if (tp->policy[role] == POLICY_SESSION) {
-			s[role].keyed = affinity_session(req, tp, &s[role].key);
+			s[role].keyed = affinity_session(req->text, tp, &s[role].key);
 		} else if (tp->policy[role] == POLICY_PREFIX) {
-			s[role].keyed = affinity_prefix(req, tp, &s[role].key);
+			s[role].keyed = affinity_prefix(
+				req->text, req->facts.route, req->facts.model, tp, &s[role].key);
 		}
 	}
 }
@@ -256,8 +257,8 @@ note_tokens(struct req *req, const struct table_pool *tp)
 		req->facts.tokens = 1;
 		return;
 	}
-	req->facts.tokens = affinity_tokens(req);
-	req->facts.estimate = affinity_estimate(req);
+	req->facts.tokens = affinity_tokens(req->text->doc);
+	req->facts.estimate = affinity_estimate(req->text->doc, req->facts.route);
 	*mean = select_mean(*mean, req->facts.tokens);
 }
 

@@ -7,9 +7,10 @@
 #include <string.h>
 
 #include "shm/table.h"
-#include "worker/request/request.h"
+#include "worker/base/text.h"
 
-static struct req req;
+static enum route asked;
+static char model[256];
 static struct splice doc;
 static struct text client_text;
 static struct table_pool pool;
@@ -30,17 +31,15 @@ ask(enum route route, const char *lines, const char *body)
 	const char *why;
 	size_t at;
 
-	memset(&req, 0, sizeof(req));
-	req.facts.route = route;
-	req.text = &client_text;
+	asked = route;
+	model[0] = '\0';
 	client_text = (struct text){.refs = 1, .doc = &doc};
 	client_text.headers = (char *)(uintptr_t)lines;
 	client_text.headers_len = strlen(lines);
 	cr_assert_eq(splice_scan(&doc, body, strlen(body), &why, &at), 0, "%s: %s", body, why);
 	if (splice_find(&doc, SK_MODEL) != NULL)
-		cr_assert_geq(splice_string(&doc, splice_find(&doc, SK_MODEL), req.facts.model,
-				      sizeof(req.facts.model)),
-			0);
+		cr_assert_geq(
+			splice_string(&doc, splice_find(&doc, SK_MODEL), model, sizeof(model)), 0);
 }
 
 /* 0: it has none (no hash of a name is 0 by accident here). */
@@ -50,7 +49,7 @@ session(const char *lines, const char *body)
 	uint64_t key = 0;
 
 	ask(ROUTE_CHAT, lines, body);
-	return affinity_session(&req, &pool, &key) ? key : 0;
+	return affinity_session(&client_text, &pool, &key) ? key : 0;
 }
 
 Test(affinity, the_header_is_found_in_any_case_and_place)
@@ -150,7 +149,7 @@ prefix(enum route route, const char *body)
 	uint64_t key = 0;
 
 	ask(route, "", body);
-	return affinity_prefix(&req, &pool, &key) ? key : 0;
+	return affinity_prefix(&client_text, asked, model, &pool, &key) ? key : 0;
 }
 
 Test(affinity, prompts_are_compared_by_their_first_bytes)
@@ -220,7 +219,7 @@ static uint32_t
 tokens(const char *body)
 {
 	ask(ROUTE_COMPLETIONS, "", body);
-	return affinity_tokens(&req);
+	return affinity_tokens(&doc);
 }
 
 Test(affinity, four_characters_are_a_token_and_so_is_an_id)
@@ -243,12 +242,12 @@ Test(affinity, the_estimate_is_capped)
 {
 	ask(ROUTE_COMPLETIONS, "", "{}");
 	doc.prompt_chars = 4 * (uint64_t)AFFINITY_TOKENS_MAX - 4;
-	cr_expect_eq(affinity_tokens(&req), AFFINITY_TOKENS_MAX - 1);
+	cr_expect_eq(affinity_tokens(&doc), AFFINITY_TOKENS_MAX - 1);
 	doc.prompt_items = 1;
-	cr_expect_eq(affinity_tokens(&req), AFFINITY_TOKENS_MAX);
+	cr_expect_eq(affinity_tokens(&doc), AFFINITY_TOKENS_MAX);
 	doc.prompt_items = UINT32_MAX;
 	doc.prompt_chars = UINT32_MAX;
-	cr_expect_eq(affinity_tokens(&req), AFFINITY_TOKENS_MAX);
+	cr_expect_eq(affinity_tokens(&doc), AFFINITY_TOKENS_MAX);
 }
 
 /* --- the routing estimate --- */
@@ -257,7 +256,7 @@ static uint32_t
 estimate(enum route route, const char *body)
 {
 	ask(route, "", body);
-	return affinity_estimate(&req);
+	return affinity_estimate(&doc, asked);
 }
 
 Test(affinity, the_estimate_is_a_quarter_of_the_characters_or_the_length_of_a_list)
@@ -288,7 +287,7 @@ Test(affinity, the_estimate_is_a_quarter_of_the_characters_or_the_length_of_a_li
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
 		cr_expect_eq(estimate(cases[i].route, cases[i].body), cases[i].want, "%s: %u",
-			cases[i].body, affinity_estimate(&req));
+			cases[i].body, affinity_estimate(&doc, asked));
 }
 
 static void
@@ -320,7 +319,7 @@ Test(affinity, the_estimate_is_what_python_makes_of_it)
 		unhex(++body);
 		cr_assert_eq(estimate(completions ? ROUTE_COMPLETIONS : ROUTE_CHAT, body), want,
 			"%s, by Python %lu, here %u: %s", completions ? "prompt" : "messages", want,
-			affinity_estimate(&req), body);
+			affinity_estimate(&doc, asked), body);
 		n++;
 	}
 	free(line);

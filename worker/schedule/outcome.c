@@ -1,4 +1,4 @@
-#include "worker/schedule/eject.h"
+#include "worker/schedule/outcome.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,9 +12,7 @@
 #include "shm/core/rcu.h"
 #include "worker/base/core.h"
 #include "worker/net/leg.h"
-#include "worker/attempt/pair.h"
 #include "worker/net/connpool.h"
-#include "worker/request/request.h"
 #include "worker/schedule/wait.h"
 
 /* Where an endpoint stands in the current table. */
@@ -22,22 +20,6 @@ struct place {
 	const struct table_pool *pool; /* NULL: no longer */
 	enum role role;
 };
-
-/* The leg whose engine a verdict is on: a question is asked for the sake of another; NULL: nobody's. */
-static struct leg *
-judged_for(struct leg *leg)
-{
-	if (leg->pair == NULL)
-		return NULL;
-	leg = pair_asked_for(leg);
-	return leg->ep != NULL && !leg->judged ? leg : NULL;
-}
-
-static bool
-counts(struct leg *leg)
-{
-	return leg->kind != LEG_ASK && judged_for(leg) != NULL;
-}
 
 static bool
 lists(const struct table_pool *tp, enum role role, const struct endpoint *ep)
@@ -103,7 +85,7 @@ busy_answer(const struct leg *leg, uint64_t *ret_ms)
 }
 
 bool
-eject_said_busy(const struct leg *leg)
+outcome_says_busy(const struct leg *leg)
 {
 	uint64_t ms;
 
@@ -112,25 +94,25 @@ eject_said_busy(const struct leg *leg)
 
 /* True: the engine said that it has no room, which is neither good nor bad. */
 static bool
-note_busy(const struct leg *answered, struct leg *leg)
+note_busy(const struct outcome_of *of)
 {
+	struct leg *leg = of->leg;
 	const struct endpoint *ep = leg->ep;
 	struct seg *seg = leg->w->seg;
 	const uint64_t mark = leg->busy;
 	uint64_t ms;
 
-	if (!busy_answer(answered, &ms))
+	if (!busy_answer(of->answered, &ms))
 		return false;
 	leg->busy = 0;
 	if (ep_tag(seg, ep->slot) == ep->tag)
 		ms = busy_said(seg, ep->slot, mark, clock_ms(), ms);
-	log_debug("endpoint busy", LOG_S("url", ep->url), LOG_S("role", role_name(pair_role(leg))),
-		LOG_S("pool", leg->pair->req->facts.pool.name), LOG_U("for_ms", ms),
-		LOG_S("req", leg->pair->req->facts.id));
+	log_debug("endpoint busy", LOG_S("url", ep->url), LOG_S("role", role_name(of->role)),
+		LOG_S("pool", of->pool_name), LOG_U("for_ms", ms), LOG_S("req", of->request));
 	return true;
 }
 
-/* A request that found it busy was taken. */
+/* A request that found the endpoint busy was taken. */
 static void
 has_room(struct leg *leg)
 {
@@ -144,57 +126,49 @@ has_room(struct leg *leg)
 /* --- outcomes ------------------------------------------------------------------------------------ */
 
 static void
-back(struct leg *leg)
+back(const struct outcome_of *of)
 {
-	const struct endpoint *ep = leg->ep;
+	struct leg *leg = of->leg;
 	const uint64_t trial = leg->trial;
 
 	leg->trial = 0;
-	if (!eject_trial_good(leg->w->seg, ep->slot, trial, clock_ms()))
+	if (!eject_trial_good(leg->w->seg, leg->ep->slot, trial, clock_ms()))
 		return;
-	log_info("endpoint back, its trial went well", LOG_S("url", ep->url),
-		LOG_S("role", role_name(pair_role(leg))),
-		LOG_S("pool", leg->pair->req->facts.pool.name));
+	log_info("endpoint back, its trial went well", LOG_S("url", leg->ep->url),
+		LOG_S("role", role_name(of->role)), LOG_S("pool", of->pool_name));
 	wait_released(leg); /* there is room for more */
 }
 
 void
-eject_begun(struct leg *leg)
+outcome_begun(const struct outcome_of *of)
 {
-	if (!counts(leg))
-		return;
-	has_room(leg);
-	if (leg->trial != 0)
-		back(leg);
+	has_room(of->leg);
+	if (of->leg->trial != 0)
+		back(of);
 }
 
 void
-eject_good(struct leg *leg)
+outcome_good(const struct outcome_of *of)
 {
+	struct leg *leg = of->leg;
 	struct seg *seg = leg->w->seg;
 
-	if (!counts(leg))
-		return;
-	leg->judged = true;
-	if (!note_busy(leg, leg))
+	leg->recorded = true;
+	if (!note_busy(of))
 		has_room(leg);
 	if (leg->trial != 0)
-		back(leg);
+		back(of);
 	else if (ep_tag(seg, leg->ep->slot) == leg->ep->tag)
-		eject_good_answer(
-			seg, leg->ep->slot, clock_ms(), &leg->pair->req->facts.pool.ejection);
+		eject_good_answer(seg, leg->ep->slot, clock_ms(), of->ejection);
 }
 
 void
-eject_busy(struct leg *answered)
+outcome_busy(const struct outcome_of *of)
 {
-	struct leg *leg = judged_for(answered);
-
-	if (leg != NULL)
-		(void)note_busy(answered, leg);
+	(void)note_busy(of);
 }
 
-/* For how long the endpoint is ejected now; 0: it was not by this. */
+/* For how long the endpoint is ejected by this failure, in ms; 0: it is not. */
 static uint64_t
 charge(struct leg *leg, const struct place *at, bool reached)
 {
@@ -209,13 +183,13 @@ charge(struct leg *leg, const struct place *at, bool reached)
 	return ms != 0 ? ms : eject_bad_answer(seg, at->pool, at->role, ep, reached, now_ms);
 }
 
-/* One that cannot be reached was ejected: others may have to be back for it.  False: none has. */
+/* An endpoint that cannot be reached was ejected: others may have to be back for it.  False: none has. */
 static bool
-bring_one_back(struct leg *leg)
+bring_one_back(const struct outcome_of *of)
 {
-	struct worker *w = leg->w;
+	struct worker *w = of->leg->w;
 	const struct table *t = rcu_enter(w->seg, w->slot);
-	const struct place at = find(t, leg->pair->req->facts.pool.id, leg->ep);
+	const struct place at = find(t, of->pool, of->leg->ep);
 	char url[URL_MAX_LOGGED] = "";
 	int i = -1;
 
@@ -228,44 +202,42 @@ bring_one_back(struct leg *leg)
 	if (i < 0)
 		return false;
 	log_info("endpoint back, too few of its role would be left", LOG_S("url", url),
-		LOG_S("role", role_name(at.role)), LOG_S("pool", leg->pair->req->facts.pool.name));
-	wait_released(leg);
+		LOG_S("role", role_name(at.role)), LOG_S("pool", of->pool_name));
+	wait_released(of->leg);
 	return true;
 }
 
 void
-eject_bad(struct leg *failed)
+outcome_bad(const struct outcome_of *of)
 {
-	const bool reached = failed->fail != LEG_FAIL_CONNECT && !leg_connecting(failed);
-	struct leg *leg = judged_for(failed);
-	struct worker *w = failed->w;
+	const bool reached =
+		of->answered->fail != LEG_FAIL_CONNECT && !leg_connecting(of->answered);
+	struct leg *leg = of->leg;
+	struct worker *w = leg->w;
 	struct place at;
 	uint64_t ms = 0;
 
-	if (leg == NULL)
-		return;
-	leg->judged = true;
-	if (note_busy(failed, leg)) {
-		eject_none(leg);
+	leg->recorded = true;
+	if (note_busy(of)) {
+		outcome_none(leg);
 		return;
 	}
-	at = find(rcu_enter(w->seg, w->slot), leg->pair->req->facts.pool.id, leg->ep);
+	at = find(rcu_enter(w->seg, w->slot), of->pool, leg->ep);
 	if (at.pool != NULL)
 		ms = charge(leg, &at, reached);
 	rcu_leave(w->seg, w->slot);
-	eject_none(leg);
+	outcome_none(leg);
 	if (ms > 0)
 		log_warn("endpoint ejected, its requests fail", LOG_S("url", leg->ep->url),
-			LOG_S("role", role_name(at.role)),
-			LOG_S("pool", leg->pair->req->facts.pool.name),
+			LOG_S("role", role_name(at.role)), LOG_S("pool", of->pool_name),
 			LOG_S("last", reached ? "failed" : "refused"), LOG_U("for_ms", ms),
-			LOG_S("req", leg->pair->req->facts.id));
-	while (ms > 0 && !reached && bring_one_back(leg))
+			LOG_S("req", of->request));
+	while (ms > 0 && !reached && bring_one_back(of))
 		;
 }
 
 void
-eject_none(struct leg *leg)
+outcome_none(struct leg *leg)
 {
 	const uint64_t trial = leg->trial, mark = leg->busy;
 	bool due = false;
@@ -276,5 +248,5 @@ eject_none(struct leg *leg)
 	if (mark != 0)
 		due |= busy_none(leg->w->seg, leg->ep->slot, mark);
 	if (due)
-		wait_released(leg); /* for whoever tries it next */
+		wait_released(leg); /* for the request that tries the endpoint next */
 }
