@@ -74,14 +74,22 @@ retry_after(const struct leg *leg, uint64_t *ret_ms)
 	return true;
 }
 
+static inline bool
+may_say_busy(int status)
+{
+	return status == 429 || status == 503;
+}
+
 static bool
 busy_answer(const struct leg *leg, uint64_t *ret_ms)
 {
-	const bool told = leg->head != NULL && retry_after(leg, ret_ms);
+	bool told;
 
-	if (!told)
-		*ret_ms = 0;
-	return leg->status == 429 || (leg->status == 503 && told);
+	*ret_ms = 0;
+	if (!may_say_busy(leg->status))
+		return false;
+	told = leg->head != NULL && retry_after(leg, ret_ms);
+	return leg->status == 429 || told;
 }
 
 bool
@@ -113,13 +121,13 @@ note_busy(const struct outcome_of *of)
 }
 
 /* A request that found the endpoint busy was taken. */
-static void
+static inline void
 has_room(struct leg *leg)
 {
-	const uint64_t mark = leg->busy;
-
+	if (leg->busy == 0)
+		return;
 	leg->busy = 0;
-	if (mark != 0 && busy_over(leg->w->seg, leg->ep->slot))
+	if (busy_over(leg->w->seg, leg->ep->slot))
 		wait_released(leg); /* there is room for more */
 }
 
@@ -154,7 +162,7 @@ outcome_good(const struct outcome_of *of)
 	struct seg *seg = leg->w->seg;
 
 	leg->recorded = true;
-	if (!note_busy(of))
+	if (!may_say_busy(of->answered->status) || !note_busy(of))
 		has_room(leg);
 	if (leg->trial != 0)
 		back(of);
