@@ -27,179 +27,179 @@
 // clang-format off
 #define CONF_KEYS(K, L)											\
 L("listen", LISTEN, listen, nlisten, 1, 16, "0.0.0.0:8000", GENERATION,				\
-	"addresses for clients: host:port, [IPv6]:port, or :port for all")				\
+	"addresses for clients: host:port, [IPv6]:port, or :port for all addresses")				\
 K("workers", WORKERS, workers, 1, 64, "auto", GENERATION,						\
-	"worker processes; auto: the CPUs of the affinity mask, at most 8")				\
+	"worker processes; auto: the number of CPUs in the affinity mask, at most 8")				\
 K("limits.max_body", SIZE, max_body, CONF_KIB, 2 * CONF_GIB, "64MiB", GENERATION,			\
-	"of a request; a larger one gets 413")								\
+	"size of a request body; a larger one gets 413")								\
 K("limits.max_head", SIZE, max_head, CONF_KIB, 64 * CONF_KIB, "32KiB", GENERATION,				\
-	"of a request's line and headers; a larger one gets 431")					\
+	"size of a request line and its headers; a larger head gets 431")					\
 K("limits.max_connections", COUNT, max_connections, 1, 1000000, "65536", GENERATION,			\
-	"client connections per worker")								\
+	"client connections of one worker")								\
 K("limits.max_answer", SIZE, max_answer, CONF_KIB, CONF_GIB, "16MiB", GENERATION,			\
-	"of a prefill engine's answer, and of all decode answers together where they are rewritten; a larger one fails") \
+	"size of a prefill answer, and of all decode answers of a request together where they are rewritten; a larger one fails") \
 K("limits.max_fanout", COUNT, max_fanout, 1, 128, "8", GENERATION,					\
-	"pairs of prefill and decode legs of one request; more gets 400")				\
+	"branches of one request (samples or prompts); more gets 400")				\
 K("limits.max_buffered", SIZE, max_buffered, CONF_MIB, 1024 * CONF_GIB, "1GiB", GENERATION,		\
-	"of request bodies and kept answers a worker holds at once (or limits.max_body, where that is more); more gets 503") \
+	"bytes of request bodies and buffered answers in one worker (or limits.max_body, where that is more); more gets 503") \
 K("client.head_timeout", DURATION, client_head_ms, 1, CONF_HOUR, "10s", GENERATION,			\
-	"from a request head's first byte to its last")							\
+	"time from the first to the last byte of a request's head")							\
 K("client.body_timeout", DURATION, client_body_ms, 1, CONF_HOUR, "30s", GENERATION,			\
-	"between two pieces of a request's body; of all of it as much, and a second for each 512 bytes")							\
+	"time between two reads of a request body; the whole body has the same time plus 1 s for each 512 bytes")							\
 K("client.idle_timeout", DURATION, client_idle_ms, 1, 24 * CONF_HOUR, "75s", GENERATION,		\
-	"a kept-alive connection without a request")							\
+	"time that a kept-alive connection may have no request")							\
 K("client.write_timeout", DURATION, client_write_ms, 1, 24 * CONF_HOUR, "300s", GENERATION,		\
-	"a client that takes no byte of its answer")							\
+	"time that a client may take no byte of its answer")							\
 K("client.max_inflight", COUNT, client_max_inflight, 0, 1000000, "0", GENERATION,			\
-	"requests of one client (API key, else address) at once, of all workers together; more gets 429; 0: no limit") \
+	"requests of one client (API key, else address) at once, in all workers together; more gets 429; 0: no limit") \
 K("client.rate", RATE, client_rate, 0, 1000000, "0", GENERATION,					\
-	"requests of one client, a second (10), a minute (30/m) or an hour (100/h); more gets 429; 0: no limit") \
+	"requests of one client per second (10), minute (30/m) or hour (100/h); more gets 429; 0: no limit") \
 K("client.burst", COUNT, client_burst, 0, 1000000, "0", GENERATION,					\
-	"of them at once before client.rate counts; 0: as many as stand there")				\
+	"token-bucket size of client.rate; 0: equal to the rate")				\
 K("client.id_header", HEADER, client_id_header, 0, 127, "", GENERATION,				\
-	"that names a client instead of its API key and address, such as X-Forwarded-For (its last address): only where a proxy in front sets it; \"\": none") \
+	"header that identifies a client in place of API key and address, such as X-Forwarded-For (its last address); only behind a proxy that sets it; \"\": none") \
 K("upstream.idle_timeout", DURATION, upstream_idle_ms, 1, CONF_HOUR, "4s", GENERATION,			\
-	"an idle connection to an engine; uvicorn closes its side at 5s")				\
+	"time that an idle connection to an engine is kept; uvicorn closes its side at 5s")				\
 K("upstream.max_idle", COUNT, upstream_max_idle, 0, 65536, "64", GENERATION,				\
 	"idle connections kept per worker and endpoint")						\
 K("drain_timeout", DURATION, drain_ms, 0, 24 * CONF_HOUR, "30s", LIVE,					\
-	"how long streams may go on after SIGTERM")							\
+	"time that streams may continue after SIGTERM")							\
 K("worker_watchdog", DURATION_OR_0, watchdog_ms, CONF_BEAT_MIN, CONF_HOUR, "10s", LIVE,			\
-	"a worker without a heartbeat for that long is killed and replaced; 2s or more, or 0: never")			\
+	"a worker without a heartbeat for this time is killed and replaced; at least 2s; 0 disables the watchdog")			\
 K("stats_interval", DURATION, stats_interval_ms, 50, CONF_HOUR, "1s", LIVE,				\
-	"between two scrapes of an engine's /metrics")							\
+	"time between two reads of an engine's /metrics")							\
 K("health_interval", DURATION, health_interval_ms, 50, CONF_HOUR, "2s", LIVE,				\
-	"between two probes of an engine's health_path")						\
+	"time between two probes of an engine's health_path")						\
 K("health_timeout", DURATION, health_timeout_ms, 1, CONF_HOUR, "1s", LIVE,				\
-	"a probe without an answer for that long has failed")						\
+	"a probe without an answer after this time has failed")						\
 K("rise", COUNT, rise, 1, 1000, "2", LIVE,								\
-	"good probes in a row that bring an engine up")							\
+	"successful probes in a row that bring an engine up")							\
 K("fall", COUNT, fall, 1, 1000, "3", LIVE,								\
-	"failed probes in a row that take it down")							\
+	"failed probes in a row that take an engine down")							\
 L("dns_servers", SERVERS, dns_servers, ndns_servers, 0, 8, "[]", LIVE,					\
-	"asked for the addresses of engines, such as [\"10.0.0.2\", \"[fd00::2]:5353\"]; []: those of /etc/resolv.conf") \
+	"name servers for the addresses of engines, such as [\"10.0.0.2\", \"[fd00::2]:5353\"]; []: the servers in /etc/resolv.conf") \
 K("log_level", LOG_LEVEL, log_level, 0, 0, "info", GENERATION,						\
 	"error, warn, info or debug")									\
 K("log_format", LOG_FORMAT, log_format, 0, 0, "kv", GENERATION,					\
 	"kv (key=value) or json")									\
 K("control_socket", TEXT, control_socket, 0, 107, "/run/pdrouter/control.sock", RESTART,		\
-	"where pdctl speaks to the master; \"\": nowhere")						\
+	"path of the socket that pdctl connects to; \"\": none")						\
 K("lmcache.listen", NOTICES, lmcache_listen, 0, 255, "(\"\"; tcp://*:7500 where an lmcache pool waits for ready messages)", LIVE, \
 	"address where LMCache's ready messages arrive, such as tcp://*:7500; \"\": none")		\
 K("announce.listen", NOTICES, announce_listen, 0, 255, "", LIVE,					\
-	"where engines announce themselves (P2pNccl), such as tcp://*:30001; \"\": nowhere")	\
+	"address where engines announce themselves (P2pNccl), such as tcp://*:30001; \"\": none")	\
 K("announce.forget", DURATION, announce_forget_ms, CONF_SEC, CONF_HOUR, "10s", LIVE,			\
-	"an announced engine that is silent for so long is dropped; they speak every 3s")		\
+	"an announced engine that sends nothing for this time is removed; engines send every 3s")		\
 K("shared_memory.max_workers", COUNT, max_workers, 1, 64, "16", RESTART,				\
-	"what `workers` may grow to without a restart")							\
+	"highest value of `workers` without a restart")							\
 K("shared_memory.max_endpoints", COUNT, max_endpoints, 2, 65536, "1024", RESTART,			\
-	"endpoints of all pools together, those that still drain included")				\
+	"endpoints of all pools together, draining ones included")				\
 K("shared_memory.max_pools", COUNT, max_pools, 1, 256, "16", RESTART,					\
-	"pool names since the start, those no longer configured included")				\
+	"different pool names since the start, removed pools included")				\
 K("shared_memory.flags_per_worker", FLAGS, flags_per_worker, 64, 65536, "4096", RESTART,		\
-	"transfers a worker can wait for at once; a multiple of 64")					\
+	"transfers that one worker can wait for at once; a multiple of 64")					\
 K("shared_memory.queue", COUNT, queue_slots, 0, 65536, "1024", RESTART,					\
-	"requests of one pool that can wait at once: what `queue_size` may grow to")			\
+	"queued requests of one pool: the highest value of `queue_size` without a restart")			\
 K("shared_memory.clients", CLIENTS, client_entries, 8, 65536, "4096", RESTART,				\
-	"clients whose limits are kept at once; a multiple of 8")					\
+	"clients whose limits are tracked at once; a multiple of 8")					\
 L("pools", POOLS, pools, npools, 1, 256, NULL, LIVE,							\
-	"one topology of prefill and decode engines for one or more models each")
+	"each pool is a set of prefill and decode engines for one or more models")
 
 #define CONF_POOL_KEYS(K, L)										\
 K("name", NAME, name, 1, 63, "(the first model, else pool1, pool2 ...)", LIVE,				\
-	"in log, metrics and /health")									\
+	"name of the pool in log, metrics and /health")									\
 L("models", MODELS, models, nmodels, 0, 256, "[]", LIVE,						\
-	"names clients ask for; []: learned from the engines' /v1/models")				\
+	"model names that clients use; []: learned from the engines' /v1/models")				\
 K("connector", CONNECTOR, connector, 0, 0, NULL, LIVE,							\
 	"how the KV cache moves: nixl, orchestrated, lmcache, sglang, shared_storage, p2p_nccl or mooncake") \
 K("policy", POLICY, policy, 0, 0, "least_loaded", LIVE,						\
 	"least_loaded, round_robin, power_of_two, random, session or prefix")				\
 K("prefill_policy", POLICY, policies[ROLE_PREFILL], 0, 0, "(policy)", LIVE,				\
-	"for prefill engines alone")									\
+	"policy for prefill engines")									\
 K("decode_policy", POLICY, policies[ROLE_DECODE], 0, 0, "(policy)", LIVE,				\
-	"for decode engines alone")									\
+	"policy for decode engines")									\
 K("prefill_load", LOAD, loads[ROLE_PREFILL], 0, 0, "tokens", LIVE,					\
-	"what load means there: tokens (estimated, of prompts not yet done) or requests")		\
+	"load of a prefill engine: tokens (estimated, of prompts that are not done) or requests")		\
 K("decode_load", LOAD, loads[ROLE_DECODE], 0, 0, "requests", LIVE,					\
-	"the same for decode engines")									\
+	"load of a decode engine: tokens or requests")									\
 K("session_header", HEADER, session_header, 0, 127, "X-Session-Id", LIVE,				\
-	"whose value keeps a session at one engine (policy session); \"\": none")			\
+	"header whose value keeps a session at one engine (policy session); \"\": none")			\
 K("session_member", TEXT, session_member, 0, 127, "", LIVE,						\
-	"the same of a member of the body, such as user, where the header is missing")			\
+	"member of the body, such as user, that does the same where the header is missing; \"\": none")			\
 K("prefix_bytes", SIZE, prefix_bytes, 16, 64 * CONF_KIB, "1KiB", LIVE,				\
-	"of a prompt's start that the policy prefix compares")						\
+	"bytes at the start of a prompt that the policy prefix compares")						\
 K("pairing", PAIRING, pairing, 0, 0, "prefer", LIVE,							\
-	"prefer or require that both engines of a request are of one group")				\
+	"prefer or require: both engines of a request are in the same group")				\
 K("slow_start", DURATION, slow_start_ms, 0, CONF_HOUR, "0s", LIVE,					\
-	"from an engine's recovery until it gets its full share")					\
+	"time from an engine's recovery until it gets its full share; 0: full share at once")					\
 K("engine", ENGINE, engine, 0, 0, "(vllm; with connector sglang: sglang)", LIVE,			\
-	"vllm or sglang: names of metrics, default health_path")					\
+	"vllm or sglang: decides the names of metrics and the default of health_path")					\
 K("routing_threshold", COUNT_OR_AUTO, shake.routing_threshold, 0, 1000000000, "0", LIVE,		\
-	"tokens (estimated) from which on a prompt is prefilled elsewhere; 0: all are; auto: measured")	\
+	"estimated prompt tokens from which a prefill engine is used; below, decode serves alone; 0: always prefill; auto: measured")	\
 K("allow_route_header", BOOL, shake.allow_route_header, 0, 0, "false", LIVE,				\
-	"true: a client may force that by X-PD-Route: direct or disaggregated")			\
+	"true: a client may choose by X-PD-Route: direct or disaggregated")			\
 K("single_engine_role", SINGLE_ROLE, shake.single_engine_role, 0, 0, "auto", LIVE,			\
 	"role that serves embeddings, /tokenize and other paths of one engine: prefill, decode, or auto: decode for /v1/responses and /v1/messages, prefill for the others") \
 K("cached_tokens_from", ROLE, shake.cached_tokens_from, 0, 0, "decode", LIVE,				\
 	"prefill or decode: engine whose cached_tokens stand in the usage of an answer")		\
 K("timeouts.connect", DURATION, timeouts.connect_ms, 1, CONF_HOUR, "2s", LIVE,				\
-	"to a connection with an engine")								\
+	"to an established connection with an engine")								\
 K("timeouts.prefill", DURATION, timeouts.prefill_ms, 1, 24 * CONF_HOUR, "300s", LIVE,			\
-	"to the full answer of the prefill engine")							\
+	"from sending to the end of the prefill answer")							\
 K("timeouts.first_byte", DURATION, timeouts.first_byte_ms, 1, 24 * CONF_HOUR, "(timeouts.decode)", LIVE, \
-	"to the first byte of the decode engine's stream")						\
+	"from sending to the first byte of the decode engine's stream")						\
 K("timeouts.decode", DURATION, timeouts.decode_ms, 1, 24 * CONF_HOUR, "600s", LIVE,			\
-	"without a byte from the decode engine")							\
+	"time without a byte from the decode engine")							\
 K("timeouts.request", DURATION, timeouts.request_ms, 0, 24 * CONF_HOUR, "0s", LIVE,			\
-	"from a request's last byte to the end of its answer, whatever it waits for; 0: no bound")				\
+	"from a request's last byte to the end of its answer, waiting included; 0: no limit")				\
 K("allow_timeout_header", BOOL, rescue.allow_timeout_header, 0, 0, "false", LIVE,			\
-	"true: a client may bound its request by X-Request-Timeout-Ms")					\
+	"true: a client may set a deadline by X-Request-Timeout-Ms")					\
 K("retries", COUNT, rescue.retries, 0, 10, "2", LIVE,							\
-	"other engines tried for a request that failed before its answer's first byte")			\
+	"other engines tried for a request that failed before the first byte of its answer; 0: none")			\
 K("retry_budget", COUNT, rescue.retry_budget, 0, 100, "20", LIVE,					\
-	"percent of a worker's requests of the last 10 s that may be such tries; ten always may")			\
+	"retries allowed, in percent of a worker's requests of the last 10 s; ten are always allowed")			\
 K("fallback", FALLBACK, rescue.fallback, 0, 0, "(direct; with sglang and p2p_nccl: none)", LIVE,	\
-	"direct: a decode engine does it alone when no prefill engine is left to try; none: the error goes to the client") \
+	"when no prefill engine is left to try: direct: a decode engine serves the request alone; none: the client gets the error") \
 K("resume", BOOL, rescue.resume, 0, 0, "false", LIVE,							\
-	"true: another decode engine goes on with a stream whose engine died (one of its retries)")				\
+	"true: when a decode engine dies in the middle of a stream, another one continues the stream (counts as a retry)")				\
 K("eject_failures", COUNT, ejection.failures, 0, 255, "5", LIVE,					\
-	"failures in a row after which an engine gets no requests for a while; 0: it does")		\
+	"failures in a row that eject an engine for eject_time; 0 disables this check")		\
 K("eject_rate", COUNT, ejection.rate, 0, 100, "50", LIVE,						\
-	"percent of an engine's answers that failed, from which on the same; 0: it does not count")	\
+	"error percentage of the last 10 s that ejects an engine; 0 disables this check")	\
 K("max_ejected", COUNT, ejection.max_percent, 0, 100, "50", LIVE,					\
-	"percent of the pool's engines of a role that may be ejected at once")				\
+	"highest percentage of the engines of one role that may be ejected at once")				\
 K("eject_time", DURATION, ejection.time_ms, 1, CONF_HOUR, "10s", LIVE,					\
-	"until an ejected engine gets one request for trial; doubled each time that fails")		\
+	"time until an ejected engine gets one trial request; doubled after each failed trial")		\
 K("eject_max_time", DURATION, ejection.max_ms, 1, 24 * CONF_HOUR, "(300s, or eject_time where that is more)", LIVE, \
-	"the most that becomes")									\
+	"highest value that eject_time is doubled to")									\
 K("queue_size", COUNT, queue.size, 0, 65536, "100", LIVE,						\
-	"requests that may wait while all engines are at max_inflight (at most shared_memory.queue); more gets 429; 0: none waits") \
+	"requests that may wait while all engines are at max_inflight (at most shared_memory.queue); more gets 429; 0: no queue") \
 K("queue_timeout", DURATION, queue.timeout_ms, 1, CONF_HOUR, "60s", LIVE,				\
-	"the most a request waits there; then 503")							\
+	"time that a request may wait in the queue; then it gets 503")							\
 K("allow_priority", BOOL, queue.allow_priority, 0, 0, "false", LIVE,					\
-	"true: a client may say who goes first there, by priority_header or the body's priority (the lowest integer does)") \
+	"true: a client may set its priority in the queue, by priority_header or the body's priority; the lowest integer goes first") \
 K("priority_header", HEADER, priority_header, 0, 127, "X-Vllm-Priority", LIVE,			\
-	"that says it; \"\": the body's member alone")							\
+	"header with that priority; \"\": only the body's member")							\
 K("health_path", PATH, health_path, 1, 255, "(/health; with sglang: /ready)", LIVE,			\
-	"what a health probe asks for")									\
+	"path of health probes")									\
 K("engine_api_key_file", FILE, engine_api_key_file, 0, 4095, "", LIVE,						\
-	"holds the key the router's own probes show to these engines; \"\": none")			\
+	"file with the key that the router's own probes send to these engines; \"\": none")			\
 K("load_metrics.running", TEXT, metric_running, 0, 127, "", LIVE,					\
-	"name of the engines' metric of running requests; \"\": vLLM's and SGLang's")		\
+	"engine metric with the number of running requests; \"\": the names of vLLM and SGLang")		\
 K("load_metrics.waiting", TEXT, metric_waiting, 0, 127, "", LIVE,					\
-	"the same of waiting requests")									\
+	"engine metric with the number of waiting requests; \"\": the names of vLLM and SGLang")									\
 K("endpoints_file", FILE, endpoints_file, 0, 4095, "", LIVE,						\
-	"instead of prefill and decode: a YAML list of {url, role} or {url, label}, read again on SIGHUP") \
+	"YAML list of {url, role} or {url, label} in place of prefill and decode; read again on SIGHUP") \
 K("watch", BOOL, watch, 0, 0, "false", LIVE,								\
-	"true: a change of the endpoints_file is put in force without SIGHUP")				\
+	"true: a change of the endpoints_file is applied without SIGHUP")				\
 L("prefill_labels", LABELS, prefill_labels, nprefill_labels, 0, 64, "[]", LIVE,			\
 	"labels of the endpoints_file that mean prefill")						\
 L("decode_labels", LABELS, decode_labels, ndecode_labels, 0, 64, "[]", LIVE,				\
 	"labels of the endpoints_file that mean decode")						\
 L("dns", DNS, dns, ndns, 0, 64, "[]", LIVE,								\
-	"names whose addresses are engines, looked up again as their TTL says")				\
+	"names whose addresses are engines; looked up again when their TTL ends")				\
 L("announce_networks", NETWORKS, announce_networks, nannounce_networks, 0, 64, "[]", LIVE,		\
-	"networks such as 10.1.0.0/16 whose announced engines belong to this pool")			\
+	"networks such as 10.1.0.0/16; engines that announce themselves from there belong to this pool")			\
 L("prefill", PREFILL, endpoints, nendpoints, 0, 65536, "[]", LIVE,					\
 	"prefill engines")										\
 L("decode", DECODE, endpoints, nendpoints, 0, 65536, "[]", LIVE,					\
@@ -241,25 +241,25 @@ K("cache_hit_threshold", FRACTION, shake.cache_hit_threshold, 0, CONF_FRACTION -
 /* What every source of endpoints says of them; `at` is where in its struct. */
 #define CONF_SHARE_KEYS(K, at)										\
 K("max_inflight", COUNT, at max_inflight, 0, 1000000, "0", LIVE,					\
-	"requests at once, of all workers together; 0: no limit")					\
+	"requests at once, from all workers together; 0: no limit")					\
 K("weight", COUNT, at weight, 1, 100, "1", LIVE,							\
-	"its share beside the others, 1 to 100")							\
+	"share relative to the other engines, 1 to 100")							\
 K("group", NAME, at group, 0, 63, "", LIVE,								\
-	"rack or NVLink domain, for pairing")								\
+	"rack or NVLink domain, used by pairing")								\
 K("bootstrap_host", ADDRESS_HOST, at bootstrap_host, 0, 255, "", LIVE,					\
-	"SGLang and Mooncake prefill: where decode engines ask for the KV cache; \"\": the host of the URL") \
+	"prefill of SGLang and Mooncake: host where decode engines ask for the KV; \"\": the host of the URL") \
 K("bootstrap_port", COUNT, at bootstrap_port, 0, 65535, "0", LIVE,					\
-	"the same; 0: SGLang's is learned from its /server_info, Mooncake's is 8998")			\
+	"port for that; 0: SGLang's is learned from /server_info, Mooncake's is 8998")			\
 K("receiver_host", ADDRESS_HOST, at receiver_host, 0, 255, "", LIVE,					\
-	"lmcache decode: where its LMCache listens; \"\": the host of the URL")				\
+	"lmcache decode: host where its LMCache listens; \"\": the host of the URL")				\
 K("receiver_init_port", PORTS, at receiver_init_port, 0, CONF_PORTS_MAX, "[]", LIVE,			\
 	"lmcache decode: a port for each tensor-parallel rank, such as [7300, 7301]")			\
 K("receiver_alloc_port", PORTS, at receiver_alloc_port, 0, CONF_PORTS_MAX, "[]", LIVE,			\
-	"the same, as many of them")									\
+	"lmcache decode: as many alloc ports")									\
 K("kv_addr", KV_ADDR, at kv_addr, 0, 127, "", LIVE,							\
-	"p2p_nccl: host:port its KV cache travels by, or :port at the host of the URL; \"\": as it announces") \
+	"p2p_nccl: host:port of the engine's KV transfers, or :port at the host of the URL; \"\": as announced") \
 K("dp_ranks", COUNT, at dp_ranks, 0, 1024, "0", LIVE,							\
-	"data-parallel ranks that requests go round by X-data-parallel-rank; 0: the engine chooses")
+	"data-parallel ranks that requests are spread over by X-data-parallel-rank; 0: the engine chooses")
 
 /* An entry of `prefill` and `decode`. */
 #define CONF_ENDPOINT_KEYS(K, L)									\
@@ -272,7 +272,7 @@ CONF_SHARE_KEYS(K, )
 K("name", HOST, name, 1, 253, NULL, LIVE,								\
 	"as the name servers know it; of an SRV record: _http._tcp.prefill.example.net")		\
 K("port", COUNT, port, 0, 65535, "0", LIVE,								\
-	"of all its addresses; 0: SRV records name hosts and ports")					\
+	"port of all addresses; 0: SRV records name hosts and ports")					\
 K("role", ROLE, as.role, 0, 0, NULL, LIVE,								\
 	"prefill or decode")										\
 CONF_SHARE_KEYS(K, as.)
