@@ -1,7 +1,7 @@
 /*
  * The command line: our few options, and the flags of other routers, which describe the pools without -c so
  * that their command lines move over unchanged.  The flags' rows are in conf_flags.h, what they amount to in
- * conf_flags.c.
+ * conf_draft.c.
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -10,17 +10,6 @@
 
 #include "master/config/conf_draft.h"
 #include "shm/base/mem.h"
-
-enum flag_kind { FLAG_USED, FLAG_IDLE, FLAG_GONE };
-
-static const struct {
-	const char *name, *arg, *doc;
-	enum flag_kind kind;
-} flags[FLAG_N] = {
-#define USED(id, name, arg, doc) [FLAG_##id] = {name, arg, doc, FLAG_USED},
-#define IDLE(id, name, arg, doc) [FLAG_##id] = {name, arg, doc, FLAG_IDLE},
-#define GONE(id, name, arg, doc) [FLAG_##id] = {name, arg, doc, FLAG_GONE},
-	CONF_FLAGS(USED, IDLE, GONE)};
 
 _Static_assert(FLAG_N <= CONF_ARGS_FLAGS, "a value for each flag");
 
@@ -35,22 +24,6 @@ static const struct option own_options[] = {
 	{"help", no_argument, NULL, 'h'},
 };
 #define OWN_OPTIONS (sizeof(own_options) / sizeof(own_options[0]))
-
-const char *
-conf_flag_name(enum conf_flag f, char buf[CONF_FLAG_NAME])
-{
-	(void)snprintf(buf, CONF_FLAG_NAME, "--%s", flags[f].name);
-	return buf;
-}
-
-int
-conf_flag_fail(struct conf_error *err, enum conf_flag f, const char *what)
-{
-	char name[CONF_FLAG_NAME];
-	struct conf_read r = {.flag = conf_flag_name(f, name), .err = err};
-
-	return conf_fail(&r, 0, "%s", what);
-}
 
 static int
 fail_text(struct conf_error *err, const char *word, const char *what)
@@ -91,9 +64,10 @@ take_flag(struct conf_args *a, enum conf_flag f, char **argv, struct conf_error 
 static bool
 takes_words(enum conf_flag f)
 {
-	const char *dots = flags[f].arg != NULL ? strstr(flags[f].arg, "...") : NULL;
+	const char *dots =
+		conf_flag_rows[f].arg != NULL ? strstr(conf_flag_rows[f].arg, "...") : NULL;
 
-	return flags[f].kind != FLAG_USED && dots != NULL && dots[-1] != ',';
+	return conf_flag_rows[f].kind != CONF_FLAG_USED && dots != NULL && dots[-1] != ',';
 }
 
 /* A word that is no option: what the flag before it takes beside its value. */
@@ -158,8 +132,8 @@ conf_args_parse(int argc, char **argv, struct conf_args *ret, struct conf_error 
 	memset(opts, 0, sizeof(opts));
 	memcpy(opts, own_options, sizeof(own_options));
 	for (int i = 0; i < FLAG_N; i++)
-		opts[OWN_OPTIONS + (size_t)i] = (struct option){flags[i].name,
-			flags[i].arg != NULL ? required_argument : no_argument, NULL,
+		opts[OWN_OPTIONS + (size_t)i] = (struct option){conf_flag_rows[i].name,
+			conf_flag_rows[i].arg != NULL ? required_argument : no_argument, NULL,
 			OPT_FIRST + i};
 	optind = 0; /* glibc: start afresh */
 	/* '-': words that are no options come in their place, as option 1 */
@@ -179,14 +153,15 @@ conf_args_parse(int argc, char **argv, struct conf_args *ret, struct conf_error 
  * --------------------------------------------------------------------------------------- */
 
 static void
-help_kind(FILE *out, enum flag_kind kind, const char *title)
+help_kind(FILE *out, enum conf_flag_kind kind, const char *title)
 {
 	(void)fprintf(out, "\n%s\n", title);
 	for (size_t i = 0; i < FLAG_N; i++)
-		if (flags[i].kind == kind)
-			(void)fprintf(out, "  --%s%s%s\n        %s\n", flags[i].name,
-				flags[i].arg != NULL ? " " : "",
-				flags[i].arg != NULL ? flags[i].arg : "", flags[i].doc);
+		if (conf_flag_rows[i].kind == kind)
+			(void)fprintf(out, "  --%s%s%s\n        %s\n", conf_flag_rows[i].name,
+				conf_flag_rows[i].arg != NULL ? " " : "",
+				conf_flag_rows[i].arg != NULL ? conf_flag_rows[i].arg : "",
+				conf_flag_rows[i].doc);
 }
 
 void
@@ -202,10 +177,10 @@ conf_args_help(FILE *out)
 		"                               else 0.0.0.0 and 8001 (sglang-router's: 30000)\n"
 		"  --version, --help\n",
 		out);
-	help_kind(out, FLAG_USED,
+	help_kind(out, CONF_FLAG_USED,
 		"Flags of production-stack's router and sglang-router, and what they become:");
-	help_kind(out, FLAG_IDLE, "Accepted, but there is nothing for them to do:");
-	help_kind(out, FLAG_GONE, "Not possible here:");
+	help_kind(out, CONF_FLAG_IDLE, "Accepted, but there is nothing for them to do:");
+	help_kind(out, CONF_FLAG_GONE, "Not possible here:");
 }
 
 /* --- choosing
@@ -222,15 +197,6 @@ first_flag(const struct conf_args *a)
 	return f;
 }
 
-/* "host:port", with the brackets an IPv6 literal needs; the caller frees it. */
-char *
-conf_host_port(const char *host, const char *port)
-{
-	bool bare = strchr(host, ':') != NULL && host[0] != '[';
-
-	return mem_printf("%s%s%s:%s", bare ? "[" : "", host, bare ? "]" : "", port);
-}
-
 static int
 from_flags(const struct conf_args *a, struct conf **ret, struct conf_error *err)
 {
@@ -238,8 +204,8 @@ from_flags(const struct conf_args *a, struct conf **ret, struct conf_error *err)
 	int rc = -1;
 
 	for (enum conf_flag f = 0; f < FLAG_N; f++)
-		if (a->flag[f] != NULL && flags[f].kind == FLAG_GONE)
-			return conf_flag_fail(err, f, flags[f].doc);
+		if (a->flag[f] != NULL && conf_flag_rows[f].kind == CONF_FLAG_GONE)
+			return conf_flag_fail(err, f, conf_flag_rows[f].doc);
 	if (conf_draft_make(&d, a, NULL, NULL, err) == 0)
 		rc = conf_draft_parse(&d, ret, err);
 	conf_draft_free(&d);
@@ -323,8 +289,8 @@ conf_args_notes(const struct conf_args *args, conf_note_fn *note, void *arg)
 	if (args->file != NULL || first_flag(args) == FLAG_N)
 		return;
 	for (enum conf_flag f = 0; f < FLAG_N; f++)
-		if (args->flag[f] != NULL && flags[f].kind == FLAG_IDLE)
-			note(arg, conf_flag_name(f, name), flags[f].doc);
+		if (args->flag[f] != NULL && conf_flag_rows[f].kind == CONF_FLAG_IDLE)
+			note(arg, conf_flag_name(f, name), conf_flag_rows[f].doc);
 	(void)conf_draft_make(&d, args, note, arg, &err);
 	conf_draft_free(&d);
 }

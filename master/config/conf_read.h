@@ -136,7 +136,7 @@ bool conf_pools_equal(const struct conf *a, const struct conf *b);
 /* In quotes, with the escapes YAML asks for. */
 void conf_write_text(FILE *out, const char *s);
 
-/* --- conf.c
+/* --- conf_load.c
  * --------------------------------------------------------------------------------------- */
 struct conf *conf_new(const char *path);
 /* conf_again() but for the command line. */

@@ -1,5 +1,5 @@
 /*
- * The configuration as every process sees it: built whole by master/config/conf.c, never changed afterwards.
+ * The configuration as every process sees it: built whole by master/config/conf_load.c, never changed afterwards.
  *
  * Ownership: one `struct conf` owns everything it points to (conf_free); children inherit it over fork
  * and only read it.  Pools and endpoints are here as configured; what workers choose from is the

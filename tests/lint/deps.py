@@ -63,7 +63,6 @@ BEING_REBUILT = {
     },
     "circles": [
         "worker/base worker/net worker/schedule worker/handshake worker/attempt worker/request worker",
-        "master/config",
     ],
 }
 # header (regex): the files (regex) that may include it; tests may use the libraries to compare with

@@ -1,0 +1,6 @@
+/* The flags of sglang-router as a draft. */
+#pragma once
+#include "master/config/conf_draft_put.h"
+
+/* 0, or -1 with the draft's error filled. */
+int conf_draft_gateway(struct conf_draft *d);
