@@ -1,15 +1,12 @@
 /* Pools and their endpoints: lists in the file, an endpoints_file, and what must hold between them.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "master/config/conf_api_key.h"
 #include "master/config/conf_connector.h"
 #include "master/config/conf_read.h"
 #include "master/config/conf_seen.h"
@@ -176,68 +173,6 @@ conf_beside(const char *file, const char *name)
 	if (name[0] == '/' || slash == NULL)
 		return mem_strdup(name);
 	return mem_printf("%.*s/%s", (int)(slash - file), file, name);
-}
-
-/* --- the engine_api_key_file
- * ---------------------------------------------------------------------------- */
-
-#define API_KEY_MAX 4096 /* bytes; tokens such as JWTs are one or two thousand */
-
-/* Bytes of the file into buf, at most `size`; -1 with errno.  Never waits, whatever the file is. */
-static ssize_t
-read_small(const char *path, char *buf, size_t size)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-	struct stat st;
-	ssize_t n = -1;
-
-	if (fd == -1)
-		return -1;
-	if (fstat(fd, &st) == 0 && !S_ISREG(st.st_mode))
-		errno = S_ISDIR(st.st_mode) ? EISDIR : EINVAL;
-	else
-		n = read(fd, buf, size);
-	(void)close(fd);
-	return n;
-}
-
-/* What is wrong with a key, or NULL.  No message may show any of it. */
-static const char *
-key_fault(const char *key, size_t n)
-{
-	if (n == 0)
-		return "is empty";
-	if (n > API_KEY_MAX)
-		return "holds more than 4096 bytes";
-	for (size_t i = 0; i < n; i++)
-		if ((unsigned char)key[i] <= ' ' || (unsigned char)key[i] >= 0x7f)
-			return "holds a byte that no header may carry: a blank, a second line, not ASCII";
-	return NULL;
-}
-
-static int
-read_api_key(struct conf_read *r, struct conf_pool *p, int line)
-{
-	char buf[API_KEY_MAX + 2]; /* the newline, and a byte too many */
-	char *path = conf_beside(r->file, p->engine_api_key_file);
-	size_t mark = conf_enter(r, ".engine_api_key_file");
-	ssize_t n = read_small(path, buf, sizeof(buf));
-	const char *fault;
-	int rc = 0;
-
-	if (n > 0 && buf[n - 1] == '\n')
-		n--;
-	fault = n < 0 ? strerror(errno) : key_fault(buf, (size_t)n);
-	if (fault != NULL)
-		rc = conf_fail(
-			r, line, "%.150s %s%s", path, n < 0 ? "cannot be read: " : "", fault);
-	else
-		p->api_key = mem_strndup(buf, (size_t)n);
-	explicit_bzero(buf, sizeof(buf));
-	free(path);
-	if (rc == 0)
-		conf_leave(r, mark);
-	return rc;
 }
 
 char *
@@ -681,7 +616,7 @@ conf_pool_finish(struct conf_read *r, struct conf_pool *p, const int *lines)
 	if (p->engine_api_key_file != NULL && r->was != NULL)
 		p->api_key = mem_strdup(pool_before(r, p)->api_key);
 	else if (p->engine_api_key_file != NULL &&
-		 read_api_key(r, p, conf_line_of(p, lines, "engine_api_key_file")) != 0)
+		 conf_api_key_read(r, p, conf_line_of(p, lines, "engine_api_key_file")) != 0)
 		return -1;
 	if (p->endpoints_file != NULL
 			? read_endpoints_file(r, p, conf_line_of(p, lines, "endpoints_file")) != 0
@@ -726,59 +661,4 @@ conf_pools_set(struct conf_read *r, const struct conf_key *k, void *base, yaml_n
 	conf_seen_free(&r->pool_names);
 	conf_seen_free(&r->models);
 	return rc;
-}
-
-/* --- comparing
- * ------------------------------------------------------------------------------------ */
-
-static bool
-rows_equal(const struct conf_keys *keys, const void *a, const void *b)
-{
-	for (size_t i = 0; i < keys->n; i++)
-		if (!conf_value_equal(&keys->key[i], a, b))
-			return false;
-	return true;
-}
-
-static bool
-dns_equal(const struct conf_pool *a, const struct conf_pool *b)
-{
-	if (a->ndns != b->ndns)
-		return false;
-	for (size_t i = 0; i < a->ndns; i++)
-		for (size_t k = 0; k < conf_dns_keys.n; k++)
-			if (!conf_value_equal(&conf_dns_keys.key[k], &a->dns[i], &b->dns[i]))
-				return false;
-	return true;
-}
-
-static bool
-endpoints_equal(const struct conf_pool *a, const struct conf_pool *b)
-{
-	if (a->nendpoints != b->nendpoints)
-		return false;
-	for (size_t i = 0; i < a->nendpoints; i++)
-		for (size_t k = 0; k < conf_file_keys.n; k++)
-			if (!conf_value_equal(
-				    &conf_file_keys.key[k], &a->endpoints[i], &b->endpoints[i]))
-				return false;
-	return true;
-}
-
-bool
-conf_pools_equal(const struct conf *a, const struct conf *b)
-{
-	if (a->npools != b->npools)
-		return false;
-	for (size_t i = 0; i < a->npools; i++) {
-		if (!rows_equal(&conf_pool_keys, &a->pools[i], &b->pools[i]) ||
-			!rows_equal(&conf_connector_keys, &a->pools[i], &b->pools[i]))
-			return false;
-		if (!endpoints_equal(&a->pools[i], &b->pools[i]) ||
-			!dns_equal(&a->pools[i], &b->pools[i]) ||
-			/* the same file may hold another key than before */
-			!mem_text_equal(a->pools[i].api_key, b->pools[i].api_key))
-			return false;
-	}
-	return true;
 }

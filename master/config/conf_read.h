@@ -129,6 +129,9 @@ void conf_pool_free(struct conf_pool *p);
 void conf_pool_compute(const struct conf_pool *p, size_t number, struct conf_pool *ret);
 /* Where a file is that a configuration names; the caller frees it. */
 char *conf_beside(const char *file, const char *name);
+
+/* --- conf_equal.c
+ * --------------------------------------------------------------------------------- */
 bool conf_pools_equal(const struct conf *a, const struct conf *b);
 
 /* --- conf_write.c
