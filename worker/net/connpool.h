@@ -2,9 +2,9 @@
  * Engine endpoints as this worker knows them, and its idle keep-alive connections to each.
  *
  * Process: worker.  Each worker owns its connpool; nothing here is shared.
- * Ownership: connpool_endpoint() lends a reference that connpool_unref() gives back; the copy stays valid while
- * anybody holds one, whatever the table does meanwhile.  connpool_get() lends a connection; the loan ends
- * with exactly one of connpool_put() (reusable) or connpool_drop() (closed).
+ * Ownership: connpool_endpoint() returns a reference, which connpool_unref() gives back.  The copy
+ * stays valid while a reference is held, whatever happens to the table.  connpool_get() lends a
+ * connection; the loan ends with exactly one of connpool_put() (reusable) and connpool_drop() (closed).
  */
 #pragma once
 #include <stdbool.h>
@@ -68,7 +68,7 @@ struct endpoint *connpool_endpoint(
 	struct connpool *p, const struct table *t, const struct table_endpoint *te);
 void connpool_unref(struct connpool *p, struct endpoint **ep);
 struct endpoint *connpool_ref(struct endpoint *ep);
-/* Another port of the same machine, asked now and then: no connection to it is kept.  A reference. */
+/* Another port of the same machine, to which no idle connection is kept.  Returns a reference. */
 struct endpoint *connpool_aside(const struct endpoint *ep, uint16_t port);
 
 /* An idle connection if there is one and `fresh` is not asked for, else a new one, still connecting.
@@ -77,10 +77,10 @@ struct upconn *connpool_get(struct connpool *p, struct endpoint *ep, bool fresh,
 void connpool_put(struct connpool *p, struct upconn **uc);
 void connpool_drop(struct connpool *p, struct upconn **uc);
 
-/* True if the peer's TCP acknowledged nothing of what was written since the loan began: certain where the peer ended the
- * connection, likely where it was reset. */
+/* True if the peer's TCP acknowledged nothing of what was written since the loan began.  This is certain
+ * if the peer ended the connection, and likely if it was reset. */
 bool connpool_nothing_acked(const struct upconn *uc);
-/* Closes all that are idle there. */
+/* Closes all idle connections to this endpoint. */
 void connpool_drop_idle(struct connpool *p, struct endpoint *ep);
 
 /* Closes connections idle for too long.  Returns true while any is idle. */

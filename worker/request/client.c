@@ -236,7 +236,7 @@ on_client_drained(void *arg)
 	struct client *c = arg;
 
 	c->full = false;
-	c->stalled_at = 0;
+	c->queued_before = 0;
 	if (c->closing)
 		client_done(c, false);
 	else if (c->req != NULL)
@@ -316,16 +316,16 @@ client_done(struct client *c, bool keep_alive)
 		consume_ahead(c); /* else whoever called us goes on with it */
 }
 
-/* A client that takes nothing of its answer for too long is given up, so that the engine's side is free. */
+/* A client that takes nothing of its answer for client.write_timeout is closed, so that its engine is free. */
 static void
-watch_stall(struct client *c, size_t queued, uint64_t now_ms)
+watch_writes(struct client *c, size_t queued, uint64_t now_ms)
 {
-	if (queued != c->stalled_at) {
-		c->stalled_at = queued;
-		c->stall_ms = now_ms + c->w->conf->client_write_ms;
+	if (queued != c->queued_before) {
+		c->queued_before = queued;
+		c->write_deadline_ms = now_ms + c->w->conf->client_write_ms;
 		return;
 	}
-	if (now_ms < c->stall_ms)
+	if (now_ms < c->write_deadline_ms)
 		return;
 	if (c->req != NULL)
 		c->req->end = END_CLIENT_STALLED;
@@ -341,7 +341,7 @@ client_tick(struct client *c, uint64_t now_ms)
 		return;
 	queued = sock_queued(&c->sock);
 	if (queued > 0)
-		watch_stall(c, queued, now_ms);
+		watch_writes(c, queued, now_ms);
 	else if (!c->sock.reading && sock_hung_up(&c->sock))
 		client_end(c);
 	else if (now_ms < c->deadline_ms)

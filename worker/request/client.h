@@ -1,9 +1,9 @@
 /*
- * The client side: accepts connections, reads heads and bodies, watches for the client's leaving.
+ * A connection of a client: reads heads and bodies, writes answers, notices that the client has left.
  *
  * Process: worker.
- * Ownership: the worker owns its connections; client_end() is the one end, the loop frees after the turn.
- * A connection has at most one request at a time; what a client sends ahead waits (bounded) in `in`.
+ * Ownership: the worker owns its clients.  client_end() is the one end; the loop frees after the turn.
+ * A client has at most one request at a time.  Bytes of its next request wait in `in`, which is bounded.
  */
 #pragma once
 #include <stdbool.h>
@@ -32,26 +32,28 @@ struct client {
 	bool full;      /* its socket would not take all of the answer */
 	bool consuming; /* a loop further up is handing bytes out */
 	bool ended;
-	size_t stalled_at; /* bytes queued at the last tick; 0: none */
-	uint64_t stall_ms; /* when a client that takes none of them is given up */
-	uint64_t walked;   /* the latest walk that has visited it */
+	size_t queued_before;       /* bytes queued at the last tick; 0: none */
+	uint64_t write_deadline_ms; /* when a client that takes none of them is closed */
+	uint64_t walked;            /* the latest walk that has visited it */
 	TAILQ_ENTRY(client) link;
 };
 
-/* Takes an accepted, non-blocking fd over. */
+/* Takes over an accepted, non-blocking fd. */
 void client_new(struct worker *w, int fd);
-/* Closes it and tells its request, if any, that the client is gone. */
+/* Closes the connection, and raises RQ_CLIENT_GONE for its request if there is one.  Idempotent. */
 void client_end(struct client *c);
 void client_free(struct client *c); /* after the turn */
 
-/* Writes to the client, queues what does not fit; c may be NULL (gone). */
+/* Writes to the client, and queues what its socket does not take.  c may be NULL: it has gone. */
 void client_write(struct client *c, const struct iovec *iov, int n);
+/* Bytes are queued: the engine should not be read. */
 bool client_full(const struct client *c);
 /* The request has been answered or given up: the connection goes on to the next one, or closes. */
 void client_done(struct client *c, bool keep_alive);
+/* Looks at the deadlines: idle, write, linger. */
 void client_tick(struct client *c, uint64_t now_ms);
 /*
- * Draining: the next answer is the last.  An idle connection is not closed at once, since a request may
- * be on its way that would be lost: it has a moment to arrive and be answered.
+ * The worker drains: the client's next answer is its last one.  An idle connection stays open for a
+ * moment, so that a request that is on its way is answered and not lost.
  */
 void client_drain(struct client *c);
