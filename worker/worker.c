@@ -24,7 +24,8 @@
 #include "worker/schedule/budget.h"
 #include "worker/base/core.h"
 #include "worker/base/walk.h"
-#include "worker/attempt/errand.h"
+#include "worker/attempt/attempt.h"
+#include "worker/attempt/background.h"
 #include "worker/request/client.h"
 #include "worker/net/connpool.h"
 #include "worker/request/request.h"
@@ -184,6 +185,26 @@ worker_need_tick(struct worker *w)
 	event_add(&w->ev_tick, &tv);
 }
 
+/* What one does may end any other: an attempt that was looked at goes to the list's end. */
+static void
+tick_detached(struct worker *w, uint64_t now_ms)
+{
+	struct attempt *a;
+
+	for (uint32_t n = w->ndetached; n > 0 && (a = TAILQ_FIRST(&w->detached)) != NULL; n--) {
+		TAILQ_REMOVE(&w->detached, a, link);
+		TAILQ_INSERT_TAIL(&w->detached, a, link);
+		attempt_tick(a, now_ms);
+	}
+}
+
+static void
+end_detached(struct worker *w)
+{
+	while (!TAILQ_EMPTY(&w->detached))
+		attempt_end(TAILQ_FIRST(&w->detached));
+}
+
 static void
 on_tick(evutil_socket_t fd, short what, void *arg)
 {
@@ -203,11 +224,12 @@ on_tick(evutil_socket_t fd, short what, void *arg)
 		req_tick(r, now);
 	while ((c = walk_next(&w->clients, w->walk)) != NULL)
 		client_tick(c, now);
-	errand_tick(w, now);
+	tick_detached(w, now);
+	background_tick(w, now);
 	idle_conns = connpool_sweep(w->connpool, now);
 	look_for_stopped_workers(w, now);
 	worker_listen_update(w);
-	if (w->nreqs > 0 || w->nclients > 0 || w->nerrands > 0 || idle_conns)
+	if (w->nreqs > 0 || w->nclients > 0 || w->nbackground > 0 || w->ndetached > 0 || idle_conns)
 		worker_need_tick(w);
 }
 
@@ -227,7 +249,7 @@ kv_ready(uint32_t slot, void *arg)
 	struct worker *w = arg;
 
 	if (w->waiting[slot] != NULL)
-		req_kv_ready(w->waiting[slot]);
+		attempt_kv_ready(w->waiting[slot]);
 }
 
 /* First the eventfd is read, then the bits are taken: what comes in between wakes us again. */
@@ -268,7 +290,7 @@ end_requests(struct worker *w, bool all)
 	w->walk++;
 	while ((r = walk_next(&w->reqs, w->walk)) != NULL)
 		if (all || r->client != NULL)
-			req_event(r, RQ_SHUTDOWN, NULL);
+			req_event(r, RQ_SHUTDOWN);
 }
 
 static void
@@ -338,8 +360,10 @@ worker_new(const struct heritage *h)
 	TAILQ_INIT(&w->ended_clients);
 	TAILQ_INIT(&w->reqs);
 	TAILQ_INIT(&w->ended_reqs);
-	TAILQ_INIT(&w->errands);
-	TAILQ_INIT(&w->ended_errands);
+	TAILQ_INIT(&w->detached);
+	TAILQ_INIT(&w->ended_attempts);
+	TAILQ_INIT(&w->background);
+	TAILQ_INIT(&w->ended_background);
 	TAILQ_INIT(&w->waiters);
 	w->own_fds = count_fds();
 	look_at_limits(w);
@@ -376,7 +400,8 @@ worker_reap(struct worker *w)
 		TAILQ_REMOVE(&w->ended_clients, c, link);
 		client_free(c);
 	}
-	errand_reap(w);
+	attempt_reap(w);
+	background_reap(w);
 	connpool_reap(w->connpool);
 }
 
@@ -384,8 +409,8 @@ static void
 worker_free(struct worker *w)
 {
 	end_requests(w, true);
-	end_requests(w, true); /* what the first ones left behind */
-	errand_end_all(w);
+	end_detached(w);
+	background_end_all(w);
 	while (!TAILQ_EMPTY(&w->clients)) /* told to quit with connections open */
 		client_end(TAILQ_FIRST(&w->clients));
 	worker_reap(w);
@@ -414,7 +439,8 @@ finished(const struct worker *w)
 	if (w->quit_ms != 0 && clock_ms() >= w->quit_ms)
 		return true;
 	/* an engine that was not told would wait for its other half for minutes */
-	return w->draining && w->nreqs == 0 && w->nclients == 0 && w->nerrands == 0;
+	return w->draining && w->nreqs == 0 && w->nclients == 0 && w->nbackground == 0 &&
+	       w->ndetached == 0;
 }
 
 int

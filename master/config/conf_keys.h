@@ -234,8 +234,8 @@ K("cache_hit_threshold", FRACTION, shake.cache_hit_threshold, 0, CONF_FRACTION -
 	"share of cached prompt tokens, such as 0.8, above which the decode engine, asked first, serves alone; \"\": prefill is asked first")
 
 /* The maps themselves: one in a pool for each connector. */
-#define CONF_CONNECTOR_MAP(id, text, ...)								\
-	{ .path = text, .type = CONF_T_CONNECTOR_MAP, .off = offsetof(struct conf_pool, shake),		\
+#define CONF_CONNECTOR_MAP(id, word, ...)								\
+	{ .path = #word, .type = CONF_T_CONNECTOR_MAP, .off = offsetof(struct conf_pool, shake),		\
 	  .def = "(none)", .class = CONF_LIVE, .doc = "keys of this connector" },
 
 /* What every source of endpoints says of them; `at` is where in its struct. */

@@ -2,7 +2,7 @@
 
 #include <assert.h>
 
-#define ROW(id, text, ...) [CONNECTOR_##id] = {.name = text, __VA_ARGS__},
+#define ROW(id, word, ...) [CONNECTOR_##id] = {.name = #word, __VA_ARGS__},
 
 const struct connector_info connector_info[CONNECTOR_N] = {CONNECTOR_LIST(ROW)};
 

@@ -1,5 +1,5 @@
 /*
- * The connectors, one row each: X(ID, "name", facts), facts being initializers of struct connector_info
+ * The connectors, one row each: X(ID, name, facts), facts being initializers of struct connector_info
  * (shm/base/connector_info.h).  What a connector does stands in worker/handshake/<name>.c.
  *
  * To add a connector: a row here, a file in worker/handshake/, an example in etc/examples/, a test file.
@@ -9,31 +9,31 @@
 
 // clang-format off
 #define CONNECTOR_LIST(X)										\
-X(NIXL, "nixl",												\
+X(NIXL, nixl,												\
 	.cleanup = CLEANUP_KV, .kv_leased = true, .decode_alone = true,					\
 	.keys = {"transfer_mode", "remote_host", "kv_lease", "fanout"})					\
-X(ORCHESTRATED, "orchestrated",										\
+X(ORCHESTRATED, orchestrated,										\
 	.cleanup = CLEANUP_KV, .kv_leased = true, .decode_alone = true,					\
 	.handoffs = 1u << HANDOFF_KV_TRANSFER_PARAMS | 1u << HANDOFF_DISAGG_PREFILL_RESP,		\
 	.remote_host = REMOTE_HOST_PREFILL,								\
 	.keys = {"handoff", "remote_host", "kv_lease", "fanout"})					\
-X(LMCACHE, "lmcache",											\
+X(LMCACHE, lmcache,											\
 	.cleanup = CLEANUP_KV, .kv_bound = true, .decode_alone = true,					\
 	.needs = CONNECTOR_NEEDS_RECEIVER,								\
 	.keys = {"ready_messages", "kv_ready_timeout", "first_token", "tokenize"})			\
-X(SGLANG, "sglang",											\
+X(SGLANG, sglang,											\
 	/* decode engines answer 400 to a prompt that was not prefilled (protocols.md 5.1) */		\
 	.cleanup = CLEANUP_ABORT, .kv_bound = true, .decode_alone = false,				\
 	.engine = ENGINE_SGLANG, .one_engine = true, .generate_path = true,				\
 	.keys = {"bootstrap", "learn_timeout"})								\
-X(SHARED_STORAGE, "shared_storage",									\
+X(SHARED_STORAGE, shared_storage,									\
 	.cleanup = CLEANUP_NONE, .decode_alone = true,							\
 	.keys = {"cache_hit_threshold"})								\
-X(P2P_NCCL, "p2p_nccl",											\
+X(P2P_NCCL, p2p_nccl,											\
 	/* decode engines wait for the KV of every prompt (vLLM's p2p_nccl_connector.py) */		\
 	.cleanup = CLEANUP_KV, .kv_bound = true, .decode_alone = false,					\
 	.needs = CONNECTOR_NEEDS_KV_ADDR)								\
-X(MOONCAKE, "mooncake",											\
+X(MOONCAKE, mooncake,											\
 	.cleanup = CLEANUP_KV, .kv_leased = true, .decode_alone = true,					\
 	.handoff = HANDOFF_TRANSFER_ID,									\
 	.handoffs = 1u << HANDOFF_TRANSFER_ID | 1u << HANDOFF_KV_TRANSFER_PARAMS,			\

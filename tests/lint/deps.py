@@ -35,7 +35,7 @@ ROOMS = {
     "master": "master/supervise master/fleet master/probe master/config master/notifier worker shm shm/core shm/base",
     "worker/base": "proto/http proto/json shm shm/core shm/base",
     "worker/net": "worker/base proto/http proto/json shm shm/core shm/base",
-    "worker/schedule": "worker/net worker/base proto/json shm shm/core shm/base",
+    "worker/schedule": "worker/net worker/base proto/http proto/json shm shm/core shm/base",
     "worker/handshake": "worker/net worker/base proto/json proto/answer shm shm/core shm/base",
     "worker/attempt": "worker/handshake worker/schedule worker/net worker/base "
                       "proto/http proto/json proto/answer shm shm/core shm/base",

@@ -1,163 +1,192 @@
-/* The state ASK: what must be known before a leg can go out is asked of the engines. */
+#include "worker/attempt/lookup.h"
+
+#include <string.h>
+
 #include "shm/base/clock.h"
+#include "worker/attempt/attempt.h"
+#include "worker/attempt/decode.h"
+#include "worker/attempt/failover.h"
 #include "worker/base/core.h"
-#include "worker/attempt/eject.h"
-#include "worker/attempt/exchange.h"
 #include "worker/net/connpool.h"
 #include "worker/request/request.h"
-#include "worker/attempt/retry.h"
 
-/* What was to be asked is known: the legs may run. */
+void
+lookup_unlock(struct attempt *a)
+{
+	if (a->lookup_lock == NULL)
+		return;
+	a->lookup_lock->asked_by_us = false;
+	connpool_unref(a->w->connpool, &a->lookup_lock);
+}
+
+/* Sends the next lookup, if anything is left to look up. */
 static void
-begin_legs(struct pair *pair)
+start(struct attempt *a)
 {
-	pair->asked = pair->begun = true;
-	pair_start(pair, STARTS_AT_ONCE);
+	const struct connector *c = a->t.connector;
+	struct endpoint *ep;
+
+	memset(&a->what, 0, sizeof(a->what));
+	if (!c->lookup(&a->t, &a->what)) {
+		attempt_set_lookup(a, LOOKUP_KNOWN);
+		return;
+	}
+	ep = a->t.engine[a->what.role];
+	if (c->lookup_repeats) { /* once for all who wait for the answer; they look again each tick */
+		if (ep->asked_by_us)
+			return;
+		ep->asked_by_us = true;
+		a->lookup_lock = connpool_ref(ep);
+	}
+	if (a->lookup_ep == NULL)
+		a->lookup_ep =
+			a->what.port == 0 ? connpool_ref(ep) : connpool_aside(ep, a->what.port);
+	a->leg[LEG_LOOKUP].ep = a->lookup_ep;
+	attempt_set_lookup(a, LOOKUP_SENT);
+	leg_start(&a->leg[LEG_LOOKUP]);
+}
+
+static bool
+is_known(const struct attempt *a)
+{
+	return a->lookup == LOOKUP_KNOWN || a->lookup == LOOKUP_NOT_NEEDED;
+}
+
+static bool
+legs_rest(const struct attempt *a)
+{
+	return (a->prefill == PREFILL_IDLE || a->prefill == PREFILL_NOT_NEEDED) &&
+	       a->decode == DECODE_IDLE && a->decode_sends == 0;
 }
 
 void
-exchange_start(struct req *req, struct leg *leg)
-{
-	(void)leg;
-	req_enter(req, REQ_EXCHANGE);
-	for (uint32_t i = 0; i < req->npairs && req->state != REQ_DONE; i++)
-		if (!req->pairs[i].begun)
-			begin_legs(&req->pairs[i]);
-}
-
-void
-ask_rest(struct req *req)
+lookup_go_on(struct req *req)
 {
 	bool all = true;
 
-	for (uint32_t i = 0; i < req->npairs && req->state != REQ_DONE; i++) {
-		struct pair *pair = &req->pairs[i];
-
-		if (!pair->asked && !leg_active(&pair->leg[LEG_ASK]))
-			pair_ask(pair);
-		if (req->state != REQ_ASK && pair->asked && !pair->begun)
-			begin_legs(pair); /* a later attempt, beside others that run */
-		all = all && pair->asked;
-	}
-	/* an answer may come at once, and has seen to the rest then */
-	if (all && req->state == REQ_ASK)
-		req_event(req, RQ_ASKED, NULL);
-}
-
-void
-planned(struct req *req, struct leg *leg)
-{
-	(void)leg;
-	req->end = END_OK; /* of an earlier try to plan */
-	for (uint32_t i = 0; i < req->npairs; i++) {
-		enum req_end why = pair_begin(&req->pairs[i]);
-
-		if (why != END_OK) {
-			req_refuse_with(req, why);
-			return;
-		}
-	}
-	if (req->connector->ask == NULL) {
-		req_event(req, RQ_ASKED, NULL);
+	for (uint32_t i = 0; i < req->nbranches && req->state == REQ_SERVE; i++)
+		if (req->branches[i].attempt->lookup == LOOKUP_DUE)
+			start(req->branches[i].attempt);
+	for (uint32_t i = 0; i < req->nbranches && req->state == REQ_SERVE; i++)
+		all = all && is_known(req->branches[i].attempt);
+	if (!all || req->state != REQ_SERVE)
 		return;
-	}
-	req_enter(req, REQ_ASK);
-	worker_need_tick(req->w);
-	ask_rest(req);
+	for (uint32_t i = 0; i < req->nbranches && req->state == REQ_SERVE; i++)
+		if (legs_rest(req->branches[i].attempt)) {
+			req_trace(req, 'x');
+			attempt_begin_legs(req->branches[i].attempt);
+		}
 }
 
 static const char unanswered[] = "asked, it did not answer in time";
 
-/* It will not be answered. */
+/* It will not be answered: other engines, or the request ends. */
 static void
-unknown(struct req *req, struct leg *leg)
+give_up(struct attempt *a)
 {
+	struct req *req = a->branch->req;
+	const enum req_end end = a->leg[LEG_LOOKUP].fail == LEG_FAIL_SHORTAGE
+					 ? END_OVERLOADED
+					 : a->t.connector->lookup_end;
+
 	if (req->detail == NULL)
 		req->detail = unanswered;
-	if (leg->fail == LEG_FAIL_SHORT) {
-		exchange_cut(req, END_OVERLOADED);
-		return;
-	}
-	eject_bad(leg);
-	if (!retry(leg))
-		exchange_cut(req, req->connector->ask_fail);
+	failover(a, LEG_LOOKUP, end == END_OVERLOADED ? CAUSE_SHORTAGE : CAUSE_UNUSABLE, end);
 }
 
 /* No answer, or none that is of use: refused, or asked again at the next tick. */
 static void
-ask_in_vain(struct req *req, struct leg *leg)
+failed(struct attempt *a)
 {
-	pair_ask_over(leg->pair);
-	req->detail = leg->fail != LEG_FAIL_NONE ? exchange_fail_text(leg->fail)
+	struct leg *leg = &a->leg[LEG_LOOKUP];
+	struct req *req = a->branch->req;
+	struct outcome o;
+
+	lookup_unlock(a);
+	req->detail = leg->fail != LEG_FAIL_NONE ? leg_fail_text(leg->fail)
 		      : leg->status == 0         ? unanswered
 		      : leg->status != 200       ? "asked, it answers with an error status"
 						 : "asked, it answers without it";
-	if (req->connector->asks_again) {
-		const bool at_fault = leg->fail != LEG_FAIL_NONE && leg->fail != LEG_FAIL_SHORT;
-
-		if (at_fault)
-			eject_bad(leg);
-		if (!at_fault || !retry(leg))
-			leg_rewind(leg);
+	if (a->t.connector->lookup_repeats) {
+		if (leg->fail != LEG_FAIL_NONE && leg->fail != LEG_FAIL_SHORTAGE) {
+			o = failover_judge(a, LEG_LOOKUP, CAUSE_BROKEN);
+			if (failover_others(a, LEG_LOOKUP, CAUSE_BROKEN, &o))
+				return;
+		}
+		leg_rewind(leg);
+		attempt_set_lookup(a, LOOKUP_DUE);
 	} else if (leg->status >= 400 && leg->status < 500 && leg->state == LEG_DONE) {
-		eject_busy(leg);
-		if (leg->status != 429 || !retry(leg))
-			exchange_pass_on(req, leg); /* of the client's own body */
+		failover(a, LEG_LOOKUP, CAUSE_STATUS,
+			END_ENGINE_STATUS); /* of the client's own body */
 	} else {
-		unknown(req, leg);
+		give_up(a);
 	}
 }
 
-/* Others wait for the same answer: not until the next tick. */
+/* Other requests wait for the same answer: they need not wait for the next tick.  What one does may end any other, so
+ * that the walk begins anew after each. */
 static void
-wake_waiters(const struct req *req)
+wake_others(struct worker *w, const struct req *but)
 {
-	struct req *one, *next;
+	const uint32_t round = ++w->lookup_round;
+	struct req *req;
 
-	for (one = TAILQ_FIRST(&req->w->reqs); one != NULL; one = next) {
-		next = TAILQ_NEXT(one, link);
-		if (one != req)
-			ask_rest(one);
+	for (;;) {
+		TAILQ_FOREACH(req, &w->reqs, link)
+		if (req->lookup_round != round && req != but && req->state == REQ_SERVE)
+			break;
+		if (req == NULL)
+			return;
+		req->lookup_round = round;
+		lookup_go_on(req);
 	}
 }
 
 void
-ask_answered(struct req *req, struct leg *leg)
+lookup_answered(struct attempt *a)
 {
-	if (leg->status != 200 || req->connector->asked(leg->pair) != TAKEN) {
-		ask_in_vain(req, leg);
+	const struct connector *c = a->t.connector;
+	struct req *req = a->branch->req;
+	struct worker *w = a->w;
+
+	if (a->leg[LEG_LOOKUP].status != 200 || c->looked_up(&a->t) != HANDOFF_OK) {
+		failed(a);
 		return;
 	}
-	pair_ask_over(leg->pair);
-	leg->pair->asked = true;
-	leg->pair->failed = false;
-	if (req->connector->asks_again)
-		wake_waiters(req);
-	ask_rest(req);
+	lookup_unlock(a);
+	attempt_set_lookup(a, LOOKUP_KNOWN);
+	a->failure_counted = false;
+	if (c->lookup_repeats)
+		wake_others(w, req);
+	if (a->life == ATTEMPT_SERVING)
+		lookup_go_on(req);
 }
 
 void
-ask_failed(struct req *req, struct leg *leg)
+lookup_failed(struct attempt *a)
 {
-	leg->status = 0;
-	ask_in_vain(req, leg);
+	a->leg[LEG_LOOKUP].status = 0;
+	failed(a);
 }
 
 void
-ask_late(struct req *req, struct leg *leg)
+lookup_late(struct attempt *a)
 {
-	leg_end(leg);
-	ask_failed(req, leg);
+	leg_end(&a->leg[LEG_LOOKUP]);
+	lookup_failed(a);
 }
 
 void
-ask_tick(struct req *req, uint64_t now_ms)
+lookup_tick(struct req *req, uint64_t now_ms)
 {
-	for (uint32_t i = 0; i < req->npairs && req->state != REQ_DONE; i++) {
-		struct pair *pair = &req->pairs[i];
+	for (uint32_t i = 0; i < req->nbranches && req->state == REQ_SERVE; i++) {
+		struct attempt *a = req->branches[i].attempt;
 
-		if (!pair->asked && pair->ask_deadline_ms != 0 && now_ms >= pair->ask_deadline_ms)
-			unknown(req, &pair->leg[LEG_ASK]);
+		if (!is_known(a) && a->lookup_deadline_ms != 0 && now_ms >= a->lookup_deadline_ms) {
+			lookup_unlock(a);
+			give_up(a);
+		}
 	}
-	ask_rest(req);
+	if (req->state == REQ_SERVE)
+		lookup_go_on(req);
 }

@@ -1,347 +1,365 @@
-/*
- * The state RELEASE: a prefill engine has, or may have, committed KV for an attempt that nobody waits for any more: the
- * client has gone, or other engines do it.  Only a decode engine's fetch frees that (protocols.md 2.5), so one is told.
- */
 #include "worker/attempt/release.h"
 
-#include <stdlib.h>
+#include <string.h>
 
-#include "shm/base/mem.h"
+#include "shm/base/log.h"
+#include "worker/attempt/attempt.h"
+#include "worker/attempt/background.h"
 #include "worker/base/core.h"
-#include "worker/attempt/errand.h"
-#include "worker/attempt/exchange.h"
-#include "worker/schedule/plan.h"
 #include "worker/net/connpool.h"
 #include "worker/request/request.h"
+#include "worker/schedule/plan.h"
 
 /*
  * For a prefill engine that was hung up on to close in turn; and for a decode engine that generates an
  * answer in one piece for a client that has gone: by then it has admitted the request, and one that is
- * aborted after its admission tells the prefill engine (protocols.md 2.5).  A streamed one is let go at
+ * aborted after its admission tells the prefill engine (protocols.md 2.5).  A streamed one is ended at
  * its first byte instead.
  */
 #define RELEASE_GRACE_MS 5000
 
-#define APART_MAX 256           /* requests of our own at once, of one worker */
-#define APART_BYTES (64u << 20) /* of their bodies together */
-
-/* Its notices have come: the KV lies at the decode engine, whatever becomes of the prefill engine. */
-static bool
-arrived(const struct pair *pair)
-{
-	return pair->kv_ready || (pair->armed && flag_is_ready(pair->req->w->flags, &pair->flag));
-}
+#define DETACHED_MAX 256           /* of one worker at once */
+#define DETACHED_BYTES (64u << 20) /* of their bodies together */
 
 /* Whether KV is held, or may be, that only a decode engine's fetch frees. */
 static bool
-holds(const struct pair *pair)
+holds_kv(const struct attempt *a)
 {
-	const struct leg *p = &pair->leg[LEG_PREFILL], *d = &pair->leg[LEG_DECODE];
+	const struct leg *p = &a->leg[LEG_PREFILL], *d = &a->leg[LEG_DECODE];
 
-	if (pair->req->connector->leaves != LEAVES_KV || pair->decoded ||
-		(d->first_told && !pair->used_up))
+	if (a->t.connector->info->cleanup != CLEANUP_KV || a->decode == DECODE_ENDED ||
+		(d->progress == LEG_BEGUN && a->kv != KV_SPENT))
 		return false; /* nothing is held, or it has been fetched: a byte of the answer is here */
-	return leg_active(p) ? leg_sent(p) : pair->handed || arrived(pair);
+	return leg_active(p) ? leg_sent(p) : attempt_kv_handed(a) || transfer_kv_arrived(&a->t);
 }
 
-/* Its decode engine could not be told at all. */
+/* Its decode engine could not be reached at all. */
 static bool
-unheard(const struct pair *pair)
+undelivered(const struct attempt *a)
 {
-	const struct leg *d = &pair->leg[LEG_DECODE];
+	const struct leg *d = &a->leg[LEG_DECODE];
 
-	return pair->handed && d->state == LEG_DONE && !d->reached;
+	return attempt_kv_handed(a) && d->state == LEG_DONE && d->progress == LEG_UNREACHED;
 }
 
-/* Its decode engine was told, and has failed or is about to: nothing goes on here. */
+/* Its decode engine had the parameters, and has failed or is about to: nothing goes on there. */
 static bool
-failed_there(const struct pair *pair)
+failed_there(const struct attempt *a)
 {
-	const struct leg *d = &pair->leg[LEG_DECODE];
+	const struct leg *d = &a->leg[LEG_DECODE];
 
-	return pair->handed && !leg_active(&pair->leg[LEG_PREFILL]) &&
-	       (pair->used_up || (d->state == LEG_DONE && d->reached));
+	return attempt_kv_handed(a) && !leg_active(&a->leg[LEG_PREFILL]) &&
+	       (a->kv == KV_SPENT || (d->state == LEG_DONE && d->progress >= LEG_REACHED));
 }
 
-/* A decode engine that was sent the client's own request. */
+/* A decode engine that was sent the client's own request, which is not streamed. */
 static void
-decode_in_time(struct pair *pair)
+decode_in_time(struct attempt *a)
 {
-	struct leg *d = pair_decode(pair);
+	struct leg *d = attempt_decode(a);
 
-	if (leg_active(d) && !leg_connecting(d) && !d->releases && !pair->req->facts.stream)
+	if (leg_active(d) && !leg_connecting(d) && !a->release_sent && !a->t.of.facts->stream)
 		leg_wait_at_most(d, RELEASE_GRACE_MS);
 }
 
-/*
- * What is sent from now on only frees the KV.  A prefill engine that has not begun to answer is hung up on, which
- * aborts it; once it has answered, blocks are held there, and a decode engine must be told.
- */
-static void
-release(struct pair *pair)
-{
-	struct leg *p = pair_prefill(pair);
-
-	pair->released = true;
-	if (leg_active(p) && pair->kv_ready) {
-		exchange_fetch_unheard(pair);
-		return;
-	}
-	if (leg_active(p) && p->got_bytes) {
-		leg_wait_anew(p); /* read to its end */
-		return;
-	}
-	if (leg_active(p)) {
-		leg_hang_up(p);
-		leg_wait_at_most(p, RELEASE_GRACE_MS);
-	}
-	decode_in_time(pair);
-}
-
-static void
-pair_over(struct pair *pair)
-{
-	for (enum leg_kind k = 0; k < LEG_PAIR_N; k++)
-		leg_end(&pair->leg[k]);
-	pair_ask_over(pair);
-	pair_disarm(pair);
-	pair->decoded = pair->asked = pair->begun = true;
-}
-
-/* Once: a leg that cannot even be started is over before the others have been looked at. */
-static void
-drop_if_over(struct req *req)
-{
-	if (req->state == REQ_DONE)
-		return;
-	for (uint32_t i = 0; i < req->npairs; i++)
-		if (!req->pairs[i].decoded)
-			return;
-	req_drop(req);
-}
-
-void
-client_left(struct req *req, struct leg *none)
-{
-	bool any = false;
-
-	(void)none;
-	for (uint32_t i = 0; i < req->npairs; i++)
-		any = any || (!req->pairs[i].decoded && !pair_decode(&req->pairs[i])->first_told);
-	if (!any || req->connector->leaves != LEAVES_KV) {
-		req_drop(req);
-		return;
-	}
-	req_enter(req, REQ_RELEASE);
-	req->released_as = M_KV_RELEASED_CLIENT_GONE;
-	for (uint32_t i = 0; i < req->npairs; i++) {
-		if (holds(&req->pairs[i]))
-			release(&req->pairs[i]);
-		else
-			pair_over(&req->pairs[i]);
-	}
-	drop_if_over(req);
-}
-
-static void
-over(struct pair *pair)
-{
-	struct req *req = pair->req;
-
-	pair_over(pair);
-	drop_if_over(req);
-}
-
-/* What lies at a decode engine that was not told is fetched there.  False: nothing does. */
+/* Decode is sent its request in the form that only frees KV, if it has, or gets, a place at an endpoint that is up.
+ * False: the attempt is over. */
 static bool
-fetch_arrived(struct pair *pair)
+send_decode(struct attempt *a)
 {
-	if (!arrived(pair) || pair_decode(pair)->state != LEG_IDLE)
+	if (!reservation_again(a->w, &a->place[ROLE_DECODE], a->t.of.facts->tokens)) {
+		attempt_end(a); /* the engine's own time limit will free it */
 		return false;
-	pair_start(pair, STARTS_AFTER_KV);
+	}
+	attempt_decode_again(a);
+	attempt_send_decode(a);
 	return true;
 }
 
-/* Another decode engine for a hand-over that none has been told of; false: there is none. */
-static bool
-tell_another(struct pair *pair)
+void
+release_fetch_unheard(struct attempt *a)
 {
-	struct pair *next;
-	bool found;
+	leg_end(attempt_prefill(a));
+	if (a->decode == DECODE_IDLE)
+		(void)send_decode(a);
+}
 
-	if (pair->req->connector->bound)
+/* What lies at a decode engine that was not asked is fetched there.  False: nothing does. */
+static bool
+fetch_arrived(struct attempt *a)
+{
+	if (!transfer_kv_arrived(&a->t) || a->decode != DECODE_IDLE)
 		return false;
-	next = pair_scratch(pair->req);
-	found = plan_again(next, FOR_DECODE, pair, EP_AWAY_BUSY, NULL);
-	if (found) {
-		pair_adopt(pair, ROLE_DECODE, next);
-		pair_next_rank(pair, ROLE_DECODE);
+	(void)send_decode(a);
+	return true;
+}
+
+/*
+ * A prefill engine that has not begun to answer is hung up on, which aborts it; once it has begun, blocks are held
+ * there, and a decode engine must be sent a request.
+ */
+static void
+release_prefill(struct attempt *a)
+{
+	struct leg *p = attempt_prefill(a);
+
+	if (!leg_active(p))
+		return;
+	if (a->t.notices == NOTICES_READY) {
+		release_fetch_unheard(a);
+	} else if (p->progress >= LEG_ANSWERING) {
+		leg_wait_anew(p); /* read to its end */
+		return;
+	} else {
+		leg_hang_up(p);
+		leg_wait_at_most(p, RELEASE_GRACE_MS);
 	}
-	pair_scratch_free(&next);
+}
+
+/* Another decode engine for KV parameters that none has had; false: there is none. */
+static bool
+choose_another_decode(struct attempt *a, struct attempt *chosen)
+{
+	if (a->t.connector->info->kv_bound ||
+		!plan_again(chosen, FOR_DECODE, a, EP_AWAY_BUSY, NULL))
+		return false;
+	attempt_decode_again(a);
+	attempt_drop_engine(a, ROLE_DECODE);
+	a->place[ROLE_DECODE] = chosen->place[ROLE_DECODE];
+	chosen->place[ROLE_DECODE] = (struct reservation){.ep = NULL};
+	attempt_set_engine(a, ROLE_DECODE);
+	transfer_next_rank(&a->t, ROLE_DECODE);
+	return true;
+}
+
+static bool
+another_decode(struct attempt *a)
+{
+	struct attempt *chosen = attempt_for_choice(a);
+	const bool found = choose_another_decode(a, chosen);
+
+	attempt_end(chosen);
 	return found;
 }
 
-/* A hand-over that is used up: told to decode engines in a way that they refuse, so that nothing is fetched. */
+/* KV parameters that are spent: sent to decode engines in a way that they refuse, so that nothing is fetched. */
 static void
-refuse_it(struct pair *pair)
+refuse(struct attempt *a)
 {
-	struct req *req = pair->req;
-	struct endpoint *to[ERRAND_ENGINES], *failed = pair_decode(pair)->ep;
-	const uint32_t tried = req->ntried;
+	struct facts *facts = a->t.of.facts;
+	struct endpoint *to[BACKGROUND_ENGINES];
+	const uint32_t tried = facts->tried.n;
 	size_t n = 0;
 
-	if (req->connector->refusal == NULL || pair->kv.n == 0 || req->text == NULL)
+	if (a->t.connector->refusal == NULL || a->t.kv.n == 0 || a->t.of.text == NULL)
 		return;
-	while (n < ERRAND_ENGINES - 1) {
-		struct pair *next = pair_scratch(req);
-		const bool found = plan_again(next, FOR_DECODE, pair, EP_AWAY_BUSY, NULL);
+	while (n < BACKGROUND_ENGINES - 1) {
+		struct attempt *chosen = attempt_for_choice(a);
+		const bool found = plan_again(chosen, FOR_DECODE, a, EP_AWAY_BUSY, NULL);
 
 		if (found) {
-			to[n++] = connpool_ref(pair_decode(next)->ep);
-			(void)req_tried(pair_decode(next)); /* for this loop alone */
+			to[n++] = connpool_ref(chosen->place[ROLE_DECODE].ep);
+			(void)tried_add(&facts->tried, to[n - 1]->slot); /* for this loop alone */
 		}
-		pair_scratch_free(&next);
+		attempt_end(chosen);
 		if (!found)
 			break;
 	}
-	req->ntried = tried;
-	to[n++] = connpool_ref(failed); /* it may live */
-	errand_refuse(pair, req->connector->refusal(&req->facts.pool), to, n);
+	facts->tried.n = tried;
+	to[n++] = connpool_ref(a->place[ROLE_DECODE].ep); /* it failed, but may live */
+	background_refuse(a, a->t.connector->refusal(&facts->pool), to, n);
 	while (n > 0)
-		connpool_unref(req->w->connpool, &to[--n]);
-	pair->handed = false;
+		connpool_unref(a->w->connpool, &to[--n]);
+	attempt_set_kv(a, KV_NONE);
 }
 
-/* The pair goes on in a request of its own. */
-static void
-set_apart(struct pair *from)
+void
+release_spent(struct attempt *a)
 {
-	const struct req *of = from->req;
-	struct leg *d = pair_decode(from);
-	struct worker *w = of->w;
-	struct pair *pair;
-	struct req *req;
+	attempt_set_kv(a, KV_SPENT);
+	if (attempt_kv_handed(a) && !leg_active(attempt_prefill(a)))
+		refuse(a);
+}
 
-	if (w->napart >= APART_MAX || of->text->body_len > APART_BYTES - w->apart_bytes)
-		return; /* the engine's own time limit will free it */
-	if (from->used_up)
-		leg_end(d); /* it has failed, though perhaps not to its last byte */
-	/* not told yet; and what waits for its socket are the bytes of `of` */
-	if (leg_active(d) && !leg_connecting(d) && !leg_sent(d))
-		leg_rewind(d);
-	req = req_apart(of);
-	req->pairs = mem_array(1, sizeof(*req->pairs));
-	req->npairs = 1;
-	pair = &req->pairs[0];
-	pair->req = req;
-	pair_move(pair, from);
-	pair_keep_places(pair);
-	req->released_as = of->end == END_SHUTDOWN          ? M_KV_RELEASED_SHUTDOWN
-			   : leg_active(pair_prefill(pair)) ? M_KV_RELEASED_PREFILL_LATE
-							    : M_KV_RELEASED_GIVEN_UP;
-	release(pair);
-	if (req->state != REQ_RELEASE || leg_active(pair_decode(pair)))
+/* After the attempt was detached: what each side is at decides what is sent. */
+static void
+begin(struct attempt *a)
+{
+	struct leg *d = attempt_decode(a);
+
+	release_prefill(a);
+	if (a->life == ATTEMPT_OVER)
 		return;
-	if (pair_decode(pair)->state == LEG_DONE) {
-		if (!leg_active(pair_prefill(pair)))
-			over(pair); /* nothing more will come */
-	} else if (leg_active(pair_prefill(pair)) || !fetch_arrived(pair)) {
-		if (!pair->handed)
+	decode_in_time(a);
+	if (leg_active(d))
+		return;
+	if (d->state == LEG_DONE) {
+		if (!leg_active(attempt_prefill(a)))
+			attempt_end(a); /* nothing more will come */
+	} else if (leg_active(attempt_prefill(a)) || !fetch_arrived(a)) {
+		if (!attempt_kv_handed(a))
 			return;
-		if (pair->starts[ROLE_DECODE] == STARTS_AFTER_KV)
-			exchange_go_on(req, pair);
+		if (a->t.starts[ROLE_DECODE] == STARTS_AFTER_KV)
+			release_go_on(a);
 		else
-			leg_start(pair_decode(pair));
+			(void)send_decode(a);
 	}
 }
 
-void
-release_used_up(struct pair *pair)
+static enum metric_counter
+why_released(const struct attempt *a)
 {
-	pair->used_up = true;
-	if (pair->handed && !leg_active(pair_prefill(pair)))
-		refuse_it(pair);
+	const struct req *req = a->branch->req;
+
+	if (req->state == REQ_DONE && req->end == END_SHUTDOWN)
+		return M_KV_RELEASED_SHUTDOWN;
+	if (req->state == REQ_DONE &&
+		(req->end == END_CLIENT_GONE || req->end == END_CLIENT_STALLED))
+		return M_KV_RELEASED_CLIENT_GONE;
+	return leg_active(&a->leg[LEG_PREFILL]) ? M_KV_RELEASED_PREFILL_LATE
+						: M_KV_RELEASED_GIVEN_UP;
+}
+
+static void
+detach(struct attempt *a)
+{
+	struct worker *w = a->w;
+	struct leg *d = attempt_decode(a);
+
+	if (w->ndetached >= DETACHED_MAX ||
+		a->t.of.text->body_len > DETACHED_BYTES - w->detached_bytes) {
+		attempt_end(a); /* the engine's own time limit will free it */
+		return;
+	}
+	if (a->kv == KV_SPENT)
+		leg_end(d); /* it has failed, though perhaps not to its last byte */
+	/* not all of the request is out: the engine gets it in the form that only frees KV */
+	if (leg_active(d) && !leg_connecting(d) && !leg_sent(d))
+		attempt_decode_again(a);
+	a->released_as = why_released(a);
+	attempt_detach(a);
+	begin(a);
 }
 
 void
-release_attempt(struct pair *pair)
+release_attempt(struct attempt *a)
 {
-	const struct req *req = pair->req;
+	if (a->life != ATTEMPT_SERVING)
+		return;
+	if (a->t.connector->info->cleanup == CLEANUP_ABORT) {
+		background_abort(a);
+		attempt_end(a);
+	} else if (a->t.of.text == NULL || !holds_kv(a)) {
+		attempt_end(a);
+	} else if (failed_there(a) || (undelivered(a) && !another_decode(a))) {
+		refuse(a);
+		attempt_end(a);
+	} else {
+		detach(a);
+	}
+}
 
-	if (req->connector->leaves == LEAVES_ROOM)
-		pair_abort(pair);
-	else if (req->state == REQ_RELEASE || req->text == NULL)
-		return;
-	else if (!holds(pair))
-		return;
-	else if (!failed_there(pair) && (!unheard(pair) || tell_another(pair)))
-		set_apart(pair);
-	else
-		refuse_it(pair);
+struct attempt *
+release_pushed(struct attempt *a)
+{
+	struct branch *b = a->branch;
+	struct attempt *next;
+
+	if (!holds_kv(a)) {
+		leg_end(attempt_decode(a));
+		transfer_drop_flag(&a->t, false);
+		return a;
+	}
+	next = attempt_new(b, a->t.connector, ATTEMPT_OTHER);
+	next->lookup = a->lookup;
+	transfer_set_id(&next->t, a->t.id, strlen(a->t.id)); /* the log names its engines */
+	for (enum role r = 0; r < ROLE_N; r++)
+		next->place[r] = (struct reservation){.ep = connpool_ref(a->place[r].ep),
+			.pool = a->place[r].pool,
+			.role = a->place[r].role};
+	b->attempt = next;
+	release_attempt(a);
+	return next;
 }
 
 /* Whether it has fetched nobody knows: what its prefill engine has said, or will say soon, is refused. */
 static void
-decode_failed(struct pair *pair)
+decode_failed(struct attempt *a)
 {
-	leg_end(pair_decode(pair));
-	release_used_up(pair);
-	if (!leg_active(pair_prefill(pair)))
-		over(pair);
+	leg_end(attempt_decode(a));
+	release_spent(a);
+	if (!leg_active(attempt_prefill(a)))
+		attempt_end(a);
 }
 
-/*
- * A prefill engine answers after all: its own clock starts again.  A decode engine that answers the client's
- * own request has fetched the KV, so it can be let go.
- */
+/* A prefill engine answers after all: its own clock starts again. */
 void
-release_first(struct req *req, struct leg *leg)
+release_prefill_first(struct attempt *a)
 {
-	(void)req;
-	if (leg->kind == LEG_PREFILL) {
-		leg_wait_anew(leg);
-	} else if (leg->status >= 400) {
-		decode_failed(leg->pair);
-	} else if (!leg->releases) {
-		over(leg->pair);
-	}
+	leg_wait_anew(attempt_prefill(a));
 }
 
+/* A decode engine that answers the client's own request has fetched the KV, so that request can be ended. */
 void
-release_answered(struct req *req, struct leg *leg)
+release_decode_first(struct attempt *a)
 {
-	struct pair *pair = leg->pair;
-
-	if (leg->kind == LEG_PREFILL && leg->status == 200 &&
-		exchange_take_handover(req, leg) >= TAKEN_NOTHING && pair->handed) {
-		if (unheard(pair) && tell_another(pair)) { /* its decode engine refused before */
-			leg_start(pair_decode(pair));
-			return;
-		}
-		if (!pair->used_up && !unheard(pair)) {
-			exchange_go_on(req, pair);
-			decode_in_time(pair);
-			return;
-		}
-		refuse_it(pair);
-	}
-	if (leg->kind != LEG_PREFILL || !fetch_arrived(pair))
-		over(pair);
+	if (attempt_decode(a)->status >= 400)
+		decode_failed(a);
+	else if (!a->release_sent)
+		attempt_end(a);
 }
 
 void
-release_failed(struct req *req, struct leg *leg)
+release_go_on(struct attempt *a)
 {
-	struct pair *pair = leg->pair;
-
-	(void)req;
-	leg_end(leg);
-	if (leg->kind == LEG_DECODE && unheard(pair) && req_tried(leg) && tell_another(pair)) {
-		leg_start(pair_decode(pair));
+	if (a->decode == DECODE_IDLE &&
+		!reservation_again(a->w, &a->place[ROLE_DECODE], a->t.of.facts->tokens)) {
+		attempt_end(a);
 		return;
 	}
-	if (leg->kind == LEG_DECODE && !leg->first_told)
-		decode_failed(pair);
-	else if (leg->kind != LEG_PREFILL || !fetch_arrived(pair))
-		over(pair);
+	attempt_go_on(a);
+	if (a->life != ATTEMPT_OVER)
+		decode_in_time(a);
+}
+
+void
+release_prefill_answered(struct attempt *a)
+{
+	const struct leg *p = attempt_prefill(a);
+
+	if (p->status == 200 && attempt_take_handoff(a) >= HANDOFF_NONE && attempt_kv_handed(a)) {
+		if (undelivered(a) && another_decode(a)) { /* its decode engine refused before */
+			(void)send_decode(a);
+			return;
+		}
+		if (a->kv != KV_SPENT && !undelivered(a)) {
+			release_go_on(a);
+			return;
+		}
+		refuse(a);
+	}
+	if (!fetch_arrived(a))
+		attempt_end(a);
+}
+
+void
+release_prefill_failed(struct attempt *a)
+{
+	leg_end(attempt_prefill(a));
+	if (!fetch_arrived(a))
+		attempt_end(a);
+}
+
+void
+release_decode_failed(struct attempt *a)
+{
+	struct leg *d = attempt_decode(a);
+
+	leg_end(d);
+	if (undelivered(a) && tried_add(&a->t.of.facts->tried, d->ep->slot) && another_decode(a))
+		(void)send_decode(a);
+	else if (d->progress != LEG_BEGUN)
+		decode_failed(a);
+	else
+		attempt_end(a);
 }

@@ -35,7 +35,7 @@ resume_plan(struct req *req)
 		req->text->doc == NULL || (!chat && req->facts.route != ROUTE_COMPLETIONS))
 		return;
 	req->not_resumed =
-		req->npairs > 1 ? "several_choices" : follow_refuses(req->text->doc, chat);
+		req->nbranches > 1 ? "several_choices" : follow_refuses(req->text->doc, chat);
 	if (req->not_resumed != NULL)
 		return;
 	req->resume = r = MEM_NEW(struct resume);
@@ -103,8 +103,10 @@ resume_events(struct req *req, struct membuf *out)
 	r->made.n = 0;
 	while (got == FOLLOW_OK && (n = sse_next(out->p + at, out->n - at)) > 0) {
 		got = follow_event(r->follow, out->p + at, n, &r->made);
-		if (got != FOLLOW_OK)
+		if (got != FOLLOW_OK) {
+			r->last.n = 0;
 			membuf_add(&r->last, out->p + at, n);
+		}
 		at += n;
 	}
 	out->n = 0;
@@ -165,7 +167,7 @@ resume_finish(struct req *req)
 
 	if (!follow_complete(f))
 		return false;
-	req->resumed = true;
+	req->rescue = RESCUE_RESUME;
 	follow_finish(f, &out);
 	if (out.n > 0)
 		relay_events(req, out.p, out.n);
@@ -201,6 +203,5 @@ resume_go(struct req *req)
 	text_unref(&req->text);
 	req->text = r->next;
 	r->next = NULL;
-	r->last.n = 0;
-	req->resumed = true;
+	req->rescue = RESCUE_RESUME;
 }

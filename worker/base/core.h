@@ -15,19 +15,21 @@
 
 struct conf;
 struct client;
-struct errand;
+struct attempt;
+struct background;
 struct flag_set;
 struct heritage;
-struct pair;
 struct connpool;
 struct req;
 struct seg;
 struct threshold;
+struct transfer;
 struct budget;
 
 TAILQ_HEAD(client_list, client);
 TAILQ_HEAD(req_list, req);
-TAILQ_HEAD(errand_list, errand);
+TAILQ_HEAD(background_list, background);
+TAILQ_HEAD(attempt_list, attempt);
 TAILQ_HEAD(wait_list, req);
 
 #define WORKER_BUF (64u << 10) /* one read(2); a paced event is under 1 KiB, a burst fills it */
@@ -59,7 +61,9 @@ struct worker {
 	struct req_list reqs;
 	uint64_t walk; /* over clients or reqs: number of the latest one, walk.h */
 	struct req_list ended_reqs;
-	struct errand_list errands, ended_errands;
+	/* detached: their requests have ended or gone on, their engines still hold something */
+	struct attempt_list detached, ended_attempts;
+	struct background_list background, ended_background;
 	struct wait_list waiters; /* of the requests, those that wait for a place: wait.c */
 	bool planning;            /* inside the read section of a selection */
 	bool served;              /* by it, somebody who waited */
@@ -67,20 +71,21 @@ struct worker {
 		owes; /* roles of places given back in it: whoever waits for one is told after it */
 	uint32_t nclients;
 	uint32_t nreqs;
-	uint32_t nerrands;
-	uint64_t buffered; /* bytes of bodies, half heads and kept answers: buffered_add() */
-	uint64_t declared; /* bytes of large bodies that are still to come */
+	uint32_t lookup_round; /* counts lookups that have told something others wait for */
+	uint32_t nbackground;
+	uint32_t ndetached;
+	size_t detached_bytes; /* of the bodies of detached attempts */
+	uint64_t buffered;     /* bytes of bodies, half heads and kept answers: buffered_add() */
+	uint64_t declared;     /* bytes of large bodies that are still to come */
 	/* descriptors: those it was born with, the most it may have, when it last said that they are few */
 	uint32_t own_fds;
 	uint64_t max_fds, paused_ms;
-	uint32_t napart;    /* of the requests, those that only let go of something */
-	size_t apart_bytes; /* of their bodies */
 	bool draining;
 	uint64_t quit_ms; /* told to quit: when to go whatever is left; 0: not told */
 
 	struct flag_set *flags;
-	struct pair **waiting; /* [flag slot]: who waits for its notices */
-	uint64_t next_room;    /* SGLang's bootstrap rooms: counts */
+	struct transfer **waiting; /* [flag slot]: the transfer that waits for its notices */
+	uint64_t next_room;        /* SGLang's bootstrap rooms: counts */
 
 	/* [pool id][lane]: requests since both rounds began together, see plan.c */
 	uint32_t *round;

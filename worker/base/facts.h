@@ -25,6 +25,26 @@ struct req_pool {
 	struct conf_queue queue;
 };
 
+#define REQ_TRIED_MAX 24 /* of CONF_RETRIES_MAX engines of each role, and the first two */
+
+/* Endpoint slots that are not chosen again for a request. */
+struct tried {
+	uint32_t slot[REQ_TRIED_MAX], n;
+};
+
+/* False: as many have been tried as are noted. */
+static inline bool
+tried_add(struct tried *t, uint32_t slot)
+{
+	for (uint32_t i = 0; i < t->n; i++)
+		if (t->slot[i] == slot)
+			return true;
+	if (t->n == REQ_TRIED_MAX)
+		return false;
+	t->slot[t->n++] = slot;
+	return true;
+}
+
 struct facts {
 	enum route route;
 	bool stream;
@@ -35,4 +55,13 @@ struct facts {
 	uint32_t samples;  /* `n` */
 	uint32_t parts;    /* branches: samples or prompts that are served apart */
 	struct req_pool pool;
+	struct tried tried;
+};
+
+struct text;
+
+/* What the client asked for. */
+struct demand {
+	struct facts *facts;
+	struct text *text; /* NULL once nothing more can be sent for it */
 };

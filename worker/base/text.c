@@ -37,6 +37,7 @@ text_unref(struct text **textp)
 	free(text->body);
 	free(text->doc);
 	free(text->headers);
+	free(text->query);
 	free(text);
 }
 
@@ -50,6 +51,8 @@ text_with_body(const struct text *of, char *body, size_t len)
 	buffered_add(text->w, (int64_t)len);
 	text->headers = mem_strndup(of->headers, of->headers_len);
 	text->headers_len = of->headers_len;
+	if (of->query != NULL)
+		text->query = mem_strndup(of->query, strlen(of->query));
 	return text;
 }
 

@@ -23,6 +23,7 @@ struct text {
 	struct splice *doc; /* the body's members; NULL: it is no JSON, or text_drop_doc() */
 	char *headers;      /* end-to-end header lines, each with CRLF */
 	size_t headers_len;
+	char *query; /* of the target, or NULL */
 };
 
 /* One reference, no bytes. */
@@ -30,7 +31,7 @@ struct text *text_new(struct worker *w);
 struct text *text_ref(struct text *text);
 /* Sets *text to NULL; NULL is fine. */
 void text_unref(struct text **text);
-/* A text with `body` (which it takes over, `len` bytes) and a copy of the header lines of `of`. */
+/* A text with `body` (which it takes over, `len` bytes) and copies of the header lines and the query of `of`. */
 struct text *text_with_body(const struct text *of, char *body, size_t len);
 /* Parses the body as one JSON object.  NULL, or why it is none. */
 const char *text_scan(struct text *text);

@@ -1,22 +1,18 @@
 #include "worker/handshake/connector.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "proto/json/json_string.h"
 #include "worker/net/connpool.h"
-#include "worker/request/request.h"
-#include "worker/attempt/resume.h"
+#include "worker/handshake/transfer.h"
 
-static const struct connector *const connectors[CONNECTOR_N] = {
-	[CONNECTOR_NIXL] = &connector_nixl,
-	[CONNECTOR_ORCHESTRATED] = &connector_orchestrated,
-	[CONNECTOR_LMCACHE] = &connector_lmcache,
-	[CONNECTOR_SGLANG] = &connector_sglang,
-	[CONNECTOR_SHARED_STORAGE] = &connector_shared_storage,
-	[CONNECTOR_P2P_NCCL] = &connector_p2p_nccl,
-	[CONNECTOR_MOONCAKE] = &connector_mooncake,
-};
+#define ROW(id, word, ...) [CONNECTOR_##id] = &connector_##word,
+static const struct connector *const connectors[CONNECTOR_N] = {CONNECTOR_LIST(ROW)};
+#undef ROW
+
+static const struct connector_info no_handshake = {.cleanup = CLEANUP_NONE};
 
 /*
  * Members that choose a peer or a request: an engine would connect to any host they name (protocols.md
@@ -27,18 +23,22 @@ static const enum splice_key stripped[] = {SK_KV_TRANSFER_PARAMS, SK_DISAGG_PREF
 	SK_ROUTED_DP_RANK, SK_DISAGG_PREFILL_DP_RANK, SK_DATA_PARALLEL_RANK};
 
 void
-connector_no_edit(struct pair *pair, struct splice_edit *e)
+connector_no_edit(struct transfer *t, struct splice_edit *e)
 {
-	(void)pair;
+	(void)t;
 	(void)e;
 }
 
 const struct connector connector_direct = {
+	.info = &no_handshake,
+	.engines = ENGINES_DECODE,
 	.starts = {[ROLE_PREFILL] = STARTS_NEVER, [ROLE_DECODE] = STARTS_AT_ONCE},
 	.edit = {[ROLE_DECODE] = connector_no_edit},
 };
 
-const struct connector connector_one_leg = {
+const struct connector connector_single = {
+	.info = &no_handshake,
+	.engines = ENGINES_SINGLE,
 	.starts = {[ROLE_PREFILL] = STARTS_NEVER, [ROLE_DECODE] = STARTS_AT_ONCE},
 	.edit = {[ROLE_DECODE] = connector_no_edit},
 };
@@ -81,13 +81,12 @@ connector_list_of_prompts(const struct splice *doc, const struct splice_member *
 }
 
 size_t
-connector_prompts(const struct req *req)
+connector_prompts(const struct demand *d)
 {
 	size_t n = 0;
 
-	if (req->facts.route == ROUTE_COMPLETIONS) /* no other path reads it */
-		n = connector_list_of_prompts(
-			req->text->doc, splice_find(req->text->doc, SK_PROMPT));
+	if (d->facts->route == ROUTE_COMPLETIONS) /* no other path reads it */
+		n = connector_list_of_prompts(d->text->doc, splice_find(d->text->doc, SK_PROMPT));
 
 	return n > 1 ? n : 1;
 }
@@ -99,11 +98,11 @@ connector_find(enum connector_kind kind)
 }
 
 const char *
-connector_answer_id(struct req *req)
+connector_answer_id(const struct demand *d, char id[CONNECTOR_ANSWER_ID])
 {
-	return pair_text(&req->pairs[0], "\"%s-%s\"",
-		req->facts.route == ROUTE_CHAT ? "chatcmpl" : "cmpl", req->facts.id)
-		.p;
+	(void)snprintf(id, CONNECTOR_ANSWER_ID, "\"%s-%s\"",
+		d->facts->route == ROUTE_CHAT ? "chatcmpl" : "cmpl", d->facts->id);
+	return id;
 }
 
 enum several
@@ -141,9 +140,9 @@ connector_set(struct splice_edit *e, enum splice_key k, enum splice_op op, const
 }
 
 void
-connector_limit_prefill(struct pair *pair, struct splice_edit *e)
+connector_limit_prefill(struct transfer *t, struct splice_edit *e)
 {
-	(void)pair;
+	(void)t;
 	connector_set(e, SK_MAX_TOKENS, SE_SET, "1");
 	/* wins over max_tokens where both are present */
 	connector_set(e, SK_MAX_COMPLETION_TOKENS, SE_LOWER, "1");
@@ -177,10 +176,10 @@ empty_object(struct span kv)
  * vLLM's side channel says "localhost" by default (protocols.md 2.2).
  */
 static void
-name_host(struct pair *pair)
+name_host(struct transfer *t)
 {
-	const char *host = pair->leg[LEG_PREFILL].ep->host;
-	struct span kv = pair->kv;
+	const char *host = t->engine[ROLE_PREFILL]->host;
+	struct span kv = t->kv;
 	struct splice_seg v;
 	char quoted[280];
 	int known = splice_member_raw(kv.p, kv.n, "remote_host", &v);
@@ -188,77 +187,77 @@ name_host(struct pair *pair)
 	if (known == -1 || json_quote(quoted, sizeof(quoted), host, strlen(host), 256) == -1)
 		return; /* not an object: passed on as it is */
 	if (known == 1)
-		pair->kv = pair_text(pair, "%.*s%s%.*s", (int)(v.p - kv.p), kv.p, quoted,
+		t->kv = transfer_text(t, "%.*s%s%.*s", (int)(v.p - kv.p), kv.p, quoted,
 			(int)(kv.p + kv.n - (v.p + v.n)), v.p + v.n);
 	else
-		pair->kv = pair_text(pair, "{\"remote_host\":%s%s%.*s", quoted,
+		t->kv = transfer_text(t, "{\"remote_host\":%s%s%.*s", quoted,
 			empty_object(kv) ? "" : ",", (int)kv.n - 1, kv.p + 1);
 }
 
-enum taken
-connector_take_answer(struct pair *pair)
+enum handoff
+connector_take_answer(struct transfer *t)
 {
-	const struct leg *p = &pair->leg[LEG_PREFILL];
+	const struct engine_answer *p = &t->prefill_answer;
 	struct splice_seg v;
 
-	return splice_member_raw(p->answer, p->answer_len, "choices", &v) == 1 ? TAKEN : TAKEN_BAD;
+	return splice_member_raw(p->text, p->len, "choices", &v) == 1 ? HANDOFF_OK : HANDOFF_BAD;
 }
 
-enum taken
-connector_take_kv(struct pair *pair)
+enum handoff
+connector_take_kv(struct transfer *t)
 {
-	const struct leg *p = &pair->leg[LEG_PREFILL];
+	const struct engine_answer *p = &t->prefill_answer;
 	struct splice_seg v;
 
-	switch (splice_member_raw(p->answer, p->answer_len, "kv_transfer_params", &v)) {
+	switch (splice_member_raw(p->text, p->len, "kv_transfer_params", &v)) {
 	case 1:
 		if (v.n == 4 && memcmp(v.p, "null", 4) == 0)
-			return TAKEN_NOTHING;
-		pair->kv = (struct span){v.p, v.n};
-		if (pair->req->facts.pool.shake.remote_host == REMOTE_HOST_PREFILL)
-			name_host(pair);
-		return TAKEN;
+			return HANDOFF_NONE;
+		t->kv = (struct span){v.p, v.n};
+		if (t->of.facts->pool.shake.remote_host == REMOTE_HOST_PREFILL)
+			name_host(t);
+		return HANDOFF_OK;
 	case 0:
-		return TAKEN_NOTHING;
+		return HANDOFF_NONE;
 	default:
-		return TAKEN_BAD;
+		return HANDOFF_BAD;
 	}
 }
 
 void
-connector_strip(struct pair *pair, struct splice_edit *e)
+connector_strip(struct transfer *t, struct splice_edit *e)
 {
 	memset(e, 0, sizeof(*e));
 	for (size_t i = 0; i < sizeof(stripped) / sizeof(stripped[0]); i++)
 		connector_set(e, stripped[i], SE_CUT, NULL);
-	connector_set(e, SK_REQUEST_ID, SE_LOWER, pair->id_json);
-	connector_set(e, SK_RID, SE_LOWER, pair->id_json);
+	connector_set(e, SK_REQUEST_ID, SE_LOWER, t->id_json);
+	connector_set(e, SK_RID, SE_LOWER, t->id_json);
 }
 
 /* Of a request that was split, this pair's share. */
 static void
-take_share(struct pair *pair, struct splice_edit *e)
+take_share(struct transfer *t, struct splice_edit *e)
 {
-	if (pair->prompt.n > 0)
-		connector_set_span(e, SK_PROMPT, SE_SET, pair->prompt);
-	if (pair->req->npairs > 1 && pair->req->facts.samples > 1) {
+	if (t->prompt.n > 0)
+		connector_set_span(e, SK_PROMPT, SE_SET, t->prompt);
+	if (t->of.facts->parts > 1 && t->of.facts->samples > 1) {
 		connector_set(e, SK_N, SE_LOWER, "1");
 		connector_set(e, SK_BEST_OF, SE_CUT, NULL);
 	}
-	if (pair->seeded)
+	if (t->seeded)
 		connector_set_span(
-			e, SK_SEED, SE_LOWER, pair_text(pair, "%lld", (long long)pair->seed));
+			e, SK_SEED, SE_LOWER, transfer_text(t, "%lld", (long long)t->seed));
 }
 
 void
-connector_edit(struct pair *pair, enum role role, struct splice_edit *e)
+connector_edit(struct transfer *t, enum role role, struct splice_edit *e)
 {
-	connector_strip(pair, e);
-	take_share(pair, e);
-	if (pair->req->resume != NULL)
-		connector_set_span(e, SK_STREAM_OPTIONS, SE_SET, resume_options(pair->req));
-	pair->req->connector->edit[role](pair, e);
-	if (role == ROLE_DECODE && pair->released)
+	connector_strip(t, e);
+	take_share(t, e);
+	if (t->stream_options.n > 0)
+		connector_set_span(e, SK_STREAM_OPTIONS, SE_SET, t->stream_options);
+	t->connector->edit[role](t, e);
+	if (role == ROLE_DECODE && t->release_only)
 		/* one token, so that it fetches and thereby frees */
-		connector_limit_prefill(pair, e);
+		connector_limit_prefill(t, e);
 }

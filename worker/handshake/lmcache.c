@@ -13,7 +13,7 @@
 #include "proto/json/json_read.h"
 #include "proto/json/json_small.h"
 #include "worker/net/connpool.h"
-#include "worker/request/request.h"
+#include "worker/handshake/transfer.h"
 
 #define COMPLETIONS_MAX_TOKENS 16 /* of a completion that says none (1.2) */
 
@@ -27,12 +27,12 @@ by_prefill(const struct req_pool *pool)
 
 /* The member that limits how many tokens are generated; NULL: none does. */
 static const struct splice_member *
-limit_member(const struct req *req)
+limit_member(const struct demand *d)
 {
 	static const enum splice_key keys[] = {SK_MAX_COMPLETION_TOKENS, SK_MAX_TOKENS};
 
-	for (size_t i = req->facts.route == ROUTE_CHAT ? 0 : 1; i < 2; i++) {
-		const struct splice_member *m = splice_find(req->text->doc, keys[i]);
+	for (size_t i = d->facts->route == ROUTE_CHAT ? 0 : 1; i < 2; i++) {
+		const struct splice_member *m = splice_find(d->text->doc, keys[i]);
 
 		if (m != NULL && m->type != ST_NULL)
 			return m;
@@ -42,47 +42,47 @@ limit_member(const struct req *req)
 
 /* A member's count; false if it is no plain number. */
 static bool
-count_of(const struct req *req, const struct splice_member *m, uint64_t *ret)
+count_of(const struct demand *d, const struct splice_member *m, uint64_t *ret)
 {
-	const struct splice_seg v = {req->text->doc->text + m->val, m->end - m->val};
+	const struct splice_seg v = {d->text->doc->text + m->val, m->end - m->val};
 
 	return json_read_number(&v, UINT32_MAX, ret);
 }
 
 /* The client's limit of generated tokens; 0: none said. */
 static uint64_t
-asked_limit(const struct req *req)
+asked_limit(const struct demand *d)
 {
-	const struct splice_member *m = limit_member(req);
+	const struct splice_member *m = limit_member(d);
 	uint64_t n = 0;
 
 	if (m != NULL)
-		(void)count_of(req, m, &n);
+		(void)count_of(d, m, &n);
 	return n;
 }
 
 /* What is left for decode after the first token. */
 static uint64_t
-rest_limit(const struct pair *pair)
+rest_limit(const struct transfer *t)
 {
-	const uint64_t limit = asked_limit(pair->req), used = pair->ntokens + 1;
+	const uint64_t limit = asked_limit(&t->of), used = t->ntokens + 1;
 
 	if (limit > 0)
 		return limit - 1;
-	if (pair->req->facts.route != ROUTE_CHAT)
+	if (t->of.facts->route != ROUTE_CHAT)
 		return COMPLETIONS_MAX_TOKENS - 1;
-	return pair->max_context > used ? pair->max_context - used : 0;
+	return t->max_context > used ? t->max_context - used : 0;
 }
 
 /* The client's min_tokens; 0: none said. */
 static uint64_t
-asked_least(const struct req *req)
+asked_least(const struct demand *d)
 {
-	const struct splice_member *m = splice_find(req->text->doc, SK_MIN_TOKENS);
+	const struct splice_member *m = splice_find(d->text->doc, SK_MIN_TOKENS);
 	uint64_t n = 0;
 
 	if (m != NULL)
-		(void)count_of(req, m, &n);
+		(void)count_of(d, m, &n);
 	return n;
 }
 
@@ -96,15 +96,15 @@ is_token_list(const char *p, size_t n)
 
 /* The one prompt of this pair, be it the only one of a list; of no bytes for chat. */
 static struct span
-prompt_of(const struct pair *pair)
+prompt_of(const struct transfer *t)
 {
-	const struct splice *doc = pair->req->text->doc;
+	const struct splice *doc = t->of.text->doc;
 	const struct splice_member *m = splice_find(doc, SK_PROMPT);
 	struct splice_seg list, one;
 	size_t at = 0;
 
-	if (pair->prompt.n > 0 || m == NULL || pair->req->facts.route != ROUTE_COMPLETIONS)
-		return pair->prompt;
+	if (t->prompt.n > 0 || m == NULL || t->of.facts->route != ROUTE_COMPLETIONS)
+		return t->prompt;
 	list = (struct splice_seg){doc->text + m->val, m->end - m->val};
 	if (connector_list_of_prompts(doc, m) == 1 && splice_element(&list, &at, &one))
 		return (struct span){one.p, one.n};
@@ -113,24 +113,24 @@ prompt_of(const struct pair *pair)
 
 /* A prompt of token ids needs no tokenizer. */
 static bool
-has_tokens(struct pair *pair)
+has_tokens(struct transfer *t)
 {
-	const struct span p = prompt_of(pair);
+	const struct span p = prompt_of(t);
 
 	if (p.n == 0 || !is_token_list(p.p, p.n))
 		return false;
-	pair->tokens = p;
+	t->tokens = p;
 	return true;
 }
 
 /* The client's whole body, for all of it that a template may use; of prompt and messages only what its path
  * reads, since this path takes either. */
 static void
-tokenize_edit(struct pair *pair, struct splice_edit *e)
+tokenize_edit(struct transfer *t, struct splice_edit *e)
 {
-	const struct span p = prompt_of(pair);
+	const struct span p = prompt_of(t);
 
-	if (pair->req->facts.route == ROUTE_CHAT)
+	if (t->of.facts->route == ROUTE_CHAT)
 		connector_set(e, SK_PROMPT, SE_CUT, NULL);
 	else
 		connector_set(e, SK_MESSAGES, SE_CUT, NULL);
@@ -139,64 +139,62 @@ tokenize_edit(struct pair *pair, struct splice_edit *e)
 }
 
 static bool
-ask(struct pair *pair, struct question *q)
+lookup(struct transfer *t, struct lookup *l)
 {
-	if (!by_prefill(&pair->req->facts.pool) || pair->tokens.n > 0 || has_tokens(pair))
+	if (!by_prefill(&t->of.facts->pool) || t->tokens.n > 0 || has_tokens(t))
 		return false;
-	q->role = pair->req->facts.pool.shake.tokenize;
-	q->path = "/tokenize";
-	q->edit = tokenize_edit;
+	l->role = t->of.facts->pool.shake.tokenize;
+	l->path = "/tokenize";
+	l->edit = tokenize_edit;
 	return true;
 }
 
-static enum taken
-asked(struct pair *pair)
+static enum handoff
+looked_up(struct transfer *t)
 {
-	const struct leg *a = &pair->leg[LEG_ASK];
+	const struct engine_answer *a = &t->lookup_answer;
 	struct splice_seg v;
-	bool chat = pair->req->facts.route == ROUTE_CHAT;
+	bool chat = t->of.facts->route == ROUTE_CHAT;
 
-	if (splice_member_raw(a->answer, a->answer_len, "tokens", &v) != 1 ||
-		!is_token_list(v.p, v.n) ||
-		!json_member_number(a->answer, a->answer_len, "count", UINT32_MAX, &pair->ntokens))
-		return TAKEN_BAD;
-	if (!json_member_number(
-		    a->answer, a->answer_len, "max_model_len", UINT32_MAX, &pair->max_context) &&
-		chat && asked_limit(pair->req) == 0)
-		return TAKEN_BAD; /* a completion without a limit would end after 16 */
-	pair->tokens = (struct span){v.p, v.n};
-	return TAKEN;
+	if (splice_member_raw(a->text, a->len, "tokens", &v) != 1 || !is_token_list(v.p, v.n) ||
+		!json_member_number(a->text, a->len, "count", UINT32_MAX, &t->ntokens))
+		return HANDOFF_BAD;
+	if (!json_member_number(a->text, a->len, "max_model_len", UINT32_MAX, &t->max_context) &&
+		chat && asked_limit(&t->of) == 0)
+		return HANDOFF_BAD; /* a completion without a limit would end after 16 */
+	t->tokens = (struct span){v.p, v.n};
+	return HANDOFF_OK;
 }
 
 /* --- bodies */
 
 static enum req_end
-begin(struct pair *pair)
+begin(struct transfer *t)
 {
-	const struct endpoint *d = pair->leg[LEG_DECODE].ep;
+	const struct endpoint *d = t->engine[ROLE_DECODE];
 	char id[FLAG_ID_LEN];
 
 	if (d->disagg_spec[0] == '\0') {
-		pair->req->detail = "the decode endpoint has no receiver ports";
+		t->detail = "the decode endpoint has no receiver ports";
 		return END_NOT_LEARNED;
 	}
 	if (d->notices == 0) { /* the prefill answer tells */
-		pair->transfer = pair_text(pair, "%s", pair->id);
+		t->notice_id = transfer_text(t, "%s", t->id);
 		return END_OK;
 	}
-	if (!pair_arm(pair, d->notices, id)) {
-		pair->req->detail = "shared_memory.flags_per_worker transfers are waiting";
+	if (!transfer_await_notices(t, d->notices, id)) {
+		t->detail = "shared_memory.flags_per_worker transfers are waiting";
 		return END_NO_CAPACITY;
 	}
-	pair->transfer = pair_text(pair, "%s", id);
+	t->notice_id = transfer_text(t, "%s", id);
 	return END_OK;
 }
 
 /* Chat's members that completions would take for something else, or that are only large. */
 static void
-to_completion(struct pair *pair, struct splice_edit *e)
+to_completion(struct transfer *t, struct splice_edit *e)
 {
-	const struct splice *doc = pair->req->text->doc;
+	const struct splice *doc = t->of.text->doc;
 	const struct splice_member *wanted = splice_find(doc, SK_LOGPROBS),
 				   *top = splice_find(doc, SK_TOP_LOGPROBS);
 
@@ -214,105 +212,104 @@ to_completion(struct pair *pair, struct splice_edit *e)
 }
 
 static void
-token_edit(struct pair *pair, struct splice_edit *e)
+token_edit(struct transfer *t, struct splice_edit *e)
 {
-	if (pair->req->facts.route == ROUTE_CHAT)
-		to_completion(pair, e);
-	connector_set_span(e, SK_PROMPT, SE_SET, pair->tokens);
+	if (t->of.facts->route == ROUTE_CHAT)
+		to_completion(t, e);
+	connector_set_span(e, SK_PROMPT, SE_SET, t->tokens);
 }
 
 static void
-prefill_edit(struct pair *pair, struct splice_edit *e)
+prefill_edit(struct transfer *t, struct splice_edit *e)
 {
-	const bool first = by_prefill(&pair->req->facts.pool);
+	const bool first = by_prefill(&t->of.facts->pool);
 
-	connector_limit_prefill(pair, e);
+	connector_limit_prefill(t, e);
 	if (first) {
-		token_edit(pair, e);
+		token_edit(t, e);
 		connector_set(e, SK_MAX_COMPLETION_TOKENS, SE_CUT, NULL);
 		/* whether it has ended there is asked of this answer */
-		if (asked_least(pair->req) > 0)
+		if (asked_least(&t->of) > 0)
 			connector_set(e, SK_MIN_TOKENS, SE_SET, "1");
 	}
 	connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET,
-		pair_text(pair, "{%s\"disagg_spec\":{\"req_id\":\"%s\",%s}}",
-			first ? "\"ret_first_tok\":true," : "", pair->transfer.p,
-			pair->leg[LEG_DECODE].ep->disagg_spec));
+		transfer_text(t, "{%s\"disagg_spec\":{\"req_id\":\"%s\",%s}}",
+			first ? "\"ret_first_tok\":true," : "", t->notice_id.p,
+			t->engine[ROLE_DECODE]->disagg_spec));
 }
 
 /* The prompt and one token more. */
 static void
-set_prompt_and(struct pair *pair, struct splice_edit *e, int64_t token)
+set_prompt_and(struct transfer *t, struct splice_edit *e, int64_t token)
 {
 	connector_set_span(e, SK_PROMPT, SE_SET,
-		pair_text(pair, "%.*s%s%lld]", (int)pair->tokens.n - 1, pair->tokens.p,
-			pair->tokens.n > 2 ? "," : "", (long long)token));
+		transfer_text(t, "%.*s%s%lld]", (int)t->tokens.n - 1, t->tokens.p,
+			t->tokens.n > 2 ? "," : "", (long long)token));
 }
 
 /* The prefill engine has made the first token; the rest is for decode. */
 static void
-after_first_token(struct pair *pair, struct splice_edit *e)
+after_first_token(struct transfer *t, struct splice_edit *e)
 {
-	const uint64_t least = asked_least(pair->req);
+	const uint64_t least = asked_least(&t->of);
 
-	set_prompt_and(pair, e, pair->first_token);
+	set_prompt_and(t, e, t->first_token);
 	connector_set_span(e, SK_MAX_TOKENS, SE_SET,
-		pair_text(pair, "%llu", (unsigned long long)rest_limit(pair)));
+		transfer_text(t, "%llu", (unsigned long long)rest_limit(t)));
 	if (least > 0)
 		connector_set_span(e, SK_MIN_TOKENS, SE_SET,
-			pair_text(pair, "%llu", (unsigned long long)least - 1));
+			transfer_text(t, "%llu", (unsigned long long)least - 1));
 }
 
 static void
-decode_edit(struct pair *pair, struct splice_edit *e)
+decode_edit(struct transfer *t, struct splice_edit *e)
 {
-	if (!by_prefill(&pair->req->facts.pool))
+	if (!by_prefill(&t->of.facts->pool))
 		return;
-	token_edit(pair, e);
+	token_edit(t, e);
 	connector_set(e, SK_MAX_COMPLETION_TOKENS, SE_CUT, NULL);
-	if (pair->first_token >= 0)
-		after_first_token(pair, e);
-	else if (pair->released) /* decode looks up all but the last one, whatever that is */
-		set_prompt_and(pair, e, 0);
-	else if (pair->req->facts.route == ROUTE_CHAT) /* not told: decode makes it */
+	if (t->first_token >= 0)
+		after_first_token(t, e);
+	else if (t->release_only) /* decode looks up all but the last one, whatever that is */
+		set_prompt_and(t, e, 0);
+	else if (t->of.facts->route == ROUTE_CHAT) /* not told: decode makes it */
 		connector_set_span(e, SK_MAX_TOKENS, SE_SET,
-			pair_text(pair, "%llu", (unsigned long long)rest_limit(pair) + 1));
+			transfer_text(t, "%llu", (unsigned long long)rest_limit(t) + 1));
 }
 
 static const char *
-path(const struct pair *pair, enum role role)
+path(const struct transfer *t, enum role role)
 {
 	(void)role;
-	return by_prefill(&pair->req->facts.pool) ? route_path(ROUTE_COMPLETIONS) : NULL;
+	return by_prefill(&t->of.facts->pool) ? route_path(ROUTE_COMPLETIONS) : NULL;
 }
 
 /* --- answers */
 
-static enum taken
-prefilled(struct pair *pair)
+static enum handoff
+prefilled(struct transfer *t)
 {
-	const struct leg *p = &pair->leg[LEG_PREFILL];
+	const struct engine_answer *p = &t->prefill_answer;
 	struct splice_seg kv;
 	uint64_t token = 0;
 
-	if (splice_member_raw(p->answer, p->answer_len, "kv_transfer_params", &kv) == -1)
-		return TAKEN_BAD;
-	if (!by_prefill(&pair->req->facts.pool))
-		return TAKEN;
-	if (splice_member_raw(p->answer, p->answer_len, "kv_transfer_params", &kv) != 1 ||
+	if (splice_member_raw(p->text, p->len, "kv_transfer_params", &kv) == -1)
+		return HANDOFF_BAD;
+	if (!by_prefill(&t->of.facts->pool))
+		return HANDOFF_OK;
+	if (splice_member_raw(p->text, p->len, "kv_transfer_params", &kv) != 1 ||
 		!json_member_number(kv.p, kv.n, "first_tok", INT32_MAX, &token))
-		return TAKEN_NOTHING;
-	pair->first_token = (int64_t)token;
-	return TAKEN;
+		return HANDOFF_NONE;
+	t->first_token = (int64_t)token;
+	return HANDOFF_OK;
 }
 
 static bool
-complete(struct pair *pair)
+complete(struct transfer *t)
 {
-	const struct leg *p = &pair->leg[LEG_PREFILL];
+	const struct engine_answer *p = &t->prefill_answer;
 
-	return pair->req->how.first_token &&
-	       (rest_limit(pair) == 0 || answer_prefill_ended(p->answer, p->answer_len));
+	return t->first_token >= 0 && (rest_limit(t) == 0 || answer_prefill_ended(p->text, p->len));
 }
 
 static enum several
@@ -354,13 +351,13 @@ means_something(const struct splice_seg *v)
 }
 
 static const char *
-why_alone(const struct req *req)
+why_alone(const struct demand *d)
 {
 	struct splice_seg key, v;
 	const char *why = NULL;
 	struct json_read r;
 
-	json_read_init(&r, req->text->doc->text, req->text->doc->len);
+	json_read_init(&r, d->text->doc->text, d->text->doc->len);
 	(void)json_read_enter(&r, '{');
 	while (why == NULL && json_read_member(&r, &key)) {
 		v = json_read_value(&r);
@@ -373,73 +370,72 @@ why_alone(const struct req *req)
 
 /* A limit that is no plain number, for the engine to refuse: half an answer would be out already. */
 static bool
-odd_limit(const struct req *req)
+odd_limit(const struct demand *d)
 {
-	const struct splice_member *most = limit_member(req),
-				   *least = splice_find(req->text->doc, SK_MIN_TOKENS);
+	const struct splice_member *most = limit_member(d),
+				   *least = splice_find(d->text->doc, SK_MIN_TOKENS);
 	uint64_t n = 1;
 
-	if (most != NULL && (!count_of(req, most, &n) || n == 0))
+	if (most != NULL && (!count_of(d, most, &n) || n == 0))
 		return true;
-	return least != NULL && least->type != ST_NULL && !count_of(req, least, &n);
+	return least != NULL && least->type != ST_NULL && !count_of(d, least, &n);
 }
 
 /* Completions know no tools, and token ids no pictures. */
 static const char *
-why_chat_alone(const struct req *req)
+why_chat_alone(const struct demand *d)
 {
 	static const char *const media[] = {
 		"\"image_url\"", "\"input_audio\"", "\"audio_url\"", "\"video_url\""};
-	const struct splice_member *m = splice_find(req->text->doc, SK_MESSAGES),
-				   *tools = splice_find(req->text->doc, SK_TOOLS);
+	const struct splice_member *m = splice_find(d->text->doc, SK_MESSAGES),
+				   *tools = splice_find(d->text->doc, SK_TOOLS);
 
 	if (tools != NULL && tools->type == ST_ARRAY && tools->end - tools->val > 2)
 		return "tools";
 	for (size_t i = 0; m != NULL && i < sizeof(media) / sizeof(media[0]); i++)
-		if (memmem(req->text->doc->text + m->val, m->end - m->val, media[i],
+		if (memmem(d->text->doc->text + m->val, m->end - m->val, media[i],
 			    strlen(media[i])) != NULL)
 			return "media";
 	return NULL;
 }
 
 static const char *
-unfit(const struct req *req)
+unfit(const struct demand *d)
 {
 	const char *why = NULL;
 
-	if (!by_prefill(&req->facts.pool))
+	if (!by_prefill(&d->facts->pool))
 		return NULL;
-	if (req->facts.route == ROUTE_CHAT)
-		why = why_chat_alone(req);
-	if (why == NULL && odd_limit(req))
+	if (d->facts->route == ROUTE_CHAT)
+		why = why_chat_alone(d);
+	if (why == NULL && odd_limit(d))
 		why = "limit";
-	return why != NULL ? why : why_alone(req);
+	return why != NULL ? why : why_alone(d);
 }
 
 static bool
-rewrites(struct req *req, struct answer_how *how)
+rewrites(const struct demand *d, struct answer_how *how, char id[CONNECTOR_ANSWER_ID])
 {
-	const struct splice_member *top = splice_find(req->text->doc, SK_TOP_LOGPROBS);
+	const struct splice_member *top = splice_find(d->text->doc, SK_TOP_LOGPROBS);
 
-	if (!by_prefill(&req->facts.pool))
+	if (!by_prefill(&d->facts->pool))
 		return false;
 	how->first_token = true;
 	how->from_completions = how->chat;
-	how->id = connector_answer_id(req);
+	how->id = connector_answer_id(d, id);
 	if (top != NULL && top->type == ST_NUMBER)
-		how->top_logprobs = (uint32_t)strtoul(req->text->doc->text + top->val, NULL, 10);
+		how->top_logprobs = (uint32_t)strtoul(d->text->doc->text + top->val, NULL, 10);
 	return true;
 }
 
 const struct connector connector_lmcache = {
+	.info = &connector_info[CONNECTOR_LMCACHE],
 	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_KV},
-	.leaves = LEAVES_KV,
-	.bound = true,
 	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
 	.begin = begin,
-	.ask = ask,
-	.asked = asked,
-	.ask_fail = END_TOKENIZE,
+	.lookup = lookup,
+	.looked_up = looked_up,
+	.lookup_end = END_TOKENIZE,
 	.prefilled = prefilled,
 	.complete = complete,
 	.samples = samples,

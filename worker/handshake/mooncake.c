@@ -10,16 +10,16 @@
 
 #include "shm/base/mem.h"
 #include "worker/net/connpool.h"
-#include "worker/request/request.h"
+#include "worker/handshake/transfer.h"
 
 #define BOOTSTRAP_PORT 8998     /* VLLM_MOONCAKE_BOOTSTRAP_PORT */
 #define LEARNED_MAX (64u << 10) /* of an answer to /query: some 200 bytes a rank */
 #define RANKS_MAX 1024          /* as dp_ranks */
 
 static bool
-old(const struct pair *pair)
+old(const struct transfer *t)
 {
-	return pair->req->facts.pool.shake.handoff == HANDOFF_KV_TRANSFER_PARAMS;
+	return t->of.facts->pool.shake.handoff == HANDOFF_KV_TRANSFER_PARAMS;
 }
 
 static uint16_t
@@ -56,10 +56,10 @@ count_ranks(const char *text, size_t n)
  * that fails is forgotten at once.  False: it must be asked for.
  */
 static bool
-take_engine(struct pair *pair)
+take_engine(struct transfer *t)
 {
-	struct endpoint *p = pair->leg[LEG_PREFILL].ep;
-	int32_t *rank = &pair->rank[ROLE_PREFILL];
+	struct endpoint *p = t->engine[ROLE_PREFILL];
+	int32_t *rank = &t->rank[ROLE_PREFILL];
 	struct splice_seg id;
 
 	if (p->learned == NULL || p->learned_disconnects != p->disconnects)
@@ -68,7 +68,7 @@ take_engine(struct pair *pair)
 		*rank = (int32_t)(p->next_rank++ % p->learned_ranks);
 	if (!engine_id(p->learned, strlen(p->learned), *rank < 0 ? 0 : (uint32_t)*rank, &id))
 		return false;
-	pair->kv = pair_text(pair, "%.*s", (int)id.n, id.p);
+	t->kv = transfer_text(t, "%.*s", (int)id.n, id.p);
 	return true;
 }
 
@@ -80,116 +80,114 @@ forget(struct endpoint *p)
 }
 
 static enum req_end
-begin(struct pair *pair)
+begin(struct transfer *t)
 {
-	if (old(pair))
-		pair->starts[ROLE_DECODE] = STARTS_AFTER_PREFILL;
+	if (old(t))
+		t->starts[ROLE_DECODE] = STARTS_AFTER_PREFILL;
 	return END_OK;
 }
 
 static bool
-ask(struct pair *pair, struct question *q)
+lookup(struct transfer *t, struct lookup *l)
 {
-	if (old(pair) || take_engine(pair))
+	if (old(t) || take_engine(t))
 		return false;
-	q->role = ROLE_PREFILL;
-	q->path = "/query";
-	q->port = bootstrap_port(pair->leg[LEG_PREFILL].ep);
+	l->role = ROLE_PREFILL;
+	l->path = "/query";
+	l->port = bootstrap_port(t->engine[ROLE_PREFILL]);
 	return true;
 }
 
-static enum taken
-asked(struct pair *pair)
+static enum handoff
+looked_up(struct transfer *t)
 {
-	const struct leg *a = &pair->leg[LEG_ASK];
-	struct endpoint *p = pair->leg[LEG_PREFILL].ep;
-	uint32_t ranks = a->answer_len > LEARNED_MAX ? 0 : count_ranks(a->answer, a->answer_len);
+	const struct engine_answer *a = &t->lookup_answer;
+	struct endpoint *p = t->engine[ROLE_PREFILL];
+	uint32_t ranks = a->len > LEARNED_MAX ? 0 : count_ranks(a->text, a->len);
 
 	forget(p);
 	if (ranks == 0)
-		return TAKEN_BAD;
-	p->learned = mem_strndup(a->answer, a->answer_len);
+		return HANDOFF_BAD;
+	p->learned = mem_strndup(a->text, a->len);
 	p->learned_ranks = ranks;
 	p->learned_disconnects = p->disconnects;
-	return take_engine(pair) ? TAKEN : TAKEN_BAD;
+	return take_engine(t) ? HANDOFF_OK : HANDOFF_BAD;
 }
 
 /* Engine ids change when an engine starts again. */
 static void
-failed(struct pair *pair, enum role role)
+failed(struct transfer *t, enum role role)
 {
 	(void)role; /* a decode engine fails where it was told an id that is no more */
-	forget(pair->leg[LEG_PREFILL].ep);
+	forget(t->engine[ROLE_PREFILL]);
 }
 
 static void
-prefill_edit(struct pair *pair, struct splice_edit *e)
+prefill_edit(struct transfer *t, struct splice_edit *e)
 {
-	connector_limit_prefill(pair, e);
+	connector_limit_prefill(t, e);
 	connector_no_stops(e); /* what ends by a stop is not handed over */
 	connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET,
-		old(pair)
-			? pair_text(pair, "{\"do_remote_decode\":true,\"do_remote_prefill\":false}")
-			: pair_text(pair,
-				  "{\"do_remote_decode\":true,\"do_remote_prefill\":false,"
-				  "\"transfer_id\":\"xfer-%s\"}",
-				  pair->id));
+		old(t) ? transfer_text(t, "{\"do_remote_decode\":true,\"do_remote_prefill\":false}")
+		       : transfer_text(t,
+				 "{\"do_remote_decode\":true,\"do_remote_prefill\":false,"
+				 "\"transfer_id\":\"xfer-%s\"}",
+				 t->id));
 }
 
 static void
-decode_edit(struct pair *pair, struct splice_edit *e)
+decode_edit(struct transfer *t, struct splice_edit *e)
 {
-	const struct endpoint *p = pair->leg[LEG_PREFILL].ep;
+	const struct endpoint *p = t->engine[ROLE_PREFILL];
 	const char *host = p->bootstrap_host;
 	const bool bare_v6 = strchr(host, ':') != NULL && host[0] != '[';
 
-	if (pair->kv.n == 0)
+	if (t->kv.n == 0)
 		return; /* nothing to hand over: the decode engine prefills for itself */
-	if (old(pair)) {
-		connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET, pair->kv);
+	if (old(t)) {
+		connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET, t->kv);
 		return;
 	}
 	connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET,
-		pair_text(pair,
+		transfer_text(t,
 			"{\"do_remote_decode\":false,\"do_remote_prefill\":true,\"transfer_id\":\"xfer-%s\","
 			"\"remote_bootstrap_addr\":\"http://%s%s%s:%u\",\"remote_engine_id\":%.*s}",
-			pair->id, bare_v6 ? "[" : "", host, bare_v6 ? "]" : "", bootstrap_port(p),
-			(int)pair->kv.n, pair->kv.p));
+			t->id, bare_v6 ? "[" : "", host, bare_v6 ? "]" : "", bootstrap_port(p),
+			(int)t->kv.n, t->kv.p));
 }
 
 /*
  * P hands over only what ended by its length: after anything else, an engine's own abort for one, decode
  * would wait for ever (protocols.md 8.2).
  */
-static enum taken
-prefilled(struct pair *pair)
+static enum handoff
+prefilled(struct transfer *t)
 {
-	const struct leg *p = &pair->leg[LEG_PREFILL];
+	const struct engine_answer *p = &t->prefill_answer;
 
-	if (old(pair))
-		return connector_take_kv(pair);
-	pair->starts[ROLE_DECODE] = STARTS_AFTER_PREFILL; /* should prefill be done again */
-	if (connector_take_answer(pair) == TAKEN_BAD)
-		return TAKEN_BAD;
-	if (!answer_prefill_ended(p->answer, p->answer_len)) {
-		if (pair->kv.n == 0) /* prefill was done again: pair_prefill_again() */
-			(void)take_engine(pair);
-		return TAKEN;
+	if (old(t))
+		return connector_take_kv(t);
+	t->starts[ROLE_DECODE] = STARTS_AFTER_PREFILL; /* should prefill be done again */
+	if (connector_take_answer(t) == HANDOFF_BAD)
+		return HANDOFF_BAD;
+	if (!answer_prefill_ended(p->text, p->len)) {
+		if (t->kv.n == 0) /* prefill was done again: pair_prefill_again() */
+			(void)take_engine(t);
+		return HANDOFF_OK;
 	}
-	pair->kv = (struct span){NULL, 0};
-	return TAKEN_AGAIN;
+	t->kv = (struct span){NULL, 0};
+	return HANDOFF_RETRY;
 }
 
 const struct connector connector_mooncake = {
+	.info = &connector_info[CONNECTOR_MOONCAKE],
 	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AT_ONCE},
-	.leaves = LEAVES_KV,
-	.leased = true,
 	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
 	.begin = begin,
-	.ask = ask,
-	.asked = asked,
-	.asks_again = true,
-	.ask_fail = END_NOT_LEARNED,
+	.lookup = lookup,
+	.looked_up = looked_up,
+	.lookup_repeats = true,
+	.lookup_end = END_NOT_LEARNED,
 	.prefilled = prefilled,
 	.failed = failed,
 	.samples = connector_fanout,

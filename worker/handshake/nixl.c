@@ -14,7 +14,7 @@
 
 #include "shm/base/mem.h"
 #include "worker/net/connpool.h"
-#include "worker/request/request.h"
+#include "worker/handshake/transfer.h"
 
 /* Only do_remote_decode is read; the nulls are what every published proxy sends (2.1). */
 static const char ask[] =
@@ -27,34 +27,34 @@ static const char *const identity[] = {
 #define IDENTITY_N (sizeof(identity) / sizeof(identity[0]))
 
 static void
-prefill_edit(struct pair *pair, struct splice_edit *e)
+prefill_edit(struct transfer *t, struct splice_edit *e)
 {
-	connector_limit_prefill(pair, e);
+	connector_limit_prefill(t, e);
 	connector_no_stops(e);
 	connector_set(e, SK_KV_TRANSFER_PARAMS, SE_SET, ask);
 }
 
 static void
-decode_edit(struct pair *pair, struct splice_edit *e)
+decode_edit(struct transfer *t, struct splice_edit *e)
 {
-	if (pair->kv.n > 0) /* else nothing to hand over: the decode engine prefills for itself */
-		connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET, pair->kv);
+	if (t->kv.n > 0) /* else nothing to hand over: the decode engine prefills for itself */
+		connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET, t->kv);
 }
 
 static bool
-pushes(const struct pair *pair)
+pushes(const struct transfer *t)
 {
-	return pair->req->facts.pool.shake.transfer_mode == TRANSFER_PUSH;
+	return t->of.facts->pool.shake.transfer_mode == TRANSFER_PUSH;
 }
 
 /* The id vLLM gives a request of ours inside, nothing random added (protocols.md 1.3). */
 static void
-internal_id(const struct pair *pair, char *buf, size_t size)
+internal_id(const struct transfer *t, char *buf, size_t size)
 {
-	if (pair->req->facts.route == ROUTE_CHAT)
-		(void)snprintf(buf, size, "chatcmpl-%s", pair->id);
+	if (t->of.facts->route == ROUTE_CHAT)
+		(void)snprintf(buf, size, "chatcmpl-%s", t->id);
 	else
-		(void)snprintf(buf, size, "cmpl-%s-0", pair->id);
+		(void)snprintf(buf, size, "cmpl-%s-0", t->id);
 }
 
 /* The identity members of an object, "name":value,... as they stand.  NULL: it names no engine. */
@@ -79,20 +79,20 @@ pick_identity(struct span kv)
 }
 
 static enum req_end
-begin(struct pair *pair)
+begin(struct transfer *t)
 {
-	const struct endpoint *p = pair->leg[LEG_PREFILL].ep;
-	char id[PAIR_ID_MAX + 16];
+	const struct endpoint *p = t->engine[ROLE_PREFILL];
+	char id[TRANSFER_ID_MAX + 16];
 
-	if (!pushes(pair) || p->learned == NULL || pair->rank[ROLE_PREFILL] >= 0)
+	if (!pushes(t) || p->learned == NULL || t->rank[ROLE_PREFILL] >= 0)
 		return END_OK;
 	if (p->learned_disconnects != p->disconnects)
 		return END_OK; /* all connections to it were gone: it may be another */
-	internal_id(pair, id, sizeof(id));
-	pair->kv = pair_text(pair,
+	internal_id(t, id, sizeof(id));
+	t->kv = transfer_text(t,
 		"{\"do_remote_prefill\":true,\"do_remote_decode\":false,\"remote_request_id\":\"%s\"%s}",
 		id, p->learned);
-	pair->starts[ROLE_DECODE] = STARTS_AT_ONCE;
+	t->starts[ROLE_DECODE] = STARTS_AT_ONCE;
 	return END_OK;
 }
 
@@ -106,45 +106,45 @@ names(struct span told, const char *who)
 }
 
 /* Learns who the prefill engine is; what decode was told beforehand must have been right. */
-static enum taken
-learn(struct pair *pair, struct span told)
+static enum handoff
+learn(struct transfer *t, struct span told)
 {
-	struct endpoint *p = pair->leg[LEG_PREFILL].ep;
-	char id[PAIR_ID_MAX + 16], want[PAIR_ID_MAX + 20], *who = pick_identity(pair->kv);
+	struct endpoint *p = t->engine[ROLE_PREFILL];
+	char id[TRANSFER_ID_MAX + 16], want[TRANSFER_ID_MAX + 20], *who = pick_identity(t->kv);
 	struct splice_seg rid;
 	bool same = names(told, who), ours;
 
-	internal_id(pair, id, sizeof(id));
+	internal_id(t, id, sizeof(id));
 	(void)snprintf(want, sizeof(want), "\"%s\"", id);
-	ours = splice_member_raw(pair->kv.p, pair->kv.n, "remote_request_id", &rid) == 1 &&
+	ours = splice_member_raw(t->kv.p, t->kv.n, "remote_request_id", &rid) == 1 &&
 	       rid.n == strlen(want) && memcmp(rid.p, want, rid.n) == 0;
 	free(p->learned);
 	p->learned = ours ? who : NULL;
 	p->learned_disconnects = p->disconnects;
 	if (!ours)
 		free(who);
-	return told.n == 0 || (same && ours) ? TAKEN : TAKEN_AGAIN;
+	return told.n == 0 || (same && ours) ? HANDOFF_OK : HANDOFF_RETRY;
 }
 
-static enum taken
-prefilled(struct pair *pair)
+static enum handoff
+prefilled(struct transfer *t)
 {
-	const struct span told = pair->kv;
-	enum taken r = connector_take_kv(pair);
+	const struct span told = t->kv;
+	enum handoff r = connector_take_kv(t);
 
-	if (!pushes(pair) || (r != TAKEN && r != TAKEN_NOTHING))
+	if (!pushes(t) || (r != HANDOFF_OK && r != HANDOFF_NONE))
 		return r;
-	pair->starts[ROLE_DECODE] = STARTS_AFTER_PREFILL; /* should prefill be done again */
-	if (r == TAKEN)
-		return learn(pair, told);
-	pair->kv = (struct span){NULL, 0};
-	return told.n == 0 ? TAKEN_NOTHING : TAKEN_AGAIN; /* decode waits for what will not come */
+	t->starts[ROLE_DECODE] = STARTS_AFTER_PREFILL; /* should prefill be done again */
+	if (r == HANDOFF_OK)
+		return learn(t, told);
+	t->kv = (struct span){NULL, 0};
+	return told.n == 0 ? HANDOFF_NONE : HANDOFF_RETRY; /* decode waits for what will not come */
 }
 
 static void
-failed(struct pair *pair, enum role role)
+failed(struct transfer *t, enum role role)
 {
-	struct endpoint *p = pair->leg[LEG_PREFILL].ep;
+	struct endpoint *p = t->engine[ROLE_PREFILL];
 
 	(void)role; /* a decode engine may fail because of what it was told */
 	free(p->learned);
@@ -159,9 +159,8 @@ refusal(const struct req_pool *pool)
 }
 
 const struct connector connector_nixl = {
+	.info = &connector_info[CONNECTOR_NIXL],
 	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_PREFILL},
-	.leaves = LEAVES_KV,
-	.leased = true,
 	.refusal = refusal,
 	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
 	.begin = begin,

@@ -3,7 +3,7 @@
  *   handoff: kv_transfer_params    the merged code: as nixl, remote_host naming the prefill URL's host
  *   handoff: disagg_prefill_resp   the first form (Neuron, AIBrix): decode is given the whole answer
  */
-#include "worker/request/request.h"
+#include "worker/handshake/transfer.h"
 
 static bool
 whole_answer(const struct req_pool *pool)
@@ -12,35 +12,35 @@ whole_answer(const struct req_pool *pool)
 }
 
 static void
-prefill_edit(struct pair *pair, struct splice_edit *e)
+prefill_edit(struct transfer *t, struct splice_edit *e)
 {
-	if (whole_answer(&pair->req->facts.pool))
-		connector_limit_prefill(pair, e);
+	if (whole_answer(&t->of.facts->pool))
+		connector_limit_prefill(t, e);
 	else
-		connector_nixl.edit[ROLE_PREFILL](pair, e);
+		connector_nixl.edit[ROLE_PREFILL](t, e);
 }
 
 static void
-decode_edit(struct pair *pair, struct splice_edit *e)
+decode_edit(struct transfer *t, struct splice_edit *e)
 {
-	if (!whole_answer(&pair->req->facts.pool))
-		connector_nixl.edit[ROLE_DECODE](pair, e);
+	if (!whole_answer(&t->of.facts->pool))
+		connector_nixl.edit[ROLE_DECODE](t, e);
 	else
-		connector_set_span(e, SK_DISAGG_PREFILL_RESP, SE_SET, pair->kv);
+		connector_set_span(e, SK_DISAGG_PREFILL_RESP, SE_SET, t->kv);
 }
 
-static enum taken
-prefilled(struct pair *pair)
+static enum handoff
+prefilled(struct transfer *t)
 {
-	const struct leg *p = &pair->leg[LEG_PREFILL];
+	const struct engine_answer *p = &t->prefill_answer;
 	struct splice_seg unused;
 
-	if (!whole_answer(&pair->req->facts.pool))
-		return connector_take_kv(pair);
-	if (splice_member_raw(p->answer, p->answer_len, "", &unused) == -1)
-		return TAKEN_BAD; /* not one JSON object: it would break the body it is put into */
-	pair->kv = (struct span){p->answer, p->answer_len};
-	return TAKEN;
+	if (!whole_answer(&t->of.facts->pool))
+		return connector_take_kv(t);
+	if (splice_member_raw(p->text, p->len, "", &unused) == -1)
+		return HANDOFF_BAD; /* not one JSON object: it would break the body it is put into */
+	t->kv = (struct span){p->text, p->len};
+	return HANDOFF_OK;
 }
 
 static enum several
@@ -56,9 +56,8 @@ refusal(const struct req_pool *pool)
 }
 
 const struct connector connector_orchestrated = {
+	.info = &connector_info[CONNECTOR_ORCHESTRATED],
 	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_PREFILL},
-	.leaves = LEAVES_KV,
-	.leased = true,
 	.refusal = refusal,
 	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
 	.prefilled = prefilled,

@@ -6,43 +6,42 @@
 
 #include "shm/base/rnd.h"
 #include "worker/net/connpool.h"
-#include "worker/request/request.h"
+#include "worker/handshake/transfer.h"
 
 static enum req_end
-begin(struct pair *pair)
+begin(struct transfer *t)
 {
-	char id[PAIR_ID_MAX + 1];
-	const char *p = pair->leg[LEG_PREFILL].ep->kv_addr, *d = pair->leg[LEG_DECODE].ep->kv_addr;
+	char id[TRANSFER_ID_MAX + 1];
+	const char *p = t->engine[ROLE_PREFILL]->kv_addr, *d = t->engine[ROLE_DECODE]->kv_addr;
 	int n;
 
 	if (p[0] == '\0' || d[0] == '\0') {
-		pair->req->detail = "its kv_addr is not known";
+		t->detail = "its kv_addr is not known";
 		return END_NOT_LEARNED;
 	}
 	n = snprintf(id, sizeof(id), "___prefill_addr_%s___decode_addr_%s_", p, d);
 	if (n < 0 || (size_t)n + 33 > sizeof(id)) {
-		pair->req->detail = "its kv_addr is too long";
+		t->detail = "its kv_addr is too long";
 		return END_NOT_LEARNED;
 	}
 	rnd_hex16(id + n, rnd_u64());
 	rnd_hex16(id + n + 16, rnd_u64());
 	id[n + 32] = '\0';
-	pair_set_id(pair, id, (size_t)n + 32);
+	transfer_set_id(t, id, (size_t)n + 32);
 	return END_OK;
 }
 
 /* The engine calls its answer by that id: addresses are none of a client's business. */
 static bool
-rewrites(struct req *req, struct answer_how *how)
+rewrites(const struct demand *d, struct answer_how *how, char id[CONNECTOR_ANSWER_ID])
 {
-	how->id = connector_answer_id(req);
+	how->id = connector_answer_id(d, id);
 	return true;
 }
 
 const struct connector connector_p2p_nccl = {
+	.info = &connector_info[CONNECTOR_P2P_NCCL],
 	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_PREFILL},
-	.leaves = LEAVES_KV,
-	.bound = true,
 	.edit = {[ROLE_PREFILL] = connector_limit_prefill, [ROLE_DECODE] = connector_no_edit},
 	.begin = begin,
 	.prefilled = connector_take_answer,

@@ -9,13 +9,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "proto/answer/sse.h"
 #include "proto/json/json_small.h"
 #include "proto/json/json_string.h"
 #include "shm/base/mem.h"
 #include "shm/base/rnd.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
-#include "worker/request/request.h"
+#include "worker/handshake/transfer.h"
 
 #define BATCH_MAX 4096 /* rooms of one request */
 
@@ -32,10 +33,10 @@
 #define ROOM_CHANCE_MASK ((UINT64_C(1) << 31) - 1) /* a batch and a rank stay below the count */
 
 static uint64_t
-new_room(struct pair *pair)
+new_room(struct transfer *t)
 {
-	struct worker *w = pair->req->w;
-	const uint32_t ranks = pair->leg[LEG_PREFILL].ep->dp_ranks;
+	struct worker *w = t->w;
+	const uint32_t ranks = t->engine[ROLE_PREFILL]->dp_ranks;
 	uint64_t room = (uint64_t)w->slot << ROOM_SLOT_SHIFT |
 			(++w->next_room & ROOM_COUNT_MASK) << ROOM_COUNT_SHIFT |
 			(rnd_u64() & ROOM_CHANCE_MASK);
@@ -43,31 +44,31 @@ new_room(struct pair *pair)
 	if (room == 0)
 		room = 1024 * 1024; /* any rank's first above 0 */
 	if (ranks > 0)
-		room += ranks - room % ranks + (uint64_t)pair->rank[ROLE_PREFILL];
+		room += ranks - room % ranks + (uint64_t)t->rank[ROLE_PREFILL];
 	return room;
 }
 
 /* Of a batch: how far one's room is from the one before. */
 static uint64_t
-room_step(const struct pair *pair)
+room_step(const struct transfer *t)
 {
-	const uint32_t ranks = pair->leg[LEG_PREFILL].ep->dp_ranks;
+	const uint32_t ranks = t->engine[ROLE_PREFILL]->dp_ranks;
 
 	return ranks > 0 ? ranks : 1;
 }
 
 /* How many prompts the body lists; 0: it is no list, and the members are no lists either. */
 static size_t
-prompts_of(const struct req *req)
+prompts_of(const struct demand *d)
 {
 	const enum splice_key generate[] = {SK_TEXT, SK_INPUT_IDS};
 
-	if (req->facts.route == ROUTE_COMPLETIONS)
+	if (d->facts->route == ROUTE_COMPLETIONS)
 		return connector_list_of_prompts(
-			req->text->doc, splice_find(req->text->doc, SK_PROMPT));
-	for (size_t i = 0; req->facts.route == ROUTE_GENERATE && i < 2; i++) {
+			d->text->doc, splice_find(d->text->doc, SK_PROMPT));
+	for (size_t i = 0; d->facts->route == ROUTE_GENERATE && i < 2; i++) {
 		size_t n = connector_list_of_prompts(
-			req->text->doc, splice_find(req->text->doc, generate[i]));
+			d->text->doc, splice_find(d->text->doc, generate[i]));
 
 		if (n > 0)
 			return n;
@@ -77,23 +78,23 @@ prompts_of(const struct req *req)
 
 /* The same of one pair's body, which may be for one of them. */
 static size_t
-batch(const struct pair *pair)
+batch(const struct transfer *t)
 {
-	return pair->prompt.n > 0 ? 0 : prompts_of(pair->req);
+	return t->prompt.n > 0 ? 0 : prompts_of(&t->of);
 }
 
 /* Ends a list and sets a member to it. */
 static void
-set_list(struct pair *pair, struct splice_edit *e, enum splice_key k, struct membuf *b)
+set_list(struct transfer *t, struct splice_edit *e, enum splice_key k, struct membuf *b)
 {
 	membuf_add(b, "]", 1);
-	connector_set_span(e, k, SE_SET, pair_text(pair, "%.*s", (int)b->n, b->p));
+	connector_set_span(e, k, SE_SET, transfer_text(t, "%.*s", (int)b->n, b->p));
 	membuf_free(b);
 }
 
 /* Sets a member to a value, or to a list of it. */
 static void
-set_all(struct pair *pair, struct splice_edit *e, enum splice_key k, struct span v, size_t n)
+set_all(struct transfer *t, struct splice_edit *e, enum splice_key k, struct span v, size_t n)
 {
 	struct membuf b = {NULL, 0, 0};
 
@@ -105,7 +106,7 @@ set_all(struct pair *pair, struct splice_edit *e, enum splice_key k, struct span
 		membuf_add(&b, i == 0 ? "[" : ",", 1);
 		membuf_add(&b, v.p, v.n);
 	}
-	set_list(pair, e, k, &b);
+	set_list(t, e, k, &b);
 }
 
 /*
@@ -113,20 +114,20 @@ set_all(struct pair *pair, struct splice_edit *e, enum splice_key k, struct span
  * knows that one (SGLang's TokenizerManager.abort_request): so the first one's is what all begin with.
  */
 static void
-set_rids(struct pair *pair, struct splice_edit *e, size_t n)
+set_rids(struct transfer *t, struct splice_edit *e, size_t n)
 {
 	struct membuf b = {NULL, 0, 0};
-	char one[PAIR_ID_MAX + 32];
+	char one[TRANSFER_ID_MAX + 32];
 
 	membuf_add(&b, "[", 1);
-	membuf_add(&b, pair->id_json, strlen(pair->id_json));
+	membuf_add(&b, t->id_json, strlen(t->id_json));
 	for (size_t i = 1; i < n; i++)
-		membuf_add(&b, one, (size_t)snprintf(one, sizeof(one), ",\"%s_%zu\"", pair->id, i));
-	set_list(pair, e, SK_RID, &b);
+		membuf_add(&b, one, (size_t)snprintf(one, sizeof(one), ",\"%s_%zu\"", t->id, i));
+	set_list(t, e, SK_RID, &b);
 }
 
 static void
-set_rooms(struct pair *pair, struct splice_edit *e, size_t n)
+set_rooms(struct transfer *t, struct splice_edit *e, size_t n)
 {
 	struct membuf b = {NULL, 0, 0};
 	char one[32];
@@ -134,78 +135,79 @@ set_rooms(struct pair *pair, struct splice_edit *e, size_t n)
 	for (size_t i = 0; i < n; i++)
 		membuf_add(&b, one,
 			(size_t)snprintf(one, sizeof(one), "%s%" PRIu64, i == 0 ? "[" : ",",
-				pair->room + i * room_step(pair)));
-	set_list(pair, e, SK_BOOTSTRAP_ROOM, &b);
+				t->room + i * room_step(t)));
+	set_list(t, e, SK_BOOTSTRAP_ROOM, &b);
 }
 
 /* --- bodies */
 
 static bool
-streams(const struct pair *pair)
+streams(const struct transfer *t)
 {
-	return pair->req->facts.pool.shake.bootstrap == BOOTSTRAP_STREAM;
+	return t->of.facts->pool.shake.bootstrap == BOOTSTRAP_STREAM;
 }
 
 /* The table has it as a URL would: IPv6 in brackets. */
 static struct span
-quoted_host(struct pair *pair, const char *host)
+quoted_host(struct transfer *t, const char *host)
 {
 	char q[600];
 
 	if (json_quote(q, sizeof(q), host, strlen(host), 260) == -1)
 		return (struct span){"\"\"", 2};
-	return pair_text(pair, "%s", q);
+	return transfer_text(t, "%s", q);
 }
 
 static void
-edit(struct pair *pair, struct splice_edit *e)
+edit(struct transfer *t, struct splice_edit *e)
 {
-	const struct endpoint *p = pair->leg[LEG_PREFILL].ep;
-	const size_t n = batch(pair);
+	const struct endpoint *p = t->engine[ROLE_PREFILL];
+	const size_t n = batch(t);
 
 	if (n == 0) {
-		connector_set(e, SK_RID, SE_SET, pair->id_json);
+		connector_set(e, SK_RID, SE_SET, t->id_json);
 		connector_set_span(
-			e, SK_BOOTSTRAP_ROOM, SE_SET, pair_text(pair, "%" PRIu64, pair->room));
+			e, SK_BOOTSTRAP_ROOM, SE_SET, transfer_text(t, "%" PRIu64, t->room));
 	} else {
-		set_rids(pair, e, n);
-		set_rooms(pair, e, n);
+		set_rids(t, e, n);
+		set_rooms(t, e, n);
 	}
-	set_all(pair, e, SK_BOOTSTRAP_HOST, quoted_host(pair, p->bootstrap_host), n);
-	set_all(pair, e, SK_BOOTSTRAP_PORT,
-		pair_text(pair, "%u", p->bootstrap_port != 0 ? p->bootstrap_port : p->learned_port),
+	set_all(t, e, SK_BOOTSTRAP_HOST, quoted_host(t, p->bootstrap_host), n);
+	set_all(t, e, SK_BOOTSTRAP_PORT,
+		transfer_text(
+			t, "%u", p->bootstrap_port != 0 ? p->bootstrap_port : p->learned_port),
 		n);
 }
 
 static void
-prefill_edit(struct pair *pair, struct splice_edit *e)
+prefill_edit(struct transfer *t, struct splice_edit *e)
 {
-	if (!streams(pair)) {
-		edit(pair, e);
+	if (!streams(t)) {
+		edit(t, e);
 		return;
 	}
-	connector_set(e, SK_RID, SE_SET, pair->id_json);
+	connector_set(e, SK_RID, SE_SET, t->id_json);
 	connector_set(e, SK_STREAM, SE_SET, "true");
 }
 
 static void
-decode_edit(struct pair *pair, struct splice_edit *e)
+decode_edit(struct transfer *t, struct splice_edit *e)
 {
 	static const enum splice_key keys[] = {
 		SK_BOOTSTRAP_HOST, SK_BOOTSTRAP_PORT, SK_BOOTSTRAP_ROOM};
 
-	if (!streams(pair)) {
-		edit(pair, e);
-		if (pair->rank[ROLE_PREFILL] >= 0)
+	if (!streams(t)) {
+		edit(t, e);
+		if (t->rank[ROLE_PREFILL] >= 0)
 			connector_set_span(e, SK_DISAGG_PREFILL_DP_RANK, SE_SET,
-				pair_text(pair, "%d", pair->rank[ROLE_PREFILL]));
+				transfer_text(t, "%d", t->rank[ROLE_PREFILL]));
 		return;
 	}
-	connector_set(e, SK_RID, SE_SET, pair->id_json);
+	connector_set(e, SK_RID, SE_SET, t->id_json);
 	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
 		struct splice_seg v;
 
-		if (splice_member_raw(pair->kv.p, pair->kv.n, splice_key_name(keys[i]), &v) == 1)
+		if (splice_member_raw(t->kv.p, t->kv.n, splice_key_name(keys[i]), &v) == 1)
 			connector_set_span(e, keys[i], SE_SET, (struct span){v.p, v.n});
 	}
 }
@@ -213,79 +215,77 @@ decode_edit(struct pair *pair, struct splice_edit *e)
 /* --- what must be known */
 
 static enum req_end
-begin(struct pair *pair)
+begin(struct transfer *t)
 {
-	if (streams(pair)) {
-		pair->starts[ROLE_DECODE] = STARTS_AFTER_PREFILL;
+	if (streams(t)) {
+		t->starts[ROLE_DECODE] = STARTS_AFTER_PREFILL;
 		return END_OK;
 	}
-	pair->room = new_room(pair);
+	t->room = new_room(t);
 	return END_OK;
 }
 
 static bool
-ask(struct pair *pair, struct question *q)
+lookup(struct transfer *t, struct lookup *l)
 {
-	const struct endpoint *p = pair->leg[LEG_PREFILL].ep;
+	const struct endpoint *p = t->engine[ROLE_PREFILL];
 
-	if (streams(pair) || p->bootstrap_port != 0 || p->learned_port != 0)
+	if (streams(t) || p->bootstrap_port != 0 || p->learned_port != 0)
 		return false;
-	q->role = ROLE_PREFILL;
+	l->role = ROLE_PREFILL;
 	/* the older name after the newer one (5.4) */
-	q->path = pair->questions++ % 2 == 0 ? "/server_info" : "/get_server_info";
+	l->path = t->lookups++ % 2 == 0 ? "/server_info" : "/get_server_info";
 	return true;
 }
 
-static enum taken
-asked(struct pair *pair)
+static enum handoff
+looked_up(struct transfer *t)
 {
-	const struct leg *a = &pair->leg[LEG_ASK];
+	const struct engine_answer *a = &t->lookup_answer;
 	uint64_t port = 0;
 
-	if (!json_member_number(
-		    a->answer, a->answer_len, "disaggregation_bootstrap_port", 65535, &port) ||
+	if (!json_member_number(a->text, a->len, "disaggregation_bootstrap_port", 65535, &port) ||
 		port == 0)
-		return TAKEN_BAD;
-	pair->leg[LEG_PREFILL].ep->learned_port = (uint32_t)port;
-	return TAKEN;
+		return HANDOFF_BAD;
+	t->engine[ROLE_PREFILL]->learned_port = (uint32_t)port;
+	return HANDOFF_OK;
 }
 
 static void
-failed(struct pair *pair, enum role role)
+failed(struct transfer *t, enum role role)
 {
 	if (role == ROLE_PREFILL)
-		pair->leg[LEG_PREFILL].ep->learned_port = 0;
+		t->engine[ROLE_PREFILL]->learned_port = 0;
 }
 
 /* Bytes of the event that tells the room: they are searched again with each piece that comes. */
 #define ROOM_EVENT_MAX (64u << 10)
 
 /* bootstrap: stream: the first event tells the room. */
-static enum taken
-take_params(struct pair *pair)
+static enum handoff
+take_params(struct transfer *t)
 {
-	const struct leg *p = &pair->leg[LEG_PREFILL];
-	const char *json = p->answer;
-	size_t n = sse_next(
-		p->answer, p->answer_len < ROOM_EVENT_MAX ? p->answer_len : ROOM_EVENT_MAX);
+	const struct engine_answer *p = &t->prefill_answer;
+	const char *json = p->text;
+	size_t n = sse_next(p->text, p->len < ROOM_EVENT_MAX ? p->len : ROOM_EVENT_MAX);
 	struct splice_seg v;
 
-	if (pair->kv.n > 0)
-		return TAKEN_NOTHING; /* told before */
+	if (t->kv.n > 0)
+		return HANDOFF_NONE; /* told before */
 	if (n < 6 || memcmp(json, "data:", 5) != 0 ||
 		splice_member_raw(json + 5, n - 5, "disaggregated_params", &v) != 1 ||
 		v.p[0] != '{')
-		return TAKEN_BAD;
-	pair->kv = pair_text(pair, "%.*s", (int)v.n, v.p); /* the answer grows and moves */
-	return TAKEN;
+		return HANDOFF_BAD;
+	t->kv = transfer_text(t, "%.*s", (int)v.n, v.p); /* the answer grows and moves */
+	return HANDOFF_OK;
 }
 
-static enum taken
-prefill_more(struct pair *pair)
+static enum handoff
+prefill_more(struct transfer *t)
 {
-	if (!streams(pair) || pair->kv.n > 0)
-		return TAKEN_NOTHING;
-	return take_params(pair);
+	if (!streams(t) || t->kv.n > 0)
+		return HANDOFF_NONE;
+	return take_params(t);
 }
 
 static bool
@@ -331,9 +331,9 @@ body_failed(const char *json, size_t n)
 }
 
 static bool
-holds(const struct leg *leg, const char *word)
+holds(const struct engine_answer *a, const char *word)
 {
-	return memmem(leg->answer, leg->answer_len, word, strlen(word)) != NULL;
+	return memmem(a->text, a->len, word, strlen(word)) != NULL;
 }
 
 /*
@@ -341,31 +341,31 @@ holds(const struct leg *leg, const char *word)
  * engine would wait for minutes (pitfall 20).  Only answers that hold one of the words are looked into.
  */
 static bool
-prefill_failed(const struct leg *leg)
+prefill_failed(const struct engine_answer *a)
 {
 	size_t n;
 
-	if (!holds(leg, "error") && !holds(leg, "\"abort\""))
+	if (!holds(a, "error") && !holds(a, "\"abort\""))
 		return false;
-	if (!leg->sse)
-		return body_failed(leg->answer, leg->answer_len);
-	for (size_t at = 0; (n = sse_next(leg->answer + at, leg->answer_len - at)) > 0; at += n)
-		if (n > 5 && memcmp(leg->answer + at, "data:", 5) == 0 &&
-			object_failed(leg->answer + at + 5, n - 5))
+	if (!a->sse)
+		return body_failed(a->text, a->len);
+	for (size_t at = 0; (n = sse_next(a->text + at, a->len - at)) > 0; at += n)
+		if (n > 5 && memcmp(a->text + at, "data:", 5) == 0 &&
+			object_failed(a->text + at + 5, n - 5))
 			return true;
 	return false;
 }
 
-static enum taken
-prefilled(struct pair *pair)
+static enum handoff
+prefilled(struct transfer *t)
 {
-	if (prefill_failed(&pair->leg[LEG_PREFILL])) {
-		pair->req->detail = "it answered 200, then said that it failed";
-		return TAKEN_BAD;
+	if (prefill_failed(&t->prefill_answer)) {
+		t->detail = "it answered 200, then said that it failed";
+		return HANDOFF_BAD;
 	}
-	if (!streams(pair) || pair->kv.n > 0)
-		return TAKEN;
-	return take_params(pair);
+	if (!streams(t) || t->kv.n > 0)
+		return HANDOFF_OK;
+	return take_params(t);
 }
 
 /* --- answers */
@@ -383,52 +383,52 @@ samples_of(const struct splice_seg *params)
 
 /* /generate has `n` in there, the same for all where they are a list; it answers with a list then. */
 static uint64_t
-generate_samples(const struct req *req)
+generate_samples(const struct demand *d)
 {
-	const struct splice_member *m = splice_find(req->text->doc, SK_SAMPLING_PARAMS);
+	const struct splice_member *m = splice_find(d->text->doc, SK_SAMPLING_PARAMS);
 	struct splice_seg params, first;
 	size_t at = 0;
 
-	if (req->facts.route != ROUTE_GENERATE || m == NULL)
+	if (d->facts->route != ROUTE_GENERATE || m == NULL)
 		return 1;
-	params = (struct splice_seg){req->text->doc->text + m->val, m->end - m->val};
+	params = (struct splice_seg){d->text->doc->text + m->val, m->end - m->val};
 	if (m->type != ST_ARRAY)
 		return samples_of(&params);
 	return splice_element(&params, &at, &first) ? samples_of(&first) : 1;
 }
 
 static const char *
-refuses(const struct req *req)
+refuses(const struct demand *d)
 {
-	if (generate_samples(req) > 1)
+	if (generate_samples(d) > 1)
 		return "several samples of one prompt on /generate: ask for them on /v1/completions";
-	if (prompts_of(req) > BATCH_MAX)
+	if (prompts_of(d) > BATCH_MAX)
 		return "more than 4096 prompts in one request";
 	return NULL;
 }
 
 /* The log probabilities of the prompt are the prefill engine's to tell (5.2). */
 static bool
-rewrites(struct req *req, struct answer_how *how)
+rewrites(const struct demand *d, struct answer_how *how, char id[CONNECTOR_ANSWER_ID])
 {
-	const struct splice_member *m = splice_find(req->text->doc, SK_RETURN_LOGPROB);
+	const struct splice_member *m = splice_find(d->text->doc, SK_RETURN_LOGPROB);
 
+	(void)id;
 	how->cached_from_prefill =
 		false; /* its decode engines count what they were handed as what it was */
-	return req->facts.route == ROUTE_GENERATE && m != NULL &&
+	return d->facts->route == ROUTE_GENERATE && m != NULL &&
 	       (m->type == ST_TRUE || m->type == ST_ARRAY);
 }
 
 const struct connector connector_sglang = {
+	.info = &connector_info[CONNECTOR_SGLANG],
 	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AT_ONCE},
-	.leaves = LEAVES_ROOM,
-	.bound = true,
 	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
 	.begin = begin,
-	.ask = ask,
-	.asked = asked,
-	.asks_again = true,
-	.ask_fail = END_NOT_LEARNED,
+	.lookup = lookup,
+	.looked_up = looked_up,
+	.lookup_repeats = true,
+	.lookup_end = END_NOT_LEARNED,
 	.prefill_more = prefill_more,
 	.prefilled = prefilled,
 	.failed = failed,

@@ -8,27 +8,27 @@
 #include <string.h>
 
 #include "proto/answer/sse.h"
-#include "worker/request/request.h"
+#include "worker/handshake/transfer.h"
 
 /* Of several prompts each is looked up by itself, and a stream would begin with those that are there. */
 static bool
-decode_first_mode(const struct req *req)
+decode_first_mode(const struct demand *d)
 {
-	return req->facts.pool.shake.cache_hit_threshold[0] != '\0' && connector_prompts(req) == 1;
+	return d->facts->pool.shake.cache_hit_threshold[0] != '\0' && connector_prompts(d) == 1;
 }
 
 static bool
-trying(const struct pair *pair)
+trying(const struct transfer *t)
 {
-	return pair->starts[ROLE_PREFILL] == STARTS_NEVER;
+	return t->starts[ROLE_PREFILL] == STARTS_NEVER;
 }
 
 static enum req_end
-begin(struct pair *pair)
+begin(struct transfer *t)
 {
-	if (decode_first_mode(pair->req)) {
-		pair->starts[ROLE_PREFILL] = STARTS_NEVER;
-		pair->starts[ROLE_DECODE] = STARTS_AT_ONCE;
+	if (decode_first_mode(&t->of)) {
+		t->starts[ROLE_PREFILL] = STARTS_NEVER;
+		t->starts[ROLE_DECODE] = STARTS_AT_ONCE;
 	}
 	return END_OK;
 }
@@ -36,27 +36,27 @@ begin(struct pair *pair)
 /* Whoever computes does so whatever is there: the client's own threshold and an engine's default would make
  * it refuse. */
 static void
-no_threshold(struct pair *pair, struct splice_edit *e)
+no_threshold(struct transfer *t, struct splice_edit *e)
 {
 	connector_set(
-		e, SK_CACHE_HIT_THRESHOLD, decode_first_mode(pair->req) ? SE_SET : SE_LOWER, "0");
+		e, SK_CACHE_HIT_THRESHOLD, decode_first_mode(&t->of) ? SE_SET : SE_LOWER, "0");
 }
 
 static void
-prefill_edit(struct pair *pair, struct splice_edit *e)
+prefill_edit(struct transfer *t, struct splice_edit *e)
 {
-	connector_limit_prefill(pair, e);
-	no_threshold(pair, e);
+	connector_limit_prefill(t, e);
+	no_threshold(t, e);
 }
 
 static void
-decode_edit(struct pair *pair, struct splice_edit *e)
+decode_edit(struct transfer *t, struct splice_edit *e)
 {
-	if (trying(pair))
+	if (trying(t))
 		connector_set(e, SK_CACHE_HIT_THRESHOLD, SE_SET,
-			pair->req->facts.pool.shake.cache_hit_threshold);
+			t->of.facts->pool.shake.cache_hit_threshold);
 	else
-		no_threshold(pair, e);
+		no_threshold(t, e);
 }
 
 static bool
@@ -78,28 +78,28 @@ says_nothing(const struct splice_seg *choice)
 }
 
 /* One answer, or one event of a stream. */
-static enum taken
+static enum handoff
 look_at(const char *json, size_t n)
 {
 	struct splice_seg choices, choice, reason;
-	enum taken r = TAKEN_NOTHING;
+	enum handoff r = HANDOFF_NONE;
 	size_t at = 0;
 
 	if (splice_member_raw(json, n, "choices", &choices) != 1 || choices.p[0] != '[')
-		return TAKEN; /* an error, or the end */
+		return HANDOFF_OK; /* an error, or the end */
 	while (splice_element(&choices, &at, &choice)) {
 		bool ended = splice_member_raw(choice.p, choice.n, "finish_reason", &reason) == 1 &&
 			     !is(&reason, "null");
 
 		if (ended && is(&reason, "\"cache_threshold\""))
-			return TAKEN_AGAIN;
+			return HANDOFF_RETRY;
 		if (ended || !says_nothing(&choice))
-			r = TAKEN;
+			r = HANDOFF_OK;
 	}
 	return r;
 }
 
-static enum taken
+static enum handoff
 look_at_event(const char *p, size_t n)
 {
 	size_t at = 0, end;
@@ -111,7 +111,7 @@ look_at_event(const char *p, size_t n)
 			return look_at(p + at + 5, len - 5);
 		at += len + end;
 	}
-	return TAKEN_NOTHING; /* a comment */
+	return HANDOFF_NONE; /* a comment */
 }
 
 /*
@@ -120,34 +120,34 @@ look_at_event(const char *p, size_t n)
  */
 #define LOOK_MAX (64u << 10)
 
-static enum taken
-decode_first(struct pair *pair)
+static enum handoff
+decode_first(struct transfer *t)
 {
-	const struct leg *d = &pair->leg[LEG_DECODE];
-	enum taken r = TAKEN_NOTHING;
+	const struct engine_answer *d = &t->decode_answer;
+	enum handoff r = HANDOFF_NONE;
 	size_t n;
 
 	if (!d->sse)
-		return look_at(d->answer, d->answer_len);
-	for (size_t at = 0;
-		r == TAKEN_NOTHING && (n = sse_next(d->answer + at, d->answer_len - at)) > 0;
+		return look_at(d->text, d->len);
+	for (size_t at = 0; r == HANDOFF_NONE && (n = sse_next(d->text + at, d->len - at)) > 0;
 		at += n)
-		r = look_at_event(d->answer + at, n);
-	return r == TAKEN_NOTHING && d->answer_len > LOOK_MAX ? TAKEN : r;
+		r = look_at_event(d->text + at, n);
+	return r == HANDOFF_NONE && d->len > LOOK_MAX ? HANDOFF_OK : r;
 }
 
 /* A decode engine that was tried first has counted honestly, and there may be no prefill answer at all. */
 static bool
-rewrites(struct req *req, struct answer_how *how)
+rewrites(const struct demand *d, struct answer_how *how, char id[CONNECTOR_ANSWER_ID])
 {
-	if (decode_first_mode(req))
+	(void)id;
+	if (decode_first_mode(d))
 		how->cached_from_prefill = false;
 	return false;
 }
 
 const struct connector connector_shared_storage = {
+	.info = &connector_info[CONNECTOR_SHARED_STORAGE],
 	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_PREFILL},
-	.leaves = LEAVES_NOTHING,
 	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
 	.begin = begin,
 	.rewrites = rewrites,

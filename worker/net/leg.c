@@ -10,13 +10,9 @@
 
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
-#include "shm/load.h"
 #include "worker/base/buffered.h"
 #include "worker/base/core.h"
-#include "worker/schedule/outcome.h"
-#include "worker/request/limit.h"
 #include "worker/net/connpool.h"
-#include "worker/schedule/wait.h"
 
 #define LEG_MAX_HEAD (64u << 10) /* of an engine's answer; vLLM's are under 1 KiB */
 /* payload pieces of one read handed on together: an event each in a burst */
@@ -59,6 +55,20 @@ leg_state_name(enum leg_state s)
 	return states[s].name;
 }
 
+const char *
+leg_fail_text(enum leg_fail fail)
+{
+	static const char *const texts[LEG_FAIL_N] = {
+		[LEG_FAIL_CONNECT] = "connection refused or unreachable",
+		[LEG_FAIL_SHORTAGE] = "out of file descriptors",
+		[LEG_FAIL_STALE] = "connection closed before the end of the answer",
+		[LEG_FAIL_BROKEN] = "connection closed before the end of the answer",
+		[LEG_FAIL_GARBAGE] = "answer is not HTTP",
+		[LEG_FAIL_TOO_LARGE] = "answer is larger than max_answer"};
+
+	return texts[fail];
+}
+
 bool
 leg_handles(enum leg_state s)
 {
@@ -89,7 +99,7 @@ limit_ms(const struct leg *leg)
 {
 	if (leg->state == LEG_CONNECT)
 		return leg->connect_ms;
-	return leg->first_ms != 0 && !leg->first_told ? leg->first_ms : leg->wait_ms;
+	return leg->first_ms != 0 && leg->progress != LEG_BEGUN ? leg->first_ms : leg->wait_ms;
 }
 
 static void
@@ -140,54 +150,8 @@ leg_expired(struct leg *leg, uint64_t now_ms)
 }
 
 static void
-wire_done(struct leg *leg)
+over(struct leg *leg)
 {
-	if (leg->on_wire)
-		load_sent(leg->w->seg, leg->w->slot, leg->ep->slot, -1);
-	leg->on_wire = false;
-}
-
-/* The reservation itself does not change: nobody can have it in between. */
-static void
-hand_place(struct leg *from, struct leg *to)
-{
-	assert(from->reserved && !to->reserved && to->state != LEG_DONE);
-	to->tokens = from->tokens;
-	to->reserved = true;
-	from->tokens = 0;
-	from->reserved = false;
-}
-
-void
-leg_borrow(struct leg *leg)
-{
-	hand_place(leg->lender, leg);
-	leg->borrowed = true;
-}
-
-static void
-give_back_place(struct leg *leg)
-{
-	struct worker *w = leg->w;
-
-	if (leg->borrowed) {
-		hand_place(leg, leg->lender);
-	} else if (leg->reserved) {
-		load_tokens_sub(w->seg, w->slot, leg->ep->slot, leg->tokens);
-		load_release(w->seg, w->slot, leg->ep->slot);
-		leg->tokens = 0;
-		leg->reserved = false;
-		wait_released(leg);
-	}
-	leg->borrowed = false;
-}
-
-/* Gives back what the leg holds of its endpoint. */
-static void
-let_go(struct leg *leg)
-{
-	wire_done(leg);
-	give_back_place(leg);
 	leg->state = LEG_DONE;
 	leg->deadline_ms = 0;
 	free(leg->partial);
@@ -201,24 +165,20 @@ leg_end(struct leg *leg)
 	if (leg->state == LEG_DONE)
 		return;
 	connpool_drop(leg->w->connpool, &leg->uc);
-	let_go(leg);
+	over(leg);
 }
 
-void
-leg_give_back(struct leg *leg)
+struct upconn *
+leg_take_conn(struct leg *leg)
 {
-	outcome_none(leg);
-	let_go(leg);
-	leg->state = LEG_IDLE;
-	connpool_unref(leg->w->connpool, &leg->ep);
-}
+	struct upconn *uc = leg->uc;
 
-void
-leg_moved(struct leg *leg, struct pair *to)
-{
-	leg->pair = to;
-	if (leg->uc != NULL)
-		leg->uc->leg = leg;
+	leg->uc = NULL;
+	if (uc == NULL)
+		return NULL;
+	uc->leg = NULL;
+	sock_read_stop(&uc->sock);
+	return uc;
 }
 
 void
@@ -242,37 +202,37 @@ drop_answer(struct leg *leg)
 void
 leg_rewind(struct leg *leg)
 {
-	bool reserved = leg->reserved;
-	uint32_t tokens = leg->tokens;
-
-	leg->reserved = false;
-	leg->tokens = 0;
 	leg_end(leg);
 	drop_answer(leg);
-	leg->reserved = reserved;
-	leg->tokens = tokens;
 	leg->state = LEG_IDLE;
 	leg->fail = LEG_FAIL_NONE;
+	leg->progress = LEG_UNREACHED;
+	leg->reading = LEG_READING;
+	leg->once = false;
 	leg->status = 0;
-	leg->resent = leg->stale = leg->reached = leg->got_bytes = leg->hung_up = leg->held_read =
-		leg->first_told = leg->said_done = false;
+	if (leg->route == LEG_RESENT)
+		leg->route = LEG_ANY_CONN;
 }
 
 void
 leg_fini(struct leg *leg)
 {
 	leg_end(leg);
-	outcome_none(leg);
-	if (leg->ep != NULL)
-		connpool_unref(leg->w->connpool, &leg->ep);
 	drop_answer(leg);
 }
 
 void
 leg_hang_up(struct leg *leg)
 {
-	leg->hung_up = true;
+	leg->reading = LEG_HUNG_UP;
 	(void)shutdown(leg->uc->sock.fd, SHUT_WR);
+}
+
+static void
+advance(struct leg *leg, enum leg_progress to)
+{
+	if (leg->progress < to)
+		leg->progress = to;
 }
 
 static void
@@ -296,6 +256,7 @@ send_request(struct leg *leg)
 	int r;
 
 	m.nsegs = m.body_len = 0;
+	m.once = false;
 	if (!leg->ops->compose(leg, &m))
 		return;
 	iov[n++] = (struct iovec){m.lines, m.nlines};
@@ -308,15 +269,12 @@ send_request(struct leg *leg)
 	set_clock(leg);
 	r = sock_writev(&leg->uc->sock, iov, (int)n, 1);
 	leg->uc->sent += m.nlines + m.headers.n + 2 + m.body_len;
-	leg->reached = true;
+	advance(leg, LEG_REACHED);
+	leg->once = m.once;
 	leg->uc->sent_us = clock_us();
 	if (r < 0) {
 		leg_on_error(leg);
 		return;
-	}
-	if (!leg->on_wire && leg->reserved) {
-		load_sent(leg->w->seg, leg->w->slot, leg->ep->slot, 1);
-		leg->on_wire = true;
 	}
 	if (sock_queued(&leg->uc->sock) == 0)
 		leg->state = LEG_HEAD;
@@ -337,7 +295,7 @@ start(struct leg *leg, bool fresh)
 	leg->state = LEG_CONNECT;
 	leg->uc = connpool_get(leg->w->connpool, leg->ep, fresh, &err);
 	if (leg->uc == NULL) {
-		fail(leg, is_shortage(err) ? LEG_FAIL_SHORT : LEG_FAIL_CONNECT);
+		fail(leg, is_shortage(err) ? LEG_FAIL_SHORTAGE : LEG_FAIL_CONNECT);
 		return;
 	}
 	leg->uc->leg = leg;
@@ -350,8 +308,7 @@ void
 leg_start(struct leg *leg)
 {
 	assert(leg->state == LEG_IDLE && leg->ep != NULL);
-	leg->recorded = false;
-	start(leg, leg->fresh);
+	start(leg, leg->route != LEG_ANY_CONN);
 }
 
 /* --- what happens to the connection -------------------------------------------------------------- */
@@ -404,36 +361,36 @@ connect_failed(struct leg *leg)
 }
 
 /*
- * A connection that had gone stale before the engine saw any of the request: nothing was lost.  After a reset that
- * is only likely: its other idle ones are given up too, and a hand-over, which is good for one fetch, is not told
- * again (protocols.md 2.7): the owner begins with prefill.
+ * A connection that had gone stale before the engine saw any of the request: nothing was lost.  After a reset
+ * that is only likely: the engine's other idle connections are given up too, and a request that must not reach
+ * an engine twice (KV parameters are good for one fetch, protocols.md 2.7) fails with LEG_FAIL_STALE.
  */
-static bool
+static enum leg_fail
 replace_stale(struct leg *leg)
 {
 	struct worker *w = leg->w;
 
-	if (!leg->uc->reused || leg->resent || leg->got_bytes || leg->hung_up ||
-		!connpool_nothing_acked(leg->uc))
-		return false;
+	if (!leg->uc->reused || leg->route == LEG_RESENT || leg->progress >= LEG_ANSWERING ||
+		leg->reading == LEG_HUNG_UP || !connpool_nothing_acked(leg->uc))
+		return LEG_FAIL_BROKEN;
 	if (leg->uc->sock.reset)
 		connpool_drop_idle(w->connpool, leg->ep);
-	leg->stale = leg->uc->sock.reset && leg->tells_kv;
-	if (leg->stale)
-		return false;
-	leg->resent = true;
-	wire_done(leg);
+	if (leg->uc->sock.reset && leg->once)
+		return LEG_FAIL_STALE;
+	leg->route = LEG_RESENT;
 	connpool_drop(w->connpool, &leg->uc);
 	metric_add(w->slab, M_UP_STALE, 1);
 	start(leg, true);
-	return true;
+	return LEG_FAIL_NONE;
 }
 
 static void
 lost(struct leg *leg)
 {
-	if (!replace_stale(leg))
-		fail(leg, LEG_FAIL_BROKEN);
+	const enum leg_fail why = replace_stale(leg);
+
+	if (why != LEG_FAIL_NONE)
+		fail(leg, why);
 }
 
 /*
@@ -448,7 +405,7 @@ lost_sending(struct leg *leg)
 	ssize_t n;
 
 	while (leg->uc == uc && (n = sock_read(&uc->sock, buf, sizeof(buf))) > 0) {
-		leg->got_bytes = true;
+		advance(leg, LEG_ANSWERING);
 		feed(leg, buf, (size_t)n);
 	}
 	if (leg->uc == uc)
@@ -462,11 +419,12 @@ answered(struct leg *leg, bool reusable)
 {
 	struct worker *w = leg->w;
 
-	if (reusable && leg->keep_alive && !leg->hung_up && sock_queued(&leg->uc->sock) == 0)
+	if (reusable && leg->keep_alive && leg->reading != LEG_HUNG_UP &&
+		sock_queued(&leg->uc->sock) == 0)
 		connpool_put(w->connpool, &leg->uc);
 	else
 		connpool_drop(w->connpool, &leg->uc);
-	let_go(leg);
+	over(leg);
 	leg->ops->event(leg, LEG_EV_ANSWER);
 }
 
@@ -486,8 +444,8 @@ read_answer(struct leg *leg)
 		leg_on_error(leg);
 		return;
 	}
-	leg->got_bytes = true;
-	if (leg->wait_each && (leg->first_ms == 0 || leg->first_told))
+	advance(leg, LEG_ANSWERING);
+	if (leg->wait_each && (leg->first_ms == 0 || leg->progress == LEG_BEGUN))
 		set_clock(leg);
 	feed(leg, w->buf, (size_t)n);
 }
@@ -498,7 +456,7 @@ closed_in_body(struct leg *leg)
 {
 	bool stream = leg->sse && leg->status == 200 && !leg->keep;
 
-	if (leg->body.framing != HTTP_BODY_UNTIL_CLOSE || (stream && !leg->said_done))
+	if (leg->body.framing != HTTP_BODY_UNTIL_CLOSE || (stream && !leg->ops->complete(leg)))
 		lost(leg);
 	else if (hand_on(leg, NULL, 0, true))
 		answered(leg, false);
@@ -535,7 +493,6 @@ take_head(struct leg *leg, const struct http_head *h)
 	leg->keep_alive = h->keep_alive;
 	leg->sse = type != NULL && type->value.n >= 17 &&
 		   strncasecmp(type->value.p, "text/event-stream", 17) == 0;
-	leg->length_known = h->framing == HTTP_BODY_LENGTH;
 	leg->length = h->content_length;
 	http_body_init(&leg->body, h->framing, h->content_length);
 	keep_head(leg, h);
@@ -576,8 +533,8 @@ keep_piece(struct leg *leg, struct span piece)
 		return false;
 	if (leg->answer_len + piece.n > leg->answer_cap) {
 		/* a known length is below max_answer: feed() has seen to it */
-		size_t want = leg->answer_cap == 0 && leg->length_known ? leg->length
-									: 2 * leg->answer_cap;
+		size_t want = leg->answer_cap == 0 && leg_length_known(leg) ? leg->length
+									    : 2 * leg->answer_cap;
 
 		if (want < leg->answer_len + piece.n)
 			want = leg->answer_len + piece.n;
@@ -595,9 +552,9 @@ keep_piece(struct leg *leg, struct span piece)
 static void
 tell_first(struct leg *leg)
 {
-	if (leg->first_told)
+	if (leg->progress == LEG_BEGUN)
 		return;
-	leg->first_told = true;
+	leg->progress = LEG_BEGUN;
 	if (leg->wait_each && leg->first_ms != 0)
 		set_clock(leg);
 	leg->ops->event(leg, LEG_EV_FIRST);
@@ -681,7 +638,7 @@ feed(struct leg *leg, const char *p, size_t n)
 		leg->partial_len = (uint32_t)(n - (size_t)used);
 		leg->partial = mem_resize(NULL, leg->partial_len + 1, 1);
 		memcpy(leg->partial, p + used, leg->partial_len);
-	} else if (leg->keep && leg->length_known && leg->length > leg->w->conf->max_answer) {
+	} else if (leg->keep && leg_length_known(leg) && leg->length > leg->w->conf->max_answer) {
 		fail(leg, LEG_FAIL_TOO_LARGE);
 	} else {
 		feed_body(leg, p + used, n - (size_t)used);
@@ -692,9 +649,11 @@ feed(struct leg *leg, const char *p, size_t n)
 void
 leg_hold(struct leg *leg, bool hold)
 {
-	if (leg->state != LEG_BODY || leg->held_read == hold)
+	const enum leg_reading to = hold ? LEG_READ_HELD : LEG_READING;
+
+	if (leg->state != LEG_BODY || leg->reading == to || leg->reading == LEG_HUNG_UP)
 		return;
-	leg->held_read = hold;
+	leg->reading = to;
 	if (hold) {
 		sock_read_stop(&leg->uc->sock);
 		leg->deadline_ms = 0; /* the engine is not to blame while we do not read */

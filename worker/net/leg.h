@@ -1,10 +1,9 @@
 /*
- * One upstream exchange: a request to one engine and its answer.
+ * One upstream exchange: an HTTP request to one engine and its answer.
  *
  * Process: worker.
- * Ownership: embedded in its owner (a pair's legs: req.h; errand.h), who says by `ops` what is sent and
- * hears what happened.  Borrows one connection from the connection pool while it is active; may hold one reservation
- * of its endpoint, from selection until leg_end(), and holds a reference until leg_fini().
+ * Ownership: part of its owner (an attempt, or a background request), who says by `ops` what is sent and
+ * hears what happened.  The endpoint is the owner's.  A leg borrows one connection while it is active.
  *
  *   IDLE -> CONNECT -> SEND -> HEAD -> BODY -> DONE
  */
@@ -15,27 +14,44 @@
 
 #include "proto/http/http.h"
 #include "proto/json/splice.h"
-#include "shm/base/conf.h"
 
-struct leg;
-struct pair;
-struct upconn;
 struct endpoint;
+struct leg;
+struct upconn;
 struct worker;
-
-/* What a leg is for.  The first two are roles: enum role converts. */
-enum leg_kind { LEG_PREFILL = ROLE_PREFILL, LEG_DECODE = ROLE_DECODE, LEG_ASK, LEG_ERRAND };
-#define LEG_PAIR_N (LEG_ASK + 1) /* a pair's */
 
 enum leg_state { LEG_IDLE, LEG_CONNECT, LEG_SEND, LEG_HEAD, LEG_BODY, LEG_DONE, LEG_NSTATES };
 enum leg_fail {
 	LEG_FAIL_NONE,
-	LEG_FAIL_CONNECT,   /* refused, unreachable */
-	LEG_FAIL_SHORT,     /* we have no descriptor (or port) for it: not the engine's fault */
-	LEG_FAIL_BROKEN,    /* closed or reset before the answer's end */
-	LEG_FAIL_GARBAGE,   /* what came is not HTTP, or not framed right */
+	LEG_FAIL_CONNECT,  /* refused, unreachable */
+	LEG_FAIL_SHORTAGE, /* we have no descriptor (or port) for it: not the engine's fault */
+	LEG_FAIL_STALE,    /* a kept connection was reset, and the request must not be sent twice */
+	LEG_FAIL_BROKEN,   /* closed or reset before the answer's end */
+	LEG_FAIL_GARBAGE,  /* what came is not HTTP, or not framed right */
 	LEG_FAIL_TOO_LARGE, /* a kept answer above max_answer */
 	LEG_FAIL_N
+};
+
+/* How far the exchange has come. */
+enum leg_progress {
+	LEG_UNREACHED, /* no byte of the request has gone out */
+	LEG_REACHED,   /* bytes of the request have gone to the engine */
+	LEG_ANSWERING, /* a byte of an answer has come */
+	LEG_BEGUN,     /* LEG_EV_FIRST has been raised: head and first body byte are here */
+};
+
+/* Over which connection the request goes. */
+enum leg_route {
+	LEG_ANY_CONN,   /* a kept one, or a new one */
+	LEG_FRESH_CONN, /* no kept one: they may all be dead */
+	LEG_RESENT,     /* a new one, since the kept one turned out to be dead */
+};
+
+/* How the answer is read. */
+enum leg_reading {
+	LEG_READING,
+	LEG_READ_HELD, /* not at the moment: the client is slow */
+	LEG_HUNG_UP,   /* our side is closed: leg_hang_up() */
 };
 
 enum leg_event {
@@ -57,6 +73,7 @@ struct leg_message {
 	struct splice_seg segs[SPLICE_MAX_SEGMENTS];
 	size_t nsegs;
 	size_t body_len; /* of all segments */
+	bool once;       /* it must not reach an engine twice */
 };
 
 struct leg_ops {
@@ -66,51 +83,35 @@ struct leg_ops {
 	void (*event)(struct leg *, enum leg_event);
 	/* Payload of an answer that is not kept; `done` with its last byte. */
 	void (*payload)(struct leg *, const struct span *pieces, size_t n, bool done);
+	/* Whether a stream that its engine closes has said that it is complete. */
+	bool (*complete)(const struct leg *);
 };
 
 struct leg {
 	const struct leg_ops *ops;
+	void *owner;
 	struct worker *w;
-	struct pair *pair; /* NULL: an errand's */
-	enum leg_kind kind;
+	struct endpoint *ep; /* the owner's; must stay while the leg is active */
+	struct upconn *uc;
 	enum leg_state state;
 	enum leg_fail fail;
-	bool reserved;      /* a reservation at endpoint slot `ep` is held */
-	uint32_t tokens;    /* counted there with the reservation */
-	struct leg *lender; /* of an attempt that this one is to replace; NULL: none */
-	bool borrowed;      /* the reservation is the lender's */
-	uint64_t
-		trial; /* the one request that tries an ejected endpoint (shm/eject.h); 0: it is not */
-	uint64_t busy; /* what it found at a busy endpoint (shm/busy.h); 0: not busy */
-	bool recorded; /* its outcome is (worker/schedule/outcome.h) */
-	bool on_wire;  /* counted as sent there */
-	bool fresh;    /* to be sent on no kept connection */
-	bool resent;
-	bool reached;    /* bytes of its request have gone to the engine */
-	bool got_bytes;  /* a byte of an answer has come */
-	bool keep;       /* the answer is collected in `answer`, not handed on */
-	bool releases;   /* went out in its release form: max_tokens 1, for nobody to read */
-	bool tells_kv;   /* its request has a hand-over in it, which is good for one fetch */
-	bool stale;      /* it failed by that: the connection had gone stale */
-	bool hung_up;    /* our side is closed: leg_hang_up() */
-	bool held_read;  /* reading stopped while the client is slow */
-	bool first_told; /* LEG_EV_FIRST has been raised */
-	bool said_done;  /* set by the owner: the stream has said that it is complete */
-	struct endpoint *ep;
-	struct upconn *uc;
+	enum leg_progress progress;
+	enum leg_route route;
+	enum leg_reading reading;
+	bool keep;      /* the owner wants the answer whole, in `answer`; else payload() has it */
+	bool once;      /* of the message that was sent: it must not reach an engine twice */
+	bool wait_each; /* the clock starts again with every byte */
+	bool reprieved; /* leg_expired() has given an answer that has begun another tick */
 	/* time limits: of connecting, of the answer (from sending to its end, or between its bytes) */
 	uint64_t connect_ms, wait_ms;
 	uint64_t first_ms;    /* in place of wait_ms until LEG_EV_FIRST; 0: wait_ms */
-	bool wait_each;       /* the clock starts again with every byte */
-	bool reprieved;       /* leg_expired() has given it another tick */
 	uint64_t deadline_ms; /* 0: no clock runs */
 
 	/* the answer */
 	int status;
-	bool keep_alive;
-	bool sse; /* text/event-stream */
-	bool length_known;
-	uint64_t length;
+	bool keep_alive; /* the connection can be used again after it */
+	bool sse;        /* text/event-stream */
+	uint64_t length; /* with HTTP_BODY_LENGTH in `body` */
 	struct http_body body;
 	/* end-to-end header lines to hand to the client, "Name: value\r\n"... */
 	char *head;
@@ -121,23 +122,24 @@ struct leg {
 	size_t answer_len, answer_cap;
 };
 
-/* Sends the request; the endpoint has been set by selection.  Failure comes as LEG_EV_FAIL, possibly
- * before this returns. */
+static inline bool
+leg_length_known(const struct leg *leg)
+{
+	return leg->body.framing == HTTP_BODY_LENGTH;
+}
+
+/* Sends the request to leg->ep.  Failure comes as LEG_EV_FAIL, possibly before this returns. */
 void leg_start(struct leg *leg);
-/* Stops the exchange: gives back or closes the connection, the reservation, the endpoint.  Idempotent.
- * What was kept (answer, head) stays until leg_fini(). */
+/* Stops the exchange: gives back or closes the connection.  Idempotent.  What was kept (answer, head) stays
+ * until leg_fini(). */
 void leg_end(struct leg *leg);
 void leg_fini(struct leg *leg);
 /* Frees what was kept of the answer. */
 void leg_forget_answer(struct leg *leg);
-/* Back to IDLE, to be started again at the same endpoint; a reservation that is held stays. */
+/* Ends it, and back to IDLE: to be started again. */
 void leg_rewind(struct leg *leg);
-/* A leg that changes its owner, the bytes of its struct having been copied: its connection follows. */
-void leg_moved(struct leg *leg, struct pair *to);
-/* Takes over its lender's place; the lender gets it back when this leg gives it up, unless pair_adopt() keeps it. */
-void leg_borrow(struct leg *leg);
-/* Undoes a selection: reservation and endpoint of a leg that has not been started. */
-void leg_give_back(struct leg *leg);
+/* The request was taken over by somebody who closes its connection later; NULL: there is none. */
+struct upconn *leg_take_conn(struct leg *leg);
 /*
  * Closes our side only.  An engine takes that for the client's leaving and aborts (uvicorn closes in
  * turn), but an answer that it had already written still arrives, and with it the word that it holds KV.
@@ -161,7 +163,7 @@ bool leg_sent(const struct leg *leg);
 bool leg_expired(struct leg *leg, uint64_t now_ms);
 /* Takes what is there, as the loop would; false: nothing was. */
 bool leg_look(struct leg *leg);
-/* The state's clock ran out: true if that was while connecting. */
+/* True while the connection is being made. */
 bool leg_connecting(const struct leg *leg);
 
 /* For connpool.c: the borrowed connection's events. */
@@ -170,5 +172,7 @@ void leg_on_drained(struct leg *leg);
 void leg_on_error(struct leg *leg);
 
 const char *leg_state_name(enum leg_state s);
+/* For the log: how a leg failed; NULL if it has not. */
+const char *leg_fail_text(enum leg_fail fail);
 /* False if the state's row has an empty cell: a unit test walks the table. */
 bool leg_handles(enum leg_state s);

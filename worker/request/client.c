@@ -12,7 +12,7 @@
 #include "shm/base/mem.h"
 #include "worker/base/buffered.h"
 #include "worker/base/core.h"
-#include "worker/attempt/exchange.h"
+#include "worker/request/deliver.h"
 #include "worker/request/limit.h"
 #include "worker/request/request.h"
 
@@ -63,7 +63,7 @@ client_end(struct client *c)
 	worker_listen_update(c->w);
 	if (req != NULL) {
 		req->client = NULL;
-		req_event(req, RQ_CLIENT_GONE, NULL);
+		req_event(req, RQ_CLIENT_GONE);
 	}
 }
 
@@ -240,7 +240,7 @@ on_client_drained(void *arg)
 	if (c->closing)
 		client_done(c, false);
 	else if (c->req != NULL)
-		exchange_drained(c->req);
+		deliver_drained(c->req);
 	else {
 		/* idle from now on, not from when the answer was queued */
 		if (!c->w->draining)

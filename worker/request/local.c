@@ -181,8 +181,9 @@ health_body(struct req *req, struct evbuffer *out, const char *only, bool all)
 static int
 health(struct req *req, struct evbuffer *out)
 {
-	const char *name =
-		req->query != NULL && strncmp(req->query, "pool=", 5) == 0 ? req->query + 5 : NULL;
+	const char *name = req->text->query != NULL && strncmp(req->text->query, "pool=", 5) == 0
+				   ? req->text->query + 5
+				   : NULL;
 
 	return health_body(req, out, name, name != NULL);
 }

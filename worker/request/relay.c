@@ -69,7 +69,7 @@ phrase(int status)
 bool
 relay_started(const struct req *req)
 {
-	return req->head_sent;
+	return req->sent != SENT_NOTHING;
 }
 
 bool
@@ -88,16 +88,19 @@ open_answer(struct req *req, char *buf, size_t size, int status, bool length_kno
 	const bool no_body = !relay_has_body(status);
 	char framing[64] = "";
 
-	req->chunked = !no_body && !length_known && !req->http10;
-	if (!no_body && length_known)
+	req->framing_out = no_body        ? FRAMING_NONE
+			   : length_known ? FRAMING_LENGTH
+			   : req->http10  ? FRAMING_CLOSE
+					  : FRAMING_CHUNKED;
+	if (req->framing_out == FRAMING_LENGTH)
 		(void)snprintf(framing, sizeof(framing), "Content-Length: %llu\r\n",
 			(unsigned long long)length);
-	else if (req->chunked)
+	else if (req->framing_out == FRAMING_CHUNKED)
 		(void)snprintf(framing, sizeof(framing), "Transfer-Encoding: chunked\r\n");
-	if ((!no_body && !length_known && req->http10) || req->w->draining)
+	if (req->framing_out == FRAMING_CLOSE || req->w->draining)
 		req->keep_alive = false;
 	req->status = status;
-	req->head_sent = true;
+	req->sent = SENT_WHOLE;
 	return snprintf(buf, size, "HTTP/1.1 %d %s\r\nX-Request-Id: %s\r\n%s%s", status,
 		phrase(status), req->facts.id, framing,
 		!req->keep_alive ? "Connection: close\r\n"
@@ -119,6 +122,14 @@ static size_t
 held_bytes(const struct req *req)
 {
 	return req->held == NULL ? 0 : evbuffer_get_length(req->held);
+}
+
+void
+relay_reset(struct req *req)
+{
+	relay_drop_held(req);
+	req->relay = RELAY_PLAIN;
+	req->sent = SENT_NOTHING;
 }
 
 void
@@ -157,8 +168,9 @@ count_events(struct req *req, uint64_t n)
 void
 relay_begin(struct req *req, struct leg *leg)
 {
-	req->relay_sse = leg->sse && leg->status == 200;
-	req->hold_short = !req->facts.stream || leg->status != 200;
+	req->relay = leg->sse && leg->status == 200             ? RELAY_STREAM
+		     : !req->facts.stream || leg->status != 200 ? RELAY_SHORT
+								: RELAY_PLAIN;
 }
 
 /*
@@ -213,26 +225,26 @@ send_out(struct req *req, struct leg *leg, const struct span *pieces, size_t n, 
 
 	for (size_t i = 0; i < n; i++)
 		total += pieces[i].n;
-	if (!req->head_sent) {
-		bool whole = done && !req->relay_sse;
+	if (req->sent == SENT_NOTHING) {
+		bool whole = done && req->relay != RELAY_STREAM;
 		/* a stream is always chunked: an error event may have to be added */
 		int len = open_answer(req, lines, sizeof(lines), leg->status,
-			whole || (leg->length_known && !req->relay_sse),
+			whole || (leg_length_known(leg) && req->relay != RELAY_STREAM),
 			whole ? total : leg->length);
 
 		iov[k++] = (struct iovec){lines, (size_t)len};
 		iov[k++] = (struct iovec){leg->head, leg->head_len};
 		iov[k++] = (struct iovec){text("\r\n"), 2};
 	}
-	if (req->chunked && total > 0)
+	if (req->framing_out == FRAMING_CHUNKED && total > 0)
 		iov[k++] = (struct iovec){size, chunk_size(size, total)};
 	if (req->held != NULL)
 		iov[k++] = (struct iovec){evbuffer_pullup(req->held, -1), held_bytes(req)};
 	for (size_t i = 0; i < n; i++)
 		iov[k++] = (struct iovec){text(pieces[i].p), pieces[i].n};
-	if (req->chunked && total > 0)
+	if (req->framing_out == FRAMING_CHUNKED && total > 0)
 		iov[k++] = (struct iovec){text("\r\n"), 2};
-	if (req->chunked && done)
+	if (req->framing_out == FRAMING_CHUNKED && done)
 		iov[k++] = (struct iovec){text("0\r\n\r\n"), 5};
 	if (k > 0)
 		put(req, iov, k);
@@ -240,15 +252,17 @@ send_out(struct req *req, struct leg *leg, const struct span *pieces, size_t n, 
 }
 
 void
-relay_payload(struct req *req, struct leg *leg, const struct span *in, size_t n, bool done)
+relay_payload(struct req *req, struct leg *leg, struct sse *sse, const struct span *in, size_t n,
+	bool done)
 {
+	bool half = false;
 	struct cut cut = {n, 0};
 	struct span pieces[RELAY_PIECES];
 	size_t nsend;
 
-	if (req->relay_sse)
-		cut = last_event_end(req, &leg->pair->sse, in, n);
-	else if (req->hold_short && !req->head_sent)
+	if (req->relay == RELAY_STREAM)
+		cut = last_event_end(req, sse, in, n);
+	else if (req->relay == RELAY_SHORT && req->sent == SENT_NOTHING)
 		cut = (struct cut){0, 0}; /* waits for its end */
 	if (done)
 		cut = (struct cut){n, 0};
@@ -258,7 +272,7 @@ relay_payload(struct req *req, struct leg *leg, const struct span *in, size_t n,
 			hold(req, in[i].p, in[i].n);
 		if (held_bytes(req) <= RELAY_HOLD)
 			return;
-		req->half_event = true; /* larger than we hold: passed on as it comes */
+		half = true; /* larger than we hold: passed on as it comes */
 		n = 0;
 	}
 	nsend = cut.i < n ? cut.i : n;
@@ -266,15 +280,16 @@ relay_payload(struct req *req, struct leg *leg, const struct span *in, size_t n,
 		memcpy(pieces, in, nsend * sizeof(*in));
 	if (nsend < n && cut.at > 0)
 		pieces[nsend++] = (struct span){in[cut.i].p, cut.at};
-	if (nsend > 0)
-		req->half_event = false;
+	half = half || (nsend == 0 && req->sent == SENT_HALF);
 	send_out(req, leg, pieces, nsend, done);
+	if (req->sent != SENT_NOTHING)
+		req->sent = half ? SENT_HALF : SENT_WHOLE;
 	for (size_t i = cut.i; i < n; i++) {
 		size_t skip = i == cut.i ? cut.at : 0;
 
 		hold(req, in[i].p + skip, in[i].n - skip);
 	}
-	if (req->state == REQ_RELAY && client_full(req->client))
+	if (req->state == REQ_SERVE && client_full(req->client))
 		leg_hold(leg, true);
 }
 
@@ -284,15 +299,15 @@ relay_events(struct req *req, const char *p, size_t n)
 	static const char type[] = "Content-Type: text/event-stream; charset=utf-8\r\n"
 				   "Cache-Control: no-cache\r\n\r\n";
 	/* an engine's own lines, where its events are only followed */
-	const struct leg *d = &req->pairs[0].leg[LEG_DECODE];
+	const struct leg *d = attempt_decode(req->branches[0].attempt);
 	struct iovec iov[6];
 	char lines[RELAY_HEAD], size[24];
 	uint64_t events = 0;
 	size_t at = 0, len;
 	int k = 0;
 
-	if (!req->head_sent) {
-		req->relay_sse = true;
+	if (req->sent == SENT_NOTHING) {
+		req->relay = RELAY_STREAM;
 		len = (size_t)open_answer(req, lines, sizeof(lines), 200, false, 0);
 		iov[k++] = (struct iovec){lines, len};
 		if (req->answer == NULL) {
@@ -302,33 +317,33 @@ relay_events(struct req *req, const char *p, size_t n)
 			iov[k++] = (struct iovec){text(type), sizeof(type) - 1};
 		}
 	}
-	if (req->chunked)
+	if (req->framing_out == FRAMING_CHUNKED)
 		iov[k++] = (struct iovec){size, chunk_size(size, n)};
 	iov[k++] = (struct iovec){text(p), n};
-	if (req->chunked)
+	if (req->framing_out == FRAMING_CHUNKED)
 		iov[k++] = (struct iovec){text("\r\n"), 2};
 	put(req, iov, k);
 	for (; (len = sse_next(p + at, n - at)) > 0; at += len)
 		events++;
 	count_events(req, events);
 	if (client_full(req->client))
-		for (uint32_t i = 0; i < req->npairs; i++)
-			leg_hold(&req->pairs[i].leg[LEG_DECODE], true);
+		for (uint32_t i = 0; i < req->nbranches; i++)
+			leg_hold(attempt_decode(req->branches[i].attempt), true);
 }
 
 void
 relay_end_events(struct req *req)
 {
-	if (req->chunked)
+	if (req->framing_out == FRAMING_CHUNKED)
 		put(req, &(struct iovec){text("0\r\n\r\n"), 5}, 1);
 }
 
 bool
-relay_complete(struct req *req)
+relay_complete(struct req *req, const struct sse *sse)
 {
-	if (!req->relay_sse || !req->pairs[0].sse.done || held_bytes(req) > 0)
+	if (req->relay != RELAY_STREAM || !sse->done || held_bytes(req) > 0)
 		return false;
-	if (req->chunked)
+	if (req->framing_out == FRAMING_CHUNKED)
 		put(req, &(struct iovec){text("0\r\n\r\n"), 5}, 1);
 	else
 		req->keep_alive = false;
@@ -342,19 +357,19 @@ relay_cut(struct req *req, const char *code, const char *message)
 	struct iovec iov[3];
 	int k = 0, len;
 
-	if (!req->relay_sse || !req->chunked)
+	if (req->relay != RELAY_STREAM || req->framing_out != FRAMING_CHUNKED)
 		req->keep_alive = false; /* the missing bytes and the close say it */
-	if (!req->relay_sse)
+	if (req->relay != RELAY_STREAM)
 		return;
 	if (json_quote(quoted, sizeof(quoted), message, strlen(message), 200) == -1)
 		(void)snprintf(quoted, sizeof(quoted), "\"\"");
 	len = snprintf(event, sizeof(event),
 		"%sdata: {\"error\":{\"message\":%s,\"type\":\"server_error\",\"param\":null,\"code\":\"%s\"}}\n\n",
-		req->half_event ? "\n\n" : "", quoted, code);
-	if (req->chunked)
+		req->sent == SENT_HALF ? "\n\n" : "", quoted, code);
+	if (req->framing_out == FRAMING_CHUNKED)
 		iov[k++] = (struct iovec){size, chunk_size(size, (size_t)len)};
 	iov[k++] = (struct iovec){event, (size_t)len};
-	if (req->chunked)
+	if (req->framing_out == FRAMING_CHUNKED)
 		iov[k++] = (struct iovec){text("\r\n0\r\n\r\n"), 7};
 	put(req, iov, k);
 }

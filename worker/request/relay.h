@@ -17,17 +17,20 @@
 struct leg;
 struct req;
 struct span;
+struct sse;
 
 /* The decode leg's head and first byte are here. */
 void relay_begin(struct req *req, struct leg *leg);
-/* Payload of the decode leg; `done` with its last byte. */
-void relay_payload(
-	struct req *req, struct leg *leg, const struct span *pieces, size_t n, bool done);
-/* Whole events that were made for the client (proto/answer/answer.h).  The first ones bring the head. */
+/* `sse` follows the stream: the decode leg's. */
+void relay_payload(struct req *req, struct leg *leg, struct sse *sse, const struct span *pieces,
+	size_t n, bool done);
+/* Whole events that were made for the client (proto/answer/answer.h); the head goes out with the first. */
 void relay_events(struct req *req, const char *p, size_t n);
 /* After the last relay_events(). */
 void relay_end_events(struct req *req);
-/* Frees the bytes that are held; for the request's end. */
+/* What was chosen for the answer is void; nothing of it had gone out. */
+void relay_reset(struct req *req);
+/* Frees what is held; for the request's end. */
 void relay_drop_held(struct req *req);
 /* True if bytes of the answer have gone to the client: the status can no longer be chosen. */
 bool relay_started(const struct req *req);
@@ -35,8 +38,8 @@ bool relay_started(const struct req *req);
 bool relay_has_body(int status);
 /* An engine has broken off.  True if its stream had said [DONE] before, so that nothing is missing: the
  * answer is ended properly then. */
-bool relay_complete(struct req *req);
-/* Ends a started answer that cannot be completed: by an error event in a stream, then by the close. */
+bool relay_complete(struct req *req, const struct sse *sse);
+/* Ends a started answer that cannot be completed: an error event where it is a stream, then the close. */
 void relay_cut(struct req *req, const char *code, const char *message);
 /* A whole answer, of the router or of an engine.  `head`: header lines to add, or NULL. */
 void relay_reply(struct req *req, int status, const char *head, size_t head_len, const char *type,

@@ -1,24 +1,20 @@
 /*
  * The life of a request.
  *
- *   HEAD --> BODY --> PLAN --> [ASK] --> EXCHANGE --> RELAY --> DONE
- *     |        |        |        |         |  |        |  |      ^
- *     |        |        |        |         |  `--> RELEASE <'  --+   the client has gone, KV is committed
- *     `--------+--------+--------+---------+-----------+---------'   every failure is an edge
+ *   HEAD --> BODY --> PLAN --> SERVE --> DONE
+ *     |        |        |        |        ^
+ *     `--------+--------+--------+--------'   every failure is an edge
  *
  * HEAD      the connection has sent a byte; nothing else is known.
  * BODY      the head is parsed, the path is one that generates; no endpoint is chosen.
  * PLAN      the body is a JSON object; endpoints are being chosen.  Rested in while endpoints that have just
  *           been added are not known yet, at most health_timeout; and while all that could serve are full
- *           (wait.c), at most queue_timeout.  Nothing is held meanwhile.
- * ASK       something must be known before a leg can go out: the prompt's tokens, where KV is fetched.
- * EXCHANGE  all endpoints are reserved; legs run as the connector says; no byte has gone to the client.
- * RELAY     the answer has begun.  relay_started() tells whether the client has any of it: before that a
- *           failure still gets an honest status.  Where one answer is made of several, or begins with
- *           the prefill engine's token, legs may begin and fail here too.
- * RELEASE   the client has gone after a prefill engine committed KV for it: a decode engine must be told,
- *           since only its fetch frees those blocks (protocols.md 2.5).
- * DONE      logged and counted; freed after the loop turn.
+ *           (schedule/wait.c), at most queue_timeout.  Nothing is held meanwhile.
+ * SERVE     each branch has an attempt (attempt/attempt.h), which runs lookups and legs; the answer goes to the
+ *           client as it comes.  relay_started() tells whether the client has any of it: before that a failure
+ *           still gets an honest status.
+ * DONE      logged and counted; freed after the loop turn.  What engines still hold is the business of detached
+ *           attempts.
  */
 #include "worker/request/request.h"
 
@@ -36,26 +32,28 @@
 #include "shm/base/rnd.h"
 #include "worker/base/buffered.h"
 #include "worker/base/core.h"
-#include "worker/attempt/exchange.h"
+#include "worker/attempt/lookup.h"
 #include "worker/request/client.h"
 #include "worker/request/limit.h"
 #include "worker/request/local.h"
 #include "worker/schedule/plan.h"
 #include "worker/net/connpool.h"
+#include "worker/request/deliver.h"
 #include "worker/request/relay.h"
 #include "worker/attempt/release.h"
 #include "worker/attempt/resume.h"
 #include "worker/schedule/wait.h"
 #include "shm/core/heritage.h"
 
-static req_handler head_read, body_read, head_late, body_late, drop, shut, refuse, refuse_shutdown,
-	ignore, never;
+typedef void req_handler(struct req *);
+static req_handler head_read, body_read, head_late, body_late, planned, request_late, client_left,
+	drop, shut, refuse, refuse_shutdown, ignore, never;
 
 #define BODY_RATE 512 /* bytes a second beyond client.body_timeout: a modem of 1995 has more */
 
 #define MS(field) offsetof(struct conf, field)
 #define NO_CLOCK SIZE_MAX
-#define BOUND_MAX_MS (24u * 3600 * 1000) /* as timeouts.request */
+#define DEADLINE_MAX_MS (24u * 3600 * 1000) /* as timeouts.request */
 
 /* clang-format off */
 static const struct {
@@ -66,9 +64,7 @@ static const struct {
 } states[REQ_NSTATES] = {
 	[REQ_HEAD] = { "head", 'h', MS(client_head_ms), {
 		[RQ_HEAD] = head_read,
-		[RQ_BODY] = never, [RQ_PLANNED] = never, [RQ_ASKED] = never,
-		[RQ_FIRST] = never, [RQ_MORE] = never, [RQ_ANSWER] = never, [RQ_KV_READY] = never,
-		[RQ_LEG_FAIL] = never,
+		[RQ_BODY] = never, [RQ_PLANNED] = never,
 		[RQ_TIMEOUT] = head_late,
 		[RQ_EXPIRED] = never, /* begins with its pool */
 		[RQ_CLIENT_GONE] = drop,
@@ -77,9 +73,7 @@ static const struct {
 	[REQ_BODY] = { "body", 'b', MS(client_body_ms), {
 		[RQ_HEAD] = never,
 		[RQ_BODY] = body_read,
-		[RQ_PLANNED] = never, [RQ_ASKED] = never,
-		[RQ_FIRST] = never, [RQ_MORE] = never, [RQ_ANSWER] = never, [RQ_KV_READY] = never,
-		[RQ_LEG_FAIL] = never,
+		[RQ_PLANNED] = never,
 		[RQ_TIMEOUT] = body_late,
 		[RQ_EXPIRED] = never,
 		[RQ_CLIENT_GONE] = drop,
@@ -88,66 +82,21 @@ static const struct {
 	[REQ_PLAN] = { "plan", 'p', NO_CLOCK /* req_wait(), wait.c */, {
 		[RQ_HEAD] = never, [RQ_BODY] = never,
 		[RQ_PLANNED] = planned,
-		[RQ_ASKED] = exchange_start, /* nothing to ask */
-		[RQ_FIRST] = never, [RQ_MORE] = never, [RQ_ANSWER] = never, [RQ_KV_READY] = never,
-		[RQ_LEG_FAIL] = never,
 		[RQ_TIMEOUT] = refuse, /* with what req_wait() was told */
 		[RQ_EXPIRED] = request_late,
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = refuse_shutdown } },
-	[REQ_ASK] = { "ask", 'a', NO_CLOCK /* the pair's, or the leg's own */, {
+	[REQ_SERVE] = { "serve", 's', NO_CLOCK /* the attempts' legs have theirs */, {
 		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never,
-		[RQ_ASKED] = exchange_start,
-		[RQ_FIRST] = ignore, [RQ_MORE] = ignore, [RQ_KV_READY] = ignore,
-		[RQ_ANSWER] = leg_answered,
-		[RQ_LEG_FAIL] = leg_failed,
-		[RQ_TIMEOUT] = leg_late,
-		[RQ_EXPIRED] = request_late,
-		[RQ_CLIENT_GONE] = drop,
-		[RQ_REFUSE] = refuse,
-		[RQ_SHUTDOWN] = refuse_shutdown } },
-	[REQ_EXCHANGE] = { "exchange", 'x', NO_CLOCK, {
-		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never, [RQ_ASKED] = never,
-		[RQ_FIRST] = leg_first,
-		[RQ_MORE] = leg_more,
-		[RQ_ANSWER] = leg_answered,
-		[RQ_KV_READY] = kv_arrived,
-		[RQ_LEG_FAIL] = leg_failed,
-		[RQ_TIMEOUT] = leg_late,
+		[RQ_TIMEOUT] = never,
 		[RQ_EXPIRED] = request_late,
 		[RQ_CLIENT_GONE] = client_left,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = refuse_shutdown } },
-	[REQ_RELAY] = { "relay", 'r', NO_CLOCK, {
-		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never, [RQ_ASKED] = never,
-		[RQ_FIRST] = leg_first,
-		[RQ_MORE] = leg_more,
-		[RQ_ANSWER] = leg_answered,
-		[RQ_KV_READY] = kv_arrived,
-		[RQ_LEG_FAIL] = leg_failed,
-		[RQ_TIMEOUT] = leg_late,
-		[RQ_EXPIRED] = request_late,
-		[RQ_CLIENT_GONE] = client_left,
-		[RQ_REFUSE] = never,
-		[RQ_SHUTDOWN] = refuse_shutdown } },
-	[REQ_RELEASE] = { "release", 'l', NO_CLOCK, {
-		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never, [RQ_ASKED] = never,
-		[RQ_FIRST] = release_first,
-		[RQ_MORE] = ignore,
-		[RQ_ANSWER] = release_answered,
-		[RQ_KV_READY] = kv_arrived,
-		[RQ_LEG_FAIL] = release_failed,
-		[RQ_TIMEOUT] = release_failed,
-		[RQ_EXPIRED] = ignore, /* nobody waits */
-		[RQ_CLIENT_GONE] = never,
-		[RQ_REFUSE] = drop,
-		[RQ_SHUTDOWN] = shut } },
 	[REQ_DONE] = { "done", 'd', NO_CLOCK, {
-		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never, [RQ_ASKED] = never,
-		[RQ_FIRST] = ignore, [RQ_MORE] = ignore, [RQ_ANSWER] = ignore, [RQ_KV_READY] = ignore,
-		[RQ_LEG_FAIL] = ignore, [RQ_TIMEOUT] = ignore, [RQ_EXPIRED] = ignore,
-		[RQ_CLIENT_GONE] = ignore,
+		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never,
+		[RQ_TIMEOUT] = ignore, [RQ_EXPIRED] = ignore, [RQ_CLIENT_GONE] = ignore,
 		[RQ_REFUSE] = ignore, [RQ_SHUTDOWN] = ignore } },
 };
 /* clang-format on */
@@ -185,16 +134,16 @@ end_message(enum req_end e)
 }
 
 void
-req_event(struct req *req, enum req_event ev, struct leg *leg)
+req_event(struct req *req, enum req_event ev)
 {
-	states[req->state].on[ev](req, leg);
+	states[req->state].on[ev](req);
 }
 
 /* The only writer of req->state: moves the clock and the trace with it. */
 void
 req_enter(struct req *req, enum req_state to)
 {
-	size_t clock = states[to].clock, n = strlen(req->trace);
+	size_t clock = states[to].clock;
 
 	req->state = to;
 	req->deadline_ms = 0;
@@ -204,8 +153,90 @@ req_enter(struct req *req, enum req_state to)
 			*(const uint64_t *)(const void *)((const char *)req->w->conf + clock);
 		worker_need_tick(req->w);
 	}
-	if (n + 1 < sizeof(req->trace))
-		req->trace[n] = states[to].letter;
+	if (to != REQ_SERVE) /* its steps are noted one by one */
+		req_trace(req, states[to].letter);
+}
+
+void
+req_trace(struct req *req, char letter)
+{
+	size_t n = strlen(req->trace);
+
+	if (n + 1 < sizeof(req->trace) && (n == 0 || req->trace[n - 1] != letter))
+		req->trace[n] = letter;
+}
+
+void
+req_relaying(struct req *req)
+{
+	req_trace(req, 'r');
+}
+
+/* --- branches ------------------------------------------------------------------------------------ */
+
+static void
+end_branches(struct req *req)
+{
+	for (uint32_t i = 0; i < req->nbranches; i++)
+		if (req->branches[i].attempt != NULL)
+			attempt_end(req->branches[i].attempt);
+}
+
+void
+req_make_branches(struct req *req, uint32_t n)
+{
+	end_branches(req);
+	free(req->branches);
+	req->branches = n == 0 ? NULL : mem_array(n, sizeof(*req->branches));
+	req->nbranches = n;
+	req->facts.parts = n;
+	for (uint32_t i = 0; i < n; i++) {
+		req->branches[i].req = req;
+		req->branches[i].index = i;
+	}
+}
+
+void
+req_go_direct(struct req *req, const char *direct, const char *why)
+{
+	answer_free(&req->answer);
+	memset(&req->how, 0, sizeof(req->how));
+	req->takes_prefill = req->needs_prefill = false;
+	relay_reset(req);
+	req->connector = &connector_direct;
+	req->nbranches = req->facts.parts = 1;
+	req->branches[0].prompt = (struct span){NULL, 0};
+	req->branches[0].seeded = false;
+	req->direct = direct;
+	req->detail = why;
+	req->rescue = RESCUE_FALLBACK;
+	metric_add(req->w->slab, M_DIRECT, 1);
+}
+
+/* Endpoints are chosen: the attempts begin. */
+static void
+planned(struct req *req)
+{
+	bool lookups = false;
+
+	req->end = END_OK; /* of an earlier try to plan */
+	for (uint32_t i = 0; i < req->nbranches; i++) {
+		struct attempt *a = req->branches[i].attempt;
+		enum req_end why = attempt_begin(a);
+
+		if (a->t.detail != NULL)
+			req->detail = a->t.detail;
+		if (why != END_OK) {
+			req_refuse_with(req, why);
+			return;
+		}
+		lookups = lookups || a->lookup == LOOKUP_DUE;
+	}
+	req_enter(req, REQ_SERVE);
+	if (lookups)
+		req_trace(req, 'a');
+	worker_need_tick(req->w);
+	lookup_go_on(req);
 }
 
 struct req *
@@ -225,53 +256,6 @@ req_new(struct worker *w, struct client *c)
 	return req;
 }
 
-bool
-req_tried(struct leg *leg)
-{
-	const struct endpoint *ep = pair_asked_for(leg)->ep;
-	struct req *req = leg->pair->req;
-
-	for (uint32_t i = 0; i < req->ntried; i++)
-		if (req->tried[i] == ep->slot)
-			return true;
-	if (req->ntried == REQ_TRIED_MAX)
-		return false;
-	req->tried[req->ntried++] = ep->slot;
-	return true;
-}
-
-void
-req_not_tried(const struct leg *leg)
-{
-	struct req *req = leg->pair->req;
-
-	for (uint32_t i = 0; i < req->ntried; i++)
-		if (req->tried[i] == leg->ep->slot)
-			req->tried[i--] = req->tried[--req->ntried];
-}
-
-struct req *
-req_apart(const struct req *of)
-{
-	struct req *req = MEM_NEW(struct req);
-
-	req->w = of->w;
-	req->apart = true;
-	req->facts = of->facts;
-	req->text = text_ref(of->text);
-	req->connector = of->connector;
-	memcpy(req->tried, of->tried, sizeof(req->tried));
-	req->ntried = of->ntried;
-	req->query = of->query == NULL ? NULL : mem_strndup(of->query, strlen(of->query));
-	req->t_start_us = req->t_body_us = clock_us();
-	TAILQ_INSERT_TAIL(&req->w->reqs, req, link);
-	req->w->nreqs++;
-	req->w->napart++;
-	req->w->apart_bytes += req->text->body_len;
-	req_enter(req, REQ_RELEASE);
-	return req;
-}
-
 char *
 req_copy_key(const struct req *req)
 {
@@ -286,14 +270,15 @@ req_drop_bytes(struct req *req)
 {
 	if (req->text == NULL)
 		return;
-	if (req->state == REQ_RELAY && req->connector->leaves == LEAVES_ROOM)
-		req->key = req_copy_key(req); /* its engines may have to be told later */
+	if (req->state == REQ_SERVE && req->connector->info->cleanup == CLEANUP_ABORT)
+		req->key = text_copy_key(
+			req->text); /* its engines may have to be sent an abort later */
 	limit_drop_body(req);
 	text_unref(&req->text);
 	if (req->resume != NULL)
 		resume_keep(req);
-	for (uint32_t i = 0; i < req->npairs; i++)
-		pair_drop_texts(&req->pairs[i]);
+	for (uint32_t i = 0; i < req->nbranches; i++)
+		attempt_drop_text(req->branches[i].attempt);
 }
 
 void
@@ -302,10 +287,10 @@ req_free(struct req **reqp)
 	struct req *req = *reqp;
 
 	resume_free(req);
-	req_drop_bytes(req);
-	pair_free(req);
+	limit_drop_body(req);
+	text_unref(&req->text);
+	free(req->branches);
 	answer_free(&req->answer);
-	free(req->query);
 	free(req->key);
 	free(req);
 	*reqp = NULL;
@@ -319,50 +304,52 @@ since(uint64_t from_us, uint64_t to_us)
 	return from_us == 0 || to_us < from_us ? 0 : to_us - from_us;
 }
 
-/* The first pair's engine of a role; the one leg of a path that has one may be either's. */
+/* The first branch's engine of a role; the one engine of a path that has one may be either's. */
 static const char *
 url_of(const struct req *req, enum role role)
 {
-	const bool one = req->connector == &connector_one_leg;
-	const struct endpoint *ep;
+	const struct attempt *a = req->nbranches == 0 ? NULL : req->branches[0].attempt;
 
-	if (req->npairs == 0 || (one && role != route_single_role(req->facts.route,
-							req->facts.pool.shake.single_engine_role)))
+	if (a == NULL)
 		return NULL;
-	ep = req->pairs[0].leg[one ? LEG_DECODE : (enum leg_kind)role].ep;
-	return ep == NULL ? NULL : ep->url;
+	for (enum role r = 0; r < ROLE_N; r++)
+		if (a->place[r].ep != NULL && a->place[r].role == role)
+			return a->place[r].ep->url;
+	return NULL;
 }
 
 /* What saved a request whose engines failed. */
-struct rescue {
+struct rescued {
 	const char *word; /* NULL: nothing had to */
 	enum metric_counter counter;
 };
 
-static struct rescue
+static struct rescued
 rescued_by(const struct req *req)
 {
 	if (req->end != END_OK)
-		return (struct rescue){NULL, M_N};
-	if (req->resumed)
-		return (struct rescue){"resume", M_RESCUED_RESUME};
-	if (req->fell_back)
-		return (struct rescue){"fallback", M_RESCUED_FALLBACK};
-	return req->tries > 0 ? (struct rescue){"retry", M_RESCUED_RETRY}
-			      : (struct rescue){NULL, M_N};
+		return (struct rescued){NULL, M_N};
+	if (req->rescue == RESCUE_RESUME)
+		return (struct rescued){"resume", M_RESCUED_RESUME};
+	if (req->rescue != RESCUE_NONE)
+		return (struct rescued){"fallback", M_RESCUED_FALLBACK};
+	return req->tries > 0 ? (struct rescued){"retry", M_RESCUED_RETRY}
+			      : (struct rescued){NULL, M_N};
 }
 
 static void
 log_end(const struct req *req, uint64_t now_us)
 {
-	LOG_AT(req->end == END_LOCAL || req->apart ? LOG_L_DEBUG : LOG_L_INFO,
-		req->apart ? "release" : "request", LOG_S("req", req->facts.id),
-		LOG_S("attempt",
-			req->npairs > 0 && req->pairs[0].id[0] != '\0' ? req->pairs[0].id : NULL),
+	LOG_AT(req->end == END_LOCAL ? LOG_L_DEBUG : LOG_L_INFO, "request",
+		LOG_S("req", req->facts.id),
+		LOG_S("attempt", req->nbranches > 0 && req->branches[0].attempt != NULL
+					 ? req->branches[0].attempt->t.id
+					 : NULL),
 		LOG_S("route", route_path(req->facts.route)), LOG_S("pool", req->facts.pool.name),
 		LOG_S("prefill", url_of(req, ROLE_PREFILL)),
 		LOG_S("decode", url_of(req, ROLE_DECODE)),
-		req->npairs > 1 ? LOG_U("pairs", req->npairs) : LOG_S("direct", req->direct),
+		req->nbranches > 1 ? LOG_U("branches", req->nbranches)
+				   : LOG_S("direct", req->direct),
 		req->tries > 0 ? LOG_U("tries", req->tries) : LOG_S("tries", NULL),
 		LOG_S("rescued", rescued_by(req).word),
 		LOG_S("not_resumed", req->resume_refused ? req->not_resumed : NULL),
@@ -378,18 +365,12 @@ log_end(const struct req *req, uint64_t now_us)
 		LOG_U("events", req->events));
 }
 
-/* One line of the metrics; a request of our own is none. */
 static void
 count_end(struct req *req, uint64_t now_us)
 {
 	struct metrics_slab *slab = req->w->slab;
-	const struct rescue by = rescued_by(req);
+	const struct rescued by = rescued_by(req);
 
-	if (req->apart) {
-		req->w->napart--;
-		req->w->apart_bytes -= req->text->body_len;
-		return;
-	}
 	if (req->facts.pool.id != METRIC_NO_POOL)
 		metric_observe(slab, req->facts.pool.id, H_DURATION, now_us - req->t_start_us);
 	metric_request_count(slab, (struct metric_request){.pool = (uint16_t)req->facts.pool.id,
@@ -409,18 +390,16 @@ req_end(struct req *req, enum req_end end)
 
 	req->end = end;
 	wait_leave(req);
-	for (uint32_t i = 0; i < req->npairs; i++) {
-		struct pair *pair = &req->pairs[i];
-
-		if (end != END_OK)
-			release_attempt(pair);
-		pair_ask_over(pair);
-		pair_disarm(pair);
-		for (enum leg_kind k = 0; k < LEG_PAIR_N; k++)
-			leg_end(&pair->leg[k]);
-	}
 	req_enter(req, REQ_DONE);
 	log_end(req, now_us);
+	for (uint32_t i = 0; i < req->nbranches; i++) {
+		struct attempt *a = req->branches[i].attempt;
+
+		if (a != NULL && end == END_OK)
+			attempt_end(a);
+		else if (a != NULL)
+			release_attempt(a);
+	}
 	count_end(req, now_us); /* when none is in flight all are in the log */
 	relay_drop_held(req);
 	limit_leave(req);
@@ -439,7 +418,7 @@ req_refuse(struct req *req, enum req_end end, const char *detail)
 {
 	req->end = end;
 	req->detail = detail;
-	req_event(req, RQ_REFUSE, NULL);
+	req_event(req, RQ_REFUSE);
 }
 
 static void
@@ -465,11 +444,10 @@ error_message(const struct req *req, char *buf, size_t size)
 }
 
 static void
-refuse(struct req *req, struct leg *leg)
+refuse(struct req *req)
 {
 	char message[400];
 
-	(void)leg;
 	if (req->state == REQ_HEAD || req->state == REQ_BODY) {
 		if (ends[req->end].status < 500 && ends[req->end].status != 429)
 			metric_add(req->w->slab, M_BAD_REQUESTS, 1);
@@ -488,13 +466,12 @@ void
 req_refuse_with(struct req *req, enum req_end end)
 {
 	req->end = end;
-	refuse(req, NULL);
+	refuse(req);
 }
 
 static void
-refuse_shutdown(struct req *req, struct leg *leg)
+refuse_shutdown(struct req *req)
 {
-	(void)leg;
 	if (!relay_started(req)) {
 		req_refuse_with(req, END_SHUTDOWN);
 		return;
@@ -512,37 +489,48 @@ req_drop(struct req *req)
 	req_end(req, req->end);
 }
 
+/* The whole request's time is over. */
 static void
-drop(struct req *req, struct leg *leg)
+request_late(struct req *req)
 {
-	(void)leg;
+	req->detail = NULL;
+	deliver_cut(req, END_REQUEST_TIMEOUT);
+}
+
+static void
+client_left(struct req *req)
+{
+	req_drop(req);
+}
+
+static void
+drop(struct req *req)
+{
 	req_drop(req);
 }
 
 /* The drain time is over and nothing can be said any more. */
 static void
-shut(struct req *req, struct leg *leg)
+shut(struct req *req)
 {
-	(void)leg;
 	req->keep_alive = false;
 	req_end(req, END_SHUTDOWN);
 }
 
 static void
-ignore(struct req *req, struct leg *leg)
+ignore(struct req *req)
 {
 	(void)req;
-	(void)leg;
 }
 
 static void
-never(struct req *req, struct leg *leg)
+never(struct req *req)
 {
-	char words[SHM_CRASH_NOTE];
+	char note[SHM_CRASH_NOTE];
 
-	(void)snprintf(words, sizeof(words), "impossible event in state %s, leg %s",
-		states[req->state].name, leg == NULL ? "-" : leg_state_name(leg->state));
-	proc_crash_note_set(req->w->seg, req->w->slot, words);
+	(void)snprintf(note, sizeof(note), "impossible event of a request in state %s",
+		states[req->state].name);
+	proc_crash_note_set(req->w->seg, req->w->slot, note);
 	abort();
 }
 
@@ -589,32 +577,33 @@ take_headers(struct req *req, const struct http_head *h)
 }
 
 static void
-take_wish(struct req *req, const struct http_head *h)
+take_override(struct req *req, const struct http_head *h)
 {
 	const struct http_header *route = http_header(h, "x-pd-route");
 
 	if (route != NULL)
-		req->wish = span_is(route->value, "direct")          ? WISH_DIRECT
-			    : span_is(route->value, "disaggregated") ? WISH_DISAGGREGATED
-								     : WISH_UNKNOWN;
+		req->override = span_is(route->value, "direct")          ? OVERRIDE_DIRECT
+				: span_is(route->value, "disaggregated") ? OVERRIDE_DISAGGREGATED
+									 : OVERRIDE_UNKNOWN;
 }
 
 /* X-Request-Timeout-Ms: whether it counts is known with the pool. */
 static void
-take_bound(struct req *req, const struct http_head *h)
+take_deadline(struct req *req, const struct http_head *h)
 {
 	const struct http_header *f = http_header(h, "x-request-timeout-ms");
+	bool wrong = false;
 	uint64_t ms = 0;
 
 	if (f == NULL)
 		return;
-	for (size_t i = 0; i < f->value.n && ms <= BOUND_MAX_MS; i++)
+	for (size_t i = 0; i < f->value.n && ms <= DEADLINE_MAX_MS; i++)
 		if (f->value.p[i] >= '0' && f->value.p[i] <= '9')
 			ms = 10 * ms + (uint64_t)(f->value.p[i] - '0');
 		else
-			req->bound_wrong = true;
-	req->bound_ms = ms;
-	req->bound_wrong = req->bound_wrong || ms == 0 || ms > BOUND_MAX_MS;
+			wrong = true;
+	wrong = wrong || ms == 0 || ms > DEADLINE_MAX_MS;
+	req->client_deadline_ms = wrong ? CLIENT_DEADLINE_WRONG : ms;
 }
 
 void
@@ -629,22 +618,22 @@ req_head(struct req *req, const struct http_head *h)
 	req->http10 = h->minor == 0;
 	req->facts.route = route_find(h->path);
 	take_id(req, h);
-	take_wish(req, h);
-	take_bound(req, h);
+	take_override(req, h);
+	take_deadline(req, h);
 	if (req->facts.route == ROUTE_MODEL)
 		(void)http_percent_decode((struct span){h->path.p + route_rest(req->facts.route),
 						  h->path.n - route_rest(req->facts.route)},
 			req->facts.model, sizeof(req->facts.model)); /* "" is nobody's */
 	http_body_init(&req->framing, h->framing, h->content_length);
 	if (h->query.n > 0)
-		req->query = mem_strndup(h->query.p, h->query.n);
+		req->text->query = mem_strndup(h->query.p, h->query.n);
 
 	if (req->facts.route == ROUTE_NONE)
 		req_refuse(req, END_NOT_FOUND, NULL);
 	else if (!route_method_ok(req->facts.route, h->method, &allow))
 		req_refuse(req, END_METHOD, allow);
 	else if (!route_forwards(req->facts.route))
-		req_event(req, RQ_HEAD, NULL);
+		req_event(req, RQ_HEAD);
 	else if (h->query.n > ROUTE_QUERY_MAX)
 		req_refuse(req, END_URI_TOO_LONG, NULL);
 	else if (h->framing == HTTP_BODY_NONE)
@@ -664,14 +653,13 @@ req_head(struct req *req, const struct http_head *h)
 				&(struct iovec){
 					(void *)(uintptr_t) "HTTP/1.1 100 Continue\r\n\r\n", 25},
 				1);
-		req_event(req, RQ_HEAD, NULL);
+		req_event(req, RQ_HEAD);
 	}
 }
 
 static void
-head_read(struct req *req, struct leg *leg)
+head_read(struct req *req)
 {
-	(void)leg;
 	if (!route_forwards(req->facts.route)) {
 		if (!req->framing.done)
 			req->keep_alive = false;
@@ -682,7 +670,7 @@ head_read(struct req *req, struct leg *leg)
 	req->body_from_ms = clock_ms();
 	req_enter(req, REQ_BODY);
 	if (req->framing.done) /* Content-Length: 0 */
-		req_event(req, RQ_BODY, NULL);
+		req_event(req, RQ_BODY);
 }
 
 /* Between two pieces, and of all of them: who sends a byte now and then would hold his place for ever. */
@@ -736,20 +724,18 @@ req_body(struct req *req, const char *p, size_t n)
 		req->deadline_ms = body_deadline_ms(req);
 	}
 	if (req->framing.done)
-		req_event(req, RQ_BODY, NULL);
+		req_event(req, RQ_BODY);
 }
 
 static void
-head_late(struct req *req, struct leg *leg)
+head_late(struct req *req)
 {
-	(void)leg;
 	req_refuse_with(req, END_HEAD_TIMEOUT);
 }
 
 static void
-body_late(struct req *req, struct leg *leg)
+body_late(struct req *req)
 {
-	(void)leg;
 	req_refuse_with(req, END_BODY_TIMEOUT);
 }
 
@@ -805,11 +791,10 @@ look_at_body(struct req *req)
 }
 
 static void
-body_read(struct req *req, struct leg *leg)
+body_read(struct req *req)
 {
 	const char *why;
 
-	(void)leg;
 	if (req->w->quit_ms != 0) {
 		req_refuse_with(req, END_SHUTDOWN); /* it could not be finished any more */
 		return;
@@ -846,12 +831,6 @@ req_first_byte(struct req *req)
 	plan_learn(req, us - req->queued_us); /* waiting is nobody's prefill */
 }
 
-void
-req_kv_ready(struct pair *pair)
-{
-	req_event(pair->req, RQ_KV_READY, &pair->leg[LEG_DECODE]);
-}
-
 /* --- clocks -------------------------------------------------------------------------------------- */
 
 static bool
@@ -866,12 +845,29 @@ over_at_ms(const struct req *req)
 {
 	uint64_t ms = req->facts.pool.timeouts.request_ms;
 
-	if (req->state == REQ_RELEASE || req->t_body_us == 0)
+	if (req->t_body_us == 0)
 		return 0;
-	if (req->facts.pool.rescue.allow_timeout_header != 0 && req->bound_ms != 0 &&
-		(ms == 0 || req->bound_ms < ms))
-		ms = req->bound_ms;
+	if (req->facts.pool.rescue.allow_timeout_header != 0 && req->client_deadline_ms != 0 &&
+		(ms == 0 || req->client_deadline_ms < ms))
+		ms = req->client_deadline_ms;
 	return ms == 0 ? 0 : req->t_body_us / 1000 + ms;
+}
+
+/* Takes what its engines have said by now. */
+static void
+poll_attempts(struct req *req)
+{
+	for (uint32_t i = 0; i < req->nbranches && req->state == REQ_SERVE; i++)
+		attempt_poll(req->branches[i].attempt);
+}
+
+static void
+tick_attempts(struct req *req, uint64_t now_ms)
+{
+	for (uint32_t i = 0; i < req->nbranches && req->state == REQ_SERVE; i++)
+		attempt_tick(req->branches[i].attempt, now_ms);
+	if (req->state == REQ_SERVE)
+		lookup_tick(req, now_ms);
 }
 
 void
@@ -882,8 +878,8 @@ req_tick(struct req *req, uint64_t now_ms)
 	if (req->state == REQ_BODY)
 		limit_tick(req, now_ms);
 	if (over_ms != 0 && now_ms >= over_ms) {
-		exchange_look(req); /* an answer that comes at the same moment wins */
-		req_event(req, RQ_EXPIRED, NULL);
+		poll_attempts(req); /* an answer that comes at the same moment wins */
+		req_event(req, RQ_EXPIRED);
 		return;
 	}
 	if (is_late(req, now_ms) && req->client != NULL && req->state <= REQ_BODY)
@@ -892,7 +888,7 @@ req_tick(struct req *req, uint64_t now_ms)
 	if (is_late(req, now_ms)) {
 		if (wait_late(req))
 			return;
-		req_event(req, RQ_TIMEOUT, NULL);
+		req_event(req, RQ_TIMEOUT);
 		return;
 	}
 	if (req->waits)
@@ -901,5 +897,5 @@ req_tick(struct req *req, uint64_t now_ms)
 		plan_request(req);
 		return;
 	}
-	exchange_tick(req, now_ms);
+	tick_attempts(req, now_ms);
 }

@@ -19,8 +19,7 @@
 #include "shm/queue.h"
 #include "worker/handshake/connector.h"
 #include "worker/base/end_list.h"
-#include "worker/net/leg.h"
-#include "worker/attempt/pair.h"
+#include "worker/attempt/attempt.h"
 #include "worker/base/facts.h"
 #include "worker/base/text.h"
 
@@ -33,10 +32,7 @@ enum req_state {
 	REQ_HEAD,
 	REQ_BODY,
 	REQ_PLAN,
-	REQ_ASK,
-	REQ_EXCHANGE,
-	REQ_RELAY,
-	REQ_RELEASE,
+	REQ_SERVE, /* its attempts run: attempt/ */
 	REQ_DONE,
 	REQ_NSTATES
 };
@@ -45,13 +41,7 @@ enum req_event {
 	RQ_HEAD,        /* the head has been read */
 	RQ_BODY,        /* the body is complete */
 	RQ_PLANNED,     /* all endpoints are chosen and reserved */
-	RQ_ASKED,       /* what the pairs had to ask is known */
-	RQ_FIRST,       /* a leg's answer begins: its head and first body byte are here */
-	RQ_MORE,        /* more of an answer that is kept */
-	RQ_ANSWER,      /* a leg's whole answer is here */
-	RQ_KV_READY,    /* a pair's notices have come; `leg` is its decode leg */
-	RQ_LEG_FAIL,    /* leg->fail says how */
-	RQ_TIMEOUT,     /* the clock of the state (leg NULL) or of a leg */
+	RQ_TIMEOUT,     /* the clock of the state */
 	RQ_EXPIRED,     /* the time of the whole request is over */
 	RQ_CLIENT_GONE, /* closed or reset its connection */
 	RQ_REFUSE,      /* we will not do it: req->end says why */
@@ -59,10 +49,35 @@ enum req_event {
 	RQ_N
 };
 
-#define REQ_TRIED_MAX 24 /* of CONF_RETRIES_MAX engines of each role, and the first two */
+/* How the client wants to be served, where the operator lets it say. */
+enum route_override { OVERRIDE_NONE, OVERRIDE_DIRECT, OVERRIDE_DISAGGREGATED, OVERRIDE_UNKNOWN };
 
-/* What the client wants of the threshold, where the operator lets it say. */
-enum req_wish { WISH_NONE, WISH_DIRECT, WISH_DISAGGREGATED, WISH_UNKNOWN };
+/* What saved the request, or would: the last of them counts. */
+enum rescue {
+	RESCUE_NONE,  /* other engines, if any attempt has failed */
+	RESCUE_ALONE, /* no prefill engine was up: the decode engine does it alone from the start */
+	RESCUE_FALLBACK, /* prefill engines have failed: the decode engine does it alone */
+	RESCUE_RESUME,   /* another engine goes on with the stream */
+};
+
+/* How much of the answer the client has. */
+enum sent {
+	SENT_NOTHING, /* its status can still be chosen */
+	SENT_WHOLE,   /* the head, and whole events or plain bytes */
+	SENT_HALF,    /* the start of an event has gone out without its end */
+};
+
+/* How the answer's end is told. */
+enum framing { FRAMING_NONE, FRAMING_LENGTH, FRAMING_CHUNKED, FRAMING_CLOSE };
+
+/* How the decode answer is passed on. */
+enum relay_kind {
+	RELAY_PLAIN,  /* bytes as they come */
+	RELAY_SHORT,  /* a short answer waits for its end, so that its status is honest */
+	RELAY_STREAM, /* event by event */
+};
+
+#define CLIENT_DEADLINE_WRONG UINT64_MAX
 
 struct req {
 	struct worker *w;
@@ -76,39 +91,33 @@ struct req {
 	bool head_only;           /* HEAD */
 	bool keep_alive;          /* its connection may serve another request */
 	bool http10;              /* no chunked answers */
-	char *query;              /* of the target, or NULL */
 	char *key;                /* the Authorization line, once the text is dropped; or NULL */
 	struct http_body framing; /* of its body */
 	uint64_t body_from_ms;    /* its head was read */
 	uint64_t declared; /* of a large body: what its head declares and is not here (limit.h) */
-	enum req_wish wish;
-	uint64_t bound_ms; /* what it may take, as the client says; 0: nothing said */
-	bool bound_wrong;  /* it said that wrongly */
+	enum route_override override;
+	uint64_t
+		client_deadline_ms; /* of X-Request-Timeout-Ms; 0: none, or CLIENT_DEADLINE_WRONG */
 
 	/* how it is served */
 	const struct connector *connector;
 	const char
 		*direct; /* why the decode engine does it alone, for the log; NULL: it does not */
-	struct pair *pairs;
-	uint32_t npairs;
+	struct branch *branches;
+	uint32_t nbranches;
 	struct answer
 		*answer; /* rewrites what the engines say; NULL: it is passed on as it comes */
 	struct answer_how how; /* it was made for */
 	bool takes_prefill;    /* the prefill answer is part of that */
 	bool needs_prefill;    /* and decode's words wait for it */
 
-	/* when engines fail (retry.c) */
-	uint32_t tried[REQ_TRIED_MAX], ntried; /* endpoint slots that are not chosen again */
-	uint32_t tries;                        /* attempts after the first */
-	uint32_t moves;          /* of those, from a busy engine on to one with room: no retries */
-	bool alone;              /* no prefill engine was up */
-	bool fell_back;          /* to the decode engine alone */
+	/* when engines fail (attempt/failover.c) */
+	uint32_t tries; /* attempts after the first */
+	uint32_t moves; /* of these, to engines that were not busy: no retry, no budget */
+	enum rescue rescue;
 	struct resume *resume;   /* follows the stream, for others to go on with it; or NULL */
 	const char *not_resumed; /* why they could not; NULL: they could, or nobody asked */
 	bool resume_refused;     /* ... which has mattered */
-	bool resumed;            /* they have */
-	enum metric_counter released_as; /* why KV is let go */
-	bool apart; /* nobody's: it lets go of what an attempt has left (release.c) */
 
 	/* waiting for a place (wait.c) */
 	bool waits;      /* in `place`, and in the worker's list */
@@ -121,11 +130,9 @@ struct req {
 	uint32_t lacks; /* bit per role that was full at the last try */
 
 	/* the answer to the client (relay.c) */
-	bool head_sent;
-	bool chunked;
-	bool relay_sse;
-	bool hold_short;       /* a short answer waits for its end, so that its status is honest */
-	bool half_event;       /* the start of an event has gone out without its end */
+	enum sent sent;
+	enum framing framing_out;
+	enum relay_kind relay;
 	struct evbuffer *held; /* a half event, or a short answer not sent yet; NULL when empty */
 
 	/* how it went */
@@ -133,7 +140,8 @@ struct req {
 	int status;         /* sent to the client; 0: none */
 	const char *detail; /* static text for the log and the error body, or NULL */
 	uint64_t events;
-	char trace[REQ_NSTATES + 8];     /* first letters of the states it went through */
+	char trace[REQ_NSTATES + 8]; /* first letters of the states and steps it went through */
+	uint32_t lookup_round; /* when it was last woken for what another request has learned */
 	uint64_t t_queued_us, queued_us; /* when it began to wait for a place; how long it did */
 	uint64_t t_start_us, t_body_us, t_prefill_us, t_prefilled_us, t_first_us, t_event_us;
 	uint64_t bytes_out, bytes_in;
@@ -147,21 +155,9 @@ struct req *req_new(struct worker *w, struct client *c);
 /* After the turn. */
 void req_free(struct req **);
 
-/* A request without a client, in the state RELEASE, for one pair of `of`: with copies of what its bodies are made
- * of. */
-struct req *req_apart(const struct req *of);
-
-/* The leg's endpoint has failed, and is not chosen again for this request.  False: as many have as are noted. */
-bool req_tried(struct leg *leg);
-/* It may be chosen again after all. */
-void req_not_tried(const struct leg *leg);
-
-/* Raises an event; `leg` is the leg it concerns, or NULL. */
-void req_event(struct req *req, enum req_event ev, struct leg *leg);
+void req_event(struct req *req, enum req_event ev);
 /* Refuses with one of our own answers, in states that may. */
 void req_refuse(struct req *req, enum req_end end, const char *detail);
-
-/* For exchange.c. */
 
 /* The only writer of req->state. */
 void req_enter(struct req *req, enum req_state to);
@@ -171,10 +167,18 @@ void req_end(struct req *req, enum req_end end);
 void req_refuse_with(struct req *req, enum req_end end);
 /* Nobody is there to be answered, or no word of ours would reach him. */
 void req_drop(struct req *req);
-/* Frees the client's bytes and the hand-over: the engines have their requests. */
+/* Drops the client's bytes and the KV parameters: the engines have their requests. */
 void req_drop_bytes(struct req *req);
 /* The client's Authorization line, for what is sent in its name; "" if there is none.  The caller's. */
 char *req_copy_key(const struct req *req);
+/* Notes a step in the log's `states`. */
+void req_trace(struct req *req, char letter);
+/* The answer to the client begins. */
+void req_relaying(struct req *req);
+/* Gives the request `n` branches without attempts; those of an earlier try to plan end. */
+void req_make_branches(struct req *req, uint32_t n);
+/* From now on the decode engine serves it alone, in one branch; `why`: for the log. */
+void req_go_direct(struct req *req, const char *direct, const char *why);
 /* A byte of the answer goes to the client: what the first one took is noted. */
 void req_first_byte(struct req *req);
 
@@ -186,8 +190,6 @@ void req_wait(struct req *req, enum req_end why, uint64_t most_ms);
 void req_head(struct req *req, const struct http_head *h);
 /* Body bytes; `done` with the last. */
 void req_body(struct req *req, const char *p, size_t n);
-/* The notices of a transfer that a pair waits for have come. */
-void req_kv_ready(struct pair *pair);
 /* Every tick: raises RQ_TIMEOUT where a clock has run out. */
 void req_tick(struct req *req, uint64_t now_ms);
 

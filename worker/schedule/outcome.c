@@ -11,8 +11,9 @@
 #include "shm/load.h"
 #include "shm/core/rcu.h"
 #include "worker/base/core.h"
-#include "worker/net/leg.h"
 #include "worker/net/connpool.h"
+#include "worker/base/facts.h"
+#include "worker/schedule/reservation.h"
 #include "worker/schedule/wait.h"
 
 /* Where an endpoint stands in the current table. */
@@ -20,6 +21,20 @@ struct place {
 	const struct table_pool *pool; /* NULL: no longer */
 	enum role role;
 };
+
+/* Whether an outcome of the exchange is still to be recorded. */
+static bool
+counts(const struct exchange *x)
+{
+	return x->place->ep != NULL && !x->place->recorded;
+}
+
+/* There is room at the endpoint that there was not before. */
+static void
+wake(const struct exchange *x)
+{
+	wait_released(x->w, x->place->pool, x->place->role);
+}
 
 static bool
 lists(const struct table_pool *tp, enum role role, const struct endpoint *ep)
@@ -49,9 +64,9 @@ find(const struct table *t, uint32_t pool_id, const struct endpoint *ep)
 
 /* Whether the answer has Retry-After.  *ret_ms: what it says in seconds; 0: a date, or nothing that can be read. */
 static bool
-retry_after(const struct leg *leg, uint64_t *ret_ms)
+retry_after(struct span head, uint64_t *ret_ms)
 {
-	const char *p = leg->head, *end = leg->head + leg->head_len, *line_end;
+	const char *p = head.p, *end = head.p + head.n, *line_end;
 	uint64_t s = 0;
 
 	*ret_ms = 0;
@@ -74,130 +89,129 @@ retry_after(const struct leg *leg, uint64_t *ret_ms)
 	return true;
 }
 
-static inline bool
-may_say_busy(int status)
-{
-	return status == 429 || status == 503;
-}
-
 static bool
-busy_answer(const struct leg *leg, uint64_t *ret_ms)
+busy_answer(const struct exchange *x, uint64_t *ret_ms)
 {
 	bool told;
 
 	*ret_ms = 0;
-	if (!may_say_busy(leg->status))
+	if (x->status != 429 && x->status != 503)
 		return false;
-	told = leg->head != NULL && retry_after(leg, ret_ms);
-	return leg->status == 429 || told;
+	told = x->head.p != NULL && retry_after(x->head, ret_ms);
+	return x->status == 429 || told;
 }
 
 bool
-outcome_says_busy(const struct leg *leg)
+outcome_says_busy(const struct exchange *x)
 {
 	uint64_t ms;
 
-	return busy_answer(leg, &ms);
+	return busy_answer(x, &ms);
 }
 
 /* True: the engine said that it has no room, which is neither good nor bad. */
 static bool
-note_busy(const struct outcome_of *of)
+note_busy(const struct exchange *x)
 {
-	struct leg *leg = of->leg;
-	const struct endpoint *ep = leg->ep;
-	struct seg *seg = leg->w->seg;
-	const uint64_t mark = leg->busy;
+	const struct endpoint *ep = x->place->ep;
+	struct seg *seg = x->w->seg;
+	const uint64_t mark = x->place->busy;
 	uint64_t ms;
 
-	if (!busy_answer(of->answered, &ms))
+	if (!busy_answer(x, &ms))
 		return false;
-	leg->busy = 0;
+	x->place->busy = 0;
 	if (ep_tag(seg, ep->slot) == ep->tag)
 		ms = busy_said(seg, ep->slot, mark, clock_ms(), ms);
-	log_debug("endpoint busy", LOG_S("url", ep->url), LOG_S("role", role_name(of->role)),
-		LOG_S("pool", of->pool_name), LOG_U("for_ms", ms), LOG_S("req", of->request));
+	log_debug("endpoint busy", LOG_S("url", ep->url), LOG_S("role", role_name(x->place->role)),
+		LOG_S("pool", x->facts->pool.name), LOG_U("for_ms", ms),
+		LOG_S("req", x->facts->id));
 	return true;
 }
 
-/* A request that found the endpoint busy was taken. */
-static inline void
-has_room(struct leg *leg)
+/* A request that found it busy was taken. */
+static void
+has_room(const struct exchange *x)
 {
-	if (leg->busy == 0)
-		return;
-	leg->busy = 0;
-	if (busy_over(leg->w->seg, leg->ep->slot))
-		wait_released(leg); /* there is room for more */
+	const uint64_t mark = x->place->busy;
+
+	x->place->busy = 0;
+	if (mark != 0 && busy_over(x->w->seg, x->place->ep->slot))
+		wake(x);
 }
 
 /* --- outcomes ------------------------------------------------------------------------------------ */
 
 static void
-back(const struct outcome_of *of)
+back(const struct exchange *x)
 {
-	struct leg *leg = of->leg;
-	const uint64_t trial = leg->trial;
+	const struct endpoint *ep = x->place->ep;
+	const uint64_t trial = x->place->trial;
 
-	leg->trial = 0;
-	if (!eject_trial_good(leg->w->seg, leg->ep->slot, trial, clock_ms()))
+	x->place->trial = 0;
+	if (!eject_trial_good(x->w->seg, ep->slot, trial, clock_ms()))
 		return;
-	log_info("endpoint back, its trial went well", LOG_S("url", leg->ep->url),
-		LOG_S("role", role_name(of->role)), LOG_S("pool", of->pool_name));
-	wait_released(leg); /* there is room for more */
+	log_info("endpoint back, its trial went well", LOG_S("url", ep->url),
+		LOG_S("role", role_name(x->place->role)), LOG_S("pool", x->facts->pool.name));
+	wake(x);
 }
 
 void
-outcome_begun(const struct outcome_of *of)
+outcome_begun(const struct exchange *x)
 {
-	has_room(of->leg);
-	if (of->leg->trial != 0)
-		back(of);
+	if (!counts(x))
+		return;
+	has_room(x);
+	if (x->place->trial != 0)
+		back(x);
 }
 
 void
-outcome_good(const struct outcome_of *of)
+outcome_good(const struct exchange *x)
 {
-	struct leg *leg = of->leg;
-	struct seg *seg = leg->w->seg;
+	struct seg *seg = x->w->seg;
+	const struct endpoint *ep = x->place->ep;
 
-	leg->recorded = true;
-	if (!may_say_busy(of->answered->status) || !note_busy(of))
-		has_room(leg);
-	if (leg->trial != 0)
-		back(of);
-	else if (ep_tag(seg, leg->ep->slot) == leg->ep->tag)
-		eject_good_answer(seg, leg->ep->slot, clock_ms(), of->ejection);
+	if (!counts(x))
+		return;
+	x->place->recorded = true;
+	if (!note_busy(x))
+		has_room(x);
+	if (x->place->trial != 0)
+		back(x);
+	else if (ep_tag(seg, ep->slot) == ep->tag)
+		eject_good_answer(seg, ep->slot, clock_ms(), &x->facts->pool.ejection);
 }
 
 void
-outcome_busy(const struct outcome_of *of)
+outcome_busy(const struct exchange *x)
 {
-	(void)note_busy(of);
+	if (counts(x))
+		(void)note_busy(x);
 }
 
-/* For how long the endpoint is ejected by this failure, in ms; 0: it is not. */
+/* For how long the endpoint is ejected now; 0: it was not by this. */
 static uint64_t
-charge(struct leg *leg, const struct place *at, bool reached)
+charge(const struct exchange *x, const struct place *at)
 {
-	struct seg *seg = leg->w->seg;
-	const uint32_t ep = leg->ep->slot;
-	const uint64_t now_ms = clock_ms(), trial = leg->trial;
+	struct seg *seg = x->w->seg;
+	const uint32_t ep = x->place->ep->slot;
+	const uint64_t now_ms = clock_ms(), trial = x->place->trial;
 	uint64_t ms = 0;
 
-	leg->trial = 0;
+	x->place->trial = 0;
 	if (trial != 0)
-		ms = eject_trial_bad(seg, ep, trial, reached, now_ms, &at->pool->ejection);
-	return ms != 0 ? ms : eject_bad_answer(seg, at->pool, at->role, ep, reached, now_ms);
+		ms = eject_trial_bad(seg, ep, trial, x->reached, now_ms, &at->pool->ejection);
+	return ms != 0 ? ms : eject_bad_answer(seg, at->pool, at->role, ep, x->reached, now_ms);
 }
 
-/* An endpoint that cannot be reached was ejected: others may have to be back for it.  False: none has. */
+/* One that cannot be reached was ejected: others may have to be back for it.  False: none has. */
 static bool
-bring_one_back(const struct outcome_of *of)
+bring_one_back(const struct exchange *x)
 {
-	struct worker *w = of->leg->w;
+	struct worker *w = x->w;
 	const struct table *t = rcu_enter(w->seg, w->slot);
-	const struct place at = find(t, of->pool, of->leg->ep);
+	const struct place at = find(t, x->facts->pool.id, x->place->ep);
 	char url[URL_MAX_LOGGED] = "";
 	int i = -1;
 
@@ -210,51 +224,50 @@ bring_one_back(const struct outcome_of *of)
 	if (i < 0)
 		return false;
 	log_info("endpoint back, too few of its role would be left", LOG_S("url", url),
-		LOG_S("role", role_name(at.role)), LOG_S("pool", of->pool_name));
-	wait_released(of->leg);
+		LOG_S("role", role_name(at.role)), LOG_S("pool", x->facts->pool.name));
+	wake(x);
 	return true;
 }
 
 void
-outcome_bad(const struct outcome_of *of)
+outcome_bad(const struct exchange *x)
 {
-	const bool reached =
-		of->answered->fail != LEG_FAIL_CONNECT && !leg_connecting(of->answered);
-	struct leg *leg = of->leg;
-	struct worker *w = leg->w;
+	struct worker *w = x->w;
 	struct place at;
 	uint64_t ms = 0;
 
-	leg->recorded = true;
-	if (note_busy(of)) {
-		outcome_none(leg);
+	if (!counts(x))
+		return;
+	x->place->recorded = true;
+	if (note_busy(x)) {
+		outcome_none(w, x->place);
 		return;
 	}
-	at = find(rcu_enter(w->seg, w->slot), of->pool, leg->ep);
+	at = find(rcu_enter(w->seg, w->slot), x->facts->pool.id, x->place->ep);
 	if (at.pool != NULL)
-		ms = charge(leg, &at, reached);
+		ms = charge(x, &at);
 	rcu_leave(w->seg, w->slot);
-	outcome_none(leg);
+	outcome_none(w, x->place);
 	if (ms > 0)
-		log_warn("endpoint ejected, its requests fail", LOG_S("url", leg->ep->url),
-			LOG_S("role", role_name(at.role)), LOG_S("pool", of->pool_name),
-			LOG_S("last", reached ? "failed" : "refused"), LOG_U("for_ms", ms),
-			LOG_S("req", of->request));
-	while (ms > 0 && !reached && bring_one_back(of))
+		log_warn("endpoint ejected, its requests fail", LOG_S("url", x->place->ep->url),
+			LOG_S("role", role_name(at.role)), LOG_S("pool", x->facts->pool.name),
+			LOG_S("last", x->reached ? "failed" : "refused"), LOG_U("for_ms", ms),
+			LOG_S("req", x->facts->id));
+	while (ms > 0 && !x->reached && bring_one_back(x))
 		;
 }
 
 void
-outcome_none(struct leg *leg)
+outcome_none(struct worker *w, struct reservation *place)
 {
-	const uint64_t trial = leg->trial, mark = leg->busy;
+	const uint64_t trial = place->trial, mark = place->busy;
 	bool due = false;
 
-	leg->trial = leg->busy = 0;
+	place->trial = place->busy = 0;
 	if (trial != 0)
-		due = eject_trial_none(leg->w->seg, leg->ep->slot, trial);
+		due = eject_trial_none(w->seg, place->ep->slot, trial);
 	if (mark != 0)
-		due |= busy_none(leg->w->seg, leg->ep->slot, mark);
+		due |= busy_none(w->seg, place->ep->slot, mark);
 	if (due)
-		wait_released(leg); /* for the request that tries the endpoint next */
+		wait_released(w, place->pool, place->role); /* for whoever tries it next */
 }

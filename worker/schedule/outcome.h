@@ -1,53 +1,57 @@
 /*
- * Outcomes: what an exchange with an engine says about its endpoint.  shm/eject.h and shm/busy.h keep the books
- * of all workers.
+ * Outcomes: what each exchange tells of its engine.  shm/eject.h and shm/busy.h keep the books of all workers.
  *
- * Process: worker.  Not inside a read section.  No function here ends or frees a leg.
+ * Process: worker.
+ * Each exchange of a prefill or decode leg has one outcome, good or bad; the first one counts, and the start of the next
+ * exchange clears it (reservation.recorded).  None is right, too: an abort, a client that left, a drain say nothing.
+ * Background requests never count; an answered lookup does not, one that fails the attempt is the fault of the
+ * engine that was asked.
  *
- * Each exchange of a prefill or decode leg has one outcome, good or bad; leg->recorded says that it is recorded.
- * An abort, a client that left and a drain have none: they say nothing about the engine.  A lookup that
- * fails the attempt is the fault of the engine that was asked.  Only the leg at fault is charged: the other leg of
- * the attempt, which ended because of it, has no outcome.
+ * Only the engine at fault is charged: the other one of its attempt has no outcome.
+ *
+ * Not inside a read section.
  */
 #pragma once
 #include <stdbool.h>
-#include <stdint.h>
 
-#include "shm/base/conf.h"
+#include "proto/http/http.h"
 
-struct leg;
+struct facts;
+struct reservation;
+struct worker;
 
-/* The facts of one exchange; worker/attempt fills them. */
-struct outcome_of {
-	struct leg *leg;            /* of the endpoint; has not been recorded yet */
-	const struct leg *answered; /* what answered or failed: `leg`, or a lookup on its behalf */
-	enum role role;
-	uint32_t pool; /* number */
-	const struct conf_ejection *ejection;
-	const char *pool_name, *request; /* for the log */
+/* One exchange with one engine, as far as its outcome needs it. */
+struct exchange {
+	struct worker *w;
+	const struct facts *facts; /* of the request, for pool and log */
+	struct reservation *place; /* whose endpoint is meant; it may hold no place any more */
+	int status;                /* of the answer; 0: none has come */
+	struct span head;          /* the answer's header lines */
+	bool reached;              /* a connection was made */
 };
 
 /*
- * The engine did its part: a prefill answer that was taken, a decode answer with its last byte.  A 4xx too, which is
- * the client's mistake (sglang#25811: breakers that 4xx had opened).  429 makes the endpoint busy.
+ * The engine did its part: a prefill answer that was taken, a decode answer with its last byte; and a 4xx,
+ * a 429 too, which is the client's mistake or a full engine's right (sglang#25811: breakers that 4xx had
+ * opened).
  */
-void outcome_good(const struct outcome_of *of);
+void outcome_good(const struct exchange *x);
 /*
- * The first byte of a decode answer with status below 500.  It ends the half-open trials well, since a stream may last,
- * but it is not recorded: the answer may break off.
+ * Good so far: the first byte of a decode answer with status below 500.  Ends a half-open trial well, since a stream
+ * may last, but is no outcome: that comes with the answer's end or its breaking off.
  */
-void outcome_begun(const struct outcome_of *of);
+void outcome_begun(const struct exchange *x);
 /*
- * The engine is at fault: refused, silent for its time, reset, garbage, an answer cut short, 5xx, a 200 that cannot be
- * used, an error event in a stream.  503 with Retry-After makes the endpoint busy instead.  Call before leg_end() where
- * a clock ran out: whether that was while connecting is read from the leg.
+ * The engine is at fault: refused, silent for its time, reset, garbage, an answer cut short, 5xx, a 200
+ * that cannot be used, an error event in a stream.
  */
-void outcome_bad(const struct outcome_of *of);
-/* A lookup was answered: nothing is recorded, but an answer without room makes the endpoint busy. */
-void outcome_busy(const struct outcome_of *of);
-/* The leg will have no outcome: another request may have its half-open trials.  leg_fini() and leg_give_back() call
- * it. */
-void outcome_none(struct leg *leg);
-
-/* The answer is 429, or 503 with Retry-After: the engine has no room (shm/busy.h). */
-bool outcome_says_busy(const struct leg *leg);
+void outcome_bad(const struct exchange *x);
+/*
+ * An answered lookup that says that the engine has no room; nothing for any other answer.  outcome_good() and
+ * outcome_bad() see it themselves of prefill and decode answers: such an answer is neither good nor bad.
+ */
+void outcome_busy(const struct exchange *x);
+/* The answer is 429, or 503 with Retry-After: the endpoint is busy for all workers (shm/busy.h). */
+bool outcome_says_busy(const struct exchange *x);
+/* No outcome will come: another request may have the half-open trial, or the busy mark, that this one had. */
+void outcome_none(struct worker *w, struct reservation *place);

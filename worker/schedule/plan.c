@@ -13,6 +13,7 @@
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
 #include "worker/request/request.h"
+#include "worker/schedule/reservation.h"
 #include "worker/attempt/resume.h"
 #include "worker/schedule/select.h"
 #include "worker/schedule/threshold.h"
@@ -21,10 +22,9 @@
 
 /* What this request asks of each role; its keys are hashed once. */
 static void
-prepare(struct selection s[ROLE_N], struct req *req, const struct table *t,
+prepare(struct selection s[ROLE_N], struct worker *w, const struct demand *d, const struct table *t,
 	const struct table_pool *tp, uint32_t model)
 {
-	struct worker *w = req->w;
 	uint64_t now_ms = clock_ms();
 
 	for (enum role role = 0; role < ROLE_N; role++) {
@@ -34,9 +34,9 @@ prepare(struct selection s[ROLE_N], struct req *req, const struct table *t,
 			.pool = tp,
 			.role = role,
 			.model = model,
-			.avoid = req->tried,
-			.navoid = req->ntried,
-			.tokens = req->facts.tokens,
+			.avoid = d->facts->tried.slot,
+			.navoid = d->facts->tried.n,
+			.tokens = d->facts->tokens,
 			.mean_tokens = w->mean_tokens[tp->id],
 			.now_ms = now_ms,
 			.foreign_max_age_ms = t->foreign_max_age_ms,
@@ -45,10 +45,10 @@ prepare(struct selection s[ROLE_N], struct req *req, const struct table *t,
 			s[role].keyed = s[0].keyed;
 			s[role].key = s[0].key;
 		} else if (tp->policy[role] == POLICY_SESSION) {
-			s[role].keyed = affinity_session(req->text, tp, &s[role].key);
+			s[role].keyed = affinity_session(d->text, tp, &s[role].key);
 		} else if (tp->policy[role] == POLICY_PREFIX) {
 			s[role].keyed = affinity_prefix(
-				req->text, req->facts.route, req->facts.model, tp, &s[role].key);
+				d->text, d->facts->route, d->facts->model, tp, &s[role].key);
 		}
 	}
 }
@@ -68,7 +68,8 @@ lane(const struct selection *s, uint32_t group)
  * of one that fails is spread over the others.  Not at the endpoint that the failed attempt had.
  */
 static uint32_t
-retry_from(const struct selection *s, uint32_t cursor, uint32_t *turn, const struct leg *failed)
+retry_from(const struct selection *s, uint32_t cursor, uint32_t *turn,
+	const struct reservation *failed)
 {
 	const uint32_t n = s->pool->n[s->role];
 	uint32_t from;
@@ -82,40 +83,59 @@ retry_from(const struct selection *s, uint32_t cursor, uint32_t *turn, const str
 	return from;
 }
 
-/* Chooses and reserves the endpoint of one leg; `group` is the one it must be of, or 0.  Where no place is free the
- * one will do that the attempt to be replaced has: handed on as it is, so that nobody has it in between.  Not
- * first: that its engine is well is not known.  Its pick, or NULL. */
+/*
+ * Chooses and reserves one endpoint; `group` is the one it must be of, or 0.  Where no place is free, the place of the
+ * attempt that is replaced will do (`of`, or NULL): it moves as it is, so that nobody can take it in between.  Not
+ * first: that its engine is well is not known.  The pick, or NULL.
+ */
 static const struct table_pick *
-choose(struct leg *leg, struct selection *s, uint32_t group)
+choose(struct attempt *a, enum role to, struct selection *s, uint32_t group, struct attempt *of)
 {
-	struct worker *w = leg->w;
-	const struct leg *lender = leg->lender;
+	struct worker *w = a->w;
+	struct reservation *place = &a->place[to], *old = of == NULL ? NULL : &of->place[to];
 	const struct table_pick *pick;
 	const size_t at = (s->pool->id * ROLE_N + s->role) * TABLE_GROUPS + lane(s, group);
 	struct selected held;
+	bool moves = false;
 	uint32_t retry;
 
 	s->cursor = &w->cursor[at];
 	if (s->again) {
-		retry = retry_from(s, w->cursor[at], &w->retry_turn[at], lender);
+		retry = retry_from(s, w->cursor[at], &w->retry_turn[at], old);
 		s->cursor = &retry;
 	}
 	pick = select_reserve(s, &held);
-	if (pick != NULL) {
-		leg->tokens = held.tokens;
-		leg->reserved = true;
-	} else if (lender != NULL && lender->reserved) {
-		pick = select_again(s, lender->ep->slot, &held);
-		if (pick != NULL)
-			leg_borrow(leg);
+	if (pick == NULL && old != NULL && old->state != RESERVATION_NONE) {
+		pick = select_again(s, old->ep->slot, &held);
+		moves = pick != NULL;
 	}
-	if (pick != NULL) {
-		leg->trial = held.trial;
-		leg->busy = held.busy;
-		leg->ep = connpool_endpoint(
-			w->connpool, s->table, &s->table->endpoints[pick->endpoint]);
-	}
+	if (pick == NULL)
+		return NULL;
+	*place = (struct reservation){.ep = connpool_endpoint(w->connpool, s->table,
+					      &s->table->endpoints[pick->endpoint]),
+		.pool = s->pool->id,
+		.role = s->role,
+		.state = moves ? RESERVATION_NONE : RESERVATION_HELD,
+		.tokens = moves ? 0 : held.tokens,
+		.trial = held.trial,
+		.busy = held.busy};
+	if (moves)
+		reservation_move(w, old, place);
+	attempt_set_engine(a, to);
 	return pick;
+}
+
+/* A choice that comes to nothing: a place that has moved goes back to where it was. */
+static void
+give_back(struct attempt *a, enum role role, struct attempt *of)
+{
+	struct reservation *place = &a->place[role];
+
+	if (of != NULL && place->state != RESERVATION_NONE && of->place[role].ep != NULL &&
+		of->place[role].state == RESERVATION_NONE &&
+		of->place[role].ep->slot == place->ep->slot)
+		reservation_move(a->w, place, &of->place[role]);
+	attempt_drop_engine(a, role);
 }
 
 /* Nobody could be chosen: because all who could serve are full, or because there is none? */
@@ -125,7 +145,7 @@ why_none(struct req *req, const struct selection *s)
 	if (select_served(s)) {
 		req->detail = role_name(s->role);
 		req->lacks |= 1u << s->role;
-		req->hopeless = select_room(s).places < req->npairs;
+		req->hopeless = select_room(s).places < req->nbranches;
 		return END_NO_CAPACITY;
 	}
 	return s->role == ROLE_PREFILL ? END_NO_PREFILL : END_NO_DECODE;
@@ -133,26 +153,26 @@ why_none(struct req *req, const struct selection *s)
 
 /* Either role will do to wait for where both are short.  Decode engines keep their places longer. */
 static enum req_end
-no_capacity(struct req *req, const struct selection s[ROLE_N], uint32_t npairs, uint64_t places)
+no_capacity(struct req *req, const struct selection s[ROLE_N], uint32_t nbranches, uint64_t places)
 {
-	const bool p_short = select_room(&s[ROLE_PREFILL]).free < npairs;
-	const bool d_short = select_room(&s[ROLE_DECODE]).free < npairs;
+	const bool p_short = select_room(&s[ROLE_PREFILL]).free < nbranches;
+	const bool d_short = select_room(&s[ROLE_DECODE]).free < nbranches;
 
 	req->detail = role_name(p_short ? ROLE_PREFILL : ROLE_DECODE);
 	req->lacks = d_short   ? 1u << ROLE_DECODE
 		     : p_short ? 1u << ROLE_PREFILL
 			       : QUEUE_ALL_ROLES; /* not in one group */
-	req->hopeless = places < npairs;
+	req->hopeless = places < nbranches;
 	return END_NO_CAPACITY;
 }
 
 static enum req_end
-why_no_pairs(struct req *req, const struct selection s[ROLE_N], uint32_t npairs)
+why_no_pairs(struct req *req, const struct selection s[ROLE_N], uint32_t nbranches)
 {
 	const uint64_t places = select_pairs(s).places;
 
 	if (places > 0)
-		return no_capacity(req, s, npairs, places);
+		return no_capacity(req, s, nbranches, places);
 	if (!select_served(&s[ROLE_PREFILL]))
 		return END_NO_PREFILL;
 	if (select_served(&s[ROLE_DECODE]))
@@ -171,12 +191,12 @@ look_first(struct req *req, const struct selection s[ROLE_N])
 	struct select_room room;
 
 	if (!req->waits || !connector_pairs(req->connector) ||
-		(req->npairs == 1 && s[0].pool->pairing != PAIRING_REQUIRE))
+		(req->nbranches == 1 && s[0].pool->pairing != PAIRING_REQUIRE))
 		return END_OK;
 	room = select_pairs(s);
-	if (room.places == 0 || room.free >= req->npairs)
+	if (room.places == 0 || room.free >= req->nbranches)
 		return END_OK;
-	return no_capacity(req, s, req->npairs, room.places);
+	return no_capacity(req, s, req->nbranches, room.places);
 }
 
 static uint64_t
@@ -190,12 +210,12 @@ gcd(uint64_t a, uint64_t b)
  * divisor: each time both are back where they began, the decode round passes a turn.
  */
 static void
-turn_rounds(struct req *req, const struct selection *s, uint32_t group)
+turn_rounds(struct worker *w, const struct selection *s, uint32_t group)
 {
 	const struct table_pool *tp = s->pool;
 	const uint64_t np = tp->turns[ROLE_PREFILL][group], nd = tp->turns[ROLE_DECODE][group];
 	const uint64_t common = gcd(np, nd);
-	uint32_t *round = &req->w->round[tp->id * TABLE_GROUPS + lane(s, group)];
+	uint32_t *round = &w->round[tp->id * TABLE_GROUPS + lane(s, group)];
 
 	if (s->again || common == 1 || ++*round < np / common * nd)
 		return;
@@ -204,45 +224,43 @@ turn_rounds(struct req *req, const struct selection *s, uint32_t group)
 }
 
 /*
- * Both legs' engines, of one group if there are groups: the prefill engine by its policy, then a decode
+ * Both engines, of one group if there are groups: the prefill engine by its policy, then a decode
  * engine beside it.  Where the pool requires that, a group without a free decode engine is no choice.
  */
 static enum req_end
-choose_pair(struct pair *pair, struct selection s[ROLE_N])
+choose_pair(struct req *req, struct attempt *a, struct selection s[ROLE_N], struct attempt *of)
 {
-	struct req *req = pair->req;
-	struct leg *prefill = &pair->leg[LEG_PREFILL], *decode = &pair->leg[LEG_DECODE];
 	struct selection *p = &s[ROLE_PREFILL], *d = &s[ROLE_DECODE];
 	const struct table_pick *pick;
 
-	while ((pick = choose(prefill, p, 0)) != NULL) {
+	while ((pick = choose(a, ROLE_PREFILL, p, 0, of)) != NULL) {
 		d->groups = UINT64_C(1) << pick->group;
-		if (choose(decode, d, pick->group) != NULL) {
-			turn_rounds(req, d, pick->group);
+		if (choose(a, ROLE_DECODE, d, pick->group, of) != NULL) {
+			turn_rounds(a->w, d, pick->group);
 			return END_OK;
 		}
 		if (p->pool->pairing == PAIRING_PREFER) {
 			d->groups = SELECT_ALL_GROUPS;
-			if (choose(decode, d, pick->group) != NULL)
+			if (choose(a, ROLE_DECODE, d, pick->group, of) != NULL)
 				return END_OK;
 		}
-		leg_give_back(prefill);
+		give_back(a, ROLE_PREFILL, of);
 		if (p->pool->pairing == PAIRING_PREFER)
-			return why_none(req, d);
+			return req == NULL ? END_NO_DECODE : why_none(req, d);
 		p->groups &= ~(UINT64_C(1) << pick->group);
 	}
 	p->groups = d->groups = SELECT_ALL_GROUPS;
-	return why_no_pairs(req, s, req->npairs);
+	return req == NULL ? END_NO_PREFILL : why_no_pairs(req, s, req->nbranches);
 }
 
 /* Of a request without `model` (engines allow it) the only pool there is, else by the model's name. */
 static const struct table_pool *
-find_pool(const struct req *req, const struct table *t, uint32_t *ret_model)
+find_pool(const struct facts *facts, const struct table *t, uint32_t *ret_model)
 {
 	*ret_model = TABLE_ANY_MODEL;
-	if (req->facts.model[0] == '\0')
+	if (facts->model[0] == '\0')
 		return t->npools == 1 ? &t->pools[0] : NULL;
-	return table_pool_by_model(t, req->facts.model, ret_model);
+	return table_pool_by_model(t, facts->model, ret_model);
 }
 
 /* The mean is what a request of another router is taken for, whose prompt nobody tells us. */
@@ -272,21 +290,22 @@ why_direct(struct req *req)
 {
 	const struct conf_handshake *shake = &req->facts.pool.shake;
 	const struct connector *c = req->connector;
+	const struct demand d = {&req->facts, req->text};
 	struct threshold *learned = &req->w->thresholds[req->facts.pool.id];
 	const char *why;
 	bool below;
 
-	if (req->alone)
+	if (req->rescue == RESCUE_ALONE)
 		return "no_prefill";
-	if (shake->allow_route_header != 0 && req->wish == WISH_DIRECT)
+	if (shake->allow_route_header != 0 && req->override == OVERRIDE_DIRECT)
 		return "client";
 	if (req->facts.samples > 1 && c->samples != NULL &&
 		c->samples(&req->facts.pool) == SEVERAL_DIRECT)
 		return "samples";
-	why = c->unfit != NULL ? c->unfit(req) : NULL;
+	why = c->unfit != NULL ? c->unfit(&d) : NULL;
 	if (why != NULL)
 		return why;
-	if (shake->allow_route_header != 0 && req->wish == WISH_DISAGGREGATED)
+	if (shake->allow_route_header != 0 && req->override == OVERRIDE_DISAGGREGATED)
 		return NULL;
 	if (shake->routing_threshold != THRESHOLD_AUTO)
 		below = req->facts.estimate < shake->routing_threshold;
@@ -302,9 +321,10 @@ plan_learn(struct req *req, uint64_t ttft_us)
 {
 	/* of a stream with its first event: a whole answer has all its tokens' time in it, an error none, and
 	 * where engines failed there is theirs in it, too */
-	if (req->facts.pool.shake.routing_threshold == THRESHOLD_AUTO && req->npairs == 1 &&
-		req->tries == 0 && !req->fell_back && route_by(req->facts.route) == ROUTE_BY_PAIR &&
-		req->facts.stream && (req->relay_sse || req->answer != NULL))
+	if (req->facts.pool.shake.routing_threshold == THRESHOLD_AUTO && req->nbranches == 1 &&
+		req->tries == 0 && req->rescue == RESCUE_NONE &&
+		route_by(req->facts.route) == ROUTE_BY_PAIR && req->facts.stream &&
+		(req->relay == RELAY_STREAM || req->answer != NULL))
 		threshold_learn(&req->w->thresholds[req->facts.pool.id], req->facts.estimate,
 			req->direct != NULL, ttft_us);
 }
@@ -314,6 +334,7 @@ static enum req_end
 choose_way(struct req *req, const struct table_pool *tp, uint32_t *ret_pairs)
 {
 	const struct connector *c = connector_find(tp->connector);
+	const struct demand d = {&req->facts, req->text};
 	const char *const was_direct = req->direct;
 	size_t pairs = 1, prompts;
 	bool split;
@@ -322,15 +343,15 @@ choose_way(struct req *req, const struct table_pool *tp, uint32_t *ret_pairs)
 	req->direct = NULL;
 	req->connector = c;
 	if (route_by(req->facts.route) == ROUTE_BY_ONE) {
-		req->connector = &connector_one_leg;
+		req->connector = &connector_single;
 		return END_OK;
 	}
-	if (req->facts.route == ROUTE_GENERATE && tp->connector != CONNECTOR_SGLANG)
+	if (req->facts.route == ROUTE_GENERATE && !c->info->generate_path)
 		return END_NOT_FOUND;
-	req->detail = c->refuses != NULL ? c->refuses(req) : NULL;
+	req->detail = c->refuses != NULL ? c->refuses(&d) : NULL;
 	if (req->detail != NULL)
 		return END_UNSUPPORTED;
-	if (tp->shake.allow_route_header != 0 && req->wish == WISH_UNKNOWN) {
+	if (tp->shake.allow_route_header != 0 && req->override == OVERRIDE_UNKNOWN) {
 		req->detail = "X-PD-Route is neither direct nor disaggregated";
 		return END_UNSUPPORTED;
 	}
@@ -340,7 +361,7 @@ choose_way(struct req *req, const struct table_pool *tp, uint32_t *ret_pairs)
 		req->connector = &connector_direct;
 		return END_OK;
 	}
-	prompts = connector_prompts(req);
+	prompts = connector_prompts(&d);
 	split = req->facts.samples > 1 && c->samples != NULL &&
 		c->samples(&req->facts.pool) == SEVERAL_PAIRS;
 	/* an answer lists the samples of a prompt side by side: where these are split, so are the prompts */
@@ -382,24 +403,24 @@ share_out(struct req *req)
 	bool seeded;
 	size_t at = 0;
 
-	if (req->npairs == 1)
+	if (req->nbranches == 1)
 		return;
 	seeded = samples > 1 && seed_of(req->text->doc, &seed);
-	metric_add(req->w->slab, M_FANNED, req->npairs);
-	for (uint32_t i = 0; i < req->npairs; i++) {
-		struct pair *pair = &req->pairs[i];
+	metric_add(req->w->slab, M_FANNED, req->nbranches);
+	for (uint32_t i = 0; i < req->nbranches; i++) {
+		struct branch *branch = &req->branches[i];
 
-		if (samples < req->npairs && i % samples == 0) {
+		if (samples < req->nbranches && i % samples == 0) {
 			list = (struct splice_seg){
 				req->text->doc->text + prompt->val, prompt->end - prompt->val};
 			(void)splice_element(&list, &at, &one);
 		}
-		if (samples < req->npairs)
-			pair->prompt = (struct span){one.p, one.n};
+		if (samples < req->nbranches)
+			branch->prompt = (struct span){one.p, one.n};
 		/* as engines give each sample of a seeded request its own (vllm parallel_sampling.py) */
-		pair->seeded = seeded;
+		branch->seeded = seeded;
 		/* the highest is followed by the lowest */
-		pair->seed = (int64_t)(seed + i % samples);
+		branch->seed = (int64_t)(seed + i % samples);
 	}
 }
 
@@ -416,16 +437,18 @@ plan_answer(struct req *req)
 		.shape = req->facts.route == ROUTE_GENERATE ? ANSWER_GENERATE : ANSWER_OPENAI,
 		.chat = req->facts.route == ROUTE_CHAT,
 		.stream = req->facts.stream,
-		.parts = req->npairs,
+		.parts = req->nbranches,
 		.cached_from_prefill = req->facts.pool.shake.cached_tokens_from == ROLE_PREFILL};
 	const struct connector *c = req->connector;
+	const struct demand d = {&req->facts, req->text};
+	char id[CONNECTOR_ANSWER_ID];
 	const struct splice_member *options = splice_find(req->text->doc, SK_STREAM_OPTIONS);
 	struct splice_seg v;
 
 	answer_free(&req->answer);
 	memset(&req->how, 0, sizeof(req->how));
 	req->takes_prefill = req->needs_prefill = false;
-	if (c->starts[ROLE_PREFILL] == STARTS_NEVER && req->npairs == 1)
+	if (c->starts[ROLE_PREFILL] == STARTS_NEVER && req->nbranches == 1)
 		return; /* one engine's own words */
 	if (options != NULL && options->type == ST_OBJECT) {
 		const char *p = req->text->doc->text + options->val;
@@ -442,39 +465,45 @@ plan_answer(struct req *req)
 			      ? req->facts.samples
 			      : 1;
 	how.choices = how.samples == 1 && req->facts.samples > 1 ? req->facts.samples : 1;
-	if (!(c->rewrites != NULL && c->rewrites(req, &how)) && !how.cached_from_prefill &&
-		req->npairs == 1)
+	if (!(c->rewrites != NULL && c->rewrites(&d, &how, id)) && !how.cached_from_prefill &&
+		req->nbranches == 1)
 		return;
 	req->takes_prefill =
 		how.first_token || how.cached_from_prefill || how.shape == ANSWER_GENERATE;
 	req->needs_prefill = req->takes_prefill && c->starts[ROLE_DECODE] == STARTS_AT_ONCE;
-	req->how = how;
 	req->answer = answer_new(&how, req->w->conf->max_answer);
+	how.id = how.id == NULL ? NULL : ""; /* the answer has its copy */
+	req->how = how;
 }
 
 bool
 plan_without_first_token(struct req *req)
 {
-	if (req->npairs > 1)
+	struct answer_how how;
+	char id[CONNECTOR_ANSWER_ID];
+
+	if (req->nbranches > 1)
 		return false; /* others' first tokens may be on their way to the client */
 	answer_free(&req->answer);
 	req->how.first_token = false;
 	req->takes_prefill = req->how.cached_from_prefill;
-	req->answer = answer_new(&req->how, req->w->conf->max_answer);
+	how = req->how;
+	if (how.id != NULL)
+		how.id = connector_answer_id(&(struct demand){&req->facts, req->text}, id);
+	req->answer = answer_new(&how, req->w->conf->max_answer);
 	return true;
 }
 
-/* The role whose engine a request without a hand-shake is for. */
+/* The role whose engine an attempt without a hand-shake is for. */
 static enum role
-role_alone(const struct req *req)
+role_alone(const struct connector *c, const struct facts *facts)
 {
-	return req->connector == &connector_one_leg
-		       ? route_single_role(
-				 req->facts.route, req->facts.pool.shake.single_engine_role)
+	return c->engines == ENGINES_SINGLE
+		       ? route_single_role(facts->route, facts->pool.shake.single_engine_role)
 		       : ROLE_DECODE;
 }
 
-/* All endpoints of all pairs within the selections' reach, or none. */
+/* All endpoints of all branches within the selections' reach, or none. */
 static enum req_end
 choose_within(struct req *req, struct selection s[ROLE_N], enum role one)
 {
@@ -482,41 +511,50 @@ choose_within(struct req *req, struct selection s[ROLE_N], enum role one)
 
 	s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
 	why = look_first(req, s);
-	for (uint32_t i = 0; i < req->npairs && why == END_OK; i++) {
-		struct pair *pair = &req->pairs[i];
+	for (uint32_t i = 0; i < req->nbranches && why == END_OK; i++) {
+		struct attempt *a = req->branches[i].attempt;
 
 		s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
 		if (connector_pairs(req->connector))
-			why = choose_pair(pair, s);
-		else if (choose(&pair->leg[LEG_DECODE], &s[one], 0) == NULL)
+			why = choose_pair(req, a, s, NULL);
+		else if (choose(a, ROLE_DECODE, &s[one], 0, NULL) == NULL)
 			why = why_none(req, &s[one]);
 	}
 	s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
 	return why;
 }
 
-/* All endpoints of all pairs, or none.  Busy ones only where nobody else could serve, even if it were not full. */
+static void
+make_attempts(struct req *req, uint32_t n)
+{
+	req_make_branches(req, n);
+	for (uint32_t i = 0; i < n; i++)
+		req->branches[i].attempt =
+			attempt_new(&req->branches[i], req->connector, ATTEMPT_FIRST);
+}
+
+/* All endpoints of all branches, or none.  Busy ones only where nobody else could serve, even if it were not full. */
 static enum req_end
 choose_endpoints(
 	struct req *req, const struct table *t, const struct table_pool *tp, uint32_t model)
 {
-	const enum role one = role_alone(req);
+	const enum role one = role_alone(req->connector, &req->facts);
 	const uint32_t roles = connector_pairs(req->connector) ? SELECT_BOTH_ROLES : 1u << one;
-	const uint32_t npairs = req->npairs;
+	const uint32_t n = req->nbranches;
 	struct selection s[ROLE_N];
 	enum req_end why;
 
-	prepare(s, req, t, tp, model);
+	prepare(s, req->w, &(struct demand){&req->facts, req->text}, t, tp, model);
 	why = choose_within(req, s, one);
 	if (why != END_OK && select_reach_further(s, roles, EP_AWAY_BUSY)) {
-		pair_make(req, npairs); /* gives back what was reserved */
+		make_attempts(req, n); /* gives back what was reserved */
 		req->detail = NULL;
 		req->lacks = 0;
 		why = choose_within(req, s, one);
 	}
 	if (why != END_OK) {
-		pair_free(req);
-		return why == END_NO_CAPACITY && npairs > 1 ? why_no_pairs(req, s, npairs) : why;
+		req_make_branches(req, 0);
+		return why == END_NO_CAPACITY && n > 1 ? why_no_pairs(req, s, n) : why;
 	}
 	wait_served(req, s, connector_pairs(req->connector) ? QUEUE_ALL_ROLES : 1u << one);
 	return why;
@@ -524,10 +562,10 @@ choose_endpoints(
 
 /* The group of the prefill engine that a decode engine is wanted for; false: it is not there any more. */
 static bool
-group_of(const struct table_pool *tp, const struct leg *prefill, uint32_t *ret)
+group_of(const struct table_pool *tp, const struct endpoint *prefill, uint32_t *ret)
 {
-	for (uint32_t i = 0; i < tp->n[ROLE_PREFILL]; i++)
-		if (tp->picks[ROLE_PREFILL][i].slot == prefill->ep->slot) {
+	for (uint32_t i = 0; prefill != NULL && i < tp->n[ROLE_PREFILL]; i++)
+		if (tp->picks[ROLE_PREFILL][i].slot == prefill->slot) {
 			*ret = tp->picks[ROLE_PREFILL][i].group;
 			return true;
 		}
@@ -536,55 +574,51 @@ group_of(const struct table_pool *tp, const struct leg *prefill, uint32_t *ret)
 
 /* A decode engine beside the prefill engine of `of`. */
 static bool
-choose_decode(struct pair *pair, const struct pair *of, struct selection *d)
+choose_decode(struct attempt *a, const struct attempt *of, struct selection *d)
 {
-	struct leg *decode = &pair->leg[LEG_DECODE];
 	uint32_t group = 0;
 
-	if (group_of(d->pool, &of->leg[LEG_PREFILL], &group)) {
+	if (group_of(d->pool, of->place[ROLE_PREFILL].ep, &group)) {
 		d->groups = UINT64_C(1) << group;
-		if (choose(decode, d, group) != NULL)
+		if (choose(a, ROLE_DECODE, d, group, NULL) != NULL)
 			return true;
 	}
 	if (d->pool->pairing == PAIRING_REQUIRE)
 		return false;
 	d->groups = SELECT_ALL_GROUPS;
-	return choose(decode, d, group) != NULL;
+	return choose(a, ROLE_DECODE, d, group, NULL) != NULL;
 }
 
 static bool
-choose_again(struct pair *next, enum plan_for what, const struct pair *of,
+choose_again(struct attempt *next, enum plan_for what, struct attempt *of,
 	struct selection s[ROLE_N], enum role one)
 {
 	s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
 	if (what == FOR_DECODE)
 		return choose_decode(next, of, &s[ROLE_DECODE]);
 	if (what == FOR_PAIR)
-		return choose_pair(next, s) == END_OK;
-	return choose(&next->leg[LEG_DECODE], &s[one], 0) != NULL;
+		return choose_pair(NULL, next, s, of) == END_OK;
+	return choose(next, ROLE_DECODE, &s[one], 0, of) != NULL;
 }
 
 bool
-plan_again(struct pair *next, enum plan_for what, struct pair *of, enum ep_away most,
+plan_again(struct attempt *next, enum plan_for what, struct attempt *of, enum ep_away most,
 	bool *ret_last_resort)
 {
-	struct req *req = next->req;
-	const char *const detail = req->detail; /* how the last attempt failed */
-	struct worker *w = req->w;
+	struct facts *facts = next->t.of.facts;
+	struct worker *w = next->w;
 	const struct table *t = rcu_enter(w->seg, w->slot);
-	const enum role one = what == FOR_ONE ? role_alone(req) : ROLE_DECODE;
+	const enum role one = what == FOR_ONE ? role_alone(next->t.connector, facts) : ROLE_DECODE;
 	const uint32_t roles = what == FOR_PAIR ? SELECT_BOTH_ROLES : 1u << one;
 	uint32_t model = TABLE_ANY_MODEL;
-	const struct table_pool *tp = find_pool(req, t, &model);
+	const struct table_pool *tp = find_pool(facts, t, &model);
 	bool found = false;
 	struct selection s[ROLE_N];
 
 	w->planning = true;
-	if (tp != NULL && tp->id == req->facts.pool.id) {
-		prepare(s, req, t, tp, model);
+	if (tp != NULL && tp->id == facts->pool.id) {
+		prepare(s, w, &next->t.of, t, tp, model);
 		s[ROLE_PREFILL].again = s[ROLE_DECODE].again = true;
-		for (enum role r = 0; r < ROLE_N && what != FOR_DECODE; r++)
-			next->leg[r].lender = &of->leg[r];
 		do
 			found = choose_again(next, what, of, s, one);
 		while (!found && select_reach_further(s, roles, most));
@@ -595,16 +629,23 @@ plan_again(struct pair *next, enum plan_for what, struct pair *of, enum ep_away 
 	}
 	w->planning = false;
 	rcu_leave(w->seg, w->slot);
-	wait_settle(req);
-	req->detail = detail;
+	wait_settle(w, facts->pool.id);
 	return found;
+}
+
+/* What was planned after the attempts were made. */
+static void
+tell_attempts(struct req *req)
+{
+	for (uint32_t i = 0; i < req->nbranches; i++)
+		attempt_take_share(req->branches[i].attempt);
 }
 
 static enum req_end
 plan(struct req *req, const struct table *t)
 {
-	uint32_t model, npairs;
-	const struct table_pool *tp = find_pool(req, t, &model);
+	uint32_t model, nbranches;
+	const struct table_pool *tp = find_pool(&req->facts, t, &model);
 	enum req_end why;
 
 	req->detail = NULL;
@@ -618,13 +659,14 @@ plan(struct req *req, const struct table *t)
 		.rescue = tp->rescue,
 		.ejection = tp->ejection,
 		.queue = tp->queue};
-	if (tp->rescue.allow_timeout_header != 0 && req->bound_wrong) {
+	if (tp->rescue.allow_timeout_header != 0 &&
+		req->client_deadline_ms == CLIENT_DEADLINE_WRONG) {
 		req->detail =
 			"X-Request-Timeout-Ms is no number of milliseconds from 1 to 86400000";
 		return END_UNSUPPORTED;
 	}
 	note_tokens(req, tp);
-	why = choose_way(req, tp, &npairs);
+	why = choose_way(req, tp, &nbranches);
 	if (why != END_OK)
 		return why;
 	/* Both engines before the prefill engine is asked: nothing may queue between the legs (vLLM leases
@@ -632,7 +674,7 @@ plan(struct req *req, const struct table *t)
 	why = wait_before(req, tp);
 	if (why != END_OK)
 		return why;
-	pair_make(req, npairs);
+	make_attempts(req, nbranches);
 	req->lacks = 0;
 	why = choose_endpoints(req, t, tp, model);
 	if (why != END_OK)
@@ -641,8 +683,8 @@ plan(struct req *req, const struct table *t)
 		share_out(req);
 		resume_plan(req);
 		plan_answer(req);
+		tell_attempts(req);
 	}
-	req->fell_back = req->alone;
 	budget_request(&req->w->budgets[tp->id], clock_ms());
 	if (req->connector == &connector_direct)
 		metric_add(req->w->slab, M_DIRECT, 1);
@@ -691,11 +733,11 @@ plan_once(struct req *req, uint64_t *ret_most_ms)
 static bool
 go_alone(struct req *req)
 {
-	if (req->alone || req->facts.pool.rescue.fallback != FALLBACK_DIRECT ||
+	if (req->rescue == RESCUE_ALONE || req->facts.pool.rescue.fallback != FALLBACK_DIRECT ||
 		!connector_pairs(req->connector))
 		return false;
 	wait_leave(req); /* it stood there for other places */
-	req->alone = true;
+	req->rescue = RESCUE_ALONE;
 	return true;
 }
 
@@ -709,9 +751,9 @@ plan_request(struct req *req)
 		why = plan_once(req, &most_ms);
 	while ((why == END_NO_CAPACITY && wait_again(req, &why)) ||
 		(why == END_NO_PREFILL && most_ms == 0 && go_alone(req)));
-	wait_settle(req);
+	wait_settle_for(req);
 	if (why == END_OK) {
-		req_event(req, RQ_PLANNED, NULL);
+		req_event(req, RQ_PLANNED);
 	} else if (why == END_NO_CAPACITY && req->waits) {
 		return; /* until it is called */
 	} else if (most_ms != 0) {

@@ -9,11 +9,11 @@
 
 #include "shm/look.h"
 
-struct pair;
+struct attempt;
 struct req;
 
 /*
- * Fills req->facts.pool, req->connector and both legs' endpoints, reserved.  Raises RQ_PLANNED, or RQ_REFUSE with
+ * Fills req->facts.pool, req->connector and the branches, each with an attempt whose endpoints are reserved.  Raises RQ_PLANNED, or RQ_REFUSE with
  * the reason; or calls req_wait() while an endpoint that has just been added is not known yet.
  */
 void plan_request(struct req *req);
@@ -21,13 +21,13 @@ void plan_request(struct req *req);
  * that does it all. */
 enum plan_for { FOR_PAIR, FOR_DECODE, FOR_ONE };
 /*
- * Chooses and reserves for the legs of `next`, which are ready for endpoints, whoever was not tried before;
- * FOR_DECODE: for the hand-over of `of`; else in its place: then what `of` holds will do where no other place
- * is free, and goes back to it unless pair_adopt() keeps it.  `most`: who is away for this reason at most is taken
- * where nobody else could serve; *ret_last_resort (or NULL): an ejected endpoint was.  First choices' cursors do not
- * move.  False: nobody is left.
+ * Chooses and reserves for `next` whoever was not tried before.  FOR_DECODE: a decode engine beside the prefill engine
+ * of `of`.  Else in place of `of`: where no other place is free, the place that `of` holds will do, and moves.
+ * `most`: engines that are away for this reason at most are taken where nobody else could serve; *ret_last_resort
+ * (or NULL): an ejected endpoint was.  First choices' cursors do not move.  False: nobody is left, nothing has
+ * changed.
  */
-bool plan_again(struct pair *next, enum plan_for what, struct pair *of, enum ep_away most,
+bool plan_again(struct attempt *next, enum plan_for what, struct attempt *of, enum ep_away most,
 	bool *ret_last_resort);
 /* Whether what the engines say must be rewritten, and how. */
 void plan_answer(struct req *req);

@@ -67,7 +67,7 @@ static uint64_t
 queue_key_of(const struct req *req)
 {
 	uint64_t h = 14695981039346656037ull;
-	const bool one = req->connector == &connector_one_leg;
+	const bool one = req->connector->engines == ENGINES_SINGLE;
 	const enum role role =
 		route_single_role(req->facts.route, req->facts.pool.shake.single_engine_role);
 	const uint8_t way = one ? (role == ROLE_PREFILL ? 1 : 4) : req->direct != NULL ? 2 : 3;
@@ -127,15 +127,12 @@ call_any(struct worker *w, uint32_t pool, uint32_t roles, uint64_t key)
 }
 
 void
-wait_released(struct leg *leg)
+wait_released(struct worker *w, uint32_t pool, enum role role)
 {
-	struct req *req = leg->pair->req;
-	const uint32_t roles = 1u << pair_role(leg);
-
-	if (req->w->planning)
-		req->w->owes |= roles; /* no system call inside a read section: wait_settle() */
+	if (w->planning)
+		w->owes |= 1u << role; /* no system call inside a read section: wait_settle() */
 	else
-		call_any(req->w, req->facts.pool.id, roles, 0);
+		call_any(w, pool, 1u << role, 0);
 }
 
 /* --- standing there ------------------------------------------------------------------------------ */
@@ -249,16 +246,27 @@ wait_served(struct req *req, const struct selection *s, uint32_t roles)
 	}
 }
 
-void
-wait_settle(struct req *req)
+static void
+settle(struct worker *w, uint32_t pool, uint64_t key)
 {
-	struct worker *w = req->w;
 	const uint32_t owed = w->owes;
 	const bool served = w->served;
 
 	w->owes = 0;
 	w->served = false;
-	call_any(w, req->facts.pool.id, owed, served ? req->queue_key : 0);
+	call_any(w, pool, owed, served ? key : 0);
+}
+
+void
+wait_settle(struct worker *w, uint32_t pool)
+{
+	settle(w, pool, 0);
+}
+
+void
+wait_settle_for(struct req *req)
+{
+	settle(req->w, req->facts.pool.id, req->queue_key);
 }
 
 void

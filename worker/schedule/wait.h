@@ -10,9 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "shm/base/conf.h"
 #include "worker/base/end_list.h"
 
-struct leg;
 struct req;
 struct selection;
 struct table_pool;
@@ -28,7 +28,9 @@ bool wait_again(struct req *req, enum req_end *why);
  * left, in all of `roles`. */
 void wait_served(struct req *req, const struct selection *s, uint32_t roles);
 /* The read section is over: calls whoever is owed one. */
-void wait_settle(struct req *req);
+void wait_settle(struct worker *w, uint32_t pool);
+/* The same for a request that may have waited itself. */
+void wait_settle_for(struct req *req);
 /* The request ends, or is not waiting for a place any more. */
 void wait_leave(struct req *req);
 
@@ -36,5 +38,5 @@ void wait_leave(struct req *req);
 bool wait_late(struct req *req);
 /* The eventfd was read: those of this worker that were called try. */
 void wait_collect(struct worker *w);
-/* A leg has given its place back. */
-void wait_released(struct leg *leg);
+/* A place of a role has been given back, or an endpoint has room again. */
+void wait_released(struct worker *w, uint32_t pool, enum role role);

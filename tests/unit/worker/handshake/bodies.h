@@ -9,16 +9,12 @@
 #include "worker/handshake/connector.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
-#include "worker/request/request.h"
+#include "worker/handshake/transfer.h"
 
 static struct metrics_slab slab;
 static struct worker worker = {.slab = &slab}; /* counts what is kept */
-/* clang-format off */
-#define LEG {.w = &worker}
-#define NEW_PAIR {.leg = {[LEG_PREFILL] = LEG, [LEG_DECODE] = LEG, [LEG_ASK] = LEG}}
-/* clang-format on */
-static struct req req;
-static struct pair pair = NEW_PAIR;
+static struct facts facts;
+static struct transfer t;
 static struct splice doc;
 static struct text client_text;
 static struct endpoint eps[ROLE_N];
@@ -36,25 +32,19 @@ new_request(enum connector_kind kind, const char *body)
 	const char *why;
 	size_t at;
 
-	memset(&req, 0, sizeof(req));
-	pair = (struct pair)NEW_PAIR;
+	transfer_drop_texts(&t);
+	free(t.id);
+	memset(&facts, 0, sizeof(facts));
 	memset(eps, 0, sizeof(eps));
-	req.w = &worker;
-	pair.req = &req;
-	pair.first_token = -1;
-	req.pairs = &pair;
-	req.npairs = 1;
-	req.facts.pool.connector = kind;
-	req.text = &client_text;
 	client_text = (struct text){.w = &worker, .refs = 1, .doc = &doc};
-	req.facts.route = ROUTE_COMPLETIONS;
-	req.connector = connector_find(kind);
-	(void)strcpy(req.facts.id, "id");
-	pair_set_id(&pair, "id-0123456789abcdef", strlen("id-0123456789abcdef"));
+	transfer_init(&t, &worker, connector_find(kind), (struct demand){&facts, &client_text});
+	facts.parts = 1;
+	facts.pool.connector = kind;
+	facts.route = ROUTE_COMPLETIONS;
+	(void)strcpy(facts.id, "id");
+	transfer_set_id(&t, "id-0123456789abcdef", strlen("id-0123456789abcdef"));
 	for (enum role r = 0; r < ROLE_N; r++) {
-		pair.starts[r] = req.connector->starts[r];
-		pair.rank[r] = -1;
-		pair.leg[r].ep = &eps[r];
+		t.engine[r] = &eps[r];
 		eps[r].host = fixed(r == ROLE_PREFILL ? "10.0.0.7" : "10.0.0.8");
 		eps[r].bootstrap_host = eps[r].host;
 		eps[r].kv_addr = fixed("");
@@ -84,29 +74,27 @@ expect_body(enum role role, const char *want)
 {
 	struct splice_edit e;
 
-	connector_edit(&pair, role, &e);
+	connector_edit(&t, role, &e);
 	expect_edit(&e, want);
 }
 
 static void
-give(struct leg *leg, const char *text)
+give(struct engine_answer *answer, const char *text)
 {
-	leg->answer = fixed(text);
-	leg->answer_len = strlen(text);
+	*answer = (struct engine_answer){text, strlen(text), answer->sse};
 }
 
-static inline enum taken
+static inline enum handoff
 prefill_says(const char *text)
 {
-	give(&pair.leg[LEG_PREFILL], text);
-	return req.connector->prefilled(&pair);
+	give(&t.prefill_answer, text);
+	return t.connector->prefilled(&t);
 }
 
 static void
 drop_request(void)
 {
-	pair.leg[LEG_PREFILL].answer = pair.leg[LEG_ASK].answer = NULL;
-	pair_drop_texts(&pair);
+	transfer_drop_texts(&t);
 	free(eps[ROLE_PREFILL].learned);
 	eps[ROLE_PREFILL].learned = NULL;
 }

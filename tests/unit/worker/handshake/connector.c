@@ -60,7 +60,7 @@ Test(connector, release_takes_one_token)
 {
 	new_request(CONNECTOR_NIXL, "{\"max_tokens\":64,\"stream\":true}");
 	cr_assert_eq(prefill_says("{\"kv_transfer_params\":{\"a\":1}}"), 1);
-	pair.released = true;
+	t.release_only = true;
 	expect_body(ROLE_DECODE,
 		"{\"max_tokens\":1,\"stream\":false,\"kv_transfer_params\":{\"a\":1}}");
 }
@@ -68,7 +68,7 @@ Test(connector, release_takes_one_token)
 Test(connector, orchestrated_names_the_prefill_host)
 {
 	new_request(CONNECTOR_ORCHESTRATED, "{\"a\":1}");
-	req.facts.pool.shake.remote_host = REMOTE_HOST_PREFILL;
+	facts.pool.shake.remote_host = REMOTE_HOST_PREFILL;
 	cr_assert_eq(
 		prefill_says(
 			"{\"kv_transfer_params\":{\"remote_host\" : \"localhost\",\"remote_port\":5600}}"),
@@ -83,7 +83,7 @@ Test(connector, orchestrated_names_the_prefill_host)
 Test(connector, orchestrated_hands_the_whole_answer_over)
 {
 	new_request(CONNECTOR_ORCHESTRATED, "{\"a\":1,\"stream\":true}");
-	req.facts.pool.shake.handoff = HANDOFF_DISAGG_PREFILL_RESP;
+	facts.pool.shake.handoff = HANDOFF_DISAGG_PREFILL_RESP;
 	expect_body(ROLE_PREFILL, "{\"a\":1,\"stream\":false,\"max_tokens\":1}");
 	cr_assert_eq(prefill_says("{\"id\":\"cmpl-1\", \"created\":12345678901234567890}"), 1);
 	expect_body(ROLE_DECODE,
@@ -104,9 +104,9 @@ Test(connector, lists_of_prompts_are_counted)
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		new_request(CONNECTOR_NIXL, rows[i].body);
-		req.facts.route = ROUTE_COMPLETIONS;
-		cr_assert_eq(connector_prompts(&req), rows[i].n, "%s", rows[i].body);
-		req.facts.route = ROUTE_CHAT;
-		cr_assert_eq(connector_prompts(&req), 1, "no chat has any");
+		facts.route = ROUTE_COMPLETIONS;
+		cr_assert_eq(connector_prompts(&t.of), rows[i].n, "%s", rows[i].body);
+		facts.route = ROUTE_CHAT;
+		cr_assert_eq(connector_prompts(&t.of), 1, "no chat has any");
 	}
 }

@@ -17,11 +17,11 @@ begin_at(enum route route, const char *body)
 {
 	drop_request(); /* the one before */
 	new_request(CONNECTOR_LMCACHE, body);
-	req.facts.samples = 1;
-	req.facts.route = route;
-	req.facts.pool.shake.first_token = ROLE_PREFILL;
+	facts.samples = 1;
+	facts.route = route;
+	facts.pool.shake.first_token = ROLE_PREFILL;
 	eps[ROLE_DECODE].disagg_spec = fixed(RECEIVER);
-	cr_assert_eq(connector_lmcache.begin(&pair), END_OK);
+	cr_assert_eq(connector_lmcache.begin(&t), END_OK);
 }
 
 static void
@@ -33,40 +33,46 @@ begin(const char *body)
 static void
 expect_question(const char *want)
 {
-	struct question q = {0};
+	struct lookup q = {0};
 	struct splice_edit e;
 
-	cr_assert(connector_lmcache.ask(&pair, &q));
+	cr_assert(connector_lmcache.lookup(&t, &q));
 	cr_assert_str_eq(q.path, "/tokenize");
-	cr_assert_eq(q.role, req.facts.pool.shake.tokenize);
-	connector_strip(&pair, &e);
-	q.edit(&pair, &e);
+	cr_assert_eq(q.role, facts.pool.shake.tokenize);
+	connector_strip(&t, &e);
+	q.edit(&t, &e);
 	expect_edit(&e, want);
 }
 
-static enum taken
-answer(enum leg_kind kind, const char *text)
+static enum handoff
+prefilled(const char *text)
 {
-	give(&pair.leg[kind], text);
-	return kind == LEG_ASK ? connector_lmcache.asked(&pair)
-			       : connector_lmcache.prefilled(&pair);
+	give(&t.prefill_answer, text);
+	return connector_lmcache.prefilled(&t);
+}
+
+static enum handoff
+looked_up(const char *text)
+{
+	give(&t.lookup_answer, text);
+	return connector_lmcache.looked_up(&t);
 }
 
 TestSuite(lmcache, .fini = drop_request);
 
 Test(lmcache, prefill_of_token_ids_is_the_sample)
 {
-	struct question q;
+	struct lookup q;
 
 	begin("{\"model\":\"m\",\"prompt\":[1,15043,3186],\"max_tokens\":64,\"stream\":true}");
-	cr_assert_not(connector_lmcache.ask(&pair, &q));
+	cr_assert_not(connector_lmcache.lookup(&t, &q));
 	expect_body(ROLE_PREFILL,
 		"{\"model\":\"m\",\"prompt\":[1,15043,3186],\"max_tokens\":1,\"stream\":false,"
 		"\"kv_transfer_params\":" SPEC "}");
-	cr_assert_eq(answer(LEG_PREFILL, TOKEN("1598")), TAKEN);
+	cr_assert_eq(prefilled(TOKEN("1598")), HANDOFF_OK);
 	expect_body(ROLE_DECODE,
 		"{\"model\":\"m\",\"prompt\":[1,15043,3186,1598],\"max_tokens\":63,\"stream\":true}");
-	cr_assert_str_eq(connector_lmcache.path(&pair, ROLE_DECODE), "/v1/completions");
+	cr_assert_str_eq(connector_lmcache.path(&t, ROLE_DECODE), "/v1/completions");
 }
 
 Test(lmcache, a_string_is_turned_into_tokens)
@@ -74,11 +80,11 @@ Test(lmcache, a_string_is_turned_into_tokens)
 	begin("{\"model\":\"m\", \"prompt\":\"Hello, world\",\"add_special_tokens\":false,\"messages\":[]}");
 	expect_question(
 		"{\"model\":\"m\", \"prompt\":\"Hello, world\",\"add_special_tokens\":false}");
-	cr_assert_eq(answer(LEG_ASK, TOLD), TAKEN);
+	cr_assert_eq(looked_up(TOLD), HANDOFF_OK);
 	expect_body(ROLE_PREFILL,
 		"{\"model\":\"m\", \"prompt\":[1,15043,3186],\"add_special_tokens\":false,\"messages\":[],"
 		"\"stream\":false,\"max_tokens\":1,\"kv_transfer_params\":" SPEC "}");
-	cr_assert_eq(answer(LEG_PREFILL, TOKEN("0")), TAKEN);
+	cr_assert_eq(prefilled(TOKEN("0")), HANDOFF_OK);
 	expect_body(ROLE_DECODE, /* 16 without a limit: 15 are left */
 		"{\"model\":\"m\", \"prompt\":[1,15043,3186,0],\"add_special_tokens\":false,\"messages\":[],\"max_tokens\":15}");
 }
@@ -89,7 +95,7 @@ Test(lmcache, all_that_a_template_uses_is_asked_with)
 		CHAT(",\"chat_template\":\"t\",\"chat_template_kwargs\":{\"a\":1},\"add_generation_prompt\":true,"
 		     "\"continue_final_message\":false,\"documents\":[{}],\"mm_processor_kwargs\":null,\"tools\":[],"
 		     "\"prompt\":\"evil\",\"kv_transfer_params\":{\"x\":1}"));
-	req.facts.pool.shake.tokenize = ROLE_DECODE;
+	facts.pool.shake.tokenize = ROLE_DECODE;
 	expect_question(CHAT(
 		",\"chat_template\":\"t\",\"chat_template_kwargs\":{\"a\":1},\"add_generation_prompt\":true,"
 		"\"continue_final_message\":false,\"documents\":[{}],\"mm_processor_kwargs\":null,\"tools\":[]"));
@@ -98,11 +104,11 @@ Test(lmcache, all_that_a_template_uses_is_asked_with)
 Test(lmcache, chat_becomes_completions_of_the_context_that_is_left)
 {
 	begin_at(ROUTE_CHAT, CHAT(",\"logprobs\":true,\"top_logprobs\":5,\"stream\":true"));
-	cr_assert_eq(answer(LEG_ASK, TOLD), TAKEN);
+	cr_assert_eq(looked_up(TOLD), HANDOFF_OK);
 	expect_body(ROLE_PREFILL,
 		"{\"model\":\"m\",\"logprobs\":5,\"stream\":false,\"prompt\":[1,15043,3186],\"max_tokens\":1,"
 		"\"kv_transfer_params\":" SPEC "}");
-	cr_assert_eq(answer(LEG_PREFILL, TOKEN("7")), TAKEN);
+	cr_assert_eq(prefilled(TOKEN("7")), HANDOFF_OK);
 	expect_body(ROLE_DECODE,
 		"{\"model\":\"m\",\"logprobs\":5,\"stream\":true,\"prompt\":[1,15043,3186,7],\"max_tokens\":8188}");
 }
@@ -111,11 +117,11 @@ Test(lmcache, limits_are_those_of_the_member_that_wins)
 {
 	begin_at(ROUTE_CHAT,
 		CHAT(",\"max_completion_tokens\":9,\"max_tokens\":50,\"min_tokens\":3,\"logprobs\":true"));
-	cr_assert_eq(answer(LEG_ASK, TOLD), TAKEN);
+	cr_assert_eq(looked_up(TOLD), HANDOFF_OK);
 	expect_body(ROLE_PREFILL,
 		"{\"model\":\"m\",\"max_tokens\":1,\"min_tokens\":1,\"logprobs\":0,\"stream\":false,"
 		"\"prompt\":[1,15043,3186],\"kv_transfer_params\":" SPEC "}");
-	cr_assert_eq(answer(LEG_PREFILL, TOKEN("7")), TAKEN);
+	cr_assert_eq(prefilled(TOKEN("7")), HANDOFF_OK);
 	expect_body(ROLE_DECODE,
 		"{\"model\":\"m\",\"max_tokens\":8,\"min_tokens\":2,\"logprobs\":0,\"prompt\":[1,15043,3186,7]}");
 }
@@ -123,22 +129,20 @@ Test(lmcache, limits_are_those_of_the_member_that_wins)
 Test(lmcache, one_token_needs_no_decode)
 {
 	begin("{\"prompt\":[1],\"max_tokens\":1}");
-	req.how.first_token = true;
-	cr_assert_eq(answer(LEG_PREFILL, TOKEN("7")), TAKEN);
-	cr_assert(connector_lmcache.complete(&pair));
+	cr_assert_eq(prefilled(TOKEN("7")), HANDOFF_OK);
+	cr_assert(connector_lmcache.complete(&t));
 }
 
 Test(lmcache, an_end_needs_no_decode)
 {
 	begin("{\"prompt\":[1]}");
-	req.how.first_token = true;
 	cr_assert_eq(
-		answer(LEG_PREFILL,
+		prefilled(
 			"{\"choices\":[{\"text\":\"\",\"finish_reason\":\"stop\"}],\"kv_transfer_params\":{\"first_tok\":2}}"),
-		TAKEN);
-	cr_assert(connector_lmcache.complete(&pair));
-	cr_assert_eq(answer(LEG_PREFILL, TOKEN("2")), TAKEN);
-	cr_assert_not(connector_lmcache.complete(&pair));
+		HANDOFF_OK);
+	cr_assert(connector_lmcache.complete(&t));
+	cr_assert_eq(prefilled(TOKEN("2")), HANDOFF_OK);
+	cr_assert_not(connector_lmcache.complete(&t));
 }
 
 Test(lmcache, a_token_that_is_not_told_is_decodes)
@@ -148,22 +152,22 @@ Test(lmcache, a_token_that_is_not_told_is_decodes)
 
 	for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
 		begin_at(ROUTE_CHAT, CHAT(",\"min_tokens\":2"));
-		cr_assert_eq(answer(LEG_ASK, TOLD), TAKEN);
-		cr_assert_eq(answer(LEG_PREFILL, answers[i]), TAKEN_NOTHING, "%s", answers[i]);
+		cr_assert_eq(looked_up(TOLD), HANDOFF_OK);
+		cr_assert_eq(prefilled(answers[i]), HANDOFF_NONE, "%s", answers[i]);
 		expect_body(ROLE_DECODE,
 			"{\"model\":\"m\",\"min_tokens\":2,\"prompt\":[1,15043,3186],\"max_tokens\":8189}");
 	}
 	begin("{\"prompt\":[1]}");
-	cr_assert_eq(answer(LEG_PREFILL, "[1]"), TAKEN_BAD);
-	cr_assert_eq(answer(LEG_PREFILL, "oops"), TAKEN_BAD);
+	cr_assert_eq(prefilled("[1]"), HANDOFF_BAD);
+	cr_assert_eq(prefilled("oops"), HANDOFF_BAD);
 }
 
 Test(lmcache, a_list_of_one_prompt_is_that_prompt)
 {
-	struct question q;
+	struct lookup q;
 
 	begin("{\"prompt\":[[1,2]]}");
-	cr_assert_not(connector_lmcache.ask(&pair, &q));
+	cr_assert_not(connector_lmcache.lookup(&t, &q));
 	expect_body(ROLE_PREFILL,
 		"{\"prompt\":[1,2],\"stream\":false,\"max_tokens\":1,\"kv_transfer_params\":" SPEC
 		"}");
@@ -181,40 +185,40 @@ Test(lmcache, tokens_that_are_none_are_no_answer)
 
 	begin("{\"prompt\":\"x\"}");
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-		cr_assert_eq(answer(LEG_ASK, bad[i]), TAKEN_BAD, "%s", bad[i]);
-	cr_assert_eq(answer(LEG_ASK, "{\"count\":1,\"tokens\":[1]}"), TAKEN);
+		cr_assert_eq(looked_up(bad[i]), HANDOFF_BAD, "%s", bad[i]);
+	cr_assert_eq(looked_up("{\"count\":1,\"tokens\":[1]}"), HANDOFF_OK);
 	begin_at(ROUTE_CHAT, CHAT("")); /* how much may follow is not known */
-	cr_assert_eq(answer(LEG_ASK, "{\"count\":1,\"tokens\":[1]}"), TAKEN_BAD);
+	cr_assert_eq(looked_up("{\"count\":1,\"tokens\":[1]}"), HANDOFF_BAD);
 }
 
 Test(lmcache, first_token_from_decode_leaves_both_bodies_alone)
 {
-	struct question q;
+	struct lookup q;
 
 	begin_at(ROUTE_CHAT, CHAT(",\"tools\":[{}],\"max_completion_tokens\":9"));
-	req.facts.pool.shake.first_token = ROLE_DECODE;
-	cr_assert_not(connector_lmcache.ask(&pair, &q));
-	cr_assert_null(connector_lmcache.path(&pair, ROLE_PREFILL));
-	cr_assert_null(connector_lmcache.unfit(&req));
+	facts.pool.shake.first_token = ROLE_DECODE;
+	cr_assert_not(connector_lmcache.lookup(&t, &q));
+	cr_assert_null(connector_lmcache.path(&t, ROLE_PREFILL));
+	cr_assert_null(connector_lmcache.unfit(&t.of));
 	expect_body(ROLE_PREFILL,
 		CHAT(",\"tools\":[{}],\"max_completion_tokens\":1,\"stream\":false,\"max_tokens\":1,"
 		     "\"kv_transfer_params\":{\"disagg_spec\":{\"req_id\":\"id-0123456789abcdef\"," RECEIVER
 		     "}}"));
-	cr_assert_eq(answer(LEG_PREFILL, FIRST("")), TAKEN);
+	cr_assert_eq(prefilled(FIRST("")), HANDOFF_OK);
 	expect_body(ROLE_DECODE, CHAT(",\"tools\":[{}],\"max_completion_tokens\":9"));
-	cr_assert_eq(answer(LEG_PREFILL, "oops"), TAKEN_BAD);
+	cr_assert_eq(prefilled("oops"), HANDOFF_BAD);
 }
 
 Test(lmcache, a_client_that_has_gone_takes_one_token)
 {
-	struct question q;
+	struct lookup q;
 
 	begin("{\"prompt\":[1],\"max_tokens\":64,\"min_tokens\":9,\"stream\":true}");
-	cr_assert_not(connector_lmcache.ask(&pair, &q));
-	cr_assert_eq(answer(LEG_PREFILL, TOKEN("7")), TAKEN);
-	pair.released = true;
+	cr_assert_not(connector_lmcache.lookup(&t, &q));
+	cr_assert_eq(prefilled(TOKEN("7")), HANDOFF_OK);
+	t.release_only = true;
 	expect_body(ROLE_DECODE, "{\"prompt\":[1,7],\"max_tokens\":1,\"stream\":false}");
-	pair.first_token = -1; /* the cache came before the answer */
+	t.first_token = -1; /* the cache came before the answer */
 	expect_body(ROLE_DECODE, "{\"prompt\":[1,0],\"max_tokens\":1,\"stream\":false}");
 }
 
@@ -222,7 +226,7 @@ Test(lmcache, no_listener_no_transfer)
 {
 	begin("{}");
 	eps[ROLE_DECODE].disagg_spec = fixed("");
-	cr_assert_eq(connector_lmcache.begin(&pair), END_NOT_LEARNED);
+	cr_assert_eq(connector_lmcache.begin(&t), END_NOT_LEARNED);
 }
 
 Test(lmcache, unfit)
@@ -260,7 +264,7 @@ Test(lmcache, unfit)
 		const char *why;
 
 		begin_at(ROUTE_CHAT, rows[i].body);
-		why = connector_lmcache.unfit(&req);
+		why = connector_lmcache.unfit(&t.of);
 		cr_assert((why == NULL) == (rows[i].why == NULL), "%s", rows[i].body);
 		cr_assert(
 			why == NULL || strcmp(why, rows[i].why) == 0, "%s: %s", rows[i].body, why);

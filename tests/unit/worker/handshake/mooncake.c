@@ -12,18 +12,18 @@ static void
 begin(const char *body)
 {
 	new_request(CONNECTOR_MOONCAKE, body);
-	req.facts.pool.shake.handoff = HANDOFF_TRANSFER_ID;
-	cr_assert_eq(req.connector->begin(&pair), END_OK);
+	facts.pool.shake.handoff = HANDOFF_TRANSFER_ID;
+	cr_assert_eq(t.connector->begin(&t), END_OK);
 }
 
 /* True: something is asked. */
 static bool
 asks(void)
 {
-	struct question q;
+	struct lookup q;
 
 	memset(&q, 0, sizeof(q));
-	if (!req.connector->ask(&pair, &q))
+	if (!t.connector->lookup(&t, &q))
 		return false;
 	cr_assert_eq(q.role, ROLE_PREFILL);
 	cr_assert_str_eq(q.path, "/query");
@@ -32,12 +32,12 @@ asks(void)
 	return true;
 }
 
-static enum taken
+static enum handoff
 told(const char *text)
 {
 	cr_assert(asks());
-	give(&pair.leg[LEG_ASK], text);
-	return req.connector->asked(&pair);
+	give(&t.lookup_answer, text);
+	return t.connector->looked_up(&t);
 }
 
 TestSuite(mooncake, .fini = drop_request);
@@ -45,9 +45,9 @@ TestSuite(mooncake, .fini = drop_request);
 Test(mooncake, both_bodies)
 {
 	begin("{\"model\":\"m\",\"prompt\":\"hi\",\"max_tokens\":64,\"stream\":true,\"stop\":[\"a\"]}");
-	cr_assert_eq(told(ONE), TAKEN);
-	cr_assert_eq(pair.starts[ROLE_PREFILL], STARTS_AT_ONCE);
-	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AT_ONCE);
+	cr_assert_eq(told(ONE), HANDOFF_OK);
+	cr_assert_eq(t.starts[ROLE_PREFILL], STARTS_AT_ONCE);
+	cr_assert_eq(t.starts[ROLE_DECODE], STARTS_AT_ONCE);
 	expect_body(ROLE_PREFILL,
 		"{\"model\":\"m\",\"prompt\":\"hi\",\"max_tokens\":1,\"stream\":false,\"ignore_eos\":true,"
 		"\"kv_transfer_params\":{\"do_remote_decode\":true,\"do_remote_prefill\":false,"
@@ -57,16 +57,16 @@ Test(mooncake, both_bodies)
 		"\"kv_transfer_params\":{\"do_remote_decode\":false,\"do_remote_prefill\":true,"
 		"\"transfer_id\":\"xfer-id-0123456789abcdef\",\"remote_bootstrap_addr\":\"http://10.0.0.7:8998\","
 		"\"remote_engine_id\":\"ab\"}}");
-	cr_assert_eq(prefill_says(LENGTH), TAKEN);
+	cr_assert_eq(prefill_says(LENGTH), HANDOFF_OK);
 }
 
 Test(mooncake, before_0_17_decode_gets_what_prefill_answered)
 {
 	new_request(CONNECTOR_MOONCAKE, "{\"max_tokens\":64}");
-	req.facts.pool.shake.handoff = HANDOFF_KV_TRANSFER_PARAMS;
-	cr_assert_eq(req.connector->begin(&pair), END_OK);
+	facts.pool.shake.handoff = HANDOFF_KV_TRANSFER_PARAMS;
+	cr_assert_eq(t.connector->begin(&t), END_OK);
 	cr_assert_not(asks());
-	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AFTER_PREFILL);
+	cr_assert_eq(t.starts[ROLE_DECODE], STARTS_AFTER_PREFILL);
 	expect_body(ROLE_PREFILL,
 		"{\"max_tokens\":1,\"stream\":false,\"ignore_eos\":true,"
 		"\"kv_transfer_params\":{\"do_remote_decode\":true,\"do_remote_prefill\":false}}");
@@ -74,11 +74,11 @@ Test(mooncake, before_0_17_decode_gets_what_prefill_answered)
 		prefill_says(
 			"{\"kv_transfer_params\":{\"do_remote_prefill\":true,"
 			"\"do_remote_decode\":false,\"remote_host\":\"h\",\"remote_port\":7}}"),
-		TAKEN);
+		HANDOFF_OK);
 	expect_body(ROLE_DECODE,
 		"{\"max_tokens\":64,\"kv_transfer_params\":{\"do_remote_prefill\":true,"
 		"\"do_remote_decode\":false,\"remote_host\":\"h\",\"remote_port\":7}}");
-	cr_assert_eq(prefill_says("{\"kv_transfer_params\":null}"), TAKEN_NOTHING);
+	cr_assert_eq(prefill_says("{\"kv_transfer_params\":null}"), HANDOFF_NONE);
 }
 
 Test(mooncake, the_address_decode_is_told)
@@ -92,7 +92,7 @@ Test(mooncake, the_address_decode_is_told)
 		char want[300];
 
 		begin("{\"a\":1}");
-		cr_assert_eq(told(ONE), TAKEN);
+		cr_assert_eq(told(ONE), HANDOFF_OK);
 		eps[ROLE_PREFILL].bootstrap_host = fixed(rows[i].host);
 		eps[ROLE_PREFILL].bootstrap_port = 9;
 		(void)snprintf(want, sizeof(want),
@@ -109,23 +109,23 @@ Test(mooncake, the_address_decode_is_told)
 Test(mooncake, ranks)
 {
 	begin("{}");
-	pair.rank[ROLE_PREFILL] = 1;
-	cr_assert_eq(told(IDS), TAKEN);
-	cr_assert_eq(pair.kv.n, 9);
-	cr_assert_arr_eq(pair.kv.p, "\"c\\u0064\"", 9);
+	t.rank[ROLE_PREFILL] = 1;
+	cr_assert_eq(told(IDS), HANDOFF_OK);
+	cr_assert_eq(t.kv.n, 9);
+	cr_assert_arr_eq(t.kv.p, "\"c\\u0064\"", 9);
 	for (int i = 0; i < 4; i++) {
-		pair.rank[ROLE_PREFILL] = -1;
+		t.rank[ROLE_PREFILL] = -1;
 		cr_assert_not(asks());
-		cr_assert_eq(pair.rank[ROLE_PREFILL], i % 2);
+		cr_assert_eq(t.rank[ROLE_PREFILL], i % 2);
 	}
-	pair.rank[ROLE_PREFILL] = 2;
+	t.rank[ROLE_PREFILL] = 2;
 	cr_assert(asks(), "nobody has told of it");
-	cr_assert_eq(told(IDS), TAKEN_BAD);
+	cr_assert_eq(told(IDS), HANDOFF_BAD);
 	drop_request();
 
 	begin("{}");
-	cr_assert_eq(told(ONE), TAKEN);
-	cr_assert_eq(pair.rank[ROLE_PREFILL], -1, "one engine needs no header");
+	cr_assert_eq(told(ONE), HANDOFF_OK);
+	cr_assert_eq(t.rank[ROLE_PREFILL], -1, "one engine needs no header");
 }
 
 Test(mooncake, what_is_no_engine_id)
@@ -136,7 +136,7 @@ Test(mooncake, what_is_no_engine_id)
 
 	begin("{}");
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-		cr_assert_eq(told(bad[i]), TAKEN_BAD, "%s", bad[i]);
+		cr_assert_eq(told(bad[i]), HANDOFF_BAD, "%s", bad[i]);
 	cr_assert_null(eps[ROLE_PREFILL].learned);
 }
 
@@ -144,12 +144,12 @@ Test(mooncake, what_is_no_engine_id)
 Test(mooncake, forgotten_after_failures_and_restarts)
 {
 	begin("{}");
-	cr_assert_eq(told(ONE), TAKEN);
+	cr_assert_eq(told(ONE), HANDOFF_OK);
 	cr_assert_not(asks());
-	req.connector->failed(&pair, ROLE_DECODE);
-	cr_assert_eq(pair.kv.n, 4);
+	t.connector->failed(&t, ROLE_DECODE);
+	cr_assert_eq(t.kv.n, 4);
 	cr_assert(asks(), "any failure");
-	cr_assert_eq(told(ONE), TAKEN);
+	cr_assert_eq(told(ONE), HANDOFF_OK);
 	eps[ROLE_PREFILL].disconnects++;
 	cr_assert(asks(), "all its connections were gone");
 }
@@ -158,11 +158,11 @@ Test(mooncake, forgotten_after_failures_and_restarts)
 Test(mooncake, prefill_done_again)
 {
 	begin("{\"a\":1}");
-	cr_assert_eq(told(ONE), TAKEN);
-	cr_assert_eq(prefill_says(LENGTH), TAKEN);
-	pair.kv = (struct span){NULL, 0};
-	pair_set_id(&pair, "again", strlen("again"));
-	cr_assert_eq(prefill_says(LENGTH), TAKEN);
+	cr_assert_eq(told(ONE), HANDOFF_OK);
+	cr_assert_eq(prefill_says(LENGTH), HANDOFF_OK);
+	t.kv = (struct span){NULL, 0};
+	transfer_set_id(&t, "again", strlen("again"));
+	cr_assert_eq(prefill_says(LENGTH), HANDOFF_OK);
 	expect_body(ROLE_DECODE,
 		"{\"a\":1,\"kv_transfer_params\":{\"do_remote_decode\":false,\"do_remote_prefill\":true,"
 		"\"transfer_id\":\"xfer-again\",\"remote_bootstrap_addr\":\"http://10.0.0.7:8998\","
@@ -172,10 +172,10 @@ Test(mooncake, prefill_done_again)
 Test(mooncake, what_did_not_end_by_length_is_not_handed_over)
 {
 	begin("{\"a\":1}");
-	cr_assert_eq(told(ONE), TAKEN);
+	cr_assert_eq(told(ONE), HANDOFF_OK);
 	cr_assert_eq(prefill_says("{\"choices\":[{\"index\":0,\"finish_reason\":\"abort\"}]}"),
-		TAKEN_AGAIN);
+		HANDOFF_RETRY);
 	expect_body(ROLE_DECODE, "{\"a\":1}");
-	cr_assert_eq(prefill_says("oops"), TAKEN_BAD);
-	cr_assert_eq(prefill_says("{\"object\":\"error\"}"), TAKEN_BAD);
+	cr_assert_eq(prefill_says("oops"), HANDOFF_BAD);
+	cr_assert_eq(prefill_says("{\"object\":\"error\"}"), HANDOFF_BAD);
 }

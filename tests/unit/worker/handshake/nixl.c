@@ -22,7 +22,7 @@ Test(nixl, the_sample)
 	expect_body(ROLE_PREFILL,
 		"{\"model\":\"m\",\"prompt\":\"hi\",\"max_tokens\":1,\"stream\":false,\"ignore_eos\":true,"
 		"\"kv_transfer_params\":" SKELETON "}");
-	cr_assert_eq(prefill_says(ANSWER(PARAMS)), TAKEN);
+	cr_assert_eq(prefill_says(ANSWER(PARAMS)), HANDOFF_OK);
 	expect_body(ROLE_DECODE,
 		"{\"model\":\"m\",\"prompt\":\"hi\",\"max_tokens\":64,\"stream\":true,\"kv_transfer_params\":" PARAMS
 		"}");
@@ -84,7 +84,7 @@ Test(nixl, versions_of_the_object_pass_as_they_are)
 		(void)snprintf(
 			want, sizeof(want), "{\"a\":1,\"kv_transfer_params\":%s}", objects[i]);
 		new_request(CONNECTOR_NIXL, "{\"a\":1}");
-		cr_assert_eq(prefill_says(answer), TAKEN);
+		cr_assert_eq(prefill_says(answer), HANDOFF_OK);
 		expect_body(ROLE_DECODE, want);
 	}
 }
@@ -113,9 +113,9 @@ Test(nixl, prefill_host_in_the_object)
 			answer, sizeof(answer), "{\"kv_transfer_params\":%s}", rows[i].object);
 		(void)snprintf(want, sizeof(want), "{\"kv_transfer_params\":%s}", rows[i].want);
 		new_request(CONNECTOR_NIXL, "{}");
-		req.facts.pool.shake.remote_host = REMOTE_HOST_PREFILL;
+		facts.pool.shake.remote_host = REMOTE_HOST_PREFILL;
 		eps[ROLE_PREFILL].host = fixed(rows[i].host);
-		cr_assert_eq(prefill_says(answer), TAKEN);
+		cr_assert_eq(prefill_says(answer), HANDOFF_OK);
 		expect_body(ROLE_DECODE, want);
 		drop_request();
 	}
@@ -125,15 +125,15 @@ Test(nixl, one_sample_of_one_prompt)
 {
 	new_request(CONNECTOR_NIXL,
 		"{\"prompt\":[\"a\",\"b\\u0041\"],\"n\":3,\"best_of\":3,\"seed\":40,\"max_tokens\":5}");
-	req.npairs = 6;
-	req.facts.samples = 3;
-	pair.prompt = (struct span){"\"b\\u0041\"", 9};
-	pair.seeded = true;
-	pair.seed = 42;
+	facts.parts = 6;
+	facts.samples = 3;
+	t.prompt = (struct span){"\"b\\u0041\"", 9};
+	t.seeded = true;
+	t.seed = 42;
 	expect_body(ROLE_PREFILL,
 		"{\"prompt\":\"b\\u0041\",\"n\":1,\"seed\":42,\"max_tokens\":1,\"stream\":false,\"ignore_eos\":true,"
 		"\"kv_transfer_params\":" SKELETON "}");
-	cr_assert_eq(prefill_says("{\"kv_transfer_params\":{\"a\":1}}"), TAKEN);
+	cr_assert_eq(prefill_says("{\"kv_transfer_params\":{\"a\":1}}"), HANDOFF_OK);
 	expect_body(ROLE_DECODE,
 		"{\"prompt\":\"b\\u0041\",\"n\":1,\"seed\":42,\"max_tokens\":5,\"kv_transfer_params\":{\"a\":1}}");
 }
@@ -167,26 +167,26 @@ push(enum route route)
 	drop_request();
 	new_request(CONNECTOR_NIXL, "{\"a\":1}");
 	eps[ROLE_PREFILL].learned = known;
-	req.facts.route = route;
-	req.facts.pool.shake.transfer_mode = TRANSFER_PUSH;
-	cr_assert_eq(connector_nixl.begin(&pair), END_OK);
+	facts.route = route;
+	facts.pool.shake.transfer_mode = TRANSFER_PUSH;
+	cr_assert_eq(connector_nixl.begin(&t), END_OK);
 }
 
 static void
 learn(void)
 {
 	push(ROUTE_COMPLETIONS);
-	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AFTER_PREFILL);
+	cr_assert_eq(t.starts[ROLE_DECODE], STARTS_AFTER_PREFILL);
 	cr_assert_eq(prefill_says("{\"kv_transfer_params\":{\"remote_block_ids\":[1],"
 				  "\"remote_request_id\":\"cmpl-id-0123456789abcdef-0\"," WHO "}}"),
-		TAKEN);
+		HANDOFF_OK);
 }
 
 Test(nixl, push_tells_decode_who_is_meant)
 {
 	learn();
 	push(ROUTE_COMPLETIONS);
-	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AT_ONCE);
+	cr_assert_eq(t.starts[ROLE_DECODE], STARTS_AT_ONCE);
 	expect_body(ROLE_DECODE,
 		"{\"a\":1,\"kv_transfer_params\":" TOLD("cmpl-id-0123456789abcdef-0") "}");
 	drop_request();
@@ -200,19 +200,20 @@ Test(nixl, push_is_borne_out_or_told_again)
 {
 	static const struct {
 		const char *params;
-		enum taken want;
+		enum handoff want;
 		bool knows;
 	} rows[] = {
-		{"{" WHO ",\"remote_request_id\":\"cmpl-id-0123456789abcdef-0\"}", TAKEN, true},
+		{"{" WHO ",\"remote_request_id\":\"cmpl-id-0123456789abcdef-0\"}", HANDOFF_OK,
+			true},
 		{"{\"remote_engine_id\":\"new\",\"remote_request_id\":\"cmpl-id-0123456789abcdef-0\"}",
-			TAKEN_AGAIN, true},
+			HANDOFF_RETRY, true},
 		{"{" WHO ",\"remote_request_id\":\"cmpl-id-0123456789abcdef-0-0a1b2c3d\"}",
-			TAKEN_AGAIN, false},
-		{"{" WHO "}", TAKEN_AGAIN, false},
-		{"{\"remote_request_id\":\"cmpl-id-0123456789abcdef-0\"}", TAKEN_AGAIN, false},
+			HANDOFF_RETRY, false},
+		{"{" WHO "}", HANDOFF_RETRY, false},
+		{"{\"remote_request_id\":\"cmpl-id-0123456789abcdef-0\"}", HANDOFF_RETRY, false},
 		{"{\"remote_engine_id\":7,\"remote_request_id\":\"cmpl-id-0123456789abcdef-0\"}",
-			TAKEN_AGAIN, false},
-		{"null", TAKEN_AGAIN, true},
+			HANDOFF_RETRY, false},
+		{"null", HANDOFF_RETRY, true},
 	};
 	char answer[512];
 
@@ -232,22 +233,22 @@ Test(nixl, push_is_serial_where_nothing_is_known_for_sure)
 {
 	learn();
 	push(ROUTE_COMPLETIONS);
-	connector_nixl.failed(&pair, ROLE_DECODE);
+	connector_nixl.failed(&t, ROLE_DECODE);
 	push(ROUTE_COMPLETIONS);
-	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AFTER_PREFILL, "a leg has failed");
+	cr_assert_eq(t.starts[ROLE_DECODE], STARTS_AFTER_PREFILL, "a leg has failed");
 	drop_request();
 	learn();
 	push(ROUTE_COMPLETIONS);
-	pair.starts[ROLE_DECODE] = STARTS_AFTER_PREFILL;
+	t.starts[ROLE_DECODE] = STARTS_AFTER_PREFILL;
 	eps[ROLE_PREFILL].disconnects++;
-	(void)connector_nixl.begin(&pair);
-	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AFTER_PREFILL, "all connections were gone");
+	(void)connector_nixl.begin(&t);
+	cr_assert_eq(t.starts[ROLE_DECODE], STARTS_AFTER_PREFILL, "all connections were gone");
 	eps[ROLE_PREFILL].disconnects--;
-	pair.rank[ROLE_PREFILL] = 1;
-	(void)connector_nixl.begin(&pair);
-	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AFTER_PREFILL, "the port is one rank's");
-	pair.rank[ROLE_PREFILL] = -1;
-	req.facts.pool.shake.transfer_mode = TRANSFER_PULL;
-	(void)connector_nixl.begin(&pair);
-	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AFTER_PREFILL, "not in this mode");
+	t.rank[ROLE_PREFILL] = 1;
+	(void)connector_nixl.begin(&t);
+	cr_assert_eq(t.starts[ROLE_DECODE], STARTS_AFTER_PREFILL, "the port is one rank's");
+	t.rank[ROLE_PREFILL] = -1;
+	facts.pool.shake.transfer_mode = TRANSFER_PULL;
+	(void)connector_nixl.begin(&t);
+	cr_assert_eq(t.starts[ROLE_DECODE], STARTS_AFTER_PREFILL, "not in this mode");
 }

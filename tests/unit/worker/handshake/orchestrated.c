@@ -13,8 +13,8 @@ static void
 begin(enum handoff_kind handoff, const char *body)
 {
 	new_request(CONNECTOR_ORCHESTRATED, body);
-	req.facts.pool.shake.handoff = handoff;
-	req.facts.pool.shake.remote_host = REMOTE_HOST_PREFILL;
+	facts.pool.shake.handoff = handoff;
+	facts.pool.shake.remote_host = REMOTE_HOST_PREFILL;
 }
 
 TestSuite(orchestrated, .fini = drop_request);
@@ -24,7 +24,7 @@ Test(orchestrated, the_sample)
 	begin(HANDOFF_DISAGG_PREFILL_RESP, BODY);
 	expect_body(ROLE_PREFILL,
 		"{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":1,\"stream\":false}");
-	cr_assert_eq(prefill_says(SAMPLE), TAKEN);
+	cr_assert_eq(prefill_says(SAMPLE), HANDOFF_OK);
 	expect_body(ROLE_DECODE,
 		"{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":64,\"stream\":true,"
 		"\"disagg_prefill_resp\":" SAMPLE "}");
@@ -39,7 +39,7 @@ Test(orchestrated, the_whole_answer_is_untouched)
 
 	for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
 		begin(HANDOFF_DISAGG_PREFILL_RESP, "{\"a\":1}");
-		cr_assert_eq(prefill_says(answers[i]), TAKEN);
+		cr_assert_eq(prefill_says(answers[i]), HANDOFF_OK);
 		(void)snprintf(
 			want, sizeof(want), "{\"a\":1,\"disagg_prefill_resp\":%s}", answers[i]);
 		expect_body(ROLE_DECODE, want);
@@ -53,9 +53,9 @@ Test(orchestrated, what_is_no_object_is_no_hand_over)
 
 	for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
 		begin(HANDOFF_DISAGG_PREFILL_RESP, "{\"a\":1}");
-		cr_assert_eq(prefill_says(answers[i]), TAKEN_BAD, "%s", answers[i]);
+		cr_assert_eq(prefill_says(answers[i]), HANDOFF_BAD, "%s", answers[i]);
 		begin(HANDOFF_KV_TRANSFER_PARAMS, "{\"a\":1}");
-		cr_assert_eq(prefill_says(answers[i]), TAKEN_BAD, "%s", answers[i]);
+		cr_assert_eq(prefill_says(answers[i]), HANDOFF_BAD, "%s", answers[i]);
 	}
 }
 
@@ -64,7 +64,7 @@ Test(orchestrated, a_client_hands_nothing_over)
 	begin(HANDOFF_DISAGG_PREFILL_RESP,
 		"{\"disagg_prefill_resp\":{\"id\":\"evil\"},\"a\":1,\"kv_transfer_params\":{\"remote_host\":\"evil\"}}");
 	expect_body(ROLE_PREFILL, "{\"a\":1,\"stream\":false,\"max_tokens\":1}");
-	cr_assert_eq(prefill_says("{\"id\":\"x\"}"), TAKEN);
+	cr_assert_eq(prefill_says("{\"id\":\"x\"}"), HANDOFF_OK);
 	expect_body(ROLE_DECODE, "{\"disagg_prefill_resp\":{\"id\":\"x\"},\"a\":1}");
 }
 
@@ -78,13 +78,13 @@ Test(orchestrated, by_parameters_it_is_nixl_with_the_urls_host)
 	cr_assert_eq(
 		prefill_says(
 			"{\"kv_transfer_params\":{\"remote_host\":\"localhost\",\"remote_port\":5600}}"),
-		TAKEN);
+		HANDOFF_OK);
 	expect_body(ROLE_DECODE,
 		"{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":64,\"stream\":true,"
 		"\"kv_transfer_params\":{\"remote_host\":\"10.0.0.7\",\"remote_port\":5600}}");
 	drop_request();
 	begin(HANDOFF_KV_TRANSFER_PARAMS, "{\"a\":1}");
-	cr_assert_eq(prefill_says("{\"kv_transfer_params\":null}"), TAKEN_NOTHING);
+	cr_assert_eq(prefill_says("{\"kv_transfer_params\":null}"), HANDOFF_NONE);
 	expect_body(ROLE_DECODE, "{\"a\":1}");
 }
 

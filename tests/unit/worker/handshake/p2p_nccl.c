@@ -12,23 +12,23 @@ begin(const char *p, const char *d)
 		"{\"model\":\"m\",\"max_tokens\":64,\"stream\":true,\"stop\":\"a\"}");
 	eps[ROLE_PREFILL].kv_addr = fixed(p);
 	eps[ROLE_DECODE].kv_addr = fixed(d);
-	return req.connector->begin(&pair);
+	return t.connector->begin(&t);
 }
 
 TestSuite(p2p_nccl, .fini = drop_request);
 
 Test(p2p_nccl, the_id)
 {
-	char first[PAIR_ID_MAX + 1];
+	char first[TRANSFER_ID_MAX + 1];
 
 	cr_assert_eq(begin("10.0.1.2:21001", "10.0.1.3:22001"), END_OK);
-	cr_assert_eq(strlen(pair.id), strlen(SAMPLE) + 32);
-	cr_assert_eq(strncmp(pair.id, SAMPLE, strlen(SAMPLE)), 0);
-	cr_assert_eq(strspn(pair.id + strlen(SAMPLE), "0123456789abcdef"), 32);
-	(void)strcpy(first, pair.id);
+	cr_assert_eq(strlen(t.id), strlen(SAMPLE) + 32);
+	cr_assert_eq(strncmp(t.id, SAMPLE, strlen(SAMPLE)), 0);
+	cr_assert_eq(strspn(t.id + strlen(SAMPLE), "0123456789abcdef"), 32);
+	(void)strcpy(first, t.id);
 	drop_request();
 	cr_assert_eq(begin("10.0.1.2:21001", "10.0.1.3:22001"), END_OK);
-	cr_assert_str_neq(pair.id, first, "never twice");
+	cr_assert_str_neq(t.id, first, "never twice");
 }
 
 /* As the engines look for the other's address, wrapped as vLLM wraps it; their `.*` is greedy. */
@@ -45,10 +45,10 @@ Test(p2p_nccl, engines_find_the_addresses)
 	cr_assert_eq(regcomp(&from, "___prefill_addr_(.*):([0-9]+)___", REG_EXTENDED), 0);
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		regmatch_t m[3];
-		char id[PAIR_ID_MAX + 16];
+		char id[TRANSFER_ID_MAX + 16];
 
 		cr_assert_eq(begin(rows[i].p, rows[i].d), END_OK);
-		(void)snprintf(id, sizeof(id), "cmpl-%s-0", pair.id);
+		(void)snprintf(id, sizeof(id), "cmpl-%s-0", t.id);
 		cr_assert_eq(regexec(&to, id, 3, m, 0), 0);
 		cr_assert_eq(strncmp(id + m[1].rm_so, rows[i].d_host, strlen(rows[i].d_host)), 0);
 		cr_assert_eq(m[1].rm_eo - m[1].rm_so, strlen(rows[i].d_host));
@@ -63,7 +63,7 @@ Test(p2p_nccl, engines_find_the_addresses)
 
 Test(p2p_nccl, an_address_that_is_unknown_or_does_not_fit)
 {
-	char host[PAIR_ID_MAX];
+	char host[TRANSFER_ID_MAX];
 
 	cr_assert_eq(begin("", "10.0.1.3:22001"), END_NOT_LEARNED);
 	cr_assert_eq(begin("10.0.1.2:21001", ""), END_NOT_LEARNED);
@@ -80,20 +80,21 @@ Test(p2p_nccl, bodies_say_nothing)
 		ROLE_PREFILL, "{\"model\":\"m\",\"max_tokens\":1,\"stream\":false,\"stop\":\"a\"}");
 	expect_body(
 		ROLE_DECODE, "{\"model\":\"m\",\"max_tokens\":64,\"stream\":true,\"stop\":\"a\"}");
-	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AFTER_PREFILL);
-	cr_assert_eq(prefill_says("{\"choices\":[]}"), TAKEN);
-	cr_assert_eq(prefill_says("oops"), TAKEN_BAD);
+	cr_assert_eq(t.starts[ROLE_DECODE], STARTS_AFTER_PREFILL);
+	cr_assert_eq(prefill_says("{\"choices\":[]}"), HANDOFF_OK);
+	cr_assert_eq(prefill_says("oops"), HANDOFF_BAD);
 }
 
 Test(p2p_nccl, the_answer_has_the_clients_id)
 {
 	struct answer_how how = {.parts = 1};
+	char id[CONNECTOR_ANSWER_ID];
 
 	cr_assert_eq(begin("a:1", "b:2"), END_OK);
-	cr_assert(req.connector->rewrites(&req, &how));
+	cr_assert(t.connector->rewrites(&t.of, &how, id));
 	cr_assert_str_eq(how.id, "\"cmpl-id\"");
-	req.facts.route = ROUTE_CHAT;
-	cr_assert(req.connector->rewrites(&req, &how));
+	facts.route = ROUTE_CHAT;
+	cr_assert(t.connector->rewrites(&t.of, &how, id));
 	cr_assert_str_eq(how.id, "\"chatcmpl-id\"");
 }
 
@@ -101,6 +102,6 @@ Test(p2p_nccl, the_answer_has_the_clients_id)
 Test(p2p_nccl, samples_are_pairs)
 {
 	cr_assert_eq(begin("a:1", "b:2"), END_OK);
-	cr_assert_eq(req.connector->samples(&req.facts.pool), SEVERAL_PAIRS);
-	cr_assert_eq(req.connector->prompts(&req.facts.pool), SEVERAL_WHOLE);
+	cr_assert_eq(t.connector->samples(&facts.pool), SEVERAL_PAIRS);
+	cr_assert_eq(t.connector->prompts(&facts.pool), SEVERAL_WHOLE);
 }

@@ -10,8 +10,8 @@ begin(const char *body)
 	worker.next_room = 0;
 	new_request(CONNECTOR_SGLANG, body);
 	eps[ROLE_PREFILL].bootstrap_port = 8998;
-	cr_assert_eq(req.connector->begin(&pair), END_OK);
-	pair.room = UINT64_C(6148914691236517205);
+	cr_assert_eq(t.connector->begin(&t), END_OK);
+	t.room = UINT64_C(6148914691236517205);
 }
 
 static void
@@ -27,9 +27,9 @@ TestSuite(sglang, .fini = drop_request);
 Test(sglang, both_bodies_are_the_same)
 {
 	begin("{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"stream\":true,\"max_tokens\":64}");
-	req.facts.route = ROUTE_CHAT;
-	cr_assert_eq(req.connector->starts[ROLE_PREFILL], STARTS_AT_ONCE);
-	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AT_ONCE);
+	facts.route = ROUTE_CHAT;
+	cr_assert_eq(t.connector->starts[ROLE_PREFILL], STARTS_AT_ONCE);
+	cr_assert_eq(t.starts[ROLE_DECODE], STARTS_AT_ONCE);
 	expect_both(
 		"{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"stream\":true,\"max_tokens\":64,"
 		"\"bootstrap_host\":\"10.0.0.7\",\"bootstrap_port\":8998,\"bootstrap_room\":" ROOM
@@ -48,10 +48,10 @@ Test(sglang, a_list_of_prompts_gets_lists)
 Test(sglang, each_of_a_batch_is_of_the_rank)
 {
 	begin("{\"input_ids\":[[1],[2,3],[4]]}");
-	req.facts.route = ROUTE_GENERATE;
+	facts.route = ROUTE_GENERATE;
 	eps[ROLE_PREFILL].dp_ranks = 4;
-	pair.rank[ROLE_PREFILL] = 3;
-	pair.room = 4003;
+	t.rank[ROLE_PREFILL] = 3;
+	t.room = 4003;
 	expect_body(ROLE_PREFILL,
 		"{\"input_ids\":[[1],[2,3],[4]],\"bootstrap_host\":[\"10.0.0.7\",\"10.0.0.7\",\"10.0.0.7\"],"
 		"\"bootstrap_port\":[8998,8998,8998],\"bootstrap_room\":[4003,4007,4011],"
@@ -85,8 +85,8 @@ Test(sglang, what_is_a_list)
 		struct splice_edit e;
 
 		begin(rows[i].body);
-		req.facts.route = rows[i].route;
-		connector_edit(&pair, ROLE_DECODE, &e);
+		facts.route = rows[i].route;
+		connector_edit(&t, ROLE_DECODE, &e);
 		cr_assert_eq(
 			e.on[SK_BOOTSTRAP_ROOM].value[0] == '[', rows[i].list, "%s", rows[i].body);
 		cr_assert_eq(e.on[SK_RID].value[0] == '[', rows[i].list, "%s", rows[i].body);
@@ -117,12 +117,12 @@ Test(sglang, rooms)
 			const uint32_t ranks = i % 3 == 0 ? 0 : i % 3 == 1 ? 7 : 1024;
 
 			eps[ROLE_PREFILL].dp_ranks = ranks;
-			pair.rank[ROLE_PREFILL] = ranks > 0 ? i % (int)ranks : -1;
-			cr_assert_eq(req.connector->begin(&pair), END_OK);
-			cr_assert(pair.room >= 1 && pair.room <= INT64_MAX);
+			t.rank[ROLE_PREFILL] = ranks > 0 ? i % (int)ranks : -1;
+			cr_assert_eq(t.connector->begin(&t), END_OK);
+			cr_assert(t.room >= 1 && t.room <= INT64_MAX);
 			if (ranks > 0)
-				cr_assert_eq(pair.room % ranks, i % (int)ranks);
-			rooms[n++] = pair.room;
+				cr_assert_eq(t.room % ranks, i % (int)ranks);
+			rooms[n++] = t.room;
 		}
 	}
 	qsort(rooms, n, sizeof(rooms[0]), by_value);
@@ -135,58 +135,58 @@ Test(sglang, rooms_of_a_batch_end_before_the_next)
 {
 	begin("{}");
 	eps[ROLE_PREFILL].dp_ranks = 1024;
-	pair.rank[ROLE_PREFILL] = 1023;
+	t.rank[ROLE_PREFILL] = 1023;
 	for (int i = 0; i < 1000; i++) {
 		uint64_t last;
 
-		cr_assert_eq(req.connector->begin(&pair), END_OK);
-		last = pair.room + UINT64_C(4095) * 1024;
-		cr_assert_eq(req.connector->begin(&pair), END_OK);
-		cr_assert_gt(pair.room, last);
+		cr_assert_eq(t.connector->begin(&t), END_OK);
+		last = t.room + UINT64_C(4095) * 1024;
+		cr_assert_eq(t.connector->begin(&t), END_OK);
+		cr_assert_gt(t.room, last);
 	}
 }
 
-static enum taken
+static enum handoff
 learned(const char *answer)
 {
-	struct question q;
+	struct lookup q;
 
 	begin("{}");
 	eps[ROLE_PREFILL].bootstrap_port = 0;
-	cr_assert(req.connector->ask(&pair, &q));
+	cr_assert(t.connector->lookup(&t, &q));
 	cr_assert_eq(q.role, ROLE_PREFILL);
 	cr_assert_str_eq(q.path, "/server_info");
-	cr_assert(req.connector->ask(&pair, &q));
+	cr_assert(t.connector->lookup(&t, &q));
 	cr_assert_str_eq(q.path, "/get_server_info", "its name before 0.5.9");
-	give(&pair.leg[LEG_ASK], answer);
-	return req.connector->asked(&pair);
+	give(&t.lookup_answer, answer);
+	return t.connector->looked_up(&t);
 }
 
 Test(sglang, the_port_is_asked_for)
 {
-	struct question q;
+	struct lookup q;
 
-	cr_assert_eq(learned("{\"disaggregation_bootstrap_port\":0}"), TAKEN_BAD);
-	cr_assert_eq(learned("{\"disaggregation_bootstrap_port\":65536}"), TAKEN_BAD);
-	cr_assert_eq(learned("{\"disaggregation_bootstrap_port\":\"8998\"}"), TAKEN_BAD);
-	cr_assert_eq(learned("oops"), TAKEN_BAD);
+	cr_assert_eq(learned("{\"disaggregation_bootstrap_port\":0}"), HANDOFF_BAD);
+	cr_assert_eq(learned("{\"disaggregation_bootstrap_port\":65536}"), HANDOFF_BAD);
+	cr_assert_eq(learned("{\"disaggregation_bootstrap_port\":\"8998\"}"), HANDOFF_BAD);
+	cr_assert_eq(learned("oops"), HANDOFF_BAD);
 	cr_assert_eq(
 		learned("{\"tp_size\":8,\"disaggregation_bootstrap_port\":8997,\"version\":\"0.5.23\"}"),
-		TAKEN);
-	cr_assert_not(req.connector->ask(&pair, &q));
-	pair.room = 5;
+		HANDOFF_OK);
+	cr_assert_not(t.connector->lookup(&t, &q));
+	t.room = 5;
 	expect_both(
 		"{\"bootstrap_host\":\"10.0.0.7\",\"bootstrap_port\":8997,\"bootstrap_room\":5,\"rid\":\"id-0123456789abcdef\"}");
-	req.connector->failed(&pair, ROLE_DECODE);
-	cr_assert_not(req.connector->ask(&pair, &q));
-	req.connector->failed(&pair, ROLE_PREFILL);
-	cr_assert(req.connector->ask(&pair, &q), "it may come back with another");
+	t.connector->failed(&t, ROLE_DECODE);
+	cr_assert_not(t.connector->lookup(&t, &q));
+	t.connector->failed(&t, ROLE_PREFILL);
+	cr_assert(t.connector->lookup(&t, &q), "it may come back with another");
 }
 
-static enum taken
+static enum handoff
 says(const char *answer, bool sse)
 {
-	pair.leg[LEG_PREFILL].sse = sse;
+	t.prefill_answer.sse = sse;
 	return prefill_says(answer);
 }
 
@@ -201,23 +201,25 @@ Test(sglang, answers_of_the_prefill_engine)
 	cr_assert_eq(
 		says("{\"choices\":[{\"text\":\"an \\\"error\\\"\",\"finish_reason\":\"length\"}]}",
 			false),
-		TAKEN);
-	cr_assert_eq(says("{\"error\":null,\"choices\":[]}", false), TAKEN);
-	cr_assert_eq(says("{\"error\":{\"message\":\"m\"}}", false), TAKEN_BAD);
-	cr_assert_eq(says("{\"object\":\"error\",\"message\":\"m\"}", false), TAKEN_BAD);
+		HANDOFF_OK);
+	cr_assert_eq(says("{\"error\":null,\"choices\":[]}", false), HANDOFF_OK);
+	cr_assert_eq(says("{\"error\":{\"message\":\"m\"}}", false), HANDOFF_BAD);
+	cr_assert_eq(says("{\"object\":\"error\",\"message\":\"m\"}", false), HANDOFF_BAD);
 	cr_assert_eq(
 		says("{\"object\": \"text_completion\",\"choices\":[{\"finish_reason\": \"abort\"}]}",
 			false),
-		TAKEN_BAD);
-	cr_assert_eq(says(META("null"), false), TAKEN);
-	cr_assert_eq(says(META("{\"type\":\"length\",\"length\":1}"), false), TAKEN);
-	cr_assert_eq(says(META(ABORT), false), TAKEN_BAD);
-	cr_assert_eq(says("[" META("null") ", " META(ABORT) "]", false), TAKEN_BAD);
-	cr_assert_eq(says("[" META("null") "]", false), TAKEN);
-	cr_assert_eq(says("data: " META("null") "\n\ndata: " META(ABORT) "\n\n", true), TAKEN_BAD);
-	cr_assert_eq(says("data: " META("null") "\n\ndata: [DONE]\n\n", true), TAKEN);
-	cr_assert_eq(says("data: {\"error\":{}}\n\ndata: [DONE]\n\n", true), TAKEN_BAD);
-	cr_assert_eq(says("\"abort\" error", false), TAKEN, "no JSON: decode's answer decides");
+		HANDOFF_BAD);
+	cr_assert_eq(says(META("null"), false), HANDOFF_OK);
+	cr_assert_eq(says(META("{\"type\":\"length\",\"length\":1}"), false), HANDOFF_OK);
+	cr_assert_eq(says(META(ABORT), false), HANDOFF_BAD);
+	cr_assert_eq(says("[" META("null") ", " META(ABORT) "]", false), HANDOFF_BAD);
+	cr_assert_eq(says("[" META("null") "]", false), HANDOFF_OK);
+	cr_assert_eq(
+		says("data: " META("null") "\n\ndata: " META(ABORT) "\n\n", true), HANDOFF_BAD);
+	cr_assert_eq(says("data: " META("null") "\n\ndata: [DONE]\n\n", true), HANDOFF_OK);
+	cr_assert_eq(says("data: {\"error\":{}}\n\ndata: [DONE]\n\n", true), HANDOFF_BAD);
+	cr_assert_eq(
+		says("\"abort\" error", false), HANDOFF_OK, "no JSON: decode's answer decides");
 }
 
 #define PARAMS                                                                                     \
@@ -226,16 +228,16 @@ Test(sglang, answers_of_the_prefill_engine)
 Test(sglang, the_prefill_engine_names_the_room)
 {
 	begin("{\"model\":\"m\",\"bootstrap_room\":1,\"stream\":false}");
-	req.facts.pool.shake.bootstrap = BOOTSTRAP_STREAM;
-	cr_assert_eq(req.connector->begin(&pair), END_OK);
-	cr_assert_eq(pair.starts[ROLE_DECODE], STARTS_AFTER_PREFILL);
+	facts.pool.shake.bootstrap = BOOTSTRAP_STREAM;
+	cr_assert_eq(t.connector->begin(&t), END_OK);
+	cr_assert_eq(t.starts[ROLE_DECODE], STARTS_AFTER_PREFILL);
 	expect_body(
 		ROLE_PREFILL, "{\"model\":\"m\",\"stream\":true,\"rid\":\"id-0123456789abcdef\"}");
-	give(&pair.leg[LEG_PREFILL], "data: {\"disaggregated_params\":" PARAMS "}\n");
-	cr_assert_neq(req.connector->prefill_more(&pair), TAKEN, "half an event");
-	give(&pair.leg[LEG_PREFILL], "data: {\"disaggregated_params\":" PARAMS "}\n\ndata: {}\n\n");
-	cr_assert_eq(req.connector->prefill_more(&pair), TAKEN);
-	cr_assert_eq(req.connector->prefill_more(&pair), TAKEN_NOTHING, "once");
+	give(&t.prefill_answer, "data: {\"disaggregated_params\":" PARAMS "}\n");
+	cr_assert_neq(t.connector->prefill_more(&t), HANDOFF_OK, "half an event");
+	give(&t.prefill_answer, "data: {\"disaggregated_params\":" PARAMS "}\n\ndata: {}\n\n");
+	cr_assert_eq(t.connector->prefill_more(&t), HANDOFF_OK);
+	cr_assert_eq(t.connector->prefill_more(&t), HANDOFF_NONE, "once");
 	expect_body(ROLE_DECODE,
 		"{\"model\":\"m\",\"bootstrap_room\":9223372036854775807,\"stream\":false,\"bootstrap_host\":\"h\","
 		"\"bootstrap_port\":9,\"rid\":\"id-0123456789abcdef\"}");
@@ -258,8 +260,8 @@ Test(sglang, what_cannot_be_served)
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		begin(rows[i].body);
-		req.facts.route = rows[i].route;
+		facts.route = rows[i].route;
 		cr_assert_eq(
-			req.connector->refuses(&req) != NULL, rows[i].refused, "%s", rows[i].body);
+			t.connector->refuses(&t.of) != NULL, rows[i].refused, "%s", rows[i].body);
 	}
 }

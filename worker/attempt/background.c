@@ -1,4 +1,4 @@
-#include "worker/attempt/errand.h"
+#include "worker/attempt/background.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,29 +9,30 @@
 #include "worker/base/core.h"
 #include "worker/net/leg.h"
 #include "worker/net/connpool.h"
+#include "worker/attempt/attempt.h"
 #include "worker/request/request.h"
 
-#define ERRANDS_MAX 256 /* of one worker at once */
-#define ERRAND_MS 2000  /* for each engine that is asked */
-#define AGAIN_MS 1000   /* from one round that has come to nothing to the next */
+#define BACKGROUND_MAX 256 /* of one worker at once */
+#define BACKGROUND_MS 2000 /* for each engine that is asked */
+#define AGAIN_MS 1000      /* from one round that has come to nothing to the next */
 
-struct errand {
+struct background {
 	struct leg leg;
 	struct upconn *held; /* the request's own connection: closed last */
 	struct endpoint
-		*to[ERRAND_ENGINES]; /* asked one after the other, until one has understood */
+		*to[BACKGROUND_ENGINES]; /* asked one after the other, until one has understood */
 	size_t nto, at;
 	uint64_t again_ms; /* when all of them are asked again; 0: one is being asked */
 	uint64_t until_ms; /* no round begins after that; 0: there is but one */
 	const char *path;
 	char *body, *key;
-	TAILQ_ENTRY(errand) link;
+	TAILQ_ENTRY(background) link;
 };
 
 static bool
-compose(struct leg *leg, struct leg_message *m)
+compose_background(struct leg *leg, struct leg_message *m)
 {
-	const struct errand *e = (const struct errand *)leg; /* its first member */
+	const struct background *e = (const struct background *)leg; /* its first member */
 	const struct endpoint *ep = leg->ep;
 
 	m->body_len = strlen(e->body);
@@ -46,31 +47,30 @@ compose(struct leg *leg, struct leg_message *m)
 }
 
 static void
-end(struct errand *e)
+end(struct background *e)
 {
 	struct worker *w = e->leg.w;
 
 	leg_end(&e->leg);
 	connpool_drop(w->connpool, &e->held);
-	TAILQ_REMOVE(&w->errands, e, link);
-	TAILQ_INSERT_TAIL(&w->ended_errands, e, link);
-	w->nerrands--;
+	TAILQ_REMOVE(&w->background, e, link);
+	TAILQ_INSERT_TAIL(&w->ended_background, e, link);
+	w->nbackground--;
 }
 
 static void
-ask_next(struct errand *e)
+ask_next(struct background *e)
 {
 	struct leg *leg = &e->leg;
 
 	leg_rewind(leg);
-	connpool_unref(leg->w->connpool, &leg->ep);
-	leg->ep = connpool_ref(e->to[e->at++]);
+	leg->ep = e->to[e->at++];
 	leg_start(leg);
 }
 
 /* The next engine is asked the same; after the last one all of them again, a while later. */
 static void
-go_on(struct errand *e)
+go_on(struct background *e)
 {
 	const uint64_t again = clock_ms() + AGAIN_MS;
 
@@ -87,7 +87,7 @@ go_on(struct errand *e)
 
 /* A refusal must come of the engine itself: not of somebody before it, nor of one that takes any model's name. */
 static bool
-understood(const struct errand *e)
+understood(const struct background *e)
 {
 	const int status = e->leg.status;
 
@@ -99,7 +99,7 @@ understood(const struct errand *e)
 static void
 on_event(struct leg *leg, enum leg_event ev)
 {
-	struct errand *e = (struct errand *)leg;
+	struct background *e = (struct background *)leg;
 
 	if (ev == LEG_EV_ANSWER && understood(e))
 		end(e);
@@ -112,77 +112,82 @@ on_event(struct leg *leg, enum leg_event ev)
  * drops an abort of a rid it does not know: so the close comes after the word.
  */
 static void
-hold(struct errand *e, struct leg *of)
+take_conn(struct background *e, struct leg *of)
 {
-	if (!leg_sent(of))
-		return; /* it will never be read whole: closing says it all */
-	e->held = of->uc;
-	of->uc = NULL;
-	e->held->leg = NULL;
-	sock_read_stop(&e->held->sock);
+	if (leg_sent(of)) /* else it will never be read whole: closing says it all */
+		e->held = leg_take_conn(of);
 }
 
-/* NULL: too many are under way. */
-static struct errand *new (
-	const struct req *req, struct endpoint *const *to, size_t n, const char *path)
+/* NULL: too many are under way.  Takes `key` over. */
+static struct background *new (
+	struct worker *w, struct endpoint *const *to, size_t n, const char *path, char *key)
 {
-	static const struct leg_ops ops = {.compose = compose, .event = on_event};
-	struct worker *w = req->w;
-	struct errand *e;
+	static const struct leg_ops ops = {.compose = compose_background, .event = on_event};
+	struct background *e;
 
-	if (w->nerrands == ERRANDS_MAX || w->quit_ms != 0)
+	if (w->nbackground == BACKGROUND_MAX || w->quit_ms != 0) {
+		free(key);
 		return NULL;
-	e = MEM_NEW(struct errand);
+	}
+	e = MEM_NEW(struct background);
 	e->path = path;
-	e->key = req_copy_key(req);
+	e->key = key;
 	e->leg = (struct leg){.ops = &ops,
 		.w = w,
-		.kind = LEG_ERRAND,
 		.keep = true,
-		.ep = connpool_ref(to[0]),
-		.connect_ms = ERRAND_MS / 2,
-		.wait_ms = ERRAND_MS / 2};
-	for (e->nto = 0; e->nto < n && e->nto < ERRAND_ENGINES; e->nto++)
+		.connect_ms = BACKGROUND_MS / 2,
+		.wait_ms = BACKGROUND_MS / 2};
+	for (e->nto = 0; e->nto < n && e->nto < BACKGROUND_ENGINES; e->nto++)
 		e->to[e->nto] = connpool_ref(to[e->nto]);
-	TAILQ_INSERT_TAIL(&w->errands, e, link);
-	w->nerrands++;
+	TAILQ_INSERT_TAIL(&w->background, e, link);
+	w->nbackground++;
 	return e;
 }
 
-void
-errand_abort(struct worker *w, struct leg *of)
+static void
+abort_one(struct attempt *a, enum role r)
 {
-	struct errand *e = new (of->pair->req, &of->ep, 1, "/abort_request");
+	struct leg *of = &a->leg[r];
+	struct background *e =
+		new (a->w, &of->ep, 1, "/abort_request", req_copy_key(a->branch->req));
 
 	if (e == NULL)
 		return;
 	/* the engine takes it for all ids that begin so: those of a batch have a number behind */
-	e->body = mem_printf("{\"rid\":%s}", of->pair->id_json);
-	hold(e, of);
-	metric_add(w->slab, M_ABORTS, 1);
+	e->body = mem_printf("{\"rid\":%s}", a->t.id_json);
+	take_conn(e, of);
+	metric_add(a->w->slab, M_ABORTS, 1);
 	ask_next(e);
 }
 
 void
-errand_refuse(const struct pair *pair, const char *member, struct endpoint *const *to, size_t n)
+background_abort(struct attempt *a)
 {
-	const struct req *req = pair->req;
-	struct worker *w = req->w;
-	struct errand *e = n == 0 ? NULL : new (req, to, n, route_path(ROUTE_COMPLETIONS));
+	for (enum role r = 0; r < ROLE_N; r++)
+		if (leg_active(&a->leg[r]) && !leg_connecting(&a->leg[r]))
+			abort_one(a, r);
+}
+
+void
+background_refuse(const struct attempt *a, const char *member, struct endpoint *const *to, size_t n)
+{
+	struct worker *w = a->w;
+	struct background *e =
+		new (w, to, n, route_path(ROUTE_COMPLETIONS), text_copy_key(a->t.of.text));
 
 	if (e == NULL)
 		return;
 	e->until_ms = clock_ms() +
-		      req->facts.pool.shake.kv_lease_ms; /* then the blocks are free anyway */
+		      a->t.of.facts->pool.shake.kv_lease_ms; /* then the blocks are free anyway */
 	e->body = mem_printf(
 		"{\"model\":\"pdrouter-release\",\"prompt\":\"-\",\"max_tokens\":1,\"%s\":%.*s}",
-		member, (int)pair->kv.n, pair->kv.p);
+		member, (int)a->t.kv.n, a->t.kv.p);
 	metric_add(w->slab, M_KV_RELEASED_DECODE_FAILED, 1);
 	ask_next(e);
 }
 
 static void
-again(struct errand *e)
+again(struct background *e)
 {
 	e->again_ms = 0;
 	e->at = 0;
@@ -190,11 +195,11 @@ again(struct errand *e)
 }
 
 void
-errand_tick(struct worker *w, uint64_t now_ms)
+background_tick(struct worker *w, uint64_t now_ms)
 {
-	struct errand *e, *next;
+	struct background *e, *next;
 
-	for (e = TAILQ_FIRST(&w->errands); e != NULL; e = next) {
+	for (e = TAILQ_FIRST(&w->background); e != NULL; e = next) {
 		next = TAILQ_NEXT(e, link);
 		if (e->again_ms == 0 && e->leg.deadline_ms != 0 && now_ms >= e->leg.deadline_ms)
 			go_on(e);
@@ -204,19 +209,19 @@ errand_tick(struct worker *w, uint64_t now_ms)
 }
 
 void
-errand_end_all(struct worker *w)
+background_end_all(struct worker *w)
 {
-	while (!TAILQ_EMPTY(&w->errands))
-		end(TAILQ_FIRST(&w->errands));
+	while (!TAILQ_EMPTY(&w->background))
+		end(TAILQ_FIRST(&w->background));
 }
 
 void
-errand_reap(struct worker *w)
+background_reap(struct worker *w)
 {
-	struct errand *e;
+	struct background *e;
 
-	while ((e = TAILQ_FIRST(&w->ended_errands)) != NULL) {
-		TAILQ_REMOVE(&w->ended_errands, e, link);
+	while ((e = TAILQ_FIRST(&w->ended_background)) != NULL) {
+		TAILQ_REMOVE(&w->ended_background, e, link);
 		leg_fini(&e->leg);
 		while (e->nto > 0)
 			connpool_unref(w->connpool, &e->to[--e->nto]);

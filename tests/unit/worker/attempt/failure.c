@@ -1,0 +1,139 @@
+/* What a failure means: every combination of facts, held against rules that are written down once more here. */
+#include "worker/attempt/failure.h"
+
+#include <criterion/criterion.h>
+
+static const int statuses[] = {400, 429, 500, 501, 503};
+#define NSTATUS (sizeof(statuses) / sizeof(statuses[0]))
+#define NFLAGS 8 /* the booleans of struct failure */
+
+/* Calls `fn` with every combination; returns how many there are. */
+static unsigned
+walk(void (*fn)(const struct failure *, const struct outcome *))
+{
+	unsigned n = 0;
+
+	for (enum failure_leg leg = FAILED_PREFILL; leg <= FAILED_LOOKUP; leg++)
+		for (enum failure_cause cause = 0; cause < CAUSE_N; cause++)
+			for (size_t s = 0; s < (cause == CAUSE_STATUS ? NSTATUS : 1); s++)
+				for (unsigned bits = 0; bits < 1u << (NFLAGS - 1); bits++, n++) {
+					const struct failure f = {.leg = leg,
+						.cause = cause,
+						.status = cause == CAUSE_STATUS ? statuses[s] : 0,
+						.resent = bits & 1,
+						.hung_up = bits >> 1 & 1,
+						.speculative = bits >> 2 & 1,
+						.stream_done = bits >> 3 & 1,
+						.stream_error = bits >> 4 & 1,
+						.not_missing = bits >> 5 & 1,
+						.decode_waits = bits >> 6 & 1};
+					const struct outcome o = failure_outcome(&f);
+
+					fn(&f, &o);
+				}
+	return n;
+}
+
+static bool
+failing(const struct failure *f)
+{
+	return f->cause != CAUSE_STATUS || (f->status >= 500 && f->status != 501);
+}
+
+static void
+books(const struct failure *f, const struct outcome *o)
+{
+	const bool decode = f->leg == FAILED_DECODE;
+
+	if (f->cause == CAUSE_SHORTAGE || f->cause == CAUSE_STALE)
+		cr_assert_eq(o->fault, FAULT_NOBODY, "the engine was not asked");
+	else if (!failing(f))
+		cr_assert_eq(o->fault, FAULT_NONE, "a refusal is an engine's right");
+	else if (f->hung_up || f->cause == CAUSE_TOO_LARGE)
+		cr_assert_eq(o->fault, FAULT_NOBODY, "ours");
+	else if (decode && f->stream_done && !f->stream_error)
+		cr_assert_eq(o->fault, FAULT_NONE, "it had said all");
+	else if (decode && f->speculative)
+		cr_assert_eq(o->fault, FAULT_NOBODY, "it was sent what may be wrong");
+	else if (f->leg == FAILED_PREFILL && f->cause == CAUSE_TIMEOUT && f->decode_waits)
+		cr_assert_eq(o->fault, FAULT_BOTH, "nobody knows which of the two");
+	else
+		cr_assert_eq(o->fault, FAULT_ENGINE);
+}
+
+static void
+action(const struct failure *f, const struct outcome *o)
+{
+	const bool decode = f->leg == FAILED_DECODE;
+	const bool again = f->status >= 500 || f->status == 429 || (f->status >= 400 && f->resent);
+
+	if (f->not_missing)
+		cr_assert_eq(o->action, ACTION_IGNORE);
+	else if (decode && f->speculative)
+		cr_assert_eq(o->action, ACTION_CORRECT);
+	else if (decode && f->stream_done && f->cause != CAUSE_STATUS && f->cause != CAUSE_UNUSABLE)
+		cr_assert_eq(o->action, ACTION_FINISH);
+	else if (f->cause == CAUSE_SHORTAGE)
+		cr_assert_eq(o->action, ACTION_REFUSE);
+	else if (f->cause == CAUSE_STATUS && !again)
+		cr_assert_eq(o->action, ACTION_PASS_ON, "the client's own mistake");
+	else
+		cr_assert_eq(o->action, ACTION_OTHERS);
+}
+
+static void
+rest(const struct failure *f, const struct outcome *o)
+{
+	cr_assert_eq(o->a_try, f->cause != CAUSE_STALE);
+	if (f->leg == FAILED_LOOKUP)
+		cr_assert_not(o->forget);
+	if (o->fault == FAULT_ENGINE || o->fault == FAULT_BOTH)
+		cr_assert_eq(
+			o->forget, f->leg != FAILED_LOOKUP, "who is at fault may have a new life");
+	if (f->cause == CAUSE_SHORTAGE || f->cause == CAUSE_STALE || !failing(f))
+		cr_assert_not(o->forget);
+}
+
+Test(failure, every_combination)
+{
+	const unsigned n = 3u * (CAUSE_N - 1 + NSTATUS) << (NFLAGS - 1);
+
+	cr_assert_eq(walk(books), n);
+	cr_assert_eq(walk(action), n);
+	cr_assert_eq(walk(rest), n);
+}
+
+/* The rows that README.md's table "What happens when" begins with, by hand. */
+Test(failure, as_the_documents_say)
+{
+	static const struct {
+		struct failure f;
+		enum fault fault;
+		enum failure_action action;
+	} rows[] = {
+		{{.leg = FAILED_PREFILL, .cause = CAUSE_CONNECT}, FAULT_ENGINE, ACTION_OTHERS},
+		{{.leg = FAILED_PREFILL, .cause = CAUSE_STATUS, .status = 400}, FAULT_NONE,
+			ACTION_PASS_ON},
+		{{.leg = FAILED_PREFILL, .cause = CAUSE_STATUS, .status = 400, .resent = true},
+			FAULT_NONE, ACTION_OTHERS},
+		{{.leg = FAILED_DECODE, .cause = CAUSE_STATUS, .status = 429}, FAULT_NONE,
+			ACTION_OTHERS},
+		{{.leg = FAILED_PREFILL, .cause = CAUSE_BROKEN, .not_missing = true}, FAULT_ENGINE,
+			ACTION_IGNORE},
+		{{.leg = FAILED_DECODE, .cause = CAUSE_BROKEN, .stream_done = true}, FAULT_NONE,
+			ACTION_FINISH},
+		{{.leg = FAILED_DECODE, .cause = CAUSE_TIMEOUT, .speculative = true}, FAULT_NOBODY,
+			ACTION_CORRECT},
+		{{.leg = FAILED_PREFILL, .cause = CAUSE_TIMEOUT, .decode_waits = true}, FAULT_BOTH,
+			ACTION_OTHERS},
+		{{.leg = FAILED_DECODE, .cause = CAUSE_SHORTAGE}, FAULT_NOBODY, ACTION_REFUSE},
+		{{.leg = FAILED_DECODE, .cause = CAUSE_STALE}, FAULT_NOBODY, ACTION_OTHERS},
+	};
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		const struct outcome o = failure_outcome(&rows[i].f);
+
+		cr_assert_eq(o.fault, rows[i].fault, "row %zu", i);
+		cr_assert_eq(o.action, rows[i].action, "row %zu", i);
+	}
+}

@@ -1,0 +1,677 @@
+#include "worker/attempt/attempt.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shm/base/clock.h"
+#include "shm/core/heritage.h"
+#include "shm/core/seg.h"
+#include "worker/attempt/decode.h"
+#include "worker/attempt/lookup.h"
+#include "worker/attempt/prefill.h"
+#include "worker/attempt/release.h"
+#include "worker/attempt/resume.h"
+#include "worker/base/core.h"
+#include "worker/net/connpool.h"
+#include "worker/request/request.h"
+
+static void on_event(struct leg *leg, enum leg_event ev);
+static void on_payload(struct leg *leg, const struct span *pieces, size_t n, bool done);
+static bool stream_complete(const struct leg *leg);
+
+static const struct leg_ops ops = {.compose = attempt_compose,
+	.event = on_event,
+	.payload = on_payload,
+	.complete = stream_complete};
+
+/* --- states -------------------------------------------------------------------------------------- */
+
+static const char *const lookup_names[LOOKUP_N] = {"not needed", "due", "sent", "known", "failed"};
+static const char *const prefill_names[PREFILL_N] = {
+	"not needed", "idle", "sent", "answered", "failed"};
+static const char *const decode_names[DECODE_N] = {
+	"idle", "sent", "withheld", "relaying", "ended", "failed"};
+static const char *const kv_names[KV_N] = {"none", "predicted", "held", "delivered", "spent"};
+
+#define TO(s) (1u << (s))
+
+/* clang-format off */
+static const uint32_t lookup_next[LOOKUP_N] = {
+	[LOOKUP_NOT_NEEDED] = TO(LOOKUP_DUE),
+	[LOOKUP_DUE]        = TO(LOOKUP_SENT) | TO(LOOKUP_KNOWN) | TO(LOOKUP_NOT_NEEDED) | TO(LOOKUP_FAILED),
+	[LOOKUP_SENT]       = TO(LOOKUP_DUE) | TO(LOOKUP_KNOWN) | TO(LOOKUP_FAILED),
+	[LOOKUP_KNOWN]      = 0,
+	[LOOKUP_FAILED]     = TO(LOOKUP_DUE), /* asked again at the next tick */
+};
+static const uint32_t prefill_next[PREFILL_N] = {
+	[PREFILL_NOT_NEEDED] = TO(PREFILL_IDLE), /* decode, asked first, has too little of the KV */
+	[PREFILL_IDLE]       = TO(PREFILL_NOT_NEEDED) | TO(PREFILL_SENT),
+	[PREFILL_SENT]       = TO(PREFILL_ANSWERED) | TO(PREFILL_FAILED),
+	[PREFILL_ANSWERED]   = 0,
+	[PREFILL_FAILED]     = 0,
+};
+static const uint32_t decode_next[DECODE_N] = {
+	[DECODE_IDLE]     = TO(DECODE_SENT) | TO(DECODE_ENDED) /* the prefill answer was all */,
+	[DECODE_SENT]     = TO(DECODE_IDLE) | TO(DECODE_WITHHELD) | TO(DECODE_RELAYING) | TO(DECODE_ENDED) |
+	                    TO(DECODE_FAILED),
+	[DECODE_WITHHELD] = TO(DECODE_IDLE) | TO(DECODE_WITHHELD) | TO(DECODE_RELAYING) | TO(DECODE_ENDED) |
+	                    TO(DECODE_FAILED),
+	[DECODE_RELAYING] = TO(DECODE_WITHHELD) | TO(DECODE_RELAYING) | TO(DECODE_ENDED) | TO(DECODE_FAILED),
+	[DECODE_ENDED]    = 0,
+	[DECODE_FAILED]   = TO(DECODE_IDLE), /* another engine for the same KV */
+};
+static const uint32_t kv_next[KV_N] = {
+	[KV_NONE]      = TO(KV_PREDICTED) | TO(KV_HELD) | TO(KV_SPENT),
+	[KV_PREDICTED] = TO(KV_NONE) | TO(KV_HELD) | TO(KV_DELIVERED) | TO(KV_SPENT),
+	[KV_HELD]      = TO(KV_NONE) | TO(KV_DELIVERED) | TO(KV_SPENT),
+	[KV_DELIVERED] = TO(KV_NONE) | TO(KV_HELD) | TO(KV_SPENT),
+	[KV_SPENT]     = TO(KV_NONE),
+};
+/* clang-format on */
+
+/* A step that only our own error can cause: the worker notes it for the master's log and ends. */
+static void __attribute__((noreturn))
+impossible(const struct attempt *a, const char *what, const char *from, const char *to)
+{
+	char note[SHM_CRASH_NOTE];
+
+	(void)snprintf(note, sizeof(note), "attempt: %s %s -> %s (prefill %s, decode %s %d, kv %s)",
+		what, from, to, prefill_names[a->prefill], decode_names[a->decode],
+		(int)a->withheld, kv_names[a->kv]);
+	proc_crash_note_set(a->w->seg, a->w->slot, note);
+	abort();
+}
+
+void
+attempt_set_lookup(struct attempt *a, enum lookup_state to)
+{
+	if ((lookup_next[a->lookup] & TO(to)) == 0)
+		impossible(a, "lookup", lookup_names[a->lookup], lookup_names[to]);
+	a->lookup = to;
+}
+
+void
+attempt_set_prefill(struct attempt *a, enum prefill_state to)
+{
+	if ((prefill_next[a->prefill] & TO(to)) == 0)
+		impossible(a, "prefill", prefill_names[a->prefill], prefill_names[to]);
+	a->prefill = to;
+}
+
+void
+attempt_set_decode(struct attempt *a, enum decode_state to, enum withheld why)
+{
+	if ((decode_next[a->decode] & TO(to)) == 0 ||
+		(to == DECODE_WITHHELD) != (why != WITHHELD_NOT))
+		impossible(a, "decode", decode_names[a->decode], decode_names[to]);
+	a->decode = to;
+	a->withheld = why;
+}
+
+void
+attempt_set_kv(struct attempt *a, enum kv_state to)
+{
+	if (to == a->kv)
+		return;
+	if ((kv_next[a->kv] & TO(to)) == 0)
+		impossible(a, "kv", kv_names[a->kv], kv_names[to]);
+	a->kv = to;
+}
+
+/* The KV of an attempt follows its prefill engine's answer. */
+static bool
+kv_fits(const struct attempt_states *s)
+{
+	switch (s->kv) {
+	case KV_NONE:
+	case KV_SPENT: /* a decode engine may fail before the prefill engine has answered */
+		return true;
+	case KV_PREDICTED:
+		return s->prefill != PREFILL_ANSWERED && s->prefill != PREFILL_NOT_NEEDED &&
+		       s->decode != DECODE_IDLE;
+	case KV_HELD:
+		return s->prefill == PREFILL_ANSWERED;
+	case KV_DELIVERED:
+		return s->prefill == PREFILL_ANSWERED && s->decode != DECODE_IDLE;
+	case KV_N:
+		break;
+	}
+	return false;
+}
+
+bool
+attempt_may_exist(const struct attempt_states *s)
+{
+	const bool unknown =
+		s->lookup == LOOKUP_DUE || s->lookup == LOOKUP_SENT || s->lookup == LOOKUP_FAILED;
+	const bool legs_rest = (s->prefill == PREFILL_IDLE || s->prefill == PREFILL_NOT_NEEDED) &&
+			       s->decode == DECODE_IDLE && s->kv == KV_NONE;
+
+	if (s->life == ATTEMPT_OVER)
+		return true;
+	if ((s->decode == DECODE_WITHHELD) != (s->withheld != WITHHELD_NOT))
+		return false;
+	if (unknown)
+		return s->life == ATTEMPT_SERVING && legs_rest;
+	if (!kv_fits(s))
+		return false;
+	if (s->withheld == WITHHELD_SPECULATION && s->life == ATTEMPT_SERVING &&
+		s->prefill != PREFILL_SENT)
+		return false;
+	if (s->withheld == WITHHELD_CACHE_CHECK && s->prefill != PREFILL_NOT_NEEDED)
+		return false;
+	if (s->life == ATTEMPT_DETACHED) /* it holds KV, or may */
+		return s->decode != DECODE_ENDED && s->prefill != PREFILL_NOT_NEEDED;
+	/* a failed leg has been replaced, or the request has ended; what is not missing may have failed */
+	if (s->decode == DECODE_FAILED)
+		return false;
+	return s->prefill != PREFILL_FAILED || s->decode == DECODE_RELAYING ||
+	       s->decode == DECODE_ENDED || s->withheld == WITHHELD_SLOW_CLIENT;
+}
+
+void
+attempt_check(const struct attempt *a)
+{
+#ifdef PDROUTER_DEBUG
+	const struct attempt_states s = {
+		a->life, a->lookup, a->prefill, a->decode, a->withheld, a->kv};
+
+	if (!attempt_may_exist(&s))
+		impossible(a, "check", lookup_names[a->lookup],
+			a->life == ATTEMPT_SERVING ? "serving" : "detached");
+#else
+	(void)a;
+#endif
+}
+
+/* --- life ---------------------------------------------------------------------------------------- */
+
+static void
+leg_ready(struct attempt *a, enum leg_kind kind)
+{
+	const struct conf_timeouts *t = &a->t.of.facts->pool.timeouts;
+	const bool repeats = kind == LEG_LOOKUP && a->t.connector->lookup_repeats;
+
+	a->leg[kind] = (struct leg){.ops = &ops,
+		.owner = a,
+		.w = a->w,
+		.keep = kind != LEG_DECODE,
+		/* kept connections may be as dead as the first attempt's */
+		.route = a->kind == ATTEMPT_OTHER && kind != LEG_LOOKUP ? LEG_FRESH_CONN
+									: LEG_ANY_CONN,
+		.connect_ms = t->connect_ms,
+		.wait_ms = kind == LEG_DECODE ? t->decode_ms
+			   : repeats          ? a->t.of.facts->pool.shake.learn_ms
+					      : t->prefill_ms,
+		/* an answer that is not streamed comes in one piece: its silence is the engine's work */
+		.first_ms = kind == LEG_DECODE && a->t.of.facts->stream ? t->first_byte_ms : 0,
+		.wait_each = kind == LEG_DECODE};
+}
+
+static struct attempt *
+make(struct worker *w, const struct connector *c, struct demand of, enum attempt_kind kind)
+{
+	struct attempt *a = MEM_NEW(struct attempt);
+
+	a->w = w;
+	a->kind = kind;
+	of.text = of.text == NULL ? NULL : text_ref(of.text);
+	transfer_init(&a->t, w, c, of);
+	a->lookup = c->lookup != NULL ? LOOKUP_DUE : LOOKUP_NOT_NEEDED;
+	a->prefill = connector_pairs(c) ? PREFILL_IDLE : PREFILL_NOT_NEEDED;
+	for (enum leg_kind k = 0; k < LEG_N; k++)
+		leg_ready(a, k);
+	sse_init(&a->sse);
+	return a;
+}
+
+struct attempt *
+attempt_new(struct branch *b, const struct connector *c, enum attempt_kind kind)
+{
+	struct req *req = b->req;
+	struct attempt *a = make(req->w, c, (struct demand){&req->facts, req->text}, kind);
+
+	a->branch = b;
+	attempt_take_share(a);
+	return a;
+}
+
+void
+attempt_take_share(struct attempt *a)
+{
+	const struct branch *b = a->branch;
+
+	a->t.prompt = b->prompt;
+	a->t.seed = b->seed;
+	a->t.seeded = b->seeded;
+	if (b->req->resume != NULL)
+		a->t.stream_options = resume_options(b->req);
+}
+
+struct attempt *
+attempt_for_choice(const struct attempt *of)
+{
+	return make(of->w, of->t.connector, of->t.of, of->kind);
+}
+
+void
+attempt_set_engine(struct attempt *a, enum role role)
+{
+	a->t.engine[role] = a->place[role].ep;
+	a->leg[role].ep = a->place[role].ep;
+}
+
+void
+attempt_drop_engine(struct attempt *a, enum role role)
+{
+	reservation_drop(a->w, &a->place[role]);
+	attempt_set_engine(a, role);
+}
+
+void
+attempt_drop_text(struct attempt *a)
+{
+	text_unref(&a->t.of.text);
+	transfer_drop_texts(&a->t);
+	leg_forget_answer(&a->leg[LEG_LOOKUP]);
+	leg_forget_answer(&a->leg[LEG_PREFILL]);
+}
+
+enum req_end
+attempt_begin(struct attempt *a)
+{
+	const struct connector *c = a->t.connector;
+	enum req_end why = END_OK;
+
+	transfer_new_id(&a->t);
+	for (enum role r = 0; r < ROLE_N; r++)
+		transfer_next_rank(&a->t, r);
+	if (c->lookup != NULL && c->lookup_repeats)
+		a->lookup_deadline_ms = clock_ms() + a->t.of.facts->pool.shake.learn_ms;
+	if (c->begin != NULL)
+		why = c->begin(&a->t);
+	if (a->kind == ATTEMPT_PREFILL_AGAIN && a->t.starts[ROLE_DECODE] == STARTS_AT_ONCE) {
+		a->t.starts[ROLE_DECODE] = STARTS_AFTER_PREFILL; /* speculation has not paid once */
+		a->t.kv = (struct span){NULL, 0};
+	}
+	if (why == END_OK && a->prefill == PREFILL_IDLE &&
+		a->t.starts[ROLE_PREFILL] == STARTS_NEVER)
+		attempt_set_prefill(a, PREFILL_NOT_NEEDED);
+	return why;
+}
+
+static void
+leave_detached(struct attempt *a)
+{
+	struct worker *w = a->w;
+
+	TAILQ_REMOVE(&w->detached, a, link);
+	w->ndetached--;
+	w->detached_bytes -= a->t.of.text == NULL ? 0 : a->t.of.text->body_len;
+}
+
+void
+attempt_detach(struct attempt *a)
+{
+	struct worker *w = a->w;
+
+	a->own_facts = MEM_NEW(struct facts);
+	*a->own_facts = *a->t.of.facts;
+	a->t.of.facts = a->own_facts;
+	a->t.release_only = true;
+	a->life = ATTEMPT_DETACHED;
+	a->branch = NULL;
+	TAILQ_INSERT_TAIL(&w->detached, a, link);
+	w->ndetached++;
+	w->detached_bytes += a->t.of.text->body_len;
+	worker_need_tick(w);
+}
+
+void
+attempt_end(struct attempt *a)
+{
+	struct worker *w = a->w;
+
+	if (a->life == ATTEMPT_OVER)
+		return;
+	if (a->life == ATTEMPT_DETACHED)
+		leave_detached(a);
+	a->life = ATTEMPT_OVER;
+	lookup_unlock(a);
+	transfer_drop_flag(&a->t, false);
+	for (enum leg_kind k = 0; k < LEG_N; k++)
+		leg_end(&a->leg[k]);
+	for (enum role r = 0; r < ROLE_N; r++)
+		reservation_release(w, &a->place[r]);
+	TAILQ_INSERT_TAIL(&w->ended_attempts, a, link);
+}
+
+static void
+attempt_free(struct attempt *a)
+{
+	struct worker *w = a->w;
+
+	for (enum leg_kind k = 0; k < LEG_N; k++)
+		leg_fini(&a->leg[k]);
+	for (enum role r = 0; r < ROLE_N; r++)
+		reservation_drop(w, &a->place[r]);
+	connpool_unref(w->connpool, &a->lookup_ep);
+	text_unref(&a->t.of.text);
+	transfer_fini(&a->t);
+	membuf_free(&a->event);
+	free(a->own_facts);
+	free(a);
+}
+
+void
+attempt_reap(struct worker *w)
+{
+	struct attempt *a;
+
+	while ((a = TAILQ_FIRST(&w->ended_attempts)) != NULL) {
+		TAILQ_REMOVE(&w->ended_attempts, a, link);
+		attempt_free(a);
+	}
+}
+
+/* --- questions ----------------------------------------------------------------------------------- */
+
+enum leg_kind
+attempt_leg_kind(const struct attempt *a, const struct leg *leg)
+{
+	return (enum leg_kind)(leg - a->leg);
+}
+
+bool
+attempt_speculates(const struct attempt *a)
+{
+	return a->t.starts[ROLE_DECODE] == STARTS_AT_ONCE &&
+	       a->t.connector->starts[ROLE_DECODE] == STARTS_AFTER_PREFILL &&
+	       a->prefill == PREFILL_SENT && leg_active(&a->leg[LEG_PREFILL]);
+}
+
+bool
+attempt_waits_for_prefill(const struct attempt *a)
+{
+	return a->branch != NULL && a->branch->req->needs_prefill && !a->branch->prefill_told &&
+	       a->prefill != PREFILL_ANSWERED;
+}
+
+bool
+attempt_decode_complete(const struct attempt *a)
+{
+	const struct leg *d = &a->leg[LEG_DECODE];
+
+	if (a->decode == DECODE_ENDED)
+		return true;
+	return a->decode == DECODE_WITHHELD && d->state == LEG_DONE && d->fail == LEG_FAIL_NONE &&
+	       (a->withheld == WITHHELD_PREFILL_PART || a->withheld == WITHHELD_SLOW_CLIENT);
+}
+
+bool
+attempt_kv_handed(const struct attempt *a)
+{
+	return a->kv == KV_HELD || a->kv == KV_DELIVERED ||
+	       (a->kv == KV_SPENT && a->prefill == PREFILL_ANSWERED);
+}
+
+enum role
+attempt_role_of(const struct attempt *a, enum leg_kind kind)
+{
+	return kind == LEG_LOOKUP ? a->what.role : (enum role)kind;
+}
+
+/* --- running ------------------------------------------------------------------------------------- */
+
+/* The exchange of a leg is over: its place is somebody else's, unless the leg is to be sent again. */
+static void
+settle(struct attempt *a)
+{
+	for (enum role r = 0; r < ROLE_N; r++) {
+		if (!leg_active(&a->leg[r]))
+			reservation_answered(a->w, &a->place[r]);
+		if (a->leg[r].state == LEG_DONE)
+			reservation_release(a->w, &a->place[r]);
+	}
+	attempt_check(a);
+}
+
+static void
+start_leg(struct attempt *a, enum role r)
+{
+	a->place[r].recorded = false;
+	if (r == ROLE_PREFILL)
+		attempt_set_prefill(a, PREFILL_SENT);
+	else
+		attempt_set_decode(a, DECODE_SENT, WITHHELD_NOT);
+	leg_start(&a->leg[r]);
+}
+
+void
+attempt_start(struct attempt *a, enum leg_starts when)
+{
+	for (enum role r = 0; r < ROLE_N; r++)
+		if (a->life != ATTEMPT_OVER && a->t.starts[r] == when &&
+			a->leg[r].state == LEG_IDLE && a->leg[r].ep != NULL)
+			start_leg(a, r);
+}
+
+void
+attempt_begin_legs(struct attempt *a)
+{
+	if (a->lookup == LOOKUP_DUE)
+		attempt_set_lookup(a, LOOKUP_KNOWN);
+	attempt_start(a, STARTS_AT_ONCE);
+	if (a->life == ATTEMPT_SERVING)
+		settle(a);
+}
+
+void
+attempt_decode_again(struct attempt *a)
+{
+	leg_rewind(&a->leg[LEG_DECODE]);
+	reservation_answered(a->w, &a->place[ROLE_DECODE]);
+	a->leg[LEG_DECODE].keep = false;
+	sse_init(&a->sse);
+	if (a->decode != DECODE_IDLE)
+		attempt_set_decode(a, DECODE_IDLE, WITHHELD_NOT);
+	if (a->kv == KV_DELIVERED)
+		attempt_set_kv(a, KV_HELD);
+	else if (a->kv == KV_PREDICTED)
+		attempt_set_kv(a, KV_NONE);
+}
+
+void
+attempt_send_decode(struct attempt *a)
+{
+	start_leg(a, ROLE_DECODE);
+}
+
+void
+attempt_new_id(struct attempt *a)
+{
+	transfer_new_id(&a->t);
+	a->decode_sends = 0;
+}
+
+void
+attempt_go_on(struct attempt *a)
+{
+	struct leg *d = &a->leg[LEG_DECODE];
+
+	if (leg_active(d) && !leg_connecting(d) && d->progress < LEG_ANSWERING)
+		leg_wait_anew(d); /* its own silence begins here */
+	if (a->decode == DECODE_IDLE && a->decode_sends > 0)
+		attempt_new_id(a);
+	attempt_start(a, STARTS_AFTER_PREFILL);
+	if (a->life == ATTEMPT_OVER || a->t.starts[ROLE_DECODE] != STARTS_AFTER_KV)
+		return;
+	if (a->t.notices != NOTICES_AWAITED || transfer_kv_arrived(&a->t)) {
+		attempt_start(a, STARTS_AFTER_KV);
+		return;
+	}
+	a->notices_deadline_ms = clock_ms() + a->t.of.facts->pool.timeouts.kv_ready_ms;
+	worker_need_tick(a->w);
+}
+
+static void
+give_answer(struct engine_answer *to, const struct leg *leg)
+{
+	*to = (struct engine_answer){leg->answer, leg->answer_len, leg->sse};
+}
+
+/* Connectors read what the legs have kept. */
+static void
+give_answers(struct attempt *a)
+{
+	give_answer(&a->t.prefill_answer, &a->leg[LEG_PREFILL]);
+	give_answer(&a->t.decode_answer, &a->leg[LEG_DECODE]);
+	give_answer(&a->t.lookup_answer, &a->leg[LEG_LOOKUP]);
+}
+
+enum handoff
+attempt_take_handoff(struct attempt *a)
+{
+	const struct connector *c = a->t.connector;
+	const struct leg *d = &a->leg[LEG_DECODE];
+	enum handoff r = HANDOFF_OK;
+
+	a->prefilled_ms = clock_ms();
+	give_answers(a);
+	if (c->prefilled != NULL)
+		r = a->leg[LEG_PREFILL].answer_len == 0 ? HANDOFF_BAD : c->prefilled(&a->t);
+	if (r == HANDOFF_BAD)
+		return r;
+	attempt_set_prefill(a, PREFILL_ANSWERED);
+	if (r == HANDOFF_NONE || (r == HANDOFF_RETRY && a->t.kv.n == 0)) {
+		metric_add(a->w->slab, M_KV_MISSING, 1);
+		if (a->kv == KV_PREDICTED)
+			attempt_set_kv(a, KV_NONE);
+	} else if (c->info->cleanup == CLEANUP_KV && a->kv != KV_SPENT) {
+		attempt_set_kv(a, KV_HELD);
+		if (d->progress >= LEG_REACHED && leg_active(d) && r != HANDOFF_RETRY)
+			attempt_set_kv(a, KV_DELIVERED);
+	} else if (a->kv == KV_PREDICTED) {
+		attempt_set_kv(a, KV_NONE);
+	}
+	return r;
+}
+
+/* --- what comes ---------------------------------------------------------------------------------- */
+
+typedef void leg_handler(struct attempt *);
+
+static void
+ignore(struct attempt *a)
+{
+	(void)a;
+}
+
+/* clang-format off */
+static leg_handler *const handlers[ATTEMPT_OVER + 1][LEG_N][LEG_EV_N] = {
+	/*                                 FIRST                  KEPT          ANSWER                    FAIL */
+	[ATTEMPT_SERVING] = {
+		[LEG_LOOKUP]  = {          ignore,                ignore,       lookup_answered,          lookup_failed },
+		[LEG_PREFILL] = {          ignore,                prefill_more, prefill_answered,         prefill_failed },
+		[LEG_DECODE]  = {          decode_first,          decode_more,  decode_answered,          decode_failed } },
+	[ATTEMPT_DETACHED] = {
+		[LEG_LOOKUP]  = {          ignore,                ignore,       ignore,                   ignore },
+		[LEG_PREFILL] = {          release_prefill_first, ignore,       release_prefill_answered, release_prefill_failed },
+		[LEG_DECODE]  = {          release_decode_first,  ignore,       attempt_end,              release_decode_failed } },
+	[ATTEMPT_OVER] = {
+		[LEG_LOOKUP]  = {          ignore,                ignore,       ignore,                   ignore },
+		[LEG_PREFILL] = {          ignore,                ignore,       ignore,                   ignore },
+		[LEG_DECODE]  = {          ignore,                ignore,       ignore,                   ignore } },
+};
+/* clang-format on */
+
+static void
+on_event(struct leg *leg, enum leg_event ev)
+{
+	struct attempt *a = leg->owner;
+
+	give_answers(a);
+	handlers[a->life][attempt_leg_kind(a, leg)][ev](a);
+	settle(a);
+}
+
+static void
+on_payload(struct leg *leg, const struct span *pieces, size_t n, bool done)
+{
+	struct attempt *a = leg->owner;
+
+	if (a->life == ATTEMPT_SERVING)
+		decode_payload(a, pieces, n, done);
+	attempt_check(a);
+}
+
+static bool
+stream_complete(const struct leg *leg)
+{
+	const struct attempt *a = leg->owner;
+
+	return a->sse.done;
+}
+
+void
+attempt_kv_ready(struct transfer *t)
+{
+	struct attempt *a = (struct attempt *)((char *)t - offsetof(struct attempt, t));
+
+	a->notices_deadline_ms = 0;
+	transfer_drop_flag(&a->t, true);
+	if (a->prefill == PREFILL_ANSWERED)
+		attempt_start(a, STARTS_AFTER_KV);
+	else if (a->life == ATTEMPT_DETACHED)
+		release_fetch_unheard(a);
+	settle(a);
+}
+
+/* The notices do not come: decode goes on, and finds what is there. */
+static void
+notices_late(struct attempt *a)
+{
+	if (!transfer_kv_arrived(&a->t)) { /* a lost wake-up is not lateness */
+		metric_add(a->w->slab, M_KV_LATE, 1);
+		if (a->branch != NULL)
+			a->branch->req->detail = "not all notices of its KV came within kv_ready";
+	}
+	attempt_kv_ready(&a->t);
+}
+
+static void
+leg_late(struct attempt *a, enum leg_kind kind)
+{
+	static leg_handler *const late[ATTEMPT_OVER + 1][LEG_N] = {
+		[ATTEMPT_SERVING] = {[LEG_LOOKUP] = lookup_late,
+			[LEG_PREFILL] = prefill_late,
+			[LEG_DECODE] = decode_late},
+		[ATTEMPT_DETACHED] = {[LEG_LOOKUP] = ignore,
+			[LEG_PREFILL] = release_prefill_failed,
+			[LEG_DECODE] = release_decode_failed},
+		[ATTEMPT_OVER] = {
+			[LEG_LOOKUP] = ignore, [LEG_PREFILL] = ignore, [LEG_DECODE] = ignore}};
+
+	late[a->life][kind](a);
+	settle(a);
+}
+
+void
+attempt_tick(struct attempt *a, uint64_t now_ms)
+{
+	if (a->notices_deadline_ms != 0 && now_ms >= a->notices_deadline_ms)
+		notices_late(a);
+	for (enum leg_kind k = 0; k < LEG_N; k++)
+		if (a->life != ATTEMPT_OVER && leg_expired(&a->leg[k], now_ms))
+			leg_late(a, k);
+}
+
+void
+attempt_poll(struct attempt *a)
+{
+	for (enum leg_kind k = 0; k < LEG_N; k++)
+		if (a->life != ATTEMPT_OVER)
+			(void)leg_look(&a->leg[k]);
+}

@@ -1,0 +1,115 @@
+/* What each leg of an attempt is sent. */
+#include <assert.h>
+#include <stdio.h>
+
+#include "shm/base/clock.h"
+#include "worker/attempt/attempt.h"
+#include "worker/attempt/failover.h"
+#include "worker/attempt/release.h"
+#include "worker/base/core.h"
+#include "worker/net/connpool.h"
+#include "worker/request/request.h"
+
+static void
+lines(struct leg *leg, struct leg_message *m, const char *method, const char *path,
+	const char *query)
+{
+	const struct attempt *a = leg->owner;
+	const enum leg_kind kind = attempt_leg_kind(a, leg);
+	const struct endpoint *ep = leg->ep;
+	char rank[64] = "";
+	int n;
+
+	if (kind != LEG_LOOKUP && a->t.rank[kind] >= 0)
+		(void)snprintf(rank, sizeof(rank), "X-data-parallel-rank: %d\r\n", a->t.rank[kind]);
+	n = snprintf(m->lines, sizeof(m->lines),
+		"%s %s%s%s%s HTTP/1.1\r\nHost: %s\r\nContent-Length: %zu\r\nX-Request-Id: %s\r\n%s",
+		method, ep->prefix, path, query != NULL ? "?" : "", query != NULL ? query : "",
+		ep->authority, m->body_len, a->t.id, rank);
+	assert(n > 0 && (size_t)n < sizeof(m->lines)); /* ROUTE_QUERY_MAX bounds the query */
+	m->nlines = (size_t)n;
+	m->headers = (struct span){a->t.of.text->headers, a->t.of.text->headers_len};
+}
+
+static void
+body(const struct text *text, const struct splice_edit *e, struct leg_message *m)
+{
+	if (text->doc != NULL) {
+		m->nsegs = splice_layout(text->doc, e, m->segs, &m->body_len);
+		return;
+	}
+	m->segs[0] = (struct splice_seg){text->body, text->body_len};
+	m->nsegs = text->body_len > 0;
+	m->body_len = text->body_len;
+}
+
+static bool
+compose_lookup(struct leg *leg, struct leg_message *m)
+{
+	struct attempt *a = leg->owner;
+	const struct lookup *l = &a->what;
+	struct splice_edit e;
+
+	if (l->edit != NULL) {
+		connector_strip(&a->t, &e);
+		l->edit(&a->t, &e);
+		body(a->t.of.text, &e, m);
+	}
+	lines(leg, m, l->edit != NULL ? "POST" : "GET", l->path, NULL);
+	return true;
+}
+
+/* The lease of its blocks would be over, or nearly: they may belong to another prompt when they are read. */
+static bool
+kv_too_old(const struct attempt *a)
+{
+	return a->t.connector->info->kv_leased && attempt_kv_handed(a) &&
+	       a->kind != ATTEMPT_PREFILL_AGAIN &&
+	       clock_ms() - a->prefilled_ms > a->t.of.facts->pool.shake.kv_lease_ms;
+}
+
+bool
+attempt_compose(struct leg *leg, struct leg_message *m)
+{
+	struct attempt *a = leg->owner;
+	const enum leg_kind kind = attempt_leg_kind(a, leg);
+	const struct connector *c = a->t.connector;
+	const enum role role = (enum role)kind;
+	const char *path = NULL;
+	struct splice_edit e;
+
+	if (kind == LEG_LOOKUP)
+		return compose_lookup(leg, m);
+	if (role == ROLE_DECODE && kv_too_old(a)) {
+		if (a->life == ATTEMPT_DETACHED)
+			attempt_end(a); /* those blocks are free by now */
+		else
+			failover_prefill_again(a);
+		return false;
+	}
+	connector_edit(&a->t, role, &e);
+	body(a->t.of.text, &e, m);
+	if (c->path != NULL)
+		path = c->path(&a->t, role);
+	lines(leg, m, "POST", path != NULL ? path : route_path(a->t.of.facts->route),
+		a->t.of.text->query);
+	reservation_sent(a->w, &a->place[role]);
+	if (role == ROLE_PREFILL) {
+		if (a->branch != NULL && a->branch->req->t_prefill_us == 0)
+			a->branch->req->t_prefill_us = clock_us();
+		return true;
+	}
+	a->decode_sends++;
+	if (c->info->cleanup == CLEANUP_KV && (attempt_kv_handed(a) || a->t.kv.n > 0)) {
+		m->once = true;
+		if (a->kv == KV_HELD)
+			attempt_set_kv(a, KV_DELIVERED);
+		else if (a->kv == KV_NONE)
+			attempt_set_kv(a, KV_PREDICTED);
+	}
+	if (a->life == ATTEMPT_DETACHED) {
+		a->release_sent = true;
+		metric_add(a->w->slab, a->released_as, 1);
+	}
+	return true;
+}

@@ -1,0 +1,363 @@
+#include "worker/attempt/decode.h"
+
+#include "worker/attempt/attempt.h"
+#include "worker/attempt/failover.h"
+#include "worker/attempt/resume.h"
+#include "worker/base/core.h"
+#include "worker/request/deliver.h"
+#include "worker/request/relay.h"
+#include "worker/request/request.h"
+
+/* Asked before the prefill engine, it may still say that it has too little of the prompt's KV. */
+static bool
+may_miss(const struct attempt *a)
+{
+	return a->t.connector->decode_first != NULL && a->prefill == PREFILL_NOT_NEEDED;
+}
+
+static void
+withhold(struct attempt *a, enum withheld why, bool keep)
+{
+	attempt_set_decode(a, DECODE_WITHHELD, why);
+	attempt_decode(a)->keep = keep;
+}
+
+void
+decode_correct(struct attempt *a)
+{
+	attempt_decode_again(a);
+	a->t.starts[ROLE_DECODE] = STARTS_AFTER_PREFILL;
+	a->t.kv = (struct span){NULL, 0};
+}
+
+/* What the status says of the engine, and what follows.  True: the attempt is not what it was. */
+static bool
+status_ends_it(struct attempt *a)
+{
+	const struct leg *d = attempt_decode(a);
+	struct outcome o;
+
+	if (d->status < 300) {
+		failover_record_begun(a);
+		return false;
+	}
+	o = failover_judge(a, LEG_DECODE, CAUSE_STATUS);
+	return o.action == ACTION_OTHERS && failover_others(a, LEG_DECODE, CAUSE_STATUS, &o);
+}
+
+void
+decode_first(struct attempt *a)
+{
+	struct req *req = a->branch->req;
+	const struct leg *d = attempt_decode(a);
+	const bool speculative = attempt_speculates(a), ok = d->status == 200;
+	const bool whole = !req->facts.stream || !ok || !d->sse;
+
+	a->notices_deadline_ms = 0;
+	transfer_drop_flag(&a->t, a->t.notices == NOTICES_READY);
+	if (status_ends_it(a))
+		return;
+	if (speculative && !ok)
+		decode_correct(a);
+	else if (speculative)
+		withhold(a, WITHHELD_SPECULATION, true);
+	else if (req->answer != NULL || (relay_started(req) && (!may_miss(a) || !ok)))
+		withhold(a, WITHHELD_COLLECTING, whole);
+	else if (may_miss(a) && ok)
+		withhold(a, WITHHELD_CACHE_CHECK, true);
+	else
+		deliver_begin(a);
+}
+
+/* Prefill is to come first after all: this decode engine has too little of the prompt's KV. */
+static void
+prefill_first(struct attempt *a)
+{
+	metric_add(a->w->slab, M_KV_MISS, 1);
+	attempt_decode_again(a);
+	attempt_set_prefill(a, PREFILL_IDLE);
+	a->t.starts[ROLE_PREFILL] = STARTS_AT_ONCE;
+	a->t.starts[ROLE_DECODE] = STARTS_AFTER_PREFILL;
+	attempt_new_id(a);
+	attempt_start(a, STARTS_AT_ONCE);
+}
+
+/* The kept start of a decode answer is the client's after all.  False: the request is over, or goes on elsewhere. */
+static bool
+pass_kept(struct attempt *a, bool done)
+{
+	struct leg *d = attempt_decode(a);
+	const struct span kept = {d->answer, d->answer_len};
+
+	d->keep = false;
+	attempt_drop_engine(a, ROLE_PREFILL); /* not needed, however long this lasts */
+	deliver_begin(a);
+	decode_payload(a, &kept, 1, done);
+	if (a->life != ATTEMPT_SERVING)
+		return false;
+	leg_forget_answer(d); /* a stream may last */
+	return true;
+}
+
+void
+decode_more(struct attempt *a)
+{
+	const struct leg *d = attempt_decode(a);
+	enum handoff r;
+
+	if (a->withheld != WITHHELD_CACHE_CHECK || !d->sse || d->status != 200)
+		return;
+	r = a->t.connector->decode_first(&a->t);
+	if (r == HANDOFF_RETRY)
+		prefill_first(a);
+	else if (r == HANDOFF_OK)
+		(void)pass_kept(a, false);
+}
+
+/* A stream that fails before its first token: vLLM says so by an event under a 200. */
+static bool
+begins_with_error(const struct attempt *a, const struct span *pieces, size_t n)
+{
+	const struct leg *d = &a->leg[LEG_DECODE];
+	struct sse sse = a->sse;
+
+	if (!d->sse || d->status != 200)
+		return false;
+	for (size_t i = 0; i < n; i++)
+		(void)sse_feed(&sse, pieces[i].p, pieces[i].n);
+	return sse.error;
+}
+
+/* An empty 200 is no answer of a model. */
+static bool
+says_nothing(const struct attempt *a, size_t n)
+{
+	const struct req *req = a->branch->req;
+
+	return a->leg[LEG_DECODE].status == 200 && n == 0 && !relay_started(req) &&
+	       req->held == NULL && a->t.connector->engines != ENGINES_SINGLE;
+}
+
+/* An answer that is passed on as it comes may fail by what it says first.  True: it has. */
+static bool
+fails_at_once(struct attempt *a, const struct span *pieces, size_t n, bool done)
+{
+	struct req *req = a->branch->req;
+
+	if (!relay_started(req) && begins_with_error(a, pieces, n)) {
+		struct outcome o = failover_judge(a, LEG_DECODE, CAUSE_UNUSABLE);
+
+		if (failover_others(a, LEG_DECODE, CAUSE_UNUSABLE, &o))
+			return true;
+	}
+	if (!done || !says_nothing(a, n))
+		return false;
+	failover(a, LEG_DECODE, CAUSE_UNUSABLE, END_DECODE_ANSWER);
+	return true;
+}
+
+/* It has been passed on as it came: what it said for itself. */
+static void
+ended(struct attempt *a)
+{
+	struct req *req = a->branch->req;
+	const bool good = attempt_decode(a)->status < 300 && !a->sse.error;
+
+	if (!good)
+		req->detail = "the decode engine's";
+	req_end(req, good ? END_OK : END_ENGINE_STATUS);
+}
+
+static void
+pass_payload(struct attempt *a, const struct span *pieces, size_t n, bool done)
+{
+	struct req *req = a->branch->req;
+
+	relay_payload(req, attempt_decode(a), &a->sse, pieces, n, done);
+	if (req->t_first_us == 0 && relay_started(req))
+		req_first_byte(req);
+	if (a->life == ATTEMPT_SERVING && req->text != NULL)
+		deliver_drop_bytes(req);
+}
+
+void
+decode_payload(struct attempt *a, const struct span *pieces, size_t n, bool done)
+{
+	struct req *req = a->branch->req;
+	struct leg *d = attempt_decode(a);
+	bool whole = false; /* an event has ended: what is half is not searched again and again */
+
+	if (req->answer == NULL && fails_at_once(a, pieces, n, done))
+		return;
+	if (req->answer == NULL && (req->resume == NULL || !resume_follows(req, d))) {
+		pass_payload(a, pieces, n, done);
+		return;
+	}
+	for (size_t i = 0; i < n; i++) {
+		whole |= sse_feed(&a->sse, pieces[i].p, pieces[i].n) > 0;
+		membuf_add(&a->event, pieces[i].p, pieces[i].n);
+	}
+	if (attempt_waits_for_prefill(a)) {
+		attempt_set_decode(a, DECODE_WITHHELD, WITHHELD_PREFILL_PART);
+		leg_hold(d, true);
+	} else if (a->withheld == WITHHELD_SLOW_CLIENT) {
+		leg_hold(d, true);
+	} else if (whole) {
+		deliver_events(a);
+	} else if (a->event.n > a->w->conf->max_answer) {
+		deliver_cut(req, END_DECODE_ANSWER);
+	}
+	if (a->life == ATTEMPT_SERVING && req->text != NULL)
+		deliver_drop_bytes(req);
+}
+
+/*
+ * The answer has an end, but not the one it must have for others not to go on with it: a followed stream without
+ * [DONE], or, to go on with one, what is none.
+ */
+static bool
+ended_early(struct attempt *a)
+{
+	struct req *req = a->branch->req;
+	const struct leg *d = attempt_decode(a);
+
+	if (req->resume == NULL || !relay_started(req))
+		return false;
+	if (d->keep)
+		return d->status == 200 && !d->sse;
+	return !a->sse.done && resume_may(req);
+}
+
+/* Its events have been passed on as they came, but for what was followed or rewritten. */
+static void
+stream_ended(struct attempt *a)
+{
+	struct req *req = a->branch->req;
+
+	if (a->sse.error) { /* as vLLM says it of a stream, under a 200 */
+		(void)failover_judge(a, LEG_DECODE, CAUSE_UNUSABLE);
+	}
+	failover_record_good(a, LEG_DECODE);
+	if (resume_follows(req, attempt_decode(a)))
+		deliver_followed_ended(a);
+	else
+		ended(a);
+}
+
+/* Decode was asked first, and its whole answer is here. */
+static void
+first_answered(struct attempt *a)
+{
+	struct req *req = a->branch->req;
+
+	failover_record_good(a, LEG_DECODE);
+	if (a->t.connector->decode_first(&a->t) == HANDOFF_RETRY) {
+		prefill_first(a);
+		return;
+	}
+	if (!pass_kept(a, true))
+		return;
+	if (!resume_follows(req, attempt_decode(a)))
+		req_end(req, a->sse.error ? END_ENGINE_STATUS : END_OK);
+	else if (ended_early(a))
+		failover(a, LEG_DECODE, CAUSE_UNUSABLE, END_DECODE_ANSWER);
+	else
+		deliver_followed_ended(a);
+}
+
+/* A rewritten answer is whole. */
+static void
+part_answered(struct attempt *a)
+{
+	struct req *req = a->branch->req;
+	struct leg *d = attempt_decode(a);
+
+	if (d->keep && (req->facts.stream || answer_whole(req->answer, a->branch->index, d->answer,
+						     d->answer_len) != ANSWER_OK)) {
+		failover(a, LEG_DECODE, CAUSE_UNUSABLE, END_DECODE_ANSWER);
+		return;
+	}
+	failover_record_good(a, LEG_DECODE);
+	if (attempt_waits_for_prefill(a)) { /* deliver_prefill_part() goes on */
+		attempt_set_decode(a, DECODE_WITHHELD, WITHHELD_PREFILL_PART);
+	} else if (a->withheld != WITHHELD_SLOW_CLIENT) { /* else deliver_drained() goes on */
+		leg_forget_answer(d); /* taken over, and there may be many of them */
+		deliver_part_ended(a);
+	}
+}
+
+void
+decode_answered(struct attempt *a)
+{
+	struct req *req = a->branch->req;
+	struct leg *d = attempt_decode(a);
+
+	if (a->withheld == WITHHELD_SPECULATION)
+		return; /* decode_confirmed() */
+	if (ended_early(a))
+		failover(a, LEG_DECODE, CAUSE_UNUSABLE, END_DECODE_ANSWER);
+	else if (d->keep && d->status != 200)
+		deliver_pass_on(req, d, "the decode engine's");
+	else if (req->answer != NULL)
+		part_answered(a);
+	else if (!d->keep)
+		stream_ended(a);
+	else
+		first_answered(a);
+	if (a->life == ATTEMPT_SERVING && req->text != NULL)
+		deliver_drop_bytes(req);
+}
+
+void
+decode_confirmed(struct attempt *a)
+{
+	struct leg *d = attempt_decode(a);
+	const struct span kept = {d->answer, d->answer_len};
+	const bool done = !leg_active(d);
+
+	d->keep = false;
+	decode_first(a);
+	if (a->life == ATTEMPT_SERVING && !d->keep)
+		decode_payload(a, &kept, 1, done);
+	if (a->life != ATTEMPT_SERVING)
+		return;
+	if (!d->keep)
+		leg_forget_answer(d); /* a stream may last */
+	if (done)
+		decode_answered(a);
+}
+
+void
+decode_finish(struct attempt *a, enum req_end end)
+{
+	struct req *req = a->branch->req;
+	struct leg *d = attempt_decode(a);
+
+	leg_end(d);
+	if (req->answer != NULL || resume_follows(req, d))
+		decode_answered(a);
+	else if (relay_complete(req, &a->sse))
+		req_end(req, END_OK);
+	else
+		deliver_cut(req, end);
+}
+
+void
+decode_failed(struct attempt *a)
+{
+	failover(a, LEG_DECODE, failover_cause(attempt_decode(a)), failover_end(a, LEG_DECODE));
+}
+
+void
+decode_late(struct attempt *a)
+{
+	struct leg *d = attempt_decode(a);
+	const bool connecting = leg_connecting(d);
+
+	if (!connecting && d->progress < LEG_ANSWERING && leg_active(attempt_prefill(a))) {
+		leg_wait_anew(d); /* for the prefill engine, which has a clock of its own */
+		return;
+	}
+	failover(a, LEG_DECODE, connecting ? CAUSE_CONNECT_TIMEOUT : CAUSE_TIMEOUT,
+		failover_late_end(a, LEG_DECODE));
+}

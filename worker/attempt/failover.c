@@ -1,0 +1,569 @@
+#include "worker/attempt/failover.h"
+
+#include <string.h>
+
+#include "shm/base/clock.h"
+#include "shm/base/log.h"
+#include "worker/attempt/decode.h"
+#include "worker/attempt/lookup.h"
+#include "worker/attempt/release.h"
+#include "worker/attempt/resume.h"
+#include "worker/base/core.h"
+#include "worker/net/connpool.h"
+#include "worker/request/deliver.h"
+#include "worker/request/relay.h"
+#include "worker/request/request.h"
+#include "worker/schedule/budget.h"
+#include "worker/schedule/outcome.h"
+#include "worker/schedule/plan.h"
+
+/* --- facts --------------------------------------------------------------------------------------- */
+
+enum failure_cause
+failover_cause(const struct leg *leg)
+{
+	static const enum failure_cause causes[LEG_FAIL_N] = {[LEG_FAIL_NONE] = CAUSE_UNUSABLE,
+		[LEG_FAIL_CONNECT] = CAUSE_CONNECT,
+		[LEG_FAIL_SHORTAGE] = CAUSE_SHORTAGE,
+		[LEG_FAIL_STALE] = CAUSE_STALE,
+		[LEG_FAIL_BROKEN] = CAUSE_BROKEN,
+		[LEG_FAIL_GARBAGE] = CAUSE_GARBAGE,
+		[LEG_FAIL_TOO_LARGE] = CAUSE_TOO_LARGE};
+
+	return causes[leg->fail];
+}
+
+enum req_end
+failover_end(const struct attempt *a, enum leg_kind kind)
+{
+	const enum leg_fail fail = a->leg[kind].fail;
+
+	if (fail == LEG_FAIL_SHORTAGE)
+		return END_OVERLOADED;
+	if (a->t.connector->engines == ENGINES_SINGLE)
+		return END_ENGINE_BROKEN;
+	if (kind == LEG_DECODE)
+		return fail == LEG_FAIL_TOO_LARGE ? END_DECODE_ANSWER : END_DECODE_BROKEN;
+	return fail == LEG_FAIL_GARBAGE || fail == LEG_FAIL_TOO_LARGE ? END_PREFILL_ANSWER
+								      : END_PREFILL_BROKEN;
+}
+
+enum req_end
+failover_late_end(const struct attempt *a, enum leg_kind kind)
+{
+	const bool connecting = leg_connecting(&a->leg[kind]);
+
+	if (a->t.connector->engines == ENGINES_SINGLE)
+		return connecting ? END_ENGINE_CONNECT : END_ENGINE_TIMEOUT;
+	if (kind == LEG_DECODE)
+		return connecting ? END_DECODE_CONNECT : END_DECODE_TIMEOUT;
+	return connecting ? END_PREFILL_CONNECT : END_PREFILL_TIMEOUT;
+}
+
+/* The client's answer lacks nothing without this leg: an engine may break off after its last word, and a prefill
+ * engine once decode is relayed. */
+static bool
+not_missing(const struct attempt *a, enum leg_kind kind)
+{
+	if (kind == LEG_LOOKUP || (kind == LEG_PREFILL && attempt_waits_for_prefill(a)))
+		return false;
+	if (attempt_decode_complete(a))
+		return true;
+	return kind == LEG_PREFILL &&
+	       (a->decode == DECODE_RELAYING || a->withheld == WITHHELD_SLOW_CLIENT);
+}
+
+static struct failure
+facts_of(const struct attempt *a, enum leg_kind kind, enum failure_cause cause)
+{
+	static const enum failure_leg legs[LEG_N] = {[LEG_PREFILL] = FAILED_PREFILL,
+		[LEG_DECODE] = FAILED_DECODE,
+		[LEG_LOOKUP] = FAILED_LOOKUP};
+	const struct leg *leg = &a->leg[kind], *d = &a->leg[LEG_DECODE];
+
+	return (struct failure){
+		.leg = legs[kind],
+		.cause = cause,
+		.status = leg->status,
+		.resent = leg->route == LEG_RESENT,
+		.hung_up = leg->reading == LEG_HUNG_UP,
+		.speculative = kind == LEG_DECODE && attempt_speculates(a),
+		.stream_done = kind == LEG_DECODE && a->sse.done && !leg->keep,
+		.stream_error = a->sse.error,
+		.not_missing = not_missing(a, kind),
+		.decode_waits = leg_active(d) && !leg_connecting(d) && d->progress < LEG_ANSWERING,
+	};
+}
+
+/* --- the engines' books -------------------------------------------------------------------------- */
+
+/* The exchange that an outcome is recorded of: a lookup is sent for the sake of another leg's engine. */
+static struct exchange
+exchange_of(struct attempt *a, enum leg_kind kind)
+{
+	const struct leg *leg = &a->leg[kind];
+
+	return (struct exchange){.w = a->w,
+		.facts = a->t.of.facts,
+		.place = &a->place[attempt_role_of(a, kind)],
+		.status = leg->status,
+		.head = {leg->head, leg->head_len},
+		.reached = leg->fail != LEG_FAIL_CONNECT && !leg_connecting(leg)};
+}
+
+void
+failover_record_good(struct attempt *a, enum leg_kind kind)
+{
+	struct exchange x = exchange_of(a, kind);
+
+	if (kind != LEG_LOOKUP)
+		outcome_good(&x);
+}
+
+void
+failover_record_begun(struct attempt *a)
+{
+	struct exchange x = exchange_of(a, LEG_DECODE);
+
+	outcome_begun(&x);
+}
+
+static void
+record_bad(struct attempt *a, enum leg_kind kind)
+{
+	struct exchange x = exchange_of(a, kind);
+
+	outcome_bad(&x);
+}
+
+static void
+record(struct attempt *a, enum leg_kind kind, const struct outcome *o)
+{
+	const struct connector *c = a->t.connector;
+	struct exchange x = exchange_of(a, kind);
+
+	if (o->forget && c->failed != NULL)
+		c->failed(&a->t, (enum role)kind);
+	switch (o->fault) {
+	case FAULT_NOBODY:
+		break;
+	case FAULT_NONE:
+		if (kind == LEG_LOOKUP)
+			outcome_busy(&x);
+		else
+			outcome_good(&x);
+		break;
+	case FAULT_BOTH:
+		record_bad(a, LEG_DECODE);
+		record_bad(a, kind);
+		break;
+	case FAULT_ENGINE:
+		record_bad(a, kind);
+		break;
+	}
+}
+
+struct outcome
+failover_judge(struct attempt *a, enum leg_kind kind, enum failure_cause cause)
+{
+	const struct failure f = facts_of(a, kind, cause);
+	const struct outcome o = failure_outcome(&f);
+
+	record(a, kind, &o);
+	return o;
+}
+
+/* --- other engines ------------------------------------------------------------------------------- */
+
+/* The client has something of this attempt's answer, or will have: but not while that waits for the prefill part. */
+static bool
+output_started(const struct attempt *a)
+{
+	const struct req *req = a->branch->req;
+
+	return a->output_started || (attempt_decode_complete(a) && !attempt_waits_for_prefill(a)) ||
+	       (req->answer == NULL && req->resume == NULL && relay_started(req));
+}
+
+/* Whether another attempt can follow: others can go on with what has been sent of this one, or nothing has and what
+ * the bodies are made of is here. */
+static bool
+replaceable(const struct attempt *a)
+{
+	struct req *req = a->branch->req;
+
+	if (req->client == NULL || req->w->quit_ms != 0 || req->state != REQ_SERVE)
+		return false;
+	return output_started(a) ? resume_may(req) : req->text != NULL;
+}
+
+/*
+ * A decode engine that nothing was sent to: another one may have the KV parameters, where they are for anybody.  Once
+ * one was reached they are spent, and read again give another prompt's answer (protocols.md 2.7).
+ */
+static bool
+kv_usable(const struct attempt *a, enum leg_kind kind)
+{
+	return kind == LEG_DECODE && a->leg[LEG_DECODE].progress == LEG_UNREACHED &&
+	       !a->t.connector->info->kv_bound && connector_pairs(a->t.connector);
+}
+
+/* For the log: a request that ended well does not say it otherwise. */
+static const char *
+how_it_failed(const struct attempt *a, enum leg_kind kind)
+{
+	const struct leg *leg = &a->leg[kind];
+	const char *text = leg_fail_text(leg->fail);
+
+	if (text == NULL && leg->status == 429)
+		text = "it was full";
+	if (text == NULL && leg->status >= 500)
+		text = "its status was 5xx";
+	if (text == NULL && leg->status >= 400)
+		text = "it refused what was sent again on a fresh connection";
+	if (text == NULL)
+		text = leg->status == 200 ? "its answer is of no use" : "it was late";
+	return text;
+}
+
+/* The request's line names the engines that served it; this one those that did not. */
+static void
+log_failed(const struct attempt *a, enum leg_kind kind)
+{
+	const struct reservation *place = &a->place[attempt_role_of(a, kind)];
+
+	log_info("attempt failed", LOG_S("req", a->t.of.facts->id), LOG_S("attempt", a->t.id),
+		LOG_S("pool", a->t.of.facts->pool.name), LOG_S("url", place->ep->url),
+		LOG_S("role", role_name(place->role)), LOG_S("why", how_it_failed(a, kind)));
+}
+
+/* The answer that had begun is void; nothing of it had gone out. */
+static void
+void_answer(struct branch *b)
+{
+	struct req *req = b->req;
+
+	b->prefill_told = false;
+	if (req->answer != NULL && req->nbranches > 1)
+		answer_part_again(req->answer, b->index);
+	if (req->answer != NULL || relay_started(req))
+		return; /* started by former engines, which this attempt went on for */
+	relay_reset(req);
+}
+
+/* The attempt has its engines: it takes the branch over. */
+static void
+take_over(struct branch *b, struct attempt *next)
+{
+	struct req *req = b->req;
+	enum req_end why;
+
+	b->attempt = next;
+	why = attempt_begin(next);
+	if (next->t.detail != NULL)
+		req->detail = next->t.detail;
+	if (why != END_OK) {
+		deliver_cut(req, why);
+		return;
+	}
+	lookup_go_on(req);
+	worker_need_tick(req->w);
+}
+
+/* What is tried, and how far. */
+struct search {
+	struct attempt *failed;
+	enum leg_kind kind;
+	const struct outcome *outcome;
+	bool resumes;      /* it goes on with what the client has */
+	enum ep_away most; /* engines that are away for this reason at most */
+};
+
+/* Engines for `next`.  Of two after an ambiguous timeout the decode engine is passed by only while there is another. */
+static bool
+choose_others(struct attempt *next, enum plan_for what, const struct search *s, enum ep_away most,
+	bool *last_resort)
+{
+	struct attempt *of = s->failed;
+	struct tried *tried = &of->branch->req->facts.tried;
+	const uint32_t n = tried->n;
+	bool found;
+
+	if (s->outcome->fault == FAULT_BOTH)
+		(void)tried_add(tried, of->place[ROLE_DECODE].ep->slot);
+	found = plan_again(next, what, of, most, last_resort);
+	if (found || s->outcome->fault != FAULT_BOTH)
+		return found;
+	tried->n = n;
+	return plan_again(next, what, of, most, last_resort);
+}
+
+/* `retries` and `retry_budget` allow another try; asked before an engine is chosen. */
+static bool
+may_try(const struct search *s)
+{
+	struct req *req = s->failed->branch->req;
+	struct worker *w = req->w;
+
+	if (!s->outcome->a_try)
+		return true;
+	if (req->tries - req->moves >= req->facts.pool.rescue.retries)
+		return false;
+	if (budget_left(&w->budgets[req->facts.pool.id], req->facts.pool.rescue.retry_budget,
+		    clock_ms()))
+		return true;
+	if (s->most < EP_AWAY_EJECTED) /* of two questions about one failure */
+		metric_add(w->slab, M_BUDGET_SPENT, 1);
+	return false;
+}
+
+/* An engine that has no room says so at once: going on to one that is not known to be busy costs neither a retry nor
+ * budget, and ends when all have said so. */
+static bool
+may_move(const struct search *s)
+{
+	const struct req *req = s->failed->branch->req;
+	const struct exchange x = exchange_of(s->failed, s->kind);
+
+	return outcome_says_busy(&x) && s->outcome->a_try && req->facts.pool.rescue.retries > 0 &&
+	       req->facts.tried.n < REQ_TRIED_MAX;
+}
+
+static void
+count_try(const struct search *s, bool moved, bool last_resort)
+{
+	struct req *req = s->failed->branch->req;
+
+	if (!s->outcome->a_try) {
+		metric_add(req->w->slab, M_UP_STALE, 1);
+	} else {
+		req->tries++;
+		req->moves += moved;
+		if (!moved)
+			budget_take(&req->w->budgets[req->facts.pool.id], clock_ms());
+	}
+	if (last_resort) {
+		metric_add(req->w->slab, M_LAST_RESORT, 1);
+		log_info("an ejected endpoint is asked, nobody else is left",
+			LOG_S("why", "last_resort"), LOG_S("req", req->facts.id),
+			LOG_S("pool", req->facts.pool.name));
+	}
+}
+
+/* The same KV parameters, another decode engine: the attempt goes on. */
+static void
+replace_decode(struct attempt *a, struct attempt *chosen)
+{
+	attempt_set_decode(a, DECODE_FAILED, WITHHELD_NOT);
+	attempt_decode_again(a);
+	attempt_drop_engine(a, ROLE_DECODE);
+	a->place[ROLE_DECODE] = chosen->place[ROLE_DECODE];
+	memset(&chosen->place[ROLE_DECODE], 0, sizeof(chosen->place[ROLE_DECODE]));
+	attempt_set_engine(a, ROLE_DECODE);
+	a->failure_counted = false;
+	transfer_next_rank(&a->t, ROLE_DECODE);
+	attempt_send_decode(a);
+}
+
+/* A new attempt in place of the failed one, which releases what its engines hold. */
+static void
+replace_attempt(const struct search *s, struct attempt *next)
+{
+	struct attempt *a = s->failed;
+	struct branch *b = a->branch;
+	struct req *req = b->req;
+
+	release_attempt(a);
+	if (s->resumes)
+		b->prefill_told = false;
+	else
+		void_answer(b);
+	if (s->resumes || (req->answer != NULL && req->nbranches == 1))
+		plan_answer(req); /* what it was to be made of may differ */
+	req->t_prefill_us = 0;
+	take_over(b, next);
+}
+
+static bool
+another(const struct search *s)
+{
+	struct attempt *a = s->failed;
+	struct req *req = a->branch->req;
+	const bool keep = !s->resumes && kv_usable(a, s->kind);
+	const enum plan_for what = keep                              ? FOR_DECODE
+				   : connector_pairs(a->t.connector) ? FOR_PAIR
+								     : FOR_ONE;
+	struct attempt *next = attempt_new(a->branch, a->t.connector, ATTEMPT_OTHER);
+	bool last_resort = false, moved, found;
+
+	moved = may_move(s) && choose_others(next, what, s, EP_AWAY_NOT, NULL);
+	found = moved || (may_try(s) && choose_others(next, what, s, s->most, &last_resort));
+	if (found) {
+		count_try(s, moved, last_resort);
+		req->detail = NULL;
+	}
+	if (found && !keep) {
+		replace_attempt(s, next);
+		return true;
+	}
+	if (found)
+		replace_decode(a, next);
+	attempt_end(next);
+	return found;
+}
+
+/* The prefill engines have failed: the decode engine does the untouched request alone. */
+static bool
+fall_back(const struct search *s)
+{
+	struct attempt *a = s->failed, *next;
+	struct req *req = a->branch->req;
+	const char *why = how_it_failed(a, s->kind);
+	bool found;
+
+	if (req->facts.pool.rescue.fallback != FALLBACK_DIRECT || relay_started(req) ||
+		!connector_pairs(a->t.connector) || s->kind == LEG_DECODE ||
+		a->leg[s->kind].status == 429) /* it is full: its Retry-After is for the client */
+		return false;
+	next = attempt_new(&req->branches[0], &connector_direct, ATTEMPT_OTHER);
+	next->t.prompt = (struct span){NULL, 0};
+	next->t.seeded = false;
+	found = choose_others(next, FOR_ONE, s, EP_AWAY_BUSY, NULL);
+	if (!found) {
+		attempt_end(next);
+		return false;
+	}
+	for (uint32_t i = 0; i < req->nbranches; i++)
+		release_attempt(req->branches[i].attempt);
+	req_go_direct(req, "fallback", why);
+	take_over(&req->branches[0], next);
+	return true;
+}
+
+static bool
+search_all(struct search *s)
+{
+	struct req *req = s->failed->branch->req;
+
+	if (s->resumes) {
+		if (resume_finish(req))
+			return true;
+		if (!resume_prepare(req))
+			return false;
+		resume_go(req);
+	}
+	s->most = EP_AWAY_BUSY;
+	if (another(s) || (!s->resumes && fall_back(s)))
+		return true;
+	s->most = EP_AWAY_EJECTED;
+	return another(s);
+}
+
+bool
+failover_others(
+	struct attempt *a, enum leg_kind kind, enum failure_cause cause, const struct outcome *o)
+{
+	struct req *req = a->branch->req;
+	/* or it is said again (of a lookup, of half an error's answer), or no engine has failed */
+	const bool first = !a->failure_counted && o->a_try;
+	struct search s = {.failed = a, .kind = kind, .outcome = o, .resumes = output_started(a)};
+
+	(void)cause;
+	if (first)
+		metric_add(a->w->slab, M_ATTEMPTS_FAILED, 1);
+	a->failure_counted = a->failure_counted || first;
+	if (kind == LEG_DECODE && a->leg[LEG_DECODE].progress >= LEG_REACHED && !s.resumes &&
+		a->t.connector->info->cleanup == CLEANUP_KV)
+		attempt_set_kv(a, KV_SPENT);
+	if (!replaceable(a))
+		return false;
+	if (first)
+		log_failed(a, kind);
+	if (o->a_try)
+		(void)tried_add(&req->facts.tried, a->place[attempt_role_of(a, kind)].ep->slot);
+	if (search_all(&s))
+		return true;
+	if (a->kv == KV_SPENT)
+		release_spent(a); /* while it is known what that was */
+	return false;
+}
+
+/* --- all of it ----------------------------------------------------------------------------------- */
+
+/* The leg is over, the attempt goes on without it. */
+static void
+go_without(struct attempt *a, enum leg_kind kind)
+{
+	leg_end(&a->leg[kind]);
+	if (kind == LEG_PREFILL && a->prefill == PREFILL_SENT)
+		attempt_set_prefill(a, PREFILL_FAILED);
+	if (a->branch->req->text != NULL)
+		deliver_drop_bytes(a->branch->req);
+}
+
+/* Nobody saves the request. */
+static void
+give_up(struct attempt *a, enum leg_kind kind, enum failure_cause cause, enum req_end end)
+{
+	static const char *const who[LEG_N] = {[LEG_PREFILL] = "the prefill engine's",
+		[LEG_DECODE] = "the decode engine's",
+		[LEG_LOOKUP] = "the answer to a lookup before the legs"};
+
+	if (cause == CAUSE_STATUS)
+		deliver_pass_on(a->branch->req, &a->leg[kind], who[kind]);
+	else
+		deliver_cut(a->branch->req, end);
+}
+
+void
+failover(struct attempt *a, enum leg_kind kind, enum failure_cause cause, enum req_end end)
+{
+	struct req *req = a->branch->req;
+	const struct outcome o = failover_judge(a, kind, cause);
+
+	switch (o.action) {
+	case ACTION_IGNORE:
+		go_without(a, kind);
+		return;
+	case ACTION_CORRECT:
+		decode_correct(a);
+		return;
+	case ACTION_FINISH:
+		decode_finish(a, end);
+		return;
+	case ACTION_OTHERS:
+		if (cause != CAUSE_STATUS && cause != CAUSE_UNUSABLE && kind != LEG_LOOKUP &&
+			!relay_started(req))
+			req->detail = leg_fail_text(a->leg[kind].fail);
+		if (failover_others(a, kind, cause, &o))
+			return;
+		break;
+	case ACTION_REFUSE:
+		if (!relay_started(req))
+			req->detail = leg_fail_text(a->leg[kind].fail);
+		break;
+	case ACTION_PASS_ON:
+		break;
+	}
+	give_up(a, kind, cause, end);
+}
+
+void
+failover_prefill_again(struct attempt *a)
+{
+	struct branch *b = a->branch;
+	struct req *req = b->req;
+	const struct outcome o = {.a_try = false};
+	struct search s = {.failed = a, .kind = LEG_PREFILL, .outcome = &o, .most = EP_AWAY_BUSY};
+	struct attempt *next = attempt_new(b, a->t.connector, ATTEMPT_PREFILL_AGAIN);
+
+	metric_add(a->w->slab, M_PREFILL_AGAIN, 1);
+	if (choose_others(next, FOR_PAIR, &s, EP_AWAY_EJECTED, NULL)) {
+		attempt_end(a); /* its blocks are free by now */
+		take_over(b, next);
+		return;
+	}
+	attempt_end(next);
+	if (!fall_back(&s))
+		deliver_cut(req, END_NO_CAPACITY);
+}

@@ -1,0 +1,63 @@
+#include "worker/attempt/failure.h"
+
+/* Another engine may do better: this one is failing, or full; or what went out twice is refused because it came
+ * twice. */
+static bool
+retriable(const struct failure *f)
+{
+	return f->status >= 500 || f->status == 429 || (f->status >= 400 && f->resent);
+}
+
+static bool
+not_the_engines(enum failure_cause cause)
+{
+	return cause == CAUSE_SHORTAGE || cause == CAUSE_STALE;
+}
+
+static enum fault
+fault_of(const struct failure *f)
+{
+	if (not_the_engines(f->cause))
+		return FAULT_NOBODY; /* it was not even asked, or most likely not */
+	if (f->cause == CAUSE_STATUS && !failure_status_failing(f->status))
+		return FAULT_NONE; /* the client's mistake, or it is full */
+	if (f->hung_up || f->cause == CAUSE_TOO_LARGE)
+		return FAULT_NOBODY; /* it goes since we went, or says more than we take */
+	if (f->leg == FAILED_DECODE && f->stream_done && !f->stream_error)
+		return FAULT_NONE;
+	if (f->leg == FAILED_DECODE && f->speculative)
+		return FAULT_NOBODY; /* it was sent something wrong, perhaps */
+	if (f->leg == FAILED_PREFILL && f->cause == CAUSE_TIMEOUT && f->decode_waits)
+		return FAULT_BOTH; /* the one at fault will collect them */
+	return FAULT_ENGINE;
+}
+
+static enum failure_action
+action_of(const struct failure *f)
+{
+	if (f->not_missing)
+		return ACTION_IGNORE;
+	if (f->leg == FAILED_DECODE && f->speculative)
+		return ACTION_CORRECT;
+	if (f->leg == FAILED_DECODE && f->stream_done && f->cause != CAUSE_STATUS &&
+		f->cause != CAUSE_UNUSABLE)
+		return ACTION_FINISH;
+	if (f->cause == CAUSE_SHORTAGE)
+		return ACTION_REFUSE;
+	if (f->cause == CAUSE_STATUS && !retriable(f))
+		return ACTION_PASS_ON;
+	return ACTION_OTHERS;
+}
+
+struct outcome
+failure_outcome(const struct failure *f)
+{
+	const bool failing = f->cause != CAUSE_STATUS || failure_status_failing(f->status);
+
+	return (struct outcome){
+		.fault = fault_of(f),
+		.action = action_of(f),
+		.forget = f->leg != FAILED_LOOKUP && !not_the_engines(f->cause) && failing,
+		.a_try = f->cause != CAUSE_STALE,
+	};
+}

@@ -1,0 +1,23 @@
+/*
+ * The lookup before the legs: what must be known to make them is asked of an engine (the prompt's tokens, where KV
+ * is fetched).  An attempt's legs begin once no branch of its request has a lookup left.
+ *
+ * Process: worker.
+ */
+#pragma once
+#include <stdint.h>
+
+struct attempt;
+struct req;
+
+/* Sends the lookups that are due; begins the legs of all branches once nothing is left to look up. */
+void lookup_go_on(struct req *req);
+/* What was not learned in time, and what is to be asked again. */
+void lookup_tick(struct req *req, uint64_t now_ms);
+/* Others may ask the engine. */
+void lookup_unlock(struct attempt *a);
+
+/* Handlers of the lookup leg. */
+void lookup_answered(struct attempt *a);
+void lookup_failed(struct attempt *a);
+void lookup_late(struct attempt *a);

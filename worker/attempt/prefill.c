@@ -1,0 +1,102 @@
+#include "worker/attempt/prefill.h"
+
+#include "shm/base/clock.h"
+#include "worker/attempt/attempt.h"
+#include "worker/attempt/decode.h"
+#include "worker/attempt/failover.h"
+#include "worker/attempt/release.h"
+#include "worker/base/core.h"
+#include "worker/request/deliver.h"
+#include "worker/request/request.h"
+#include "worker/schedule/outcome.h"
+#include "worker/schedule/plan.h"
+
+void
+prefill_more(struct attempt *a)
+{
+	const struct connector *c = a->t.connector;
+
+	if (c->prefill_more != NULL && a->leg[LEG_PREFILL].status == 200 &&
+		c->prefill_more(&a->t) == HANDOFF_OK)
+		attempt_start(a, STARTS_AFTER_PREFILL);
+}
+
+/* The KV parameters are taken out of the answer, and the time it took is noted. */
+static enum handoff
+take(struct attempt *a)
+{
+	struct req *req = a->branch->req;
+
+	if (a->leg[LEG_PREFILL].status != 200)
+		return HANDOFF_BAD;
+	req->t_prefilled_us = clock_us();
+	if (req->t_prefill_us != 0)
+		metric_observe(a->w->slab, req->facts.pool.id, H_PREFILL,
+			req->t_prefilled_us - req->t_prefill_us);
+	return attempt_take_handoff(a);
+}
+
+/* Decode starts now, or goes on, or is sent what is true. */
+static void
+go_on(struct attempt *a, enum handoff r)
+{
+	const bool withheld = a->withheld == WITHHELD_SPECULATION;
+
+	if (r == HANDOFF_RETRY && (withheld || attempt_decode(a)->progress < LEG_BEGUN)) {
+		attempt_decode_again(a);
+		attempt_new_id(a); /* it may still be busy with releasing the first */
+		attempt_send_decode(a);
+	} else if (withheld) {
+		decode_confirmed(a);
+	} else {
+		attempt_go_on(a);
+	}
+}
+
+void
+prefill_answered(struct attempt *a)
+{
+	const struct leg *leg = attempt_prefill(a);
+	struct req *req = a->branch->req;
+	enum handoff r;
+
+	if (leg->status >= 400) {
+		failover(a, LEG_PREFILL, CAUSE_STATUS, END_ENGINE_STATUS);
+		return;
+	}
+	r = take(a);
+	if (r == HANDOFF_NONE && req->how.first_token && !plan_without_first_token(req))
+		r = HANDOFF_BAD;
+	if (a->t.detail != NULL)
+		req->detail = a->t.detail;
+	if (r == HANDOFF_BAD) {
+		failover(a, LEG_PREFILL, CAUSE_UNUSABLE, END_PREFILL_ANSWER);
+		return;
+	}
+	failover_record_good(a, LEG_PREFILL);
+	if (!deliver_prefill_part(a))
+		return;
+	if (a->t.connector->complete != NULL && a->t.connector->complete(&a->t)) {
+		/* what was pushed to the decode engine all the same is fetched there */
+		deliver_part_ended(release_pushed(a));
+		return;
+	}
+	go_on(a, r);
+	if (a->life == ATTEMPT_SERVING && req->text != NULL)
+		deliver_drop_bytes(req);
+}
+
+void
+prefill_failed(struct attempt *a)
+{
+	failover(a, LEG_PREFILL, failover_cause(attempt_prefill(a)), failover_end(a, LEG_PREFILL));
+}
+
+void
+prefill_late(struct attempt *a)
+{
+	const bool connecting = leg_connecting(attempt_prefill(a));
+
+	failover(a, LEG_PREFILL, connecting ? CAUSE_CONNECT_TIMEOUT : CAUSE_TIMEOUT,
+		failover_late_end(a, LEG_PREFILL));
+}

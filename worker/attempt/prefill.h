@@ -1,0 +1,13 @@
+/*
+ * The prefill side of an attempt: handlers of its prefill leg.
+ *
+ * Process: worker.
+ */
+#pragma once
+
+struct attempt;
+
+void prefill_more(struct attempt *a);
+void prefill_answered(struct attempt *a);
+void prefill_failed(struct attempt *a);
+void prefill_late(struct attempt *a);

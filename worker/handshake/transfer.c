@@ -1,0 +1,140 @@
+#include "worker/handshake/transfer.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shm/base/mem.h"
+#include "shm/base/rnd.h"
+#include "worker/base/core.h"
+#include "worker/net/connpool.h"
+
+struct made_text {
+	struct made_text *next;
+	char text[];
+};
+
+void
+transfer_init(struct transfer *t, struct worker *w, const struct connector *c, struct demand of)
+{
+	*t = (struct transfer){.w = w, .of = of, .connector = c, .first_token = -1};
+	for (enum role r = 0; r < ROLE_N; r++) {
+		t->starts[r] = c->starts[r];
+		t->rank[r] = -1;
+	}
+}
+
+void
+transfer_fini(struct transfer *t)
+{
+	transfer_drop_flag(t, false);
+	transfer_drop_texts(t);
+	free(t->id);
+	t->id = t->id_json = NULL;
+}
+
+void
+transfer_drop_texts(struct transfer *t)
+{
+	struct made_text *m;
+
+	while ((m = t->made) != NULL) {
+		t->made = m->next;
+		free(m);
+	}
+	t->tokens = t->prompt = t->kv = t->notice_id = (struct span){NULL, 0};
+}
+
+struct span
+transfer_text(struct transfer *t, const char *fmt, ...)
+{
+	va_list ap;
+	struct made_text *m;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(NULL, 0, fmt, ap);
+	va_end(ap);
+	m = mem_resize(NULL, 1, sizeof(*m) + (size_t)n + 1);
+	va_start(ap, fmt);
+	(void)vsnprintf(m->text, (size_t)n + 1, fmt, ap);
+	va_end(ap);
+	m->next = t->made;
+	t->made = m;
+	return (struct span){m->text, (size_t)n};
+}
+
+/* By hand: this runs once per attempt, and printf would be a hundredth of a request's cost.  Clients' ids
+ * come without quotes and backslashes, so that none has to be escaped. */
+void
+transfer_set_id(struct transfer *t, const char *id, size_t n)
+{
+	assert(n <= TRANSFER_ID_MAX);
+	t->id = mem_resize(t->id, 2 * n + 4, 1);
+	memcpy(t->id, id, n);
+	t->id[n] = '\0';
+	t->id_json = t->id + n + 1;
+	t->id_json[0] = '"';
+	memcpy(t->id_json + 1, id, n);
+	memcpy(t->id_json + 1 + n, "\"", 2);
+}
+
+void
+transfer_new_id(struct transfer *t)
+{
+	char id[REQ_ID_MAX + 17];
+	size_t n = strlen(t->of.facts->id);
+
+	memcpy(id, t->of.facts->id, n);
+	id[n] = '-';
+	rnd_hex16(id + n + 1, rnd_u64());
+	transfer_set_id(t, id, n + 17);
+}
+
+void
+transfer_next_rank(struct transfer *t, enum role role)
+{
+	struct endpoint *ep = t->engine[role];
+
+	t->rank[role] = -1;
+	if (ep != NULL && ep->dp_ranks > 0)
+		t->rank[role] = (int32_t)(ep->next_rank++ % ep->dp_ranks);
+}
+
+bool
+transfer_await_notices(struct transfer *t, uint8_t count, char ret_id[FLAG_ID_LEN])
+{
+	struct worker *w = t->w;
+
+	if (!flag_arm(w->flags, count, &t->flag))
+		return false;
+	t->notices = NOTICES_AWAITED;
+	w->waiting[t->flag.slot] = t;
+	metric_gauge_add(w->slab, G_FLAGS_ARMED, 1);
+	flag_id_format(&t->flag, ret_id);
+	return true;
+}
+
+void
+transfer_drop_flag(struct transfer *t, bool ready)
+{
+	struct worker *w = t->w;
+
+	if (t->notices == NOTICES_AWAITED) {
+		w->waiting[t->flag.slot] = NULL;
+		metric_gauge_add(w->slab, G_FLAGS_ARMED, -1);
+		flag_free(w->flags, &t->flag);
+		t->notices = NOTICES_NONE;
+	}
+	if (ready)
+		t->notices = NOTICES_READY;
+}
+
+bool
+transfer_kv_arrived(const struct transfer *t)
+{
+	return t->notices == NOTICES_READY ||
+	       (t->notices == NOTICES_AWAITED && flag_is_ready(t->w->flags, &t->flag));
+}
