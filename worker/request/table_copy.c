@@ -7,7 +7,7 @@
 #include "shm/core/seg.h"
 #include "shm/table.h"
 
-#define TRIES 8 /* publications are rare: a second try is hardly ever needed */
+#define TRIES 32 /* publications are rare: a second try is hardly ever needed */
 
 /* What one read section copies: all of it on the stack. */
 struct step {
@@ -38,6 +38,8 @@ keep_pool(struct step *s, const struct table_pool *tp)
 	p->id = tp->id;
 	memcpy(p->policy, tp->policy, sizeof(p->policy));
 	memcpy(p->load, tp->load, sizeof(p->load));
+	p->pairing = tp->pairing;
+	p->first = p->end = 0;
 }
 
 static void
@@ -48,6 +50,7 @@ keep_endpoint(struct step *s, const struct table *t, const struct table_endpoint
 	s->endpoints[s->nendpoints++] = (struct endpoint_copy){.slot = te->slot,
 		.weight = te->weight,
 		.max_context = te->max_context,
+		.group_number = te->group,
 		.pool = te->pool,
 		.role = te->role,
 		.url = keep(s, te->url),
@@ -90,6 +93,18 @@ add_step(struct table_copy *c, const struct step *s)
 	membuf_add(&c->text, s->text, s->used);
 }
 
+static void
+find_ranges(struct table_copy *c)
+{
+	for (uint32_t i = 0; i < c->nendpoints; i++) {
+		struct pool_copy *p = &c->pools[c->endpoints[i].pool];
+
+		if (p->end == 0)
+			p->first = i;
+		p->end = i + 1;
+	}
+}
+
 /* 0: no table has been published. */
 static uint64_t
 look_at_sizes(struct seg *seg, uint32_t slot, struct table_copy *c, uint32_t *ret_npools,
@@ -119,6 +134,7 @@ copy_once(struct seg *seg, uint32_t slot, struct table_copy *c)
 			return false;
 		add_step(c, &s);
 	}
+	find_ranges(c);
 	return version != 0;
 }
 
@@ -141,4 +157,76 @@ table_copy_free(struct table_copy *c)
 	free(c->endpoints);
 	membuf_free(&c->text);
 	*c = (struct table_copy){0};
+}
+
+/* The position in the lists of models of all pools, and what one read section copies from there. */
+struct models_step {
+	uint32_t pool, model;
+	size_t used;
+	char text[TABLE_COPY_STEP * TABLE_COPY_TEXT];
+};
+
+/* Two pools may have learned the same name: then the first pool alone serves the model. */
+static void
+keep_model(struct models_step *s, const struct table *t, const char *name)
+{
+	const size_t n = strnlen(name, TABLE_COPY_TEXT - 1);
+	uint32_t number;
+
+	if (table_pool_by_model(t, name, &number) != &t->pools[s->pool])
+		return;
+	memcpy(s->text + s->used, name, n);
+	s->text[s->used + n] = '\0';
+	s->used += n + 1;
+}
+
+/* The next names, at most TABLE_COPY_STEP steps from name to name or pool to pool. */
+static void
+take_models(const struct table *t, struct models_step *s)
+{
+	s->used = 0;
+	for (int i = 0; i < TABLE_COPY_STEP && s->pool < t->npools; i++)
+		if (s->model < t->pools[s->pool].nmodels) {
+			keep_model(s, t, t->pools[s->pool].models[s->model++]);
+		} else {
+			s->pool++;
+			s->model = 0;
+		}
+}
+
+static bool
+copy_models_once(struct seg *seg, uint32_t slot, struct table_models *ret)
+{
+	struct models_step s = {0};
+	uint64_t version = 0;
+	bool same, more;
+
+	do {
+		const struct table *t = rcu_enter(seg, slot);
+
+		if (t != NULL && version == 0) {
+			version = t->version;
+			ret->created_s = t->created_s;
+		}
+		same = t != NULL && t->version == version;
+		if (same)
+			take_models(t, &s);
+		more = same && s.pool < t->npools;
+		rcu_leave(seg, slot);
+		if (same)
+			membuf_add(&ret->names, s.text, s.used);
+	} while (more);
+	return same;
+}
+
+bool
+table_copy_models(struct seg *seg, uint32_t slot, struct table_models *ret)
+{
+	for (int i = 0; i < TRIES; i++) {
+		*ret = (struct table_models){0};
+		if (copy_models_once(seg, slot, ret))
+			return true;
+		membuf_free(&ret->names);
+	}
+	return false;
 }

@@ -1,8 +1,9 @@
 /*
- * What /metrics shows of the endpoint table, copied out of it.
+ * What the router's own pages (/metrics, /health, /ready, /v1/models) show of the endpoint table.
  *
  * I6 of shm/README: a read section allocates nothing and makes no system call.  The copy is made in read
- * sections of at most TABLE_COPY_STEP rows each; the page is rendered from the copy, outside of any section.
+ * sections of at most TABLE_COPY_STEP rows each.  The pages are rendered from the copy, outside of any
+ * read section.
  *
  * Process: worker.
  */
@@ -23,11 +24,15 @@ struct pool_copy {
 	uint32_t id; /* its name: seg_pool_name() */
 	enum policy_kind policy[ROLE_N];
 	enum load_kind load[ROLE_N];
+	enum pairing_kind pairing;
+	/* all endpoints of the pool are among endpoints[first] .. endpoints[end - 1] */
+	uint32_t first, end;
 };
 
 struct endpoint_copy {
 	uint32_t slot, weight, max_context;
-	uint32_t pool; /* index into table_copy.pools */
+	uint32_t group_number; /* table_endpoint.group */
+	uint32_t pool;         /* index into table_copy.pools */
 	enum role role;
 	size_t url, version, group; /* offsets into table_copy.text; "" if unknown or none */
 };
@@ -44,3 +49,12 @@ struct table_copy {
  * published, or if the master published a new one during each of several tries.  End with table_copy_free(). */
 bool table_copy_make(struct seg *seg, uint32_t slot, struct table_copy *ret);
 void table_copy_free(struct table_copy *c);
+
+/* The names of all models that are served, each followed by a NUL.  Free it with membuf_free(). */
+struct table_models {
+	uint64_t created_s; /* table.created_s */
+	struct membuf names;
+};
+
+/* Returns what table_copy_make() returns.  On false the list is empty. */
+bool table_copy_models(struct seg *seg, uint32_t slot, struct table_models *ret);

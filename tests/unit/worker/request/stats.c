@@ -1,4 +1,4 @@
-/* The /metrics page: what it shows of the endpoint table, and that no read section allocates. */
+/* The router's own pages: what they show of the endpoint table, and that no read section allocates. */
 #include "worker/request/stats.h"
 
 #include <event2/buffer.h>
@@ -12,9 +12,12 @@
 #include "shm/table.h"
 #include "tests/unit/shm/fixture.h"
 #include "worker/base/core.h"
+#include "worker/request/health.h"
+#include "worker/request/models.h"
 
 #define SLOT 1
 #define ENDPOINTS 100 /* more than one step */
+#define MODELS 70     /* more than two steps */
 
 static struct rcu_writer *writer;
 static unsigned inside; /* allocations inside a read section */
@@ -79,6 +82,8 @@ static void
 publish(uint64_t version)
 {
 	static const char *const groups[] = {"rack"};
+	static char names[MODELS][16];
+	const char *models[MODELS];
 	struct table_builder b;
 	void *arena = rcu_arena_get(writer);
 	struct table *t = table_begin(&b, arena, seg->arena_bytes, 1, ENDPOINTS);
@@ -88,6 +93,12 @@ publish(uint64_t version)
 	(void)strcpy(seg_pool_name(seg, 0), "chat");
 	tp->name = table_str(&b, "chat");
 	tp->groups = table_strv(&b, groups, 1);
+	for (uint32_t i = 0; i < MODELS; i++) {
+		(void)snprintf(names[i], sizeof(names[i]), "model-%u", i);
+		models[i] = names[i];
+	}
+	tp->models = table_strv(&b, models, MODELS);
+	tp->nmodels = MODELS;
 	for (uint32_t i = 0; i < ENDPOINTS; i++) {
 		struct table_endpoint *te = table_endpoint_at(&b, i);
 		char url[64];
@@ -106,13 +117,26 @@ publish(uint64_t version)
 	rcu_publish(writer, arena);
 }
 
+static void
+health(struct worker *w, struct evbuffer *out)
+{
+	(void)health_page(w, out, NULL, false);
+}
+
+static void
+one_model(struct worker *w, struct evbuffer *out)
+{
+	(void)model_page(w, out, "model-69");
+}
+
+/* The caller frees the text. */
 static char *
-page(void)
+page(void (*render)(struct worker *w, struct evbuffer *out))
 {
 	const struct heritage h = {.version = "1"};
 	struct worker w = {.h = &h, .seg = seg, .slot = SLOT};
 	struct evbuffer *out = evbuffer_new();
-	const size_t n = (stats_page(&w, out), evbuffer_get_length(out));
+	const size_t n = (render(&w, out), evbuffer_get_length(out));
 	char *text = calloc(1, n + 1);
 
 	(void)evbuffer_remove(out, text, n);
@@ -135,7 +159,7 @@ Test(stats, each_endpoint_is_shown_once)
 	char *text;
 
 	publish(1);
-	text = page();
+	text = page(stats_page);
 	cr_assert_eq(count(text, "\npdrouter_endpoint_up{"), ENDPOINTS);
 	cr_assert_eq(count(text, "\npdrouter_endpoint_group{"), ENDPOINTS / 2);
 	cr_assert_eq(
@@ -146,17 +170,52 @@ Test(stats, each_endpoint_is_shown_once)
 	free(text);
 }
 
+Test(stats, health_counts_each_endpoint_once)
+{
+	char *text;
+
+	publish(1);
+	ep_state_set(seg, 7, EP_UP);
+	text = page(health);
+	cr_assert_eq(count(text, "\"up\":1,\"total\":100,"), 1);
+	cr_assert_eq(count(text, "\"state\":"), ENDPOINTS - 1);
+	cr_assert_eq(count(text, "engine-7:"), 0);
+	free(text);
+}
+
+Test(stats, each_model_is_listed_once)
+{
+	char *text;
+
+	publish(1);
+	text = page(models_page);
+	cr_assert_eq(count(text, "{\"id\":"), MODELS);
+	for (uint32_t i = 0; i < MODELS; i++) {
+		char id[32];
+
+		(void)snprintf(id, sizeof(id), "{\"id\":\"model-%u\",", i);
+		cr_assert_eq(count(text, id), 1);
+	}
+	free(text);
+	text = page(one_model);
+	cr_assert_eq(count(text, "{\"id\":\"model-69\","), 1);
+	free(text);
+}
+
 Test(stats, nothing_is_allocated_inside_a_read_section)
 {
 	publish(1);
 	inside = 0;
-	free(page());
+	free(page(stats_page));
+	free(page(health));
+	free(page(models_page));
+	free(page(one_model));
 	cr_assert_eq(inside, 0);
 }
 
 Test(stats, before_the_first_table_there_are_no_endpoints)
 {
-	char *text = page();
+	char *text = page(stats_page);
 
 	cr_assert_eq(count(text, "pdrouter_endpoint_up"), 0);
 	cr_assert_eq(count(text, "\npdrouter_generation "), 1);
