@@ -376,7 +376,7 @@ step_loop(struct master *m)
 static int
 step_parts(struct master *m)
 {
-	struct procs_hooks heard = {on_ready, on_refused, on_gone, on_reaped, m};
+	struct procs_hooks on_procs = {on_ready, on_refused, on_gone, on_reaped, m};
 	struct reload_hooks outcome = {on_fatal, on_reload_done, m};
 	struct reload_parts parts = {.base = m->base, .args = &m->args, .seg = m->seg, .sd = m->sd};
 
@@ -386,7 +386,7 @@ step_parts(struct master *m)
 	m->fleet = parts.fleet = fleet_new(m->base, m->seg);
 	fleet_waiters(m->fleet, m->waiters);
 	fleet_hear(m->fleet, m->wake_fds[SLOT_MASTER(m->seg)]);
-	m->procs = parts.procs = procs_new(m->base, m->seg, kinds, m->wake_fds, &heard);
+	m->procs = parts.procs = procs_new(m->base, m->seg, kinds, m->wake_fds, &on_procs);
 	m->reload = reload_new(&parts, &outcome);
 	return 0;
 }

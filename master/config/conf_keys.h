@@ -18,8 +18,9 @@
 
 #define CONF_SEC UINT64_C(1000)
 #define CONF_HOUR (3600 * CONF_SEC)
-/* children beat every 500 ms and are looked at every 500 ms: with less healthy ones would be killed */
-#define CONF_BEAT_MIN (2 * CONF_SEC)
+/* Children write a heartbeat every 500 ms, and the master reads it every 500 ms: a shorter watchdog would
+ * kill healthy children. */
+#define CONF_WATCHDOG_MIN (2 * CONF_SEC)
 #define CONF_KIB UINT64_C(1024)
 #define CONF_MIB (1024 * CONF_KIB)
 #define CONF_GIB (1024 * CONF_MIB)
@@ -64,7 +65,7 @@ K("upstream.max_idle", COUNT, upstream_max_idle, 0, 65536, "64", GENERATION,				
 	"idle connections kept per worker and endpoint")						\
 K("drain_timeout", DURATION, drain_ms, 0, 24 * CONF_HOUR, "30s", LIVE,					\
 	"time that streams may continue after SIGTERM")							\
-K("worker_watchdog", DURATION_OR_0, watchdog_ms, CONF_BEAT_MIN, CONF_HOUR, "10s", LIVE,			\
+K("worker_watchdog", DURATION_OR_0, watchdog_ms, CONF_WATCHDOG_MIN, CONF_HOUR, "10s", LIVE,			\
 	"a worker without a heartbeat for this time is killed and replaced; at least 2s; 0 disables the watchdog")			\
 K("stats_interval", DURATION, stats_interval_ms, 50, CONF_HOUR, "1s", LIVE,				\
 	"time between two reads of an engine's /metrics")							\

@@ -1,5 +1,5 @@
 /*
- * Engines that announced themselves: what the notifier heard (shm/announce.h) as endpoints of the pools
+ * Engines that announced themselves: the announcements in shm/announce.h become endpoints of the pools
  * whose announce_networks have their addresses.
  *
  * Process: master.
@@ -10,7 +10,7 @@
 struct announced_engines;
 struct fleet;
 
-/* `wake_fd` is the eventfd the notifier writes when there is news; borrowed.  `found` is called from
+/* `wake_fd` is the eventfd the notifier writes when an announcement is new; the caller owns it.  `found` is called from
  * events of the loop and from announced_changed(). */
 struct announced_engines *announced_new(struct fleet *f, int wake_fd, found_fn *found);
 void announced_free(struct announced_engines **);

@@ -83,7 +83,7 @@ version_build(const struct fleet *f, const struct version_stamp *stamp, void *ar
 
 /* --- before a configuration is in force ---------------------------------------------------- */
 
-/* As endpoint_new() would make it, of borrowed text. */
+/* As endpoint_new() would make it, whose texts belong to the configuration. */
 static void
 try_endpoint(struct fleet *f, struct endpoint *all, const struct conf_pool *pool,
 	const struct conf_endpoint *conf)

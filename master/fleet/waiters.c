@@ -40,13 +40,13 @@ waiters_wake(struct waiters *ws)
 void
 waiters_wake_again(struct waiters *ws)
 {
-	bool called[UINT8_MAX] = {false}; /* worker + 1 has 8 bits */
+	bool woken[UINT8_MAX] = {false}; /* worker + 1 has 8 bits */
 
 	for (uint32_t pool = 0; pool < ws->seg->hdr->max_pools; pool++)
 		if (queue_any(ws->seg, pool))
-			queue_woken_all(ws->seg, pool, called);
+			queue_woken_all(ws->seg, pool, woken);
 	for (uint32_t i = 0; i < SLOT_WORKERS(ws->seg); i++)
-		if (called[i])
+		if (woken[i])
 			notify(ws, i);
 	waiters_wake(ws);
 }

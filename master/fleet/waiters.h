@@ -11,7 +11,7 @@ struct event_base;
 struct seg;
 struct waiters;
 
-/* wake_fds: eventfds by process slot, borrowed. */
+/* wake_fds: eventfds by process slot; the caller owns them. */
 struct waiters *waiters_new(struct event_base *base, struct seg *seg, const int *wake_fds);
 void waiters_free(struct waiters **);
 /* States or the table have changed: the first waiter of each pool tries again.  NULL is fine. */

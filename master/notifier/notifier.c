@@ -25,8 +25,8 @@
 #include "shm/metrics.h"
 #include "shm/core/seg.h"
 
-#define BEAT_MS 500
-#define BATCH 256        /* messages between two beats and looks at the channel */
+#define HEARTBEAT_MS 500
+#define BATCH 256        /* messages between two heartbeats and two reads of the channel */
 #define MAX_MESSAGE 4096 /* a notice is under 300 bytes; libzmq cuts a peer off that sends more */
 /* messages libzmq reads ahead per engine: with MAX_MESSAGE at most 1 MiB each */
 #define QUEUED 256
@@ -241,7 +241,7 @@ loop(struct notifier *n)
 				(zmq_pollitem_t){.socket = n->sockets[k].zmq, .events = ZMQ_POLLIN};
 	for (;;) {
 		proc_heartbeat(n->h->seg, n->h->slot, clock_ms());
-		if (zmq_poll(items, nitems, more ? 0 : BEAT_MS) == -1 && errno != EINTR) {
+		if (zmq_poll(items, nitems, more ? 0 : HEARTBEAT_MS) == -1 && errno != EINTR) {
 			log_error("zmq_poll", LOG_S("error", zmq_strerror(errno)));
 			return 1;
 		}
@@ -271,7 +271,7 @@ open_socket(struct notifier *n, struct socket *s, int type, const char *address,
 	(void)zmq_setsockopt(s->zmq, ZMQ_TCP_KEEPALIVE, &on, sizeof(on));
 	/* an engine that has started anew names itself as before, its old connection may seem alive */
 	if (type == ZMQ_ROUTER)
-		(void)zmq_setsockopt(s->zmq, ZMQ_ROUTER_HANDOVER, &on, sizeof(on));
+		(void)zmq_setsockopt(s->zmq, ZMQ_ROUTER_HANDOVER, &on, sizeof(on)); /* lint: word */
 	if (zmq_bind(s->zmq, address) == 0) {
 		log_info(what, LOG_S("address", address));
 		return 0;
@@ -379,7 +379,7 @@ notifier_main(const struct heritage *h)
 
 	bound_all(h);
 	read_networks(&n);
-	announce_begin(h->seg); /* before anybody can be heard */
+	announce_begin(h->seg); /* before any announcement can be read */
 	r = open_sockets(&n);
 	if (r == 0) {
 		n.woken = mem_array(h->seg->hdr->nslots, sizeof(bool));

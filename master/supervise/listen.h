@@ -11,7 +11,7 @@ struct conf;
 struct listeners;
 struct resolver;
 
-/* Takes over what systemd passed; both arguments are borrowed. */
+/* Takes over the sockets that systemd passed; the caller owns `resolver`, which must outlive the listeners. */
 struct listeners *listeners_new(struct resolver *resolver);
 /* Own sockets stop listening (waiting connections are reset); systemd keeps those it passed. */
 void listeners_free(struct listeners **);

@@ -37,7 +37,7 @@ struct generation {
  *    +<---------------------------------------------------- ---+-----------------+
  *
  * idle      no process and none wanted; the slot is free
- * starting  forked, has not reported ready; killed if its beat stops
+ * starting  forked, has not reported ready; killed if its heartbeat stops
  * ready     serves
  * draining  told to finish; its time is conf's drain_ms
  * quitting  told to end what is left with an error

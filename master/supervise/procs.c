@@ -48,8 +48,8 @@ procs_sigchld(struct procs *ps)
 }
 
 /*
- * Kills who has not stored its beat for watchdog_ms.  When this timer itself comes late, the whole machine
- * (or our cgroup) stood still: nobody is to blame, and the clocks start anew.
+ * Kills each child that has stored no heartbeat for watchdog_ms.  When this timer itself is late, the whole
+ * machine (or the cgroup) was stopped: no child is killed, and the intervals start again.
  */
 static void
 on_stall_tick(evutil_socket_t fd, short what, void *arg)
@@ -64,14 +64,14 @@ on_stall_tick(evutil_socket_t fd, short what, void *arg)
 	ps->stall_tick_ms = now;
 	for (uint32_t i = 0; stall != 0 && now >= ps->no_stall_before_ms && i < ps->nprocs; i++) {
 		struct proc *p = &ps->procs[i];
-		uint64_t beat = proc_heartbeat_ms(ps->env.seg, i);
+		uint64_t heartbeat = proc_heartbeat_ms(ps->env.seg, i);
 
-		if (p->pid == 0 || p->hangs || beat + stall >= now)
+		if (p->pid == 0 || p->hangs || heartbeat + stall >= now)
 			continue;
 		p->hangs = true;
 		log_error("process hangs: killed", LOG_S("kind", p->kind->name),
 			LOG_U("child_slot", i), LOG_I("pid", p->pid),
-			LOG_U("heartbeat_age_ms", now - beat));
+			LOG_U("heartbeat_age_ms", now - heartbeat));
 		(void)kill(p->pid, SIGKILL);
 	}
 }

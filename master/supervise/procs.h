@@ -20,8 +20,8 @@ struct procs;
 struct seg;
 
 /*
- * What the owner hears.  All but reaped() come from an event of their own, never from inside a
- * procs_x() call, so that the owner may call anything here.
+ * Events that procs.c reports to its owner.  All but reaped() are called from an event of their own, never
+ * from inside a procs_x() call, so the owner may call any function of procs.h.
  */
 struct procs_hooks {
 	void (*ready)(void *arg, uint32_t generation); /* all its workers serve; once */
@@ -34,7 +34,8 @@ struct procs_hooks {
 	void *arg;
 };
 
-/* `kinds` ends with a row without a name; wake_fds is indexed by process slot.  All are borrowed. */
+/* `kinds` ends with a row without a name; wake_fds is indexed by process slot.  The caller owns all arguments;
+ * they must outlive the result. */
 struct procs *procs_new(struct event_base *base, struct seg *seg, const struct proc_kind *kinds,
 	const int *wake_fds, const struct procs_hooks *hooks);
 void procs_free(struct procs **); /* kills what still lives */

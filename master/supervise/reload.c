@@ -202,9 +202,9 @@ refuse(struct reload *r)
 }
 
 /*
- * From here on the candidate is the configuration.  Endpoints first, then the old workers drain, then
- * sockets nobody serves any more close.  The old struct goes last: fleet and procs have let go of it,
- * and children have a copy of their own.
+ * Makes the candidate the configuration in force.  The order: endpoints are applied, the old workers
+ * drain, sockets without an owner are closed.  The old struct is freed last: fleet and procs no longer point
+ * to it, and children have their own copy.
  */
 static void
 put_in_force(struct reload *r)

@@ -20,7 +20,7 @@ struct reload;
 struct sd;
 struct seg;
 
-/* All borrowed. */
+/* The caller owns all parts; they must outlive the struct reload. */
 struct reload_parts {
 	struct event_base *base;
 	const struct conf_args *args;

@@ -1,5 +1,5 @@
 /* Engines that run in the loop of the fleet that probes them: each answers what its script says, or
- * does what engines do when they are ill. */
+ * does what engines do when they fail. */
 #pragma once
 #pragma GCC diagnostic ignored "-Wunused-function" /* not every test file needs all */
 #include "tests/unit/master/fleet.h"
@@ -17,7 +17,7 @@
 #include "shm/metrics.h"
 
 #define OK "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK"
-#define ILL "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
+#define UNHEALTHY "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
 #define ABSENT "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 #define SILENT "(accepts, reads and says nothing)"
 #define RESET "(resets the connection)"
@@ -36,7 +36,7 @@ struct fake {
 	const char *health, *metrics, *models;
 	const char *info, *old_info, *version; /* /server_info, /get_server_info */
 	unsigned nhealth, nmetrics, nmodels, ninfo, nold_info, nversion, conns;
-	char key[64];          /* of the last question, what stands behind "Authorization: " */
+	char key[64];          /* of the last request, the text after "Authorization: " */
 	const char *wants_key; /* for all but /health */
 	uint32_t short_ones;   /* requests of ours that begin and end while the page is rendered */
 	bool closes_reused;    /* at the second request on a connection, without a byte */

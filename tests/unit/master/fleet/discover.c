@@ -164,7 +164,7 @@ Test(discover, another_spelling_of_a_configured_url_is_the_same_engine)
 	cr_assert_eq(table_now()->nendpoints, 5, "behind a prefix is another one");
 }
 
-Test(discover, two_sources_are_one_endpoint_until_both_have_let_go)
+Test(discover, two_sources_are_one_endpoint_until_neither_names_it)
 {
 	apply(CONF(P1));
 	FIND(DNS, P2);

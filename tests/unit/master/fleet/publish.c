@@ -539,7 +539,7 @@ Test(publish, up_is_not_seen_beside_an_older_row)
 	cr_assert_eq(ep_state_get(seg, ep->engine.slot), EP_UP, "as soon as it has gone");
 }
 
-/* It goes down meanwhile: its former wish is void. */
+/* The endpoint goes down while the row is read: the earlier request to bring it up is dropped. */
 Test(publish, down_while_an_older_row_is_read)
 {
 	apply(CONF("http://engine.invalid:8100", D1));

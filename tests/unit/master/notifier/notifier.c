@@ -334,7 +334,7 @@ Test(notifier, an_endless_message_is_bounded)
 
 	for (size_t at = 0; at + 256 <= sizeof(parts); at += 256)
 		memcpy(parts + at, "\x01\xfe", 2); /* more to come, 254 bytes */
-	/* the last words of libzmq, or of a sanitizer, are not this program's */
+	/* libzmq and sanitizers write crash notes to stderr, which are not output of this test */
 	cr_assert_not_null(freopen("/dev/null", "w", stderr));
 	setup();
 	cr_assert_eq(prlimit(pid, RLIMIT_DATA, NULL, &rl), 0);

@@ -443,8 +443,8 @@ Test(notifier_flags, never)
 	counted(M_NOTICES_STALE, 1);
 }
 
-/* Killed with the notice already taken from the wire: it is lost, and only its transfer waits in vain.
- * What its successor hears counts on. */
+/* A notifier is killed after it has read a notice: the notice is lost, and only its transfer times out.
+ * Notices that the successor reads are counted. */
 Test(notifier_flags, by_one_that_dies_in_between)
 {
 	const struct flag_ref ref = arm(2);

@@ -26,7 +26,7 @@ Test(health, up_at_the_first_answer_down_after_fall_up_after_rise)
 	cr_assert(wait_for(is_up, f, 5000));
 	cr_assert_eq(f->nhealth, 1);
 	cr_assert_eq(f->nmodels, 0, "configured models hold up nothing");
-	f->health = ILL;
+	f->health = UNHEALTHY;
 	cr_assert(wait_for(is_down, f, 5000));
 	cr_assert_eq(f->nhealth, 4);
 	cr_assert_eq(metric_sum(seg, M_PROBES_FAILED), 3);
@@ -38,11 +38,11 @@ Test(health, up_at_the_first_answer_down_after_fall_up_after_rise)
 	cr_assert_eq(table_now()->version, 1, "states are words, not publications");
 }
 
-Test(health, ill_engines_go_down_and_hold_up_nobody)
+Test(health, failing_engines_go_down_and_delay_no_other)
 {
 	static const struct {
 		const char *does, *reason;
-	} ill[] = {
+	} failing[] = {
 		{SILENT, "GET /health: no answer in time"},
 		{RESET, "GET /health: Connection reset by peer"},
 		{CLOSES, "GET /health: closed without an answer"},
@@ -55,13 +55,13 @@ Test(health, ill_engines_go_down_and_hold_up_nobody)
 	struct fake *f = fake_new("127.0.0.1"), *well = fake_new("127.0.0.1");
 
 	apply_fakes("m");
-	for (size_t i = 0; i < sizeof(ill) / sizeof(*ill); i++) {
+	for (size_t i = 0; i < sizeof(failing) / sizeof(*failing); i++) {
 		f->health = OK;
-		cr_assert(wait_for(is_up, f, 5000), "%s", ill[i].does);
-		f->health = ill[i].does;
+		cr_assert(wait_for(is_up, f, 5000), "%s", failing[i].does);
+		f->health = failing[i].does;
 		unsigned asked = well->nhealth;
-		cr_assert(wait_for(is_down, f, 5000), "%s", ill[i].does);
-		cr_assert_str_eq(health_reason(&endpoint_of(f->url)->engine), ill[i].reason);
+		cr_assert(wait_for(is_down, f, 5000), "%s", failing[i].does);
+		cr_assert_str_eq(health_reason(&endpoint_of(f->url)->engine), failing[i].reason);
 		cr_assert_gt(well->nhealth, asked);
 		cr_assert_eq(state_of(well), EP_UP);
 	}
@@ -114,7 +114,7 @@ Test(health, all_legal_framings_are_understood)
 	for (size_t i = 0; i < sizeof(legal) / sizeof(*legal); i++) {
 		f->health = legal[i];
 		cr_assert(wait_for(is_up, f, 5000), "%s", legal[i]);
-		f->health = ILL;
+		f->health = UNHEALTHY;
 		cr_assert(wait_for(is_down, f, 5000));
 	}
 }
@@ -156,13 +156,13 @@ static struct {
 } dns;
 
 static void
-on_question(evutil_socket_t fd, short what, void *arg)
+on_dns_query(evutil_socket_t fd, short what, void *arg)
 {
 	uint8_t m[512];
 	struct sockaddr_in from;
 	socklen_t len = sizeof(from);
 	ssize_t n = recvfrom(fd, m, sizeof(m) / 2, 0, (struct sockaddr *)&from, &len);
-	size_t end = 12; /* of the question: names as length and bytes, then type and class */
+	size_t end = 12; /* of the DNS question: names as length and bytes, then type and class */
 
 	(void)what;
 	(void)arg;
@@ -198,7 +198,7 @@ dns_start(void)
 	(void)snprintf(where, sizeof(where), "127.0.0.1:%u", ntohs(sin.sin_port));
 	name_servers[0] = mem_strdup(where);
 	nname_servers = 1;
-	dns.event = event_new(base, dns.fd, EV_READ | EV_PERSIST, on_question, NULL);
+	dns.event = event_new(base, dns.fd, EV_READ | EV_PERSIST, on_dns_query, NULL);
 	event_add(dns.event, NULL);
 }
 
@@ -251,8 +251,8 @@ Test(health, an_engine_that_moves_keeps_its_slot)
 	cr_assert(wait_for(has_moved, f, 5000));
 	cr_assert(wait_for(is_up, f, 5000));
 	cr_assert_eq(row_of(f->url)->tag, 1);
-	dns.nhosts = 0; /* the name server falls ill: what is known stays */
-	f->health = ILL;
+	dns.nhosts = 0; /* the name server fails: the known addresses stay */
+	f->health = UNHEALTHY;
 	cr_assert(wait_for(is_down, f, 5000));
 	unsigned asked = dns.asked;
 	run_for(2500);
@@ -300,7 +300,7 @@ Test(health, models_are_learned_before_it_is_up)
 	cr_assert_eq(table_now()->pools[0].nmodels, 2);
 	cr_assert_str_eq(table_now()->pools[0].models[0], "a");
 	cr_assert_eq(row_of(f->url)->nmodels, 2);
-	f->health = ILL;
+	f->health = UNHEALTHY;
 	cr_assert(wait_for(is_down, f, 5000));
 	cr_assert_eq(table_now()->pools[0].nmodels, 2, "unavailable, not unknown");
 	f->health = OK;
@@ -333,7 +333,7 @@ Test(health, load_is_scraped_on_one_connection)
 	f->closes_after = true; /* stale kept connections are replaced unseen */
 	run_for(300);
 	f->closes_after = false;
-	f->closes_reused = true; /* while the next question is under way, too */
+	f->closes_reused = true; /* also while the next request is under way */
 	run_for(300);
 	cr_assert_eq(metric_sum(seg, M_SCRAPES_FAILED), 0);
 	cr_assert_eq(state_of(f), EP_UP);
@@ -405,8 +405,8 @@ Test(health, answers_held_are_bounded_and_that_is_nobodys_fault)
 
 Test(health, failed_scrapes_do_not_touch_health)
 {
-	static const char *const bad[] = {
-		RESET, CLOSES, ILL, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc", ENDLESS};
+	static const char *const bad[] = {RESET, CLOSES, UNHEALTHY,
+		"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc", ENDLESS};
 	struct fake *f = fake_new("127.0.0.1");
 
 	f->metrics = RESET;
@@ -434,7 +434,7 @@ Test(health, an_absent_page_is_not_asked_for_again)
 	apply_fakes("m");
 	run_for(500);
 	cr_assert_eq(f->nmetrics, 1);
-	f->health = ILL;
+	f->health = UNHEALTHY;
 	cr_assert(wait_for(is_down, f, 5000));
 	f->health = OK;
 	f->metrics = PAGE;
@@ -449,7 +449,7 @@ Test(health, removal_ends_what_is_under_way)
 	f->metrics = other->health = SILENT;
 	apply_fakes("m");
 	cr_assert(wait_for(is_up, f, 5000));
-	run_for(120); /* both have a question open now */
+	run_for(120); /* both have an open request now */
 	c = conf_make();
 	(void)conf_pool(c, "main", "m");
 	apply(c);
@@ -467,7 +467,7 @@ Test(health, two_hundred_endpoints_come_up)
 	size_t up = 0;
 
 	c->health_interval_ms = c->stats_interval_ms = 500;
-	c->health_timeout_ms = 5000; /* a slow machine is not an ill engine */
+	c->health_timeout_ms = 5000; /* a slow machine must not make an engine fail */
 	for (unsigned i = 1; i <= 200; i++) {
 		char url[64];
 

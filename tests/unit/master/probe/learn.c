@@ -125,7 +125,7 @@ Test(learn, an_engine_that_says_nothing_is_used_as_configured)
 		cr_assert_eq(row_of(f->url)->bootstrap_port, 7000);
 		cr_assert_eq(runtime_of(f)->bootstrap_port, 0);
 		cr_assert_str_empty(contradiction(f));
-		f->health = ILL;
+		f->health = UNHEALTHY;
 		cr_assert(wait_for(is_down, f, 5000));
 	}
 }
@@ -197,7 +197,7 @@ Test(learn, another_engine_may_come_back)
 	one_pool(ROLE_PREFILL, ENGINE_SGLANG, "m");
 	go();
 	cr_assert(wait_for(is_up, f, 5000));
-	f->health = ILL;
+	f->health = UNHEALTHY;
 	cr_assert(wait_for(is_down, f, 5000));
 	f->info = RESET;
 	f->health = OK;
@@ -208,7 +208,7 @@ Test(learn, another_engine_may_come_back)
 	cr_assert(wait_for(is_up, f, 5000));
 	cr_assert_eq(row_of(f->url)->bootstrap_port, 9002);
 	cr_assert_str_empty(row_of(f->url)->version, "the former engine's");
-	f->health = ILL;
+	f->health = UNHEALTHY;
 	cr_assert(wait_for(is_down, f, 5000));
 	f->info = ABSENT;
 	f->health = OK;
@@ -230,7 +230,7 @@ Test(learn, it_is_asked_again)
 	run_for(15 * 50 * 3 / 2 + 300);
 	cr_assert_eq(row_of(f->url)->nmodels, 2);
 	cr_assert_eq(row_of(f->url)->bootstrap_port, 9001, "what it said before stays");
-	f->models = SILENT; /* and holds up neither health nor the other question */
+	f->models = SILENT; /* and delays neither the health probe nor the other query */
 	f->info = INFO("decode", "9001");
 	unsigned asked = f->nhealth;
 	run_for(3000 + 15 * 50 * 3 / 2 + 300);
@@ -279,7 +279,7 @@ Test(learn, what_is_no_version_mode_or_port_is_not_believed)
 		cr_assert_str_eq(runtime_of(f)->version, t[i].version, "%zu", i);
 		cr_assert_str_eq(runtime_of(f)->mode, t[i].mode, "%zu", i);
 		cr_assert_eq(runtime_of(f)->bootstrap_port, t[i].port, "%zu", i);
-		f->health = ILL;
+		f->health = UNHEALTHY;
 		cr_assert(wait_for(is_down, f, 5000));
 	}
 }
@@ -308,7 +308,7 @@ keys_are(struct fake *f, const char *key)
 	}
 }
 
-Test(learn, the_key_goes_with_every_question)
+Test(learn, the_key_goes_with_every_query)
 {
 	struct fake *f = fake_new("127.0.0.1");
 	struct conf_pool *p;
@@ -353,13 +353,13 @@ Test(learn, slow_start_is_for_those_that_were_down)
 	go();
 	cr_assert(wait_for(is_up, f, 5000) && wait_for(is_up, learns, 5000));
 	cr_assert_not(ramps(f), "a fleet that starts spares nobody");
-	f->health = learns->health = ILL;
+	f->health = learns->health = UNHEALTHY;
 	cr_assert(wait_for(is_down, f, 5000) && wait_for(is_down, learns, 5000));
 	f->health = learns->health = OK;
 	learns->models = MODELS("{\"id\":\"new\"}"); /* it is up with the next publication */
 	cr_assert(wait_for(is_up, f, 5000) && wait_for(is_up, learns, 5000));
 	cr_assert(ramps(f) && ramps(learns));
-	f->health = ILL;
+	f->health = UNHEALTHY;
 	cr_assert(wait_for(is_down, f, 5000));
 	p = one_pool(ROLE_DECODE, ENGINE_VLLM, NULL); /* a reload without it */
 	go();

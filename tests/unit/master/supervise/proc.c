@@ -28,10 +28,10 @@ static int wake_fds[NWAKE];
 static int sigfd;
 static struct event *ev_sig;
 static bool zombies_stay; /* as if who is killed took its time to die */
-static struct heard {
+static struct seen {
 	uint32_t ready, refused, gone;
 	int reaped;
-} heard;
+} seen;
 
 /* --- what children do; _exit() keeps the test runner's atexit functions out of them ---------------- */
 
@@ -112,28 +112,28 @@ static void
 on_ready(void *arg, uint32_t generation)
 {
 	(void)arg;
-	heard.ready = generation;
+	seen.ready = generation;
 }
 
 static void
 on_refused(void *arg, uint32_t generation)
 {
 	(void)arg;
-	heard.refused = generation;
+	seen.refused = generation;
 }
 
 static void
 on_gone(void *arg, uint32_t generation)
 {
 	(void)arg;
-	heard.gone = generation;
+	seen.gone = generation;
 }
 
 static void
 on_reaped(void *arg)
 {
 	(void)arg;
-	heard.reaped++;
+	seen.reaped++;
 }
 
 static void
@@ -270,20 +270,20 @@ Test(proc, a_generation_starts_and_drains)
 	setup(KINDS(counts_fds));
 	first = procs_generation_start(ps, &conf, NULL, 0);
 	procs_conf_set(ps, &conf, first);
-	cr_assert(until(&heard.ready, first));
+	cr_assert(until(&seen.ready, first));
 	second = procs_generation_start(ps, &conf, NULL, 0);
 	cr_assert_neq(second, 0);
 	cr_assert_eq(procs_generation_start(ps, &conf, NULL, 0), 0, "a third one while two live");
-	cr_assert(until(&heard.ready, second));
-	cr_assert_eq(heard.gone, 0);
+	cr_assert(until(&seen.ready, second));
+	cr_assert_eq(seen.gone, 0);
 	procs_conf_set(ps, &conf, second);
-	cr_assert(until(&heard.gone, first));
+	cr_assert(until(&seen.gone, first));
 	cr_assert_eq(procs_generations(ps), 1);
 	cr_assert_eq(procs_alive(ps), 2);
 	procs_stop(ps);
-	cr_assert(until(&heard.gone, second));
+	cr_assert(until(&seen.gone, second));
 	cr_assert_eq(procs_alive(ps), 0);
-	cr_assert_eq(heard.refused, 0);
+	cr_assert_eq(seen.refused, 0);
 	teardown();
 }
 
@@ -298,12 +298,12 @@ Test(proc, a_killed_worker_is_reaped_and_replaced)
 	slab = seg_slab(seg, SLOT_MASTER(seg));
 	ep_slot_begin(seg, 1);
 	procs_conf_set(ps, &conf, procs_generation_start(ps, &conf, NULL, 0));
-	cr_assert(until(&heard.ready, 1));
+	cr_assert(until(&seen.ready, 1));
 	cr_assert_eq(load_count(seg, 1), 2);
 	pid = pid_in(0);
 	t0 = clock_ms();
 	cr_assert_eq(kill(pid, SIGKILL), 0);
-	while (heard.reaped == 0)
+	while (seen.reaped == 0)
 		(void)event_base_loop(base, EVLOOP_ONCE);
 	cr_assert_eq(load_count(seg, 1), 1, "what the dead one held");
 	cr_assert_eq(pid_in(0), 0);
@@ -326,10 +326,10 @@ Test(proc, exit_code_2_is_not_respawned)
 
 	setup(KINDS(unwilling));
 	procs_conf_set(ps, &conf, procs_generation_start(ps, &conf, NULL, 0));
-	cr_assert(until(&heard.gone, 1));
-	cr_assert_eq(heard.refused, 1);
-	cr_assert_eq(heard.ready, 0);
-	cr_assert_eq(heard.reaped, 2);
+	cr_assert(until(&seen.gone, 1));
+	cr_assert_eq(seen.refused, 1);
+	cr_assert_eq(seen.ready, 0);
+	cr_assert_eq(seen.reaped, 2);
 	cr_assert_eq(procs_alive(ps), 0);
 	teardown();
 }
@@ -341,16 +341,16 @@ Test(proc, who_does_not_go_is_killed)
 
 	setup(KINDS(deaf));
 	procs_conf_set(ps, &conf, procs_generation_start(ps, &conf, NULL, 0));
-	cr_assert(until(&heard.ready, 1));
+	cr_assert(until(&seen.ready, 1));
 	t0 = clock_ms();
 	procs_stop(ps);
-	cr_assert(until(&heard.gone, 1));
+	cr_assert(until(&seen.gone, 1));
 	cr_assert_geq(clock_ms() - t0, 2000, "before its time");
 	cr_assert_leq(clock_ms() - t0, 8000);
 	teardown();
 }
 
-/* `deaf` never beats, like a process that hangs. */
+/* `deaf` writes no heartbeat, like a process that hangs. */
 Test(proc, a_hanging_worker_is_replaced)
 {
 	static const struct conf conf = {.drain_ms = 100, .watchdog_ms = 1000};
@@ -358,12 +358,12 @@ Test(proc, a_hanging_worker_is_replaced)
 
 	setup(KINDS(deaf));
 	procs_conf_set(ps, &conf, procs_generation_start(ps, &conf, NULL, 0));
-	cr_assert(until(&heard.ready, 1));
+	cr_assert(until(&seen.ready, 1));
 	pid = pid_in(0);
 	/* the other one hangs as well and may be reaped first */
 	while (pid_in(0) == pid || proc_slot_state(seg, 0) != PROC_READY)
 		(void)event_base_loop(base, EVLOOP_ONCE);
-	cr_assert_geq(heard.reaped, 1);
+	cr_assert_geq(seen.reaped, 1);
 	teardown();
 }
 
@@ -377,7 +377,7 @@ Test(proc, a_hanging_worker_is_killed_once)
 
 	setup(KINDS(deaf));
 	procs_conf_set(ps, &conf, procs_generation_start(ps, &conf, NULL, 0));
-	cr_assert(until(&heard.ready, 1));
+	cr_assert(until(&seen.ready, 1));
 	zombies_stay = true;
 	(void)dup2(out, STDERR_FILENO);
 	for (end = clock_ms() + 2500; clock_ms() < end; (void)usleep(10000))
@@ -400,8 +400,8 @@ Test(proc, low_descriptors_do_not_cost_a_child_its_stderr)
 	(void)close(wake_fds[0]);
 	wake_fds[0] = STDIN_FILENO;
 	procs_conf_set(ps, &conf, procs_generation_start(ps, &conf, NULL, 0));
-	cr_assert(until(&heard.ready, 1));
-	cr_assert_eq(heard.refused, 0);
+	cr_assert(until(&seen.ready, 1));
+	cr_assert_eq(seen.refused, 0);
 	teardown();
 }
 
@@ -412,9 +412,9 @@ Test(proc, a_segment_of_another_build_is_refused)
 	setup(KINDS(obedient));
 	seg->hdr->build++;
 	procs_conf_set(ps, &conf, procs_generation_start(ps, &conf, NULL, 0));
-	cr_assert(until(&heard.gone, 1));
-	cr_assert_eq(heard.refused, 1);
-	cr_assert_eq(heard.ready, 0);
+	cr_assert(until(&seen.gone, 1));
+	cr_assert_eq(seen.refused, 1);
+	cr_assert_eq(seen.ready, 0);
 	teardown();
 }
 
@@ -434,27 +434,27 @@ Test(proc, a_single_process_follows_its_address)
 	static const struct {
 		const struct conf *conf;
 		bool other, alive;
-	} story[] = {{&none, false, false}, {&at_a, true, true}, {&at_a, false, true},
+	} steps[] = {{&none, false, false}, {&at_a, true, true}, {&at_a, false, true},
 		{&at_b, true, true}, {&none, true, false}};
 	pid_t pid = 0;
 
 	setup(single);
-	for (size_t i = 0; i < sizeof(story) / sizeof(story[0]); i++) {
+	for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
 		uint32_t slot = SLOT_NOTIFIER(seg);
-		enum proc_state want = story[i].alive ? PROC_READY : PROC_EMPTY;
-		uint64_t end = clock_ms() + (story[i].other ? 10000 : 200);
+		enum proc_state want = steps[i].alive ? PROC_READY : PROC_EMPTY;
+		uint64_t end = clock_ms() + (steps[i].other ? 10000 : 200);
 
-		procs_conf_set(ps, story[i].conf, 0);
+		procs_conf_set(ps, steps[i].conf, 0);
 		while (clock_ms() < end) {
 			(void)event_base_loop(base, EVLOOP_NONBLOCK);
-			if (story[i].other && pid_in(slot) != pid &&
+			if (steps[i].other && pid_in(slot) != pid &&
 				proc_slot_state(seg, slot) == want)
 				break;
 			(void)usleep(1000);
 		}
 		cr_assert_eq(proc_slot_state(seg, slot), want, "step %zu", i);
-		cr_assert_eq(procs_alive(ps), story[i].alive, "step %zu", i);
-		cr_assert_eq(pid_in(slot) != pid, story[i].other, "step %zu", i);
+		cr_assert_eq(procs_alive(ps), steps[i].alive, "step %zu", i);
+		cr_assert_eq(pid_in(slot) != pid, steps[i].other, "step %zu", i);
 		pid = pid_in(slot);
 	}
 	teardown();

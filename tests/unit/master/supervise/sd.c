@@ -45,7 +45,7 @@ teardown(void)
 
 /* The next datagram, or "none"; the filler's are passed over. */
 static const char *
-heard(void)
+received(void)
 {
 	static char text[256];
 	ssize_t n;
@@ -73,11 +73,11 @@ Test(sd, what_finds_no_room_is_sent_later_and_only_once, .init = setup, .fini = 
 	while (send(other, "filler", 6, 0) == 6)
 		;
 	sd_tell_stopping(sd);
-	cr_assert_str_eq(heard(), "none");
+	cr_assert_str_eq(received(), "none");
 	run_for(500);
-	cr_assert_str_eq(heard(), "STOPPING=1\nSTATUS=draining");
+	cr_assert_str_eq(received(), "STOPPING=1\nSTATUS=draining");
 	run_for(300);
-	cr_assert_str_eq(heard(), "none");
+	cr_assert_str_eq(received(), "none");
 }
 
 Test(sd, a_newer_message_takes_the_place_of_one_that_waits, .init = setup, .fini = teardown)
@@ -85,9 +85,9 @@ Test(sd, a_newer_message_takes_the_place_of_one_that_waits, .init = setup, .fini
 	while (send(other, "filler", 6, 0) == 6)
 		;
 	sd_tell_reloading(sd);
-	cr_assert_str_eq(heard(), "none");
+	cr_assert_str_eq(received(), "none");
 	sd_tell_ready(sd);
-	cr_assert_str_eq(heard(), "READY=1\nSTATUS=serving");
+	cr_assert_str_eq(received(), "READY=1\nSTATUS=serving");
 	run_for(300);
-	cr_assert_str_eq(heard(), "none", "nothing is left to send");
+	cr_assert_str_eq(received(), "none", "nothing is left to send");
 }
