@@ -253,7 +253,7 @@ in_time(uint64_t *tat, const struct rate *r, uint64_t now_ns, uint64_t *ret_wait
 	return true;
 }
 
-enum quota_verdict
+enum quota_outcome
 quota_enter(struct seg *seg, uint32_t me, uint64_t hash, const struct quota_terms *terms,
 	uint64_t now_ns, struct quota_pass *ret)
 {

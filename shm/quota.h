@@ -21,7 +21,7 @@ struct quota_terms {
 	uint32_t per_s;        /* seconds; 0: one */
 };
 
-enum quota_verdict {
+enum quota_outcome {
 	QUOTA_ADMITTED, /* ret->entry is held until quota_leave() */
 	QUOTA_UNCOUNTED, /* the client's set is full of others that are busy: let through, nothing is held */
 	QUOTA_RATE,     /* refused: ret->wait_ns says how long it would be */
@@ -39,7 +39,7 @@ struct quota_pass {
  * never more than max_inflight, and within any t seconds burst + rate x t are admitted, no more, and no
  * fewer if they come (an interval is per_s/rate rounded down to nanoseconds).  What was refused counts nowhere.
  */
-enum quota_verdict quota_enter(struct seg *seg, uint32_t me, uint64_t hash,
+enum quota_outcome quota_enter(struct seg *seg, uint32_t me, uint64_t hash,
 	const struct quota_terms *terms, uint64_t now_ns, struct quota_pass *ret);
 /* It has ended.  A dead worker's are given back by load_reap(). */
 void quota_leave(struct seg *seg, uint32_t me, uint32_t entry);

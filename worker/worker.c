@@ -41,7 +41,7 @@
 #define MAPPED (128 << 10)  /* bytes of memory from which on it is mapped */
 #define QUIT_MS 1000        /* for clients to read the last bytes; the master kills after 2 s */
 /* the master kills a child that is silent for worker_watchdog; at least once a second */
-#define BEAT_MS 500
+#define HEARTBEAT_MS 500
 
 /* --- listening ----------------------------------------------------------------------------------- */
 
@@ -109,7 +109,7 @@ worker_listen_update(struct worker *w)
 {
 	const bool able = !w->draining && !has_too_many(w);
 	uint32_t other;
-	const bool want = accept_look(w->seg, w->slot, able, w->heard_ms, &other);
+	const bool want = accept_look(w->seg, w->slot, able, w->alive_since_ms, &other);
 
 	if (other != ACCEPT_NOBODY)
 		wake_worker(w, other);
@@ -141,19 +141,19 @@ connection_waits(const struct worker *w)
 }
 
 /*
- * A connection that waits keeps every worker turning that listens.  So who has not beaten from one tick to the
- * next while connections waited is stopped, or dead: it has no share from then on, until it beats.
+ * A connection that waits wakes every worker that listens.  So a worker without a heartbeat from one tick to the
+ * next, while connections waited, is stopped or dead.  It has no share until its next heartbeat.
  */
 static void
 look_for_stopped_workers(struct worker *w, uint64_t now_ms)
 {
 	if (w->listening || w->draining || !connection_waits(w)) {
-		w->unheard_ms = 0;
+		w->waiting_since_ms = 0;
 		return;
 	}
-	if (w->unheard_ms != 0)
-		w->heard_ms = w->unheard_ms;
-	w->unheard_ms = now_ms;
+	if (w->waiting_since_ms != 0)
+		w->alive_since_ms = w->waiting_since_ms;
+	w->waiting_since_ms = now_ms;
 }
 
 /* One connection per wake-up: the others have their chance at the next. */
@@ -234,14 +234,14 @@ on_tick(evutil_socket_t fd, short what, void *arg)
 }
 
 static void
-on_beat(evutil_socket_t fd, short what, void *arg)
+on_heartbeat(evutil_socket_t fd, short what, void *arg)
 {
 	(void)fd;
 	(void)what;
-	(void)arg; /* waking up is enough: the loop beats each turn */
+	(void)arg; /* waking up is enough: the loop writes a heartbeat each turn */
 }
 
-/* --- the notifier's word, and that of who has given a place back ------------------------------------------------------------------------- */
+/* --- wake-ups: notices have come, a slot is free ------------------------------------------------- */
 
 static void
 kv_ready(uint32_t slot, void *arg)
@@ -297,7 +297,7 @@ static void
 quit(struct worker *w)
 {
 	drain(w);
-	end_requests(w, false); /* engines are still told what they may let go */
+	end_requests(w, false); /* engines are still sent what releases their KV */
 	w->quit_ms = clock_ms() + QUIT_MS;
 	worker_need_tick(w);
 }
@@ -334,7 +334,7 @@ watch(struct worker *w, struct event *ev, int fd, short what, event_callback_fn 
 static struct worker *
 worker_new(const struct heritage *h)
 {
-	static const struct timeval beat = {.tv_usec = BEAT_MS * 1000};
+	static const struct timeval heartbeat = {.tv_usec = HEARTBEAT_MS * 1000};
 	struct event_base *base = event_base_new();
 	struct worker *w;
 	uint32_t ncursors = h->seg->hdr->max_pools * ROLE_N * TABLE_GROUPS;
@@ -379,7 +379,7 @@ worker_new(const struct heritage *h)
 		event_assign(&w->ev_listen[i], w->base, h->listen_fds[i], EV_READ | EV_PERSIST,
 			on_accept, w);
 	event_assign(&w->ev_tick, w->base, -1, 0, on_tick, w);
-	watch(w, &w->ev_beat, -1, EV_PERSIST, on_beat, &beat);
+	watch(w, &w->ev_heartbeat, -1, EV_PERSIST, on_heartbeat, &heartbeat);
 	watch(w, &w->ev_wake, h->wake_fds[h->slot], EV_READ | EV_PERSIST, on_wake, NULL);
 	watch(w, &w->ev_channel, h->channel, EV_READ | EV_PERSIST, on_channel, NULL);
 	return w;
@@ -416,7 +416,7 @@ worker_free(struct worker *w)
 	worker_reap(w);
 	connpool_free(&w->connpool);
 	event_del(&w->ev_tick);
-	event_del(&w->ev_beat);
+	event_del(&w->ev_heartbeat);
 	event_del(&w->ev_channel);
 	event_del(&w->ev_wake);
 	event_base_free(w->base);

@@ -52,7 +52,7 @@ arrivals_init(void)
 	all = shared(sizeof(*all));
 }
 
-static enum quota_verdict
+static enum quota_outcome
 arrive(uint32_t me, uint32_t client, struct quota_pass *pass)
 {
 	static const struct quota_terms rate = {.rate = RATE, .burst = BURST},
@@ -113,7 +113,7 @@ come(uint32_t me, struct guest *g, uint64_t r)
 	const bool calm = seen_get(&all->calm) != 0;
 	struct came *came = &all->came[me];
 	struct quota_pass pass;
-	enum quota_verdict v;
+	enum quota_outcome v;
 
 	g->client = (uint32_t)(r >> 40) % (calm ? CLIENTS_CALM : CLIENTS);
 	v = arrive(me, g->client, &pass);

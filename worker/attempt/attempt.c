@@ -220,7 +220,7 @@ make(struct worker *w, const struct connector *c, struct demand of, enum attempt
 	of.text = of.text == NULL ? NULL : text_ref(of.text);
 	transfer_init(&a->t, w, c, of);
 	a->lookup = c->lookup != NULL ? LOOKUP_DUE : LOOKUP_NOT_NEEDED;
-	a->prefill = connector_pairs(c) ? PREFILL_IDLE : PREFILL_NOT_NEEDED;
+	a->prefill = connector_two_engines(c) ? PREFILL_IDLE : PREFILL_NOT_NEEDED;
 	for (enum leg_kind k = 0; k < LEG_N; k++)
 		leg_ready(a, k);
 	sse_init(&a->sse);
@@ -376,7 +376,7 @@ attempt_reap(struct worker *w)
 	}
 }
 
-/* --- questions ----------------------------------------------------------------------------------- */
+/* --- predicates ---------------------------------------------------------------------------------- */
 
 enum leg_kind
 attempt_leg_kind(const struct attempt *a, const struct leg *leg)

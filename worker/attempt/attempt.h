@@ -221,7 +221,7 @@ void attempt_tick(struct attempt *a, uint64_t now_ms);
 /* Takes what its engines have said by now. */
 void attempt_poll(struct attempt *a);
 
-/* --- questions */
+/* --- predicates */
 
 /* Decode was sent what is only believed of its prefill engine, whose answer is not here yet (NixlPush): until then
  * whatever decode says may come of a wrong belief. */

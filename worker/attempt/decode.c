@@ -41,7 +41,7 @@ status_ends_it(struct attempt *a)
 		failover_record_begun(a);
 		return false;
 	}
-	o = failover_judge(a, LEG_DECODE, CAUSE_STATUS);
+	o = failover_outcome(a, LEG_DECODE, CAUSE_STATUS);
 	return o.action == ACTION_OTHERS && failover_others(a, LEG_DECODE, CAUSE_STATUS, &o);
 }
 
@@ -145,7 +145,7 @@ fails_at_once(struct attempt *a, const struct span *pieces, size_t n, bool done)
 	struct req *req = a->branch->req;
 
 	if (!relay_started(req) && begins_with_error(a, pieces, n)) {
-		struct outcome o = failover_judge(a, LEG_DECODE, CAUSE_UNUSABLE);
+		struct outcome o = failover_outcome(a, LEG_DECODE, CAUSE_UNUSABLE);
 
 		if (failover_others(a, LEG_DECODE, CAUSE_UNUSABLE, &o))
 			return true;
@@ -216,7 +216,7 @@ decode_payload(struct attempt *a, const struct span *pieces, size_t n, bool done
  * [DONE], or, to go on with one, what is none.
  */
 static bool
-ended_early(struct attempt *a)
+ended_too_soon(struct attempt *a)
 {
 	struct req *req = a->branch->req;
 	const struct leg *d = attempt_decode(a);
@@ -235,7 +235,7 @@ stream_ended(struct attempt *a)
 	struct req *req = a->branch->req;
 
 	if (a->sse.error) { /* as vLLM says it of a stream, under a 200 */
-		(void)failover_judge(a, LEG_DECODE, CAUSE_UNUSABLE);
+		(void)failover_outcome(a, LEG_DECODE, CAUSE_UNUSABLE);
 	}
 	failover_record_good(a, LEG_DECODE);
 	if (resume_follows(req, attempt_decode(a)))
@@ -259,7 +259,7 @@ first_answered(struct attempt *a)
 		return;
 	if (!resume_follows(req, attempt_decode(a)))
 		req_end(req, a->sse.error ? END_ENGINE_STATUS : END_OK);
-	else if (ended_early(a))
+	else if (ended_too_soon(a))
 		failover(a, LEG_DECODE, CAUSE_UNUSABLE, END_DECODE_ANSWER);
 	else
 		deliver_followed_ended(a);
@@ -294,7 +294,7 @@ decode_answered(struct attempt *a)
 
 	if (a->withheld == WITHHELD_SPECULATION)
 		return; /* decode_confirmed() */
-	if (ended_early(a))
+	if (ended_too_soon(a))
 		failover(a, LEG_DECODE, CAUSE_UNUSABLE, END_DECODE_ANSWER);
 	else if (d->keep && d->status != 200)
 		deliver_pass_on(req, d, "the decode engine's");

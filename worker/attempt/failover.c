@@ -99,7 +99,7 @@ facts_of(const struct attempt *a, enum leg_kind kind, enum failure_cause cause)
 
 /* The exchange that an outcome is recorded of: a lookup is sent for the sake of another leg's engine. */
 static struct exchange
-exchange_of(struct attempt *a, enum leg_kind kind)
+leg_exchange(struct attempt *a, enum leg_kind kind)
 {
 	const struct leg *leg = &a->leg[kind];
 
@@ -114,7 +114,7 @@ exchange_of(struct attempt *a, enum leg_kind kind)
 void
 failover_record_good(struct attempt *a, enum leg_kind kind)
 {
-	struct exchange x = exchange_of(a, kind);
+	struct exchange x = leg_exchange(a, kind);
 
 	if (kind != LEG_LOOKUP)
 		outcome_good(&x);
@@ -123,7 +123,7 @@ failover_record_good(struct attempt *a, enum leg_kind kind)
 void
 failover_record_begun(struct attempt *a)
 {
-	struct exchange x = exchange_of(a, LEG_DECODE);
+	struct exchange x = leg_exchange(a, LEG_DECODE);
 
 	outcome_begun(&x);
 }
@@ -131,7 +131,7 @@ failover_record_begun(struct attempt *a)
 static void
 record_bad(struct attempt *a, enum leg_kind kind)
 {
-	struct exchange x = exchange_of(a, kind);
+	struct exchange x = leg_exchange(a, kind);
 
 	outcome_bad(&x);
 }
@@ -140,7 +140,7 @@ static void
 record(struct attempt *a, enum leg_kind kind, const struct outcome *o)
 {
 	const struct connector *c = a->t.connector;
-	struct exchange x = exchange_of(a, kind);
+	struct exchange x = leg_exchange(a, kind);
 
 	if (o->forget && c->failed != NULL)
 		c->failed(&a->t, (enum role)kind);
@@ -164,7 +164,7 @@ record(struct attempt *a, enum leg_kind kind, const struct outcome *o)
 }
 
 struct outcome
-failover_judge(struct attempt *a, enum leg_kind kind, enum failure_cause cause)
+failover_outcome(struct attempt *a, enum leg_kind kind, enum failure_cause cause)
 {
 	const struct failure f = facts_of(a, kind, cause);
 	const struct outcome o = failure_outcome(&f);
@@ -205,7 +205,7 @@ static bool
 kv_usable(const struct attempt *a, enum leg_kind kind)
 {
 	return kind == LEG_DECODE && a->leg[LEG_DECODE].progress == LEG_UNREACHED &&
-	       !a->t.connector->info->kv_bound && connector_pairs(a->t.connector);
+	       !a->t.connector->info->kv_bound && connector_two_engines(a->t.connector);
 }
 
 /* For the log: a request that ended well does not say it otherwise. */
@@ -312,7 +312,7 @@ may_try(const struct search *s)
 	if (budget_left(&w->budgets[req->facts.pool.id], req->facts.pool.rescue.retry_budget,
 		    clock_ms()))
 		return true;
-	if (s->most < EP_AWAY_EJECTED) /* of two questions about one failure */
+	if (s->most < EP_AWAY_EJECTED) /* the second search of one failure counts */
 		metric_add(w->slab, M_BUDGET_SPENT, 1);
 	return false;
 }
@@ -323,7 +323,7 @@ static bool
 may_move(const struct search *s)
 {
 	const struct req *req = s->failed->branch->req;
-	const struct exchange x = exchange_of(s->failed, s->kind);
+	const struct exchange x = leg_exchange(s->failed, s->kind);
 
 	return outcome_says_busy(&x) && s->outcome->a_try && req->facts.pool.rescue.retries > 0 &&
 	       req->facts.tried.n < REQ_TRIED_MAX;
@@ -390,9 +390,9 @@ another(const struct search *s)
 	struct attempt *a = s->failed;
 	struct req *req = a->branch->req;
 	const bool keep = !s->resumes && kv_usable(a, s->kind);
-	const enum plan_for what = keep                              ? FOR_DECODE
-				   : connector_pairs(a->t.connector) ? FOR_PAIR
-								     : FOR_ONE;
+	const enum plan_for what = keep                                    ? FOR_DECODE
+				   : connector_two_engines(a->t.connector) ? FOR_BOTH
+									   : FOR_ONE;
 	struct attempt *next = attempt_new(a->branch, a->t.connector, ATTEMPT_OTHER);
 	bool last_resort = false, moved, found;
 
@@ -422,7 +422,7 @@ fall_back(const struct search *s)
 	bool found;
 
 	if (req->facts.pool.rescue.fallback != FALLBACK_DIRECT || relay_started(req) ||
-		!connector_pairs(a->t.connector) || s->kind == LEG_DECODE ||
+		!connector_two_engines(a->t.connector) || s->kind == LEG_DECODE ||
 		a->leg[s->kind].status == 429) /* it is full: its Retry-After is for the client */
 		return false;
 	next = attempt_new(&req->branches[0], &connector_direct, ATTEMPT_OTHER);
@@ -519,7 +519,7 @@ void
 failover(struct attempt *a, enum leg_kind kind, enum failure_cause cause, enum req_end end)
 {
 	struct req *req = a->branch->req;
-	const struct outcome o = failover_judge(a, kind, cause);
+	const struct outcome o = failover_outcome(a, kind, cause);
 
 	switch (o.action) {
 	case ACTION_IGNORE:
@@ -558,7 +558,7 @@ failover_prefill_again(struct attempt *a)
 	struct attempt *next = attempt_new(b, a->t.connector, ATTEMPT_PREFILL_AGAIN);
 
 	metric_add(a->w->slab, M_PREFILL_AGAIN, 1);
-	if (choose_others(next, FOR_PAIR, &s, EP_AWAY_EJECTED, NULL)) {
+	if (choose_others(next, FOR_BOTH, &s, EP_AWAY_EJECTED, NULL)) {
 		attempt_end(a); /* its blocks are free by now */
 		take_over(b, next);
 		return;

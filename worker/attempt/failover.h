@@ -10,15 +10,15 @@
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/failure.h"
 
-/* What the failure means; the engines' books have it (eject.h). */
-struct outcome failover_judge(struct attempt *a, enum leg_kind kind, enum failure_cause cause);
+/* What the failure means.  The outcome is recorded for the engines at fault (shm/eject.h). */
+struct outcome failover_outcome(struct attempt *a, enum leg_kind kind, enum failure_cause cause);
 /*
  * Another attempt, with other engines.  True: the branch goes on with it, or the request with the decode engine alone;
  * events may have come of it at once, and the request may even be over.  False: nobody is left, nothing was changed.
  */
 bool failover_others(
 	struct attempt *a, enum leg_kind kind, enum failure_cause cause, const struct outcome *o);
-/* All of it: judged, carried out, and where nobody saves the request it ends, by `end` or by the engine's answer. */
+/* Records the outcome and carries it out.  If no engine is left the request ends, by `end` or by the engine's own answer. */
 void failover(struct attempt *a, enum leg_kind kind, enum failure_cause cause, enum req_end end);
 /* The KV has become too old before decode could be sent it: prefill again, once; not a try. */
 void failover_prefill_again(struct attempt *a);

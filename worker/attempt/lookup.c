@@ -109,7 +109,7 @@ failed(struct attempt *a)
 						 : "asked, it answers without it";
 	if (a->t.connector->lookup_repeats) {
 		if (leg->fail != LEG_FAIL_NONE && leg->fail != LEG_FAIL_SHORTAGE) {
-			o = failover_judge(a, LEG_LOOKUP, CAUSE_BROKEN);
+			o = failover_outcome(a, LEG_LOOKUP, CAUSE_BROKEN);
 			if (failover_others(a, LEG_LOOKUP, CAUSE_BROKEN, &o))
 				return;
 		}

@@ -121,7 +121,7 @@ resume_events(struct req *req, struct membuf *out)
 }
 
 bool
-resume_last_words(const struct req *req, char *buf, size_t size)
+resume_engine_message(const struct req *req, char *buf, size_t size)
 {
 	const struct membuf *last = &req->resume->last;
 

@@ -1,6 +1,6 @@
 /*
  * A stream that survives its decode engine (`resume: true` of a pool): its events are followed (proto/answer/follow.h), the
- * client's request is kept, and when the engine dies retry.c goes on with other engines, a whole new hand-shake of theirs,
+ * client's request is kept, and when the engine dies failover.c goes on with other engines, a whole new hand-shake of theirs,
  * and the request for the rest.
  *
  * Costs a stream, while it may be resumed: the client's body and header lines, the text so far (at most limits.max_answer)
@@ -34,13 +34,14 @@ struct span resume_options(const struct req *req);
  * is no event; `out` then ends before that, and the rest is dropped.
  */
 bool resume_events(struct req *req, struct membuf *out);
-/* What it said, for the client, when nobody goes on: buf is always terminated.  False: nothing to speak of. */
-bool resume_last_words(const struct req *req, char *buf, size_t size);
+/* The error message of the engine's last event, for the client, when no engine goes on.  `buf` is always terminated.
+ * False: the event has no message. */
+bool resume_engine_message(const struct req *req, char *buf, size_t size);
 
 /* The engines have their requests: takes over of the client's bytes what another request would be made of. */
 void resume_keep(struct req *req);
 
-/* For retry.c, of a stream the client has something of. */
+/* For failover.c, of a stream that the client has a part of. */
 
 /* Whether other engines could go on with it; if not, that is noted for the log. */
 bool resume_may(struct req *req);
@@ -48,5 +49,5 @@ bool resume_may(struct req *req);
 bool resume_finish(struct req *req);
 /* The client's bytes are there again, and the request for the rest is made; false: it cannot be. */
 bool resume_prepare(struct req *req);
-/* That request is the one the pair's next attempt sends. */
+/* The branch's next attempt sends that request. */
 void resume_go(struct req *req);

@@ -46,13 +46,13 @@ struct worker {
 	struct connpool *connpool;
 	char *buf; /* the one read buffer, WORKER_BUF bytes: valid within one callback only */
 
-	struct event ev_channel, ev_tick, ev_beat, ev_wake;
+	struct event ev_channel, ev_tick, ev_heartbeat, ev_wake;
 	struct event *ev_listen; /* one per listening socket */
 	bool listening;          /* watched now */
 	bool accept_paused;      /* out of file descriptors: tried again at the next tick */
-	/* A connection waits although this worker rests: since when; 0: none was seen at the last tick.
-	 * And since when a worker must have beaten to have a share. */
-	uint64_t unheard_ms, heard_ms;
+	/* Since when a connection has waited while this worker does not listen; 0: none waited at the last
+	 * tick.  And: a worker without a heartbeat since then has no share of the connections. */
+	uint64_t waiting_since_ms, alive_since_ms;
 	bool ticking;
 
 	struct client_list clients;
@@ -87,9 +87,9 @@ struct worker {
 	struct transfer **waiting; /* [flag slot]: the transfer that waits for its notices */
 	uint64_t next_room;        /* SGLang's bootstrap rooms: counts */
 
-	/* [pool id][lane]: requests since both rounds began together, see plan.c */
+	/* [pool id][cursor partition]: requests since both rounds began together, see plan.c */
 	uint32_t *round;
-	/* round-robin cursors [pool id][role][lane]; where each starts: select_cursor() */
+	/* round-robin cursors [pool id][role][cursor partition]; where each starts: select_cursor() */
 	uint32_t *cursor;
 	uint32_t *retry_turn;         /* the same: counts retries, which do not move the cursors */
 	uint32_t *mean_tokens;        /* [pool id]: of recent prompts */

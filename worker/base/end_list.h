@@ -57,7 +57,7 @@
 	X(NOT_LEARNED, "not_learned", 503, "service_unavailable",                                       \
 		"the prefill engine has not said where its KV cache is fetched")                        \
 	X(UNSUPPORTED, "not_supported", 400, "invalid_request_error", "not possible here")              \
-	X(TOO_MANY_PAIRS, "too_many_choices", 400, "invalid_request_error",                             \
+	X(TOO_MANY_BRANCHES, "too_many_choices", 400, "invalid_request_error",                             \
 		"more samples or prompts than limits.max_fanout allows")                                \
 	X(REQUEST_TIMEOUT, "request_timeout", 504, "server_error", "the request took too long")         \
 	X(DECODE_BROKEN, "decode_broken", 502, "server_error", "the decode engine broke off")           \

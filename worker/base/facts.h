@@ -53,7 +53,7 @@ struct facts {
 	uint32_t tokens;   /* of its prompt, estimated; 0: not yet */
 	uint32_t estimate; /* what the routing threshold is compared with */
 	uint32_t samples;  /* `n` */
-	uint32_t parts;    /* branches: samples or prompts that are served apart */
+	uint32_t parts;    /* branches: samples or prompts that are served one by one */
 	struct req_pool pool;
 	struct tried tried;
 };

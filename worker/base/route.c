@@ -10,9 +10,9 @@ static const struct {
 	enum route_by by;
 } routes[ROUTE_N] = {
 	[ROUTE_NONE] = { "other", ROUTE_BY_US },
-	[ROUTE_CHAT] = { "/v1/chat/completions", ROUTE_BY_PAIR },
-	[ROUTE_COMPLETIONS] = { "/v1/completions", ROUTE_BY_PAIR },
-	[ROUTE_GENERATE] = { "/generate", ROUTE_BY_PAIR },
+	[ROUTE_CHAT] = { "/v1/chat/completions", ROUTE_BY_TWO },
+	[ROUTE_COMPLETIONS] = { "/v1/completions", ROUTE_BY_TWO },
+	[ROUTE_GENERATE] = { "/generate", ROUTE_BY_TWO },
 	[ROUTE_EMBEDDINGS] = { "/v1/embeddings", ROUTE_BY_ONE },
 	[ROUTE_EMBED] = { "/v2/embed", ROUTE_BY_ONE },
 	[ROUTE_POOLING] = { "/pooling", ROUTE_BY_ONE },

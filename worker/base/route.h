@@ -52,7 +52,7 @@ enum route route_find(struct span path);
 /* The path; "other" for ROUTE_NONE: the metric label. */
 const char *route_path(enum route r);
 /* What a path's requests are served by. */
-enum route_by { ROUTE_BY_US, ROUTE_BY_PAIR, ROUTE_BY_ONE };
+enum route_by { ROUTE_BY_US, ROUTE_BY_TWO, ROUTE_BY_ONE };
 enum route_by route_by(enum route r);
 /* True for the paths that go to engines. */
 bool route_forwards(enum route r);

@@ -113,16 +113,16 @@ connector_several_whole(const struct req_pool *pool)
 }
 
 enum several
-connector_several_pairs(const struct req_pool *pool)
+connector_several_branches(const struct req_pool *pool)
 {
 	(void)pool;
-	return SEVERAL_PAIRS;
+	return SEVERAL_BRANCHES;
 }
 
 enum several
 connector_fanout(const struct req_pool *pool)
 {
-	return pool->shake.fanout != 0 ? SEVERAL_PAIRS : SEVERAL_DIRECT;
+	return pool->shake.fanout != 0 ? SEVERAL_BRANCHES : SEVERAL_DIRECT;
 }
 
 void
@@ -234,7 +234,7 @@ connector_strip(struct transfer *t, struct splice_edit *e)
 	connector_set(e, SK_RID, SE_LOWER, t->id_json);
 }
 
-/* Of a request that was split, this pair's share. */
+/* Of a request with several branches, this attempt's share. */
 static void
 take_share(struct transfer *t, struct splice_edit *e)
 {

@@ -21,7 +21,7 @@ struct transfer;
 
 /* Which engines serve an attempt. */
 enum engines {
-	ENGINES_PAIR,   /* a prefill engine and a decode engine: a hand-shake */
+	ENGINES_TWO,    /* a prefill engine and a decode engine: a hand-shake */
 	ENGINES_DECODE, /* a decode engine does all of it */
 	ENGINES_SINGLE, /* one engine, of the role that the pool's configuration says */
 };
@@ -31,9 +31,9 @@ enum leg_starts { STARTS_AT_ONCE, STARTS_AFTER_PREFILL, STARTS_AFTER_KV, STARTS_
 
 /* What becomes of a request for several samples, or of several prompts. */
 enum several {
-	SEVERAL_WHOLE,  /* one attempt serves them all */
-	SEVERAL_PAIRS,  /* a branch, with an attempt of its own, for each */
-	SEVERAL_DIRECT, /* the decode engine alone, without a hand-shake */
+	SEVERAL_WHOLE,    /* one attempt serves them all */
+	SEVERAL_BRANCHES, /* a branch, with an attempt of its own, for each */
+	SEVERAL_DIRECT,   /* the decode engine alone, without a hand-shake */
 };
 
 /* What an engine's answer gave. */
@@ -102,9 +102,9 @@ struct connector {
 
 /* True: a hand-shake of two engines. */
 static inline bool
-connector_pairs(const struct connector *c)
+connector_two_engines(const struct connector *c)
 {
-	return c->engines == ENGINES_PAIR;
+	return c->engines == ENGINES_TWO;
 }
 
 /* connector_nixl and so on. */
@@ -129,7 +129,7 @@ void connector_set(struct splice_edit *e, enum splice_key k, enum splice_op op, 
 void connector_set_span(struct splice_edit *e, enum splice_key k, enum splice_op op, struct span v);
 /* Limits of a prefill leg: one token, not streamed (protocols.md 1.6). */
 void connector_limit_prefill(struct transfer *t, struct splice_edit *e);
-/* Its first token may not end it: vLLM <= 0.19 and Mooncake hand over only what ended by length (2.3). */
+/* Its first token may not end it: vLLM <= 0.19 and Mooncake give KV parameters only for what ended by length (2.3). */
 void connector_no_stops(struct splice_edit *e);
 /* The client's own body, untouched. */
 void connector_no_edit(struct transfer *t, struct splice_edit *e);
@@ -147,4 +147,4 @@ const char *connector_answer_id(const struct demand *d, char id[CONNECTOR_ANSWER
 enum several connector_several_whole(const struct req_pool *pool);
 /* A branch for each with `fanout: true`, else direct. */
 enum several connector_fanout(const struct req_pool *pool);
-enum several connector_several_pairs(const struct req_pool *pool);
+enum several connector_several_branches(const struct req_pool *pool);

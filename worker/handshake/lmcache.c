@@ -94,7 +94,7 @@ is_token_list(const char *p, size_t n)
 	return n >= 2 && p[0] == '[' && strspn(p + 1, "0123456789, \t\r\n") >= n - 2;
 }
 
-/* The one prompt of this pair, be it the only one of a list; of no bytes for chat. */
+/* The one prompt of this attempt, be it the only one of a list; of no bytes for chat. */
 static struct span
 prompt_of(const struct transfer *t)
 {
@@ -315,7 +315,7 @@ complete(struct transfer *t)
 static enum several
 samples(const struct req_pool *pool)
 {
-	return by_prefill(pool) ? SEVERAL_PAIRS : SEVERAL_WHOLE;
+	return by_prefill(pool) ? SEVERAL_BRANCHES : SEVERAL_WHOLE;
 }
 
 /*
@@ -439,7 +439,7 @@ const struct connector connector_lmcache = {
 	.prefilled = prefilled,
 	.complete = complete,
 	.samples = samples,
-	.prompts = connector_several_pairs,
+	.prompts = connector_several_branches,
 	.path = path,
 	.unfit = unfit,
 	.rewrites = rewrites,

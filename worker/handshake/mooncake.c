@@ -52,7 +52,7 @@ count_ranks(const char *text, size_t n)
 }
 
 /*
- * Keeps the engine id that decode is told, of the rank that prefill is asked for: in the pair, since an engine
+ * Keeps the engine id that decode is told, of the rank that prefill is asked for: in the attempt, since an engine
  * that fails is forgotten at once.  False: it must be asked for.
  */
 static bool
@@ -126,7 +126,7 @@ static void
 prefill_edit(struct transfer *t, struct splice_edit *e)
 {
 	connector_limit_prefill(t, e);
-	connector_no_stops(e); /* what ends by a stop is not handed over */
+	connector_no_stops(e); /* the KV of what ends by a stop is not kept for decode */
 	connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET,
 		old(t) ? transfer_text(t, "{\"do_remote_decode\":true,\"do_remote_prefill\":false}")
 		       : transfer_text(t,
@@ -143,7 +143,7 @@ decode_edit(struct transfer *t, struct splice_edit *e)
 	const bool bare_v6 = strchr(host, ':') != NULL && host[0] != '[';
 
 	if (t->kv.n == 0)
-		return; /* nothing to hand over: the decode engine prefills for itself */
+		return; /* no KV parameters: the decode engine prefills for itself */
 	if (old(t)) {
 		connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET, t->kv);
 		return;
@@ -157,7 +157,7 @@ decode_edit(struct transfer *t, struct splice_edit *e)
 }
 
 /*
- * P hands over only what ended by its length: after anything else, an engine's own abort for one, decode
+ * P keeps KV for decode only of what ended by its length: after anything else, an engine's own abort for one, decode
  * would wait for ever (protocols.md 8.2).
  */
 static enum handoff
@@ -171,7 +171,7 @@ prefilled(struct transfer *t)
 	if (connector_take_answer(t) == HANDOFF_BAD)
 		return HANDOFF_BAD;
 	if (!answer_prefill_ended(p->text, p->len)) {
-		if (t->kv.n == 0) /* prefill was done again: pair_prefill_again() */
+		if (t->kv.n == 0) /* prefill was done again: failover_prefill_again() */
 			(void)take_engine(t);
 		return HANDOFF_OK;
 	}
@@ -191,5 +191,5 @@ const struct connector connector_mooncake = {
 	.prefilled = prefilled,
 	.failed = failed,
 	.samples = connector_fanout,
-	.prompts = connector_several_pairs,
+	.prompts = connector_several_branches,
 };

@@ -37,7 +37,8 @@ prefill_edit(struct transfer *t, struct splice_edit *e)
 static void
 decode_edit(struct transfer *t, struct splice_edit *e)
 {
-	if (t->kv.n > 0) /* else nothing to hand over: the decode engine prefills for itself */
+	if (t->kv.n >
+		0) /* else there are no KV parameters: the decode engine prefills for itself */
 		connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET, t->kv);
 }
 
@@ -167,5 +168,5 @@ const struct connector connector_nixl = {
 	.prefilled = prefilled,
 	.failed = failed,
 	.samples = connector_fanout,
-	.prompts = connector_several_pairs,
+	.prompts = connector_several_branches,
 };

@@ -62,6 +62,6 @@ const struct connector connector_orchestrated = {
 	.edit = {[ROLE_PREFILL] = prefill_edit, [ROLE_DECODE] = decode_edit},
 	.prefilled = prefilled,
 	.samples = samples,
-	/* an answer to several prompts is no hand-over for any of them */
-	.prompts = connector_several_pairs,
+	/* the answer to several prompts cannot serve as the KV parameters of one of them */
+	.prompts = connector_several_branches,
 };

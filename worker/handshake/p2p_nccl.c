@@ -50,7 +50,7 @@ const struct connector connector_p2p_nccl = {
 	 * alone: it never computes a prompt but waits for its cache (p2p_nccl_connector.py,
 	 * get_num_new_matched_tokens()).
 	 */
-	.samples = connector_several_pairs,
+	.samples = connector_several_branches,
 	.prompts = connector_several_whole,
 	.rewrites = rewrites,
 };

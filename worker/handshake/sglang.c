@@ -76,7 +76,7 @@ prompts_of(const struct demand *d)
 	return 0;
 }
 
-/* The same of one pair's body, which may be for one of them. */
+/* The same of one attempt's body, which may be for one of them. */
 static size_t
 batch(const struct transfer *t)
 {
@@ -337,7 +337,7 @@ holds(const struct engine_answer *a, const char *word)
 }
 
 /*
- * A prefill engine that has promised a stream, or whose request was aborted, fails under a 200: its decode
+ * A prefill engine that has declared a stream, or whose request was aborted, fails under a 200: its decode
  * engine would wait for minutes (pitfall 20).  Only answers that hold one of the words are looked into.
  */
 static bool
@@ -432,7 +432,7 @@ const struct connector connector_sglang = {
 	.prefill_more = prefill_more,
 	.prefilled = prefilled,
 	.failed = failed,
-	.samples = connector_several_pairs,
+	.samples = connector_several_branches,
 	.prompts = connector_several_whole,
 	.refuses = refuses,
 	.rewrites = rewrites,

@@ -3,7 +3,7 @@
  * fill it; the attempt that it is part of sends what they make of it.
  *
  * Process: worker.
- * Ownership: part of its attempt.  Engines are borrowed from the attempt's reservations, answers from its
+ * Ownership: part of its attempt.  Engines point into the attempt's reservations, answers into its
  * legs.  Texts made here live until transfer_drop_texts().
  */
 #pragma once

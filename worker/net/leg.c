@@ -30,7 +30,7 @@ static leg_handler send_request, all_sent, read_answer, connect_failed, lost_sen
  * CONNECT  a new connection is being made; nothing has been sent.
  * SEND     some of the request still waits for the socket.
  * HEAD     all of it is with the kernel; no complete head of an answer is here.
- * BODY     the head is read; the request may not be out yet (an engine that refuses early).
+ * BODY     the head is read; the request may not be out yet (an engine that refuses before it has read all).
  */
 /* clang-format off */
 static const struct {

@@ -18,8 +18,9 @@
 
 /* bytes a client may send ahead of its answer before it is not read any more */
 #define CLIENT_AHEAD (64u << 10)
-#define CLIENT_LINGER_MS 1000 /* for the client to read an early answer before we reset it */
-#define CLIENT_DRAIN_MS 2000  /* for a request that may be on its way when draining begins */
+#define CLIENT_LINGER_MS                                                                           \
+	1000 /* for the client to read an answer to half a request before the reset */
+#define CLIENT_DRAIN_MS 2000 /* for a request that may be on its way when draining begins */
 
 static void on_client_read(void *arg);
 static void on_client_drained(void *arg);

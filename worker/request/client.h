@@ -27,7 +27,7 @@ struct client {
 	uint64_t deadline_ms; /* idle, or closing */
 	bool closing;         /* no further request; closes once everything has been written */
 	bool unread;          /* answered before its request had been read to the end */
-	/* answered early: what still comes is thrown away until the client closes */
+	/* answered before its end: what still comes is thrown away until the client closes */
 	bool lingering;
 	bool full;      /* its socket would not take all of the answer */
 	bool consuming; /* a loop further up is handing bytes out */

@@ -91,12 +91,12 @@ static void
 decode_gave_up(struct req *req)
 {
 	struct attempt *a = req->branches[0].attempt;
-	struct outcome o = failover_judge(a, LEG_DECODE, CAUSE_UNUSABLE);
+	struct outcome o = failover_outcome(a, LEG_DECODE, CAUSE_UNUSABLE);
 	char message[400];
 
 	if (failover_others(a, LEG_DECODE, CAUSE_UNUSABLE, &o))
 		return;
-	if (!relay_started(req) || !resume_last_words(req, message, sizeof(message))) {
+	if (!relay_started(req) || !resume_engine_message(req, message, sizeof(message))) {
 		deliver_cut(req, END_DECODE_ANSWER);
 		return;
 	}
@@ -213,7 +213,7 @@ static bool
 bad_event(struct attempt *a, int r, struct membuf *out)
 {
 	struct req *req = a->branch->req;
-	struct outcome o = failover_judge(a, LEG_DECODE, CAUSE_UNUSABLE);
+	struct outcome o = failover_outcome(a, LEG_DECODE, CAUSE_UNUSABLE);
 
 	if (r == ANSWER_ERROR && !a->output_started &&
 		failover_others(a, LEG_DECODE, CAUSE_UNUSABLE, &o))

@@ -125,7 +125,7 @@ limit_enter(struct req *req, const struct http_head *h)
 		.burst = conf->client_burst != 0 ? conf->client_burst : conf->client_rate.n,
 	};
 	struct quota_pass pass = {.wait_ns = 0};
-	enum quota_verdict v;
+	enum quota_outcome v;
 
 	if (terms.max_inflight == 0 && terms.rate == 0)
 		return END_OK;

@@ -432,7 +432,7 @@ error_message(const struct req *req, char *buf, size_t size)
 		(void)snprintf(buf, size, "The model `%s` does not exist.", req->facts.model);
 	else if (req->end == END_METHOD)
 		(void)snprintf(buf, size, "%s: this path takes %s", m, req->detail);
-	else if (req->end == END_TOO_MANY_PAIRS)
+	else if (req->end == END_TOO_MANY_BRANCHES)
 		(void)snprintf(buf, size, "%s (%u)", m, req->w->conf->max_fanout);
 	else if (req->facts.pool.name != NULL)
 		(void)snprintf(buf, size, "%s%s%s (pool %s)", m, req->detail != NULL ? ": " : "",

@@ -1,5 +1,5 @@
 /*
- * A request, from the first byte of its head to the last byte of its answer: the state table in req.c
+ * A request, from the first byte of its head to the last byte of its answer: the state table in request.c
  * is the heart of the router, read that first.
  *
  * Process: worker.

@@ -190,7 +190,7 @@ look_first(struct req *req, const struct selection s[ROLE_N])
 {
 	struct select_room room;
 
-	if (!req->waits || !connector_pairs(req->connector) ||
+	if (!req->waits || !connector_two_engines(req->connector) ||
 		(req->nbranches == 1 && s[0].pool->pairing != PAIRING_REQUIRE))
 		return END_OK;
 	room = select_pairs(s);
@@ -323,7 +323,7 @@ plan_learn(struct req *req, uint64_t ttft_us)
 	 * where engines failed there is theirs in it, too */
 	if (req->facts.pool.shake.routing_threshold == THRESHOLD_AUTO && req->nbranches == 1 &&
 		req->tries == 0 && req->rescue == RESCUE_NONE &&
-		route_by(req->facts.route) == ROUTE_BY_PAIR && req->facts.stream &&
+		route_by(req->facts.route) == ROUTE_BY_TWO && req->facts.stream &&
 		(req->relay == RELAY_STREAM || req->answer != NULL))
 		threshold_learn(&req->w->thresholds[req->facts.pool.id], req->facts.estimate,
 			req->direct != NULL, ttft_us);
@@ -363,15 +363,15 @@ choose_way(struct req *req, const struct table_pool *tp, uint32_t *ret_pairs)
 	}
 	prompts = connector_prompts(&d);
 	split = req->facts.samples > 1 && c->samples != NULL &&
-		c->samples(&req->facts.pool) == SEVERAL_PAIRS;
+		c->samples(&req->facts.pool) == SEVERAL_BRANCHES;
 	/* an answer lists the samples of a prompt side by side: where these are split, so are the prompts */
 	if (prompts > 1 &&
-		(split || (c->prompts != NULL && c->prompts(&req->facts.pool) == SEVERAL_PAIRS)))
+		(split || (c->prompts != NULL && c->prompts(&req->facts.pool) == SEVERAL_BRANCHES)))
 		pairs = prompts;
 	if (split)
 		pairs *= req->facts.samples;
 	if (pairs > req->w->conf->max_fanout)
-		return END_TOO_MANY_PAIRS;
+		return END_TOO_MANY_BRANCHES;
 	*ret_pairs = (uint32_t)pairs;
 	return END_OK;
 }
@@ -396,7 +396,7 @@ share_out(struct req *req)
 {
 	const struct splice_member *prompt = splice_find(req->text->doc, SK_PROMPT);
 	const bool split = req->connector->samples != NULL &&
-			   req->connector->samples(&req->facts.pool) == SEVERAL_PAIRS;
+			   req->connector->samples(&req->facts.pool) == SEVERAL_BRANCHES;
 	const uint32_t samples = split && req->facts.samples > 1 ? req->facts.samples : 1;
 	struct splice_seg list, one;
 	uint64_t seed = 0;
@@ -460,7 +460,7 @@ plan_answer(struct req *req)
 	}
 	if (req->resume != NULL)
 		how.usage = how.continuous_usage = true; /* what nobody asked for is taken out */
-	how.samples = c->samples != NULL && c->samples(&req->facts.pool) == SEVERAL_PAIRS &&
+	how.samples = c->samples != NULL && c->samples(&req->facts.pool) == SEVERAL_BRANCHES &&
 				      req->facts.samples > 0
 			      ? req->facts.samples
 			      : 1;
@@ -515,7 +515,7 @@ choose_within(struct req *req, struct selection s[ROLE_N], enum role one)
 		struct attempt *a = req->branches[i].attempt;
 
 		s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
-		if (connector_pairs(req->connector))
+		if (connector_two_engines(req->connector))
 			why = choose_pair(req, a, s, NULL);
 		else if (choose(a, ROLE_DECODE, &s[one], 0, NULL) == NULL)
 			why = why_none(req, &s[one]);
@@ -539,7 +539,8 @@ choose_endpoints(
 	struct req *req, const struct table *t, const struct table_pool *tp, uint32_t model)
 {
 	const enum role one = role_alone(req->connector, &req->facts);
-	const uint32_t roles = connector_pairs(req->connector) ? SELECT_BOTH_ROLES : 1u << one;
+	const uint32_t roles =
+		connector_two_engines(req->connector) ? SELECT_BOTH_ROLES : 1u << one;
 	const uint32_t n = req->nbranches;
 	struct selection s[ROLE_N];
 	enum req_end why;
@@ -556,7 +557,7 @@ choose_endpoints(
 		req_make_branches(req, 0);
 		return why == END_NO_CAPACITY && n > 1 ? why_no_pairs(req, s, n) : why;
 	}
-	wait_served(req, s, connector_pairs(req->connector) ? QUEUE_ALL_ROLES : 1u << one);
+	wait_served(req, s, connector_two_engines(req->connector) ? QUEUE_ALL_ROLES : 1u << one);
 	return why;
 }
 
@@ -596,7 +597,7 @@ choose_again(struct attempt *next, enum plan_for what, struct attempt *of,
 	s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
 	if (what == FOR_DECODE)
 		return choose_decode(next, of, &s[ROLE_DECODE]);
-	if (what == FOR_PAIR)
+	if (what == FOR_BOTH)
 		return choose_pair(NULL, next, s, of) == END_OK;
 	return choose(next, ROLE_DECODE, &s[one], 0, of) != NULL;
 }
@@ -609,7 +610,7 @@ plan_again(struct attempt *next, enum plan_for what, struct attempt *of, enum ep
 	struct worker *w = next->w;
 	const struct table *t = rcu_enter(w->seg, w->slot);
 	const enum role one = what == FOR_ONE ? role_alone(next->t.connector, facts) : ROLE_DECODE;
-	const uint32_t roles = what == FOR_PAIR ? SELECT_BOTH_ROLES : 1u << one;
+	const uint32_t roles = what == FOR_BOTH ? SELECT_BOTH_ROLES : 1u << one;
 	uint32_t model = TABLE_ANY_MODEL;
 	const struct table_pool *tp = find_pool(facts, t, &model);
 	bool found = false;
@@ -734,7 +735,7 @@ static bool
 go_alone(struct req *req)
 {
 	if (req->rescue == RESCUE_ALONE || req->facts.pool.rescue.fallback != FALLBACK_DIRECT ||
-		!connector_pairs(req->connector))
+		!connector_two_engines(req->connector))
 		return false;
 	wait_leave(req); /* it stood there for other places */
 	req->rescue = RESCUE_ALONE;

@@ -19,7 +19,7 @@ struct req;
 void plan_request(struct req *req);
 /* What another attempt needs: both engines, a decode engine beside the prefill engine it has, or the one engine
  * that does it all. */
-enum plan_for { FOR_PAIR, FOR_DECODE, FOR_ONE };
+enum plan_for { FOR_BOTH, FOR_DECODE, FOR_ONE };
 /*
  * Chooses and reserves for `next` whoever was not tried before.  FOR_DECODE: a decode engine beside the prefill engine
  * of `of`.  Else in place of `of`: where no other place is free, the place that `of` holds will do, and moves.

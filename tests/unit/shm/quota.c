@@ -32,7 +32,7 @@ who(uint32_t i)
 	return (uint64_t)(i + 1) << 32;
 }
 
-static enum quota_verdict
+static enum quota_outcome
 enter(uint32_t me, uint32_t client, const struct quota_terms *terms, uint64_t now_ns,
 	struct quota_pass *pass)
 {

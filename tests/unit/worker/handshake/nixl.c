@@ -144,9 +144,9 @@ Test(nixl, several_samples_go_to_decode_unless_fanned_out)
 
 	memset(&pool, 0, sizeof(pool));
 	cr_assert_eq(connector_nixl.samples(&pool), SEVERAL_DIRECT);
-	cr_assert_eq(connector_nixl.prompts(&pool), SEVERAL_PAIRS);
+	cr_assert_eq(connector_nixl.prompts(&pool), SEVERAL_BRANCHES);
 	pool.shake.fanout = 1;
-	cr_assert_eq(connector_nixl.samples(&pool), SEVERAL_PAIRS);
+	cr_assert_eq(connector_nixl.samples(&pool), SEVERAL_BRANCHES);
 }
 
 /* --- push ---------------------------------------------------------------------------------------- */

@@ -95,9 +95,9 @@ Test(orchestrated, what_one_hand_over_serves)
 	memset(&pool, 0, sizeof(pool));
 	pool.shake.handoff = HANDOFF_DISAGG_PREFILL_RESP;
 	cr_assert_eq(connector_orchestrated.samples(&pool), SEVERAL_WHOLE);
-	cr_assert_eq(connector_orchestrated.prompts(&pool), SEVERAL_PAIRS);
+	cr_assert_eq(connector_orchestrated.prompts(&pool), SEVERAL_BRANCHES);
 	pool.shake.handoff = HANDOFF_KV_TRANSFER_PARAMS;
 	cr_assert_eq(connector_orchestrated.samples(&pool), SEVERAL_DIRECT);
 	pool.shake.fanout = 1;
-	cr_assert_eq(connector_orchestrated.samples(&pool), SEVERAL_PAIRS);
+	cr_assert_eq(connector_orchestrated.samples(&pool), SEVERAL_BRANCHES);
 }
