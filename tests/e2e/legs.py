@@ -131,7 +131,7 @@ REFUSAL = json.dumps({"error": {"message": "too long", "type": "BadRequestError"
 REFUSED = {"kind": "status", "status": 400, "body": REFUSAL}
 
 # what an engine does (pdsim's faults), status and code the client gets; limits of 300 ms.  A reset waits until TCP has
-# acknowledged the request, or it is sent once more (worker/README.md, W7)
+# acknowledged the request, or it is sent once more (worker/net/README.md, N5)
 RESET = {"kind": "reset", "delay_ms": 60}
 FAULTS_OF_P = {
     "reset": (RESET, 502, "prefill_broken"), "half_head": ({"kind": "half_head"}, 502, "prefill_broken"),
