@@ -101,11 +101,11 @@ wake_one(struct seg *seg, uint32_t me, const struct shares *s, uint64_t since_ms
 }
 
 bool
-accept_look(struct seg *seg, uint32_t me, bool able, uint64_t heard_ms, uint32_t *ret_wake)
+accept_look(struct seg *seg, uint32_t me, bool able, uint64_t alive_since_ms, uint32_t *ret_wake)
 {
 	const uint64_t now_ms = clock_ms(),
 		       fresh_ms = now_ms < FRESH_MS ? 0 : now_ms - FRESH_MS + 1;
-	const uint64_t since_ms = heard_ms > fresh_ms ? heard_ms : fresh_ms;
+	const uint64_t since_ms = alive_since_ms > fresh_ms ? alive_since_ms : fresh_ms;
 	uint64_t *state = &seg->procs[me].accepts;
 	struct shares s = shares_of(seg, me, since_ms);
 	bool listen = able && may_accept(&s, shm_load(&seg->procs[me].conns));

@@ -26,9 +26,10 @@ enum accept_state {
 /* Worker `me` has `n` open connections. */
 void accept_count(struct seg *seg, uint32_t me, uint64_t n);
 /*
- * Worker `me` looks at its share.  `able`: it could accept.  Workers that have not beaten since
- * `heard_ms`, or for two seconds, have no share.  True: it should watch its listening sockets.
+ * Worker `me` looks at its share.  `able`: it could accept.  Workers without a heartbeat since
+ * `alive_since_ms`, or for two seconds, have no share.  True: it should watch its listening sockets.
  * *ret_wake is the slot of the worker whose eventfd the caller writes, or ACCEPT_NOBODY.
  * To be called after each accept_count(), when woken, and now and then while not listening.
  */
-bool accept_look(struct seg *seg, uint32_t me, bool able, uint64_t heard_ms, uint32_t *ret_wake);
+bool accept_look(
+	struct seg *seg, uint32_t me, bool able, uint64_t alive_since_ms, uint32_t *ret_wake);

@@ -1,5 +1,5 @@
 /*
- * Engines that announced themselves over ZMQ, as the notifier heard them: a small table that the notifier
+ * Engines that announced themselves over ZMQ, as the notifier received them: a small table that the notifier
  * alone writes and the master reads.
  *
  * Process: announce_put, announce_begin in the notifier; announce_get in the master.
@@ -18,7 +18,7 @@ struct announcement {
 	uint64_t seen_ms;             /* clock_ms */
 };
 
-/* A notifier begins: what its predecessor heard is forgotten, half-written entries too. */
+/* A notifier begins: what its predecessor received is forgotten, half-written entries too. */
 void announce_begin(struct seg *seg);
 /*
  * Notes an announcement: refreshes the entry of the same role and http, else takes an empty one or one

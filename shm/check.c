@@ -228,8 +228,8 @@ check_readers(struct check *c)
 
 /* --- endpoint words, rows, journals ------------------------------------------------------- */
 
-/* Whether a worker's open operation on a word that now reads `word` has changed it: load_reap()'s
- * question. */
+/* Whether a worker's open operation on a word that now reads `word` has changed it: load_reap()
+ * decides the same. */
 static bool
 operation_counted(const struct seg *seg, uint32_t worker, uint64_t journal, uint64_t word)
 {
@@ -699,8 +699,8 @@ check_arenas(struct check *c)
 
 		if (use == ARENA_RETIRED)
 			check_retired(c, i);
-		else if (use == ARENA_LENT)
-			found(c, "I5 arena %u was lent and neither published nor put back", i);
+		else if (use == ARENA_OBTAINED)
+			found(c, "I5 arena %u was obtained and neither published nor put back", i);
 		else if (use == ARENA_CURRENT &&
 			 arena_table(c->seg, i) != shm_load(&c->seg->rcu->table))
 			found(c, "I5 arena %u is kept as the current table's and is not", i);

@@ -9,7 +9,7 @@
  *
  *	in --failures--> ejected --ms has passed--> due --eject_try--> trial --good--> in
  *	                    ^                        ^                 | |
- *	                    |                        '--no verdict, ---' |
+ *	                    |                        '--no outcome, ---' |
  *	                    |                           reaped, too late |
  *	                    '--bad: twice as long------------------------'
  *

@@ -5,7 +5,7 @@
  *
  * One operation changes one word; a worker has at most one open.
  *
- * The only question after a SIGKILL is whether the open operation's CAS happened.  It did if the
+ * After a SIGKILL one thing is unknown: whether the open operation's CAS happened.  It did if the
  * word still names (worker, seq).  If not, somebody may have overwritten that name; but whoever
  * overwrites a name first records its seq in acked[of that worker].  So it happened if and only if
  * the word names it or acked equals its seq.

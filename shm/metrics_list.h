@@ -19,7 +19,7 @@
 	X(ACCEPT_PAUSES, "pdrouter_accept_pauses_total", "Times a worker left new connections in the queue, having too many, or too few file descriptors.") \
 	X(CLIENTS_FORGOTTEN, "pdrouter_clients_forgotten_total", "Idle clients whose limits were forgotten to make room for others.") \
 	X(CLIENTS_UNCOUNTED, "pdrouter_clients_uncounted_total", "Requests let through without limits, their client finding only busy ones in its place.") \
-	X(KV_MISSING, "pdrouter_kv_handoff_missing_total", "Prefill answers without a KV hand-over: decoded without it.") \
+	X(KV_MISSING, "pdrouter_kv_handoff_missing_total", "Prefill answers without KV parameters: the request was decoded without them.") \
 	X(KV_RELEASED_CLIENT_GONE, "pdrouter_kv_released_total{reason=\"client_gone\"}", "Decode requests sent only to free a prefill engine's blocks.") \
 	X(KV_RELEASED_GIVEN_UP, "pdrouter_kv_released_total{reason=\"given_up\"}", "")              \
 	X(KV_RELEASED_PREFILL_LATE, "pdrouter_kv_released_total{reason=\"prefill_late\"}", "")      \
@@ -30,11 +30,11 @@
 	X(RESCUED_FALLBACK, "pdrouter_rescued_total{by=\"fallback\"}", "")                         \
 	X(RESCUED_RESUME, "pdrouter_rescued_total{by=\"resume\"}", "")                             \
 	X(RESUME_REFUSED, "pdrouter_resume_refused_total", "Streams that broke and could not be resumed for what was asked or had come (the log says what).") \
-	X(BUDGET_SPENT, "pdrouter_retry_budget_spent_total", "Attempts that failed and were not followed by another, the retry budget being used up.") \
+	X(BUDGET_SPENT, "pdrouter_retry_budget_spent_total", "Failed attempts that were not repeated because the retry budget was spent.") \
 	X(LAST_RESORT, "pdrouter_last_resort_total", "Attempts with an ejected engine, since no other was left.") \
 	X(KV_LATE, "pdrouter_kv_ready_timeouts_total", "Transfers whose notices did not come in time: decoded anyway.") \
 	X(KV_MISS, "pdrouter_kv_cache_misses_total", "Decode tried first, with too little of the prompt's KV there: prefilled then.") \
-	X(PREFILL_AGAIN, "pdrouter_prefill_again_total", "Prefills done again, their hand-over having grown older than kv_lease.") \
+	X(PREFILL_AGAIN, "pdrouter_prefill_again_total", "Prefills done again because their KV parameters had grown older than kv_lease.") \
 	X(ABORTS, "pdrouter_aborts_total", "Engines told to forget a request whose other half had failed.") \
 	X(FANNED, "pdrouter_fanned_out_branches_total", "Branches of requests that were split into several.") \
 	X(DIRECT, "pdrouter_direct_total", "Requests sent to a decode engine alone, whatever the reason.") \

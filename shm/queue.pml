@@ -21,11 +21,11 @@
  * before a slot is taken.  see() reads a slot twice until it is of one moment, which is one step here.
  * Memory is sequentially consistent: the word is changed by CAS and exchange, marks by CAS and or, all full
  * barriers, as is the CAS that gives a place back.  `lacks` is a plain store, before the exchange that makes
- * it WAITING, or narrows what was there; whoever reads the wider one calls once in vain.
+ * it WAITING, or narrows what was there; whoever reads the wider one causes one spurious wake-up.
  *
  * Broken variants, each of which must yield an error: -DNO_SECOND_TRY (after standing there) -DOLD_LACKS (what
  * it lacked before still stands there while it tries) -DLOOK_BEFORE_RELEASE -DQUIET_GIVE_BACK (P is taken, D is
- * full, P goes back) -DNO_PASS (who was called in vain keeps it for itself) -DLEAVE_CALLED (who was called leaves
+ * full, P goes back) -DNO_PASS (a waiter keeps its spurious wake-up for itself) -DLEAVE_CALLED (who was called leaves
  * and says nothing) -DQUIET_LEAVE (others relied on who leaves, and it says nothing) -DKEEPS_WHAT_IT_HAD (who was
  * called for another place than it took does not pass that on) -DOWN_MODELS_ROOM (nor one of an engine that does not
  * serve it) -DNO_CALL_AFTER_DEATH -DNO_TELL_AFTER_DEATH (the

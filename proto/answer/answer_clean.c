@@ -310,7 +310,7 @@ keep_first(struct answer *a, uint32_t part, uint32_t k, struct choice *c, void *
 		       : ANSWER_LARGE;
 }
 
-/* The choice of which only P spoke. */
+/* The choice of which only the prefill engine's output has come. */
 static struct choice
 first_choice(const struct answer *a, uint32_t part, uint32_t k)
 {

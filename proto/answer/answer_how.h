@@ -24,7 +24,7 @@ struct answer_how {
 	bool stream;              /* the client asked for events */
 	bool usage;               /* ... and for stream_options.include_usage */
 	bool continuous_usage;    /* ... and for continuous_usage_stats */
-	bool cached_from_prefill; /* cached_tokens are P's: D counts what was handed over as cached */
+	bool cached_from_prefill; /* cached_tokens are P's: D counts the KV it received as cached */
 	uint32_t parts;           /* 1 .. ANSWER_PARTS_MAX */
 	uint32_t samples;         /* parts that are samples of one prompt, next to each other: its
 				  prompt_tokens count once; 0 is 1 */

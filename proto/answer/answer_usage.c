@@ -1,7 +1,7 @@
 /*
  * Usages: {"prompt_tokens":9,"total_tokens":16,"completion_tokens":7,"prompt_tokens_details":
  * {"cached_tokens":8}} (vLLM; null unless --enable-prompt-tokens-details), more in newer versions and
- * in SGLang.  D counts what was handed over to it as cached, and the first token that P made as
+ * in SGLang.  D counts the KV that it received as cached, and the first token that P made as
  * part of the prompt.
  */
 #include <string.h>

@@ -127,7 +127,7 @@ void http_body_init(struct http_body *b, enum http_framing framing, uint64_t con
 /*
  * Consumes from in[0..n) up to and including one contiguous piece of payload, which it hands out as
  * *ret_data (n = 0 where only framing was consumed).  Call it again with what is left until the
- * input is used up or b->done.  Returns bytes consumed (> 0 unless n == 0 or done), or an http_error.
+ * whole input is consumed or b->done.  Returns bytes consumed (> 0 unless n == 0 or done), or an http_error.
  * A body that ends by close is never done: the caller sees the close.
  */
 ssize_t http_body_next(struct http_body *b, const char *in, size_t n, struct span *ret_data);

@@ -13,7 +13,7 @@
  *	if (!json_read_done(&r))
  *		it was no such text; what was seen until then does not count
  *
- * A fault sticks: every later call says no, so loops end and one question at the end suffices.
+ * A fault sticks: every later call says no, so loops end and one check at the end suffices.
  */
 #pragma once
 #include <stdbool.h>

@@ -32,7 +32,7 @@ long json_quote(char *buf, size_t size, const char *text, size_t len, size_t max
 
 /*
  * Zero if none of eight bytes is a quote, a backslash, a control character or beyond ASCII.  A
- * byte's subtraction may borrow from its neighbour, but only if that byte is itself one of these.
+ * byte's subtraction may carry into its neighbour, but only if that byte is itself one of these.
  */
 static inline uint64_t
 json_peculiar(const uint8_t *p)

@@ -172,7 +172,7 @@ read_authorities(struct reader *r, struct dns_reply *reply)
 }
 
 static bool
-skip_questions(struct reader *r)
+skip_dns_queries(struct reader *r)
 {
 	for (int i = 0; i < ns_msg_count(r->msg, ns_s_qd); i++) {
 		const int n = skip_name(r, r->at);
@@ -196,7 +196,7 @@ dns_reply_read(const uint8_t *msg, size_t len, enum dns_type type, struct dns_re
 		return -1;
 	reply.rcode = (unsigned)ns_msg_getflag(r.msg, ns_f_rcode);
 	reply.truncated = ns_msg_getflag(r.msg, ns_f_tc) != 0;
-	if (!skip_questions(&r) || !read_answers(&r, type, records, max, &reply) ||
+	if (!skip_dns_queries(&r) || !read_answers(&r, type, records, max, &reply) ||
 		!read_authorities(&r, &reply))
 		return -1;
 	*ret = reply;

@@ -131,11 +131,11 @@ struct conf_handshake {
 	enum role tokenize;    /* lmcache: who is asked for the prompt's tokens */
 	enum single_role_kind single_engine_role; /* paths that one engine serves alone */
 	enum role cached_tokens_from; /* engine whose cached_tokens stand in an answer's usage */
-	uint32_t fanout;             /* 1: a pair for each sample where a hand-over describes one */
+	uint32_t fanout; /* 1: an attempt for each sample where KV parameters describe one */
 	uint32_t allow_route_header; /* 1: a client may say how with X-PD-Route */
 	/* estimated tokens of a prompt from which on it is prefilled elsewhere; 0: all; THRESHOLD_AUTO */
 	uint32_t routing_threshold;
-	uint64_t kv_lease_ms; /* an older hand-over is not used */
+	uint64_t kv_lease_ms; /* older KV parameters are not used */
 	uint64_t learn_ms;    /* the most a request waits for what an engine says of itself */
 	char cache_hit_threshold[CONF_FRACTION]; /* shared_storage: decode first with it; "": not */
 };
@@ -188,7 +188,7 @@ struct conf_pool {
 	char *priority_header;                 /* of an integer, the lowest goes first; or NULL */
 	char *health_path;                     /* default by engine: /health, /ready */
 	char *metric_running, *metric_waiting; /* of the engine's /metrics; NULL: the known names */
-	char *engine_api_key_file, *api_key;   /* for the master's own questions; NULL: none */
+	char *engine_api_key_file, *api_key;   /* for the master's own requests; NULL: none */
 	char *endpoints_file; /* or NULL; its endpoints are already in the list below */
 	uint32_t watch;       /* 1: a change of the endpoints_file is put in force by itself */
 	char **groups;        /* the distinct ones of its endpoints; at most CONF_GROUPS_MAX */
@@ -262,7 +262,7 @@ struct conf {
 	/* ZMQ address of the notifier's PULL socket, or NULL: no notifier */
 	char *lmcache_listen;
 	char *announce_listen; /* of its ROUTER socket, where engines announce themselves, or NULL */
-	uint64_t announce_forget_ms; /* an engine not heard of for that long is dropped */
+	uint64_t announce_forget_ms; /* an engine that sends nothing for that long is dropped */
 	/* all that a notifier is born with, as one text: when it changes a new one is started; NULL:
 	 * none is needed */
 	char *notifier_key;

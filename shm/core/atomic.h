@@ -12,7 +12,7 @@
 #define shm_store(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
 #define shm_load_acquire(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
 #define shm_store_release(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
-#define shm_xchg(p, v) __atomic_exchange_n((p), (v), __ATOMIC_SEQ_CST)
+#define shm_xchg(p, v) __atomic_exchange_n((p), (v), __ATOMIC_SEQ_CST) /* lint: word */
 #define shm_or(p, v) ((void)__atomic_fetch_or((p), (v), __ATOMIC_SEQ_CST))
 #define shm_mb() __atomic_thread_fence(__ATOMIC_SEQ_CST)
 #define shm_deref(p) __atomic_load_n(&(p), __ATOMIC_ACQUIRE)

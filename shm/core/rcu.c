@@ -99,11 +99,11 @@ arena_of(struct rcu_writer *w, const void *p)
 }
 
 static struct rcu_arena *
-arena_lent(struct rcu_writer *w, const void *p)
+arena_obtained(struct rcu_writer *w, const void *p)
 {
 	struct rcu_arena *a = arena_of(w, p);
 
-	assert(a != NULL && a->use == ARENA_LENT);
+	assert(a != NULL && a->use == ARENA_OBTAINED);
 	return a;
 }
 
@@ -114,7 +114,7 @@ rcu_arena_get(struct rcu_writer *w)
 	for (size_t i = 0; i < SHM_ARENAS; i++) {
 		if (w->arenas[i].use != ARENA_FREE)
 			continue;
-		w->arenas[i].use = ARENA_LENT;
+		w->arenas[i].use = ARENA_OBTAINED;
 		return arena_at(w, i);
 	}
 	return NULL;
@@ -123,14 +123,14 @@ rcu_arena_get(struct rcu_writer *w)
 void
 rcu_arena_put(struct rcu_writer *w, void *arena)
 {
-	arena_lent(w, arena)->use = ARENA_FREE;
+	arena_obtained(w, arena)->use = ARENA_FREE;
 }
 
 void
 rcu_publish(struct rcu_writer *w, void *arena)
 {
 	struct rcu_domain *d = w->seg->rcu;
-	struct rcu_arena *next = arena_lent(w, arena), *prev = arena_of(w, rcu_current(w));
+	struct rcu_arena *next = arena_obtained(w, arena), *prev = arena_of(w, rcu_current(w));
 	const uint64_t gp = shm_load(&d->gp) + RCU_STEP;
 	const struct table *t = arena;
 

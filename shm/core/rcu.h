@@ -41,7 +41,7 @@ void rcu_reap(struct seg *seg, uint32_t slot);
 
 /* For check.c: the oldest gp any reader is inside a section with (UINT64_MAX: none is), and what the
  * writer keeps of arena i < SHM_ARENAS. */
-enum arena_use { ARENA_FREE, ARENA_LENT, ARENA_CURRENT, ARENA_RETIRED };
+enum arena_use { ARENA_FREE, ARENA_OBTAINED, ARENA_CURRENT, ARENA_RETIRED };
 struct rcu_arena {
 	enum arena_use use;
 	uint64_t cookie;     /* retired: free once no reader shows an older gp */

@@ -18,6 +18,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 # grows until it is the whole project: a folder with all that is in it
 CLEAN = [
     "Makefile", "tests/README.md", "tests/bench", "tests/data", "tests/e2e", "tests/engine", "tests/fuzz", "tests/lint", "tests/tools", "tests/unit/master", "tests/verify", "master",
+    "shm", "proto", "tests/torture", "tests/unit/proto", "tests/unit/shm",
     "worker/README.md", "worker/attempt", "worker/base", "worker/handshake", "worker/net", "worker/request", "worker/worker.c", "worker/worker.h",
 ]
 NOT_READ = ["tests/lint/words.py", "tests/data/", "tests/fuzz/corpus/", "etc/CHANGELOG.md"]

@@ -211,17 +211,17 @@ static bool
 wait_for_wake_up(struct queuer *q, bool leaves)
 {
 	const uint32_t me = q->l->child;
-	uint64_t beat_ms = q->ask.now_ms; /* one_request() */
+	uint64_t heartbeat_ms = q->ask.now_ms; /* one_request() */
 	uint32_t forgotten = 0;
 
 	for (;;) {
 		struct pollfd p = {.fd = efd[me], .events = POLLIN};
-		const uint64_t last_ms = beat_ms;
+		const uint64_t last_ms = heartbeat_ms;
 		eventfd_t n;
 
-		beat_ms = clock_ms();
-		proc_heartbeat(seg, me, beat_ms);
-		if (beat_ms >= last_ms + QUEUE_STILL_MS)
+		heartbeat_ms = clock_ms();
+		proc_heartbeat(seg, me, heartbeat_ms);
+		if (heartbeat_ms >= last_ms + QUEUE_STILL_MS)
 			wake(&(struct queue_target){.roles = QUEUE_ALL_ROLES});
 		if (life_end(q->l) == END_DIE)
 			return false;

@@ -615,7 +615,7 @@ retired_written(void)
 }
 
 static void
-lent(void)
+obtained(void)
 {
 	cr_assert_not_null(rcu_arena_get(writer));
 }
@@ -760,7 +760,7 @@ static const struct breakage {
 	ROW(slot_twice) "I5 slot 1 stands twice in the current table", 1 },
 	ROW(slot_out_of_range) "I5 endpoint 1 of the current table has slot 4, pool 0, role 0", 1 },
 	ROW(retired_written) "I5 the retired arena 1 is not as it was published", 1 },
-	ROW(lent) "I5 arena 2 was lent and neither published nor put back", 1 },
+	ROW(obtained) "I5 arena 2 was obtained and neither published nor put back", 1 },
 	ROW(retired_and_forgotten) "I5 the retired arena 0 is read by nobody and was not freed", 1 },
 	ROW(retired_for_ever) "I5 the retired arena 0 waits for gp 106, gp is 6", 1 },
 	ROW(two_current) "I5 arena 0 is kept as the current table's and is not", 1 },

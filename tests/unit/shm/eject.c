@@ -281,7 +281,7 @@ Test(shm_eject, one_that_has_recovered_begins_anew)
 	cr_assert_eq(put_out(EP, due + 2 * FIRST_MS), FIRST_MS);
 }
 
-Test(shm_eject, one_without_a_verdict_is_given_away)
+Test(shm_eject, one_without_an_outcome_is_given_away)
 {
 	const uint64_t due = NOW + put_out(EP, NOW);
 

@@ -328,7 +328,7 @@ Test(follow, finishes_what_is_complete)
 	end(&s);
 }
 
-Test(follow, a_limit_that_is_used_up_is_an_end)
+Test(follow, a_reached_limit_is_an_end)
 {
 	struct stream s;
 

@@ -6,7 +6,7 @@
 #include "proto/answer/sse.h"
 #include "tests/unit/feed.h"
 
-struct story {
+struct scenario {
 	const char *in;
 	uint64_t events;
 	size_t ended; /* offset behind the last event that ended */
@@ -14,7 +14,7 @@ struct story {
 };
 
 struct run {
-	const struct story *want;
+	const struct scenario *want;
 	struct sse sse;
 	size_t fed, ended;
 };
@@ -44,7 +44,7 @@ static void
 check(void *ctx, const char *how)
 {
 	struct run *r = ctx;
-	const struct story *w = r->want;
+	const struct scenario *w = r->want;
 
 	cr_assert_eq(r->sse.events, w->events, "%s, %s: %lu events", w->in, how,
 		(unsigned long)r->sse.events);
@@ -55,21 +55,21 @@ check(void *ctx, const char *how)
 }
 
 static void
-tell(const struct story *stories, size_t n)
+tell(const struct scenario *scenarios, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		const struct feeder f = {start, piece, check};
-		struct run r = {.want = &stories[i]};
+		struct run r = {.want = &scenarios[i]};
 
-		feed_splits(&f, &r, stories[i].in, strlen(stories[i].in));
+		feed_splits(&f, &r, scenarios[i].in, strlen(scenarios[i].in));
 	}
 }
 
-#define TELL(stories) tell(stories, sizeof(stories) / sizeof((stories)[0]))
+#define TELL(scenarios) tell(scenarios, sizeof(scenarios) / sizeof((scenarios)[0]))
 
 Test(sse, line_ends)
 {
-	static const struct story stories[] = {
+	static const struct scenario scenarios[] = {
 		{"data: a\n\n", 1, 9, .boundary = true},
 		{"data: a\r\n\r\n", 1, 11, .boundary = true},
 		{"data: a\r\r", 1, 9, .boundary = true},
@@ -82,12 +82,12 @@ Test(sse, line_ends)
 		{"data: a", 0, 0, .boundary = false},
 	};
 
-	TELL(stories);
+	TELL(scenarios);
 }
 
 Test(sse, what_is_an_event)
 {
-	static const struct story stories[] = {
+	static const struct scenario scenarios[] = {
 		{": keep-alive\n\n", 0, 14, .boundary = true},
 		{"event: x\nid: 1\n\n", 0, 16, .boundary = true},
 		{"event: x\ndata: 1\nid: 2\n\n", 1, 24, .boundary = true},
@@ -100,12 +100,12 @@ Test(sse, what_is_an_event)
 		{"", 0, 0, .boundary = true},
 	};
 
-	TELL(stories);
+	TELL(scenarios);
 }
 
 Test(sse, done)
 {
-	static const struct story stories[] = {
+	static const struct scenario scenarios[] = {
 		{"data: [DONE]\n\n", 1, 14, .done = true, .boundary = true},
 		{"data:[DONE]\r\n\r\n", 1, 15, .done = true, .boundary = true},
 		{"data: {\"a\":1}\n\ndata: [DONE]\n\n", 2, 29, .done = true, .boundary = true},
@@ -119,12 +119,12 @@ Test(sse, done)
 		{"data: {\"text\":\"data: [DONE]\\n\\n\"}\n\n", 1, 35, .boundary = true},
 	};
 
-	TELL(stories);
+	TELL(scenarios);
 }
 
 Test(sse, errors)
 {
-	static const struct story stories[] = {
+	static const struct scenario scenarios[] = {
 		{"data: {\"error\":{\"message\":\"m\"}}\n\n", 1, 33, .error = true,
 			.boundary = true},
 		{"data: {\"error\": {\"m\":1}}\n\ndata: [DONE]\n\n", 2, 40, .error = true,
@@ -143,7 +143,7 @@ Test(sse, errors)
 		{"data: {\"error\":1}\n", 0, 0, .boundary = false},
 	};
 
-	TELL(stories);
+	TELL(scenarios);
 }
 
 /* The probe holds a few bytes; what lies beyond it must not matter, whatever its length. */

@@ -304,7 +304,7 @@ kind_of(enum where where)
 
 /* As a worker reads a head: 0 accepted, 1 not complete, else an http_error. */
 static int
-head_verdict(enum where where, const char *buf, size_t n)
+head_error(enum where where, const char *buf, size_t n)
 {
 	struct http_head h;
 	size_t from = 0;
@@ -317,7 +317,7 @@ head_verdict(enum where where, const char *buf, size_t n)
 }
 
 static int
-body_verdict(const char *buf, size_t n)
+body_error(const char *buf, size_t n)
 {
 	struct http_body b;
 	struct span data;
@@ -337,11 +337,11 @@ body_verdict(const char *buf, size_t n)
 }
 
 static int
-verdict(enum where where, const struct text *t)
+error_of(enum where where, const struct text *t)
 {
 	size_t n;
 	char *buf = make_text(t, &n);
-	int r = where == BODY ? body_verdict(buf, n) : head_verdict(where, buf, n);
+	int r = where == BODY ? body_error(buf, n) : head_error(where, buf, n);
 
 	free(buf);
 	return r;
@@ -373,17 +373,18 @@ Test(http_rules, http_parser_is_the_one_the_table_speaks_of)
 Test(http_rules, every_sample_is_refused_with_the_error_of_its_row)
 {
 	for (size_t i = 0; i < NSAMPLES; i++)
-		cr_expect_eq(verdict(samples[i].where, &samples[i].bad), rules[samples[i].rule].err,
-			"%s: sample %zu gives %d: %s", rules[samples[i].rule].name, i,
-			verdict(samples[i].where, &samples[i].bad), samples[i].bad.before);
+		cr_expect_eq(error_of(samples[i].where, &samples[i].bad),
+			rules[samples[i].rule].err, "%s: sample %zu gives %d: %s",
+			rules[samples[i].rule].name, i, error_of(samples[i].where, &samples[i].bad),
+			samples[i].bad.before);
 }
 
 Test(http_rules, every_twin_without_the_fault_is_accepted)
 {
 	for (size_t i = 0; i < NSAMPLES; i++)
-		cr_expect_eq(verdict(samples[i].where, &samples[i].good), 0,
+		cr_expect_eq(error_of(samples[i].where, &samples[i].good), 0,
 			"%s: twin %zu gives %d: %s", rules[samples[i].rule].name, i,
-			verdict(samples[i].where, &samples[i].good), samples[i].good.before);
+			error_of(samples[i].where, &samples[i].good), samples[i].good.before);
 }
 
 /* http_head_parse() does not lean on http_head_end() having seen the bytes. */

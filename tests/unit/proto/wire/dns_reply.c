@@ -43,7 +43,7 @@ put_name(const char *name)
 	PUT("\0");
 }
 
-/* An answer to a question for "x.test", whose name stands at 12. */
+/* An answer to a DNS question for "x.test", whose name stands at 12. */
 static void
 begin(unsigned flags, unsigned nanswers, unsigned nauthorities)
 {
@@ -63,7 +63,7 @@ begin(unsigned flags, unsigned nanswers, unsigned nauthorities)
 static void
 put_head(unsigned type, uint32_t ttl, size_t n)
 {
-	put16(0xc00c); /* the question's name */
+	put16(0xc00c); /* the name in the DNS question */
 	put16(type);
 	put16(1);
 	put32(ttl);
@@ -245,7 +245,7 @@ Test(dns_reply, flags)
 	cr_assert_eq(reply.rcode, 2);
 	begin(0, 0, 0);
 	msg[2] &= 0x7f;
-	cr_assert_eq(read_all(DNS_A), -1, "a question is no answer");
+	cr_assert_eq(read_all(DNS_A), -1, "a DNS question is no answer");
 }
 
 Test(dns_reply, cut_anywhere_it_is_refused)

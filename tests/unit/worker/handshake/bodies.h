@@ -1,4 +1,4 @@
-/* One request of one pair, made by hand: what its legs are sent, what their answers do. */
+/* One request of one attempt, made by hand: what its legs are sent, what their answers do. */
 #pragma once
 #include <criterion/criterion.h>
 #include <stdio.h>

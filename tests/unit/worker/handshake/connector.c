@@ -37,7 +37,7 @@ Test(connector, nixl_decode_is_the_clients_body_and_the_raw_object)
 		"{\"remote_block_ids\":[[3,\"4\",9007199254740993]], \"n\":1.0}}");
 }
 
-Test(connector, nothing_to_hand_over_is_no_error)
+Test(connector, an_answer_without_kv_params_is_no_error)
 {
 	new_request(CONNECTOR_NIXL, "{\"model\":\"m\"}");
 	cr_assert_eq(prefill_says("{\"kv_transfer_params\":null}"), 0);

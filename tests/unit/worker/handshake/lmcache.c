@@ -1,4 +1,4 @@
-/* LMCache: the bodies of the question and of both legs, byte by byte (protocols.md 4.1, 4.5, 4.6); who is unfit. */
+/* LMCache: the bodies of the lookup and of both legs, byte by byte (protocols.md 4.1, 4.5, 4.6); who is unfit. */
 #include "tests/unit/worker/handshake/bodies.h"
 
 #define RECEIVER                                                                                   \
@@ -31,7 +31,7 @@ begin(const char *body)
 }
 
 static void
-expect_question(const char *want)
+expect_lookup(const char *want)
 {
 	struct lookup q = {0};
 	struct splice_edit e;
@@ -78,7 +78,7 @@ Test(lmcache, prefill_of_token_ids_is_the_sample)
 Test(lmcache, a_string_is_turned_into_tokens)
 {
 	begin("{\"model\":\"m\", \"prompt\":\"Hello, world\",\"add_special_tokens\":false,\"messages\":[]}");
-	expect_question(
+	expect_lookup(
 		"{\"model\":\"m\", \"prompt\":\"Hello, world\",\"add_special_tokens\":false}");
 	cr_assert_eq(looked_up(TOLD), HANDOFF_OK);
 	expect_body(ROLE_PREFILL,
@@ -96,7 +96,7 @@ Test(lmcache, all_that_a_template_uses_is_asked_with)
 		     "\"continue_final_message\":false,\"documents\":[{}],\"mm_processor_kwargs\":null,\"tools\":[],"
 		     "\"prompt\":\"evil\",\"kv_transfer_params\":{\"x\":1}"));
 	facts.pool.shake.tokenize = ROLE_DECODE;
-	expect_question(CHAT(
+	expect_lookup(CHAT(
 		",\"chat_template\":\"t\",\"chat_template_kwargs\":{\"a\":1},\"add_generation_prompt\":true,"
 		"\"continue_final_message\":false,\"documents\":[{}],\"mm_processor_kwargs\":null,\"tools\":[]"));
 }
@@ -173,7 +173,7 @@ Test(lmcache, a_list_of_one_prompt_is_that_prompt)
 		"}");
 	drop_request();
 	begin("{\"prompt\":[\"hi\"]}");
-	expect_question("{\"prompt\":\"hi\"}");
+	expect_lookup("{\"prompt\":\"hi\"}");
 }
 
 Test(lmcache, tokens_that_are_none_are_no_answer)

@@ -140,7 +140,7 @@ Test(mooncake, what_is_no_engine_id)
 	cr_assert_null(eps[ROLE_PREFILL].learned);
 }
 
-/* The pair keeps what it was told: another request's failure must not leave its decode leg without. */
+/* The attempt keeps what it has read: another request's failure must not leave its decode leg without. */
 Test(mooncake, forgotten_after_failures_and_restarts)
 {
 	begin("{}");
@@ -169,7 +169,7 @@ Test(mooncake, prefill_done_again)
 		"\"remote_engine_id\":\"ab\"}}");
 }
 
-Test(mooncake, what_did_not_end_by_length_is_not_handed_over)
+Test(mooncake, an_answer_not_ended_by_length_has_no_kv_params)
 {
 	begin("{\"a\":1}");
 	cr_assert_eq(told(ONE), HANDOFF_OK);

@@ -46,7 +46,7 @@ Test(orchestrated, the_whole_answer_is_untouched)
 	}
 }
 
-Test(orchestrated, what_is_no_object_is_no_hand_over)
+Test(orchestrated, what_is_no_object_is_no_kv_params)
 {
 	static const char *const answers[] = {"", "[1]", "oops", "{\"a\":1", "{\"a\":1}{}",
 		"{\"a\":1},\"evil\":{}", "\"x\"", "null"};
@@ -88,7 +88,7 @@ Test(orchestrated, by_parameters_it_is_nixl_with_the_urls_host)
 	expect_body(ROLE_DECODE, "{\"a\":1}");
 }
 
-Test(orchestrated, what_one_hand_over_serves)
+Test(orchestrated, what_one_set_of_kv_params_serves)
 {
 	struct req_pool pool;
 

@@ -98,8 +98,8 @@ Test(p2p_nccl, the_answer_has_the_clients_id)
 	cr_assert_str_eq(how.id, "\"chatcmpl-id\"");
 }
 
-/* Its decode engine computes no prompt, so samples are pairs whatever `fanout` says; lists of prompts are one. */
-Test(p2p_nccl, samples_are_pairs)
+/* Its decode engine computes no prompt, so samples are branches whatever `fanout` says; lists of prompts are one. */
+Test(p2p_nccl, samples_are_branches)
 {
 	cr_assert_eq(begin("a:1", "b:2"), END_OK);
 	cr_assert_eq(t.connector->samples(&facts.pool), SEVERAL_BRANCHES);

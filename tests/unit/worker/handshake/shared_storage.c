@@ -11,7 +11,7 @@ decode_first(const char *body)
 	cr_assert_eq(t.connector->begin(&t), END_OK);
 }
 
-/* As exchange.c does after a refusal. */
+/* As the attempt does after a refusal. */
 static void
 refused(void)
 {

@@ -52,7 +52,7 @@ session(const char *lines, const char *body)
 	return affinity_session(&client_text, &pool, &key) ? key : 0;
 }
 
-Test(affinity, the_header_is_found_in_any_case_and_place)
+Test(affinity, the_header_is_found_in_any_case_and_position)
 {
 	const uint64_t key = session("X-Session-Id: abc\r\n", "{}");
 
@@ -300,8 +300,8 @@ unhex(char *text)
 	text[n] = '\0';
 }
 
-/* Python counts characters: it is asked about some thousand bodies with every escape, surrogates in and
- * out of pairs, doubled and escaped names, parts of all types. */
+/* Python counts characters: it is asked about some thousand bodies with every escape, lone surrogates and
+ * whole ones, doubled and escaped names, parts of all types. */
 Test(affinity, the_estimate_is_what_python_makes_of_it)
 {
 	enum { BODIES = 4000 };

@@ -35,13 +35,13 @@ def array(dice, items):
     return "[" + ",".join(blank(dice) + i + blank(dice) for i in items) + "]"
 
 
-def members(dice, pairs, shuffle=True):
+def members(dice, fields, shuffle=True):
     """An object: in any order, now and then with a double."""
     if shuffle:
-        dice.shuffle(pairs)
-    if pairs and dice.random() < 0.1:
-        pairs.append(dice.choice(pairs))
-    return "{" + ",".join(f"{blank(dice)}{name(dice, k)}{blank(dice)}:{blank(dice)}{v}{blank(dice)}" for k, v in pairs) + "}"
+        dice.shuffle(fields)
+    if fields and dice.random() < 0.1:
+        fields.append(dice.choice(fields))
+    return "{" + ",".join(f"{blank(dice)}{name(dice, k)}{blank(dice)}:{blank(dice)}{v}{blank(dice)}" for k, v in fields) + "}"
 
 
 def number(dice):
@@ -59,14 +59,14 @@ def numbers(dice, most=20):
 
 def part(dice):
     kind = pick(dice, '"text"', '"text"', '"text"', '"te\\u0078t"', '"image_url"', '"input_text"', '"texts"', '""', "null", '["text"]')
-    pairs = [("type", kind), ("text", string(dice) if dice.random() < 0.9 else pick(dice, "null", "1", '["abc"]', '{"text":"abc"}'))]
+    fields = [("type", kind), ("text", string(dice) if dice.random() < 0.9 else pick(dice, "null", "1", '["abc"]', '{"text":"abc"}'))]
     if dice.random() < 0.3:
-        pairs.append(("image_url", '{"url":"data:x","type":"text","text":"abc"}'))
+        fields.append(("image_url", '{"url":"data:x","type":"text","text":"abc"}'))
     if dice.random() < 0.1:
-        pairs.append(("type", pick(dice, '"text"', '"image_url"')))
+        fields.append(("type", pick(dice, '"text"', '"image_url"')))
     if dice.random() < 0.1:
-        pairs.append(("text", string(dice)))
-    return members(dice, dice.sample(pairs, dice.randint(1, len(pairs))) if dice.random() < 0.2 else pairs)
+        fields.append(("text", string(dice)))
+    return members(dice, dice.sample(fields, dice.randint(1, len(fields))) if dice.random() < 0.2 else fields)
 
 
 def content(dice):
@@ -80,12 +80,12 @@ def content(dice):
 
 
 def message(dice):
-    pairs = [("role", '"user"'), ("content", content(dice))]
+    fields = [("role", '"user"'), ("content", content(dice))]
     if dice.random() < 0.2:
-        pairs.append(("tool_calls", '[{"content":"abc","text":"abc","type":"text"}]'))
+        fields.append(("tool_calls", '[{"content":"abc","text":"abc","type":"text"}]'))
     if dice.random() < 0.1:
-        pairs.append(("content", content(dice)))
-    return members(dice, pairs[dice.random() < 0.1:])
+        fields.append(("content", content(dice)))
+    return members(dice, fields[dice.random() < 0.1:])
 
 
 def messages(dice):
@@ -106,11 +106,11 @@ def prompt(dice):
 
 
 def body(dice):
-    pairs = [("model", '"m"'), ("stream", "true")]
+    fields = [("model", '"m"'), ("stream", "true")]
     for key, make, share in (("prompt", prompt, 0.6), ("messages", messages, 0.6), ("content", string, 0.1), ("text", string, 0.1)):
-        pairs += [(key, make(dice))] * (dice.random() < share)
-        pairs += [(key, make(dice))] * (dice.random() < 0.05)
-    return blank(dice) + members(dice, pairs) + blank(dice)
+        fields += [(key, make(dice))] * (dice.random() < share)
+        fields += [(key, make(dice))] * (dice.random() < 0.05)
+    return blank(dice) + members(dice, fields) + blank(dice)
 
 
 def said(message_or_part, key):

@@ -105,7 +105,7 @@ hold(struct held *h, uint32_t slot)
 }
 
 static void
-let_go(struct held *h)
+release_held(struct held *h)
 {
 	for (size_t i = 0; i < (h->n < HELD ? h->n : HELD); i++)
 		load_release(seg, 0, h->slot[i]);
@@ -125,7 +125,7 @@ count_choices(policy_fn *policy, uint32_t count[MAX])
 		hold(&h, picks[i].slot);
 		count[i] += k >= HELD;
 	}
-	let_go(&h);
+	release_held(&h);
 }
 
 /* Shares of all choices within `within` of those of the weights. */
@@ -187,7 +187,7 @@ Test(policy, a_heavy_one_among_many_light_ones_gets_its_share)
 enum { BASE, ADAPTER }; /* numbers of models */
 static const uint64_t served = 1 << BASE | 1 << ADAPTER, unserved = 1 << BASE;
 
-/* Ways to be out of the question; `i` is the endpoint, its slot and its pick. */
+/* Ways to be no candidate; `i` is the endpoint, its slot and its pick. */
 static void
 bar(int how, uint32_t i)
 {
@@ -848,7 +848,7 @@ Test(policy, power_of_two_does_not_follow_one_figure)
 			cr_assert(load_reserve(seg, 0, i, 0));
 	for (int k = 0; k < ROUNDS; k++)
 		count[policy_power_of_two(&view)]++;
-	/* it is in 2 of 8 pairs; least_loaded would take it each time */
+	/* it is in 2 of 8 draws; least_loaded would take it each time */
 	cr_expect(fabs((double)count[3] / ROUNDS - 0.25) < 0.02, "%u", count[3]);
 }
 

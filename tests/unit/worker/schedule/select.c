@@ -167,7 +167,7 @@ Test(select, room_counts_what_is_free)
 	cr_assert_eq(select_room(&s).places, 1);
 }
 
-Test(select, pairs_are_of_one_group_where_the_pool_requires_that)
+Test(select, attempts_stay_in_one_group_where_the_pool_requires_that)
 {
 	struct selection both[ROLE_N];
 
@@ -240,7 +240,7 @@ Test(select, one_of_two_gets_the_trial_and_the_other_another_endpoint)
 }
 
 /* The last place of a due endpoint is another's: no trial is begun that nobody can make. */
-Test(select, a_trial_needs_a_place)
+Test(select, a_trial_needs_a_slot)
 {
 	seg->eps[0].eject = HALF_OPEN_OUT | s.now_ms;
 	cr_assert(load_reserve(seg, 0, 0, 1));
@@ -360,7 +360,7 @@ Test(select, an_ejected_one_only_where_all_others_are_away)
 }
 
 /* Prefill of group 0 and decode of group 1 are busy: both groups have one, and neither has a pair without. */
-Test(select, pairs_reach_as_little_further_as_they_can)
+Test(select, attempts_reach_as_little_further_as_they_can)
 {
 	struct selection both[ROLE_N];
 
@@ -415,7 +415,7 @@ work(uint32_t worker, struct place places[N])
 }
 
 /* 24 requests want 10 places, all the time. */
-Test(select, eight_workers_use_all_places_and_never_one_more)
+Test(select, eight_workers_use_all_slots_and_never_one_more)
 {
 	static const uint32_t limits[N] = {1, 2, 3, 4};
 	struct place *places = mmap(NULL, sizeof(struct place[N]), PROT_READ | PROT_WRITE,
