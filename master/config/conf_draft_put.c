@@ -162,9 +162,9 @@ static int
 put_log_format(struct conf_draft *d, enum conf_flag f, const char *key)
 {
 	static const struct word formats[] = {{"text", "kv", NULL}, {"json", "json", NULL}};
-	const struct word *w;
+	const struct word *w = NULL;
 
-	if (FIND(d, f, formats, &w) != 0)
+	if (FIND(d, f, formats, &w) != 0 || w == NULL)
 		return -1;
 	draft_put(d, (int)f, "%s: %s", key, w->ours);
 	return 0;

@@ -38,9 +38,11 @@ conf_seen_free(struct conf_seen **seen)
 {
 	struct conf_seen *one, *next;
 
-	HASH_ITER(hh, *seen, one, next)
-	{
-		HASH_DEL(*seen, one);
+	/* HASH_CLEAR() frees the table alone and leaves the list of its entries */
+	one = *seen;
+	HASH_CLEAR(hh, *seen);
+	for (; one != NULL; one = next) {
+		next = one->hh.next;
 		free(one);
 	}
 }

@@ -16,7 +16,7 @@ passed=0 failed=0 bad=() unsteady=()
 began=$SECONDS
 export ASAN_OPTIONS=detect_leaks=1 # leaks fail the run
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
-crashes='invariant broken|process exited|signal"?[=:]"?(ABRT|SEGV|BUS|ILL|FPE)'
+crashes='invariant broken|process exited|signal"?[=:]"?(ABRT|SEGV|BUS|FPE)'
 reports='ERROR: [A-Za-z]*Sanitizer|runtime error:|SUMMARY: [A-Za-z]*Sanitizer'
 
 count() { # PASSED FAILED NAME LOG SECONDS

@@ -66,7 +66,7 @@ find(const struct table *t, uint32_t pool_id, const struct endpoint *ep)
 static bool
 retry_after(struct span head, uint64_t *ret_ms)
 {
-	const char *p = head.p, *end = head.p + head.n, *line_end;
+	const char *p = head.p, *end = head.p + head.n, *line_end = end;
 	uint64_t s = 0;
 
 	*ret_ms = 0;

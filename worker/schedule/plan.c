@@ -97,12 +97,11 @@ choose(struct attempt *a, enum role to, struct selection *s, uint32_t group, str
 	const size_t at = (s->pool->id * ROLE_N + s->role) * TABLE_GROUPS + lane(s, group);
 	struct selected held;
 	bool moves = false;
-	uint32_t retry;
 
 	s->cursor = &w->cursor[at];
 	if (s->again) {
-		retry = retry_from(s, w->cursor[at], &w->retry_turn[at], old);
-		s->cursor = &retry;
+		s->retry_at = retry_from(s, w->cursor[at], &w->retry_turn[at], old);
+		s->cursor = &s->retry_at;
 	}
 	pick = select_reserve(s, &held);
 	if (pick == NULL && old != NULL && old->state != RESERVATION_NONE) {

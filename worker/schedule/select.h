@@ -39,7 +39,8 @@ struct selection {
 	uint64_t now_ms;
 	uint64_t foreign_max_age_ms; /* older figures of other routers' load do not count */
 
-	bool again; /* a retry, which takes no turn of first choices: `cursor` is a copy */
+	bool again; /* a retry, which takes no turn of first choices: `cursor` points to `retry_at` */
+	uint32_t retry_at;
 
 	/* the worker's own, changed here */
 	uint32_t *cursor; /* of this pool and role: where its round stands */
