@@ -45,7 +45,7 @@ RETIRED = [
     (r"lanes?", "cursor partition", None, WORKER),
     (r"verdicts?", "outcome", None, None),
     (r"judge[sd]?", "record, check", None, None),
-    (r"ill", "failing", None, None),
+    (r"ill", "failing", r"SEGV", None),
     (r"spoke", "output started", None, None),
     (r"heard", "kv_params delivered; seen", None, None),
     (r"both[-_ ]silent", "ambiguous timeout", None, None),

@@ -395,8 +395,8 @@ attempt_speculates(const struct attempt *a)
 bool
 attempt_waits_for_prefill(const struct attempt *a)
 {
-	return a->branch != NULL && a->branch->req->needs_prefill && !a->branch->prefill_told &&
-	       a->prefill != PREFILL_ANSWERED;
+	return a->branch != NULL && a->branch->req->needs_prefill &&
+	       !a->branch->prefill_part_sent && a->prefill != PREFILL_ANSWERED;
 }
 
 bool

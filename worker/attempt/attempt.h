@@ -41,19 +41,19 @@ enum leg_kind { LEG_PREFILL = ROLE_PREFILL, LEG_DECODE = ROLE_DECODE, LEG_LOOKUP
 
 enum attempt_life {
 	ATTEMPT_SERVING,  /* its branch waits for it */
-	ATTEMPT_DETACHED, /* nobody does: it releases what engines hold */
+	ATTEMPT_DETACHED, /* no branch waits for it: it releases what its engines hold */
 	ATTEMPT_OVER,     /* to be freed after the turn */
 };
 
 enum attempt_kind {
 	ATTEMPT_FIRST,
 	ATTEMPT_OTHER,         /* other engines, after a failure */
-	ATTEMPT_PREFILL_AGAIN, /* the KV of the one before had become too old: once */
+	ATTEMPT_PREFILL_AGAIN, /* the KV of the attempt before had become too old: once */
 };
 
 enum lookup_state {
 	LOOKUP_NOT_NEEDED,
-	LOOKUP_DUE, /* to be sent, or another attempt of this worker asks the same */
+	LOOKUP_DUE, /* to be sent, or another attempt of this worker has sent the same lookup */
 	LOOKUP_SENT,
 	LOOKUP_KNOWN,
 	LOOKUP_FAILED,
@@ -81,8 +81,8 @@ enum decode_state {
 
 enum withheld {
 	WITHHELD_NOT,
-	WITHHELD_SPECULATION,  /* the prefill engine has not confirmed what decode was sent */
-	WITHHELD_CACHE_CHECK,  /* asked first, it may still say that it has too little of the KV */
+	WITHHELD_SPECULATION, /* the prefill engine has not confirmed what decode was sent */
+	WITHHELD_CACHE_CHECK, /* decode, sent first, may still say that it has too little of the KV */
 	WITHHELD_COLLECTING,   /* the whole answer is rewritten, or no whole event is here */
 	WITHHELD_PREFILL_PART, /* the answer begins with the prefill engine's part */
 	WITHHELD_SLOW_CLIENT,  /* whole events wait for the client to read */
@@ -93,19 +93,19 @@ enum kv_state {
 	KV_PREDICTED, /* decode was sent parameters that the prefill engine has not confirmed */
 	KV_HELD,      /* the prefill engine holds blocks for this attempt */
 	KV_DELIVERED, /* a decode engine has the parameters */
-	KV_SPENT,     /* that decode engine has failed: they must not be used again */
+	KV_SPENT,     /* that decode engine has failed: the parameters must not be used again */
 	KV_N
 };
 
 /* One sample or one prompt of a request; usually there is one branch. */
 struct branch {
 	struct req *req;
-	uint32_t index; /* of its choice in the answer */
+	uint32_t index; /* `index` of its choice in the answer */
 	struct attempt *attempt;
 	struct span prompt; /* its element of a list of prompts, else NULL */
 	int64_t seed;
 	bool seeded; /* set once: `seed` replaces the client's */
-	bool prefill_told; /* the answer has the prefill engine's part: a later attempt does not repeat it */
+	bool prefill_part_sent; /* the answer has the prefill engine's part: a later attempt does not repeat it */
 };
 
 struct attempt {
@@ -123,11 +123,11 @@ struct attempt {
 	struct reservation place[ROLE_N];
 
 	struct lookup what;           /* the lookup that runs */
-	struct endpoint *lookup_ep;   /* asked: a reference; NULL: none yet */
-	struct endpoint *lookup_lock; /* told that somebody asks it; a reference, or NULL */
+	struct endpoint *lookup_ep;   /* a reference to the engine of the lookup; NULL: none yet */
+	struct endpoint *lookup_lock; /* whose lookup_runs this attempt set; a reference, or NULL */
 	uint64_t
 		lookup_deadline_ms; /* what is not known by then is not learned; 0: the leg's limit alone */
-	uint64_t prefilled_ms;        /* the prefill answer was here */
+	uint64_t prefilled_ms;        /* when the prefill answer was complete */
 	uint64_t notices_deadline_ms; /* 0: not waiting for notices */
 
 	bool output_started; /* the client's answer has something of this attempt; no state implies it, since
@@ -158,25 +158,27 @@ attempt_decode(struct attempt *a)
 
 /* --- life */
 
-/* An attempt for the branch, without engines; the branch's own attempt stays what it is. */
+/* Returns a new attempt for the branch, without engines.  The branch's current attempt stays. */
 struct attempt *attempt_new(struct branch *b, const struct connector *c, enum attempt_kind kind);
-/* Its branch's prompt and seed, and the options of a followed stream. */
+/* Copies the branch's prompt and seed, and the stream_options of a followed stream, into the attempt. */
 void attempt_take_share(struct attempt *a);
-/* One with the same facts and text that only engines are chosen for: its reservations are taken over, then it ends. */
+/* Returns an attempt with the same facts and text, only to choose engines for.  The caller takes its reservations over
+ * and ends it. */
 struct attempt *attempt_for_choice(const struct attempt *of);
-/* Its engines are chosen: ids, ranks, what its connector begins with.  END_OK, or why it cannot be. */
+/* The engines are chosen: sets ids and ranks, and calls the connector's begin().  Returns END_OK, or why the attempt
+ * cannot begin. */
 enum req_end attempt_begin(struct attempt *a);
-/* Closes legs, gives everything back; freed after the turn.  Idempotent. */
+/* Closes the legs and gives reservations and flag back.  The attempt is freed after the turn.  Idempotent. */
 void attempt_end(struct attempt *a);
 /* Frees the attempts that ended: after the loop turn. */
 void attempt_reap(struct worker *w);
-/* Takes note of the engine that was chosen: place[role] is filled. */
+/* place[role] is filled: sets the engine of the leg and of the transfer. */
 void attempt_set_engine(struct attempt *a, enum role role);
-/* The engine of a role is not needed: its place and the reference go back. */
+/* The engine of a role is not needed: gives back its reservation and the reference. */
 void attempt_drop_engine(struct attempt *a, enum role role);
-/* Nothing more can be sent for it: drops its text and what was made of it. */
+/* Nothing more will be sent for the attempt: drops its text and what was made of the text. */
 void attempt_drop_text(struct attempt *a);
-/* Makes it a detached one: its own copy of the facts, in the worker's list. */
+/* Detaches the attempt from its branch: it gets its own copy of the facts, and the worker's list has it. */
 void attempt_detach(struct attempt *a);
 
 /* --- the writers of the three states, and of `lookup`: an impossible step aborts */
@@ -185,7 +187,7 @@ void attempt_set_lookup(struct attempt *a, enum lookup_state to);
 void attempt_set_prefill(struct attempt *a, enum prefill_state to);
 void attempt_set_decode(struct attempt *a, enum decode_state to, enum withheld why);
 void attempt_set_kv(struct attempt *a, enum kv_state to);
-/* False for states that may not exist together: see attempt.c. */
+/* Returns false for states that may not exist together. */
 struct attempt_states {
 	enum attempt_life life;
 	enum lookup_state lookup;
@@ -200,37 +202,37 @@ void attempt_check(const struct attempt *a);
 
 /* --- running */
 
-/* Starts the legs that start at this event.  The attempt may be over afterwards. */
+/* Starts the legs that start at the event `when`.  The attempt may be over afterwards. */
 void attempt_start(struct attempt *a, enum leg_starts when);
-/* The legs may run: what was to be looked up is known. */
+/* All lookups of the request are known: starts the legs that start at once. */
 void attempt_begin_legs(struct attempt *a);
-/* Decode is to be sent its request once more: back to IDLE, its place is kept. */
+/* Decode will be sent its request once more: sets decode to IDLE and keeps the reservation. */
 void attempt_decode_again(struct attempt *a);
-/* Sends it, whatever it was to start at.  The attempt may be over afterwards. */
+/* Sends the decode request now, whatever event it was to start at.  The attempt may be over afterwards. */
 void attempt_send_decode(struct attempt *a);
-/* A decode engine has seen the id, and must not see it twice. */
+/* Gives the attempt a fresh id: a decode engine has seen the present one, and must not see it twice. */
 void attempt_new_id(struct attempt *a);
 /* After prefill: starts decode, or the wait for the notices that say when. */
 void attempt_go_on(struct attempt *a);
-/* The notices of its KV have come, or are not waited for any more. */
+/* The notices that the KV has arrived are here, or are no longer waited for. */
 void attempt_kv_ready(struct transfer *t);
-/* Takes out of a prefill answer what decode is given. */
+/* Takes out of the prefill answer what decode will be sent. */
 enum handoff attempt_take_handoff(struct attempt *a);
-/* What waits for time to pass. */
+/* Each tick: checks the time limits of notices and legs. */
 void attempt_tick(struct attempt *a, uint64_t now_ms);
-/* Takes what its engines have said by now. */
+/* Reads what the engines have sent by now. */
 void attempt_poll(struct attempt *a);
 
 /* --- predicates */
 
-/* Decode was sent what is only believed of its prefill engine, whose answer is not here yet (NixlPush): until then
- * whatever decode says may come of a wrong belief. */
+/* Decode was sent predicted parameters, and the prefill answer is not here yet (NixlPush).  Until then an error of decode
+ * may come from a wrong prediction. */
 bool attempt_speculates(const struct attempt *a);
 /* The decode answer waits for the prefill answer, whose part of the log probabilities comes first. */
 bool attempt_waits_for_prefill(const struct attempt *a);
-/* Nothing more comes from the decode leg, though some of it may still be withheld. */
+/* The decode answer is complete, though a part of it may still be withheld. */
 bool attempt_decode_complete(const struct attempt *a);
-/* The prefill engine holds KV for it, as far as its answer says. */
+/* By its answer, the prefill engine holds KV for the attempt. */
 bool attempt_kv_handed(const struct attempt *a);
 /* The role whose engine a leg is for: a lookup is sent for the sake of a leg that comes later. */
 enum role attempt_role_of(const struct attempt *a, enum leg_kind kind);

@@ -18,11 +18,11 @@ void decode_more(struct attempt *a);
 void decode_answered(struct attempt *a);
 void decode_failed(struct attempt *a);
 void decode_late(struct attempt *a);
-/* Payload of an answer that is not kept. */
+/* Payload of an answer that the leg does not collect. */
 void decode_payload(struct attempt *a, const struct span *pieces, size_t n, bool done);
-/* The prefill engine has confirmed what decode was sent: its answer, withheld so far, is the client's. */
+/* The prefill engine has confirmed what decode was sent: relays the decode answer, which was withheld so far. */
 void decode_confirmed(struct attempt *a);
-/* Decode was sent something wrong: it is sent its request again once prefill has answered. */
+/* Decode was sent wrong parameters: decode is sent its request again when prefill has answered. */
 void decode_correct(struct attempt *a);
-/* The stream had said [DONE] before its engine broke off; `end`: how it ends if the client has not all of it. */
+/* The engine broke off after [DONE].  `end`: how the request ends if the client has not got all of the stream. */
 void decode_finish(struct attempt *a, enum req_end end);

@@ -243,7 +243,7 @@ void_answer(struct branch *b)
 {
 	struct req *req = b->req;
 
-	b->prefill_told = false;
+	b->prefill_part_sent = false;
 	if (req->answer != NULL && req->nbranches > 1)
 		answer_part_again(req->answer, b->index);
 	if (req->answer != NULL || relay_started(req))
@@ -375,7 +375,7 @@ replace_attempt(const struct search *s, struct attempt *next)
 
 	release_attempt(a);
 	if (s->resumes)
-		b->prefill_told = false;
+		b->prefill_part_sent = false;
 	else
 		void_answer(b);
 	if (s->resumes || (req->answer != NULL && req->nbranches == 1))

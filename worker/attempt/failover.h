@@ -13,23 +13,23 @@
 /* What the failure means.  The outcome is recorded for the engines at fault (shm/eject.h). */
 struct outcome failover_outcome(struct attempt *a, enum leg_kind kind, enum failure_cause cause);
 /*
- * Another attempt, with other engines.  True: the branch goes on with it, or the request with the decode engine alone;
- * events may have come of it at once, and the request may even be over.  False: nobody is left, nothing was changed.
+ * Makes another attempt with other engines.  True: the branch goes on with it, or the request goes on with the decode
+ * engine alone; the request may even be over.  False: no engine is left, and nothing was changed.
  */
 bool failover_others(
 	struct attempt *a, enum leg_kind kind, enum failure_cause cause, const struct outcome *o);
 /* Records the outcome and carries it out.  If no engine is left the request ends, by `end` or by the engine's own answer. */
 void failover(struct attempt *a, enum leg_kind kind, enum failure_cause cause, enum req_end end);
-/* The KV has become too old before decode could be sent it: prefill again, once; not a try. */
+/* The KV became too old before decode could be sent its parameters: prefill is done again, once.  This is no try. */
 void failover_prefill_again(struct attempt *a);
 
-/* The engine did its part. */
+/* Records that the engine did its part. */
 void failover_record_good(struct attempt *a, enum leg_kind kind);
-/* The decode answer has begun well. */
+/* Records that the decode answer has begun well. */
 void failover_record_begun(struct attempt *a);
 
-/* Of a leg that has ended by LEG_EV_FAIL. */
+/* The cause, of a leg that has ended by LEG_EV_FAIL. */
 enum failure_cause failover_cause(const struct leg *leg);
-/* How the request ends where a leg has failed, or its time is over, and nobody saves it. */
+/* How the request ends when a leg has failed, or its time is over, and no other engine serves it. */
 enum req_end failover_end(const struct attempt *a, enum leg_kind kind);
 enum req_end failover_late_end(const struct attempt *a, enum leg_kind kind);

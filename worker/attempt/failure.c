@@ -18,17 +18,17 @@ static enum fault
 fault_of(const struct failure *f)
 {
 	if (not_the_engines(f->cause))
-		return FAULT_NOBODY; /* it was not even asked, or most likely not */
+		return FAULT_NOBODY; /* the engine got no request, or most likely none */
 	if (f->cause == CAUSE_STATUS && !failure_status_failing(f->status))
 		return FAULT_NONE; /* the client's mistake, or it is full */
 	if (f->hung_up || f->cause == CAUSE_TOO_LARGE)
-		return FAULT_NOBODY; /* it goes since we went, or says more than we take */
+		return FAULT_NOBODY; /* it closed because the router had, or sent more than max_answer */
 	if (f->leg == FAILED_DECODE && f->stream_done && !f->stream_error)
 		return FAULT_NONE;
 	if (f->leg == FAILED_DECODE && f->speculative)
-		return FAULT_NOBODY; /* it was sent something wrong, perhaps */
+		return FAULT_NOBODY; /* it was perhaps sent wrong parameters */
 	if (f->leg == FAILED_PREFILL && f->cause == CAUSE_TIMEOUT && f->decode_waits)
-		return FAULT_BOTH; /* the one at fault will collect them */
+		return FAULT_BOTH; /* failures add up at the engine that is at fault */
 	return FAULT_ENGINE;
 }
 

@@ -10,14 +10,14 @@
 enum failure_leg { FAILED_PREFILL, FAILED_DECODE, FAILED_LOOKUP };
 
 enum failure_cause {
-	CAUSE_SHORTAGE, /* we have no descriptor for the engine */
-	CAUSE_STALE,    /* a kept connection was reset with KV parameters on it */
+	CAUSE_SHORTAGE, /* the router has no descriptor for a connection */
+	CAUSE_STALE,    /* a reused connection was reset after KV parameters had been sent on it */
 	CAUSE_CONNECT,  /* refused, unreachable */
 	CAUSE_CONNECT_TIMEOUT,
 	CAUSE_BROKEN,    /* closed or reset before the answer's end */
 	CAUSE_GARBAGE,   /* no HTTP */
 	CAUSE_TOO_LARGE, /* more than max_answer */
-	CAUSE_TIMEOUT,   /* silent for its time */
+	CAUSE_TIMEOUT,   /* no byte within the time limit */
 	CAUSE_STATUS,    /* an error status */
 	CAUSE_UNUSABLE,  /* a 200 that cannot be used, or says that it failed */
 	CAUSE_N
@@ -27,16 +27,16 @@ struct failure {
 	enum failure_leg leg;
 	enum failure_cause cause;
 	int status;        /* with CAUSE_STATUS */
-	bool resent;       /* the request went out twice: a kept connection had gone stale */
-	bool hung_up;      /* we had closed our side */
+	bool resent;       /* the request went out twice: a reused connection had gone stale */
+	bool hung_up;      /* the router had closed its side */
 	bool speculative;  /* decode: it was sent what prefill has not confirmed */
 	bool stream_done;  /* decode: its stream had said [DONE] */
 	bool stream_error; /* decode: its stream had said an error */
 	bool not_missing;  /* the client's answer lacks nothing without this leg */
-	bool decode_waits; /* prefill: decode was asked at the same time, and has not said a byte */
+	bool decode_waits; /* prefill: decode was sent its request too, and has not answered a byte */
 };
 
-/* Whose fault it is, for the endpoint's books. */
+/* Whose fault the failure is: recorded for the endpoint (outcome.h). */
 enum fault {
 	FAULT_NOBODY, /* nothing is recorded */
 	FAULT_NONE,   /* the engine did its part: recorded as good */
@@ -49,14 +49,14 @@ enum failure_action {
 	ACTION_CORRECT, /* decode is sent its request again once prefill has answered */
 	ACTION_FINISH,  /* the stream was complete: it ends well */
 	ACTION_PASS_ON, /* the engine's own answer is the client's */
-	ACTION_OTHERS,  /* other engines are tried; where there are none, the client hears of it */
-	ACTION_REFUSE,  /* nobody else could do better */
+	ACTION_OTHERS,  /* other engines are tried; if there are none the client gets the error */
+	ACTION_REFUSE,  /* no other engine could do better */
 };
 
 struct outcome {
 	enum fault fault;
 	enum failure_action action;
-	bool forget; /* what was learned of the engine may be of its former life */
+	bool forget; /* the engine may have restarted: what was learned of it is forgotten */
 	bool a_try; /* another attempt counts against retries and retry_budget, and the engine is not chosen again */
 };
 

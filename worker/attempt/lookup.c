@@ -15,7 +15,7 @@ lookup_unlock(struct attempt *a)
 {
 	if (a->lookup_lock == NULL)
 		return;
-	a->lookup_lock->asked_by_us = false;
+	a->lookup_lock->lookup_runs = false;
 	connpool_unref(a->w->connpool, &a->lookup_lock);
 }
 
@@ -33,9 +33,9 @@ start(struct attempt *a)
 	}
 	ep = a->t.engine[a->what.role];
 	if (c->lookup_repeats) { /* once for all who wait for the answer; they look again each tick */
-		if (ep->asked_by_us)
+		if (ep->lookup_runs)
 			return;
-		ep->asked_by_us = true;
+		ep->lookup_runs = true;
 		a->lookup_lock = connpool_ref(ep);
 	}
 	if (a->lookup_ep == NULL)

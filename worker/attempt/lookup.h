@@ -10,11 +10,11 @@
 struct attempt;
 struct req;
 
-/* Sends the lookups that are due; begins the legs of all branches once nothing is left to look up. */
+/* Sends the lookups that are due.  Begins the legs of all branches when no lookup is left. */
 void lookup_go_on(struct req *req);
-/* What was not learned in time, and what is to be asked again. */
+/* Each tick: ends lookups whose time is over, and sends again those that have failed. */
 void lookup_tick(struct req *req, uint64_t now_ms);
-/* Others may ask the engine. */
+/* Other attempts of this worker may send the engine the same lookup. */
 void lookup_unlock(struct attempt *a);
 
 /* Handlers of the lookup leg. */

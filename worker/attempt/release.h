@@ -8,19 +8,19 @@
 
 struct attempt;
 
-/* The request has ended, or goes on with another attempt: what this one's engines hold is released, by the attempt
- * itself once it is detached, or by background requests.  The attempt is not its branch's any more. */
+/* The request has ended, or goes on with another attempt.  Releases what this attempt's engines hold: the attempt is
+ * detached and does it, or background requests do.  The attempt does not belong to its branch afterwards. */
 void release_attempt(struct attempt *a);
-/* The decode engine has failed or refused what it was sent: if the prefill engine has nothing more to say, the KV
- * parameters are named to decode engines in a way that they refuse.  The attempt stays as it is. */
+/* The decode engine has failed or refused the request.  If the prefill answer is complete, the KV parameters are named
+ * to decode engines in requests that they refuse.  The attempt keeps its life. */
 void release_spent(struct attempt *a);
 /* The prefill answer was all of the client's answer, but its KV has been pushed to a decode engine.  Returns the attempt
  * that stands for the branch from now on, with nothing left to do. */
 struct attempt *release_pushed(struct attempt *a);
-/* The prefill engine has gone unheard, but what it has brought is at the decode engine: it is fetched there. */
+/* The prefill answer is missing, but the KV has arrived at the decode engine: decode is sent the request that frees it. */
 void release_fetch_unheard(struct attempt *a);
 
-/* After the prefill answer: decode is sent its request, or the notices are waited for. */
+/* The prefill answer is here: sends decode its request, or waits for the notices. */
 void release_go_on(struct attempt *a);
 
 /* Handlers of a detached attempt's legs. */

@@ -43,7 +43,7 @@ struct endpoint {
 	uint32_t learned_ranks;       /* Mooncake: how many of them */
 	uint32_t learned_disconnects; /* `disconnects` then */
 	uint32_t learned_port;        /* SGLang: of its bootstrap server; 0: unknown */
-	bool asked_by_us;             /* this worker's lookup runs */
+	bool lookup_runs;             /* an attempt of this worker has sent its lookup */
 	uint32_t next_rank;           /* data-parallel rank of the next request */
 };
 

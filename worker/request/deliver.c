@@ -318,9 +318,9 @@ deliver_prefill_part(struct attempt *a)
 	bool on;
 
 	if (!req->takes_prefill ||
-		a->branch->prefill_told) /* what the first one said still holds */
+		a->branch->prefill_part_sent) /* what the first one said still holds */
 		return true;
-	a->branch->prefill_told = true;
+	a->branch->prefill_part_sent = true;
 	if (req->how.first_token && req->facts.stream)
 		a->output_started = true;
 	on = rewritten(req, &out,
