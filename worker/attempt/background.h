@@ -4,7 +4,7 @@
  * sent the name of KV that a prefill engine still holds.
  *
  * Process: worker.
- * Ownership: the worker's; a background request ends by itself, in seconds, or when what it is about is over.
+ * Ownership: the worker's; a background request ends by itself, within seconds, or when `kv_lease` is over.
  */
 #pragma once
 #include <stddef.h>
@@ -16,8 +16,8 @@ struct worker;
 
 #define BACKGROUND_ENGINES 3
 
-/* POST /abort_request for the attempt, to each of its engines that has a request of it; takes the legs' connections
- * over, to close them when the engines have answered.  Best effort: nothing is sent while too many background requests
+/* Sends POST /abort_request to each engine that has a request of the attempt.  Takes the legs' connections over, and
+ * closes them when the engines have answered.  Best effort: nothing is sent while too many background requests
  * run, since closing the connection, which comes next, means as much to most engines. */
 void background_abort(struct attempt *a);
 /*
@@ -29,7 +29,7 @@ void background_abort(struct attempt *a);
 void background_refuse(
 	const struct attempt *a, const char *member, struct endpoint *const *to, size_t n);
 void background_tick(struct worker *w, uint64_t now_ms);
-/* Ends all. */
+/* Ends all background requests. */
 void background_end_all(struct worker *w);
 /* Frees those that ended: after the loop turn. */
 void background_reap(struct worker *w);

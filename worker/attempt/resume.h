@@ -21,33 +21,33 @@ struct req;
 struct resume;
 struct span;
 
-/* The request is planned: its stream is followed from now on if that is of use. */
+/* The request is planned: its stream is followed from now on if the pool wants that and the request allows it. */
 void resume_plan(struct req *req);
 void resume_free(struct req *req); /* NULL is fine */
 
-/* Whether this leg's payload is followed. */
+/* Returns true if this leg's payload is followed. */
 bool resume_follows(const struct req *req, const struct leg *leg);
-/* stream_options of the engines' requests: they tell tokens with each event. */
+/* Returns the stream_options of the engines' requests: each event then has its token counts. */
 struct span resume_options(const struct req *req);
 /*
- * Makes of whole events what the client is to get of them.  False: the engine has said that it does not go on, or what
- * is no event; `out` then ends before that, and the rest is dropped.
+ * Replaces the whole events in `out` by what the client gets of them.  False: the engine has reported an error, or sent
+ * what is no event; `out` then ends before that event, and the rest is dropped.
  */
 bool resume_events(struct req *req, struct membuf *out);
 /* The error message of the engine's last event, for the client, when no engine goes on.  `buf` is always terminated.
  * False: the event has no message. */
 bool resume_engine_message(const struct req *req, char *buf, size_t size);
 
-/* The engines have their requests: takes over of the client's bytes what another request would be made of. */
+/* The engines have their requests: drops the text's parsed members, and the text if the stream cannot be resumed. */
 void resume_keep(struct req *req);
 
 /* For failover.c, of a stream that the client has a part of. */
 
-/* Whether other engines could go on with it; if not, that is noted for the log. */
+/* Returns true if other engines could go on with the stream; if not, the reason is noted for the log. */
 bool resume_may(struct req *req);
-/* Ends the stream well where nothing but its end is missing; true: the request is over. */
+/* Ends the stream well if only its end is missing.  Returns true if the request is over. */
 bool resume_finish(struct req *req);
-/* The client's bytes are there again, and the request for the rest is made; false: it cannot be. */
+/* Makes the request for the rest, from the client's text and the output so far.  False: that is impossible. */
 bool resume_prepare(struct req *req);
 /* The branch's next attempt sends that request. */
 void resume_go(struct req *req);

@@ -46,9 +46,9 @@ struct transfer {
 	struct span stream_options; /* in place of the client's; NULL: as they are */
 
 	struct engine_answer prefill_answer, decode_answer, lookup_answer;
-	const char *detail; /* why a function said no: static text for the log, or NULL */
+	const char *detail; /* why a function refused: static text for the log, or NULL */
 
-	/* what the decode engine is given: raw JSON inside the prefill answer or in `made` */
+	/* the KV parameters that decode is sent: raw JSON inside the prefill answer or in `made` */
 	struct span kv;
 	struct made_text *made;
 
@@ -57,7 +57,7 @@ struct transfer {
 	struct span notice_id; /* LMCache: the id that the notices carry */
 	uint64_t room;         /* SGLang: the bootstrap room */
 
-	/* what a lookup has told */
+	/* from lookups */
 	uint32_t lookups;   /* sent so far */
 	struct span tokens; /* of the prompt, as a JSON list */
 	uint64_t ntokens, max_context;
