@@ -101,7 +101,7 @@ wake_one(struct seg *seg, uint32_t me, const struct shares *s, uint64_t since_ms
 }
 
 bool
-accept_look(struct seg *seg, uint32_t me, bool able, uint64_t alive_since_ms, uint32_t *ret_wake)
+accept_poll(struct seg *seg, uint32_t me, bool able, uint64_t alive_since_ms, uint32_t *ret_wake)
 {
 	const uint64_t now_ms = clock_ms(),
 		       fresh_ms = now_ms < FRESH_MS ? 0 : now_ms - FRESH_MS + 1;

@@ -31,5 +31,5 @@ void accept_count(struct seg *seg, uint32_t me, uint64_t n);
  * *ret_wake is the slot of the worker whose eventfd the caller writes, or ACCEPT_NOBODY.
  * To be called after each accept_count(), when woken, and now and then while not listening.
  */
-bool accept_look(
+bool accept_poll(
 	struct seg *seg, uint32_t me, bool able, uint64_t alive_since_ms, uint32_t *ret_wake);

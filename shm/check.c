@@ -662,7 +662,7 @@ check_current(struct check *c)
 	for (uint32_t i = 0; i < SHM_ARENAS; i++) {
 		if (t != arena_table(c->seg, i))
 			continue;
-		if (c->writer != NULL && rcu_arena_look(c->writer, i)->use != ARENA_CURRENT)
+		if (c->writer != NULL && rcu_arena_read(c->writer, i)->use != ARENA_CURRENT)
 			found(c, "I5 arena %u holds the current table and is not kept as such", i);
 		check_table(c, t, "the current table");
 		return;
@@ -674,7 +674,7 @@ check_current(struct check *c)
 static void
 check_retired(struct check *c, uint32_t i)
 {
-	const struct rcu_arena *a = rcu_arena_look(c->writer, i);
+	const struct rcu_arena *a = rcu_arena_read(c->writer, i);
 	const uint64_t gp = shm_load(&c->seg->rcu->gp), ms = clock_ms() - a->retired_ms;
 	char which[32];
 
@@ -695,7 +695,7 @@ check_arenas(struct check *c)
 	c->listed = mem_array(c->seg->hdr->max_endpoints, sizeof(*c->listed));
 	check_current(c);
 	for (uint32_t i = 0; c->writer != NULL && i < SHM_ARENAS; i++) {
-		const enum arena_use use = rcu_arena_look(c->writer, i)->use;
+		const enum arena_use use = rcu_arena_read(c->writer, i)->use;
 
 		if (use == ARENA_RETIRED)
 			check_retired(c, i);

@@ -51,7 +51,7 @@ word_of(const struct seg *seg, uint32_t ep)
 /* --- looking ------------------------------------------------------------------------------ */
 
 enum eject_state
-eject_look(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t *ret_left_ms)
+eject_read(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t *ret_left_ms)
 {
 	const uint64_t word = shm_load(word_of(seg, ep));
 

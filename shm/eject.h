@@ -47,7 +47,7 @@ eject_is_out(const struct seg *seg, uint32_t ep)
 
 enum eject_state { EJECT_IN, EJECT_EJECTED, EJECT_DUE, EJECT_TRIED };
 /* For who wants to know; *ret_left_ms: until it is due, or the most its trial still has. */
-enum eject_state eject_look(
+enum eject_state eject_read(
 	const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t *ret_left_ms);
 const char *eject_state_name(enum eject_state s);
 /* How often it was ejected since its slot began this life. */

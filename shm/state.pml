@@ -112,7 +112,7 @@ end:	do
 	od
 }
 
-/* One section: rcu_enter(), ep_look() of the policy, the second look of reserve() in select.c, rcu_leave(). */
+/* One section: rcu_enter(), ep_view() of the policy, the second look of reserve() in select.c, rcu_leave(). */
 inline try()
 {
 	load(me, GP, g);

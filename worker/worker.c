@@ -109,7 +109,7 @@ worker_listen_update(struct worker *w)
 {
 	const bool able = !w->draining && !has_too_many(w);
 	uint32_t other;
-	const bool want = accept_look(w->seg, w->slot, able, w->alive_since_ms, &other);
+	const bool want = accept_poll(w->seg, w->slot, able, w->alive_since_ms, &other);
 
 	if (other != ACCEPT_NOBODY)
 		wake_worker(w, other);

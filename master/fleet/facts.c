@@ -6,14 +6,14 @@
 #include "shm/base/clock.h"
 #include "shm/busy.h"
 #include "shm/core/seg.h"
-#include "shm/look.h"
+#include "shm/view.h"
 #include "shm/queue.h"
 
 /* As worker/schedule/policy.h weighs it. */
 static int
 ramp_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
 {
-	uint64_t from = ep_look(f->seg, ep->engine.slot, now, 0).ramp_from_ms;
+	uint64_t from = ep_view(f->seg, ep->engine.slot, now, 0).ramp_from_ms;
 	uint64_t whole = ep->engine.pool != NULL ? ep->engine.pool->slow_start_ms : 0;
 
 	if (ep_state_get(f->seg, ep->engine.slot) != EP_UP || from == 0 || now >= from + whole)
@@ -37,7 +37,7 @@ facts_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
 		return x;
 	x.state = ep_state_name(ep_state_get(f->seg, ep->engine.slot));
 	x.ramp = ramp_of(f, ep, now);
-	x.eject = eject_look(f->seg, ep->engine.slot, now, &x.eject_left_ms);
+	x.eject = eject_read(f->seg, ep->engine.slot, now, &x.eject_left_ms);
 	x.busy = busy_is(f->seg, ep->engine.slot);
 	x.busy_left_ms = busy_left(f->seg, ep->engine.slot, now);
 	x.tag = ep_tag(f->seg, ep->engine.slot);

@@ -11,7 +11,7 @@
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
 #include "shm/load.h"
-#include "shm/look.h"
+#include "shm/view.h"
 #include "shm/metrics.h"
 
 #define TIMEOUT_MS 3000 /* a loaded engine renders its page late; a later page is of no use */

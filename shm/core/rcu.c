@@ -237,7 +237,7 @@ rcu_oldest(const struct seg *seg)
 }
 
 const struct rcu_arena *
-rcu_arena_look(const struct rcu_writer *w, size_t i)
+rcu_arena_read(const struct rcu_writer *w, size_t i)
 {
 	return &w->arenas[i];
 }

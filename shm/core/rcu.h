@@ -48,4 +48,4 @@ struct rcu_arena {
 	uint64_t retired_ms; /* clock_ms */
 };
 uint64_t rcu_oldest(const struct seg *seg);
-const struct rcu_arena *rcu_arena_look(const struct rcu_writer *w, size_t i);
+const struct rcu_arena *rcu_arena_read(const struct rcu_writer *w, size_t i);

@@ -8,7 +8,7 @@
 
 #include "shm/base/mem.h"
 #include "shm/load.h"
-#include "shm/look.h"
+#include "shm/view.h"
 #include "shm/core/rcu.h"
 #include "shm/table.h"
 #include "tests/bench/sched_fleet.h"

@@ -181,7 +181,7 @@ static void
 look(uint32_t i)
 {
 	uint64_t left_ms;
-	const enum eject_state s = eject_look(seg, ENDPOINTS + i, ticks(), &left_ms);
+	const enum eject_state s = eject_read(seg, ENDPOINTS + i, ticks(), &left_ms);
 
 	if (left_ms >
 		2 * TRIAL_LONG_MS) /* twice: we may have been stopped since we asked the clock */
@@ -290,7 +290,7 @@ count_out(void)
 	for (uint32_t i = 0; i < RECORDED; i++) {
 		uint64_t left_ms;
 		const bool up = ep_state_get(seg, ENDPOINTS + i) == EP_UP;
-		const bool in = eject_look(seg, ENDPOINTS + i, ticks(), &left_ms) == EJECT_IN;
+		const bool in = eject_read(seg, ENDPOINTS + i, ticks(), &left_ms) == EJECT_IN;
 
 		out += !up || !in;
 		ejected += up && !in;
@@ -305,7 +305,7 @@ try_one(uint32_t i)
 {
 	const uint32_t ep = ENDPOINTS + i;
 	uint64_t left_ms, trial;
-	const enum eject_state s = eject_look(seg, ep, ticks(), &left_ms);
+	const enum eject_state s = eject_read(seg, ep, ticks(), &left_ms);
 
 	if (s == EJECT_IN)
 		return;
@@ -316,7 +316,7 @@ try_one(uint32_t i)
 	(void)usleep((useconds_t)(left_ms + 1) * TICK_US);
 	if (!eject_try(seg, 0, ep, ticks(), TRIAL_LONG_MS, &trial) || trial == 0 ||
 		!eject_trial_good(seg, ep, trial, ticks()) ||
-		eject_look(seg, ep, ticks(), &left_ms) != EJECT_IN)
+		eject_read(seg, ep, ticks(), &left_ms) != EJECT_IN)
 		bad(BAD_FOREVER);
 }
 

@@ -81,7 +81,7 @@ add_ejected(const struct shown *s, enum role role)
 	for (const struct endpoint_copy *ep = NULL; (ep = next_endpoint(s, role, ep)) != NULL;) {
 		uint64_t left_ms;
 
-		if (eject_look(s->seg, ep->slot, clock_ms(), &left_ms) == EJECT_IN)
+		if (eject_read(s->seg, ep->slot, clock_ms(), &left_ms) == EJECT_IN)
 			continue;
 		add_url(s, ep, n++);
 		(void)evbuffer_add_printf(

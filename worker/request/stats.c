@@ -131,7 +131,7 @@ f_ejected(const struct about *a, double *ret)
 {
 	uint64_t left_ms;
 
-	*ret = eject_look(a->seg, a->ep->slot, clock_ms(), &left_ms) != EJECT_IN;
+	*ret = eject_read(a->seg, a->ep->slot, clock_ms(), &left_ms) != EJECT_IN;
 	return true;
 }
 

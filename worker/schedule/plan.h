@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "shm/look.h"
+#include "shm/view.h"
 
 struct attempt;
 struct req;

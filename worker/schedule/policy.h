@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "shm/base/conf.h"
-#include "shm/look.h"
+#include "shm/view.h"
 #include "shm/table.h"
 
 struct policy_view {
@@ -58,7 +58,7 @@ struct candidate {
 
 /* Weight under slow start: rises from almost nothing, in a straight line. */
 static inline uint32_t
-policy_weight(const struct policy_view *v, const struct table_pick *p, const struct ep_look *e)
+policy_weight(const struct policy_view *v, const struct table_pick *p, const struct ep_view *e)
 {
 	const uint32_t full = p->weight * WEIGHT_ONE;
 	uint64_t part;
@@ -83,7 +83,7 @@ policy_avoids(const struct policy_view *v, uint32_t slot)
 /* Up, resolved, of an allowed group, not to be avoided and serving the model, and not ejected unless the view
  * reaches so far; but perhaps full or busy. */
 static inline bool
-policy_serves(const struct policy_view *v, const struct table_pick *p, const struct ep_look *e)
+policy_serves(const struct policy_view *v, const struct table_pick *p, const struct ep_view *e)
 {
 	return e->state == EP_UP && (e->away != EP_AWAY_EJECTED || v->reach == EP_AWAY_EJECTED) &&
 	       e->tag == p->tag && p->resolved && (v->groups >> p->group & 1) != 0 &&
@@ -96,7 +96,7 @@ static inline bool
 policy_look(const struct policy_view *v, uint32_t i, struct candidate *ret)
 {
 	const struct table_pick *p = &v->picks[i];
-	const struct ep_look e = ep_look(v->seg, p->slot, v->now_ms, v->foreign_max_age_ms);
+	const struct ep_view e = ep_view(v->seg, p->slot, v->now_ms, v->foreign_max_age_ms);
 
 	if ((p->max_inflight != 0 && e.count >= p->max_inflight) || e.away > v->reach ||
 		!policy_serves(v, p, &e))

@@ -71,7 +71,7 @@ room_add(struct select_room *room, const struct select_room *more)
 
 /* Of one endpoint.  One whose half-open trial is due takes one request. */
 static struct select_room
-room_at(const struct selection *s, const struct table_pick *pick, const struct ep_look *e)
+room_at(const struct selection *s, const struct table_pick *pick, const struct ep_view *e)
 {
 	const uint64_t most = pick->max_inflight != 0 ? pick->max_inflight : UINT64_MAX;
 	struct select_room room = {.places = most};
@@ -92,8 +92,8 @@ room_by_group(const struct selection *s, struct select_room ret[TABLE_GROUPS])
 	set_view(&v, s);
 	for (uint32_t i = 0; i < v.n; i++) {
 		const struct table_pick *pick = &v.picks[i];
-		const struct ep_look e =
-			ep_look(s->seg, pick->slot, s->now_ms, s->foreign_max_age_ms);
+		const struct ep_view e =
+			ep_view(s->seg, pick->slot, s->now_ms, s->foreign_max_age_ms);
 		struct select_room room;
 
 		if (!policy_serves(&v, pick, &e))
@@ -162,8 +162,8 @@ groups_within(const struct selection *s, enum ep_away reach)
 	set_view(&v, s);
 	v.reach = reach;
 	for (uint32_t i = 0; i < v.n; i++) {
-		const struct ep_look e =
-			ep_look(s->seg, v.picks[i].slot, s->now_ms, s->foreign_max_age_ms);
+		const struct ep_view e =
+			ep_view(s->seg, v.picks[i].slot, s->now_ms, s->foreign_max_age_ms);
 
 		if (e.away <= reach && policy_serves(&v, &v.picks[i], &e))
 			groups |= UINT64_C(1) << v.picks[i].group;
@@ -283,11 +283,11 @@ select_again(const struct selection *s, uint32_t slot, struct selected *ret)
 	set_view(&v, s);
 	for (uint32_t i = 0; i < v.n; i++) {
 		const struct table_pick *pick = &s->pool->picks[s->role][i];
-		struct ep_look e;
+		struct ep_view e;
 
 		if (pick->slot != slot)
 			continue;
-		e = ep_look(s->seg, slot, s->now_ms, s->foreign_max_age_ms);
+		e = ep_view(s->seg, slot, s->now_ms, s->foreign_max_age_ms);
 		return e.away <= s->reach && policy_serves(&v, pick, &e) && may_go(s, slot, ret)
 			       ? pick
 			       : NULL;

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "shm/base/conf.h"
-#include "shm/look.h"
+#include "shm/view.h"
 
 struct seg;
 struct table;
@@ -28,7 +28,7 @@ struct selection {
 	uint64_t groups;       /* bit per group number that will do */
 	const uint32_t *avoid; /* endpoint slots that will not do, navoid of them */
 	uint32_t navoid;
-	/* Endpoints that are away (shm/look.h) for this reason at most will do.  EP_AWAY_NOT at first;
+	/* Endpoints that are away (shm/view.h) for this reason at most will do.  EP_AWAY_NOT at first;
 	 * select_reach_further() raises it where nobody else could serve. */
 	enum ep_away reach;
 	uint32_t tokens; /* of the prompt */

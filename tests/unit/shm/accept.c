@@ -16,7 +16,7 @@ static uint32_t woken;
 static bool
 look(uint32_t me)
 {
-	return accept_look(seg, me, true, 0, &woken);
+	return accept_poll(seg, me, true, 0, &woken);
 }
 
 /* A worker that could accept; -1: one that could not, -2: one that has been silent for long. */
@@ -85,7 +85,7 @@ Test(accept, who_can_no_longer_accept_wakes_another_one)
 	seg->procs[1].accepts = ACCEPT_RESTS;
 	cr_assert(look(0));
 	cr_assert_eq(woken, ACCEPT_NOBODY);
-	cr_assert_not(accept_look(seg, 0, false, 0, &woken));
+	cr_assert_not(accept_poll(seg, 0, false, 0, &woken));
 	cr_assert_eq(woken, 1, "alone, the other one has its share");
 	cr_assert(look(1));
 }
@@ -98,7 +98,7 @@ Test(accept, who_has_not_beaten_while_connections_wait_has_no_share)
 	place(1, 0);
 	proc_heartbeat(seg, 1, now);
 	cr_assert_not(look(0));
-	cr_assert(accept_look(seg, 0, true, now + 1, &woken));
+	cr_assert(accept_poll(seg, 0, true, now + 1, &woken));
 }
 
 /* However connections come and go, and whoever looks in whatever order: somebody listens, or has been woken. */
@@ -123,7 +123,7 @@ Test(accept, somebody_always_listens)
 		else if (conns[w] > 0)
 			conns[w] -= x >> 26 & 1 ? conns[w] : 1;
 		accept_count(seg, w, conns[w]);
-		(void)accept_look(seg, w, able, 0, &woken);
+		(void)accept_poll(seg, w, able, 0, &woken);
 		for (uint32_t i = 0; i < N; i++)
 			up += seg->procs[i].accepts != ACCEPT_UNABLE;
 		for (uint32_t i = 0; i < N && up > 0; i++)

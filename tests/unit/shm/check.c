@@ -624,7 +624,7 @@ static void
 arena_of(enum arena_use use, uint64_t cookie, uint64_t retired_ms)
 {
 	for (size_t i = 0; i < SHM_ARENAS; i++) {
-		const struct rcu_arena *a = rcu_arena_look(writer, i);
+		const struct rcu_arena *a = rcu_arena_read(writer, i);
 		const struct rcu_arena wrong = {use, cookie, retired_ms};
 
 		if (a->use != ARENA_RETIRED)

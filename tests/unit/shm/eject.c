@@ -59,7 +59,7 @@ look(uint32_t ep, uint64_t now_ms)
 {
 	uint64_t left_ms;
 
-	return eject_look(seg, ep, now_ms, &left_ms);
+	return eject_read(seg, ep, now_ms, &left_ms);
 }
 
 static bool
@@ -89,7 +89,7 @@ Test(shm_eject, so_many_failures_in_a_row)
 	cr_assert_eq(bad(EP, NOW), 0);
 	cr_assert_eq(bad(EP, NOW), 0);
 	cr_assert_eq(bad(EP, NOW), FIRST_MS);
-	cr_assert_eq(eject_look(seg, EP, NOW + 1, &left_ms), EJECT_EJECTED);
+	cr_assert_eq(eject_read(seg, EP, NOW + 1, &left_ms), EJECT_EJECTED);
 	cr_assert_eq(left_ms, FIRST_MS - 1);
 	cr_assert_eq(eject_count(seg, EP), 1);
 	cr_assert_eq(look(0, NOW), EJECT_IN);

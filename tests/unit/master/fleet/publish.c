@@ -328,9 +328,9 @@ Test(publish, undrained_it_is_no_longer_ejected)
 			      true, clock_ms()),
 		0);
 	state_drain(ep);
-	cr_assert_eq(eject_look(seg, ep->engine.slot, clock_ms(), &left), EJECT_EJECTED);
+	cr_assert_eq(eject_read(seg, ep->engine.slot, clock_ms(), &left), EJECT_EJECTED);
 	state_undrain(ep);
-	cr_assert_eq(eject_look(seg, ep->engine.slot, clock_ms(), &left), EJECT_IN);
+	cr_assert_eq(eject_read(seg, ep->engine.slot, clock_ms(), &left), EJECT_IN);
 }
 
 Test(publish, pool_names_keep_their_numbers)

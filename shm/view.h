@@ -17,7 +17,7 @@
  * or not. */
 enum ep_away { EP_AWAY_NOT, EP_AWAY_BUSY, EP_AWAY_EJECTED };
 
-struct ep_look {
+struct ep_view {
 	enum ep_state state;
 	enum ep_away away;
 	uint32_t tag;
@@ -43,15 +43,15 @@ ep_is_out(const struct seg *seg, uint32_t ep)
 	return half_open_out(shm_load(&seg->eps[ep].eject) | shm_load(&seg->eps[ep].busy));
 }
 
-static inline struct ep_look
-ep_look(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t foreign_max_age_ms)
+static inline struct ep_view
+ep_view(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t foreign_max_age_ms)
 {
 	const struct ep_word *e = &seg->eps[ep];
 	const uint64_t state = shm_load(&e->state), foreign = shm_load(&e->foreign);
 	const uint64_t eject = shm_load(&e->eject);
 	const uint64_t up_ms = ep_word_ramp(state), back_ms = eject_word_back_ms(eject);
 
-	return (struct ep_look){
+	return (struct ep_view){
 		.state = ep_word_state(state),
 		.tag = (uint32_t)shm_load(&e->tag),
 		.count = word_count(shm_load(&e->count)),
