@@ -6,8 +6,7 @@
 #include "master/config/conf_read.h"
 
 /* The map of one connector's keys in a pool; `k` is the row of the map. */
-int conf_connector_map_set(
-	struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *map);
+conf_reader conf_connector_map_set;
 /* The keys of the pool, once they all are known.  lines: of conf_pool_keys, or NULL. */
 int conf_connector_check(struct conf_read *r, const struct conf_pool *p, const int *lines);
 /* One endpoint.  `named`: it is an entry of dns, which may stand for several engines. */

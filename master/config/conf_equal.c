@@ -1,6 +1,85 @@
-/* Whether the pools of two configurations are equal, by the rows of their tables. */
+/* Whether two members are equal, and the pools of two configurations, by the rows of their tables. */
+#include <string.h>
+
 #include "master/config/conf_read.h"
 #include "shm/base/mem.h"
+
+static const void *
+cmember(const struct conf_key *k, const void *base)
+{
+	return (const char *)base + k->off;
+}
+
+static bool
+listen_equal(const struct conf *a, const struct conf *b)
+{
+	if (a->nlisten != b->nlisten)
+		return false;
+	for (size_t i = 0; i < a->nlisten; i++)
+		if (strcasecmp(a->listen[i].host, b->listen[i].host) != 0 ||
+			a->listen[i].port != b->listen[i].port)
+			return false;
+	return true;
+}
+
+static bool
+strs_equal(const struct conf_key *k, const void *a, const void *b)
+{
+	char *const *va = *(char **const *)cmember(k, a), *const *vb =
+								  *(char **const *)cmember(k, b);
+	size_t n = *(const size_t *)((const char *)a + k->noff);
+
+	if (n != *(const size_t *)((const char *)b + k->noff))
+		return false;
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(va[i], vb[i]) != 0)
+			return false;
+	return true;
+}
+
+static bool
+ports_equal(const struct conf_ports *a, const struct conf_ports *b)
+{
+	return a->n == b->n && memcmp(a->port, b->port, a->n * sizeof(a->port[0])) == 0;
+}
+
+/* None is none, whatever the time. */
+static bool
+rate_equal(const struct conf_rate *a, const struct conf_rate *b)
+{
+	return a->n == b->n && (a->n == 0 || a->per_s == b->per_s);
+}
+
+static bool pools_equal(const struct conf *a, const struct conf *b);
+
+bool
+conf_value_equal(const struct conf_key *k, const void *a, const void *b)
+{
+	switch (conf_repr(k)) {
+	case CONF_U32:
+	case CONF_WORD:
+		return *(const uint32_t *)cmember(k, a) == *(const uint32_t *)cmember(k, b);
+	case CONF_U64:
+		return *(const uint64_t *)cmember(k, a) == *(const uint64_t *)cmember(k, b);
+	case CONF_RATE:
+		return rate_equal(cmember(k, a), cmember(k, b));
+	case CONF_SHORT:
+		return strcmp(cmember(k, a), cmember(k, b)) == 0;
+	case CONF_PORTS:
+		return ports_equal(cmember(k, a), cmember(k, b));
+	case CONF_STR:
+		return mem_text_equal(*(char *const *)cmember(k, a), *(char *const *)cmember(k, b));
+	case CONF_STRS:
+		return strs_equal(k, a, b);
+	case CONF_LIST:
+		break;
+	}
+	if (k->type == CONF_T_LISTEN)
+		return listen_equal(a, b);
+	if (k->type == CONF_T_POOLS)
+		return pools_equal(a, b);
+	return true; /* endpoints and dns: compared once per pool, by pools_equal() */
+}
 
 static bool
 rows_equal(const struct conf_keys *keys, const void *a, const void *b)
@@ -36,8 +115,8 @@ endpoints_equal(const struct conf_pool *a, const struct conf_pool *b)
 	return true;
 }
 
-bool
-conf_pools_equal(const struct conf *a, const struct conf *b)
+static bool
+pools_equal(const struct conf *a, const struct conf *b)
 {
 	if (a->npools != b->npools)
 		return false;

@@ -228,7 +228,7 @@ static int
 parse(const char *path, const void *text, size_t n, const struct conf *was, struct conf **ret,
 	struct conf_error *err)
 {
-	struct conf_read r = {.file = path, .err = err, .was = was};
+	struct conf_read r = {.file = path, .readers = conf_readers, .err = err, .was = was};
 	int rc;
 
 	if (conf_yaml_load(&r, text, n) != 0)
@@ -270,7 +270,7 @@ conf_reparse(const struct conf *was, struct conf **ret, struct conf_error *err)
 int
 conf_load(const char *path, struct conf **ret, struct conf_error *err)
 {
-	struct conf_read r = {.file = path, .err = err};
+	struct conf_read r = {.file = path, .readers = conf_readers, .err = err};
 	char *text;
 	size_t n;
 	int rc;

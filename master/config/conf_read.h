@@ -1,8 +1,7 @@
 /*
  * Inside the configuration reader (conf*.c only): one reading of one file, where it stands and
- * where its error goes.  conf_yaml.c turns bytes into libyaml's tree, conf_walk.c the tree into
- * structs by the rows of conf_keys.h, conf_value.c one text into one member, conf_pools.c knows
- * pools and endpoints.
+ * where its error goes.  conf_yaml.c turns bytes into libyaml's tree.  conf_walk.c turns the tree into
+ * structs by the rows of conf_keys.h.  conf_value.c turns one text into one member.  conf_pools.c reads pools.
  *
  * Every int function returns 0, or -1 with the error already written; the first error ends the
  * reading.
@@ -18,10 +17,17 @@
 #define CONF_WHAT 256      /* of conf_error.what */
 #define CONF_ENTRY_KEYS 96 /* at least the rows of any table for a list's entries */
 
+struct conf_read;
+/* Reads one node into a member; `k` is the row of the member. */
+typedef int conf_reader(
+	struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node);
+
 struct conf_read {
 	const char *file;
 	const char *flag; /* the command line's option being read, instead of a path; or NULL */
 	struct conf_error *err;
+	/* [CONF_T_N]: the readers of lists and maps, by type, which conf_walk.c calls; or NULL */
+	conf_reader *const *readers;
 	struct conf *conf; /* being built; owned by whoever started the reading */
 	/* in force with the same text: files that are not watched are as they were read for it; or NULL */
 	const struct conf *was;
@@ -42,6 +48,8 @@ int conf_fail(struct conf_read *r, int line, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Steps into a key or entry; returns what conf_leave() takes to step back. */
 size_t conf_enter(struct conf_read *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* conf_enter() of "[i]". */
+size_t conf_enter_entry(struct conf_read *r, size_t i);
 void conf_leave(struct conf_read *r, size_t mark);
 
 /* --- conf_yaml.c
@@ -51,6 +59,9 @@ void conf_leave(struct conf_read *r, size_t mark);
 int conf_yaml_read(struct conf_read *r, const char *path, int line, char **ret, size_t *ret_n);
 /* r->doc, valid until yaml_document_delete(); a file without content has no root node. */
 int conf_yaml_load(struct conf_read *r, const char *text, size_t n);
+
+/* Where a file is that a configuration names; the caller frees it. */
+char *conf_beside(const char *file, const char *name);
 
 /* --- conf_walk.c
  * ---------------------------------------------------------------------------------- */
@@ -77,6 +88,14 @@ int conf_is_list(struct conf_read *r, const struct conf_key *k, yaml_node_t *nod
 /* Row of a path that is known to exist. */
 const struct conf_key *conf_key_row(const struct conf_keys *keys, const char *path);
 
+/* The line of a pool's key, 0 if it is not given; the line of the key, or else of the pool.  lines: of
+ * conf_pool_keys, or NULL. */
+int conf_given(const int *lines, const char *key);
+int conf_line_of(const struct conf_pool *p, const int *lines, const char *key);
+/* Fails at a key of the pool, with that key's line. */
+int conf_fail_key(struct conf_read *r, const struct conf_pool *p, const int *lines, const char *key,
+	const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+
 /* --- conf_value.c
  * --------------------------------------------------------------------------------- */
 enum conf_repr {
@@ -95,49 +114,43 @@ enum conf_repr conf_repr(const struct conf_key *k);
 /* "a duration such as 2s" */
 const char *conf_wants(const struct conf_key *k);
 /* True if the type is a number: quotes would make it text. */
+/* The word for a value of an enum. */
+const char *conf_word(const struct conf_key *k, unsigned v);
 bool conf_is_number(const struct conf_key *k);
 /* One text into a member; lists of texts are appended to.  0, or -1 with `what` written. */
 int conf_value_set(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT]);
-bool conf_value_equal(const struct conf_key *k, const void *a, const void *b);
 void conf_value_copy(const struct conf_key *k, const void *from, void *to); /* not for lists */
 /* Frees the texts and lists of texts that the rows name. */
 void conf_values_free(const struct conf_keys *keys, void *base);
 bool conf_strs_has(char *const *v, size_t n, const char *s);
-/* A member as conf_value_set() would take it, in YAML; not the lists of mappings. */
-void conf_value_write(const struct conf_key *k, const void *base, FILE *out);
 
 /* --- conf_pools.c
  * --------------------------------------------------------------------------------- */
-int conf_pools_set(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *list);
-int conf_endpoints_set(
-	struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *list);
-int conf_dns_set(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *list);
+/* For conf_read.readers. */
+extern conf_reader *const conf_readers[CONF_T_N];
 /* A zeroed entry at the end of the array. */
 struct conf_pool *conf_pool_add(struct conf *c);
 struct conf_endpoint *conf_endpoint_add(struct conf_pool *p);
 /* Works out the defaults that depend on other keys, then checks the newest pool against itself and
  * the others.  lines: of conf_pool_keys, or NULL. */
 int conf_pool_finish(struct conf_read *r, struct conf_pool *p, const int *lines);
-/* The line of a pool's key, 0 if it is not given; the line of the key, or else of the pool.  lines: of
- * conf_pool_keys, or NULL. */
-int conf_given(const int *lines, const char *key);
-int conf_line_of(const struct conf_pool *p, const int *lines, const char *key);
 /* Once all keys are known: what of its queue depends on the shared memory. */
 int conf_pool_check_queue(struct conf_read *r, struct conf_pool *p);
 void conf_pool_free(struct conf_pool *p);
 /* The defaults that depend on other keys, as they are for a pool like `p`, the number-th, into *ret. */
 void conf_pool_compute(const struct conf_pool *p, size_t number, struct conf_pool *ret);
-/* Where a file is that a configuration names; the caller frees it. */
-char *conf_beside(const char *file, const char *name);
 
 /* --- conf_equal.c
  * --------------------------------------------------------------------------------- */
-bool conf_pools_equal(const struct conf *a, const struct conf *b);
+/* Compares one member; the pools with all that they hold. */
+bool conf_value_equal(const struct conf_key *k, const void *a, const void *b);
 
-/* --- conf_write.c
+/* --- conf_value_write.c
  * --------------------------------------------------------------------------------- */
 /* In quotes, with the escapes YAML asks for. */
 void conf_write_text(FILE *out, const char *s);
+/* A member as conf_value_set() would take it, in YAML; not the lists of mappings. */
+void conf_value_write(const struct conf_key *k, const void *base, FILE *out);
 
 /* --- conf_load.c
  * --------------------------------------------------------------------------------------- */

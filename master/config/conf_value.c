@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "master/config/conf_address.h"
+#include "master/config/conf_number.h"
 #include "master/config/conf_read.h"
 #include "proto/http/http.h"
 #include "shm/base/mem.h"
@@ -117,6 +119,12 @@ conf_wants(const struct conf_key *k)
 	return types[k->type].wants;
 }
 
+const char *
+conf_word(const struct conf_key *k, unsigned v)
+{
+	return types[k->type].word(v);
+}
+
 bool
 conf_is_number(const struct conf_key *k)
 {
@@ -154,43 +162,10 @@ static int __attribute__((format(printf, 2, 3))) bad(char what[CONF_WHAT], const
 /* --- numbers
  * -------------------------------------------------------------------------------------- */
 
-static const struct unit {
-	const char *name;
-	uint64_t scale;
-} durations[] = {{"ms", 1}, {"s", CONF_SEC}, {"m", 60 * CONF_SEC}, {"h", CONF_HOUR}},
-  sizes[] = {{"B", 1}, {"KiB", CONF_KIB}, {"MiB", CONF_MIB}, {"GiB", CONF_GIB}};
-#define NUNITS 4
-
-/*
- * The digits at the start of text; what is too large for any bound becomes UINT64_MAX.  Returns
- * their number, 0 also for a leading zero (YAML 1.1 would read octal).
- */
-static size_t
-digits(const char *text, uint64_t *ret)
-{
-	uint64_t v = 0;
-	size_t n = 0;
-
-	for (; text[n] >= '0' && text[n] <= '9'; n++)
-		v = v > UINT64_MAX / 100 ? UINT64_MAX : v * 10 + (uint64_t)(text[n] - '0');
-	*ret = v;
-	return n > 1 && text[0] == '0' ? 0 : n;
-}
-
-/* A decimal port at the end of an address; 0 if it is none. */
-static uint16_t
-port_of(const char *s)
-{
-	uint64_t v;
-	size_t n = digits(s, &v);
-
-	return n > 0 && s[n] == '\0' && v <= 65535 ? (uint16_t)v : 0;
-}
-
 static int
 parse_count(const struct conf_key *k, const char *text, char what[CONF_WHAT], uint64_t *ret)
 {
-	size_t n = digits(text, ret);
+	size_t n = conf_digits(text, ret);
 
 	if (n == 0 || text[n] != '\0')
 		return bad(what, "%.60s is not %s", text, conf_wants(k));
@@ -241,7 +216,7 @@ static int
 add_port(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
 {
 	struct conf_ports *ports = member(k, base);
-	uint16_t port = port_of(text);
+	uint16_t port = conf_port_of(text);
 
 	if (port == 0)
 		return bad(what, "%.60s is not a port from 1 to 65535", text);
@@ -266,27 +241,21 @@ set_multiple(const struct conf_key *k, void *base, const char *text, char what[C
 	return 0;
 }
 
-static const struct period {
-	const char *name;
-	uint32_t seconds;
-} periods[] = {{"", 1}, {"/m", 60}, {"/h", 3600}, {"/s", 1}}; /* of equals the first is written */
-#define NPERIODS (sizeof(periods) / sizeof(periods[0]))
-
 static int
 set_rate(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
 {
 	struct conf_rate *rate = member(k, base);
 	uint64_t v;
-	size_t n = digits(text, &v), i = 0;
+	size_t n = conf_digits(text, &v), i = 0;
 
-	while (n > 0 && i < NPERIODS && strcmp(text + n, periods[i].name) != 0)
+	while (n > 0 && i < CONF_NPERIODS && strcmp(text + n, conf_periods[i].name) != 0)
 		i++;
-	if (n == 0 || i == NPERIODS)
+	if (n == 0 || i == CONF_NPERIODS)
 		return bad(what, "%.60s is not %s", text, conf_wants(k));
 	if (v < k->min || v > k->max)
 		return bad(what, "%.60s is out of bounds: %" PRIu64 " to %" PRIu64, text, k->min,
 			k->max);
-	*rate = (struct conf_rate){(uint32_t)v, periods[i].seconds};
+	*rate = (struct conf_rate){(uint32_t)v, conf_periods[i].seconds};
 	return 0;
 }
 
@@ -299,28 +268,16 @@ set_workers(const struct conf_key *k, void *base, const char *text, char what[CO
 	return c->workers_auto ? 0 : set_count(k, base, text, what);
 }
 
-/* "250ms": the largest unit that divides it. */
-static const char *
-show(uint64_t v, const struct unit u[NUNITS], char buf[32])
-{
-	size_t i = NUNITS - 1;
-
-	while (i > 0 && (v == 0 || v % u[i].scale != 0))
-		i--;
-	(void)snprintf(buf, 32, "%" PRIu64 "%s", v / u[i].scale, v == 0 ? "" : u[i].name);
-	return buf;
-}
-
 static int
 set_units(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT],
-	const struct unit u[NUNITS])
+	const struct conf_unit u[CONF_NUNITS])
 {
 	char lo[32], hi[32];
 	uint64_t v, scale = 0;
-	size_t n = digits(text, &v);
+	size_t n = conf_digits(text, &v);
 	bool or_0;
 
-	for (size_t i = 0; n > 0 && i < NUNITS; i++)
+	for (size_t i = 0; n > 0 && i < CONF_NUNITS; i++)
 		if (strcmp(text + n, u[i].name) == 0)
 			scale = u[i].scale;
 	if (n > 0 && text[n] == '\0' && v == 0)
@@ -335,7 +292,7 @@ set_units(const struct conf_key *k, void *base, const char *text, char what[CONF
 	or_0 = k->type == CONF_T_DURATION_OR_0;
 	if ((v < k->min && !(or_0 && v == 0)) || v > k->max)
 		return bad(what, "%.60s is out of bounds: %s%s to %s", text, or_0 ? "0, or " : "",
-			show(k->min, u, lo), show(k->max, u, hi));
+			conf_units_show(k->min, u, lo), conf_units_show(k->max, u, hi));
 	*(uint64_t *)member(k, base) = v;
 	return 0;
 }
@@ -343,13 +300,13 @@ set_units(const struct conf_key *k, void *base, const char *text, char what[CONF
 static int
 set_size(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
 {
-	return set_units(k, base, text, what, sizes);
+	return set_units(k, base, text, what, conf_sizes);
 }
 
 static int
 set_duration(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
 {
-	return set_units(k, base, text, what, durations);
+	return set_units(k, base, text, what, conf_durations);
 }
 
 /* --- words and texts
@@ -491,73 +448,11 @@ set_notices(const struct conf_key *k, void *base, const char *text, char what[CO
 	const char *colon = strrchr(text, ':');
 
 	if (text[0] != '\0' && (strncmp(text, "ipc://", 6) != 0 || text[6] == '\0') &&
-		(strncmp(text, "tcp://", 6) != 0 || colon < text + 7 || port_of(colon + 1) == 0))
+		(strncmp(text, "tcp://", 6) != 0 || colon < text + 7 ||
+			conf_port_of(colon + 1) == 0))
 		return bad(what,
 			"%.80s is not an address such as tcp://*:7500 or ipc:///run/kv.sock", text);
 	return set_text(k, base, text, what);
-}
-
-/* NULL, or what is wrong with a host that stood without brackets. */
-static const char *
-check_host(const char *host)
-{
-	const char *last = strrchr(host, '.');
-	struct in_addr a;
-
-	if (strchr(host, ':') != NULL)
-		return "an IPv6 address needs brackets: [::]:8000";
-	if (host[strspn(host, ALNUM ".-_")] != '\0')
-		return "not a host name (for all addresses write \":8000\")";
-	last = last != NULL ? last + 1 : host;
-	if (last[0] != '\0' && last[strspn(last, "0123456789")] == '\0' &&
-		inet_pton(AF_INET, host, &a) != 1)
-		return "not an IPv4 address";
-	return NULL;
-}
-
-/* [literal] or [literal%zone], rewritten in its shortest form so that equal ones compare equal. */
-static const char *
-take_ipv6(struct conf_listen *l, const char *text, const char *close)
-{
-	char *zone;
-	struct in6_addr a;
-
-	(void)snprintf(l->host, sizeof(l->host), "%.*s", (int)(close - text - 1), text + 1);
-	zone = strchr(l->host, '%');
-	if (zone != NULL)
-		*zone = '\0';
-	if (inet_pton(AF_INET6, l->host, &a) != 1)
-		return "not an IPv6 address";
-	if (zone == NULL)
-		(void)inet_ntop(AF_INET6, &a, l->host, sizeof(l->host));
-	else if (zone[1] == '\0')
-		return "an empty zone after %";
-	else
-		*zone = '%';
-	return NULL;
-}
-
-static const char *
-parse_listen(const char *text, struct conf_listen *l)
-{
-	const char *colon = strrchr(text, ':'), *close = strchr(text, ']'), *why;
-
-	if (colon == NULL || (close != NULL && colon < close))
-		return "no port: write host:port";
-	if ((size_t)(colon - text) >= sizeof(l->host))
-		return "the host is too long";
-	if (text[0] == '[') {
-		if (close == NULL || close + 1 != colon)
-			return "write [IPv6]:port";
-		why = take_ipv6(l, text, close);
-	} else {
-		(void)snprintf(l->host, sizeof(l->host), "%.*s", (int)(colon - text), text);
-		why = check_host(l->host);
-	}
-	if (why != NULL)
-		return why;
-	l->port = port_of(colon + 1);
-	return l->port == 0 ? "the port is not a number from 1 to 65535" : NULL;
 }
 
 static int
@@ -565,7 +460,7 @@ add_listen(const struct conf_key *k, void *base, const char *text, char what[CON
 {
 	struct conf *c = base;
 	struct conf_listen l = {.text = NULL};
-	const char *why = parse_listen(text, &l);
+	const char *why = conf_address_parse(text, &l);
 
 	(void)k;
 	if (why != NULL)
@@ -583,7 +478,7 @@ add_listen(const struct conf_key *k, void *base, const char *text, char what[CON
 static int
 set_host(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
 {
-	const char *why = check_host(text);
+	const char *why = conf_host_check(text);
 	struct in_addr a;
 
 	if (why != NULL)
@@ -600,7 +495,7 @@ set_address_host(const struct conf_key *k, void *base, const char *text, char wh
 	bool bare = strchr(text, ':') != NULL && text[0] != '[';
 	char *full = mem_printf("%s%s%s:1", bare ? "[" : "", text, bare ? "]" : "");
 	struct conf_listen l = {.text = NULL};
-	const char *why = text[0] != '\0' ? parse_listen(full, &l) : NULL;
+	const char *why = text[0] != '\0' ? conf_address_parse(full, &l) : NULL;
 	int rc;
 
 	full[strlen(full) - strlen(":1")] = '\0';
@@ -613,7 +508,7 @@ static int
 set_kv_addr(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
 {
 	struct conf_listen l = {.text = NULL};
-	const char *why = text[0] != '\0' ? parse_listen(text, &l) : NULL;
+	const char *why = text[0] != '\0' ? conf_address_parse(text, &l) : NULL;
 
 	if (why != NULL)
 		return bad(what, "%.80s: %s", text, why);
@@ -638,7 +533,7 @@ add_server(const struct conf_key *k, void *base, const char *text, char what[CON
 	bool bare = strchr(text, ':') == NULL || text[strlen(text) - 1] == ']';
 	char *full = mem_printf("%s%s", text, bare ? ":53" : "");
 	struct conf_listen l = {.text = NULL};
-	const char *why = parse_listen(full, &l);
+	const char *why = conf_address_parse(full, &l);
 	uint8_t ip[16];
 
 	free(full);
@@ -649,175 +544,8 @@ add_server(const struct conf_key *k, void *base, const char *text, char what[CON
 	return add_text(k, base, text, what);
 }
 
-/* --- writing
- * ------------------------------------------------------------------------------------ */
-
-static void
-write_number(const struct conf_key *k, uint64_t v, FILE *out)
-{
-	char buf[32];
-
-	if (k->type == CONF_T_COUNT_OR_AUTO && v == UINT32_MAX)
-		(void)fputs("auto", out);
-	else if (k->type == CONF_T_SIZE)
-		(void)fputs(show(v, sizes, buf), out);
-	else if (k->type == CONF_T_DURATION || k->type == CONF_T_DURATION_OR_0)
-		(void)fputs(show(v, durations, buf), out);
-	else
-		(void)fprintf(out, "%" PRIu64, v);
-}
-
-static void
-write_texts(char *const *v, size_t n, FILE *out)
-{
-	(void)fputc('[', out);
-	for (size_t i = 0; i < n; i++) {
-		(void)fputs(i > 0 ? ", " : "", out);
-		conf_write_text(out, v[i]);
-	}
-	(void)fputc(']', out);
-}
-
-static void
-write_ports(const struct conf_ports *ports, FILE *out)
-{
-	(void)fputc('[', out);
-	for (uint32_t i = 0; i < ports->n; i++)
-		(void)fprintf(out, "%s%u", i > 0 ? ", " : "", (unsigned)ports->port[i]);
-	(void)fputc(']', out);
-}
-
-static void
-write_rate(const struct conf_rate *rate, FILE *out)
-{
-	size_t i = 0;
-
-	while (periods[i].seconds != rate->per_s)
-		i++;
-	(void)fprintf(out, "%" PRIu32 "%s", rate->n, periods[i].name);
-}
-
-static void
-write_listen(const struct conf *c, FILE *out)
-{
-	char **v = mem_array(c->nlisten + 1, sizeof(*v));
-
-	for (size_t i = 0; i < c->nlisten; i++)
-		v[i] = c->listen[i].text;
-	write_texts(v, c->nlisten, out);
-	free(v);
-}
-
-void
-conf_value_write(const struct conf_key *k, const void *base, FILE *out)
-{
-	const void *at = cmember(k, base);
-	const char *s;
-
-	switch (types[k->type].repr) {
-	case CONF_U32:
-		write_number(k, *(const uint32_t *)at, out);
-		return;
-	case CONF_U64:
-		write_number(k, *(const uint64_t *)at, out);
-		return;
-	case CONF_WORD:
-		(void)fputs(types[k->type].word(*(const uint32_t *)at), out);
-		return;
-	case CONF_RATE:
-		write_rate(at, out);
-		return;
-	case CONF_SHORT:
-		conf_write_text(out, at);
-		return;
-	case CONF_PORTS:
-		write_ports(at, out);
-		return;
-	case CONF_STR:
-		s = *(char *const *)at;
-		conf_write_text(out, s != NULL ? s : "");
-		return;
-	case CONF_STRS:
-		write_texts(*(char *const *const *)at,
-			*(const size_t *)((const char *)base + k->noff), out);
-		return;
-	case CONF_LIST:
-		assert(k->type == CONF_T_LISTEN);
-		write_listen(base, out);
-	}
-}
-
-/* --- comparing, copying, freeing
+/* --- copying, freeing
  * ------------------------------------------------------------------ */
-
-static bool
-listen_equal(const struct conf *a, const struct conf *b)
-{
-	if (a->nlisten != b->nlisten)
-		return false;
-	for (size_t i = 0; i < a->nlisten; i++)
-		if (strcasecmp(a->listen[i].host, b->listen[i].host) != 0 ||
-			a->listen[i].port != b->listen[i].port)
-			return false;
-	return true;
-}
-
-static bool
-strs_equal(const struct conf_key *k, const void *a, const void *b)
-{
-	char *const *va = *(char **const *)cmember(k, a), *const *vb =
-								  *(char **const *)cmember(k, b);
-	size_t n = *(const size_t *)((const char *)a + k->noff);
-
-	if (n != *(const size_t *)((const char *)b + k->noff))
-		return false;
-	for (size_t i = 0; i < n; i++)
-		if (strcmp(va[i], vb[i]) != 0)
-			return false;
-	return true;
-}
-
-static bool
-ports_equal(const struct conf_ports *a, const struct conf_ports *b)
-{
-	return a->n == b->n && memcmp(a->port, b->port, a->n * sizeof(a->port[0])) == 0;
-}
-
-/* None is none, whatever the time. */
-static bool
-rate_equal(const struct conf_rate *a, const struct conf_rate *b)
-{
-	return a->n == b->n && (a->n == 0 || a->per_s == b->per_s);
-}
-
-bool
-conf_value_equal(const struct conf_key *k, const void *a, const void *b)
-{
-	switch (types[k->type].repr) {
-	case CONF_U32:
-	case CONF_WORD:
-		return *(const uint32_t *)cmember(k, a) == *(const uint32_t *)cmember(k, b);
-	case CONF_U64:
-		return *(const uint64_t *)cmember(k, a) == *(const uint64_t *)cmember(k, b);
-	case CONF_RATE:
-		return rate_equal(cmember(k, a), cmember(k, b));
-	case CONF_SHORT:
-		return strcmp(cmember(k, a), cmember(k, b)) == 0;
-	case CONF_PORTS:
-		return ports_equal(cmember(k, a), cmember(k, b));
-	case CONF_STR:
-		return mem_text_equal(*(char *const *)cmember(k, a), *(char *const *)cmember(k, b));
-	case CONF_STRS:
-		return strs_equal(k, a, b);
-	case CONF_LIST:
-		break;
-	}
-	if (k->type == CONF_T_LISTEN)
-		return listen_equal(a, b);
-	if (k->type == CONF_T_POOLS)
-		return conf_pools_equal(a, b);
-	return true; /* endpoints and dns: compared once per pool, by conf_pools_equal() */
-}
 
 void
 conf_value_copy(const struct conf_key *k, const void *from, void *to)

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/config/conf_connector.h"
 #include "master/config/conf_read.h"
 
 // clang-format off
@@ -81,6 +80,26 @@ conf_enter(struct conf_read *r, const char *fmt, ...)
 	return mark;
 }
 
+/* Formats by hand: snprintf() cost more than the rest of reading an entry of a long list. */
+size_t
+conf_enter_entry(struct conf_read *r, size_t i)
+{
+	size_t mark = strlen(r->path), at = mark, n = 0;
+	char digits[24];
+
+	do
+		digits[n++] = (char)('0' + i % 10);
+	while ((i /= 10) > 0);
+	if (mark + n + sizeof("[]") > sizeof(r->path))
+		return mark;
+	r->path[at++] = '[';
+	while (n > 0)
+		r->path[at++] = digits[--n];
+	r->path[at++] = ']';
+	r->path[at] = '\0';
+	return mark;
+}
+
 void
 conf_leave(struct conf_read *r, size_t mark)
 {
@@ -135,7 +154,9 @@ is_null(const yaml_node_t *node)
 {
 	static const char *const nulls[] = {"", "~", "null", NULL};
 
-	return node->type == YAML_SCALAR_NODE && is_plain(node) && one_of(text_of(node), nulls);
+	/* lists have up to 65,536 texts: most differ in the length alone */
+	return node->type == YAML_SCALAR_NODE && node->data.scalar.length <= strlen("null") &&
+	       is_plain(node) && one_of(text_of(node), nulls);
 }
 
 /* What YAML would not take for text although it looks like it: NULL, or what it is instead. */
@@ -145,7 +166,7 @@ not_text(const char *s)
 	static const char *const bools[] = {"true", "false", "yes", "no", "on", "off", NULL};
 	char *end;
 
-	if (one_of(s, bools))
+	if (strchr("tTfFyYnNoO", s[0]) != NULL && one_of(s, bools))
 		return "boolean";
 	if (strchr("+-.0123456789", s[0]) == NULL)
 		return NULL;
@@ -228,7 +249,7 @@ set_texts(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t
 	if (conf_is_list(r, k, list, &n) != 0)
 		return -1;
 	for (size_t i = 0; (item = conf_item(r, list, i)) != NULL; i++) {
-		mark = conf_enter(r, "[%zu]", i);
+		mark = conf_enter_entry(r, i);
 		if (set_scalar(r, k, base, item) != 0)
 			return -1;
 		conf_leave(r, mark);
@@ -246,21 +267,17 @@ set_ports(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t
 static int
 set_member(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
 {
-	static int (*const set[CONF_T_N])(
-		struct conf_read *, const struct conf_key *, void *, yaml_node_t *) = {
+	static conf_reader *const set[CONF_T_N] = {
 		[CONF_T_LISTEN] = set_texts,
 		[CONF_T_MODELS] = set_texts,
 		[CONF_T_LABELS] = set_texts,
 		[CONF_T_NETWORKS] = set_texts,
 		[CONF_T_SERVERS] = set_texts,
 		[CONF_T_PORTS] = set_ports,
-		[CONF_T_CONNECTOR_MAP] = conf_connector_map_set,
-		[CONF_T_DNS] = conf_dns_set,
-		[CONF_T_POOLS] = conf_pools_set,
-		[CONF_T_PREFILL] = conf_endpoints_set,
-		[CONF_T_DECODE] = conf_endpoints_set,
 	};
 
+	if (r->readers != NULL && r->readers[k->type] != NULL)
+		return r->readers[k->type](r, k, base, node);
 	return (set[k->type] != NULL ? set[k->type] : set_scalar)(r, k, base, node);
 }
 
@@ -528,4 +545,35 @@ conf_walk(
 	if (walk_keys(r, keys, base, "", map, lines) != 0)
 		return -1;
 	return conf_defaults(r, keys, base, lines, conf_line(map));
+}
+
+/* --- keys of a pool
+ * ------------------------------------------------------------------------------- */
+
+int
+conf_given(const int *lines, const char *key)
+{
+	return lines != NULL ? lines[conf_key_row(&conf_pool_keys, key) - conf_pool_keys.key] : 0;
+}
+
+int
+conf_line_of(const struct conf_pool *p, const int *lines, const char *key)
+{
+	int line = conf_given(lines, key);
+
+	return line != 0 ? line : p->line;
+}
+
+int
+conf_fail_key(struct conf_read *r, const struct conf_pool *p, const int *lines, const char *key,
+	const char *fmt, ...)
+{
+	char what[CONF_WHAT];
+	va_list ap;
+
+	va_start(ap, fmt);
+	(void)vsnprintf(what, sizeof(what), fmt, ap);
+	va_end(ap);
+	(void)conf_enter(r, ".%s", key);
+	return conf_fail(r, conf_line_of(p, lines, key), "%s", what);
 }

@@ -15,19 +15,6 @@ struct place {
 	char section[32]; /* "limits", or "" */
 };
 
-void
-conf_write_text(FILE *out, const char *s)
-{
-	(void)fputc('"', out);
-	for (; *s != '\0'; s++) {
-		if ((unsigned char)*s < 0x20 || *s == 0x7f)
-			(void)fprintf(out, "\\x%02x", (unsigned)*s);
-		else
-			(void)fprintf(out, *s == '"' || *s == '\\' ? "\\%c" : "%c", *s);
-	}
-	(void)fputc('"', out);
-}
-
 static void
 fill_defaults(const struct conf_keys *keys, void *base)
 {

@@ -85,6 +85,17 @@ conf_yaml_read(struct conf_read *r, const char *path, int line, char **ret, size
 	return rc;
 }
 
+/* A relative name is looked for beside the configuration that holds it. */
+char *
+conf_beside(const char *file, const char *name)
+{
+	const char *slash = file != NULL ? strrchr(file, '/') : NULL;
+
+	if (name[0] == '/' || slash == NULL)
+		return mem_strdup(name);
+	return mem_printf("%.*s/%s", (int)(slash - file), file, name);
+}
+
 /* libyaml checks this too, but then it knows no line. */
 static int
 check_bytes(struct conf_read *r, const unsigned char *p, size_t n)
@@ -214,14 +225,19 @@ attach(struct tree *t, int id, const yaml_event_t *e)
 
 /* check_event() has let it through. */
 static void
-add_event(struct tree *t, const yaml_event_t *e)
+add_event(struct tree *t, yaml_event_t *e)
 {
+	yaml_node_t *node;
 	int id;
 
 	if (e->type == YAML_SCALAR_EVENT) {
 		id = yaml_document_add_scalar(t->doc, NULL, e->data.scalar.value,
 			(int)e->data.scalar.length, e->data.scalar.style);
 		attach(t, id, e);
+		/* frees the tag's text with the event: nobody reads it, and a document has many nodes */
+		node = yaml_document_get_node(t->doc, id);
+		e->data.scalar.tag = node->tag;
+		node->tag = NULL;
 	} else if (is_start(e)) {
 		bool mapping = e->type == YAML_MAPPING_START_EVENT;
 

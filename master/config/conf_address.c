@@ -1,0 +1,81 @@
+#include "master/config/conf_address.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "master/config/conf_number.h"
+#include "shm/base/conf.h"
+
+#define ALNUM "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+
+uint16_t
+conf_port_of(const char *s)
+{
+	uint64_t v;
+	size_t n = conf_digits(s, &v);
+
+	return n > 0 && s[n] == '\0' && v <= 65535 ? (uint16_t)v : 0;
+}
+
+const char *
+conf_host_check(const char *host)
+{
+	const char *last = strrchr(host, '.');
+	struct in_addr a;
+
+	if (strchr(host, ':') != NULL)
+		return "an IPv6 address needs brackets: [::]:8000";
+	if (host[strspn(host, ALNUM ".-_")] != '\0')
+		return "not a host name (for all addresses write \":8000\")";
+	last = last != NULL ? last + 1 : host;
+	if (last[0] != '\0' && last[strspn(last, "0123456789")] == '\0' &&
+		inet_pton(AF_INET, host, &a) != 1)
+		return "not an IPv4 address";
+	return NULL;
+}
+
+/* [literal] or [literal%zone], rewritten in its shortest form so that equal ones compare equal. */
+static const char *
+take_ipv6(struct conf_listen *l, const char *text, const char *close)
+{
+	char *zone;
+	struct in6_addr a;
+
+	(void)snprintf(l->host, sizeof(l->host), "%.*s", (int)(close - text - 1), text + 1);
+	zone = strchr(l->host, '%');
+	if (zone != NULL)
+		*zone = '\0';
+	if (inet_pton(AF_INET6, l->host, &a) != 1)
+		return "not an IPv6 address";
+	if (zone == NULL)
+		(void)inet_ntop(AF_INET6, &a, l->host, sizeof(l->host));
+	else if (zone[1] == '\0')
+		return "an empty zone after %";
+	else
+		*zone = '%';
+	return NULL;
+}
+
+const char *
+conf_address_parse(const char *text, struct conf_listen *l)
+{
+	const char *colon = strrchr(text, ':'), *close = strchr(text, ']'), *why;
+
+	if (colon == NULL || (close != NULL && colon < close))
+		return "no port: write host:port";
+	if ((size_t)(colon - text) >= sizeof(l->host))
+		return "the host is too long";
+	if (text[0] == '[') {
+		if (close == NULL || close + 1 != colon)
+			return "write [IPv6]:port";
+		why = take_ipv6(l, text, close);
+	} else {
+		(void)snprintf(l->host, sizeof(l->host), "%.*s", (int)(colon - text), text);
+		why = conf_host_check(l->host);
+	}
+	if (why != NULL)
+		return why;
+	l->port = conf_port_of(colon + 1);
+	return l->port == 0 ? "the port is not a number from 1 to 65535" : NULL;
+}
