@@ -1,6 +1,6 @@
 /*
- * pdrouter: the wiring.  The only file that sees every folder: options, the steps of the start in their
- * order, the table of child kinds, and the master's loop.
+ * pdrouter: the wiring.  The only file that includes every room: options, the start-up steps in order, the
+ * table of child kinds, and the master's loop.
  */
 #include <assert.h>
 #include <errno.h>
@@ -80,7 +80,7 @@ struct master {
 	int code; /* to exit with */
 };
 
-/* --- what the others ask the wiring for --------------------------------------------------------- */
+/* --- hooks of the other rooms --------------------------------------------------------- */
 
 static void
 stop(struct master *m, int code)
@@ -90,7 +90,7 @@ stop(struct master *m, int code)
 	sd_tell_stopping(m->sd);
 	reload_stop(m->reload);
 	procs_stop(m->procs);
-	/* after CH_DRAIN went out: nobody watches them any more, and new clients shall be refused at once */
+	/* after CH_DRAIN was sent: no process accepts any more, and new clients must be refused at once */
 	listeners_keep(m->listeners, NULL, NULL, 0);
 }
 
@@ -320,7 +320,7 @@ step_memory(struct master *m)
 	return 0;
 }
 
-/* Made before any fork, one per process slot: whoever is born into a slot is woken by the same one. */
+/* One eventfd per process slot, made before any fork: all processes of a slot use the same eventfd. */
 static int
 step_eventfds(struct master *m)
 {
@@ -346,7 +346,7 @@ on_libevent_log(int severity, const char *msg)
 		log_warn("libevent", LOG_S("message", msg));
 }
 
-/* Signals are read from a signalfd: no handler exists that could run in a child after a fork. */
+/* Signals are read from a signalfd, so no handler can run in a child after a fork. */
 static int
 step_loop(struct master *m)
 {
@@ -408,7 +408,7 @@ step_control(struct master *m)
 	return 0;
 }
 
-/* A debug build looks over the shared memory all the time. */
+/* A debug build checks the shared memory every CHECK_S seconds. */
 static int
 step_check(struct master *m)
 {
@@ -473,7 +473,7 @@ fini(struct master *m)
 	conf_free(&m->first);
 }
 
-/* A standard descriptor that came closed would be given to a socket, and children keep 0 to 2. */
+/* A closed standard descriptor would be reused by a socket, and children keep descriptors 0 to 2. */
 static void
 fill_standard_fds(void)
 {
@@ -486,7 +486,7 @@ fill_standard_fds(void)
 		(void)close(fd);
 }
 
-/* As many descriptors as the system allows: each stream needs two. */
+/* Raises the limit of open files to its maximum: each stream needs two descriptors. */
 static void
 raise_nofile(void)
 {
@@ -526,7 +526,7 @@ print_note(void *arg, const char *flag, const char *why)
 	(void)fprintf(stderr, "%s: %s\n", flag, why);
 }
 
-/* -t: what a start or a reload would say, without doing it.  --print-config: what it would be told. */
+/* -t: prints the errors of a start or a reload.  --print-config: prints the configuration as YAML. */
 static int
 check(const struct conf_args *args)
 {

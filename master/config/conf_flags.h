@@ -43,20 +43,20 @@ USED(BACKEND_HEALTH_CHECK_TIMEOUT, "backend-health-check-timeout-seconds", "SECO
 USED(LOG_LEVEL, "log-level", "LEVEL", "log_level; critical: error, warning: warn, trace: debug")	\
 USED(LOG_FORMAT, "log-format", "text|json", "log_format; text: kv")					\
 IDLE(STATIC_BACKEND_HEALTH_CHECKS, "static-backend-health-checks", NULL, "engines are always probed, by health_path") \
-IDLE(STATIC_MODEL_TYPES, "static-model-types", "TYPE,...", "a probe asks for health_path, whatever the model is") \
-IDLE(NIXL_FINISHED_REQ_TTL, "nixl-finished-req-ttl", "SECONDS", "no notice is kept that nobody waits for") \
-IDLE(NIXL_CLEANUP_INTERVAL, "nixl-cleanup-interval", "SECONDS", "no notice is kept that nobody waits for") \
+IDLE(STATIC_MODEL_TYPES, "static-model-types", "TYPE,...", "probes use health_path for all models") \
+IDLE(NIXL_FINISHED_REQ_TTL, "nixl-finished-req-ttl", "SECONDS", "notices without a waiting request are dropped at once") \
+IDLE(NIXL_CLEANUP_INTERVAL, "nixl-cleanup-interval", "SECONDS", "notices without a waiting request are dropped at once") \
 USED(FAILOVER_ATTEMPTS, "max-instance-failover-reroute-attempts", "N", "retries")		\
 USED(ENABLE_RETRIES, "enable-retries", NULL, "retries: 4, or as --max-retries says")		\
-USED(MAX_RETRIES, "max-retries", "N", "with --enable-retries: retries, one less, for the first try counts there") \
-IDLE(INITIAL_BACKOFF_MS, "initial-backoff-ms", "MS", "another engine is tried at once: nothing is waited for") \
-IDLE(MAX_BACKOFF_MS, "max-backoff-ms", "MS", "another engine is tried at once: nothing is waited for") \
-IDLE(BACKOFF_MULTIPLIER, "backoff-multiplier", "X", "another engine is tried at once: nothing is waited for") \
-IDLE(JITTER_FACTOR, "jitter-factor", "X", "another engine is tried at once: nothing is waited for") \
+USED(MAX_RETRIES, "max-retries", "N", "with --enable-retries: retries, one less, since that option counts the first try too") \
+IDLE(INITIAL_BACKOFF_MS, "initial-backoff-ms", "MS", "a retry uses another engine at once, without a delay") \
+IDLE(MAX_BACKOFF_MS, "max-backoff-ms", "MS", "a retry uses another engine at once, without a delay") \
+IDLE(BACKOFF_MULTIPLIER, "backoff-multiplier", "X", "a retry uses another engine at once, without a delay") \
+IDLE(JITTER_FACTOR, "jitter-factor", "X", "a retry uses another engine at once, without a delay") \
 IDLE(REQUEST_STATS_WINDOW, "request-stats-window", "SECONDS", "/metrics has counters and histograms, no window") \
 IDLE(LOG_STATS, "log-stats", NULL, "figures are in /metrics and pdctl status")				\
 IDLE(LOG_STATS_INTERVAL, "log-stats-interval", "SECONDS", "figures are in /metrics and pdctl status")	\
-IDLE(REQUEST_REWRITER, "request-rewriter", "noop", "requests are not rewritten but where a hand-shake asks for it") \
+IDLE(REQUEST_REWRITER, "request-rewriter", "noop", "requests are rewritten only where the KV hand-shake needs it") \
 IDLE(FILE_STORAGE_CLASS, "file-storage-class", "CLASS", "there is no batch API here")			\
 IDLE(FILE_STORAGE_PATH, "file-storage-path", "PATH", "there is no batch API here")			\
 IDLE(BATCH_PROCESSOR, "batch-processor", "NAME", "there is no batch API here")				\
@@ -72,7 +72,7 @@ IDLE(LMCACHE_CONTROLLER_HEARTBEAT_PORT, "lmcache-controller-heartbeat-port", "PO
 IDLE(LMCACHE_HEALTH_CHECK_INTERVAL, "lmcache-health-check-interval", "SECONDS", "it belongs to kvaware") \
 IDLE(LMCACHE_WORKER_TIMEOUT, "lmcache-worker-timeout", "SECONDS", "it belongs to kvaware")		\
 IDLE(KV_AWARE_THRESHOLD, "kv-aware-threshold", "TOKENS", "it belongs to kvaware")			\
-IDLE(PREFIX_MIN_MATCH_LENGTH, "prefix-min-match-length", "N", "prompts are told apart by a hash of their first prefix_bytes") \
+IDLE(PREFIX_MIN_MATCH_LENGTH, "prefix-min-match-length", "N", "prompts are compared by a hash of their first prefix_bytes") \
 IDLE(K8S_DISCOVERY_TYPE, "k8s-service-discovery-type", "TYPE", "it belongs to --service-discovery k8s")	\
 IDLE(K8S_PORT, "k8s-port", "PORT", "it belongs to --service-discovery k8s")				\
 IDLE(K8S_NAMESPACE, "k8s-namespace", "NAME", "it belongs to --service-discovery k8s")			\
@@ -84,7 +84,7 @@ GONE(DYNAMIC_CONFIG_JSON, "dynamic-config-json", "FILE", "use -c FILE, its keys 
 GONE(CALLBACKS, "callbacks", "PATH", "no Python runs here: use a proxy in front of the router")		\
 GONE(ENABLE_BATCH_API, "enable-batch-api", NULL, "use a batch service that sends its requests through the router") \
 GONE(FEATURE_GATES, "feature-gates", "GATE=true,...", "use a proxy in front of the router for semantic caches and PII detection") \
-GONE(ROOT_PATH, "root-path", "PATH", "let the proxy in front of the router take the path off")		\
+GONE(ROOT_PATH, "root-path", "PATH", "let the proxy in front of the router remove the path")		\
 /* G: engines and how */										\
 USED(PD_DISAGGREGATION, "pd-disaggregation", NULL, "connector: sglang")					\
 USED(PREFILL, "prefill", "URL [PORT|none]", "an entry of prefill, with its bootstrap_port; again for each") \
@@ -102,13 +102,13 @@ USED(HEALTH_SUCCESS_THRESHOLD, "health-success-threshold", "N", "rise")					\
 USED(MAX_PAYLOAD_SIZE, "max-payload-size", "BYTES", "limits.max_body")					\
 USED(SHUTDOWN_GRACE_PERIOD_SECS, "shutdown-grace-period-secs", "SECONDS", "drain_timeout")		\
 IDLE(MINI_LB, "mini-lb", NULL, "there is one router here")						\
-IDLE(CACHE_THRESHOLD, "cache-threshold", "X", "prompts are told apart by a hash of their first prefix_bytes") \
-IDLE(BALANCE_ABS_THRESHOLD, "balance-abs-threshold", "N", "prompts are told apart by a hash of their first prefix_bytes") \
-IDLE(BALANCE_REL_THRESHOLD, "balance-rel-threshold", "X", "prompts are told apart by a hash of their first prefix_bytes") \
+IDLE(CACHE_THRESHOLD, "cache-threshold", "X", "prompts are compared by a hash of their first prefix_bytes") \
+IDLE(BALANCE_ABS_THRESHOLD, "balance-abs-threshold", "N", "prompts are compared by a hash of their first prefix_bytes") \
+IDLE(BALANCE_REL_THRESHOLD, "balance-rel-threshold", "X", "prompts are compared by a hash of their first prefix_bytes") \
 IDLE(EVICTION_INTERVAL_SECS, "eviction-interval-secs", "SECONDS", "there is no tree of prompts to prune") \
 IDLE(MAX_TREE_SIZE, "max-tree-size", "N", "there is no tree of prompts to prune")			\
-IDLE(WORKER_STARTUP_TIMEOUT_SECS, "worker-startup-timeout-secs", "SECONDS", "an engine may take as long as it likes to start") \
-IDLE(WORKER_STARTUP_CHECK_INTERVAL, "worker-startup-check-interval", "SECONDS", "an engine that starts is asked four times a second, then every health_interval") \
+IDLE(WORKER_STARTUP_TIMEOUT_SECS, "worker-startup-timeout-secs", "SECONDS", "the start of an engine has no time limit") \
+IDLE(WORKER_STARTUP_CHECK_INTERVAL, "worker-startup-check-interval", "SECONDS", "a starting engine is probed four times a second, then every health_interval") \
 USED(REQUEST_TIMEOUT_SECS, "request-timeout-secs", "SECONDS", "timeouts: {request: ...}; no bound if not given") \
 IDLE(REQUEST_ID_HEADERS, "request-id-headers", "HEADER...", "X-Request-Id is the one")			\
 IDLE(PROMETHEUS_PORT, "prometheus-port", "PORT", "/metrics is on the port of the clients")		\
@@ -117,11 +117,11 @@ IDLE(LOG_DIR, "log-dir", "PATH", "the log goes to stderr")						\
 USED(MAX_CONCURRENT_REQUESTS, "max-concurrent-requests", "N", "max_inflight of each entry of decode: N shared out among them, rounded up; -1 or 0: no limit") \
 USED(QUEUE_SIZE, "queue-size", "N", "queue_size, and shared_memory: {queue: N} where that is more than its default") \
 USED(QUEUE_TIMEOUT_SECS, "queue-timeout-secs", "SECONDS", "queue_timeout; then the client gets 503, not 408") \
-USED(RETRY_MAX_RETRIES, "retry-max-retries", "N", "retries, one less, for the first try counts there") \
-IDLE(RETRY_INITIAL_BACKOFF_MS, "retry-initial-backoff-ms", "MS", "another engine is tried at once: nothing is waited for") \
-IDLE(RETRY_MAX_BACKOFF_MS, "retry-max-backoff-ms", "MS", "another engine is tried at once: nothing is waited for") \
-IDLE(RETRY_BACKOFF_MULTIPLIER, "retry-backoff-multiplier", "X", "another engine is tried at once: nothing is waited for") \
-IDLE(RETRY_JITTER_FACTOR, "retry-jitter-factor", "X", "another engine is tried at once: nothing is waited for") \
+USED(RETRY_MAX_RETRIES, "retry-max-retries", "N", "retries, one less, since that option counts the first try too") \
+IDLE(RETRY_INITIAL_BACKOFF_MS, "retry-initial-backoff-ms", "MS", "a retry uses another engine at once, without a delay") \
+IDLE(RETRY_MAX_BACKOFF_MS, "retry-max-backoff-ms", "MS", "a retry uses another engine at once, without a delay") \
+IDLE(RETRY_BACKOFF_MULTIPLIER, "retry-backoff-multiplier", "X", "a retry uses another engine at once, without a delay") \
+IDLE(RETRY_JITTER_FACTOR, "retry-jitter-factor", "X", "a retry uses another engine at once, without a delay") \
 USED(DISABLE_RETRIES, "disable-retries", NULL, "retries: 0")					\
 USED(CB_FAILURE_THRESHOLD, "cb-failure-threshold", "N", "eject_failures")			\
 IDLE(CB_SUCCESS_THRESHOLD, "cb-success-threshold", "N", "one request on trial that ends well is enough; where it fails eject_time doubles") \
@@ -138,35 +138,35 @@ IDLE(MAX_IDLE_SECS, "max-idle-secs", "SECONDS", "it belongs to the policy manual
 IDLE(ASSIGNMENT_MODE, "assignment-mode", "MODE", "it belongs to the policy manual")			\
 IDLE(SERVICE_DISCOVERY_PORT, "service-discovery-port", "PORT", "it belongs to --service-discovery")	\
 IDLE(SERVICE_DISCOVERY_NAMESPACE, "service-discovery-namespace", "NAME", "it belongs to --service-discovery") \
-IDLE(PROMETHEUS_DURATION_BUCKETS, "prometheus-duration-buckets", "SECONDS...", "the buckets of /metrics are what they are") \
+IDLE(PROMETHEUS_DURATION_BUCKETS, "prometheus-duration-buckets", "SECONDS...", "the buckets of /metrics are fixed") \
 IDLE(RATE_LIMIT_TOKENS_PER_SECOND, "rate-limit-tokens-per-second", "N", "it bounds the requests of all clients together; client.rate bounds those of each, max_inflight those of an engine") \
 IDLE(CHAT_TEMPLATE, "chat-template", "PATH", "the engines have the chat template")			\
 IDLE(TOKENIZER_CACHE_ENABLE_L0, "tokenizer-cache-enable-l0", NULL, "the engines have the tokenizer")	\
 IDLE(TOKENIZER_CACHE_L0_MAX_ENTRIES, "tokenizer-cache-l0-max-entries", "N", "the engines have the tokenizer") \
 IDLE(TOKENIZER_CACHE_ENABLE_L1, "tokenizer-cache-enable-l1", NULL, "the engines have the tokenizer")	\
 IDLE(TOKENIZER_CACHE_L1_MAX_MEMORY, "tokenizer-cache-l1-max-memory", "BYTES", "the engines have the tokenizer") \
-IDLE(HISTORY_BACKEND, "history-backend", "NAME", "no conversation is kept here: the engines keep what they keep") \
-IDLE(ORACLE_WALLET_PATH, "oracle-wallet-path", "PATH", "no conversation is kept here: the engines keep what they keep") \
-IDLE(ORACLE_TNS_ALIAS, "oracle-tns-alias", "NAME", "no conversation is kept here: the engines keep what they keep") \
-IDLE(ORACLE_CONNECT_DESCRIPTOR, "oracle-connect-descriptor", "TEXT", "no conversation is kept here: the engines keep what they keep") \
-IDLE(ORACLE_USERNAME, "oracle-username", "NAME", "no conversation is kept here: the engines keep what they keep") \
-IDLE(ORACLE_PASSWORD, "oracle-password", "TEXT", "no conversation is kept here: the engines keep what they keep") \
-IDLE(ORACLE_POOL_MIN, "oracle-pool-min", "N", "no conversation is kept here: the engines keep what they keep") \
-IDLE(ORACLE_POOL_MAX, "oracle-pool-max", "N", "no conversation is kept here: the engines keep what they keep") \
-IDLE(ORACLE_POOL_TIMEOUT_SECS, "oracle-pool-timeout-secs", "SECONDS", "no conversation is kept here: the engines keep what they keep") \
-IDLE(POSTGRES_DB_URL, "postgres-db-url", "URL", "no conversation is kept here: the engines keep what they keep") \
-IDLE(POSTGRES_POOL_MAX, "postgres-pool-max", "N", "no conversation is kept here: the engines keep what they keep") \
-IDLE(REDIS_URL, "redis-url", "URL", "no conversation is kept here: the engines keep what they keep")	\
-IDLE(REDIS_POOL_MAX, "redis-pool-max", "N", "no conversation is kept here: the engines keep what they keep") \
-IDLE(REDIS_RETENTION_DAYS, "redis-retention-days", "N", "no conversation is kept here: the engines keep what they keep") \
+IDLE(HISTORY_BACKEND, "history-backend", "NAME", "the router stores no conversations") \
+IDLE(ORACLE_WALLET_PATH, "oracle-wallet-path", "PATH", "the router stores no conversations") \
+IDLE(ORACLE_TNS_ALIAS, "oracle-tns-alias", "NAME", "the router stores no conversations") \
+IDLE(ORACLE_CONNECT_DESCRIPTOR, "oracle-connect-descriptor", "TEXT", "the router stores no conversations") \
+IDLE(ORACLE_USERNAME, "oracle-username", "NAME", "the router stores no conversations") \
+IDLE(ORACLE_PASSWORD, "oracle-password", "TEXT", "the router stores no conversations") \
+IDLE(ORACLE_POOL_MIN, "oracle-pool-min", "N", "the router stores no conversations") \
+IDLE(ORACLE_POOL_MAX, "oracle-pool-max", "N", "the router stores no conversations") \
+IDLE(ORACLE_POOL_TIMEOUT_SECS, "oracle-pool-timeout-secs", "SECONDS", "the router stores no conversations") \
+IDLE(POSTGRES_DB_URL, "postgres-db-url", "URL", "the router stores no conversations") \
+IDLE(POSTGRES_POOL_MAX, "postgres-pool-max", "N", "the router stores no conversations") \
+IDLE(REDIS_URL, "redis-url", "URL", "the router stores no conversations")	\
+IDLE(REDIS_POOL_MAX, "redis-pool-max", "N", "the router stores no conversations") \
+IDLE(REDIS_RETENTION_DAYS, "redis-retention-days", "N", "the router stores no conversations") \
 IDLE(ENABLE_TRACE, "enable-trace", NULL, "the router has no spans of its own")				\
 IDLE(OTLP_TRACES_ENDPOINT, "otlp-traces-endpoint", "ADDRESS", "the router has no spans of its own")	\
-IDLE(CONTROL_PLANE_API_KEYS, "control-plane-api-keys", "KEY...", "the control socket is a file: who may open it may control") \
-IDLE(CONTROL_PLANE_AUDIT_ENABLED, "control-plane-audit-enabled", NULL, "the control socket is a file: who may open it may control") \
-IDLE(JWT_ISSUER, "jwt-issuer", "URL", "the control socket is a file: who may open it may control")	\
-IDLE(JWT_AUDIENCE, "jwt-audience", "NAME", "the control socket is a file: who may open it may control")	\
-IDLE(JWT_JWKS_URI, "jwt-jwks-uri", "URL", "the control socket is a file: who may open it may control")	\
-IDLE(JWT_ROLE_MAPPING, "jwt-role-mapping", "ROLE=ROLE...", "the control socket is a file: who may open it may control") \
+IDLE(CONTROL_PLANE_API_KEYS, "control-plane-api-keys", "KEY...", "access to the control socket is set by its file mode") \
+IDLE(CONTROL_PLANE_AUDIT_ENABLED, "control-plane-audit-enabled", NULL, "access to the control socket is set by its file mode") \
+IDLE(JWT_ISSUER, "jwt-issuer", "URL", "access to the control socket is set by its file mode")	\
+IDLE(JWT_AUDIENCE, "jwt-audience", "NAME", "access to the control socket is set by its file mode")	\
+IDLE(JWT_JWKS_URI, "jwt-jwks-uri", "URL", "access to the control socket is set by its file mode")	\
+IDLE(JWT_ROLE_MAPPING, "jwt-role-mapping", "ROLE=ROLE...", "access to the control socket is set by its file mode") \
 GONE(DP_AWARE, "dp-aware", NULL, "use dp_ranks of the engines in a configuration file")			\
 GONE(API_KEY, "api-key", "KEY", "use engine_api_key_file in a configuration file; clients' keys pass on as they are") \
 GONE(SELECTOR, "selector", "LABEL=VALUE...", "use dns in a configuration file, with the name of a headless service") \
@@ -175,12 +175,12 @@ GONE(DECODE_SELECTOR, "decode-selector", "LABEL=VALUE...", "use dns in a configu
 GONE(ENABLE_IGW, "enable-igw", NULL, "use several pools in a configuration file, one for each model")	\
 GONE(TLS_CERT_PATH, "tls-cert-path", "FILE", "let a proxy in front of the router end TLS")		\
 GONE(TLS_KEY_PATH, "tls-key-path", "FILE", "let a proxy in front of the router end TLS")		\
-GONE(BACKEND, "backend", "NAME", "engines are those of vLLM and SGLang: leave it out")			\
-GONE(CORS_ALLOWED_ORIGINS, "cors-allowed-origins", "ORIGIN...", "let a proxy in front of the router say what browsers may do") \
-GONE(MCP_CONFIG_PATH, "mcp-config-path", "FILE", "no tool is called here: use the engines' --tool-server, or a client that calls") \
-GONE(CLIENT_CERT_PATH, "client-cert-path", "FILE", "engines are spoken to in plain HTTP: use a proxy in front of them") \
-GONE(CLIENT_KEY_PATH, "client-key-path", "FILE", "engines are spoken to in plain HTTP: use a proxy in front of them") \
-GONE(CA_CERT_PATHS, "ca-cert-paths", "FILE...", "engines are spoken to in plain HTTP: use a proxy in front of them")
+GONE(BACKEND, "backend", "NAME", "only vLLM and SGLang engines are supported: leave the flag out")			\
+GONE(CORS_ALLOWED_ORIGINS, "cors-allowed-origins", "ORIGIN...", "let a proxy in front of the router set CORS headers") \
+GONE(MCP_CONFIG_PATH, "mcp-config-path", "FILE", "the router calls no tools: use --tool-server of the engines, or tools in the client") \
+GONE(CLIENT_CERT_PATH, "client-cert-path", "FILE", "the router connects to engines by plain HTTP: use a proxy in front of them") \
+GONE(CLIENT_KEY_PATH, "client-key-path", "FILE", "the router connects to engines by plain HTTP: use a proxy in front of them") \
+GONE(CA_CERT_PATHS, "ca-cert-paths", "FILE...", "the router connects to engines by plain HTTP: use a proxy in front of them")
 // clang-format on
 
 #define CONF_FLAG_ID(id, ...) FLAG_##id,

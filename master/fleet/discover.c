@@ -9,7 +9,7 @@
 #include "proto/http/http.h"
 #include "shm/base/mem.h"
 
-/* What one source has found for one pool. */
+/* The endpoints that one source has found for one pool. */
 struct source {
 	TAILQ_ENTRY(source) link;
 	char *pool, *key, *shown;
@@ -18,17 +18,18 @@ struct source {
 };
 TAILQ_HEAD(source_list, source);
 
-/* Old and new set are sorted arrays of pointers to items: a fold costs n log n, and 1,000 endpoints
- * re-read 50 times a second stay cheap. */
+/* The old and the new set are sorted arrays of pointers to items, so a fold costs n log n: 1,000 endpoints
+ * may be read 50 times a second. */
 struct item {
 	const struct conf_pool *pool;
 	const struct conf_endpoint *endpoint;
-	const char *url; /* the key's; a found one may be spelled otherwise than it is configured */
+	const char
+		*url; /* of the key: the configured text, if a found URL differs only in spelling */
 	const char *source, *kv_addr;
-	size_t place; /* in the order of what is reported */
+	size_t place; /* index in the order of the reports */
 	void *object;
 	bool twice; /* an earlier line has the same key */
-	bool still; /* of the old set: the new one has it too */
+	bool still; /* in the old set: the new set has the key too */
 };
 
 struct set {
@@ -40,7 +41,7 @@ struct set {
 struct discover {
 	struct set set;
 	struct source_list sources;
-	struct source_list former; /* replaced, and perhaps in the set until the next fold */
+	struct source_list former; /* replaced; the set may point to them until the next fold */
 };
 
 struct discover *
@@ -70,7 +71,7 @@ discover_dns_key(const struct conf_dns *d, char buf[DISCOVER_KEY])
 	return buf;
 }
 
-/* The texts of an endpoint's terms, which a source owns. */
+/* The texts of an endpoint that a source owns. */
 static const size_t term_texts[] = {offsetof(struct conf_endpoint, group),
 	offsetof(struct conf_endpoint, bootstrap_host),
 	offsetof(struct conf_endpoint, receiver_host), offsetof(struct conf_endpoint, kv_addr)};
@@ -154,7 +155,7 @@ ports_equal(const struct conf_ports *a, const struct conf_ports *b)
 	return a->n == b->n && memcmp(a->port, b->port, a->n * sizeof(a->port[0])) == 0;
 }
 
-/* All but the key, and the line, which a reload may move. */
+/* Compares everything but the key and the line: a reload may change the line. */
 static bool
 terms_equal(const struct conf_endpoint *a, const struct conf_endpoint *b)
 {
@@ -204,7 +205,7 @@ discover_found(struct discover *d, const char *pool, const char *source, const s
 		free_sources(&unused);
 		return false;
 	}
-	if (was != NULL) { /* in its place: the order of sources decides who wins */
+	if (was != NULL) { /* at the same position: the first source of a key is reported */
 		TAILQ_INSERT_BEFORE(was, s, link);
 		forget(d, was);
 	} else {
@@ -304,7 +305,7 @@ add(struct set *set, const struct conf_pool *pool, const struct conf_endpoint *e
 	return it;
 }
 
-/* A configured endpoint without a path prefix, to be found by host and port. */
+/* A configured endpoint without a path prefix, searched by host and port. */
 struct spot {
 	char *authority;
 	const struct item *item;
@@ -334,8 +335,8 @@ authority_of(const char *url)
 }
 
 /*
- * A configured http://10.0.0.1 and a found http://10.0.0.1:80 are one engine: the key of the found one
- * is then the text that is configured.
+ * A configured http://10.0.0.1 and a found http://10.0.0.1:80 are one engine.  The found item gets the
+ * configured text as its key.
  */
 static void
 spell_found(struct set *set, size_t nconfigured)
@@ -377,7 +378,7 @@ add_found(struct set *set, const struct conf *conf, const struct source *s)
 	}
 }
 
-/* The first of a key is reported; what others say of its KV address counts, too. */
+/* The first item of a key is reported.  It takes a missing KV address from a later item. */
 static void
 mark_doubles(struct set *set)
 {
@@ -415,7 +416,7 @@ collect(const struct discover *d, const struct conf *conf)
 	return set;
 }
 
-/* Of items with one key only the first was ever reported, and bsearch may find any of them. */
+/* bsearch may find any item of a key, but only the first was reported. */
 static struct item *
 find_first(const struct set *set, struct item *key)
 {

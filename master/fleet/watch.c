@@ -17,16 +17,16 @@
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
 
-/* Two looks that see the same: the file has been quiet in between. */
-#define LOOK_MS 50
-#define PATIENCE_MS 1000 /* with a file that goes on changing */
-#define LINKS_MAX 40     /* symbolic links of one path, as the kernel has it (ELOOP) */
-/* of a name in a directory, and of the directory itself */
+/* Two polls with the same result: the file has not changed in between. */
+#define POLL_MS 50
+#define SETTLE_MS 1000 /* longest wait for a file that keeps changing */
+#define LINKS_MAX 40   /* symbolic links of one path, as the kernel has it (ELOOP) */
+/* events of a name in a directory, and of the directory itself */
 #define CHANGES                                                                                    \
 	(IN_CREATE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE | IN_MODIFY | IN_CLOSE_WRITE |        \
 		IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF)
 
-/* What a file looks like from outside; all 0: it is not there, or nobody has looked. */
+/* The stat() data of a file; all 0: the file does not exist, or was not polled yet. */
 struct looks {
 	dev_t dev;
 	ino_t ino;
@@ -40,15 +40,15 @@ struct file {
 	struct looks last, seen;
 };
 
-/* A name that matters in a watched directory. */
+/* A name in a watched directory whose events matter. */
 struct spot {
 	int wd;
 	char *name;
 };
 
 /*
- * Watched are directories, not files: a file may come and go.  For each path those are all on the way to
- * it, through symbolic links too, and in each only one name matters.
+ * inotify watches directories, not files, since a file may be removed and created again.  All directories of
+ * a path are watched, also those behind symbolic links.  In each directory only one name matters.
  */
 struct watch {
 	watch_fn *fn;
@@ -56,7 +56,7 @@ struct watch {
 	int fd; /* of inotify, or -1 */
 	struct event *readable, *look;
 	bool looking;      /* the timer runs */
-	uint64_t since_ms; /* a change was seen that has not been told; 0: none */
+	uint64_t since_ms; /* clock_ms() of the first change that fn was not called for; 0: none */
 	struct file *files;
 	size_t n;
 	struct spot *spots;
@@ -76,8 +76,8 @@ has_wd(const struct spot *spots, size_t n, int wd)
 }
 
 /*
- * The same directory under another name has the same number.  `needed`: else it only says when the
- * directories below it are exchanged, and may well be closed to us.
+ * inotify gives one directory the same number under all its names.  `needed` is false for a directory above
+ * the file: its events only report that a directory below was replaced, and it may be unreadable.
  */
 static void
 add_spot(struct watch *w, const char *dir, const char *name, size_t len, bool needed)
@@ -90,7 +90,7 @@ add_spot(struct watch *w, const char *dir, const char *name, size_t len, bool ne
 		return;
 	}
 	if (!needed || errno == ENOENT || errno == ENOTDIR || errno == w->failed)
-		return; /* gone meanwhile: that is an event in the directory above */
+		return; /* removed meanwhile: the directory above reports that */
 	w->failed = errno;
 	log_warn(
 		"a directory cannot be watched: a changed endpoints_file there counts with the next SIGHUP "
@@ -116,7 +116,7 @@ append(char dir[PATH_MAX], const char *name, size_t len)
 	return true;
 }
 
-/* The target of a link takes the place of its name before what is left of the path. */
+/* Replaces the name of a link by the link's target, before the rest of the path. */
 static bool
 follow(const char *link, const char *left, char rest[PATH_MAX])
 {
@@ -134,7 +134,7 @@ follow(const char *link, const char *left, char rest[PATH_MAX])
 	return true;
 }
 
-/* Walks the path name by name, as the kernel does.  `dir` is where it stands. */
+/* Resolves the path name by name, as the kernel does.  `dir` is the current directory. */
 static void
 add_path(struct watch *w, const char *path)
 {
@@ -158,7 +158,7 @@ add_path(struct watch *w, const char *path)
 		r = lstat(here, &st);
 		add_spot(w, dir, name, len, r == -1 || *left == '\0' || S_ISLNK(st.st_mode));
 		if (r == -1)
-			return; /* until it is there */
+			return; /* until the name exists */
 		if (S_ISLNK(st.st_mode)) {
 			links++;
 			if (!follow(here, left, rest))
@@ -182,7 +182,7 @@ free_spots(struct spot *spots, size_t n)
 	free(spots);
 }
 
-/* Where the paths lead may have changed: watches what is on the way now, and nothing else. */
+/* The directories of the paths may have changed: watches the current ones, and no others. */
 static void
 add_paths(struct watch *w)
 {
@@ -197,7 +197,8 @@ add_paths(struct watch *w)
 		add_path(w, w->files[i].path);
 	for (size_t i = 0; i < nold; i++)
 		if (!has_wd(w->spots, w->nspots, old[i].wd) && !has_wd(old, i, old[i].wd))
-			(void)inotify_rm_watch(w->fd, old[i].wd); /* fails if it is gone */
+			(void)inotify_rm_watch(
+				w->fd, old[i].wd); /* fails if the directory was removed */
 	free_spots(old, nold);
 }
 
@@ -229,7 +230,7 @@ same_looks(const struct looks *a, const struct looks *b)
 static void
 look_soon(struct watch *w)
 {
-	struct timeval tv = clock_tv(LOOK_MS);
+	struct timeval tv = clock_tv(POLL_MS);
 
 	if (w->looking)
 		return;
@@ -237,7 +238,7 @@ look_soon(struct watch *w)
 	(void)event_add(w->look, &tv);
 }
 
-/* True if a file is not as it was told; *ret_moving: nor as it was a moment ago. */
+/* True if a file differs from its last reported state; *ret_moving: also from the previous poll. */
 static bool
 look(struct watch *w, bool *ret_moving)
 {
@@ -265,19 +266,20 @@ on_look(evutil_socket_t fd, short what, void *arg)
 	(void)fd;
 	(void)what;
 	w->looking = false;
-	add_paths(w); /* first: what changes from here on is an event */
+	add_paths(w); /* first: each later change is an event */
 	if (!look(w, &moving)) {
 		w->since_ms = 0;
 		return;
 	}
 	if (w->since_ms == 0)
 		w->since_ms = clock_ms();
-	if (moving && clock_ms() - w->since_ms < PATIENCE_MS) {
+	if (moving && clock_ms() - w->since_ms < SETTLE_MS) {
 		look_soon(w);
 		return;
 	}
 	for (size_t i = 0; i < w->n; i++) {
-		w->files[i].told = !moving; /* else what comes next may look the same: tell again */
+		w->files[i].told =
+			!moving; /* false: a later state may look the same, so fn is called again */
 		w->files[i].last = w->files[i].seen;
 	}
 	w->since_ms = 0;
@@ -305,7 +307,8 @@ on_readable(evutil_socket_t fd, short what, void *arg)
 	ssize_t n;
 
 	(void)what;
-	n = read(fd, buf, sizeof(buf)); /* once a turn: a directory may be busier than we are */
+	n = read(fd, buf,
+		sizeof(buf)); /* one read per event: a busy directory must not occupy the loop */
 	for (const char *at = buf; n > 0 && at < buf + n;) {
 		const struct inotify_event *ev = (const void *)at;
 

@@ -33,10 +33,10 @@
 /* one per rank: 128 engines of 8 GPUs.  With QUEUED: at most 1 GiB, if they send no parts */
 #define CONNECTIONS 1024
 #define QUEUED_BYTES ((rlim_t)CONNECTIONS * QUEUED * MAX_MESSAGE)
-#define OWN_FDS 64 /* libzmq's and the heritage's, the eventfds aside */
+#define OWN_FDS 64 /* of libzmq and the heritage, without the eventfds */
 #define NSOCKETS 2
 #define REFUSAL_LINES_MS 60000
-#define LAST_BATCHES 64 /* before going: what has arrived already is still delivered */
+#define LAST_BATCHES 64 /* read before the exit, to deliver messages that have arrived */
 
 struct notifier {
 	const struct heritage *h;
@@ -68,7 +68,7 @@ wake_all(const struct notifier *n)
 		wake(n, i);
 }
 
-/* One write per worker and batch; the ready bits are set by now (flag_notify), so none is missed. */
+/* One write per worker and batch.  flag_notify() has set the ready bits before, so no bit is missed. */
 static void
 wake_batch(struct notifier *n)
 {
@@ -79,7 +79,7 @@ wake_batch(struct notifier *n)
 	}
 }
 
-/* A message that does not parse, or names no flag of ours, is counted and forgotten: never an end. */
+/* A message that does not parse, or names an unknown flag, is counted and dropped. */
 static void
 take_notice(struct notifier *n, zmq_msg_t *msg)
 {
@@ -117,7 +117,7 @@ is_known(const struct notifier *n, uint16_t family, const uint8_t *ip)
 	return false;
 }
 
-/* libzmq's word for a peer: an IP literal, IPv4 in its IPv6 form on a dual-stack socket. */
+/* libzmq names a peer by an IP literal; on a dual-stack socket IPv4 has its IPv6 form. */
 static bool
 is_known_peer(const struct notifier *n, const char *from)
 {
@@ -134,7 +134,7 @@ is_known_peer(const struct notifier *n, const char *from)
 						       : is_known(n, AF_INET6, ip);
 }
 
-/* One line a minute: enough to find the engine whose announcements go nowhere, whoever floods. */
+/* At most one log line per minute, so that a flood of announcements does not flood the log. */
 static void
 refuse_announcement(struct notifier *n, const char *from, const char *http, const char *why)
 {
@@ -148,7 +148,7 @@ refuse_announcement(struct notifier *n, const char *from, const char *http, cons
 		LOG_S("from", from), LOG_S("http_address", http), LOG_S("reason", why));
 }
 
-/* Who speaks and what it says must both be from a configured network: it sends us requests' prompts. */
+/* Peer and announced address must both be in a configured network: prompts are sent to that address. */
 static void
 take_announcement(struct notifier *n, zmq_msg_t *msg)
 {
@@ -181,8 +181,8 @@ take_announcement(struct notifier *n, zmq_msg_t *msg)
 		metric_add(n->slab, M_ANNOUNCED, 1);
 }
 
-/* The last part of one message; what stands before it is the envelope of a ROUTER socket.  False if there
- * is no message. */
+/* Reads the last part of one message; earlier parts are the envelope of a ROUTER socket.  False if there is
+ * no message. */
 static bool
 take_message(struct notifier *n, const struct socket *s)
 {
@@ -201,7 +201,7 @@ take_message(struct notifier *n, const struct socket *s)
 	return got;
 }
 
-/* True if there may be more.  Always up to EAGAIN or a full batch: libzmq's readiness is edge-triggered. */
+/* True if more messages may wait.  Reads up to EAGAIN or a full batch: libzmq is edge-triggered. */
 static bool
 take_batch(struct notifier *n)
 {
@@ -218,7 +218,7 @@ take_batch(struct notifier *n)
 	return any;
 }
 
-/* The master said drain or quit, or is gone: both mean go, since nothing here lasts. */
+/* The master sent drain or quit, or has died.  Each ends this process, which has no long work. */
 static bool
 told_to_go(const struct notifier *n)
 {
@@ -251,7 +251,7 @@ loop(struct notifier *n)
 	}
 }
 
-/* 0, or an exit code: an address that can never work is not tried again. */
+/* 0, or an exit code; CHILD_EXIT_NO_RESPAWN for an address that can never work. */
 static int
 open_socket(struct notifier *n, struct socket *s, int type, const char *address, const char *what)
 {
@@ -269,7 +269,7 @@ open_socket(struct notifier *n, struct socket *s, int type, const char *address,
 	(void)zmq_setsockopt(s->zmq, ZMQ_MAXMSGSIZE, &max, sizeof(max));
 	(void)zmq_setsockopt(s->zmq, ZMQ_IPV6, &v6, sizeof(v6));
 	(void)zmq_setsockopt(s->zmq, ZMQ_TCP_KEEPALIVE, &on, sizeof(on));
-	/* an engine that has started anew names itself as before, its old connection may seem alive */
+	/* a restarted engine has the same identity, and its old connection may seem alive */
 	if (type == ZMQ_ROUTER)
 		(void)zmq_setsockopt(s->zmq, ZMQ_ROUTER_HANDOVER, &on, sizeof(on)); /* lint: word */
 	if (zmq_bind(s->zmq, address) == 0) {
@@ -338,7 +338,7 @@ bound(int what, rlim_t most)
 	}
 }
 
-/* Bytes this process has now of what RLIMIT_DATA counts; 0: not known. */
+/* Bytes of this process that RLIMIT_DATA counts; 0: not known. */
 static rlim_t
 data_bytes(void)
 {
@@ -354,9 +354,9 @@ data_bytes(void)
 }
 
 /*
- * libzmq takes every connection it has a descriptor for; what it holds is bounded for each, not for all.
- * And a message may have any number of parts, all held until the last has come: whoever sends one without
- * end ends this process, which is started again, and not the machine.
+ * libzmq accepts connections while descriptors are free, and bounds its memory for each connection only.
+ * It also buffers all parts of a message until the last part.  With these limits an endless message ends
+ * this process, which the master starts again, and not the machine.
  */
 static void
 bound_all(const struct heritage *h)

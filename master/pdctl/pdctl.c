@@ -1,6 +1,6 @@
 /*
- * pdctl: the operator's command.  Says one line to pdrouter's control socket, prints the answer, and
- * exits 0 for OK, 1 for an error, 2 for a wrong command line, 3 when the time of --wait is over.
+ * pdctl: the operator's command.  Sends one line to pdrouter's control socket and prints the answer.  The exit
+ * code is 0 for OK, 1 for an error, 2 for a wrong command line, 3 when the time of --wait is over.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -17,12 +17,12 @@
 #include <unistd.h>
 
 #define DEFAULT_SOCKET "/run/pdrouter/control.sock"
-#define ANSWER_S 5 /* for everything but a reload, which lasts as long as the new workers need */
+#define ANSWER_S 5 /* for all commands but reload, which waits for the new workers */
 
-#define LOOK_MS 50 /* --wait asks so often */
+#define POLL_MS 50 /* interval of --wait */
 #define EXIT_TIME_OVER 3
 
-/* What a command takes beside its name. */
+/* Arguments that a command accepts. */
 enum { TAKES_JSON = 1, TAKES_ENDPOINT = 2, TAKES_WAIT = 4 };
 
 static const struct {
@@ -36,11 +36,11 @@ static const struct {
 		"the processes and the endpoint table; --json for one JSON object"},
 	{"workers", 0, false, "the processes"},
 	{"check", 0, false,
-		"looks over the shared memory; prints ok, or what is broken there and exits 1"},
+		"checks the shared memory; prints ok, or the broken invariants and exits 1"},
 	{"drain", TAKES_ENDPOINT | TAKES_WAIT, false,
 		"gives ENDPOINT (URL or host:port) no new requests, until undrain"},
-	{"undrain", TAKES_ENDPOINT, false, "gives it new requests again"},
-	{"ping", 0, false, "says nothing and exits 0 when pdrouter answers"},
+	{"undrain", TAKES_ENDPOINT, false, "ends the drain: ENDPOINT gets new requests again"},
+	{"ping", 0, false, "prints nothing; exits 0 if pdrouter answers"},
 	{"version", 0, false, "prints the version of pdctl"},
 };
 
@@ -66,9 +66,9 @@ usage(FILE *out)
 		(void)fprintf(out, "  %-8s  %s\n", commands[i].name, commands[i].help);
 	(void)fprintf(out,
 		"\n  -s SOCKET      pdrouter's control_socket (" DEFAULT_SOCKET ")\n"
-		"  --role, --pool only there, where the endpoint stands in several: prefill or decode\n"
-		"  --wait         returns when nothing is in flight there any more\n"
-		"  --timeout S    for at most so many seconds: then exits 3, and it stays drained\n");
+		"  --role, --pool restrict the command to one role (prefill or decode) or pool\n"
+		"  --wait         returns when no request is in flight at ENDPOINT\n"
+		"  --timeout S    longest wait in seconds: then exits 3, and ENDPOINT stays drained\n");
 }
 
 static int
@@ -230,7 +230,7 @@ wait_for_none(FILE *in, const struct line *l)
 				l->endpoint, n, l->timeout_s);
 			return EXIT_TIME_OVER;
 		}
-		(void)usleep(LOOK_MS * 1000);
+		(void)usleep(POLL_MS * 1000);
 	}
 	(void)printf("Nothing is in flight there any more, after %.1f s.\n", now_s() - from);
 	return fflush(stdout) == 0 ? 0 : fail("stdout", strerror(errno));

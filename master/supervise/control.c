@@ -22,16 +22,15 @@
 #define LINE_BYTES 1024
 #define SILENCE_S 5
 #define BACKLOG 16
-#define AGAIN_MS                                                                                   \
-	1000 /* a client that this machine has no descriptor for is accepted so much later */
+#define AGAIN_MS 1000 /* delay of accept() after the process had no free descriptor */
 
 struct client {
 	TAILQ_ENTRY(client) link;
 	struct control *ctl;
 	struct bufferevent *bev;
 	uint64_t waits_for; /* attempt; 0: none */
-	bool ended;         /* its side is closed: no further command */
-	bool closing;       /* once what it was sent is written */
+	bool ended;         /* the client has closed its side: no command follows */
+	bool closing;       /* the connection is closed when the output is written */
 };
 TAILQ_HEAD(client_list, client);
 
@@ -42,12 +41,12 @@ struct control {
 	unsigned nclients;
 	struct event *ev_accept;
 	struct event *ev_again; /* pending: no descriptor was left, ev_accept is not watched */
-	bool starved;           /* that has been logged, and no client was accepted since */
+	bool starved;           /* ev_again was logged, and no client was accepted since */
 	int fd;
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 };
 
-/* `words`: what stands behind the command, "" unless it takes some. */
+/* `words`: the arguments after the command; "" if the command takes none. */
 typedef void command_fn(struct client *, const char *words, struct evbuffer *out);
 static command_fn cmd_reload, cmd_status, cmd_status_json, cmd_workers, cmd_check, cmd_ping,
 	cmd_drain, cmd_undrain, cmd_in_flight;
@@ -157,8 +156,8 @@ cmd_ping(struct client *cl, const char *words, struct evbuffer *out)
 /* --- accepting ---------------------------------------------------------------------------------- */
 
 /*
- * The listening socket stays readable while there is no descriptor for its client, so the loop would
- * spin.  It is watched again after AGAIN_MS, or when one of our own clients has ended.
+ * Without a free descriptor the listening socket stays readable, and the loop would spin.  The loop watches
+ * the socket again after AGAIN_MS, or when a client of this socket has ended.
  */
 static void
 stop_accepting(struct control *c, int err)
@@ -168,7 +167,7 @@ stop_accepting(struct control *c, int err)
 	(void)event_del(c->ev_accept);
 	(void)event_add(c->ev_again, &again);
 	if (!c->starved)
-		log_warn("control socket: a client waits, no descriptor is left for it",
+		log_warn("control socket: no free descriptor for a client, which waits",
 			LOG_S("path", c->path), LOG_S("error", strerror(err)));
 	c->starved = true;
 }
@@ -221,8 +220,8 @@ run_line(struct client *cl, const char *line)
 }
 
 /*
- * One command at a time, and the next one only when the answer to the last is written: a client that
- * asks faster than it reads is not read either, so an answer is all that is ever held for it.
+ * Runs one command at a time, and the next one only when the previous answer is written.  A client that does
+ * not read its answers is not read either, so at most one answer is buffered for a client.
  */
 static void
 run_lines(struct client *cl)
@@ -237,7 +236,7 @@ run_lines(struct client *cl)
 		free(line);
 	}
 	if (cl->waits_for != 0 || evbuffer_get_length(out) > 0) {
-		/* control_reloaded() or on_written() goes on */
+		/* control_reloaded() or on_written() continues */
 		(void)bufferevent_disable(cl->bev, EV_READ);
 	} else if (evbuffer_get_length(in) >= LINE_BYTES) {
 		(void)evbuffer_add_printf(out, "ERR line too long\n");
@@ -269,7 +268,7 @@ on_written(struct bufferevent *bev, void *arg)
 		run_lines(cl);
 }
 
-/* End of input is no hurry: `echo status | nc -U` still wants its answer. */
+/* After the end of input the client still gets its answer, as in `echo status | nc -U`. */
 static void
 on_end(struct bufferevent *bev, short what, void *arg)
 {
@@ -305,8 +304,8 @@ control_reloaded(
 }
 
 /*
- * A client that waits for a reload is not read, and its end of input would not tell whether it still
- * listens for the outcome.  A unix socket says POLLHUP when the other side is closed altogether.
+ * Ends clients that wait for a reload but have closed their connection.  Such a client is not read, so the
+ * end of input is not seen.  A unix socket reports POLLHUP when the other side is closed in both directions.
  */
 static void
 drop_gone(struct control *c)
@@ -332,7 +331,7 @@ on_accept(evutil_socket_t lfd, short what, void *arg)
 
 	(void)what;
 	if (fd == -1) {
-		/* others: the client has gone, or there is none */
+		/* other errors: the client has closed, or there was none */
 		if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
 			stop_accepting(c, errno);
 		return;
@@ -361,7 +360,7 @@ on_accept(evutil_socket_t lfd, short what, void *arg)
 
 /* --- the socket --------------------------------------------------------------------------------- */
 
-/* True when a process answers on the socket file: it is another pdrouter's. */
+/* True if a process accepts on the socket file: the file belongs to another pdrouter. */
 static bool
 answered(const struct sockaddr_un *sun)
 {
@@ -370,7 +369,7 @@ answered(const struct sockaddr_un *sun)
 
 	if (fd == -1)
 		return false;
-	/* EAGAIN: its backlog is full, so it lives */
+	/* EAGAIN: the backlog is full, so the process lives */
 	yes = connect(fd, (const struct sockaddr *)sun, sizeof(*sun)) == 0 || errno == EAGAIN;
 	(void)close(fd);
 	return yes;
@@ -383,7 +382,7 @@ make_directory(const char *path)
 
 	if (slash != NULL && slash != dir) {
 		*slash = '\0';
-		(void)mkdir(dir, 0755); /* when it fails, bind() says why */
+		(void)mkdir(dir, 0755); /* on failure bind() reports the reason */
 	}
 	free(dir);
 }
@@ -416,7 +415,7 @@ open_socket(const char *path)
 	if (r == -EADDRINUSE && !answered(&sun)) {
 		struct stat st;
 
-		/* left over by a pdrouter that was killed; anything but a socket is not ours to remove */
+		/* left by a killed pdrouter; a file that is not a socket is not removed */
 		if (lstat(path, &st) == 0 && S_ISSOCK(st.st_mode) && unlink(path) == 0)
 			r = bind_socket(fd, &sun);
 	}

@@ -26,11 +26,11 @@ struct listener {
 	TAILQ_ENTRY(listener) link;
 	struct ep_addr addr;
 	int fd;
-	bool ours; /* else passed by systemd */
+	bool ours; /* false: passed by systemd */
 };
 TAILQ_HEAD(listener_list, listener);
 
-/* A host name among the entries, as it was resolved when it was new. */
+/* A host name of an entry, with the addresses of its first lookup. */
 struct name {
 	TAILQ_ENTRY(name) link;
 	char *text; /* the entry */
@@ -43,11 +43,11 @@ struct listeners {
 	struct resolver *resolver;
 	struct listener_list list;
 	struct name_list names;
-	/* the listeners_open() under way; conf == NULL: none */
+	/* of the active listeners_open(); conf == NULL: none is active */
 	const struct conf *conf;
 	listen_done *done;
 	void *arg;
-	size_t next; /* entry of conf->listen to look at */
+	size_t next; /* index of the entry of conf->listen that is being opened */
 	struct lookup *lookup;
 	int *fds;
 	size_t nfds;
@@ -64,7 +64,7 @@ addr_text(const struct ep_addr *a, char out[INET6_ADDRSTRLEN + 10])
 		a->port);
 }
 
-/* The address a socket is bound to; false for what is not TCP over IP. */
+/* The address that a socket is bound to; false if the socket is not TCP over IP. */
 static bool
 addr_of(int fd, struct ep_addr *ret)
 {
@@ -107,7 +107,7 @@ listener_add(struct listeners *ls, bool ours, int fd, const struct ep_addr *addr
 static void
 listener_drop(struct listeners *ls, struct listener *l)
 {
-	/* workers that drain hold the descriptor as well: closing ours alone would leave the port answering */
+	/* draining workers hold the descriptor too: after close() alone the port would still accept */
 	if (l->ours)
 		(void)shutdown(l->fd, SHUT_RDWR);
 	(void)close(l->fd);
@@ -152,7 +152,7 @@ adopt(struct listeners *ls, int fd)
 	struct ep_addr addr;
 
 	if (sd_is_socket(fd, AF_UNSPEC, SOCK_STREAM, 1) <= 0 || !addr_of(fd, &addr)) {
-		log_warn("systemd passed something that is no listening TCP socket: not used",
+		log_warn("systemd passed a descriptor that is not a listening TCP socket: not used",
 			LOG_I("fd", fd));
 		(void)close(fd);
 		return;
@@ -280,7 +280,7 @@ bind_listen(const struct ep_addr *a)
 	if (fd == -1)
 		return -errno;
 	(void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	/* 0.0.0.0 and [::] of the same port stand side by side in a configuration */
+	/* a configuration may have both 0.0.0.0 and [::] with the same port */
 	if (a->family == AF_INET6)
 		(void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
 	if (bind(fd, (struct sockaddr *)&ss, len) == 0 && listen(fd, BACKLOG) == 0)
@@ -290,7 +290,7 @@ bind_listen(const struct ep_addr *a)
 	return r;
 }
 
-/* 0, or -errno after noting what is wrong. */
+/* 0, or -errno with ls->error written. */
 static int
 open_addr(struct listeners *ls, const char *text, const struct ep_addr *a)
 {
@@ -318,8 +318,8 @@ open_addr(struct listeners *ls, const char *text, const struct ep_addr *a)
 }
 
 /*
- * All addresses of one entry.  A family this machine does not have is skipped as long as another one
- * works: names and ":port" stand for IPv4 and IPv6.
+ * Opens all addresses of one entry.  Names and ":port" stand for IPv4 and IPv6: a family that this machine
+ * does not have is skipped if the other family works.
  */
 static int
 open_addrs(struct listeners *ls, const char *text, const struct ep_addr *addrs, size_t n)

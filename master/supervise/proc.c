@@ -28,9 +28,9 @@
 
 #define BACKOFF_MIN_MS 100
 #define BACKOFF_MAX_MS 10000
-/* a process that lived this long starts again with the shortest delay */
+/* a process that has lived this long is replaced after the shortest delay */
 #define BACKOFF_RESET_MS 10000
-#define QUIT_MS 2000 /* for ending what is left; then SIGKILL */
+#define QUIT_MS 2000 /* time to end the remaining requests; then SIGKILL */
 
 typedef void proc_handler(struct proc *);
 static proc_handler spawn, serve, ask_drain, ask_quit, kill_now, respawn_later, finish, ignore,
@@ -39,7 +39,7 @@ static proc_handler spawn, serve, ask_drain, ask_quit, kill_now, respawn_later, 
 /* clang-format off */
 static const struct {
 	const char *name;
-	enum proc_state shown; /* to the other processes */
+	enum proc_state shown; /* in shared memory, to the other processes */
 	proc_handler *on[PE_N];
 } states[PS_NSTATES] = {
 	[PS_IDLE] = { "idle", PROC_EMPTY, {
@@ -81,7 +81,7 @@ proc_post(struct proc *p, enum proc_event ev)
 	states[p->state].on[ev](p);
 }
 
-/* The only writer of p->state, and of the process's slot as others see it. */
+/* The only writer of p->state and of the state in the process's slot. */
 static void
 enter(struct proc *p, enum proc_phase st)
 {
@@ -120,7 +120,7 @@ channel_close(struct proc *p)
 	p->channel = -1;
 }
 
-/* Children send few bytes and die: end of file is followed by SIGCHLD, which does the rest. */
+/* A child sends few bytes.  End of file is followed by SIGCHLD, whose handler reaps the child. */
 static void
 on_channel(evutil_socket_t fd, short what, void *arg)
 {
@@ -145,11 +145,11 @@ tell(struct proc *p, enum channel_msg msg)
 {
 	char c = (char)msg;
 
-	/* fails only if the child is dying: SIGCHLD tells */
+	/* fails only if the child is dying, and SIGCHLD reports that */
 	(void)send(p->channel, &c, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* No process came about: handled like one that died at once. */
+/* No process was created.  This is handled like a process that died at once. */
 static void
 spawn_failed(struct proc *p, const char *what, int err)
 {
@@ -191,7 +191,7 @@ spawn(struct proc *p)
 		spawn_failed(p, "socketpair", errno);
 		return;
 	}
-	/* before it has an owner: the stall clock starts here */
+	/* before the fork: the stall interval of the child starts here */
 	proc_heartbeat(env->seg, p->slot, p->started_ms);
 	pid = fork();
 	if (pid == 0)
@@ -318,8 +318,8 @@ log_death(const struct proc *p, int status)
 }
 
 /*
- * The dead process's words in shared memory are ours from here on.  The reader line goes first: the
- * arena it may hold can then be reused; the slot goes last: until then nobody else is born into it.
+ * Releases what the dead process held in shared memory.  The RCU reader line is first, so that the arena it
+ * may hold can be reused.  The slot is last, since a free slot may get a new process.
  */
 static void
 give_back(struct proc *p)
@@ -386,7 +386,7 @@ proc_status(const struct proc *p, struct evbuffer *out, bool json)
 {
 	char pid[16];
 
-	/* A process that is to be started again has none. */
+	/* a process that waits for its respawn has no pid */
 	(void)snprintf(pid, sizeof(pid), "%s", json ? "null" : "-");
 	if (p->pid != 0)
 		(void)snprintf(pid, sizeof(pid), "%d", (int)p->pid);

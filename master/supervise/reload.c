@@ -22,9 +22,9 @@
 #include "shm/metrics.h"
 #include "shm/core/seg.h"
 
-/* for all workers of a new generation to report ready; then the old one stays */
+/* Time for all workers of a new generation to report ready; after that the old generation stays. */
 #define START_MS 10000
-/* a worker's descriptors besides two per client connection: eventfds, listeners, idle ones */
+/* descriptors of a worker besides two per client connection: eventfds, listeners, idle connections */
 #define FD_MARGIN 256
 
 /*
@@ -35,9 +35,9 @@
  *                            v                    v
  *                         refused <---gone--- ABORTING
  *
- * IDLE      nothing is on its way; `next` may wait for the old generation to be gone
- * OPENING   a new host name is looked up; no process knows of `cur`
- * STARTING  the new workers serve as they become ready, beside the old ones, with the old table
+ * IDLE      no candidate is active; `next` may wait for the end of the old generation
+ * OPENING   a new host name is looked up; no process has `cur`
+ * STARTING  each new worker serves once it is ready, beside the old workers, with the old table
  * ABORTING  the new workers were told to quit; `cur` lives until they are gone
  * STOPPED   shutting down
  */
@@ -54,8 +54,8 @@ static const char *const phase_name[] = {
 struct candidate {
 	struct conf *conf; /* NULL: none */
 	uint64_t attempt;
-	uint64_t asked_us; /* clock_us(): when the request came */
-	char *notes;       /* lines about keys that need a restart */
+	uint64_t asked_us; /* clock_us() of the request */
+	char *notes;       /* a line for each key that needs a restart */
 };
 
 struct reload {
@@ -65,11 +65,11 @@ struct reload {
 	bool requested;
 	uint64_t asked_us; /* clock_us() of that request, the first if there are several */
 	bool telling;      /* systemd was told RELOADING=1 and not yet READY=1 */
-	bool waits;        /* next needs a generation while two live */
-	uint64_t attempt;  /* how often the configuration was read after the start */
+	bool waits;        /* `next` needs a generation, but two already live */
+	uint64_t attempt;  /* number of times the configuration was read since the start */
 	struct watch *watch;
 	bool files;        /* a watched endpoints_file has changed */
-	uint64_t files_us; /* clock_us() when that was noticed */
+	uint64_t files_us; /* clock_us() of the first such change */
 
 	struct conf *conf;   /* in force, or being the first; NULL before reload_first() */
 	uint64_t number;     /* of conf; 0 until the first is in force */
@@ -77,12 +77,12 @@ struct reload {
 	int *fds;            /* its listening sockets */
 	size_t nfds;
 
-	struct candidate next; /* read, not begun */
-	struct candidate cur;  /* on its way */
+	struct candidate next; /* read, not yet active */
+	struct candidate cur;  /* active */
 	int *cur_fds;
 	size_t cur_nfds;
 	uint32_t cur_generation;
-	char error[600]; /* why cur is given up */
+	char error[600]; /* why `cur` was refused */
 	struct event *ev_late;
 };
 
@@ -97,8 +97,8 @@ candidate_drop(struct candidate *c)
 /* --- reading ------------------------------------------------------------------------------------ */
 
 /*
- * A client connection needs a descriptor, its request one more towards an engine.  Without the limit a
- * worker would find out by failing accept() and connect() under load.
+ * A client connection needs one descriptor, and its request needs one more for the engine.  Without this
+ * limit, accept() and connect() of a worker would fail under load.
  */
 static void
 clip_connections(struct conf *conf, const struct conf *before)
@@ -272,7 +272,7 @@ on_late(evutil_socket_t fd, short what, void *arg)
 	procs_generation_quit(r->parts.procs, r->cur_generation);
 }
 
-/* Says where in the file the addresses stand that cannot be had. */
+/* Writes the error with the file and the line of the key `listen`. */
 static void
 listen_error(const struct conf *conf, const char *what, char *out, size_t size)
 {
@@ -300,13 +300,13 @@ on_opened(void *arg, int *fds, size_t n, const char *error)
 	r->cur_fds = fds;
 	r->cur_nfds = n;
 	r->cur_generation = procs_generation_start(r->parts.procs, r->cur.conf, fds, n);
-	/* begin() saw that fewer than two live, and only we start them */
+	/* begin() has checked that fewer than two live, and only this file starts generations */
 	assert(r->cur_generation != 0);
 	r->phase = RP_STARTING;
 	(void)evtimer_add(r->ev_late, &late);
 }
 
-/* Begins with `next`, or leaves it waiting. */
+/* Makes `next` the active candidate, or leaves it waiting. */
 static void
 begin(struct reload *r)
 {
@@ -336,8 +336,8 @@ begin(struct reload *r)
 }
 
 /*
- * A watched endpoints_file has changed: the configuration in force, from its own text, with the files as
- * they are now.  Attempt 0: nobody asked for it.
+ * A watched endpoints_file has changed.  Reads the text of the configuration in force again, with the current
+ * files.  Attempt 0: no client waits for this reload.
  */
 static void
 read_files(struct reload *r)
@@ -362,7 +362,7 @@ read_files(struct reload *r)
 	put_in_force(r);
 }
 
-/* The one that waits for an old generation to be gone shall not bring back endpoints as they were. */
+/* Reads the waiting candidate again, so that it does not restore an older endpoints_file. */
 static void
 refresh_next(struct reload *r)
 {
@@ -375,13 +375,13 @@ refresh_next(struct reload *r)
 	conf_free(&r->next.conf);
 	free(r->next.notes);
 	r->next.conf = conf;
-	r->next.notes = NULL; /* written again when it is compared again */
+	r->next.notes = NULL; /* begin() writes the notes again */
 }
 
 void
 reload_turn(struct reload *r)
 {
-	/* a request during the start waits for its end */
+	/* a request during the start waits for the end of the start */
 	if (r->phase == RP_STOPPED || r->number == 0)
 		return;
 	if (r->requested) {
@@ -483,7 +483,7 @@ on_first_opened(void *arg, int *fds, size_t n, const char *error)
 		return;
 	}
 	r->phase = RP_STARTING;
-	/* before any worker: none shall find an empty table */
+	/* before any worker starts: no worker may see an empty table */
 	fleet_apply(r->parts.fleet, r->conf, 1);
 	r->generation = procs_generation_start(r->parts.procs, r->conf, fds, n);
 	procs_conf_set(r->parts.procs, r->conf, r->generation);

@@ -51,7 +51,7 @@ on_retry(evutil_socket_t fd, short what, void *arg)
 		return;
 	}
 	sd->unsent[0] = '\0';
-	(void)evtimer_del(sd->ev_retry); /* an older message may have set it */
+	(void)evtimer_del(sd->ev_retry); /* an older message may have started the timer */
 }
 
 static void
@@ -69,7 +69,7 @@ sd_tell_ready(struct sd *sd)
 	tell(sd, "READY=1\nSTATUS=serving");
 }
 
-/* MONOTONIC_USEC: systemd 253 and later tell by it which reload a READY=1 answers. */
+/* MONOTONIC_USEC: systemd 253 and later use it to match a READY=1 with its reload. */
 void
 sd_tell_reloading(struct sd *sd)
 {
@@ -86,7 +86,7 @@ sd_tell_stopping(struct sd *sd)
 	tell(sd, "STOPPING=1\nSTATUS=draining");
 }
 
-/* One that finds no room is dropped: the next comes in time. */
+/* A ping that the socket has no room for is dropped: the next one is sent in time. */
 static void
 on_ping(evutil_socket_t fd, short what, void *arg)
 {

@@ -1839,15 +1839,15 @@ Test(conf, flags_without_a_meaning_are_told)
 		{"-c x", ""},
 		{"-t", ""},
 		{LMCACHE REGISTRY "--nixl-finished-req-ttl 120.0 --nixl-cleanup-interval 60",
-			"--nixl-finished-req-ttl: no notice is kept that nobody waits for\n"
-			"--nixl-cleanup-interval: no notice is kept that nobody waits for\n"},
+			"--nixl-finished-req-ttl: notices without a waiting request are dropped at once\n"
+			"--nixl-cleanup-interval: notices without a waiting request are dropped at once\n"},
 		{SHARED "--max-instance-failover-reroute-attempts 2 --static-backend-health-checks "
 			"--static-model-types chat,chat",
 			"--static-backend-health-checks: engines are always probed, by health_path\n"
-			"--static-model-types: a probe asks for health_path, whatever the model is\n"},
+			"--static-model-types: probes use health_path for all models\n"},
 		{SHARED "--max-retries 3 --max-concurrent-requests 9 --max-backoff-ms 5 "
 			"--max-instance-failover-reroute-attempts 11",
-			"--max-backoff-ms: another engine is tried at once: nothing is waited for\n"
+			"--max-backoff-ms: a retry uses another engine at once, without a delay\n"
 			"--max-concurrent-requests: it belongs to --pd-disaggregation or --worker-urls\n"
 			"--max-retries: it belongs to --enable-retries\n"
 			"--max-instance-failover-reroute-attempts: retries is 10, the most there are\n"},
@@ -1875,7 +1875,7 @@ Test(conf, flags_without_a_meaning_are_told)
 			"--nixl-peer-host: there are several decode engines: each LMCache is taken "
 			"to be at the host of its engine\n"},
 		{SGLANG "--prometheus-duration-buckets 0.1 2 --chat-template x --enable-trace",
-			"--prometheus-duration-buckets: the buckets of /metrics are what they are\n"
+			"--prometheus-duration-buckets: the buckets of /metrics are fixed\n"
 			"--chat-template: the engines have the chat template\n"
 			"--enable-trace: the router has no spans of its own\n"},
 		{SGLANG "--worker-urls http://x --mini-lb --request-id-headers a b",
