@@ -515,6 +515,24 @@ def test_client_gone_while_prefill_answers(world):
     assert r.end()["reason"] == "client_gone"
 
 
+def test_client_gone_while_decode_is_sent_its_request(world):
+    """Prefill answers after all: decode is sent the whole of it again, under the transfer id that the prefill engine knows."""
+    r, p, d = scripts(world)
+    d.deaf = True
+    c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x" * (12 << 20)})
+    pre, dec = p.expect(), d.expect()
+    c.silent(0.1)
+    d.deaf = False
+    c.close()
+    time.sleep(0.1)
+    dec.close()
+    pre.reply(body={"choices": [{"index": 0, "text": "a", "finish_reason": "length"}]})
+    fetch = d.expect()
+    assert fetch.json()["kv_transfer_params"]["transfer_id"] == pre.json()["kv_transfer_params"]["transfer_id"]
+    fetch.reply(body={"choices": []})
+    assert r.end()["reason"] == "client_gone"
+
+
 STAGES = {"asking": {}, "prefilling": {"prefill_delay": 400}, "answering": {}, "fetching": {"fetch_delay": 200}, "streaming": {"token_delay": 10}}
 
 

@@ -234,8 +234,10 @@ detach(struct attempt *a)
 	if (a->kv == KV_SPENT)
 		leg_end(d); /* it has failed, though perhaps not to its last byte */
 	/* not all of the request is out: the engine gets it in the form that only frees KV */
-	if (leg_active(d) && !leg_connecting(d) && !leg_sent(d))
+	if (leg_active(d) && !leg_connecting(d) && !leg_sent(d)) {
 		attempt_decode_again(a);
+		a->decode_sends = 0; /* under the same id: the prefill engine knows the KV by it */
+	}
 	a->released_as = why_released(a);
 	attempt_detach(a);
 	begin(a);
