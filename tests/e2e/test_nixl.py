@@ -677,6 +677,28 @@ def test_push_without_a_handoff(push):
     assert text_of(c.events()) == "b" and push.r.metric("kv_handoff_missing_total") == 1
 
 
+def test_a_handoff_that_is_too_old_and_no_room_to_prefill_again(world):
+    """The only prefill engine is full by then: the client hears of it, and the decode engine may close the connection."""
+    p, d = world.script(), world.script()
+    gate = Gate(d)
+    r = world.router(world.pool([{"url": p.url, "max_inflight": 1}], [{"url": gate.url}], kv_lease="300ms"), workers=1,
+                     health_interval="30s", stats_interval="30s")
+    gate.close()
+    ask = {"model": MODEL, "prompt": "x", "stream": True}
+    c = r.client().request("POST", COMPLETIONS, ask)
+    p.expect().prefilled()
+    time.sleep(0.4)
+    other = r.client().request("POST", COMPLETIONS, ask)
+    full = p.expect()
+    gate.open()
+    assert c.read().status == 429
+    d.forget()
+    assert other.silent(0.3), "the worker lives"
+    other.close()
+    full.gone()
+    full.close()
+
+
 def test_push_handoff_that_is_too_old(world):
     """The decode engine, asked at once, takes the connection when the lease is over: then it is asked when prefill is done again."""
     push = Push.__new__(Push)

@@ -558,8 +558,10 @@ failover_prefill_again(struct attempt *a)
 	struct attempt *next = attempt_new(b, a->t.connector, ATTEMPT_PREFILL_AGAIN);
 
 	metric_add(a->w->slab, M_PREFILL_AGAIN, 1);
+	leg_end(attempt_decode(a)); /* nothing has been sent, and nothing must be */
+	attempt_set_kv(a, KV_NONE); /* its blocks are free by now: nothing is released either */
 	if (choose_others(next, FOR_BOTH, &s, EP_AWAY_EJECTED, NULL)) {
-		attempt_end(a); /* its blocks are free by now */
+		attempt_end(a);
 		take_over(b, next);
 		return;
 	}
