@@ -699,6 +699,23 @@ def test_a_handoff_that_is_too_old_and_no_room_to_prefill_again(world):
     full.close()
 
 
+def test_push_that_is_corrected_keeps_its_place(world):
+    """Decode has answered in full before prefill denies what it was sent: what it is sent then counts against max_inflight."""
+    push = Push.__new__(Push)
+    push.p, push.d = world.script(), world.script()
+    push.r = world.router(world.pool([push.p], [{"url": push.d.url, "max_inflight": 1}], queue_size=0, **PUSH), workers=1)
+    push.learn()
+    c = push.begin()
+    d, p = push.d.expect(), push.p.expect()
+    d.stream("wrong")
+    c.silent(0.1)
+    p.prefilled(params(p, 2))
+    again = push.d.expect()
+    assert push.begin().read().status == 429
+    again.stream("b")
+    assert text_of(c.events()) == "b"
+
+
 def test_push_handoff_that_is_too_old(world):
     """The decode engine, asked at once, takes the connection when the lease is over: then it is asked when prefill is done again."""
     push = Push.__new__(Push)

@@ -425,14 +425,22 @@ attempt_role_of(const struct attempt *a, enum leg_kind kind)
 
 /* --- running ------------------------------------------------------------------------------------- */
 
-/* The exchange of a leg is over: its place is somebody else's, unless the leg is to be sent again. */
+/* Decode has answered, but may have to be sent its request again, whatever stands in its answer. */
+static bool
+keeps_place(const struct attempt *a, enum role r)
+{
+	return r == ROLE_DECODE && a->life == ATTEMPT_SERVING &&
+	       a->withheld == WITHHELD_SPECULATION;
+}
+
+/* The exchange of a leg is over: its place is somebody else's, unless the leg may be sent again. */
 static void
 settle(struct attempt *a)
 {
 	for (enum role r = 0; r < ROLE_N; r++) {
 		if (!leg_active(&a->leg[r]))
 			reservation_answered(a->w, &a->place[r]);
-		if (a->leg[r].state == LEG_DONE)
+		if (a->leg[r].state == LEG_DONE && !keeps_place(a, r))
 			reservation_release(a->w, &a->place[r]);
 	}
 	attempt_check(a);
