@@ -1,6 +1,7 @@
 """After the first byte: a stream goes on although its decode engine dies, at whatever event and in whatever way, under every
 hand-shake; the client sees one stream.  And what cannot be gone on with ends honestly."""
 import json
+import time
 
 import openai
 import pytest
@@ -271,10 +272,10 @@ def event(content, usage=None, **choice):
 class Scripted:
     """A chat before one prefill engine and some decode engines that are told what to say."""
 
-    def __init__(self, world, pool=None, nd=2, **members):
+    def __init__(self, world, pool=None, nd=2, rcvbuf=None, **members):
         self.r, self.p, self.d = world.scripts(1, nd, pool={**POOL, **(pool or {})}, workers=1)
         self.r.wait_all_up()
-        self.c = self.r.client()
+        self.c = self.r.client(rcvbuf=rcvbuf)
         self.c.request("POST", "/v1/chat/completions", body_of(True, **members))
         self.events = self.c.events()
 
@@ -407,6 +408,31 @@ def test_a_slow_client(world):
         is_whole(body, list(c.events()))
         c.close()
     assert d[0].counter("faults") == 1
+
+
+@pytest.mark.parametrize("how", ["no [DONE]", "[DONE], then no HTTP"])
+def test_a_slow_client_and_a_stream_that_ends_badly(world, how):
+    """One event is large, and what came with its end waits for the client to read: it is not taken for a good end, nor lost."""
+    s = Scripted(world, rcvbuf=4096)
+    ex = s.engine()
+    large = event("x" * (6 << 20))
+    ex.chunk(large[:-50])
+    time.sleep(1)  # the router has read it: what follows comes in one piece
+    rest, end = large[-50:] + event(" two", finish_reason="stop"), b"zz\r\n"
+    if how == "no [DONE]":
+        rest, end = large[-50:] + event(" two"), b"0\r\n\r\n"
+    else:
+        rest += b"data: [DONE]\n\n"
+    ex.write(b"%x\r\n%s\r\n%s" % (len(rest), rest, end)).end()
+    words = [" two"]
+    if how == "no [DONE]":
+        ex = s.engine()
+        assert len(ex.json()["messages"][-1]["content"]) == 6 << 20
+        ex.chunk(event(" end", finish_reason="stop")).chunk(b"data: [DONE]\n\n").write(b"0\r\n\r\n").end()
+        words = [" end"]
+    got = [e.data for e in s.events]
+    assert got[-1] == "[DONE]" and [json.loads(x)["choices"][0]["delta"]["content"] for x in got[1:-1]] == words
+    assert s.r.end_of(s.c.answer["x-request-id"])["reason"] == "ok"
 
 
 # --- what is not gone on with -------------------------------------------------------------------------------

@@ -334,6 +334,7 @@ decode_finish(struct attempt *a, enum req_end end)
 	struct leg *d = attempt_decode(a);
 
 	leg_end(d);
+	d->fail = LEG_FAIL_NONE; /* it had said all: attempt_decode_complete() */
 	if (req->answer != NULL || resume_follows(req, d))
 		decode_answered(a);
 	else if (relay_complete(req, &a->sse))

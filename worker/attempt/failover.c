@@ -67,10 +67,10 @@ not_missing(const struct attempt *a, enum leg_kind kind)
 {
 	if (kind == LEG_LOOKUP || (kind == LEG_PREFILL && attempt_waits_for_prefill(a)))
 		return false;
-	if (attempt_decode_complete(a))
-		return true;
-	return kind == LEG_PREFILL &&
-	       (a->decode == DECODE_RELAYING || a->withheld == WITHHELD_SLOW_CLIENT);
+	if (kind == LEG_DECODE)
+		return a->decode == DECODE_ENDED; /* what is withheld may turn out to be no answer */
+	return attempt_decode_complete(a) || a->decode == DECODE_RELAYING ||
+	       a->withheld == WITHHELD_SLOW_CLIENT;
 }
 
 static struct failure
