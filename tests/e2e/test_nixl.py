@@ -699,6 +699,26 @@ def test_a_handoff_that_is_too_old_and_no_room_to_prefill_again(world):
     full.close()
 
 
+def test_push_prefill_that_is_silent(world):
+    """Decode was sent what may be wrong by then: that it waits is not its fault."""
+    r, (p,), d = world.scripts(1, 2, pool={**PUSH, "eject_failures": 1, "retries": 0, "timeouts": {"prefill": "500ms"}}, workers=1)
+    r.wait_all_up()
+    ask = {"model": MODEL, "stream": True, "prompt": "x"}
+    c = r.client().request("POST", COMPLETIONS, ask)
+    ex = p.expect()
+    ex.prefilled(params(ex))
+    wait("a decode leg", lambda: next((e for e in d if not e.asked.empty()), None)).expect().stream("b")
+    assert text_of(c.events()) == "b"
+    c = r.client().request("POST", COMPLETIONS, ask)
+    silent = p.expect()
+    waiting = wait("a decode leg", lambda: next((e for e in d if not e.asked.empty()), None)).expect()
+    assert c.read().status == 504
+    assert r.metric("ejections_total") == 0
+    for ex in (silent, waiting):
+        assert ex.gone()
+        ex.close()
+
+
 def test_push_that_is_corrected_keeps_its_place(world):
     """Decode has answered in full before prefill denies what it was sent: what it is sent then counts against max_inflight."""
     push = Push.__new__(Push)

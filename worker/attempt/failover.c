@@ -67,8 +67,8 @@ not_missing(const struct attempt *a, enum leg_kind kind)
 {
 	if (kind == LEG_LOOKUP || (kind == LEG_PREFILL && attempt_waits_for_prefill(a)))
 		return false;
-	if (kind == LEG_DECODE)
-		return a->decode == DECODE_ENDED; /* what is withheld may turn out to be no answer */
+	if (kind == LEG_DECODE) /* what is withheld may turn out to be no answer */
+		return a->decode == DECODE_ENDED;
 	return attempt_decode_complete(a) || a->decode == DECODE_RELAYING ||
 	       a->withheld == WITHHELD_SLOW_CLIENT;
 }
@@ -154,7 +154,8 @@ record(struct attempt *a, enum leg_kind kind, const struct outcome *o)
 			outcome_good(&x);
 		break;
 	case FAULT_BOTH:
-		record_bad(a, LEG_DECODE);
+		if (!attempt_speculates(a)) /* else it was sent something wrong, perhaps */
+			record_bad(a, LEG_DECODE);
 		record_bad(a, kind);
 		break;
 	case FAULT_ENGINE:
