@@ -719,7 +719,7 @@ def test_push_prefill_that_is_silent(world):
         ex.close()
 
 
-def test_push_that_is_corrected_keeps_its_place(world):
+def test_push_that_is_corrected_keeps_its_slot(world):
     """Decode has answered in full before prefill denies what it was sent: what it is sent then counts against max_inflight."""
     push = Push.__new__(Push)
     push.p, push.d = world.script(), world.script()

@@ -321,6 +321,7 @@ attempt_detach(struct attempt *a)
 	*a->own_facts = *a->t.of.facts;
 	a->t.of.facts = a->own_facts;
 	a->t.release_only = true;
+	a->t.stream_options = (struct span){NULL, 0}; /* the request's */
 	a->life = ATTEMPT_DETACHED;
 	a->branch = NULL;
 	TAILQ_INSERT_TAIL(&w->detached, a, link);
@@ -427,7 +428,7 @@ attempt_role_of(const struct attempt *a, enum leg_kind kind)
 
 /* Decode has answered, but may have to be sent its request again, whatever stands in its answer. */
 static bool
-keeps_place(const struct attempt *a, enum role r)
+keeps_slot(const struct attempt *a, enum role r)
 {
 	return r == ROLE_DECODE && a->life == ATTEMPT_SERVING &&
 	       a->withheld == WITHHELD_SPECULATION;
@@ -440,7 +441,7 @@ settle(struct attempt *a)
 	for (enum role r = 0; r < ROLE_N; r++) {
 		if (!leg_active(&a->leg[r]))
 			reservation_answered(a->w, &a->place[r]);
-		if (a->leg[r].state == LEG_DONE && !keeps_place(a, r))
+		if (a->leg[r].state == LEG_DONE && !keeps_slot(a, r))
 			reservation_release(a->w, &a->place[r]);
 	}
 	attempt_check(a);

@@ -80,6 +80,7 @@ void
 release_fetch_unheard(struct attempt *a)
 {
 	leg_end(attempt_prefill(a));
+	reservation_release(a->w, &a->place[ROLE_PREFILL]);
 	if (a->decode == DECODE_IDLE)
 		(void)send_decode(a);
 }
