@@ -132,7 +132,7 @@ def test_flags_with_nothing_to_do_are_noted(world):
         assert f"flag={flag} " in r.log() or f'flag="{flag}" ' in r.log()
     done = pdrouter("-t", *SHARED, "--static-backends", f"{p.url},{d.url}", "--static-models", "m,m", "--static-model-labels",
                     "P,D", *idle)
-    assert done.returncode == 0 and "--nixl-finished-req-ttl: no notice is kept" in done.stderr
+    assert done.returncode == 0 and "--nixl-finished-req-ttl: notices without a waiting request are dropped at once" in done.stderr
 
 
 def test_roundrobin_serves_whole_requests(world):
@@ -218,7 +218,7 @@ def test_the_help_tells_every_flag_and_what_becomes_of_it():
     text = pdrouter("--help").stdout
     for word in ("--print-config", "--nixl-proxy-host HOST\n        disaggregated_prefill: connector: lmcache",
                  "--static-aliases ALIAS:MODEL,...\n        give the engines all their names",
-                 "--nixl-cleanup-interval SECONDS\n        no notice is kept"):
+                 "--nixl-cleanup-interval SECONDS\n        notices without a waiting request are dropped at once"):
         assert word in text
 
 

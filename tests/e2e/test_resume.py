@@ -9,7 +9,7 @@ import pytest
 import expect
 from fleets import FAILS_OF_D, FAR, KINDS, LATE, Fleet, build, engines
 from legs import FRESH, MESSAGES, SHAPE, TOOLS
-from procs import MODEL, wait
+from procs import MODEL, SLOW, wait
 from stages import lasting
 
 N = 6
@@ -413,11 +413,11 @@ def test_a_slow_client(world):
 @pytest.mark.parametrize("how", ["no [DONE]", "[DONE], then no HTTP"])
 def test_a_slow_client_and_a_stream_that_ends_badly(world, how):
     """One event is large, and what came with its end waits for the client to read: it is not taken for a good end, nor lost."""
-    s = Scripted(world, rcvbuf=4096)
+    s = Scripted(world, pool={"timeouts": {"decode": "9s"}}, rcvbuf=4096)
     ex = s.engine()
     large = event("x" * (6 << 20))
     ex.chunk(large[:-50])
-    time.sleep(1)  # the router has read it: what follows comes in one piece
+    time.sleep(0.5 * SLOW)  # the router has read it: what follows comes in one piece
     rest, end = large[-50:] + event(" two", finish_reason="stop"), b"zz\r\n"
     if how == "no [DONE]":
         rest, end = large[-50:] + event(" two"), b"0\r\n\r\n"
