@@ -234,8 +234,9 @@ detach(struct attempt *a)
 	}
 	if (a->kv == KV_SPENT)
 		leg_end(d); /* it has failed, though perhaps not to its last byte */
-	/* not all of the request is out: the engine gets it in the form that only frees KV */
-	if (leg_active(d) && !leg_connecting(d) && !leg_sent(d)) {
+	/* Not all of the request is out, and prefill still works: decode is sent the form that only frees KV once
+	 * prefill has answered.  After the prefill answer the request goes on as it is: decode_in_time(). */
+	if (leg_active(d) && !leg_connecting(d) && !leg_sent(d) && leg_active(attempt_prefill(a))) {
 		attempt_decode_again(a);
 		a->decode_sends = 0; /* under the same id: the prefill engine knows the KV by it */
 	}
