@@ -234,13 +234,14 @@ detach(struct attempt *a)
 	}
 	if (a->kv == KV_SPENT)
 		leg_end(d); /* it has failed, though perhaps not to its last byte */
-	/* Not all of the request is out, and prefill still works: decode is sent the form that only frees KV once
-	 * prefill has answered.  After the prefill answer the request goes on as it is: decode_in_time(). */
-	if (leg_active(d) && !leg_connecting(d) && !leg_sent(d) && leg_active(attempt_prefill(a))) {
+	a->released_as = why_released(a);
+	/* Not all of the request is out: decode is sent the form that only frees KV.  But where the client has left after
+	 * the prefill answer, the request goes on as it is: decode_in_time(). */
+	if (leg_active(d) && !leg_connecting(d) && !leg_sent(d) &&
+		(leg_active(attempt_prefill(a)) || a->released_as != M_KV_RELEASED_CLIENT_GONE)) {
 		attempt_decode_again(a);
 		a->decode_sends = 0; /* under the same id: the prefill engine knows the KV by it */
 	}
-	a->released_as = why_released(a);
 	attempt_detach(a);
 	begin(a);
 }
