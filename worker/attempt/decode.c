@@ -42,7 +42,7 @@ status_ends_it(struct attempt *a)
 		return false;
 	}
 	o = failover_outcome(a, LEG_DECODE, CAUSE_STATUS);
-	return o.action == ACTION_OTHERS && failover_others(a, LEG_DECODE, CAUSE_STATUS, &o);
+	return o.action == ACTION_OTHERS && failover_others(a, LEG_DECODE, &o);
 }
 
 void
@@ -147,7 +147,7 @@ fails_at_once(struct attempt *a, const struct span *pieces, size_t n, bool done)
 	if (!relay_started(req) && begins_with_error(a, pieces, n)) {
 		struct outcome o = failover_outcome(a, LEG_DECODE, CAUSE_UNUSABLE);
 
-		if (failover_others(a, LEG_DECODE, CAUSE_UNUSABLE, &o))
+		if (failover_others(a, LEG_DECODE, &o))
 			return true;
 	}
 	if (!done || !says_nothing(a, n))

@@ -461,15 +461,13 @@ search_all(struct search *s)
 }
 
 bool
-failover_others(
-	struct attempt *a, enum leg_kind kind, enum failure_cause cause, const struct outcome *o)
+failover_others(struct attempt *a, enum leg_kind kind, const struct outcome *o)
 {
 	struct req *req = a->branch->req;
 	/* or it is said again (of a lookup, of half an error's answer), or no engine has failed */
 	const bool first = !a->failure_counted && o->a_try;
 	struct search s = {.failed = a, .kind = kind, .outcome = o, .resumes = output_started(a)};
 
-	(void)cause;
 	if (first)
 		metric_add(a->w->slab, M_ATTEMPTS_FAILED, 1);
 	a->failure_counted = a->failure_counted || first;
@@ -536,7 +534,7 @@ failover(struct attempt *a, enum leg_kind kind, enum failure_cause cause, enum r
 		if (cause != CAUSE_STATUS && cause != CAUSE_UNUSABLE && kind != LEG_LOOKUP &&
 			!relay_started(req))
 			req->detail = leg_fail_text(a->leg[kind].fail);
-		if (failover_others(a, kind, cause, &o))
+		if (failover_others(a, kind, &o))
 			return;
 		break;
 	case ACTION_REFUSE:

@@ -16,8 +16,7 @@ struct outcome failover_outcome(struct attempt *a, enum leg_kind kind, enum fail
  * Makes another attempt with other engines.  True: the branch goes on with it, or the request goes on with the decode
  * engine alone; the request may even be over.  False: no engine is left, and nothing was changed.
  */
-bool failover_others(
-	struct attempt *a, enum leg_kind kind, enum failure_cause cause, const struct outcome *o);
+bool failover_others(struct attempt *a, enum leg_kind kind, const struct outcome *o);
 /* Records the outcome and carries it out.  If no engine is left the request ends, by `end` or by the engine's own answer. */
 void failover(struct attempt *a, enum leg_kind kind, enum failure_cause cause, enum req_end end);
 /* The KV became too old before decode could be sent its parameters: prefill is done again, once.  This is no try. */

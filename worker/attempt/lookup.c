@@ -110,7 +110,7 @@ failed(struct attempt *a)
 	if (a->t.connector->lookup_repeats) {
 		if (leg->fail != LEG_FAIL_NONE && leg->fail != LEG_FAIL_SHORTAGE) {
 			o = failover_outcome(a, LEG_LOOKUP, CAUSE_BROKEN);
-			if (failover_others(a, LEG_LOOKUP, CAUSE_BROKEN, &o))
+			if (failover_others(a, LEG_LOOKUP, &o))
 				return;
 		}
 		leg_rewind(leg);

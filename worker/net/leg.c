@@ -50,12 +50,6 @@ static const struct {
 /* clang-format on */
 
 const char *
-leg_state_name(enum leg_state s)
-{
-	return states[s].name;
-}
-
-const char *
 leg_fail_text(enum leg_fail fail)
 {
 	static const char *const texts[LEG_FAIL_N] = {

@@ -171,7 +171,6 @@ void leg_on_read(struct leg *leg);
 void leg_on_drained(struct leg *leg);
 void leg_on_error(struct leg *leg);
 
-const char *leg_state_name(enum leg_state s);
 /* For the log: how a leg failed; NULL if it has not. */
 const char *leg_fail_text(enum leg_fail fail);
 /* False if the state's row has an empty cell: a unit test walks the table. */

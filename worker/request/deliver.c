@@ -94,7 +94,7 @@ decode_gave_up(struct req *req)
 	struct outcome o = failover_outcome(a, LEG_DECODE, CAUSE_UNUSABLE);
 	char message[400];
 
-	if (failover_others(a, LEG_DECODE, CAUSE_UNUSABLE, &o))
+	if (failover_others(a, LEG_DECODE, &o))
 		return;
 	if (!relay_started(req) || !resume_engine_message(req, message, sizeof(message))) {
 		deliver_cut(req, END_DECODE_ANSWER);
@@ -215,8 +215,7 @@ bad_event(struct attempt *a, int r, struct membuf *out)
 	struct req *req = a->branch->req;
 	struct outcome o = failover_outcome(a, LEG_DECODE, CAUSE_UNUSABLE);
 
-	if (r == ANSWER_ERROR && !a->output_started &&
-		failover_others(a, LEG_DECODE, CAUSE_UNUSABLE, &o))
+	if (r == ANSWER_ERROR && !a->output_started && failover_others(a, LEG_DECODE, &o))
 		return false;
 	a->output_started = true;
 	if (r != ANSWER_ERROR && req->resume != NULL) {

@@ -46,8 +46,8 @@
 #include "shm/core/heritage.h"
 
 typedef void req_handler(struct req *);
-static req_handler head_read, body_read, head_late, body_late, planned, request_late, client_left,
-	drop, shut, refuse, refuse_shutdown, ignore, never;
+static req_handler head_read, body_read, head_late, body_late, planned, request_late, drop, shut,
+	refuse, refuse_shutdown, ignore, never;
 
 #define BODY_RATE 512 /* bytes a second beyond client.body_timeout: a modem of 1995 has more */
 
@@ -91,7 +91,7 @@ static const struct {
 		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never,
 		[RQ_TIMEOUT] = never,
 		[RQ_EXPIRED] = request_late,
-		[RQ_CLIENT_GONE] = client_left,
+		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = refuse_shutdown } },
 	[REQ_DONE] = { "done", 'd', NO_CLOCK, {
@@ -495,12 +495,6 @@ request_late(struct req *req)
 {
 	req->detail = NULL;
 	deliver_cut(req, END_REQUEST_TIMEOUT);
-}
-
-static void
-client_left(struct req *req)
-{
-	req_drop(req);
 }
 
 static void
