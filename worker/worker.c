@@ -25,6 +25,7 @@
 #include "worker/base/core.h"
 #include "worker/base/walk.h"
 #include "worker/attempt/attempt.h"
+#include "worker/attempt/serve.h"
 #include "worker/attempt/background.h"
 #include "worker/request/client.h"
 #include "worker/net/connpool.h"
@@ -185,26 +186,6 @@ worker_need_tick(struct worker *w)
 	event_add(&w->ev_tick, &tv);
 }
 
-/* What one does may end any other: an attempt that was looked at goes to the list's end. */
-static void
-tick_detached(struct worker *w, uint64_t now_ms)
-{
-	struct attempt *a;
-
-	for (uint32_t n = w->ndetached; n > 0 && (a = TAILQ_FIRST(&w->detached)) != NULL; n--) {
-		TAILQ_REMOVE(&w->detached, a, link);
-		TAILQ_INSERT_TAIL(&w->detached, a, link);
-		attempt_tick(a, now_ms);
-	}
-}
-
-static void
-end_detached(struct worker *w)
-{
-	while (!TAILQ_EMPTY(&w->detached))
-		attempt_end(TAILQ_FIRST(&w->detached));
-}
-
 static void
 on_tick(evutil_socket_t fd, short what, void *arg)
 {
@@ -224,7 +205,7 @@ on_tick(evutil_socket_t fd, short what, void *arg)
 		req_tick(r, now);
 	while ((c = walk_next(&w->clients, w->walk)) != NULL)
 		client_tick(c, now);
-	tick_detached(w, now);
+	serve_tick_detached(w, now);
 	background_tick(w, now);
 	idle_conns = connpool_sweep(w->connpool, now);
 	look_for_stopped_workers(w, now);
@@ -249,7 +230,7 @@ kv_ready(uint32_t slot, void *arg)
 	struct worker *w = arg;
 
 	if (w->waiting[slot] != NULL)
-		attempt_kv_ready(w->waiting[slot]);
+		serve_kv_ready(w->waiting[slot]);
 }
 
 /* First the eventfd is read, then the bits are taken: what comes in between wakes us again. */
@@ -361,6 +342,7 @@ worker_new(const struct heritage *h)
 	TAILQ_INIT(&w->reqs);
 	TAILQ_INIT(&w->ended_reqs);
 	TAILQ_INIT(&w->detached);
+	TAILQ_INIT(&w->lookups);
 	TAILQ_INIT(&w->ended_attempts);
 	TAILQ_INIT(&w->background);
 	TAILQ_INIT(&w->ended_background);
@@ -409,7 +391,7 @@ static void
 worker_free(struct worker *w)
 {
 	end_requests(w, true);
-	end_detached(w);
+	serve_end_detached(w);
 	background_end_all(w);
 	while (!TAILQ_EMPTY(&w->clients)) /* told to quit with connections open */
 		client_end(TAILQ_FIRST(&w->clients));

@@ -8,27 +8,12 @@
 #include "shm/base/clock.h"
 #include "shm/core/heritage.h"
 #include "shm/core/seg.h"
-#include "worker/attempt/decode.h"
-#include "worker/attempt/lookup.h"
-#include "worker/attempt/prefill.h"
-#include "worker/attempt/release.h"
-#include "worker/attempt/resume.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
-#include "worker/request/request.h"
-
-static void on_event(struct leg *leg, enum leg_event ev);
-static void on_payload(struct leg *leg, const struct span *pieces, size_t n, bool done);
-static bool stream_complete(const struct leg *leg);
-
-static const struct leg_ops ops = {.compose = attempt_compose,
-	.event = on_event,
-	.payload = on_payload,
-	.complete = stream_complete};
 
 /* --- states -------------------------------------------------------------------------------------- */
 
-static const char *const lookup_names[LOOKUP_N] = {"not needed", "due", "sent", "known", "failed"};
+static const char *const lookup_names[LOOKUP_N] = {"not needed", "due", "shared", "sent", "known"};
 static const char *const prefill_names[PREFILL_N] = {
 	"not needed", "idle", "sent", "answered", "failed"};
 static const char *const decode_names[DECODE_N] = {
@@ -40,10 +25,10 @@ static const char *const kv_names[KV_N] = {"none", "predicted", "held", "deliver
 /* clang-format off */
 static const uint32_t lookup_next[LOOKUP_N] = {
 	[LOOKUP_NOT_NEEDED] = TO(LOOKUP_DUE),
-	[LOOKUP_DUE]        = TO(LOOKUP_SENT) | TO(LOOKUP_KNOWN) | TO(LOOKUP_NOT_NEEDED) | TO(LOOKUP_FAILED),
-	[LOOKUP_SENT]       = TO(LOOKUP_DUE) | TO(LOOKUP_KNOWN) | TO(LOOKUP_FAILED),
+	[LOOKUP_DUE]        = TO(LOOKUP_SHARED) | TO(LOOKUP_SENT) | TO(LOOKUP_KNOWN) | TO(LOOKUP_NOT_NEEDED),
+	[LOOKUP_SHARED]     = TO(LOOKUP_DUE),
+	[LOOKUP_SENT]       = TO(LOOKUP_DUE) | TO(LOOKUP_KNOWN),
 	[LOOKUP_KNOWN]      = 0,
-	[LOOKUP_FAILED]     = TO(LOOKUP_DUE), /* asked again at the next tick */
 };
 static const uint32_t prefill_next[PREFILL_N] = {
 	[PREFILL_NOT_NEEDED] = TO(PREFILL_IDLE), /* decode, asked first, has too little of the KV */
@@ -89,7 +74,11 @@ attempt_set_lookup(struct attempt *a, enum lookup_state to)
 {
 	if ((lookup_next[a->lookup] & TO(to)) == 0)
 		impossible(a, "lookup", lookup_names[a->lookup], lookup_names[to]);
+	if (a->lookup == LOOKUP_SHARED)
+		TAILQ_REMOVE(&a->w->lookups, a, link);
 	a->lookup = to;
+	if (to == LOOKUP_SHARED)
+		TAILQ_INSERT_TAIL(&a->w->lookups, a, link);
 }
 
 void
@@ -144,8 +133,7 @@ kv_fits(const struct attempt_states *s)
 bool
 attempt_may_exist(const struct attempt_states *s)
 {
-	const bool unknown =
-		s->lookup == LOOKUP_DUE || s->lookup == LOOKUP_SENT || s->lookup == LOOKUP_FAILED;
+	const bool unknown = s->lookup != LOOKUP_NOT_NEEDED && s->lookup != LOOKUP_KNOWN;
 	const bool legs_rest = (s->prefill == PREFILL_IDLE || s->prefill == PREFILL_NOT_NEEDED) &&
 			       s->decode == DECODE_IDLE && s->kv == KV_NONE;
 
@@ -189,12 +177,12 @@ attempt_check(const struct attempt *a)
 /* --- life ---------------------------------------------------------------------------------------- */
 
 static void
-leg_ready(struct attempt *a, enum leg_kind kind)
+leg_ready(struct attempt *a, enum leg_kind kind, const struct leg_ops *ops)
 {
 	const struct conf_timeouts *t = &a->t.of.facts->pool.timeouts;
 	const bool repeats = kind == LEG_LOOKUP && a->t.connector->lookup_repeats;
 
-	a->leg[kind] = (struct leg){.ops = &ops,
+	a->leg[kind] = (struct leg){.ops = ops,
 		.owner = a,
 		.w = a->w,
 		.keep = kind != LEG_DECODE,
@@ -211,7 +199,8 @@ leg_ready(struct attempt *a, enum leg_kind kind)
 }
 
 static struct attempt *
-make(struct worker *w, const struct connector *c, struct demand of, enum attempt_kind kind)
+make(struct worker *w, const struct connector *c, struct demand of, enum attempt_kind kind,
+	const struct leg_ops *ops)
 {
 	struct attempt *a = MEM_NEW(struct attempt);
 
@@ -222,7 +211,7 @@ make(struct worker *w, const struct connector *c, struct demand of, enum attempt
 	a->lookup = c->lookup != NULL ? LOOKUP_DUE : LOOKUP_NOT_NEEDED;
 	a->prefill = connector_two_engines(c) ? PREFILL_IDLE : PREFILL_NOT_NEEDED;
 	for (enum leg_kind k = 0; k < LEG_N; k++)
-		leg_ready(a, k);
+		leg_ready(a, k, ops);
 	sse_init(&a->sse);
 	return a;
 }
@@ -230,8 +219,9 @@ make(struct worker *w, const struct connector *c, struct demand of, enum attempt
 struct attempt *
 attempt_new(struct branch *b, const struct connector *c, enum attempt_kind kind)
 {
-	struct req *req = b->req;
-	struct attempt *a = make(req->w, c, (struct demand){&req->facts, req->text}, kind);
+	struct job *job = b->job;
+	struct attempt *a =
+		make(job->w, c, (struct demand){&job->facts, job->text}, kind, job->leg_ops);
 
 	a->branch = b;
 	attempt_take_share(a);
@@ -246,14 +236,13 @@ attempt_take_share(struct attempt *a)
 	a->t.prompt = b->prompt;
 	a->t.seed = b->seed;
 	a->t.seeded = b->seeded;
-	if (b->req->resume != NULL)
-		a->t.stream_options = resume_options(b->req);
+	a->t.stream_options = b->job->stream_options;
 }
 
 struct attempt *
 attempt_for_choice(const struct attempt *of)
 {
-	return make(of->w, of->t.connector, of->t.of, of->kind);
+	return make(of->w, of->t.connector, of->t.of, of->kind, of->leg[0].ops);
 }
 
 void
@@ -302,6 +291,15 @@ attempt_begin(struct attempt *a)
 	return why;
 }
 
+void
+attempt_unlock_lookup(struct attempt *a)
+{
+	if (a->lookup_lock == NULL)
+		return;
+	a->lookup_lock->lookup_runs = false;
+	connpool_unref(a->w->connpool, &a->lookup_lock);
+}
+
 static void
 leave_detached(struct attempt *a)
 {
@@ -339,8 +337,10 @@ attempt_end(struct attempt *a)
 		return;
 	if (a->life == ATTEMPT_DETACHED)
 		leave_detached(a);
+	if (a->lookup == LOOKUP_SHARED)
+		attempt_set_lookup(a, LOOKUP_DUE); /* off the list */
 	a->life = ATTEMPT_OVER;
-	lookup_unlock(a);
+	attempt_unlock_lookup(a);
 	transfer_drop_flag(&a->t, false);
 	for (enum leg_kind k = 0; k < LEG_N; k++)
 		leg_end(&a->leg[k]);
@@ -396,7 +396,7 @@ attempt_speculates(const struct attempt *a)
 bool
 attempt_waits_for_prefill(const struct attempt *a)
 {
-	return a->branch != NULL && a->branch->req->needs_prefill &&
+	return a->branch != NULL && a->branch->job->needs_prefill &&
 	       !a->branch->prefill_part_sent && a->prefill != PREFILL_ANSWERED;
 }
 
@@ -434,9 +434,8 @@ keeps_slot(const struct attempt *a, enum role r)
 	       a->withheld == WITHHELD_SPECULATION;
 }
 
-/* The exchange of a leg is over: its place is somebody else's, unless the leg may be sent again. */
-static void
-settle(struct attempt *a)
+void
+attempt_settle(struct attempt *a)
 {
 	for (enum role r = 0; r < ROLE_N; r++) {
 		if (!leg_active(&a->leg[r]))
@@ -470,11 +469,9 @@ attempt_start(struct attempt *a, enum leg_starts when)
 void
 attempt_begin_legs(struct attempt *a)
 {
-	if (a->lookup == LOOKUP_DUE)
-		attempt_set_lookup(a, LOOKUP_KNOWN);
 	attempt_start(a, STARTS_AT_ONCE);
 	if (a->life == ATTEMPT_SERVING)
-		settle(a);
+		attempt_settle(a);
 }
 
 void
@@ -531,9 +528,8 @@ give_answer(struct engine_answer *to, const struct leg *leg)
 	*to = (struct engine_answer){leg->answer, leg->answer_len, leg->sse};
 }
 
-/* Connectors read what the legs have kept. */
-static void
-give_answers(struct attempt *a)
+void
+attempt_give_answers(struct attempt *a)
 {
 	give_answer(&a->t.prefill_answer, &a->leg[LEG_PREFILL]);
 	give_answer(&a->t.decode_answer, &a->leg[LEG_DECODE]);
@@ -548,7 +544,7 @@ attempt_take_handoff(struct attempt *a)
 	enum handoff r = HANDOFF_OK;
 
 	a->prefilled_ms = clock_ms();
-	give_answers(a);
+	attempt_give_answers(a);
 	if (c->prefilled != NULL)
 		r = a->leg[LEG_PREFILL].answer_len == 0 ? HANDOFF_BAD : c->prefilled(&a->t);
 	if (r == HANDOFF_BAD)
@@ -566,121 +562,4 @@ attempt_take_handoff(struct attempt *a)
 		attempt_set_kv(a, KV_NONE);
 	}
 	return r;
-}
-
-/* --- what comes ---------------------------------------------------------------------------------- */
-
-typedef void leg_handler(struct attempt *);
-
-static void
-ignore(struct attempt *a)
-{
-	(void)a;
-}
-
-/* clang-format off */
-static leg_handler *const handlers[ATTEMPT_OVER + 1][LEG_N][LEG_EV_N] = {
-	/*                                 FIRST                  KEPT          ANSWER                    FAIL */
-	[ATTEMPT_SERVING] = {
-		[LEG_LOOKUP]  = {          ignore,                ignore,       lookup_answered,          lookup_failed },
-		[LEG_PREFILL] = {          ignore,                prefill_more, prefill_answered,         prefill_failed },
-		[LEG_DECODE]  = {          decode_first,          decode_more,  decode_answered,          decode_failed } },
-	[ATTEMPT_DETACHED] = {
-		[LEG_LOOKUP]  = {          ignore,                ignore,       ignore,                   ignore },
-		[LEG_PREFILL] = {          release_prefill_first, ignore,       release_prefill_answered, release_prefill_failed },
-		[LEG_DECODE]  = {          release_decode_first,  ignore,       attempt_end,              release_decode_failed } },
-	[ATTEMPT_OVER] = {
-		[LEG_LOOKUP]  = {          ignore,                ignore,       ignore,                   ignore },
-		[LEG_PREFILL] = {          ignore,                ignore,       ignore,                   ignore },
-		[LEG_DECODE]  = {          ignore,                ignore,       ignore,                   ignore } },
-};
-/* clang-format on */
-
-static void
-on_event(struct leg *leg, enum leg_event ev)
-{
-	struct attempt *a = leg->owner;
-
-	give_answers(a);
-	handlers[a->life][attempt_leg_kind(a, leg)][ev](a);
-	settle(a);
-}
-
-static void
-on_payload(struct leg *leg, const struct span *pieces, size_t n, bool done)
-{
-	struct attempt *a = leg->owner;
-
-	if (a->life == ATTEMPT_SERVING)
-		decode_payload(a, pieces, n, done);
-	attempt_check(a);
-}
-
-static bool
-stream_complete(const struct leg *leg)
-{
-	const struct attempt *a = leg->owner;
-
-	return a->sse.done;
-}
-
-void
-attempt_kv_ready(struct transfer *t)
-{
-	struct attempt *a = (struct attempt *)((char *)t - offsetof(struct attempt, t));
-
-	a->notices_deadline_ms = 0;
-	transfer_drop_flag(&a->t, true);
-	if (a->prefill == PREFILL_ANSWERED)
-		attempt_start(a, STARTS_AFTER_KV);
-	else if (a->life == ATTEMPT_DETACHED)
-		release_fetch_unheard(a);
-	settle(a);
-}
-
-/* The notices do not come: decode goes on, and finds what is there. */
-static void
-notices_late(struct attempt *a)
-{
-	if (!transfer_kv_arrived(&a->t)) { /* a lost wake-up is not lateness */
-		metric_add(a->w->slab, M_KV_LATE, 1);
-		if (a->branch != NULL)
-			a->branch->req->detail = "not all notices of its KV came within kv_ready";
-	}
-	attempt_kv_ready(&a->t);
-}
-
-static void
-leg_late(struct attempt *a, enum leg_kind kind)
-{
-	static leg_handler *const late[ATTEMPT_OVER + 1][LEG_N] = {
-		[ATTEMPT_SERVING] = {[LEG_LOOKUP] = lookup_late,
-			[LEG_PREFILL] = prefill_late,
-			[LEG_DECODE] = decode_late},
-		[ATTEMPT_DETACHED] = {[LEG_LOOKUP] = ignore,
-			[LEG_PREFILL] = release_prefill_failed,
-			[LEG_DECODE] = release_decode_failed},
-		[ATTEMPT_OVER] = {
-			[LEG_LOOKUP] = ignore, [LEG_PREFILL] = ignore, [LEG_DECODE] = ignore}};
-
-	late[a->life][kind](a);
-	settle(a);
-}
-
-void
-attempt_tick(struct attempt *a, uint64_t now_ms)
-{
-	if (a->notices_deadline_ms != 0 && now_ms >= a->notices_deadline_ms)
-		notices_late(a);
-	for (enum leg_kind k = 0; k < LEG_N; k++)
-		if (a->life != ATTEMPT_OVER && leg_expired(&a->leg[k], now_ms))
-			leg_late(a, k);
-}
-
-void
-attempt_poll(struct attempt *a)
-{
-	for (enum leg_kind k = 0; k < LEG_N; k++)
-		if (a->life != ATTEMPT_OVER)
-			(void)leg_look(&a->leg[k]);
 }

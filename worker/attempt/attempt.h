@@ -28,13 +28,11 @@
 #include "proto/answer/sse.h"
 #include "shm/base/mem.h"
 #include "shm/metrics.h"
+#include "worker/attempt/job.h"
 #include "worker/base/end_list.h"
 #include "worker/handshake/transfer.h"
 #include "worker/net/leg.h"
 #include "worker/schedule/reservation.h"
-
-struct attempt;
-struct req;
 
 /* The first two are roles: enum role converts. */
 enum leg_kind { LEG_PREFILL = ROLE_PREFILL, LEG_DECODE = ROLE_DECODE, LEG_LOOKUP, LEG_N };
@@ -53,10 +51,10 @@ enum attempt_kind {
 
 enum lookup_state {
 	LOOKUP_NOT_NEEDED,
-	LOOKUP_DUE, /* to be sent, or another attempt of this worker has sent the same lookup */
+	LOOKUP_DUE, /* to be sent; after a failure at the next tick */
+	LOOKUP_SHARED, /* another attempt of this worker has sent the same lookup: its answer will do */
 	LOOKUP_SENT,
 	LOOKUP_KNOWN,
-	LOOKUP_FAILED,
 	LOOKUP_N
 };
 
@@ -97,17 +95,6 @@ enum kv_state {
 	KV_N
 };
 
-/* One sample or one prompt of a request; usually there is one branch. */
-struct branch {
-	struct req *req;
-	uint32_t index; /* `index` of its choice in the answer */
-	struct attempt *attempt;
-	struct span prompt; /* its element of a list of prompts, else NULL */
-	int64_t seed;
-	bool seeded; /* set once: `seed` replaces the client's */
-	bool prefill_part_sent; /* the answer has the prefill engine's part: a later attempt does not repeat it */
-};
-
 struct attempt {
 	struct worker *w;
 	struct branch *branch; /* NULL once detached */
@@ -141,7 +128,7 @@ struct attempt {
 
 	struct facts *own_facts; /* detached: a copy */
 	enum metric_counter released_as;
-	TAILQ_ENTRY(attempt) link; /* in the worker's list of detached or ended ones */
+	TAILQ_ENTRY(attempt) link; /* in a list of the worker: LOOKUP_SHARED, detached or over */
 };
 
 static inline struct leg *
@@ -168,6 +155,8 @@ struct attempt *attempt_for_choice(const struct attempt *of);
 /* The engines are chosen: sets ids and ranks, and calls the connector's begin().  Returns END_OK, or why the attempt
  * cannot begin. */
 enum req_end attempt_begin(struct attempt *a);
+/* Other attempts of this worker may send the engine the same lookup. */
+void attempt_unlock_lookup(struct attempt *a);
 /* Closes the legs and gives reservations and flag back.  The attempt is freed after the turn.  Idempotent. */
 void attempt_end(struct attempt *a);
 /* Frees the attempts that ended: after the loop turn. */
@@ -204,7 +193,7 @@ void attempt_check(const struct attempt *a);
 
 /* Starts the legs that start at the event `when`.  The attempt may be over afterwards. */
 void attempt_start(struct attempt *a, enum leg_starts when);
-/* All lookups of the request are known: starts the legs that start at once. */
+/* What must be looked up is known: starts the legs that start at once. */
 void attempt_begin_legs(struct attempt *a);
 /* Decode will be sent its request once more: sets decode to IDLE and keeps the reservation. */
 void attempt_decode_again(struct attempt *a);
@@ -214,15 +203,13 @@ void attempt_send_decode(struct attempt *a);
 void attempt_new_id(struct attempt *a);
 /* After prefill: starts decode, or the wait for the notices that say when. */
 void attempt_go_on(struct attempt *a);
-/* The notices that the KV has arrived are here, or are no longer waited for. */
-void attempt_kv_ready(struct transfer *t);
+/* After each event: the exchange of a leg that is over gives its slot back, unless the leg may be sent again.  Checks the
+ * states (attempt_check()). */
+void attempt_settle(struct attempt *a);
+/* Connectors read what the legs have kept: gives them the present answers. */
+void attempt_give_answers(struct attempt *a);
 /* Takes out of the prefill answer what decode will be sent. */
 enum handoff attempt_take_handoff(struct attempt *a);
-/* Each tick: checks the time limits of notices and legs. */
-void attempt_tick(struct attempt *a, uint64_t now_ms);
-/* Reads what the engines have sent by now. */
-void attempt_poll(struct attempt *a);
-
 /* --- predicates */
 
 /* Decode was sent predicted parameters, and the prefill answer is not here yet (NixlPush).  Until then an error of decode
@@ -238,6 +225,3 @@ bool attempt_kv_handed(const struct attempt *a);
 enum role attempt_role_of(const struct attempt *a, enum leg_kind kind);
 
 enum leg_kind attempt_leg_kind(const struct attempt *a, const struct leg *leg);
-
-/* compose.c: what each leg is sent. */
-bool attempt_compose(struct leg *leg, struct leg_message *m);

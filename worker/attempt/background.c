@@ -10,7 +10,6 @@
 #include "worker/net/leg.h"
 #include "worker/net/connpool.h"
 #include "worker/attempt/attempt.h"
-#include "worker/request/request.h"
 
 #define BACKGROUND_MAX 256 /* of one worker at once */
 #define BACKGROUND_MS 2000 /* for each engine that is asked */
@@ -149,7 +148,7 @@ abort_one(struct attempt *a, enum role r)
 {
 	struct leg *of = &a->leg[r];
 	struct background *e =
-		new (a->w, &of->ep, 1, "/abort_request", req_copy_key(a->branch->req));
+		new (a->w, &of->ep, 1, "/abort_request", job_copy_key(a->branch->job));
 
 	if (e == NULL)
 		return;

@@ -1,14 +1,13 @@
-/* What each leg of an attempt is sent. */
+#include "worker/attempt/compose.h"
+
 #include <assert.h>
 #include <string.h>
 
 #include "shm/base/clock.h"
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/failover.h"
-#include "worker/attempt/release.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
-#include "worker/request/request.h"
 
 /* By hand, as this runs twice per request: printf would cost 4,000 instructions each time.  ROUTE_QUERY_MAX and the
  * limits of configured texts bound what is put. */
@@ -102,7 +101,7 @@ kv_too_old(const struct attempt *a)
 }
 
 bool
-attempt_compose(struct leg *leg, struct leg_message *m)
+compose_leg(struct leg *leg, struct leg_message *m)
 {
 	struct attempt *a = leg->owner;
 	const enum leg_kind kind = attempt_leg_kind(a, leg);
@@ -128,8 +127,8 @@ attempt_compose(struct leg *leg, struct leg_message *m)
 		a->t.of.text->query);
 	reservation_sent(a->w, &a->place[role]);
 	if (role == ROLE_PREFILL) {
-		if (a->branch != NULL && a->branch->req->t_prefill_us == 0)
-			a->branch->req->t_prefill_us = clock_us();
+		if (a->branch != NULL && a->branch->job->t_prefill_us == 0)
+			a->branch->job->t_prefill_us = clock_us();
 		return true;
 	}
 	a->decode_sends++;

@@ -1,12 +1,13 @@
 #include "worker/attempt/decode.h"
 
 #include "worker/attempt/attempt.h"
+#include "worker/attempt/branches.h"
+#include "worker/attempt/deliver.h"
 #include "worker/attempt/failover.h"
 #include "worker/attempt/resume.h"
 #include "worker/base/core.h"
-#include "worker/request/deliver.h"
-#include "worker/request/relay.h"
-#include "worker/request/request.h"
+
+static void failed(struct attempt *a, enum failure_cause cause, enum req_end end);
 
 /* Asked before the prefill engine, it may still say that it has too little of the prompt's KV. */
 static bool
@@ -22,8 +23,9 @@ withhold(struct attempt *a, enum withheld why, bool keep)
 	attempt_decode(a)->keep = keep;
 }
 
-void
-decode_correct(struct attempt *a)
+/* Decode was sent wrong parameters: decode is sent its request again when prefill has answered. */
+static void
+correct(struct attempt *a)
 {
 	attempt_decode_again(a);
 	a->t.starts[ROLE_DECODE] = STARTS_AFTER_PREFILL;
@@ -48,20 +50,20 @@ status_ends_it(struct attempt *a)
 void
 decode_first(struct attempt *a)
 {
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 	const struct leg *d = attempt_decode(a);
 	const bool speculative = attempt_speculates(a), ok = d->status == 200;
-	const bool whole = !req->facts.stream || !ok || !d->sse;
+	const bool whole = !job->facts.stream || !ok || !d->sse;
 
 	a->notices_deadline_ms = 0;
 	transfer_drop_flag(&a->t, a->t.notices == NOTICES_READY);
 	if (status_ends_it(a))
 		return;
 	if (speculative && !ok)
-		decode_correct(a);
+		correct(a);
 	else if (speculative)
 		withhold(a, WITHHELD_SPECULATION, true);
-	else if (req->answer != NULL || (relay_started(req) && (!may_miss(a) || !ok)))
+	else if (job->answer != NULL || (job_started(job) && (!may_miss(a) || !ok)))
 		withhold(a, WITHHELD_COLLECTING, whole);
 	else if (may_miss(a) && ok)
 		withhold(a, WITHHELD_CACHE_CHECK, true);
@@ -132,19 +134,19 @@ begins_with_error(const struct attempt *a, const struct span *pieces, size_t n)
 static bool
 says_nothing(const struct attempt *a, size_t n)
 {
-	const struct req *req = a->branch->req;
+	const struct job *job = a->branch->job;
 
-	return a->leg[LEG_DECODE].status == 200 && n == 0 && !relay_started(req) &&
-	       req->held == NULL && a->t.connector->engines != ENGINES_SINGLE;
+	return a->leg[LEG_DECODE].status == 200 && n == 0 && !job_started(job) &&
+	       !job->ops->holds(job) && a->t.connector->engines != ENGINES_SINGLE;
 }
 
 /* An answer that is passed on as it comes may fail by what it says first.  True: it has. */
 static bool
 fails_at_once(struct attempt *a, const struct span *pieces, size_t n, bool done)
 {
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 
-	if (!relay_started(req) && begins_with_error(a, pieces, n)) {
+	if (!job_started(job) && begins_with_error(a, pieces, n)) {
 		struct outcome o = failover_outcome(a, LEG_DECODE, CAUSE_UNUSABLE);
 
 		if (failover_others(a, LEG_DECODE, &o))
@@ -152,7 +154,7 @@ fails_at_once(struct attempt *a, const struct span *pieces, size_t n, bool done)
 	}
 	if (!done || !says_nothing(a, n))
 		return false;
-	failover(a, LEG_DECODE, CAUSE_UNUSABLE, END_DECODE_ANSWER);
+	failed(a, CAUSE_UNUSABLE, END_DECODE_ANSWER);
 	return true;
 }
 
@@ -160,36 +162,34 @@ fails_at_once(struct attempt *a, const struct span *pieces, size_t n, bool done)
 static void
 ended(struct attempt *a)
 {
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 	const bool good = attempt_decode(a)->status < 300 && !a->sse.error;
 
 	if (!good)
-		req->detail = "the decode engine's";
-	req_end(req, good ? END_OK : END_ENGINE_STATUS);
+		job->detail = failover_who(LEG_DECODE);
+	job->ops->end(job, good ? END_OK : END_ENGINE_STATUS);
 }
 
 static void
 pass_payload(struct attempt *a, const struct span *pieces, size_t n, bool done)
 {
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 
-	relay_payload(req, attempt_decode(a), &a->sse, pieces, n, done);
-	if (req->t_first_us == 0 && relay_started(req))
-		req_first_byte(req);
-	if (a->life == ATTEMPT_SERVING && req->text != NULL)
-		deliver_drop_bytes(req);
+	job->ops->payload(job, attempt_decode(a), &a->sse, pieces, n, done);
+	if (job->text != NULL)
+		branches_drop_text_if_sent(job);
 }
 
 void
 decode_payload(struct attempt *a, const struct span *pieces, size_t n, bool done)
 {
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 	struct leg *d = attempt_decode(a);
 	bool whole = false; /* an event has ended: what is half is not searched again and again */
 
-	if (req->answer == NULL && fails_at_once(a, pieces, n, done))
+	if (job->answer == NULL && fails_at_once(a, pieces, n, done))
 		return;
-	if (req->answer == NULL && (req->resume == NULL || !resume_follows(req, d))) {
+	if (job->answer == NULL && (job->resume == NULL || !resume_follows(job, d))) {
 		pass_payload(a, pieces, n, done);
 		return;
 	}
@@ -205,10 +205,10 @@ decode_payload(struct attempt *a, const struct span *pieces, size_t n, bool done
 	} else if (whole) {
 		deliver_events(a);
 	} else if (a->event.n > a->w->conf->max_answer) {
-		deliver_cut(req, END_DECODE_ANSWER);
+		job->ops->cut(job, END_DECODE_ANSWER, NULL);
 	}
-	if (a->life == ATTEMPT_SERVING && req->text != NULL)
-		deliver_drop_bytes(req);
+	if (a->life == ATTEMPT_SERVING && job->text != NULL)
+		branches_drop_text_if_sent(job);
 }
 
 /*
@@ -218,27 +218,27 @@ decode_payload(struct attempt *a, const struct span *pieces, size_t n, bool done
 static bool
 ended_too_soon(struct attempt *a)
 {
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 	const struct leg *d = attempt_decode(a);
 
-	if (req->resume == NULL || !relay_started(req))
+	if (job->resume == NULL || !job_started(job))
 		return false;
 	if (d->keep)
 		return d->status == 200 && !d->sse;
-	return !a->sse.done && resume_may(req);
+	return !a->sse.done && resume_may(job);
 }
 
 /* Its events have been passed on as they came, but for what was followed or rewritten. */
 static void
 stream_ended(struct attempt *a)
 {
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 
 	if (a->sse.error) { /* as vLLM says it of a stream, under a 200 */
 		(void)failover_outcome(a, LEG_DECODE, CAUSE_UNUSABLE);
 	}
 	failover_record_good(a, LEG_DECODE);
-	if (resume_follows(req, attempt_decode(a)))
+	if (resume_follows(job, attempt_decode(a)))
 		deliver_followed_ended(a);
 	else
 		ended(a);
@@ -248,7 +248,7 @@ stream_ended(struct attempt *a)
 static void
 first_answered(struct attempt *a)
 {
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 
 	failover_record_good(a, LEG_DECODE);
 	if (a->t.connector->decode_first(&a->t) == HANDOFF_RETRY) {
@@ -257,24 +257,34 @@ first_answered(struct attempt *a)
 	}
 	if (!pass_kept(a, true))
 		return;
-	if (!resume_follows(req, attempt_decode(a)))
-		req_end(req, a->sse.error ? END_ENGINE_STATUS : END_OK);
+	if (!resume_follows(job, attempt_decode(a)))
+		job->ops->end(job, a->sse.error ? END_ENGINE_STATUS : END_OK);
 	else if (ended_too_soon(a))
-		failover(a, LEG_DECODE, CAUSE_UNUSABLE, END_DECODE_ANSWER);
+		failed(a, CAUSE_UNUSABLE, END_DECODE_ANSWER);
 	else
 		deliver_followed_ended(a);
+}
+
+/* The engine's own refusal is the client's answer. */
+static void
+pass_on(struct attempt *a)
+{
+	struct job *job = a->branch->job;
+
+	job->detail = failover_who(LEG_DECODE);
+	job->ops->pass_on(job, attempt_decode(a));
 }
 
 /* A rewritten answer is whole. */
 static void
 part_answered(struct attempt *a)
 {
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 	struct leg *d = attempt_decode(a);
 
-	if (d->keep && (req->facts.stream || answer_whole(req->answer, a->branch->index, d->answer,
+	if (d->keep && (job->facts.stream || answer_whole(job->answer, a->branch->index, d->answer,
 						     d->answer_len) != ANSWER_OK)) {
-		failover(a, LEG_DECODE, CAUSE_UNUSABLE, END_DECODE_ANSWER);
+		failed(a, CAUSE_UNUSABLE, END_DECODE_ANSWER);
 		return;
 	}
 	failover_record_good(a, LEG_DECODE);
@@ -289,23 +299,23 @@ part_answered(struct attempt *a)
 void
 decode_answered(struct attempt *a)
 {
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 	struct leg *d = attempt_decode(a);
 
 	if (a->withheld == WITHHELD_SPECULATION)
 		return; /* decode_confirmed() */
 	if (ended_too_soon(a))
-		failover(a, LEG_DECODE, CAUSE_UNUSABLE, END_DECODE_ANSWER);
+		failed(a, CAUSE_UNUSABLE, END_DECODE_ANSWER);
 	else if (d->keep && d->status != 200)
-		deliver_pass_on(req, d, "the decode engine's");
-	else if (req->answer != NULL)
+		pass_on(a);
+	else if (job->answer != NULL)
 		part_answered(a);
 	else if (!d->keep)
 		stream_ended(a);
 	else
 		first_answered(a);
-	if (a->life == ATTEMPT_SERVING && req->text != NULL)
-		deliver_drop_bytes(req);
+	if (a->life == ATTEMPT_SERVING && job->text != NULL)
+		branches_drop_text_if_sent(job);
 }
 
 void
@@ -327,26 +337,39 @@ decode_confirmed(struct attempt *a)
 		decode_answered(a);
 }
 
-void
-decode_finish(struct attempt *a, enum req_end end)
+/* The engine broke off after [DONE].  `end`: how the job ends if the client has not got all of the stream. */
+static void
+finish(struct attempt *a, enum req_end end)
 {
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 	struct leg *d = attempt_decode(a);
 
 	leg_end(d);
 	d->fail = LEG_FAIL_NONE; /* it had said all: attempt_decode_complete() */
-	if (req->answer != NULL || resume_follows(req, d))
+	if (job->answer != NULL || resume_follows(job, d))
 		decode_answered(a);
-	else if (relay_complete(req, &a->sse))
-		req_end(req, END_OK);
+	else if (job->ops->complete(job, &a->sse))
+		job->ops->end(job, END_OK);
 	else
-		deliver_cut(req, end);
+		job->ops->cut(job, end, NULL);
+}
+
+/* A failure of the decode leg. */
+static void
+failed(struct attempt *a, enum failure_cause cause, enum req_end end)
+{
+	const enum failure_action action = failover(a, LEG_DECODE, cause, end);
+
+	if (action == ACTION_CORRECT)
+		correct(a);
+	else if (action == ACTION_FINISH)
+		finish(a, end);
 }
 
 void
 decode_failed(struct attempt *a)
 {
-	failover(a, LEG_DECODE, failover_cause(attempt_decode(a)), failover_end(a, LEG_DECODE));
+	failed(a, failover_cause(attempt_decode(a)), failover_end(a, LEG_DECODE));
 }
 
 void
@@ -359,6 +382,6 @@ decode_late(struct attempt *a)
 		leg_wait_anew(d); /* for the prefill engine, which has a clock of its own */
 		return;
 	}
-	failover(a, LEG_DECODE, connecting ? CAUSE_CONNECT_TIMEOUT : CAUSE_TIMEOUT,
+	failed(a, connecting ? CAUSE_CONNECT_TIMEOUT : CAUSE_TIMEOUT,
 		failover_late_end(a, LEG_DECODE));
 }

@@ -8,8 +8,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "worker/base/end_list.h"
-
 struct attempt;
 struct span;
 
@@ -22,7 +20,3 @@ void decode_late(struct attempt *a);
 void decode_payload(struct attempt *a, const struct span *pieces, size_t n, bool done);
 /* The prefill engine has confirmed what decode was sent: relays the decode answer, which was withheld so far. */
 void decode_confirmed(struct attempt *a);
-/* Decode was sent wrong parameters: decode is sent its request again when prefill has answered. */
-void decode_correct(struct attempt *a);
-/* The engine broke off after [DONE].  `end`: how the request ends if the client has not got all of the stream. */
-void decode_finish(struct attempt *a, enum req_end end);

@@ -4,15 +4,13 @@
 
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
-#include "worker/attempt/decode.h"
+#include "worker/attempt/branches.h"
 #include "worker/attempt/lookup.h"
 #include "worker/attempt/release.h"
 #include "worker/attempt/resume.h"
+#include "worker/attempt/rewrite.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
-#include "worker/request/deliver.h"
-#include "worker/request/relay.h"
-#include "worker/request/request.h"
 #include "worker/schedule/budget.h"
 #include "worker/schedule/outcome.h"
 #include "worker/schedule/plan.h"
@@ -93,6 +91,16 @@ facts_of(const struct attempt *a, enum leg_kind kind, enum failure_cause cause)
 		.not_missing = not_missing(a, kind),
 		.decode_waits = leg_active(d) && !leg_connecting(d) && d->progress < LEG_ANSWERING,
 	};
+}
+
+const char *
+failover_who(enum leg_kind kind)
+{
+	static const char *const who[LEG_N] = {[LEG_PREFILL] = "the prefill engine's",
+		[LEG_DECODE] = "the decode engine's",
+		[LEG_LOOKUP] = "the answer to a lookup before the legs"};
+
+	return who[kind];
 }
 
 /* --- the engines' books -------------------------------------------------------------------------- */
@@ -180,10 +188,10 @@ failover_outcome(struct attempt *a, enum leg_kind kind, enum failure_cause cause
 static bool
 output_started(const struct attempt *a)
 {
-	const struct req *req = a->branch->req;
+	const struct job *job = a->branch->job;
 
 	return a->output_started || (attempt_decode_complete(a) && !attempt_waits_for_prefill(a)) ||
-	       (req->answer == NULL && req->resume == NULL && relay_started(req));
+	       (job->answer == NULL && job->resume == NULL && job_started(job));
 }
 
 /* Whether another attempt can follow: others can go on with what has been sent of this one, or nothing has and what
@@ -191,11 +199,11 @@ output_started(const struct attempt *a)
 static bool
 replaceable(const struct attempt *a)
 {
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 
-	if (req->client == NULL || req->w->quit_ms != 0 || req->state != REQ_SERVE)
+	if (job->w->quit_ms != 0 || job_over(job))
 		return false;
-	return output_started(a) ? resume_may(req) : req->text != NULL;
+	return output_started(a) ? resume_may(job) : job->text != NULL;
 }
 
 /*
@@ -242,33 +250,33 @@ log_failed(const struct attempt *a, enum leg_kind kind)
 static void
 void_answer(struct branch *b)
 {
-	struct req *req = b->req;
+	struct job *job = b->job;
 
 	b->prefill_part_sent = false;
-	if (req->answer != NULL && req->nbranches > 1)
-		answer_part_again(req->answer, b->index);
-	if (req->answer != NULL || relay_started(req))
+	if (job->answer != NULL && job->nbranches > 1)
+		answer_part_again(job->answer, b->index);
+	if (job->answer != NULL || job_started(job))
 		return; /* started by former engines, which this attempt went on for */
-	relay_reset(req);
+	job->ops->reset(job);
 }
 
 /* The attempt has its engines: it takes the branch over. */
 static void
 take_over(struct branch *b, struct attempt *next)
 {
-	struct req *req = b->req;
+	struct job *job = b->job;
 	enum req_end why;
 
 	b->attempt = next;
 	why = attempt_begin(next);
 	if (next->t.detail != NULL)
-		req->detail = next->t.detail;
+		job->detail = next->t.detail;
 	if (why != END_OK) {
-		deliver_cut(req, why);
+		job->ops->cut(job, why, NULL);
 		return;
 	}
-	lookup_go_on(req);
-	worker_need_tick(req->w);
+	lookup_go_on(job);
+	worker_need_tick(job->w);
 }
 
 /* What is tried, and how far. */
@@ -286,7 +294,7 @@ choose_others(struct attempt *next, enum plan_for what, const struct search *s, 
 	bool *last_resort)
 {
 	struct attempt *of = s->failed;
-	struct tried *tried = &of->branch->req->facts.tried;
+	struct tried *tried = &of->branch->job->facts.tried;
 	const uint32_t n = tried->n;
 	bool found;
 
@@ -303,14 +311,14 @@ choose_others(struct attempt *next, enum plan_for what, const struct search *s, 
 static bool
 may_try(const struct search *s)
 {
-	struct req *req = s->failed->branch->req;
-	struct worker *w = req->w;
+	struct job *job = s->failed->branch->job;
+	struct worker *w = job->w;
 
 	if (!s->outcome->a_try)
 		return true;
-	if (req->tries - req->moves >= req->facts.pool.rescue.retries)
+	if (job->tries - job->moves >= job->facts.pool.rescue.retries)
 		return false;
-	if (budget_left(&w->budgets[req->facts.pool.id], req->facts.pool.rescue.retry_budget,
+	if (budget_left(&w->budgets[job->facts.pool.id], job->facts.pool.rescue.retry_budget,
 		    clock_ms()))
 		return true;
 	if (s->most < EP_AWAY_EJECTED) /* the second search of one failure counts */
@@ -323,31 +331,31 @@ may_try(const struct search *s)
 static bool
 may_move(const struct search *s)
 {
-	const struct req *req = s->failed->branch->req;
+	const struct job *job = s->failed->branch->job;
 	const struct exchange x = leg_exchange(s->failed, s->kind);
 
-	return outcome_says_busy(&x) && s->outcome->a_try && req->facts.pool.rescue.retries > 0 &&
-	       req->facts.tried.n < REQ_TRIED_MAX;
+	return outcome_says_busy(&x) && s->outcome->a_try && job->facts.pool.rescue.retries > 0 &&
+	       job->facts.tried.n < REQ_TRIED_MAX;
 }
 
 static void
 count_try(const struct search *s, bool moved, bool last_resort)
 {
-	struct req *req = s->failed->branch->req;
+	struct job *job = s->failed->branch->job;
 
 	if (!s->outcome->a_try) {
-		metric_add(req->w->slab, M_UP_STALE, 1);
+		metric_add(job->w->slab, M_UP_STALE, 1);
 	} else {
-		req->tries++;
-		req->moves += moved;
+		job->tries++;
+		job->moves += moved;
 		if (!moved)
-			budget_take(&req->w->budgets[req->facts.pool.id], clock_ms());
+			budget_take(&job->w->budgets[job->facts.pool.id], clock_ms());
 	}
 	if (last_resort) {
-		metric_add(req->w->slab, M_LAST_RESORT, 1);
+		metric_add(job->w->slab, M_LAST_RESORT, 1);
 		log_info("an ejected endpoint is asked, nobody else is left",
-			LOG_S("why", "last_resort"), LOG_S("req", req->facts.id),
-			LOG_S("pool", req->facts.pool.name));
+			LOG_S("why", "last_resort"), LOG_S("req", job->facts.id),
+			LOG_S("pool", job->facts.pool.name));
 	}
 }
 
@@ -372,16 +380,16 @@ replace_attempt(const struct search *s, struct attempt *next)
 {
 	struct attempt *a = s->failed;
 	struct branch *b = a->branch;
-	struct req *req = b->req;
+	struct job *job = b->job;
 
 	release_attempt(a);
 	if (s->resumes)
 		b->prefill_part_sent = false;
 	else
 		void_answer(b);
-	if (s->resumes || (req->answer != NULL && req->nbranches == 1))
-		plan_answer(req); /* what it was to be made of may differ */
-	req->t_prefill_us = 0;
+	if (s->resumes || (job->answer != NULL && job->nbranches == 1))
+		rewrite_plan(job); /* what it was to be made of may differ */
+	job->t_prefill_us = 0;
 	take_over(b, next);
 }
 
@@ -389,7 +397,7 @@ static bool
 another(const struct search *s)
 {
 	struct attempt *a = s->failed;
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 	const bool keep = !s->resumes && kv_usable(a, s->kind);
 	const enum plan_for what = keep                                    ? FOR_DECODE
 				   : connector_two_engines(a->t.connector) ? FOR_BOTH
@@ -401,7 +409,7 @@ another(const struct search *s)
 	found = moved || (may_try(s) && choose_others(next, what, s, s->most, &last_resort));
 	if (found) {
 		count_try(s, moved, last_resort);
-		req->detail = NULL;
+		job->detail = NULL;
 	}
 	if (found && !keep) {
 		replace_attempt(s, next);
@@ -418,15 +426,15 @@ static bool
 fall_back(const struct search *s)
 {
 	struct attempt *a = s->failed, *next;
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 	const char *why = how_it_failed(a, s->kind);
 	bool found;
 
-	if (req->facts.pool.rescue.fallback != FALLBACK_DIRECT || relay_started(req) ||
+	if (job->facts.pool.rescue.fallback != FALLBACK_DIRECT || job_started(job) ||
 		!connector_two_engines(a->t.connector) || s->kind == LEG_DECODE ||
 		a->leg[s->kind].status == 429) /* it is full: its Retry-After is for the client */
 		return false;
-	next = attempt_new(&req->branches[0], &connector_direct, ATTEMPT_OTHER);
+	next = attempt_new(&job->branches[0], &connector_direct, ATTEMPT_OTHER);
 	next->t.prompt = (struct span){NULL, 0};
 	next->t.seeded = false;
 	found = choose_others(next, FOR_ONE, s, EP_AWAY_BUSY, NULL);
@@ -434,24 +442,24 @@ fall_back(const struct search *s)
 		attempt_end(next);
 		return false;
 	}
-	for (uint32_t i = 0; i < req->nbranches; i++)
-		release_attempt(req->branches[i].attempt);
-	req_go_direct(req, "fallback", why);
-	take_over(&req->branches[0], next);
+	for (uint32_t i = 0; i < job->nbranches; i++)
+		release_attempt(job->branches[i].attempt);
+	branches_go_direct(job, "fallback", why);
+	take_over(&job->branches[0], next);
 	return true;
 }
 
 static bool
 search_all(struct search *s)
 {
-	struct req *req = s->failed->branch->req;
+	struct job *job = s->failed->branch->job;
 
 	if (s->resumes) {
-		if (resume_finish(req))
+		if (resume_finish(job))
 			return true;
-		if (!resume_prepare(req))
+		if (!resume_prepare(job))
 			return false;
-		resume_go(req);
+		resume_go(job);
 	}
 	s->most = EP_AWAY_BUSY;
 	if (another(s) || (!s->resumes && fall_back(s)))
@@ -463,7 +471,7 @@ search_all(struct search *s)
 bool
 failover_others(struct attempt *a, enum leg_kind kind, const struct outcome *o)
 {
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 	/* or it is said again (of a lookup, of half an error's answer), or no engine has failed */
 	const bool first = !a->failure_counted && o->a_try;
 	struct search s = {.failed = a, .kind = kind, .outcome = o, .resumes = output_started(a)};
@@ -479,7 +487,7 @@ failover_others(struct attempt *a, enum leg_kind kind, const struct outcome *o)
 	if (first)
 		log_failed(a, kind);
 	if (o->a_try)
-		(void)tried_add(&req->facts.tried, a->place[attempt_role_of(a, kind)].ep->slot);
+		(void)tried_add(&job->facts.tried, a->place[attempt_role_of(a, kind)].ep->slot);
 	if (search_all(&s))
 		return true;
 	if (a->kv == KV_SPENT)
@@ -496,62 +504,59 @@ go_without(struct attempt *a, enum leg_kind kind)
 	leg_end(&a->leg[kind]);
 	if (kind == LEG_PREFILL && a->prefill == PREFILL_SENT)
 		attempt_set_prefill(a, PREFILL_FAILED);
-	if (a->branch->req->text != NULL)
-		deliver_drop_bytes(a->branch->req);
+	branches_drop_text_if_sent(a->branch->job);
 }
 
 /* Nobody saves the request. */
 static void
 give_up(struct attempt *a, enum leg_kind kind, enum failure_cause cause, enum req_end end)
 {
-	static const char *const who[LEG_N] = {[LEG_PREFILL] = "the prefill engine's",
-		[LEG_DECODE] = "the decode engine's",
-		[LEG_LOOKUP] = "the answer to a lookup before the legs"};
+	struct job *job = a->branch->job;
 
-	if (cause == CAUSE_STATUS)
-		deliver_pass_on(a->branch->req, &a->leg[kind], who[kind]);
-	else
-		deliver_cut(a->branch->req, end);
+	if (cause == CAUSE_STATUS) {
+		job->detail = failover_who(kind);
+		job->ops->pass_on(job, &a->leg[kind]);
+	} else {
+		job->ops->cut(job, end, NULL);
+	}
 }
 
-void
+enum failure_action
 failover(struct attempt *a, enum leg_kind kind, enum failure_cause cause, enum req_end end)
 {
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 	const struct outcome o = failover_outcome(a, kind, cause);
 
 	switch (o.action) {
+	case ACTION_CORRECT:
+	case ACTION_FINISH:
+		return o.action;
 	case ACTION_IGNORE:
 		go_without(a, kind);
-		return;
-	case ACTION_CORRECT:
-		decode_correct(a);
-		return;
-	case ACTION_FINISH:
-		decode_finish(a, end);
-		return;
+		return o.action;
 	case ACTION_OTHERS:
 		if (cause != CAUSE_STATUS && cause != CAUSE_UNUSABLE && kind != LEG_LOOKUP &&
-			!relay_started(req))
-			req->detail = leg_fail_text(a->leg[kind].fail);
+			!job_started(job))
+			job->detail = leg_fail_text(a->leg[kind].fail);
 		if (failover_others(a, kind, &o))
-			return;
+			return o.action;
 		break;
 	case ACTION_REFUSE:
-		if (!relay_started(req))
-			req->detail = leg_fail_text(a->leg[kind].fail);
+		if (!job_started(job))
+			job->detail = leg_fail_text(a->leg[kind].fail);
 		break;
 	case ACTION_PASS_ON:
 		break;
 	}
 	give_up(a, kind, cause, end);
+	return o.action;
 }
 
 void
 failover_prefill_again(struct attempt *a)
 {
 	struct branch *b = a->branch;
-	struct req *req = b->req;
+	struct job *job = b->job;
 	const struct outcome o = {.a_try = false};
 	struct search s = {.failed = a, .kind = LEG_PREFILL, .outcome = &o, .most = EP_AWAY_BUSY};
 	struct attempt *next = attempt_new(b, a->t.connector, ATTEMPT_PREFILL_AGAIN);
@@ -566,5 +571,5 @@ failover_prefill_again(struct attempt *a)
 	}
 	attempt_end(next);
 	if (!fall_back(&s))
-		deliver_cut(req, END_NO_CAPACITY);
+		job->ops->cut(job, END_NO_CAPACITY, NULL);
 }

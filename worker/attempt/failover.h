@@ -17,8 +17,10 @@ struct outcome failover_outcome(struct attempt *a, enum leg_kind kind, enum fail
  * engine alone; the request may even be over.  False: no engine is left, and nothing was changed.
  */
 bool failover_others(struct attempt *a, enum leg_kind kind, const struct outcome *o);
-/* Records the outcome and carries it out.  If no engine is left the request ends, by `end` or by the engine's own answer. */
-void failover(struct attempt *a, enum leg_kind kind, enum failure_cause cause, enum req_end end);
+/* Records the outcome and carries it out.  If no engine is left the job ends, by `end` or by the engine's own answer.
+ * Returns the action: ACTION_CORRECT and ACTION_FINISH, which only a decode leg can have, are left to the caller. */
+enum failure_action failover(
+	struct attempt *a, enum leg_kind kind, enum failure_cause cause, enum req_end end);
 /* The KV became too old before decode could be sent its parameters: prefill is done again, once.  This is no try. */
 void failover_prefill_again(struct attempt *a);
 
@@ -32,3 +34,5 @@ enum failure_cause failover_cause(const struct leg *leg);
 /* How the request ends when a leg has failed, or its time is over, and no other engine serves it. */
 enum req_end failover_end(const struct attempt *a, enum leg_kind kind);
 enum req_end failover_late_end(const struct attempt *a, enum leg_kind kind);
+/* Whose answer it is that the client gets, for the log. */
+const char *failover_who(enum leg_kind kind);

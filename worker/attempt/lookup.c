@@ -2,22 +2,9 @@
 
 #include <string.h>
 
-#include "shm/base/clock.h"
 #include "worker/attempt/attempt.h"
-#include "worker/attempt/decode.h"
-#include "worker/attempt/failover.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
-#include "worker/request/request.h"
-
-void
-lookup_unlock(struct attempt *a)
-{
-	if (a->lookup_lock == NULL)
-		return;
-	a->lookup_lock->lookup_runs = false;
-	connpool_unref(a->w->connpool, &a->lookup_lock);
-}
 
 /* Sends the next lookup, if anything is left to look up. */
 static void
@@ -32,9 +19,11 @@ start(struct attempt *a)
 		return;
 	}
 	ep = a->t.engine[a->what.role];
-	if (c->lookup_repeats) { /* once for all who wait for the answer; they look again each tick */
-		if (ep->lookup_runs)
+	if (c->lookup_repeats) { /* once for all attempts that need the answer */
+		if (ep->lookup_runs) {
+			attempt_set_lookup(a, LOOKUP_SHARED);
 			return;
+		}
 		ep->lookup_runs = true;
 		a->lookup_lock = connpool_ref(ep);
 	}
@@ -59,134 +48,47 @@ legs_rest(const struct attempt *a)
 	       a->decode == DECODE_IDLE && a->decode_sends == 0;
 }
 
+/* The first attempts of all branches begin together: a lookup that fails may end the request. */
+static bool
+may_begin(const struct attempt *a, bool all)
+{
+	return legs_rest(a) && is_known(a) && (all || a->kind != ATTEMPT_FIRST);
+}
+
 void
-lookup_go_on(struct req *req)
+lookup_go_on(struct job *job)
 {
 	bool all = true;
 
-	for (uint32_t i = 0; i < req->nbranches && req->state == REQ_SERVE; i++)
-		if (req->branches[i].attempt->lookup == LOOKUP_DUE)
-			start(req->branches[i].attempt);
-	for (uint32_t i = 0; i < req->nbranches && req->state == REQ_SERVE; i++)
-		all = all && is_known(req->branches[i].attempt);
-	if (!all || req->state != REQ_SERVE)
-		return;
-	for (uint32_t i = 0; i < req->nbranches && req->state == REQ_SERVE; i++)
-		if (legs_rest(req->branches[i].attempt)) {
-			req_trace(req, 'x');
-			attempt_begin_legs(req->branches[i].attempt);
+	for (uint32_t i = 0; i < job->nbranches && !job_over(job); i++)
+		if (job->branches[i].attempt->lookup == LOOKUP_DUE)
+			start(job->branches[i].attempt);
+	for (uint32_t i = 0; i < job->nbranches && !job_over(job); i++)
+		all = all && is_known(job->branches[i].attempt);
+	for (uint32_t i = 0; i < job->nbranches && !job_over(job); i++)
+		if (may_begin(job->branches[i].attempt, all)) {
+			job->ops->step(job, 'x');
+			attempt_begin_legs(job->branches[i].attempt);
 		}
 }
 
-static const char unanswered[] = "asked, it did not answer in time";
-
-/* It will not be answered: other engines, or the request ends. */
 static void
-give_up(struct attempt *a)
+try_again(struct attempt *a)
 {
-	struct req *req = a->branch->req;
-	const enum req_end end = a->leg[LEG_LOOKUP].fail == LEG_FAIL_SHORTAGE
-					 ? END_OVERLOADED
-					 : a->t.connector->lookup_end;
-
-	if (req->detail == NULL)
-		req->detail = unanswered;
-	failover(a, LEG_LOOKUP, end == END_OVERLOADED ? CAUSE_SHORTAGE : CAUSE_UNUSABLE, end);
+	attempt_set_lookup(a, LOOKUP_DUE);
+	lookup_go_on(a->branch->job);
 }
 
-/* No answer, or none that is of use: refused, or asked again at the next tick. */
-static void
-failed(struct attempt *a)
-{
-	struct leg *leg = &a->leg[LEG_LOOKUP];
-	struct req *req = a->branch->req;
-	struct outcome o;
-
-	lookup_unlock(a);
-	req->detail = leg->fail != LEG_FAIL_NONE ? leg_fail_text(leg->fail)
-		      : leg->status == 0         ? unanswered
-		      : leg->status != 200       ? "asked, it answers with an error status"
-						 : "asked, it answers without it";
-	if (a->t.connector->lookup_repeats) {
-		if (leg->fail != LEG_FAIL_NONE && leg->fail != LEG_FAIL_SHORTAGE) {
-			o = failover_outcome(a, LEG_LOOKUP, CAUSE_BROKEN);
-			if (failover_others(a, LEG_LOOKUP, &o))
-				return;
-		}
-		leg_rewind(leg);
-		attempt_set_lookup(a, LOOKUP_DUE);
-	} else if (leg->status >= 400 && leg->status < 500 && leg->state == LEG_DONE) {
-		failover(a, LEG_LOOKUP, CAUSE_STATUS,
-			END_ENGINE_STATUS); /* of the client's own body */
-	} else {
-		give_up(a);
-	}
-}
-
-/* Other requests wait for the same answer: they need not wait for the next tick.  What one does may end any other, so
- * that the walk begins anew after each. */
-static void
-wake_others(struct worker *w, const struct req *but)
-{
-	const uint32_t round = ++w->lookup_round;
-	struct req *req;
-
-	for (;;) {
-		TAILQ_FOREACH(req, &w->reqs, link)
-		if (req->lookup_round != round && req != but && req->state == REQ_SERVE)
-			break;
-		if (req == NULL)
-			return;
-		req->lookup_round = round;
-		lookup_go_on(req);
-	}
-}
-
+/* What one attempt does may end any other one, so the head of the list is taken each time.  One that has to wait again
+ * is at the list's end by then. */
 void
-lookup_answered(struct attempt *a)
+lookup_wake(struct worker *w)
 {
-	const struct connector *c = a->t.connector;
-	struct req *req = a->branch->req;
-	struct worker *w = a->w;
+	struct attempt *a;
+	size_t n = 0;
 
-	if (a->leg[LEG_LOOKUP].status != 200 || c->looked_up(&a->t) != HANDOFF_OK) {
-		failed(a);
-		return;
-	}
-	lookup_unlock(a);
-	attempt_set_lookup(a, LOOKUP_KNOWN);
-	a->failure_counted = false;
-	if (c->lookup_repeats)
-		wake_others(w, req);
-	if (a->life == ATTEMPT_SERVING)
-		lookup_go_on(req);
-}
-
-void
-lookup_failed(struct attempt *a)
-{
-	a->leg[LEG_LOOKUP].status = 0;
-	failed(a);
-}
-
-void
-lookup_late(struct attempt *a)
-{
-	leg_end(&a->leg[LEG_LOOKUP]);
-	lookup_failed(a);
-}
-
-void
-lookup_tick(struct req *req, uint64_t now_ms)
-{
-	for (uint32_t i = 0; i < req->nbranches && req->state == REQ_SERVE; i++) {
-		struct attempt *a = req->branches[i].attempt;
-
-		if (!is_known(a) && a->lookup_deadline_ms != 0 && now_ms >= a->lookup_deadline_ms) {
-			lookup_unlock(a);
-			give_up(a);
-		}
-	}
-	if (req->state == REQ_SERVE)
-		lookup_go_on(req);
+	TAILQ_FOREACH(a, &w->lookups, link)
+	n++;
+	for (; n > 0 && (a = TAILQ_FIRST(&w->lookups)) != NULL; n--)
+		try_again(a);
 }

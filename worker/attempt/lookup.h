@@ -1,23 +1,17 @@
 /*
  * The lookup before the legs: what must be known to make them is asked of an engine (the prompt's tokens, where KV
- * is fetched).  An attempt's legs begin once no branch of its request has a lookup left.
+ * is fetched).  Where an answer serves all attempts with that engine, one attempt asks, and the others wait for its answer
+ * (LOOKUP_SHARED).
  *
  * Process: worker.
  */
 #pragma once
-#include <stdint.h>
 
-struct attempt;
-struct req;
+struct job;
+struct worker;
 
-/* Sends the lookups that are due.  Begins the legs of all branches when no lookup is left. */
-void lookup_go_on(struct req *req);
-/* Each tick: ends lookups whose time is over, and sends again those that have failed. */
-void lookup_tick(struct req *req, uint64_t now_ms);
-/* Other attempts of this worker may send the engine the same lookup. */
-void lookup_unlock(struct attempt *a);
-
-/* Handlers of the lookup leg. */
-void lookup_answered(struct attempt *a);
-void lookup_failed(struct attempt *a);
-void lookup_late(struct attempt *a);
+/* Sends the lookups that are due, and begins the legs of the attempts that have none left.  The first attempts of several
+ * branches begin together.  The job may be over afterwards. */
+void lookup_go_on(struct job *job);
+/* A shared lookup has its answer: the attempts that waited for it try again. */
+void lookup_wake(struct worker *w);

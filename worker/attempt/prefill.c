@@ -2,12 +2,13 @@
 
 #include "shm/base/clock.h"
 #include "worker/attempt/attempt.h"
+#include "worker/attempt/branches.h"
+#include "worker/attempt/deliver.h"
 #include "worker/attempt/decode.h"
 #include "worker/attempt/failover.h"
 #include "worker/attempt/release.h"
+#include "worker/attempt/rewrite.h"
 #include "worker/base/core.h"
-#include "worker/request/deliver.h"
-#include "worker/request/request.h"
 #include "worker/schedule/outcome.h"
 #include "worker/schedule/plan.h"
 
@@ -25,14 +26,14 @@ prefill_more(struct attempt *a)
 static enum handoff
 take(struct attempt *a)
 {
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 
 	if (a->leg[LEG_PREFILL].status != 200)
 		return HANDOFF_BAD;
-	req->t_prefilled_us = clock_us();
-	if (req->t_prefill_us != 0)
-		metric_observe(a->w->slab, req->facts.pool.id, H_PREFILL,
-			req->t_prefilled_us - req->t_prefill_us);
+	job->t_prefilled_us = clock_us();
+	if (job->t_prefill_us != 0)
+		metric_observe(a->w->slab, job->facts.pool.id, H_PREFILL,
+			job->t_prefilled_us - job->t_prefill_us);
 	return attempt_take_handoff(a);
 }
 
@@ -57,20 +58,20 @@ void
 prefill_answered(struct attempt *a)
 {
 	const struct leg *leg = attempt_prefill(a);
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 	enum handoff r;
 
 	if (leg->status >= 400) {
-		failover(a, LEG_PREFILL, CAUSE_STATUS, END_ENGINE_STATUS);
+		(void)failover(a, LEG_PREFILL, CAUSE_STATUS, END_ENGINE_STATUS);
 		return;
 	}
 	r = take(a);
-	if (r == HANDOFF_NONE && req->how.first_token && !plan_without_first_token(req))
+	if (r == HANDOFF_NONE && job->how.first_token && !rewrite_without_first_token(job))
 		r = HANDOFF_BAD;
 	if (a->t.detail != NULL)
-		req->detail = a->t.detail;
+		job->detail = a->t.detail;
 	if (r == HANDOFF_BAD) {
-		failover(a, LEG_PREFILL, CAUSE_UNUSABLE, END_PREFILL_ANSWER);
+		(void)failover(a, LEG_PREFILL, CAUSE_UNUSABLE, END_PREFILL_ANSWER);
 		return;
 	}
 	failover_record_good(a, LEG_PREFILL);
@@ -82,14 +83,15 @@ prefill_answered(struct attempt *a)
 		return;
 	}
 	go_on(a, r);
-	if (a->life == ATTEMPT_SERVING && req->text != NULL)
-		deliver_drop_bytes(req);
+	if (a->life == ATTEMPT_SERVING && job->text != NULL)
+		branches_drop_text_if_sent(job);
 }
 
 void
 prefill_failed(struct attempt *a)
 {
-	failover(a, LEG_PREFILL, failover_cause(attempt_prefill(a)), failover_end(a, LEG_PREFILL));
+	(void)failover(
+		a, LEG_PREFILL, failover_cause(attempt_prefill(a)), failover_end(a, LEG_PREFILL));
 }
 
 void
@@ -97,6 +99,6 @@ prefill_late(struct attempt *a)
 {
 	const bool connecting = leg_connecting(attempt_prefill(a));
 
-	failover(a, LEG_PREFILL, connecting ? CAUSE_CONNECT_TIMEOUT : CAUSE_TIMEOUT,
+	(void)failover(a, LEG_PREFILL, connecting ? CAUSE_CONNECT_TIMEOUT : CAUSE_TIMEOUT,
 		failover_late_end(a, LEG_PREFILL));
 }

@@ -7,7 +7,6 @@
 #include "worker/attempt/background.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
-#include "worker/request/request.h"
 #include "worker/schedule/plan.h"
 
 /*
@@ -210,12 +209,11 @@ begin(struct attempt *a)
 static enum metric_counter
 why_released(const struct attempt *a)
 {
-	const struct req *req = a->branch->req;
+	const struct job *job = a->branch->job;
 
-	if (req->state == REQ_DONE && req->end == END_SHUTDOWN)
+	if (job->end == END_SHUTDOWN)
 		return M_KV_RELEASED_SHUTDOWN;
-	if (req->state == REQ_DONE &&
-		(req->end == END_CLIENT_GONE || req->end == END_CLIENT_STALLED))
+	if (job->end == END_CLIENT_GONE || job->end == END_CLIENT_STALLED)
 		return M_KV_RELEASED_CLIENT_GONE;
 	return leg_active(&a->leg[LEG_PREFILL]) ? M_KV_RELEASED_PREFILL_LATE
 						: M_KV_RELEASED_GIVEN_UP;

@@ -8,11 +8,11 @@
 #include "proto/answer/sse.h"
 #include "shm/base/mem.h"
 #include "shm/metrics.h"
+#include "worker/attempt/job.h"
 #include "worker/base/buffered.h"
 #include "worker/base/core.h"
-#include "worker/request/limit.h"
-#include "worker/request/relay.h"
-#include "worker/request/request.h"
+#include "worker/base/text.h"
+#include "worker/net/leg.h"
 
 struct resume {
 	struct follow *follow;
@@ -26,49 +26,50 @@ struct resume {
 };
 
 void
-resume_plan(struct req *req)
+resume_plan(struct job *job)
 {
-	const bool chat = req->facts.route == ROUTE_CHAT;
+	const bool chat = job->facts.route == ROUTE_CHAT;
 	struct resume *r;
 
-	if (req->resume != NULL || req->facts.pool.rescue.resume == 0 || !req->facts.stream ||
-		req->text->doc == NULL || (!chat && req->facts.route != ROUTE_COMPLETIONS))
+	if (job->resume != NULL || job->facts.pool.rescue.resume == 0 || !job->facts.stream ||
+		job->text->doc == NULL || (!chat && job->facts.route != ROUTE_COMPLETIONS))
 		return;
-	req->not_resumed =
-		req->nbranches > 1 ? "several_choices" : follow_refuses(req->text->doc, chat);
-	if (req->not_resumed != NULL)
+	job->not_resumed =
+		job->nbranches > 1 ? "several_choices" : follow_refuses(job->text->doc, chat);
+	if (job->not_resumed != NULL)
 		return;
-	req->resume = r = MEM_NEW(struct resume);
-	r->text = text_ref(req->text);
-	r->follow = follow_new(req->text->doc, chat, req->w->conf->max_answer);
-	follow_options(req->text->doc, &r->options);
+	job->resume = r = MEM_NEW(struct resume);
+	r->text = text_ref(job->text);
+	r->follow = follow_new(job->text->doc, chat, job->w->conf->max_answer);
+	follow_options(job->text->doc, &r->options);
+	job->stream_options = (struct span){r->options.p, r->options.n};
 }
 
 static void
-count_text(struct req *req, size_t now)
+count_text(struct job *job, size_t now)
 {
-	struct resume *r = req->resume;
+	struct resume *r = job->resume;
 
-	buffered_add(req->w, (int64_t)now - (int64_t)r->counted);
+	buffered_add(job->w, (int64_t)now - (int64_t)r->counted);
 	r->counted = now;
 }
 
 /* What is kept of streams is not to keep new requests out. */
 static void
-give_way(struct req *req)
+give_way(struct job *job)
 {
-	if (req->w->buffered > req->w->conf->max_buffered / 2)
-		follow_give_up(req->resume->follow, "no_room");
+	if (job->w->buffered > job->w->conf->max_buffered / 2)
+		follow_give_up(job->resume->follow, "no_room");
 }
 
 void
-resume_free(struct req *req)
+resume_free(struct job *job)
 {
-	struct resume *r = req->resume;
+	struct resume *r = job->resume;
 
 	if (r == NULL)
 		return;
-	count_text(req, 0);
+	count_text(job, 0);
 	follow_free(&r->follow);
 	membuf_free(&r->options);
 	membuf_free(&r->made);
@@ -76,27 +77,21 @@ resume_free(struct req *req)
 	text_unref(&r->text);
 	text_unref(&r->next);
 	free(r);
-	req->resume = NULL;
+	job->resume = NULL;
 }
 
 bool
-resume_follows(const struct req *req, const struct leg *leg)
+resume_follows(const struct job *job, const struct leg *leg)
 {
-	return req->resume != NULL && leg->sse && leg->status == 200;
-}
-
-struct span
-resume_options(const struct req *req)
-{
-	return (struct span){req->resume->options.p, req->resume->options.n};
+	return job->resume != NULL && leg->sse && leg->status == 200;
 }
 
 #define MADE_KEPT (64u << 10) /* bytes of its buffer that a stream keeps for its next events */
 
 bool
-resume_events(struct req *req, struct membuf *out)
+resume_events(struct job *job, struct membuf *out)
 {
-	struct resume *r = req->resume;
+	struct resume *r = job->resume;
 	size_t at = 0, n;
 	int got = FOLLOW_OK;
 
@@ -113,17 +108,17 @@ resume_events(struct req *req, struct membuf *out)
 	membuf_add(out, r->made.p, r->made.n);
 	if (r->made.cap > MADE_KEPT)
 		membuf_free(&r->made);
-	give_way(req);
-	count_text(req, follow_kept(r->follow));
+	give_way(job);
+	count_text(job, follow_kept(r->follow));
 	if (follow_why_not(r->follow) != NULL)
 		text_unref(&r->text); /* for good */
 	return got == FOLLOW_OK;
 }
 
 bool
-resume_engine_message(const struct req *req, char *buf, size_t size)
+resume_engine_message(const struct job *job, char *buf, size_t size)
 {
-	const struct membuf *last = &req->resume->last;
+	const struct membuf *last = &job->resume->last;
 
 	buf[0] = '\0';
 	return last->n > 5 && memcmp(last->p, "data:", 5) == 0 &&
@@ -131,11 +126,11 @@ resume_engine_message(const struct req *req, char *buf, size_t size)
 }
 
 void
-resume_keep(struct req *req)
+resume_keep(struct job *job)
 {
-	struct resume *r = req->resume;
+	struct resume *r = job->resume;
 
-	give_way(req);
+	give_way(job);
 	if (follow_why_not(r->follow) != NULL)
 		text_unref(&r->text);
 	else
@@ -145,44 +140,42 @@ resume_keep(struct req *req)
 /* --- an engine has died -------------------------------------------------------------------------- */
 
 bool
-resume_may(struct req *req)
+resume_may(struct job *job)
 {
-	if (req->facts.pool.rescue.resume == 0)
+	if (job->facts.pool.rescue.resume == 0)
 		return false;
-	if (req->resume != NULL)
-		req->not_resumed = follow_why_not(req->resume->follow);
-	if (req->resume != NULL && req->not_resumed == NULL)
+	if (job->resume != NULL)
+		job->not_resumed = follow_why_not(job->resume->follow);
+	if (job->resume != NULL && job->not_resumed == NULL)
 		return true;
-	if (!req->resume_refused && req->not_resumed != NULL)
-		metric_add(req->w->slab, M_RESUME_REFUSED, 1);
-	req->resume_refused = req->not_resumed != NULL;
+	if (!job->resume_refused && job->not_resumed != NULL)
+		metric_add(job->w->slab, M_RESUME_REFUSED, 1);
+	job->resume_refused = job->not_resumed != NULL;
 	return false;
 }
 
 bool
-resume_finish(struct req *req)
+resume_finish(struct job *job)
 {
-	struct follow *f = req->resume->follow;
+	struct follow *f = job->resume->follow;
 	struct membuf out = {NULL, 0, 0};
 
 	if (!follow_complete(f))
 		return false;
-	req->rescue = RESCUE_RESUME;
+	job->rescue = RESCUE_RESUME;
 	follow_finish(f, &out);
 	if (out.n > 0)
-		relay_events(req, out.p, out.n);
+		job->ops->events(job, out.p, out.n);
 	membuf_free(&out);
-	if (req->state != REQ_DONE) {
-		relay_end_events(req);
-		req_end(req, END_OK);
-	}
+	job->ops->end_events(job);
+	job->ops->end(job, END_OK);
 	return true;
 }
 
 bool
-resume_prepare(struct req *req)
+resume_prepare(struct job *job)
 {
-	struct resume *r = req->resume;
+	struct resume *r = job->resume;
 	struct membuf body = {NULL, 0, 0};
 
 	if (r->text->doc == NULL)
@@ -194,14 +187,14 @@ resume_prepare(struct req *req)
 }
 
 void
-resume_go(struct req *req)
+resume_go(struct job *job)
 {
-	struct resume *r = req->resume;
+	struct resume *r = job->resume;
 
-	free(req->key);
-	req->key = NULL;
-	text_unref(&req->text);
-	req->text = r->next;
+	free(job->key);
+	job->key = NULL;
+	text_unref(&job->text);
+	job->text = r->next;
 	r->next = NULL;
-	req->rescue = RESCUE_RESUME;
+	job->rescue = RESCUE_RESUME;
 }

@@ -9,7 +9,7 @@
  * new requests find room.
  *
  * Process: worker.
- * Ownership: hangs from its request, req->resume; NULL: the stream is not followed.
+ * Ownership: hangs from its request, job->resume; NULL: the stream is not followed.
  */
 #pragma once
 #include <stdbool.h>
@@ -17,37 +17,35 @@
 
 struct leg;
 struct membuf;
-struct req;
+struct job;
 struct resume;
 struct span;
 
 /* The request is planned: its stream is followed from now on if the pool wants that and the request allows it. */
-void resume_plan(struct req *req);
-void resume_free(struct req *req); /* NULL is fine */
+void resume_plan(struct job *job);
+void resume_free(struct job *job); /* NULL is fine */
 
 /* Returns true if this leg's payload is followed. */
-bool resume_follows(const struct req *req, const struct leg *leg);
-/* Returns the stream_options of the engines' requests: each event then has its token counts. */
-struct span resume_options(const struct req *req);
+bool resume_follows(const struct job *job, const struct leg *leg);
 /*
  * Replaces the whole events in `out` by what the client gets of them.  False: the engine has reported an error, or sent
  * what is no event; `out` then ends before that event, and the rest is dropped.
  */
-bool resume_events(struct req *req, struct membuf *out);
+bool resume_events(struct job *job, struct membuf *out);
 /* The error message of the engine's last event, for the client, when no engine goes on.  `buf` is always terminated.
  * False: the event has no message. */
-bool resume_engine_message(const struct req *req, char *buf, size_t size);
+bool resume_engine_message(const struct job *job, char *buf, size_t size);
 
 /* The engines have their requests: drops the text's parsed members, and the text if the stream cannot be resumed. */
-void resume_keep(struct req *req);
+void resume_keep(struct job *job);
 
 /* For failover.c, of a stream that the client has a part of. */
 
 /* Returns true if other engines could go on with the stream; if not, the reason is noted for the log. */
-bool resume_may(struct req *req);
+bool resume_may(struct job *job);
 /* Ends the stream well if only its end is missing.  Returns true if the request is over. */
-bool resume_finish(struct req *req);
+bool resume_finish(struct job *job);
 /* Makes the request for the rest, from the client's text and the output so far.  False: that is impossible. */
-bool resume_prepare(struct req *req);
+bool resume_prepare(struct job *job);
 /* The branch's next attempt sends that request. */
-void resume_go(struct req *req);
+void resume_go(struct job *job);

@@ -63,6 +63,8 @@ struct worker {
 	struct req_list ended_reqs;
 	/* detached: their requests have ended or gone on, their engines still hold something */
 	struct attempt_list detached, ended_attempts;
+	struct attempt_list
+		lookups; /* LOOKUP_SHARED: they wait for the lookup of another attempt */
 	struct background_list background, ended_background;
 	struct wait_list waiters; /* of the requests, those that wait for a place: wait.c */
 	bool planning;            /* inside the read section of a selection */
@@ -71,7 +73,6 @@ struct worker {
 		owes; /* roles of places given back in it: whoever waits for one is told after it */
 	uint32_t nclients;
 	uint32_t nreqs;
-	uint32_t lookup_round; /* counts lookups that have told something others wait for */
 	uint32_t nbackground;
 	uint32_t ndetached;
 	size_t detached_bytes; /* of the bodies of detached attempts */

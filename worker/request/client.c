@@ -12,7 +12,7 @@
 #include "shm/base/mem.h"
 #include "worker/base/buffered.h"
 #include "worker/base/core.h"
-#include "worker/request/deliver.h"
+#include "worker/attempt/deliver.h"
 #include "worker/request/limit.h"
 #include "worker/request/request.h"
 
@@ -241,7 +241,7 @@ on_client_drained(void *arg)
 	if (c->closing)
 		client_done(c, false);
 	else if (c->req != NULL)
-		deliver_drained(c->req);
+		deliver_drained(&c->req->job);
 	else {
 		/* idle from now on, not from when the answer was queued */
 		if (!c->w->draining)
@@ -329,7 +329,7 @@ watch_writes(struct client *c, size_t queued, uint64_t now_ms)
 	if (now_ms < c->write_deadline_ms)
 		return;
 	if (c->req != NULL)
-		c->req->end = END_CLIENT_STALLED;
+		c->req->job.end = END_CLIENT_STALLED;
 	client_end(c);
 }
 

@@ -194,10 +194,10 @@ bool
 limit_grow(struct req *req, uint64_t more)
 {
 	struct worker *w = req->w;
-	const bool alone = w->buffered == req->text->body_cap, declared = more <= req->declared;
+	const bool alone = w->buffered == req->job.text->body_cap, declared = more <= req->declared;
 
 	if (!alone && !(declared ? w->buffered + more <= w->conf->max_buffered
-				 : has_room(w, req->text->body_cap + more, more)))
+				 : has_room(w, req->job.text->body_cap + more, more)))
 		return false;
 	declare_less(req, declared ? more : req->declared);
 	buffered_add(w, (int64_t)more);
@@ -207,10 +207,10 @@ limit_grow(struct req *req, uint64_t more)
 void
 limit_tick(struct req *req, uint64_t now_ms)
 {
-	const uint64_t whole = req->text->body_len + req->framing.left,
+	const uint64_t whole = req->job.text->body_len + req->framing.left,
 		       ms = now_ms - req->body_from_ms;
 
-	if (ms > DECLARED_ALL_MS / 15 && req->text->body_len * DECLARED_ALL_MS < whole * ms)
+	if (ms > DECLARED_ALL_MS / 15 && req->job.text->body_len * DECLARED_ALL_MS < whole * ms)
 		declare_less(req, req->declared);
 }
 

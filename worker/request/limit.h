@@ -35,7 +35,7 @@ void limit_leave(struct req *req);
  */
 /* A request's head declares `length` bytes.  False: there is no room for them. */
 bool limit_declare(struct req *req, uint64_t length);
-/* Room for `more` bytes beside those of req->text->body_cap; counts them if there is room. */
+/* Room for `more` bytes beside those of req->job.text->body_cap; counts them if there is room. */
 bool limit_grow(struct req *req, uint64_t more);
 /* A body that comes too slowly loses its declared bytes: it has to find room for them as they come. */
 void limit_tick(struct req *req, uint64_t now_ms);

@@ -33,10 +33,10 @@ void
 local_answer(struct req *req)
 {
 	struct evbuffer *out = evbuffer_new();
-	int status = locals[req->facts.route].fn(req, out);
+	int status = locals[req->job.facts.route].fn(req, out);
 	size_t n = evbuffer_get_length(out);
 
-	relay_reply(req, status, NULL, 0, locals[req->facts.route].type,
+	relay_reply(req, status, NULL, 0, locals[req->job.facts.route].type,
 		n == 0 ? "" : (char *)evbuffer_pullup(out, -1), n);
 	evbuffer_free(out);
 }
@@ -66,9 +66,10 @@ metrics(struct req *req, struct evbuffer *out)
 static int
 health(struct req *req, struct evbuffer *out)
 {
-	const char *name = req->text->query != NULL && strncmp(req->text->query, "pool=", 5) == 0
-				   ? req->text->query + 5
-				   : NULL;
+	const char *name =
+		req->job.text->query != NULL && strncmp(req->job.text->query, "pool=", 5) == 0
+			? req->job.text->query + 5
+			: NULL;
 
 	return health_page(req->w, out, name, name != NULL);
 }
@@ -82,7 +83,7 @@ ready(struct req *req, struct evbuffer *out)
 static int
 model(struct req *req, struct evbuffer *out)
 {
-	return model_page(req->w, out, req->facts.model);
+	return model_page(req->w, out, req->job.facts.model);
 }
 
 static int

@@ -67,12 +67,6 @@ phrase(int status)
 }
 
 bool
-relay_started(const struct req *req)
-{
-	return req->sent != SENT_NOTHING;
-}
-
-bool
 relay_has_body(int status)
 {
 	return status != 204 && status != 304;
@@ -100,9 +94,9 @@ open_answer(struct req *req, char *buf, size_t size, int status, bool length_kno
 	if (req->framing_out == FRAMING_CLOSE || req->w->draining)
 		req->keep_alive = false;
 	req->status = status;
-	req->sent = SENT_WHOLE;
+	req->job.sent = SENT_WHOLE;
 	return snprintf(buf, size, "HTTP/1.1 %d %s\r\nX-Request-Id: %s\r\n%s%s", status,
-		phrase(status), req->facts.id, framing,
+		phrase(status), req->job.facts.id, framing,
 		!req->keep_alive ? "Connection: close\r\n"
 		: req->http10    ? "Connection: keep-alive\r\n"
 				 : "");
@@ -129,7 +123,7 @@ relay_reset(struct req *req)
 {
 	relay_drop_held(req);
 	req->relay = RELAY_PLAIN;
-	req->sent = SENT_NOTHING;
+	req->job.sent = SENT_NOTHING;
 }
 
 void
@@ -160,17 +154,17 @@ count_events(struct req *req, uint64_t n)
 	req->events += n;
 	now = clock_us();
 	if (req->t_event_us != 0)
-		metric_observe(req->w->slab, req->facts.pool.id, H_GAP, now - req->t_event_us);
+		metric_observe(req->w->slab, req->job.facts.pool.id, H_GAP, now - req->t_event_us);
 	req->t_event_us = now;
 	metric_add(req->w->slab, M_EVENTS, n);
 }
 
 void
-relay_begin(struct req *req, struct leg *leg)
+relay_begin(struct req *req, const struct leg *leg)
 {
-	req->relay = leg->sse && leg->status == 200             ? RELAY_STREAM
-		     : !req->facts.stream || leg->status != 200 ? RELAY_SHORT
-								: RELAY_PLAIN;
+	req->relay = leg->sse && leg->status == 200                 ? RELAY_STREAM
+		     : !req->job.facts.stream || leg->status != 200 ? RELAY_SHORT
+								    : RELAY_PLAIN;
 }
 
 /*
@@ -225,7 +219,7 @@ send_out(struct req *req, struct leg *leg, const struct span *pieces, size_t n, 
 
 	for (size_t i = 0; i < n; i++)
 		total += pieces[i].n;
-	if (req->sent == SENT_NOTHING) {
+	if (req->job.sent == SENT_NOTHING) {
 		bool whole = done && req->relay != RELAY_STREAM;
 		/* a stream is always chunked: an error event may have to be added */
 		int len = open_answer(req, lines, sizeof(lines), leg->status,
@@ -262,7 +256,7 @@ relay_payload(struct req *req, struct leg *leg, struct sse *sse, const struct sp
 
 	if (req->relay == RELAY_STREAM)
 		cut = last_event_end(req, sse, in, n);
-	else if (req->relay == RELAY_SHORT && req->sent == SENT_NOTHING)
+	else if (req->relay == RELAY_SHORT && req->job.sent == SENT_NOTHING)
 		cut = (struct cut){0, 0}; /* waits for its end */
 	if (done)
 		cut = (struct cut){n, 0};
@@ -280,10 +274,10 @@ relay_payload(struct req *req, struct leg *leg, struct sse *sse, const struct sp
 		memcpy(pieces, in, nsend * sizeof(*in));
 	if (nsend < n && cut.at > 0)
 		pieces[nsend++] = (struct span){in[cut.i].p, cut.at};
-	half = half || (nsend == 0 && req->sent == SENT_HALF);
+	half = half || (nsend == 0 && req->job.sent == SENT_HALF);
 	send_out(req, leg, pieces, nsend, done);
-	if (req->sent != SENT_NOTHING)
-		req->sent = half ? SENT_HALF : SENT_WHOLE;
+	if (req->job.sent != SENT_NOTHING)
+		req->job.sent = half ? SENT_HALF : SENT_WHOLE;
 	for (size_t i = cut.i; i < n; i++) {
 		size_t skip = i == cut.i ? cut.at : 0;
 
@@ -299,18 +293,18 @@ relay_events(struct req *req, const char *p, size_t n)
 	static const char type[] = "Content-Type: text/event-stream; charset=utf-8\r\n"
 				   "Cache-Control: no-cache\r\n\r\n";
 	/* an engine's own lines, where its events are only followed */
-	const struct leg *d = attempt_decode(req->branches[0].attempt);
+	const struct leg *d = attempt_decode(req->job.branches[0].attempt);
 	struct iovec iov[6];
 	char lines[RELAY_HEAD], size[24];
 	uint64_t events = 0;
 	size_t at = 0, len;
 	int k = 0;
 
-	if (req->sent == SENT_NOTHING) {
+	if (req->job.sent == SENT_NOTHING) {
 		req->relay = RELAY_STREAM;
 		len = (size_t)open_answer(req, lines, sizeof(lines), 200, false, 0);
 		iov[k++] = (struct iovec){lines, len};
-		if (req->answer == NULL) {
+		if (req->job.answer == NULL) {
 			iov[k++] = (struct iovec){d->head, d->head_len};
 			iov[k++] = (struct iovec){text("\r\n"), 2};
 		} else {
@@ -327,8 +321,8 @@ relay_events(struct req *req, const char *p, size_t n)
 		events++;
 	count_events(req, events);
 	if (client_full(req->client))
-		for (uint32_t i = 0; i < req->nbranches; i++)
-			leg_hold(attempt_decode(req->branches[i].attempt), true);
+		for (uint32_t i = 0; i < req->job.nbranches; i++)
+			leg_hold(attempt_decode(req->job.branches[i].attempt), true);
 }
 
 void
@@ -365,7 +359,7 @@ relay_cut(struct req *req, const char *code, const char *message)
 		(void)snprintf(quoted, sizeof(quoted), "\"\"");
 	len = snprintf(event, sizeof(event),
 		"%sdata: {\"error\":{\"message\":%s,\"type\":\"server_error\",\"param\":null,\"code\":\"%s\"}}\n\n",
-		req->sent == SENT_HALF ? "\n\n" : "", quoted, code);
+		req->job.sent == SENT_HALF ? "\n\n" : "", quoted, code);
 	if (req->framing_out == FRAMING_CHUNKED)
 		iov[k++] = (struct iovec){size, chunk_size(size, (size_t)len)};
 	iov[k++] = (struct iovec){event, (size_t)len};
@@ -397,7 +391,7 @@ void
 relay_error(struct req *req, int status, const char *type, const char *code, const char *message)
 {
 	char quoted[1300], body[1600]; /* 200 bytes of message, each as \u00xx */
-	const bool soon = status == 429 || req->end == END_OVERLOADED;
+	const bool soon = status == 429 || req->job.end == END_OVERLOADED;
 	const uint32_t wait_s = req->retry_after_s == 0 && soon ? 1 : req->retry_after_s;
 	char head[64] = "";
 	int len;
@@ -407,8 +401,8 @@ relay_error(struct req *req, int status, const char *type, const char *code, con
 	len = snprintf(body, sizeof(body),
 		"{\"error\":{\"message\":%s,\"type\":\"%s\",\"param\":null,\"code\":\"%s\"}}",
 		quoted, type, code);
-	if (status == 405 && req->detail != NULL)
-		(void)snprintf(head, sizeof(head), "Allow: %s\r\n", req->detail);
+	if (status == 405 && req->job.detail != NULL)
+		(void)snprintf(head, sizeof(head), "Allow: %s\r\n", req->job.detail);
 	else if (wait_s != 0)
 		(void)snprintf(head, sizeof(head), "Retry-After: %u\r\n", wait_s);
 	relay_reply(req, status, head, strlen(head), "application/json", body, (size_t)len);

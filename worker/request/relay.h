@@ -20,7 +20,7 @@ struct span;
 struct sse;
 
 /* The decode leg's head and first byte are here. */
-void relay_begin(struct req *req, struct leg *leg);
+void relay_begin(struct req *req, const struct leg *leg);
 /* `sse` follows the stream: the decode leg's. */
 void relay_payload(struct req *req, struct leg *leg, struct sse *sse, const struct span *pieces,
 	size_t n, bool done);
@@ -32,8 +32,6 @@ void relay_end_events(struct req *req);
 void relay_reset(struct req *req);
 /* Frees what is held; for the request's end. */
 void relay_drop_held(struct req *req);
-/* True if bytes of the answer have gone to the client: the status can no longer be chosen. */
-bool relay_started(const struct req *req);
 /* False for a status whose answers have neither a body nor a Content-Length (RFC 9110, 15.3.5 and 15.4.5). */
 bool relay_has_body(int status);
 /* An engine has broken off.  True if its stream had said [DONE] before, so that nothing is missing: the

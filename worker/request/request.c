@@ -11,7 +11,7 @@
  *           been added are not known yet, at most health_timeout; and while all that could serve are full
  *           (schedule/wait.c), at most queue_timeout.  Nothing is held meanwhile.
  * SERVE     each branch has an attempt (attempt/attempt.h), which runs lookups and legs; the answer goes to the
- *           client as it comes.  relay_started() tells whether the client has any of it: before that a failure
+ *           client as it comes.  job_started() tells whether the client has any of it: before that a failure
  *           still gets an honest status.
  * DONE      logged and counted; freed after the loop turn.  What engines still hold is the business of detached
  *           attempts.
@@ -26,28 +26,29 @@
 #include <sys/uio.h>
 
 #include "proto/http/multipart.h"
+#include "proto/json/json_small.h"
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
 #include "shm/base/rnd.h"
 #include "worker/base/buffered.h"
 #include "worker/base/core.h"
-#include "worker/attempt/lookup.h"
+#include "worker/attempt/serve.h"
 #include "worker/request/client.h"
 #include "worker/request/limit.h"
 #include "worker/request/local.h"
 #include "worker/schedule/plan.h"
+#include "worker/schedule/threshold.h"
 #include "worker/net/connpool.h"
-#include "worker/request/deliver.h"
 #include "worker/request/relay.h"
-#include "worker/attempt/release.h"
-#include "worker/attempt/resume.h"
 #include "worker/schedule/wait.h"
 #include "shm/core/heritage.h"
 
 typedef void req_handler(struct req *);
 static req_handler head_read, body_read, head_late, body_late, planned, request_late, drop, shut,
 	refuse, refuse_shutdown, ignore, never;
+
+static void cut(struct job *job, enum req_end end, const char *message);
 
 #define BODY_RATE 512 /* bytes a second beyond client.body_timeout: a modem of 1995 has more */
 
@@ -166,119 +167,20 @@ req_trace(struct req *req, char letter)
 		req->trace[n] = letter;
 }
 
-void
-req_relaying(struct req *req)
-{
-	req_trace(req, 'r');
-}
-
-/* --- branches ------------------------------------------------------------------------------------ */
-
-static void
-end_branches(struct req *req)
-{
-	for (uint32_t i = 0; i < req->nbranches; i++)
-		if (req->branches[i].attempt != NULL)
-			attempt_end(req->branches[i].attempt);
-}
-
-void
-req_make_branches(struct req *req, uint32_t n)
-{
-	end_branches(req);
-	free(req->branches);
-	req->branches = n == 0 ? NULL : mem_array(n, sizeof(*req->branches));
-	req->nbranches = n;
-	req->facts.parts = n;
-	for (uint32_t i = 0; i < n; i++) {
-		req->branches[i].req = req;
-		req->branches[i].index = i;
-	}
-}
-
-void
-req_go_direct(struct req *req, const char *direct, const char *why)
-{
-	answer_free(&req->answer);
-	memset(&req->how, 0, sizeof(req->how));
-	req->takes_prefill = req->needs_prefill = false;
-	relay_reset(req);
-	req->connector = &connector_direct;
-	req->nbranches = req->facts.parts = 1;
-	req->branches[0].prompt = (struct span){NULL, 0};
-	req->branches[0].seeded = false;
-	req->direct = direct;
-	req->detail = why;
-	req->rescue = RESCUE_FALLBACK;
-	metric_add(req->w->slab, M_DIRECT, 1);
-}
-
 /* Endpoints are chosen: the attempts begin. */
 static void
 planned(struct req *req)
 {
-	bool lookups = false;
+	enum req_end why;
 
-	req->end = END_OK; /* of an earlier try to plan */
-	for (uint32_t i = 0; i < req->nbranches; i++) {
-		struct attempt *a = req->branches[i].attempt;
-		enum req_end why = attempt_begin(a);
-
-		if (a->t.detail != NULL)
-			req->detail = a->t.detail;
-		if (why != END_OK) {
-			req_refuse_with(req, why);
-			return;
-		}
-		lookups = lookups || a->lookup == LOOKUP_DUE;
+	req->job.end = END_OK; /* of an earlier try to plan */
+	why = serve_begin(&req->job);
+	if (why != END_OK) {
+		req_refuse_with(req, why);
+		return;
 	}
 	req_enter(req, REQ_SERVE);
-	if (lookups)
-		req_trace(req, 'a');
-	worker_need_tick(req->w);
-	lookup_go_on(req);
-}
-
-struct req *
-req_new(struct worker *w, struct client *c)
-{
-	struct req *req = MEM_NEW(struct req);
-
-	req->w = w;
-	req->client = c;
-	req->text = text_new(w);
-	req->facts.pool.id = METRIC_NO_POOL;
-	req->t_start_us = clock_us();
-	TAILQ_INSERT_TAIL(&w->reqs, req, link);
-	w->nreqs++;
-	metric_gauge_add(w->slab, G_REQUESTS, 1);
-	req_enter(req, REQ_HEAD);
-	return req;
-}
-
-char *
-req_copy_key(const struct req *req)
-{
-	if (req->text != NULL)
-		return text_copy_key(req->text);
-	return mem_strndup(
-		req->key == NULL ? "" : req->key, req->key == NULL ? 0 : strlen(req->key));
-}
-
-void
-req_drop_bytes(struct req *req)
-{
-	if (req->text == NULL)
-		return;
-	if (req->state == REQ_SERVE && req->connector->info->cleanup == CLEANUP_ABORT)
-		req->key = text_copy_key(
-			req->text); /* its engines may have to be sent an abort later */
-	limit_drop_body(req);
-	text_unref(&req->text);
-	if (req->resume != NULL)
-		resume_keep(req);
-	for (uint32_t i = 0; i < req->nbranches; i++)
-		attempt_drop_text(req->branches[i].attempt);
+	serve_start(&req->job);
 }
 
 void
@@ -286,12 +188,8 @@ req_free(struct req **reqp)
 {
 	struct req *req = *reqp;
 
-	resume_free(req);
 	limit_drop_body(req);
-	text_unref(&req->text);
-	free(req->branches);
-	answer_free(&req->answer);
-	free(req->key);
+	serve_free(&req->job);
 	free(req);
 	*reqp = NULL;
 }
@@ -308,7 +206,7 @@ since(uint64_t from_us, uint64_t to_us)
 static const char *
 url_of(const struct req *req, enum role role)
 {
-	const struct attempt *a = req->nbranches == 0 ? NULL : req->branches[0].attempt;
+	const struct attempt *a = req->job.nbranches == 0 ? NULL : req->job.branches[0].attempt;
 
 	if (a == NULL)
 		return NULL;
@@ -327,38 +225,39 @@ struct rescued {
 static struct rescued
 rescued_by(const struct req *req)
 {
-	if (req->end != END_OK)
+	if (req->job.end != END_OK)
 		return (struct rescued){NULL, M_N};
-	if (req->rescue == RESCUE_RESUME)
+	if (req->job.rescue == RESCUE_RESUME)
 		return (struct rescued){"resume", M_RESCUED_RESUME};
-	if (req->rescue != RESCUE_NONE)
+	if (req->job.rescue != RESCUE_NONE)
 		return (struct rescued){"fallback", M_RESCUED_FALLBACK};
-	return req->tries > 0 ? (struct rescued){"retry", M_RESCUED_RETRY}
-			      : (struct rescued){NULL, M_N};
+	return req->job.tries > 0 ? (struct rescued){"retry", M_RESCUED_RETRY}
+				  : (struct rescued){NULL, M_N};
 }
 
 static void
 log_end(const struct req *req, uint64_t now_us)
 {
-	LOG_AT(req->end == END_LOCAL ? LOG_L_DEBUG : LOG_L_INFO, "request",
-		LOG_S("req", req->facts.id),
-		LOG_S("attempt", req->nbranches > 0 && req->branches[0].attempt != NULL
-					 ? req->branches[0].attempt->t.id
+	LOG_AT(req->job.end == END_LOCAL ? LOG_L_DEBUG : LOG_L_INFO, "request",
+		LOG_S("req", req->job.facts.id),
+		LOG_S("attempt", req->job.nbranches > 0 && req->job.branches[0].attempt != NULL
+					 ? req->job.branches[0].attempt->t.id
 					 : NULL),
-		LOG_S("route", route_path(req->facts.route)), LOG_S("pool", req->facts.pool.name),
+		LOG_S("route", route_path(req->job.facts.route)),
+		LOG_S("pool", req->job.facts.pool.name),
 		LOG_S("prefill", url_of(req, ROLE_PREFILL)),
 		LOG_S("decode", url_of(req, ROLE_DECODE)),
-		req->nbranches > 1 ? LOG_U("branches", req->nbranches)
-				   : LOG_S("direct", req->direct),
-		req->tries > 0 ? LOG_U("tries", req->tries) : LOG_S("tries", NULL),
+		req->job.nbranches > 1 ? LOG_U("branches", req->job.nbranches)
+				       : LOG_S("direct", req->job.direct),
+		req->job.tries > 0 ? LOG_U("tries", req->job.tries) : LOG_S("tries", NULL),
 		LOG_S("rescued", rescued_by(req).word),
-		LOG_S("not_resumed", req->resume_refused ? req->not_resumed : NULL),
-		LOG_I("status", req->status), LOG_S("reason", end_word(req->end)),
-		LOG_S("detail", req->detail), LOG_S("states", req->trace),
+		LOG_S("not_resumed", req->job.resume_refused ? req->job.not_resumed : NULL),
+		LOG_I("status", req->status), LOG_S("reason", end_word(req->job.end)),
+		LOG_S("detail", req->job.detail), LOG_S("states", req->trace),
 		req->t_queued_us != 0 ? LOG_MS("queued_ms", req->queued_us)
 				      : LOG_S("queued_ms", NULL),
 		LOG_MS("body_ms", since(req->t_start_us, req->t_body_us)),
-		LOG_MS("prefill_ms", since(req->t_prefill_us, req->t_prefilled_us)),
+		LOG_MS("prefill_ms", since(req->job.t_prefill_us, req->job.t_prefilled_us)),
 		LOG_MS("first_ms", since(req->t_body_us, req->t_first_us)),
 		LOG_MS("total_ms", since(req->t_start_us, now_us)),
 		LOG_U("bytes_in", req->bytes_in), LOG_U("bytes_out", req->bytes_out),
@@ -371,11 +270,11 @@ count_end(struct req *req, uint64_t now_us)
 	struct metrics_slab *slab = req->w->slab;
 	const struct rescued by = rescued_by(req);
 
-	if (req->facts.pool.id != METRIC_NO_POOL)
-		metric_observe(slab, req->facts.pool.id, H_DURATION, now_us - req->t_start_us);
-	metric_request_count(slab, (struct metric_request){.pool = (uint16_t)req->facts.pool.id,
-					   .path = (uint8_t)req->facts.route,
-					   .reason = (uint8_t)req->end,
+	if (req->job.facts.pool.id != METRIC_NO_POOL)
+		metric_observe(slab, req->job.facts.pool.id, H_DURATION, now_us - req->t_start_us);
+	metric_request_count(slab, (struct metric_request){.pool = (uint16_t)req->job.facts.pool.id,
+					   .path = (uint8_t)req->job.facts.route,
+					   .reason = (uint8_t)req->job.end,
 					   .status = (uint16_t)req->status});
 	if (by.word != NULL)
 		metric_add(slab, by.counter, 1);
@@ -388,18 +287,12 @@ req_end(struct req *req, enum req_end end)
 	struct worker *w = req->w;
 	uint64_t now_us = clock_us();
 
-	req->end = end;
+	req->job.end = end;
 	wait_leave(req);
 	req_enter(req, REQ_DONE);
 	log_end(req, now_us);
-	for (uint32_t i = 0; i < req->nbranches; i++) {
-		struct attempt *a = req->branches[i].attempt;
-
-		if (a != NULL && end == END_OK)
-			attempt_end(a);
-		else if (a != NULL)
-			release_attempt(a);
-	}
+	req->job.sent = SENT_ALL;
+	serve_end(&req->job);
 	count_end(req, now_us); /* when none is in flight all are in the log */
 	relay_drop_held(req);
 	limit_leave(req);
@@ -416,29 +309,30 @@ req_end(struct req *req, enum req_end end)
 void
 req_refuse(struct req *req, enum req_end end, const char *detail)
 {
-	req->end = end;
-	req->detail = detail;
+	req->job.end = end;
+	req->job.detail = detail;
 	req_event(req, RQ_REFUSE);
 }
 
 static void
 error_message(const struct req *req, char *buf, size_t size)
 {
-	const char *m = ends[req->end].message;
+	const char *m = ends[req->job.end].message;
 
-	if (req->end == END_MODEL_NOT_FOUND && req->facts.model[0] == '\0')
+	if (req->job.end == END_MODEL_NOT_FOUND && req->job.facts.model[0] == '\0')
 		(void)snprintf(buf, size, "The body names no `model`, and there are several.");
-	else if (req->end == END_MODEL_NOT_FOUND)
-		(void)snprintf(buf, size, "The model `%s` does not exist.", req->facts.model);
-	else if (req->end == END_METHOD)
-		(void)snprintf(buf, size, "%s: this path takes %s", m, req->detail);
-	else if (req->end == END_TOO_MANY_BRANCHES)
+	else if (req->job.end == END_MODEL_NOT_FOUND)
+		(void)snprintf(buf, size, "The model `%s` does not exist.", req->job.facts.model);
+	else if (req->job.end == END_METHOD)
+		(void)snprintf(buf, size, "%s: this path takes %s", m, req->job.detail);
+	else if (req->job.end == END_TOO_MANY_BRANCHES)
 		(void)snprintf(buf, size, "%s (%u)", m, req->w->conf->max_fanout);
-	else if (req->facts.pool.name != NULL)
-		(void)snprintf(buf, size, "%s%s%s (pool %s)", m, req->detail != NULL ? ": " : "",
-			req->detail != NULL ? req->detail : "", req->facts.pool.name);
-	else if (req->detail != NULL)
-		(void)snprintf(buf, size, "%s: %s", m, req->detail);
+	else if (req->job.facts.pool.name != NULL)
+		(void)snprintf(buf, size, "%s%s%s (pool %s)", m,
+			req->job.detail != NULL ? ": " : "",
+			req->job.detail != NULL ? req->job.detail : "", req->job.facts.pool.name);
+	else if (req->job.detail != NULL)
+		(void)snprintf(buf, size, "%s: %s", m, req->job.detail);
 	else
 		(void)snprintf(buf, size, "%s", m);
 }
@@ -449,52 +343,48 @@ refuse(struct req *req)
 	char message[400];
 
 	if (req->state == REQ_HEAD || req->state == REQ_BODY) {
-		if (ends[req->end].status < 500 && ends[req->end].status != 429)
+		if (ends[req->job.end].status < 500 && ends[req->job.end].status != 429)
 			metric_add(req->w->slab, M_BAD_REQUESTS, 1);
 		if (!req->framing.done)
 			/* what follows cannot be told from a new request */
 			req->keep_alive = false;
 	}
-	if (req->facts.id[0] == '\0')
-		rnd_uuid(req->facts.id);
+	if (req->job.facts.id[0] == '\0')
+		rnd_uuid(req->job.facts.id);
 	error_message(req, message, sizeof(message));
-	relay_error(req, ends[req->end].status, ends[req->end].type, end_word(req->end), message);
-	req_end(req, req->end);
+	relay_error(req, ends[req->job.end].status, ends[req->job.end].type, end_word(req->job.end),
+		message);
+	req_end(req, req->job.end);
 }
 
 void
 req_refuse_with(struct req *req, enum req_end end)
 {
-	req->end = end;
+	req->job.end = end;
 	refuse(req);
 }
 
 static void
 refuse_shutdown(struct req *req)
 {
-	if (!relay_started(req)) {
-		req_refuse_with(req, END_SHUTDOWN);
-		return;
-	}
-	relay_cut(req, end_word(END_SHUTDOWN), end_message(END_SHUTDOWN));
-	req_end(req, END_SHUTDOWN);
+	cut(&req->job, END_SHUTDOWN, NULL);
 }
 
 void
 req_drop(struct req *req)
 {
 	req->keep_alive = false;
-	if (req->end != END_CLIENT_STALLED)
-		req->end = END_CLIENT_GONE;
-	req_end(req, req->end);
+	if (req->job.end != END_CLIENT_STALLED)
+		req->job.end = END_CLIENT_GONE;
+	req_end(req, req->job.end);
 }
 
 /* The whole request's time is over. */
 static void
 request_late(struct req *req)
 {
-	req->detail = NULL;
-	deliver_cut(req, END_REQUEST_TIMEOUT);
+	req->job.detail = NULL;
+	cut(&req->job, END_REQUEST_TIMEOUT, NULL);
 }
 
 static void
@@ -528,6 +418,152 @@ never(struct req *req)
 	abort();
 }
 
+/* --- the way to the client, for the attempts (attempt/job.h) --------------------------------------- */
+
+static struct req *
+req_of(struct job *job)
+{
+	return (struct req *)job; /* its first member */
+}
+
+static void
+step(struct job *job, char letter)
+{
+	req_trace(req_of(job), letter);
+}
+
+static void
+begin(struct job *job, const struct leg *d)
+{
+	relay_begin(req_of(job), d);
+	req_trace(req_of(job), 'r');
+}
+
+static void
+payload(struct job *job, struct leg *d, struct sse *sse, const struct span *pieces, size_t n,
+	bool done)
+{
+	relay_payload(req_of(job), d, sse, pieces, n, done);
+	if (job_started(job))
+		req_first_byte(req_of(job));
+}
+
+static void
+events(struct job *job, const char *p, size_t n)
+{
+	req_trace(req_of(job), 'r');
+	req_first_byte(req_of(job));
+	relay_events(req_of(job), p, n);
+}
+
+static void
+end_events(struct job *job)
+{
+	relay_end_events(req_of(job));
+}
+
+static void
+reply(struct job *job, const char *body, size_t n)
+{
+	req_trace(req_of(job), 'r');
+	req_first_byte(req_of(job));
+	relay_reply(req_of(job), 200, NULL, 0, "application/json", body, n);
+}
+
+static void
+reset(struct job *job)
+{
+	relay_reset(req_of(job));
+}
+
+static bool
+complete(struct job *job, const struct sse *sse)
+{
+	return relay_complete(req_of(job), sse);
+}
+
+static bool
+holds(const struct job *job)
+{
+	return ((const struct req *)job)->held != NULL;
+}
+
+static bool
+full(const struct job *job)
+{
+	return client_full(((const struct req *)job)->client);
+}
+
+static void
+pass_on(struct job *job, const struct leg *leg)
+{
+	static const char silent[] = "the engine refused without saying why";
+	struct req *req = req_of(job);
+	char message[400];
+
+	if (job_started(job)) {
+		bool said =
+			json_error_message(leg->answer, leg->answer_len, message, sizeof(message));
+
+		relay_cut(req, end_word(END_ENGINE_STATUS), said ? message : silent);
+	} else if (leg->answer_len == 0 && relay_has_body(leg->status)) {
+		relay_error(req, leg->status, "server_error", end_word(END_ENGINE_STATUS), silent);
+	} else {
+		relay_reply(req, leg->status, leg->head, leg->head_len, NULL, leg->answer,
+			leg->answer_len);
+	}
+	req_end(req, END_ENGINE_STATUS);
+}
+
+static void
+cut(struct job *job, enum req_end end, const char *message)
+{
+	struct req *req = req_of(job);
+
+	if (!job_started(job)) {
+		req_refuse_with(req, end);
+		return;
+	}
+	relay_cut(req, end_word(end), message != NULL ? message : end_message(end));
+	req_end(req, end);
+}
+
+static void
+end_job(struct job *job, enum req_end end)
+{
+	req_end(req_of(job), end);
+}
+
+static const struct job_ops answer_ops = {.step = step,
+	.begin = begin,
+	.payload = payload,
+	.events = events,
+	.end_events = end_events,
+	.reply = reply,
+	.reset = reset,
+	.complete = complete,
+	.holds = holds,
+	.full = full,
+	.pass_on = pass_on,
+	.cut = cut,
+	.end = end_job};
+
+struct req *
+req_new(struct worker *w, struct client *c)
+{
+	struct req *req = MEM_NEW(struct req);
+
+	req->w = w;
+	req->client = c;
+	serve_init(&req->job, w, &answer_ops);
+	req->t_start_us = clock_us();
+	TAILQ_INSERT_TAIL(&w->reqs, req, link);
+	w->nreqs++;
+	metric_gauge_add(w->slab, G_REQUESTS, 1);
+	req_enter(req, REQ_HEAD);
+	return req;
+}
+
 /* --- HEAD, BODY: reading the request ------------------------------------------------------------- */
 
 /* A client's id is taken when it is safe to print and to send on as a header and inside JSON. */
@@ -548,9 +584,9 @@ take_id(struct req *req, const struct http_head *h)
 	const struct http_header *id = http_header(h, "x-request-id");
 
 	if (id != NULL && id_usable(id->value))
-		memcpy(req->facts.id, id->value.p, id->value.n);
+		memcpy(req->job.facts.id, id->value.p, id->value.n);
 	else
-		rnd_uuid(req->facts.id);
+		rnd_uuid(req->job.facts.id);
 }
 
 static void
@@ -560,14 +596,14 @@ take_headers(struct req *req, const struct http_head *h)
 
 	for (size_t i = 0; i < h->nheaders; i++)
 		need += h->headers[i].name.n + h->headers[i].value.n + 4;
-	req->text->headers = mem_zero(need + 1);
+	req->job.text->headers = mem_zero(need + 1);
 	for (size_t i = 0; i < h->nheaders; i++) {
 		const struct http_header *f = &h->headers[i];
 
 		if (!f->hop && !http_is_ours(f->name))
-			n += http_line(req->text->headers + n, f);
+			n += http_line(req->job.text->headers + n, f);
 	}
-	req->text->headers_len = n;
+	req->job.text->headers_len = n;
 }
 
 static void
@@ -610,23 +646,24 @@ req_head(struct req *req, const struct http_head *h)
 	req->head_only = h->method == HTTP_M_HEAD;
 	req->keep_alive = h->keep_alive;
 	req->http10 = h->minor == 0;
-	req->facts.route = route_find(h->path);
+	req->job.facts.route = route_find(h->path);
 	take_id(req, h);
 	take_override(req, h);
 	take_deadline(req, h);
-	if (req->facts.route == ROUTE_MODEL)
-		(void)http_percent_decode((struct span){h->path.p + route_rest(req->facts.route),
-						  h->path.n - route_rest(req->facts.route)},
-			req->facts.model, sizeof(req->facts.model)); /* "" is nobody's */
+	if (req->job.facts.route == ROUTE_MODEL)
+		(void)http_percent_decode(
+			(struct span){h->path.p + route_rest(req->job.facts.route),
+				h->path.n - route_rest(req->job.facts.route)},
+			req->job.facts.model, sizeof(req->job.facts.model)); /* "" is nobody's */
 	http_body_init(&req->framing, h->framing, h->content_length);
 	if (h->query.n > 0)
-		req->text->query = mem_strndup(h->query.p, h->query.n);
+		req->job.text->query = mem_strndup(h->query.p, h->query.n);
 
-	if (req->facts.route == ROUTE_NONE)
+	if (req->job.facts.route == ROUTE_NONE)
 		req_refuse(req, END_NOT_FOUND, NULL);
-	else if (!route_method_ok(req->facts.route, h->method, &allow))
+	else if (!route_method_ok(req->job.facts.route, h->method, &allow))
 		req_refuse(req, END_METHOD, allow);
-	else if (!route_forwards(req->facts.route))
+	else if (!route_forwards(req->job.facts.route))
 		req_event(req, RQ_HEAD);
 	else if (h->query.n > ROUTE_QUERY_MAX)
 		req_refuse(req, END_URI_TOO_LONG, NULL);
@@ -654,7 +691,7 @@ req_head(struct req *req, const struct http_head *h)
 static void
 head_read(struct req *req)
 {
-	if (!route_forwards(req->facts.route)) {
+	if (!route_forwards(req->job.facts.route)) {
 		if (!req->framing.done)
 			req->keep_alive = false;
 		local_answer(req);
@@ -673,7 +710,7 @@ body_deadline_ms(const struct req *req)
 {
 	const uint64_t each = clock_ms() + req->w->conf->client_body_ms;
 	const uint64_t all = req->body_from_ms + req->w->conf->client_body_ms +
-			     req->text->body_len * 1000 / BODY_RATE;
+			     req->job.text->body_len * 1000 / BODY_RATE;
 
 	return each < all ? each : all;
 }
@@ -683,19 +720,19 @@ static bool
 grow_body(struct req *req, size_t n)
 {
 	const bool known = req->framing.framing == HTTP_BODY_LENGTH;
-	const size_t need = req->text->body_len + n, whole = need + (size_t)req->framing.left;
-	size_t want = 2 * req->text->body_cap;
+	const size_t need = req->job.text->body_len + n, whole = need + (size_t)req->framing.left;
+	size_t want = 2 * req->job.text->body_cap;
 
-	if (need <= req->text->body_cap)
+	if (need <= req->job.text->body_cap)
 		return true;
 	if (known && (want > whole || (want == 0 && whole <= WORKER_BUF)))
 		want = whole;
 	if (want < need)
 		want = need;
-	if (!limit_grow(req, want - req->text->body_cap))
+	if (!limit_grow(req, want - req->job.text->body_cap))
 		return false;
-	req->text->body = mem_resize(req->text->body, want, 1);
-	req->text->body_cap = want;
+	req->job.text->body = mem_resize(req->job.text->body, want, 1);
+	req->job.text->body_cap = want;
 	return true;
 }
 
@@ -704,7 +741,7 @@ req_body(struct req *req, const char *p, size_t n)
 {
 	uint64_t max = req->w->conf->max_body;
 
-	if (n > max - req->text->body_len) {
+	if (n > max - req->job.text->body_len) {
 		req_refuse(req, END_BODY_TOO_LARGE, NULL);
 		return;
 	}
@@ -713,8 +750,8 @@ req_body(struct req *req, const char *p, size_t n)
 		return;
 	}
 	if (n > 0) {
-		memcpy(req->text->body + req->text->body_len, p, n);
-		req->text->body_len += n;
+		memcpy(req->job.text->body + req->job.text->body_len, p, n);
+		req->job.text->body_len += n;
 		req->deadline_ms = body_deadline_ms(req);
 	}
 	if (req->framing.done)
@@ -750,14 +787,14 @@ look_at_form(struct req *req)
 {
 	struct span model;
 
-	if (!multipart_field(text_header(req->text, "content-type"),
-		    (struct span){
-			    req->text->body == NULL ? "" : req->text->body, req->text->body_len},
+	if (!multipart_field(text_header(req->job.text, "content-type"),
+		    (struct span){req->job.text->body == NULL ? "" : req->job.text->body,
+			    req->job.text->body_len},
 		    "model", &model))
 		return NULL; /* as a body without `model` */
-	if (model.n >= sizeof(req->facts.model) || memchr(model.p, '\0', model.n) != NULL)
+	if (model.n >= sizeof(req->job.facts.model) || memchr(model.p, '\0', model.n) != NULL)
 		return "`model` is not a usable string";
-	memcpy(req->facts.model, model.p, model.n);
+	memcpy(req->job.facts.model, model.p, model.n);
 	return NULL;
 }
 
@@ -768,18 +805,20 @@ look_at_body(struct req *req)
 	const struct splice_member *m;
 	const char *why;
 
-	why = text_scan(req->text);
+	why = text_scan(req->job.text);
 	if (why != NULL)
 		return why;
-	m = splice_find(req->text->doc, SK_N);
-	req->facts.samples = m != NULL && m->type == ST_NUMBER && req->facts.route != ROUTE_GENERATE
-				     ? parse_samples(req->text->doc->text + m->val)
-				     : 1;
-	m = splice_find(req->text->doc, SK_STREAM);
-	req->facts.stream = m != NULL && m->type == ST_TRUE;
-	m = splice_find(req->text->doc, SK_MODEL);
+	m = splice_find(req->job.text->doc, SK_N);
+	req->job.facts.samples =
+		m != NULL && m->type == ST_NUMBER && req->job.facts.route != ROUTE_GENERATE
+			? parse_samples(req->job.text->doc->text + m->val)
+			: 1;
+	m = splice_find(req->job.text->doc, SK_STREAM);
+	req->job.facts.stream = m != NULL && m->type == ST_TRUE;
+	m = splice_find(req->job.text->doc, SK_MODEL);
 	if (m != NULL && m->type != ST_NULL &&
-		splice_string(req->text->doc, m, req->facts.model, sizeof(req->facts.model)) < 0)
+		splice_string(req->job.text->doc, m, req->job.facts.model,
+			sizeof(req->job.facts.model)) < 0)
 		return "`model` is not a usable string";
 	return NULL;
 }
@@ -794,7 +833,7 @@ body_read(struct req *req)
 		return;
 	}
 	req->t_body_us = clock_us();
-	why = route_takes_form(req->facts.route) ? look_at_form(req) : look_at_body(req);
+	why = route_takes_form(req->job.facts.route) ? look_at_form(req) : look_at_body(req);
 	if (why != NULL) {
 		req_refuse(req, END_BAD_JSON, why);
 		return;
@@ -806,10 +845,24 @@ body_read(struct req *req)
 void
 req_wait(struct req *req, enum req_end why, uint64_t most_ms)
 {
-	req->end = why;
+	req->job.end = why;
 	if (req->deadline_ms == 0)
 		req->deadline_ms = clock_ms() + most_ms;
 	worker_need_tick(req->w);
+}
+
+/* What `routing_threshold: auto` learns by. */
+static void
+learn_threshold(struct req *req, uint64_t ttft_us)
+{
+	/* of a stream with its first event: a whole answer has all its tokens' time in it, an error none, and
+	 * where engines failed there is theirs in it, too */
+	if (req->job.facts.pool.shake.routing_threshold == THRESHOLD_AUTO &&
+		req->job.nbranches == 1 && req->job.tries == 0 && req->job.rescue == RESCUE_NONE &&
+		route_by(req->job.facts.route) == ROUTE_BY_TWO && req->job.facts.stream &&
+		(req->relay == RELAY_STREAM || req->job.answer != NULL))
+		threshold_learn(&req->w->thresholds[req->job.facts.pool.id],
+			req->job.facts.estimate, req->job.direct != NULL, ttft_us);
 }
 
 void
@@ -821,8 +874,8 @@ req_first_byte(struct req *req)
 		return;
 	req->t_first_us = clock_us();
 	us = req->t_first_us - req->t_body_us;
-	metric_observe(req->w->slab, req->facts.pool.id, H_TTFT, us);
-	plan_learn(req, us - req->queued_us); /* waiting is nobody's prefill */
+	metric_observe(req->w->slab, req->job.facts.pool.id, H_TTFT, us);
+	learn_threshold(req, us - req->queued_us); /* waiting is nobody's prefill */
 }
 
 /* --- clocks -------------------------------------------------------------------------------------- */
@@ -837,31 +890,14 @@ is_late(const struct req *req, uint64_t now_ms)
 static uint64_t
 over_at_ms(const struct req *req)
 {
-	uint64_t ms = req->facts.pool.timeouts.request_ms;
+	uint64_t ms = req->job.facts.pool.timeouts.request_ms;
 
 	if (req->t_body_us == 0)
 		return 0;
-	if (req->facts.pool.rescue.allow_timeout_header != 0 && req->client_deadline_ms != 0 &&
+	if (req->job.facts.pool.rescue.allow_timeout_header != 0 && req->client_deadline_ms != 0 &&
 		(ms == 0 || req->client_deadline_ms < ms))
 		ms = req->client_deadline_ms;
 	return ms == 0 ? 0 : req->t_body_us / 1000 + ms;
-}
-
-/* Takes what its engines have said by now. */
-static void
-poll_attempts(struct req *req)
-{
-	for (uint32_t i = 0; i < req->nbranches && req->state == REQ_SERVE; i++)
-		attempt_poll(req->branches[i].attempt);
-}
-
-static void
-tick_attempts(struct req *req, uint64_t now_ms)
-{
-	for (uint32_t i = 0; i < req->nbranches && req->state == REQ_SERVE; i++)
-		attempt_tick(req->branches[i].attempt, now_ms);
-	if (req->state == REQ_SERVE)
-		lookup_tick(req, now_ms);
 }
 
 void
@@ -872,7 +908,7 @@ req_tick(struct req *req, uint64_t now_ms)
 	if (req->state == REQ_BODY)
 		limit_tick(req, now_ms);
 	if (over_ms != 0 && now_ms >= over_ms) {
-		poll_attempts(req); /* an answer that comes at the same moment wins */
+		serve_poll(&req->job); /* an answer that comes at the same moment wins */
 		req_event(req, RQ_EXPIRED);
 		return;
 	}
@@ -891,5 +927,5 @@ req_tick(struct req *req, uint64_t now_ms)
 		plan_request(req);
 		return;
 	}
-	tick_attempts(req, now_ms);
+	serve_tick(&req->job, now_ms);
 }

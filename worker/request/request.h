@@ -44,28 +44,13 @@ enum req_event {
 	RQ_TIMEOUT,     /* the clock of the state */
 	RQ_EXPIRED,     /* the time of the whole request is over */
 	RQ_CLIENT_GONE, /* closed or reset its connection */
-	RQ_REFUSE,      /* we will not do it: req->end says why */
+	RQ_REFUSE,      /* we will not do it: req->job.end says why */
 	RQ_SHUTDOWN,    /* the drain time is over */
 	RQ_N
 };
 
 /* How the client wants to be served, where the operator lets it say. */
 enum route_override { OVERRIDE_NONE, OVERRIDE_DIRECT, OVERRIDE_DISAGGREGATED, OVERRIDE_UNKNOWN };
-
-/* What saved the request, or would: the last of them counts. */
-enum rescue {
-	RESCUE_NONE,  /* other engines, if any attempt has failed */
-	RESCUE_ALONE, /* no prefill engine was up: the decode engine does it alone from the start */
-	RESCUE_FALLBACK, /* prefill engines have failed: the decode engine does it alone */
-	RESCUE_RESUME,   /* another engine goes on with the stream */
-};
-
-/* How much of the answer the client has. */
-enum sent {
-	SENT_NOTHING, /* its status can still be chosen */
-	SENT_WHOLE,   /* the head, and whole events or plain bytes */
-	SENT_HALF,    /* the start of an event has gone out without its end */
-};
 
 /* How the answer's end is told. */
 enum framing { FRAMING_NONE, FRAMING_LENGTH, FRAMING_CHUNKED, FRAMING_CLOSE };
@@ -80,44 +65,22 @@ enum relay_kind {
 #define CLIENT_DEADLINE_WRONG UINT64_MAX
 
 struct req {
+	struct job job; /* what its attempts share */
 	struct worker *w;
 	struct client *client; /* NULL once the client has gone */
 	enum req_state state;
 	uint64_t deadline_ms; /* of the state; 0: none */
 
 	/* what the client asked for */
-	struct facts facts;
-	struct text *text;        /* NULL once no engine is to be sent anything more */
 	bool head_only;           /* HEAD */
 	bool keep_alive;          /* its connection may serve another request */
 	bool http10;              /* no chunked answers */
-	char *key;                /* the Authorization line, once the text is dropped; or NULL */
 	struct http_body framing; /* of its body */
 	uint64_t body_from_ms;    /* its head was read */
 	uint64_t declared; /* of a large body: what its head declares and is not here (limit.h) */
 	enum route_override override;
 	uint64_t
 		client_deadline_ms; /* of X-Request-Timeout-Ms; 0: none, or CLIENT_DEADLINE_WRONG */
-
-	/* how it is served */
-	const struct connector *connector;
-	const char
-		*direct; /* why the decode engine does it alone, for the log; NULL: it does not */
-	struct branch *branches;
-	uint32_t nbranches;
-	struct answer
-		*answer; /* rewrites what the engines say; NULL: it is passed on as it comes */
-	struct answer_how how; /* it was made for */
-	bool takes_prefill;    /* the prefill answer is part of that */
-	bool needs_prefill;    /* and decode's words wait for it */
-
-	/* when engines fail (attempt/failover.c) */
-	uint32_t tries; /* attempts after the first */
-	uint32_t moves; /* of these, to engines that were not busy: no retry, no budget */
-	enum rescue rescue;
-	struct resume *resume;   /* follows the stream, for others to go on with it; or NULL */
-	const char *not_resumed; /* why they could not; NULL: they could, or nobody asked */
-	bool resume_refused;     /* ... which has mattered */
 
 	/* waiting for a place (wait.c) */
 	bool waits;      /* in `place`, and in the worker's list */
@@ -130,20 +93,16 @@ struct req {
 	uint32_t lacks; /* bit per role that was full at the last try */
 
 	/* the answer to the client (relay.c) */
-	enum sent sent;
 	enum framing framing_out;
 	enum relay_kind relay;
 	struct evbuffer *held; /* a half event, or a short answer not sent yet; NULL when empty */
 
 	/* how it went */
-	enum req_end end;
-	int status;         /* sent to the client; 0: none */
-	const char *detail; /* static text for the log and the error body, or NULL */
+	int status; /* sent to the client; 0: none */
 	uint64_t events;
-	char trace[REQ_NSTATES + 8]; /* first letters of the states and steps it went through */
-	uint32_t lookup_round; /* when it was last woken for what another request has learned */
+	char trace[REQ_NSTATES + 8];     /* first letters of the states and steps it went through */
 	uint64_t t_queued_us, queued_us; /* when it began to wait for a place; how long it did */
-	uint64_t t_start_us, t_body_us, t_prefill_us, t_prefilled_us, t_first_us, t_event_us;
+	uint64_t t_start_us, t_body_us, t_first_us, t_event_us;
 	uint64_t bytes_out, bytes_in;
 	uint32_t quota;         /* index of its client's quota (shm/quota.h) + 1; 0: none */
 	uint32_t retry_after_s; /* told with a refusal of ours; 0: nothing, or the status' own */
@@ -167,18 +126,8 @@ void req_end(struct req *req, enum req_end end);
 void req_refuse_with(struct req *req, enum req_end end);
 /* Nobody is there to be answered, or no word of ours would reach him. */
 void req_drop(struct req *req);
-/* Drops the client's bytes and the KV parameters: the engines have their requests. */
-void req_drop_bytes(struct req *req);
-/* The client's Authorization line, for what is sent in its name; "" if there is none.  The caller's. */
-char *req_copy_key(const struct req *req);
 /* Notes a step in the log's `states`. */
 void req_trace(struct req *req, char letter);
-/* The answer to the client begins. */
-void req_relaying(struct req *req);
-/* Gives the request `n` branches without attempts; those of an earlier try to plan end. */
-void req_make_branches(struct req *req, uint32_t n);
-/* From now on the decode engine serves it alone, in one branch; `why`: for the log. */
-void req_go_direct(struct req *req, const char *direct, const char *why);
 /* A byte of the answer goes to the client: what the first one took is noted. */
 void req_first_byte(struct req *req);
 

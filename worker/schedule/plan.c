@@ -14,7 +14,9 @@
 #include "worker/net/connpool.h"
 #include "worker/request/request.h"
 #include "worker/schedule/reservation.h"
+#include "worker/attempt/branches.h"
 #include "worker/attempt/resume.h"
+#include "worker/attempt/rewrite.h"
 #include "worker/schedule/select.h"
 #include "worker/schedule/threshold.h"
 #include "worker/schedule/wait.h"
@@ -142,9 +144,9 @@ static enum req_end
 why_none(struct req *req, const struct selection *s)
 {
 	if (select_served(s)) {
-		req->detail = role_name(s->role);
+		req->job.detail = role_name(s->role);
 		req->lacks |= 1u << s->role;
-		req->hopeless = select_room(s).places < req->nbranches;
+		req->hopeless = select_room(s).places < req->job.nbranches;
 		return END_NO_CAPACITY;
 	}
 	return s->role == ROLE_PREFILL ? END_NO_PREFILL : END_NO_DECODE;
@@ -157,7 +159,7 @@ no_capacity(struct req *req, const struct selection s[ROLE_N], uint32_t nbranche
 	const bool p_short = select_room(&s[ROLE_PREFILL]).free < nbranches;
 	const bool d_short = select_room(&s[ROLE_DECODE]).free < nbranches;
 
-	req->detail = role_name(p_short ? ROLE_PREFILL : ROLE_DECODE);
+	req->job.detail = role_name(p_short ? ROLE_PREFILL : ROLE_DECODE);
 	req->lacks = d_short   ? 1u << ROLE_DECODE
 		     : p_short ? 1u << ROLE_PREFILL
 			       : QUEUE_ALL_ROLES; /* not in one group */
@@ -175,7 +177,7 @@ why_no_pairs(struct req *req, const struct selection s[ROLE_N], uint32_t nbranch
 	if (!select_served(&s[ROLE_PREFILL]))
 		return END_NO_PREFILL;
 	if (select_served(&s[ROLE_DECODE]))
-		req->detail = "pairing requires one in the group of a prefill engine";
+		req->job.detail = "pairing requires one in the group of a prefill engine";
 	return END_NO_DECODE;
 }
 
@@ -189,13 +191,13 @@ look_first(struct req *req, const struct selection s[ROLE_N])
 {
 	struct select_room room;
 
-	if (!req->waits || !connector_two_engines(req->connector) ||
-		(req->nbranches == 1 && s[0].pool->pairing != PAIRING_REQUIRE))
+	if (!req->waits || !connector_two_engines(req->job.connector) ||
+		(req->job.nbranches == 1 && s[0].pool->pairing != PAIRING_REQUIRE))
 		return END_OK;
 	room = select_pairs(s);
-	if (room.places == 0 || room.free >= req->nbranches)
+	if (room.places == 0 || room.free >= req->job.nbranches)
 		return END_OK;
-	return no_capacity(req, s, req->nbranches, room.places);
+	return no_capacity(req, s, req->job.nbranches, room.places);
 }
 
 static uint64_t
@@ -249,7 +251,7 @@ choose_pair(struct req *req, struct attempt *a, struct selection s[ROLE_N], stru
 		p->groups &= ~(UINT64_C(1) << pick->group);
 	}
 	p->groups = d->groups = SELECT_ALL_GROUPS;
-	return req == NULL ? END_NO_PREFILL : why_no_pairs(req, s, req->nbranches);
+	return req == NULL ? END_NO_PREFILL : why_no_pairs(req, s, req->job.nbranches);
 }
 
 /* Of a request without `model` (engines allow it) the only pool there is, else by the model's name. */
@@ -268,15 +270,15 @@ note_tokens(struct req *req, const struct table_pool *tp)
 {
 	uint32_t *mean = &req->w->mean_tokens[tp->id];
 
-	if (req->facts.tokens != 0) /* planned before: it has waited */
+	if (req->job.facts.tokens != 0) /* planned before: it has waited */
 		return;
-	if (req->text->doc == NULL) { /* no prompt */
-		req->facts.tokens = 1;
+	if (req->job.text->doc == NULL) { /* no prompt */
+		req->job.facts.tokens = 1;
 		return;
 	}
-	req->facts.tokens = affinity_tokens(req->text->doc);
-	req->facts.estimate = affinity_estimate(req->text->doc, req->facts.route);
-	*mean = select_mean(*mean, req->facts.tokens);
+	req->job.facts.tokens = affinity_tokens(req->job.text->doc);
+	req->job.facts.estimate = affinity_estimate(req->job.text->doc, req->job.facts.route);
+	*mean = select_mean(*mean, req->job.facts.tokens);
 }
 
 /* --- how ----------------------------------------------------------------------------------------- */
@@ -287,19 +289,19 @@ static const char short_prompt[] = "threshold";
 static const char *
 why_direct(struct req *req)
 {
-	const struct conf_handshake *shake = &req->facts.pool.shake;
-	const struct connector *c = req->connector;
-	const struct demand d = {&req->facts, req->text};
-	struct threshold *learned = &req->w->thresholds[req->facts.pool.id];
+	const struct conf_handshake *shake = &req->job.facts.pool.shake;
+	const struct connector *c = req->job.connector;
+	const struct demand d = {&req->job.facts, req->job.text};
+	struct threshold *learned = &req->w->thresholds[req->job.facts.pool.id];
 	const char *why;
 	bool below;
 
-	if (req->rescue == RESCUE_ALONE)
+	if (req->job.rescue == RESCUE_ALONE)
 		return "no_prefill";
 	if (shake->allow_route_header != 0 && req->override == OVERRIDE_DIRECT)
 		return "client";
-	if (req->facts.samples > 1 && c->samples != NULL &&
-		c->samples(&req->facts.pool) == SEVERAL_DIRECT)
+	if (req->job.facts.samples > 1 && c->samples != NULL &&
+		c->samples(&req->job.facts.pool) == SEVERAL_DIRECT)
 		return "samples";
 	why = c->unfit != NULL ? c->unfit(&d) : NULL;
 	if (why != NULL)
@@ -307,25 +309,12 @@ why_direct(struct req *req)
 	if (shake->allow_route_header != 0 && req->override == OVERRIDE_DISAGGREGATED)
 		return NULL;
 	if (shake->routing_threshold != THRESHOLD_AUTO)
-		below = req->facts.estimate < shake->routing_threshold;
-	else if (req->facts.stream)
-		below = threshold_direct(learned, req->facts.estimate, &req->w->rnd);
+		below = req->job.facts.estimate < shake->routing_threshold;
+	else if (req->job.facts.stream)
+		below = threshold_direct(learned, req->job.facts.estimate, &req->w->rnd);
 	else /* its first token is not seen: nothing would be learned by trying */
-		below = req->facts.estimate < threshold_now(learned);
+		below = req->job.facts.estimate < threshold_now(learned);
 	return below ? short_prompt : NULL;
-}
-
-void
-plan_learn(struct req *req, uint64_t ttft_us)
-{
-	/* of a stream with its first event: a whole answer has all its tokens' time in it, an error none, and
-	 * where engines failed there is theirs in it, too */
-	if (req->facts.pool.shake.routing_threshold == THRESHOLD_AUTO && req->nbranches == 1 &&
-		req->tries == 0 && req->rescue == RESCUE_NONE &&
-		route_by(req->facts.route) == ROUTE_BY_TWO && req->facts.stream &&
-		(req->relay == RELAY_STREAM || req->answer != NULL))
-		threshold_learn(&req->w->thresholds[req->facts.pool.id], req->facts.estimate,
-			req->direct != NULL, ttft_us);
 }
 
 /* The engines' way for this request: connector, and how many pairs. */
@@ -333,164 +322,46 @@ static enum req_end
 choose_way(struct req *req, const struct table_pool *tp, uint32_t *ret_pairs)
 {
 	const struct connector *c = connector_find(tp->connector);
-	const struct demand d = {&req->facts, req->text};
-	const char *const was_direct = req->direct;
+	const struct demand d = {&req->job.facts, req->job.text};
+	const char *const was_direct = req->job.direct;
 	size_t pairs = 1, prompts;
 	bool split;
 
 	*ret_pairs = 1;
-	req->direct = NULL;
-	req->connector = c;
-	if (route_by(req->facts.route) == ROUTE_BY_ONE) {
-		req->connector = &connector_single;
+	req->job.direct = NULL;
+	req->job.connector = c;
+	if (route_by(req->job.facts.route) == ROUTE_BY_ONE) {
+		req->job.connector = &connector_single;
 		return END_OK;
 	}
-	if (req->facts.route == ROUTE_GENERATE && !c->info->generate_path)
+	if (req->job.facts.route == ROUTE_GENERATE && !c->info->generate_path)
 		return END_NOT_FOUND;
-	req->detail = c->refuses != NULL ? c->refuses(&d) : NULL;
-	if (req->detail != NULL)
+	req->job.detail = c->refuses != NULL ? c->refuses(&d) : NULL;
+	if (req->job.detail != NULL)
 		return END_UNSUPPORTED;
 	if (tp->shake.allow_route_header != 0 && req->override == OVERRIDE_UNKNOWN) {
-		req->detail = "X-PD-Route is neither direct nor disaggregated";
+		req->job.detail = "X-PD-Route is neither direct nor disaggregated";
 		return END_UNSUPPORTED;
 	}
 	/* who waits stays what it is */
-	req->direct = req->waits ? was_direct : why_direct(req);
-	if (req->direct != NULL) {
-		req->connector = &connector_direct;
+	req->job.direct = req->waits ? was_direct : why_direct(req);
+	if (req->job.direct != NULL) {
+		req->job.connector = &connector_direct;
 		return END_OK;
 	}
 	prompts = connector_prompts(&d);
-	split = req->facts.samples > 1 && c->samples != NULL &&
-		c->samples(&req->facts.pool) == SEVERAL_BRANCHES;
+	split = req->job.facts.samples > 1 && c->samples != NULL &&
+		c->samples(&req->job.facts.pool) == SEVERAL_BRANCHES;
 	/* an answer lists the samples of a prompt side by side: where these are split, so are the prompts */
-	if (prompts > 1 &&
-		(split || (c->prompts != NULL && c->prompts(&req->facts.pool) == SEVERAL_BRANCHES)))
+	if (prompts > 1 && (split || (c->prompts != NULL &&
+					     c->prompts(&req->job.facts.pool) == SEVERAL_BRANCHES)))
 		pairs = prompts;
 	if (split)
-		pairs *= req->facts.samples;
+		pairs *= req->job.facts.samples;
 	if (pairs > req->w->conf->max_fanout)
 		return END_TOO_MANY_BRANCHES;
 	*ret_pairs = (uint32_t)pairs;
 	return END_OK;
-}
-
-/* The client's seed; false: it has none, or one that is for the engine to refuse. */
-static bool
-seed_of(const struct splice *doc, uint64_t *ret)
-{
-	const struct splice_member *m = splice_find(doc, SK_SEED);
-	char *end;
-
-	if (m == NULL || m->type != ST_NUMBER)
-		return false;
-	errno = 0;
-	*ret = (uint64_t)strtoll(doc->text + m->val, &end, 10);
-	return errno == 0 && end == doc->text + m->end;
-}
-
-/* Each of several pairs has its sample of its prompt: samples of one prompt lie side by side. */
-static void
-share_out(struct req *req)
-{
-	const struct splice_member *prompt = splice_find(req->text->doc, SK_PROMPT);
-	const bool split = req->connector->samples != NULL &&
-			   req->connector->samples(&req->facts.pool) == SEVERAL_BRANCHES;
-	const uint32_t samples = split && req->facts.samples > 1 ? req->facts.samples : 1;
-	struct splice_seg list, one;
-	uint64_t seed = 0;
-	bool seeded;
-	size_t at = 0;
-
-	if (req->nbranches == 1)
-		return;
-	seeded = samples > 1 && seed_of(req->text->doc, &seed);
-	metric_add(req->w->slab, M_FANNED, req->nbranches);
-	for (uint32_t i = 0; i < req->nbranches; i++) {
-		struct branch *branch = &req->branches[i];
-
-		if (samples < req->nbranches && i % samples == 0) {
-			list = (struct splice_seg){
-				req->text->doc->text + prompt->val, prompt->end - prompt->val};
-			(void)splice_element(&list, &at, &one);
-		}
-		if (samples < req->nbranches)
-			branch->prompt = (struct span){one.p, one.n};
-		/* as engines give each sample of a seeded request its own (vllm parallel_sampling.py) */
-		branch->seeded = seeded;
-		/* the highest is followed by the lowest */
-		branch->seed = (int64_t)(seed + i % samples);
-	}
-}
-
-static bool
-truthy(const struct splice_seg *v)
-{
-	return v->n == 4 && memcmp(v->p, "true", 4) == 0;
-}
-
-void
-plan_answer(struct req *req)
-{
-	struct answer_how how = {
-		.shape = req->facts.route == ROUTE_GENERATE ? ANSWER_GENERATE : ANSWER_OPENAI,
-		.chat = req->facts.route == ROUTE_CHAT,
-		.stream = req->facts.stream,
-		.parts = req->nbranches,
-		.cached_from_prefill = req->facts.pool.shake.cached_tokens_from == ROLE_PREFILL};
-	const struct connector *c = req->connector;
-	const struct demand d = {&req->facts, req->text};
-	char id[CONNECTOR_ANSWER_ID];
-	const struct splice_member *options = splice_find(req->text->doc, SK_STREAM_OPTIONS);
-	struct splice_seg v;
-
-	answer_free(&req->answer);
-	memset(&req->how, 0, sizeof(req->how));
-	req->takes_prefill = req->needs_prefill = false;
-	if (c->starts[ROLE_PREFILL] == STARTS_NEVER && req->nbranches == 1)
-		return; /* one engine's own words */
-	if (options != NULL && options->type == ST_OBJECT) {
-		const char *p = req->text->doc->text + options->val;
-		size_t n = options->end - options->val;
-
-		how.usage = splice_member_raw(p, n, "include_usage", &v) == 1 && truthy(&v);
-		how.continuous_usage =
-			splice_member_raw(p, n, "continuous_usage_stats", &v) == 1 && truthy(&v);
-	}
-	if (req->resume != NULL)
-		how.usage = how.continuous_usage = true; /* what nobody asked for is taken out */
-	how.samples = c->samples != NULL && c->samples(&req->facts.pool) == SEVERAL_BRANCHES &&
-				      req->facts.samples > 0
-			      ? req->facts.samples
-			      : 1;
-	how.choices = how.samples == 1 && req->facts.samples > 1 ? req->facts.samples : 1;
-	if (!(c->rewrites != NULL && c->rewrites(&d, &how, id)) && !how.cached_from_prefill &&
-		req->nbranches == 1)
-		return;
-	req->takes_prefill =
-		how.first_token || how.cached_from_prefill || how.shape == ANSWER_GENERATE;
-	req->needs_prefill = req->takes_prefill && c->starts[ROLE_DECODE] == STARTS_AT_ONCE;
-	req->answer = answer_new(&how, req->w->conf->max_answer);
-	how.id = how.id == NULL ? NULL : ""; /* the answer has its copy */
-	req->how = how;
-}
-
-bool
-plan_without_first_token(struct req *req)
-{
-	struct answer_how how;
-	char id[CONNECTOR_ANSWER_ID];
-
-	if (req->nbranches > 1)
-		return false; /* others' first tokens may be on their way to the client */
-	answer_free(&req->answer);
-	req->how.first_token = false;
-	req->takes_prefill = req->how.cached_from_prefill;
-	how = req->how;
-	if (how.id != NULL)
-		how.id = connector_answer_id(&(struct demand){&req->facts, req->text}, id);
-	req->answer = answer_new(&how, req->w->conf->max_answer);
-	return true;
 }
 
 /* The role whose engine an attempt without a hand-shake is for. */
@@ -510,11 +381,11 @@ choose_within(struct req *req, struct selection s[ROLE_N], enum role one)
 
 	s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
 	why = look_first(req, s);
-	for (uint32_t i = 0; i < req->nbranches && why == END_OK; i++) {
-		struct attempt *a = req->branches[i].attempt;
+	for (uint32_t i = 0; i < req->job.nbranches && why == END_OK; i++) {
+		struct attempt *a = req->job.branches[i].attempt;
 
 		s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
-		if (connector_two_engines(req->connector))
+		if (connector_two_engines(req->job.connector))
 			why = choose_pair(req, a, s, NULL);
 		else if (choose(a, ROLE_DECODE, &s[one], 0, NULL) == NULL)
 			why = why_none(req, &s[one]);
@@ -526,10 +397,11 @@ choose_within(struct req *req, struct selection s[ROLE_N], enum role one)
 static void
 make_attempts(struct req *req, uint32_t n)
 {
-	req_make_branches(req, n);
+	branches_end(&req->job);
+	job_make_branches(&req->job, n);
 	for (uint32_t i = 0; i < n; i++)
-		req->branches[i].attempt =
-			attempt_new(&req->branches[i], req->connector, ATTEMPT_FIRST);
+		req->job.branches[i].attempt =
+			attempt_new(&req->job.branches[i], req->job.connector, ATTEMPT_FIRST);
 }
 
 /* All endpoints of all branches, or none.  Busy ones only where nobody else could serve, even if it were not full. */
@@ -537,26 +409,28 @@ static enum req_end
 choose_endpoints(
 	struct req *req, const struct table *t, const struct table_pool *tp, uint32_t model)
 {
-	const enum role one = role_alone(req->connector, &req->facts);
+	const enum role one = role_alone(req->job.connector, &req->job.facts);
 	const uint32_t roles =
-		connector_two_engines(req->connector) ? SELECT_BOTH_ROLES : 1u << one;
-	const uint32_t n = req->nbranches;
+		connector_two_engines(req->job.connector) ? SELECT_BOTH_ROLES : 1u << one;
+	const uint32_t n = req->job.nbranches;
 	struct selection s[ROLE_N];
 	enum req_end why;
 
-	prepare(s, req->w, &(struct demand){&req->facts, req->text}, t, tp, model);
+	prepare(s, req->w, &(struct demand){&req->job.facts, req->job.text}, t, tp, model);
 	why = choose_within(req, s, one);
 	if (why != END_OK && select_reach_further(s, roles, EP_AWAY_BUSY)) {
 		make_attempts(req, n); /* gives back what was reserved */
-		req->detail = NULL;
+		req->job.detail = NULL;
 		req->lacks = 0;
 		why = choose_within(req, s, one);
 	}
 	if (why != END_OK) {
-		req_make_branches(req, 0);
+		branches_end(&req->job);
+		job_make_branches(&req->job, 0);
 		return why == END_NO_CAPACITY && n > 1 ? why_no_pairs(req, s, n) : why;
 	}
-	wait_served(req, s, connector_two_engines(req->connector) ? QUEUE_ALL_ROLES : 1u << one);
+	wait_served(
+		req, s, connector_two_engines(req->job.connector) ? QUEUE_ALL_ROLES : 1u << one);
 	return why;
 }
 
@@ -637,21 +511,21 @@ plan_again(struct attempt *next, enum plan_for what, struct attempt *of, enum ep
 static void
 tell_attempts(struct req *req)
 {
-	for (uint32_t i = 0; i < req->nbranches; i++)
-		attempt_take_share(req->branches[i].attempt);
+	for (uint32_t i = 0; i < req->job.nbranches; i++)
+		attempt_take_share(req->job.branches[i].attempt);
 }
 
 static enum req_end
 plan(struct req *req, const struct table *t)
 {
 	uint32_t model, nbranches;
-	const struct table_pool *tp = find_pool(&req->facts, t, &model);
+	const struct table_pool *tp = find_pool(&req->job.facts, t, &model);
 	enum req_end why;
 
-	req->detail = NULL;
+	req->job.detail = NULL;
 	if (tp == NULL)
 		return END_MODEL_NOT_FOUND;
-	req->facts.pool = (struct req_pool){.id = tp->id,
+	req->job.facts.pool = (struct req_pool){.id = tp->id,
 		.name = seg_pool_name(req->w->seg, tp->id),
 		.connector = tp->connector,
 		.shake = tp->shake,
@@ -661,7 +535,7 @@ plan(struct req *req, const struct table *t)
 		.queue = tp->queue};
 	if (tp->rescue.allow_timeout_header != 0 &&
 		req->client_deadline_ms == CLIENT_DEADLINE_WRONG) {
-		req->detail =
+		req->job.detail =
 			"X-Request-Timeout-Ms is no number of milliseconds from 1 to 86400000";
 		return END_UNSUPPORTED;
 	}
@@ -679,16 +553,16 @@ plan(struct req *req, const struct table *t)
 	why = choose_endpoints(req, t, tp, model);
 	if (why != END_OK)
 		return why;
-	if (req->text->doc != NULL) {
-		share_out(req);
-		resume_plan(req);
-		plan_answer(req);
+	if (req->job.text->doc != NULL) {
+		job_share_out(&req->job);
+		resume_plan(&req->job);
+		rewrite_plan(&req->job);
 		tell_attempts(req);
 	}
 	budget_request(&req->w->budgets[tp->id], clock_ms());
-	if (req->connector == &connector_direct)
+	if (req->job.connector == &connector_direct)
 		metric_add(req->w->slab, M_DIRECT, 1);
-	if (req->direct == short_prompt)
+	if (req->job.direct == short_prompt)
 		metric_add(req->w->slab, M_DIRECT_SHORT, 1);
 	return END_OK;
 }
@@ -705,7 +579,8 @@ may_change(const struct req *req, const struct table *t, enum req_end why)
 	for (uint32_t i = 0; i < t->nendpoints; i++) {
 		const struct table_endpoint *ep = &t->endpoints[i];
 
-		if ((why == END_MODEL_NOT_FOUND || t->pools[ep->pool].id == req->facts.pool.id) &&
+		if ((why == END_MODEL_NOT_FOUND ||
+			    t->pools[ep->pool].id == req->job.facts.pool.id) &&
 			ep_state_get(req->w->seg, ep->slot) == EP_STARTING)
 			return true;
 	}
@@ -733,11 +608,12 @@ plan_once(struct req *req, uint64_t *ret_most_ms)
 static bool
 go_alone(struct req *req)
 {
-	if (req->rescue == RESCUE_ALONE || req->facts.pool.rescue.fallback != FALLBACK_DIRECT ||
-		!connector_two_engines(req->connector))
+	if (req->job.rescue == RESCUE_ALONE ||
+		req->job.facts.pool.rescue.fallback != FALLBACK_DIRECT ||
+		!connector_two_engines(req->job.connector))
 		return false;
 	wait_leave(req); /* it stood there for other places */
-	req->rescue = RESCUE_ALONE;
+	req->job.rescue = RESCUE_ALONE;
 	return true;
 }
 
@@ -762,6 +638,6 @@ plan_request(struct req *req)
 		wait_leave(req);
 		req_wait(req, why, most_ms);
 	} else {
-		req_refuse(req, why, req->detail);
+		req_refuse(req, why, req->job.detail);
 	}
 }

@@ -13,7 +13,7 @@ struct attempt;
 struct req;
 
 /*
- * Fills req->facts.pool, req->connector and the branches, each with an attempt whose endpoints are reserved.  Raises RQ_PLANNED, or RQ_REFUSE with
+ * Fills req->job.facts.pool, req->job.connector and the branches, each with an attempt whose endpoints are reserved.  Raises RQ_PLANNED, or RQ_REFUSE with
  * the reason; or calls req_wait() while an endpoint that has just been added is not known yet.
  */
 void plan_request(struct req *req);
@@ -29,10 +29,3 @@ enum plan_for { FOR_BOTH, FOR_DECODE, FOR_ONE };
  */
 bool plan_again(struct attempt *next, enum plan_for what, struct attempt *of, enum ep_away most,
 	bool *ret_last_resort);
-/* Whether what the engines say must be rewritten, and how. */
-void plan_answer(struct req *req);
-/* The client has had the first byte of its answer so long after its request: what `routing_threshold: auto`
- * learns by. */
-void plan_learn(struct req *req, uint64_t ttft_us);
-/* The prefill engine did not tell its first token: the decode engine makes it.  False: it is too late for that. */
-bool plan_without_first_token(struct req *req);

@@ -43,22 +43,23 @@ static enum req_end
 take_priority(struct req *req, const struct table_pool *tp)
 {
 	const struct splice_member *m =
-		req->text->doc != NULL ? splice_find(req->text->doc, SK_PRIORITY) : NULL;
+		req->job.text->doc != NULL ? splice_find(req->job.text->doc, SK_PRIORITY) : NULL;
 	struct span line = {NULL, 0};
 
 	req->priority = 0;
 	if (tp->queue.allow_priority == 0)
 		return END_OK;
 	if (tp->priority_header[0] != '\0')
-		line = text_header(req->text, tp->priority_header);
+		line = text_header(req->job.text, tp->priority_header);
 	if (line.p != NULL) {
 		if (read_priority(line.p, line.n, &req->priority))
 			return END_OK;
-		req->detail = bad_priority;
+		req->job.detail = bad_priority;
 		return END_UNSUPPORTED;
 	}
 	if (m != NULL && m->type == ST_NUMBER)
-		(void)read_priority(req->text->doc->text + m->val, m->end - m->val, &req->priority);
+		(void)read_priority(
+			req->job.text->doc->text + m->val, m->end - m->val, &req->priority);
 	return END_OK;
 }
 
@@ -67,12 +68,12 @@ static uint64_t
 queue_key_of(const struct req *req)
 {
 	uint64_t h = 14695981039346656037ull;
-	const bool one = req->connector->engines == ENGINES_SINGLE;
-	const enum role role =
-		route_single_role(req->facts.route, req->facts.pool.shake.single_engine_role);
-	const uint8_t way = one ? (role == ROLE_PREFILL ? 1 : 4) : req->direct != NULL ? 2 : 3;
+	const bool one = req->job.connector->engines == ENGINES_SINGLE;
+	const enum role role = route_single_role(
+		req->job.facts.route, req->job.facts.pool.shake.single_engine_role);
+	const uint8_t way = one ? (role == ROLE_PREFILL ? 1 : 4) : req->job.direct != NULL ? 2 : 3;
 
-	for (const char *p = req->facts.model; *p != '\0'; p++)
+	for (const char *p = req->job.facts.model; *p != '\0'; p++)
 		h = (h ^ (uint8_t)*p) * 1099511628211ull;
 	h = (h ^ way) * 1099511628211ull;
 	return h != 0 ? h : 1;
@@ -141,7 +142,7 @@ static void
 enter(struct req *req, const struct queue_ref *place)
 {
 	struct worker *w = req->w;
-	const uint64_t most_ms = req->facts.pool.queue.timeout_ms;
+	const uint64_t most_ms = req->job.facts.pool.queue.timeout_ms;
 	const uint64_t had_ms =
 		req->queued_us / 1000; /* elsewhere: for a pair, before it went alone */
 
@@ -149,7 +150,7 @@ enter(struct req *req, const struct queue_ref *place)
 	req->waits = true;
 	req->called = 0;
 	req->t_queued_us = clock_us();
-	req->end = END_QUEUE_TIMEOUT;
+	req->job.end = END_QUEUE_TIMEOUT;
 	req->deadline_ms = clock_ms() + (had_ms < most_ms ? most_ms - had_ms : 0);
 	TAILQ_INSERT_TAIL(&w->waiters, req, wait_link);
 	metric_add(w->slab, M_QUEUED, 1);
@@ -162,11 +163,11 @@ retry_after(const struct req *req)
 {
 	uint64_t since_ms, ms;
 
-	if (queue_waiting(req->w->seg, req->facts.pool.id, &since_ms) == 0)
+	if (queue_waiting(req->w->seg, req->job.facts.pool.id, &since_ms) == 0)
 		return 1;
 	ms = clock_ms() - since_ms;
-	if (ms > req->facts.pool.queue.timeout_ms)
-		ms = req->facts.pool.queue.timeout_ms;
+	if (ms > req->job.facts.pool.queue.timeout_ms)
+		ms = req->job.facts.pool.queue.timeout_ms;
 	return ms <= 1000 ? 1 : (uint32_t)((ms + 999) / 1000);
 }
 
@@ -177,7 +178,7 @@ wait_again(struct req *req, enum req_end *why)
 	const struct queue_request ask = ask_of(req);
 	struct queue_ref place;
 
-	if (req->waits && req->place.pool != req->facts.pool.id) {
+	if (req->waits && req->place.pool != req->job.facts.pool.id) {
 		wait_leave(req);
 		return true;
 	}
@@ -189,10 +190,10 @@ wait_again(struct req *req, enum req_end *why)
 		queue_tried(w->seg, &req->place, req->lacks);
 		return false;
 	}
-	if (req->hopeless || req->facts.pool.queue.size == 0)
+	if (req->hopeless || req->job.facts.pool.queue.size == 0)
 		return false;
-	switch (queue_enqueue(
-		w->seg, w->slot, req->facts.pool.id, req->facts.pool.queue.size, &ask, &place)) {
+	switch (queue_enqueue(w->seg, w->slot, req->job.facts.pool.id,
+		req->job.facts.pool.queue.size, &ask, &place)) {
 	case QUEUE_FULL:
 		req->retry_after_s = retry_after(req);
 		*why = END_QUEUE_FULL;
@@ -266,7 +267,7 @@ wait_settle(struct worker *w, uint32_t pool)
 void
 wait_settle_for(struct req *req)
 {
-	settle(req->w, req->facts.pool.id, req->queue_key);
+	settle(req->w, req->job.facts.pool.id, req->queue_key);
 }
 
 void

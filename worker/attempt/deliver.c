@@ -1,163 +1,93 @@
-#include "worker/request/deliver.h"
+#include "worker/attempt/deliver.h"
 
 #include <string.h>
 
-#include "proto/json/json_small.h"
 #include "worker/attempt/attempt.h"
-#include "worker/attempt/decode.h"
 #include "worker/attempt/failover.h"
 #include "worker/attempt/resume.h"
 #include "worker/base/core.h"
-#include "worker/request/client.h"
-#include "worker/request/relay.h"
-#include "worker/request/request.h"
 
 #define REWRITE_BURST (256u << 10) /* made of one read before the client's socket is asked */
 
-/* --- failing ------------------------------------------------------------------------------------- */
-
-void
-deliver_cut(struct req *req, enum req_end end)
-{
-	if (!relay_started(req)) {
-		req_refuse_with(req, end);
-		return;
-	}
-	relay_cut(req, end_word(end), end_message(end));
-	req_end(req, end);
-}
-
-void
-deliver_pass_on(struct req *req, struct leg *leg, const char *who)
-{
-	static const char silent[] = "the engine refused without saying why";
-	char message[400];
-
-	req->detail = who;
-	if (relay_started(req)) {
-		bool said =
-			json_error_message(leg->answer, leg->answer_len, message, sizeof(message));
-
-		relay_cut(req, end_word(END_ENGINE_STATUS), said ? message : silent);
-	} else if (leg->answer_len == 0 && relay_has_body(leg->status)) {
-		relay_error(req, leg->status, "server_error", end_word(END_ENGINE_STATUS), silent);
-	} else {
-		relay_reply(req, leg->status, leg->head, leg->head_len, NULL, leg->answer,
-			leg->answer_len);
-	}
-	req_end(req, END_ENGINE_STATUS);
-}
-
-void
-deliver_drop_bytes(struct req *req)
-{
-	if (!relay_started(req) && req->facts.pool.rescue.retries > 0)
-		return; /* a whole answer may break off, and be asked for again */
-	for (uint32_t i = 0; i < req->nbranches; i++) {
-		const struct attempt *a = req->branches[i].attempt;
-		const struct leg *d = &a->leg[LEG_DECODE];
-
-		if (leg_active(&a->leg[LEG_PREFILL]) || a->withheld == WITHHELD_SPECULATION)
-			return;
-		if (req->resume != NULL && !a->output_started && !attempt_decode_complete(a))
-			return; /* nor has one that goes on with a stream said anything yet */
-		if (leg_active(d) ? !leg_sent(d) || d->progress != LEG_BEGUN
-				  : !attempt_decode_complete(a))
-			return;
-	}
-	req_drop_bytes(req);
-}
-
 /* --- what is sent -------------------------------------------------------------------------------- */
-
-/* The answer to the client begins. */
-static void
-answer_begins(struct req *req)
-{
-	req_relaying(req);
-	req_first_byte(req);
-}
 
 void
 deliver_begin(struct attempt *a)
 {
-	relay_begin(a->branch->req, attempt_decode(a));
-	req_relaying(a->branch->req);
+	struct job *job = a->branch->job;
+
+	job->ops->begin(job, attempt_decode(a));
 	attempt_set_decode(a, DECODE_RELAYING, WITHHELD_NOT);
 }
 
 /* A decode engine whose stream is followed does not go on, by its own words. */
 static void
-decode_gave_up(struct req *req)
+decode_gave_up(struct job *job)
 {
-	struct attempt *a = req->branches[0].attempt;
+	struct attempt *a = job->branches[0].attempt;
 	struct outcome o = failover_outcome(a, LEG_DECODE, CAUSE_UNUSABLE);
 	char message[400];
 
 	if (failover_others(a, LEG_DECODE, &o))
 		return;
-	if (!relay_started(req) || !resume_engine_message(req, message, sizeof(message))) {
-		deliver_cut(req, END_DECODE_ANSWER);
+	if (!job_started(job) || !resume_engine_message(job, message, sizeof(message))) {
+		job->ops->cut(job, END_DECODE_ANSWER, NULL);
 		return;
 	}
-	req->detail = "the decode engine's";
-	relay_cut(req, end_word(END_ENGINE_STATUS), message);
-	req_end(req, END_ENGINE_STATUS);
+	job->detail = failover_who(LEG_DECODE);
+	job->ops->cut(job, END_ENGINE_STATUS, message);
 }
 
 /* Empties `out`.  False: the request is over, or other engines go on with it. */
 static bool
-send_events(struct req *req, struct membuf *out)
+send_events(struct job *job, struct membuf *out)
 {
-	const bool on = req->resume == NULL || resume_events(req, out);
+	const bool on = job->resume == NULL || resume_events(job, out);
 
-	if (out->n > 0) {
-		answer_begins(req);
-		relay_events(req, out->p, out->n);
-	}
+	if (out->n > 0)
+		job->ops->events(job, out->p, out->n);
 	out->n = 0;
-	if (!on && req->client != NULL)
-		decode_gave_up(req);
-	return on && req->state != REQ_DONE;
+	if (!on)
+		decode_gave_up(job);
+	return on;
 }
 
 /* What proto/answer.c says of an engine's words; false if the request is over with them. */
 static bool
-rewritten(struct req *req, struct membuf *out, int r, enum req_end bad)
+rewritten(struct job *job, struct membuf *out, int r, enum req_end bad)
 {
-	if ((r == ANSWER_OK || r == ANSWER_ERROR) && !send_events(req, out))
+	if ((r == ANSWER_OK || r == ANSWER_ERROR) && !send_events(job, out))
 		return false;
 	if (r == ANSWER_ERROR) {
-		relay_end_events(req);
-		req_end(req, END_ENGINE_STATUS);
+		job->ops->end_events(job);
+		job->ops->end(job, END_ENGINE_STATUS);
 	} else if (r != ANSWER_OK) {
-		deliver_cut(req, bad);
+		job->ops->cut(job, bad, NULL);
 	}
-	return r == ANSWER_OK && req->state != REQ_DONE;
+	return r == ANSWER_OK;
 }
 
 /* Every branch has said all: the end of a rewritten answer. */
 static void
-finish_if_done(struct req *req)
+finish_if_done(struct job *job)
 {
 	struct membuf out = {NULL, 0, 0};
 	int r;
 
-	for (uint32_t i = 0; i < req->nbranches; i++)
-		if (req->branches[i].attempt->decode != DECODE_ENDED)
+	for (uint32_t i = 0; i < job->nbranches; i++)
+		if (job->branches[i].attempt->decode != DECODE_ENDED)
 			return;
-	r = answer_end(req->answer, &out);
+	r = answer_end(job->answer, &out);
 	if (r != ANSWER_OK) {
-		deliver_cut(req, END_DECODE_ANSWER);
-	} else if (req->facts.stream) {
-		if (send_events(req, &out)) {
-			relay_end_events(req);
-			req_end(req, END_OK);
+		job->ops->cut(job, END_DECODE_ANSWER, NULL);
+	} else if (job->facts.stream) {
+		if (send_events(job, &out)) {
+			job->ops->end_events(job);
+			job->ops->end(job, END_OK);
 		}
 	} else {
-		answer_begins(req);
-		relay_reply(req, 200, NULL, 0, "application/json", out.p, out.n);
-		req_end(req, END_OK);
+		job->ops->reply(job, out.p, out.n);
+		job->ops->end(job, END_OK);
 	}
 	membuf_free(&out);
 }
@@ -165,33 +95,31 @@ finish_if_done(struct req *req)
 void
 deliver_part_ended(struct attempt *a)
 {
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 	struct membuf out = {NULL, 0, 0};
-	int r = answer_part_end(req->answer, a->branch->index, &out);
+	int r = answer_part_end(job->answer, a->branch->index, &out);
 
 	attempt_set_decode(a, DECODE_ENDED, WITHHELD_NOT);
-	if (rewritten(req, &out, r, END_DECODE_ANSWER))
-		finish_if_done(req);
+	if (rewritten(job, &out, r, END_DECODE_ANSWER))
+		finish_if_done(job);
 	membuf_free(&out);
 }
 
 void
 deliver_followed_ended(struct attempt *a)
 {
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 	const struct leg *d = attempt_decode(a);
 	const bool good = d->status < 300 && !a->sse.error;
 
 	if (a->withheld == WITHHELD_SLOW_CLIENT)
 		return;     /* deliver_drained() */
 	if (a->event.n > 0) /* behind the last event */
-		relay_events(req, a->event.p, a->event.n);
-	if (req->state == REQ_DONE)
-		return;
-	relay_end_events(req);
+		job->ops->events(job, a->event.p, a->event.n);
+	job->ops->end_events(job);
 	if (!good)
-		req->detail = "the decode engine's";
-	req_end(req, good ? END_OK : END_ENGINE_STATUS);
+		job->detail = failover_who(LEG_DECODE);
+	job->ops->end(job, good ? END_OK : END_ENGINE_STATUS);
 }
 
 /* --- events -------------------------------------------------------------------------------------- */
@@ -200,10 +128,10 @@ deliver_followed_ended(struct attempt *a)
 static int
 rewrite_event(struct attempt *a, const char *event, size_t n, struct membuf *out)
 {
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 
-	if (req->answer != NULL)
-		return answer_event(req->answer, a->branch->index, event, n, out);
+	if (job->answer != NULL)
+		return answer_event(job->answer, a->branch->index, event, n, out);
 	membuf_add(out, event, n);
 	return ANSWER_OK;
 }
@@ -212,18 +140,18 @@ rewrite_event(struct attempt *a, const char *event, size_t n, struct membuf *out
 static bool
 bad_event(struct attempt *a, int r, struct membuf *out)
 {
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 	struct outcome o = failover_outcome(a, LEG_DECODE, CAUSE_UNUSABLE);
 
 	if (r == ANSWER_ERROR && !a->output_started && failover_others(a, LEG_DECODE, &o))
 		return false;
 	a->output_started = true;
-	if (r != ANSWER_ERROR && req->resume != NULL) {
-		if (send_events(req, out))
-			failover(a, LEG_DECODE, CAUSE_UNUSABLE, END_DECODE_ANSWER);
+	if (r != ANSWER_ERROR && job->resume != NULL) {
+		if (send_events(job, out))
+			(void)failover(a, LEG_DECODE, CAUSE_UNUSABLE, END_DECODE_ANSWER);
 		return false;
 	}
-	return rewritten(req, out, r, END_DECODE_ANSWER);
+	return rewritten(job, out, r, END_DECODE_ANSWER);
 }
 
 /* Where the decode side stands once events have been sent. */
@@ -242,7 +170,7 @@ events_sent(struct attempt *a, bool full)
 void
 deliver_events(struct attempt *a)
 {
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 	struct membuf out = {NULL, 0, 0};
 	size_t at = 0, n;
 	bool on = true, full = false;
@@ -257,12 +185,12 @@ deliver_events(struct attempt *a)
 		}
 		a->output_started = true;
 		if (out.n >= REWRITE_BURST) {
-			on = send_events(req, &out);
-			full = on && client_full(req->client);
+			on = send_events(job, &out);
+			full = on && job->ops->full(job);
 		}
 	}
 	if (on)
-		on = send_events(req, &out);
+		on = send_events(job, &out);
 	membuf_free(&out);
 	if (!on || a->life != ATTEMPT_SERVING)
 		return;
@@ -272,7 +200,7 @@ deliver_events(struct attempt *a)
 	if (a->event.n == 0)
 		membuf_free(&a->event); /* an idle stream owns no buffer */
 	else if (a->event.n > a->w->conf->max_answer)
-		deliver_cut(req, END_DECODE_ANSWER);
+		job->ops->cut(job, END_DECODE_ANSWER, NULL);
 }
 
 /* Nothing of decode's waits any more: what it says next is read, or that was all. */
@@ -281,23 +209,23 @@ catch_up(struct attempt *a, bool complete)
 {
 	if (!complete)
 		leg_hold(attempt_decode(a), false);
-	else if (a->branch->req->answer == NULL)
+	else if (a->branch->job->answer == NULL)
 		deliver_followed_ended(a);
 	else
 		deliver_part_ended(a);
 }
 
 void
-deliver_drained(struct req *req)
+deliver_drained(struct job *job)
 {
-	for (uint32_t i = 0; i < req->nbranches && req->state == REQ_SERVE; i++) {
-		struct attempt *a = req->branches[i].attempt;
+	for (uint32_t i = 0; i < job->nbranches && !job_over(job); i++) {
+		struct attempt *a = job->branches[i].attempt;
 		const bool behind = a->withheld == WITHHELD_SLOW_CLIENT;
 		const bool complete = attempt_decode_complete(a);
 
 		if (behind)
 			deliver_events(a);
-		if (req->state != REQ_SERVE || client_full(req->client))
+		if (job_over(job) || job->ops->full(job))
 			return;
 		if (behind && a->life == ATTEMPT_SERVING && a->withheld != WITHHELD_SLOW_CLIENT)
 			catch_up(a, complete);
@@ -309,21 +237,21 @@ deliver_drained(struct req *req)
 bool
 deliver_prefill_part(struct attempt *a)
 {
-	struct req *req = a->branch->req;
+	struct job *job = a->branch->job;
 	const struct leg *p = attempt_prefill(a);
 	const bool waited = a->withheld == WITHHELD_PREFILL_PART;
 	const bool complete = leg_active(attempt_decode(a)) ? false : waited;
 	struct membuf out = {NULL, 0, 0};
 	bool on;
 
-	if (!req->takes_prefill ||
+	if (!job->takes_prefill ||
 		a->branch->prefill_part_sent) /* what the first one said still holds */
 		return true;
 	a->branch->prefill_part_sent = true;
-	if (req->how.first_token && req->facts.stream)
+	if (job->how.first_token && job->facts.stream)
 		a->output_started = true;
-	on = rewritten(req, &out,
-		answer_prefill(req->answer, a->branch->index, p->answer, p->answer_len, &out),
+	on = rewritten(job, &out,
+		answer_prefill(job->answer, a->branch->index, p->answer, p->answer_len, &out),
 		END_PREFILL_ANSWER);
 	membuf_free(&out);
 	if (!on || !waited)

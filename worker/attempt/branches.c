@@ -1,0 +1,68 @@
+#include "worker/attempt/branches.h"
+
+#include <string.h>
+
+#include "shm/metrics.h"
+#include "worker/attempt/attempt.h"
+#include "worker/attempt/resume.h"
+#include "worker/base/core.h"
+#include "worker/handshake/connector.h"
+
+void
+branches_end(struct job *job)
+{
+	for (uint32_t i = 0; i < job->nbranches; i++)
+		if (job->branches[i].attempt != NULL)
+			attempt_end(job->branches[i].attempt);
+}
+
+void
+branches_go_direct(struct job *job, const char *direct, const char *why)
+{
+	answer_free(&job->answer);
+	memset(&job->how, 0, sizeof(job->how));
+	job->takes_prefill = job->needs_prefill = false;
+	job->ops->reset(job);
+	job->connector = &connector_direct;
+	job->nbranches = job->facts.parts = 1;
+	job->branches[0].prompt = (struct span){NULL, 0};
+	job->branches[0].seeded = false;
+	job->direct = direct;
+	job->detail = why;
+	job->rescue = RESCUE_FALLBACK;
+	metric_add(job->w->slab, M_DIRECT, 1);
+}
+
+void
+branches_drop_text(struct job *job)
+{
+	if (job->text == NULL)
+		return;
+	if (job->connector->info->cleanup == CLEANUP_ABORT)
+		job->key = text_copy_key(job->text); /* its engines may be sent an abort later */
+	text_unref(&job->text);
+	if (job->resume != NULL)
+		resume_keep(job);
+	for (uint32_t i = 0; i < job->nbranches; i++)
+		attempt_drop_text(job->branches[i].attempt);
+}
+
+void
+branches_drop_text_if_sent(struct job *job)
+{
+	if (job->text == NULL || (!job_started(job) && job->facts.pool.rescue.retries > 0))
+		return; /* a whole answer may break off, and be asked for again */
+	for (uint32_t i = 0; i < job->nbranches; i++) {
+		const struct attempt *a = job->branches[i].attempt;
+		const struct leg *d = &a->leg[LEG_DECODE];
+
+		if (leg_active(&a->leg[LEG_PREFILL]) || a->withheld == WITHHELD_SPECULATION)
+			return;
+		if (job->resume != NULL && !a->output_started && !attempt_decode_complete(a))
+			return; /* nor has one that goes on with a stream said anything yet */
+		if (leg_active(d) ? !leg_sent(d) || d->progress != LEG_BEGUN
+				  : !attempt_decode_complete(a))
+			return;
+	}
+	branches_drop_text(job);
+}

@@ -1,0 +1,98 @@
+#include "worker/attempt/lookup_answer.h"
+
+#include "worker/attempt/attempt.h"
+#include "worker/attempt/failover.h"
+#include "worker/attempt/lookup.h"
+#include "worker/base/core.h"
+
+static const char unanswered[] = "asked, it did not answer in time";
+
+/* It will not be answered: other engines, or the request ends. */
+static void
+give_up(struct attempt *a)
+{
+	struct job *job = a->branch->job;
+	const enum req_end end = a->leg[LEG_LOOKUP].fail == LEG_FAIL_SHORTAGE
+					 ? END_OVERLOADED
+					 : a->t.connector->lookup_end;
+
+	if (job->detail == NULL)
+		job->detail = unanswered;
+	(void)failover(a, LEG_LOOKUP, end == END_OVERLOADED ? CAUSE_SHORTAGE : CAUSE_UNUSABLE, end);
+}
+
+/* No answer, or none that is of use: refused, or asked again at the next tick. */
+static void
+failed(struct attempt *a)
+{
+	struct leg *leg = &a->leg[LEG_LOOKUP];
+	struct job *job = a->branch->job;
+	struct outcome o;
+
+	attempt_unlock_lookup(a);
+	job->detail = leg->fail != LEG_FAIL_NONE ? leg_fail_text(leg->fail)
+		      : leg->status == 0         ? unanswered
+		      : leg->status != 200       ? "asked, it answers with an error status"
+						 : "asked, it answers without it";
+	if (a->t.connector->lookup_repeats) {
+		if (leg->fail != LEG_FAIL_NONE && leg->fail != LEG_FAIL_SHORTAGE) {
+			o = failover_outcome(a, LEG_LOOKUP, CAUSE_BROKEN);
+			if (failover_others(a, LEG_LOOKUP, &o))
+				return;
+		}
+		leg_rewind(leg);
+		attempt_set_lookup(a, LOOKUP_DUE);
+	} else if (leg->status >= 400 && leg->status < 500 && leg->state == LEG_DONE) {
+		(void)failover(a, LEG_LOOKUP, CAUSE_STATUS,
+			END_ENGINE_STATUS); /* of the client's own body */
+	} else {
+		give_up(a);
+	}
+}
+
+void
+lookup_answered(struct attempt *a)
+{
+	const struct connector *c = a->t.connector;
+	struct job *job = a->branch->job;
+	struct worker *w = a->w;
+
+	if (a->leg[LEG_LOOKUP].status != 200 || c->looked_up(&a->t) != HANDOFF_OK) {
+		failed(a);
+		return;
+	}
+	attempt_unlock_lookup(a);
+	attempt_set_lookup(a, LOOKUP_KNOWN);
+	a->failure_counted = false;
+	if (c->lookup_repeats)
+		lookup_wake(w);
+	if (a->life == ATTEMPT_SERVING)
+		lookup_go_on(job);
+}
+
+void
+lookup_failed(struct attempt *a)
+{
+	a->leg[LEG_LOOKUP].status = 0;
+	failed(a);
+}
+
+void
+lookup_late(struct attempt *a)
+{
+	leg_end(&a->leg[LEG_LOOKUP]);
+	lookup_failed(a);
+}
+
+void
+lookup_tick(struct attempt *a, uint64_t now_ms)
+{
+	if (a->lookup == LOOKUP_NOT_NEEDED || a->lookup == LOOKUP_KNOWN)
+		return;
+	if (a->lookup == LOOKUP_SHARED) /* who has sent it may have left without an answer */
+		attempt_set_lookup(a, LOOKUP_DUE);
+	if (a->lookup_deadline_ms != 0 && now_ms >= a->lookup_deadline_ms) {
+		attempt_unlock_lookup(a);
+		give_up(a);
+	}
+}

@@ -1,0 +1,234 @@
+#include "worker/attempt/serve.h"
+
+#include <stddef.h>
+
+#include "shm/base/clock.h"
+#include "worker/attempt/attempt.h"
+#include "worker/attempt/compose.h"
+#include "worker/attempt/decode.h"
+#include "worker/attempt/lookup.h"
+#include "worker/attempt/lookup_answer.h"
+#include "worker/attempt/prefill.h"
+#include "worker/attempt/release.h"
+#include "worker/attempt/resume.h"
+#include "worker/attempt/rewrite.h"
+#include "worker/base/core.h"
+
+/* --- what comes ---------------------------------------------------------------------------------- */
+
+typedef void leg_handler(struct attempt *);
+
+static void
+ignore(struct attempt *a)
+{
+	(void)a;
+}
+
+/* clang-format off */
+static leg_handler *const handlers[ATTEMPT_OVER + 1][LEG_N][LEG_EV_N] = {
+	/*                                 FIRST                  KEPT          ANSWER                    FAIL */
+	[ATTEMPT_SERVING] = {
+		[LEG_LOOKUP]  = {          ignore,                ignore,       lookup_answered,          lookup_failed },
+		[LEG_PREFILL] = {          ignore,                prefill_more, prefill_answered,         prefill_failed },
+		[LEG_DECODE]  = {          decode_first,          decode_more,  decode_answered,          decode_failed } },
+	[ATTEMPT_DETACHED] = {
+		[LEG_LOOKUP]  = {          ignore,                ignore,       ignore,                   ignore },
+		[LEG_PREFILL] = {          release_prefill_first, ignore,       release_prefill_answered, release_prefill_failed },
+		[LEG_DECODE]  = {          release_decode_first,  ignore,       attempt_end,              release_decode_failed } },
+	[ATTEMPT_OVER] = {
+		[LEG_LOOKUP]  = {          ignore,                ignore,       ignore,                   ignore },
+		[LEG_PREFILL] = {          ignore,                ignore,       ignore,                   ignore },
+		[LEG_DECODE]  = {          ignore,                ignore,       ignore,                   ignore } },
+};
+/* clang-format on */
+
+static void
+on_event(struct leg *leg, enum leg_event ev)
+{
+	struct attempt *a = leg->owner;
+
+	attempt_give_answers(a);
+	handlers[a->life][attempt_leg_kind(a, leg)][ev](a);
+	attempt_settle(a);
+}
+
+static void
+on_payload(struct leg *leg, const struct span *pieces, size_t n, bool done)
+{
+	struct attempt *a = leg->owner;
+
+	if (a->life == ATTEMPT_SERVING)
+		decode_payload(a, pieces, n, done);
+	attempt_check(a);
+}
+
+static bool
+stream_complete(const struct leg *leg)
+{
+	const struct attempt *a = leg->owner;
+
+	return a->sse.done;
+}
+
+void
+serve_kv_ready(struct transfer *t)
+{
+	struct attempt *a = (struct attempt *)((char *)t - offsetof(struct attempt, t));
+
+	a->notices_deadline_ms = 0;
+	transfer_drop_flag(&a->t, true);
+	if (a->prefill == PREFILL_ANSWERED)
+		attempt_start(a, STARTS_AFTER_KV);
+	else if (a->life == ATTEMPT_DETACHED)
+		release_fetch_unheard(a);
+	attempt_settle(a);
+}
+
+/* The notices do not come: decode goes on, and finds what is there. */
+static void
+notices_late(struct attempt *a)
+{
+	if (!transfer_kv_arrived(&a->t)) { /* a lost wake-up is not lateness */
+		metric_add(a->w->slab, M_KV_LATE, 1);
+		if (a->branch != NULL)
+			a->branch->job->detail = "not all notices of its KV came within kv_ready";
+	}
+	serve_kv_ready(&a->t);
+}
+
+static void
+leg_late(struct attempt *a, enum leg_kind kind)
+{
+	static leg_handler *const late[ATTEMPT_OVER + 1][LEG_N] = {
+		[ATTEMPT_SERVING] = {[LEG_LOOKUP] = lookup_late,
+			[LEG_PREFILL] = prefill_late,
+			[LEG_DECODE] = decode_late},
+		[ATTEMPT_DETACHED] = {[LEG_LOOKUP] = ignore,
+			[LEG_PREFILL] = release_prefill_failed,
+			[LEG_DECODE] = release_decode_failed},
+		[ATTEMPT_OVER] = {
+			[LEG_LOOKUP] = ignore, [LEG_PREFILL] = ignore, [LEG_DECODE] = ignore}};
+
+	late[a->life][kind](a);
+	attempt_settle(a);
+}
+
+static void
+tick(struct attempt *a, uint64_t now_ms)
+{
+	if (a->notices_deadline_ms != 0 && now_ms >= a->notices_deadline_ms)
+		notices_late(a);
+	for (enum leg_kind k = 0; k < LEG_N; k++)
+		if (a->life != ATTEMPT_OVER && leg_expired(&a->leg[k], now_ms))
+			leg_late(a, k);
+}
+
+/* --- jobs ---------------------------------------------------------------------------------------- */
+
+static const struct leg_ops ops = {.compose = compose_leg,
+	.event = on_event,
+	.payload = on_payload,
+	.complete = stream_complete};
+
+void
+serve_init(struct job *job, struct worker *w, const struct job_ops *job_ops)
+{
+	job_init(job, w, job_ops);
+	job->leg_ops = &ops;
+}
+
+void
+serve_free(struct job *job)
+{
+	resume_free(job);
+	job_free(job);
+}
+
+enum req_end
+serve_begin(struct job *job)
+{
+	for (uint32_t i = 0; i < job->nbranches; i++) {
+		struct attempt *a = job->branches[i].attempt;
+		enum req_end why = attempt_begin(a);
+
+		if (a->t.detail != NULL)
+			job->detail = a->t.detail;
+		if (why != END_OK)
+			return why;
+	}
+	return END_OK;
+}
+
+void
+serve_start(struct job *job)
+{
+	bool lookups = false;
+
+	for (uint32_t i = 0; i < job->nbranches; i++)
+		lookups = lookups || job->branches[i].attempt->lookup == LOOKUP_DUE;
+	if (lookups)
+		job->ops->step(job, 'a');
+	worker_need_tick(job->w);
+	lookup_go_on(job);
+}
+
+void
+serve_tick(struct job *job, uint64_t now_ms)
+{
+	for (uint32_t i = 0; i < job->nbranches && !job_over(job); i++)
+		tick(job->branches[i].attempt, now_ms);
+	for (uint32_t i = 0; i < job->nbranches && !job_over(job); i++)
+		lookup_tick(job->branches[i].attempt, now_ms);
+	if (!job_over(job))
+		lookup_go_on(job);
+}
+
+static void
+poll(struct attempt *a)
+{
+	for (enum leg_kind k = 0; k < LEG_N; k++)
+		if (a->life != ATTEMPT_OVER)
+			(void)leg_look(&a->leg[k]);
+}
+
+void
+serve_poll(struct job *job)
+{
+	for (uint32_t i = 0; i < job->nbranches && !job_over(job); i++)
+		poll(job->branches[i].attempt);
+}
+
+void
+serve_end(struct job *job)
+{
+	for (uint32_t i = 0; i < job->nbranches; i++) {
+		struct attempt *a = job->branches[i].attempt;
+
+		if (a != NULL && job->end == END_OK)
+			attempt_end(a);
+		else if (a != NULL)
+			release_attempt(a);
+	}
+}
+
+/* --- detached attempts --------------------------------------------------------------------------- */
+
+/* What one does may end any other: an attempt that was looked at goes to the list's end. */
+void
+serve_tick_detached(struct worker *w, uint64_t now_ms)
+{
+	struct attempt *a;
+
+	for (uint32_t n = w->ndetached; n > 0 && (a = TAILQ_FIRST(&w->detached)) != NULL; n--) {
+		TAILQ_REMOVE(&w->detached, a, link);
+		TAILQ_INSERT_TAIL(&w->detached, a, link);
+		tick(a, now_ms);
+	}
+}
+
+void
+serve_end_detached(struct worker *w)
+{
+	while (!TAILQ_EMPTY(&w->detached))
+		attempt_end(TAILQ_FIRST(&w->detached));
+}
