@@ -40,8 +40,7 @@ static int
 add_url(struct conf_args *a, enum conf_flag f, const char *url, struct conf_error *err)
 {
 	if (a->nurls == CONF_ARGS_URLS)
-		return conf_flag_fail(
-			err, f, "more engines than a command line takes: use -c FILE");
+		return conf_flag_fail(err, f, "too many engines for a command line: use -c FILE");
 	a->urls[a->nurls++] = (struct conf_args_url){.flag = (int)f, .url = url};
 	return 0;
 }
@@ -169,17 +168,17 @@ conf_args_help(FILE *out)
 {
 	(void)fputs(
 		"usage: pdrouter -c FILE [-t | --print-config] [--host HOST] [--port PORT]\n"
-		"       pdrouter FLAGS [-t | --print-config]   as other routers take them, see below\n\n"
+		"       pdrouter FLAGS [-t | --print-config]   the flags of another router, see below\n\n"
 		"  -c, --config FILE            read the configuration from FILE\n"
 		"  -t                           check the configuration and exit\n"
-		"  --print-config               write the YAML it amounts to and exit\n"
+		"  --print-config               write the equivalent YAML and exit\n"
 		"  --host HOST, --port PORT     listen there; with -c: instead of the file's `listen`,\n"
 		"                               else 0.0.0.0 and 8001 (sglang-router's: 30000)\n"
 		"  --version, --help\n",
 		out);
 	help_kind(out, CONF_FLAG_USED,
 		"Flags of production-stack's router and sglang-router, and what they become:");
-	help_kind(out, CONF_FLAG_IDLE, "Accepted, but there is nothing for them to do:");
+	help_kind(out, CONF_FLAG_IDLE, "Accepted without effect:");
 	help_kind(out, CONF_FLAG_GONE, "Not possible here:");
 }
 
@@ -241,7 +240,7 @@ from_file(const struct conf_args *a, struct conf **ret, struct conf_error *err)
 
 	if (given < FLAG_N)
 		return conf_flag_fail(
-			err, given, "cannot go with -c: the file says what the pools are");
+			err, given, "cannot be used with -c: the file defines the pools");
 	if (conf_load(a->file, &c, err) != 0)
 		return -1;
 	if (override_listen(c, a, err) != 0) {

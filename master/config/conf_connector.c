@@ -64,7 +64,7 @@ check_names(struct conf_read *r, const struct connector_info *info, yaml_node_t 
 			continue;
 		(void)conf_enter(r, ".%s", name);
 		return conf_fail(r, conf_line(node),
-			"means nothing to the connector %s: it belongs to %.150s", info->name,
+			"is not used by the connector %s: it belongs to %.150s", info->name,
 			owners(name, list));
 	}
 	return 0;
@@ -152,19 +152,19 @@ conf_connector_check(struct conf_read *r, const struct conf_pool *p, const int *
 			continue;
 		(void)conf_enter(r, ".%s", of_alone[i]);
 		return conf_fail(r, conf_given(lines, of_alone[i]),
-			"means nothing to the connector %s: its decode engines serve no request alone",
+			"cannot be used with the connector %s: its decode engines cannot serve a request alone",
 			info->name);
 	}
 	if (p->rescue.fallback == FALLBACK_DIRECT && !info->decode_alone) {
 		(void)conf_enter(r, ".fallback");
 		return conf_fail(r, conf_line_of(p, lines, "fallback"),
-			"decode engines of the connector %s do nothing without a prefill engine: write none",
+			"decode engines of the connector %s cannot serve without a prefill engine: write none",
 			info->name);
 	}
 	if (info->needs == CONNECTOR_NEEDS_RECEIVER && p->nannounce_networks > 0) {
 		(void)conf_enter(r, ".announce_networks");
 		return conf_fail(r, conf_line_of(p, lines, "announce_networks"),
-			"engines that announce themselves do not say where their LMCache listens");
+			"announcements do not contain the ports of LMCache: list the engines instead");
 	}
 	return 0;
 }
@@ -188,7 +188,7 @@ fail_foreign(struct conf_read *r, const struct conf_pool *p, const struct conf_e
 	while (owner < CONNECTOR_N - 1 && connector_info[owner].needs != needs)
 		owner++;
 	(void)conf_enter(r, ".%s", key);
-	return conf_fail(r, ep->line, "means nothing to the connector %s: it belongs to %s",
+	return conf_fail(r, ep->line, "is not used by the connector %s: it belongs to %s",
 		connector_name(p->connector), connector_info[owner].name);
 }
 
@@ -241,9 +241,9 @@ conf_connector_check_endpoint(
 		return 0;
 	if (ep->kv_addr == NULL && p->nannounce_networks == 0)
 		return fail_term(r, ep, "kv_addr",
-			"the connector p2p_nccl needs the address this engine's KV cache travels by, such as :21001, or announce_networks");
+			"the connector p2p_nccl needs the address of this engine's KV transfers, such as :21001, or announce_networks");
 	if (named && ep->kv_addr != NULL && ep->kv_addr[0] != ':')
 		return fail_term(r, ep, "kv_addr",
-			"is one address for all that the name stands for: write the port alone, such as :21001");
+			"names one address, but the DNS name may have several: write the port alone, such as :21001");
 	return 0;
 }

@@ -18,7 +18,7 @@ put_policy(struct conf_draft *d, enum conf_flag f, const char *key)
 		{"prefix_hash", "prefix", NULL}, {"random", "random", NULL},
 		{"round_robin", "round_robin", NULL}, {"power_of_two", "power_of_two", NULL},
 		{"manual", NULL, "policy: session and a session_header in a configuration file"},
-		{"bucket", NULL, "power_of_two: a prompt's length counts there"}};
+		{"bucket", NULL, "power_of_two, which compares the length of prompts"}};
 	const struct word *w;
 
 	if (FIND(d, f, policies, &w) != 0)

@@ -237,7 +237,7 @@ put_tries(struct conf_draft *d, enum conf_flag f, const char *number, bool tries
 		return draft_fail(d, f, "%.60s is not a number", number);
 	n -= tries && n > 0;
 	if (n > RETRIES_MAX)
-		draft_note(d, f, "retries is 10, the most there are");
+		draft_note(d, f, "retries is 10, the maximum");
 	draft_put(d, (int)f, "  retries: %lu", n > RETRIES_MAX ? RETRIES_MAX : n);
 	return 0;
 }

@@ -136,10 +136,10 @@ put_registered(struct conf_draft *d, const char *url, yaml_node_t *entry)
 			i++;
 		if (i == 4)
 			return draft_fail(d, FLAG_DECODER_REGISTRY,
-				"%.100s: %.40s is no member of it", url, name);
+				"%.100s: %.40s is not a known member", url, name);
 		if (i == 3)
 			draft_note(d, FLAG_DECODER_REGISTRY,
-				"receiver_query_port is not used: the cache goes one way");
+				"receiver_query_port is not used: KV moves from prefill to decode only");
 	}
 	host = member(d, entry, "receiver_host");
 	if (host != NULL)
@@ -223,10 +223,10 @@ choose_connector(struct conf_draft *d, struct stack *s)
 		return 0;
 	if (orchestrated && type == &types[1])
 		return draft_fail(
-			d, FLAG_DISAGG_CONNECTOR_TYPE, "lmcache goes with --routing-logic " SHARED);
+			d, FLAG_DISAGG_CONNECTOR_TYPE, "lmcache needs --routing-logic " SHARED);
 	if (!orchestrated && type == &types[0] && proxy)
 		return draft_fail(d, FLAG_DISAGG_CONNECTOR_TYPE,
-			"nixl goes without --nixl-proxy-host, which asks for lmcache");
+			"nixl cannot be used with --nixl-proxy-host, which chooses lmcache");
 	if (orchestrated)
 		s->connector = CONNECTOR_ORCHESTRATED;
 	else if (type == &types[1] || proxy)
@@ -326,7 +326,7 @@ compare_registry(struct conf_draft *d, struct stack *s)
 		if (has_role(s, i, ROLE_DECODE) && registered(d, s->w[BACKENDS].v[i]) == NULL) {
 			s->nunregistered++;
 			(void)snprintf(why, sizeof(why),
-				"does not name %.120s: it has the ports of the other flags, or %s and %s",
+				"does not name %.120s: the ports of the other flags apply, or %s and %s",
 				s->w[BACKENDS].v[i], PEER_INIT_PORT, PEER_ALLOC_PORT);
 			draft_note_if_given(d, FLAG_DECODER_REGISTRY, why);
 		}
@@ -517,7 +517,7 @@ write_stack(struct conf_draft *d, struct stack *s)
 		compare_registry(d, s);
 	if (s->nunregistered > 1 && draft_value(d, FLAG_DECODER_HOST) == NULL)
 		draft_note_if_given(d, FLAG_NIXL_PEER_HOST,
-			"there are several decode engines: each LMCache is taken to be at the host of its engine");
+			"there are several decode engines: each LMCache is expected at the host of its engine");
 	if (draft_put_root(d, FLAG_STATIC_BACKENDS, STACK_PORT, distinct(&s->w[MODELS]),
 		    (s->whole ? 2 : 1) * s->w[BACKENDS].n) != 0)
 		return -1;

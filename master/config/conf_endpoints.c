@@ -72,7 +72,7 @@ conf_dns_set(struct conf_read *r, const struct conf_key *k, void *base, yaml_nod
 			if (strcasecmp(q->name, d->name) == 0 && q->port == d->port &&
 				q->as.role == d->as.role)
 				return conf_fail(r, d->as.line,
-					"%.100s is there twice, first in line %d", d->name,
+					"%.100s is listed twice, first in line %d", d->name,
 					q->as.line);
 		conf_leave(r, mark);
 	}
@@ -132,7 +132,7 @@ conf_endpoints_check(struct conf_read *r, const struct conf_pool *p)
 		if (address_cmp(by_address[i - 1], by_address[i]) != 0)
 			continue;
 		(void)conf_enter(r, "%s%s", r->path[0] != '\0' ? "." : "", role_name(ep->role));
-		rc = conf_fail(r, ep->line, "%.100s is there twice, first in line %d", ep->url,
+		rc = conf_fail(r, ep->line, "%.100s is listed twice, first in line %d", ep->url,
 			first->line);
 	}
 	free(by_address);

@@ -14,10 +14,10 @@
 // clang-format off
 #define CONF_FLAGS(USED, IDLE, GONE)									\
 /* S: engines */											\
-USED(SERVICE_DISCOVERY, "service-discovery", "static", "static: the engines stand on the command line")	\
+USED(SERVICE_DISCOVERY, "service-discovery", "static", "static: the command line lists the engines")	\
 USED(STATIC_BACKENDS, "static-backends", "URL,URL,...", "url of each entry of prefill and decode")	\
 USED(STATIC_MODELS, "static-models", "MODEL,MODEL,...", "one for each backend; a pool for each distinct one, models: [MODEL]") \
-USED(STATIC_MODEL_LABELS, "static-model-labels", "LABEL,LABEL,...", "one for each backend: whether it stands in prefill or decode") \
+USED(STATIC_MODEL_LABELS, "static-model-labels", "LABEL,LABEL,...", "one for each backend: decides whether the engine is listed in prefill or decode") \
 USED(PREFILL_MODEL_LABELS, "prefill-model-labels", "LABEL,...", "labels that mean prefill")		\
 USED(DECODE_MODEL_LABELS, "decode-model-labels", "LABEL,...", "labels that mean decode")		\
 /* S: how */												\
@@ -30,11 +30,11 @@ USED(DECODER_REGISTRY, "decoder-registry", "JSON", "lmcache: receiver_host, rece
 USED(DECODER_HOST, "decoder-host", "HOST", "lmcache: receiver_host of decode engines the registry does not name") \
 USED(DECODER_INIT_PORT, "decoder-init-port", "PORT,...", "lmcache: receiver_init_port of those")	\
 USED(DECODER_ALLOC_PORT, "decoder-alloc-port", "PORT,...", "lmcache: receiver_alloc_port of those")	\
-USED(NIXL_PEER_HOST, "nixl-peer-host", "HOST", "as --decoder-host, where there is one decode engine; of several each is at the host of its URL") \
+USED(NIXL_PEER_HOST, "nixl-peer-host", "HOST", "as --decoder-host, if there is one decode engine; with several, each LMCache is at the host of its engine's URL") \
 USED(NIXL_PEER_INIT_PORT, "nixl-peer-init-port", "PORT,...", "as --decoder-init-port; 7300 if neither is given") \
 USED(NIXL_PEER_ALLOC_PORT, "nixl-peer-alloc-port", "PORT,...", "as --decoder-alloc-port; 7400 if neither is given") \
 USED(NIXL_PROXY_HOST, "nixl-proxy-host", "HOST", "disaggregated_prefill: connector: lmcache, and lmcache: {listen: tcp://HOST:PORT}") \
-USED(NIXL_PROXY_PORT, "nixl-proxy-port", "PORT", "its port; 7500 if not given")				\
+USED(NIXL_PROXY_PORT, "nixl-proxy-port", "PORT", "port of lmcache.listen; 7500 if not given")				\
 /* S: the rest */											\
 USED(ENGINE_STATS_INTERVAL, "engine-stats-interval", "SECONDS", "stats_interval")			\
 USED(STATIC_BACKEND_HEALTH_CHECK_INTERVAL, "static-backend-health-check-interval", "SECONDS", "health_interval") \
@@ -66,12 +66,12 @@ IDLE(SENTRY_PROFILE_SAMPLE_RATE, "sentry-profile-session-sample-rate", "X", "err
 IDLE(OTEL_ENDPOINT, "otel-endpoint", "ADDRESS", "traceparent goes on to both engines, the router has no spans of its own") \
 IDLE(OTEL_SERVICE_NAME, "otel-service-name", "NAME", "the router has no spans of its own")		\
 IDLE(OTEL_SECURE, "otel-secure", NULL, "the router has no spans of its own")				\
-IDLE(LMCACHE_CONTROLLER_PORT, "lmcache-controller-port", "PORT", "it belongs to kvaware")		\
-IDLE(LMCACHE_CONTROLLER_REPLY_PORT, "lmcache-controller-reply-port", "PORT", "it belongs to kvaware")	\
-IDLE(LMCACHE_CONTROLLER_HEARTBEAT_PORT, "lmcache-controller-heartbeat-port", "PORT", "it belongs to kvaware") \
-IDLE(LMCACHE_HEALTH_CHECK_INTERVAL, "lmcache-health-check-interval", "SECONDS", "it belongs to kvaware") \
-IDLE(LMCACHE_WORKER_TIMEOUT, "lmcache-worker-timeout", "SECONDS", "it belongs to kvaware")		\
-IDLE(KV_AWARE_THRESHOLD, "kv-aware-threshold", "TOKENS", "it belongs to kvaware")			\
+IDLE(LMCACHE_CONTROLLER_PORT, "lmcache-controller-port", "PORT", "only --routing-logic kvaware uses it, which is not supported")		\
+IDLE(LMCACHE_CONTROLLER_REPLY_PORT, "lmcache-controller-reply-port", "PORT", "only --routing-logic kvaware uses it, which is not supported")	\
+IDLE(LMCACHE_CONTROLLER_HEARTBEAT_PORT, "lmcache-controller-heartbeat-port", "PORT", "only --routing-logic kvaware uses it, which is not supported") \
+IDLE(LMCACHE_HEALTH_CHECK_INTERVAL, "lmcache-health-check-interval", "SECONDS", "only --routing-logic kvaware uses it, which is not supported") \
+IDLE(LMCACHE_WORKER_TIMEOUT, "lmcache-worker-timeout", "SECONDS", "only --routing-logic kvaware uses it, which is not supported")		\
+IDLE(KV_AWARE_THRESHOLD, "kv-aware-threshold", "TOKENS", "only --routing-logic kvaware uses it, which is not supported")			\
 IDLE(PREFIX_MIN_MATCH_LENGTH, "prefix-min-match-length", "N", "prompts are compared by a hash of their first prefix_bytes") \
 IDLE(K8S_DISCOVERY_TYPE, "k8s-service-discovery-type", "TYPE", "it belongs to --service-discovery k8s")	\
 IDLE(K8S_PORT, "k8s-port", "PORT", "it belongs to --service-discovery k8s")				\
@@ -110,7 +110,7 @@ IDLE(MAX_TREE_SIZE, "max-tree-size", "N", "there is no tree of prompts to prune"
 IDLE(WORKER_STARTUP_TIMEOUT_SECS, "worker-startup-timeout-secs", "SECONDS", "the start of an engine has no time limit") \
 IDLE(WORKER_STARTUP_CHECK_INTERVAL, "worker-startup-check-interval", "SECONDS", "a starting engine is probed four times a second, then every health_interval") \
 USED(REQUEST_TIMEOUT_SECS, "request-timeout-secs", "SECONDS", "timeouts: {request: ...}; no bound if not given") \
-IDLE(REQUEST_ID_HEADERS, "request-id-headers", "HEADER...", "X-Request-Id is the one")			\
+IDLE(REQUEST_ID_HEADERS, "request-id-headers", "HEADER...", "the request id is always in X-Request-Id")			\
 IDLE(PROMETHEUS_PORT, "prometheus-port", "PORT", "/metrics is on the port of the clients")		\
 IDLE(PROMETHEUS_HOST, "prometheus-host", "HOST", "/metrics is on the port of the clients")		\
 IDLE(LOG_DIR, "log-dir", "PATH", "the log goes to stderr")						\
@@ -124,22 +124,22 @@ IDLE(RETRY_BACKOFF_MULTIPLIER, "retry-backoff-multiplier", "X", "a retry uses an
 IDLE(RETRY_JITTER_FACTOR, "retry-jitter-factor", "X", "a retry uses another engine at once, without a delay") \
 USED(DISABLE_RETRIES, "disable-retries", NULL, "retries: 0")					\
 USED(CB_FAILURE_THRESHOLD, "cb-failure-threshold", "N", "eject_failures")			\
-IDLE(CB_SUCCESS_THRESHOLD, "cb-success-threshold", "N", "one request on trial that ends well is enough; where it fails eject_time doubles") \
+IDLE(CB_SUCCESS_THRESHOLD, "cb-success-threshold", "N", "one successful trial request brings an engine back; a failed one doubles eject_time") \
 USED(CB_TIMEOUT_DURATION_SECS, "cb-timeout-duration-secs", "SECONDS", "eject_time")		\
-IDLE(CB_WINDOW_DURATION_SECS, "cb-window-duration-secs", "SECONDS", "eject_failures are in a row, whenever they were; eject_rate is of the last 10 s") \
+IDLE(CB_WINDOW_DURATION_SECS, "cb-window-duration-secs", "SECONDS", "eject_failures counts failures in a row without a time window; eject_rate uses the last 10 s") \
 USED(DISABLE_CIRCUIT_BREAKER, "disable-circuit-breaker", NULL, "eject_failures: 0 and eject_rate: 0") \
 IDLE(DISABLE_HEALTH_CHECK, "disable-health-check", NULL, "engines are always probed, by health_path")	\
 IDLE(MODEL_PATH, "model-path", "PATH", "the engines have the tokenizer")				\
 IDLE(TOKENIZER_PATH, "tokenizer-path", "PATH", "the engines have the tokenizer")			\
-IDLE(REASONING_PARSER, "reasoning-parser", "NAME", "the engines parse")					\
-IDLE(TOOL_CALL_PARSER, "tool-call-parser", "NAME", "the engines parse")					\
+IDLE(REASONING_PARSER, "reasoning-parser", "NAME", "the engines parse reasoning")					\
+IDLE(TOOL_CALL_PARSER, "tool-call-parser", "NAME", "the engines parse tool calls")					\
 IDLE(BUCKET_ADJUST_INTERVAL_SECS, "bucket-adjust-interval-secs", "SECONDS", "it belongs to the policy bucket") \
 IDLE(MAX_IDLE_SECS, "max-idle-secs", "SECONDS", "it belongs to the policy manual")			\
 IDLE(ASSIGNMENT_MODE, "assignment-mode", "MODE", "it belongs to the policy manual")			\
 IDLE(SERVICE_DISCOVERY_PORT, "service-discovery-port", "PORT", "it belongs to --service-discovery")	\
 IDLE(SERVICE_DISCOVERY_NAMESPACE, "service-discovery-namespace", "NAME", "it belongs to --service-discovery") \
 IDLE(PROMETHEUS_DURATION_BUCKETS, "prometheus-duration-buckets", "SECONDS...", "the buckets of /metrics are fixed") \
-IDLE(RATE_LIMIT_TOKENS_PER_SECOND, "rate-limit-tokens-per-second", "N", "it bounds the requests of all clients together; client.rate bounds those of each, max_inflight those of an engine") \
+IDLE(RATE_LIMIT_TOKENS_PER_SECOND, "rate-limit-tokens-per-second", "N", "no key limits all clients together: client.rate limits each client, max_inflight each engine") \
 IDLE(CHAT_TEMPLATE, "chat-template", "PATH", "the engines have the chat template")			\
 IDLE(TOKENIZER_CACHE_ENABLE_L0, "tokenizer-cache-enable-l0", NULL, "the engines have the tokenizer")	\
 IDLE(TOKENIZER_CACHE_L0_MAX_ENTRIES, "tokenizer-cache-l0-max-entries", "N", "the engines have the tokenizer") \

@@ -164,7 +164,7 @@ check_limits(struct conf_read *r)
 		c->max_buffered = c->max_body;
 	if (c->client_burst > 0 && c->client_rate.n == 0)
 		return fail_root(r, "client.burst", "client.rate",
-			"means nothing without client.rate: give that too");
+			"has no effect without client.rate: set client.rate too");
 	for (size_t i = 0; i < c->npools; i++)
 		if (conf_pool_check_queue(r, &c->pools[i]) != 0)
 			return -1;

@@ -128,7 +128,7 @@ check_rescue(struct conf_read *r, const struct conf_pool *p, const int *lines)
 {
 	if (p->rescue.resume != 0 && p->rescue.retries == 0)
 		return conf_fail_key(r, p, lines, "resume",
-			"a stream goes on by another try, and retries: 0 allows none");
+			"continuing a stream counts as a retry, and retries: 0 allows none");
 	if (p->ejection.max_ms < p->ejection.time_ms)
 		return conf_fail_key(r, p, lines, "eject_max_time", "is less than eject_time");
 	return 0;
@@ -168,7 +168,7 @@ check_roles(struct conf_read *r, const struct conf_pool *p, const int *lines)
 
 	if (p->endpoints_file != NULL && p->nendpoints > 0)
 		return conf_fail_key(r, p, lines, "endpoints_file",
-			"stands instead of prefill and decode, not beside them");
+			"replaces prefill and decode: leave these out");
 	for (size_t i = 0; i < p->nendpoints; i++)
 		n[p->endpoints[i].role]++;
 	for (enum role role = 0; role < ROLE_N; role++)

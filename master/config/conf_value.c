@@ -380,7 +380,8 @@ set_header(const struct conf_key *k, void *base, const char *text, char what[CON
 	if (text[strspn(text, ALNUM "!#$%&'*+-.^_`|~")] != '\0')
 		return bad(what, "%.80s is not the name of a header: no blanks, no colon", text);
 	if (http_is_hop(name) || http_is_ours(name))
-		return bad(what, "%.80s does not go through the router: name another header", text);
+		return bad(what, "the router does not pass %.80s to engines: name another header",
+			text);
 	return set_text(k, base, text, what);
 }
 

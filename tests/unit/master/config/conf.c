@@ -369,8 +369,8 @@ static const struct bad {
 	{ "pools: [{connector: nixl, pairing: true, " EPS "}]\n", 1, "pools[0].pairing", "not a pairing" },
 	{ "pools: [{connector: nixl, session_header: \"X Session\", " EPS "}]\n", 1, "pools[0].session_header", "no blanks" },
 	{ "pools: [{connector: nixl, session_header: \"X-Session:\", " EPS "}]\n", 1, "pools[0].session_header", "no colon" },
-	{ "pools: [{connector: nixl, session_header: X-Request-ID, " EPS "}]\n", 1, "pools[0].session_header", "does not go through" },
-	{ "pools: [{connector: nixl, session_header: Keep-Alive, " EPS "}]\n", 1, "pools[0].session_header", "does not go through" },
+	{ "pools: [{connector: nixl, session_header: X-Request-ID, " EPS "}]\n", 1, "pools[0].session_header", "the router does not pass" },
+	{ "pools: [{connector: nixl, session_header: Keep-Alive, " EPS "}]\n", 1, "pools[0].session_header", "the router does not pass" },
 	{ "pools: [{connector: nixl, session_header: [a], " EPS "}]\n", 1, "pools[0].session_header", "is a list" },
 	{ "pools: [{connector: nixl, session_header: " LONG128 ", " EPS "}]\n", 1, "pools[0].session_header", "at most 127" },
 	{ "pools: [{connector: nixl, session_member: " LONG128 ", " EPS "}]\n", 1, "pools[0].session_member", "at most 127" },
@@ -434,7 +434,7 @@ static const struct bad {
 	{ "pools: [{connector: nixl, prefill_labels: [a], " EPS "}]\n", 1, "pools[0].prefill_labels", "endpoints_file" },
 	{ "pools: [{connector: nixl, prefill_labels: [a], decode_labels: [b, a], " EPS "}]\n", 1,
 		"pools[0].decode_labels", "also one of prefill_labels" },
-	{ "pools: [{connector: nixl, endpoints_file: x.yaml, " EPS "}]\n", 1, "pools[0].endpoints_file", "instead" },
+	{ "pools: [{connector: nixl, endpoints_file: x.yaml, " EPS "}]\n", 1, "pools[0].endpoints_file", "replaces prefill and decode" },
 	{ "pools:\n - connector: nixl\n   endpoints_file: none.yaml\n", 3, "pools[0].endpoints_file",
 		"dir/none.yaml cannot be opened: No such file" },
 	{ POOLS "dns_servers: [\"10.0.0.2\", ns.example.net]\n", 2, "dns_servers[1]", "such as 10.0.0.2" },
@@ -457,7 +457,7 @@ static const struct bad {
 	{ POOLS "limits: {max_fanout: 0}\n", 2, "limits.max_fanout", "1 to 128" },
 	{ POOLS "limits: {max_fanout: 129}\n", 2, "limits.max_fanout", "1 to 128" },
 	{ OF("nixl", "nixl: {transfer_mode: sideways}"), 3, "pools[0].nixl.transfer_mode", "pull, push" },
-	{ OF("orchestrated", "orchestrated: {transfer_mode: push}"), 3, "pools[0].orchestrated.transfer_mode", "to the connector orchestrated: it belongs to nixl" },
+	{ OF("orchestrated", "orchestrated: {transfer_mode: push}"), 3, "pools[0].orchestrated.transfer_mode", "by the connector orchestrated: it belongs to nixl" },
 	{ OF("nixl", "nixl: {kv_lease: 0}"), 3, "pools[0].nixl.kv_lease", "1ms to 1h" },
 	{ OF("sglang", "sglang: {kv_lease: 25s}"), 3, "pools[0].sglang.kv_lease", "sglang: it belongs to nixl, orchestrated and mooncake" },
 	{ OF("nixl", "nixl: {fanout: 2}"), 3, "pools[0].nixl.fanout", "false, true" },
@@ -534,7 +534,7 @@ static const struct bad {
 	{ "lmcache: {listen: \"\"}\n" PAIR("lmcache", "", PORTS) "   dns: [{name: d.test, port: 1, role: decode, " PORTS "}]\n",
 		1, "lmcache.listen", "none can arrive" },
 	{ "announce: {listen: tcp://*:1}\n" PAIR("lmcache", "", PORTS) "   announce_networks: [10.0.0.0/8]\n", 6,
-		"pools[0].announce_networks", "where their LMCache listens" },
+		"pools[0].announce_networks", "do not contain the ports of LMCache" },
 	{ PAIR("p2p_nccl", "", "kv_addr: ':22001'"), 3, "pools[0].prefill[0].kv_addr", "needs the address" },
 	{ PAIR("p2p_nccl", "kv_addr: ':21001'", ""), 4, "pools[0].decode[0].kv_addr", "needs the address" },
 	{ PAIR("p2p_nccl", "kv_addr: '21001'", ""), 3, "pools[0].prefill[0].kv_addr", "no port" },
@@ -1412,7 +1412,7 @@ Test(conf, args_wrong)
 		{STACK "--load-balancing-strategy random", "--load-balancing-strategy",
 			"not known here: round_robin, least_loaded"},
 		{STACK "--disagg-connector-type lmcache", "--disagg-connector-type",
-			"goes with --routing-logic disaggregated_prefill"},
+			"needs --routing-logic disaggregated_prefill"},
 		{STACK "--disagg-connector-type mooncake", "--disagg-connector-type",
 			"nixl, lmcache"},
 		{STACK "--routing-threshold many", "--routing-threshold", "not a number"},
@@ -1438,7 +1438,7 @@ Test(conf, args_wrong)
 		{STACK "--feature-gates SemanticCache=true", "--feature-gates", "in front"},
 		{STACK "--root-path /x", "--root-path", "in front"},
 		{SHARED "--disagg-connector-type nixl --nixl-proxy-host h",
-			"--disagg-connector-type", "asks for lmcache"},
+			"--disagg-connector-type", "nixl cannot be used with --nixl-proxy-host"},
 		{LMCACHE "--decoder-registry nothing", "--decoder-registry", "not a JSON object"},
 		{LMCACHE "--decoder-registry [1]", "--decoder-registry", "not a JSON object"},
 		{LMCACHE "--decoder-registry {\"http://b:2\":", "--decoder-registry", "not YAML"},
@@ -1461,7 +1461,7 @@ Test(conf, args_wrong)
 			 "{\"http://b:2\":{\"receiver_init_port\":0,\"receiver_alloc_port\":2}}",
 			"--decoder-registry", "not a port from 1 to 65535"},
 		{LMCACHE "--decoder-registry {\"http://b:2\":{\"receiver_hots\":\"h\"}}",
-			"--decoder-registry", "receiver_hots is no member"},
+			"--decoder-registry", "receiver_hots is not a known member"},
 		{LMCACHE "--decoder-init-port 7300;7301", "--decoder-init-port",
 			"7300;7301 is not a port"},
 		{LMCACHE "--decoder-init-port 7300,7301", "--nixl-peer-alloc-port", "1 ports, but"},
@@ -1470,14 +1470,14 @@ Test(conf, args_wrong)
 		{LMCACHE "--nixl-proxy-port x", "--nixl-proxy-host", "tcp://"},
 		{SGLANG "--prefill http://q:1 x", "--prefill", "x is not a port or none"},
 		{SGLANG "--prefill http://q:1 70000", "--prefill", "0 to 65535"},
-		{SGLANG "--prefill http://p:1", "--prefill", "is there twice"},
+		{SGLANG "--prefill http://p:1", "--prefill", "is listed twice"},
 		{SGLANG "--decode ftp://x", "--decode", "http://"},
 		{SGLANG "--policy manual", "--policy", "use policy: session"},
 		{SGLANG "--prefill-policy bucket", "--prefill-policy", "use power_of_two"},
 		{SGLANG "--decode-policy fastest", "--decode-policy",
 			"cache_aware, prefix_hash, random, round_robin, power_of_two"},
 		{SGLANG "--routing-threshold 5", "--routing-threshold",
-			"means nothing to the connector sglang"},
+			"cannot be used with the connector sglang"},
 		{SGLANG "--routing-logic roundrobin", "--routing-logic", "another router"},
 		{SGLANG "--service-discovery --policy random", "--service-discovery",
 			"use dns in a configuration file"},
@@ -1534,8 +1534,8 @@ Test(conf, args_wrong)
 		{STACK "--port 0", "--port", "1 to 65535"},
 		{STACK "--port x", "--port", "1 to 65535"},
 		{STACK "--host a_b/c", "--host", "not a host name"},
-		{STACK "-c x.yaml", "--service-discovery", "cannot go with -c"},
-		{"-c x.yaml --static-models m", "--static-models", "cannot go with -c"},
+		{STACK "-c x.yaml", "--service-discovery", "cannot be used with -c"},
+		{"-c x.yaml --static-models m", "--static-models", "cannot be used with -c"},
 	};
 	struct conf_error err;
 	struct conf *c = NULL;
@@ -1850,10 +1850,10 @@ Test(conf, flags_without_a_meaning_are_told)
 			"--max-backoff-ms: a retry uses another engine at once, without a delay\n"
 			"--max-concurrent-requests: it belongs to --pd-disaggregation or --worker-urls\n"
 			"--max-retries: it belongs to --enable-retries\n"
-			"--max-instance-failover-reroute-attempts: retries is 10, the most there are\n"},
+			"--max-instance-failover-reroute-attempts: retries is 10, the maximum\n"},
 		{SGLANG "--rate-limit-tokens-per-second 5 --retry-max-retries 11 --disable-circuit-breaker",
-			"--rate-limit-tokens-per-second: it bounds the requests of all clients together; "
-			"client.rate bounds those of each, max_inflight those of an engine\n"},
+			"--rate-limit-tokens-per-second: no key limits all clients together: "
+			"client.rate limits each client, max_inflight each engine\n"},
 		{SHARED "--session-key X --nixl-proxy-port 1 --policy random",
 			"--nixl-proxy-port: it belongs to the connector lmcache, which --nixl-proxy-host or "
 			"--disagg-connector-type lmcache chooses\n"
@@ -1867,20 +1867,20 @@ Test(conf, flags_without_a_meaning_are_told)
 			"--static-model-labels: every engine serves whole requests\n"},
 		{LMCACHE "--decoder-registry {\"http://b:2/\":{}}", ""},
 		{LMCACHE "--decoder-registry {\"http://a:1\":{}}",
-			"--decoder-registry: does not name http://b:2: it has the ports of the other flags, or 7300 and "
+			"--decoder-registry: does not name http://b:2: the ports of the other flags apply, or 7300 and "
 			"7400\n"
 			"--decoder-registry: names http://a:1, which is no decode engine\n"},
 		{LMCACHE "--static-backends http://a:1,http://b:2,http://c:2 --static-models m,m,m "
 			 "--static-model-labels p,d,d --nixl-peer-host h",
-			"--nixl-peer-host: there are several decode engines: each LMCache is taken "
-			"to be at the host of its engine\n"},
+			"--nixl-peer-host: there are several decode engines: each LMCache is expected "
+			"at the host of its engine\n"},
 		{SGLANG "--prometheus-duration-buckets 0.1 2 --chat-template x --enable-trace",
 			"--prometheus-duration-buckets: the buckets of /metrics are fixed\n"
 			"--chat-template: the engines have the chat template\n"
 			"--enable-trace: the router has no spans of its own\n"},
 		{SGLANG "--worker-urls http://x --mini-lb --request-id-headers a b",
 			"--mini-lb: there is one router here\n"
-			"--request-id-headers: X-Request-Id is the one\n"
+			"--request-id-headers: the request id is always in X-Request-Id\n"
 			"--worker-urls: with --pd-disaggregation --prefill and --decode name the "
 			"engines\n"},
 	};

@@ -206,7 +206,7 @@ Test(conf_rescue, defaults_that_depend_on_others)
 Test(conf_rescue, what_does_not_go_together)
 {
 	expect_bad(POOL("sglang", "fallback: direct"), 3, "pools[0].fallback",
-		"decode engines of the connector sglang do nothing without a prefill engine: write none");
+		"decode engines of the connector sglang cannot serve without a prefill engine: write none");
 	expect_bad(
 		"pools: [{connector: p2p_nccl, fallback: direct, prefill: [{url: http://p, kv_addr: \":1\"}],\n"
 		" decode: [{url: http://d, kv_addr: \":1\"}]}]\n",
