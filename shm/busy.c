@@ -98,17 +98,7 @@ busy_none(struct seg *seg, uint32_t ep, uint64_t mark)
 	return half_open_worker(mark) != 0 && half_open_none(word_of(seg, ep), mark);
 }
 
-/* --- the master's ------------------------------------------------------------------------- */
-
-uint32_t
-busy_reap(struct seg *seg, uint32_t dead)
-{
-	uint32_t n = 0;
-
-	for (uint32_t ep = 0; ep < seg->hdr->max_endpoints; ep++)
-		n += half_open_reap(word_of(seg, ep), dead);
-	return n;
-}
+/* --- master ------------------------------------------------------------------------------- */
 
 void
 busy_begin(struct seg *seg, uint32_t ep)

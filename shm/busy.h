@@ -10,7 +10,8 @@
  *
  * A busy endpoint is not ejected: it works, and where nobody else can serve it is asked all the same.
  *
- * Process: workers; busy_reap() and busy_begin() are the master's.  Times are clock_ms().
+ * Process: workers; busy_begin() is the master's.  half_open_reap() ends the trials of a dead worker.
+ * Times are clock_ms().
  */
 #pragma once
 #include <stdbool.h>
@@ -55,8 +56,6 @@ bool busy_over(struct seg *seg, uint32_t ep);
 /* Of a request with that mark nothing was learned: if it was the trial the next one is due.  False: it was not. */
 bool busy_none(struct seg *seg, uint32_t ep, uint64_t mark);
 
-/* Master, after waitpid: the trials of the dead worker are over.  Returns how many. */
-uint32_t busy_reap(struct seg *seg, uint32_t dead);
 /* Master: its slot begins a new life. */
 void busy_begin(struct seg *seg, uint32_t ep);
 

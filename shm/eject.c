@@ -369,16 +369,6 @@ eject_trial_none(struct seg *seg, uint32_t ep, uint64_t trial)
 
 /* --- the master's ------------------------------------------------------------------------- */
 
-uint32_t
-eject_reap(struct seg *seg, uint32_t dead)
-{
-	uint32_t n = 0;
-
-	for (uint32_t ep = 0; ep < seg->hdr->max_endpoints; ep++)
-		n += half_open_reap(word_of(seg, ep), dead);
-	return n;
-}
-
 bool
 eject_clear(struct seg *seg, uint32_t ep, bool refused, uint64_t now_ms)
 {

@@ -83,8 +83,6 @@ uint64_t eject_bad_answer(struct seg *seg, const struct table_pool *tp, enum rol
 
 /* --- master */
 
-/* After waitpid: the trials of the dead worker are over, their endpoints due.  Returns how many. */
-uint32_t eject_reap(struct seg *seg, uint32_t dead);
 /* It is back, by other evidence than a trial; `refused`: only if nothing but refused connections had it
  * ejected.  False: it was not out, or not for that. */
 bool eject_clear(struct seg *seg, uint32_t ep, bool refused, uint64_t now_ms);

@@ -1,6 +1,7 @@
 #include "shm/half_open.h"
 
 #include "shm/core/atomic.h"
+#include "shm/core/seg.h"
 
 bool
 half_open_try(uint64_t *word, uint32_t me, uint64_t now_ms, uint64_t most_ms, uint64_t *ret_trial)
@@ -33,12 +34,24 @@ half_open_none(uint64_t *word, uint64_t trial)
 	return shm_cas(word, trial, due(trial)) == trial;
 }
 
-bool
-half_open_reap(uint64_t *word, uint32_t dead)
+static bool
+reap_word(uint64_t *word, uint32_t dead)
 {
 	const uint64_t seen = shm_load(word);
 
-	/* no second look: nobody can give the trial to the dead worker again */
+	/* One CAS is enough: no process can give a trial to the dead worker again. */
 	return half_open_out(seen) && half_open_worker(seen) == dead + 1 &&
 	       shm_cas(word, seen, due(seen)) == seen;
+}
+
+uint32_t
+half_open_reap(struct seg *seg, uint32_t dead)
+{
+	uint32_t n = 0;
+
+	for (uint32_t ep = 0; ep < seg->hdr->max_endpoints; ep++) {
+		n += reap_word(&seg->eps[ep].eject, dead);
+		n += reap_word(&seg->eps[ep].busy, dead);
+	}
+	return n;
 }

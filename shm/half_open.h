@@ -18,6 +18,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct seg;
+
 #define HALF_OPEN_OUT (UINT64_C(1) << 63) /* top bit: one comparison with 0 in a selection */
 #define HALF_OPEN_MS_BITS 40              /* 34 years of uptime */
 #define HALF_OPEN_OWN_BITS 48             /* the word's own bits begin here */
@@ -64,5 +66,6 @@ bool half_open_try(
 	uint64_t *word, uint32_t me, uint64_t now_ms, uint64_t most_ms, uint64_t *ret_trial);
 /* The trial ends without an outcome, and the next one is due.  False: it was over already. */
 bool half_open_none(uint64_t *word, uint64_t trial);
-/* Master, after waitpid of worker `dead`: if its trial is on, the next one is due.  True: it was. */
-bool half_open_reap(uint64_t *word, uint32_t dead);
+/* Master, after waitpid: ends all trials of the dead worker, of ejected and of busy endpoints, so that the next
+ * trials are due.  Returns how many trials it ended. */
+uint32_t half_open_reap(struct seg *seg, uint32_t dead);

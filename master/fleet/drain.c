@@ -248,31 +248,59 @@ others_serve(const struct fleet *f, const struct endpoint *ep)
 	return false;
 }
 
-int
-drain_begin(struct fleet *f, const char *what, struct evbuffer *out)
+/* Calls `act` for each endpoint that `what` names. */
+static int
+for_each_wanted(struct fleet *f, const char *what, struct evbuffer *out,
+	void (*act)(struct endpoint *ep, struct evbuffer *out))
 {
 	struct wanted w;
 
 	if (parse(what, &w, out) != 0 || resolve(f, &w, out) != 0)
 		return -1;
-	for (size_t i = 0; i < f->norder; i++) {
-		struct endpoint *ep = f->order[i];
-		const bool was = ep->drained;
+	for (size_t i = 0; i < f->norder; i++)
+		if (is_wanted(&w, f->order[i]))
+			act(f->order[i], out);
+	return 0;
+}
 
-		if (!is_wanted(&w, ep))
-			continue;
-		state_drain(ep);
-		print_endpoint(out, ep, was ? "draining as before:" : "draining:");
-		if (!was)
-			log_info("endpoint drained by pdctl", LOG_S("url", ep->engine.url),
-				LOG_S("role", role_name(ep->engine.role)),
-				LOG_S("pool", ep->engine.pool_name),
-				LOG_U("in_flight", in_flight(ep)));
-		if (!others_serve(f, ep))
-			(void)evbuffer_add_printf(out,
-				"  no other %s endpoint of pool %s is up: new requests get 503\n",
-				role_name(ep->engine.role), ep->engine.pool_name);
-	}
+static void
+drain(struct endpoint *ep, struct evbuffer *out)
+{
+	const bool was = ep->drained;
+
+	state_drain(ep);
+	print_endpoint(out, ep, was ? "draining as before:" : "draining:");
+	if (!was)
+		log_info("endpoint drained by pdctl", LOG_S("url", ep->engine.url),
+			LOG_S("role", role_name(ep->engine.role)),
+			LOG_S("pool", ep->engine.pool_name), LOG_U("in_flight", in_flight(ep)));
+	if (!others_serve(ep->fleet, ep))
+		(void)evbuffer_add_printf(out,
+			"  no other %s endpoint of pool %s is up: new requests get 503\n",
+			role_name(ep->engine.role), ep->engine.pool_name);
+}
+
+static void
+undrain(struct endpoint *ep, struct evbuffer *out)
+{
+	const bool was = ep->drained;
+
+	state_undrain(ep);
+	(void)evbuffer_add_printf(out, "%s %s, %s of pool %s: %s\n",
+		was ? "undrained:" : "was not drained:", ep->engine.url, role_name(ep->engine.role),
+		ep->engine.pool_name, ep_state_name(ep->state));
+	if (was)
+		log_info("endpoint undrained by pdctl", LOG_S("url", ep->engine.url),
+			LOG_S("role", role_name(ep->engine.role)),
+			LOG_S("pool", ep->engine.pool_name),
+			LOG_S("state", ep_state_name(ep->state)));
+}
+
+int
+drain_begin(struct fleet *f, const char *what, struct evbuffer *out)
+{
+	if (for_each_wanted(f, what, out, drain) != 0)
+		return -1;
 	(void)evbuffer_add_printf(out,
 		"It gets no new requests until `pdctl undrain`, a restart of "
 		"pdrouter, or its removal from the configuration.\n");
@@ -282,27 +310,7 @@ drain_begin(struct fleet *f, const char *what, struct evbuffer *out)
 int
 drain_end(struct fleet *f, const char *what, struct evbuffer *out)
 {
-	struct wanted w;
-
-	if (parse(what, &w, out) != 0 || resolve(f, &w, out) != 0)
-		return -1;
-	for (size_t i = 0; i < f->norder; i++) {
-		struct endpoint *ep = f->order[i];
-		const bool was = ep->drained;
-
-		if (!is_wanted(&w, ep))
-			continue;
-		state_undrain(ep);
-		(void)evbuffer_add_printf(out, "%s %s, %s of pool %s: %s\n",
-			was ? "undrained:" : "was not drained:", ep->engine.url,
-			role_name(ep->engine.role), ep->engine.pool_name, ep_state_name(ep->state));
-		if (was)
-			log_info("endpoint undrained by pdctl", LOG_S("url", ep->engine.url),
-				LOG_S("role", role_name(ep->engine.role)),
-				LOG_S("pool", ep->engine.pool_name),
-				LOG_S("state", ep_state_name(ep->state)));
-	}
-	return 0;
+	return for_each_wanted(f, what, out, undrain);
 }
 
 int

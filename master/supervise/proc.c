@@ -16,12 +16,11 @@
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/base/log.h"
-#include "shm/busy.h"
 #include "shm/core/heritage.h"
 #include "shm/core/rcu.h"
 #include "shm/core/seg.h"
-#include "shm/eject.h"
 #include "shm/flags.h"
+#include "shm/half_open.h"
 #include "shm/load.h"
 #include "shm/metrics.h"
 #include "shm/queue.h"
@@ -331,7 +330,7 @@ give_back(struct proc *p)
 	if (p->slot < SLOT_WORKERS(seg)) {
 		held = load_reap(seg, p->slot);
 		armed = flag_reap(seg, p->slot);
-		trials = eject_reap(seg, p->slot) + busy_reap(seg, p->slot);
+		trials = half_open_reap(seg, p->slot);
 		waiting = queue_reap(seg, p->slot);
 	}
 	metric_reap(seg, p->slot);

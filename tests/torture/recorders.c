@@ -259,7 +259,7 @@ recorder_bury(uint32_t child)
 		if ((noted & 255) == child + 1)
 			(void)cas(&all->trial[i], noted, 0);
 	}
-	reaped += eject_reap(seg, child);
+	reaped += half_open_reap(seg, child);
 	seen_add(&all->epoch, 1);
 	waver();
 	bring_back();

@@ -113,8 +113,8 @@ Test(shm_busy, the_dead_give_theirs_back)
 {
 	(void)said(0, NOW);
 	(void)try(1, NOW + 100);
-	cr_assert_eq(busy_reap(seg, 0), 0);
-	cr_assert_eq(busy_reap(seg, 1), 1);
+	cr_assert_eq(half_open_reap(seg, 0), 0);
+	cr_assert_eq(half_open_reap(seg, 1), 1);
 	cr_assert_neq(try(0, NOW + 101), UINT64_MAX);
 }
 

@@ -310,11 +310,11 @@ Test(shm_eject, the_dead_give_theirs_away)
 
 	(void)put_out(2, NOW);
 	cr_assert(try(0, EP, due) != 0 && try(3, 2, due) != 0);
-	cr_assert_eq(eject_reap(seg, 1), 0);
-	cr_assert_eq(eject_reap(seg, 3), 1);
+	cr_assert_eq(half_open_reap(seg, 1), 0);
+	cr_assert_eq(half_open_reap(seg, 3), 1);
 	cr_assert_eq(look(EP, due), EJECT_TRIED);
 	cr_assert_eq(look(2, due), EJECT_DUE);
-	cr_assert_eq(eject_reap(seg, 3), 0);
+	cr_assert_eq(half_open_reap(seg, 3), 0);
 }
 
 /* --- other evidence ----------------------------------------------------------------------- */
