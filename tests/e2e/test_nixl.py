@@ -16,9 +16,10 @@ from contextlib import ExitStack, contextmanager, suppress
 import pytest
 
 import expect
+from fleets import LATE
 from legs import (DECODE_FAILS, FRESH, IN_THE_STREAM, MESSAGES, PREFILL_FAILS, SCHEMA, SHAPE, STREAM, TOOLS, UNREADABLE, ask,
                   by_choice, call_a_tool, chooses_no_peer, fails_in_a_whole_answer, fails_in_the_stream, fresh, own_words, same, says,
-                  serve_again, tool_called, unseen)
+                  serve_again, taken, tool_called, unseen)
 from members import values
 from procs import MODEL, SLOW, metric_sum, parse_metrics, wait
 from raw import text_of
@@ -661,6 +662,41 @@ def test_push_decode_answers_before_a_prefill_that_is_another(push, stream):
     d.stream("b") if stream else d.reply(body={"choices": [{"text": "b"}]})
     a = c.read()
     assert b"wrong" not in a.body and b'"b"' in a.body.replace(b" ", b"")
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["no other engine", "another engine"])
+@pytest.mark.parametrize("how", ["500", "reset", "late"])
+def test_push_prefill_of_a_branch_fails_after_its_decode_engine_has_answered(world, how, others):
+    """The other branch's answer is at the client by then.  What is withheld is never confirmed: the branch begins anew or ends all."""
+    push = Push.__new__(Push)
+    push.r, p, (push.d,) = world.scripts(1 + others, pool={**PUSH, "fanout": True, "policy": "round_robin", "retries": 1,
+                                                           "timeouts": {"prefill": LATE}}, workers=1)
+    push.r.wait_all_up()
+    for push.p in p:
+        push.learn()
+    c = push.r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x", "n": 2, "stream": True})
+    d = [push.d.expect(), push.d.expect()]
+    at = {ex["x-request-id"]: ex for ex, _ in (taken(p), taken(p))}
+    at[d[0]["x-request-id"]].prefilled(params(d[0]))
+    d[0].stream_head().event("a")
+    events = c.events()
+    assert text_of([next(events)]) == "a"
+    d[1].stream_head().event("withheld")
+    assert c.silent(0.1)
+    failed = at[d[1]["x-request-id"]]
+    says(failed, 500) if how == "500" else PREFILL_FAILS[how][0](failed)
+    if others:
+        again, ex = push.d.expect(), taken(p)[0]
+        ex.prefilled(params(ex))
+        again.stream("b")
+        d[0].chunk(b"data: [DONE]\n\n").write(b"0\r\n\r\n").end()
+        assert text_of(events) == "b"
+    else:
+        assert [e.json()["error"]["code"] for e in events] == ["engine_status" if how == "500" else PREFILL_FAILS[how][2]]
+        assert d[0].gone()
+        d[0].close()
+    for ex in (failed, d[1]):
+        ex.close()
 
 
 def test_push_without_a_handoff(push):

@@ -10,8 +10,10 @@ from legs import FRESH, STREAM, leave, taken, unaccepting
 from members import values
 from procs import MODEL, SLOW, wait
 from raw import Closed
+from test_drain import drain
 from test_retry import FAN, HAND, POOL, REACHED, begin, fails, nobody, scripts
 
+LATER = f"{1500 * SLOW}ms"  # a drain and two reloads are over by then
 BODY = b'{"id":"x","choices":[{"index":0,"text":"a","finish_reason":"length"}],"kv_transfer_params":%s}'
 
 
@@ -168,6 +170,36 @@ def test_prefill_that_is_late_and_has_begun_to_answer(world, retries):
     rest(ex, later)
     told(d)
     r.wait_metric("kv_released_total", 1, reason="prefill_late")
+
+
+@pytest.mark.parametrize("since", ["full", "drained", "removed", "replaced"])
+def test_a_slot_that_the_next_attempt_took_over_is_not_taken_again_unseen(world, since):
+    """The decode engine has one slot, which goes over to the next attempt.  The first prefill engine's answer comes when that
+    slot is in use, or after an operator was told that nothing is in flight there, or when it is another engine's."""
+    p, d, *others = [world.script(), world.script()], *(world.script() for _ in range(3))
+    keys = {**POOL, "retries": 1, "timeouts": {"prefill": LATER}}
+    r = world.router(world.pool(p, [{"url": d.url, "max_inflight": 1}], **keys), workers=1, shared_memory={"max_endpoints": 4})
+    c = begin(r.wait_all_up())
+    ex, _ = taken(p)
+    later = half(ex)
+    taken(p)[0].prefilled(HAND % 2)
+    leg = d.expect()
+    if since != "full":
+        leg.reply(body={"choices": []})
+        assert c.read().status == 200
+        assert "Nothing is in flight there any more" in drain(r, d.url, "--wait").stdout
+    if since in ("removed", "replaced"):
+        for n in range(1, 3 if since == "replaced" else 2):  # of four slots the second one is given d's
+            r.reload(pools=[world.pool(p, [{"url": e.url, "max_inflight": 1} for e in others[:n]], **keys)])
+            r.wait_all_up()
+    assert not ex.gone(0.01), "it is read to its end"
+    rest(ex, later)
+    assert d.quiet() and nobody(others)
+    if since == "full":
+        leg.reply(body={"choices": []})
+        assert c.read().status == 200
+    assert not r.in_flight()
+    r.look_over()
 
 
 def test_what_is_read_to_its_end_holds_nobody_up(world):

@@ -8,9 +8,11 @@ import pytest
 
 import expect
 from fleets import FAILS_OF_D, FAR, KINDS, LATE, Fleet, build, engines
-from legs import FRESH, MESSAGES, SHAPE, TOOLS
+from legs import FRESH, MESSAGES, PREFILL_FAILS, SHAPE, TOOLS, says, taken
 from procs import MODEL, SLOW, wait
+from raw import text_of
 from stages import lasting
+from test_nixl import PUSH, params
 
 N = 6
 POOL = {"resume": True, "retries": 2, "retry_budget": 100, "timeouts": {"decode": LATE}}
@@ -331,6 +333,43 @@ def test_the_next_one_dies_in_its_first_event(world):
     s.c.silent(0.05)  # it is read
     ex.reset()
     s.goes_on("one")
+
+
+@pytest.mark.parametrize("retries", [1, 2])
+@pytest.mark.parametrize("how", ["500", "reset", "late"])
+def test_the_next_ones_prefill_fails_after_decode_has_answered(world, how, retries):
+    """NixlPush: what the next decode engine says is withheld until its prefill engine confirms it, which does not happen."""
+    r, p, d = world.scripts(2, 2, pool={**POOL, **PUSH, "policy": "round_robin", "retries": retries,
+                                        "timeouts": {"prefill": LATE, "decode": "20s"}}, workers=1)
+    r.wait_all_up()
+    body = body_of(True)
+    for _ in p:  # the prefill engines' identities are learned
+        c = r.client().request("POST", path_of(body), body)
+        ex = taken(p)[0]
+        ex.prefilled(params(ex))
+        taken(d)[0].stream("b")
+        list(c.events())
+    c = r.client().request("POST", path_of(body), body)
+    ex, leg = taken(p)[0], taken(d)[0]
+    ex.prefilled(params(ex))
+    leg.stream_head().chunk(event("one"))
+    events = c.events()
+    assert text_of([next(events)]) == "one"
+    leg.reset()
+    ex, leg = taken(p)[0], taken(d)[0]
+    leg.stream_head().chunk(event(" withheld"))
+    assert c.silent(0.1)
+    says(ex, 500) if how == "500" else PREFILL_FAILS[how][0](ex)
+    if retries == 2:
+        again = taken(p)[0]
+        again.prefilled(params(again))
+        taken(d)[0].stream_head().chunk(event(" end", finish_reason="stop")).chunk(b"data: [DONE]\n\n").write(b"0\r\n\r\n").end()
+        assert text_of(events) == " end"
+    else:
+        assert [e.json()["error"]["code"] for e in events] == ["engine_status" if how == "500" else PREFILL_FAILS[how][2]]
+    assert leg.gone()
+    for x in (ex, leg):
+        x.close()
 
 
 def test_an_engine_that_counts_nothing(world):
