@@ -7,6 +7,7 @@
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/failover.h"
 #include "worker/base/core.h"
+#include "worker/handshake/edit.h"
 #include "worker/net/connpool.h"
 
 /* By hand, as this runs twice per request: printf would cost 4,000 instructions each time.  ROUTE_QUERY_MAX and the
@@ -83,7 +84,7 @@ compose_lookup(struct leg *leg, struct leg_message *m)
 	struct splice_edit e;
 
 	if (l->edit != NULL) {
-		connector_strip(&a->t, &e);
+		edit_strip(&a->t, &e);
 		l->edit(&a->t, &e);
 		body(a->t.of.text, &e, m);
 	}
@@ -119,7 +120,7 @@ compose_leg(struct leg *leg, struct leg_message *m)
 			failover_prefill_again(a);
 		return false;
 	}
-	connector_edit(&a->t, role, &e);
+	edit_leg(&a->t, role, &e);
 	body(a->t.of.text, &e, m);
 	if (c->path != NULL)
 		path = c->path(&a->t, role);

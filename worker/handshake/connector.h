@@ -123,25 +123,6 @@ size_t connector_list_of_prompts(const struct splice *doc, const struct splice_m
 /* Of the request; 1 for one. */
 size_t connector_prompts(const struct demand *d);
 
-/* Shared by connectors (connector.c). */
-
-void connector_set(struct splice_edit *e, enum splice_key k, enum splice_op op, const char *value);
-void connector_set_span(struct splice_edit *e, enum splice_key k, enum splice_op op, struct span v);
-/* Limits of a prefill leg: one token, not streamed (protocols.md 1.6). */
-void connector_limit_prefill(struct transfer *t, struct splice_edit *e);
-/* Its first token may not end it: vLLM <= 0.19 and Mooncake give KV parameters only for what ended by length (2.3). */
-void connector_no_stops(struct splice_edit *e);
-/* The client's own body, untouched. */
-void connector_no_edit(struct transfer *t, struct splice_edit *e);
-/* Takes nothing out of the prefill answer, which must be one.  Returns as `prefilled`. */
-enum handoff connector_take_answer(struct transfer *t);
-/* Takes kv_transfer_params out of the prefill answer, as raw JSON.  Returns as `prefilled`. */
-enum handoff connector_take_kv(struct transfer *t);
-/* Cuts the members that choose a peer or a request, which no client may set, and replaces ids by ours. */
-void connector_strip(struct transfer *t, struct splice_edit *e);
-/* A whole leg's body: strips, replaces ids, takes one prompt and sample of several, applies the connector's
- * edit, and with t->release_only limits decode to one token. */
-void connector_edit(struct transfer *t, enum role role, struct splice_edit *e);
 /* The client's own id as an answer's id, in quotes, where the engine's id will not do. */
 const char *connector_answer_id(const struct demand *d, char id[CONNECTOR_ANSWER_ID]);
 enum several connector_several_whole(const struct req_pool *pool);

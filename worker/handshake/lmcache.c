@@ -13,6 +13,7 @@
 #include "proto/json/json_read.h"
 #include "proto/json/json_small.h"
 #include "worker/net/connpool.h"
+#include "worker/handshake/edit.h"
 #include "worker/handshake/transfer.h"
 
 #define COMPLETIONS_MAX_TOKENS 16 /* of a completion that says none (1.2) */
@@ -131,11 +132,11 @@ tokenize_edit(struct transfer *t, struct splice_edit *e)
 	const struct span p = prompt_of(t);
 
 	if (t->of.facts->route == ROUTE_CHAT)
-		connector_set(e, SK_PROMPT, SE_CUT, NULL);
+		edit_set(e, SK_PROMPT, SE_CUT, NULL);
 	else
-		connector_set(e, SK_MESSAGES, SE_CUT, NULL);
+		edit_set(e, SK_MESSAGES, SE_CUT, NULL);
 	if (p.n > 0)
-		connector_set_span(e, SK_PROMPT, SE_SET, p);
+		edit_set_span(e, SK_PROMPT, SE_SET, p);
 }
 
 static bool
@@ -198,17 +199,17 @@ to_completion(struct transfer *t, struct splice_edit *e)
 	const struct splice_member *wanted = splice_find(doc, SK_LOGPROBS),
 				   *top = splice_find(doc, SK_TOP_LOGPROBS);
 
-	connector_set(e, SK_MESSAGES, SE_CUT, NULL);
-	connector_set(e, SK_TOOLS, SE_CUT, NULL);
-	connector_set(e, SK_TOOL_CHOICE, SE_CUT, NULL);
-	connector_set(e, SK_TOP_LOGPROBS, SE_CUT, NULL);
+	edit_set(e, SK_MESSAGES, SE_CUT, NULL);
+	edit_set(e, SK_TOOLS, SE_CUT, NULL);
+	edit_set(e, SK_TOOL_CHOICE, SE_CUT, NULL);
+	edit_set(e, SK_TOP_LOGPROBS, SE_CUT, NULL);
 	if (wanted == NULL || wanted->type != ST_TRUE)
-		connector_set(e, SK_LOGPROBS, SE_CUT, NULL);
+		edit_set(e, SK_LOGPROBS, SE_CUT, NULL);
 	else if (top != NULL && top->type == ST_NUMBER)
-		connector_set_span(e, SK_LOGPROBS, SE_SET,
+		edit_set_span(e, SK_LOGPROBS, SE_SET,
 			(struct span){doc->text + top->val, top->end - top->val});
 	else
-		connector_set(e, SK_LOGPROBS, SE_SET, "0"); /* the chosen token's alone */
+		edit_set(e, SK_LOGPROBS, SE_SET, "0"); /* the chosen token's alone */
 }
 
 static void
@@ -216,7 +217,7 @@ token_edit(struct transfer *t, struct splice_edit *e)
 {
 	if (t->of.facts->route == ROUTE_CHAT)
 		to_completion(t, e);
-	connector_set_span(e, SK_PROMPT, SE_SET, t->tokens);
+	edit_set_span(e, SK_PROMPT, SE_SET, t->tokens);
 }
 
 static void
@@ -224,15 +225,15 @@ prefill_edit(struct transfer *t, struct splice_edit *e)
 {
 	const bool first = by_prefill(&t->of.facts->pool);
 
-	connector_limit_prefill(t, e);
+	edit_limit_prefill(t, e);
 	if (first) {
 		token_edit(t, e);
-		connector_set(e, SK_MAX_COMPLETION_TOKENS, SE_CUT, NULL);
+		edit_set(e, SK_MAX_COMPLETION_TOKENS, SE_CUT, NULL);
 		/* whether it has ended there is asked of this answer */
 		if (asked_least(&t->of) > 0)
-			connector_set(e, SK_MIN_TOKENS, SE_SET, "1");
+			edit_set(e, SK_MIN_TOKENS, SE_SET, "1");
 	}
-	connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET,
+	edit_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET,
 		transfer_text(t, "{%s\"disagg_spec\":{\"req_id\":\"%s\",%s}}",
 			first ? "\"ret_first_tok\":true," : "", t->notice_id.p,
 			t->engine[ROLE_DECODE]->disagg_spec));
@@ -242,7 +243,7 @@ prefill_edit(struct transfer *t, struct splice_edit *e)
 static void
 set_prompt_and(struct transfer *t, struct splice_edit *e, int64_t token)
 {
-	connector_set_span(e, SK_PROMPT, SE_SET,
+	edit_set_span(e, SK_PROMPT, SE_SET,
 		transfer_text(t, "%.*s%s%lld]", (int)t->tokens.n - 1, t->tokens.p,
 			t->tokens.n > 2 ? "," : "", (long long)token));
 }
@@ -254,10 +255,10 @@ after_first_token(struct transfer *t, struct splice_edit *e)
 	const uint64_t least = asked_least(&t->of);
 
 	set_prompt_and(t, e, t->first_token);
-	connector_set_span(e, SK_MAX_TOKENS, SE_SET,
+	edit_set_span(e, SK_MAX_TOKENS, SE_SET,
 		transfer_text(t, "%llu", (unsigned long long)rest_limit(t)));
 	if (least > 0)
-		connector_set_span(e, SK_MIN_TOKENS, SE_SET,
+		edit_set_span(e, SK_MIN_TOKENS, SE_SET,
 			transfer_text(t, "%llu", (unsigned long long)least - 1));
 }
 
@@ -267,13 +268,13 @@ decode_edit(struct transfer *t, struct splice_edit *e)
 	if (!by_prefill(&t->of.facts->pool))
 		return;
 	token_edit(t, e);
-	connector_set(e, SK_MAX_COMPLETION_TOKENS, SE_CUT, NULL);
+	edit_set(e, SK_MAX_COMPLETION_TOKENS, SE_CUT, NULL);
 	if (t->first_token >= 0)
 		after_first_token(t, e);
 	else if (t->release_only) /* decode looks up all but the last one, whatever that is */
 		set_prompt_and(t, e, 0);
 	else if (t->of.facts->route == ROUTE_CHAT) /* not told: decode makes it */
-		connector_set_span(e, SK_MAX_TOKENS, SE_SET,
+		edit_set_span(e, SK_MAX_TOKENS, SE_SET,
 			transfer_text(t, "%llu", (unsigned long long)rest_limit(t) + 1));
 }
 

@@ -10,6 +10,7 @@
 
 #include "shm/base/mem.h"
 #include "worker/net/connpool.h"
+#include "worker/handshake/edit.h"
 #include "worker/handshake/transfer.h"
 
 #define BOOTSTRAP_PORT 8998     /* VLLM_MOONCAKE_BOOTSTRAP_PORT */
@@ -125,9 +126,9 @@ failed(struct transfer *t, enum role role)
 static void
 prefill_edit(struct transfer *t, struct splice_edit *e)
 {
-	connector_limit_prefill(t, e);
-	connector_no_stops(e); /* the KV of what ends by a stop is not kept for decode */
-	connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET,
+	edit_limit_prefill(t, e);
+	edit_no_stops(e); /* the KV of what ends by a stop is not kept for decode */
+	edit_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET,
 		old(t) ? transfer_text(t, "{\"do_remote_decode\":true,\"do_remote_prefill\":false}")
 		       : transfer_text(t,
 				 "{\"do_remote_decode\":true,\"do_remote_prefill\":false,"
@@ -145,10 +146,10 @@ decode_edit(struct transfer *t, struct splice_edit *e)
 	if (t->kv.n == 0)
 		return; /* no KV parameters: the decode engine prefills for itself */
 	if (old(t)) {
-		connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET, t->kv);
+		edit_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET, t->kv);
 		return;
 	}
-	connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET,
+	edit_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET,
 		transfer_text(t,
 			"{\"do_remote_decode\":false,\"do_remote_prefill\":true,\"transfer_id\":\"xfer-%s\","
 			"\"remote_bootstrap_addr\":\"http://%s%s%s:%u\",\"remote_engine_id\":%.*s}",
@@ -166,9 +167,9 @@ prefilled(struct transfer *t)
 	const struct engine_answer *p = &t->prefill_answer;
 
 	if (old(t))
-		return connector_take_kv(t);
+		return transfer_take_kv(t);
 	t->starts[ROLE_DECODE] = STARTS_AFTER_PREFILL; /* should prefill be done again */
-	if (connector_take_answer(t) == HANDOFF_BAD)
+	if (transfer_take_answer(t) == HANDOFF_BAD)
 		return HANDOFF_BAD;
 	if (!answer_prefill_ended(p->text, p->len)) {
 		if (t->kv.n == 0) /* prefill was done again: failover_prefill_again() */

@@ -14,6 +14,7 @@
 
 #include "shm/base/mem.h"
 #include "worker/net/connpool.h"
+#include "worker/handshake/edit.h"
 #include "worker/handshake/transfer.h"
 
 /* Only do_remote_decode is read; the nulls are what every published proxy sends (2.1). */
@@ -29,9 +30,9 @@ static const char *const identity[] = {
 static void
 prefill_edit(struct transfer *t, struct splice_edit *e)
 {
-	connector_limit_prefill(t, e);
-	connector_no_stops(e);
-	connector_set(e, SK_KV_TRANSFER_PARAMS, SE_SET, ask);
+	edit_limit_prefill(t, e);
+	edit_no_stops(e);
+	edit_set(e, SK_KV_TRANSFER_PARAMS, SE_SET, ask);
 }
 
 static void
@@ -39,7 +40,7 @@ decode_edit(struct transfer *t, struct splice_edit *e)
 {
 	if (t->kv.n >
 		0) /* else there are no KV parameters: the decode engine prefills for itself */
-		connector_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET, t->kv);
+		edit_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET, t->kv);
 }
 
 static bool
@@ -131,7 +132,7 @@ static enum handoff
 prefilled(struct transfer *t)
 {
 	const struct span told = t->kv;
-	enum handoff r = connector_take_kv(t);
+	enum handoff r = transfer_take_kv(t);
 
 	if (!pushes(t) || (r != HANDOFF_OK && r != HANDOFF_NONE))
 		return r;

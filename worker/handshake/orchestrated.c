@@ -3,6 +3,7 @@
  *   handoff: kv_transfer_params    the merged code: as nixl, remote_host naming the prefill URL's host
  *   handoff: disagg_prefill_resp   the first form (Neuron, AIBrix): decode is given the whole answer
  */
+#include "worker/handshake/edit.h"
 #include "worker/handshake/transfer.h"
 
 static bool
@@ -15,7 +16,7 @@ static void
 prefill_edit(struct transfer *t, struct splice_edit *e)
 {
 	if (whole_answer(&t->of.facts->pool))
-		connector_limit_prefill(t, e);
+		edit_limit_prefill(t, e);
 	else
 		connector_nixl.edit[ROLE_PREFILL](t, e);
 }
@@ -26,7 +27,7 @@ decode_edit(struct transfer *t, struct splice_edit *e)
 	if (!whole_answer(&t->of.facts->pool))
 		connector_nixl.edit[ROLE_DECODE](t, e);
 	else
-		connector_set_span(e, SK_DISAGG_PREFILL_RESP, SE_SET, t->kv);
+		edit_set_span(e, SK_DISAGG_PREFILL_RESP, SE_SET, t->kv);
 }
 
 static enum handoff
@@ -36,7 +37,7 @@ prefilled(struct transfer *t)
 	struct splice_seg unused;
 
 	if (!whole_answer(&t->of.facts->pool))
-		return connector_take_kv(t);
+		return transfer_take_kv(t);
 	if (splice_member_raw(p->text, p->len, "", &unused) == -1)
 		return HANDOFF_BAD; /* not one JSON object: it would break the body it is put into */
 	t->kv = (struct span){p->text, p->len};

@@ -6,6 +6,7 @@
 
 #include "shm/base/rnd.h"
 #include "worker/net/connpool.h"
+#include "worker/handshake/edit.h"
 #include "worker/handshake/transfer.h"
 
 static enum req_end
@@ -42,9 +43,9 @@ rewrites(const struct demand *d, struct answer_how *how, char id[CONNECTOR_ANSWE
 const struct connector connector_p2p_nccl = {
 	.info = &connector_info[CONNECTOR_P2P_NCCL],
 	.starts = {[ROLE_PREFILL] = STARTS_AT_ONCE, [ROLE_DECODE] = STARTS_AFTER_PREFILL},
-	.edit = {[ROLE_PREFILL] = connector_limit_prefill, [ROLE_DECODE] = connector_no_edit},
+	.edit = {[ROLE_PREFILL] = edit_limit_prefill, [ROLE_DECODE] = edit_nothing},
 	.begin = begin,
-	.prefilled = connector_take_answer,
+	.prefilled = transfer_take_answer,
 	/*
 	 * Samples of one request have ids of their own on each side.  The decode engine cannot do them
 	 * alone: it never computes a prompt but waits for its cache (p2p_nccl_connector.py,

@@ -16,6 +16,7 @@
 #include "shm/base/rnd.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
+#include "worker/handshake/edit.h"
 #include "worker/handshake/transfer.h"
 
 #define BATCH_MAX 4096 /* rooms of one request */
@@ -88,7 +89,7 @@ static void
 set_list(struct transfer *t, struct splice_edit *e, enum splice_key k, struct membuf *b)
 {
 	membuf_add(b, "]", 1);
-	connector_set_span(e, k, SE_SET, transfer_text(t, "%.*s", (int)b->n, b->p));
+	edit_set_span(e, k, SE_SET, transfer_text(t, "%.*s", (int)b->n, b->p));
 	membuf_free(b);
 }
 
@@ -99,7 +100,7 @@ set_all(struct transfer *t, struct splice_edit *e, enum splice_key k, struct spa
 	struct membuf b = {NULL, 0, 0};
 
 	if (n == 0) {
-		connector_set_span(e, k, SE_SET, v);
+		edit_set_span(e, k, SE_SET, v);
 		return;
 	}
 	for (size_t i = 0; i < n; i++) {
@@ -165,9 +166,8 @@ edit(struct transfer *t, struct splice_edit *e)
 	const size_t n = batch(t);
 
 	if (n == 0) {
-		connector_set(e, SK_RID, SE_SET, t->id_json);
-		connector_set_span(
-			e, SK_BOOTSTRAP_ROOM, SE_SET, transfer_text(t, "%" PRIu64, t->room));
+		edit_set(e, SK_RID, SE_SET, t->id_json);
+		edit_set_span(e, SK_BOOTSTRAP_ROOM, SE_SET, transfer_text(t, "%" PRIu64, t->room));
 	} else {
 		set_rids(t, e, n);
 		set_rooms(t, e, n);
@@ -186,8 +186,8 @@ prefill_edit(struct transfer *t, struct splice_edit *e)
 		edit(t, e);
 		return;
 	}
-	connector_set(e, SK_RID, SE_SET, t->id_json);
-	connector_set(e, SK_STREAM, SE_SET, "true");
+	edit_set(e, SK_RID, SE_SET, t->id_json);
+	edit_set(e, SK_STREAM, SE_SET, "true");
 }
 
 static void
@@ -199,16 +199,16 @@ decode_edit(struct transfer *t, struct splice_edit *e)
 	if (!streams(t)) {
 		edit(t, e);
 		if (t->rank[ROLE_PREFILL] >= 0)
-			connector_set_span(e, SK_DISAGG_PREFILL_DP_RANK, SE_SET,
+			edit_set_span(e, SK_DISAGG_PREFILL_DP_RANK, SE_SET,
 				transfer_text(t, "%d", t->rank[ROLE_PREFILL]));
 		return;
 	}
-	connector_set(e, SK_RID, SE_SET, t->id_json);
+	edit_set(e, SK_RID, SE_SET, t->id_json);
 	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
 		struct splice_seg v;
 
 		if (splice_member_raw(t->kv.p, t->kv.n, splice_key_name(keys[i]), &v) == 1)
-			connector_set_span(e, keys[i], SE_SET, (struct span){v.p, v.n});
+			edit_set_span(e, keys[i], SE_SET, (struct span){v.p, v.n});
 	}
 }
 

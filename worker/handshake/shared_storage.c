@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "proto/answer/sse.h"
+#include "worker/handshake/edit.h"
 #include "worker/handshake/transfer.h"
 
 /* Of several prompts each is looked up by itself, and a stream would begin with those that are there. */
@@ -38,14 +39,13 @@ begin(struct transfer *t)
 static void
 no_threshold(struct transfer *t, struct splice_edit *e)
 {
-	connector_set(
-		e, SK_CACHE_HIT_THRESHOLD, decode_first_mode(&t->of) ? SE_SET : SE_LOWER, "0");
+	edit_set(e, SK_CACHE_HIT_THRESHOLD, decode_first_mode(&t->of) ? SE_SET : SE_LOWER, "0");
 }
 
 static void
 prefill_edit(struct transfer *t, struct splice_edit *e)
 {
-	connector_limit_prefill(t, e);
+	edit_limit_prefill(t, e);
 	no_threshold(t, e);
 }
 
@@ -53,7 +53,7 @@ static void
 decode_edit(struct transfer *t, struct splice_edit *e)
 {
 	if (trying(t))
-		connector_set(e, SK_CACHE_HIT_THRESHOLD, SE_SET,
+		edit_set(e, SK_CACHE_HIT_THRESHOLD, SE_SET,
 			t->of.facts->pool.shake.cache_hit_threshold);
 	else
 		no_threshold(t, e);

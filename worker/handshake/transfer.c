@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/json/json_string.h"
 #include "shm/base/mem.h"
 #include "shm/base/rnd.h"
 #include "worker/base/core.h"
@@ -137,4 +138,69 @@ transfer_kv_arrived(const struct transfer *t)
 {
 	return t->notices == NOTICES_READY ||
 	       (t->notices == NOTICES_AWAITED && flag_is_ready(t->w->flags, &t->flag));
+}
+
+/* --- taken out of the prefill answer -------------------------------------------------------------- */
+
+static bool
+empty_object(struct span kv)
+{
+	size_t i = 1;
+
+	while (i < kv.n && strchr(" \t\r\n", kv.p[i]) != NULL)
+		i++;
+	return i < kv.n && kv.p[i] == '}';
+}
+
+/*
+ * Names the prefill engine by the host of its URL: needed where it does not know its own address, as
+ * vLLM's side channel says "localhost" by default (protocols.md 2.2).
+ */
+static void
+name_host(struct transfer *t)
+{
+	const char *host = t->engine[ROLE_PREFILL]->host;
+	struct span kv = t->kv;
+	struct splice_seg v;
+	char quoted[280];
+	int known = splice_member_raw(kv.p, kv.n, "remote_host", &v);
+
+	if (known == -1 || json_quote(quoted, sizeof(quoted), host, strlen(host), 256) == -1)
+		return; /* not an object: passed on as it is */
+	if (known == 1)
+		t->kv = transfer_text(t, "%.*s%s%.*s", (int)(v.p - kv.p), kv.p, quoted,
+			(int)(kv.p + kv.n - (v.p + v.n)), v.p + v.n);
+	else
+		t->kv = transfer_text(t, "{\"remote_host\":%s%s%.*s", quoted,
+			empty_object(kv) ? "" : ",", (int)kv.n - 1, kv.p + 1);
+}
+
+enum handoff
+transfer_take_answer(struct transfer *t)
+{
+	const struct engine_answer *p = &t->prefill_answer;
+	struct splice_seg v;
+
+	return splice_member_raw(p->text, p->len, "choices", &v) == 1 ? HANDOFF_OK : HANDOFF_BAD;
+}
+
+enum handoff
+transfer_take_kv(struct transfer *t)
+{
+	const struct engine_answer *p = &t->prefill_answer;
+	struct splice_seg v;
+
+	switch (splice_member_raw(p->text, p->len, "kv_transfer_params", &v)) {
+	case 1:
+		if (v.n == 4 && memcmp(v.p, "null", 4) == 0)
+			return HANDOFF_NONE;
+		t->kv = (struct span){v.p, v.n};
+		if (t->of.facts->pool.shake.remote_host == REMOTE_HOST_PREFILL)
+			name_host(t);
+		return HANDOFF_OK;
+	case 0:
+		return HANDOFF_NONE;
+	default:
+		return HANDOFF_BAD;
+	}
 }

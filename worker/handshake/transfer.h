@@ -87,3 +87,7 @@ bool transfer_await_notices(struct transfer *t, uint8_t count, char ret_id[FLAG_
 void transfer_drop_flag(struct transfer *t, bool ready);
 /* Whether the notices have come, even if nobody has been woken for them yet. */
 bool transfer_kv_arrived(const struct transfer *t);
+/* Takes nothing out of the prefill answer, which must be one.  Returns as connector.prefilled. */
+enum handoff transfer_take_answer(struct transfer *t);
+/* Takes kv_transfer_params out of the prefill answer, as raw JSON.  Returns as connector.prefilled. */
+enum handoff transfer_take_kv(struct transfer *t);

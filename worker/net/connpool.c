@@ -13,7 +13,6 @@
 #include "shm/base/conf.h"
 #include "shm/base/mem.h"
 #include "worker/base/core.h"
-#include "worker/net/leg.h"
 
 #define STALE_US                                                                                   \
 	2000 /* beside the way there and back: a connection that had gone stale says so by then */
@@ -76,7 +75,7 @@ end_conn(struct connpool *p, struct upconn *uc)
 		uc->ep->disconnects++;
 	endpoint_unref(uc->ep);
 	uc->ep = NULL;
-	uc->leg = NULL;
+	uc->ops = NULL;
 	TAILQ_INSERT_TAIL(&p->ended, uc, link);
 }
 
@@ -215,8 +214,8 @@ on_conn_read(void *arg)
 	struct upconn *uc = arg;
 	struct connpool *p = uc->sock.w->connpool;
 
-	if (uc->leg != NULL)
-		leg_on_read(uc->leg);
+	if (uc->ops != NULL)
+		uc->ops->readable(uc->user);
 	else /* the engine closed it, or says something nobody asked for */
 		drop_idle(p, uc);
 }
@@ -226,8 +225,8 @@ on_conn_drained(void *arg)
 {
 	struct upconn *uc = arg;
 
-	if (uc->leg != NULL)
-		leg_on_drained(uc->leg);
+	if (uc->ops != NULL)
+		uc->ops->drained(uc->user);
 }
 
 static void
@@ -236,8 +235,8 @@ on_conn_error(void *arg, int err)
 	struct upconn *uc = arg;
 
 	(void)err;
-	if (uc->leg != NULL)
-		leg_on_error(uc->leg);
+	if (uc->ops != NULL)
+		uc->ops->broken(uc->user);
 	else
 		drop_idle(uc->sock.w->connpool, uc);
 }
@@ -335,7 +334,7 @@ connpool_put(struct connpool *p, struct upconn **ucp)
 	struct endpoint *ep = uc->ep;
 
 	*ucp = NULL;
-	uc->leg = NULL;
+	uc->ops = NULL;
 	if (!ep->current || ep->nidle >= p->w->conf->upstream_max_idle || p->w->draining ||
 		p->w->conf->upstream_idle_ms == 0) {
 		end_conn(p, uc);

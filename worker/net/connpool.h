@@ -14,7 +14,6 @@
 #include "shm/table.h"
 #include "worker/net/sock.h"
 
-struct leg;
 struct connpool;
 struct worker;
 
@@ -47,10 +46,18 @@ struct endpoint {
 	uint32_t next_rank;           /* data-parallel rank of the next request */
 };
 
+/* What happens to a connection in use, told to its user (a leg). */
+struct upconn_ops {
+	void (*readable)(void *user);
+	void (*drained)(void *user);
+	void (*broken)(void *user);
+};
+
 struct upconn {
 	struct sock sock;
 	struct endpoint *ep;
-	struct leg *leg; /* NULL while idle */
+	const struct upconn_ops *ops; /* NULL while idle */
+	void *user;
 	uint64_t idle_since_ms;
 	/* bytes written for earlier requests: all acknowledged, they were answered */
 	uint64_t sent_before;

@@ -22,6 +22,11 @@
 static void feed(struct leg *leg, const char *p, size_t n);
 static bool hand_on(struct leg *leg, const struct span *pieces, size_t n, bool done);
 
+static void on_readable(void *user), on_drained(void *user), on_broken(void *user);
+
+static const struct upconn_ops conn_ops = {
+	.readable = on_readable, .drained = on_drained, .broken = on_broken};
+
 typedef void leg_handler(struct leg *);
 static leg_handler send_request, all_sent, read_answer, connect_failed, lost_sending, lost,
 	closed_in_body, ignore, never;
@@ -170,7 +175,7 @@ leg_take_conn(struct leg *leg)
 	leg->uc = NULL;
 	if (uc == NULL)
 		return NULL;
-	uc->leg = NULL;
+	uc->ops = NULL;
 	sock_read_stop(&uc->sock);
 	return uc;
 }
@@ -267,7 +272,7 @@ send_request(struct leg *leg)
 	leg->once = m.once;
 	leg->uc->sent_us = clock_us();
 	if (r < 0) {
-		leg_on_error(leg);
+		on_broken(leg);
 		return;
 	}
 	if (sock_queued(&leg->uc->sock) == 0)
@@ -292,7 +297,8 @@ start(struct leg *leg, bool fresh)
 		fail(leg, is_shortage(err) ? LEG_FAIL_SHORTAGE : LEG_FAIL_CONNECT);
 		return;
 	}
-	leg->uc->leg = leg;
+	leg->uc->ops = &conn_ops;
+	leg->uc->user = leg;
 	set_clock(leg);
 	if (!leg->uc->sock.connecting)
 		send_request(leg);
@@ -307,21 +313,27 @@ leg_start(struct leg *leg)
 
 /* --- what happens to the connection -------------------------------------------------------------- */
 
-void
-leg_on_drained(struct leg *leg)
+static void
+on_drained(void *user)
 {
+	struct leg *leg = user;
+
 	states[leg->state].drained(leg);
 }
 
-void
-leg_on_read(struct leg *leg)
+static void
+on_readable(void *user)
 {
+	struct leg *leg = user;
+
 	states[leg->state].readable(leg);
 }
 
-void
-leg_on_error(struct leg *leg)
+static void
+on_broken(void *user)
 {
+	struct leg *leg = user;
+
 	states[leg->state].broken(leg);
 }
 
@@ -435,7 +447,7 @@ read_answer(struct leg *leg)
 		return;
 	}
 	if (n < 0) {
-		leg_on_error(leg);
+		on_broken(leg);
 		return;
 	}
 	advance(leg, LEG_ANSWERING);

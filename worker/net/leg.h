@@ -166,11 +166,6 @@ bool leg_look(struct leg *leg);
 /* True while the connection is being made. */
 bool leg_connecting(const struct leg *leg);
 
-/* For connpool.c: the borrowed connection's events. */
-void leg_on_read(struct leg *leg);
-void leg_on_drained(struct leg *leg);
-void leg_on_error(struct leg *leg);
-
 /* For the log: how a leg failed; NULL if it has not. */
 const char *leg_fail_text(enum leg_fail fail);
 /* False if the state's row has an empty cell: a unit test walks the table. */

@@ -7,6 +7,7 @@
 
 #include "shm/base/mem.h"
 #include "worker/handshake/connector.h"
+#include "worker/handshake/edit.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
 #include "worker/handshake/transfer.h"
@@ -74,7 +75,7 @@ expect_body(enum role role, const char *want)
 {
 	struct splice_edit e;
 
-	connector_edit(&t, role, &e);
+	edit_leg(&t, role, &e);
 	expect_edit(&e, want);
 }
 

@@ -39,7 +39,7 @@ expect_lookup(const char *want)
 	cr_assert(connector_lmcache.lookup(&t, &q));
 	cr_assert_str_eq(q.path, "/tokenize");
 	cr_assert_eq(q.role, facts.pool.shake.tokenize);
-	connector_strip(&t, &e);
+	edit_strip(&t, &e);
 	q.edit(&t, &e);
 	expect_edit(&e, want);
 }

@@ -86,7 +86,7 @@ Test(sglang, what_is_a_list)
 
 		begin(rows[i].body);
 		facts.route = rows[i].route;
-		connector_edit(&t, ROLE_DECODE, &e);
+		edit_leg(&t, ROLE_DECODE, &e);
 		cr_assert_eq(
 			e.on[SK_BOOTSTRAP_ROOM].value[0] == '[', rows[i].list, "%s", rows[i].body);
 		cr_assert_eq(e.on[SK_RID].value[0] == '[', rows[i].list, "%s", rows[i].body);

@@ -1,0 +1,93 @@
+#include "worker/handshake/edit.h"
+
+#include <string.h>
+
+#include "worker/handshake/transfer.h"
+
+/*
+ * Members that choose a peer or a request: an engine would connect to any host they name (protocols.md
+ * 10.1, point 2), so they never pass from a client.
+ */
+static const enum splice_key stripped[] = {SK_KV_TRANSFER_PARAMS, SK_DISAGG_PREFILL_RESP,
+	SK_DISAGG_SPEC, SK_DISAGG_PARAMS, SK_BOOTSTRAP_HOST, SK_BOOTSTRAP_PORT, SK_BOOTSTRAP_ROOM,
+	SK_ROUTED_DP_RANK, SK_DISAGG_PREFILL_DP_RANK, SK_DATA_PARALLEL_RANK};
+
+void
+edit_nothing(struct transfer *t, struct splice_edit *e)
+{
+	(void)t;
+	(void)e;
+}
+
+void
+edit_set_span(struct splice_edit *e, enum splice_key k, enum splice_op op, struct span v)
+{
+	e->on[k].op = op;
+	e->on[k].value = v.p;
+	e->on[k].len = v.n;
+}
+
+void
+edit_set(struct splice_edit *e, enum splice_key k, enum splice_op op, const char *value)
+{
+	edit_set_span(e, k, op, (struct span){value, value == NULL ? 0 : strlen(value)});
+}
+
+void
+edit_limit_prefill(struct transfer *t, struct splice_edit *e)
+{
+	(void)t;
+	edit_set(e, SK_MAX_TOKENS, SE_SET, "1");
+	/* wins over max_tokens where both are present */
+	edit_set(e, SK_MAX_COMPLETION_TOKENS, SE_LOWER, "1");
+	edit_set(e, SK_STREAM, SE_SET, "false");
+	edit_set(e, SK_STREAM_OPTIONS, SE_CUT, NULL); /* refused with stream false */
+	edit_set(e, SK_MIN_TOKENS, SE_CUT, NULL);     /* refused above max_tokens */
+	edit_set(e, SK_N, SE_LOWER, "1");
+	edit_set(e, SK_BEST_OF, SE_CUT, NULL); /* refused below n */
+}
+
+void
+edit_no_stops(struct splice_edit *e)
+{
+	edit_set(e, SK_STOP, SE_CUT, NULL);
+	edit_set(e, SK_STOP_TOKEN_IDS, SE_CUT, NULL);
+	edit_set(e, SK_IGNORE_EOS, SE_SET, "true");
+}
+
+void
+edit_strip(struct transfer *t, struct splice_edit *e)
+{
+	memset(e, 0, sizeof(*e));
+	for (size_t i = 0; i < sizeof(stripped) / sizeof(stripped[0]); i++)
+		edit_set(e, stripped[i], SE_CUT, NULL);
+	edit_set(e, SK_REQUEST_ID, SE_LOWER, t->id_json);
+	edit_set(e, SK_RID, SE_LOWER, t->id_json);
+}
+
+/* Of a request with several branches, this attempt's share. */
+static void
+take_share(struct transfer *t, struct splice_edit *e)
+{
+	if (t->prompt.n > 0)
+		edit_set_span(e, SK_PROMPT, SE_SET, t->prompt);
+	if (t->of.facts->parts > 1 && t->of.facts->samples > 1) {
+		edit_set(e, SK_N, SE_LOWER, "1");
+		edit_set(e, SK_BEST_OF, SE_CUT, NULL);
+	}
+	if (t->seeded)
+		edit_set_span(e, SK_SEED, SE_LOWER, transfer_text(t, "%lld", (long long)t->seed));
+}
+
+void
+edit_leg(struct transfer *t, enum role role, struct splice_edit *e)
+{
+	edit_strip(t, e);
+	take_share(t, e);
+	if (t->stream_options.n > 0)
+		edit_set_span(e, SK_STREAM_OPTIONS, SE_SET, t->stream_options);
+	t->connector->edit[role](t, e);
+	if (role == ROLE_DECODE && t->release_only)
+		/* one token, so that it fetches and thereby frees */
+		edit_limit_prefill(t, e);
+}
