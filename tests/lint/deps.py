@@ -55,14 +55,10 @@ CIRCLES = {
 # not at the plan yet: a room that may include more, and rooms whose files may stand in circles
 BEING_REBUILT = {
     "includes": {
-        "worker/base": "worker/request worker/attempt worker/handshake worker/schedule worker/net",
-        "worker/net": "worker/request worker/attempt worker/handshake worker/schedule",
         "worker/schedule": "worker/request worker/attempt worker/handshake",
-        "worker/handshake": "worker/request worker/attempt worker/schedule",
-        "worker/attempt": "worker/request",
     },
     "circles": [
-        "worker/base worker/net worker/schedule worker/handshake worker/attempt worker/request worker",
+        "worker/schedule worker/attempt worker/request worker",
     ],
 }
 # header (regex): the files (regex) that may include it; tests may use the libraries to compare with

@@ -4,7 +4,7 @@
  * Process: worker.  Each worker owns its connpool; nothing here is shared.
  * Ownership: connpool_endpoint() returns a reference, which connpool_unref() gives back.  The copy
  * stays valid while a reference is held, whatever happens to the table.  connpool_get() lends a
- * connection; the loan ends with exactly one of connpool_put() (reusable) and connpool_drop() (closed).
+ * connection; its use ends with exactly one of connpool_put() (reusable) and connpool_drop() (closed).
  */
 #pragma once
 #include <stdbool.h>
@@ -84,7 +84,7 @@ struct upconn *connpool_get(struct connpool *p, struct endpoint *ep, bool fresh,
 void connpool_put(struct connpool *p, struct upconn **uc);
 void connpool_drop(struct connpool *p, struct upconn **uc);
 
-/* True if the peer's TCP acknowledged nothing of what was written since the loan began.  This is certain
+/* True if the peer's TCP acknowledged nothing of what was written since its use began.  This is certain
  * if the peer ended the connection, and likely if it was reset. */
 bool connpool_nothing_acked(const struct upconn *uc);
 /* Closes all idle connections to this endpoint. */

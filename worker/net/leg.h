@@ -3,7 +3,7 @@
  *
  * Process: worker.
  * Ownership: part of its owner (an attempt, or a background request), who says by `ops` what is sent and
- * hears what happened.  The endpoint is the owner's.  A leg borrows one connection while it is active.
+ * hears what happened.  The endpoint is the owner's.  A leg uses one connection while it is active.
  *
  *   IDLE -> CONNECT -> SEND -> HEAD -> BODY -> DONE
  */
