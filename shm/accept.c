@@ -1,23 +1,26 @@
 /*
- * A worker may accept while its connections do not exceed 1.25 x the mean, or the mean + SLACK.  The mean
- * is taken of the workers that could accept and are alive.  Of these, the one with the fewest
- * connections never exceeds the mean, so it may accept.
+ * A worker may accept while its connections do not exceed 1.25 x the mean, or the mean + SLACK.
+ * The mean is taken of the workers that could accept and are alive.  Of these, the worker with the
+ * fewest connections never exceeds the mean, so it may accept.
  *
- * Why somebody listens: a worker that stops listening (1) has stored its count, (2) stores its state by
- * an exchange, a full barrier, and (3) looks at the counts and states of all.  Of several that stop at
- * the same time, the last to pass its barrier sees the counts and states of the others.  It finds the
- * one with the fewest: itself, then it listens again; or a worker that rests, which it wakes; or a
- * worker that listens, which comes to these steps if it stops.  A worker that was woken looks at its
- * share, and passes through the same steps if it is above it by then.
+ * Why at least one worker listens: a worker that stops listening (1) has stored its count, (2)
+ * stores its state by an exchange, a full barrier, and (3) reads the counts and states of all
+ * workers.  If several workers stop at the same time, the last one to pass its barrier sees the
+ * counts and states of the others.  It finds the worker with the fewest connections.  That is
+ * itself, and it listens again; or a worker that rests, which it wakes; or a worker that listens,
+ * which passes through the same steps if it stops.  A woken worker checks its share, and passes
+ * through the same steps if it is above its share by then.
  *
- * A worker that listens looks after each connection without a barrier.  It may miss that another one
- * has just come to rest although it has a share now.  Nothing is lost: the worker that looked listens.
+ * A worker that listens checks its share after each connection without a barrier.  It may miss that
+ * another worker has just come to rest although that worker may accept now.  Nothing is lost: the
+ * checking worker listens.
  *
- * What ends without a look of its own (a worker that dies or is stopped while it listens) is found by
- * those who rest: each looks again at every tick, and leaves out who has not beaten.
+ * A worker that dies or is stopped while it listens does not pass through these steps.  The resting
+ * workers notice: each checks again at every tick, and leaves out the workers without a heartbeat.
  *
- * No herd: a look wakes one worker at most, and moves it to WOKEN by CAS, so that two do not wake the
- * same one.  A worker that accepts and finds another one with room wakes it, which does the same.
+ * No herd: a check wakes at most one worker, and moves it to WOKEN by CAS, so that two workers do
+ * not wake the same one.  A worker that accepts and finds another worker with room wakes that one,
+ * which does the same.
  */
 #include "shm/accept.h"
 
@@ -25,9 +28,10 @@
 #include "shm/core/atomic.h"
 #include "shm/core/seg.h"
 
-/* A few connections over the mean cost nothing; without them each of the first ones moves all workers. */
+/* A worker may have a few connections more than the mean: otherwise each of the first
+ * connections would move all workers. */
 #define SLACK 2
-/* Twice the longest time a healthy process is silent. */
+/* Twice the longest time between two heartbeats of a healthy process. */
 #define FRESH_MS 2000
 
 struct shares {
@@ -40,8 +44,8 @@ accept_count(struct seg *seg, uint32_t me, uint64_t n)
 	shm_store(&seg->procs[me].conns, n);
 }
 
-/* A stopped or hung worker's few connections must not pull the mean down: the others would leave
- * clients waiting in the queue until worker_watchdog ends it. */
+/* The few connections of a stopped or hung worker must not lower the mean: the other workers
+ * would leave clients waiting in the queue until worker_watchdog ends that worker. */
 static bool
 has_share(const struct seg *seg, uint32_t slot, uint64_t since_ms)
 {
@@ -49,7 +53,7 @@ has_share(const struct seg *seg, uint32_t slot, uint64_t since_ms)
 	       proc_slot_state(seg, slot) == PROC_READY && proc_heartbeat_ms(seg, slot) >= since_ms;
 }
 
-/* Of all that have a share; `me` has one. */
+/* The mean of all workers with a share; `me` has one. */
 static struct shares
 shares_of(const struct seg *seg, uint32_t me, uint64_t since_ms)
 {
@@ -70,7 +74,7 @@ may_accept(const struct shares *s, uint64_t conns)
 	return 4 * conns * s->n <= 5 * s->total || conns * s->n <= s->total + SLACK * s->n;
 }
 
-/* Of those that rest and may accept, the one with the fewest connections. */
+/* Of the workers that rest and may accept, the one with the fewest connections. */
 static uint32_t
 find_resting(const struct seg *seg, uint32_t me, const struct shares *s, uint64_t since_ms)
 {
@@ -96,7 +100,8 @@ wake_one(struct seg *seg, uint32_t me, const struct shares *s, uint64_t since_ms
 
 	if (i == ACCEPT_NOBODY ||
 		shm_cas(&seg->procs[i].accepts, ACCEPT_RESTS, ACCEPT_WOKEN) != ACCEPT_RESTS)
-		return ACCEPT_NOBODY; /* or another worker has woken it: that one goes on from here */
+		/* or another worker has woken it, and it continues from here */
+		return ACCEPT_NOBODY;
 	return i;
 }
 

@@ -1,6 +1,6 @@
 /*
- * One writer, so a sequence lock without a lock: seq is odd while the entry changes.  A notifier killed
- * in between leaves it odd, and its successor begins by emptying all entries.
+ * There is one writer, so a sequence counter is enough: seq is odd while the entry changes.  A
+ * notifier killed during a change leaves seq odd, and its successor begins by emptying all entries.
  */
 #include "shm/announce.h"
 
@@ -8,9 +8,9 @@
 
 #include "shm/core/atomic.h"
 
-#define TRIES 4 /* a write takes a microsecond; the master may simply look again later */
+#define TRIES 4 /* a write takes a microsecond; the master may read again later */
 
-/* Texts are copied word by word: a reader may look at them while they change. */
+/* Texts are copied word by word: a reader may read them while they change. */
 #define WORDS (ANNOUNCED_ADDRESS / sizeof(uint64_t))
 
 static void
@@ -34,19 +34,20 @@ text_get(const char *from, char *to)
 	to[ANNOUNCED_ADDRESS - 1] = '\0';
 }
 
-/* check_announcements() walks over the seqs meanwhile. */
+/* check_announcements() reads the seqs meanwhile. */
 static void
 entry_put(struct announced *e, const struct announcement *a)
 {
 	const uint64_t seq = shm_load(&e->seq) | 1;
 
 	shm_store(&e->seq, seq);
-	shm_mb(); /* odd before the first change.  Pairs with announce_get()'s second look at seq. */
+	/* odd before the first change.  Pairs with announce_get()'s second read of seq. */
+	shm_mb();
 	shm_store(&e->seen_ms, a->seen_ms);
 	shm_store(&e->role, (uint64_t)a->role);
 	text_put(e->http, a->http);
 	text_put(e->kv, a->kv);
-	/* Even after the last change.  Pairs with announce_get()'s first look at seq. */
+	/* Even after the last change.  Pairs with announce_get()'s first read of seq. */
 	shm_store_release(&e->seq, seq + 1);
 }
 
@@ -95,7 +96,7 @@ announce_get(const struct seg *seg, uint32_t i, struct announcement *ret)
 		ret->role = (enum role)shm_load(&e->role);
 		text_get(e->http, ret->http);
 		text_get(e->kv, ret->kv);
-		shm_mb(); /* our loads before the second look.  Pairs with entry_put()'s barrier. */
+		shm_mb(); /* our loads before the second read.  Pairs with entry_put()'s barrier. */
 		if (seq % 2 == 0 && shm_load(&e->seq) == seq)
 			return ret->seen_ms != 0;
 	}

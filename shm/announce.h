@@ -14,18 +14,19 @@
 struct announcement {
 	enum role role;
 	char http[ANNOUNCED_ADDRESS]; /* host:port of its HTTP server */
-	char kv[ANNOUNCED_ADDRESS];   /* host:port its KV cache travels by */
+	char kv[ANNOUNCED_ADDRESS];   /* host:port of its KV transfers */
 	uint64_t seen_ms;             /* clock_ms */
 };
 
-/* A notifier begins: what its predecessor received is forgotten, half-written entries too. */
+/* A notifier begins: it removes all entries of its predecessor, half-written ones too. */
 void announce_begin(struct seg *seg);
 /*
- * Notes an announcement: refreshes the entry of the same role and http, else takes an empty one or one
- * not refreshed for forget_ms.  Returns true if the master should look (a new entry, or other
- * addresses), false if not; *ret_full is set when there was no room.
+ * Stores an announcement: refreshes the entry of the same role and http, else takes an empty entry,
+ * or one not refreshed for forget_ms.  Returns true if the master should read the table (a new
+ * entry, or other addresses).  *ret_full is set when there was no room.
  */
 bool announce_put(
 	struct seg *seg, const struct announcement *a, uint64_t forget_ms, bool *ret_full);
-/* A consistent copy of entry i (< ANNOUNCED_MAX); false if it is empty, or being written just now. */
+/* A consistent copy of entry i (< ANNOUNCED_MAX); false if the entry is empty, or is being
+ * written now. */
 bool announce_get(const struct seg *seg, uint32_t i, struct announcement *ret);

@@ -1,6 +1,6 @@
 /*
- * Busy endpoints.  Every change is one compare-and-swap of one word, so a process may die anywhere and leaves
- * the word right.  The trials are half_open.c's.
+ * Busy endpoints.  Every change is one compare-and-swap of one word, so a process may die anywhere
+ * and leaves the word consistent.  half_open.c has the trials.
  */
 #include "shm/busy.h"
 
@@ -43,7 +43,7 @@ busy_try(
 	if (!anyway)
 		return false;
 	*ret_mark = shm_load(word_of(seg, ep));
-	/* A trial that is on is another request's: this request is no part of it. */
+	/* A running trial belongs to another request: this request is no part of it. */
 	if (half_open_worker(*ret_mark) != 0)
 		*ret_mark = 0;
 	return true;
@@ -81,14 +81,15 @@ busy_said(struct seg *seg, uint32_t ep, uint64_t mark, uint64_t now_ms, uint64_t
 	ms = time_of(level, retry_after_ms);
 	busy = half_open_make(HALF_OPEN_OUT | (uint64_t)level << LEVEL_AT, 0, now_ms + ms);
 	count_answer(seg, ep);
-	/* A request that was sent before the word became what it is tells nothing new. */
+	/* A request that was sent before the word changed has no news. */
 	return shm_cas(word_of(seg, ep), mark, busy) == mark ? ms : 0;
 }
 
 bool
 busy_over(struct seg *seg, uint32_t ep)
 {
-	/* Whatever has become of its own trial meanwhile: a prompt may take longer than that lasts. */
+	/* Whether its own trial has expired does not matter: a prompt may take longer than a
+	 * trial lasts. */
 	return busy_is(seg, ep) && half_open_out(shm_xchg(word_of(seg, ep), 0));
 }
 

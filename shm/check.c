@@ -1,14 +1,14 @@
 /*
- * The walk over the whole segment.  What a running process may be in the midst of is told from a
- * breakage in two ways.
+ * The walk over the whole segment.  Two methods tell the unfinished step of a running process from
+ * a violation.
  *
- * Counts are compared exactly: rows are read between two looks at the word.  If the word is the same
- * in both, each open operation on it had changed it before or will change it later, and which of the
- * two is told as load_reap() tells it after a death.  So a process may stand still anywhere inside an
- * operation, for any time, and the sum is right.
+ * Counts are compared exactly.  The checker reads the rows between two reads of the word.  If the
+ * word is the same in both, each open operation on it changed the word before the first read, or
+ * will change it after the second.  load_reap()'s rule says which of the two.  So a process may be
+ * stopped anywhere inside an operation, for any time, and the sum is exact.
  *
- * Besides, a finding must LAST: a process that runs is elsewhere a moment later, and one that is
- * stopped has its stores in memory.
+ * Besides, a finding must LAST: a running process has finished its step a moment later, and the
+ * stores of a stopped process are in memory.
  */
 #include "shm/check.h"
 
@@ -33,13 +33,15 @@
 #include "shm/core/rcu.h"
 #include "shm/table.h"
 
-#define LAST 4   /* looks in a row that must agree on a finding */
-#define TRIES 64 /* at a word that others change meanwhile */
-/* Names come off every word, and acked is raised, each SCRUB_EVERY operations; twice that is too old. */
+#define LAST 4   /* reads in a row that must agree on a finding */
+#define TRIES 64 /* reads of a word that other processes change meanwhile */
+/* A worker removes its name from every word, and acked is raised, each SCRUB_EVERY operations;
+ * twice that is too old. */
 #define OLDEST_NAME (2 * SCRUB_EVERY)
-/* The master asks every few milliseconds whether a retired arena is free: then it has forgotten to. */
+/* The master checks every few milliseconds whether a retired arena is free.  After this time it
+ * has forgotten to. */
 #define RETIRED_LONG_MS 2000
-#define QUEUE_BEYOND 64 /* slots of a queue looked at though none ever waited there */
+#define QUEUE_BEYOND 64 /* slots of a queue that are checked though none was ever used */
 #define GENERATIONS 2   /* of workers that may live at once */
 
 struct check {
@@ -49,7 +51,7 @@ struct check {
 	check_report *report;
 	void *arg;
 	unsigned found;
-	bool *listed; /* [max_endpoints] slots that stand in the table looked at */
+	bool *listed; /* [max_endpoints] slots that the checked table contains */
 };
 
 static void __attribute__((format(printf, 2, 3))) found(struct check *c, const char *fmt, ...)
@@ -64,7 +66,7 @@ static void __attribute__((format(printf, 2, 3))) found(struct check *c, const c
 		c->report(line, c->arg);
 }
 
-/* What is looked at, and the figures of the last look. */
+/* What is checked, and the figures of the last read. */
 struct look {
 	const struct seg *seg;
 	uint32_t worker, ep;
@@ -106,41 +108,41 @@ check_empty_rows(struct check *c, uint32_t slot)
 
 		if (held != 0 || tokens != 0 || sent != 0)
 			found(c,
-				"I4 slot %u is nobody's but holds %u requests, %u tokens of endpoint %u, %u sent",
+				"I4 slot %u is unused but holds %u requests, %u tokens of endpoint %u, %u sent",
 				slot, held, tokens, ep, sent);
 	}
 	for (uint32_t i = 0; i < c->seg->hdr->max_quotas; i++) {
 		const uint32_t held = shm_load(share_of(c->seg, slot, i, QUOTA));
 
 		if (held != 0)
-			found(c, "I4 slot %u is nobody's but holds %u requests of client %u", slot,
+			found(c, "I4 slot %u is unused but holds %u requests of client %u", slot,
 				held, i);
 	}
 }
 
-/* Whoever died here was reaped: nothing of it is left but its counters, acked and seq. */
+/* The slot's last process was reaped: only its counters, acked and seq remain. */
 static void
 check_empty_slot(struct check *c, uint32_t slot)
 {
 	const struct proc_slot *p = &c->seg->procs[slot];
 
 	if (shm_load(&p->state) != PROC_EMPTY)
-		found(c, "I4 slot %u is nobody's but in state %llu", slot,
+		found(c, "I4 slot %u is unused but in state %llu", slot,
 			(unsigned long long)p->state);
 	if (shm_load(&p->heartbeat_ms) != 0 || shm_load(&p->conns) != 0 ||
 		shm_load(&p->accepts) != 0 || p->crash_note[0] != '\0')
-		found(c, "I4 slot %u is nobody's but has a heartbeat, connections or a crash note",
+		found(c, "I4 slot %u is unused but has a heartbeat, connections or a crash note",
 			slot);
 	if (shm_load(&p->journal) != 0)
-		found(c, "I4 slot %u is nobody's but has an operation open", slot);
+		found(c, "I4 slot %u is unused but has an operation open", slot);
 	if (shm_load(&c->seg->readers[slot].ctr) != 0)
-		found(c, "I4 slot %u is nobody's but its reader line shows gp %llu", slot,
+		found(c, "I4 slot %u is unused but its reader line shows gp %llu", slot,
 			(unsigned long long)c->seg->readers[slot].ctr);
 	for (unsigned g = 0; g < G_N; g++) {
 		const int64_t n = shm_load(&seg_slab(c->seg, slot)->gauges[g]);
 
 		if (n != 0)
-			found(c, "I4 slot %u is nobody's but its gauge %s is %lld", slot,
+			found(c, "I4 slot %u is unused but its gauge %s is %lld", slot,
 				metric_gauge_name[g], (long long)n);
 	}
 	if (slot < SLOT_WORKERS(c->seg))
@@ -190,7 +192,7 @@ check_generations(struct check *c)
 		if (i < n)
 			continue;
 		if (n == GENERATIONS)
-			found(c, "I4 slot %u is of generation %llu, a third one", slot,
+			found(c, "I4 slot %u is of generation %llu, a third generation", slot,
 				(unsigned long long)generation);
 		else
 			seen[n++] = generation;
@@ -228,8 +230,8 @@ check_readers(struct check *c)
 
 /* --- endpoint words, rows, journals ------------------------------------------------------- */
 
-/* Whether a worker's open operation on a word that now reads `word` has changed it: load_reap()
- * decides the same. */
+/* Whether a worker's open operation has changed a word that now reads `word`: load_reap()
+ * decides by the same rule. */
 static bool
 operation_counted(const struct seg *seg, uint32_t worker, uint64_t journal, uint64_t word)
 {
@@ -239,13 +241,13 @@ operation_counted(const struct seg *seg, uint32_t worker, uint64_t journal, uint
 	       shm_load(&seg->procs[worker].acked) == seq;
 }
 
-/* What `word` counts of this worker; false if the worker moves on while it is asked. */
+/* The worker's share of `word`; false if the worker makes another operation meanwhile. */
 static bool
 share_counted(const struct look *l, uint32_t worker, uint64_t word, uint32_t *ret)
 {
 	const struct proc_slot *p = &l->seg->procs[worker];
-	/* The journal before the row: without an operation on this word the row is up to date, and
-	 * stays so while the word stands still.  Pairs with word_operate()'s releases. */
+	/* The journal before the row: without an operation on this word the row is up to date,
+	 * and stays so while the word does not change.  Pairs with word_operate()'s releases. */
 	const uint64_t journal = shm_load_acquire(&p->journal);
 	uint64_t change;
 
@@ -256,12 +258,12 @@ share_counted(const struct look *l, uint32_t worker, uint64_t word, uint32_t *re
 	*ret = (uint32_t)(change >> 32);
 	if (operation_counted(l->seg, worker, journal, word))
 		*ret += (uint32_t)change; /* signed, modulo 2^32 */
-	/* The change before the second look.  Pairs with word_operate()'s releases. */
+	/* The change before the second read.  Pairs with word_operate()'s releases. */
 	shm_mb();
 	return shm_load(&p->journal) == journal;
 }
 
-/* 1: the rows add up to something else (l->a, l->b); 0: they do not; -1: the word changed meanwhile. */
+/* 1: the sum of the rows differs (l->a, l->b); 0: it does not; -1: the word changed meanwhile. */
 static int
 sum_differs(struct look *l)
 {
@@ -277,12 +279,12 @@ sum_differs(struct look *l)
 			return -1;
 		l->b += share;
 	}
-	/* All of these before the second look.  Pairs with word_add(). */
+	/* All of these before the second read.  Pairs with word_add(). */
 	shm_mb();
 	return shm_load(at) != word ? -1 : l->a != l->b;
 }
 
-/* A word that never stands still is left for the next time. */
+/* A word that changes all the time is left for the next walk. */
 static bool
 sum_wrong(struct look *l)
 {
@@ -293,7 +295,7 @@ sum_wrong(struct look *l)
 	return r == 1;
 }
 
-/* Its name is of an operation that its worker has made, and not long ago. */
+/* The name is of an operation that its worker made, and not long ago. */
 static bool
 name_wrong(struct look *l)
 {
@@ -326,7 +328,8 @@ check_word(struct check *c, uint32_t ep, enum which which)
 			(int)l.worker, (unsigned long long)l.b);
 }
 
-/* `never`: bits that are not set; a trial is a living worker's, and of an endpoint that is out. */
+/* `never`: bits that are not set.  A trial belongs to a living worker and to an endpoint that is
+ * out. */
 static bool
 half_open_wrong(struct look *l, uint64_t word, uint64_t never)
 {
@@ -359,11 +362,11 @@ check_half_open(struct check *c, uint32_t ep)
 	struct look l = {.seg = c->seg, .ep = ep};
 
 	if (lasts(eject_wrong, &l))
-		found(c, "I12 endpoint %u: its ejection 0x%llx has a trial of nobody's", ep,
+		found(c, "I12 endpoint %u: its ejection 0x%llx has a trial of no living worker", ep,
 			(unsigned long long)l.a);
 	if (lasts(busy_wrong, &l))
-		found(c, "I12 endpoint %u: its busy word 0x%llx has a trial of nobody's", ep,
-			(unsigned long long)l.a);
+		found(c, "I12 endpoint %u: its busy word 0x%llx has a trial of no living worker",
+			ep, (unsigned long long)l.a);
 }
 
 static void
@@ -389,9 +392,9 @@ check_endpoint(struct check *c, uint32_t ep)
 }
 
 /*
- * `part` of a row is more than `whole`.  Both are changed between operations, or inside one that keeps
- * the order: so part is read first, and while the seq is the same only one operation can have come
- * between.
+ * `part` of a row is more than `whole`.  Both are changed between operations, or inside an
+ * operation in an order that keeps part <= whole.  So part is read first; while the seq is the
+ * same, at most one operation can have come in between.
  */
 static bool
 part_exceeds(struct look *l, const uint32_t *part, const uint32_t *whole)
@@ -413,7 +416,7 @@ sent_wrong(struct look *l)
 	return part_exceeds(l, &row->sent, &row->held);
 }
 
-/* Tokens are added after their request is reserved, and taken back before it is released. */
+/* Tokens are added after their request is reserved, and subtracted before it is released. */
 static bool
 tokens_wrong(struct look *l)
 {
@@ -483,7 +486,7 @@ check_load(struct check *c)
 
 /* --- clients ------------------------------------------------------------------------------- */
 
-/* Another entry of the set, before this one, is the same client's: l->a. */
+/* Another entry of the set, before this one, belongs to the same client: l->a. */
 static bool
 twice_wrong(struct look *l)
 {
@@ -519,10 +522,10 @@ check_quotas(struct check *c)
 
 		check_word(c, i, QUOTA);
 		if (lasts(twice_wrong, &l))
-			found(c, "I11 clients %llu and %u are the same one",
+			found(c, "I11 clients %llu and %u have the same key",
 				(unsigned long long)l.a, i);
 		if (lasts(nobodys_wrong, &l))
-			found(c, "I11 client %u is nobody and has %llu requests", i,
+			found(c, "I11 client %u has no key but %llu requests", i,
 				(unsigned long long)l.a);
 	}
 }
@@ -541,12 +544,13 @@ check_flags(struct check *c)
 			bool used;
 
 			if (!flag_sound(seg, w, slot, &used))
-				found(c, "I9 flag %u of slot %u: its word 0x%llx is none of ours",
-					slot, w,
+				found(c, "I9 flag %u of slot %u: its word 0x%llx is invalid", slot,
+					w,
 					(unsigned long long)shm_load(
 						&seg_flag(seg, w, slot)->word));
 			else if (used && !alive)
-				found(c, "I9 flag %u of slot %u is armed by nobody", slot, w);
+				found(c, "I9 flag %u of slot %u is armed by no living worker", slot,
+					w);
 		}
 	}
 }
@@ -557,21 +561,21 @@ static void
 check_queue(struct check *c, uint32_t pool)
 {
 	const struct seg *seg = c->seg;
-	/* those that were ever used, and some that must not have been: all would be many pages */
+	/* all that were ever used, and some that must not have been; all of them would be many
+	 * pages */
 	const uint64_t end = shm_load(&seg_queue(seg, pool)->high) + QUEUE_BEYOND;
 
 	for (uint32_t slot = 0; slot < seg->hdr->queue_slots && slot < end; slot++) {
 		uint32_t worker;
 
 		if (!queue_sound(seg, pool, slot, &worker))
-			found(c,
-				"I13 slot %u of the queue of pool %u: its word 0x%llx is none of ours",
+			found(c, "I13 slot %u of the queue of pool %u: its word 0x%llx is invalid",
 				slot, pool,
 				(unsigned long long)shm_load(
 					&seg_queue_slot(seg, pool, slot)->word));
 		else if (worker != QUEUE_NOBODY && shm_load(&seg->procs[worker].pid) == 0)
 			found(c,
-				"I13 slot %u of the queue of pool %u is slot %u's, which is nobody's",
+				"I13 slot %u of the queue of pool %u is slot %u's, which is unused",
 				slot, pool, worker);
 	}
 }
@@ -586,8 +590,9 @@ check_queues(struct check *c)
 /* --- announcements ------------------------------------------------------------------------ */
 
 /*
- * The notifier writes one entry at a time, and begins by writing all: so once it is ready at most one
- * is half written.  Two odd seqs in both of two walks were odd at the same time.
+ * The notifier writes one entry at a time, and begins by writing all of them.  So once the notifier
+ * is ready at most one entry is half written.  Two seqs that were odd in both of two walks were odd
+ * at the same time.
  */
 static void
 check_announcements(struct check *c)
@@ -610,7 +615,7 @@ check_announcements(struct check *c)
 
 /* --- tables and arenas -------------------------------------------------------------------- */
 
-/* What readers do with an endpoint of a table they hold: look at its word, reserve there. */
+/* What readers do with an endpoint of a table they hold: read its word, reserve there. */
 static void
 check_row(struct check *c, const struct table *t, const char *which, uint32_t i)
 {
@@ -629,7 +634,7 @@ check_row(struct check *c, const struct table *t, const char *which, uint32_t i)
 	else if (ep_state_get(c->seg, te->slot) == EP_EMPTY)
 		found(c, "I5 slot %u was freed too early: %s has it", te->slot, which);
 	if (c->listed[te->slot])
-		found(c, "I5 slot %u stands twice in %s", te->slot, which);
+		found(c, "I5 slot %u is used twice in %s", te->slot, which);
 	c->listed[te->slot] = true;
 }
 
@@ -637,7 +642,7 @@ static void
 check_table(struct check *c, const struct table *t, const char *which)
 {
 	if (!table_intact(t, c->seg->arena_bytes)) {
-		found(c, "I5 %s is not as it was published", which);
+		found(c, "I5 %s has changed since it was published", which);
 		return;
 	}
 	for (uint32_t i = 0; i < c->seg->hdr->max_endpoints; i++)
@@ -663,14 +668,15 @@ check_current(struct check *c)
 		if (t != arena_table(c->seg, i))
 			continue;
 		if (c->writer != NULL && rcu_arena_read(c->writer, i)->use != ARENA_CURRENT)
-			found(c, "I5 arena %u holds the current table and is not kept as such", i);
+			found(c, "I5 arena %u holds the current table and is not marked as current",
+				i);
 		check_table(c, t, "the current table");
 		return;
 	}
-	found(c, "I5 the current table lies in no arena");
+	found(c, "I5 the current table is in no arena");
 }
 
-/* A retired table is as it was, and what it names is still the same, as long as anybody reads it. */
+/* A retired table does not change, and its names stay valid, as long as a reader may hold it. */
 static void
 check_retired(struct check *c, uint32_t i)
 {
@@ -685,7 +691,7 @@ check_retired(struct check *c, uint32_t i)
 	else if (rcu_oldest(c->seg) < a->cookie)
 		check_table(c, arena_table(c->seg, i), which);
 	else if (ms > RETIRED_LONG_MS)
-		found(c, "I5 %s is read by nobody and was not freed for %llu ms", which,
+		found(c, "I5 %s has no reader and was not freed for %llu ms", which,
 			(unsigned long long)ms);
 }
 
@@ -700,10 +706,10 @@ check_arenas(struct check *c)
 		if (use == ARENA_RETIRED)
 			check_retired(c, i);
 		else if (use == ARENA_OBTAINED)
-			found(c, "I5 arena %u was obtained and neither published nor put back", i);
+			found(c, "I5 arena %u was obtained and neither published nor returned", i);
 		else if (use == ARENA_CURRENT &&
 			 arena_table(c->seg, i) != shm_load(&c->seg->rcu->table))
-			found(c, "I5 arena %u is kept as the current table's and is not", i);
+			found(c, "I5 arena %u is marked as the current table's and is not", i);
 	}
 	free(c->listed);
 }
@@ -726,7 +732,7 @@ check_segment(const struct seg *seg, uint64_t build, const struct rcu_writer *w,
 	};
 	struct check c = {.seg = seg, .build = build, .writer = w, .report = report, .arg = arg};
 
-	if (seg_check(seg->hdr, build) != 0) { /* then nothing else can be found either */
+	if (seg_check(seg->hdr, build) != 0) { /* nothing else can be checked then */
 		found(&c, "I2 the header is not of this version, build and size");
 		return c.found;
 	}

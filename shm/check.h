@@ -1,11 +1,12 @@
 /*
- * The invariant checker: walks the whole segment and says what in it breaks an invariant of
- * shm/README.md.  `pdctl check` runs it, debug builds of the master every second, and the tests after
- * whatever they did to the processes.
+ * The invariant checker: walks the whole segment and reports each violation of an invariant of
+ * shm/README.md.  `pdctl check` runs it, debug builds of the master run it every second, and tests
+ * run it after each fault that they cause.
  *
- * Process: master (or a test in its place): the one that forks, reaps and publishes, so that process
- * slots, endpoint states, tags and tables stand still meanwhile.  Workers and the notifier go on, or
- * stand anywhere: what their next instructions would put right is not reported.
+ * Process: master (or a test in its place).  The master forks, reaps and publishes, so process
+ * slots, endpoint states, tags and tables do not change meanwhile.  Workers and the notifier
+ * continue, or are stopped anywhere: an inconsistency that their next instructions would remove is
+ * not reported.
  */
 #pragma once
 #include <stdint.h>
@@ -20,9 +21,9 @@ struct rcu_writer;
 typedef void check_report(const char *line, void *arg);
 
 /*
- * Returns how many findings there are; 0 = all is well.  `build`: as for seg_check().  `w`: whose tables
- * these are; NULL: retired arenas are not looked at.  Reads every page of the segment once, which makes
- * untouched ones take memory.
+ * Returns the number of findings; 0: the segment is consistent.  `build`: as for seg_check().  `w`:
+ * the writer of the tables; NULL: retired arenas are not checked.  Reads every page of the segment
+ * once, so untouched pages take memory.
  */
 unsigned check_segment(const struct seg *seg, uint64_t build, const struct rcu_writer *w,
 	check_report *report, void *arg);

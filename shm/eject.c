@@ -1,10 +1,10 @@
 /*
- * Ejection.  Every change is one CAS of one word, so a process may die anywhere and leaves the word right;
- * what two words together must keep is counted after the CAS, and by the master.
+ * Ejection.  Every change is one CAS of one word, so a process may die anywhere and leaves the word
+ * consistent.  Invariants over two words are checked after the CAS, and by the master.
  *
- * A trial is known by the whole word as its worker made it: while the endpoint is out nobody changes it but
- * who ends the trial, and the next trial has a later end in it.  So a worker that was stopped for longer
- * than its trial lasts finds another word and ends nothing.
+ * A trial is identified by the whole word that its worker wrote.  While the endpoint is out, only
+ * the end of the trial changes that word, and the next trial has a later end.  So a worker that was
+ * stopped for longer than its trial lasts finds another word, and its compare-and-swap fails.
  */
 #include "shm/eject.h"
 
@@ -103,7 +103,7 @@ half_one_more(uint64_t word, uint32_t half, bool failed)
 		bad = good = 0;
 	bad += failed;
 	good += !failed;
-	if (bad > UINT16_MAX || good > UINT16_MAX) { /* the share is what counts */
+	if (bad > UINT16_MAX || good > UINT16_MAX) { /* only the share matters */
 		bad /= 2;
 		good /= 2;
 	}
@@ -154,7 +154,7 @@ enabled(const struct conf_ejection *conf)
 	return conf->failures != 0 || conf->rate != 0;
 }
 
-/* Of those configured, one always stays. */
+/* One of the configured endpoints always stays. */
 static uint32_t
 most_out(const struct table_pool *tp, enum role role)
 {
@@ -168,10 +168,11 @@ most_out(const struct table_pool *tp, enum role role)
 
 /* Of the endpoints of a role. */
 struct outs {
-	uint32_t out;     /* ejected or not up: neither serves anybody */
+	uint32_t out;     /* ejected or not up: they serve no request */
 	uint32_t ejected; /* of those, up: they serve once they are brought back */
 	uint32_t
-		reached; /* of those, not ejected for refused connections alone: they may be back any time */
+		/* of those, not ejected for refused connections alone: they may be back any time */
+		reached;
 };
 
 static struct outs
@@ -193,8 +194,9 @@ count_out(const struct seg *seg, const struct table_pool *tp, enum role role)
 }
 
 /*
- * Whether so many more may be ejected.  One that cannot be reached serves nobody, as one that is down: it is ejected
- * beyond max_percent, if another serves or can be brought back.
+ * Whether `more` endpoints may be ejected.  An endpoint that refuses connections serves no request,
+ * like one that is down.  It is ejected beyond max_percent if another endpoint serves or can be
+ * brought back.
  */
 static bool
 room_for(const struct seg *seg, const struct table_pool *tp, enum role role, uint32_t more,
@@ -216,7 +218,7 @@ time_of(const struct conf_ejection *conf, uint32_t level)
 	return ms < conf->max_ms ? ms : conf->max_ms;
 }
 
-/* Who was back for a shorter time than it had been out has not recovered. */
+/* An endpoint that was back for a shorter time than it had been out has not recovered. */
 static uint32_t
 next_level(uint64_t word, uint64_t now_ms, const struct conf_ejection *conf)
 {
@@ -240,8 +242,9 @@ count_ejection(struct seg *seg, uint32_t ep)
 }
 
 /*
- * Ejects it, counts how many of its role are out, and takes it back if they are too many.  Of two that do so at
- * the same time the later sees both; so perhaps neither stays, and the next failure asks again.
+ * Ejects the endpoint, counts how many of its role are out, and takes the ejection back if they are
+ * too many.  If two workers do this at the same time, the later one sees both ejections.  Perhaps
+ * neither stays; the next failure tries again.
  */
 static uint64_t
 put_out(struct seg *seg, const struct table_pool *tp, enum role role, uint32_t ep, bool refused,
@@ -272,7 +275,7 @@ put_out(struct seg *seg, const struct table_pool *tp, enum role role, uint32_t e
 	return ms;
 }
 
-/* One more failure in a row.  The word as it is then. */
+/* One more failure in a row.  Returns the word with it. */
 static uint64_t
 failures_add(struct seg *seg, uint32_t ep, bool reached)
 {
@@ -323,7 +326,8 @@ eject_bad_answer(struct seg *seg, const struct table_pool *tp, enum role role, u
 	if ((conf->failures == 0 || failures_of(word) < conf->failures) &&
 		!too_many_of_all(seg, ep, now_ms, conf->rate))
 		return 0;
-	/* By the word with this failure in it: a good answer in between takes the flag off the next one. */
+	/* Decided by the word with this failure in it: a good answer in between clears the flag
+	 * of the next one. */
 	return put_out(seg, tp, role, ep, (word & EJECT_REACHED) == 0, now_ms);
 }
 
@@ -339,7 +343,8 @@ eject_try(struct seg *seg, uint32_t me, uint32_t ep, uint64_t now_ms, uint64_t m
 bool
 eject_trial_good(struct seg *seg, uint32_t ep, uint64_t trial, uint64_t now_ms)
 {
-	/* Its former answers first: who sees it in must not find them.  Both are full barriers. */
+	/* Its former answers first: a worker that sees the endpoint back must not find them.
+	 * Both are full barriers. */
 	if (shm_load(word_of(seg, ep)) == trial)
 		answers_forget(seg, ep);
 	return shm_cas(word_of(seg, ep), trial, make(0, level_of(trial), 0, now_ms)) == trial;
@@ -384,7 +389,8 @@ eject_clear(struct seg *seg, uint32_t ep, bool refused, uint64_t now_ms)
 	return true;
 }
 
-/* The one that is nearest to its time; `reached`: of those that failed otherwise than by refused connections; or -1. */
+/* The endpoint whose time ends first, or -1.  `reached`: only endpoints with failures other than
+ * refused connections. */
 static int
 nearest(const struct seg *seg, const struct table_pool *tp, enum role role, bool reached)
 {
@@ -416,7 +422,8 @@ eject_bring_back(struct seg *seg, const struct table_pool *tp, enum role role, u
 	if (n.out <= most_out(tp, role) || n.ejected == 0)
 		return -1;
 	found = nearest(seg, tp, role, true);
-	/* Who cannot be reached helps nobody: only where nobody else is left, or nobody is to be ejected. */
+	/* An endpoint that refuses connections helps only where no other is left, or where
+	 * ejection is off. */
 	if (found < 0 && (n.out == tp->n[role] || !enabled(&tp->ejection)))
 		found = nearest(seg, tp, role, false);
 	if (found >= 0)

@@ -134,9 +134,11 @@ flag_collect(struct flag_set *fs, void (*fn)(uint32_t slot, void *arg), void *ar
 	for (uint32_t i = 0; i < fs->seg->hdr->flags_per_worker / 64; i++) {
 		uint64_t bits;
 
-		/* A glance first, to leave quiet words alone: a bit set after it has an eventfd
-		 * write to come.  Pairs with flag_notify(), whose caller writes the eventfd after
-		 * the bit. */
+		/*
+		 * A plain read first, to leave quiet words alone: for a bit set after it, an
+		 * eventfd write follows.  Pairs with flag_notify(), whose caller writes the eventfd
+		 * after the bit.
+		 */
 		if (shm_load(&ready[i]) == 0)
 			continue;
 		/* A full barrier between bit and word: a bit seen here means that READY is seen
@@ -212,7 +214,7 @@ flag_sound(const struct seg *seg, uint32_t worker, uint32_t slot, bool *ret_used
 	const enum flag_state state = word_state(word);
 
 	*ret_used = state != FLAG_FREE;
-	/* only an armed one still waits for notices, and what was ever used has a gen */
+	/* only an armed flag waits for notices, and a used slot has a gen */
 	return state <= FLAG_READY && (word_left(word) > 0) == (state == FLAG_ARMED) &&
 	       (state == FLAG_FREE || word_gen(word) > 0);
 }

@@ -1,9 +1,10 @@
 /*
  * Completion flags: "the KV cache of this transfer has arrived" (design.md, "Completion flags").
  *
- * The transfer's request id, chosen by the router, says where its flag lives: worker, slot, gen and 64
- * random bits.  The notifier counts down, sets the worker's ready bit, then writes its eventfd; the
- * worker reads the eventfd, then exchanges the bits, then looks.  A bit is only a hint.
+ * The request id of the transfer, which the router chose, names the flag: worker, slot, gen and 64
+ * random bits.  The notifier counts down, sets the worker's ready bit, then writes the worker's
+ * eventfd.  The worker reads the eventfd, then exchanges the bits, then reads the flags.  A bit is
+ * only a hint.
  */
 #pragma once
 #include <stdbool.h>
@@ -24,11 +25,12 @@ struct flag_set;
 struct flag_set *flag_set_new(struct seg *seg, uint32_t worker);
 void flag_set_free(struct flag_set **);
 
-/* Arms a slot for `notices` (1..255) before the prefill engine is asked.  false: all slots in use. */
+/* Arms a slot for `notices` (1..255) before the prefill leg is sent.  False: all slots are in
+ * use. */
 bool flag_arm(struct flag_set *fs, uint8_t notices, struct flag_ref *ret);
 /* True once all its notices have come. */
 bool flag_is_ready(const struct flag_set *fs, const struct flag_ref *ref);
-/* Ends it, whatever came; late notices find another gen. */
+/* Ends the flag, whatever has arrived; late notices find another gen. */
 void flag_free(struct flag_set *fs, const struct flag_ref *ref);
 /* After reading the eventfd: calls fn for each slot whose bit was set and which is READY. */
 void flag_collect(struct flag_set *fs, void (*fn)(uint32_t slot, void *arg), void *arg);

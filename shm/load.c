@@ -1,18 +1,20 @@
 /*
- * Reservations: two words per endpoint that all workers CAS, and enough written down beside them that
- * the master can give back exactly what a killed worker held: word, journal and change, packed as
- * load_word.h draws them.  What a client has in flight (quota.c) is a third kind of such words.
+ * Reservations: two words per endpoint that all workers CAS.  Beside them each worker writes down
+ * enough for the master to give back exactly what a killed worker held: word, journal and change,
+ * packed as load_word.h draws them.  A client's requests in flight (quota.c) are a third kind of
+ * such words.
  *
- * One operation changes one word; a worker has at most one open.
+ * One operation changes one word; a worker has at most one open operation.
  *
- * After a SIGKILL one thing is unknown: whether the open operation's CAS happened.  It did if the
- * word still names (worker, seq).  If not, somebody may have overwritten that name; but whoever
- * overwrites a name first records its seq in acked[of that worker].  So it happened if and only if
- * the word names it or acked equals its seq.
+ * After a SIGKILL one thing is unknown: whether the open operation's CAS happened.  The CAS
+ * happened if the word still names (worker, seq).  If the word does not, another worker may have
+ * overwritten the name; but before a worker overwrites a name, it records the seq in acked[of the
+ * named worker].  So the CAS happened if and only if the word names the operation, or acked equals
+ * its seq.
  *
  * A seq has 24 bits and is compared within half of them, so names must not grow old: every
- * SCRUB_EVERY operations a worker takes its name off every word.  Between operations nobody needs
- * it.
+ * SCRUB_EVERY operations a worker removes its name from every word.  Between operations the name is
+ * not needed.
  */
 #include "shm/load.h"
 
@@ -23,7 +25,8 @@
 #include "shm/eject.h"
 #include "shm/load_word.h"
 
-/* Raises acked of the named worker to the named seq, never lowers it.  acked_wrong() reads it along. */
+/* Raises acked of the named worker to the named seq, never lowers it.  acked_wrong() reads it
+ * meanwhile. */
 static void
 name_record(struct seg *seg, uint64_t name)
 {
@@ -49,10 +52,12 @@ refused(uint32_t count, int64_t delta, uint32_t min, uint32_t max)
 	return delta > 0 && (count < min || count + delta > (int64_t)max);
 }
 
-/* count += delta, signed `name`; false and unchanged if it is below `min` or would go above `max`.  Besides
- * word_swap() the one place where a name is overwritten that somebody may ask about; sum_differs() and
- * name_wrong() read it along.
- * Its CAS is a full barrier: load_count() relies on the order of one worker's words. */
+/*
+ * count += delta, signed `name`; false and unchanged if the count is below `min` or would exceed
+ * `max`.  Besides word_swap() the only place that overwrites a name which still matters.
+ * sum_differs() and name_wrong() read it meanwhile.  Its CAS is a full barrier: load_count() relies
+ * on the order of one worker's words.
+ */
 static bool
 word_add(struct seg *seg, uint64_t *word, int64_t delta, uint32_t min, uint32_t max, uint64_t name)
 {
@@ -63,8 +68,9 @@ word_add(struct seg *seg, uint64_t *word, int64_t delta, uint32_t min, uint32_t 
 			return false;
 		assert(word_count(seen) + delta >= 0);
 		/*
-		 * Recorded before it is overwritten: the next CAS is a full barrier, so who no
-		 * longer sees the name sees acked.  Pairs with op_happened()'s acquire load.
+		 * Recorded before it is overwritten: the next CAS is a full barrier, so a process
+		 * that no longer sees the name sees acked.  Pairs with op_happened()'s acquire
+		 * load.
 		 */
 		name_record(seg, word_name(seen));
 		old = seen;
@@ -93,7 +99,7 @@ name_scrub(uint64_t *word, uint32_t me)
 	}
 }
 
-/* Takes our name off every word.  Our journal is clear, so nobody can ask what it stood for. */
+/* Removes our name from every word.  Our journal is clear, so no process needs the names. */
 static void
 names_scrub(struct seg *seg, uint32_t me, uint64_t seq)
 {
@@ -103,12 +109,13 @@ names_scrub(struct seg *seg, uint32_t me, uint64_t seq)
 	}
 	for (uint32_t i = 0; i < seg->hdr->max_quotas; i++)
 		name_scrub(word_of(seg, i, QUOTA), me);
-	/* acked must not fall behind by half the range either; all up to seq is settled */
+	/* acked must not fall behind by half the range either; all operations up to seq are
+	 * settled */
 	name_record(seg, name_make(me, seq));
 }
 
-/* One operation: journal, word, row, journal.  load_reap() knows each point between them, and so do
- * share_counted(), part_exceeds() and journal_wrong() of check.c, which look on meanwhile. */
+/* One operation: journal, word, row, journal.  load_reap() knows each point between them, and so
+ * do share_counted(), part_exceeds() and journal_wrong() of check.c, which read them meanwhile. */
 bool
 word_operate(struct seg *seg, uint32_t me, uint32_t ep, enum which which, int64_t delta,
 	uint32_t min, uint32_t max)
@@ -125,7 +132,7 @@ word_operate(struct seg *seg, uint32_t me, uint32_t ep, enum which which, int64_
 	shm_store(&self->seq, seq);
 	shm_store(&self->change, (uint64_t)before << 32 | (uint32_t)delta);
 	/*
-	 * The change before the journal that makes it count, the journal before the word: its CAS in
+	 * The change before the journal that validates it, the journal before the word: its CAS in
 	 * word_add() is a full barrier.  Pairs with journal_repair(): every operation on a word is
 	 * journalled or in the row.
 	 */
@@ -187,7 +194,7 @@ op_happened(const struct seg *seg, const uint64_t *at, uint64_t name)
 	return shm_load(&seg->procs[name_worker(name) - 1].acked) == (name & SEQ_MASK);
 }
 
-/* Brings the row of the open operation, if there is one, to what the word says. */
+/* Brings the row of the open operation, if there is one, in line with the word. */
 static void
 journal_repair(struct seg *seg, uint32_t dead)
 {
@@ -229,7 +236,7 @@ load_reap(struct seg *seg, uint32_t dead)
 	for (uint32_t ep = 0; ep < seg->hdr->max_endpoints; ep++) {
 		struct row *row = seg_row(seg, dead, ep);
 
-		/* tokens first: at count 0 the slot may be given away */
+		/* tokens first: at count 0 the slot may be reused */
 		if (row->tokens > 0)
 			(void)word_add(
 				seg, word_of(seg, ep, TOKENS), -(int64_t)row->tokens, 0, 0, 0);
@@ -245,8 +252,8 @@ load_reap(struct seg *seg, uint32_t dead)
 uint32_t
 load_count(const struct seg *seg, uint32_t ep)
 {
-	/* The count before the tokens: who sees 0 here sees none there, since they are given back first.
-	 * ep_slot_begin() relies on it.  Pairs with word_add(). */
+	/* The count before the tokens: a reader that sees count 0 sees tokens 0, since tokens
+	 * are given back first.  ep_slot_begin() relies on it.  Pairs with word_add(). */
 	return word_count(shm_load_acquire(&seg->eps[ep].count));
 }
 
@@ -297,8 +304,8 @@ ep_state_drain(struct seg *seg, uint32_t ep)
 {
 	shm_store(&seg->eps[ep].state, (uint64_t)EP_DRAINING);
 	/*
-	 * The state before we look at the count: a worker reserves and then looks at the state, so one of us
-	 * sees the other.  Pairs with reserve().
+	 * The state before we read the count: a worker reserves and then reads the state, so at
+	 * least one of the two sees the other's write.  Pairs with reserve().
 	 */
 	shm_mb();
 }
@@ -347,7 +354,7 @@ ep_slot_begin(struct seg *seg, uint32_t ep)
 {
 	struct ep_word *e = &seg->eps[ep];
 
-	/* The count's word stays as it is: the names in it may still be asked about. */
+	/* The count's word stays as it is: its name may still be needed. */
 	assert(load_count(seg, ep) == 0 && load_tokens(seg, ep) == 0);
 	shm_store(&e->foreign, 0);
 	eject_begin(seg, ep);

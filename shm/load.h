@@ -1,8 +1,8 @@
 /*
- * Reservations and load (design.md, "Reservations and load"): one word per endpoint is the truth for
- * all workers, changed by CAS; a private row per worker and a journal let the master give back
- * exactly what a killed worker held.  There are two such words: requests, which max_inflight limits,
- * and their estimated prompt tokens.
+ * Reservations and load (design.md, "Reservations and load"): one word per endpoint is the truth
+ * for all workers, changed by CAS.  A private row per worker and a journal let the master give back
+ * exactly what a killed worker held.  There are two such words: requests, which max_inflight
+ * limits, and their estimated prompt tokens.
  */
 #pragma once
 #include <stdbool.h>
@@ -10,23 +10,26 @@
 
 #include "shm/core/seg.h"
 
-/* Worker `me` takes one place at endpoint slot `ep`; false if that would exceed max_inflight (0 = no
+/* Worker `me` takes one slot of endpoint `ep`; false if that would exceed max_inflight (0 = no
  * limit).  Never blocks; exact across workers. */
 bool load_reserve(struct seg *seg, uint32_t me, uint32_t ep, uint32_t max_inflight);
-/* Gives one back; the caller holds it. */
+/* Gives one reservation back; the caller holds it. */
 void load_release(struct seg *seg, uint32_t me, uint32_t ep);
-/* Adds a request's prompt tokens to what is outstanding there.  Returns how many were added, which the
- * caller gives back by load_tokens_sub() before load_release(): all, or 0 where the word would overflow. */
+/*
+ * Adds a request's prompt tokens to the endpoint's outstanding tokens.  Returns how many were
+ * added: all, or 0 if the word would overflow.  The caller gives them back by load_tokens_sub()
+ * before load_release().
+ */
 uint32_t load_tokens_add(struct seg *seg, uint32_t me, uint32_t ep, uint32_t tokens);
 void load_tokens_sub(struct seg *seg, uint32_t me, uint32_t ep, uint32_t tokens);
-/* The request of one held reservation went on the wire (+1), or its exchange ended (-1). */
+/* The request of one held reservation was sent (+1), or its leg ended (-1). */
 void load_sent(struct seg *seg, uint32_t me, uint32_t ep, int delta);
 
 /* Reservations of all workers at this endpoint. */
 uint32_t load_count(const struct seg *seg, uint32_t ep);
 /* Prompt tokens of the same. */
 uint32_t load_tokens(const struct seg *seg, uint32_t ep);
-/* Requests that others than this router have there; 0 when the figure is older than max_age_ms. */
+/* Requests of other routers at this endpoint; 0 when the figure is older than max_age_ms. */
 uint32_t load_foreign(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t max_age_ms);
 /* count + foreign. */
 uint64_t load_score(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t max_age_ms);
@@ -47,8 +50,8 @@ uint32_t load_reap(struct seg *seg, uint32_t dead);
  * After each change call queue_wake_after_change() for each pool: these stores have no barrier of their own.
  */
 void ep_state_set(struct seg *seg, uint32_t ep, enum ep_state st);
-/* DRAINING for good: whoever has not reserved by now gives back what it reserves (worker/schedule/select.c), so the
- * count of requests that load_count() shows from now on only falls. */
+/* DRAINING for good: a worker that has not reserved by now gives its reservation back
+ * (worker/schedule/select.c), so the count that load_count() returns only falls from now on. */
 void ep_state_drain(struct seg *seg, uint32_t ep);
 /* UP, its weight ramping up from now_ms on (slow start); how long that takes stands in the table. */
 void ep_state_recovered(struct seg *seg, uint32_t ep, uint64_t now_ms);

@@ -1,6 +1,5 @@
 /*
- * The packed words of reservations, for those who write them (load.c) and who looks them over
- * (check.c):
+ * The packed words of reservations; load.c writes them, check.c checks them:
  *
  *	word     count:32 | last worker+1:8 | seq:24	of the endpoint: requests, prompt tokens; of the
  *							client: its life and requests (quota_word.h)
@@ -18,7 +17,8 @@
 #define SEQ_BITS 24
 #define SEQ_MASK BITS(SEQ_BITS)
 #define SEQ_HALF (UINT64_C(1) << (SEQ_BITS - 1))
-/* An eighth of SEQ_HALF: so often a worker takes its name off every word, so that none grows old. */
+/* An eighth of SEQ_HALF: after so many operations a worker removes its name from every word, so
+ * that no name grows old. */
 #define SCRUB_EVERY (UINT64_C(1) << 20)
 
 enum which { NEITHER, REQUESTS, TOKENS, QUOTA };
@@ -48,7 +48,8 @@ word_make(uint32_t count, uint64_t name)
 	return (uint64_t)count << 32 | name;
 }
 
-/* Who changed the word last, and by which of its operations; 0: nobody that anyone asks about. */
+/* The worker that changed the word last, and the number of its operation; 0: no operation that
+ * still matters. */
 static inline uint64_t
 name_make(uint32_t worker, uint64_t seq)
 {
@@ -92,5 +93,6 @@ journal_ep(uint64_t journal)
  */
 bool word_operate(struct seg *seg, uint32_t me, uint32_t ep, enum which which, int64_t delta,
 	uint32_t min, uint32_t max);
-/* Changes a word whose upper half counts nothing of anybody's, by CAS; false if it is not `old` any more. */
+/* Changes a word whose upper half counts nothing, by CAS; false if the word is not `old` any
+ * more. */
 bool word_swap(struct seg *seg, uint64_t *word, uint64_t old, uint64_t to);

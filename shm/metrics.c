@@ -12,8 +12,11 @@
 
 #define MS 1000u
 #define S 1000000u
-/* From a token's gap on a fast engine to the longest prefill: about 2.5 x apart below a second,
- * where latencies are compared, coarser above, where only "too slow" is asked. */
+/*
+ * From the gap between tokens on a fast engine to the longest prefill.  Buckets below a second,
+ * where latencies are compared, differ by about 2.5 x; buckets above are coarser, since only "too
+ * slow" matters there.
+ */
 // clang-format off
 const uint64_t metric_bucket_us[METRIC_BUCKETS] = {
 	1 * MS, 2500, 5 * MS, 10 * MS, 25 * MS, 50 * MS, 100 * MS, 250 * MS, 500 * MS,
@@ -141,7 +144,7 @@ by_key(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Adds one slab's cells to the set in ret[max]; returns the requests that found no place there. */
+/* Adds one slab's cells to the set in ret[max]; returns the requests that had no cell there. */
 static uint64_t
 cells_add(const struct metrics_slab *s, struct metric_cell *ret, size_t max)
 {
@@ -174,7 +177,8 @@ metric_cells_sum(const struct seg *seg, struct metric_cell *ret, size_t max, uin
 	*ret_other = 0;
 	for (uint32_t slot = 0; slot < seg->hdr->nslots; slot++)
 		*ret_other += cells_add(seg_slab(seg, slot), ret, max);
-	for (size_t i = 0; i < max; i++) /* the set's holes out; then one order, page after page */
+	/* removes the holes of the set; then one order, page after page */
+	for (size_t i = 0; i < max; i++)
 		if (ret[i].key != 0)
 			ret[n++] = ret[i];
 	qsort(ret, n, sizeof(*ret), by_key);

@@ -1,7 +1,7 @@
 /*
- * Metric slabs: one per process slot, written by its process with plain adds, summed by whoever
- * answers /metrics.  A dead process's counters stay (they are monotonic and the next process in the
- * slot goes on with them); its gauges are zeroed by the master.
+ * Metric slabs: one per process slot, written by its process with plain adds.  The worker that
+ * answers /metrics adds them up.  A dead process's counters stay: they are monotonic, and the next
+ * process in the slot continues with them.  The master zeroes its gauges.
  */
 #pragma once
 #include <stdint.h>

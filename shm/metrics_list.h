@@ -14,38 +14,38 @@
 	X(CONNS, "pdrouter_client_connections_total", "Client connections accepted.")                   \
 	X(UP_CONNS, "pdrouter_upstream_connections_total", "Connections opened to engines.")            \
 	X(UP_REUSED, "pdrouter_upstream_reused_total", "Requests sent on an idle connection.")           \
-	X(UP_STALE, "pdrouter_upstream_stale_total", "Legs sent again on a fresh connection, the reused one having gone stale.") \
-	X(BAD_REQUESTS, "pdrouter_client_protocol_errors_total", "Requests refused before they were understood.") \
-	X(ACCEPT_PAUSES, "pdrouter_accept_pauses_total", "Times a worker left new connections in the queue, having too many, or too few file descriptors.") \
+	X(UP_STALE, "pdrouter_upstream_stale_total", "Legs sent again on a fresh connection, because the reused one was stale.") \
+	X(BAD_REQUESTS, "pdrouter_client_protocol_errors_total", "Requests refused because their HTTP was invalid or unsupported.") \
+	X(ACCEPT_PAUSES, "pdrouter_accept_pauses_total", "Times a worker stopped accepting, because it had too many connections or too few file descriptors.") \
 	X(CLIENTS_FORGOTTEN, "pdrouter_clients_forgotten_total", "Idle clients whose limits were forgotten to make room for others.") \
-	X(CLIENTS_UNCOUNTED, "pdrouter_clients_uncounted_total", "Requests let through without limits, their client finding only busy ones in its place.") \
-	X(KV_MISSING, "pdrouter_kv_handoff_missing_total", "Prefill answers without KV parameters: the request was decoded without them.") \
+	X(CLIENTS_UNCOUNTED, "pdrouter_clients_uncounted_total", "Requests that passed without limits, because the table of clients had only busy entries for them.") \
+	X(KV_MISSING, "pdrouter_kv_handoff_missing_total", "Prefill answers without KV parameters; decode ran without them.") \
 	X(KV_RELEASED_CLIENT_GONE, "pdrouter_kv_released_total{reason=\"client_gone\"}", "Decode requests sent only to free a prefill engine's blocks.") \
 	X(KV_RELEASED_GIVEN_UP, "pdrouter_kv_released_total{reason=\"given_up\"}", "")              \
 	X(KV_RELEASED_PREFILL_LATE, "pdrouter_kv_released_total{reason=\"prefill_late\"}", "")      \
 	X(KV_RELEASED_DECODE_FAILED, "pdrouter_kv_released_total{reason=\"decode_failed\"}", "")    \
 	X(KV_RELEASED_SHUTDOWN, "pdrouter_kv_released_total{reason=\"shutdown\"}", "")              \
-	X(ATTEMPTS_FAILED, "pdrouter_attempts_failed_total", "Attempts that failed before the client had anything of them, or of which it had too much.") \
-	X(RESCUED_RETRY, "pdrouter_rescued_total{by=\"retry\"}", "Requests that ended well although an engine had failed them.") \
+	X(ATTEMPTS_FAILED, "pdrouter_attempts_failed_total", "Attempts that failed before or during the answer.") \
+	X(RESCUED_RETRY, "pdrouter_rescued_total{by=\"retry\"}", "Requests that ended well although an engine had failed.") \
 	X(RESCUED_FALLBACK, "pdrouter_rescued_total{by=\"fallback\"}", "")                         \
 	X(RESCUED_RESUME, "pdrouter_rescued_total{by=\"resume\"}", "")                             \
-	X(RESUME_REFUSED, "pdrouter_resume_refused_total", "Streams that broke and could not be resumed for what was asked or had come (the log says what).") \
+	X(RESUME_REFUSED, "pdrouter_resume_refused_total", "Broken streams that could not be resumed because of their request or answer (the log has the reason).") \
 	X(BUDGET_SPENT, "pdrouter_retry_budget_spent_total", "Failed attempts that were not repeated because the retry budget was spent.") \
 	X(LAST_RESORT, "pdrouter_last_resort_total", "Attempts with an ejected engine, since no other was left.") \
-	X(KV_LATE, "pdrouter_kv_ready_timeouts_total", "Transfers whose notices did not come in time: decoded anyway.") \
-	X(KV_MISS, "pdrouter_kv_cache_misses_total", "Decode tried first, with too little of the prompt's KV there: prefilled then.") \
-	X(PREFILL_AGAIN, "pdrouter_prefill_again_total", "Prefills done again because their KV parameters had grown older than kv_lease.") \
-	X(ABORTS, "pdrouter_aborts_total", "Engines told to forget a request whose other half had failed.") \
+	X(KV_LATE, "pdrouter_kv_ready_timeouts_total", "Transfers whose notices did not arrive in time; decode ran anyway.") \
+	X(KV_MISS, "pdrouter_kv_cache_misses_total", "Requests whose decode engine, tried first, had too little of the prompt's KV; prefill ran then.") \
+	X(PREFILL_AGAIN, "pdrouter_prefill_again_total", "Prefills repeated because their KV parameters had become older than kv_lease.") \
+	X(ABORTS, "pdrouter_aborts_total", "Abort requests to engines, because the other leg had failed.") \
 	X(FANNED, "pdrouter_fanned_out_branches_total", "Branches of requests that were split into several.") \
 	X(DIRECT, "pdrouter_direct_total", "Requests sent to a decode engine alone, whatever the reason.") \
 	X(DIRECT_SHORT, "pdrouter_direct_short_total", "Of those: prompts below the routing threshold.")   \
-	X(QUEUED, "pdrouter_queued_total", "Requests that waited for a place at an endpoint.")          \
+	X(QUEUED, "pdrouter_queued_total", "Requests that waited for a slot of an endpoint.")          \
 	X(QUEUE_SPURIOUS, "pdrouter_queue_spurious_wakeups_total", "Waiting requests that were woken and found no slot.") \
 	X(NOTICES, "pdrouter_notices_total", "Notices of arrived KV that counted.")                     \
 	X(NOTICES_STALE, "pdrouter_notices_stale_total", "Notices for a transfer that is over.")          \
 	X(NOTICES_BAD, "pdrouter_notices_bad_total", "Notices that do not parse or carry an unknown id.") \
 	X(ANNOUNCED, "pdrouter_announcements_total", "Announcements of engines that were accepted.")          \
-	X(ANNOUNCED_REFUSED, "pdrouter_announcements_refused_total", "Announcements that do not parse, come from nowhere configured, or found no room.") \
+	X(ANNOUNCED_REFUSED, "pdrouter_announcements_refused_total", "Announcements that do not parse, come from a network that is not configured, or found no room.") \
 	X(PROBES_OK, "pdrouter_probes_ok_total", "Health probes answered well.")                        \
 	X(PROBES_FAILED, "pdrouter_probes_failed_total", "Health probes that failed.")                  \
 	X(SCRAPES_FAILED, "pdrouter_scrapes_failed_total", "Engine /metrics pages that could not be read.") \
@@ -58,7 +58,7 @@
 /* Gauges, one per process slot, summed; zeroed by the master when the process has died. */
 #define METRIC_GAUGES(X)                                                                                \
 	X(OPEN_CONNS, "pdrouter_client_connections", "Open client connections.")                        \
-	X(REQUESTS, "pdrouter_requests_in_flight", "Requests being worked on.")                         \
+	X(REQUESTS, "pdrouter_requests_in_flight", "Requests in flight.")                         \
 	X(UP_OPEN, "pdrouter_upstream_connections", "Open connections to engines, idle ones included.")  \
 	X(UP_IDLE, "pdrouter_upstream_idle_connections", "Idle connections to engines.")                 \
 	X(FLAGS_ARMED, "pdrouter_kv_flags_armed", "Transfers waiting for a notice.")                      \
@@ -71,6 +71,6 @@
 	X(TTFT, "pdrouter_time_to_first_token_seconds", "From a request's last byte to the first body byte of the decode answer.") \
 	X(PREFILL, "pdrouter_prefill_seconds", "From sending the prefill leg to its full answer.")       \
 	X(DURATION, "pdrouter_request_duration_seconds", "From a request's first byte to the end of its answer.") \
-	X(QUEUE, "pdrouter_queue_wait_seconds", "Waiting for a place at an endpoint, served or not.")    \
+	X(QUEUE, "pdrouter_queue_wait_seconds", "Time in the queue for a slot, served or not.")    \
 	X(GAP, "pdrouter_event_gap_seconds", "Between two successive events of a stream.")
 /* clang-format on */

@@ -11,11 +11,11 @@
  * WAITING and cleared in TAKEN, so every waiter is marked.
  *
  * Why no wake-up is lost.  A waiter that is not woken has no free slot, and is woken when there is one:
- *   - A waiter arms its entry (full barrier), then tries.  Whoever frees a slot does so by a CAS (full
- *     barrier), then looks at the entries.  One of the two sees the other: Dekker's argument.
- *   - A state word is a plain store: queue_wake_after_change() puts the barrier between it and the look.
+ *   - A waiter arms its entry (full barrier), then tries.  A process that frees a slot does so by a CAS (full
+ *     barrier), then reads the entries.  One of the two sees the other's write: Dekker's argument.
+ *   - A state word is a plain store: queue_wake_after_change() has the barrier between the store and the scan.
  *   - After a try `lacks` is narrowed to the roles that the try found full.  Until one of them has a free slot
- *     another try would fail too, and whoever frees a slot of that role does look.
+ *     another try would fail too, and a process that frees a slot of that role does scan.
  *   - A request that enqueues behind a waiter of its own key, or behind a woken one, does not try: it must not
  *     overtake.  It is untried and relies on that other waiter, which leaves (full barrier) and then wakes the
  *     next.  Either that wake-up finds it, or it does not find the other waiter any more and tries itself.
@@ -37,7 +37,7 @@
 
 enum queue_state { QUEUE_S_FREE, QUEUE_S_TAKEN, QUEUE_S_WAITING, QUEUE_S_WOKEN };
 
-/* Keys told apart in one look at a queue; of further keys the first match is woken. */
+/* Keys distinguished in one scan of a queue; of further keys the first match is woken. */
 #define KEYS 16
 
 static uint64_t
@@ -167,7 +167,8 @@ queue_enqueue(struct seg *seg, uint32_t worker, uint32_t pool, uint32_t size,
 	shm_or(&seg_queue_marks(seg, pool)[ref.slot / 64], UINT64_C(1) << ref.slot % 64);
 	(void)queue_rearm(seg, &ref);
 	*ret = ref;
-	/* After queue_rearm()'s barrier: a waiter that we find here finds us when it leaves.  Pairs with queue_leave(). */
+	/* After queue_rearm()'s barrier: a waiter that we find here finds us when it leaves.
+	 * Pairs with queue_leave(). */
 	return ahead(seg, pool, request, ref.ticket) ? QUEUE_BEHIND : QUEUE_FIRST;
 }
 
@@ -179,9 +180,9 @@ queue_rearm(struct seg *seg, const struct queue_ref *ref)
 
 	shm_store(&s->lacks, QUEUE_UNTRIED | QUEUE_ALL_ROLES);
 	/*
-	 * A full barrier: whoever frees a slot after our try has begun finds us waiting, and untried, with
-	 * the fields of this ticket.  Pairs with queue_wake(), queue_any() before it, see(), and
-	 * queue_wake_after_change().
+	 * A full barrier: a process that frees a slot after our try has begun finds us waiting, and
+	 * untried, with the fields of this ticket.  Pairs with queue_wake(), queue_any() before it,
+	 * see(), and queue_wake_after_change().
 	 */
 	old = shm_xchg(&s->word, word_make(ref->ticket, ref->worker, 0, QUEUE_S_WAITING));
 	assert(word_ticket(old) == ref->ticket);
@@ -212,8 +213,8 @@ queue_leave(struct seg *seg, const struct queue_ref *ref)
 	/* Before the entry is free, or this would clear the mark of its next owner. */
 	mark_clear(&seg_queue_marks(seg, ref->pool)[ref->slot / 64], UINT64_C(1) << ref->slot % 64);
 	/*
-	 * A full barrier: a request that enqueues and still finds us here is found when our caller looks
-	 * afterwards whether a slot is left.  Pairs with queue_enqueue().
+	 * A full barrier: a request that enqueues and still finds us here is found when our caller
+	 * checks afterwards whether a slot is left.  Pairs with queue_enqueue().
 	 */
 	(void)shm_xchg(word, 0);
 	return word_state(old) == QUEUE_S_WOKEN ? word_roles(old) : 0;
@@ -234,7 +235,7 @@ is_before(int32_t priority, uint64_t ticket, int32_t than_priority, uint64_t tha
 	return priority < than_priority || (priority == than_priority && ticket < than_ticket);
 }
 
-/* False: nobody waits in that entry.  All fields are of one waiter at one moment. */
+/* False: the entry has no waiter.  All fields are of one waiter at one moment. */
 static bool
 see(const struct seg *seg, uint32_t pool, uint32_t slot, struct seen *ret)
 {
@@ -242,7 +243,7 @@ see(const struct seg *seg, uint32_t pool, uint32_t slot, struct seen *ret)
 
 	ret->slot = slot;
 	do {
-		/* The word, the fields, the word: each in its turn.  Pairs with queue_rearm(). */
+		/* The word, the fields, the word, in this order.  Pairs with queue_rearm(). */
 		ret->word = shm_load_acquire(&s->word);
 		if (word_state(ret->word) < QUEUE_S_WAITING)
 			return false;
@@ -354,7 +355,7 @@ heads_add(struct heads *h, const struct seen *s, const struct queue_target *targ
 	}
 }
 
-/* Its worker is stopped and cannot follow a wake-up: the other waiters pass it. */
+/* Its worker is stopped and cannot follow a wake-up: other waiters overtake it. */
 static bool
 is_stuck(const struct seg *seg, const struct seen *s, uint64_t now_ms)
 {
@@ -391,9 +392,10 @@ queue_wake(struct seg *seg, uint32_t pool, const struct queue_target *target)
 	struct seen s;
 
 	/*
-	 * After a full barrier of the caller's, a release's CAS or queue_leave(): a waiter that is armed by now is
-	 * seen, or its try comes after that barrier.  Pairs with queue_rearm().
-	 * A lost race means that another process woke the match, or that it has left: look again.
+	 * After a full barrier of the caller, a release's CAS or queue_leave(): a waiter that is
+	 * armed by now is seen, or its try comes after that barrier.  Pairs with queue_rearm().  A
+	 * lost race means that another process woke the match, or that the match has left: scan
+	 * again.
 	 */
 	assert(target->roles != 0);
 	while (choose(seg, pool, target, &s)) {
@@ -448,7 +450,8 @@ queue_reap(struct seg *seg, uint32_t dead)
 		for (uint32_t slot = 0; slot < high; slot++) {
 			uint64_t *word = &seg_queue_slot(seg, pool, slot)->word;
 
-			/* Others change WAITING into WOKEN at most: the worker in it stays. */
+			/* Other processes change at most WAITING into WOKEN: the worker in the
+			 * word stays. */
 			if (word_worker(shm_load(word)) != dead + 1)
 				continue;
 			mark_clear(

@@ -1,14 +1,15 @@
 /*
- * Requests that wait for a slot at an endpoint: a queue for each pool, shared by all workers of both
- * generations.  The queue decides who tries next.  Reservations are taken and given back by load.h alone, so
- * the queue cannot leak one.
+ * Requests that wait for a slot at an endpoint: a queue for each pool, shared by all workers of
+ * both generations.  The queue decides which waiter tries next.  Only load.h takes and gives back
+ * reservations, so the queue cannot leak one.
  *
- * A waiter occupies an entry of the queue.  Whoever gives a reservation back calls queue_wake() and writes the
- * eventfd of the worker that queue_wake() returns.  That worker finds its woken waiter (queue_woken()), rearms
- * it (queue_rearm()), and tries the whole selection.  queue.c draws the states and says why no wake-up is lost;
- * queue.pml and state.pml are the models.
+ * A waiter occupies an entry of the queue.  A worker that gives a reservation back calls
+ * queue_wake() and writes the eventfd of the worker that queue_wake() returns.  That worker finds
+ * its woken waiter (queue_woken()), rearms it (queue_rearm()), and tries the whole selection.
+ * queue.c draws the states and says why no wake-up is lost; queue.pml and state.pml are the models.
  *
- * Process: a worker for its own waiters; queue_wake() also whoever gives a reservation back, and the master.
+ * Process: a worker for its own waiters; the master, and any worker that gives a reservation back,
+ * for queue_wake().
  */
 #pragma once
 #include <stdbool.h>
@@ -35,7 +36,8 @@ struct queue_request {
 /* beside those: the waiter has not tried since it was armed, so it relies on others */
 #define QUEUE_UNTRIED 0x80u
 #define QUEUE_NOBODY UINT32_MAX
-/* Workers write their heartbeat twice a second.  Waiters of a worker silent for so long are passed over. */
+/* Workers write their heartbeat twice a second.  Waiters of a worker that is silent for this
+ * time are skipped. */
 #define QUEUE_STILL_MS 1000
 
 enum queue_enqueued {
@@ -60,25 +62,29 @@ void queue_tried(struct seg *seg, const struct queue_ref *ref, uint32_t lacks);
  * passes that wake-up on. */
 uint32_t queue_leave(struct seg *seg, const struct queue_ref *ref);
 
-/* Whom to wake: among the first waiters of each key, those that match. */
+/* Which waiter to wake: among the first waiters of each key, one that matches. */
 struct queue_target {
 	/* not 0; matches a waiter that lacks a slot in one of these roles, or is QUEUE_UNTRIED if that bit is set */
 	uint32_t roles;
-	uint64_t key; /* also matches the waiters of this key; 0: of none */
+	uint64_t key; /* also matches the waiters of this key; 0: no key */
 	/* only waiters behind this one and of other keys match; NULL: no such limit */
 	const struct queue_ref *behind;
 };
-/* Wakes the first match.  Returns the worker whose eventfd the caller writes; QUEUE_NOBODY if nobody matches, or
- * the match was woken before and has not tried yet. */
+/* Wakes the first match.  Returns the worker whose eventfd the caller writes; QUEUE_NOBODY if no
+ * waiter matches, or if the match was woken before and has not tried yet. */
 uint32_t queue_wake(struct seg *seg, uint32_t pool, const struct queue_target *target);
 /*
- * Master: wakes the first waiter, whatever it lacks, with a full barrier before the look.  To be called for each
- * pool after each change that lets a waiter be served: a state word written (UP, drain ended), an ejection
- * cleared, a table published.  Returns the worker whose eventfd the caller writes, or QUEUE_NOBODY.
+ * Master: executes a full barrier, and wakes the first waiter of the pool, whatever it lacks.  To
+ * be called for each pool after each change that lets a waiter be served: a state word written (UP,
+ * drain ended), an ejection cleared, a table published.  Returns the worker whose eventfd the
+ * caller writes, or QUEUE_NOBODY.
  */
 uint32_t queue_wake_after_change(struct seg *seg, uint32_t pool);
-/* Master: sets workers[w], of SLOT_WORKERS, for each worker w with a woken waiter.  The master writes their
- * eventfds, since whoever woke a waiter may have died, or been stopped, before it wrote. */
+/*
+ * Master: sets workers[w], of SLOT_WORKERS, for each worker w with a woken waiter.  The master
+ * writes their eventfds, because the process that woke a waiter may have died, or been stopped,
+ * before it wrote.
+ */
 void queue_woken_all(const struct seg *seg, uint32_t pool, bool *workers);
 
 /* Master, after waitpid and load_reap(): frees the dead worker's entries and returns how many.  Afterwards the
@@ -92,8 +98,8 @@ uint32_t queue_waiting(const struct seg *seg, uint32_t pool, uint64_t *ret_since
  * QUEUE_NOBODY. */
 bool queue_sound(const struct seg *seg, uint32_t pool, uint32_t slot, uint32_t *ret_worker);
 
-/* Whether anybody may wait in that pool: this is what a release costs while nobody does.  To be called after
- * the release, whose CAS is a full barrier.  Pairs with queue_enqueue(). */
+/* Whether a request may wait in that pool: the only cost of a release while none does.  To be
+ * called after the release, whose CAS is a full barrier.  Pairs with queue_enqueue(). */
 static inline bool
 queue_any(const struct seg *seg, uint32_t pool)
 {

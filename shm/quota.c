@@ -1,25 +1,24 @@
 /*
- * The table of clients: sets of QUOTA_WAYS entries, an entry's words packed as quota_word.h draws them.
+ * The table of clients: sets of QUOTA_WAYS entries, with words packed as quota_word.h draws them.
  *
- * Three things must hold although every process may die, or stand still, between any two steps: a client
- * has one entry at most, a busy entry is not given away, and what is counted is counted for the client
- * that it is meant for.
+ * Three things must hold although every process may die, or be stopped, between any two steps: a client has
+ * one entry at most, a busy entry is not reassigned, and each request is counted for its own client.
  *
- *   - A request is counted in `held` (an operation of load.c, so a dead worker's are given back), whose CAS
- *     demands the life that the key had.  While it is counted the entry stays: so the CAS of its arrival
- *     time is of this client too.
- *   - An entry is given away in two steps.  First it is freed, by a CAS that demands that nothing is
- *     counted.  Then the set's word `last` says by CAS who gets it, and that this is pending.  The CAS fails
- *     if `last` has changed since before we looked for the client and did not find it: so of two workers
- *     that bring the same client one looks again.
- *   - Whoever finds `last` pending does what is still to be done, and does what another would do alike:
- *     nobody waits, and nobody who dies leaves it undone.  Each of these steps is a CAS from what stood
- *     there while `last` was still the same; late, it fails.  (A process that stands still between its look
- *     and its CAS while the set gives away 32,768 entries could succeed late: then a client is forgotten, or
- *     has two entries until one is idle.)
+ *   - A request is counted in `held` (an operation of load.c, so a dead worker's requests are given back).
+ *     Its CAS demands the life that the key had.  While a request is counted the entry stays: so the CAS of
+ *     the arrival time is of this client too.
+ *   - An entry is reassigned in two steps.  First it is freed, by a CAS that demands that no request is
+ *     counted.  Then a CAS writes the new client into the set's word `last`, marked as pending.  That CAS
+ *     fails if `last` has changed since before the worker searched the set and did not find the client: so if
+ *     two workers bring the same client, one of them searches again.
+ *   - Any process that finds `last` pending finishes the remaining steps.  They are the same for every
+ *     process, so no process waits, and a death leaves nothing undone.  Each step is a CAS from the value
+ *     read while `last` was still the same; a late CAS fails.  (A process that is stopped between its read and
+ *     its CAS while the set reassigns 32,768 entries could succeed late: then a client is forgotten, or has
+ *     two entries until one is idle.)
  *
- * The arrival time is the generic cell rate algorithm (ITU-T I.371): a request is in order if it is not more
- * than burst - 1 intervals early.
+ * The arrival time is the generic cell rate algorithm (ITU-T I.371): a request passes if it is not more than
+ * burst - 1 intervals early.
  */
 #include "shm/quota.h"
 
@@ -30,8 +29,9 @@
 #include "shm/quota_word.h"
 
 #define SECOND_NS UINT64_C(1000000000)
-#define CLOCKS_APART_NS (10 * SECOND_NS) /* a worker may stand still after it has read the clock */
-#define SET_BITS 20                      /* of a hash that choose the set, the others are its tag */
+#define CLOCKS_APART_NS (10 * SECOND_NS) /* a worker may be stopped after it has read the clock */
+/* bits of a hash that choose the set; the other bits are its tag */
+#define SET_BITS 20
 #define NONE UINT32_MAX
 #define AGAIN (UINT32_MAX - 1)
 
@@ -46,7 +46,7 @@ quota_hash(const struct seg *seg, unsigned char kind, const void *name, size_t n
 	return sip_end(&s);
 }
 
-/* 0 is no client's. */
+/* No client has tag 0. */
 static uint64_t
 tag_of(uint64_t hash)
 {
@@ -71,7 +71,8 @@ next_life(uint64_t last)
 static bool
 settle_word(struct seg *seg, struct quota_set *set, uint64_t last, uint64_t *word, uint64_t to)
 {
-	/* The word before `last`.  Pairs with settle(): who gives the entry away anew has changed `last`. */
+	/* The word before `last`.  Pairs with settle(): a worker that reassigns the entry has
+	 * changed `last`. */
 	const uint64_t old = shm_load_acquire(word);
 
 	if (shm_load(&set->last) != last)
@@ -86,9 +87,10 @@ settle_word(struct seg *seg, struct quota_set *set, uint64_t last, uint64_t *wor
 }
 
 /*
- * Finishes what `last` says is pending.  Each CAS is a full barrier, so they are seen in this order, and all
- * of them once `last` is no longer pending: settle_word() relies on it when it is late, find() when it sees
- * the key, entry_of() when it sees `last`, is_refused() when it sees the arrival time.
+ * Finishes the step that `last` shows as pending.  Each CAS is a full barrier, so other processes
+ * see the CASes in this order, and all of them once `last` is no longer pending: settle_word()
+ * relies on it when it is late, find() when it sees the key, entry_of() when it sees `last`,
+ * is_refused() when it sees the arrival time.
  */
 static void
 settle(struct seg *seg, struct quota_set *set, uint64_t last)
@@ -99,7 +101,7 @@ settle(struct seg *seg, struct quota_set *set, uint64_t last)
 	if (settle_word(seg, set, last, &set->tat[way], 0) &&
 		settle_word(
 			seg, set, last, &set->held[way], quota_held_idle(quota_key_life(key))) &&
-		/* last: from here on it is found */
+		/* the key last: from here on the entry is found */
 		settle_word(seg, set, last, &set->key[way], key))
 		(void)shm_cas(&set->last, last, last & ~QUOTA_PENDING);
 }
@@ -109,7 +111,7 @@ static uint32_t
 find(const struct quota_set *set, uint64_t tag, uint64_t *ret_life)
 {
 	for (uint32_t way = 0; way < QUOTA_WAYS; way++) {
-		/* The key before what is held, which is settled before it.  Pairs with settle(). */
+		/* The key before `held`, which is settled first.  Pairs with settle(). */
 		const uint64_t key = shm_load_acquire(&set->key[way]);
 
 		if (quota_key_hash(key) != tag || !quota_bound(key, shm_load(&set->held[way])))
@@ -120,8 +122,8 @@ find(const struct quota_set *set, uint64_t tag, uint64_t *ret_life)
 	return NONE;
 }
 
-/* An entry that is free, or has been freed: of the idle ones that whose next request has been due for longest,
- * whom it matters least to be forgotten.  NONE: all are busy.  AGAIN: it has become busy meanwhile. */
+/* An entry that is free or was freed now: of the idle entries the one with the oldest arrival
+ * time, whose client loses least.  NONE: all are busy.  AGAIN: the entry became busy meanwhile. */
 static uint32_t
 make_room(struct seg *seg, struct quota_set *set, uint32_t *evicted)
 {
@@ -150,14 +152,14 @@ make_room(struct seg *seg, struct quota_set *set, uint32_t *evicted)
 	return found;
 }
 
-/* The client's entry, made if need be; NONE: no room. */
+/* The client's entry, bound now if there is none; NONE: no room. */
 static uint32_t
 entry_of(
 	struct seg *seg, struct quota_set *set, uint64_t tag, uint64_t *ret_life, uint32_t *evicted)
 {
 	for (;;) {
-		/* `last` before the entries.  Pairs with settle(): who does not find what is there
-		 * fails below. */
+		/* `last` before the entries.  Pairs with settle(): a search that misses the
+		 * entry fails below. */
 		const uint64_t last = shm_load_acquire(&set->last);
 		uint64_t next;
 		uint32_t way;
@@ -183,8 +185,8 @@ entry_of(
 /* The generic cell rate algorithm with a client's terms, at one moment. */
 struct rate {
 	uint64_t interval_ns;
-	uint64_t latest_ns; /* the last arrival time that is in order */
-	uint64_t most_ns;   /* an arrival time after this one was taken under stricter terms */
+	uint64_t latest_ns; /* the latest arrival time that passes */
+	uint64_t most_ns;   /* a later arrival time was computed under stricter terms */
 };
 
 static struct rate
@@ -201,7 +203,7 @@ rate_at(const struct quota_terms *terms, uint64_t now_ns)
 	return r;
 }
 
-/* By how much a request is too early; 0: it is in order. */
+/* By how much a request is too early; 0: it passes. */
 static uint64_t
 too_early_ns(const struct rate *r, uint64_t tat)
 {
@@ -209,11 +211,12 @@ too_early_ns(const struct rate *r, uint64_t tat)
 }
 
 /*
- * Whether a request would be refused by its rate, before it takes a slot: one that took a slot for a
- * moment could make a sibling be refused that is in order.  Of two that both find themselves in order
- * here, one may still be refused by in_time(), with its slot taken for that moment.  A third one that is
- * refused for want of this slot would not have been in order either: the other two came before it.
- * True also if the entry was given away meanwhile, with *ret_wait_ns 0: look for it again.
+ * Whether a request would be refused by its rate, before it takes a slot: a request that took a
+ * slot for a moment could make another request of the client be refused that should pass.  If two
+ * requests both pass here, one may still be refused by in_time(), with its slot taken for that
+ * moment.  A third request that is refused for lack of this slot would not have passed either: the
+ * other two came before it.  True also if the entry was reassigned meanwhile, with *ret_wait_ns 0:
+ * search again.
  */
 static bool
 is_refused(const struct quota_set *set, uint32_t way, uint64_t life, const struct rate *r,
@@ -231,8 +234,9 @@ is_refused(const struct quota_set *set, uint32_t way, uint64_t life, const struc
 }
 
 /*
- * Takes its place in time; or says by how much it is too early.  A place further ahead than these terms ever give
- * one was taken under stricter ones, before a reload: the client begins anew, with the last of its burst.
+ * Advances the arrival time, or returns by how much the request is too early.  An arrival time
+ * later than these terms ever give was computed under stricter ones, before a reload: the client
+ * begins anew, with the last request of its burst.
  */
 static bool
 in_time(uint64_t *tat, const struct rate *r, uint64_t now_ns, uint64_t *ret_wait_ns)

@@ -1,15 +1,15 @@
 /*
- * The packed words of a client's entry, for who writes them (quota.c) and who looks them over (check.c):
+ * The packed words of a client's entry; quota.c writes them, check.c checks them:
  *
- *	last	hash:44 | life:16 | way:3 | pending:1	of the set: the entry given away last
+ *	last	hash:44 | life:16 | way:3 | pending:1	of the set: the entry assigned last
  *	key	hash:44 | life:16 | 0:4			of the entry
  *	held	life:16 | requests:16 | name:32		of the entry; the name as in load_word.h
  *
  *	life     bound:1 | number:15
  *
- * An entry is its key's while both its words show the same life, and it is bound.  Lives are numbered set by
- * set.  An entry that is free shows the number of its last life: so no two states of `held` without requests
- * are alike, and who is late with a CAS fails.
+ * An entry belongs to its key while both its words show the same life, and the life is bound.  Each set numbers
+ * its own lives.  A free entry shows the number of its last life: so no two states of `held` without requests are
+ * equal, and a late CAS fails.
  */
 #pragma once
 #include <stdbool.h>
@@ -72,7 +72,7 @@ quota_held_count(uint64_t held)
 	return word_count(held) & QUOTA_HELD_MAX;
 }
 
-/* An entry of that life in which nothing is counted. */
+/* An entry of that life without requests. */
 static inline uint64_t
 quota_held_idle(uint64_t life)
 {

@@ -12,8 +12,8 @@
 #include <xxhash.h>
 
 /*
- * Text an endpoint or pool brings: URL, authority, host, prefix, version, ports and the names of its
- * models; an arena is sized by the average, one crowded endpoint may use more.  A model's name is rarely
+ * Text of an endpoint or pool: URL, authority, host, prefix, version, ports and the names of its
+ * models.  An arena is sized by the average; one endpoint may use more.  A model's name is rarely
  * above 64 bytes.
  */
 #define ENDPOINT_TEXT 1088
@@ -31,7 +31,7 @@ round_up(size_t n)
 size_t
 table_arena_bytes(uint32_t max_pools, uint32_t max_endpoints)
 {
-	/* in its pool's picks each endpoint stands once more, and each list may be padded */
+	/* each endpoint is also in its pool's picks, and each list may be padded */
 	const size_t pool = sizeof(struct table_pool) + ROLE_N * ALIGN + POOL_TEXT + POOL_INDEX;
 	const size_t endpoint =
 		sizeof(struct table_endpoint) + sizeof(struct table_pick) + ENDPOINT_TEXT;
@@ -39,7 +39,7 @@ table_arena_bytes(uint32_t max_pools, uint32_t max_endpoints)
 	return round_up(sizeof(struct table) + max_pools * pool + max_endpoints * endpoint);
 }
 
-/* Zeroed bytes, or NULL from then on. */
+/* Zeroed bytes; NULL from the first failure on. */
 static void *
 take(struct table_builder *b, size_t n)
 {
@@ -133,8 +133,8 @@ table_strv(struct table_builder *b, const char *const *v, size_t n)
 }
 
 /*
- * The numbers of the endpoint's models among the pool's, as bits; NULL if it serves all.  Both lists are
- * mostly sorted: each search goes on where the last one ended.
+ * The numbers of the endpoint's models among the pool's, as bits; NULL if it serves all.  Both
+ * lists are mostly sorted: each search begins where the last one ended.
  */
 static const uint64_t *
 model_bits(struct table_builder *b, const struct table_endpoint *te, const struct table_pool *p)
@@ -205,9 +205,9 @@ list_picks(struct table_builder *b, const struct table *t, uint32_t pool, enum r
 /* --- the index of models ---------------------------------------------------------------------- */
 
 /*
- * The hash has no secret seed.  Names come from the configuration and from engines, which the router trusts with
- * its clients' prompts; a client chooses only what is looked up.  Whoever made all names collide would bring
- * back the linear search over the names, and no more.
+ * The hash has no secret seed.  Names come from the configuration and from engines, which the
+ * router trusts with its clients' prompts; a client chooses only the name that is looked up.  Names
+ * that all collide would only bring back the linear search over the names.
  */
 static uint64_t
 model_home(const struct table *t, const char *name)
@@ -227,7 +227,7 @@ model_entry(const struct table *t, const char *name)
 	}
 }
 
-/* A name that two pools have belongs to the first of them. */
+/* If two pools have a name, it belongs to the first. */
 static void
 index_models(struct table_builder *b, struct table *t)
 {

@@ -34,7 +34,7 @@ struct table_endpoint {
 	enum role role;
 	uint32_t max_inflight; /* 0 = no limit */
 	struct ep_addr addr;
-	const char *url;       /* as configured: log, metrics */
+	const char *url;       /* as configured; for log and metrics */
 	const char *authority; /* for the Host header: host:port, brackets round IPv6 */
 	const char *host;      /* without port and brackets: remote_host */
 	const char *prefix;    /* path prefix, "" if none */
@@ -42,18 +42,19 @@ struct table_endpoint {
 	const char *const *models;
 	uint32_t weight; /* 1 .. 100 */
 	uint32_t group;  /* number of its group's name within the pool, 1 .. 63; 0: none */
-	/* what configuration or the engine says of itself; "" and 0: unknown */
+	/* reported by the engine or configured; "" and 0: unknown */
 	/* SGLang prefill: for the decode engine, never ""; IPv6 in brackets */
 	const char *bootstrap_host;
 	uint32_t bootstrap_port;
 	uint32_t max_context; /* tokens */
 	const char *version;
-	const char *kv_addr; /* P2pNccl: host:port its cache travels by */
+	const char *kv_addr; /* P2pNccl: host:port of its KV transfers */
 	/* lmcache decode: "receiver_host":"h","receiver_init_port":[7300],"receiver_alloc_port":[7400],
 	 * the members without braces; "" if it has no ports */
 	const char *disagg_spec;
 	uint32_t dp_ranks; /* 0: none */
-	uint8_t notices;   /* that tell that the KV cache is there; 0: the prefill answer tells */
+	/* number of notices that say that the KV has arrived; 0: the prefill answer says it */
+	uint8_t notices;
 };
 
 /* What a selection reads of an endpoint, side by side. */
@@ -66,7 +67,7 @@ struct table_pick {
 	/* a bit for each of the pool's models it serves, by their numbers; NULL: all of them */
 	const uint64_t *models;
 };
-#define TABLE_ANY_MODEL UINT32_MAX /* in place of a model's number: none is asked for */
+#define TABLE_ANY_MODEL UINT32_MAX /* in place of a model's number: no model is requested */
 #define TABLE_GROUPS 64            /* group numbers, 0 for "none" included: bits of a word */
 
 struct table_pool {
@@ -92,7 +93,7 @@ struct table_pool {
 	const struct table_pick *picks[ROLE_N]; /* its endpoints, in the table's order */
 	uint32_t max_weight[ROLE_N];            /* of those */
 	bool weighted[ROLE_N];                  /* not all of the same weight */
-	/* [group]: sum of weights, after which a round robin of it is back where it began */
+	/* [group]: sum of weights: after so many choices a round robin is at its start again */
 	uint32_t turns[ROLE_N][TABLE_GROUPS];
 };
 
@@ -107,8 +108,9 @@ struct table {
 	uint64_t config;  /* number of the configuration it was built from */
 	/* wall-clock seconds of the first publication: "created" of /v1/models */
 	uint64_t created_s;
-	uint64_t foreign_max_age_ms; /* older figures of other routers' load do not count */
-	uint64_t plan_wait_ms;       /* the most a request waits for engines that are starting */
+	/* figures of other routers' load older than this do not count */
+	uint64_t foreign_max_age_ms;
+	uint64_t plan_wait_ms; /* the most a request waits for engines that are starting */
 	uint32_t npools;
 	uint32_t nendpoints;
 	const struct table_pool *pools;
@@ -134,12 +136,15 @@ struct table_pool *table_pool_at(struct table_builder *b, uint32_t i);
 struct table_endpoint *table_endpoint_at(struct table_builder *b, uint32_t i);
 const char *table_str(struct table_builder *b, const char *s);
 const char *const *table_strv(struct table_builder *b, const char *const *v, size_t n);
-/* Computes each pool's picks[] from endpoint.role/pool and the index of models, then the checksum.  0, or -ENOSPC if anything did not fit. */
+/* Computes each pool's picks[] from endpoint.role/pool and the index of models, then the
+ * checksum.  0, or -ENOSPC if anything did not fit. */
 int table_end(struct table_builder *b);
 uint64_t table_checksum(const struct table *t);
-/* False if the table's bytes are not those table_end() left: poisoned, scribbled on or half built. */
+/* False if the table's bytes differ from those that table_end() left: poisoned, overwritten or
+ * half built. */
 bool table_intact(const struct table *t, size_t arena_bytes);
-/* Bytes an arena needs for so many: the structs and a share of text for each (shm/README). */
+/* Bytes of an arena for so many pools and endpoints: the structs and a share of text for each
+ * (shm/README). */
 size_t table_arena_bytes(uint32_t max_pools, uint32_t max_endpoints);
 
 /* The pool that serves a model, or NULL, and the model's number in it.  Exact match of the whole name. */

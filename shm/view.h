@@ -1,9 +1,9 @@
 /*
- * What a selection reads of an endpoint: one cache line, a few plain loads, inlined because it is done
- * for each endpoint of a role.
+ * What a selection reads of an endpoint: one cache line, a few plain loads, inlined because it is
+ * done for each endpoint of a role.
  *
- * Process: worker (and whoever only wants to know).  The values are of slightly different moments; what
- * must be exact is decided by load_reserve().
+ * Process: worker; others for status pages.  The values are of slightly different moments;
+ * load_reserve() decides what must be exact.
  */
 #pragma once
 #include <stdbool.h>
@@ -13,8 +13,8 @@
 #include "shm/eject.h"
 #include "shm/core/seg.h"
 
-/* Why requests stay away from an endpoint that is up, the worse the higher: a selection's reach takes it in
- * or not. */
+/* Why requests avoid an endpoint that is up; a higher value is a stronger reason.  A selection's
+ * reach includes it or not. */
 enum ep_away { EP_AWAY_NOT, EP_AWAY_BUSY, EP_AWAY_EJECTED };
 
 struct ep_view {
@@ -36,7 +36,7 @@ ep_away(uint64_t eject, uint64_t busy, uint64_t now_ms)
 	return half_open_shut(busy, now_ms) ? EP_AWAY_BUSY : EP_AWAY_NOT;
 }
 
-/* It is ejected, or busy: whoever reserves there asks eject_try() and busy_try(). */
+/* The endpoint is ejected or busy: a reservation there calls eject_try() and busy_try(). */
 static inline bool
 ep_is_out(const struct seg *seg, uint32_t ep)
 {
@@ -62,7 +62,7 @@ ep_view(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t foreign_ma
 	};
 }
 
-/* The one figure of these that decides most often, for all endpoints: requests or tokens by ep_load(). */
+/* The figure that decides most selections: requests or tokens by ep_load(). */
 static inline const uint64_t *
 ep_loads(const struct seg *seg, bool tokens)
 {
@@ -75,8 +75,11 @@ ep_load(const uint64_t *loads, uint32_t ep)
 	return word_count(shm_load(loads + ep * (sizeof(struct ep_word) / sizeof(*loads))));
 }
 
-/* Changes with every reservation and release there, since a name stands in it: the same value within
- * seconds means that none of this router's requests has begun or ended in between. */
+/*
+ * Changes with every reservation and release there, because it contains the name of the operation.
+ * The same value within seconds means that none of this router's requests has begun or ended in
+ * between.
+ */
 static inline uint64_t
 ep_turnover(const struct seg *seg, uint32_t ep)
 {

@@ -1,4 +1,4 @@
-/* Monotonic time.  Wall-clock time is nobody's business here: log lines are stamped by the journal. */
+/* Monotonic time.  Wall-clock time is not used here: the journal adds the time of log lines. */
 #pragma once
 #include <stdint.h>
 #include <sys/time.h>
@@ -19,7 +19,7 @@ clock_ms(void)
 	return clock_us() / 1000u;
 }
 
-/* As event loops and sockets want a duration. */
+/* In the form that event loops and sockets take. */
 static inline struct timeval
 clock_tv(uint64_t ms)
 {

@@ -26,14 +26,15 @@ enum policy_kind {
 	POLICY_PREFIX,
 	POLICY_N
 };
-/* what least_loaded, power_of_two and prefix compare */
+/* the load that least_loaded, power_of_two and prefix compare */
 enum load_kind { LOAD_REQUESTS, LOAD_TOKENS, LOAD_N };
-/* endpoints of the same group for both legs: if one can be had, or not at all without */
+/* whether both legs should (prefer) or must (require) go to endpoints of one group */
 enum pairing_kind { PAIRING_PREFER, PAIRING_REQUIRE, PAIRING_N };
 enum engine_kind { ENGINE_VLLM, ENGINE_SGLANG, ENGINE_N };
 /*
- * What the decode leg carries.  orchestrated: a member of the prefill answer, or all of it (protocols.md
- * 3.2); mooncake: an id of ours (vLLM 0.17 and later), or a member of the answer (8).
+ * What the decode leg carries.  orchestrated: a member of the prefill answer, or the whole answer
+ * (protocols.md 3.2); mooncake: an id that the router chose (vLLM 0.17 and later), or a member of
+ * the answer (8).
  */
 enum handoff_kind {
 	HANDOFF_KV_TRANSFER_PARAMS,
@@ -45,18 +46,20 @@ enum handoff_kind {
 enum transfer_mode { TRANSFER_PULL, TRANSFER_PUSH, TRANSFER_N };
 /* sglang: where the bootstrap address comes from: endpoint table, or the prefill answer's first event (5) */
 enum bootstrap_kind { BOOTSTRAP_LEARNED, BOOTSTRAP_STREAM, BOOTSTRAP_N };
-/* who names the prefill engine to the decode engine: its own answer, or the host of its URL (2.2) */
+/* the host that names the prefill engine to the decode engine: from the prefill answer, or from
+ * its URL (2.2) */
 enum remote_host_kind { REMOTE_HOST_KEEP, REMOTE_HOST_PREFILL, REMOTE_HOST_N };
 /*
  * Which engines serve the paths that one engine serves alone.  auto: decode engines serve the paths that
  * generate text (/v1/responses, /v1/messages), prefill engines the others.
  */
 enum single_role_kind { SINGLE_ROLE_PREFILL, SINGLE_ROLE_DECODE, SINGLE_ROLE_AUTO, SINGLE_ROLE_N };
-/* when no prefill engine is left to try: the decode engine does it alone, or the client gets the error */
+/* when no prefill engine is left to try: a decode engine serves alone, or the client gets the
+ * error */
 enum fallback_kind { FALLBACK_DIRECT, FALLBACK_NONE, FALLBACK_N };
 
-/* The words used for them in configuration, log and metrics; never NULL for a valid value.  conf_names.c;
- * connector_info.c */
+/* The words for these values in configuration, log and metrics; never NULL for a valid value.
+ * conf_names.c; connector_info.c */
 const char *role_name(enum role r);
 const char *connector_name(enum connector_kind c);
 const char *policy_name(enum policy_kind p);
@@ -70,9 +73,9 @@ const char *bootstrap_name(enum bootstrap_kind b);
 const char *fallback_name(enum fallback_kind f);
 const char *single_role_name(enum single_role_kind s);
 
-#define CONF_PORTS_MAX 64 /* tensor-parallel ranks of one engine that listen for themselves */
+#define CONF_PORTS_MAX 64 /* tensor-parallel ranks of one engine with a port of their own */
 
-/* By value: who copies an endpoint's terms has its ports too. */
+/* By value: a copy of an endpoint's terms has the ports too. */
 struct conf_ports {
 	uint32_t n;
 	uint16_t port[CONF_PORTS_MAX];
@@ -85,7 +88,7 @@ struct conf_endpoint {
 	enum role role;
 	char *label;             /* from an endpoints_file or flags, or NULL */
 	uint32_t max_inflight;   /* 0 = no limit */
-	uint32_t weight;         /* its share beside others: 1 to 100 */
+	uint32_t weight;         /* share relative to other endpoints: 1 to 100 */
 	char *group;             /* rack, NVLink domain; or NULL */
 	char *bootstrap_host;    /* SGLang prefill; NULL: learned, else the host of the URL */
 	uint32_t bootstrap_port; /* 0: learned */
@@ -93,15 +96,16 @@ struct conf_endpoint {
 	char *receiver_host;
 	struct conf_ports receiver_init_port, receiver_alloc_port;
 	char *kv_addr; /* p2p_nccl: "host:port" or ":port" (of the URL's host); NULL: announced */
-	uint32_t dp_ranks; /* data-parallel ranks the router goes round; 0: the engine does */
-	int line;          /* where it stands in its file, for messages */
+	/* data-parallel ranks that the router uses in turn; 0: the engine chooses */
+	uint32_t dp_ranks;
+	int line; /* line in its file, for messages */
 };
 
 /* A name whose addresses are endpoints. */
 struct conf_dns {
 	char *name;
-	uint32_t port;           /* 0: SRV records say it */
-	struct conf_endpoint as; /* what each of them is, but for the URL */
+	uint32_t port;           /* 0: SRV records have the port */
+	struct conf_endpoint as; /* all of an endpoint but its URL */
 };
 
 #define CONF_GROUPS_MAX 63 /* groups of one pool: bits of a word (shm/table.h) */
@@ -111,59 +115,65 @@ struct conf_timeouts {          /* milliseconds */
 	uint64_t prefill_ms;    /* from sending to the full answer of the prefill engine */
 	uint64_t first_byte_ms; /* from sending to the first byte of the decode engine's stream */
 	uint64_t decode_ms;     /* without a byte from the decode engine */
-	uint64_t request_ms;    /* from a request's last byte to its answer's last; 0: no bound */
-	/* lmcache: from the prefill answer to the last notice; then decode goes on without */
+	/* from a request's last byte to the last byte of its answer; 0: no limit */
+	uint64_t request_ms;
+	/* lmcache: from the prefill answer to the last notice; then decode is sent without the
+	 * KV */
 	uint64_t kv_ready_ms;
 };
 
 #define THRESHOLD_AUTO UINT32_MAX
 #define CONF_FRACTION 24 /* bytes of a number between 0 and 1, as written */
 
-/* All that a connector wants to know of its pool; by value wherever a pool is described. */
+/* All that a connector needs of its pool; by value wherever a pool is described. */
 struct conf_handshake {
 	enum handoff_kind handoff;         /* orchestrated, mooncake */
 	enum remote_host_kind remote_host; /* orchestrated: prefill_host by default, nixl: keep */
 	enum transfer_mode transfer_mode;  /* nixl */
 	enum bootstrap_kind bootstrap;     /* sglang */
-	/* lmcache: messages that say that the KV has arrived; 0: the prefill answer says so; READY_BY_PORTS */
+	/* lmcache: messages that say that the KV has arrived; 0: the prefill answer says so;
+	 * READY_BY_PORTS */
 	int32_t ready_messages;
-	enum role first_token; /* lmcache: who makes what the client sees first */
-	enum role tokenize;    /* lmcache: who is asked for the prompt's tokens */
+	enum role first_token; /* lmcache: role that makes the client's first token */
+	enum role tokenize;    /* lmcache: role whose engines tokenize prompts */
 	enum single_role_kind single_engine_role; /* paths that one engine serves alone */
-	enum role cached_tokens_from; /* engine whose cached_tokens stand in an answer's usage */
-	uint32_t fanout; /* 1: an attempt for each sample where KV parameters describe one */
-	uint32_t allow_route_header; /* 1: a client may say how with X-PD-Route */
-	/* estimated tokens of a prompt from which on it is prefilled elsewhere; 0: all; THRESHOLD_AUTO */
+	enum role cached_tokens_from; /* role whose cached_tokens are in the usage of an answer */
+	uint32_t fanout; /* 1: a branch for each sample if KV parameters describe one sample */
+	uint32_t allow_route_header; /* 1: a client may choose the route by X-PD-Route */
+	/* estimated prompt tokens from which a prefill engine is used; 0: always; THRESHOLD_AUTO */
 	uint32_t routing_threshold;
 	uint64_t kv_lease_ms; /* older KV parameters are not used */
-	uint64_t learn_ms;    /* the most a request waits for what an engine says of itself */
-	char cache_hit_threshold[CONF_FRACTION]; /* shared_storage: decode first with it; "": not */
+	/* longest wait of a request for what its prefill engine must report */
+	uint64_t learn_ms;
+	/* shared_storage: value sent to decode, which is tried first; "": prefill first */
+	char cache_hit_threshold[CONF_FRACTION];
 };
 
-/* When an engine fails; by value wherever a pool is described, as the next two. */
+/* When an engine fails; by value wherever a pool is described, like the next two structs. */
 struct conf_rescue {
 	uint32_t retries;      /* other engines tried for one request; 0: none */
-	uint32_t retry_budget; /* percent of the last 10 s' requests that may be such tries */
+	uint32_t retry_budget; /* retries allowed, in percent of the requests of the last 10 s */
 	enum fallback_kind fallback;
-	uint32_t resume; /* 1: another decode engine goes on with a stream that broke */
-	uint32_t
-		allow_timeout_header; /* 1: a client may bound its request by X-Request-Timeout-Ms */
+	uint32_t resume;               /* 1: another decode engine continues a broken stream */
+	uint32_t allow_timeout_header; /* 1: a client may set a deadline by X-Request-Timeout-Ms */
 };
 
-/* When an engine that passes its probes gets no requests for a while. */
+/* When an engine that passes its probes is ejected. */
 struct conf_ejection {
-	uint32_t failures;    /* in a row; 0: they do not count */
-	uint32_t rate;        /* percent of its answers that failed; 0: it does not count */
-	uint32_t max_percent; /* of the pool's endpoints of its role that may be ejected at once */
-	uint64_t time_ms;     /* of the first ejection; doubled each time */
-	uint64_t max_ms;      /* up to this, >= time_ms */
+	uint32_t failures; /* failures in a row that eject; 0: this check is off */
+	uint32_t rate;     /* percentage of failed answers that ejects; 0: this check is off */
+	/* highest percentage of a role's endpoints that may be ejected at once */
+	uint32_t max_percent;
+	uint64_t time_ms; /* time of the first ejection; doubled after each failed trial */
+	uint64_t max_ms;  /* up to this, >= time_ms */
 };
 
-/* Requests that wait for an engine to have room. */
+/* The queue: requests that wait for a slot. */
 struct conf_queue {
-	uint32_t size; /* at once, of all workers together, <= conf.queue_slots; 0: none waits */
-	uint32_t allow_priority; /* 1: a client may say who goes first */
-	uint64_t timeout_ms;     /* the most one waits */
+	/* highest number of waiting requests of all workers, <= conf.queue_slots; 0: no queue */
+	uint32_t size;
+	uint32_t allow_priority; /* 1: a client may set its priority */
+	uint64_t timeout_ms;     /* longest wait of a request */
 };
 
 struct conf_pool {
@@ -174,8 +184,10 @@ struct conf_pool {
 	enum policy_kind policy; /* the default of both roles */
 	enum policy_kind policies[ROLE_N];
 	enum load_kind loads[ROLE_N];
-	char *session_header, *session_member; /* where the session policy finds its key; or NULL */
-	uint64_t prefix_bytes;                 /* of a prompt that the prefix policy looks at */
+	/* header and member with the session's name; or NULL */
+	char *session_header, *session_member;
+	/* bytes of a prompt that the prefix policy compares */
+	uint64_t prefix_bytes;
 	enum pairing_kind pairing;
 	uint64_t slow_start_ms; /* from recovery to full weight; 0: at once */
 	enum engine_kind engine;
@@ -184,18 +196,19 @@ struct conf_pool {
 	struct conf_rescue rescue;
 	struct conf_ejection ejection;
 	struct conf_queue queue;
-	int queue_size_line;                   /* where `queue_size` stands; 0: the default holds */
+	int queue_size_line;                   /* line of `queue_size`; 0: the default holds */
 	char *priority_header;                 /* of an integer, the lowest goes first; or NULL */
 	char *health_path;                     /* default by engine: /health, /ready */
 	char *metric_running, *metric_waiting; /* of the engine's /metrics; NULL: the known names */
 	char *engine_api_key_file, *api_key;   /* for the master's own requests; NULL: none */
 	char *endpoints_file; /* or NULL; its endpoints are already in the list below */
-	uint32_t watch;       /* 1: a change of the endpoints_file is put in force by itself */
-	char **groups;        /* the distinct ones of its endpoints; at most CONF_GROUPS_MAX */
+	uint32_t watch;       /* 1: a change of the endpoints_file is applied without SIGHUP */
+	char **groups;        /* the distinct groups of its endpoints; at most CONF_GROUPS_MAX */
 	size_t ngroups;
 	struct conf_dns *dns;
 	size_t ndns;
-	char **announce_networks; /* engines that announce themselves from there are of this pool */
+	/* networks; engines that announce themselves from there belong to this pool */
+	char **announce_networks;
 	size_t nannounce_networks;
 	char **prefill_labels, **decode_labels; /* an endpoints_file's labels -> roles */
 	size_t nprefill_labels, ndecode_labels;
@@ -224,22 +237,24 @@ struct conf {
 	struct conf_listen *listen;
 	size_t nlisten;
 
-	/* what the shared memory is sized by: a change needs a restart */
+	/* sizes of the shared memory: a change needs a restart */
 	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker;
 	uint32_t queue_slots;    /* of each pool: requests that can wait */
-	uint32_t client_entries; /* clients whose limits are kept; a multiple of 8 */
+	uint32_t client_entries; /* clients whose limits are tracked; a multiple of 8 */
 
-	/* what a worker is born with: a change starts a new generation */
+	/* settings that a worker reads at its start: a change starts a new generation */
 	uint32_t workers; /* `auto` already resolved */
 	bool workers_auto;
 	uint64_t max_body, max_head; /* bytes */
-	uint64_t max_buffered;       /* bytes of bodies and kept answers a worker holds at once */
+	uint64_t max_buffered;       /* bytes of bodies and buffered answers of one worker */
 	uint32_t max_connections;    /* client connections per worker */
 	uint32_t
-		client_max_inflight; /* requests of one client at once, of all workers; 0: no limit */
+		/* highest number of one client's requests in flight, of all workers; 0: no limit */
+		client_max_inflight;
 	struct conf_rate client_rate; /* requests of one client */
-	char *client_id_header;     /* names a client instead of its API key and address; or NULL */
-	uint32_t client_burst;      /* of them at once; 0: as many as client_rate has */
+	/* header that identifies a client instead of its API key and address; or NULL */
+	char *client_id_header;
+	uint32_t client_burst;      /* token-bucket size of client_rate; 0: equal to the rate */
 	uint64_t client_head_ms;    /* from a head's first byte to its last */
 	uint64_t client_body_ms;    /* between two reads of a body */
 	uint64_t client_idle_ms;    /* keep-alive connection without a request */
@@ -248,11 +263,11 @@ struct conf {
 	uint32_t upstream_max_idle; /* idle connections kept per worker and endpoint */
 	/* bytes of a prefill answer that are read; more fails the leg */
 	uint64_t max_answer;
-	uint32_t max_fanout; /* pairs of one request; more is refused */
+	uint32_t max_fanout; /* branches of one request; more is refused */
 	enum log_format log_format;
 	enum log_level log_level;
 
-	/* what the master acts on: applied at once */
+	/* settings of the master: applied at once */
 	uint64_t stats_interval_ms, health_interval_ms, health_timeout_ms;
 	uint32_t rise, fall;
 	char **dns_servers; /* "address" or "address:port"; none: those of resolv.conf */
@@ -261,10 +276,11 @@ struct conf {
 	char *control_socket;           /* path, or NULL: none */
 	/* ZMQ address of the notifier's PULL socket, or NULL: no notifier */
 	char *lmcache_listen;
-	char *announce_listen; /* of its ROUTER socket, where engines announce themselves, or NULL */
+	/* ZMQ address of its ROUTER socket, where engines announce themselves, or NULL */
+	char *announce_listen;
 	uint64_t announce_forget_ms; /* an engine that sends nothing for that long is dropped */
-	/* all that a notifier is born with, as one text: when it changes a new one is started; NULL:
-	 * none is needed */
+	/* all settings that a notifier reads at its start, as one text: a change starts a new
+	 * notifier; NULL: no notifier is needed */
 	char *notifier_key;
 
 	struct conf_pool *pools;

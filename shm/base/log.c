@@ -12,8 +12,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define LINE_MAX_BYTES 4096 /* PIPE_BUF: a pipe takes that much in one piece, or nothing */
-#define TAIL_BYTES 32       /* kept free for the mark of a clipped line, `}` and the newline */
+#define LINE_MAX_BYTES 4096 /* PIPE_BUF: a pipe accepts that much in one piece, or nothing */
+#define TAIL_BYTES 32       /* reserved for the mark of a clipped line, `}` and the newline */
 #define FIELD_MAX_BYTES 256
 
 static const struct {
@@ -26,7 +26,7 @@ static const struct {
 	[LOG_L_DEBUG] = {"debug", "<7>"},
 };
 
-/* The one mutable global of the code base: who speaks, and how loud. */
+/* The only mutable global of the code base: the process's name, and the log level. */
 static struct {
 	char process[16];
 	uint32_t slot;
@@ -73,7 +73,8 @@ static void __attribute__((format(printf, 2, 3))) put_f(struct line *l, const ch
 	put(l, tmp, n < 0 ? 0 : (size_t)n);
 }
 
-/* By hand: half a dozen numbers stand in each request's line, and printf costs more than the rest of it. */
+/* Written by hand: each request's line has half a dozen numbers, and printf would cost more than
+ * the rest of the line. */
 static void
 put_uint(struct line *l, uint64_t v)
 {
@@ -95,8 +96,8 @@ put_int(struct line *l, int64_t v)
 }
 
 /*
- * Bytes of the character at s that may stand as they are: 1 for printable ASCII, 2..4 for
- * well-formed UTF-8 beyond C1 (which terminals obey as controls), 0 for what must be escaped.
+ * Bytes of the character at s that need no escape: 1 for printable ASCII, 2..4 for well-formed
+ * UTF-8 beyond C1 (which terminals obey as controls), 0 for what must be escaped.
  */
 static size_t
 plain(const unsigned char *s)
@@ -109,7 +110,7 @@ plain(const unsigned char *s)
 	if (s[0] < 0xc2 || s[0] > 0xf4)
 		return 0;
 	cp = s[0] & (0x7fu >> n);
-	for (size_t i = 1; i < n; i++) { /* stops at the NUL: that is no continuation byte */
+	for (size_t i = 1; i < n; i++) { /* stops at the NUL, which is no continuation byte */
 		if ((s[i] & 0xc0) != 0x80)
 			return 0;
 		cp = cp << 6 | (s[i] & 0x3fu);
@@ -128,7 +129,7 @@ put_escape(struct line *l, unsigned char c)
 	if (p != NULL)
 		put_f(l, "\\%c", to[p - from]);
 	else if (l->json && c >= 0x80)
-		put_str(l, "\\ufffd"); /* JSON has no word for a stray byte */
+		put_str(l, "\\ufffd"); /* JSON cannot express a stray byte */
 	else
 		put_f(l, l->json ? "\\u%04x" : "\\x%02x", c);
 }
@@ -159,8 +160,7 @@ put_quoted(struct line *l, const char *s)
 	put(l, "\"", 1);
 }
 
-/* True if key=value can do without quotes: short, printable ASCII, and not to be taken for NULL's
- * "-". */
+/* True if key=value needs no quotes: short, printable ASCII, and different from NULL's "-". */
 static bool
 bare(const char *s)
 {
@@ -260,8 +260,8 @@ log_enabled(enum log_level level)
 }
 
 /*
- * Writes the line, or loses it: nobody here waits for a log, least of all the master for a stuck journal.
- * O_NONBLOCK would be simpler, but stderr's file is shared with whoever started us.
+ * Writes the line, or loses it: no process waits for a log, least of all the master for a stuck
+ * journal.  O_NONBLOCK would be simpler, but stderr's file is shared with the parent process.
  */
 static bool
 sink_take(const char *p, size_t n)

@@ -1,11 +1,13 @@
 /*
- * Log lines to stderr: "<N>msg key=value ..." with journald's level prefix when stderr is the journal
- * ($JOURNAL_STREAM), without it on a terminal or file; or one JSON object a line (log_format: json).
+ * Log lines to stderr: "<N>msg key=value ..." with journald's level prefix when stderr is the
+ * journal ($JOURNAL_STREAM), without it on a terminal or file; or one JSON object a line
+ * (log_format: json).
  *
- * A line is one write(2) of at most 4 KiB, so lines of several processes never mix; longer ones are
- * clipped.  A line that stderr would not take at once is lost and counted in the next one
+ * A line is one write(2) of at most 4 KiB, so lines of several processes never mix; longer lines
+ * are clipped.  A line that stderr would not accept at once is lost, and the next line counts it
  * (lost_lines): no process ever waits for its log.  Text from outside is quoted and escaped, and
  * clipped to 256 bytes a field.
+ *
  * Libraries (shm/, proto/) do not log.
  */
 #pragma once

@@ -1,4 +1,5 @@
-/* SipHash-2-4 (Aumasson, Bernstein 2012): a hash that nobody can predict or undo without its key. */
+/* SipHash-2-4 (Aumasson, Bernstein 2012): a hash that cannot be predicted or inverted without
+ * its key. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /*
  * Everything a child inherits over fork.  One struct, nothing global: what is not in here is closed
- * and forgotten (close_range) before the child runs.
+ * (close_range) and not used by the child.
  *
  * Process: filled by the master just before fork, read by the child.
  */
@@ -17,7 +17,7 @@ enum child_exit { CHILD_EXIT_OK = 0, CHILD_EXIT_FAILED = 1, CHILD_EXIT_NO_RESPAW
 
 /* One byte each over the socketpair `channel`. */
 enum channel_msg {
-	CH_READY = 'R', /* child -> master: I serve */
+	CH_READY = 'R', /* child -> master: the child serves */
 	CH_DRAIN = 'D', /* master -> child: stop accepting, finish, exit 0 */
 	/* master -> child: drain time is over: end what is left with an error, exit 0 */
 	CH_QUIT = 'Q',

@@ -86,13 +86,14 @@ struct ep_word {
 	uint64_t tag; /* number of lives of this slot.  W: master */
 	/* failures in a row, or how long it is ejected: shm/eject.h.  W: CAS by all */
 	uint64_t eject;
-	/* whether its engine said that it has no room, and for how long: shm/busy.h.  W: CAS by all */
+	/* whether its engine reported that it has no room, and for how long: shm/busy.h.  W: CAS
+	 * by all */
 	uint64_t busy;
 	/* last running << 32 | waiting, for metrics. W: master */
 	_Alignas(SHM_LINE / 2) uint64_t scraped;
 	uint64_t kv_usage_ppm; /* last KV usage, parts per million.  W: master */
 	uint64_t scraped_ms;   /* clock_ms of those two; 0 = never.  W: master */
-	/* what became of its answers, in the two halves of a window: eject.c.  W: CAS by all */
+	/* outcomes of its answers, in the two halves of a window: eject.c.  W: CAS by all */
 	uint64_t answers[2];
 	uint64_t ejections;    /* ever, in this life of the slot.  W: CAS by all */
 	uint64_t busy_answers; /* the same.  W: CAS by all */
@@ -137,7 +138,7 @@ ep_word_foreign(uint64_t foreign, uint64_t now_ms, uint64_t max_age_ms)
 struct row {
 	uint32_t held;   /* its share of ep_word.count */
 	uint32_t tokens; /* its share of ep_word.tokens */
-	uint32_t sent;   /* of `held`, requests already on the wire */
+	uint32_t sent;   /* of `held`: requests that were sent */
 };
 
 /*
@@ -146,9 +147,9 @@ struct row {
  */
 #define QUOTA_WAYS 8
 struct quota_set {
-	/* the entry given away last, hash:44 | life:16 | way:3 | pending:1.  W: CAS by all */
+	/* the entry assigned last, hash:44 | life:16 | way:3 | pending:1.  W: CAS by all */
 	_Alignas(SHM_LINE) uint64_t last;
-	uint64_t key[QUOTA_WAYS]; /* whose it is: hash:44 | life:16 | 0:4.  W: CAS by all */
+	uint64_t key[QUOTA_WAYS]; /* its client: hash:44 | life:16 | 0:4.  W: CAS by all */
 	/* requests:16 (below life:16) | last worker+1:8 | seq:24.  W: CAS by all */
 	uint64_t held[QUOTA_WAYS];
 	/* theoretical arrival time of its next request, nanoseconds.  W: CAS by all */
@@ -178,16 +179,18 @@ struct queue_head {
 	_Alignas(SHM_LINE) uint64_t high;
 	/* the last ticket given.  W: CAS by workers */
 	_Alignas(SHM_LINE) uint64_t ticket;
-	/* behind it a bit for each slot, marked while somebody may wait there.  W: CAS by all */
+	/* followed by a bit for each slot, set while a request may wait there.  W: CAS by all */
 };
 
 struct queue_slot { /* queue_slots per pool */
 	/* ticket:40 | worker+1:8 | roles:8 | state:8; 0: free.  W: CAS by all, see queue.c */
 	uint64_t word;
-	uint64_t key; /* hash of which endpoints will do.  W: the slot's worker, as all below */
+	/* hash of the endpoints that can serve it.  W: the slot's worker, as all below */
+	uint64_t key;
 	uint64_t since_ms; /* clock_ms when it enqueued */
 	int32_t priority;  /* the lowest goes first */
-	uint32_t lacks;    /* bit per role found full, all until it has looked; QUEUE_UNTRIED */
+	/* bit per role found full; all until the waiter has tried; QUEUE_UNTRIED */
+	uint32_t lacks;
 };
 static_assert(sizeof(struct queue_slot) == 32, "four waiters to a line");
 static_assert(sizeof(struct flag_slot) == 16, "four flags to a cache line");

@@ -1,9 +1,9 @@
 /*
- * A read-copy-update domain that spans processes (design.md, "RCU domain"): publication of immutable
- * tables, lock-free readers, reuse of a retired arena once nobody can still read it.
+ * A read-copy-update domain that spans processes (design.md, "RCU domain"): publication of
+ * immutable tables, lock-free readers, reuse of a retired arena once no reader can hold it.
  *
- * Process: rcu_enter/leave in workers; the rest in the master alone.
- * A section is one selection and its reservation; never across an event-loop callback.
+ * Process: rcu_enter/leave in workers; the rest in the master alone.  A section is one selection
+ * and its reservation; never across an event-loop callback.
  */
 #pragma once
 #include <stdbool.h>
@@ -31,7 +31,7 @@ void rcu_publish(struct rcu_writer *w, void *arena);
 /* Frees what no reader can hold any more (poisoned in debug builds).  Returns the number of arenas
  * still retired: call again, from a timer, while it is not 0. */
 unsigned rcu_poll(struct rcu_writer *w);
-/* True once the table that was current when rcu_cookie() returned `cookie` is out of every reader's hands. */
+/* True once no reader can hold the table that was current when rcu_cookie() returned `cookie`. */
 uint64_t rcu_cookie(const struct rcu_writer *w);
 bool rcu_passed(const struct rcu_writer *w, uint64_t cookie);
 /* The current table, for its only writer. */

@@ -28,7 +28,7 @@
 #define MAX_QUEUE 65536     /* slots of one pool */
 #define MAX_POOLS 4096      /* METRIC_NO_POOL is 0xffff; more would only make the slabs huge */
 
-/* Every version must find these two where they have always been, or it could not refuse the others. */
+/* Every version must find these two at the same offsets, or it could not refuse the others. */
 static_assert(offsetof(struct shm_header, magic) == 0, "where any version looks for it");
 static_assert(offsetof(struct shm_header, version) == 8, "where any version looks for it");
 static_assert(sizeof(struct shm_header) <= SHM_LINE, "the header is one line");
@@ -185,8 +185,8 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 	return seg;
 }
 
-/* A sealed memfd of that size, or -errno.  Sealed, nobody who gets hold of the descriptor can
- * shrink it under the mapping, which would be a SIGBUS in every process. */
+/* A sealed memfd of that size, or -errno.  Without the seal, a process with the descriptor could
+ * shrink the file under the mapping, which would be a SIGBUS in every process. */
 static int
 sealed_memfd(size_t bytes)
 {

@@ -17,7 +17,7 @@ struct seg_sizes {
 	/* flags: a multiple of 64 */
 	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker;
 	uint32_t max_quotas;  /* a multiple of QUOTA_WAYS; 0: none is limited */
-	uint32_t queue_slots; /* per pool; 0: nobody can wait */
+	uint32_t queue_slots; /* per pool; 0: no request can wait */
 };
 
 struct seg {
@@ -122,7 +122,7 @@ seg_pool_name(const struct seg *seg, uint32_t id)
 	return seg->pool_names + (size_t)id * SEG_POOL_NAME;
 }
 
-/* What a process says about itself and others read; plain stores of aligned words. */
+/* A process's report about itself, for others to read; plain stores of aligned words. */
 void proc_heartbeat(struct seg *seg, uint32_t slot, uint64_t now_ms);
 uint64_t proc_heartbeat_ms(const struct seg *seg, uint32_t slot);
 /* Master: claims and describes a slot, clears it after waitpid (pid 0, state EMPTY): then heartbeat, conns and
