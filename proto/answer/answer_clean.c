@@ -1,10 +1,11 @@
 /*
- * Answers that are written anew from engines that speak text_completion: of each event or body are
- * kept id, object, created, model, the choices' index, text, logprobs, finish_reason and stop_reason,
- * and usage.  The rest tells of D's prompt, which is not the client's.
+ * Answers that are written anew from engines that answer with text_completion.  Of each event or
+ * body these members are kept: id, object, created, model, the choices' index, text, logprobs,
+ * finish_reason and stop_reason, and usage.  The other members describe D's prompt, which is not
+ * the client's.
  *
  * P's answer holds the first token.  In a stream it becomes the head: for chat an event with the
- * role, then one with the text; its finish_reason is told only if nothing is decoded after it.
+ * role, then one with the text.  P's finish_reason is sent only if nothing is decoded after it.
  */
 #include <string.h>
 
@@ -13,14 +14,14 @@
 
 static const struct splice_seg none = {"", 0};
 
-/* A choice as it is to be written; texts and logprobs of P, then of D. */
+/* A choice as it will be written; texts and logprobs of P, then of D. */
 struct choice {
 	uint64_t index;
 	struct splice_seg text[2], logprobs[2], finish, stop;
 	uint64_t before; /* characters of P's text, where D's follows it */
 };
 
-/* An event or a body as it came, but for its choices. */
+/* An event or a body as received, without its choices. */
 struct reply {
 	bool error;
 	struct splice_seg usage;
@@ -72,7 +73,7 @@ put_head(const struct answer *a, struct membuf *out)
 	PUT(out, ",\"choices\":[");
 }
 
-/* ] and the usage: completions say that there is none, chat does not. */
+/* ] and the usage: completions have null if there is none, chat has no member. */
 static void
 put_tail(const struct answer *a, const struct membuf *usage, struct membuf *out)
 {
@@ -86,7 +87,7 @@ put_tail(const struct answer *a, const struct membuf *usage, struct membuf *out)
 	PUT(out, "}");
 }
 
-/* One JSON string of both. */
+/* Both texts as one JSON string. */
 static void
 put_text(const struct splice_seg text[2], struct membuf *out)
 {
@@ -97,7 +98,7 @@ put_text(const struct splice_seg text[2], struct membuf *out)
 	PUT(out, "\"");
 }
 
-/* What the choice says, in the client's shape. */
+/* The contents of the choice, in the client's shape. */
 static void
 put_said(const struct answer *a, const struct choice *c, struct membuf *out)
 {
@@ -118,7 +119,7 @@ put_said(const struct answer *a, const struct choice *c, struct membuf *out)
 		PUT(out, "}");
 }
 
-/* Appends the choice, after a comma if others stand before it. */
+/* Appends the choice, after a comma if it is not the first. */
 static int
 put_choice(struct answer *a, const struct choice *c, struct membuf *out)
 {
@@ -134,7 +135,7 @@ put_choice(struct answer *a, const struct choice *c, struct membuf *out)
 			: logprobs_join(a, c->logprobs, c->before, out);
 	PUT(out, ",\"finish_reason\":");
 	put_or(out, &c->finish, "null");
-	/* vLLM's chat tells of it only where it ends */
+	/* vLLM's chat has this member only at the end */
 	if (!a->how.chat || (!seg_is_null(&c->finish) && c->stop.n > 0)) {
 		PUT(out, ",\"stop_reason\":");
 		put_or(out, &c->stop, "null");
@@ -155,7 +156,7 @@ put_event(const struct answer *a, const struct membuf *choices, const struct mem
 	PUT(out, "\n\n");
 }
 
-/* {"prompt_tokens":9,"total_tokens":9,"completion_tokens":0}: what vLLM tells along with the role. */
+/* {"prompt_tokens":9,"total_tokens":9,"completion_tokens":0}: vLLM sends this with the role. */
 static void
 role_usage(const struct answer *a, uint32_t part, struct membuf *out)
 {
@@ -192,7 +193,7 @@ tell_role(struct answer *a, uint32_t part, uint32_t k, uint64_t index, struct me
 
 /* --- reading ------------------------------------------------------------------------------ */
 
-/* A string, or nothing for null; anything else is a fault. */
+/* A string, or nothing for null; anything else is an error. */
 static struct splice_seg
 read_text(struct json_read *r)
 {
@@ -310,7 +311,7 @@ keep_first(struct answer *a, uint32_t part, uint32_t k, struct choice *c, void *
 		       : ANSWER_LARGE;
 }
 
-/* The choice of which only the prefill engine's output has come. */
+/* The choice with only the prefill engine's output. */
 static struct choice
 first_choice(const struct answer *a, uint32_t part, uint32_t k)
 {
@@ -336,7 +337,7 @@ continuous_usage(const struct answer *a, const struct kept *usage, struct membuf
 		put_seg(out, &seg);
 }
 
-/* An event for each of P's choices: `text` of it, or how it ended. */
+/* An event for each of P's choices: its `text`, or its end. */
 static int
 tell_first(struct answer *a, uint32_t part, bool text, struct membuf *out)
 {
@@ -435,7 +436,7 @@ whole_choice(struct answer *a, uint32_t part, uint32_t k, struct choice *c, void
 {
 	struct first *f = first_of(a, part, k);
 
-	if (f->told) /* or P's text were there as often as D says the choice */
+	if (f->told) /* otherwise P's text would be repeated each time that D sends the choice */
 		return ANSWER_BAD;
 	f->told = true;
 	c->text[0] = kept_get(a, &f->text);

@@ -1,8 +1,8 @@
 /*
- * SGLang's /generate: {"text":..,"meta_info":{"input_token_logprobs":[[-0.5,1598,"He"],..],..}}, a list of
- * these for a list of texts or samples; in a stream each event holds one, and its "index" if there
- * are several.  D did not see the prompt, so the logprobs of the input are P's: they go in front of D's, in
- * a stream in front of each event's, as sglang-router 0.3.2 has it.
+ * SGLang's /generate: {"text":..,"meta_info":{"input_token_logprobs":[[-0.5,1598,"He"],..],..}}, a
+ * list of these for a list of texts or samples; in a stream each event holds one, and its "index"
+ * if there are several.  D did not see the prompt, so the logprobs of the input are P's: they are
+ * put in front of D's, in a stream in front of each event's, as sglang-router 0.3.2 does.
  */
 #include <assert.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static const char *const list_keys[INPUT_LISTS] = {
 
 /* --- P ------------------------------------------------------------------------------------ */
 
-/* The lists of one object that comes next; *ret_k is its index, if it has one. */
+/* The lists of the next object; *ret_k is its index, if it has one. */
 static void
 read_inputs(struct json_read *r, struct splice_seg lists[INPUT_LISTS], uint64_t *ret_k)
 {
@@ -47,7 +47,7 @@ read_inputs(struct json_read *r, struct splice_seg lists[INPUT_LISTS], uint64_t 
 	}
 }
 
-/* Keeps what P said first of text k. */
+/* Keeps P's first output for text k. */
 static int
 keep_inputs(struct answer *a, uint32_t part, uint64_t k, struct splice_seg lists[INPUT_LISTS])
 {
@@ -58,7 +58,7 @@ keep_inputs(struct answer *a, uint32_t part, uint64_t k, struct splice_seg lists
 	for (size_t i = 0; i < INPUT_LISTS; i++)
 		any |= lists[i].n > 0;
 	if (!any)
-		return ANSWER_OK; /* an event that names the room comes before */
+		return ANSWER_OK; /* an event with the room precedes it */
 	if (k >= p->ninputs) {
 		size_t more = 0;
 
@@ -103,7 +103,7 @@ prefill_body(struct answer *a, uint32_t part, const char *text, size_t n)
 	return ret != ANSWER_OK || json_read_done(&r) ? ret : ANSWER_BAD;
 }
 
-/* Where P names the room in a stream, its answer is one whatever the client asked for. */
+/* If P sends the room in a stream, its answer is a stream, whatever the client requested. */
 int
 generate_prefill(struct answer *a, uint32_t part, const char *text, size_t n)
 {
@@ -151,7 +151,7 @@ copy_meta(const struct answer *a, const struct input_first *input, unsigned *see
 	return true;
 }
 
-/* One object, that of text k of the part; `number` is its index for the client, NULL: as it is. */
+/* One object, for text k of the part; `number` is its index for the client, NULL: unchanged. */
 static int
 copy_object(struct answer *a, uint32_t part, uint64_t k, const uint64_t *number, struct copy *c)
 {
@@ -207,7 +207,7 @@ generate_event(struct answer *a, uint32_t part, const struct splice_seg *json)
 	return r != ANSWER_OK || json_read_done(&c.r) ? r : ANSWER_BAD;
 }
 
-/* A part's body without the brackets of its list; *ret_list tells whether it was one. */
+/* A part's body without the brackets of its list; *ret_list: whether it was a list. */
 static int
 put_body(struct answer *a, uint32_t part, struct membuf *out, bool *ret_list)
 {

@@ -1,4 +1,4 @@
-/* What an answer is to be made into, and what became of a step: answer.h and the files below it use both. */
+/* What an answer is made into, and the result of a step: for answer.h and the files below it. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,15 +13,16 @@ enum answer_shape {
 
 struct answer_how {
 	enum answer_shape shape;
-	bool chat;             /* the client's: chat.completion(.chunk), else text_completion */
-	bool from_completions; /* the engines speak text_completion although `chat` */
+	/* shape for the client: chat.completion(.chunk), else text_completion */
+	bool chat;
+	bool from_completions; /* the engines answer with text_completion although `chat` */
 	/*
-	 * P's answer holds the first token, D's prompt held it too: its text goes in front, usage is
-	 * set right, and members that tell of it (token ids, prompt logprobs) are left out.  The
-	 * engines speak text_completion.
+	 * P's answer holds the first token, and D's prompt held it too: P's text is put in front,
+	 * the usage is corrected, and members that describe D's prompt (token ids, prompt logprobs)
+	 * are left out.  The engines answer with text_completion.
 	 */
 	bool first_token;
-	bool stream;              /* the client asked for events */
+	bool stream;              /* the client requested events */
 	bool usage;               /* ... and for stream_options.include_usage */
 	bool continuous_usage;    /* ... and for continuous_usage_stats */
 	bool cached_from_prefill; /* cached_tokens are P's: D counts the KV it received as cached */
@@ -39,7 +40,8 @@ struct answer_how {
 
 enum {
 	ANSWER_OK = 0,
-	ANSWER_ERROR = 1,  /* the event is an engine's error; it is in out, nothing may follow it */
-	ANSWER_BAD = -1,   /* not what an engine may say: the caller cuts the answer */
-	ANSWER_LARGE = -2, /* max_bytes do not suffice */
+	/* the event is an engine's error; it is in out, and nothing may follow it */
+	ANSWER_ERROR = 1,
+	ANSWER_BAD = -1,   /* invalid output of an engine: the caller ends the answer */
+	ANSWER_LARGE = -2, /* max_bytes is too small */
 };

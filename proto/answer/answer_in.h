@@ -9,9 +9,9 @@
  *	answer_usage.c     corrected and summed usages
  *	answer_logprobs.c  logprobs of completions, joined or as chat has them
  *	answer_generate.c  SGLang's /generate
- *	answer_parts.c     the store of kept texts, numbers, what is known of an answer
+ *	answer_parts.c     the store of kept texts, numbers, id, created and model of an answer
  *
- * Texts that are kept lie in one store, which moves as it grows: they are told by their offsets.
+ * Kept texts are in one store, which moves as it grows, so they are referred to by offset.
  */
 #pragma once
 #include <stdbool.h>
@@ -24,20 +24,20 @@
 #include "proto/json/splice.h"
 #include "shm/base/mem.h"
 
-/* A text in the store; n is 0: none. */
+/* A text in the store; n 0: none. */
 struct kept {
 	size_t at, n;
 };
 
-/* What P said of one choice. */
+/* P's output for one choice. */
 struct first {
 	bool there;
-	bool told;      /* a stream's: its role is out; a body's: it is written */
+	bool told;      /* of a stream: its role was sent; of a body: it is written */
 	uint64_t chars; /* of its text */
 	struct kept text, logprobs, finish, stop;
 };
 
-/* Input logprobs that P gave for one text of a /generate. */
+/* P's input logprobs for one text of a /generate. */
 enum { INPUT_LISTS = 3 };
 
 struct input_first {
@@ -47,12 +47,12 @@ struct input_first {
 
 struct part {
 	bool prefilled;             /* P's answer is known */
-	bool begun;                 /* D said something */
+	bool begun;                 /* D has sent something */
 	bool ended;                 /* answer_part_end() */
-	struct kept usage;          /* as the client is to see it; of the whole part */
-	struct kept prefill_usage;  /* as P said it */
+	struct kept usage;          /* for the client; of the whole part */
+	struct kept prefill_usage;  /* as P sent it */
 	struct kept cached;         /* P's cached_tokens */
-	struct kept whole, choices; /* D's body, and in it its list */
+	struct kept whole, choices; /* D's body, and the list of choices in it */
 	struct input_first *inputs;
 	size_t ninputs;
 };
@@ -64,9 +64,9 @@ struct answer {
 	struct membuf joined;               /* data lines of one event */
 	struct membuf json, choices, usage; /* being written */
 	struct membuf scratch;
-	bool known; /* id, created and model are */
+	bool known; /* id, created and model are known */
 	struct kept id, created, model;
-	bool usage_held;         /* usage events were */
+	bool usage_held;         /* usage events were held back */
 	struct kept usage_event; /* the first one, if the others stay as they are; its usage is: */
 	size_t usage_at, usage_n;
 	uint32_t nfirsts;     /* choices of a part that can be written anew */
@@ -92,7 +92,7 @@ kept_get(const struct answer *a, const struct kept *k)
 	return (struct splice_seg){k->n > 0 ? a->store.p + k->at : "", k->n};
 }
 
-/* Keeps a copy; false if max_bytes forbid.  `text` does not lie in the store. */
+/* Keeps a copy; false if max_bytes would be exceeded.  `text` is not in the store. */
 bool keep(struct answer *a, const struct splice_seg *text, struct kept *ret);
 bool keep_room(struct answer *a, size_t n);
 
@@ -108,9 +108,9 @@ seg_is_null(const struct splice_seg *seg)
 	return seg->n == 0 || seg->p[0] == 'n';
 }
 
-#define COUNT_MAX (UINT64_C(1) << 53) /* what any JSON reader holds exactly */
+#define COUNT_MAX (UINT64_C(1) << 53) /* every JSON reader holds counts up to this exactly */
 
-/* Whether it is a count that can be reckoned with. */
+/* Whether it is a count that can be computed with. */
 static inline bool
 seg_number(const struct splice_seg *seg, uint64_t *ret)
 {
@@ -121,27 +121,28 @@ seg_number(const struct splice_seg *seg, uint64_t *ret)
 bool says_error(const struct splice_seg *key, const struct splice_seg *value);
 
 /*
- * Which of `n` names a key is; n: none.  False if it is one that *seen, the bits of those before,
- * has already: what is written in place of a member must not be multiplied by an engine that says it
- * again and again.
+ * Which of `n` names a key is; n: none.  False if *seen, the bits of the names before, has the name
+ * already: an engine that repeats a member must not multiply what is written in its place.
  */
 bool find_once(const struct splice_seg *key, const char *const *names, size_t n, unsigned *seen,
 	size_t *ret);
 
-/* Keeps id, created and model of the first text that is seen; long ones, which all events would have, are bad. */
+/* Keeps id, created and model of the first text; long ones, which every event would repeat, are
+ * refused. */
 int know(struct answer *a, const char *json, size_t n);
 
-/* The client's number of choice k of a part; false if a part has no such. */
+/* The client's number of choice k of a part; false if the part has no such choice. */
 bool choice_number(const struct answer *a, uint32_t part, uint64_t k, uint64_t *ret);
 
 /* --- answer_clean.c: the answer is written anew -------------------------------------------- */
 
 bool is_clean(const struct answer *a);
 int clean_prefill(struct answer *a, uint32_t part, const char *json, size_t n, struct membuf *out);
-/* The rewritten event into a->json (nothing: it is held back), those before it into out. */
+/* Writes the rewritten event into a->json (nothing if it is held back), and events that precede
+ * it into out. */
 int clean_event(struct answer *a, uint32_t part, const struct splice_seg *json, struct membuf *out);
 int clean_finish(struct answer *a, uint32_t part, struct membuf *out);
-/* If it was asked for, or one was held back. */
+/* If the client requested it, or one was held back. */
 void clean_usage_event(struct answer *a, struct membuf *out);
 int clean_whole(struct answer *a, struct membuf *out);
 
@@ -154,21 +155,22 @@ int plain_whole(struct answer *a, struct membuf *out);
 
 /* --- answer_usage.c ------------------------------------------------------------------------ */
 
-/* Notes of P's answer what a usage is corrected by. */
+/* Keeps the figures of P's answer that correct a usage. */
 int usage_prefill(struct answer *a, uint32_t part, const struct splice_seg *usage);
-/* Appends D's usage as the client is to see it; `usage` is an object. */
+/* Appends D's usage for the client; `usage` is an object. */
 int usage_correct(
 	struct answer *a, uint32_t part, const struct splice_seg *usage, struct membuf *out);
-/* Keeps that as the whole part's. */
+/* Keeps it as the usage of the whole part. */
 int usage_keep(struct answer *a, uint32_t part, const struct splice_seg *usage);
-/* Appends the parts' usages as one; false, and nothing, if no part has any. */
+/* Appends the parts' usages as one; false, and appends nothing, if no part has any. */
 bool usage_sum(const struct answer *a, struct membuf *out);
 
 /* --- answer_logprobs.c: of completions ----------------------------------------------------- */
 
 /* Appends the elements of both arrays as one array. */
 void put_arrays(const struct splice_seg *a, const struct splice_seg *b, struct membuf *out);
-/* Appends P's and D's as one; either may be null or none.  So many characters of P's stand before D's text. */
+/* Appends P's and D's logprobs as one; either may be null or absent.  `chars` characters of P's
+ * text precede D's text. */
 int logprobs_join(
 	struct answer *a, const struct splice_seg of[2], uint64_t before, struct membuf *out);
 /* The same in chat's shape. */
@@ -177,6 +179,6 @@ int logprobs_chat(struct answer *a, const struct splice_seg of[2], struct membuf
 /* --- answer_generate.c --------------------------------------------------------------------- */
 
 int generate_prefill(struct answer *a, uint32_t part, const char *text, size_t n);
-/* One event's object into a->json. */
+/* Writes one event's object into a->json. */
 int generate_event(struct answer *a, uint32_t part, const struct splice_seg *json);
 int generate_whole(struct answer *a, struct membuf *out);

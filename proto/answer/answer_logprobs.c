@@ -10,7 +10,7 @@
 #include "proto/answer/answer_in.h"
 #include "proto/json/json_string.h"
 
-/* What is between the brackets of an array; of no bytes if it is empty. */
+/* The contents of an array; no bytes if it is empty. */
 static struct splice_seg
 inside(const struct splice_seg *array)
 {
@@ -106,7 +106,7 @@ logprobs_join(struct answer *a, const struct splice_seg of[2], uint64_t before, 
 
 /* --- as chat has them -------------------------------------------------------------------- */
 
-/* ,"bytes":[..] of a token that stands in quotes. */
+/* Writes ,"bytes":[..] of a token in quotes. */
 static void
 put_bytes(struct answer *a, const struct splice_seg *token, struct membuf *out)
 {
@@ -133,13 +133,13 @@ put_token(struct answer *a, const struct splice_seg *token, const struct splice_
 	put_seg(out, token);
 	PUT(out, ",\"logprob\":");
 	if (seg_is_null(logprob))
-		PUT(out, "-9999.0"); /* what vLLM says in chat of one that has none */
+		PUT(out, "-9999.0"); /* vLLM's chat sends this for a token without one */
 	else
 		put_seg(out, logprob);
 	put_bytes(a, token, out);
 }
 
-/* One token's {"token":logprob,..}; null, and so none, where none were asked for. */
+/* One token's {"token":logprob,..}; null, and so absent, where none were requested. */
 static void
 put_top(struct answer *a, const struct splice_seg *top, struct membuf *out)
 {

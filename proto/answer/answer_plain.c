@@ -171,7 +171,8 @@ rewrite(struct answer *a, uint32_t part, const struct splice_seg *json, struct s
 	return ANSWER_OK;
 }
 
-/* A part's usage is held back until all have come; the first one's event will tell them. */
+/* A part's usage is held back until all parts have one; the first part's event will carry the
+ * sum. */
 static int
 hold_usage(struct answer *a, uint32_t part, const struct seen *seen)
 {

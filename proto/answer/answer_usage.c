@@ -1,8 +1,8 @@
 /*
  * Usages: {"prompt_tokens":9,"total_tokens":16,"completion_tokens":7,"prompt_tokens_details":
- * {"cached_tokens":8}} (vLLM; null unless --enable-prompt-tokens-details), more in newer versions and
- * in SGLang.  D counts the KV that it received as cached, and the first token that P made as
- * part of the prompt.
+ * {"cached_tokens":8}} (vLLM; null unless --enable-prompt-tokens-details), more members in newer
+ * versions and in SGLang.  D counts the KV that it received as cached, and counts the first token,
+ * which P made, as part of the prompt.
  */
 #include <string.h>
 
@@ -11,7 +11,7 @@
 
 static const char details_key[] = "prompt_tokens_details", cached_key[] = "cached_tokens";
 
-/* Bytes of what is kept: real ones have some 300, and a sum looks at each member of each. */
+/* Limit of a kept usage: real ones have some 300 bytes, and a sum reads each member of each. */
 #define USAGE_MAX 4096
 
 int
@@ -56,8 +56,8 @@ put_cached(struct membuf *out, const struct splice_seg *cached)
 }
 
 /*
- * prompt_tokens_details with P's count.  Where P says none: 0 if the operator wants it set right (as
- * llm-d's router has it), else nothing is told of a count that means something else here.
+ * prompt_tokens_details with P's count.  If P sent none: 0 if the operator wants the count
+ * corrected (as llm-d's router does), else null, because D's count has another meaning here.
  */
 static void
 put_details(const struct answer *a, const struct splice_seg *cached,
@@ -172,7 +172,7 @@ sum(const struct answer *a, const char *outer, const char *name)
 }
 
 #define NAME_MAX_LEN                                                                               \
-	64 /* no member of a usage has a longer name; one that had would stay as it is */
+	64 /* no member of a usage has a longer name; a longer one would pass unchanged */
 
 static bool
 name_of(const struct splice_seg *key, char name[NAME_MAX_LEN])

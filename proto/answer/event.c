@@ -6,7 +6,7 @@
 #include "proto/answer/sse.h"
 #include "shm/base/mem.h"
 
-/* Whether the line is one of data; then its value is told. */
+/* Whether the line is a data line; *ret is then its value. */
 static bool
 is_data(const char *line, size_t n, struct splice_seg *ret)
 {

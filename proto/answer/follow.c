@@ -10,8 +10,8 @@
 
 /* --- what a request may ask for ------------------------------------------------------------ */
 
-#define TOKENS_MAX (UINT64_C(1) << 53) /* what any JSON reader holds exactly */
-#define COMPLETIONS_MAX_TOKENS 16      /* of a completion that says none */
+#define TOKENS_MAX (UINT64_C(1) << 53) /* every JSON reader holds counts up to this exactly */
+#define COMPLETIONS_MAX_TOKENS 16      /* of a completion without max_tokens */
 
 static const char structured[] = "structured_output", several[] = "several_choices",
 		  limit[] = "limit", template[] = "template", other_prompt[] = "prompt";
@@ -19,7 +19,7 @@ static const char structured[] = "structured_output", several[] = "several_choic
 /* clang-format off */
 static const struct {
 	const char *key, *why;
-	const char *harmless; /* a value that asks for nothing, beside null and false */
+	const char *harmless; /* a value without effect, besides null and false */
 } refused[] = {
 	{ "n",                      several,           "1" },
 	{ "best_of",                several,           "1" },
@@ -31,7 +31,7 @@ static const struct {
 	{ "guided_regex",           structured,        NULL },
 	{ "guided_choice",          structured,        NULL },
 	{ "guided_grammar",         structured,        NULL },
-	{ "regex",                  structured,        NULL }, /* SGLang's, and the next three */
+	{ "regex",                  structured,        NULL }, /* SGLang's, like the next three */
 	{ "ebnf",                   structured,        NULL },
 	{ "json_schema",            structured,        NULL },
 	{ "structural_tag",         structured,        NULL },
@@ -40,7 +40,7 @@ static const struct {
 	{ "prompt_logprobs",        "prompt_logprobs", NULL },
 	{ "return_token_ids",       "token_ids",       NULL },
 	{ "return_hidden_states",   "hidden_states",   NULL },
-	{ "truncate_prompt_tokens", "truncation",      NULL }, /* would cut elsewhere */
+	{ "truncate_prompt_tokens", "truncation",      NULL }, /* would truncate at another place */
 	{ "prompt_embeds",          other_prompt,      NULL },
 	{ "suffix",                 other_prompt,      "\"\"" },
 	{ "session_params",         "session",         NULL },
@@ -70,7 +70,8 @@ refuse_members(const struct splice *doc)
 	while (why == NULL && json_read_member(&r, &key)) {
 		v = json_read_value(&r);
 		if (memchr(key.p, '\\', key.n) != NULL)
-			why = "escaped_name"; /* could be any of them; nobody writes so */
+			/* could be any of these names; clients do not escape names */
+			why = "escaped_name";
 		for (size_t i = 0; why == NULL && i < sizeof(refused) / sizeof(refused[0]); i++)
 			if (json_read_is(&key, refused[i].key) &&
 				!asks_for_nothing(&v, refused[i].harmless))
@@ -89,7 +90,7 @@ value_of(const struct splice *doc, enum splice_key k)
 		       : (struct splice_seg){doc->text + m->val, m->end - m->val};
 }
 
-/* A count that is said, or none; false if it is anything else, which is for the engine to refuse. */
+/* A count, or none; false if the member is anything else, which the engine will refuse. */
 static bool
 count_of(const struct splice *doc, enum splice_key k, uint64_t *ret)
 {
@@ -98,7 +99,7 @@ count_of(const struct splice *doc, enum splice_key k, uint64_t *ret)
 	return v.n == 0 || json_read_number(&v, TOKENS_MAX, ret);
 }
 
-/* How many tokens may come; 0: nobody said.  False: it cannot be reckoned with. */
+/* The limit of tokens; 0: the request has none.  False: the limit cannot be computed with. */
 static bool
 limit_of(const struct splice *doc, bool chat, uint64_t *ret)
 {
@@ -111,7 +112,8 @@ limit_of(const struct splice *doc, bool chat, uint64_t *ret)
 	if (!chat && m == NULL)
 		most = COMPLETIONS_MAX_TOKENS;
 	else if (!chat && m->type == ST_NULL)
-		return false; /* 16 to vLLM from 0.29, before that the rest of its context */
+		/* vLLM from 0.29 takes 16, earlier versions the rest of the context */
+		return false;
 	*ret = chat_most > 0 ? chat_most : most;
 	return true;
 }
@@ -157,7 +159,7 @@ last_message(const struct splice *doc)
 	return one;
 }
 
-/* The content of the last message, which the client itself wants to be gone on with. */
+/* The content of the last message, which the client itself wants to be continued. */
 static struct splice_seg
 open_content(const struct splice *doc)
 {
@@ -192,11 +194,11 @@ refuse_messages(const struct splice *doc)
 		return template;
 	if (goes_on(doc))
 		return open_content(doc).n == 0 ? template : NULL;
-	/* an answer that does not begin as one is none that could be gone on with */
+	/* a message without this beginning cannot be continued */
 	return json_read_is(&begin, "false") ? template : NULL;
 }
 
-/* The one prompt that is a text, be it in a list; no bytes: there is none. */
+/* The only prompt if it is a text, also in a list; no bytes: there is none. */
 static struct splice_seg
 prompt_text(const struct splice *doc)
 {
@@ -238,13 +240,13 @@ static const char *const known_keys[KNOWN] = {
 
 struct follow {
 	bool chat;
-	bool usage, each; /* the client asked for one at the end, and for one with each event */
+	bool usage, each; /* the client requested a usage at the end, and with each event */
 	size_t max_bytes;
-	uint64_t most; /* tokens that may come; 0: nobody said */
+	uint64_t most; /* limit of tokens; 0: the request has none */
 	const char *why;
 
-	/* what has been said to the client */
-	struct membuf text; /* as a JSON string has it, without its quotes */
+	/* what the client has been sent */
+	struct membuf text; /* as in a JSON string, without its quotes */
 	struct membuf known[KNOWN];
 	bool role, finished, usage_told, done;
 	bool prompt_told;
@@ -252,7 +254,7 @@ struct follow {
 	uint64_t before;  /* tokens of former legs */
 	uint64_t chars;   /* of their text */
 	uint64_t leg;     /* tokens of this leg, up to the last text */
-	uint64_t leg_all; /* the same, up to the last event that told */
+	uint64_t leg_all; /* the same, up to the last event with a usage */
 	bool later;       /* it is not the first leg */
 
 	struct membuf joined, made; /* of one event */
@@ -370,17 +372,17 @@ follow_options(const struct splice *doc, struct membuf *out)
 
 /* --- reading an event ---------------------------------------------------------------------- */
 
-/* What an event says, as spans of it; of no bytes: nothing. */
+/* The contents of an event, as spans of it; no bytes: absent. */
 struct said {
 	struct splice_seg known[KNOWN], usage, role, text, finish, offsets;
 	size_t nchoices;
 	bool error;
-	const char *why; /* it cannot be gone on with after this */
+	const char *why; /* the stream cannot be resumed after this, and why */
 	bool counts;     /* the usage has: */
 	uint64_t prompt, tokens;
 };
 
-/* null, "" or []: as if it were not there. */
+/* null, "" or []: counts as absent. */
 static bool
 empty(const struct splice_seg *v)
 {
@@ -462,7 +464,7 @@ read_choice(struct json_read *r, bool chat, struct said *s)
 	}
 }
 
-/* Whose fault an error is: what the client asked for, another engine would refuse as well. */
+/* Whether the client is at fault: another engine would refuse such a request as well. */
 static bool
 clients_fault(const struct splice_seg *json)
 {
@@ -541,12 +543,12 @@ read_event(const struct splice_seg *json, bool chat, struct said *s)
 
 #define CHANGES_MAX 6
 
-/* What is written in place of spans of an event, in the order in which they stand there. */
+/* The replacements for spans of an event, in the order of the spans. */
 struct changes {
 	size_t n;
 	struct change {
 		struct splice_seg old;
-		struct splice_seg put; /* good until the event is written */
+		struct splice_seg put; /* valid until the event is written */
 	} at[CHANGES_MAX];
 };
 
@@ -605,8 +607,8 @@ prompt_of(const struct follow *f, const struct said *s)
 }
 
 /*
- * A later leg's usage: the client's own prompt, and all that was generated.  What is told of the prompt is not told of
- * that one.
+ * A later leg's usage: the prompt of the client's own request, and all generated tokens.  Details
+ * of the later leg's prompt are left out, because they do not describe the client's prompt.
  */
 static void
 put_usage(const struct follow *f, const struct said *s, struct membuf *out)
@@ -636,7 +638,7 @@ put_usage(const struct follow *f, const struct said *s, struct membuf *out)
 	copy_up_to(&c, s->usage.p + s->usage.n);
 }
 
-/* The event as the client is to see it; false: not at all. */
+/* Writes the event for the client; false: the client does not get it. */
 static bool
 write_event(
 	struct follow *f, const struct splice_seg *json, const struct said *s, struct membuf *out)
@@ -691,7 +693,7 @@ learn(struct follow *f, const struct said *s)
 		f->leg_all = s->tokens;
 }
 
-/* What the event adds to what the client has been told. */
+/* Adds the event to what the client has been sent. */
 static void
 note(struct follow *f, const struct said *s)
 {
@@ -716,7 +718,8 @@ note(struct follow *f, const struct said *s)
 		membuf_add(&f->text, s->text.p + 1, s->text.n - 2);
 }
 
-/* An engine's way to say that it has not come to an end (SGLang; vLLM when its engine is paused, or KV is lost). */
+/* A finish_reason of an engine that has not finished (SGLang; vLLM when its engine is paused, or
+ * KV is lost). */
 static bool
 gave_up(const struct said *s)
 {
@@ -851,7 +854,7 @@ set(struct splice_edit *e, enum splice_key k, const struct membuf *value)
 	e->on[k].len = value->n;
 }
 
-/* The text behind what a string says. */
+/* Appends the text to the contents of a string. */
 static void
 put_longer(const struct splice_seg *string, const struct membuf *text, struct membuf *out)
 {
@@ -878,7 +881,7 @@ put_messages(const struct follow *f, const struct splice *doc, struct membuf *ou
 	put(out, "\"}]");
 }
 
-/* What is left of a count; at least `least`. */
+/* The rest of a count; at least `least`. */
 static void
 put_rest(uint64_t of, uint64_t used, uint64_t least, struct membuf *out)
 {
@@ -902,7 +905,7 @@ edit(const struct follow *f, const struct splice *doc, struct splice_edit *e,
 		uint64_t n = 0;
 
 		if (!f->chat && counts[i].key == SK_MAX_TOKENS)
-			n = f->most; /* the default counts, too */
+			n = f->most; /* the default is a limit too */
 		else if (!count_of(doc, counts[i].key, &n) || n == 0)
 			continue;
 		put_rest(n, f->before, counts[i].least, &made[i]);

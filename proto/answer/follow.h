@@ -1,15 +1,15 @@
 /*
- * One client's stream that may outlive its decode engine: what has been said is noted as the events pass, so that
- * another engine can be asked for the rest, whose events then go on with the same stream.
+ * One client's stream that may outlive its decode engine.  A follow records the events as they pass.  Another
+ * engine can then get a request for the rest, and its events continue the same stream.
  *
- *   chat         the messages, and the text so far as one more of the assistant's: continue_final_message true,
- *                add_generation_prompt false (vLLM's HF templates cut the message open; SGLang from 0.4.4, PR 4226,
- *                appends it to its generation prompt, and does not know the second member)
+ *   chat         the messages, and the text so far as one more message of the assistant, with
+ *                continue_final_message true and add_generation_prompt false (vLLM's HF templates leave the message
+ *                open; SGLang from 0.4.4, PR 4226, appends it to its generation prompt, and ignores the second member)
  *   completions  the prompt and the text so far
  *
- * How many tokens that text was, engines tell with stream_options.continuous_usage_stats (vLLM from 0.5.1, PR 5742;
- * SGLang from 0.5.5, PR 12241): it is asked for always, and taken out again where the client did not.  Of an engine
- * that does not tell, an event with text is one token.
+ * Engines report the number of tokens of that text with stream_options.continuous_usage_stats (vLLM from 0.5.1,
+ * PR 5742; SGLang from 0.5.5, PR 12241).  Every leg requests it; the usage is removed again if the client did not
+ * request it.  If an engine reports nothing, an event with text counts as one token.
  *
  * Order of calls: follow_event() for each event of a leg; when it has died, follow_complete() and then either
  * follow_finish() or follow_next(), and the next leg's events.
@@ -26,9 +26,10 @@ struct membuf;
 struct splice;
 
 /*
- * Why the stream that a body asks for could not be resumed, whatever comes; NULL: it could.  What an engine would have
- * to know beyond the text (grammars, tool choices, beams, more than one choice), what is told of the prompt, which
- * changes, and what the engine is to refuse.
+ * Why the stream that a body requests could not be resumed, whatever the answer is; NULL: it could.
+ * Reasons are: the next engine would need more than the text (grammars, tool choices, beams,
+ * several choices), the answer describes the prompt, which changes, or the engine will refuse the
+ * request.
  */
 const char *follow_refuses(const struct splice *doc, bool chat);
 
@@ -41,35 +42,36 @@ void follow_options(const struct splice *doc, struct membuf *out);
 
 enum {
 	FOLLOW_OK = 0,
-	FOLLOW_DIED =
-		1, /* the event says that the engine does not go on; nothing of it is in out */
-	FOLLOW_BAD = -1, /* it is no event of such a stream; nothing of it is in out */
+	FOLLOW_DIED = 1, /* the event says that the engine stops; nothing of it is in out */
+	FOLLOW_BAD = -1, /* the event is not of such a stream; nothing of it is in out */
 };
 
 /*
- * One whole event (sse_next()); what the client is to get of it is appended to out.  A stream that cannot be resumed
- * is always FOLLOW_OK: what is not understood passes as it stands.
+ * One whole event (sse_next()); appends to out what the client gets of it.  For a stream that
+ * cannot be resumed the result is always FOLLOW_OK: events that are not understood pass unchanged.
  */
 int follow_event(struct follow *f, const char *event, size_t n, struct membuf *out);
 
-/* Why what has come cannot be gone on with by another engine; NULL: it can. */
+/* Why another engine cannot continue the stream so far; NULL: it can. */
 const char *follow_why_not(const struct follow *f);
 
-/* Gives that up, for a reason of the caller's (static); the text is freed. */
+/* Makes the stream one that cannot be resumed, for a reason of the caller's (static); the text
+ * is freed. */
 void follow_give_up(struct follow *f, const char *why);
-/* Bytes that the text takes. */
+/* Bytes of the text. */
 size_t follow_kept(const struct follow *f);
 
-/* Nothing more is to be generated: only the end of the stream is missing. */
+/* All text has been generated: only the end of the stream is missing. */
 bool follow_complete(const struct follow *f);
-/* Appends that end: what is missing of a finish_reason, the usage and [DONE]. */
+/* Appends that end: the missing parts of finish_reason, usage and [DONE]. */
 void follow_finish(struct follow *f, struct membuf *out);
 
-/* Tokens that the text so far was, by all engines. */
+/* Tokens of the text so far, of all engines. */
 uint64_t follow_tokens(const struct follow *f);
 
 /*
- * A new leg begins: appends to out the body that asks for the rest, made of the client's, which is the same at each
- * call.  To be called only if follow_why_not() and follow_complete() allow.
+ * A new leg begins: appends to out the body of the request for the rest.  The body is made from the
+ * client's body, which is the same at each call.  To be called only if follow_why_not() and
+ * follow_complete() allow.
  */
 void follow_next(struct follow *f, const struct splice *doc, struct membuf *out);

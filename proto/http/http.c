@@ -9,12 +9,13 @@
 #undef http_method
 
 /*
- * How it works.  A head is read three times, each time for one thing:
- *   1. read_head() goes over the raw lines and applies the table of refusals (http_rules.h).  It
- *      alone decides the framing, and it counts the lines.
- *   2. http-parser reads the same bytes; its callbacks store the spans.  It must see as many fields
- *      as there are lines: two readers that disagree are how messages get smuggled.
- *   3. What is left has no risk in it: hop-by-hop marks, keep-alive, path and query.
+ * How it works.  A head is read three times, each time for one purpose:
+ *
+ *    1. read_head() reads the raw lines and applies the table of refusals (http_rules.h).  It alone
+ *       decides the framing, and it counts the lines.
+ *    2. http-parser reads the same bytes; its callbacks store the spans.  It must see as many fields
+ *       as there are lines: messages get smuggled where two readers disagree.
+ *    3. The rest carries no risk: hop-by-hop marks, keep-alive, path and query.
  */
 
 const char *
@@ -178,7 +179,7 @@ http_skip_blank(const char *buf, size_t len)
 	return n;
 }
 
-/* ---- the raw look at a head ---- */
+/* ---- the raw lines of a head ---- */
 
 /* Connection options that are names of other fields; real peers list one or two. */
 #define MAX_OPTIONS 32
@@ -186,9 +187,9 @@ http_skip_blank(const char *buf, size_t len)
 struct reader {
 	struct http_head *h;
 	enum http_kind kind;
-	const char *p, *end; /* what is left of the head */
+	const char *p, *end; /* rest of the head */
 	size_t nlines;       /* field lines seen */
-	size_t nseen;        /* fields http-parser has told us of */
+	size_t nseen;        /* fields that http-parser has reported */
 	bool has_host, has_length, has_coding;
 	bool close, keep;
 	size_t nlisted;
@@ -209,7 +210,7 @@ take_line(struct reader *rd, struct span *ret)
 	return 0;
 }
 
-/* "HTTP/1.1" or "HTTP/1.0"; `bad` is the rule for what is no version at all. */
+/* "HTTP/1.1" or "HTTP/1.0"; `bad` is the rule for anything that is no version. */
 static int
 read_version(struct http_head *h, struct span s, enum rule bad)
 {
@@ -435,7 +436,7 @@ see_connection(struct reader *rd, struct span value)
 static int
 see_expect(struct reader *rd, struct span value)
 {
-	/* a server must not act on it when the client speaks 1.0, RFC 9110 10.1.1 */
+	/* a server must ignore it from a 1.0 client, RFC 9110 10.1.1 */
 	if (rd->h->minor > 0 && span_is(value, "100-continue"))
 		rd->h->expect_continue = true;
 	return 0;

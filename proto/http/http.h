@@ -1,14 +1,14 @@
 /*
  * HTTP/1.1 heads and body framing, for both sides of the router.
  *
- * A head is parsed only when it is complete, from one contiguous piece of memory.  The raw bytes are
- * looked at first (bare LF, folded lines, blanks before the colon, ...: what http-parser 2.9.4 lets
- * through and what lets a peer smuggle a second message), then http-parser reads them.  The table of
- * refusals stands in http_rules.h.  Body framing is decoded here by hand: the raw look at chunk-size lines
+ * A head is parsed only when it is complete, from one contiguous piece of memory.  The raw bytes
+ * are checked first (bare LF, folded lines, blanks before the colon, ...: http-parser 2.9.4 accepts
+ * these, and they let a peer smuggle a second message), then http-parser reads them.  http_rules.h
+ * has the table of refusals.  Body framing is decoded here by hand: the check of chunk-size lines
  * and trailers has to follow the framing anyway, so it is the decoder.
  *
- * Ownership: nothing is allocated; spans point into the caller's buffer and live as long as it does.
- * Source of the rules: RFC 9110, RFC 9112.
+ * Ownership: nothing is allocated; spans point into the caller's buffer and live as long as it
+ * does.  Source of the rules: RFC 9110, RFC 9112.
  */
 #pragma once
 #include <stdbool.h>
@@ -26,8 +26,8 @@ enum http_kind { HTTP_KIND_REQUEST, HTTP_KIND_RESPONSE };
 const char *http_error_text(int err);
 
 /*
- * Methods the router tells apart; the others that http-parser knows (PATCH, WebDAV, ...) parse and
- * are HTTP_M_OTHER, unknown ones and CONNECT are HTTP_E_SYNTAX.
+ * Methods that the router distinguishes.  The others that http-parser knows (PATCH, WebDAV, ...)
+ * parse and are HTTP_M_OTHER; unknown methods and CONNECT are HTTP_E_SYNTAX.
  */
 enum http_method {
 	HTTP_M_OTHER,
@@ -71,12 +71,12 @@ struct http_head {
 };
 
 /*
- * Finds the end of a head in buf[0..len).  `from` is where an earlier call on the same, shorter
- * buffer stopped (0 at first); it is moved on, so that a head that comes byte by byte is looked at
- * once.  Returns the head's length including the empty line, 0 if it is not complete yet, or
- * HTTP_E_SYNTAX as soon as a bare LF or a control byte shows that it never will be right.
- * Empty lines before a request line are the caller's to skip (http_skip_blank) before each call with
- * from == 0; a head that starts with one is HTTP_E_SYNTAX.
+ * Finds the end of a head in buf[0..len).  `from` is the offset where an earlier call on the same,
+ * shorter buffer stopped (0 at first); the call advances it, so that a head that arrives byte by
+ * byte is scanned once.  Returns the head's length including the empty line, 0 if it is not
+ * complete yet, or HTTP_E_SYNTAX as soon as a bare LF or a control byte makes it invalid.  Before
+ * each call with from == 0 the caller skips empty lines before a request line (http_skip_blank); a
+ * head that starts with one is HTTP_E_SYNTAX.
  */
 ssize_t http_head_end(const char *buf, size_t len, size_t *from);
 
@@ -125,10 +125,10 @@ struct http_body {
 void http_body_init(struct http_body *b, enum http_framing framing, uint64_t content_length);
 
 /*
- * Consumes from in[0..n) up to and including one contiguous piece of payload, which it hands out as
- * *ret_data (n = 0 where only framing was consumed).  Call it again with what is left until the
- * whole input is consumed or b->done.  Returns bytes consumed (> 0 unless n == 0 or done), or an http_error.
- * A body that ends by close is never done: the caller sees the close.
+ * Consumes from in[0..n) up to and including one contiguous piece of payload, which it returns as
+ * *ret_data (n = 0 if only framing was consumed).  Call it again with the rest until the whole
+ * input is consumed or b->done.  Returns bytes consumed (> 0 unless n == 0 or done), or an
+ * http_error.  A body that ends by close is never done: the caller sees the close.
  */
 ssize_t http_body_next(struct http_body *b, const char *in, size_t n, struct span *ret_data);
 
@@ -146,7 +146,7 @@ struct http_url {
 int http_url_parse(const char *text, struct http_url *ret, const char **ret_why);
 
 /*
- * Undoes the percent-encoding of a part of a path; what is no such code stays as it is.  False, and an empty
- * text, if it does not fit or holds a NUL.
+ * Undoes the percent-encoding of a part of a path; an invalid code stays as it is.  False, and an
+ * empty text, if the result does not fit or holds a NUL.
  */
 bool http_percent_decode(struct span in, char *buf, size_t size);

@@ -12,7 +12,7 @@
  *                                    `-> LINE_FIRST -> NAME -> VALUE -> LINE_LF -> LINE_FIRST ...
  *                                           `-> LAST_LF, done
  *
- * DATA is the only state whose bytes are not looked at.  In SIZE `left` is the number so far.
+ * DATA is the only state whose bytes are not checked.  In SIZE `left` is the number so far.
  */
 // clang-format on
 enum chunk_state {

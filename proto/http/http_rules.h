@@ -1,13 +1,14 @@
 /*
- * The table of refusals of http.c: private to it and to its unit test, which holds samples against
- * each row, every one with a twin that differs in the fault alone and is accepted, and which asks
- * http-parser about each.
+ * The table of refusals of http.c: private to it and to its unit test.  The test has samples for
+ * each row.  Each sample has a twin that differs only in the fault and is accepted.  The test also
+ * checks http-parser's behaviour for each row.
  *
- * Columns: the rule; the error it gives; what http-parser 2.9.4 as packaged by Debian does with such
- * bytes when it is alone (LETS: at least one form passes; ANSWERS: in answers only, requests are
- * refused; REFUSES: it would stop them too, we look first because its errors are not ours and its
- * next version may differ); section of RFC 9112, or of 9110 where it says so; what is refused.
- * Where a row refuses more than the RFC asks for, it says why.
+ * Columns: the rule; the error it gives; the behaviour of http-parser 2.9.4 as packaged by Debian
+ * for such bytes when it is alone (LETS: at least one form passes; ANSWERS: passes in answers only,
+ * requests are refused; REFUSES: it would refuse them too; the router checks first because
+ * http-parser's errors differ and its next version may behave differently); section of RFC 9112, or
+ * of 9110 where it says so; what is refused.  Where a row refuses more than the RFC demands, it
+ * says why.
  */
 #pragma once
 

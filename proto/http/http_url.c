@@ -1,4 +1,4 @@
-/* URLs of endpoints, as they stand in a configuration. */
+/* URLs of endpoints, as written in a configuration. */
 #include "proto/http/http.h"
 #include "proto/http/http_bytes.h"
 
@@ -14,7 +14,7 @@ bad_url(const char **ret_why, const char *why)
 	return -EINVAL;
 }
 
-/* NULL if s is a name or an IPv4 address that can be looked up, else what is wrong with it. */
+/* NULL if s is a name or an IPv4 address that can be looked up, else the reason why not. */
 static const char *
 check_name(const char *s, size_t n)
 {
@@ -37,7 +37,7 @@ check_name(const char *s, size_t n)
 	return NULL;
 }
 
-/* Takes the host off *p into ret->host; NULL or what is wrong. */
+/* Parses the host at *p into ret->host and advances *p; NULL or the reason of the error. */
 static const char *
 take_host(const char **p, struct http_url *ret)
 {

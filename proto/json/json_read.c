@@ -85,7 +85,8 @@ json_read_element(struct json_read *r)
 	return next_item(r, ']');
 }
 
-/* Length of a string of nothing but plain characters, as all keys and most texts are; 0: look closer. */
+/* Length of a string of plain characters only, as all keys and most texts are; 0: it must be
+ * read character by character. */
 static size_t
 plain_string(const struct json_read *r)
 {

@@ -1,6 +1,6 @@
 /*
- * Walks a JSON text from outside to inside without a tree, once: the caller enters the containers
- * it knows and takes all else as whole values, as they stand.  The grammar of everything passed is checked
+ * Walks a JSON text from outside to inside without a tree, once: the caller enters the containers that it
+ * knows and reads all other values as a whole, unchanged.  The grammar of everything passed is checked
  * (RFC 8259, by splice.h), nothing is unescaped, nothing is allocated.
  *
  *	json_read_init(&r, text, len);
@@ -11,9 +11,9 @@
  *		else
  *			(void)json_read_value(&r);
  *	if (!json_read_done(&r))
- *		it was no such text; what was seen until then does not count
+ *		the text was invalid; discard what was read
  *
- * A fault sticks: every later call says no, so loops end and one check at the end suffices.
+ * After an error every later call returns false, so loops end and one check at the end is enough.
  */
 #pragma once
 #include <stdbool.h>
@@ -24,23 +24,23 @@
 #include "proto/json/splice.h"
 
 struct json_read {
-	const char *p, *end; /* what is not yet read */
+	const char *p, *end; /* the unread rest */
 	bool first;          /* nothing of the innermost container has been read */
 	bool bad;
 };
 
 void json_read_init(struct json_read *r, const char *text, size_t len);
 
-/* The first byte of the value that comes next, which tells its type; '\0' if there is none. */
+/* The first byte of the next value, which determines its type; '\0' if there is none. */
 char json_read_peek(struct json_read *r);
 
 /* Enters the object ('{') or array ('[') that comes next; anything else is a fault. */
 bool json_read_enter(struct json_read *r, char bracket);
 
 /*
- * Goes to the next member of the object that was entered last, or the next element of the array; its value must
- * then be read or entered.  False, and the container is left, when there is none.  A key is told
- * without its quotes and with its escapes.
+ * Goes to the next member of the object that was entered last, or the next element of the array;
+ * its value must then be read or entered.  False, and the container is left, when there is none.  A
+ * key is returned without its quotes and with its escapes.
  */
 bool json_read_member(struct json_read *r, struct splice_seg *ret_key);
 bool json_read_element(struct json_read *r);

@@ -1,6 +1,6 @@
 /*
- * json-c is asked only after splice.c has accepted the grammar: json-c is laxer than RFC 8259 (it
- * takes NaN and Infinity even when strict), and a text refused early costs no allocation.
+ * json-c is called only after splice.c has accepted the grammar: json-c is laxer than RFC 8259 (it
+ * accepts NaN and Infinity even when strict), and refusing a text here costs no allocation.
  */
 #include "proto/json/json_small.h"
 

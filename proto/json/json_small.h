@@ -10,8 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define JSON_ID_MAX 512 /* bytes of an id, unescaped; longer ones are told as "" */
-/* Error bodies above this are not looked into: json-c needs up to 200 bytes for each of the text. */
+#define JSON_ID_MAX 512 /* bytes of an id, unescaped; longer ones are returned as "" */
+/* Error bodies above this are not parsed: json-c needs up to 200 bytes for each byte of the
+ * text. */
 #define JSON_ERROR_MAX (16u << 10)
 
 struct json_model {
@@ -20,9 +21,9 @@ struct json_model {
 };
 
 /*
- * Calls fn for the first `max` entries of {"data":[{"id":..,"max_model_len":..}]}, as GET /v1/models
- * answers (protocols.md 1.8).  Returns the number of all entries, or -1 if the text or one of those first
- * entries is not of that shape; what fn was told by then does not count.
+ * Calls fn for the first `max` entries of {"data":[{"id":..,"max_model_len":..}]}, the answer of
+ * GET /v1/models (protocols.md 1.8).  Returns the number of all entries, or -1 if the text or one
+ * of those first entries does not have that shape; then the caller discards what fn was given.
  */
 int json_models(const char *text, size_t len, size_t max,
 	void (*fn)(const struct json_model *m, void *arg), void *arg);

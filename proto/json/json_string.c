@@ -118,7 +118,7 @@ json_unescape(const char *text, size_t len, char *buf, size_t size)
 	return (long)n;
 }
 
-/* What stands for a byte that needs an escape or is no UTF-8; NULL if nothing is wrong with it. */
+/* The escape for a byte that needs one or is not UTF-8; NULL if the byte needs none. */
 static size_t
 quoted_form(const uint8_t *p, size_t n, size_t seq, char form[8])
 {

@@ -1,6 +1,6 @@
 /*
- * What stands between the quotes of a JSON string (RFC 8259, section 7): plain bytes, escapes,
- * UTF-8; and json_quote(), the way back.
+ * The contents of a JSON string (RFC 8259, section 7): plain bytes, escapes, UTF-8; and
+ * json_quote(), which writes one.
  */
 #pragma once
 #include <stdbool.h>

@@ -61,14 +61,14 @@
 
 static const struct {
 	const char *name;
-	const char *glue; /* what stands before the value of an added member */
+	const char *glue; /* the text before the value of an added member */
 	size_t len;	  /* of the name */
 } keys[SK_N_KEYS] = { KEYS(KEY_ROW) };
 
 /* Bit n: an owned key of n bytes exists.  Most keys fail here, before any comparison. */
 static const uint32_t key_lengths = 0 KEYS(KEY_LENGTH);
 
-#define KEY_BUF 64 /* a key with escapes that is longer when unescaped is nobody's we know */
+#define KEY_BUF 64 /* a key that is longer when unescaped is not a known one */
 
 enum role {
 	R_NONE,
@@ -78,8 +78,8 @@ enum role {
 	R_N
 };
 
-/* A message counts once its object ends, a part once it has turned out to be a text: of doubled
- * members only the last is there for an engine, and `type` may stand behind `text`. */
+/* A message counts when its object ends, a part when it has turned out to be a text: of doubled
+ * members an engine uses only the last, and `type` may come after `text`. */
 enum tally { T_NONE, T_PROMPT, T_MESSAGES, T_MESSAGE, T_PART, T_IS_TEXT, T_N };
 
 #define ROLE_KEYS 2
@@ -121,7 +121,7 @@ struct scan {
 	uint8_t level[SPLICE_MAX_DEPTH];
 };
 
-/* A string as it stands in the text, without its quotes. */
+/* A string as in the text, without its quotes. */
 struct str {
 	const char *p;
 	size_t n;
@@ -232,7 +232,7 @@ find_owned(const struct str *key)
 	return SK_N_KEYS;
 }
 
-/* The string itself where it has escapes, in buf; if it does not fit it is nothing we look for. */
+/* The unescaped string, in buf; a string that does not fit is no known one. */
 static void
 undo_escapes(struct str *str, char buf[KEY_BUF])
 {
@@ -244,7 +244,8 @@ undo_escapes(struct str *str, char buf[KEY_BUF])
 	}
 }
 
-/* The record for a member of the outer object called `key`: *ret_member NULL if nobody wants it. */
+/* The record for a member of the outer object called `key`; *ret_member NULL if the member is
+ * not needed. */
 static bool
 claim_member(struct scan *c, const struct str *key, struct splice_member **ret_member)
 {
@@ -277,8 +278,8 @@ restart_tally(struct scan *c, enum tally tally, enum role role)
 	return role;
 }
 
-/* Notes one member of the outer object; `start` and `comma` are where its key and its comma stand.
- */
+/* Records one member of the outer object; `start` and `comma` are the offsets of its key and its
+ * comma. */
 static bool
 member_start(struct scan *c, const struct str *key, size_t start, size_t comma, enum role *ret_role)
 {
@@ -371,7 +372,7 @@ enter(struct scan *c, enum role role, unsigned kind)
 	return true;
 }
 
-/* A message or a part of one has been read: what it counts, counts. */
+/* A message or a part of one has been read: adds its count. */
 static void
 settle(struct scan *c, enum role role)
 {
@@ -429,7 +430,7 @@ read_number(struct scan *c)
 	if (at_byte(c, '-', '-'))
 		c->p++;
 	if (at_byte(c, '0', '0'))
-		c->p++; /* a digit behind it fails where a comma or a brace must stand */
+		c->p++; /* a digit after it fails, because a comma or a brace must follow */
 	else if (!read_digits(c))
 		return false;
 	if (at_byte(c, '.', '.')) {
@@ -447,9 +448,9 @@ read_number(struct scan *c)
 }
 
 /*
- * Block and token ids come by the thousand: passes the integers that follow a number in its array and
- * returns how many they were.  Stops behind the last one it is sure of; what stands there, be it right
- * or wrong, is read_item()'s.
+ * Bodies can have thousands of block and token ids: skips the integers that follow a number in its
+ * array and returns how many they were.  Stops after the last one that is certainly valid;
+ * read_item() handles what follows, valid or not.
  */
 static uint64_t
 skip_integers(struct scan *c)

@@ -17,11 +17,11 @@
 #define SPLICE_MAX_SEGMENTS (4 * SPLICE_MAX_OWNED)
 
 /*
- * Members the router looks at, replaces or strips.  Keys are compared after undoing escapes, since
+ * Members that the router reads, replaces or removes.  Keys are compared after unescaping, since
  * "max\u005ftokens" names the same member to an engine.
  */
 enum splice_key {
-	/* looked at */
+	/* read */
 	SK_MODEL,
 	SK_STREAM,
 	SK_MESSAGES,
@@ -49,7 +49,7 @@ enum splice_key {
 	SK_BEST_OF,
 	SK_RETURN_LOGPROB,
 	SK_CACHE_HIT_THRESHOLD,
-	/* how the rest of a stream is asked for (follow.h) */
+	/* members of the request for the rest of a stream (follow.h) */
 	SK_CONTINUE_FINAL_MESSAGE,
 	SK_ADD_GENERATION_PROMPT,
 	/* choose a peer or a request: never pass from a client (protocols.md 10.1) */
@@ -68,7 +68,7 @@ enum splice_key {
 	SK_N_KEYS
 };
 
-/* The member's name as it stands on the wire. */
+/* The member's name as on the wire. */
 const char *splice_key_name(enum splice_key k);
 
 enum splice_type { ST_NULL, ST_FALSE, ST_TRUE, ST_NUMBER, ST_STRING, ST_ARRAY, ST_OBJECT };
@@ -76,7 +76,7 @@ enum splice_type { ST_NULL, ST_FALSE, ST_TRUE, ST_NUMBER, ST_STRING, ST_ARRAY, S
 struct splice_member {
 	enum splice_key key;
 	enum splice_type type;
-	/* ordinal among all top-level members: tells which owned ones are neighbours */
+	/* number among all top-level members: says which owned members are neighbours */
 	uint32_t index;
 	size_t start;    /* offset of the key's opening quote */
 	size_t val, end; /* value is text[val..end) */
@@ -95,15 +95,15 @@ struct splice {
 	uint64_t prompt_chars;    /* of a string `prompt`, and of the strings in a list of them */
 	uint64_t prompt_items;    /* numbers in a token-id prompt, or in a list of those */
 	uint64_t prompt_elements; /* of a list `prompt`, whatever they are */
-	/* of every string `content` of `messages`, the parts of type "text" of every list, and the
-	 * strings that stand in one as they are, which vLLM takes for text parts */
+	/* of every string `content` of `messages`, the parts of type "text" of every list, and
+	 * the bare strings in a list, which vLLM takes for text parts */
 	uint64_t message_chars;
 };
 
 /*
- * Scans one JSON object (RFC 8259 grammar, blanks around it allowed; UTF-8 is checked; a lone escaped
- * surrogate is let through, as Python's json does).  Bodies up to 2^32-2 bytes.
- * Returns 0, or -1 with *ret_why one English phrase (static) and *ret_at the byte offset.
+ * Scans one JSON object (RFC 8259 grammar, blanks around it allowed; UTF-8 is checked; a lone
+ * escaped surrogate passes, as in Python's json).  Bodies up to 2^32-2 bytes.  Returns 0, or -1
+ * with *ret_why one English phrase (static) and *ret_at the byte offset.
  */
 int splice_scan(
 	struct splice *s, const char *text, size_t len, const char **ret_why, size_t *ret_at);

@@ -35,7 +35,7 @@ points_back(const struct reader *r, const uint8_t *name)
 	return true;
 }
 
-/* Bytes that the name takes where it stands, or -1. */
+/* Bytes of the name in the message, or -1. */
 static int
 read_name(const struct reader *r, const uint8_t *at, char name[static NS_MAXDNAME])
 {

@@ -24,13 +24,13 @@ struct dns_record {
 struct dns_reply {
 	unsigned rcode;
 	bool truncated;
-	size_t n;              /* records of the type asked for */
+	size_t n;              /* records of the requested type */
 	uint32_t ttl;          /* seconds: the least of the whole answer, aliases included; n > 0 */
 	bool has_negative_ttl; /* the authority said for how long there is nothing (RFC 2308, 5) */
 	uint32_t negative_ttl;
 };
 
-/* Room that is enough for whatever stands in a message of `len` bytes: a record takes at least 15. */
+/* Room for all records of a message of `len` bytes: a record takes at least 15. */
 #define DNS_RECORDS_MOST(len) ((len) / 15 + 1)
 
 /*

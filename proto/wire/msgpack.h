@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A value whose bytes stand in the message; anything but a string or binary has none. */
+/* A value whose bytes are in the message; anything but a string or binary has none. */
 struct msgpack_text {
 	const char *p; /* NULL: not a text */
 	size_t n;

@@ -37,7 +37,7 @@ is_known_type(const struct msgpack_text *v)
 	return false;
 }
 
-/* Control characters are in no id of ours and would spoil a log line. */
+/* No id of the router has control characters, and they would spoil a log line. */
 static bool
 is_usable_id(const struct msgpack_text *v)
 {

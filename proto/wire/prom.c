@@ -1,5 +1,5 @@
 /*
- * Most of a page is histograms nobody asks for: a line is looked at beyond its name only if the
+ * Most of a page is histograms that are not needed: a line is parsed beyond its name only if the
  * name is in the table `figures`.
  *
  * Source: Prometheus text exposition format 0.0.4; names by engine and version in the table.
@@ -17,7 +17,7 @@ enum meaning { RUNNING, WAITING, KV_USAGE, N_MEANINGS };
 
 /* clang-format off */
 #define FIGURE(name, ...) { name, sizeof(name) - 1, __VA_ARGS__ }
-#define OLD true /* not looked at if the next row's name is on the page, too */
+#define OLD true /* not used if the next row's name is on the page, too */
 /* SGLang's queues of disaggregation are not part of num_queue_reqs, so they add to what waits. */
 static const struct figure {
 	const char *name;
@@ -47,7 +47,7 @@ static_assert(N_FIGURES == PROM_FIGURES, "struct prom_page has a cell of each");
 enum { NAMED_RUNNING = N_FIGURES, NAMED_WAITING, NO_FIGURE };
 
 #define MAX_RANK 65535 /* of the other kinds of rank: three of them share one word */
-#define COUNT_MAX 1e15 /* what is larger is no count; sums of it stay exact */
+#define COUNT_MAX 1e15 /* a larger value is no count; sums of counts stay exact */
 #define MAX_VALUE_LEN 63
 
 struct labels {
@@ -226,7 +226,7 @@ note(struct prom_cell *cell, uint64_t rank, double value)
 	cell->n++;
 }
 
-/* A configured name may be one of the known ones: then it means what is configured. */
+/* A configured name may be one of the known ones: then the configured meaning applies. */
 static size_t
 find_figure(const struct prom_page *page, const struct line *name)
 {
@@ -339,7 +339,7 @@ prom_feed(struct prom_page *page, const char *text, size_t len)
 	}
 }
 
-/* --- what it says ------------------------------------------------------------------------ */
+/* --- results ------------------------------------------------------------------------------ */
 
 static bool
 on_page(const struct prom_page *page, size_t i)
@@ -379,7 +379,7 @@ take_load(const struct prom_cell total[N_MEANINGS], struct prom_load *ret)
 	return ret->has_running || ret->has_waiting || ret->has_kv_usage;
 }
 
-/* What a configured name says, or that it is not there, stands above the known names. */
+/* The result of a configured name, or its absence, overrides the known names. */
 static void
 take_named(const struct prom_page *page, const struct prom_cell named[N_MEANINGS],
 	struct prom_load *ret)

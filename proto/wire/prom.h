@@ -6,7 +6,7 @@
  * and braces inside quotes; of several SGLang tp_rank series only the lowest counts; of a figure's old
  * and new name only the new one counts.
  *
- * A page is read piece by piece as it comes: 5 MB of it never stand in memory, and no piece takes long.
+ * A page is read piece by piece as it arrives, so 5 MB are never in memory at once, and no piece takes long.
  */
 #pragma once
 #include <stdbool.h>

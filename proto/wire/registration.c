@@ -23,7 +23,7 @@ take(const struct msgpack_text *key, const struct msgpack_text *value, void *arg
 		m->kv = *value;
 }
 
-/* host:port into host and port; the host may stand in brackets. */
+/* Splits host:port into host and port; the host may have brackets. */
 static bool
 split(const struct msgpack_text *v, char host[REGISTRATION_ADDRESS], uint16_t *ret_port)
 {
