@@ -201,7 +201,7 @@ ctl_status(void *arg, struct evbuffer *out, bool json)
 		(void)evbuffer_add_printf(out, "}");
 }
 
-/* --- the shared memory, looked over ------------------------------------------------------------- */
+/* --- the checker of the shared memory ----------------------------------------------------------- */
 
 static unsigned
 look_over(const struct master *m, check_report *report, void *arg)

@@ -1,9 +1,9 @@
 /*
  * Configuration: a YAML file, or other routers' flags, into one immutable struct conf
- * (shm/base/conf.h), or one error that says where.
+ * (shm/base/conf.h), or one error with its place.
  *
- * Process: master.  Everything is parsed and checked before anything is handed out, so a reload
- * that fails has touched nothing.  The keys stand in one table, master/config/conf_keys.h.
+ * Process: master.  Everything is parsed and checked before the caller gets a result, so a failed
+ * reload has changed nothing.  The keys are in one table, master/config/conf_keys.h.
  */
 #pragma once
 #include <stdbool.h>
@@ -26,8 +26,8 @@ const char *conf_error_text(const struct conf_error *err, char *buf, size_t size
 
 /* All return 0 and the caller owns *ret (conf_free), or -1 with *err filled and *ret untouched. */
 int conf_load(const char *path, struct conf **ret, struct conf_error *err);
-/* The same from bytes; `path` names them in messages, and an endpoints_file is looked for beside
- * it. */
+/* The same from bytes; `path` names them in messages, and a relative endpoints_file is searched
+ * beside it. */
 int conf_parse(
 	const char *path, const void *text, size_t n, struct conf **ret, struct conf_error *err);
 /* The YAML that amounts to it: what differs from the defaults, files by their full names. */
@@ -77,10 +77,9 @@ enum conf_class {
 };
 /*
  * Compares a reloaded configuration with the one in force.  Changed keys of class restart get their
- * old value back in `next`, and `kept` is called with each one's name and its line (0: it was
- * removed). Returns the set of classes that changed (0: nothing did), or -1 with *err filled: with
- * the old values put back `next` does not hold together (more endpoints than the running
- * max_endpoints, say).
+ * old value back in `next`, and `kept` is called with the name and line of each (0: it was
+ * removed).  Returns the set of classes that changed (0: none), or -1 with *err filled: with the
+ * old values `next` is inconsistent (for example more endpoints than the running max_endpoints).
  */
 typedef void conf_kept_fn(void *arg, const char *key, int line);
 int conf_diff(const struct conf *old, struct conf *next, conf_kept_fn *kept, void *arg,

@@ -211,7 +211,8 @@ from_flags(const struct conf_args *a, struct conf **ret, struct conf_error *err)
 	return rc;
 }
 
-/* --host and --port in place of the file's addresses; what is not given stays as in its first. */
+/* --host and --port in place of the file's addresses; a part that is not given stays as in the
+ * first address. */
 static int
 override_listen(struct conf *c, const struct conf_args *a, struct conf_error *err)
 {

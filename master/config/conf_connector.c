@@ -1,4 +1,5 @@
-/* What a pool's connector asks of its configuration: the connector's own map of keys, and its endpoints. */
+/* What a pool's connector requires of its configuration: the connector's own map of keys, and
+ * its endpoints. */
 #include "master/config/conf_connector.h"
 
 #include <stdio.h>
@@ -192,7 +193,7 @@ fail_foreign(struct conf_read *r, const struct conf_pool *p, const struct conf_e
 		connector_name(p->connector), connector_info[owner].name);
 }
 
-/* The first key that says where a decode engine's LMCache listens, or NULL. */
+/* The first key with an address of a decode engine's LMCache, or NULL. */
 static const char *
 receiver_term(const struct conf_endpoint *ep)
 {

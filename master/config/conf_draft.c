@@ -36,7 +36,7 @@ line_at(const struct conf_draft *d, int n)
 	return p;
 }
 
-/* The line of an error: that of the key it names, if that stands in the entry that begins there. */
+/* The line of an error: the line of the named key, if the key is in the entry that begins there. */
 static int
 line_of(const struct conf_draft *d, const struct conf_error *err)
 {
@@ -55,7 +55,7 @@ line_of(const struct conf_draft *d, const struct conf_error *err)
 	return err->line;
 }
 
-/* Lines are nothing to who has written none. */
+/* Removes the line number, which means nothing to a user who has written no file. */
 static void
 cut_lines(char *what)
 {

@@ -1,8 +1,8 @@
 /*
  * Between the command line (conf_args.c) and the parser: other routers' flags as the text of a
- * configuration, which says of each line what flag it came from.
+ * configuration, with the flag that each line came from.
  *
- * Ownership: conf_draft_make() fills the draft also where it fails; conf_draft_free() ends it.
+ * Ownership: conf_draft_make() fills the draft even if it fails; conf_draft_free() frees it.
  */
 #pragma once
 #include "master/config/conf_draft_put.h"

@@ -25,7 +25,7 @@ struct conf_draft {
 /* What a line came from that no flag of the table has written. */
 enum { FROM_PORT = FLAG_N, FROM_HOST };
 
-/* Their words and ours; `instead`: not possible, and what is. */
+/* The other router's words and pdrouter's; `instead`: not supported, and what to use instead. */
 struct word {
 	const char *theirs, *ours, *instead;
 };
@@ -37,7 +37,7 @@ struct words {
 
 /* The flag's value, or NULL. */
 const char *draft_value(const struct conf_draft *d, enum conf_flag f);
-/* Fills the error with the flag and what is wrong with it. Always -1. */
+/* Fills the error with the flag and the reason.  Always -1. */
 int draft_fail(struct conf_draft *d, enum conf_flag f, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Tells the operator something about a flag that is no error. */

@@ -177,7 +177,7 @@ struct stack {
 static int
 choose_logic(struct conf_draft *d, struct stack *s)
 {
-	/* ours: the policy; of the disaggregated ones --load-balancing-strategy says it */
+	/* pdrouter's policy; for the disaggregated logics --load-balancing-strategy sets it */
 	static const struct word logics[] = {{SHARED, "", NULL}, {ORCHESTRATED, "", NULL},
 		{"roundrobin", "round_robin", NULL}, {"session", "session", NULL},
 		{"prefixaware", "prefix", NULL},
@@ -457,7 +457,7 @@ put_pool(struct conf_draft *d, const struct stack *s, const char *model, size_t 
 	return put_backends(d, s, model, ROLE_DECODE);
 }
 
-/* Where ZMQ binds: it takes addresses and no names, but everybody writes localhost. */
+/* The address that ZMQ binds: it accepts addresses and no names, but users write localhost. */
 static void
 put_listener(struct conf_draft *d, const struct stack *s)
 {

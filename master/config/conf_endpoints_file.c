@@ -7,7 +7,7 @@
 #include "shm/base/mem.h"
 
 static const enum role role_unset =
-	ROLE_N; /* of an endpoints_file's entry, until role or label says it */
+	ROLE_N; /* role of an endpoints_file's entry, until its role or label is read */
 
 static int
 set_role(struct conf_read *r, const struct conf_pool *p, struct conf_endpoint *ep)

@@ -1,13 +1,13 @@
 /*
- * The flags of other routers, one row each: option parser, --help, the test of the table in etc/README.md
- * and conf_flags.c walk these rows.
+ * The flags of other routers, one row each: option parser, --help, the test of the table in
+ * etc/README.md and conf_flags.c walk these rows.
  *
- * S = production-stack's router (src/vllm_router/parsers/parser.py at a6ab626 and its PRs 777, 841, 890,
- * 913), G = sglang-router 0.3.2 (router_args.py).  Names, forms and defaults are theirs.
+ * S = production-stack's router (src/vllm_router/parsers/parser.py at a6ab626 and its PRs 777, 841,
+ * 890, 913), G = sglang-router 0.3.2 (router_args.py).  Names, forms and defaults are theirs.
  *
  * USED(id, name, argument, what it becomes): argument NULL for a switch
- * IDLE(id, name, argument, why it has nothing to do here): accepted, with a line of the log
- * GONE(id, name, argument, what to use instead): an error that says so
+ * IDLE(id, name, argument, why it has no effect): accepted, with a line of the log
+ * GONE(id, name, argument, what to use instead): an error with that text
  */
 #pragma once
 

@@ -6,7 +6,7 @@
  * K(path, type, member, min, max, default, class, doc) and L(..., member, count member, ...) for lists.
  * - min, max: of numbers; milliseconds of durations (DURATION_OR_0: or 0), bytes of sizes, length of
  *   texts, entries of lists
- * - default: as it would be written; NULL: the key must be there; "(...)": worked out, the text says how
+ * - default: as written in a file; NULL: the key is required; "(...)": computed, the text says how
  * - class: what a reload does with it (enum conf_class)
  */
 #pragma once
@@ -206,8 +206,8 @@ L("prefill", PREFILL, endpoints, nendpoints, 0, 65536, "[]", LIVE,					\
 L("decode", DECODE, endpoints, nendpoints, 0, 65536, "[]", LIVE,					\
 	"decode engines")
 
-/* Keys of the map that a pool has for its connector, such as `lmcache: {first_token: decode}`.  Which connector
- * has which keys stands in shm/base/connector_list.h. */
+/* Keys of the map that a pool has for its connector, such as `lmcache: {first_token: decode}`.
+ * shm/base/connector_list.h says which connector has which keys. */
 #define CONF_CONNECTOR_KEYS(K)										\
 K("handoff", HANDOFF, shake.handoff, 0, 0, "(kv_transfer_params; with mooncake: transfer_id)", LIVE,	\
 	"member that carries the KV parameters to decode; orchestrated: kv_transfer_params or disagg_prefill_resp; mooncake: transfer_id (vLLM 0.17 and later) or kv_transfer_params (before)") \
@@ -239,7 +239,7 @@ K("cache_hit_threshold", FRACTION, shake.cache_hit_threshold, 0, CONF_FRACTION -
 	{ .path = #word, .type = CONF_T_CONNECTOR_MAP, .off = offsetof(struct conf_pool, shake),		\
 	  .def = "(none)", .class = CONF_LIVE, .doc = "keys of this connector" },
 
-/* What every source of endpoints says of them; `at` is where in its struct. */
+/* Keys of an endpoint in every source; `at`: the member of the source's struct. */
 #define CONF_SHARE_KEYS(K, at)										\
 K("max_inflight", COUNT, at max_inflight, 0, 1000000, "0", LIVE,					\
 	"requests at once, from all workers together; 0: no limit")					\
@@ -287,7 +287,7 @@ K("label", LABEL, label, 1, 255, "(by role)", LIVE,							\
 	"one of the pool's prefill_labels or decode_labels")
 // clang-format on
 
-/* What a value looks like; conf_value.c has the row of each. */
+/* The form of a value; conf_value.c has a row for each. */
 enum conf_type {
 	CONF_T_COUNT,
 	CONF_T_COUNT_OR_AUTO,
@@ -363,7 +363,7 @@ extern const struct conf_keys conf_endpoint_keys;  /* struct conf_endpoint */
 extern const struct conf_keys conf_file_keys;      /* struct conf_endpoint */
 extern const struct conf_keys conf_dns_keys;       /* struct conf_dns */
 
-/* The default that a reader of the table can compute with, or NULL: required, or worked out. */
+/* The default as a value, or NULL: the key is required, or its default is computed. */
 static inline const char *
 conf_key_default(const struct conf_key *k)
 {

@@ -151,7 +151,7 @@ set_notifier_key(struct conf *c)
 			append(&c->notifier_key, c->pools[i].announce_networks[k]);
 }
 
-/* What is not given grows with what it must have room for. */
+/* A size that is not given grows with the need. */
 static int
 check_limits(struct conf_read *r)
 {
@@ -258,7 +258,7 @@ conf_reparse(const struct conf *was, struct conf **ret, struct conf_error *err)
 		return -1;
 	c->text = mem_dup(was->text, was->ntext);
 	c->ntext = was->ntext;
-	if (c->workers_auto) { /* another number of CPUs is not what was asked for */
+	if (c->workers_auto) { /* with `auto`, another number of CPUs is no change of the configuration */
 		c->workers_auto = false;
 		c->workers = was->workers;
 	}

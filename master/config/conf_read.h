@@ -1,6 +1,6 @@
 /*
- * Inside the configuration reader (conf*.c only): one reading of one file, where it stands and
- * where its error goes.  conf_yaml.c turns bytes into libyaml's tree.  conf_walk.c turns the tree into
+ * Inside the configuration reader (conf*.c only): one reading of one file, its position and its
+ * error.  conf_yaml.c turns bytes into libyaml's tree.  conf_walk.c turns the tree into
  * structs by the rows of conf_keys.h.  conf_value.c turns one text into one member.  conf_pools.c reads pools.
  *
  * Every int function returns 0, or -1 with the error already written; the first error ends the
@@ -28,7 +28,7 @@ struct conf_read {
 	struct conf_error *err;
 	/* [CONF_T_N]: the readers of lists and maps, by type, which conf_walk.c calls; or NULL */
 	conf_reader *const *readers;
-	struct conf *conf; /* being built; owned by whoever started the reading */
+	struct conf *conf; /* being built; owned by the caller that started the reading */
 	/* in force with the same text: files that are not watched are as they were read for it; or NULL */
 	const struct conf *was;
 	struct conf_seen *pool_names, *models; /* of the pools that have been read */
@@ -42,8 +42,7 @@ struct conf_read {
 	char path[sizeof(((struct conf_error *)0)->key)];
 };
 
-/* Fills the error with file, line, the key where the reading stands, and what is wrong.  Always -1.
- */
+/* Fills the error with file, line, the current key, and the reason.  Always -1. */
 int conf_fail(struct conf_read *r, int line, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Steps into a key or entry; returns what conf_leave() takes to step back. */
@@ -55,7 +54,8 @@ void conf_leave(struct conf_read *r, size_t mark);
 /* --- conf_yaml.c
  * ---------------------------------------------------------------------------------- */
 #define CONF_FILE_MAX (8 * CONF_MIB)
-/* The file's bytes into *ret (free it).  A failure is reported as `r` stands, with `line`. */
+/* Reads the file's bytes into *ret (free it).  A failure is reported at the position of `r`,
+ * with `line`. */
 int conf_yaml_read(struct conf_read *r, const char *path, int line, char **ret, size_t *ret_n);
 /* r->doc, valid until yaml_document_delete(); a file without content has no root node. */
 int conf_yaml_load(struct conf_read *r, const char *text, size_t n);
@@ -147,7 +147,7 @@ bool conf_value_equal(const struct conf_key *k, const void *a, const void *b);
 
 /* --- conf_value_write.c
  * --------------------------------------------------------------------------------- */
-/* In quotes, with the escapes YAML asks for. */
+/* In quotes, with the escapes that YAML requires. */
 void conf_write_text(FILE *out, const char *s);
 /* A member as conf_value_set() would take it, in YAML; not the lists of mappings. */
 void conf_value_write(const struct conf_key *k, const void *base, FILE *out);

@@ -1,4 +1,5 @@
-/* Names that have been read, in a hash table: is one there twice, and who had it first. */
+/* Names that have been read, in a hash table: whether a name occurs twice, and where it occurred
+ * first. */
 #pragma once
 #include <stddef.h>
 

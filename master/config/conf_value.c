@@ -442,7 +442,7 @@ add_text(const struct conf_key *k, void *base, const char *text, char what[CONF_
 /* --- addresses
  * ------------------------------------------------------------------------------------ */
 
-/* ZMQ's own words for a place to bind (zmq_tcp(7), zmq_ipc(7)); the rest is zmq_bind()'s to say. */
+/* ZMQ's forms of an address to bind (zmq_tcp(7), zmq_ipc(7)); zmq_bind() checks the rest. */
 static int
 set_notices(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
 {
@@ -527,7 +527,7 @@ add_network(const struct conf_key *k, void *base, const char *text, char what[CO
 	return add_text(k, base, text, what);
 }
 
-/* An address, since there is nobody else to ask for it; with a port or not. */
+/* An address, because no name server is known to look up a name; with a port or without. */
 static int
 add_server(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
 {

@@ -159,7 +159,7 @@ is_null(const yaml_node_t *node)
 	       is_plain(node) && one_of(text_of(node), nulls);
 }
 
-/* What YAML would not take for text although it looks like it: NULL, or what it is instead. */
+/* The type other than text that YAML gives this plain word; NULL: it is text. */
 static const char *
 not_text(const char *s)
 {
@@ -337,7 +337,7 @@ distance(const char *a, const char *b)
 	return row[n];
 }
 
-/* Who could have been meant: the lower `cost` the likelier. */
+/* A key that the user may have meant: the lower `cost`, the likelier. */
 struct guess {
 	const char *path;
 	size_t n; /* of it */
@@ -373,7 +373,7 @@ consider(struct guess *g, const char *name, const char *path, const char *word, 
 		*g = (struct guess){path, (size_t)(word - path) + n, 2 * d + far};
 }
 
-/* Where else a key of exactly this name stands, or NULL. */
+/* The other mapping with a key of exactly this name, or NULL. */
 static const char *
 home_of(const struct conf_keys *keys, const char *name)
 {

@@ -53,7 +53,8 @@ start_line(struct place *p, const char *path)
 	(void)fputc(' ', p->out);
 }
 
-/* Files are looked for beside the configuration that names them, and nobody knows where this one will be. */
+/* File names are relative to the configuration that contains them, and the place of this output
+ * is unknown. */
 static void
 write_path(FILE *out, const struct conf *c, const char *name)
 {

@@ -1,9 +1,10 @@
 /*
  * Bytes to libyaml's document tree, within bounds.
  *
- * libyaml's own loader forgets anchors, tags and that a second document follows, and its cost on
- * hostile input is not bounded (each anchor is compared with all earlier ones).  So the tree is put
- * together here, from events that were looked at first: what they pass is small, flat and plain.
+ * libyaml's own loader loses anchors, tags and the existence of a second document, and its cost on
+ * hostile input is not bounded (it compares each anchor with all earlier ones).  So the tree is
+ * built here, from events that were checked first: the accepted documents are small, flat and
+ * plain.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -85,7 +86,7 @@ conf_yaml_read(struct conf_read *r, const char *path, int line, char **ret, size
 	return rc;
 }
 
-/* A relative name is looked for beside the configuration that holds it. */
+/* A relative name is relative to the configuration that contains it. */
 char *
 conf_beside(const char *file, const char *name)
 {
@@ -202,7 +203,7 @@ check_event(struct conf_read *r, const yaml_event_t *e, struct tree *t)
 	return 0;
 }
 
-/* Puts a new node where it stands: into the innermost list or mapping. */
+/* Adds a new node at its place: to the innermost list or mapping. */
 static void
 attach(struct tree *t, int id, const yaml_event_t *e)
 {
@@ -234,7 +235,8 @@ add_event(struct tree *t, yaml_event_t *e)
 		id = yaml_document_add_scalar(t->doc, NULL, e->data.scalar.value,
 			(int)e->data.scalar.length, e->data.scalar.style);
 		attach(t, id, e);
-		/* frees the tag's text with the event: nobody reads it, and a document has many nodes */
+		/* frees the tag's text with the event: no code reads it, and a document has many
+		 * nodes */
 		node = yaml_document_get_node(t->doc, id);
 		e->data.scalar.tag = node->tag;
 		node->tag = NULL;

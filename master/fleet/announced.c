@@ -16,7 +16,8 @@
 #include "shm/base/mem.h"
 #include "shm/base/net.h"
 
-#define POLL_MS 1000 /* to forget engines that have fallen silent; news come by eventfd */
+/* removes engines that have fallen silent; new announcements come by eventfd */
+#define POLL_MS 1000
 
 /* Copies of the announcements, since a restarted notifier has lost its own. */
 struct announced_engines {

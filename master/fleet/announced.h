@@ -14,5 +14,5 @@ struct fleet;
  * events of the loop and from announced_changed(). */
 struct announced_engines *announced_new(struct fleet *f, int wake_fd, found_fn *found);
 void announced_free(struct announced_engines **);
-/* The configuration has changed: what is known is dealt out to its pools. */
+/* The configuration has changed: assigns the known announcements to its pools. */
 void announced_changed(struct announced_engines *a);

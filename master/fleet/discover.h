@@ -1,12 +1,12 @@
 /*
- * Where endpoints come from: folds the pools of a configuration, and what other sources (DNS, engines
- * that announce themselves) have found for them, into one set keyed by (url, role, pool name), and says
- * what was added, kept, changed and removed since the last one.  Knows no health.
+ * Where endpoints come from: folds the pools of a configuration, and the endpoints that other sources
+ * (DNS, announcements) have found for them, into one set keyed by (url, role, pool name).  Reports which
+ * endpoints were added, kept, changed and removed since the last fold.  Knows no health.
  *
  * Process: master.
- * Ownership: the set keeps pointers into the configuration it was last given, which therefore must
- * live until the next discover_fold() has returned.  What sources found is copied; the copies, too,
- * live until the discover_fold() has returned that no longer has them.
+ * Ownership: the set keeps pointers into the configuration of the last fold, which therefore must live
+ * until the next discover_fold() has returned.  The lists of other sources are copied.  A copy lives
+ * until the first discover_fold() without it has returned.
  */
 #pragma once
 #include <stdbool.h>
@@ -30,24 +30,24 @@ struct discover_event {
 	void *object;        /* what fn returned for this key earlier; ADDED: NULL */
 };
 
-/* Returns the object to keep for this key; not looked at for REMOVED. */
+/* Returns the object to keep for this key; the result is not used for REMOVED. */
 typedef void *discover_fn(const struct discover_event *ev, void *arg);
 
-/* An endpoint that stands in no list of the configuration. */
+/* An endpoint that is in no list of the configuration. */
 struct found {
 	struct conf_endpoint as; /* url: host or address with its port, valid by http_url_parse() */
 	char kv_addr[ANNOUNCED_ADDRESS]; /* "" if the source does not say */
 };
 
 /*
- * How a source other than the configuration's lists reports what it knows of a pool's endpoints
- * from now on (fleet_found()).
+ * The function by which a source other than the configuration's lists reports a pool's endpoints
+ * (fleet_found()).
  */
 typedef void found_fn(
 	struct fleet *f, const char *pool, const char *source, const struct found *list, size_t n);
 
 #define DISCOVER_CONFIG "config"
-/* The two kinds of sources; of a text with a colon in it only what stands before that is shown. */
+/* The two kinds of sources; of a text with a colon only the part before it is shown. */
 #define DISCOVER_ANNOUNCED "announced"
 #define DISCOVER_KEY 320 /* bytes of a source's name */
 /* "dns NAME:PORT:ROLE", the source of a DNS entry.  Returns buf. */
@@ -57,16 +57,18 @@ struct discover *discover_new(void);
 void discover_free(struct discover **);
 
 /*
- * From the next fold on `source` contributes this list (copied, n may be 0) to the pool of that name
- * instead of what it did before.  True if that is anything new.  An entry whose URL is none is left out.
+ * From the next fold on `source` contributes this list (copied, n may be 0) to the pool of that
+ * name, in place of its previous list.  True if the list differs.  An entry with an invalid URL is
+ * left out.
  */
 bool discover_found(struct discover *d, const char *pool, const char *source,
 	const struct found *list, size_t n);
 
 /*
- * Calls fn once for each endpoint, those of the configuration in its order, then what sources found,
- * then once for each that is gone.  A key that several name counts once: the configuration's own entry
- * wins, then the first source's.  Sources that the configuration does not have any more are forgotten.
+ * Calls fn once for each endpoint, first those of the configuration in its order, then those of
+ * other sources, then once for each removed endpoint.  A key that several sources have counts once:
+ * the configuration's own entry wins, then the first source's.  Sources that are no longer in the
+ * configuration are dropped.
  */
 void discover_fold(struct discover *d, const struct conf *conf, discover_fn *fn, void *arg);
 /* Upper limit of the endpoints the next fold reports as there. */

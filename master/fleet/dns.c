@@ -18,7 +18,7 @@
 
 #define LEAST_MS 1000    /* between two lookups, even if the TTL is 0 */
 #define MOST_MS 300000   /* even if it is a day: engines come and go faster */
-#define NEGATIVE_MS 5000 /* no record, and no authority says for how long */
+#define NEGATIVE_MS 5000 /* no record, and no authority record with a TTL */
 #define BACK_OFF_MS 2000 /* after an error; doubled by each further one */
 #define BACK_OFF_MOST_MS 30000
 #define LINGER_MS 10000 /* the most that former addresses serve for want of others */
@@ -64,7 +64,7 @@ type_name(enum dns_type type)
 	return type == DNS_A ? "A" : type == DNS_AAAA ? "AAAA" : "SRV";
 }
 
-/* --- what is known of a name -------------------------------------------------------------- */
+/* --- a name's records --------------------------------------------------------------------- */
 
 static size_t
 count(const struct entry *e)
@@ -113,7 +113,7 @@ report_found(struct entry *e)
 	free(list);
 }
 
-/* The next endpoint of the entry's pool and role that is up, from place *at on; NULL: no further one. */
+/* The next endpoint of the entry's pool and role that is up, from *at on; NULL: there is none. */
 static const struct endpoint *
 next_up(const struct lookup_type *t, size_t *at)
 {
@@ -406,7 +406,7 @@ keep_or_begin(struct dns *d, const char *pool, const struct conf_dns *conf)
 
 	if (e == NULL) {
 		entry_new(d, pool, conf);
-	} else if (e->conf == NULL) { /* else it stands there twice */
+	} else if (e->conf == NULL) { /* otherwise the record is listed twice */
 		e->conf = conf;
 		list = list_found(e, &n);
 		if (n > 0)
@@ -442,7 +442,7 @@ dns_apply(struct dns *d)
 	for (e = TAILQ_FIRST(&d->entries); e != NULL; e = next) {
 		next = TAILQ_NEXT(e, link);
 		if (e->conf == NULL)
-			entry_free(e); /* the fold forgets what it found */
+			entry_free(e); /* the fold drops its endpoints */
 	}
 }
 

@@ -220,7 +220,7 @@ resolve(const struct fleet *f, const struct wanted *w, struct evbuffer *out)
 	return named ? refuse_pool(f, w, out) : refuse_unknown(f, w, out);
 }
 
-/* --- what is done ------------------------------------------------------------------------ */
+/* --- drain and undrain ------------------------------------------------------------------- */
 
 static uint32_t
 in_flight(const struct endpoint *ep)

@@ -22,7 +22,7 @@ void
 ejected_up(const struct endpoint *ep)
 {
 	(void)busy_over(ep->fleet->seg, ep->engine.slot);
-	(void)clear(ep, false); /* who waits is called when it is up */
+	(void)clear(ep, false); /* waiters are woken when it is up */
 }
 
 void

@@ -1,6 +1,6 @@
 /*
- * The master's part of ejection (shm/eject.h): what probes say of an endpoint that is out, and that never
- * more are out than may be.
+ * The master's part of ejection (shm/eject.h): what a probe means for an ejected endpoint, and the limit of
+ * ejected endpoints.
  *
  * Process: master.
  */
@@ -15,7 +15,7 @@ void ejected_up(const struct endpoint *ep);
  * requests. */
 void ejected_probed(const struct endpoint *ep);
 /*
- * States or table have changed, or a worker has died: brings back what may no longer be out.  Exact once
- * nobody reads an older table.
+ * States or the table have changed, or a worker has died: brings back the endpoints that are too
+ * many.  Exact once no reader holds an older table.
  */
 void ejected_trim(struct fleet *f);

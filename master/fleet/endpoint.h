@@ -36,11 +36,11 @@ struct endpoint {
 
 	/* W: fleet.c */
 	const char *source;              /* "config", or who found it; NULL while it drains */
-	bool found;                      /* stands in no list of the configuration */
+	bool found;                      /* is in no list of the configuration */
 	char kv_addr[ANNOUNCED_ADDRESS]; /* of an announced one, else "" */
 
 	/* W: state.c */
-	enum ep_state state; /* what its word says, or would say if it were not drained */
+	enum ep_state state; /* the state in its word, or the state without the drain */
 	bool drained;        /* by the operator (drain.c) */
 
 	/* W: publish.c */

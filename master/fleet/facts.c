@@ -43,7 +43,7 @@ facts_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
 	x.tag = ep_tag(f->seg, ep->engine.slot);
 	x.in_flight = load_count(f->seg, ep->engine.slot);
 	x.tokens = load_tokens(f->seg, ep->engine.slot);
-	/* as the workers do: figures that missed three scrapes say nothing */
+	/* as in workers: figures that missed three scrapes do not count */
 	x.score = load_score(
 		f->seg, ep->engine.slot, now, FOREIGN_SCRAPES * f->conf->stats_interval_ms);
 	x.scrape = ep_scrape_get(f->seg, ep->engine.slot);

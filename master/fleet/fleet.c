@@ -26,7 +26,7 @@
 #include "shm/load.h"
 
 #define HELD_MAX (128u << 20) /* bytes of answers that are being read, of all engines together */
-/* Endpoints of one reload that have a line of the log each; of more a line says how many. */
+/* Endpoints of one reload that have a log line each; one line counts the others. */
 #define LOGGED_MAX 64
 
 /* --- what the probes report --------------------------------------------------------------- */
@@ -189,7 +189,7 @@ is_beyond(const struct fold *fo, const struct discover_event *ev)
 	return ev->found && fo->found_slots + fo->configured >= fo->fleet->seg->hdr->max_endpoints;
 }
 
-/* Its health begins in fleet_apply(), when all of the new configuration stands. */
+/* Its probes begin in fleet_apply(), when the whole new configuration is applied. */
 static struct endpoint *
 added(struct fold *fo, const struct discover_event *ev)
 {

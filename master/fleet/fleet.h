@@ -36,10 +36,10 @@ int fleet_check(const struct fleet *f, const struct conf *conf, struct conf_erro
 void fleet_apply(struct fleet *f, const struct conf *conf, uint64_t config_number);
 
 /*
- * What a source other than the configuration's lists knows of a pool's endpoints from now on, instead of
- * what it said before (master/fleet/discover.h; the list is copied).  Endpoints are added, removed and changed
- * as by fleet_apply(), and published with the end of this turn of the loop.  Kept over later
- * configurations as long as those have the pool and the source.
+ * Replaces the list of a pool's endpoints that a source other than the configuration's lists has
+ * found (master/fleet/discover.h; the list is copied).  Endpoints are added, removed and changed as
+ * by fleet_apply(), and published at the end of this turn of the loop.  The list is kept over later
+ * configurations as long as these have the pool and the source.
  */
 void fleet_found(
 	struct fleet *f, const char *pool, const char *source, const struct found *list, size_t n);
@@ -47,7 +47,8 @@ void fleet_found(
 /* Takes endpoints also from engines that announce themselves (master/fleet/announced.h). */
 void fleet_hear(struct fleet *f, int wake_fd);
 
-/* Who is told when something to choose has come or gone (master/fleet/waiters.h); without it nobody is. */
+/* Called when an endpoint has become available or unavailable (master/fleet/waiters.h); may be
+ * unset. */
 void fleet_waiters(struct fleet *f, struct waiters *ws);
 
 /* Whose the endpoint tables are, for check_segment(). */

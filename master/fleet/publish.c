@@ -26,7 +26,7 @@
 struct publish {
 	struct fleet *fleet;
 	struct event *soon, *poll;
-	bool dirty;             /* the current table is not what it should be */
+	bool dirty;             /* the current table is out of date */
 	bool deferred;          /* logged: no arena was free */
 	struct version_cut cut; /* of the current table; logged */
 	struct version_stamp stamp;
@@ -212,7 +212,7 @@ publish_poll(struct publish *p)
 		publish_try(p);
 	up_seen(p);
 	arm(p);
-	/* the last of these calls comes when nobody reads an older table: arm() has asked */
+	/* the last of these calls comes when no reader holds an older table: arm() has checked */
 	ejected_trim(p->fleet);
 }
 

@@ -113,8 +113,8 @@ fill_ports(char *at, size_t size, const char *key, const struct conf_ports *port
 	(void)snprintf(at + n, size - n, "]");
 }
 
-/* What the prefill engine is told of a decode engine's LMCache: ports always as lists (protocols.md 4.1).
- * A configured host is one: it holds nothing that JSON would escape. */
+/* The address of a decode engine's LMCache for the prefill engine: ports always as lists
+ * (protocols.md 4.1).  A configured host is valid: it holds nothing that JSON would escape. */
 static const char *
 disagg_spec(struct table_builder *b, const struct endpoint *ep)
 {

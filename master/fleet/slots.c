@@ -15,7 +15,7 @@
 #define LOGGED_MAX 64 /* endpoints that drained at once and have a line of the log each */
 
 struct slots {
-	uint32_t lowest; /* no slot below it is free: one reload looks for hundreds */
+	uint32_t lowest; /* no slot below it is free; one reload may search hundreds of slots */
 	uint32_t n;
 	bool used[]; /* [n] */
 };

@@ -1,5 +1,5 @@
 /*
- * The state words of endpoints: what health, the configuration and the operator say of an endpoint,
+ * The state words of endpoints: the results of health probes, the configuration and the operator's commands,
  * folded into the one word that workers read.
  *
  * Process: master.
@@ -12,14 +12,14 @@
 struct endpoint;
 
 /*
- * What health or the configuration says.  While the operator has drained the endpoint, its word
- * stays DRAINING and `state` is only remembered.  `ramps`: its weight ramps up from now on if its
- * pool has a slow_start.  Wakes waiters afterwards.
+ * Sets the state by health or configuration.  While the operator has drained the endpoint, its word
+ * stays DRAINING and `state` is only stored.  `ramps`: its weight ramps up from now on if its pool
+ * has a slow_start.  Wakes waiters afterwards.
  */
 void state_set(struct endpoint *ep, enum ep_state state, bool ramps);
 
 /*
- * The operator's word: no new requests, whatever health says; and the end of that.  An endpoint
+ * The operator's command: no new requests, whatever the health; and the end of that.  An endpoint
  * that is up when it is undrained has a slow start if its pool has one: it is idle, and would get
  * all requests at once.
  */

@@ -42,7 +42,7 @@ enum column {
 static const struct {
 	const char *title;
 	bool right; /* numbers */
-	bool rare;  /* left out where nobody has any */
+	bool rare;  /* left out if no endpoint has any */
 } columns[NCOLUMNS] = {
 	[POOL] = {"pool", false},
 	[ROLE] = {"role", false},

@@ -69,7 +69,8 @@ compare_target(const void *pa, const void *pb)
 	return r != 0 ? r : (a->weight < b->weight) - (a->weight > b->weight);
 }
 
-/* Sorted, so that the order of the answer does not matter; doubles and what is too much cut off. */
+/* Sorted, so that the order of the answer does not matter; duplicates and surplus entries are
+ * removed. */
 static void
 put_in_order(struct targets *s)
 {

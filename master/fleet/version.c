@@ -112,7 +112,7 @@ table_fits(struct seg *seg, const struct conf *conf)
 {
 	struct fleet f = {.seg = seg, .conf = conf};
 	const struct version_stamp stamp = {0};
-	/* not zeroed: megabytes, of which the table takes and zeroes what it needs */
+	/* not zeroed: it has megabytes, and the table zeroes the part that it uses */
 	void *arena = mem_resize(NULL, f.seg->arena_bytes, 1);
 	struct endpoint *all;
 	size_t total = 0;

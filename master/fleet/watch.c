@@ -279,7 +279,7 @@ on_look(evutil_socket_t fd, short what, void *arg)
 	}
 	for (size_t i = 0; i < w->n; i++) {
 		w->files[i].told =
-			!moving; /* false: a later state may look the same, so fn is called again */
+			!moving; /* false: a later state may be equal, so fn is called again */
 		w->files[i].last = w->files[i].seen;
 	}
 	w->since_ms = 0;

@@ -1,10 +1,9 @@
 /*
- * Files that are watched: says when what stands behind a path may have changed, however that was done:
- * written in place, renamed over, deleted and made anew, or a symbolic link on the way to it switched
- * over (as Kubernetes does with a ConfigMap's `..data`).
+ * Watched files: reports that the file at a path may have changed, in whatever way: written in place,
+ * renamed over, deleted and made anew, or a symbolic link in its path switched over (as Kubernetes does
+ * with a ConfigMap's `..data`).
  *
- * Process: master.  One inotify instance; the kernel tells of nothing on file systems that others write
- * (NFS).
+ * Process: master.  One inotify instance; the kernel reports no changes that other hosts make (NFS).
  */
 #pragma once
 #include <stddef.h>
@@ -13,8 +12,8 @@ struct event_base;
 struct watch;
 
 /*
- * Something has changed and has been quiet for about 100 ms, or goes on changing since 1 s.  Also called
- * once for a path that is new, since nobody knows when it was read.
+ * The file has changed and has been quiet for about 100 ms, or has kept changing for 1 s.  Also
+ * called once for a new path, because it is unknown when the caller read it.
  */
 typedef void watch_fn(void *arg);
 

@@ -8,5 +8,5 @@
 
 struct heritage;
 
-/* Runs until told to go or the master is gone; returns the exit code (enum child_exit). */
+/* Runs until the master tells it to end or is gone; returns the exit code (enum child_exit). */
 int notifier_main(const struct heritage *h);

@@ -147,7 +147,7 @@ print_answer(FILE *in)
 	return fflush(stdout) == 0 ? r : fail("stdout", strerror(errno));
 }
 
-/* Nobody there is most often somebody elsewhere. */
+/* If no process answers, the user often means another socket. */
 static int
 unreachable(const char *path, int err)
 {
@@ -195,7 +195,7 @@ now_s(void)
 	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
-/* Asks what is in flight there; the exit code of the asking. */
+/* Asks for the requests in flight; returns an exit code. */
 static int
 look(FILE *in, const struct line *l, unsigned long *ret_n, char word[16])
 {
@@ -258,7 +258,7 @@ talk(const struct line *l, bool slow)
 
 /* --- the command line --------------------------------------------------------------------------- */
 
-/* 0, or 2 after saying what is wrong with it. */
+/* 0, or 2 after a message about the error. */
 static int
 check_line(struct line *l, unsigned takes)
 {

@@ -11,7 +11,7 @@ struct health;
 
 /* From nothing: state STARTING, probed at once.  The endpoint has a slot. */
 void health_start(struct engine *e);
-/* No further probes; the endpoint's state word is left alone. */
+/* Ends the probes; the endpoint's state word does not change. */
 void health_stop(struct engine *e);
 /* Its pool or the intervals have changed. */
 void health_changed(struct engine *e);

@@ -42,7 +42,7 @@ static take_fn take_models, take_info, take_version;
 
 static const struct {
 	const char *path;
-	take_fn *take; /* false: nothing was learned, l->why says why */
+	take_fn *take; /* false: no result, l->why has the reason */
 	enum query next;
 } queries[QUERY_N] = {
 	[MODELS] = {"/v1/models", take_models, VERSION /* or INFO: next_of() */},

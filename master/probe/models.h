@@ -14,14 +14,15 @@
 struct model_set { /* sorted, no name twice */
 	char **names;
 	size_t n;
-	uint32_t max_context; /* tokens: the largest max_model_len of the entries; 0: none says */
+	/* tokens: the largest max_model_len of the entries; 0: no entry has one */
+	uint32_t max_context;
 };
 
 /*
  * Reads the answer into *ret (freed first).  Names that are empty, longer than MODELS_NAME_MAX, not
- * UTF-8 or with control characters are left out, and all beyond the first MODELS_MAX entries.  Returns the number of
- * names, -1 if the text is no model list (then *ret stays); *ret_left_out (may be NULL) says how
- * many were refused.
+ * UTF-8 or with control characters are left out, and so are all entries beyond the first
+ * MODELS_MAX.  Returns the number of names, -1 if the text is no model list (then *ret stays);
+ * *ret_left_out (may be NULL): the number of refused names.
  */
 int models_read(const char *text, size_t len, struct model_set *ret, size_t *ret_left_out);
 bool models_has(const struct model_set *m, const char *name);

@@ -476,7 +476,7 @@ take_body(struct probe *p, const char *data, size_t n)
 	}
 	if (!p->framing.done)
 		return;
-	if (n > 0) /* bytes behind the answer belong to no request of ours */
+	if (n > 0) /* bytes after the answer belong to no request of the router */
 		p->keep_alive = false;
 	finish(p, 0, "");
 }

@@ -60,7 +60,8 @@ bool probe_busy(const struct probe *p);
 void probe_cancel(struct probe *p);
 
 /*
- * Whether it is a 2xx answer; else *why says in one phrase what came instead, with the engine's own
- * words where it has some.  Not so where it was shown a key: it might repeat it.
+ * Whether it is a 2xx answer; else *why describes the answer in one phrase, with the engine's own
+ * words if there are some.  If the engine was sent a key, its words are left out: they might repeat
+ * the key.
  */
 bool probe_good(const struct probe_answer *a, const char *path, char *why, size_t size);

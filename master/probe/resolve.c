@@ -58,7 +58,7 @@ struct resolver {
 	TAILQ_HEAD(watch_list, watch) watches;
 };
 
-/* c-ares says by when it must be called again.  Without an open lookup there is no timer. */
+/* c-ares sets the time of its next call.  Without an open lookup there is no timer. */
 static void
 rearm(struct resolver *r)
 {
@@ -228,7 +228,7 @@ resolver_servers(struct resolver *r, char *const *servers, size_t n)
 	r->servers = list;
 	channel_open(r);
 	if (was_ready) {
-		ares_cancel(old); /* what is open begins anew on the new one */
+		ares_cancel(old); /* open lookups begin anew on the new channel */
 		ares_destroy(old);
 	}
 	if (r->ready)

@@ -26,9 +26,10 @@ struct scrape {
 	struct prom_page *page; /* NULL: nothing of it has come */
 	/* of other engines; own copies: a reload may come while a page is read */
 	char running[128], waiting[128];
-	uint32_t sent;     /* this router's requests there since the page was asked for: the most */
-	uint64_t turnover; /* ep_turnover() when it was */
-	uint32_t former;   /* the figure of the scrape before this one */
+	/* highest number of this router's requests there since the page was requested */
+	uint32_t sent;
+	uint64_t turnover;    /* ep_turnover() when it was */
+	uint32_t former;      /* the figure of the scrape before this one */
 	uint64_t interval_ms; /* the turn was armed by */
 	bool failing;         /* that has been logged */
 	bool absent;          /* the page is not there (404) */
@@ -69,7 +70,7 @@ on_piece(const char *data, size_t n, void *arg)
 	if (s->page == NULL) {
 		s->page = mem_resize(NULL, 1, sizeof(*s->page));
 		prom_begin(s->page, &names);
-		note_sent(s); /* the engine has rendered what is in this piece by now */
+		note_sent(s); /* the engine has rendered this piece by now */
 	}
 	prom_feed(s->page, data, n);
 }

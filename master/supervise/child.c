@@ -53,9 +53,9 @@ keep_heritage_only(const struct heritage *h)
 }
 
 /*
- * The master has the signals it acts on blocked and read from a signalfd, which is closed by now.  A
- * terminal's ^C and a `kill -HUP 0` reach the whole process group: children leave those to the master,
- * who tells them over the channel.
+ * The master has blocked the signals that it handles, and reads them from a signalfd, which is
+ * closed by now.  A terminal's ^C and a `kill -HUP 0` reach the whole process group: children leave
+ * these signals to the master, which tells them over the channel.
  */
 static void
 signals_for_child(void)

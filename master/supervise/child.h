@@ -20,7 +20,7 @@ struct proc_kind {
 	uint32_t (*count)(const struct conf *);
 	/* A single process: the text that makes it another one when it changes; NULL: none is wanted. */
 	const char *(*identity)(const struct conf *);
-	bool drains_last; /* at shutdown: told to go when the others are gone, since they need it */
+	bool drains_last; /* at shutdown: ends after the other children, because they need it */
 	enum metric_counter restarts;
 };
 

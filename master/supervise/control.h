@@ -33,13 +33,14 @@ struct control_hooks {
 };
 
 /*
- * Makes the socket, mode 0600, and its directory if missing.  A socket file nobody answers on is
- * replaced.  NULL, with a warning in the log, when that fails: pdrouter works without.
+ * Makes the socket, mode 0600, and its directory if missing.  A socket file on which no process
+ * answers is replaced.  NULL, with a warning in the log, when that fails: pdrouter works without
+ * it.
  */
 struct control *control_new(
 	struct event_base *base, const char *path, const struct control_hooks *hooks);
 void control_free(struct control **); /* NULL is fine; removes the socket file */
 
-/* Answers those who wait for this attempt (exact) or for any up to it.  error NULL: OK. */
+/* Answers the clients that wait for this attempt (exact) or for any up to it.  error NULL: OK. */
 void control_reloaded(
 	struct control *c, uint64_t attempt, bool exact, const char *error, const char *notes);

@@ -17,22 +17,24 @@ struct listeners *listeners_new(struct resolver *resolver);
 void listeners_free(struct listeners **);
 
 /*
- * `fds` belongs to the caller (free()); n is at least 1.  Or fds is NULL and `error` says which address
- * failed and why; sockets opened on the way are closed by the next listeners_keep().
+ * `fds` belongs to the caller (free()); n is at least 1.  Or fds is NULL and `error` has the failed
+ * address and the reason; sockets that were opened before the failure are closed by the next
+ * listeners_keep().
  */
 typedef void listen_done(void *arg, int *fds, size_t n, const char *error);
 
 /*
- * Finds or makes the sockets of conf->listen.  One whose address is open already is kept; a host name
- * stands for the addresses it had when it was new.  `done` is called once, possibly before this returns: only a
- * new host name takes time.  One call at a time; `conf` must live until done().
+ * Finds or makes the sockets of conf->listen.  A socket whose address is open already is kept; a
+ * host name means the addresses that it had when it was new.  `done` is called once, possibly
+ * before this returns: only a new host name takes time.  One call at a time; `conf` must live until
+ * done().
  */
 void listeners_open(struct listeners *ls, const struct conf *conf, listen_done *done, void *arg);
 /* Gives up waiting for a name: done() will not be called.  Nothing happens if nothing is under way. */
 void listeners_cancel(struct listeners *ls);
 
 /*
- * Closes every own socket that is not among these, and forgets the host names that are not in conf (NULL:
- * all): they are looked up when they come again.
+ * Closes every own socket that is not in `fds`, and drops the host names that are not in conf
+ * (NULL: all): they are looked up again when they reappear.
  */
 void listeners_keep(struct listeners *ls, const struct conf *conf, const int *fds, size_t n);

@@ -36,11 +36,11 @@ struct generation {
  *    +---- DRAIN -------+                                      |                 |
  *    +<---------------------------------------------------- ---+-----------------+
  *
- * idle      no process and none wanted; the slot is free
+ * idle      no process, and none is needed; the slot is free
  * starting  forked, has not reported ready; killed if its heartbeat stops
  * ready     serves
  * draining  told to finish; its time is conf's drain_ms
- * quitting  told to end what is left with an error
+ * quitting  told to end the remaining requests with an error
  * dead      reaped; its successor comes when the back-off is over
  */
 enum proc_phase { PS_IDLE, PS_STARTING, PS_READY, PS_DRAINING, PS_QUITTING, PS_DEAD, PS_NSTATES };

@@ -42,20 +42,22 @@ void procs_free(struct procs **); /* kills what still lives */
 
 /*
  * Starts a generation with these listening sockets (copied).  Returns its number, or 0 while two
- * generations live.  `conf` must live until the generation is gone or has another (procs_conf_set()).
+ * generations live.  `conf` must live until the generation has ended or has another one
+ * (procs_conf_set()).
  */
 uint32_t procs_generation_start(
 	struct procs *ps, const struct conf *conf, const int *fds, size_t nfds);
 /*
- * `generation` and `conf` are in force from here on: single processes are started, stopped or replaced
- * as conf says, every other generation drains (drain_ms of conf), respawned workers are born with conf.
+ * `generation` and `conf` are in force from now on: single processes are started, stopped or
+ * replaced as conf says, every other generation drains (drain_ms of conf), respawned workers use
+ * conf.
  */
 void procs_conf_set(struct procs *ps, const struct conf *conf, uint32_t generation);
-/* Ends a generation without a drain: its workers are told to end what they have. */
+/* Ends a generation without a drain: its workers end their requests with an error. */
 void procs_generation_quit(struct procs *ps, uint32_t generation);
 unsigned procs_generations(const struct procs *ps); /* how many live */
 
-/* SIGCHLD: reaps whoever of ours has died. */
+/* SIGCHLD: reaps the children that have died. */
 void procs_sigchld(struct procs *ps);
 /* Shutdown: drains everything; hooks->gone() is called per generation, procs_alive() becomes 0. */
 void procs_stop(struct procs *ps);

@@ -59,7 +59,7 @@ void reload_first(struct reload *r, struct conf *conf);
 uint64_t reload_request(struct reload *r);
 /* Once per loop turn. */
 void reload_turn(struct reload *r);
-/* No further configuration; what is on its way is given up. */
+/* Accepts no further configuration; a reload under way is cancelled. */
 void reload_stop(struct reload *r);
 
 /* From procs' hooks. */

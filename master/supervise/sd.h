@@ -1,5 +1,5 @@
 /*
- * What systemd is told (Type=notify): state changes and the watchdog's pings.  Without $NOTIFY_SOCKET
+ * Messages to systemd (Type=notify): state changes and the watchdog's pings.  Without $NOTIFY_SOCKET
  * nothing happens.
  *
  * Process: master.  sd_notify(3) is not used, since it blocks while the service manager does not read;
@@ -11,8 +11,8 @@ struct event_base;
 struct sd;
 
 /*
- * Starts the pings, if systemd asks for them, at half of WatchdogSec and from the loop of `base` alone:
- * the watchdog watches the master, the master watches its children.
+ * Starts the pings, if systemd requests them, at half of WatchdogSec and from the loop of `base`
+ * alone: the watchdog watches the master, the master watches its children.
  */
 struct sd *sd_new(struct event_base *base);
 void sd_free(struct sd **);
