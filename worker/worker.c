@@ -30,6 +30,7 @@
 #include "worker/request/client.h"
 #include "worker/net/connpool.h"
 #include "worker/request/request.h"
+#include "worker/schedule/reservation.h"
 #include "worker/schedule/select.h"
 #include "worker/schedule/threshold.h"
 #include "worker/schedule/wait.h"
@@ -356,6 +357,7 @@ worker_new(const struct heritage *h)
 	for (uint32_t i = 0; i < h->seg->hdr->max_pools; i++)
 		threshold_init(&w->thresholds[i]);
 	w->budgets = mem_array(h->seg->hdr->max_pools, sizeof(*w->budgets));
+	w->reserved = mem_array(w->conf->max_fanout, sizeof(*w->reserved));
 	w->ev_listen = mem_array(h->nlisten, sizeof(*w->ev_listen));
 	for (size_t i = 0; i < h->nlisten; i++)
 		event_assign(&w->ev_listen[i], w->base, h->listen_fds[i], EV_READ | EV_PERSIST,
@@ -409,6 +411,7 @@ worker_free(struct worker *w)
 	free(w->mean_tokens);
 	free(w->thresholds);
 	free(w->budgets);
+	free(w->reserved);
 	free(w->waiting);
 	flag_set_free(&w->flags);
 	free(w->buf);

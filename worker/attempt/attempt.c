@@ -198,65 +198,59 @@ leg_ready(struct attempt *a, enum leg_kind kind, const struct leg_ops *ops)
 		.wait_each = kind == LEG_DECODE};
 }
 
-static struct attempt *
-make(struct worker *w, const struct connector *c, struct demand of, enum attempt_kind kind,
-	const struct leg_ops *ops)
-{
-	struct attempt *a = MEM_NEW(struct attempt);
-
-	a->w = w;
-	a->kind = kind;
-	of.text = of.text == NULL ? NULL : text_ref(of.text);
-	transfer_init(&a->t, w, c, of);
-	a->lookup = c->lookup != NULL ? LOOKUP_DUE : LOOKUP_NOT_NEEDED;
-	a->prefill = connector_two_engines(c) ? PREFILL_IDLE : PREFILL_NOT_NEEDED;
-	for (enum leg_kind k = 0; k < LEG_N; k++)
-		leg_ready(a, k, ops);
-	sse_init(&a->sse);
-	return a;
-}
-
 struct attempt *
 attempt_new(struct branch *b, const struct connector *c, enum attempt_kind kind)
 {
 	struct job *job = b->job;
-	struct attempt *a =
-		make(job->w, c, (struct demand){&job->facts, job->text}, kind, job->leg_ops);
+	struct text *text = job->text == NULL ? NULL : text_ref(job->text);
+	struct attempt *a = MEM_NEW(struct attempt);
 
+	a->w = job->w;
 	a->branch = b;
-	attempt_take_share(a);
-	return a;
-}
-
-void
-attempt_take_share(struct attempt *a)
-{
-	const struct branch *b = a->branch;
-
+	a->kind = kind;
+	transfer_init(&a->t, job->w, c, (struct demand){&job->facts, text});
 	a->t.prompt = b->prompt;
 	a->t.seed = b->seed;
 	a->t.seeded = b->seeded;
-	a->t.stream_options = b->job->stream_options;
+	a->t.stream_options = job->stream_options;
+	a->lookup = c->lookup != NULL ? LOOKUP_DUE : LOOKUP_NOT_NEEDED;
+	a->prefill = connector_two_engines(c) ? PREFILL_IDLE : PREFILL_NOT_NEEDED;
+	for (enum leg_kind k = 0; k < LEG_N; k++)
+		leg_ready(a, k, job->leg_ops);
+	sse_init(&a->sse);
+	return a;
 }
 
-struct attempt *
-attempt_for_choice(const struct attempt *of)
+static void
+set_engine(struct attempt *a, enum role role)
 {
-	return make(of->w, of->t.connector, of->t.of, of->kind, of->leg[0].ops);
+	a->t.engine[role] = a->reserved.of[role].ep;
+	a->leg[role].ep = a->reserved.of[role].ep;
 }
 
 void
-attempt_set_engine(struct attempt *a, enum role role)
+attempt_take_engines(struct attempt *a, struct reserved *e)
 {
-	a->t.engine[role] = a->place[role].ep;
-	a->leg[role].ep = a->place[role].ep;
+	a->reserved = *e;
+	*e = (struct reserved){0};
+	for (enum role r = 0; r < ROLE_N; r++)
+		set_engine(a, r);
 }
 
 void
 attempt_drop_engine(struct attempt *a, enum role role)
 {
-	reservation_drop(a->w, &a->place[role]);
-	attempt_set_engine(a, role);
+	reservation_drop(a->w, &a->reserved.of[role]);
+	set_engine(a, role);
+}
+
+void
+attempt_take_decode(struct attempt *a, struct reservation *r)
+{
+	reservation_drop(a->w, &a->reserved.of[ROLE_DECODE]);
+	a->reserved.of[ROLE_DECODE] = *r;
+	*r = (struct reservation){.ep = NULL};
+	set_engine(a, ROLE_DECODE);
 }
 
 void
@@ -345,7 +339,7 @@ attempt_end(struct attempt *a)
 	for (enum leg_kind k = 0; k < LEG_N; k++)
 		leg_end(&a->leg[k]);
 	for (enum role r = 0; r < ROLE_N; r++)
-		reservation_release(w, &a->place[r]);
+		reservation_release(w, &a->reserved.of[r]);
 	TAILQ_INSERT_TAIL(&w->ended_attempts, a, link);
 }
 
@@ -357,7 +351,7 @@ attempt_free(struct attempt *a)
 	for (enum leg_kind k = 0; k < LEG_N; k++)
 		leg_fini(&a->leg[k]);
 	for (enum role r = 0; r < ROLE_N; r++)
-		reservation_drop(w, &a->place[r]);
+		reservation_drop(w, &a->reserved.of[r]);
 	connpool_unref(w->connpool, &a->lookup_ep);
 	text_unref(&a->t.of.text);
 	transfer_fini(&a->t);
@@ -439,9 +433,9 @@ attempt_settle(struct attempt *a)
 {
 	for (enum role r = 0; r < ROLE_N; r++) {
 		if (!leg_active(&a->leg[r]))
-			reservation_answered(a->w, &a->place[r]);
+			reservation_answered(a->w, &a->reserved.of[r]);
 		if (a->leg[r].state == LEG_DONE && !keeps_slot(a, r))
-			reservation_release(a->w, &a->place[r]);
+			reservation_release(a->w, &a->reserved.of[r]);
 	}
 	attempt_check(a);
 }
@@ -449,7 +443,7 @@ attempt_settle(struct attempt *a)
 static void
 start_leg(struct attempt *a, enum role r)
 {
-	a->place[r].recorded = false;
+	a->reserved.of[r].recorded = false;
 	if (r == ROLE_PREFILL)
 		attempt_set_prefill(a, PREFILL_SENT);
 	else
@@ -478,7 +472,7 @@ void
 attempt_decode_again(struct attempt *a)
 {
 	leg_rewind(&a->leg[LEG_DECODE]);
-	reservation_answered(a->w, &a->place[ROLE_DECODE]);
+	reservation_answered(a->w, &a->reserved.of[ROLE_DECODE]);
 	a->leg[LEG_DECODE].keep = false;
 	sse_init(&a->sse);
 	if (a->decode != DECODE_IDLE)

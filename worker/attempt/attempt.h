@@ -107,7 +107,7 @@ struct attempt {
 	enum kv_state kv;
 	struct transfer t;
 	struct leg leg[LEG_N];
-	struct reservation place[ROLE_N];
+	struct reserved reserved; /* reserved for it */
 
 	struct lookup what;           /* the lookup that runs */
 	struct endpoint *lookup_ep;   /* a reference to the engine of the lookup; NULL: none yet */
@@ -147,11 +147,12 @@ attempt_decode(struct attempt *a)
 
 /* Returns a new attempt for the branch, without engines.  The branch's current attempt stays. */
 struct attempt *attempt_new(struct branch *b, const struct connector *c, enum attempt_kind kind);
-/* Copies the branch's prompt and seed, and the stream_options of a followed stream, into the attempt. */
-void attempt_take_share(struct attempt *a);
-/* Returns an attempt with the same facts and text, only to choose engines for.  The caller takes its reservations over
- * and ends it. */
-struct attempt *attempt_for_choice(const struct attempt *of);
+/* Moves the engines that were chosen into the attempt; `e` is empty afterwards. */
+void attempt_take_engines(struct attempt *a, struct reserved *e);
+/* The same of a decode engine, in place of the one that the attempt has. */
+void attempt_take_decode(struct attempt *a, struct reservation *r);
+/* The engine of a role is not needed: gives back its reservation and the reference. */
+void attempt_drop_engine(struct attempt *a, enum role role);
 /* The engines are chosen: sets ids and ranks, and calls the connector's begin().  Returns END_OK, or why the attempt
  * cannot begin. */
 enum req_end attempt_begin(struct attempt *a);
@@ -161,10 +162,6 @@ void attempt_unlock_lookup(struct attempt *a);
 void attempt_end(struct attempt *a);
 /* Frees the attempts that ended: after the loop turn. */
 void attempt_reap(struct worker *w);
-/* place[role] is filled: sets the engine of the leg and of the transfer. */
-void attempt_set_engine(struct attempt *a, enum role role);
-/* The engine of a role is not needed: gives back its reservation and the reference. */
-void attempt_drop_engine(struct attempt *a, enum role role);
 /* Nothing more will be sent for the attempt: drops its text and what was made of the text. */
 void attempt_drop_text(struct attempt *a);
 /* Detaches the attempt from its branch: it gets its own copy of the facts, and the worker's list has it. */

@@ -9,14 +9,6 @@
 #include "worker/handshake/connector.h"
 
 void
-branches_end(struct job *job)
-{
-	for (uint32_t i = 0; i < job->nbranches; i++)
-		if (job->branches[i].attempt != NULL)
-			attempt_end(job->branches[i].attempt);
-}
-
-void
 branches_go_direct(struct job *job, const char *direct, const char *why)
 {
 	answer_free(&job->answer);

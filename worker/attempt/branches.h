@@ -7,8 +7,6 @@
 
 struct job;
 
-/* Ends the attempt of each branch. */
-void branches_end(struct job *job);
 /* From now on the decode engine serves the job alone, in one branch.  `direct`, `why`: for the log. */
 void branches_go_direct(struct job *job, const char *direct, const char *why);
 /* The engines have their requests: drops the client's bytes and what was made of them. */

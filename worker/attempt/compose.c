@@ -126,7 +126,7 @@ compose_leg(struct leg *leg, struct leg_message *m)
 		path = c->path(&a->t, role);
 	lines(leg, m, "POST", path != NULL ? path : route_path(a->t.of.facts->route),
 		a->t.of.text->query);
-	reservation_sent(a->w, &a->place[role]);
+	reservation_sent(a->w, &a->reserved.of[role]);
 	if (role == ROLE_PREFILL) {
 		if (a->branch != NULL && a->branch->job->t_prefill_us == 0)
 			a->branch->job->t_prefill_us = clock_us();

@@ -113,7 +113,7 @@ leg_exchange(struct attempt *a, enum leg_kind kind)
 
 	return (struct exchange){.w = a->w,
 		.facts = a->t.of.facts,
-		.place = &a->place[attempt_role_of(a, kind)],
+		.engine = &a->reserved.of[attempt_role_of(a, kind)],
 		.status = leg->status,
 		.head = {leg->head, leg->head_len},
 		.reached = leg->fail != LEG_FAIL_CONNECT && !leg_connecting(leg)};
@@ -239,11 +239,11 @@ how_it_failed(const struct attempt *a, enum leg_kind kind)
 static void
 log_failed(const struct attempt *a, enum leg_kind kind)
 {
-	const struct reservation *place = &a->place[attempt_role_of(a, kind)];
+	const struct reservation *engine = &a->reserved.of[attempt_role_of(a, kind)];
 
 	log_info("attempt failed", LOG_S("req", a->t.of.facts->id), LOG_S("attempt", a->t.id),
-		LOG_S("pool", a->t.of.facts->pool.name), LOG_S("url", place->ep->url),
-		LOG_S("role", role_name(place->role)), LOG_S("why", how_it_failed(a, kind)));
+		LOG_S("pool", a->t.of.facts->pool.name), LOG_S("url", engine->ep->url),
+		LOG_S("role", role_name(engine->role)), LOG_S("why", how_it_failed(a, kind)));
 }
 
 /* The answer that had begun is void; nothing of it had gone out. */
@@ -288,23 +288,31 @@ struct search {
 	enum ep_away most; /* engines that are away for this reason at most */
 };
 
-/* Engines for `next`.  Of two after an ambiguous timeout the decode engine is passed by only while there is another. */
+/* Engines for another attempt by connector `c`.  Of two after an ambiguous timeout the decode engine is excluded only
+ * while there is another. */
 static bool
-choose_others(struct attempt *next, enum plan_for what, const struct search *s, enum ep_away most,
-	bool *last_resort)
+choose_others(const struct search *s, const struct connector *c, enum plan_for what,
+	enum ep_away most, struct reserved *ret, bool *last_resort)
 {
 	struct attempt *of = s->failed;
-	struct tried *tried = &of->branch->job->facts.tried;
+	struct job *job = of->branch->job;
+	struct tried *tried = &job->facts.tried;
 	const uint32_t n = tried->n;
+	const struct plan_other other = {.w = job->w,
+		.of = {&job->facts, job->text},
+		.connector = c,
+		.what = what,
+		.failed = &of->reserved,
+		.most = most};
 	bool found;
 
 	if (s->outcome->fault == FAULT_BOTH)
-		(void)tried_add(tried, of->place[ROLE_DECODE].ep->slot);
-	found = plan_again(next, what, of, most, last_resort);
+		(void)tried_add(tried, of->reserved.of[ROLE_DECODE].ep->slot);
+	found = plan_again(&other, ret, last_resort);
 	if (found || s->outcome->fault != FAULT_BOTH)
 		return found;
 	tried->n = n;
-	return plan_again(next, what, of, most, last_resort);
+	return plan_again(&other, ret, last_resort);
 }
 
 /* `retries` and `retry_budget` allow another try; asked before an engine is chosen. */
@@ -361,14 +369,11 @@ count_try(const struct search *s, bool moved, bool last_resort)
 
 /* The same KV parameters, another decode engine: the attempt goes on. */
 static void
-replace_decode(struct attempt *a, struct attempt *chosen)
+replace_decode(struct attempt *a, struct reserved *chosen)
 {
 	attempt_set_decode(a, DECODE_FAILED, WITHHELD_NOT);
 	attempt_decode_again(a);
-	attempt_drop_engine(a, ROLE_DECODE);
-	a->place[ROLE_DECODE] = chosen->place[ROLE_DECODE];
-	memset(&chosen->place[ROLE_DECODE], 0, sizeof(chosen->place[ROLE_DECODE]));
-	attempt_set_engine(a, ROLE_DECODE);
+	attempt_take_decode(a, &chosen->of[ROLE_DECODE]);
 	a->failure_counted = false;
 	transfer_next_rank(&a->t, ROLE_DECODE);
 	attempt_send_decode(a);
@@ -376,12 +381,14 @@ replace_decode(struct attempt *a, struct attempt *chosen)
 
 /* A new attempt in place of the failed one, which releases what its engines hold. */
 static void
-replace_attempt(const struct search *s, struct attempt *next)
+replace_attempt(const struct search *s, struct reserved *chosen)
 {
 	struct attempt *a = s->failed;
 	struct branch *b = a->branch;
 	struct job *job = b->job;
+	struct attempt *next = attempt_new(b, a->t.connector, ATTEMPT_OTHER);
 
+	attempt_take_engines(next, chosen);
 	release_attempt(a);
 	if (s->resumes)
 		b->prefill_part_sent = false;
@@ -402,23 +409,20 @@ another(const struct search *s)
 	const enum plan_for what = keep                                    ? FOR_DECODE
 				   : connector_two_engines(a->t.connector) ? FOR_BOTH
 									   : FOR_ONE;
-	struct attempt *next = attempt_new(a->branch, a->t.connector, ATTEMPT_OTHER);
-	bool last_resort = false, moved, found;
+	const struct connector *c = a->t.connector;
+	struct reserved chosen;
+	bool last_resort = false, moved;
 
-	moved = may_move(s) && choose_others(next, what, s, EP_AWAY_NOT, NULL);
-	found = moved || (may_try(s) && choose_others(next, what, s, s->most, &last_resort));
-	if (found) {
-		count_try(s, moved, last_resort);
-		job->detail = NULL;
-	}
-	if (found && !keep) {
-		replace_attempt(s, next);
-		return true;
-	}
-	if (found)
-		replace_decode(a, next);
-	attempt_end(next);
-	return found;
+	moved = may_move(s) && choose_others(s, c, what, EP_AWAY_NOT, &chosen, NULL);
+	if (!moved && !(may_try(s) && choose_others(s, c, what, s->most, &chosen, &last_resort)))
+		return false;
+	count_try(s, moved, last_resort);
+	job->detail = NULL;
+	if (keep)
+		replace_decode(a, &chosen);
+	else
+		replace_attempt(s, &chosen);
+	return true;
 }
 
 /* The prefill engines have failed: the decode engine does the untouched request alone. */
@@ -428,20 +432,18 @@ fall_back(const struct search *s)
 	struct attempt *a = s->failed, *next;
 	struct job *job = a->branch->job;
 	const char *why = how_it_failed(a, s->kind);
-	bool found;
+	struct reserved chosen;
 
 	if (job->facts.pool.rescue.fallback != FALLBACK_DIRECT || job_started(job) ||
 		!connector_two_engines(a->t.connector) || s->kind == LEG_DECODE ||
 		a->leg[s->kind].status == 429) /* it is full: its Retry-After is for the client */
 		return false;
+	if (!choose_others(s, &connector_direct, FOR_ONE, EP_AWAY_BUSY, &chosen, NULL))
+		return false;
 	next = attempt_new(&job->branches[0], &connector_direct, ATTEMPT_OTHER);
 	next->t.prompt = (struct span){NULL, 0};
 	next->t.seeded = false;
-	found = choose_others(next, FOR_ONE, s, EP_AWAY_BUSY, NULL);
-	if (!found) {
-		attempt_end(next);
-		return false;
-	}
+	attempt_take_engines(next, &chosen);
 	for (uint32_t i = 0; i < job->nbranches; i++)
 		release_attempt(job->branches[i].attempt);
 	branches_go_direct(job, "fallback", why);
@@ -487,7 +489,8 @@ failover_others(struct attempt *a, enum leg_kind kind, const struct outcome *o)
 	if (first)
 		log_failed(a, kind);
 	if (o->a_try)
-		(void)tried_add(&job->facts.tried, a->place[attempt_role_of(a, kind)].ep->slot);
+		(void)tried_add(
+			&job->facts.tried, a->reserved.of[attempt_role_of(a, kind)].ep->slot);
 	if (search_all(&s))
 		return true;
 	if (a->kv == KV_SPENT)
@@ -559,17 +562,19 @@ failover_prefill_again(struct attempt *a)
 	struct job *job = b->job;
 	const struct outcome o = {.a_try = false};
 	struct search s = {.failed = a, .kind = LEG_PREFILL, .outcome = &o, .most = EP_AWAY_BUSY};
-	struct attempt *next = attempt_new(b, a->t.connector, ATTEMPT_PREFILL_AGAIN);
+	struct reserved chosen;
+	struct attempt *next;
 
 	metric_add(a->w->slab, M_PREFILL_AGAIN, 1);
 	leg_end(attempt_decode(a)); /* nothing has been sent, and nothing must be */
 	attempt_set_kv(a, KV_NONE); /* its blocks are free by now: nothing is released either */
-	if (choose_others(next, FOR_BOTH, &s, EP_AWAY_EJECTED, NULL)) {
+	if (choose_others(&s, a->t.connector, FOR_BOTH, EP_AWAY_EJECTED, &chosen, NULL)) {
+		next = attempt_new(b, a->t.connector, ATTEMPT_PREFILL_AGAIN);
+		attempt_take_engines(next, &chosen);
 		attempt_end(a);
 		take_over(b, next);
 		return;
 	}
-	attempt_end(next);
 	if (!fall_back(&s))
 		job->ops->cut(job, END_NO_CAPACITY, NULL);
 }

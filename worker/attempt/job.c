@@ -31,8 +31,7 @@ job_free(struct job *job)
 void
 job_make_branches(struct job *job, uint32_t n)
 {
-	free(job->branches);
-	job->branches = n == 0 ? NULL : mem_array(n, sizeof(*job->branches));
+	job->branches = mem_array(n, sizeof(*job->branches));
 	job->nbranches = n;
 	job->facts.parts = n;
 	for (uint32_t i = 0; i < n; i++) {

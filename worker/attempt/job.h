@@ -140,7 +140,7 @@ void job_init(struct job *job, struct worker *w, const struct job_ops *ops);
 /* All but job->resume, which is freed before. */
 void job_free(struct job *job);
 
-/* Gives the job `n` branches without attempts.  It must have none with an attempt that is not over. */
+/* Gives the job `n` branches without attempts. */
 void job_make_branches(struct job *job, uint32_t n);
 /* Each of several branches gets its sample of its prompt: samples of one prompt lie side by side. */
 void job_share_out(struct job *job);

@@ -66,7 +66,7 @@ decode_in_time(struct attempt *a)
 static bool
 send_decode(struct attempt *a)
 {
-	if (!reservation_again(a->w, &a->place[ROLE_DECODE], a->t.of.facts->tokens)) {
+	if (!reservation_again(a->w, &a->reserved.of[ROLE_DECODE], a->t.of.facts->tokens)) {
 		attempt_end(a); /* the engine's own time limit will free it */
 		return false;
 	}
@@ -79,7 +79,7 @@ void
 release_fetch_unheard(struct attempt *a)
 {
 	leg_end(attempt_prefill(a));
-	reservation_release(a->w, &a->place[ROLE_PREFILL]);
+	reservation_release(a->w, &a->reserved.of[ROLE_PREFILL]);
 	if (a->decode == DECODE_IDLE)
 		(void)send_decode(a);
 }
@@ -116,30 +116,31 @@ release_prefill(struct attempt *a)
 	}
 }
 
-/* Another decode engine for KV parameters that none has had; false: there is none. */
 static bool
-choose_another_decode(struct attempt *a, struct attempt *chosen)
+reserve_another(struct attempt *a, struct reserved *ret)
 {
-	if (a->t.connector->info->kv_bound ||
-		!plan_again(chosen, FOR_DECODE, a, EP_AWAY_BUSY, NULL))
-		return false;
-	attempt_decode_again(a);
-	attempt_drop_engine(a, ROLE_DECODE);
-	a->place[ROLE_DECODE] = chosen->place[ROLE_DECODE];
-	chosen->place[ROLE_DECODE] = (struct reservation){.ep = NULL};
-	attempt_set_engine(a, ROLE_DECODE);
-	transfer_next_rank(&a->t, ROLE_DECODE);
-	return true;
+	const struct plan_other other = {.w = a->w,
+		.of = a->t.of,
+		.connector = a->t.connector,
+		.what = FOR_DECODE,
+		.failed = &a->reserved,
+		.most = EP_AWAY_BUSY};
+
+	return plan_again(&other, ret, NULL);
 }
 
+/* Another decode engine for KV parameters that none has had; false: there is none. */
 static bool
 another_decode(struct attempt *a)
 {
-	struct attempt *chosen = attempt_for_choice(a);
-	const bool found = choose_another_decode(a, chosen);
+	struct reserved chosen;
 
-	attempt_end(chosen);
-	return found;
+	if (a->t.connector->info->kv_bound || !reserve_another(a, &chosen))
+		return false;
+	attempt_decode_again(a);
+	attempt_take_decode(a, &chosen.of[ROLE_DECODE]);
+	transfer_next_rank(&a->t, ROLE_DECODE);
+	return true;
 }
 
 /* KV parameters that are spent: sent to decode engines in a way that they refuse, so that nothing is fetched. */
@@ -149,24 +150,18 @@ refuse(struct attempt *a)
 	struct facts *facts = a->t.of.facts;
 	struct endpoint *to[BACKGROUND_ENGINES];
 	const uint32_t tried = facts->tried.n;
+	struct reserved chosen;
 	size_t n = 0;
 
 	if (a->t.connector->refusal == NULL || a->t.kv.n == 0 || a->t.of.text == NULL)
 		return;
-	while (n < BACKGROUND_ENGINES - 1) {
-		struct attempt *chosen = attempt_for_choice(a);
-		const bool found = plan_again(chosen, FOR_DECODE, a, EP_AWAY_BUSY, NULL);
-
-		if (found) {
-			to[n++] = connpool_ref(chosen->place[ROLE_DECODE].ep);
-			(void)tried_add(&facts->tried, to[n - 1]->slot); /* for this loop alone */
-		}
-		attempt_end(chosen);
-		if (!found)
-			break;
+	while (n < BACKGROUND_ENGINES - 1 && reserve_another(a, &chosen)) {
+		to[n++] = connpool_ref(chosen.of[ROLE_DECODE].ep);
+		(void)tried_add(&facts->tried, to[n - 1]->slot); /* for this loop alone */
+		reservation_drop(a->w, &chosen.of[ROLE_DECODE]);
 	}
 	facts->tried.n = tried;
-	to[n++] = connpool_ref(a->place[ROLE_DECODE].ep); /* it failed, but may live */
+	to[n++] = connpool_ref(a->reserved.of[ROLE_DECODE].ep); /* it failed, but may live */
 	background_refuse(a, a->t.connector->refusal(&facts->pool), to, n);
 	while (n > 0)
 		connpool_unref(a->w->connpool, &to[--n]);
@@ -277,9 +272,10 @@ release_pushed(struct attempt *a)
 	next->lookup = a->lookup;
 	transfer_set_id(&next->t, a->t.id, strlen(a->t.id)); /* the log names its engines */
 	for (enum role r = 0; r < ROLE_N; r++)
-		next->place[r] = (struct reservation){.ep = connpool_ref(a->place[r].ep),
-			.pool = a->place[r].pool,
-			.role = a->place[r].role};
+		next->reserved.of[r] =
+			(struct reservation){.ep = connpool_ref(a->reserved.of[r].ep),
+				.pool = a->reserved.of[r].pool,
+				.role = a->reserved.of[r].role};
 	b->attempt = next;
 	release_attempt(a);
 	return next;
@@ -316,7 +312,7 @@ void
 release_go_on(struct attempt *a)
 {
 	if (a->decode == DECODE_IDLE &&
-		!reservation_again(a->w, &a->place[ROLE_DECODE], a->t.of.facts->tokens)) {
+		!reservation_again(a->w, &a->reserved.of[ROLE_DECODE], a->t.of.facts->tokens)) {
 		attempt_end(a);
 		return;
 	}

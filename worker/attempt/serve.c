@@ -13,6 +13,7 @@
 #include "worker/attempt/resume.h"
 #include "worker/attempt/rewrite.h"
 #include "worker/base/core.h"
+#include "worker/base/text.h"
 
 /* --- what comes ---------------------------------------------------------------------------------- */
 
@@ -144,9 +145,27 @@ serve_free(struct job *job)
 	job_free(job);
 }
 
-enum req_end
-serve_begin(struct job *job)
+static void
+make_attempts(struct job *job, struct reserved *reserved, uint32_t n)
 {
+	job_make_branches(job, n);
+	if (job->text->doc != NULL) {
+		job_share_out(job);
+		resume_plan(job);
+		rewrite_plan(job);
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		struct branch *b = &job->branches[i];
+
+		b->attempt = attempt_new(b, job->connector, ATTEMPT_FIRST);
+		attempt_take_engines(b->attempt, &reserved[i]);
+	}
+}
+
+enum req_end
+serve_begin(struct job *job, struct reserved *reserved, uint32_t n)
+{
+	make_attempts(job, reserved, n);
 	for (uint32_t i = 0; i < job->nbranches; i++) {
 		struct attempt *a = job->branches[i].attempt;
 		enum req_end why = attempt_begin(a);

@@ -9,6 +9,7 @@
 
 #include "worker/base/end_list.h"
 
+struct reserved;
 struct job;
 struct job_ops;
 struct transfer;
@@ -19,9 +20,9 @@ void serve_init(struct job *job, struct worker *w, const struct job_ops *ops);
 
 /* Frees what hangs from a job that is over. */
 void serve_free(struct job *job);
-/* The engines of all branches are chosen: begins the attempts.  Returns END_OK, or why one of them cannot begin; then
- * none has sent anything. */
-enum req_end serve_begin(struct job *job);
+/* The engines of `n` branches are chosen: makes the branches, moves the engines into their attempts, and begins these.
+ * Returns END_OK, or why one of the attempts cannot begin; then none has sent anything. */
+enum req_end serve_begin(struct job *job, struct reserved *reserved, uint32_t n);
 /* Sends what is due: call it once the request is in SERVE.  The job may be over afterwards. */
 void serve_start(struct job *job);
 /* Each tick: checks the time limits of lookups, notices and legs.  The job may be over afterwards. */

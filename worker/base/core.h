@@ -25,12 +25,14 @@ struct seg;
 struct threshold;
 struct transfer;
 struct budget;
+struct reserved;
+struct waiter;
 
 TAILQ_HEAD(client_list, client);
 TAILQ_HEAD(req_list, req);
 TAILQ_HEAD(background_list, background);
 TAILQ_HEAD(attempt_list, attempt);
-TAILQ_HEAD(wait_list, req);
+TAILQ_HEAD(wait_list, waiter);
 
 #define WORKER_BUF (64u << 10) /* one read(2); a paced event is under 1 KiB, a burst fills it */
 /* resolution of every timeout; ticks only while there is something to time */
@@ -66,11 +68,12 @@ struct worker {
 	struct attempt_list
 		lookups; /* LOOKUP_SHARED: they wait for the lookup of another attempt */
 	struct background_list background, ended_background;
-	struct wait_list waiters; /* of the requests, those that wait for a place: wait.c */
+	struct wait_list waiters; /* requests that wait for a slot: schedule/wait.c */
 	bool planning;            /* inside the read section of a selection */
-	bool served;              /* by it, somebody who waited */
-	uint32_t
-		owes; /* roles of places given back in it: whoever waits for one is told after it */
+	bool served;              /* in that section a waiter was served */
+	uint32_t owes;            /* roles whose waiters are woken after that section */
+	/* [conf->max_fanout]: what that section has reserved for the branches of a request, schedule/plan.h */
+	struct reserved *reserved;
 	uint32_t nclients;
 	uint32_t nreqs;
 	uint32_t nbackground;
@@ -88,7 +91,7 @@ struct worker {
 	struct transfer **waiting; /* [flag slot]: the transfer that waits for its notices */
 	uint64_t next_room;        /* SGLang's bootstrap rooms: counts */
 
-	/* [pool id][cursor partition]: requests since both rounds began together, see plan.c */
+	/* [pool id][cursor partition]: requests since both rounds began together, schedule/choose.c */
 	uint32_t *round;
 	/* round-robin cursors [pool id][role][cursor partition]; where each starts: select_cursor() */
 	uint32_t *cursor;

@@ -49,6 +49,7 @@ static req_handler head_read, body_read, head_late, body_late, planned, request_
 	refuse, refuse_shutdown, ignore, never;
 
 static void cut(struct job *job, enum req_end end, const char *message);
+static void woken(struct waiter *q);
 
 #define BODY_RATE 512 /* bytes a second beyond client.body_timeout: a modem of 1995 has more */
 
@@ -80,10 +81,10 @@ static const struct {
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = shut } },
-	[REQ_PLAN] = { "plan", 'p', NO_CLOCK /* req_wait(), wait.c */, {
+	[REQ_PLAN] = { "plan", 'p', NO_CLOCK /* plan.waiter.deadline_ms */, {
 		[RQ_HEAD] = never, [RQ_BODY] = never,
 		[RQ_PLANNED] = planned,
-		[RQ_TIMEOUT] = refuse, /* with what req_wait() was told */
+		[RQ_TIMEOUT] = refuse, /* with plan.end */
 		[RQ_EXPIRED] = request_late,
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
@@ -174,7 +175,7 @@ planned(struct req *req)
 	enum req_end why;
 
 	req->job.end = END_OK; /* of an earlier try to plan */
-	why = serve_begin(&req->job);
+	why = serve_begin(&req->job, req->plan.reserved, req->plan.way.nbranches);
 	if (why != END_OK) {
 		req_refuse_with(req, why);
 		return;
@@ -211,8 +212,8 @@ url_of(const struct req *req, enum role role)
 	if (a == NULL)
 		return NULL;
 	for (enum role r = 0; r < ROLE_N; r++)
-		if (a->place[r].ep != NULL && a->place[r].role == role)
-			return a->place[r].ep->url;
+		if (a->reserved.of[r].ep != NULL && a->reserved.of[r].role == role)
+			return a->reserved.of[r].ep->url;
 	return NULL;
 }
 
@@ -254,8 +255,8 @@ log_end(const struct req *req, uint64_t now_us)
 		LOG_S("not_resumed", req->job.resume_refused ? req->job.not_resumed : NULL),
 		LOG_I("status", req->status), LOG_S("reason", end_word(req->job.end)),
 		LOG_S("detail", req->job.detail), LOG_S("states", req->trace),
-		req->t_queued_us != 0 ? LOG_MS("queued_ms", req->queued_us)
-				      : LOG_S("queued_ms", NULL),
+		req->plan.waiter.t_queued_us != 0 ? LOG_MS("queued_ms", req->plan.waiter.queued_us)
+						  : LOG_S("queued_ms", NULL),
 		LOG_MS("body_ms", since(req->t_start_us, req->t_body_us)),
 		LOG_MS("prefill_ms", since(req->job.t_prefill_us, req->job.t_prefilled_us)),
 		LOG_MS("first_ms", since(req->t_body_us, req->t_first_us)),
@@ -288,7 +289,7 @@ req_end(struct req *req, enum req_end end)
 	uint64_t now_us = clock_us();
 
 	req->job.end = end;
-	wait_leave(req);
+	wait_leave(&req->plan.waiter);
 	req_enter(req, REQ_DONE);
 	log_end(req, now_us);
 	req->job.sent = SENT_ALL;
@@ -556,6 +557,7 @@ req_new(struct worker *w, struct client *c)
 	req->w = w;
 	req->client = c;
 	serve_init(&req->job, w, &answer_ops);
+	plan_init(&req->plan, w, woken);
 	req->t_start_us = clock_us();
 	TAILQ_INSERT_TAIL(&w->reqs, req, link);
 	w->nreqs++;
@@ -610,11 +612,12 @@ static void
 take_override(struct req *req, const struct http_head *h)
 {
 	const struct http_header *route = http_header(h, "x-pd-route");
+	enum route_override *ret = &req->plan.way.override;
 
 	if (route != NULL)
-		req->override = span_is(route->value, "direct")          ? OVERRIDE_DIRECT
-				: span_is(route->value, "disaggregated") ? OVERRIDE_DISAGGREGATED
-									 : OVERRIDE_UNKNOWN;
+		*ret = span_is(route->value, "direct")          ? OVERRIDE_DIRECT
+		       : span_is(route->value, "disaggregated") ? OVERRIDE_DISAGGREGATED
+								: OVERRIDE_UNKNOWN;
 }
 
 /* X-Request-Timeout-Ms: whether it counts is known with the pool. */
@@ -633,7 +636,7 @@ take_deadline(struct req *req, const struct http_head *h)
 		else
 			wrong = true;
 	wrong = wrong || ms == 0 || ms > DEADLINE_MAX_MS;
-	req->client_deadline_ms = wrong ? CLIENT_DEADLINE_WRONG : ms;
+	req->plan.client_deadline_ms = wrong ? CLIENT_DEADLINE_WRONG : ms;
 }
 
 void
@@ -823,6 +826,41 @@ look_at_body(struct req *req)
 	return NULL;
 }
 
+/* Asks for engines; in PLAN it may be called again. */
+static void
+plan(struct req *req)
+{
+	struct plan *p = &req->plan;
+	struct job *job = &req->job;
+	const enum plan_result result = plan_make(p);
+
+	job->connector = p->way.connector;
+	job->direct = p->way.direct;
+	job->detail = p->detail;
+	if (p->way.alone)
+		job->rescue = RESCUE_ALONE;
+	switch (result) {
+	case PLAN_DONE:
+		req_event(req, RQ_PLANNED);
+		break;
+	case PLAN_WAITS: /* until a slot is free, or the next tick */
+		job->end = p->end;
+		break;
+	case PLAN_REFUSED:
+		if (p->end == END_QUEUE_FULL)
+			req->retry_after_s = p->waiter.retry_after_s;
+		req_refuse(req, p->end, p->detail);
+		break;
+	}
+}
+
+/* A slot that the request lacked may be free. */
+static void
+woken(struct waiter *q)
+{
+	plan((struct req *)(void *)((char *)plan_of(q) - offsetof(struct req, plan)));
+}
+
 static void
 body_read(struct req *req)
 {
@@ -839,16 +877,8 @@ body_read(struct req *req)
 		return;
 	}
 	req_enter(req, REQ_PLAN);
-	plan_request(req);
-}
-
-void
-req_wait(struct req *req, enum req_end why, uint64_t most_ms)
-{
-	req->job.end = why;
-	if (req->deadline_ms == 0)
-		req->deadline_ms = clock_ms() + most_ms;
-	worker_need_tick(req->w);
+	req->plan.of = (struct demand){&req->job.facts, req->job.text};
+	plan(req);
 }
 
 /* What `routing_threshold: auto` learns by. */
@@ -875,7 +905,7 @@ req_first_byte(struct req *req)
 	req->t_first_us = clock_us();
 	us = req->t_first_us - req->t_body_us;
 	metric_observe(req->w->slab, req->job.facts.pool.id, H_TTFT, us);
-	learn_threshold(req, us - req->queued_us); /* waiting is nobody's prefill */
+	learn_threshold(req, us - req->plan.waiter.queued_us); /* waiting is nobody's prefill */
 }
 
 /* --- clocks -------------------------------------------------------------------------------------- */
@@ -883,20 +913,24 @@ req_first_byte(struct req *req)
 static bool
 is_late(const struct req *req, uint64_t now_ms)
 {
-	return req->deadline_ms != 0 && now_ms >= req->deadline_ms;
+	const uint64_t ms =
+		req->state == REQ_PLAN ? req->plan.waiter.deadline_ms : req->deadline_ms;
+
+	return ms != 0 && now_ms >= ms;
 }
 
 /* When all of it must be over; 0: it may last.  From its last byte on: until then the client has the time. */
 static uint64_t
 over_at_ms(const struct req *req)
 {
+	const uint64_t client_ms = req->plan.client_deadline_ms;
 	uint64_t ms = req->job.facts.pool.timeouts.request_ms;
 
 	if (req->t_body_us == 0)
 		return 0;
-	if (req->job.facts.pool.rescue.allow_timeout_header != 0 && req->client_deadline_ms != 0 &&
-		(ms == 0 || req->client_deadline_ms < ms))
-		ms = req->client_deadline_ms;
+	if (req->job.facts.pool.rescue.allow_timeout_header != 0 && client_ms != 0 &&
+		(ms == 0 || client_ms < ms))
+		ms = client_ms;
 	return ms == 0 ? 0 : req->t_body_us / 1000 + ms;
 }
 
@@ -916,15 +950,15 @@ req_tick(struct req *req, uint64_t now_ms)
 		(void)sock_look(
 			&req->client->sock); /* what is missing may have come at that moment */
 	if (is_late(req, now_ms)) {
-		if (wait_late(req))
+		if (wait_late(&req->plan.waiter))
 			return;
 		req_event(req, RQ_TIMEOUT);
 		return;
 	}
-	if (req->waits)
-		return; /* until it is called */
+	if (req->plan.waiter.waits)
+		return; /* until it is woken */
 	if (req->state == REQ_PLAN) {
-		plan_request(req);
+		plan(req);
 		return;
 	}
 	serve_tick(&req->job, now_ms);

@@ -16,12 +16,12 @@
 #include "proto/json/splice.h"
 #include "shm/base/conf.h"
 #include "shm/metrics.h"
-#include "shm/queue.h"
 #include "worker/handshake/connector.h"
 #include "worker/base/end_list.h"
 #include "worker/attempt/attempt.h"
 #include "worker/base/facts.h"
 #include "worker/base/text.h"
+#include "worker/schedule/plan.h"
 
 struct client;
 struct evbuffer;
@@ -49,9 +49,6 @@ enum req_event {
 	RQ_N
 };
 
-/* How the client wants to be served, where the operator lets it say. */
-enum route_override { OVERRIDE_NONE, OVERRIDE_DIRECT, OVERRIDE_DISAGGREGATED, OVERRIDE_UNKNOWN };
-
 /* How the answer's end is told. */
 enum framing { FRAMING_NONE, FRAMING_LENGTH, FRAMING_CHUNKED, FRAMING_CLOSE };
 
@@ -62,14 +59,12 @@ enum relay_kind {
 	RELAY_STREAM, /* event by event */
 };
 
-#define CLIENT_DEADLINE_WRONG UINT64_MAX
-
 struct req {
 	struct job job; /* what its attempts share */
 	struct worker *w;
 	struct client *client; /* NULL once the client has gone */
 	enum req_state state;
-	uint64_t deadline_ms; /* of the state; 0: none */
+	uint64_t deadline_ms; /* of the state; 0: none.  PLAN: see plan.waiter */
 
 	/* what the client asked for */
 	bool head_only;           /* HEAD */
@@ -78,19 +73,8 @@ struct req {
 	struct http_body framing; /* of its body */
 	uint64_t body_from_ms;    /* its head was read */
 	uint64_t declared; /* of a large body: what its head declares and is not here (limit.h) */
-	enum route_override override;
-	uint64_t
-		client_deadline_ms; /* of X-Request-Timeout-Ms; 0: none, or CLIENT_DEADLINE_WRONG */
 
-	/* waiting for a place (wait.c) */
-	bool waits;      /* in `place`, and in the worker's list */
-	bool hopeless;   /* it needs more places at once than there are */
-	uint32_t called; /* for places in these roles, while it tries */
-	struct queue_ref place;
-	TAILQ_ENTRY(req) wait_link;
-	uint64_t queue_key;
-	int32_t priority;
-	uint32_t lacks; /* bit per role that was full at the last try */
+	struct plan plan; /* what it asks of the scheduler, and waits for */
 
 	/* the answer to the client (relay.c) */
 	enum framing framing_out;
@@ -100,8 +84,7 @@ struct req {
 	/* how it went */
 	int status; /* sent to the client; 0: none */
 	uint64_t events;
-	char trace[REQ_NSTATES + 8];     /* first letters of the states and steps it went through */
-	uint64_t t_queued_us, queued_us; /* when it began to wait for a place; how long it did */
+	char trace[REQ_NSTATES + 8]; /* first letters of the states and steps it went through */
 	uint64_t t_start_us, t_body_us, t_first_us, t_event_us;
 	uint64_t bytes_out, bytes_in;
 	uint32_t quota;         /* index of its client's quota (shm/quota.h) + 1; 0: none */
@@ -130,10 +113,6 @@ void req_drop(struct req *req);
 void req_trace(struct req *req, char letter);
 /* A byte of the answer goes to the client: what the first one took is noted. */
 void req_first_byte(struct req *req);
-
-/* Nothing can be chosen now, `why`, but soon perhaps: stays in PLAN, asked again each tick until most_ms
- * after the first time. */
-void req_wait(struct req *req, enum req_end why, uint64_t most_ms);
 
 /* The client has parsed the head: takes over what it keeps of it. */
 void req_head(struct req *req, const struct http_head *h);

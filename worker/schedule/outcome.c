@@ -16,8 +16,8 @@
 #include "worker/schedule/reservation.h"
 #include "worker/schedule/wait.h"
 
-/* Where an endpoint stands in the current table. */
-struct place {
+/* Where the current table lists an endpoint. */
+struct listed {
 	const struct table_pool *pool; /* NULL: no longer */
 	enum role role;
 };
@@ -26,14 +26,14 @@ struct place {
 static bool
 counts(const struct exchange *x)
 {
-	return x->place->ep != NULL && !x->place->recorded;
+	return x->engine->ep != NULL && !x->engine->recorded;
 }
 
-/* There is room at the endpoint that there was not before. */
+/* The endpoint has room again. */
 static void
 wake(const struct exchange *x)
 {
-	wait_released(x->w, x->place->pool, x->place->role);
+	wait_released(x->w, x->engine->pool, x->engine->role);
 }
 
 static bool
@@ -45,15 +45,15 @@ lists(const struct table_pool *tp, enum role role, const struct endpoint *ep)
 	return false;
 }
 
-/* Of the pool's number, whatever it is called by now; inside the read section. */
-static struct place
+/* In the pool with that id, whatever the pool's name is by now.  Inside the read section. */
+static struct listed
 find(const struct table *t, uint32_t pool_id, const struct endpoint *ep)
 {
 	for (uint32_t i = 0; i < t->npools; i++)
 		for (enum role role = 0; role < ROLE_N && t->pools[i].id == pool_id; role++)
 			if (lists(&t->pools[i], role, ep))
-				return (struct place){&t->pools[i], role};
-	return (struct place){NULL, ROLE_PREFILL};
+				return (struct listed){&t->pools[i], role};
+	return (struct listed){NULL, ROLE_PREFILL};
 }
 
 /* --- busy --------------------------------------------------------------------------------------- */
@@ -62,7 +62,7 @@ find(const struct table *t, uint32_t pool_id, const struct endpoint *ep)
 #define RETRY_AFTER "Retry-After:"
 #define RETRY_AFTER_MOST 100000u /* seconds that are read; shm/busy.h bounds them */
 
-/* Whether the answer has Retry-After.  *ret_ms: what it says in seconds; 0: a date, or nothing that can be read. */
+/* Returns true if the answer has Retry-After.  *ret_ms: its seconds; 0: a date, or nothing that can be read. */
 static bool
 retry_after(struct span head, uint64_t *ret_ms)
 {
@@ -92,13 +92,13 @@ retry_after(struct span head, uint64_t *ret_ms)
 static bool
 busy_answer(const struct exchange *x, uint64_t *ret_ms)
 {
-	bool told;
+	bool has;
 
 	*ret_ms = 0;
 	if (x->status != 429 && x->status != 503)
 		return false;
-	told = x->head.p != NULL && retry_after(x->head, ret_ms);
-	return x->status == 429 || told;
+	has = x->head.p != NULL && retry_after(x->head, ret_ms);
+	return x->status == 429 || has;
 }
 
 bool
@@ -109,34 +109,34 @@ outcome_says_busy(const struct exchange *x)
 	return busy_answer(x, &ms);
 }
 
-/* True: the engine said that it has no room, which is neither good nor bad. */
+/* Returns true if the engine said that it has no room, which is neither good nor bad. */
 static bool
 note_busy(const struct exchange *x)
 {
-	const struct endpoint *ep = x->place->ep;
+	const struct endpoint *ep = x->engine->ep;
 	struct seg *seg = x->w->seg;
-	const uint64_t mark = x->place->busy;
+	const uint64_t mark = x->engine->busy;
 	uint64_t ms;
 
 	if (!busy_answer(x, &ms))
 		return false;
-	x->place->busy = 0;
+	x->engine->busy = 0;
 	if (ep_tag(seg, ep->slot) == ep->tag)
 		ms = busy_said(seg, ep->slot, mark, clock_ms(), ms);
-	log_debug("endpoint busy", LOG_S("url", ep->url), LOG_S("role", role_name(x->place->role)),
+	log_debug("endpoint busy", LOG_S("url", ep->url), LOG_S("role", role_name(x->engine->role)),
 		LOG_S("pool", x->facts->pool.name), LOG_U("for_ms", ms),
 		LOG_S("req", x->facts->id));
 	return true;
 }
 
-/* A request that found it busy was taken. */
+/* The engine has taken a request that found it busy. */
 static void
 has_room(const struct exchange *x)
 {
-	const uint64_t mark = x->place->busy;
+	const uint64_t mark = x->engine->busy;
 
-	x->place->busy = 0;
-	if (mark != 0 && busy_over(x->w->seg, x->place->ep->slot))
+	x->engine->busy = 0;
+	if (mark != 0 && busy_over(x->w->seg, x->engine->ep->slot))
 		wake(x);
 }
 
@@ -145,14 +145,14 @@ has_room(const struct exchange *x)
 static void
 back(const struct exchange *x)
 {
-	const struct endpoint *ep = x->place->ep;
-	const uint64_t trial = x->place->trial;
+	const struct endpoint *ep = x->engine->ep;
+	const uint64_t trial = x->engine->trial;
 
-	x->place->trial = 0;
+	x->engine->trial = 0;
 	if (!eject_trial_good(x->w->seg, ep->slot, trial, clock_ms()))
 		return;
 	log_info("endpoint back, its trial went well", LOG_S("url", ep->url),
-		LOG_S("role", role_name(x->place->role)), LOG_S("pool", x->facts->pool.name));
+		LOG_S("role", role_name(x->engine->role)), LOG_S("pool", x->facts->pool.name));
 	wake(x);
 }
 
@@ -162,7 +162,7 @@ outcome_begun(const struct exchange *x)
 	if (!counts(x))
 		return;
 	has_room(x);
-	if (x->place->trial != 0)
+	if (x->engine->trial != 0)
 		back(x);
 }
 
@@ -170,14 +170,14 @@ void
 outcome_good(const struct exchange *x)
 {
 	struct seg *seg = x->w->seg;
-	const struct endpoint *ep = x->place->ep;
+	const struct endpoint *ep = x->engine->ep;
 
 	if (!counts(x))
 		return;
-	x->place->recorded = true;
+	x->engine->recorded = true;
 	if (!note_busy(x))
 		has_room(x);
-	if (x->place->trial != 0)
+	if (x->engine->trial != 0)
 		back(x);
 	else if (ep_tag(seg, ep->slot) == ep->tag)
 		eject_good_answer(seg, ep->slot, clock_ms(), &x->facts->pool.ejection);
@@ -190,28 +190,28 @@ outcome_busy(const struct exchange *x)
 		(void)note_busy(x);
 }
 
-/* For how long the endpoint is ejected now; 0: it was not by this. */
+/* Returns for how long the endpoint is ejected now; 0: this outcome has not ejected it. */
 static uint64_t
-charge(const struct exchange *x, const struct place *at)
+charge(const struct exchange *x, const struct listed *at)
 {
 	struct seg *seg = x->w->seg;
-	const uint32_t ep = x->place->ep->slot;
-	const uint64_t now_ms = clock_ms(), trial = x->place->trial;
+	const uint32_t ep = x->engine->ep->slot;
+	const uint64_t now_ms = clock_ms(), trial = x->engine->trial;
 	uint64_t ms = 0;
 
-	x->place->trial = 0;
+	x->engine->trial = 0;
 	if (trial != 0)
 		ms = eject_trial_bad(seg, ep, trial, x->reached, now_ms, &at->pool->ejection);
 	return ms != 0 ? ms : eject_bad_answer(seg, at->pool, at->role, ep, x->reached, now_ms);
 }
 
-/* One that cannot be reached was ejected: others may have to be back for it.  False: none has. */
+/* An endpoint that cannot be reached was ejected: another one may have to be back for it.  False: none has. */
 static bool
 bring_one_back(const struct exchange *x)
 {
 	struct worker *w = x->w;
 	const struct table *t = rcu_enter(w->seg, w->slot);
-	const struct place at = find(t, x->facts->pool.id, x->place->ep);
+	const struct listed at = find(t, x->facts->pool.id, x->engine->ep);
 	char url[URL_MAX_LOGGED] = "";
 	int i = -1;
 
@@ -233,41 +233,26 @@ void
 outcome_bad(const struct exchange *x)
 {
 	struct worker *w = x->w;
-	struct place at;
+	struct listed at;
 	uint64_t ms = 0;
 
 	if (!counts(x))
 		return;
-	x->place->recorded = true;
+	x->engine->recorded = true;
 	if (note_busy(x)) {
-		outcome_none(w, x->place);
+		reservation_drop_trial(w, x->engine);
 		return;
 	}
-	at = find(rcu_enter(w->seg, w->slot), x->facts->pool.id, x->place->ep);
+	at = find(rcu_enter(w->seg, w->slot), x->facts->pool.id, x->engine->ep);
 	if (at.pool != NULL)
 		ms = charge(x, &at);
 	rcu_leave(w->seg, w->slot);
-	outcome_none(w, x->place);
+	reservation_drop_trial(w, x->engine);
 	if (ms > 0)
-		log_warn("endpoint ejected, its requests fail", LOG_S("url", x->place->ep->url),
+		log_warn("endpoint ejected, its requests fail", LOG_S("url", x->engine->ep->url),
 			LOG_S("role", role_name(at.role)), LOG_S("pool", x->facts->pool.name),
 			LOG_S("last", x->reached ? "failed" : "refused"), LOG_U("for_ms", ms),
 			LOG_S("req", x->facts->id));
 	while (ms > 0 && !x->reached && bring_one_back(x))
 		;
-}
-
-void
-outcome_none(struct worker *w, struct reservation *place)
-{
-	const uint64_t trial = place->trial, mark = place->busy;
-	bool due = false;
-
-	place->trial = place->busy = 0;
-	if (trial != 0)
-		due = eject_trial_none(w->seg, place->ep->slot, trial);
-	if (mark != 0)
-		due |= busy_none(w->seg, place->ep->slot, mark);
-	if (due)
-		wait_released(w, place->pool, place->role); /* for whoever tries it next */
 }

@@ -1,13 +1,13 @@
 /*
- * Outcomes: what each exchange tells of its engine.  shm/eject.h and shm/busy.h keep the books of all workers.
+ * Outcomes: what each exchange shows of its engine.  shm/eject.h and shm/busy.h keep the counts of all workers.
  *
  * Process: worker.
- * Each exchange of a prefill or decode leg has one outcome, good or bad; the first one counts, and the start of the next
- * exchange clears it (reservation.recorded).  None is right, too: an abort, a client that left, a drain say nothing.
- * Background requests never count; an answered lookup does not, one that fails the attempt is the fault of the
- * engine that was asked.
+ * Each exchange of a prefill or decode leg has one outcome, good or bad.  The first outcome counts, and the start of
+ * the next exchange clears it (reservation.recorded).  An exchange may have none: an abort, a client that left or a
+ * drain shows nothing of the engine (reservation_drop_trial()).  Background requests never count.  An answered
+ * lookup does not count; a lookup that fails the attempt is the fault of the engine that was asked.
  *
- * Only the engine at fault is charged: the other one of its attempt has no outcome.
+ * Only the engine at fault is charged: the other engine of the attempt has no outcome.
  *
  * Not inside a read section.
  */
@@ -23,11 +23,11 @@ struct worker;
 /* One exchange with one engine, as far as its outcome needs it. */
 struct exchange {
 	struct worker *w;
-	const struct facts *facts; /* of the request, for pool and log */
-	struct reservation *place; /* whose endpoint is meant; it may hold no place any more */
-	int status;                /* of the answer; 0: none has come */
-	struct span head;          /* the answer's header lines */
-	bool reached;              /* a connection was made */
+	const struct facts *facts;  /* of the request, for pool and log */
+	struct reservation *engine; /* of the engine; it may hold no slot any more */
+	int status;                 /* of the answer; 0: no answer has come */
+	struct span head;           /* the answer's header lines */
+	bool reached;               /* a connection was made */
 };
 
 /*
@@ -53,5 +53,3 @@ void outcome_bad(const struct exchange *x);
 void outcome_busy(const struct exchange *x);
 /* The answer is 429, or 503 with Retry-After: the endpoint is busy for all workers (shm/busy.h). */
 bool outcome_says_busy(const struct exchange *x);
-/* No outcome will come: another request may have the half-open trial, or the busy mark, that this one had. */
-void outcome_none(struct worker *w, struct reservation *place);

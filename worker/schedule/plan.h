@@ -1,31 +1,74 @@
 /*
- * Choosing: which pool serves a request, and which endpoint of each role.
+ * Planning: which pool serves a request, in which way, and which endpoints of it are reserved.
  *
- * Process: worker.  One read section: look at the table, reserve, copy out what is kept.
+ * Process: worker.  One read section per plan: look at the table, reserve, copy out what is kept.
+ * Ownership: struct plan is part of the request, which takes the reservations over.
  */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "shm/view.h"
+#include "worker/base/end_list.h"
+#include "worker/base/facts.h"
+#include "worker/schedule/wait.h"
+#include "worker/schedule/way.h"
 
-struct attempt;
-struct req;
+struct reserved;
 
-/*
- * Fills req->job.facts.pool, req->job.connector and the branches, each with an attempt whose endpoints are reserved.  Raises RQ_PLANNED, or RQ_REFUSE with
- * the reason; or calls req_wait() while an endpoint that has just been added is not known yet.
- */
-void plan_request(struct req *req);
-/* What another attempt needs: both engines, a decode engine beside the prefill engine it has, or the one engine
- * that does it all. */
+#define CLIENT_DEADLINE_WRONG UINT64_MAX
+
+struct plan {
+	struct worker *w;
+
+	/* asked for */
+	struct demand of; /* read while the request is planned; plan_make() fills facts->pool */
+	/* of X-Request-Timeout-Ms; 0: none, or CLIENT_DEADLINE_WRONG */
+	uint64_t client_deadline_ms;
+
+	/* chosen */
+	struct way way;
+	/* [way.nbranches]; the worker's: the caller takes the reservations over before anything else is planned */
+	struct reserved *reserved;
+
+	/* PLAN_WAITS: how the request ends at waiter.deadline_ms.  PLAN_REFUSED: how it ends now. */
+	enum req_end end;
+	const char *detail; /* static text for the log and the error body, or NULL */
+	struct waiter waiter;
+};
+
+enum plan_result {
+	PLAN_DONE, /* plan->reserved has the engines */
+	/* Nothing is reserved.  waiter.waits: plan again when the waiter is woken; else plan again at the next tick. */
+	PLAN_WAITS,
+	PLAN_REFUSED, /* nothing is reserved */
+};
+
+/* `woken`: see struct waiter. */
+void plan_init(struct plan *p, struct worker *w, void (*woken)(struct waiter *));
+struct plan *plan_of(struct waiter *q);
+/* Plans a request that has no engines. */
+enum plan_result plan_make(struct plan *p);
+
+/* What another attempt needs: both engines, a decode engine beside the prefill engine of the attempt before, or the one
+ * engine that does it all. */
 enum plan_for { FOR_BOTH, FOR_DECODE, FOR_ONE };
+
+struct plan_other {
+	struct worker *w;
+	struct demand of;
+	const struct connector *connector;
+	enum plan_for what;
+	/* of the attempt that has failed.  FOR_DECODE: the decode engine goes beside its prefill engine.  Else where no
+	 * other slot is free, a slot that is held here will do, and moves. */
+	struct reserved *failed;
+	/* engines that are away for this reason at most, where no other could serve */
+	enum ep_away most;
+};
+
 /*
- * Chooses and reserves for `next` whoever was not tried before.  FOR_DECODE: a decode engine beside the prefill engine
- * of `of`.  Else in place of `of`: where no other place is free, the place that `of` holds will do, and moves.
- * `most`: engines that are away for this reason at most are taken where nobody else could serve; *ret_last_resort
- * (or NULL): an ejected endpoint was.  First choices' cursors do not move.  False: nobody is left, nothing has
- * changed.
+ * Chooses and reserves, for another attempt, engines that were not tried before (facts->tried).  The cursors of first
+ * choices do not move.  *ret_last_resort (or NULL): an ejected endpoint was chosen.  False: no engine is left, nothing
+ * has changed, and *ret is empty.
  */
-bool plan_again(struct attempt *next, enum plan_for what, struct attempt *of, enum ep_away most,
-	bool *ret_last_resort);
+bool plan_again(const struct plan_other *o, struct reserved *ret, bool *ret_last_resort);

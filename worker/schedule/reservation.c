@@ -2,12 +2,13 @@
 
 #include <assert.h>
 
+#include "shm/busy.h"
 #include "shm/core/rcu.h"
+#include "shm/eject.h"
 #include "shm/load.h"
 #include "shm/table.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
-#include "worker/schedule/outcome.h"
 #include "worker/schedule/wait.h"
 
 void
@@ -42,11 +43,26 @@ reservation_release(struct worker *w, struct reservation *r)
 }
 
 void
+reservation_drop_trial(struct worker *w, struct reservation *r)
+{
+	const uint64_t trial = r->trial, mark = r->busy;
+	bool due = false;
+
+	r->trial = r->busy = 0;
+	if (trial != 0)
+		due = eject_trial_none(w->seg, r->ep->slot, trial);
+	if (mark != 0)
+		due |= busy_none(w->seg, r->ep->slot, mark);
+	if (due)
+		wait_released(w, r->pool, r->role); /* a waiter may take the trial */
+}
+
+void
 reservation_drop(struct worker *w, struct reservation *r)
 {
 	if (r->ep == NULL)
 		return;
-	outcome_none(w, r);
+	reservation_drop_trial(w, r);
 	reservation_release(w, r);
 	connpool_unref(w->connpool, &r->ep);
 }

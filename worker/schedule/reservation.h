@@ -1,10 +1,10 @@
 /*
- * One place of one endpoint, counted in shared memory (shm/load.h) from selection until it is released, and
- * what this request owes the endpoint's books: a half-open trial, a busy mark, an outcome.
+ * A slot of an endpoint, counted in shared memory (shm/load.h) from selection until it is released, and what
+ * the request owes the endpoint: the end of a half-open trial, a busy mark, an outcome.
  *
  * Process: worker.
- * Ownership: an attempt's, one per role.  A reservation is never shared or lent: reservation_move() is the one
- * function by which the place of one attempt becomes another's.
+ * Ownership: an attempt's, one per role.  A reservation is never shared: reservation_move() is the one function
+ * by which the slot of one attempt becomes another attempt's.
  */
 #pragma once
 #include <stdbool.h>
@@ -16,33 +16,40 @@ struct endpoint;
 struct worker;
 
 enum reservation_state {
-	RESERVATION_NONE, /* no place is held */
+	RESERVATION_NONE, /* no slot is held */
 	RESERVATION_HELD,
 	RESERVATION_SENT, /* held, and a request is with the engine: load_sent() */
 };
 
 struct reservation {
-	struct endpoint *
-		ep; /* a reference; stays when the place is released, for the log.  NULL: none chosen */
+	/* a reference; stays when the slot is released, for the log.  NULL: no endpoint is chosen */
+	struct endpoint *ep;
 	uint32_t pool;  /* id */
-	enum role role; /* of the pool's list it was chosen from */
+	enum role role; /* of the list of the pool that the endpoint was chosen from */
 	enum reservation_state state;
-	uint32_t tokens; /* counted at the endpoint with the place */
-	uint64_t
-		trial; /* the one request that tries an ejected endpoint (shm/eject.h); 0: it is not */
-	uint64_t busy; /* what it found at a busy endpoint (shm/busy.h); 0: not busy */
-	bool recorded; /* this exchange's outcome is in the endpoint's books (outcome.h) */
+	uint32_t tokens; /* counted at the endpoint with the slot */
+	uint64_t trial;  /* the half-open trial that this request is (shm/eject.h); 0: none */
+	uint64_t busy;   /* the mark found at a busy endpoint (shm/busy.h); 0: not busy */
+	bool recorded;   /* the outcome of this exchange is recorded (outcome.h) */
 };
 
-/* A request goes out to the engine; its exchange is over, in whatever way. */
+/* What one attempt holds: an endpoint of each role that its connector needs.  An attempt with one engine has
+ * the reservation at of[ROLE_DECODE], whatever the engine's role. */
+struct reserved {
+	struct reservation of[ROLE_N];
+};
+
+/* A request goes out to the engine; the exchange is over, in whatever way. */
 void reservation_sent(struct worker *w, struct reservation *r);
 void reservation_answered(struct worker *w, struct reservation *r);
-/* Gives the place back, and wakes who waits for one.  Idempotent.  The endpoint stays known. */
+/* Gives the slot back, and wakes a request that waits for one.  Idempotent.  The endpoint stays known. */
 void reservation_release(struct worker *w, struct reservation *r);
-/* Gives back the place, the trial and the endpoint. */
+/* No outcome will come: another request may take the half-open trial, or the busy mark, that this one had. */
+void reservation_drop_trial(struct worker *w, struct reservation *r);
+/* Gives back the slot, the trial and the endpoint. */
 void reservation_drop(struct worker *w, struct reservation *r);
-/* The place changes hands as it is, so that nobody else can take it in between: `from` holds none afterwards.
- * Both must be of one endpoint, and `to` must hold no place. */
+/* The slot moves as it is, so that no other request can take it in between: `from` holds none afterwards.
+ * Both must be of one endpoint, and `to` must hold no slot. */
 void reservation_move(struct worker *w, struct reservation *from, struct reservation *to);
-/* Takes a place of the same endpoint again if it is up, is still the same, and has room.  False: none is held. */
+/* Takes a slot of the same endpoint again if it is up, is still the same, and has room.  False: none is held. */
 bool reservation_again(struct worker *w, struct reservation *r, uint32_t tokens);

@@ -65,7 +65,7 @@ least(uint64_t a, uint64_t b)
 static void
 room_add(struct select_room *room, const struct select_room *more)
 {
-	room->places = add(room->places, more->places);
+	room->slots = add(room->slots, more->slots);
 	room->free = add(room->free, more->free);
 }
 
@@ -74,7 +74,7 @@ static struct select_room
 room_at(const struct selection *s, const struct table_pick *pick, const struct ep_view *e)
 {
 	const uint64_t most = pick->max_inflight != 0 ? pick->max_inflight : UINT64_MAX;
-	struct select_room room = {.places = most};
+	struct select_room room = {.slots = most};
 
 	if (e->count < most && e->away <= s->reach)
 		room.free = e->away == EP_AWAY_NOT && ep_is_out(s->seg, pick->slot)
@@ -123,13 +123,13 @@ select_room(const struct selection *s)
 }
 
 static struct select_room
-room_for_pairs(const struct select_room *p, const struct select_room *d)
+common_room(const struct select_room *p, const struct select_room *d)
 {
-	return (struct select_room){least(p->places, d->places), least(p->free, d->free)};
+	return (struct select_room){least(p->slots, d->slots), least(p->free, d->free)};
 }
 
 struct select_room
-select_pairs(const struct selection s[ROLE_N])
+select_room_of_both(const struct selection s[ROLE_N])
 {
 	const struct selection *p = &s[ROLE_PREFILL], *d = &s[ROLE_DECODE];
 	struct select_room of_p[TABLE_GROUPS], of_d[TABLE_GROUPS];
@@ -137,19 +137,19 @@ select_pairs(const struct selection s[ROLE_N])
 	if (p->pool->pairing != PAIRING_REQUIRE) {
 		const struct select_room all_p = select_room(p), all_d = select_room(d);
 
-		return room_for_pairs(&all_p, &all_d);
+		return common_room(&all_p, &all_d);
 	}
 	room_by_group(p, of_p);
 	room_by_group(d, of_d);
 	for (uint32_t g = 0; g < TABLE_GROUPS; g++)
-		of_p[g] = room_for_pairs(&of_p[g], &of_d[g]);
+		of_p[g] = common_room(&of_p[g], &of_d[g]);
 	return room_of_all(of_p);
 }
 
 bool
 select_served(const struct selection *s)
 {
-	return select_room(s).places > 0;
+	return select_room(s).slots > 0;
 }
 
 /* A bit for each group where somebody within that reach could serve, full or not. */
@@ -183,7 +183,7 @@ least_reach(const struct selection *s, enum ep_away most)
 
 /* The same of two roles that need a group in common: as little as can be of both together. */
 static void
-least_reach_of_pairs(const struct selection s[ROLE_N], enum ep_away most, enum ep_away ret[ROLE_N])
+least_reach_of_both(const struct selection s[ROLE_N], enum ep_away most, enum ep_away ret[ROLE_N])
 {
 	uint64_t of_d[EP_AWAY_EJECTED + 1];
 	unsigned best = UINT_MAX;
@@ -209,7 +209,7 @@ select_reach_further(struct selection s[ROLE_N], uint32_t roles, enum ep_away mo
 	bool further = false;
 
 	if (roles == SELECT_BOTH_ROLES && s->pool->pairing == PAIRING_REQUIRE)
-		least_reach_of_pairs(s, most, reach);
+		least_reach_of_both(s, most, reach);
 	else
 		for (enum role r = 0; r < ROLE_N; r++)
 			if ((roles >> r & 1) != 0)

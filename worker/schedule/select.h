@@ -64,11 +64,11 @@ const struct table_pick *select_again(
 void select_pass(const struct selection *s);
 /* Places of those who could serve this, and how many are free as far as can be seen; UINT64_MAX: there is no limit. */
 struct select_room {
-	uint64_t places, free;
+	uint64_t slots, free;
 };
 struct select_room select_room(const struct selection *s);
 /* Of pairs: places of one role as far as the other has as many, in each group where the pool requires that. */
-struct select_room select_pairs(const struct selection s[ROLE_N]);
+struct select_room select_room_of_both(const struct selection s[ROLE_N]);
 /*
  * Nobody was found: raises `reach`, to `most` at most, of those roles (a bit each) where nobody within reach could
  * serve, even if it were not full.  With both roles, of a pool that requires one group, the two are looked at together.

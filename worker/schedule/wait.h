@@ -1,42 +1,64 @@
 /*
- * A request that waits for a place: it rests in PLAN, holds nothing, and stands in its pool's queue
- * (shm/queue.h).  plan.c asks here before it chooses and when nobody could be chosen; whoever gives a place
- * back says so here.
+ * Waiting for a slot: a waiter holds nothing but an entry in its pool's queue (shm/queue.h).  plan.c asks here before
+ * it chooses and when nothing could be chosen; each release of a slot is reported here.
  *
  * Process: worker.
+ * Ownership: part of struct plan.  While `waits` is set the worker's list has the waiter.
  */
 #pragma once
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "shm/base/conf.h"
+#include "shm/queue.h"
 #include "worker/base/end_list.h"
 
-struct req;
+struct req_pool;
 struct selection;
+struct shortage;
 struct table_pool;
 struct worker;
 
-/* Before endpoints are chosen: END_OK; END_NO_CAPACITY if others wait whom it would overtake;
- * END_UNSUPPORTED if it names a priority that is none. */
-enum req_end wait_before(struct req *req, const struct table_pool *tp);
-/* Nobody could be chosen.  True: it stands in the queue, plan once more.  False: it waits there to be called,
- * if req->waits; else it is refused, for *why. */
-bool wait_again(struct req *req, enum req_end *why);
-/* Its endpoints are reserved: out of the queue, and inside the read section a look whether another place is
- * left, in all of `roles`. */
-void wait_served(struct req *req, const struct selection *s, uint32_t roles);
-/* The read section is over: calls whoever is owed one. */
+struct waiter {
+	struct worker *w;
+	/* Upward: the waiter was woken, so its request must be planned again.  Afterwards the waiter has left the
+	 * queue, or waits on; its request may have ended. */
+	void (*woken)(struct waiter *);
+
+	bool waits;         /* it has `entry`, and is in the worker's list */
+	uint32_t woken_for; /* for slots of these roles, while it tries */
+	struct queue_ref entry;
+	TAILQ_ENTRY(waiter) link;
+	uint64_t key; /* queue key: waiters with the same key can be served by the same endpoints */
+	int32_t priority;
+	uint64_t deadline_ms; /* the end of the rest in PLAN, in the queue or not; 0: none */
+
+	/* when it was enqueued; for how long it has waited in the queue before */
+	uint64_t t_queued_us, queued_us;
+	uint32_t retry_after_s; /* of a refusal with END_QUEUE_FULL */
+};
+
+/* Before endpoints are chosen, with key and priority set: true if the request must not try, since it would overtake
+ * a waiter, or since it waits in the queue of another pool than the one that serves its model by now. */
+bool wait_before(const struct waiter *q, const struct table_pool *tp);
+/* Nothing could be chosen.  True: plan once more.  False: the request waits until it is woken, if q->waits; else it is
+ * refused, for *why. */
+bool wait_again(struct waiter *q, const struct req_pool *pool, const struct shortage *shortage,
+	enum req_end *why);
+/* The request's endpoints are reserved: it leaves the queue.  Inside the read section checks whether a slot is left
+ * of each of `roles` that it was woken for. */
+void wait_served(struct waiter *q, const struct selection *s, uint32_t roles);
+/* The read section is over: sends the wake-ups that are owed. */
 void wait_settle(struct worker *w, uint32_t pool);
 /* The same for a request that may have waited itself. */
-void wait_settle_for(struct req *req);
-/* The request ends, or is not waiting for a place any more. */
-void wait_leave(struct req *req);
+void wait_settle_for(const struct waiter *q, uint32_t pool);
+/* The request ends, or does not wait for a slot any more. */
+void wait_leave(struct waiter *q);
 
-/* Its time is over.  True: it was called at the last moment, and has been planned or refused. */
-bool wait_late(struct req *req);
-/* The eventfd was read: those of this worker that were called try. */
+/* The waiter's deadline has passed.  True: it was woken at the last moment, and has left the queue. */
+bool wait_late(struct waiter *q);
+/* The eventfd was read: the woken waiters of this worker try. */
 void wait_collect(struct worker *w);
-/* A place of a role has been given back, or an endpoint has room again. */
+/* A slot of a role has been given back, or an endpoint has room again. */
 void wait_released(struct worker *w, uint32_t pool, enum role role);

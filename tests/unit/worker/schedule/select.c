@@ -150,21 +150,21 @@ Test(select, room_counts_what_is_free)
 	cr_assert(load_reserve(seg, 0, 0, 1));
 	cr_assert(load_reserve(seg, 0, 1, 5));
 	room = select_room(&s);
-	cr_assert_eq(room.places, 8);
+	cr_assert_eq(room.slots, 8);
 	cr_assert_eq(room.free, 6);
 	s.groups = 2; /* group 1: endpoints 1 and 3 */
 	room = select_room(&s);
-	cr_assert_eq(room.places, 6);
+	cr_assert_eq(room.slots, 6);
 	cr_assert_eq(room.free, 5);
 	picks[1].max_inflight = 1;
 	cr_assert(load_reserve(seg, 0, 1, 0), "a limit that was lowered");
 	cr_assert_eq(select_room(&s).free, 1);
 	picks[3].max_inflight = 0;
 	room = select_room(&s);
-	cr_assert_eq(room.places, UINT64_MAX);
+	cr_assert_eq(room.slots, UINT64_MAX);
 	cr_assert_gt(room.free, UINT32_MAX);
 	ep_state_set(seg, 3, EP_DOWN);
-	cr_assert_eq(select_room(&s).places, 1);
+	cr_assert_eq(select_room(&s).slots, 1);
 }
 
 Test(select, attempts_stay_in_one_group_where_the_pool_requires_that)
@@ -178,16 +178,16 @@ Test(select, attempts_stay_in_one_group_where_the_pool_requires_that)
 	picks[0].max_inflight = picks[3].max_inflight = 3;
 	both[ROLE_PREFILL] = both[ROLE_DECODE] = s;
 	both[ROLE_PREFILL].role = ROLE_PREFILL;
-	cr_assert_eq(select_pairs(both).places, 4);
-	cr_assert_eq(select_pairs(both).free, 4);
+	cr_assert_eq(select_room_of_both(both).slots, 4);
+	cr_assert_eq(select_room_of_both(both).free, 4);
 	pool.pairing = PAIRING_REQUIRE;
-	cr_assert_eq(select_pairs(both).places, 2);
-	cr_assert_eq(select_pairs(both).free, 2);
+	cr_assert_eq(select_room_of_both(both).slots, 2);
+	cr_assert_eq(select_room_of_both(both).free, 2);
 	cr_assert(load_reserve(seg, 0, 2, 1));
-	cr_assert_eq(select_pairs(both).free, 1);
+	cr_assert_eq(select_room_of_both(both).free, 1);
 	ep_state_set(seg, 1, EP_DOWN);
-	cr_assert_eq(select_pairs(both).places, 1);
-	cr_assert_eq(select_pairs(both).free, 0);
+	cr_assert_eq(select_room_of_both(both).slots, 1);
+	cr_assert_eq(select_room_of_both(both).free, 0);
 }
 
 Test(select, a_passed_turn_reserves_nothing)
@@ -254,7 +254,7 @@ Test(select, one_that_is_due_has_room_for_its_trial)
 	cr_assert_eq(select_room(&s).free, 8);
 	seg->eps[0].eject = HALF_OPEN_OUT | s.now_ms;
 	cr_assert_eq(select_room(&s).free, 4);
-	cr_assert_eq(select_room(&s).places, 8);
+	cr_assert_eq(select_room(&s).slots, 8);
 	seg->eps[0].eject = HALF_OPEN_OUT | (s.now_ms + 1);
 	cr_assert_eq(select_room(&s).free, 3);
 }
@@ -294,7 +294,7 @@ Test(select, a_busy_one_is_passed_by_and_has_no_room)
 {
 	make_busy(0);
 	cr_assert_eq(select_room(&s).free, N - 1);
-	cr_assert_eq(select_room(&s).places, N, "it will have, so nothing is hopeless");
+	cr_assert_eq(select_room(&s).slots, N, "it will have, so nothing is hopeless");
 	for (int i = 1; i < N; i++)
 		cr_assert_eq(reserve(), i);
 	cr_assert_eq(reserve(), -1);
@@ -323,7 +323,7 @@ Test(select, a_busy_one_that_is_due_is_tried_once)
 	for (uint32_t i = 0; i < N; i++)
 		picks[i].max_inflight = 0;
 	seg->eps[0].busy = HALF_OPEN_OUT | s.now_ms;
-	cr_assert_eq(select_room(&s).places, UINT64_MAX);
+	cr_assert_eq(select_room(&s).slots, UINT64_MAX);
 	cr_assert_eq(select_reserve(&s, &held)->slot, 0);
 	cr_assert_neq(held.busy, 0);
 	cursor = 0;

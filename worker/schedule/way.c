@@ -1,0 +1,184 @@
+#include "worker/schedule/way.h"
+
+#include "shm/table.h"
+#include "worker/base/core.h"
+#include "worker/base/text.h"
+#include "worker/handshake/connector.h"
+#include "worker/schedule/affinity.h"
+#include "worker/schedule/select.h"
+#include "worker/schedule/threshold.h"
+
+const struct table_pool *
+way_pool(const struct facts *facts, const struct table *t, uint32_t *ret_model)
+{
+	*ret_model = TABLE_ANY_MODEL;
+	if (facts->model[0] == '\0') /* engines allow that */
+		return t->npools == 1 ? &t->pools[0] : NULL;
+	return table_pool_by_model(t, facts->model, ret_model);
+}
+
+/* A request of another router is counted with the mean: its prompt is not known. */
+void
+way_estimate(struct worker *w, const struct demand *d)
+{
+	struct facts *facts = d->facts;
+	uint32_t *mean = &w->mean_tokens[facts->pool.id];
+
+	if (facts->tokens != 0) /* planned before: it has waited */
+		return;
+	if (d->text->doc == NULL) { /* no prompt */
+		facts->tokens = 1;
+		return;
+	}
+	facts->tokens = affinity_tokens(d->text->doc);
+	facts->estimate = affinity_estimate(d->text->doc, facts->route);
+	*mean = select_mean(*mean, facts->tokens);
+}
+
+/* --- direct -------------------------------------------------------------------------------------- */
+
+static const char short_prompt[] = "threshold";
+
+bool
+way_is_short(const struct way *way)
+{
+	return way->direct == short_prompt;
+}
+
+static bool
+below_threshold(struct worker *w, const struct facts *facts)
+{
+	struct threshold *learned = &w->thresholds[facts->pool.id];
+
+	if (facts->pool.shake.routing_threshold != THRESHOLD_AUTO)
+		return facts->estimate < facts->pool.shake.routing_threshold;
+	if (facts->stream)
+		return threshold_direct(learned, facts->estimate, &w->rnd);
+	/* its first token is not seen, so a trial of the other way would teach nothing */
+	return facts->estimate < threshold_now(learned);
+}
+
+static enum several
+samples_of(const struct connector *c, const struct facts *facts)
+{
+	if (facts->samples <= 1 || c->samples == NULL)
+		return SEVERAL_WHOLE;
+	return c->samples(&facts->pool);
+}
+
+static enum several
+prompts_of(const struct connector *c, const struct facts *facts)
+{
+	return c->prompts == NULL ? SEVERAL_WHOLE : c->prompts(&facts->pool);
+}
+
+/* Returns why the decode engine serves the request alone, or NULL. */
+static const char *
+why_direct(const struct way *way, struct worker *w, const struct demand *d)
+{
+	const struct facts *facts = d->facts;
+	const struct connector *c = way->connector;
+	const bool may_override = facts->pool.shake.allow_route_header != 0;
+	const char *why;
+
+	if (way->alone)
+		return "no_prefill";
+	if (may_override && way->override == OVERRIDE_DIRECT)
+		return "client";
+	if (samples_of(c, facts) == SEVERAL_DIRECT)
+		return "samples";
+	why = c->unfit != NULL ? c->unfit(d) : NULL;
+	if (why != NULL)
+		return why;
+	if (may_override && way->override == OVERRIDE_DISAGGREGATED)
+		return NULL;
+	return below_threshold(w, facts) ? short_prompt : NULL;
+}
+
+/* --- choosing ------------------------------------------------------------------------------------ */
+
+/* Returns the number of branches: one for each sample or prompt that the connector wants to be served alone. */
+static size_t
+count_branches(const struct connector *c, const struct demand *d)
+{
+	const bool split = samples_of(c, d->facts) == SEVERAL_BRANCHES;
+	const size_t prompts = connector_prompts(d);
+	size_t n = 1;
+
+	/* an answer lists the samples of a prompt side by side: where these are split, so are the prompts */
+	if (prompts > 1 && (split || prompts_of(c, d->facts) == SEVERAL_BRANCHES))
+		n = prompts;
+	return split ? n * d->facts->samples : n;
+}
+
+/* Returns END_OK, or why the connector cannot serve such a request. */
+static enum req_end
+check(const struct way *way, const struct demand *d, const char **ret_detail)
+{
+	const struct connector *c = way->connector;
+
+	if (d->facts->route == ROUTE_GENERATE && !c->info->generate_path)
+		return END_NOT_FOUND;
+	*ret_detail = c->refuses != NULL ? c->refuses(d) : NULL;
+	if (*ret_detail != NULL)
+		return END_UNSUPPORTED;
+	if (d->facts->pool.shake.allow_route_header != 0 && way->override == OVERRIDE_UNKNOWN) {
+		*ret_detail = "X-PD-Route is neither direct nor disaggregated";
+		return END_UNSUPPORTED;
+	}
+	return END_OK;
+}
+
+enum req_end
+way_choose(struct way *way, struct worker *w, const struct demand *d, bool waits,
+	const char **ret_detail)
+{
+	const char *const was_direct = way->direct;
+	enum req_end why;
+	size_t n;
+
+	way->nbranches = 1;
+	way->direct = NULL;
+	way->connector = connector_find(d->facts->pool.connector);
+	if (route_by(d->facts->route) == ROUTE_BY_ONE) {
+		way->connector = &connector_single;
+		return END_OK;
+	}
+	why = check(way, d, ret_detail);
+	if (why != END_OK)
+		return why;
+	way->direct = waits ? was_direct : why_direct(way, w, d);
+	if (way->direct != NULL) {
+		way->connector = &connector_direct;
+		return END_OK;
+	}
+	n = count_branches(way->connector, d);
+	if (n > w->conf->max_fanout)
+		return END_TOO_MANY_BRANCHES;
+	way->nbranches = (uint32_t)n;
+	return END_OK;
+}
+
+/* FNV-1a. */
+uint64_t
+way_queue_key(const struct way *way, const struct facts *facts)
+{
+	uint64_t h = 14695981039346656037ull;
+	const bool one = way->connector->engines == ENGINES_SINGLE;
+	const enum role role =
+		route_single_role(facts->route, facts->pool.shake.single_engine_role);
+	const uint8_t kind = one ? (role == ROLE_PREFILL ? 1 : 4) : way->direct != NULL ? 2 : 3;
+
+	for (const char *p = facts->model; *p != '\0'; p++)
+		h = (h ^ (uint8_t)*p) * 1099511628211ull;
+	h = (h ^ kind) * 1099511628211ull;
+	return h != 0 ? h : 1;
+}
+
+enum role
+way_role_alone(const struct connector *c, const struct facts *facts)
+{
+	return c->engines == ENGINES_SINGLE
+		       ? route_single_role(facts->route, facts->pool.shake.single_engine_role)
+		       : ROLE_DECODE;
+}
