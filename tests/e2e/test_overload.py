@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import selectors
+import signal
 import socket
 import time
 from pathlib import Path
@@ -111,6 +112,34 @@ def test_no_descriptor_for_an_engine(world):
     assert ask(inside).status == 200
     assert [e.data for e in events][-1] == "[DONE]"
     assert r.metric("requests_total", reason="overloaded") == 10
+
+
+def test_a_tick_visits_all_though_one_request_ends_others(world):
+    """The first one's lookup is answered when its time is over: within its visit the other that waits for the answer goes on, and
+    finds no descriptor.  The last one's time is over too, and its error is out before the worker does anything else."""
+    p, d, silent = world.script(), world.script(), world.script()
+    pools = [world.pool([{"url": p.url, "bootstrap_port": p.port}], [d], "mooncake", learn_timeout="1s"),
+             {**world.pool([silent], [d], timeouts={"prefill": "1s"}), "name": "silent", "models": ["silent"]}]
+    r = world.router(*pools, workers=1, upstream={"max_idle": 0})
+    pid, inside, body = worker_of(r), r.client(), b'{"0":{"engine_id":"e"}}' + b" " * 60000
+    waiting = [r.client().request("POST", "/v1/completions", {"model": MODEL, "prompt": "hi"}) for _ in range(2)]
+    lookup = p.expect("GET /query")
+    last = r.client().request("POST", "/v1/completions", {"model": "silent", "prompt": "hi"})
+    ex = silent.expect()
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
+    assert inside.get("/live").status == 200
+    leave_no_descriptor(pid)
+    os.kill(pid, signal.SIGSTOP)
+    lookup.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nX-Pad: %s\r\n\r\n" % (len(body), b"x" * 30000) + body).end()
+    time.sleep(1.2)  # the time of all is over; the answer is more than one read takes
+    os.kill(pid, signal.SIGCONT)
+    assert [told(c.read()) for c in waiting] == [OVERLOADED] * 2
+    assert inside.get("/live").status == 200
+    assert not last.silent(0.001), "in the same tick"
+    assert last.read().error["code"] == "prefill_timeout"
+    limit_files(pid, before)
+    assert ex.gone()
+    ex.close()
 
 
 def test_an_idle_connection_makes_room_for_a_needed_one(world):
