@@ -164,7 +164,7 @@ class Engine(Process):
     def __init__(self, world, role, host="127.0.0.1", port=0, **options):
         self.role, self.host = role, host
         self.refuses_on_purpose = False  # a decode engine of the test refuses a handoff: its blocks stay held
-        self.told_anew = False  # and was asked once more, under an id that is not the prefill leg's
+        self.resent = 0  # requests whose id is not their prefill leg's: told_anew() in test_retry.py has looked at each
         self.args = [BIN / "pdsim", "--role", role, "--host", host]
         models = options.pop("model", MODEL)
         for m in [models] if isinstance(models, str) else models:
@@ -233,8 +233,7 @@ class Engine(Process):
         self.wait_metric("pdsim:open_rooms", 0)
         names = ["duplicate_request_ids", "prefill_violations", "role_violations",
                  "rooms_missing", "rooms_invalid", "rooms_shared", "duplicate_rooms", "rank_mismatch", "kv_foreign"]
-        if not self.told_anew:
-            names.append("request_id_mismatch")
+        assert self.counter("request_id_mismatch") == self.resent, f"{self.role}: request_id_mismatch"
         if not self.refuses_on_purpose:
             self.wait_metric("pdsim:held_blocks", 0)
             names += ["kv_expired", "kv_refused"]

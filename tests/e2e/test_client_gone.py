@@ -103,11 +103,12 @@ def test_in_the_stream(world, how):
 
 def test_of_a_plain_answer(world, how):
     r, (p,), (d,) = world.pd(engine={"token_delay": 20})
-    c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x", "max_tokens": 500})
+    c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x", "max_tokens": 5000})
     wait("the decode engine to run", lambda: d.metric("pdsim:running_requests") == 1)
     leave(c, how)
     assert r.end()["reason"] == "client_gone"
-    d.wait_metric("pdsim:running_requests", 0, 10)  # it has 5 s from the client's leaving
+    d.wait_metric("pdsim:running_requests", 0, 7)  # it has 5 s from the client's leaving; the whole answer takes 100
+    assert d.requests()[0].aborted
 
 
 def test_one_of_many(world):

@@ -72,13 +72,15 @@ def test_prefill_fails(p_fails, how, stream):
         assert len(d) == len(good) == n, "nothing came of the failed one"
 
 
-def told_anew(fleet):
-    """A push's decode engine that fails before its prefill engine has answered may have been told wrong: it is asked once more.
-    Both legs begin at once where the prefill engine is known: no decode engine has failed with it since it answered."""
-    if fleet.kind != "push":
-        return False
-    last = admitted(fleet.d[0])[-2:]
-    return len({r["x-request-id"] for r in last}) == 2 and len({r.json()["prompt"] for r in last}) == 1
+def told_anew(p, d):
+    """A push's decode engine that fails before its prefill engine has answered may have been told wrong: decode is asked once more, under
+    an id of its own.  Of these legs of both roles those requests; each names the prefill leg of its own prompt."""
+    prompts = {r["x-request-id"]: r.json()["prompt"] for r in p}
+    found = [r for r in d if r.json()["model"] == MODEL and r["x-request-id"] not in prompts]
+    for r in found:
+        named = r.json()["kv_transfer_params"]["remote_request_id"]
+        assert [prompt for rid, prompt in prompts.items() if rid in named] == [r.json()["prompt"]]
+    return found
 
 
 @STREAM
@@ -91,9 +93,12 @@ def test_decode_fails(d_fails, how, stream):
     if f.kind == "lmcache":
         how, stream = "reset" if how == "error event" else how, False  # a stream begins with prefill's token
     n = meets(f, stream, f.d[0], FAILS_OF_D[how])
-    wait("counted", lambda: f.since("rescued_total") == 1 or told_anew(f))
-    f.d[0].told_anew |= told_anew(f)
-    p, _ = f.legs()
+    p, d = f.legs()
+    anew = told_anew(p, d) if f.kind == "push" else []
+    wait("counted", lambda: f.since("rescued_total") == 1 - len(anew))
+    for r in anew:  # where the prefill engine is known both legs begin at once; it is the same engine's
+        f.d[0].resent += 1
+        assert [x.json()["prompt"] for x in admitted(f.d[0])].count(r.json()["prompt"]) == 2
     if f.kind != "decode first":
         assert len(p) == n + f.since("rescued_total")
     assert len({r["x-request-id"] for r in p}) == len(p)
@@ -109,8 +114,9 @@ def test_connection_refused(world, kind, role):
     wait("counted", lambda: r.metric("rescued_total", by="retry") >= 2)
     if kind != "mooncake old":
         never_twice([e for e in d if e.p.poll() is None])
-    for e in d:  # with a prefill engine that is known both legs begin at once: the dead one was told first
-        e.told_anew |= kind == "push" and role == "decode"
+    if (kind, role) == ("push", "decode"):  # where the prefill engine is known both legs begin at once: the dead one was asked first
+        d[1].resent = len(told_anew(sum((e.requests() for e in p), []), d[1].requests()))
+        assert d[1].resent <= r.metric("rescued_total", by="retry")
     if role == "decode" and kind not in AT_ONCE and kind in LEASED:
         assert sum(len(e.requests()) for e in p) == 4, "the handoff was good for the other one"
     world.check_engines = kind not in PUSHED | {"sglang"}  # what was written for the dead one, who asked for it

@@ -74,7 +74,6 @@ def test_an_answer_in_one_piece_has_decodes_time(world):
 # --- the whole request ---
 
 WHOLE = {"timeouts": {"request": ms(400)}}
-TURN = 5  # ms: a timer counts from when the turn of the loop began, total_ms from when the request was read in it
 
 
 @pytest.mark.parametrize("at", ["prefill", "decode", "half an answer"])
@@ -88,7 +87,7 @@ def test_request_timeout_before_the_first_byte(world, at):
     if at == "half an answer":
         ex.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{")
     refused(c.read(), "request_timeout")
-    assert r.end()["reason"] == "request_timeout" and r.end()["total_ms"] >= 400 - TURN
+    assert r.end()["reason"] == "request_timeout" and r.end()["total_ms"] > 400 * SLOW - 1, "deadlines are whole milliseconds"
     if at == "decode":
         ex.reply(body={})  # it is let finish, which frees the prefill engine's blocks
     else:
