@@ -193,9 +193,10 @@ def taken(engines, aborts=None):
 
 
 def fresh(*engines):
-    """Gives up their kept connections: a request on one may be sent again where nothing of it was acknowledged."""
+    """Gives up their kept connections: a request on one may be sent again where nothing of it was acknowledged.  Not those of the
+    master: two probes that break off make an engine unavailable."""
     for e in engines:
-        for c in list(e.conns):
+        for c in [c for c in list(e.conns) if c.served]:
             with suppress(OSError):  # it is closing anyway
                 c.sock.shutdown(socket.SHUT_RDWR)
 

@@ -166,6 +166,7 @@ class ScriptedEngine:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             conn = Client.__new__(Client)
             conn.sock, conn.buf, conn.at = sock, b"", 0
+            conn.served = False  # a request that is no probe has come on it
             self.conns.append(conn)
             threading.Thread(target=self._serve, args=(conn,), daemon=True).start()
 
@@ -194,6 +195,7 @@ class ScriptedEngine:
                     ex.reply(404, {"error": {"message": "no such model", "type": "NotFoundError", "param": "model", "code": 404}}, keep=False)
                     break
                 else:
+                    conn.served = True
                     self.asked.put(ex)
                     ex.over.wait()
                     if not ex.keep:
