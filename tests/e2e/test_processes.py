@@ -241,6 +241,7 @@ def test_stopped_worker_does_not_hold_the_others(world):
 
 def test_connections_are_balanced(world):
     r, _, _ = world.pd(workers=4, engine={"token_delay": 100})
+    wait("all workers", lambda: r.ctl("workers").stdout.count("state=ready") == 4)
     streams, owners = streams_with_worker(r, 40, 1000)
     counts = [list(owners.values()).count(pid) for pid in set(owners.values())]
     assert len(counts) == 4 and max(counts) <= 15, counts
