@@ -69,13 +69,6 @@ def pytest_runtest_makereport(item, call):
             stage.forget()
 
 
-def pytest_terminal_summary(terminalreporter):
-    """For run_tests.sh, which tries them again alone."""
-    if "PDR_FAILED" in os.environ:
-        failed = terminalreporter.stats.get("failed", [])
-        Path(os.environ["PDR_FAILED"]).write_text("".join(f"tests/e2e/{r.nodeid}\n" for r in failed))
-
-
 @pytest.fixture
 def world(request):
     w = World()
