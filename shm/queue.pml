@@ -1,48 +1,55 @@
 /*
- * The model of shm/queue.c and worker/schedule/wait.c for spin: three requests, each of a worker of its own, two slots,
- * one place at a prefill engine (P) and one at a decode engine (D).  Requests of need A take P and D, in that
- * order, and give them back in it; of need B, D alone.  With -DTWO_ENGINES need A's D is one engine and need B's
- * another, of another model, and P is left out.  Some leave when they like (their client has gone);
- * one worker may be killed at any step, and is reaped by the master.  `make verify` searches all of it;
- * tests/verify/README.md says how to run one case.
+ * The model of shm/queue.c and worker/schedule/wait.c for spin: three requests, each of a worker of its own, two queue
+ * entries, one slot at a prefill engine (P) and one at a decode engine (D).  Requests of key 1 take P and D, in that
+ * order, and give them back in it; requests of key 2 take D alone.  With -DTWO_ENGINES the D of key 1 is one engine and
+ * the D of key 2 another, of another model, and P is left out.  Some requests leave at any time (their client has gone).
+ * One worker may be killed at any step, and the master reaps it.  `make verify` searches all states;
+ * tests/verify/README.md says how to run one case.  In the code below an entry of the queue is called a slot.
  *
- *	P1  nobody waits for ever: who stands there is called when there
- *	    is something for it					(no invalid end state)
- *	P2  at the end every slot is free and unmarked, every place given
- *	    back						(assertions in the auditor)
- *	P3  only who stands there is called: no slot is revived		(assertion at the CAS)
- *	P4  nobody who enters overtakes one of its own need		(assertion after the try)
+ *	P1  no request waits for ever: a waiter is woken when a slot
+ *	    that it lacks is free				(no invalid end state)
+ *	P2  at the end every entry is free and unmarked, and every
+ *	    slot is given back					(assertions in the auditor)
+ *	P3  only a waiter is woken: no free entry is revived		(assertion at the CAS)
+ *	P4  no new request overtakes a waiter of its own key		(assertion after the try)
  *
- * There is no clock: neither queue_timeout, nor the master's call once a second, which is for workers that
- * are stopped.  So a wake-up that gets lost leaves a request that can never go on, which spin reports as an
- * invalid end state.
+ * There is no clock: neither queue_timeout, nor the wake-up by the master once a second, which is for stopped workers.
+ * So a lost wake-up leaves a request that can never continue, which spin reports as an invalid end state.
  *
- * Places are taken and given back in one step: load.pml is about those.  `high` is left out: it only grows,
- * before a slot is taken.  see() reads a slot twice until it is of one moment, which is one step here.
- * Memory is sequentially consistent: the word is changed by CAS and exchange, marks by CAS and or, all full
- * barriers, as is the CAS that gives a place back.  `lacks` is a plain store, before the exchange that makes
- * it WAITING, or narrows what was there; whoever reads the wider one causes one spurious wake-up.
+ * Slots are taken and given back in one step: load.pml models those.  `high` is left out: it only grows, before an
+ * entry is taken.  see() reads an entry until its fields are of one moment, which is one step here.  Memory is
+ * sequentially consistent: the word is changed by CAS and exchange, marks by CAS and or, all full barriers, and so is
+ * the CAS that gives a slot back.  `lacks` is a plain store, either before the exchange that stores WAITING, or a store
+ * that narrows the former value; a process that reads the wider value causes one spurious wake-up.
  *
- * Broken variants, each of which must yield an error: -DNO_SECOND_TRY (after standing there) -DOLD_LACKS (what
- * it lacked before still stands there while it tries) -DLOOK_BEFORE_RELEASE -DQUIET_GIVE_BACK (P is taken, D is
- * full, P goes back) -DNO_PASS (a waiter keeps its spurious wake-up for itself) -DLEAVE_CALLED (who was called leaves
- * and says nothing) -DQUIET_LEAVE (others relied on who leaves, and it says nothing) -DKEEPS_WHAT_IT_HAD (who was
- * called for another place than it took does not pass that on) -DOWN_MODELS_ROOM (nor one of an engine that does not
- * serve it) -DNO_CALL_AFTER_DEATH -DNO_TELL_AFTER_DEATH (the
- * dead one had called, and not written the eventfd) -DUNMARK_AFTER_FREE (all against P1) -DPLAIN_CALL (a store
- * instead of the CAS: against P3) -DNO_REAP (against P2) -DPUSH_IN (a newcomer tries first: against P4).  Must be
- * reached: -DREACH_BEHIND -DREACH_FULL -DREACH_CAS_LOST -DREACH_IN_VAIN -DREACH_TOLD -DREACH_DIED_CALLED
- * -DREACH_LEFT_CALLED -DREACH_ALL_SERVED.
+ * Broken variants, each of which must yield an error.  Against P1:
+ *	-DNO_SECOND_TRY           no try after the request has enqueued
+ *	-DOLD_LACKS               while the waiter tries, `lacks` still has the former roles
+ *	-DLOOK_BEFORE_RELEASE     the scan comes before the release
+ *	-DQUIET_GIVE_BACK         P is taken, D is full, P is given back without a wake-up
+ *	-DNO_PASS                 a waiter does not pass its spurious wake-up on
+ *	-DLEAVE_WOKEN             a woken waiter leaves and does not pass its wake-up on
+ *	-DQUIET_LEAVE             a waiter that others rely on leaves without a wake-up
+ *	-DKEEPS_OTHER_ROLES       a waiter does not pass on the wake-up for a role that it did not take
+ *	-DOWN_SLOTS_ONLY          nor the one for a slot of an engine that does not serve its model
+ *	-DNO_WAKE_AFTER_DEATH     the master does not wake the first waiter after a death
+ *	-DNO_EVENTFD_AFTER_DEATH  the dead worker woke a waiter and did not write the eventfd, nor does the master
+ *	-DUNMARK_AFTER_FREE       the mark is cleared after the entry is free
+ * Against P2: -DNO_REAP.  Against P3: -DPLAIN_WAKE (a store instead of the CAS).  Against P4: -DOVERTAKE (a new
+ * request tries first).
+ *
+ * Must be reached: -DREACH_BEHIND -DREACH_FULL -DREACH_CAS_LOST -DREACH_SPURIOUS -DREACH_ALREADY_WOKEN
+ * -DREACH_DIED_WOKEN -DREACH_LEFT_WOKEN -DREACH_ALL_SERVED.
  */
 #define NREQS 3
 #define NSLOTS 2
 #define NOBODY 7
-#define TOLD 6 /* was called already, and takes this call with it */
+#define ALREADY 6 /* was woken before, and takes this wake-up too */
 
-#ifdef ONE_NEED /* A: 1, B: 2 */
-#define NEED_OF(r) 2
+#ifdef ONE_KEY /* A: 1, B: 2 */
+#define KEY_OF(r) 2
 #else
-#define NEED_OF(r) ((r) == 2 -> 2 : 1)
+#define KEY_OF(r) ((r) == 2 -> 2 : 1)
 #endif
 
 #define P 1
@@ -77,11 +84,11 @@ request reqs[NREQS];
 #ifdef REACH_ALL_SERVED
 byte served_after_waiting;
 #endif
-#define STANDS(s) (slots[s].state >= WAITING && (marks & (1 << s)))
+#define WAITS_IN(s) (slots[s].state >= WAITING && (marks & (1 << s)))
 
 /* ahead(): one slot at a time */
 #define IN_FRONT(s, than) \
-	(STANDS(s) && slots[s].ticket < than && (NEED_OF(slots[s].owner) == need || slots[s].state == WOKEN))
+	(WAITS_IN(s) && slots[s].ticket < than && (KEY_OF(slots[s].owner) == qkey || slots[s].state == WOKEN))
 
 inline ahead(than)
 {
@@ -89,7 +96,7 @@ inline ahead(than)
 	behind = behind || IN_FRONT(1, than)
 }
 
-/* choose(): who waits in slot s, if it is the first of its need so far */
+/* choose(): the waiter of entry s, if it is the first of its key so far */
 #define KEEP(s, h, hs, hl) \
 	if \
 	:: h == 0 || slots[s].ticket < h -> h = slots[s].ticket; hs = s; hl = slots[s].lacks \
@@ -97,19 +104,19 @@ inline ahead(than)
 	fi
 #define SEE(s) \
 	if \
-	:: STANDS(s) -> \
+	:: WAITS_IN(s) -> \
 		if \
-		:: NEED_OF(slots[s].owner) == 1 -> KEEP(s, head1, at1, lacks1) \
+		:: KEY_OF(slots[s].owner) == 1 -> KEEP(s, head1, at1, lacks1) \
 		:: else -> KEEP(s, head2, at2, lacks2) \
 		fi \
 	:: else \
 	fi
 
-#define MEANT(h, hl, n) \
-	(h != 0 && ((hl & roles_) != 0 || n == need_) && (behind_ == 0 || (h > behind_ && n != need)))
+#define MATCHES(h, hl, n) \
+	(h != 0 && ((hl & roles_) != 0 || n == qkey_) && (behind_ == 0 || (h > behind_ && n != qkey)))
 
-/* queue_wake(), and the write to the eventfd.  need_, behind_ (a ticket): or 0. */
-inline wake(roles_, need_, behind_)
+/* queue_wake(), and the write to the eventfd.  qkey_, behind_ (a ticket): or 0. */
+inline wake(roles_, qkey_, behind_)
 {
 	do
 	:: true ->
@@ -118,10 +125,10 @@ inline wake(roles_, need_, behind_)
 			SEE(1);
 			who = NOBODY;
 			if
-			:: MEANT(head1, lacks1, 1) && !(MEANT(head2, lacks2, 2) && head2 < head1) ->
-				who = at1; key = head1
-			:: MEANT(head2, lacks2, 2) && !(MEANT(head1, lacks1, 1) && head1 < head2) ->
-				who = at2; key = head2
+			:: MATCHES(head1, lacks1, 1) && !(MATCHES(head2, lacks2, 2) && head2 < head1) ->
+				who = at1; its_ticket = head1
+			:: MATCHES(head2, lacks2, 2) && !(MATCHES(head1, lacks1, 1) && head1 < head2) ->
+				who = at2; its_ticket = head2
 			:: else
 			fi;
 			head1 = 0; head2 = 0; at1 = 0; at2 = 0; lacks1 = 0; lacks2 = 0
@@ -131,17 +138,17 @@ inline wake(roles_, need_, behind_)
 		:: d_step { /* shm_cas(word, s.word, ...) */
 			who != NOBODY ->
 			if
-#ifdef PLAIN_CALL
+#ifdef PLAIN_WAKE
 			:: true ->
 				assert(slots[who].state == WAITING || slots[who].state == WOKEN); /* P3 */
 #else
-			:: slots[who].ticket == key && slots[who].state == WOKEN ->
-#ifdef REACH_TOLD
+			:: slots[who].ticket == its_ticket && slots[who].state == WOKEN ->
+#ifdef REACH_ALREADY_WOKEN
 				assert(false);
 #endif
 				slots[who].roles = slots[who].roles | (roles_);
-				who = TOLD
-			:: slots[who].ticket == key && slots[who].state == WAITING ->
+				who = ALREADY
+			:: slots[who].ticket == its_ticket && slots[who].state == WAITING ->
 #endif
 				slots[who].state = WOKEN;
 				slots[who].roles = roles_;
@@ -152,11 +159,11 @@ inline wake(roles_, need_, behind_)
 #endif
 				who = NOBODY
 			fi;
-			key = 0
+			its_ticket = 0
 		   }
 		   if
-		   :: d_step { who < TOLD -> efd[who] = true }; break
-		   :: who == TOLD -> break
+		   :: d_step { who < ALREADY -> efd[who] = true }; break
+		   :: who == ALREADY -> break
 		   :: who == NOBODY
 		   fi
 		fi
@@ -164,11 +171,11 @@ inline wake(roles_, need_, behind_)
 	who = 0
 }
 
-/* call_any() */
-inline call_any(roles2_, need2_)
+/* queue_any(), then wake() */
+inline wake_any(roles2_, qkey2_)
 {
 	if
-	:: roles2_ != 0 && marks != 0 -> wake(roles2_, need2_, 0)
+	:: roles2_ != 0 && marks != 0 -> wake(roles2_, qkey2_, 0)
 	:: else
 	fi
 }
@@ -180,18 +187,18 @@ inline try()
 		got = false;
 		lacks = 0;
 		if
-		:: need == 1 && free_d > 0 -> free_d--; reqs[me].d = true; got = true
-		:: need == 2 && free_d2 > 0 -> free_d2--; reqs[me].d2 = true; got = true
+		:: qkey == 1 && free_d > 0 -> free_d--; reqs[me].d = true; got = true
+		:: qkey == 2 && free_d2 > 0 -> free_d2--; reqs[me].d2 = true; got = true
 		:: else -> lacks = D
 		fi
 	}
 }
 #else
-/* plan_once(): `got`, or what it lacks; owes what was given back inside it. */
+/* plan_once(): `got`, or the roles that it lacks; `owes`: the roles that it gave back inside. */
 inline try()
 {
 	if
-	:: need == 1 ->
+	:: qkey == 1 ->
 		d_step {
 			got = false;
 			lacks = 0;
@@ -201,7 +208,7 @@ inline try()
 			fi
 		}
 		if
-		:: lacks == P && free_d == 0 -> lacks = D /* either will do */
+		:: lacks == P && free_d == 0 -> lacks = D /* a slot of either role allows another try */
 		:: lacks == P && free_d > 0
 		:: lacks == 0 ->
 			d_step {
@@ -238,11 +245,11 @@ inline unmark()
 	marks = marks & (ALL_MARKS - (1 << mine))
 }
 
-/* queue_leave(): called = the roles for which it was called */
+/* queue_leave(): woken = the roles for which the waiter was woken */
 inline leave()
 {
 	d_step { /* shm_xchg(word, TAKEN) */
-		called = (SLOT.state == WOKEN -> SLOT.roles : 0);
+		woken = (SLOT.state == WOKEN -> SLOT.roles : 0);
 		SLOT.state = TAKEN;
 		SLOT.roles = 0
 	}
@@ -255,8 +262,8 @@ inline leave()
 #endif
 }
 
-/* queue_rearm(): roles = those it was called for */
-inline stand()
+/* queue_rearm(): roles = the roles for which the waiter was woken */
+inline rearm()
 {
 #ifdef OLD_LACKS
 	if
@@ -273,46 +280,46 @@ inline stand()
 	}
 }
 
-/* wait_served(), wait_settle(): what it was called for and did not take, or where a place is left, it passes on */
+/* wait_served(), wait_settle(): passes on the wake-up for the roles that it did not take or that have a slot left */
 inline served()
 {
 	leave();
-	roles = roles | called;
-	called = 0;
-#ifdef OWN_MODELS_ROOM
-	left = ((need == 1 -> free_d : free_d2) > 0 -> D : 0);
+	roles = roles | woken;
+	woken = 0;
+#ifdef OWN_SLOTS_ONLY
+	left = ((qkey == 1 -> free_d : free_d2) > 0 -> D : 0);
 #else
-	left = (need == 1 && free_p > 0 -> P : 0);
+	left = (qkey == 1 && free_p > 0 -> P : 0);
 	left = left | (free_d > 0 -> D : 0);
 #ifdef TWO_ENGINES
 	left = left | (free_d2 > 0 -> D : 0);
 #endif
 #endif
 	d_step {
-#ifdef KEEPS_WHAT_IT_HAD
+#ifdef KEEPS_OTHER_ROLES
 		roles = 0;
 #endif
-		owes = owes | (roles & left) | (need == 2 -> (roles & P) : 0);
+		owes = owes | (roles & left) | (qkey == 2 -> (roles & P) : 0);
 #ifndef QUIET_LEAVE
 		owes = owes | UNTRIED;
 #endif
 		roles = 0; left = 0
 	}
 #ifdef OWN_FORGOTTEN
-	call_any(owes, 0);
+	wake_any(owes, 0);
 #else
-	call_any(owes, need);
+	wake_any(owes, qkey);
 #endif
 	owes = 0
 }
 
-/* wait_again() with waits, wait_settle(): it stays there */
+/* wait_again() with waits, wait_settle(): the waiter stays */
 inline stays()
 {
 	SLOT.lacks = lacks;
 	lacks = 0;
 #ifndef QUIET_GIVE_BACK
-	call_any(owes, 0);
+	wake_any(owes, 0);
 #endif
 	owes = 0
 }
@@ -324,7 +331,7 @@ inline stays()
 	:: else \
 	fi
 
-inline enter()
+inline enqueue()
 {
 	d_step { last++; ticket = last }
 	d_step { TAKE(0) }
@@ -337,7 +344,7 @@ inline enter()
 	if
 	:: mine != NOBODY ->
 		marks = marks | (1 << mine);
-		stand();
+		rearm();
 		ahead(ticket)
 	:: else
 	fi
@@ -346,52 +353,52 @@ inline enter()
 inline release()
 {
 #ifdef LOOK_BEFORE_RELEASE
-	call_any(P, 0);
+	wake_any(P, 0);
 #endif
 	if
 	:: reqs[me].p ->
 		d_step { free_p++; reqs[me].p = false }
 #ifndef LOOK_BEFORE_RELEASE
-		call_any(P, 0)
+		wake_any(P, 0)
 #endif
 	:: else
 	fi;
 #ifdef LOOK_BEFORE_RELEASE
-	call_any(D, 0);
+	wake_any(D, 0);
 #endif
 #ifdef TWO_ENGINES
 	if
 	:: reqs[me].d ->
 		d_step { free_d++; reqs[me].d = false }
-		call_any(D, 0)
+		wake_any(D, 0)
 	:: else
 	fi;
 	if
 	:: reqs[me].d2 ->
 		d_step { free_d2++; reqs[me].d2 = false }
-		call_any(D, 0)
+		wake_any(D, 0)
 	:: else
 	fi
 #else
 	d_step { free_d++; reqs[me].d = false }
 #ifndef LOOK_BEFORE_RELEASE
-	call_any(D, 0)
+	wake_any(D, 0)
 #endif
 #endif
 }
 
 proctype worker(byte me)
 {
-	byte need = NEED_OF(me), mine = NOBODY, ticket, lacks, owes, roles, called;
-	byte who, key, head1, head2, at1, at2, lacks1, lacks2;
-	byte before; /* ghost: who stood there of its need when it came */
+	byte qkey = KEY_OF(me), mine = NOBODY, ticket, lacks, owes, roles, woken;
+	byte who, its_ticket, head1, head2, at1, at2, lacks1, lacks2;
+	byte before; /* ghost: the waiter of the same key when the request came */
 	byte left;
 	bool got, behind;
 
 	{
 #ifdef HELD
 		if
-		:: me == 0 -> goto served_at_once /* it begins with both places */
+		:: me == 0 -> goto served_at_once /* it begins with both slots */
 		:: else
 		fi;
 #endif
@@ -399,12 +406,12 @@ proctype worker(byte me)
 		/* a newcomer: wait_before() */
 		d_step {
 			if
-			:: STANDS(0) && NEED_OF(slots[0].owner) == need -> before = slots[0].ticket
+			:: WAITS_IN(0) && KEY_OF(slots[0].owner) == qkey -> before = slots[0].ticket
 			:: else
 			fi
 		}
 		ahead(250);
-#ifdef PUSH_IN
+#ifdef OVERTAKE
 		behind = false;
 #endif
 		if
@@ -414,20 +421,20 @@ proctype worker(byte me)
 		behind = false;
 		if
 		:: got ->
-			assert(before == 0 || !STANDS(0) || slots[0].ticket != before); /* P4 */
+			assert(before == 0 || !WAITS_IN(0) || slots[0].ticket != before); /* P4 */
 			goto served_at_once
 		:: else -> before = 0
 		fi;
 #endif
-		/* wait_again(): a place given back inside the try is settled last */
+		/* wait_again(): a slot given back inside the try is settled last */
 		lacks = 0;
-		enter();
+		enqueue();
 		if
 		:: mine == NOBODY -> /* 429 */
 #ifdef REACH_FULL
 			assert(false);
 #endif
-			call_any(owes, 0);
+			wake_any(owes, 0);
 			owes = 0;
 			goto done
 		:: mine != NOBODY && !behind ->
@@ -443,7 +450,7 @@ proctype worker(byte me)
 			assert(false);
 #endif
 			behind = false;
-			call_any(owes, 0);
+			wake_any(owes, 0);
 			owes = 0
 		fi;
 		do /* waits: on_wake(), wait_collect() */
@@ -451,13 +458,13 @@ proctype worker(byte me)
 			efd[me] = false;
 			if
 			:: SLOT.state == WOKEN ->
-				stand();
+				rearm();
 				try();
 				if
 				:: got -> served(); goto is_served
 				:: else
 				fi;
-#ifdef REACH_IN_VAIN
+#ifdef REACH_SPURIOUS
 				assert(false);
 #endif
 				stays();
@@ -467,19 +474,19 @@ proctype worker(byte me)
 				roles = 0
 			:: else
 			fi
-		:: reqs[me].leaves -> /* its client has gone: wait_leave() */
+		:: reqs[me].leaves -> /* its client has left: wait_leave() */
 			leave();
-#ifdef REACH_LEFT_CALLED
-			assert(called == 0);
+#ifdef REACH_LEFT_WOKEN
+			assert(woken == 0);
 #endif
-#ifdef LEAVE_CALLED
-			called = 0;
+#ifdef LEAVE_WOKEN
+			woken = 0;
 #endif
 #ifndef QUIET_LEAVE
-			called = called | UNTRIED;
+			woken = woken | UNTRIED;
 #endif
-			call_any(called, need);
-			called = 0;
+			wake_any(woken, qkey);
+			woken = 0;
 			goto done
 		od;
 is_served:
@@ -490,14 +497,14 @@ is_served:
 served_at_once:
 		/* its legs run */
 #ifdef TWO_ENGINES
-		(me != 1 || reqs[2].over); /* longer than the other, which needs nothing of it */
+		(me != 1 || reqs[2].over); /* longer than the other request, which needs none of its slots */
 #endif
 		release();
 done:
 		skip;
 		d_step {
 			reqs[me].over = true;
-			mine = NOBODY; ticket = 0; lacks = 0; owes = 0; roles = 0; called = 0; who = 0; key = 0;
+			mine = NOBODY; ticket = 0; lacks = 0; owes = 0; roles = 0; woken = 0; who = 0; its_ticket = 0;
 			head1 = 0; head2 = 0; at1 = 0; at2 = 0; lacks1 = 0; lacks2 = 0;
 			got = false; behind = false; left = 0; before = 0
 		}
@@ -505,7 +512,7 @@ done:
 		d_step {
 			reqs[me].killed && !reqs[me].over && !reqs[me].dead ->
 			reqs[me].dead = true;
-			mine = NOBODY; ticket = 0; lacks = 0; owes = 0; roles = 0; called = 0; who = 0; key = 0;
+			mine = NOBODY; ticket = 0; lacks = 0; owes = 0; roles = 0; woken = 0; who = 0; its_ticket = 0;
 			head1 = 0; head2 = 0; at1 = 0; at2 = 0; lacks1 = 0; lacks2 = 0;
 			got = false; behind = false; left = 0; before = 0
 		}
@@ -513,13 +520,13 @@ done:
 }
 
 #ifdef VICTIM
-/* SIGKILL of one of them. */
+/* SIGKILL of one worker. */
 proctype killer()
 {
 	reqs[VICTIM].killed = true
 }
 
-/* After waitpid(): load_reap(), queue_reap(), then the first is called. */
+/* After waitpid(): load_reap(), queue_reap(), then the first waiter is woken. */
 #define REAP(s) \
 	if \
 	:: slots[s].state != FREE && slots[s].owner == me -> \
@@ -527,8 +534,8 @@ proctype killer()
 		d_step { slots[s].state = FREE; slots[s].ticket = 0; slots[s].owner = 0; slots[s].roles = 0; slots[s].lacks = 0 } \
 	:: else \
 	fi
-/* Who was called by the dead one, and not told. */
-#define TELL(s) d_step { \
+/* A waiter that the dead worker woke without writing the eventfd. */
+#define KICK(s) d_step { \
 	if \
 	:: slots[s].state == WOKEN -> efd[slots[s].owner] = true \
 	:: else \
@@ -536,7 +543,7 @@ proctype killer()
 
 proctype master()
 {
-	byte me, need, who, key, head1, head2, at1, at2, lacks1, lacks2;
+	byte me, qkey, who, its_ticket, head1, head2, at1, at2, lacks1, lacks2;
 
 end:	atomic {
 		reqs[VICTIM].dead ->
@@ -550,18 +557,18 @@ end:	atomic {
 		:: else
 		fi
 	}
-#ifdef REACH_DIED_CALLED
+#ifdef REACH_DIED_WOKEN
 	assert(!(slots[0].state == WOKEN && slots[0].owner == me));
 #endif
 #ifndef NO_REAP
 	REAP(0);
 	REAP(1);
 #endif
-#ifndef NO_TELL_AFTER_DEATH
-	TELL(0);
-	TELL(1);
+#ifndef NO_EVENTFD_AFTER_DEATH
+	KICK(0);
+	KICK(1);
 #endif
-#ifndef NO_CALL_AFTER_DEATH
+#ifndef NO_WAKE_AFTER_DEATH
 	if
 	:: marks != 0 -> wake(ALL, 0, 0)
 	:: else

@@ -75,32 +75,32 @@ flags|REACH_TIMEOUT|$two -DREACH_TIMEOUT|short|assertion violated 0
 queue|all|-DNOTHING_HELD|pass|
 queue|held|-DHELD|pass|
 queue|held-leaves|-DHELD -DLEAVES=1|pass|
-queue|one-need|-DONE_NEED|pass|
+queue|one-key|-DONE_KEY|pass|
 queue|one-slot|-DONE_SLOT|pass|
 queue|two-engines|-DHELD -DTWO_ENGINES|pass|
-queue|one-need-dies|-DONE_NEED -DHELD -DVICTIM=1|pass|
-queue|NO_SECOND_TRY|-DONE_NEED -DNO_SECOND_TRY|deep|invalid end state
+queue|one-key-dies|-DONE_KEY -DHELD -DVICTIM=1|pass|
+queue|NO_SECOND_TRY|-DONE_KEY -DNO_SECOND_TRY|deep|invalid end state
 queue|OLD_LACKS|-DHELD -DOLD_LACKS|deep|invalid end state
 queue|LOOK_BEFORE_RELEASE|-DHELD -DLOOK_BEFORE_RELEASE|deep|invalid end state
 queue|QUIET_GIVE_BACK|-DQUIET_GIVE_BACK|deep|invalid end state
 queue|NO_PASS|-DHELD -DNO_PASS|deep|invalid end state
-queue|LEAVE_CALLED|-DHELD -DLEAVES=1 -DLEAVE_CALLED|deep|invalid end state
-queue|QUIET_LEAVE|-DONE_NEED -DLEAVES=0 -DQUIET_LEAVE|deep|invalid end state
-queue|KEEPS_WHAT_IT_HAD|-DHELD -DKEEPS_WHAT_IT_HAD|deep|invalid end state
-queue|OWN_MODELS_ROOM|-DHELD -DTWO_ENGINES -DOWN_MODELS_ROOM|deep|invalid end state
-queue|NO_CALL_AFTER_DEATH|-DONE_NEED -DHELD -DVICTIM=0 -DNO_CALL_AFTER_DEATH|deep|invalid end state
-queue|NO_TELL_AFTER_DEATH|-DONE_NEED -DHELD -DVICTIM=0 -DNO_TELL_AFTER_DEATH|deep|invalid end state
-queue|NO_REAP|-DONE_NEED -DHELD -DVICTIM=1 -DNO_REAP|deep|assertion violated
-queue|UNMARK_AFTER_FREE|-DONE_NEED -DUNMARK_AFTER_FREE|deep|invalid end state
-queue|PLAIN_CALL|-DONE_NEED -DPLAIN_CALL|deep|assertion violated
-queue|PUSH_IN|-DONE_NEED -DPUSH_IN|deep|assertion violated
-queue|REACH_BEHIND|-DONE_NEED -DREACH_BEHIND|deep|assertion violated 0
+queue|LEAVE_WOKEN|-DHELD -DLEAVES=1 -DLEAVE_WOKEN|deep|invalid end state
+queue|QUIET_LEAVE|-DONE_KEY -DLEAVES=0 -DQUIET_LEAVE|deep|invalid end state
+queue|KEEPS_OTHER_ROLES|-DHELD -DKEEPS_OTHER_ROLES|deep|invalid end state
+queue|OWN_SLOTS_ONLY|-DHELD -DTWO_ENGINES -DOWN_SLOTS_ONLY|deep|invalid end state
+queue|NO_WAKE_AFTER_DEATH|-DONE_KEY -DHELD -DVICTIM=0 -DNO_WAKE_AFTER_DEATH|deep|invalid end state
+queue|NO_EVENTFD_AFTER_DEATH|-DONE_KEY -DHELD -DVICTIM=0 -DNO_EVENTFD_AFTER_DEATH|deep|invalid end state
+queue|NO_REAP|-DONE_KEY -DHELD -DVICTIM=1 -DNO_REAP|deep|assertion violated
+queue|UNMARK_AFTER_FREE|-DONE_KEY -DUNMARK_AFTER_FREE|deep|invalid end state
+queue|PLAIN_WAKE|-DONE_KEY -DPLAIN_WAKE|deep|assertion violated
+queue|OVERTAKE|-DONE_KEY -DOVERTAKE|deep|assertion violated
+queue|REACH_BEHIND|-DONE_KEY -DREACH_BEHIND|deep|assertion violated 0
 queue|REACH_FULL|-DONE_SLOT -DREACH_FULL|deep|assertion violated 0
-queue|REACH_CAS_LOST|-DONE_NEED -DREACH_CAS_LOST|deep|assertion violated 0
-queue|REACH_IN_VAIN|-DHELD -DREACH_IN_VAIN|deep|assertion violated 0
-queue|REACH_TOLD|-DHELD -DREACH_TOLD|deep|assertion violated 0
-queue|REACH_DIED_CALLED|-DONE_NEED -DHELD -DVICTIM=1 -DREACH_DIED_CALLED|deep|assertion violated
-queue|REACH_LEFT_CALLED|-DHELD -DLEAVES=1 -DREACH_LEFT_CALLED|deep|(called==0)
+queue|REACH_CAS_LOST|-DONE_KEY -DREACH_CAS_LOST|deep|assertion violated 0
+queue|REACH_SPURIOUS|-DHELD -DREACH_SPURIOUS|deep|assertion violated 0
+queue|REACH_ALREADY_WOKEN|-DHELD -DREACH_ALREADY_WOKEN|deep|assertion violated 0
+queue|REACH_DIED_WOKEN|-DONE_KEY -DHELD -DVICTIM=1 -DREACH_DIED_WOKEN|deep|assertion violated
+queue|REACH_LEFT_WOKEN|-DHELD -DLEAVES=1 -DREACH_LEFT_WOKEN|deep|(woken==0)
 queue|REACH_ALL_SERVED|-DHELD -DREACH_ALL_SERVED|deep|(served_after_waiting<2)
 state|2-changes|-DNREQUESTS=1|pass|
 state|1-change|-DNCHANGES=1|pass|
@@ -119,7 +119,7 @@ wide="
 state|2-changes-again||pass|
 queue|held-dies|-DHELD -DVICTIM=0|pass|
 queue|held-waiter-dies|-DHELD -DVICTIM=1|pass|
-queue|one-need-leaves|-DONE_NEED -DLEAVES=0|pass|
+queue|one-key-leaves|-DONE_KEY -DLEAVES=0|pass|
 rcu|all-freed-both|-DARENAS=2|live|
 load|4-and-2|-DSEQS0=4 -DSEQS1=2|pass|
 load|4-and-3|-DSEQS0=4 -DSEQS1=3|pass|
@@ -192,14 +192,14 @@ search() { # MODEL NAME FLAGS KIND EXPECTED
 }
 
 # queue.pml's inlines are expanded many times, some with arguments that leave no choice: spin tells of each copy by the same
-# line, so a line of theirs proves nothing.  That they do move is what its REACH_ searches show.
+# line, so their lines prove nothing.  The REACH_ searches show that they make steps.
 except_copies() { # MODEL
 	[ "$1" = queue ] || exec cat
 	awk -F'[: ]' 'NR == FNR { if (/^inline /) on = 1; if (on) copy[FNR] = 1; if (/^}/) on = 0; next }
 		!copy[$5]' shm/queue.pml -
 }
 
-# What no pass search of the model reached: a model that cannot move passes everything.
+# Lines that no pass search of the model reached: a model that makes no step would pass every search.
 unreached() { # MODEL
 	local n=0 out
 	for out in $(printf '%s\n' "${rows[@]}" | awk -F'|' -v m="$1" -v w="$work" '$1 == m && $4 == "pass" { print w "/" m "-" $2 "/out" }'); do
