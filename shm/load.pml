@@ -17,7 +17,7 @@
  *
  * Memory is sequentially consistent here.  Words and acked change by shm_cas() alone, a full barrier.
  * Seq, change, journal and row are written by their worker and read by the master after waitpid(), when
- * all that the dead had stored is out; nobody else reads them.  What is left is their order with the
+ * all stores of the dead process are out; no other process reads them.  What is left is their order with the
  * CAS between them, and they are not moved across it.  In op_happened() an acquire load keeps the word
  * before acked; -DACKED_READ_FIRST is what happens without.
  *
@@ -332,7 +332,7 @@ end:	do
 		procs[d].row[REQUESTS] = 0;
 		procs[d].row[TOKENS] = 0;
 		assert(procs[d].own[REQUESTS] == 0 && procs[d].own[TOKENS] == 0);
-		/* what nobody reads any more */
+		/* variables that are not read any more */
 		procs[d].journal_seq = 0; procs[d].before = 0; procs[d].plus = 0; procs[d].minus = 0;
 		procs[d].dead = false;
 		d = 0
@@ -340,7 +340,7 @@ end:	do
 	od
 }
 
-/* P3, when no operation is open and nobody waits to be reaped. */
+/* P3, when no operation is open and no dead worker waits to be reaped. */
 proctype auditor()
 {
 end:	do

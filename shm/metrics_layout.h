@@ -1,5 +1,5 @@
 /*
- * What lies in a metrics slab.  seg.c lays the segment out with it; everybody else includes metrics.h.
+ * What lies in a metrics slab.  seg.c lays the segment out with it; other files include metrics.h.
  */
 #pragma once
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /*
  * The queue.  An entry's word is ticket:40 | worker+1:8 | roles:8 | state:8; 0 is free.
  *
- *	FREE --enqueue--> TAKEN --mark--> WAITING --wake (anybody)--> WOKEN
+ *	FREE --enqueue--> TAKEN --mark--> WAITING --wake (any process)--> WOKEN
  *	  ^                 |                ^ `------- leave --------'|
  *	  `---- unmark -----'                `-------- rearm ----------'
  *

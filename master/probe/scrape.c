@@ -113,15 +113,16 @@ count_of(double v)
 }
 
 /*
- * The part of the engine's load that is not ours.  The engine took its figures at some moment between
- * our request and its answer.  The largest number of our own requests seen in that time is subtracted.
- * So a request of ours that began or ended meanwhile never counts as foreign load, which would turn
- * traffic away from this engine for a whole interval.  The opposite error, foreign load hidden by our
- * own new requests, is harmless: our own count already has those.
+ * The foreign part of the engine's load.  The engine took its figures at some moment between our
+ * request and its answer.  The largest number of this router's requests seen in that time is
+ * subtracted.  So a request of this router that began or ended meanwhile never counts as foreign
+ * load, which would turn traffic away from this engine for a whole interval.  The opposite error,
+ * foreign load hidden by new requests of this router, is harmless: the router's own count already
+ * has those.
  *
- * A request of ours that began and ended between two samples was never seen.  If there was none, the
- * result is exact.  Else the smaller of this figure and the former one counts: such a request is in one
- * of them, real foreign load is in both.
+ * A request of this router that began and ended between two samples was never seen.  If there was
+ * none, the result is exact.  Else the smaller of this figure and the former one counts: such a
+ * request is in one of them, real foreign load is in both.
  */
 static uint32_t
 foreign(struct scrape *s, const struct ep_scrape *figures)

@@ -17,7 +17,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # grows until it is the whole project: a folder with all that is in it
 CLEAN = [
-    "Makefile", "tests/README.md", "tests/bench", "tests/data", "tests/e2e", "tests/engine", "tests/fuzz", "tests/lint", "tests/tools", "tests/unit/master", "tests/verify", "master",
+    "Makefile", "README.md", "etc", "systemd", "tests/README.md", "tests/bench", "tests/chaos", "tests/data", "tests/e2e", "tests/engine", "tests/fuzz", "tests/lint", "tests/tools", "tests/unit/master", "tests/verify", "master",
     "shm", "proto", "tests/torture", "tests/unit/proto", "tests/unit/shm",
     "worker/README.md", "worker/attempt", "worker/base", "worker/handshake", "worker/net", "worker/request", "worker/worker.c", "worker/worker.h",
 ]
@@ -26,6 +26,7 @@ ENDINGS = (".c", ".h", ".py", ".sh", ".md", ".yaml", ".pml")
 FOLDERS = ["master", "worker", "shm", "proto", "tests", "etc", "systemd", "README.md", "Makefile"]
 
 WORKER = ("worker/", "tests/unit/worker/", "tests/e2e/", "README.md")
+PLAIN = ("master/", "shm/", "proto/", "etc/", "systemd/", "README.md") # a pronoun does not name the process, the field or the user
 # (pattern of the word, what to write, pattern of lines that are right although they match, folders; None: all)
 RETIRED = [
     (r"pairs?", "attempt; of several: branch", r"[Pp]airs? (with|of)|engine[ _]pairs?|key.value pair|socketpair", WORKER),
@@ -56,6 +57,10 @@ RETIRED = [
     (r"lulls?", "idle period", None, None),
     (r"beats?", "heartbeat", None, None),
     (r"last[-_ ]words", "crash note", None, None),
+    (r"whoever|(any|some|every|no)body", "the process, request or user that is meant", r"NOBODY|::test_", PLAIN),
+    (r"(go|goes|going|gone)[-_ ]on[-_ ]with", "continue", None, PLAIN),
+    (r"of (ours|theirs)|looks? (it |them )?over|looked over", "of this router, of the workers; check", None, PLAIN),
+    (r"(is|are|was|were) told|tells? of|told (of|in|as|by)", "gets; reports; stored", None, ("shm/", "proto/", "etc/", "systemd/", "README.md")),
     (r"TAKEN_\w+", "HANDOFF_{OK,NONE,RETRY,BAD}", None, None),
     (r"LEAVES_\w+", "CLEANUP_{NONE,KV,ABORT}", None, None),
 ]
