@@ -167,7 +167,7 @@ on_accept(evutil_socket_t lfd, short what, void *arg)
 
 	(void)what;
 	if (fd >= 0) {
-		client_new(w, fd);
+		client_new(w, fd, &request_client_ops);
 	} else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
 		w->accept_paused = true; /* until the next tick */
 	}

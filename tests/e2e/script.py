@@ -192,7 +192,8 @@ class ScriptedEngine:
                 elif RELEASE in ex.body:
                     self.refused.append(ex)
                     # it comes when it likes: the next request of a test is not to find its connection
-                    ex.reply(404, {"error": {"message": "no such model", "type": "NotFoundError", "param": "model", "code": 404}}, keep=False)
+                    ex.reply(404, {"error": {"message": "no such model", "type": "NotFoundError", "param": "model", "code": 404}},
+                             headers=[("Connection", "close")], keep=False)
                     break
                 else:
                     conn.served = True

@@ -67,3 +67,18 @@
 #define END_ENUM(id, word, status, type, message) END_##id,
 enum req_end { END_LIST(END_ENUM) END_N };
 #undef END_ENUM
+
+/* What the router says of an end. */
+struct end_info {
+	const char *word;
+	int status; /* 0: none is sent, or the engine's own */
+	const char *type, *message;
+};
+
+extern const struct end_info end_info[END_N];
+
+static inline const char *
+end_word(enum req_end end)
+{
+	return end_info[end].word;
+}

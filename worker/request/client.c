@@ -6,15 +6,13 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "proto/http/http.h"
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/accept.h"
 #include "shm/base/mem.h"
 #include "worker/base/buffered.h"
 #include "worker/base/core.h"
-#include "worker/attempt/deliver.h"
-#include "worker/request/limit.h"
-#include "worker/request/request.h"
 
 /* bytes a client may send ahead of its answer before it is not read any more */
 #define CLIENT_AHEAD (64u << 10)
@@ -28,11 +26,12 @@ static void on_client_error(void *arg, int err);
 static size_t consume(struct client *c, const char *p, size_t n);
 
 void
-client_new(struct worker *w, int fd)
+client_new(struct worker *w, int fd, const struct client_ops *ops)
 {
 	struct client *c = MEM_NEW(struct client);
 
 	c->w = w;
+	c->ops = ops;
 	c->sock.on_read = on_client_read;
 	c->sock.on_drained = on_client_drained;
 	c->sock.on_error = on_client_error;
@@ -46,8 +45,8 @@ client_new(struct worker *w, int fd)
 	worker_need_tick(w);
 }
 
-void
-client_end(struct client *c)
+static void
+end(struct client *c, bool stalled)
 {
 	struct req *req = c->req;
 
@@ -62,10 +61,14 @@ client_end(struct client *c)
 	accept_count(c->w->seg, c->w->slot, c->w->nclients);
 	metric_gauge_add(c->w->slab, G_OPEN_CONNS, -1);
 	worker_listen_update(c->w);
-	if (req != NULL) {
-		req->client = NULL;
-		req_event(req, RQ_CLIENT_GONE);
-	}
+	if (req != NULL)
+		c->ops->gone(req, stalled);
+}
+
+void
+client_end(struct client *c)
+{
+	end(c, false);
 }
 
 static size_t
@@ -89,7 +92,7 @@ wants_bytes(const struct client *c)
 {
 	if (c->closing || (c->req == NULL && c->full))
 		return false; /* a client that does not read its answers is not asked for more */
-	return c->req == NULL || c->req->state == REQ_HEAD || c->req->state == REQ_BODY;
+	return c->req == NULL || c->ops->wants_bytes(c->req);
 }
 
 static void
@@ -161,59 +164,6 @@ on_client_read(void *arg)
 		keep_rest(c, c->w->buf + used, (size_t)n - used);
 }
 
-/* Head bytes.  Returns how many were used: all of a complete head, or none. */
-static size_t
-consume_head(struct client *c, const char *p, size_t n)
-{
-	struct req *req = c->req;
-	struct http_head h;
-	ssize_t len = http_head_end(p, n, &c->scanned);
-	int r;
-
-	if ((len == 0 && n > c->w->conf->max_head) || len > (ssize_t)c->w->conf->max_head) {
-		req_refuse(req, END_HEAD_TOO_LARGE, NULL);
-		return n;
-	}
-	if (len == 0 && limit_full(c->w)) {
-		req_refuse(req, END_OVERLOADED, NULL);
-		return n;
-	}
-	if (len == 0)
-		return 0;
-	c->scanned = 0;
-	r = len < 0 ? (int)len : http_head_parse(&h, HTTP_KIND_REQUEST, p, (size_t)len, false);
-	if (r < 0) {
-		req_refuse(req,
-			r == HTTP_E_VERSION     ? END_BAD_VERSION
-			: r == HTTP_E_CODING    ? END_BAD_CODING
-			: r == HTTP_E_TOO_MANY  ? END_HEAD_TOO_LARGE
-			: r == HTTP_E_TOO_LARGE ? END_BODY_TOO_LARGE
-						: END_BAD_HTTP,
-			http_error_text(r));
-		return n;
-	}
-	req->bytes_in += (uint64_t)len;
-	req_head(req, &h);
-	return (size_t)len;
-}
-
-static size_t
-consume_body(struct client *c, const char *p, size_t n)
-{
-	struct req *req = c->req;
-	struct span piece;
-	ssize_t used = http_body_next(&req->framing, p, n, &piece);
-
-	if (used < 0) {
-		req_refuse(req, used == HTTP_E_TOO_LARGE ? END_BODY_TOO_LARGE : END_BAD_HTTP,
-			http_error_text((int)used));
-		return n;
-	}
-	req->bytes_in += (uint64_t)used;
-	req_body(req, piece.p, piece.n);
-	return (size_t)used;
-}
-
 static size_t
 consume(struct client *c, const char *p, size_t n)
 {
@@ -226,9 +176,8 @@ consume(struct client *c, const char *p, size_t n)
 		if (n == 1 && *p == '\r')
 			return 0; /* perhaps half of an empty line */
 		c->scanned = 0;
-		c->req = req_new(c->w, c);
 	}
-	return c->req->state == REQ_HEAD ? consume_head(c, p, n) : consume_body(c, p, n);
+	return c->ops->bytes(c, p, n);
 }
 
 static void
@@ -239,9 +188,9 @@ on_client_drained(void *arg)
 	c->full = false;
 	c->queued_before = 0;
 	if (c->closing)
-		client_done(c, false);
+		client_done(c, false, c->unread);
 	else if (c->req != NULL)
-		deliver_drained(&c->req->job);
+		c->ops->drained(c->req);
 	else {
 		/* idle from now on, not from when the answer was queued */
 		if (!c->w->draining)
@@ -292,12 +241,12 @@ linger(struct client *c)
 }
 
 void
-client_done(struct client *c, bool keep_alive)
+client_done(struct client *c, bool keep_alive, bool unread)
 {
 	if (c->ended || c->lingering)
 		return;
 	if (c->req != NULL)
-		c->unread = !c->req->framing.done;
+		c->unread = unread;
 	c->req = NULL;
 	if (!keep_alive || c->w->draining)
 		c->closing = true;
@@ -328,9 +277,7 @@ watch_writes(struct client *c, size_t queued, uint64_t now_ms)
 	}
 	if (now_ms < c->write_deadline_ms)
 		return;
-	if (c->req != NULL)
-		c->req->job.end = END_CLIENT_STALLED;
-	client_end(c);
+	end(c, true);
 }
 
 void

@@ -15,12 +15,26 @@
 #include "worker/net/sock.h"
 
 struct evbuffer;
+struct client;
 struct req;
 struct worker;
+
+/* What a client reports to the request that it has, or begins. */
+struct client_ops {
+	/* Bytes of the request; makes c->req if there is none.  Returns how many were used; 0: more must come first. */
+	size_t (*bytes)(struct client *c, const char *p, size_t n);
+	/* Returns true while the request's head or body is being read. */
+	bool (*wants_bytes)(const struct req *req);
+	/* The socket took everything that was queued. */
+	void (*drained)(struct req *req);
+	/* The connection is closed.  `stalled`: since the client took nothing of its answer for client.write_timeout. */
+	void (*gone)(struct req *req, bool stalled);
+};
 
 struct client {
 	struct sock sock;
 	struct worker *w;
+	const struct client_ops *ops;
 	struct req *req;      /* being read, worked on or answered; NULL between requests */
 	struct evbuffer *in;  /* read and not consumed yet; NULL when empty */
 	size_t scanned;       /* of `in`: looked at for a head's end */
@@ -39,8 +53,8 @@ struct client {
 };
 
 /* Takes over an accepted, non-blocking fd. */
-void client_new(struct worker *w, int fd);
-/* Closes the connection, and raises RQ_CLIENT_GONE for its request if there is one.  Idempotent. */
+void client_new(struct worker *w, int fd, const struct client_ops *ops);
+/* Closes the connection, and tells its request if there is one.  Idempotent. */
 void client_end(struct client *c);
 void client_free(struct client *c); /* after the turn */
 
@@ -48,8 +62,9 @@ void client_free(struct client *c); /* after the turn */
 void client_write(struct client *c, const struct iovec *iov, int n);
 /* Bytes are queued: the engine should not be read. */
 bool client_full(const struct client *c);
-/* The request has been answered or given up: the connection goes on to the next one, or closes. */
-void client_done(struct client *c, bool keep_alive);
+/* The request has been answered or given up: the connection goes on to the next one, or closes.  `unread`: the request
+ * had not been read to its end. */
+void client_done(struct client *c, bool keep_alive, bool unread);
 /* Looks at the deadlines: idle, write, linger. */
 void client_tick(struct client *c, uint64_t now_ms);
 /*

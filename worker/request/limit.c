@@ -10,8 +10,9 @@
 #include "shm/quota.h"
 #include "worker/base/buffered.h"
 #include "worker/base/core.h"
+#include "worker/base/text.h"
 #include "worker/request/client.h"
-#include "worker/request/request.h"
+#include "worker/request/req.h"
 
 #define SECOND_NS UINT64_C(1000000000)
 #define DECLARED_ALL_MS 30000 /* in which a body comes that may count on its room */

@@ -5,10 +5,11 @@
 
 #include "shm/core/heritage.h"
 #include "worker/base/core.h"
+#include "worker/base/text.h"
 #include "worker/request/health.h"
 #include "worker/request/models.h"
 #include "worker/request/relay.h"
-#include "worker/request/request.h"
+#include "worker/request/req.h"
 #include "worker/request/stats.h"
 
 typedef int local_fn(struct req *, struct evbuffer *); /* returns the status */

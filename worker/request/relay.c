@@ -8,9 +8,10 @@
 #include "proto/json/json_string.h"
 #include "proto/json/splice.h"
 #include "shm/base/clock.h"
+#include "worker/attempt/attempt.h"
 #include "worker/base/core.h"
 #include "worker/request/client.h"
-#include "worker/request/request.h"
+#include "worker/request/req.h"
 #include "shm/base/mem.h"
 
 /* a half event or a short answer up to this is held; see relay.h */

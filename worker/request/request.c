@@ -18,28 +18,26 @@
  */
 #include "worker/request/request.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
-#include <sys/uio.h>
 
-#include "proto/http/multipart.h"
+#include "proto/http/http.h"
 #include "proto/json/json_small.h"
 #include "shm/base/clock.h"
-#include "shm/base/log.h"
 #include "shm/base/mem.h"
 #include "shm/base/rnd.h"
-#include "worker/base/buffered.h"
 #include "worker/base/core.h"
+#include "worker/attempt/deliver.h"
 #include "worker/attempt/serve.h"
+#include "worker/net/leg.h"
+#include "worker/request/access_log.h"
 #include "worker/request/client.h"
+#include "worker/request/intake.h"
 #include "worker/request/limit.h"
 #include "worker/request/local.h"
 #include "worker/schedule/plan.h"
 #include "worker/schedule/threshold.h"
-#include "worker/net/connpool.h"
 #include "worker/request/relay.h"
 #include "worker/schedule/wait.h"
 #include "shm/core/heritage.h"
@@ -50,12 +48,13 @@ static req_handler head_read, body_read, head_late, body_late, planned, request_
 
 static void cut(struct job *job, enum req_end end, const char *message);
 static void woken(struct waiter *q);
-
-#define BODY_RATE 512 /* bytes a second beyond client.body_timeout: a modem of 1995 has more */
+static void req_end(struct req *req, enum req_end end);
+static void req_refuse_with(struct req *req, enum req_end end);
+static void req_trace(struct req *req, char letter);
+static void req_first_byte(struct req *req);
 
 #define MS(field) offsetof(struct conf, field)
 #define NO_CLOCK SIZE_MAX
-#define DEADLINE_MAX_MS (24u * 3600 * 1000) /* as timeouts.request */
 
 /* clang-format off */
 static const struct {
@@ -103,14 +102,6 @@ static const struct {
 };
 /* clang-format on */
 
-#define END_ROW(id, w, s, t, m) [END_##id] = {w, s, t, m},
-static const struct {
-	const char *word;
-	int status;
-	const char *type, *message;
-} ends[END_N] = {END_LIST(END_ROW)};
-#undef END_ROW
-
 const char *
 req_state_name(enum req_state s)
 {
@@ -123,18 +114,6 @@ req_handles(enum req_state s, enum req_event ev)
 	return states[s].name != NULL && states[s].on[ev] != NULL;
 }
 
-const char *
-end_word(enum req_end e)
-{
-	return ends[e].word;
-}
-
-const char *
-end_message(enum req_end e)
-{
-	return ends[e].message;
-}
-
 void
 req_event(struct req *req, enum req_event ev)
 {
@@ -142,7 +121,7 @@ req_event(struct req *req, enum req_event ev)
 }
 
 /* The only writer of req->state: moves the clock and the trace with it. */
-void
+static void
 req_enter(struct req *req, enum req_state to)
 {
 	size_t clock = states[to].clock;
@@ -159,7 +138,7 @@ req_enter(struct req *req, enum req_state to)
 		req_trace(req, states[to].letter);
 }
 
-void
+static void
 req_trace(struct req *req, char letter)
 {
 	size_t n = strlen(req->trace);
@@ -197,92 +176,7 @@ req_free(struct req **reqp)
 
 /* --- the end: one line, one count ---------------------------------------------------------------- */
 
-static uint64_t
-since(uint64_t from_us, uint64_t to_us)
-{
-	return from_us == 0 || to_us < from_us ? 0 : to_us - from_us;
-}
-
-/* The first branch's engine of a role; the one engine of a path that has one may be either's. */
-static const char *
-url_of(const struct req *req, enum role role)
-{
-	const struct attempt *a = req->job.nbranches == 0 ? NULL : req->job.branches[0].attempt;
-
-	if (a == NULL)
-		return NULL;
-	for (enum role r = 0; r < ROLE_N; r++)
-		if (a->reserved.of[r].ep != NULL && a->reserved.of[r].role == role)
-			return a->reserved.of[r].ep->url;
-	return NULL;
-}
-
-/* What saved a request whose engines failed. */
-struct rescued {
-	const char *word; /* NULL: nothing had to */
-	enum metric_counter counter;
-};
-
-static struct rescued
-rescued_by(const struct req *req)
-{
-	if (req->job.end != END_OK)
-		return (struct rescued){NULL, M_N};
-	if (req->job.rescue == RESCUE_RESUME)
-		return (struct rescued){"resume", M_RESCUED_RESUME};
-	if (req->job.rescue != RESCUE_NONE)
-		return (struct rescued){"fallback", M_RESCUED_FALLBACK};
-	return req->job.tries > 0 ? (struct rescued){"retry", M_RESCUED_RETRY}
-				  : (struct rescued){NULL, M_N};
-}
-
 static void
-log_end(const struct req *req, uint64_t now_us)
-{
-	LOG_AT(req->job.end == END_LOCAL ? LOG_L_DEBUG : LOG_L_INFO, "request",
-		LOG_S("req", req->job.facts.id),
-		LOG_S("attempt", req->job.nbranches > 0 && req->job.branches[0].attempt != NULL
-					 ? req->job.branches[0].attempt->t.id
-					 : NULL),
-		LOG_S("route", route_path(req->job.facts.route)),
-		LOG_S("pool", req->job.facts.pool.name),
-		LOG_S("prefill", url_of(req, ROLE_PREFILL)),
-		LOG_S("decode", url_of(req, ROLE_DECODE)),
-		req->job.nbranches > 1 ? LOG_U("branches", req->job.nbranches)
-				       : LOG_S("direct", req->job.direct),
-		req->job.tries > 0 ? LOG_U("tries", req->job.tries) : LOG_S("tries", NULL),
-		LOG_S("rescued", rescued_by(req).word),
-		LOG_S("not_resumed", req->job.resume_refused ? req->job.not_resumed : NULL),
-		LOG_I("status", req->status), LOG_S("reason", end_word(req->job.end)),
-		LOG_S("detail", req->job.detail), LOG_S("states", req->trace),
-		req->plan.waiter.t_queued_us != 0 ? LOG_MS("queued_ms", req->plan.waiter.queued_us)
-						  : LOG_S("queued_ms", NULL),
-		LOG_MS("body_ms", since(req->t_start_us, req->t_body_us)),
-		LOG_MS("prefill_ms", since(req->job.t_prefill_us, req->job.t_prefilled_us)),
-		LOG_MS("first_ms", since(req->t_body_us, req->t_first_us)),
-		LOG_MS("total_ms", since(req->t_start_us, now_us)),
-		LOG_U("bytes_in", req->bytes_in), LOG_U("bytes_out", req->bytes_out),
-		LOG_U("events", req->events));
-}
-
-static void
-count_end(struct req *req, uint64_t now_us)
-{
-	struct metrics_slab *slab = req->w->slab;
-	const struct rescued by = rescued_by(req);
-
-	if (req->job.facts.pool.id != METRIC_NO_POOL)
-		metric_observe(slab, req->job.facts.pool.id, H_DURATION, now_us - req->t_start_us);
-	metric_request_count(slab, (struct metric_request){.pool = (uint16_t)req->job.facts.pool.id,
-					   .path = (uint8_t)req->job.facts.route,
-					   .reason = (uint8_t)req->job.end,
-					   .status = (uint16_t)req->status});
-	if (by.word != NULL)
-		metric_add(slab, by.counter, 1);
-	metric_gauge_add(slab, G_REQUESTS, -1);
-}
-
-void
 req_end(struct req *req, enum req_end end)
 {
 	struct worker *w = req->w;
@@ -291,17 +185,17 @@ req_end(struct req *req, enum req_end end)
 	req->job.end = end;
 	wait_leave(&req->plan.waiter);
 	req_enter(req, REQ_DONE);
-	log_end(req, now_us);
+	access_log_line(req, now_us);
 	req->job.sent = SENT_ALL;
 	serve_end(&req->job);
-	count_end(req, now_us); /* when none is in flight all are in the log */
+	access_log_count(req, now_us);
 	relay_drop_held(req);
 	limit_leave(req);
 	TAILQ_REMOVE(&w->reqs, req, link);
 	TAILQ_INSERT_TAIL(&w->ended_reqs, req, link);
 	w->nreqs--;
 	if (req->client != NULL)
-		client_done(req->client, req->keep_alive);
+		client_done(req->client, req->keep_alive, !req->framing.done);
 	req->client = NULL;
 }
 
@@ -318,7 +212,7 @@ req_refuse(struct req *req, enum req_end end, const char *detail)
 static void
 error_message(const struct req *req, char *buf, size_t size)
 {
-	const char *m = ends[req->job.end].message;
+	const char *m = end_info[req->job.end].message;
 
 	if (req->job.end == END_MODEL_NOT_FOUND && req->job.facts.model[0] == '\0')
 		(void)snprintf(buf, size, "The body names no `model`, and there are several.");
@@ -344,7 +238,7 @@ refuse(struct req *req)
 	char message[400];
 
 	if (req->state == REQ_HEAD || req->state == REQ_BODY) {
-		if (ends[req->job.end].status < 500 && ends[req->job.end].status != 429)
+		if (end_info[req->job.end].status < 500 && end_info[req->job.end].status != 429)
 			metric_add(req->w->slab, M_BAD_REQUESTS, 1);
 		if (!req->framing.done)
 			/* what follows cannot be told from a new request */
@@ -353,12 +247,12 @@ refuse(struct req *req)
 	if (req->job.facts.id[0] == '\0')
 		rnd_uuid(req->job.facts.id);
 	error_message(req, message, sizeof(message));
-	relay_error(req, ends[req->job.end].status, ends[req->job.end].type, end_word(req->job.end),
-		message);
+	relay_error(req, end_info[req->job.end].status, end_info[req->job.end].type,
+		end_word(req->job.end), message);
 	req_end(req, req->job.end);
 }
 
-void
+static void
 req_refuse_with(struct req *req, enum req_end end)
 {
 	req->job.end = end;
@@ -371,7 +265,7 @@ refuse_shutdown(struct req *req)
 	cut(&req->job, END_SHUTDOWN, NULL);
 }
 
-void
+static void
 req_drop(struct req *req)
 {
 	req->keep_alive = false;
@@ -525,7 +419,7 @@ cut(struct job *job, enum req_end end, const char *message)
 		req_refuse_with(req, end);
 		return;
 	}
-	relay_cut(req, end_word(end), message != NULL ? message : end_message(end));
+	relay_cut(req, end_word(end), message != NULL ? message : end_info[end].message);
 	req_end(req, end);
 }
 
@@ -549,7 +443,7 @@ static const struct job_ops answer_ops = {.step = step,
 	.cut = cut,
 	.end = end_job};
 
-struct req *
+static struct req *
 req_new(struct worker *w, struct client *c)
 {
 	struct req *req = MEM_NEW(struct req);
@@ -566,130 +460,52 @@ req_new(struct worker *w, struct client *c)
 	return req;
 }
 
-/* --- HEAD, BODY: reading the request ------------------------------------------------------------- */
+/* --- what the client reports (request/client.h) --------------------------------------------------- */
 
-/* A client's id is taken when it is safe to print and to send on as a header and inside JSON. */
+static size_t
+client_bytes(struct client *c, const char *p, size_t n)
+{
+	struct req *req;
+	struct intake in;
+
+	if (c->req == NULL)
+		c->req = req_new(c->w, c);
+	req = c->req;
+	in = req->state == REQ_HEAD ? intake_head(req, p, n, &c->scanned) : intake_body(req, p, n);
+	if (in.end != END_OK)
+		req_refuse(req, in.end, in.detail);
+	else if (in.whole)
+		req_event(req, req->state == REQ_HEAD ? RQ_HEAD : RQ_BODY);
+	return in.used;
+}
+
 static bool
-id_usable(struct span id)
+client_wants(const struct req *req)
 {
-	if (id.n == 0 || id.n > REQ_ID_MAX)
-		return false;
-	for (size_t i = 0; i < id.n; i++)
-		if (id.p[i] <= ' ' || id.p[i] >= 0x7f || id.p[i] == '"' || id.p[i] == '\\')
-			return false;
-	return true;
+	return req->state == REQ_HEAD || req->state == REQ_BODY;
 }
 
 static void
-take_id(struct req *req, const struct http_head *h)
+client_drained(struct req *req)
 {
-	const struct http_header *id = http_header(h, "x-request-id");
-
-	if (id != NULL && id_usable(id->value))
-		memcpy(req->job.facts.id, id->value.p, id->value.n);
-	else
-		rnd_uuid(req->job.facts.id);
+	deliver_drained(&req->job);
 }
 
 static void
-take_headers(struct req *req, const struct http_head *h)
+client_gone(struct req *req, bool stalled)
 {
-	size_t need = 0, n = 0;
-
-	for (size_t i = 0; i < h->nheaders; i++)
-		need += h->headers[i].name.n + h->headers[i].value.n + 4;
-	req->job.text->headers = mem_zero(need + 1);
-	for (size_t i = 0; i < h->nheaders; i++) {
-		const struct http_header *f = &h->headers[i];
-
-		if (!f->hop && !http_is_ours(f->name))
-			n += http_line(req->job.text->headers + n, f);
-	}
-	req->job.text->headers_len = n;
+	req->client = NULL;
+	if (stalled)
+		req->job.end = END_CLIENT_STALLED;
+	req_event(req, RQ_CLIENT_GONE);
 }
 
-static void
-take_override(struct req *req, const struct http_head *h)
-{
-	const struct http_header *route = http_header(h, "x-pd-route");
-	enum route_override *ret = &req->plan.way.override;
+const struct client_ops request_client_ops = {.bytes = client_bytes,
+	.wants_bytes = client_wants,
+	.drained = client_drained,
+	.gone = client_gone};
 
-	if (route != NULL)
-		*ret = span_is(route->value, "direct")          ? OVERRIDE_DIRECT
-		       : span_is(route->value, "disaggregated") ? OVERRIDE_DISAGGREGATED
-								: OVERRIDE_UNKNOWN;
-}
-
-/* X-Request-Timeout-Ms: whether it counts is known with the pool. */
-static void
-take_deadline(struct req *req, const struct http_head *h)
-{
-	const struct http_header *f = http_header(h, "x-request-timeout-ms");
-	bool wrong = false;
-	uint64_t ms = 0;
-
-	if (f == NULL)
-		return;
-	for (size_t i = 0; i < f->value.n && ms <= DEADLINE_MAX_MS; i++)
-		if (f->value.p[i] >= '0' && f->value.p[i] <= '9')
-			ms = 10 * ms + (uint64_t)(f->value.p[i] - '0');
-		else
-			wrong = true;
-	wrong = wrong || ms == 0 || ms > DEADLINE_MAX_MS;
-	req->plan.client_deadline_ms = wrong ? CLIENT_DEADLINE_WRONG : ms;
-}
-
-void
-req_head(struct req *req, const struct http_head *h)
-{
-	const struct http_header *enc = http_header(h, "content-encoding");
-	enum req_end over;
-	const char *allow;
-
-	req->head_only = h->method == HTTP_M_HEAD;
-	req->keep_alive = h->keep_alive;
-	req->http10 = h->minor == 0;
-	req->job.facts.route = route_find(h->path);
-	take_id(req, h);
-	take_override(req, h);
-	take_deadline(req, h);
-	if (req->job.facts.route == ROUTE_MODEL)
-		(void)http_percent_decode(
-			(struct span){h->path.p + route_rest(req->job.facts.route),
-				h->path.n - route_rest(req->job.facts.route)},
-			req->job.facts.model, sizeof(req->job.facts.model)); /* "" is nobody's */
-	http_body_init(&req->framing, h->framing, h->content_length);
-	if (h->query.n > 0)
-		req->job.text->query = mem_strndup(h->query.p, h->query.n);
-
-	if (req->job.facts.route == ROUTE_NONE)
-		req_refuse(req, END_NOT_FOUND, NULL);
-	else if (!route_method_ok(req->job.facts.route, h->method, &allow))
-		req_refuse(req, END_METHOD, allow);
-	else if (!route_forwards(req->job.facts.route))
-		req_event(req, RQ_HEAD);
-	else if (h->query.n > ROUTE_QUERY_MAX)
-		req_refuse(req, END_URI_TOO_LONG, NULL);
-	else if (h->framing == HTTP_BODY_NONE)
-		req_refuse(req, END_LENGTH_REQUIRED, NULL);
-	else if (h->framing == HTTP_BODY_LENGTH && h->content_length > req->w->conf->max_body)
-		req_refuse(req, END_BODY_TOO_LARGE, NULL);
-	else if (enc != NULL && !span_is(enc->value, "identity"))
-		req_refuse(req, END_BAD_ENCODING, NULL);
-	else if (h->framing == HTTP_BODY_LENGTH && !limit_declare(req, h->content_length))
-		req_refuse(req, END_OVERLOADED, NULL);
-	else if ((over = limit_enter(req, h)) != END_OK)
-		req_refuse(req, over, NULL);
-	else {
-		take_headers(req, h);
-		if (h->expect_continue && !req->http10 && !req->framing.done)
-			client_write(req->client,
-				&(struct iovec){
-					(void *)(uintptr_t) "HTTP/1.1 100 Continue\r\n\r\n", 25},
-				1);
-		req_event(req, RQ_HEAD);
-	}
-}
+/* --- HEAD, BODY: reading the request ------------------------------------------------------------- */
 
 static void
 head_read(struct req *req)
@@ -707,60 +523,6 @@ head_read(struct req *req)
 		req_event(req, RQ_BODY);
 }
 
-/* Between two pieces, and of all of them: who sends a byte now and then would hold his place for ever. */
-static uint64_t
-body_deadline_ms(const struct req *req)
-{
-	const uint64_t each = clock_ms() + req->w->conf->client_body_ms;
-	const uint64_t all = req->body_from_ms + req->w->conf->client_body_ms +
-			     req->job.text->body_len * 1000 / BODY_RATE;
-
-	return each < all ? each : all;
-}
-
-/* Room for n bytes more: not all of what a head claims at once, it may never come.  False: there is none. */
-static bool
-grow_body(struct req *req, size_t n)
-{
-	const bool known = req->framing.framing == HTTP_BODY_LENGTH;
-	const size_t need = req->job.text->body_len + n, whole = need + (size_t)req->framing.left;
-	size_t want = 2 * req->job.text->body_cap;
-
-	if (need <= req->job.text->body_cap)
-		return true;
-	if (known && (want > whole || (want == 0 && whole <= WORKER_BUF)))
-		want = whole;
-	if (want < need)
-		want = need;
-	if (!limit_grow(req, want - req->job.text->body_cap))
-		return false;
-	req->job.text->body = mem_resize(req->job.text->body, want, 1);
-	req->job.text->body_cap = want;
-	return true;
-}
-
-void
-req_body(struct req *req, const char *p, size_t n)
-{
-	uint64_t max = req->w->conf->max_body;
-
-	if (n > max - req->job.text->body_len) {
-		req_refuse(req, END_BODY_TOO_LARGE, NULL);
-		return;
-	}
-	if (n > 0 && !grow_body(req, n)) {
-		req_refuse(req, END_OVERLOADED, NULL);
-		return;
-	}
-	if (n > 0) {
-		memcpy(req->job.text->body + req->job.text->body_len, p, n);
-		req->job.text->body_len += n;
-		req->deadline_ms = body_deadline_ms(req);
-	}
-	if (req->framing.done)
-		req_event(req, RQ_BODY);
-}
-
 static void
 head_late(struct req *req)
 {
@@ -774,57 +536,6 @@ body_late(struct req *req)
 }
 
 /* --- PLAN ---------------------------------------------------------------------------------------- */
-
-/* `n`: 1 for what engines refuse anyway. */
-static uint32_t
-parse_samples(const char *p)
-{
-	double n = strtod(p, NULL);
-
-	return n >= 1 && n <= UINT32_MAX ? (uint32_t)n : 1;
-}
-
-/* Of a form, its model: NULL, or why it cannot be served. */
-static const char *
-look_at_form(struct req *req)
-{
-	struct span model;
-
-	if (!multipart_field(text_header(req->job.text, "content-type"),
-		    (struct span){req->job.text->body == NULL ? "" : req->job.text->body,
-			    req->job.text->body_len},
-		    "model", &model))
-		return NULL; /* as a body without `model` */
-	if (model.n >= sizeof(req->job.facts.model) || memchr(model.p, '\0', model.n) != NULL)
-		return "`model` is not a usable string";
-	memcpy(req->job.facts.model, model.p, model.n);
-	return NULL;
-}
-
-/* What the router must know of the body; NULL, or why it cannot be served. */
-static const char *
-look_at_body(struct req *req)
-{
-	const struct splice_member *m;
-	const char *why;
-
-	why = text_scan(req->job.text);
-	if (why != NULL)
-		return why;
-	m = splice_find(req->job.text->doc, SK_N);
-	req->job.facts.samples =
-		m != NULL && m->type == ST_NUMBER && req->job.facts.route != ROUTE_GENERATE
-			? parse_samples(req->job.text->doc->text + m->val)
-			: 1;
-	m = splice_find(req->job.text->doc, SK_STREAM);
-	req->job.facts.stream = m != NULL && m->type == ST_TRUE;
-	m = splice_find(req->job.text->doc, SK_MODEL);
-	if (m != NULL && m->type != ST_NULL &&
-		splice_string(req->job.text->doc, m, req->job.facts.model,
-			sizeof(req->job.facts.model)) < 0)
-		return "`model` is not a usable string";
-	return NULL;
-}
 
 /* Asks for engines; in PLAN it may be called again. */
 static void
@@ -871,7 +582,7 @@ body_read(struct req *req)
 		return;
 	}
 	req->t_body_us = clock_us();
-	why = route_takes_form(req->job.facts.route) ? look_at_form(req) : look_at_body(req);
+	why = intake_read(req);
 	if (why != NULL) {
 		req_refuse(req, END_BAD_JSON, why);
 		return;
@@ -895,7 +606,7 @@ learn_threshold(struct req *req, uint64_t ttft_us)
 			req->job.facts.estimate, req->job.direct != NULL, ttft_us);
 }
 
-void
+static void
 req_first_byte(struct req *req)
 {
 	uint64_t us;

@@ -12,7 +12,8 @@
 #include "shm/metrics.h"
 #include "shm/queue.h"
 #include "worker/base/core.h"
-#include "worker/request/request.h"
+#include "worker/base/end_list.h"
+#include "worker/base/route.h"
 #include "worker/request/table_copy.h"
 
 /* combinations of pool, path, status and reason shown; METRIC_CELLS a process */

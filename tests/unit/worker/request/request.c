@@ -2,6 +2,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
+#include "worker/net/leg.h"
 #include "worker/request/request.h"
 
 Test(req, no_cell_is_empty)

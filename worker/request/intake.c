@@ -1,0 +1,330 @@
+#include "worker/request/intake.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include "proto/http/multipart.h"
+#include "shm/base/clock.h"
+#include "shm/base/conf.h"
+#include "shm/base/mem.h"
+#include "shm/base/rnd.h"
+#include "worker/base/core.h"
+#include "worker/base/text.h"
+#include "worker/request/client.h"
+#include "worker/request/limit.h"
+#include "worker/request/req.h"
+
+#define BODY_RATE 512 /* bytes a second beyond client.body_timeout: a modem of 1995 has more */
+#define DEADLINE_MAX_MS (24u * 3600 * 1000) /* as timeouts.request */
+
+/* --- the head ------------------------------------------------------------------------------------ */
+
+/* A client's id is taken when it is safe to print and to send on as a header and inside JSON. */
+static bool
+id_usable(struct span id)
+{
+	if (id.n == 0 || id.n > REQ_ID_MAX)
+		return false;
+	for (size_t i = 0; i < id.n; i++)
+		if (id.p[i] <= ' ' || id.p[i] >= 0x7f || id.p[i] == '"' || id.p[i] == '\\')
+			return false;
+	return true;
+}
+
+static void
+take_id(struct req *req, const struct http_head *h)
+{
+	const struct http_header *id = http_header(h, "x-request-id");
+
+	if (id != NULL && id_usable(id->value))
+		memcpy(req->job.facts.id, id->value.p, id->value.n);
+	else
+		rnd_uuid(req->job.facts.id);
+}
+
+static void
+take_headers(struct req *req, const struct http_head *h)
+{
+	size_t need = 0, n = 0;
+
+	for (size_t i = 0; i < h->nheaders; i++)
+		need += h->headers[i].name.n + h->headers[i].value.n + 4;
+	req->job.text->headers = mem_zero(need + 1);
+	for (size_t i = 0; i < h->nheaders; i++) {
+		const struct http_header *f = &h->headers[i];
+
+		if (!f->hop && !http_is_ours(f->name))
+			n += http_line(req->job.text->headers + n, f);
+	}
+	req->job.text->headers_len = n;
+}
+
+static void
+take_override(struct req *req, const struct http_head *h)
+{
+	const struct http_header *route = http_header(h, "x-pd-route");
+
+	if (route != NULL)
+		req->plan.way.override = span_is(route->value, "direct") ? OVERRIDE_DIRECT
+					 : span_is(route->value, "disaggregated")
+						 ? OVERRIDE_DISAGGREGATED
+						 : OVERRIDE_UNKNOWN;
+}
+
+/* X-Request-Timeout-Ms: whether it counts is known with the pool. */
+static void
+take_deadline(struct req *req, const struct http_head *h)
+{
+	const struct http_header *f = http_header(h, "x-request-timeout-ms");
+	bool wrong = false;
+	uint64_t ms = 0;
+
+	if (f == NULL)
+		return;
+	for (size_t i = 0; i < f->value.n && ms <= DEADLINE_MAX_MS; i++)
+		if (f->value.p[i] >= '0' && f->value.p[i] <= '9')
+			ms = 10 * ms + (uint64_t)(f->value.p[i] - '0');
+		else
+			wrong = true;
+	wrong = wrong || ms == 0 || ms > DEADLINE_MAX_MS;
+	req->plan.client_deadline_ms = wrong ? CLIENT_DEADLINE_WRONG : ms;
+}
+
+/* What is wrong with the head, or END_OK; *detail: for the error. */
+static enum req_end
+refusal(struct req *req, const struct http_head *h, const char **detail)
+{
+	const struct http_header *enc = http_header(h, "content-encoding");
+
+	if (req->job.facts.route == ROUTE_NONE)
+		return END_NOT_FOUND;
+	if (!route_method_ok(req->job.facts.route, h->method, detail))
+		return END_METHOD;
+	*detail = NULL;
+	if (!route_forwards(req->job.facts.route))
+		return END_OK;
+	if (h->query.n > ROUTE_QUERY_MAX)
+		return END_URI_TOO_LONG;
+	if (h->framing == HTTP_BODY_NONE)
+		return END_LENGTH_REQUIRED;
+	if (h->framing == HTTP_BODY_LENGTH && h->content_length > req->w->conf->max_body)
+		return END_BODY_TOO_LARGE;
+	if (enc != NULL && !span_is(enc->value, "identity"))
+		return END_BAD_ENCODING;
+	if (h->framing == HTTP_BODY_LENGTH && !limit_declare(req, h->content_length))
+		return END_OVERLOADED;
+	return limit_enter(req, h);
+}
+
+static void
+ask_for_body(struct req *req)
+{
+	client_write(req->client,
+		&(struct iovec){(void *)(uintptr_t) "HTTP/1.1 100 Continue\r\n\r\n", 25}, 1);
+}
+
+static void
+take_head(struct req *req, const struct http_head *h, struct intake *in)
+{
+	req->head_only = h->method == HTTP_M_HEAD;
+	req->keep_alive = h->keep_alive;
+	req->http10 = h->minor == 0;
+	req->job.facts.route = route_find(h->path);
+	take_id(req, h);
+	take_override(req, h);
+	take_deadline(req, h);
+	if (req->job.facts.route == ROUTE_MODEL)
+		(void)http_percent_decode(
+			(struct span){h->path.p + route_rest(req->job.facts.route),
+				h->path.n - route_rest(req->job.facts.route)},
+			req->job.facts.model, sizeof(req->job.facts.model)); /* "" is nobody's */
+	http_body_init(&req->framing, h->framing, h->content_length);
+	if (h->query.n > 0)
+		req->job.text->query = mem_strndup(h->query.p, h->query.n);
+	in->end = refusal(req, h, &in->detail);
+	if (in->end != END_OK || !route_forwards(req->job.facts.route))
+		return;
+	take_headers(req, h);
+	if (h->expect_continue && !req->http10 && !req->framing.done)
+		ask_for_body(req);
+}
+
+/* Why a head is refused that cannot be parsed. */
+static enum req_end
+parse_refusal(int error)
+{
+	switch (error) {
+	case HTTP_E_VERSION:
+		return END_BAD_VERSION;
+	case HTTP_E_CODING:
+		return END_BAD_CODING;
+	case HTTP_E_TOO_MANY:
+		return END_HEAD_TOO_LARGE;
+	case HTTP_E_TOO_LARGE:
+		return END_BODY_TOO_LARGE;
+	default:
+		return END_BAD_HTTP;
+	}
+}
+
+struct intake
+intake_head(struct req *req, const char *p, size_t n, size_t *scanned)
+{
+	struct intake in = {.used = n, .end = END_OK};
+	const size_t max = req->w->conf->max_head;
+	struct http_head h;
+	ssize_t len = http_head_end(p, n, scanned);
+	int r;
+
+	if ((len == 0 && n > max) || len > (ssize_t)max) {
+		in.end = END_HEAD_TOO_LARGE;
+		return in;
+	}
+	if (len == 0 && limit_full(req->w)) {
+		in.end = END_OVERLOADED;
+		return in;
+	}
+	if (len == 0) {
+		in.used = 0;
+		return in;
+	}
+	*scanned = 0;
+	r = len < 0 ? (int)len : http_head_parse(&h, HTTP_KIND_REQUEST, p, (size_t)len, false);
+	if (r < 0) {
+		in.end = parse_refusal(r);
+		in.detail = http_error_text(r);
+		return in;
+	}
+	req->bytes_in += (uint64_t)len;
+	in.used = (size_t)len;
+	in.whole = true;
+	take_head(req, &h, &in);
+	return in;
+}
+
+/* --- the body ------------------------------------------------------------------------------------ */
+
+/* Between two pieces, and of all of them: who sends a byte now and then would hold his place for ever. */
+static uint64_t
+body_deadline_ms(const struct req *req)
+{
+	const uint64_t each = clock_ms() + req->w->conf->client_body_ms;
+	const uint64_t all = req->body_from_ms + req->w->conf->client_body_ms +
+			     req->job.text->body_len * 1000 / BODY_RATE;
+
+	return each < all ? each : all;
+}
+
+/* Room for n bytes more: not all of what a head claims at once, it may never come.  False: there is none. */
+static bool
+grow_body(struct req *req, size_t n)
+{
+	const bool known = req->framing.framing == HTTP_BODY_LENGTH;
+	const size_t need = req->job.text->body_len + n, whole = need + (size_t)req->framing.left;
+	size_t want = 2 * req->job.text->body_cap;
+
+	if (need <= req->job.text->body_cap)
+		return true;
+	if (known && (want > whole || (want == 0 && whole <= WORKER_BUF)))
+		want = whole;
+	if (want < need)
+		want = need;
+	if (!limit_grow(req, want - req->job.text->body_cap))
+		return false;
+	req->job.text->body = mem_resize(req->job.text->body, want, 1);
+	req->job.text->body_cap = want;
+	return true;
+}
+
+static enum req_end
+keep_body(struct req *req, struct span piece)
+{
+	struct text *text = req->job.text;
+
+	if (piece.n > req->w->conf->max_body - text->body_len)
+		return END_BODY_TOO_LARGE;
+	if (piece.n == 0)
+		return END_OK;
+	if (!grow_body(req, piece.n))
+		return END_OVERLOADED;
+	memcpy(text->body + text->body_len, piece.p, piece.n);
+	text->body_len += piece.n;
+	req->deadline_ms = body_deadline_ms(req);
+	return END_OK;
+}
+
+struct intake
+intake_body(struct req *req, const char *p, size_t n)
+{
+	struct intake in = {.used = n, .end = END_OK};
+	struct span piece;
+	ssize_t used = http_body_next(&req->framing, p, n, &piece);
+
+	if (used < 0) {
+		in.end = used == HTTP_E_TOO_LARGE ? END_BODY_TOO_LARGE : END_BAD_HTTP;
+		in.detail = http_error_text((int)used);
+		return in;
+	}
+	req->bytes_in += (uint64_t)used;
+	in.used = (size_t)used;
+	in.end = keep_body(req, piece);
+	in.whole = req->framing.done;
+	return in;
+}
+
+/* `n`: 1 for what engines refuse anyway. */
+static uint32_t
+parse_samples(const char *p)
+{
+	double n = strtod(p, NULL);
+
+	return n >= 1 && n <= UINT32_MAX ? (uint32_t)n : 1;
+}
+
+/* Of a form, its model: NULL, or why it cannot be served. */
+static const char *
+look_at_form(struct req *req)
+{
+	struct span model;
+
+	if (!multipart_field(text_header(req->job.text, "content-type"),
+		    (struct span){req->job.text->body == NULL ? "" : req->job.text->body,
+			    req->job.text->body_len},
+		    "model", &model))
+		return NULL; /* as a body without `model` */
+	if (model.n >= sizeof(req->job.facts.model) || memchr(model.p, '\0', model.n) != NULL)
+		return "`model` is not a usable string";
+	memcpy(req->job.facts.model, model.p, model.n);
+	return NULL;
+}
+
+static const char *
+look_at_body(struct req *req)
+{
+	const struct splice_member *m;
+	const char *why;
+
+	why = text_scan(req->job.text);
+	if (why != NULL)
+		return why;
+	m = splice_find(req->job.text->doc, SK_N);
+	req->job.facts.samples =
+		m != NULL && m->type == ST_NUMBER && req->job.facts.route != ROUTE_GENERATE
+			? parse_samples(req->job.text->doc->text + m->val)
+			: 1;
+	m = splice_find(req->job.text->doc, SK_STREAM);
+	req->job.facts.stream = m != NULL && m->type == ST_TRUE;
+	m = splice_find(req->job.text->doc, SK_MODEL);
+	if (m != NULL && m->type != ST_NULL &&
+		splice_string(req->job.text->doc, m, req->job.facts.model,
+			sizeof(req->job.facts.model)) < 0)
+		return "`model` is not a usable string";
+	return NULL;
+}
+
+const char *
+intake_read(struct req *req)
+{
+	return route_takes_form(req->job.facts.route) ? look_at_form(req) : look_at_body(req);
+}

@@ -1,0 +1,73 @@
+/*
+ * The object: what a client asked for, and how much of the answer was sent.  request.c moves it through its states; the
+ * other files of this room read it, and fill the fields that name them.
+ *
+ * Process: worker.
+ * Ownership: a request belongs to its worker's list; the client points to it while the client is there.
+ * request.c's req_end() is its one end; the loop frees it after the turn.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include "proto/http/http.h"
+#include "shm/metrics.h"
+#include "worker/attempt/job.h"
+#include "worker/schedule/plan.h"
+
+struct client;
+struct evbuffer;
+
+enum req_state {
+	REQ_HEAD,
+	REQ_BODY,
+	REQ_PLAN,
+	REQ_SERVE, /* its attempts run: attempt/ */
+	REQ_DONE,
+	REQ_NSTATES
+};
+
+/* How the answer's end is told. */
+enum framing { FRAMING_NONE, FRAMING_LENGTH, FRAMING_CHUNKED, FRAMING_CLOSE };
+
+/* How the decode answer is passed on. */
+enum relay_kind {
+	RELAY_PLAIN,  /* bytes as they come */
+	RELAY_SHORT,  /* a short answer waits for its end, so that its status is honest */
+	RELAY_STREAM, /* event by event */
+};
+
+struct req {
+	struct job job; /* what its attempts share */
+	struct worker *w;
+	struct client *client; /* NULL once the client has gone */
+	enum req_state state;
+	uint64_t deadline_ms; /* of the state; 0: none.  PLAN: see plan.waiter */
+
+	/* what the client asked for */
+	bool head_only;           /* HEAD */
+	bool keep_alive;          /* its connection may serve another request */
+	bool http10;              /* no chunked answers */
+	struct http_body framing; /* of its body */
+	uint64_t body_from_ms;    /* its head was read */
+	uint64_t declared; /* of a large body: what its head declares and is not here (limit.h) */
+
+	struct plan plan; /* what it asks of the scheduler, and waits for */
+
+	/* the answer to the client (relay.c) */
+	enum framing framing_out;
+	enum relay_kind relay;
+	struct evbuffer *held; /* a half event, or a short answer not sent yet; NULL when empty */
+
+	/* how it went */
+	int status; /* sent to the client; 0: none */
+	uint64_t events;
+	char trace[REQ_NSTATES + 8]; /* first letters of the states and steps it went through */
+	uint64_t t_start_us, t_body_us, t_first_us, t_event_us;
+	uint64_t bytes_out, bytes_in;
+	uint32_t quota;         /* index of its client's quota (shm/quota.h) + 1; 0: none */
+	uint32_t retry_after_s; /* told with a refusal of ours; 0: nothing, or the status' own */
+	uint64_t walked;        /* the latest walk over the worker's requests that has visited it */
+	TAILQ_ENTRY(req) link;
+};
