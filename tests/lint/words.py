@@ -19,7 +19,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 CLEAN = [
     "Makefile", "README.md", "etc", "systemd", "tests/README.md", "tests/bench", "tests/chaos", "tests/data", "tests/e2e", "tests/engine", "tests/fuzz", "tests/lint", "tests/tools", "tests/unit/master", "tests/verify", "master",
     "shm", "proto", "tests/torture", "tests/unit/proto", "tests/unit/shm",
-    "worker/README.md", "worker/attempt", "worker/base", "worker/handshake", "worker/net", "worker/request", "worker/worker.c", "worker/worker.h",
+    "worker", "tests/unit/worker",
 ]
 NOT_READ = ["tests/lint/words.py", "tests/data/", "tests/fuzz/corpus/", "etc/CHANGELOG.md"]
 ENDINGS = (".c", ".h", ".py", ".sh", ".md", ".yaml", ".pml")

@@ -1,6 +1,6 @@
 /*
- * The lowest load per weight (what all workers have in flight there, plus what others than this router
- * have put on it); ties by round robin, so that equals are not all asked first.
+ * The lowest load per weight: requests of all workers in flight there, plus the load from outside this router.
+ * Ties by round robin, so that no one of equals always comes first.
  */
 #include "worker/schedule/policy.h"
 
@@ -10,7 +10,7 @@ struct best {
 };
 
 /* heavier than any endpoint, and still no product of policy_lighter() overflows */
-static const struct best nobody = {{.load = UINT64_C(1) << 49, .weight = 1}, -1};
+static const struct best none = {{.load = UINT64_C(1) << 49, .weight = 1}, -1};
 
 /* Takes endpoint i if it is as light as it seems.  Not inlined: the loop below stays in registers. */
 static __attribute__((noinline)) void
@@ -42,7 +42,7 @@ look_at(const struct policy_view *v, uint32_t from, uint32_t to, struct best *be
 int
 policy_least_loaded(struct policy_view *view)
 {
-	struct best best = nobody;
+	struct best best = none;
 	uint32_t first;
 
 	if (view->n == 0)

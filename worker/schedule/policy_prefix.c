@@ -44,8 +44,8 @@ policy_prefix(struct policy_view *view)
 		sum = add_up(view, 1);
 	if (sum.n == 0)
 		return policy_least_loaded(view);
-	/* the lightest has at most load / weight, so somebody is below this, unless others have just put
-	 * more on all of them, or those not looked at are heavier */
+	/* the lightest has at most load / weight, so an endpoint is below this, unless other workers have just put
+	 * more on all of them, or the endpoints not looked at are heavier */
 	i = policy_highest(view, BOUND * (double)(sum.load + view->own) / (double)sum.weight);
 	return i >= 0 ? i : policy_least_loaded(view);
 }

@@ -9,8 +9,8 @@
 #include "shm/table.h"
 #include "worker/schedule/policy.h"
 
-#define TRIES 64            /* lost races for the last place of an endpoint before we say "full" */
-#define TRIAL_SPARE_MS 2000 /* until a time-out is acted on, and between the legs */
+#define TRIES 64 /* lost races for the last slot of an endpoint before the selection says "full" */
+#define TRIAL_SPARE_MS 2000 /* until a timeout is acted on, and between the legs */
 
 static void
 set_view(struct policy_view *v, const struct selection *s)
@@ -152,7 +152,7 @@ select_served(const struct selection *s)
 	return select_room(s).slots > 0;
 }
 
-/* A bit for each group where somebody within that reach could serve, full or not. */
+/* A bit for each group where an endpoint within that reach could serve, full or not. */
 static uint64_t
 groups_within(const struct selection *s, enum ep_away reach)
 {
@@ -171,7 +171,7 @@ groups_within(const struct selection *s, enum ep_away reach)
 	return groups;
 }
 
-/* The least reach where somebody could serve; its own if nobody does. */
+/* The least reach where an endpoint could serve; the present reach if there is none. */
 static enum ep_away
 least_reach(const struct selection *s, enum ep_away most)
 {
@@ -181,7 +181,7 @@ least_reach(const struct selection *s, enum ep_away most)
 	return s->reach;
 }
 
-/* The same of two roles that need a group in common: as little as can be of both together. */
+/* The same of two roles that need a group in common: the least sum of both. */
 static void
 least_reach_of_both(const struct selection s[ROLE_N], enum ep_away most, enum ep_away ret[ROLE_N])
 {
@@ -231,7 +231,7 @@ trial_ms(const struct conf_timeouts *t)
 	return 2 * t->connect_ms + t->prefill_ms + t->kv_ready_ms + decode_ms + TRIAL_SPARE_MS;
 }
 
-/* Its half-open trials, or in spite of them where the selection reaches so far. */
+/* Takes the half-open trials of an endpoint that is out.  Where the selection reaches so far it may go without. */
 static bool
 may_try(const struct selection *s, uint32_t slot, struct selected *ret)
 {
@@ -247,7 +247,7 @@ may_try(const struct selection *s, uint32_t slot, struct selected *ret)
 	return false;
 }
 
-/* It is up, and neither ejected nor busy unless this request may try it. */
+/* Returns true if the endpoint is up, and neither ejected nor busy unless this request may try it. */
 static bool
 may_go(const struct selection *s, uint32_t slot, struct selected *ret)
 {
@@ -256,16 +256,16 @@ may_go(const struct selection *s, uint32_t slot, struct selected *ret)
 	       (!ep_is_out(s->seg, slot) || may_try(s, slot, ret));
 }
 
-/* A place there, unless another worker took the last one in between, ejected it, or got its trial; or it
- * is no longer up. */
+/* Takes a slot there.  False: another worker took the last one in between, ejected the endpoint, or got its trial; or the
+ * endpoint is no longer up. */
 static bool
 reserve(const struct selection *s, const struct table_pick *pick, struct selected *ret)
 {
 	if (!load_reserve(s->seg, s->slot, pick->slot, pick->max_inflight))
 		return false;
 	/*
-	 * The reservation, a full barrier, before a second look: to an endpoint that is drained nothing goes
-	 * that its operator does not know of.  Pairs with ep_state_drain().
+	 * The reservation, a full barrier, before a second look: no request goes to a drained endpoint without
+	 * being in its count.  Pairs with ep_state_drain().
 	 */
 	if (!may_go(s, pick->slot, ret)) {
 		load_release(s->seg, s->slot, pick->slot);

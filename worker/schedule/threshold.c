@@ -1,10 +1,10 @@
 /*
- * What others wait.  In a queue that is W long on average and serves prompts of x, one prompt more makes the others wait
- * longer by W x^2 / E[x^2] for its length and by 2 W^2 x / E[x^2] for the load it adds (Pollaczek and Khinchine's mean wait,
- * derived by the rate of such prompts).  All of it is measured here: x is what a request takes when nothing queues, W what
- * it takes beyond that.  A queue at the decode engines holds up both ways, one at the prefill engines the long way alone;
- * that tells them apart.  The price is taken PRICE times, as decode engines queue for places in the batch too, where
- * every place is held longer by each prompt.
+ * How long other requests wait.  In a queue that is W long on average and serves prompts of x, one prompt more makes the
+ * others wait longer by W x^2 / E[x^2] for its length and by 2 W^2 x / E[x^2] for the load it adds (Pollaczek and
+ * Khinchine's mean wait, derived by the rate of such prompts).  All of it is measured here: x is the time of a request
+ * without a queue, W its time beyond that.  A queue at the decode engines holds up both ways, a queue at the prefill
+ * engines the long way alone; so the two can be distinguished.  The price is taken PRICE times: decode engines queue for
+ * slots in the batch too, and each prompt makes the requests there hold their slots longer.
  *
  * The numbers here were chosen by tests/bench/sched_routes.c: see there what they cost and gain.
  */
@@ -28,7 +28,7 @@
 #define QUIET_STEP 0.05f  /* by which the guess of what those take moves */
 #define SPREAD 1.3f       /* lengths within a bucket, and estimates, differ so much without a queue */
 
-/* Who tries the other way. */
+/* Which requests try the other way. */
 #define EXPLORE 0.01f     /* of all requests, each way, */
 #define CREDIT_MAX 4.f    /* saved up to so many, */
 #define CREDIT_START 16.f /* more at first, */
@@ -45,7 +45,7 @@
 #define STEP_SHARE 0.04   /* of requests lie in a step */
 #define SPAN_SHARE 0.1    /* in what is compared above and below it, */
 #define SEARCH_SHARE 0.2  /* in both during the first search, */
-#define SEARCH 200        /* whose steps are so many requests apart */
+#define SEARCH 200        /* with so many requests between two steps */
 #define FULL 0.4          /* a queue at the decode engines of so many quiet times makes it fall, */
 #define REST 200          /* again after so many requests; */
 #define SLOW 1000         /* it rises beyond its ceiling after so many, a fifth if it pays much, */
@@ -64,8 +64,8 @@ struct queues {
 	struct price price[2];
 };
 
-/* What lies between two places. */
-struct verdict {
+/* What is known of the requests between two positions. */
+struct stretch {
 	double loss_us, long_us; /* a request's, by going direct; its time the long way */
 	double known;            /* requests of the less known way */
 };
@@ -116,9 +116,9 @@ threshold_now(const struct threshold *t)
 
 /* Requests in one part of a bucket. */
 static double
-requests_at(const struct threshold *t, uint32_t place)
+requests_at(const struct threshold *t, uint32_t at)
 {
-	const uint32_t b = place / PARTS;
+	const uint32_t b = at / PARTS;
 
 	return (t->cell[LONG][b].weight + t->cell[DIRECT][b].weight) / PARTS;
 }
@@ -133,7 +133,7 @@ requests(const struct threshold *t)
 	return n;
 }
 
-/* The place so far above, or below, that this share of all requests lies between; at least the next. */
+/* The position so far above, or below, that this share of all requests lies between; at least the next one. */
 static uint32_t
 above(const struct threshold *t, uint32_t from, double share)
 {
@@ -179,7 +179,7 @@ look_at_queues(struct threshold *t, struct queues *q)
 	q->prefill_us = fmax(wait_us[LONG] - q->decode_us, 0);
 	t->way[LONG].queue_us += (float)(q->prefill_us - t->way[LONG].queue_us) / QUEUES;
 	t->way[DIRECT].queue_us += (float)(q->decode_us - t->way[DIRECT].queue_us) / QUEUES;
-	/* a way that nearly nobody takes has its engines' other work in its queue */
+	/* the queue of a way that few requests take is its engines' other work */
 	q->price[LONG] = price_of(t->way[LONG].queue_us, fmax(t->way[LONG].square, all / 4));
 	q->price[DIRECT] = price_of(
 		fmax(t->way[DIRECT].queue_us, q->decode_us), fmax(t->way[DIRECT].square, all / 4));
@@ -191,11 +191,11 @@ price(const struct price *p, double quiet_us)
 	return (p->per_square * quiet_us + p->per_us) * quiet_us;
 }
 
-static struct verdict
+static struct stretch
 compare(const struct threshold *t, const struct queues *q, uint32_t from, uint32_t to)
 {
 	double known[2] = {0, 0}, n = 0;
-	struct verdict v = {0, 0, 0};
+	struct stretch v = {0, 0, 0};
 
 	for (uint32_t b = from / PARTS; b * PARTS < to; b++) {
 		const struct threshold_cell *l = &t->cell[LONG][b], *d = &t->cell[DIRECT][b];
@@ -220,7 +220,7 @@ compare(const struct threshold *t, const struct queues *q, uint32_t from, uint32
 
 /* Where much is at stake, few are enough. */
 static bool
-is_known(const struct verdict *v)
+is_known(const struct stretch *v)
 {
 	const double stake = v->long_us > 0 ? fabs(v->loss_us) / v->long_us : 0;
 
@@ -255,7 +255,7 @@ fall(struct threshold *t, const struct queues *q)
 static bool
 fall_if_it_pays(struct threshold *t, const struct queues *q)
 {
-	const struct verdict v = compare(t, q, below(t, t->at, SPAN_SHARE), t->at);
+	const struct stretch v = compare(t, q, below(t, t->at, SPAN_SHARE), t->at);
 
 	if (t->at == 0 || v.loss_us <= 0 || !is_known(&v))
 		return false;
@@ -268,7 +268,7 @@ static void
 rise_if_it_pays(struct threshold *t, const struct queues *q)
 {
 	const uint32_t span = above(t, t->at, t->settled ? SPAN_SHARE : SEARCH_SHARE);
-	const struct verdict v = compare(t, q, t->at, span);
+	const struct stretch v = compare(t, q, t->at, span);
 	const bool much = v.loss_us < -PAYS_MUCH * v.long_us;
 	uint32_t to = above(t, t->at, STEP_SHARE), pace = t->settled ? 0 : SEARCH;
 

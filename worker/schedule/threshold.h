@@ -34,7 +34,7 @@ struct threshold {
 	float n, quiet_us;    /* of the latest requests of both ways, summed up */
 	uint32_t asked;       /* requests */
 	uint32_t fell, moved; /* `asked` when it last fell for a queue; when it fell so or rose */
-	/* places, in eighths of a bucket */
+	/* positions, in eighths of a bucket */
 	uint16_t at;       /* what lies below goes direct */
 	uint16_t from, to; /* requests between them try the other way */
 	uint16_t ceiling;  /* beyond it the threshold rises slowly */

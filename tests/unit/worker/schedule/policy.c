@@ -168,7 +168,7 @@ Test(policy, shares_follow_the_weights)
 }
 
 /* A pair of two drawn evenly would give the heavy one 2 of 33 at most.  With 6 requests in flight at each
- * of the light ones it is seen that whoever carries least after the choice is taken, not before it.  Of the prefix policy
+ * of the light ones it is seen that the endpoint that carries least after the choice is taken, not before it.  Of the prefix policy
  * the heavy one gets more: the keys of light ones that are at their bound. */
 Test(policy, a_heavy_one_among_many_light_ones_gets_its_share)
 {
@@ -182,7 +182,7 @@ Test(policy, a_heavy_one_among_many_light_ones_gets_its_share)
 		expect_shares(kind, want, kind == POLICY_PREFIX ? 0.06 : 0.04);
 }
 
-/* --- who may not be chosen --------------------------------------------------------------------------- */
+/* --- which may not be chosen ------------------------------------------------------------------------- */
 
 enum { BASE, ADAPTER }; /* numbers of models */
 static const uint64_t served = 1 << BASE | 1 << ADAPTER, unserved = 1 << BASE;
@@ -223,7 +223,7 @@ bar(int how, uint32_t i)
 }
 #define BARS 9
 
-Test(policy, nobody_is_chosen_who_may_not)
+Test(policy, none_is_chosen_that_may_not_be)
 {
 	static const uint32_t weights[] = {1, 3, 2, 1};
 
@@ -247,7 +247,7 @@ Test(policy, nobody_is_chosen_who_may_not)
 		}
 }
 
-Test(policy, nobody_is_chosen_where_nobody_can_be)
+Test(policy, none_is_chosen_where_none_can_be)
 {
 	for (int how = 0; how < BARS; how++) {
 		teardown();
@@ -493,7 +493,7 @@ Test(policy, foreign_load_counts_while_it_is_fresh)
 	load_foreign_set(seg, 0, 7, view.now_ms - 1000);
 	cr_assert_eq(policy_least_loaded(&view), 1);
 	view.cursor = 0;
-	view.now_ms += 3000; /* four seconds old: as if nobody had said it */
+	view.now_ms += 3000; /* four seconds old: as if it had not been reported */
 	cr_assert_eq(policy_least_loaded(&view), 0);
 }
 
@@ -762,7 +762,7 @@ Test(policy, the_share_is_of_those_who_can_take_it)
 
 	view.key = 99;
 	first = (uint32_t)policy_prefix(&view);
-	/* alone with 1,000 requests: nobody else can take any */
+	/* alone with 1,000 requests: no other endpoint can take any */
 	for (uint32_t i = 0; i < N; i++)
 		if (i != first)
 			ep_state_set(seg, i, EP_DOWN);
@@ -885,7 +885,7 @@ meanwhile(void *unused)
 	return unused;
 }
 
-Test(policy, somebody_is_chosen_whatever_others_do_meanwhile)
+Test(policy, one_is_chosen_whatever_others_do_meanwhile)
 {
 	pthread_t other;
 

@@ -1,4 +1,4 @@
-/* One selection: what is reserved, what is left alone, and what is said when nobody can be chosen. */
+/* One selection: what is reserved, what is left alone, and the answer when no endpoint can be chosen. */
 #include "worker/schedule/select.h"
 
 #include <criterion/criterion.h>
@@ -107,7 +107,7 @@ Test(select, the_chosen_one_is_reserved_with_its_tokens)
 	}
 }
 
-Test(select, where_nobody_is_free_nothing_is_taken_and_the_round_stands)
+Test(select, where_no_slot_is_free_nothing_is_taken_and_the_cursor_stays)
 {
 	for (uint32_t i = 0; i < N; i++)
 		cr_assert(load_reserve(seg, 0, i, 1));
@@ -121,7 +121,7 @@ Test(select, where_nobody_is_free_nothing_is_taken_and_the_round_stands)
 	}
 }
 
-Test(select, full_is_said_only_of_those_who_could_serve)
+Test(select, only_endpoints_that_could_serve_count_as_full)
 {
 	enum { BASE, ADAPTER };
 	static const uint64_t base = 1 << BASE, both = 1 << BASE | 1 << ADAPTER;
@@ -133,7 +133,7 @@ Test(select, full_is_said_only_of_those_who_could_serve)
 	s.model = ADAPTER;
 	cr_assert(select_served(&s));
 	s.groups = 1; /* group 0: endpoints 0 and 2 */
-	cr_assert_not(select_served(&s), "nobody of that group has the adapter");
+	cr_assert_not(select_served(&s), "no endpoint of that group has the adapter");
 	s.groups = 2;
 	cr_assert(select_served(&s));
 	ep_state_set(seg, 1, EP_DOWN);
@@ -239,7 +239,7 @@ Test(select, one_of_two_gets_the_trial_and_the_other_another_endpoint)
 	cr_assert_eq(load_count(seg, 0), 1);
 }
 
-/* The last place of a due endpoint is another's: no trial is begun that nobody can make. */
+/* Another request has the last slot of a due endpoint: no trial is begun that no request can make. */
 Test(select, a_trial_needs_a_slot)
 {
 	seg->eps[0].eject = HALF_OPEN_OUT | s.now_ms;
@@ -259,7 +259,7 @@ Test(select, one_that_is_due_has_room_for_its_trial)
 	cr_assert_eq(select_room(&s).free, 3);
 }
 
-Test(select, where_all_are_ejected_nobody_serves)
+Test(select, where_all_are_ejected_none_serves)
 {
 	for (uint32_t i = 0; i < N; i++)
 		seg->eps[i].eject = HALF_OPEN_OUT | (s.now_ms + 1);
@@ -379,22 +379,22 @@ Test(select, attempts_reach_as_little_further_as_they_can)
 		both[ROLE_PREFILL].reach + both[ROLE_DECODE].reach, EP_AWAY_BUSY, "one of the two");
 }
 
-struct place {
+struct usage {
 	atomic_uint now, most;
 };
 
 static void
-come(struct place *p)
+enter(struct usage *u)
 {
-	unsigned now = atomic_fetch_add(&p->now, 1) + 1, most = atomic_load(&p->most);
+	unsigned now = atomic_fetch_add(&u->now, 1) + 1, most = atomic_load(&u->most);
 
-	while (now > most && !atomic_compare_exchange_weak(&p->most, &most, now))
+	while (now > most && !atomic_compare_exchange_weak(&u->most, &most, now))
 		;
 }
 
-/* One worker: takes a place, keeps it for some turns, gives it back. */
+/* One worker: takes a slot, keeps it for some turns, gives it back. */
 static void
-work(uint32_t worker, struct place places[N])
+work(uint32_t worker, struct usage used[N])
 {
 	int at[3] = {-1, -1, -1};
 
@@ -404,30 +404,30 @@ work(uint32_t worker, struct place places[N])
 		int *mine = &at[k % 3];
 
 		if (*mine >= 0) {
-			atomic_fetch_sub(&places[*mine].now, 1);
+			atomic_fetch_sub(&used[*mine].now, 1);
 			load_tokens_sub(seg, worker, (uint32_t)*mine, s.tokens);
 			load_release(seg, worker, (uint32_t)*mine);
 		}
 		*mine = reserve();
 		if (*mine >= 0)
-			come(&places[*mine]);
+			enter(&used[*mine]);
 	}
 }
 
-/* 24 requests want 10 places, all the time. */
+/* 24 requests want 10 slots, all the time. */
 Test(select, eight_workers_use_all_slots_and_never_one_more)
 {
 	static const uint32_t limits[N] = {1, 2, 3, 4};
-	struct place *places = mmap(NULL, sizeof(struct place[N]), PROT_READ | PROT_WRITE,
+	struct usage *used = mmap(NULL, sizeof(struct usage[N]), PROT_READ | PROT_WRITE,
 		MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
-	cr_assert_neq(places, MAP_FAILED);
+	cr_assert_neq(used, MAP_FAILED);
 	for (uint32_t i = 0; i < N; i++)
 		picks[i].max_inflight = limits[i];
 	pool.policy[ROLE_DECODE] = POLICY_LEAST_LOADED;
 	for (uint32_t w = 0; w < WORKERS; w++)
 		if (fork() == 0) {
-			work(w, places);
+			work(w, used);
 			_exit(0);
 		}
 	for (int status = 0, w = 0; w < WORKERS; w++) {
@@ -435,7 +435,7 @@ Test(select, eight_workers_use_all_slots_and_never_one_more)
 		cr_assert_eq(status, 0);
 	}
 	for (uint32_t i = 0; i < N; i++)
-		cr_expect_eq(atomic_load(&places[i].most), limits[i], "%u at endpoint %u, limit %u",
-			atomic_load(&places[i].most), i, limits[i]);
-	cr_assert_eq(munmap(places, sizeof(struct place[N])), 0);
+		cr_expect_eq(atomic_load(&used[i].most), limits[i], "%u at endpoint %u, limit %u",
+			atomic_load(&used[i].most), i, limits[i]);
+	cr_assert_eq(munmap(used, sizeof(struct usage[N])), 0);
 }

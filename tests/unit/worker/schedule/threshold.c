@@ -174,7 +174,7 @@ Test(threshold, odd_figures_do_no_harm)
 	cr_expect(threshold_now(&t) == UINT32_MAX || threshold_now(&t) < 2000000);
 }
 
-/* Nobody's first token is seen: nothing is learned, nothing tried for ever. */
+/* No first token is seen: nothing is learned, nothing tried for ever. */
 Test(threshold, without_news_it_stays)
 {
 	uint32_t direct = 0;
