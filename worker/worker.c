@@ -438,6 +438,7 @@ worker_main(const struct heritage *h)
 	/* Large bodies are mapped one by one: grown without being copied, and given back when they are freed.
 	 * By itself glibc would soon raise the bound to 32 MiB, and keep what a burst of them left. */
 	(void)mallopt(M_MMAP_THRESHOLD, MAPPED);
+	mem_check_sections();
 	w = worker_new(h);
 	if (w == NULL || write(h->channel, &ready, 1) != 1)
 		return CHILD_EXIT_FAILED;

@@ -1,5 +1,6 @@
 #include "shm/base/mem.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -7,12 +8,37 @@
 #include <string.h>
 #include <unistd.h>
 
+static _Thread_local struct {
+	bool checked, open, exempt;
+} section;
+
+void
+mem_check_sections(void)
+{
+	section.checked = true;
+}
+
+void
+mem_section(bool begins)
+{
+	section.open = begins;
+}
+
+void
+mem_exempt(bool on)
+{
+	section.exempt = on;
+}
+
 /* Says so with write(2): a heap that just refused us is no place for stdio. */
 static void *
 must(void *p)
 {
 	static const char text[] = "out of memory\n";
 
+#ifdef PDROUTER_DEBUG
+	assert(!section.checked || !section.open || section.exempt);
+#endif
 	if (p != NULL)
 		return p;
 	if (write(STDERR_FILENO, text, sizeof(text) - 1) < 0)

@@ -20,6 +20,16 @@ char *mem_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Whether two texts are equal; no text (NULL) is equal to none alone. */
 bool mem_text_equal(const char *a, const char *b);
 
+/*
+ * Debug and sanitizer builds: an allocation inside a read section (I6 of shm/README.md) aborts, in a process that has
+ * called mem_check_sections().  Unit tests do not call it: they play several processes in one.
+ */
+void mem_check_sections(void);
+/* shm/core/rcu.c: a read section begins, or ends. */
+void mem_section(bool begins);
+/* The allocations between mem_exempt(true) and mem_exempt(false) are the exceptions that I6 names. */
+void mem_exempt(bool on);
+
 /* Bytes that grow; zeroed is empty.  The owner may set n back to use the room again. */
 struct membuf {
 	char *p;

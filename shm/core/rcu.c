@@ -45,6 +45,7 @@ rcu_enter(struct seg *seg, uint32_t slot)
 	 * rcu_publish()'s release of it. */
 	t = shm_deref(seg->rcu->table);
 #ifdef PDROUTER_DEBUG
+	mem_section(true);
 	assert(t == NULL || table_intact(t, seg->arena_bytes));
 #endif
 	return t;
@@ -56,6 +57,9 @@ rcu_leave(struct seg *seg, uint32_t slot)
 	uint64_t *ctr = &seg->readers[slot].ctr;
 
 	assert(shm_load(ctr) != 0);
+#ifdef PDROUTER_DEBUG
+	mem_section(false);
+#endif
 	/* Our loads from the table come before the line is clear.  Pairs with oldest_reader()'s
 	 * acquire: what rcu_poll() then frees is written after we are done. */
 	shm_store_release(ctr, 0);

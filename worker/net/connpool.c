@@ -145,6 +145,24 @@ refresh(struct endpoint *ep, const struct table_endpoint *te, uint64_t version)
 	ep->notices = te->notices;
 }
 
+static struct endpoint *
+make(const struct table_endpoint *te)
+{
+	struct endpoint *ep = MEM_NEW(struct endpoint);
+
+	ep->slot = te->slot;
+	ep->tag = te->tag;
+	ep->addr = te->addr;
+	ep->url = mem_strdup(te->url);
+	ep->authority = mem_strdup(te->authority);
+	ep->host = mem_strdup(te->host);
+	ep->prefix = mem_strdup(te->prefix);
+	ep->current = true;
+	ep->refs = 1;
+	TAILQ_INIT(&ep->idle);
+	return ep;
+}
+
 struct endpoint *
 connpool_endpoint(struct connpool *p, const struct table *t, const struct table_endpoint *te)
 {
@@ -154,22 +172,13 @@ connpool_endpoint(struct connpool *p, const struct table *t, const struct table_
 		retire(p, te->slot);
 		ep = NULL;
 	}
-	if (ep == NULL) {
-		ep = MEM_NEW(struct endpoint);
-		ep->slot = te->slot;
-		ep->tag = te->tag;
-		ep->addr = te->addr;
-		ep->url = mem_strdup(te->url);
-		ep->authority = mem_strdup(te->authority);
-		ep->host = mem_strdup(te->host);
-		ep->prefix = mem_strdup(te->prefix);
-		ep->current = true;
-		ep->refs = 1;
-		TAILQ_INIT(&ep->idle);
-		p->eps[te->slot] = ep;
-	}
-	if (ep->table_version != t->version)
+	if (ep == NULL || ep->table_version != t->version) {
+		mem_exempt(true); /* once per table, whose texts it copies: the exception of I6 */
+		if (ep == NULL)
+			ep = p->eps[te->slot] = make(te);
 		refresh(ep, te, t->version);
+		mem_exempt(false);
+	}
 	return connpool_ref(ep);
 }
 

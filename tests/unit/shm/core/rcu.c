@@ -1,10 +1,13 @@
 /* Publication, retirement and reuse of arenas, with readers played by this one process. */
 #include "shm/core/rcu.h"
 
+#include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "shm/base/mem.h"
 #include "shm/table.h"
 #include "tests/unit/shm/fixture.h"
 
@@ -187,3 +190,23 @@ Test(shm_rcu, a_freed_arena_is_poisoned)
 	cr_assert_eq(((const unsigned char *)t)[seg->arena_bytes - 1], 0xdb);
 }
 #endif
+
+#ifdef PDROUTER_DEBUG
+Test(shm_rcu, an_allocation_inside_a_section_aborts, .signal = SIGABRT)
+{
+	mem_check_sections();
+	(void)rcu_enter(seg, 0);
+	free(mem_zero(1));
+}
+#endif
+
+Test(shm_rcu, outside_sections_and_as_an_exception_memory_is_allocated)
+{
+	mem_check_sections();
+	(void)rcu_enter(seg, 0);
+	mem_exempt(true);
+	free(mem_zero(1));
+	mem_exempt(false);
+	rcu_leave(seg, 0);
+	free(mem_zero(1));
+}
