@@ -1,18 +1,13 @@
 #include "worker/worker.h"
 
 #include <errno.h>
-#include <event2/buffer.h>
-#include <fcntl.h>
 #include <malloc.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "shm/accept.h"
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/base/log.h"
@@ -29,134 +24,19 @@
 #include "worker/attempt/background.h"
 #include "worker/request/client.h"
 #include "worker/net/connpool.h"
+#include "worker/net/listen.h"
 #include "worker/request/request.h"
 #include "worker/schedule/reservation.h"
 #include "worker/schedule/select.h"
 #include "worker/schedule/threshold.h"
 #include "worker/schedule/wait.h"
 
-#define OWN_FDS                                                                                    \
-	4096 /* more than a worker is born with: an eventfd per slot, listeners, the channel */
-/* of its descriptors an eighth, at most so many, is not given to clients */
-#define FDS_KEPT 256
-#define PAUSED_SAY_MS 10000 /* between two log lines about it */
-#define MAPPED (128 << 10)  /* bytes of memory from which on it is mapped */
-#define QUIT_MS 1000        /* for clients to read the last bytes; the master kills after 2 s */
+#define MAPPED (128 << 10) /* bytes of memory from which on it is mapped */
+#define QUIT_MS 1000       /* for clients to read the last bytes; the master kills after 2 s */
 /* the master kills a child that is silent for worker_watchdog; at least once a second */
 #define HEARTBEAT_MS 500
 
-/* --- listening ----------------------------------------------------------------------------------- */
-
-static void
-look_at_limits(struct worker *w)
-{
-	struct rlimit rl;
-
-	w->max_fds = getrlimit(RLIMIT_NOFILE, &rl) == 0 ? rl.rlim_cur : RLIM_INFINITY;
-}
-
-/* What it was born with has low numbers. */
-static uint32_t
-count_fds(void)
-{
-	uint32_t n = 0;
-
-	for (int fd = 0; fd < OWN_FDS; fd++)
-		n += fcntl(fd, F_GETFD) != -1;
-	return n;
-}
-
-/* Some are left for engines: a client that could be accepted and not served is better off in the queue. */
-static bool
-few_fds(const struct worker *w)
-{
-	const uint64_t kept = w->max_fds / 8 < FDS_KEPT ? w->max_fds / 8 : FDS_KEPT;
-	const uint64_t used = w->own_fds + w->nclients + (uint64_t)w->slab->gauges[G_UP_OPEN];
-
-	return w->nclients > 0 && used + kept >= w->max_fds;
-}
-
-static bool
-has_too_many(const struct worker *w)
-{
-	return w->accept_paused || w->nclients >= w->conf->max_connections || few_fds(w);
-}
-
-static void
-say_paused(struct worker *w)
-{
-	const uint64_t now_ms = clock_ms();
-
-	metric_add(w->slab, M_ACCEPT_PAUSES, 1);
-	if (w->paused_ms != 0 && now_ms < w->paused_ms + PAUSED_SAY_MS)
-		return;
-	w->paused_ms = now_ms;
-	log_warn("accept paused, new connections wait",
-		LOG_S("reason", w->accept_paused || few_fds(w) ? "file descriptors"
-							       : "limits.max_connections"),
-		LOG_U("connections", w->nclients), LOG_I("upstream", w->slab->gauges[G_UP_OPEN]),
-		LOG_U("open_files", w->max_fds));
-}
-
-static void
-wake_worker(const struct worker *w, uint32_t slot)
-{
-	const uint64_t one = 1;
-
-	(void)!write(w->h->wake_fds[slot], &one, sizeof(one));
-}
-
-void
-worker_listen_update(struct worker *w)
-{
-	const bool able = !w->draining && !has_too_many(w);
-	uint32_t other;
-	const bool want = accept_poll(w->seg, w->slot, able, w->alive_since_ms, &other);
-
-	if (other != ACCEPT_NOBODY)
-		wake_worker(w, other);
-	if (!want && !w->draining)
-		worker_need_tick(w); /* which looks again: a worker that dies wakes nobody */
-	if (want == w->listening)
-		return;
-	if (!able && !w->draining)
-		say_paused(w);
-	w->listening = want;
-	for (size_t i = 0; i < w->h->nlisten; i++) {
-		if (want)
-			event_add(&w->ev_listen[i], NULL);
-		else
-			event_del(&w->ev_listen[i]);
-	}
-}
-
-static bool
-connection_waits(const struct worker *w)
-{
-	for (size_t i = 0; i < w->h->nlisten; i++) {
-		struct pollfd p = {.fd = w->h->listen_fds[i], .events = POLLIN};
-
-		if (poll(&p, 1, 0) == 1)
-			return true;
-	}
-	return false;
-}
-
-/*
- * A connection that waits wakes every worker that listens.  So a worker without a heartbeat from one tick to the
- * next, while connections waited, is stopped or dead.  It has no share until its next heartbeat.
- */
-static void
-look_for_stopped_workers(struct worker *w, uint64_t now_ms)
-{
-	if (w->listening || w->draining || !connection_waits(w)) {
-		w->waiting_since_ms = 0;
-		return;
-	}
-	if (w->waiting_since_ms != 0)
-		w->alive_since_ms = w->waiting_since_ms;
-	w->waiting_since_ms = now_ms;
-}
+/* --- accepting ----------------------------------------------------------------------------------- */
 
 /* One connection per wake-up: the others have their chance at the next. */
 static void
@@ -171,21 +51,10 @@ on_accept(evutil_socket_t lfd, short what, void *arg)
 	} else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
 		w->accept_paused = true; /* until the next tick */
 	}
-	worker_listen_update(w);
+	listen_update(w);
 }
 
 /* --- the clock ----------------------------------------------------------------------------------- */
-
-void
-worker_need_tick(struct worker *w)
-{
-	static const struct timeval tv = {.tv_usec = WORKER_TICK_MS * 1000};
-
-	if (w->ticking)
-		return;
-	w->ticking = true;
-	event_add(&w->ev_tick, &tv);
-}
 
 static void
 on_tick(evutil_socket_t fd, short what, void *arg)
@@ -199,8 +68,6 @@ on_tick(evutil_socket_t fd, short what, void *arg)
 	(void)fd;
 	(void)what;
 	w->ticking = false;
-	w->accept_paused = false;
-	look_at_limits(w);
 	w->walk++;
 	while ((r = walk_next(&w->reqs, w->walk)) != NULL)
 		req_tick(r, now);
@@ -209,8 +76,7 @@ on_tick(evutil_socket_t fd, short what, void *arg)
 	serve_tick_detached(w, now);
 	background_tick(w, now);
 	idle_conns = connpool_sweep(w->connpool, now);
-	look_for_stopped_workers(w, now);
-	worker_listen_update(w);
+	listen_tick(w, now);
 	if (w->nreqs > 0 || w->nclients > 0 || w->nbackground > 0 || w->ndetached > 0 || idle_conns)
 		worker_need_tick(w);
 }
@@ -247,7 +113,7 @@ on_wake(evutil_socket_t fd, short what, void *arg)
 	flag_collect(w->flags, kv_ready, w);
 	wait_collect(w);
 	if (!w->listening)
-		worker_listen_update(w); /* perhaps another worker has stopped accepting */
+		listen_update(w); /* perhaps another worker has stopped accepting */
 }
 
 /* --- the master's word --------------------------------------------------------------------------- */
@@ -258,7 +124,7 @@ drain(struct worker *w)
 	struct client *c;
 
 	w->draining = true;
-	worker_listen_update(w);
+	listen_update(w);
 	for (c = TAILQ_FIRST(&w->clients); c != NULL; c = TAILQ_NEXT(c, link))
 		client_drain(c); /* ends none */
 }
@@ -348,8 +214,6 @@ worker_new(const struct heritage *h)
 	TAILQ_INIT(&w->background);
 	TAILQ_INIT(&w->ended_background);
 	TAILQ_INIT(&w->waiters);
-	w->own_fds = count_fds();
-	look_at_limits(w);
 	w->connpool = connpool_new(w);
 	w->flags = flag_set_new(w->seg, w->slot);
 	w->waiting = mem_array(w->seg->hdr->flags_per_worker, sizeof(*w->waiting));
@@ -358,10 +222,7 @@ worker_new(const struct heritage *h)
 		threshold_init(&w->thresholds[i]);
 	w->budgets = mem_array(h->seg->hdr->max_pools, sizeof(*w->budgets));
 	w->reserved = mem_array(w->conf->max_fanout, sizeof(*w->reserved));
-	w->ev_listen = mem_array(h->nlisten, sizeof(*w->ev_listen));
-	for (size_t i = 0; i < h->nlisten; i++)
-		event_assign(&w->ev_listen[i], w->base, h->listen_fds[i], EV_READ | EV_PERSIST,
-			on_accept, w);
+	listen_init(w, on_accept);
 	event_assign(&w->ev_tick, w->base, -1, 0, on_tick, w);
 	watch(w, &w->ev_heartbeat, -1, EV_PERSIST, on_heartbeat, &heartbeat);
 	watch(w, &w->ev_wake, h->wake_fds[h->slot], EV_READ | EV_PERSIST, on_wake, NULL);
@@ -404,7 +265,7 @@ worker_free(struct worker *w)
 	event_del(&w->ev_channel);
 	event_del(&w->ev_wake);
 	event_base_free(w->base);
-	free(w->ev_listen);
+	listen_fini(w);
 	free(w->cursor);
 	free(w->retry_turn);
 	free(w->round);
@@ -442,7 +303,7 @@ worker_main(const struct heritage *h)
 	w = worker_new(h);
 	if (w == NULL || write(h->channel, &ready, 1) != 1)
 		return CHILD_EXIT_FAILED;
-	worker_listen_update(w);
+	listen_update(w);
 	while (!finished(w)) {
 		proc_heartbeat(w->seg, w->slot, clock_ms());
 		if (event_base_loop(w->base, EVLOOP_ONCE) == -1)

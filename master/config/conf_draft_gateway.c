@@ -14,12 +14,12 @@
 static int
 put_policy(struct conf_draft *d, enum conf_flag f, const char *key)
 {
-	static const struct word policies[] = {{"cache_aware", "prefix", NULL},
+	static const struct flag_word policies[] = {{"cache_aware", "prefix", NULL},
 		{"prefix_hash", "prefix", NULL}, {"random", "random", NULL},
 		{"round_robin", "round_robin", NULL}, {"power_of_two", "power_of_two", NULL},
 		{"manual", NULL, "policy: session and a session_header in a configuration file"},
 		{"bucket", NULL, "power_of_two, which compares the length of prompts"}};
-	const struct word *w;
+	const struct flag_word *w;
 
 	if (FIND(d, f, policies, &w) != 0)
 		return -1;

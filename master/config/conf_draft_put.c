@@ -124,8 +124,8 @@ put_bytes(struct conf_draft *d, enum conf_flag f, const char *key)
 }
 
 int
-draft_find_word(struct conf_draft *d, enum conf_flag f, const struct word *words, size_t n,
-	const struct word **ret)
+draft_find_word(struct conf_draft *d, enum conf_flag f, const struct flag_word *words, size_t n,
+	const struct flag_word **ret)
 {
 	char known[CONF_WHAT] = "";
 	size_t at = 0;
@@ -147,10 +147,10 @@ draft_find_word(struct conf_draft *d, enum conf_flag f, const struct word *words
 static int
 put_log_level(struct conf_draft *d, enum conf_flag f, const char *key)
 {
-	static const struct word levels[] = {{"critical", "error", NULL}, {"error", "error", NULL},
-		{"warning", "warn", NULL}, {"warn", "warn", NULL}, {"info", "info", NULL},
-		{"debug", "debug", NULL}, {"trace", "debug", NULL}};
-	const struct word *w;
+	static const struct flag_word levels[] = {{"critical", "error", NULL},
+		{"error", "error", NULL}, {"warning", "warn", NULL}, {"warn", "warn", NULL},
+		{"info", "info", NULL}, {"debug", "debug", NULL}, {"trace", "debug", NULL}};
+	const struct flag_word *w;
 
 	if (FIND(d, f, levels, &w) != 0)
 		return -1;
@@ -161,8 +161,8 @@ put_log_level(struct conf_draft *d, enum conf_flag f, const char *key)
 static int
 put_log_format(struct conf_draft *d, enum conf_flag f, const char *key)
 {
-	static const struct word formats[] = {{"text", "kv", NULL}, {"json", "json", NULL}};
-	const struct word *w = NULL;
+	static const struct flag_word formats[] = {{"text", "kv", NULL}, {"json", "json", NULL}};
+	const struct flag_word *w = NULL;
 
 	if (FIND(d, f, formats, &w) != 0 || w == NULL)
 		return -1;

@@ -26,7 +26,7 @@ struct conf_draft {
 enum { FROM_PORT = FLAG_N, FROM_HOST };
 
 /* The other router's words and pdrouter's; `instead`: not supported, and what to use instead. */
-struct word {
+struct flag_word {
 	const char *theirs, *ours, *instead;
 };
 
@@ -63,8 +63,8 @@ void draft_put_whole(struct conf_draft *d, enum conf_flag from);
 /* True for digits alone. */
 bool draft_is_number(const char *s);
 /* The row of a word that other routers use; -1 with the error where there is none. */
-int draft_find_word(struct conf_draft *d, enum conf_flag f, const struct word *words, size_t n,
-	const struct word **ret);
+int draft_find_word(struct conf_draft *d, enum conf_flag f, const struct flag_word *words, size_t n,
+	const struct flag_word **ret);
 /* "a, b,c" without the blanks; an empty word stays, as "". */
 struct words draft_split(const char *list);
 void draft_words_free(struct words *w);

@@ -178,7 +178,7 @@ static int
 choose_logic(struct conf_draft *d, struct stack *s)
 {
 	/* pdrouter's policy; for the disaggregated logics --load-balancing-strategy sets it */
-	static const struct word logics[] = {{SHARED, "", NULL}, {ORCHESTRATED, "", NULL},
+	static const struct flag_word logics[] = {{SHARED, "", NULL}, {ORCHESTRATED, "", NULL},
 		{"roundrobin", "round_robin", NULL}, {"session", "session", NULL},
 		{"prefixaware", "prefix", NULL},
 		{"kvaware", NULL,
@@ -187,9 +187,9 @@ choose_logic(struct conf_draft *d, struct stack *s)
 			"prefixaware, which finds the cache of a prompt's start by its hash"},
 		{"ttft", NULL, "policy: least_loaded in a configuration file"},
 		{"priority", NULL, "pools of their own in a configuration file"}};
-	static const struct word strategies[] = {
+	static const struct flag_word strategies[] = {
 		{"round_robin", "round_robin", NULL}, {"least_loaded", "least_loaded", NULL}};
-	const struct word *w, *strategy = &strategies[0];
+	const struct flag_word *w, *strategy = &strategies[0];
 
 	if (draft_value(d, FLAG_ROUTING_LOGIC) == NULL)
 		return draft_fail(d, FLAG_ROUTING_LOGIC,
@@ -210,10 +210,11 @@ choose_logic(struct conf_draft *d, struct stack *s)
 static int
 choose_connector(struct conf_draft *d, struct stack *s)
 {
-	static const struct word types[] = {{"nixl", "nixl", NULL}, {"lmcache", "lmcache", NULL}};
+	static const struct flag_word types[] = {
+		{"nixl", "nixl", NULL}, {"lmcache", "lmcache", NULL}};
 	const bool orchestrated = strcmp(draft_value(d, FLAG_ROUTING_LOGIC), ORCHESTRATED) == 0;
 	const bool proxy = draft_value(d, FLAG_NIXL_PROXY_HOST) != NULL;
-	const struct word *type = NULL;
+	const struct flag_word *type = NULL;
 
 	if (draft_value(d, FLAG_DISAGG_CONNECTOR_TYPE) != NULL &&
 		FIND(d, FLAG_DISAGG_CONNECTOR_TYPE, types, &type) != 0)

@@ -283,7 +283,7 @@ release_pushed(struct attempt *a)
 
 /* Whether it has fetched nobody knows: what its prefill engine has said, or will say soon, is refused. */
 static void
-decode_failed(struct attempt *a)
+fetch_failed(struct attempt *a)
 {
 	leg_end(attempt_decode(a));
 	release_spent(a);
@@ -303,7 +303,7 @@ void
 release_decode_first(struct attempt *a)
 {
 	if (attempt_decode(a)->status >= 400)
-		decode_failed(a);
+		fetch_failed(a);
 	else if (!a->release_sent)
 		attempt_end(a);
 }
@@ -358,7 +358,7 @@ release_decode_failed(struct attempt *a)
 	if (undelivered(a) && tried_add(&a->t.of.facts->tried, d->ep->slot) && another_decode(a))
 		(void)send_decode(a);
 	else if (d->progress != LEG_BEGUN)
-		decode_failed(a);
+		fetch_failed(a);
 	else
 		attempt_end(a);
 }

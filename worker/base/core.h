@@ -104,5 +104,3 @@ struct worker {
 
 /* Starts the tick if it sleeps: called by whoever sets a deadline. */
 void worker_need_tick(struct worker *w);
-/* Watches the listening sockets or not, by drain, connection limit and balance. */
-void worker_listen_update(struct worker *w);

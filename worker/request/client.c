@@ -13,6 +13,7 @@
 #include "shm/base/mem.h"
 #include "worker/base/buffered.h"
 #include "worker/base/core.h"
+#include "worker/net/listen.h"
 
 /* bytes a client may send ahead of its answer before it is not read any more */
 #define CLIENT_AHEAD (64u << 10)
@@ -60,7 +61,7 @@ end(struct client *c, bool stalled)
 	c->w->nclients--;
 	accept_count(c->w->seg, c->w->slot, c->w->nclients);
 	metric_gauge_add(c->w->slab, G_OPEN_CONNS, -1);
-	worker_listen_update(c->w);
+	listen_update(c->w);
 	if (req != NULL)
 		c->ops->gone(req, stalled);
 }
