@@ -616,7 +616,7 @@ req_first_byte(struct req *req)
 	req->t_first_us = clock_us();
 	us = req->t_first_us - req->t_body_us;
 	metric_observe(req->w->slab, req->job.facts.pool.id, H_TTFT, us);
-	learn_threshold(req, us - req->plan.waiter.queued_us); /* waiting is nobody's prefill */
+	learn_threshold(req, us - req->plan.waiter.queued_us); /* waiting is no prefill */
 }
 
 /* --- clocks -------------------------------------------------------------------------------------- */

@@ -73,9 +73,9 @@ choose_branch(const struct plan *p, struct selection s[ROLE_N], enum role one, s
 }
 
 /*
- * A request that has waited takes no slots that it would give back: that would wake the others who lack them, or
- * itself, who would do the same, and so on.  One branch of any groups cannot do that: the slot of its prefill engine
- * alone is of no use to a waiter that lacks a decode engine.
+ * A request that has waited reserves no slots that it would give back.  Giving them back would wake another waiter that
+ * lacks them, or the request itself, and that waiter would do the same, without end.  One branch of any groups cannot do
+ * that: the slot of its prefill engine alone is of no use to a waiter that lacks a decode engine.
  */
 static bool
 looks_first(const struct plan *p, const struct selection s[ROLE_N])
