@@ -727,7 +727,8 @@ def test_a_handoff_that_is_too_old_and_no_room_to_prefill_again(world):
     other = r.client().request("POST", COMPLETIONS, ask)
     full = p.expect()
     gate.open()
-    assert c.read().status == 429
+    answer = c.read()
+    assert answer.status == 429 and "became too old" in answer.error["message"]
     d.forget()
     assert other.silent(0.3), "the worker lives"
     other.close()

@@ -575,6 +575,8 @@ failover_prefill_again(struct attempt *a)
 		take_over(b, next);
 		return;
 	}
-	if (!fall_back(&s))
-		job->ops->cut(job, END_NO_CAPACITY, NULL);
+	if (fall_back(&s))
+		return;
+	job->detail = "the KV parameters became too old, and no engine is free to prefill again";
+	job->ops->cut(job, END_NO_CAPACITY, NULL);
 }
