@@ -149,7 +149,10 @@ line_part(struct sse *s, const char *p, size_t n)
 
 	if (p == end)
 		return;
-	if (s->state == LINE_START) {
+	if (s->state == LINE_START && n >= NAME_LEN && memcmp(p, data_name, NAME_LEN) == 0) {
+		p += NAME_LEN; /* nearly every line, and nearly always in one piece */
+		data_line_start(s);
+	} else if (s->state == LINE_START) {
 		s->state = LINE_NAME;
 		s->matched = 0;
 	}
