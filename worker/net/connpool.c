@@ -19,9 +19,9 @@
 
 struct connpool {
 	struct worker *w;
-	uint32_t nslots;
-	uint32_t nidle;
 	struct endpoint **eps; /* by endpoint slot */
+	uint32_t nslots;       /* behind the highest slot ever seen: the tick walks no others */
+	uint32_t nidle;
 	struct upconn_list ended;
 };
 
@@ -31,8 +31,7 @@ connpool_new(struct worker *w)
 	struct connpool *p = MEM_NEW(struct connpool);
 
 	p->w = w;
-	p->nslots = w->seg->hdr->max_endpoints;
-	p->eps = mem_array(p->nslots, sizeof(*p->eps));
+	p->eps = mem_array(w->seg->hdr->max_endpoints, sizeof(*p->eps));
 	TAILQ_INIT(&p->ended);
 	return p;
 }
@@ -176,6 +175,8 @@ connpool_endpoint(struct connpool *p, const struct table *t, const struct table_
 		mem_exempt(true); /* once per table, whose texts it copies: the exception of I6 */
 		if (ep == NULL)
 			ep = p->eps[te->slot] = make(te);
+		if (te->slot >= p->nslots)
+			p->nslots = te->slot + 1;
 		refresh(ep, te, t->version);
 		mem_exempt(false);
 	}
