@@ -216,7 +216,10 @@ body_deadline_ms(const struct req *req)
 	return each < all ? each : all;
 }
 
-/* Room for n bytes more: not all of what a head claims at once, it may never come.  False: there is none. */
+/* A head claims a length that may never come: all of it gets room once this part of it is here. */
+#define BODY_TRUST 4
+
+/* Room for n bytes more.  False: there is none. */
 static bool
 grow_body(struct req *req, size_t n)
 {
@@ -226,7 +229,7 @@ grow_body(struct req *req, size_t n)
 
 	if (need <= req->job.text->body_cap)
 		return true;
-	if (known && (want > whole || (want == 0 && whole <= WORKER_BUF)))
+	if (known && (whole <= WORKER_BUF || whole / BODY_TRUST <= need))
 		want = whole;
 	if (want < need)
 		want = need;
