@@ -169,7 +169,7 @@ bare(const char *s)
 	if (n == 0 || n > FIELD_MAX_BYTES || strcmp(s, "-") == 0)
 		return false;
 	for (size_t i = 0; i < n; i++)
-		if (s[i] <= ' ' || s[i] >= 0x7f || strchr("\"\\=", s[i]) != NULL)
+		if (s[i] <= ' ' || s[i] >= 0x7f || s[i] == '"' || s[i] == '\\' || s[i] == '=')
 			return false;
 	return true;
 }
