@@ -215,22 +215,33 @@ catch_up(struct attempt *a, bool complete)
 		deliver_part_ended(a);
 }
 
+/* The client reads again: one attempt's events that were withheld for it. */
+static void
+send_withheld(struct attempt *a)
+{
+	const bool complete = attempt_decode_complete(a);
+
+	deliver_events(a);
+	if (a->life != ATTEMPT_SERVING || a->withheld == WITHHELD_SLOW_CLIENT)
+		return;
+	/* a complete answer ends here, though its last events may have filled the socket again: no other event of the
+	 * engine will come */
+	if (complete || !a->branch->job->ops->full(a->branch->job))
+		catch_up(a, complete);
+}
+
 void
 deliver_drained(struct job *job)
 {
 	for (uint32_t i = 0; i < job->nbranches && !job_over(job); i++) {
 		struct attempt *a = job->branches[i].attempt;
-		const bool behind = a->withheld == WITHHELD_SLOW_CLIENT;
-		const bool complete = attempt_decode_complete(a);
 
-		if (behind)
-			deliver_events(a);
-		if (job_over(job) || job->ops->full(job))
-			return;
-		if (behind && a->life == ATTEMPT_SERVING && a->withheld != WITHHELD_SLOW_CLIENT)
-			catch_up(a, complete);
-		else if (!behind && !attempt_waits_for_prefill(a))
+		if (a->withheld == WITHHELD_SLOW_CLIENT)
+			send_withheld(a);
+		else if (!attempt_waits_for_prefill(a))
 			leg_hold(attempt_decode(a), false);
+		if (!job_over(job) && job->ops->full(job))
+			return;
 	}
 }
 

@@ -1,0 +1,68 @@
+/* Events that wait for a slow client: what happens when the client reads again. */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "shm/base/conf.h"
+#include "worker/attempt/attempt.h"
+#include "worker/attempt/deliver.h"
+#include "worker/base/core.h"
+#include "worker/handshake/connector.h"
+
+static size_t sent;
+static bool ended, over;
+
+static void
+events(struct job *job, const char *p, size_t n)
+{
+	(void)p;
+	job->sent = SENT_WHOLE;
+	sent += n;
+}
+
+static void
+end_events(struct job *job)
+{
+	(void)job;
+	ended = true;
+}
+
+static bool
+full(const struct job *job)
+{
+	(void)job;
+	return sent > 0; /* the last events have filled the socket again */
+}
+
+static void
+end(struct job *job, enum req_end why)
+{
+	cr_assert(why == END_OK);
+	job->sent = SENT_ALL;
+	over = true;
+}
+
+Test(deliver, the_last_events_fill_the_socket_again_and_the_answer_ends_nevertheless)
+{
+	static const struct job_ops ops = {
+		.events = events, .end_events = end_events, .full = full, .end = end};
+	static const char last[] = "data: {\"choices\":[]}\n\n";
+	static struct conf conf = {.max_answer = 1 << 20};
+	static struct worker w = {.conf = &conf};
+	static struct branch b;
+	static struct attempt a;
+	static struct job job = {.w = &w,
+		.ops = &ops,
+		.connector = &connector_direct,
+		.branches = &b,
+		.nbranches = 1};
+
+	b.job = &job;
+	b.attempt = &a;
+	a = (struct attempt){
+		.w = &w, .branch = &b, .decode = DECODE_WITHHELD, .withheld = WITHHELD_SLOW_CLIENT};
+	a.leg[LEG_DECODE] = (struct leg){.w = &w, .owner = &a, .state = LEG_DONE, .status = 200};
+	membuf_add(&a.event, last, sizeof(last) - 1);
+	deliver_drained(&job);
+	cr_assert(sent == sizeof(last) - 1);
+	cr_assert(ended && over, "the engine has said all, so no other event will end the answer");
+}
