@@ -2,15 +2,18 @@
 router's, and decode is told the engine id that the prefill engine's bootstrap server tells; before, decode is
 handed what prefill answered.  Nothing but a handoff that arrived makes a decode engine of pdsim answer."""
 import json
+import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
 import expect
 from legs import FAULTS_OF_P, SHORT, fault_at, leave, parsed, taken, texts, total
 from members import kept, members, values
-from procs import MODEL, World, wait
+from procs import MODEL, SLOW, World, wait
 from raw import text_of
 from rows import (  # lint: run here, for this file's fleets
     test_chat, test_completions, test_every_engine_is_used, test_failure_of_d, test_failure_of_d_in_the_stream, test_logprobs, test_n,
@@ -572,3 +575,25 @@ def test_client_gone_at_any_moment(world, old, stream):
     r.end(15)
     p.wait_metric("pdsim:held_blocks", 0, 5)
     assert p.counter("kv_expired") == 0
+
+
+def test_requests_that_wait_for_a_lookup_which_fails_leave_together(world):
+    """The bootstrap port takes the connection and closes it: not one request after the other finds that out."""
+    p, d = (engines(world, False, role, 2) for role in ("prefill", "decode"))
+    closing = socket.create_server(("127.0.0.1", 0))
+
+    def accept():
+        with suppress(OSError):
+            while True:
+                threading.Timer(0.05, closing.accept()[0].close).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    each = [{"url": p[0].url, "bootstrap_port": closing.getsockname()[1]}, entry(p[1])]
+    r = world.router(world.pool(each, d, retries=2, retry_budget=100, eject_failures=255, **NEW), workers=1)
+    r.wait_all_up()
+    with ThreadPoolExecutor(40) as many:
+        from_ = time.monotonic()
+        assert {a.status for a in many.map(lambda i: r.complete(f"hi {i}"), range(40))} == {200}
+    assert time.monotonic() - from_ < 1 * SLOW, "a tick for each would take 2 s"
+    assert r.metric("attempts_failed_total") >= 15
+    closing.close()

@@ -21,13 +21,55 @@ give_up(struct attempt *a)
 	(void)failover(a, LEG_LOOKUP, end == END_OVERLOADED ? CAUSE_SHORTAGE : CAUSE_UNUSABLE, end);
 }
 
+/*
+ * The engine could not be asked: the attempts that wait for the same answer go to other engines too, or each would ask
+ * in turn.  What one attempt does may end any other, so the head of the list is taken each time.
+ */
+static void
+fail_shared(
+	struct worker *w, const struct endpoint *ep, enum leg_fail fail, const struct outcome *o)
+{
+	struct attempt *a;
+	size_t n = 0;
+
+	TAILQ_FOREACH(a, &w->lookups, link)
+	n++;
+	for (; n > 0 && (a = TAILQ_FIRST(&w->lookups)) != NULL; n--) {
+		attempt_set_lookup(a, LOOKUP_DUE); /* off the list */
+		if (a->t.engine[a->what.role] != ep) {
+			attempt_set_lookup(a, LOOKUP_SHARED); /* at its end */
+			continue;
+		}
+		a->leg[LEG_LOOKUP].fail = fail; /* for the log */
+		if (!failover_others(a, LEG_LOOKUP, o) && a->life == ATTEMPT_SERVING)
+			leg_rewind(&a->leg[LEG_LOOKUP]); /* due at the next tick */
+	}
+}
+
+/* An engine that all its attempts ask for the same: other engines are tried.  False: the attempt asks again. */
+static bool
+go_elsewhere(struct attempt *a)
+{
+	const struct endpoint *ep = a->t.engine[a->what.role];
+	const enum leg_fail fail = a->leg[LEG_LOOKUP].fail;
+	struct worker *w = a->w;
+	struct outcome o;
+	bool elsewhere;
+
+	if (fail == LEG_FAIL_NONE || fail == LEG_FAIL_SHORTAGE)
+		return false;
+	o = failover_outcome(a, LEG_LOOKUP, CAUSE_BROKEN);
+	elsewhere = failover_others(a, LEG_LOOKUP, &o);
+	fail_shared(w, ep, fail, &o);
+	return elsewhere || a->life != ATTEMPT_SERVING;
+}
+
 /* No answer, or none that is of use: refused, or asked again at the next tick. */
 static void
 failed(struct attempt *a)
 {
 	struct leg *leg = &a->leg[LEG_LOOKUP];
 	struct job *job = a->branch->job;
-	struct outcome o;
 
 	attempt_unlock_lookup(a);
 	job->detail = leg->fail != LEG_FAIL_NONE ? leg_fail_text(leg->fail)
@@ -35,11 +77,8 @@ failed(struct attempt *a)
 		      : leg->status != 200       ? "asked, it answers with an error status"
 						 : "asked, it answers without it";
 	if (a->t.connector->lookup_repeats) {
-		if (leg->fail != LEG_FAIL_NONE && leg->fail != LEG_FAIL_SHORTAGE) {
-			o = failover_outcome(a, LEG_LOOKUP, CAUSE_BROKEN);
-			if (failover_others(a, LEG_LOOKUP, &o))
-				return;
-		}
+		if (go_elsewhere(a))
+			return;
 		leg_rewind(leg);
 		attempt_set_lookup(a, LOOKUP_DUE);
 	} else if (leg->status >= 400 && leg->status < 500 && leg->state == LEG_DONE) {
