@@ -268,6 +268,7 @@ take_over(struct branch *b, struct attempt *next)
 	enum req_end why;
 
 	b->attempt = next;
+	job->t_prefill_us = 0; /* of the attempt before */
 	why = attempt_begin(next);
 	if (next->t.detail != NULL)
 		job->detail = next->t.detail;
@@ -286,6 +287,7 @@ struct search {
 	const struct outcome *outcome;
 	bool resumes;      /* it goes on with what the client has */
 	enum ep_away most; /* engines that are away for this reason at most */
+	const char *why;   /* the attempt failed, for the log */
 };
 
 /* Engines for another attempt by connector `c`.  Of two after an ambiguous timeout the decode engine is excluded only
@@ -396,7 +398,6 @@ replace_attempt(const struct search *s, struct reserved *chosen)
 		void_answer(b);
 	if (s->resumes || (job->answer != NULL && job->nbranches == 1))
 		rewrite_plan(job); /* what it was to be made of may differ */
-	job->t_prefill_us = 0;
 	take_over(b, next);
 }
 
@@ -431,7 +432,6 @@ fall_back(const struct search *s)
 {
 	struct attempt *a = s->failed, *next;
 	struct job *job = a->branch->job;
-	const char *why = how_it_failed(a, s->kind);
 	struct reserved chosen;
 
 	if (job->facts.pool.rescue.fallback != FALLBACK_DIRECT || job_started(job) ||
@@ -446,7 +446,7 @@ fall_back(const struct search *s)
 	attempt_take_engines(next, &chosen);
 	for (uint32_t i = 0; i < job->nbranches; i++)
 		release_attempt(job->branches[i].attempt);
-	branches_go_direct(job, "fallback", why);
+	branches_go_direct(job, "fallback", s->why);
 	take_over(&job->branches[0], next);
 	return true;
 }
@@ -476,7 +476,11 @@ failover_others(struct attempt *a, enum leg_kind kind, const struct outcome *o)
 	struct job *job = a->branch->job;
 	/* or it is said again (of a lookup, of half an error's answer), or no engine has failed */
 	const bool first = !a->failure_counted && o->a_try;
-	struct search s = {.failed = a, .kind = kind, .outcome = o, .resumes = output_started(a)};
+	struct search s = {.failed = a,
+		.kind = kind,
+		.outcome = o,
+		.resumes = output_started(a),
+		.why = how_it_failed(a, kind)};
 
 	if (first)
 		metric_add(a->w->slab, M_ATTEMPTS_FAILED, 1);
@@ -561,7 +565,11 @@ failover_prefill_again(struct attempt *a)
 	struct branch *b = a->branch;
 	struct job *job = b->job;
 	const struct outcome o = {.a_try = false};
-	struct search s = {.failed = a, .kind = LEG_PREFILL, .outcome = &o, .most = EP_AWAY_BUSY};
+	struct search s = {.failed = a,
+		.kind = LEG_PREFILL,
+		.outcome = &o,
+		.most = EP_AWAY_BUSY,
+		.why = "its KV became too old"};
 	struct reserved chosen;
 	struct attempt *next;
 
