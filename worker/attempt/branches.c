@@ -25,11 +25,10 @@ branches_go_direct(struct job *job, const char *direct, const char *why)
 	metric_add(job->w->slab, M_DIRECT, 1);
 }
 
-void
-branches_drop_text(struct job *job)
+/* The engines have their requests: drops the client's bytes and what was made of them. */
+static void
+drop_text(struct job *job)
 {
-	if (job->text == NULL)
-		return;
 	if (job->connector->info->cleanup == CLEANUP_ABORT)
 		job->key = text_copy_key(job->text); /* its engines may be sent an abort later */
 	text_unref(&job->text);
@@ -56,5 +55,5 @@ branches_drop_text_if_sent(struct job *job)
 				  : !attempt_decode_complete(a))
 			return;
 	}
-	branches_drop_text(job);
+	drop_text(job);
 }

@@ -9,8 +9,6 @@ struct job;
 
 /* From now on the decode engine serves the job alone, in one branch.  `direct`, `why`: for the log. */
 void branches_go_direct(struct job *job, const char *direct, const char *why);
-/* The engines have their requests: drops the client's bytes and what was made of them. */
-void branches_drop_text(struct job *job);
-/* The same once no leg can be sent (again): every prefill engine has answered, every decode answer has begun, and what
- * decode was sent was right. */
+/* Drops the client's bytes and what was made of them once no leg can be sent (again): every prefill engine has
+ * answered, every decode answer has begun, and what decode was sent was right. */
 void branches_drop_text_if_sent(struct job *job);

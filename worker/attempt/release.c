@@ -176,6 +176,20 @@ release_spent(struct attempt *a)
 		refuse(a);
 }
 
+/* The prefill answer is here: sends decode its request, or waits for the notices. */
+static void
+go_on(struct attempt *a)
+{
+	if (a->decode == DECODE_IDLE &&
+		!reservation_again(a->w, &a->reserved.of[ROLE_DECODE], a->t.of.facts->tokens)) {
+		attempt_end(a);
+		return;
+	}
+	attempt_go_on(a);
+	if (a->life != ATTEMPT_OVER)
+		decode_in_time(a);
+}
+
 /* After the attempt was detached: what each side is at decides what is sent. */
 static void
 begin(struct attempt *a)
@@ -195,7 +209,7 @@ begin(struct attempt *a)
 		if (!attempt_kv_handed(a))
 			return;
 		if (a->t.starts[ROLE_DECODE] == STARTS_AFTER_KV)
-			release_go_on(a);
+			go_on(a);
 		else
 			(void)send_decode(a);
 	}
@@ -269,7 +283,8 @@ release_pushed(struct attempt *a)
 		return a;
 	}
 	next = attempt_new(b, a->t.connector, ATTEMPT_OTHER);
-	next->lookup = a->lookup;
+	if (next->lookup == LOOKUP_DUE) /* the legs of `a` have begun */
+		attempt_set_lookup(next, LOOKUP_KNOWN);
 	transfer_set_id(&next->t, a->t.id, strlen(a->t.id)); /* the log names its engines */
 	for (enum role r = 0; r < ROLE_N; r++)
 		next->reserved.of[r] =
@@ -309,19 +324,6 @@ release_decode_first(struct attempt *a)
 }
 
 void
-release_go_on(struct attempt *a)
-{
-	if (a->decode == DECODE_IDLE &&
-		!reservation_again(a->w, &a->reserved.of[ROLE_DECODE], a->t.of.facts->tokens)) {
-		attempt_end(a);
-		return;
-	}
-	attempt_go_on(a);
-	if (a->life != ATTEMPT_OVER)
-		decode_in_time(a);
-}
-
-void
 release_prefill_answered(struct attempt *a)
 {
 	const struct leg *p = attempt_prefill(a);
@@ -332,7 +334,7 @@ release_prefill_answered(struct attempt *a)
 			return;
 		}
 		if (a->kv != KV_SPENT && !undelivered(a)) {
-			release_go_on(a);
+			go_on(a);
 			return;
 		}
 		refuse(a);

@@ -20,9 +20,6 @@ struct attempt *release_pushed(struct attempt *a);
 /* The prefill answer is missing, but the KV has arrived at the decode engine: decode is sent the request that frees it. */
 void release_fetch_unheard(struct attempt *a);
 
-/* The prefill answer is here: sends decode its request, or waits for the notices. */
-void release_go_on(struct attempt *a);
-
 /* Handlers of a detached attempt's legs. */
 void release_prefill_first(struct attempt *a);
 void release_prefill_answered(struct attempt *a);
