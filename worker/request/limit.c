@@ -216,7 +216,7 @@ limit_tick(struct req *req, uint64_t now_ms)
 }
 
 void
-limit_drop_body(struct req *req)
+limit_drop_declared(struct req *req)
 {
 	declare_less(req, req->declared);
 }

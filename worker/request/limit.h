@@ -40,7 +40,7 @@ bool limit_grow(struct req *req, uint64_t more);
 /* A body that comes too slowly loses its declared bytes: it has to find room for them as they come. */
 void limit_tick(struct req *req, uint64_t now_ms);
 /* The rest of the body has come, or will not come: it is declared no longer. */
-void limit_drop_body(struct req *req);
+void limit_drop_declared(struct req *req);
 /* More bytes are buffered (worker/base/buffered.h) than limits.max_buffered allows. */
 bool limit_full(const struct worker *w);
 

@@ -168,7 +168,7 @@ req_free(struct req **reqp)
 {
 	struct req *req = *reqp;
 
-	limit_drop_body(req);
+	limit_drop_declared(req);
 	serve_free(&req->job);
 	free(req);
 	*reqp = NULL;
@@ -201,7 +201,8 @@ req_end(struct req *req, enum req_end end)
 
 /* --- refusing ------------------------------------------------------------------------------------ */
 
-void
+/* Refuses in states that may. */
+static void
 req_refuse(struct req *req, enum req_end end, const char *detail)
 {
 	req->job.end = end;
@@ -265,8 +266,9 @@ refuse_shutdown(struct req *req)
 	cut(&req->job, END_SHUTDOWN, NULL);
 }
 
+/* The client is gone. */
 static void
-req_drop(struct req *req)
+drop(struct req *req)
 {
 	req->keep_alive = false;
 	if (req->job.end != END_CLIENT_STALLED)
@@ -280,12 +282,6 @@ request_late(struct req *req)
 {
 	req->job.detail = NULL;
 	cut(&req->job, END_REQUEST_TIMEOUT, NULL);
-}
-
-static void
-drop(struct req *req)
-{
-	req_drop(req);
 }
 
 /* The drain time is over and nothing can be said any more. */

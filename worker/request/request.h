@@ -32,8 +32,6 @@ extern const struct client_ops request_client_ops;
 void req_free(struct req **);
 
 void req_event(struct req *req, enum req_event ev);
-/* Refuses with one of our own answers, in states that may. */
-void req_refuse(struct req *req, enum req_end end, const char *detail);
 
 /* Every tick: raises RQ_TIMEOUT where a clock has run out. */
 void req_tick(struct req *req, uint64_t now_ms);
