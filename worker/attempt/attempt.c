@@ -309,6 +309,7 @@ attempt_detach(struct attempt *a)
 {
 	struct worker *w = a->w;
 
+	assert(a->lookup != LOOKUP_SHARED); /* `link` is in one list at a time */
 	a->own_facts = MEM_NEW(struct facts);
 	*a->own_facts = *a->t.of.facts;
 	a->t.of.facts = a->own_facts;

@@ -48,28 +48,36 @@ legs_rest(const struct attempt *a)
 	       a->decode == DECODE_IDLE && a->decode_sends == 0;
 }
 
-/* The first attempts of all branches begin together: a lookup that fails may end the request. */
+/* The first attempts of all branches begin together, and no other attempt before them: a lookup that fails for good may
+ * end the job, which then has an honest status. */
 static bool
-may_begin(const struct attempt *a, bool all)
+may_begin_legs(const struct job *job)
 {
-	return legs_rest(a) && is_known(a) && (all || a->kind != ATTEMPT_FIRST);
+	for (uint32_t i = 0; i < job->nbranches; i++) {
+		const struct attempt *a = job->branches[i].attempt;
+
+		if (a->kind == ATTEMPT_FIRST && !is_known(a))
+			return false;
+	}
+	return true;
 }
 
 void
 lookup_go_on(struct job *job)
 {
-	bool all = true;
-
 	for (uint32_t i = 0; i < job->nbranches && !job_over(job); i++)
 		if (job->branches[i].attempt->lookup == LOOKUP_DUE)
 			start(job->branches[i].attempt);
-	for (uint32_t i = 0; i < job->nbranches && !job_over(job); i++)
-		all = all && is_known(job->branches[i].attempt);
-	for (uint32_t i = 0; i < job->nbranches && !job_over(job); i++)
-		if (may_begin(job->branches[i].attempt, all)) {
+	if (job_over(job) || !may_begin_legs(job))
+		return;
+	for (uint32_t i = 0; i < job->nbranches && !job_over(job); i++) {
+		struct attempt *a = job->branches[i].attempt;
+
+		if (is_known(a) && legs_rest(a)) {
 			job->ops->step(job, 'x');
-			attempt_begin_legs(job->branches[i].attempt);
+			attempt_begin_legs(a);
 		}
+	}
 }
 
 static void
