@@ -207,20 +207,21 @@ on_client_error(void *arg, int err)
 	client_end(arg);
 }
 
-void
+size_t
 client_write(struct client *c, const struct iovec *iov, int n)
 {
 	size_t total = 0;
 
-	if (c == NULL || c->ended)
-		return;
 	for (int i = 0; i < n; i++)
 		total += iov[i].iov_len;
+	if (c == NULL || c->ended)
+		return total;
 	metric_add(c->w->slab, M_BYTES_OUT, total);
 	/* A write error is not acted on here, in the middle of somebody's work: the socket's reader sees
 	 * the reset in its own callback. */
 	(void)sock_writev(&c->sock, iov, n, n);
 	c->full = sock_queued(&c->sock) > 0;
+	return total;
 }
 
 bool

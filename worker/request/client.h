@@ -58,8 +58,9 @@ void client_new(struct worker *w, int fd, const struct client_ops *ops);
 void client_end(struct client *c);
 void client_free(struct client *c); /* after the turn */
 
-/* Writes to the client, and queues what its socket does not take.  c may be NULL: it has gone. */
-void client_write(struct client *c, const struct iovec *iov, int n);
+/* Writes to the client, and queues what its socket does not take.  c may be NULL: it has gone.  Returns the
+ * bytes of iov, whether the client is there or not. */
+size_t client_write(struct client *c, const struct iovec *iov, int n);
 /* Bytes are queued: the engine should not be read. */
 bool client_full(const struct client *c);
 /* The request has been answered or given up: the connection goes on to the next one, or closes.  `unread`: the request

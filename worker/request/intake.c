@@ -120,7 +120,7 @@ refusal(struct req *req, const struct http_head *h, const char **detail)
 static void
 ask_for_body(struct req *req)
 {
-	client_write(req->client,
+	(void)client_write(req->client,
 		&(struct iovec){(void *)(uintptr_t) "HTTP/1.1 100 Continue\r\n\r\n", 25}, 1);
 }
 

@@ -108,9 +108,7 @@ open_answer(struct req *req, char *buf, size_t size, int status, bool length_kno
 static void
 put(struct req *req, const struct iovec *iov, int n)
 {
-	for (int i = 0; i < n; i++)
-		req->bytes_out += iov[i].iov_len;
-	client_write(req->client, iov, n);
+	req->bytes_out += client_write(req->client, iov, n);
 }
 
 static size_t
