@@ -241,9 +241,13 @@ class Engine(Process):
             assert self.counter(name) == 0, f"{self.role}: {name}"
 
 
-# keys that stand in the map of the pool's connector (CONF_CONNECTOR_KEYS in master/config/conf_keys.h)
-OF_CONNECTOR = {"handoff", "remote_host", "transfer_mode", "kv_lease", "fanout", "ready_messages", "kv_ready_timeout", "first_token",
-                "tokenize", "bootstrap", "learn_timeout", "cache_hit_threshold"}
+def keys_of_connectors():
+    """Keys that stand in the map of the pool's connector."""
+    text = (ROOT / "shm/base/connector_list.h").read_text()
+    return {key for keys in re.findall(r"\.keys = \{(.*?)\}", text, re.S) for key in re.findall(r'"(\w+)"', keys)}
+
+
+OF_CONNECTOR = keys_of_connectors()
 
 
 def with_map(pool):

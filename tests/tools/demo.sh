@@ -35,6 +35,7 @@ free_port() { # [port]
 }
 
 # What a hand-shake asks of its engines (options of both, of prefill, of decode), of the pool and the router.
+# A connector that is not named here needs the engines' option alone.
 connector=${CONNECTOR:-nixl}
 both=() prefill=() decode=() pool='' notices="ipc://$dir/notices"
 # shellcheck disable=SC2034 # prefill and decode: by name, in engine()
@@ -46,8 +47,7 @@ lmcache)
 	;;
 sglang) both=(--handshake sglang) pool='engine: sglang' ;;
 shared_storage) both=(--handshake shared_storage --storage "$dir/storage") decode=(--refuse-local) ;;
-p2p_nccl | mooncake) both=(--handshake "$connector") ;;
-*) die "CONNECTOR is nixl, orchestrated, lmcache, sglang, shared_storage, p2p_nccl or mooncake" ;;
+*) both=(--handshake "$connector") ;;
 esac
 mkdir "$dir/storage"
 
