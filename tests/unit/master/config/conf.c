@@ -2,6 +2,7 @@
 #include "master/config/conf.h"
 
 #include <criterion/criterion.h>
+#include <glob.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -1924,23 +1925,24 @@ Test(conf, every_flag_of_the_help_is_known)
 
 Test(conf, samples_are_written_and_read_alike)
 {
-	static const char *const files[] = {"etc/pdrouter.yaml", "etc/pdrouter-minimal.yaml",
-		"etc/examples/nixl.yaml", "etc/examples/orchestrated.yaml",
-		"etc/examples/lmcache.yaml", "etc/examples/sglang.yaml",
-		"etc/examples/shared_storage.yaml", "etc/examples/p2p_nccl.yaml",
-		"etc/examples/mooncake.yaml"};
 	struct conf_error err;
+	glob_t files;
 
-	for (size_t i = 0; i < NELEMS(files); i++) {
+	cr_assert_eq(glob("etc/*.yaml", 0, NULL, &files), 0);
+	cr_assert_eq(glob("etc/examples/*.yaml", GLOB_APPEND, NULL, &files), 0);
+	cr_assert_geq(files.gl_pathc, 2 + CONNECTOR_N, "an example for each connector");
+	for (size_t i = 0; i < files.gl_pathc; i++) {
+		const char *file = files.gl_pathv[i];
 		struct conf *c = NULL;
 		char *text;
 
-		cr_assert_eq(conf_load(files[i], &c, &err), 0, "%s: %s", files[i], err.what);
+		cr_assert_eq(conf_load(file, &c, &err), 0, "%s: %s", file, err.what);
 		text = written(c);
 		expect_round_trip(c, text);
 		free(text);
 		conf_free(&c);
 	}
+	globfree(&files);
 }
 
 /* Each key once at another value than its default. */
