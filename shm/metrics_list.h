@@ -1,7 +1,7 @@
 /*
  * One line per metric: C name, Prometheus name, help.  Those of one name that differ by a label stand together, the help
- * with the first.  Expanded into the slab (metrics.h), the page
- * (worker/request/stats.c) and the documentation check.
+ * with the first.  Expanded into the slab (metrics.h) and the page (worker/request/stats.c); tests/lint/lists.py checks the names.
+ * To count: metric_add(slab, M_<C name>, 1).
  */
 #pragma once
 

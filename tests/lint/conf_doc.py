@@ -23,6 +23,28 @@ TABLE_OF = {"": "root", "pools": "pool", "pools.prefill": "endpoint", "pools.dec
 faults = []
 
 
+def source(path):
+    with open(os.path.join(ROOT, path)) as f:
+        return f.read()
+
+
+CONNECTORS = re.findall(r"^X\(\w+, (\w+),", source("shm/base/connector_list.h"), re.M)
+POLICIES = re.findall(r'\[POLICY_\w+\] = "(\w+)"', source("shm/base/conf_names.c"))
+
+
+def listed(key, text, names):
+    """The help text of a key lists exactly these names."""
+    for name in sorted(set(re.findall(r"\w+", text)) - {"or"} ^ set(names)):
+        what = "is missing" if name in names else "does not exist"
+        faults.append(f"master/config/conf_keys.h: {key}: {name} {what} in the help text")
+
+
+def having(key):
+    """The connectors whose row names a key."""
+    rows = re.findall(r"^X\(\w+, (\w+),(.*?)(?=^X\(|\Z)", source("shm/base/connector_list.h"), re.M | re.S)
+    return ", ".join(name for name, facts in rows if f'"{key}"' in facts) or "none has it"
+
+
 def build(folder):
     tool = os.path.join(folder, "conf_dump")
     sources = [f"master/config/{f}" for f in os.listdir("master/config") if f.endswith(".c")]
@@ -81,8 +103,8 @@ def main():
     tool = sys.argv[1] if len(sys.argv) > 1 else build(folder.name)
     out = subprocess.run([tool, "keys"], capture_output=True, text=True, check=True).stdout
     rows = {}
-    for name in glob.glob("worker/handshake/*.c"):
-        TABLE_OF["pools." + os.path.basename(name)[:-2]] = "connector"
+    for name in CONNECTORS:
+        TABLE_OF["pools." + name] = "connector"
     for line in out.splitlines():
         table, path, default, klass, doc = line.split("\t")
         rows[table, path] = (default, klass, doc)
@@ -94,8 +116,9 @@ def main():
         if r.returncode != 0:
             faults.append(r.stderr.strip())
     readable = not faults
-    connectors = re.findall(r"\w+", rows["pool", "connector"][2].split(":")[1])
-    for connector in set(connectors) - {"or"}:
+    listed("connector", rows["pool", "connector"][2].split(":")[1], CONNECTORS)
+    listed("policy", rows["pool", "policy"][2], POLICIES)
+    for connector in CONNECTORS:
         sample = f"etc/examples/{connector}.yaml"
         if not os.path.exists(sample) or not re.search(rf"^ +connector: {connector}$", open(sample).read(), re.M):
             faults.append(f"{sample}: no example of the connector {connector}")
@@ -128,7 +151,8 @@ def main():
             if f"| `{path}` | {doc} |" not in readme:
                 faults.append(f"etc/README.md: no row | `{path}` | {doc} |")
         elif (table, path) not in shown:
-            faults.append(f"{SAMPLE}: {path} ({table}) is missing")
+            where = f"the map of a connector that has it (shm/base/connector_list.h: {having(path)})" if table == "connector" else f"the keys of: {table}"
+            faults.append(f"{SAMPLE}: {path} is missing among {where}: a line `{path}: {default}   # [{klass}] {doc}`")
     flags = subprocess.run([tool, "flags"], capture_output=True, text=True, check=True).stdout
     for kind, name, arg, doc in (line.split("\t") for line in flags.splitlines()):
         row = f"| `{flag_cell(name, arg)}` | {doc} |" if kind != "idle" else f"`--{name}`"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What the lists promise: every end reason has a test, so has every feature of every connector and each row of "What happens when",
-metric names follow Prometheus' rules, every folder has its README, and nothing names the machine it was made on."""
+every list of connectors and policies is whole, metric names follow Prometheus' rules, every folder has its README, and nothing names the machine it was made on."""
 import ast
 import collections
 import glob
@@ -106,6 +106,43 @@ def tested():
                 faults.append(f"README.md: {name}, {row[0]}: \"{cell}\" is no test of tests/e2e/{file}")
 
 
+def rows_under(path, heading, header):
+    """First two cells of a table below a heading, by the first cell of its head."""
+    at = read(path).partition(f"\n{heading}\n")[2]
+    lines = re.split(r"\n#{2,3} ", at)[0].partition(f"\n| {header} |")[2].split("\n\n")[0].split("\n")[2:]
+    return [[c.strip() for c in line[1:-1].split("|")[:2]] for line in lines]
+
+
+def same_names(at, found, names):
+    for name in sorted(set(found) ^ set(names)):
+        faults.append(f"{at}: {name} " + ("is missing" if name in names else "does not exist"))
+
+
+def connectors():
+    """The tables of connectors in README.md and etc/README.md, the latter with the keys of each."""
+    text = read("shm/base/connector_list.h")
+    keys = {name: re.findall(r'"(\w+)"', "".join(re.findall(r"\.keys = \{(.*?)\}", facts, re.S)))
+            for name, facts in re.findall(r"^X\(\w+, (\w+),(.*?)(?=^X\(|\Z)", text, re.M | re.S)}
+    shown = rows_under("README.md", "### Hand-shakes", "`connector`")
+    same_names("README.md: Hand-shakes", [re.findall(r"\w+", row[0])[0] for row in shown], keys)
+    shown = {row[0].strip("`"): row[1] for row in rows_under("etc/README.md", "## Pools", "connector")}
+    same_names("etc/README.md: the table of connectors", shown, keys)
+    for name in shown.keys() & keys.keys():
+        own = re.match(r"(`\w+`(, )?)*", shown[name])[0]
+        same_names(f"etc/README.md: keys of {name}", re.findall(r"\w+", own), keys[name])
+
+
+def policies():
+    """What lists the policies: README.md, worker/schedule/README.md, the message that etc/README.md quotes."""
+    names = re.findall(r'\[POLICY_\w+\] = "(\w+)"', read("shm/base/conf_names.c"))
+    same_names("README.md: the table of policies",
+               [name for row in rows_under("README.md", "## Which engine is chosen", "policy") for name in re.findall(r"`(\w+)`", row[0])], names)
+    listed = read("worker/schedule/README.md").partition("\n## Policies\n")[2].partition(":")[0]
+    same_names("worker/schedule/README.md: Policies", re.findall(r"`(\w+)`", listed), names)
+    message = re.search(r"is not a policy: (.*)", read("etc/README.md"))
+    same_names("etc/README.md: \"is not a policy\"", message[1].split(", ") if message else [], names)
+
+
 def tests_of(path):
     """Names of a file's tests, of what looks at a run of tests/chaos; none if it is not there."""
     if not os.path.isfile(path):
@@ -172,6 +209,8 @@ def main():
     metrics()
     readmes()
     tested()
+    connectors()
+    policies()
     happens()
     quick()
     metrics_asked()

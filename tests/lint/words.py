@@ -109,7 +109,7 @@ def main():
     bad = 0
     for path in files(sys.argv[1:] or CLEAN):
         for n, word, new in hits(path):
-            print(f"{path}:{n}: \"{word}\" is retired: {new} (tests/lint/words.py)")
+            print(f"{path}:{n}: \"{word}\" is retired, write: {new} (tests/lint/words.py)")
             bad = 1
     return bad
 
