@@ -8,38 +8,39 @@
 static const struct {
 	const char *path;
 	enum route_by by;
+	enum role alone; /* ROUTE_BY_ONE: the role under `single_engine_role: auto` */
 } routes[ROUTE_N] = {
-	[ROUTE_NONE] = { "other", ROUTE_BY_US },
-	[ROUTE_CHAT] = { "/v1/chat/completions", ROUTE_BY_TWO },
-	[ROUTE_COMPLETIONS] = { "/v1/completions", ROUTE_BY_TWO },
-	[ROUTE_GENERATE] = { "/generate", ROUTE_BY_TWO },
-	[ROUTE_EMBEDDINGS] = { "/v1/embeddings", ROUTE_BY_ONE },
-	[ROUTE_EMBED] = { "/v2/embed", ROUTE_BY_ONE },
-	[ROUTE_POOLING] = { "/pooling", ROUTE_BY_ONE },
-	[ROUTE_CLASSIFY] = { "/classify", ROUTE_BY_ONE },
-	[ROUTE_CLASSIFY_V1] = { "/v1/classify", ROUTE_BY_ONE },
-	[ROUTE_SCORE] = { "/score", ROUTE_BY_ONE },
-	[ROUTE_SCORE_V1] = { "/v1/score", ROUTE_BY_ONE },
-	[ROUTE_RERANK] = { "/rerank", ROUTE_BY_ONE },
-	[ROUTE_RERANK_V1] = { "/v1/rerank", ROUTE_BY_ONE },
-	[ROUTE_RERANK_V2] = { "/v2/rerank", ROUTE_BY_ONE },
-	[ROUTE_ENCODE] = { "/encode", ROUTE_BY_ONE },
-	[ROUTE_TOKENIZE] = { "/tokenize", ROUTE_BY_ONE },
-	[ROUTE_TOKENIZE_V1] = { "/v1/tokenize", ROUTE_BY_ONE },
-	[ROUTE_DETOKENIZE] = { "/detokenize", ROUTE_BY_ONE },
-	[ROUTE_DETOKENIZE_V1] = { "/v1/detokenize", ROUTE_BY_ONE },
-	[ROUTE_RESPONSES] = { "/v1/responses", ROUTE_BY_ONE },
-	[ROUTE_MESSAGES] = { "/v1/messages", ROUTE_BY_ONE },
-	[ROUTE_COUNT_TOKENS] = { "/v1/messages/count_tokens", ROUTE_BY_ONE },
-	[ROUTE_TRANSCRIPTIONS] = { "/v1/audio/transcriptions", ROUTE_BY_ONE },
-	[ROUTE_TRANSLATIONS] = { "/v1/audio/translations", ROUTE_BY_ONE },
-	[ROUTE_MODEL] = { "/v1/models/", ROUTE_BY_US }, /* and a name */
-	[ROUTE_MODELS] = { "/v1/models", ROUTE_BY_US },
-	[ROUTE_LIVE] = { "/live", ROUTE_BY_US },
-	[ROUTE_HEALTH] = { "/health", ROUTE_BY_US },
-	[ROUTE_READY] = { "/ready", ROUTE_BY_US },
-	[ROUTE_METRICS] = { "/metrics", ROUTE_BY_US },
-	[ROUTE_VERSION] = { "/version", ROUTE_BY_US },
+	[ROUTE_NONE] = { "other", ROUTE_BY_US, ROLE_N },
+	[ROUTE_CHAT] = { "/v1/chat/completions", ROUTE_BY_TWO, ROLE_N },
+	[ROUTE_COMPLETIONS] = { "/v1/completions", ROUTE_BY_TWO, ROLE_N },
+	[ROUTE_GENERATE] = { "/generate", ROUTE_BY_TWO, ROLE_N },
+	[ROUTE_EMBEDDINGS] = { "/v1/embeddings", ROUTE_BY_ONE, ROLE_PREFILL },
+	[ROUTE_EMBED] = { "/v2/embed", ROUTE_BY_ONE, ROLE_PREFILL },
+	[ROUTE_POOLING] = { "/pooling", ROUTE_BY_ONE, ROLE_PREFILL },
+	[ROUTE_CLASSIFY] = { "/classify", ROUTE_BY_ONE, ROLE_PREFILL },
+	[ROUTE_CLASSIFY_V1] = { "/v1/classify", ROUTE_BY_ONE, ROLE_PREFILL },
+	[ROUTE_SCORE] = { "/score", ROUTE_BY_ONE, ROLE_PREFILL },
+	[ROUTE_SCORE_V1] = { "/v1/score", ROUTE_BY_ONE, ROLE_PREFILL },
+	[ROUTE_RERANK] = { "/rerank", ROUTE_BY_ONE, ROLE_PREFILL },
+	[ROUTE_RERANK_V1] = { "/v1/rerank", ROUTE_BY_ONE, ROLE_PREFILL },
+	[ROUTE_RERANK_V2] = { "/v2/rerank", ROUTE_BY_ONE, ROLE_PREFILL },
+	[ROUTE_ENCODE] = { "/encode", ROUTE_BY_ONE, ROLE_PREFILL },
+	[ROUTE_TOKENIZE] = { "/tokenize", ROUTE_BY_ONE, ROLE_PREFILL },
+	[ROUTE_TOKENIZE_V1] = { "/v1/tokenize", ROUTE_BY_ONE, ROLE_PREFILL },
+	[ROUTE_DETOKENIZE] = { "/detokenize", ROUTE_BY_ONE, ROLE_PREFILL },
+	[ROUTE_DETOKENIZE_V1] = { "/v1/detokenize", ROUTE_BY_ONE, ROLE_PREFILL },
+	[ROUTE_RESPONSES] = { "/v1/responses", ROUTE_BY_ONE, ROLE_DECODE },
+	[ROUTE_MESSAGES] = { "/v1/messages", ROUTE_BY_ONE, ROLE_DECODE },
+	[ROUTE_COUNT_TOKENS] = { "/v1/messages/count_tokens", ROUTE_BY_ONE, ROLE_PREFILL },
+	[ROUTE_TRANSCRIPTIONS] = { "/v1/audio/transcriptions", ROUTE_BY_ONE, ROLE_PREFILL },
+	[ROUTE_TRANSLATIONS] = { "/v1/audio/translations", ROUTE_BY_ONE, ROLE_PREFILL },
+	[ROUTE_MODEL] = { "/v1/models/", ROUTE_BY_US, ROLE_N }, /* and a name */
+	[ROUTE_MODELS] = { "/v1/models", ROUTE_BY_US, ROLE_N },
+	[ROUTE_LIVE] = { "/live", ROUTE_BY_US, ROLE_N },
+	[ROUTE_HEALTH] = { "/health", ROUTE_BY_US, ROLE_N },
+	[ROUTE_READY] = { "/ready", ROUTE_BY_US, ROLE_N },
+	[ROUTE_METRICS] = { "/metrics", ROUTE_BY_US, ROLE_N },
+	[ROUTE_VERSION] = { "/version", ROUTE_BY_US, ROLE_N },
 };
 /* clang-format on */
 
@@ -86,7 +87,7 @@ route_single_role(enum route r, enum single_role_kind configured)
 {
 	if (configured != SINGLE_ROLE_AUTO)
 		return configured == SINGLE_ROLE_DECODE ? ROLE_DECODE : ROLE_PREFILL;
-	return r == ROUTE_RESPONSES || r == ROUTE_MESSAGES ? ROLE_DECODE : ROLE_PREFILL;
+	return routes[r].alone;
 }
 
 bool
