@@ -63,9 +63,12 @@ PROC_OBJ := $(call obj,$(PROC_SRC))
 UNIT_BIN := $(patsubst tests/unit/%.c,$(B)/unit/%,$(UNIT_SRC))
 BINS     := $(B)/pdrouter $(B)/pdctl $(B)/pdsim
 
+# as many jobs as there are processors, unless -j was given: a submake shares those
+JOBS = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
+
 .PHONY: all
 all: deps-build
-	@$(MAKE) --no-print-directory -j$(shell nproc) bins
+	@$(MAKE) --no-print-directory $(JOBS) bins
 
 .SECONDARY:
 .PHONY: bins units
@@ -122,7 +125,7 @@ deps-test:
 # --- sanitizers ---------------------------------------------------------------------------------
 .PHONY: asan ubsan
 asan ubsan: deps-build
-	@$(MAKE) --no-print-directory -j$(shell nproc) VARIANT=$@ bins
+	@$(MAKE) --no-print-directory $(JOBS) VARIANT=$@ bins
 
 # --- tests, demo, bench -------------------------------------------------------------------------
 .PHONY: chaos check test demo bench bench-sched lint format torture torture-bins torture-mutants fuzz verify
@@ -138,7 +141,7 @@ verify:
 	@tests/tools/deps.sh build verify
 	@tests/verify/run.sh $(if $(WIDE),--wide)
 chaos: deps-test
-	@$(MAKE) --no-print-directory -j$(shell nproc) bins $(B)/pdwire
+	@$(MAKE) --no-print-directory $(JOBS) bins $(B)/pdwire
 	@PDR_VARIANT=$(VARIANT) tests/chaos/run.sh $(or $(SECONDS),600)
 check: deps-test
 	@tests/tools/run_tests.sh check
