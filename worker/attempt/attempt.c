@@ -31,14 +31,15 @@ static const uint32_t lookup_next[LOOKUP_N] = {
 	[LOOKUP_KNOWN]      = 0,
 };
 static const uint32_t prefill_next[PREFILL_N] = {
-	[PREFILL_NOT_NEEDED] = TO(PREFILL_IDLE), /* decode, asked first, has too little of the KV */
+	[PREFILL_NOT_NEEDED] = TO(PREFILL_IDLE), /* decode, sent first, has too little of the KV */
 	[PREFILL_IDLE]       = TO(PREFILL_NOT_NEEDED) | TO(PREFILL_SENT),
 	[PREFILL_SENT]       = TO(PREFILL_ANSWERED) | TO(PREFILL_FAILED),
 	[PREFILL_ANSWERED]   = 0,
 	[PREFILL_FAILED]     = 0,
 };
 static const uint32_t decode_next[DECODE_N] = {
-	[DECODE_IDLE]     = TO(DECODE_SENT) | TO(DECODE_ENDED) /* the prefill answer was all */,
+	/* the prefill answer was the whole answer */
+	[DECODE_IDLE]     = TO(DECODE_SENT) | TO(DECODE_ENDED),
 	[DECODE_SENT]     = TO(DECODE_IDLE) | TO(DECODE_WITHHELD) | TO(DECODE_RELAYING) | TO(DECODE_ENDED) |
 	                    TO(DECODE_FAILED),
 	[DECODE_WITHHELD] = TO(DECODE_IDLE) | TO(DECODE_WITHHELD) | TO(DECODE_RELAYING) | TO(DECODE_ENDED) |
@@ -56,7 +57,8 @@ static const uint32_t kv_next[KV_N] = {
 };
 /* clang-format on */
 
-/* A step that only our own error can cause: the worker notes it for the master's log and ends. */
+/* A step that only an error of this router can cause: writes the step into the crash note and
+ * aborts. */
 static void __attribute__((noreturn))
 impossible(const struct attempt *a, const char *what, const char *from, const char *to)
 {
@@ -150,9 +152,10 @@ attempt_may_exist(const struct attempt_states *s)
 		return false;
 	if (s->withheld == WITHHELD_CACHE_CHECK && s->prefill != PREFILL_NOT_NEEDED)
 		return false;
-	if (s->life == ATTEMPT_DETACHED) /* it holds KV, or may */
+	if (s->life == ATTEMPT_DETACHED) /* a detached attempt holds KV, or may hold KV */
 		return s->decode != DECODE_ENDED && s->prefill != PREFILL_NOT_NEEDED;
-	/* a failed leg has been replaced, or the request has ended; what is not missing may have failed */
+	/* a failed leg has been replaced, or the request has ended, or the answer is complete
+	 * without it */
 	if (s->decode == DECODE_FAILED)
 		return false;
 	return s->prefill != PREFILL_FAILED || s->decode == DECODE_RELAYING ||
@@ -186,14 +189,15 @@ leg_ready(struct attempt *a, enum leg_kind kind, const struct leg_ops *ops)
 		.owner = a,
 		.w = a->w,
 		.keep = kind != LEG_DECODE,
-		/* kept connections may be as dead as the first attempt's */
+		/* idle connections may be as dead as the first attempt's */
 		.route = a->kind == ATTEMPT_OTHER && kind != LEG_LOOKUP ? LEG_FRESH_CONN
 									: LEG_ANY_CONN,
 		.connect_ms = t->connect_ms,
 		.wait_ms = kind == LEG_DECODE ? t->decode_ms
 			   : repeats          ? a->t.of.facts->pool.shake.learn_ms
 					      : t->prefill_ms,
-		/* an answer that is not streamed comes in one piece: its silence is the engine's work */
+		/* an answer that is not streamed arrives in one piece: until then the engine is
+		 * silent while it works */
 		.first_ms = kind == LEG_DECODE && a->t.of.facts->stream ? t->first_byte_ms : 0,
 		.wait_each = kind == LEG_DECODE};
 }
@@ -276,7 +280,8 @@ attempt_begin(struct attempt *a)
 	if (c->begin != NULL)
 		why = c->begin(&a->t);
 	if (a->kind == ATTEMPT_PREFILL_AGAIN && a->t.starts[ROLE_DECODE] == STARTS_AT_ONCE) {
-		a->t.starts[ROLE_DECODE] = STARTS_AFTER_PREFILL; /* speculation has not paid once */
+		/* one speculation of this branch was wrong */
+		a->t.starts[ROLE_DECODE] = STARTS_AFTER_PREFILL;
 		a->t.kv = (struct span){NULL, 0};
 	}
 	if (why == END_OK && a->prefill == PREFILL_IDLE &&
@@ -314,7 +319,7 @@ attempt_detach(struct attempt *a)
 	*a->own_facts = *a->t.of.facts;
 	a->t.of.facts = a->own_facts;
 	a->t.release_only = true;
-	a->t.stream_options = (struct span){NULL, 0}; /* the request's */
+	a->t.stream_options = (struct span){NULL, 0}; /* back to the request's own */
 	a->life = ATTEMPT_DETACHED;
 	a->branch = NULL;
 	TAILQ_INSERT_TAIL(&w->detached, a, link);
@@ -333,7 +338,8 @@ attempt_end(struct attempt *a)
 	if (a->life == ATTEMPT_DETACHED)
 		leave_detached(a);
 	if (a->lookup == LOOKUP_SHARED)
-		attempt_set_lookup(a, LOOKUP_DUE); /* off the list */
+		/* takes the attempt off the list of waiting ones */
+		attempt_set_lookup(a, LOOKUP_DUE);
 	a->life = ATTEMPT_OVER;
 	attempt_unlock_lookup(a);
 	transfer_drop_flag(&a->t, false);
@@ -421,7 +427,7 @@ attempt_role_of(const struct attempt *a, enum leg_kind kind)
 
 /* --- running ------------------------------------------------------------------------------------- */
 
-/* Decode has answered, but may have to be sent its request again, whatever stands in its answer. */
+/* Returns true if decode may have to be sent its request again although it has answered. */
 static bool
 keeps_slot(const struct attempt *a, enum role r)
 {
@@ -503,7 +509,7 @@ attempt_go_on(struct attempt *a)
 	struct leg *d = &a->leg[LEG_DECODE];
 
 	if (leg_active(d) && !leg_connecting(d) && d->progress < LEG_ANSWERING)
-		leg_wait_anew(d); /* its own silence begins here */
+		leg_wait_anew(d); /* decode's time limit begins here */
 	if (a->decode == DECODE_IDLE && a->decode_sends > 0)
 		attempt_new_id(a);
 	attempt_start(a, STARTS_AFTER_PREFILL);

@@ -38,21 +38,23 @@
 enum leg_kind { LEG_PREFILL = ROLE_PREFILL, LEG_DECODE = ROLE_DECODE, LEG_LOOKUP, LEG_N };
 
 enum attempt_life {
-	ATTEMPT_SERVING,  /* its branch waits for it */
-	ATTEMPT_DETACHED, /* no branch waits for it: it releases what its engines hold */
+	ATTEMPT_SERVING,  /* its branch waits for its answer */
+	ATTEMPT_DETACHED, /* no branch has it: the attempt releases what its engines hold */
 	ATTEMPT_OVER,     /* to be freed after the turn */
 };
 
 enum attempt_kind {
 	ATTEMPT_FIRST,
-	ATTEMPT_OTHER,         /* other engines, after a failure */
-	ATTEMPT_PREFILL_AGAIN, /* the KV of the attempt before had become too old: once */
+	ATTEMPT_OTHER, /* other engines, after a failure */
+	/* after an attempt whose KV parameters had become too old; at most once */
+	ATTEMPT_PREFILL_AGAIN,
 };
 
 enum lookup_state {
 	LOOKUP_NOT_NEEDED,
 	LOOKUP_DUE, /* to be sent; after a failure at the next tick */
-	LOOKUP_SHARED, /* another attempt of this worker has sent the same lookup: its answer will do */
+	/* another attempt of this worker has sent the same lookup: the answer serves both */
+	LOOKUP_SHARED,
 	LOOKUP_SENT,
 	LOOKUP_KNOWN,
 	LOOKUP_N
@@ -62,7 +64,7 @@ enum prefill_state {
 	PREFILL_NOT_NEEDED,
 	PREFILL_IDLE,
 	PREFILL_SENT,
-	PREFILL_ANSWERED, /* and the answer was of use */
+	PREFILL_ANSWERED, /* the answer was usable */
 	PREFILL_FAILED,
 	PREFILL_N
 };
@@ -70,9 +72,9 @@ enum prefill_state {
 enum decode_state {
 	DECODE_IDLE,
 	DECODE_SENT,
-	DECODE_WITHHELD, /* it answers, but that may not be relayed yet: enum withheld says why */
+	DECODE_WITHHELD, /* the answer may not be relayed yet: enum withheld has the reason */
 	DECODE_RELAYING,
-	DECODE_ENDED, /* all of its answer has been taken over */
+	DECODE_ENDED, /* the whole answer was taken over */
 	DECODE_FAILED,
 	DECODE_N
 };
@@ -80,7 +82,8 @@ enum decode_state {
 enum withheld {
 	WITHHELD_NOT,
 	WITHHELD_SPECULATION, /* the prefill engine has not confirmed what decode was sent */
-	WITHHELD_CACHE_CHECK, /* decode, sent first, may still say that it has too little of the KV */
+	/* decode, sent first, may still answer that it has too little of the KV */
+	WITHHELD_CACHE_CHECK,
 	WITHHELD_COLLECTING,   /* the whole answer is rewritten, or no whole event is here */
 	WITHHELD_PREFILL_PART, /* the answer begins with the prefill engine's part */
 	WITHHELD_SLOW_CLIENT,  /* whole events wait for the client to read */
@@ -107,24 +110,30 @@ struct attempt {
 	enum kv_state kv;
 	struct transfer t;
 	struct leg leg[LEG_N];
-	struct reserved reserved; /* reserved for it */
+	struct reserved reserved; /* the engines and their reservations */
 
-	struct lookup what;           /* the lookup that runs */
-	struct endpoint *lookup_ep;   /* a reference to the engine of the lookup; NULL: none yet */
-	struct endpoint *lookup_lock; /* whose lookup_runs this attempt set; a reference, or NULL */
+	struct lookup what;         /* the lookup that is running */
+	struct endpoint *lookup_ep; /* a reference to the engine of the lookup; NULL: none yet */
+	/* the endpoint whose lookup_runs this attempt set; a reference, or NULL */
+	struct endpoint *lookup_lock;
 	uint64_t
-		lookup_deadline_ms; /* what is not known by then is not learned; 0: the leg's limit alone */
+		/* the end of learning, clock_ms(); 0: only the leg's time limit counts */
+		lookup_deadline_ms;
 	uint64_t prefilled_ms;        /* when the prefill answer was complete */
 	uint64_t notices_deadline_ms; /* 0: not waiting for notices */
 
-	bool output_started; /* the client's answer has something of this attempt; no state implies it, since
-				 short answers are held, and the prefill engine may make the first token */
-	bool failure_counted; /* a lookup may fail several times within one attempt */
-	bool release_sent; /* decode was sent its request in the form that only frees KV: a fact about bytes */
+	/* Fact, set once: the client's answer has a part of this attempt.  No state implies it:
+	 * short answers are held, and the prefill engine may make the first token. */
+	bool output_started;
+	/* Fact, set once: M_ATTEMPTS_FAILED has counted this attempt.  A lookup may fail
+	 * several times within one attempt. */
+	bool failure_counted;
+	/* Fact about sent bytes, set once: decode was sent the request that only frees KV. */
+	bool release_sent;
 
-	uint32_t decode_sends; /* how often decode was sent its request under the present id */
+	uint32_t decode_sends; /* how often decode was sent its request under the current id */
 	struct sse sse;        /* of the decode answer */
-	struct membuf event;   /* half an event, where answers are rewritten */
+	struct membuf event;   /* an incomplete event, if answers are rewritten */
 
 	struct facts *own_facts; /* detached: a copy */
 	enum metric_counter released_as;
@@ -149,9 +158,10 @@ attempt_decode(struct attempt *a)
 struct attempt *attempt_new(struct branch *b, const struct connector *c, enum attempt_kind kind);
 /* Moves the engines that were chosen into the attempt; `e` is empty afterwards. */
 void attempt_take_engines(struct attempt *a, struct reserved *e);
-/* The same of a decode engine, in place of the one that the attempt has. */
+/* Moves a new decode engine into the attempt, in place of the present one; `r` is empty
+ * afterwards. */
 void attempt_take_decode(struct attempt *a, struct reservation *r);
-/* The engine of a role is not needed: gives back its reservation and the reference. */
+/* Gives back the reservation and the reference of the role's engine, which is not needed. */
 void attempt_drop_engine(struct attempt *a, enum role role);
 /* The engines are chosen: sets ids and ranks, and calls the connector's begin().  Returns END_OK, or why the attempt
  * cannot begin. */
@@ -162,9 +172,11 @@ void attempt_unlock_lookup(struct attempt *a);
 void attempt_end(struct attempt *a);
 /* Frees the attempts that ended: after the loop turn. */
 void attempt_reap(struct worker *w);
-/* Nothing more will be sent for the attempt: drops its text and what was made of the text. */
+/* Drops the attempt's text and what was made of the text: the attempt will send no more bytes
+ * of them. */
 void attempt_drop_text(struct attempt *a);
-/* Detaches the attempt from its branch: it gets its own copy of the facts, and the worker's list has it. */
+/* Detaches the attempt from its branch: the attempt gets its own copy of the facts and joins
+ * worker->detached. */
 void attempt_detach(struct attempt *a);
 
 /* --- the writers of the three states, and of `lookup`: an impossible step aborts */
@@ -173,7 +185,8 @@ void attempt_set_lookup(struct attempt *a, enum lookup_state to);
 void attempt_set_prefill(struct attempt *a, enum prefill_state to);
 void attempt_set_decode(struct attempt *a, enum decode_state to, enum withheld why);
 void attempt_set_kv(struct attempt *a, enum kv_state to);
-/* Returns false for states that may not exist together. */
+/* The states of an attempt, as values.  attempt_may_exist() returns false for a combination
+ * that must not occur. */
 struct attempt_states {
 	enum attempt_life life;
 	enum lookup_state lookup;
@@ -190,35 +203,40 @@ void attempt_check(const struct attempt *a);
 
 /* Starts the legs that start at the event `when`.  The attempt may be over afterwards. */
 void attempt_start(struct attempt *a, enum leg_starts when);
-/* What must be looked up is known: starts the legs that start at once. */
+/* All lookups have their answers: starts the legs that start at once. */
 void attempt_begin_legs(struct attempt *a);
-/* Decode will be sent its request once more: sets decode to IDLE and keeps the reservation. */
+/* Prepares decode for sending its request once more: sets decode to IDLE and keeps the
+ * reservation. */
 void attempt_decode_again(struct attempt *a);
 /* Sends the decode request now, whatever event it was to start at.  The attempt may be over afterwards. */
 void attempt_send_decode(struct attempt *a);
-/* Gives the attempt a fresh id: a decode engine has seen the present one, and must not see it twice. */
+/* Gives the attempt a fresh id.  A decode engine has seen the current id and must not see it
+ * twice. */
 void attempt_new_id(struct attempt *a);
-/* After prefill: starts decode, or the wait for the notices that say when. */
+/* After prefill: starts decode, or the wait for the notices that start decode. */
 void attempt_go_on(struct attempt *a);
-/* After each event: the exchange of a leg that is over gives its slot back, unless the leg may be sent again.  Checks the
- * states (attempt_check()). */
+/* Call it after each event.  A leg that is over gives its slot back, unless the leg may be sent
+ * again.  Checks the states (attempt_check()). */
 void attempt_settle(struct attempt *a);
-/* Connectors read what the legs have kept: gives them the present answers. */
+/* Sets the answers in a->t, which connectors read, to what the legs have kept so far. */
 void attempt_give_answers(struct attempt *a);
-/* Takes out of the prefill answer what decode will be sent. */
+/* Takes the KV parameters for decode from the prefill answer.  Returns what the connector's
+ * prefilled() returns. */
 enum handoff attempt_take_handoff(struct attempt *a);
 /* --- predicates */
 
-/* Decode was sent predicted parameters, and the prefill answer is not here yet (NixlPush).  Until then an error of decode
- * may come from a wrong prediction. */
+/* Returns true if decode was sent predicted parameters and the prefill answer is not here yet
+ * (NixlPush).  Until then an error of decode may come from a wrong prediction. */
 bool attempt_speculates(const struct attempt *a);
-/* The decode answer waits for the prefill answer, whose part of the log probabilities comes first. */
+/* Returns true if the decode answer waits for the prefill answer, whose part of the log
+ * probabilities comes first. */
 bool attempt_waits_for_prefill(const struct attempt *a);
-/* The decode answer is complete, though a part of it may still be withheld. */
+/* Returns true if the decode answer is complete; a part of it may still be withheld. */
 bool attempt_decode_complete(const struct attempt *a);
-/* By its answer, the prefill engine holds KV for the attempt. */
+/* Returns true if the prefill engine holds KV for the attempt according to its answer. */
 bool attempt_kv_handed(const struct attempt *a);
-/* The role whose engine a leg is for: a lookup is sent for the sake of a leg that comes later. */
+/* Returns the role whose engine a leg is sent to: a lookup is sent to the engine of a later
+ * leg. */
 enum role attempt_role_of(const struct attempt *a, enum leg_kind kind);
 
 enum leg_kind attempt_leg_kind(const struct attempt *a, const struct leg *leg);

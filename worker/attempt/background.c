@@ -12,17 +12,18 @@
 #include "worker/attempt/attempt.h"
 
 #define BACKGROUND_MAX 256 /* of one worker at once */
-#define BACKGROUND_MS 2000 /* for each engine that is asked */
-#define AGAIN_MS 1000      /* from one round that has come to nothing to the next */
+#define BACKGROUND_MS 2000 /* time limit of each engine */
+#define AGAIN_MS 1000      /* between two rounds of a refused name */
 
 struct background {
 	struct leg leg;
-	struct upconn *held; /* the request's own connection: closed last */
+	struct upconn *held; /* the attempt's own connection: closed last */
 	struct endpoint
-		*to[BACKGROUND_ENGINES]; /* asked one after the other, until one has understood */
+		/* sent to one after the other, until one has refused properly */
+		*to[BACKGROUND_ENGINES];
 	size_t nto, at;
-	uint64_t again_ms; /* when all of them are asked again; 0: one is being asked */
-	uint64_t until_ms; /* no round begins after that; 0: there is but one */
+	uint64_t again_ms; /* when the next round begins; 0: a round is running */
+	uint64_t until_ms; /* no round begins after that; 0: there is only one round */
 	const char *path;
 	char *body, *key;
 	TAILQ_ENTRY(background) link;
@@ -67,7 +68,7 @@ ask_next(struct background *e)
 	leg_start(leg);
 }
 
-/* The next engine is asked the same; after the last one all of them again, a while later. */
+/* Sends the same request to the next engine; after the last engine, schedules the next round. */
 static void
 go_on(struct background *e)
 {
@@ -77,14 +78,15 @@ go_on(struct background *e)
 		ask_next(e);
 	} else if (again < e->until_ms && e->leg.w->quit_ms == 0) {
 		leg_end(&e->leg);
-		leg_forget_answer(&e->leg); /* not kept for seconds, nobody reads it */
+		leg_forget_answer(&e->leg); /* not kept for seconds: the answer has been read */
 		e->again_ms = again;
 	} else {
 		end(e);
 	}
 }
 
-/* A refusal must come of the engine itself: not of somebody before it, nor of one that takes any model's name. */
+/* Returns true if the engine itself has refused: not a proxy before it, nor an engine that
+ * accepts every model name. */
 static bool
 understood(const struct background *e)
 {
@@ -113,11 +115,12 @@ on_event(struct leg *leg, enum leg_event ev)
 static void
 take_conn(struct background *e, struct leg *of)
 {
-	if (leg_sent(of)) /* else it will never be read whole: closing says it all */
+	/* else the engine will never have the whole request: the close is enough */
+	if (leg_sent(of))
 		e->held = leg_take_conn(of);
 }
 
-/* NULL: too many are under way.  Takes `key` over. */
+/* Takes `key` over.  Returns NULL if too many background requests run. */
 static struct background *new (
 	struct worker *w, struct endpoint *const *to, size_t n, const char *path, char *key)
 {
@@ -152,7 +155,8 @@ abort_one(struct attempt *a, enum role r)
 
 	if (e == NULL)
 		return;
-	/* the engine takes it for all ids that begin so: those of a batch have a number behind */
+	/* the engine aborts all ids that begin with this rid: the ids of a batch have a number
+	 * at the end */
 	e->body = mem_printf("{\"rid\":%s}", a->t.id_json);
 	take_conn(e, of);
 	metric_add(a->w->slab, M_ABORTS, 1);
@@ -177,7 +181,8 @@ background_refuse(const struct attempt *a, const char *member, struct endpoint *
 	if (e == NULL)
 		return;
 	e->until_ms = clock_ms() +
-		      a->t.of.facts->pool.shake.kv_lease_ms; /* then the blocks are free anyway */
+		      /* the engine's own lease frees the blocks then */
+		      a->t.of.facts->pool.shake.kv_lease_ms;
 	e->body = mem_printf(
 		"{\"model\":\"pdrouter-release\",\"prompt\":\"-\",\"max_tokens\":1,\"%s\":%.*s}",
 		member, (int)a->t.kv.n, a->t.kv.p);

@@ -9,5 +9,6 @@
 struct leg;
 struct leg_message;
 
-/* Lays the leg's request out (leg_ops.compose).  Returns false if it must not be sent any more. */
+/* Fills `m` with the leg's request (leg_ops.compose).  Returns false if the request must not be
+ * sent any more. */
 bool compose_leg(struct leg *leg, struct leg_message *m);

@@ -1,6 +1,6 @@
 /*
- * The decode side of an attempt: handlers of its decode leg, and what follows when the prefill answer bears out, or
- * not, what decode was sent before it.
+ * The decode side of an attempt: handlers of its decode leg, and the steps after a prefill
+ * answer that confirms or contradicts what decode was sent before it.
  *
  * Process: worker.
  */

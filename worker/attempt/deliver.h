@@ -1,7 +1,8 @@
 /*
- * From what an attempt's engines say to the client's answer: passed on as it comes, or rewritten event by event where
- * one answer is made of several, begins with the prefill engine's part, or is followed so that another engine can
- * resume it.  The bytes go to the client by job->ops.
+ * Sends the answers of an attempt's engines to the client.  An answer passes unchanged, or is
+ * rewritten event by event if it is made of several answers, begins with the prefill engine's
+ * part, or is followed so that another engine can resume it.  The bytes go to the client by
+ * job->ops.
  *
  * Process: worker.
  */
@@ -11,15 +12,17 @@
 struct attempt;
 struct job;
 
-/* The decode answer is the client's, as it comes. */
+/* Begins the relay of a decode answer that passes unchanged. */
 void deliver_begin(struct attempt *a);
-/* Sends what whole events are in a->event.  The request may be over afterwards. */
+/* Sends the whole events in a->event to the client.  The request may be over afterwards. */
 void deliver_events(struct attempt *a);
-/* The client's part of a prefill answer; false if the request, or this attempt, is over with it. */
+/* Sends the client's part of a prefill answer.  Returns false if the request or this attempt is
+ * over. */
 bool deliver_prefill_part(struct attempt *a);
-/* The branch has said all: the end of a rewritten answer, once all branches have. */
+/* The branch's answer is complete: ends a rewritten answer once all branches are complete. */
 void deliver_part_ended(struct attempt *a);
 /* A followed stream has ended. */
 void deliver_followed_ended(struct attempt *a);
-/* The client's socket took everything that was queued: what waited for that goes on. */
+/* The client's socket took all queued bytes: continues the events and ends that waited for the
+ * client. */
 void deliver_drained(struct job *job);

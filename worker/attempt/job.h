@@ -26,27 +26,29 @@ struct sse;
 struct text;
 struct worker;
 
-/* What saved the request, or would: the last of them counts. */
+/* What served the request after failures, or would have; the last value counts. */
 enum rescue {
-	RESCUE_NONE,  /* other engines, if any attempt has failed */
-	RESCUE_ALONE, /* no prefill engine was up: the decode engine does it alone from the start */
-	RESCUE_FALLBACK, /* prefill engines have failed: the decode engine does it alone */
-	RESCUE_RESUME,   /* another engine goes on with the stream */
+	RESCUE_NONE,  /* other engines, if an attempt has failed */
+	RESCUE_ALONE, /* no prefill engine was up: the decode engine serves alone from the start */
+	RESCUE_FALLBACK, /* prefill engines have failed: the decode engine serves alone */
+	RESCUE_RESUME,   /* another engine continues the stream */
 };
 
 /* How much of the answer the client has.  The functions of job_ops write it. */
 enum sent {
-	SENT_NOTHING, /* its status can still be chosen */
+	SENT_NOTHING, /* the status can still be chosen */
 	SENT_WHOLE,   /* the head, and whole events or plain bytes */
 	SENT_HALF,    /* the start of an event has gone out without its end */
-	SENT_ALL,     /* the job is over: nothing more is sent, whatever the client has */
+	SENT_ALL,     /* the job is over: no more bytes are sent */
 };
 
-/* The way to the client, for the attempts of a job.  Only cut(), pass_on() and end() end the job. */
+/* Functions that send to the client, for the attempts of a job.  Only cut(), pass_on() and
+ * end() end the job. */
 struct job_ops {
 	/* A step of the job, for the log: `letter` is its first letter. */
 	void (*step)(struct job *job, char letter);
-	/* The head and the first byte of decode's answer are here, and the answer is passed on as it comes. */
+	/* The head and the first byte of decode's answer are here, and the answer passes
+	 * unchanged. */
 	void (*begin)(struct job *job, const struct leg *d);
 	/* Payload of that answer; `done` with its last byte.  `sse` follows the stream. */
 	void (*payload)(struct job *job, struct leg *d, struct sse *sse, const struct span *pieces,
@@ -57,20 +59,23 @@ struct job_ops {
 	void (*end_events)(struct job *job); /* after the last events() */
 	/* A whole answer, made of several: application/json with status 200. */
 	void (*reply)(struct job *job, const char *body, size_t n);
-	/* What was begun is void; nothing of it had gone out. */
+	/* The answer that was begun is void; none of its bytes were sent. */
 	void (*reset)(struct job *job);
-	/* The engine has broken off.  Returns true if its stream had said [DONE] before, so that nothing is missing;
-	 * the answer is then ended properly. */
+	/* The engine has broken off.  Returns true if its stream had sent [DONE] before, so
+	 * that the answer is complete; the answer is then ended properly. */
 	bool (*complete)(struct job *job, const struct sse *sse);
-	/* Returns true if bytes of that answer are kept back, until an event or a short answer is whole. */
+	/* Returns true if bytes of the decode answer are held until an event or a short answer
+	 * is complete. */
 	bool (*holds)(const struct job *job);
 	/* Returns true while the client does not read: whole events should wait. */
 	bool (*full)(const struct job *job);
 
-	/* An engine's own refusal reaches the client as it is, or as an event where a stream has begun. */
+	/* Sends an engine's own refusal to the client unchanged, or as an event if a stream has
+	 * begun. */
 	void (*pass_on)(struct job *job, const struct leg *leg);
-	/* The answer cannot be completed: an error status where it can still be chosen, else an error event or the close.
-	 * `message`: an engine's own, or NULL for the one of `end`. */
+	/* Ends an answer that cannot be completed: with an error status while the status can
+	 * still be chosen, else with an error event or the close.  `message`: an engine's own,
+	 * or NULL for the message of `end`. */
 	void (*cut)(struct job *job, enum req_end end, const char *message);
 	void (*end)(struct job *job, enum req_end end);
 };
@@ -80,10 +85,12 @@ struct branch {
 	struct job *job;
 	uint32_t index; /* `index` of its choice in the answer */
 	struct attempt *attempt;
-	struct span prompt; /* its element of a list of prompts, else NULL */
+	struct span prompt; /* the branch's element of a list of prompts, else NULL */
 	int64_t seed;
-	bool seeded; /* set once: `seed` replaces the client's */
-	bool prefill_part_sent; /* the answer has the prefill engine's part: a later attempt does not repeat it */
+	bool seeded; /* property, set at creation: `seed` replaces the client's seed */
+	/* Fact: the client's answer has the prefill engine's part, so a later attempt does not
+	 * repeat it.  No state implies it, since the attempt that sent the part may be gone. */
+	bool prefill_part_sent;
 };
 
 struct job {
@@ -92,30 +99,36 @@ struct job {
 	const struct leg_ops *leg_ops; /* of the attempts' legs: serve.c */
 
 	struct facts facts;
-	struct text *text; /* the client's bytes; NULL once no engine is to be sent anything more */
+	struct text *text; /* the client's bytes; NULL once no engine will be sent more of them */
 	char *key;         /* the Authorization line, once the text is dropped; or NULL */
 	const struct connector *connector;
-	const char
-		*direct; /* why the decode engine does it alone, for the log; NULL: it does not */
+	const char *direct; /* why the decode engine serves alone, for the log; NULL: it does not */
 	struct branch *branches;
 	uint32_t nbranches;
 
 	/* the answer (rewrite.h) */
 	struct answer
-		*answer; /* rewrites what the engines say; NULL: it is passed on as it comes */
-	struct answer_how how; /* it was made for */
-	bool takes_prefill;    /* the prefill answer is part of it */
-	bool needs_prefill;    /* and decode's words wait for it */
+		*answer; /* rewrites the engines' answers; NULL: the answer passes unchanged */
+	struct answer_how how; /* the parameters that `answer` was made with */
+	/* property of the plan: the client's answer contains a part of the prefill answer */
+	bool takes_prefill;
+	bool needs_prefill; /* property of the plan: decode's events wait for that part */
 	enum sent sent;
 
 	/* when engines fail (failover.h, resume.h) */
 	uint32_t tries; /* attempts after the first */
-	uint32_t moves; /* of these, to engines that were not busy: no retry, no budget */
+	/* of these, moves to engines that were not busy: they cost neither a retry nor budget */
+	uint32_t moves;
 	enum rescue rescue;
-	struct resume *resume;      /* follows the stream, for others to go on with it; or NULL */
-	struct span stream_options; /* of a followed stream: what the engines are sent; or NULL */
-	const char *not_resumed;    /* why they could not; NULL: they could, or nobody asked */
-	bool resume_refused;        /* ... which has mattered */
+	/* follows the stream so that another engine can continue it; or NULL */
+	struct resume *resume;
+	/* of a followed stream: the member that engines are sent; or NULL */
+	struct span stream_options;
+	/* why no other engine could continue the stream; NULL: one could, or the pool has no
+	 * `resume` */
+	const char *not_resumed;
+	/* fact, set once, for the log: an engine failed and `not_resumed` prevented a resume */
+	bool resume_refused;
 
 	/* how it went */
 	enum req_end end;
@@ -123,7 +136,8 @@ struct job {
 	uint64_t t_prefill_us, t_prefilled_us;
 };
 
-/* True if bytes of the answer have gone to the client: the status can no longer be chosen. */
+/* Returns true if bytes of the answer have been sent to the client, so that the status is
+ * fixed. */
 static inline bool
 job_started(const struct job *job)
 {
@@ -137,12 +151,13 @@ job_over(const struct job *job)
 }
 
 void job_init(struct job *job, struct worker *w, const struct job_ops *ops);
-/* All but job->resume, which is freed before. */
+/* Frees what hangs from the job except job->resume, which the caller frees before. */
 void job_free(struct job *job);
 
 /* Gives the job `n` branches without attempts. */
 void job_make_branches(struct job *job, uint32_t n);
-/* Each of several branches gets its sample of its prompt: samples of one prompt lie side by side. */
+/* Gives each of several branches its prompt and its sample: samples of one prompt are adjacent. */
 void job_share_out(struct job *job);
-/* Returns the client's Authorization line, for what is sent in its name; "" if there is none.  The caller's. */
+/* Returns a copy of the client's Authorization line, for requests sent in the client's name; ""
+ * if there is none.  The caller frees it. */
 char *job_copy_key(const struct job *job);

@@ -11,5 +11,6 @@ struct attempt;
 void lookup_answered(struct attempt *a);
 void lookup_failed(struct attempt *a);
 void lookup_late(struct attempt *a);
-/* Each tick: gives a lookup up whose time is over; a shared or failed one is due again. */
+/* Call it at each tick: gives up a lookup whose time is over; a shared or failed lookup becomes
+ * due again. */
 void lookup_tick(struct attempt *a, uint64_t now_ms);

@@ -1,6 +1,7 @@
 /*
- * The release rule: once a prefill engine has committed KV for an attempt, a decode engine is sent a request for it,
- * whoever has gone away in between, since only a decode engine's fetch frees those blocks (protocols.md 2.5).
+ * The release rule: once a prefill engine has committed KV for an attempt, a decode engine is
+ * sent a request for that KV, even if the client has left, because only a decode engine's
+ * fetch frees those blocks (protocols.md 2.5).
  *
  * Process: worker.
  */
@@ -8,14 +9,17 @@
 
 struct attempt;
 
-/* The request has ended, or goes on with another attempt.  Releases what this attempt's engines hold: the attempt is
- * detached and does it, or background requests do.  The attempt does not belong to its branch afterwards. */
+/* The request has ended, or continues with another attempt.  Releases what this attempt's
+ * engines hold: a detached attempt or background requests do that.  The attempt does not belong
+ * to its branch afterwards. */
 void release_attempt(struct attempt *a);
-/* The decode engine has failed or refused the request.  If the prefill answer is complete, the KV parameters are named
- * to decode engines in requests that they refuse.  The attempt keeps its life. */
+/* The decode engine has failed or refused the request.  If the prefill answer is complete, the
+ * KV parameters are named to decode engines in requests that they refuse.  The attempt's life
+ * stays as it is. */
 void release_spent(struct attempt *a);
-/* The prefill answer was all of the client's answer, but its KV has been pushed to a decode engine.  Returns the attempt
- * that stands for the branch from now on, with nothing left to do. */
+/* The prefill answer was the whole answer for the client, but its KV has been pushed to a
+ * decode engine.  Returns the attempt that represents the branch from now on and has nothing
+ * left to do. */
 struct attempt *release_pushed(struct attempt *a);
 /* The prefill answer is missing, but the KV has arrived at the decode engine: decode is sent the request that frees it. */
 void release_fetch_unheard(struct attempt *a);

@@ -1,15 +1,18 @@
 /*
- * A stream that survives its decode engine (`resume: true` of a pool): its events are followed (proto/answer/follow.h), the
- * client's request is kept, and when the engine dies failover.c goes on with other engines, a whole new hand-shake of theirs,
- * and the request for the rest.
+ * A stream that survives its decode engine (`resume: true` of a pool).  Its events are
+ * followed (proto/answer/follow.h), and the client's request is kept.  When the engine dies,
+ * failover.c continues with other engines: a new attempt with a new hand-shake sends the
+ * request for the rest.
  *
- * Costs a stream, while it may be resumed: the client's body and header lines, the text so far (at most limits.max_answer)
- * and some 600 bytes; each event is read once and written with its usage taken out.  Nothing without the key.
- * Body and text count as what a worker keeps; once that is half of limits.max_buffered, streams are not resumed, so that
- * new requests find room.
+ * Cost of a stream while it may be resumed: the client's body and header lines, the text so
+ * far (at most limits.max_answer) and some 600 bytes.  Each event is read once and written
+ * without its usage.  A pool without the key has no cost.
+ *
+ * Body and text count as bytes that a worker stores.  Once these reach half of
+ * limits.max_buffered, streams are not resumed, so that new requests find memory.
  *
  * Process: worker.
- * Ownership: hangs from its request, job->resume; NULL: the stream is not followed.
+ * Ownership: owned by its request, job->resume; NULL: the stream is not followed.
  */
 #pragma once
 #include <stdbool.h>
@@ -21,31 +24,35 @@ struct job;
 struct resume;
 struct span;
 
-/* The request is planned: its stream is followed from now on if the pool wants that and the request allows it. */
+/* Begins to follow the stream of a planned request if the pool has `resume` and the request
+ * allows it. */
 void resume_plan(struct job *job);
 void resume_free(struct job *job); /* NULL is fine */
 
 /* Returns true if this leg's payload is followed. */
 bool resume_follows(const struct job *job, const struct leg *leg);
 /*
- * Replaces the whole events in `out` by what the client gets of them.  False: the engine has reported an error, or sent
- * what is no event; `out` then ends before that event, and the rest is dropped.
+ * Replaces the whole events in `out` by the events for the client.  Returns false if the
+ * engine has reported an error or sent bytes that are no event; `out` then ends before that
+ * event, and the rest is dropped.
  */
 bool resume_events(struct job *job, struct membuf *out);
-/* The error message of the engine's last event, for the client, when no engine goes on.  `buf` is always terminated.
- * False: the event has no message. */
+/* Copies the error message of the engine's last event, for the client, if no engine continues.
+ * `buf` is always terminated.  Returns false if the event has no message. */
 bool resume_engine_message(const struct job *job, char *buf, size_t size);
 
 /* The engines have their requests: drops the text's parsed members, and the text if the stream cannot be resumed. */
 void resume_keep(struct job *job);
 
-/* For failover.c, of a stream that the client has a part of. */
+/* For failover.c: streams of which the client has a part. */
 
-/* Returns true if other engines could go on with the stream; if not, the reason is noted for the log. */
+/* Returns true if other engines could continue the stream; if not, notes the reason for the
+ * log. */
 bool resume_may(struct job *job);
 /* Ends the stream well if only its end is missing.  Returns true if the request is over. */
 bool resume_finish(struct job *job);
-/* Makes the request for the rest, from the client's text and the output so far.  False: that is impossible. */
+/* Makes the request for the rest, from the client's text and the output so far.  Returns false
+ * if that is impossible. */
 bool resume_prepare(struct job *job);
-/* The branch's next attempt sends that request. */
+/* Makes the branch's next attempt send that request. */
 void resume_go(struct job *job);

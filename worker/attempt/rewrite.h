@@ -1,5 +1,5 @@
 /*
- * Whether what the engines say must be rewritten for the client, and how.
+ * Whether the engines' answers must be rewritten for the client, and how.
  *
  * Process: worker.
  */
@@ -8,7 +8,9 @@
 
 struct job;
 
-/* Makes job->answer for the job as it is planned, or leaves it NULL: the engine's own words are passed on. */
+/* Makes job->answer for the job as planned, or leaves it NULL if the engines' answers pass
+ * unchanged. */
 void rewrite_plan(struct job *job);
-/* The prefill engine did not tell its first token: the decode engine makes it.  False: it is too late for that. */
+/* The prefill answer has no first token: the decode engine makes it.  Returns false if it is
+ * too late for that. */
 bool rewrite_without_first_token(struct job *job);

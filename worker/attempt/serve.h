@@ -1,6 +1,7 @@
 /*
- * Serving: the attempts of a job from the first to the last.  The door of this room: the request room begins a job's
- * attempts, ticks them, and says when the client reads again; legs report here (leg_ops).
+ * Serving: the attempts of a job from the first to the last.  This is the door of the room.
+ * The request room begins a job's attempts, ticks them, and reports when the client reads
+ * again; legs report here (leg_ops).
  *
  * Process: worker.
  */
@@ -15,7 +16,7 @@ struct job_ops;
 struct transfer;
 struct worker;
 
-/* Makes an empty job of a request; `ops` is the way to its client. */
+/* Initializes the job of a request; `ops` sends to its client. */
 void serve_init(struct job *job, struct worker *w, const struct job_ops *ops);
 
 /* Frees what hangs from a job that is over. */
@@ -23,15 +24,16 @@ void serve_free(struct job *job);
 /* The engines of `n` branches are chosen: makes the branches, moves the engines into their attempts, and begins these.
  * Returns END_OK, or why one of the attempts cannot begin; then none has sent anything. */
 enum req_end serve_begin(struct job *job, struct reserved *reserved, uint32_t n);
-/* Sends what is due: call it once the request is in SERVE.  The job may be over afterwards. */
+/* Sends the lookups and legs that are due: call it once the request is in SERVE.  The job may
+ * be over afterwards. */
 void serve_start(struct job *job);
 /* Each tick: checks the time limits of lookups, notices and legs.  The job may be over afterwards. */
 void serve_tick(struct job *job, uint64_t now_ms);
-/* Reads what the engines have sent by now.  The job may be over afterwards. */
+/* Reads the bytes that the engines have sent by now.  The job may be over afterwards. */
 void serve_poll(struct job *job);
 /* The job has ended with job->end: its attempts end, or release what their engines hold. */
 void serve_end(struct job *job);
-/* The notices that the KV has arrived are here, or are no longer waited for. */
+/* The notices that the KV has arrived are complete, or are no longer waited for. */
 void serve_kv_ready(struct transfer *t);
 
 /* Detached attempts: the same tick, and their end. */
