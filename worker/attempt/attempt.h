@@ -116,17 +116,16 @@ struct attempt {
 	struct endpoint *lookup_ep; /* a reference to the engine of the lookup; NULL: none yet */
 	/* the endpoint whose lookup_runs this attempt set; a reference, or NULL */
 	struct endpoint *lookup_lock;
-	uint64_t
-		/* the end of learning, clock_ms(); 0: only the leg's time limit counts */
-		lookup_deadline_ms;
+	/* the end of learning, clock_ms(); 0: only the leg's time limit counts */
+	uint64_t lookup_deadline_ms;
 	uint64_t prefilled_ms;        /* when the prefill answer was complete */
 	uint64_t notices_deadline_ms; /* 0: not waiting for notices */
 
 	/* Fact, set once: the client's answer has a part of this attempt.  No state implies it:
 	 * short answers are held, and the prefill engine may make the first token. */
 	bool output_started;
-	/* Fact, set once: M_ATTEMPTS_FAILED has counted this attempt.  A lookup may fail
-	 * several times within one attempt. */
+	/* Fact: M_ATTEMPTS_FAILED has counted the present failure.  A lookup may fail several
+	 * times before it is given up. */
 	bool failure_counted;
 	/* Fact about sent bytes, set once: decode was sent the request that only frees KV. */
 	bool release_sent;

@@ -109,8 +109,9 @@ on_event(struct leg *leg, enum leg_event ev)
 }
 
 /*
- * SGLang up to 0.5.19 takes the close of a stream for the end of its rid, without aborting what runs, and
- * drops an abort of a rid it does not know: so the close comes after the word.
+ * SGLang up to 0.5.19 treats the close of a stream as the end of its rid without aborting the
+ * running request, and drops an abort of an unknown rid.  Therefore the close comes after the
+ * abort.
  */
 static void
 take_conn(struct background *e, struct leg *of)

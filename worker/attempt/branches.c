@@ -30,7 +30,8 @@ static void
 drop_text(struct job *job)
 {
 	if (job->connector->info->cleanup == CLEANUP_ABORT)
-		job->key = text_copy_key(job->text); /* its engines may be sent an abort later */
+		/* the job's engines may be sent an abort later */
+		job->key = text_copy_key(job->text);
 	text_unref(&job->text);
 	if (job->resume != NULL)
 		resume_keep(job);
@@ -42,7 +43,7 @@ void
 branches_drop_text_if_sent(struct job *job)
 {
 	if (job->text == NULL || (!job_started(job) && job->facts.pool.rescue.retries > 0))
-		return; /* a whole answer may break off, and be asked for again */
+		return; /* a whole answer may break off, and then the request is sent again */
 	for (uint32_t i = 0; i < job->nbranches; i++) {
 		const struct attempt *a = job->branches[i].attempt;
 		const struct leg *d = &a->leg[LEG_DECODE];
@@ -50,7 +51,7 @@ branches_drop_text_if_sent(struct job *job)
 		if (leg_active(&a->leg[LEG_PREFILL]) || a->withheld == WITHHELD_SPECULATION)
 			return;
 		if (job->resume != NULL && !a->output_started && !attempt_decode_complete(a))
-			return; /* nor has one that goes on with a stream said anything yet */
+			return; /* nor has an attempt that continues a stream sent anything yet */
 		if (leg_active(d) ? !leg_sent(d) || d->progress != LEG_BEGUN
 				  : !attempt_decode_complete(a))
 			return;

@@ -10,8 +10,8 @@
 #include "worker/handshake/edit.h"
 #include "worker/net/connpool.h"
 
-/* By hand, as this runs twice per request: printf would cost 4,000 instructions each time.  ROUTE_QUERY_MAX and the
- * limits of configured texts bound what is put. */
+/* Without printf, which would cost 4,000 instructions; this code runs twice per request.
+ * ROUTE_QUERY_MAX and the limits of configured texts bound the length. */
 static void
 put(struct leg_message *m, const char *text)
 {
@@ -92,7 +92,8 @@ compose_lookup(struct leg *leg, struct leg_message *m)
 	return true;
 }
 
-/* The lease of its blocks would be over, or nearly: they may belong to another prompt when they are read. */
+/* Returns true if the lease of the blocks would be over or nearly over: the blocks may belong
+ * to another prompt when decode reads them. */
 static bool
 kv_too_old(const struct attempt *a)
 {
@@ -115,7 +116,7 @@ compose_leg(struct leg *leg, struct leg_message *m)
 		return compose_lookup(leg, m);
 	if (role == ROLE_DECODE && kv_too_old(a)) {
 		if (a->life == ATTEMPT_DETACHED)
-			attempt_end(a); /* those blocks are free by now */
+			attempt_end(a); /* the blocks are free by now */
 		else
 			failover_prefill_again(a);
 		return false;

@@ -9,7 +9,8 @@
 
 static void failed(struct attempt *a, enum failure_cause cause, enum req_end end);
 
-/* Asked before the prefill engine, it may still say that it has too little of the prompt's KV. */
+/* Returns true if decode was sent its request first and may still answer that it has too little
+ * of the prompt's KV. */
 static bool
 may_miss(const struct attempt *a)
 {
@@ -23,7 +24,8 @@ withhold(struct attempt *a, enum withheld why, bool keep)
 	attempt_decode(a)->keep = keep;
 }
 
-/* Decode was sent wrong parameters: decode is sent its request again when prefill has answered. */
+/* Prepares to send decode its request again when prefill has answered: decode was sent wrong
+ * parameters. */
 static void
 correct(struct attempt *a)
 {
@@ -32,7 +34,8 @@ correct(struct attempt *a)
 	a->t.kv = (struct span){NULL, 0};
 }
 
-/* What the status says of the engine, and what follows.  True: the attempt is not what it was. */
+/* Carries out what the status means for the engine and the attempt.  Returns true if the
+ * attempt was replaced or has ended. */
 static bool
 status_ends_it(struct attempt *a)
 {
@@ -71,7 +74,7 @@ decode_first(struct attempt *a)
 		deliver_begin(a);
 }
 
-/* Prefill is to come first after all: this decode engine has too little of the prompt's KV. */
+/* Starts prefill before decode: this decode engine has too little of the prompt's KV. */
 static void
 prefill_first(struct attempt *a)
 {
@@ -84,7 +87,8 @@ prefill_first(struct attempt *a)
 	attempt_start(a, STARTS_AT_ONCE);
 }
 
-/* The kept start of a decode answer is the client's after all.  False: the request is over, or goes on elsewhere. */
+/* Sends the kept start of a decode answer to the client.  Returns false if the request is over
+ * or continues with another attempt. */
 static bool
 pass_kept(struct attempt *a, bool done)
 {
@@ -92,7 +96,7 @@ pass_kept(struct attempt *a, bool done)
 	const struct span kept = {d->answer, d->answer_len};
 
 	d->keep = false;
-	attempt_drop_engine(a, ROLE_PREFILL); /* not needed, however long this lasts */
+	attempt_drop_engine(a, ROLE_PREFILL); /* not needed; decode may last long */
 	deliver_begin(a);
 	decode_payload(a, &kept, 1, done);
 	if (a->life != ATTEMPT_SERVING)
@@ -116,7 +120,8 @@ decode_more(struct attempt *a)
 		(void)pass_kept(a, false);
 }
 
-/* A stream that fails before its first token: vLLM says so by an event under a 200. */
+/* Returns true for a stream that fails before its first token: vLLM sends such an error as an
+ * event under a 200. */
 static bool
 begins_with_error(const struct attempt *a, const struct span *pieces, size_t n)
 {
@@ -130,7 +135,7 @@ begins_with_error(const struct attempt *a, const struct span *pieces, size_t n)
 	return sse.error;
 }
 
-/* An empty 200 is no answer of a model. */
+/* Returns true for an empty 200, which is no answer of a model. */
 static bool
 says_nothing(const struct attempt *a, size_t n)
 {
@@ -140,7 +145,8 @@ says_nothing(const struct attempt *a, size_t n)
 	       !job->ops->holds(job) && a->t.connector->engines != ENGINES_SINGLE;
 }
 
-/* An answer that is passed on as it comes may fail by what it says first.  True: it has. */
+/* Returns true if an answer that passes unchanged shows a failure in its first bytes, and
+ * handles the failure. */
 static bool
 fails_at_once(struct attempt *a, const struct span *pieces, size_t n, bool done)
 {
@@ -158,7 +164,7 @@ fails_at_once(struct attempt *a, const struct span *pieces, size_t n, bool done)
 	return true;
 }
 
-/* It has been passed on as it came: what it said for itself. */
+/* Ends an answer that has passed unchanged, according to its own last events. */
 static void
 ended(struct attempt *a)
 {
@@ -185,7 +191,7 @@ decode_payload(struct attempt *a, const struct span *pieces, size_t n, bool done
 {
 	struct job *job = a->branch->job;
 	struct leg *d = attempt_decode(a);
-	bool whole = false; /* an event has ended: what is half is not searched again and again */
+	bool whole = false; /* an event has ended; a half event is not searched again and again */
 
 	if (job->answer == NULL && fails_at_once(a, pieces, n, done))
 		return;
@@ -212,8 +218,8 @@ decode_payload(struct attempt *a, const struct span *pieces, size_t n, bool done
 }
 
 /*
- * The answer has an end, but not the one it must have for others not to go on with it: a followed stream without
- * [DONE], or, to go on with one, what is none.
+ * Returns true if the answer has an end, but other engines should continue it: a followed
+ * stream without [DONE], or an answer that should continue a stream and is no stream.
  */
 static bool
 ended_too_soon(struct attempt *a)
@@ -228,13 +234,14 @@ ended_too_soon(struct attempt *a)
 	return !a->sse.done && resume_may(job);
 }
 
-/* Its events have been passed on as they came, but for what was followed or rewritten. */
+/* Ends a stream whose events have passed unchanged, except those that were followed or
+ * rewritten. */
 static void
 stream_ended(struct attempt *a)
 {
 	struct job *job = a->branch->job;
 
-	if (a->sse.error) { /* as vLLM says it of a stream, under a 200 */
+	if (a->sse.error) { /* vLLM's error in a stream, under a 200 */
 		(void)failover_outcome(a, LEG_DECODE, CAUSE_UNUSABLE);
 	}
 	failover_record_good(a, LEG_DECODE);
@@ -244,7 +251,7 @@ stream_ended(struct attempt *a)
 		ended(a);
 }
 
-/* Decode was asked first, and its whole answer is here. */
+/* Decode was sent its request first, and its whole answer is here. */
 static void
 first_answered(struct attempt *a)
 {
@@ -265,7 +272,7 @@ first_answered(struct attempt *a)
 		deliver_followed_ended(a);
 }
 
-/* The engine's own refusal is the client's answer. */
+/* Sends the engine's own refusal to the client. */
 static void
 pass_on(struct attempt *a)
 {
@@ -288,10 +295,11 @@ part_answered(struct attempt *a)
 		return;
 	}
 	failover_record_good(a, LEG_DECODE);
-	if (attempt_waits_for_prefill(a)) { /* deliver_prefill_part() goes on */
+	if (attempt_waits_for_prefill(a)) { /* deliver_prefill_part() continues */
 		attempt_set_decode(a, DECODE_WITHHELD, WITHHELD_PREFILL_PART);
-	} else if (a->withheld != WITHHELD_SLOW_CLIENT) { /* else deliver_drained() goes on */
-		leg_forget_answer(d); /* taken over, and there may be many of them */
+	} else if (a->withheld != WITHHELD_SLOW_CLIENT) { /* else deliver_drained() continues */
+		/* the answer was taken over, and other branches may have answers too */
+		leg_forget_answer(d);
 		deliver_part_ended(a);
 	}
 }
@@ -345,7 +353,7 @@ finish(struct attempt *a, enum req_end end)
 	struct leg *d = attempt_decode(a);
 
 	leg_end(d);
-	d->fail = LEG_FAIL_NONE; /* it had said all: attempt_decode_complete() */
+	d->fail = LEG_FAIL_NONE; /* the answer is complete: attempt_decode_complete() */
 	if (job->answer != NULL || resume_follows(job, d))
 		decode_answered(a);
 	else if (job->ops->complete(job, &a->sse))
@@ -379,7 +387,8 @@ decode_late(struct attempt *a)
 	const bool connecting = leg_connecting(d);
 
 	if (!connecting && d->progress < LEG_ANSWERING && leg_active(attempt_prefill(a))) {
-		leg_wait_anew(d); /* for the prefill engine, which has a clock of its own */
+		/* decode waits for the prefill engine, which has its own time limit */
+		leg_wait_anew(d);
 		return;
 	}
 	failed(a, connecting ? CAUSE_CONNECT_TIMEOUT : CAUSE_TIMEOUT,

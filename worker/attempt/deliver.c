@@ -7,9 +7,10 @@
 #include "worker/attempt/resume.h"
 #include "worker/base/core.h"
 
-#define REWRITE_BURST (256u << 10) /* made of one read before the client's socket is asked */
+/* bytes made of one read before the client's socket is checked */
+#define REWRITE_BURST (256u << 10)
 
-/* --- what is sent -------------------------------------------------------------------------------- */
+/* --- sending ----------------------------------------------------------------------------------- */
 
 void
 deliver_begin(struct attempt *a)
@@ -20,7 +21,7 @@ deliver_begin(struct attempt *a)
 	attempt_set_decode(a, DECODE_RELAYING, WITHHELD_NOT);
 }
 
-/* A decode engine whose stream is followed does not go on, by its own words. */
+/* The decode engine of a followed stream has reported an error: tries other engines. */
 static void
 decode_gave_up(struct job *job)
 {
@@ -38,7 +39,7 @@ decode_gave_up(struct job *job)
 	job->ops->cut(job, END_ENGINE_STATUS, message);
 }
 
-/* Empties `out`.  False: the request is over, or other engines go on with it. */
+/* Sends and empties `out`.  Returns false if the request is over or other engines continue it. */
 static bool
 send_events(struct job *job, struct membuf *out)
 {
@@ -52,7 +53,8 @@ send_events(struct job *job, struct membuf *out)
 	return on;
 }
 
-/* What proto/answer.c says of an engine's words; false if the request is over with them. */
+/* Handles the result of proto/answer.c for an engine's bytes.  Returns false if the request is
+ * over. */
 static bool
 rewritten(struct job *job, struct membuf *out, int r, enum req_end bad)
 {
@@ -67,7 +69,7 @@ rewritten(struct job *job, struct membuf *out, int r, enum req_end bad)
 	return r == ANSWER_OK;
 }
 
-/* Every branch has said all: the end of a rewritten answer. */
+/* Ends a rewritten answer once every branch is complete. */
 static void
 finish_if_done(struct job *job)
 {
@@ -124,7 +126,7 @@ deliver_followed_ended(struct attempt *a)
 
 /* --- events -------------------------------------------------------------------------------------- */
 
-/* What the client is to get of an event, but for what follows it (resume.h). */
+/* Appends the client's form of an event to `out`, before resume_events() (resume.h). */
 static int
 rewrite_event(struct attempt *a, const char *event, size_t n, struct membuf *out)
 {
@@ -136,7 +138,7 @@ rewrite_event(struct attempt *a, const char *event, size_t n, struct membuf *out
 	return ANSWER_OK;
 }
 
-/* An event that no engine may send, or an error.  True: the attempt goes on nevertheless. */
+/* Handles a malformed event or an error.  Returns true if the attempt continues nevertheless. */
 static bool
 bad_event(struct attempt *a, int r, struct membuf *out)
 {
@@ -154,7 +156,7 @@ bad_event(struct attempt *a, int r, struct membuf *out)
 	return rewritten(job, out, r, END_DECODE_ANSWER);
 }
 
-/* Where the decode side stands once events have been sent. */
+/* Sets the state of the decode side after events have been sent. */
 static void
 events_sent(struct attempt *a, bool full)
 {
@@ -166,7 +168,7 @@ events_sent(struct attempt *a, bool full)
 		attempt_set_decode(a, DECODE_WITHHELD, WITHHELD_COLLECTING);
 }
 
-/* Until the client has enough to read: one event may become much larger. */
+/* Stops when the client has enough to read: one event may become much larger. */
 void
 deliver_events(struct attempt *a)
 {
@@ -203,7 +205,7 @@ deliver_events(struct attempt *a)
 		job->ops->cut(job, END_DECODE_ANSWER, NULL);
 }
 
-/* Nothing of decode's waits any more: what it says next is read, or that was all. */
+/* No event of decode waits any more: reads the following payload, or ends the answer. */
 static void
 catch_up(struct attempt *a, bool complete)
 {
@@ -256,7 +258,8 @@ deliver_prefill_part(struct attempt *a)
 	bool on;
 
 	if (!job->takes_prefill ||
-		a->branch->prefill_part_sent) /* what the first one said still holds */
+		/* the part that the first attempt sent stays valid */
+		a->branch->prefill_part_sent)
 		return true;
 	a->branch->prefill_part_sent = true;
 	if (job->how.first_token && job->facts.stream)
@@ -267,7 +270,7 @@ deliver_prefill_part(struct attempt *a)
 	membuf_free(&out);
 	if (!on || !waited)
 		return on && a->life == ATTEMPT_SERVING;
-	if (a->event.n > 0) /* decode's events have waited for it */
+	if (a->event.n > 0) /* decode's events have waited for the prefill part */
 		deliver_events(a);
 	if (a->life == ATTEMPT_SERVING && a->withheld != WITHHELD_SLOW_CLIENT)
 		catch_up(a, complete);

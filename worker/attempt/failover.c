@@ -58,14 +58,14 @@ failover_late_end(const struct attempt *a, enum leg_kind kind)
 	return connecting ? END_PREFILL_CONNECT : END_PREFILL_TIMEOUT;
 }
 
-/* The client's answer lacks nothing without this leg: an engine may break off after its last word, and a prefill
- * engine once decode is relayed. */
+/* Returns true if the client's answer is complete without this leg: an engine may break off
+ * after its last event, and a prefill engine may fail once decode is relayed. */
 static bool
 not_missing(const struct attempt *a, enum leg_kind kind)
 {
 	if (kind == LEG_LOOKUP || (kind == LEG_PREFILL && attempt_waits_for_prefill(a)))
 		return false;
-	if (kind == LEG_DECODE) /* what is withheld may turn out to be no answer */
+	if (kind == LEG_DECODE) /* the withheld answer may turn out to be unusable */
 		return a->decode == DECODE_ENDED;
 	return attempt_decode_complete(a) || a->decode == DECODE_RELAYING ||
 	       a->withheld == WITHHELD_SLOW_CLIENT;
@@ -103,9 +103,10 @@ failover_who(enum leg_kind kind)
 	return who[kind];
 }
 
-/* --- the engines' books -------------------------------------------------------------------------- */
+/* --- outcomes ---------------------------------------------------------------------------------- */
 
-/* The exchange that an outcome is recorded of: a lookup is sent for the sake of another leg's engine. */
+/* Returns the exchange for which an outcome is recorded: a lookup counts for the engine of the
+ * later leg. */
 static struct exchange
 leg_exchange(struct attempt *a, enum leg_kind kind)
 {
@@ -162,7 +163,7 @@ record(struct attempt *a, enum leg_kind kind, const struct outcome *o)
 			outcome_good(&x);
 		break;
 	case FAULT_BOTH:
-		if (!attempt_speculates(a)) /* else it was sent something wrong, perhaps */
+		if (!attempt_speculates(a)) /* else decode may have been sent wrong parameters */
 			record_bad(a, LEG_DECODE);
 		record_bad(a, kind);
 		break;
@@ -184,7 +185,8 @@ failover_outcome(struct attempt *a, enum leg_kind kind, enum failure_cause cause
 
 /* --- other engines ------------------------------------------------------------------------------- */
 
-/* The client has something of this attempt's answer, or will have: but not while that waits for the prefill part. */
+/* Returns true if the client has or will have a part of this attempt's answer.  An answer that
+ * waits for the prefill part does not count. */
 static bool
 output_started(const struct attempt *a)
 {
@@ -194,8 +196,8 @@ output_started(const struct attempt *a)
 	       (job->answer == NULL && job->resume == NULL && job_started(job));
 }
 
-/* Whether another attempt can follow: others can go on with what has been sent of this one, or nothing has and what
- * the bodies are made of is here. */
+/* Returns true if another attempt can follow: other engines can continue the sent part, or
+ * nothing was sent and the bytes for the bodies are still here. */
 static bool
 replaceable(const struct attempt *a)
 {
@@ -207,8 +209,10 @@ replaceable(const struct attempt *a)
 }
 
 /*
- * A decode engine that nothing was sent to: another one may have the KV parameters, where they are for anybody.  Once
- * one was reached they are spent, and read again give another prompt's answer (protocols.md 2.7).
+ * Returns true if another decode engine may get the KV parameters: the failed decode engine
+ * was sent nothing, and the parameters are not bound to one engine.  Once an engine was
+ * reached the parameters are spent: a second fetch gives another prompt's answer
+ * (protocols.md 2.7).
  */
 static bool
 kv_usable(const struct attempt *a, enum leg_kind kind)
@@ -217,7 +221,7 @@ kv_usable(const struct attempt *a, enum leg_kind kind)
 	       !a->t.connector->info->kv_bound && connector_two_engines(a->t.connector);
 }
 
-/* For the log: a request that ended well does not say it otherwise. */
+/* For the log: the line of a request that ended well does not have the failure otherwise. */
 static const char *
 how_it_failed(const struct attempt *a, enum leg_kind kind)
 {
@@ -235,7 +239,8 @@ how_it_failed(const struct attempt *a, enum leg_kind kind)
 	return text;
 }
 
-/* The request's line names the engines that served it; this one those that did not. */
+/* The access log's line names the engines that served the request; this line names the engines
+ * that did not. */
 static void
 log_failed(const struct attempt *a, enum leg_kind kind)
 {
@@ -246,7 +251,7 @@ log_failed(const struct attempt *a, enum leg_kind kind)
 		LOG_S("role", role_name(engine->role)), LOG_S("why", how_it_failed(a, kind)));
 }
 
-/* The answer that had begun is void; nothing of it had gone out. */
+/* Resets the answer that had begun; none of its bytes were sent. */
 static void
 void_answer(struct branch *b)
 {
@@ -256,11 +261,11 @@ void_answer(struct branch *b)
 	if (job->answer != NULL && job->nbranches > 1)
 		answer_part_again(job->answer, b->index);
 	if (job->answer != NULL || job_started(job))
-		return; /* started by former engines, which this attempt went on for */
+		return; /* started by former engines, whose stream this attempt continued */
 	job->ops->reset(job);
 }
 
-/* The attempt has its engines: it takes the branch over. */
+/* The attempt has its engines: makes it the branch's attempt and begins it. */
 static void
 take_over(struct branch *b, struct attempt *next)
 {
@@ -280,18 +285,19 @@ take_over(struct branch *b, struct attempt *next)
 	worker_need_tick(job->w);
 }
 
-/* What is tried, and how far. */
+/* A search for other engines: the parameters and the limits. */
 struct search {
 	struct attempt *failed;
 	enum leg_kind kind;
 	const struct outcome *outcome;
-	bool resumes;      /* it goes on with what the client has */
-	enum ep_away most; /* engines that are away for this reason at most */
-	const char *why;   /* the attempt failed, for the log */
+	bool resumes; /* the new attempt continues the part that the client has */
+	/* the strongest reason for absence of an engine that may still be chosen */
+	enum ep_away most;
+	const char *why; /* the attempt failed, for the log */
 };
 
-/* Engines for another attempt by connector `c`.  Of two after an ambiguous timeout the decode engine is excluded only
- * while there is another. */
+/* Chooses and reserves engines for another attempt by connector `c`.  After an ambiguous
+ * timeout the decode engine is excluded only while there is another one. */
 static bool
 choose_others(const struct search *s, const struct connector *c, enum plan_for what,
 	enum ep_away most, struct reserved *ret, bool *last_resort)
@@ -317,7 +323,8 @@ choose_others(const struct search *s, const struct connector *c, enum plan_for w
 	return plan_again(&other, ret, last_resort);
 }
 
-/* `retries` and `retry_budget` allow another try; asked before an engine is chosen. */
+/* Returns true if `retries` and `retry_budget` allow another try; checked before an engine is
+ * chosen. */
 static bool
 may_try(const struct search *s)
 {
@@ -336,8 +343,9 @@ may_try(const struct search *s)
 	return false;
 }
 
-/* An engine that has no room says so at once: going on to one that is not known to be busy costs neither a retry nor
- * budget, and ends when all have said so. */
+/* Returns true if the request may move from a full engine to one that is not known to be busy.
+ * Such a move costs neither a retry nor budget, because a full engine answers at once.  Moves
+ * end when all engines have answered that they are full. */
 static bool
 may_move(const struct search *s)
 {
@@ -369,7 +377,7 @@ count_try(const struct search *s, bool moved, bool last_resort)
 	}
 }
 
-/* The same KV parameters, another decode engine: the attempt goes on. */
+/* Replaces the decode engine within the attempt: the KV parameters stay. */
 static void
 replace_decode(struct attempt *a, struct reserved *chosen)
 {
@@ -381,7 +389,7 @@ replace_decode(struct attempt *a, struct reserved *chosen)
 	attempt_send_decode(a);
 }
 
-/* A new attempt in place of the failed one, which releases what its engines hold. */
+/* Puts a new attempt in place of the failed one, which releases what its engines hold. */
 static void
 replace_attempt(const struct search *s, struct reserved *chosen)
 {
@@ -397,7 +405,7 @@ replace_attempt(const struct search *s, struct reserved *chosen)
 	else
 		void_answer(b);
 	if (s->resumes || (job->answer != NULL && job->nbranches == 1))
-		rewrite_plan(job); /* what it was to be made of may differ */
+		rewrite_plan(job); /* the parts of the answer may differ */
 	take_over(b, next);
 }
 
@@ -426,7 +434,7 @@ another(const struct search *s)
 	return true;
 }
 
-/* The prefill engines have failed: the decode engine does the untouched request alone. */
+/* The prefill engines have failed: the decode engine serves the unchanged request alone. */
 static bool
 fall_back(const struct search *s)
 {
@@ -436,7 +444,8 @@ fall_back(const struct search *s)
 
 	if (job->facts.pool.rescue.fallback != FALLBACK_DIRECT || job_started(job) ||
 		!connector_two_engines(a->t.connector) || s->kind == LEG_DECODE ||
-		a->leg[s->kind].status == 429) /* it is full: its Retry-After is for the client */
+		/* the engine is full: its Retry-After is for the client */
+		a->leg[s->kind].status == 429)
 		return false;
 	if (!choose_others(s, &connector_direct, FOR_ONE, EP_AWAY_BUSY, &chosen, NULL))
 		return false;
@@ -474,7 +483,8 @@ bool
 failover_others(struct attempt *a, enum leg_kind kind, const struct outcome *o)
 {
 	struct job *job = a->branch->job;
-	/* or it is said again (of a lookup, of half an error's answer), or no engine has failed */
+	/* else the same failure is reported again (of a lookup, of half an error's answer), or
+	 * no engine has failed */
 	const bool first = !a->failure_counted && o->a_try;
 	struct search s = {.failed = a,
 		.kind = kind,
@@ -498,13 +508,13 @@ failover_others(struct attempt *a, enum leg_kind kind, const struct outcome *o)
 	if (search_all(&s))
 		return true;
 	if (a->kv == KV_SPENT)
-		release_spent(a); /* while it is known what that was */
+		release_spent(a); /* while the attempt still has the parameters */
 	return false;
 }
 
-/* --- all of it ----------------------------------------------------------------------------------- */
+/* --- the actions ------------------------------------------------------------------------------- */
 
-/* The leg is over, the attempt goes on without it. */
+/* Ends the leg; the attempt continues without it. */
 static void
 go_without(struct attempt *a, enum leg_kind kind)
 {
@@ -514,7 +524,7 @@ go_without(struct attempt *a, enum leg_kind kind)
 	branches_drop_text_if_sent(a->branch->job);
 }
 
-/* Nobody saves the request. */
+/* Ends the job: no other engine serves the request. */
 static void
 give_up(struct attempt *a, enum leg_kind kind, enum failure_cause cause, enum req_end end)
 {
@@ -574,8 +584,8 @@ failover_prefill_again(struct attempt *a)
 	struct attempt *next;
 
 	metric_add(a->w->slab, M_PREFILL_AGAIN, 1);
-	leg_end(attempt_decode(a)); /* nothing has been sent, and nothing must be */
-	attempt_set_kv(a, KV_NONE); /* its blocks are free by now: nothing is released either */
+	leg_end(attempt_decode(a)); /* decode was sent nothing, and must be sent nothing */
+	attempt_set_kv(a, KV_NONE); /* the blocks are free by now: nothing is released either */
 	if (choose_others(&s, a->t.connector, FOR_BOTH, EP_AWAY_EJECTED, &chosen, NULL)) {
 		next = attempt_new(b, a->t.connector, ATTEMPT_PREFILL_AGAIN);
 		attempt_take_engines(next, &chosen);

@@ -1,7 +1,7 @@
 #include "worker/attempt/failure.h"
 
-/* Another engine may do better: this one is failing, or full; or what went out twice is refused because it came
- * twice. */
+/* Returns true if another engine may do better: this engine is failing or full, or it refuses a
+ * request because the request was sent to it twice. */
 static bool
 retriable(const struct failure *f)
 {
@@ -20,13 +20,14 @@ fault_of(const struct failure *f)
 	if (not_the_engines(f->cause))
 		return FAULT_NOBODY; /* the engine got no request, or most likely none */
 	if (f->cause == CAUSE_STATUS && !failure_status_failing(f->status))
-		return FAULT_NONE; /* the client's mistake, or it is full */
+		return FAULT_NONE; /* the client's mistake, or the engine is full */
 	if (f->hung_up || f->cause == CAUSE_TOO_LARGE)
-		return FAULT_NOBODY; /* it closed because the router had, or sent more than max_answer */
+		/* the engine closed after the router, or sent more than max_answer */
+		return FAULT_NOBODY;
 	if (f->leg == FAILED_DECODE && f->stream_done && !f->stream_error)
 		return FAULT_NONE;
 	if (f->leg == FAILED_DECODE && f->speculative)
-		return FAULT_NOBODY; /* it was perhaps sent wrong parameters */
+		return FAULT_NOBODY; /* the engine may have been sent wrong parameters */
 	if (f->leg == FAILED_PREFILL && f->cause == CAUSE_TIMEOUT && f->decode_waits)
 		return FAULT_BOTH; /* failures add up at the engine that is at fault */
 	return FAULT_ENGINE;

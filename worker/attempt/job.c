@@ -40,7 +40,7 @@ job_make_branches(struct job *job, uint32_t n)
 	}
 }
 
-/* The client's seed; false: it has none, or one that is for the engine to refuse. */
+/* Reads the client's seed.  Returns false if there is none or if the engine will refuse it. */
 static bool
 seed_of(const struct splice *doc, uint64_t *ret)
 {
@@ -81,9 +81,10 @@ job_share_out(struct job *job)
 		}
 		if (samples < job->nbranches)
 			branch->prompt = (struct span){one.p, one.n};
-		/* as engines give each sample of a seeded request its own (vllm parallel_sampling.py) */
+		/* engines too give each sample of a seeded request its own seed (vllm
+		 * parallel_sampling.py) */
 		branch->seeded = seeded;
-		/* the highest is followed by the lowest */
+		/* after the highest seed follows the lowest */
 		branch->seed = (int64_t)(seed + i % samples);
 	}
 }

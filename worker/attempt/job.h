@@ -87,7 +87,7 @@ struct branch {
 	struct attempt *attempt;
 	struct span prompt; /* the branch's element of a list of prompts, else NULL */
 	int64_t seed;
-	bool seeded; /* property, set at creation: `seed` replaces the client's seed */
+	bool seeded; /* property: `seed` replaces the client's; cleared when decode serves alone */
 	/* Fact: the client's answer has the prefill engine's part, so a later attempt does not
 	 * repeat it.  No state implies it, since the attempt that sent the part may be gone. */
 	bool prefill_part_sent;
@@ -127,7 +127,7 @@ struct job {
 	/* why no other engine could continue the stream; NULL: one could, or the pool has no
 	 * `resume` */
 	const char *not_resumed;
-	/* fact, set once, for the log: an engine failed and `not_resumed` prevented a resume */
+	/* fact, for the log: an engine has failed, and `not_resumed` prevented a resume */
 	bool resume_refused;
 
 	/* how it went */

@@ -19,7 +19,7 @@ start(struct attempt *a)
 		return;
 	}
 	ep = a->t.engine[a->what.role];
-	if (c->lookup_repeats) { /* once for all attempts that need the answer */
+	if (c->lookup_repeats) { /* one lookup for all attempts that need the answer */
 		if (ep->lookup_runs) {
 			attempt_set_lookup(a, LOOKUP_SHARED);
 			return;
@@ -48,8 +48,8 @@ legs_rest(const struct attempt *a)
 	       a->decode == DECODE_IDLE && a->decode_sends == 0;
 }
 
-/* The first attempts of all branches begin together, and no other attempt before them: a lookup that fails for good may
- * end the job, which then has an honest status. */
+/* Returns true if the attempt may begin.  The first attempts of all branches begin together,
+ * because a lookup that fails may end the request. */
 static bool
 may_begin_legs(const struct job *job)
 {
@@ -87,8 +87,8 @@ try_again(struct attempt *a)
 	lookup_go_on(a->branch->job);
 }
 
-/* What one attempt does may end any other one, so the head of the list is taken each time.  One that has to wait again
- * is at the list's end by then. */
+/* A step of one attempt may end any other attempt, so the loop takes the head of the list each
+ * time.  An attempt that has to wait again is at the list's end by then. */
 void
 lookup_wake(struct worker *w)
 {

@@ -7,7 +7,7 @@
 
 static const char unanswered[] = "asked, it did not answer in time";
 
-/* It will not be answered: other engines, or the request ends. */
+/* The lookup will not be answered: tries other engines, or ends the request. */
 static void
 give_up(struct attempt *a)
 {
@@ -64,7 +64,8 @@ go_elsewhere(struct attempt *a)
 	return elsewhere || a->life != ATTEMPT_SERVING;
 }
 
-/* No answer, or none that is of use: refused, or asked again at the next tick. */
+/* The answer is missing or unusable: the engine refused, or the lookup is sent again at the
+ * next tick. */
 static void
 failed(struct attempt *a)
 {
@@ -83,7 +84,7 @@ failed(struct attempt *a)
 		attempt_set_lookup(a, LOOKUP_DUE);
 	} else if (leg->status >= 400 && leg->status < 500 && leg->state == LEG_DONE) {
 		(void)failover(a, LEG_LOOKUP, CAUSE_STATUS,
-			END_ENGINE_STATUS); /* of the client's own body */
+			END_ENGINE_STATUS); /* the engine refused the client's own body */
 	} else {
 		give_up(a);
 	}
@@ -128,7 +129,8 @@ lookup_tick(struct attempt *a, uint64_t now_ms)
 {
 	if (a->lookup == LOOKUP_NOT_NEEDED || a->lookup == LOOKUP_KNOWN)
 		return;
-	if (a->lookup == LOOKUP_SHARED) /* who has sent it may have left without an answer */
+	/* the attempt that sent the lookup may have ended without an answer */
+	if (a->lookup == LOOKUP_SHARED)
 		attempt_set_lookup(a, LOOKUP_DUE);
 	if (a->lookup_deadline_ms != 0 && now_ms >= a->lookup_deadline_ms) {
 		attempt_unlock_lookup(a);

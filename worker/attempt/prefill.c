@@ -22,7 +22,7 @@ prefill_more(struct attempt *a)
 		attempt_start(a, STARTS_AFTER_PREFILL);
 }
 
-/* The KV parameters are taken out of the answer, and the time it took is noted. */
+/* Takes the KV parameters from the answer, and notes the time of the prefill. */
 static enum handoff
 take(struct attempt *a)
 {
@@ -37,7 +37,7 @@ take(struct attempt *a)
 	return attempt_take_handoff(a);
 }
 
-/* Decode starts now, or goes on, or is sent what is true. */
+/* Starts or continues decode, or sends decode the right parameters. */
 static void
 go_on(struct attempt *a, enum handoff r)
 {
@@ -45,7 +45,7 @@ go_on(struct attempt *a, enum handoff r)
 
 	if (r == HANDOFF_RETRY && (withheld || attempt_decode(a)->progress < LEG_BEGUN)) {
 		attempt_decode_again(a);
-		attempt_new_id(a); /* it may still be busy with releasing the first */
+		attempt_new_id(a); /* the engine may still be busy with releasing the first */
 		attempt_send_decode(a);
 	} else if (withheld) {
 		decode_confirmed(a);
@@ -78,7 +78,7 @@ prefill_answered(struct attempt *a)
 	if (!deliver_prefill_part(a))
 		return;
 	if (a->t.connector->complete != NULL && a->t.connector->complete(&a->t)) {
-		/* what was pushed to the decode engine all the same is fetched there */
+		/* the KV that was pushed to the decode engine is fetched there */
 		deliver_part_ended(release_pushed(a));
 		return;
 	}

@@ -10,17 +10,18 @@
 #include "worker/schedule/plan.h"
 
 /*
- * For a prefill engine that was hung up on to close in turn; and for a decode engine that generates an
- * answer in one piece for a client that has gone: by then it has admitted the request, and one that is
- * aborted after its admission tells the prefill engine (protocols.md 2.5).  A streamed one is ended at
- * its first byte instead.
+ * Time for a prefill engine to close after the router closed its side; and for a decode
+ * engine that generates an answer in one piece for a client that has left.  By then the
+ * decode engine has admitted the request, and an engine that is aborted after admission
+ * informs the prefill engine (protocols.md 2.5).  A streamed answer is ended at its first
+ * byte instead.
  */
 #define RELEASE_GRACE_MS 5000
 
 #define DETACHED_MAX 256           /* of one worker at once */
 #define DETACHED_BYTES (64u << 20) /* of their bodies together */
 
-/* Whether KV is held, or may be, that only a decode engine's fetch frees. */
+/* Returns true if an engine holds or may hold KV that only a decode engine's fetch frees. */
 static bool
 holds_kv(const struct attempt *a)
 {
@@ -28,11 +29,12 @@ holds_kv(const struct attempt *a)
 
 	if (a->t.connector->info->cleanup != CLEANUP_KV || a->decode == DECODE_ENDED ||
 		(d->progress == LEG_BEGUN && a->kv != KV_SPENT))
-		return false; /* nothing is held, or it has been fetched: a byte of the answer is here */
+		/* nothing is held, or the KV was fetched: a byte of the answer is here */
+		return false;
 	return leg_active(p) ? leg_sent(p) : attempt_kv_handed(a) || transfer_kv_arrived(&a->t);
 }
 
-/* Its decode engine could not be reached at all. */
+/* Returns true if the decode engine could not be reached at all. */
 static bool
 undelivered(const struct attempt *a)
 {
@@ -41,7 +43,8 @@ undelivered(const struct attempt *a)
 	return attempt_kv_handed(a) && d->state == LEG_DONE && d->progress == LEG_UNREACHED;
 }
 
-/* Its decode engine had the parameters, and has failed or is about to: nothing goes on there. */
+/* Returns true if the decode engine had the parameters and has failed or is about to fail:
+ * nothing continues there. */
 static bool
 failed_there(const struct attempt *a)
 {
@@ -51,7 +54,8 @@ failed_there(const struct attempt *a)
 	       (a->kv == KV_SPENT || (d->state == LEG_DONE && d->progress >= LEG_REACHED));
 }
 
-/* A decode engine that was sent the client's own request, which is not streamed. */
+/* Sets the time limit of a decode engine that was sent the client's own request without
+ * streaming. */
 static void
 decode_in_time(struct attempt *a)
 {
@@ -61,8 +65,8 @@ decode_in_time(struct attempt *a)
 		leg_wait_at_most(d, RELEASE_GRACE_MS);
 }
 
-/* Decode is sent its request in the form that only frees KV, if it has, or gets, a place at an endpoint that is up.
- * False: the attempt is over. */
+/* Sends decode the request that only frees KV, if the attempt has or gets a slot at an endpoint
+ * that is up.  Returns false if the attempt is over. */
 static bool
 send_decode(struct attempt *a)
 {
@@ -84,7 +88,8 @@ release_fetch_unheard(struct attempt *a)
 		(void)send_decode(a);
 }
 
-/* What lies at a decode engine that was not asked is fetched there.  False: nothing does. */
+/* Fetches the KV that has arrived at a decode engine without a request.  Returns false if no KV
+ * has arrived. */
 static bool
 fetch_arrived(struct attempt *a)
 {
@@ -95,8 +100,9 @@ fetch_arrived(struct attempt *a)
 }
 
 /*
- * A prefill engine that has not begun to answer is hung up on, which aborts it; once it has begun, blocks are held
- * there, and a decode engine must be sent a request.
+ * Closes the sending side to a prefill engine that has not begun to answer, so that it
+ * aborts.  Once the engine has begun, it holds blocks, and a decode engine must be sent a
+ * request.
  */
 static void
 release_prefill(struct attempt *a)
@@ -108,7 +114,7 @@ release_prefill(struct attempt *a)
 	if (a->t.notices == NOTICES_READY) {
 		release_fetch_unheard(a);
 	} else if (p->progress >= LEG_ANSWERING) {
-		leg_wait_anew(p); /* read to its end */
+		leg_wait_anew(p); /* the answer is read to its end */
 		return;
 	} else {
 		leg_hang_up(p);
@@ -129,7 +135,8 @@ reserve_another(struct attempt *a, struct reserved *ret)
 	return plan_again(&other, ret, NULL);
 }
 
-/* Another decode engine for KV parameters that none has had; false: there is none. */
+/* Reserves another decode engine for KV parameters that no engine has had.  Returns false if
+ * there is none. */
 static bool
 another_decode(struct attempt *a)
 {
@@ -143,7 +150,8 @@ another_decode(struct attempt *a)
 	return true;
 }
 
-/* KV parameters that are spent: sent to decode engines in a way that they refuse, so that nothing is fetched. */
+/* Names spent KV parameters to decode engines in a request that they refuse, so that nothing is
+ * fetched. */
 static void
 refuse(struct attempt *a)
 {
@@ -161,7 +169,8 @@ refuse(struct attempt *a)
 		reservation_drop(a->w, &chosen.of[ROLE_DECODE]);
 	}
 	facts->tried.n = tried;
-	to[n++] = connpool_ref(a->reserved.of[ROLE_DECODE].ep); /* it failed, but may live */
+	/* the engine failed, but may be running */
+	to[n++] = connpool_ref(a->reserved.of[ROLE_DECODE].ep);
 	background_refuse(a, a->t.connector->refusal(&facts->pool), to, n);
 	while (n > 0)
 		connpool_unref(a->w->connpool, &to[--n]);
@@ -190,7 +199,7 @@ go_on(struct attempt *a)
 		decode_in_time(a);
 }
 
-/* After the attempt was detached: what each side is at decides what is sent. */
+/* After the attempt was detached: the state of each side decides what is sent. */
 static void
 begin(struct attempt *a)
 {
@@ -204,7 +213,7 @@ begin(struct attempt *a)
 		return;
 	if (d->state == LEG_DONE) {
 		if (!leg_active(attempt_prefill(a)))
-			attempt_end(a); /* nothing more will come */
+			attempt_end(a); /* no further event will come */
 	} else if (leg_active(attempt_prefill(a)) || !fetch_arrived(a)) {
 		if (!attempt_kv_handed(a))
 			return;
@@ -240,10 +249,11 @@ detach(struct attempt *a)
 		return;
 	}
 	if (a->kv == KV_SPENT)
-		leg_end(d); /* it has failed, though perhaps not to its last byte */
+		leg_end(d); /* the leg has failed, though its answer may not be complete */
 	a->released_as = why_released(a);
-	/* Not all of the request is out: decode is sent the form that only frees KV.  But where the client has left after
-	 * the prefill answer, the request goes on as it is: decode_in_time(). */
+	/* The request was not sent completely: decode is sent the request that only frees KV.
+	 * But if the client has left after the prefill answer, the request continues unchanged:
+	 * decode_in_time(). */
 	if (leg_active(d) && !leg_connecting(d) && !leg_sent(d) &&
 		(leg_active(attempt_prefill(a)) || a->released_as != M_KV_RELEASED_CLIENT_GONE)) {
 		attempt_decode_again(a);
@@ -296,7 +306,8 @@ release_pushed(struct attempt *a)
 	return next;
 }
 
-/* Whether it has fetched nobody knows: what its prefill engine has said, or will say soon, is refused. */
+/* It is unknown whether decode has fetched: the KV parameters of the prefill answer, present or
+ * to come, are named to engines that refuse them. */
 static void
 fetch_failed(struct attempt *a)
 {
@@ -306,14 +317,15 @@ fetch_failed(struct attempt *a)
 		attempt_end(a);
 }
 
-/* A prefill engine answers after all: its own clock starts again. */
+/* A prefill engine answers after all: its time limit begins again. */
 void
 release_prefill_first(struct attempt *a)
 {
 	leg_wait_anew(attempt_prefill(a));
 }
 
-/* A decode engine that answers the client's own request has fetched the KV, so that request can be ended. */
+/* A decode engine that answers the client's own request has fetched the KV, so the request can
+ * be ended. */
 void
 release_decode_first(struct attempt *a)
 {
@@ -329,7 +341,7 @@ release_prefill_answered(struct attempt *a)
 	const struct leg *p = attempt_prefill(a);
 
 	if (p->status == 200 && attempt_take_handoff(a) >= HANDOFF_NONE && attempt_kv_handed(a)) {
-		if (undelivered(a) && another_decode(a)) { /* its decode engine refused before */
+		if (undelivered(a) && another_decode(a)) { /* the decode engine refused before */
 			(void)send_decode(a);
 			return;
 		}

@@ -20,8 +20,8 @@ struct resume {
 	struct membuf made;    /* of a batch of events */
 	struct membuf last;    /* the event that ended a leg */
 
-	struct text *text; /* the client's own; NULL: it will not be needed */
-	struct text *next; /* whose body asks for the rest */
+	struct text *text; /* the client's own; NULL: not needed any more */
+	struct text *next; /* its body is the request for the rest */
 	size_t counted;    /* bytes of the answer so far, by buffered_add() */
 };
 
@@ -54,7 +54,8 @@ count_text(struct job *job, size_t now)
 	r->counted = now;
 }
 
-/* What is kept of streams is not to keep new requests out. */
+/* Drops the kept text of the stream if the worker stores too much: new requests have
+ * precedence. */
 static void
 give_way(struct job *job)
 {
@@ -111,7 +112,7 @@ resume_events(struct job *job, struct membuf *out)
 	give_way(job);
 	count_text(job, follow_kept(r->follow));
 	if (follow_why_not(r->follow) != NULL)
-		text_unref(&r->text); /* for good */
+		text_unref(&r->text); /* the stream cannot be resumed any more */
 	return got == FOLLOW_OK;
 }
 
@@ -179,7 +180,7 @@ resume_prepare(struct job *job)
 	struct membuf body = {NULL, 0, 0};
 
 	if (r->text->doc == NULL)
-		(void)text_scan(r->text); /* it was good before */
+		(void)text_scan(r->text); /* the body was parsed before without an error */
 	follow_next(r->follow, r->text->doc, &body);
 	text_unref(&r->next);
 	r->next = text_with_body(r->text, body.p, body.n);

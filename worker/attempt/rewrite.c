@@ -32,7 +32,7 @@ rewrite_plan(struct job *job)
 	memset(&job->how, 0, sizeof(job->how));
 	job->takes_prefill = job->needs_prefill = false;
 	if (c->starts[ROLE_PREFILL] == STARTS_NEVER && job->nbranches == 1)
-		return; /* one engine's own words */
+		return; /* one engine's answer passes unchanged */
 	if (options != NULL && options->type == ST_OBJECT) {
 		const char *p = job->text->doc->text + options->val;
 		size_t n = options->end - options->val;
@@ -42,7 +42,8 @@ rewrite_plan(struct job *job)
 			splice_member_raw(p, n, "continuous_usage_stats", &v) == 1 && truthy(&v);
 	}
 	if (job->resume != NULL)
-		how.usage = how.continuous_usage = true; /* what nobody asked for is taken out */
+		/* the rewriter removes usage that the client did not request */
+		how.usage = how.continuous_usage = true;
 	how.samples = c->samples != NULL && c->samples(&job->facts.pool) == SEVERAL_BRANCHES &&
 				      job->facts.samples > 0
 			      ? job->facts.samples
@@ -55,7 +56,7 @@ rewrite_plan(struct job *job)
 		how.first_token || how.cached_from_prefill || how.shape == ANSWER_GENERATE;
 	job->needs_prefill = job->takes_prefill && c->starts[ROLE_DECODE] == STARTS_AT_ONCE;
 	job->answer = answer_new(&how, job->w->conf->max_answer);
-	how.id = how.id == NULL ? NULL : ""; /* the answer has its copy */
+	how.id = how.id == NULL ? NULL : ""; /* the answer has a copy */
 	job->how = how;
 }
 
@@ -66,7 +67,7 @@ rewrite_without_first_token(struct job *job)
 	char id[CONNECTOR_ANSWER_ID];
 
 	if (job->nbranches > 1)
-		return false; /* others' first tokens may be on their way to the client */
+		return false; /* first tokens of other branches may have been sent to the client */
 	answer_free(&job->answer);
 	job->how.first_token = false;
 	job->takes_prefill = job->how.cached_from_prefill;

@@ -15,7 +15,7 @@
 #include "worker/base/core.h"
 #include "worker/base/text.h"
 
-/* --- what comes ---------------------------------------------------------------------------------- */
+/* --- events ------------------------------------------------------------------------------------ */
 
 typedef void leg_handler(struct attempt *);
 
@@ -85,7 +85,7 @@ serve_kv_ready(struct transfer *t)
 	attempt_settle(a);
 }
 
-/* The notices do not come: decode goes on, and finds what is there. */
+/* The notices do not come: decode is sent its request and finds the KV that is there. */
 static void
 notices_late(struct attempt *a)
 {
@@ -232,7 +232,7 @@ serve_end(struct job *job)
 
 /* --- detached attempts --------------------------------------------------------------------------- */
 
-/* What one does may end any other: an attempt that was looked at goes to the list's end. */
+/* A step of one attempt may end any other attempt: a visited attempt moves to the list's end. */
 void
 serve_tick_detached(struct worker *w, uint64_t now_ms)
 {
