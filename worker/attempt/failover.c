@@ -293,7 +293,7 @@ struct search {
 	bool resumes; /* the new attempt continues the part that the client has */
 	/* the strongest reason for absence of an engine that may still be chosen */
 	enum ep_away most;
-	const char *why; /* the attempt failed, for the log */
+	const char *why; /* why the attempt failed, for the log */
 };
 
 /* Chooses and reserves engines for another attempt by connector `c`.  After an ambiguous

@@ -22,8 +22,9 @@ give_up(struct attempt *a)
 }
 
 /*
- * The engine could not be asked: the attempts that wait for the same answer go to other engines too, or each would ask
- * in turn.  What one attempt does may end any other, so the head of the list is taken each time.
+ * The engine could not be reached: the attempts that wait for the same answer go to other
+ * engines too, or each would send the lookup in turn.  A step of one attempt may end any
+ * other attempt, so the loop takes the head of the list each time.
  */
 static void
 fail_shared(
@@ -35,9 +36,10 @@ fail_shared(
 	TAILQ_FOREACH(a, &w->lookups, link)
 	n++;
 	for (; n > 0 && (a = TAILQ_FIRST(&w->lookups)) != NULL; n--) {
-		attempt_set_lookup(a, LOOKUP_DUE); /* off the list */
+		attempt_set_lookup(a, LOOKUP_DUE); /* takes the attempt off the list */
 		if (a->t.engine[a->what.role] != ep) {
-			attempt_set_lookup(a, LOOKUP_SHARED); /* at its end */
+			/* puts the attempt at the list's end */
+			attempt_set_lookup(a, LOOKUP_SHARED);
 			continue;
 		}
 		a->leg[LEG_LOOKUP].fail = fail; /* for the log */
