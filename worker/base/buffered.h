@@ -1,6 +1,7 @@
 /*
- * Bytes of clients and engines that a worker holds in memory: bodies, half heads, kept answers.  Whoever
- * allocates or frees them says so here; worker/request/limit.c compares the sum with limits.max_buffered.
+ * Bytes of clients and engines that a worker stores in memory: bodies, half heads, kept
+ * answers.  Code that allocates or frees such bytes calls buffered_add();
+ * worker/request/limit.c compares the sum with limits.max_buffered.
  *
  * Process: worker.
  */
@@ -9,7 +10,7 @@
 
 #include "worker/base/core.h"
 
-/* So many bytes more are held, or (negative) fewer. */
+/* Adds `bytes` to the stored bytes; a negative number subtracts. */
 static inline void
 buffered_add(struct worker *w, int64_t bytes)
 {

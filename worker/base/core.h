@@ -1,7 +1,7 @@
 /*
  * What the modules of a worker share: the worker itself.
  *
- * Process: worker.  One loop, no threads: whatever hangs from here is touched by that loop alone.
+ * Process: worker.  One loop, no threads: only that loop reads or writes what a worker owns.
  */
 #pragma once
 #include <event2/event.h>
@@ -58,15 +58,15 @@ struct worker {
 	bool ticking;
 
 	struct client_list clients;
-	/* freed after the turn: a late callback finds a live object */
+	/* freed after the turn, so that a late callback finds a live object */
 	struct client_list ended_clients;
 	struct req_list reqs;
-	uint64_t walk; /* over clients or reqs: number of the latest one, walk.h */
+	uint64_t walk; /* number of the latest walk over clients or reqs: walk.h */
 	struct req_list ended_reqs;
-	/* detached: their requests have ended or gone on, their engines still hold something */
+	/* detached: the requests have ended or continued, the engines still hold something */
 	struct attempt_list detached, ended_attempts;
 	struct attempt_list
-		lookups; /* LOOKUP_SHARED: they wait for the lookup of another attempt */
+		lookups; /* LOOKUP_SHARED: attempts that wait for another attempt's lookup */
 	struct background_list background, ended_background;
 	struct wait_list waiters; /* requests that wait for a slot: schedule/wait.c */
 	bool planning;            /* inside the read section of a selection */
@@ -81,26 +81,28 @@ struct worker {
 	size_t detached_bytes; /* of the bodies of detached attempts */
 	uint64_t buffered;     /* bytes of bodies, half heads and kept answers: buffered_add() */
 	uint64_t declared;     /* bytes of large bodies that are still to come */
-	/* descriptors: those it was born with, the most it may have, when it last said that they are few */
+	/* descriptors: open at the start, the limit, and when the worker last logged that few
+	 * are left */
 	uint32_t own_fds;
 	uint64_t max_fds, paused_ms;
 	bool draining;
-	uint64_t quit_ms; /* told to quit: when to go whatever is left; 0: not told */
+	/* when the worker exits, with or without open connections; 0: not told to quit */
+	uint64_t quit_ms;
 
 	struct flag_set *flags;
 	struct transfer **waiting; /* [flag slot]: the transfer that waits for its notices */
-	uint64_t next_room;        /* SGLang's bootstrap rooms: counts */
+	uint64_t next_room;        /* counter of SGLang's bootstrap rooms */
 
 	/* [pool id][cursor partition]: requests since both rounds began together, schedule/choose.c */
 	uint32_t *round;
 	/* round-robin cursors [pool id][role][cursor partition]; where each starts: select_cursor() */
 	uint32_t *cursor;
 	uint32_t *retry_turn;         /* the same: counts retries, which do not move the cursors */
-	uint32_t *mean_tokens;        /* [pool id]: of recent prompts */
+	uint32_t *mean_tokens;        /* [pool id]: mean of recent prompts */
 	struct threshold *thresholds; /* [pool id]: what `routing_threshold: auto` has learned */
 	struct budget *budgets;       /* [pool id]: of retries */
 	uint64_t rnd;                 /* policy_rnd()'s state */
 };
 
-/* Starts the tick if it sleeps: called by whoever sets a deadline. */
+/* Starts the tick if it is stopped.  Code that sets a deadline calls it. */
 void worker_need_tick(struct worker *w);

@@ -68,7 +68,7 @@
 enum req_end { END_LIST(END_ENUM) END_N };
 #undef END_ENUM
 
-/* What the router says of an end. */
+/* The row of an end: what the router logs, counts and sends. */
 struct end_info {
 	const char *word;
 	int status; /* 0: none is sent, or the engine's own */

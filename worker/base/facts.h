@@ -1,6 +1,6 @@
 /*
- * What is known of a request once it is planned, and what its attempts need of that: values, no bytes of the
- * client.  A request has one; an attempt that outlives its request has a copy.
+ * What is known of a request once it is planned, as far as its attempts need it: values, no
+ * bytes of the client.  A request has one; an attempt that outlives its request has a copy.
  *
  * Process: worker.
  */
@@ -13,7 +13,7 @@
 
 #define REQ_ID_MAX 128 /* longer client ids are replaced */
 
-/* What of a table_pool a request keeps: copied out inside the read section. */
+/* The part of a table_pool that a request keeps: copied out inside the read section. */
 struct req_pool {
 	uint32_t id;      /* METRIC_NO_POOL before selection */
 	const char *name; /* in the segment: stays */
@@ -25,14 +25,14 @@ struct req_pool {
 	struct conf_queue queue;
 };
 
-#define REQ_TRIED_MAX 24 /* of CONF_RETRIES_MAX engines of each role, and the first two */
+#define REQ_TRIED_MAX 24 /* CONF_RETRIES_MAX engines of each role, and the first two */
 
 /* Endpoint slots that are not chosen again for a request. */
 struct tried {
 	uint32_t slot[REQ_TRIED_MAX], n;
 };
 
-/* False: as many have been tried as are noted. */
+/* Returns false if the array is full. */
 static inline bool
 tried_add(struct tried *t, uint32_t slot)
 {
@@ -50,7 +50,7 @@ struct facts {
 	bool stream;
 	char id[REQ_ID_MAX + 1];
 	char model[256];
-	uint32_t tokens;   /* of its prompt, estimated; 0: not yet */
+	uint32_t tokens;   /* estimated tokens of the prompt; 0: not yet known */
 	uint32_t estimate; /* what the routing threshold is compared with */
 	uint32_t samples;  /* `n` */
 	uint32_t parts;    /* branches: samples or prompts that are served one by one */
@@ -63,5 +63,5 @@ struct text;
 /* What the client asked for. */
 struct demand {
 	struct facts *facts;
-	struct text *text; /* NULL once nothing more can be sent for it */
+	struct text *text; /* NULL once no more bytes of it can be sent */
 };

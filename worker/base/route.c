@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-/* Paths that are not here do not exist: what operates an engine (/abort_request, /sleep, /server_info,
- * /v1/load_lora_adapter, ...) is none of a client's business. */
+/* Other paths do not exist: the paths that operate an engine (/abort_request, /sleep,
+ * /server_info, /v1/load_lora_adapter, ...) are closed to clients. */
 /* clang-format off */
 static const struct {
 	const char *path;
@@ -34,7 +34,7 @@ static const struct {
 	[ROUTE_COUNT_TOKENS] = { "/v1/messages/count_tokens", ROUTE_BY_ONE, ROLE_PREFILL },
 	[ROUTE_TRANSCRIPTIONS] = { "/v1/audio/transcriptions", ROUTE_BY_ONE, ROLE_PREFILL },
 	[ROUTE_TRANSLATIONS] = { "/v1/audio/translations", ROUTE_BY_ONE, ROLE_PREFILL },
-	[ROUTE_MODEL] = { "/v1/models/", ROUTE_BY_US, ROLE_N }, /* and a name */
+	[ROUTE_MODEL] = { "/v1/models/", ROUTE_BY_US, ROLE_N }, /* followed by a name */
 	[ROUTE_MODELS] = { "/v1/models", ROUTE_BY_US, ROLE_N },
 	[ROUTE_LIVE] = { "/live", ROUTE_BY_US, ROLE_N },
 	[ROUTE_HEALTH] = { "/health", ROUTE_BY_US, ROLE_N },

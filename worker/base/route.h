@@ -47,20 +47,20 @@ enum route {
 	ROUTE_N
 };
 
-/* Of a request's path, exactly as written. */
+/* Returns the route of a request's path, which is compared exactly as written. */
 enum route route_find(struct span path);
-/* The path; "other" for ROUTE_NONE: the metric label. */
+/* Returns the path for the metric label; "other" for ROUTE_NONE. */
 const char *route_path(enum route r);
-/* What a path's requests are served by. */
+/* What serves the requests of a path: the router, two engines, or one engine. */
 enum route_by { ROUTE_BY_US, ROUTE_BY_TWO, ROUTE_BY_ONE };
 enum route_by route_by(enum route r);
-/* True for the paths that go to engines. */
+/* Returns true for the paths that go to engines. */
 bool route_forwards(enum route r);
-/* True for the paths whose bodies are forms, not JSON. */
+/* Returns true for the paths whose bodies are forms, not JSON. */
 bool route_takes_form(enum route r);
-/* The role whose engines serve a path that one engine serves alone (ROUTE_BY_ONE). */
+/* Returns the role whose engines serve a path that one engine serves alone (ROUTE_BY_ONE). */
 enum role route_single_role(enum route r, enum single_role_kind configured);
-/* The rest of a path that stands for many, such as the model of /v1/models/{id}: where it begins. */
+/* Returns the offset of the variable part of a path, such as the model of /v1/models/{id}. */
 size_t route_rest(enum route r);
-/* True if the method is allowed there; *ret_allow is the Allow header's value. */
+/* Returns true if the path allows the method; *ret_allow is the value of the Allow header. */
 bool route_method_ok(enum route r, enum http_method m, const char **ret_allow);

@@ -62,7 +62,7 @@ text_scan(struct text *text)
 	const char *why;
 	size_t at;
 
-	/* 3.6 KiB that splice_scan() fills as far as needed */
+	/* 3.6 KiB, which splice_scan() fills only as far as needed */
 	text->doc = mem_resize(text->doc, 1, sizeof(*text->doc));
 	if (splice_scan(text->doc, text->body == NULL ? "" : text->body, text->body_len, &why,
 		    &at) == 0)

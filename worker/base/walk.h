@@ -10,7 +10,8 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-/* The next object to visit, or NULL.  `walk` is the number of this walk, above those of earlier ones. */
+/* Returns the next object to visit, or NULL.  `walk` is the number of this walk, greater than
+ * those of earlier walks. */
 #define walk_next(list, walk)                                                                      \
 	({                                                                                         \
 		__typeof__(TAILQ_FIRST(list)) walk_obj_ = TAILQ_FIRST(list);                       \

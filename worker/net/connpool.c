@@ -14,13 +14,12 @@
 #include "shm/base/mem.h"
 #include "worker/base/core.h"
 
-#define STALE_US                                                                                   \
-	2000 /* beside the way there and back: a connection that had gone stale says so by then */
+#define STALE_US 2000 /* in addition to the round trips: a stale connection is reset by then */
 
 struct connpool {
 	struct worker *w;
 	struct endpoint **eps; /* by endpoint slot */
-	uint32_t nslots;       /* behind the highest slot ever seen: the tick walks no others */
+	uint32_t nslots;       /* one above the highest slot seen: the tick visits no others */
 	uint32_t nidle;
 	struct upconn_list ended;
 };
@@ -64,7 +63,7 @@ endpoint_unref(struct endpoint *ep)
 	free(ep);
 }
 
-/* Ends a connection that is on no list; its memory goes after the loop turn. */
+/* Ends a connection that is on no list; its memory is freed after the loop turn. */
 static void
 end_conn(struct connpool *p, struct upconn *uc)
 {
@@ -95,7 +94,8 @@ connpool_drop_idle(struct connpool *p, struct endpoint *ep)
 		drop_idle(p, TAILQ_FIRST(&ep->idle));
 }
 
-/* The slot lives another life, or its address moved: finishing requests keep the old copy alive. */
+/* Retires the copy of a slot that was reused or whose address changed: finishing requests keep
+ * the old copy alive. */
 static void
 retire(struct connpool *p, uint32_t slot)
 {
@@ -131,7 +131,7 @@ replace(char **text, const char *with)
 	*text = mem_strdup(with);
 }
 
-/* What the master may have learned since. */
+/* Copies values that the master may have learned since. */
 static void
 refresh(struct endpoint *ep, const struct table_endpoint *te, uint64_t version)
 {
@@ -226,7 +226,7 @@ on_conn_read(void *arg)
 
 	if (uc->ops != NULL)
 		uc->ops->readable(uc->user);
-	else /* the engine closed it, or says something nobody asked for */
+	else /* the engine closed the connection, or sent unrequested bytes */
 		drop_idle(p, uc);
 }
 
@@ -251,7 +251,8 @@ on_conn_error(void *arg, int err)
 		drop_idle(uc->sock.w->connpool, uc);
 }
 
-/* Nothing to read and not closed: what an engine says unasked must never answer the next request. */
+/* Returns true if the connection is open and has no bytes to read: unrequested bytes must never
+ * answer the next request. */
 static bool
 is_quiet(const struct upconn *uc)
 {
@@ -260,7 +261,8 @@ is_quiet(const struct upconn *uc)
 	return recv(uc->sock.fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == -1 && errno == EAGAIN;
 }
 
-/* Closes the connection that has been idle for longest, whosever it is; false if none is. */
+/* Closes the connection with the longest idle time, of any endpoint.  Returns false if none is
+ * idle. */
 static bool
 give_up_idle(struct connpool *p)
 {
@@ -383,9 +385,10 @@ connpool_nothing_acked(const struct upconn *uc)
 	if (ti.tcpi_bytes_acked > uc->sent_before + 1)
 		return false;
 	/*
-	 * The peer's end acknowledges all that its kernel had taken.  A reset does not, and who has read a request
-	 * may put off the word for it by 40 ms (the delayed ACK); but one whose connection was gone before says
-	 * so at once.
+	 * An orderly close acknowledges all bytes that the peer's kernel had taken.  A reset
+	 * does not, and a peer that has read a request may delay the acknowledgement by 40 ms
+	 * (delayed ACK).  But a peer whose connection was gone before sends the reset at
+	 * once.
 	 */
 	return !uc->sock.reset || clock_us() - uc->sent_us <= STALE_US + 2 * ti.tcpi_min_rtt;
 }

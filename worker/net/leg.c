@@ -33,9 +33,10 @@ static leg_handler send_request, all_sent, read_answer, connect_failed, lost_sen
 
 /*
  * CONNECT  a new connection is being made; nothing has been sent.
- * SEND     some of the request still waits for the socket.
- * HEAD     all of it is with the kernel; no complete head of an answer is here.
- * BODY     the head is read; the request may not be out yet (an engine that refuses before it has read all).
+ * SEND  some bytes of the request still wait for the socket.
+ * HEAD  the kernel has the whole request; no complete head of an answer is here.
+ * BODY  the head is read; the request may still be unsent in part (an engine refuses before
+ * it has read all).
  */
 /* clang-format off */
 static const struct {
@@ -243,8 +244,8 @@ fail(struct leg *leg, enum leg_fail why)
 }
 
 /*
- * Head and body in one write: our own lines by copy, the client's lines and all pieces of the body by
- * reference.
+ * Sends head and body in one write: the router's own lines by copy, the client's lines and
+ * all pieces of the body by reference.
  */
 static void
 send_request(struct leg *leg)
@@ -367,9 +368,10 @@ connect_failed(struct leg *leg)
 }
 
 /*
- * A connection that had gone stale before the engine saw any of the request: nothing was lost.  After a reset
- * that is only likely: the engine's other idle connections are given up too, and a request that must not reach
- * an engine twice (KV parameters are good for one fetch, protocols.md 2.7) fails with LEG_FAIL_STALE.
+ * Replaces a connection that was stale before the engine saw any byte of the request: nothing
+ * was lost.  After a reset that is only likely: the engine's other idle connections are
+ * closed too, and a request that must not reach an engine twice (KV parameters are good for
+ * one fetch, protocols.md 2.7) fails with LEG_FAIL_STALE.
  */
 static enum leg_fail
 replace_stale(struct leg *leg)
@@ -400,14 +402,14 @@ lost(struct leg *leg)
 }
 
 /*
- * An engine may refuse (413, 400) before it has read all of the request, and close: our write fails, but
- * its answer, or the rest of it, is in the receive queue.
+ * An engine may refuse (413, 400) and close before it has read the whole request.  The
+ * router's write then fails, but the answer, or the rest of it, is in the receive queue.
  */
 static void
 lost_sending(struct leg *leg)
 {
-	char buf[16 << 10]; /* not the worker's: whoever called us may be reading from that */
-	struct upconn *uc = leg->uc; /* the leg may end, or be sent anew, by what it says */
+	char buf[16 << 10]; /* not the worker's buffer: the caller may be reading from that */
+	struct upconn *uc = leg->uc; /* the handlers may end the leg, or send it again */
 	ssize_t n;
 
 	while (leg->uc == uc && (n = sock_read(&uc->sock, buf, sizeof(buf))) > 0) {
@@ -418,8 +420,8 @@ lost_sending(struct leg *leg)
 		lost(leg);
 }
 
-/* The answer is complete: the connection goes back before anybody hears of it, so that a request that
- * starts at once can have it. */
+/* The answer is complete: the connection is given back before the event is raised, so that a
+ * request that starts at once can use it. */
 static void
 answered(struct leg *leg, bool reusable)
 {
@@ -456,7 +458,8 @@ read_answer(struct leg *leg)
 	feed(leg, w->buf, (size_t)n);
 }
 
-/* The close ends a body that has no other end; but a stream is complete only when it has said so. */
+/* The close ends a body without declared length; but a stream is complete only if its events
+ * have shown its end. */
 static void
 closed_in_body(struct leg *leg)
 {
@@ -468,8 +471,8 @@ closed_in_body(struct leg *leg)
 		answered(leg, false);
 }
 
-/* What the client is shown of the engine's head: end-to-end lines, without framing and without the id,
- * which the router writes itself. */
+/* Stores the part of the engine's head that the client gets: end-to-end lines, without framing
+ * and without the id, which the router writes itself. */
 static void
 keep_head(struct leg *leg, const struct http_head *h)
 {
@@ -523,7 +526,7 @@ read_heads(struct leg *leg, const char *p, size_t n)
 			return HTTP_E_SYNTAX;
 		used += (size_t)len;
 		if (h.status == 101)
-			return HTTP_E_SYNTAX; /* we never ask to switch */
+			return HTTP_E_SYNTAX; /* the router never requests an upgrade */
 		if (h.status >= 200)
 			take_head(leg, &h);
 	}
@@ -538,7 +541,7 @@ keep_piece(struct leg *leg, struct span piece)
 	if (piece.n > max - leg->answer_len)
 		return false;
 	if (leg->answer_len + piece.n > leg->answer_cap) {
-		/* a known length is below max_answer: feed() has seen to it */
+		/* a known length is below max_answer: feed() has checked it */
 		size_t want = leg->answer_cap == 0 && leg_length_known(leg) ? leg->length
 									    : 2 * leg->answer_cap;
 
@@ -554,7 +557,8 @@ keep_piece(struct leg *leg, struct span piece)
 	return true;
 }
 
-/* LEG_EV_FIRST, once: the owner may change its mind about the leg there (an engine's error is kept). */
+/* Raises LEG_EV_FIRST once: the owner may then change the leg's mode (an engine's error is
+ * kept). */
 static void
 tell_first(struct leg *leg)
 {
@@ -566,7 +570,7 @@ tell_first(struct leg *leg)
 	leg->ops->event(leg, LEG_EV_FIRST);
 }
 
-/* Hands on what has been gathered; false if the leg is over. */
+/* Hands the collected pieces to the owner.  Returns false if the leg is over. */
 static bool
 hand_on(struct leg *leg, const struct span *pieces, size_t n, bool done)
 {
@@ -599,7 +603,7 @@ feed_body(struct leg *leg, const char *p, size_t n)
 		ssize_t used = http_body_next(&leg->body, p, n, &pieces[npieces]);
 
 		if (used < 0) {
-			/* what came right before is still the engine's word */
+			/* the bytes before the error still belong to the answer */
 			if (hand_on(leg, pieces, npieces, false))
 				fail(leg, LEG_FAIL_GARBAGE);
 			return;
@@ -662,7 +666,7 @@ leg_hold(struct leg *leg, bool hold)
 	leg->reading = to;
 	if (hold) {
 		sock_read_stop(&leg->uc->sock);
-		leg->deadline_ms = 0; /* the engine is not to blame while we do not read */
+		leg->deadline_ms = 0; /* no time limit while the router does not read */
 	} else {
 		sock_read_start(&leg->uc->sock);
 		set_clock(leg);

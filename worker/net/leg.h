@@ -2,10 +2,11 @@
  * One upstream exchange: an HTTP request to one engine and its answer.
  *
  * Process: worker.
- * Ownership: part of its owner (an attempt, or a background request), who says by `ops` what is sent and
- * hears what happened.  The endpoint is the owner's.  A leg uses one connection while it is active.
+ * Ownership: part of its owner (an attempt, or a background request).  The owner's `ops`
+ * supply the request and receive the events.  The endpoint is the owner's.  A leg uses one
+ * connection while it is active.
  *
- *   IDLE -> CONNECT -> SEND -> HEAD -> BODY -> DONE
+ * IDLE -> CONNECT -> SEND -> HEAD -> BODY -> DONE
  */
 #pragma once
 #include <stdbool.h>
@@ -23,11 +24,13 @@ struct worker;
 enum leg_state { LEG_IDLE, LEG_CONNECT, LEG_SEND, LEG_HEAD, LEG_BODY, LEG_DONE, LEG_NSTATES };
 enum leg_fail {
 	LEG_FAIL_NONE,
-	LEG_FAIL_CONNECT,  /* refused, unreachable */
-	LEG_FAIL_SHORTAGE, /* we have no descriptor (or port) for it: not the engine's fault */
-	LEG_FAIL_STALE,    /* a kept connection was reset, and the request must not be sent twice */
-	LEG_FAIL_BROKEN,   /* closed or reset before the answer's end */
-	LEG_FAIL_GARBAGE,  /* what came is not HTTP, or not framed right */
+	LEG_FAIL_CONNECT, /* refused, unreachable */
+	/* the router has no descriptor (or port) left: not the engine's fault */
+	LEG_FAIL_SHORTAGE,
+	/* a reused connection was reset, and the request must not be sent twice */
+	LEG_FAIL_STALE,
+	LEG_FAIL_BROKEN,    /* closed or reset before the answer's end */
+	LEG_FAIL_GARBAGE,   /* the bytes received are not HTTP, or the framing is wrong */
 	LEG_FAIL_TOO_LARGE, /* a kept answer above max_answer */
 	LEG_FAIL_N
 };
@@ -40,50 +43,52 @@ enum leg_progress {
 	LEG_BEGUN,     /* LEG_EV_FIRST has been raised: head and first body byte are here */
 };
 
-/* Over which connection the request goes. */
+/* The connection that the request uses. */
 enum leg_route {
-	LEG_ANY_CONN,   /* a kept one, or a new one */
-	LEG_FRESH_CONN, /* no kept one: they may all be dead */
-	LEG_RESENT,     /* a new one, since the kept one turned out to be dead */
+	LEG_ANY_CONN,   /* an idle one, or a new one */
+	LEG_FRESH_CONN, /* a new one: idle ones may all be dead */
+	LEG_RESENT,     /* a new one, after the idle one turned out to be dead */
 };
 
 /* How the answer is read. */
 enum leg_reading {
 	LEG_READING,
-	LEG_READ_HELD, /* not at the moment: the client is slow */
-	LEG_HUNG_UP,   /* our side is closed: leg_hang_up() */
+	LEG_READ_HELD, /* reading is paused: the client is slow */
+	LEG_HUNG_UP,   /* the router's side is closed: leg_hang_up() */
 };
 
 enum leg_event {
 	LEG_EV_FIRST, /* the answer begins: head and first body byte, or its end if it has no body */
 	LEG_EV_KEPT,  /* more of a kept answer is here */
 	LEG_EV_ANSWER, /* the whole answer is here */
-	LEG_EV_FAIL,   /* leg->fail says how */
+	LEG_EV_FAIL,   /* leg->fail has the cause */
 	LEG_EV_N
 };
 
 /* prefix 128 + path + query 2000 (ROUTE_QUERY_MAX) + authority 262 + id 512 + words */
 #define LEG_LINES 4096
 
-/* A request as its owner lays it out.  All but `lines` must live until the answer has begun. */
+/* A request as its owner fills it.  All but `lines` must live until the answer has begun. */
 struct leg_message {
-	char lines[LEG_LINES]; /* request line and our own headers, each with CRLF */
+	char lines[LEG_LINES]; /* request line and the router's own headers, each with CRLF */
 	size_t nlines;
 	struct span headers; /* the client's lines, each with CRLF */
 	struct splice_seg segs[SPLICE_MAX_SEGMENTS];
 	size_t nsegs;
 	size_t body_len; /* of all segments */
-	bool once;       /* it must not reach an engine twice */
+	bool once;       /* the request must not reach an engine twice */
 };
 
 struct leg_ops {
-	/* False: it must not be sent any more; the owner has ended or rewound the leg. */
+	/* Fills the message.  Returns false if the request must not be sent any more; the owner
+	 * has then ended or rewound the leg. */
 	bool (*compose)(struct leg *, struct leg_message *);
 	/* May be called before leg_start() returns. */
 	void (*event)(struct leg *, enum leg_event);
 	/* Payload of an answer that is not kept; `done` with its last byte. */
 	void (*payload)(struct leg *, const struct span *pieces, size_t n, bool done);
-	/* Whether a stream that its engine closes has said that it is complete. */
+	/* Returns true if a stream that its engine closes is complete according to its last
+	 * events. */
 	bool (*complete)(const struct leg *);
 };
 
@@ -91,17 +96,20 @@ struct leg {
 	const struct leg_ops *ops;
 	void *owner;
 	struct worker *w;
-	struct endpoint *ep; /* the owner's; must stay while the leg is active */
+	struct endpoint *ep; /* the owner's; must stay valid while the leg is active */
 	struct upconn *uc;
 	enum leg_state state;
 	enum leg_fail fail;
 	enum leg_progress progress;
 	enum leg_route route;
 	enum leg_reading reading;
-	bool keep;      /* the owner wants the answer whole, in `answer`; else payload() has it */
-	bool once;      /* of the message that was sent: it must not reach an engine twice */
-	bool wait_each; /* the clock starts again with every byte */
-	bool reprieved; /* leg_expired() has given an answer that has begun another tick */
+	/* mode, set by the owner: the whole answer is stored in `answer`; else payload() gets
+	 * it */
+	bool keep;
+	/* fact about the message that was sent: it must not reach an engine twice */
+	bool once;
+	bool wait_each; /* property of the exchange: the time limit begins again with every byte */
+	bool reprieved; /* fact: leg_expired() has given an answer that has begun one more tick */
 	/* time limits: of connecting, of the answer (from sending to its end, or between its bytes) */
 	uint64_t connect_ms, wait_ms;
 	uint64_t first_ms;    /* in place of wait_ms until LEG_EV_FIRST; 0: wait_ms */
@@ -109,11 +117,11 @@ struct leg {
 
 	/* the answer */
 	int status;
-	bool keep_alive; /* the connection can be used again after it */
-	bool sse;        /* text/event-stream */
+	bool keep_alive; /* fact from the answer's head: the connection is reusable afterwards */
+	bool sse;        /* fact from the answer's head: text/event-stream */
 	uint64_t length; /* with HTTP_BODY_LENGTH in `body` */
 	struct http_body body;
-	/* end-to-end header lines to hand to the client, "Name: value\r\n"... */
+	/* end-to-end header lines for the client, "Name: value\r\n"... */
 	char *head;
 	uint32_t head_len;
 	char *partial; /* an incomplete head, between reads */
@@ -128,45 +136,49 @@ leg_length_known(const struct leg *leg)
 	return leg->body.framing == HTTP_BODY_LENGTH;
 }
 
-/* Sends the request to leg->ep.  Failure comes as LEG_EV_FAIL, possibly before this returns. */
+/* Sends the request to leg->ep.  A failure is reported as LEG_EV_FAIL, possibly before this
+ * function returns. */
 void leg_start(struct leg *leg);
-/* Stops the exchange: gives back or closes the connection.  Idempotent.  What was kept (answer, head) stays
- * until leg_fini(). */
+/* Stops the exchange: gives back or closes the connection.  Idempotent.  The stored answer and
+ * head stay until leg_fini(). */
 void leg_end(struct leg *leg);
 void leg_fini(struct leg *leg);
-/* Frees what was kept of the answer. */
+/* Frees the stored answer. */
 void leg_forget_answer(struct leg *leg);
-/* Ends it, and back to IDLE: to be started again. */
+/* Ends the leg and sets it to IDLE, so that it can be started again. */
 void leg_rewind(struct leg *leg);
-/* The request was taken over by somebody who closes its connection later; NULL: there is none. */
+/* Returns the leg's connection, which the caller takes over and closes later; NULL if there is
+ * none. */
 struct upconn *leg_take_conn(struct leg *leg);
 /*
- * Closes our side only.  An engine takes that for the client's leaving and aborts (uvicorn closes in
- * turn), but an answer that it had already written still arrives, and with it the word that it holds KV.
+ * Closes the router's side only.  An engine treats that as the client's close and aborts
+ * (uvicorn closes in turn).  An answer that the engine had already written still arrives, and
+ * shows that the engine holds KV.
  */
 void leg_hang_up(struct leg *leg);
-/* Stops and resumes reading an answer that has begun while the client is slow; nothing for any other leg. */
+/* Stops and resumes reading an answer that has begun while the client is slow; no effect on any
+ * other leg. */
 void leg_hold(struct leg *leg, bool hold);
-/* Its clock starts again, without a byte having come. */
+/* Begins the time limit again, although no byte has come. */
 void leg_wait_anew(struct leg *leg);
-/* It is given so long from now, until its clock starts again. */
+/* Sets the deadline to `ms` from now, until the time limit begins again. */
 void leg_wait_at_most(struct leg *leg, uint64_t ms);
-/* True from the connect until the answer's end. */
+/* Returns true from the connect until the answer's end. */
 bool leg_active(const struct leg *leg);
-/* True once the whole request has been handed to the kernel. */
+/* Returns true once the whole request has been handed to the kernel. */
 bool leg_sent(const struct leg *leg);
 /*
- * Whether its clock has run out, once all that is there has been taken: an answer that comes at the same
- * moment wins (so the leg may be over, and its owner with it).  One that has only begun has until the next
- * tick.
+ * Returns true if the time limit is over, after reading all available bytes: an answer that
+ * arrives at the same moment wins (so the leg and its owner may be over).  An answer that has
+ * only begun has until the next tick.
  */
 bool leg_expired(struct leg *leg, uint64_t now_ms);
-/* Takes what is there, as the loop would; false: nothing was. */
+/* Reads the available bytes, as the loop would.  Returns false if there were none. */
 bool leg_look(struct leg *leg);
-/* True while the connection is being made. */
+/* Returns true while the connection is being made. */
 bool leg_connecting(const struct leg *leg);
 
-/* For the log: how a leg failed; NULL if it has not. */
+/* Returns static text for the log: how a leg failed; NULL if it has not. */
 const char *leg_fail_text(enum leg_fail fail);
-/* False if the state's row has an empty cell: a unit test walks the table. */
+/* Returns false if the state's row has an empty cell: a unit test checks the table. */
 bool leg_handles(enum leg_state s);

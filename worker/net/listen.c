@@ -15,10 +15,10 @@
 #include "worker/base/core.h"
 
 #define OWN_FDS                                                                                    \
-	4096 /* more than a worker is born with: an eventfd per slot, listeners, the channel */
-/* of its descriptors an eighth, at most so many, is not given to clients */
+	4096 /* more than a worker has at its start: an eventfd per slot, listeners, the channel */
+/* clients do not get an eighth of the descriptors, at most this number */
 #define FDS_KEPT 256
-#define PAUSED_SAY_MS 10000 /* between two log lines about it */
+#define PAUSED_SAY_MS 10000 /* between two log lines about a shortage */
 
 static void
 look_at_limits(struct worker *w)
@@ -28,7 +28,7 @@ look_at_limits(struct worker *w)
 	w->max_fds = getrlimit(RLIMIT_NOFILE, &rl) == 0 ? rl.rlim_cur : RLIM_INFINITY;
 }
 
-/* What it was born with has low numbers. */
+/* Counts the open descriptors.  Descriptors open at the start have low numbers. */
 static uint32_t
 count_fds(void)
 {
@@ -39,7 +39,8 @@ count_fds(void)
 	return n;
 }
 
-/* Some are left for engines: a client that could be accepted and not served is better off in the queue. */
+/* Returns true if only the descriptors for engines are left: a client that could be accepted
+ * and not served waits better in the kernel's queue. */
 static bool
 few_fds(const struct worker *w)
 {
@@ -89,7 +90,8 @@ listen_update(struct worker *w)
 	if (other != ACCEPT_NOBODY)
 		wake(w, other);
 	if (!want && !w->draining)
-		worker_need_tick(w); /* which looks again: a worker that dies wakes nobody */
+		/* the tick checks again: a worker that dies wakes no other worker */
+		worker_need_tick(w);
 	if (want == w->listening)
 		return;
 	if (!able && !w->draining)

@@ -10,11 +10,14 @@
 
 struct worker;
 
-/* The descriptors that the worker has now count as its own: call it before the first connection.  `on_accept` is raised
- * for each connection that waits while the worker listens; it calls listen_update() after the accept. */
+/* Counts the descriptors that are open now as the worker's own: call it before the first
+ * connection.  `on_accept` is raised for each connection that waits while the worker listens;
+ * it calls listen_update() after the accept. */
 void listen_init(struct worker *w, event_callback_fn on_accept);
 void listen_fini(struct worker *w);
-/* Watches the sockets or stops: call it after each accept and close, and when another worker wakes this one. */
+/* Starts or stops watching the sockets: call it after each accept and close, and when another
+ * worker wakes this one. */
 void listen_update(struct worker *w);
-/* Each tick: the same, and looks for workers that have stopped while connections wait. */
+/* Call it at each tick: listen_update(), and looks for workers that have stopped while
+ * connections wait. */
 void listen_tick(struct worker *w, uint64_t now_ms);

@@ -65,7 +65,7 @@ on_readable(evutil_socket_t fd, short what, void *arg)
 	s->on_read(s->arg);
 }
 
-/* Connected, or not: SO_ERROR says which. */
+/* The connect has ended: SO_ERROR has the result. */
 static void
 connect_ended(struct sock *s)
 {
@@ -85,7 +85,7 @@ connect_ended(struct sock *s)
 	s->on_drained(s->arg);
 }
 
-/* A write to a connection that the peer had ended is EPIPE. */
+/* Notes a reset.  A write to a connection that the peer had closed returns EPIPE. */
 static int
 failed(struct sock *s, int err)
 {
@@ -132,7 +132,7 @@ sock_read(struct sock *s, void *buf, size_t n)
 	return r == -1 ? failed(s, errno) : r;
 }
 
-/* Queues what is left behind the first `done` bytes. */
+/* Queues the bytes after the first `done` bytes. */
 static void
 queue_rest(struct sock *s, const struct iovec *iov, int n, int ncopy, size_t done)
 {

@@ -1,10 +1,11 @@
 /*
- * The transport: a non-blocking stream socket on the worker's loop.  Plain TCP now; TLS would live
- * behind the same calls.
+ * The transport: a non-blocking stream socket on the worker's loop.  Plain TCP now; TLS would
+ * use the same functions.
  *
  * Process: worker.
- * Ownership: embedded in its user (a client connection, an engine connection); sock_close() ends it and
- * frees what was queued.  Callbacks carry the user's pointer and may call sock_close().
+ * Ownership: embedded in its user (a client connection, an engine connection); sock_close()
+ * ends it and frees the queued bytes.  Callbacks get the user's pointer and may call
+ * sock_close().
  */
 #pragma once
 #include <event2/event_struct.h>
@@ -23,37 +24,41 @@ struct sock {
 	bool reading;
 	bool writing; /* EV_WRITE is armed */
 	bool connecting;
-	bool reset; /* broken off: unlike the peer's end, that does not tell how much its kernel had taken */
+	/* reset: unlike an orderly close, a reset does not show how much the peer's kernel had
+	 * taken */
+	bool reset;
 	struct event ev_read, ev_write;
-	struct evbuffer *out; /* only what the socket would not take; NULL when empty */
+	struct evbuffer *out; /* bytes that the kernel did not take; NULL when empty */
 	void *arg;
 	void (*on_read)(void *arg);           /* readable, or the peer closed */
-	void (*on_drained)(void *arg);        /* all queued bytes are gone; also: connected */
+	void (*on_drained)(void *arg);        /* all queued bytes are written; also: connected */
 	void (*on_error)(void *arg, int err); /* a write or the connect failed (errno) */
 };
 
-/* Takes a non-blocking fd over and starts reading (or waits for connect to end when `connecting`). */
+/* Takes a non-blocking fd over and starts reading (with `connecting`: waits for the end of the
+ * connect). */
 void sock_init(struct sock *s, struct worker *w, int fd, bool connecting, void *arg);
-/* Safe to call twice. */
+/* Closes the fd and frees the queue.  Idempotent. */
 void sock_close(struct sock *s);
 
-/* Bytes read, 0 at end of file, or -errno (-EAGAIN: nothing now). */
+/* Returns the bytes read, 0 at end of file, or -errno (-EAGAIN: no bytes now). */
 ssize_t sock_read(struct sock *s, void *buf, size_t n);
 /*
- * Writes what the socket takes at once and queues the rest: the first ncopy pieces by copy, the others
- * by reference (they must live until on_drained() or sock_close()).  0, or -errno when the connection
- * is broken; on_error() is not called for an error returned here.
+ * Writes what the kernel takes at once and queues the rest: the first ncopy pieces by copy,
+ * the others by reference (they must live until on_drained() or sock_close()).  Returns 0, or
+ * -errno if the connection is broken; on_error() is not called for an error returned here.
  */
 int sock_writev(struct sock *s, const struct iovec *iov, int n, int ncopy);
 int sock_write(struct sock *s, const void *p, size_t n);
-/* Bytes queued. */
+/* Returns the number of queued bytes. */
 size_t sock_queued(const struct sock *s);
 
 /* Stops and resumes on_read(). */
 void sock_read_stop(struct sock *s);
 void sock_read_start(struct sock *s);
-/* What is ready now: the end of the connect, bytes or the end of the answer, is done as the loop would do it.
- * False: nothing was. */
+/* Handles what is ready now (the end of the connect, bytes, the end of the answer) as the loop
+ * would.  Returns false if nothing was ready. */
 bool sock_look(struct sock *s);
-/* Asks the kernel whether the peer has closed or reset: for a socket that is not read at the moment. */
+/* Returns true if the peer has closed or reset, according to the kernel: for a socket that is
+ * not read at the moment. */
 bool sock_hung_up(const struct sock *s);
