@@ -68,7 +68,7 @@ struct connector {
 	 * nothing is taken. */
 	enum handoff (*prefilled)(struct transfer *);
 
-	/* The rest may be missing. */
+	/* The rest may be NULL, false or 0, as `refusal` and `prefilled` above may be NULL. */
 
 	/* The engines are chosen: what this transfer is known by.  END_OK, or why it cannot be (t->detail). */
 	enum req_end (*begin)(struct transfer *);
@@ -82,6 +82,7 @@ struct connector {
 	enum handoff (*prefill_more)(struct transfer *);
 	/* A leg has failed: forget what was learned of its engine. */
 	void (*failed)(struct transfer *, enum role role);
+	/* NULL: SEVERAL_WHOLE. */
 	enum several (*samples)(const struct req_pool *), (*prompts)(const struct req_pool *);
 	/* Path of the leg; NULL: the client's. */
 	const char *(*path)(const struct transfer *, enum role);
