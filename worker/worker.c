@@ -31,14 +31,15 @@
 #include "worker/schedule/threshold.h"
 #include "worker/schedule/wait.h"
 
-#define MAPPED (128 << 10) /* bytes of memory from which on it is mapped */
-#define QUIT_MS 1000       /* for clients to read the last bytes; the master kills after 2 s */
+#define MAPPED (128 << 10) /* bytes: larger allocations are mapped */
+/* time for clients to read the last bytes; the master kills after 2 s */
+#define QUIT_MS 1000
 /* the master kills a child that is silent for worker_watchdog; at least once a second */
 #define HEARTBEAT_MS 500
 
 /* --- accepting ----------------------------------------------------------------------------------- */
 
-/* One connection per wake-up: the others have their chance at the next. */
+/* Accepts one connection per wake-up: other workers can accept at the next one. */
 static void
 on_accept(evutil_socket_t lfd, short what, void *arg)
 {
@@ -100,7 +101,8 @@ kv_ready(uint32_t slot, void *arg)
 		serve_kv_ready(w->waiting[slot]);
 }
 
-/* First the eventfd is read, then the bits are taken: what comes in between wakes us again. */
+/* The eventfd is read before the bits are taken: a bit that is set in between wakes the worker
+ * again. */
 static void
 on_wake(evutil_socket_t fd, short what, void *arg)
 {
@@ -116,7 +118,7 @@ on_wake(evutil_socket_t fd, short what, void *arg)
 		listen_update(w); /* perhaps another worker has stopped accepting */
 }
 
-/* --- the master's word --------------------------------------------------------------------------- */
+/* --- the master's messages --------------------------------------------------------------------- */
 
 static void
 drain(struct worker *w)
@@ -129,7 +131,8 @@ drain(struct worker *w)
 		client_drain(c); /* ends none */
 }
 
-/* Ends requests, each as honestly as its state allows: those that have a client, or all. */
+/* Ends requests, each with the best answer that its state allows: only those that have a
+ * client, or all. */
 static void
 end_requests(struct worker *w, bool all)
 {
@@ -178,7 +181,7 @@ watch(struct worker *w, struct event *ev, int fd, short what, event_callback_fn 
 	event_add(ev, tv);
 }
 
-/* NULL: short of descriptors. */
+/* Returns NULL if there are not enough descriptors. */
 static struct worker *
 worker_new(const struct heritage *h)
 {
@@ -230,7 +233,7 @@ worker_new(const struct heritage *h)
 	return w;
 }
 
-/* Frees what ended during the turn: no callback can meet it any more. */
+/* Frees the objects that ended during the turn: no callback can reach them any more. */
 static void
 worker_reap(struct worker *w)
 {
@@ -256,7 +259,7 @@ worker_free(struct worker *w)
 	end_requests(w, true);
 	serve_end_detached(w);
 	background_end_all(w);
-	while (!TAILQ_EMPTY(&w->clients)) /* told to quit with connections open */
+	while (!TAILQ_EMPTY(&w->clients)) /* the worker quits with connections open */
 		client_end(TAILQ_FIRST(&w->clients));
 	worker_reap(w);
 	connpool_free(&w->connpool);
@@ -284,7 +287,7 @@ finished(const struct worker *w)
 {
 	if (w->quit_ms != 0 && clock_ms() >= w->quit_ms)
 		return true;
-	/* an engine that was not told would wait for its other half for minutes */
+	/* without its abort an engine would wait for its other half for minutes */
 	return w->draining && w->nreqs == 0 && w->nclients == 0 && w->nbackground == 0 &&
 	       w->ndetached == 0;
 }
@@ -295,7 +298,7 @@ worker_main(const struct heritage *h)
 	struct worker *w;
 	char ready = CH_READY;
 
-	(void)signal(SIGPIPE, SIG_IGN); /* a write to a peer that has gone is an error code */
+	(void)signal(SIGPIPE, SIG_IGN); /* a write to a closed peer returns an error code */
 	/* Large bodies are mapped one by one: grown without being copied, and given back when they are freed.
 	 * By itself glibc would soon raise the bound to 32 MiB, and keep what a burst of them left. */
 	(void)mallopt(M_MMAP_THRESHOLD, MAPPED);

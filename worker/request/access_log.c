@@ -13,7 +13,8 @@ since(uint64_t from_us, uint64_t to_us)
 	return from_us == 0 || to_us < from_us ? 0 : to_us - from_us;
 }
 
-/* The first branch's engine of a role; the one engine of a path that has one may be either's. */
+/* Returns the URL of the first branch's engine of a role.  A path that one engine serves may
+ * have an engine of either role. */
 static const char *
 url_of(const struct req *req, enum role role)
 {
@@ -27,9 +28,9 @@ url_of(const struct req *req, enum role role)
 	return NULL;
 }
 
-/* What saved a request whose engines failed. */
+/* What served a request after its engines had failed. */
 struct rescued {
-	const char *word; /* NULL: nothing had to */
+	const char *word; /* NULL: no engine failed */
 	enum metric_counter counter;
 };
 

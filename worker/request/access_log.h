@@ -8,7 +8,9 @@
 
 struct req;
 
-/* Writes the line.  Its attempts must not be over, since the line names their engines. */
+/* Writes the line.  Call it while the request's attempts still exist, since the line names
+ * their engines. */
 void access_log_line(const struct req *req, uint64_t now_us);
-/* Counts the end.  Call it after the line: when no request is in flight, all are in the log. */
+/* Counts the end.  Call it after the line: when no request is in flight, all lines are in the
+ * log. */
 void access_log_count(const struct req *req, uint64_t now_us);

@@ -18,8 +18,8 @@
 /* bytes a client may send ahead of its answer before it is not read any more */
 #define CLIENT_AHEAD (64u << 10)
 #define CLIENT_LINGER_MS                                                                           \
-	1000 /* for the client to read an answer to half a request before the reset */
-#define CLIENT_DRAIN_MS 2000 /* for a request that may be on its way when draining begins */
+	1000 /* time for the client to read an answer to an incomplete request before the reset */
+#define CLIENT_DRAIN_MS 2000 /* time for a request that may have been sent when draining begins */
 
 static void on_client_read(void *arg);
 static void on_client_drained(void *arg);
@@ -87,12 +87,13 @@ client_free(struct client *c)
 	free(c);
 }
 
-/* A request that reads its head or body takes what comes; any other leaves it for later. */
+/* Returns true if the request reads its head or body now; any other request leaves the bytes in
+ * `in`. */
 static bool
 wants_bytes(const struct client *c)
 {
 	if (c->closing || (c->req == NULL && c->full))
-		return false; /* a client that does not read its answers is not asked for more */
+		return false; /* a client that does not read its answers sends no more requests */
 	return c->req == NULL || c->ops->wants_bytes(c->req);
 }
 
@@ -106,10 +107,10 @@ keep_rest(struct client *c, const char *p, size_t n)
 	(void)evbuffer_add(c->in, p, n);
 	buffered_add(c->w, (int64_t)n);
 	if (!wants_bytes(c) && ahead(c) >= CLIENT_AHEAD)
-		sock_read_stop(&c->sock); /* its leaving is still seen: client_tick() */
+		sock_read_stop(&c->sock); /* client_tick() still notices that the client left */
 }
 
-/* Offers what waits in `in` to the next request. */
+/* Offers the bytes in `in` to the next request. */
 static void
 consume_ahead(struct client *c)
 {
@@ -193,7 +194,7 @@ on_client_drained(void *arg)
 	else if (c->req != NULL)
 		c->ops->drained(c->req);
 	else {
-		/* idle from now on, not from when the answer was queued */
+		/* the idle period begins now, not when the answer was queued */
 		if (!c->w->draining)
 			c->deadline_ms = clock_ms() + c->w->conf->client_idle_ms;
 		consume_ahead(c);
@@ -217,7 +218,7 @@ client_write(struct client *c, const struct iovec *iov, int n)
 	if (c == NULL || c->ended)
 		return total;
 	metric_add(c->w->slab, M_BYTES_OUT, total);
-	/* A write error is not acted on here, in the middle of somebody's work: the socket's reader sees
+	/* A write error is not handled here, inside a caller's work: the socket's reader sees
 	 * the reset in its own callback. */
 	(void)sock_writev(&c->sock, iov, n, n);
 	c->full = sock_queued(&c->sock) > 0;
@@ -230,8 +231,8 @@ client_full(const struct client *c)
 	return c != NULL && c->full;
 }
 
-/* Lets the client read what was written before the close: data it still sends would make the kernel
- * reset the connection and throw our answer away. */
+/* Lets the client read the written bytes before the close: data that the client still sends
+ * would make the kernel reset the connection and drop the answer. */
 static void
 linger(struct client *c)
 {
@@ -253,7 +254,7 @@ client_done(struct client *c, bool keep_alive, bool unread)
 	if (!keep_alive || c->w->draining)
 		c->closing = true;
 	if (c->closing && sock_queued(&c->sock) > 0)
-		return; /* on_client_drained() comes back */
+		return; /* on_client_drained() calls this function again */
 	if (c->closing && (c->unread || c->in != NULL)) {
 		linger(c);
 		return;
@@ -265,10 +266,11 @@ client_done(struct client *c, bool keep_alive, bool unread)
 	c->deadline_ms = clock_ms() + c->w->conf->client_idle_ms;
 	worker_need_tick(c->w);
 	if (!c->consuming)
-		consume_ahead(c); /* else whoever called us goes on with it */
+		consume_ahead(c); /* else the caller's loop continues with `in` */
 }
 
-/* A client that takes nothing of its answer for client.write_timeout is closed, so that its engine is free. */
+/* Closes a client that takes no byte of its answer for client.write_timeout, so that its engine
+ * becomes free. */
 static void
 watch_writes(struct client *c, size_t queued, uint64_t now_ms)
 {
@@ -299,7 +301,7 @@ client_tick(struct client *c, uint64_t now_ms)
 	else if (c->lingering || c->closing)
 		client_end(c);
 	else if (c->req == NULL && !sock_look(&c->sock))
-		client_end(c); /* else a request has come at that moment */
+		client_end(c); /* else a request has arrived at that moment */
 }
 
 void

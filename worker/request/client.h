@@ -21,13 +21,15 @@ struct worker;
 
 /* What a client reports to the request that it has, or begins. */
 struct client_ops {
-	/* Bytes of the request; makes c->req if there is none.  Returns how many were used; 0: more must come first. */
+	/* Bytes of the request; makes c->req if there is none.  Returns how many bytes were
+	 * used; 0: more bytes are needed. */
 	size_t (*bytes)(struct client *c, const char *p, size_t n);
 	/* Returns true while the request's head or body is being read. */
 	bool (*wants_bytes)(const struct req *req);
-	/* The socket took everything that was queued. */
+	/* The socket took all queued bytes. */
 	void (*drained)(struct req *req);
-	/* The connection is closed.  `stalled`: since the client took nothing of its answer for client.write_timeout. */
+	/* The connection is closed.  `stalled`: the client took no byte of its answer for
+	 * client.write_timeout. */
 	void (*gone)(struct req *req, bool stalled);
 };
 
@@ -36,40 +38,41 @@ struct client {
 	struct worker *w;
 	const struct client_ops *ops;
 	struct req *req;      /* being read, worked on or answered; NULL between requests */
-	struct evbuffer *in;  /* read and not consumed yet; NULL when empty */
-	size_t scanned;       /* of `in`: looked at for a head's end */
+	struct evbuffer *in;  /* bytes read and not consumed yet; NULL when empty */
+	size_t scanned;       /* bytes of `in` that were searched for a head's end */
 	uint64_t deadline_ms; /* idle, or closing */
 	bool closing;         /* no further request; closes once everything has been written */
 	bool unread;          /* answered before its request had been read to the end */
-	/* answered before its end: what still comes is thrown away until the client closes */
+	/* answered before its request's end: bytes that still come are dropped until the client
+	 * closes */
 	bool lingering;
-	bool full;      /* its socket would not take all of the answer */
-	bool consuming; /* a loop further up is handing bytes out */
+	bool full;      /* the socket did not take all bytes of the answer */
+	bool consuming; /* a caller's loop is handing bytes out */
 	bool ended;
 	size_t queued_before;       /* bytes queued at the last tick; 0: none */
-	uint64_t write_deadline_ms; /* when a client that takes none of them is closed */
-	uint64_t walked;            /* the latest walk that has visited it */
+	uint64_t write_deadline_ms; /* when a client that takes no byte is closed */
+	uint64_t walked;            /* number of the latest walk that has visited the client */
 	TAILQ_ENTRY(client) link;
 };
 
 /* Takes over an accepted, non-blocking fd. */
 void client_new(struct worker *w, int fd, const struct client_ops *ops);
-/* Closes the connection, and tells its request if there is one.  Idempotent. */
+/* Closes the connection, and reports it to the request if there is one.  Idempotent. */
 void client_end(struct client *c);
 void client_free(struct client *c); /* after the turn */
 
-/* Writes to the client, and queues what its socket does not take.  c may be NULL: it has gone.  Returns the
- * bytes of iov, whether the client is there or not. */
+/* Writes to the client, and queues the bytes that the socket does not take.  c may be NULL: the
+ * client has left. */
 size_t client_write(struct client *c, const struct iovec *iov, int n);
-/* Bytes are queued: the engine should not be read. */
+/* Returns true if bytes are queued: the engine should not be read. */
 bool client_full(const struct client *c);
-/* The request has been answered or given up: the connection goes on to the next one, or closes.  `unread`: the request
- * had not been read to its end. */
+/* The request has been answered or given up: the connection waits for the next request, or
+ * closes.  `unread`: the request had not been read to its end. */
 void client_done(struct client *c, bool keep_alive, bool unread);
-/* Looks at the deadlines: idle, write, linger. */
+/* Checks the deadlines: idle, write, linger. */
 void client_tick(struct client *c, uint64_t now_ms);
 /*
- * The worker drains: the client's next answer is its last one.  An idle connection stays open for a
- * moment, so that a request that is on its way is answered and not lost.
+ * The worker drains: the client's next answer is its last one.  An idle connection stays open
+ * for a moment, so that a request that has been sent already is answered and not lost.
  */
 void client_drain(struct client *c);

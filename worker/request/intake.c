@@ -20,7 +20,7 @@
 
 /* --- the head ------------------------------------------------------------------------------------ */
 
-/* A client's id is taken when it is safe to print and to send on as a header and inside JSON. */
+/* Returns true if a client's id is safe to print and to send as a header and inside JSON. */
 static bool
 id_usable(struct span id)
 {
@@ -72,7 +72,7 @@ take_override(struct req *req, const struct http_head *h)
 						 : OVERRIDE_UNKNOWN;
 }
 
-/* X-Request-Timeout-Ms: whether it counts is known with the pool. */
+/* Reads X-Request-Timeout-Ms; the pool decides later whether it is used. */
 static void
 take_deadline(struct req *req, const struct http_head *h)
 {
@@ -91,7 +91,7 @@ take_deadline(struct req *req, const struct http_head *h)
 	req->plan.client_deadline_ms = wrong ? CLIENT_DEADLINE_WRONG : ms;
 }
 
-/* What is wrong with the head, or END_OK; *detail: for the error. */
+/* Returns END_OK, or the reason to refuse the head; *detail: text for the error. */
 static enum req_end
 refusal(struct req *req, const struct http_head *h, const char **detail)
 {
@@ -150,7 +150,7 @@ take_head(struct req *req, const struct http_head *h, struct intake *in)
 		ask_for_body(req);
 }
 
-/* Why a head is refused that cannot be parsed. */
+/* Returns the reason to refuse a head that cannot be parsed. */
 static enum req_end
 parse_refusal(int error)
 {
@@ -205,7 +205,8 @@ intake_head(struct req *req, const char *p, size_t n, size_t *scanned)
 
 /* --- the body ------------------------------------------------------------------------------------ */
 
-/* Between two pieces, and of all of them: who sends a byte now and then would hold his place for ever. */
+/* Deadline between two pieces, and of the whole body: a client that sends a byte now and then
+ * would hold its slot for ever. */
 static uint64_t
 body_deadline_ms(const struct req *req)
 {
@@ -216,10 +217,11 @@ body_deadline_ms(const struct req *req)
 	return each < all ? each : all;
 }
 
-/* A head claims a length that may never come: all of it gets room once this part of it is here. */
+/* A head declares a length that may never come: memory for the whole body is allocated once
+ * 1/BODY_TRUST of it is here. */
 #define BODY_TRUST 4
 
-/* Room for n bytes more.  False: there is none. */
+/* Makes room for n more bytes.  Returns false if there is none. */
 static bool
 grow_body(struct req *req, size_t n)
 {
@@ -276,7 +278,7 @@ intake_body(struct req *req, const char *p, size_t n)
 	return in;
 }
 
-/* `n`: 1 for what engines refuse anyway. */
+/* Parses `n`; 1 for values that engines refuse anyway. */
 static uint32_t
 parse_samples(const char *p)
 {
@@ -285,7 +287,7 @@ parse_samples(const char *p)
 	return n >= 1 && n <= UINT32_MAX ? (uint32_t)n : 1;
 }
 
-/* Of a form, its model: NULL, or why it cannot be served. */
+/* Reads the model of a form.  Returns NULL, or why the request cannot be served. */
 static const char *
 look_at_form(struct req *req)
 {
@@ -295,7 +297,7 @@ look_at_form(struct req *req)
 		    (struct span){req->job.text->body == NULL ? "" : req->job.text->body,
 			    req->job.text->body_len},
 		    "model", &model))
-		return NULL; /* as a body without `model` */
+		return NULL; /* the same as a body without `model` */
 	if (model.n >= sizeof(req->job.facts.model) || memchr(model.p, '\0', model.n) != NULL)
 		return "`model` is not a usable string";
 	memcpy(req->job.facts.model, model.p, model.n);

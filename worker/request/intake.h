@@ -11,17 +11,19 @@
 
 struct req;
 
-/* What some bytes of a client have led to. */
+/* The result of reading some bytes of a client. */
 struct intake {
-	size_t used;        /* of these bytes; 0: more must come first */
+	size_t used;        /* how many of the bytes were used; 0: more bytes are needed */
 	enum req_end end;   /* END_OK, or why the request is refused */
 	const char *detail; /* of a refusal: static text, or NULL */
 	bool whole;         /* the head, or the body, is complete */
 };
 
-/* Bytes of the head.  *scanned: how many of them an earlier call has searched for the head's end. */
+/* Reads bytes of the head.  *scanned: how many of them an earlier call has searched for the
+ * head's end. */
 struct intake intake_head(struct req *req, const char *p, size_t n, size_t *scanned);
-/* Bytes of the body. */
+/* Reads bytes of the body. */
 struct intake intake_body(struct req *req, const char *p, size_t n);
-/* The body is complete: reads what the router must know of it.  Returns NULL, or why the request cannot be served. */
+/* The body is complete: parses the members that the router needs.  Returns NULL, or why the
+ * request cannot be served. */
 const char *intake_read(struct req *req);

@@ -15,13 +15,13 @@
 #include "worker/request/req.h"
 
 #define SECOND_NS UINT64_C(1000000000)
-#define DECLARED_ALL_MS 30000 /* in which a body comes that may count on its room */
-#define SMALL (256u << 10) /* bytes of a body that are little: all but long documents and media */
+#define DECLARED_ALL_MS 30000 /* a body that arrives within this time keeps its declared room */
+#define SMALL (256u << 10)    /* size of a small body: all but long documents and media */
 
-/* What a hash was made of: a key that spells an address is not that address. */
+/* The source of a hash: a key whose text is an address differs from that address. */
 enum kind { KIND_KEY = 1, KIND_IPV4, KIND_IPV6, KIND_NOBODY, KIND_NAMED };
 
-/* Without the scheme: a key is the same client's in whatever header it comes. */
+/* Returns the key without the scheme: a key identifies the same client in either header. */
 static struct span
 credentials(struct span value)
 {
@@ -65,10 +65,11 @@ limit_hash_address(const struct seg *seg, const struct sockaddr_storage *ss)
 		return quota_hash(seg, KIND_NOBODY, "", 0);
 	if (IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr))
 		return quota_hash(seg, KIND_IPV4, a6 + 12, 4);
-	return quota_hash(seg, KIND_IPV6, a6, 8); /* a /64 is one customer's, who has all of it */
+	return quota_hash(seg, KIND_IPV6, a6, 8); /* a /64 belongs to one customer */
 }
 
-/* What the proxy in front calls it: of a list, which others may have begun, what it has added itself. */
+/* Returns the name that the proxy gives the client: of a list, the element that the proxy
+ * itself added. */
 static struct span
 name_of(const struct http_head *h, const char *header)
 {
@@ -157,7 +158,8 @@ limit_full(const struct worker *w)
 	return w->buffered > w->conf->max_buffered;
 }
 
-/* Room for `more` of a body that will have at least `size`. */
+/* Returns true if there is room for `more` bytes of a body that will have at least `size`
+ * bytes. */
 static bool
 has_room(const struct worker *w, uint64_t size, uint64_t more)
 {

@@ -1,11 +1,13 @@
 /*
- * What one client may have: requests in flight and per second (client.max_inflight, .rate, .burst); and what
- * all of them together may have of a worker's memory (limits.max_buffered).
+ * The quota of one client: requests in flight and per second (client.max_inflight, .rate,
+ * .burst); and the memory that all clients together may use in a worker
+ * (limits.max_buffered).
  *
- * A client is its API key: the credentials of Authorization, or X-API-Key as Anthropic's clients send it.
- * Without one it is its address, an IPv6 one by its /64.  Keys are not checked here, nor kept: only a hash
- * goes to shared memory (shm/quota.h).  Where a proxy in front says who it is (client.id_header), it is
- * whom that header names.
+ * A client is identified by its API key: the credentials of Authorization, or X-API-Key as
+ * Anthropic's clients send it.  A client without a key is identified by its address, an IPv6
+ * address by its /64.  Keys are neither checked here nor stored: only a hash is written to
+ * shared memory (shm/quota.h).  If a proxy before the router names the client
+ * (client.id_header), that name identifies the client.
  *
  * Process: worker.
  */
@@ -21,8 +23,9 @@ struct seg;
 struct sockaddr_storage;
 struct worker;
 
-/* The request's head is here, its body is not.  END_OK: it may go on, and is counted until limit_leave();
- * else what to refuse it with, req->retry_after_s set. */
+/* Call it when the request's head is here and its body is not.  Returns END_OK if the request
+ * may continue, which is then counted until limit_leave(); else the end to refuse it with, and
+ * sets req->retry_after_s. */
 enum req_end limit_enter(struct req *req, const struct http_head *h);
 /* Idempotent. */
 void limit_leave(struct req *req);
@@ -33,16 +36,21 @@ void limit_leave(struct req *req);
  * Large bodies may use seven eighths of the room, so that small ones always find some.  A body that is
  * alone always has room.
  */
-/* A request's head declares `length` bytes.  False: there is no room for them. */
+/* Counts the `length` bytes that a request's head declares.  Returns false if there is no room
+ * for them. */
 bool limit_declare(struct req *req, uint64_t length);
-/* Room for `more` bytes beside those of req->job.text->body_cap; counts them if there is room. */
+/* Counts `more` bytes beside those of req->job.text->body_cap.  Returns false if there is no
+ * room for them. */
 bool limit_grow(struct req *req, uint64_t more);
-/* A body that comes too slowly loses its declared bytes: it has to find room for them as they come. */
+/* A body that comes too slowly loses its declared bytes: it must find room for them as they
+ * come. */
 void limit_tick(struct req *req, uint64_t now_ms);
 /* The rest of the body has come, or will not come: it is declared no longer. */
 void limit_drop_declared(struct req *req);
-/* More bytes are buffered (worker/base/buffered.h) than limits.max_buffered allows. */
+/* Returns true if more bytes are buffered (worker/base/buffered.h) than limits.max_buffered
+ * allows. */
 bool limit_full(const struct worker *w);
 
-/* The hash under which the quota of a client without a key is found: its address, an IPv6 one by its /64. */
+/* Returns the hash that identifies a client without a key: of its address, of an IPv6 address
+ * by its /64. */
 uint64_t limit_hash_address(const struct seg *seg, const struct sockaddr_storage *ss);

@@ -1,7 +1,8 @@
 /*
- * What the router answers itself: /live, /health, /ready, /v1/models, /version, /metrics.
+ * The paths that the router answers itself: /live, /health, /ready, /v1/models, /version,
+ * /metrics.
  *
- * Process: worker; reads the table and the endpoint words, never asks an engine.
+ * Process: worker; reads the table and the endpoint words, and sends nothing to engines.
  */
 #pragma once
 

@@ -16,8 +16,8 @@
 
 /* a half event or a short answer up to this is held; see relay.h */
 #define RELAY_HOLD (64u << 10)
-#define RELAY_PIECES 64 /* at most what a leg hands on at once */
-#define RELAY_HEAD 1024 /* our own lines of an answer's head */
+#define RELAY_PIECES 64 /* the maximum that a leg hands over at once */
+#define RELAY_HEAD 1024 /* the router's own lines of an answer's head */
 
 /* clang-format off */
 static const struct {
@@ -74,8 +74,8 @@ relay_has_body(int status)
 }
 
 /*
- * Opens the answer: decides how it is framed and whether the connection goes on, and prints our own lines.
- * Whoever calls appends the engine's lines and the empty one.
+ * Opens the answer: decides the framing and whether the connection stays open, and prints the
+ * router's own lines.  The caller appends the engine's lines and the empty line.
  */
 static int
 open_answer(struct req *req, char *buf, size_t size, int status, bool length_known, uint64_t length)
@@ -103,8 +103,8 @@ open_answer(struct req *req, char *buf, size_t size, int status, bool length_kno
 				 : "");
 }
 
-/* Writes to the client and slows the engine down when the socket is full.  A broken client is noticed
- * by the client, which raises RQ_CLIENT_GONE. */
+/* Writes to the client, and stops reading from the engine while the socket is full.  The client
+ * notices a broken connection itself and raises RQ_CLIENT_GONE. */
 static void
 put(struct req *req, const struct iovec *iov, int n)
 {
@@ -192,8 +192,8 @@ last_event_end(struct req *req, struct sse *sse, const struct span *pieces, size
 #define CHUNK_SIZE 18 /* of a chunk-size line: 16 digits and CRLF */
 
 /*
- * The chunk-size line of n bytes, at the end of buf.  By hand: one is written per event, and printf
- * would be a quarter of its cost.
+ * Writes the chunk-size line of n bytes at the end of buf.  Without printf, which would cost
+ * a quarter of an event: one line is written per event.
  */
 static struct iovec
 chunk_size(char buf[CHUNK_SIZE], size_t n)
@@ -208,7 +208,7 @@ chunk_size(char buf[CHUNK_SIZE], size_t n)
 	return (struct iovec){p, (size_t)(end - p)};
 }
 
-/* One client chunk (or plain bytes): head lines if they are still to go, what was held, the payload. */
+/* Sends one client chunk (or plain bytes): head lines if not sent yet, held bytes, the payload. */
 static void
 send_out(struct req *req, struct leg *leg, const struct span *pieces, size_t n, bool done)
 {
@@ -257,7 +257,7 @@ relay_payload(struct req *req, struct leg *leg, struct sse *sse, const struct sp
 	if (req->relay == RELAY_STREAM)
 		cut = last_event_end(req, sse, in, n);
 	else if (req->relay == RELAY_SHORT && req->job.sent == SENT_NOTHING)
-		cut = (struct cut){0, 0}; /* waits for its end */
+		cut = (struct cut){0, 0}; /* the answer waits for its end */
 	if (done)
 		cut = (struct cut){n, 0};
 
@@ -266,7 +266,7 @@ relay_payload(struct req *req, struct leg *leg, struct sse *sse, const struct sp
 			hold(req, in[i].p, in[i].n);
 		if (held_bytes(req) <= RELAY_HOLD)
 			return;
-		half = true; /* larger than we hold: passed on as it comes */
+		half = true; /* larger than RELAY_HOLD: passes unchanged */
 		n = 0;
 	}
 	nsend = cut.i < n ? cut.i : n;
@@ -292,7 +292,7 @@ relay_events(struct req *req, const char *p, size_t n)
 {
 	static const char type[] = "Content-Type: text/event-stream; charset=utf-8\r\n"
 				   "Cache-Control: no-cache\r\n\r\n";
-	/* an engine's own lines, where its events are only followed */
+	/* an engine's own lines if its events are only followed */
 	const struct leg *d = attempt_decode(req->job.branches[0].attempt);
 	struct iovec iov[6];
 	char lines[RELAY_HEAD], size[CHUNK_SIZE];
@@ -352,7 +352,7 @@ relay_cut(struct req *req, const char *code, const char *message)
 	int k = 0, len;
 
 	if (req->relay != RELAY_STREAM || req->framing_out != FRAMING_CHUNKED)
-		req->keep_alive = false; /* the missing bytes and the close say it */
+		req->keep_alive = false; /* the missing bytes and the close show the failure */
 	if (req->relay != RELAY_STREAM)
 		return;
 	if (json_quote(quoted, sizeof(quoted), message, strlen(message), 200) == -1)

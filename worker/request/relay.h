@@ -21,23 +21,25 @@ struct sse;
 
 /* The decode leg's head and first byte are here. */
 void relay_begin(struct req *req, const struct leg *leg);
-/* `sse` follows the stream: the decode leg's. */
+/* Relays payload of the decode leg; `sse` is the parser that follows the leg's stream. */
 void relay_payload(struct req *req, struct leg *leg, struct sse *sse, const struct span *pieces,
 	size_t n, bool done);
 /* Whole events that were made for the client (proto/answer/answer.h); the head goes out with the first. */
 void relay_events(struct req *req, const char *p, size_t n);
 /* After the last relay_events(). */
 void relay_end_events(struct req *req);
-/* What was chosen for the answer is void; nothing of it had gone out. */
+/* Resets what was chosen for the answer; none of its bytes were sent. */
 void relay_reset(struct req *req);
-/* Frees what is held; for the request's end. */
+/* Frees the held bytes; for the request's end. */
 void relay_drop_held(struct req *req);
-/* False for a status whose answers have neither a body nor a Content-Length (RFC 9110, 15.3.5 and 15.4.5). */
+/* Returns false for a status whose answers have neither a body nor a Content-Length (RFC 9110,
+ * 15.3.5 and 15.4.5). */
 bool relay_has_body(int status);
-/* An engine has broken off.  True if its stream had said [DONE] before, so that nothing is missing: the
- * answer is ended properly then. */
+/* An engine has broken off.  Returns true if its stream had sent [DONE] before, so that the
+ * answer is complete; the answer is then ended properly. */
 bool relay_complete(struct req *req, const struct sse *sse);
-/* Ends a started answer that cannot be completed: an error event where it is a stream, then the close. */
+/* Ends a started answer that cannot be completed: in a stream with an error event, then with
+ * the close. */
 void relay_cut(struct req *req, const char *code, const char *message);
 /* A whole answer, of the router or of an engine.  `head`: header lines to add, or NULL. */
 void relay_reply(struct req *req, int status, const char *head, size_t head_len, const char *type,

@@ -23,12 +23,12 @@ enum req_state {
 	REQ_HEAD,
 	REQ_BODY,
 	REQ_PLAN,
-	REQ_SERVE, /* its attempts run: attempt/ */
+	REQ_SERVE, /* the attempts run: attempt/ */
 	REQ_DONE,
 	REQ_NSTATES
 };
 
-/* How the answer's end is told. */
+/* How the end of the answer is marked. */
 enum framing { FRAMING_NONE, FRAMING_LENGTH, FRAMING_CHUNKED, FRAMING_CLOSE };
 
 /* How the decode answer is passed on. */
@@ -39,21 +39,24 @@ enum relay_kind {
 };
 
 struct req {
-	struct job job; /* what its attempts share */
+	struct job job; /* the part that the attempts see */
 	struct worker *w;
-	struct client *client; /* NULL once the client has gone */
+	struct client *client; /* NULL once the client has left */
 	enum req_state state;
 	uint64_t deadline_ms; /* of the state; 0: none.  PLAN: see plan.waiter */
 
 	/* what the client asked for */
-	bool head_only;           /* HEAD */
-	bool keep_alive;          /* its connection may serve another request */
-	bool http10;              /* no chunked answers */
-	struct http_body framing; /* of its body */
-	uint64_t body_from_ms;    /* its head was read */
-	uint64_t declared; /* of a large body: what its head declares and is not here (limit.h) */
+	bool head_only; /* property of the head: the method is HEAD */
+	/* whether the connection may serve another request: from the head, cleared by an end
+	 * that needs the close */
+	bool keep_alive;
+	bool http10;              /* property of the head: HTTP/1.0, so no chunked answers */
+	struct http_body framing; /* framing of the request's body */
+	uint64_t body_from_ms;    /* when the head was read */
+	/* bytes of a large body that its head declares and that have not come (limit.h) */
+	uint64_t declared;
 
-	struct plan plan; /* what it asks of the scheduler, and waits for */
+	struct plan plan; /* the request to the scheduler, and its waiter */
 
 	/* the answer to the client (relay.c) */
 	enum framing framing_out;
@@ -61,13 +64,14 @@ struct req {
 	struct evbuffer *held; /* a half event, or a short answer not sent yet; NULL when empty */
 
 	/* how it went */
-	int status; /* sent to the client; 0: none */
+	int status; /* status sent to the client; 0: none */
 	uint64_t events;
-	char trace[REQ_NSTATES + 8]; /* first letters of the states and steps it went through */
+	char trace[REQ_NSTATES + 8]; /* first letters of the states and steps of this request */
 	uint64_t t_start_us, t_body_us, t_first_us, t_event_us;
 	uint64_t bytes_out, bytes_in;
-	uint32_t quota;         /* index of its client's quota (shm/quota.h) + 1; 0: none */
-	uint32_t retry_after_s; /* told with a refusal of ours; 0: nothing, or the status' own */
-	uint64_t walked;        /* the latest walk over the worker's requests that has visited it */
+	uint32_t quota; /* index of its client's quota (shm/quota.h) + 1; 0: none */
+	/* Retry-After of a refusal by the router; 0: none, or the default of the status */
+	uint32_t retry_after_s;
+	uint64_t walked; /* number of the latest walk that has visited the request */
 	TAILQ_ENTRY(req) link;
 };

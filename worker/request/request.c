@@ -67,7 +67,7 @@ static const struct {
 		[RQ_HEAD] = head_read,
 		[RQ_BODY] = never, [RQ_PLANNED] = never,
 		[RQ_TIMEOUT] = head_late,
-		[RQ_EXPIRED] = never, /* begins with its pool */
+		[RQ_EXPIRED] = never, /* this clock begins with the pool */
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = shut } },
@@ -83,12 +83,12 @@ static const struct {
 	[REQ_PLAN] = { "plan", 'p', NO_CLOCK /* plan.waiter.deadline_ms */, {
 		[RQ_HEAD] = never, [RQ_BODY] = never,
 		[RQ_PLANNED] = planned,
-		[RQ_TIMEOUT] = refuse, /* with plan.end */
+		[RQ_TIMEOUT] = refuse, /* refused with plan.end */
 		[RQ_EXPIRED] = request_late,
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = refuse_shutdown } },
-	[REQ_SERVE] = { "serve", 's', NO_CLOCK /* the attempts' legs have theirs */, {
+	[REQ_SERVE] = { "serve", 's', NO_CLOCK /* the attempts' legs have their own clocks */, {
 		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never,
 		[RQ_TIMEOUT] = never,
 		[RQ_EXPIRED] = request_late,
@@ -134,7 +134,7 @@ req_enter(struct req *req, enum req_state to)
 			*(const uint64_t *)(const void *)((const char *)req->w->conf + clock);
 		worker_need_tick(req->w);
 	}
-	if (to != REQ_SERVE) /* its steps are noted one by one */
+	if (to != REQ_SERVE) /* the steps of SERVE are noted one by one */
 		req_trace(req, states[to].letter);
 }
 
@@ -153,7 +153,7 @@ planned(struct req *req)
 {
 	enum req_end why;
 
-	req->job.end = END_OK; /* of an earlier try to plan */
+	req->job.end = END_OK; /* may be set by an earlier try to plan */
 	why = serve_begin(&req->job, req->plan.reserved, req->plan.way.nbranches);
 	if (why != END_OK) {
 		req_refuse_with(req, why);
@@ -242,7 +242,7 @@ refuse(struct req *req)
 		if (end_info[req->job.end].status < 500 && end_info[req->job.end].status != 429)
 			metric_add(req->w->slab, M_BAD_REQUESTS, 1);
 		if (!req->framing.done)
-			/* what follows cannot be told from a new request */
+			/* the following bytes cannot be distinguished from a new request */
 			req->keep_alive = false;
 	}
 	if (req->job.facts.id[0] == '\0')
@@ -276,7 +276,7 @@ drop(struct req *req)
 	req_end(req, req->job.end);
 }
 
-/* The whole request's time is over. */
+/* The time limit of the whole request is over. */
 static void
 request_late(struct req *req)
 {
@@ -284,7 +284,7 @@ request_late(struct req *req)
 	cut(&req->job, END_REQUEST_TIMEOUT, NULL);
 }
 
-/* The drain time is over and nothing can be said any more. */
+/* The drain time is over and no answer can be sent any more. */
 static void
 shut(struct req *req)
 {
@@ -533,7 +533,7 @@ body_late(struct req *req)
 
 /* --- PLAN ---------------------------------------------------------------------------------------- */
 
-/* Asks for engines; in PLAN it may be called again. */
+/* Plans the request: chooses engines.  In PLAN it may be called again. */
 static void
 plan(struct req *req)
 {
@@ -574,7 +574,8 @@ body_read(struct req *req)
 	const char *why;
 
 	if (req->w->quit_ms != 0) {
-		req_refuse_with(req, END_SHUTDOWN); /* it could not be finished any more */
+		/* the worker exits before the request could end */
+		req_refuse_with(req, END_SHUTDOWN);
 		return;
 	}
 	req->t_body_us = clock_us();
@@ -588,7 +589,7 @@ body_read(struct req *req)
 	plan(req);
 }
 
-/* What `routing_threshold: auto` learns by. */
+/* Records a time to first token for `routing_threshold: auto`. */
 static void
 learn_threshold(struct req *req, uint64_t ttft_us)
 {
@@ -612,7 +613,7 @@ req_first_byte(struct req *req)
 	req->t_first_us = clock_us();
 	us = req->t_first_us - req->t_body_us;
 	metric_observe(req->w->slab, req->job.facts.pool.id, H_TTFT, us);
-	learn_threshold(req, us - req->plan.waiter.queued_us); /* waiting is no prefill */
+	learn_threshold(req, us - req->plan.waiter.queued_us); /* without the time in the queue */
 }
 
 /* --- clocks -------------------------------------------------------------------------------------- */
@@ -626,7 +627,8 @@ is_late(const struct req *req, uint64_t now_ms)
 	return ms != 0 && now_ms >= ms;
 }
 
-/* When all of it must be over; 0: it may last.  From its last byte on: until then the client has the time. */
+/* Returns when the whole request must be over; 0: no limit.  The limit counts from the last
+ * byte of the body: before that the client takes the time. */
 static uint64_t
 over_at_ms(const struct req *req)
 {
@@ -649,13 +651,14 @@ req_tick(struct req *req, uint64_t now_ms)
 	if (req->state == REQ_BODY)
 		limit_tick(req, now_ms);
 	if (over_ms != 0 && now_ms >= over_ms) {
-		serve_poll(&req->job); /* an answer that comes at the same moment wins */
+		serve_poll(&req->job); /* an answer that arrives at the same moment wins */
 		req_event(req, RQ_EXPIRED);
 		return;
 	}
 	if (is_late(req, now_ms) && req->client != NULL && req->state <= REQ_BODY)
 		(void)sock_look(
-			&req->client->sock); /* what is missing may have come at that moment */
+			/* the missing bytes may have arrived at this moment */
+			&req->client->sock);
 	if (is_late(req, now_ms)) {
 		if (wait_late(&req->plan.waiter))
 			return;
@@ -663,7 +666,7 @@ req_tick(struct req *req, uint64_t now_ms)
 		return;
 	}
 	if (req->plan.waiter.waits)
-		return; /* until it is woken */
+		return; /* the request rests until it is woken */
 	if (req->state == REQ_PLAN) {
 		plan(req);
 		return;

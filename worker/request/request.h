@@ -19,8 +19,8 @@ enum req_event {
 	RQ_PLANNED,     /* all endpoints are chosen and reserved */
 	RQ_TIMEOUT,     /* the clock of the state */
 	RQ_EXPIRED,     /* the time of the whole request is over */
-	RQ_CLIENT_GONE, /* closed or reset its connection */
-	RQ_REFUSE,      /* we will not do it: req->job.end says why */
+	RQ_CLIENT_GONE, /* the client closed or reset its connection */
+	RQ_REFUSE,      /* the router refuses the request: req->job.end has the reason */
 	RQ_SHUTDOWN,    /* the drain time is over */
 	RQ_N
 };
@@ -28,14 +28,14 @@ enum req_event {
 /* What a client reports to its request: for client_new(). */
 extern const struct client_ops request_client_ops;
 
-/* After the turn. */
+/* Frees a request that ended: after the turn.  Sets the pointer to NULL. */
 void req_free(struct req **);
 
 void req_event(struct req *req, enum req_event ev);
 
-/* Every tick: raises RQ_TIMEOUT where a clock has run out. */
+/* Call it at each tick: raises RQ_TIMEOUT if the clock of the state has run out. */
 void req_tick(struct req *req, uint64_t now_ms);
 
 const char *req_state_name(enum req_state s);
-/* False for an empty cell of the state table: a unit test walks it. */
+/* Returns false for an empty cell of the state table: a unit test checks all cells. */
 bool req_handles(enum req_state s, enum req_event ev);

@@ -110,14 +110,14 @@ histograms(struct worker *w, struct evbuffer *out, const struct table_copy *t)
 	}
 }
 
-/* What a figure is about. */
+/* The subject of a figure. */
 struct about {
 	const struct seg *seg;
 	const struct table_copy *t;
 	const struct endpoint_copy *ep;
 };
 
-/* One figure of one endpoint; false: not known now. */
+/* Computes one figure of one endpoint.  Returns false if it is not known now. */
 typedef bool figure_fn(const struct about *a, double *ret);
 
 static bool
@@ -272,7 +272,7 @@ endpoints(struct worker *w, struct evbuffer *out, const struct table_copy *t)
 	}
 }
 
-/* Series whose value is 1: the last label says it. */
+/* Writes a series whose value is 1: the last label has the information. */
 static void
 put_word(struct evbuffer *out, const char *name, const struct about *a, const char *label,
 	const char *word)

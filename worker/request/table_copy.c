@@ -9,7 +9,7 @@
 
 #define TRIES 32 /* publications are rare: a second try is hardly ever needed */
 
-/* What one read section copies: all of it on the stack. */
+/* What one read section copies; stored on the stack. */
 struct step {
 	uint32_t npools, nendpoints;
 	struct pool_copy pools[TABLE_COPY_STEP];
@@ -58,7 +58,8 @@ keep_endpoint(struct step *s, const struct table *t, const struct table_endpoint
 		.group = keep(s, group)};
 }
 
-/* The next rows after those that `c` has.  True while the table is the one of that version. */
+/* Copies the next rows after those that `c` has.  Returns true while the table has that
+ * version. */
 static bool
 take_step(struct seg *seg, uint32_t slot, uint64_t version, const struct table_copy *c,
 	struct step *s)
@@ -105,7 +106,7 @@ find_ranges(struct table_copy *c)
 	}
 }
 
-/* 0: no table has been published. */
+/* Returns the table's version; 0: no table has been published. */
 static uint64_t
 look_at_sizes(struct seg *seg, uint32_t slot, struct table_copy *c, uint32_t *ret_npools,
 	uint32_t *ret_nendpoints)
