@@ -16,7 +16,7 @@
 
 /* a half event or a short answer up to this is held; see relay.h */
 #define RELAY_HOLD (64u << 10)
-#define RELAY_PIECES 64 /* the maximum that a leg hands over at once */
+#define RELAY_PIECES 64 /* the maximum of one call of a leg */
 #define RELAY_HEAD 1024 /* the router's own lines of an answer's head */
 
 /* clang-format off */
