@@ -371,7 +371,7 @@ count_try(const struct search *s, bool moved, bool last_resort)
 	}
 	if (last_resort) {
 		metric_add(job->w->slab, M_LAST_RESORT, 1);
-		log_info("an ejected endpoint is asked, nobody else is left",
+		log_info("an ejected endpoint is asked, no other is left",
 			LOG_S("why", "last_resort"), LOG_S("req", job->facts.id),
 			LOG_S("pool", job->facts.pool.name));
 	}

@@ -1,8 +1,8 @@
 /*
- * How the KV cache moves between the two engines of an attempt: one struct of functions per hand-shake, one
- * file each.  The attempt's state machines know none of them by name.
+ * How the KV cache moves between the two engines of an attempt: one struct of functions per
+ * hand-shake, one file each.  The attempt's state machines name none of them.
  *
- * Process: worker.  No I/O here: connectors say what is to be sent, and read what has come.
+ * Process: worker.  No I/O here: connectors make requests and read answers.
  */
 #pragma once
 #include <stdbool.h>
@@ -22,40 +22,41 @@ struct transfer;
 /* Which engines serve an attempt. */
 enum engines {
 	ENGINES_TWO,    /* a prefill engine and a decode engine: a hand-shake */
-	ENGINES_DECODE, /* a decode engine does all of it */
+	ENGINES_DECODE, /* a decode engine serves the whole request */
 	ENGINES_SINGLE, /* one engine, of the role that the pool's configuration says */
 };
 
 /* The event that starts a leg. */
 enum leg_starts { STARTS_AT_ONCE, STARTS_AFTER_PREFILL, STARTS_AFTER_KV, STARTS_NEVER };
 
-/* What becomes of a request for several samples, or of several prompts. */
+/* How a request for several samples, or of several prompts, is served. */
 enum several {
-	SEVERAL_WHOLE,    /* one attempt serves them all */
+	SEVERAL_WHOLE,    /* one attempt serves all of them */
 	SEVERAL_BRANCHES, /* a branch, with an attempt of its own, for each */
 	SEVERAL_DIRECT,   /* the decode engine alone, without a hand-shake */
 };
 
-/* What an engine's answer gave. */
+/* The result of reading an engine's answer. */
 enum handoff {
-	HANDOFF_BAD = -1, /* not usable: the leg has failed */
-	HANDOFF_NONE,     /* no KV parameters: decode goes without, counted */
+	HANDOFF_BAD = -1, /* the answer is unusable: the leg has failed */
+	/* no KV parameters: decode is sent its request without them, which is counted */
+	HANDOFF_NONE,
 	HANDOFF_OK,
-	HANDOFF_RETRY, /* the decode engine was sent something else, and must be sent this */
+	HANDOFF_RETRY, /* the decode engine was sent other parameters, and must be sent these */
 };
 
-/* A request to an engine before the legs: what must be known to make them. */
+/* A request to an engine before the legs, for values that the legs need. */
 struct lookup {
-	enum role role;   /* whose engine */
+	enum role role;   /* the role whose engine gets the request */
 	const char *path; /* a GET if `edit` is NULL, else a POST of the client's body, edited */
-	uint16_t port;    /* of that host; 0: the endpoint's own */
+	uint16_t port;    /* port at the engine's host; 0: the endpoint's own */
 	void (*edit)(struct transfer *, struct splice_edit *);
 };
 
 #define CONNECTOR_ANSWER_ID 160 /* a client's id, a prefix, quotes */
 
 struct connector {
-	const struct connector_info *info; /* what it can do: one table for master and worker */
+	const struct connector_info *info; /* its abilities: one table for master and worker */
 	enum engines engines;
 	enum leg_starts starts[ROLE_N];
 	/* A decode engine that refuses a request before its admission makes the prefill engine free the blocks
@@ -64,44 +65,49 @@ struct connector {
 	const char *(*refusal)(const struct req_pool *);
 	/* Edits to the client's body for each leg; `e` comes with the peer-choosing members already cut. */
 	void (*edit[ROLE_N])(struct transfer *, struct splice_edit *e);
-	/* The prefill engine has answered 200 with t->prefill_answer: takes out what decode is given.  NULL:
-	 * nothing is taken. */
+	/* The prefill engine has answered 200 with t->prefill_answer: takes the KV parameters
+	 * for decode from the answer.  NULL: the answer has none. */
 	enum handoff (*prefilled)(struct transfer *);
 
 	/* The rest may be NULL, false or 0, as `refusal` and `prefilled` above may be NULL. */
 
-	/* The engines are chosen: what this transfer is known by.  END_OK, or why it cannot be (t->detail). */
+	/* The engines are chosen: sets the ids of this transfer.  Returns END_OK, or why the
+	 * attempt cannot begin (t->detail). */
 	enum req_end (*begin)(struct transfer *);
-	/* False: nothing (more) to look up. */
+	/* Fills the next lookup.  Returns false if no lookup is left. */
 	bool (*lookup)(struct transfer *, struct lookup *ret);
-	/* t->lookup_answer came with a 200. */
+	/* Reads t->lookup_answer, which came with a 200. */
 	enum handoff (*looked_up)(struct transfer *);
-	bool lookup_repeats;     /* an answer of no use is asked for again until learn_timeout */
-	enum req_end lookup_end; /* how the request ends when nothing is learned */
-	/* More of the prefill answer is here: HANDOFF_OK starts what STARTS_AFTER_PREFILL. */
+	/* property: a lookup with an unusable answer is repeated until learn_timeout */
+	bool lookup_repeats;
+	enum req_end lookup_end; /* how the request ends when the lookup fails for good */
+	/* More of the prefill answer is here.  HANDOFF_OK starts the legs with
+	 * STARTS_AFTER_PREFILL. */
 	enum handoff (*prefill_more)(struct transfer *);
-	/* A leg has failed: forget what was learned of its engine. */
+	/* A leg has failed: forgets what was learned of its engine. */
 	void (*failed)(struct transfer *, enum role role);
 	/* NULL: SEVERAL_WHOLE. */
 	enum several (*samples)(const struct req_pool *), (*prompts)(const struct req_pool *);
-	/* Path of the leg; NULL: the client's. */
+	/* Returns the path of the leg; NULL: the client's. */
 	const char *(*path)(const struct transfer *, enum role);
-	/* Why the decode engine must serve this request alone; NULL: it need not. */
+	/* Returns why the decode engine must serve this request alone; NULL: it need not. */
 	const char *(*unfit)(const struct demand *);
-	/* Why this request cannot be served at all; NULL: it can. */
+	/* Returns why this request cannot be served at all; NULL: it can. */
 	const char *(*refuses)(const struct demand *);
-	/* The prefill answer is (the start of) the client's answer: true if it ends there, without decode. */
+	/* The prefill answer is (the start of) the client's answer: returns true if the answer
+	 * ends there, without decode. */
 	bool (*complete)(struct transfer *);
-	/* True if the answers must be rewritten for the client; fills `how`, which comes with what any request
-	 * says.  `id` is room for how->id. */
+	/* Returns true if the answers must be rewritten for the client; fills `how`, which has
+	 * the values of the request before.  `id` is room for how->id. */
 	bool (*rewrites)(
 		const struct demand *, struct answer_how *how, char id[CONNECTOR_ANSWER_ID]);
-	/* The decode engine, asked before the prefill engine, has said t->decode_answer so far: HANDOFF_RETRY if
-	 * it asks for prefill, HANDOFF_NONE if that is not known yet. */
+	/* The decode engine was sent its request first and has answered t->decode_answer so
+	 * far.  Returns HANDOFF_RETRY if the answer asks for prefill, HANDOFF_NONE if that is
+	 * not known yet. */
 	enum handoff (*decode_first)(struct transfer *);
 };
 
-/* True: a hand-shake of two engines. */
+/* Returns true for a hand-shake of two engines. */
 static inline bool
 connector_two_engines(const struct connector *c)
 {
@@ -119,12 +125,14 @@ extern const struct connector connector_single;
 
 const struct connector *connector_find(enum connector_kind kind);
 
-/* How many prompts a member lists; 0: it is missing or one prompt, be it of token ids. */
+/* Returns how many prompts a member lists; 0: it is missing or one prompt (a text or a list of
+ * token ids). */
 size_t connector_list_of_prompts(const struct splice *doc, const struct splice_member *m);
-/* Of the request; 1 for one. */
+/* Returns the number of prompts of the request, at least 1. */
 size_t connector_prompts(const struct demand *d);
 
-/* The client's own id as an answer's id, in quotes, where the engine's id will not do. */
+/* Returns the client's own id as an answer's id, in quotes, for answers that must not carry the
+ * engine's id. */
 const char *connector_answer_id(const struct demand *d, char id[CONNECTOR_ANSWER_ID]);
 enum several connector_several_whole(const struct req_pool *pool);
 /* A branch for each with `fanout: true`, else direct. */

@@ -12,15 +12,16 @@ struct transfer;
 
 void edit_set(struct splice_edit *e, enum splice_key k, enum splice_op op, const char *value);
 void edit_set_span(struct splice_edit *e, enum splice_key k, enum splice_op op, struct span v);
-/* Limits of a prefill leg: one token, not streamed (protocols.md 1.6). */
+/* Limits a prefill leg to one token, not streamed (protocols.md 1.6). */
 void edit_limit_prefill(struct transfer *t, struct splice_edit *e);
-/* The first token may not end a prefill leg: vLLM <= 0.19 and Mooncake give KV parameters only for what ended by length
- * (protocols.md 2.3). */
+/* Cuts stops, so that the first token cannot end a prefill leg: vLLM <= 0.19 and Mooncake
+ * return KV parameters only for answers that ended by length (protocols.md 2.3). */
 void edit_no_stops(struct splice_edit *e);
 /* The client's own body, untouched. */
 void edit_nothing(struct transfer *t, struct splice_edit *e);
-/* Cuts the members that choose a peer or a request, which no client may set, and replaces ids by ours. */
+/* Cuts the members that choose a peer or a request, which no client may set, and replaces ids
+ * by the router's. */
 void edit_strip(struct transfer *t, struct splice_edit *e);
-/* A whole leg's body: strips, replaces ids, takes one prompt and sample of several, applies the connector's
- * edit, and with t->release_only limits decode to one token. */
+/* Makes a leg's whole body: strips, replaces ids, selects one prompt and sample of several,
+ * applies the connector's edit, and with t->release_only limits decode to one token. */
 void edit_leg(struct transfer *t, enum role role, struct splice_edit *e);

@@ -1,10 +1,14 @@
 /*
- * LMCache's PD mode over NIXL (protocols.md 4): the prefill engine pushes the KV to where `disagg_spec` says, and
- * tells by ZMQ when it is there; the decode engine finds it by the hash of the same token ids.
- *   first_token: prefill   both legs are completions of token ids; the prefill engine's token is the answer's first,
- *                          and the last of decode's prompt (skip_last_n_tokens: 1 there)
- *   first_token: decode    both legs are the client's own request; decode makes the first token again
- *                          (skip_last_n_tokens: 0): for tools and reasoning parsers
+ * LMCache's PD mode over NIXL (protocols.md 4): the prefill engine pushes the KV to the
+ * address in `disagg_spec`, and reports its arrival by ZMQ.  The decode engine finds the KV
+ * by the hash of the same token ids.
+ *
+ * - first_token: prefill.  Both legs are completions of token ids.  The prefill engine's
+ * token is the first of the answer and the last of decode's prompt (skip_last_n_tokens: 1
+ * there).
+ *
+ * - first_token: decode.  Both legs are the client's own request.  Decode makes the first
+ * token again (skip_last_n_tokens: 0), for tools and reasoning parsers.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -179,7 +183,7 @@ begin(struct transfer *t)
 		t->detail = "the decode endpoint has no receiver ports";
 		return END_NOT_LEARNED;
 	}
-	if (d->notices == 0) { /* the prefill answer tells */
+	if (d->notices == 0) { /* the prefill answer starts decode */
 		t->notice_id = transfer_text(t, "%s", t->id);
 		return END_OK;
 	}
@@ -229,7 +233,7 @@ prefill_edit(struct transfer *t, struct splice_edit *e)
 	if (first) {
 		token_edit(t, e);
 		edit_set(e, SK_MAX_COMPLETION_TOKENS, SE_CUT, NULL);
-		/* whether it has ended there is asked of this answer */
+		/* this answer decides whether the text ends here */
 		if (asked_least(&t->of) > 0)
 			edit_set(e, SK_MIN_TOKENS, SE_SET, "1");
 	}
@@ -273,7 +277,7 @@ decode_edit(struct transfer *t, struct splice_edit *e)
 		after_first_token(t, e);
 	else if (t->release_only) /* decode looks up all but the last one, whatever that is */
 		set_prompt_and(t, e, 0);
-	else if (t->of.facts->route == ROUTE_CHAT) /* not told: decode makes it */
+	else if (t->of.facts->route == ROUTE_CHAT) /* no first token known: decode makes it */
 		edit_set_span(e, SK_MAX_TOKENS, SE_SET,
 			transfer_text(t, "%llu", (unsigned long long)rest_limit(t) + 1));
 }
@@ -320,9 +324,9 @@ samples(const struct req_pool *pool)
 }
 
 /*
- * What only one engine can answer from the first token on: grammars begin anew with decode's first token,
- * what is told of the prompt (echo, its logprobs and ids) is not the client's prompt there, and one that is cut to
- * a length would be cut elsewhere.
+ * Members that only one engine can answer from the first token on: grammars begin anew with
+ * decode's first token.  Decode's prompt is not the client's (echo, its logprobs and ids),
+ * and decode would cut a prompt to another length.
  */
 static const struct {
 	const char *key, *why;
@@ -340,7 +344,7 @@ static const struct {
 	{"truncate_prompt_tokens", "truncation"},
 };
 
-/* False for what says the same as nothing. */
+/* Returns false for a value that equals an absent member. */
 static bool
 means_something(const struct splice_seg *v)
 {

@@ -1,8 +1,11 @@
 /*
  * vLLM MooncakeConnector (protocols.md 8), both generations:
- *   handoff: transfer_id          >= 0.17: both legs at once, an id of ours names the transfer; the decode engine is
- *                                 told the prefill engine's bootstrap server and engine id, which that server tells
- *   handoff: kv_transfer_params   <= 0.15: as nixl; the engines match by request id
+ *
+ * - handoff: transfer_id (>= 0.17): both legs start at once, and the router's id names the
+ * transfer.  The decode engine gets the prefill engine's bootstrap server and engine id; that
+ * server reports the engine id.
+ *
+ * - handoff: kv_transfer_params (<= 0.15): as nixl; the engines match by request id.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,8 +56,8 @@ count_ranks(const char *text, size_t n)
 }
 
 /*
- * Keeps the engine id that decode is told, of the rank that prefill is asked for: in the attempt, since an engine
- * that fails is forgotten at once.  False: it must be asked for.
+ * Stores the engine id for decode, of the rank that prefill is sent to, in the attempt: an
+ * engine that fails is forgotten at once.  Returns false if the id must be looked up.
  */
 static bool
 take_engine(struct transfer *t)
@@ -65,7 +68,8 @@ take_engine(struct transfer *t)
 
 	if (p->learned == NULL || p->learned_disconnects != p->disconnects)
 		return false;
-	if (*rank < 0 && p->learned_ranks > 1) /* the engine would choose, and not tell */
+	/* the engine would choose a rank without reporting it */
+	if (*rank < 0 && p->learned_ranks > 1)
 		*rank = (int32_t)(p->next_rank++ % p->learned_ranks);
 	if (!engine_id(p->learned, strlen(p->learned), *rank < 0 ? 0 : (uint32_t)*rank, &id))
 		return false;
@@ -115,11 +119,11 @@ looked_up(struct transfer *t)
 	return take_engine(t) ? HANDOFF_OK : HANDOFF_BAD;
 }
 
-/* Engine ids change when an engine starts again. */
+/* Forgets the engine ids: they change when an engine restarts. */
 static void
 failed(struct transfer *t, enum role role)
 {
-	(void)role; /* a decode engine fails where it was told an id that is no more */
+	(void)role; /* a decode engine fails if it was sent an engine id that is outdated */
 	forget(t->engine[ROLE_PREFILL]);
 }
 
@@ -158,8 +162,8 @@ decode_edit(struct transfer *t, struct splice_edit *e)
 }
 
 /*
- * P keeps KV for decode only of what ended by its length: after anything else, an engine's own abort for one, decode
- * would wait for ever (protocols.md 8.2).
+ * The prefill engine keeps KV for decode only if its answer ended by length.  After any other
+ * end, such as an engine's own abort, decode would wait for ever (protocols.md 8.2).
  */
 static enum handoff
 prefilled(struct transfer *t)

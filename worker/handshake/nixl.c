@@ -49,7 +49,8 @@ pushes(const struct transfer *t)
 	return t->of.facts->pool.shake.transfer_mode == TRANSFER_PUSH;
 }
 
-/* The id vLLM gives a request of ours inside, nothing random added (protocols.md 1.3). */
+/* Writes the internal id that vLLM gives a request of the router, with nothing random added
+ * (protocols.md 1.3). */
 static void
 internal_id(const struct transfer *t, char *buf, size_t size)
 {
@@ -89,7 +90,8 @@ begin(struct transfer *t)
 	if (!pushes(t) || p->learned == NULL || t->rank[ROLE_PREFILL] >= 0)
 		return END_OK;
 	if (p->learned_disconnects != p->disconnects)
-		return END_OK; /* all connections to it were gone: it may be another */
+		/* all connections to the engine were gone: another engine may run there */
+		return END_OK;
 	internal_id(t, id, sizeof(id));
 	t->kv = transfer_text(t,
 		"{\"do_remote_prefill\":true,\"do_remote_decode\":false,\"remote_request_id\":\"%s\"%s}",
@@ -98,7 +100,8 @@ begin(struct transfer *t)
 	return END_OK;
 }
 
-/* Whether what decode was told beforehand ends with that identity: begin(). */
+/* Returns true if the parameters that decode was sent beforehand end with that identity:
+ * begin(). */
 static bool
 names(struct span told, const char *who)
 {
@@ -107,7 +110,8 @@ names(struct span told, const char *who)
 	return n < told.n && memcmp(told.p + told.n - 1 - n, who, n) == 0;
 }
 
-/* Learns who the prefill engine is; what decode was told beforehand must have been right. */
+/* Learns the prefill engine's identity; the parameters that decode was sent beforehand must
+ * have been right. */
 static enum handoff
 learn(struct transfer *t, struct span told)
 {
@@ -140,7 +144,8 @@ prefilled(struct transfer *t)
 	if (r == HANDOFF_OK)
 		return learn(t, told);
 	t->kv = (struct span){NULL, 0};
-	return told.n == 0 ? HANDOFF_NONE : HANDOFF_RETRY; /* decode waits for what will not come */
+	/* decode waits for KV that will not come */
+	return told.n == 0 ? HANDOFF_NONE : HANDOFF_RETRY;
 }
 
 static void
@@ -148,7 +153,7 @@ failed(struct transfer *t, enum role role)
 {
 	struct endpoint *p = t->engine[ROLE_PREFILL];
 
-	(void)role; /* a decode engine may fail because of what it was told */
+	(void)role; /* a decode engine may fail because of the parameters that it was sent */
 	free(p->learned);
 	p->learned = NULL;
 }

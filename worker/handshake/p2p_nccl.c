@@ -1,6 +1,6 @@
 /*
- * vLLM P2pNcclConnector (protocols.md 7): the request id of both legs carries both engines' KV addresses,
- * which the engines find in it by patterns; the bodies say nothing.
+ * vLLM P2pNcclConnector (protocols.md 7): the request id of both legs carries both engines'
+ * KV addresses, which the engines find by patterns.  The bodies have no such member.
  */
 #include <stdio.h>
 
@@ -32,7 +32,7 @@ begin(struct transfer *t)
 	return END_OK;
 }
 
-/* The engine calls its answer by that id: addresses are none of a client's business. */
+/* The engine's answer carries that id, and clients must not see the addresses. */
 static bool
 rewrites(const struct demand *d, struct answer_how *how, char id[CONNECTOR_ANSWER_ID])
 {

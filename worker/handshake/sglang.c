@@ -24,9 +24,10 @@
 /* --- rooms */
 
 /*
- * 63 bits: slot of the worker, a count, and chance, so that no two live requests of a router share a room
- * and two routers hardly ever do.  Congruent to the prefill engine's rank where ranks are used, each of a
- * batch too.  Never 0, which SGLang takes for "not ready".
+ * 63 bits: slot of the worker, a counter, and random bits, so that no two live requests of a
+ * router share a room, and requests of two routers hardly ever do.  Congruent to the prefill
+ * engine's rank where ranks are used, for each room of a batch too.  Never 0, which SGLang
+ * reads as "not ready".
  */
 #define ROOM_SLOT_SHIFT 56
 #define ROOM_COUNT_SHIFT 32
@@ -111,8 +112,9 @@ set_all(struct transfer *t, struct splice_edit *e, enum splice_key k, struct spa
 }
 
 /*
- * A rid for each of a batch.  An engine aborts all whose rid begins with the one it is told, but only if it
- * knows that one (SGLang's TokenizerManager.abort_request): so the first one's is what all begin with.
+ * Sets a rid for each prompt of a batch.  An engine aborts all requests whose rid begins with
+ * the rid of an abort, but only if it knows that rid (SGLang's
+ * TokenizerManager.abort_request).  Therefore all rids of a batch begin with the first one.
  */
 static void
 set_rids(struct transfer *t, struct splice_edit *e, size_t n)
@@ -271,7 +273,7 @@ take_params(struct transfer *t)
 	struct splice_seg v;
 
 	if (t->kv.n > 0)
-		return HANDOFF_NONE; /* told before */
+		return HANDOFF_NONE; /* taken before */
 	if (n < 6 || memcmp(json, "data:", 5) != 0 ||
 		splice_member_raw(json + 5, n - 5, "disaggregated_params", &v) != 1 ||
 		v.p[0] != '{')
@@ -337,8 +339,9 @@ holds(const struct engine_answer *a, const char *word)
 }
 
 /*
- * A prefill engine that has declared a stream, or whose request was aborted, fails under a 200: its decode
- * engine would wait for minutes (pitfall 20).  Only answers that hold one of the words are looked into.
+ * Returns true for a failure under a 200, of a prefill engine that has declared a stream or
+ * whose request was aborted: its decode engine would wait for minutes (pitfall 20).  Only
+ * answers that hold one of the words are parsed.
  */
 static bool
 prefill_failed(const struct engine_answer *a)
@@ -415,7 +418,8 @@ rewrites(const struct demand *d, struct answer_how *how, char id[CONNECTOR_ANSWE
 
 	(void)id;
 	how->cached_from_prefill =
-		false; /* its decode engines count what they were handed as what it was */
+		/* SGLang's decode engines count the tokens that they received as cached ones */
+		false;
 	return d->facts->route == ROUTE_GENERATE && m != NULL &&
 	       (m->type == ST_TRUE || m->type == ST_ARRAY);
 }

@@ -11,7 +11,8 @@
 #include "worker/handshake/edit.h"
 #include "worker/handshake/transfer.h"
 
-/* Of several prompts each is looked up by itself, and a stream would begin with those that are there. */
+/* Returns true if decode is sent its request first.  Not for several prompts: the engine looks
+ * up each by itself, and a stream would begin with the cached ones. */
 static bool
 decode_first_mode(const struct demand *d)
 {
@@ -34,8 +35,8 @@ begin(struct transfer *t)
 	return END_OK;
 }
 
-/* Whoever computes does so whatever is there: the client's own threshold and an engine's default would make
- * it refuse. */
+/* Sets the threshold to 0, so that an engine computes with any amount of cached KV: the
+ * client's own threshold or an engine's default would make it refuse. */
 static void
 no_threshold(struct transfer *t, struct splice_edit *e)
 {
@@ -115,8 +116,8 @@ look_at_event(const char *p, size_t n)
 }
 
 /*
- * Bytes of a stream that are looked into, again with each piece that comes: it says in its first few
- * events whether it was refused.  One that says nothing in so many is the answer.
+ * Bytes of a stream that are searched, again with each piece: its first few events show
+ * whether decode refused.  A stream without content in so many bytes is the answer.
  */
 #define LOOK_MAX (64u << 10)
 
@@ -135,7 +136,8 @@ decode_first(struct transfer *t)
 	return r == HANDOFF_NONE && d->len > LOOK_MAX ? HANDOFF_OK : r;
 }
 
-/* A decode engine that was tried first has counted honestly, and there may be no prefill answer at all. */
+/* A decode engine that was sent its request first has counted right, and there may be no
+ * prefill answer. */
 static bool
 rewrites(const struct demand *d, struct answer_how *how, char id[CONNECTOR_ANSWER_ID])
 {

@@ -153,8 +153,8 @@ empty_object(struct span kv)
 }
 
 /*
- * Names the prefill engine by the host of its URL: needed where it does not know its own address, as
- * vLLM's side channel says "localhost" by default (protocols.md 2.2).
+ * Replaces the prefill engine's host by the host of its URL, for engines that do not know
+ * their own address: vLLM's side channel reports "localhost" by default (protocols.md 2.2).
  */
 static void
 name_host(struct transfer *t)

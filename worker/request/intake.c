@@ -138,7 +138,8 @@ take_head(struct req *req, const struct http_head *h, struct intake *in)
 		(void)http_percent_decode(
 			(struct span){h->path.p + route_rest(req->job.facts.route),
 				h->path.n - route_rest(req->job.facts.route)},
-			req->job.facts.model, sizeof(req->job.facts.model)); /* "" is nobody's */
+			/* "" is no model's name */
+			req->job.facts.model, sizeof(req->job.facts.model));
 	http_body_init(&req->framing, h->framing, h->content_length);
 	if (h->query.n > 0)
 		req->job.text->query = mem_strndup(h->query.p, h->query.n);
