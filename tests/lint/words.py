@@ -26,7 +26,10 @@ ENDINGS = (".c", ".h", ".py", ".sh", ".md", ".yaml", ".pml")
 FOLDERS = ["master", "worker", "shm", "proto", "tests", "etc", "systemd", "README.md", "Makefile"]
 
 WORKER = ("worker/", "tests/unit/worker/", "tests/e2e/", "README.md")
-PLAIN = ("master/", "shm/", "proto/", "etc/", "systemd/", "README.md") # a pronoun does not name the process, the field or the user
+ROOMS = ("worker/request/", "worker/attempt/", "worker/handshake/", "worker/net/", "worker/base/", "worker/worker.c",
+         "tests/unit/worker/request/", "tests/unit/worker/attempt/", "tests/unit/worker/handshake/", "tests/unit/worker/net/",
+         "tests/unit/worker/base/")
+PLAIN = ROOMS + ("master/", "shm/", "proto/", "etc/", "systemd/", "README.md") # a pronoun does not name the process, the field or the user
 # (pattern of the word, what to write, pattern of lines that are right although they match, folders; None: all)
 RETIRED = [
     (r"pairs?", "attempt; of several: branch", r"[Pp]airs? (with|of)|engine[ _]pairs?|key.value pair|socketpair", WORKER),
@@ -60,7 +63,8 @@ RETIRED = [
     (r"whoever|(any|some|every|no)body", "the process, request or user that is meant", r"NOBODY|::test_", PLAIN),
     (r"(go|goes|going|gone)[-_ ]on[-_ ]with", "continue", None, PLAIN),
     (r"of (ours|theirs)|looks? (it |them )?over|looked over", "of this router, of the workers; check", None, PLAIN),
-    (r"(is|are|was|were) told|tells? of|told (of|in|as|by)", "gets; reports; stored", None, ("shm/", "proto/", "etc/", "systemd/", "README.md")),
+    (r"(is|are|was|were) told|tells? of|told (of|in|as|by)", "gets; reports; stored", None,
+     ROOMS + ("shm/", "proto/", "etc/", "systemd/", "README.md")),
     (r"TAKEN_\w+", "HANDOFF_{OK,NONE,RETRY,BAD}", None, None),
     (r"LEAVES_\w+", "CLEANUP_{NONE,KV,ABORT}", None, None),
 ]

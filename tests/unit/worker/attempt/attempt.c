@@ -34,7 +34,7 @@ look(const struct attempt_states *s)
 	if (s->kv == KV_HELD && s->prefill != PREFILL_ANSWERED)
 		expect(s, false, "only an answer tells that KV is held");
 	if (s->kv == KV_DELIVERED && s->decode == DECODE_IDLE)
-		expect(s, false, "nobody has been sent anything");
+		expect(s, false, "no engine has been sent anything");
 	if (s->kv == KV_PREDICTED && s->prefill == PREFILL_ANSWERED)
 		expect(s, false, "an answer confirms or corrects the prediction");
 	if (s->withheld == WITHHELD_SPECULATION && s->life == ATTEMPT_SERVING &&

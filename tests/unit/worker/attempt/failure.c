@@ -56,7 +56,7 @@ books(const struct failure *f, const struct outcome *o)
 	else if (decode && f->speculative)
 		cr_assert_eq(o->fault, FAULT_NOBODY, "it was sent what may be wrong");
 	else if (f->leg == FAILED_PREFILL && f->cause == CAUSE_TIMEOUT && f->decode_waits)
-		cr_assert_eq(o->fault, FAULT_BOTH, "nobody knows which of the two");
+		cr_assert_eq(o->fault, FAULT_BOTH, "either of the two may be at fault");
 	else
 		cr_assert_eq(o->fault, FAULT_ENGINE);
 }

@@ -56,7 +56,7 @@ walk(uint64_t number, int at, unsigned ends)
 	}
 }
 
-Test(walk, all_that_live_are_visited_once_whoever_ends)
+Test(walk, live_objects_are_visited_once_if_others_end)
 {
 	for (int at = 0; at < N; at++)
 		for (unsigned ends = 0; ends < 1 << N; ends++) {

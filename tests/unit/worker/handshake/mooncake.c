@@ -119,7 +119,7 @@ Test(mooncake, ranks)
 		cr_assert_eq(t.rank[ROLE_PREFILL], i % 2);
 	}
 	t.rank[ROLE_PREFILL] = 2;
-	cr_assert(asks(), "nobody has told of it");
+	cr_assert(asks(), "it has not been learned");
 	cr_assert_eq(told(IDS), HANDOFF_BAD);
 	drop_request();
 

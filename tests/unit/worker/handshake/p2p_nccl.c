@@ -70,7 +70,7 @@ Test(p2p_nccl, an_address_that_is_unknown_or_does_not_fit)
 	memset(host, 'x', sizeof(host) - 1);
 	host[sizeof(host) - 1] = '\0';
 	cr_assert_eq(
-		begin("10.0.1.2:21001", host), END_NOT_LEARNED, "cut, it would name somebody else");
+		begin("10.0.1.2:21001", host), END_NOT_LEARNED, "a cut address would name another engine");
 }
 
 Test(p2p_nccl, bodies_say_nothing)
