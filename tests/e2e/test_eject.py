@@ -248,8 +248,8 @@ def test_an_ejected_engine_is_the_last_resort(world):
     heal(d[0])
     d[1].stop(signal.SIGKILL)
     assert ask(r, 10) == [200] * 10
-    assert r.metric("last_resort_total") == len(r.lines("an ejected endpoint is asked, nobody else is left")) == 4, "the fifth failure ejects"
-    assert r.lines("an ejected endpoint is asked, nobody else is left")[0]["why"] == "last_resort"
+    assert r.metric("last_resort_total") == len(r.lines("an ejected endpoint is asked, no other is left")) == 4, "the fifth failure ejects"
+    assert r.lines("an ejected endpoint is asked, no other is left")[0]["why"] == "last_resort"
     assert ejected(r, d[0]) == 0 and ejected(r, d[1]) == 1
     assert r.lines("endpoint back, too few of its role would be left")[0]["url"] == d[0].url
 

@@ -707,7 +707,7 @@ def test_decode_fails_and_prefill_had_no_first_token():
         k.router.wait_metric("requests_in_flight", 1)  # this very one
 
 
-def test_client_gone_and_no_decode_engine_can_be_told():
+def test_client_gone_and_no_decode_engine_can_be_sent_to():
     """The worker is out of descriptors: the KV waits for its lease, the request ends once."""
     with desk_with(workers=1) as k:
         c = k.ask()

@@ -563,7 +563,7 @@ def test_push_of_a_prefill_that_has_another_identity(push):
 
 
 @pytest.mark.parametrize("how", ["500", "reset", "error event"])
-def test_push_decode_refuses_what_it_was_told_beforehand(push, how):
+def test_push_decode_refuses_predicted_parameters(push, how):
     """It finds no such engine and says so before prefill has answered: it is asked again with what prefill says then."""
     push.learn()
     fresh(push.d)
@@ -1098,7 +1098,7 @@ def test_one_part_of_a_whole_answer_is_no_json(desks):
     assert (a.status, a.error["code"]) == (502, "decode_bad_answer")
 
 
-def test_a_branch_is_told_anew_while_another_streams(world):
+def test_a_branch_is_corrected_while_another_streams(world):
     push = Push(world, fanout=True)
     push.learn()
     c = push.r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x", "n": 2, "stream": True})

@@ -202,7 +202,7 @@ def test_a_slot_that_the_next_attempt_took_over_is_not_taken_again_unseen(world,
     r.look_over()
 
 
-def test_what_is_read_to_its_end_holds_nobody_up(world):
+def test_a_leg_read_to_its_end_delays_no_request(world):
     """The client's next request on the same connection is served meanwhile."""
     r, p, d = scripts(world, pool={"retries": 0, "timeouts": {"prefill": LATE}})
     c = begin(r)
@@ -287,7 +287,7 @@ def test_decode_engine_refuses(world):
 @STREAM
 @pytest.mark.parametrize("how", ["reset", "fail", "no_answer", "half_head"])
 @pytest.mark.parametrize("kind", sorted(FREED))
-def test_decode_fails_and_nobody_saves_it(world, kind, how, stream):
+def test_decode_fails_and_no_engine_is_left(world, kind, how, stream):
     """With the simulator: every hold is gone long before its time, though the request is lost."""
     r, p, d = build(world, kind, 1, 1, pool={"retries": 0, "timeouts": {"decode": LATE, "first_byte": LATE}})
     for _ in range(3):

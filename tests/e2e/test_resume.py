@@ -421,7 +421,7 @@ def test_the_client_leaves_while_others_take_over(world):
     s.r.wait_metric("endpoint_in_flight", 0)
 
 
-def test_a_first_token_that_was_told_already(world):
+def test_a_first_token_that_was_sent_already(world):
     """LMCache: the prefill engine's token is out, then every way of decode to fail before its first byte."""
     r, _, d = build(world, "lmcache", pool=POOL, **FAR)
     for how in ("reset", "half head", "500", "503", "timeout", "error event", "cut"):
@@ -558,7 +558,7 @@ def test_bodies_that_are_kept_give_way(world):
             e.tell("/sim/fault", kind="none")
 
 
-def test_nobody_else_is_left(fleet):
+def test_no_other_engine_is_left(fleet):
     """Every decode engine dies: what the last one's end was is told."""
     n = fleet.count("attempts_failed_total")
     events, rid = broken(fleet, body_of(True, n=40))

@@ -170,7 +170,7 @@ def test_refused_because_it_came_twice(world):
 
 
 @pytest.mark.parametrize("retries", [0, 2])
-def test_a_handoff_is_not_told_again_on_a_fresh_connection(world, retries):
+def test_kv_params_are_not_resent_on_a_fresh_connection(world, retries):
     """A reset does not say whether the engine had read it.  All kept connections are dead: the second attempt has fresh ones, and
     is no try, for no engine has failed."""
     def reset(turn):

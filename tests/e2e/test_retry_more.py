@@ -100,7 +100,7 @@ def test_no_first_token_of_another_prefill_engine(world):
 
 
 @STREAM
-def test_decode_fails_while_prefill_works_and_nobody_is_left(world, stream):
+def test_decode_fails_while_prefill_works_and_no_engine_is_left(world, stream):
     """Mooncake, both at once: the decode engine's own words reach the client."""
     r, p, d = mooncakes(world, 1, 1)
     c = begin(r, stream)

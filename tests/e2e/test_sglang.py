@@ -748,7 +748,7 @@ def test_client_gone_at_any_moment(world, leave, stream):
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_engines_are_told_before_the_router_goes(world, leaves):
+def test_engines_are_sent_aborts_before_the_router_exits(world, leaves):
     """The last word of a worker that ends, be it cut short or drained by its last client's leaving."""
     r, p, d, c, leg_p, leg_d = begin(world, stream=True, drain_timeout="5s" if leaves else "200ms")
     r.kill(signal.SIGTERM)

@@ -62,7 +62,7 @@ def test_completion(xpyd, stream):
     assert text.strip()
 
 
-def test_an_error_of_theirs_passes(xpyd):
+def test_an_engines_error_passes(xpyd):
     r, ports = xpyd
     body = {"model": "foreign", "messages": [], "max_tokens": -1}
     with Client(("127.0.0.1", ports[0])) as c:

@@ -145,7 +145,7 @@ Test(lmcache, an_end_needs_no_decode)
 	cr_assert_not(connector_lmcache.complete(&t));
 }
 
-Test(lmcache, a_token_that_is_not_told_is_decodes)
+Test(lmcache, a_missing_first_token_is_left_to_decode)
 {
 	static const char *const answers[] = {FIRST(""), FIRST(",\"kv_transfer_params\":null"),
 		FIRST(",\"kv_transfer_params\":{}"), TOKEN("null"), TOKEN("-1"), TOKEN("1.5")};

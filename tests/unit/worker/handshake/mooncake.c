@@ -1,4 +1,4 @@
-/* MooncakeConnector: both legs' bodies, byte by byte, and whose engine id decode is told (protocols.md 8). */
+/* MooncakeConnector: both legs' bodies, byte by byte, and the engine id that decode gets (protocols.md 8). */
 #include "tests/unit/worker/handshake/bodies.h"
 
 #define IDS                                                                                        \
@@ -81,7 +81,7 @@ Test(mooncake, before_0_17_decode_gets_what_prefill_answered)
 	cr_assert_eq(prefill_says("{\"kv_transfer_params\":null}"), HANDOFF_NONE);
 }
 
-Test(mooncake, the_address_decode_is_told)
+Test(mooncake, the_address_that_decode_is_sent)
 {
 	static const struct {
 		const char *host, *want;
@@ -154,7 +154,7 @@ Test(mooncake, forgotten_after_failures_and_restarts)
 	cr_assert(asks(), "all its connections were gone");
 }
 
-/* Under another id: decode is told that, and whose it is. */
+/* An id that differs from the prediction: decode is sent this id and its rank. */
 Test(mooncake, prefill_done_again)
 {
 	begin("{\"a\":1}");

@@ -182,7 +182,7 @@ learn(void)
 		HANDOFF_OK);
 }
 
-Test(nixl, push_tells_decode_who_is_meant)
+Test(nixl, push_sends_decode_the_predicted_id)
 {
 	learn();
 	push(ROUTE_COMPLETIONS);
@@ -196,7 +196,7 @@ Test(nixl, push_tells_decode_who_is_meant)
 		"{\"a\":1,\"kv_transfer_params\":" TOLD("chatcmpl-id-0123456789abcdef") "}");
 }
 
-Test(nixl, push_is_borne_out_or_told_again)
+Test(nixl, push_is_confirmed_or_corrected)
 {
 	static const struct {
 		const char *params;
