@@ -5,16 +5,17 @@
  * the old one is detached.  A detached attempt has no client; it only releases what its engines still hold,
  * and ends.
  *
- * Three small state machines advance independently; each has one function that writes it (attempt.c):
+ * These state machines advance independently; each has one function that writes it (attempt.c):
  *
  *   prefill   NOT_NEEDED   IDLE --> SENT --> ANSWERED
  *                                     `----> FAILED
  *   decode    IDLE --> SENT --> WITHHELD <--> RELAYING --> ENDED
  *               ^       |          |             `-------> FAILED
  *               `-------+----------'   sent again: other KV parameters, or another engine
- *   kv        NONE --> PREDICTED --> HELD --> DELIVERED --> SPENT
+ *   kv        NONE --> HELD --> DELIVERED --> SPENT
+ *                `---> PREDICTED --^    a speculation: decode is sent its request first
  *
- * A lookup precedes them where something must be known before a leg can be made.
+ * `lookup`, the fourth, precedes them if something must be known before a leg can be made.
  *
  * Process: worker.
  * Ownership: the branch owns its attempt; a detached attempt is the worker's.  attempt_end() is the one end; the loop
@@ -65,7 +66,7 @@ enum prefill_state {
 	PREFILL_IDLE,
 	PREFILL_SENT,
 	PREFILL_ANSWERED, /* the answer was usable */
-	PREFILL_FAILED,
+	PREFILL_FAILED, /* the client's answer is complete without it; else the attempt ends in SENT */
 	PREFILL_N
 };
 
@@ -140,13 +141,13 @@ struct attempt {
 };
 
 static inline struct leg *
-attempt_prefill(struct attempt *a)
+attempt_prefill_leg(struct attempt *a)
 {
 	return &a->leg[LEG_PREFILL];
 }
 
 static inline struct leg *
-attempt_decode(struct attempt *a)
+attempt_decode_leg(struct attempt *a)
 {
 	return &a->leg[LEG_DECODE];
 }

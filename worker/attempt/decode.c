@@ -21,7 +21,7 @@ static void
 withhold(struct attempt *a, enum withheld why, bool keep)
 {
 	attempt_set_decode(a, DECODE_WITHHELD, why);
-	attempt_decode(a)->keep = keep;
+	attempt_decode_leg(a)->keep = keep;
 }
 
 /* Prepares to send decode its request again when prefill has answered: decode was sent wrong
@@ -39,7 +39,7 @@ correct(struct attempt *a)
 static bool
 status_ends_it(struct attempt *a)
 {
-	const struct leg *d = attempt_decode(a);
+	const struct leg *d = attempt_decode_leg(a);
 	struct outcome o;
 
 	if (d->status < 300) {
@@ -54,7 +54,7 @@ void
 decode_first(struct attempt *a)
 {
 	struct job *job = a->branch->job;
-	const struct leg *d = attempt_decode(a);
+	const struct leg *d = attempt_decode_leg(a);
 	const bool speculative = attempt_speculates(a), ok = d->status == 200;
 	const bool whole = !job->facts.stream || !ok || !d->sse;
 
@@ -92,7 +92,7 @@ prefill_first(struct attempt *a)
 static bool
 pass_kept(struct attempt *a, bool done)
 {
-	struct leg *d = attempt_decode(a);
+	struct leg *d = attempt_decode_leg(a);
 	const struct span kept = {d->answer, d->answer_len};
 
 	d->keep = false;
@@ -108,7 +108,7 @@ pass_kept(struct attempt *a, bool done)
 void
 decode_more(struct attempt *a)
 {
-	const struct leg *d = attempt_decode(a);
+	const struct leg *d = attempt_decode_leg(a);
 	enum handoff r;
 
 	if (a->withheld != WITHHELD_CACHE_CHECK || !d->sse || d->status != 200)
@@ -169,7 +169,7 @@ static void
 ended(struct attempt *a)
 {
 	struct job *job = a->branch->job;
-	const bool good = attempt_decode(a)->status < 300 && !a->sse.error;
+	const bool good = attempt_decode_leg(a)->status < 300 && !a->sse.error;
 
 	if (!good)
 		job->detail = failover_who(LEG_DECODE);
@@ -181,7 +181,7 @@ pass_payload(struct attempt *a, const struct span *pieces, size_t n, bool done)
 {
 	struct job *job = a->branch->job;
 
-	job->ops->payload(job, attempt_decode(a), &a->sse, pieces, n, done);
+	job->ops->payload(job, attempt_decode_leg(a), &a->sse, pieces, n, done);
 	if (job->text != NULL)
 		branches_drop_text_if_sent(job);
 }
@@ -190,7 +190,7 @@ void
 decode_payload(struct attempt *a, const struct span *pieces, size_t n, bool done)
 {
 	struct job *job = a->branch->job;
-	struct leg *d = attempt_decode(a);
+	struct leg *d = attempt_decode_leg(a);
 	bool whole = false; /* an event has ended; a half event is not searched again and again */
 
 	if (job->answer == NULL && fails_at_once(a, pieces, n, done))
@@ -225,7 +225,7 @@ static bool
 ended_too_soon(struct attempt *a)
 {
 	struct job *job = a->branch->job;
-	const struct leg *d = attempt_decode(a);
+	const struct leg *d = attempt_decode_leg(a);
 
 	if (job->resume == NULL || !job_started(job))
 		return false;
@@ -245,7 +245,7 @@ stream_ended(struct attempt *a)
 		(void)failover_outcome(a, LEG_DECODE, CAUSE_UNUSABLE);
 	}
 	failover_record_good(a, LEG_DECODE);
-	if (resume_follows(job, attempt_decode(a)))
+	if (resume_follows(job, attempt_decode_leg(a)))
 		deliver_followed_ended(a);
 	else
 		ended(a);
@@ -264,7 +264,7 @@ first_answered(struct attempt *a)
 	}
 	if (!pass_kept(a, true))
 		return;
-	if (!resume_follows(job, attempt_decode(a)))
+	if (!resume_follows(job, attempt_decode_leg(a)))
 		job->ops->end(job, a->sse.error ? END_ENGINE_STATUS : END_OK);
 	else if (ended_too_soon(a))
 		failed(a, CAUSE_UNUSABLE, END_DECODE_ANSWER);
@@ -279,7 +279,7 @@ pass_on(struct attempt *a)
 	struct job *job = a->branch->job;
 
 	job->detail = failover_who(LEG_DECODE);
-	job->ops->pass_on(job, attempt_decode(a));
+	job->ops->pass_on(job, attempt_decode_leg(a));
 }
 
 /* A rewritten answer is whole. */
@@ -287,7 +287,7 @@ static void
 part_answered(struct attempt *a)
 {
 	struct job *job = a->branch->job;
-	struct leg *d = attempt_decode(a);
+	struct leg *d = attempt_decode_leg(a);
 
 	if (d->keep && (job->facts.stream || answer_whole(job->answer, a->branch->index, d->answer,
 						     d->answer_len) != ANSWER_OK)) {
@@ -308,7 +308,7 @@ void
 decode_answered(struct attempt *a)
 {
 	struct job *job = a->branch->job;
-	struct leg *d = attempt_decode(a);
+	struct leg *d = attempt_decode_leg(a);
 
 	if (a->withheld == WITHHELD_SPECULATION)
 		return; /* decode_confirmed() */
@@ -329,7 +329,7 @@ decode_answered(struct attempt *a)
 void
 decode_confirmed(struct attempt *a)
 {
-	struct leg *d = attempt_decode(a);
+	struct leg *d = attempt_decode_leg(a);
 	const struct span kept = {d->answer, d->answer_len};
 	const bool done = !leg_active(d);
 
@@ -350,7 +350,7 @@ static void
 finish(struct attempt *a, enum req_end end)
 {
 	struct job *job = a->branch->job;
-	struct leg *d = attempt_decode(a);
+	struct leg *d = attempt_decode_leg(a);
 
 	leg_end(d);
 	d->fail = LEG_FAIL_NONE; /* the answer is complete: attempt_decode_complete() */
@@ -377,16 +377,16 @@ failed(struct attempt *a, enum failure_cause cause, enum req_end end)
 void
 decode_failed(struct attempt *a)
 {
-	failed(a, failover_cause(attempt_decode(a)), failover_end(a, LEG_DECODE));
+	failed(a, failover_cause(attempt_decode_leg(a)), failover_end(a, LEG_DECODE));
 }
 
 void
 decode_late(struct attempt *a)
 {
-	struct leg *d = attempt_decode(a);
+	struct leg *d = attempt_decode_leg(a);
 	const bool connecting = leg_connecting(d);
 
-	if (!connecting && d->progress < LEG_ANSWERING && leg_active(attempt_prefill(a))) {
+	if (!connecting && d->progress < LEG_ANSWERING && leg_active(attempt_prefill_leg(a))) {
 		/* decode waits for the prefill engine, which has its own time limit */
 		leg_wait_anew(d);
 		return;

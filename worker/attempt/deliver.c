@@ -17,7 +17,7 @@ deliver_begin(struct attempt *a)
 {
 	struct job *job = a->branch->job;
 
-	job->ops->begin(job, attempt_decode(a));
+	job->ops->begin(job, attempt_decode_leg(a));
 	attempt_set_decode(a, DECODE_RELAYING, WITHHELD_NOT);
 }
 
@@ -111,7 +111,7 @@ void
 deliver_followed_ended(struct attempt *a)
 {
 	struct job *job = a->branch->job;
-	const struct leg *d = attempt_decode(a);
+	const struct leg *d = attempt_decode_leg(a);
 	const bool good = d->status < 300 && !a->sse.error;
 
 	if (a->withheld == WITHHELD_SLOW_CLIENT)
@@ -210,7 +210,7 @@ static void
 catch_up(struct attempt *a, bool complete)
 {
 	if (!complete)
-		leg_hold(attempt_decode(a), false);
+		leg_hold(attempt_decode_leg(a), false);
 	else if (a->branch->job->answer == NULL)
 		deliver_followed_ended(a);
 	else
@@ -241,7 +241,7 @@ deliver_drained(struct job *job)
 		if (a->withheld == WITHHELD_SLOW_CLIENT)
 			send_withheld(a);
 		else if (!attempt_waits_for_prefill(a))
-			leg_hold(attempt_decode(a), false);
+			leg_hold(attempt_decode_leg(a), false);
 		if (!job_over(job) && job->ops->full(job))
 			return;
 	}
@@ -251,9 +251,9 @@ bool
 deliver_prefill_part(struct attempt *a)
 {
 	struct job *job = a->branch->job;
-	const struct leg *p = attempt_prefill(a);
+	const struct leg *p = attempt_prefill_leg(a);
 	const bool waited = a->withheld == WITHHELD_PREFILL_PART;
-	const bool complete = leg_active(attempt_decode(a)) ? false : waited;
+	const bool complete = leg_active(attempt_decode_leg(a)) ? false : waited;
 	struct membuf out = {NULL, 0, 0};
 	bool on;
 

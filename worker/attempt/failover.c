@@ -154,7 +154,7 @@ record(struct attempt *a, enum leg_kind kind, const struct outcome *o)
 	if (o->forget && c->failed != NULL)
 		c->failed(&a->t, (enum role)kind);
 	switch (o->fault) {
-	case FAULT_NOBODY:
+	case FAULT_UNKNOWN:
 		break;
 	case FAULT_NONE:
 		if (kind == LEG_LOOKUP)
@@ -356,6 +356,7 @@ may_move(const struct search *s)
 	       job->facts.tried.n < REQ_TRIED_MAX;
 }
 
+/* A stale connection is counted, but is no try: it costs neither a retry nor budget. */
 static void
 count_try(const struct search *s, bool moved, bool last_resort)
 {
@@ -584,8 +585,8 @@ failover_prefill_again(struct attempt *a)
 	struct attempt *next;
 
 	metric_add(a->w->slab, M_PREFILL_AGAIN, 1);
-	leg_end(attempt_decode(a)); /* decode was sent nothing, and must be sent nothing */
-	attempt_set_kv(a, KV_NONE); /* the blocks are free by now: nothing is released either */
+	leg_end(attempt_decode_leg(a)); /* decode was sent nothing, and must be sent nothing */
+	attempt_set_kv(a, KV_NONE);     /* the blocks are free by now: nothing is released either */
 	if (choose_others(&s, a->t.connector, FOR_BOTH, EP_AWAY_EJECTED, &chosen, NULL)) {
 		next = attempt_new(b, a->t.connector, ATTEMPT_PREFILL_AGAIN);
 		attempt_take_engines(next, &chosen);

@@ -17,7 +17,8 @@ struct outcome failover_outcome(struct attempt *a, enum leg_kind kind, enum fail
 /*
  * Makes another attempt with other engines.  True: the branch continues with that attempt, or
  * the request continues with the decode engine alone; the request may even be over.  False:
- * no engine is left, and nothing was changed.
+ * no engine is left: the attempt still serves.  Its KV may have been released then, and its job
+ * may have been prepared for a resumed stream.
  */
 bool failover_others(struct attempt *a, enum leg_kind kind, const struct outcome *o);
 /* Records the outcome and carries it out.  If no engine is left the job ends with `end` or with

@@ -18,16 +18,16 @@ static enum fault
 fault_of(const struct failure *f)
 {
 	if (not_the_engines(f->cause))
-		return FAULT_NOBODY; /* the engine got no request, or most likely none */
+		return FAULT_UNKNOWN; /* the engine got no request, or most likely none */
 	if (f->cause == CAUSE_STATUS && !failure_status_failing(f->status))
 		return FAULT_NONE; /* the client's mistake, or the engine is full */
 	if (f->hung_up || f->cause == CAUSE_TOO_LARGE)
 		/* the engine closed after the router, or sent more than max_answer */
-		return FAULT_NOBODY;
+		return FAULT_UNKNOWN;
 	if (f->leg == FAILED_DECODE && f->stream_done && !f->stream_error)
 		return FAULT_NONE;
 	if (f->leg == FAILED_DECODE && f->speculative)
-		return FAULT_NOBODY; /* the engine may have been sent wrong parameters */
+		return FAULT_UNKNOWN; /* the engine may have been sent wrong parameters */
 	if (f->leg == FAILED_PREFILL && f->cause == CAUSE_TIMEOUT && f->decode_waits)
 		return FAULT_BOTH; /* failures add up at the engine that is at fault */
 	return FAULT_ENGINE;

@@ -38,10 +38,10 @@ struct failure {
 
 /* The engine at fault: recorded for the endpoint (outcome.h). */
 enum fault {
-	FAULT_NOBODY, /* nothing is recorded */
-	FAULT_NONE,   /* the engine worked: recorded as good */
-	FAULT_ENGINE, /* this leg's engine */
-	FAULT_BOTH,   /* an ambiguous timeout: either engine may have caused it */
+	FAULT_UNKNOWN, /* the failure says nothing about an engine: nothing is recorded */
+	FAULT_NONE,    /* the engine worked: recorded as good */
+	FAULT_ENGINE,  /* this leg's engine */
+	FAULT_BOTH,    /* an ambiguous timeout: either engine may have caused it */
 };
 
 enum failure_action {

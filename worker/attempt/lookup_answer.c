@@ -7,7 +7,9 @@
 
 static const char unanswered[] = "asked, it did not answer in time";
 
-/* The lookup will not be answered: tries other engines, or ends the request. */
+/* The lookup will not be answered: tries other engines, or ends the request.  Every cause but a
+ * lack of descriptors becomes CAUSE_UNUSABLE, a refused connection too; job->detail has the
+ * reason. */
 static void
 give_up(struct attempt *a)
 {

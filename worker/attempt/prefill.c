@@ -43,7 +43,7 @@ go_on(struct attempt *a, enum handoff r)
 {
 	const bool withheld = a->withheld == WITHHELD_SPECULATION;
 
-	if (r == HANDOFF_RETRY && (withheld || attempt_decode(a)->progress < LEG_BEGUN)) {
+	if (r == HANDOFF_RETRY && (withheld || attempt_decode_leg(a)->progress < LEG_BEGUN)) {
 		attempt_decode_again(a);
 		attempt_new_id(a); /* the engine may still be busy with releasing the first */
 		attempt_send_decode(a);
@@ -57,7 +57,7 @@ go_on(struct attempt *a, enum handoff r)
 void
 prefill_answered(struct attempt *a)
 {
-	const struct leg *leg = attempt_prefill(a);
+	const struct leg *leg = attempt_prefill_leg(a);
 	struct job *job = a->branch->job;
 	enum handoff r;
 
@@ -90,14 +90,14 @@ prefill_answered(struct attempt *a)
 void
 prefill_failed(struct attempt *a)
 {
-	(void)failover(
-		a, LEG_PREFILL, failover_cause(attempt_prefill(a)), failover_end(a, LEG_PREFILL));
+	(void)failover(a, LEG_PREFILL, failover_cause(attempt_prefill_leg(a)),
+		failover_end(a, LEG_PREFILL));
 }
 
 void
 prefill_late(struct attempt *a)
 {
-	const bool connecting = leg_connecting(attempt_prefill(a));
+	const bool connecting = leg_connecting(attempt_prefill_leg(a));
 
 	(void)failover(a, LEG_PREFILL, connecting ? CAUSE_CONNECT_TIMEOUT : CAUSE_TIMEOUT,
 		failover_late_end(a, LEG_PREFILL));

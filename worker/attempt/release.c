@@ -59,7 +59,7 @@ failed_there(const struct attempt *a)
 static void
 decode_in_time(struct attempt *a)
 {
-	struct leg *d = attempt_decode(a);
+	struct leg *d = attempt_decode_leg(a);
 
 	if (leg_active(d) && !leg_connecting(d) && !a->release_sent && !a->t.of.facts->stream)
 		leg_wait_at_most(d, RELEASE_GRACE_MS);
@@ -82,7 +82,7 @@ send_decode(struct attempt *a)
 void
 release_fetch_unheard(struct attempt *a)
 {
-	leg_end(attempt_prefill(a));
+	leg_end(attempt_prefill_leg(a));
 	reservation_release(a->w, &a->reserved.of[ROLE_PREFILL]);
 	if (a->decode == DECODE_IDLE)
 		(void)send_decode(a);
@@ -107,7 +107,7 @@ fetch_arrived(struct attempt *a)
 static void
 release_prefill(struct attempt *a)
 {
-	struct leg *p = attempt_prefill(a);
+	struct leg *p = attempt_prefill_leg(a);
 
 	if (!leg_active(p))
 		return;
@@ -153,7 +153,7 @@ another_decode(struct attempt *a)
 /* Names spent KV parameters to decode engines in a request that they refuse, so that nothing is
  * fetched. */
 static void
-refuse(struct attempt *a)
+refuse_spent(struct attempt *a)
 {
 	struct facts *facts = a->t.of.facts;
 	struct endpoint *to[BACKGROUND_ENGINES];
@@ -181,8 +181,8 @@ void
 release_spent(struct attempt *a)
 {
 	attempt_set_kv(a, KV_SPENT);
-	if (attempt_kv_handed(a) && !leg_active(attempt_prefill(a)))
-		refuse(a);
+	if (attempt_kv_handed(a) && !leg_active(attempt_prefill_leg(a)))
+		refuse_spent(a);
 }
 
 /* The prefill answer is here: sends decode its request, or waits for the notices. */
@@ -203,7 +203,7 @@ go_on(struct attempt *a)
 static void
 begin(struct attempt *a)
 {
-	struct leg *d = attempt_decode(a);
+	struct leg *d = attempt_decode_leg(a);
 
 	release_prefill(a);
 	if (a->life == ATTEMPT_OVER)
@@ -212,9 +212,9 @@ begin(struct attempt *a)
 	if (leg_active(d))
 		return;
 	if (d->state == LEG_DONE) {
-		if (!leg_active(attempt_prefill(a)))
+		if (!leg_active(attempt_prefill_leg(a)))
 			attempt_end(a); /* no further event will come */
-	} else if (leg_active(attempt_prefill(a)) || !fetch_arrived(a)) {
+	} else if (leg_active(attempt_prefill_leg(a)) || !fetch_arrived(a)) {
 		if (!attempt_kv_handed(a))
 			return;
 		if (a->t.starts[ROLE_DECODE] == STARTS_AFTER_KV)
@@ -241,7 +241,7 @@ static void
 detach(struct attempt *a)
 {
 	struct worker *w = a->w;
-	struct leg *d = attempt_decode(a);
+	struct leg *d = attempt_decode_leg(a);
 
 	if (w->ndetached >= DETACHED_MAX ||
 		a->t.of.text->body_len > DETACHED_BYTES - w->detached_bytes) {
@@ -255,7 +255,8 @@ detach(struct attempt *a)
 	 * But if the client has left after the prefill answer, the request continues unchanged:
 	 * decode_in_time(). */
 	if (leg_active(d) && !leg_connecting(d) && !leg_sent(d) &&
-		(leg_active(attempt_prefill(a)) || a->released_as != M_KV_RELEASED_CLIENT_GONE)) {
+		(leg_active(attempt_prefill_leg(a)) ||
+			a->released_as != M_KV_RELEASED_CLIENT_GONE)) {
 		attempt_decode_again(a);
 		a->decode_sends = 0; /* under the same id: the prefill engine knows the KV by it */
 	}
@@ -274,7 +275,7 @@ release_attempt(struct attempt *a)
 	} else if (a->t.of.text == NULL || !holds_kv(a)) {
 		attempt_end(a);
 	} else if (failed_there(a) || (undelivered(a) && !another_decode(a))) {
-		refuse(a);
+		refuse_spent(a);
 		attempt_end(a);
 	} else {
 		detach(a);
@@ -288,7 +289,7 @@ release_pushed(struct attempt *a)
 	struct attempt *next;
 
 	if (!holds_kv(a)) {
-		leg_end(attempt_decode(a));
+		leg_end(attempt_decode_leg(a));
 		transfer_drop_flag(&a->t, false);
 		return a;
 	}
@@ -311,9 +312,9 @@ release_pushed(struct attempt *a)
 static void
 fetch_failed(struct attempt *a)
 {
-	leg_end(attempt_decode(a));
+	leg_end(attempt_decode_leg(a));
 	release_spent(a);
-	if (!leg_active(attempt_prefill(a)))
+	if (!leg_active(attempt_prefill_leg(a)))
 		attempt_end(a);
 }
 
@@ -321,7 +322,7 @@ fetch_failed(struct attempt *a)
 void
 release_prefill_first(struct attempt *a)
 {
-	leg_wait_anew(attempt_prefill(a));
+	leg_wait_anew(attempt_prefill_leg(a));
 }
 
 /* A decode engine that answers the client's own request has fetched the KV, so the request can
@@ -329,7 +330,7 @@ release_prefill_first(struct attempt *a)
 void
 release_decode_first(struct attempt *a)
 {
-	if (attempt_decode(a)->status >= 400)
+	if (attempt_decode_leg(a)->status >= 400)
 		fetch_failed(a);
 	else if (!a->release_sent)
 		attempt_end(a);
@@ -338,7 +339,7 @@ release_decode_first(struct attempt *a)
 void
 release_prefill_answered(struct attempt *a)
 {
-	const struct leg *p = attempt_prefill(a);
+	const struct leg *p = attempt_prefill_leg(a);
 
 	if (p->status == 200 && attempt_take_handoff(a) >= HANDOFF_NONE && attempt_kv_handed(a)) {
 		if (undelivered(a) && another_decode(a)) { /* the decode engine refused before */
@@ -349,7 +350,7 @@ release_prefill_answered(struct attempt *a)
 			go_on(a);
 			return;
 		}
-		refuse(a);
+		refuse_spent(a);
 	}
 	if (!fetch_arrived(a))
 		attempt_end(a);
@@ -358,7 +359,7 @@ release_prefill_answered(struct attempt *a)
 void
 release_prefill_failed(struct attempt *a)
 {
-	leg_end(attempt_prefill(a));
+	leg_end(attempt_prefill_leg(a));
 	if (!fetch_arrived(a))
 		attempt_end(a);
 }
@@ -366,7 +367,7 @@ release_prefill_failed(struct attempt *a)
 void
 release_decode_failed(struct attempt *a)
 {
-	struct leg *d = attempt_decode(a);
+	struct leg *d = attempt_decode_leg(a);
 
 	leg_end(d);
 	if (undelivered(a) && tried_add(&a->t.of.facts->tried, d->ep->slot) && another_decode(a))

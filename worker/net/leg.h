@@ -21,6 +21,7 @@ struct leg;
 struct upconn;
 struct worker;
 
+/* LEG_DONE: the exchange is over, answered or failed (`fail`). */
 enum leg_state { LEG_IDLE, LEG_CONNECT, LEG_SEND, LEG_HEAD, LEG_BODY, LEG_DONE, LEG_NSTATES };
 enum leg_fail {
 	LEG_FAIL_NONE,

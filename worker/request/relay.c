@@ -293,7 +293,7 @@ relay_events(struct req *req, const char *p, size_t n)
 	static const char type[] = "Content-Type: text/event-stream; charset=utf-8\r\n"
 				   "Cache-Control: no-cache\r\n\r\n";
 	/* an engine's own lines if its events are only followed */
-	const struct leg *d = attempt_decode(req->job.branches[0].attempt);
+	const struct leg *d = attempt_decode_leg(req->job.branches[0].attempt);
 	struct iovec iov[6];
 	char lines[RELAY_HEAD], size[CHUNK_SIZE];
 	uint64_t events = 0;
@@ -322,7 +322,7 @@ relay_events(struct req *req, const char *p, size_t n)
 	count_events(req, events);
 	if (client_full(req->client))
 		for (uint32_t i = 0; i < req->job.nbranches; i++)
-			leg_hold(attempt_decode(req->job.branches[i].attempt), true);
+			leg_hold(attempt_decode_leg(req->job.branches[i].attempt), true);
 }
 
 void

@@ -46,15 +46,15 @@ books(const struct failure *f, const struct outcome *o)
 	const bool decode = f->leg == FAILED_DECODE;
 
 	if (f->cause == CAUSE_SHORTAGE || f->cause == CAUSE_STALE)
-		cr_assert_eq(o->fault, FAULT_NOBODY, "the engine was not asked");
+		cr_assert_eq(o->fault, FAULT_UNKNOWN, "the engine was not asked");
 	else if (!failing(f))
 		cr_assert_eq(o->fault, FAULT_NONE, "a refusal is an engine's right");
 	else if (f->hung_up || f->cause == CAUSE_TOO_LARGE)
-		cr_assert_eq(o->fault, FAULT_NOBODY, "ours");
+		cr_assert_eq(o->fault, FAULT_UNKNOWN, "ours");
 	else if (decode && f->stream_done && !f->stream_error)
 		cr_assert_eq(o->fault, FAULT_NONE, "it had said all");
 	else if (decode && f->speculative)
-		cr_assert_eq(o->fault, FAULT_NOBODY, "it was sent what may be wrong");
+		cr_assert_eq(o->fault, FAULT_UNKNOWN, "it was sent what may be wrong");
 	else if (f->leg == FAILED_PREFILL && f->cause == CAUSE_TIMEOUT && f->decode_waits)
 		cr_assert_eq(o->fault, FAULT_BOTH, "either of the two may be at fault");
 	else
@@ -122,12 +122,12 @@ Test(failure, as_the_documents_say)
 			ACTION_IGNORE},
 		{{.leg = FAILED_DECODE, .cause = CAUSE_BROKEN, .stream_done = true}, FAULT_NONE,
 			ACTION_FINISH},
-		{{.leg = FAILED_DECODE, .cause = CAUSE_TIMEOUT, .speculative = true}, FAULT_NOBODY,
+		{{.leg = FAILED_DECODE, .cause = CAUSE_TIMEOUT, .speculative = true}, FAULT_UNKNOWN,
 			ACTION_CORRECT},
 		{{.leg = FAILED_PREFILL, .cause = CAUSE_TIMEOUT, .decode_waits = true}, FAULT_BOTH,
 			ACTION_OTHERS},
-		{{.leg = FAILED_DECODE, .cause = CAUSE_SHORTAGE}, FAULT_NOBODY, ACTION_REFUSE},
-		{{.leg = FAILED_DECODE, .cause = CAUSE_STALE}, FAULT_NOBODY, ACTION_OTHERS},
+		{{.leg = FAILED_DECODE, .cause = CAUSE_SHORTAGE}, FAULT_UNKNOWN, ACTION_REFUSE},
+		{{.leg = FAILED_DECODE, .cause = CAUSE_STALE}, FAULT_UNKNOWN, ACTION_OTHERS},
 	};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
