@@ -154,7 +154,7 @@ Test(mooncake, forgotten_after_failures_and_restarts)
 	cr_assert(asks(), "all its connections were gone");
 }
 
-/* An id that differs from the prediction: decode is sent this id and its rank. */
+/* A repeated prefill has another id: decode is sent this id and the engine id. */
 Test(mooncake, prefill_done_again)
 {
 	begin("{\"a\":1}");
