@@ -64,6 +64,7 @@ ROUTER_POOL = """
   - name: {lane}
     models: [{lane}]
     connector: nixl
+    routing_threshold: {threshold}
     prefill: [{{url: "http://127.0.0.1:{prefill}"}}]
     decode: [{{url: "http://127.0.0.1:{engine}"}}]
 """
@@ -127,10 +128,10 @@ def post(port, path, body):
 class Stage:
     """`ports[who][lane]` is where to send; `pid[who]` the root of a process tree."""
 
-    def __init__(self, proxies=("router", "nginx", "haproxy"), router_under=(), fds=20000, workers=1):
+    def __init__(self, proxies=("router", "nginx", "haproxy"), router_under=(), fds=20000, workers=1, legs=2):
         self.dir = Path(tempfile.mkdtemp(prefix="pdrouter-bench."))
         self.ports, self.pid, self.started = {}, {}, []
-        self.fds, self.workers = fds, workers
+        self.fds, self.workers, self.legs = fds, workers, legs
         try:
             self.engines()
             for who in proxies:
@@ -189,7 +190,8 @@ class Stage:
 
     def router(self, under):
         port = free_port()
-        pools = "".join(ROUTER_POOL.format(lane=x, prefill=self.prefill, engine=self.direct[x]) for x in LANES)
+        threshold = 0 if self.legs == 2 else 1000000  # a prompt below it goes to decode alone
+        pools = "".join(ROUTER_POOL.format(lane=x, prefill=self.prefill, engine=self.direct[x], threshold=threshold) for x in LANES)
         conf = self.dir / "pdrouter.yaml"
         conf.write_text(ROUTER.format(port=port, pools=pools, workers=self.workers))
         p = self.run("router", [*under, BIN / "pdrouter", "-c", conf])
