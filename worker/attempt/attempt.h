@@ -179,7 +179,7 @@ void attempt_drop_text(struct attempt *a);
  * worker->detached. */
 void attempt_detach(struct attempt *a);
 
-/* --- the writers of the three states, and of `lookup`: an impossible step aborts */
+/* --- the writers of the four states: an impossible step aborts */
 
 void attempt_set_lookup(struct attempt *a, enum lookup_state to);
 void attempt_set_prefill(struct attempt *a, enum prefill_state to);

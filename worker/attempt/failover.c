@@ -484,8 +484,8 @@ bool
 failover_others(struct attempt *a, enum leg_kind kind, const struct outcome *o)
 {
 	struct job *job = a->branch->job;
-	/* else the same failure is reported again (of a lookup, of half an error's answer), or
-	 * no engine has failed */
+	/* A failure is logged and counted once per attempt, and not if no engine is at fault.  A
+	 * lookup, or an error's answer in two halves, reports the same failure again. */
 	const bool first = !a->failure_counted && o->a_try;
 	struct search s = {.failed = a,
 		.kind = kind,

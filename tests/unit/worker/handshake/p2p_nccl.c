@@ -69,8 +69,8 @@ Test(p2p_nccl, an_address_that_is_unknown_or_does_not_fit)
 	cr_assert_eq(begin("10.0.1.2:21001", ""), END_NOT_LEARNED);
 	memset(host, 'x', sizeof(host) - 1);
 	host[sizeof(host) - 1] = '\0';
-	cr_assert_eq(
-		begin("10.0.1.2:21001", host), END_NOT_LEARNED, "a cut address would name another engine");
+	cr_assert_eq(begin("10.0.1.2:21001", host), END_NOT_LEARNED,
+		"a cut address would name another engine");
 }
 
 Test(p2p_nccl, bodies_say_nothing)
