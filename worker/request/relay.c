@@ -198,14 +198,13 @@ last_event_end(struct req *req, struct sse *sse, const struct span *pieces, size
 static struct iovec
 chunk_size(char buf[CHUNK_SIZE], size_t n)
 {
-	char *const end = buf + CHUNK_SIZE;
-	char *p = end - 2;
+	char *p = &buf[CHUNK_SIZE - 2];
 
 	memcpy(p, "\r\n", 2);
 	do
 		*--p = "0123456789abcdef"[n & 0xf];
 	while ((n >>= 4) != 0);
-	return (struct iovec){p, (size_t)(end - p)};
+	return (struct iovec){p, CHUNK_SIZE - (size_t)(p - buf)};
 }
 
 /* Sends one client chunk (or plain bytes): head lines if not sent yet, held bytes, the payload. */

@@ -322,7 +322,8 @@ draw(uint64_t *rnd)
 	return *rnd >> 32;
 }
 
-/* Of the bucket where the threshold is, as much as lies below it: anybody, so that both ways get the like. */
+/* Of the bucket that the threshold is in, the share below the threshold: chosen by chance, so that both ways get
+ * similar requests. */
 static bool
 is_below(const struct threshold *t, uint32_t b, uint64_t *rnd)
 {
