@@ -1,6 +1,7 @@
 """Fixtures: `world` starts what one test needs and checks it afterwards; `shared` is one router with
 one engine of each role for a whole file of tests that change nothing; `fleet` is a file's own `fleet_of`."""
 import os
+import resource
 import sys
 from collections import Counter
 from pathlib import Path
@@ -19,6 +20,11 @@ from stages import Stage, lasting  # noqa: E402
 # A report ends the process at once and is seen by Process.check_log().
 os.environ.setdefault("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0:exitcode=99")
 os.environ.setdefault("UBSAN_OPTIONS", "print_stacktrace=1:halt_on_error=1")
+
+# This process plays many engines and clients: 1,024 descriptors, as some systems give, are too few.
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+most = 20000 if hard == resource.RLIM_INFINITY else min(hard, 20000)
+resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 def pytest_addoption(parser):
@@ -67,6 +73,13 @@ def pytest_runtest_makereport(item, call):
     for stage in filter(None, map(args.get, ("desk", "desks"))):
         if report.failed and hasattr(stage, "forget"):
             stage.forget()
+
+
+def pytest_terminal_summary(terminalreporter):
+    """For run_tests.sh, which tries them again alone."""
+    if "PDR_FAILED" in os.environ:
+        failed = terminalreporter.stats.get("failed", [])
+        Path(os.environ["PDR_FAILED"]).write_text("".join(f"tests/e2e/{r.nodeid}\n" for r in failed))
 
 
 @pytest.fixture

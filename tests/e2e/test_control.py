@@ -123,6 +123,7 @@ def test_check_says_what_is_broken(world):
 def test_worker_refuses_a_segment_of_another_version(world):
     """It does not serve, and is not started again and again: what it was born into will not change."""
     r, _, _ = world.pd(workers=2)
+    wait("all workers", lambda: r.ctl("workers").stdout.count("state=ready") == 2)  # one that starts would end the router
     with another_version(r):
         r.murder(r.children()[0])
         r.wait_log("the shared memory is not of this version and build")

@@ -12,10 +12,11 @@ cd "$(dirname "$0")/../.." || exit 1
 logs=$PWD/build/test
 rm -rf "$logs"
 mkdir -p "$logs"
-passed=0 failed=0 bad=()
+passed=0 failed=0 bad=() unsteady=()
 began=$SECONDS
 export ASAN_OPTIONS=detect_leaks=1 # leaks fail the run
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+crashes='invariant broken|process exited|signal"?[=:]"?(ABRT|SEGV|BUS|FPE)'
 reports='ERROR: [A-Za-z]*Sanitizer|runtime error:|SUMMARY: [A-Za-z]*Sanitizer'
 
 count() { # PASSED FAILED NAME LOG SECONDS
@@ -70,17 +71,46 @@ units() { # VARIANT
 	count "$ok" $((no + lost)) "unit tests, $1" "$log" $((SECONDS - from))
 }
 
-# End-to-end tests; none is tried again.
+# End-to-end tests.  The parallel part first, then alone those that measure time.
 end_to_end() { # VARIANT NAME PYTEST-ARGUMENTS...
 	local variant=$1 name=$2 log from=$SECONDS rc ok no
 	shift 2
 	log=$logs/${name//[^a-z0-9]/-}.log
-	PDR_VARIANT=$variant build/venv/bin/python -m pytest -c tests/e2e/pytest.ini --tb=short tests/e2e "$@" >"$log" 2>&1
+	pytest "$variant" "$log" tests/e2e "$@"
 	rc=$?
 	ok=$(tail -n 1 "$log" | grep -oE '[0-9]+ passed' | grep -oE '[0-9]+')
 	no=$(tail -n 1 "$log" | grep -oE '[0-9]+ (failed|error)' | awk '{ n += $1 } END { print n + 0 }')
 	[ $rc -ne 0 ] && [ "$no" -eq 0 ] && no=1
+	if [ "$no" -gt 0 ] && only_unsteady "$variant" "$log" "$no"; then
+		ok=$((${ok:-0} + no)) no=0
+	fi
 	count "${ok:-0}" "$no" "$name" "$log" $((SECONDS - from))
+}
+
+pytest() { # VARIANT LOG ARGUMENTS...
+	local variant=$1 log=$2
+	shift 2
+	PDR_VARIANT=$variant PDR_FAILED=$log.failed build/venv/bin/python -m pytest -c tests/e2e/pytest.ini --tb=short "$@" >"$log" 2>&1
+}
+
+# One test of the whole run, at most, may fail beside others on a machine that is short of time, if it passes alone, five
+# times in a row, and its whole file once.  It passes, and is shown as UNSTEADY, to be mended.  Never a crash or a sanitizer's
+# report, nor what a test found broken when it looked around at its end (pytest's "error").
+only_unsteady() { # VARIANT LOG COUNT
+	local one which files
+	mapfile -t which <"$2.failed"
+	if [ $((${#unsteady[@]} + $3)) -gt 1 ] || [ "${#which[@]}" -ne "$3" ] || grep -qE "$reports|$crashes" "$2"; then
+		return 1
+	fi
+	for one in 1 2 3 4 5; do
+		PDR_ALL=1 pytest "$1" "$2.again" "${which[@]}" || return 1
+	done
+	mapfile -t files < <(printf '%s\n' "${which[@]%%::*}" | sort -u)
+	pytest "$1" "$2.again" -n 3 "${files[@]}" || return 1
+	for one in "${which[@]}"; do
+		unsteady+=("$one, $1: $2")
+	done
+	tail -n 40 "$2" | cut -c1-400 | sed 's/^/    /'
 }
 
 build() { # VARIANT TARGETS...
@@ -141,6 +171,9 @@ for one in "${@:-lint verify release asan}"; do
 	done
 done
 echo
+for one in "${unsteady[@]}"; do
+	echo "UNSTEADY $one"
+done
 for one in "${bad[@]}"; do
 	echo "FAILED $one"
 done
