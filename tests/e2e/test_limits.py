@@ -68,7 +68,8 @@ def test_retry_after_is_when_the_next_one_is_in_order(world):
     assert (code(a), a["retry-after"], a.error["type"]) == ((429, "client_rate"), "1", "rate_limit_error")
     wait("the next one", lambda: ask(r, key("a")).status == 200)
     assert time.monotonic() - began <= 1.5 * SLOW
-    assert r.end(4)["reason"] == "client_rate" and r.end(4)["states"] == "hd"
+    refused = [x for x in r.all_ended() if x["reason"] == "client_rate"]  # the lines of two workers may change places
+    assert refused and refused[0]["states"] == "hd"
 
 
 def test_the_sdk_sees_a_rate_limit_and_waits_as_told(world):
