@@ -467,7 +467,7 @@ def test_a_handoff_that_is_too_old_is_not_used(world, kind, again, source):
     assert text_of(c.events()) == expect.text("hello", 4)
     assert r.metric("prefill_again_total") == 1
     r.wait_idle()
-    assert 200 <= r.ends()[-1]["prefill_ms"] < 600, "the second prefill alone"
+    assert 150 <= r.ends()[-1]["prefill_ms"] < 600, "the second prefill alone"
     first, second = p.requests()
     assert first["x-request-id"] != second["x-request-id"] == d.last()["x-request-id"]
     assert second["x-request-id"] in d.last().json()["kv_transfer_params"]["remote_request_id"]
