@@ -164,26 +164,13 @@ fails_at_once(struct attempt *a, const struct span *pieces, size_t n, bool done)
 	return true;
 }
 
-/* Ends an answer that has passed unchanged, according to its own last events. */
-static void
-ended(struct attempt *a)
-{
-	struct job *job = a->branch->job;
-	const bool good = attempt_decode_leg(a)->status < 300 && !a->sse.error;
-
-	if (!good)
-		job->detail = failover_who(LEG_DECODE);
-	job->ops->end(job, good ? END_OK : END_ENGINE_STATUS);
-}
-
 static void
 pass_payload(struct attempt *a, const struct span *pieces, size_t n, bool done)
 {
 	struct job *job = a->branch->job;
 
 	job->ops->payload(job, attempt_decode_leg(a), &a->sse, pieces, n, done);
-	if (job->text != NULL)
-		branches_drop_text_if_sent(job);
+	branches_drop_text_if_sent(job);
 }
 
 void
@@ -213,7 +200,7 @@ decode_payload(struct attempt *a, const struct span *pieces, size_t n, bool done
 	} else if (a->event.n > a->w->conf->max_answer) {
 		job->ops->cut(job, END_DECODE_ANSWER, NULL);
 	}
-	if (a->life == ATTEMPT_SERVING && job->text != NULL)
+	if (a->life == ATTEMPT_SERVING)
 		branches_drop_text_if_sent(job);
 }
 
@@ -248,7 +235,7 @@ stream_ended(struct attempt *a)
 	if (resume_follows(job, attempt_decode_leg(a)))
 		deliver_followed_ended(a);
 	else
-		ended(a);
+		deliver_end(a);
 }
 
 /* Decode was sent its request first, and its whole answer is here. */
@@ -322,7 +309,7 @@ decode_answered(struct attempt *a)
 		stream_ended(a);
 	else
 		first_answered(a);
-	if (a->life == ATTEMPT_SERVING && job->text != NULL)
+	if (a->life == ATTEMPT_SERVING)
 		branches_drop_text_if_sent(job);
 }
 

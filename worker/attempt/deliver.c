@@ -108,20 +108,27 @@ deliver_part_ended(struct attempt *a)
 }
 
 void
+deliver_end(struct attempt *a)
+{
+	struct job *job = a->branch->job;
+	const bool good = attempt_decode_leg(a)->status < 300 && !a->sse.error;
+
+	if (!good)
+		job->detail = failover_who(LEG_DECODE);
+	job->ops->end(job, good ? END_OK : END_ENGINE_STATUS);
+}
+
+void
 deliver_followed_ended(struct attempt *a)
 {
 	struct job *job = a->branch->job;
-	const struct leg *d = attempt_decode_leg(a);
-	const bool good = d->status < 300 && !a->sse.error;
 
 	if (a->withheld == WITHHELD_SLOW_CLIENT)
 		return;     /* deliver_drained() */
 	if (a->event.n > 0) /* behind the last event */
 		job->ops->events(job, a->event.p, a->event.n);
 	job->ops->end_events(job);
-	if (!good)
-		job->detail = failover_who(LEG_DECODE);
-	job->ops->end(job, good ? END_OK : END_ENGINE_STATUS);
+	deliver_end(a);
 }
 
 /* --- events -------------------------------------------------------------------------------------- */

@@ -21,6 +21,8 @@ void deliver_events(struct attempt *a);
 bool deliver_prefill_part(struct attempt *a);
 /* The branch's answer is complete: ends a rewritten answer once all branches are complete. */
 void deliver_part_ended(struct attempt *a);
+/* Ends the job after an answer of one attempt: good, or by what the decode engine has reported. */
+void deliver_end(struct attempt *a);
 /* A followed stream has ended. */
 void deliver_followed_ended(struct attempt *a);
 /* The client's socket took all queued bytes: continues the events and ends that waited for the

@@ -83,7 +83,7 @@ prefill_answered(struct attempt *a)
 		return;
 	}
 	go_on(a, r);
-	if (a->life == ATTEMPT_SERVING && job->text != NULL)
+	if (a->life == ATTEMPT_SERVING)
 		branches_drop_text_if_sent(job);
 }
 

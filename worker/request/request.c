@@ -154,7 +154,7 @@ planned(struct req *req)
 	enum req_end why;
 
 	req->job.end = END_OK; /* may be set by an earlier try to plan */
-	why = serve_begin(&req->job, req->plan.reserved, req->plan.way.nbranches);
+	why = serve_begin(&req->job, req->w->reserved, req->plan.way.nbranches);
 	if (why != END_OK) {
 		req_refuse_with(req, why);
 		return;

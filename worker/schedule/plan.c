@@ -94,7 +94,7 @@ choose_within(const struct plan *p, struct selection s[ROLE_N], enum role one, s
 	if (looks_first(p, s))
 		why = shortage_now(ret, s, p->way.nbranches);
 	for (uint32_t i = 0; i < p->way.nbranches && why == END_OK; i++)
-		why = choose_branch(p, s, one, &p->reserved[i], ret);
+		why = choose_branch(p, s, one, &p->w->reserved[i], ret);
 	s[ROLE_PREFILL].groups = s[ROLE_DECODE].groups = SELECT_ALL_GROUPS;
 	return why;
 }
@@ -104,7 +104,7 @@ drop_engines(const struct plan *p)
 {
 	for (uint32_t i = 0; i < p->way.nbranches; i++)
 		for (enum role r = 0; r < ROLE_N; r++)
-			reservation_drop(p->w, &p->reserved[i].of[r]);
+			reservation_drop(p->w, &p->w->reserved[i].of[r]);
 }
 
 /* All endpoints of all branches, or none.  Busy endpoints only where no other could serve, even if it were not full. */
@@ -276,7 +276,6 @@ plan_make(struct plan *p)
 	struct shortage shortage;
 	uint64_t most_ms;
 
-	p->reserved = p->w->reserved;
 	do
 		p->end = plan_once(p, &shortage, &most_ms);
 	while ((p->end == END_NO_CAPACITY &&

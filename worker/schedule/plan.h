@@ -28,8 +28,6 @@ struct plan {
 
 	/* chosen */
 	struct way way;
-	/* [way.nbranches]; the worker's: the caller takes the reservations over before anything else is planned */
-	struct reserved *reserved;
 
 	/* PLAN_WAITS: how the request ends at waiter.deadline_ms.  PLAN_REFUSED: how it ends now. */
 	enum req_end end;
@@ -38,7 +36,9 @@ struct plan {
 };
 
 enum plan_result {
-	PLAN_DONE, /* plan->reserved has the engines */
+	/* worker->reserved has the engines of way.nbranches branches: the caller takes them over before anything else
+	 * is planned */
+	PLAN_DONE,
 	/* Nothing is reserved.  waiter.waits: plan again when the waiter is woken; else plan again at the next tick. */
 	PLAN_WAITS,
 	PLAN_REFUSED, /* nothing is reserved */
