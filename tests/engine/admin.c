@@ -135,9 +135,10 @@ admin_server_info(struct conn *c)
 	buf_json(&b, o->models[0], strlen(o->models[0]));
 	buf_fmt(&b,
 		",\"context_length\":null,\"tp_size\":1,\"dp_size\":%d,\"disaggregation_mode\":\"%s\","
-		"\"disaggregation_bootstrap_port\":%d,\"internal_states\":[{\"last_gen_throughput\":0.0,"
+		"\"disaggregation_bootstrap_port\":%d,\"random_seed\":%u,\"internal_states\":[{\"last_gen_throughput\":0.0,"
 		"\"disaggregation_mode\":\"%s\"}],\"version\":\"0.5.23+pdsim\"}",
-		o->dp_size, modes[o->role], c->sim->bootstrap_port, modes[o->role]);
+		o->dp_size, modes[o->role], c->sim->bootstrap_port, c->sim->seed & 0x3fffffff,
+		modes[o->role]);
 	reply(c, &b);
 }
 
@@ -299,6 +300,7 @@ admin_sim_load(struct conn *c)
 		c->sim->o.load = (int)n;
 	if (json_int(json_get(doc, "waiting"), &n) && n >= 0 && n < INT32_MAX)
 		c->sim->o.load_waiting = (int)n;
+	c->sim->load_fixed = json_true(json_get(doc, "fixed"));
 	ok(c);
 }
 

@@ -11,6 +11,8 @@
 #include "tests/engine/conn.h"
 #include "tests/engine/sim.h"
 
+#define NOBODYS_PORT 1 /* nobody listens there */
+
 struct kind;
 
 struct pace {
@@ -22,11 +24,12 @@ struct fault {
 	TAILQ_ENTRY(fault) next;
 	unsigned refs;
 	const struct kind *kind;
-	struct buf path, headers, body;
+	struct buf path, contains, headers, body, host;
 	bool has_body, has_type, listed;
 	int status;
 	int64_t after_events, count; /* count -1: for ever */
-	double delay_ms;
+	double delay_ms, factor;     /* factor 0: none */
+	int port;
 	struct pace *pace;
 	unsigned npace;
 	enum { END_FINISH, END_RESET, END_CLOSE, END_STALL } end;
@@ -210,6 +213,7 @@ static const struct kind {
 	{"error_event", NULL, cut_error_event, 0},
 	{"slow", NULL, NULL, 0},
 	{"null_kv", NULL, NULL, 0},
+	{"kv_unreachable", NULL, NULL, 0},
 	{"no_push", NULL, NULL, 0},
 	{"notice_none", NULL, NULL, 0},
 	{"notice_twice", NULL, NULL, 0},
@@ -227,20 +231,31 @@ is(const struct fault *f, const char *kind)
 
 /* ---- where they meet a request ---- */
 
-/* The first fault that means this path; without a path of its own it means generation. */
+/* Without a path of its own a fault means generation. */
+static bool
+means_path(const struct fault *f, const char *path, size_t n, bool is_gen)
+{
+	if (f->path.len == 0)
+		return is_gen;
+	return (f->path.len == n && memcmp(f->path.p, path, n) == 0) ||
+	       (f->path.len == 1 && *f->path.p == '*');
+}
+
+/* The first fault that means this path, and this body if the fault names a part of bodies.  body is NULL: the request has not
+ * been read, and only a fault of kept connections may meet it. */
 static struct fault *
-find(struct sim *sim, const char *path, size_t n, bool is_gen, bool keepalive)
+find(struct sim *sim, const char *path, size_t n, bool is_gen, const struct buf *body)
 {
 	struct fault *f;
 
 	TAILQ_FOREACH(f, &sim->faults, next)
 	{
-		bool here = f->path.len == 0
-				    ? is_gen
-				    : (f->path.len == n && memcmp(f->path.p, path, n) == 0) ||
-					      (f->path.len == 1 && *f->path.p == '*');
+		bool in_body = f->contains.len == 0 ||
+			       (body != NULL && memmem(body->p, body->len, f->contains.p,
+							f->contains.len) != NULL);
 
-		if (here && is(f, "close_keepalive") == keepalive)
+		if (means_path(f, path, n, is_gen) && in_body &&
+			is(f, "close_keepalive") == (body == NULL))
 			break;
 	}
 	return f;
@@ -261,7 +276,7 @@ fault_match(struct conn *c, bool is_gen)
 {
 	const char *q = memchr(c->url.p, '?', c->url.len);
 	size_t n = q ? (size_t)(q - c->url.p) : c->url.len;
-	struct fault *f = find(c->sim, c->url.p, n, is_gen, false);
+	struct fault *f = find(c->sim, c->url.p, n, is_gen, &c->body);
 
 	if (f == NULL)
 		return false;
@@ -338,7 +353,26 @@ fault_is(const struct conn *c, const char *kind)
 double
 fault_gap_ms(const struct conn *c, double dflt)
 {
-	return is(c->fault, "slow") ? c->fault->delay_ms : dflt;
+	if (!is(c->fault, "slow"))
+		return dflt;
+	return c->fault->factor > 0 ? dflt * c->fault->factor : c->fault->delay_ms;
+}
+
+double
+fault_prefill_ms(const struct conn *c, double dflt)
+{
+	return is(c->fault, "slow") && c->fault->factor > 0 ? dflt * c->fault->factor : dflt;
+}
+
+bool
+fault_side(const struct conn *c, const char **host, int *port)
+{
+	if (!is(c->fault, "kv_unreachable"))
+		return false;
+	if (c->fault->host.len > 0)
+		*host = buf_cstr(&c->fault->host);
+	*port = c->fault->port;
+	return true;
 }
 
 bool
@@ -360,7 +394,7 @@ fault_take_keepalive(struct sim *sim, int fd)
 	while (end < line + n && *end != ' ' && *end != '?')
 		end++;
 	f = find(sim, path, (size_t)(end - path),
-		memmem(path, (size_t)(end - path), "completions", 11) != NULL, true);
+		memmem(path, (size_t)(end - path), "completions", 11) != NULL, NULL);
 	if (f == NULL)
 		return false;
 	spend(sim, f);
@@ -382,6 +416,8 @@ fault_put(struct fault **pf)
 		buf_free(&f->pace[i].data);
 	free(f->pace);
 	buf_free(&f->path);
+	buf_free(&f->contains);
+	buf_free(&f->host);
 	buf_free(&f->headers);
 	buf_free(&f->body);
 	free(f);
@@ -507,7 +543,7 @@ fault_add(struct sim *sim, struct jv spec)
 	struct jv name = json_get(spec, "kind");
 	const char *wrong = NULL;
 	struct fault *f;
-	int64_t status;
+	int64_t status, port = NOBODYS_PORT;
 	size_t i = 0;
 
 	if (json_is(name, "none")) {
@@ -528,11 +564,16 @@ fault_add(struct sim *sim, struct jv spec)
 	f->count = f->after_events = 1;
 	status = kinds[i].status;
 	json_text_buf(json_get(spec, "path"), &f->path);
+	json_text_buf(json_get(spec, "contains"), &f->contains);
+	json_text_buf(json_get(spec, "host"), &f->host);
 	(void)json_int(json_get(spec, "status"), &status);
 	(void)json_int(json_get(spec, "count"), &f->count);
 	(void)json_int(json_get(spec, "after_events"), &f->after_events);
 	f->status = (int)status;
+	(void)json_int(json_get(spec, "port"), &port);
+	f->port = (int)port;
 	f->delay_ms = json_num(json_get(spec, "delay_ms"), 0);
+	f->factor = json_num(json_get(spec, "factor"), 0);
 	read_headers(f, json_get(spec, "headers"));
 	read_body(f, spec);
 	if (f->kind->begin == begin_pace)

@@ -29,7 +29,10 @@ void fault_cut(struct conn *c);
 bool fault_null_kv(const struct conn *c);
 int fault_refusal(const struct conn *c); /* the status; 0: it is not refused */
 bool fault_is(const struct conn *c, const char *kind);
-double fault_gap_ms(const struct conn *c, double dflt); /* between the tokens of a stream */
+double fault_gap_ms(const struct conn *c, double dflt);     /* between the tokens of a stream */
+double fault_prefill_ms(const struct conn *c, double dflt); /* of a prompt */
+/* True: this prefill leg's answer gives a wrong address of its KV, this one. */
+bool fault_side(const struct conn *c, const char **host, int *port);
 /* A kept connection, whose next request waits unread in fd, is to be reset now. */
 bool fault_take_keepalive(struct sim *sim, int fd);
 void fault_put(struct fault **f);

@@ -223,11 +223,13 @@ gen_rest(struct gen *g)
 void
 gen_compute(struct gen *g)
 {
+	double ms = fault_prefill_ms(g->c, g->sim->o.prefill_delay_ms);
+
 	enter(g, GEN_COMPUTE);
 	if (g->aborted)
 		gen_reply(g);
-	else if (g->mode != GEN_DECODE && g->sim->o.prefill_delay_ms > 0)
-		conn_after(g->c, g->sim->o.prefill_delay_ms, on_computed);
+	else if (g->mode != GEN_DECODE && ms > 0)
+		conn_after(g->c, ms, on_computed);
 	else
 		on_computed(g->c);
 }
@@ -262,17 +264,23 @@ gen_fail(struct gen *g, enum counter why, const char *what)
 {
 	struct conn *c = g->c;
 	bool late = g->stream && (g->headed || g->sim->o.late_errors), headed = g->headed;
-	char msg[256];
-	struct buf b = {0};
+	struct buf b = {0}, text = {0};
+	const char *msg;
 
 	count(g->sim, why);
-	(void)snprintf(msg, sizeof(msg), "remote KV of this request: %s", what);
+	last_failed(g->sim->last[0], c->last_seq, what);
+	if (g->sim->shake->failure != NULL)
+		g->sim->shake->failure(g, what, &text);
+	else
+		BUF_LIT(&text, "Internal server error");
+	msg = buf_cstr(&text);
 	if (late)
 		put_failure(g, msg, &b);
 	c->gen = NULL;
 	end(g);
 	if (!late) {
 		conn_error(c, 500, "InternalServerError", "%s", msg);
+		buf_free(&text);
 		return;
 	}
 	if (!headed)
@@ -281,6 +289,7 @@ gen_fail(struct gen *g, enum counter why, const char *what)
 	if (c->chunked)
 		conn_write(c, "0\r\n\r\n", 5);
 	conn_finish(c);
+	buf_free(&text);
 	buf_free(&b);
 }
 

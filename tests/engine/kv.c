@@ -181,7 +181,7 @@ on_expiry(evutil_socket_t fd, short what, void *arg)
 }
 
 void
-kv_params(struct kv *kv, const struct hold *h, struct buf *b)
+kv_params(struct kv *kv, const struct hold *h, const char *host, int port, struct buf *b)
 {
 	const struct opts *o = &kv->sim->o;
 	uint32_t i;
@@ -204,8 +204,8 @@ kv_params(struct kv *kv, const struct hold *h, struct buf *b)
 		buf_json(b, h->id, strlen(h->id));
 	}
 	BUF_LIT(b, ",\"remote_host\":");
-	buf_json(b, o->advertise, strlen(o->advertise));
-	buf_fmt(b, ",\"remote_port\":%d,\"tp_size\":%d", kv->sim->side_port, o->tp);
+	buf_json(b, host, strlen(host));
+	buf_fmt(b, ",\"remote_port\":%d,\"tp_size\":%d", port, o->tp);
 	if (o->vllm == VLLM_0_33)
 		buf_fmt(b,
 			",\"pp_size\":1,\"dcp_size\":1,\"remote_num_tokens\":%u,\"transfer_mode\":\"%s\","
@@ -313,8 +313,9 @@ kv_list(const struct kv *kv, struct buf *b)
 		buf_json(b, e->id, strlen(e->id));
 		BUF_LIT(b, ",\"request_id\":");
 		buf_json(b, e->xrid, strlen(e->xrid));
-		buf_fmt(b, ",\"blocks\":%u,\"age_ms\":%llu}", e->h.nblocks,
-			(unsigned long long)(now - e->began_us) / 1000);
+		buf_fmt(b, ",\"blocks\":%u,\"age_ms\":%llu,\"unreachable\":%s}", e->h.nblocks,
+			(unsigned long long)(now - e->began_us) / 1000,
+			e->h.unreachable ? "true" : "false");
 	}
 	BUF_LIT(b, "]");
 }

@@ -20,6 +20,7 @@ struct hold {
 	uint64_t prompt; /* hash of what the blocks were computed from */
 	uint64_t meta;   /* hash of what the decode engine must be told */
 	uint32_t ntokens, nblocks;
+	bool unreachable; /* its parameters name a wrong address */
 	const uint32_t *ids;
 };
 
@@ -34,7 +35,8 @@ void kv_unreserve(struct kv *kv, uint64_t nblocks);
 /* Makes a hold out of blocks that were reserved; xrid is the client's X-Request-Id, for the
  * fetcher. */
 struct hold *kv_hold(struct kv *kv, const char *id, const char *xrid, uint32_t ntokens);
-void kv_params(struct kv *kv, const struct hold *h, struct buf *out); /* kv_transfer_params */
+/* kv_transfer_params, which say that the side channel is at this host and port */
+void kv_params(struct kv *kv, const struct hold *h, const char *host, int port, struct buf *out);
 /* Over the members a decode engine needs, in any order; `push`: over those it is told by a router
  * that knows the engine only. */
 uint64_t kv_meta(struct jv params, bool push);
@@ -45,7 +47,7 @@ enum kv_outcome kv_fetch(struct kv *kv, const char *engine, const char *id, uint
 bool kv_take(struct kv *kv, const char *id);
 bool kv_release(struct kv *kv, const char *engine, const char *id);
 bool kv_has(struct kv *kv, const char *id);
-/* A JSON list of what is held: id, request_id, blocks, age_ms. */
+/* A JSON list of what is held: id, request_id, blocks, age_ms, unreachable. */
 void kv_list(const struct kv *kv, struct buf *out);
 uint64_t kv_used(const struct kv *kv);
 uint64_t kv_held_blocks(const struct kv *kv);

@@ -13,8 +13,8 @@ struct rec {
 	unsigned method, nhdr;
 	int status;
 	bool aborted;
-	size_t body_len; /* before the cap */
-	struct buf url, head, body;
+	size_t body_len;                 /* before the cap */
+	struct buf url, head, body, why; /* why: its KV could not be had */
 	struct {
 		struct span name, value;
 	} hdr[MAX_HDRS];
@@ -57,7 +57,7 @@ last_add(struct last *l, struct conn *c)
 	r->method = c->parser.method;
 	r->status = 0;
 	r->aborted = false;
-	r->url.len = r->head.len = 0;
+	r->url.len = r->head.len = r->why.len = 0;
 	buf_add(&r->url, c->url.p, c->url.len);
 	buf_add(&r->head, c->head.p, c->head.len);
 	r->nhdr = c->nhdr;
@@ -86,6 +86,15 @@ last_aborted(struct last *l, uint64_t seq)
 		r->aborted = true;
 }
 
+void
+last_failed(struct last *l, uint64_t seq, const char *why)
+{
+	struct rec *r = find(l, seq);
+
+	if (r != NULL)
+		buf_str(&r->why, why);
+}
+
 static void
 dump(const struct rec *r, struct buf *b)
 {
@@ -104,7 +113,9 @@ dump(const struct rec *r, struct buf *b)
 		buf_json(b, r->head.p + r->hdr[i].value.at, r->hdr[i].value.len);
 		BUF_LIT(b, "]");
 	}
-	buf_fmt(b, "],\"body_len\":%zu,\"body\":\"", r->body_len);
+	BUF_LIT(b, "],\"failed\":");
+	buf_json(b, r->why.p, r->why.len);
+	buf_fmt(b, ",\"body_len\":%zu,\"body\":\"", r->body_len);
 	buf_base64(b, r->body.p, r->body.len);
 	BUF_LIT(b, "\"}");
 }
@@ -144,6 +155,7 @@ last_free(struct last **pl)
 		buf_free(&l->rec[i].url);
 		buf_free(&l->rec[i].head);
 		buf_free(&l->rec[i].body);
+		buf_free(&l->rec[i].why);
 	}
 	free(l);
 }

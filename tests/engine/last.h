@@ -16,6 +16,7 @@ struct last *last_new(size_t keep_body);
 uint64_t last_add(struct last *l, struct conn *c); /* its number, never 0 */
 void last_status(struct last *l, uint64_t seq, int status);
 void last_aborted(struct last *l, uint64_t seq);
+void last_failed(struct last *l, uint64_t seq, const char *why);   /* what its client is not told */
 void last_dump(const struct last *l, unsigned n, struct buf *out); /* a JSON array, oldest first */
 void last_clear(struct last *l);
 void last_free(struct last **l);

@@ -87,12 +87,14 @@ static const struct option_row rows[] = {
 	{ "block-ids", O_CHOICE, AT(ids), 0, 0, { "ints", "strings", "nested" }, "form of remote_block_ids" },
 	{ "big-ids", O_FLAG, AT(big_ids), 0, 0, { 0 }, "block ids above 2^53 and a member above 2^64" },
 	{ "kv-timeout", O_MS, AT(kv_timeout_s), 0, BIG, { 0 }, "seconds until unfetched KV is freed" },
+	{ "kv-load-failure", O_CHOICE, AT(load_failure), 0, 0, { "fail", "recompute" }, "nixl, D: what becomes of a request whose KV cannot be fetched" },
 	{ "fetch-timeout", O_MS, AT(fetch_timeout_s), 0.001, BIG, { 0 }, "seconds a decode engine waits for the side channel" },
 	{ "fetch-delay", O_MS, AT(fetch_delay_ms), 0, BIG, { 0 }, "ms from a decode request to its fetch" },
 	{ "token-delay", O_MS, AT(token_delay_ms), 0, BIG, { 0 }, "ms from token to token" },
 	{ "prefill-delay", O_MS, AT(prefill_delay_ms), 0, BIG, { 0 }, "ms a prompt takes" },
 	{ "max-running", O_INT, AT(max_running), 0, 1e9, { 0 }, "requests at once, the others wait; 0 is no limit" },
 	{ "max-model-len", O_I64, AT(max_model_len), 1, BIG, { 0 }, "tokens of prompt and answer together" },
+	{ "start-time", O_CHOICE, AT(start_time), 0, 0, { "auto", "yes", "no" }, "process_start_time_seconds in /metrics; auto: of vLLM, whose server is one process" },
 	{ "load", O_INT, AT(load), 0, 1e9, { 0 }, "requests more than there are, in the metrics" },
 	{ "flat-errors", O_FLAG, AT(flat_errors), 0, 0, { 0 }, "errors in the form before vLLM 0.11, as SGLang" },
 	{ "late-errors", O_FLAG, AT(late_errors), 0, 0, { 0 }, "refuse KV of a stream by an event after 200, as vLLM does" },
@@ -348,10 +350,14 @@ static void
 name_engine(struct sim *sim)
 {
 	unsigned char r[16];
+	struct timespec now;
 
 	if (getrandom(r, sizeof(r), 0) != (ssize_t)sizeof(r))
 		abort();
 	memcpy(&sim->rng, r, sizeof(sim->rng));
+	memcpy(&sim->seed, r + 8, sizeof(sim->seed));
+	(void)clock_gettime(CLOCK_REALTIME, &now);
+	sim->born = (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 	(void)snprintf(sim->engine_id, sizeof(sim->engine_id),
 		"%02x%02x%02x%02x-%02x%02x-4%01x%02x-a%01x%02x-%02x%02x%02x%02x%02x%02x", r[0],
 		r[1], r[2], r[3], r[4], r[5], r[6] & 15, r[7], r[8] & 15, r[9], r[10], r[11], r[12],

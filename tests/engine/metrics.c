@@ -63,10 +63,11 @@ put_engine(struct sim *sim, struct buf *b)
 	const struct engine_names *n = &names[sim->o.engine];
 	bool vllm = sim->o.engine == FLAVOUR_VLLM;
 	/* a request whose KV is still travelling counts as waiting (vLLM) */
-	uint64_t running = sim->running - sim->travelling + (uint64_t)sim->o.load;
-	uint64_t waiting =
-		sim->queued + (vllm ? sim->travelling : 0) + (uint64_t)sim->o.load_waiting;
+	uint64_t running = sim->running - sim->travelling;
+	uint64_t waiting = sim->queued + (vllm ? sim->travelling : 0);
 
+	running = (sim->load_fixed ? 0 : running) + (uint64_t)sim->o.load;
+	waiting = (sim->load_fixed ? 0 : waiting) + (uint64_t)sim->o.load_waiting;
 	engine_value(sim, b, n->running, "gauge", "Requests being executed.", (double)running);
 	engine_value(sim, b, n->waiting, "gauge", "Requests waiting.", (double)waiting);
 	if (!vllm && sim->o.role == ROLE_PREFILL)
@@ -81,6 +82,21 @@ put_engine(struct sim *sim, struct buf *b)
 		(double)sim->counters[CTR_prompt_tokens]);
 	engine_value(sim, b, n->generation_tokens, "counter", "Tokens generated.",
 		(double)sim->counters[CTR_generation_tokens]);
+}
+
+/* vLLM's page is of the one process that serves HTTP.  SGLang's is put together from the files of several processes, which have
+ * no such figure (prometheus_client's multiprocess mode). */
+static void
+put_process(struct sim *sim, struct buf *b)
+{
+	static const char name[] = "process_start_time_seconds";
+	bool shown = sim->o.start_time == START_TIME_YES ||
+		     (sim->o.start_time == START_TIME_AUTO && sim->o.engine == FLAVOUR_VLLM);
+
+	if (!shown)
+		return;
+	help(b, name, "gauge", "Start time of the process since unix epoch in seconds.");
+	buf_fmt(b, "%s %.17g\n", name, sim->born);
 }
 
 static void
@@ -116,6 +132,7 @@ admin_metrics(struct conn *c)
 	struct sim *sim = c->sim;
 	struct buf b = {0};
 
+	put_process(sim, &b);
 	put_engine(sim, &b);
 	gauge(&b, "pdsim:held_blocks", "KV blocks held for a fetch.", kv_held_blocks(sim->kv));
 	gauge(&b, "pdsim:held_requests", "KV holds waiting for a fetch.",

@@ -91,6 +91,10 @@ class Engine:
         check(m, "no metric", name)
         return float(m[1])
 
+    def why(self):
+        """Why the last request could not have its KV; its client is told what the real engine tells."""
+        return json.loads(self.call("GET", "/sim/last?n=1")[1])["requests"][0]["failed"]
+
     def until(self, name, value, seconds=5):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -315,7 +319,7 @@ def check_hand_shake():
             same((p.metric("pdsim:kv_fetched_total"), d.metric("pdsim:kv_loaded_total")), (1, 1))
             r = d.post("/v1/completions", leg, None, None, 500)  # single use
             same((r["error"]["type"], r["error"]["code"]), ("InternalServerError", 500))
-            check("MISSING" in r["error"]["message"], r)
+            same((r["error"]["message"], d.why()), ("Internal server error", "MISSING"))
             same((d.metric("pdsim:kv_refused_total"), d.metric("pdsim:request_id_mismatch_total")), (1, 0))
 
 
@@ -327,12 +331,14 @@ def check_mix_ups():
             (change or (lambda kv: None))(kv)
             return d.post("/v1/completions", {"prompt": PROMPT, "kv_transfer_params": kv, **more}, rid, None, want)
 
-        check("DIFFER prompt" in leg(500, prompt=PROMPT + "!")["error"]["message"])
-        check("DIFFER prompt" in leg(500, cache_salt="s")["error"]["message"])
-        check("DIFFER kv" in leg(500, lambda kv: kv.update(remote_block_ids=[1, 2]))["error"]["message"])
-        check("DIFFER kv" in leg(500, lambda kv: kv.pop("tp_size"))["error"]["message"])
-        check("DIFFER engine" in leg(500, lambda kv: kv.update(remote_engine_id="x"))["error"]["message"])
-        check("MISSING" in leg(500, lambda kv: kv.update(remote_request_id="x y%"))["error"]["message"])
+        for why, change, more in (
+                ("DIFFER prompt", None, {"prompt": PROMPT + "!"}), ("DIFFER prompt", None, {"cache_salt": "s"}),
+                ("DIFFER kv_transfer_params", lambda kv: kv.update(remote_block_ids=[1, 2]), {}),
+                ("DIFFER kv_transfer_params", lambda kv: kv.pop("tp_size"), {}),
+                ("DIFFER engine_id", lambda kv: kv.update(remote_engine_id="x"), {}),
+                ("MISSING", lambda kv: kv.update(remote_request_id="x y%"), {})):
+            leg(500, change, **more)
+            same(d.why(), why)
         rid = fresh()
         kv = p.post("/v1/completions", prefill_body(), rid)["kv_transfer_params"]
         held = json.loads(p.call("GET", "/sim/held")[1])
@@ -342,7 +348,8 @@ def check_mix_ups():
         same(p.metric("pdsim:kv_replayed_total"), 0)
         d.post("/v1/completions", again, None, None, 500)
         same(p.metric("pdsim:kv_replayed_total"), 1)
-        check("UNREACHABLE" in leg(500, lambda kv: kv.update(remote_port=1))["error"]["message"])
+        leg(500, lambda kv: kv.update(remote_port=1))
+        same(d.why(), "UNREACHABLE")
         leg(500, lambda kv: kv.pop("remote_host"))
         same(p.metric("pdsim:held_requests"), 8)  # a mix-up is not hidden
         leg(200, lambda kv: kv.update(remote_host="localhost", added_by_somebody=1))
@@ -552,6 +559,52 @@ def check_faults():
         same((e.metric("pdsim:faults_total"), e.call("GET", "/ready")[0]), (0, 200))
 
 
+def check_misbehaviour():
+    """What a router has to find out: KV that nobody can fetch, an engine that is slow, figures that cannot be, one poisonous body, a new life."""
+    with Engine("--role", "prefill") as p, Engine("--role", "prefill") as other, Engine("--role", "decode") as d, \
+            Engine("--role", "decode", "--late-errors", "--kv-load-failure", "fail") as late, Engine("--role", "decode", "--kv-load-failure", "recompute") as again:
+        for fault, why in ({}, "UNREACHABLE"), ({"host": "localhost", "port": other.side}, "DIFFER engine_id"):
+            p.fault(kind="kv_unreachable", count=3, **fault)
+            legs = [(r, p.post("/v1/completions", prefill_body(), r)["kv_transfer_params"]) for r in (fresh(), fresh(), fresh())]
+            same({(kv["remote_port"], kv["remote_host"]) for _, kv in legs}, {(fault.get("port", 1), fault.get("host", "127.0.0.1"))})
+            rid, kv = legs[0]
+            r = d.post("/v1/completions", {"prompt": PROMPT, "kv_transfer_params": kv}, rid, None, 500)
+            same((r["error"]["message"], r["error"]["type"], r["error"]["code"], d.why()), ("Internal server error", "InternalServerError", 500, why))
+            body = {"prompt": PROMPT, "kv_transfer_params": legs[1][1], "stream": True}
+            status, data, _ = late.call("POST", "/v1/completions", body, {"X-Request-Id": legs[1][0]})
+            ev = events(data)
+            same((status, json.loads(ev[0])["error"]["message"], ev[1:]), (200, "Internal server error", ["[DONE]"]))
+            r = again.post("/v1/completions", {"prompt": PROMPT, "kv_transfer_params": legs[2][1]}, legs[2][0])
+            same(r["choices"][0]["text"], expect.text(PROMPT))
+        same((again.metric("pdsim:kv_recomputed_total"), again.metric("pdsim:kv_refused_total")), (2, 0))
+        same((d.metric("pdsim:kv_refused_total"), p.metric("pdsim:held_requests"), p.metric("pdsim:kv_replayed_total")), (2, 6, 0))
+        handoff(p, d)
+        check(abs(p.metric("process_start_time_seconds") - time.time()) < 60)
+        check(p.metric("process_start_time_seconds") < other.metric("process_start_time_seconds") < d.metric("process_start_time_seconds"))
+    with Engine("--token-delay", "10", "--prefill-delay", "20") as e:
+        def took(n):
+            t = time.monotonic()
+            same(e.post("/v1/completions", {"prompt": PROMPT, "max_tokens": n})["choices"][0]["text"], expect.text(PROMPT, n))
+            return time.monotonic() - t
+        e.fault(kind="slow", factor=5, count=2)
+        check(0.1 <= took(1) < 0.3 and 0.35 <= took(6) and took(6) < 0.3)  # a prompt of 20 ms, gaps of 10 ms
+        e.fault(kind="status", status=500, contains="poison\"", count=-1)
+        e.post("/v1/completions", {"prompt": "poison"}, None, None, 500)
+        e.post("/v1/completions", {"prompt": "poisonless"})
+        e.fault(kind="none")
+        e.post("/sim/load", {"waiting": 20, "running": 3, "fixed": True})
+        e.fault(kind="slow", delay_ms=200)
+        j = later(e, "/v1/completions", {"prompt": "x", "max_tokens": 1})
+        same((e.metric("vllm:num_requests_waiting"), e.metric("vllm:num_requests_running")), (20, 3))
+        same(j()[0], 200)
+        e.post("/sim/load", {"waiting": 1000000000, "running": 0})
+        check(e.metric("vllm:num_requests_waiting") >= 1e9)
+    with Engine("--engine", "sglang") as e, Engine("--engine", "sglang", "--start-time", "yes") as shown, Engine("--start-time", "no") as hidden:
+        names = ["process_start_time_seconds " in x.call("GET", "/metrics")[1].decode() for x in (e, shown, hidden)]
+        seeds = [json.loads(x.call("GET", "/server_info")[1])["random_seed"] for x in (e, shown)]
+        check(names == [False, True, False] and seeds[0] != seeds[1], names, seeds)
+
+
 def check_variants():
     with Engine("--role", "prefill") as p, Engine("--role", "decode", "--late-errors", "--echo-request-id") as d:
         kv = p.post("/v1/completions", prefill_body())["kv_transfer_params"]
@@ -742,8 +795,9 @@ def check_sglang_refusals():
         ask(d, 500, **body)
         same((p.metric("pdsim:duplicate_rooms_total"), d.metric("pdsim:duplicate_rooms_total")), (1, 1))
         # nobody comes: both give up, D in a stream after its 200
-        check("no decode engine" in ask(p, 500, **meeting(p))["message"])
-        check("TIMEOUT" in ask(d, 500, **meeting(p))["message"])
+        check(re.match("Prefill bootstrap failed for request rank=0 req.rid=.*KVPoll.Bootstrapping$", ask(p, 500, **meeting(p))["message"]))
+        check(re.match("Decode transfer failed for request rank=0 decode_req.req.rid=.*it might be dead$", ask(d, 500, **meeting(p))["message"]))
+        same(d.why(), "TIMEOUT")
         ev = events(d.call("POST", "/v1/completions", meeting(p, prompt="x", stream=True))[1])
         same((json.loads(ev[0])["error"]["code"], ev[1:]), (500, ["[DONE]"]))
         ev = events(d.call("POST", "/generate", meeting(p, text="x", stream=True))[1])
@@ -751,12 +805,16 @@ def check_sglang_refusals():
         # another's prompt, and another's bootstrap server
         body = meeting(p, prompt="x")
         j = later(p, "/v1/completions", body)
-        check("DIFFER prompt" in ask(d, 500, **{**body, "prompt": "y"})["message"])
+        ask(d, 500, **{**body, "prompt": "y"})
+        same(d.why(), "DIFFER prompt")
         same(j()[0], 500)
-        check("UNREACHABLE" in ask(d, 500, **{**meeting(p), "bootstrap_port": 1})["message"])
-        check("STATUS 404" in ask(d, 500, **{**meeting(p), "bootstrap_port": p.port})["message"])
+        for why, port in ("UNREACHABLE", 1), ("STATUS 404", p.port):
+            got = ask(d, 500, **{**meeting(p), "bootstrap_port": port})["message"]
+            check(re.match("Decode handshake failed for .*bootstrap_addr: 127.0.0.1:%d$" % port, got), got)
+            same(d.why(), why)
         p.fault(kind="status", path="/route", status=503)
-        check("STATUS 503" in ask(d, 500, **meeting(p))["message"])
+        ask(d, 500, **meeting(p))
+        same(d.why(), "STATUS 503")
         same(p.call("GET", "/route?prefill_dp_rank=-1")[0], 404)
         p.until("pdsim:open_rooms", 0)
         d.until("pdsim:open_rooms", 0)
@@ -887,7 +945,8 @@ def check_mooncake():
         same(p.metric("pdsim:held_blocks"), 2)
         same(dec("a")["choices"][0]["text"], expect.text(PROMPT))
         same((p.metric("pdsim:held_blocks"), d.metric("pdsim:kv_loaded_total")), (0, 1))
-        check("TIMEOUT" in dec("a", want=500)["error"]["message"])  # once
+        dec("a", want=500)  # once
+        same(d.why(), "TIMEOUT")
         got = []
         t = threading.Thread(target=lambda: got.append(dec("b", "1")))  # D comes first
         t.start()
@@ -897,8 +956,10 @@ def check_mooncake():
         t.join()
         same(got[0]["choices"][0]["text"], expect.text(PROMPT))
         pre("c", 1)
-        check("DIFFER engine_id" in dec("c", "0", 500)["error"]["message"])
-        check("DIFFER prompt" in dec("c", "1", 500, "other")["error"]["message"])
+        dec("c", "0", 500)
+        same(d.why(), "DIFFER engine_id")
+        dec("c", "1", 500, "other")
+        same(d.why(), "DIFFER prompt")
         same(p.metric("pdsim:held_requests"), 1)
         dec("c", "1")
         same(pre("d", prompt="<<eos>>")["choices"][0]["finish_reason"], "stop")
@@ -909,7 +970,8 @@ def check_mooncake():
         for wrong in {"transfer_id": ""}, {"remote_engine_id": "x"}, {"remote_bootstrap_addr": "x"}, {"remote_bootstrap_addr": "http://127.0.0.1:1"}:
             dec("f", want=500, **wrong)
         p.fault(kind="status", path="/query", status=500)
-        check("STATUS 500" in dec("g", want=500)["error"]["message"])
+        dec("g", want=500)
+        same(d.why(), "STATUS 500")
         dec("h", prompt=["x", "y"], want=500)
         pre("i")
         p.until("pdsim:held_blocks", 0)
@@ -963,7 +1025,8 @@ def check_p2p():
         d.post("/v1/chat/completions", {"messages": [{"role": "user", "content": PROMPT}]}, rid, None, 500)
         rid = p2p_id(p.side, d.side)
         p.post("/v1/completions", leg, rid)
-        check("DIFFER prompt" in d.post("/v1/completions", {"prompt": "other"}, rid, None, 500)["error"]["message"])
+        d.post("/v1/completions", {"prompt": "other"}, rid, None, 500)
+        same(d.why(), "DIFFER prompt")
         p.fault(kind="null_kv")
         rid = p2p_id(p.side, d.side)
         p.post("/v1/completions", leg, rid)
@@ -1154,16 +1217,16 @@ def check_push():
         check(json.loads(read_all(s)[0].split(b"\r\n\r\n", 1)[1])["choices"][0]["text"] == expect.text(PROMPT))
         same((p.metric("pdsim:open_rooms"), p.metric("pdsim:held_blocks"), d.metric("pdsim:kv_loaded_total")), (0, 0, 2))
         known["remote_request_id"] = "cmpl-three-0"
-        r = d.post("/v1/completions", {"prompt": PROMPT, "kv_transfer_params": known}, None, None, 500)
-        check("TIMEOUT" in r["error"]["message"], r)
+        d.post("/v1/completions", {"prompt": PROMPT, "kv_transfer_params": known}, None, None, 500)
+        same(d.why(), "TIMEOUT")
         p.until("pdsim:open_rooms", 0)
         s = d.raw_post("/v1/completions", {"prompt": PROMPT, "kv_transfer_params": known})
         p.until("pdsim:open_rooms", 1)
         s.close()
         p.until("pdsim:open_rooms", 0)
         known["remote_engine_id"] = "before the restart"
-        r = d.post("/v1/completions", {"prompt": PROMPT, "kv_transfer_params": known}, None, None, 500)
-        check("DIFFER engine" in r["error"]["message"], r)
+        d.post("/v1/completions", {"prompt": PROMPT, "kv_transfer_params": known}, None, None, 500)
+        same(d.why(), "DIFFER engine_id")
 
 
 class Pull:

@@ -55,6 +55,8 @@ struct shake {
 	void (*answered)(struct gen *g, const char *json, size_t n); /* ... and has these bytes */
 	void (*unused)(struct gen *g); /* its KV will not be used here: as vLLM, tell P */
 	void (*end)(struct gen *g);
+	/* The error text of a request that gen_fail() ends; NULL: vLLM's, which tells nothing. */
+	void (*failure)(struct gen *g, const char *what, struct buf *text);
 	/* A question on the side channel: ends in side_answer(), now or later. */
 	void (*asked)(struct sim *sim, struct side_q *q, const struct shake_words *words);
 };

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/queue.h>
 
+#include "tests/engine/fault.h"
 #include "tests/engine/gen.h"
 #include "tests/engine/kv.h"
 #include "tests/engine/shake.h"
@@ -60,10 +61,13 @@ static void
 put_params(struct gen *g, struct shake_extra *x)
 {
 	struct remote *r = g->deal;
+	const char *host = g->sim->o.advertise;
+	int port = g->sim->side_port;
 
 	if (r->hold == NULL)
 		return;
-	kv_params(g->sim->kv, r->hold, &x->kv);
+	r->hold->unreachable = fault_side(g->c, &host, &port);
+	kv_params(g->sim->kv, r->hold, host, port, &x->kv);
 	r->hold->meta = kv_meta((struct jv){x->kv.p, x->kv.len}, pushes(g->sim));
 }
 

@@ -40,6 +40,19 @@ remote_check(struct gen *g)
 
 /* ---- D ---- */
 
+/* kv_load_failure_policy of vLLM: `fail` ends the request, `recompute` does the prefill here. */
+static void
+not_fetched(struct gen *g, const char *why)
+{
+	if (g->sim->o.load_failure == LOAD_FAILURE_FAIL) {
+		gen_fail(g, CTR_kv_refused, why);
+		return;
+	}
+	count(g->sim, CTR_kv_recomputed);
+	g->mode = GEN_PLAIN;
+	gen_compute(g);
+}
+
 static void
 on_fetched(void *arg, const char *line)
 {
@@ -49,7 +62,7 @@ on_fetched(void *arg, const char *line)
 
 	r->op = NULL;
 	if (strncmp(line, "OK ", 3) != 0) {
-		gen_fail(g, CTR_kv_refused, line);
+		not_fetched(g, line);
 		return;
 	}
 	r->fetched = true;
@@ -75,7 +88,7 @@ do_fetch(struct conn *c)
 	r->op = side_ask(g->sim->side, buf_cstr(&r->host), r->port, &line, on_fetched, g);
 	buf_free(&line);
 	if (r->op == NULL)
-		gen_fail(g, CTR_kv_refused, "its host cannot be resolved");
+		not_fetched(g, "its host cannot be resolved");
 }
 
 void

@@ -547,6 +547,37 @@ end(struct gen *g)
 	free(p);
 }
 
+/* The texts of SGLang's scheduler.  D: with a bootstrap server that does not answer it fails in the handshake, with a prefill
+ * engine that does not give in the transfer. */
+static void
+failure(struct gen *g, const char *what, struct buf *text)
+{
+	const struct pair *p = g->deal;
+	bool prefill = g->mode == GEN_PREFILL;
+	bool handshake = strncmp(what, "STATUS", 6) == 0 || strcmp(what, "NOT FOUND") == 0 ||
+			 strcmp(what, "UNREACHABLE") == 0;
+	unsigned long long room = prefill ? p->rooms[0]->id : p->pulls[0].room;
+	const char *req = prefill ? "req" : "decode_req.req";
+
+	buf_fmt(text, "%s failed for request rank=0 %s.rid='",
+		prefill     ? "Prefill bootstrap"
+		: handshake ? "Decode handshake"
+			    : "Decode transfer",
+		req);
+	buf_add(text, g->rid.p, g->rid.len);
+	buf_fmt(text,
+		"' %s.bootstrap_room=%llu with exception KVTransferError(bootstrap_room=%llu): ",
+		req, room, room);
+	if (prefill)
+		buf_fmt(text, "Request %llu timed out after %.1fs in KVPoll.Bootstrapping", room,
+			g->sim->o.fetch_timeout_s);
+	else if (handshake)
+		buf_fmt(text, "Could not fetch prefill parallel info from bootstrap_addr: %s:%d",
+			buf_cstr(&p->pulls[0].host), p->pulls[0].port);
+	else
+		BUF_LIT(text, "Failed to get kvcache from prefill instance, it might be dead");
+}
+
 const struct shake shake_sglang = {
 	.name = "sglang",
 	.members = {[HOST] = "bootstrap_host",
@@ -562,5 +593,6 @@ const struct shake shake_sglang = {
 	.admitted = admitted,
 	.computed = computed,
 	.end = end,
+	.failure = failure,
 	.asked = asked,
 };

@@ -25,6 +25,8 @@ enum ids_form { IDS_INTS, IDS_STRINGS, IDS_NESTED };
 enum vllm { VLLM_0_33, VLLM_0_19, VLLM_0_13, VLLM_0_11 }; /* as the command line names them */
 enum transfer { TRANSFER_PULL, TRANSFER_PUSH };
 enum notice_form { NOTICE_PROXY, NOTICE_NIXL, NOTICE_DICT };
+enum load_failure { LOAD_FAILURE_FAIL, LOAD_FAILURE_RECOMPUTE }; /* kv_load_failure_policy */
+enum start_time { START_TIME_AUTO, START_TIME_YES, START_TIME_NO };
 enum flavour { FLAVOUR_VLLM, FLAVOUR_SGLANG };
 
 #define MAX_MODELS 32
@@ -36,6 +38,8 @@ struct opts {
 	enum transfer transfer;
 	enum vllm vllm;
 	enum notice_form notice_form;
+	enum load_failure load_failure;
+	enum start_time start_time;
 	int port, side_port, bootstrap_port;
 	const char *host, *advertise, *name, *api_key, *handshake, *announce;
 	const char *receiver_ports, *alloc_ports, *proxy, *storage;
@@ -57,6 +61,7 @@ struct opts {
 	X(kv_fetched, "KV holds fetched from this engine by a decode engine")                      \
 	X(kv_loaded, "KV holds this engine fetched from a prefill engine")                         \
 	X(kv_refused, "requests refused because their remote KV was missing or differed")          \
+	X(kv_recomputed, "requests whose remote KV could not be fetched, computed here instead")   \
 	X(kv_replayed, "fetches of KV whose hold had ended: a handoff that was used again")        \
 	X(kv_released,                                                                             \
 		"KV holds freed without a fetch, by a decode engine that will not use them")       \
@@ -135,6 +140,9 @@ struct sim {
 	struct seen *seen;
 
 	bool pause;
+	bool load_fixed;   /* /metrics says o.load and o.load_waiting, whatever there is to do */
+	double born;       /* when this process began, in seconds since 1970 */
+	uint32_t seed;     /* SGLang's random_seed, another one in each life */
 	int health, ready; /* the status the probes get */
 	bool quit;
 	char rbuf[256 * 1024];
