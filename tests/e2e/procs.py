@@ -162,7 +162,7 @@ class Engine(Process):
     """One simulated engine (tests/engine)."""
 
     def __init__(self, world, role, host="127.0.0.1", port=0, **options):
-        self.role, self.host = role, host
+        self.role, self.host, self.world, self.options = role, host, world, dict(options)
         self.refuses_on_purpose = False  # a decode engine of the test refuses a handoff: its blocks stay held
         self.resent = 0  # requests whose id is not their prefill leg's: told_anew() in test_retry.py has looked at each
         self.args = [BIN / "pdsim", "--role", role, "--host", host]
@@ -175,6 +175,13 @@ class Engine(Process):
         line = self.p.stdout.readline().decode()
         self.port, self.side, self.bootstrap = map(int, re.search(r"http=(\d+) side=(\d+) bootstrap=(\d+)", line).groups())
         self.ports = {k: [int(x) for x in v.split(",")] for k, v in re.findall(r"(init|alloc)=([\d,]+)", line)}  # LMCache's listener
+
+    def next_life(self, sig=signal.SIGKILL, after=0, **changed):
+        """Ends it and starts another process on its port, perhaps with another role, model or bootstrap port.  For a port of
+        free_port(): one that the kernel chose may be an outgoing connection's by then."""
+        self.stop(sig)
+        time.sleep(after)
+        return self.world.engine(changed.pop("role", self.role), host=self.host, port=self.port, **{**self.options, **changed})
 
     @property
     def address(self):
