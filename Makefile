@@ -128,7 +128,7 @@ asan ubsan: deps-build
 	@$(MAKE) --no-print-directory $(JOBS) VARIANT=$@ bins
 
 # --- tests, demo, bench -------------------------------------------------------------------------
-.PHONY: chaos check test demo bench bench-sched lint format torture torture-bins torture-mutants fuzz verify
+.PHONY: chaos unit check test demo bench bench-sched lint format torture torture-bins torture-mutants fuzz verify
 torture-bins: deps-build
 	@$(MAKE) --no-print-directory VARIANT=release build/release/torture
 	@$(MAKE) --no-print-directory VARIANT=tsan build/tsan/torture
@@ -143,6 +143,8 @@ verify:
 chaos: deps-test
 	@$(MAKE) --no-print-directory $(JOBS) bins $(B)/pdwire
 	@PDR_VARIANT=$(VARIANT) tests/chaos/run.sh $(or $(SECONDS),600)
+unit: deps-test
+	@tests/tools/run_tests.sh unit
 check: deps-test
 	@tests/tools/run_tests.sh check
 test: deps-test
@@ -188,4 +190,4 @@ install: all
 clean:
 	rm -rf build
 help:
-	@echo "make | check | test | demo [CONNECTOR=nixl] [HOLD=1] | bench | bench-sched | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"
+	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | bench | bench-sched | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"

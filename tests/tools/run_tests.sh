@@ -5,6 +5,7 @@
 #
 #   run_tests.sh            everything
 #   run_tests.sh PART...    some of: lint verify release asan
+#   run_tests.sh unit       the unit tests
 #   run_tests.sh check      what one runs while working: the quick lint, all unit tests, one test of each end-to-end file
 # Each part's output is kept in build/test/; what failed is shown.
 set -u
@@ -126,6 +127,10 @@ corpus() { # VARIANT
 	done
 }
 
+run_unit() {
+	build release units && units release
+}
+
 run_check() {
 	build release bins units || return
 	LINT_STATES=30000 part "lint, the quick checks" tests/lint/run.sh quick
@@ -165,7 +170,7 @@ run_asan() {
 for one in "${@:-lint verify release asan}"; do
 	for word in $one; do
 		case $word in
-		check | lint | verify | release | asan) "run_$word" ;;
+		unit | check | lint | verify | release | asan) "run_$word" ;;
 		*) echo "run_tests.sh: no such part: $word" >&2; exit 2 ;;
 		esac
 	done
