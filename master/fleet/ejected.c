@@ -7,6 +7,7 @@
 #include "shm/busy.h"
 #include "shm/core/rcu.h"
 #include "shm/eject.h"
+#include "shm/tally.h"
 
 static bool
 clear(const struct endpoint *ep, bool refused)
@@ -14,7 +15,8 @@ clear(const struct endpoint *ep, bool refused)
 	if (!eject_clear(ep->fleet->seg, ep->engine.slot, refused, clock_ms()))
 		return false;
 	log_info("endpoint back, it answers probes", LOG_S("url", ep->engine.url),
-		LOG_S("role", role_name(ep->engine.role)), LOG_S("pool", ep->engine.pool_name));
+		LOG_S("role", role_name(ep->engine.role)), LOG_S("pool", ep->engine.pool_name),
+		LOG_S("last", tally_last_name(ep->fleet->seg, ep->engine.slot)));
 	return true;
 }
 
@@ -47,7 +49,9 @@ ejected_trim(struct fleet *f)
 
 				log_info("endpoint back, too few of its role would be left",
 					LOG_S("url", t->endpoints[at].url),
-					LOG_S("role", role_name(role)), LOG_S("pool", tp->name));
+					LOG_S("role", role_name(role)), LOG_S("pool", tp->name),
+					LOG_S("last", tally_last_name(
+							      f->seg, tp->picks[role][pick].slot)));
 				waiters_wake(f->waiters);
 			}
 		}

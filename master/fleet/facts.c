@@ -21,10 +21,17 @@ ramp_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
 	return now > from ? (int)((now - from) * 100 / whole) : 0;
 }
 
+static uint64_t
+age_of(uint64_t at_ms, uint64_t now)
+{
+	return now > at_ms ? now - at_ms : 0;
+}
+
 static struct facts
 facts_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
 {
 	struct facts x = {.ep = ep, .state = "waiting", .ramp = -1};
+	uint64_t last_ms;
 
 	x.models = (const char *const *)ep->engine.models.names;
 	x.nmodels = ep->engine.models.n;
@@ -40,6 +47,8 @@ facts_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
 	x.eject = eject_read(f->seg, ep->engine.slot, now, &x.eject_left_ms);
 	x.busy = busy_is(f->seg, ep->engine.slot);
 	x.busy_left_ms = busy_left(f->seg, ep->engine.slot, now);
+	x.last = tally_last(f->seg, ep->engine.slot, &last_ms);
+	x.last_age_ms = age_of(last_ms, now);
 	x.tag = ep_tag(f->seg, ep->engine.slot);
 	x.in_flight = load_count(f->seg, ep->engine.slot);
 	x.tokens = load_tokens(f->seg, ep->engine.slot);
@@ -48,7 +57,7 @@ facts_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
 		f->seg, ep->engine.slot, now, FOREIGN_SCRAPES * f->conf->stats_interval_ms);
 	x.scrape = ep_scrape_get(f->seg, ep->engine.slot);
 	x.scraped = x.scrape.at_ms != 0;
-	x.age_ms = now > x.scrape.at_ms ? now - x.scrape.at_ms : 0;
+	x.age_ms = age_of(x.scrape.at_ms, now);
 	return x;
 }
 

@@ -10,6 +10,7 @@
 
 #include "shm/eject.h"
 #include "shm/load.h"
+#include "shm/tally.h"
 
 struct conf_pool;
 struct endpoint;
@@ -25,6 +26,8 @@ struct facts {
 	uint64_t eject_left_ms; /* until it is due, or the most its trial still has */
 	bool busy;
 	uint64_t busy_left_ms; /* the same of a busy endpoint */
+	enum tally_cause last; /* of its last failure; TALLY_GOOD: none has failed */
+	uint64_t last_age_ms;
 	uint32_t in_flight, tokens;
 	uint64_t score, tag, age_ms;
 	struct ep_scrape scrape;

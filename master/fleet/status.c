@@ -35,6 +35,7 @@ enum column {
 	WAITING,
 	KV,
 	AGE,
+	LAST,
 	NOTE,
 	NCOLUMNS
 };
@@ -58,6 +59,7 @@ static const struct {
 	[WAITING] = {"waiting", true},
 	[KV] = {"kv%", true},
 	[AGE] = {"age", true},
+	[LAST] = {"last failure", false, true},
 	[NOTE] = {"models or reason", false},
 };
 
@@ -129,6 +131,13 @@ in_flight_text(const struct facts *x)
 			 : mem_printf("%" PRIu32, x->in_flight);
 }
 
+/* "refused 12s ago" */
+static char *
+last_text(const struct facts *x)
+{
+	return mem_printf("%s %" PRIu64 "s ago", tally_cause_name(x->last), x->last_age_ms / 1000);
+}
+
 static const char *
 state_text(const struct facts *x)
 {
@@ -163,6 +172,8 @@ add_row(const struct facts *x, void *arg)
 		cell[KV] = mem_printf("%.1f", (double)x->scrape.kv_usage_ppm / 1e4);
 		cell[AGE] = mem_printf("%.1fs", (double)x->age_ms / 1e3);
 	}
+	if (x->last != TALLY_GOOD)
+		cell[LAST] = last_text(x);
 	for (size_t c = 0; c < NCOLUMNS; c++)
 		if (cell[c] == NULL)
 			cell[c] = mem_strdup("-");

@@ -102,6 +102,23 @@ add_state(struct json_object *o, const struct facts *x)
 }
 
 static void
+add_tally(struct json_object *o, const struct facts *x)
+{
+	const struct seg *seg = x->ep->fleet->seg;
+	const uint32_t slot = x->ep->engine.slot;
+	struct json_object *failures = json_object_new_object();
+
+	for (enum tally_cause cause = TALLY_GOOD + 1; x->has_slot && cause < TALLY_N; cause++)
+		if (tally_count(seg, slot, cause) > 0)
+			add_number(failures, tally_cause_name(cause), true,
+				tally_count(seg, slot, cause));
+	add_number(o, "requests", true, x->has_slot ? tally_requests(seg, slot) : 0);
+	(void)json_object_object_add(o, "failures", failures);
+	add_text(o, "last_failure", x->last != TALLY_GOOD ? tally_cause_name(x->last) : NULL);
+	add_number(o, "last_failure_age_ms", x->last != TALLY_GOOD, x->last_age_ms);
+}
+
+static void
 add_ejection(struct json_object *o, const struct facts *x)
 {
 	if (x->ramp >= 0)
@@ -138,6 +155,7 @@ put_endpoint(const struct facts *x, void *arg)
 	}
 	add_load(o, x);
 	add_ejection(o, x);
+	add_tally(o, x);
 	add_runtime(o, x->ep);
 	add_text(o, "reason", health_reason(e));
 	for (size_t i = 0; i < x->nmodels; i++)

@@ -14,6 +14,7 @@
 #define shm_store_release(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
 #define shm_xchg(p, v) __atomic_exchange_n((p), (v), __ATOMIC_SEQ_CST) /* lint: word */
 #define shm_or(p, v) ((void)__atomic_fetch_or((p), (v), __ATOMIC_SEQ_CST))
+#define shm_add(p, v) ((void)__atomic_fetch_add((p), (v), __ATOMIC_RELAXED))
 #define shm_mb() __atomic_thread_fence(__ATOMIC_SEQ_CST)
 #define shm_deref(p) __atomic_load_n(&(p), __ATOMIC_ACQUIRE)
 #define shm_assign(p, v) __atomic_store_n(&(p), (v), __ATOMIC_RELEASE)
@@ -34,6 +35,7 @@ shm_cas(uint64_t *p, uint64_t old, uint64_t new)
 #define shm_load_acquire(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
 #define shm_store_release(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
 #define shm_xchg(p, v) uatomic_xchg((p), (v))
+#define shm_add(p, v) uatomic_add((p), (v)) /* a counter: orders nothing */
 #define shm_mb() cmm_smp_mb()
 #define shm_deref(p) rcu_dereference(p)
 #define shm_assign(p, v) rcu_assign_pointer((p), (v))

@@ -15,7 +15,7 @@
 /* two cache lines: the adjacent-line prefetcher pairs them (x86), 128 on some aarch64 */
 #define SHM_LINE 128
 #define SHM_MAGIC 0x7064726f75746572ull /* "pdrouter" */
-#define SHM_VERSION 7
+#define SHM_VERSION 8
 /* tables alive at once: the current one and retired ones awaiting their readers */
 #define SHM_ARENAS 4
 #define SHM_CRASH_NOTE 160 /* bytes of a process's crash note */
@@ -97,6 +97,36 @@ struct ep_word {
 	uint64_t answers[2];
 	uint64_t ejections;    /* ever, in this life of the slot.  W: CAS by all */
 	uint64_t busy_answers; /* the same.  W: CAS by all */
+};
+
+/*
+ * What an outcome shows of its engine: C name, label of /metrics and `pdctl status`, meaning.  TALLY_GOOD is no failure.
+ */
+/* clang-format off */
+#define TALLY_CAUSES(X)                                                                                 \
+	X(GOOD, "good", "the engine did its part")                                                      \
+	X(REFUSED, "refused", "no connection: refused, or unreachable")                                 \
+	X(RESET, "reset", "the engine closed or reset the connection before the answer's end")          \
+	X(TIMEOUT, "timeout", "no connection, or no byte of the answer, within the time limit")         \
+	X(5XX, "5xx", "a status from 500 on")                                                           \
+	X(4XX, "4xx", "a status from 400 to 499")                                                       \
+	X(BAD_ANSWER, "bad_answer", "no HTTP, too large, or a 200 that is unusable or carries an error") \
+	X(KV_UNUSABLE, "kv_unusable", "no decode engine could use the KV parameters of the prefill engine") \
+	X(KV_MISSING, "kv_missing", "the prefill answer had no KV parameters")                          \
+	X(BUSY, "busy", "the engine has no room: 429, or 503 with Retry-After")
+/* clang-format on */
+#define TALLY_ENUM(id, name, meaning) TALLY_##id,
+enum tally_cause { TALLY_CAUSES(TALLY_ENUM) TALLY_N };
+#undef TALLY_ENUM
+
+/* One per endpoint slot: the outcomes of its requests at all workers, in this life of the slot (shm/tally.h). */
+struct tally {
+	/* legs that had an outcome, by its cause.  W: atomic add by all */
+	_Alignas(SHM_LINE) uint64_t outcomes[TALLY_N];
+	/* the last failure, clock_ms:56 | enum tally_cause:8; 0: none.  W: exchange by all */
+	uint64_t last;
+	/* clock_ms of the last good outcome; 0: none.  W: exchange by all */
+	uint64_t good_ms;
 };
 
 /* How `count` and `tokens` are packed, the rest of them in load_word.h ... */

@@ -37,6 +37,7 @@ static_assert(sizeof(struct rcu_domain) == 2 * SHM_LINE, "gp and the pointer hav
 static_assert(
 	offsetof(struct rcu_domain, table) == SHM_LINE, "gp and the pointer have a line each");
 static_assert(sizeof(struct ep_word) == SHM_LINE, "no two endpoints share a line");
+static_assert(sizeof(struct tally) == SHM_LINE, "no two endpoints share a line");
 static_assert(offsetof(struct ep_word, count) == 0, "a selection reads one half");
 static_assert(offsetof(struct ep_word, busy) < SHM_LINE / 2, "a selection reads one half");
 static_assert(offsetof(struct ep_word, scraped) == SHM_LINE / 2, "a selection reads one half");
@@ -61,6 +62,7 @@ enum part {
 	PART_READERS,
 	PART_PROCS,
 	PART_ENDPOINTS,
+	PART_TALLIES,
 	PART_ROWS,
 	PART_FLAGS,
 	PART_READY,
@@ -112,6 +114,7 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_READERS]    = { "rcu readers", 0, slots * sizeof(struct rcu_reader) },
 		[PART_PROCS]      = { "process slots", 0, slots * sizeof(struct proc_slot) },
 		[PART_ENDPOINTS]  = { "endpoint words", 0, s->max_endpoints * sizeof(struct ep_word) },
+		[PART_TALLIES]    = { "tallies", 0, s->max_endpoints * sizeof(struct tally) },
 		[PART_ROWS]       = { "rows", 0, workers * s->max_endpoints * sizeof(struct row) },
 		[PART_FLAGS]      = { "flags", 0, workers * s->flags_per_worker * sizeof(struct flag_slot) },
 		[PART_READY]      = { "ready bits", 0, workers * s->flags_per_worker / 8 },
@@ -168,6 +171,7 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 	seg->readers = AT(PART_READERS);
 	seg->procs = AT(PART_PROCS);
 	seg->eps = AT(PART_ENDPOINTS);
+	seg->tallies = AT(PART_TALLIES);
 	seg->rows = AT(PART_ROWS);
 	seg->flags = AT(PART_FLAGS);
 	seg->ready = AT(PART_READY);

@@ -43,6 +43,7 @@ QUICK = {
     "test_shared_storage.py": "test_stream",
     "test_storm.py": "test_small_storm",
     "test_stream.py": "test_slow_client_stops_the_engine",
+    "test_tally.py": "test_each_cause_is_counted_and_shown",
     "test_threshold.py": "test_route_header",
     "test_timeouts.py": "test_first_byte_is_of_the_answers_body",
     "test_upstream.py": "test_stale_connection_is_replaced_invisibly",

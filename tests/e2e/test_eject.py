@@ -80,7 +80,7 @@ def test_five_failures_in_a_row_eject_for_all_workers(world, role):
     assert set(ask(r, 40)) == {200} and asked(e) == 5
     assert ejected(r) == ejected(r, e) == r.metric("ejections_total", endpoint=e.url) == r.metric("ejections_total") == 1
     line, = r.lines("endpoint ejected, its requests fail")
-    assert (line["url"], line["role"], line["for_ms"], line["last"]) == (e.url, role, 60000, "failed")
+    assert (line["url"], line["role"], line["for_ms"], line["last"]) == (e.url, role, 60000, "5xx")
 
 
 def test_retries_hide_it(world):
@@ -146,7 +146,7 @@ def test_a_host_that_does_not_accept(world):
         p.expect().prefilled()
         assert held.read().status == 504 and ejected(r, d[0]) == 1
         d[1].expect().reply(body={})  # told, so that the prefill engine releases
-    assert r.lines("endpoint ejected, its requests fail")[0]["last"] == "refused"
+    assert r.lines("endpoint ejected, its requests fail")[0]["last"] == "timeout"
 
 
 def test_health_is_good_and_requests_fail(world):
@@ -313,7 +313,7 @@ def test_one_request_of_all_workers_tries_it(world):
     d[0].go_on()
     assert all(len(list(c.events())) == 3 for c in streams)
     assert ejected(r) == 0
-    assert [x["role"] for x in r.lines("endpoint back, its trial went well")] == ["decode"]
+    assert [(x["role"], x["last"]) for x in r.lines("endpoint back, its trial went well")] == [("decode", "5xx")]
     assert set(ask(r, 12)) == {200} and asked(d[0]) > before + 1
 
 

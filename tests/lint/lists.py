@@ -109,7 +109,7 @@ def tested():
 def rows_under(path, heading, header):
     """First two cells of a table below a heading, by the first cell of its head."""
     at = read(path).partition(f"\n{heading}\n")[2]
-    lines = re.split(r"\n#{2,3} ", at)[0].partition(f"\n| {header} |")[2].split("\n\n")[0].split("\n")[2:]
+    lines = re.split(r"\n#{2,3} ", at)[0].partition(f"\n| {header} |")[2].split("\n\n")[0].rstrip("\n").split("\n")[2:]
     return [[c.strip() for c in line[1:-1].split("|")[:2]] for line in lines]
 
 
@@ -141,6 +141,16 @@ def policies():
     same_names("worker/schedule/README.md: Policies", re.findall(r"`(\w+)`", listed), names)
     message = re.search(r"is not a policy: (.*)", read("etc/README.md"))
     same_names("etc/README.md: \"is not a policy\"", message[1].split(", ") if message else [], names)
+
+
+def causes():
+    """README.md's table of causes of failures says what the list says."""
+    listed = dict(re.findall(r'^\tX\(\w+, "(\w+)", "([^"]+)"', read("shm/core/layout.h"), re.M))
+    shown = {row[0].strip("`"): row[1] for row in rows_under("README.md", "### Engines that fail requests", "`cause`")}
+    same_names("README.md: the table of causes", shown, set(listed) - {"good"})
+    for name in sorted(listed.keys() & shown.keys()):
+        if listed[name] != shown[name]:
+            faults.append(f"README.md: the cause {name} means \"{listed[name]}\" (shm/core/layout.h)")
 
 
 def tests_of(path):
@@ -211,6 +221,7 @@ def main():
     tested()
     connectors()
     policies()
+    causes()
     happens()
     quick()
     metrics_asked()

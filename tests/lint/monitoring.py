@@ -19,6 +19,13 @@ STEP = "15s"
 SUFFIXES = r"(_bucket|_sum|_count)$"  # of a histogram's series
 REQUESTS = "pdrouter_requests_total"
 ENGINE = '{endpoint="http://p",role="prefill",pool="a"}'
+
+
+def caused(cause):
+    """Labels of the failures of ENGINE."""
+    return ENGINE[:-1] + f",cause={json.dumps(cause)}" + "}"
+
+
 # a router that does 10 requests a second and has nothing to complain of
 HEALTHY = {
     'up{job="pdrouter"}': "1x80",
@@ -37,7 +44,9 @@ HEALTHY = {
     'pdrouter_rescued_total{by="retry"}': "0+1x80",
     'pdrouter_rescued_total{by="fallback"}': "3x80",
     "pdrouter_clients_uncounted_total": "4x80",
-    "pdrouter_kv_handoff_missing_total": "0+1x80",
+    f"pdrouter_endpoint_requests_total{ENGINE}": "0+150x80",
+    **{f"pdrouter_endpoint_failures_total{caused(cause)}": "0+1x80" for cause in ("refused", "reset", "timeout", "5xx", "4xx", "bad_answer", "kv_missing", "busy")},
+    f"pdrouter_endpoint_failures_total{caused('kv_unusable')}": "3x80",
     "pdrouter_kv_ready_timeouts_total": "2x80",
     "pdrouter_worker_restarts_total": "1x80",
     "pdrouter_notifier_restarts_total": "0x80",
@@ -58,7 +67,11 @@ FAILING = {
     "PdrouterRetryBudgetSpent": {"pdrouter_retry_budget_spent_total": "0+1x80"},
     "PdrouterPrefillByDecode": {'pdrouter_rescued_total{by="fallback"}': "0+5x80"},
     "PdrouterClientsUncounted": {"pdrouter_clients_uncounted_total": "0+1x80"},
-    "PdrouterHandoffMissing": {"pdrouter_kv_handoff_missing_total": "0+20x80"},
+    "PdrouterEngineFails": {f"pdrouter_endpoint_failures_total{caused('timeout')}": "0+20x80"},
+    "PdrouterEngineRefuses": {f"pdrouter_endpoint_failures_total{caused('4xx')}": "0+80x80"},
+    "PdrouterEngineBusy": {f"pdrouter_endpoint_failures_total{caused('busy')}": "0+40x80"},
+    "PdrouterKvUnusable": {f"pdrouter_endpoint_failures_total{caused('kv_unusable')}": "0+1x80"},
+    "PdrouterHandoffMissing": {f"pdrouter_endpoint_failures_total{caused('kv_missing')}": "0+20x80"},
     "PdrouterKvLate": {"pdrouter_kv_ready_timeouts_total": "0+1x80"},
     "PdrouterWorkersDie": {"pdrouter_worker_restarts_total": "1x40 2x40"},
     "PdrouterReloadRefused": {"pdrouter_reloads_failed_total": "1x40 2x40"},
@@ -126,6 +139,7 @@ def names():
     sources = "".join(read(p) for p in ["shm/metrics_list.h", *glob.glob("worker/*/*.c")])
     have = set(re.findall(r'"(pdrouter_\w+)', sources))
     reasons = set(re.findall(r'^\tX\(\w+, "(\w+)"', read("worker/base/end_list.h"), re.M))
+    causes = set(re.findall(r'^\tX\(\w+, "(\w+)"', read("shm/core/layout.h"), re.M))
     by = set(re.findall(r'pdrouter_rescued_total\{by=\\"(\w+)', sources))
     for path in (ALERTS, DASHBOARD, "tests/lint/monitoring.py"):
         text = read(path)
@@ -134,6 +148,8 @@ def names():
                 faults.append(f"{path}: the router has no metric {name}")
         for word in set(words(text, "reason")) - reasons:
             faults.append(f"{path}: worker/base/end_list.h has no reason {word}")
+        for word in set(words(text, "cause")) - causes:
+            faults.append(f"{path}: shm/core/layout.h has no cause {word}")
         for word in set(words(text, "by")) - by:
             faults.append(f"{path}: no pdrouter_rescued_total is by {word}")
 

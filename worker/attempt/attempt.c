@@ -537,6 +537,12 @@ attempt_give_answers(struct attempt *a)
 	give_answer(&a->t.lookup_answer, &a->leg[LEG_LOOKUP]);
 }
 
+bool
+attempt_kv_missing(const struct attempt *a, enum handoff r)
+{
+	return r == HANDOFF_NONE || (r == HANDOFF_RETRY && a->t.kv.n == 0);
+}
+
 enum handoff
 attempt_take_handoff(struct attempt *a)
 {
@@ -551,7 +557,7 @@ attempt_take_handoff(struct attempt *a)
 	if (r == HANDOFF_BAD)
 		return r;
 	attempt_set_prefill(a, PREFILL_ANSWERED);
-	if (r == HANDOFF_NONE || (r == HANDOFF_RETRY && a->t.kv.n == 0)) {
+	if (attempt_kv_missing(a, r)) {
 		metric_add(a->w->slab, M_KV_MISSING, 1);
 		if (a->kv == KV_PREDICTED)
 			attempt_set_kv(a, KV_NONE);

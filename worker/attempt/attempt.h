@@ -223,6 +223,8 @@ void attempt_give_answers(struct attempt *a);
 /* Takes the KV parameters for decode from the prefill answer.  Returns what the connector's
  * prefilled() returns. */
 enum handoff attempt_take_handoff(struct attempt *a);
+/* Returns true if that result means that the prefill answer had no KV parameters. */
+bool attempt_kv_missing(const struct attempt *a, enum handoff r);
 /* --- predicates */
 
 /* Returns true if decode was sent predicted parameters and the prefill answer is not here yet

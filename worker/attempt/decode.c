@@ -231,7 +231,7 @@ stream_ended(struct attempt *a)
 	if (a->sse.error) { /* vLLM's error in a stream, under a 200 */
 		(void)failover_outcome(a, LEG_DECODE, CAUSE_UNUSABLE);
 	}
-	failover_record_good(a, LEG_DECODE);
+	failover_record_good(a, LEG_DECODE, TALLY_GOOD);
 	if (resume_follows(job, attempt_decode_leg(a)))
 		deliver_followed_ended(a);
 	else
@@ -244,7 +244,7 @@ first_answered(struct attempt *a)
 {
 	struct job *job = a->branch->job;
 
-	failover_record_good(a, LEG_DECODE);
+	failover_record_good(a, LEG_DECODE, TALLY_GOOD);
 	if (a->t.connector->decode_first(&a->t) == HANDOFF_RETRY) {
 		prefill_first(a);
 		return;
@@ -281,7 +281,7 @@ part_answered(struct attempt *a)
 		failed(a, CAUSE_UNUSABLE, END_DECODE_ANSWER);
 		return;
 	}
-	failover_record_good(a, LEG_DECODE);
+	failover_record_good(a, LEG_DECODE, TALLY_GOOD);
 	if (attempt_waits_for_prefill(a)) { /* deliver_prefill_part() continues */
 		attempt_set_decode(a, DECODE_WITHHELD, WITHHELD_PREFILL_PART);
 	} else if (a->withheld != WITHHELD_SLOW_CLIENT) { /* else deliver_drained() continues */

@@ -108,7 +108,7 @@ failover_who(enum leg_kind kind)
 /* Returns the exchange for which an outcome is recorded: a lookup counts for the engine of the
  * later leg. */
 static struct exchange
-leg_exchange(struct attempt *a, enum leg_kind kind)
+leg_exchange(struct attempt *a, enum leg_kind kind, enum tally_cause cause)
 {
 	const struct leg *leg = &a->leg[kind];
 
@@ -117,13 +117,14 @@ leg_exchange(struct attempt *a, enum leg_kind kind)
 		.engine = &a->reserved.of[attempt_role_of(a, kind)],
 		.status = leg->status,
 		.head = {leg->head, leg->head_len},
-		.reached = leg->fail != LEG_FAIL_CONNECT && !leg_connecting(leg)};
+		.reached = leg->fail != LEG_FAIL_CONNECT && !leg_connecting(leg),
+		.cause = cause};
 }
 
 void
-failover_record_good(struct attempt *a, enum leg_kind kind)
+failover_record_good(struct attempt *a, enum leg_kind kind, enum tally_cause cause)
 {
-	struct exchange x = leg_exchange(a, kind);
+	struct exchange x = leg_exchange(a, kind, cause);
 
 	if (kind != LEG_LOOKUP)
 		outcome_good(&x);
@@ -132,24 +133,45 @@ failover_record_good(struct attempt *a, enum leg_kind kind)
 void
 failover_record_begun(struct attempt *a)
 {
-	struct exchange x = leg_exchange(a, LEG_DECODE);
+	struct exchange x = leg_exchange(a, LEG_DECODE, TALLY_GOOD);
 
 	outcome_begun(&x);
 }
 
 static void
-record_bad(struct attempt *a, enum leg_kind kind)
+record_bad(struct attempt *a, enum leg_kind kind, enum tally_cause cause)
 {
-	struct exchange x = leg_exchange(a, kind);
+	struct exchange x = leg_exchange(a, kind, cause);
 
 	outcome_bad(&x);
 }
 
+/* A lookup that is given up reports one cause, whatever it met (lookup_answer.c). */
+static enum failure_cause
+lookup_cause(const struct leg *leg)
+{
+	if (leg->fail != LEG_FAIL_NONE)
+		return failover_cause(leg);
+	if (leg->status == 0)
+		return CAUSE_TIMEOUT;
+	return leg->status == 200 ? CAUSE_UNUSABLE : CAUSE_STATUS;
+}
+
+static enum tally_cause
+tally_of(const struct attempt *a, enum leg_kind kind, enum failure_cause cause)
+{
+	const struct leg *leg = &a->leg[kind];
+
+	return failure_tally(kind == LEG_LOOKUP ? lookup_cause(leg) : cause, leg->status);
+}
+
 static void
-record(struct attempt *a, enum leg_kind kind, const struct outcome *o)
+record(struct attempt *a, enum leg_kind kind, enum failure_cause cause, const struct outcome *o)
 {
 	const struct connector *c = a->t.connector;
-	struct exchange x = leg_exchange(a, kind);
+	const enum tally_cause seen = tally_of(a, kind, cause);
+	/* an engine that broke off after the end of its answer has done its part */
+	struct exchange x = leg_exchange(a, kind, cause == CAUSE_STATUS ? seen : TALLY_GOOD);
 
 	if (o->forget && c->failed != NULL)
 		c->failed(&a->t, (enum role)kind);
@@ -164,11 +186,11 @@ record(struct attempt *a, enum leg_kind kind, const struct outcome *o)
 		break;
 	case FAULT_BOTH:
 		if (!attempt_speculates(a)) /* else decode may have been sent wrong parameters */
-			record_bad(a, LEG_DECODE);
-		record_bad(a, kind);
+			record_bad(a, LEG_DECODE, seen);
+		record_bad(a, kind, seen);
 		break;
 	case FAULT_ENGINE:
-		record_bad(a, kind);
+		record_bad(a, kind, seen);
 		break;
 	}
 }
@@ -179,7 +201,7 @@ failover_outcome(struct attempt *a, enum leg_kind kind, enum failure_cause cause
 	const struct failure f = facts_of(a, kind, cause);
 	const struct outcome o = failure_outcome(&f);
 
-	record(a, kind, &o);
+	record(a, kind, cause, &o);
 	return o;
 }
 
@@ -274,6 +296,7 @@ take_over(struct branch *b, struct attempt *next)
 
 	b->attempt = next;
 	job->t_prefill_us = 0; /* of the attempt before */
+	job->kv = NULL;
 	why = attempt_begin(next);
 	if (next->t.detail != NULL)
 		job->detail = next->t.detail;
@@ -350,7 +373,7 @@ static bool
 may_move(const struct search *s)
 {
 	const struct job *job = s->failed->branch->job;
-	const struct exchange x = leg_exchange(s->failed, s->kind);
+	const struct exchange x = leg_exchange(s->failed, s->kind, TALLY_GOOD);
 
 	return outcome_says_busy(&x) && s->outcome->a_try && job->facts.pool.rescue.retries > 0 &&
 	       job->facts.tried.n < REQ_TRIED_MAX;

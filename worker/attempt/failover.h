@@ -30,8 +30,8 @@ enum failure_action failover(
  * new attempt does not count as a try. */
 void failover_prefill_again(struct attempt *a);
 
-/* Records that the engine did its part. */
-void failover_record_good(struct attempt *a, enum leg_kind kind);
+/* Records that the engine did its part.  `cause`: TALLY_GOOD, or what its answer lacked. */
+void failover_record_good(struct attempt *a, enum leg_kind kind, enum tally_cause cause);
 /* Records that the decode answer has begun well. */
 void failover_record_begun(struct attempt *a);
 

@@ -50,6 +50,27 @@ action_of(const struct failure *f)
 	return ACTION_OTHERS;
 }
 
+enum tally_cause
+failure_tally(enum failure_cause cause, int status)
+{
+	static const enum tally_cause tallies[CAUSE_N] = {
+		[CAUSE_SHORTAGE] = TALLY_GOOD, /* never recorded */
+		[CAUSE_STALE] = TALLY_GOOD,    /* never recorded */
+		[CAUSE_CONNECT] = TALLY_REFUSED,
+		[CAUSE_CONNECT_TIMEOUT] = TALLY_TIMEOUT,
+		[CAUSE_BROKEN] = TALLY_RESET,
+		[CAUSE_GARBAGE] = TALLY_BAD_ANSWER,
+		[CAUSE_TOO_LARGE] = TALLY_BAD_ANSWER,
+		[CAUSE_TIMEOUT] = TALLY_TIMEOUT,
+		[CAUSE_STATUS] = TALLY_5XX,
+		[CAUSE_UNUSABLE] = TALLY_BAD_ANSWER,
+	};
+
+	if (cause != CAUSE_STATUS || status >= 500)
+		return tallies[cause];
+	return status >= 400 ? TALLY_4XX : TALLY_BAD_ANSWER;
+}
+
 struct outcome
 failure_outcome(const struct failure *f)
 {

@@ -7,6 +7,8 @@
 #pragma once
 #include <stdbool.h>
 
+#include "shm/tally.h"
+
 enum failure_leg { FAILED_PREFILL, FAILED_DECODE, FAILED_LOOKUP };
 
 enum failure_cause {
@@ -61,6 +63,8 @@ struct outcome {
 };
 
 struct outcome failure_outcome(const struct failure *f);
+/* Returns what the tally of the engine at fault counts (shm/tally.h). */
+enum tally_cause failure_tally(enum failure_cause cause, int status);
 
 /* Returns true for a status that shows a failing engine.  An engine that only cannot do what is
  * requested (501) may be healthy. */

@@ -133,6 +133,7 @@ struct job {
 	/* how it went */
 	enum req_end end;
 	const char *detail; /* static text for the log and the error body, or NULL */
+	const char *kv;     /* for the log: what was wrong with the KV parameters, or NULL */
 	uint64_t t_prefill_us, t_prefilled_us;
 };
 

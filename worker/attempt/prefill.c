@@ -74,7 +74,8 @@ prefill_answered(struct attempt *a)
 		(void)failover(a, LEG_PREFILL, CAUSE_UNUSABLE, END_PREFILL_ANSWER);
 		return;
 	}
-	failover_record_good(a, LEG_PREFILL);
+	job->kv = attempt_kv_missing(a, r) ? "missing" : NULL;
+	failover_record_good(a, LEG_PREFILL, job->kv != NULL ? TALLY_KV_MISSING : TALLY_GOOD);
 	if (!deliver_prefill_part(a))
 		return;
 	if (a->t.connector->complete != NULL && a->t.connector->complete(&a->t)) {

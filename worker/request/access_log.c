@@ -65,7 +65,8 @@ access_log_line(const struct req *req, uint64_t now_us)
 		LOG_S("rescued", rescued_by(req).word),
 		LOG_S("not_resumed", req->job.resume_refused ? req->job.not_resumed : NULL),
 		LOG_I("status", req->status), LOG_S("reason", end_word(req->job.end)),
-		LOG_S("detail", req->job.detail), LOG_S("states", req->trace),
+		LOG_S("detail", req->job.detail), LOG_S("kv", req->job.kv),
+		LOG_S("states", req->trace),
 		req->plan.waiter.t_queued_us != 0 ? LOG_MS("queued_ms", req->plan.waiter.queued_us)
 						  : LOG_S("queued_ms", NULL),
 		LOG_MS("body_ms", since(req->t_start_us, req->t_body_us)),

@@ -11,6 +11,7 @@
 #include "shm/load.h"
 #include "shm/metrics.h"
 #include "shm/queue.h"
+#include "shm/tally.h"
 #include "worker/base/core.h"
 #include "worker/base/end_list.h"
 #include "worker/base/route.h"
@@ -144,6 +145,13 @@ f_ejections(const struct about *a, double *ret)
 }
 
 static bool
+f_requests(const struct about *a, double *ret)
+{
+	*ret = (double)tally_requests(a->seg, a->ep->slot);
+	return true;
+}
+
+static bool
 f_busy(const struct about *a, double *ret)
 {
 	*ret = busy_is(a->seg, a->ep->slot);
@@ -227,6 +235,7 @@ static const struct {
 	{ "pdrouter_endpoint_up", "gauge", "1 while the endpoint may be chosen.", f_up },
 	{ "pdrouter_endpoint_ejected", "gauge", "1 while the endpoint is left alone because its requests failed.", f_ejected },
 	{ "pdrouter_ejections_total", "counter", "How often the endpoint was ejected because its requests failed.", f_ejections },
+	{ "pdrouter_endpoint_requests_total", "counter", "Requests of all workers to the endpoint that had an outcome.", f_requests },
 	{ "pdrouter_endpoint_busy", "gauge", "1 while the endpoint is passed by because its engine answered that it has no room.", f_busy },
 	{ "pdrouter_endpoint_busy_answers_total", "counter", "Answers of the endpoint that said so: 429, or 503 with Retry-After.", f_busy_answers },
 	{ "pdrouter_endpoint_in_flight", "gauge", "Reservations of all workers at the endpoint.", f_in_flight },
@@ -270,6 +279,23 @@ endpoints(struct worker *w, struct evbuffer *out, const struct table_copy *t)
 			(void)evbuffer_add_printf(out, "} %.15g\n", v);
 		}
 	}
+}
+
+static void
+failures(struct worker *w, struct evbuffer *out, const struct table_copy *t)
+{
+	heading(out, "pdrouter_endpoint_failures_total", "counter",
+		"Of those: requests that failed because of the endpoint, were refused by it, or lacked KV parameters, by cause.");
+	for (uint32_t i = 0; i < t->nendpoints; i++)
+		for (enum tally_cause cause = TALLY_GOOD + 1; cause < TALLY_N; cause++) {
+			const struct about a = {w->seg, t, &t->endpoints[i]};
+
+			(void)evbuffer_add_printf(out, "pdrouter_endpoint_failures_total");
+			endpoint_labels(out, &a);
+			(void)evbuffer_add_printf(out, ",cause=\"%s\"} %llu\n",
+				tally_cause_name(cause),
+				(unsigned long long)tally_count(w->seg, a.ep->slot, cause));
+		}
 }
 
 /* Writes a series whose value is 1: the last label has the information. */
@@ -370,6 +396,7 @@ stats_page(struct worker *w, struct evbuffer *out)
 	if (table_copy_make(w->seg, w->slot, &t)) {
 		histograms(w, out, &t);
 		endpoints(w, out, &t);
+		failures(w, out, &t);
 		endpoint_words(w, out, &t);
 		policies(w, out, &t);
 		queues(w, out, &t);

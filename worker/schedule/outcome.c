@@ -9,6 +9,7 @@
 #include "shm/busy.h"
 #include "shm/eject.h"
 #include "shm/load.h"
+#include "shm/tally.h"
 #include "shm/core/rcu.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
@@ -109,6 +110,16 @@ outcome_says_busy(const struct exchange *x)
 	return busy_answer(x, &ms);
 }
 
+/* In the tally of this life of the endpoint. */
+static void
+tally(const struct exchange *x, enum tally_cause cause)
+{
+	const struct endpoint *ep = x->engine->ep;
+
+	if (ep_tag(x->w->seg, ep->slot) == ep->tag)
+		tally_add(x->w->seg, ep->slot, cause, clock_ms());
+}
+
 /* Returns true if the engine said that it has no room, which is neither good nor bad. */
 static bool
 note_busy(const struct exchange *x)
@@ -121,6 +132,7 @@ note_busy(const struct exchange *x)
 	if (!busy_answer(x, &ms))
 		return false;
 	x->engine->busy = 0;
+	tally(x, TALLY_BUSY);
 	if (ep_tag(seg, ep->slot) == ep->tag)
 		ms = busy_said(seg, ep->slot, mark, clock_ms(), ms);
 	log_debug("endpoint busy", LOG_S("url", ep->url), LOG_S("role", role_name(x->engine->role)),
@@ -152,7 +164,8 @@ back(const struct exchange *x)
 	if (!eject_trial_good(x->w->seg, ep->slot, trial, clock_ms()))
 		return;
 	log_info("endpoint back, its trial went well", LOG_S("url", ep->url),
-		LOG_S("role", role_name(x->engine->role)), LOG_S("pool", x->facts->pool.name));
+		LOG_S("role", role_name(x->engine->role)), LOG_S("pool", x->facts->pool.name),
+		LOG_S("last", tally_last_name(x->w->seg, ep->slot)));
 	wake(x);
 }
 
@@ -175,8 +188,10 @@ outcome_good(const struct exchange *x)
 	if (!counts(x))
 		return;
 	x->engine->recorded = true;
-	if (!note_busy(x))
+	if (!note_busy(x)) {
+		tally(x, x->cause);
 		has_room(x);
+	}
 	if (x->engine->trial != 0)
 		back(x);
 	else if (ep_tag(seg, ep->slot) == ep->tag)
@@ -212,19 +227,23 @@ bring_one_back(const struct exchange *x)
 	struct worker *w = x->w;
 	const struct table *t = rcu_enter(w->seg, w->slot);
 	const struct listed at = find(t, x->facts->pool.id, x->engine->ep);
+	const char *last = NULL;
 	char url[URL_MAX_LOGGED] = "";
 	int i = -1;
 
 	if (at.pool != NULL)
 		i = eject_bring_back(w->seg, at.pool, at.role, clock_ms());
-	if (i >= 0)
+	if (i >= 0) {
 		(void)snprintf(url, sizeof(url), "%s",
 			t->endpoints[at.pool->picks[at.role][i].endpoint].url);
+		last = tally_last_name(w->seg, at.pool->picks[at.role][i].slot);
+	}
 	rcu_leave(w->seg, w->slot);
 	if (i < 0)
 		return false;
 	log_info("endpoint back, too few of its role would be left", LOG_S("url", url),
-		LOG_S("role", role_name(at.role)), LOG_S("pool", x->facts->pool.name));
+		LOG_S("role", role_name(at.role)), LOG_S("pool", x->facts->pool.name),
+		LOG_S("last", last));
 	wake(x);
 	return true;
 }
@@ -243,6 +262,7 @@ outcome_bad(const struct exchange *x)
 		reservation_drop_trial(w, x->engine);
 		return;
 	}
+	tally(x, x->cause);
 	at = find(rcu_enter(w->seg, w->slot), x->facts->pool.id, x->engine->ep);
 	if (at.pool != NULL)
 		ms = charge(x, &at);
@@ -251,7 +271,8 @@ outcome_bad(const struct exchange *x)
 	if (ms > 0)
 		log_warn("endpoint ejected, its requests fail", LOG_S("url", x->engine->ep->url),
 			LOG_S("role", role_name(at.role)), LOG_S("pool", x->facts->pool.name),
-			LOG_S("last", x->reached ? "failed" : "refused"), LOG_U("for_ms", ms),
+			LOG_S("last", tally_cause_name(x->cause)),
+			LOG_S("why", tally_cause_meaning(x->cause)), LOG_U("for_ms", ms),
 			LOG_S("req", x->facts->id));
 	while (ms > 0 && !x->reached && bring_one_back(x))
 		;

@@ -1,5 +1,6 @@
 /*
- * Outcomes: what each exchange shows of its engine.  shm/eject.h and shm/busy.h keep the counts of all workers.
+ * Outcomes: what each exchange shows of its engine.  shm/eject.h, shm/busy.h and shm/tally.h keep the counts of all
+ * workers.
  *
  * Process: worker.
  * Each exchange of a prefill or decode leg has one outcome, good or bad.  The first outcome counts, and the start of
@@ -15,6 +16,7 @@
 #include <stdbool.h>
 
 #include "proto/http/http.h"
+#include "shm/tally.h"
 
 struct facts;
 struct reservation;
@@ -28,6 +30,7 @@ struct exchange {
 	int status;                 /* of the answer; 0: no answer has come */
 	struct span head;           /* the answer's header lines */
 	bool reached;               /* a connection was made */
+	enum tally_cause cause; /* what the endpoint's tally counts, unless the engine is busy */
 };
 
 /*

@@ -62,18 +62,19 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 	ENDS(2, seg->readers + slots);
 	ENDS(3, seg->procs + slots);
 	ENDS(4, seg->eps + sizes.max_endpoints);
-	ENDS(5, seg_row(seg, workers - 1, sizes.max_endpoints - 1) + 1);
-	ENDS(6, seg_flag(seg, workers - 1, sizes.flags_per_worker - 1) + 1);
-	ENDS(7, seg_ready(seg, workers));
-	ENDS(8, seg->quotas + 1);
-	ENDS(9, seg->quota_rows + (size_t)workers * sizes.max_quotas);
-	ENDS(10, seg->announced + ANNOUNCED_MAX);
-	ENDS(11, (unsigned char *)seg_queue(seg, sizes.max_pools));
+	ENDS(5, seg->tallies + sizes.max_endpoints);
+	ENDS(6, seg_row(seg, workers - 1, sizes.max_endpoints - 1) + 1);
+	ENDS(7, seg_flag(seg, workers - 1, sizes.flags_per_worker - 1) + 1);
+	ENDS(8, seg_ready(seg, workers));
+	ENDS(9, seg->quotas + 1);
+	ENDS(10, seg->quota_rows + (size_t)workers * sizes.max_quotas);
+	ENDS(11, seg->announced + ANNOUNCED_MAX);
+	ENDS(12, (unsigned char *)seg_queue(seg, sizes.max_pools));
 	cr_assert_leq((unsigned char *)seg_queue_slot(seg, 0, sizes.queue_slots),
 		(unsigned char *)seg_queue(seg, 1));
-	ENDS(12, (unsigned char *)seg_slab(seg, slots));
-	ENDS(13, seg->pool_names + (size_t)sizes.max_pools * 64);
-	ENDS(14, seg->arenas + SHM_ARENAS * seg->arena_bytes);
+	ENDS(13, (unsigned char *)seg_slab(seg, slots));
+	ENDS(14, seg->pool_names + (size_t)sizes.max_pools * 64);
+	ENDS(15, seg->arenas + SHM_ARENAS * seg->arena_bytes);
 #undef ENDS
 }
 

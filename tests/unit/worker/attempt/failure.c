@@ -137,3 +137,19 @@ Test(failure, as_the_documents_say)
 		cr_assert_eq(o.action, rows[i].action, "row %zu", i);
 	}
 }
+
+/* A status decides by itself; every other cause has one name.  What is never recorded has none. */
+Test(failure, the_tally_names_the_cause)
+{
+	for (enum failure_cause cause = 0; cause < CAUSE_N; cause++)
+		cr_assert_eq(failure_tally(cause, 0) == TALLY_GOOD,
+			cause == CAUSE_SHORTAGE || cause == CAUSE_STALE, "cause %d", cause);
+	cr_assert_eq(failure_tally(CAUSE_CONNECT, 0), TALLY_REFUSED);
+	cr_assert_eq(failure_tally(CAUSE_CONNECT_TIMEOUT, 0), TALLY_TIMEOUT);
+	cr_assert_eq(failure_tally(CAUSE_BROKEN, 200), TALLY_RESET);
+	cr_assert_eq(failure_tally(CAUSE_UNUSABLE, 200), TALLY_BAD_ANSWER);
+	cr_assert_eq(failure_tally(CAUSE_STATUS, 302), TALLY_BAD_ANSWER);
+	cr_assert_eq(failure_tally(CAUSE_STATUS, 400), TALLY_4XX);
+	cr_assert_eq(failure_tally(CAUSE_STATUS, 499), TALLY_4XX);
+	cr_assert_eq(failure_tally(CAUSE_STATUS, 500), TALLY_5XX);
+}

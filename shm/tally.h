@@ -1,0 +1,36 @@
+/*
+ * Tallies: what the requests of all workers have shown of an endpoint, by cause.  Status pages and alerts read them;
+ * ejection decides by words of its own (eject.h).  struct tally is in shm/core/layout.h.
+ *
+ * A slot's tally begins anew with each life of the slot.  The words of one tally may be of slightly different moments.
+ *
+ * Process: workers write; all read.  Times are clock_ms().
+ */
+#pragma once
+#include <stdint.h>
+
+#include "shm/core/seg.h"
+
+/* `good_ms` is exact to this: good outcomes that follow each other write one line less. */
+#define TALLY_GOOD_STEP_MS 100u
+
+/* Counts one outcome of the endpoint. */
+void tally_add(struct seg *seg, uint32_t ep, enum tally_cause cause, uint64_t now_ms);
+/* Master: its slot begins a new life. */
+void tally_begin(struct seg *seg, uint32_t ep);
+
+/* Outcomes with that cause, in this life of the slot; TALLY_GOOD: those that were no failures. */
+uint64_t tally_count(const struct seg *seg, uint32_t ep, enum tally_cause cause);
+/* Outcomes in all. */
+uint64_t tally_requests(const struct seg *seg, uint32_t ep);
+/* The cause of the last failure, and when; TALLY_GOOD: none has failed. */
+enum tally_cause tally_last(const struct seg *seg, uint32_t ep, uint64_t *ret_ms);
+/* When the last good outcome was, to TALLY_GOOD_STEP_MS; 0: there was none. */
+uint64_t tally_good_ms(const struct seg *seg, uint32_t ep);
+
+/* The label: "5xx". */
+const char *tally_cause_name(enum tally_cause cause);
+/* Its meaning in a few words, for people. */
+const char *tally_cause_meaning(enum tally_cause cause);
+/* The name of the cause of its last failure, for the log; NULL: none has failed. */
+const char *tally_last_name(const struct seg *seg, uint32_t ep);
