@@ -104,12 +104,15 @@ check_empty_rows(struct check *c, uint32_t slot)
 	for (uint32_t ep = 0; ep < c->seg->hdr->max_endpoints; ep++) {
 		const struct row *row = seg_row(c->seg, slot, ep);
 		const uint32_t held = shm_load(&row->held), tokens = shm_load(&row->tokens),
-			       sent = shm_load(&row->sent);
+			       sent = shm_load(&row->sent), kv = shm_load(&row->kv);
 
 		if (held != 0 || tokens != 0 || sent != 0)
 			found(c,
 				"I4 slot %u is unused but holds %u requests, %u tokens of endpoint %u, %u sent",
 				slot, held, tokens, ep, sent);
+		if (kv != 0)
+			found(c, "I4 slot %u is unused but waits for %u KV of endpoint %u", slot,
+				kv, ep);
 	}
 	for (uint32_t i = 0; i < c->seg->hdr->max_quotas; i++) {
 		const uint32_t held = shm_load(share_of(c->seg, slot, i, QUOTA));
@@ -386,6 +389,8 @@ check_endpoint(struct check *c, uint32_t ep)
 	if (state == EP_EMPTY && (load_count(c->seg, ep) != 0 || load_tokens(c->seg, ep) != 0))
 		found(c, "I7 endpoint %u is empty but has %u requests, %u tokens", ep,
 			load_count(c->seg, ep), load_tokens(c->seg, ep));
+	if (state == EP_EMPTY && load_kv_sum(c->seg, ep) != 0)
+		found(c, "I7 endpoint %u is empty but holds %u KV", ep, load_kv_sum(c->seg, ep));
 	check_word(c, ep, REQUESTS);
 	check_word(c, ep, TOKENS);
 	check_half_open(c, ep);

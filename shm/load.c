@@ -57,7 +57,7 @@ refused(uint32_t count, int64_t delta, uint32_t min, uint32_t max)
  * count += delta, signed `name`; false and unchanged if the count is below `min` or would exceed
  * `max`.  Besides word_swap() the only place that overwrites a name which still matters.
  * sum_differs() and name_wrong() read it meanwhile.  Its CAS is a full barrier: load_count() relies
- * on the order of one worker's words.
+ * on the order of one worker's words, load_kv_sum() on a row that was written before.
  */
 static bool
 word_add(struct seg *seg, uint64_t *word, int64_t delta, uint32_t min, uint32_t max, uint64_t name)
@@ -183,6 +183,15 @@ load_sent(struct seg *seg, uint32_t me, uint32_t ep, int delta)
 	shm_store(&row->sent, row->sent + (uint32_t)delta);
 }
 
+void
+load_kv(struct seg *seg, uint32_t me, uint32_t ep, int delta)
+{
+	struct row *row = seg_row(seg, me, ep);
+
+	assert(delta >= 0 || row->kv >= (uint32_t)-delta);
+	shm_store(&row->kv, row->kv + (uint32_t)delta);
+}
+
 /* Whether the dead worker's CAS took place. */
 static bool
 op_happened(const struct seg *seg, const uint64_t *at, uint64_t name)
@@ -294,6 +303,18 @@ load_sent_sum(const struct seg *seg, uint32_t ep)
 	return sum;
 }
 
+uint32_t
+load_kv_sum(const struct seg *seg, uint32_t ep)
+{
+	uint32_t sum = 0;
+
+	/* The rows after the count.  Pairs with word_add()'s CAS, which load_release() executes
+	 * after load_kv(). */
+	for (uint32_t w = 0; w < SLOT_WORKERS(seg); w++)
+		sum += shm_load(&seg_row(seg, w, ep)->kv);
+	return sum;
+}
+
 void
 ep_state_set(struct seg *seg, uint32_t ep, enum ep_state st)
 {
@@ -356,7 +377,7 @@ ep_slot_begin(struct seg *seg, uint32_t ep)
 	struct ep_word *e = &seg->eps[ep];
 
 	/* The count's word stays as it is: its name may still be needed. */
-	assert(load_count(seg, ep) == 0 && load_tokens(seg, ep) == 0);
+	assert(load_count(seg, ep) == 0 && load_tokens(seg, ep) == 0 && load_kv_sum(seg, ep) == 0);
 	shm_store(&e->foreign, 0);
 	eject_begin(seg, ep);
 	busy_begin(seg, ep);

@@ -24,6 +24,12 @@ uint32_t load_tokens_add(struct seg *seg, uint32_t me, uint32_t ep, uint32_t tok
 void load_tokens_sub(struct seg *seg, uint32_t me, uint32_t ep, uint32_t tokens);
 /* The request of one held reservation was sent (+1), or its leg ended (-1). */
 void load_sent(struct seg *seg, uint32_t me, uint32_t ep, int delta);
+/*
+ * The engine of `ep` begins to hold KV for a request of worker `me` (+1), or a decode engine has
+ * fetched the KV, or no request will fetch it (-1).  Call +1 before load_release() of the prefill
+ * request: see load_kv_sum().
+ */
+void load_kv(struct seg *seg, uint32_t me, uint32_t ep, int delta);
 
 /* Reservations of all workers at this endpoint. */
 uint32_t load_count(const struct seg *seg, uint32_t ep);
@@ -36,6 +42,12 @@ uint64_t load_score(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_
 
 /* Master.  Sum of all workers' `sent` for this endpoint: to be taken at the scrape. */
 uint32_t load_sent_sum(const struct seg *seg, uint32_t ep);
+/*
+ * KV that the engine holds for requests of all workers.  Of a draining endpoint read load_count()
+ * first: each worker counts the KV before it gives the reservation back, so if the count was 0 and
+ * this sum is 0, both stay 0.
+ */
+uint32_t load_kv_sum(const struct seg *seg, uint32_t ep);
 void load_foreign_set(struct seg *seg, uint32_t ep, uint32_t foreign, uint64_t now_ms);
 /* Master, after waitpid: repairs the open operation of the dead worker and gives back all it held.
  * Returns the number of reservations given back. */

@@ -53,8 +53,11 @@ log_drained(const struct endpoint *ep, size_t n)
 static bool
 has_drained(const struct endpoint *ep)
 {
-	return ep->dropped && rcu_passed(ep->fleet->writer, ep->cookie) &&
-	       load_count(ep->fleet->seg, ep->engine.slot) == 0;
+	const struct fleet *f = ep->fleet;
+
+	return ep->dropped && rcu_passed(f->writer, ep->cookie) &&
+	       load_count(f->seg, ep->engine.slot) == 0 &&
+	       load_kv_sum(f->seg, ep->engine.slot) == 0;
 }
 
 static size_t

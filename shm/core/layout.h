@@ -169,6 +169,8 @@ struct row {
 	uint32_t held;   /* its share of ep_word.count */
 	uint32_t tokens; /* its share of ep_word.tokens */
 	uint32_t sent;   /* of `held`: requests that were sent */
+	/* KV that the engine holds for requests of that worker and no decode engine has fetched */
+	uint32_t kv;
 };
 
 /*
@@ -224,5 +226,5 @@ struct queue_slot { /* queue_slots per pool */
 };
 static_assert(sizeof(struct queue_slot) == 32, "four waiters to a line");
 static_assert(sizeof(struct flag_slot) == 16, "four flags to a cache line");
-static_assert(sizeof(struct row) == 12, "as drawn in shm/README");
+static_assert(sizeof(struct row) == 16, "as drawn in shm/README");
 static_assert(sizeof(struct quota_set) == 2 * SHM_LINE, "as drawn in shm/README");

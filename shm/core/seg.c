@@ -47,7 +47,9 @@ static_assert(
 	offsetof(struct proc_slot, pid) == 2 * SHM_LINE, "the master's words have their own line");
 static_assert(sizeof(struct proc_slot) == 4 * SHM_LINE, "as drawn in shm/README");
 static_assert(offsetof(struct flag_slot, nonce) == 8, "as drawn in shm/README");
-static_assert(offsetof(struct row, tokens) == 4 && offsetof(struct row, sent) == 8, "as drawn");
+static_assert(offsetof(struct row, tokens) == 4 && offsetof(struct row, sent) == 8 &&
+		      offsetof(struct row, kv) == 12,
+	"as drawn in shm/README");
 static_assert(offsetof(struct quota_set, key) == 8, "as drawn in shm/README");
 static_assert(sizeof(struct announced) == 2 * SHM_LINE, "as drawn in shm/README");
 static_assert(offsetof(struct announced, kv) == 24 + ANNOUNCED_ADDRESS, "as drawn in shm/README");

@@ -296,6 +296,12 @@ sent_of_nobody(void)
 }
 
 static void
+kv_of_nobody(void)
+{
+	load_kv(seg, NOBODY, 2, 1);
+}
+
+static void
 gauge_below_zero(void)
 {
 	metric_gauge_add(seg_slab(seg, B), G_OPEN_CONNS, -1);
@@ -366,6 +372,12 @@ empty_but_tokens(void)
 	cr_assert(load_reserve(seg, A, 2, 0));
 	cr_assert_eq(load_tokens_add(seg, A, 2, 9), 9);
 	seg->eps[EMPTY_ENDPOINT].tokens = seg->eps[2].tokens;
+}
+
+static void
+empty_but_kv(void)
+{
+	load_kv(seg, A, EMPTY_ENDPOINT, 1);
 }
 
 static void
@@ -711,6 +723,7 @@ static const struct breakage {
 	ROW(row_of_nobody) "I4 slot 2 is unused but holds 1 requests, 0 tokens of endpoint 2, 0 sent", 1 },
 	ROW(tokens_of_nobody) "I4 slot 2 is unused but holds 0 requests, 40 tokens of endpoint 2", 2 },
 	ROW(sent_of_nobody) "I4 slot 2 is unused but holds 0 requests, 0 tokens of endpoint 2, 1 sent", 2 },
+	ROW(kv_of_nobody) "I4 slot 2 is unused but waits for 1 KV of endpoint 2", 1 },
 	ROW(gauge_below_zero) "I1 slot 1: its gauge pdrouter_client_connections is -1", 1 },
 	ROW(line_from_the_future) "I5 slot 1: its reader line shows 9, which gp 6 cannot have given", 1 },
 	ROW(line_even) "I5 slot 1: its reader line shows 6", 1 },
@@ -722,6 +735,7 @@ static const struct breakage {
 	ROW(change_wrong) "I7 endpoint 0: 2 requests are counted, the rows add up to 7", 1 },
 	ROW(empty_but_held) "I7 endpoint 3 is empty but has 1 requests, 0 tokens", 1 },
 	ROW(empty_but_tokens) "I7 endpoint 3 is empty but has 0 requests, 9 tokens", 2 },
+	ROW(empty_but_kv) "I7 endpoint 3 is empty but holds 1 KV", 1 },
 	ROW(state_unknown) "I1 endpoint 1: its state word is 0x4d", 1 },
 	ROW(ramp_of_one_that_is_down) "I1 endpoint 0 is down, yet its weight ramps up", 1 },
 	ROW(life_never_begun) "I5 endpoint 3 is starting and never began a life", 1 },

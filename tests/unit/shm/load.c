@@ -307,6 +307,19 @@ Test(shm_load, sent_is_summed_over_workers)
 	cr_assert_eq(load_count(seg, EP), 2);
 }
 
+Test(shm_load, kv_is_summed_over_workers_and_forgotten_with_its_worker)
+{
+	load_kv(seg, 0, EP, 1);
+	load_kv(seg, 2, EP, 1);
+	load_kv(seg, 2, EP, 1);
+	cr_assert_eq(load_kv_sum(seg, EP), 3);
+	cr_assert_eq(load_kv_sum(seg, EP + 1), 0);
+	load_kv(seg, 2, EP, -1);
+	cr_assert_eq(load_kv_sum(seg, EP), 2);
+	cr_assert_eq(load_reap(seg, 2), 0, "no reservation was held");
+	cr_assert_eq(load_kv_sum(seg, EP), 1);
+}
+
 Test(shm_load, foreign_load_counts_while_it_is_fresh)
 {
 	load_reserve(seg, 0, EP, 0);
