@@ -8,6 +8,7 @@
 #include "shm/base/clock.h"
 #include "shm/core/heritage.h"
 #include "shm/core/seg.h"
+#include "shm/load.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
 
@@ -18,7 +19,8 @@ static const char *const prefill_names[PREFILL_N] = {
 	"not needed", "idle", "sent", "answered", "failed"};
 static const char *const decode_names[DECODE_N] = {
 	"idle", "sent", "withheld", "relaying", "ended", "failed"};
-static const char *const kv_names[KV_N] = {"none", "predicted", "held", "delivered", "spent"};
+static const char *const kv_names[KV_N] = {
+	"none", "predicted", "held", "delivered", "fetched", "spent"};
 
 #define TO(s) (1u << (s))
 
@@ -52,7 +54,8 @@ static const uint32_t kv_next[KV_N] = {
 	[KV_NONE]      = TO(KV_PREDICTED) | TO(KV_HELD) | TO(KV_SPENT),
 	[KV_PREDICTED] = TO(KV_NONE) | TO(KV_HELD) | TO(KV_DELIVERED) | TO(KV_SPENT),
 	[KV_HELD]      = TO(KV_NONE) | TO(KV_DELIVERED) | TO(KV_SPENT),
-	[KV_DELIVERED] = TO(KV_NONE) | TO(KV_HELD) | TO(KV_SPENT),
+	[KV_DELIVERED] = TO(KV_NONE) | TO(KV_HELD) | TO(KV_FETCHED) | TO(KV_SPENT),
+	[KV_FETCHED]   = TO(KV_NONE),
 	[KV_SPENT]     = TO(KV_NONE),
 };
 /* clang-format on */
@@ -83,12 +86,26 @@ attempt_set_lookup(struct attempt *a, enum lookup_state to)
 		TAILQ_INSERT_TAIL(&a->w->lookups, a, link);
 }
 
+/* The prefill and KV states have changed: counts the KV for the prefill engine's endpoint.
+ * `before`: what attempt_kv_handed() returned before the change. */
+static void
+count_kv(const struct attempt *a, bool before)
+{
+	const bool now = attempt_kv_handed(a);
+
+	if (now != before)
+		load_kv(a->w->seg, a->w->slot, a->reserved.of[ROLE_PREFILL].ep->slot, now ? 1 : -1);
+}
+
 void
 attempt_set_prefill(struct attempt *a, enum prefill_state to)
 {
+	const bool handed = attempt_kv_handed(a);
+
 	if ((prefill_next[a->prefill] & TO(to)) == 0)
 		impossible(a, "prefill", prefill_names[a->prefill], prefill_names[to]);
 	a->prefill = to;
+	count_kv(a, handed);
 }
 
 void
@@ -104,11 +121,33 @@ attempt_set_decode(struct attempt *a, enum decode_state to, enum withheld why)
 void
 attempt_set_kv(struct attempt *a, enum kv_state to)
 {
+	const bool handed = attempt_kv_handed(a);
+
 	if (to == a->kv)
 		return;
 	if ((kv_next[a->kv] & TO(to)) == 0)
 		impossible(a, "kv", kv_names[a->kv], kv_names[to]);
 	a->kv = to;
+	count_kv(a, handed);
+}
+
+void
+attempt_spend_kv(struct attempt *a)
+{
+	/* KV that was fetched is not held any more; without parameters none can be spent */
+	if (a->kv != KV_FETCHED && (a->kv != KV_NONE || a->prefill != PREFILL_ANSWERED))
+		attempt_set_kv(a, KV_SPENT);
+}
+
+void
+attempt_note_fetch(struct attempt *a)
+{
+	const struct leg *d = &a->leg[LEG_DECODE];
+
+	/* A stream's first event may be an error.  vLLM's engines send one if the fetch failed. */
+	if (a->kv == KV_DELIVERED && d->progress == LEG_BEGUN && d->status == 200 &&
+		(!d->sse || a->sse.events > 0) && !a->sse.error)
+		attempt_set_kv(a, KV_FETCHED);
 }
 
 /* The KV of an attempt follows its prefill engine's answer. */
@@ -125,6 +164,7 @@ kv_fits(const struct attempt_states *s)
 	case KV_HELD:
 		return s->prefill == PREFILL_ANSWERED;
 	case KV_DELIVERED:
+	case KV_FETCHED:
 		return s->prefill == PREFILL_ANSWERED && s->decode != DECODE_IDLE;
 	case KV_N:
 		break;
@@ -341,6 +381,8 @@ attempt_end(struct attempt *a)
 		/* takes the attempt off the list of waiting ones */
 		attempt_set_lookup(a, LOOKUP_DUE);
 	a->life = ATTEMPT_OVER;
+	/* no request of this router will fetch the KV: the engine's own lease frees it */
+	attempt_set_kv(a, KV_NONE);
 	attempt_unlock_lookup(a);
 	transfer_drop_flag(&a->t, false);
 	for (enum leg_kind k = 0; k < LEG_N; k++)
@@ -438,6 +480,7 @@ keeps_slot(const struct attempt *a, enum role r)
 void
 attempt_settle(struct attempt *a)
 {
+	attempt_note_fetch(a);
 	for (enum role r = 0; r < ROLE_N; r++) {
 		if (!leg_active(&a->leg[r]))
 			reservation_answered(a->w, &a->reserved.of[r]);
@@ -563,7 +606,8 @@ attempt_take_handoff(struct attempt *a)
 			attempt_set_kv(a, KV_NONE);
 	} else if (c->info->cleanup == CLEANUP_KV && a->kv != KV_SPENT) {
 		attempt_set_kv(a, KV_HELD);
-		if (d->progress >= LEG_REACHED && leg_active(d) && r != HANDOFF_RETRY)
+		if (d->progress >= LEG_REACHED && r != HANDOFF_RETRY &&
+			(leg_active(d) || d->progress == LEG_BEGUN))
 			attempt_set_kv(a, KV_DELIVERED);
 	} else if (a->kv == KV_PREDICTED) {
 		attempt_set_kv(a, KV_NONE);

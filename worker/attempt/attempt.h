@@ -12,8 +12,9 @@
  *   decode    IDLE --> SENT --> WITHHELD <--> RELAYING --> ENDED
  *               ^       |          |             `-------> FAILED
  *               `-------+----------'   sent again: other KV parameters, or another engine
- *   kv        NONE --> HELD --> DELIVERED --> SPENT
- *                `---> PREDICTED --^    a speculation: decode is sent its request first
+ *   kv        NONE --> HELD --> DELIVERED --> FETCHED
+ *                |               ^  `-----> SPENT
+ *                `---> PREDICTED-'      a speculation: decode is sent its request first
  *
  * `lookup`, the fourth, precedes them if something must be known before a leg can be made.
  *
@@ -95,6 +96,7 @@ enum kv_state {
 	KV_PREDICTED, /* decode was sent parameters that the prefill engine has not confirmed */
 	KV_HELD,      /* the prefill engine holds blocks for this attempt */
 	KV_DELIVERED, /* a decode engine has the parameters */
+	KV_FETCHED,   /* that decode engine answers: the prefill engine holds nothing any more */
 	KV_SPENT,     /* that decode engine has failed: the parameters must not be used again */
 	KV_N
 };
@@ -185,6 +187,10 @@ void attempt_set_lookup(struct attempt *a, enum lookup_state to);
 void attempt_set_prefill(struct attempt *a, enum prefill_state to);
 void attempt_set_decode(struct attempt *a, enum decode_state to, enum withheld why);
 void attempt_set_kv(struct attempt *a, enum kv_state to);
+/* Decode has failed: the parameters that it was sent must not be used again. */
+void attempt_spend_kv(struct attempt *a);
+/* Call it after each event and each payload: the KV is fetched when decode begins to answer. */
+void attempt_note_fetch(struct attempt *a);
 /* The states of an attempt, as values.  attempt_may_exist() returns false for a combination
  * that must not occur. */
 struct attempt_states {
@@ -235,7 +241,8 @@ bool attempt_speculates(const struct attempt *a);
 bool attempt_waits_for_prefill(const struct attempt *a);
 /* Returns true if the decode answer is complete; a part of it may still be withheld. */
 bool attempt_decode_complete(const struct attempt *a);
-/* Returns true if the prefill engine holds KV for the attempt according to its answer. */
+/* Returns true if the prefill engine holds KV for the attempt according to its answer.  Such KV is
+ * counted for the endpoint (load_kv()). */
 bool attempt_kv_handed(const struct attempt *a);
 /* Returns the role whose engine a leg is sent to: a lookup is sent to the engine of a later
  * leg. */

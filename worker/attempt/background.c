@@ -6,6 +6,7 @@
 
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
+#include "shm/load.h"
 #include "worker/base/core.h"
 #include "worker/net/leg.h"
 #include "worker/net/connpool.h"
@@ -18,6 +19,8 @@
 struct background {
 	struct leg leg;
 	struct upconn *held; /* the attempt's own connection: closed last */
+	/* the prefill engine that holds the named KV, which is counted until the end; NULL: none */
+	struct endpoint *holder;
 	struct endpoint
 		/* sent to one after the other, until one has refused properly */
 		*to[BACKGROUND_ENGINES];
@@ -53,6 +56,8 @@ end(struct background *e)
 
 	leg_end(&e->leg);
 	connpool_drop(w->connpool, &e->held);
+	if (e->holder != NULL)
+		load_kv(w->seg, w->slot, e->holder->slot, -1);
 	TAILQ_REMOVE(&w->background, e, link);
 	TAILQ_INSERT_TAIL(&w->ended_background, e, link);
 	w->nbackground--;
@@ -181,6 +186,9 @@ background_refuse(const struct attempt *a, const char *member, struct endpoint *
 
 	if (e == NULL)
 		return;
+	/* before the attempt ends, so that the KV stays counted */
+	e->holder = connpool_ref(a->reserved.of[ROLE_PREFILL].ep);
+	load_kv(w->seg, w->slot, e->holder->slot, 1);
 	e->until_ms = clock_ms() +
 		      /* the engine's own lease frees the blocks then */
 		      a->t.of.facts->pool.shake.kv_lease_ms;
@@ -230,6 +238,7 @@ background_reap(struct worker *w)
 		leg_fini(&e->leg);
 		while (e->nto > 0)
 			connpool_unref(w->connpool, &e->to[--e->nto]);
+		connpool_unref(w->connpool, &e->holder);
 		free(e->body);
 		free(e->key);
 		free(e);

@@ -521,7 +521,7 @@ failover_others(struct attempt *a, enum leg_kind kind, const struct outcome *o)
 	a->failure_counted = a->failure_counted || first;
 	if (kind == LEG_DECODE && a->leg[LEG_DECODE].progress >= LEG_REACHED && !s.resumes &&
 		a->t.connector->info->cleanup == CLEANUP_KV)
-		attempt_set_kv(a, KV_SPENT);
+		attempt_spend_kv(a);
 	if (!replaceable(a))
 		return false;
 	if (first)

@@ -180,7 +180,7 @@ refuse_spent(struct attempt *a)
 void
 release_spent(struct attempt *a)
 {
-	attempt_set_kv(a, KV_SPENT);
+	attempt_spend_kv(a);
 	if (attempt_kv_handed(a) && !leg_active(attempt_prefill_leg(a)))
 		refuse_spent(a);
 }

@@ -60,6 +60,7 @@ on_payload(struct leg *leg, const struct span *pieces, size_t n, bool done)
 
 	if (a->life == ATTEMPT_SERVING)
 		decode_payload(a, pieces, n, done);
+	attempt_note_fetch(a);
 	attempt_check(a);
 }
 

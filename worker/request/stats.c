@@ -173,6 +173,13 @@ f_in_flight(const struct about *a, double *ret)
 }
 
 static bool
+f_kv_outstanding(const struct about *a, double *ret)
+{
+	*ret = load_kv_sum(a->seg, a->ep->slot);
+	return a->ep->role == ROLE_PREFILL;
+}
+
+static bool
 f_tokens(const struct about *a, double *ret)
 {
 	*ret = load_tokens(a->seg, a->ep->slot);
@@ -239,6 +246,7 @@ static const struct {
 	{ "pdrouter_endpoint_busy", "gauge", "1 while the endpoint is passed by because its engine answered that it has no room.", f_busy },
 	{ "pdrouter_endpoint_busy_answers_total", "counter", "Answers of the endpoint that said so: 429, or 503 with Retry-After.", f_busy_answers },
 	{ "pdrouter_endpoint_in_flight", "gauge", "Reservations of all workers at the endpoint.", f_in_flight },
+	{ "pdrouter_endpoint_kv_outstanding", "gauge", "KV that the prefill engine holds for this router's requests and no decode engine has fetched.", f_kv_outstanding },
 	{ "pdrouter_endpoint_prompt_tokens", "gauge", "Estimated prompt tokens of the requests in flight at the endpoint.", f_tokens },
 	{ "pdrouter_endpoint_score", "gauge", "In flight, plus the requests that others than this router have there.", f_score },
 	{ "pdrouter_endpoint_weight", "gauge", "Its share beside the others, where it is not 1.", f_weight },

@@ -35,6 +35,8 @@ look(const struct attempt_states *s)
 		expect(s, false, "only an answer tells that KV is held");
 	if (s->kv == KV_DELIVERED && s->decode == DECODE_IDLE)
 		expect(s, false, "no engine has been sent anything");
+	if (s->kv == KV_FETCHED && s->prefill != PREFILL_ANSWERED)
+		expect(s, false, "nothing was held that could be fetched");
 	if (s->kv == KV_PREDICTED && s->prefill == PREFILL_ANSWERED)
 		expect(s, false, "an answer confirms or corrects the prediction");
 	if (s->withheld == WITHHELD_SPECULATION && s->life == ATTEMPT_SERVING &&
@@ -74,7 +76,7 @@ Test(attempt, what_must_be_possible)
 		{ATTEMPT_SERVING, LOOKUP_NOT_NEEDED, PREFILL_ANSWERED, DECODE_SENT, WITHHELD_NOT,
 			KV_DELIVERED},
 		{ATTEMPT_SERVING, LOOKUP_NOT_NEEDED, PREFILL_ANSWERED, DECODE_RELAYING,
-			WITHHELD_NOT, KV_DELIVERED},
+			WITHHELD_NOT, KV_FETCHED},
 		/* both at once */
 		{ATTEMPT_SERVING, LOOKUP_KNOWN, PREFILL_SENT, DECODE_RELAYING, WITHHELD_NOT,
 			KV_PREDICTED},
