@@ -101,17 +101,22 @@ reservation_again(struct worker *w, struct reservation *r, uint32_t tokens)
 {
 	const struct table *t;
 	uint32_t limit;
+	bool up;
 
 	if (r->state != RESERVATION_NONE)
 		return true;
 	if (r->ep == NULL)
 		return false;
 	t = rcu_enter(w->seg, w->slot);
-	if (find_limit(t, r, &limit) && ep_state_get(w->seg, r->ep->slot) == EP_UP &&
-		load_reserve(w->seg, w->slot, r->ep->slot, limit)) {
+	if (find_limit(t, r, &limit) && load_reserve(w->seg, w->slot, r->ep->slot, limit)) {
 		r->state = RESERVATION_HELD;
 		r->tokens = load_tokens_add(w->seg, w->slot, r->ep->slot, tokens);
 	}
+	/* The state after the reservation, as select_reserve() reads it: once an operator was told that
+	 * the endpoint is drained, no request goes there.  Pairs with ep_state_drain(). */
+	up = ep_state_get(w->seg, r->ep->slot) == EP_UP;
 	rcu_leave(w->seg, w->slot);
+	if (!up)
+		reservation_release(w, r); /* wakes waiters: not inside a read section */
 	return r->state != RESERVATION_NONE;
 }
