@@ -222,17 +222,44 @@ resolve(const struct fleet *f, const struct wanted *w, struct evbuffer *out)
 
 /* --- drain and undrain ------------------------------------------------------------------- */
 
-static uint32_t
-in_flight(const struct endpoint *ep)
+/* What keeps an endpoint from being drained. */
+struct left {
+	uint32_t in_flight; /* requests */
+	uint32_t kv;        /* KV that its engine holds and no decode engine has fetched */
+};
+
+/* Adds what is left at the endpoint. */
+static void
+left_add(struct left *l, const struct endpoint *ep)
 {
-	return ep->engine.slot == ENGINE_NO_SLOT ? 0 : load_count(ep->fleet->seg, ep->engine.slot);
+	const struct seg *seg = ep->fleet->seg;
+
+	if (ep->engine.slot == ENGINE_NO_SLOT)
+		return;
+	/* in this order: load_kv_sum() */
+	l->in_flight += load_count(seg, ep->engine.slot);
+	l->kv += load_kv_sum(seg, ep->engine.slot);
+}
+
+static struct left
+left_at(const struct endpoint *ep)
+{
+	struct left l = {0};
+
+	left_add(&l, ep);
+	return l;
 }
 
 static void
 print_endpoint(struct evbuffer *out, const struct endpoint *ep, const char *word)
 {
-	(void)evbuffer_add_printf(out, "%s %s, %s of pool %s: %" PRIu32 " in flight\n", word,
-		ep->engine.url, role_name(ep->engine.role), ep->engine.pool_name, in_flight(ep));
+	const struct left l = left_at(ep);
+
+	(void)evbuffer_add_printf(out, "%s %s, %s of pool %s: %" PRIu32 " in flight", word,
+		ep->engine.url, role_name(ep->engine.role), ep->engine.pool_name, l.in_flight);
+	if (ep->engine.role == ROLE_PREFILL)
+		(void)evbuffer_add_printf(out, ", %" PRIu32 " KV outstanding", l.kv);
+	(void)evbuffer_add_printf(out, "\n");
 }
 
 static bool
@@ -273,7 +300,9 @@ drain(struct endpoint *ep, struct evbuffer *out)
 	if (!was)
 		log_info("endpoint drained by pdctl", LOG_S("url", ep->engine.url),
 			LOG_S("role", role_name(ep->engine.role)),
-			LOG_S("pool", ep->engine.pool_name), LOG_U("in_flight", in_flight(ep)));
+			LOG_S("pool", ep->engine.pool_name),
+			LOG_U("in_flight", left_at(ep).in_flight),
+			LOG_U("kv_outstanding", left_at(ep).kv));
 	if (!others_serve(ep->fleet, ep))
 		(void)evbuffer_add_printf(out,
 			"  no other %s endpoint of pool %s is up: new requests get 503\n",
@@ -318,22 +347,23 @@ drain_poll(const struct fleet *f, const char *what, struct evbuffer *out)
 {
 	const char *word = "gone";
 	struct endpoint *ep;
+	struct left l = {0};
 	struct wanted w;
-	uint32_t n = 0;
 
 	if (parse(what, &w, out) != 0)
 		return -1;
 	TAILQ_FOREACH(ep, &f->draining, link)
 	if (is_wanted(&w, ep)) {
-		n += in_flight(ep);
+		left_add(&l, ep);
 		word = "draining";
 	}
 	TAILQ_FOREACH(ep, &f->live, link)
 	if (is_wanted(&w, ep)) {
-		n += in_flight(ep);
+		left_add(&l, ep);
 		if (strcmp(word, "serving") != 0)
 			word = ep->drained ? "draining" : "serving";
 	}
-	(void)evbuffer_add_printf(out, "%" PRIu32 " in flight, %s\n", n, word);
+	(void)evbuffer_add_printf(out, "%" PRIu32 " in flight, %" PRIu32 " KV outstanding, %s\n",
+		l.in_flight, l.kv, word);
 	return 0;
 }

@@ -1,5 +1,6 @@
 /*
- * `pdctl drain`: an endpoint gets no new requests, and its requests in flight continue.  Draining is one
+ * `pdctl drain`: an endpoint gets no new requests, and its requests in flight continue.  The endpoint is
+ * drained when none is left and its engine holds no KV that a decode engine has yet to fetch.  Draining is one
  * store into the endpoint's state word (state.h), never a publication.  Probes continue and do not bring
  * the endpoint back.  A drain outlives a reload, but neither a restart nor the endpoint's removal.
  *
@@ -18,6 +19,6 @@ struct fleet;
 /* One line for each pool and role of the endpoint, then the consequences. */
 int drain_begin(struct fleet *f, const char *what, struct evbuffer *out);
 int drain_end(struct fleet *f, const char *what, struct evbuffer *out);
-/* "REQUESTS in flight, WORD": WORD is `draining`, `serving` if the endpoint is not drained in one of its
- * pools and roles, or `gone` if it is neither configured nor has requests. */
+/* "REQUESTS in flight, COUNT KV outstanding, WORD": WORD is `draining`, `serving` if the endpoint is not
+ * drained in one of its pools and roles, or `gone` if it is neither configured nor has requests or KV. */
 int drain_poll(const struct fleet *f, const char *what, struct evbuffer *out);

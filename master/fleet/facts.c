@@ -51,6 +51,7 @@ facts_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
 	x.last_age_ms = age_of(last_ms, now);
 	x.tag = ep_tag(f->seg, ep->engine.slot);
 	x.in_flight = load_count(f->seg, ep->engine.slot);
+	x.kv_outstanding = load_kv_sum(f->seg, ep->engine.slot); /* after the count */
 	x.tokens = load_tokens(f->seg, ep->engine.slot);
 	/* as in workers: figures that missed three scrapes do not count */
 	x.score = load_score(

@@ -29,6 +29,7 @@ struct facts {
 	enum tally_cause last; /* of its last failure; TALLY_GOOD: none has failed */
 	uint64_t last_age_ms;
 	uint32_t in_flight, tokens;
+	uint32_t kv_outstanding; /* load_kv_sum() */
 	uint64_t score, tag, age_ms;
 	struct ep_scrape scrape;
 	const char *const *models;

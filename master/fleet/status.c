@@ -29,6 +29,7 @@ enum column {
 	WEIGHT,
 	STATE,
 	IN_FLIGHT,
+	KV_OUT,
 	TOKENS,
 	SCORE,
 	RUNNING,
@@ -53,6 +54,7 @@ static const struct {
 	[WEIGHT] = {"weight", true, true},
 	[STATE] = {"state", false},
 	[IN_FLIGHT] = {"in-flight", true},
+	[KV_OUT] = {"kv-out", true, true},
 	[TOKENS] = {"tokens", true},
 	[SCORE] = {"score", true},
 	[RUNNING] = {"running", true},
@@ -161,6 +163,8 @@ add_row(const struct facts *x, void *arg)
 	if (x->ep->engine.conf != NULL && x->ep->engine.conf->weight != 1)
 		cell[WEIGHT] = mem_printf("%" PRIu32, x->ep->engine.conf->weight);
 	cell[NOTE] = note_of(x);
+	if (x->kv_outstanding > 0)
+		cell[KV_OUT] = mem_printf("%" PRIu32, x->kv_outstanding);
 	if (x->has_slot) {
 		cell[IN_FLIGHT] = in_flight_text(x);
 		cell[TOKENS] = mem_printf("%" PRIu32, x->tokens);

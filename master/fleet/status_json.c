@@ -65,6 +65,7 @@ add_load(struct json_object *o, const struct facts *x)
 	add_number(o, "slot", x->has_slot, x->ep->engine.slot);
 	add_number(o, "tag", x->has_slot, x->tag);
 	add_number(o, "in_flight", true, x->in_flight);
+	add_number(o, "kv_outstanding", true, x->kv_outstanding);
 	add_number(o, "prompt_tokens", true, x->tokens);
 	add_number(o, "score", x->has_slot, x->score);
 	add_number(o, "running", x->scraped, x->scrape.running);

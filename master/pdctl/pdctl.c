@@ -67,7 +67,7 @@ usage(FILE *out)
 	(void)fprintf(out,
 		"\n  -s SOCKET      pdrouter's control_socket (" DEFAULT_SOCKET ")\n"
 		"  --role, --pool restrict the command to one role (prefill or decode) or pool\n"
-		"  --wait         returns when no request is in flight at ENDPOINT\n"
+		"  --wait         returns when ENDPOINT has no request and holds no KV for decode\n"
 		"  --timeout S    longest wait in seconds: then exits 3, and ENDPOINT stays drained\n");
 }
 
@@ -195,44 +195,53 @@ now_s(void)
 	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
-/* Asks for the requests in flight; returns an exit code. */
+/* What is left at an endpoint, as pdrouter answers. */
+struct left {
+	unsigned long requests, kv;
+	char word[16];
+};
+
+/* Asks what is left at the endpoint; returns an exit code. */
 static int
-look(FILE *in, const struct line *l, unsigned long *ret_n, char word[16])
+look(FILE *in, const struct line *l, struct left *ret)
 {
 	char line[128] = "";
 
 	if (say(fileno(in), l, "in-flight") != 0)
 		return 1;
 	if (fgets(line, sizeof(line), in) == NULL ||
-		sscanf(line, "%lu in flight, %15s", ret_n, word) != 2)
+		sscanf(line, "%lu in flight, %lu KV outstanding, %15s", &ret->requests, &ret->kv,
+			ret->word) != 3)
 		return fail("no full answer", "pdrouter closed the connection");
 	return print_answer(in);
 }
 
-/* Until nothing is in flight there. */
+/* Waits until the endpoint has no request and its engine holds no KV that decode has to fetch. */
 static int
 wait_for_none(FILE *in, const struct line *l)
 {
 	const double from = now_s();
-	unsigned long n = 0;
-	char word[16];
+	struct left left = {0};
 
 	for (;;) {
-		if (look(in, l, &n, word) != 0)
+		if (look(in, l, &left) != 0)
 			return 1;
-		if (n == 0 && strcmp(word, "serving") != 0)
-			break;
-		if (strcmp(word, "serving") == 0)
+		if (strcmp(left.word, "serving") == 0)
 			return fail(l->endpoint, "has been undrained meanwhile, or added again");
+		if (left.requests == 0 && left.kv == 0)
+			break;
 		if (now_s() - from >= l->timeout_s) {
 			(void)fprintf(stderr,
-				"pdctl: %s: %lu still in flight after %g s; it stays drained\n",
-				l->endpoint, n, l->timeout_s);
+				"pdctl: %s: %lu still in flight, %lu KV outstanding after %g s; it stays "
+				"drained\n",
+				l->endpoint, left.requests, left.kv, l->timeout_s);
 			return EXIT_TIME_OVER;
 		}
 		(void)usleep(POLL_MS * 1000);
 	}
-	(void)printf("Nothing is in flight there any more, after %.1f s.\n", now_s() - from);
+	(void)printf(
+		"Nothing is in flight there any more, and no KV is outstanding, after %.1f s.\n",
+		now_s() - from);
 	return fflush(stdout) == 0 ? 0 : fail("stdout", strerror(errno));
 }
 

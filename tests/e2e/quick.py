@@ -9,6 +9,7 @@ QUICK = {
     "test_control.py": "test_check_says_what_is_broken",
     "test_discovery.py": "test_addresses_are_endpoints",
     "test_drain.py": "test_the_last_one_may_be_drained",
+    "test_drain_kv.py": "test_kv_that_is_released_counts_until_then",
     "test_eject.py": "test_five_failures_in_a_row_eject_for_all_workers",
     "test_errors.py": "test_decode_engine_breaks_off_in_the_stream",
     "test_flags.py": "test_disaggregated_prefill",

@@ -121,7 +121,7 @@ def test_wait_returns_when_nothing_is_left(world):
         c.head()
     d[0].pause()
     done = drain(r, d[0].url, "--wait", "--timeout", "0.3", code=3)
-    assert re.search(r"\d still in flight after 0.3 s; it stays drained", done.stderr)
+    assert re.search(r"\d still in flight, 0 KV outstanding after 0.3 s; it stays drained", done.stderr)
     waits = subprocess.Popen([BIN / "pdctl", "-s", r.control, "drain", "--wait", d[0].url], stdout=subprocess.PIPE, text=True)
     time.sleep(0.3)
     assert waits.poll() is None
