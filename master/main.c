@@ -403,9 +403,9 @@ step_control(struct master *m)
 		.check = ctl_check,
 		.arg = m};
 
-	if (m->first->control_socket != NULL)
-		m->control = control_new(m->base, m->first->control_socket, &hooks);
-	return 0;
+	if (m->first->control_socket == NULL)
+		return 0;
+	return control_new(m->base, m->first->control_socket, &hooks, &m->control);
 }
 
 /* A debug build checks the shared memory every CHECK_S seconds. */

@@ -44,7 +44,7 @@ struct conf_args {
 	bool version; /* --version */
 	bool help;    /* -h, --help */
 	const char *file;
-	const char *host, *port;
+	const char *host, *port, *control_socket;
 	const char *flag[CONF_ARGS_FLAGS]; /* another router's, by row: its value, "" of a switch */
 	struct conf_args_url {             /* of flags that may be there again and again */
 		int flag;
@@ -57,7 +57,8 @@ void conf_args_help(FILE *out);
 /* Calls `note` with each flag that has nothing to do here, or does something else than one might think, and why. */
 typedef void conf_note_fn(void *arg, const char *flag, const char *why);
 void conf_args_notes(const struct conf_args *args, conf_note_fn *note, void *arg);
-/* At start and at each reload: the file (--host and --port override its `listen`), or the flags. */
+/* At start and at each reload: the file (--host and --port override its `listen`, --control-socket its
+ * `control_socket`), or the flags. */
 int conf_from_args(const struct conf_args *args, struct conf **ret, struct conf_error *err);
 
 /*

@@ -13,12 +13,13 @@
 
 _Static_assert(FLAG_N <= CONF_ARGS_FLAGS, "a value for each flag");
 
-enum { OPT_HOST = 256, OPT_PORT, OPT_VERSION, OPT_PRINT, OPT_FIRST };
+enum { OPT_HOST = 256, OPT_PORT, OPT_CONTROL, OPT_VERSION, OPT_PRINT, OPT_FIRST };
 
 static const struct option own_options[] = {
 	{"config", required_argument, NULL, 'c'},
 	{"host", required_argument, NULL, OPT_HOST},
 	{"port", required_argument, NULL, OPT_PORT},
+	{"control-socket", required_argument, NULL, OPT_CONTROL},
 	{"print-config", no_argument, NULL, OPT_PRINT},
 	{"version", no_argument, NULL, OPT_VERSION},
 	{"help", no_argument, NULL, 'h'},
@@ -106,6 +107,9 @@ take_option(struct conf_args *a, int opt, char **argv, struct conf_error *err)
 	case OPT_PORT:
 		a->port = optarg;
 		return 0;
+	case OPT_CONTROL:
+		a->control_socket = optarg;
+		return 0;
 	case OPT_VERSION:
 		a->version = true;
 		return 0;
@@ -174,6 +178,8 @@ conf_args_help(FILE *out)
 		"  --print-config               write the equivalent YAML and exit\n"
 		"  --host HOST, --port PORT     listen there; with -c: instead of the file's `listen`,\n"
 		"                               else 0.0.0.0 and 8001 (sglang-router's: 30000)\n"
+		"  --control-socket PATH        make pdctl's socket there; with -c: instead of the file's\n"
+		"                               `control_socket`\n"
 		"  --version, --help\n",
 		out);
 	help_kind(out, CONF_FLAG_USED,
@@ -194,21 +200,6 @@ first_flag(const struct conf_args *a)
 	while (f < FLAG_N && a->flag[f] == NULL)
 		f++;
 	return f;
-}
-
-static int
-from_flags(const struct conf_args *a, struct conf **ret, struct conf_error *err)
-{
-	struct conf_draft d;
-	int rc = -1;
-
-	for (enum conf_flag f = 0; f < FLAG_N; f++)
-		if (a->flag[f] != NULL && conf_flag_rows[f].kind == CONF_FLAG_GONE)
-			return conf_flag_fail(err, f, conf_flag_rows[f].doc);
-	if (conf_draft_make(&d, a, NULL, NULL, err) == 0)
-		rc = conf_draft_parse(&d, ret, err);
-	conf_draft_free(&d);
-	return rc;
 }
 
 /* --host and --port in place of the file's addresses; a part that is not given stays as in the
@@ -234,6 +225,48 @@ override_listen(struct conf *c, const struct conf_args *a, struct conf_error *er
 }
 
 static int
+override_control_socket(struct conf *c, const struct conf_args *a, struct conf_error *err)
+{
+	char what[CONF_WHAT];
+
+	if (a->control_socket == NULL)
+		return 0;
+	free(c->control_socket);
+	c->control_socket = NULL;
+	if (conf_value_set(conf_key_row(&conf_root_keys, "control_socket"), c, a->control_socket,
+		    what) != 0)
+		return fail_text(err, "--control-socket", what);
+	return 0;
+}
+
+/* Takes the options that replace keys into *c; frees it on an error. */
+static int
+override(struct conf **c, const struct conf_args *a, struct conf_error *err)
+{
+	/* the flags of another router come with their own --host and --port */
+	if ((a->file == NULL || override_listen(*c, a, err) == 0) &&
+		override_control_socket(*c, a, err) == 0)
+		return 0;
+	conf_free(c);
+	return -1;
+}
+
+static int
+from_flags(const struct conf_args *a, struct conf **ret, struct conf_error *err)
+{
+	struct conf_draft d;
+	int rc = -1;
+
+	for (enum conf_flag f = 0; f < FLAG_N; f++)
+		if (a->flag[f] != NULL && conf_flag_rows[f].kind == CONF_FLAG_GONE)
+			return conf_flag_fail(err, f, conf_flag_rows[f].doc);
+	if (conf_draft_make(&d, a, NULL, NULL, err) == 0)
+		rc = conf_draft_parse(&d, ret, err);
+	conf_draft_free(&d);
+	return rc == 0 ? override(ret, a, err) : rc;
+}
+
+static int
 from_file(const struct conf_args *a, struct conf **ret, struct conf_error *err)
 {
 	const enum conf_flag given = first_flag(a);
@@ -242,12 +275,8 @@ from_file(const struct conf_args *a, struct conf **ret, struct conf_error *err)
 	if (given < FLAG_N)
 		return conf_flag_fail(
 			err, given, "cannot be used with -c: the file defines the pools");
-	if (conf_load(a->file, &c, err) != 0)
+	if (conf_load(a->file, &c, err) != 0 || override(&c, a, err) != 0)
 		return -1;
-	if (override_listen(c, a, err) != 0) {
-		conf_free(&c);
-		return -1;
-	}
 	*ret = c;
 	return 0;
 }
@@ -258,12 +287,8 @@ conf_again(const struct conf_args *args, const struct conf *was, struct conf **r
 {
 	struct conf *c;
 
-	if (conf_reparse(was, &c, err) != 0)
+	if (conf_reparse(was, &c, err) != 0 || override(&c, args, err) != 0)
 		return -1;
-	if (override_listen(c, args, err) != 0) {
-		conf_free(&c);
-		return -1;
-	}
 	*ret = c;
 	return 0;
 }

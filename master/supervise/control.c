@@ -5,9 +5,11 @@
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/event.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/queue.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -43,6 +45,7 @@ struct control {
 	struct event *ev_again; /* pending: no descriptor was left, ev_accept is not watched */
 	bool starved;           /* ev_again was logged, and no client was accepted since */
 	int fd;
+	int lock; /* the lock file of the path: take_lock() */
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 };
 
@@ -360,7 +363,30 @@ on_accept(evutil_socket_t lfd, short what, void *arg)
 
 /* --- the socket --------------------------------------------------------------------------------- */
 
-/* True if a process accepts on the socket file: the file belongs to another pdrouter. */
+/*
+ * Opens and locks PATH.lock.  The lock ends with its process, so it is never stale, and of two
+ * processes that start at the same time one gets it.  The file stays: if it was removed at the end,
+ * a process could lock the removed file while another process locks a new one.
+ *
+ * Returns the descriptor, -EWOULDBLOCK if another process has the lock, or another -errno.
+ */
+static int
+take_lock(const char *path)
+{
+	char *name = mem_printf("%s.lock", path);
+	int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600), r = fd;
+
+	if (fd == -1) {
+		r = -errno;
+	} else if (flock(fd, LOCK_EX | LOCK_NB) == -1) {
+		r = -errno;
+		(void)close(fd);
+	}
+	free(name);
+	return r;
+}
+
+/* True if a process accepts on the socket file, though its lock file was removed. */
 static bool
 answered(const struct sockaddr_un *sun)
 {
@@ -397,27 +423,28 @@ bind_socket(int fd, const struct sockaddr_un *sun)
 	return r;
 }
 
-/* The listening socket, or -errno. */
+/* The listening socket; -EWOULDBLOCK if another process has it, or another -errno.  The caller has
+ * the lock. */
 static int
 open_socket(const char *path)
 {
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};
+	struct stat st;
 	int fd, r;
 
 	if (strlen(path) >= sizeof(sun.sun_path))
 		return -ENAMETOOLONG;
 	memcpy(sun.sun_path, path, strlen(path));
-	make_directory(path);
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (fd == -1)
 		return -errno;
 	r = bind_socket(fd, &sun);
-	if (r == -EADDRINUSE && !answered(&sun)) {
-		struct stat st;
-
+	if (r == -EADDRINUSE && answered(&sun)) {
+		r = -EWOULDBLOCK;
+	} else if (r == -EADDRINUSE && lstat(path, &st) == 0 && S_ISSOCK(st.st_mode) &&
+		   unlink(path) == 0) {
 		/* left by a killed pdrouter; a file that is not a socket is not removed */
-		if (lstat(path, &st) == 0 && S_ISSOCK(st.st_mode) && unlink(path) == 0)
-			r = bind_socket(fd, &sun);
+		r = bind_socket(fd, &sun);
 	}
 	if (r == 0 && listen(fd, BACKLOG) == -1)
 		r = -errno;
@@ -427,28 +454,51 @@ open_socket(const char *path)
 	return r;
 }
 
-struct control *
-control_new(struct event_base *base, const char *path, const struct control_hooks *hooks)
+/* Logs why there is no socket.  Returns -1 if pdrouter must not start. */
+static int
+no_socket(const char *path, int err)
 {
-	int fd = open_socket(path);
-	struct control *c;
+	if (err == EWOULDBLOCK) {
+		log_error("another pdrouter has this control socket: stop it, or set another "
+			  "control_socket",
+			LOG_S("path", path));
+		return -1;
+	}
+	log_warn("no control socket: pdctl will not work", LOG_S("path", path),
+		LOG_S("error", strerror(err)));
+	return 0;
+}
 
+int
+control_new(struct event_base *base, const char *path, const struct control_hooks *hooks,
+	struct control **ret)
+{
+	struct control *c;
+	int lock, fd;
+
+	*ret = NULL;
+	make_directory(path);
+	lock = take_lock(path);
+	if (lock < 0)
+		return no_socket(path, -lock);
+	fd = open_socket(path);
 	if (fd < 0) {
-		log_warn("no control socket: pdctl will not work", LOG_S("path", path),
-			LOG_S("error", strerror(-fd)));
-		return NULL;
+		(void)close(lock);
+		return no_socket(path, -fd);
 	}
 	c = MEM_NEW(struct control);
 	c->base = base;
 	c->hooks = *hooks;
 	c->fd = fd;
+	c->lock = lock;
 	memcpy(c->path, path, strlen(path));
 	TAILQ_INIT(&c->clients);
 	c->ev_accept = event_new(base, fd, EV_READ | EV_PERSIST, on_accept, c);
 	c->ev_again = evtimer_new(base, on_again, c);
 	assert(c->ev_accept != NULL && c->ev_again != NULL);
 	(void)event_add(c->ev_accept, NULL);
-	return c;
+	*ret = c;
+	return 0;
 }
 
 void
@@ -464,6 +514,7 @@ control_free(struct control **pc)
 	event_free(c->ev_again);
 	(void)close(c->fd);
 	(void)unlink(c->path);
+	(void)close(c->lock);
 	free(c);
 	*pc = NULL;
 }

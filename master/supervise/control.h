@@ -33,12 +33,12 @@ struct control_hooks {
 };
 
 /*
- * Makes the socket, mode 0600, and its directory if missing.  A socket file on which no process
- * answers is replaced.  NULL, with a warning in the log, when that fails: pdrouter works without
- * it.
+ * Makes the socket, mode 0600, and its directory if missing.  The socket file of a process that has died is
+ * replaced.  Returns 0, or -1 with an error in the log if another pdrouter has the socket.  When the socket
+ * cannot be made for another reason, the log has a warning and *ret is NULL: pdrouter works without it.
  */
-struct control *control_new(
-	struct event_base *base, const char *path, const struct control_hooks *hooks);
+int control_new(struct event_base *base, const char *path, const struct control_hooks *hooks,
+	struct control **ret);
 void control_free(struct control **); /* NULL is fine; removes the socket file */
 
 /* Answers the clients that wait for this attempt (exact) or for any up to it.  error NULL: OK. */

@@ -277,6 +277,8 @@ class Router(Process):
         self.write(self.config)
         if binary_args is None:
             binary_args = ["-c", self.config_path]
+        else:
+            binary_args = [*binary_args, "--control-socket", self.control]
         super().__init__([BIN / "pdrouter", *binary_args, *args], world.file("router", "log"), world.dir)
         if wait_for:
             self.wait_for(wait_for)
@@ -443,6 +445,8 @@ class Router(Process):
         if self.p.poll() is None and not self.told_to_stop:
             self.all_ended()
             self.wait_idle()
+            wait("no KV waited for", lambda: not self.metric("endpoint_kv_outstanding") or
+                 self.metric("kv_released_total", reason="decode_failed"))  # it is named to engines until its lease is over
             wait("no flag armed", lambda: self.metric("kv_flags_armed") == 0)
             wait("no body kept", lambda: self.metric("request_buffer_bytes") == 0)
             if self.control.exists():

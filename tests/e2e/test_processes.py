@@ -338,7 +338,8 @@ def test_started_without_stdin(world):
 
 def test_address_in_use(world):
     r, _, _ = world.pd()
-    again = subprocess.run([BIN / "pdrouter", "-c", r.config_path], capture_output=True, text=True, timeout=10, check=False)
+    again = subprocess.run([BIN / "pdrouter", "-c", r.config_path, "--control-socket", ""], capture_output=True, text=True,
+                           timeout=10, check=False)
     assert again.returncode != 0 and str(r.port) in again.stderr
     assert r.complete().status == 200 and r.ctl("ping").returncode == 0, "the first one is not harmed"
 

@@ -26,7 +26,7 @@ setup(void)
 	cr_assert_not_null(mkdtemp(dir));
 	(void)snprintf(at.sun_path, sizeof(at.sun_path), "%s/sock", dir);
 	base = event_base_new();
-	control = control_new(base, at.sun_path, &none);
+	cr_assert_eq(control_new(base, at.sun_path, &none, &control), 0);
 	cr_assert_not_null(control);
 }
 
@@ -35,6 +35,8 @@ teardown(void)
 {
 	control_free(&control);
 	event_base_free(base);
+	(void)strcat(at.sun_path, ".lock"); /* it stays */
+	cr_assert_eq(unlink(at.sun_path), 0);
 	*strrchr(at.sun_path, '/') = '\0';
 	(void)rmdir(at.sun_path);
 }
