@@ -249,11 +249,13 @@ on_signal(struct master *m, uint32_t sig)
 		procs_sigchld(m->procs);
 	} else if (sig == SIGHUP) {
 		(void)reload_request(m->reload);
-	} else if (!m->stopping) {
+	} else if (!m->stopping && sig != SIGQUIT) {
 		log_info("stopping: streams may finish", LOG_S("signal", sigabbrev_np((int)sig)));
 		stop(m, EXIT_SUCCESS);
 	} else {
 		log_info("stopping at once", LOG_S("signal", sigabbrev_np((int)sig)));
+		if (!m->stopping)
+			stop(m, EXIT_SUCCESS);
 		procs_stop_now(m->procs);
 	}
 }
@@ -353,12 +355,12 @@ step_loop(struct master *m)
 	sigset_t set;
 
 	event_set_log_callback(on_libevent_log);
-	(void)signal(SIGPIPE, SIG_IGN);
 	(void)sigemptyset(&set);
 	(void)sigaddset(&set, SIGCHLD);
 	(void)sigaddset(&set, SIGHUP);
 	(void)sigaddset(&set, SIGTERM);
 	(void)sigaddset(&set, SIGINT);
+	(void)sigaddset(&set, SIGQUIT);
 	(void)sigprocmask(SIG_BLOCK, &set, NULL);
 	m->signals = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
 	m->base = event_base_new();
@@ -473,6 +475,22 @@ fini(struct master *m)
 	conf_free(&m->first);
 }
 
+/*
+ * Signals that would end a process and have no meaning here are ignored.  Children inherit that.
+ * Job control, and the signals of a crash or a limit of CPU time, keep their meaning.
+ */
+static void
+ignore_signals(void)
+{
+	static const int ignored[] = {SIGPIPE, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO,
+		SIGPWR, SIGSTKFLT, SIGXFSZ /* a write to a full file returns an error code */};
+
+	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
+		(void)signal(ignored[i], SIG_IGN);
+	for (int sig = SIGRTMIN; sig <= SIGRTMAX; sig++)
+		(void)signal(sig, SIG_IGN);
+}
+
 /* A closed standard descriptor would be reused by a socket, and children keep descriptors 0 to 2. */
 static void
 fill_standard_fds(void)
@@ -501,6 +519,7 @@ raise_nofile(void)
 static int
 run(struct master *m)
 {
+	ignore_signals();
 	m->started_ms = clock_ms();
 	m->signals = -1;
 	log_info("pdrouter starts", LOG_S("version", PDROUTER_VERSION), LOG_I("pid", getpid()));

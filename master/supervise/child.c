@@ -54,13 +54,13 @@ keep_heritage_only(const struct heritage *h)
 
 /*
  * The master has blocked the signals that it handles, and reads them from a signalfd, which is
- * closed by now.  A terminal's ^C and a `kill -HUP 0` reach the whole process group: children leave
- * these signals to the master, which tells them over the channel.
+ * closed by now.  A terminal's ^C and ^\ and a `kill -HUP 0` reach the whole process group: children
+ * leave these signals to the master, which tells them over the channel.
  */
 static void
 signals_for_child(void)
 {
-	static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
+	static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 	sigset_t none;
 
 	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
