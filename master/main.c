@@ -319,6 +319,7 @@ step_memory(struct master *m)
 		LOG_U("slots", m->seg->hdr->nslots), LOG_U("max_endpoints", sizes.max_endpoints));
 	proc_slot_set(m->seg, SLOT_MASTER(m->seg), (uint64_t)getpid(), PROC_READY, 0);
 	log_init("master", SLOT_MASTER(m->seg));
+	log_count_dropped(&seg_slab(m->seg, SLOT_MASTER(m->seg))->counters[M_LOG_DROPPED]);
 	return 0;
 }
 

@@ -11,6 +11,7 @@
 #include "shm/base/mem.h"
 #include "shm/core/heritage.h"
 #include "shm/core/seg.h"
+#include "shm/metrics.h"
 
 static int
 by_number(const void *a, const void *b)
@@ -94,6 +95,7 @@ child_run(const struct proc_kind *kind, const struct heritage *h)
 	(void)snprintf(name, sizeof(name), "pdr-%s", kind->name);
 	(void)prctl(PR_SET_NAME, name, 0, 0, 0);
 	log_init(kind->name, h->slot);
+	log_count_dropped(&seg_slab(h->seg, h->slot)->counters[M_LOG_DROPPED]);
 	log_setup(h->conf->log_level, h->conf->log_format);
 	if (seg_check(h->seg->hdr, seg_build()) != 0) {
 		log_error("the shared memory is not of this version and build");

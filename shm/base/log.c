@@ -32,9 +32,10 @@ static struct {
 	uint32_t slot;
 	enum log_level level;
 	enum log_format format;
-	bool journal;  /* stderr goes to journald, which reads the level from the prefix */
-	mode_t sink;   /* file type of stderr: how a line is kept from blocking */
-	uint64_t lost; /* lines since the last one that was written */
+	bool journal;      /* stderr goes to journald, which reads the level from the prefix */
+	mode_t sink;       /* file type of stderr: how a line is kept from blocking */
+	uint64_t dropped;  /* lines since the last one that was written */
+	uint64_t *counter; /* all dropped lines of this process; NULL: not counted */
 } self = {.process = "-", .level = LOG_L_INFO};
 
 struct line {
@@ -253,6 +254,12 @@ log_setup(enum log_level level, enum log_format format)
 	self.format = format;
 }
 
+void
+log_count_dropped(uint64_t *counter)
+{
+	self.counter = counter;
+}
+
 int
 log_enabled(enum log_level level)
 {
@@ -260,7 +267,7 @@ log_enabled(enum log_level level)
 }
 
 /*
- * Writes the line, or loses it: no process waits for a log, least of all the master for a stuck
+ * Writes the line, or drops it: no process waits for a log, least of all the master for a stuck
  * journal.  O_NONBLOCK would be simpler, but stderr's file is shared with the parent process.
  */
 static bool
@@ -292,23 +299,19 @@ sink_take(const char *p, size_t n)
 	return r != -1;
 }
 
-void
-log_write(enum log_level level, const char *msg, const struct log_field *fields, size_t n)
+/* Makes the line and writes it.  Returns false if the line was dropped. */
+static bool
+write_line(enum log_level level, const char *msg, const struct log_field *fields, size_t n)
 {
 	struct line l;
-	int saved = errno;
 	bool clipped;
 
-	if (!log_enabled(level))
-		return;
 	l.n = 0;
 	l.full = false;
 	l.json = self.format == LOG_F_JSON;
 	put_start(&l, level, msg);
 	put_field(&l, &LOG_S("process", self.process));
 	put_field(&l, &LOG_U("slot", self.slot));
-	if (self.lost > 0)
-		put_field(&l, &LOG_U("lost_lines", self.lost));
 	clipped = l.full;
 	for (size_t i = 0; i < n; i++) {
 		l.full = false;
@@ -320,6 +323,31 @@ log_write(enum log_level level, const char *msg, const struct log_field *fields,
 		: l.json ? ",\"clipped\":1"
 			 : " clipped=1",
 		l.json ? "}" : "");
-	self.lost = sink_take(l.b, l.n) ? 0 : self.lost + 1;
+	return sink_take(l.b, l.n);
+}
+
+/* Writes how many lines were dropped, if any were.  Returns false if stderr still takes nothing. */
+static bool
+tell_dropped(void)
+{
+	if (self.dropped > 0 && !write_line(LOG_L_WARN, "log lines were dropped: stderr was full",
+					&LOG_U("lines", self.dropped), 1))
+		return false;
+	self.dropped = 0;
+	return true;
+}
+
+void
+log_write(enum log_level level, const char *msg, const struct log_field *fields, size_t n)
+{
+	int saved = errno;
+
+	if (!log_enabled(level))
+		return;
+	if (!tell_dropped() || !write_line(level, msg, fields, n)) {
+		self.dropped++;
+		if (self.counter != NULL)
+			*self.counter += 1;
+	}
 	errno = saved;
 }

@@ -4,9 +4,9 @@
  * (log_format: json).
  *
  * A line is one write(2) of at most 4 KiB, so lines of several processes never mix; longer lines
- * are clipped.  A line that stderr would not accept at once is lost, and the next line counts it
- * (lost_lines): no process ever waits for its log.  Text from outside is quoted and escaped, and
- * clipped to 256 bytes a field.
+ * are clipped.  A line that stderr would not accept at once is dropped: no process ever waits for
+ * its log.  Once stderr takes bytes again, one line says how many were dropped.  Text from outside is
+ * quoted and escaped, and clipped to 256 bytes a field.
  *
  * Libraries (shm/, proto/) do not log.
  */
@@ -35,6 +35,8 @@ struct log_field {
 
 /* `process` ("master", "worker", "notifier") and its slot stand in every line after this call. */
 void log_init(const char *process, uint32_t slot);
+/* Dropped lines are added to *counter, which no other process writes. */
+void log_count_dropped(uint64_t *counter);
 void log_setup(enum log_level level, enum log_format format);
 /* True if a line of this level would be written: guards work done only for a debug line. */
 int log_enabled(enum log_level level);

@@ -259,17 +259,21 @@ Test(base_mem, overflow_does_not_return)
 		"status %x", status);
 }
 
-/* A reader that has stopped must not stop us: lines are lost, and the next one that goes says how many. */
+/* A reader that has stopped must not stop us: lines are dropped and counted, and the first line that goes says how
+ * many. */
 static void
-lost_and_counted(int reader, int writer)
+dropped_and_counted(int reader, int writer)
 {
-	char all[1 << 20], *last;
+	char all[1 << 20], *said;
+	uint64_t counted = 0, more = 0;
+	unsigned long long lines = 0;
 	size_t n = 0;
 	ssize_t r;
 
 	cr_assert_neq(dup2(writer, STDERR_FILENO), -1);
 	(void)close(writer);
 	log_init("test", 1);
+	log_count_dropped(&counted);
 	alarm(20); /* a write that blocks ends the test */
 	for (int i = 0; i < 20000; i++)
 		log_info("line", LOG_I("i", i));
@@ -277,27 +281,35 @@ lost_and_counted(int reader, int writer)
 	while ((r = read(reader, all, sizeof(all))) > 0)
 		;
 	log_info("after", LOG_I("i", -1));
+	log_count_dropped(&more);
+	log_info("last");
+	log_count_dropped(NULL);
 	while ((r = read(reader, all + n, sizeof(all) - 1 - n)) > 0)
 		n += (size_t)r;
 	all[n] = '\0';
-	last = strstr(all, "after ");
-	cr_assert_not_null(last);
-	cr_assert_not_null(strstr(last, " lost_lines="), "%s", last);
-	cr_assert_not_null(strstr(last, " i=-1"), "%s", last);
+	said = strstr(all, "log lines were dropped");
+	cr_assert_eq(said, all, "%s", all);
+	cr_assert_not_null(strstr(said, " lines="), "%s", said);
+	cr_assert_eq(sscanf(strstr(said, " lines="), " lines=%llu", &lines), 1);
+	cr_assert(lines > 0 && lines == counted, "%llu, counted %llu", lines,
+		(unsigned long long)counted);
+	cr_assert_not_null(strstr(said, "\nafter "), "%s", said);
+	cr_assert_null(strstr(said + 1, "log lines were dropped"), "%s", said);
+	cr_assert_eq(more, 0);
 }
 
-Test(base_log, a_full_pipe_loses_lines_and_counts_them)
+Test(base_log, a_full_pipe_drops_lines_and_counts_them)
 {
 	int fds[2];
 
 	cr_assert_eq(pipe(fds), 0);
-	lost_and_counted(fds[0], fds[1]);
+	dropped_and_counted(fds[0], fds[1]);
 }
 
-Test(base_log, a_stuck_journal_loses_lines_and_counts_them)
+Test(base_log, a_stuck_journal_drops_lines_and_counts_them)
 {
 	int fds[2];
 
 	cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
-	lost_and_counted(fds[0], fds[1]);
+	dropped_and_counted(fds[0], fds[1]);
 }
