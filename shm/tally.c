@@ -12,6 +12,14 @@ tally_of(const struct seg *seg, uint32_t ep)
 	return &seg->tallies[ep];
 }
 
+/* To TALLY_GOOD_STEP_MS; clocks of workers differ by a loop turn. */
+static void
+stamp(uint64_t *word, uint64_t now_ms)
+{
+	if (now_ms >= shm_load(word) + TALLY_GOOD_STEP_MS)
+		(void)shm_xchg(word, now_ms);
+}
+
 void
 tally_add(struct seg *seg, uint32_t ep, enum tally_cause cause, uint64_t now_ms)
 {
@@ -20,8 +28,14 @@ tally_add(struct seg *seg, uint32_t ep, enum tally_cause cause, uint64_t now_ms)
 	shm_add(&t->outcomes[cause], 1);
 	if (cause != TALLY_GOOD)
 		(void)shm_xchg(&t->last, now_ms << CAUSE_BITS | cause);
-	else if (now_ms - shm_load(&t->good_ms) >= TALLY_GOOD_STEP_MS)
-		(void)shm_xchg(&t->good_ms, now_ms);
+	else
+		stamp(&t->good_ms, now_ms);
+}
+
+void
+tally_alive(struct seg *seg, uint32_t ep, uint64_t now_ms)
+{
+	stamp(&tally_of(seg, ep)->alive_ms, now_ms);
 }
 
 void
@@ -33,6 +47,7 @@ tally_begin(struct seg *seg, uint32_t ep)
 		(void)shm_xchg(&t->outcomes[cause], 0);
 	(void)shm_xchg(&t->last, 0);
 	(void)shm_xchg(&t->good_ms, 0);
+	(void)shm_xchg(&t->alive_ms, 0);
 }
 
 uint64_t
@@ -49,6 +64,12 @@ tally_requests(const struct seg *seg, uint32_t ep)
 	for (enum tally_cause cause = 0; cause < TALLY_N; cause++)
 		n += tally_count(seg, ep, cause);
 	return n;
+}
+
+uint64_t
+tally_alive_ms(const struct seg *seg, uint32_t ep)
+{
+	return shm_load(&tally_of(seg, ep)->alive_ms);
 }
 
 enum tally_cause

@@ -1,6 +1,7 @@
 /*
  * Tallies: what the requests of all workers have shown of an endpoint, by cause.  Status pages and alerts read them;
- * ejection decides by words of its own (eject.h).  struct tally is in shm/core/layout.h.
+ * ejection decides by words of its own (eject.h).  `alive_ms` alone decides: whether a late engine is charged
+ * (worker/attempt/failover.c).  struct tally is in shm/core/layout.h.
  *
  * A slot's tally begins anew with each life of the slot.  The words of one tally may be of slightly different moments.
  *
@@ -11,11 +12,13 @@
 
 #include "shm/core/seg.h"
 
-/* `good_ms` is exact to this: good outcomes that follow each other write one line less. */
+/* `good_ms` and `alive_ms` are exact to this: good outcomes that follow each other write one line less. */
 #define TALLY_GOOD_STEP_MS 100u
 
 /* Counts one outcome of the endpoint. */
 void tally_add(struct seg *seg, uint32_t ep, enum tally_cause cause, uint64_t now_ms);
+/* The endpoint has sent bytes of a good answer. */
+void tally_alive(struct seg *seg, uint32_t ep, uint64_t now_ms);
 /* Master: its slot begins a new life. */
 void tally_begin(struct seg *seg, uint32_t ep);
 
@@ -27,6 +30,8 @@ uint64_t tally_requests(const struct seg *seg, uint32_t ep);
 enum tally_cause tally_last(const struct seg *seg, uint32_t ep, uint64_t *ret_ms);
 /* When the last good outcome was, to TALLY_GOOD_STEP_MS; 0: there was none. */
 uint64_t tally_good_ms(const struct seg *seg, uint32_t ep);
+/* When the last bytes of a good answer came, to TALLY_GOOD_STEP_MS; 0: there were none. */
+uint64_t tally_alive_ms(const struct seg *seg, uint32_t ep);
 
 /* The label: "5xx". */
 const char *tally_cause_name(enum tally_cause cause);

@@ -150,7 +150,7 @@ K("timeouts.prefill", DURATION, timeouts.prefill_ms, 1, 24 * CONF_HOUR, "300s", 
 K("timeouts.first_byte", DURATION, timeouts.first_byte_ms, 1, 24 * CONF_HOUR, "(timeouts.decode)", LIVE, \
 	"from sending to the first byte of the decode engine's stream")						\
 K("timeouts.decode", DURATION, timeouts.decode_ms, 1, 24 * CONF_HOUR, "600s", LIVE,			\
-	"time without a byte from the decode engine")							\
+	"time without a byte from the decode engine; for an answer in one piece: until its first byte, with all retries")							\
 K("timeouts.request", DURATION, timeouts.request_ms, 0, 24 * CONF_HOUR, "0s", LIVE,			\
 	"from a request's last byte to the end of its answer, waiting included; 0: no limit")				\
 K("allow_timeout_header", BOOL, rescue.allow_timeout_header, 0, 0, "false", LIVE,			\

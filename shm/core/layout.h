@@ -127,6 +127,8 @@ struct tally {
 	uint64_t last;
 	/* clock_ms of the last good outcome; 0: none.  W: exchange by all */
 	uint64_t good_ms;
+	/* clock_ms of the last bytes of a good answer; 0: none.  W: exchange by all */
+	uint64_t alive_ms;
 };
 
 /* How `count` and `tokens` are packed, the rest of them in load_word.h ... */

@@ -248,7 +248,7 @@ def test_late_prefill_of_the_simulator(world, kind):
 def test_decode_engine_fails_and_was_reached(world, how, retries):
     """Nobody knows whether it has fetched: the handoff goes out once more, in a request that no engine admits."""
     r, p, d = scripts(world, pool={"retries": retries, "timeouts": {"decode": LATE, "first_byte": LATE}})
-    c = begin(r)
+    c = begin(r, stream=how == "late")  # an answer in one piece that is late is not tried again
     taken(p)[0].prefilled(HAND % 1)
     leg, _ = taken(d)
     REACHED[how](leg)

@@ -547,12 +547,32 @@ attempt_new_id(struct attempt *a)
 }
 
 void
+attempt_begin_limit(struct attempt *a)
+{
+	const struct facts *facts = a->t.of.facts;
+
+	if (a->branch != NULL && a->branch->answer_by_ms == 0 && !facts->stream &&
+		a->prefill != PREFILL_SENT)
+		a->branch->answer_by_ms = clock_ms() + facts->pool.timeouts.decode_ms;
+}
+
+bool
+attempt_limit_over(const struct attempt *a, uint64_t now_ms)
+{
+	const uint64_t by_ms = a->branch == NULL ? 0 : a->branch->answer_by_ms;
+
+	return by_ms != 0 && now_ms >= by_ms;
+}
+
+void
 attempt_go_on(struct attempt *a)
 {
 	struct leg *d = &a->leg[LEG_DECODE];
 
-	if (leg_active(d) && !leg_connecting(d) && d->progress < LEG_ANSWERING)
+	if (leg_active(d) && !leg_connecting(d) && d->progress < LEG_ANSWERING) {
 		leg_wait_anew(d); /* decode's time limit begins here */
+		attempt_begin_limit(a);
+	}
 	if (a->decode == DECODE_IDLE && a->decode_sends > 0)
 		attempt_new_id(a);
 	attempt_start(a, STARTS_AFTER_PREFILL);

@@ -219,6 +219,11 @@ void attempt_send_decode(struct attempt *a);
 /* Gives the attempt a fresh id.  A decode engine has seen the current id and must not see it
  * twice. */
 void attempt_new_id(struct attempt *a);
+/* Decode has its request, and does not wait for prefill: begins the limit that the attempts of a
+ * branch share for an answer in one piece. */
+void attempt_begin_limit(struct attempt *a);
+/* Returns true if that limit is over. */
+bool attempt_limit_over(const struct attempt *a, uint64_t now_ms);
 /* After prefill: starts decode, or the wait for the notices that start decode. */
 void attempt_go_on(struct attempt *a);
 /* Call it after each event.  A leg that is over gives its slot back, unless the leg may be sent

@@ -134,6 +134,7 @@ compose_leg(struct leg *leg, struct leg_message *m)
 		return true;
 	}
 	a->decode_sends++;
+	attempt_begin_limit(a);
 	if (c->info->cleanup == CLEANUP_KV && (attempt_kv_handed(a) || a->t.kv.n > 0)) {
 		m->once = true;
 		if (a->kv == KV_HELD)

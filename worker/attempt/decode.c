@@ -1,5 +1,6 @@
 #include "worker/attempt/decode.h"
 
+#include "shm/base/clock.h"
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/branches.h"
 #include "worker/attempt/deliver.h"
@@ -79,6 +80,7 @@ static void
 prefill_first(struct attempt *a)
 {
 	metric_add(a->w->slab, M_KV_MISS, 1);
+	a->branch->answer_by_ms = 0; /* the engine has generated nothing yet */
 	attempt_decode_again(a);
 	attempt_set_prefill(a, PREFILL_IDLE);
 	a->t.starts[ROLE_PREFILL] = STARTS_AT_ONCE;
@@ -373,7 +375,8 @@ decode_late(struct attempt *a)
 	struct leg *d = attempt_decode_leg(a);
 	const bool connecting = leg_connecting(d);
 
-	if (!connecting && d->progress < LEG_ANSWERING && leg_active(attempt_prefill_leg(a))) {
+	if (!connecting && d->progress < LEG_ANSWERING && leg_active(attempt_prefill_leg(a)) &&
+		!attempt_limit_over(a, clock_ms())) {
 		/* decode waits for the prefill engine, which has its own time limit */
 		leg_wait_anew(d);
 		return;

@@ -4,6 +4,7 @@
 
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
+#include "shm/tally.h"
 #include "worker/attempt/branches.h"
 #include "worker/attempt/lookup.h"
 #include "worker/attempt/release.h"
@@ -71,6 +72,27 @@ not_missing(const struct attempt *a, enum leg_kind kind)
 	       a->withheld == WITHHELD_SLOW_CLIENT;
 }
 
+/* Returns true if the leg's engine has answered other requests since the leg's time limit began.
+ * An engine that is dead, or a black hole, answers no request. */
+static bool
+answers_others(const struct attempt *a, enum leg_kind kind)
+{
+	const struct endpoint *ep = a->reserved.of[attempt_role_of(a, kind)].ep;
+
+	return ep != NULL && tally_alive_ms(a->w->seg, ep->slot) > a->leg[kind].since_ms;
+}
+
+/* Returns true if former decode engines had most of the limit of an answer in one piece. */
+static bool
+had_little_time(const struct attempt *a, enum leg_kind kind)
+{
+	const uint64_t by_ms = a->branch->answer_by_ms;
+
+	return kind == LEG_DECODE && by_ms != 0 &&
+	       (leg_active(&a->leg[LEG_PREFILL]) ||
+		       a->leg[kind].since_ms + a->leg[kind].wait_ms / 2 > by_ms);
+}
+
 static struct failure
 facts_of(const struct attempt *a, enum leg_kind kind, enum failure_cause cause)
 {
@@ -90,6 +112,9 @@ facts_of(const struct attempt *a, enum leg_kind kind, enum failure_cause cause)
 		.stream_error = a->sse.error,
 		.not_missing = not_missing(a, kind),
 		.decode_waits = leg_active(d) && !leg_connecting(d) && d->progress < LEG_ANSWERING,
+		.whole = kind == LEG_DECODE && !a->t.of.facts->stream,
+		.excused = leg->progress < LEG_BEGUN &&
+			   (answers_others(a, kind) || had_little_time(a, kind)),
 	};
 }
 
@@ -185,9 +210,11 @@ record(struct attempt *a, enum leg_kind kind, enum failure_cause cause, const st
 			outcome_good(&x);
 		break;
 	case FAULT_BOTH:
-		if (!attempt_speculates(a)) /* else decode may have been sent wrong parameters */
+		/* a speculation may have sent decode wrong parameters */
+		if (!attempt_speculates(a) && !answers_others(a, LEG_DECODE))
 			record_bad(a, LEG_DECODE, seen);
-		record_bad(a, kind, seen);
+		if (!answers_others(a, kind))
+			record_bad(a, kind, seen);
 		break;
 	case FAULT_ENGINE:
 		record_bad(a, kind, seen);
@@ -503,25 +530,41 @@ search_all(struct search *s)
 	return another(s);
 }
 
+/* Counts a failure once per attempt, and not if no engine is at fault.  A lookup, or an error's
+ * answer in two halves, reports the same failure again.  Returns true if it was counted now. */
+static bool
+count_failure(struct attempt *a, const struct outcome *o)
+{
+	const bool first = !a->failure_counted && o->a_try;
+
+	if (first)
+		metric_add(a->w->slab, M_ATTEMPTS_FAILED, 1);
+	a->failure_counted = a->failure_counted || first;
+	return first;
+}
+
+/* The decode engine that may have the KV parameters has failed, or is not waited for any longer. */
+static void
+spend_kv(struct attempt *a, enum leg_kind kind)
+{
+	if (kind == LEG_DECODE && a->leg[LEG_DECODE].progress >= LEG_REACHED &&
+		a->t.connector->info->cleanup == CLEANUP_KV)
+		attempt_spend_kv(a);
+}
+
 bool
 failover_others(struct attempt *a, enum leg_kind kind, const struct outcome *o)
 {
 	struct job *job = a->branch->job;
-	/* A failure is logged and counted once per attempt, and not if no engine is at fault.  A
-	 * lookup, or an error's answer in two halves, reports the same failure again. */
-	const bool first = !a->failure_counted && o->a_try;
+	const bool first = count_failure(a, o);
 	struct search s = {.failed = a,
 		.kind = kind,
 		.outcome = o,
 		.resumes = output_started(a),
 		.why = how_it_failed(a, kind)};
 
-	if (first)
-		metric_add(a->w->slab, M_ATTEMPTS_FAILED, 1);
-	a->failure_counted = a->failure_counted || first;
-	if (kind == LEG_DECODE && a->leg[LEG_DECODE].progress >= LEG_REACHED && !s.resumes &&
-		a->t.connector->info->cleanup == CLEANUP_KV)
-		attempt_spend_kv(a);
+	if (!s.resumes)
+		spend_kv(a, kind);
 	if (!replaceable(a))
 		return false;
 	if (first)
@@ -546,6 +589,27 @@ go_without(struct attempt *a, enum leg_kind kind)
 	if (kind == LEG_PREFILL && a->prefill == PREFILL_SENT)
 		attempt_set_prefill(a, PREFILL_FAILED);
 	branches_drop_text_if_sent(a->branch->job);
+}
+
+/* No other engine is tried: the router has no descriptor, or the time for an answer in one piece
+ * is over. */
+static void
+try_no_other(
+	struct attempt *a, enum leg_kind kind, enum failure_cause cause, const struct outcome *o)
+{
+	struct job *job = a->branch->job;
+
+	if (!job_started(job))
+		job->detail = leg_fail_text(a->leg[kind].fail);
+	if (cause != CAUSE_TIMEOUT)
+		return;
+	if (answers_others(a, kind) && !job_started(job))
+		job->detail = "the engine has answered other requests meanwhile";
+	(void)count_failure(a, o);
+	if (!output_started(a))
+		spend_kv(a, kind);
+	if (a->kv == KV_SPENT)
+		release_spent(a);
 }
 
 /* Ends the job: no other engine serves the request. */
@@ -583,8 +647,7 @@ failover(struct attempt *a, enum leg_kind kind, enum failure_cause cause, enum r
 			return o.action;
 		break;
 	case ACTION_REFUSE:
-		if (!job_started(job))
-			job->detail = leg_fail_text(a->leg[kind].fail);
+		try_no_other(a, kind, cause, &o);
 		break;
 	case ACTION_PASS_ON:
 		break;

@@ -30,6 +30,8 @@ fault_of(const struct failure *f)
 		return FAULT_UNKNOWN; /* the engine may have been sent wrong parameters */
 	if (f->leg == FAILED_PREFILL && f->cause == CAUSE_TIMEOUT && f->decode_waits)
 		return FAULT_BOTH; /* failures add up at the engine that is at fault */
+	if (f->cause == CAUSE_TIMEOUT && f->excused)
+		return FAULT_UNKNOWN; /* the engine works: it generates, or the request waits there */
 	return FAULT_ENGINE;
 }
 
@@ -45,6 +47,8 @@ action_of(const struct failure *f)
 		return ACTION_FINISH;
 	if (f->cause == CAUSE_SHORTAGE)
 		return ACTION_REFUSE;
+	if (f->cause == CAUSE_TIMEOUT && f->whole)
+		return ACTION_REFUSE; /* the engine may have generated all this time */
 	if (f->cause == CAUSE_STATUS && !retriable(f))
 		return ACTION_PASS_ON;
 	return ACTION_OTHERS;

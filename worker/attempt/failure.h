@@ -36,6 +36,10 @@ struct failure {
 	bool stream_error; /* decode: its stream had sent an error */
 	bool not_missing;  /* the client's answer is complete without this leg */
 	bool decode_waits; /* prefill: decode has its request and has not answered a byte */
+	bool whole;        /* decode: the client gets the answer in one piece */
+	/* a timeout before the first byte: the engine has answered other requests meanwhile, or
+	 * had little of the time limit */
+	bool excused;
 };
 
 /* The engine at fault: recorded for the endpoint (outcome.h). */
@@ -52,7 +56,7 @@ enum failure_action {
 	ACTION_FINISH,  /* the stream was complete: the answer ends well */
 	ACTION_PASS_ON, /* the engine's own answer is the client's */
 	ACTION_OTHERS,  /* other engines are tried; without one the client gets the error */
-	ACTION_REFUSE,  /* no other engine could do better */
+	ACTION_REFUSE,  /* no other engine could do better, or no time is left */
 };
 
 struct outcome {

@@ -91,6 +91,9 @@ struct branch {
 	/* Fact: the client's answer has the prefill engine's part, so a later attempt does not
 	 * repeat it.  No state implies it, since the attempt that sent the part may be gone. */
 	bool prefill_part_sent;
+	/* of an answer in one piece: the end of decode's time limit, which all attempts share; in
+	 * clock_ms(), 0: the limit has not begun */
+	uint64_t answer_by_ms;
 };
 
 struct job {

@@ -3,9 +3,11 @@
 #include <stddef.h>
 
 #include "shm/base/clock.h"
+#include "shm/tally.h"
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/compose.h"
 #include "worker/attempt/decode.h"
+#include "worker/attempt/failover.h"
 #include "worker/attempt/lookup.h"
 #include "worker/attempt/lookup_answer.h"
 #include "worker/attempt/prefill.h"
@@ -14,6 +16,7 @@
 #include "worker/attempt/rewrite.h"
 #include "worker/base/core.h"
 #include "worker/base/text.h"
+#include "worker/net/connpool.h"
 
 /* --- events ------------------------------------------------------------------------------------ */
 
@@ -58,6 +61,8 @@ on_payload(struct leg *leg, const struct span *pieces, size_t n, bool done)
 {
 	struct attempt *a = leg->owner;
 
+	if (leg->status < 300)
+		tally_alive(a->w->seg, leg->ep->slot, leg->since_ms); /* since this read */
 	if (a->life == ATTEMPT_SERVING)
 		decode_payload(a, pieces, n, done);
 	attempt_note_fetch(a);
@@ -115,11 +120,23 @@ leg_late(struct attempt *a, enum leg_kind kind)
 	attempt_settle(a);
 }
 
+/* Leaves decode what is left of the limit of an answer in one piece. */
+static void
+share_limit(struct attempt *a)
+{
+	struct leg *d = attempt_decode_leg(a);
+
+	if (a->branch != NULL && a->branch->answer_by_ms != 0 && leg_active(d) &&
+		!leg_connecting(d) && d->progress < LEG_BEGUN)
+		leg_wait_until(d, a->branch->answer_by_ms);
+}
+
 static void
 tick(struct attempt *a, uint64_t now_ms)
 {
 	if (a->notices_deadline_ms != 0 && now_ms >= a->notices_deadline_ms)
 		notices_late(a);
+	share_limit(a);
 	for (enum leg_kind k = 0; k < LEG_N; k++)
 		if (a->life != ATTEMPT_OVER && leg_expired(&a->leg[k], now_ms))
 			leg_late(a, k);
@@ -192,11 +209,25 @@ serve_start(struct job *job)
 	lookup_go_on(job);
 }
 
+/* The limit of an answer in one piece has ended before another decode engine was sent the request. */
+static void
+no_time_left(struct attempt *a, uint64_t now_ms)
+{
+	struct job *job = a->branch->job;
+
+	if (a->decode != DECODE_IDLE || !attempt_limit_over(a, now_ms))
+		return;
+	job->detail = "no other engine could answer within timeouts.decode";
+	job->ops->cut(job, failover_late_end(a, LEG_DECODE), NULL);
+}
+
 void
 serve_tick(struct job *job, uint64_t now_ms)
 {
 	for (uint32_t i = 0; i < job->nbranches && !job_over(job); i++)
 		tick(job->branches[i].attempt, now_ms);
+	for (uint32_t i = 0; i < job->nbranches && !job_over(job); i++)
+		no_time_left(job->branches[i].attempt, now_ms);
 	for (uint32_t i = 0; i < job->nbranches && !job_over(job); i++)
 		lookup_tick(job->branches[i].attempt, now_ms);
 	if (!job_over(job))

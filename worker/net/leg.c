@@ -117,9 +117,17 @@ leg_wait_anew(struct leg *leg)
 void
 leg_wait_at_most(struct leg *leg, uint64_t ms)
 {
-	leg->deadline_ms = clock_ms() + ms;
+	leg->since_ms = clock_ms();
+	leg->deadline_ms = leg->since_ms + ms;
 	leg->reprieved = false;
 	worker_need_tick(leg->w);
+}
+
+void
+leg_wait_until(struct leg *leg, uint64_t until_ms)
+{
+	if (leg->deadline_ms > until_ms && !leg->reprieved)
+		leg->deadline_ms = until_ms;
 }
 
 static bool

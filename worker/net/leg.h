@@ -115,6 +115,8 @@ struct leg {
 	uint64_t connect_ms, wait_ms;
 	uint64_t first_ms;    /* in place of wait_ms until LEG_EV_FIRST; 0: wait_ms */
 	uint64_t deadline_ms; /* 0: no clock runs */
+	/* when the present time limit began: the sending, a byte of the answer, leg_wait_anew() */
+	uint64_t since_ms;
 
 	/* the answer */
 	int status;
@@ -164,6 +166,8 @@ void leg_hold(struct leg *leg, bool hold);
 void leg_wait_anew(struct leg *leg);
 /* Sets the deadline to `ms` from now, until the time limit begins again. */
 void leg_wait_at_most(struct leg *leg, uint64_t ms);
+/* Moves the deadline to `until_ms` (clock_ms) if it is later. */
+void leg_wait_until(struct leg *leg, uint64_t until_ms);
 /* Returns true from the connect until the answer's end. */
 bool leg_active(const struct leg *leg);
 /* Returns true once the whole request has been handed to the kernel. */

@@ -120,6 +120,14 @@ tally(const struct exchange *x, enum tally_cause cause)
 		tally_add(x->w->seg, ep->slot, cause, clock_ms());
 }
 
+/* The engine answers: excuses it for others that wait there (worker/attempt/failover.c). */
+static void
+alive(const struct exchange *x)
+{
+	if (x->status < 300)
+		tally_alive(x->w->seg, x->engine->ep->slot, clock_ms());
+}
+
 /* Returns true if the engine said that it has no room, which is neither good nor bad. */
 static bool
 note_busy(const struct exchange *x)
@@ -174,6 +182,7 @@ outcome_begun(const struct exchange *x)
 {
 	if (!counts(x))
 		return;
+	alive(x);
 	has_room(x);
 	if (x->engine->trial != 0)
 		back(x);
@@ -188,6 +197,7 @@ outcome_good(const struct exchange *x)
 	if (!counts(x))
 		return;
 	x->engine->recorded = true;
+	alive(x);
 	if (!note_busy(x)) {
 		tally(x, x->cause);
 		has_room(x);

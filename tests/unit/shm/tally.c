@@ -48,15 +48,29 @@ Test(shm_tally, the_last_good_outcome_has_its_time)
 	cr_assert_eq(tally_good_ms(seg, EP), NOW + TALLY_GOOD_STEP_MS);
 }
 
+Test(shm_tally, the_last_sign_of_life_has_its_time)
+{
+	cr_assert_eq(tally_alive_ms(seg, EP), 0);
+	tally_alive(seg, EP, NOW);
+	tally_alive(seg, EP, NOW - 5); /* a worker whose clock is older */
+	tally_alive(seg, EP, NOW + TALLY_GOOD_STEP_MS - 1);
+	cr_assert_eq(tally_alive_ms(seg, EP), NOW, "not each one is written");
+	tally_alive(seg, EP, NOW + TALLY_GOOD_STEP_MS);
+	tally_add(seg, EP, TALLY_5XX, NOW + 2 * TALLY_GOOD_STEP_MS);
+	cr_assert_eq(tally_alive_ms(seg, EP), NOW + TALLY_GOOD_STEP_MS);
+	cr_assert_eq(tally_alive_ms(seg, EP + 1), 0);
+}
+
 Test(shm_tally, a_new_life_of_the_slot_begins_with_nothing)
 {
 	uint64_t ms;
 
 	tally_add(seg, EP, TALLY_GOOD, NOW);
 	tally_add(seg, EP, TALLY_4XX, NOW);
+	tally_alive(seg, EP, NOW);
 	ep_slot_begin(seg, EP);
 	cr_assert_eq(tally_requests(seg, EP), 0);
-	cr_assert_eq(tally_good_ms(seg, EP), 0);
+	cr_assert_eq(tally_good_ms(seg, EP) + tally_alive_ms(seg, EP), 0);
 	cr_assert_eq(tally_last(seg, EP, &ms), TALLY_GOOD);
 	cr_assert_eq(ms, 0);
 }

@@ -5,7 +5,7 @@
 
 static const int statuses[] = {400, 429, 500, 501, 503};
 #define NSTATUS (sizeof(statuses) / sizeof(statuses[0]))
-#define NFLAGS 8 /* the booleans of struct failure */
+#define NFLAGS 9 /* the booleans of struct failure */
 
 /* Calls `fn` with every combination; returns how many there are. */
 static unsigned
@@ -16,7 +16,7 @@ walk(void (*fn)(const struct failure *, const struct outcome *))
 	for (enum failure_leg leg = FAILED_PREFILL; leg <= FAILED_LOOKUP; leg++)
 		for (enum failure_cause cause = 0; cause < CAUSE_N; cause++)
 			for (size_t s = 0; s < (cause == CAUSE_STATUS ? NSTATUS : 1); s++)
-				for (unsigned bits = 0; bits < 1u << (NFLAGS - 1); bits++, n++) {
+				for (unsigned bits = 0; bits < 1u << NFLAGS; bits++, n++) {
 					const struct failure f = {.leg = leg,
 						.cause = cause,
 						.status = cause == CAUSE_STATUS ? statuses[s] : 0,
@@ -26,7 +26,9 @@ walk(void (*fn)(const struct failure *, const struct outcome *))
 						.stream_done = bits >> 3 & 1,
 						.stream_error = bits >> 4 & 1,
 						.not_missing = bits >> 5 & 1,
-						.decode_waits = bits >> 6 & 1};
+						.decode_waits = bits >> 6 & 1,
+						.whole = bits >> 7 & 1,
+						.excused = bits >> 8 & 1};
 					const struct outcome o = failure_outcome(&f);
 
 					fn(&f, &o);
@@ -57,6 +59,8 @@ books(const struct failure *f, const struct outcome *o)
 		cr_assert_eq(o->fault, FAULT_UNKNOWN, "it was sent what may be wrong");
 	else if (f->leg == FAILED_PREFILL && f->cause == CAUSE_TIMEOUT && f->decode_waits)
 		cr_assert_eq(o->fault, FAULT_BOTH, "either of the two may be at fault");
+	else if (f->cause == CAUSE_TIMEOUT && f->excused)
+		cr_assert_eq(o->fault, FAULT_UNKNOWN, "it answers others");
 	else
 		cr_assert_eq(o->fault, FAULT_ENGINE);
 }
@@ -75,6 +79,8 @@ action(const struct failure *f, const struct outcome *o)
 		cr_assert_eq(o->action, ACTION_FINISH);
 	else if (f->cause == CAUSE_SHORTAGE)
 		cr_assert_eq(o->action, ACTION_REFUSE);
+	else if (f->whole && f->cause == CAUSE_TIMEOUT)
+		cr_assert_eq(o->action, ACTION_REFUSE, "nothing is generated twice");
 	else if (f->cause == CAUSE_STATUS && !again)
 		cr_assert_eq(o->action, ACTION_PASS_ON, "the client's own mistake");
 	else
@@ -96,7 +102,7 @@ rest(const struct failure *f, const struct outcome *o)
 
 Test(failure, every_combination)
 {
-	const unsigned n = 3u * (CAUSE_N - 1 + NSTATUS) << (NFLAGS - 1);
+	const unsigned n = 3u * (CAUSE_N - 1 + NSTATUS) << NFLAGS;
 
 	cr_assert_eq(walk(books), n);
 	cr_assert_eq(walk(action), n);
@@ -128,6 +134,15 @@ Test(failure, as_the_documents_say)
 			ACTION_OTHERS},
 		{{.leg = FAILED_DECODE, .cause = CAUSE_SHORTAGE}, FAULT_UNKNOWN, ACTION_REFUSE},
 		{{.leg = FAILED_DECODE, .cause = CAUSE_STALE}, FAULT_UNKNOWN, ACTION_OTHERS},
+		{{.leg = FAILED_DECODE, .cause = CAUSE_TIMEOUT}, FAULT_ENGINE, ACTION_OTHERS},
+		{{.leg = FAILED_DECODE, .cause = CAUSE_TIMEOUT, .whole = true}, FAULT_ENGINE,
+			ACTION_REFUSE},
+		{{.leg = FAILED_DECODE, .cause = CAUSE_TIMEOUT, .whole = true, .excused = true},
+			FAULT_UNKNOWN, ACTION_REFUSE},
+		{{.leg = FAILED_DECODE, .cause = CAUSE_BROKEN, .whole = true, .excused = true},
+			FAULT_ENGINE, ACTION_OTHERS},
+		{{.leg = FAILED_PREFILL, .cause = CAUSE_TIMEOUT, .excused = true}, FAULT_UNKNOWN,
+			ACTION_OTHERS},
 	};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
