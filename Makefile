@@ -128,7 +128,7 @@ asan ubsan: deps-build
 	@$(MAKE) --no-print-directory $(JOBS) VARIANT=$@ bins
 
 # --- tests, demo, bench -------------------------------------------------------------------------
-.PHONY: chaos unit check test demo bench bench-sched lint format torture torture-bins torture-mutants fuzz verify
+.PHONY: chaos misbehave unit check test demo bench bench-sched lint format torture torture-bins torture-mutants fuzz verify
 torture-bins: deps-build
 	@$(MAKE) --no-print-directory VARIANT=release build/release/torture
 	@$(MAKE) --no-print-directory VARIANT=tsan build/tsan/torture
@@ -143,6 +143,11 @@ verify:
 chaos: deps-test
 	@$(MAKE) --no-print-directory $(JOBS) bins $(B)/pdwire
 	@PDR_VARIANT=$(VARIANT) tests/chaos/run.sh $(or $(SECONDS),600)
+# engines that misbehave as real ones do: each row of the table for so many seconds, and the figures
+misbehave: deps-test
+	@$(MAKE) --no-print-directory $(JOBS) bins
+	@PDR_VARIANT=$(VARIANT) PDR_MISBEHAVE_S=$(or $(SECONDS),60) build/venv/bin/python -m pytest -c tests/e2e/pytest.ini \
+		-n 2 --tb=short tests/e2e/test_misbehaving.py $(if $(ROW),-k $(ROW))
 unit: deps-test
 	@tests/tools/run_tests.sh unit
 check: deps-test
@@ -190,4 +195,4 @@ install: all
 clean:
 	rm -rf build
 help:
-	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | bench | bench-sched | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"
+	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | bench | bench-sched | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] | misbehave [SECONDS=60] [ROW=test_busy] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"

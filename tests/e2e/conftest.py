@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
 
 pytest.register_assert_rewrite("fleets", "legs", "rows", "stages")
 
+import paced  # noqa: E402
 from procs import World  # noqa: E402
 from quick import QUICK  # noqa: E402
 from stages import Stage, lasting  # noqa: E402
@@ -80,6 +81,10 @@ def pytest_terminal_summary(terminalreporter):
     if "PDR_FAILED" in os.environ:
         failed = terminalreporter.stats.get("failed", [])
         Path(os.environ["PDR_FAILED"]).write_text("".join(f"tests/e2e/{r.nodeid}\n" for r in failed))
+    rows = [(r.nodeid.split("::")[1], dict(r.user_properties)["figures"]) for name in ("passed", "failed")
+            for r in terminalreporter.stats.get(name, []) if "figures" in dict(r.user_properties)]
+    for line in paced.table(rows):
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ QUICK = {
     "test_learn.py": "test_vllm_is_asked_beside_its_work",
     "test_limits.py": "test_each_key_is_a_client",
     "test_lmcache.py": "test_stream",
+    "test_misbehaving.py": "test_no_kv_parameters",
     "test_mooncake.py": "test_stream",
     "test_nixl.py": "test_stream",
     "test_notices.py": "test_notices_of_a_slots_former_transfer",
