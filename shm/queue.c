@@ -19,6 +19,9 @@
  *   - A request that enqueues behind a waiter of its own key, or behind a woken one, does not try: it must not
  *     overtake.  It is untried and relies on that other waiter, which leaves (full barrier) and then wakes the
  *     next.  Either that wake-up finds it, or it does not find the other waiter any more and tries itself.
+ *     One order decides who is behind whom: ahead() and matches() compare the same three fixed words.  A request
+ *     that will go before a woken waiter tries itself, because that waiter passes a spurious wake-up on to waiters
+ *     behind it only.
  *   - A waiter that leaves, served or not, wakes the first of its own key, or an untried one.  It also passes on
  *     its own wake-up, for the roles that it did not take or that have a slot left.
  *   - Of each key one waiter is woken at a time.  A second wake-up adds its roles to those of the woken waiter,
@@ -34,6 +37,7 @@
 #include <assert.h>
 
 #include "shm/base/clock.h"
+#include "shm/fair.h"
 
 enum queue_state { QUEUE_S_FREE, QUEUE_S_TAKEN, QUEUE_S_WAITING, QUEUE_S_WOKEN };
 
@@ -79,6 +83,125 @@ mark_clear(uint64_t *mark, uint64_t bit)
 		old = seen;
 		seen = shm_cas(mark, old, old & ~bit);
 	} while (seen != old);
+}
+
+/* --- looking ------------------------------------------------------------------------------------- */
+
+/* A waiter, woken or not, as it was at one moment. */
+struct seen {
+	uint64_t word, key, since_ms, finish;
+	struct queue_order order;
+	uint32_t lacks, slot;
+};
+
+static bool
+is_before(const struct queue_order *a, const struct queue_order *b)
+{
+	if (a->priority != b->priority)
+		return a->priority < b->priority;
+	return a->start < b->start || (a->start == b->start && a->ticket < b->ticket);
+}
+
+/* False: the entry has no waiter.  All fields are of one waiter at one moment. */
+static bool
+see(const struct seg *seg, uint32_t pool, uint32_t slot, struct seen *ret)
+{
+	const struct queue_slot *s = seg_queue_slot(seg, pool, slot);
+
+	ret->slot = slot;
+	do {
+		/* The word, the fields, the word, in this order.  Pairs with queue_rearm(). */
+		ret->word = shm_load_acquire(&s->word);
+		if (word_state(ret->word) < QUEUE_S_WAITING)
+			return false;
+		ret->key = shm_load_acquire(&s->key);
+		ret->since_ms = shm_load_acquire(&s->since_ms);
+		ret->finish = shm_load_acquire(&s->finish);
+		ret->order.priority = shm_load_acquire(&s->priority);
+		ret->order.start = shm_load_acquire(&s->start);
+		ret->lacks = shm_load_acquire(&s->lacks);
+	} while (shm_load(&s->word) != ret->word);
+	ret->order.ticket = word_ticket(ret->word);
+	return true;
+}
+
+/* The next waiter from *at on. */
+static bool
+see_next(const struct seg *seg, uint32_t pool, uint32_t *at, struct seen *ret)
+{
+	const uint64_t high = shm_load(&seg_queue(seg, pool)->high);
+	const uint64_t *marks = seg_queue_marks(seg, pool);
+
+	while (*at < high) {
+		const uint64_t left = shm_load(&marks[*at / 64]) >> *at % 64;
+
+		if (left == 0) {
+			*at = (*at / 64 + 1) * 64;
+			continue;
+		}
+		*at += (uint32_t)__builtin_ctzll(left);
+		if (see(seg, pool, (*at)++, ret))
+			return true;
+	}
+	return false;
+}
+
+/* A waiter before `order` can be served by the same endpoints, or was woken and is about to try. */
+static bool
+ahead(const struct seg *seg, uint32_t pool, uint64_t key, const struct queue_order *order)
+{
+	struct seen s;
+
+	for (uint32_t at = 0; see_next(seg, pool, &at, &s);)
+		if (is_before(&s.order, order) &&
+			(s.key == key || word_state(s.word) == QUEUE_S_WOKEN))
+			return true;
+	return false;
+}
+
+bool
+queue_ahead(const struct seg *seg, uint32_t pool, const struct queue_request *request)
+{
+	/* It has no turn yet, so it goes after all: a request that overtakes would not be charged for that. */
+	const struct queue_order last = {
+		.priority = request->priority, .start = UINT64_MAX, .ticket = UINT64_MAX};
+
+	return queue_any(seg, pool) && ahead(seg, pool, request->key, &last);
+}
+
+uint32_t
+queue_waiting(const struct seg *seg, uint32_t pool, uint64_t *ret_since_ms)
+{
+	uint32_t n = 0;
+	struct seen s;
+
+	*ret_since_ms = 0;
+	for (uint32_t at = 0; see_next(seg, pool, &at, &s); n++)
+		if (*ret_since_ms == 0 || s.since_ms < *ret_since_ms)
+			*ret_since_ms = s.since_ms;
+	return n;
+}
+
+/* What a new waiter meets. */
+struct backlog {
+	uint32_t all, own; /* waiters, and those of its model */
+	uint64_t finish;   /* the last finish of its model's waiters that go before it; 0: none */
+};
+
+static struct backlog
+look_at_backlog(const struct seg *seg, uint32_t pool, const struct queue_request *request)
+{
+	struct backlog b = {0};
+	struct seen s;
+
+	for (uint32_t at = 0; see_next(seg, pool, &at, &s); b.all++) {
+		if (queue_model(s.key) != queue_model(request->key))
+			continue;
+		b.own++;
+		if (s.order.priority <= request->priority && s.finish > b.finish)
+			b.finish = s.finish;
+	}
+	return b;
 }
 
 /* --- enqueueing and leaving ------------------------------------------------------------------------ */
@@ -130,10 +253,8 @@ static bool
 take_slot(struct seg *seg, uint32_t size, struct queue_ref *ref)
 {
 	struct queue_head *q = seg_queue(seg, ref->pool);
-	const uint64_t taken = word_make(ref->ticket, ref->worker, 0, QUEUE_S_TAKEN);
+	const uint64_t taken = word_make(ref->order.ticket, ref->worker, 0, QUEUE_S_TAKEN);
 
-	if (size > seg->hdr->queue_slots)
-		size = seg->hdr->queue_slots;
 	for (ref->slot = 0;; ref->slot++) {
 		ref->slot = find_free(seg, ref->pool, ref->slot, size);
 		if (ref->slot >= size)
@@ -144,32 +265,59 @@ take_slot(struct seg *seg, uint32_t size, struct queue_ref *ref)
 	}
 }
 
-static bool ahead(
-	const struct seg *seg, uint32_t pool, const struct queue_request *request, uint64_t ticket);
+/*
+ * From how many entries on the request may take one: the dynamic threshold of Choudhury and Hahne
+ * (1998).  Workers that enqueue at the same moment may exceed the threshold, but not take the last
+ * entry for a model that has another.
+ */
+static uint32_t
+share(const struct queue_request *request, const struct backlog *b, uint32_t size)
+{
+	if (!request->shares || b->own == 0)
+		return size;
+	return b->own + b->all < size ? size - 1 : 0;
+}
+
+/* In the taken entry, before it waits. */
+static void
+write_entry(struct seg *seg, const struct queue_ref *ref, uint64_t now_ms)
+{
+	struct queue_slot *s = seg_queue_slot(seg, ref->pool, ref->slot);
+
+	shm_store(&s->key, ref->key);
+	shm_store(&s->since_ms, now_ms);
+	shm_store(&s->priority, ref->order.priority);
+	shm_store(&s->start, ref->order.start);
+	shm_store(&s->finish, ref->finish);
+}
 
 enum queue_enqueued
 queue_enqueue(struct seg *seg, uint32_t worker, uint32_t pool, uint32_t size,
 	const struct queue_request *request, struct queue_ref *ret)
 {
-	struct queue_ref ref = {
-		.pool = pool, .worker = worker, .key = request->key, .priority = request->priority};
-	struct queue_slot *s;
+	struct queue_ref ref = {.pool = pool,
+		.worker = worker,
+		.key = request->key,
+		.order.priority = request->priority};
+	struct queue_head *q = seg_queue(seg, pool);
+	const struct backlog b = look_at_backlog(seg, pool, request);
 
 	assert(request->key != 0);
-	ref.ticket = next_ticket(seg_queue(seg, pool));
-	if (!take_slot(seg, size, &ref))
+	if (size > seg->hdr->queue_slots)
+		size = seg->hdr->queue_slots;
+	ref.order.ticket = next_ticket(q);
+	if (!take_slot(seg, share(request, &b, size), &ref))
 		return QUEUE_FULL;
-	s = seg_queue_slot(seg, pool, ref.slot);
-	shm_store(&s->key, request->key);
-	shm_store(&s->since_ms, request->now_ms);
-	shm_store(&s->priority, request->priority);
+	ref.order.start = fair_start(q, queue_model(ref.key), b.finish);
+	ref.finish = ref.order.start + request->tokens;
+	write_entry(seg, &ref, request->now_ms);
 	/* The mark before WAITING: every waiter is marked.  Pairs with queue_any() and queue_sound(). */
 	shm_or(&seg_queue_marks(seg, pool)[ref.slot / 64], UINT64_C(1) << ref.slot % 64);
 	(void)queue_rearm(seg, &ref);
 	*ret = ref;
 	/* After queue_rearm()'s barrier: a waiter that we find here finds us when it leaves.
 	 * Pairs with queue_leave(). */
-	return ahead(seg, pool, request, ref.ticket) ? QUEUE_BEHIND : QUEUE_FIRST;
+	return ahead(seg, pool, ref.key, &ref.order) ? QUEUE_BEHIND : QUEUE_FIRST;
 }
 
 uint32_t
@@ -184,8 +332,8 @@ queue_rearm(struct seg *seg, const struct queue_ref *ref)
 	 * untried, with the fields of this ticket.  Pairs with queue_wake(), queue_any() before it,
 	 * see(), and queue_wake_after_change().
 	 */
-	old = shm_xchg(&s->word, word_make(ref->ticket, ref->worker, 0, QUEUE_S_WAITING));
-	assert(word_ticket(old) == ref->ticket);
+	old = shm_xchg(&s->word, word_make(ref->order.ticket, ref->worker, 0, QUEUE_S_WAITING));
+	assert(word_ticket(old) == ref->order.ticket);
 	return word_state(old) == QUEUE_S_WOKEN ? word_roles(old) : 0;
 }
 
@@ -203,13 +351,21 @@ queue_woken(const struct seg *seg, const struct queue_ref *ref)
 	return word_state(word) == QUEUE_S_WOKEN ? word_roles(word) : 0;
 }
 
+void
+queue_served(struct seg *seg, const struct queue_ref *ref)
+{
+	fair_served(
+		seg_queue(seg, ref->pool), queue_model(ref->key), ref->order.start, ref->finish);
+}
+
 uint32_t
 queue_leave(struct seg *seg, const struct queue_ref *ref)
 {
 	uint64_t *word = &seg_queue_slot(seg, ref->pool, ref->slot)->word;
-	const uint64_t old = shm_xchg(word, word_make(ref->ticket, ref->worker, 0, QUEUE_S_TAKEN));
+	const uint64_t old =
+		shm_xchg(word, word_make(ref->order.ticket, ref->worker, 0, QUEUE_S_TAKEN));
 
-	assert(word_ticket(old) == ref->ticket);
+	assert(word_ticket(old) == ref->order.ticket);
 	/* Before the entry is free, or this would clear the mark of its next owner. */
 	mark_clear(&seg_queue_marks(seg, ref->pool)[ref->slot / 64], UINT64_C(1) << ref->slot % 64);
 	/*
@@ -217,98 +373,9 @@ queue_leave(struct seg *seg, const struct queue_ref *ref)
 	 * checks afterwards whether a slot is left.  Pairs with queue_enqueue().
 	 */
 	(void)shm_xchg(word, 0);
+	if (!queue_any(seg, ref->pool))
+		fair_idle(seg_queue(seg, ref->pool));
 	return word_state(old) == QUEUE_S_WOKEN ? word_roles(old) : 0;
-}
-
-/* --- looking ------------------------------------------------------------------------------------- */
-
-/* A waiter, woken or not, as it was at one moment. */
-struct seen {
-	uint64_t word, key, since_ms;
-	int32_t priority;
-	uint32_t lacks, slot;
-};
-
-static bool
-is_before(int32_t priority, uint64_t ticket, int32_t than_priority, uint64_t than_ticket)
-{
-	return priority < than_priority || (priority == than_priority && ticket < than_ticket);
-}
-
-/* False: the entry has no waiter.  All fields are of one waiter at one moment. */
-static bool
-see(const struct seg *seg, uint32_t pool, uint32_t slot, struct seen *ret)
-{
-	const struct queue_slot *s = seg_queue_slot(seg, pool, slot);
-
-	ret->slot = slot;
-	do {
-		/* The word, the fields, the word, in this order.  Pairs with queue_rearm(). */
-		ret->word = shm_load_acquire(&s->word);
-		if (word_state(ret->word) < QUEUE_S_WAITING)
-			return false;
-		ret->key = shm_load_acquire(&s->key);
-		ret->since_ms = shm_load_acquire(&s->since_ms);
-		ret->priority = shm_load_acquire(&s->priority);
-		ret->lacks = shm_load_acquire(&s->lacks);
-	} while (shm_load(&s->word) != ret->word);
-	return true;
-}
-
-/* The next waiter from *at on. */
-static bool
-see_next(const struct seg *seg, uint32_t pool, uint32_t *at, struct seen *ret)
-{
-	const uint64_t high = shm_load(&seg_queue(seg, pool)->high);
-	const uint64_t *marks = seg_queue_marks(seg, pool);
-
-	while (*at < high) {
-		const uint64_t left = shm_load(&marks[*at / 64]) >> *at % 64;
-
-		if (left == 0) {
-			*at = (*at / 64 + 1) * 64;
-			continue;
-		}
-		*at += (uint32_t)__builtin_ctzll(left);
-		if (see(seg, pool, (*at)++, ret))
-			return true;
-	}
-	return false;
-}
-
-/*
- * A waiter before (priority, ticket) can be served by the same endpoints, or was woken and is about to
- * try.
- */
-static bool
-ahead(const struct seg *seg, uint32_t pool, const struct queue_request *request, uint64_t ticket)
-{
-	struct seen s;
-
-	for (uint32_t at = 0; see_next(seg, pool, &at, &s);)
-		if (is_before(s.priority, word_ticket(s.word), request->priority, ticket) &&
-			(s.key == request->key || word_state(s.word) == QUEUE_S_WOKEN))
-			return true;
-	return false;
-}
-
-bool
-queue_ahead(const struct seg *seg, uint32_t pool, const struct queue_request *request)
-{
-	return queue_any(seg, pool) && ahead(seg, pool, request, UINT64_MAX);
-}
-
-uint32_t
-queue_waiting(const struct seg *seg, uint32_t pool, uint64_t *ret_since_ms)
-{
-	uint32_t n = 0;
-	struct seen s;
-
-	*ret_since_ms = 0;
-	for (uint32_t at = 0; see_next(seg, pool, &at, &s); n++)
-		if (*ret_since_ms == 0 || s.since_ms < *ret_since_ms)
-			*ret_since_ms = s.since_ms;
-	return n;
 }
 
 /* --- waking ------------------------------------------------------------------------------------- */
@@ -323,7 +390,7 @@ struct heads {
 static bool
 seen_before(const struct seen *a, const struct seen *b)
 {
-	return is_before(a->priority, word_ticket(a->word), b->priority, word_ticket(b->word));
+	return is_before(&a->order, &b->order);
 }
 
 static bool
@@ -331,8 +398,7 @@ matches(const struct seen *s, const struct queue_target *target)
 {
 	const struct queue_ref *behind = target->behind;
 
-	if (behind != NULL && (s->key == behind->key || !is_before(behind->priority, behind->ticket,
-								s->priority, word_ticket(s->word))))
+	if (behind != NULL && (s->key == behind->key || !is_before(&behind->order, &s->order)))
 		return false;
 	return (s->lacks & target->roles) != 0 || s->key == target->key;
 }

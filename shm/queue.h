@@ -18,19 +18,37 @@
 #include "shm/core/atomic.h"
 #include "shm/core/seg.h"
 
+/* Which of two waiters goes first: by priority, then by start, then by ticket, the lowest first. */
+struct queue_order {
+	int32_t priority;
+	uint64_t start; /* in virtual time, so that models take turns: fair.h */
+	uint64_t ticket;
+};
+
 /* A worker's own waiter; key and priority are those of its queue_request. */
 struct queue_ref {
 	uint32_t pool, slot, worker;
-	uint64_t ticket, key;
-	int32_t priority;
+	uint64_t key;
+	struct queue_order order;
+	uint64_t finish; /* where the next waiter of its model starts */
 };
 
 struct queue_request {
-	/* not 0; requests with the same key can be served by the same endpoints */
+	/* Not 0.  Requests with the same key can be served by the same endpoints; those with the same
+	 * queue_model() are for the same model. */
 	uint64_t key;
 	int32_t priority; /* the lowest goes first */
+	uint32_t tokens;  /* of its prompts: how much of its model's turn it takes */
+	bool shares; /* the pool serves several models, so its model must leave entries to others */
 	uint64_t now_ms;
 };
+
+#define QUEUE_WAY_BITS 3 /* the lowest of a key: what kinds of engines its model's request needs */
+static inline uint64_t
+queue_model(uint64_t key)
+{
+	return key >> QUEUE_WAY_BITS;
+}
 
 #define QUEUE_ALL_ROLES 3u /* bit per enum role */
 /* beside those: the waiter has not tried since it was armed, so it relies on others */
@@ -41,12 +59,17 @@ struct queue_request {
 #define QUEUE_STILL_MS 1000
 
 enum queue_enqueued {
-	QUEUE_FULL,  /* the queue has no free entry: nothing was enqueued */
+	/* nothing was enqueued: the queue has no free entry, or none for a model that has so many */
+	QUEUE_FULL,
 	QUEUE_FIRST, /* enqueued: try once more, a slot may have become free in between */
 	QUEUE_BEHIND /* enqueued behind a waiter that will be woken first: do not try */
 };
 
-/* Takes one of the first `size` entries of the pool's queue. */
+/*
+ * Takes one of the first `size` entries of the pool's queue.  Of a pool with several models, a model
+ * that has waiters gets one more only while it has fewer than there are free entries, and never the
+ * last entry: a model that has none always finds one, unless as many models wait as there are entries.
+ */
 enum queue_enqueued queue_enqueue(struct seg *seg, uint32_t worker, uint32_t pool, uint32_t size,
 	const struct queue_request *request, struct queue_ref *ret);
 /* True if a new request must enqueue before it tries, since it would overtake a waiter. */
@@ -58,6 +81,8 @@ uint32_t queue_woken(const struct seg *seg, const struct queue_ref *ref);
 uint32_t queue_rearm(struct seg *seg, const struct queue_ref *ref);
 /* The try has found no free slot in these roles. */
 void queue_tried(struct seg *seg, const struct queue_ref *ref, uint32_t lacks);
+/* The waiter's request is served: to be called before queue_leave(). */
+void queue_served(struct seg *seg, const struct queue_ref *ref);
 /* Removes the waiter, served or not.  Returns the roles for which it was woken meanwhile, or 0: the caller
  * passes that wake-up on. */
 uint32_t queue_leave(struct seg *seg, const struct queue_ref *ref);

@@ -2,7 +2,8 @@
  * The model of shm/queue.c and worker/schedule/wait.c for spin: three requests, each of a worker of its own, two queue
  * entries, one slot at a prefill engine (P) and one at a decode engine (D).  Requests of key 1 take P and D, in that
  * order, and give them back in it; requests of key 2 take D alone.  With -DTWO_ENGINES the D of key 1 is one engine and
- * the D of key 2 another, of another model, and P is left out.  Some requests leave at any time (their client has gone).
+ * the D of key 2 another, of another model, and P is left out.  With -DFAIR a new waiter of one key may go before
+ * waiters of the other key that came earlier; else tickets alone order them.  Some requests leave at any time (their client has gone).
  * One worker may be killed at any step, and the master reaps it.  `make verify` searches all states;
  * tests/verify/README.md says how to run one case.  In the code below an entry of the queue is called a slot.
  *
@@ -35,6 +36,7 @@
  *	-DNO_WAKE_AFTER_DEATH     the master does not wake the first waiter after a death
  *	-DNO_EVENTFD_AFTER_DEATH  the dead worker woke a waiter and did not write the eventfd, nor does the master
  *	-DUNMARK_AFTER_FREE       the mark is cleared after the entry is free
+ *	-DORDER_BY_TICKET         with -DFAIR: a request that will go before a woken waiter does not try, since it came later
  * Against P2: -DNO_REAP.  Against P3: -DPLAIN_WAKE (a store instead of the CAS).  Against P4: -DOVERTAKE (a new
  * request tries first).
  *
@@ -86,9 +88,16 @@ byte served_after_waiting;
 #endif
 #define WAITS_IN(s) (slots[s].state >= WAITING && (marks & (1 << s)))
 
+#define LATE 16 /* added to a ticket: the waiter's start is after those of tickets without */
+#ifdef ORDER_BY_TICKET
+#define BEFORE(a, b) (a % LATE < b % LATE)
+#else
+#define BEFORE(a, b) (a < b)
+#endif
+
 /* ahead(): one slot at a time */
 #define IN_FRONT(s, than) \
-	(WAITS_IN(s) && slots[s].ticket < than && (KEY_OF(slots[s].owner) == qkey || slots[s].state == WOKEN))
+	(WAITS_IN(s) && BEFORE(slots[s].ticket, than) && (KEY_OF(slots[s].owner) == qkey || slots[s].state == WOKEN))
 
 inline ahead(than)
 {
@@ -331,9 +340,24 @@ inline stays()
 	:: else \
 	fi
 
+#ifdef FAIR
+/* fair_start(): the models of two keys start in any order; a key's new waiter starts after those that it sees */
+#define STARTS_LATE(s) (WAITS_IN(s) && KEY_OF(slots[s].owner) == qkey && slots[s].ticket > LATE)
+inline choose_start()
+{
+	if
+	:: ticket = ticket + LATE
+	:: d_step { !STARTS_LATE(0) && !STARTS_LATE(1) -> skip }
+	fi
+}
+#endif
+
 inline enqueue()
 {
 	d_step { last++; ticket = last }
+#ifdef FAIR
+	choose_start();
+#endif
 	d_step { TAKE(0) }
 #ifndef ONE_SLOT
 	if
@@ -349,6 +373,28 @@ inline enqueue()
 	:: else
 	fi
 }
+
+#ifdef TWO_ENGINES
+inline release_d()
+{
+	if
+	:: reqs[me].d ->
+		d_step { free_d++; reqs[me].d = false }
+		wake_any(D, 0)
+	:: else
+	fi
+}
+
+inline release_d2()
+{
+	if
+	:: reqs[me].d2 ->
+		d_step { free_d2++; reqs[me].d2 = false }
+		wake_any(D, 0)
+	:: else
+	fi
+}
+#endif
 
 inline release()
 {
@@ -367,18 +413,14 @@ inline release()
 	wake_any(D, 0);
 #endif
 #ifdef TWO_ENGINES
-	if
-	:: reqs[me].d ->
-		d_step { free_d++; reqs[me].d = false }
-		wake_any(D, 0)
-	:: else
-	fi;
-	if
-	:: reqs[me].d2 ->
-		d_step { free_d2++; reqs[me].d2 = false }
-		wake_any(D, 0)
-	:: else
-	fi
+#ifdef D2_FIRST
+	release_d2();
+	(me != 0 || reqs[2].over); /* longer than the request that needs none of it */
+	release_d()
+#else
+	release_d();
+	release_d2()
+#endif
 #else
 	d_step { free_d++; reqs[me].d = false }
 #ifndef LOOK_BEFORE_RELEASE

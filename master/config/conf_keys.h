@@ -174,7 +174,7 @@ K("eject_time", DURATION, ejection.time_ms, 1, CONF_HOUR, "10s", LIVE,					\
 K("eject_max_time", DURATION, ejection.max_ms, 1, 24 * CONF_HOUR, "(300s, or eject_time where that is more)", LIVE, \
 	"highest value that eject_time is doubled to")									\
 K("queue_size", COUNT, queue.size, 0, 65536, "100", LIVE,						\
-	"requests that may wait while all engines are at max_inflight (at most shared_memory.queue); more gets 429; 0: no queue") \
+	"requests that may wait while all engines are at max_inflight (at most shared_memory.queue), of one model among several half of that; more gets 429; 0: no queue") \
 K("queue_timeout", DURATION, queue.timeout_ms, 1, CONF_HOUR, "60s", LIVE,				\
 	"time that a request may wait in the queue; then it gets 503")							\
 K("allow_priority", BOOL, queue.allow_priority, 0, 0, "false", LIVE,					\

@@ -208,25 +208,32 @@ struct flag_slot { /* flags_per_worker per worker slot */
 };
 
 /* Requests that wait for a slot at an endpoint: a queue for each pool (queue.c). */
+#define QUEUE_MODELS 14
 struct queue_head {
 	/* Slots from here on were never used.  W: CAS by workers, upward only */
 	_Alignas(SHM_LINE) uint64_t high;
 	/* the last ticket given.  W: CAS by workers */
 	_Alignas(SHM_LINE) uint64_t ticket;
+	/* virtual time in prompt tokens: the last start of a waiter that was served, fair.h.  W: CAS by
+	 * workers, upward only */
+	uint64_t vtime;
+	/* of the models that have had more than that, finish:48 | hash of the model:16.  W: CAS by workers */
+	uint64_t finish[QUEUE_MODELS];
 	/* followed by a bit for each slot, set while a request may wait there.  W: CAS by all */
 };
 
 struct queue_slot { /* queue_slots per pool */
 	/* ticket:40 | worker+1:8 | roles:8 | state:8; 0: free.  W: CAS by all, see queue.c */
 	uint64_t word;
-	/* hash of the endpoints that can serve it.  W: the slot's worker, as all below */
+	/* hash of its model, and the engines it needs.  W: the slot's worker, as all below */
 	uint64_t key;
 	uint64_t since_ms; /* clock_ms when it enqueued */
 	int32_t priority;  /* the lowest goes first */
 	/* bit per role found full; all until the waiter has tried; QUEUE_UNTRIED */
 	uint32_t lacks;
+	uint64_t start, finish; /* in virtual time: fair.h */
 };
-static_assert(sizeof(struct queue_slot) == 32, "four waiters to a line");
+static_assert(sizeof(struct queue_slot) == 48, "eight waiters to three lines");
 static_assert(sizeof(struct flag_slot) == 16, "four flags to a cache line");
 static_assert(sizeof(struct row) == 16, "as drawn in shm/README");
 static_assert(sizeof(struct quota_set) == 2 * SHM_LINE, "as drawn in shm/README");

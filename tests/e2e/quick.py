@@ -13,6 +13,7 @@ QUICK = {
     "test_drain_kv.py": "test_kv_that_is_released_counts_until_then",
     "test_eject.py": "test_five_failures_in_a_row_eject_for_all_workers",
     "test_errors.py": "test_decode_engine_breaks_off_in_the_stream",
+    "test_fair_queue.py": "test_one_models_waiters_leave_entries_for_another",
     "test_flags.py": "test_disaggregated_prefill",
     "test_health.py": "test_engine_dies_and_returns_on_its_port",
     "test_hostile.py": "test_lengths_beyond_all_limits",

@@ -32,6 +32,9 @@
 #define ROLE_P 1u
 #define ROLE_D 2u
 #define PLACES 1u
+/* keys: what wants both slots is of another model than what wants D alone, and they take turns */
+#define MODEL_BOTH (UINT64_C(1) << QUEUE_WAY_BITS)
+#define MODEL_D (UINT64_C(2) << QUEUE_WAY_BITS)
 #define ABSENT UINT64_MAX
 #define PAUSE_US 20u    /* between two looks whether all have made theirs */
 #define LOOK_US 100000u /* without a call; then a waiter looks whether there is a place */
@@ -307,8 +310,11 @@ one_request(struct queuer *q)
 	const uint64_t r = next_random(&l->rnd);
 
 	q->both = r % 2 == 0;
-	q->ask = (struct queue_request){
-		.key = q->both ? 1 : 2, .priority = (int32_t)(r >> 8 & 1), .now_ms = clock_ms()};
+	q->ask = (struct queue_request){.key = q->both ? MODEL_BOTH : MODEL_D,
+		.priority = (int32_t)(r >> 8 & 1),
+		.tokens = (uint32_t)(r >> 58),
+		.shares = (r >> 9 & 1) != 0,
+		.now_ms = clock_ms()};
 	q->seen->asked++;
 	proc_heartbeat(seg, l->child, q->ask.now_ms);
 	spin(r >> 48 & 1023);

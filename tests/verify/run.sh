@@ -79,6 +79,7 @@ queue|one-key|-DONE_KEY|pass|
 queue|one-slot|-DONE_SLOT|pass|
 queue|two-engines|-DHELD -DTWO_ENGINES|pass|
 queue|one-key-dies|-DONE_KEY -DHELD -DVICTIM=1|pass|
+queue|two-engines-fair|-DHELD -DTWO_ENGINES -DFAIR -DD2_FIRST|pass|
 queue|NO_SECOND_TRY|-DONE_KEY -DNO_SECOND_TRY|deep|invalid end state
 queue|OLD_LACKS|-DHELD -DOLD_LACKS|deep|invalid end state
 queue|LOOK_BEFORE_RELEASE|-DHELD -DLOOK_BEFORE_RELEASE|deep|invalid end state
@@ -94,6 +95,7 @@ queue|NO_REAP|-DONE_KEY -DHELD -DVICTIM=1 -DNO_REAP|deep|assertion violated
 queue|UNMARK_AFTER_FREE|-DONE_KEY -DUNMARK_AFTER_FREE|deep|invalid end state
 queue|PLAIN_WAKE|-DONE_KEY -DPLAIN_WAKE|deep|assertion violated
 queue|OVERTAKE|-DONE_KEY -DOVERTAKE|deep|assertion violated
+queue|ORDER_BY_TICKET|-DHELD -DTWO_ENGINES -DFAIR -DD2_FIRST -DORDER_BY_TICKET|deep|invalid end state
 queue|REACH_BEHIND|-DONE_KEY -DREACH_BEHIND|deep|assertion violated 0
 queue|REACH_FULL|-DONE_SLOT -DREACH_FULL|deep|assertion violated 0
 queue|REACH_CAS_LOST|-DONE_KEY -DREACH_CAS_LOST|deep|assertion violated 0
@@ -117,6 +119,7 @@ state|REACH_BOTH|-DREACH_BOTH|short|(s==0)
 "
 wide="
 state|2-changes-again||pass|
+queue|held-fair|-DHELD -DFAIR|pass|
 queue|held-dies|-DHELD -DVICTIM=0|pass|
 queue|held-waiter-dies|-DHELD -DVICTIM=1|pass|
 queue|one-key-leaves|-DONE_KEY -DLEAVES=0|pass|

@@ -153,6 +153,15 @@ take_pool(struct plan *p, const struct table_pool *tp)
 	return END_UNSUPPORTED;
 }
 
+/* Of the prompts of all branches. */
+static uint32_t
+tokens_of_all(const struct plan *p)
+{
+	const uint64_t n = (uint64_t)p->of.facts->tokens * p->way.nbranches;
+
+	return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+}
+
 /* What the request would be in the queue.  END_NO_CAPACITY: it must not choose before a waiter does. */
 static enum req_end
 look_at_queue(struct plan *p, const struct table_pool *tp)
@@ -166,6 +175,8 @@ look_at_queue(struct plan *p, const struct table_pool *tp)
 			return why;
 		if (tp->queue.size != 0)
 			q->key = way_queue_key(&p->way, p->of.facts);
+		q->tokens = tokens_of_all(p);
+		q->shares = tp->nmodels > 1;
 	}
 	return wait_before(q, tp) ? END_NO_CAPACITY : END_OK;
 }

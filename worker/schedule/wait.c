@@ -13,7 +13,11 @@
 static struct queue_request
 request_of(const struct waiter *q)
 {
-	return (struct queue_request){.key = q->key, .priority = q->priority, .now_ms = clock_ms()};
+	return (struct queue_request){.key = q->key,
+		.priority = q->priority,
+		.tokens = q->tokens,
+		.shares = q->shares,
+		.now_ms = clock_ms()};
 }
 
 bool
@@ -157,6 +161,7 @@ wait_served(struct waiter *q, const struct selection *s, uint32_t roles)
 	if (!q->waits)
 		return;
 	q->deadline_ms = 0;
+	queue_served(w->seg, &q->entry);
 	woken_for = q->woken_for | leave(q);
 	w->served = true;
 	w->owes |= QUEUE_UNTRIED;

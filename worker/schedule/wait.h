@@ -32,6 +32,8 @@ struct waiter {
 	TAILQ_ENTRY(waiter) link;
 	uint64_t key; /* queue key: waiters with the same key can be served by the same endpoints */
 	int32_t priority;
+	uint32_t tokens;      /* of the prompts of all branches */
+	bool shares;          /* set once: the pool serves several models */
 	uint64_t deadline_ms; /* the end of the rest in PLAN, in the queue or not; 0: none */
 
 	/* when it was enqueued; for how long it has waited in the queue before */

@@ -1,5 +1,6 @@
 #include "worker/schedule/way.h"
 
+#include "shm/queue.h"
 #include "shm/table.h"
 #include "worker/base/core.h"
 #include "worker/base/text.h"
@@ -171,8 +172,7 @@ way_queue_key(const struct way *way, const struct facts *facts)
 
 	for (const char *p = facts->model; *p != '\0'; p++)
 		h = (h ^ (uint8_t)*p) * 1099511628211ull;
-	h = (h ^ kind) * 1099511628211ull;
-	return h != 0 ? h : 1;
+	return h << QUEUE_WAY_BITS | kind;
 }
 
 enum role

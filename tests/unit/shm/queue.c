@@ -190,3 +190,123 @@ Test(shm_queue, tickets_and_marks_are_looked_over)
 	seg_queue_marks(seg, POOL)[0] = 0;
 	cr_assert_not(queue_sound(seg, POOL, a.slot, &worker));
 }
+
+/* --- several models in one queue ------------------------------------------------------------------- */
+
+#define MODEL(n) ((uint64_t)(n) << QUEUE_WAY_BITS)
+
+static enum queue_enqueued
+enter_of(uint64_t model, uint32_t tokens, uint32_t size, struct queue_ref *ret)
+{
+	const struct queue_request ask = {
+		.key = MODEL(model), .tokens = tokens, .shares = true, .now_ms = clock_ms()};
+
+	return queue_enqueue(seg, (uint32_t)model % SLOT_WORKERS(seg), POOL, size, &ask, ret);
+}
+
+/* Enqueues waiters of the model until it is refused.  Returns how many. */
+static uint32_t
+fill(uint64_t model, uint32_t size)
+{
+	struct queue_ref ref;
+	uint32_t n = 0;
+
+	while (enter_of(model, 1, size, &ref) != QUEUE_FULL)
+		n++;
+	return n;
+}
+
+Test(shm_queue, one_model_leaves_as_many_entries_as_it_has)
+{
+	struct queue_ref ref;
+
+	cr_assert_eq(fill(1, 12), 6);
+	cr_assert_eq(fill(2, 12), 3);
+	cr_assert_eq(fill(3, 12), 2); /* with one entry left */
+	cr_assert_eq(fill(1, 12), 0);
+	cr_assert_eq(enter_of(5, 1, 12, &ref), QUEUE_FIRST); /* a model that has none finds it */
+	cr_assert_eq(fill(4, 12), 0);
+}
+
+Test(shm_queue, a_small_queue_keeps_its_last_entry_for_another_model)
+{
+	for (uint32_t size = 2; size <= 5; size++) {
+		struct queue_ref ref;
+
+		cr_assert_eq(fill(1, size), (size + 1) / 2);
+		cr_assert_eq(enter_of(2, 1, size, &ref), QUEUE_FIRST);
+		for (uint32_t w = 0; w < SLOT_WORKERS(seg); w++)
+			(void)queue_reap(seg, w);
+	}
+	cr_assert_eq(fill(1, 1), 1);
+}
+
+Test(shm_queue, the_only_model_of_a_pool_has_the_whole_queue)
+{
+	const struct queue_request ask = {.key = MODEL(1), .tokens = 1, .now_ms = clock_ms()};
+	struct queue_ref ref;
+
+	for (int i = 0; i < 12; i++)
+		cr_assert_neq(queue_enqueue(seg, 0, POOL, 12, &ask, &ref), QUEUE_FULL);
+	cr_assert_eq(queue_enqueue(seg, 0, POOL, 12, &ask, &ref), QUEUE_FULL);
+}
+
+/* Serves the waiter whose turn it is, of model 1 or 2 in `refs`.  Returns its model. */
+static uint32_t serve_next(struct queue_ref (*refs)[10], uint32_t *at)
+{
+	const uint32_t model = wake(DECODE);
+	const struct queue_ref *ref;
+
+	cr_assert_lt(model, 3);
+	ref = &refs[model][at[model]++];
+	cr_assert_eq(queue_woken(seg, ref), DECODE);
+	queue_served(seg, ref);
+	(void)queue_leave(seg, ref);
+	return model;
+}
+
+/* Model 1 waits with ten requests when model 2 comes, whose requests have three times as many tokens. */
+Test(shm_queue, models_take_turns_by_tokens)
+{
+	const uint32_t order[] = {1, 2, 1, 1, 1, 2, 1, 1, 1, 2, 1, 1, 1};
+	struct queue_ref refs[3][10];
+	uint32_t at[3] = {0};
+
+	for (int i = 0; i < 10; i++)
+		(void)enter_of(1, 100, 100, &refs[1][i]);
+	for (int i = 0; i < 3; i++)
+		(void)enter_of(2, 300, 100, &refs[2][i]);
+	for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++)
+		cr_assert_eq(serve_next(refs, at), order[i], "%zu", i);
+	cr_assert_not(queue_any(seg, POOL));
+}
+
+Test(shm_queue, priority_goes_before_the_turn)
+{
+	const struct queue_request hasty = {
+		.key = MODEL(1), .priority = -1, .tokens = 100, .now_ms = clock_ms()};
+	struct queue_ref ref;
+
+	for (int i = 0; i < 3; i++)
+		(void)enter_of(1, 100, 100, &ref);
+	(void)enter_of(2, 100, 100, &ref);
+	cr_assert_eq(queue_enqueue(seg, 0, POOL, 100, &hasty, &ref), QUEUE_FIRST);
+	cr_assert_eq(ref.order.start, 0); /* not behind waiters of its model that go after it */
+	cr_assert_eq(wake(DECODE), 0);
+}
+
+/* It will not be found by that waiter, which passes a spurious wake-up on to those behind it. */
+Test(shm_queue, a_request_that_goes_before_a_woken_waiter_tries)
+{
+	struct queue_ref a, b, c;
+
+	(void)enter_of(1, 100, 100, &a);
+	(void)enter_of(1, 100, 100, &b);
+	cr_assert_eq(wake(DECODE), 1);
+	queue_served(seg, &a);
+	(void)queue_leave(seg, &a);
+	cr_assert_eq(wake(DECODE), 1);
+	cr_assert_eq(queue_woken(seg, &b), DECODE);
+	cr_assert_eq(enter_of(2, 100, 100, &c), QUEUE_FIRST);
+	cr_assert_lt(c.order.start, b.order.start);
+}
