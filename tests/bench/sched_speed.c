@@ -50,7 +50,7 @@ static const struct {
 #define NKINDS (sizeof(kinds) / sizeof(kinds[0]))
 
 /* One per process, shared with its parent, a cache line of its own. */
-struct tally {
+struct timings {
 	_Alignas(128) uint64_t ns;
 	uint64_t n, release_ns;
 };
@@ -79,13 +79,13 @@ next(uint64_t *x)
 }
 
 static void
-work(const struct fleet *f, uint32_t slot, bool keyed, uint64_t enough_ns, struct tally *tally)
+work(const struct fleet *f, uint32_t slot, bool keyed, uint64_t enough_ns, struct timings *spent)
 {
 	uint64_t rnd = slot * 2654435769u + 1, keys = rnd;
 	uint32_t cursor = slot;
 	struct held held[BATCH];
 
-	while (tally->ns < enough_ns) {
+	while (spent->ns < enough_ns) {
 		const uint64_t begin = cpu_ns();
 		uint64_t chosen;
 
@@ -117,9 +117,9 @@ work(const struct fleet *f, uint32_t slot, bool keyed, uint64_t enough_ns, struc
 			load_tokens_sub(f->seg, slot, held[k].ep, held[k].tokens);
 			load_release(f->seg, slot, held[k].ep);
 		}
-		tally->ns += chosen - begin;
-		tally->release_ns += cpu_ns() - chosen;
-		tally->n += BATCH;
+		spent->ns += chosen - begin;
+		spent->release_ns += cpu_ns() - chosen;
+		spent->n += BATCH;
 	}
 }
 
@@ -141,16 +141,16 @@ fill(const struct fleet *f)
 
 /* Nanoseconds of a selection; *ret_release of giving it back. */
 static double
-measure(const struct fleet *f, uint32_t crowd, bool keyed, struct tally *tallies,
+measure(const struct fleet *f, uint32_t crowd, bool keyed, struct timings *timings,
 	double *ret_release)
 {
 	/* together at least a time slice for each, so that they get in each other's way */
 	const uint64_t enough_ns = crowd > 8 ? 4000000 : 8000000;
-	struct tally sum = {0};
+	struct timings sum = {0};
 	int gate[2];
 	char c;
 
-	memset(tallies, 0, crowd * sizeof(*tallies));
+	memset(timings, 0, crowd * sizeof(*timings));
 	if (pipe(gate) == -1)
 		die("pipe");
 	for (uint32_t i = 0; i < crowd; i++) {
@@ -163,7 +163,7 @@ measure(const struct fleet *f, uint32_t crowd, bool keyed, struct tally *tallies
 		(void)close(gate[1]);
 		if (read(gate[0], &c, 1) != 0) /* the parent closes: all start at once */
 			_exit(1);
-		work(f, i, keyed, enough_ns, &tallies[i]);
+		work(f, i, keyed, enough_ns, &timings[i]);
 		_exit(0);
 	}
 	(void)close(gate[0]);
@@ -175,16 +175,17 @@ measure(const struct fleet *f, uint32_t crowd, bool keyed, struct tally *tallies
 			die("a selecting process failed");
 	}
 	for (uint32_t i = 0; i < crowd; i++) {
-		sum.ns += tallies[i].ns;
-		sum.release_ns += tallies[i].release_ns;
-		sum.n += tallies[i].n;
+		sum.ns += timings[i].ns;
+		sum.release_ns += timings[i].release_ns;
+		sum.n += timings[i].n;
 	}
 	*ret_release = (double)sum.release_ns / (double)sum.n;
 	return (double)sum.ns / (double)sum.n;
 }
 
 static void
-measure_kind(size_t kind, uint32_t n, struct tally *tallies, double best[NCROWDS], double *release)
+measure_kind(
+	size_t kind, uint32_t n, struct timings *timings, double best[NCROWDS], double *release)
 {
 	struct fleet f;
 	uint32_t weights[1024];
@@ -198,7 +199,7 @@ measure_kind(size_t kind, uint32_t n, struct tally *tallies, double best[NCROWDS
 			       .loads = {kinds[kind].load, kinds[kind].load}});
 	fill(&f);
 	for (size_t c = 0; c < NCROWDS; c++) {
-		double r, ns = measure(&f, crowds[c], kinds[kind].keyed, tallies, &r);
+		double r, ns = measure(&f, crowds[c], kinds[kind].keyed, timings, &r);
 
 		if (best[c] == 0 || ns < best[c])
 			best[c] = ns;
@@ -214,16 +215,16 @@ sched_speed(int rounds)
 	static double best[NKINDS][NSIZES][NCROWDS];
 	double release = 0;
 	int missed = 0;
-	struct tally *tallies = mmap(NULL, MAX_WORKERS * sizeof(*tallies), PROT_READ | PROT_WRITE,
+	struct timings *timings = mmap(NULL, MAX_WORKERS * sizeof(*timings), PROT_READ | PROT_WRITE,
 		MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
-	if (tallies == MAP_FAILED)
+	if (timings == MAP_FAILED)
 		die("mmap");
 	for (int round = 0; round < rounds; round++)
 		for (size_t k = 0; k < NKINDS; k++)
 			for (size_t i = 0; i < NSIZES; i++)
-				measure_kind(k, sizes[i], tallies, best[k][i], &release);
-	(void)munmap(tallies, MAX_WORKERS * sizeof(*tallies));
+				measure_kind(k, sizes[i], timings, best[k][i], &release);
+	(void)munmap(timings, MAX_WORKERS * sizeof(*timings));
 
 	printf("\none selection and its reservation, ns of CPU, with 1, 2, 8, 64 processes at it at once\n");
 	printf("%-24s", "endpoints of the role");

@@ -52,9 +52,9 @@ static struct recorders {
 	/* calm: endpoints that are surely out, or some that come back less.  W: added to by all */
 	uint64_t out;
 	uint64_t calm; /* W: master, between rounds */
-	struct tally {
+	struct counts {
 		_Alignas(SHM_LINE) uint64_t answers, ejections, trials, backs, late;
-	} tally[CHILDREN];
+	} counts[CHILDREN];
 } * all;
 
 static uint64_t reaped, brought_back, wavered;
@@ -141,7 +141,7 @@ back(uint32_t i, uint64_t trial)
 static bool
 try(struct life *l, uint32_t i, uint64_t trial, uint64_t noted)
 {
-	struct tally *h = &all->tally[l->child];
+	struct counts *h = &all->counts[l->child];
 	const uint64_t r = next_random(&l->rnd);
 	bool counted;
 
@@ -172,7 +172,7 @@ tell_bad(struct life *l, uint32_t i)
 	/* It was reached: refused connections eject beyond the most that may be out (tests/unit/shm/eject.c). */
 	if (eject_bad_answer(seg, &pool, ROLE_PREFILL, ENDPOINTS + i, true, ticks()) == 0)
 		return;
-	all->tally[l->child].ejections++;
+	all->counts[l->child].ejections++;
 	if ((int64_t)seen_add(&all->out, 1) > (int64_t)MOST_OUT && seen_get(&all->calm) != 0)
 		bad(BAD_OUT);
 }
@@ -193,7 +193,7 @@ look(uint32_t i)
 static bool
 ask(struct life *l, uint64_t most)
 {
-	struct tally *h = &all->tally[l->child];
+	struct counts *h = &all->counts[l->child];
 	const uint64_t r = next_random(&l->rnd), now = ticks(), epoch = seen_get(&all->epoch);
 	const uint32_t i = (uint32_t)(r >> 32) % RECORDED;
 	uint64_t trial;
@@ -266,17 +266,17 @@ recorder_bury(uint32_t child)
 	seen_add(&all->epoch, 1);
 }
 
-static struct tally
+static struct counts
 sum(void)
 {
-	struct tally s = {0};
+	struct counts s = {0};
 
 	for (uint32_t i = 0; i < CHILDREN; i++) {
-		s.answers += all->tally[i].answers;
-		s.ejections += all->tally[i].ejections;
-		s.trials += all->tally[i].trials;
-		s.backs += all->tally[i].backs;
-		s.late += all->tally[i].late;
+		s.answers += all->counts[i].answers;
+		s.ejections += all->counts[i].ejections;
+		s.trials += all->counts[i].trials;
+		s.backs += all->counts[i].backs;
+		s.late += all->counts[i].late;
 	}
 	return s;
 }
@@ -341,7 +341,7 @@ recorders_settle(void)
 void
 recorders_report(void)
 {
-	const struct tally s = sum();
+	const struct counts s = sum();
 
 	printf("ejections: answers=%" PRIu64 " ejected=%" PRIu64 " trials=%" PRIu64 " back=%" PRIu64
 	       " too_late=%" PRIu64 " trials_reaped=%" PRIu64 " brought_back=%" PRIu64
