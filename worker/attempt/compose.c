@@ -98,8 +98,17 @@ static bool
 kv_too_old(const struct attempt *a)
 {
 	return a->t.connector->info->kv_leased && attempt_kv_handed(a) &&
-	       a->kind != ATTEMPT_PREFILL_AGAIN &&
 	       clock_ms() - a->prefilled_ms > a->t.of.facts->pool.shake.kv_lease_ms;
+}
+
+/* The KV parameters of a repeated prefill are too old as well.  Decode is sent its request without
+ * them, and prefills by itself: a decode engine of a connector with leases can (decode_alone). */
+static void
+drop_kv(struct attempt *a)
+{
+	a->t.kv = (struct span){NULL, 0};
+	attempt_set_kv(a, KV_NONE); /* the blocks are free by now */
+	a->branch->job->detail = "the KV parameters became too old twice: the decode engine prefills";
 }
 
 bool
@@ -115,11 +124,15 @@ compose_leg(struct leg *leg, struct leg_message *m)
 	if (kind == LEG_LOOKUP)
 		return compose_lookup(leg, m);
 	if (role == ROLE_DECODE && kv_too_old(a)) {
-		if (a->life == ATTEMPT_DETACHED)
+		if (a->life == ATTEMPT_DETACHED) {
 			attempt_end(a); /* the blocks are free by now */
-		else
+			return false;
+		}
+		if (a->kind != ATTEMPT_PREFILL_AGAIN) {
 			failover_prefill_again(a);
-		return false;
+			return false;
+		}
+		drop_kv(a);
 	}
 	edit_leg(&a->t, role, &e);
 	body(a->t.of.text, &e, m);

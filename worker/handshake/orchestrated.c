@@ -26,7 +26,7 @@ decode_edit(struct transfer *t, struct splice_edit *e)
 {
 	if (!whole_answer(&t->of.facts->pool))
 		connector_nixl.edit[ROLE_DECODE](t, e);
-	else
+	else if (t->kv.n > 0) /* else the decode engine prefills for itself */
 		edit_set_span(e, SK_DISAGG_PREFILL_RESP, SE_SET, t->kv);
 }
 

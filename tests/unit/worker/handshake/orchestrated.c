@@ -68,6 +68,12 @@ Test(orchestrated, a_client_hands_nothing_over)
 	expect_body(ROLE_DECODE, "{\"disagg_prefill_resp\":{\"id\":\"x\"},\"a\":1}");
 }
 
+Test(orchestrated, an_answer_that_is_not_used_leaves_the_clients_body)
+{
+	begin(HANDOFF_DISAGG_PREFILL_RESP, "{\"a\":1}");
+	expect_body(ROLE_DECODE, "{\"a\":1}");
+}
+
 Test(orchestrated, by_parameters_it_is_nixl_with_the_urls_host)
 {
 	begin(HANDOFF_KV_TRANSFER_PARAMS, BODY);
