@@ -268,6 +268,18 @@ def test_bootstrap_server_down_is_503(world):
     assert len(r.lines("attempt failed")) == 1, "one engine has failed, however often it was asked"
 
 
+def test_a_silent_bootstrap_server_is_one_failure_for_all_who_wait(world):
+    """Four requests wait for one lookup: their engine is charged once, and they go to the other one."""
+    silent = world.script(probes={"/query": lambda ex: ex.gone(10)})
+    (p,), (d,) = engines(world, False, "prefill", 1), engines(world, False, "decode", 1)
+    pool = world.pool([{"url": silent.url, "bootstrap_port": silent.port}, entry(p)], [d], **NEW, learn_timeout="300ms", retries=1,
+                      retry_budget=100, eject_failures=2)
+    r = world.router(pool, workers=1).wait_all_up()
+    clients = [r.client().request("POST", URL, {"model": MODEL, "prompt": f"x{i}"}) for i in range(8)]
+    assert [c.read().status for c in clients] == [200] * 8
+    assert len(r.lines("attempt failed")) == 4 and r.metric("ejections_total") == 0
+
+
 def test_bootstrap_server_that_comes_up_in_time(world):
     """Asked again until learn_timeout."""
     r, p, d = bad_query(world, (503, b"starting"), learn_timeout="5s")

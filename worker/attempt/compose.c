@@ -108,7 +108,8 @@ drop_kv(struct attempt *a)
 {
 	a->t.kv = (struct span){NULL, 0};
 	attempt_set_kv(a, KV_NONE); /* the blocks are free by now */
-	a->branch->job->detail = "the KV parameters became too old twice: the decode engine prefills";
+	a->branch->job->detail =
+		"the KV parameters became too old twice: the decode engine prefills";
 }
 
 bool

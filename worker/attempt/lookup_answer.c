@@ -4,6 +4,7 @@
 #include "worker/attempt/failover.h"
 #include "worker/attempt/lookup.h"
 #include "worker/base/core.h"
+#include "worker/net/connpool.h"
 
 static const char unanswered[] = "asked, it did not answer in time";
 
@@ -128,6 +129,23 @@ lookup_late(struct attempt *a)
 	lookup_failed(a);
 }
 
+/*
+ * learn_timeout is over.  One failure is recorded for all attempts that have waited for the same
+ * answer: for an attempt whose wait began before the last recorded failure, none is.
+ */
+static void
+never_learned(struct attempt *a, uint64_t now_ms)
+{
+	struct endpoint *ep = a->t.engine[a->what.role];
+
+	attempt_unlock_lookup(a);
+	if (ep->unlearned_ms > a->lookup_deadline_ms - a->t.of.facts->pool.shake.learn_ms)
+		a->reserved.of[a->what.role].recorded = true;
+	else
+		ep->unlearned_ms = now_ms;
+	give_up(a);
+}
+
 void
 lookup_tick(struct attempt *a, uint64_t now_ms)
 {
@@ -136,8 +154,6 @@ lookup_tick(struct attempt *a, uint64_t now_ms)
 	/* the attempt that sent the lookup may have ended without an answer */
 	if (a->lookup == LOOKUP_SHARED)
 		attempt_set_lookup(a, LOOKUP_DUE);
-	if (a->lookup_deadline_ms != 0 && now_ms >= a->lookup_deadline_ms) {
-		attempt_unlock_lookup(a);
-		give_up(a);
-	}
+	if (a->lookup_deadline_ms != 0 && now_ms >= a->lookup_deadline_ms)
+		never_learned(a, now_ms);
 }

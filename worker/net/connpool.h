@@ -44,7 +44,9 @@ struct endpoint {
 	uint32_t learned_disconnects; /* value of `disconnects` at that time */
 	uint32_t learned_port;        /* SGLang: port of the bootstrap server; 0: unknown */
 	bool lookup_runs;             /* fact: a lookup of an attempt of this worker is running */
-	uint32_t next_rank;           /* data-parallel rank of the next request */
+	/* clock_ms() of the last failure that was recorded because of learn_timeout */
+	uint64_t unlearned_ms;
+	uint32_t next_rank; /* data-parallel rank of the next request */
 };
 
 /* Events of a connection in use, reported to its user (a leg). */
