@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What the lists promise: every end reason has a test, so has every feature of every connector and each row of "What happens when",
-every list of connectors and policies is whole, metric names follow Prometheus' rules, every folder has its README, and nothing names the machine it was made on."""
+every list of connectors and policies is whole, metric names follow Prometheus' rules, every folder has its README, nothing names the machine it was made on, and no merge is unfinished."""
 import ast
 import collections
 import glob
@@ -10,7 +10,9 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FOLDERS = ["master", "worker", "shm", "proto", "tests", "etc", "systemd"]
-MACHINE = re.compile(r"(?<![\w./-])/wor[k]/\w")
+# what no committed file has
+STRAY = [(re.compile(r"(?<![\w./-])/wor[k]/\w"), "names a path of the machine it was made on"),
+         (re.compile(r"^(<{7}|>{7}) ", re.M), "a merge was not finished here")]
 UNITS = r"(_seconds|_bytes)$"
 faults = []
 
@@ -204,13 +206,14 @@ def metrics_asked():
                 faults.append(f"{path}:{line_of(text, m.start())}: the router has no metric pdrouter_{m[1]}")
 
 
-def machine_paths():
+def stray():
     for folder, names, files in os.walk("."):
         names[:] = [n for n in names if n not in (".git", "build", "__pycache__")]
         for path in (os.path.normpath(os.path.join(folder, f)) for f in files if f != ".git"):
             text = read(path)
-            for m in MACHINE.finditer(text):
-                faults.append(f"{path}:{line_of(text, m.start())}: names a path of the machine it was made on: {m.group(0)}")
+            for pattern, what in STRAY:
+                for m in pattern.finditer(text):
+                    faults.append(f"{path}:{line_of(text, m.start())}: {what}: {m.group(0)}")
 
 
 def main():
@@ -225,7 +228,7 @@ def main():
     happens()
     quick()
     metrics_asked()
-    machine_paths()
+    stray()
     print("\n".join(faults))
     return 1 if faults else 0
 
