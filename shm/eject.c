@@ -9,6 +9,7 @@
 #include "shm/eject.h"
 
 #include "shm/table.h"
+#include "shm/window.h"
 
 /* eject.h draws the word. */
 #define FAILURES_AT 48
@@ -16,9 +17,7 @@
 #define LEVEL_AT 56
 #define LEVEL_MAX 31u
 
-/* Half of the window in which the rate of failures is taken, and how many answers it needs. */
-#define HALF_MS 5000u
-#define ANSWERS_LEAST 20u
+#define ANSWERS_LEAST 20u /* in the window, for a rate of failures */
 
 static uint32_t
 failures_of(uint64_t word)
@@ -85,65 +84,19 @@ eject_count(const struct seg *seg, uint32_t ep)
 
 /* --- the rate ----------------------------------------------------------------------------- */
 
-/*
- * number of the half:32 | failed:16 | answered well:16.  Two of them, so that the window slides by halves.
- */
-static uint32_t
-half_of(uint64_t now_ms)
+static uint64_t *
+answers_of(const struct seg *seg, uint32_t ep)
 {
-	return (uint32_t)(now_ms / HALF_MS);
-}
-
-static uint64_t
-half_one_more(uint64_t word, uint32_t half, bool failed)
-{
-	uint32_t bad = (uint16_t)(word >> 16), good = (uint16_t)word;
-
-	if (word >> 32 != half)
-		bad = good = 0;
-	bad += failed;
-	good += !failed;
-	if (bad > UINT16_MAX || good > UINT16_MAX) { /* only the share matters */
-		bad /= 2;
-		good /= 2;
-	}
-	return (uint64_t)half << 32 | bad << 16 | good;
-}
-
-static void
-answers_add(struct seg *seg, uint32_t ep, uint64_t now_ms, bool failed)
-{
-	const uint32_t half = half_of(now_ms);
-	uint64_t *word = &seg->eps[ep].answers[half % 2], seen = shm_load(word), old;
-
-	do {
-		old = seen;
-		seen = shm_cas(word, old, half_one_more(old, half, failed));
-	} while (seen != old);
+	return seg->eps[ep].answers;
 }
 
 static bool
 too_many_of_all(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint32_t percent)
 {
-	const uint32_t half = half_of(now_ms);
-	uint32_t bad = 0, good = 0;
+	const struct window_sum sum = window_read(answers_of(seg, ep), now_ms);
 
-	for (int i = 0; i < 2; i++) {
-		const uint64_t word = shm_load(&seg->eps[ep].answers[i]);
-
-		if (half - (uint32_t)(word >> 32) > 1)
-			continue;
-		bad += (uint16_t)(word >> 16);
-		good += (uint16_t)word;
-	}
-	return percent != 0 && bad + good >= ANSWERS_LEAST && bad * 100 >= percent * (bad + good);
-}
-
-static void
-answers_forget(struct seg *seg, uint32_t ep)
-{
-	for (int i = 0; i < 2; i++)
-		(void)shm_xchg(&seg->eps[ep].answers[i], 0);
+	return percent != 0 && sum.bad + sum.good >= ANSWERS_LEAST &&
+	       sum.bad * 100 >= percent * (sum.bad + sum.good);
 }
 
 /* --- how many may be out ------------------------------------------------------------------ */
@@ -300,7 +253,7 @@ eject_good_answer(struct seg *seg, uint32_t ep, uint64_t now_ms, const struct co
 	uint64_t *word = word_of(seg, ep), seen = shm_load(word), old;
 
 	if (conf->rate != 0)
-		answers_add(seg, ep, now_ms, false);
+		window_add(answers_of(seg, ep), now_ms, false);
 	while (!half_open_out(seen) && failures_of(seen) > 0) {
 		old = seen;
 		seen = shm_cas(word, old, make(0, level_of(old), 0, half_open_ms(old)));
@@ -319,7 +272,7 @@ eject_bad_answer(struct seg *seg, const struct table_pool *tp, enum role role, u
 	if (!enabled(conf))
 		return 0;
 	if (conf->rate != 0)
-		answers_add(seg, ep, now_ms, true);
+		window_add(answers_of(seg, ep), now_ms, true);
 	word = failures_add(seg, ep, reached);
 	if (half_open_out(word) || ep_word_state(shm_load(&seg->eps[ep].state)) != EP_UP)
 		return 0;
@@ -329,6 +282,43 @@ eject_bad_answer(struct seg *seg, const struct table_pool *tp, enum role role, u
 	/* Decided by the word with this failure in it: a good answer in between clears the flag
 	 * of the next one. */
 	return put_out(seg, tp, role, ep, (word & EJECT_REACHED) == 0, now_ms);
+}
+
+uint64_t
+eject_at_once(
+	struct seg *seg, const struct table_pool *tp, enum role role, uint32_t ep, uint64_t now_ms)
+{
+	if (ep_word_state(shm_load(&seg->eps[ep].state)) != EP_UP)
+		return 0;
+	return put_out(seg, tp, role, ep, false, now_ms);
+}
+
+/* The word without one of its failures; the same word if that failure makes no difference any more. */
+static uint64_t
+one_less(uint64_t word, const struct conf_ejection *conf)
+{
+	const uint32_t failures = failures_of(word);
+
+	if (failures == 0 || half_open_worker(word) != 0)
+		return word;
+	if (half_open_out(word) && failures == conf->failures)
+		return make(0, 0, failures - 1, 0); /* as if it had not been ejected */
+	return word - (UINT64_C(1) << FAILURES_AT);
+}
+
+bool
+eject_take_back(struct seg *seg, uint32_t ep, uint64_t now_ms, const struct conf_ejection *conf)
+{
+	uint64_t *word = word_of(seg, ep), seen = shm_load(word), old, new;
+
+	if (conf->rate != 0)
+		window_take_back(answers_of(seg, ep), now_ms);
+	do {
+		old = seen;
+		new = one_less(old, conf);
+		seen = new == old ? old : shm_cas(word, old, new);
+	} while (seen != old);
+	return half_open_out(old) && !half_open_out(new);
 }
 
 /* --- trials ------------------------------------------------------------------------------- */
@@ -346,7 +336,7 @@ eject_trial_good(struct seg *seg, uint32_t ep, uint64_t trial, uint64_t now_ms)
 	/* Its former answers first: a worker that sees the endpoint back must not find them.
 	 * Both are full barriers. */
 	if (shm_load(word_of(seg, ep)) == trial)
-		answers_forget(seg, ep);
+		window_forget(answers_of(seg, ep));
 	return shm_cas(word_of(seg, ep), trial, make(0, level_of(trial), 0, now_ms)) == trial;
 }
 
@@ -358,7 +348,9 @@ eject_trial_bad(struct seg *seg, uint32_t ep, uint64_t trial, bool reached, uint
 	const uint64_t ms = time_of(conf, level);
 	const uint64_t flags =
 		HALF_OPEN_OUT | (trial & EJECT_REACHED) | (reached ? EJECT_REACHED : 0);
-	const uint64_t out = make(flags, level, failures_of(trial), now_ms + ms);
+	const uint32_t failures = failures_of(trial);
+	const uint64_t out = make(flags, level, failures < FAILURES_MAX ? failures + 1 : failures,
+		now_ms + ms);
 
 	if (shm_cas(word_of(seg, ep), trial, out) != trial)
 		return 0;
@@ -382,7 +374,7 @@ eject_clear(struct seg *seg, uint32_t ep, bool refused, uint64_t now_ms)
 	do {
 		if (!half_open_out(seen) || (refused && (seen & EJECT_REACHED) != 0))
 			return false;
-		answers_forget(seg, ep);
+		window_forget(answers_of(seg, ep));
 		old = seen;
 		seen = shm_cas(word, old, make(0, level_of(old), 0, now_ms));
 	} while (seen != old);
@@ -438,5 +430,5 @@ eject_begin(struct seg *seg, uint32_t ep)
 
 	(void)shm_xchg(&e->eject, 0);
 	(void)shm_xchg(&e->ejections, 0);
-	answers_forget(seg, ep);
+	window_forget(answers_of(seg, ep));
 }

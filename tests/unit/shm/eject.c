@@ -3,6 +3,7 @@
 
 #include "shm/load.h"
 #include "shm/table.h"
+#include "shm/window.h"
 #include "tests/unit/shm/fixture.h"
 
 #define N 4u
@@ -360,6 +361,78 @@ Test(shm_eject, a_new_life_knows_nothing)
 	cr_assert_eq(seg->eps[EP].eject, 0);
 	cr_assert_eq(seg->eps[EP].answers[0] | seg->eps[EP].answers[1], 0);
 	cr_assert_eq(eject_count(seg, EP), 0);
+}
+
+/* --- what was not its fault --------------------------------------------------------------- */
+
+static bool
+take_back(uint64_t now_ms)
+{
+	return eject_take_back(seg, EP, now_ms, &pool.ejection);
+}
+
+Test(shm_eject, failures_that_are_taken_back_do_not_add_up)
+{
+	for (int i = 0; i < 20; i++) {
+		cr_assert_eq(bad(EP, NOW), 0);
+		cr_assert_not(take_back(NOW));
+	}
+	cr_assert_eq(bad(EP, NOW), 0);
+	cr_assert_eq(bad(EP, NOW), 0);
+	cr_assert_neq(bad(EP, NOW), 0, "three that stay eject");
+}
+
+Test(shm_eject, the_failure_that_ejected_is_taken_back)
+{
+	const uint64_t ms = put_out(EP, NOW);
+
+	cr_assert(take_back(NOW + 1));
+	cr_assert_eq(look(EP, NOW + 1), EJECT_IN);
+	cr_assert_eq(bad(EP, NOW + 1), ms, "it was two failures away, and not out for longer");
+}
+
+Test(shm_eject, of_more_failures_than_needed_each_must_be_taken_back)
+{
+	(void)put_out(0, NOW);
+	(void)put_out(2, NOW);
+	for (int i = 0; i < 5; i++)
+		cr_assert_eq(bad(EP, NOW), 0, "too many are out");
+	eject_begin(seg, 0);
+	cr_assert_neq(bad(EP, NOW), 0);
+	for (int i = 0; i < 3; i++)
+		cr_assert_not(take_back(NOW));
+	cr_assert(take_back(NOW));
+}
+
+Test(shm_eject, a_trial_that_failed_is_not_taken_back)
+{
+	const uint64_t due = NOW + put_out(EP, NOW), trial = try(0, EP, due);
+
+	cr_assert_not(take_back(due), "a trial runs");
+	cr_assert_neq(eject_trial_bad(seg, EP, trial, true, due, &pool.ejection), 0);
+	cr_assert_not(take_back(due));
+	cr_assert_eq(look(EP, due), EJECT_EJECTED);
+}
+
+Test(shm_eject, a_rate_forgets_what_is_taken_back)
+{
+	by_rate(50);
+	cr_assert_eq(answers(18, 2, NOW), 0);
+	for (int i = 0; i < 10; i++) {
+		cr_assert_eq(bad(EP, NOW), 0);
+		cr_assert_not(take_back(NOW + WINDOW_HALF_MS));
+	}
+}
+
+Test(shm_eject, at_once)
+{
+	(void)bad(EP, NOW);
+	cr_assert_neq(eject_at_once(seg, &pool, ROLE_DECODE, EP, NOW), 0);
+	cr_assert_eq(eject_at_once(seg, &pool, ROLE_DECODE, EP, NOW), 0, "it is out");
+	cr_assert_not(eject_clear(seg, EP, true, NOW), "it was reached");
+	ep_state_set(seg, 2, EP_DOWN);
+	cr_assert_eq(eject_at_once(seg, &pool, ROLE_DECODE, 0, NOW), 0, "too many");
+	cr_assert_eq(eject_at_once(seg, &pool, ROLE_DECODE, 2, NOW), 0, "it is not up");
 }
 
 /* --- how many ----------------------------------------------------------------------------- */
