@@ -96,7 +96,7 @@ $(B)/replay/%: $(B)/obj/tests/fuzz/fuzz_%.o $(B)/obj/tests/fuzz/replay.o $(PROC_
 $(B)/torture: $(wildcard tests/torture/*.[ch]) $(wildcard shm/*.[ch] shm/core/*.[ch]) shm/base/mem.c shm/base/sip.c
 	@mkdir -p $(@D)
 	$(call say,LD $@)
-	$(Q)$(CC) $(CF) -DPDROUTER_DEBUG -pthread $(LF) -o $@ $(filter %.c,$^)
+	$(Q)$(CC) $(CF) -DPDROUTER_DEBUG -pthread $(LF) -o $@ $(filter %.c,$^) -lm
 # tests/chaos: a wire that loses and delays
 $(B)/pdwire: $(B)/obj/tests/chaos/wire.o
 	$(call say,LD $@)

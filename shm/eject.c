@@ -349,8 +349,8 @@ eject_trial_bad(struct seg *seg, uint32_t ep, uint64_t trial, bool reached, uint
 	const uint64_t flags =
 		HALF_OPEN_OUT | (trial & EJECT_REACHED) | (reached ? EJECT_REACHED : 0);
 	const uint32_t failures = failures_of(trial);
-	const uint64_t out = make(flags, level, failures < FAILURES_MAX ? failures + 1 : failures,
-		now_ms + ms);
+	const uint64_t out =
+		make(flags, level, failures < FAILURES_MAX ? failures + 1 : failures, now_ms + ms);
 
 	if (shm_cas(word_of(seg, ep), trial, out) != trial)
 		return 0;

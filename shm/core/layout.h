@@ -131,6 +131,14 @@ struct tally {
 	uint64_t alive_ms;
 };
 
+/* One per endpoint slot: whether the 4xx of its engine are the clients' mistakes (shm/refusal.h). */
+struct refusal {
+	/* what other engines said to the same requests, and since when.  W: CAS by all */
+	_Alignas(SHM_LINE) uint64_t word;
+	/* requests refused and accepted, in the two halves of a window (shm/window.h).  W: CAS by all */
+	uint64_t answers[2];
+};
+
 /* How `count` and `tokens` are packed, the rest of them in load_word.h ... */
 static inline uint32_t
 word_count(uint64_t word)

@@ -38,6 +38,7 @@ static_assert(
 	offsetof(struct rcu_domain, table) == SHM_LINE, "gp and the pointer have a line each");
 static_assert(sizeof(struct ep_word) == SHM_LINE, "no two endpoints share a line");
 static_assert(sizeof(struct tally) == SHM_LINE, "no two endpoints share a line");
+static_assert(sizeof(struct refusal) == SHM_LINE, "no two endpoints share a line");
 static_assert(offsetof(struct ep_word, count) == 0, "a selection reads one half");
 static_assert(offsetof(struct ep_word, busy) < SHM_LINE / 2, "a selection reads one half");
 static_assert(offsetof(struct ep_word, scraped) == SHM_LINE / 2, "a selection reads one half");
@@ -65,6 +66,7 @@ enum part {
 	PART_PROCS,
 	PART_ENDPOINTS,
 	PART_TALLIES,
+	PART_REFUSALS,
 	PART_ROWS,
 	PART_FLAGS,
 	PART_READY,
@@ -117,6 +119,7 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_PROCS]      = { "process slots", 0, slots * sizeof(struct proc_slot) },
 		[PART_ENDPOINTS]  = { "endpoint words", 0, s->max_endpoints * sizeof(struct ep_word) },
 		[PART_TALLIES]    = { "tallies", 0, s->max_endpoints * sizeof(struct tally) },
+		[PART_REFUSALS]   = { "refusals", 0, s->max_endpoints * sizeof(struct refusal) },
 		[PART_ROWS]       = { "rows", 0, workers * s->max_endpoints * sizeof(struct row) },
 		[PART_FLAGS]      = { "flags", 0, workers * s->flags_per_worker * sizeof(struct flag_slot) },
 		[PART_READY]      = { "ready bits", 0, workers * s->flags_per_worker / 8 },
@@ -174,6 +177,7 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 	seg->procs = AT(PART_PROCS);
 	seg->eps = AT(PART_ENDPOINTS);
 	seg->tallies = AT(PART_TALLIES);
+	seg->refusals = AT(PART_REFUSALS);
 	seg->rows = AT(PART_ROWS);
 	seg->flags = AT(PART_FLAGS);
 	seg->ready = AT(PART_READY);

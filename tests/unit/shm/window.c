@@ -31,8 +31,8 @@ Test(shm_window, keeps_the_share_of_very_many)
 {
 	for (int i = 0; i < 200000; i++)
 		window_add(word, NOW, i % 4 == 0);
-	cr_assert_float_eq((double)window_read(word, NOW).bad / window_read(word, NOW).good, 1.0 / 3,
-		0.001);
+	cr_assert_float_eq(
+		(double)window_read(word, NOW).bad / window_read(word, NOW).good, 1.0 / 3, 0.001);
 }
 
 Test(shm_window, takes_back_what_it_still_has)
