@@ -33,6 +33,7 @@ QUICK = {
     "test_pools.py": "test_all_at_once",
     "test_processes.py": "test_sigterm_lets_streams_finish",
     "test_queue.py": "test_an_engine_that_comes_up_serves_who_waits",
+    "test_refusal.py": "test_an_engine_that_refuses_what_others_accept",
     "test_release.py": "test_client_gone_between_the_legs",
     "test_release_later.py": "test_the_only_decode_engine_comes_back",
     "test_reload.py": "test_endpoint_added",

@@ -89,6 +89,7 @@ enum withheld {
 	WITHHELD_COLLECTING,   /* the whole answer is rewritten, or no whole event is here */
 	WITHHELD_PREFILL_PART, /* the answer begins with the prefill engine's part */
 	WITHHELD_SLOW_CLIENT,  /* whole events wait for the client to read */
+	WITHHELD_REFUSAL,      /* a 4xx: another engine may be tried once all of it is here */
 };
 
 enum kv_state {

@@ -5,6 +5,7 @@
 #include "shm/metrics.h"
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/resume.h"
+#include "worker/attempt/suspects.h"
 #include "worker/base/core.h"
 #include "worker/handshake/connector.h"
 
@@ -16,6 +17,8 @@ branches_go_direct(struct job *job, const char *direct, const char *why)
 	job->takes_prefill = job->needs_prefill = false;
 	job->ops->reset(job);
 	job->connector = &connector_direct;
+	for (uint32_t i = 1; i < job->nbranches; i++)
+		suspects_forget(&job->branches[i]);
 	job->nbranches = job->facts.parts = 1;
 	job->branches[0].prompt = (struct span){NULL, 0};
 	job->branches[0].seeded = false;

@@ -48,7 +48,9 @@ status_ends_it(struct attempt *a)
 		return false;
 	}
 	o = failover_outcome(a, LEG_DECODE, CAUSE_STATUS);
-	return o.action == ACTION_OTHERS && failover_others(a, LEG_DECODE, &o);
+	if (o.action != ACTION_OTHERS)
+		return false;
+	return failover_others(a, LEG_DECODE, &o) || failover_pass_refusal(a, LEG_DECODE);
 }
 
 void
@@ -61,6 +63,10 @@ decode_first(struct attempt *a)
 
 	a->notices_deadline_ms = 0;
 	transfer_drop_flag(&a->t, a->t.notices == NOTICES_READY);
+	if (failover_doubts(a, LEG_DECODE)) {
+		withhold(a, WITHHELD_REFUSAL, true);
+		return;
+	}
 	if (status_ends_it(a))
 		return;
 	if (speculative && !ok)
@@ -266,9 +272,10 @@ static void
 pass_on(struct attempt *a)
 {
 	struct job *job = a->branch->job;
+	const struct reply refusal = failover_reply(attempt_decode_leg(a));
 
 	job->detail = failover_who(LEG_DECODE);
-	job->ops->pass_on(job, attempt_decode_leg(a));
+	job->ops->pass_on(job, &refusal);
 }
 
 /* A rewritten answer is whole. */
@@ -301,6 +308,10 @@ decode_answered(struct attempt *a)
 
 	if (a->withheld == WITHHELD_SPECULATION)
 		return; /* decode_confirmed() */
+	if (a->withheld == WITHHELD_REFUSAL) {
+		(void)failover(a, LEG_DECODE, CAUSE_STATUS, END_ENGINE_STATUS);
+		return;
+	}
 	if (ended_too_soon(a))
 		failed(a, CAUSE_UNUSABLE, END_DECODE_ANSWER);
 	else if (d->keep && d->status != 200)

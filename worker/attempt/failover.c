@@ -10,6 +10,7 @@
 #include "worker/attempt/release.h"
 #include "worker/attempt/resume.h"
 #include "worker/attempt/rewrite.h"
+#include "worker/attempt/suspects.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
 #include "worker/schedule/budget.h"
@@ -93,8 +94,74 @@ had_little_time(const struct attempt *a, enum leg_kind kind)
 		       a->leg[kind].since_ms + a->leg[kind].wait_ms / 2 > by_ms);
 }
 
+/* Returns the exchange for which an outcome is recorded: a lookup counts for the engine of the
+ * later leg. */
+static struct exchange
+leg_exchange(struct attempt *a, enum leg_kind kind, enum tally_cause cause)
+{
+	const struct leg *leg = &a->leg[kind];
+
+	return (struct exchange){.w = a->w,
+		.facts = a->t.of.facts,
+		.engine = &a->reserved.of[attempt_role_of(a, kind)],
+		.status = leg->status,
+		.head = {leg->head, leg->head_len},
+		.reached = leg->fail != LEG_FAIL_CONNECT && !leg_connecting(leg),
+		.cause = cause};
+}
+
+/* Returns true if the client has or will have a part of this attempt's answer.  An answer that
+ * waits for the prefill part does not count. */
+static bool
+output_started(const struct attempt *a)
+{
+	const struct job *job = a->branch->job;
+
+	return a->output_started || (attempt_decode_complete(a) && !attempt_waits_for_prefill(a)) ||
+	       (job->answer == NULL && job->resume == NULL && job_started(job));
+}
+
+/* Returns true if another attempt can follow: other engines can continue the sent part, or
+ * nothing was sent and the bytes for the bodies are still here. */
+static bool
+replaceable(const struct attempt *a)
+{
+	struct job *job = a->branch->job;
+
+	if (job->w->quit_ms != 0 || job_over(job))
+		return false;
+	return output_started(a) ? resume_may(job) : job->text != NULL;
+}
+
+/* Returns true if the budget of the pool allows one more try. */
+static bool
+budget_allows(struct job *job)
+{
+	return budget_left(&job->w->budgets[job->facts.pool.id],
+		job->facts.pool.rescue.retry_budget, clock_ms());
+}
+
+static uint32_t
+tries_left(const struct job *job)
+{
+	const uint32_t made = job->tries - job->moves, most = job->facts.pool.rescue.retries;
+
+	return made < most ? most - made : 0;
+}
+
+/* Returns true if the answer is a refusal, and another engine may be asked about it. */
+static bool
+doubtful(struct attempt *a, enum leg_kind kind, enum failure_cause cause)
+{
+	const struct exchange x = leg_exchange(a, kind, TALLY_4XX);
+	struct job *job = a->branch->job;
+
+	return cause == CAUSE_STATUS && failure_status_refusal(x.status) && tries_left(job) > 0 &&
+	       replaceable(a) && budget_allows(job) && outcome_doubtful(&x);
+}
+
 static struct failure
-facts_of(const struct attempt *a, enum leg_kind kind, enum failure_cause cause)
+facts_of(struct attempt *a, enum leg_kind kind, enum failure_cause cause)
 {
 	static const enum failure_leg legs[LEG_N] = {[LEG_PREFILL] = FAILED_PREFILL,
 		[LEG_DECODE] = FAILED_DECODE,
@@ -115,6 +182,10 @@ facts_of(const struct attempt *a, enum leg_kind kind, enum failure_cause cause)
 		.whole = kind == LEG_DECODE && !a->t.of.facts->stream,
 		.excused = leg->progress < LEG_BEGUN &&
 			   (answers_others(a, kind) || had_little_time(a, kind)),
+		.doubtful = doubtful(a, kind, cause),
+		.refused = suspects_refused(a->branch, kind),
+		.failed = suspects_failed(a->branch, kind),
+		.trial = a->reserved.of[attempt_role_of(a, kind)].trial != 0,
 	};
 }
 
@@ -130,27 +201,15 @@ failover_who(enum leg_kind kind)
 
 /* --- outcomes ---------------------------------------------------------------------------------- */
 
-/* Returns the exchange for which an outcome is recorded: a lookup counts for the engine of the
- * later leg. */
-static struct exchange
-leg_exchange(struct attempt *a, enum leg_kind kind, enum tally_cause cause)
-{
-	const struct leg *leg = &a->leg[kind];
-
-	return (struct exchange){.w = a->w,
-		.facts = a->t.of.facts,
-		.engine = &a->reserved.of[attempt_role_of(a, kind)],
-		.status = leg->status,
-		.head = {leg->head, leg->head_len},
-		.reached = leg->fail != LEG_FAIL_CONNECT && !leg_connecting(leg),
-		.cause = cause};
-}
-
 void
 failover_record_good(struct attempt *a, enum leg_kind kind, enum tally_cause cause)
 {
 	struct exchange x = leg_exchange(a, kind, cause);
 
+	if (kind == LEG_PREFILL) { /* the whole answer is here */
+		outcome_begun(&x);
+		suspects_accepted(a, kind);
+	}
 	if (kind != LEG_LOOKUP)
 		outcome_good(&x);
 }
@@ -161,6 +220,7 @@ failover_record_begun(struct attempt *a)
 	struct exchange x = leg_exchange(a, LEG_DECODE, TALLY_GOOD);
 
 	outcome_begun(&x);
+	suspects_accepted(a, LEG_DECODE);
 }
 
 static void
@@ -190,6 +250,30 @@ tally_of(const struct attempt *a, enum leg_kind kind, enum failure_cause cause)
 	return failure_tally(kind == LEG_LOOKUP ? lookup_cause(leg) : cause, leg->status);
 }
 
+/* No engine is asked about this refusal.  Together with the refusal of another engine it shows the client's mistake. */
+static void
+refused(struct attempt *a, enum leg_kind kind, const struct exchange *x)
+{
+	if (x->engine->recorded || !suspects_refused(a->branch, kind) ||
+		!suspects_add(a, kind, SUSPECT_REFUSED, TALLY_4XX))
+		outcome_refused(x);
+}
+
+/* The engine of this leg is charged, now or once another engine has served the request. */
+static void
+charge(struct attempt *a, enum leg_kind kind, enum tally_cause cause, const struct outcome *o)
+{
+	struct exchange x = leg_exchange(a, kind, cause);
+	/* The same failure may be reported again, and an engine without room does not fail. */
+	const bool first = !x.engine->recorded && !outcome_says_busy(&x);
+
+	if (first && o->fault == FAULT_REQUEST && suspects_add(a, kind, SUSPECT_FAILED, cause))
+		return;
+	outcome_bad(&x);
+	if (first && o->revocable)
+		(void)suspects_add(a, kind, SUSPECT_CHARGED, cause);
+}
+
 static void
 record(struct attempt *a, enum leg_kind kind, enum failure_cause cause, const struct outcome *o)
 {
@@ -216,10 +300,24 @@ record(struct attempt *a, enum leg_kind kind, enum failure_cause cause, const st
 		if (!answers_others(a, kind))
 			record_bad(a, kind, seen);
 		break;
+	case FAULT_REFUSAL:
+		outcome_refusal_seen(&x);
+		if (o->action != ACTION_ASK) /* ask() */
+			refused(a, kind, &x);
+		break;
 	case FAULT_ENGINE:
-		record_bad(a, kind, seen);
+	case FAULT_REQUEST:
+		charge(a, kind, seen, o);
 		break;
 	}
+}
+
+bool
+failover_doubts(struct attempt *a, enum leg_kind kind)
+{
+	const struct failure f = facts_of(a, kind, CAUSE_STATUS);
+
+	return failure_outcome(&f).action == ACTION_ASK;
 }
 
 struct outcome
@@ -233,29 +331,6 @@ failover_outcome(struct attempt *a, enum leg_kind kind, enum failure_cause cause
 }
 
 /* --- other engines ------------------------------------------------------------------------------- */
-
-/* Returns true if the client has or will have a part of this attempt's answer.  An answer that
- * waits for the prefill part does not count. */
-static bool
-output_started(const struct attempt *a)
-{
-	const struct job *job = a->branch->job;
-
-	return a->output_started || (attempt_decode_complete(a) && !attempt_waits_for_prefill(a)) ||
-	       (job->answer == NULL && job->resume == NULL && job_started(job));
-}
-
-/* Returns true if another attempt can follow: other engines can continue the sent part, or
- * nothing was sent and the bytes for the bodies are still here. */
-static bool
-replaceable(const struct attempt *a)
-{
-	struct job *job = a->branch->job;
-
-	if (job->w->quit_ms != 0 || job_over(job))
-		return false;
-	return output_started(a) ? resume_may(job) : job->text != NULL;
-}
 
 /*
  * Returns true if another decode engine may get the KV parameters: the failed decode engine
@@ -282,7 +357,9 @@ how_it_failed(const struct attempt *a, enum leg_kind kind)
 	if (text == NULL && leg->status >= 500)
 		text = "its status was 5xx";
 	if (text == NULL && leg->status >= 400)
-		text = "it refused what was sent again on a fresh connection";
+		text = leg->route == LEG_RESENT
+			       ? "it refused what was sent again on a fresh connection"
+			       : "it refused, and another engine is asked";
 	if (text == NULL)
 		text = leg->status == 200 ? "its answer is of no use" : "it was late";
 	return text;
@@ -379,17 +456,15 @@ static bool
 may_try(const struct search *s)
 {
 	struct job *job = s->failed->branch->job;
-	struct worker *w = job->w;
 
 	if (!s->outcome->a_try)
 		return true;
-	if (job->tries - job->moves >= job->facts.pool.rescue.retries)
+	if (tries_left(job) == 0)
 		return false;
-	if (budget_left(&w->budgets[job->facts.pool.id], job->facts.pool.rescue.retry_budget,
-		    clock_ms()))
+	if (budget_allows(job))
 		return true;
 	if (s->most < EP_AWAY_EJECTED) /* the second search of one failure counts */
-		metric_add(w->slab, M_BUDGET_SPENT, 1);
+		metric_add(job->w->slab, M_BUDGET_SPENT, 1);
 	return false;
 }
 
@@ -523,6 +598,10 @@ search_all(struct search *s)
 			return false;
 		resume_go(job);
 	}
+	if (s->outcome->action == ACTION_ASK) { /* one that is not in trouble itself */
+		s->most = EP_AWAY_NOT;
+		return another(s);
+	}
 	s->most = EP_AWAY_BUSY;
 	if (another(s) || (!s->resumes && fall_back(s)))
 		return true;
@@ -612,15 +691,60 @@ try_no_other(
 		release_spent(a);
 }
 
-/* Ends the job: no other engine serves the request. */
+/* Asks another engine about a refusal.  Returns false if there is none. */
+static bool
+ask(struct attempt *a, enum leg_kind kind, const struct outcome *o)
+{
+	struct branch *b = a->branch;
+	struct exchange x = leg_exchange(a, kind, TALLY_4XX);
+
+	if (!suspects_add(a, kind, SUSPECT_REFUSED, TALLY_4XX)) {
+		outcome_refused(&x);
+		return false;
+	}
+	if (failover_others(a, kind, o)) {
+		metric_add(x.w->slab, M_SECOND_OPINIONS, 1);
+		return true;
+	}
+	suspects_drop_last(b);
+	return false;
+}
+
+struct reply
+failover_reply(const struct leg *leg)
+{
+	return (struct reply){.status = leg->status,
+		.head = {leg->head, leg->head_len},
+		.body = {leg->answer, leg->answer_len}};
+}
+
+bool
+failover_pass_refusal(struct attempt *a, enum leg_kind kind)
+{
+	struct job *job = a->branch->job;
+	const struct reply *refusal = suspects_refusal(a->branch);
+
+	if (refusal == NULL || job_started(job))
+		return false;
+	job->detail = failover_who(kind);
+	job->ops->pass_on(job, refusal);
+	return true;
+}
+
+/* Ends the job: no other engine serves the request.  A refusal by one engine tells the client more than the failure of
+ * another. */
 static void
 give_up(struct attempt *a, enum leg_kind kind, enum failure_cause cause, enum req_end end)
 {
 	struct job *job = a->branch->job;
+	const struct reply own = failover_reply(&a->leg[kind]);
 
+	if (!(cause == CAUSE_STATUS && failure_status_refusal(own.status)) &&
+		failover_pass_refusal(a, kind))
+		return;
 	if (cause == CAUSE_STATUS) {
 		job->detail = failover_who(kind);
-		job->ops->pass_on(job, &a->leg[kind]);
+		job->ops->pass_on(job, &own);
 	} else {
 		job->ops->cut(job, end, NULL);
 	}
@@ -644,6 +768,10 @@ failover(struct attempt *a, enum leg_kind kind, enum failure_cause cause, enum r
 			!job_started(job))
 			job->detail = leg_fail_text(a->leg[kind].fail);
 		if (failover_others(a, kind, &o))
+			return o.action;
+		break;
+	case ACTION_ASK:
+		if (ask(a, kind, &o))
 			return o.action;
 		break;
 	case ACTION_REFUSE:

@@ -14,6 +14,13 @@
 /* Returns what the failure means, and records the outcome for the engines at fault
  * (shm/eject.h). */
 struct outcome failover_outcome(struct attempt *a, enum leg_kind kind, enum failure_cause cause);
+/* Returns true if the leg's answer is a refusal that another engine is asked about (ACTION_ASK). */
+bool failover_doubts(struct attempt *a, enum leg_kind kind);
+/* Returns the answer of a leg for the client. */
+struct reply failover_reply(const struct leg *leg);
+/* No engine is left.  Passes the refusal on that another engine gave before.  Returns false if there was none, or if
+ * the client has a part of an answer. */
+bool failover_pass_refusal(struct attempt *a, enum leg_kind kind);
 /*
  * Makes another attempt with other engines.  True: the branch continues with that attempt, or
  * the request continues with the decode engine alone; the request may even be over.  False:

@@ -14,11 +14,29 @@ not_the_engines(enum failure_cause cause)
 	return cause == CAUSE_SHORTAGE || cause == CAUSE_STALE;
 }
 
+static bool
+is_refusal(const struct failure *f)
+{
+	return f->cause == CAUSE_STATUS && failure_status_refusal(f->status);
+}
+
+/* Returns true if the request itself may have caused the failure: the engine has seen it. */
+static bool
+may_be_the_requests(const struct failure *f)
+{
+	return f->leg != FAILED_LOOKUP && f->cause != CAUSE_CONNECT &&
+	       f->cause != CAUSE_CONNECT_TIMEOUT;
+}
+
 static enum fault
 fault_of(const struct failure *f)
 {
 	if (not_the_engines(f->cause))
 		return FAULT_UNKNOWN; /* the engine got no request, or most likely none */
+	if (is_refusal(f) && (f->resent || (f->leg == FAILED_DECODE && f->speculative)))
+		return FAULT_UNKNOWN; /* the engine may have been sent the request twice, or wrong parameters */
+	if (is_refusal(f))
+		return FAULT_REFUSAL;
 	if (f->cause == CAUSE_STATUS && !failure_status_failing(f->status))
 		return FAULT_NONE; /* the client's mistake, or the engine is full */
 	if (f->hung_up || f->cause == CAUSE_TOO_LARGE)
@@ -32,6 +50,8 @@ fault_of(const struct failure *f)
 		return FAULT_BOTH; /* failures add up at the engine that is at fault */
 	if (f->cause == CAUSE_TIMEOUT && f->excused)
 		return FAULT_UNKNOWN; /* the engine works: it generates, or the request waits there */
+	if (f->failed && !f->trial && may_be_the_requests(f))
+		return FAULT_REQUEST;
 	return FAULT_ENGINE;
 }
 
@@ -50,7 +70,7 @@ action_of(const struct failure *f)
 	if (f->cause == CAUSE_TIMEOUT && f->whole)
 		return ACTION_REFUSE; /* the engine may have generated all this time */
 	if (f->cause == CAUSE_STATUS && !retriable(f))
-		return ACTION_PASS_ON;
+		return is_refusal(f) && f->doubtful && !f->refused ? ACTION_ASK : ACTION_PASS_ON;
 	return ACTION_OTHERS;
 }
 
@@ -83,6 +103,7 @@ failure_outcome(const struct failure *f)
 	return (struct outcome){
 		.fault = fault_of(f),
 		.action = action_of(f),
+		.revocable = may_be_the_requests(f),
 		.forget = f->leg != FAILED_LOOKUP && !not_the_engines(f->cause) && failing,
 		.a_try = f->cause != CAUSE_STALE,
 	};

@@ -40,6 +40,10 @@ struct failure {
 	/* a timeout before the first byte: the engine has answered other requests meanwhile, or
 	 * had little of the time limit */
 	bool excused;
+	bool doubtful; /* a refusal: another engine accepts requests and may be asked (outcome.h) */
+	bool refused;  /* another engine has refused this leg of the branch before */
+	bool failed;   /* ... or has failed it: a suspect (suspects.h) */
+	bool trial;    /* the request was the engine's half-open trial */
 };
 
 /* The engine at fault: recorded for the endpoint (outcome.h). */
@@ -48,6 +52,8 @@ enum fault {
 	FAULT_NONE,    /* the engine worked: recorded as good */
 	FAULT_ENGINE,  /* this leg's engine */
 	FAULT_BOTH,    /* an ambiguous timeout: either engine may have caused it */
+	FAULT_REFUSAL, /* this leg's engine or the client: what another engine says decides */
+	FAULT_REQUEST, /* a second engine failed: the request is to blame, unless an engine serves it */
 };
 
 enum failure_action {
@@ -55,20 +61,30 @@ enum failure_action {
 	ACTION_CORRECT, /* decode is sent its request again once prefill has answered */
 	ACTION_FINISH,  /* the stream was complete: the answer ends well */
 	ACTION_PASS_ON, /* the engine's own answer is the client's */
-	ACTION_OTHERS,  /* other engines are tried; without one the client gets the error */
-	ACTION_REFUSE,  /* no other engine could do better, or no time is left */
+	ACTION_ASK, /* one other engine is tried; without one the engine's own answer is the client's */
+	ACTION_OTHERS, /* other engines are tried; without one the client gets the error */
+	ACTION_REFUSE, /* no other engine could do better, or no time is left */
 };
 
 struct outcome {
 	enum fault fault;
 	enum failure_action action;
-	bool forget; /* the engine may have restarted: drop what was learned of it */
+	bool revocable; /* FAULT_ENGINE, unless the same request fails on another engine too */
+	bool forget;    /* the engine may have restarted: drop what was learned of it */
 	bool a_try; /* another attempt counts against retries and retry_budget, and the engine is not chosen again */
 };
 
 struct outcome failure_outcome(const struct failure *f);
 /* Returns what the tally of the engine at fault counts (shm/tally.h). */
 enum tally_cause failure_tally(enum failure_cause cause, int status);
+
+/* Returns true for a status by which an engine refuses what it was sent.  413 is the client's mistake, and 429
+ * comes from a full engine. */
+static inline bool
+failure_status_refusal(int status)
+{
+	return status >= 400 && status < 500 && status != 413 && status != 429;
+}
 
 /* Returns true for a status that shows a failing engine.  An engine that only cannot do what is
  * requested (501) may be healthy. */

@@ -23,6 +23,7 @@ struct leg;
 struct leg_ops;
 struct resume;
 struct sse;
+struct suspects;
 struct text;
 struct worker;
 
@@ -40,6 +41,12 @@ enum sent {
 	SENT_WHOLE,   /* the head, and whole events or plain bytes */
 	SENT_HALF,    /* the start of an event has gone out without its end */
 	SENT_ALL,     /* the job is over: no more bytes are sent */
+};
+
+/* An engine's own answer, with its header lines for the client. */
+struct reply {
+	int status;
+	struct span head, body;
 };
 
 /* Functions that send to the client, for the attempts of a job.  Only cut(), pass_on() and
@@ -72,7 +79,7 @@ struct job_ops {
 
 	/* Sends an engine's own refusal to the client unchanged, or as an event if a stream has
 	 * begun. */
-	void (*pass_on)(struct job *job, const struct leg *leg);
+	void (*pass_on)(struct job *job, const struct reply *refusal);
 	/* Ends an answer that cannot be completed: with an error status while the status can
 	 * still be chosen, else with an error event or the close.  `message`: an engine's own,
 	 * or NULL for the message of `end`. */
@@ -94,6 +101,8 @@ struct branch {
 	/* of an answer in one piece: the end of decode's time limit, which all attempts share; in
 	 * clock_ms(), 0: the limit has not begun */
 	uint64_t answer_by_ms;
+	struct suspects
+		*suspects; /* engines that failed or refused this branch (suspects.h), or NULL */
 };
 
 struct job {

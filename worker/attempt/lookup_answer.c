@@ -3,6 +3,7 @@
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/failover.h"
 #include "worker/attempt/lookup.h"
+#include "worker/attempt/suspects.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
 
@@ -106,6 +107,7 @@ lookup_answered(struct attempt *a)
 		failed(a);
 		return;
 	}
+	suspects_accepted(a, LEG_LOOKUP);
 	attempt_unlock_lookup(a);
 	attempt_set_lookup(a, LOOKUP_KNOWN);
 	a->failure_counted = false;

@@ -14,6 +14,7 @@
 #include "worker/attempt/release.h"
 #include "worker/attempt/resume.h"
 #include "worker/attempt/rewrite.h"
+#include "worker/attempt/suspects.h"
 #include "worker/base/core.h"
 #include "worker/base/text.h"
 #include "worker/net/connpool.h"
@@ -255,6 +256,7 @@ serve_end(struct job *job)
 	for (uint32_t i = 0; i < job->nbranches; i++) {
 		struct attempt *a = job->branches[i].attempt;
 
+		suspects_end(&job->branches[i]);
 		if (a != NULL && job->end == END_OK)
 			attempt_end(a);
 		else if (a != NULL)

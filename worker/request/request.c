@@ -386,22 +386,23 @@ full(const struct job *job)
 }
 
 static void
-pass_on(struct job *job, const struct leg *leg)
+pass_on(struct job *job, const struct reply *refusal)
 {
 	static const char silent[] = "the engine refused without saying why";
 	struct req *req = req_of(job);
 	char message[400];
 
 	if (job_started(job)) {
-		bool said =
-			json_error_message(leg->answer, leg->answer_len, message, sizeof(message));
+		bool said = json_error_message(
+			refusal->body.p, refusal->body.n, message, sizeof(message));
 
 		relay_cut(req, end_word(END_ENGINE_STATUS), said ? message : silent);
-	} else if (leg->answer_len == 0 && relay_has_body(leg->status)) {
-		relay_error(req, leg->status, "server_error", end_word(END_ENGINE_STATUS), silent);
+	} else if (refusal->body.n == 0 && relay_has_body(refusal->status)) {
+		relay_error(
+			req, refusal->status, "server_error", end_word(END_ENGINE_STATUS), silent);
 	} else {
-		relay_reply(req, leg->status, leg->head, leg->head_len, NULL, leg->answer,
-			leg->answer_len);
+		relay_reply(req, refusal->status, refusal->head.p, refusal->head.n, NULL,
+			refusal->body.p, refusal->body.n);
 	}
 	req_end(req, END_ENGINE_STATUS);
 }

@@ -9,6 +9,7 @@
 #include "shm/busy.h"
 #include "shm/eject.h"
 #include "shm/load.h"
+#include "shm/refusal.h"
 #include "shm/tally.h"
 #include "shm/core/rcu.h"
 #include "worker/base/core.h"
@@ -177,6 +178,19 @@ back(const struct exchange *x)
 	wake(x);
 }
 
+/* The engine has accepted a request. */
+static void
+accepted(const struct exchange *x)
+{
+	const struct endpoint *ep = x->engine->ep;
+
+	if (ep_tag(x->w->seg, ep->slot) == ep->tag &&
+		refusal_accepted(x->w->seg, ep->slot, clock_ms()))
+		log_info("engine accepts requests again", LOG_S("url", ep->url),
+			LOG_S("role", role_name(x->engine->role)),
+			LOG_S("pool", x->facts->pool.name));
+}
+
 void
 outcome_begun(const struct exchange *x)
 {
@@ -184,6 +198,7 @@ outcome_begun(const struct exchange *x)
 		return;
 	alive(x);
 	has_room(x);
+	accepted(x);
 	if (x->engine->trial != 0)
 		back(x);
 }
@@ -227,7 +242,12 @@ charge(const struct exchange *x, const struct listed *at)
 	x->engine->trial = 0;
 	if (trial != 0)
 		ms = eject_trial_bad(seg, ep, trial, x->reached, now_ms, &at->pool->ejection);
-	return ms != 0 ? ms : eject_bad_answer(seg, at->pool, at->role, ep, x->reached, now_ms);
+	if (ms == 0)
+		ms = eject_bad_answer(seg, at->pool, at->role, ep, x->reached, now_ms);
+	if (ms == 0 && x->cause == TALLY_4XX &&
+		refusal_is_sure(seg, at->pool, at->role, ep, now_ms))
+		ms = eject_at_once(seg, at->pool, at->role, ep, now_ms);
+	return ms;
 }
 
 /* An endpoint that cannot be reached was ejected: another one may have to be back for it.  False: none has. */
@@ -286,4 +306,132 @@ outcome_bad(const struct exchange *x)
 			LOG_S("req", x->facts->id));
 	while (ms > 0 && !x->reached && bring_one_back(x))
 		;
+}
+
+/* --- refusals ------------------------------------------------------------------------------------ */
+
+enum belief {
+	BELIEVED,  /* other engines have said the same, or no other engine accepts anything */
+	IN_DOUBT,  /* another engine should be asked */
+	FAR_ABOVE, /* the same, and the share of refusals cannot be chance */
+};
+
+/* Inside the read section. */
+static enum belief
+belief_of(const struct exchange *x, const struct listed *at)
+{
+	const struct seg *seg = x->w->seg;
+	const uint32_t ep = x->engine->ep->slot;
+	const uint64_t now_ms = clock_ms();
+	bool sure;
+
+	if (at->pool == NULL || !refusal_peers_accept(seg, at->pool, at->role, ep))
+		return BELIEVED;
+	sure = refusal_is_sure(seg, at->pool, at->role, ep, now_ms);
+	if (x->engine->trial == 0 && refusal_believed(seg, ep, sure, now_ms))
+		return BELIEVED;
+	return sure ? FAR_ABOVE : IN_DOUBT;
+}
+
+static enum belief
+belief(const struct exchange *x)
+{
+	const struct table *t = rcu_enter(x->w->seg, x->w->slot);
+	const struct listed at = find(t, x->facts->pool.id, x->engine->ep);
+	const enum belief b = belief_of(x, &at);
+
+	rcu_leave(x->w->seg, x->w->slot);
+	return b;
+}
+
+bool
+outcome_doubtful(const struct exchange *x)
+{
+	return counts(x) && belief(x) != BELIEVED;
+}
+
+void
+outcome_refusal_seen(const struct exchange *x)
+{
+	const struct endpoint *ep = x->engine->ep;
+
+	if (counts(x) && ep_tag(x->w->seg, ep->slot) == ep->tag)
+		refusal_seen(x->w->seg, ep->slot, clock_ms());
+}
+
+uint64_t
+outcome_refusal_mark(const struct worker *w, const struct reservation *engine)
+{
+	return refusal_mark(w->seg, engine->ep->slot);
+}
+
+/* Neither good nor bad. */
+static void
+leave_alone(const struct exchange *x)
+{
+	x->engine->recorded = true;
+	tally(x, x->cause);
+	reservation_drop_trial(x->w, x->engine);
+}
+
+void
+outcome_refused(const struct exchange *x)
+{
+	if (!counts(x))
+		return;
+	if (refusal_is_contradicted(x->w->seg, x->engine->ep->slot) || belief(x) == FAR_ABOVE)
+		outcome_contradicted(x);
+	else
+		leave_alone(x);
+}
+
+void
+outcome_shared(const struct exchange *x, uint64_t mark)
+{
+	const struct endpoint *ep = x->engine->ep;
+
+	if (!counts(x))
+		return;
+	if (ep_tag(x->w->seg, ep->slot) == ep->tag)
+		refusal_shared(x->w->seg, ep->slot, mark, clock_ms());
+	leave_alone(x);
+}
+
+void
+outcome_contradicted(const struct exchange *x)
+{
+	const struct endpoint *ep = x->engine->ep;
+
+	if (!counts(x))
+		return;
+	if (ep_tag(x->w->seg, ep->slot) == ep->tag &&
+		refusal_contradicted(x->w->seg, ep->slot, x->status))
+		log_warn(refusal_text(x->w->seg, ep->slot), LOG_S("url", ep->url),
+			LOG_S("role", role_name(x->engine->role)),
+			LOG_S("pool", x->facts->pool.name), LOG_U("status", (uint64_t)x->status),
+			LOG_S("req", x->facts->id));
+	outcome_bad(x);
+}
+
+/* --- requests that fail on every engine ---------------------------------------------------------- */
+
+void
+outcome_excused(const struct exchange *x)
+{
+	if (counts(x))
+		leave_alone(x);
+}
+
+void
+outcome_take_back(const struct exchange *x)
+{
+	const struct endpoint *ep = x->engine->ep;
+
+	if (ep_tag(x->w->seg, ep->slot) != ep->tag ||
+		!eject_take_back(x->w->seg, ep->slot, clock_ms(), &x->facts->pool.ejection))
+		return;
+	log_info("endpoint back, its last failure was the request's", LOG_S("url", ep->url),
+		LOG_S("role", role_name(x->engine->role)), LOG_S("pool", x->facts->pool.name),
+		LOG_S("req", x->facts->id));
+	wake(x);
 }

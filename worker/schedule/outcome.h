@@ -34,14 +34,14 @@ struct exchange {
 };
 
 /*
- * The engine did its part: a prefill answer that was taken, a decode answer with its last byte; and a 4xx,
- * a 429 too, which is the client's mistake or a full engine's right (sglang#25811: breakers that 4xx had
+ * The engine did its part: a prefill answer that was taken, a decode answer with its last byte; and a 413,
+ * 429 or 501, which is the client's mistake or a full engine's right (sglang#25811: breakers that 4xx had
  * opened).
  */
 void outcome_good(const struct exchange *x);
 /*
- * Good so far: the first byte of a decode answer with status below 500.  Ends a half-open trial well, since a stream
- * may last, but is no outcome: that comes with the answer's end or its breaking off.
+ * Good so far: the engine has accepted the request; the first byte of a decode answer with status 2xx.  Ends a half-open
+ * trial well, since a stream may last, but is no outcome: that comes with the answer's end or its breaking off.
  */
 void outcome_begun(const struct exchange *x);
 /*
@@ -56,3 +56,27 @@ void outcome_bad(const struct exchange *x);
 void outcome_busy(const struct exchange *x);
 /* The answer is 429, or 503 with Retry-After: the endpoint is busy for all workers (shm/busy.h). */
 bool outcome_says_busy(const struct exchange *x);
+
+/* --- refusals (shm/refusal.h): other 4xx, which are good or bad only by what another engine says */
+
+/* Another engine of the role should be asked: other engines accept requests, and refusals of this engine are not
+ * believed now.  A half-open trial is always doubted. */
+bool outcome_doubtful(const struct exchange *x);
+/* The engine has refused; to be called once for each refusal, before one of the functions below. */
+void outcome_refusal_seen(const struct exchange *x);
+/* Identifies what was known of its refusals when it refused, for outcome_shared(). */
+uint64_t outcome_refusal_mark(const struct worker *w, const struct reservation *engine);
+/* No other engine was asked, or none could tell.  Neither good nor bad, unless earlier refusals were contradicted, or
+ * the engine refuses so much more than its peers that it cannot be chance. */
+void outcome_refused(const struct exchange *x);
+/* Another engine refused the same request: the client's mistake. */
+void outcome_shared(const struct exchange *x, uint64_t mark);
+/* Another engine accepted the same request: the engine is at fault. */
+void outcome_contradicted(const struct exchange *x);
+
+/* --- requests that fail on every engine */
+
+/* The engine failed, but the request is to blame: neither good nor bad. */
+void outcome_excused(const struct exchange *x);
+/* The same of an engine that outcome_bad() has charged. */
+void outcome_take_back(const struct exchange *x);

@@ -3,9 +3,9 @@
 
 #include <criterion/criterion.h>
 
-static const int statuses[] = {400, 429, 500, 501, 503};
+static const int statuses[] = {400, 413, 429, 500, 501, 503};
 #define NSTATUS (sizeof(statuses) / sizeof(statuses[0]))
-#define NFLAGS 9 /* the booleans of struct failure */
+#define NFLAGS 13 /* the booleans of struct failure */
 
 /* Calls `fn` with every combination; returns how many there are. */
 static unsigned
@@ -28,7 +28,11 @@ walk(void (*fn)(const struct failure *, const struct outcome *))
 						.not_missing = bits >> 5 & 1,
 						.decode_waits = bits >> 6 & 1,
 						.whole = bits >> 7 & 1,
-						.excused = bits >> 8 & 1};
+						.excused = bits >> 8 & 1,
+						.doubtful = bits >> 9 & 1,
+						.refused = bits >> 10 & 1,
+						.failed = bits >> 11 & 1,
+						.trial = bits >> 12 & 1};
 					const struct outcome o = failure_outcome(&f);
 
 					fn(&f, &o);
@@ -42,6 +46,20 @@ failing(const struct failure *f)
 	return f->cause != CAUSE_STATUS || (f->status >= 500 && f->status != 501);
 }
 
+static bool
+refusal(const struct failure *f)
+{
+	return f->cause == CAUSE_STATUS && f->status == 400;
+}
+
+/* A second engine fails what it was sent; an ejected one that fails again needs no second proof. */
+static bool
+second(const struct failure *f)
+{
+	return f->failed && !f->trial && f->leg != FAILED_LOOKUP && f->cause != CAUSE_CONNECT &&
+	       f->cause != CAUSE_CONNECT_TIMEOUT;
+}
+
 static void
 books(const struct failure *f, const struct outcome *o)
 {
@@ -49,8 +67,12 @@ books(const struct failure *f, const struct outcome *o)
 
 	if (f->cause == CAUSE_SHORTAGE || f->cause == CAUSE_STALE)
 		cr_assert_eq(o->fault, FAULT_UNKNOWN, "the engine was not asked");
+	else if (refusal(f) && (f->resent || (decode && f->speculative)))
+		cr_assert_eq(o->fault, FAULT_UNKNOWN, "what it was sent may be wrong");
+	else if (refusal(f))
+		cr_assert_eq(o->fault, FAULT_REFUSAL, "another engine's word decides");
 	else if (!failing(f))
-		cr_assert_eq(o->fault, FAULT_NONE, "a refusal is an engine's right");
+		cr_assert_eq(o->fault, FAULT_NONE, "its right");
 	else if (f->hung_up || f->cause == CAUSE_TOO_LARGE)
 		cr_assert_eq(o->fault, FAULT_UNKNOWN, "ours");
 	else if (decode && f->stream_done && !f->stream_error)
@@ -61,6 +83,8 @@ books(const struct failure *f, const struct outcome *o)
 		cr_assert_eq(o->fault, FAULT_BOTH, "either of the two may be at fault");
 	else if (f->cause == CAUSE_TIMEOUT && f->excused)
 		cr_assert_eq(o->fault, FAULT_UNKNOWN, "it answers others");
+	else if (second(f))
+		cr_assert_eq(o->fault, FAULT_REQUEST, "two engines failed it");
 	else
 		cr_assert_eq(o->fault, FAULT_ENGINE);
 }
@@ -81,6 +105,8 @@ action(const struct failure *f, const struct outcome *o)
 		cr_assert_eq(o->action, ACTION_REFUSE);
 	else if (f->whole && f->cause == CAUSE_TIMEOUT)
 		cr_assert_eq(o->action, ACTION_REFUSE, "nothing is generated twice");
+	else if (refusal(f) && !again && f->doubtful && !f->refused)
+		cr_assert_eq(o->action, ACTION_ASK, "the first refusal that is in doubt");
 	else if (f->cause == CAUSE_STATUS && !again)
 		cr_assert_eq(o->action, ACTION_PASS_ON, "the client's own mistake");
 	else
@@ -93,7 +119,12 @@ rest(const struct failure *f, const struct outcome *o)
 	cr_assert_eq(o->a_try, f->cause != CAUSE_STALE);
 	if (f->leg == FAILED_LOOKUP)
 		cr_assert_not(o->forget);
-	if (o->fault == FAULT_ENGINE || o->fault == FAULT_BOTH)
+	if (f->leg == FAILED_LOOKUP || f->cause == CAUSE_CONNECT ||
+		f->cause == CAUSE_CONNECT_TIMEOUT)
+		cr_assert_not(o->revocable, "the engine has not seen the request");
+	else if (o->fault == FAULT_ENGINE)
+		cr_assert(o->revocable);
+	if (o->fault == FAULT_ENGINE || o->fault == FAULT_BOTH || o->fault == FAULT_REQUEST)
 		cr_assert_eq(
 			o->forget, f->leg != FAILED_LOOKUP, "who is at fault may have a new life");
 	if (f->cause == CAUSE_SHORTAGE || f->cause == CAUSE_STALE || !failing(f))
@@ -118,10 +149,24 @@ Test(failure, as_the_documents_say)
 		enum failure_action action;
 	} rows[] = {
 		{{.leg = FAILED_PREFILL, .cause = CAUSE_CONNECT}, FAULT_ENGINE, ACTION_OTHERS},
-		{{.leg = FAILED_PREFILL, .cause = CAUSE_STATUS, .status = 400}, FAULT_NONE,
+		{{.leg = FAILED_PREFILL, .cause = CAUSE_STATUS, .status = 400}, FAULT_REFUSAL,
 			ACTION_PASS_ON},
+		{{.leg = FAILED_PREFILL, .cause = CAUSE_STATUS, .status = 401, .doubtful = true},
+			FAULT_REFUSAL, ACTION_ASK},
+		{{.leg = FAILED_DECODE, .cause = CAUSE_STATUS, .status = 404, .doubtful = true},
+			FAULT_REFUSAL, ACTION_ASK},
+		{{.leg = FAILED_DECODE,
+			 .cause = CAUSE_STATUS,
+			 .status = 404,
+			 .doubtful = true,
+			 .refused = true},
+			FAULT_REFUSAL, ACTION_PASS_ON},
 		{{.leg = FAILED_PREFILL, .cause = CAUSE_STATUS, .status = 400, .resent = true},
-			FAULT_NONE, ACTION_OTHERS},
+			FAULT_UNKNOWN, ACTION_OTHERS},
+		{{.leg = FAILED_DECODE, .cause = CAUSE_STATUS, .status = 500, .failed = true},
+			FAULT_REQUEST, ACTION_OTHERS},
+		{{.leg = FAILED_DECODE, .cause = CAUSE_CONNECT, .failed = true}, FAULT_ENGINE,
+			ACTION_OTHERS},
 		{{.leg = FAILED_DECODE, .cause = CAUSE_STATUS, .status = 429}, FAULT_NONE,
 			ACTION_OTHERS},
 		{{.leg = FAILED_PREFILL, .cause = CAUSE_BROKEN, .not_missing = true}, FAULT_ENGINE,
