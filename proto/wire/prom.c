@@ -12,8 +12,8 @@
 
 #include "proto/json/utf8.h"
 
-enum family { VLLM, SGLANG, NAMED, N_FAMILIES };
-enum meaning { RUNNING, WAITING, KV_USAGE, N_MEANINGS };
+enum family { VLLM, SGLANG, PROCESS, NAMED, N_FAMILIES };
+enum meaning { RUNNING, WAITING, KV_USAGE, START, N_MEANINGS };
 
 /* clang-format off */
 #define FIGURE(name, ...) { name, sizeof(name) - 1, __VA_ARGS__ }
@@ -39,6 +39,7 @@ static const struct figure {
 	FIGURE("sglang:num_decode_prealloc_queue_reqs",   SGLANG, WAITING, false),
 	FIGURE("sglang:num_decode_transfer_queue_reqs",   SGLANG, WAITING, false),
 	FIGURE("sglang:token_usage",                      SGLANG, KV_USAGE, false),
+	FIGURE("process_start_time_seconds",              PROCESS, START, false),
 };
 /* clang-format on */
 
@@ -407,6 +408,7 @@ prom_end(struct prom_page *page, struct prom_load *ret, uint64_t *ret_bad)
 	*ret = (struct prom_load){0};
 	if (!take_load(totals[VLLM], ret))
 		ret->sglang = take_load(totals[SGLANG], ret);
+	ret->start_s = totals[PROCESS][START].sum;
 	take_named(page, totals[NAMED], ret);
 	return ret->has_running || ret->has_waiting || ret->has_kv_usage ? 0 : -1;
 }

@@ -19,6 +19,8 @@ struct prom_load {
 	double kv_usage; /* 0..1, average over ranks */
 	bool has_running, has_waiting, has_kv_usage;
 	bool sglang; /* figures came under sglang: names */
+	/* process_start_time_seconds, of which Python's client library has one series; 0: none */
+	double start_s;
 };
 
 /* What other engines call them; NULL: the names of vLLM and SGLang. */
@@ -27,7 +29,7 @@ struct prom_names {
 };
 
 #define PROM_LINE_MAX 8192 /* bytes; a longer line is skipped and counted as bad */
-#define PROM_FIGURES 13    /* rows of prom.c's table */
+#define PROM_FIGURES 14    /* rows of prom.c's table */
 #define PROM_RANKS 64      /* data-parallel ranks behind one address: a host has 8 or 16 GPUs */
 
 /* A page that is being read.  Private to prom.c but for its size. */

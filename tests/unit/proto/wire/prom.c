@@ -36,7 +36,8 @@ same_load(const struct prom_load *a, const struct prom_load *b)
 {
 	return a->running == b->running && a->waiting == b->waiting && a->kv_usage == b->kv_usage &&
 	       a->has_running == b->has_running && a->has_waiting == b->has_waiting &&
-	       a->has_kv_usage == b->has_kv_usage && a->sglang == b->sglang;
+	       a->has_kv_usage == b->has_kv_usage && a->sglang == b->sglang &&
+	       a->start_s == b->start_s;
 }
 
 /* Whole, byte by byte, and in pieces of other sizes: with the same result. */
@@ -97,6 +98,20 @@ Test(prom, vllm)
 	       "vllm:kv_cache_usage_perc{engine=\"0\"} 0.4\nvllm:kv_cache_usage_perc{engine=\"1\"} "
 	       "0.2\n# EOF",
 		4, 10, 0.3, 0);
+}
+
+Test(prom, start_of_the_process)
+{
+	struct prom_load load;
+
+	cr_assert_eq(read_page("vllm:num_requests_running 1\nprocess_start_time_seconds "
+			       "1.76379462317e+09\n",
+			     &load, NULL),
+		0);
+	cr_assert_eq(load.start_s, 1763794623.17);
+	cr_assert_eq(read_page("vllm:num_requests_running 1\n", &load, NULL), 0);
+	cr_assert_eq(load.start_s, 0);
+	expect_nothing("process_start_time_seconds 1.76379462317e+09\n");
 }
 
 Test(prom, vllm_usage_by_version)
