@@ -25,6 +25,7 @@
 #include "shm/eject.h"
 #include "shm/load_word.h"
 #include "shm/refusal.h"
+#include "shm/restart.h"
 #include "shm/tally.h"
 
 /* Raises acked of the named worker to the named seq, never lowers it.  acked_wrong() reads it
@@ -384,6 +385,7 @@ ep_slot_begin(struct seg *seg, uint32_t ep)
 	busy_begin(seg, ep);
 	tally_begin(seg, ep);
 	refusal_begin(seg, ep);
+	restart_begin(seg, ep);
 	ep_scrape_set(seg, ep, &(struct ep_scrape){0});
 	shm_store(&e->tag, e->tag + 1);
 	shm_store(&e->state, (uint64_t)EP_STARTING);

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "master/fleet/discover.h"
 #include "master/fleet/endpoint.h"
@@ -23,7 +22,7 @@
 struct announced_engines {
 	struct fleet *fleet;
 	found_fn *found;
-	struct event *wake, *turn;
+	struct event *turn;
 	struct announcement known[ANNOUNCED_MAX];
 	size_t n;
 };
@@ -151,27 +150,15 @@ on_turn(evutil_socket_t fd, short what, void *arg)
 	update(arg);
 }
 
-static void
-on_wake(evutil_socket_t fd, short what, void *arg)
-{
-	uint64_t n;
-
-	(void)what;
-	(void)!read(fd, &n, sizeof(n));
-	update(arg);
-}
-
 struct announced_engines *
-announced_new(struct fleet *f, int wake_fd, found_fn *found)
+announced_new(struct fleet *f, found_fn *found)
 {
 	struct announced_engines *a = MEM_NEW(struct announced_engines);
 
 	a->fleet = f;
 	a->found = found;
 	a->turn = event_new(f->base, -1, 0, on_turn, a);
-	a->wake = event_new(f->base, wake_fd, EV_READ | EV_PERSIST, on_wake, a);
-	assert(a->turn != NULL && a->wake != NULL);
-	(void)event_add(a->wake, NULL);
+	assert(a->turn != NULL);
 	return a;
 }
 
@@ -183,7 +170,6 @@ announced_free(struct announced_engines **pa)
 	if (a == NULL)
 		return;
 	event_free(a->turn);
-	event_free(a->wake);
 	free(a);
 	*pa = NULL;
 }

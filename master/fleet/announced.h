@@ -10,9 +10,8 @@
 struct announced_engines;
 struct fleet;
 
-/* `wake_fd` is the eventfd the notifier writes when an announcement is new; the caller owns it.  `found` is called from
- * events of the loop and from announced_changed(). */
-struct announced_engines *announced_new(struct fleet *f, int wake_fd, found_fn *found);
+/* `found` is called from events of the loop and from announced_changed(). */
+struct announced_engines *announced_new(struct fleet *f, found_fn *found);
 void announced_free(struct announced_engines **);
-/* The configuration has changed: assigns the known announcements to its pools. */
+/* The configuration has changed, or an announcement is new: assigns all to the pools. */
 void announced_changed(struct announced_engines *a);

@@ -18,6 +18,7 @@
 #include "shm/core/layout.h"
 
 struct announced_engines;
+struct event;
 struct discover;
 struct discover_event;
 struct dns;
@@ -45,6 +46,7 @@ struct endpoint {
 
 	/* W: publish.c */
 	bool up_wanted;            /* is up; workers may see that only when all_see_row() */
+	bool was_up;               /* fact: workers have seen it UP, so its next start ramps up */
 	bool no_room;              /* left out of the current table, which is full of long texts */
 	bool in_table;             /* has a row in the current table */
 	struct ep_addr table_addr; /* of that row */
@@ -64,7 +66,8 @@ struct fleet {
 	struct prober prober;
 	struct discover *discover;
 	struct dns *dns;
-	struct announced_engines *announced; /* NULL before fleet_hear() */
+	struct announced_engines *announced; /* NULL before fleet_hear(), as `wake` */
+	struct event *wake;                  /* the master's eventfd: on_wake() */
 	struct slots *slots;
 	struct publish *publish;
 	struct waiters *waiters; /* NULL before fleet_waiters() */

@@ -1,9 +1,11 @@
 #include "master/fleet/fleet.h"
 
+#include <assert.h>
 #include <event2/event.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "master/fleet/announced.h"
 #include "master/fleet/discover.h"
@@ -24,6 +26,8 @@
 #include "shm/core/rcu.h"
 #include "shm/core/seg.h"
 #include "shm/load.h"
+#include "shm/refusal.h"
+#include "shm/restart.h"
 
 #define HELD_MAX (128u << 20) /* bytes of answers that are being read, of all engines together */
 /* Endpoints of one reload that have a log line each; one line counts the others. */
@@ -55,6 +59,21 @@ on_answered(struct engine *e)
 }
 
 static void
+on_unlearned(struct engine *e)
+{
+	struct endpoint *ep = endpoint_of_engine(e);
+
+	publish_unlearned(ep->fleet->publish, ep);
+}
+
+static void
+on_restarted(struct engine *e)
+{
+	restart_begin(e->prober->seg, e->slot);
+	refusal_begin(e->prober->seg, e->slot);
+}
+
+static void
 on_changed(struct engine *e, bool later)
 {
 	struct publish *p = endpoint_of_engine(e)->fleet->publish;
@@ -69,6 +88,8 @@ static const struct probe_ops on_probe = {
 	.up = on_up,
 	.down = on_down,
 	.answered = on_answered,
+	.unlearned = on_unlearned,
+	.restarted = on_restarted,
 	.changed = on_changed,
 };
 
@@ -124,6 +145,8 @@ fleet_free(struct fleet **pf)
 		endpoint_free(&ep);
 	}
 	publish_free(&f->publish);
+	if (f->wake != NULL)
+		event_free(f->wake);
 	announced_free(&f->announced);
 	dns_free(&f->dns);
 	discover_free(&f->discover);
@@ -362,10 +385,31 @@ fleet_found(
 	publish_soon(f->publish);
 }
 
+/* A worker has met the sign of a restart, or the notifier an announcement. */
+static void
+on_wake(evutil_socket_t fd, short what, void *arg)
+{
+	struct fleet *f = arg;
+	uint64_t n;
+
+	(void)what;
+	(void)!read(fd, &n, sizeof(n));
+	for (size_t i = 0; i < f->norder; i++) {
+		struct engine *e = &f->order[i]->engine;
+
+		if (e->slot != ENGINE_NO_SLOT && restart_take(f->seg, e->slot))
+			health_doubt(e);
+	}
+	announced_changed(f->announced);
+}
+
 void
 fleet_hear(struct fleet *f, int wake_fd)
 {
-	f->announced = announced_new(f, wake_fd, fleet_found);
+	f->announced = announced_new(f, fleet_found);
+	f->wake = event_new(f->base, wake_fd, EV_READ | EV_PERSIST, on_wake, f);
+	assert(f->wake != NULL);
+	(void)event_add(f->wake, NULL);
 }
 
 void

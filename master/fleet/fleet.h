@@ -44,7 +44,11 @@ void fleet_apply(struct fleet *f, const struct conf *conf, uint64_t config_numbe
 void fleet_found(
 	struct fleet *f, const char *pool, const char *source, const struct found *list, size_t n);
 
-/* Takes endpoints also from engines that announce themselves (master/fleet/announced.h). */
+/*
+ * Takes endpoints also from engines that announce themselves (master/fleet/announced.h), and looks at
+ * engines whose requests have met the sign of a restart (shm/restart.h).  `wake_fd` is the eventfd that
+ * the notifier and the workers write then; the caller owns it.
+ */
 void fleet_hear(struct fleet *f, int wake_fd);
 
 /* Called when an endpoint has become available or unavailable (master/fleet/waiters.h); may be

@@ -100,7 +100,8 @@ static void
 up_now(struct endpoint *ep)
 {
 	ep->up_wanted = false;
-	state_set(ep, EP_UP, ep->state == EP_DOWN);
+	state_set(ep, EP_UP, ep->state == EP_DOWN || ep->was_up);
+	ep->was_up = true;
 }
 
 void
@@ -133,6 +134,14 @@ publish_down(struct publish *p, struct endpoint *ep)
 {
 	ep->up_wanted = false;
 	state_set(ep, EP_DOWN, false);
+	ejected_trim(p->fleet);
+}
+
+void
+publish_unlearned(struct publish *p, struct endpoint *ep)
+{
+	ep->up_wanted = false;
+	state_set(ep, EP_STARTING, false);
 	ejected_trim(p->fleet);
 }
 

@@ -3,6 +3,7 @@
 #include "master/fleet/ejected.h"
 #include "master/fleet/endpoint.h"
 #include "master/fleet/waiters.h"
+#include "master/probe/health.h"
 #include "shm/base/clock.h"
 #include "shm/busy.h"
 #include "shm/eject.h"
@@ -47,5 +48,7 @@ state_undrain(struct endpoint *ep)
 	/* The operator has seen to the endpoint: its failures before count no more. */
 	(void)eject_clear(ep->fleet->seg, ep->engine.slot, false, clock_ms());
 	(void)busy_over(ep->fleet->seg, ep->engine.slot);
-	state_set(ep, ep->state, ep->state == EP_UP);
+	/* Another engine may stand there by now: what is known of the former one is void. */
+	if (!health_learn_anew(&ep->engine))
+		state_set(ep, ep->state, ep->state == EP_UP);
 }

@@ -20,8 +20,9 @@ void state_set(struct endpoint *ep, enum ep_state state, bool ramps);
 
 /*
  * The operator's command: no new requests, whatever the health; and the end of that.  An endpoint
- * that is up when it is undrained has a slow start if its pool has one: it is idle, and would get
- * all requests at once.
+ * that is up when it is undrained is learned anew before requests go there: the operator may have
+ * restarted its engine.  It has a slow start if its pool has one: it is idle, and would get all
+ * requests at once.
  */
 void state_drain(struct endpoint *ep);
 void state_undrain(struct endpoint *ep);

@@ -37,6 +37,10 @@ struct probe_ops {
 	void (*down)(struct engine *);
 	/* An engine that is up has answered one more round. */
 	void (*answered)(struct engine *);
+	/* An engine that was up must be learned anew: up() follows when it has been. */
+	void (*unlearned)(struct engine *);
+	/* The engine has ended: what answers from now on is another process. */
+	void (*restarted)(struct engine *);
 	/* addr, models or runtime have changed.  `later`: a delay of 100 ms does no harm. */
 	void (*changed)(struct engine *, bool later);
 };
@@ -59,6 +63,7 @@ struct runtime {
 	char mode[16]; /* SGLang's disaggregation_mode */
 	uint32_t bootstrap_port;
 	uint32_t max_context; /* tokens */
+	uint64_t seed;        /* SGLang's random_seed: most often drawn anew at each start */
 };
 
 struct engine {
@@ -81,9 +86,12 @@ struct engine {
 	uint64_t models_number; /* counts changes of `models` and `runtime` */
 	struct runtime runtime;
 	struct health *health; /* NULL: not probed */
+	/* scrape.c and learn.c call it with the sign of a restart that they have met; NULL: not probed */
+	void (*restart_seen)(struct engine *, const char *sign);
 
 	/* W: scrape.c */
 	struct scrape *scrape; /* NULL: not scraped */
+	double start_s;        /* process_start_time_seconds of its page; 0: unknown */
 };
 
 /* Fills a zeroed engine in from its configuration; slot is ENGINE_NO_SLOT. */

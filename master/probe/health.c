@@ -29,16 +29,27 @@
  * learn.c runs all other queries beside these rounds, so they delay no round.
  *
  * STARTING --1 good--> UP --`fall` bad in a row--> DOWN --`rise` good in a row--> UP
+ *                      |  ^                         |
+ *         a new life   |  | 1 good                  | a new life
+ *                      v  |                         v
+ *                    RESTARTING <-------------------'
  *
- * The room above sees an engine that is STARTING after `fall` bad rounds as down.
+ * The room above sees an engine that is STARTING or RESTARTING after `fall` bad rounds as down.
+ *
+ * A new life: no process listens any more (a round was refused), or a process that answers reports
+ * that it is another one (engine.restart_seen).  What was learned of the former process is void, so
+ * the gate is shut again.
  */
 enum step { REST, NAME, PATH, LEARN };
-enum standing { STARTING, UP, DOWN };
+enum standing { STARTING, RESTARTING, UP, DOWN };
 
-#define EAGER_MS 250       /* between rounds while STARTING: an engine is up soon after its start */
-#define EAGER_FOR_MS 10000 /* later the engine is loading weights: probe at the usual interval */
-#define RENEW_MS 30000     /* between two lookups of a name */
-#define RENEW_LEAST_MS 1000         /* between two lookups after failed rounds */
+/* between rounds while STARTING or RESTARTING: an engine is up soon after its start */
+#define EAGER_MS 250
+#define EAGER_FOR_MS 10000   /* later the engine is loading weights: probe at the usual interval */
+#define DOUBT_LEAST_MS 100   /* between two rounds for requests that met a sign of a restart */
+#define VERIFY_LEAST_MS 1000 /* between two times that the engine is asked all for that reason */
+#define RENEW_MS 30000       /* between two lookups of a name */
+#define RENEW_LEAST_MS 1000  /* between two lookups after failed rounds */
 #define HEALTH_BODY_MAX (64u << 10) /* of a health answer, whose text is not used */
 
 struct health {
@@ -49,6 +60,10 @@ struct health {
 	struct lookup *lookup;
 	enum step step;
 	enum standing standing;
+	bool refused;     /* fact of the round: all addresses so far refused the connection */
+	bool doubted;     /* fact: what is known is to be verified after the next good round */
+	const char *sign; /* of a new life that begins with the next answer or turn; NULL: none */
+	uint64_t doubted_ms, verified_ms;       /* clock_ms(); 0 = never */
 	uint32_t good, bad;                     /* rounds in a row */
 	uint64_t began_ms, round_ms, lookup_ms; /* clock_ms(); 0 = never */
 	uint64_t interval_ms;                   /* the turn was armed by */
@@ -77,6 +92,13 @@ reason_set(struct health *h, const char *fmt, ...)
 	va_end(ap);
 }
 
+/* The first good round brings the engine up. */
+static bool
+is_new(const struct health *h)
+{
+	return h->standing == STARTING || h->standing == RESTARTING;
+}
+
 static void
 add_timer(struct event *ev, uint64_t ms)
 {
@@ -92,7 +114,7 @@ wait_ms(const struct health *h)
 {
 	uint64_t now = clock_ms(), interval = conf_of(h)->health_interval_ms;
 
-	if (h->standing == STARTING && now - h->began_ms < EAGER_FOR_MS)
+	if (is_new(h) && now - h->began_ms < EAGER_FOR_MS)
 		return interval < EAGER_MS ? interval : EAGER_MS;
 	return engine_wait_ms(h->engine, now, interval);
 }
@@ -122,6 +144,7 @@ go_up(struct health *h)
 	char addr[EP_ADDR_TEXT];
 
 	h->standing = UP;
+	h->sign = NULL;
 	h->reason[0] = '\0';
 	log_info("endpoint up", LOG_S("url", e->url), LOG_S("role", role_name(e->role)),
 		LOG_S("pool", e->pool_name), LOG_S("addr", ep_addr_text(&e->addr, addr)));
@@ -149,10 +172,71 @@ give_up_waiting(struct health *h)
 {
 	struct engine *e = h->engine;
 
-	log_warn("endpoint does not answer yet, still probing", LOG_S("url", e->url),
-		LOG_S("role", role_name(e->role)), LOG_S("pool", e->pool_name),
-		LOG_S("reason", h->reason));
+	log_warn(h->standing == STARTING
+			 ? "endpoint does not answer yet, still probing"
+			 : "endpoint down, no requests go there until it answers again",
+		LOG_S("url", e->url), LOG_S("role", role_name(e->role)),
+		LOG_S("pool", e->pool_name), LOG_S("reason", h->reason));
 	e->prober->ops->down(e);
+}
+
+/* Another engine may stand there.  An engine that is DOWN stays so for the room above: no request waits
+ * for it. */
+static void
+unlearn(struct health *h)
+{
+	const bool was_up = h->standing == UP;
+	struct engine *e = h->engine;
+
+	h->sign = NULL;
+	h->doubted = false;
+	h->standing = RESTARTING;
+	h->began_ms = clock_ms();
+	learn_forget(h->learn);
+	if (!was_up)
+		return;
+	h->good = h->bad = 0;
+	scrape_stop(e);
+	e->prober->ops->unlearned(e);
+}
+
+static void
+begin_life(struct health *h, const char *sign)
+{
+	struct engine *e = h->engine;
+
+	log_info("endpoint begins a new life, all of it is learned anew", LOG_S("url", e->url),
+		LOG_S("role", role_name(e->role)), LOG_S("pool", e->pool_name),
+		LOG_S("sign", sign));
+	unlearn(h);
+	e->start_s = 0;
+	e->prober->ops->restarted(e);
+}
+
+/* From callbacks of its scrape and its queries, which begin_life() ends: so it waits for its own turn. */
+static void
+on_restart_seen(struct engine *e, const char *sign)
+{
+	struct health *h = e->health;
+
+	if (h->standing != UP)
+		return;
+	h->sign = sign;
+	round_now(h);
+}
+
+/* A sign of a restart may have been met: the engine's own figures tell. */
+static void
+verify(struct health *h)
+{
+	const uint64_t now = clock_ms();
+
+	if (!h->doubted || now - h->verified_ms < VERIFY_LEAST_MS)
+		return;
+	h->doubted = false;
+	h->verified_ms = now;
+	learn_now(h->learn);
+	scrape_now(h->engine);
 }
 
 static void
@@ -166,15 +250,15 @@ round_good(struct health *h)
 	if (!ep_addr_equal(&e->addr, &h->probed)) {
 		e->addr = h->probed;
 		e->prober->ops->changed(e, false);
-		if (h->standing == UP)
-			learn_forget(h->learn);
 	}
-	if (h->standing == STARTING || (h->standing == DOWN && h->good >= conf_of(h)->rise))
+	if (is_new(h) || (h->standing == DOWN && h->good >= conf_of(h)->rise))
 		go_up(h);
 	else if (h->standing == UP)
 		e->prober->ops->answered(e);
-	if (h->standing == UP)
+	if (h->standing == UP) {
 		learn_up(h->learn);
+		verify(h);
+	}
 	rest(h);
 }
 
@@ -186,11 +270,13 @@ round_bad(struct health *h)
 	struct engine *e = h->engine;
 
 	metric_add(e->prober->slab, M_PROBES_FAILED, 1);
+	if (h->refused && !is_new(h))
+		begin_life(h, "connection refused");
 	h->good = 0;
 	h->bad++;
 	if (h->standing == UP && h->bad >= conf_of(h)->fall)
 		go_down(h);
-	else if (h->standing == STARTING && h->bad == conf_of(h)->fall)
+	else if (is_new(h) && h->bad == conf_of(h)->fall)
 		give_up_waiting(h);
 	rest(h);
 	if (!h->literal && clock_ms() - h->lookup_ms >= RENEW_LEAST_MS)
@@ -255,6 +341,9 @@ on_turn(evutil_socket_t fd, short what, void *arg)
 	(void)what;
 	h->round_ms = clock_ms();
 	h->tried = 0;
+	h->refused = h->naddrs > 0;
+	if (h->sign != NULL && h->standing == UP)
+		begin_life(h, h->sign);
 	if (h->naddrs > 0) {
 		send_probe(h);
 	} else if (h->lookup != NULL || h->lookup_ms == 0 ||
@@ -296,7 +385,11 @@ send_probe(struct health *h)
 static void
 path_answered(struct health *h, const struct probe_answer *a)
 {
+	if (h->sign != NULL && h->standing == UP)
+		begin_life(h, h->sign);
 	if (probe_good(a, h->engine->pool->health_path, h->reason, sizeof(h->reason))) {
+		if (h->standing == UP && !ep_addr_equal(&h->engine->addr, &h->probed))
+			begin_life(h, "another address");
 		if (h->standing != UP && learn_gated(h->learn)) {
 			h->step = LEARN;
 			learn_gate(h->learn, &h->probed);
@@ -305,12 +398,14 @@ path_answered(struct health *h, const struct probe_answer *a)
 		}
 		return;
 	}
+	h->refused = h->refused && a->error == -ECONNREFUSED;
 	h->at = (h->at + 1) % h->naddrs;
 	if (++h->tried < h->naddrs && time_left(h) > 0) {
 		send_probe(h);
 		return;
 	}
-	if (h->standing == DOWN)
+	h->refused = h->refused && h->tried == h->naddrs;
+	if (h->standing == DOWN || h->standing == RESTARTING)
 		learn_forget(h->learn); /* another engine may come back */
 	round_bad(h);                   /* what timed out leaves its turn to the next address */
 }
@@ -339,6 +434,7 @@ on_learned(const char *why, bool local, void *arg)
 		round_good(h);
 	} else {
 		reason_set(h, "%s", why);
+		h->refused = false;
 		round_bad(h);
 	}
 }
@@ -353,6 +449,7 @@ health_start(struct engine *e)
 	uint64_t interval = p->conf->health_interval_ms;
 
 	e->health = h;
+	e->restart_seen = on_restart_seen;
 	h->engine = e;
 	h->began_ms = clock_ms();
 	h->probe = probe_new(p->env, on_answer, h);
@@ -384,6 +481,7 @@ health_stop(struct engine *e)
 	event_free(h->renew);
 	free(h);
 	e->health = NULL;
+	e->restart_seen = NULL;
 }
 
 void
@@ -398,6 +496,33 @@ health_changed(struct engine *e)
 	if (h->interval_ms != e->prober->conf->health_interval_ms)
 		rest(h); /* not at every reload: a storm of them would put the next round off for
 			    ever */
+}
+
+void
+health_doubt(struct engine *e)
+{
+	const uint64_t now = clock_ms();
+	struct health *h = e->health;
+
+	if (h == NULL || h->standing != UP)
+		return;
+	h->doubted = true;
+	if (now - h->doubted_ms < DOUBT_LEAST_MS)
+		return;
+	h->doubted_ms = now;
+	round_now(h);
+}
+
+bool
+health_learn_anew(struct engine *e)
+{
+	struct health *h = e->health;
+
+	if (h == NULL || h->standing != UP)
+		return false;
+	unlearn(h);
+	round_now(h);
+	return true;
 }
 
 const char *

@@ -5,6 +5,7 @@
  * Process: master.
  */
 #pragma once
+#include <stdbool.h>
 
 struct engine;
 struct health;
@@ -15,5 +16,10 @@ void health_start(struct engine *e);
 void health_stop(struct engine *e);
 /* Its pool or the intervals have changed. */
 void health_changed(struct engine *e);
+/* Requests have met a sign of a restart: the engine is looked at now. */
+void health_doubt(struct engine *e);
+/* Another engine may stand there by now: all is learned anew before it is up again.  Returns false if the engine
+ * is not up. */
+bool health_learn_anew(struct engine *e);
 /* What went wrong last, one English phrase; "" if nothing did.  Health may be stopped. */
 const char *health_reason(const struct engine *e);

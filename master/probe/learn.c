@@ -18,11 +18,11 @@
  *   REST --FIRST_MS, then LEARN_MS----> MODELS --> vLLM:   VERSION -----------------> REST
  *                                              '--> SGLang: INFO --404--> INFO_OLD --> REST
  *
- * The gate is shut by MODELS if the pool names no models, until a list has a name in it.  The gate is
- * shut by INFO of an SGLang engine, until the engine has answered INFO.  Any whole HTTP answer counts:
- * after a 404, 401 or 500 nothing is learned, which is logged once, and the configured values are used.
- * Without an answer (refused, reset, too late) the round has failed; the next round of health.c starts
- * it again, UNANSWERED_MAX times at most.
+ * The gate is shut by MODELS: if the pool names no models, until a list has a name in it; else until
+ * the engine was asked once.  The gate is shut by INFO of an SGLang engine, until the engine has
+ * answered INFO.  Any whole HTTP answer counts: after a 404, 401 or 500 nothing is learned, which is
+ * logged once, and the configured values are used.  Without an answer (refused, reset, too late) the
+ * round has failed; the next round of health.c starts it again, UNANSWERED_MAX times at most.
  */
 enum query { MODELS, INFO, INFO_OLD, VERSION, QUERY_N, REST = QUERY_N };
 
@@ -59,8 +59,8 @@ struct learn {
 	struct event *turn;
 	enum query at;
 	struct ep_addr addr;
-	/* since the endpoint was down: */
-	bool models_known, info_answered, complete;
+	/* since the endpoint was down, or its engine began a new life: */
+	bool models_asked, models_known, info_answered, complete;
 	bool waited;                    /* fn is to be called */
 	uint32_t unanswered;            /* INFO, in a row */
 	struct runtime next;            /* filled by this round */
@@ -110,7 +110,7 @@ rest(struct learn *l)
 static bool
 models_gate(const struct learn *l)
 {
-	return l->engine->pool->nmodels == 0 && !l->models_known;
+	return l->engine->pool->nmodels == 0 ? !l->models_known : !l->models_asked;
 }
 
 static bool
@@ -211,15 +211,42 @@ static bool
 runtime_equal(const struct runtime *a, const struct runtime *b)
 {
 	return strcmp(a->version, b->version) == 0 && strcmp(a->mode, b->mode) == 0 &&
-	       a->bootstrap_port == b->bootstrap_port && a->max_context == b->max_context;
+	       a->bootstrap_port == b->bootstrap_port && a->max_context == b->max_context &&
+	       a->seed == b->seed;
 }
 
-/* Takes over what this round has learned. */
+static bool
+words_differ(const char *a, const char *b)
+{
+	return a[0] != '\0' && b[0] != '\0' && strcmp(a, b) != 0;
+}
+
+static bool
+numbers_differ(uint64_t a, uint64_t b)
+{
+	return a != 0 && b != 0 && a != b;
+}
+
+/* Both reports cannot be of one process. */
+static bool
+processes_differ(const struct runtime *a, const struct runtime *b)
+{
+	return words_differ(a->version, b->version) || words_differ(a->mode, b->mode) ||
+	       numbers_differ(a->bootstrap_port, b->bootstrap_port) ||
+	       numbers_differ(a->seed, b->seed);
+}
+
+/* Takes over what this round has learned.  What another process reports waits for the gate: no request
+ * may go there before. */
 static void
 commit(struct learn *l)
 {
 	struct engine *e = l->engine;
 
+	if (l->complete && processes_differ(&e->runtime, &l->next)) {
+		e->restart_seen(e, "another version, mode, bootstrap port or seed");
+		return;
+	}
 	if (runtime_equal(&e->runtime, &l->next))
 		return;
 	e->runtime = l->next;
@@ -227,6 +254,7 @@ commit(struct learn *l)
 	e->prober->ops->changed(e, true);
 }
 
+/* Takes the names. */
 static void
 commit_models(struct engine *e, struct model_set *set)
 {
@@ -275,6 +303,8 @@ take_info(struct learn *l, const struct probe_answer *a)
 
 	any = read_word(a, "version", l->next.version, sizeof(l->next.version));
 	any = read_word(a, "disaggregation_mode", l->next.mode, sizeof(l->next.mode)) || any;
+	l->next.seed = 0;
+	(void)json_member_number(a->body, a->len, "random_seed", UINT64_MAX, &l->next.seed);
 	has_port = json_member_number(
 		a->body, a->len, "disaggregation_bootstrap_port", UINT16_MAX, &port);
 	if (l->engine->role != ROLE_PREFILL || strcmp(l->next.mode, "decode") == 0 ||
@@ -335,8 +365,8 @@ go_on(struct learn *l)
 	enum query next = next_of(l, l->at);
 
 	if (next == REST) {
-		l->complete = true;
 		commit(l);
+		l->complete = true;
 		log_contradiction(l);
 		rest(l);
 	} else {
@@ -353,6 +383,17 @@ fail(struct learn *l, bool local)
 	l->at = REST;
 	probe_cancel(l->probe);
 	report(l, l->why, local);
+}
+
+/* A configured pool waits for one try.  Without a list, that of a former life is void. */
+static void
+models_settled(struct learn *l, const struct probe_answer *a)
+{
+	struct engine *e = l->engine;
+
+	l->models_asked = l->models_asked || !a->local;
+	if (l->models_asked && !l->models_known && e->pool->nmodels > 0)
+		models_clear(&e->models);
 }
 
 /* SGLang's answer has come, or is not awaited any more. */
@@ -380,6 +421,8 @@ on_answer(const struct probe_answer *a, void *arg)
 		return;
 	}
 	good = probe_good(a, queries[q].path, l->why, sizeof(l->why)) && queries[q].take(l, a);
+	if (q == MODELS)
+		models_settled(l, a);
 	if (info)
 		settled = info_settled(l, a);
 	if (!good && settled && !a->local)
@@ -433,12 +476,19 @@ learn_up(struct learn *l)
 }
 
 void
+learn_now(struct learn *l)
+{
+	if (l->at == REST)
+		begin(l, &l->engine->addr);
+}
+
+void
 learn_forget(struct learn *l)
 {
 	(void)event_del(l->turn);
 	probe_cancel(l->probe);
 	l->at = REST;
-	l->waited = l->models_known = l->info_answered = l->complete = false;
+	l->waited = l->models_asked = l->models_known = l->info_answered = l->complete = false;
 	l->unanswered = 0;
 	memset(l->logged, 0, sizeof(l->logged));
 	l->logged_contradiction[0] = '\0';

@@ -30,6 +30,8 @@ bool learn_gated(const struct learn *l);
 void learn_gate(struct learn *l, const struct ep_addr *addr);
 /* The engine is UP at e->addr: all queries are sent soon, then every 30 s. */
 void learn_up(struct learn *l);
+/* ... or now, unless they are under way. */
+void learn_now(struct learn *l);
 /* The engine is down or has moved: another engine may answer next, so all is learned anew.  What was
  * learned before stays in force until then. */
 void learn_forget(struct learn *l);

@@ -155,13 +155,28 @@ publish_figures(struct scrape *s, const struct prom_load *load)
 	ep_scrape_set(seg, s->engine->slot, &figures);
 }
 
+/* A later start is a new process's.  An earlier one is another process's behind the same address:
+ * two of them in turn must not pass for restarts without end. */
+static void
+note_start(struct engine *e, double start_s)
+{
+	const double former_s = e->start_s;
+
+	if (!(start_s > former_s))
+		return;
+	e->start_s = start_s;
+	if (former_s > 0 && e->restart_seen != NULL)
+		e->restart_seen(e, "a later process_start_time_seconds");
+}
+
 static const char *
 read_figures(struct scrape *s)
 {
-	struct prom_load load;
+	struct prom_load load = {0};
+	const bool any = s->page != NULL && prom_end(s->page, &load, NULL) == 0;
 
-	if (s->page == NULL || prom_end(s->page, &load, NULL) != 0 ||
-		!(load.has_running || load.has_waiting))
+	note_start(s->engine, load.start_s);
+	if (!any || !(load.has_running || load.has_waiting))
 		return s->running[0] != '\0' || s->waiting[0] != '\0'
 			       ? "no figure of the configured load_metrics"
 			       : "no load figure of a known name";
@@ -239,6 +254,15 @@ scrape_stop(struct engine *e)
 	free(s->page);
 	free(s);
 	e->scrape = NULL;
+}
+
+void
+scrape_now(struct engine *e)
+{
+	struct scrape *s = e->scrape;
+
+	if (s != NULL && !probe_busy(s->probe))
+		turn_after(s, 0);
 }
 
 void

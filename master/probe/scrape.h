@@ -13,5 +13,7 @@ struct scrape;
 void scrape_start(struct engine *e);
 /* No further scrapes; the last figures stay and grow old. */
 void scrape_stop(struct engine *e);
+/* The next scrape is due now. */
+void scrape_now(struct engine *e);
 /* The interval may have changed. */
 void scrape_changed(struct engine *e);

@@ -97,6 +97,8 @@ struct ep_word {
 	uint64_t answers[2];
 	uint64_t ejections;    /* ever, in this life of the slot.  W: CAS by all */
 	uint64_t busy_answers; /* the same.  W: CAS by all */
+	/* lives of its engine, and whether it may have restarted: shm/restart.h.  W: CAS by all */
+	uint64_t restarts;
 };
 
 /*

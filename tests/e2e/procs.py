@@ -1,6 +1,7 @@
 """The processes a test needs: simulated engines and the router, started on free ports, watched, and
 looked at again when the test is over."""
 import base64
+import contextlib
 import ctypes
 import json
 import os
@@ -300,6 +301,15 @@ class Router(Process):
     def kill(self, sig):
         self.told_to_stop |= sig in (signal.SIGTERM, signal.SIGINT)
         super().kill(sig)
+
+    @contextlib.contextmanager
+    def unwatched(self):
+        """The master stands still: nobody notices what becomes of engines but requests."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
 
     def murder(self, pid, sig=signal.SIGKILL):
         """Kills one of its children; without this a restart is a failure of the test."""

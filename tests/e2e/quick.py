@@ -19,6 +19,7 @@ QUICK = {
     "test_hostile.py": "test_lengths_beyond_all_limits",
     "test_ipv6.py": "test_url_with_a_prefix",
     "test_learn.py": "test_vllm_is_asked_beside_its_work",
+    "test_life.py": "test_it_comes_back_with_another_model",
     "test_limits.py": "test_each_key_is_a_client",
     "test_lmcache.py": "test_stream",
     "test_misbehaving.py": "test_no_kv_parameters",

@@ -107,7 +107,7 @@ def test_streams_go_on_to_their_end(world):
         assert text_of(list(c.events())) == expect.text(f"s{i}", 80)
     assert len(d[0].requests()) == before
     wait("nothing there", lambda: shown(r, d[0].url)["in_flight"] == 0)
-    assert undrain(r, d[0].url).stdout == f"undrained: {d[0].url}, decode of pool {row['pool']}: up\n"
+    assert undrain(r, d[0].url).stdout == f"undrained: {d[0].url}, decode of pool {row['pool']}: starting\n", "learned anew first"
     assert not shown(r, d[0].url)["drained"]
     ask(r)
     assert len(d[0].requests()) > before

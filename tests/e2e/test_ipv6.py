@@ -47,8 +47,8 @@ def test_several_listeners(world):
 
 
 def test_url_with_a_prefix(world):
-    p, d = world.script(probes={"/engine/health": b"", "/engine/metrics": b""}), world.script()
-    p.probes["/engine/v1/models"] = p.probes["/v1/models"]
+    p, d = world.script(), world.script()
+    p.probes |= {f"/engine{path}": answer for path, answer in p.probes.items()}
     r = world.router(world.pool([p.url + "/engine"], [d]))
     c = r.client().request("POST", "/v1/completions", {"model": MODEL, "prompt": "x"})
     p.expect("POST /engine/v1/completions").prefilled()

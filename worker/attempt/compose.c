@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "shm/base/clock.h"
+#include "shm/restart.h"
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/failover.h"
 #include "worker/base/core.h"
@@ -92,13 +93,22 @@ compose_lookup(struct leg *leg, struct leg_message *m)
 	return true;
 }
 
-/* Returns true if the lease of the blocks would be over or nearly over: the blocks may belong
- * to another prompt when decode reads them. */
+/* Returns true if the engine that holds the blocks has begun another life since. */
+static bool
+kv_died(const struct attempt *a)
+{
+	const struct reservation *p = &a->reserved.of[ROLE_PREFILL];
+
+	return p->ep != NULL && p->life != restart_life(a->w->seg, p->ep->slot);
+}
+
+/* Returns true if the blocks are gone, or if their lease would be over or nearly over: they may
+ * belong to another prompt when decode reads them. */
 static bool
 kv_too_old(const struct attempt *a)
 {
 	return a->t.connector->info->kv_leased && attempt_kv_handed(a) &&
-	       clock_ms() - a->prefilled_ms > a->t.of.facts->pool.shake.kv_lease_ms;
+	       (kv_died(a) || clock_ms() - a->prefilled_ms > a->t.of.facts->pool.shake.kv_lease_ms);
 }
 
 /* The KV parameters of a repeated prefill are too old as well.  Decode is sent its request without

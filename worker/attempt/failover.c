@@ -274,6 +274,13 @@ charge(struct attempt *a, enum leg_kind kind, enum tally_cause cause, const stru
 		(void)suspects_add(a, kind, SUSPECT_CHARGED, cause);
 }
 
+/* Returns true if an engine with another model, role or key would answer so. */
+static bool
+refuses(int status)
+{
+	return status == 401 || status == 403 || status == 404;
+}
+
 static void
 record(struct attempt *a, enum leg_kind kind, enum failure_cause cause, const struct outcome *o)
 {
@@ -284,6 +291,8 @@ record(struct attempt *a, enum leg_kind kind, enum failure_cause cause, const st
 
 	if (o->forget && c->failed != NULL)
 		c->failed(&a->t, (enum role)kind);
+	if (o->forget || refuses(a->leg[kind].status))
+		outcome_doubt(&x);
 	switch (o->fault) {
 	case FAULT_UNKNOWN:
 		break;

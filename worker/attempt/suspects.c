@@ -81,6 +81,7 @@ suspects_add(struct attempt *a, enum leg_kind kind, enum suspected as, enum tall
 	b->suspects->of[b->suspects->n++] = (struct suspect){.engine = {.ep = connpool_ref(r->ep),
 								     .pool = r->pool,
 								     .role = r->role,
+								     .life = r->life,
 								     .trial = r->trial},
 		.kind = kind,
 		.as = as,

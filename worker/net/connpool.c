@@ -12,6 +12,7 @@
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/base/mem.h"
+#include "shm/restart.h"
 #include "worker/base/core.h"
 
 #define STALE_US 2000 /* in addition to the round trips: a stale connection is reset by then */
@@ -144,6 +145,16 @@ refresh(struct endpoint *ep, const struct table_endpoint *te, uint64_t version)
 	ep->notices = te->notices;
 }
 
+/* What was learned of the engine's former life is void. */
+static void
+begin_life(struct endpoint *ep, uint64_t life)
+{
+	ep->life = life;
+	free(ep->learned);
+	ep->learned = NULL;
+	ep->learned_port = 0;
+}
+
 static struct endpoint *
 make(const struct table_endpoint *te)
 {
@@ -165,6 +176,7 @@ make(const struct table_endpoint *te)
 struct endpoint *
 connpool_endpoint(struct connpool *p, const struct table *t, const struct table_endpoint *te)
 {
+	const uint64_t life = restart_life(p->w->seg, te->slot);
 	struct endpoint *ep = p->eps[te->slot];
 
 	if (ep != NULL && (ep->tag != te->tag || !ep_addr_equal(&ep->addr, &te->addr))) {
@@ -180,6 +192,8 @@ connpool_endpoint(struct connpool *p, const struct table *t, const struct table_
 		refresh(ep, te, t->version);
 		mem_exempt(false);
 	}
+	if (ep->life != life)
+		begin_life(ep, life);
 	return connpool_ref(ep);
 }
 

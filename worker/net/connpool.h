@@ -31,6 +31,7 @@ struct endpoint {
 	uint32_t disconnects;
 	struct ep_addr addr;
 	char *url, *authority, *host, *prefix;
+	uint64_t life; /* of its engine, when the endpoint was last chosen: shm/restart.h */
 	struct upconn_list idle; /* most recently used first */
 
 	/* the table's values at `table_version`; connectors copy what they keep */
@@ -38,7 +39,8 @@ struct endpoint {
 	char *bootstrap_host, *kv_addr, *disagg_spec; /* never NULL; "": unknown */
 	uint32_t bootstrap_port, dp_ranks;
 	uint8_t notices;
-	/* what this worker has learned of the engine: forgotten when a leg to it fails */
+	/* what this worker has learned of the engine: forgotten when a leg to it fails, and when the
+	 * engine begins a new life */
 	char *learned; /* NixlPush: its identity; Mooncake: its engine ids; raw JSON, or NULL */
 	uint32_t learned_ranks;       /* Mooncake: number of engine ids in `learned` */
 	uint32_t learned_disconnects; /* value of `disconnects` at that time */

@@ -103,6 +103,7 @@ choose(struct worker *w, struct selection *s, uint32_t group, struct reservation
 		.tokens = *ret_moved ? 0 : held.tokens,
 		.trial = held.trial,
 		.busy = held.busy};
+	to->life = to->ep->life;
 	if (*ret_moved)
 		reservation_move(w, old, to);
 	return pick;

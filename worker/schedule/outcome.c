@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
@@ -11,7 +12,9 @@
 #include "shm/load.h"
 #include "shm/refusal.h"
 #include "shm/tally.h"
+#include "shm/core/heritage.h"
 #include "shm/core/rcu.h"
+#include "shm/restart.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
 #include "worker/base/facts.h"
@@ -29,6 +32,13 @@ static bool
 counts(const struct exchange *x)
 {
 	return x->engine->ep != NULL && !x->engine->recorded;
+}
+
+/* An exchange with a former life of the engine or of its slot shows nothing of the present one. */
+static bool
+of_this_life(const struct exchange *x)
+{
+	return x->engine->life == restart_life(x->w->seg, x->engine->ep->slot);
 }
 
 /* The endpoint has room again. */
@@ -142,7 +152,7 @@ note_busy(const struct exchange *x)
 		return false;
 	x->engine->busy = 0;
 	tally(x, TALLY_BUSY);
-	if (ep_tag(seg, ep->slot) == ep->tag)
+	if (of_this_life(x))
 		ms = busy_said(seg, ep->slot, mark, clock_ms(), ms);
 	log_debug("endpoint busy", LOG_S("url", ep->url), LOG_S("role", role_name(x->engine->role)),
 		LOG_S("pool", x->facts->pool.name), LOG_U("for_ms", ms),
@@ -184,8 +194,7 @@ accepted(const struct exchange *x)
 {
 	const struct endpoint *ep = x->engine->ep;
 
-	if (ep_tag(x->w->seg, ep->slot) == ep->tag &&
-		refusal_accepted(x->w->seg, ep->slot, clock_ms()))
+	if (of_this_life(x) && refusal_accepted(x->w->seg, ep->slot, clock_ms()))
 		log_info("engine accepts requests again", LOG_S("url", ep->url),
 			LOG_S("role", role_name(x->engine->role)),
 			LOG_S("pool", x->facts->pool.name));
@@ -219,8 +228,19 @@ outcome_good(const struct exchange *x)
 	}
 	if (x->engine->trial != 0)
 		back(x);
-	else if (ep_tag(seg, ep->slot) == ep->tag)
+	else if (of_this_life(x))
 		eject_good_answer(seg, ep->slot, clock_ms(), &x->facts->pool.ejection);
+}
+
+void
+outcome_doubt(const struct exchange *x)
+{
+	struct worker *w = x->w;
+	const struct reservation *r = x->engine;
+	const uint64_t one = 1;
+
+	if (r->ep != NULL && restart_doubt(w->seg, r->ep->slot, r->life))
+		(void)!write(w->h->wake_fds[SLOT_MASTER(w->seg)], &one, sizeof(one));
 }
 
 void
@@ -294,7 +314,7 @@ outcome_bad(const struct exchange *x)
 	}
 	tally(x, x->cause);
 	at = find(rcu_enter(w->seg, w->slot), x->facts->pool.id, x->engine->ep);
-	if (at.pool != NULL)
+	if (at.pool != NULL && of_this_life(x))
 		ms = charge(x, &at);
 	rcu_leave(w->seg, w->slot);
 	reservation_drop_trial(w, x->engine);
@@ -355,7 +375,7 @@ outcome_refusal_seen(const struct exchange *x)
 {
 	const struct endpoint *ep = x->engine->ep;
 
-	if (counts(x) && ep_tag(x->w->seg, ep->slot) == ep->tag)
+	if (counts(x) && of_this_life(x))
 		refusal_seen(x->w->seg, ep->slot, clock_ms());
 }
 
@@ -392,7 +412,7 @@ outcome_shared(const struct exchange *x, uint64_t mark)
 
 	if (!counts(x))
 		return;
-	if (ep_tag(x->w->seg, ep->slot) == ep->tag)
+	if (of_this_life(x))
 		refusal_shared(x->w->seg, ep->slot, mark, clock_ms());
 	leave_alone(x);
 }
@@ -404,8 +424,7 @@ outcome_contradicted(const struct exchange *x)
 
 	if (!counts(x))
 		return;
-	if (ep_tag(x->w->seg, ep->slot) == ep->tag &&
-		refusal_contradicted(x->w->seg, ep->slot, x->status))
+	if (of_this_life(x) && refusal_contradicted(x->w->seg, ep->slot, x->status))
 		log_warn(refusal_text(x->w->seg, ep->slot), LOG_S("url", ep->url),
 			LOG_S("role", role_name(x->engine->role)),
 			LOG_S("pool", x->facts->pool.name), LOG_U("status", (uint64_t)x->status),
@@ -427,7 +446,7 @@ outcome_take_back(const struct exchange *x)
 {
 	const struct endpoint *ep = x->engine->ep;
 
-	if (ep_tag(x->w->seg, ep->slot) != ep->tag ||
+	if (!of_this_life(x) ||
 		!eject_take_back(x->w->seg, ep->slot, clock_ms(), &x->facts->pool.ejection))
 		return;
 	log_info("endpoint back, its last failure was the request's", LOG_S("url", ep->url),

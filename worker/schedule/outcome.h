@@ -50,6 +50,11 @@ void outcome_begun(const struct exchange *x);
  */
 void outcome_bad(const struct exchange *x);
 /*
+ * The engine may have restarted, or serve something else by now: the master looks at it.  Beside the outcome, which
+ * does not depend on it.
+ */
+void outcome_doubt(const struct exchange *x);
+/*
  * An answered lookup that says that the engine has no room; nothing for any other answer.  outcome_good() and
  * outcome_bad() see it themselves of prefill and decode answers: such an answer is neither good nor bad.
  */

@@ -6,6 +6,7 @@
 #include "shm/core/rcu.h"
 #include "shm/eject.h"
 #include "shm/load.h"
+#include "shm/restart.h"
 #include "shm/table.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
@@ -110,6 +111,7 @@ reservation_again(struct worker *w, struct reservation *r, uint32_t tokens)
 	t = rcu_enter(w->seg, w->slot);
 	if (find_limit(t, r, &limit) && load_reserve(w->seg, w->slot, r->ep->slot, limit)) {
 		r->state = RESERVATION_HELD;
+		r->life = restart_life(w->seg, r->ep->slot);
 		r->tokens = load_tokens_add(w->seg, w->slot, r->ep->slot, tokens);
 	}
 	/* The state after the reservation, as select_reserve() reads it: once an operator was told that

@@ -11,6 +11,7 @@
 #include "shm/base/conf.h"
 #include "shm/base/mem.h"
 #include "shm/load.h"
+#include "shm/restart.h"
 #include "shm/core/rcu.h"
 #include "shm/core/seg.h"
 

@@ -57,7 +57,7 @@ has_port(void *f)
 	return row_of(((struct fake *)f)->url)->bootstrap_port != 0;
 }
 
-Test(learn, a_vllm_engine_is_up_before_it_has_said_anything)
+Test(learn, a_vllm_engine_is_up_before_all_of_it_is_known)
 {
 	struct fake *f = fake_new("127.0.0.1");
 
@@ -67,7 +67,7 @@ Test(learn, a_vllm_engine_is_up_before_it_has_said_anything)
 	one_pool(ROLE_DECODE, ENGINE_VLLM, "m");
 	go();
 	cr_assert(wait_for(is_up, f, 5000));
-	cr_assert_eq(f->nmodels, 0);
+	cr_assert_eq(f->nmodels, 1);
 	cr_assert(wait_for(has_version, f, 5000));
 	cr_assert_str_eq(row_of(f->url)->version, "0.33.0");
 	cr_assert_eq(row_of(f->url)->max_context, 8192);
@@ -216,6 +216,53 @@ Test(learn, another_engine_may_come_back)
 	cr_assert_eq(row_of(f->url)->bootstrap_port, 0, "nor its port");
 }
 
+static bool
+has_new_port(void *f)
+{
+	return row_of(((struct fake *)f)->url)->bootstrap_port == 9002;
+}
+
+Test(learn, another_port_is_published_before_it_is_up_again)
+{
+	struct fake *f = fake_new("127.0.0.1");
+	uint64_t life;
+
+	f->info = INFO("prefill", "9001");
+	one_pool(ROLE_PREFILL, ENGINE_SGLANG, "m");
+	go();
+	cr_assert(wait_for(is_up, f, 5000));
+	life = restart_life(seg, endpoint_of(f->url)->engine.slot);
+	f->info = INFO("prefill", "9002");
+	for (uint64_t end = clock_ms() + 5000; !has_new_port(f); run_for(1)) {
+		cr_assert_lt(clock_ms(), end);
+		if (restart_life(seg, endpoint_of(f->url)->engine.slot) != life)
+			cr_assert(has_new_port(f) || state_of(f) != EP_UP);
+	}
+	cr_assert(wait_for(is_up, f, 5000));
+	cr_assert_eq(restart_life(seg, endpoint_of(f->url)->engine.slot), life + 1);
+}
+
+Test(learn, what_is_known_later_is_no_new_life)
+{
+	struct fake *f = fake_new("127.0.0.1");
+	uint64_t life;
+
+	f->info = JSON("{\"disaggregation_mode\":\"prefill\"}");
+	one_pool(ROLE_PREFILL, ENGINE_SGLANG, "m");
+	go();
+	cr_assert(wait_for(is_up, f, 5000));
+	life = restart_life(seg, endpoint_of(f->url)->engine.slot);
+	f->info = INFO("prefill", "9002");
+	cr_assert(wait_for(has_new_port, f, 5000));
+	cr_assert_eq(restart_life(seg, endpoint_of(f->url)->engine.slot), life);
+}
+
+static bool
+says_decode(void *f)
+{
+	return strcmp(runtime_of(f)->mode, "decode") == 0;
+}
+
 Test(learn, it_is_asked_again)
 {
 	struct fake *f = fake_new("127.0.0.1");
@@ -231,13 +278,16 @@ Test(learn, it_is_asked_again)
 	cr_assert_eq(row_of(f->url)->nmodels, 2);
 	cr_assert_eq(row_of(f->url)->bootstrap_port, 9001, "what it said before stays");
 	f->models = SILENT; /* and delays neither the health probe nor the other query */
-	f->info = INFO("decode", "9001");
-	unsigned asked = f->nhealth;
+	unsigned asked = f->nhealth, info = f->ninfo;
 	run_for(3000 + 15 * 50 * 3 / 2 + 300);
 	cr_assert_eq(state_of(f), EP_UP);
 	cr_assert_geq(f->nhealth, asked + 50);
+	cr_assert_gt(f->ninfo, info);
 	cr_assert_eq(row_of(f->url)->nmodels, 2);
-	cr_assert_str_eq(runtime_of(f)->mode, "decode");
+	f->models = MODELS("{\"id\":\"a\"}");
+	f->info = INFO("decode", "9001");
+	cr_assert(wait_for(says_decode, f, 3000 + 5000)); /* the list may be awaited again */
+	cr_assert_eq(row_of(f->url)->nmodels, 1);
 	cr_assert_str_eq(
 		contradiction(f), "listed as prefill engine, but says it is a decode engine");
 }
