@@ -395,6 +395,23 @@ def test_an_engine_that_says_it_is_the_clients_fault(world):
     assert all(e.asked.empty() for e in s.d)
 
 
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_refusal_is_no_stream_without_an_end(world, chat):
+    """The client has the refusal whole, and its connection goes on."""
+    r, _, d = world.pd(1, 2, pool=POOL)
+    for e in d:
+        e.fault("refuse", status=400, count=-1)
+    with r.client() as c:
+        for _ in range(3):
+            a = c.post(path_of(body_of(chat)), body_of(chat))
+            assert (a.status, a.error["message"]) == (400, "simulated refusal") and not c.buf
+        for e in d:
+            e.tell("/sim/fault", kind="none")
+        body = body_of(chat)
+        assert c.request("POST", path_of(body), body).head().status == 200
+        is_whole(body, list(c.events()))
+
+
 def test_only_the_end_is_missing(world):
     """Nobody is asked for an end."""
     s = Scripted(world, usage={"include_usage": True})

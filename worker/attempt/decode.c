@@ -226,7 +226,7 @@ ended_too_soon(struct attempt *a)
 		return false;
 	if (d->keep)
 		return d->status == 200 && !d->sse;
-	return !a->sse.done && resume_may(job);
+	return resume_follows(job, d) && !a->sse.done && resume_may(job);
 }
 
 /* Ends a stream whose events have passed unchanged, except those that were followed or
