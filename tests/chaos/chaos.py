@@ -60,6 +60,8 @@ async def figures(o, fleet, clients, storm, oracle):
         print(f"blocks that died with {len(storm.killed)} killed workers: {getattr(oracle, 'orphans', 0)} handoffs")
     if getattr(oracle, "unread", 0):
         print(f"blocks that nothing but being read frees, and whose decode engine failed then (LMCache): {oracle.unread} handoffs")
+    if getattr(oracle, "unreachable", 0):
+        print(f"blocks whose engine named an address that nobody can reach: {oracle.unreachable} handoffs")
     for one in sorted(storm.missing):
         print(f"not there yet: {one}")
 

@@ -8,9 +8,11 @@ import time
 from collections import Counter
 
 from fleet import OF_POOL, OF_ROUTER, peer_ports
+from procs import free_port
 
 BEFORE_THE_ANSWER = ("fail", "status", "no_answer", "reset", "half_head", "garbage", "empty200", "slow", "close_keepalive", "vanish", "refuse")
 IN_THE_ANSWER = ("stall", "reset_mid_stream", "truncate", "bad_chunk", "error_event")
+REFUSALS = (400, 401, 403, 404)  # a wrong key, another model, a role that is not this engine's
 OF_NOTICES = ("notice_none", "notice_twice", "notice_unknown", "notice_garbage")
 
 
@@ -22,7 +24,8 @@ class Storm:
         self.dead = set()  # all we have killed
         self.missing = set()  # what this router or machine cannot
         self.table = (
-            (14, self.sim_fault), (4, self.stop_engine), (3, self.kill_engine), (2, self.stop_worker), (1, self.stop_notifier), (2, self.bad_wire),
+            (14, self.sim_fault), (4, self.misbehave), (1, self.absurd_load), (2, self.next_life), (1, self.drain_and_stop),
+            (4, self.stop_engine), (3, self.kill_engine), (2, self.stop_worker), (1, self.stop_notifier), (2, self.bad_wire),
             (2, self.sick_health), (2, self.drain), (2, self.reload), (1, self.kill_notifier), (0.3, self.new_generation), (1, self.garbage_reload),
             *(() if kill_workers else ((1, self.kill_one_worker),)))
 
@@ -83,6 +86,80 @@ class Storm:
             more["delay_ms"] = self.rng.choice((20, 100, 300))
         await e.ask("POST", "/sim/fault", {"kind": kind, **more})
         self.note("fault " + kind, e.name, more)
+
+    async def for_a_while(self, e, path, on, off):
+        """Tells the engine `on`, and some seconds later `off`."""
+        await e.ask("POST", path, on)
+
+        async def well():
+            with contextlib.suppress(OSError, asyncio.TimeoutError, AssertionError):
+                await e.ask("POST", path, off)
+        self.later(self.rng.uniform(1, 5), well)
+
+    async def misbehave(self):
+        """An engine answers, and what it answers is of no use: for seconds, not for some requests."""
+        e = self.engine()
+        if e is None:
+            return
+        kinds = [{"kind": "slow", "factor": 10}, {"kind": "status", "status": 429}]
+        kinds += [{"kind": "status", "status": status} for status in REFUSALS]
+        if e.role == "prefill" and e.pool == "nixl":
+            kinds += [{"kind": "null_kv"}, {"kind": "kv_unreachable"}, {"kind": "kv_unreachable"}]
+        fault = self.rng.choice(kinds)
+        if fault.get("status") in REFUSALS:
+            self.clients.refused_until = self.clock() + MISBEHAVES
+        await self.for_a_while(e, "/sim/fault", {**fault, "count": -1}, {"kind": "none"})
+        self.note(" ".join(str(v) for v in fault.values()) + " for a while", e.name)
+
+    async def absurd_load(self):
+        e = self.engine()
+        if e is None:
+            return
+        figures = self.rng.choice(({"waiting": 10**9}, {"waiting": 20, "fixed": True}))
+        await self.for_a_while(e, "/sim/load", figures, {"waiting": 0})
+        self.note("absurd load", e.name, figures)
+
+    async def next_life(self):
+        """An engine restarts as something else, and later as what it was."""
+        e = self.engine()
+        if e is None:
+            return
+        changed = {"model": "another-model"}
+        if e.pool == "sglang" and self.rng.random() < 0.6:
+            changed = {"bootstrap-port": free_port(self.fleet.wire.here)}
+            changed.update({} if e.role == "prefill" else {"role": "prefill"})
+        e.kill(signal.SIGKILL)
+        e.p.wait()
+        self.note("next life", e.name, changed)
+        self.clients.refused_until = self.clock() + MISBEHAVES
+
+        async def other():
+            e.start(**changed)
+            self.later(self.rng.uniform(1, 4), former)
+
+        async def former():
+            if e.up():
+                e.kill(signal.SIGKILL)
+                e.p.wait()
+                e.start()
+        self.later(self.rng.choice((0.1, 1)), other)
+
+    async def drain_and_stop(self):
+        """As an operator replaces an engine."""
+        e = self.engine(drained=False)
+        if e is None or e in self.fleet.removed:
+            return
+        url, e.drained = e.entry()["url"], True
+
+        async def replace():
+            if await self.tell("drain", url, "--wait", "--timeout", "15") and e.up() and not e.stopped:
+                self.note("drained and stopped", e.name)
+                e.kill(signal.SIGTERM)
+                e.p.wait()
+                e.start()
+            await self.tell("undrain", url)
+            e.drained = False
+        self.later(0, replace)
 
     async def stop_engine(self):
         e, seconds = self.engine(), self.rng.uniform(0.1, 3)
@@ -246,4 +323,5 @@ class Storm:
         return code == 0
 
 
+MISBEHAVES = 10  # seconds from a fault that refuses requests until no client hears of it any more
 OF_ROUTER_DRAIN = float(OF_ROUTER["drain_timeout"].removesuffix("s"))

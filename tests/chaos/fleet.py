@@ -56,13 +56,15 @@ class Engine(Process):
             else:
                 self.init, self.alloc = [port(host), port(host)], [port(host), port(host)]
                 args.update({"receiver-ports": ",".join(map(str, self.init)), "alloc-ports": ",".join(map(str, self.alloc)), "skip-last": 1})
-        self.args = [BIN / "pdsim"] if ns is None else ["nsenter", f"--net=/proc/{ns}/ns/net", BIN / "pdsim"]
-        self.args += [x for k, v in args.items() for x in (f"--{k}", str(v))]
+        self.program = [BIN / "pdsim"] if ns is None else ["nsenter", f"--net=/proc/{ns}/ns/net", BIN / "pdsim"]
+        self.args = args
         self.start()
 
-    def start(self):
+    def start(self, **changed):
+        """A new process; `changed`: options that this life alone has."""
         self.starts += 1
-        super().__init__(self.args, self.fleet.world.file(f"{self.name}.log"), self.fleet.world.dir)
+        args = [x for k, v in {**self.args, **changed}.items() for x in (f"--{k}", str(v))]
+        super().__init__([*self.program, *args], self.fleet.world.file(f"{self.name}.log"), self.fleet.world.dir)
         line = self.p.stdout.readline().decode()
         assert "listening" in line, f"{self.name} does not start: {self.log()}"
         self.p.stdout.close()
@@ -79,7 +81,7 @@ class Engine(Process):
         if self.pool == "mooncake" and self.role == "prefill":
             more = {"bootstrap_port": self.bootstrap}
         if self.pool == "p2p_nccl":
-            more = {"kv_addr": f":{self.args[self.args.index('--side-port') + 1]}"}
+            more = {"kv_addr": f":{self.args['side-port']}"}
         return {"url": self.fleet.seen_at.get(self, self.url), "max_inflight": MAX_INFLIGHT, **more}
 
     def up(self):
@@ -261,6 +263,7 @@ class Fleet:
             e.stop_for_now(False)
             await e.ask("POST", "/sim/fault", {"kind": "none"})
             await e.ask("POST", "/sim/health", {"status": 200})
+            await e.ask("POST", "/sim/load", {"waiting": 0})
             if e.drained:
                 await self.ctl("undrain", e.entry()["url"])
                 e.drained = False

@@ -201,6 +201,7 @@ class Clients:
         self.outcomes, self.errors, self.bad, self.lost, self.kinds = Counter(), Counter(), [], {}, Counter()
         self.calm, self.calm_outcomes = False, Counter()
         self.gone, self.number, self.in_flight_max, self.slowest = {}, 0, 0, (0, None)
+        self.refused_until = 0  # an engine refuses what it should serve until then, and its partners may be away
         self.excused_until = 0  # idle connections may be closed under us until then: a generation drains
 
     # --- one request ---
@@ -423,6 +424,8 @@ class Clients:
             if a.status == 429 and "retry-after" not in a.headers:
                 return self.wrong(req, a, "429 without Retry-After")
             self.errors[f"{a.status} {code}"] += 1
+        elif a.status in (400, 401, 403, 404) and self.clock() < self.refused_until:
+            self.errors[f"{a.status} of an engine"] += 1
         elif a.status in (429, 500, 503) and code in (a.status, str(a.status), None):
             self.errors[f"{a.status} of an engine"] += 1
         else:

@@ -86,10 +86,12 @@ class Oracle:
     async def left_at_engines(self):
         """What engines hold and run.  Blocks of a request whose worker was killed are for the engine's timeout: the only one who knew their
         names is dead.  Such a request has no line in the log, its worker would have written one."""
-        left, orphans, unread, ends = [], 0, 0, None
+        left, orphans, unread, unreachable, ends = [], 0, 0, 0, None
         for e in self.fleet.engines:
             here = json.loads(await e.ask("GET", "/sim/held"))
             rooms = (await e.metrics())["pdsim:open_rooms"]
+            unreachable += sum(h["unreachable"] for h in here["held"])
+            here["held"] = [h for h in here["held"] if not h["unreachable"]]
             if here["held"]:
                 ends = ends or self.ends()
                 mine = [h for h in here["held"] if not self.orphan(h, ends)]
@@ -99,7 +101,7 @@ class Oracle:
             if here["held"] or here["running"] or rooms:
                 left.append({"engine": e.name, "held": len(here["held"]), "running": here["running"][:5], "open_rooms": rooms,
                              "whose": self.by_end(here["held"], ends)})
-        self.orphans, self.unread = orphans, unread
+        self.orphans, self.unread, self.unreachable = orphans, unread, unreachable
         return left
 
     def by_end(self, held, ends):
