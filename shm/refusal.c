@@ -228,9 +228,26 @@ refusal_text(const struct seg *seg, uint32_t ep)
 	return (word & KEY) != 0 ? "engine refuses our key" : "engine refuses what others accept";
 }
 
+/* --- requests that fail everywhere ---------------------------------------------------------- */
+
+void
+refusal_failed_alike(struct seg *seg, uint32_t ep, uint64_t now_ms)
+{
+	(void)shm_xchg(&seg->refusals[ep].failed_alike_ms, now_ms);
+}
+
+bool
+refusal_fails_alike(const struct seg *seg, uint32_t ep, uint64_t now_ms)
+{
+	const uint64_t ms = shm_load(&seg->refusals[ep].failed_alike_ms);
+
+	return ms != 0 && now_ms < ms + FAILED_ALIKE_MS;
+}
+
 void
 refusal_begin(struct seg *seg, uint32_t ep)
 {
 	(void)shm_xchg(word_of(seg, ep), 0);
+	(void)shm_xchg(&seg->refusals[ep].failed_alike_ms, 0);
 	window_forget(seg->refusals[ep].answers);
 }

@@ -28,6 +28,7 @@ struct table_pool;
 
 #define REFUSAL_FIRST_MS 1000u    /* for how long refusals are believed first; doubled each time */
 #define REFUSAL_LONGEST_MS 60000u /* the highest value that REFUSAL_FIRST_MS is doubled to */
+#define FAILED_ALIKE_MS 10000u    /* for how long a request that failed everywhere is remembered */
 
 /* The engine has accepted a request: its answer is 2xx.  Returns true if its refusals had been contradicted. */
 bool refusal_accepted(struct seg *seg, uint32_t ep, uint64_t now_ms);
@@ -56,6 +57,11 @@ bool refusal_contradicted(struct seg *seg, uint32_t ep, int status);
 bool refusal_is_contradicted(const struct seg *seg, uint32_t ep);
 /* For log and status: "engine refuses our key"; NULL: no refusal is contradicted. */
 const char *refusal_text(const struct seg *seg, uint32_t ep);
+
+/* A request failed on the engine and on another one, and no engine served it: the request is to blame. */
+void refusal_failed_alike(struct seg *seg, uint32_t ep, uint64_t now_ms);
+/* Such a request came within the last FAILED_ALIKE_MS: a failure needs an engine that serves the request. */
+bool refusal_fails_alike(const struct seg *seg, uint32_t ep, uint64_t now_ms);
 
 /* Master: its slot begins a new life. */
 void refusal_begin(struct seg *seg, uint32_t ep);

@@ -139,6 +139,9 @@ struct refusal {
 	_Alignas(SHM_LINE) uint64_t word;
 	/* requests refused and accepted, in the two halves of a window (shm/window.h).  W: CAS by all */
 	uint64_t answers[2];
+	/* clock_ms() when a request last failed here and on another engine, and no engine served it;
+	 * 0 = never.  W: exchange by all */
+	uint64_t failed_alike_ms;
 };
 
 /* How `count` and `tokens` are packed, the rest of them in load_word.h ... */

@@ -214,6 +214,24 @@ def test_a_poisonous_request_that_goes_to_one_engine_first(world, policy):
     assert not ejected(r) and r.metric("attempts_failed_total") == 18
 
 
+def test_poisonous_requests_without_a_budget(world):
+    """Once some have failed on two engines, those that fail on one and are not tried again charge nobody."""
+    r, _, d = fleet(world, retry_budget=0)
+    poison(d, "fail")
+    assert min(r.complete("poison").status for _ in range(40)) == 500 and not ejected(r)
+    assert 10 <= r.metric("attempts_failed_total") - 40 < 20
+
+
+def test_a_broken_engine_among_poisonous_requests(world):
+    """It fails what the other engine serves."""
+    r, _, d = fleet(world)
+    poison(d, "fail")
+    assert min(r.complete("poison").status for _ in range(10)) == 500
+    d[0].fault("fail", count=-1)
+    until_ejected(r, d[0], lambda: [r.complete(x) for x in ("poison", "a", "b", "c", "d", "e")])
+    assert not ejected(r, d[1])
+
+
 def test_two_broken_engines_of_three_are_charged(world):
     """Where a third engine serves, the two that failed are at fault."""
     r, _, d = fleet(world, nd=3, max_ejected=67)

@@ -160,6 +160,15 @@ doubtful(struct attempt *a, enum leg_kind kind, enum failure_cause cause)
 	       replaceable(a) && budget_allows(job) && outcome_doubtful(&x);
 }
 
+/* Returns true if only an engine that serves the request can show that this engine is at fault. */
+static bool
+may_fail_alike(struct attempt *a, enum leg_kind kind)
+{
+	const struct exchange x = leg_exchange(a, kind, TALLY_GOOD);
+
+	return suspects_failed(a->branch, kind) || outcome_fails_alike(&x);
+}
+
 static struct failure
 facts_of(struct attempt *a, enum leg_kind kind, enum failure_cause cause)
 {
@@ -184,7 +193,7 @@ facts_of(struct attempt *a, enum leg_kind kind, enum failure_cause cause)
 			   (answers_others(a, kind) || had_little_time(a, kind)),
 		.doubtful = doubtful(a, kind, cause),
 		.refused = suspects_refused(a->branch, kind),
-		.failed = suspects_failed(a->branch, kind),
+		.failed = may_fail_alike(a, kind),
 		.trial = a->reserved.of[attempt_role_of(a, kind)].trial != 0,
 	};
 }

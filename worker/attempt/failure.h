@@ -42,8 +42,10 @@ struct failure {
 	bool excused;
 	bool doubtful; /* a refusal: another engine accepts requests and may be asked (outcome.h) */
 	bool refused;  /* another engine has refused this leg of the branch before */
-	bool failed;   /* ... or has failed it: a suspect (suspects.h) */
-	bool trial;    /* the request was the engine's half-open trial */
+	/* another engine has failed this leg of the branch before (suspects.h), or requests have lately failed
+	 * on this engine and on another one (outcome.h) */
+	bool failed;
+	bool trial; /* the request was the engine's half-open trial */
 };
 
 /* The engine at fault: recorded for the endpoint (outcome.h). */
@@ -53,7 +55,7 @@ enum fault {
 	FAULT_ENGINE,  /* this leg's engine */
 	FAULT_BOTH,    /* an ambiguous timeout: either engine may have caused it */
 	FAULT_REFUSAL, /* this leg's engine or the client: what another engine says decides */
-	FAULT_REQUEST, /* a second engine failed: the request is to blame, unless an engine serves it */
+	FAULT_REQUEST, /* this leg's engine if another engine serves the request; else the request */
 };
 
 enum failure_action {

@@ -128,6 +128,14 @@ suspects_drop_last(struct branch *b)
 	drop(b, all->n - 1);
 }
 
+/* Returns true if an engine that accepts the request shows that the suspect is at fault.  Where the suspect had
+ * accepted it too, and failed later, only the end of the answer shows that. */
+static bool
+is_contradicted(const struct suspect *s)
+{
+	return s->as == SUSPECT_REFUSED || (s->as == SUSPECT_FAILED && s->status / 100 != 2);
+}
+
 void
 suspects_accepted(struct attempt *a, enum leg_kind kind)
 {
@@ -137,9 +145,9 @@ suspects_accepted(struct attempt *a, enum leg_kind kind)
 	for (uint32_t i = all == NULL ? 0 : all->n; i-- > 0;) {
 		const struct exchange x = of_suspect(b, &all->of[i]);
 
-		if (all->of[i].kind != kind || all->of[i].as != SUSPECT_REFUSED)
+		if (all->of[i].kind != kind || !is_contradicted(&all->of[i]))
 			continue;
-		outcome_contradicted(&x);
+		(all->of[i].as == SUSPECT_REFUSED ? outcome_contradicted : outcome_bad)(&x);
 		drop(b, i);
 	}
 }
@@ -186,13 +194,16 @@ static void
 settle_failed(const struct branch *b, struct suspect *s, enum served how)
 {
 	const struct exchange x = of_suspect(b, s);
+	const bool alike = how == SERVED_BY_NONE && count(b, s->kind, false) > 1;
 
 	if (s->as == SUSPECT_FAILED && how == SERVED)
 		outcome_bad(&x);
 	else if (s->as == SUSPECT_FAILED)
 		outcome_excused(&x);
-	else if (how == SERVED_BY_NONE && count(b, s->kind, false) > 1)
+	else if (alike)
 		outcome_take_back(&x);
+	if (alike)
+		outcome_failed_alike(&x);
 }
 
 static void

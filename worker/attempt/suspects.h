@@ -9,7 +9,8 @@
  *	could not tell
  *
  * The first engine that fails is charged at once, since most failures are an engine's.  That charge is taken back if
- * the request fails on a second engine and no engine serves it.  An engine that refuses connections never becomes a
+ * the request fails on a second engine and no engine serves it.  While such requests come, the first engine is charged
+ * only once another engine serves the request: the retry budget may not suffice to try each of them again.  An engine that refuses connections never becomes a
  * suspect: it has not seen the request.
  *
  * Process: worker.
@@ -22,7 +23,7 @@
 
 enum suspected {
 	SUSPECT_CHARGED, /* the first failure of a leg: charged already */
-	SUSPECT_FAILED,  /* a further failure: not charged yet */
+	SUSPECT_FAILED, /* a further failure, or one while requests fail on several engines: not charged yet */
 	SUSPECT_REFUSED, /* not charged yet */
 };
 
@@ -34,7 +35,7 @@ bool suspects_refused(const struct branch *b, enum leg_kind kind);
 bool suspects_add(struct attempt *a, enum leg_kind kind, enum suspected as, enum tally_cause cause);
 /* No other engine could be asked: the last suspect is none any more. */
 void suspects_drop_last(struct branch *b);
-/* An engine has accepted the request of this leg: those that refused it are charged. */
+/* An engine has accepted the request of this leg: those that did not, and are not charged yet, are charged. */
 void suspects_accepted(struct attempt *a, enum leg_kind kind);
 /* Returns the refusal that was kept; NULL: none was. */
 const struct reply *suspects_refusal(const struct branch *b);

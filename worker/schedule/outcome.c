@@ -434,6 +434,21 @@ outcome_contradicted(const struct exchange *x)
 
 /* --- requests that fail on every engine ---------------------------------------------------------- */
 
+bool
+outcome_fails_alike(const struct exchange *x)
+{
+	return refusal_fails_alike(x->w->seg, x->engine->ep->slot, clock_ms());
+}
+
+void
+outcome_failed_alike(const struct exchange *x)
+{
+	const struct endpoint *ep = x->engine->ep;
+
+	if (ep_tag(x->w->seg, ep->slot) == ep->tag)
+		refusal_failed_alike(x->w->seg, ep->slot, clock_ms());
+}
+
 void
 outcome_excused(const struct exchange *x)
 {

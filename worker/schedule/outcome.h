@@ -81,6 +81,10 @@ void outcome_contradicted(const struct exchange *x);
 
 /* --- requests that fail on every engine */
 
+/* Requests have lately failed on the engine and on another one: that this one fails proves nothing yet. */
+bool outcome_fails_alike(const struct exchange *x);
+/* The request failed on the engine and on another one, and no engine served it. */
+void outcome_failed_alike(const struct exchange *x);
 /* The engine failed, but the request is to blame: neither good nor bad. */
 void outcome_excused(const struct exchange *x);
 /* The same of an engine that outcome_bad() has charged. */

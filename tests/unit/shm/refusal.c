@@ -97,6 +97,17 @@ Test(shm_refusal, a_slot_begins_without_a_past)
 
 /* --- shares -------------------------------------------------------------------------------------- */
 
+Test(shm_refusal, requests_that_fail_everywhere_are_remembered)
+{
+	cr_assert_not(refusal_fails_alike(seg, 0, 500), "never");
+	refusal_failed_alike(seg, 0, 1000);
+	cr_assert(refusal_fails_alike(seg, 0, 1000 + FAILED_ALIKE_MS - 1));
+	cr_assert_not(refusal_fails_alike(seg, 1, 1000), "another engine");
+	cr_assert_not(refusal_fails_alike(seg, 0, 1000 + FAILED_ALIKE_MS));
+	refusal_begin(seg, 0);
+	cr_assert_not(refusal_fails_alike(seg, 0, 1000), "a new life");
+}
+
 static bool
 far_above(uint32_t bad, uint32_t good, uint32_t others_bad, uint32_t others_good)
 {
