@@ -104,7 +104,7 @@ too_many_of_all(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint32_t pe
 static bool
 enabled(const struct conf_ejection *conf)
 {
-	return conf->failures != 0 || conf->rate != 0;
+	return conf->failures != 0 || conf->rate != 0 || conf->slow != 0;
 }
 
 /* One of the configured endpoints always stays. */
@@ -214,7 +214,7 @@ put_out(struct seg *seg, const struct table_pool *tp, enum role role, uint32_t e
 			return 0;
 		old = seen;
 		ms = time_of(&tp->ejection, level);
-		out = make(HALF_OPEN_OUT | (old & EJECT_REACHED), level, failures_of(old),
+		out = make(HALF_OPEN_OUT | (refused ? 0 : EJECT_REACHED), level, failures_of(old),
 			now_ms + ms);
 		seen = shm_cas(word, old, out);
 	} while (seen != old);

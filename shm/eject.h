@@ -85,8 +85,8 @@ void eject_good_answer(
  */
 uint64_t eject_bad_answer(struct seg *seg, const struct table_pool *tp, enum role role, uint32_t ep,
 	bool reached, uint64_t now_ms);
-/* Its failures are so many more than those of others that they need not be in a row.  The caller has
- * reported the last one.  Returns the same. */
+/* Its failures are so many more than those of others that they need not be in a row, and the caller has
+ * reported the last one; or its engine is slow.  Returns the same. */
 uint64_t eject_at_once(
 	struct seg *seg, const struct table_pool *tp, enum role role, uint32_t ep, uint64_t now_ms);
 /* A failure that was reported was not the endpoint's.  Returns true if the endpoint is back: it would

@@ -24,6 +24,7 @@
 #include "shm/busy.h"
 #include "shm/eject.h"
 #include "shm/load_word.h"
+#include "shm/pace.h"
 #include "shm/refusal.h"
 #include "shm/restart.h"
 #include "shm/tally.h"
@@ -386,6 +387,7 @@ ep_slot_begin(struct seg *seg, uint32_t ep)
 	tally_begin(seg, ep);
 	refusal_begin(seg, ep);
 	restart_begin(seg, ep);
+	pace_begin(seg, ep);
 	ep_scrape_set(seg, ep, &(struct ep_scrape){0});
 	shm_store(&e->tag, e->tag + 1);
 	shm_store(&e->state, (uint64_t)EP_STARTING);

@@ -197,7 +197,6 @@ list_picks(struct table_builder *b, const struct table *t, uint32_t pool, enum r
 		if (picks->weight > p->max_weight[role])
 			p->max_weight[role] = picks->weight;
 		p->turns[role][picks->group] += picks->weight;
-		p->weighted[role] |= picks->weight != p->picks[role]->weight;
 		picks++;
 	}
 }

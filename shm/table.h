@@ -92,7 +92,6 @@ struct table_pool {
 	uint32_t n[ROLE_N];
 	const struct table_pick *picks[ROLE_N]; /* its endpoints, in the table's order */
 	uint32_t max_weight[ROLE_N];            /* of those */
-	bool weighted[ROLE_N];                  /* not all of the same weight */
 	/* [group]: sum of weights: after so many choices a round robin is at its start again */
 	uint32_t turns[ROLE_N][TABLE_GROUPS];
 };

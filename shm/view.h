@@ -11,6 +11,7 @@
 
 #include "shm/core/atomic.h"
 #include "shm/eject.h"
+#include "shm/pace.h"
 #include "shm/core/seg.h"
 
 /* Why requests avoid an endpoint that is up; a higher value is a stronger reason.  A selection's
@@ -23,6 +24,7 @@ struct ep_view {
 	uint32_t tag;
 	uint32_t count, tokens, foreign;
 	uint64_t ramp_from_ms; /* 0: at full weight */
+	uint64_t share;        /* 0: it has its whole weight; shm/pace.h */
 };
 
 /* Of both words; most endpoints are neither. */
@@ -59,6 +61,7 @@ ep_view(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t foreign_ma
 		.foreign = ep_word_foreign(foreign, now_ms, foreign_max_age_ms),
 		.away = ep_away(eject, shm_load(&e->busy), now_ms),
 		.ramp_from_ms = up_ms > back_ms ? up_ms : back_ms,
+		.share = share_word(seg, ep),
 	};
 }
 

@@ -166,8 +166,15 @@ struct conf_ejection {
 	uint32_t rate;     /* percentage of failed answers that ejects; 0: this check is off */
 	/* highest percentage of a role's endpoints that may be ejected at once */
 	uint32_t max_percent;
+	uint32_t slow;    /* 1: an engine that is slower than its peers is ejected, too */
 	uint64_t time_ms; /* time of the first ejection; doubled after each failed trial */
 	uint64_t max_ms;  /* up to this, >= time_ms */
+};
+
+/* When an engine is slow: the master compares engines of one role. */
+struct conf_outlier {
+	uint32_t factor;      /* times the median of its peers; 0: engines are not compared */
+	uint32_t min_samples; /* that an engine needs to be compared */
 };
 
 /* The queue: requests that wait for a slot. */
@@ -197,6 +204,7 @@ struct conf_pool {
 	struct conf_timeouts timeouts;
 	struct conf_rescue rescue;
 	struct conf_ejection ejection;
+	struct conf_outlier outlier;
 	struct conf_queue queue;
 	int queue_size_line;                   /* line of `queue_size`; 0: the default holds */
 	char *priority_header;                 /* of an integer, the lowest goes first; or NULL */

@@ -89,6 +89,8 @@ struct ep_word {
 	/* whether its engine reported that it has no room, and for how long: shm/busy.h.  W: CAS
 	 * by all */
 	uint64_t busy;
+	/* which part of its weight it has while its engine is slow: shm/pace.h.  W: master */
+	uint64_t share;
 	/* last running << 32 | waiting, for metrics. W: master */
 	_Alignas(SHM_LINE / 2) uint64_t scraped;
 	uint64_t kv_usage_ppm; /* last KV usage, parts per million.  W: master */
@@ -131,6 +133,8 @@ struct tally {
 	uint64_t good_ms;
 	/* clock_ms of the last bytes of a good answer; 0: none.  W: exchange by all */
 	uint64_t alive_ms;
+	/* how long its engine takes, a mean that decays: shm/pace.h.  W: CAS by all */
+	uint64_t pace;
 };
 
 /* One per endpoint slot: whether the 4xx of its engine are the clients' mistakes (shm/refusal.h). */

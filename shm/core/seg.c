@@ -40,7 +40,7 @@ static_assert(sizeof(struct ep_word) == SHM_LINE, "no two endpoints share a line
 static_assert(sizeof(struct tally) == SHM_LINE, "no two endpoints share a line");
 static_assert(sizeof(struct refusal) == SHM_LINE, "no two endpoints share a line");
 static_assert(offsetof(struct ep_word, count) == 0, "a selection reads one half");
-static_assert(offsetof(struct ep_word, busy) < SHM_LINE / 2, "a selection reads one half");
+static_assert(offsetof(struct ep_word, share) < SHM_LINE / 2, "a selection reads one half");
 static_assert(offsetof(struct ep_word, scraped) == SHM_LINE / 2, "a selection reads one half");
 static_assert(offsetof(struct proc_slot, journal) == SHM_LINE, "the journal has its own line");
 static_assert(offsetof(struct proc_slot, seq) < 2 * SHM_LINE, "an operation writes one line");

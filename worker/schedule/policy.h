@@ -17,7 +17,6 @@ struct policy_view {
 	const struct table_pick *picks;
 	uint32_t n;
 	uint32_t max_weight; /* of the picks */
-	bool weighted;       /* they differ */
 
 	uint64_t groups;       /* bit per group number that may be chosen */
 	const uint32_t *avoid; /* endpoint slots that may not, navoid of them */
@@ -56,12 +55,48 @@ struct candidate {
 /* WEIGHT_ONE is weight 1 of the configuration: an endpoint that has just recovered has a part of it. */
 #define WEIGHT_ONE 256u
 
-/* Weight under slow start: rises from almost nothing, in a straight line. */
+/* 64 random bits (xorshift: for choosing, not for secrets). */
+static inline uint64_t
+policy_rnd(const struct policy_view *v)
+{
+	uint64_t x = *v->rnd;
+
+	x ^= x << 13;
+	x ^= x >> 7;
+	x ^= x << 17;
+	return *v->rnd = x;
+}
+
+/* A random number below n, n > 0. */
+static inline uint32_t
+policy_rnd_below(const struct policy_view *v, uint32_t n)
+{
+	return (uint32_t)((policy_rnd(v) >> 32) * n >> 32);
+}
+
+#define PROBE_ONE_IN                                                                               \
+	64 /* looks at a slow endpoint that gets too few requests to be seen fast again */
+
+/* Of a slow endpoint: the part of its weight that the master leaves it (shm/pace.h).  Now and then a look takes it for
+ * a fast one, if it is starved: a policy that compares loads would leave it without any request. */
+static inline uint32_t
+policy_share(const struct policy_view *v, uint32_t weight, uint64_t share)
+{
+	if ((share & SHARE_STARVED) != 0 && policy_rnd_below(v, PROBE_ONE_IN) == 0)
+		return weight;
+	weight = weight * share_part(share) / SHARE_WHOLE;
+	return weight > 0 ? weight : 1;
+}
+
+/* Weight under slow start: rises from almost nothing, in a straight line.  Less if its engine is slow. */
 static inline uint32_t
 policy_weight(const struct policy_view *v, const struct table_pick *p, const struct ep_view *e)
 {
-	const uint32_t full = p->weight * WEIGHT_ONE;
+	uint32_t full = p->weight * WEIGHT_ONE;
 	uint64_t part;
+
+	if (e->share != 0)
+		full = policy_share(v, full, e->share);
 
 	if (e->ramp_from_ms == 0 || v->slow_start_ms == 0 ||
 		v->now_ms >= e->ramp_from_ms + v->slow_start_ms)
@@ -123,22 +158,3 @@ double policy_rank(const struct policy_view *v, uint32_t i, uint32_t weight);
 /* The endpoint that ranks highest of those that may be chosen and whose load, without this request, is
  * at most `most` per weight; or -1. */
 int policy_highest(const struct policy_view *v, double most);
-
-/* 64 random bits (xorshift: for choosing, not for secrets). */
-static inline uint64_t
-policy_rnd(const struct policy_view *v)
-{
-	uint64_t x = *v->rnd;
-
-	x ^= x << 13;
-	x ^= x >> 7;
-	x ^= x << 17;
-	return *v->rnd = x;
-}
-
-/* A random number below n, n > 0. */
-static inline uint32_t
-policy_rnd_below(const struct policy_view *v, uint32_t n)
-{
-	return (uint32_t)((policy_rnd(v) >> 32) * n >> 32);
-}

@@ -10,7 +10,6 @@
 int
 policy_power_of_two(struct policy_view *view)
 {
-	const bool even = !view->weighted && view->slow_start_ms == 0;
 	const uint32_t max = view->max_weight * WEIGHT_ONE;
 	struct candidate first = {0}, c;
 	int drawn = -1;
@@ -19,7 +18,7 @@ policy_power_of_two(struct policy_view *view)
 		const int i = (int)policy_rnd_below(view, view->n);
 
 		if (i == drawn || !policy_look(view, (uint32_t)i, &c) ||
-			(!even && policy_rnd_below(view, max) >= c.weight))
+			(c.weight < max && policy_rnd_below(view, max) >= c.weight))
 			continue;
 		if (drawn >= 0)
 			return policy_lighter(&c, &first) ? i : drawn;

@@ -26,7 +26,8 @@ heaviest(const struct policy_view *v)
 int
 policy_round_robin(struct policy_view *view)
 {
-	uint32_t i, round, max;
+	const uint32_t most = view->max_weight * WEIGHT_ONE;
+	uint32_t i, round, max = 0; /* the heaviest's weight; 0: no lighter one has been met */
 	struct candidate c;
 	int usable = -1;
 
@@ -34,11 +35,12 @@ policy_round_robin(struct policy_view *view)
 		return -1;
 	i = view->cursor % view->n;
 	round = view->cursor / view->n;
-	max = view->weighted || view->slow_start_ms > 0 ? heaviest(view) : 0;
 	/* the heaviest has a turn in every round: two are enough to meet it, unless it went meanwhile */
 	for (uint32_t k = 0; k < 2 * view->n; k++) {
 		if (policy_look(view, i, &c)) {
 			usable = (int)i;
+			if (c.weight < most && max == 0)
+				max = heaviest(view);
 			if (max == 0 || has_turn(round, c.weight, max))
 				break;
 		}

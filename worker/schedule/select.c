@@ -22,7 +22,6 @@ set_view(struct policy_view *v, const struct selection *s)
 		.picks = tp->picks[s->role],
 		.n = tp->n[s->role],
 		.max_weight = tp->max_weight[s->role],
-		.weighted = tp->weighted[s->role],
 		.groups = s->groups,
 		.avoid = s->avoid,
 		.navoid = s->navoid,

@@ -429,6 +429,7 @@ Test(shm_eject, at_once)
 	(void)bad(EP, NOW);
 	cr_assert_neq(eject_at_once(seg, &pool, ROLE_DECODE, EP, NOW), 0);
 	cr_assert_eq(eject_at_once(seg, &pool, ROLE_DECODE, EP, NOW), 0, "it is out");
+	cr_assert_not(eject_clear(seg, EP, true, NOW), "a probe does not show that it is better");
 	cr_assert_not(eject_clear(seg, EP, true, NOW), "it was reached");
 	ep_state_set(seg, 2, EP_DOWN);
 	cr_assert_eq(eject_at_once(seg, &pool, ROLE_DECODE, 0, NOW), 0, "too many");

@@ -125,9 +125,7 @@ Test(shm_table, picks_say_what_a_selection_needs)
 	cr_expect(table_serves(&picks[3], TABLE_ANY_MODEL));
 	cr_expect(table_serves(&picks[1], 1));
 	cr_expect_eq(pool->max_weight[ROLE_DECODE], 100);
-	cr_expect(pool->weighted[ROLE_DECODE]);
 	cr_expect_eq(pool->max_weight[ROLE_PREFILL], 50);
-	cr_expect_not(pool->weighted[ROLE_PREFILL], "one weight, however large");
 	cr_expect_eq(pool->turns[ROLE_DECODE][0], 1 + 1 + 7);
 	cr_expect_eq(pool->turns[ROLE_DECODE][2], 7);
 	cr_expect_eq(pool->turns[ROLE_DECODE][TABLE_GROUPS - 1], 100);

@@ -72,10 +72,8 @@ set_weights(const uint32_t *w, uint32_t n)
 {
 	view.n = n;
 	view.max_weight = 0;
-	view.weighted = false;
 	for (uint32_t i = 0; i < n; i++) {
 		picks[i].weight = (uint8_t)w[i];
-		view.weighted |= w[i] != w[0];
 		view.max_weight = w[i] > view.max_weight ? w[i] : view.max_weight;
 	}
 }
@@ -180,6 +178,32 @@ Test(policy, a_heavy_one_among_many_light_ones_gets_its_share)
 	set_weights(weights, 33);
 	for (enum policy_kind kind = 0; kind < POLICY_N; kind++)
 		expect_shares(kind, want, kind == POLICY_PREFIX ? 0.06 : 0.04);
+}
+
+/* An endpoint whose engine is slow: shm/pace.h. */
+Test(policy, a_slow_one_gets_the_part_of_its_weight_that_is_left)
+{
+	share_lower(seg, 2, SHARE_WHOLE / 4, false, 4 * 256);
+	for (enum policy_kind kind = 0; kind < POLICY_N; kind++)
+		expect_shares(kind, (double[]){4, 4, 1, 4}, 0.015);
+	share_restore(seg, 2);
+	for (enum policy_kind kind = 0; kind < POLICY_N; kind++)
+		expect_shares(kind, (double[]){1, 1, 1, 1}, 0.015);
+}
+
+/* One request in flight elsewhere: the weight leaves it without any request, and one look in 64 does not. */
+Test(policy, a_slow_one_without_requests_is_tried)
+{
+	for (int starved = 0; starved < 2; starved++) {
+		uint32_t n = 0;
+
+		for (uint32_t i = 0; i < N && !starved; i++)
+			cr_assert(i == 2 || load_reserve(seg, 0, i, 0));
+		share_lower(seg, 2, SHARE_WHOLE / 10, starved, 10 * 256);
+		for (uint64_t k = 0; k < ROUNDS; k++)
+			n += choose(policy_least_loaded, k) == 2;
+		cr_expect(starved ? n > ROUNDS / 128 && n < ROUNDS / 32 : n == 0, "%u", n);
+	}
 }
 
 /* --- which may not be chosen ------------------------------------------------------------------------- */
