@@ -525,6 +525,7 @@ attempt_decode_again(struct attempt *a)
 	reservation_answered(a->w, &a->reserved.of[ROLE_DECODE]);
 	a->leg[LEG_DECODE].keep = false;
 	sse_init(&a->sse);
+	a->timing.stretch_us = 0;
 	if (a->decode != DECODE_IDLE)
 		attempt_set_decode(a, DECODE_IDLE, WITHHELD_NOT);
 	if (a->kv == KV_DELIVERED)

@@ -102,6 +102,14 @@ enum kv_state {
 	KV_N
 };
 
+/* What timing.c measures.  Times are clock_us(). */
+struct timing {
+	uint64_t prefill_us; /* when the prefill leg was sent */
+	uint64_t decode_us;  /* when decode had all it needs */
+	/* the present stretch of decode's stream: since when, and the events before it; 0: none */
+	uint64_t stretch_us, stretch_events;
+};
+
 struct attempt {
 	struct worker *w;
 	struct branch *branch; /* NULL once detached */
@@ -136,6 +144,7 @@ struct attempt {
 
 	uint32_t decode_sends; /* how often decode was sent its request under the current id */
 	struct sse sse;        /* of the decode answer */
+	struct timing timing;  /* how long the engines take */
 	struct membuf event;   /* an incomplete event, if answers are rewritten */
 
 	struct facts *own_facts; /* detached: a copy */

@@ -153,8 +153,9 @@ compose_leg(struct leg *leg, struct leg_message *m)
 		a->t.of.text->query);
 	reservation_sent(a->w, &a->reserved.of[role]);
 	if (role == ROLE_PREFILL) {
+		a->timing.prefill_us = clock_us();
 		if (a->branch != NULL && a->branch->job->t_prefill_us == 0)
-			a->branch->job->t_prefill_us = clock_us();
+			a->branch->job->t_prefill_us = a->timing.prefill_us;
 		return true;
 	}
 	a->decode_sends++;

@@ -6,6 +6,7 @@
 #include "worker/attempt/deliver.h"
 #include "worker/attempt/failover.h"
 #include "worker/attempt/resume.h"
+#include "worker/attempt/timing.h"
 #include "worker/base/core.h"
 
 static void failed(struct attempt *a, enum failure_cause cause, enum req_end end);
@@ -69,6 +70,7 @@ decode_first(struct attempt *a)
 	}
 	if (status_ends_it(a))
 		return;
+	timing_begun(a);
 	if (speculative && !ok)
 		correct(a);
 	else if (speculative)
@@ -177,6 +179,8 @@ pass_payload(struct attempt *a, const struct span *pieces, size_t n, bool done)
 {
 	struct job *job = a->branch->job;
 
+	if (done && !job->facts.stream && n > 0)
+		timing_answered(a, pieces[n - 1].p, pieces[n - 1].n);
 	job->ops->payload(job, attempt_decode_leg(a), &a->sse, pieces, n, done);
 	branches_drop_text_if_sent(job);
 }
@@ -238,6 +242,8 @@ stream_ended(struct attempt *a)
 
 	if (a->sse.error) { /* vLLM's error in a stream, under a 200 */
 		(void)failover_outcome(a, LEG_DECODE, CAUSE_UNUSABLE);
+	} else if (job->facts.stream) {
+		timing_stream_ended(a);
 	}
 	failover_record_good(a, LEG_DECODE, TALLY_GOOD);
 	if (resume_follows(job, attempt_decode_leg(a)))
@@ -290,6 +296,10 @@ part_answered(struct attempt *a)
 		failed(a, CAUSE_UNUSABLE, END_DECODE_ANSWER);
 		return;
 	}
+	if (d->keep)
+		timing_answered(a, d->answer, d->answer_len);
+	else
+		timing_stream_ended(a);
 	failover_record_good(a, LEG_DECODE, TALLY_GOOD);
 	if (attempt_waits_for_prefill(a)) { /* deliver_prefill_part() continues */
 		attempt_set_decode(a, DECODE_WITHHELD, WITHHELD_PREFILL_PART);

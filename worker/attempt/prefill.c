@@ -8,6 +8,7 @@
 #include "worker/attempt/failover.h"
 #include "worker/attempt/release.h"
 #include "worker/attempt/rewrite.h"
+#include "worker/attempt/timing.h"
 #include "worker/base/core.h"
 #include "worker/schedule/outcome.h"
 #include "worker/schedule/plan.h"
@@ -27,6 +28,7 @@ static enum handoff
 take(struct attempt *a)
 {
 	struct job *job = a->branch->job;
+	enum handoff r;
 
 	if (a->leg[LEG_PREFILL].status != 200)
 		return HANDOFF_BAD;
@@ -34,7 +36,10 @@ take(struct attempt *a)
 	if (job->t_prefill_us != 0)
 		metric_observe(a->w->slab, job->facts.pool.id, H_PREFILL,
 			job->t_prefilled_us - job->t_prefill_us);
-	return attempt_take_handoff(a);
+	r = attempt_take_handoff(a);
+	if (r != HANDOFF_BAD)
+		timing_prefilled(a, job->t_prefilled_us);
+	return r;
 }
 
 /* Starts or continues decode, or sends decode the right parameters. */

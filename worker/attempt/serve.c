@@ -15,6 +15,7 @@
 #include "worker/attempt/resume.h"
 #include "worker/attempt/rewrite.h"
 #include "worker/attempt/suspects.h"
+#include "worker/attempt/timing.h"
 #include "worker/base/core.h"
 #include "worker/base/text.h"
 #include "worker/net/connpool.h"
@@ -141,6 +142,7 @@ tick(struct attempt *a, uint64_t now_ms)
 	for (enum leg_kind k = 0; k < LEG_N; k++)
 		if (a->life != ATTEMPT_OVER && leg_expired(&a->leg[k], now_ms))
 			leg_late(a, k);
+	timing_tick(a, now_ms);
 }
 
 /* --- jobs ---------------------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 #include "worker/request/stats.h"
 
 #include <event2/buffer.h>
+#include <math.h>
 #include <string.h>
 
 #include "proto/wire/prom.h"
@@ -10,6 +11,7 @@
 #include "shm/core/heritage.h"
 #include "shm/load.h"
 #include "shm/metrics.h"
+#include "shm/pace.h"
 #include "shm/queue.h"
 #include "shm/tally.h"
 #include "worker/base/core.h"
@@ -166,6 +168,22 @@ f_busy_answers(const struct about *a, double *ret)
 }
 
 static bool
+f_slow(const struct about *a, double *ret)
+{
+	*ret = share_slow(share_word(a->seg, a->ep->slot));
+	return true;
+}
+
+static bool
+f_token_seconds(const struct about *a, double *ret)
+{
+	const struct pace p = pace_unpack(pace_word(a->seg, a->ep->slot));
+
+	*ret = exp2((double)p.token / PACE_DOUBLE - PACE_TOKEN_SHIFT) / 1e6;
+	return p.samples > 0;
+}
+
+static bool
 f_in_flight(const struct about *a, double *ret)
 {
 	*ret = load_count(a->seg, a->ep->slot);
@@ -245,6 +263,8 @@ static const struct {
 	{ "pdrouter_endpoint_requests_total", "counter", "Requests of all workers to the endpoint that had an outcome.", f_requests },
 	{ "pdrouter_endpoint_busy", "gauge", "1 while the endpoint is passed by because its engine answered that it has no room.", f_busy },
 	{ "pdrouter_endpoint_busy_answers_total", "counter", "Answers of the endpoint that said so: 429, or 503 with Retry-After.", f_busy_answers },
+	{ "pdrouter_endpoint_slow", "gauge", "1 while the endpoint gets fewer requests because its engine is slower than its peers.", f_slow },
+	{ "pdrouter_endpoint_token_seconds", "gauge", "Time of the engine per uncached prompt token (prefill; 256 are added to each prompt), per event or token of an answer (decode): the geometric mean of the last samples.", f_token_seconds },
 	{ "pdrouter_endpoint_in_flight", "gauge", "Reservations of all workers at the endpoint.", f_in_flight },
 	{ "pdrouter_endpoint_kv_outstanding", "gauge", "KV that the prefill engine holds for this router's requests and no decode engine has fetched.", f_kv_outstanding },
 	{ "pdrouter_endpoint_prompt_tokens", "gauge", "Estimated prompt tokens of the requests in flight at the endpoint.", f_tokens },

@@ -1,0 +1,26 @@
+/*
+ * How long an attempt's engines take: samples for their endpoints (shm/pace.h).
+ *
+ * Process: worker.
+ * A prefill leg gives one sample.  A decode stream gives one sample a second, and one at its end: the time of one
+ * event.  A whole decode answer gives one sample if another engine has computed its prompt.  Not counted: time in which
+ * the client does not read, answers of several branches, answers without their number of tokens.
+ *
+ * Streams are looked at by the worker's tick, so an event costs nothing.
+ */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+struct attempt;
+
+/* The prefill answer was taken, at `now_us`. */
+void timing_prefilled(struct attempt *a, uint64_t now_us);
+/* Decode's answer begins. */
+void timing_begun(struct attempt *a);
+/* Every tick. */
+void timing_tick(struct attempt *a, uint64_t now_ms);
+/* The stream has ended well. */
+void timing_stream_ended(struct attempt *a);
+/* A whole answer has ended well; `end`: its last bytes, n of them. */
+void timing_answered(struct attempt *a, const char *end, size_t n);
