@@ -34,6 +34,37 @@ ejected_probed(const struct endpoint *ep)
 		waiters_wake(ep->fleet->waiters);
 }
 
+/* Where the current table lists the endpoint, or NULL. */
+static const struct table_pool *
+pool_of(const struct endpoint *ep)
+{
+	const struct table *t = rcu_current(ep->fleet->writer);
+
+	for (uint32_t i = 0; t != NULL && i < t->npools; i++) {
+		const struct table_pool *tp = &t->pools[i];
+
+		for (uint32_t k = 0; k < tp->n[ep->engine.role]; k++)
+			if (tp->picks[ep->engine.role][k].slot == ep->engine.slot)
+				return tp;
+	}
+	return NULL;
+}
+
+void
+ejected_slow(const struct endpoint *ep)
+{
+	const struct engine *e = &ep->engine;
+	const struct table_pool *tp = pool_of(ep);
+	uint64_t ms = 0;
+
+	if (tp != NULL)
+		ms = eject_at_once(ep->fleet->seg, tp, e->role, e->slot, clock_ms());
+	if (ms > 0)
+		log_warn("endpoint ejected, it is slow", LOG_S("url", e->url),
+			LOG_S("role", role_name(e->role)), LOG_S("pool", e->pool_name),
+			LOG_U("for_ms", ms));
+}
+
 void
 ejected_trim(struct fleet *f)
 {

@@ -14,6 +14,8 @@ void ejected_up(const struct endpoint *ep);
 /* It is up and has answered a probe: enough for one that only refused connections, not for one that fails
  * requests. */
 void ejected_probed(const struct endpoint *ep);
+/* Its engine is slow: ejected, if it is not and `max_ejected` allows. */
+void ejected_slow(const struct endpoint *ep);
 /*
  * States or the table have changed, or a worker has died: brings back the endpoints that are too
  * many.  Exact once no reader holds an older table.

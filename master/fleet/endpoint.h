@@ -16,12 +16,14 @@
 #include "master/probe/engine.h"
 #include "shm/base/conf.h"
 #include "shm/core/layout.h"
+#include "shm/pace.h"
 
 struct announced_engines;
 struct event;
 struct discover;
 struct discover_event;
 struct dns;
+struct outlier;
 struct publish;
 struct rcu_writer;
 struct slots;
@@ -53,6 +55,13 @@ struct endpoint {
 	uint64_t table_models;     /* engine.models_number of that row */
 	uint64_t cookie;           /* of the last table without it; valid if dropped */
 	bool dropped;              /* draining, and the current table no longer has it */
+
+	/* W: outlier.c */
+	struct pace pace;    /* its estimate at the last comparison */
+	bool pace_fresh;     /* fact: samples have come since the comparison before */
+	uint32_t slow_turns; /* comparisons in a row in which it was slower, before it is slow */
+	/* of the last seconds: the mean of all requests, the most of others */
+	double load, foreign;
 };
 TAILQ_HEAD(endpoint_list, endpoint);
 
@@ -70,6 +79,7 @@ struct fleet {
 	struct event *wake;                  /* the master's eventfd: on_wake() */
 	struct slots *slots;
 	struct publish *publish;
+	struct outlier *outlier;
 	struct waiters *waiters; /* NULL before fleet_waiters() */
 	uint32_t *pool_ids;      /* [conf->npools] pool_id.h */
 

@@ -1,11 +1,13 @@
 #include "master/fleet/facts.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "master/fleet/endpoint.h"
 #include "shm/base/clock.h"
 #include "shm/busy.h"
 #include "shm/core/seg.h"
+#include "shm/pace.h"
 #include "shm/view.h"
 #include "shm/queue.h"
 
@@ -25,6 +27,19 @@ static uint64_t
 age_of(uint64_t at_ms, uint64_t now)
 {
 	return now > at_ms ? now - at_ms : 0;
+}
+
+static void
+pace_facts(const struct fleet *f, uint32_t slot, struct facts *x)
+{
+	const uint64_t share = share_word(f->seg, slot);
+	const struct pace pace = pace_unpack(pace_word(f->seg, slot));
+
+	x->slow = share_slow(share);
+	x->slow_times = share_times(share) / SHARE_TIMES_ONE;
+	x->share = (double)share_part(share) / SHARE_WHOLE;
+	if (pace.samples > 0)
+		x->token_us = exp2((double)pace.token / PACE_DOUBLE - PACE_TOKEN_SHIFT);
 }
 
 static struct facts
@@ -49,6 +64,7 @@ facts_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
 	x.busy_left_ms = busy_left(f->seg, ep->engine.slot, now);
 	x.last = tally_last(f->seg, ep->engine.slot, &last_ms);
 	x.last_age_ms = age_of(last_ms, now);
+	pace_facts(f, ep->engine.slot, &x);
 	x.tag = ep_tag(f->seg, ep->engine.slot);
 	x.in_flight = load_count(f->seg, ep->engine.slot);
 	x.kv_outstanding = load_kv_sum(f->seg, ep->engine.slot); /* after the count */

@@ -28,6 +28,10 @@ struct facts {
 	uint64_t busy_left_ms; /* the same of a busy endpoint */
 	enum tally_cause last; /* of its last failure; TALLY_GOOD: none has failed */
 	uint64_t last_age_ms;
+	bool slow;
+	double slow_times; /* of its peers' time */
+	double share;      /* part of its weight that it has */
+	double token_us;   /* time per token; 0: not known */
 	uint32_t in_flight, tokens;
 	uint32_t kv_outstanding; /* load_kv_sum() */
 	uint64_t score, tag, age_ms;

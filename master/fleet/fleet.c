@@ -12,6 +12,7 @@
 #include "master/fleet/dns.h"
 #include "master/fleet/ejected.h"
 #include "master/fleet/endpoint.h"
+#include "master/fleet/outlier.h"
 #include "master/fleet/pool_id.h"
 #include "master/fleet/publish.h"
 #include "master/fleet/slots.h"
@@ -41,6 +42,7 @@ on_up(struct engine *e)
 	struct endpoint *ep = endpoint_of_engine(e);
 
 	ejected_up(ep);
+	outlier_up(ep);
 	publish_up(ep->fleet->publish, ep);
 }
 
@@ -116,6 +118,7 @@ fleet_new(struct event_base *base, struct seg *seg)
 	f->dns = dns_new(f, fleet_found);
 	f->slots = slots_new(f);
 	f->publish = publish_new(f);
+	f->outlier = outlier_new(f);
 	return f;
 }
 
@@ -144,6 +147,7 @@ fleet_free(struct fleet **pf)
 		endpoint_draining_remove(ep);
 		endpoint_free(&ep);
 	}
+	outlier_free(&f->outlier);
 	publish_free(&f->publish);
 	if (f->wake != NULL)
 		event_free(f->wake);

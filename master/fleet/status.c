@@ -100,7 +100,7 @@ static char *
 note_of(const struct facts *x)
 {
 	const char *reason = health_reason(&x->ep->engine);
-	char said[256], ramp[32] = "", out[64] = "";
+	char said[256], ramp[32] = "", out[64] = "", slow[64] = "";
 	char *models, *note;
 
 	if (x->ep->drained)
@@ -117,8 +117,13 @@ note_of(const struct facts *x)
 	else if (x->busy)
 		(void)snprintf(
 			out, sizeof(out), "no room, %.1fs left; ", (double)x->busy_left_ms / 1e3);
+	if (x->slow)
+		(void)snprintf(slow, sizeof(slow),
+			"slow: %.1f times its peers' time, share %.0f%%; ", x->slow_times,
+			x->share * 100);
 	models = models_text(x);
-	note = mem_printf("%s%s%s%s%s", out, ramp, said, said[0] != '\0' ? "; " : "", models);
+	note = mem_printf(
+		"%s%s%s%s%s%s", out, slow, ramp, said, said[0] != '\0' ? "; " : "", models);
 	free(models);
 	return note;
 }
@@ -145,7 +150,7 @@ state_text(const struct facts *x)
 {
 	if (strcmp(x->state, ep_state_name(EP_UP)) != 0)
 		return x->state;
-	return x->eject != EJECT_IN ? "ejected" : x->busy ? "busy" : x->state;
+	return x->eject != EJECT_IN ? "ejected" : x->busy ? "busy" : x->slow ? "slow" : x->state;
 }
 
 static void

@@ -130,6 +130,23 @@ add_ejection(struct json_object *o, const struct facts *x)
 	add_number(o, "busy_left_ms", true, x->busy_left_ms);
 }
 
+/* Times as texts: json-c would print all digits of a double. */
+static void
+add_pace(struct json_object *o, const struct facts *x)
+{
+	char text[32];
+
+	(void)json_object_object_add(o, "slow", json_object_new_boolean(x->slow));
+	(void)snprintf(text, sizeof(text), "%.2f", x->slow_times);
+	(void)json_object_object_add(
+		o, "slow_times", x->slow ? json_object_new_double_s(x->slow_times, text) : NULL);
+	(void)snprintf(text, sizeof(text), "%.3f", x->share);
+	(void)json_object_object_add(o, "share", json_object_new_double_s(x->share, text));
+	(void)snprintf(text, sizeof(text), "%.3f", x->token_us / 1e3);
+	(void)json_object_object_add(o, "token_ms",
+		x->token_us > 0 ? json_object_new_double_s(x->token_us, text) : NULL);
+}
+
 struct json_out {
 	struct evbuffer *out;
 	size_t n;
@@ -157,6 +174,7 @@ put_endpoint(const struct facts *x, void *arg)
 	add_load(o, x);
 	add_ejection(o, x);
 	add_tally(o, x);
+	add_pace(o, x);
 	add_runtime(o, x->ep);
 	add_text(o, "reason", health_reason(e));
 	for (size_t i = 0; i < x->nmodels; i++)

@@ -2,6 +2,7 @@
 looked at again when the test is over."""
 import base64
 import contextlib
+import copy
 import ctypes
 import json
 import os
@@ -501,7 +502,7 @@ FAST = {"workers": 2, "health_interval": "100ms", "stats_interval": "200ms", "ri
 
 
 # an engine's failure is what the test is about, not what the router makes good: tests of rescue, ejection and waiting say so
-PLAIN = {"retries": 0, "fallback": "none", "eject_failures": 0, "eject_rate": 0, "queue_size": 0}
+PLAIN = {"retries": 0, "fallback": "none", "eject_failures": 0, "eject_rate": 0, "queue_size": 0, "outlier": {"factor": 0}}
 
 
 class World:
@@ -534,7 +535,7 @@ class World:
     def pool(self, prefill, decode, connector="nixl", **keys):
         def entry(e):
             return e if isinstance(e, dict) else {"url": e if isinstance(e, str) else e.url}
-        return {"models": [MODEL], "connector": connector, **PLAIN, **keys,
+        return {"models": [MODEL], "connector": connector, **copy.deepcopy(PLAIN), **keys,
                 "prefill": [entry(e) for e in prefill], "decode": [entry(e) for e in decode]}
 
     def router(self, *pools, wait_for="ready", args=(), **keys):

@@ -48,6 +48,7 @@ QUICK = {
     "test_sglang.py": "test_completions",
     "test_shared_storage.py": "test_stream",
     "test_storm.py": "test_small_storm",
+    "test_slow.py": "test_eject_slow",
     "test_stream.py": "test_slow_client_stops_the_engine",
     "test_tally.py": "test_each_cause_is_counted_and_shown",
     "test_threshold.py": "test_route_header",

@@ -56,6 +56,9 @@ Test(conf_rescue, defaults)
 	cr_expect_eq(p->ejection.max_percent, 50);
 	cr_expect_eq(p->ejection.time_ms, 10 * SEC);
 	cr_expect_eq(p->ejection.max_ms, 300 * SEC);
+	cr_expect_eq(p->ejection.slow, 0);
+	cr_expect_eq(p->outlier.factor, 3);
+	cr_expect_eq(p->outlier.min_samples, 20);
 	cr_expect_eq(p->queue.size, 100);
 	cr_expect_eq(p->queue.timeout_ms, 60 * SEC);
 	cr_expect_eq(p->queue.allow_priority, 0);
@@ -79,7 +82,8 @@ Test(conf_rescue, every_key)
 		"shared_memory: {queue: 6, clients: 8}\n" POOL("nixl",
 			"retries: 7\n   retry_budget: 8\n   fallback: none\n   resume: true\n"
 			"   allow_timeout_header: true\n   eject_failures: 9\n   eject_rate: 10\n"
-			"   max_ejected: 11\n   eject_time: 12s\n   eject_max_time: 13s\n   queue_size: 6\n"
+			"   max_ejected: 11\n   eject_time: 12s\n   eject_max_time: 13s\n   eject_slow: true\n"
+			"   outlier: {factor: 17, min_samples: 18}\n   queue_size: 6\n"
 			"   queue_timeout: 14s\n   allow_priority: true\n   priority_header: X-P\n"
 			"   timeouts: {first_byte: 15s, request: 16s}"));
 	const struct conf_pool *p = &c->pools[0];
@@ -94,6 +98,9 @@ Test(conf_rescue, every_key)
 	cr_expect_eq(p->ejection.max_percent, 11);
 	cr_expect_eq(p->ejection.time_ms, 12 * SEC);
 	cr_expect_eq(p->ejection.max_ms, 13 * SEC);
+	cr_expect_eq(p->ejection.slow, 1);
+	cr_expect_eq(p->outlier.factor, 17);
+	cr_expect_eq(p->outlier.min_samples, 18);
 	cr_expect_eq(p->queue.size, 6);
 	cr_expect_eq(p->queue.timeout_ms, 14 * SEC);
 	cr_expect_eq(p->queue.allow_priority, 1);
@@ -127,6 +134,9 @@ Test(conf_rescue, bounds)
 		{NULL, "max_ejected", {"0", "100"}, {"101", "0.5", "50%"}, ""},
 		{NULL, "eject_time", {"1ms", "1h"}, {"0", "61m", "10"}, ""},
 		{NULL, "eject_max_time", {"10s", "24h"}, {"0", "25h", "300"}, ""},
+		{NULL, "eject_slow", {"true", "false"}, {"1", "slow", "3"}, ""},
+		{"outlier", "factor", {"0", "1000"}, {"1001", "2.5", "-1"}, ""},
+		{"outlier", "min_samples", {"1", "32"}, {"0", "33", "many"}, ""},
 		{NULL, "queue_size", {"0", "1024"}, {"65537", "-1", "100k"}, ""},
 		{NULL, "queue_timeout", {"1ms", "1h"}, {"0", "2h", "60"}, ""},
 		{NULL, "allow_priority", {"true", "false"}, {"1", "low", "{}"}, ""},
@@ -145,7 +155,8 @@ Test(conf_rescue, bounds)
 	for (size_t i = 0; i < NELEMS(t); i++)
 		for (size_t k = 0; k < 5; k++) {
 			const char *value = k < 2 ? t[i].good[k] : t[i].bad[k - 2];
-			const bool root = t[i].section != NULL && t[i].section[0] != 't';
+			const bool root = t[i].section != NULL && t[i].section[0] != 't' &&
+					  t[i].section[0] != 'o';
 			char key[96], text[512], path[128];
 			struct conf *c;
 
@@ -286,6 +297,8 @@ Test(conf_rescue, what_a_reload_does_with_each)
 		{POOL("nixl", "max_ejected: 3"), CONF_LIVE},
 		{POOL("nixl", "eject_time: 3s"), CONF_LIVE},
 		{POOL("nixl", "eject_max_time: 30s"), CONF_LIVE},
+		{POOL("nixl", "eject_slow: true"), CONF_LIVE},
+		{POOL("nixl", "outlier: {factor: 4}"), CONF_LIVE},
 		{POOL("nixl", "queue_size: 3"), CONF_LIVE},
 		{POOL("nixl", "queue_timeout: 3s"), CONF_LIVE},
 		{POOL("nixl", "allow_priority: true"), CONF_LIVE},

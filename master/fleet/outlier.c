@@ -1,0 +1,341 @@
+#include "master/fleet/outlier.h"
+
+#include <assert.h>
+#include <event2/event.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/fleet/ejected.h"
+#include "master/fleet/endpoint.h"
+#include "shm/base/clock.h"
+#include "shm/base/log.h"
+#include "shm/base/mem.h"
+#include "shm/load.h"
+#include "shm/pace.h"
+
+#define EVERY_MS 1000         /* or stats_interval, if that is less: foreign load is as fresh */
+#define BACK 0.75             /* of `factor`: below it an engine is slow no longer */
+#define FEW (2 * PACE_SAMPLE) /* samples that a slow engine needs; with less it is starved */
+#define LEAST_PART 3          /* of SHARE_WHOLE: about 1% */
+#define AGE 6                 /* samples lose 1/64 of their weight a second */
+#define AGE_SLOW 3            /* a slow engine's lose 1/8 ... */
+#define MOST_SLOW (4 * PACE_SAMPLE) /* ... and count as so many, for the engine may be fast again */
+#define HOLDS 3          /* comparisons in a row until an engine is slow: a pause is not slowness */
+#define SMOOTH (1.0 / 8) /* what a load counts in the mean of the last seconds */
+
+/* The engines of one pool and role that serve the same models. */
+struct peers {
+	struct endpoint **eps;
+	size_t n;
+	/* of the nknown that have min_samples: both times, sorted, and sums */
+	double *time, *token;
+	size_t nknown;
+	double load, foreign, weight;
+};
+
+struct outlier {
+	struct fleet *fleet;
+	struct event *turn;
+	struct endpoint **eps; /* those with an estimate, peers side by side */
+	double *time, *token;
+	size_t room;     /* of each of the three */
+	uint64_t aged_s; /* the second in which samples were aged */
+};
+
+/* --- one engine against its peers ------------------------------------------------------------- */
+
+double
+outlier_times(const struct outlier_own *own, const struct outlier_peers *peers)
+{
+	const double foreign = own->foreign > peers->foreign ? own->foreign - peers->foreign : 0;
+	const double lighter = peers->weight > own->weight ? peers->weight / own->weight : 1;
+	const double allowed = (1 + foreign / (1 + peers->load)) * lighter;
+	const double log = fmin(own->time - peers->time, own->token - peers->token);
+
+	return exp2(log / PACE_DOUBLE) / allowed;
+}
+
+static struct pace
+pace_of(const struct endpoint *ep)
+{
+	return pace_unpack(pace_word(ep->fleet->seg, ep->engine.slot));
+}
+
+static bool
+is_slow(const struct endpoint *ep)
+{
+	return share_slow(share_word(ep->fleet->seg, ep->engine.slot));
+}
+
+static bool
+is_known(const struct endpoint *ep)
+{
+	return ep->pace.samples >= ep->engine.pool->outlier.min_samples * PACE_SAMPLE;
+}
+
+static int
+compare_doubles(const void *pa, const void *pb)
+{
+	const double a = *(const double *)pa, b = *(const double *)pb;
+
+	return (a > b) - (a < b);
+}
+
+/* The median of n sorted values; `without`: of the others, if one of them is this one. */
+static double
+median(const double *sorted, size_t n, const double *without)
+{
+	const double *at = without == NULL
+				   ? NULL
+				   : bsearch(without, sorted, n, sizeof(*sorted), compare_doubles);
+	const size_t skipped = at == NULL ? n : (size_t)(at - sorted), m = at == NULL ? n : n - 1;
+	const size_t low = (m - 1) / 2, high = m / 2;
+
+	return (sorted[low + (low >= skipped)] + sorted[high + (high >= skipped)]) / 2;
+}
+
+/* How many times the time of its peers the endpoint's engine takes; 0: no other is known. */
+static double
+times_of(const struct peers *p, const struct endpoint *ep)
+{
+	const bool known = is_known(ep);
+	const size_t others = p->nknown - known;
+	const struct outlier_own own = {.time = ep->pace.time,
+		.token = ep->pace.token,
+		.foreign = ep->foreign,
+		.weight = ep->engine.conf->weight};
+	struct outlier_peers peers;
+
+	if (others == 0)
+		return 0;
+	peers = (struct outlier_peers){.time = median(p->time, p->nknown, known ? &own.time : NULL),
+		.token = median(p->token, p->nknown, known ? &own.token : NULL),
+		.load = (p->load - known * ep->load) / (double)others,
+		.foreign = (p->foreign - known * ep->foreign) / (double)others,
+		.weight = (p->weight - known * own.weight) / (double)others};
+	return outlier_times(&own, &peers);
+}
+
+/* --- what follows ----------------------------------------------------------------------------- */
+
+static void
+log_change(const struct endpoint *ep, bool slow, double times)
+{
+	const struct engine *e = &ep->engine;
+	char text[32];
+
+	(void)snprintf(text, sizeof(text), "%.1f", times);
+	log_write(slow ? LOG_L_WARN : LOG_L_INFO,
+		slow ? "endpoint slow, its share is lowered" : "endpoint no longer slow",
+		(const struct log_field[]){LOG_S("url", e->url), LOG_S("role", role_name(e->role)),
+			LOG_S("pool", e->pool_name), LOG_S("times", text)},
+		4);
+}
+
+static uint32_t
+part_of(double times)
+{
+	const double part = SHARE_WHOLE / times;
+
+	return part < LEAST_PART ? LEAST_PART : part > SHARE_WHOLE ? SHARE_WHOLE : (uint32_t)part;
+}
+
+static void
+lower(struct endpoint *ep, double times)
+{
+	share_lower(ep->fleet->seg, ep->engine.slot, part_of(times), ep->pace.samples < FEW,
+		times < UINT32_MAX / SHARE_TIMES_ONE ? (uint32_t)(times * SHARE_TIMES_ONE)
+						     : UINT32_MAX);
+}
+
+/* `times`: of its peers' time; 0: unknown, and an engine that was slow stays slow. */
+static void
+settle(struct endpoint *ep, double times)
+{
+	struct seg *seg = ep->fleet->seg;
+	const uint32_t factor = ep->engine.pool->outlier.factor, slot = ep->engine.slot;
+	const bool was = is_slow(ep);
+	bool slow = was;
+
+	if (times == 0)
+		times = (double)share_times(share_word(seg, slot)) / SHARE_TIMES_ONE;
+	else if (was)
+		slow = times >= factor * BACK || ep->pace.samples < FEW;
+	else if (times >= factor && is_known(ep))
+		slow = ++ep->slow_turns >= HOLDS;
+	else
+		ep->slow_turns = 0;
+	if (slow)
+		lower(ep, times);
+	else if (was)
+		share_restore(seg, slot);
+	if (slow != was)
+		ep->slow_turns = 0;
+	if (slow != was)
+		log_change(ep, slow, times);
+	if (slow && ep->engine.pool->ejection.slow != 0 && ep->pace_fresh)
+		ejected_slow(ep);
+}
+
+static void
+compare(struct peers *p)
+{
+	for (size_t i = 0; i < p->n; i++) {
+		const struct endpoint *ep = p->eps[i];
+
+		if (!is_known(ep))
+			continue;
+		p->time[p->nknown] = ep->pace.time;
+		p->token[p->nknown++] = ep->pace.token;
+		p->load += ep->load;
+		p->foreign += ep->foreign;
+		p->weight += ep->engine.conf->weight;
+	}
+	qsort(p->time, p->nknown, sizeof(*p->time), compare_doubles);
+	qsort(p->token, p->nknown, sizeof(*p->token), compare_doubles);
+	for (size_t i = 0; i < p->n; i++)
+		settle(p->eps[i], times_of(p, p->eps[i]));
+}
+
+/* --- once a second ---------------------------------------------------------------------------- */
+
+/* Takes the estimate over, and ages it once a second.  Returns true if the endpoint can be compared. */
+static bool
+look(struct endpoint *ep, uint64_t now_ms, bool age)
+{
+	struct fleet *f = ep->fleet;
+	const uint32_t slot = ep->engine.slot;
+	const uint64_t max_age_ms = FOREIGN_SCRAPES * f->conf->stats_interval_ms;
+	struct pace seen;
+
+	if (slot == ENGINE_NO_SLOT || ep->engine.pool == NULL ||
+		ep_state_get(f->seg, slot) != EP_UP)
+		return false;
+	if (ep->engine.pool->outlier.factor == 0) {
+		share_restore(f->seg, slot);
+		return false;
+	}
+	seen = pace_of(ep);
+	ep->pace_fresh = seen.samples > ep->pace.samples;
+	ep->foreign = fmax(load_foreign(f->seg, slot, now_ms, max_age_ms),
+		ep->foreign *
+			(1 - SMOOTH)); /* an engine is late with it, and its answers are, too */
+	ep->load += ((double)load_score(f->seg, slot, now_ms, max_age_ms) - ep->load) * SMOOTH;
+	if (seen.samples > 0 && age)
+		pace_age(f->seg, slot, is_slow(ep) ? AGE_SLOW : AGE,
+			is_slow(ep) ? MOST_SLOW : PACE_WHOLE);
+	ep->pace = pace_of(ep);
+	return ep->pace.samples > 0 || is_slow(ep);
+}
+
+/* Peers are equal.  Sets of models are equal if their number, the first and the last name are. */
+static int
+compare_peers(const void *pa, const void *pb)
+{
+	const struct engine *a = &(*(struct endpoint *const *)pa)->engine;
+	const struct engine *b = &(*(struct endpoint *const *)pb)->engine;
+	const size_t na = a->models.n, nb = b->models.n;
+	int r;
+
+	if (a->pool != b->pool)
+		return a->pool < b->pool ? -1 : 1;
+	if (a->role != b->role)
+		return a->role < b->role ? -1 : 1;
+	if (a->pool->nmodels > 0 || (na == 0 && nb == 0))
+		return 0;
+	if (na != nb)
+		return na < nb ? -1 : 1;
+	r = strcmp(a->models.names[0], b->models.names[0]);
+	return r != 0 ? r : strcmp(a->models.names[na - 1], b->models.names[na - 1]);
+}
+
+static size_t
+collect(struct outlier *o)
+{
+	const struct fleet *f = o->fleet;
+	const uint64_t now_ms = clock_ms();
+	const bool age = now_ms / 1000 != o->aged_s;
+	size_t n = 0;
+
+	o->aged_s = now_ms / 1000;
+	if (o->room < f->norder) {
+		o->room = f->norder;
+		o->eps = mem_resize(o->eps, o->room, sizeof(struct endpoint *));
+		o->time = mem_resize(o->time, o->room, sizeof(*o->time));
+		o->token = mem_resize(o->token, o->room, sizeof(*o->token));
+	}
+	for (size_t i = 0; i < f->norder; i++)
+		if (look(f->order[i], now_ms, age))
+			o->eps[n++] = f->order[i];
+	return n;
+}
+
+static void
+turn_again(struct outlier *o)
+{
+	const struct conf *conf = o->fleet->conf;
+	const bool often = conf != NULL && conf->stats_interval_ms < EVERY_MS;
+	const struct timeval tv = clock_tv(often ? conf->stats_interval_ms : EVERY_MS);
+
+	(void)event_add(o->turn, &tv);
+}
+
+static void
+on_turn(evutil_socket_t fd, short what, void *arg)
+{
+	struct outlier *o = arg;
+	size_t n, end;
+
+	(void)fd;
+	(void)what;
+	turn_again(o);
+	n = o->fleet->conf != NULL ? collect(o) : 0;
+	if (n > 1)
+		qsort(o->eps, n, sizeof(struct endpoint *), compare_peers);
+	for (size_t at = 0; at < n; at = end) {
+		struct peers p = {.eps = &o->eps[at], .time = o->time, .token = o->token};
+
+		for (end = at; end < n && compare_peers(&o->eps[at], &o->eps[end]) == 0; end++)
+			;
+		p.n = end - at;
+		compare(&p);
+	}
+}
+
+/* --- life ------------------------------------------------------------------------------------- */
+
+struct outlier *
+outlier_new(struct fleet *f)
+{
+	struct outlier *o = MEM_NEW(struct outlier);
+
+	o->fleet = f;
+	o->turn = event_new(f->base, -1, 0, on_turn, o);
+	assert(o->turn != NULL);
+	turn_again(o);
+	return o;
+}
+
+void
+outlier_free(struct outlier **po)
+{
+	struct outlier *o = *po;
+
+	if (o == NULL)
+		return;
+	event_free(o->turn);
+	free(o->eps);
+	free(o->time);
+	free(o->token);
+	free(o);
+	*po = NULL;
+}
+
+void
+outlier_up(struct endpoint *ep)
+{
+	pace_begin(ep->fleet->seg, ep->engine.slot);
+	ep->pace = (struct pace){0};
+}
