@@ -302,8 +302,10 @@ one_less(uint64_t word, const struct conf_ejection *conf)
 	if (failures == 0 || half_open_worker(word) != 0)
 		return word;
 	if (half_open_out(word) && failures == conf->failures)
-		return make(0, 0, failures - 1, 0); /* as if it had not been ejected */
-	return word - (UINT64_C(1) << FAILURES_AT);
+		word = make(
+			word & EJECT_REACHED, 0, failures, 0); /* as if it had not been ejected */
+	word -= UINT64_C(1) << FAILURES_AT;
+	return half_open_out(word) || failures > 1 ? word : word & ~EJECT_REACHED;
 }
 
 bool

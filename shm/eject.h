@@ -13,8 +13,8 @@
  *	                    |                           reaped, too late |
  *	                    '--bad: twice as long------------------------'
  *
- * While the endpoint is out, only its trial, the master and eject_clear() change the word.  Outcomes of requests
- * that were sent before the ejection do not count.
+ * While the endpoint is out, only its trial, eject_clear(), eject_take_back() and the master change the word.
+ * Outcomes of requests that were sent before the ejection do not count.
  *
  * Process: workers; the functions under "master" are the master's.  half_open_reap() ends the trials of a dead
  * worker.  Times are clock_ms().

@@ -414,6 +414,29 @@ Test(shm_eject, a_trial_that_failed_is_not_taken_back)
 	cr_assert_eq(look(EP, due), EJECT_EJECTED);
 }
 
+static uint64_t
+refuses(uint64_t now_ms)
+{
+	return eject_bad_answer(seg, &pool, ROLE_DECODE, EP, false, now_ms);
+}
+
+Test(shm_eject, failures_that_stay_were_reached_as_before)
+{
+	(void)put_out(EP, NOW);
+	cr_assert(take_back(NOW));
+	cr_assert_neq(refuses(NOW), 0);
+	cr_assert_not(eject_clear(seg, EP, true, NOW), "two of its failures were reached");
+}
+
+Test(shm_eject, without_a_failure_nothing_was_reached)
+{
+	(void)bad(EP, NOW);
+	cr_assert_not(take_back(NOW));
+	while (refuses(NOW) == 0)
+		;
+	cr_assert(eject_clear(seg, EP, true, NOW), "all of its failures were refused connections");
+}
+
 Test(shm_eject, a_rate_forgets_what_is_taken_back)
 {
 	by_rate(50);
