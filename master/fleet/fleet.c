@@ -389,6 +389,18 @@ fleet_found(
 	publish_soon(f->publish);
 }
 
+/* Engines whose requests have met the sign of a restart are looked at. */
+static void
+take_doubts(struct fleet *f)
+{
+	for (size_t i = 0; i < f->norder; i++) {
+		struct engine *e = &f->order[i]->engine;
+
+		if (e->slot != ENGINE_NO_SLOT && restart_take(f->seg, e->slot))
+			health_doubt(e);
+	}
+}
+
 /* A worker has met the sign of a restart, or the notifier an announcement. */
 static void
 on_wake(evutil_socket_t fd, short what, void *arg)
@@ -398,12 +410,7 @@ on_wake(evutil_socket_t fd, short what, void *arg)
 
 	(void)what;
 	(void)!read(fd, &n, sizeof(n));
-	for (size_t i = 0; i < f->norder; i++) {
-		struct engine *e = &f->order[i]->engine;
-
-		if (e->slot != ENGINE_NO_SLOT && restart_take(f->seg, e->slot))
-			health_doubt(e);
-	}
+	take_doubts(f);
 	announced_changed(f->announced);
 }
 
@@ -425,6 +432,7 @@ fleet_waiters(struct fleet *f, struct waiters *ws)
 void
 fleet_worker_reaped(struct fleet *f)
 {
+	take_doubts(f); /* it may have died before it wrote the eventfd, and no other worker will */
 	publish_poll(f->publish);
 }
 

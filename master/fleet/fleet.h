@@ -58,5 +58,6 @@ void fleet_waiters(struct fleet *f, struct waiters *ws);
 /* Whose the endpoint tables are, for check_segment(). */
 const struct rcu_writer *fleet_writer(const struct fleet *f);
 
-/* Reaping a dead worker freed reservations or reader lines: slots and arenas may be free now. */
+/* Reaping a dead worker freed reservations or reader lines: slots and arenas may be free now.  The worker may have set
+ * a sign of a restart without waking the master. */
 void fleet_worker_reaped(struct fleet *f);

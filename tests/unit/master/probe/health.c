@@ -523,3 +523,26 @@ Test(health, status_is_a_table_and_json)
 		"%s", text);
 	evbuffer_free(out);
 }
+
+static bool
+asked_again(void *f)
+{
+	return ((struct fake *)f)->nhealth > 1;
+}
+
+/* A worker that died between the sign and the write of the eventfd. */
+Test(health, a_sign_whose_worker_woke_no_master_is_seen_when_it_is_reaped)
+{
+	struct fake *f = fake_new("127.0.0.1");
+	struct conf *c = conf_make();
+	uint32_t slot;
+
+	c->health_interval_ms = 60000;
+	conf_endpoint(conf_pool(c, "main", "m"), ROLE_DECODE, f->url);
+	apply(c);
+	cr_assert(wait_for(is_up, f, 5000));
+	slot = endpoint_of(f->url)->engine.slot;
+	cr_assert(restart_doubt(seg, slot, restart_life(seg, slot)));
+	fleet_worker_reaped(fleet);
+	cr_assert(wait_for(asked_again, f, 2000));
+}
