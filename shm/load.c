@@ -362,6 +362,7 @@ ep_state_name(enum ep_state st)
 		[EP_UP] = "up",
 		[EP_DOWN] = "down",
 		[EP_DRAINING] = "draining",
+		[EP_MISCONFIGURED] = "misconfigured",
 	};
 
 	assert(st < EP_STATE_N);

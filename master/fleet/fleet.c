@@ -69,6 +69,14 @@ on_unlearned(struct engine *e)
 }
 
 static void
+on_misconfigured(struct engine *e)
+{
+	struct endpoint *ep = endpoint_of_engine(e);
+
+	publish_misconfigured(ep->fleet->publish, ep);
+}
+
+static void
 on_restarted(struct engine *e)
 {
 	restart_begin(e->prober->seg, e->slot);
@@ -91,6 +99,7 @@ static const struct probe_ops on_probe = {
 	.down = on_down,
 	.answered = on_answered,
 	.unlearned = on_unlearned,
+	.misconfigured = on_misconfigured,
 	.restarted = on_restarted,
 	.changed = on_changed,
 };

@@ -129,20 +129,30 @@ up_seen(const struct publish *p)
 			up_now(f->order[i]);
 }
 
+static void
+out(struct publish *p, struct endpoint *ep, enum ep_state state)
+{
+	ep->up_wanted = false;
+	state_set(ep, state, false);
+	ejected_trim(p->fleet);
+}
+
 void
 publish_down(struct publish *p, struct endpoint *ep)
 {
-	ep->up_wanted = false;
-	state_set(ep, EP_DOWN, false);
-	ejected_trim(p->fleet);
+	out(p, ep, EP_DOWN);
 }
 
 void
 publish_unlearned(struct publish *p, struct endpoint *ep)
 {
-	ep->up_wanted = false;
-	state_set(ep, EP_STARTING, false);
-	ejected_trim(p->fleet);
+	out(p, ep, EP_STARTING);
+}
+
+void
+publish_misconfigured(struct publish *p, struct endpoint *ep)
+{
+	out(p, ep, EP_MISCONFIGURED);
 }
 
 /* --- publication ------------------------------------------------------------------------- */

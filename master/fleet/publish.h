@@ -21,6 +21,8 @@ void publish_up(struct publish *p, struct endpoint *ep);
 void publish_down(struct publish *p, struct endpoint *ep);
 /* Its engine is learned anew: no request goes there before publish_up(). */
 void publish_unlearned(struct publish *p, struct endpoint *ep);
+/* Its engine is not what the configuration says: the same. */
+void publish_misconfigured(struct publish *p, struct endpoint *ep);
 
 /* What the table is made of has changed: one publication at the end of this loop turn. */
 void publish_soon(struct publish *p);

@@ -39,6 +39,8 @@ struct probe_ops {
 	void (*answered)(struct engine *);
 	/* An engine that was up must be learned anew: up() follows when it has been. */
 	void (*unlearned)(struct engine *);
+	/* The engine answers, and reports that it is not what the configuration says. */
+	void (*misconfigured)(struct engine *);
 	/* The engine has ended: what answers from now on is another process. */
 	void (*restarted)(struct engine *);
 	/* addr, models or runtime have changed.  `later`: a delay of 100 ms does no harm. */
@@ -86,8 +88,9 @@ struct engine {
 	uint64_t models_number; /* counts changes of `models` and `runtime` */
 	struct runtime runtime;
 	struct health *health; /* NULL: not probed */
-	/* scrape.c and learn.c call it with the sign of a restart that they have met; NULL: not probed */
-	void (*restart_seen)(struct engine *, const char *sign);
+	/* scrape.c and learn.c call it with the sign of a restart that they have met, or NULL if the engine
+	 * is misconfigured; itself NULL: not probed */
+	void (*look_again)(struct engine *, const char *sign);
 
 	/* W: scrape.c */
 	struct scrape *scrape; /* NULL: not scraped */

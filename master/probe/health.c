@@ -34,14 +34,17 @@
  *                      v  |                         v
  *                    RESTARTING <-------------------'
  *
+ * Where UP stands, an engine that learn_misfit() names is MISCONFIGURED: it is asked all again in each round, and UP
+ * after the first one in which it is named no more.
+ *
  * The room above sees an engine that is STARTING or RESTARTING after `fall` bad rounds as down.
  *
  * A new life: no process listens any more (a round was refused), or a process that answers reports
- * that it is another one (engine.restart_seen).  What was learned of the former process is void, so
+ * that it is another one (engine.look_again).  What was learned of the former process is void, so
  * the gate is shut again.
  */
 enum step { REST, NAME, PATH, LEARN };
-enum standing { STARTING, RESTARTING, UP, DOWN };
+enum standing { STARTING, RESTARTING, UP, DOWN, MISCONFIGURED };
 
 /* between rounds while STARTING or RESTARTING: an engine is up soon after its start */
 #define EAGER_MS 250
@@ -166,6 +169,25 @@ go_down(struct health *h)
 	scrape_stop(e);
 }
 
+/* The engine answers, but it is not what the configuration says. */
+static void
+go_astray(struct health *h, const char *misfit)
+{
+	struct engine *e = h->engine;
+
+	reason_set(h, "%s", misfit);
+	learn_again(h->learn);
+	if (h->standing == MISCONFIGURED)
+		return;
+	h->standing = MISCONFIGURED;
+	h->sign = NULL;
+	log_warn("endpoint is misconfigured, no requests go there", LOG_S("url", e->url),
+		LOG_S("role", role_name(e->role)), LOG_S("pool", e->pool_name),
+		LOG_S("reason", misfit));
+	e->prober->ops->misconfigured(e);
+	scrape_stop(e);
+}
+
 /* One good round may still bring the engine up, but no request waits for it any more. */
 static void
 give_up_waiting(struct health *h)
@@ -185,7 +207,7 @@ give_up_waiting(struct health *h)
 static void
 unlearn(struct health *h)
 {
-	const bool was_up = h->standing == UP;
+	const bool was_down = h->standing == DOWN;
 	struct engine *e = h->engine;
 
 	h->sign = NULL;
@@ -193,7 +215,7 @@ unlearn(struct health *h)
 	h->standing = RESTARTING;
 	h->began_ms = clock_ms();
 	learn_forget(h->learn);
-	if (!was_up)
+	if (was_down)
 		return;
 	h->good = h->bad = 0;
 	scrape_stop(e);
@@ -213,15 +235,16 @@ begin_life(struct health *h, const char *sign)
 	e->prober->ops->restarted(e);
 }
 
-/* From callbacks of its scrape and its queries, which begin_life() ends: so it waits for its own turn. */
+/* From callbacks of its scrape and its queries, which a change of standing ends: so it waits for its own turn. */
 static void
-on_restart_seen(struct engine *e, const char *sign)
+on_look_again(struct engine *e, const char *sign)
 {
 	struct health *h = e->health;
 
 	if (h->standing != UP)
 		return;
-	h->sign = sign;
+	if (sign != NULL)
+		h->sign = sign;
 	round_now(h);
 }
 
@@ -240,6 +263,20 @@ verify(struct health *h)
 }
 
 static void
+settle(struct health *h)
+{
+	struct engine *e = h->engine;
+	char misfit[LEARN_SAID];
+
+	if (learn_misfit(e, misfit, sizeof(misfit))[0] != '\0')
+		go_astray(h, misfit);
+	else if (h->standing != UP)
+		go_up(h);
+	else
+		e->prober->ops->answered(e);
+}
+
+static void
 round_good(struct health *h)
 {
 	struct engine *e = h->engine;
@@ -251,10 +288,8 @@ round_good(struct health *h)
 		e->addr = h->probed;
 		e->prober->ops->changed(e, false);
 	}
-	if (is_new(h) || (h->standing == DOWN && h->good >= conf_of(h)->rise))
-		go_up(h);
-	else if (h->standing == UP)
-		e->prober->ops->answered(e);
+	if (h->standing != DOWN || h->good >= conf_of(h)->rise)
+		settle(h);
 	if (h->standing == UP) {
 		learn_up(h->learn);
 		verify(h);
@@ -274,10 +309,10 @@ round_bad(struct health *h)
 		begin_life(h, "connection refused");
 	h->good = 0;
 	h->bad++;
-	if (h->standing == UP && h->bad >= conf_of(h)->fall)
-		go_down(h);
-	else if (is_new(h) && h->bad == conf_of(h)->fall)
+	if (is_new(h) && h->bad == conf_of(h)->fall)
 		give_up_waiting(h);
+	else if (!is_new(h) && h->standing != DOWN && h->bad >= conf_of(h)->fall)
+		go_down(h);
 	rest(h);
 	if (!h->literal && clock_ms() - h->lookup_ms >= RENEW_LEAST_MS)
 		look_up(h);
@@ -449,7 +484,7 @@ health_start(struct engine *e)
 	uint64_t interval = p->conf->health_interval_ms;
 
 	e->health = h;
-	e->restart_seen = on_restart_seen;
+	e->look_again = on_look_again;
 	h->engine = e;
 	h->began_ms = clock_ms();
 	h->probe = probe_new(p->env, on_answer, h);
@@ -481,7 +516,7 @@ health_stop(struct engine *e)
 	event_free(h->renew);
 	free(h);
 	e->health = NULL;
-	e->restart_seen = NULL;
+	e->look_again = NULL;
 }
 
 void

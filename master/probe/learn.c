@@ -61,12 +61,12 @@ struct learn {
 	struct ep_addr addr;
 	/* since the endpoint was down, or its engine began a new life: */
 	bool models_asked, models_known, info_answered, complete;
-	bool waited;                    /* fn is to be called */
-	uint32_t unanswered;            /* INFO, in a row */
-	struct runtime next;            /* filled by this round */
-	bool logged[QUERY_N];           /* that this query taught nothing; since it was down */
-	char logged_contradiction[256]; /* the one in the log; since it was down */
-	char why[192];                  /* what went wrong last */
+	bool waited;          /* fn is to be called */
+	uint32_t unanswered;  /* INFO, in a row */
+	struct runtime next;  /* filled by this round */
+	bool logged[QUERY_N]; /* that this query taught nothing; since it was down */
+	char logged_contradiction[LEARN_SAID]; /* the one in the log; since it was down */
+	char why[192];                         /* what went wrong last */
 };
 
 static void
@@ -146,22 +146,45 @@ missing_model(const struct engine *e)
 	return NULL;
 }
 
+/* None of the configured models; a single one may be an adapter that is loaded later. */
+static bool
+serves_others(const struct engine *e)
+{
+	for (size_t i = 0; i < e->pool->nmodels; i++)
+		if (models_has(&e->models, e->pool->models[i]))
+			return false;
+	return e->models.n > 0 && e->pool->nmodels > 0;
+}
+
+const char *
+learn_misfit(const struct engine *e, char *buf, size_t size)
+{
+	const char *mode = e->runtime.mode;
+
+	buf[0] = '\0';
+	if (e->pool == NULL) /* it drains */
+		return buf;
+	if ((strcmp(mode, "prefill") == 0 || strcmp(mode, "decode") == 0) &&
+		strcmp(mode, role_name(e->role)) != 0)
+		(void)snprintf(buf, size, "listed as %s engine, but says it is a %s engine",
+			role_name(e->role), mode);
+	else if (serves_others(e))
+		(void)snprintf(buf, size, "serves %.128s, but none of the configured models",
+			e->models.names[0]);
+	return buf;
+}
+
 const char *
 learn_contradiction(const struct engine *e, char *buf, size_t size)
 {
 	const struct runtime *rt = &e->runtime;
 	const char *missing;
 
-	buf[0] = '\0';
-	if (e->pool == NULL) /* it drains */
+	if (learn_misfit(e, buf, size)[0] != '\0' || e->pool == NULL)
 		return buf;
 	missing = missing_model(e);
-	if ((strcmp(rt->mode, "prefill") == 0 || strcmp(rt->mode, "decode") == 0) &&
-		strcmp(rt->mode, role_name(e->role)) != 0)
-		(void)snprintf(buf, size, "listed as %s engine, but says it is a %s engine",
-			role_name(e->role), rt->mode);
-	else if (e->conf->bootstrap_port != 0 && rt->bootstrap_port != 0 &&
-		 e->conf->bootstrap_port != rt->bootstrap_port)
+	if (e->conf->bootstrap_port != 0 && rt->bootstrap_port != 0 &&
+		e->conf->bootstrap_port != rt->bootstrap_port)
 		(void)snprintf(buf, size, "bootstrap_port is configured as %u, but it says %u",
 			(unsigned)e->conf->bootstrap_port, (unsigned)rt->bootstrap_port);
 	else if (missing != NULL)
@@ -170,11 +193,15 @@ learn_contradiction(const struct engine *e, char *buf, size_t size)
 }
 
 static void
-log_contradiction(struct learn *l)
+see_contradiction(struct learn *l)
 {
 	struct engine *e = l->engine;
 	char now[sizeof(l->logged_contradiction)];
 
+	if (learn_misfit(e, now, sizeof(now))[0] != '\0') {
+		e->look_again(e, NULL);
+		return;
+	}
 	(void)learn_contradiction(e, now, sizeof(now));
 	if (strcmp(now, l->logged_contradiction) == 0)
 		return;
@@ -244,7 +271,7 @@ commit(struct learn *l)
 	struct engine *e = l->engine;
 
 	if (l->complete && processes_differ(&e->runtime, &l->next)) {
-		e->restart_seen(e, "another version, mode, bootstrap port or seed");
+		e->look_again(e, "another version, mode, bootstrap port or seed");
 		return;
 	}
 	if (runtime_equal(&e->runtime, &l->next))
@@ -367,7 +394,7 @@ go_on(struct learn *l)
 	if (next == REST) {
 		commit(l);
 		l->complete = true;
-		log_contradiction(l);
+		see_contradiction(l);
 		rest(l);
 	} else {
 		send_query(l, next);
@@ -483,13 +510,19 @@ learn_now(struct learn *l)
 }
 
 void
-learn_forget(struct learn *l)
+learn_again(struct learn *l)
 {
 	(void)event_del(l->turn);
 	probe_cancel(l->probe);
 	l->at = REST;
 	l->waited = l->models_asked = l->models_known = l->info_answered = l->complete = false;
 	l->unanswered = 0;
+}
+
+void
+learn_forget(struct learn *l)
+{
+	learn_again(l);
 	memset(l->logged, 0, sizeof(l->logged));
 	l->logged_contradiction[0] = '\0';
 }

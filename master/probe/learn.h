@@ -36,8 +36,14 @@ void learn_now(struct learn *l);
  * learned before stays in force until then. */
 void learn_forget(struct learn *l);
 
+/* As learn_forget(), but what has been logged is not logged again. */
+void learn_again(struct learn *l);
+
+#define LEARN_SAID 256 /* bytes of either phrase */
 /*
- * Writes one phrase about a contradiction between the engine's report and the configuration into buf, or
- * "" if there is none.  Returns buf.
+ * Write one phrase into buf, or "".  Return buf.  A misfit is a contradiction between the engine's report and the
+ * configuration that would fail all its requests: it must not be UP.  learn_contradiction() returns a misfit or a
+ * contradiction that is harmless, or may be.
  */
+const char *learn_misfit(const struct engine *e, char *buf, size_t size);
 const char *learn_contradiction(const struct engine *e, char *buf, size_t size);

@@ -165,8 +165,8 @@ note_start(struct engine *e, double start_s)
 	if (!(start_s > former_s))
 		return;
 	e->start_s = start_s;
-	if (former_s > 0 && e->restart_seen != NULL)
-		e->restart_seen(e, "a later process_start_time_seconds");
+	if (former_s > 0 && e->look_again != NULL)
+		e->look_again(e, "a later process_start_time_seconds");
 }
 
 static const char *

@@ -71,7 +71,7 @@ struct proc_slot {
 	char crash_note[SHM_CRASH_NOTE]; /* what an abort left for the log.  W: owner */
 };
 
-enum ep_state { EP_EMPTY, EP_STARTING, EP_UP, EP_DOWN, EP_DRAINING, EP_STATE_N };
+enum ep_state { EP_EMPTY, EP_STARTING, EP_UP, EP_DOWN, EP_DRAINING, EP_MISCONFIGURED, EP_STATE_N };
 
 /* One per endpoint slot, stable across tables.  A selection reads the first 64 bytes alone. */
 struct ep_word {

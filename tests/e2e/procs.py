@@ -526,9 +526,9 @@ class World:
         self.engines.append(e)
         return e
 
-    def script(self, **kw):
+    def script(self, models=(MODEL,), **kw):
         from script import ScriptedEngine
-        s = ScriptedEngine(models=(MODEL,), **kw)
+        s = ScriptedEngine(models=models, **kw)
         self.scripted.append(s)
         return s
 

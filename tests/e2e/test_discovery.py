@@ -487,7 +487,7 @@ def test_a_list_without_entries_is_meant(world):
 def test_nothing_but_the_watched_file_counts(world):
     """What else has been edited waits for SIGHUP, right or wrong."""
     path, other = world.file("endpoints", "yaml"), world.file("other", "yaml")
-    p, d, q = [world.engine("prefill") for _ in range(2)], world.engine("decode"), world.engine("prefill", model="other")
+    p, d, q = [world.engine("prefill") for _ in range(2)], world.engine("decode", model=[MODEL, "other"]), world.engine("prefill", model="other")
     other.write_text(entries(q, d))
     pools = [{"name": "a", "models": [MODEL], "connector": "nixl", "endpoints_file": str(path), "watch": True},
              {"name": "b", "models": ["other"], "connector": "nixl", "endpoints_file": str(other)}]

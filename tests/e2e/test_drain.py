@@ -7,7 +7,7 @@ import time
 import pytest
 
 import expect
-from procs import BIN, SLOW, Load, wait
+from procs import MODEL, BIN, SLOW, Load, wait
 from raw import text_of
 
 FOR_GOOD = "It gets no new requests until `pdctl undrain`, a restart of pdrouter, or its removal from the configuration.\n"
@@ -312,7 +312,7 @@ def test_slow_start_after_it(world):
 
 def test_slots_of_one_engine(world):
     """Both roles and two pools; each may be drained by itself."""
-    e, other = world.script(), world.script()
+    e, other = world.script(models=[MODEL, "b"]), world.script(models=[MODEL, "b"])
     pools = [{**world.pool([e, other], [e, other]), "name": "a"},
              {**world.pool([e, other], [other, e]), "name": "b", "models": ["b"]}]
     r = world.router(*pools).wait_all_up()

@@ -69,7 +69,7 @@ def test_without_a_model_the_only_pool_is_meant(shared, router, body):
 
 
 def test_without_a_model_one_of_several_pools_is_not_guessed(world):
-    p, d = world.engine("prefill"), world.engine("decode")
+    p, d = world.engine("prefill", model=[MODEL, "other"]), world.engine("decode", model=[MODEL, "other"])
     other = {**world.pool([p], [d]), "models": ["other"]}
     r = world.router(world.pool([p], [d]), other)
     refused(r.post(URL, b'{"prompt":"x"}'), 404, "model_not_found")

@@ -157,3 +157,50 @@ def test_requests_that_fail_have_the_engine_looked_at(world):
     d.expect().reply(404, b'{"error":{"message":"The model does not exist"}}')
     assert c.read().status == 404
     wait("what it serves now", lambda: shown(r, d)["models"] == ["other"])
+
+
+# --- misconfigured --------------------------------------------------------------------------------------
+
+ASTRAY = "endpoint is misconfigured, no requests go there"
+
+
+def astray(r, e):
+    wait("its state", lambda: shown(r, e)["state"] == "misconfigured")
+    assert r.metric("endpoint_state", endpoint=e.url, state="misconfigured") == 1
+    (line,) = r.lines(ASTRAY)
+    assert line["url"] == e.url and line["reason"] == shown(r, e)["reason"] and line["reason"] in r.ctl("status").stdout
+    return line["reason"]
+
+
+def test_one_that_serves_another_model_gets_nothing(world):
+    r, _, d = world.pd(1, 2, pool=RETRIES, **USUAL)
+    load = Load(4, ask(r))
+    d[0].stop(signal.SIGKILL)
+    new = again(world, d[0], model="other")
+    assert astray(r, d[0]) == "serves other, but none of the configured models"
+    load.stop()
+    assert load.bad == [] and new.requests() == []
+    new.stop(signal.SIGKILL)
+    new = again(world, d[0])
+    wait("requests there", lambda: r.complete().status == 200 and new.requests())
+
+
+def test_one_of_the_other_role_gets_nothing(world):
+    """It says so at its next round, or when a request has failed."""
+    info = b'{"disaggregation_mode":"%s","version":"1"}'
+    p, d = (world.script(probes={"/server_info": info % role}) for role in (b"prefill", b"decode"))
+    r = world.router(world.pool([p], [d], engine="sglang"))
+    r.wait_all_up()
+    d.probes["/server_info"] = info % b"prefill"
+    assert astray(r, d) == "listed as decode engine, but says it is a prefill engine"
+    d.probes["/server_info"] = info % b"decode"
+    wait("up", lambda: shown(r, d)["state"] == "up" and shown(r, d)["reason"] == "")
+
+
+def test_a_reload_that_names_what_it_serves(world):
+    p, d = world.script(models=["other"]), world.script(models=["other"])
+    r = world.router(world.pool([p], [d], name="main"), wait_for="live")
+    wait("both", lambda: [shown(r, e)["state"] for e in (p, d)] == ["misconfigured"] * 2)
+    assert r.complete().status == 503
+    r.reload(pools=[world.pool([p], [d], name="main", models=["other"])])
+    r.wait_all_up()

@@ -365,7 +365,7 @@ def test_route_header_does_not_matter(desk):
 
 
 def test_the_model_says_which_pool(world):
-    p, d, q, e = (world.script() for _ in range(4))
+    p, d, q, e = (world.script(models=[m]) for m in "aabb")
     r = world.router({**world.pool([p], [d]), "models": ["a"]}, {**world.pool([q], [e]), "models": ["b"], "single_engine_role": "decode"}, workers=1)
     r.wait_all_up()
     for model, engine in (("a", p), ("b", e)):
@@ -507,7 +507,7 @@ TWO = {"by field": (form(("model", "b"), ("file", SOUND)), typed(), "b"),
 @pytest.fixture(scope="module")
 def two(request):
     w = World()
-    p, d, q, e = (w.script() for _ in range(4))
+    p, d, q, e = (w.script(models=[m]) for m in "aabb")
     r = w.router({**w.pool([p], [d]), "models": ["a"]}, {**w.pool([q], [e]), "models": ["b"], "single_engine_role": "decode"}, workers=1)
     yield from lasting(request, w, (r.wait_all_up(), {"a": p, "b": e}, [d, q]))
 

@@ -117,7 +117,7 @@ def test_no_descriptor_for_an_engine(world):
 def test_a_tick_visits_all_though_one_request_ends_others(world):
     """The first one's lookup is answered when its time is over: within its visit the other that waits for the answer goes on, and
     finds no descriptor.  The last one's time is over too, and its error is out before the worker does anything else."""
-    p, d, silent = world.script(), world.script(), world.script()
+    p, d, silent = world.script(), world.script(models=[MODEL, "silent"]), world.script(models=["silent"])
     pools = [world.pool([{"url": p.url, "bootstrap_port": p.port}], [d], "mooncake", learn_timeout="1s"),
              {**world.pool([silent], [d], timeouts={"prefill": "1s"}), "name": "silent", "models": ["silent"]}]
     r = world.router(*pools, workers=1, upstream={"max_idle": 0})

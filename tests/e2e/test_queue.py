@@ -618,7 +618,7 @@ def test_a_shutdown_serves_whom_it_can_and_tells_the_others(world):
 
 
 def test_pools_have_queues_of_their_own(world):
-    engines = [(world.script(probes={URL: prefills_by_itself}), world.script()) for _ in range(10)]
+    engines = [[world.script(models=[f"m{i}"], probes=probes) for probes in ({URL: prefills_by_itself}, {})] for i in range(10)]
     pools = [{**world.pool([p], [{"url": d.url, "max_inflight": 1}], queue_size=2, queue_timeout="30s"), "models": [f"m{i}"]}
              for i, (p, d) in enumerate(engines)]
     r = world.router(*pools, workers=3)

@@ -285,12 +285,13 @@ def test_generate_other_methods(fleet):
 # --- what goes out ---
 
 INFO = b'{"disaggregation_mode":"prefill","disaggregation_bootstrap_port":8998,"version":"0.5.23"}'
+INFO_OF_D = INFO.replace(b"prefill", b"decode")
 
 
 def scripted(world, np=1, nd=1, entry=None, pool=None, **keys):
     """A router before scripted engines that are known to be SGLang's."""
     p = [world.script(probes={"/server_info": INFO}) for _ in range(np)]
-    d = [world.script(probes={"/server_info": INFO.replace(b"prefill", b"decode")}) for _ in range(nd)]
+    d = [world.script(probes={"/server_info": INFO_OF_D}) for _ in range(nd)]
     entries = [{"url": e.url, **(entry or {})} for e in p]
     r = world.router(world.pool(entries, d, **{**POOL, **(pool or {})}), **keys)
     return r, p, d
@@ -384,7 +385,7 @@ class Rooms:
     def __init__(self, world, np, nd):
         self.met, self.seen, self.lock, self.bad = {}, {}, threading.Lock(), []
         self.p = [world.script(probes={"/server_info": INFO, COMPLETIONS: self.prefill}) for _ in range(np)]
-        self.d = [world.script(probes={"/server_info": INFO, COMPLETIONS: self.decode}) for _ in range(nd)]
+        self.d = [world.script(probes={"/server_info": INFO_OF_D, COMPLETIONS: self.decode}) for _ in range(nd)]
 
     def come(self, ex, side):
         body = ex.json()
@@ -770,7 +771,7 @@ def asked(p):
 def unlearned(world, p=None, d=None, **keys):
     """A router that knows nothing of its prefill engine yet, and that engine, which counts the lookups."""
     p = p or world.script()
-    d = d or world.script(probes={"/server_info": INFO.replace(b"prefill", b"decode")})
+    d = d or world.script(probes={"/server_info": INFO_OF_D})
     p.lookups, answers = [], {}
 
     def lookup(ex):

@@ -63,6 +63,7 @@ FAILING = {
     "PdrouterRefusing": {f'{REQUESTS}{{pool="a",path="/v1/completions",status="429",reason="queue_full"}}': "0+3x80"},
     "PdrouterOverloaded": {f'{REQUESTS}{{pool="",path="/v1/completions",status="503",reason="overloaded"}}': "0+1x80"},
     "PdrouterEngineDown": {f"pdrouter_endpoint_up{ENGINE}": "0x80"},
+    "PdrouterEngineMisconfigured": {f"pdrouter_endpoint_state{ENGINE[:-1]},state=\"misconfigured\"}}": "1x80"},
     "PdrouterEngineEjected": {f"pdrouter_endpoint_ejected{ENGINE}": "1x80"},
     "PdrouterEngineSlow": {f"pdrouter_endpoint_slow{ENGINE}": "1x80"},
     "PdrouterEngineFlaps": {f"pdrouter_ejections_total{ENGINE}": "0x10 1x10 2x10 3x10 4x10 5x40"},

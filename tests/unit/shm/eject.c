@@ -491,7 +491,7 @@ Test(shm_eject, never_more_than_its_share_and_never_all)
 
 Test(shm_eject, who_does_not_serve_counts_as_out)
 {
-	static const enum ep_state states[] = {EP_STARTING, EP_DOWN, EP_DRAINING};
+	static const enum ep_state states[] = {EP_STARTING, EP_DOWN, EP_DRAINING, EP_MISCONFIGURED};
 
 	for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++) {
 		eject_begin(seg, 0);

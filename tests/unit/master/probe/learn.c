@@ -163,6 +163,12 @@ Test(learn, models_still_gate_where_none_are_named)
 	cr_assert_eq(row_of(f->url)->bootstrap_port, 0, "whatever its args say");
 }
 
+static bool
+is_misconfigured(void *f)
+{
+	return state_of(f) == EP_MISCONFIGURED;
+}
+
 Test(learn, configured_values_win_and_contradictions_are_told)
 {
 	struct fake *f = fake_new("127.0.0.1"), *g = fake_new("127.0.0.1");
@@ -175,7 +181,7 @@ Test(learn, configured_values_win_and_contradictions_are_told)
 	p->endpoints[0].bootstrap_port = 7000;
 	go();
 	cr_assert(wait_for(is_up, f, 5000));
-	cr_assert(wait_for(is_up, g, 5000), "it is told, not held back");
+	cr_assert(wait_for(is_misconfigured, g, 5000), "all its requests would fail");
 	cr_assert_eq(row_of(f->url)->bootstrap_port, 7000);
 	cr_assert_str_eq(
 		contradiction(f), "bootstrap_port is configured as 7000, but it says 9001");
@@ -186,7 +192,8 @@ Test(learn, configured_values_win_and_contradictions_are_told)
 	go();
 	cr_assert_eq(
 		row_of(f->url)->bootstrap_port, 9001, "the key is gone, the learned one stays");
-	cr_assert_str_eq(contradiction(f), "does not serve the configured model other");
+	cr_assert_str_eq(contradiction(f), "serves m, but none of the configured models");
+	cr_assert(wait_for(is_misconfigured, f, 5000));
 }
 
 Test(learn, another_engine_may_come_back)

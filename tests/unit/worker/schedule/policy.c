@@ -215,7 +215,8 @@ static const uint64_t served = 1 << BASE | 1 << ADAPTER, unserved = 1 << BASE;
 static void
 bar(int how, uint32_t i)
 {
-	const enum ep_state states[] = {EP_EMPTY, EP_STARTING, EP_DOWN, EP_DRAINING};
+	const enum ep_state states[] = {
+		EP_EMPTY, EP_STARTING, EP_DOWN, EP_DRAINING, EP_MISCONFIGURED};
 
 	switch (how) {
 	case 0:
