@@ -250,9 +250,10 @@ find(struct sim *sim, const char *path, size_t n, bool is_gen, const struct buf 
 
 	TAILQ_FOREACH(f, &sim->faults, next)
 	{
-		bool in_body = f->contains.len == 0 ||
-			       (body != NULL && memmem(body->p, body->len, f->contains.p,
-							f->contains.len) != NULL);
+		bool in_body =
+			f->contains.len == 0 ||
+			(body != NULL && body->len > 0 &&
+				memmem(body->p, body->len, f->contains.p, f->contains.len) != NULL);
 
 		if (means_path(f, path, n, is_gen) && in_body &&
 			is(f, "close_keepalive") == (body == NULL))
