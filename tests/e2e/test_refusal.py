@@ -239,3 +239,13 @@ def test_two_broken_engines_of_three_are_charged(world):
         e.fault("fail", count=-1)
     assert set(ask(r, 40)) == {200}
     assert ejected(r, d[0]) == ejected(r, d[1]) == 1 and not ejected(r, d[2])
+
+
+def test_a_deadline_acquits_nobody(world):
+    """Two engines fail, and the request has no time left for one that serves it: whose fault it was is not known."""
+    r, p, d = fleet(world, 2, 1, eject_failures=1, fallback="direct", allow_timeout_header=True)
+    for e in p:
+        e.fault("fail")
+    d[0].fault("no_answer")
+    assert r.complete(headers=[("X-Request-Timeout-Ms", str(400 * SLOW))]).error["code"] == "request_timeout"
+    assert ejected(r) == 1 and not r.lines("endpoint back, its last failure was the request's")

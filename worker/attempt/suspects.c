@@ -164,7 +164,7 @@ suspects_refusal(const struct branch *b)
 enum served {
 	SERVED,
 	SERVED_BY_NONE,
-	UNDECIDED, /* the client has left, or the worker exits */
+	UNDECIDED, /* the client has left, its time is over, or the router could not go on */
 };
 
 static enum served
@@ -172,7 +172,8 @@ served(enum req_end end)
 {
 	if (end == END_OK)
 		return SERVED;
-	if (end == END_CLIENT_GONE || end == END_CLIENT_STALLED || end == END_SHUTDOWN)
+	if (end == END_CLIENT_GONE || end == END_CLIENT_STALLED || end == END_REQUEST_TIMEOUT ||
+		end == END_OVERLOADED || end == END_SHUTDOWN)
 		return UNDECIDED;
 	return SERVED_BY_NONE;
 }
