@@ -421,12 +421,14 @@ void
 outcome_contradicted(const struct exchange *x)
 {
 	const struct endpoint *ep = x->engine->ep;
+	const char *news = NULL;
 
 	if (!counts(x))
 		return;
-	if (of_this_life(x) && refusal_contradicted(x->w->seg, ep->slot, x->status))
-		log_warn(refusal_text(x->w->seg, ep->slot), LOG_S("url", ep->url),
-			LOG_S("role", role_name(x->engine->role)),
+	if (of_this_life(x))
+		news = refusal_contradicted(x->w->seg, ep->slot, x->status);
+	if (news != NULL)
+		log_warn(news, LOG_S("url", ep->url), LOG_S("role", role_name(x->engine->role)),
 			LOG_S("pool", x->facts->pool.name), LOG_U("status", (uint64_t)x->status),
 			LOG_S("req", x->facts->id));
 	outcome_bad(x);

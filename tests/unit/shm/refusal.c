@@ -62,20 +62,19 @@ Test(shm_refusal, where_the_share_is_no_chance_one_a_second_is_doubted)
 Test(shm_refusal, contradicted_until_it_accepts)
 {
 	refusal_shared(seg, EP, refusal_mark(seg, EP), NOW);
-	cr_assert(refusal_contradicted(seg, EP, 404));
+	cr_assert_str_eq(refusal_contradicted(seg, EP, 404), "engine refuses what others accept");
 	cr_assert_not(believed(NOW + 1));
-	cr_assert_str_eq(refusal_text(seg, EP), "engine refuses what others accept");
-	cr_assert_not(refusal_contradicted(seg, EP, 400), "known");
-	cr_assert(refusal_contradicted(seg, EP, 401), "why, is news");
-	cr_assert_not(refusal_contradicted(seg, EP, 403));
-	cr_assert_not(refusal_contradicted(seg, EP, 404));
-	cr_assert_str_eq(refusal_text(seg, EP), "engine refuses our key");
+	cr_assert_null(refusal_contradicted(seg, EP, 400), "known");
+	cr_assert_str_eq(
+		refusal_contradicted(seg, EP, 401), "engine refuses our key", "why, is news");
+	cr_assert_null(refusal_contradicted(seg, EP, 403));
+	cr_assert_null(refusal_contradicted(seg, EP, 404));
 	cr_assert(refusal_is_contradicted(seg, EP));
 	cr_assert(refusal_accepted(seg, EP, NOW));
 	cr_assert_not(refusal_accepted(seg, EP, NOW));
-	cr_assert_null(refusal_text(seg, EP));
 	cr_assert_not(refusal_is_contradicted(seg, EP));
-	cr_assert(refusal_contradicted(seg, EP, 401), "a new change");
+	cr_assert_str_eq(
+		refusal_contradicted(seg, EP, 401), "engine refuses our key", "a new change");
 }
 
 Test(shm_refusal, a_clients_mistake_in_between_excuses_but_is_not_believed)
