@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from procs import MODEL, SLOW, wait
+from procs import MODEL, SLOW, free_port, wait
 
 URL = "/v1/completions"
 GOOD_LOAD = b"vllm:num_requests_running %d\nvllm:num_requests_waiting 0\n"
@@ -54,6 +54,21 @@ def test_an_engine_serves_several_models_and_adapters_come_later(world):
     assert [r.complete(model=m).status for m in ("base", "lora-a", "lora-b")] == [200, 200, 404]
     s.probes["/v1/models"] = t.probes["/v1/models"] = b'{"data":[{"id":"other"},{"id":"lora-b","parent":"other"}]}'
     wait("the adapter", lambda: "lora-b" in [m["id"] for m in r.get("/v1/models").json()["data"]])
+
+
+def test_models_that_no_engine_has_listed_yet(world):
+    """Down since the start: nobody knows whether they serve the model.  Later it is known that none does."""
+    p, d, ports = world.script(), world.script(), [free_port() for _ in range(2)]
+    learns = {**world.pool(*([f"http://127.0.0.1:{port}"] for port in ports)), "models": [], "name": "learns"}
+    r = world.router(learns, {**world.pool([p], [d]), "name": "named"}, wait_for="health")
+    wait("both are given up", lambda: len(r.lines("endpoint does not answer yet, still probing")) == 2)
+    a = r.complete(model="other")
+    assert (a.status, a.error["code"]) == (503, "no_decode_endpoint") and "has listed its models" in a.error["message"]
+    assert r.post("/v1/completions", {"prompt": "x"}).error["code"] == "model_not_found", "it names none"
+    for role, port in zip(("prefill", "decode"), ports):
+        world.engine(role, port=port, model="another")
+    r.wait_all_up()
+    assert r.complete(model="another").status == 200 and r.complete(model="other").status == 404
 
 
 def test_contradictions_are_told_once_and_shown(world):

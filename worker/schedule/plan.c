@@ -227,14 +227,28 @@ may_change(const struct plan *p, const struct table *t, enum req_end why)
 	return false;
 }
 
+/* A pool learns its models, and no engine of it has listed any: it may serve the model. */
+static bool
+may_exist(const struct plan *p, const struct table *t)
+{
+	for (uint32_t i = 0; i < t->npools; i++)
+		if (t->pools[i].nmodels == 0)
+			return p->of.facts->model[0] != '\0';
+	return false;
+}
+
 /* One read section.  END_OK, or why not; *ret_most_ms: how long that may change for, 0: it does not. */
 static enum req_end
 plan_once(struct plan *p, struct shortage *ret, uint64_t *ret_most_ms)
 {
 	const struct table *t = enter(p->w);
-	const enum req_end why = plan(p, t, ret);
+	enum req_end why = plan(p, t, ret);
 
 	*ret_most_ms = why != END_OK && may_change(p, t, why) ? t->plan_wait_ms : 0;
+	if (why == END_MODEL_NOT_FOUND && may_exist(p, t)) {
+		why = END_NO_DECODE;
+		p->detail = "no engine of a pool has listed its models yet";
+	}
 	leave(p->w);
 	return why;
 }
