@@ -368,8 +368,7 @@ log_nothing_learned(struct learn *l, enum query q, int status)
 			LOG_S("url", e->url), LOG_S("role", role_name(e->role)),
 			LOG_S("pool", e->pool_name), LOG_S("reason", l->why));
 	else if (status == 401 || status == 403)
-		log_info(
-			"endpoint refuses a query without a valid key, see the pool's engine_api_key_file",
+		log_info("engine refuses our key, see the pool's engine_api_key_file",
 			LOG_S("url", e->url), LOG_S("role", role_name(e->role)),
 			LOG_S("pool", e->pool_name), LOG_S("reason", l->why));
 	else

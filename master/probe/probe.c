@@ -590,6 +590,12 @@ error_text(const struct probe_answer *a, char *buf, size_t size)
 }
 
 bool
+probe_key_refused(const struct probe_answer *a)
+{
+	return a->error == 0 && (a->status == 401 || a->status == 403);
+}
+
+bool
 probe_good(const struct probe_answer *a, const char *path, char *why, size_t size)
 {
 	char said[100] = "";
@@ -601,7 +607,8 @@ probe_good(const struct probe_answer *a, const char *path, char *why, size_t siz
 	if (a->error != 0)
 		(void)snprintf(why, size, "GET %.64s: %s", path, a->why);
 	else
-		(void)snprintf(why, size, "GET %.64s: status %d%s%s", path, a->status,
+		(void)snprintf(why, size, "GET %.64s: status %d%s%s%s", path, a->status,
+			probe_key_refused(a) ? ", engine refuses our key" : "",
 			said[0] != '\0' ? ": " : "", said);
 	return false;
 }

@@ -59,6 +59,8 @@ bool probe_busy(const struct probe *p);
 /* Ends an open GET without a call of fn, and closes the connection. */
 void probe_cancel(struct probe *p);
 
+/* Returns true for 401 and 403: the engine demands a key that the router was not given. */
+bool probe_key_refused(const struct probe_answer *a);
 /*
  * Whether it is a 2xx answer; else *why describes the answer in one phrase, with the engine's own
  * words if there are some.  If the engine was sent a key, its words are left out: they might repeat

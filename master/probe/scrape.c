@@ -198,8 +198,8 @@ read_page(struct scrape *s, const struct probe_answer *a)
 		return a->why;
 	if (s->absent)
 		return "status 404: no such page, scraped again every 30 s";
-	if (a->status == 401)
-		return "status 401: the pool needs an engine_api_key_file";
+	if (probe_key_refused(a))
+		return "engine refuses our key: see the pool's engine_api_key_file";
 	if (a->status != 200)
 		return "status other than 200";
 	return read_figures(s);

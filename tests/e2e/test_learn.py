@@ -105,7 +105,7 @@ def test_engines_that_say_nothing_are_used_as_configured(world):
     r = world.router(world.pool([{"url": p.url, "bootstrap_port": 7000}], [d], engine="sglang"))
     said = r.lines("endpoint reports nothing about itself, configured values are used")
     assert {(x["url"], x["reason"]) for x in said} == {(p.url, "GET /get_server_info: status 404"),
-                                                        (d.url, "GET /server_info: status 401: Unauthorized")}
+                                                        (d.url, "GET /server_info: status 401, engine refuses our key: Unauthorized")}
     assert shown(r, p.url)["bootstrap_port"] == 7000
     again = d.probed["/server_info"]
     wait("another round", lambda: d.probed["/server_info"] is not again)
@@ -196,7 +196,7 @@ def test_engines_that_want_a_key(world, kind):
     key = key_file(world, "sk-secret\n")
     keys = {"models": [], "name": "keyed", "engine": kind}
     r = world.router({**world.pool([p], [d]), **keys}, wait_for="live", log_level="debug")
-    wait("a refusal", lambda: "status 401" in line(r, p.url))
+    wait("a refusal", lambda: "status 401, engine refuses our key" in line(r, p.url))
     assert r.get("/ready").status == 503
     r.reload(pools=[{**world.pool([p], [d]), **keys, "engine_api_key_file": str(key)}])
     r.wait_for("ready")
@@ -212,10 +212,10 @@ def test_a_key_that_is_missing_is_told_where_nothing_waits_for_it(world):
     """The pool names its models, so both are up without; the log says why their context is not known."""
     p, d = (world.engine(x, api_key="sk-secret") for x in ("prefill", "decode"))
     r = world.router(world.pool([p], [d]))
-    r.wait_log("endpoint refuses a query without a valid key")
-    r.wait_log(f'without a valid key.*"url":"{d.url}"')
+    r.wait_log("engine refuses our key")
+    r.wait_log(f'engine refuses our key.*"url":"{d.url}"')
     time.sleep(2)
-    assert len([x for x in r.log().splitlines() if "without a valid key" in x]) == 2, "once for each"
+    assert len([x for x in r.log().splitlines() if "engine refuses our key" in x]) == 2, "once for each"
 
 
 def test_every_lookup_carries_the_key(world):

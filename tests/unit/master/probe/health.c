@@ -287,12 +287,14 @@ Test(health, models_are_learned_before_it_is_up)
 	f->models = "HTTP/1.1 401 Unauthorized\r\nConnection: close\r\n\r\n";
 	run_for(3500); /* the silent one's timeout */
 	cr_assert_neq(state_of(f), EP_UP);
-	cr_assert_str_eq(health_reason(&endpoint_of(f->url)->engine), "GET /v1/models: status 401");
+	cr_assert_str_eq(health_reason(&endpoint_of(f->url)->engine),
+		"GET /v1/models: status 401, engine refuses our key");
 	f->models = "HTTP/1.1 401 Unauthorized\r\nConnection: close\r\n\r\n"
 		    "{\"error\":\"no \\u001b[2J\\u009b2Jkey\"}";
 	run_for(300);
 	cr_assert_str_eq(health_reason(&endpoint_of(f->url)->engine),
-		"GET /v1/models: status 401: no  [2J  2Jkey", "nothing a terminal obeys");
+		"GET /v1/models: status 401, engine refuses our key: no  [2J  2Jkey",
+		"nothing a terminal obeys");
 	f->models = MODELS(
 		"{\"id\":\"b\"},{\"id\":\"a\"},{\"id\":\"b\"},{\"id\":\"evil\\nname\"},{\"id\":\"evil\\u009b2Jname\"},{"
 		"\"id\":\"\"}");

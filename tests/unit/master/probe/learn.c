@@ -377,12 +377,13 @@ Test(learn, the_key_goes_with_every_query)
 	run_for(300);
 	cr_assert_neq(state_of(f), EP_UP);
 	cr_assert_str_eq(health_reason(&endpoint_of(f->url)->engine),
-		"GET /v1/models: status 401: key (none)?");
+		"GET /v1/models: status 401, engine refuses our key: key (none)?");
 	p = one_pool(ROLE_PREFILL, ENGINE_SGLANG, NULL);
 	p->api_key = (char[]){"sk-0"};
 	go();
 	run_for(500);
-	cr_assert_str_eq(health_reason(&endpoint_of(f->url)->engine), "GET /v1/models: status 401",
+	cr_assert_str_eq(health_reason(&endpoint_of(f->url)->engine),
+		"GET /v1/models: status 401, engine refuses our key",
 		"an engine that repeats the key is not quoted");
 	p = one_pool(ROLE_PREFILL, ENGINE_SGLANG, NULL);
 	p->api_key = (char[]){"sk-1"};
