@@ -21,6 +21,7 @@
 #include <assert.h>
 
 #include "shm/core/atomic.h"
+#include "shm/blame.h"
 #include "shm/busy.h"
 #include "shm/eject.h"
 #include "shm/load_word.h"
@@ -387,6 +388,7 @@ ep_slot_begin(struct seg *seg, uint32_t ep)
 	busy_begin(seg, ep);
 	tally_begin(seg, ep);
 	refusal_begin(seg, ep);
+	blame_begin(seg, ep);
 	restart_begin(seg, ep);
 	pace_begin(seg, ep);
 	ep_scrape_set(seg, ep, &(struct ep_scrape){0});

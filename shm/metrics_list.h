@@ -20,6 +20,9 @@
 	X(CLIENTS_FORGOTTEN, "pdrouter_clients_forgotten_total", "Idle clients whose limits were forgotten to make room for others.") \
 	X(CLIENTS_UNCOUNTED, "pdrouter_clients_uncounted_total", "Requests that passed without limits, because the table of clients had only busy entries for them.") \
 	X(KV_MISSING, "pdrouter_kv_handoff_missing_total", "Prefill answers without KV parameters; decode ran without them.") \
+	X(KV_FAILED_PREFILL, "pdrouter_kv_failures_total{at_fault=\"prefill\"}", "Decode engines that failed with the KV of a prefill engine before their first token, by the engine at fault.") \
+	X(KV_FAILED_DECODE, "pdrouter_kv_failures_total{at_fault=\"decode\"}", "")                  \
+	X(KV_FAILED_NEITHER, "pdrouter_kv_failures_total{at_fault=\"neither\"}", "")                \
 	X(KV_RELEASED_CLIENT_GONE, "pdrouter_kv_released_total{reason=\"client_gone\"}", "Decode requests sent only to free a prefill engine's blocks.") \
 	X(KV_RELEASED_GIVEN_UP, "pdrouter_kv_released_total{reason=\"given_up\"}", "")              \
 	X(KV_RELEASED_PREFILL_LATE, "pdrouter_kv_released_total{reason=\"prefill_late\"}", "")      \

@@ -26,6 +26,7 @@
 #include "shm/base/mem.h"
 #include "shm/core/rcu.h"
 #include "shm/core/seg.h"
+#include "shm/blame.h"
 #include "shm/load.h"
 #include "shm/refusal.h"
 #include "shm/restart.h"
@@ -81,6 +82,7 @@ on_restarted(struct engine *e)
 {
 	restart_begin(e->prober->seg, e->slot);
 	refusal_begin(e->prober->seg, e->slot);
+	blame_begin(e->prober->seg, e->slot);
 }
 
 static void

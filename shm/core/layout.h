@@ -135,6 +135,8 @@ struct tally {
 	uint64_t alive_ms;
 	/* how long its engine takes, a mean that decays: shm/pace.h.  W: CAS by all */
 	uint64_t pace;
+	/* what it has done with others' KV, or others with its KV (shm/blame.h).  W: CAS by all */
+	uint64_t blame;
 };
 
 /* One per endpoint slot: whether the 4xx of its engine are the clients' mistakes (shm/refusal.h). */

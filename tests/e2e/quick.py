@@ -4,6 +4,7 @@ Of a parametrized test the first case runs.  Every file has its row; tests/lint/
 QUICK = {
     "test_announce.py": "test_announced_engines_serve_and_are_forgotten_when_silent",
     "test_balance.py": "test_max_inflight_is_kept",
+    "test_blame.py": "test_a_prefill_engine_with_unusable_kv_is_ejected_and_named",
     "test_busy.py": "test_four_workers_know_of_one_answer",
     "test_client_gone.py": "test_in_the_stream",
     "test_control.py": "test_check_says_what_is_broken",

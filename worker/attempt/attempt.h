@@ -29,6 +29,7 @@
 
 #include "proto/answer/sse.h"
 #include "shm/base/mem.h"
+#include "shm/blame.h"
 #include "shm/metrics.h"
 #include "worker/attempt/job.h"
 #include "worker/base/end_list.h"
@@ -92,6 +93,13 @@ enum withheld {
 	WITHHELD_REFUSAL,      /* a 4xx: another engine may be tried once all of it is here */
 };
 
+/* Whether decode could use the KV of the prefill engine. */
+enum kv_proof {
+	PROOF_OPEN,  /* not known */
+	PROOF_NO_KV, /* decode was given none */
+	PROOF_GIVEN, /* decode has shown a token */
+};
+
 enum kv_state {
 	KV_NONE,
 	KV_PREDICTED, /* decode was sent parameters that the prefill engine has not confirmed */
@@ -120,6 +128,8 @@ struct attempt {
 	enum decode_state decode;
 	enum withheld withheld;
 	enum kv_state kv;
+	enum kv_proof proof;
+	enum blame blame; /* who was at fault when decode failed with that KV */
 	struct transfer t;
 	struct leg leg[LEG_N];
 	struct reserved reserved; /* the engines and their reservations */

@@ -179,6 +179,8 @@ pass_payload(struct attempt *a, const struct span *pieces, size_t n, bool done)
 {
 	struct job *job = a->branch->job;
 
+	if (n > 0 && attempt_decode_leg(a)->status == 200)
+		failover_decode_works(a);
 	if (done && !job->facts.stream && n > 0)
 		timing_answered(a, pieces[n - 1].p, pieces[n - 1].n);
 	job->ops->payload(job, attempt_decode_leg(a), &a->sse, pieces, n, done);
@@ -245,7 +247,7 @@ stream_ended(struct attempt *a)
 	} else if (job->facts.stream) {
 		timing_stream_ended(a);
 	}
-	failover_record_good(a, LEG_DECODE, TALLY_GOOD);
+	failover_record_good(a, LEG_DECODE);
 	if (resume_follows(job, attempt_decode_leg(a)))
 		deliver_followed_ended(a);
 	else
@@ -258,7 +260,7 @@ first_answered(struct attempt *a)
 {
 	struct job *job = a->branch->job;
 
-	failover_record_good(a, LEG_DECODE, TALLY_GOOD);
+	failover_record_good(a, LEG_DECODE);
 	if (a->t.connector->decode_first(&a->t) == HANDOFF_RETRY) {
 		prefill_first(a);
 		return;
@@ -300,7 +302,7 @@ part_answered(struct attempt *a)
 		timing_answered(a, d->answer, d->answer_len);
 	else
 		timing_stream_ended(a);
-	failover_record_good(a, LEG_DECODE, TALLY_GOOD);
+	failover_record_good(a, LEG_DECODE);
 	if (attempt_waits_for_prefill(a)) { /* deliver_prefill_part() continues */
 		attempt_set_decode(a, DECODE_WITHHELD, WITHHELD_PREFILL_PART);
 	} else if (a->withheld != WITHHELD_SLOW_CLIENT) { /* else deliver_drained() continues */

@@ -193,6 +193,7 @@ deliver_events(struct attempt *a)
 			continue;
 		}
 		a->output_started = true;
+		failover_decode_works(a);
 		if (out.n >= REWRITE_BURST) {
 			on = send_events(job, &out);
 			full = on && job->ops->full(job);

@@ -11,6 +11,7 @@
 #include "worker/attempt/resume.h"
 #include "worker/attempt/rewrite.h"
 #include "worker/attempt/suspects.h"
+#include "worker/attempt/symptom.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
 #include "worker/schedule/budget.h"
@@ -81,6 +82,25 @@ answers_others(const struct attempt *a, enum leg_kind kind)
 	const struct endpoint *ep = a->reserved.of[attempt_role_of(a, kind)].ep;
 
 	return ep != NULL && tally_alive_ms(a->w->seg, ep->slot) > a->leg[kind].since_ms;
+}
+
+/* Returns true if decode was given KV of a prefill engine, and has shown no token. */
+static bool
+kv_unproven(const struct attempt *a)
+{
+	return connector_two_engines(a->t.connector) && a->proof == PROOF_OPEN &&
+	       a->leg[LEG_DECODE].progress >= LEG_REACHED &&
+	       (a->prefill == PREFILL_SENT || a->prefill == PREFILL_ANSWERED);
+}
+
+/* Returns true if the decode engine reports that KV could not be used. */
+static bool
+kv_suspect(const struct attempt *a, enum failure_cause cause)
+{
+	const struct leg *d = &a->leg[LEG_DECODE];
+
+	return kv_unproven(a) && d->piece != NULL &&
+	       symptom_of_kv(a->t.connector->info->engine, cause, d->status, *d->piece);
 }
 
 /* Returns true if former decode engines had most of the limit of an answer in one piece. */
@@ -162,11 +182,9 @@ doubtful(struct attempt *a, enum leg_kind kind, enum failure_cause cause)
 
 /* Returns true if only an engine that serves the request can show that this engine is at fault. */
 static bool
-may_fail_alike(struct attempt *a, enum leg_kind kind)
+may_fail_alike(const struct attempt *a, enum leg_kind kind, const struct exchange *x)
 {
-	const struct exchange x = leg_exchange(a, kind, TALLY_GOOD);
-
-	return suspects_failed(a->branch, kind) || outcome_fails_alike(&x);
+	return suspects_failed(a->branch, kind) || outcome_fails_alike(x);
 }
 
 static struct failure
@@ -176,6 +194,7 @@ facts_of(struct attempt *a, enum leg_kind kind, enum failure_cause cause)
 		[LEG_DECODE] = FAILED_DECODE,
 		[LEG_LOOKUP] = FAILED_LOOKUP};
 	const struct leg *leg = &a->leg[kind], *d = &a->leg[LEG_DECODE];
+	const struct exchange x = leg_exchange(a, kind, TALLY_GOOD);
 
 	return (struct failure){
 		.leg = legs[kind],
@@ -189,11 +208,12 @@ facts_of(struct attempt *a, enum leg_kind kind, enum failure_cause cause)
 		.not_missing = not_missing(a, kind),
 		.decode_waits = leg_active(d) && !leg_connecting(d) && d->progress < LEG_ANSWERING,
 		.whole = kind == LEG_DECODE && !a->t.of.facts->stream,
+		.kv_suspect = kind == LEG_DECODE && kv_suspect(a, cause),
 		.excused = leg->progress < LEG_BEGUN &&
 			   (answers_others(a, kind) || had_little_time(a, kind)),
 		.doubtful = doubtful(a, kind, cause),
 		.refused = suspects_refused(a->branch, kind),
-		.failed = may_fail_alike(a, kind),
+		.failed = may_fail_alike(a, kind, &x),
 		.trial = a->reserved.of[attempt_role_of(a, kind)].trial != 0,
 	};
 }
@@ -211,16 +231,53 @@ failover_who(enum leg_kind kind)
 /* --- outcomes ---------------------------------------------------------------------------------- */
 
 void
-failover_record_good(struct attempt *a, enum leg_kind kind, enum tally_cause cause)
+failover_record_good(struct attempt *a, enum leg_kind kind)
 {
-	struct exchange x = leg_exchange(a, kind, cause);
+	const struct exchange x = leg_exchange(a, kind, TALLY_GOOD);
 
-	if (kind == LEG_PREFILL) { /* the whole answer is here */
-		outcome_begun(&x);
-		suspects_accepted(a, kind);
-	}
-	if (kind != LEG_LOOKUP)
+	if (kind == LEG_LOOKUP)
+		return;
+	if (kind == LEG_DECODE)
+		failover_decode_works(a);
+	outcome_good(&x);
+}
+
+void
+failover_prefill_answered(struct attempt *a, bool kv_missing)
+{
+	const struct exchange x =
+		leg_exchange(a, LEG_PREFILL, kv_missing ? TALLY_KV_MISSING : TALLY_GOOD);
+
+	outcome_accepted(&x);
+	suspects_accepted(a, LEG_PREFILL);
+	a->branch->job->kv = kv_missing ? "missing" : NULL;
+	if (kv_missing)
+		a->proof = PROOF_NO_KV;
+	if (a->proof != PROOF_OPEN)
 		outcome_good(&x);
+}
+
+/* The KV of the request was used well, which shows that this engine works. */
+static void
+works(struct attempt *a, enum leg_kind kind)
+{
+	const struct exchange x = leg_exchange(a, kind, TALLY_GOOD);
+
+	outcome_works(&x);
+}
+
+void
+failover_decode_works(struct attempt *a)
+{
+	if (a->proof == PROOF_GIVEN || a->t.connector->engines == ENGINES_SINGLE ||
+		a->reserved.of[ROLE_DECODE].recorded)
+		return;
+	if (kv_unproven(a))
+		works(a, LEG_PREFILL);
+	works(a, LEG_DECODE);
+	a->proof = PROOF_GIVEN;
+	if (a->prefill == PREFILL_ANSWERED)
+		failover_record_good(a, LEG_PREFILL);
 }
 
 void
@@ -264,23 +321,51 @@ static void
 refused(struct attempt *a, enum leg_kind kind, const struct exchange *x)
 {
 	if (x->engine->recorded || !suspects_refused(a->branch, kind) ||
-		!suspects_add(a, kind, SUSPECT_REFUSED, TALLY_4XX))
+		!suspects_add(a, kind, x, SUSPECT_REFUSED))
 		outcome_refused(x);
 }
 
-/* The engine of this leg is charged, now or once another engine has served the request. */
+/* An engine is charged for the failure of this leg, now or once another engine has served the request. */
 static void
-charge(struct attempt *a, enum leg_kind kind, enum tally_cause cause, const struct outcome *o)
+charge(struct attempt *a, enum leg_kind kind, const struct exchange *x, const struct outcome *o)
 {
-	struct exchange x = leg_exchange(a, kind, cause);
 	/* The same failure may be reported again, and an engine without room does not fail. */
-	const bool first = !x.engine->recorded && !outcome_says_busy(&x);
+	const bool first = !x->engine->recorded && !outcome_says_busy(x);
+	const bool later =
+		o->fault == FAULT_REQUEST ||
+		(o->fault == FAULT_KV && x->engine->trial == 0 && may_fail_alike(a, kind, x));
 
-	if (first && o->fault == FAULT_REQUEST && suspects_add(a, kind, SUSPECT_FAILED, cause))
+	if (first && later && suspects_add(a, kind, x, SUSPECT_FAILED))
 		return;
-	outcome_bad(&x);
+	outcome_bad(x);
 	if (first && o->revocable)
-		(void)suspects_add(a, kind, SUSPECT_CHARGED, cause);
+		(void)suspects_add(a, kind, x, SUSPECT_CHARGED);
+}
+
+/* Decode, or the prefill engine whose KV it was given, is at fault. */
+static void
+record_kv(struct attempt *a, enum tally_cause seen, const struct outcome *o)
+{
+	struct exchange p = leg_exchange(a, LEG_PREFILL, TALLY_KV_UNUSABLE);
+	struct exchange d = leg_exchange(a, LEG_DECODE, seen);
+
+	if (d.engine->recorded)
+		return; /* the same failure is reported again */
+	a->blame = outcome_kv_blame(&p, &d);
+	if (a->blame == BLAME_PREFILL) {
+		a->branch->job->kv = "unusable";
+		charge(a, LEG_DECODE, &p, o);
+		outcome_doubt(&p); /* after a restart it holds no KV */
+		if (a->t.connector->failed != NULL)
+			a->t.connector->failed(&a->t, ROLE_PREFILL);
+		d.cause = TALLY_GOOD;
+	} else {
+		p.cause = TALLY_GOOD;
+	}
+	if (a->blame == BLAME_DECODE)
+		charge(a, LEG_DECODE, &d, o);
+	outcome_excused(&p); /* not the engine that was charged */
+	outcome_excused(&d);
 }
 
 /* Returns true if an engine with another model, role or key would answer so. */
@@ -325,9 +410,17 @@ record(struct attempt *a, enum leg_kind kind, enum failure_cause cause, const st
 		break;
 	case FAULT_ENGINE:
 	case FAULT_REQUEST:
-		charge(a, kind, seen, o);
+		x.cause = seen;
+		charge(a, kind, &x, o);
+		break;
+	case FAULT_KV:
+		record_kv(a, seen, o);
 		break;
 	}
+	/* a prefill engine that is not at fault has done its part */
+	if (kind == LEG_DECODE && a->leg[LEG_DECODE].progress >= LEG_REACHED &&
+		a->prefill == PREFILL_ANSWERED)
+		failover_record_good(a, LEG_PREFILL);
 }
 
 bool
@@ -342,9 +435,11 @@ struct outcome
 failover_outcome(struct attempt *a, enum leg_kind kind, enum failure_cause cause)
 {
 	const struct failure f = facts_of(a, kind, cause);
-	const struct outcome o = failure_outcome(&f);
+	struct outcome o = failure_outcome(&f);
 
 	record(a, kind, cause, &o);
+	if (o.fault == FAULT_KV)
+		o.blame = a->blame;
 	return o;
 }
 
@@ -365,10 +460,13 @@ kv_usable(const struct attempt *a, enum leg_kind kind)
 
 /* For the log: the line of a request that ended well does not have the failure otherwise. */
 static const char *
-how_it_failed(const struct attempt *a, enum leg_kind kind)
+how_it_failed(const struct attempt *a, enum leg_kind kind, enum blame blame)
 {
 	const struct leg *leg = &a->leg[kind];
 	const char *text = leg_fail_text(leg->fail);
+
+	if (blame == BLAME_PREFILL)
+		return "its KV could not be used";
 
 	if (text == NULL && leg->status == 429)
 		text = "it was full";
@@ -381,18 +479,6 @@ how_it_failed(const struct attempt *a, enum leg_kind kind)
 	if (text == NULL)
 		text = leg->status == 200 ? "its answer is of no use" : "it was late";
 	return text;
-}
-
-/* The access log's line names the engines that served the request; this line names the engines
- * that did not. */
-static void
-log_failed(const struct attempt *a, enum leg_kind kind)
-{
-	const struct reservation *engine = &a->reserved.of[attempt_role_of(a, kind)];
-
-	log_info("attempt failed", LOG_S("req", a->t.of.facts->id), LOG_S("attempt", a->t.id),
-		LOG_S("pool", a->t.of.facts->pool.name), LOG_S("url", engine->ep->url),
-		LOG_S("role", role_name(engine->role)), LOG_S("why", how_it_failed(a, kind)));
 }
 
 /* Resets the answer that had begun; none of its bytes were sent. */
@@ -441,8 +527,42 @@ struct search {
 	const char *why; /* why the attempt failed, for the log */
 };
 
-/* Chooses and reserves engines for another attempt by connector `c`.  After an ambiguous
- * timeout the decode engine is excluded only while there is another one. */
+/* The role of the engine that failed, which is not chosen again for this request.  Where two engines cannot be told, that
+ * is the engine that reported the failure. */
+static enum role
+failed_role(const struct search *s)
+{
+	return s->outcome->blame == BLAME_PREFILL ? ROLE_PREFILL
+						  : attempt_role_of(s->failed, s->kind);
+}
+
+static bool
+both_suspect(const struct search *s)
+{
+	return s->outcome->fault == FAULT_BOTH || s->outcome->fault == FAULT_KV;
+}
+
+static uint32_t
+slot_of(const struct search *s, enum role role)
+{
+	return s->failed->reserved.of[role].ep->slot;
+}
+
+/* The access log's line names the engines that served the request; this line names the engines
+ * that did not. */
+static void
+log_failed(const struct search *s)
+{
+	const struct attempt *a = s->failed;
+	const struct reservation *engine = &a->reserved.of[failed_role(s)];
+
+	log_info("attempt failed", LOG_S("req", a->t.of.facts->id), LOG_S("attempt", a->t.id),
+		LOG_S("pool", a->t.of.facts->pool.name), LOG_S("url", engine->ep->url),
+		LOG_S("role", role_name(engine->role)), LOG_S("why", s->why));
+}
+
+/* Chooses and reserves engines for another attempt by connector `c`.  If both engines are suspect, both are excluded while
+ * there are others; then the one that failed; and if neither is known to be at fault, the other. */
 static bool
 choose_others(const struct search *s, const struct connector *c, enum plan_for what,
 	enum ep_away most, struct reserved *ret, bool *last_resort)
@@ -450,22 +570,31 @@ choose_others(const struct search *s, const struct connector *c, enum plan_for w
 	struct attempt *of = s->failed;
 	struct job *job = of->branch->job;
 	struct tried *tried = &job->facts.tried;
-	const uint32_t n = tried->n;
+	const struct tried saved = *tried;
 	const struct plan_other other = {.w = job->w,
 		.of = {&job->facts, job->text},
 		.connector = c,
 		.what = what,
 		.failed = &of->reserved,
 		.most = most};
-	bool found;
+	const enum role one = failed_role(s), two = one == ROLE_DECODE ? ROLE_PREFILL : ROLE_DECODE;
 
-	if (s->outcome->fault == FAULT_BOTH)
-		(void)tried_add(tried, of->reserved.of[ROLE_DECODE].ep->slot);
-	found = plan_again(&other, ret, last_resort);
-	if (found || s->outcome->fault != FAULT_BOTH)
-		return found;
-	tried->n = n;
-	return plan_again(&other, ret, last_resort);
+	if (both_suspect(s)) {
+		(void)tried_add(tried, slot_of(s, two));
+		if (plan_again(&other, ret, last_resort))
+			return true;
+		*tried = saved;
+	}
+	if (plan_again(&other, ret, last_resort))
+		return true;
+	if (s->outcome->blame != BLAME_NEITHER)
+		return false;
+	tried_drop(tried, slot_of(s, one));
+	(void)tried_add(tried, slot_of(s, two));
+	if (plan_again(&other, ret, last_resort))
+		return true;
+	*tried = saved;
+	return false;
 }
 
 /* Returns true if `retries` and `retry_budget` allow another try; checked before an engine is
@@ -587,7 +716,8 @@ fall_back(const struct search *s)
 	struct reserved chosen;
 
 	if (job->facts.pool.rescue.fallback != FALLBACK_DIRECT || job_started(job) ||
-		!connector_two_engines(a->t.connector) || s->kind == LEG_DECODE ||
+		!connector_two_engines(a->t.connector) ||
+		(s->kind == LEG_DECODE && failed_role(s) == ROLE_DECODE) ||
 		/* the engine is full: its Retry-After is for the client */
 		a->leg[s->kind].status == 429)
 		return false;
@@ -658,17 +788,16 @@ failover_others(struct attempt *a, enum leg_kind kind, const struct outcome *o)
 		.kind = kind,
 		.outcome = o,
 		.resumes = output_started(a),
-		.why = how_it_failed(a, kind)};
+		.why = how_it_failed(a, kind, o->blame)};
 
 	if (!s.resumes)
 		spend_kv(a, kind);
 	if (!replaceable(a))
 		return false;
 	if (first)
-		log_failed(a, kind);
+		log_failed(&s);
 	if (o->a_try)
-		(void)tried_add(
-			&job->facts.tried, a->reserved.of[attempt_role_of(a, kind)].ep->slot);
+		(void)tried_add(&job->facts.tried, slot_of(&s, failed_role(&s)));
 	if (search_all(&s))
 		return true;
 	if (a->kv == KV_SPENT)
@@ -716,7 +845,7 @@ ask(struct attempt *a, enum leg_kind kind, const struct outcome *o)
 	struct branch *b = a->branch;
 	struct exchange x = leg_exchange(a, kind, TALLY_4XX);
 
-	if (!suspects_add(a, kind, SUSPECT_REFUSED, TALLY_4XX)) {
+	if (!suspects_add(a, kind, &x, SUSPECT_REFUSED)) {
 		outcome_refused(&x);
 		return false;
 	}

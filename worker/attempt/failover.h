@@ -37,8 +37,13 @@ enum failure_action failover(
  * new attempt does not count as a try. */
 void failover_prefill_again(struct attempt *a);
 
-/* Records that the engine did its part.  `cause`: TALLY_GOOD, or what its answer lacked. */
-void failover_record_good(struct attempt *a, enum leg_kind kind, enum tally_cause cause);
+/* Records that the engine did its part. */
+void failover_record_good(struct attempt *a, enum leg_kind kind);
+/* The prefill answer was taken.  Its outcome is recorded when decode shows whether the KV is of use; at once if the answer
+ * has no KV parameters. */
+void failover_prefill_answered(struct attempt *a, bool kv_missing);
+/* Decode has shown a token: the KV that it was given is of use. */
+void failover_decode_works(struct attempt *a);
 /* Records that the decode answer has begun well. */
 void failover_record_begun(struct attempt *a);
 

@@ -50,6 +50,8 @@ fault_of(const struct failure *f)
 		return FAULT_BOTH; /* failures add up at the engine that is at fault */
 	if (f->cause == CAUSE_TIMEOUT && f->excused)
 		return FAULT_UNKNOWN; /* the engine works: it generates, or the request waits there */
+	if (f->kv_suspect)
+		return FAULT_KV;
 	if (f->failed && !f->trial && may_be_the_requests(f))
 		return FAULT_REQUEST;
 	return FAULT_ENGINE;

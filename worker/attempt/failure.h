@@ -7,6 +7,7 @@
 #pragma once
 #include <stdbool.h>
 
+#include "shm/blame.h"
 #include "shm/tally.h"
 
 enum failure_leg { FAILED_PREFILL, FAILED_DECODE, FAILED_LOOKUP };
@@ -37,6 +38,7 @@ struct failure {
 	bool not_missing;  /* the client's answer is complete without this leg */
 	bool decode_waits; /* prefill: decode has its request and has not answered a byte */
 	bool whole;        /* decode: the client gets the answer in one piece */
+	bool kv_suspect;   /* decode: it reports that KV could not be used (symptom.h) */
 	/* a timeout before the first byte: the engine has answered other requests meanwhile, or
 	 * had little of the time limit */
 	bool excused;
@@ -56,6 +58,7 @@ enum fault {
 	FAULT_BOTH,    /* an ambiguous timeout: either engine may have caused it */
 	FAULT_REFUSAL, /* this leg's engine or the client: what another engine says decides */
 	FAULT_REQUEST, /* this leg's engine if another engine serves the request; else the request */
+	FAULT_KV,      /* decode, or the prefill engine whose KV it was given: evidence decides */
 };
 
 enum failure_action {
@@ -71,8 +74,11 @@ enum failure_action {
 struct outcome {
 	enum fault fault;
 	enum failure_action action;
-	bool revocable; /* FAULT_ENGINE, unless the same request fails on another engine too */
-	bool forget;    /* the engine may have restarted: drop what was learned of it */
+	/* FAULT_ENGINE, FAULT_KV: unless the same request fails on another engine too */
+	bool revocable;
+	bool forget; /* the engine may have restarted: drop what was learned of it */
+	/* FAULT_KV: who is at fault, as failover.c found by evidence */
+	enum blame blame;
 	bool a_try; /* another attempt counts against retries and retry_budget, and the engine is not chosen again */
 };
 

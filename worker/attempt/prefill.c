@@ -79,11 +79,11 @@ prefill_answered(struct attempt *a)
 		(void)failover(a, LEG_PREFILL, CAUSE_UNUSABLE, END_PREFILL_ANSWER);
 		return;
 	}
-	job->kv = attempt_kv_missing(a, r) ? "missing" : NULL;
-	failover_record_good(a, LEG_PREFILL, job->kv != NULL ? TALLY_KV_MISSING : TALLY_GOOD);
+	failover_prefill_answered(a, attempt_kv_missing(a, r));
 	if (!deliver_prefill_part(a))
 		return;
 	if (a->t.connector->complete != NULL && a->t.connector->complete(&a->t)) {
+		failover_record_good(a, LEG_PREFILL);
 		/* the KV that was pushed to the decode engine is fetched there */
 		deliver_part_ended(release_pushed(a));
 		return;

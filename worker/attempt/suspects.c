@@ -68,11 +68,10 @@ keep_refusal(struct suspects *all, const struct leg *leg)
 }
 
 bool
-suspects_add(struct attempt *a, enum leg_kind kind, enum suspected as, enum tally_cause cause)
+suspects_add(struct attempt *a, enum leg_kind kind, const struct exchange *x, enum suspected as)
 {
 	struct branch *b = a->branch;
-	struct reservation *r = &a->reserved.of[attempt_role_of(a, kind)];
-	const struct leg *leg = &a->leg[kind];
+	struct reservation *r = x->engine;
 
 	if (b->suspects == NULL)
 		b->suspects = MEM_NEW(struct suspects);
@@ -85,13 +84,13 @@ suspects_add(struct attempt *a, enum leg_kind kind, enum suspected as, enum tall
 								     .trial = r->trial},
 		.kind = kind,
 		.as = as,
-		.cause = cause,
-		.status = leg->status,
+		.cause = x->cause,
+		.status = x->status,
 		.mark = outcome_refusal_mark(a->w, r)};
 	r->trial = 0;
 	r->recorded = true;
 	if (as == SUSPECT_REFUSED)
-		keep_refusal(b->suspects, leg);
+		keep_refusal(b->suspects, &a->leg[kind]);
 	return true;
 }
 

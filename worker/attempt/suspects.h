@@ -20,6 +20,7 @@
 #include <stdbool.h>
 
 #include "worker/attempt/attempt.h"
+#include "worker/schedule/outcome.h"
 
 enum suspected {
 	SUSPECT_CHARGED, /* the first failure of a leg: charged already */
@@ -30,9 +31,11 @@ enum suspected {
 /* Returns true if an engine has failed this leg of the branch before, or has refused. */
 bool suspects_failed(const struct branch *b, enum leg_kind kind);
 bool suspects_refused(const struct branch *b, enum leg_kind kind);
-/* The engine of the leg becomes a suspect.  Its half-open trial, if it has one, moves to the suspect.  With
- * SUSPECT_REFUSED the refusal is kept for the client.  Returns false if there are too many. */
-bool suspects_add(struct attempt *a, enum leg_kind kind, enum suspected as, enum tally_cause cause);
+/* An engine becomes a suspect by what this leg has met: the leg's engine or, for KV that could not be used, the prefill
+ * engine.  Its half-open trial, if it has one, moves to the suspect.  With SUSPECT_REFUSED the refusal is kept for the
+ * client.  Returns false if there are too many. */
+bool suspects_add(
+	struct attempt *a, enum leg_kind kind, const struct exchange *x, enum suspected as);
 /* No other engine could be asked: the last suspect is none any more. */
 void suspects_drop_last(struct branch *b);
 /* An engine has accepted the request of this leg: those that did not, and are not charged yet, are charged. */

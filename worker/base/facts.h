@@ -45,6 +45,14 @@ tried_add(struct tried *t, uint32_t slot)
 	return true;
 }
 
+static inline void
+tried_drop(struct tried *t, uint32_t slot)
+{
+	for (uint32_t i = 0; i < t->n; i++)
+		if (t->slot[i] == slot)
+			t->slot[i--] = t->slot[--t->n];
+}
+
 struct facts {
 	enum route route;
 	bool stream;

@@ -578,12 +578,9 @@ tell_first(struct leg *leg)
 	leg->ops->event(leg, LEG_EV_FIRST);
 }
 
-/* Hands the collected pieces to the owner.  Returns false if the leg is over. */
 static bool
-hand_on(struct leg *leg, const struct span *pieces, size_t n, bool done)
+hand_pieces(struct leg *leg, const struct span *pieces, size_t n, bool done)
 {
-	if (n == 0 && !done)
-		return true;
 	tell_first(leg);
 	if (leg->state != LEG_BODY)
 		return false;
@@ -599,6 +596,20 @@ hand_on(struct leg *leg, const struct span *pieces, size_t n, bool done)
 	if (n > 0 && !done)
 		leg->ops->event(leg, LEG_EV_KEPT);
 	return leg->state == LEG_BODY;
+}
+
+/* Hands the collected pieces to the owner.  Returns false if the leg is over. */
+static bool
+hand_on(struct leg *leg, const struct span *pieces, size_t n, bool done)
+{
+	bool on;
+
+	if (n == 0 && !done)
+		return true;
+	leg->piece = n > 0 ? pieces : NULL;
+	on = hand_pieces(leg, pieces, n, done);
+	leg->piece = NULL;
+	return on;
 }
 
 static void

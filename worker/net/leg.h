@@ -129,6 +129,8 @@ struct leg {
 	uint32_t head_len;
 	char *partial; /* an incomplete head, between reads */
 	uint32_t partial_len;
+	/* the first piece of the body's bytes that are handed to the owner now; NULL: none are */
+	const struct span *piece;
 	char *answer; /* with keep: the body */
 	size_t answer_len, answer_cap;
 };

@@ -201,14 +201,20 @@ accepted(const struct exchange *x)
 }
 
 void
-outcome_begun(const struct exchange *x)
+outcome_accepted(const struct exchange *x)
 {
 	if (!counts(x))
 		return;
 	alive(x);
 	has_room(x);
 	accepted(x);
-	if (x->engine->trial != 0)
+}
+
+void
+outcome_begun(const struct exchange *x)
+{
+	outcome_accepted(x);
+	if (counts(x) && x->engine->trial != 0)
 		back(x);
 }
 
@@ -470,4 +476,39 @@ outcome_take_back(const struct exchange *x)
 		LOG_S("role", role_name(x->engine->role)), LOG_S("pool", x->facts->pool.name),
 		LOG_S("req", x->facts->id));
 	wake(x);
+}
+
+/* --- KV that could not be used ------------------------------------------------------------------- */
+
+void
+outcome_works(const struct exchange *x)
+{
+	if (x->engine->ep != NULL && of_this_life(x))
+		blame_good(x->w->seg, x->engine->ep->slot, clock_ms());
+}
+
+static struct evidence
+evidence(const struct exchange *x, const struct exchange *partner)
+{
+	if (!of_this_life(x))
+		return (struct evidence){STANDING_UNKNOWN, 1};
+	return blame_failed(x->w->seg, x->engine->ep->slot, partner->engine->ep->slot, clock_ms());
+}
+
+enum blame
+outcome_kv_blame(const struct exchange *prefill, const struct exchange *decode)
+{
+	static const enum metric_counter counters[BLAME_N] = {[BLAME_PREFILL] = M_KV_FAILED_PREFILL,
+		[BLAME_DECODE] = M_KV_FAILED_DECODE,
+		[BLAME_NEITHER] = M_KV_FAILED_NEITHER};
+	const struct evidence p = evidence(prefill, decode), d = evidence(decode, prefill);
+	const enum blame blame = blame_decide(&p, &d);
+
+	metric_add(decode->w->slab, counters[blame], 1);
+	log_info("decode failed with the KV of a prefill engine",
+		LOG_S("at_fault", blame_name(blame)), LOG_S("prefill", prefill->engine->ep->url),
+		LOG_S("decode", decode->engine->ep->url),
+		LOG_S("seen", tally_cause_name(decode->cause)),
+		LOG_S("pool", decode->facts->pool.name), LOG_S("req", decode->facts->id));
+	return blame;
 }

@@ -16,6 +16,7 @@
 #include <stdbool.h>
 
 #include "proto/http/http.h"
+#include "shm/blame.h"
 #include "shm/tally.h"
 
 struct facts;
@@ -44,6 +45,8 @@ void outcome_good(const struct exchange *x);
  * trial well, since a stream may last, but is no outcome: that comes with the answer's end or its breaking off.
  */
 void outcome_begun(const struct exchange *x);
+/* The same, but the trial goes on: a prefill engine's answer, until its KV is of use. */
+void outcome_accepted(const struct exchange *x);
 /*
  * The engine is at fault: refused, silent for its time, reset, garbage, an answer cut short, 5xx, a 200
  * that cannot be used, an error event in a stream.
@@ -79,13 +82,21 @@ void outcome_shared(const struct exchange *x, uint64_t mark);
 /* Another engine accepted the same request: the engine is at fault. */
 void outcome_contradicted(const struct exchange *x);
 
-/* --- requests that fail on every engine */
+/* --- failures of others */
 
 /* Requests have lately failed on the engine and on another one: that this one fails proves nothing yet. */
 bool outcome_fails_alike(const struct exchange *x);
 /* The request failed on the engine and on another one, and no engine served it. */
 void outcome_failed_alike(const struct exchange *x);
-/* The engine failed, but the request is to blame: neither good nor bad. */
+/* The engine took part, but the request or another engine is to blame: neither good nor bad. */
 void outcome_excused(const struct exchange *x);
-/* The same of an engine that outcome_bad() has charged. */
+/* The same of an engine that outcome_bad() has charged, when the request is to blame. */
 void outcome_take_back(const struct exchange *x);
+
+/* --- KV that could not be used (shm/blame.h) */
+
+/* KV that passed through the engine was used well: evidence, no outcome. */
+void outcome_works(const struct exchange *x);
+/* The decode engine reports that the KV of the prefill engine could not be used.  Returns who is at fault, by evidence of
+ * both; no outcome. */
+enum blame outcome_kv_blame(const struct exchange *prefill, const struct exchange *decode);

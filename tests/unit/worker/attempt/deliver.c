@@ -58,8 +58,11 @@ Test(deliver, the_last_events_fill_the_socket_again_and_the_answer_ends_neverthe
 
 	b.job = &job;
 	b.attempt = &a;
-	a = (struct attempt){
-		.w = &w, .branch = &b, .decode = DECODE_WITHHELD, .withheld = WITHHELD_SLOW_CLIENT};
+	a = (struct attempt){.w = &w,
+		.branch = &b,
+		.decode = DECODE_WITHHELD,
+		.withheld = WITHHELD_SLOW_CLIENT,
+		.t = {.connector = &connector_direct}};
 	a.leg[LEG_DECODE] = (struct leg){.w = &w, .owner = &a, .state = LEG_DONE, .status = 200};
 	membuf_add(&a.event, last, sizeof(last) - 1);
 	deliver_drained(&job);

@@ -5,7 +5,7 @@
 
 static const int statuses[] = {400, 413, 429, 500, 501, 503};
 #define NSTATUS (sizeof(statuses) / sizeof(statuses[0]))
-#define NFLAGS 13 /* the booleans of struct failure */
+#define NFLAGS 14 /* the booleans of struct failure */
 
 /* Calls `fn` with every combination; returns how many there are. */
 static unsigned
@@ -32,7 +32,8 @@ walk(void (*fn)(const struct failure *, const struct outcome *))
 						.doubtful = bits >> 9 & 1,
 						.refused = bits >> 10 & 1,
 						.failed = bits >> 11 & 1,
-						.trial = bits >> 12 & 1};
+						.trial = bits >> 12 & 1,
+						.kv_suspect = bits >> 13 & 1};
 					const struct outcome o = failure_outcome(&f);
 
 					fn(&f, &o);
@@ -83,6 +84,8 @@ books(const struct failure *f, const struct outcome *o)
 		cr_assert_eq(o->fault, FAULT_BOTH, "either of the two may be at fault");
 	else if (f->cause == CAUSE_TIMEOUT && f->excused)
 		cr_assert_eq(o->fault, FAULT_UNKNOWN, "it answers others");
+	else if (f->kv_suspect)
+		cr_assert_eq(o->fault, FAULT_KV, "evidence decides");
 	else if (second(f))
 		cr_assert_eq(o->fault, FAULT_REQUEST, "two engines failed it");
 	else
@@ -119,12 +122,14 @@ rest(const struct failure *f, const struct outcome *o)
 	cr_assert_eq(o->a_try, f->cause != CAUSE_STALE);
 	if (f->leg == FAILED_LOOKUP)
 		cr_assert_not(o->forget);
+	cr_assert_eq(o->blame, BLAME_NONE, "that is not known from one failure");
 	if (f->leg == FAILED_LOOKUP || f->cause == CAUSE_CONNECT ||
 		f->cause == CAUSE_CONNECT_TIMEOUT)
 		cr_assert_not(o->revocable, "the engine has not seen the request");
-	else if (o->fault == FAULT_ENGINE)
+	else if (o->fault == FAULT_ENGINE || o->fault == FAULT_KV)
 		cr_assert(o->revocable);
-	if (o->fault == FAULT_ENGINE || o->fault == FAULT_BOTH || o->fault == FAULT_REQUEST)
+	if (o->fault == FAULT_ENGINE || o->fault == FAULT_BOTH || o->fault == FAULT_REQUEST ||
+		o->fault == FAULT_KV)
 		cr_assert_eq(
 			o->forget, f->leg != FAILED_LOOKUP, "who is at fault may have a new life");
 	if (f->cause == CAUSE_SHORTAGE || f->cause == CAUSE_STALE || !failing(f))
@@ -177,6 +182,8 @@ Test(failure, as_the_documents_say)
 			ACTION_CORRECT},
 		{{.leg = FAILED_PREFILL, .cause = CAUSE_TIMEOUT, .decode_waits = true}, FAULT_BOTH,
 			ACTION_OTHERS},
+		{{.leg = FAILED_DECODE, .cause = CAUSE_STATUS, .status = 500, .kv_suspect = true},
+			FAULT_KV, ACTION_OTHERS},
 		{{.leg = FAILED_DECODE, .cause = CAUSE_SHORTAGE}, FAULT_UNKNOWN, ACTION_REFUSE},
 		{{.leg = FAILED_DECODE, .cause = CAUSE_STALE}, FAULT_UNKNOWN, ACTION_OTHERS},
 		{{.leg = FAILED_DECODE, .cause = CAUSE_TIMEOUT}, FAULT_ENGINE, ACTION_OTHERS},
