@@ -52,7 +52,7 @@
 	X(ANNOUNCED_REFUSED, "pdrouter_announcements_refused_total", "Announcements that do not parse, come from a network that is not configured, or found no room.") \
 	X(PROBES_OK, "pdrouter_probes_ok_total", "Health probes answered well.")                        \
 	X(PROBES_FAILED, "pdrouter_probes_failed_total", "Health probes that failed.")                  \
-	X(SCRAPES_FAILED, "pdrouter_scrapes_failed_total", "Engine /metrics pages that could not be read.") \
+	X(SCRAPES_FAILED, "pdrouter_scrapes_failed_total", "Engine /metrics pages without a load to believe.") \
 	X(WORKER_RESTARTS, "pdrouter_worker_restarts_total", "Workers that died and were started again.") \
 	X(NOTIFIER_RESTARTS, "pdrouter_notifier_restarts_total", "Notifiers that died and were started again.") \
 	X(RELOADS, "pdrouter_reloads_total", "Configurations put in force after the first.")            \

@@ -12,6 +12,7 @@
 #include "master/fleet/status_json.h"
 #include "master/probe/health.h"
 #include "master/probe/learn.h"
+#include "master/probe/scrape.h"
 #include "shm/base/mem.h"
 #include "shm/eject.h"
 #include "shm/load.h"
@@ -100,7 +101,8 @@ static char *
 note_of(const struct facts *x)
 {
 	const char *reason = health_reason(&x->ep->engine);
-	char said[256], ramp[32] = "", out[64] = "", slow[64] = "";
+	const char *unknown = scrape_unknown(&x->ep->engine);
+	char said[256], ramp[32] = "", out[64] = "", slow[64] = "", load[96] = "";
 	char *models, *note;
 
 	if (x->ep->drained)
@@ -121,9 +123,11 @@ note_of(const struct facts *x)
 		(void)snprintf(slow, sizeof(slow),
 			"slow: %.1f times its peers' time, share %.0f%%; ", x->slow_times,
 			x->share * 100);
+	if (unknown[0] != '\0')
+		(void)snprintf(load, sizeof(load), "load unknown: %s; ", unknown);
 	models = models_text(x);
 	note = mem_printf(
-		"%s%s%s%s%s%s", out, slow, ramp, said, said[0] != '\0' ? "; " : "", models);
+		"%s%s%s%s%s%s%s", out, slow, load, ramp, said, said[0] != '\0' ? "; " : "", models);
 	free(models);
 	return note;
 }

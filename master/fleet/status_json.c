@@ -10,6 +10,7 @@
 #include "master/fleet/facts.h"
 #include "master/probe/health.h"
 #include "master/probe/learn.h"
+#include "master/probe/scrape.h"
 #include "proto/json/utf8.h"
 #include "shm/base/mem.h"
 
@@ -74,6 +75,7 @@ add_load(struct json_object *o, const struct facts *x)
 	(void)json_object_object_add(
 		o, "kv_usage", x->scraped ? json_object_new_double_s(0, kv) : NULL);
 	add_number(o, "scrape_age_ms", x->scraped, x->age_ms);
+	add_text(o, "load_unknown", scrape_unknown(&x->ep->engine));
 }
 
 /* What is in force, configured or learned, as rows.c puts it in the table. */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "master/probe/belief.h"
 #include "master/probe/engine.h"
 #include "master/probe/probe.h"
 #include "proto/wire/prom.h"
@@ -31,8 +32,10 @@ struct scrape {
 	uint64_t turnover;    /* ep_turnover() when it was */
 	uint32_t former;      /* the figure of the scrape before this one */
 	uint64_t interval_ms; /* the turn was armed by */
-	bool failing;         /* that has been logged */
-	bool absent;          /* the page is not there (404) */
+	struct belief belief;
+	char unknown
+		[64]; /* why the load is unknown; "": it is known.  The change has been logged */
+	bool absent;  /* the page is not there (404) */
 };
 
 static void
@@ -139,20 +142,30 @@ foreign(struct scrape *s, const struct ep_scrape *figures)
 	return now < former ? now : former;
 }
 
-static void
+/* Returns NULL, or why the figures are not believed. */
+static const char *
 publish_figures(struct scrape *s, const struct prom_load *load)
 {
 	struct seg *seg = s->engine->prober->seg;
-	uint64_t now = clock_ms();
+	const uint32_t slot = s->engine->slot;
 	struct ep_scrape figures = {.running = count_of(load->running),
 		.waiting = count_of(load->waiting),
-		.at_ms = now};
+		.at_ms = clock_ms()};
+	uint32_t counts;
+	const char *why;
 
 	if (load->has_kv_usage && load->kv_usage > 0)
 		figures.kv_usage_ppm =
 			load->kv_usage < 1 ? (uint32_t)(load->kv_usage * 1e6) : 1000000;
-	load_foreign_set(seg, s->engine->slot, foreign(s, &figures), now);
-	ep_scrape_set(seg, s->engine->slot, &figures);
+	why = belief_in(&s->belief,
+		&(struct belief_scrape){.figures = &figures,
+			.foreign = foreign(s, &figures),
+			.ours = s->sent,
+			.exact = s->turnover == ep_turnover(seg, slot)},
+		&counts);
+	load_foreign_set(seg, slot, counts, figures.at_ms);
+	ep_scrape_set(seg, slot, &figures);
+	return why;
 }
 
 /* A later start is a new process's.  An earlier one is another process's behind the same address:
@@ -185,11 +198,10 @@ read_figures(struct scrape *s)
 		return "no figure of the configured load_metrics.running";
 	if (s->waiting[0] != '\0' && !load.has_waiting)
 		return "no figure of the configured load_metrics.waiting";
-	publish_figures(s, &load);
-	return NULL;
+	return publish_figures(s, &load);
 }
 
-/* NULL if the page was read, else why not. */
+/* NULL if the page was read and is believed, else why not. */
 static const char *
 read_page(struct scrape *s, const struct probe_answer *a)
 {
@@ -218,14 +230,14 @@ on_answer(const struct probe_answer *a, void *arg)
 		engine_shortage(e, a->why);
 	if (why != NULL)
 		metric_add(e->prober->slab, M_SCRAPES_FAILED, 1);
-	if (why != NULL && !s->failing)
+	if (why != NULL && s->unknown[0] == '\0')
 		log_warn("load of endpoint unknown, only own requests count", LOG_S("url", e->url),
 			LOG_S("role", role_name(e->role)), LOG_S("pool", e->pool_name),
 			LOG_S("reason", why));
-	if (why == NULL && s->failing)
+	if (why == NULL && s->unknown[0] != '\0')
 		log_info("load of endpoint known again", LOG_S("url", e->url),
 			LOG_S("role", role_name(e->role)), LOG_S("pool", e->pool_name));
-	s->failing = why != NULL;
+	(void)snprintf(s->unknown, sizeof(s->unknown), "%s", why != NULL ? why : "");
 	rest(s);
 }
 
@@ -274,4 +286,10 @@ scrape_changed(struct engine *e)
 	if (s != NULL && !probe_busy(s->probe) &&
 		s->interval_ms != e->prober->conf->stats_interval_ms)
 		rest(s);
+}
+
+const char *
+scrape_unknown(const struct engine *e)
+{
+	return e->scrape != NULL ? e->scrape->unknown : "";
 }

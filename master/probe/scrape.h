@@ -17,3 +17,5 @@ void scrape_stop(struct engine *e);
 void scrape_now(struct engine *e);
 /* The interval may have changed. */
 void scrape_changed(struct engine *e);
+/* Why the load of the engine is unknown, also: not believed (belief.h).  "": it is known. */
+const char *scrape_unknown(const struct engine *e);

@@ -2,6 +2,7 @@
 import collections
 
 from procs import MODEL, wait
+from test_learn import shown
 
 URL = "/v1/completions"
 
@@ -72,6 +73,24 @@ def test_foreign_load_counts(world):
     for _ in range(8):
         assert r.complete().status == 200
     assert spread(d) == [8, 8]
+
+
+def test_an_absurd_load_is_not_believed(world):
+    """The engine is used all the same, and status names it."""
+    p = world.engine("prefill")
+    d = [world.engine("decode", load=10**9), world.engine("decode")]
+    r = world.router(world.pool([p], d))
+    r.wait_all_up()
+    (line,) = wait("the warning", lambda: r.lines("load of endpoint unknown, only own requests count"))
+    assert (line["url"], line["reason"]) == (d[0].url, "more than 100000 requests")
+    for _ in range(8):
+        assert r.complete().status == 200
+    assert spread(d) == [4, 4]
+    assert [shown(r, e.url)["load_unknown"] for e in d] == ["more than 100000 requests", ""]
+    assert "load unknown: more than 100000 requests" in r.ctl("status").stdout
+    d[0].tell("/sim/load", running=3)
+    wait("the log line", lambda: r.lines("load of endpoint known again"))
+    assert r.metric("endpoint_score", endpoint=d[0].url) == 3
 
 
 def test_own_streams_are_not_counted_twice(world):

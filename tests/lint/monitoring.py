@@ -66,6 +66,7 @@ FAILING = {
     "PdrouterEngineMisconfigured": {f"pdrouter_endpoint_state{ENGINE[:-1]},state=\"misconfigured\"}}": "1x80"},
     "PdrouterEngineEjected": {f"pdrouter_endpoint_ejected{ENGINE}": "1x80"},
     "PdrouterEngineSlow": {f"pdrouter_endpoint_slow{ENGINE}": "1x80"},
+    "PdrouterLoadUnknown": {"pdrouter_scrapes_failed_total": "0+15x80"},
     "PdrouterEngineFlaps": {f"pdrouter_ejections_total{ENGINE}": "0x10 1x10 2x10 3x10 4x10 5x40"},
     "PdrouterAttemptsFail": {"pdrouter_attempts_failed_total": "0+20x80"},
     "PdrouterRetryBudgetSpent": {"pdrouter_retry_budget_spent_total": "0+1x80"},
