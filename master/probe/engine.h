@@ -94,7 +94,8 @@ struct engine {
 
 	/* W: scrape.c */
 	struct scrape *scrape; /* NULL: not scraped */
-	double start_s;        /* process_start_time_seconds of its page; 0: unknown */
+	double start_s;        /* process_start_time_seconds of its page; 0: none in this life */
+	double latest_s;       /* the latest of all lives */
 };
 
 /* Fills a zeroed engine in from its configuration; slot is ENGINE_NO_SLOT. */

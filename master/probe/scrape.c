@@ -168,16 +168,19 @@ publish_figures(struct scrape *s, const struct prom_load *load)
 	return why;
 }
 
-/* A later start is a new process's.  An earlier one is another process's behind the same address:
- * two of them in turn must not pass for restarts without end. */
+/* A start later than all before is a new process's.  Any other one is another process's behind the same
+ * address: two of them in turn must not pass for restarts without end. */
 static void
 note_start(struct engine *e, double start_s)
 {
 	const double former_s = e->start_s;
 
-	if (!(start_s > former_s))
+	if (!(start_s > 0))
 		return;
 	e->start_s = start_s;
+	if (start_s <= e->latest_s)
+		return;
+	e->latest_s = start_s;
 	if (former_s > 0 && e->look_again != NULL)
 		e->look_again(e, "a later process_start_time_seconds");
 }

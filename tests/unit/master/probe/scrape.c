@@ -131,3 +131,44 @@ Test(scrape, a_large_page_is_read_in_slices)
 	free(page);
 	f->metrics = PAGE;
 }
+
+static uint64_t
+life_of(const struct fake *f)
+{
+	return restart_life(seg, endpoint_of(f->url)->engine.slot);
+}
+
+#define STARTED(s) RUNNING("0") "process_start_time_seconds " s "\n"
+
+static bool
+is_out(void *f)
+{
+	return !is_up(f);
+}
+
+/* The replica that began later answers until the endpoint is out, then the other one. */
+static void
+take_turns(struct fake *f)
+{
+	f->metrics = STARTED("200");
+	f->health = UNHEALTHY;
+	cr_assert(wait_for(is_out, f, 5000));
+	f->metrics = STARTED("100");
+	f->health = OK;
+	cr_assert(wait_for(is_up, f, 5000));
+	one_scrape(f);
+}
+
+Test(scrape, two_replicas_in_turn_are_at_most_one_restart)
+{
+	struct fake *f = fake_new("127.0.0.1");
+	uint64_t life;
+
+	f->metrics = STARTED("100");
+	apply_fakes("m");
+	cr_assert(wait_for(is_scraped, f, 5000));
+	life = life_of(f);
+	for (int i = 0; i < 3; i++)
+		take_turns(f);
+	cr_assert_eq(life_of(f), life + 1);
+}
