@@ -241,6 +241,7 @@ log_init(const char *process, uint32_t slot)
 
 	(void)snprintf(self.process, sizeof(self.process), "%s", process);
 	self.slot = slot;
+	self.dropped = 0; /* of the parent process, which tells it */
 	self.sink = open ? st.st_mode & S_IFMT : S_IFREG;
 	/* systemd.exec(5): the variable is inherited by children whose stderr went elsewhere */
 	self.journal = js != NULL && sscanf(js, "%ju:%ju", &dev, &ino) == 2 && open &&

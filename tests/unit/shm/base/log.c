@@ -313,3 +313,19 @@ Test(base_log, a_stuck_journal_drops_lines_and_counts_them)
 	cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
 	dropped_and_counted(fds[0], fds[1]);
 }
+
+/* The parent process says what it has dropped, and its child what the child has. */
+Test(base_log, a_child_process_begins_without_dropped_lines)
+{
+	int fds[2];
+
+	cr_assert_eq(pipe(fds), 0);
+	cr_assert_neq(dup2(fds[1], STDERR_FILENO), -1);
+	log_init("parent", 1);
+	for (int i = 0; i < 20000; i++)
+		log_info("line", LOG_I("i", i));
+	log_init("child", 2);
+	cr_assert_neq(dup2(pipe_fds[1], STDERR_FILENO), -1);
+	log_info("after");
+	cr_assert_str_eq(line(), "after level=info process=child slot=2");
+}
