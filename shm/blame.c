@@ -36,11 +36,18 @@ partners_of(uint64_t word)
 	return (uint32_t)__builtin_popcountll(word >> PARTNERS_AT & ((1u << PARTNERS) - 1));
 }
 
+/* The last success is not older than `most_ms`.  It may be ahead of the caller's time, as another worker has noted it. */
+static bool
+is_younger(uint64_t word, uint64_t now_ms, uint64_t most_ms)
+{
+	return now_ms < ms_of(word) + most_ms;
+}
+
 /* `old`: before the present failure; `new`: with it. */
 static enum standing
 standing_of(uint64_t old, uint64_t new, uint64_t now_ms)
 {
-	const bool lately = ms_of(old) != 0 && now_ms - ms_of(old) < BLAME_GOOD_MS;
+	const bool lately = ms_of(old) != 0 && is_younger(old, now_ms, BLAME_GOOD_MS);
 
 	if (failures_of(old) == 0)
 		return lately ? STANDING_GOOD : STANDING_UNKNOWN;
@@ -53,7 +60,7 @@ blame_good(struct seg *seg, uint32_t ep, uint64_t now_ms)
 {
 	uint64_t *word = word_of(seg, ep), seen = shm_load(word), old;
 
-	if (failures_of(seen) == 0 && now_ms - ms_of(seen) < BLAME_STEP_MS)
+	if (failures_of(seen) == 0 && is_younger(seen, now_ms, BLAME_STEP_MS))
 		return;
 	do {
 		old = seen;

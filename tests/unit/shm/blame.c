@@ -51,6 +51,14 @@ Test(shm_blame, a_success_counts_for_a_while)
 	expect(blame_failed(seg, EP, 7, NOW + BLAME_GOOD_MS), STANDING_FAILING, 1);
 }
 
+/* Another worker has noted it since this one took the time. */
+Test(shm_blame, a_success_may_be_ahead)
+{
+	blame_good(seg, EP, NOW + 1);
+	expect(blame_failed(seg, EP, 7, NOW), STANDING_GOOD, 1);
+	expect(blame_failed(seg, EP, 7, NOW), STANDING_SUSPECT, 1);
+}
+
 Test(shm_blame, a_success_clears_failures)
 {
 	(void)blame_failed(seg, EP, 7, NOW);
