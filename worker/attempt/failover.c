@@ -426,8 +426,11 @@ record(struct attempt *a, enum leg_kind kind, enum failure_cause cause, const st
 bool
 failover_doubts(struct attempt *a, enum leg_kind kind)
 {
-	const struct failure f = facts_of(a, kind, CAUSE_STATUS);
+	struct failure f;
 
+	if (!failure_status_refusal(a->leg[kind].status)) /* most answers: spares them the facts */
+		return false;
+	f = facts_of(a, kind, CAUSE_STATUS);
 	return failure_outcome(&f).action == ACTION_ASK;
 }
 
