@@ -95,6 +95,20 @@ def test_prefill_that_answers_others_is_not_charged(world, others):
     silent.close()
 
 
+def test_decodes_answer_is_not_the_prefill_engines(world):
+    """Decode answers what was prefilled before; the prefill engine has been silent since."""
+    r, (p,), (d,) = world.scripts(pool={**POOL, "fallback": "none", "timeouts": {"prefill": ROOM}})
+    other, ex, _ = decoding(r, [p], [d])
+    c = ask(r)
+    silent = p.expect()
+    time.sleep(0.15)  # such times are kept to 100 ms
+    ex.reply(body=ANSWER)
+    other.read()
+    late(r, c, "prefill_timeout")
+    assert charged(r, p) == 1
+    silent.close()
+
+
 @pytest.mark.timing
 def test_all_tries_share_one_limit(world):
     """And who had the lesser part of it is not charged."""

@@ -227,7 +227,6 @@ outcome_good(const struct exchange *x)
 	if (!counts(x))
 		return;
 	x->engine->recorded = true;
-	alive(x);
 	if (!note_busy(x)) {
 		tally(x, x->cause);
 		has_room(x);
