@@ -17,6 +17,33 @@ policy_find(enum policy_kind kind)
 	return policies[kind];
 }
 
+/* looks at a slow endpoint that gets too few requests to be seen fast again */
+#define PROBE_ONE_IN 64
+
+/* Of a slow endpoint: the part of its weight that the master leaves it (shm/pace.h).  Now and then a look takes it for
+ * a fast one, if it is starved: a policy that compares loads would leave it without any request. */
+static uint32_t
+weight_left(const struct policy_view *v, uint32_t weight, uint64_t share)
+{
+	if ((share & SHARE_STARVED) != 0 && policy_rnd_below(v, PROBE_ONE_IN) == 0)
+		return weight;
+	weight = weight * share_part(share) / SHARE_WHOLE;
+	return weight > 0 ? weight : 1;
+}
+
+uint32_t
+policy_lowered(const struct policy_view *v, uint32_t weight, uint64_t share, uint64_t ramp_from_ms)
+{
+	const uint32_t full = share != 0 ? weight_left(v, weight, share) : weight;
+	uint64_t part;
+
+	if (ramp_from_ms == 0 || v->slow_start_ms == 0 ||
+		v->now_ms >= ramp_from_ms + v->slow_start_ms)
+		return full;
+	part = v->now_ms > ramp_from_ms ? (v->now_ms - ramp_from_ms) * full / v->slow_start_ms : 0;
+	return part > 0 ? (uint32_t)part : 1;
+}
+
 /* Spreads every bit of x over the result (the finalizer of splitmix64). */
 static uint64_t
 mix(uint64_t x)

@@ -74,36 +74,19 @@ policy_rnd_below(const struct policy_view *v, uint32_t n)
 	return (uint32_t)((policy_rnd(v) >> 32) * n >> 32);
 }
 
-#define PROBE_ONE_IN                                                                               \
-	64 /* looks at a slow endpoint that gets too few requests to be seen fast again */
-
-/* Of a slow endpoint: the part of its weight that the master leaves it (shm/pace.h).  Now and then a look takes it for
- * a fast one, if it is starved: a policy that compares loads would leave it without any request. */
-static inline uint32_t
-policy_share(const struct policy_view *v, uint32_t weight, uint64_t share)
-{
-	if ((share & SHARE_STARVED) != 0 && policy_rnd_below(v, PROBE_ONE_IN) == 0)
-		return weight;
-	weight = weight * share_part(share) / SHARE_WHOLE;
-	return weight > 0 ? weight : 1;
-}
+/* Weight of an endpoint that is slow, or that ramps up.  Not inlined: few are. */
+uint32_t policy_lowered(
+	const struct policy_view *v, uint32_t weight, uint64_t share, uint64_t ramp_from_ms);
 
 /* Weight under slow start: rises from almost nothing, in a straight line.  Less if its engine is slow. */
 static inline uint32_t
 policy_weight(const struct policy_view *v, const struct table_pick *p, const struct ep_view *e)
 {
-	uint32_t full = p->weight * WEIGHT_ONE;
-	uint64_t part;
+	const uint32_t full = p->weight * WEIGHT_ONE;
 
-	if (e->share != 0)
-		full = policy_share(v, full, e->share);
-
-	if (e->ramp_from_ms == 0 || v->slow_start_ms == 0 ||
-		v->now_ms >= e->ramp_from_ms + v->slow_start_ms)
-		return full;
-	part = v->now_ms > e->ramp_from_ms ? (v->now_ms - e->ramp_from_ms) * full / v->slow_start_ms
-					   : 0;
-	return part > 0 ? (uint32_t)part : 1;
+	return (e->share | e->ramp_from_ms) == 0
+		       ? full
+		       : policy_lowered(v, full, e->share, e->ramp_from_ms);
 }
 
 static inline bool
