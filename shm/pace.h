@@ -26,7 +26,8 @@
 #include "shm/core/seg.h"
 
 #define PACE_SAMPLE 256u /* one sample, in `samples` */
-#define PACE_MOST 32u    /* samples that the mean is of */
+#define PACE_MOST                                                                                  \
+	32u /* samples that the mean is of; outlier.min_samples is below: the oldest fade */
 #define PACE_FRACTION_BITS 18
 #define PACE_DOUBLE (1u << PACE_FRACTION_BITS) /* a doubling of a time */
 #define PACE_WHOLE (PACE_MOST * PACE_SAMPLE)

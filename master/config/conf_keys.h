@@ -177,7 +177,7 @@ K("eject_slow", BOOL, ejection.slow, 0, 0, "false", LIVE,						\
 	"true: a slow engine (outlier) is ejected, too; false: it only gets fewer requests")		\
 K("outlier.factor", COUNT, outlier.factor, 0, 1000, "3", LIVE,						\
 	"times the median of its peers from which an engine is slow; its share falls in proportion; 0: engines are not compared") \
-K("outlier.min_samples", COUNT, outlier.min_samples, 1, 32, "20", LIVE,				\
+K("outlier.min_samples", COUNT, outlier.min_samples, 1, 31, "20", LIVE,				\
 	"measured prefills, or seconds of streams, that an engine needs to be compared")		\
 K("queue_size", COUNT, queue.size, 0, 65536, "100", LIVE,						\
 	"requests that may wait while all engines are at max_inflight (at most shared_memory.queue), of one model among several half of that; more gets 429; 0: no queue") \

@@ -136,7 +136,7 @@ Test(conf_rescue, bounds)
 		{NULL, "eject_max_time", {"10s", "24h"}, {"0", "25h", "300"}, ""},
 		{NULL, "eject_slow", {"true", "false"}, {"1", "slow", "3"}, ""},
 		{"outlier", "factor", {"0", "1000"}, {"1001", "2.5", "-1"}, ""},
-		{"outlier", "min_samples", {"1", "32"}, {"0", "33", "many"}, ""},
+		{"outlier", "min_samples", {"1", "31"}, {"0", "32", "many"}, ""},
 		{NULL, "queue_size", {"0", "1024"}, {"65537", "-1", "100k"}, ""},
 		{NULL, "queue_timeout", {"1ms", "1h"}, {"0", "2h", "60"}, ""},
 		{NULL, "allow_priority", {"true", "false"}, {"1", "low", "{}"}, ""},
