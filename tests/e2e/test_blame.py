@@ -2,6 +2,7 @@
 ejected and named.  vLLM says only "Internal server error" then; SGLang says more."""
 import pytest
 
+from fleets import build
 from legs import FRESH
 from procs import SLOW, Load, wait
 
@@ -9,6 +10,8 @@ POOL = {"policy": "round_robin", "eject_failures": 5, "eject_time": "60s", "retr
 GONE = {"kind": "kv_unreachable", "count": -1}
 # what vLLM says of each KV that it could not load
 SAYS = '{"error":{"message":"Internal server error","type":"InternalServerError","param":null,"code":500}}'
+SGLANG_SAYS = ('{"object":"error","message":"Decode transfer failed for request rank=0 decode_req.req.rid=\'a\' '
+               'Failed to get kvcache from prefill instance, it might be dead"}')
 # the defaults
 DEFAULT = {"retries": 2, "fallback": "direct", "eject_failures": 5, "eject_rate": 50, "queue_size": 1024}
 
@@ -69,9 +72,20 @@ def test_a_decode_engine_that_cannot_fetch_from_any(world):
     assert sum(failures(r, e, "kv_unusable") for e in p) <= 1
 
 
+def test_under_sglang(world):
+    """Its texts are others, and both engines are asked at once."""
+    r, p, d = build(world, "sglang", 3, 3, pool={**POOL, "retry_budget": 100})
+    assert {one(r) for _ in range(6)} == {200}
+    for e in d:
+        e.fault("status", status=500, count=-1, body=SGLANG_SAYS, contains=f'"bootstrap_port":{p[0].bootstrap}')
+    assert {one(r) for _ in range(30)} == {200}
+    assert ejected(r) == [(p[0].url, "kv_unusable")]
+
+
 def test_two_engines_that_fail_only_together(world):
     """A broken network between two hosts: both work with all others, and neither is ejected."""
     r, p, d = world.pd(2, 2, pool={**POOL, "policy": "random", "retry_budget": 100}, workers=1)
+    wait("each engine has served", lambda: one(r) == 200 and all(map(asked, p)) and all(map(asked, d)))
     d[0].fault("status", status=500, count=-1, body=SAYS, contains=f'"remote_port":{p[0].side}')
     assert {one(r) for _ in range(60)} == {200}
     assert ejected(r) == [] and r.metric("kv_failures_total", at_fault="neither") > 3
