@@ -83,9 +83,8 @@ compare_doubles(const void *pa, const void *pb)
 	return (a > b) - (a < b);
 }
 
-/* The median of n sorted values; `without`: of the others, if one of them is this one. */
-static double
-median(const double *sorted, size_t n, const double *without)
+double
+outlier_median(const double *sorted, size_t n, const double *without)
 {
 	const double *at = without == NULL
 				   ? NULL
@@ -110,8 +109,9 @@ times_of(const struct peers *p, const struct endpoint *ep)
 
 	if (others == 0)
 		return 0;
-	peers = (struct outlier_peers){.time = median(p->time, p->nknown, known ? &own.time : NULL),
-		.token = median(p->token, p->nknown, known ? &own.token : NULL),
+	peers = (struct outlier_peers){
+		.time = outlier_median(p->time, p->nknown, known ? &own.time : NULL),
+		.token = outlier_median(p->token, p->nknown, known ? &own.token : NULL),
 		.load = (p->load - known * ep->load) / (double)others,
 		.foreign = (p->foreign - known * ep->foreign) / (double)others,
 		.weight = (p->weight - known * own.weight) / (double)others};

@@ -11,6 +11,7 @@
  * Process: master.
  */
 #pragma once
+#include <stddef.h>
 
 struct endpoint;
 struct fleet;
@@ -34,3 +35,5 @@ struct outlier_peers {
 };
 /* How many times the time of its peers an engine takes, beyond what may slow it. */
 double outlier_times(const struct outlier_own *own, const struct outlier_peers *peers);
+/* The median of n sorted values, or of the others if `without` is one of them.  At least one is left. */
+double outlier_median(const double *sorted, size_t n, const double *without);

@@ -44,3 +44,16 @@ Test(outlier, a_lighter_engine_may_be_slower)
 	cr_expect_float_eq(outlier_times(&own, &heavy), 0.8, 0.01);
 	cr_expect_float_eq(times(10, 10, 0, 10), 10, 0.01, "a heavier one may not");
 }
+
+Test(outlier, the_median_is_of_the_others)
+{
+	static const double sorted[] = {1, 3, 5, 100}, same[] = {7, 7, 7};
+	const double far = 100, low = 1, foreign = 2;
+
+	cr_expect_eq(outlier_median(sorted, 4, NULL), 4);
+	cr_expect_eq(outlier_median(sorted, 4, &far), 3);
+	cr_expect_eq(outlier_median(sorted, 4, &low), 5);
+	cr_expect_eq(outlier_median(sorted, 4, &foreign), 4, "none of them");
+	cr_expect_eq(outlier_median(sorted, 2, &low), 3);
+	cr_expect_eq(outlier_median(same, 3, &same[1]), 7);
+}
