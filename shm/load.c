@@ -396,13 +396,15 @@ ep_slot_begin(struct seg *seg, uint32_t ep)
 	shm_store(&e->state, (uint64_t)EP_STARTING);
 }
 
+#define ABSURD (UINT64_C(1) << 32) /* of ep_word.kv_usage */
+
 void
 ep_scrape_set(struct seg *seg, uint32_t ep, const struct ep_scrape *s)
 {
 	struct ep_word *e = &seg->eps[ep];
 
 	shm_store(&e->scraped, (uint64_t)s->running << 32 | s->waiting);
-	shm_store(&e->kv_usage_ppm, (uint64_t)s->kv_usage_ppm);
+	shm_store(&e->kv_usage, (s->absurd ? ABSURD : 0) | s->kv_usage_ppm);
 	shm_store(&e->scraped_ms, s->at_ms);
 }
 
@@ -410,12 +412,13 @@ struct ep_scrape
 ep_scrape_get(const struct seg *seg, uint32_t ep)
 {
 	const struct ep_word *e = &seg->eps[ep];
-	const uint64_t scraped = shm_load(&e->scraped);
+	const uint64_t scraped = shm_load(&e->scraped), usage = shm_load(&e->kv_usage);
 
 	return (struct ep_scrape){
 		.running = (uint32_t)(scraped >> 32),
 		.waiting = (uint32_t)scraped,
-		.kv_usage_ppm = (uint32_t)shm_load(&e->kv_usage_ppm),
+		.kv_usage_ppm = (uint32_t)usage,
+		.absurd = (usage & ABSURD) != 0,
 		.at_ms = shm_load(&e->scraped_ms),
 	};
 }

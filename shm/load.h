@@ -78,6 +78,7 @@ void ep_slot_begin(struct seg *seg, uint32_t ep);
 /* The master's scrape, for metrics and status; readable by all. */
 struct ep_scrape {
 	uint32_t running, waiting, kv_usage_ppm;
+	bool absurd;    /* running and waiting are not believed */
 	uint64_t at_ms; /* 0 = never */
 };
 void ep_scrape_set(struct seg *seg, uint32_t ep, const struct ep_scrape *s);

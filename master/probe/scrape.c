@@ -163,6 +163,7 @@ publish_figures(struct scrape *s, const struct prom_load *load)
 			.ours = s->sent,
 			.exact = s->turnover == ep_turnover(seg, slot)},
 		&counts);
+	figures.absurd = why != NULL;
 	load_foreign_set(seg, slot, counts, figures.at_ms);
 	ep_scrape_set(seg, slot, &figures);
 	return why;

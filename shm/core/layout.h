@@ -93,8 +93,9 @@ struct ep_word {
 	uint64_t share;
 	/* last running << 32 | waiting, for metrics. W: master */
 	_Alignas(SHM_LINE / 2) uint64_t scraped;
-	uint64_t kv_usage_ppm; /* last KV usage, parts per million.  W: master */
-	uint64_t scraped_ms;   /* clock_ms of those two; 0 = never.  W: master */
+	/* whether `scraped` is absurd:1 | last KV usage, parts per million:32.  W: master */
+	uint64_t kv_usage;
+	uint64_t scraped_ms; /* clock_ms of those two; 0 = never.  W: master */
 	/* outcomes of its answers, in the two halves of a window (shm/window.h).  W: CAS by all */
 	uint64_t answers[2];
 	uint64_t ejections;    /* ever, in this life of the slot.  W: CAS by all */

@@ -87,10 +87,11 @@ def test_an_absurd_load_is_not_believed(world):
         assert r.complete().status == 200
     assert spread(d) == [4, 4]
     assert [shown(r, e.url)["load_unknown"] for e in d] == ["more than 100000 requests", ""]
+    assert [r.metric("endpoint_load_absurd", endpoint=e.url) for e in d] == [1, 0]
     assert "load unknown: more than 100000 requests" in r.ctl("status").stdout
     d[0].tell("/sim/load", running=3)
     wait("the log line", lambda: r.lines("load of endpoint known again"))
-    assert r.metric("endpoint_score", endpoint=d[0].url) == 3
+    assert r.metric("endpoint_score", endpoint=d[0].url) == 3 and r.metric("endpoint_load_absurd") == 0
 
 
 def test_own_streams_are_not_counted_twice(world):

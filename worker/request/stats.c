@@ -246,6 +246,15 @@ f_kv(const struct about *a, double *ret)
 }
 
 static bool
+f_load_absurd(const struct about *a, double *ret)
+{
+	struct ep_scrape s = ep_scrape_get(a->seg, a->ep->slot);
+
+	*ret = s.absurd;
+	return s.at_ms != 0;
+}
+
+static bool
 f_max_context(const struct about *a, double *ret)
 {
 	*ret = a->ep->max_context;
@@ -272,6 +281,7 @@ static const struct {
 	{ "pdrouter_endpoint_weight", "gauge", "Its share beside the others, where it is not 1.", f_weight },
 	{ "pdrouter_endpoint_running", "gauge", "Requests running, as the engine said at the last scrape.", f_running },
 	{ "pdrouter_endpoint_waiting", "gauge", "Requests waiting, as the engine said at the last scrape.", f_waiting },
+	{ "pdrouter_endpoint_load_absurd", "gauge", "1 while what the engine says of its load is not believed.", f_load_absurd },
 	{ "pdrouter_endpoint_kv_usage_ratio", "gauge", "KV cache in use, as the engine said at the last scrape.", f_kv },
 	{ "pdrouter_endpoint_max_context_tokens", "gauge", "The longest context of a request, as the engine said.", f_max_context },
 };
