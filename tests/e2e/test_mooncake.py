@@ -406,7 +406,8 @@ def test_failure_of_p(strained, what):
     assert (a.status, a.error["code"]) == (status, code)
     assert r.end_of(a["x-request-id"])["total_ms"] < 1500
     d.wait_metric("pdsim:running_requests", 0)
-    assert d.counter("kv_loaded") == loaded
+    # truncated: both legs ran at once, so decode may have fetched before it was ended
+    assert d.counter("kv_loaded") - loaded <= (what == "truncated")
     assert r.complete("hi").status == 200
 
 
