@@ -783,7 +783,7 @@ def test_push_handoff_that_is_too_old(world):
     push = Push.__new__(Push)
     push.p, push.d = world.script(), world.script()
     gate = Gate(push.d)
-    push.r = world.router(world.pool([push.p], [{"url": gate.url}], kv_lease="300ms", **PUSH), workers=1,
+    push.r = world.router(world.pool([push.p], [{"url": gate.url}], kv_lease="800ms", **PUSH), workers=1,
                           health_interval="30s", stats_interval="30s")
     push.learn()
     fresh(push.d)
@@ -792,7 +792,7 @@ def test_push_handoff_that_is_too_old(world):
     c = push.begin()
     first = push.p.expect()
     first.prefilled(params(first))
-    time.sleep(0.4)
+    time.sleep(0.9)
     gate.open()
     second = push.p.expect()
     assert second["x-request-id"] != first["x-request-id"]

@@ -664,7 +664,8 @@ def test_one_branch_of_several_is_tried_again_alone(world, stream):
     if stream:
         assert sorted(x["text"] for e in c.events() if e.data != "[DONE]" for x in e.json()["choices"] if x["text"]) == ["a", "b"]
     else:
-        assert sorted((x["index"], x["text"]) for x in c.read().json()["choices"]) == [(0, "a"), (1, "b")]
+        choices = c.read().json()["choices"]  # whose leg arrived first is not known
+        assert sorted(x["index"] for x in choices) == [0, 1] and sorted(x["text"] for x in choices) == ["a", "b"]
     assert nobody([*p, *d]) and r.end()["rescued"] == "retry"
 
 
