@@ -39,7 +39,7 @@ def keep_only(config, items, kept):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Under the sanitizers a test runs in three of its cases and an eighth of the others, spread over them: PDR_ALL=1 for
+    """Under the sanitizers a test runs in two of its cases and a twelfth of the others, spread over them: PDR_ALL=1 for
     all, which release has."""
     if config.getoption("quick"):
         first = {}
@@ -57,8 +57,8 @@ def pytest_collection_modifyitems(config, items):
     for i in items:
         n, at = cases[name(i)], seen[name(i)]
         seen[name(i)] += 1
-        most = 3 + (n - 3) // 8
-        if n <= 3 or at * most // n != (at - 1) * most // n:
+        most = 2 + (n - 2) // 12
+        if n <= 2 or at * most // n != (at - 1) * most // n:
             kept.append(i)
     keep_only(config, items, kept)
 
