@@ -284,6 +284,16 @@ def test_decode_engine_refuses(world):
     freed(p, d)
 
 
+@pytest.mark.parametrize("status", [401, 403])
+def test_decode_engine_refuses_the_key(world, status):
+    """Its server does: the engine never had the request, so other engines are named the handoff to refuse."""
+    r, p, d = world.pd(1, 2, pool=POOL)
+    for e in d:
+        e.fault("status", status=status, contains="hello", count=-1)
+    assert r.complete("hello").status == status
+    freed(p, d)
+
+
 @STREAM
 @pytest.mark.parametrize("how", ["reset", "fail", "no_answer", "half_head"])
 @pytest.mark.parametrize("kind", sorted(FREED))

@@ -5,6 +5,7 @@
 #include "worker/attempt/branches.h"
 #include "worker/attempt/deliver.h"
 #include "worker/attempt/failover.h"
+#include "worker/attempt/release.h"
 #include "worker/attempt/resume.h"
 #include "worker/attempt/timing.h"
 #include "worker/base/core.h"
@@ -49,8 +50,10 @@ status_ends_it(struct attempt *a)
 		return false;
 	}
 	o = failover_outcome(a, LEG_DECODE, CAUSE_STATUS);
-	if (o.action != ACTION_OTHERS)
+	if (o.action != ACTION_OTHERS) {
+		release_refused(a);
 		return false;
+	}
 	return failover_others(a, LEG_DECODE, &o) || failover_pass_refusal(a, LEG_DECODE);
 }
 

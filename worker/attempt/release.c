@@ -185,6 +185,15 @@ release_spent(struct attempt *a)
 		refuse_spent(a);
 }
 
+void
+release_refused(struct attempt *a)
+{
+	const int status = a->leg[LEG_DECODE].status;
+
+	if ((status == 401 || status == 403) && a->t.connector->info->cleanup == CLEANUP_KV)
+		release_spent(a);
+}
+
 /* The prefill answer is here: sends decode its request, or waits for the notices. */
 static void
 go_on(struct attempt *a)
