@@ -108,6 +108,8 @@ class Storm:
         fault = self.rng.choice(kinds)
         if fault.get("status") in REFUSALS:
             self.clients.refused_until = self.clock() + MISBEHAVES
+        if e.role == "decode" and fault.get("status") in (400, 404):
+            fault["kind"] = "refuse"  # by the engine itself, which then has its KV released; 401 and 403 come from before it
         await self.for_a_while(e, "/sim/fault", {**fault, "count": -1}, {"kind": "none"})
         self.note(" ".join(str(v) for v in fault.values()) + " for a while", e.name)
 

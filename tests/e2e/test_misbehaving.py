@@ -143,7 +143,7 @@ def test_a_key_that_the_router_does_not_have(scene, role):
         bad.next_life(after=1, api_key="secret")
 
 
-@cases("of, late", [], [(2, True), (3, True), (3, False), (2, False)])
+@cases("of, late", [(2, True)], [(3, True), (3, False), (2, False)])
 def test_kv_that_nobody_can_fetch(scene, of, late):
     """The side channel's host is wrong: the decode engine asks another engine and fails at once."""
     s = scene(of, of, late_errors=late)
