@@ -263,6 +263,15 @@ verify(struct health *h)
 }
 
 static void
+stay_up(struct health *h)
+{
+	struct engine *e = h->engine;
+
+	h->reason[0] = '\0';
+	e->prober->ops->answered(e);
+}
+
+static void
 settle(struct health *h)
 {
 	struct engine *e = h->engine;
@@ -273,7 +282,7 @@ settle(struct health *h)
 	else if (h->standing != UP)
 		go_up(h);
 	else
-		e->prober->ops->answered(e);
+		stay_up(h);
 }
 
 static void

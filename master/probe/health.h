@@ -21,5 +21,6 @@ void health_doubt(struct engine *e);
 /* Another engine may stand there by now: all is learned anew before it is up again.  Returns false if the engine
  * is not up. */
 bool health_learn_anew(struct engine *e);
-/* What went wrong last, one English phrase; "" if nothing did.  Health may be stopped. */
+/* What went wrong last, one English phrase; "" if nothing did, or the engine is up and answers again.  Health may be
+ * stopped. */
 const char *health_reason(const struct engine *e);

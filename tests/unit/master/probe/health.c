@@ -38,6 +38,31 @@ Test(health, up_at_the_first_answer_down_after_fall_up_after_rise)
 	cr_assert_eq(table_now()->version, 1, "states are words, not publications");
 }
 
+static bool
+has_reason(void *f)
+{
+	return health_reason(&endpoint_of(((struct fake *)f)->url)->engine)[0] != '\0';
+}
+
+static bool
+has_no_reason(void *f)
+{
+	return !has_reason(f);
+}
+
+Test(health, one_that_is_up_and_answers_again_has_no_reason)
+{
+	struct fake *f = fake_new("127.0.0.1");
+
+	apply_fakes("m");
+	cr_assert(wait_for(is_up, f, 5000));
+	f->health = UNHEALTHY;
+	cr_assert(wait_for(has_reason, f, 5000));
+	f->health = OK;
+	cr_assert(wait_for(has_no_reason, f, 5000));
+	cr_assert_eq(state_of(f), EP_UP);
+}
+
 Test(health, failing_engines_go_down_and_delay_no_other)
 {
 	static const struct {
