@@ -204,22 +204,33 @@ refusal_shared(struct seg *seg, uint32_t ep, uint64_t mark, uint64_t now_ms)
 	(void)shm_cas(word_of(seg, ep), mark, believed);
 }
 
+static const char *
+text_of(uint64_t word)
+{
+	if ((word & CONTRADICTED) == 0)
+		return "";
+	return (word & KEY) != 0 ? "engine refuses our key" : "engine refuses what others accept";
+}
+
 const char *
 refusal_contradicted(struct seg *seg, uint32_t ep, int status)
 {
 	const uint64_t flags = CONTRADICTED | (status == 401 || status == 403 ? KEY : 0);
 	const uint64_t old = change(seg, ep, BELIEVED, flags);
 
-	if ((flags & ~old) == 0)
-		return NULL;
-	return ((old | flags) & KEY) != 0 ? "engine refuses our key"
-					  : "engine refuses what others accept";
+	return (flags & ~old) != 0 ? text_of(old | flags) : NULL;
 }
 
 bool
 refusal_is_contradicted(const struct seg *seg, uint32_t ep)
 {
 	return (shm_load(word_of(seg, ep)) & CONTRADICTED) != 0;
+}
+
+const char *
+refusal_text(const struct seg *seg, uint32_t ep)
+{
+	return text_of(shm_load(word_of(seg, ep)));
 }
 
 /* --- requests that fail everywhere ---------------------------------------------------------- */

@@ -50,11 +50,12 @@ bool refusal_is_sure(const struct seg *seg, const struct table_pool *tp, enum ro
 uint64_t refusal_mark(const struct seg *seg, uint32_t ep);
 /* Another engine refused the same request.  Of several requests that met the same word one counts. */
 void refusal_shared(struct seg *seg, uint32_t ep, uint64_t mark, uint64_t now_ms);
-/* Another engine accepted what this engine refused with that status.  Returns what that means, for the log: "engine
- * refuses our key"; NULL if it was known. */
+/* Another engine accepted what this engine refused with that status.  Returns refusal_text(); NULL if it was known. */
 const char *refusal_contradicted(struct seg *seg, uint32_t ep, int status);
 /* Refusals are contradicted, and the engine has accepted nothing since. */
 bool refusal_is_contradicted(const struct seg *seg, uint32_t ep);
+/* What its contradicted refusals mean, for log and status: "engine refuses our key".  "": none is contradicted. */
+const char *refusal_text(const struct seg *seg, uint32_t ep);
 
 /* A request failed on the engine and on another one, and no engine served it: the request is to blame. */
 void refusal_failed_alike(struct seg *seg, uint32_t ep, uint64_t now_ms);

@@ -4,10 +4,12 @@
 #include <string.h>
 
 #include "master/fleet/endpoint.h"
+#include "master/probe/health.h"
 #include "shm/base/clock.h"
 #include "shm/busy.h"
 #include "shm/core/seg.h"
 #include "shm/pace.h"
+#include "shm/refusal.h"
 #include "shm/view.h"
 #include "shm/queue.h"
 
@@ -76,6 +78,17 @@ facts_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
 	x.scraped = x.scrape.at_ms != 0;
 	x.age_ms = age_of(x.scrape.at_ms, now);
 	return x;
+}
+
+const char *
+facts_reason(const struct facts *x)
+{
+	const struct engine *e = &x->ep->engine;
+	const char *why = health_reason(e);
+
+	if (why[0] == '\0' && x->has_slot)
+		why = refusal_text(x->ep->fleet->seg, e->slot);
+	return why[0] != '\0' ? why : health_refused(e);
 }
 
 void

@@ -40,6 +40,9 @@ struct facts {
 	size_t nmodels;
 };
 
+/* Why the endpoint is not up; else what its engine refuses: our key, or what others accept; else "". */
+const char *facts_reason(const struct facts *x);
+
 /* Calls fn for each endpoint: those of the configuration in its order, found ones, draining ones. */
 void facts_each(struct fleet *f, void (*fn)(const struct facts *, void *), void *arg);
 

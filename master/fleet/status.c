@@ -100,7 +100,7 @@ models_text(const struct facts *x)
 static char *
 note_of(const struct facts *x)
 {
-	const char *reason = health_reason(&x->ep->engine);
+	const char *reason = facts_reason(x);
 	const char *unknown = scrape_unknown(&x->ep->engine);
 	char said[256], ramp[32] = "", out[64] = "", slow[64] = "", load[96] = "";
 	char *models, *note;
@@ -108,7 +108,7 @@ note_of(const struct facts *x)
 	if (x->ep->drained)
 		return mem_printf("(drained by pdctl; else %s%s%s)", ep_state_name(x->ep->state),
 			reason[0] != '\0' ? ": " : "", reason);
-	if (reason[0] != '\0')
+	if (health_reason(&x->ep->engine)[0] != '\0')
 		return mem_printf("(%s)", reason);
 	(void)learn_contradiction(&x->ep->engine, said, sizeof(said));
 	if (x->ramp >= 0)
@@ -126,8 +126,8 @@ note_of(const struct facts *x)
 	if (unknown[0] != '\0')
 		(void)snprintf(load, sizeof(load), "load unknown: %s; ", unknown);
 	models = models_text(x);
-	note = mem_printf(
-		"%s%s%s%s%s%s%s", out, slow, load, ramp, said, said[0] != '\0' ? "; " : "", models);
+	note = mem_printf("%s%s%s%s%s%s%s%s%s", reason, reason[0] != '\0' ? "; " : "", out, slow,
+		load, ramp, said, said[0] != '\0' ? "; " : "", models);
 	free(models);
 	return note;
 }

@@ -8,7 +8,6 @@
 
 #include "master/fleet/endpoint.h"
 #include "master/fleet/facts.h"
-#include "master/probe/health.h"
 #include "master/probe/learn.h"
 #include "master/probe/scrape.h"
 #include "proto/json/utf8.h"
@@ -178,7 +177,7 @@ put_endpoint(const struct facts *x, void *arg)
 	add_tally(o, x);
 	add_pace(o, x);
 	add_runtime(o, x->ep);
-	add_text(o, "reason", health_reason(e));
+	add_text(o, "reason", facts_reason(x));
 	for (size_t i = 0; i < x->nmodels; i++)
 		(void)json_object_array_add(models, text_of(x->models[i]));
 	(void)json_object_object_add(o, "models", models);

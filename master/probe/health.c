@@ -574,3 +574,9 @@ health_reason(const struct engine *e)
 {
 	return e->health != NULL ? e->health->reason : "";
 }
+
+const char *
+health_refused(const struct engine *e)
+{
+	return e->health != NULL ? learn_refused(e->health->learn) : "";
+}

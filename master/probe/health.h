@@ -24,3 +24,5 @@ bool health_learn_anew(struct engine *e);
 /* What went wrong last, one English phrase; "" if nothing did, or the engine is up and answers again.  Health may be
  * stopped. */
 const char *health_reason(const struct engine *e);
+/* learn_refused(), or "".  Health may be stopped. */
+const char *health_refused(const struct engine *e);

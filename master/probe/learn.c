@@ -61,10 +61,12 @@ struct learn {
 	struct ep_addr addr;
 	/* since the endpoint was down, or its engine began a new life: */
 	bool models_asked, models_known, info_answered, complete;
-	bool waited;          /* fn is to be called */
-	uint32_t unanswered;  /* INFO, in a row */
-	struct runtime next;  /* filled by this round */
-	bool logged[QUERY_N]; /* that this query taught nothing; since it was down */
+	bool waited;           /* fn is to be called */
+	uint32_t unanswered;   /* INFO, in a row */
+	struct runtime next;   /* filled by this round */
+	enum query refused_at; /* of `refused` */
+	char refused[96];      /* learn_refused() */
+	bool logged[QUERY_N];  /* that this query taught nothing; since it was down */
 	char logged_contradiction[LEARN_SAID]; /* the one in the log; since it was down */
 	char why[192];                         /* what went wrong last */
 };
@@ -368,12 +370,24 @@ log_nothing_learned(struct learn *l, enum query q, int status)
 			LOG_S("url", e->url), LOG_S("role", role_name(e->role)),
 			LOG_S("pool", e->pool_name), LOG_S("reason", l->why));
 	else if (status == 401 || status == 403)
-		log_info("engine refuses our key, see the pool's engine_api_key_file",
+		log_warn("engine refuses our key, see the pool's engine_api_key_file",
 			LOG_S("url", e->url), LOG_S("role", role_name(e->role)),
 			LOG_S("pool", e->pool_name), LOG_S("reason", l->why));
 	else
 		log_debug("query taught nothing about the endpoint", LOG_S("url", e->url),
 			LOG_S("reason", l->why));
+}
+
+static void
+see_key(struct learn *l, enum query q, const struct probe_answer *a)
+{
+	if (probe_key_refused(a)) {
+		l->refused_at = q;
+		(void)snprintf(l->refused, sizeof(l->refused),
+			"GET %s: status %d, engine refuses our key", queries[q].path, a->status);
+	} else if (a->error == 0 && q == l->refused_at) {
+		l->refused[0] = '\0';
+	}
 }
 
 static enum query
@@ -442,6 +456,7 @@ on_answer(const struct probe_answer *a, void *arg)
 
 	if (a->local)
 		engine_shortage(l->engine, a->why);
+	see_key(l, q, a);
 	if (q == INFO && a->error == 0 && a->status == 404) {
 		send_query(l, INFO_OLD);
 		return;
@@ -516,6 +531,13 @@ learn_again(struct learn *l)
 	l->at = REST;
 	l->waited = l->models_asked = l->models_known = l->info_answered = l->complete = false;
 	l->unanswered = 0;
+	l->refused[0] = '\0';
+}
+
+const char *
+learn_refused(const struct learn *l)
+{
+	return l->refused;
 }
 
 void

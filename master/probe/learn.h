@@ -39,6 +39,10 @@ void learn_forget(struct learn *l);
 /* As learn_forget(), but what has been logged is not logged again. */
 void learn_again(struct learn *l);
 
+/* The query that the engine answers with 401 or 403: "GET /v1/models: status 401, engine refuses our key"; "" if there
+ * is none. */
+const char *learn_refused(const struct learn *l);
+
 #define LEARN_SAID 256 /* bytes of either phrase */
 /*
  * Write one phrase into buf, or "".  Return buf.  A misfit is a contradiction between the engine's report and the

@@ -215,7 +215,12 @@ def test_a_key_that_is_missing_is_told_where_nothing_waits_for_it(world):
     r.wait_log("engine refuses our key")
     r.wait_log(f'engine refuses our key.*"url":"{d.url}"')
     time.sleep(2)
-    assert len([x for x in r.log().splitlines() if "engine refuses our key" in x]) == 2, "once for each"
+    lines = [x for x in r.log().splitlines() if "engine refuses our key" in x]
+    assert len(lines) == 2 and all('"level":"warn"' in x for x in lines), "once for each"
+    said = "GET /v1/models: status 401, engine refuses our key"
+    assert shown(r, d.url)["reason"].startswith(said) and f"  {said}; " in line(r, p.url)
+    r.reload(pools=[{**world.pool([p], [d]), "engine_api_key_file": str(key_file(world, "sk-secret"))}])
+    wait("nothing to say", lambda: shown(r, d.url)["reason"] == shown(r, p.url)["reason"] == "")
 
 
 def test_every_lookup_carries_the_key(world):

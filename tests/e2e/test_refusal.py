@@ -32,8 +32,17 @@ def fleet(world, np=2, nd=2, kind="nixl", **pool):
     return warm(*build(world, kind, np, nd, pool={**LATE, **pool}))
 
 
-def refuse(e, status=404, **more):
-    e.fault("status", status=status, count=-1, **more)
+def refuse(e, status=404, count=-1, **more):
+    e.fault("status", status=status, count=count, **more)
+
+
+def reason(r, e):
+    return next(x["reason"] for x in r.status()["fleet"]["endpoints"] if x["url"] == e.url)
+
+
+def note(r, e):
+    """Its line of `pdctl status`."""
+    return next(x for x in r.ctl("status").stdout.splitlines() if e.url in x)
 
 
 def until_ejected(r, e, one=None):
@@ -57,6 +66,24 @@ def test_an_engine_that_refuses_what_others_accept(world, role, status):
     assert (line["url"], line["role"], line["status"], line["level"]) == (e.url, role, status, "warn")
     out, = r.lines("endpoint ejected, its requests fail")
     assert (out["url"], out["last"]) == (e.url, "4xx")
+
+
+@pytest.mark.parametrize("status", [401, 404])
+def test_the_status_says_so_until_it_accepts(world, status):
+    """While it is up, ejected or drained."""
+    r, _, d = fleet(world, eject_failures=2, eject_rate=0)
+    said = WORD.get(status, OTHERS)
+    assert reason(r, d[0]) == reason(r, d[1]) == ""
+    refuse(d[0], status, count=1)
+    wait("a refusal", lambda: [ask(r)] and reason(r, d[0]) == said)
+    assert state(r, d[0]) == "in" and f"  {said}; " in note(r, d[0])
+    heal(d[0])
+    wait("its next answer", lambda: [ask(r)] and reason(r, d[0]) == "")
+    refuse(d[0], status)
+    until_ejected(r, d[0])
+    assert reason(r, d[0]) == said and f"  {said}; ejected, " in note(r, d[0])
+    assert r.ctl("drain", d[0].url).returncode == 0
+    assert f"(drained by pdctl; else up: {said})" in note(r, d[0]) and reason(r, d[1]) == ""
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])

@@ -65,14 +65,17 @@ Test(shm_refusal, contradicted_until_it_accepts)
 	cr_assert_str_eq(refusal_contradicted(seg, EP, 404), "engine refuses what others accept");
 	cr_assert_not(believed(NOW + 1));
 	cr_assert_null(refusal_contradicted(seg, EP, 400), "known");
+	cr_assert_str_eq(refusal_text(seg, EP), "engine refuses what others accept");
 	cr_assert_str_eq(
 		refusal_contradicted(seg, EP, 401), "engine refuses our key", "why, is news");
 	cr_assert_null(refusal_contradicted(seg, EP, 403));
 	cr_assert_null(refusal_contradicted(seg, EP, 404));
+	cr_assert_str_eq(refusal_text(seg, EP), "engine refuses our key");
 	cr_assert(refusal_is_contradicted(seg, EP));
 	cr_assert(refusal_accepted(seg, EP, NOW));
 	cr_assert_not(refusal_accepted(seg, EP, NOW));
 	cr_assert_not(refusal_is_contradicted(seg, EP));
+	cr_assert_str_eq(refusal_text(seg, EP), "");
 	cr_assert_str_eq(
 		refusal_contradicted(seg, EP, 401), "engine refuses our key", "a new change");
 }
