@@ -8,7 +8,9 @@
 #include <strings.h>
 
 #include "master/fleet/endpoint.h"
+#include "master/fleet/facts.h"
 #include "master/fleet/state.h"
+#include "shm/base/clock.h"
 #include "shm/base/log.h"
 #include "shm/load.h"
 #include "shm/metrics.h"
@@ -309,20 +311,38 @@ drain(struct endpoint *ep, struct evbuffer *out)
 			role_name(ep->engine.role), ep->engine.pool_name);
 }
 
+/* "undrained, ejection ended" */
+static void
+ended_text(unsigned ended, char *buf, size_t size)
+{
+	static const struct {
+		unsigned what;
+		const char *text;
+	} words[] = {{ENDED_DRAIN, "undrained"}, {ENDED_EJECTION, "ejection ended"},
+		{ENDED_BUSY, "no longer busy"}};
+	size_t at = 0;
+
+	(void)snprintf(buf, size, "was not drained");
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]) && at < size; i++)
+		if ((ended & words[i].what) != 0)
+			at += (size_t)snprintf(
+				buf + at, size - at, "%s%s", at > 0 ? ", " : "", words[i].text);
+}
+
 static void
 undrain(struct endpoint *ep, struct evbuffer *out)
 {
-	const bool was = ep->drained;
+	const unsigned ended = state_undrain(ep);
+	const struct facts x = facts_of(ep, clock_ms());
+	char text[64];
 
-	state_undrain(ep);
-	(void)evbuffer_add_printf(out, "%s %s, %s of pool %s: %s\n",
-		was ? "undrained:" : "was not drained:", ep->engine.url, role_name(ep->engine.role),
-		ep->engine.pool_name, ep_state_name(ep->state));
-	if (was)
+	ended_text(ended, text, sizeof(text));
+	(void)evbuffer_add_printf(out, "%s: %s, %s of pool %s: %s\n", text, ep->engine.url,
+		role_name(ep->engine.role), ep->engine.pool_name, facts_state(&x));
+	if ((ended & ENDED_DRAIN) != 0)
 		log_info("endpoint undrained by pdctl", LOG_S("url", ep->engine.url),
 			LOG_S("role", role_name(ep->engine.role)),
-			LOG_S("pool", ep->engine.pool_name),
-			LOG_S("state", ep_state_name(ep->state)));
+			LOG_S("pool", ep->engine.pool_name), LOG_S("state", facts_state(&x)));
 }
 
 int

@@ -18,6 +18,7 @@ struct fleet;
 
 /* One line for each pool and role of the endpoint, then the consequences. */
 int drain_begin(struct fleet *f, const char *what, struct evbuffer *out);
+/* One line for each: what has ended, a drain, an ejection, or that it was busy; and its state now. */
 int drain_end(struct fleet *f, const char *what, struct evbuffer *out);
 /* "REQUESTS in flight, COUNT KV outstanding, WORD": WORD is `draining`, `serving` if the endpoint is not
  * drained in one of its pools and roles, or `gone` if it is neither configured nor has requests or KV. */

@@ -9,13 +9,15 @@
 #include "shm/eject.h"
 #include "shm/tally.h"
 
+#define PROBED "endpoint back, it answers probes"
+
 static bool
-clear(const struct endpoint *ep, bool refused)
+clear(const struct endpoint *ep, bool refused, const char *msg)
 {
 	if (!eject_clear(ep->fleet->seg, ep->engine.slot, refused, clock_ms()))
 		return false;
-	log_info("endpoint back, it answers probes", LOG_S("url", ep->engine.url),
-		LOG_S("role", role_name(ep->engine.role)), LOG_S("pool", ep->engine.pool_name),
+	log_info(msg, LOG_S("url", ep->engine.url), LOG_S("role", role_name(ep->engine.role)),
+		LOG_S("pool", ep->engine.pool_name),
 		LOG_S("last", tally_last_name(ep->fleet->seg, ep->engine.slot)));
 	return true;
 }
@@ -24,14 +26,20 @@ void
 ejected_up(const struct endpoint *ep)
 {
 	(void)busy_over(ep->fleet->seg, ep->engine.slot);
-	(void)clear(ep, false); /* waiters are woken when it is up */
+	(void)clear(ep, false, PROBED); /* waiters are woken when it is up */
 }
 
 void
 ejected_probed(const struct endpoint *ep)
 {
-	if (clear(ep, true))
+	if (clear(ep, true, PROBED))
 		waiters_wake(ep->fleet->waiters);
+}
+
+bool
+ejected_undrained(const struct endpoint *ep)
+{
+	return clear(ep, false, "endpoint back, undrained by pdctl");
 }
 
 /* Where the current table lists the endpoint, or NULL. */

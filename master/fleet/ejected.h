@@ -5,6 +5,7 @@
  * Process: master.
  */
 #pragma once
+#include <stdbool.h>
 
 struct endpoint;
 struct fleet;
@@ -14,6 +15,8 @@ void ejected_up(const struct endpoint *ep);
 /* It is up and has answered a probe: enough for one that only refused connections, not for one that fails
  * requests. */
 void ejected_probed(const struct endpoint *ep);
+/* The operator has seen to it.  Returns true if it was ejected. */
+bool ejected_undrained(const struct endpoint *ep);
 /* Its engine is slow: ejected, if it is not and `max_ejected` allows. */
 void ejected_slow(const struct endpoint *ep);
 /*

@@ -44,9 +44,10 @@ pace_facts(const struct fleet *f, uint32_t slot, struct facts *x)
 		x->token_us = exp2((double)pace.token / PACE_DOUBLE - PACE_TOKEN_SHIFT);
 }
 
-static struct facts
-facts_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
+struct facts
+facts_of(const struct endpoint *ep, uint64_t now)
 {
+	const struct fleet *f = ep->fleet;
 	struct facts x = {.ep = ep, .state = "waiting", .ramp = -1};
 	uint64_t last_ms;
 
@@ -81,6 +82,14 @@ facts_of(const struct fleet *f, const struct endpoint *ep, uint64_t now)
 }
 
 const char *
+facts_state(const struct facts *x)
+{
+	if (strcmp(x->state, ep_state_name(EP_UP)) != 0)
+		return x->state;
+	return x->eject != EJECT_IN ? "ejected" : x->busy ? "busy" : x->slow ? "slow" : x->state;
+}
+
+const char *
 facts_reason(const struct facts *x)
 {
 	const struct engine *e = &x->ep->engine;
@@ -98,12 +107,12 @@ facts_each(struct fleet *f, void (*fn)(const struct facts *, void *), void *arg)
 	struct facts x;
 
 	for (size_t i = 0; i < f->norder; i++) {
-		x = facts_of(f, f->order[i], now);
+		x = facts_of(f->order[i], now);
 		fn(&x, arg);
 	}
 	for (struct endpoint *ep = TAILQ_FIRST(&f->draining); ep != NULL;
 		ep = TAILQ_NEXT(ep, link)) {
-		x = facts_of(f, ep, now);
+		x = facts_of(ep, now);
 		fn(&x, arg);
 	}
 }

@@ -1,7 +1,7 @@
 /*
  * What the status shows of an endpoint and of a pool's queue, before it is written as text or JSON.
  *
- * Process: master.  Only status.c and status_json.c include this.
+ * Process: master.  Only status.c, status_json.c and drain.c include this.
  */
 #pragma once
 #include <stdbool.h>
@@ -40,6 +40,9 @@ struct facts {
 	size_t nmodels;
 };
 
+struct facts facts_of(const struct endpoint *ep, uint64_t now_ms);
+/* One word: its state; of an endpoint that is up also `ejected`, `busy` or `slow`. */
+const char *facts_state(const struct facts *x);
 /* Why the endpoint is not up; else what its engine refuses: our key, or what others accept; else "". */
 const char *facts_reason(const struct facts *x);
 

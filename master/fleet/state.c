@@ -6,7 +6,6 @@
 #include "master/probe/health.h"
 #include "shm/base/clock.h"
 #include "shm/busy.h"
-#include "shm/eject.h"
 
 void
 state_set(struct endpoint *ep, enum ep_state state, bool ramps)
@@ -37,18 +36,22 @@ state_drain(struct endpoint *ep)
 	ejected_trim(ep->fleet);
 }
 
-void
+unsigned
 state_undrain(struct endpoint *ep)
 {
-	if (!ep->drained)
-		return;
+	unsigned ended = ep->drained ? ENDED_DRAIN : 0;
+
 	ep->drained = false;
 	if (ep->engine.slot == ENGINE_NO_SLOT)
-		return;
-	/* The operator has seen to the endpoint: its failures before count no more. */
-	(void)eject_clear(ep->fleet->seg, ep->engine.slot, false, clock_ms());
-	(void)busy_over(ep->fleet->seg, ep->engine.slot);
+		return ended;
+	if (ejected_undrained(ep))
+		ended |= ENDED_EJECTION;
+	if (busy_over(ep->fleet->seg, ep->engine.slot))
+		ended |= ENDED_BUSY;
 	/* Another engine may stand there by now: what is known of the former one is void. */
-	if (!health_learn_anew(&ep->engine))
+	if ((ended & (ENDED_DRAIN | ENDED_EJECTION)) != 0 && !health_learn_anew(&ep->engine))
 		state_set(ep, ep->state, ep->state == EP_UP);
+	else if (ended == ENDED_BUSY)
+		waiters_wake(ep->fleet->waiters);
+	return ended;
 }

@@ -149,14 +149,6 @@ last_text(const struct facts *x)
 	return mem_printf("%s %" PRIu64 "s ago", tally_cause_name(x->last), x->last_age_ms / 1000);
 }
 
-static const char *
-state_text(const struct facts *x)
-{
-	if (strcmp(x->state, ep_state_name(EP_UP)) != 0)
-		return x->state;
-	return x->eject != EJECT_IN ? "ejected" : x->busy ? "busy" : x->slow ? "slow" : x->state;
-}
-
 static void
 add_row(const struct facts *x, void *arg)
 {
@@ -166,7 +158,7 @@ add_row(const struct facts *x, void *arg)
 	cell[ROLE] = mem_strdup(role_name(x->ep->engine.role));
 	cell[URL] = mem_strdup(x->ep->engine.url);
 	cell[SOURCE] = mem_strdup(x->ep->source);
-	cell[STATE] = mem_strdup(state_text(x));
+	cell[STATE] = mem_strdup(facts_state(x));
 	if (x->ep->engine.conf != NULL && x->ep->engine.conf->group != NULL)
 		cell[GROUP] = mem_strdup(x->ep->engine.conf->group);
 	if (x->ep->engine.conf != NULL && x->ep->engine.conf->weight != 1)

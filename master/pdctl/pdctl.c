@@ -39,7 +39,8 @@ static const struct {
 		"checks the shared memory; prints ok, or the broken invariants and exits 1"},
 	{"drain", TAKES_ENDPOINT | TAKES_WAIT, false,
 		"gives ENDPOINT (URL or host:port) no new requests, until undrain"},
-	{"undrain", TAKES_ENDPOINT, false, "ends the drain: ENDPOINT gets new requests again"},
+	{"undrain", TAKES_ENDPOINT, false,
+		"ends a drain or an ejection: ENDPOINT gets new requests again"},
 	{"ping", 0, false, "prints nothing; exits 0 if pdrouter answers"},
 	{"version", 0, false, "prints the version of pdctl"},
 };

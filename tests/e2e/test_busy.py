@@ -264,6 +264,16 @@ def test_pdctl_tells(world):
     assert r.get("/health").json()["pools"][MODEL]["can_serve"]
 
 
+def test_undrained_it_is_not_busy(world):
+    r, _, d = world.pd(1, 2, pool=POOL)
+    full(d[0], after=60)
+    assert set(ask(r, 2)) == {200} and busy(r, d[0])
+    heal(d[0])
+    said = r.ctl("undrain", d[0].url).stdout
+    assert said.startswith(f"no longer busy: {d[0].url}, ") and said.endswith(": up\n")
+    assert busy(r, d[0]) == 0 and set(ask(r, 4)) == {200} and asked(d[0]) > 1
+
+
 def test_one_that_was_down_begins_anew(world):
     r, _, d = world.pd(1, 2, pool=POOL)
     full(d[0], after=60)

@@ -247,11 +247,29 @@ def test_an_ejected_one_that_is_undrained_is_tried_at_once(world):
     d[0].fault("none", count=-1)
     row = shown(r, d[0].url)
     assert (row["state"], row["ejected"]) == ("draining", "ejected")
-    undrain(r, d[0].url)
+    assert undrain(r, d[0].url).stdout.startswith(f"undrained, ejection ended: {d[0].url}, ")
     assert shown(r, d[0].url)["ejected"] == "in"
     before = asked(d[0])
     ask(r)
     assert asked(d[0]) > before
+
+
+def test_undrain_ends_an_ejection(world):
+    """Its operator has repaired the engine, which was never drained."""
+    r, p, d = world.pd(1, 2, pool={"policy": "round_robin", "eject_failures": 2, "eject_time": "300s", "retries": 2})
+    r.wait_all_up()
+    d[0].fault("status", status=500, count=-1)
+    wait("ejected", lambda: [ask(r, 1)] and shown(r, d[0].url)["ejected"] == "ejected")
+    d[0].fault("none", count=-1)
+    named = f"{d[0].url}, decode of pool {shown(r, d[0].url)['pool']}"
+    assert undrain(r, d[0].url).stdout == f"ejection ended: {named}: starting\n", "learned anew first"
+    (back,) = r.lines("endpoint back, undrained by pdctl")
+    assert (back["url"], back["last"]) == (d[0].url, "5xx")
+    r.wait_metric("endpoint_up", 1, endpoint=d[0].url)
+    before = asked(d[0])
+    ask(r)
+    assert asked(d[0]) > before and shown(r, d[0].url)["ejected"] == "in"
+    assert undrain(r, d[0].url).stdout == f"was not drained: {named}: up\n"
 
 
 def test_who_waits_hears_of_it(world):

@@ -62,6 +62,7 @@ def test_a_slow_engine_gets_less_until_it_is_fast(world, role, ask):
     requests = load(r, ask)
     until_slow(r, e)
     assert share(role, e, engines) < 0.1
+    assert r.ctl("undrain", e.url).stdout.endswith(": slow\n"), "as the status says; it was not drained"
     assert endpoint(r, e)["slow_times"] > 3 and "slow: " in r.ctl("status").stdout and not is_slow(r, engines[1])
     assert r.metric("endpoint_token_seconds", endpoint=e.url) > 3 * r.metric("endpoint_token_seconds", endpoint=engines[1].url)
     e.tell("/sim/fault", kind="none")

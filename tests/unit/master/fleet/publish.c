@@ -329,8 +329,14 @@ Test(publish, undrained_it_is_no_longer_ejected)
 		0);
 	state_drain(ep);
 	cr_assert_eq(eject_read(seg, ep->engine.slot, clock_ms(), &left), EJECT_EJECTED);
-	state_undrain(ep);
+	cr_assert_eq(state_undrain(ep), ENDED_DRAIN | ENDED_EJECTION);
 	cr_assert_eq(eject_read(seg, ep->engine.slot, clock_ms(), &left), EJECT_IN);
+	cr_assert_neq(eject_bad_answer(seg, &table_now()->pools[0], ROLE_PREFILL, ep->engine.slot,
+			      true, clock_ms()),
+		0);
+	cr_assert_eq(state_undrain(ep), ENDED_EJECTION, "it was not drained");
+	cr_assert_eq(eject_read(seg, ep->engine.slot, clock_ms(), &left), EJECT_IN);
+	cr_assert_eq(state_undrain(ep), 0);
 }
 
 Test(publish, pool_names_keep_their_numbers)
