@@ -80,7 +80,7 @@ def test_five_failures_in_a_row_eject_for_all_workers(world, role):
     assert set(ask(r, 40)) == {200} and asked(e) == 5
     assert ejected(r) == ejected(r, e) == r.metric("ejections_total", endpoint=e.url) == r.metric("ejections_total") == 1
     line, = r.lines("endpoint ejected, its requests fail")
-    assert (line["url"], line["role"], line["for_ms"], line["last"]) == (e.url, role, 60000, "5xx")
+    assert [line[key] for key in ("url", "role", "for_ms", "last", "status")] == [e.url, role, 60000, "5xx", 500]
 
 
 def test_retries_hide_it(world):

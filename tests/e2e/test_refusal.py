@@ -65,7 +65,7 @@ def test_an_engine_that_refuses_what_others_accept(world, role, status):
     line, = r.lines(WORD.get(status, OTHERS))
     assert (line["url"], line["role"], line["status"], line["level"]) == (e.url, role, status, "warn")
     out, = r.lines("endpoint ejected, its requests fail")
-    assert (out["url"], out["last"]) == (e.url, "4xx")
+    assert (out["url"], out["last"], out["status"]) == (e.url, "4xx", status)
 
 
 @pytest.mark.parametrize("status", [401, 404])

@@ -97,4 +97,4 @@ def test_ejected_and_back_name_the_cause(world):
     wait("back", lambda: r.complete() and r.lines("endpoint back, its trial went well"))
     (out,), (back,) = r.lines("endpoint ejected, its requests fail"), r.lines("endpoint back, its trial went well")
     assert out["url"] == back["url"] == d[0].url and out["last"] == back["last"] == "bad_answer"
-    assert "unusable" in out["why"]
+    assert "unusable" in out["why"] and "status" not in out

@@ -303,6 +303,20 @@ bring_one_back(const struct exchange *x)
 	return true;
 }
 
+static void
+log_ejected(const struct exchange *x, enum role role, uint64_t ms)
+{
+	const struct log_field fields[] = {LOG_S("url", x->engine->ep->url),
+		LOG_S("role", role_name(role)), LOG_S("pool", x->facts->pool.name),
+		LOG_S("last", tally_cause_name(x->cause)),
+		LOG_S("why", tally_cause_meaning(x->cause)), LOG_U("for_ms", ms),
+		LOG_S("req", x->facts->id), LOG_U("status", x->status)};
+	const bool by_status = x->cause == TALLY_4XX || x->cause == TALLY_5XX;
+	const size_t n = sizeof(fields) / sizeof(fields[0]);
+
+	log_write(LOG_L_WARN, "endpoint ejected, its requests fail", fields, by_status ? n : n - 1);
+}
+
 void
 outcome_bad(const struct exchange *x)
 {
@@ -324,11 +338,7 @@ outcome_bad(const struct exchange *x)
 	rcu_leave(w->seg, w->slot);
 	reservation_drop_trial(w, x->engine);
 	if (ms > 0)
-		log_warn("endpoint ejected, its requests fail", LOG_S("url", x->engine->ep->url),
-			LOG_S("role", role_name(at.role)), LOG_S("pool", x->facts->pool.name),
-			LOG_S("last", tally_cause_name(x->cause)),
-			LOG_S("why", tally_cause_meaning(x->cause)), LOG_U("for_ms", ms),
-			LOG_S("req", x->facts->id));
+		log_ejected(x, at.role, ms);
 	while (ms > 0 && !x->reached && bring_one_back(x))
 		;
 }
