@@ -56,12 +56,12 @@ static const struct {
 	unsigned step; /* of a count that must be a multiple */
 } types[CONF_T_N] = {
 	// clang-format off
-	[CONF_T_COUNT] = { "a number", CONF_U32, set_count, .number = true },
-	[CONF_T_COUNT_OR_AUTO] = { "`auto` or a number", CONF_U32, set_count_or_auto },
+	[CONF_T_COUNT] = { "a whole number", CONF_U32, set_count, .number = true },
+	[CONF_T_COUNT_OR_AUTO] = { "`auto` or a whole number", CONF_U32, set_count_or_auto },
 	[CONF_T_FRACTION] = { "a number above 0, at most 1, such as 0.8", CONF_SHORT, set_fraction },
 	[CONF_T_FLAGS] = { "a multiple of 64", CONF_U32, set_multiple, .number = true, .step = 64 },
 	[CONF_T_CLIENTS] = { "a multiple of 8", CONF_U32, set_multiple, .number = true, .step = 8 },
-	[CONF_T_WORKERS] = { "`auto` or a number", CONF_U32, set_workers },
+	[CONF_T_WORKERS] = { "`auto` or a whole number", CONF_U32, set_workers },
 	[CONF_T_RATE] = { "a rate such as 10, 30/m or 100/h", CONF_RATE, set_rate },
 	[CONF_T_SIZE] = { "a size such as 64MiB", CONF_U64, set_size },
 	[CONF_T_DURATION] = { "a duration such as 2s", CONF_U64, set_duration },

@@ -373,6 +373,17 @@ consider(struct guess *g, const char *name, const char *path, const char *word, 
 		*g = (struct guess){path, (size_t)(word - path) + n, 2 * d + far};
 }
 
+/* True if the name is the path in one word: outlier_factor for outlier.factor. */
+static bool
+is_joined(const char *name, const char *path)
+{
+	while (*name != '\0' && (*name == *path || (*name == '_' && *path == '.'))) {
+		name++;
+		path++;
+	}
+	return *name == '\0' && *path == '\0';
+}
+
 /* The other mapping with a key of exactly this name, or NULL. */
 static const char *
 home_of(const struct conf_keys *keys, const char *name)
@@ -404,7 +415,8 @@ other_word(const char *name)
 	} words[] = {
 		{"retr", "retries of a pool"},
 		{"breaker", "eject_failures of a pool"},
-		{"outlier", "eject_failures of a pool"},
+		{"outlier_detect", "eject_failures of a pool"},
+		{"outlier", "outlier: {factor: ...} of a pool"},
 		{"eject", "eject_failures, eject_time or max_ejected of a pool"},
 		{"queue", "queue_size or queue_timeout of a pool"},
 		{"concurren", "max_inflight of an engine"},
@@ -433,6 +445,8 @@ fail_unknown(struct conf_read *r, const struct conf_keys *keys, const char *pref
 	for (size_t i = 0; i < keys->n; i++) {
 		const char *path = keys->key[i].path, *dot = strrchr(path, '.');
 
+		if (is_joined(name, path))
+			g = (struct guess){path, strlen(path), 0};
 		consider(&g, name, path, dot != NULL ? dot + 1 : path, true);
 		if (strncmp(path, prefix, strlen(prefix)) == 0)
 			consider(&g, name, path, path + strlen(prefix), false);
