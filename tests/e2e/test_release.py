@@ -295,7 +295,7 @@ def test_decode_engine_refuses_the_key(world, status):
 
 
 @STREAM
-@pytest.mark.parametrize("how", ["reset", "fail", "no_answer", "half_head"])
+@pytest.mark.parametrize("how", ["reset", "fail", "no_answer", "half_head", "empty200"])
 @pytest.mark.parametrize("kind", sorted(FREED))
 def test_decode_fails_and_no_engine_is_left(world, kind, how, stream):
     """With the simulator: every hold is gone long before its time, though the request is lost."""

@@ -144,9 +144,11 @@ attempt_note_fetch(struct attempt *a)
 {
 	const struct leg *d = &a->leg[LEG_DECODE];
 
-	/* A stream's first event may be an error.  vLLM's engines send one if the fetch failed. */
+	/* A stream's first event may be an error.  vLLM's engines send one if the fetch failed.  A
+	 * head alone may belong to an empty answer. */
 	if (a->kv == KV_DELIVERED && d->progress == LEG_BEGUN && d->status == 200 &&
-		(!d->sse || a->sse.events > 0) && !a->sse.error)
+		(d->sse ? a->sse.events > 0 : d->piece != NULL || d->answer_len > 0) &&
+		!a->sse.error)
 		attempt_set_kv(a, KV_FETCHED);
 }
 
