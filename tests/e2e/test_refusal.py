@@ -186,6 +186,17 @@ def test_a_client_that_sends_nothing_else(world):
     assert not r.metric("ejections_total") and not r.lines(OTHERS)
 
 
+def test_engines_are_not_looked_at_for_each_of_a_clients_mistakes(world):
+    """A refusal may come from another engine on that port; one that others confirm does not."""
+    r, _, d = warm(*build(world, "nixl", pool=LATE, health_interval="60s"))
+    for e in d:
+        refuse(e, 404, contains="wrong")
+    before, end = r.metric("probes_ok_total"), time.monotonic() + 2
+    while time.monotonic() < end:
+        assert r.complete("wrong").status == 404
+    assert r.metric("probes_ok_total") - before < 15
+
+
 def test_nobody_is_asked_where_nobody_accepts(world):
     """A fleet of which no engine has accepted anything has no second opinion."""
     r, _, d = build(world, "nixl", pool=LATE)

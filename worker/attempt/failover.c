@@ -368,11 +368,11 @@ record_kv(struct attempt *a, enum tally_cause seen, const struct outcome *o)
 	outcome_excused(&d);
 }
 
-/* Returns true if an engine with another model, role or key would answer so. */
+/* Returns true if an engine with another model, role or key would answer so, and others have not. */
 static bool
-refuses(int status)
+refuses(const struct exchange *x)
 {
-	return status == 401 || status == 403 || status == 404;
+	return (x->status == 401 || x->status == 403 || x->status == 404) && !outcome_believed(x);
 }
 
 static void
@@ -385,7 +385,7 @@ record(struct attempt *a, enum leg_kind kind, enum failure_cause cause, const st
 
 	if (o->forget && c->failed != NULL)
 		c->failed(&a->t, (enum role)kind);
-	if (o->forget || refuses(a->leg[kind].status))
+	if (o->forget || refuses(&x))
 		outcome_doubt(&x);
 	switch (o->fault) {
 	case FAULT_UNKNOWN:

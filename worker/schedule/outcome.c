@@ -385,6 +385,12 @@ outcome_doubtful(const struct exchange *x)
 	return counts(x) && belief(x) != BELIEVED;
 }
 
+bool
+outcome_believed(const struct exchange *x)
+{
+	return refusal_believed(x->w->seg, x->engine->ep->slot, false, clock_ms());
+}
+
 void
 outcome_refusal_seen(const struct exchange *x)
 {

@@ -70,6 +70,8 @@ bool outcome_says_busy(const struct exchange *x);
 /* Another engine of the role should be asked: other engines accept requests, and refusals of this engine are not
  * believed now.  A half-open trial is always doubted. */
 bool outcome_doubtful(const struct exchange *x);
+/* Other engines have lately refused the same as this engine: its refusals are clients' mistakes. */
+bool outcome_believed(const struct exchange *x);
 /* The engine has refused; to be called once for each refusal, before one of the functions below. */
 void outcome_refusal_seen(const struct exchange *x);
 /* Identifies what was known of its refusals when it refused, for outcome_shared(). */
