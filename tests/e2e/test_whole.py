@@ -53,6 +53,8 @@ def test_an_engine_that_answers_others_is_not_charged(world, answers):
     if answers == "older stream":
         other, ex, _ = decoding(r, p, [d], stream=True)
         ex.stream_head().event("a")
+        events = other.events()
+        next(events)  # it is stamped
         time.sleep(0.2)  # the stamp is exact to 100 ms
     c = decoding(r, p, [d])[0]
     if answers != "older stream":
@@ -63,7 +65,8 @@ def test_an_engine_that_answers_others_is_not_charged(world, answers):
     else:
         ex.stream_head() if answers == "stream" else None
         ex.event("b")
-        assert any(e.json()["choices"][0]["text"] == "b" for e in other.events())
+        events = events if answers == "older stream" else other.events()
+        assert any(e.json()["choices"][0]["text"] == "b" for e in events)
     other.close()  # or its own time would end
     assert late(r, c)["detail"] == "the engine has answered other requests meanwhile"
     assert charged(r, d) == 0
