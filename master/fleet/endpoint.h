@@ -59,7 +59,7 @@ struct endpoint {
 	/* W: outlier.c */
 	struct pace pace;    /* its estimate at the last comparison */
 	bool pace_fresh;     /* fact: samples have come since the comparison before */
-	uint32_t slow_turns; /* comparisons in a row in which it was slower, before it is slow */
+	uint32_t slow_turns; /* comparisons in a row that contradict whether it is slow */
 	/* of the last seconds: the mean of all requests, the most of others */
 	double load, foreign;
 };

@@ -17,19 +17,20 @@
 
 #define EVERY_MS 1000         /* or stats_interval, if that is less: foreign load is as fresh */
 #define BACK 0.75             /* of `factor`: below it an engine is slow no longer */
-#define FEW (2 * PACE_SAMPLE) /* samples that a slow engine needs; with less it is starved */
+#define FEW (2 * PACE_SAMPLE) /* samples: a slow engine with less is starved */
 #define LEAST_PART 3          /* of SHARE_WHOLE: about 1% */
 #define AGE 6                 /* samples lose 1/64 of their weight a second */
 #define AGE_SLOW 3            /* a slow engine's lose 1/8 ... */
-#define MOST_SLOW (4 * PACE_SAMPLE) /* ... and count as so many, for the engine may be fast again */
-#define HOLDS 3          /* comparisons in a row until an engine is slow: a pause is not slowness */
+#define AGE_FEW 5             /* ... and 1/32 when they are few: all are gone after two minutes */
+#define MOST_SLOW (4 * PACE_SAMPLE) /* so many of them count, for the engine may be fast again */
+#define HOLDS 3          /* comparisons in a row that change it: a pause is not slowness */
 #define SMOOTH (1.0 / 8) /* what a load counts in the mean of the last seconds */
 
 /* The engines of one pool and role that serve the same models. */
 struct peers {
 	struct endpoint **eps;
 	size_t n;
-	/* of the nknown that have min_samples: both times, sorted, and sums */
+	/* of the nknown that others are compared with: both times, sorted, and sums */
 	double *time, *token;
 	size_t nknown;
 	double load, foreign, weight;
@@ -75,6 +76,13 @@ is_known(const struct endpoint *ep)
 	return ep->pace.samples >= ep->engine.pool->outlier.min_samples * PACE_SAMPLE;
 }
 
+/* Others are compared with it.  A slow engine is compared with what is still known of its peers. */
+static bool
+is_peer(const struct endpoint *ep, bool of_slow)
+{
+	return !is_slow(ep) && (of_slow ? ep->pace.samples >= FEW : is_known(ep));
+}
+
 static int
 compare_doubles(const void *pa, const void *pb)
 {
@@ -95,31 +103,32 @@ outlier_median(const double *sorted, size_t n, const double *without)
 	return (sorted[low + (low >= skipped)] + sorted[high + (high >= skipped)]) / 2;
 }
 
-/* How many times the time of its peers the endpoint's engine takes; 0: no other is known. */
+/* How many times the time of its peers the endpoint's engine takes; 0: not known. */
 static double
 times_of(const struct peers *p, const struct endpoint *ep)
 {
-	const bool known = is_known(ep);
-	const size_t others = p->nknown - known;
+	const bool among = is_peer(ep, false);
+	const size_t others = p->nknown - among;
 	const struct outlier_own own = {.time = ep->pace.time,
 		.token = ep->pace.token,
 		.foreign = ep->foreign,
 		.weight = ep->engine.conf->weight};
 	struct outlier_peers peers;
 
-	if (others == 0)
+	if (others == 0 || ep->pace.samples == 0)
 		return 0;
 	peers = (struct outlier_peers){
-		.time = outlier_median(p->time, p->nknown, known ? &own.time : NULL),
-		.token = outlier_median(p->token, p->nknown, known ? &own.token : NULL),
-		.load = (p->load - known * ep->load) / (double)others,
-		.foreign = (p->foreign - known * ep->foreign) / (double)others,
-		.weight = (p->weight - known * own.weight) / (double)others};
+		.time = outlier_median(p->time, p->nknown, among ? &own.time : NULL),
+		.token = outlier_median(p->token, p->nknown, among ? &own.token : NULL),
+		.load = (p->load - among * ep->load) / (double)others,
+		.foreign = (p->foreign - among * ep->foreign) / (double)others,
+		.weight = (p->weight - among * own.weight) / (double)others};
 	return outlier_times(&own, &peers);
 }
 
 /* --- what follows ----------------------------------------------------------------------------- */
 
+/* `times`: 0 if it is not known. */
 static void
 log_change(const struct endpoint *ep, bool slow, double times)
 {
@@ -128,10 +137,12 @@ log_change(const struct endpoint *ep, bool slow, double times)
 
 	(void)snprintf(text, sizeof(text), "%.1f", times);
 	log_write(slow ? LOG_L_WARN : LOG_L_INFO,
-		slow ? "endpoint slow, its share is lowered" : "endpoint no longer slow",
+		slow        ? "endpoint slow, its share is lowered"
+		: times > 0 ? "endpoint no longer slow"
+			    : "endpoint no longer slow, its times are not known any more",
 		(const struct log_field[]){LOG_S("url", e->url), LOG_S("role", role_name(e->role)),
 			LOG_S("pool", e->pool_name), LOG_S("times", text)},
-		4);
+		times > 0 ? 4 : 3);
 }
 
 static uint32_t
@@ -150,42 +161,42 @@ lower(struct endpoint *ep, double times)
 						     : UINT32_MAX);
 }
 
-/* `times`: of its peers' time; 0: unknown, and an engine that was slow stays slow. */
+static void
+restore(struct endpoint *ep, double times)
+{
+	share_restore(ep->fleet->seg, ep->engine.slot);
+	log_change(ep, false, times);
+}
+
+/* `times`: as times_of() returns it.  An engine whose times are not known is not slow. */
 static void
 settle(struct endpoint *ep, double times)
 {
-	struct seg *seg = ep->fleet->seg;
-	const uint32_t factor = ep->engine.pool->outlier.factor, slot = ep->engine.slot;
+	const uint32_t factor = ep->engine.pool->outlier.factor;
 	const bool was = is_slow(ep);
-	bool slow = was;
+	const bool slow = was ? times >= factor * BACK : times >= factor && is_known(ep);
 
-	if (times == 0)
-		times = (double)share_times(share_word(seg, slot)) / SHARE_TIMES_ONE;
-	else if (was)
-		slow = times >= factor * BACK || ep->pace.samples < FEW;
-	else if (times >= factor && is_known(ep))
-		slow = ++ep->slow_turns >= HOLDS;
-	else
-		ep->slow_turns = 0;
+	if (slow != was && ++ep->slow_turns < HOLDS)
+		return;
+	ep->slow_turns = 0;
 	if (slow)
 		lower(ep, times);
-	else if (was)
-		share_restore(seg, slot);
-	if (slow != was)
-		ep->slow_turns = 0;
-	if (slow != was)
-		log_change(ep, slow, times);
+	if (slow && !was)
+		log_change(ep, true, times);
+	if (was && !slow)
+		restore(ep, times);
 	if (slow && ep->engine.pool->ejection.slow != 0 && ep->pace_fresh)
 		ejected_slow(ep);
 }
 
 static void
-compare(struct peers *p)
+compare_those(struct peers *p, bool slow)
 {
+	*p = (struct peers){.eps = p->eps, .n = p->n, .time = p->time, .token = p->token};
 	for (size_t i = 0; i < p->n; i++) {
 		const struct endpoint *ep = p->eps[i];
 
-		if (!is_known(ep))
+		if (!is_peer(ep, slow))
 			continue;
 		p->time[p->nknown] = ep->pace.time;
 		p->token[p->nknown++] = ep->pace.token;
@@ -196,10 +207,23 @@ compare(struct peers *p)
 	qsort(p->time, p->nknown, sizeof(*p->time), compare_doubles);
 	qsort(p->token, p->nknown, sizeof(*p->token), compare_doubles);
 	for (size_t i = 0; i < p->n; i++)
-		settle(p->eps[i], times_of(p, p->eps[i]));
+		if (is_slow(p->eps[i]) == slow)
+			settle(p->eps[i], times_of(p, p->eps[i]));
 }
 
 /* --- once a second ---------------------------------------------------------------------------- */
+
+static void
+grow_older(const struct endpoint *ep, uint32_t samples)
+{
+	const bool slow = is_slow(ep);
+
+	pace_age(ep->fleet->seg, ep->engine.slot,
+		!slow           ? AGE
+		: samples < FEW ? AGE_FEW
+				: AGE_SLOW,
+		slow ? MOST_SLOW : PACE_WHOLE);
+}
 
 /* Takes the estimate over, and ages it once a second.  Returns true if the endpoint can be compared. */
 static bool
@@ -210,9 +234,13 @@ look(struct endpoint *ep, uint64_t now_ms, bool age)
 	const uint64_t max_age_ms = FOREIGN_SCRAPES * f->conf->stats_interval_ms;
 	struct pace seen;
 
-	if (slot == ENGINE_NO_SLOT || ep->engine.pool == NULL ||
-		ep_state_get(f->seg, slot) != EP_UP)
+	if (slot == ENGINE_NO_SLOT || ep->engine.pool == NULL)
 		return false;
+	if (ep_state_get(f->seg, slot) != EP_UP) {
+		if (is_slow(ep))
+			restore(ep, 0); /* it is measured anew when it is up */
+		return false;
+	}
 	if (ep->engine.pool->outlier.factor == 0) {
 		share_restore(f->seg, slot);
 		return false;
@@ -224,8 +252,7 @@ look(struct endpoint *ep, uint64_t now_ms, bool age)
 			(1 - SMOOTH)); /* an engine is late with it, and its answers are, too */
 	ep->load += ((double)load_score(f->seg, slot, now_ms, max_age_ms) - ep->load) * SMOOTH;
 	if (seen.samples > 0 && age)
-		pace_age(f->seg, slot, is_slow(ep) ? AGE_SLOW : AGE,
-			is_slow(ep) ? MOST_SLOW : PACE_WHOLE);
+		grow_older(ep, seen.samples);
 	ep->pace = pace_of(ep);
 	return ep->pace.samples > 0 || is_slow(ep);
 }
@@ -252,10 +279,9 @@ compare_peers(const void *pa, const void *pb)
 }
 
 static size_t
-collect(struct outlier *o)
+collect(struct outlier *o, uint64_t now_ms)
 {
 	const struct fleet *f = o->fleet;
-	const uint64_t now_ms = clock_ms();
 	const bool age = now_ms / 1000 != o->aged_s;
 	size_t n = 0;
 
@@ -282,16 +308,12 @@ turn_again(struct outlier *o)
 	(void)event_add(o->turn, &tv);
 }
 
-static void
-on_turn(evutil_socket_t fd, short what, void *arg)
+void
+outlier_turn(struct outlier *o, uint64_t now_ms)
 {
-	struct outlier *o = arg;
-	size_t n, end;
+	const size_t n = o->fleet->conf != NULL ? collect(o, now_ms) : 0;
+	size_t end;
 
-	(void)fd;
-	(void)what;
-	turn_again(o);
-	n = o->fleet->conf != NULL ? collect(o) : 0;
 	if (n > 1)
 		qsort(o->eps, n, sizeof(struct endpoint *), compare_peers);
 	for (size_t at = 0; at < n; at = end) {
@@ -300,8 +322,18 @@ on_turn(evutil_socket_t fd, short what, void *arg)
 		for (end = at; end < n && compare_peers(&o->eps[at], &o->eps[end]) == 0; end++)
 			;
 		p.n = end - at;
-		compare(&p);
+		compare_those(&p, true);
+		compare_those(&p, false);
 	}
+}
+
+static void
+on_turn(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	turn_again(arg);
+	outlier_turn(arg, clock_ms());
 }
 
 /* --- life ------------------------------------------------------------------------------------- */
@@ -338,4 +370,5 @@ outlier_up(struct endpoint *ep)
 {
 	pace_begin(ep->fleet->seg, ep->engine.slot);
 	ep->pace = (struct pace){0};
+	ep->slow_turns = 0;
 }

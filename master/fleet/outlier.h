@@ -3,15 +3,18 @@
  * (shm/pace.h) and lowers the share of the slow ones.
  *
  * Peers are the engines of one pool and role that serve the same models.  An engine is slow from `factor` times the
- * median of the other peers on, until it is below three quarters of that.  The median is taken of the peers that have
- * `min_samples`.  Both times of an engine must exceed the medians: the time of a sample and the time per token.  So
- * longer prompts and shorter answers are no fault.  Two things may slow an engine in proportion: requests that others
- * than this router have there, and a weight below its peers'.
+ * median of the other peers on, until it is below three quarters of that, each for three comparisons.  The median is
+ * taken of the peers that have `min_samples`; for an engine that is slow, of all others with a few samples left, because
+ * samples fade.  It is slow no longer when none of them, or none of its own, are left.  Both times of an engine must
+ * exceed the medians: the time of a sample and the time per token.  So longer prompts and shorter answers are no fault.
+ * Two things may slow an engine in proportion: requests that others than this router have there, and a weight below its
+ * peers'.
  *
  * Process: master.
  */
 #pragma once
 #include <stddef.h>
+#include <stdint.h>
 
 struct endpoint;
 struct fleet;
@@ -20,6 +23,8 @@ struct outlier;
 /* Begins to compare. */
 struct outlier *outlier_new(struct fleet *f);
 void outlier_free(struct outlier **);
+/* One comparison of all engines.  A timer does it each second, or more often. */
+void outlier_turn(struct outlier *o, uint64_t now_ms);
 /* Its engine comes up: what was measured before was of its former life. */
 void outlier_up(struct endpoint *ep);
 

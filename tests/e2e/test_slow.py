@@ -8,6 +8,7 @@ PROMPT = "a prompt of some words " * 8
 TIMES = {"prefill_delay": 40, "token_delay": 8}
 POOL = {"outlier": {"factor": 3, "min_samples": 10}}
 COUNTER = {"prefill": "kv_held", "decode": "kv_loaded"}
+UNKNOWN = "endpoint no longer slow, its times are not known any more"
 TEN_TIMES = {"kind": "slow", "factor": 10, "count": -1}
 
 
@@ -129,9 +130,22 @@ def test_a_new_life_is_not_slow(world):
     requests.stop()
     d[0].kill(9)
     wait("down", lambda: endpoint(r, d[0])["state"] == "down")
+    wait("not slow", lambda: not is_slow(r, d[0]) and len(r.lines(UNKNOWN)) == 1)
     d[0].next_life(token_delay=8)
     wait("up", lambda: endpoint(r, d[0])["state"] == "up")
     assert not is_slow(r, d[0]) and r.metric("endpoint_token_seconds", endpoint=d[0].url) is None
+
+
+def test_without_peers_no_engine_is_slow(world):
+    r, (slow, other) = fleet(world, "decode")
+    slow.fault(**TEN_TIMES)
+    requests = load(r)
+    until_slow(r, slow)
+    assert not requests.stop().bad
+    other.kill(9)
+    wait("not slow", lambda: not is_slow(r, slow))
+    line, = r.lines(UNKNOWN)
+    assert line["url"] == slow.url and "times" not in line and endpoint(r, slow)["share"] == 1
 
 
 def test_factor_0_compares_nothing(world):

@@ -1,7 +1,6 @@
 /* Engines that run in the loop of the fleet that probes them: each answers what its script says, or
  * does what engines do when they fail. */
 #pragma once
-#pragma GCC diagnostic ignored "-Wunused-function" /* not every test file needs all */
 #include "tests/unit/master/fleet.h"
 
 #include <arpa/inet.h>

@@ -1,6 +1,7 @@
 /* A fleet without a configuration file: pools and endpoints from short calls, and a segment to
  * publish in. */
 #pragma once
+#pragma GCC diagnostic ignored "-Wunused-function" /* not every test file needs all */
 #include <criterion/criterion.h>
 #include <event2/event.h>
 #include <stdlib.h>
