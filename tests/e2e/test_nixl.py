@@ -1158,7 +1158,7 @@ class Held:
 def test_a_client_that_is_slow_when_another_branch_begins(world):
     held = Held(world)
     held.gate.open()
-    two = held.two.expect().stream_head()
+    two = held.two.expect(timeout=20).stream_head()  # the kernel tries to connect after 1, 3, 7 and 15 s
     assert held.fill(two) < 60 << 20 and held.r.metric("send_queue_bytes") < 1 << 20
     held.one.reset()
     two.reset()

@@ -592,7 +592,8 @@ def test_the_old_generation_serves_those_who_wait_in_it(world):
     first = q.d.expect()
     q.line_up(names(4))
     q.r.reload(workers=3)
-    wait("a new generation", lambda: len(q.r.children()) >= 5)
+    # of the old generation only workers with waiters stay: one may have all of them
+    wait("a new generation", lambda: len(q.r.children()) >= 4)
     q.line_up(names(2, "new"))
     first.reply(body={"choices": []})
     q.clients.pop("first").read()
