@@ -32,19 +32,6 @@ word_finish(uint64_t word)
 	return word >> MODEL_BITS;
 }
 
-static void
-raise_vtime(struct queue_head *q, uint64_t to)
-{
-	uint64_t seen = shm_load(&q->vtime), old;
-
-	while (seen < to) {
-		old = seen;
-		seen = shm_cas(&q->vtime, old, to);
-		if (seen == old)
-			return;
-	}
-}
-
 uint64_t
 fair_start(const struct queue_head *q, uint64_t model, uint64_t waiting)
 {
@@ -98,15 +85,15 @@ remember(struct queue_head *q, uint64_t model, uint64_t finish)
 void
 fair_served(struct queue_head *q, uint64_t model, uint64_t start, uint64_t finish)
 {
-	raise_vtime(q, start);
+	shm_raise(&q->vtime, start);
 	/* Without an entry no model may start before this one does again. */
 	if (!remember(q, model, finish))
-		raise_vtime(q, finish);
+		shm_raise(&q->vtime, finish);
 }
 
 void
 fair_idle(struct queue_head *q)
 {
 	for (size_t i = 0; i < QUEUE_MODELS; i++)
-		raise_vtime(q, word_finish(shm_load(&q->finish[i])));
+		shm_raise(&q->vtime, word_finish(shm_load(&q->finish[i])));
 }

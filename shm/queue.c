@@ -206,20 +206,6 @@ look_at_backlog(const struct seg *seg, uint32_t pool, const struct queue_request
 
 /* --- enqueueing and leaving ------------------------------------------------------------------------ */
 
-/* Before an entry is taken, so that queue_reap() and see_next() meet every entry that is in use. */
-static void
-raise_high(struct queue_head *q, uint64_t high)
-{
-	uint64_t seen = shm_load(&q->high), old;
-
-	while (seen < high) {
-		old = seen;
-		seen = shm_cas(&q->high, old, high);
-		if (seen == old)
-			return;
-	}
-}
-
 static uint64_t
 next_ticket(struct queue_head *q)
 {
@@ -259,7 +245,8 @@ take_slot(struct seg *seg, uint32_t size, struct queue_ref *ref)
 		ref->slot = find_free(seg, ref->pool, ref->slot, size);
 		if (ref->slot >= size)
 			return false;
-		raise_high(q, ref->slot + 1);
+		/* before an entry is taken, so that queue_reap() and see_next() meet every entry that is in use */
+		shm_raise(&q->high, ref->slot + 1);
 		if (shm_cas(&seg_queue_slot(seg, ref->pool, ref->slot)->word, 0, taken) == 0)
 			return true;
 	}

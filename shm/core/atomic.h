@@ -52,3 +52,16 @@ shm_or(uint64_t *p, uint64_t bits)
 	cmm_smp_mb__after_uatomic_or();
 }
 #endif
+/* Raises *p to at least `least`.  Others may raise it at the same time. */
+static inline void
+shm_raise(uint64_t *p, uint64_t least)
+{
+	uint64_t seen = shm_load(p), old;
+
+	while (seen < least) {
+		old = seen;
+		seen = shm_cas(p, old, least);
+		if (seen == old)
+			return;
+	}
+}
