@@ -12,14 +12,6 @@ tally_of(const struct seg *seg, uint32_t ep)
 	return &seg->tallies[ep];
 }
 
-/* To TALLY_GOOD_STEP_MS; clocks of workers differ by a loop turn. */
-static void
-stamp(uint64_t *word, uint64_t now_ms)
-{
-	if (now_ms >= shm_load(word) + TALLY_GOOD_STEP_MS)
-		(void)shm_xchg(word, now_ms);
-}
-
 void
 tally_add(struct seg *seg, uint32_t ep, enum tally_cause cause, uint64_t now_ms)
 {
@@ -28,14 +20,16 @@ tally_add(struct seg *seg, uint32_t ep, enum tally_cause cause, uint64_t now_ms)
 	shm_add(&t->outcomes[cause], 1);
 	if (cause != TALLY_GOOD)
 		(void)shm_xchg(&t->last, now_ms << CAUSE_BITS | cause);
-	else
-		stamp(&t->good_ms, now_ms);
 }
 
 void
 tally_alive(struct seg *seg, uint32_t ep, uint64_t now_ms)
 {
-	stamp(&tally_of(seg, ep)->alive_ms, now_ms);
+	uint64_t *word = &tally_of(seg, ep)->alive_ms;
+
+	/* clocks of workers differ by a loop turn */
+	if (now_ms >= shm_load(word) + TALLY_ALIVE_STEP_MS)
+		(void)shm_xchg(word, now_ms);
 }
 
 void
@@ -46,7 +40,6 @@ tally_begin(struct seg *seg, uint32_t ep)
 	for (enum tally_cause cause = 0; cause < TALLY_N; cause++)
 		(void)shm_xchg(&t->outcomes[cause], 0);
 	(void)shm_xchg(&t->last, 0);
-	(void)shm_xchg(&t->good_ms, 0);
 	(void)shm_xchg(&t->alive_ms, 0);
 }
 
@@ -79,12 +72,6 @@ tally_last(const struct seg *seg, uint32_t ep, uint64_t *ret_ms)
 
 	*ret_ms = last >> CAUSE_BITS;
 	return (enum tally_cause)(last & ((1u << CAUSE_BITS) - 1));
-}
-
-uint64_t
-tally_good_ms(const struct seg *seg, uint32_t ep)
-{
-	return shm_load(&tally_of(seg, ep)->good_ms);
 }
 
 const char *

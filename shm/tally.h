@@ -12,8 +12,8 @@
 
 #include "shm/core/seg.h"
 
-/* `good_ms` and `alive_ms` are exact to this: good outcomes that follow each other write one line less. */
-#define TALLY_GOOD_STEP_MS 100u
+/* `alive_ms` is exact to this: bytes that follow each other write one line less. */
+#define TALLY_ALIVE_STEP_MS 100u
 
 /* Counts one outcome of the endpoint. */
 void tally_add(struct seg *seg, uint32_t ep, enum tally_cause cause, uint64_t now_ms);
@@ -28,9 +28,7 @@ uint64_t tally_count(const struct seg *seg, uint32_t ep, enum tally_cause cause)
 uint64_t tally_requests(const struct seg *seg, uint32_t ep);
 /* The cause of the last failure, and when; TALLY_GOOD: none has failed. */
 enum tally_cause tally_last(const struct seg *seg, uint32_t ep, uint64_t *ret_ms);
-/* When the last good outcome was, to TALLY_GOOD_STEP_MS; 0: there was none. */
-uint64_t tally_good_ms(const struct seg *seg, uint32_t ep);
-/* When the last bytes of a good answer came, to TALLY_GOOD_STEP_MS; 0: there were none. */
+/* When the last bytes of a good answer came, to TALLY_ALIVE_STEP_MS; 0: there were none. */
 uint64_t tally_alive_ms(const struct seg *seg, uint32_t ep);
 
 /* The label: "5xx". */

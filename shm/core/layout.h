@@ -130,8 +130,6 @@ struct tally {
 	_Alignas(SHM_LINE) uint64_t outcomes[TALLY_N];
 	/* the last failure, clock_ms:56 | enum tally_cause:8; 0: none.  W: exchange by all */
 	uint64_t last;
-	/* clock_ms of the last good outcome; 0: none.  W: exchange by all */
-	uint64_t good_ms;
 	/* clock_ms of the last bytes of a good answer; 0: none.  W: exchange by all */
 	uint64_t alive_ms;
 	/* how long its engine takes, a mean that decays: shm/pace.h.  W: CAS by all */

@@ -1,4 +1,4 @@
-/* Tallies: outcomes of an endpoint by cause, its last failure, its last good outcome. */
+/* Tallies: outcomes of an endpoint by cause, its last failure, its last sign of life. */
 #include "shm/tally.h"
 
 #include <string.h>
@@ -37,27 +37,16 @@ Test(shm_tally, the_last_failure_is_named_with_its_time)
 	cr_assert_str_eq(tally_last_name(seg, EP), "busy");
 }
 
-Test(shm_tally, the_last_good_outcome_has_its_time)
-{
-	cr_assert_eq(tally_good_ms(seg, EP), 0);
-	tally_add(seg, EP, TALLY_GOOD, NOW);
-	tally_add(seg, EP, TALLY_GOOD, NOW + TALLY_GOOD_STEP_MS - 1);
-	cr_assert_eq(tally_good_ms(seg, EP), NOW, "not each one is written");
-	tally_add(seg, EP, TALLY_GOOD, NOW + TALLY_GOOD_STEP_MS);
-	tally_add(seg, EP, TALLY_5XX, NOW + 2 * TALLY_GOOD_STEP_MS);
-	cr_assert_eq(tally_good_ms(seg, EP), NOW + TALLY_GOOD_STEP_MS);
-}
-
 Test(shm_tally, the_last_sign_of_life_has_its_time)
 {
 	cr_assert_eq(tally_alive_ms(seg, EP), 0);
 	tally_alive(seg, EP, NOW);
 	tally_alive(seg, EP, NOW - 5); /* a worker whose clock is older */
-	tally_alive(seg, EP, NOW + TALLY_GOOD_STEP_MS - 1);
+	tally_alive(seg, EP, NOW + TALLY_ALIVE_STEP_MS - 1);
 	cr_assert_eq(tally_alive_ms(seg, EP), NOW, "not each one is written");
-	tally_alive(seg, EP, NOW + TALLY_GOOD_STEP_MS);
-	tally_add(seg, EP, TALLY_5XX, NOW + 2 * TALLY_GOOD_STEP_MS);
-	cr_assert_eq(tally_alive_ms(seg, EP), NOW + TALLY_GOOD_STEP_MS);
+	tally_alive(seg, EP, NOW + TALLY_ALIVE_STEP_MS);
+	tally_add(seg, EP, TALLY_5XX, NOW + 2 * TALLY_ALIVE_STEP_MS);
+	cr_assert_eq(tally_alive_ms(seg, EP), NOW + TALLY_ALIVE_STEP_MS);
 	cr_assert_eq(tally_alive_ms(seg, EP + 1), 0);
 }
 
@@ -70,7 +59,7 @@ Test(shm_tally, a_new_life_of_the_slot_begins_with_nothing)
 	tally_alive(seg, EP, NOW);
 	ep_slot_begin(seg, EP);
 	cr_assert_eq(tally_requests(seg, EP), 0);
-	cr_assert_eq(tally_good_ms(seg, EP) + tally_alive_ms(seg, EP), 0);
+	cr_assert_eq(tally_alive_ms(seg, EP), 0);
 	cr_assert_eq(tally_last(seg, EP, &ms), TALLY_GOOD);
 	cr_assert_eq(ms, 0);
 }
