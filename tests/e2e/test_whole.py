@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from fleets import KINDS, LATE, admitted, build
+from fleets import AT_ONCE, KINDS, LATE, admitted, build, right
 from legs import taken
 from procs import MODEL, SLOW
 
@@ -150,3 +150,11 @@ def test_under_every_hand_shake(world, kind):
         e.refuses_on_purpose = True  # blocks of some kinds end by their time alone
         e.fault("none")
     assert r.complete("hi").status == 200
+
+
+@pytest.mark.parametrize("kind", [*sorted(AT_ONCE), "decode first"])
+def test_the_limit_begins_when_prefill_has_answered(world, kind):
+    """Where decode is asked at once, or first; prefill has a time limit of its own."""
+    r, _, _ = build(world, kind, 1, 1, prefill={"prefill_delay": 800 * SLOW}, pool={"timeouts": {"decode": LATE}})
+    for _ in range(2):  # a push's decode engine is asked at once from the second on
+        right(r, False)
