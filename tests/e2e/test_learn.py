@@ -277,7 +277,7 @@ def test_slow_start_after_recovery(world):
 def test_states_in_table_and_metrics(world):
     r, _, d = world.pd(1, 2)
     late = world.script(probes={"/health": (503, b"")})
-    r.reload(pools=[world.pool([r.config["pools"][0]["prefill"][0]["url"]], [*d, late])])
+    r.reload(fall=1000, pools=[world.pool([r.config["pools"][0]["prefill"][0]["url"]], [*d, late])])
 
     def state(e):
         (name,) = [labels["state"] for n, labels, v in r.metrics() if n == "pdrouter_endpoint_state" and v == 1
@@ -285,6 +285,7 @@ def test_states_in_table_and_metrics(world):
         assert name == shown(r, e.url)["state"]
         return name
     assert state(late) == "starting" and state(d[0]) == "up"
+    r.reload(fall=2)
     d[1].tell("/sim/health", status=503)
     wait("down", lambda: shown(r, d[1].url)["state"] == "down")
     assert state(d[1]) == "down"
