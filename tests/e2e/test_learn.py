@@ -64,7 +64,7 @@ def test_models_that_no_engine_has_listed_yet(world):
     wait("both are given up", lambda: len(r.lines("endpoint does not answer yet, still probing")) == 2)
     a = r.complete(model="other")
     assert (a.status, a.error["code"]) == (503, "no_decode_endpoint") and "has listed its models" in a.error["message"]
-    assert r.post("/v1/completions", {"prompt": "x"}).error["code"] == "model_not_found", "it names none"
+    assert r.post("/v1/completions", {"prompt": "x"}).error["code"] == 404, "it names none"
     for role, port in zip(("prefill", "decode"), ports):
         world.engine(role, port=port, model="another")
     r.wait_all_up()

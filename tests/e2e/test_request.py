@@ -295,5 +295,5 @@ def test_one_model_of_the_list(shared, router):
     assert (one.status, json.loads(one.body)) == (200, listed)
     assert router.get("/v1/models/%" + "%02x" % ord(listed["id"][0]) + listed["id"][1:]).status == 200
     missing = router.get("/v1/models/nobody%2Fserves")
-    assert (missing.status, json.loads(missing.body)["error"]["code"]) == (404, "model_not_found")
+    assert (missing.status, json.loads(missing.body)["error"]["code"]) == (404, 404)
     assert router.post("/v1/models/x", b"{}").status == 405

@@ -184,6 +184,27 @@ admin_known_model(const struct conn *c, struct jv model)
 	return json_null(model);
 }
 
+/* vLLM's check_model() (entrypoints/openai/models/serving.py); the older, flat errors had no `param`. */
+void
+admin_refuse_model(struct conn *c, struct jv model)
+{
+	struct buf name = {0}, text = {0}, b = {0};
+
+	json_text_buf(model, &name);
+	buf_fmt(&text, "The model `%s` does not exist.", buf_cstr(&name));
+	if (c->sim->o.flat_errors) {
+		conn_error_json(c, &b, 404, "NotFoundError", buf_cstr(&text));
+	} else {
+		BUF_LIT(&b, "{\"error\":{\"message\":");
+		buf_json(&b, text.p, text.len);
+		BUF_LIT(&b, ",\"type\":\"NotFoundError\",\"param\":\"model\",\"code\":404}}");
+	}
+	conn_reply(c, 404, "application/json", NULL, b.p, b.len);
+	buf_free(&name);
+	buf_free(&text);
+	buf_free(&b);
+}
+
 void
 admin_tokenize(struct conn *c)
 {
@@ -200,7 +221,7 @@ admin_tokenize(struct conn *c)
 		return;
 	}
 	if (!admin_known_model(c, json_get(doc, "model"))) {
-		conn_error(c, 404, "NotFoundError", "The model does not exist.");
+		admin_refuse_model(c, json_get(doc, "model"));
 		return;
 	}
 	BUF_LIT(&b, "{\"tokens\":[");

@@ -12,6 +12,7 @@ void admin_absent(struct conn *c); /* 404, as FastAPI says it */
 void admin_models(struct conn *c);
 void admin_put_model(const struct conn *c, const char *name, struct buf *out);
 bool admin_known_model(const struct conn *c, struct jv model); /* absent and null are the first */
+void admin_refuse_model(struct conn *c, struct jv model);      /* 404 */
 void admin_health(struct conn *c);
 void admin_ready(struct conn *c);
 void admin_metrics(struct conn *c);

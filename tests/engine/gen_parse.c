@@ -562,7 +562,7 @@ gen_parse(struct gen *g)
 	}
 	g->unread = p.malformed;
 	if (!p.malformed && !admin_known_model(g->c, p.m[M_MODEL])) {
-		conn_error(g->c, 404, "NotFoundError", "The model does not exist.");
+		admin_refuse_model(g->c, p.m[M_MODEL]);
 		return false;
 	}
 	if (p.wrong == NULL && g->mode != GEN_PREFILL && !fits(g))

@@ -352,7 +352,7 @@ oneleg_answer(struct conn *c)
 		}
 	}
 	if (!admin_known_model(c, json_get(a.doc, "model")))
-		conn_error(c, 404, "NotFoundError", "The model does not exist.");
+		admin_refuse_model(c, json_get(a.doc, "model"));
 	else if (rows[i].stream != NULL && json_true(json_get(a.doc, "stream")))
 		stream(&a, rows[i].stream);
 	else

@@ -20,13 +20,11 @@
 	X(URI_TOO_LONG, "uri_too_long", 414, "invalid_request_error", "query string too long")          \
 	X(HEAD_TIMEOUT, "head_timeout", 408, "invalid_request_error", "request head took too long")     \
 	X(BODY_TIMEOUT, "body_timeout", 408, "invalid_request_error", "request body took too long")     \
-	X(LENGTH_REQUIRED, "length_required", 411, "invalid_request_error",                             \
-		"a Content-Length or chunked body is required")                                         \
 	X(BODY_TOO_LARGE, "body_too_large", 413, "invalid_request_error", "request body too large")     \
 	X(BAD_JSON, "bad_json", 400, "invalid_request_error", "the body is not a JSON object")          \
 	X(NOT_FOUND, "not_found", 404, "not_found_error", "no such path")                               \
 	X(METHOD, "method_not_allowed", 405, "invalid_request_error", "method not allowed")             \
-	X(MODEL_NOT_FOUND, "model_not_found", 404, "not_found_error", "the model does not exist")       \
+	X(MODEL_NOT_FOUND, "model_not_found", 404, "NotFoundError", "the model does not exist")       \
 	X(NO_PREFILL, "no_prefill_endpoint", 503, "service_unavailable", "no prefill endpoint is up")   \
 	X(NO_DECODE, "no_decode_endpoint", 503, "service_unavailable", "no decode endpoint is up")      \
 	X(NO_CAPACITY, "no_capacity", 429, "rate_limit_error", "all endpoints are at max_inflight")     \

@@ -50,6 +50,12 @@ route_takes_form(enum route r)
 	return r == ROUTE_TRANSCRIPTIONS || r == ROUTE_TRANSLATIONS;
 }
 
+bool
+route_is_anthropic(enum route r)
+{
+	return r == ROUTE_MESSAGES || r == ROUTE_COUNT_TOKENS;
+}
+
 size_t
 route_rest(enum route r)
 {

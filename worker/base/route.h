@@ -58,6 +58,8 @@ enum route_by route_by(enum route r);
 bool route_forwards(enum route r);
 /* Returns true for the paths whose bodies are forms, not JSON. */
 bool route_takes_form(enum route r);
+/* Returns true for the paths of Anthropic's API, whose errors have another shape. */
+bool route_is_anthropic(enum route r);
 /* Returns the role whose engines serve a path that one engine serves alone (ROUTE_BY_ONE). */
 enum role route_single_role(enum route r, enum single_role_kind configured);
 /* Returns the offset of the variable part of a path, such as the model of /v1/models/{id}. */

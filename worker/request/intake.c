@@ -106,8 +106,6 @@ refusal(struct req *req, const struct http_head *h, const char **detail)
 		return END_OK;
 	if (h->query.n > ROUTE_QUERY_MAX)
 		return END_URI_TOO_LONG;
-	if (h->framing == HTTP_BODY_NONE)
-		return END_LENGTH_REQUIRED;
 	if (h->framing == HTTP_BODY_LENGTH && h->content_length > req->w->conf->max_body)
 		return END_BODY_TOO_LARGE;
 	if (enc != NULL && !span_is(enc->value, "identity"))

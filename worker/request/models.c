@@ -1,6 +1,7 @@
 #include "worker/request/models.h"
 
 #include <event2/buffer.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "proto/json/json_string.h"
@@ -37,15 +38,18 @@ model_page(struct worker *w, struct evbuffer *out, const char *name)
 	uint32_t number;
 	const bool known = t != NULL && table_pool_by_model(t, name, &number) != NULL;
 	const uint64_t created_s = known ? t->created_s : 0;
+	char message[300];
 
 	rcu_leave(w->seg, w->slot);
 	if (known) {
 		add_model(out, created_s, name);
 		return 200;
 	}
-	(void)evbuffer_add_printf(out,
-		"{\"error\":{\"message\":\"The model does not exist.\","
-		"\"type\":\"not_found_error\",\"param\":null,\"code\":\"model_not_found\"}}");
+	(void)snprintf(message, sizeof(message), "The model `%s` does not exist.", name);
+	(void)evbuffer_add_printf(out, "{\"error\":{\"message\":");
+	page_add_quoted(out, message);
+	(void)evbuffer_add_printf(
+		out, ",\"type\":\"NotFoundError\",\"param\":\"model\",\"code\":404}}");
 	return 404;
 }
 

@@ -35,7 +35,6 @@ static const struct {
 	{ 405, "Method Not Allowed" },
 	{ 408, "Request Timeout" },
 	{ 409, "Conflict" },
-	{ 411, "Length Required" },
 	{ 413, "Content Too Large" },
 	{ 414, "URI Too Long" },
 	{ 415, "Unsupported Media Type" },
@@ -207,6 +206,17 @@ chunk_size(char buf[CHUNK_SIZE], size_t n)
 	return (struct iovec){p, CHUNK_SIZE - (size_t)(p - buf)};
 }
 
+/* A stream tells nginx in front of the router not to buffer the answer (proxy_buffering of
+ * ngx_http_proxy_module). */
+static struct iovec
+end_of_head(enum relay_kind relay)
+{
+	static const char lines[] = "X-Accel-Buffering: no\r\n\r\n";
+	const size_t skip = relay == RELAY_STREAM ? 0 : sizeof(lines) - 3;
+
+	return (struct iovec){text(lines + skip), sizeof(lines) - 1 - skip};
+}
+
 /* Sends one client chunk (or plain bytes): head lines if not sent yet, held bytes, the payload. */
 static void
 send_out(struct req *req, struct leg *leg, const struct span *pieces, size_t n, bool done)
@@ -227,7 +237,7 @@ send_out(struct req *req, struct leg *leg, const struct span *pieces, size_t n, 
 
 		iov[k++] = (struct iovec){lines, (size_t)len};
 		iov[k++] = (struct iovec){leg->head, leg->head_len};
-		iov[k++] = (struct iovec){text("\r\n"), 2};
+		iov[k++] = end_of_head(req->relay);
 	}
 	if (req->framing_out == FRAMING_CHUNKED && total > 0)
 		iov[k++] = chunk_size(size, total);
@@ -290,7 +300,7 @@ void
 relay_events(struct req *req, const char *p, size_t n)
 {
 	static const char type[] = "Content-Type: text/event-stream; charset=utf-8\r\n"
-				   "Cache-Control: no-cache\r\n\r\n";
+				   "Cache-Control: no-cache\r\n";
 	/* an engine's own lines if its events are only followed */
 	const struct leg *d = attempt_decode_leg(req->job.branches[0].attempt);
 	struct iovec iov[6];
@@ -305,10 +315,10 @@ relay_events(struct req *req, const char *p, size_t n)
 		iov[k++] = (struct iovec){lines, len};
 		if (req->job.answer == NULL) {
 			iov[k++] = (struct iovec){d->head, d->head_len};
-			iov[k++] = (struct iovec){text("\r\n"), 2};
 		} else {
 			iov[k++] = (struct iovec){text(type), sizeof(type) - 1};
 		}
+		iov[k++] = end_of_head(req->relay);
 	}
 	if (req->framing_out == FRAMING_CHUNKED)
 		iov[k++] = chunk_size(size, n);
@@ -343,10 +353,33 @@ relay_complete(struct req *req, const struct sse *sse)
 	return true;
 }
 
+#define ERROR_TEXT 1600 /* 200 bytes of message, each as \u00xx */
+
+/*
+ * Writes the error's JSON.  An unknown model has vLLM's members (check_model() in its
+ * entrypoints/openai/models/serving.py); Anthropic's paths have `type` beside `error` (AnthropicErrorResponse
+ * in its entrypoints/anthropic/protocol.py).
+ */
+static void
+error_json(const struct req *req, char buf[ERROR_TEXT], const char *type, const char *code,
+	const char *message)
+{
+	const bool no_model = req->job.end == END_MODEL_NOT_FOUND;
+	char quoted[1300], word[64];
+
+	if (json_quote(quoted, sizeof(quoted), message, strlen(message), 200) == -1)
+		(void)snprintf(quoted, sizeof(quoted), "\"\"");
+	(void)snprintf(word, sizeof(word), "\"%s\"", code);
+	(void)snprintf(buf, ERROR_TEXT,
+		"{%s\"error\":{\"message\":%s,\"type\":\"%s\",\"param\":%s,\"code\":%s}}",
+		route_is_anthropic(req->job.facts.route) ? "\"type\":\"error\"," : "", quoted, type,
+		no_model ? "\"model\"" : "null", no_model ? "404" : word);
+}
+
 void
 relay_cut(struct req *req, const char *code, const char *message)
 {
-	char quoted[1300], event[1600], size[CHUNK_SIZE]; /* 200 bytes of message, each as \u00xx */
+	char error[ERROR_TEXT], event[ERROR_TEXT + 64], size[CHUNK_SIZE];
 	struct iovec iov[3];
 	int k = 0, len;
 
@@ -354,11 +387,10 @@ relay_cut(struct req *req, const char *code, const char *message)
 		req->keep_alive = false; /* the missing bytes and the close show the failure */
 	if (req->relay != RELAY_STREAM)
 		return;
-	if (json_quote(quoted, sizeof(quoted), message, strlen(message), 200) == -1)
-		(void)snprintf(quoted, sizeof(quoted), "\"\"");
-	len = snprintf(event, sizeof(event),
-		"%sdata: {\"error\":{\"message\":%s,\"type\":\"server_error\",\"param\":null,\"code\":\"%s\"}}\n\n",
-		req->job.sent == SENT_HALF ? "\n\n" : "", quoted, code);
+	error_json(req, error, "server_error", code, message);
+	len = snprintf(event, sizeof(event), "%s%sdata: %s\n\n",
+		req->job.sent == SENT_HALF ? "\n\n" : "",
+		route_is_anthropic(req->job.facts.route) ? "event: error\n" : "", error);
 	if (req->framing_out == FRAMING_CHUNKED)
 		iov[k++] = chunk_size(size, (size_t)len);
 	iov[k++] = (struct iovec){event, (size_t)len};
@@ -389,20 +421,14 @@ relay_reply(struct req *req, int status, const char *head, size_t head_len, cons
 void
 relay_error(struct req *req, int status, const char *type, const char *code, const char *message)
 {
-	char quoted[1300], body[1600]; /* 200 bytes of message, each as \u00xx */
 	const bool soon = status == 429 || req->job.end == END_OVERLOADED;
 	const uint32_t wait_s = req->retry_after_s == 0 && soon ? 1 : req->retry_after_s;
-	char head[64] = "";
-	int len;
+	char head[64] = "", body[ERROR_TEXT];
 
-	if (json_quote(quoted, sizeof(quoted), message, strlen(message), 200) == -1)
-		(void)snprintf(quoted, sizeof(quoted), "\"\"");
-	len = snprintf(body, sizeof(body),
-		"{\"error\":{\"message\":%s,\"type\":\"%s\",\"param\":null,\"code\":\"%s\"}}",
-		quoted, type, code);
+	error_json(req, body, type, code, message);
 	if (status == 405 && req->job.detail != NULL)
 		(void)snprintf(head, sizeof(head), "Allow: %s\r\n", req->job.detail);
 	else if (wait_s != 0)
 		(void)snprintf(head, sizeof(head), "Retry-After: %u\r\n", wait_s);
-	relay_reply(req, status, head, strlen(head), "application/json", body, (size_t)len);
+	relay_reply(req, status, head, strlen(head), "application/json", body, strlen(body));
 }
