@@ -38,9 +38,9 @@ correct(struct attempt *a)
 }
 
 /* Carries out what the status means for the engine and the attempt.  Returns true if the
- * attempt was replaced or has ended. */
+ * attempt was replaced or has ended, or waits for the rest of a refusal. */
 static bool
-status_ends_it(struct attempt *a)
+status_settles(struct attempt *a)
 {
 	const struct leg *d = attempt_decode_leg(a);
 	struct outcome o;
@@ -49,7 +49,12 @@ status_ends_it(struct attempt *a)
 		failover_record_begun(a);
 		return false;
 	}
-	o = failover_outcome(a, LEG_DECODE, CAUSE_STATUS);
+	o = failover_decide(a, LEG_DECODE, CAUSE_STATUS);
+	if (o.action == ACTION_ASK) {
+		withhold(a, WITHHELD_REFUSAL, true);
+		return true;
+	}
+	failover_record(a, LEG_DECODE, CAUSE_STATUS, &o);
 	if (o.action != ACTION_OTHERS) {
 		release_refused(a);
 		return false;
@@ -67,11 +72,7 @@ decode_first(struct attempt *a)
 
 	a->notices_deadline_ms = 0;
 	transfer_drop_flag(&a->t, a->t.notices == NOTICES_READY);
-	if (failover_doubts(a, LEG_DECODE)) {
-		withhold(a, WITHHELD_REFUSAL, true);
-		return;
-	}
-	if (status_ends_it(a))
+	if (status_settles(a))
 		return;
 	timing_begun(a);
 	if (speculative && !ok)

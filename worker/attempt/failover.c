@@ -423,26 +423,28 @@ record(struct attempt *a, enum leg_kind kind, enum failure_cause cause, const st
 		failover_record_good(a, LEG_PREFILL);
 }
 
-bool
-failover_doubts(struct attempt *a, enum leg_kind kind)
+struct outcome
+failover_decide(struct attempt *a, enum leg_kind kind, enum failure_cause cause)
 {
-	struct failure f;
+	const struct failure f = facts_of(a, kind, cause);
 
-	if (!failure_status_refusal(a->leg[kind].status)) /* most answers: spares them the facts */
-		return false;
-	f = facts_of(a, kind, CAUSE_STATUS);
-	return failure_outcome(&f).action == ACTION_ASK;
+	return failure_outcome(&f);
+}
+
+void
+failover_record(struct attempt *a, enum leg_kind kind, enum failure_cause cause, struct outcome *o)
+{
+	record(a, kind, cause, o);
+	if (o->fault == FAULT_KV)
+		o->blame = a->blame;
 }
 
 struct outcome
 failover_outcome(struct attempt *a, enum leg_kind kind, enum failure_cause cause)
 {
-	const struct failure f = facts_of(a, kind, cause);
-	struct outcome o = failure_outcome(&f);
+	struct outcome o = failover_decide(a, kind, cause);
 
-	record(a, kind, cause, &o);
-	if (o.fault == FAULT_KV)
-		o.blame = a->blame;
+	failover_record(a, kind, cause, &o);
 	return o;
 }
 

@@ -11,11 +11,13 @@
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/failure.h"
 
-/* Returns what the failure means, and records the outcome for the engines at fault
- * (shm/eject.h). */
+/* Returns what the failure means.  Other workers change what that depends on, so call it once for a failure. */
+struct outcome failover_decide(struct attempt *a, enum leg_kind kind, enum failure_cause cause);
+/* Records the outcome for the engines at fault (shm/eject.h). */
+void failover_record(
+	struct attempt *a, enum leg_kind kind, enum failure_cause cause, struct outcome *o);
+/* Does both. */
 struct outcome failover_outcome(struct attempt *a, enum leg_kind kind, enum failure_cause cause);
-/* Returns true if the leg's answer is a refusal that another engine is asked about (ACTION_ASK). */
-bool failover_doubts(struct attempt *a, enum leg_kind kind);
 /* Returns the answer of a leg for the client. */
 struct reply failover_reply(const struct leg *leg);
 /* No engine is left.  Passes the refusal on that another engine gave before.  Returns false if there was none, or if
