@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "shm/base/clock.h"
-#include "shm/restart.h"
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/failover.h"
 #include "worker/base/core.h"
@@ -99,7 +98,7 @@ kv_died(const struct attempt *a)
 {
 	const struct reservation *p = &a->reserved.of[ROLE_PREFILL];
 
-	return p->ep != NULL && p->life != restart_life(a->w->seg, p->ep->slot);
+	return p->ep != NULL && !reservation_of_this_life(a->w, p);
 }
 
 /* Returns true if the blocks are gone, or if their lease would be over or nearly over: they may

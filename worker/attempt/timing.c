@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "shm/base/clock.h"
-#include "shm/load.h"
 #include "shm/pace.h"
 #include "worker/attempt/attempt.h"
 #include "worker/base/core.h"
@@ -28,7 +27,7 @@ record(struct attempt *a, enum role role, uint64_t us, uint64_t tokens)
 {
 	const struct reservation *r = &a->reserved.of[role];
 
-	if (r->ep != NULL && r->role == role && ep_tag(a->w->seg, r->ep->slot) == r->ep->tag)
+	if (r->ep != NULL && r->role == role && reservation_of_this_life(a->w, r))
 		pace_record(a->w->seg, r->ep->slot, us, tokens);
 }
 

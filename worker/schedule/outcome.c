@@ -34,11 +34,10 @@ counts(const struct exchange *x)
 	return x->engine->ep != NULL && !x->engine->recorded;
 }
 
-/* An exchange with a former life of the engine or of its slot shows nothing of the present one. */
 static bool
 of_this_life(const struct exchange *x)
 {
-	return x->engine->life == restart_life(x->w->seg, x->engine->ep->slot);
+	return reservation_of_this_life(x->w, x->engine);
 }
 
 /* The endpoint has room again. */
@@ -121,7 +120,7 @@ outcome_says_busy(const struct exchange *x)
 	return busy_answer(x, &ms);
 }
 
-/* In the tally of this life of the endpoint. */
+/* In the tally of the endpoint, which goes on when its engine restarts: only its slot must be the same. */
 static void
 tally(const struct exchange *x, enum tally_cause cause)
 {
@@ -135,7 +134,7 @@ tally(const struct exchange *x, enum tally_cause cause)
 static void
 alive(const struct exchange *x)
 {
-	if (x->status < 300)
+	if (x->status < 300 && of_this_life(x))
 		tally_alive(x->w->seg, x->engine->ep->slot, clock_ms());
 }
 
@@ -466,10 +465,8 @@ outcome_fails_alike(const struct exchange *x)
 void
 outcome_failed_alike(const struct exchange *x)
 {
-	const struct endpoint *ep = x->engine->ep;
-
-	if (ep_tag(x->w->seg, ep->slot) == ep->tag)
-		refusal_failed_alike(x->w->seg, ep->slot, clock_ms());
+	if (of_this_life(x))
+		refusal_failed_alike(x->w->seg, x->engine->ep->slot, clock_ms());
 }
 
 void

@@ -12,6 +12,12 @@
 #include "worker/net/connpool.h"
 #include "worker/schedule/wait.h"
 
+bool
+reservation_of_this_life(const struct worker *w, const struct reservation *r)
+{
+	return r->life == restart_life(w->seg, r->ep->slot);
+}
+
 void
 reservation_sent(struct worker *w, struct reservation *r)
 {

@@ -40,6 +40,9 @@ struct reserved {
 	struct reservation of[ROLE_N];
 };
 
+/* Returns true if the engine, and its slot, are still in the life in which it was chosen: an exchange with a former one
+ * shows nothing of the present one. */
+bool reservation_of_this_life(const struct worker *w, const struct reservation *r);
 /* A request goes out to the engine; the exchange is over, in whatever way. */
 void reservation_sent(struct worker *w, struct reservation *r);
 void reservation_answered(struct worker *w, struct reservation *r);
