@@ -1,6 +1,7 @@
 #include "shm/pace.h"
 
 #include <assert.h>
+#include <math.h>
 
 #define SAMPLES_AT 48
 #define TIME_AT 24
@@ -23,18 +24,11 @@ pace_unpack(uint64_t word)
 		.token = (uint32_t)word & LOG_MASK};
 }
 
-/*
- * log2(x) in PACE_DOUBLE, x > 0.  Between two powers of 2 a parabola: log2(1 + f) is f + 0.348 f (1 - f) to a
- * hundredth.  Without libm, which not all programs with shm/ have.
- */
+/* log2(x) in PACE_DOUBLE, x > 0. */
 static uint32_t
 log2_of(uint64_t x)
 {
-	const uint32_t whole = 63 - (uint32_t)__builtin_clzll(x);
-	const uint64_t f = (x << (63 - whole) & (UINT64_MAX >> 1)) >> (63 - PACE_FRACTION_BITS);
-	const uint64_t bend = (f * (PACE_DOUBLE - f) >> PACE_FRACTION_BITS) * 89 / 256;
-
-	return whole * PACE_DOUBLE + (uint32_t)(f + bend);
+	return (uint32_t)lrint(log2((double)x) * PACE_DOUBLE);
 }
 
 /* The mean after one more value; `samples` with it. */

@@ -33,7 +33,7 @@ many(uint64_t word, uint32_t n, uint64_t us, uint64_t tokens)
 static bool
 near(double value, double right)
 {
-	return fabs(value / right - 1) < 0.02;
+	return fabs(value / right - 1) < 0.0005;
 }
 
 Test(shm_pace, one_sample_is_itself)
