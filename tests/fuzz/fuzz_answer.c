@@ -15,6 +15,7 @@
 #include "proto/json/json_read.h"
 #include "proto/json/splice.h"
 #include "proto/answer/sse.h"
+#include "proto/answer/usage_end.h"
 #include "shm/base/mem.h"
 #include "tests/fuzz/check.h"
 
@@ -240,6 +241,7 @@ int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	char *input = exact_copy(data, size);
+	const uint64_t cached = usage_at_end(input, size, USAGE_CACHED);
 	struct membuf whole, less;
 	uint32_t hash = 2166136261;
 	int r = run(input, size, ROOM, &whole), small;
@@ -247,6 +249,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (size_t i = 0; i < size; i++)
 		hash = (hash ^ data[i]) * 16777619;
 	small = run(input, size, hash % (size + 2), &less);
+	CHECK(cached <= 10 * (uint64_t)UINT32_MAX + 9);
 	CHECK(r >= ANSWER_LARGE && r <= ANSWER_ERROR);
 	CHECK(small == r || small == ANSWER_LARGE || r == ANSWER_LARGE);
 	if (small == ANSWER_OK && r == ANSWER_OK)

@@ -1,7 +1,6 @@
 #include "worker/attempt/timing.h"
 
-#include <string.h>
-
+#include "proto/answer/usage_end.h"
 #include "shm/base/clock.h"
 #include "shm/pace.h"
 #include "worker/attempt/attempt.h"
@@ -12,8 +11,6 @@
 #define STALL_US 5000000u /* a stretch without an event counts as this, again and again */
 #define FEW_EVENTS 4      /* the end of a shorter stretch says little */
 #define FEW_TOKENS 16     /* a shorter whole answer says more of what is before its tokens */
-#define USAGE_LAST                                                                                 \
-	256 /* bytes before the end, or before the KV parameters, that have an answer's usage */
 
 /* The number of an attempt's branches is its job's: others' events are counted together. */
 static bool
@@ -31,45 +28,6 @@ record(struct attempt *a, enum role role, uint64_t us, uint64_t tokens)
 		pace_record(a->w->seg, r->ep->slot, us, tokens);
 }
 
-/* A member of an answer's usage.  `rare` is the place of a letter that few other texts in an answer have: the search
- * looks for it alone, which costs a fifth of memmem(). */
-struct member {
-	const char *text;
-	size_t len, rare;
-};
-static const struct member cached_tokens = {"\"cached_tokens\":", 16, 4 /* h */},
-			   completion_tokens = {"\"completion_tokens\":", 20, 14 /* k */};
-
-/* Where the last such member's value begins, or NULL. */
-static const char *
-find_member(const char *text, size_t n, const struct member *m)
-{
-	const char *p, *from = text + m->rare;
-	size_t left = n >= m->len ? n - m->len + 1 : 0;
-
-	for (; (p = memrchr(from, m->text[m->rare], left)) != NULL; left = (size_t)(p - from))
-		if (memcmp(p - m->rare, m->text, m->len) == 0)
-			return p - m->rare + m->len;
-	return NULL;
-}
-
-/* The number of the member in the last bytes of the text, or 0. */
-static uint64_t
-number_of(const char *text, size_t n, const struct member *m)
-{
-	const size_t skipped = n > USAGE_LAST ? n - USAGE_LAST : 0;
-	const char *p = find_member(text + skipped, n - skipped, m), *const end = text + n;
-	uint64_t value = 0;
-
-	if (p == NULL)
-		return 0;
-	for (; p < end && *p == ' '; p++)
-		;
-	for (; p < end && *p >= '0' && *p <= '9' && value < UINT32_MAX; p++)
-		value = value * 10 + (uint64_t)(*p - '0');
-	return value;
-}
-
 void
 timing_prefilled(struct attempt *a, uint64_t now_us)
 {
@@ -82,7 +40,7 @@ timing_prefilled(struct attempt *a, uint64_t now_us)
 	a->timing.decode_us = now_us;
 	if (a->timing.prefill_us == 0 || all == 0 || !counts(a))
 		return;
-	cached = number_of(p->answer, p->answer_len - kv, &cached_tokens);
+	cached = usage_at_end(p->answer, p->answer_len - kv, USAGE_CACHED);
 	record(a, ROLE_PREFILL, us > PACE_PREFILL_LEAST ? us : PACE_PREFILL_LEAST,
 		PACE_PROMPT_TOKENS + (all > cached ? all - cached : 0));
 }
@@ -150,7 +108,7 @@ timing_answered(struct attempt *a, const char *end, size_t n)
 	/* Decode alone has computed the prompt in that time, too. */
 	if (a->timing.decode_us == 0 || a->prefill == PREFILL_NOT_NEEDED || !counts(a))
 		return;
-	tokens = number_of(end, n, &completion_tokens);
+	tokens = usage_at_end(end, n, USAGE_COMPLETION);
 	if (tokens >= FEW_TOKENS)
 		record(a, ROLE_DECODE, clock_us() - a->timing.decode_us, tokens);
 }
