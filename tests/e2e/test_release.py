@@ -67,6 +67,18 @@ def test_client_gone_before_the_prefill_engine_answers(world):
     assert r.end()["reason"] == "client_gone" and not r.metric("kv_released_total")
 
 
+def test_client_gone_as_the_prefill_engine_answers(world):
+    """The answer had been written when the engine saw that the router had hung up: it is read to its end, and a decode engine is told."""
+    r, p, d = scripts(world)
+    c = begin(r)
+    ex, _ = taken(p)
+    c.close()
+    assert ex.gone() and nobody(d)
+    rest(ex, half(ex))
+    told(d)
+    r.wait_metric("kv_released_total", 1, reason="client_gone")
+
+
 @STREAM
 def test_client_gone_between_the_legs(world, stream):
     r, p, d = scripts(world)

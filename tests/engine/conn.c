@@ -590,6 +590,11 @@ on_readable(evutil_socket_t fd, short what, void *arg)
 	n = recv(fd, sim->rbuf, sizeof(sim->rbuf), 0);
 	if (n == -1 && (errno == EAGAIN || errno == EINTR))
 		return;
+	if (n == 0 && c->state == CONN_FLUSH) { /* as asyncio: what is written is sent first */
+		c->keep_alive = false;
+		(void)event_del(&c->rd);
+		return;
+	}
 	if (n <= 0) {
 		conn_kill(c, false);
 		return;

@@ -472,6 +472,29 @@ def check_leaving():
         check(b"200 OK" in read_all(a)[0] and b"200 OK" in read_all(b)[0])
 
 
+def check_leaving_late():
+    """An answer that is written is sent to its end, also when the client has shut down its sending side meanwhile, as uvicorn's
+    transports do: else KV would be held of which the client has half the names.  Not if the client has closed."""
+    with Engine("--role", "prefill", "--sndbuf", "4096", "--prefill-delay", "100") as p:
+        for shut in (True, False):
+            s = socket.socket()
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            s.connect((p.host, p.port))
+            b = json.dumps(prefill_body(prompt="x" * 1000000)).encode()
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(b), b))
+            s.recv(1, socket.MSG_PEEK)
+            same(p.metric("pdsim:aborted_total"), 0)
+            if not shut:
+                s.close()
+                p.until("pdsim:open_connections", 1)
+                break
+            s.shutdown(socket.SHUT_WR)
+            time.sleep(0.1)  # the engine's end has seen it
+            head, _, body = read_all(s)[0].partition(b"\r\n\r\n")
+            check(b"200 OK" in head and json.loads(body)["kv_transfer_params"]["remote_block_ids"])
+        same((p.metric("pdsim:held_requests"), p.metric("pdsim:aborted_total")), (2, 0))
+
+
 def check_response_form():
     extra = ["--handoff", "disagg_prefill_resp"]
     with Engine("--role", "prefill", *extra) as p, Engine("--role", "decode", *extra) as d:
