@@ -76,6 +76,12 @@ act_reset(struct conn *c)
 }
 
 static void
+act_reset_unacked(struct conn *c)
+{
+	gone(c, true);
+}
+
+static void
 act_half_head(struct conn *c)
 {
 	static const char half[] =
@@ -202,6 +208,7 @@ static const struct kind {
 	{"status", act_status, NULL, 503},
 	{"no_answer", act_no_answer, NULL, 0},
 	{"reset", act_reset, NULL, 0},
+	{"reset_unacked", act_reset_unacked, NULL, 0},
 	{"half_head", act_half_head, NULL, 0},
 	{"garbage", act_garbage, NULL, 0},
 	{"empty200", act_empty200, NULL, 0},
@@ -466,6 +473,17 @@ vanish(struct sim *sim)
 	return NULL;
 }
 
+/* From now on no kept connection acknowledges at once what it gets: a reset comes before. */
+static void
+delay_acks(struct sim *sim)
+{
+	struct conn *c;
+	int off = 0;
+
+	TAILQ_FOREACH(c, &sim->conns, all)
+	(void)setsockopt(c->fd, IPPROTO_TCP, TCP_QUICKACK, &off, sizeof(off));
+}
+
 static void
 read_headers(struct fault *f, struct jv headers)
 {
@@ -577,6 +595,8 @@ fault_add(struct sim *sim, struct jv spec)
 	f->factor = json_num(json_get(spec, "factor"), 0);
 	read_headers(f, json_get(spec, "headers"));
 	read_body(f, spec);
+	if (f->kind->begin == act_reset_unacked)
+		delay_acks(sim);
 	if (f->kind->begin == begin_pace)
 		wrong = read_pace(f, json_get(spec, "events"));
 	if (wrong == NULL)

@@ -144,6 +144,7 @@ compose_leg(struct leg *leg, struct leg_message *m)
 		}
 		drop_kv(a);
 	}
+	m->once = true; /* the engine would see its id, and its room, twice */
 	edit_leg(&a->t, role, &e);
 	body(a->t.of.text, &e, m);
 	if (c->path != NULL)
@@ -160,7 +161,6 @@ compose_leg(struct leg *leg, struct leg_message *m)
 	a->decode_sends++;
 	attempt_begin_limit(a);
 	if (c->info->cleanup == CLEANUP_KV && (attempt_kv_handed(a) || a->t.kv.n > 0)) {
-		m->once = true;
 		if (a->kv == KV_HELD)
 			attempt_set_kv(a, KV_DELIVERED);
 		else if (a->kv == KV_NONE)

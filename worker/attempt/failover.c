@@ -200,7 +200,6 @@ facts_of(struct attempt *a, enum leg_kind kind, enum failure_cause cause)
 		.leg = legs[kind],
 		.cause = cause,
 		.status = leg->status,
-		.resent = leg->route == LEG_RESENT,
 		.hung_up = leg->reading == LEG_HUNG_UP,
 		.speculative = kind == LEG_DECODE && attempt_speculates(a),
 		.stream_done = kind == LEG_DECODE && a->sse.done && !leg->keep,
@@ -478,9 +477,7 @@ how_it_failed(const struct attempt *a, enum leg_kind kind, enum blame blame)
 	if (text == NULL && leg->status >= 500)
 		text = "its status was 5xx";
 	if (text == NULL && leg->status >= 400)
-		text = leg->route == LEG_RESENT
-			       ? "it refused what was sent again on a fresh connection"
-			       : "it refused, and another engine is asked";
+		text = "it refused, and another engine is asked";
 	if (text == NULL)
 		text = leg->status == 200 ? "its answer is of no use" : "it was late";
 	return text;

@@ -1,11 +1,10 @@
 #include "worker/attempt/failure.h"
 
-/* Returns true if another engine may do better: this engine is failing or full, or it refuses a
- * request because the request was sent to it twice. */
+/* Returns true if another engine may do better: this engine is failing or full. */
 static bool
 retriable(const struct failure *f)
 {
-	return f->status >= 500 || f->status == 429 || (f->status >= 400 && f->resent);
+	return f->status >= 500 || f->status == 429;
 }
 
 static bool
@@ -33,8 +32,8 @@ fault_of(const struct failure *f)
 {
 	if (not_the_engines(f->cause))
 		return FAULT_UNKNOWN; /* the engine got no request, or most likely none */
-	if (is_refusal(f) && (f->resent || (f->leg == FAILED_DECODE && f->speculative)))
-		return FAULT_UNKNOWN; /* the engine may have been sent the request twice, or wrong parameters */
+	if (is_refusal(f) && f->leg == FAILED_DECODE && f->speculative)
+		return FAULT_UNKNOWN; /* the engine may have been sent wrong parameters */
 	if (is_refusal(f))
 		return FAULT_REFUSAL;
 	if (f->cause == CAUSE_STATUS && !failure_status_failing(f->status))

@@ -14,8 +14,8 @@ enum failure_leg { FAILED_PREFILL, FAILED_DECODE, FAILED_LOOKUP };
 
 enum failure_cause {
 	CAUSE_SHORTAGE, /* the router has no descriptor for a connection */
-	CAUSE_STALE,    /* a reused connection was reset after KV parameters had been sent on it */
-	CAUSE_CONNECT,  /* refused, unreachable */
+	CAUSE_STALE,   /* a reused connection was reset; the engine has read nothing, most likely */
+	CAUSE_CONNECT, /* refused, unreachable */
 	CAUSE_CONNECT_TIMEOUT,
 	CAUSE_BROKEN,    /* closed or reset before the answer's end */
 	CAUSE_GARBAGE,   /* no HTTP */
@@ -30,7 +30,6 @@ struct failure {
 	enum failure_leg leg;
 	enum failure_cause cause;
 	int status;        /* with CAUSE_STATUS */
-	bool resent;       /* the request went out twice: a reused connection had gone stale */
 	bool hung_up;      /* the router had closed its side */
 	bool speculative;  /* decode: sent what prefill has not confirmed */
 	bool stream_done;  /* decode: its stream had sent [DONE] */

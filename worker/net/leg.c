@@ -378,8 +378,7 @@ connect_failed(struct leg *leg)
 /*
  * Replaces a connection that was stale before the engine saw any byte of the request: nothing
  * was lost.  After a reset that is only likely: the engine's other idle connections are
- * closed too, and a request that must not reach an engine twice (KV parameters are good for
- * one fetch, protocols.md 2.7) fails with LEG_FAIL_STALE.
+ * closed too, and a request that must not reach an engine twice fails with LEG_FAIL_STALE.
  */
 static enum leg_fail
 replace_stale(struct leg *leg)

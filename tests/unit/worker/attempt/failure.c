@@ -5,7 +5,7 @@
 
 static const int statuses[] = {400, 413, 429, 500, 501, 503};
 #define NSTATUS (sizeof(statuses) / sizeof(statuses[0]))
-#define NFLAGS 14 /* the booleans of struct failure */
+#define NFLAGS 13 /* the booleans of struct failure */
 
 /* Calls `fn` with every combination; returns how many there are. */
 static unsigned
@@ -20,20 +20,19 @@ walk(void (*fn)(const struct failure *, const struct outcome *))
 					const struct failure f = {.leg = leg,
 						.cause = cause,
 						.status = cause == CAUSE_STATUS ? statuses[s] : 0,
-						.resent = bits & 1,
-						.hung_up = bits >> 1 & 1,
-						.speculative = bits >> 2 & 1,
-						.stream_done = bits >> 3 & 1,
-						.stream_error = bits >> 4 & 1,
-						.not_missing = bits >> 5 & 1,
-						.decode_waits = bits >> 6 & 1,
-						.whole = bits >> 7 & 1,
-						.excused = bits >> 8 & 1,
-						.doubtful = bits >> 9 & 1,
-						.refused = bits >> 10 & 1,
-						.failed = bits >> 11 & 1,
-						.trial = bits >> 12 & 1,
-						.kv_suspect = bits >> 13 & 1};
+						.hung_up = bits & 1,
+						.speculative = bits >> 1 & 1,
+						.stream_done = bits >> 2 & 1,
+						.stream_error = bits >> 3 & 1,
+						.not_missing = bits >> 4 & 1,
+						.decode_waits = bits >> 5 & 1,
+						.whole = bits >> 6 & 1,
+						.excused = bits >> 7 & 1,
+						.doubtful = bits >> 8 & 1,
+						.refused = bits >> 9 & 1,
+						.failed = bits >> 10 & 1,
+						.trial = bits >> 11 & 1,
+						.kv_suspect = bits >> 12 & 1};
 					const struct outcome o = failure_outcome(&f);
 
 					fn(&f, &o);
@@ -68,7 +67,7 @@ books(const struct failure *f, const struct outcome *o)
 
 	if (f->cause == CAUSE_SHORTAGE || f->cause == CAUSE_STALE)
 		cr_assert_eq(o->fault, FAULT_UNKNOWN, "the engine was not asked");
-	else if (refusal(f) && (f->resent || (decode && f->speculative)))
+	else if (refusal(f) && decode && f->speculative)
 		cr_assert_eq(o->fault, FAULT_UNKNOWN, "what it was sent may be wrong");
 	else if (refusal(f))
 		cr_assert_eq(o->fault, FAULT_REFUSAL, "another engine's word decides");
@@ -96,7 +95,7 @@ static void
 action(const struct failure *f, const struct outcome *o)
 {
 	const bool decode = f->leg == FAILED_DECODE;
-	const bool again = f->status >= 500 || f->status == 429 || (f->status >= 400 && f->resent);
+	const bool again = f->status >= 500 || f->status == 429;
 
 	if (f->not_missing)
 		cr_assert_eq(o->action, ACTION_IGNORE);
@@ -166,8 +165,7 @@ Test(failure, as_the_documents_say)
 			 .doubtful = true,
 			 .refused = true},
 			FAULT_REFUSAL, ACTION_PASS_ON},
-		{{.leg = FAILED_PREFILL, .cause = CAUSE_STATUS, .status = 400, .resent = true},
-			FAULT_UNKNOWN, ACTION_OTHERS},
+		{{.leg = FAILED_PREFILL, .cause = CAUSE_STALE}, FAULT_UNKNOWN, ACTION_OTHERS},
 		{{.leg = FAILED_DECODE, .cause = CAUSE_STATUS, .status = 500, .failed = true},
 			FAULT_REQUEST, ACTION_OTHERS},
 		{{.leg = FAILED_DECODE, .cause = CAUSE_CONNECT, .failed = true}, FAULT_ENGINE,
