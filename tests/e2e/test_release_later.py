@@ -1,6 +1,8 @@
-"""Blocks that nobody can be told about at the moment: they are named again until somebody understands, or until they are free anyway."""
+"""Blocks that nobody can be told about at the moment: they are named again, to engines that are up and have room."""
 import signal
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -25,13 +27,44 @@ def test_the_only_decode_engine_comes_back(world):
     assert p.counter("kv_fetched") == 0 and p.counter("kv_released") == 1
 
 
+def named(d):
+    """Statuses of the requests that name KV, in the order of their coming."""
+    return [x.status for x in d.requests() if x.json()["model"] == "pdrouter-release"]
+
+
 @pytest.mark.parametrize("status", [200, 401, 403, 429, 500, 503])
 def test_a_background_request_that_is_not_understood_goes_out_again(world, status):
     r, (p,), (d,) = world.pd(pool=POOL, workers=1)
     d.fault("reset")
-    d.fault("status", status=status, count=2)
+    d.fault("status", status=status)
     assert r.complete().status == 502
     p.wait_metric("pdsim:held_requests", 0)
-    sent = [x for x in d.requests() if x.json()["model"] == "pdrouter-release"]
-    assert [x.status for x in sent] == [status, status, 404] and p.counter("kv_released") == 1
+    assert named(d) == [status, 404] and p.counter("kv_released") == 1
     assert r.metric("kv_released_total") == 1
+
+
+def test_the_third_answer_is_the_last(world):
+    """The blocks are left to the prefill engine's lease."""
+    world.check_engines = False
+    r, (p,), (d,) = world.pd(pool=POOL)
+    d.fault("reset")
+    d.fault("status", status=500, count=-1)
+    assert r.complete().status == 502
+    r.wait_metric("endpoint_kv_outstanding", 0, endpoint=p.url)
+    assert named(d) == [500] * 3 and p.metric("pdsim:held_requests") == 1
+
+
+def test_an_overload_is_not_multiplied(world):
+    """Both decode engines have no room for 3 s, at 20 requests a second; without pauses there were 8.5 posts a request."""
+    r, (p,), d = world.pd(1, 2, pool={"retries": 2})
+    for e in d:
+        e.fault("status", status=429, count=-1)
+    with ThreadPoolExecutor(20) as clients:
+        for _ in range(60):
+            clients.submit(r.complete)
+            time.sleep(0.05)
+    posts = p.counter("kv_held") + sum(e.counter("faults") for e in d)
+    for e in d:
+        e.tell("/sim/fault", kind="none")
+    p.wait_metric("pdsim:held_requests", 0)
+    assert posts <= 60 * 6

@@ -6,7 +6,9 @@
 
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
+#include "shm/busy.h"
 #include "shm/load.h"
+#include "shm/view.h"
 #include "worker/base/core.h"
 #include "worker/net/leg.h"
 #include "worker/net/connpool.h"
@@ -14,19 +16,24 @@
 
 #define BACKGROUND_MAX 256 /* of one worker at once */
 #define BACKGROUND_MS 2000 /* time limit of each engine */
-#define AGAIN_MS 1000      /* between two rounds of a refused name */
+
+/* A request that names KV, until an engine refuses it.  An overload must not be multiplied. */
+#define NAME_ANSWERS 3     /* that are no refusal; then the engine's own lease frees the blocks */
+#define PAUSE_FIRST_MS 200 /* the longest pause before the second try; half of it is the shortest */
+#define PAUSE_LATER_MS 5000 /* the same before later tries: what broke the first two may be over */
+#define SHED_MS 1000        /* the shortest pause after 429 or 503 */
 
 struct background {
 	struct leg leg;
 	struct upconn *held; /* the attempt's own connection: closed last */
 	/* the prefill engine that holds the named KV, which is counted until the end; NULL: none */
 	struct endpoint *holder;
-	struct endpoint
-		/* sent to one after the other, until one has refused properly */
-		*to[BACKGROUND_ENGINES];
-	size_t nto, at;
-	uint64_t again_ms; /* when the next round begins; 0: a round is running */
-	uint64_t until_ms; /* no round begins after that; 0: there is only one round */
+	struct endpoint *to[BACKGROUND_ENGINES]; /* asked in turn, until one has refused properly */
+	size_t nto, at;                          /* `at`: who is next */
+	uint32_t answers;                        /* that it may have yet without being understood */
+	uint64_t again_ms;                       /* when the next engine is asked; 0: a leg runs */
+	uint64_t pause_ms;                       /* the longest pause before the next try */
+	uint64_t until_ms;                       /* no try after that; 0: a request to abort */
 	const char *path;
 	char *body, *key;
 	TAILQ_ENTRY(background) link;
@@ -64,30 +71,79 @@ end(struct background *e)
 }
 
 static void
-ask_next(struct background *e)
+ask(struct background *e, struct endpoint *ep)
 {
 	struct leg *leg = &e->leg;
 
+	e->again_ms = 0;
 	leg_rewind(leg);
-	leg->ep = e->to[e->at++];
+	leg->ep = ep;
 	leg_start(leg);
 }
 
-/* Sends the same request to the next engine; after the last engine, schedules the next round. */
+/* Returns true if the engine is up, and has not said just now that it has no room. */
+static bool
+has_room(const struct seg *seg, const struct endpoint *ep, uint64_t now_ms)
+{
+	const struct ep_view v = ep_view(seg, ep->slot, now_ms, 0);
+
+	return v.tag == ep->tag && v.state == EP_UP && busy_left(seg, ep->slot, now_ms) == 0;
+}
+
+/* Returns the next engine that may be asked; NULL: none at present. */
+static struct endpoint *
+next_engine(struct background *e, uint64_t now_ms)
+{
+	for (size_t i = 0; i < e->nto; i++) {
+		struct endpoint *ep = e->to[e->at++ % e->nto];
+
+		if (has_room(e->leg.w->seg, ep, now_ms))
+			return ep;
+	}
+	return NULL;
+}
+
+/* A pause of random length, since the requests of an overload fail together. */
+static void
+pause_for(struct background *e, uint64_t now_ms, uint64_t least_ms)
+{
+	const uint64_t half = e->pause_ms / 2;
+
+	if (least_ms < half)
+		least_ms = half;
+	e->again_ms = now_ms + least_ms + arc4random_uniform((uint32_t)half + 1);
+	e->pause_ms = PAUSE_LATER_MS;
+	if (e->again_ms >= e->until_ms)
+		end(e);
+}
+
+/* Asks an engine, or pauses while none may be asked. */
+static void
+ask_next(struct background *e)
+{
+	const uint64_t now_ms = clock_ms();
+	struct endpoint *ep = next_engine(e, now_ms);
+
+	if (ep != NULL)
+		ask(e, ep);
+	else
+		pause_for(e, now_ms, 0);
+}
+
+/* The engine has not understood, or has not answered. */
 static void
 go_on(struct background *e)
 {
-	const uint64_t again = clock_ms() + AGAIN_MS;
+	const bool shed = e->leg.status == 429 || e->leg.status == 503;
 
-	if (e->at < e->nto) {
-		ask_next(e);
-	} else if (again < e->until_ms && e->leg.w->quit_ms == 0) {
-		leg_end(&e->leg);
-		leg_forget_answer(&e->leg); /* not kept for seconds: the answer has been read */
-		e->again_ms = again;
-	} else {
+	if (e->until_ms == 0 || e->leg.w->quit_ms != 0 ||
+		(e->leg.status != 0 && --e->answers == 0)) {
 		end(e);
+		return;
 	}
+	leg_end(&e->leg);
+	leg_forget_answer(&e->leg); /* not kept for seconds: the answer has been read */
+	pause_for(e, clock_ms(), shed ? SHED_MS : 0);
 }
 
 /* Returns true if the engine itself has refused: not a proxy before it, nor an engine that
@@ -166,7 +222,7 @@ abort_one(struct attempt *a, enum role r)
 	e->body = mem_printf("{\"rid\":%s}", a->t.id_json);
 	take_conn(e, of);
 	metric_add(a->w->slab, M_ABORTS, 1);
-	ask_next(e);
+	ask(e, e->to[0]);
 }
 
 void
@@ -189,6 +245,8 @@ background_refuse(const struct attempt *a, const char *member, struct endpoint *
 	/* before the attempt ends, so that the KV stays counted */
 	e->holder = connpool_ref(a->reserved.of[ROLE_PREFILL].ep);
 	load_kv(w->seg, w->slot, e->holder->slot, 1);
+	e->answers = NAME_ANSWERS;
+	e->pause_ms = PAUSE_FIRST_MS;
 	e->until_ms = clock_ms() +
 		      /* the engine's own lease frees the blocks then */
 		      a->t.of.facts->pool.shake.kv_lease_ms;
@@ -196,14 +254,6 @@ background_refuse(const struct attempt *a, const char *member, struct endpoint *
 		"{\"model\":\"pdrouter-release\",\"prompt\":\"-\",\"max_tokens\":1,\"%s\":%.*s}",
 		member, (int)a->t.kv.n, a->t.kv.p);
 	metric_add(w->slab, M_KV_RELEASED_DECODE_FAILED, 1);
-	ask_next(e);
-}
-
-static void
-again(struct background *e)
-{
-	e->again_ms = 0;
-	e->at = 0;
 	ask_next(e);
 }
 
@@ -217,7 +267,7 @@ background_tick(struct worker *w, uint64_t now_ms)
 		if (e->again_ms == 0 && e->leg.deadline_ms != 0 && now_ms >= e->leg.deadline_ms)
 			go_on(e);
 		else if (e->again_ms != 0 && now_ms >= e->again_ms)
-			again(e);
+			ask_next(e);
 	}
 }
 

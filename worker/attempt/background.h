@@ -27,8 +27,9 @@ void background_abort(struct attempt *a);
  * Names the attempt's KV parameters, which are spent, in `member` of a request for a model
  * that does not exist.  A decode engine that refuses a request before its admission makes the
  * prefill engine free the named blocks, and fetches nothing (vllm PR 41269).  Up to
- * BACKGROUND_ENGINES engines are sent the request in turn until one refuses it.  The round is
- * repeated every second while the blocks may be held (kv_lease).
+ * BACKGROUND_ENGINES engines are asked in turn until one refuses it, with pauses of random length
+ * between them (0.1 to 5 s), none that is not up or has reported that it has no room.  After three
+ * other answers, or when kv_lease is over, the engine's own lease frees the blocks.
  */
 void background_refuse(
 	const struct attempt *a, const char *member, struct endpoint *const *to, size_t n);
