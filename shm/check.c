@@ -42,7 +42,6 @@
  * has forgotten to. */
 #define RETIRED_LONG_MS 2000
 #define QUEUE_BEYOND 64 /* slots of a queue that are checked though none was ever used */
-#define GENERATIONS 2   /* of workers that may live at once */
 
 struct check {
 	const struct seg *seg;
@@ -179,30 +178,6 @@ check_process(struct check *c, uint32_t slot)
 }
 
 static void
-check_generations(struct check *c)
-{
-	uint64_t seen[GENERATIONS];
-	unsigned n = 0;
-
-	for (uint32_t slot = 0; slot < SLOT_WORKERS(c->seg); slot++) {
-		const uint64_t generation = shm_load(&c->seg->procs[slot].generation);
-		unsigned i = 0;
-
-		if (shm_load(&c->seg->procs[slot].pid) == 0)
-			continue;
-		while (i < n && seen[i] != generation)
-			i++;
-		if (i < n)
-			continue;
-		if (n == GENERATIONS)
-			found(c, "I4 slot %u is of generation %llu, a third generation", slot,
-				(unsigned long long)generation);
-		else
-			seen[n++] = generation;
-	}
-}
-
-static void
 check_processes(struct check *c)
 {
 	for (uint32_t slot = 0; slot < c->seg->hdr->nslots; slot++)
@@ -210,7 +185,6 @@ check_processes(struct check *c)
 			check_empty_slot(c, slot);
 		else
 			check_process(c, slot);
-	check_generations(c);
 }
 
 /* --- reader lines ------------------------------------------------------------------------- */

@@ -63,8 +63,10 @@ K("upstream.idle_timeout", DURATION, upstream_idle_ms, 1, CONF_HOUR, "4s", GENER
 	"time that an idle connection to an engine is kept; uvicorn closes its side at 5s")				\
 K("upstream.max_idle", COUNT, upstream_max_idle, 0, 65536, "64", GENERATION,				\
 	"idle connections kept per worker and endpoint")						\
-K("drain_timeout", DURATION, drain_ms, 0, 24 * CONF_HOUR, "30s", LIVE,					\
+K("drain_timeout", DURATION, drain_ms, 0, 24 * CONF_HOUR, "2m", LIVE,					\
 	"time that streams may continue after SIGTERM")							\
+K("reload_drain_timeout", DURATION, reload_drain_ms, 0, 24 * CONF_HOUR, "0s", LIVE,			\
+	"time that streams of the old workers may continue after a reload that replaces them; 0: no limit") \
 K("worker_watchdog", DURATION_OR_0, watchdog_ms, CONF_WATCHDOG_MIN, CONF_HOUR, "10s", LIVE,			\
 	"a worker without a heartbeat for this time is killed and replaced; at least 2s; 0 disables the watchdog")			\
 K("stats_interval", DURATION, stats_interval_ms, 50, CONF_HOUR, "1s", LIVE,				\

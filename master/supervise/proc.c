@@ -32,8 +32,8 @@
 #define QUIT_MS 2000 /* time to end the remaining requests; then SIGKILL */
 
 typedef void proc_handler(struct proc *);
-static proc_handler spawn, serve, ask_drain, ask_quit, kill_now, respawn_later, finish, ignore,
-	never;
+static proc_handler spawn, serve, ask_drain, set_end, ask_quit, kill_now, respawn_later, finish,
+	ignore, never;
 
 /* clang-format off */
 static const struct {
@@ -51,7 +51,7 @@ static const struct {
 		[PE_START] = never,	[PE_READY] = ignore,	[PE_DRAIN] = ask_drain,	[PE_QUIT] = ask_quit,
 		[PE_EXIT] = respawn_later, [PE_REFUSE] = finish, [PE_TIMER] = never } },
 	[PS_DRAINING] = { "draining", PROC_DRAINING, {
-		[PE_START] = never,	[PE_READY] = ignore,	[PE_DRAIN] = ignore,	[PE_QUIT] = ask_quit,
+		[PE_START] = never,	[PE_READY] = ignore,	[PE_DRAIN] = set_end,	[PE_QUIT] = ask_quit,
 		[PE_EXIT] = finish,	[PE_REFUSE] = finish,	[PE_TIMER] = ask_quit } },
 	[PS_QUITTING] = { "quitting", PROC_DRAINING, {
 		[PE_START] = never,	[PE_READY] = ignore,	[PE_DRAIN] = ignore,	[PE_QUIT] = ignore,
@@ -221,10 +221,21 @@ serve(struct proc *p)
 /* --- ending ------------------------------------------------------------------------------------- */
 
 static void
+set_end(struct proc *p)
+{
+	uint64_t now = clock_ms(),
+		 end = p->gen != NULL ? p->gen->end_ms : now + p->env->conf->drain_ms;
+
+	(void)evtimer_del(p->ev_timer);
+	if (end != GENERATION_NO_END)
+		clock_set(p, end > now ? end - now : 0);
+}
+
+static void
 ask_drain(struct proc *p)
 {
 	tell(p, CH_DRAIN);
-	clock_set(p, p->env->conf->drain_ms);
+	set_end(p);
 	enter(p, PS_DRAINING);
 }
 

@@ -24,7 +24,10 @@ struct generation {
 	uint32_t wanted; /* processes */
 	bool told_ready;
 	bool refused;
+	uint64_t drain_from_ms; /* since when it drains; 0: it does not */
+	uint64_t end_ms; /* when its remaining requests are ended; GENERATION_NO_END: never */
 };
+#define GENERATION_NO_END UINT64_MAX
 
 /*
  *            START           READY             DRAIN             QUIT or time is up     2 s
@@ -39,7 +42,7 @@ struct generation {
  * idle      no process, and none is needed; the slot is free
  * starting  forked, has not reported ready; killed if its heartbeat stops
  * ready     serves
- * draining  told to finish; its time is conf's drain_ms
+ * draining  told to finish, until its generation's end_ms; a second DRAIN looks at end_ms again
  * quitting  told to end the remaining requests with an error
  * dead      reaped; its successor comes when the back-off is over
  */

@@ -17,14 +17,13 @@
 #include "shm/core/layout.h"
 #include "shm/core/seg.h"
 
-#define GENERATIONS 2
 #define STALL_TICK_MS 500
 
 struct procs {
 	struct proc_env env;
 	const struct proc_kind *kinds;
 	struct procs_hooks hooks;
-	struct generation gens[GENERATIONS];
+	struct generation gens[GENERATIONS_MAX];
 	uint32_t last_number;
 	bool stopping;
 	struct event *ev_stall;
@@ -81,7 +80,7 @@ on_stall_tick(evutil_socket_t fd, short what, void *arg)
 static struct generation *
 generation_find(struct procs *ps, uint32_t number)
 {
-	for (int i = 0; i < GENERATIONS; i++)
+	for (int i = 0; i < GENERATIONS_MAX; i++)
 		if (ps->gens[i].number == number)
 			return &ps->gens[i];
 	return NULL;
@@ -124,13 +123,45 @@ start_in(struct proc *p, const struct proc_kind *kind, struct generation *g)
 	proc_post(p, PE_START);
 }
 
+static uint32_t
+workers_of(const struct procs *ps, const struct conf *conf)
+{
+	uint32_t n = 0;
+
+	for (const struct proc_kind *k = ps->kinds; k->name != NULL; k++)
+		n += k->count != NULL ? k->count(conf) : 0;
+	return n;
+}
+
+/* What is free without the generations before number `from`. */
+static bool
+fits(const struct procs *ps, const struct conf *conf, uint32_t from)
+{
+	uint32_t places = 0, used = 0;
+
+	for (int i = 0; i < GENERATIONS_MAX; i++) {
+		const struct generation *g = &ps->gens[i];
+
+		if (g->number >= from && g->number != 0)
+			used += count_in(ps, g, false);
+		else
+			places++;
+	}
+	return places > 0 && used + workers_of(ps, conf) <= SLOT_WORKERS(ps->env.seg);
+}
+
+bool
+procs_generation_fits(const struct procs *ps, const struct conf *conf)
+{
+	return fits(ps, conf, 1);
+}
+
 uint32_t
 procs_generation_start(struct procs *ps, const struct conf *conf, const int *fds, size_t nfds)
 {
 	struct generation *g = generation_find(ps, 0);
 
-	if (g == NULL || ps->stopping)
-		return 0;
+	assert(procs_generation_fits(ps, conf));
 	*g = (struct generation){.number = ++ps->last_number, .conf = conf, .nfds = nfds};
 	g->fds = mem_array(nfds > 0 ? nfds : 1, sizeof(int));
 	if (nfds > 0)
@@ -141,7 +172,7 @@ procs_generation_start(struct procs *ps, const struct conf *conf, const int *fds
 		for (uint32_t i = 0; i < n; i++) {
 			struct proc *p = free_slot(ps);
 
-			assert(p != NULL); /* two generations of max_workers fit */
+			assert(p != NULL); /* it fits */
 			g->wanted++;
 			start_in(p, k, g);
 		}
@@ -163,9 +194,56 @@ procs_generations(const struct procs *ps)
 {
 	unsigned n = 0;
 
-	for (int i = 0; i < GENERATIONS; i++)
+	for (int i = 0; i < GENERATIONS_MAX; i++)
 		n += ps->gens[i].number != 0;
 	return n;
+}
+
+/* Its requests may go on for so long from `from_ms` on, or until its former end, if that is sooner. */
+static void
+generation_drain(struct procs *ps, struct generation *g, uint64_t from_ms, uint64_t limit_ms)
+{
+	if (g->drain_from_ms == 0) {
+		g->drain_from_ms = from_ms;
+		g->end_ms = GENERATION_NO_END;
+	}
+	if (limit_ms != GENERATION_NO_END && from_ms + limit_ms < g->end_ms)
+		g->end_ms = from_ms + limit_ms;
+	generation_post(ps, g, PE_DRAIN);
+}
+
+/* The oldest one that drains and is not older than number `from`; NULL: none. */
+static struct generation *
+oldest_draining(struct procs *ps, uint32_t from)
+{
+	struct generation *oldest = NULL;
+
+	for (int i = 0; i < GENERATIONS_MAX; i++) {
+		struct generation *g = &ps->gens[i];
+
+		if (g->number >= from && g->number != 0 && g->drain_from_ms != 0 &&
+			(oldest == NULL || g->number < oldest->number))
+			oldest = g;
+	}
+	return oldest;
+}
+
+void
+procs_make_room(struct procs *ps, const struct conf *conf)
+{
+	uint64_t now = clock_ms();
+	struct generation *g;
+
+	for (uint32_t from = 1; !fits(ps, conf, from); from = g->number + 1) {
+		g = oldest_draining(ps, from);
+		if (g == NULL)
+			return;
+		if (g->end_ms > now + ps->env.conf->drain_ms)
+			log_warn("generation must end: a reload needs its slots",
+				LOG_U("generation", g->number),
+				LOG_U("drain_timeout_ms", ps->env.conf->drain_ms));
+		generation_drain(ps, g, now, ps->env.conf->drain_ms);
+	}
 }
 
 /* A single process is replaced, old one first (it holds its address), when its identity changes. */
@@ -197,13 +275,16 @@ void
 procs_conf_set(struct procs *ps, const struct conf *conf, uint32_t generation)
 {
 	ps->env.conf = conf;
-	for (int i = 0; i < GENERATIONS; i++) {
+	for (int i = 0; i < GENERATIONS_MAX; i++) {
 		struct generation *g = &ps->gens[i];
 
 		if (g->number == generation)
 			g->conf = conf;
 		else if (g->number != 0)
-			generation_post(ps, g, PE_DRAIN);
+			generation_drain(ps, g,
+				g->drain_from_ms != 0 ? g->drain_from_ms : clock_ms(),
+				conf->reload_drain_ms != 0 ? conf->reload_drain_ms
+							   : GENERATION_NO_END);
 	}
 	ps->procs[SLOT_NOTIFIER(ps->env.seg)].refused = false;
 	singles_sync(ps);
@@ -238,7 +319,7 @@ on_settle(evutil_socket_t fd, short what, void *arg)
 
 	(void)fd;
 	(void)what;
-	for (int i = 0; i < GENERATIONS; i++)
+	for (int i = 0; i < GENERATIONS_MAX; i++)
 		if (ps->gens[i].number != 0)
 			generation_settle(ps, &ps->gens[i]);
 	singles_sync(ps);
@@ -287,7 +368,7 @@ procs_free(struct procs **pps)
 		return;
 	for (uint32_t i = 0; i < ps->nprocs; i++)
 		proc_fini(&ps->procs[i]);
-	for (int i = 0; i < GENERATIONS; i++)
+	for (int i = 0; i < GENERATIONS_MAX; i++)
 		free(ps->gens[i].fds);
 	event_free(ps->env.ev_settle);
 	event_free(ps->ev_stall);
@@ -299,9 +380,9 @@ void
 procs_stop(struct procs *ps)
 {
 	ps->stopping = true;
-	for (int i = 0; i < GENERATIONS; i++)
+	for (int i = 0; i < GENERATIONS_MAX; i++)
 		if (ps->gens[i].number != 0)
-			generation_post(ps, &ps->gens[i], PE_DRAIN);
+			generation_drain(ps, &ps->gens[i], clock_ms(), ps->env.conf->drain_ms);
 	event_active(ps->env.ev_settle, EV_TIMEOUT, 0); /* nothing may be left to wait for */
 }
 

@@ -2,8 +2,8 @@
  * All child processes: generations of workers, the notifier, heartbeats, shutdown.
  *
  * Process: master.
- * A generation is the set of workers of one configuration.  At most two live at once: the one in force
- * and either the one that is to replace it (starting) or the one it has replaced (draining).
+ * A generation is the set of workers of one configuration.  The one in force, the one that is to replace
+ * it (starting) and those that were replaced (draining) live at once, as many as procs_generation_fits().
  */
 #pragma once
 #include <stdbool.h>
@@ -41,16 +41,23 @@ struct procs *procs_new(struct event_base *base, struct seg *seg, const struct p
 void procs_free(struct procs **); /* kills what still lives */
 
 /*
- * Starts a generation with these listening sockets (copied).  Returns its number, or 0 while two
- * generations live.  `conf` must live until the generation has ended or has another one
- * (procs_conf_set()).
+ * Whether one more generation may start: at most GENERATIONS_MAX live, and all their workers fit into the
+ * worker slots.
+ */
+#define GENERATIONS_MAX 8
+bool procs_generation_fits(const struct procs *ps, const struct conf *conf);
+/* So that it fits: the oldest draining generations, as few as needed, must end within the drain_ms in force. */
+void procs_make_room(struct procs *ps, const struct conf *conf);
+/*
+ * Starts a generation that fits, with these listening sockets (copied).  Returns its number.  `conf`
+ * must live until the generation has ended or has another one (procs_conf_set()).
  */
 uint32_t procs_generation_start(
 	struct procs *ps, const struct conf *conf, const int *fds, size_t nfds);
 /*
  * `generation` and `conf` are in force from now on: single processes are started, stopped or
- * replaced as conf says, every other generation drains (drain_ms of conf), respawned workers use
- * conf.
+ * replaced as conf says, every other generation drains (reload_drain_ms of conf from its first drain on),
+ * respawned workers use conf.
  */
 void procs_conf_set(struct procs *ps, const struct conf *conf, uint32_t generation);
 /* Ends a generation without a drain: its workers end their requests with an error. */

@@ -35,7 +35,7 @@
  *                            v                    v
  *                         refused <---gone--- ABORTING
  *
- * IDLE      no candidate is active; `next` may wait for the end of the old generation
+ * IDLE      no candidate is active; `next` may wait for the end of an old generation
  * OPENING   a new host name is looked up; no process has `cur`
  * STARTING  each new worker serves once it is ready, beside the old workers, with the old table
  * ABORTING  the new workers were told to quit; `cur` lives until they are gone
@@ -65,7 +65,7 @@ struct reload {
 	bool requested;
 	uint64_t asked_us; /* clock_us() of that request, the first if there are several */
 	bool telling;      /* systemd was told RELOADING=1 and not yet READY=1 */
-	bool waits;        /* `next` needs a generation, but two already live */
+	bool waits;        /* `next` needs a generation, and old ones have all slots */
 	uint64_t attempt;  /* number of times the configuration was read since the start */
 	struct watch *watch;
 	bool files;        /* a watched endpoints_file has changed */
@@ -300,8 +300,6 @@ on_opened(void *arg, int *fds, size_t n, const char *error)
 	r->cur_fds = fds;
 	r->cur_nfds = n;
 	r->cur_generation = procs_generation_start(r->parts.procs, r->cur.conf, fds, n);
-	/* begin() has checked that fewer than two live, and only this file starts generations */
-	assert(r->cur_generation != 0);
 	r->phase = RP_STARTING;
 	(void)evtimer_add(r->ev_late, &late);
 }
@@ -315,11 +313,14 @@ begin(struct reload *r)
 
 	if (classes >= 0 && fleet_check(r->parts.fleet, r->next.conf, &err) != 0)
 		classes = -1;
-	r->waits =
-		classes > 0 && (classes & CONF_GENERATION) && procs_generations(r->parts.procs) > 1;
+	r->waits = classes > 0 && (classes & CONF_GENERATION) &&
+		   !procs_generation_fits(r->parts.procs, r->next.conf);
 	if (r->waits) {
-		log_info("reload waits: an old generation still drains",
-			LOG_U("attempt", r->next.attempt));
+		log_info("reload waits: old generations have all slots",
+			LOG_U("attempt", r->next.attempt),
+			LOG_U("generations", procs_generations(r->parts.procs)),
+			LOG_U("most", GENERATIONS_MAX));
+		procs_make_room(r->parts.procs, r->next.conf);
 		return;
 	}
 	r->cur = r->next;
@@ -392,7 +393,7 @@ reload_turn(struct reload *r)
 		read_next(r);
 	}
 	if (r->next.conf != NULL && r->phase == RP_IDLE &&
-		!(r->waits && procs_generations(r->parts.procs) > 1))
+		(!r->waits || procs_generation_fits(r->parts.procs, r->next.conf)))
 		begin(r);
 	if (r->files && r->phase == RP_IDLE) {
 		r->files = false;

@@ -32,7 +32,7 @@ struct shm_header { /* W: master, before any fork */
 	uint64_t seed[2]; /* drawn at the start: what clients' names are hashed with */
 };
 
-/* Process slots: workers of two generations, then the notifier, then the master. */
+/* Process slots: workers of all generations, then the notifier, then the master. */
 #define SLOT_EXTRA 2
 #define SLOT_NOTIFIER(seg) ((seg)->hdr->nslots - 2)
 #define SLOT_MASTER(seg) ((seg)->hdr->nslots - 1)

@@ -62,22 +62,22 @@ def test_client_that_asks_much_and_reads_slowly_does_not_grow_the_master(world):
 
 
 def test_reloads_that_wait_and_are_given_up_do_not_shut_others_out(world):
-    r, _, d = world.pd(workers=1, drain_timeout="60s")
+    r, _, d = world.pd(workers=1, drain_timeout="60s", shared_memory={"max_workers": 1})
     c = r.open_stream(n=1000)
     c.head()
     d[0].pause()
-    r.reload(workers=2)
-    r.change(workers=1)  # needs a third generation while the first one still drains
+    r.reload(client={"id_header": "X-A"})
+    r.change(client={"id_header": "X-B"})  # needs a third worker slot while the first worker still drains
     for i in range(16):
         with control(r) as s:
             s.sendall(b"reload\n")
             if i % 2:
                 s.shutdown(socket.SHUT_WR)
-            wait("it to wait", lambda i=i: len(r.lines("reload waits: an old generation still drains")) == i + 1)
-    assert r.ctl("ping").returncode == 0 and len(r.children()) == 3
+            wait("it to wait", lambda i=i: len(r.lines("reload waits: old generations have all slots")) == i + 1)
+    assert r.ctl("ping").returncode == 0 and len(r.children()) == 2
     c.reset()
     d[0].go_on()
-    wait("the reload in the end", lambda: len(r.children()) == 1)
+    wait("the reload in the end", lambda: r.metric("generation") == 3 and len(r.children()) == 1)
 
 
 def test_half_closed_client_gets_the_outcome_of_its_reload(world):

@@ -532,20 +532,20 @@ def test_watching_begins_and_ends_with_a_reload(world):
 
 
 def test_a_file_changes_while_a_configuration_waits(world):
-    """Two generations live, a third configuration waits: endpoints do not, and it does not undo them."""
+    """A configuration waits for the slots of old workers: endpoints do not, and it does not undo them."""
     path, p, d = world.file("endpoints", "yaml"), [world.engine("prefill") for _ in range(2)], world.engine("decode")
-    router = file_router(world, path, p[0], d)
+    router = file_router(world, path, p[0], d, workers=1, shared_memory={"max_workers": 1}, drain_timeout="60s")
     d.pause()
     held = router.open_stream()
     d.wait_requests()
-    router.reload(workers=1)
-    router.change(workers=3)
+    router.reload(client={"id_header": "X-A"})
+    router.change(client={"id_header": "X-B"})
     router.kill(signal.SIGHUP)
-    router.wait_log("reload waits: an old generation still drains")
+    router.wait_log("reload waits: old generations have all slots")
     replace(path, entries(p[1], d))
     wait_up(router, p[1])
     d.go_on()
     assert list(held.events())[-1].data == "[DONE]"
-    wait("three workers", lambda: len(router.children()) == 3)
+    wait("the reload in the end", lambda: router.metric("generation") == 3)
     wait_up(router, p[1])
     ok(router)

@@ -190,6 +190,17 @@ def test_drain_timeout_ends_what_is_left(world):
     assert r.p.wait(5 * SLOW) == 0 and 0.4 < time.monotonic() - start < 2 * SLOW
 
 
+def test_drain_timeout_ends_an_old_generation_too(world):
+    """A reload has set it no limit; SIGTERM does."""
+    r, _, _ = world.pd(engine={"token_delay": 50}, drain_timeout="500ms")
+    c = r.open_stream(n=1000)
+    c.head()
+    r.reload(workers=1)
+    r.kill(signal.SIGTERM)
+    assert list(c.events())[-1].json()["error"]
+    assert r.p.wait(5 * SLOW) == 0
+
+
 def test_drain_timeout_refuses_what_has_no_answer_yet(world):
     r, (p,), _ = world.scripts(drain_timeout="300ms")
     c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x"})

@@ -392,7 +392,7 @@ def test_one_of_many_branches_fails(world, stream):
 @pytest.mark.parametrize("how", ["SIGTERM", "reload"])
 def test_drain_between_the_legs(world, how):
     """The drain's time is over for the client, not for what a prefill engine has begun to hand off."""
-    r, p, d = scripts(world, drain_timeout="300ms")
+    r, p, d = scripts(world, drain_timeout="300ms", reload_drain_timeout="300ms")
     c = begin(r)
     ex, _ = taken(p)
     later = half(ex)

@@ -110,6 +110,56 @@ def test_workers_changed_starts_a_new_generation(world):
     assert r.metric("generation") == 2
 
 
+def test_a_replaced_generation_finishes_without_a_limit(world):
+    """drain_timeout is SIGTERM's: four generations finish their streams beside the one in force."""
+    r, _, _ = world.pd(workers=1, engine={"token_delay": 10}, drain_timeout="100ms")
+    streams = []
+    for n in (2, 1, 2, 1):
+        streams.append(r.open_stream(n=150))
+        streams[-1].head()
+        r.reload(workers=n)
+    assert r.status()["generations"] >= 4
+    assert [len(list(c.events())) for c in streams] == [151] * 4
+    for c in streams:
+        c.close()
+    wait("one generation", lambda: r.status()["generations"] == 1)
+
+
+def test_reload_drain_timeout_ends_what_the_old_workers_have(world):
+    r, _, _ = world.pd(workers=1, engine={"token_delay": 50}, reload_drain_timeout="200ms", drain_timeout="60s")
+    c = r.open_stream(n=1000)
+    c.head()
+    r.reload(workers=2)
+    assert list(c.events())[-1].json()["error"]
+    wait("one generation", lambda: r.status()["generations"] == 1)
+
+
+def test_a_reload_without_a_slot_ends_the_oldest_generation(world):
+    """Two worker slots: the third generation waits until drain_timeout has ended the first one."""
+    r, _, _ = world.pd(workers=1, engine={"token_delay": 50}, drain_timeout="200ms", shared_memory={"max_workers": 1})
+    oldest, newer = r.open_stream(n=1000), None
+    oldest.head()
+    r.reload(client={"id_header": "X-A"})
+    newer = r.open_stream(n=30)
+    newer.head()
+    r.reload(client={"id_header": "X-B"})
+    assert list(oldest.events())[-1].json()["error"]
+    assert len(list(newer.events())) == 31
+    assert [x["generation"] for x in r.lines("generation must end: a reload needs its slots")] == [1]
+    assert len(r.lines("reload waits: old generations have all slots")) == 1
+
+
+def test_a_live_limit_ends_old_generations(world):
+    """An operator who wants them gone: reload_drain_timeout counts from the reload that replaced them."""
+    r, _, _ = world.pd(workers=1, engine={"token_delay": 50})
+    c = r.open_stream(n=1000)
+    c.head()
+    r.reload(workers=2)
+    assert r.status()["generations"] == 2
+    r.reload(reload_drain_timeout="1ms")
+    assert list(c.events())[-1].json()["error"]
+
+
 def test_limits_changed(world):
     r, _, _ = world.pd()
     big = "x" * 8000

@@ -212,7 +212,7 @@ def test_small_storm(world):
     """The same in little, for the sanitizers."""
     s = Storm(world, 100)
     load = Load(s.r)
-    assert s.blow(2, generations=True) <= 2
+    assert s.blow(2, generations=True) <= 8
     done, bad = load.stop()
     assert done > 20 and not bad, bad[:5]
     wait("the last configuration", s.settled, 30)
@@ -233,7 +233,7 @@ def test_storm_of_reloads(world):
     after = s.settle()
     show(requests=done, signals=s.hups, in_force=s.r.metric("reloads_total"), generations=most, before=before, after=after)
     assert done > 20 * STORM_S and not bad, (len(bad), bad[:5])
-    assert most <= 2 < s.r.metric("generation") and s.r.metric("reloads_failed_total") == 0
+    assert most <= 8 and s.r.metric("generation") > 2 and s.r.metric("reloads_failed_total") == 0
     for what, n in before.items():
         assert after[what] <= n + (32 if what.endswith("fds") else n / 4 + 512), (what, before, after)  # the heap swings between 8 and 10 MiB
 

@@ -234,12 +234,6 @@ one_process_twice(void)
 }
 
 static void
-third_generation(void)
-{
-	proc_slot_set(seg, NOBODY, (uint64_t)getppid(), PROC_READY, 3);
-}
-
-static void
 heartbeat_of_nobody(void)
 {
 	proc_heartbeat(seg, NOBODY, 5);
@@ -712,7 +706,6 @@ static const struct breakage {
 	ROW(state_of_nobody) "I4 slot 2 is unused but in state 2", 1 },
 	ROW(state_of_somebody) "I4 slot 1: process ", 1 },
 	ROW(one_process_twice) "I4 slots 0 and 1 are both process ", 1 },
-	ROW(third_generation) "I4 slot 2 is of generation 3", 1 },
 	ROW(heartbeat_of_nobody) "I4 slot 2 is unused but has a heartbeat", 1 },
 	ROW(conns_of_nobody) "I4 slot 2 is unused but has a heartbeat, connections", 1 },
 	ROW(crash_note_of_nobody) "I4 slot 2 is unused but has a heartbeat, connections or a crash note", 1 },

@@ -104,7 +104,8 @@ Test(conf, minimal_file_and_every_default)
 	cr_expect_eq(c->health_timeout_ms, 1000);
 	cr_expect_eq(c->rise, 2);
 	cr_expect_eq(c->fall, 3);
-	cr_expect_eq(c->drain_ms, 30000);
+	cr_expect_eq(c->drain_ms, 120000);
+	cr_expect_eq(c->reload_drain_ms, 0);
 	cr_expect_eq(c->watchdog_ms, 10000);
 	cr_expect_eq(c->log_level, LOG_L_INFO);
 	cr_expect_eq(c->log_format, LOG_F_KV);
@@ -157,7 +158,7 @@ Test(conf, every_key)
 		"4h}\n"
 		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"
 		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 5s\nrise: 1\nfall: 9\n"
-		"drain_timeout: 0\nworker_watchdog: 0s\nlog_level: debug\nlog_format: json\n"
+		"drain_timeout: 0\nreload_drain_timeout: 9m\nworker_watchdog: 0s\nlog_level: debug\nlog_format: json\n"
 		"control_socket: \"\"\nlmcache: {listen: \"tcp://*:7500\"}\n"
 		"pools:\n"
 		"  - models: [\"405\", org/m]\n"
@@ -189,6 +190,7 @@ Test(conf, every_key)
 	cr_expect_eq(c->upstream_idle_ms, 250);
 	cr_expect_eq(c->upstream_max_idle, 0);
 	cr_expect_eq(c->drain_ms, 0);
+	cr_expect_eq(c->reload_drain_ms, 540000);
 	cr_expect_eq(c->watchdog_ms, 0);
 	cr_expect_eq(c->log_level, LOG_L_DEBUG);
 	cr_expect_eq(c->log_format, LOG_F_JSON);
@@ -204,8 +206,8 @@ Test(conf, every_key)
 	cr_expect_eq(p->shake.remote_host, REMOTE_HOST_PREFILL, "the default of orchestrated");
 	cr_expect_str_eq(p->health_path, "/ready");
 	cr_expect_eq(p->endpoints[0].max_inflight, 12);
-	cr_expect_eq(p->line, 19);
-	cr_expect_eq(p->endpoints[0].line, 27);
+	cr_expect_eq(p->line, 20);
+	cr_expect_eq(p->endpoints[0].line, 28);
 	cr_expect_str_eq(c->pools[1].name, "m2");
 	cr_expect_eq(
 		c->pools[1].shake.remote_host, REMOTE_HOST_PREFILL, "given on the pool's own line");
@@ -1963,7 +1965,7 @@ Test(conf, every_key_is_written)
 		" burst: 7, id_header: X-Real-IP}\n"
 		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"
 		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 5s\nrise: 1\nfall: 9\n"
-		"drain_timeout: 0\nworker_watchdog: 0s\nlog_level: debug\nlog_format: json\n"
+		"drain_timeout: 0\nreload_drain_timeout: 9m\nworker_watchdog: 0s\nlog_level: debug\nlog_format: json\n"
 		"control_socket: \"\"\nlmcache: {listen: \"tcp://*:7501\"}\n"
 		"announce: {listen: \"tcp://*:1\", forget: 9s}\npools:\n"
 		"- {name: a, models: [\"405\", 'o\"r\\g'], connector: orchestrated, policy: session, prefill_policy: random,\n"

@@ -77,6 +77,19 @@ deaf(const struct heritage *h)
 	return 0;
 }
 
+/* Goes when its time is over. */
+static int
+finishes(const struct heritage *h)
+{
+	char c;
+
+	say_ready(h);
+	do
+		c = next_message(h);
+	while (c != 0 && c != CH_QUIT);
+	_exit(CHILD_EXIT_OK);
+}
+
 static int
 unwilling(const struct heritage *h)
 {
@@ -230,6 +243,12 @@ two(const struct conf *conf)
 	return 2;
 }
 
+static uint32_t
+by_conf(const struct conf *conf)
+{
+	return conf->workers;
+}
+
 static const char *
 address(const struct conf *conf)
 {
@@ -273,7 +292,7 @@ Test(proc, a_generation_starts_and_drains)
 	cr_assert(until(&seen.ready, first));
 	second = procs_generation_start(ps, &conf, NULL, 0);
 	cr_assert_neq(second, 0);
-	cr_assert_eq(procs_generation_start(ps, &conf, NULL, 0), 0, "a third one while two live");
+	cr_assert_not(procs_generation_fits(ps, &conf), "all slots are taken");
 	cr_assert(until(&seen.ready, second));
 	cr_assert_eq(seen.gone, 0);
 	procs_conf_set(ps, &conf, second);
@@ -284,6 +303,44 @@ Test(proc, a_generation_starts_and_drains)
 	cr_assert(until(&seen.gone, second));
 	cr_assert_eq(procs_alive(ps), 0);
 	cr_assert_eq(seen.refused, 0);
+	teardown();
+}
+
+/* Four slots: three generations of one worker finish beside the one in force. */
+Test(proc, a_replaced_generation_ends_by_its_limit)
+{
+	static const struct proc_kind kinds[] = {{.name = "worker",
+							 .main = finishes,
+							 .count = by_conf,
+							 .restarts = M_WORKER_RESTARTS},
+		{.name = NULL}};
+	static const struct conf conf = {.workers = 1, .drain_ms = 100}, big = {.workers = 2},
+				 limited = {.workers = 1, .reload_drain_ms = 1};
+	uint64_t t0 = clock_ms();
+
+	setup(kinds);
+	cr_assert_eq(SLOT_WORKERS(seg), 4);
+	for (uint32_t n = 1; n <= 4; n++) {
+		cr_assert(procs_generation_fits(ps, &conf));
+		cr_assert_eq(procs_generation_start(ps, &conf, NULL, 0), n);
+		cr_assert(until(&seen.ready, n));
+		procs_conf_set(ps, &conf, n);
+	}
+	cr_assert_not(procs_generation_fits(ps, &conf));
+	while (clock_ms() < t0 + 300)
+		(void)event_base_loop(base, EVLOOP_NONBLOCK);
+	cr_assert_eq(procs_generations(ps), 4, "drain_ms is not theirs");
+	procs_make_room(ps, &conf);
+	cr_assert(until(&seen.gone, 1));
+	cr_assert(procs_generation_fits(ps, &conf));
+	procs_make_room(ps, &conf);
+	cr_assert_not(procs_generation_fits(ps, &big));
+	procs_make_room(ps, &big);
+	cr_assert(until(&seen.gone, 2));
+	cr_assert_eq(procs_generations(ps), 2);
+	procs_conf_set(ps, &limited, 4);
+	cr_assert(until(&seen.gone, 3));
+	cr_assert_eq(procs_generations(ps), 1);
 	teardown();
 }
 
