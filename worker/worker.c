@@ -121,11 +121,18 @@ on_wake(evutil_socket_t fd, short what, void *arg)
 /* --- the master's messages --------------------------------------------------------------------- */
 
 static void
+serve(struct worker *w)
+{
+	w->phase = WORKER_SERVES;
+	listen_update(w);
+}
+
+static void
 drain(struct worker *w)
 {
 	struct client *c;
 
-	w->draining = true;
+	w->phase = WORKER_DRAINS;
 	listen_update(w);
 	for (c = TAILQ_FIRST(&w->clients); c != NULL; c = TAILQ_NEXT(c, link))
 		client_drain(c); /* ends none */
@@ -165,7 +172,9 @@ on_channel(evutil_socket_t fd, short what, void *arg)
 		return;
 	if (n <= 0)
 		_exit(CHILD_EXIT_OK); /* the master is gone */
-	if (msg == CH_DRAIN)
+	if (msg == CH_SERVE)
+		serve(w);
+	else if (msg == CH_DRAIN)
 		drain(w);
 	else if (msg == CH_QUIT)
 		quit(w);
@@ -288,8 +297,8 @@ finished(const struct worker *w)
 	if (w->quit_ms != 0 && clock_ms() >= w->quit_ms)
 		return true;
 	/* without its abort an engine would wait for its other half for minutes */
-	return w->draining && w->nreqs == 0 && w->nclients == 0 && w->nbackground == 0 &&
-	       w->ndetached == 0;
+	return w->phase == WORKER_DRAINS && w->nreqs == 0 && w->nclients == 0 &&
+	       w->nbackground == 0 && w->ndetached == 0;
 }
 
 int
@@ -306,7 +315,6 @@ worker_main(const struct heritage *h)
 	w = worker_new(h);
 	if (w == NULL || write(h->channel, &ready, 1) != 1)
 		return CHILD_EXIT_FAILED;
-	listen_update(w);
 	while (!finished(w)) {
 		proc_heartbeat(w->seg, w->slot, clock_ms());
 		if (event_base_loop(w->base, EVLOOP_ONCE) == -1)

@@ -389,6 +389,12 @@ fleet_apply(struct fleet *f, const struct conf *conf, uint64_t config_number)
 		announced_changed(f->announced);
 }
 
+bool
+fleet_published(const struct fleet *f)
+{
+	return publish_config(f->publish) == f->config_number;
+}
+
 void
 fleet_found(
 	struct fleet *f, const char *pool, const char *source, const struct found *list, size_t n)

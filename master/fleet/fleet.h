@@ -6,6 +6,7 @@
  * Process: master.  Runs on the master's event loop and never blocks it.
  */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -34,6 +35,8 @@ int fleet_check(const struct fleet *f, const struct conf *conf, struct conf_erro
  * returns, or as soon as an arena is free.  `conf` must live until the next fleet_apply() has returned.
  */
 void fleet_apply(struct fleet *f, const struct conf *conf, uint64_t config_number);
+/* The table with the configuration of the last fleet_apply() is published. */
+bool fleet_published(const struct fleet *f);
 
 /*
  * Replaces the list of a pool's endpoints that a source other than the configuration's lists has

@@ -30,6 +30,7 @@ struct publish {
 	bool deferred;          /* logged: no arena was free */
 	struct version_cut cut; /* of the current table; logged */
 	struct version_stamp stamp;
+	uint64_t config; /* number of the configuration of the current table */
 	uint64_t cookie; /* of the table before the current one */
 };
 
@@ -215,6 +216,7 @@ publish_try(struct publish *p)
 	log_cut(p, version_build(f, &p->stamp, arena));
 	p->cookie = rcu_cookie(f->writer); /* of the table that is current until the next line */
 	rcu_publish(f->writer, arena);
+	p->config = f->config_number;
 	metric_add(f->slab, M_PUBLISHED, 1);
 	note_rows(f, p->cookie);
 	waiters_wake(f->waiters);
@@ -259,6 +261,12 @@ publish_later(struct publish *p)
 
 	if (!event_pending(p->soon, EV_TIMEOUT, NULL))
 		(void)event_add(p->soon, &tv);
+}
+
+uint64_t
+publish_config(const struct publish *p)
+{
+	return p->config;
 }
 
 static void

@@ -5,6 +5,7 @@
  * Process: master.
  */
 #pragma once
+#include <stdint.h>
 
 struct endpoint;
 struct fleet;
@@ -33,5 +34,7 @@ void publish_soon(struct publish *p);
 void publish_later(struct publish *p);
 /* Publishes now if an arena is free, else as soon as one is. */
 void publish_now(struct publish *p);
+/* The number of the configuration that the current table has; 0: none is published. */
+uint64_t publish_config(const struct publish *p);
 /* Readers or reservations may have gone: frees arenas and slots, publishes what waited. */
 void publish_poll(struct publish *p);

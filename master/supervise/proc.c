@@ -32,8 +32,8 @@
 #define QUIT_MS 2000 /* time to end the remaining requests; then SIGKILL */
 
 typedef void proc_handler(struct proc *);
-static proc_handler spawn, serve, ask_drain, set_end, ask_quit, kill_now, respawn_later, finish,
-	ignore, never;
+static proc_handler spawn, ready, serve, ask_drain, set_end, ask_quit, kill_now, respawn_later,
+	finish, ignore, never;
 
 /* clang-format off */
 static const struct {
@@ -42,22 +42,22 @@ static const struct {
 	proc_handler *on[PE_N];
 } states[PS_NSTATES] = {
 	[PS_IDLE] = { "idle", PROC_EMPTY, {
-		[PE_START] = spawn,	[PE_READY] = never,	[PE_DRAIN] = ignore,	[PE_QUIT] = ignore,
+		[PE_START] = spawn,	[PE_READY] = never,	[PE_SERVE] = never,	[PE_DRAIN] = ignore,	[PE_QUIT] = ignore,
 		[PE_EXIT] = never,	[PE_REFUSE] = never,	[PE_TIMER] = never } },
 	[PS_STARTING] = { "starting", PROC_STARTING, {
-		[PE_START] = never,	[PE_READY] = serve,	[PE_DRAIN] = ask_drain,	[PE_QUIT] = ask_quit,
+		[PE_START] = never,	[PE_READY] = ready,	[PE_SERVE] = ignore,	[PE_DRAIN] = ask_drain,	[PE_QUIT] = ask_quit,
 		[PE_EXIT] = respawn_later, [PE_REFUSE] = finish, [PE_TIMER] = never } },
 	[PS_READY] = { "ready", PROC_READY, {
-		[PE_START] = never,	[PE_READY] = ignore,	[PE_DRAIN] = ask_drain,	[PE_QUIT] = ask_quit,
+		[PE_START] = never,	[PE_READY] = ignore,	[PE_SERVE] = serve,	[PE_DRAIN] = ask_drain,	[PE_QUIT] = ask_quit,
 		[PE_EXIT] = respawn_later, [PE_REFUSE] = finish, [PE_TIMER] = never } },
 	[PS_DRAINING] = { "draining", PROC_DRAINING, {
-		[PE_START] = never,	[PE_READY] = ignore,	[PE_DRAIN] = set_end,	[PE_QUIT] = ask_quit,
+		[PE_START] = never,	[PE_READY] = ignore,	[PE_SERVE] = ignore,	[PE_DRAIN] = set_end,	[PE_QUIT] = ask_quit,
 		[PE_EXIT] = finish,	[PE_REFUSE] = finish,	[PE_TIMER] = ask_quit } },
 	[PS_QUITTING] = { "quitting", PROC_DRAINING, {
-		[PE_START] = never,	[PE_READY] = ignore,	[PE_DRAIN] = ignore,	[PE_QUIT] = ignore,
+		[PE_START] = never,	[PE_READY] = ignore,	[PE_SERVE] = ignore,	[PE_DRAIN] = ignore,	[PE_QUIT] = ignore,
 		[PE_EXIT] = finish,	[PE_REFUSE] = finish,	[PE_TIMER] = kill_now } },
 	[PS_DEAD] = { "dead", PROC_EMPTY, {
-		[PE_START] = never,	[PE_READY] = never,	[PE_DRAIN] = finish,	[PE_QUIT] = finish,
+		[PE_START] = never,	[PE_READY] = never,	[PE_SERVE] = ignore,	[PE_DRAIN] = finish,	[PE_QUIT] = finish,
 		[PE_EXIT] = never,	[PE_REFUSE] = never,	[PE_TIMER] = spawn } },
 };
 /* clang-format on */
@@ -215,7 +215,15 @@ spawn(struct proc *p)
 static void
 serve(struct proc *p)
 {
+	tell(p, CH_SERVE);
+}
+
+static void
+ready(struct proc *p)
+{
 	enter(p, PS_READY);
+	if (p->gen != NULL && p->gen->number == p->env->generation)
+		serve(p);
 }
 
 /* --- ending ------------------------------------------------------------------------------------- */

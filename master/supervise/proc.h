@@ -41,13 +41,23 @@ struct generation {
  *
  * idle      no process, and none is needed; the slot is free
  * starting  forked, has not reported ready; killed if its heartbeat stops
- * ready     serves
+ * ready     can serve; a worker does so once its generation is in force, and is told (SERVE)
  * draining  told to finish, until its generation's end_ms; a second DRAIN looks at end_ms again
  * quitting  told to end the remaining requests with an error
  * dead      reaped; its successor comes when the back-off is over
  */
 enum proc_phase { PS_IDLE, PS_STARTING, PS_READY, PS_DRAINING, PS_QUITTING, PS_DEAD, PS_NSTATES };
-enum proc_event { PE_START, PE_READY, PE_DRAIN, PE_QUIT, PE_EXIT, PE_REFUSE, PE_TIMER, PE_N };
+enum proc_event {
+	PE_START,
+	PE_READY,
+	PE_SERVE,
+	PE_DRAIN,
+	PE_QUIT,
+	PE_EXIT,
+	PE_REFUSE,
+	PE_TIMER,
+	PE_N
+};
 
 /* What all processes share.  W: procs.c */
 struct proc_env {
@@ -55,6 +65,7 @@ struct proc_env {
 	struct seg *seg;
 	const int *wake_fds;
 	const struct conf *conf; /* in force; NULL before the first */
+	uint32_t generation;     /* in force: its workers serve */
 	pid_t master;
 	struct event *ev_settle; /* made active by whatever may have completed something */
 	/* After waitpid and after everything the process held in shared memory was given back. */

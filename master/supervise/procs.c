@@ -274,7 +274,13 @@ singles_sync(struct procs *ps)
 void
 procs_conf_set(struct procs *ps, const struct conf *conf, uint32_t generation)
 {
+	struct generation *serving = generation_find(ps, generation);
+
 	ps->env.conf = conf;
+	/* before the old workers drain: at any time one of both accepts */
+	if (generation != ps->env.generation && generation != 0 && serving != NULL)
+		generation_post(ps, serving, PE_SERVE);
+	ps->env.generation = generation;
 	for (int i = 0; i < GENERATIONS_MAX; i++) {
 		struct generation *g = &ps->gens[i];
 

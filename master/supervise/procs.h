@@ -24,7 +24,7 @@ struct seg;
  * from inside a procs_x() call, so the owner may call any function of procs.h.
  */
 struct procs_hooks {
-	void (*ready)(void *arg, uint32_t generation); /* all its workers serve; once */
+	void (*ready)(void *arg, uint32_t generation); /* all its workers can serve; once */
 	/* one said "do not respawn me" before ready() */
 	void (*refused)(void *arg, uint32_t generation);
 	/* its last process is dead and none will follow */
@@ -55,7 +55,7 @@ void procs_make_room(struct procs *ps, const struct conf *conf);
 uint32_t procs_generation_start(
 	struct procs *ps, const struct conf *conf, const int *fds, size_t nfds);
 /*
- * `generation` and `conf` are in force from now on: single processes are started, stopped or
+ * `generation` and `conf` are in force from now on: its workers serve, single processes are started, stopped or
  * replaced as conf says, every other generation drains (reload_drain_ms of conf from its first drain on),
  * respawned workers use conf.
  */

@@ -28,25 +28,27 @@
 #define FD_MARGIN 256
 
 /*
- *   read -> next --+--> (live keys only) --------------------------------> in force
- *                  |                                                          ^
- *                  +--> OPENING sockets --> STARTING a generation --ready-----+
+ *   read -> next --+--> (live keys only) ----------------------> PUBLISHING --> in force
+ *                  |                                                ^
+ *                  +--> OPENING sockets --> STARTING a generation --+ ready
  *                            | fails              | refused, or too late
  *                            v                    v
  *                         refused <---gone--- ABORTING
  *
  * IDLE      no candidate is active; `next` may wait for the end of an old generation
  * OPENING   a new host name is looked up; no process has `cur`
- * STARTING  each new worker serves once it is ready, beside the old workers, with the old table
+ * STARTING  the new workers get ready; the old ones serve
+ * PUBLISHING the fleet has `cur`; the old workers serve until its table is out
  * ABORTING  the new workers were told to quit; `cur` lives until they are gone
  * STOPPED   shutting down
  */
-enum phase { RP_IDLE, RP_OPENING, RP_STARTING, RP_ABORTING, RP_STOPPED };
+enum phase { RP_IDLE, RP_OPENING, RP_STARTING, RP_PUBLISHING, RP_ABORTING, RP_STOPPED };
 
 static const char *const phase_name[] = {
 	[RP_IDLE] = "serving",
 	[RP_OPENING] = "reloading",
 	[RP_STARTING] = "reloading",
+	[RP_PUBLISHING] = "reloading",
 	[RP_ABORTING] = "reloading",
 	[RP_STOPPED] = "stopping",
 };
@@ -202,12 +204,12 @@ refuse(struct reload *r)
 }
 
 /*
- * Makes the candidate the configuration in force.  The order: endpoints are applied, the old workers
- * drain, sockets without an owner are closed.  The old struct is freed last: fleet and procs no longer point
- * to it, and children have their own copy.
+ * The table of the candidate is out, so the candidate is in force.  The order: the new workers serve, the
+ * old ones drain, sockets without an owner are closed.  The old struct is freed last: fleet and procs no
+ * longer point to it, and children have their own copy.
  */
 static void
-put_in_force(struct reload *r)
+published(struct reload *r)
 {
 	struct candidate done = r->cur;
 	struct conf *old = r->conf;
@@ -216,8 +218,6 @@ put_in_force(struct reload *r)
 	r->phase = RP_IDLE;
 	r->conf = done.conf;
 	r->number++;
-	log_setup(r->conf->log_level, r->conf->log_format);
-	fleet_apply(r->parts.fleet, r->conf, r->number);
 	if (r->cur_generation != 0) {
 		free(r->fds);
 		r->fds = r->cur_fds;
@@ -236,6 +236,17 @@ put_in_force(struct reload *r)
 	r->hooks.done(
 		r->hooks.arg, done.attempt, false, NULL, done.notes != NULL ? done.notes : "");
 	free(done.notes);
+}
+
+/* Mostly the table is out at once.  Else readers hold all arenas, and reload_turn() comes back. */
+static void
+put_in_force(struct reload *r)
+{
+	r->phase = RP_PUBLISHING;
+	log_setup(r->cur.conf->log_level, r->cur.conf->log_format);
+	fleet_apply(r->parts.fleet, r->cur.conf, r->number + 1);
+	if (fleet_published(r->parts.fleet))
+		published(r);
 }
 
 /* --- the way of a candidate --------------------------------------------------------------------- */
@@ -392,6 +403,8 @@ reload_turn(struct reload *r)
 		r->telling = true;
 		read_next(r);
 	}
+	if (r->phase == RP_PUBLISHING && fleet_published(r->parts.fleet))
+		published(r);
 	if (r->next.conf != NULL && r->phase == RP_IDLE &&
 		(!r->waits || procs_generation_fits(r->parts.procs, r->next.conf)))
 		begin(r);

@@ -17,7 +17,8 @@ enum child_exit { CHILD_EXIT_OK = 0, CHILD_EXIT_FAILED = 1, CHILD_EXIT_NO_RESPAW
 
 /* One byte each over the socketpair `channel`. */
 enum channel_msg {
-	CH_READY = 'R', /* child -> master: the child serves */
+	CH_READY = 'R', /* child -> master: the child can serve */
+	CH_SERVE = 'S', /* master -> worker: its configuration is in force, it may accept */
 	CH_DRAIN = 'D', /* master -> child: stop accepting, finish, exit 0 */
 	/* master -> child: drain time is over: end what is left with an error, exit 0 */
 	CH_QUIT = 'Q',

@@ -1,12 +1,14 @@
 """SIGHUP and `pdctl reload`: what is in flight is not touched, and a wrong file changes nothing."""
 import signal
 import socket
+import time
+from pathlib import Path
 
 import pytest
 import yaml
 
 import expect
-from procs import MODEL, Load, free_port, wait
+from procs import MODEL, Load, free_port, tree, wait
 from raw import text_of
 
 URL = "/v1/completions"
@@ -123,6 +125,40 @@ def test_a_replaced_generation_finishes_without_a_limit(world):
     for c in streams:
         c.close()
     wait("one generation", lambda: r.status()["generations"] == 1)
+
+
+def stopped_between_fork_and_force(r):
+    """The master is stopped when it has started new workers, and their configuration is not in force yet."""
+    for n in [3, 1] * 20:
+        count, before = len(r.lines("configuration in force")), set(tree(r.pid))
+        r.change(workers=n)
+        r.kill(signal.SIGHUP)
+        while len(set(tree(r.pid)) - before) < n:
+            pass
+        r.kill(signal.SIGSTOP)
+        wait("the master to be stopped", lambda: (Path("/proc") / str(r.pid) / "stat").read_text().split()[2] == "T")
+        if len(r.lines("configuration in force")) == count and n > 1:
+            return [x["child_slot"] for x in r.lines("process started")][-n:]
+        r.kill(signal.SIGCONT)
+        wait("that reload", lambda c=count: len(r.lines("configuration in force")) > c)
+        wait("the old ones to go", lambda: r.status()["generations"] == 1)
+    raise AssertionError("the master was never stopped in time")
+
+
+def test_new_workers_serve_when_their_configuration_is_in_force(world):
+    """Ready workers wait for the table of their configuration: the old ones go on until then."""
+    r, _, _ = world.pd(workers=1)
+    new = stopped_between_fork_and_force(r)
+    time.sleep(0.3)  # the new workers are ready
+    done = len(r.lines("request"))
+    try:
+        assert all(r.complete().status == 200 for _ in range(20))
+    finally:
+        r.kill(signal.SIGCONT)
+    wait("the lines", lambda: len(r.lines("request")) == done + 20)
+    assert not {x["slot"] for x in r.lines("request")[done:]} & set(new)
+    wait("the reload", lambda: len(r.children()) == 3)
+    assert r.complete().status == 200
 
 
 def test_reload_drain_timeout_ends_what_the_old_workers_have(world):

@@ -38,6 +38,12 @@ TAILQ_HEAD(wait_list, waiter);
 /* resolution of every timeout; ticks only while there is something to time */
 #define WORKER_TICK_MS 100
 
+enum worker_phase {
+	WORKER_WAITS,  /* until its configuration is in force */
+	WORKER_SERVES, /* accepts */
+	WORKER_DRAINS, /* finishes what it has */
+};
+
 struct worker {
 	const struct heritage *h;
 	const struct conf *conf;
@@ -85,7 +91,7 @@ struct worker {
 	 * are left */
 	uint32_t own_fds;
 	uint64_t max_fds, paused_ms;
-	bool draining;
+	enum worker_phase phase;
 	/* when the worker exits, with or without open connections; 0: not told to quit */
 	uint64_t quit_ms;
 

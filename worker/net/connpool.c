@@ -361,8 +361,8 @@ connpool_put(struct connpool *p, struct upconn **ucp)
 
 	*ucp = NULL;
 	uc->ops = NULL;
-	if (!ep->current || ep->nidle >= p->w->conf->upstream_max_idle || p->w->draining ||
-		p->w->conf->upstream_idle_ms == 0) {
+	if (!ep->current || ep->nidle >= p->w->conf->upstream_max_idle ||
+		p->w->phase == WORKER_DRAINS || p->w->conf->upstream_idle_ms == 0) {
 		end_conn(p, uc);
 		return;
 	}

@@ -83,18 +83,18 @@ wake(const struct worker *w, uint32_t slot)
 void
 listen_update(struct worker *w)
 {
-	const bool able = !w->draining && !has_too_many(w);
+	const bool able = w->phase == WORKER_SERVES && !has_too_many(w);
 	uint32_t other;
 	const bool want = accept_poll(w->seg, w->slot, able, w->alive_since_ms, &other);
 
 	if (other != ACCEPT_NOBODY)
 		wake(w, other);
-	if (!want && !w->draining)
+	if (!want && w->phase == WORKER_SERVES)
 		/* the tick checks again: a worker that dies wakes no other worker */
 		worker_need_tick(w);
 	if (want == w->listening)
 		return;
-	if (!able && !w->draining)
+	if (!able && w->phase == WORKER_SERVES)
 		say_paused(w);
 	w->listening = want;
 	for (size_t i = 0; i < w->h->nlisten; i++) {
@@ -124,7 +124,7 @@ connection_waits(const struct worker *w)
 static void
 look_for_stopped_workers(struct worker *w, uint64_t now_ms)
 {
-	if (w->listening || w->draining || !connection_waits(w)) {
+	if (w->listening || w->phase != WORKER_SERVES || !connection_waits(w)) {
 		w->waiting_since_ms = 0;
 		return;
 	}

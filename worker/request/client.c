@@ -195,7 +195,7 @@ on_client_drained(void *arg)
 		c->ops->drained(c->req);
 	else {
 		/* the idle period begins now, not when the answer was queued */
-		if (!c->w->draining)
+		if (c->w->phase != WORKER_DRAINS)
 			c->deadline_ms = clock_ms() + c->w->conf->client_idle_ms;
 		consume_ahead(c);
 	}
@@ -251,7 +251,7 @@ client_done(struct client *c, bool keep_alive, bool unread)
 	if (c->req != NULL)
 		c->unread = unread;
 	c->req = NULL;
-	if (!keep_alive || c->w->draining)
+	if (!keep_alive || c->w->phase == WORKER_DRAINS)
 		c->closing = true;
 	if (c->closing && sock_queued(&c->sock) > 0)
 		return; /* on_client_drained() calls this function again */

@@ -91,7 +91,7 @@ open_answer(struct req *req, char *buf, size_t size, int status, bool length_kno
 			(unsigned long long)length);
 	else if (req->framing_out == FRAMING_CHUNKED)
 		(void)snprintf(framing, sizeof(framing), "Transfer-Encoding: chunked\r\n");
-	if (req->framing_out == FRAMING_CLOSE || req->w->draining)
+	if (req->framing_out == FRAMING_CLOSE || req->w->phase == WORKER_DRAINS)
 		req->keep_alive = false;
 	req->status = status;
 	req->job.sent = SENT_WHOLE;

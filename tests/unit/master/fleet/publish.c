@@ -404,10 +404,12 @@ Test(publish, newest_configuration_after_readers_have_left)
 	for (int i = 0; i < 10; i++)
 		apply(i % 2 == 0 ? CONF(P2, D1) : CONF(P1, D1, D2));
 	cr_assert_lt(table_now()->config, 11, "arenas are few");
+	cr_assert_not(fleet_published(fleet));
 	cr_assert_eq(ep_state_get(seg, endpoint_of(P1)->engine.slot), EP_STARTING,
 		"states are never delayed");
 	rcu_leave(seg, 1);
 	publish_poll(fleet->publish);
+	cr_assert(fleet_published(fleet));
 	cr_assert_eq(table_now()->config, 11);
 	cr_assert_eq(table_now()->nendpoints, 3);
 }

@@ -16,6 +16,8 @@
 #include "master/supervise/procs.h"
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
+#include "shm/accept.h"
+#include "shm/core/atomic.h"
 #include "shm/core/heritage.h"
 #include "shm/load.h"
 #include "tests/unit/shm/fixture.h"
@@ -35,14 +37,27 @@ static struct seen {
 
 /* --- what children do; _exit() keeps the test runner's atexit functions out of them ---------------- */
 
+/* Its count of connections shows how often a child was told to serve. */
+static uint64_t
+proc_conns(const struct heritage *h)
+{
+	return shm_load(&h->seg->procs[h->slot].conns);
+}
+
 static char
 next_message(const struct heritage *h)
 {
 	struct pollfd pfd = {.fd = h->channel, .events = POLLIN};
 	char c = 0;
 
-	(void)poll(&pfd, 1, 20000);
-	return read(h->channel, &c, 1) == 1 ? c : 0;
+	for (;;) {
+		(void)poll(&pfd, 1, 20000);
+		if (read(h->channel, &c, 1) != 1)
+			return 0;
+		if (c != CH_SERVE)
+			return c;
+		accept_count(h->seg, h->slot, proc_conns(h) + 1);
+	}
 }
 
 static void
@@ -303,6 +318,46 @@ Test(proc, a_generation_starts_and_drains)
 	cr_assert(until(&seen.gone, second));
 	cr_assert_eq(procs_alive(ps), 0);
 	cr_assert_eq(seen.refused, 0);
+	teardown();
+}
+
+static uint64_t
+serving(uint32_t slot)
+{
+	const struct timeval a_while = {.tv_usec = 100000};
+
+	(void)event_base_loopexit(base, &a_while);
+	(void)event_base_dispatch(base);
+	return shm_load(&seg->procs[slot].conns);
+}
+
+Test(proc, workers_serve_when_their_generation_is_in_force)
+{
+	static const struct proc_kind kinds[] = {{.name = "worker",
+							 .main = obedient,
+							 .count = by_conf,
+							 .restarts = M_WORKER_RESTARTS},
+		{.name = NULL}};
+	static const struct conf conf = {.workers = 1, .drain_ms = 5000};
+	uint32_t gone = 0;
+
+	setup(kinds);
+	procs_conf_set(ps, &conf, procs_generation_start(ps, &conf, NULL, 0));
+	cr_assert(until(&seen.ready, 1));
+	cr_assert_eq(serving(0), 1, "the first one is in force when it starts");
+	cr_assert_eq(procs_generation_start(ps, &conf, NULL, 0), 2);
+	cr_assert(until(&seen.ready, 2));
+	cr_assert_eq(serving(1), 0, "ready, but not in force");
+	procs_conf_set(ps, &conf, 2);
+	cr_assert(until(&seen.gone, 1));
+	cr_assert_eq(serving(1), 1);
+	procs_conf_set(ps, &conf, 2);
+	cr_assert_eq(serving(1), 1, "told once");
+	gone = (uint32_t)seen.reaped;
+	cr_assert_eq(kill(pid_in(1), SIGKILL), 0);
+	while ((uint32_t)seen.reaped == gone || proc_slot_state(seg, 1) != PROC_READY)
+		(void)event_base_loop(base, EVLOOP_ONCE);
+	cr_assert_eq(serving(1), 1, "its successor, too");
 	teardown();
 }
 
