@@ -228,6 +228,8 @@ is_configured(const struct conf_pool *pool, const char *key)
 {
 	char buf[DISCOVER_KEY];
 
+	if (strncmp(key, DISCOVER_FORMER ":", sizeof(DISCOVER_FORMER)) == 0)
+		return true;
 	if (strcmp(key, DISCOVER_ANNOUNCED) == 0)
 		return pool->nannounce_networks > 0;
 	for (size_t i = 0; i < pool->ndns; i++)
@@ -447,6 +449,20 @@ report(const struct set *old, struct item *it, discover_fn *fn, void *arg)
 			terms_equal(was->endpoint, it->endpoint) ? DISCOVER_KEPT : DISCOVER_CHANGED;
 	}
 	it->object = fn(&ev, arg);
+}
+
+void
+discover_leaving(
+	struct discover *d, const struct conf *conf, void (*fn)(void *object, void *arg), void *arg)
+{
+	struct set next;
+
+	forget_unconfigured(d, conf);
+	next = collect(d, conf);
+	for (size_t i = 0; i < d->set.n; i++)
+		if (!d->set.items[i].twice && find_first(&next, &d->set.items[i]) == NULL)
+			fn(d->set.items[i].object, arg);
+	set_clear(&next);
 }
 
 void

@@ -24,7 +24,7 @@ struct discover_event {
 	enum discover_what what;
 	const struct conf_pool *pool;         /* REMOVED: NULL */
 	const struct conf_endpoint *endpoint; /* REMOVED: NULL */
-	const char *source;  /* "config", "announced", "dns NAME"; as `endpoint` lives */
+	const char *source;  /* "config", "announced", "former", "dns NAME"; as `endpoint` lives */
 	bool found;          /* by a source, and in no list of the configuration */
 	const char *kv_addr; /* as some source said, else "" */
 	void *object;        /* what fn returned for this key earlier; ADDED: NULL */
@@ -47,9 +47,10 @@ typedef void found_fn(
 	struct fleet *f, const char *pool, const char *source, const struct found *list, size_t n);
 
 #define DISCOVER_CONFIG "config"
-/* The two kinds of sources; of a text with a colon only the part before it is shown. */
+/* The other kinds of sources; of a text with a colon only the part before it is shown. */
 #define DISCOVER_ANNOUNCED "announced"
-#define DISCOVER_KEY 320 /* bytes of a source's name */
+#define DISCOVER_FORMER "former" /* "former:ROLE": former.c */
+#define DISCOVER_KEY 320         /* bytes of a source's name */
 /* "dns NAME:PORT:ROLE", the source of a DNS entry.  Returns buf. */
 const char *discover_dns_key(const struct conf_dns *d, char buf[DISCOVER_KEY]);
 
@@ -71,5 +72,8 @@ bool discover_found(struct discover *d, const char *pool, const char *source,
  * configuration are dropped.
  */
 void discover_fold(struct discover *d, const struct conf *conf, discover_fn *fn, void *arg);
+/* Calls fn with the object of each endpoint that a fold with this configuration would remove. */
+void discover_leaving(struct discover *d, const struct conf *conf,
+	void (*fn)(void *object, void *arg), void *arg);
 /* Upper limit of the endpoints the next fold reports as there. */
 size_t discover_most(const struct discover *d, const struct conf *conf);

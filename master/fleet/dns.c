@@ -8,6 +8,7 @@
 
 #include "master/fleet/discover.h"
 #include "master/fleet/endpoint.h"
+#include "master/fleet/linger.h"
 #include "master/fleet/targets.h"
 #include "master/probe/resolve.h"
 #include "proto/wire/dns_reply.h"
@@ -21,8 +22,6 @@
 #define NEGATIVE_MS 5000 /* no record, and no authority record with a TTL */
 #define BACK_OFF_MS 2000 /* after an error; doubled by each further one */
 #define BACK_OFF_MOST_MS 30000
-#define LINGER_MS 10000 /* the most that former addresses serve for want of others */
-#define LINGER_POLL_MS 20
 
 /*
  * One type of records of one name:
@@ -37,10 +36,8 @@ struct lookup_type {
 	struct query *query;
 	struct event *turn;
 	struct targets known;
-	struct targets leaving; /* no longer known, but no other engine is up yet */
-	struct event *linger;   /* polls whether one is up */
-	uint64_t leaving_ms;    /* since when */
-	uint32_t empty, errors; /* answers of that kind in a row */
+	struct lingering linger; /* those that are no longer known, while no other engine is up */
+	uint32_t empty, errors;  /* answers of that kind in a row */
 };
 
 struct entry {
@@ -72,7 +69,7 @@ count(const struct entry *e)
 	size_t n = 0;
 
 	for (size_t i = 0; i < e->ntypes; i++)
-		n += e->types[i].known.n + e->types[i].leaving.n;
+		n += e->types[i].known.n + e->types[i].linger.leaving.n;
 	return n;
 }
 
@@ -97,7 +94,7 @@ list_found(const struct entry *e, size_t *ret_n)
 
 	for (size_t i = 0; i < e->ntypes; i++) {
 		n += put_found(e, &e->types[i].known, list + n);
-		n += put_found(e, &e->types[i].leaving, list + n);
+		n += put_found(e, &e->types[i].linger.leaving, list + n);
 	}
 	*ret_n = n;
 	return list;
@@ -113,77 +110,25 @@ report_found(struct entry *e)
 	free(list);
 }
 
-/* The next endpoint of the entry's pool and role that is up, from *at on; NULL: there is none. */
-static const struct endpoint *
-next_up(const struct lookup_type *t, size_t *at)
-{
-	const struct fleet *f = t->entry->dns->fleet;
-
-	while (*at < f->norder) {
-		const struct endpoint *ep = f->order[(*at)++];
-
-		if (ep->engine.role == t->entry->conf->as.role &&
-			strcmp(ep->engine.pool_name, t->entry->pool) == 0 &&
-			ep->engine.slot != ENGINE_NO_SLOT &&
-			ep_state_get(f->seg, ep->engine.slot) == EP_UP)
-			return ep;
-	}
-	return NULL;
-}
-
-/* Whether one is up that is, or is not, one of those leaving. */
-static bool
-is_up(const struct lookup_type *t, bool leaving)
-{
-	const struct endpoint *ep;
-	size_t at = 0;
-
-	while ((ep = next_up(t, &at)) != NULL)
-		if (targets_have(&t->leaving, ep->engine.url) == leaving)
-			return true;
-	return false;
-}
-
-/*
- * All addresses of a name may be exchanged in one answer.  The new engines have yet to be probed: until
- * one is up the former ones go on, if they still can.
- */
 static void
-linger(struct lookup_type *t)
+on_over(void *arg)
 {
-	struct timeval poll = clock_tv(LINGER_POLL_MS);
-
-	if (t->leaving.n > 0 &&
-		(is_up(t, false) || !is_up(t, true) || clock_ms() - t->leaving_ms >= LINGER_MS))
-		targets_clear(&t->leaving);
-	if (t->leaving.n > 0)
-		(void)event_add(t->linger, &poll);
-}
-
-static void
-on_linger(evutil_socket_t fd, short what, void *arg)
-{
-	struct lookup_type *t = arg;
-
-	(void)fd;
-	(void)what;
-	linger(t);
-	if (t->leaving.n == 0)
-		report_found(t->entry);
+	report_found(((struct lookup_type *)arg)->entry);
 }
 
 /* Of what was known or leaving those that are up and not in `now`: never more than endpoints. */
 static struct targets
 former_of(const struct lookup_type *t, const struct targets *now)
 {
-	struct targets former = {.v = mem_array(t->known.n + t->leaving.n + 1, sizeof(*former.v))};
+	const struct targets *leaving = &t->linger.leaving;
+	struct targets former = {.v = mem_array(t->known.n + leaving->n + 1, sizeof(*former.v))};
 	const struct endpoint *ep;
 	size_t at = 0;
 
-	while (former.n < t->known.n + t->leaving.n && (ep = next_up(t, &at)) != NULL)
+	while (former.n < t->known.n + leaving->n && (ep = linger_next_up(&t->linger, &at)) != NULL)
 		if (!targets_have(now, ep->engine.url) &&
 			(targets_have(&t->known, ep->engine.url) ||
-				targets_have(&t->leaving, ep->engine.url)))
+				targets_have(leaving, ep->engine.url)))
 			former.v[former.n++] = (struct target){
 				mem_strdup(ep->engine.url), ep->engine.conf->weight};
 	return former;
@@ -205,16 +150,11 @@ learn(struct lookup_type *t, struct targets *now)
 		return;
 	}
 	former = former_of(t, now);
-	if (t->leaving.n == 0)
-		t->leaving_ms = clock_ms();
-	targets_clear(&t->leaving);
 	targets_clear(&t->known);
 	t->known = *now;
-	if (now->n > 0)
-		t->leaving = former;
-	else
+	if (now->n == 0)
 		targets_clear(&former);
-	linger(t);
+	linger_begin(&t->linger, &former);
 	report_found(t->entry);
 }
 
@@ -347,8 +287,8 @@ add_type(struct entry *e, enum dns_type type)
 	t->entry = e;
 	t->type = type;
 	t->turn = event_new(e->dns->fleet->base, -1, 0, on_turn, t);
-	t->linger = event_new(e->dns->fleet->base, -1, 0, on_linger, t);
-	assert(t->turn != NULL && t->linger != NULL);
+	assert(t->turn != NULL);
+	linger_init(&t->linger, e->dns->fleet, e->pool, e->conf->as.role, on_over, t);
 	(void)event_add(t->turn, &now); /* when the new configuration is in force */
 }
 
@@ -376,9 +316,8 @@ entry_free(struct entry *e)
 	for (size_t i = 0; i < e->ntypes; i++) {
 		resolve_query_cancel(&e->types[i].query);
 		event_free(e->types[i].turn);
-		event_free(e->types[i].linger);
+		linger_fini(&e->types[i].linger);
 		targets_clear(&e->types[i].known);
-		targets_clear(&e->types[i].leaving);
 	}
 	TAILQ_REMOVE(&e->dns->entries, e, link);
 	free(e->pool);

@@ -23,6 +23,7 @@ struct event;
 struct discover;
 struct discover_event;
 struct dns;
+struct formers;
 struct outlier;
 struct publish;
 struct rcu_writer;
@@ -75,6 +76,7 @@ struct fleet {
 	struct prober prober;
 	struct discover *discover;
 	struct dns *dns;
+	struct formers *formers;
 	struct announced_engines *announced; /* NULL before fleet_hear(), as `wake` */
 	struct event *wake;                  /* the master's eventfd: on_wake() */
 	struct slots *slots;

@@ -12,6 +12,7 @@
 #include "master/fleet/dns.h"
 #include "master/fleet/ejected.h"
 #include "master/fleet/endpoint.h"
+#include "master/fleet/former.h"
 #include "master/fleet/outlier.h"
 #include "master/fleet/pool_id.h"
 #include "master/fleet/publish.h"
@@ -127,6 +128,7 @@ fleet_new(struct event_base *base, struct seg *seg)
 		.ops = &on_probe};
 	f->discover = discover_new();
 	f->dns = dns_new(f, fleet_found);
+	f->formers = formers_new(f, fleet_found);
 	f->slots = slots_new(f);
 	f->publish = publish_new(f);
 	f->outlier = outlier_new(f);
@@ -164,6 +166,7 @@ fleet_free(struct fleet **pf)
 		event_free(f->wake);
 	announced_free(&f->announced);
 	dns_free(&f->dns);
+	formers_free(&f->formers);
 	discover_free(&f->discover);
 	resolver_free(&f->prober.resolver);
 	probe_env_free(&f->prober.env);
@@ -377,6 +380,7 @@ fleet_apply(struct fleet *f, const struct conf *conf, uint64_t config_number)
 	f->conf = f->prober.conf = conf;
 	f->config_number = config_number;
 	dns_apply(f->dns);
+	formers_apply(f->formers);
 	fold(f);
 	pool_ids_assign(f);
 	for (size_t i = 0; i < f->norder; i++) {

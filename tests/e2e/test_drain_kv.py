@@ -105,7 +105,8 @@ def test_a_removed_one_keeps_its_slot_until_then(world):
     r, p, d, streams = held(world)
     other = world.engine("prefill")
     r.reload(pools=[world.pool([other], d)])
-    assert (shown(r, p.url)["state"], shown(r, p.url)["kv_outstanding"]) == ("draining", 3)
+    wait("it to be removed", lambda: shown(r, p.url)["state"] == "draining")  # the other one is up
+    assert shown(r, p.url)["kv_outstanding"] == 3
     finish(streams, d)
     r.wait_log("endpoint drained")
     r.look_over()

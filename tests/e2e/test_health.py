@@ -52,7 +52,7 @@ def test_a_request_waits_for_engines_that_have_just_been_added(world):
     r = world.router(world.pool([p], [d]), wait_for="live")
     assert r.complete().status == 200
     p2, d2 = world.engine("prefill"), world.engine("decode")
-    r.change(pools=[world.pool([p2], [d2])])
+    r.change(pools=[world.pool([p2], [d2], name="another")])  # the former engines were another pool's
     r.reload()
     assert r.complete().status == 200 and len(d2.requests()) == 1
     assert r.complete(model="nope").status == 404
@@ -212,7 +212,7 @@ def test_how_long_requests_wait_for_new_engines_follows_a_reload(world):
     r, p, d = world.pd(health_timeout="200ms")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        r.reload(pools=[world.pool([url], d)], health_timeout="2s")
+        r.reload(pools=[world.pool([url], d, name="another")], health_timeout="2s")
         began = time.monotonic()
         assert r.complete().status == 503
         assert 1.5 < time.monotonic() - began < 6 * SLOW

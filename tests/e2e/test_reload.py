@@ -61,6 +61,46 @@ def test_endpoint_removed_and_added_again(world):
     assert d[1].requests()
 
 
+def test_all_engines_exchanged_the_former_serve_until_one_is_up(world):
+    r, p, d = world.pd(rise=8)
+    more = world.engine("prefill"), world.engine("decode")
+    r.reload(pools=[world.pool(more[:1], more[1:])])
+    assert {e["url"]: e["source"] for e in r.status()["fleet"]["endpoints"]}[d[0].url] == "former"
+    while r.metric("endpoint_up", endpoint=d[0].url) or r.metric("endpoint_up", endpoint=p[0].url):
+        assert r.complete().status == 200
+    wait("the former to go", lambda: d[0].url not in r.ctl("status").stdout and p[0].url not in r.ctl("status").stdout)
+    assert d[0].requests() and all(x["status"] == 200 for x in r.lines("request"))
+    assert r.complete().status == 200 and more[1].requests()
+
+
+@pytest.mark.parametrize("keys", [{"connector": "orchestrated"}, {"models": ["another"]}])
+def test_former_engines_of_another_kind_do_not_serve(world, keys):
+    """They could not serve the requests that the pool now gets."""
+    r, p, d = world.pd(rise=8)
+    more = world.engine("prefill"), world.engine("decode")
+    r.reload(pools=[world.pool(more[:1], more[1:], name=MODEL, **keys)])
+    assert d[0].url not in {e["url"] for e in r.status()["fleet"]["endpoints"] if e["state"] != "draining"}
+
+
+def test_former_engines_beside_one_that_is_up_go_at_once(world):
+    r, p, d = world.pd(1, 2, rise=8)
+    r.reload(pools=[world.pool(p, [d[0], world.engine("decode")])])
+    assert d[1].url not in {e["url"] for e in r.status()["fleet"]["endpoints"] if e["state"] != "draining"}
+    assert r.complete().status == 200
+
+
+def test_former_engines_through_a_second_reload(world):
+    """The reload back finds them as they were; the engines between go at once, since they were never up."""
+    r, p, d = world.pd(rise=8)
+    for between in "http://127.0.0.1:1", "http://127.0.0.1:2":
+        r.reload(pools=[world.pool(p, [between])])
+        assert r.complete().status == 200
+    r.reload(pools=[world.pool(p, d)])
+    assert r.complete().status == 200
+    wait("those of the configuration", lambda: {e["source"] for e in r.status()["fleet"]["endpoints"]} == {"config"})
+    assert len(d[0].requests()) == 3
+
+
 def test_max_inflight_changed(world):
     r, p, d = world.pd(engine={"token_delay": 20})
     held = r.open_stream(n=50)
