@@ -48,11 +48,13 @@ enum standing { STARTING, RESTARTING, UP, DOWN, MISCONFIGURED };
 
 /* between rounds while STARTING or RESTARTING: an engine is up soon after its start */
 #define EAGER_MS 250
-#define EAGER_FOR_MS 10000   /* later the engine is loading weights: probe at the usual interval */
-#define DOUBT_LEAST_MS 100   /* between two rounds for requests that met a sign of a restart */
-#define VERIFY_LEAST_MS 1000 /* between two times that the engine is asked all for that reason */
-#define RENEW_MS 30000       /* between two lookups of a name */
-#define RENEW_LEAST_MS 1000  /* between two lookups after failed rounds */
+#define EAGER_FOR_MS 10000 /* later the engine is loading weights: probe at the usual interval */
+/* Between two rounds for requests that met a sign of a restart; and two times that the engine is asked all for it. */
+#define DOUBT_LEAST_MS 1000
+/* The same after a round that failed: an engine that ends refuses connections a moment later. */
+#define DOUBT_FAILED_MS 100
+#define RENEW_MS 30000              /* between two lookups of a name */
+#define RENEW_LEAST_MS 1000         /* between two lookups after failed rounds */
 #define HEALTH_BODY_MAX (64u << 10) /* of a health answer, whose text is not used */
 
 struct health {
@@ -66,7 +68,8 @@ struct health {
 	bool refused;     /* fact of the round: all addresses so far refused the connection */
 	bool doubted;     /* fact: what is known is to be verified after the next good round */
 	const char *sign; /* of a new life that begins with the next answer or turn; NULL: none */
-	uint64_t doubted_ms, verified_ms;       /* clock_ms(); 0 = never */
+	/* the last round for that, and the last time that the engine was asked all; clock_ms(); 0 = never */
+	uint64_t doubted_ms, verified_ms;
 	uint32_t good, bad;                     /* rounds in a row */
 	uint64_t began_ms, round_ms, lookup_ms; /* clock_ms(); 0 = never */
 	uint64_t interval_ms;                   /* the turn was armed by */
@@ -113,13 +116,31 @@ add_timer(struct event *ev, uint64_t ms)
 /* --- between rounds ---------------------------------------------------------------------- */
 
 static uint64_t
+least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Until a round for a sign of a restart may begin. */
+static uint64_t
+doubt_wait_ms(const struct health *h, uint64_t now)
+{
+	const uint64_t last = h->doubted_ms > h->verified_ms ? h->doubted_ms : h->verified_ms;
+	const uint64_t due = last + (h->bad > 0 ? DOUBT_FAILED_MS : DOUBT_LEAST_MS);
+
+	return last != 0 && due > now ? due - now : 0;
+}
+
+static uint64_t
 wait_ms(const struct health *h)
 {
-	uint64_t now = clock_ms(), interval = conf_of(h)->health_interval_ms;
+	const uint64_t now = clock_ms(), interval = conf_of(h)->health_interval_ms;
+	const uint64_t wait = engine_wait_ms(h->engine, now, interval);
 
 	if (is_new(h) && now - h->began_ms < EAGER_FOR_MS)
-		return interval < EAGER_MS ? interval : EAGER_MS;
-	return engine_wait_ms(h->engine, now, interval);
+		return least(interval, EAGER_MS);
+	/* a sign that came while a round was running */
+	return h->doubted && h->bad == 0 ? least(wait, doubt_wait_ms(h, now)) : wait;
 }
 
 static void
@@ -254,7 +275,7 @@ verify(struct health *h)
 {
 	const uint64_t now = clock_ms();
 
-	if (!h->doubted || now - h->verified_ms < VERIFY_LEAST_MS)
+	if (!h->doubted || now - h->verified_ms < DOUBT_LEAST_MS)
 		return;
 	h->doubted = false;
 	h->verified_ms = now;
@@ -384,6 +405,8 @@ on_turn(evutil_socket_t fd, short what, void *arg)
 	(void)fd;
 	(void)what;
 	h->round_ms = clock_ms();
+	if (h->doubted)
+		h->doubted_ms = h->round_ms;
 	h->tried = 0;
 	h->refused = h->naddrs > 0;
 	if (h->sign != NULL && h->standing == UP)
@@ -545,16 +568,13 @@ health_changed(struct engine *e)
 void
 health_doubt(struct engine *e)
 {
-	const uint64_t now = clock_ms();
 	struct health *h = e->health;
 
 	if (h == NULL || h->standing != UP)
 		return;
 	h->doubted = true;
-	if (now - h->doubted_ms < DOUBT_LEAST_MS)
-		return;
-	h->doubted_ms = now;
-	round_now(h);
+	if (h->step == REST)
+		add_timer(h->turn, least(wait_ms(h), doubt_wait_ms(h, clock_ms())));
 }
 
 bool

@@ -197,6 +197,16 @@ def test_engines_are_not_looked_at_for_each_of_a_clients_mistakes(world):
     assert r.metric("probes_ok_total") - before < 15
 
 
+def test_a_single_engine_that_refuses_is_not_looked_at_for_each_request(world):
+    """No other engine can confirm its refusals, so each may be the sign of a restart: once a second is often enough."""
+    r, _, d = warm(*build(world, "nixl", 1, 1, pool=LATE, health_interval="60s"))
+    refuse(d[0], 404)
+    before, began = r.metric("probes_ok_total"), time.monotonic()
+    while time.monotonic() < began + 0.7:
+        assert r.complete("any").status == 404
+    assert 1 <= r.metric("probes_ok_total") - before <= 2 + (time.monotonic() - began)
+
+
 def test_nobody_is_asked_where_nobody_accepts(world):
     """A fleet of which no engine has accepted anything has no second opinion."""
     r, _, d = build(world, "nixl", pool=LATE)

@@ -573,3 +573,44 @@ Test(health, a_sign_whose_worker_woke_no_master_is_seen_when_it_is_reaped)
 	fleet_worker_reaped(fleet);
 	cr_assert(wait_for(asked_again, f, 2000));
 }
+
+static bool
+asked_all_again(void *f)
+{
+	return ((struct fake *)f)->nmodels > 1;
+}
+
+static bool
+asked_twice_again(void *f)
+{
+	return ((struct fake *)f)->nhealth > 2;
+}
+
+static void
+doubt(const struct fake *f)
+{
+	const uint32_t slot = endpoint_of(f->url)->engine.slot;
+
+	cr_assert(restart_doubt(seg, slot, restart_life(seg, slot)));
+	fleet_worker_reaped(fleet); /* looks for signs */
+}
+
+/* An engine that refuses, and is the only one of its role, gives such a sign with each request. */
+Test(health, signs_have_an_engine_probed_once_a_second_and_none_is_lost)
+{
+	struct fake *f = fake_new("127.0.0.1");
+	struct conf *c = conf_make();
+	uint64_t began_ms;
+
+	c->health_interval_ms = 60000;
+	conf_endpoint(conf_pool(c, "main", "m"), ROLE_DECODE, f->url);
+	apply(c);
+	cr_assert(wait_for(is_up, f, 5000));
+	doubt(f);
+	cr_assert(wait_for(asked_all_again, f, 2000));
+	cr_assert_eq(f->nhealth, 2);
+	began_ms = clock_ms();
+	doubt(f);
+	cr_assert(wait_for(asked_twice_again, f, 3000));
+	cr_assert_geq(clock_ms() - began_ms, 900);
+}
