@@ -49,6 +49,7 @@ HEALTHY = {
     f"pdrouter_endpoint_requests_total{ENGINE}": "0+150x80",
     **{f"pdrouter_endpoint_failures_total{caused(cause)}": "0+1x80" for cause in ("refused", "reset", "timeout", "5xx", "4xx", "bad_answer", "kv_missing", "busy")},
     f"pdrouter_endpoint_failures_total{caused('kv_unusable')}": "3x80",
+    'pdrouter_kv_failures_total{at_fault="neither"}': "0x40 3x40",  # an engine has restarted
     "pdrouter_kv_ready_timeouts_total": "2x80",
     "pdrouter_worker_restarts_total": "1x80",
     "pdrouter_notifier_restarts_total": "0x80",
@@ -78,6 +79,7 @@ FAILING = {
     "PdrouterEngineRefuses": {f"pdrouter_endpoint_failures_total{caused('4xx')}": "0+80x80"},
     "PdrouterEngineBusy": {f"pdrouter_endpoint_failures_total{caused('busy')}": "0+40x80"},
     "PdrouterKvUnusable": {f"pdrouter_endpoint_failures_total{caused('kv_unusable')}": "0+1x80"},
+    "PdrouterKvPairFails": {'pdrouter_kv_failures_total{at_fault="neither"}': "0+1x80"},
     "PdrouterHandoffMissing": {f"pdrouter_endpoint_failures_total{caused('kv_missing')}": "0+20x80"},
     "PdrouterKvLate": {"pdrouter_kv_ready_timeouts_total": "0+1x80"},
     "PdrouterWorkersDie": {"pdrouter_worker_restarts_total": "1x40 2x40"},
