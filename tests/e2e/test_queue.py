@@ -427,7 +427,7 @@ def worker_with(q, port):
                     return pid
             except OSError:
                 pass
-    return None
+    raise AssertionError("no worker has accepted it yet")
 
 
 def owner(q, name):
@@ -471,12 +471,11 @@ def test_a_worker_stands_still_when_its_request_is_called(world, killed):
         q.clients.pop(n).close()
         del owners[n]
     q.waiting(len(owners))
-    q.ask("other")
+    q.line_up(["other"])
     while owner(q, "other") == victim:
         q.clients.pop("other").close()
         q.waiting(len(owners))
-        q.ask("other")
-    q.waiting(len(owners) + 1)
+        q.line_up(["other"])
     os.kill(victim, signal.SIGSTOP)
     first.reply(body={"choices": []})
     q.clients.pop("first").read()
