@@ -67,6 +67,7 @@ struct table_pick {
 	/* a bit for each of the pool's models it serves, by their numbers; NULL: all of them */
 	const uint64_t *models;
 };
+#define TABLE_CARD_MAX 1000        /* bytes of a card with its NUL */
 #define TABLE_ANY_MODEL UINT32_MAX /* in place of a model's number: no model is requested */
 #define TABLE_GROUPS 64            /* group numbers, 0 for "none" included: bits of a word */
 
@@ -75,6 +76,9 @@ struct table_pool {
 	uint32_t id; /* number of the name in metrics slabs: stays for the life of the segment */
 	uint32_t nmodels;
 	const char *const *models; /* configured, else the union of what its endpoints serve */
+	/* [nmodels] what the engines report of each in /v1/models: JSON members without braces, "" if
+	 * none has told.  NULL: there was no room. */
+	const char *const *cards;
 	enum connector_kind connector;
 	enum policy_kind policy[ROLE_N];
 	enum load_kind load[ROLE_N];

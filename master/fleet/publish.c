@@ -182,6 +182,10 @@ note_rows(struct fleet *f, uint64_t cookie)
 static void
 log_cut(struct publish *p, struct version_cut cut)
 {
+	if (cut.cards && !p->cut.cards)
+		log_warn("what engines tell of their models does not fit into the endpoint table, "
+			 "/v1/models has the names alone",
+			LOG_U("bytes", p->fleet->seg->arena_bytes));
 	if (cut.names && !p->cut.names)
 		log_warn(
 			"learned model names do not fit into the endpoint table, some are left out",

@@ -1,5 +1,6 @@
 #include "master/fleet/rows.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,6 +44,55 @@ static const char *
 or_empty(const char *s)
 {
 	return s != NULL ? s : "";
+}
+
+/*
+ * What the pool's engines tell of a model.  Its length is the least that an engine tells: a request
+ * must fit into both engines.
+ */
+static void
+write_card(char buf[TABLE_CARD_MAX], const struct fleet *f, const struct conf_pool *pool,
+	const char *name)
+{
+	static_assert(3 * MODELS_VALUE_MAX + 100 < TABLE_CARD_MAX, "the members of a card fit");
+	const char *members = NULL;
+	uint32_t len = 0;
+
+	for (size_t i = 0; i < f->norder; i++) {
+		const struct engine *e = &f->order[i]->engine;
+		const struct model_card *c = e->pool == pool ? models_card(&e->models, name) : NULL;
+
+		if (c == NULL || c->members[0] == '\0')
+			continue;
+		if (members == NULL)
+			members = c->members;
+		if (c->max_model_len != 0 && (len == 0 || c->max_model_len < len))
+			len = c->max_model_len;
+	}
+	if (members == NULL)
+		buf[0] = '\0';
+	else if (len == 0)
+		(void)snprintf(buf, TABLE_CARD_MAX, "%s,\"max_model_len\":null", members);
+	else
+		(void)snprintf(buf, TABLE_CARD_MAX, "%s,\"max_model_len\":%u", members, len);
+}
+
+void
+rows_fill_cards(struct table_builder *b, struct table_pool *tp, const struct fleet *f,
+	const struct conf_pool *pool)
+{
+	char **v = mem_array(tp->nmodels + 1, sizeof(*v)), card[TABLE_CARD_MAX];
+
+	if (tp->models != NULL) {
+		for (uint32_t i = 0; i < tp->nmodels; i++) {
+			write_card(card, f, pool, tp->models[i]);
+			v[i] = mem_strdup(card);
+		}
+		tp->cards = table_strv(b, (const char *const *)v, tp->nmodels);
+	}
+	for (uint32_t i = 0; i < tp->nmodels; i++)
+		free(v[i]);
+	free(v);
 }
 
 void

@@ -20,6 +20,9 @@ bool rows_has(const struct endpoint *ep);
 /* `max_names`: learned model names the pool may have. */
 void rows_fill_pool(struct table_builder *b, struct table_pool *tp, const struct fleet *f,
 	const struct conf_pool *pool, size_t max_names);
+/* What the pool's engines tell of its models, in tp->cards.  After rows_fill_pool(). */
+void rows_fill_cards(struct table_builder *b, struct table_pool *tp, const struct fleet *f,
+	const struct conf_pool *pool);
 /* `share_names`: the endpoint has its pool's list of models instead of its own. */
 void rows_fill_endpoint(struct table_builder *b, struct table_endpoint *te,
 	const struct endpoint *ep, uint32_t pool_row, bool share_names);

@@ -14,9 +14,10 @@
 #include "shm/core/seg.h"
 #include "shm/table.h"
 
-/* 0 or -ENOSPC.  `max`: learned names a pool may have in this version. */
+/* 0 or -ENOSPC.  `cards`: with what engines tell of their models.  `max`: learned names a pool may have
+ * in this version. */
 static int
-fill(const struct fleet *f, const struct version_stamp *stamp, void *arena, size_t max)
+fill(const struct fleet *f, const struct version_stamp *stamp, void *arena, bool cards, size_t max)
 {
 	const struct conf *conf = f->conf;
 	bool share = max < SIZE_MAX; /* it was too much once: no lists of single endpoints */
@@ -34,8 +35,11 @@ fill(const struct fleet *f, const struct version_stamp *stamp, void *arena, size
 	t->created_s = stamp->created_s;
 	t->foreign_max_age_ms = FOREIGN_SCRAPES * conf->stats_interval_ms;
 	t->plan_wait_ms = conf->health_timeout_ms; /* their first answer */
-	for (uint32_t k = 0; k < conf->npools; k++)
+	for (uint32_t k = 0; k < conf->npools; k++) {
 		rows_fill_pool(&b, table_pool_at(&b, k), f, &conf->pools[k], max);
+		if (cards)
+			rows_fill_cards(&b, table_pool_at(&b, k), f, &conf->pools[k]);
+	}
 	for (size_t k = 0; k < f->norder; k++)
 		if (rows_has(f->order[k]))
 			rows_fill_endpoint(&b, table_endpoint_at(&b, i++), f->order[k],
@@ -65,12 +69,16 @@ leave_out_found(const struct fleet *f)
 struct version_cut
 version_build(const struct fleet *f, const struct version_stamp *stamp, void *arena)
 {
-	struct version_cut cut = {false, false};
+	struct version_cut cut = {false, false, false};
 	size_t max = SIZE_MAX;
 
 	for (size_t i = 0; i < f->norder; i++)
 		f->order[i]->no_room = false;
-	while (fill(f, stamp, arena, max) != 0) {
+	while (fill(f, stamp, arena, !cut.cards, max) != 0) {
+		if (!cut.cards) {
+			cut.cards = true;
+			continue;
+		}
 		cut.names = true;
 		if (max == 0) { /* version_check() has seen the configuration's own endpoints fit */
 			cut.endpoints = leave_out_found(f);
@@ -126,7 +134,7 @@ table_fits(struct seg *seg, const struct conf *conf)
 	for (size_t i = 0; i < conf->npools; i++)
 		for (size_t k = 0; k < conf->pools[i].nendpoints; k++)
 			try_endpoint(&f, all, &conf->pools[i], &conf->pools[i].endpoints[k]);
-	r = fill(&f, &stamp, arena, 0);
+	r = fill(&f, &stamp, arena, false, 0);
 	free(all);
 	free(f.order);
 	free(f.pool_ids);

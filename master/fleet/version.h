@@ -18,6 +18,7 @@ struct version_stamp {
 
 /* What did not fit into the arena and was left out. */
 struct version_cut {
+	bool cards;     /* what engines tell of their models */
 	bool names;     /* learned model names */
 	bool endpoints; /* found endpoints: their no_room is set */
 };
@@ -25,7 +26,7 @@ struct version_cut {
 /*
  * Builds a version of f->conf and f->order in the arena.  Neither engines with thousands of
  * adapters nor name servers with long answers may keep a new configuration from taking effect:
- * what does not fit is left out, model names first.
+ * what does not fit is left out: first what engines tell of their models, then model names.
  */
 struct version_cut version_build(
 	const struct fleet *f, const struct version_stamp *stamp, void *arena);

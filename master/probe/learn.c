@@ -283,18 +283,37 @@ commit(struct learn *l)
 	e->prober->ops->changed(e, true);
 }
 
-/* Takes the names. */
+/* What workers show of the pool's models may change. */
+static bool
+tells_same(const struct engine *e, const struct model_set *a, const struct model_set *b)
+{
+	const char *const *names = (const char *const *)e->pool->models;
+	size_t n = e->pool->nmodels;
+
+	if (n == 0) { /* learned ones: these */
+		names = (const char *const *)a->names;
+		n = a->n;
+	}
+	for (size_t i = 0; i < n; i++)
+		if (!models_tell_same(a, b, names[i]))
+			return false;
+	return true;
+}
+
+/* Takes the names and what is told of each. */
 static void
 commit_models(struct engine *e, struct model_set *set)
 {
-	bool same = models_equal(set, &e->models);
+	const bool same = models_equal(set, &e->models), told = !tells_same(e, set, &e->models);
 
 	models_clear(&e->models);
 	e->models = *set;
-	if (same || e->pool->nmodels > 0) /* then the table has the configured ones */
-		return;
-	e->models_number++;
-	e->prober->ops->changed(e, false);
+	if (!same && e->pool->nmodels == 0) { /* else the table has the configured ones */
+		e->models_number++;
+		e->prober->ops->changed(e, false);
+	} else if (told) {
+		e->prober->ops->changed(e, true);
+	}
 }
 
 static bool

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "proto/json/json_small.h"
+#include "proto/json/json_string.h"
 #include "proto/json/utf8.h"
 #include "shm/base/mem.h"
 
@@ -27,16 +28,54 @@ is_plain(const char *name)
 	return true;
 }
 
+/* A model that is being read. */
+struct model {
+	char *name;
+	struct model_card card;
+};
+
+struct reading {
+	struct model models[MODELS_MAX];
+	size_t n;
+	uint32_t max_context;
+};
+
+static struct splice_seg
+either(struct splice_seg value, const char *otherwise)
+{
+	if (value.n > 0 && value.n <= MODELS_VALUE_MAX)
+		return value;
+	return (struct splice_seg){otherwise, strlen(otherwise)};
+}
+
+static char *
+card_members(const struct json_model *m)
+{
+	char id[MODELS_VALUE_MAX] = "null";
+	struct splice_seg owner, root, parent;
+
+	if (m->owned_by.n + m->root.n + m->parent.n == 0 && m->max_model_len == 0)
+		return mem_strdup("");
+	if (json_quote(id, sizeof(id), m->id, strlen(m->id), MODELS_NAME_MAX) == -1)
+		memcpy(id, "null", sizeof("null"));
+	owner = either(m->owned_by, "\"pdrouter\"");
+	root = either(m->root, id);
+	parent = either(m->parent, "null");
+	return mem_printf("\"owned_by\":%.*s,\"root\":%.*s,\"parent\":%.*s", (int)owner.n, owner.p,
+		(int)root.n, root.p, (int)parent.n, parent.p);
+}
+
 static void
 take(const struct json_model *m, void *arg)
 {
-	struct model_set *set = arg;
+	struct reading *r = arg;
+	const uint32_t len =
+		m->max_model_len < UINT32_MAX ? (uint32_t)m->max_model_len : UINT32_MAX;
 
 	if (is_plain(m->id))
-		set->names[set->n++] = mem_strdup(m->id);
-	if (m->max_model_len > set->max_context)
-		set->max_context =
-			m->max_model_len < UINT32_MAX ? (uint32_t)m->max_model_len : UINT32_MAX;
+		r->models[r->n++] = (struct model){mem_strdup(m->id), {card_members(m), len}};
+	if (len > r->max_context)
+		r->max_context = len;
 }
 
 static int
@@ -46,44 +85,66 @@ compare(const void *a, const void *b)
 }
 
 static void
-sort_unique(struct model_set *m)
+drop(struct reading *r)
 {
-	size_t n = 0;
-
-	qsort(m->names, m->n, sizeof(*m->names), compare);
-	for (size_t i = 0; i < m->n; i++) {
-		if (n > 0 && strcmp(m->names[n - 1], m->names[i]) == 0)
-			free(m->names[i]);
-		else
-			m->names[n++] = m->names[i];
+	for (size_t i = 0; i < r->n; i++) {
+		free(r->models[i].name);
+		free(r->models[i].card.members);
 	}
-	m->n = n;
+}
+
+/* Sorts the models, and keeps one of each name. */
+static struct model_set
+set_of(struct reading *r)
+{
+	struct model_set set = {.names = mem_array(r->n + 1, sizeof(char *)),
+		.cards = mem_array(r->n + 1, sizeof(struct model_card)),
+		.max_context = r->max_context};
+
+	qsort(r->models, r->n, sizeof(*r->models), compare); /* the name is the first member */
+	for (size_t i = 0; i < r->n; i++) {
+		if (set.n > 0 && strcmp(set.names[set.n - 1], r->models[i].name) == 0) {
+			free(r->models[i].name);
+			free(r->models[i].card.members);
+			continue;
+		}
+		set.names[set.n] = r->models[i].name;
+		set.cards[set.n++] = r->models[i].card;
+	}
+	return set;
 }
 
 int
 models_read(const char *text, size_t len, struct model_set *ret, size_t *ret_left_out)
 {
-	struct model_set set = {.names = mem_array(MODELS_MAX, sizeof(char *))};
-	int total;
+	struct reading *r = MEM_NEW(struct reading);
+	const int total = json_models(text, len, MODELS_MAX, take, r);
 
-	total = json_models(text, len, MODELS_MAX, take, &set);
 	if (total < 0) {
-		models_clear(&set);
+		drop(r);
+		free(r);
 		return -1;
 	}
 	if (ret_left_out != NULL)
-		*ret_left_out = (size_t)total - set.n;
-	sort_unique(&set);
-	set.names = mem_resize(set.names, set.n + 1, sizeof(char *));
+		*ret_left_out = (size_t)total - r->n;
 	models_clear(ret);
-	*ret = set;
-	return (int)set.n;
+	*ret = set_of(r);
+	free(r);
+	return (int)ret->n;
 }
 
 bool
 models_has(const struct model_set *m, const char *name)
 {
-	return m->n > 0 && bsearch(&name, m->names, m->n, sizeof(*m->names), compare) != NULL;
+	return models_card(m, name) != NULL;
+}
+
+const struct model_card *
+models_card(const struct model_set *m, const char *name)
+{
+	char **at = m->n == 0 ? NULL : bsearch(&name, m->names, m->n, sizeof(*m->names), compare);
+
+	return at == NULL ? NULL : &m->cards[at - m->names];
 }
 
 bool
@@ -97,12 +158,26 @@ models_equal(const struct model_set *a, const struct model_set *b)
 	return true;
 }
 
+bool
+models_tell_same(const struct model_set *a, const struct model_set *b, const char *name)
+{
+	static const struct model_card none = {.members = (char *)(uintptr_t) ""};
+	const struct model_card *x = models_card(a, name), *y = models_card(b, name);
+
+	x = x == NULL ? &none : x;
+	y = y == NULL ? &none : y;
+	return x->max_model_len == y->max_model_len && strcmp(x->members, y->members) == 0;
+}
+
 void
 models_clear(struct model_set *m)
 {
-	for (size_t i = 0; i < m->n; i++)
+	for (size_t i = 0; i < m->n; i++) {
 		free(m->names[i]);
+		free(m->cards[i].members);
+	}
 	free(m->names);
+	free(m->cards);
 	*m = (struct model_set){0};
 }
 

@@ -1,5 +1,5 @@
 /*
- * The names a GET /v1/models answers with, bounded: an engine cannot make the master grow.
+ * The models a GET /v1/models answers with, bounded: an engine cannot make the master grow.
  *
  * Process: master.
  */
@@ -11,8 +11,19 @@
 #define MODELS_MAX 256      /* names of one endpoint; LoRA adapters count */
 #define MODELS_NAME_MAX 256 /* bytes of one name */
 
+#define MODELS_VALUE_MAX 256 /* bytes of a value of a card; a longer one is left out */
+
+/* What an engine tells of one of its models. */
+struct model_card {
+	/* the members owned_by, root and parent as the engine wrote them, without braces; "": it has
+	 * written none */
+	char *members;
+	uint32_t max_model_len; /* tokens; 0: not told */
+};
+
 struct model_set { /* sorted, no name twice */
 	char **names;
+	struct model_card *cards; /* [n] of names */
 	size_t n;
 	/* tokens: the largest max_model_len of the entries; 0: no entry has one */
 	uint32_t max_context;
@@ -26,8 +37,12 @@ struct model_set { /* sorted, no name twice */
  */
 int models_read(const char *text, size_t len, struct model_set *ret, size_t *ret_left_out);
 bool models_has(const struct model_set *m, const char *name);
+/* The card of a model; NULL: the set does not have it. */
+const struct model_card *models_card(const struct model_set *m, const char *name);
 /* The same names. */
 bool models_equal(const struct model_set *a, const struct model_set *b);
+/* Both tell the same of a model, or nothing. */
+bool models_tell_same(const struct model_set *a, const struct model_set *b, const char *name);
 void models_clear(struct model_set *m);
 
 /* The names of several sets, sorted, each once, at most `max`.  The array is the caller's to free,

@@ -59,6 +59,18 @@ read_id(const struct splice_seg *entry, char buf[JSON_ID_MAX + 1])
 	return memchr(buf, '\0', (size_t)n) == NULL;
 }
 
+/* The raw value of a member that is a string or null. */
+static struct splice_seg
+raw_member(const struct splice_seg *entry, const char *name)
+{
+	struct splice_seg value;
+
+	if (splice_member_raw(entry->p, entry->n, name, &value) != 1 ||
+		(value.p[0] != '"' && value.p[0] != 'n'))
+		return (struct splice_seg){NULL, 0};
+	return value;
+}
+
 int
 json_models(const char *text, size_t len, size_t max,
 	void (*fn)(const struct json_model *m, void *arg), void *arg)
@@ -78,6 +90,9 @@ json_models(const char *text, size_t len, size_t max,
 			return -1;
 		(void)json_member_number(
 			entry.p, entry.n, "max_model_len", UINT64_MAX, &m.max_model_len);
+		m.owned_by = raw_member(&entry, "owned_by");
+		m.root = raw_member(&entry, "root");
+		m.parent = raw_member(&entry, "parent");
 		fn(&m, arg);
 	}
 	return (int)n;

@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "proto/json/splice.h"
+
 #define JSON_ID_MAX 512 /* bytes of an id, unescaped; longer ones are returned as "" */
 /* Error bodies above this are not parsed: json-c needs up to 200 bytes for each byte of the
  * text. */
@@ -18,11 +20,13 @@
 struct json_model {
 	const char *id;
 	uint64_t max_model_len; /* tokens; 0: not said, or no number of tokens */
+	/* raw: a string with its quotes, or null; of no bytes if absent or anything else */
+	struct splice_seg owned_by, root, parent;
 };
 
 /*
- * Calls fn for the first `max` entries of {"data":[{"id":..,"max_model_len":..}]}, the answer of
- * GET /v1/models (protocols.md 1.8).  Returns the number of all entries, or -1 if the text or one
+ * Calls fn for the first `max` entries of {"data":[{"id":..,"max_model_len":..,"root":..}]}, the answer
+ * of GET /v1/models (protocols.md 1.8; vLLM's ModelCard, entrypoints/openai/engine/protocol.py).  Returns the number of all entries, or -1 if the text or one
  * of those first entries does not have that shape; then the caller discards what fn was given.
  */
 int json_models(const char *text, size_t len, size_t max,

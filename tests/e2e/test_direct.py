@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from procs import MODEL
+from procs import MODEL, wait
 
 CHAT, URL, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
 
@@ -59,3 +59,33 @@ def test_nginx_does_not_buffer_a_stream(router, path):
     body = {"model": MODEL, "prompt": "x", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
     assert router.post(path, {**body, "stream": True})["x-accel-buffering"] == "no"
     assert router.post(path, body)["x-accel-buffering"] is None
+
+
+def told(r, **want):
+    """The entries of /v1/models by name, once each has what is wanted of it."""
+    def get():
+        found = {m["id"]: m for m in r.get("/v1/models").json()["data"]}
+        return all(found.get(k, {}).get("max_model_len", 0) == v for k, v in want.items()) and found
+    return wait("what the engines tell", get)
+
+
+def test_a_model_is_listed_as_the_engine_lists_it(shared, router):
+    with shared.d.client() as c:
+        (want,) = c.get("/v1/models").json()["data"]
+    got = told(router, **{MODEL: want["max_model_len"]})[MODEL]
+    assert {**got, "created": 0} == {**want, "created": 0} and want["owned_by"] == "vllm"
+    assert router.get("/v1/models/" + MODEL).json() == got
+
+
+def test_adapters_and_lengths_of_several_engines(world):
+    """An adapter's `parent`; of two lengths the smaller one, since a request must fit into both engines."""
+    p, d = world.script(), world.script()
+    for e, n in ((p, 8192), (d, 4096)):
+        base = {"id": "base", "owned_by": "vllm", "root": "/models/b\u00e4se", "parent": None, "max_model_len": n}
+        lora = {"id": "lora", "owned_by": "vllm", "root": "/adapters/" + "x" * 300, "parent": "base", "max_model_len": None}
+        e.probes["/v1/models"] = json.dumps({"data": [base, lora]}).encode()
+    r = world.router({**world.pool([p], [d]), "models": []})
+    got = told(r, base=4096, lora=None)
+    assert [got["base"][k] for k in ("root", "parent", "owned_by")] == ["/models/b\u00e4se", None, "vllm"]
+    assert [got["lora"][k] for k in ("root", "parent")] == ["lora", "base"], "a root of over 256 bytes is left out"
+    assert r.get("/v1/models/lora").json() == got["lora"]

@@ -19,14 +19,19 @@ page_add_quoted(struct evbuffer *out, const char *s)
 		(void)evbuffer_add_printf(out, "%s", buf);
 }
 
+/* `card`: what the engines report of the model; "": nothing. */
 static void
-add_model(struct evbuffer *out, uint64_t created_s, const char *name)
+add_model(struct evbuffer *out, uint64_t created_s, const char *name, const char *card)
 {
 	(void)evbuffer_add_printf(out, "{\"id\":");
 	page_add_quoted(out, name);
-	(void)evbuffer_add_printf(out,
-		",\"object\":\"model\",\"created\":%llu,\"owned_by\":\"pdrouter\",\"root\":",
-		(unsigned long long)created_s);
+	(void)evbuffer_add_printf(
+		out, ",\"object\":\"model\",\"created\":%llu,", (unsigned long long)created_s);
+	if (card[0] != '\0') {
+		(void)evbuffer_add_printf(out, "%s}", card);
+		return;
+	}
+	(void)evbuffer_add_printf(out, "\"owned_by\":\"pdrouter\",\"root\":");
 	page_add_quoted(out, name);
 	(void)evbuffer_add_printf(out, ",\"parent\":null}");
 }
@@ -35,14 +40,21 @@ int
 model_page(struct worker *w, struct evbuffer *out, const char *name)
 {
 	const struct table *t = rcu_enter(w->seg, w->slot);
+	char message[300], card[TABLE_CARD_MAX] = "";
+	const struct table_pool *tp = NULL;
+	uint64_t created_s = 0;
 	uint32_t number;
-	const bool known = t != NULL && table_pool_by_model(t, name, &number) != NULL;
-	const uint64_t created_s = known ? t->created_s : 0;
-	char message[300];
 
+	if (t != NULL)
+		tp = table_pool_by_model(t, name, &number);
+	if (tp != NULL) {
+		created_s = t->created_s;
+		if (tp->cards != NULL)
+			memcpy(card, tp->cards[number], strlen(tp->cards[number]) + 1);
+	}
 	rcu_leave(w->seg, w->slot);
-	if (known) {
-		add_model(out, created_s, name);
+	if (tp != NULL) {
+		add_model(out, created_s, name, card);
 		return 200;
 	}
 	(void)snprintf(message, sizeof(message), "The model `%s` does not exist.", name);
@@ -57,14 +69,17 @@ void
 models_page(struct worker *w, struct evbuffer *out)
 {
 	struct table_models m;
+	const char *name, *card;
 
 	(void)evbuffer_add_printf(out, "{\"object\":\"list\",\"data\":[");
 	(void)table_copy_models(w->seg, w->slot, &m);
-	for (size_t at = 0; at < m.names.n; at += strlen(m.names.p + at) + 1) {
+	for (size_t at = 0; at < m.text.n; at = (size_t)(card - m.text.p) + strlen(card) + 1) {
 		if (at > 0)
 			(void)evbuffer_add_printf(out, ",");
-		add_model(out, m.created_s, m.names.p + at);
+		name = m.text.p + at;
+		card = name + strlen(name) + 1;
+		add_model(out, m.created_s, name, card);
 	}
-	membuf_free(&m.names);
+	membuf_free(&m.text);
 	(void)evbuffer_add_printf(out, "]}");
 }

@@ -164,21 +164,30 @@ table_copy_free(struct table_copy *c)
 struct models_step {
 	uint32_t pool, model;
 	size_t used;
-	char text[TABLE_COPY_STEP * TABLE_COPY_TEXT];
+	char text[TABLE_COPY_STEP * (TABLE_COPY_TEXT + TABLE_CARD_MAX)];
 };
+
+static void
+keep_text(struct models_step *s, const char *text, size_t max)
+{
+	const size_t n = strnlen(text, max - 1);
+
+	memcpy(s->text + s->used, text, n);
+	s->text[s->used + n] = '\0';
+	s->used += n + 1;
+}
 
 /* Two pools may have learned the same name: then the first pool alone serves the model. */
 static void
-keep_model(struct models_step *s, const struct table *t, const char *name)
+keep_model(struct models_step *s, const struct table *t, uint32_t model)
 {
-	const size_t n = strnlen(name, TABLE_COPY_TEXT - 1);
+	const struct table_pool *tp = &t->pools[s->pool];
 	uint32_t number;
 
-	if (table_pool_by_model(t, name, &number) != &t->pools[s->pool])
+	if (table_pool_by_model(t, tp->models[model], &number) != tp)
 		return;
-	memcpy(s->text + s->used, name, n);
-	s->text[s->used + n] = '\0';
-	s->used += n + 1;
+	keep_text(s, tp->models[model], TABLE_COPY_TEXT);
+	keep_text(s, tp->cards == NULL ? "" : tp->cards[model], TABLE_CARD_MAX);
 }
 
 /* The next names, at most TABLE_COPY_STEP steps from name to name or pool to pool. */
@@ -188,7 +197,7 @@ take_models(const struct table *t, struct models_step *s)
 	s->used = 0;
 	for (int i = 0; i < TABLE_COPY_STEP && s->pool < t->npools; i++)
 		if (s->model < t->pools[s->pool].nmodels) {
-			keep_model(s, t, t->pools[s->pool].models[s->model++]);
+			keep_model(s, t, s->model++);
 		} else {
 			s->pool++;
 			s->model = 0;
@@ -215,7 +224,7 @@ copy_models_once(struct seg *seg, uint32_t slot, struct table_models *ret)
 		more = same && s.pool < t->npools;
 		rcu_leave(seg, slot);
 		if (same)
-			membuf_add(&ret->names, s.text, s.used);
+			membuf_add(&ret->text, s.text, s.used);
 	} while (more);
 	return same;
 }
@@ -227,7 +236,7 @@ table_copy_models(struct seg *seg, uint32_t slot, struct table_models *ret)
 		*ret = (struct table_models){0};
 		if (copy_models_once(seg, slot, ret))
 			return true;
-		membuf_free(&ret->names);
+		membuf_free(&ret->text);
 	}
 	return false;
 }

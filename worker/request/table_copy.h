@@ -50,10 +50,11 @@ struct table_copy {
 bool table_copy_make(struct seg *seg, uint32_t slot, struct table_copy *ret);
 void table_copy_free(struct table_copy *c);
 
-/* The names of all models that are served, each followed by a NUL.  Free it with membuf_free(). */
 struct table_models {
 	uint64_t created_s; /* table.created_s */
-	struct membuf names;
+	/* the name and the card (table_pool.cards) of each model that is served, each followed by a
+	 * NUL; free it with membuf_free() */
+	struct membuf text;
 };
 
 /* Returns what table_copy_make() returns.  On false the list is empty. */

@@ -443,9 +443,12 @@ teach(struct endpoint *ep, const char *prefix, size_t n, size_t len)
 {
 	models_clear(&ep->engine.models);
 	ep->engine.models.names = mem_array(n, sizeof(char *));
-	for (size_t i = 0; i < n; i++)
+	ep->engine.models.cards = mem_array(n, sizeof(struct model_card));
+	for (size_t i = 0; i < n; i++) {
+		ep->engine.models.cards[i].members = mem_printf("\"root\":\"%s\"", ep->engine.url);
 		ep->engine.models.names[ep->engine.models.n++] =
 			mem_printf("%s%0*zu", prefix, (int)len, i);
+	}
 	ep->engine.models_number++;
 	publish_soon(fleet->publish);
 }
@@ -480,6 +483,27 @@ Test(publish, pool_without_models_has_what_its_endpoints_serve)
 	cr_assert_eq(row_of(P1)->nmodels, 2);
 	cr_assert_str_eq(row_of(P1)->models[1], "a1");
 	cr_assert_eq(row_of(D1)->nmodels, 3);
+}
+
+Test(publish, cards_go_before_names_where_there_is_no_room)
+{
+	const size_t n = MODELS_MAX / 4;
+	struct endpoint *ep;
+
+	apply(conf_learning());
+	ep = endpoint_of(D1);
+	teach(ep, "a", n, 1);
+	publish_poll(fleet->publish);
+	cr_assert_str_eq(
+		table_now()->pools[0].cards[0], "\"root\":\"" D1 "\",\"max_model_len\":null");
+	for (size_t i = 0; i < n; i++) {
+		free(ep->engine.models.cards[i].members);
+		ep->engine.models.cards[i].members = mem_printf("\"root\":\"%0*d\"", 700, 0);
+	}
+	cr_assert_gt(n * 700, seg->arena_bytes, "the test is about too much");
+	publish_now(fleet->publish);
+	cr_assert_null(table_now()->pools[0].cards);
+	cr_assert_eq(table_now()->pools[0].nmodels, n);
 }
 
 Test(publish, too_many_names_do_not_hold_up_a_configuration)
