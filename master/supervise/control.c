@@ -9,7 +9,6 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/queue.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -17,6 +16,7 @@
 #include <unistd.h>
 
 #include "shm/base/clock.h"
+#include "shm/base/lockfile.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
 
@@ -45,7 +45,7 @@ struct control {
 	struct event *ev_again; /* pending: no descriptor was left, ev_accept is not watched */
 	bool starved;           /* ev_again was logged, and no client was accepted since */
 	int fd;
-	int lock; /* the lock file of the path: take_lock() */
+	int lock; /* the lock file of the path: lockfile_take() */
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 };
 
@@ -363,29 +363,6 @@ on_accept(evutil_socket_t lfd, short what, void *arg)
 
 /* --- the socket --------------------------------------------------------------------------------- */
 
-/*
- * Opens and locks PATH.lock.  The lock ends with its process, so it is never stale, and of two
- * processes that start at the same time one gets it.  The file stays: if it was removed at the end,
- * a process could lock the removed file while another process locks a new one.
- *
- * Returns the descriptor, -EWOULDBLOCK if another process has the lock, or another -errno.
- */
-static int
-take_lock(const char *path)
-{
-	char *name = mem_printf("%s.lock", path);
-	int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600), r = fd;
-
-	if (fd == -1) {
-		r = -errno;
-	} else if (flock(fd, LOCK_EX | LOCK_NB) == -1) {
-		r = -errno;
-		(void)close(fd);
-	}
-	free(name);
-	return r;
-}
-
 /* True if a process accepts on the socket file, though its lock file was removed. */
 static bool
 answered(const struct sockaddr_un *sun)
@@ -478,7 +455,7 @@ control_new(struct event_base *base, const char *path, const struct control_hook
 
 	*ret = NULL;
 	make_directory(path);
-	lock = take_lock(path);
+	lock = lockfile_take(path);
 	if (lock < 0)
 		return no_socket(path, -lock);
 	fd = open_socket(path);
