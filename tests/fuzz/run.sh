@@ -12,8 +12,12 @@ for src in tests/fuzz/fuzz_*.c; do
 	name=${name#fuzz_}
 	out=build/fuzz/$name
 	mkdir -p "$out/new"
-	# shellcheck disable=SC2046 # a list of files
-	clang "${flags[@]}" -o "$out/$name" "$src" proto/*/*.c shm/base/*.c $([ "$name" = conf ] && echo master/config/*.c) \
+	case $name in
+	conf) more=(master/config/*.c) ;;
+	saved) more=(master/fleet/saved.c) ;;
+	*) more=() ;;
+	esac
+	clang "${flags[@]}" -o "$out/$name" "$src" proto/*/*.c shm/base/*.c "${more[@]}" \
 		-lhttp_parser -ljson-c -lyaml -lresolv -lm || exit 1
 	if "$out/$name" -max_total_time="$seconds" -timeout=10 -print_final_stats=1 -artifact_prefix="$out/" \
 		"$out/new" "tests/fuzz/corpus/$name" >"$out/log" 2>&1; then

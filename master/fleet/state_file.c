@@ -1,0 +1,246 @@
+#include "master/fleet/state_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shm/base/lockfile.h"
+#include "shm/base/log.h"
+#include "shm/base/mem.h"
+
+#define CHUNK 4096
+/* A child that a killed master has just forked holds the lock until it has closed what it inherited. */
+#define LOCK_TRIES 10
+#define LOCK_WAIT_MS 20
+
+struct state_file {
+	char *path, *temporary, *broken, *directory;
+	int lock;           /* of PATH.lock; -1: this process does not have it */
+	const char *barred; /* why this process never writes the file; NULL: it may */
+	const char *error;  /* why the last text is not in the file; "": it is */
+};
+
+static char *
+directory_of(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	if (slash == NULL)
+		return mem_strdup(".");
+	return slash == path ? mem_strdup("/") : mem_strndup(path, (size_t)(slash - path));
+}
+
+void
+state_file_fail(struct state_file *sf, const char *why)
+{
+	if (strcmp(sf->error, why) != 0)
+		log_error("state_file not written: drains will not outlive this process",
+			LOG_S("path", sf->path), LOG_S("error", why));
+	sf->error = why;
+}
+
+/* A directory that cannot be written now may be writable later. */
+static void
+take_lock(struct state_file *sf)
+{
+	int r = lockfile_take(sf->path);
+
+	for (int i = 1; r == -EWOULDBLOCK && i < LOCK_TRIES; i++) {
+		(void)usleep(LOCK_WAIT_MS * 1000);
+		r = lockfile_take(sf->path);
+	}
+	if (r >= 0)
+		sf->lock = r;
+	else if (r == -EWOULDBLOCK)
+		sf->barred = "another process has this state_file";
+	else
+		state_file_fail(sf, strerrordesc_np(-r));
+}
+
+struct state_file *
+state_file_new(const char *path)
+{
+	struct state_file *sf = MEM_NEW(struct state_file);
+	struct stat st;
+
+	sf->path = mem_strdup(path);
+	sf->temporary = mem_printf("%s.new", path);
+	sf->broken = mem_printf("%s.broken", path);
+	sf->directory = directory_of(path);
+	sf->lock = -1;
+	sf->error = "";
+	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+		sf->barred =
+			"it is not a regular file"; /* a device is neither renamed nor replaced */
+	else
+		take_lock(sf);
+	if (sf->barred != NULL)
+		state_file_fail(sf, sf->barred);
+	return sf;
+}
+
+void
+state_file_free(struct state_file **psf)
+{
+	struct state_file *sf = *psf;
+
+	if (sf == NULL)
+		return;
+	if (sf->lock != -1)
+		(void)close(sf->lock);
+	free(sf->path);
+	free(sf->temporary);
+	free(sf->broken);
+	free(sf->directory);
+	free(sf);
+	*psf = NULL;
+}
+
+/* --- reading ------------------------------------------------------------------------------ */
+
+void
+state_file_set_aside(const struct state_file *sf, const char *why)
+{
+	const char *as = sf->broken, *not_renamed = "";
+
+	if (sf->barred != NULL) {
+		as = NULL;
+		not_renamed = sf->barred;
+	} else if (rename(sf->path, sf->broken) == -1) {
+		as = NULL;
+		not_renamed = strerror(errno);
+	}
+	log_warn("state_file cannot be used: no endpoint is drained", LOG_S("path", sf->path),
+		LOG_S("error", why), LOG_S("set_aside_as", as), LOG_S("not_renamed", not_renamed));
+}
+
+/* NULL, or why not. */
+static const char *
+read_all(int fd, size_t max, struct membuf *out)
+{
+	char buf[CHUNK];
+	ssize_t n;
+
+	while ((n = read(fd, buf, sizeof(buf))) > 0) {
+		if (out->n + (size_t)n > max)
+			return "the file is too large";
+		membuf_add(out, buf, (size_t)n);
+	}
+	return n == 0 ? NULL : strerrordesc_np(errno);
+}
+
+bool
+state_file_read(struct state_file *sf, size_t max, struct membuf *out)
+{
+	const char *why;
+	struct stat st;
+	int fd;
+
+	if (stat(sf->path, &st) == 0 && !S_ISREG(st.st_mode))
+		return true;
+	fd = open(sf->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	if (fd == -1 && errno == ENOENT)
+		return true;
+	why = fd == -1 ? strerrordesc_np(errno) : read_all(fd, max, out);
+	if (fd != -1)
+		(void)close(fd);
+	if (why == NULL)
+		return true;
+	state_file_set_aside(sf, why);
+	return false;
+}
+
+/* --- writing ------------------------------------------------------------------------------ */
+
+static int
+write_all(int fd, const char *text, size_t n)
+{
+	while (n > 0) {
+		const ssize_t written = write(fd, text, n);
+
+		if (written <= 0)
+			return written == 0 ? -ENOSPC : -errno;
+		text += written;
+		n -= (size_t)written;
+	}
+	return fsync(fd) == 0 ? 0 : -errno;
+}
+
+static int
+write_temporary(const struct state_file *sf, const char *text, size_t n)
+{
+	int fd = open(sf->temporary,
+		O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+	int r;
+
+	if (fd == -1)
+		return -errno;
+	r = write_all(fd, text, n);
+	if (close(fd) == -1 && r == 0)
+		r = -errno;
+	return r;
+}
+
+/* The name of a renamed file is on disk when its directory is. */
+static int
+sync_directory(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), r = 0;
+
+	if (fd == -1 || fsync(fd) == -1)
+		r = -errno;
+	if (fd != -1)
+		(void)close(fd);
+	return r;
+}
+
+static int
+replace(const struct state_file *sf, const char *text, size_t n)
+{
+	int r = write_temporary(sf, text, n);
+
+	if (r == 0 && rename(sf->temporary, sf->path) == -1)
+		r = -errno;
+	if (r == 0)
+		return sync_directory(sf->directory);
+	(void)unlink(sf->temporary); /* a full disk needs the room */
+	return r;
+}
+
+bool
+state_file_write(struct state_file *sf, const void *text, size_t n)
+{
+	int r;
+
+	if (sf->barred == NULL && sf->lock == -1)
+		take_lock(sf);
+	if (sf->barred != NULL)
+		state_file_fail(sf, sf->barred);
+	if (sf->lock == -1)
+		return false;
+	r = replace(sf, text, n);
+	if (r != 0) {
+		state_file_fail(sf, strerrordesc_np(-r));
+		return false;
+	}
+	if (sf->error[0] != '\0')
+		log_info("state_file written again", LOG_S("path", sf->path));
+	sf->error = "";
+	return true;
+}
+
+const char *
+state_file_error(const struct state_file *sf)
+{
+	return sf->error;
+}
+
+const char *
+state_file_path(const struct state_file *sf)
+{
+	return sf->path;
+}
