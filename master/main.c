@@ -411,6 +411,15 @@ step_control(struct master *m)
 	return control_new(m->base, m->first->control_socket, &hooks, &m->control);
 }
 
+/* After the control socket: a second pdrouter with that socket has ended before this. */
+static int
+step_state(struct master *m)
+{
+	if (m->first->state_file != NULL)
+		fleet_keep(m->fleet, m->first->state_file);
+	return 0;
+}
+
 /* A debug build checks the shared memory every CHECK_S seconds. */
 static int
 step_check(struct master *m)
@@ -444,6 +453,7 @@ static int (*const steps[])(struct master *) = {
 	step_loop,
 	step_parts,
 	step_control,
+	step_state,
 	step_check,
 	step_serve,
 };

@@ -57,6 +57,7 @@
 	X(NOTIFIER_RESTARTS, "pdrouter_notifier_restarts_total", "Notifiers that died and were started again.") \
 	X(RELOADS, "pdrouter_reloads_total", "Configurations put in force after the first.")            \
 	X(RELOADS_FAILED, "pdrouter_reloads_failed_total", "Configurations refused at a reload.")         \
+	X(STATE_FAILED, "pdrouter_state_file_failures_total", "Times the state_file could not be written, or not be read at the start.") \
 	X(PUBLISHED, "pdrouter_tables_published_total", "Endpoint tables published.")                   \
 	X(LOG_DROPPED, "pdrouter_log_lines_dropped_total", "Log lines that were dropped because stderr took no bytes.")
 

@@ -87,6 +87,8 @@ K("log_format", LOG_FORMAT, log_format, 0, 0, "kv", GENERATION,					\
 	"kv (key=value) or json")									\
 K("control_socket", TEXT, control_socket, 0, 107, "/run/pdrouter/control.sock", RESTART,		\
 	"path of the socket that pdctl connects to; \"\": none")						\
+K("state_file", TEXT, state_file, 0, 4000, "(\"\"; under systemd state.json in its StateDirectory)", RESTART, \
+	"path of the file that keeps drains over a restart or an upgrade; \"\": none")				\
 K("lmcache.listen", NOTICES, lmcache_listen, 0, 255, "(\"\"; tcp://*:7500 where an lmcache pool waits for ready messages)", LIVE, \
 	"address where LMCache's ready messages arrive, such as tcp://*:7500; \"\": none")		\
 K("announce.listen", NOTICES, announce_listen, 0, 255, "", LIVE,					\

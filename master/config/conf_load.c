@@ -12,6 +12,7 @@
 #include "shm/base/mem.h"
 
 #define AUTO_WORKERS_MAX 8
+#define STATE_FILE "state.json"
 #define LMCACHE_LISTEN "tcp://*:7500" /* the port of LMCache's own examples (protocols.md 4.3) */
 
 const char *
@@ -127,6 +128,17 @@ set_lmcache_listen(struct conf_read *r)
 	return 0;
 }
 
+/* The first of systemd's state directories, if the unit has one. */
+static void
+set_state_file(struct conf *c)
+{
+	const char *directory = getenv("STATE_DIRECTORY");
+
+	if (key_line(c, "state_file") == 0 && directory != NULL && directory[0] == '/')
+		c->state_file =
+			mem_printf("%.*s/" STATE_FILE, (int)strcspn(directory, ":"), directory);
+}
+
 static void
 append(char **text, const char *word)
 {
@@ -180,6 +192,7 @@ conf_finish(struct conf_read *r)
 
 	if (set_lmcache_listen(r) != 0 || check_limits(r) != 0)
 		return -1;
+	set_state_file(c);
 	set_notifier_key(c);
 	if (c->workers_auto) {
 		c->workers = usable_cpus();

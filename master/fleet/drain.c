@@ -9,6 +9,7 @@
 
 #include "master/fleet/endpoint.h"
 #include "master/fleet/facts.h"
+#include "master/fleet/keep.h"
 #include "master/fleet/state.h"
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
@@ -96,17 +97,44 @@ same_address(const struct http_url *a, const struct http_url *b)
 }
 
 static bool
+names(const struct wanted *w, const struct http_url *at, const char *authority)
+{
+	return w->parsed ? same_address(&w->at, at) : strcasecmp(w->endpoint, authority) == 0;
+}
+
+static bool
+takes(const struct wanted *w, enum role role, const char *pool)
+{
+	return (w->role == -1 || (enum role)w->role == role) &&
+	       (w->pool[0] == '\0' || strcmp(w->pool, pool) == 0);
+}
+
+static bool
 is_named(const struct wanted *w, const struct endpoint *ep)
 {
-	return w->parsed ? same_address(&w->at, &ep->engine.at)
-			 : strcasecmp(w->endpoint, ep->engine.authority) == 0;
+	return names(w, &ep->engine.at, ep->engine.authority);
 }
 
 static bool
 is_wanted(const struct wanted *w, const struct endpoint *ep)
 {
-	return is_named(w, ep) && (w->role == -1 || (enum role)w->role == ep->engine.role) &&
-	       (w->pool[0] == '\0' || strcmp(w->pool, ep->engine.pool_name) == 0);
+	return is_named(w, ep) && takes(w, ep->engine.role, ep->engine.pool_name);
+}
+
+static bool
+is_wanted_away(const struct wanted *w, const struct away *a)
+{
+	struct http_url at;
+	const char *why;
+	char *authority;
+	bool yes;
+
+	if (http_url_parse(a->key.url, &at, &why) != 0)
+		return false;
+	authority = engine_authority(&at);
+	yes = names(w, &at, authority) && takes(w, a->key.role, a->key.pool);
+	free(authority);
+	return yes;
 }
 
 /* Edit distance: letters to change, add or leave out to turn one text into the other. */
@@ -277,19 +305,15 @@ others_serve(const struct fleet *f, const struct endpoint *ep)
 	return false;
 }
 
-/* Calls `act` for each endpoint that `what` names. */
-static int
-for_each_wanted(struct fleet *f, const char *what, struct evbuffer *out,
+/* Calls `act` for each endpoint that is meant, and saves what has changed. */
+static void
+for_each_wanted(struct fleet *f, const struct wanted *w, struct evbuffer *out,
 	void (*act)(struct endpoint *ep, struct evbuffer *out))
 {
-	struct wanted w;
-
-	if (parse(what, &w, out) != 0 || resolve(f, &w, out) != 0)
-		return -1;
 	for (size_t i = 0; i < f->norder; i++)
-		if (is_wanted(&w, f->order[i]))
+		if (is_wanted(w, f->order[i]))
 			act(f->order[i], out);
-	return 0;
+	keep_changed(f->keep);
 }
 
 static void
@@ -345,21 +369,76 @@ undrain(struct endpoint *ep, struct evbuffer *out)
 			LOG_S("pool", ep->engine.pool_name), LOG_S("state", facts_state(&x)));
 }
 
+/* Ends the drains of endpoints that are not there now. */
+static void
+undrain_away(struct fleet *f, const struct wanted *w, struct evbuffer *out)
+{
+	for (struct away *a = keep_first(f->keep), *next; a != NULL; a = next) {
+		next = TAILQ_NEXT(a, link);
+		if (!is_wanted_away(w, a))
+			continue;
+		(void)evbuffer_add_printf(out, "undrained: %s, %s of pool %s: not there now\n",
+			a->key.url, role_name(a->key.role), a->key.pool);
+		log_info("endpoint undrained by pdctl", LOG_S("url", a->key.url),
+			LOG_S("role", role_name(a->key.role)), LOG_S("pool", a->key.pool),
+			LOG_S("state", "away"));
+		keep_forget(f->keep, a);
+	}
+}
+
+/* Only endpoints that are not there now are meant. */
+static bool
+is_away(const struct fleet *f, const struct wanted *w)
+{
+	bool away = false;
+
+	for (size_t i = 0; i < f->norder; i++)
+		if (is_wanted(w, f->order[i]))
+			return false;
+	for (struct away *a = keep_first(f->keep); a != NULL && !away; a = TAILQ_NEXT(a, link))
+		away = is_wanted_away(w, a);
+	return away;
+}
+
+static void
+print_unsaved(const struct fleet *f, struct evbuffer *out)
+{
+	const char *error = keep_error(f->keep);
+
+	if (error != NULL && error[0] != '\0')
+		(void)evbuffer_add_printf(out,
+			"The state_file cannot be written (%s): after a restart of pdrouter the "
+			"former drains hold.\n",
+			error);
+}
+
 int
 drain_begin(struct fleet *f, const char *what, struct evbuffer *out)
 {
-	if (for_each_wanted(f, what, out, drain) != 0)
+	struct wanted w;
+
+	if (parse(what, &w, out) != 0 || resolve(f, &w, out) != 0)
 		return -1;
+	for_each_wanted(f, &w, out, drain);
 	(void)evbuffer_add_printf(out,
-		"It gets no new requests until `pdctl undrain`, a restart of "
-		"pdrouter, or its removal from the configuration.\n");
+		"It gets no new requests until `pdctl undrain`%s or its removal from the "
+		"configuration.\n",
+		keep_path(f->keep) != NULL ? "" : ", a restart of pdrouter,");
+	print_unsaved(f, out);
 	return 0;
 }
 
 int
 drain_end(struct fleet *f, const char *what, struct evbuffer *out)
 {
-	return for_each_wanted(f, what, out, undrain);
+	struct wanted w;
+
+	if (parse(what, &w, out) != 0 || (!is_away(f, &w) && resolve(f, &w, out) != 0))
+		return -1;
+	undrain_away(f, &w, out);
+	for_each_wanted(f, &w, out, undrain);
+	print_unsaved(f, out);
+	return 0;
 }
 
 int

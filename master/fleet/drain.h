@@ -2,7 +2,8 @@
  * `pdctl drain`: an endpoint gets no new requests, and its requests in flight continue.  The endpoint is
  * drained when none is left and its engine holds no KV that a decode engine has yet to fetch.  Draining is one
  * store into the endpoint's state word (state.h), never a publication.  Probes continue and do not bring
- * the endpoint back.  A drain outlives a reload, but neither a restart nor the endpoint's removal.
+ * the endpoint back.  A drain outlives a reload, and with a state_file a restart (keep.h), but not the
+ * endpoint's removal from the configuration.  The answers come when the state_file is written.
  *
  * Process: master.
  */

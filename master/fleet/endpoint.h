@@ -24,6 +24,7 @@ struct discover;
 struct discover_event;
 struct dns;
 struct formers;
+struct keep;
 struct outlier;
 struct publish;
 struct rcu_writer;
@@ -81,6 +82,7 @@ struct fleet {
 	struct event *wake;                  /* the master's eventfd: on_wake() */
 	struct slots *slots;
 	struct publish *publish;
+	struct keep *keep;
 	struct outlier *outlier;
 	struct waiters *waiters; /* NULL before fleet_waiters() */
 	uint32_t *pool_ids;      /* [conf->npools] pool_id.h */

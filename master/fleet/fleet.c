@@ -13,6 +13,7 @@
 #include "master/fleet/ejected.h"
 #include "master/fleet/endpoint.h"
 #include "master/fleet/former.h"
+#include "master/fleet/keep.h"
 #include "master/fleet/outlier.h"
 #include "master/fleet/pool_id.h"
 #include "master/fleet/publish.h"
@@ -131,6 +132,7 @@ fleet_new(struct event_base *base, struct seg *seg)
 	f->formers = formers_new(f, fleet_found);
 	f->slots = slots_new(f);
 	f->publish = publish_new(f);
+	f->keep = keep_new(f);
 	f->outlier = outlier_new(f);
 	return f;
 }
@@ -160,6 +162,7 @@ fleet_free(struct fleet **pf)
 		endpoint_draining_remove(ep);
 		endpoint_free(&ep);
 	}
+	keep_free(&f->keep);
 	outlier_free(&f->outlier);
 	publish_free(&f->publish);
 	if (f->wake != NULL)
@@ -249,6 +252,8 @@ added(struct fold *fo, const struct discover_event *ev)
 			(struct log_field){0});
 	}
 	TAILQ_INSERT_TAIL(&f->live, ep, link);
+	if (keep_back(f->keep, ep))
+		state_drain(ep);
 	return ep;
 }
 
@@ -260,6 +265,8 @@ removed(struct fold *fo, struct endpoint *ep)
 	health_stop(&ep->engine);
 	scrape_stop(&ep->engine);
 	TAILQ_REMOVE(&f->live, ep, link);
+	if (ep->drained && ep->found)
+		keep_away(f->keep, ep);
 	fo->removed++;
 	log_change(fo, "endpoint removed", ep,
 		LOG_U("in_flight", ep->engine.slot == ENGINE_NO_SLOT
@@ -389,6 +396,7 @@ fleet_apply(struct fleet *f, const struct conf *conf, uint64_t config_number)
 	}
 	begin(f);
 	publish_now(f->publish);
+	keep_changed(f->keep);
 	if (f->announced != NULL)
 		announced_changed(f->announced);
 }
@@ -408,6 +416,13 @@ fleet_found(
 	fold(f);
 	begin(f);
 	publish_soon(f->publish);
+	keep_changed(f->keep);
+}
+
+void
+fleet_keep(struct fleet *f, const char *path)
+{
+	keep_file(f->keep, path);
 }
 
 /* Engines whose requests have met the sign of a restart are looked at. */

@@ -54,6 +54,12 @@ void fleet_found(
  */
 void fleet_hear(struct fleet *f, int wake_fd);
 
+/*
+ * Takes the operator's drains from the state_file, and keeps them there from now on (master/fleet/keep.h).
+ * Before the first fleet_apply(): no table without them is published.
+ */
+void fleet_keep(struct fleet *f, const char *path);
+
 /* Called when an endpoint has become available or unavailable (master/fleet/waiters.h); may be
  * unset. */
 void fleet_waiters(struct fleet *f, struct waiters *ws);

@@ -9,10 +9,12 @@
 
 #include "master/fleet/endpoint.h"
 #include "master/fleet/facts.h"
+#include "master/fleet/keep.h"
 #include "master/fleet/status_json.h"
 #include "master/probe/health.h"
 #include "master/probe/learn.h"
 #include "master/probe/scrape.h"
+#include "shm/base/clock.h"
 #include "shm/base/mem.h"
 #include "shm/eject.h"
 #include "shm/load.h"
@@ -248,6 +250,23 @@ print_queues(struct evbuffer *out, const struct fleet *f)
 	}
 }
 
+/* A line for each drained endpoint that is away, and one for a state_file that cannot be written. */
+static void
+print_keep(struct evbuffer *out, const struct fleet *f)
+{
+	const char *error = keep_error(f->keep);
+	const uint64_t now = clock_ms();
+
+	for (const struct away *a = keep_first(f->keep); a != NULL; a = TAILQ_NEXT(a, link))
+		(void)evbuffer_add_printf(out,
+			"drained and away: %s, %s of pool %s, forgotten in %" PRIu64 "s\n",
+			a->key.url, role_name(a->key.role), a->key.pool,
+			keep_left_ms(a, now) / 1000);
+	if (error != NULL && error[0] != '\0')
+		(void)evbuffer_add_printf(
+			out, "state_file %s cannot be written: %s\n", keep_path(f->keep), error);
+}
+
 void
 fleet_status(struct fleet *f, struct evbuffer *out, int json)
 {
@@ -264,4 +283,5 @@ fleet_status(struct fleet *f, struct evbuffer *out, int json)
 	facts_each(f, add_row, &g);
 	print_grid(out, &g);
 	print_queues(out, f);
+	print_keep(out, f);
 }

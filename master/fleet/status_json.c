@@ -8,9 +8,11 @@
 
 #include "master/fleet/endpoint.h"
 #include "master/fleet/facts.h"
+#include "master/fleet/keep.h"
 #include "master/probe/learn.h"
 #include "master/probe/scrape.h"
 #include "proto/json/utf8.h"
+#include "shm/base/clock.h"
 #include "shm/base/mem.h"
 
 /* json-c copies the bytes of a text as they are, and engines' error texts may be broken UTF-8. */
@@ -208,6 +210,37 @@ put_pool(struct json_out *j, const struct fleet *f, const struct conf_pool *pool
 	write_object(j->out, &j->n, o);
 }
 
+static void
+put_away(struct json_out *j, const struct away *a, uint64_t now)
+{
+	struct json_object *o = json_object_new_object();
+
+	add_text(o, "pool", a->key.pool);
+	add_text(o, "role", role_name(a->key.role));
+	add_text(o, "url", a->key.url);
+	add_number(o, "forgotten_in_ms", true, keep_left_ms(a, now));
+	write_object(j->out, &j->n, o);
+}
+
+/* Drained endpoints that are not there now, and the file that keeps drains. */
+static void
+put_keep(const struct fleet *f, struct evbuffer *out)
+{
+	struct json_object *file = json_object_new_object();
+	struct json_out away = {.out = out};
+	const char *error = keep_error(f->keep);
+	const uint64_t now = clock_ms();
+	size_t n = 0;
+
+	(void)evbuffer_add_printf(out, "],\n\"drained_away\":[");
+	for (const struct away *a = keep_first(f->keep); a != NULL; a = TAILQ_NEXT(a, link))
+		put_away(&away, a, now);
+	(void)evbuffer_add_printf(out, "],\n\"state_file\":");
+	add_text(file, "path", keep_path(f->keep));
+	add_text(file, "error", error != NULL && error[0] != '\0' ? error : NULL);
+	write_object(out, &n, file);
+}
+
 void
 status_json(struct fleet *f, struct evbuffer *out)
 {
@@ -219,5 +252,6 @@ status_json(struct fleet *f, struct evbuffer *out)
 	(void)evbuffer_add_printf(out, "],\n\"endpoints\":[");
 	if (f->conf != NULL)
 		facts_each(f, put_endpoint, &endpoints);
-	(void)evbuffer_add_printf(out, "]}\n");
+	put_keep(f, out);
+	(void)evbuffer_add_printf(out, "}\n");
 }

@@ -9,6 +9,12 @@
 
 #define SHORTAGE_LOG_MS 10000
 
+char *
+engine_authority(const struct http_url *at)
+{
+	return mem_printf(at->ipv6 ? "[%s]:%u" : "%s:%u", at->host, (unsigned)at->port);
+}
+
 void
 engine_init(struct engine *e, struct prober *prober, const struct conf_pool *pool,
 	const struct conf_endpoint *conf, uint64_t number)
@@ -20,8 +26,7 @@ engine_init(struct engine *e, struct prober *prober, const struct conf_pool *poo
 	e->prober = prober;
 	e->url = mem_strdup(conf->url);
 	e->pool_name = mem_strdup(pool->name);
-	e->authority =
-		mem_printf(e->at.ipv6 ? "[%s]:%u" : "%s:%u", e->at.host, (unsigned)e->at.port);
+	e->authority = engine_authority(&e->at);
 	e->role = conf->role;
 	e->number = number;
 	e->slot = ENGINE_NO_SLOT;

@@ -98,6 +98,9 @@ struct engine {
 	double latest_s;       /* the latest of all lives */
 };
 
+/* "host:port", with brackets around an IPv6 address; the caller frees it. */
+char *engine_authority(const struct http_url *at);
+
 /* Fills a zeroed engine in from its configuration; slot is ENGINE_NO_SLOT. */
 void engine_init(struct engine *e, struct prober *prober, const struct conf_pool *pool,
 	const struct conf_endpoint *conf, uint64_t number);

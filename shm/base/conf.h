@@ -286,6 +286,7 @@ struct conf {
 	uint64_t reload_drain_ms; /* the same of a generation that was replaced; 0: no limit */
 	uint64_t watchdog_ms;     /* 0 = off */
 	char *control_socket;     /* path, or NULL: none */
+	char *state_file;         /* path, or NULL: none */
 	/* ZMQ address of the notifier's PULL socket, or NULL: no notifier */
 	char *lmcache_listen;
 	/* ZMQ address of its ROUTER socket, where engines announce themselves, or NULL */

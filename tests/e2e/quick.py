@@ -51,6 +51,7 @@ QUICK = {
     "test_shared_storage.py": "test_stream",
     "test_storm.py": "test_small_storm",
     "test_slow.py": "test_eject_slow",
+    "test_state_file.py": "test_roles_and_pools_are_kept_one_by_one",
     "test_stream.py": "test_slow_client_stops_the_engine",
     "test_tally.py": "test_each_cause_is_counted_and_shown",
     "test_threshold.py": "test_route_header",

@@ -21,7 +21,7 @@ command -v pgrep >/dev/null || {
 }
 finish() {
 	systemctl stop -q $U.socket $U.service 2>/dev/null
-	rm -rf "$D" "$dir" ${units:?}/$U.service ${units:?}/$U.service.d ${units:?}/$U.socket
+	rm -rf "$D" "$dir" /var/lib/${U:?} /var/lib/private/${U:?} ${units:?}/$U.service ${units:?}/$U.service.d ${units:?}/$U.socket
 	systemctl daemon-reload
 	systemctl reset-failed -q $U.service $U.socket 2>/dev/null
 	[ ${#engines[@]} -eq 0 ] || kill "${engines[@]}"
@@ -108,7 +108,7 @@ drop_in() { # LINE
 }
 
 make -s install DESTDIR=$D >"$dir/install" 2>&1 || { cat "$dir/install" >&2; exit 1; }
-sed -e "s,/usr/local,$D/usr/local,g" -e "s,/etc/pdrouter,$D/etc/pdrouter,g" -e "s,^\(User\|RuntimeDirectory\)=.*,\1=$U," \
+sed -e "s,/usr/local,$D/usr/local,g" -e "s,/etc/pdrouter,$D/etc/pdrouter,g" -e "s,^\(User\|RuntimeDirectory\|StateDirectory\)=.*,\1=$U," \
 	-e "s,pdctl ,&-s /run/$U/control.sock ," $D/lib/systemd/system/pdrouter.service >$units/$U.service
 engine prefill && prefill=$url
 engine decode && decode=$url
@@ -161,6 +161,12 @@ check "start with a wrong file fails" fails systemctl start $U
 check "... and the journal says where, as a warning" said warning "$C:2: workers: many"
 config 2
 check "it starts once the file is good" within 5 systemctl is-active $U
+
+check "drain an engine" ctl drain "$decode"
+check "a restart keeps the drain" eval "systemctl restart $U && shows 'drained by pdctl'"
+check "so does a killed master" eval "systemctl kill -s KILL --kill-who=main $U && within 5 shows 'drained by pdctl'"
+check "undrain" ctl undrain "$decode"
+check "... and it serves again" within 5 status_is 200 "$base/ready"
 
 old=$(main_pid)
 children=$(pgrep -d, -P "$old" 'pdr-')

@@ -110,6 +110,7 @@ Test(conf, minimal_file_and_every_default)
 	cr_expect_eq(c->log_level, LOG_L_INFO);
 	cr_expect_eq(c->log_format, LOG_F_KV);
 	cr_expect_str_eq(c->control_socket, "/run/pdrouter/control.sock");
+	cr_expect_null(c->state_file);
 	cr_expect_null(c->lmcache_listen);
 	cr_assert_eq(c->npools, 1);
 	cr_expect_str_eq(p->name, "pool1");
@@ -144,6 +145,29 @@ Test(conf, minimal_file_and_every_default)
 	conf_free(&c);
 	cr_expect_null(c);
 	conf_free(&c);
+}
+
+/* systemd names the directories of StateDirectory=. */
+Test(conf, the_state_file_of_a_unit)
+{
+	static const struct {
+		const char *directory, *text, *path;
+	} rows[] = {
+		{"/var/lib/pdrouter", POOLS, "/var/lib/pdrouter/state.json"},
+		{"/var/lib/a:/var/lib/b", POOLS, "/var/lib/a/state.json"},
+		{"", POOLS, NULL},
+		{"/var/lib/pdrouter", POOLS "state_file: \"\"\n", NULL},
+		{"/var/lib/pdrouter", POOLS "state_file: /x\n", "/x"},
+	};
+
+	for (size_t i = 0; i < NELEMS(rows); i++) {
+		struct conf *c;
+
+		cr_assert_eq(setenv("STATE_DIRECTORY", rows[i].directory, 1), 0);
+		c = parse(rows[i].text);
+		cr_expect(mem_text_equal(c->state_file, rows[i].path), "%zu: %s", i, c->state_file);
+		conf_free(&c);
+	}
 }
 
 Test(conf, every_key)
@@ -1966,7 +1990,7 @@ Test(conf, every_key_is_written)
 		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"
 		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 5s\nrise: 1\nfall: 9\n"
 		"drain_timeout: 0\nreload_drain_timeout: 9m\nworker_watchdog: 0s\nlog_level: debug\nlog_format: json\n"
-		"control_socket: \"\"\nlmcache: {listen: \"tcp://*:7501\"}\n"
+		"control_socket: \"\"\nstate_file: /var/lib/x\nlmcache: {listen: \"tcp://*:7501\"}\n"
 		"announce: {listen: \"tcp://*:1\", forget: 9s}\npools:\n"
 		"- {name: a, models: [\"405\", 'o\"r\\g'], connector: orchestrated, policy: session, prefill_policy: random,\n"
 		"   decode_policy: prefix, prefill_load: requests, decode_load: tokens, session_header: X-A,\n"

@@ -1,0 +1,292 @@
+#include "master/fleet/keep.h"
+
+#include <assert.h>
+#include <event2/event.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/fleet/endpoint.h"
+#include "master/fleet/state_file.h"
+#include "shm/base/clock.h"
+#include "shm/base/log.h"
+#include "shm/base/mem.h"
+#include "shm/metrics.h"
+
+#define RETRY_MS (10 * UINT64_C(1000)) /* after a write that failed */
+
+struct keep {
+	struct fleet *fleet;
+	struct state_file *file; /* NULL: none */
+	struct membuf written;   /* the text that the file has */
+	struct away_list away;
+	size_t naway;
+	struct event *turn; /* the next drain to forget, or the next try to write */
+};
+
+static void on_turn(evutil_socket_t fd, short what, void *arg);
+
+struct keep *
+keep_new(struct fleet *f)
+{
+	struct keep *k = MEM_NEW(struct keep);
+
+	k->fleet = f;
+	TAILQ_INIT(&k->away);
+	k->turn = evtimer_new(f->base, on_turn, k);
+	assert(k->turn != NULL);
+	return k;
+}
+
+void
+keep_free(struct keep **pk)
+{
+	struct keep *k = *pk;
+
+	if (k == NULL)
+		return;
+	while (!TAILQ_EMPTY(&k->away))
+		keep_forget(k, TAILQ_FIRST(&k->away));
+	event_free(k->turn);
+	state_file_free(&k->file);
+	membuf_free(&k->written);
+	free(k);
+	*pk = NULL;
+}
+
+/* --- endpoints that are away -------------------------------------------------------------- */
+
+static bool
+key_equal(const struct saved_drain *key, const char *url, const char *pool, enum role role)
+{
+	return key->role == role && strcmp(key->url, url) == 0 && strcmp(key->pool, pool) == 0;
+}
+
+static struct away *
+find(const struct keep *k, const char *url, const char *pool, enum role role)
+{
+	struct away *a;
+
+	TAILQ_FOREACH(a, &k->away, link)
+	if (key_equal(&a->key, url, pool, role))
+		return a;
+	return NULL;
+}
+
+static void
+add(struct keep *k, const char *url, const char *pool, enum role role)
+{
+	struct away *a = TAILQ_LAST(&k->away, away_list);
+
+	if (a != NULL && key_equal(&a->key, url, pool, role))
+		return; /* a file may have one twice; the list is sorted */
+	a = MEM_NEW(struct away);
+	a->key = (struct saved_drain){mem_strdup(url), mem_strdup(pool), role};
+	a->since_ms = clock_ms();
+	TAILQ_INSERT_TAIL(&k->away, a, link);
+	k->naway++;
+}
+
+void
+keep_forget(struct keep *k, struct away *a)
+{
+	TAILQ_REMOVE(&k->away, a, link);
+	k->naway--;
+	free(a->key.url);
+	free(a->key.pool);
+	free(a);
+}
+
+struct away *
+keep_first(const struct keep *k)
+{
+	return TAILQ_FIRST(&k->away);
+}
+
+uint64_t
+keep_left_ms(const struct away *a, uint64_t now_ms)
+{
+	const uint64_t end = a->since_ms + KEEP_AWAY_MS;
+
+	return end > now_ms ? end - now_ms : 0;
+}
+
+bool
+keep_back(struct keep *k, const struct endpoint *ep)
+{
+	const struct engine *e = &ep->engine;
+	struct away *a = find(k, e->url, e->pool_name, e->role);
+
+	if (a == NULL)
+		return false;
+	keep_forget(k, a);
+	log_info("endpoint is still drained by pdctl", LOG_S("url", e->url),
+		LOG_S("role", role_name(e->role)), LOG_S("pool", e->pool_name));
+	return true;
+}
+
+void
+keep_away(struct keep *k, const struct endpoint *ep)
+{
+	add(k, ep->engine.url, ep->engine.pool_name, ep->engine.role);
+}
+
+/* Whether a source may name endpoints of this pool that are in no list. */
+static bool
+has_source(const struct conf *conf, const char *pool)
+{
+	for (size_t i = 0; i < conf->npools; i++)
+		if (strcmp(conf->pools[i].name, pool) == 0)
+			return conf->pools[i].ndns > 0 || conf->pools[i].nannounce_networks > 0;
+	return false;
+}
+
+/* Why the endpoint is not waited for any longer; NULL: it is. */
+static const char *
+over(const struct keep *k, const struct away *a, uint64_t now)
+{
+	if (!has_source(k->fleet->conf, a->key.pool))
+		return "it is no longer configured";
+	if (keep_left_ms(a, now) == 0)
+		return "it was away for too long";
+	return k->naway > KEEP_AWAY_MAX ? "too many drained endpoints are away" : NULL;
+}
+
+static void
+forget_some(struct keep *k)
+{
+	const uint64_t now = clock_ms();
+
+	for (struct away *a = TAILQ_FIRST(&k->away), *next; a != NULL; a = next) {
+		const char *why = over(k, a, now);
+
+		next = TAILQ_NEXT(a, link);
+		if (why == NULL)
+			continue;
+		log_info("drain forgotten", LOG_S("url", a->key.url),
+			LOG_S("role", role_name(a->key.role)), LOG_S("pool", a->key.pool),
+			LOG_S("reason", why));
+		keep_forget(k, a);
+	}
+}
+
+/* --- the file ----------------------------------------------------------------------------- */
+
+static void
+count_failure(const struct keep *k)
+{
+	metric_add(k->fleet->slab, M_STATE_FAILED, 1);
+}
+
+void
+keep_file(struct keep *k, const char *path)
+{
+	struct membuf text = {0};
+	struct saved s = {0};
+	const char *why;
+
+	k->file = state_file_new(path);
+	if (!state_file_read(k->file, SAVED_BYTES_MAX, &text)) {
+		count_failure(k);
+	} else if (text.n > 0 && saved_parse(text.p, text.n, &s, &why) != 0) {
+		state_file_set_aside(k->file, why);
+		count_failure(k);
+	}
+	saved_write(s.drains, s.n, &k->written);
+	for (size_t i = 0; i < s.n; i++)
+		add(k, s.drains[i].url, s.drains[i].pool, s.drains[i].role);
+	saved_free(&s);
+	membuf_free(&text);
+}
+
+/* The text that the file should have.  The keys belong to their endpoints. */
+static struct membuf
+text_now(const struct keep *k)
+{
+	const struct fleet *f = k->fleet;
+	struct saved_drain *drains = mem_array(f->norder + k->naway + 1, sizeof(*drains));
+	struct membuf text = {0};
+	struct away *a;
+	size_t n = 0;
+
+	for (size_t i = 0; i < f->norder; i++) {
+		const struct engine *e = &f->order[i]->engine;
+
+		if (f->order[i]->drained)
+			drains[n++] = (struct saved_drain){e->url, e->pool_name, e->role};
+	}
+	TAILQ_FOREACH(a, &k->away, link) drains[n++] = a->key;
+	saved_write(drains, n, &text);
+	free(drains);
+	return text;
+}
+
+static bool
+write_text(struct keep *k, const struct membuf *text)
+{
+	if (text->n <= SAVED_BYTES_MAX)
+		return state_file_write(k->file, text->p, text->n);
+	state_file_fail(k->file, "there are too many drains for one file");
+	return false;
+}
+
+/* True if the file has the text of now.  After a failure the file is written even if its text is right: the
+ * status shows the failure until then. */
+static bool
+write_changed(struct keep *k)
+{
+	struct membuf text = text_now(k);
+
+	if (state_file_error(k->file)[0] == '\0' && text.n == k->written.n &&
+		memcmp(text.p, k->written.p, text.n) == 0) {
+		membuf_free(&text);
+		return true;
+	}
+	if (!write_text(k, &text)) {
+		count_failure(k);
+		membuf_free(&text);
+		return false;
+	}
+	membuf_free(&k->written);
+	k->written = text;
+	return true;
+}
+
+void
+keep_changed(struct keep *k)
+{
+	uint64_t wait_ms = UINT64_MAX;
+	struct timeval tv;
+
+	if (k->fleet->conf == NULL)
+		return;
+	forget_some(k);
+	if (!TAILQ_EMPTY(&k->away))
+		wait_ms = keep_left_ms(TAILQ_FIRST(&k->away), clock_ms());
+	if (k->file != NULL && !write_changed(k) && wait_ms > RETRY_MS)
+		wait_ms = RETRY_MS;
+	(void)evtimer_del(k->turn);
+	if (wait_ms == UINT64_MAX)
+		return;
+	tv = clock_tv(wait_ms);
+	(void)evtimer_add(k->turn, &tv);
+}
+
+static void
+on_turn(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	keep_changed(arg);
+}
+
+const char *
+keep_path(const struct keep *k)
+{
+	return k->file != NULL ? state_file_path(k->file) : NULL;
+}
+
+const char *
+keep_error(const struct keep *k)
+{
+	return k->file != NULL ? state_file_error(k->file) : NULL;
+}

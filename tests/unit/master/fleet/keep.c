@@ -1,0 +1,230 @@
+/* Drains that outlive what they are of: read before the first table, kept for found endpoints that are away. */
+#include "tests/unit/master/fleet.h"
+
+#include <event2/buffer.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "master/fleet/discover.h"
+#include "master/fleet/drain.h"
+#include "master/fleet/keep.h"
+#include "master/fleet/state_file.h"
+#include "shm/metrics.h"
+
+#define P1 "http://127.0.0.1:8101"
+#define P2 "http://127.0.0.1:8102"
+#define D1 "http://127.0.0.1:8201"
+
+static char path[64];
+
+static void
+setup(void)
+{
+	(void)snprintf(path, sizeof(path), "/tmp/pdr-keep-%d", (int)getpid());
+	log_setup(LOG_L_ERROR, LOG_F_KV);
+	fleet_setup(8, 4);
+}
+
+static void
+teardown(void)
+{
+	char *command = mem_printf("rm -f %s %s.lock %s.broken", path, path, path);
+
+	fleet_teardown();
+	cr_expect_eq(system(command), 0);
+	free(command);
+}
+
+TestSuite(keep, .init = setup, .fini = teardown);
+
+/* P1 and D1 configured; other prefill engines may be announced. */
+static struct conf *
+conf_of(bool announced)
+{
+	static char network[] = "127.0.0.0/8", *networks[] = {network};
+	struct conf *c = conf_make();
+	struct conf_pool *p = conf_pool(c, "main", "m");
+
+	conf_endpoint(p, ROLE_PREFILL, P1);
+	conf_endpoint(p, ROLE_DECODE, D1);
+	if (announced) {
+		p->announce_networks = networks;
+		p->nannounce_networks = 1;
+	}
+	return c;
+}
+
+static void
+announce(const char *url)
+{
+	char text[64];
+	struct found one = {.as = {.role = ROLE_PREFILL, .weight = 1}};
+
+	(void)snprintf(text, sizeof(text), "%s", url != NULL ? url : "");
+	one.as.url = text;
+	fleet_found(fleet, "main", DISCOVER_ANNOUNCED, &one, url != NULL);
+}
+
+static int
+operator(int (*fn)(struct fleet *, const char *, struct evbuffer *), const char *what)
+{
+	struct evbuffer *out = evbuffer_new();
+	int r = fn(fleet, what, out);
+
+	evbuffer_free(out);
+	return r;
+}
+
+static void
+restart(void)
+{
+	fleet_free(&fleet);
+	event_base_free(base);
+	seg_free(&seg);
+	fleet_setup(8, 4);
+	fleet_keep(fleet, path);
+}
+
+static bool
+is_drained(const char *url)
+{
+	return endpoint_of(url)->drained &&
+	       ep_state_get(seg, endpoint_of(url)->engine.slot) == EP_DRAINING;
+}
+
+Test(keep, drained_in_the_first_table)
+{
+	fleet_keep(fleet, path);
+	apply(conf_of(false));
+	cr_expect_eq(access(path, F_OK), -1, "nothing to say");
+	cr_assert_eq(operator(drain_begin, P1), 0);
+	restart();
+	apply(conf_of(false));
+	cr_expect(is_drained(P1));
+	cr_expect_eq(ep_state_get(seg, row_of(P1)->slot), EP_DRAINING);
+	cr_expect_not(is_drained(D1));
+	cr_assert_eq(operator(drain_end, P1), 0);
+	restart();
+	apply(conf_of(false));
+	cr_expect_not(is_drained(P1));
+}
+
+Test(keep, one_that_is_no_longer_configured_is_forgotten)
+{
+	struct conf *c;
+
+	fleet_keep(fleet, path);
+	apply(conf_of(false));
+	cr_assert_eq(operator(drain_begin, D1), 0);
+	restart();
+	c = conf_make();
+	conf_endpoint(conf_pool(c, "main", "m"), ROLE_PREFILL, P1);
+	apply(c);
+	cr_expect_null(keep_first(fleet->keep));
+	apply(conf_of(false));
+	cr_expect_not(is_drained(D1));
+	restart();
+	apply(conf_of(false));
+	cr_expect_not(is_drained(D1), "nor is it in the file");
+}
+
+Test(keep, a_found_one_comes_back_drained)
+{
+	apply(conf_of(true));
+	announce(P2);
+	cr_assert_eq(operator(drain_begin, P2), 0);
+	announce(NULL);
+	cr_assert_null(endpoint_of(P2));
+	cr_assert_not_null(keep_first(fleet->keep));
+	announce(P2);
+	cr_expect(is_drained(P2));
+	cr_expect_null(keep_first(fleet->keep));
+	cr_assert_eq(operator(drain_end, P2), 0);
+	announce(NULL);
+	announce(P2);
+	cr_expect_not(is_drained(P2));
+}
+
+Test(keep, a_found_one_that_is_away_may_be_undrained)
+{
+	apply(conf_of(true));
+	announce(P2);
+	cr_assert_eq(operator(drain_begin, P2), 0);
+	announce(NULL);
+	cr_expect_eq(operator(drain_end, "127.0.0.1:8102 role=decode"), -1);
+	cr_expect_eq(operator(drain_end, "127.0.0.1:8102 role=prefill"), 0);
+	cr_expect_eq(operator(drain_end, P2), -1, "no such endpoint");
+	announce(P2);
+	cr_expect_not(is_drained(P2));
+}
+
+Test(keep, it_is_waited_for_over_a_restart_and_not_for_ever)
+{
+	fleet_keep(fleet, path);
+	apply(conf_of(true));
+	announce(P2);
+	cr_assert_eq(operator(drain_begin, P2), 0);
+	restart();
+	apply(conf_of(true));
+	cr_assert_not_null(keep_first(fleet->keep), "its source has not named it yet");
+	announce(P2);
+	cr_expect(is_drained(P2));
+	announce(NULL);
+	keep_first(fleet->keep)->since_ms -= KEEP_AWAY_MS - 1000;
+	keep_changed(fleet->keep);
+	cr_assert_not_null(keep_first(fleet->keep));
+	keep_first(fleet->keep)->since_ms -= 1000;
+	keep_changed(fleet->keep);
+	cr_expect_null(keep_first(fleet->keep));
+	announce(P2);
+	cr_expect_not(is_drained(P2));
+}
+
+Test(keep, a_source_that_is_no_longer_configured_names_none)
+{
+	apply(conf_of(true));
+	announce(P2);
+	cr_assert_eq(operator(drain_begin, P2), 0);
+	apply(conf_of(false));
+	cr_expect_null(keep_first(fleet->keep));
+}
+
+/* The file as another program left it. */
+Test(keep, a_broken_file_is_set_aside_and_counted)
+{
+	char *aside = mem_printf("%s.broken", path);
+	FILE *out = fopen(path, "w");
+
+	(void)fputs("{\"pdrouter_state\": 1, \"drained\": [{", out);
+	(void)fclose(out);
+	fleet_keep(fleet, path);
+	apply(conf_of(false));
+	cr_expect_eq(access(aside, F_OK), 0);
+	cr_expect_eq(metric_sum(seg, M_STATE_FAILED), 1);
+	cr_expect_not(is_drained(P1));
+	cr_assert_eq(operator(drain_begin, P1), 0);
+	cr_expect_str_eq(keep_error(fleet->keep), "");
+	restart();
+	apply(conf_of(false));
+	cr_expect(is_drained(P1));
+	free(aside);
+}
+
+Test(keep, what_is_away_is_bounded)
+{
+	FILE *out = fopen(path, "w");
+	size_t n = 0;
+
+	(void)fputs("{\"pdrouter_state\": 1, \"drained\": [", out);
+	for (int i = 0; i < KEEP_AWAY_MAX + 10; i++)
+		(void)fprintf(out,
+			"%s{\"pool\":\"main\",\"role\":\"prefill\",\"url\":\"http://10.0.%d.%d:1\"}",
+			i > 0 ? "," : "", i / 250, i % 250);
+	(void)fputs("]}", out);
+	(void)fclose(out);
+	fleet_keep(fleet, path);
+	apply(conf_of(true));
+	for (struct away *a = keep_first(fleet->keep); a != NULL; a = TAILQ_NEXT(a, link))
+		n++;
+	cr_expect_eq(n, KEEP_AWAY_MAX);
+}
