@@ -16,7 +16,6 @@
 #include "shm/flags.h"
 #include "shm/core/heritage.h"
 #include "shm/table.h"
-#include "worker/schedule/budget.h"
 #include "worker/base/core.h"
 #include "worker/base/walk.h"
 #include "worker/attempt/attempt.h"
@@ -232,7 +231,6 @@ worker_new(const struct heritage *h)
 	w->thresholds = mem_array(h->seg->hdr->max_pools, sizeof(*w->thresholds));
 	for (uint32_t i = 0; i < h->seg->hdr->max_pools; i++)
 		threshold_init(&w->thresholds[i]);
-	w->budgets = mem_array(h->seg->hdr->max_pools, sizeof(*w->budgets));
 	w->reserved = mem_array(w->conf->max_fanout, sizeof(*w->reserved));
 	listen_init(w, on_accept);
 	event_assign(&w->ev_tick, w->base, -1, 0, on_tick, w);
@@ -283,7 +281,6 @@ worker_free(struct worker *w)
 	free(w->round);
 	free(w->mean_tokens);
 	free(w->thresholds);
-	free(w->budgets);
 	free(w->reserved);
 	free(w->waiting);
 	flag_set_free(&w->flags);

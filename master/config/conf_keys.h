@@ -162,7 +162,7 @@ K("allow_timeout_header", BOOL, rescue.allow_timeout_header, 0, 0, "false", LIVE
 K("retries", COUNT, rescue.retries, 0, 10, "2", LIVE,							\
 	"other engines tried for a request that failed before the first byte of its answer; 0: none")			\
 K("retry_budget", COUNT, rescue.retry_budget, 0, 100, "20", LIVE,					\
-	"retries allowed, in percent of a worker's requests of the last 10 s; ten are always allowed")			\
+	"retries allowed, in percent of the requests of the last 10 s; ten are always allowed")			\
 K("fallback", FALLBACK, rescue.fallback, 0, 0, "(direct; with sglang and p2p_nccl: none)", LIVE,	\
 	"when no prefill engine is left to try: direct: a decode engine serves the request alone; none: the client gets the error") \
 K("resume", BOOL, rescue.resume, 0, 0, "false", LIVE,							\

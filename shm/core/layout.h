@@ -15,7 +15,7 @@
 /* two cache lines: the adjacent-line prefetcher pairs them (x86), 128 on some aarch64 */
 #define SHM_LINE 128
 #define SHM_MAGIC 0x7064726f75746572ull /* "pdrouter" */
-#define SHM_VERSION 8
+#define SHM_VERSION 9
 /* tables alive at once: the current one and retired ones awaiting their readers */
 #define SHM_ARENAS 4
 #define SHM_CRASH_NOTE 160 /* bytes of a process's crash note */
@@ -72,6 +72,14 @@ struct proc_slot {
 };
 
 enum ep_state { EP_EMPTY, EP_STARTING, EP_UP, EP_DOWN, EP_DRAINING, EP_MISCONFIGURED, EP_STATE_N };
+
+#define BUDGET_SECONDS 10 /* the sliding window of shm/budget.h */
+
+/* Requests and retries of one worker in one pool: shm/budget.h. */
+struct budget {
+	/* second:24 | tries:16 | requests:24.  W: its worker */
+	_Alignas(SHM_LINE) uint64_t second[BUDGET_SECONDS];
+};
 
 /* One per endpoint slot, stable across tables.  A selection reads the first 64 bytes alone. */
 struct ep_word {

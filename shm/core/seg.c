@@ -38,6 +38,7 @@ static_assert(
 	offsetof(struct rcu_domain, table) == SHM_LINE, "gp and the pointer have a line each");
 static_assert(sizeof(struct ep_word) == SHM_LINE, "no two endpoints share a line");
 static_assert(sizeof(struct tally) == SHM_LINE, "no two endpoints share a line");
+static_assert(sizeof(struct budget) == SHM_LINE, "no two workers share a line");
 static_assert(sizeof(struct refusal) == SHM_LINE, "no two endpoints share a line");
 static_assert(offsetof(struct ep_word, count) == 0, "a selection reads one half");
 static_assert(offsetof(struct ep_word, share) < SHM_LINE / 2, "a selection reads one half");
@@ -74,6 +75,7 @@ enum part {
 	PART_QUOTA_ROWS,
 	PART_ANNOUNCED,
 	PART_QUEUES,
+	PART_BUDGETS,
 	PART_SLABS,
 	PART_POOL_NAMES,
 	PART_ARENAS,
@@ -127,6 +129,7 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_QUOTA_ROWS] = { "quota rows", 0, workers * s->max_quotas * sizeof(uint32_t) },
 		[PART_ANNOUNCED]  = { "announcements", 0, ANNOUNCED_MAX * sizeof(struct announced) },
 		[PART_QUEUES]     = { "queues", 0, s->max_pools * queue_bytes(s) },
+		[PART_BUDGETS]    = { "budgets", 0, workers * s->max_pools * sizeof(struct budget) },
 		[PART_SLABS]      = { "metric slabs", 0, slots * metrics_slab_bytes(s->max_pools) },
 		[PART_POOL_NAMES] = { "pool names", 0, (size_t)s->max_pools * SEG_POOL_NAME },
 		[PART_ARENAS]     = { "table arenas", 0, SHM_ARENAS * arena_bytes(s) },
@@ -185,6 +188,7 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 	seg->quota_rows = AT(PART_QUOTA_ROWS);
 	seg->announced = AT(PART_ANNOUNCED);
 	seg->queues = AT(PART_QUEUES);
+	seg->budgets = AT(PART_BUDGETS);
 	seg->slabs = AT(PART_SLABS);
 	seg->pool_names = AT(PART_POOL_NAMES);
 	seg->arenas = AT(PART_ARENAS);

@@ -35,6 +35,7 @@ struct seg {
 	uint32_t *quota_rows;        /* [worker slots][max_quotas]: share_of() */
 	struct announced *announced; /* [ANNOUNCED_MAX] */
 	unsigned char *queues;       /* [max_pools] queues: seg_queue(), seg_queue_slot() */
+	struct budget *budgets;      /* [worker slots][max_pools]: seg_budget() */
 	unsigned char *slabs;        /* [nslots] metrics slabs: seg_slab() */
 	/* [max_pools][64]; a name stays with its number for ever. W: master */
 	char *pool_names;
@@ -49,7 +50,7 @@ struct seg_part {
 	const char *name;
 	size_t offset, bytes;
 };
-#define SEG_NPARTS 17
+#define SEG_NPARTS 18
 
 /* Bytes a segment of these sizes takes, and its parts (ret_parts may be NULL). */
 size_t seg_size(const struct seg_sizes *sizes, struct seg_part ret_parts[SEG_NPARTS]);
@@ -79,6 +80,12 @@ static inline uint64_t *
 seg_ready(const struct seg *seg, uint32_t worker)
 {
 	return &seg->ready[(size_t)worker * (seg->hdr->flags_per_worker / 64)];
+}
+
+static inline struct budget *
+seg_budget(const struct seg *seg, uint32_t worker, uint32_t pool)
+{
+	return &seg->budgets[(size_t)worker * seg->hdr->max_pools + pool];
 }
 
 static inline struct metrics_slab *

@@ -4,6 +4,7 @@
 
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
+#include "shm/budget.h"
 #include "shm/tally.h"
 #include "worker/attempt/branches.h"
 #include "worker/attempt/lookup.h"
@@ -14,7 +15,6 @@
 #include "worker/attempt/symptom.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
-#include "worker/schedule/budget.h"
 #include "worker/schedule/outcome.h"
 #include "worker/schedule/plan.h"
 
@@ -157,8 +157,8 @@ replaceable(const struct attempt *a)
 static bool
 budget_allows(struct job *job)
 {
-	return budget_left(&job->w->budgets[job->facts.pool.id],
-		job->facts.pool.rescue.retry_budget, clock_ms());
+	return budget_left(
+		job->w->seg, job->facts.pool.id, job->facts.pool.rescue.retry_budget, clock_ms());
 }
 
 static uint32_t
@@ -642,7 +642,7 @@ count_try(const struct search *s, bool moved, bool last_resort)
 		job->tries++;
 		job->moves += moved;
 		if (!moved)
-			budget_take(&job->w->budgets[job->facts.pool.id], clock_ms());
+			budget_take(job->w->seg, job->w->slot, job->facts.pool.id, clock_ms());
 	}
 	if (last_resort) {
 		metric_add(job->w->slab, M_LAST_RESORT, 1);

@@ -24,7 +24,6 @@ struct req;
 struct seg;
 struct threshold;
 struct transfer;
-struct budget;
 struct reserved;
 struct waiter;
 
@@ -106,7 +105,6 @@ struct worker {
 	uint32_t *retry_turn;         /* the same: counts retries, which do not move the cursors */
 	uint32_t *mean_tokens;        /* [pool id]: mean of recent prompts */
 	struct threshold *thresholds; /* [pool id]: what `routing_threshold: auto` has learned */
-	struct budget *budgets;       /* [pool id]: of retries */
 	uint64_t rnd;                 /* policy_rnd()'s state */
 };
 

@@ -3,13 +3,13 @@
 #include <stddef.h>
 
 #include "shm/base/clock.h"
+#include "shm/budget.h"
 #include "shm/core/rcu.h"
 #include "shm/core/seg.h"
 #include "shm/load.h"
 #include "shm/table.h"
 #include "worker/base/core.h"
 #include "worker/handshake/connector.h"
-#include "worker/schedule/budget.h"
 #include "worker/schedule/choose.h"
 #include "worker/schedule/priority.h"
 #include "worker/schedule/shortage.h"
@@ -272,7 +272,7 @@ count(const struct plan *p)
 {
 	struct worker *w = p->w;
 
-	budget_request(&w->budgets[p->of.facts->pool.id], clock_ms());
+	budget_request(w->seg, w->slot, p->of.facts->pool.id, clock_ms());
 	if (p->way.connector == &connector_direct)
 		metric_add(w->slab, M_DIRECT, 1);
 	if (way_is_short(&p->way))

@@ -73,9 +73,10 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 	ENDS(13, (unsigned char *)seg_queue(seg, sizes.max_pools));
 	cr_assert_leq((unsigned char *)seg_queue_slot(seg, 0, sizes.queue_slots),
 		(unsigned char *)seg_queue(seg, 1));
-	ENDS(14, (unsigned char *)seg_slab(seg, slots));
-	ENDS(15, seg->pool_names + (size_t)sizes.max_pools * 64);
-	ENDS(16, seg->arenas + SHM_ARENAS * seg->arena_bytes);
+	ENDS(14, seg_budget(seg, workers - 1, sizes.max_pools - 1) + 1);
+	ENDS(15, (unsigned char *)seg_slab(seg, slots));
+	ENDS(16, seg->pool_names + (size_t)sizes.max_pools * 64);
+	ENDS(17, seg->arenas + SHM_ARENAS * seg->arena_bytes);
 #undef ENDS
 }
 
