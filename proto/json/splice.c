@@ -36,6 +36,7 @@
 	X(SK_TOOL_CHOICE,            "tool_choice")              \
 	X(SK_LOGPROBS,               "logprobs")                 \
 	X(SK_TOP_LOGPROBS,           "top_logprobs")             \
+	X(SK_PROMPT_LOGPROBS,        "prompt_logprobs")          \
 	X(SK_ECHO,                   "echo")                     \
 	X(SK_SEED,                   "seed")                     \
 	X(SK_BEST_OF,                "best_of")                  \

@@ -240,7 +240,7 @@ class Engine(Process):
         """No block is held, nothing runs, and nobody broke the handoff's rules."""
         self.wait_metric("pdsim:running_requests", 0)
         self.wait_metric("pdsim:open_rooms", 0)
-        names = ["duplicate_request_ids", "prefill_violations", "role_violations",
+        names = ["duplicate_request_ids", "prefill_violations", "decode_violations", "role_violations",
                  "rooms_missing", "rooms_invalid", "rooms_shared", "duplicate_rooms", "rank_mismatch", "kv_foreign"]
         assert self.counter("request_id_mismatch") == self.resent, f"{self.role}: request_id_mismatch"
         if not self.refuses_on_purpose:

@@ -3,6 +3,7 @@ import json
 
 import pytest
 
+from fleets import build
 from procs import MODEL, wait
 
 CHAT, URL, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
@@ -89,3 +90,15 @@ def test_adapters_and_lengths_of_several_engines(world):
     assert [got["base"][k] for k in ("root", "parent", "owned_by")] == ["/models/b\u00e4se", None, "vllm"]
     assert [got["lora"][k] for k in ("root", "parent")] == ["lora", "base"], "a root of over 256 bytes is left out"
     assert r.get("/v1/models/lora").json() == got["lora"]
+
+
+@pytest.mark.parametrize("kind", ["nixl", "push", "orchestrated", "lmcache", "lmcache decode", "mooncake", "mooncake old"])
+def test_prompt_logprobs_go_to_one_engine(world, kind):
+    """A decode engine that has fetched the KV has no logits of the prompt: pdsim answers 500 where vLLM dies."""
+    r, p, d = build(world, kind, 1, 1)
+    for path, more in ((URL, {"prompt_logprobs": 0}), (CHAT, {"prompt_logprobs": 1}), (URL, {"echo": True, "logprobs": 1})):
+        body = {"model": MODEL, "max_tokens": 2, "prompt": "x", "messages": [{"role": "user", "content": "x"}], **more}
+        body.pop("prompt" if path == CHAT else "messages")
+        assert r.post(path, body).status == 200 and r.end()["direct"] in ("prompt_logprobs", "echo")
+    assert p[0].requests() == [] and len(d[0].requests()) == 3
+    assert r.post(URL, {**body, "prompt": "y", "echo": False}).status == 200 and len(p[0].requests()) == 1

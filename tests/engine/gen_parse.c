@@ -19,7 +19,7 @@
 /* clang-format off */
 enum member {
 	M_MODEL, M_PROMPT, M_STREAM, M_STREAM_OPTIONS, M_MAX_TOKENS, M_MAX_COMPLETION_TOKENS,
-	M_MIN_TOKENS, M_N, M_LOGPROBS, M_TOP_LOGPROBS, M_TOOL_CHOICE, M_RESPONSE_FORMAT, M_ECHO, M_IGNORE_EOS, M_REQUEST_ID, M_PDSIM,
+	M_MIN_TOKENS, M_N, M_LOGPROBS, M_TOP_LOGPROBS, M_PROMPT_LOGPROBS, M_TOOL_CHOICE, M_RESPONSE_FORMAT, M_ECHO, M_IGNORE_EOS, M_REQUEST_ID, M_PDSIM,
 	/* what chat text is made of, as in prompt_parts */
 	M_MESSAGES, M_TOOLS, M_DOCUMENTS, M_CHAT_TEMPLATE, M_CHAT_TEMPLATE_KWARGS,
 	M_ADD_GENERATION_PROMPT, M_CONTINUE_FINAL_MESSAGE, M_MM_PROCESSOR_KWARGS, M_REASONING_EFFORT,
@@ -30,7 +30,7 @@ enum member {
 /* clang-format on */
 
 static const char *const names[M_COUNT] = {"model", "prompt", "stream", "stream_options",
-	"max_tokens", "max_completion_tokens", "min_tokens", "n", "logprobs", "top_logprobs",
+	"max_tokens", "max_completion_tokens", "min_tokens", "n", "logprobs", "top_logprobs", "prompt_logprobs",
 	"tool_choice", "response_format", "echo", "ignore_eos", "request_id", "pdsim", "messages",
 	"tools", "documents", "chat_template", "chat_template_kwargs", "add_generation_prompt",
 	"continue_final_message", "mm_processor_kwargs", "reasoning_effort", "add_special_tokens",
@@ -480,6 +480,14 @@ leg_violation(struct parse *p)
 	return NULL;
 }
 
+/* vLLM's to_sampling_params() (entrypoints/openai/completion/protocol.py): `echo` takes `logprobs` for the prompt too. */
+static bool
+wants_prompt_logprobs(const struct parse *p)
+{
+	return !json_null(p->m[M_PROMPT_LOGPROBS]) ||
+	       (!p->g->chat && p->g->echo && !json_null(p->m[M_LOGPROBS]));
+}
+
 static bool
 check_handoff(struct parse *p)
 {
@@ -497,6 +505,10 @@ check_handoff(struct parse *p)
 		if (why != NULL)
 			return gen_refuse(g, CTR_prefill_violations, 400, why);
 	}
+	/* vllm issue 50792: no forward pass of the prompt, so no logits, and the engine dies */
+	if (g->mode == GEN_DECODE && g->sim->o.engine == FLAVOUR_VLLM && wants_prompt_logprobs(p))
+		return gen_refuse(g, CTR_decode_violations, 500,
+			"EngineCore encountered an issue: out of range integral type conversion");
 	if (shake->check != NULL && !shake->check(g))
 		return false;
 	if (g->mode == GEN_PLAIN && role == ROLE_DECODE && g->cut == NULL) {

@@ -81,6 +81,26 @@ connector_prompts(const struct demand *d)
 	return n > 1 ? n : 1;
 }
 
+static bool
+is_said(const struct splice_member *m)
+{
+	return m != NULL && m->type != ST_NULL;
+}
+
+/* A completion with `echo` has the prompt's logprobs as well as the answer's: to_sampling_params() in
+ * vLLM's entrypoints/openai/completion/protocol.py. */
+const char *
+connector_prompt_logprobs(const struct demand *d)
+{
+	const struct splice *doc = d->text->doc;
+	const struct splice_member *echo = splice_find(doc, SK_ECHO);
+	const bool echoes = echo != NULL && echo->type == ST_TRUE &&
+			    d->facts->route == ROUTE_COMPLETIONS &&
+			    is_said(splice_find(doc, SK_LOGPROBS));
+
+	return echoes || is_said(splice_find(doc, SK_PROMPT_LOGPROBS)) ? "prompt_logprobs" : NULL;
+}
+
 const struct connector *
 connector_find(enum connector_kind kind)
 {

@@ -131,6 +131,12 @@ size_t connector_list_of_prompts(const struct splice *doc, const struct splice_m
 /* Returns the number of prompts of the request, at least 1. */
 size_t connector_prompts(const struct demand *d);
 
+/*
+ * Returns "prompt_logprobs" if the request asks for them, else NULL.  Only the engine that computes the
+ * prompt has them: a vLLM decode engine that has fetched the KV dies of such a request (vllm issue 50792).
+ */
+const char *connector_prompt_logprobs(const struct demand *d);
+
 /* Returns the client's own id as an answer's id, in quotes, for answers that must not carry the
  * engine's id. */
 const char *connector_answer_id(const struct demand *d, char id[CONNECTOR_ANSWER_ID]);

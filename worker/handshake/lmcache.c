@@ -410,7 +410,7 @@ unfit(const struct demand *d)
 	const char *why = NULL;
 
 	if (!by_prefill(&d->facts->pool))
-		return NULL;
+		return connector_prompt_logprobs(d);
 	if (d->facts->route == ROUTE_CHAT)
 		why = why_chat_alone(d);
 	if (why == NULL && odd_limit(d))

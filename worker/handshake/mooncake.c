@@ -197,4 +197,5 @@ const struct connector connector_mooncake = {
 	.failed = failed,
 	.samples = connector_fanout,
 	.prompts = connector_several_branches,
+	.unfit = connector_prompt_logprobs,
 };

@@ -175,4 +175,5 @@ const struct connector connector_nixl = {
 	.failed = failed,
 	.samples = connector_fanout,
 	.prompts = connector_several_branches,
+	.unfit = connector_prompt_logprobs,
 };

@@ -50,6 +50,13 @@ samples(const struct req_pool *pool)
 	return whole_answer(pool) ? SEVERAL_WHOLE : connector_fanout(pool);
 }
 
+/* A decode engine that takes a whole answer computes no prompt (Neuron). */
+static const char *
+unfit(const struct demand *d)
+{
+	return whole_answer(&d->facts->pool) ? NULL : connector_prompt_logprobs(d);
+}
+
 static const char *
 refusal(const struct req_pool *pool)
 {
@@ -65,4 +72,5 @@ const struct connector connector_orchestrated = {
 	.samples = samples,
 	/* the answer to several prompts cannot serve as the KV parameters of one of them */
 	.prompts = connector_several_branches,
+	.unfit = unfit,
 };
