@@ -1077,3 +1077,20 @@ def cpu_seconds(pid):
     """Of all its threads."""
     tasks = (Path("/proc") / str(pid) / "task").iterdir()
     return sum(int((t / "schedstat").read_text().split()[0]) for t in tasks) / 1e9
+
+
+@pytest.mark.parametrize("form", ["nested", "flat", "silent"])
+def test_decode_refuses_a_stream_that_has_begun(desk, form):
+    """The error event is the engine's: `type` and `code` too, wherever they stand."""
+    error = {"message": "too long", "type": "BadRequestError", "param": "max_tokens", "code": 400}
+    c = desk.ask(stream=True)
+    desk.prefilled()
+    desk.d.expect().reply(400, {"nested": {"error": error}, "flat": {"object": "error", **error}, "silent": {"detail": "x"}}[form])
+    if desk.kind == "decode":  # nothing has been sent, so the answer itself is the engine's
+        assert c.read().status == 400
+        return
+    got = list(c.events())[-1].json()["error"]
+    if form == "silent":
+        assert (got["type"], got["code"]) == ("server_error", "engine_status") and got["message"]
+    else:
+        assert {k: got[k] for k in error} == error

@@ -30,11 +30,11 @@ enum member {
 /* clang-format on */
 
 static const char *const names[M_COUNT] = {"model", "prompt", "stream", "stream_options",
-	"max_tokens", "max_completion_tokens", "min_tokens", "n", "logprobs", "top_logprobs", "prompt_logprobs",
-	"tool_choice", "response_format", "echo", "ignore_eos", "request_id", "pdsim", "messages",
-	"tools", "documents", "chat_template", "chat_template_kwargs", "add_generation_prompt",
-	"continue_final_message", "mm_processor_kwargs", "reasoning_effort", "add_special_tokens",
-	"truncate_prompt_tokens", "cache_salt"};
+	"max_tokens", "max_completion_tokens", "min_tokens", "n", "logprobs", "top_logprobs",
+	"prompt_logprobs", "tool_choice", "response_format", "echo", "ignore_eos", "request_id",
+	"pdsim", "messages", "tools", "documents", "chat_template", "chat_template_kwargs",
+	"add_generation_prompt", "continue_final_message", "mm_processor_kwargs",
+	"reasoning_effort", "add_special_tokens", "truncate_prompt_tokens", "cache_salt"};
 
 struct parse {
 	struct gen *g;

@@ -71,7 +71,8 @@ struct opts {
 	X(duplicate_request_ids, "requests whose X-Request-Id this engine had seen before")        \
 	X(request_id_mismatch, "decode legs whose X-Request-Id differs from their prefill leg's")  \
 	X(prefill_violations, "prefill legs that asked for more than one token, or for a stream")  \
-	X(decode_violations, "decode legs that asked for logprobs of a prompt that was not computed here") \
+	X(decode_violations,                                                                       \
+		"decode legs that asked for logprobs of a prompt that was not computed here")      \
 	X(role_violations, "requests for the other role's half of a handoff")                      \
 	X(local_prefills, "generations a decode engine began without remote KV")                   \
 	X(plain_prefills, "requests to a prefill engine without a handoff")                        \

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/json/json_small.h"
 #include "proto/json/json_string.h"
 #include "proto/json/splice.h"
 #include "shm/base/clock.h"
@@ -376,27 +377,75 @@ error_json(const struct req *req, char buf[ERROR_TEXT], const char *type, const 
 		no_model ? "\"model\"" : "null", no_model ? "404" : word);
 }
 
-void
-relay_cut(struct req *req, const char *code, const char *message)
+/* Ends a started answer: in a stream with an error event of these pieces of JSON, then with the close. */
+static void
+cut_with(struct req *req, const struct span json[3])
 {
-	char error[ERROR_TEXT], event[ERROR_TEXT + 64], size[CHUNK_SIZE];
-	struct iovec iov[3];
-	int k = 0, len;
+	const char *begin =
+		route_is_anthropic(req->job.facts.route) ? "event: error\ndata: " : "data: ";
+	const char *half = req->job.sent == SENT_HALF ? "\n\n" : "";
+	char size[CHUNK_SIZE];
+	struct iovec iov[8];
+	size_t total = strlen(half) + strlen(begin) + 2;
+	int k = 0;
 
 	if (req->relay != RELAY_STREAM || req->framing_out != FRAMING_CHUNKED)
 		req->keep_alive = false; /* the missing bytes and the close show the failure */
 	if (req->relay != RELAY_STREAM)
 		return;
-	error_json(req, error, "server_error", code, message);
-	len = snprintf(event, sizeof(event), "%s%sdata: %s\n\n",
-		req->job.sent == SENT_HALF ? "\n\n" : "",
-		route_is_anthropic(req->job.facts.route) ? "event: error\n" : "", error);
+	for (int i = 0; i < 3; i++)
+		total += json[i].n;
 	if (req->framing_out == FRAMING_CHUNKED)
-		iov[k++] = chunk_size(size, (size_t)len);
-	iov[k++] = (struct iovec){event, (size_t)len};
+		iov[k++] = chunk_size(size, total);
+	iov[k++] = (struct iovec){text(half), strlen(half)};
+	iov[k++] = (struct iovec){text(begin), strlen(begin)};
+	for (int i = 0; i < 3; i++)
+		iov[k++] = (struct iovec){text(json[i].p), json[i].n};
+	iov[k++] = (struct iovec){text("\n\n"), 2};
 	if (req->framing_out == FRAMING_CHUNKED)
 		iov[k++] = (struct iovec){text("\r\n0\r\n\r\n"), 7};
 	put(req, iov, k);
+}
+
+void
+relay_cut(struct req *req, const char *code, const char *message)
+{
+	char error[ERROR_TEXT];
+
+	error_json(req, error, "server_error", code, message);
+	cut_with(req, (struct span[3]){{error, strlen(error)}});
+}
+
+/* The JSON of a refusal in one line, its error object in `error`.  Returns false if it is none. */
+static bool
+refusal_json(struct span body, struct span json[3])
+{
+	struct splice_seg v;
+
+	if (memchr(body.p, '\n', body.n) != NULL || memchr(body.p, '\r', body.n) != NULL)
+		return false;
+	json[1] = body;
+	if (splice_member_raw(body.p, body.n, "error", &v) == 1)
+		return v.p[0] == '{';
+	/* vLLM to 0.10 and SGLang: the members of the error stand outside */
+	json[0] = (struct span){"{\"error\":", 9};
+	json[2] = (struct span){"}", 1};
+	return splice_member_raw(body.p, body.n, "message", &v) == 1 && v.p[0] == '"';
+}
+
+void
+relay_cut_refused(struct req *req, const char *code, struct span body)
+{
+	static const char silent[] = "the engine refused without saying why";
+	struct span json[3] = {{"", 0}, {"", 0}, {"", 0}};
+	char message[400];
+
+	if (refusal_json(body, json))
+		cut_with(req, json);
+	else if (json_error_message(body.p, body.n, message, sizeof(message)))
+		relay_cut(req, code, message);
+	else
+		relay_cut(req, code, silent);
 }
 
 void

@@ -14,9 +14,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "proto/http/http.h"
+
 struct leg;
 struct req;
-struct span;
 struct sse;
 
 /* The decode leg's head and first byte are here. */
@@ -41,6 +42,8 @@ bool relay_complete(struct req *req, const struct sse *sse);
 /* Ends a started answer that cannot be completed: in a stream with an error event, then with
  * the close. */
 void relay_cut(struct req *req, const char *code, const char *message);
+/* The same for an answer whose next engine has refused: the event has the engine's error, `body`. */
+void relay_cut_refused(struct req *req, const char *code, struct span body);
 /* A whole answer, of the router or of an engine.  `head`: header lines to add, or NULL. */
 void relay_reply(struct req *req, int status, const char *head, size_t head_len, const char *type,
 	const void *body, size_t n);

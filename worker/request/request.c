@@ -23,7 +23,6 @@
 #include <string.h>
 
 #include "proto/http/http.h"
-#include "proto/json/json_small.h"
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
 #include "shm/base/rnd.h"
@@ -390,13 +389,10 @@ pass_on(struct job *job, const struct reply *refusal)
 {
 	static const char silent[] = "the engine refused without saying why";
 	struct req *req = req_of(job);
-	char message[400];
 
 	if (job_started(job)) {
-		bool said = json_error_message(
-			refusal->body.p, refusal->body.n, message, sizeof(message));
-
-		relay_cut(req, end_word(END_ENGINE_STATUS), said ? message : silent);
+		relay_cut_refused(req, end_word(END_ENGINE_STATUS),
+			(struct span){refusal->body.p, refusal->body.n});
 	} else if (refusal->body.n == 0 && relay_has_body(refusal->status)) {
 		relay_error(
 			req, refusal->status, "server_error", end_word(END_ENGINE_STATUS), silent);
