@@ -40,7 +40,7 @@ K("limits.max_connections", COUNT, max_connections, 1, 1000000, "65536", GENERAT
 K("limits.max_answer", SIZE, max_answer, CONF_KIB, CONF_GIB, "16MiB", GENERATION,			\
 	"size of a prefill answer, and of all decode answers of a request together where they are rewritten; a larger one fails") \
 K("limits.max_fanout", COUNT, max_fanout, 1, 128, "8", GENERATION,					\
-	"branches of one request (samples or prompts); more gets 400")				\
+	"branches of one request (samples or prompts); more: a decode engine alone")				\
 K("limits.max_buffered", SIZE, max_buffered, CONF_MIB, 1024 * CONF_GIB, "1GiB", GENERATION,		\
 	"bytes of request bodies and buffered answers in one worker (or limits.max_body, where that is more); more gets 503") \
 K("client.head_timeout", DURATION, client_head_ms, 1, CONF_HOUR, "10s", GENERATION,			\

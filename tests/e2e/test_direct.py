@@ -102,3 +102,11 @@ def test_prompt_logprobs_go_to_one_engine(world, kind):
         assert r.post(path, body).status == 200 and r.end()["direct"] in ("prompt_logprobs", "echo")
     assert p[0].requests() == [] and len(d[0].requests()) == 3
     assert r.post(URL, {**body, "prompt": "y", "echo": False}).status == 200 and len(p[0].requests()) == 1
+
+
+@pytest.mark.parametrize("prompt", [["a", [1, 2]], [[1, 2], "a"], ["a", 1], ["a", None]])
+def test_a_list_of_unlike_prompts(shared, router, prompt):
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": 2}
+    a, want = router.post(URL, body), direct(shared.d, URL, body)
+    assert (a.status, a.json()) == (want.status, want.json()) and a.status == 400
+    assert router.post(URL, {**body, "prompt": ["a", "b,[", "\"],["]}).json()["choices"][2]["index"] == 2

@@ -33,25 +33,26 @@ const struct connector connector_single = {
 	.edit = {[ROLE_DECODE] = no_edit},
 };
 
-/* Elements of a JSON array that the scan has found well-formed. */
+/* Elements of a JSON array that the scan has found well-formed, if all begin with `first`; else 0. */
 static size_t
-array_length(const char *p, const char *end)
+array_length(const char *p, const char *end, char first)
 {
 	size_t n = 0;
 	int depth = 0;
 
 	for (; p < end; p++) {
+		if (depth == 1 && strchr(" \t\r\n,]", *p) == NULL) {
+			if (*p != first)
+				return 0;
+			n++;
+		}
 		if (*p == '"') {
 			while (*++p != '"')
 				p += *p == '\\';
-			n += n == 0;
 		} else if (*p == '[' || *p == '{') {
-			n += n == 0 && depth == 1;
 			depth++;
 		} else if (*p == ']' || *p == '}') {
 			depth--;
-		} else if (*p == ',' && depth == 1) {
-			n++;
 		}
 	}
 	return n;
@@ -67,7 +68,9 @@ connector_list_of_prompts(const struct splice *doc, const struct splice_member *
 	p = doc->text + m->val + 1;
 	p += strspn(p, " \t\r\n");
 	/* a list of numbers is one prompt */
-	return *p == '"' || *p == '[' ? array_length(doc->text + m->val, doc->text + m->end) : 0;
+	if (*p != '"' && *p != '[')
+		return 0;
+	return array_length(doc->text + m->val, doc->text + m->end, *p);
 }
 
 size_t

@@ -125,8 +125,9 @@ extern const struct connector connector_single;
 
 const struct connector *connector_find(enum connector_kind kind);
 
-/* Returns how many prompts a member lists; 0: it is missing or one prompt (a text or a list of
- * token ids). */
+/* Returns how many prompts a member lists; 0: it is missing, one prompt (a text or a list of token ids),
+ * or a list of both, which engines refuse (CompletionRequest in vLLM's
+ * entrypoints/openai/completion/protocol.py): none of them may be served alone. */
 size_t connector_list_of_prompts(const struct splice *doc, const struct splice_member *m);
 /* Returns the number of prompts of the request, at least 1. */
 size_t connector_prompts(const struct demand *d);

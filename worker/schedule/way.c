@@ -154,9 +154,14 @@ way_choose(struct way *way, struct worker *w, const struct demand *d, bool waits
 		return END_OK;
 	}
 	n = count_branches(way->connector, d);
-	if (n > w->conf->max_fanout)
+	if (n <= w->conf->max_fanout) {
+		way->nbranches = (uint32_t)n;
+		return END_OK;
+	}
+	if (!way->connector->info->decode_alone)
 		return END_TOO_MANY_BRANCHES;
-	way->nbranches = (uint32_t)n;
+	way->direct = "max_fanout";
+	way->connector = &connector_direct;
 	return END_OK;
 }
 
