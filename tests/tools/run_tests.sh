@@ -156,7 +156,7 @@ run_release() {
 	part "torture: a mutant is caught" tests/torture/mutants.sh load-check-then-add
 	part "chaos, 30 s" tests/chaos/run.sh 30
 	part "scheduler, simulated" build/release/sched --smoke
-	end_to_end release "end to end, release" -n 4 --dist loadfile -m 'not timing'
+	end_to_end release "end to end, release" -n 6 --dist loadfile -m 'not timing'
 	end_to_end release "end to end, measuring time" -m timing
 }
 
@@ -164,7 +164,7 @@ run_asan() {
 	build asan bins units replays || return
 	units asan
 	corpus asan
-	end_to_end asan "end to end, asan and ubsan" -n 4 --dist loadfile -m 'not timing'
+	end_to_end asan "end to end, asan and ubsan" -n 6 --dist loadfile -m 'not timing'
 }
 
 for one in "${@:-lint verify release asan}"; do
