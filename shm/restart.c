@@ -1,5 +1,9 @@
 #include "shm/restart.h"
 
+/* restart.h draws the word. */
+#define IDS_LIFE_AT 32
+#define IDS 32
+
 bool
 restart_doubt(struct seg *seg, uint32_t ep, uint64_t life)
 {
@@ -7,6 +11,22 @@ restart_doubt(struct seg *seg, uint32_t ep, uint64_t life)
 
 	/* fails if the sign is set already, or if the life is over */
 	return shm_cas(&seg->eps[ep].restarts, seen, seen | RESTART_DOUBT) == seen;
+}
+
+bool
+restart_named(struct seg *seg, uint32_t ep, uint64_t life, uint64_t id)
+{
+	const uint64_t none = life << IDS_LIFE_AT, bit = UINT64_C(1) << id % IDS;
+	uint64_t *word = &seg->tallies[ep].ids, seen = shm_load(word), old, known;
+
+	do {
+		old = seen;
+		known = old >> IDS_LIFE_AT == none >> IDS_LIFE_AT ? old : none;
+		if ((known & bit) != 0)
+			return false;
+		seen = shm_cas(word, old, known | bit);
+	} while (seen != old);
+	return known != none;
 }
 
 bool

@@ -144,6 +144,8 @@ struct tally {
 	uint64_t pace;
 	/* what it has done with others' KV, or others with its KV (shm/blame.h).  W: CAS by all */
 	uint64_t blame;
+	/* the ids that its engine has named (shm/restart.h).  W: CAS by all */
+	uint64_t ids;
 };
 
 /* One per endpoint slot: whether the 4xx of its engine are the clients' mistakes (shm/refusal.h). */

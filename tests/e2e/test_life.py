@@ -68,6 +68,18 @@ def test_a_killed_engine_is_back_with_its_first_good_probe(world):
     assert late < 1 * SLOW, "a round each 250 ms"
 
 
+def test_another_engine_id_in_the_kv_parameters(world):
+    """No request and no probe has met the restart, and its figures are seldom asked for: its first answer tells."""
+    r, (p,), _ = world.pd(1, 1, health_interval="60s", stats_interval="60s", pool=RETRIES)
+    assert r.complete("of the first life").status == 200
+    wait("its start time is known", lambda: shown(r, p)["running"] is not None)
+    p.stop(signal.SIGKILL)
+    p = again(world, p)
+    assert r.complete("of the second").status == 200
+    wait("noticed", lambda: [x["url"] for x in r.lines("endpoint begins a new life, all of it is learned anew")] == [p.url], 5)
+    assert r.complete("of the second").status == 200
+
+
 def test_without_a_request_too(world):
     """Only probes see that it has restarted; two of them, since the first one is refused."""
     r, _, d = world.pd(1, 2, health_interval="300ms", fall=9)
@@ -131,6 +143,21 @@ def test_a_start_time_that_changes(world):
     wait("what it serves now", lambda: shown(r, d)["models"] == ["other"] and shown(r, d)["state"] == "up")
     (line,) = r.lines("endpoint begins a new life, all of it is learned anew")
     assert line["url"] == d.url, "an earlier start is another replica's"
+
+
+def test_engine_ids_of_ranks_are_no_new_life(world):
+    """vLLM gives each data-parallel rank an id of its own: the engine is looked at, and has started when it had."""
+    looked, d = [], world.script()
+    p = world.script(probes={"/metrics": lambda ex: (looked.append(1), ex.reply(body=page(1000)))})
+    r = world.router(world.pool([p], [d]), health_interval="60s", stats_interval="60s")
+    wait("figures", lambda: shown(r, p)["running"] == 0)
+    for id in "e_dp0", "e_dp1", "e_dp0", "e_dp1":
+        c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x"})
+        p.expect().prefilled('{"remote_block_ids":[1,2],"remote_engine_id":"%s"}' % id)
+        d.expect().reply(body={"choices": []})
+        assert c.read().status == 200
+        wait("looked at", lambda n=1 + (id == "e_dp1"): len(looked) >= n)
+    assert len(looked) == 2 and not r.lines("endpoint begins a new life, all of it is learned anew")
 
 
 def test_what_is_reported_changes(world):

@@ -246,8 +246,10 @@ failover_prefill_answered(struct attempt *a, bool kv_missing)
 {
 	const struct exchange x =
 		leg_exchange(a, LEG_PREFILL, kv_missing ? TALLY_KV_MISSING : TALLY_GOOD);
+	const struct span id = transfer_engine_id(&a->t);
 
 	outcome_accepted(&x);
+	outcome_named(&x, id.p, id.n);
 	suspects_accepted(a, LEG_PREFILL);
 	a->branch->job->kv = kv_missing ? "missing" : NULL;
 	if (kv_missing)

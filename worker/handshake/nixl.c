@@ -1,7 +1,7 @@
 /*
  * vLLM NixlConnector (protocols.md 2): the prefill answer carries kv_transfer_params, an object that
  * the decode leg is given as it came.  Its numbers and nesting depend on the engine's version (block ids
- * are ints, strings or nested lists), so it is never looked into.
+ * are ints, strings or nested lists), so no more than remote_engine_id is read.
  *
  * transfer_mode: push (NixlPushConnector, 2.7): the prefill engine writes, so both legs may run at once where
  * its identity is known from an earlier answer.  Which request is meant both sides can only know beforehand

@@ -204,3 +204,14 @@ transfer_take_kv(struct transfer *t)
 		return HANDOFF_BAD;
 	}
 }
+
+struct span
+transfer_engine_id(const struct transfer *t)
+{
+	struct splice_seg id;
+
+	if (t->kv.n == 0 || splice_member_raw(t->kv.p, t->kv.n, "remote_engine_id", &id) != 1 ||
+		id.p[0] != '"')
+		return (struct span){NULL, 0};
+	return (struct span){id.p, id.n};
+}

@@ -96,3 +96,5 @@ enum handoff transfer_take_answer(struct transfer *t);
 /* Takes kv_transfer_params from the prefill answer, as raw JSON.  Returns as
  * connector.prefilled. */
 enum handoff transfer_take_kv(struct transfer *t);
+/* Returns the id by which the prefill engine names itself in the KV parameters, raw; empty if there is none. */
+struct span transfer_engine_id(const struct transfer *t);

@@ -7,6 +7,7 @@
 
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
+#include "shm/base/sip.h"
 #include "shm/busy.h"
 #include "shm/eject.h"
 #include "shm/load.h"
@@ -245,6 +246,20 @@ outcome_doubt(const struct exchange *x)
 
 	if (r->ep != NULL && restart_doubt(w->seg, r->ep->slot, r->life))
 		(void)!write(w->h->wake_fds[SLOT_MASTER(w->seg)], &one, sizeof(one));
+}
+
+void
+outcome_named(const struct exchange *x, const char *id, size_t n)
+{
+	struct seg *seg = x->w->seg;
+	struct sip s;
+
+	if (n == 0 || x->engine->ep == NULL || !of_this_life(x))
+		return;
+	sip_begin(&s, seg->hdr->seed);
+	sip_add(&s, id, n);
+	if (restart_named(seg, x->engine->ep->slot, x->engine->life, sip_end(&s)))
+		outcome_doubt(x);
 }
 
 void

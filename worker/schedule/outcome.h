@@ -57,6 +57,8 @@ void outcome_bad(const struct exchange *x);
  * does not depend on it.
  */
 void outcome_doubt(const struct exchange *x);
+/* The engine has named itself by that id, n bytes: outcome_doubt() if it is a new one.  n may be 0. */
+void outcome_named(const struct exchange *x, const char *id, size_t n);
 /*
  * An answered lookup that says that the engine has no room; nothing for any other answer.  outcome_good() and
  * outcome_bad() see it themselves of prefill and decode answers: such an answer is neither good nor bad.

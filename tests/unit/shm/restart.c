@@ -46,6 +46,25 @@ Test(restart, signs_end_with_the_life_that_they_are_of)
 	cr_assert(restart_doubt(seg, 1, 1));
 }
 
+Test(restart, an_id_that_no_answer_of_this_life_has_named_is_a_sign_once)
+{
+	cr_assert_not(restart_named(seg, 1, 0, 5), "nothing is known of the engine");
+	cr_assert_not(restart_named(seg, 1, 0, 5));
+	cr_assert(restart_named(seg, 1, 0, 6));
+	cr_assert_not(restart_named(seg, 1, 0, 6), "two ranks, or two replicas behind one address");
+	cr_assert_not(restart_named(seg, 1, 0, 5));
+	cr_assert_not(restart_named(seg, 2, 0, 7), "another engine");
+}
+
+Test(restart, ids_end_with_the_life_that_they_are_of)
+{
+	cr_assert_not(restart_named(seg, 1, 0, 5));
+	restart_begin(seg, 1);
+	cr_assert_not(restart_named(seg, 1, 1, 6), "the first one of this life");
+	cr_assert_not(restart_named(seg, 1, 1, 6));
+	cr_assert(restart_named(seg, 1, 1, 5));
+}
+
 Test(restart, a_slot_that_begins_anew_has_another_engine)
 {
 	const uint64_t life = restart_life(seg, 3);
