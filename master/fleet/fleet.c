@@ -265,7 +265,7 @@ removed(struct fold *fo, struct endpoint *ep)
 	health_stop(&ep->engine);
 	scrape_stop(&ep->engine);
 	TAILQ_REMOVE(&f->live, ep, link);
-	if (ep->drained && ep->found)
+	if (ep->drained)
 		keep_away(f->keep, ep);
 	fo->removed++;
 	log_change(fo, "endpoint removed", ep,

@@ -127,16 +127,21 @@ keep_back(struct keep *k, const struct endpoint *ep)
 void
 keep_away(struct keep *k, const struct endpoint *ep)
 {
-	add(k, ep->engine.url, ep->engine.pool_name, ep->engine.role);
+	if (ep->found || ep->engine.pool->endpoints_file != NULL)
+		add(k, ep->engine.url, ep->engine.pool_name, ep->engine.role);
 }
 
-/* Whether a source may name endpoints of this pool that are in no list. */
+/* Whether programs say which endpoints the pool has, and not only the operator. */
 static bool
-has_source(const struct conf *conf, const char *pool)
+has_source(const struct conf *conf, const char *name)
 {
-	for (size_t i = 0; i < conf->npools; i++)
-		if (strcmp(conf->pools[i].name, pool) == 0)
-			return conf->pools[i].ndns > 0 || conf->pools[i].nannounce_networks > 0;
+	for (size_t i = 0; i < conf->npools; i++) {
+		const struct conf_pool *pool = &conf->pools[i];
+
+		if (strcmp(pool->name, name) == 0)
+			return pool->endpoints_file != NULL || pool->ndns > 0 ||
+			       pool->nannounce_networks > 0;
+	}
 	return false;
 }
 

@@ -3,8 +3,8 @@
  * - over a restart: the state_file has the drains of all endpoints (saved.h, state_file.h). It is written
  *   when one has changed, and read before the first table is published, so no request reaches an endpoint
  *   that was drained before the restart.
- * - of a found endpoint that its source does not name for a while: the drain is kept for KEEP_AWAY_MS,
- *   since an engine that is restarted during a drain is away from DNS, or silent.
+ * - of an endpoint that its source does not name for a while: the drain is kept for KEEP_AWAY_MS, since an
+ *   engine that is restarted during a drain is away from DNS, silent, or not in the endpoints_file.
  * An endpoint that a reload removes from the configuration's lists is not drained when it is added again.
  *
  * Process: master.
@@ -39,7 +39,7 @@ void keep_free(struct keep **);
 void keep_file(struct keep *k, const char *path);
 /* True if an endpoint of this key was away and drained; it no longer counts as away. */
 bool keep_back(struct keep *k, const struct endpoint *ep);
-/* A drained endpoint goes away. */
+/* A drained endpoint goes away.  Its drain ends if it was written in the configuration itself. */
 void keep_away(struct keep *k, const struct endpoint *ep);
 /* A drain may have begun or ended: forgets those that cannot come back, and writes the file if it has
  * another text. */

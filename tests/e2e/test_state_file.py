@@ -10,7 +10,7 @@ import pytest
 
 from nameserver import NameServer
 from procs import BIN, SLOW, Load, wait
-from test_discovery import P, at_one_port, dns_router
+from test_discovery import P, at_one_port, dns_router, entries, file_router, replace
 
 
 @pytest.fixture
@@ -153,6 +153,18 @@ def test_a_found_engine_comes_back_drained(world, path):
     wait("back", lambda: drained(r) == [p[0].url])
     assert r.complete(max_tokens=1).status == 200 and p[0].requests() == []
     names.close()
+
+
+def test_an_engine_of_a_watched_file_comes_back_drained(world, path):
+    eps, (p, d) = world.file("endpoints", "yaml"), [[world.engine(role) for _ in range(2)] for role in ("prefill", "decode")]
+    r = file_router(world, eps, *p, *d, state_file=str(path)).wait_all_up()
+    said(r, "drain", p[0].url)
+    replace(eps, entries(p[1], *d))
+    wait("away", lambda: r.status()["fleet"]["drained_away"])
+    r = again(world, r)
+    replace(eps, entries(*p, *d))
+    wait("back", lambda: drained(r) == [p[0].url])
+    assert r.complete(max_tokens=1).status == 200 and p[0].requests() == []
 
 
 class Operator:

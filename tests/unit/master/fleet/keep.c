@@ -180,6 +180,25 @@ Test(keep, it_is_waited_for_over_a_restart_and_not_for_ever)
 	cr_expect_not(is_drained(P2));
 }
 
+/* A program writes the file, and leaves out an engine that it restarts. */
+Test(keep, one_of_an_endpoints_file_comes_back_drained)
+{
+	static char file[] = "eps.yaml";
+	struct conf *with = conf_of(false), *without = conf_make(), *again = conf_of(false);
+
+	conf_endpoint(conf_pool(without, "main", "m"), ROLE_PREFILL, P1);
+	with->pools[0].endpoints_file = without->pools[0].endpoints_file = file;
+	again->pools[0].endpoints_file = file;
+	apply(with);
+	cr_assert_eq(operator(drain_begin, D1), 0);
+	apply(without);
+	cr_assert_not_null(keep_first(fleet->keep));
+	apply(again);
+	cr_expect(is_drained(D1));
+	apply(conf_of(false)); /* no longer a file */
+	cr_expect(is_drained(D1));
+}
+
 Test(keep, a_source_that_is_no_longer_configured_names_none)
 {
 	apply(conf_of(true));
