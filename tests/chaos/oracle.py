@@ -168,14 +168,17 @@ class Oracle:
             self.bad.append(self.with_lines(one))
 
     async def violations(self):
-        found = Counter()
+        found, ids = Counter(), []
         for e in self.fleet.engines:
             m = await e.metrics()
             for name in VIOLATIONS:
                 if m.get(f"pdsim:{name}_total"):
                     found[f"{e.name} {name}"] += int(m[f"pdsim:{name}_total"])
+            ids += json.loads(await e.ask("GET", "/sim/held"))["twice"]
         if found:
-            self.wrong("engines were asked what they may not be asked", dict(found))
+            ends = self.ends()
+            lines = {x: ends.get(m[1]) for x in ids if (m := re.search(r"(c\d+-\d+)", x))}
+            self.wrong("engines were asked what they may not be asked", dict(found), lines)
 
     async def check_segment(self):
         code, out = await self.fleet.ctl("check")

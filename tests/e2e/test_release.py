@@ -146,6 +146,18 @@ def test_client_gone_while_engines_fail(world, kind, how):
     right(r, True)
 
 
+def test_decode_engine_that_stands_still_reads_its_request_too_late(world):
+    """Another one has made the prefill engine free the KV by then: the late one finds that its client has left, and fetches nothing."""
+    r, p, d = build(world, "nixl", pool={"timeouts": {"first_byte": LATE, "decode": LATE}}, **FAR)
+    d[0].kill(signal.SIGSTOP)
+    assert sorted(r.complete(f"late {i}").status for i in range(2)) == [200, 504]
+    for e in p:
+        e.wait_metric("pdsim:held_blocks", 0)
+    d[0].kill(signal.SIGCONT)
+    wait("the late one to see it", lambda: d[0].counter("aborted") == 1)
+    freed(p, d)
+
+
 # --- the prefill engine is late -----------------------------------------------------------------------------
 
 

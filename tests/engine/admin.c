@@ -384,6 +384,7 @@ admin_sim_held(struct conn *c)
 		[GEN_STREAM] = "stream"};
 	struct buf b = {0};
 	struct gen *g;
+	unsigned i;
 
 	BUF_LIT(&b, "{\"held\":");
 	kv_list(c->sim->kv, &b);
@@ -394,6 +395,11 @@ admin_sim_held(struct conn *c)
 			g == TAILQ_FIRST(&c->sim->gens) ? "{\"request_id\":" : ",{\"request_id\":");
 		buf_json(&b, g->rid.p, g->rid.len);
 		buf_fmt(&b, ",\"state\":\"%s\"}", states[g->state]);
+	}
+	BUF_LIT(&b, "],\"twice\":[");
+	for (i = 0; i < c->sim->ntwice && i < TWICE_MAX; i++) {
+		buf_str(&b, i > 0 ? "," : "");
+		buf_json(&b, c->sim->twice[i], strlen(c->sim->twice[i]));
 	}
 	BUF_LIT(&b, "]}");
 	reply(c, &b);

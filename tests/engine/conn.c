@@ -139,6 +139,14 @@ conn_can_write(const struct conn *c)
 	return c->state != CONN_DEAD && !c->broken && c->out.len == 0;
 }
 
+bool
+conn_left(const struct conn *c)
+{
+	char byte;
+
+	return recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 void
 conn_write(struct conn *c, const char *p, size_t n)
 {

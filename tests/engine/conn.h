@@ -82,6 +82,8 @@ void conn_stream_head(struct conn *c);
 bool conn_chunk(struct conn *c, char *p, size_t n);
 void conn_write(struct conn *c, const char *p, size_t n);
 bool conn_can_write(const struct conn *c);
+/* Its client has shut down its sending side, or closed, and nothing else has come. */
+bool conn_left(const struct conn *c);
 void conn_finish(struct conn *c);
 void conn_park(struct conn *c);        /* this request is never answered, until the client leaves */
 void conn_close_after(struct conn *c); /* ends the request by closing, once all is written */

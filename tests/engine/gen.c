@@ -30,7 +30,7 @@ gen_fresh_id(struct conn *c)
 
 	if (v == NULL || n == 0 || !seen_before(c->sim->seen, v, n))
 		return true;
-	count(c->sim, CTR_duplicate_request_ids);
+	count_twice(c->sim, CTR_duplicate_request_ids, v, n);
 	conn_error(c, 400, "BadRequestError", "request id %.*s was used before", (int)n, v);
 	return false;
 }

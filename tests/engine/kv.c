@@ -253,7 +253,7 @@ kv_fetch(struct kv *kv, const char *engine, const char *id, uint64_t prompt, uin
 		return KV_DIFFER_ENGINE;
 	if (e == NULL) { /* pushed, it may come early, and then asks again and again */
 		if (kv->sim->o.transfer != TRANSFER_PUSH && seen_before(kv->over, id, strlen(id)))
-			count(kv->sim, CTR_kv_replayed);
+			count_twice(kv->sim, CTR_kv_replayed, id, strlen(id));
 		return KV_MISSING;
 	}
 	if (meta != e->h.meta)

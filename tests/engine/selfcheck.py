@@ -472,6 +472,19 @@ def check_leaving():
         check(b"200 OK" in read_all(a)[0] and b"200 OK" in read_all(b)[0])
 
 
+def check_left_unread():
+    """An engine that reads a request late, when its client has left, fetches nothing: by then its KV may be another engine's."""
+    with Engine("--role", "prefill") as p, Engine("--role", "decode") as d:
+        kv = p.post("/v1/completions", prefill_body())["kv_transfer_params"]
+        d.p.send_signal(signal.SIGSTOP)
+        while open("/proc/%d/stat" % d.p.pid).read().split()[2] != "T":
+            time.sleep(0.001)
+        d.raw_post("/v1/completions", {"prompt": PROMPT, "kv_transfer_params": kv}).close()
+        d.p.send_signal(signal.SIGCONT)
+        p.until("pdsim:kv_released_total", 1)
+        same((p.metric("pdsim:kv_fetched_total"), d.metric("pdsim:aborted_total")), (0, 1))
+
+
 def check_leaving_late():
     """An answer that is written is sent to its end, also when the client has shut down its sending side meanwhile, as uvicorn's
     transports do: else KV would be held of which the client has half the names.  Not if the client has closed."""

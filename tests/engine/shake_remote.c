@@ -80,6 +80,10 @@ do_fetch(struct conn *c)
 	struct remote *r = g->deal;
 	struct buf line = {0};
 
+	if (conn_left(c)) { /* vLLM cancels such a request before its engine has it */
+		conn_kill(c, false);
+		return;
+	}
 	BUF_LIT(&line, "FETCH ");
 	side_word(&line, buf_cstr(&r->engine));
 	side_word(&line, buf_cstr(&r->id));

@@ -7,6 +7,7 @@
 #include <event2/event_struct.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <sys/queue.h>
 
 #include "tests/engine/buf.h"
@@ -112,6 +113,9 @@ TAILQ_HEAD(conn_head, conn);
 TAILQ_HEAD(gen_head, gen);
 TAILQ_HEAD(fault_head, fault);
 
+#define TWICE_MAX 8
+#define TWICE_ID 160
+
 struct sim {
 	struct event_base *base;
 	struct opts o;
@@ -148,8 +152,18 @@ struct sim {
 	int health, ready; /* the status the probes get */
 	bool quit;
 	char rbuf[256 * 1024];
+	char twice[TWICE_MAX][TWICE_ID]; /* the last ids that came twice, of requests and of KV */
+	unsigned ntwice;
 	struct buf scratch; /* of whoever builds an answer; valid until its next use */
 };
+
+/* Counts an id that came twice, and remembers it. */
+static inline void
+count_twice(struct sim *sim, enum counter c, const char *id, size_t n)
+{
+	(void)snprintf(sim->twice[sim->ntwice++ % TWICE_MAX], TWICE_ID, "%.*s", (int)n, id);
+	sim->counters[c]++;
+}
 
 static inline void
 count(struct sim *sim, enum counter c)
