@@ -83,7 +83,7 @@ class Storm:
         if kind in IN_THE_ANSWER:
             more["after_events"] = self.rng.randrange(0, 12)
         if kind == "slow":
-            more["delay_ms"] = self.rng.choice((20, 100, 300))
+            more["delay_ms"] = self.rng.choice((20, 50, 100))  # of each token: 250 come within a client's patience
         await e.ask("POST", "/sim/fault", {"kind": kind, **more})
         self.note("fault " + kind, e.name, more)
 
