@@ -286,7 +286,7 @@ step_configuration(struct master *m)
 	char text[600];
 
 	if (reload_read(&m->args, NULL, &m->first, &err) == 0) {
-		log_setup(m->first->log_level, m->first->log_format);
+		log_setup(m->first->live.log_level, m->first->live.log_format);
 		conf_args_notes(&m->args, log_note, NULL);
 		return 0;
 	}

@@ -46,6 +46,7 @@ on_accept(evutil_socket_t lfd, short what, void *arg)
 	int fd = accept4(lfd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
 	(void)what;
+	worker_follow(w);
 	if (fd >= 0) {
 		client_new(w, fd, &request_client_ops);
 	} else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
@@ -202,7 +203,9 @@ worker_new(const struct heritage *h)
 		return NULL;
 	w = MEM_NEW(struct worker);
 	w->h = h;
-	w->conf = h->conf;
+	w->followed = MEM_NEW(struct conf);
+	*w->followed = *h->conf; /* what it points to stays the heritage's */
+	w->conf = w->followed;
 	w->seg = h->seg;
 	w->slot = h->slot;
 	w->slab = seg_slab(h->seg, h->slot);
@@ -231,7 +234,7 @@ worker_new(const struct heritage *h)
 	w->thresholds = mem_array(h->seg->hdr->max_pools, sizeof(*w->thresholds));
 	for (uint32_t i = 0; i < h->seg->hdr->max_pools; i++)
 		threshold_init(&w->thresholds[i]);
-	w->reserved = mem_array(w->conf->max_fanout, sizeof(*w->reserved));
+	w->reserved = mem_array(CONF_FANOUT_MAX, sizeof(*w->reserved));
 	listen_init(w, on_accept);
 	event_assign(&w->ev_tick, w->base, -1, 0, on_tick, w);
 	watch(w, &w->ev_heartbeat, -1, EV_PERSIST, on_heartbeat, &heartbeat);
@@ -285,6 +288,7 @@ worker_free(struct worker *w)
 	free(w->waiting);
 	flag_set_free(&w->flags);
 	free(w->buf);
+	free(w->followed);
 	free(w);
 }
 
@@ -314,6 +318,7 @@ worker_main(const struct heritage *h)
 		return CHILD_EXIT_FAILED;
 	while (!finished(w)) {
 		proc_heartbeat(w->seg, w->slot, clock_ms());
+		worker_follow(w);
 		if (event_base_loop(w->base, EVLOOP_ONCE) == -1)
 			abort();
 		worker_reap(w);

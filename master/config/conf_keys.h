@@ -31,37 +31,37 @@ L("listen", LISTEN, listen, nlisten, 1, 16, "0.0.0.0:8000", GENERATION,				\
 	"addresses for clients: host:port, [IPv6]:port, or :port for all addresses")				\
 K("workers", WORKERS, workers, 1, 64, "auto", GENERATION,						\
 	"worker processes; auto: the number of CPUs in the affinity mask, at most 8")				\
-K("limits.max_body", SIZE, max_body, CONF_KIB, 2 * CONF_GIB, "64MiB", GENERATION,			\
+K("limits.max_body", SIZE, live.max_body, CONF_KIB, 2 * CONF_GIB, "64MiB", LIVE,			\
 	"size of a request body; a larger one gets 413")								\
-K("limits.max_head", SIZE, max_head, CONF_KIB, 64 * CONF_KIB, "32KiB", GENERATION,				\
+K("limits.max_head", SIZE, live.max_head, CONF_KIB, 64 * CONF_KIB, "32KiB", LIVE,				\
 	"size of a request line and its headers; a larger head gets 431")					\
-K("limits.max_connections", COUNT, max_connections, 1, 1000000, "65536", GENERATION,			\
+K("limits.max_connections", COUNT, live.max_connections, 1, 1000000, "65536", LIVE,			\
 	"client connections of one worker")								\
-K("limits.max_answer", SIZE, max_answer, CONF_KIB, CONF_GIB, "16MiB", GENERATION,			\
+K("limits.max_answer", SIZE, live.max_answer, CONF_KIB, CONF_GIB, "16MiB", LIVE,			\
 	"size of a prefill answer, and of all decode answers of a request together where they are rewritten; a larger one fails") \
-K("limits.max_fanout", COUNT, max_fanout, 1, 128, "8", GENERATION,					\
+K("limits.max_fanout", COUNT, live.max_fanout, 1, CONF_FANOUT_MAX, "8", LIVE,					\
 	"branches of one request (samples or prompts); more: a decode engine alone")				\
-K("limits.max_buffered", SIZE, max_buffered, CONF_MIB, 1024 * CONF_GIB, "1GiB", GENERATION,		\
+K("limits.max_buffered", SIZE, live.max_buffered, CONF_MIB, 1024 * CONF_GIB, "1GiB", LIVE,		\
 	"bytes of request bodies and buffered answers in one worker (or limits.max_body, where that is more); more gets 503") \
-K("client.head_timeout", DURATION, client_head_ms, 1, CONF_HOUR, "10s", GENERATION,			\
+K("client.head_timeout", DURATION, live.client_head_ms, 1, CONF_HOUR, "10s", LIVE,			\
 	"time from the first to the last byte of a request's head")							\
-K("client.body_timeout", DURATION, client_body_ms, 1, CONF_HOUR, "30s", GENERATION,			\
+K("client.body_timeout", DURATION, live.client_body_ms, 1, CONF_HOUR, "30s", LIVE,			\
 	"time between two reads of a request body; the whole body has the same time plus 1 s for each 512 bytes")							\
-K("client.idle_timeout", DURATION, client_idle_ms, 1, 24 * CONF_HOUR, "75s", GENERATION,		\
+K("client.idle_timeout", DURATION, live.client_idle_ms, 1, 24 * CONF_HOUR, "75s", LIVE,		\
 	"time that a kept-alive connection may have no request")							\
-K("client.write_timeout", DURATION, client_write_ms, 1, 24 * CONF_HOUR, "300s", GENERATION,		\
+K("client.write_timeout", DURATION, live.client_write_ms, 1, 24 * CONF_HOUR, "300s", LIVE,		\
 	"time that a client may take no byte of its answer")							\
-K("client.max_inflight", COUNT, client_max_inflight, 0, 1000000, "0", GENERATION,			\
+K("client.max_inflight", COUNT, live.client_max_inflight, 0, 1000000, "0", LIVE,			\
 	"requests of one client (API key, else address) at once, in all workers together; more gets 429; 0: no limit") \
-K("client.rate", RATE, client_rate, 0, 1000000, "0", GENERATION,					\
+K("client.rate", RATE, live.client_rate, 0, 1000000, "0", LIVE,					\
 	"requests of one client per second (10), minute (30/m) or hour (100/h); more gets 429; 0: no limit") \
-K("client.burst", COUNT, client_burst, 0, 1000000, "0", GENERATION,					\
+K("client.burst", COUNT, live.client_burst, 0, 1000000, "0", LIVE,					\
 	"token-bucket size of client.rate; 0: equal to the rate")				\
 K("client.id_header", HEADER, client_id_header, 0, 127, "", GENERATION,				\
 	"header that identifies a client in place of API key and address, such as X-Forwarded-For (its last address); only behind a proxy that sets it; \"\": none") \
-K("upstream.idle_timeout", DURATION, upstream_idle_ms, 1, CONF_HOUR, "4s", GENERATION,			\
+K("upstream.idle_timeout", DURATION, live.upstream_idle_ms, 1, CONF_HOUR, "4s", LIVE,			\
 	"time that an idle connection to an engine is kept; uvicorn closes its side at 5s")				\
-K("upstream.max_idle", COUNT, upstream_max_idle, 0, 65536, "64", GENERATION,				\
+K("upstream.max_idle", COUNT, live.upstream_max_idle, 0, 65536, "64", LIVE,				\
 	"idle connections kept per worker and endpoint")						\
 K("drain_timeout", DURATION, drain_ms, 0, 24 * CONF_HOUR, "2m", LIVE,					\
 	"time that streams may continue after SIGTERM")							\
@@ -81,9 +81,9 @@ K("fall", COUNT, fall, 1, 1000, "3", LIVE,								\
 	"failed probes in a row that take an engine down")							\
 L("dns_servers", SERVERS, dns_servers, ndns_servers, 0, 8, "[]", LIVE,					\
 	"name servers for the addresses of engines, such as [\"10.0.0.2\", \"[fd00::2]:5353\"]; []: the servers in /etc/resolv.conf") \
-K("log_level", LOG_LEVEL, log_level, 0, 0, "info", GENERATION,						\
+K("log_level", LOG_LEVEL, live.log_level, 0, 0, "info", LIVE,						\
 	"error, warn, info or debug")									\
-K("log_format", LOG_FORMAT, log_format, 0, 0, "kv", GENERATION,					\
+K("log_format", LOG_FORMAT, live.log_format, 0, 0, "kv", LIVE,					\
 	"kv (key=value) or json")									\
 K("control_socket", TEXT, control_socket, 0, 107, "/run/pdrouter/control.sock", RESTART,		\
 	"path of the socket that pdctl connects to; \"\": none")						\

@@ -169,12 +169,12 @@ check_limits(struct conf_read *r)
 {
 	struct conf *c = r->conf;
 
-	if (c->max_buffered < c->max_body && key_line(c, "limits.max_buffered") != 0)
+	if (c->live.max_buffered < c->live.max_body && key_line(c, "limits.max_buffered") != 0)
 		return fail_root(r, "limits.max_buffered", "limits.max_body",
 			"is less than limits.max_body: no request of that size could be read");
-	if (c->max_buffered < c->max_body)
-		c->max_buffered = c->max_body;
-	if (c->client_burst > 0 && c->client_rate.n == 0)
+	if (c->live.max_buffered < c->live.max_body)
+		c->live.max_buffered = c->live.max_body;
+	if (c->live.client_burst > 0 && c->live.client_rate.n == 0)
 		return fail_root(r, "client.burst", "client.rate",
 			"has no effect without client.rate: set client.rate too");
 	for (size_t i = 0; i < c->npools; i++)
@@ -275,7 +275,7 @@ conf_reparse(const struct conf *was, struct conf **ret, struct conf_error *err)
 		c->workers_auto = false;
 		c->workers = was->workers;
 	}
-	c->max_connections = was->max_connections;
+	c->live.max_connections = was->live.max_connections;
 	*ret = c;
 	return 0;
 }

@@ -23,6 +23,7 @@
 #include "shm/flags.h"
 #include "shm/core/heritage.h"
 #include "shm/metrics.h"
+#include "shm/settings.h"
 #include "shm/core/seg.h"
 
 #define HEARTBEAT_MS 500
@@ -48,6 +49,8 @@ struct notifier {
 	} sockets[NSOCKETS];
 	struct net *networks; /* from where engines may announce themselves */
 	size_t nnetworks;
+	struct conf_live live; /* in force; of these the log's level and format count */
+	uint64_t live_seq;
 	uint64_t next_refusal_ms; /* no line about a refused announcement before that */
 	bool *woken;              /* [process slots]: eventfds to write after this batch */
 };
@@ -241,6 +244,8 @@ loop(struct notifier *n)
 				(zmq_pollitem_t){.socket = n->sockets[k].zmq, .events = ZMQ_POLLIN};
 	for (;;) {
 		proc_heartbeat(n->h->seg, n->h->slot, clock_ms());
+		if (settings_get(n->h->seg, &n->live, &n->live_seq))
+			log_setup(n->live.log_level, n->live.log_format);
 		if (zmq_poll(items, nitems, more ? 0 : HEARTBEAT_MS) == -1 && errno != EINTR) {
 			log_error("zmq_poll", LOG_S("error", zmq_strerror(errno)));
 			return 1;

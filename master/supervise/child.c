@@ -96,7 +96,7 @@ child_run(const struct proc_kind *kind, const struct heritage *h)
 	(void)prctl(PR_SET_NAME, name, 0, 0, 0);
 	log_init(kind->name, h->slot);
 	log_count_dropped(&seg_slab(h->seg, h->slot)->counters[M_LOG_DROPPED]);
-	log_setup(h->conf->log_level, h->conf->log_format);
+	log_setup(h->conf->live.log_level, h->conf->live.log_format);
 	if (seg_check(h->seg->hdr, seg_build()) != 0) {
 		log_error("the shared memory is not of this version and build");
 		_exit(CHILD_EXIT_NO_RESPAWN);

@@ -20,6 +20,7 @@
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
 #include "shm/metrics.h"
+#include "shm/settings.h"
 #include "shm/core/seg.h"
 
 /* Time for all workers of a new generation to report ready; after that the old generation stays. */
@@ -111,14 +112,14 @@ clip_connections(struct conf *conf, const struct conf *before)
 	if (getrlimit(RLIMIT_NOFILE, &rl) == -1 || rl.rlim_cur == RLIM_INFINITY)
 		return;
 	fit = rl.rlim_cur > 2 * FD_MARGIN ? (rl.rlim_cur - FD_MARGIN) / 2 : FD_MARGIN / 2;
-	if (conf->max_connections <= fit)
+	if (conf->live.max_connections <= fit)
 		return;
-	if (before == NULL || before->max_connections != fit)
+	if (before == NULL || before->live.max_connections != fit)
 		log_warn(
 			"limits.max_connections lowered: raise the limit of open files (LimitNOFILE, ulimit -n)",
-			LOG_U("from", conf->max_connections), LOG_U("to", fit),
+			LOG_U("from", conf->live.max_connections), LOG_U("to", fit),
 			LOG_U("open_files", rl.rlim_cur));
-	conf->max_connections = (uint32_t)fit;
+	conf->live.max_connections = (uint32_t)fit;
 }
 
 int
@@ -204,8 +205,8 @@ refuse(struct reload *r)
 }
 
 /*
- * The table of the candidate is out, so the candidate is in force.  The order: the new workers serve, the
- * old ones drain, sockets without an owner are closed.  The old struct is freed last: fleet and procs no
+ * The table of the candidate is out, so the candidate is in force.  The order: all workers follow its live
+ * settings, the new workers serve, the old ones drain, sockets without an owner are closed.  The old struct is freed last: fleet and procs no
  * longer point to it, and children have their own copy.
  */
 static void
@@ -218,6 +219,8 @@ published(struct reload *r)
 	r->phase = RP_IDLE;
 	r->conf = done.conf;
 	r->number++;
+	log_setup(r->conf->live.log_level, r->conf->live.log_format);
+	settings_put(r->parts.seg, &r->conf->live);
 	if (r->cur_generation != 0) {
 		free(r->fds);
 		r->fds = r->cur_fds;
@@ -243,7 +246,6 @@ static void
 put_in_force(struct reload *r)
 {
 	r->phase = RP_PUBLISHING;
-	log_setup(r->cur.conf->log_level, r->cur.conf->log_format);
 	fleet_apply(r->parts.fleet, r->cur.conf, r->number + 1);
 	if (fleet_published(r->parts.fleet))
 		published(r);
@@ -497,6 +499,7 @@ on_first_opened(void *arg, int *fds, size_t n, const char *error)
 		return;
 	}
 	r->phase = RP_STARTING;
+	settings_put(r->parts.seg, &r->conf->live);
 	/* before any worker starts: no worker may see an empty table */
 	fleet_apply(r->parts.fleet, r->conf, 1);
 	r->generation = procs_generation_start(r->parts.procs, r->conf, fds, n);

@@ -1,5 +1,6 @@
 /*
- * The configuration as every process sees it: built whole by master/config/conf_load.c, never changed afterwards.
+ * The configuration as every process sees it: built whole by master/config/conf_load.c, never changed afterwards,
+ * but for the member `live` of a worker's own copy.
  *
  * Ownership: one `struct conf` owns everything it points to (conf_free); children inherit it over fork
  * and only read it.  Pools and endpoints are here as configured; what workers choose from is the
@@ -240,6 +241,35 @@ struct conf_listen {
 	uint16_t port;
 };
 
+#define CONF_FANOUT_MAX 128
+
+/*
+ * Settings that running workers follow: by value, without pointers.  The master writes those in force into
+ * shared memory (shm/settings.h), and each worker copies them from there into its own struct conf.
+ */
+struct conf_live {
+	uint64_t max_body, max_head; /* bytes */
+	uint64_t max_buffered;       /* bytes of bodies and buffered answers of one worker */
+	/* bytes of a prefill answer that are read; more fails the leg */
+	uint64_t max_answer;
+	uint64_t client_head_ms;      /* from a head's first byte to its last */
+	uint64_t client_body_ms;      /* between two reads of a body */
+	uint64_t client_idle_ms;      /* keep-alive connection without a request */
+	uint64_t client_write_ms;     /* a client that takes no byte of its answer */
+	uint64_t upstream_idle_ms;    /* idle engine connection; uvicorn closes at 5 s */
+	struct conf_rate client_rate; /* requests of one client */
+	uint32_t client_burst;        /* token-bucket size of client_rate; 0: equal to the rate */
+	uint32_t
+		/* highest number of one client's requests in flight, of all workers; 0: no limit */
+		client_max_inflight;
+	uint32_t max_connections;   /* client connections per worker */
+	uint32_t upstream_max_idle; /* idle connections kept per worker and endpoint */
+	uint32_t max_fanout;        /* branches of one request; more is refused */
+	enum log_format log_format;
+	enum log_level log_level;
+	uint32_t unused; /* 0: the struct is copied in words of 64 bits */
+};
+
 struct conf {
 	char *path; /* of the file, or NULL: from flags alone */
 	char *text; /* of the file as it was read, ntext bytes; the master's */
@@ -255,27 +285,10 @@ struct conf {
 	/* settings that a worker reads at its start: a change starts a new generation */
 	uint32_t workers; /* `auto` already resolved */
 	bool workers_auto;
-	uint64_t max_body, max_head; /* bytes */
-	uint64_t max_buffered;       /* bytes of bodies and buffered answers of one worker */
-	uint32_t max_connections;    /* client connections per worker */
-	uint32_t
-		/* highest number of one client's requests in flight, of all workers; 0: no limit */
-		client_max_inflight;
-	struct conf_rate client_rate; /* requests of one client */
 	/* header that identifies a client instead of its API key and address; or NULL */
 	char *client_id_header;
-	uint32_t client_burst;      /* token-bucket size of client_rate; 0: equal to the rate */
-	uint64_t client_head_ms;    /* from a head's first byte to its last */
-	uint64_t client_body_ms;    /* between two reads of a body */
-	uint64_t client_idle_ms;    /* keep-alive connection without a request */
-	uint64_t client_write_ms;   /* a client that takes no byte of its answer */
-	uint64_t upstream_idle_ms;  /* idle engine connection; uvicorn closes at 5 s */
-	uint32_t upstream_max_idle; /* idle connections kept per worker and endpoint */
-	/* bytes of a prefill answer that are read; more fails the leg */
-	uint64_t max_answer;
-	uint32_t max_fanout; /* branches of one request; more is refused */
-	enum log_format log_format;
-	enum log_level log_level;
+
+	struct conf_live live; /* settings that running workers follow */
 
 	/* settings of the master: applied at once */
 	uint64_t stats_interval_ms, health_interval_ms, health_timeout_ms;

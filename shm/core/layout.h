@@ -43,6 +43,16 @@ struct rcu_reader { /* one per process slot */
 	_Alignas(SHM_LINE) uint64_t ctr;
 };
 
+/*
+ * The live settings in force (struct conf_live), as words.  seq is odd while they change.  Changes
+ * are rare, so readers find the line in their cache.
+ */
+#define SETTINGS_WORDS 15
+struct settings { /* W: master */
+	_Alignas(SHM_LINE) uint64_t seq;
+	uint64_t word[SETTINGS_WORDS];
+};
+
 struct table;
 struct rcu_domain {
 	_Alignas(SHM_LINE) uint64_t gp;               /* W: master */

@@ -21,7 +21,7 @@
 #include "shm/table.h"
 
 /* Bounds that follow from how words are packed; the configuration's own are narrower. */
-#define MAX_WORKERS 127     /* two generations in "last worker+1:8" of struct ep_word */
+#define MAX_WORKERS 127     /* 2 x as many slots in "last worker+1:8" of struct ep_word */
 #define MAX_ENDPOINTS 65536 /* 16 bits of a journal word, load.c */
 #define MAX_FLAGS 65536     /* 4 hex digits of a flag id */
 #define MAX_QUOTAS 65536    /* 16 bits of a journal word, load.c */
@@ -36,6 +36,7 @@ static_assert(sizeof(struct rcu_reader) == SHM_LINE, "no two readers share a lin
 static_assert(sizeof(struct rcu_domain) == 2 * SHM_LINE, "gp and the pointer have a line each");
 static_assert(
 	offsetof(struct rcu_domain, table) == SHM_LINE, "gp and the pointer have a line each");
+static_assert(sizeof(struct settings) == SHM_LINE, "a reader loads one line");
 static_assert(sizeof(struct ep_word) == SHM_LINE, "no two endpoints share a line");
 static_assert(sizeof(struct tally) == SHM_LINE, "no two endpoints share a line");
 static_assert(sizeof(struct budget) == SHM_LINE, "no two workers share a line");
@@ -63,6 +64,7 @@ static_assert(sizeof(struct queue_head) == 2 * SHM_LINE,
 enum part {
 	PART_HEADER,
 	PART_RCU,
+	PART_SETTINGS,
 	PART_READERS,
 	PART_PROCS,
 	PART_ENDPOINTS,
@@ -117,6 +119,7 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 	const struct seg_part want[PART_N] = {
 		[PART_HEADER]     = { "header", 0, sizeof(struct shm_header) },
 		[PART_RCU]        = { "rcu domain", 0, sizeof(struct rcu_domain) },
+		[PART_SETTINGS]   = { "settings", 0, sizeof(struct settings) },
 		[PART_READERS]    = { "rcu readers", 0, slots * sizeof(struct rcu_reader) },
 		[PART_PROCS]      = { "process slots", 0, slots * sizeof(struct proc_slot) },
 		[PART_ENDPOINTS]  = { "endpoint words", 0, s->max_endpoints * sizeof(struct ep_word) },
@@ -176,6 +179,7 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 #define AT(p) ((void *)(base + part[p].offset))
 	seg->hdr = AT(PART_HEADER);
 	seg->rcu = AT(PART_RCU);
+	seg->settings = AT(PART_SETTINGS);
 	seg->readers = AT(PART_READERS);
 	seg->procs = AT(PART_PROCS);
 	seg->eps = AT(PART_ENDPOINTS);

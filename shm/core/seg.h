@@ -23,6 +23,7 @@ struct seg_sizes {
 struct seg {
 	struct shm_header *hdr;
 	struct rcu_domain *rcu;
+	struct settings *settings;
 	struct rcu_reader *readers;  /* [nslots] */
 	struct proc_slot *procs;     /* [nslots] */
 	struct ep_word *eps;         /* [max_endpoints] */
@@ -50,7 +51,7 @@ struct seg_part {
 	const char *name;
 	size_t offset, bytes;
 };
-#define SEG_NPARTS 18
+#define SEG_NPARTS 19
 
 /* Bytes a segment of these sizes takes, and its parts (ret_parts may be NULL). */
 size_t seg_size(const struct seg_sizes *sizes, struct seg_part ret_parts[SEG_NPARTS]);

@@ -412,7 +412,7 @@ def test_drain_between_the_legs(world, how):
     if how == "SIGTERM":
         r.kill(signal.SIGTERM)
     else:
-        r.reload(limits={"max_body": "1MiB"})
+        r.reload(client={"id_header": "X-A"})
     assert c.read().error["code"] == "shutdown"
     rest(ex, later)
     told(d)

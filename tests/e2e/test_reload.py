@@ -236,12 +236,41 @@ def test_a_live_limit_ends_old_generations(world):
     assert list(c.events())[-1].json()["error"]
 
 
-def test_limits_changed(world):
-    r, _, _ = world.pd()
-    big = "x" * 8000
-    assert r.complete(big).status == 200
+def test_limits_change_in_running_workers(world):
+    """The next request has them, also on a connection that is kept; streams go on."""
+    r, _, _ = world.pd(engine={"token_delay": 10})
+    c, kept, big = r.open_stream(n=100), r.client(), "x" * 8000
+    c.head()
+    assert kept.post("/v1/completions", {"model": MODEL, "prompt": big, "max_tokens": 1}).status == 200
+    pids = r.children()
     r.reload(limits={"max_body": "4KiB"})
-    wait("the new generation", lambda: r.complete(big).status == 413)
+    assert kept.post("/v1/completions", {"model": MODEL, "prompt": big, "max_tokens": 1}).status == 413
+    assert [r.complete(big).status for _ in range(8)] == [413] * 8
+    r.reload(limits={"max_body": "64MiB"})
+    assert [r.complete(big).status for _ in range(8)] == [200] * 8
+    assert len(list(c.events())) == 101
+    assert (r.children(), r.metric("generation")) == (pids, 1)
+
+
+def test_log_level_and_format_change_in_running_workers(world):
+    r, _, _ = world.pd(workers=1)
+    r.reload(log_level="warn", log_format="kv")
+    assert r.complete("quiet").status == 200
+    r.reload(log_level="info", log_format="json")
+    assert r.complete("logged").status == 200
+    wait("its line", lambda: len(r.lines("request")) == 1)
+    assert r.metric("generation") == 1
+
+
+def test_client_limits_change_in_running_workers(world):
+    r, _, _ = world.pd(client={"head_timeout": "60s", "idle_timeout": "60s"})
+    r.reload(client={"head_timeout": "60s", "idle_timeout": "60s", "rate": 1, "burst": 2})
+    assert sorted(r.complete().status for _ in range(3)) == [200, 200, 429]
+    r.reload(client={"head_timeout": "60s", "idle_timeout": "100ms"})
+    with r.client() as c:
+        assert c.get("/live").status == 200
+        assert c.closed(2)
+    assert r.metric("generation") == 1
 
 
 # Each: what replaces the file's text, the word the message must name beside file and line.

@@ -152,7 +152,7 @@ class Storm:
         most, due = 0, time.monotonic()
         for i in range(int(seconds * RATE)):
             if generations and i % 40 == 20:
-                self.keys["limits"] = {"max_body": f"{8000 + self.steps}KiB"}
+                self.keys["client"] = {"id_header": f"X-{self.steps}"}
             self.change()
             self.write()
             time.sleep(max(0, due - time.monotonic()))

@@ -82,7 +82,7 @@ check_conf(const struct conf *c)
 	CHECK(c->nlisten >= 1 && c->npools >= 1 && c->npools <= c->max_pools);
 	CHECK(c->workers >= 1 && c->workers <= c->max_workers && c->max_workers <= 64);
 	CHECK(c->flags_per_worker >= 64 && c->flags_per_worker % 64 == 0);
-	CHECK(c->rise >= 1 && c->fall >= 1 && c->max_connections >= 1);
+	CHECK(c->rise >= 1 && c->fall >= 1 && c->live.max_connections >= 1);
 	for (size_t i = 0; i < c->nlisten; i++)
 		CHECK(c->listen[i].port != 0 && c->listen[i].text != NULL);
 	for (size_t i = 0; i < c->npools; i++) {

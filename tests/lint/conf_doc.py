@@ -3,6 +3,7 @@
 
 - every key stands in etc/pdrouter.yaml with its class and one-line doc, and nothing else does;
 - the value there is the default: the file without that line reads as the same configuration;
+- README's table of what a reload does has each key in the row of its class;
 - the keys of an endpoints_file stand in etc/README.md;
 - the flags of other routers (master/config/conf_flags.h) stand in etc/README.md with what they become;
 - all sample files are accepted by the parser, and there is one for each connector.
@@ -97,6 +98,18 @@ def flag_cell(name, arg):
     return f"--{name} {arg}".strip().replace("|", "\\|")
 
 
+def compare_classes(class_of):
+    """README's table of what a reload does has each key of the root in the row of its class, once."""
+    shown = {}
+    for klass, keys in re.findall(r"^  \| `(\w+)`: [^|]*\| ([^|]*) \|$", source("README.md"), re.M):
+        for key in re.findall(r"`([\w.]+)`", keys):
+            shown.setdefault(key, []).append(klass)
+    for key in sorted(set(class_of) | set(shown)):
+        want = [class_of[key]] if key in class_of else []
+        if shown.get(key, []) != want:
+            faults.append(f"README.md: what a reload does: {key} should be in the row {want}, not {shown.get(key, [])}")
+
+
 def main():
     os.chdir(ROOT)
     folder = tempfile.TemporaryDirectory()
@@ -144,6 +157,7 @@ def main():
         if r is not None and r.returncode != 0:
             faults.append(f"{SAMPLE}:{number}: {path}: without this line: {r.stderr.strip()}")
 
+    compare_classes({path: klass for (table, path), (_, klass, _) in rows.items() if table == "root"})
     with open("etc/README.md") as f:
         readme = f.read()
     for (table, path), (default, klass, doc) in rows.items():

@@ -215,7 +215,7 @@ decode_payload(struct attempt *a, const struct span *pieces, size_t n, bool done
 		leg_hold(d, true);
 	} else if (whole) {
 		deliver_events(a);
-	} else if (a->event.n > a->w->conf->max_answer) {
+	} else if (a->event.n > a->w->conf->live.max_answer) {
 		job->ops->cut(job, END_DECODE_ANSWER, NULL);
 	}
 	if (a->life == ATTEMPT_SERVING)

@@ -209,7 +209,7 @@ deliver_events(struct attempt *a)
 	events_sent(a, full && sse_next(a->event.p, a->event.n) > 0);
 	if (a->event.n == 0)
 		membuf_free(&a->event); /* an idle stream owns no buffer */
-	else if (a->event.n > a->w->conf->max_answer)
+	else if (a->event.n > a->w->conf->live.max_answer)
 		job->ops->cut(job, END_DECODE_ANSWER, NULL);
 }
 

@@ -40,7 +40,7 @@ resume_plan(struct job *job)
 		return;
 	job->resume = r = MEM_NEW(struct resume);
 	r->text = text_ref(job->text);
-	r->follow = follow_new(job->text->doc, chat, job->w->conf->max_answer);
+	r->follow = follow_new(job->text->doc, chat, job->w->conf->live.max_answer);
 	follow_options(job->text->doc, &r->options);
 	job->stream_options = (struct span){r->options.p, r->options.n};
 }
@@ -59,7 +59,7 @@ count_text(struct job *job, size_t now)
 static void
 give_way(struct job *job)
 {
-	if (job->w->buffered > job->w->conf->max_buffered / 2)
+	if (job->w->buffered > job->w->conf->live.max_buffered / 2)
 		follow_give_up(job->resume->follow, "no_room");
 }
 

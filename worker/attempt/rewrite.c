@@ -55,7 +55,7 @@ rewrite_plan(struct job *job)
 	job->takes_prefill =
 		how.first_token || how.cached_from_prefill || how.shape == ANSWER_GENERATE;
 	job->needs_prefill = job->takes_prefill && c->starts[ROLE_DECODE] == STARTS_AT_ONCE;
-	job->answer = answer_new(&how, job->w->conf->max_answer);
+	job->answer = answer_new(&how, job->w->conf->live.max_answer);
 	how.id = how.id == NULL ? NULL : ""; /* the answer has a copy */
 	job->how = how;
 }
@@ -74,6 +74,6 @@ rewrite_without_first_token(struct job *job)
 	how = job->how;
 	if (how.id != NULL)
 		how.id = connector_answer_id(&(struct demand){&job->facts, job->text}, id);
-	job->answer = answer_new(&how, job->w->conf->max_answer);
+	job->answer = answer_new(&how, job->w->conf->live.max_answer);
 	return true;
 }

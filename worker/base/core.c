@@ -1,5 +1,17 @@
 #include "worker/base/core.h"
 
+#include "shm/base/conf.h"
+#include "shm/base/log.h"
+
+void
+worker_take_settings(struct worker *w)
+{
+	struct conf_live *live = &w->followed->live;
+
+	if (settings_get(w->seg, live, &w->followed_seq))
+		log_setup(live->log_level, live->log_format);
+}
+
 void
 worker_need_tick(struct worker *w)
 {

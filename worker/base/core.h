@@ -12,6 +12,7 @@
 #include <sys/queue.h>
 
 #include "shm/metrics.h"
+#include "shm/settings.h"
 
 struct conf;
 struct client;
@@ -45,7 +46,10 @@ enum worker_phase {
 
 struct worker {
 	const struct heritage *h;
-	const struct conf *conf;
+	const struct conf *conf; /* == followed */
+	struct conf
+		*followed; /* copy of *h->conf, but `live` is what is in force: worker_follow() */
+	uint64_t followed_seq; /* of these settings */
 	struct seg *seg;
 	struct metrics_slab *slab;
 	uint32_t slot;
@@ -77,7 +81,7 @@ struct worker {
 	bool planning;            /* inside the read section of a selection */
 	bool served;              /* in that section a waiter was served */
 	uint32_t owes;            /* roles whose waiters are woken after that section */
-	/* [conf->max_fanout]: what that section has reserved for the branches of a request, schedule/plan.h */
+	/* [CONF_FANOUT_MAX]: what that section has reserved for the branches of a request, schedule/plan.h */
 	struct reserved *reserved;
 	uint32_t nclients;
 	uint32_t nreqs;
@@ -107,6 +111,17 @@ struct worker {
 	struct threshold *thresholds; /* [pool id]: what `routing_threshold: auto` has learned */
 	uint64_t rnd;                 /* policy_rnd()'s state */
 };
+
+/* Copies the settings in force into w->followed, where they have changed. */
+void worker_take_settings(struct worker *w);
+
+/* Once a turn, and before bytes of a client are read: the next request has the settings in force. */
+static inline void
+worker_follow(struct worker *w)
+{
+	if (settings_seq(w->seg) != w->followed_seq)
+		worker_take_settings(w);
+}
 
 /* Starts the tick if it is stopped.  Code that sets a deadline calls it. */
 void worker_need_tick(struct worker *w);

@@ -361,8 +361,8 @@ connpool_put(struct connpool *p, struct upconn **ucp)
 
 	*ucp = NULL;
 	uc->ops = NULL;
-	if (!ep->current || ep->nidle >= p->w->conf->upstream_max_idle ||
-		p->w->phase == WORKER_DRAINS || p->w->conf->upstream_idle_ms == 0) {
+	if (!ep->current || ep->nidle >= p->w->conf->live.upstream_max_idle ||
+		p->w->phase == WORKER_DRAINS || p->w->conf->live.upstream_idle_ms == 0) {
 		end_conn(p, uc);
 		return;
 	}
@@ -417,7 +417,7 @@ connpool_sweep(struct connpool *p, uint64_t now_ms)
 		struct upconn *uc;
 
 		while (ep != NULL && (uc = TAILQ_LAST(&ep->idle, upconn_list)) != NULL &&
-			now_ms - uc->idle_since_ms >= p->w->conf->upstream_idle_ms)
+			now_ms - uc->idle_since_ms >= p->w->conf->live.upstream_idle_ms)
 			drop_idle(p, uc);
 	}
 	return p->nidle != 0;

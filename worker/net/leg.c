@@ -543,7 +543,7 @@ read_heads(struct leg *leg, const char *p, size_t n)
 static bool
 keep_piece(struct leg *leg, struct span piece)
 {
-	size_t max = leg->w->conf->max_answer;
+	size_t max = leg->w->conf->live.max_answer;
 
 	if (piece.n > max - leg->answer_len)
 		return false;
@@ -666,7 +666,8 @@ feed(struct leg *leg, const char *p, size_t n)
 		leg->partial_len = (uint32_t)(n - (size_t)used);
 		leg->partial = mem_resize(NULL, leg->partial_len + 1, 1);
 		memcpy(leg->partial, p + used, leg->partial_len);
-	} else if (leg->keep && leg_length_known(leg) && leg->length > leg->w->conf->max_answer) {
+	} else if (leg->keep && leg_length_known(leg) &&
+		   leg->length > leg->w->conf->live.max_answer) {
 		fail(leg, LEG_FAIL_TOO_LARGE);
 	} else {
 		feed_body(leg, p + used, n - (size_t)used);

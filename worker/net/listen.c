@@ -53,7 +53,7 @@ few_fds(const struct worker *w)
 static bool
 has_too_many(const struct worker *w)
 {
-	return w->accept_paused || w->nclients >= w->conf->max_connections || few_fds(w);
+	return w->accept_paused || w->nclients >= w->conf->live.max_connections || few_fds(w);
 }
 
 static void

@@ -42,7 +42,7 @@ client_new(struct worker *w, int fd, const struct client_ops *ops)
 	accept_count(w->seg, w->slot, w->nclients);
 	metric_add(w->slab, M_CONNS, 1);
 	metric_gauge_add(w->slab, G_OPEN_CONNS, 1);
-	c->deadline_ms = clock_ms() + w->conf->client_idle_ms;
+	c->deadline_ms = clock_ms() + w->conf->live.client_idle_ms;
 	worker_need_tick(w);
 }
 
@@ -139,6 +139,7 @@ on_client_read(void *arg)
 	ssize_t n = sock_read(&c->sock, c->w->buf, WORKER_BUF);
 	size_t used = 0;
 
+	worker_follow(c->w);
 	if (n == -EAGAIN)
 		return;
 	if (n <= 0) {
@@ -196,7 +197,7 @@ on_client_drained(void *arg)
 	else {
 		/* the idle period begins now, not when the answer was queued */
 		if (c->w->phase != WORKER_DRAINS)
-			c->deadline_ms = clock_ms() + c->w->conf->client_idle_ms;
+			c->deadline_ms = clock_ms() + c->w->conf->live.client_idle_ms;
 		consume_ahead(c);
 	}
 }
@@ -263,7 +264,7 @@ client_done(struct client *c, bool keep_alive, bool unread)
 		client_end(c);
 		return;
 	}
-	c->deadline_ms = clock_ms() + c->w->conf->client_idle_ms;
+	c->deadline_ms = clock_ms() + c->w->conf->live.client_idle_ms;
 	worker_need_tick(c->w);
 	if (!c->consuming)
 		consume_ahead(c); /* else the caller's loop continues with `in` */
@@ -276,7 +277,7 @@ watch_writes(struct client *c, size_t queued, uint64_t now_ms)
 {
 	if (queued != c->queued_before) {
 		c->queued_before = queued;
-		c->write_deadline_ms = now_ms + c->w->conf->client_write_ms;
+		c->write_deadline_ms = now_ms + c->w->conf->live.client_write_ms;
 		return;
 	}
 	if (now_ms < c->write_deadline_ms)

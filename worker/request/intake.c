@@ -106,7 +106,7 @@ refusal(struct req *req, const struct http_head *h, const char **detail)
 		return END_OK;
 	if (h->query.n > ROUTE_QUERY_MAX)
 		return END_URI_TOO_LONG;
-	if (h->framing == HTTP_BODY_LENGTH && h->content_length > req->w->conf->max_body)
+	if (h->framing == HTTP_BODY_LENGTH && h->content_length > req->w->conf->live.max_body)
 		return END_BODY_TOO_LARGE;
 	if (enc != NULL && !span_is(enc->value, "identity"))
 		return END_BAD_ENCODING;
@@ -171,7 +171,7 @@ struct intake
 intake_head(struct req *req, const char *p, size_t n, size_t *scanned)
 {
 	struct intake in = {.used = n, .end = END_OK};
-	const size_t max = req->w->conf->max_head;
+	const size_t max = req->w->conf->live.max_head;
 	struct http_head h;
 	ssize_t len = http_head_end(p, n, scanned);
 	int r;
@@ -209,8 +209,8 @@ intake_head(struct req *req, const char *p, size_t n, size_t *scanned)
 static uint64_t
 body_deadline_ms(const struct req *req)
 {
-	const uint64_t each = clock_ms() + req->w->conf->client_body_ms;
-	const uint64_t all = req->body_from_ms + req->w->conf->client_body_ms +
+	const uint64_t each = clock_ms() + req->w->conf->live.client_body_ms;
+	const uint64_t all = req->body_from_ms + req->w->conf->live.client_body_ms +
 			     req->job.text->body_len * 1000 / BODY_RATE;
 
 	return each < all ? each : all;
@@ -246,7 +246,7 @@ keep_body(struct req *req, struct span piece)
 {
 	struct text *text = req->job.text;
 
-	if (piece.n > req->w->conf->max_body - text->body_len)
+	if (piece.n > req->w->conf->live.max_body - text->body_len)
 		return END_BODY_TOO_LARGE;
 	if (piece.n == 0)
 		return END_OK;

@@ -121,10 +121,11 @@ limit_enter(struct req *req, const struct http_head *h)
 	struct worker *w = req->w;
 	const struct conf *conf = w->conf;
 	const struct quota_terms terms = {
-		.max_inflight = conf->client_max_inflight,
-		.rate = conf->client_rate.n,
-		.per_s = conf->client_rate.per_s,
-		.burst = conf->client_burst != 0 ? conf->client_burst : conf->client_rate.n,
+		.max_inflight = conf->live.client_max_inflight,
+		.rate = conf->live.client_rate.n,
+		.per_s = conf->live.client_rate.per_s,
+		.burst = conf->live.client_burst != 0 ? conf->live.client_burst
+						      : conf->live.client_rate.n,
 	};
 	struct quota_pass pass = {.wait_ns = 0};
 	enum quota_outcome v;
@@ -155,7 +156,7 @@ limit_leave(struct req *req)
 bool
 limit_full(const struct worker *w)
 {
-	return w->buffered > w->conf->max_buffered;
+	return w->buffered > w->conf->live.max_buffered;
 }
 
 /* Returns true if there is room for `more` bytes of a body that will have at least `size`
@@ -163,7 +164,7 @@ limit_full(const struct worker *w)
 static bool
 has_room(const struct worker *w, uint64_t size, uint64_t more)
 {
-	const uint64_t max = w->conf->max_buffered;
+	const uint64_t max = w->conf->live.max_buffered;
 
 	if (size <= SMALL)
 		return w->buffered + more <= max;
@@ -199,7 +200,7 @@ limit_grow(struct req *req, uint64_t more)
 	struct worker *w = req->w;
 	const bool alone = w->buffered == req->job.text->body_cap, declared = more <= req->declared;
 
-	if (!alone && !(declared ? w->buffered + more <= w->conf->max_buffered
+	if (!alone && !(declared ? w->buffered + more <= w->conf->live.max_buffered
 				 : has_room(w, req->job.text->body_cap + more, more)))
 		return false;
 	declare_less(req, declared ? more : req->declared);

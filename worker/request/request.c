@@ -62,7 +62,7 @@ static const struct {
 	size_t clock; /* which time limit of struct conf runs in this state; legs have their own */
 	req_handler *on[RQ_N];
 } states[REQ_NSTATES] = {
-	[REQ_HEAD] = { "head", 'h', MS(client_head_ms), {
+	[REQ_HEAD] = { "head", 'h', MS(live.client_head_ms), {
 		[RQ_HEAD] = head_read,
 		[RQ_BODY] = never, [RQ_PLANNED] = never,
 		[RQ_TIMEOUT] = head_late,
@@ -70,7 +70,7 @@ static const struct {
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = shut } },
-	[REQ_BODY] = { "body", 'b', MS(client_body_ms), {
+	[REQ_BODY] = { "body", 'b', MS(live.client_body_ms), {
 		[RQ_HEAD] = never,
 		[RQ_BODY] = body_read,
 		[RQ_PLANNED] = never,
@@ -221,7 +221,7 @@ error_message(const struct req *req, char *buf, size_t size)
 	else if (req->job.end == END_METHOD)
 		(void)snprintf(buf, size, "%s: this path takes %s", m, req->job.detail);
 	else if (req->job.end == END_TOO_MANY_BRANCHES)
-		(void)snprintf(buf, size, "%s (%u)", m, req->w->conf->max_fanout);
+		(void)snprintf(buf, size, "%s (%u)", m, req->w->conf->live.max_fanout);
 	else if (req->job.facts.pool.name != NULL)
 		(void)snprintf(buf, size, "%s%s%s (pool %s)", m,
 			req->job.detail != NULL ? ": " : "",

@@ -154,7 +154,7 @@ way_choose(struct way *way, struct worker *w, const struct demand *d, bool waits
 		return END_OK;
 	}
 	n = count_branches(way->connector, d);
-	if (n <= w->conf->max_fanout) {
+	if (n <= w->conf->live.max_fanout) {
 		way->nbranches = (uint32_t)n;
 		return END_OK;
 	}

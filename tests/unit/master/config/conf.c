@@ -89,16 +89,16 @@ Test(conf, minimal_file_and_every_default)
 	cr_expect_eq(c->max_endpoints, 1024);
 	cr_expect_eq(c->max_pools, 16);
 	cr_expect_eq(c->flags_per_worker, 4096);
-	cr_expect_eq(c->max_body, 64u << 20);
-	cr_expect_eq(c->max_head, 32u << 10);
-	cr_expect_eq(c->max_connections, 65536);
-	cr_expect_eq(c->max_answer, 16u << 20);
-	cr_expect_eq(c->client_head_ms, 10000);
-	cr_expect_eq(c->client_body_ms, 30000);
-	cr_expect_eq(c->client_idle_ms, 75000);
-	cr_expect_eq(c->client_write_ms, 300000);
-	cr_expect_eq(c->upstream_idle_ms, 4000);
-	cr_expect_eq(c->upstream_max_idle, 64);
+	cr_expect_eq(c->live.max_body, 64u << 20);
+	cr_expect_eq(c->live.max_head, 32u << 10);
+	cr_expect_eq(c->live.max_connections, 65536);
+	cr_expect_eq(c->live.max_answer, 16u << 20);
+	cr_expect_eq(c->live.client_head_ms, 10000);
+	cr_expect_eq(c->live.client_body_ms, 30000);
+	cr_expect_eq(c->live.client_idle_ms, 75000);
+	cr_expect_eq(c->live.client_write_ms, 300000);
+	cr_expect_eq(c->live.upstream_idle_ms, 4000);
+	cr_expect_eq(c->live.upstream_max_idle, 64);
 	cr_expect_eq(c->stats_interval_ms, 1000);
 	cr_expect_eq(c->health_interval_ms, 2000);
 	cr_expect_eq(c->health_timeout_ms, 1000);
@@ -107,8 +107,8 @@ Test(conf, minimal_file_and_every_default)
 	cr_expect_eq(c->drain_ms, 120000);
 	cr_expect_eq(c->reload_drain_ms, 0);
 	cr_expect_eq(c->watchdog_ms, 10000);
-	cr_expect_eq(c->log_level, LOG_L_INFO);
-	cr_expect_eq(c->log_format, LOG_F_KV);
+	cr_expect_eq(c->live.log_level, LOG_L_INFO);
+	cr_expect_eq(c->live.log_format, LOG_F_KV);
 	cr_expect_str_eq(c->control_socket, "/run/pdrouter/control.sock");
 	cr_expect_null(c->state_file);
 	cr_expect_null(c->lmcache_listen);
@@ -206,18 +206,18 @@ Test(conf, every_key)
 	cr_expect_str_eq(c->listen[4].text, "[0:0::2]:84");
 	cr_expect_eq(c->workers, 3);
 	cr_expect_not(c->workers_auto);
-	cr_expect_eq(c->max_body, 1u << 30);
-	cr_expect_eq(c->max_answer, 2048);
+	cr_expect_eq(c->live.max_body, 1u << 30);
+	cr_expect_eq(c->live.max_answer, 2048);
 	cr_expect_eq(c->flags_per_worker, 128);
-	cr_expect_eq(c->client_idle_ms, 180000);
-	cr_expect_eq(c->client_write_ms, 4u * 3600000);
-	cr_expect_eq(c->upstream_idle_ms, 250);
-	cr_expect_eq(c->upstream_max_idle, 0);
+	cr_expect_eq(c->live.client_idle_ms, 180000);
+	cr_expect_eq(c->live.client_write_ms, 4u * 3600000);
+	cr_expect_eq(c->live.upstream_idle_ms, 250);
+	cr_expect_eq(c->live.upstream_max_idle, 0);
 	cr_expect_eq(c->drain_ms, 0);
 	cr_expect_eq(c->reload_drain_ms, 540000);
 	cr_expect_eq(c->watchdog_ms, 0);
-	cr_expect_eq(c->log_level, LOG_L_DEBUG);
-	cr_expect_eq(c->log_format, LOG_F_JSON);
+	cr_expect_eq(c->live.log_level, LOG_L_DEBUG);
+	cr_expect_eq(c->live.log_format, LOG_F_JSON);
 	cr_expect_null(c->control_socket);
 	cr_expect_str_eq(c->lmcache_listen, "tcp://*:7500");
 	cr_assert_eq(c->npools, 2);
@@ -657,7 +657,7 @@ Test(conf, defaults_of_every_connector)
 		cr_expect_eq(s->learn_ms, 2000);
 		cr_expect_str_empty(s->cache_hit_threshold);
 		cr_expect_eq(p->timeouts.kv_ready_ms, 10000);
-		cr_expect_eq(c->max_fanout, 8);
+		cr_expect_eq(c->live.max_fanout, 8);
 		cr_expect_eq(s->ready_messages, READY_BY_PORTS);
 		cr_expect_eq(p->endpoints[0].receiver_init_port.n, 0);
 		cr_expect_eq(p->endpoints[0].dp_ranks, 0);
@@ -690,7 +690,7 @@ Test(conf, every_key_of_a_hand_shake)
 		"}\n");
 	const struct conf_pool *p = c->pools;
 
-	cr_expect_eq(c->max_fanout, 128);
+	cr_expect_eq(c->live.max_fanout, 128);
 	cr_expect_str_eq(c->lmcache_listen, "tcp://127.0.0.1:7501", "as configured");
 	cr_expect_eq(p[0].shake.transfer_mode, TRANSFER_PUSH);
 	cr_expect_eq(p[0].shake.kv_lease_ms, 7000);
@@ -970,7 +970,7 @@ Test(conf_file, again_with_the_watched_files)
 	write_file("key", "k0");
 	cr_assert_eq(conf_from_args(&args, &was, &err), 0, "%s", err.what);
 	was->workers = 3;
-	was->max_connections = 77;
+	was->live.max_connections = 77;
 	write_file("main.yaml", "nonsense");
 	write_file("eps.yaml", "- {url: http://c, role: decode}\n");
 	write_file("big", "nonsense");
@@ -981,7 +981,7 @@ Test(conf_file, again_with_the_watched_files)
 		cr_expect_str_eq(now->pools[1].endpoints[0].url, "http://b");
 		cr_expect_str_eq(now->pools[0].api_key, "k0");
 		cr_expect_eq(now->workers, 3);
-		cr_expect_eq(now->max_connections, 77);
+		cr_expect_eq(now->live.max_connections, 77);
 		cr_expect_eq(now->listen[0].port, 7777);
 		cr_expect_eq(conf_diff(was, now, NULL, NULL, &err), i == 0 ? CONF_LIVE : 0);
 		conf_free(&was);
@@ -1169,12 +1169,12 @@ Test(conf, diff_names_the_classes)
 		{POOLS, POOLS, 0},
 		{POOLS, "# moved\n\nrise: 2\nworkers: auto\n" POOLS, 0},
 		{POOLS, POOLS "rise: 5\n", CONF_LIVE},
-		{POOLS, POOLS "log_level: debug\n", CONF_GENERATION},
+		{POOLS, POOLS "log_level: debug\n", CONF_LIVE},
 		{POOLS "workers: 1\n", POOLS "workers: 2\n", CONF_GENERATION},
 		{POOLS, POOLS "listen: [\"a:1\"]\n", CONF_GENERATION},
 		{POOLS "listen: [\"a:1\"]\n", POOLS "listen: [\"a:1\", \"b:1\"]\n",
 			CONF_GENERATION},
-		{POOLS, POOLS "rise: 5\nclient: {idle_timeout: 1s}\n", CONF_LIVE | CONF_GENERATION},
+		{POOLS, POOLS "rise: 5\nclient: {id_header: X-A}\n", CONF_LIVE | CONF_GENERATION},
 		{POOLS, "pools: [" POOL ", {name: x, connector: nixl, " EPS "}]\n", CONF_LIVE},
 		{POOLS, "pools: [{connector: nixl, policy: round_robin, " EPS "}]\n", CONF_LIVE},
 		{POOLS, "pools: [{connector: nixl, timeouts: {decode: 1s}, " EPS "}]\n", CONF_LIVE},
@@ -1192,7 +1192,7 @@ Test(conf, diff_names_the_classes)
 			"pools: [{connector: nixl, prefill: [{url: http://p}], "
 			"decode: [{url: http://d}, {url: http://e}]}]\n",
 			CONF_LIVE},
-		{POOLS, POOLS "limits: {max_fanout: 9}\n", CONF_GENERATION},
+		{POOLS, POOLS "limits: {max_fanout: 9}\n", CONF_LIVE},
 		{POOLS, "pools: [{connector: nixl, nixl: {kv_lease: 1s}, " EPS "}]\n", CONF_LIVE},
 		{PAIR("lmcache", "", PORTS),
 			PAIR("lmcache", "", PORTS) "   lmcache: {ready_messages: 1}\n", CONF_LIVE},
@@ -1384,7 +1384,7 @@ Test(conf, args_of_production_stack)
 	cr_assert_eq(from(STACK, &c, &err), 0, "%s %s", err.key, err.what);
 	cr_expect_null(c->path);
 	cr_expect_str_eq(c->listen[0].text, "0.0.0.0:8001");
-	cr_expect_eq(c->max_body, 64u << 20);
+	cr_expect_eq(c->live.max_body, 64u << 20);
 	cr_assert_eq(c->npools, 1);
 	p = &c->pools[0];
 	cr_expect_str_eq(p->name, "m");

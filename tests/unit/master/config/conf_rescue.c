@@ -65,11 +65,11 @@ Test(conf_rescue, defaults)
 	cr_expect_str_eq(p->priority_header, "X-Vllm-Priority");
 	cr_expect_eq(p->timeouts.first_byte_ms, 600 * SEC);
 	cr_expect_eq(p->timeouts.request_ms, 0);
-	cr_expect_eq(c->client_max_inflight, 0);
-	cr_expect_eq(c->client_rate.n, 0);
-	cr_expect_eq(c->client_burst, 0);
+	cr_expect_eq(c->live.client_max_inflight, 0);
+	cr_expect_eq(c->live.client_rate.n, 0);
+	cr_expect_eq(c->live.client_burst, 0);
 	cr_expect_null(c->client_id_header);
-	cr_expect_eq(c->max_buffered, UINT64_C(1) << 30);
+	cr_expect_eq(c->live.max_buffered, UINT64_C(1) << 30);
 	cr_expect_eq(c->queue_slots, 1024);
 	cr_expect_eq(c->client_entries, 4096);
 	conf_free(&c);
@@ -107,11 +107,11 @@ Test(conf_rescue, every_key)
 	cr_expect_str_eq(p->priority_header, "X-P");
 	cr_expect_eq(p->timeouts.first_byte_ms, 15 * SEC);
 	cr_expect_eq(p->timeouts.request_ms, 16 * SEC);
-	cr_expect_eq(c->client_max_inflight, 3);
-	cr_expect_eq(c->client_rate.n, 4);
-	cr_expect_eq(c->client_rate.per_s, 60);
-	cr_expect_eq(c->client_burst, 5);
-	cr_expect_eq(c->max_buffered, UINT64_C(64) << 20);
+	cr_expect_eq(c->live.client_max_inflight, 3);
+	cr_expect_eq(c->live.client_rate.n, 4);
+	cr_expect_eq(c->live.client_rate.per_s, 60);
+	cr_expect_eq(c->live.client_burst, 5);
+	cr_expect_eq(c->live.max_buffered, UINT64_C(64) << 20);
 	cr_expect_eq(c->queue_slots, 6);
 	cr_expect_eq(c->client_entries, 8);
 	conf_free(&c);
@@ -263,7 +263,7 @@ Test(conf_rescue, defaults_give_way)
 		struct conf *c = parse(t[i].text);
 
 		cr_expect_eq(c->pools[0].queue.size, t[i].queue_size, "%s", t[i].text);
-		cr_expect_eq(c->max_buffered, t[i].max_buffered, "%s", t[i].text);
+		cr_expect_eq(c->live.max_buffered, t[i].max_buffered, "%s", t[i].text);
 		conf_free(&c);
 	}
 }
@@ -307,11 +307,11 @@ Test(conf_rescue, what_a_reload_does_with_each)
 		{POOL("nixl", "timeouts: {first_byte: 3s}"), CONF_LIVE},
 		{POOL("nixl", "timeouts: {request: 3s}"), CONF_LIVE},
 		{POOL("nixl", "timeouts: {request: 0}"), 0},
-		{POOL("nixl", "name: pool1") "client: {max_inflight: 3}\n", CONF_GENERATION},
-		{POOL("nixl", "name: pool1") "client: {rate: 3}\n", CONF_GENERATION},
+		{POOL("nixl", "name: pool1") "client: {max_inflight: 3}\n", CONF_LIVE},
+		{POOL("nixl", "name: pool1") "client: {rate: 3}\n", CONF_LIVE},
 		{POOL("nixl", "name: pool1") "client: {rate: 0/h}\n", 0},
 		{POOL("nixl", "name: pool1") "client: {id_header: X-User}\n", CONF_GENERATION},
-		{POOL("nixl", "name: pool1") "limits: {max_buffered: 2GiB}\n", CONF_GENERATION},
+		{POOL("nixl", "name: pool1") "limits: {max_buffered: 2GiB}\n", CONF_LIVE},
 		{POOL("nixl", "name: pool1") "shared_memory: {queue: 2048}\n", CONF_RESTART},
 		{POOL("nixl", "name: pool1") "shared_memory: {clients: 64}\n", CONF_RESTART},
 	};

@@ -59,24 +59,25 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 	cr_assert_eq(                                                                              \
 		(unsigned char *)(p), base + part[i].offset + part[i].bytes, "%s", part[i].name)
 	ENDS(1, seg->rcu + 1);
-	ENDS(2, seg->readers + slots);
-	ENDS(3, seg->procs + slots);
-	ENDS(4, seg->eps + sizes.max_endpoints);
-	ENDS(5, seg->tallies + sizes.max_endpoints);
-	ENDS(6, seg->refusals + sizes.max_endpoints);
-	ENDS(7, seg_row(seg, workers - 1, sizes.max_endpoints - 1) + 1);
-	ENDS(8, seg_flag(seg, workers - 1, sizes.flags_per_worker - 1) + 1);
-	ENDS(9, seg_ready(seg, workers));
-	ENDS(10, seg->quotas + 1);
-	ENDS(11, seg->quota_rows + (size_t)workers * sizes.max_quotas);
-	ENDS(12, seg->announced + ANNOUNCED_MAX);
-	ENDS(13, (unsigned char *)seg_queue(seg, sizes.max_pools));
+	ENDS(2, seg->settings + 1);
+	ENDS(3, seg->readers + slots);
+	ENDS(4, seg->procs + slots);
+	ENDS(5, seg->eps + sizes.max_endpoints);
+	ENDS(6, seg->tallies + sizes.max_endpoints);
+	ENDS(7, seg->refusals + sizes.max_endpoints);
+	ENDS(8, seg_row(seg, workers - 1, sizes.max_endpoints - 1) + 1);
+	ENDS(9, seg_flag(seg, workers - 1, sizes.flags_per_worker - 1) + 1);
+	ENDS(10, seg_ready(seg, workers));
+	ENDS(11, seg->quotas + 1);
+	ENDS(12, seg->quota_rows + (size_t)workers * sizes.max_quotas);
+	ENDS(13, seg->announced + ANNOUNCED_MAX);
+	ENDS(14, (unsigned char *)seg_queue(seg, sizes.max_pools));
 	cr_assert_leq((unsigned char *)seg_queue_slot(seg, 0, sizes.queue_slots),
 		(unsigned char *)seg_queue(seg, 1));
-	ENDS(14, seg_budget(seg, workers - 1, sizes.max_pools - 1) + 1);
-	ENDS(15, (unsigned char *)seg_slab(seg, slots));
-	ENDS(16, seg->pool_names + (size_t)sizes.max_pools * 64);
-	ENDS(17, seg->arenas + SHM_ARENAS * seg->arena_bytes);
+	ENDS(15, seg_budget(seg, workers - 1, sizes.max_pools - 1) + 1);
+	ENDS(16, (unsigned char *)seg_slab(seg, slots));
+	ENDS(17, seg->pool_names + (size_t)sizes.max_pools * 64);
+	ENDS(18, seg->arenas + SHM_ARENAS * seg->arena_bytes);
 #undef ENDS
 }
 

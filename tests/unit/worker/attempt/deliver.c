@@ -46,7 +46,7 @@ Test(deliver, the_last_events_fill_the_socket_again_and_the_answer_ends_neverthe
 	static const struct job_ops ops = {
 		.events = events, .end_events = end_events, .full = full, .end = end};
 	static const char last[] = "data: {\"choices\":[]}\n\n";
-	static struct conf conf = {.max_answer = 1 << 20};
+	static struct conf conf = {.live = {.max_answer = 1 << 20}};
 	static struct worker w = {.conf = &conf};
 	static struct branch b;
 	static struct attempt a;
