@@ -154,6 +154,12 @@ ctl_reload(void *arg)
 	return reload_request(m->reload);
 }
 
+static int
+ctl_preview(void *arg, bool dry_run, struct evbuffer *out, char *error, size_t size)
+{
+	return reload_preview(((struct master *)arg)->reload, dry_run, out, error, size);
+}
+
 static void
 ctl_workers(void *arg, struct evbuffer *out)
 {
@@ -398,6 +404,7 @@ static int
 step_control(struct master *m)
 {
 	struct control_hooks hooks = {.reload = ctl_reload,
+		.preview = ctl_preview,
 		.status = ctl_status,
 		.workers = ctl_workers,
 		.drain = ctl_drain,

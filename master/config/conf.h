@@ -77,6 +77,16 @@ enum conf_class {
 	CONF_RESTART = 4,    /* not applied by a reload: the old value stays */
 };
 /*
+ * Writes a line for each key that differs, with what a reload does with it:
+ * "limits.max_body: 64MiB -> 1MiB (live)".  Pools are compared by name, endpoints by role and URL.  To be
+ * called before conf_diff(), which keeps old values.
+ */
+struct conf_cost {
+	unsigned live, generation, restart; /* keys of that class that differ */
+};
+struct conf_cost conf_changes(const struct conf *old, const struct conf *next, FILE *out);
+
+/*
  * Compares a reloaded configuration with the one in force.  Changed keys of class restart get their
  * old value back in `next`, and `kept` is called with the name and line of each (0: it was
  * removed).  Returns the set of classes that changed (0: none), or -1 with *err filled: with the

@@ -90,8 +90,8 @@ rows_equal(const struct conf_keys *keys, const void *a, const void *b)
 	return true;
 }
 
-static bool
-dns_equal(const struct conf_pool *a, const struct conf_pool *b)
+bool
+conf_dns_equal(const struct conf_pool *a, const struct conf_pool *b)
 {
 	if (a->ndns != b->ndns)
 		return false;
@@ -125,7 +125,7 @@ pools_equal(const struct conf *a, const struct conf *b)
 			!rows_equal(&conf_connector_keys, &a->pools[i], &b->pools[i]))
 			return false;
 		if (!endpoints_equal(&a->pools[i], &b->pools[i]) ||
-			!dns_equal(&a->pools[i], &b->pools[i]) ||
+			!conf_dns_equal(&a->pools[i], &b->pools[i]) ||
 			/* the same file may hold another key than before */
 			!mem_text_equal(a->pools[i].api_key, b->pools[i].api_key))
 			return false;

@@ -144,6 +144,7 @@ void conf_pool_compute(const struct conf_pool *p, size_t number, struct conf_poo
  * --------------------------------------------------------------------------------- */
 /* Compares one member; the pools with all that they hold. */
 bool conf_value_equal(const struct conf_key *k, const void *a, const void *b);
+bool conf_dns_equal(const struct conf_pool *a, const struct conf_pool *b);
 
 /* --- conf_value_write.c
  * --------------------------------------------------------------------------------- */

@@ -23,7 +23,7 @@
 #define EXIT_TIME_OVER 3
 
 /* Arguments that a command accepts. */
-enum { TAKES_JSON = 1, TAKES_ENDPOINT = 2, TAKES_WAIT = 4 };
+enum { TAKES_JSON = 1, TAKES_ENDPOINT = 2, TAKES_WAIT = 4, TAKES_DRY_RUN = 8, TAKES_DIFF = 16 };
 
 static const struct {
 	const char *name;
@@ -31,7 +31,10 @@ static const struct {
 	bool slow;
 	const char *help;
 } commands[] = {
-	{"reload", 0, true, "read the configuration again; returns when it is in force"},
+	{"reload", TAKES_DRY_RUN, true,
+		"reads the configuration again; returns when it is in force; --dry-run: says what it would do"},
+	{"config", TAKES_DIFF, false,
+		"config diff: what a reload would change, and what each change costs"},
 	{"status", TAKES_JSON, false,
 		"the processes and the endpoint table; --json for one JSON object"},
 	{"workers", 0, false, "the processes"},
@@ -50,7 +53,8 @@ struct line {
 	const char *path;
 	const char *command;
 	const char *endpoint, *role, *pool; /* NULL: not given */
-	bool json, wait;
+	const char *diff;                   /* the word behind `config` */
+	bool json, wait, dry_run;
 	const char *timeout; /* seconds, as text */
 	double timeout_s;    /* INFINITY: none given */
 };
@@ -60,6 +64,7 @@ usage(FILE *out)
 {
 	(void)fprintf(out,
 		"usage: pdctl [-s SOCKET] COMMAND\n"
+		"       pdctl [-s SOCKET] reload [--dry-run] | config diff\n"
 		"       pdctl [-s SOCKET] drain ENDPOINT [--role ROLE] [--pool POOL] "
 		"[--wait [--timeout S]]\n"
 		"       pdctl [-s SOCKET] undrain ENDPOINT [--role ROLE] [--pool POOL]\n\n");
@@ -177,6 +182,7 @@ say(int fd, const struct line *l, const char *command)
 	size_t n;
 
 	(void)snprintf(line, sizeof(line), "%s%s", command, l->json ? " json" : "");
+	add_option(line, sizeof(line), "", l->dry_run ? "dry-run" : l->diff);
 	add_option(line, sizeof(line), "", l->endpoint);
 	add_option(line, sizeof(line), "role=", l->role);
 	add_option(line, sizeof(line), "pool=", l->pool);
@@ -276,6 +282,10 @@ check_line(struct line *l, unsigned takes)
 
 	if (l->json && (takes & TAKES_JSON) == 0)
 		return wrong("--json is for status only");
+	if (l->dry_run && (takes & TAKES_DRY_RUN) == 0)
+		return wrong("--dry-run is for reload only");
+	if ((takes & TAKES_DIFF) != 0 && (l->diff == NULL || strcmp(l->diff, "diff") != 0))
+		return wrong("%s: diff is needed", l->command);
 	if (l->endpoint == NULL && (takes & TAKES_ENDPOINT) != 0)
 		return wrong("%s: an endpoint is needed", l->command);
 	if ((l->role != NULL || l->pool != NULL) && (takes & TAKES_ENDPOINT) == 0)
@@ -301,8 +311,12 @@ run(struct line *l, int nargs)
 		i++;
 	if (i == n)
 		return wrong("%s is not a command", l->command);
-	if (nargs > ((commands[i].takes & TAKES_ENDPOINT) != 0 ? 2 : 1))
+	if (nargs > ((commands[i].takes & (TAKES_ENDPOINT | TAKES_DIFF)) != 0 ? 2 : 1))
 		return wrong("one command only; too much behind %s %s", l->command, l->endpoint);
+	if ((commands[i].takes & TAKES_DIFF) != 0) {
+		l->diff = l->endpoint;
+		l->endpoint = NULL;
+	}
 	if (check_line(l, commands[i].takes) != 0)
 		return 2;
 	if (strcmp(l->command, "version") == 0)
@@ -320,6 +334,7 @@ main(int argc, char **argv)
 		{"pool", required_argument, NULL, 'p'},
 		{"wait", no_argument, NULL, 'w'},
 		{"timeout", required_argument, NULL, 't'},
+		{"dry-run", no_argument, NULL, 'n'},
 		{"help", no_argument, NULL, 'h'},
 		{"version", no_argument, NULL, 'V'},
 		{NULL, 0, NULL, 0},
@@ -340,6 +355,9 @@ main(int argc, char **argv)
 			break;
 		case 'p':
 			l.pool = optarg;
+			break;
+		case 'n':
+			l.dry_run = true;
 			break;
 		case 'w':
 			l.wait = true;

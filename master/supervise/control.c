@@ -51,8 +51,8 @@ struct control {
 
 /* `words`: the arguments after the command; "" if the command takes none. */
 typedef void command_fn(struct client *, const char *words, struct evbuffer *out);
-static command_fn cmd_reload, cmd_status, cmd_status_json, cmd_workers, cmd_check, cmd_ping,
-	cmd_drain, cmd_undrain, cmd_in_flight;
+static command_fn cmd_reload, cmd_dry_run, cmd_config_diff, cmd_status, cmd_status_json,
+	cmd_workers, cmd_check, cmd_ping, cmd_drain, cmd_undrain, cmd_in_flight;
 
 static const struct {
 	const char *line;
@@ -60,6 +60,8 @@ static const struct {
 	bool words;
 } commands[] = {
 	{"reload", cmd_reload, false},
+	{"reload dry-run", cmd_dry_run, false},
+	{"config diff", cmd_config_diff, false},
 	{"status", cmd_status, false},
 	{"status json", cmd_status_json, false},
 	{"workers", cmd_workers, false},
@@ -77,6 +79,31 @@ cmd_reload(struct client *cl, const char *words, struct evbuffer *out)
 	cl->waits_for = cl->ctl->hooks.reload(cl->ctl->hooks.arg);
 	if (cl->waits_for == 0)
 		(void)evbuffer_add_printf(out, "ERR pdrouter is stopping\n");
+}
+
+static void
+preview(struct client *cl, bool dry_run, struct evbuffer *out)
+{
+	char error[600];
+
+	if (cl->ctl->hooks.preview(cl->ctl->hooks.arg, dry_run, out, error, sizeof(error)) == 0)
+		(void)evbuffer_add_printf(out, "OK\n");
+	else
+		(void)evbuffer_add_printf(out, "ERR %s\n", error);
+}
+
+static void
+cmd_dry_run(struct client *cl, const char *words, struct evbuffer *out)
+{
+	(void)words;
+	preview(cl, true, out);
+}
+
+static void
+cmd_config_diff(struct client *cl, const char *words, struct evbuffer *out)
+{
+	(void)words;
+	preview(cl, false, out);
 }
 
 static void
@@ -218,8 +245,9 @@ run_line(struct client *cl, const char *line)
 		commands[i].run(cl, line[n] == ' ' ? line + n + 1 : "", out);
 		return;
 	}
-	(void)evbuffer_add_printf(out, "ERR unknown command; known: reload, status, status json, "
-				       "workers, check, drain, undrain, in-flight, ping\n");
+	(void)evbuffer_add_printf(out,
+		"ERR unknown command; known: reload, reload dry-run, config diff, status, status json, "
+		"workers, check, drain, undrain, in-flight, ping\n");
 }
 
 /*

@@ -1,7 +1,7 @@
 /*
  * The control socket: a unix stream socket with a line protocol, for pdctl and scripts.
  *
- *   reload | status | status json | workers | check | ping
+ *   reload | reload dry-run | config diff | status | status json | workers | check | ping
  *   drain | undrain | in-flight, each with ENDPOINT [role=ROLE] [pool=POOL]
  *
  * Each answer is any number of lines and then `OK` or `ERR text`.  A reload is answered when the
@@ -12,6 +12,7 @@
  */
 #pragma once
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct control;
@@ -20,6 +21,8 @@ struct event_base;
 
 struct control_hooks {
 	uint64_t (*reload)(void *arg); /* the attempt to wait for; 0: not now */
+	/* what a reload would change, in lines of text.  0, or -1 with the reason in error */
+	int (*preview)(void *arg, bool dry_run, struct evbuffer *out, char *error, size_t size);
 	void (*status)(void *arg, struct evbuffer *out, bool json);
 	void (*workers)(void *arg, struct evbuffer *out);
 	/* What they do to the endpoints that `what` names, in lines of text.  0, or -1: then *out is the

@@ -1,6 +1,7 @@
 #include "master/supervise/reload.h"
 
 #include <assert.h>
+#include <event2/buffer.h>
 #include <event2/event.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -430,6 +431,61 @@ reload_request(struct reload *r)
 		r->asked_us = clock_us();
 	r->requested = true;
 	return r->attempt + 1;
+}
+
+/* --- what a reload would do ---------------------------------------------------------------------- */
+
+static void
+put_cost(const struct reload *r, const struct conf *next, struct conf_cost cost,
+	struct evbuffer *out)
+{
+	if (cost.live + cost.generation + cost.restart == 0)
+		(void)evbuffer_add_printf(out, "A reload would change nothing.\n");
+	if (cost.live > 0)
+		(void)evbuffer_add_printf(
+			out, "%u live: at once, no worker is replaced for it\n", cost.live);
+	if (cost.generation > 0)
+		(void)evbuffer_add_printf(out,
+			"%u new generation: %u workers start, the old ones finish their requests\n",
+			cost.generation, next->workers);
+	if (cost.generation > 0 && !procs_generation_fits(r->parts.procs, next))
+		(void)evbuffer_add_printf(out,
+			"It would wait: old generations have all slots, the oldest must end in "
+			"drain_timeout.\n");
+	if (cost.restart > 0)
+		(void)evbuffer_add_printf(
+			out, "%u restart: a reload keeps the old value\n", cost.restart);
+}
+
+int
+reload_preview(struct reload *r, bool dry_run, struct evbuffer *out, char *error, size_t size)
+{
+	struct conf_error err = {.line = 0};
+	struct conf *next = NULL;
+	struct conf_cost cost;
+	char *text = NULL;
+	size_t n = 0;
+	FILE *f;
+	int rc = -1;
+
+	if (reload_read(r->parts.args, r->conf, &next, &err) == 0) {
+		f = open_memstream(&text, &n);
+		assert(f != NULL);
+		cost = conf_changes(r->conf, next, f);
+		(void)fclose(f);
+		if (conf_diff(r->conf, next, NULL, NULL, &err) >= 0 &&
+			fleet_check(r->parts.fleet, next, &err) == 0)
+			rc = 0;
+		if (rc == 0 || !dry_run)
+			(void)evbuffer_add(out, text, n);
+		if (rc == 0 && dry_run)
+			put_cost(r, next, cost, out);
+		free(text);
+		conf_free(&next);
+	}
+	if (rc != 0)
+		(void)conf_error_text(&err, error, size);
+	return rc;
 }
 
 /* --- generations -------------------------------------------------------------------------------- */

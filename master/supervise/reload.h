@@ -7,11 +7,13 @@
  */
 #pragma once
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct conf;
 struct conf_args;
 struct conf_error;
+struct evbuffer;
 struct event_base;
 struct fleet;
 struct listeners;
@@ -57,6 +59,11 @@ void reload_free(struct reload **);
 void reload_first(struct reload *r, struct conf *conf);
 /* Returns the number of the attempt that will serve this request; 0 when stopping. */
 uint64_t reload_request(struct reload *r);
+/*
+ * What a reload would change, and what that costs: a line for each key; with `dry_run` also a line for each
+ * cost, and whether the reload would be refused.  Changes nothing.  0, or -1 with the reason in error.
+ */
+int reload_preview(struct reload *r, bool dry_run, struct evbuffer *out, char *error, size_t size);
 /* Once per loop turn. */
 void reload_turn(struct reload *r);
 /* Accepts no further configuration; a reload under way is cancelled. */

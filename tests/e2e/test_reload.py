@@ -1,4 +1,5 @@
 """SIGHUP and `pdctl reload`: what is in flight is not touched, and a wrong file changes nothing."""
+import re
 import signal
 import socket
 import time
@@ -8,7 +9,7 @@ import pytest
 import yaml
 
 import expect
-from procs import MODEL, Load, free_port, tree, wait
+from procs import MODEL, ROOT, Load, free_port, tree, wait
 from raw import text_of
 
 URL = "/v1/completions"
@@ -250,6 +251,82 @@ def test_limits_change_in_running_workers(world):
     assert [r.complete(big).status for _ in range(8)] == [200] * 8
     assert len(list(c.events())) == 101
     assert (r.children(), r.metric("generation")) == (pids, 1)
+
+
+def test_what_a_reload_would_change(world):
+    r, p, d = world.pd(workers=1, shared_memory={"max_pools": 4})
+    assert r.ctl("config", "diff").stdout == ""
+    assert r.ctl("reload", "--dry-run").stdout == "A reload would change nothing.\n"
+    new = "http://127.0.0.1:1"
+    r.change(workers=2, limits={"max_body": "4KiB"}, shared_memory={"max_pools": 5},
+             pools=[world.pool(p, [{"url": d[0].url, "max_inflight": 3}, new], retries=1), world.pool(p, d, name="b", models=["b"])])
+    lines = r.ctl("config", "diff").stdout.splitlines()
+    assert sorted(lines) == sorted([
+        "workers: 1 -> 2 (new generation)", "limits.max_body: 64MiB -> 4KiB (live)", "shared_memory.max_pools: 4 -> 5 (restart)",
+        f"pools[{MODEL}].retries: 0 -> 1 (live)", f"pools[{MODEL}].decode[{d[0].url}].max_inflight: 0 -> 3 (live)",
+        f"pools[{MODEL}].decode[{new}]: added (live)", "pools[b]: added (live)"])
+    said = r.ctl("reload", "--dry-run").stdout.splitlines()
+    assert said[:7] == lines and [x.split(":")[0] for x in said[7:]] == ["5 live", "1 new generation", "1 restart"]
+    assert len(r.status()["fleet"]["endpoints"]) == 2 and r.metric("generation") == 1 and not r.metric("reloads_total")
+    assert r.ctl("reload").returncode == 0
+    assert r.ctl("config", "diff").stdout == "shared_memory.max_pools: 4 -> 5 (restart)\n"
+
+
+def table_of_keys():
+    """README's table of what a reload does: [(class, key)]."""
+    rows = re.findall(r"^  \| `(\w+)`: [^|]*\| ([^|]*) \|$", (ROOT / "README.md").read_text(), re.M)
+    return [(klass, key) for klass, keys in rows for key in re.findall(r"`([\w.]+)`", keys)]
+
+
+def other_values(r):
+    """For each key a value that it does not have."""
+    pool = {**r.config["pools"][0], "retries": 3}
+    return {
+        "listen": [*r.config["listen"], f"127.0.0.1:{free_port()}"], "workers": 1, "limits.max_body": "1MiB", "limits.max_head": "16KiB",
+        "limits.max_connections": 99, "limits.max_answer": "1MiB", "limits.max_fanout": 3, "limits.max_buffered": "256MiB",
+        "client.head_timeout": "7s", "client.body_timeout": "7s", "client.idle_timeout": "7s", "client.write_timeout": "7s",
+        "client.max_inflight": 50, "client.rate": 500, "client.burst": 60, "client.id_header": "X-A", "upstream.idle_timeout": "3s",
+        "upstream.max_idle": 5, "drain_timeout": "7s", "reload_drain_timeout": "9s", "worker_watchdog": "9s", "stats_interval": "300ms",
+        "health_interval": "150ms", "health_timeout": "900ms", "rise": 2, "fall": 4, "dns_servers": ["127.0.0.1:5"], "log_level": "debug",
+        "log_format": "kv", "control_socket": "/nowhere", "lmcache.listen": f"tcp://127.0.0.1:{free_port()}",
+        "announce.listen": f"tcp://127.0.0.1:{free_port()}", "announce.forget": "11s", "shared_memory.max_workers": 17,
+        "shared_memory.max_endpoints": 65, "shared_memory.max_pools": 17, "shared_memory.flags_per_worker": 128,
+        "shared_memory.queue": 1000, "shared_memory.clients": 4104, "pools": [pool]}
+
+
+COSTS = {"live": "live", "generation": "new generation", "restart": "restart"}
+
+
+def test_every_key_does_what_the_table_says(world):
+    r, _, _ = world.pd()
+    values, table = other_values(r), table_of_keys()
+    assert sorted(key for _, key in table) == sorted(values)
+    generation = r.metric("generation")
+    for klass, key in table:
+        section, _, member = key.partition(".")
+        before = r.config
+        r.change(**{section: {**r.config.get(section, {}), member: values[key]} if member else values[key]})
+        shown = r.ctl("config", "diff").stdout
+        assert re.fullmatch(rf"{key}.*: .* -> .* \({COSTS[klass]}\)\n", shown), (klass, key, shown)
+        assert r.ctl("reload").returncode == 0
+        generation += klass == "generation"
+        assert r.metric("generation") == generation, (klass, key)
+        assert r.ctl("config", "diff").stdout == (shown if klass == "restart" else ""), key
+        if klass == "restart":
+            r.change(**before)
+    assert r.complete().status == 200
+
+
+def test_a_dry_run_says_that_a_reload_would_be_refused(world):
+    r, p, d = world.pd(pool={"name": "a"}, shared_memory={"max_pools": 2})
+    for wrong in ({"colour": "red"}, {"pools": [world.pool(p, d, name=n, models=[n]) for n in "bc"]}):
+        config = dict(r.config)
+        r.change(**wrong)
+        for command in (["reload", "--dry-run"], ["config", "diff"], ["reload"]):
+            done = r.ctl(*command)
+            assert done.returncode == 1 and f"{r.config_path}:" in done.stderr, (command, done)
+        r.config = config
+    assert r.metric("reloads_failed_total") == 2 and r.complete().status == 200
 
 
 def test_log_level_and_format_change_in_running_workers(world):

@@ -1145,14 +1145,28 @@ on_kept(void *arg, const char *key, int line)
 	(void)snprintf(k->key, sizeof(k->key), "%s", key);
 }
 
+/* The classes of the keys that conf_changes() names. */
+static int
+classes_named(const struct conf *old, const struct conf *next)
+{
+	FILE *out = fopen("/dev/null", "w");
+	struct conf_cost cost = conf_changes(old, next, out);
+
+	(void)fclose(out);
+	return (cost.live > 0 ? CONF_LIVE : 0) | (cost.generation > 0 ? CONF_GENERATION : 0) |
+	       (cost.restart > 0 ? CONF_RESTART : 0);
+}
+
 static int
 diff(const char *old_text, const char *new_text, struct kept *kept, struct conf_error *err)
 {
 	struct conf *old = parse(old_text), *next = parse(new_text);
-	int rc;
+	int rc, named = classes_named(old, next);
 
 	*kept = (struct kept){.n = 0};
 	rc = conf_diff(old, next, on_kept, kept, err);
+	if (rc >= 0)
+		cr_expect_eq(named, rc, "%s -> %s", old_text, new_text);
 	if (rc >= 0) /* what was kept is in `next`: a second look finds nothing for a restart */
 		cr_expect_eq(conf_diff(old, next, on_kept, kept, err), rc & ~CONF_RESTART);
 	conf_free(&old);
