@@ -592,6 +592,16 @@ check_announcements(struct check *c)
 		found(c, "I1 %u announcements are half written, by one notifier", odd);
 }
 
+/* The checker runs in the master, the only writer of the settings. */
+static void
+check_settings(struct check *c)
+{
+	const uint64_t seq = shm_load(&c->seg->settings->seq);
+
+	if (seq % 2 == 1)
+		found(c, "I1 the settings are half written: seq is %llu", (unsigned long long)seq);
+}
+
 /* --- tables and arenas -------------------------------------------------------------------- */
 
 /* What readers do with an endpoint of a table they hold: read its word, reserve there. */
@@ -707,6 +717,7 @@ check_segment(const struct seg *seg, uint64_t build, const struct rcu_writer *w,
 		check_flags,
 		check_queues,
 		check_announcements,
+		check_settings,
 		check_arenas,
 	};
 	struct check c = {.seg = seg, .build = build, .writer = w, .report = report, .arg = arg};

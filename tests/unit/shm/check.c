@@ -520,6 +520,12 @@ flag_armed_in_gen_0(void)
 }
 
 static void
+settings_open(void)
+{
+	seg->settings->seq |= 1;
+}
+
+static void
 two_announcements_open(void)
 {
 	seg->announced[7].seq |= 1;
@@ -757,6 +763,7 @@ static const struct breakage {
 	ROW(flag_in_no_state) "I9 flag 5 of slot 1: its word 0x7f is invalid", 1 },
 	ROW(flag_free_with_notices) "I9 flag 5 of slot 1: its word 0x300 is invalid", 1 },
 	ROW(flag_armed_in_gen_0) "I9 flag 5 of slot 1: its word 0x101 is invalid", 1 },
+	ROW(settings_open) "I1 the settings are half written: seq is 1", 1 },
 	ROW(two_announcements_open) "I1 2 announcements are half written", 1 },
 	ROW(table_written) "I5 the current table has changed since it was published", 1 },
 	ROW(table_nowhere) "I5 the current table is in no arena", 2 },
