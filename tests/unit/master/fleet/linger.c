@@ -1,0 +1,128 @@
+/* How long engines that are no longer known serve. */
+#include "tests/unit/master/fleet.h"
+
+#include "master/fleet/linger.h"
+#include "master/fleet/state.h"
+#include "shm/base/clock.h"
+
+#define P1 "http://127.0.0.1:8101"
+#define P2 "http://127.0.0.1:8102"
+#define D1 "http://127.0.0.1:8201"
+
+static struct lingering lingering;
+static unsigned over;
+
+static void
+on_over(void *arg)
+{
+	(void)arg;
+	over++;
+}
+
+static void
+set_up(const char *url, enum ep_state state)
+{
+	state_set(endpoint_of(url), state, false);
+}
+
+/* P1, which is up, is no longer known; P2 is in its place, and D1 is of the other role. */
+static void
+setup(void)
+{
+	struct targets former = {.v = mem_array(1, sizeof(*former.v)), .n = 1};
+	struct conf *c;
+
+	fleet_setup(4, 2);
+	c = conf_make();
+	c->health_interval_ms = 3600000;
+	c->fall = 1000;
+	conf_endpoint(conf_pool(c, "main", "m"), ROLE_PREFILL, P1);
+	conf_endpoint(&c->pools[0], ROLE_PREFILL, P2);
+	conf_endpoint(&c->pools[0], ROLE_DECODE, D1);
+	apply(c);
+	set_up(P1, EP_UP);
+	set_up(D1, EP_UP);
+	over = 0;
+	linger_init(&lingering, fleet, "main", ROLE_PREFILL, on_over, NULL);
+	former.v[0] = (struct target){.url = mem_strdup(P1)};
+	linger_begin(&lingering, &former);
+	cr_assert_eq(lingering.leaving.n, 1);
+}
+
+static void
+teardown(void)
+{
+	linger_fini(&lingering);
+	fleet_teardown();
+}
+
+TestSuite(linger, .init = setup, .fini = teardown, .timeout = 20);
+
+static void
+run(uint64_t ms)
+{
+	const struct timeval tv = clock_tv(ms);
+
+	(void)event_base_loopexit(base, &tv);
+	(void)event_base_dispatch(base);
+}
+
+static void
+expect_over(void)
+{
+	while (over == 0)
+		run(10);
+	cr_assert_eq(lingering.leaving.n, 0);
+	run(50);
+	cr_assert_eq(over, 1);
+}
+
+Test(linger, it_ends_when_another_engine_is_up)
+{
+	run(100);
+	cr_assert_eq(over, 0);
+	set_up(P2, EP_UP);
+	expect_over();
+}
+
+Test(linger, it_ends_when_no_former_engine_is_up)
+{
+	run(50);
+	cr_assert_eq(over, 0);
+	set_up(P1, EP_DOWN);
+	expect_over();
+}
+
+Test(linger, it_ends_after_10_s)
+{
+	lingering.since_ms -= 9000;
+	run(100);
+	cr_assert_eq(over, 0);
+	lingering.since_ms -= 1000;
+	expect_over();
+}
+
+Test(linger, it_does_not_begin_beside_an_engine_that_is_up)
+{
+	struct targets former = {.v = mem_array(1, sizeof(*former.v)), .n = 1};
+
+	set_up(P2, EP_UP);
+	former.v[0] = (struct target){.url = mem_strdup(P1)};
+	linger_begin(&lingering, &former);
+	cr_assert_eq(lingering.leaving.n, 0);
+	run(50);
+	cr_assert_eq(over, 0, "the caller has seen it");
+}
+
+/* A second exchange goes on with the time of the first one. */
+Test(linger, a_second_exchange_does_not_prolong_it)
+{
+	const uint64_t since_ms = lingering.since_ms;
+	struct targets former = {.v = mem_array(1, sizeof(*former.v)), .n = 1};
+
+	run(20);
+	former.v[0] = (struct target){.url = mem_strdup(P1)};
+	linger_begin(&lingering, &former);
+	cr_assert_eq(lingering.leaving.n, 1);
+	cr_assert_eq(lingering.since_ms, since_ms);
+}
