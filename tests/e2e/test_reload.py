@@ -161,11 +161,12 @@ def test_a_replaced_generation_finishes_without_a_limit(world):
         streams.append(r.open_stream(n=150))
         streams[-1].head()
         r.reload(workers=n)
-    assert r.status()["generations"] >= 4
+    assert r.status()["generations"] >= 4 and r.metric("workers_draining") >= 4
     assert [len(list(c.events())) for c in streams] == [151] * 4
     for c in streams:
         c.close()
     wait("one generation", lambda: r.status()["generations"] == 1)
+    assert r.metric("workers_draining") == 0
 
 
 def stopped_between_fork_and_force(r):
@@ -288,7 +289,8 @@ def other_values(r):
         "client.max_inflight": 50, "client.rate": 500, "client.burst": 60, "client.id_header": "X-A", "upstream.idle_timeout": "3s",
         "upstream.max_idle": 5, "drain_timeout": "7s", "reload_drain_timeout": "9s", "worker_watchdog": "9s", "stats_interval": "300ms",
         "health_interval": "150ms", "health_timeout": "900ms", "rise": 2, "fall": 4, "dns_servers": ["127.0.0.1:5"], "log_level": "debug",
-        "log_format": "kv", "control_socket": "/nowhere", "lmcache.listen": f"tcp://127.0.0.1:{free_port()}",
+        "log_format": "kv", "control_socket": "/nowhere", "state_file": "/nowhere",
+        "lmcache.listen": f"tcp://127.0.0.1:{free_port()}",
         "announce.listen": f"tcp://127.0.0.1:{free_port()}", "announce.forget": "11s", "shared_memory.max_workers": 17,
         "shared_memory.max_endpoints": 65, "shared_memory.max_pools": 17, "shared_memory.flags_per_worker": 128,
         "shared_memory.queue": 1000, "shared_memory.clients": 4104, "pools": [pool]}

@@ -410,12 +410,17 @@ policies(struct worker *w, struct evbuffer *out, const struct table_copy *t)
 static void
 processes(struct worker *w, struct evbuffer *out)
 {
-	uint32_t n = 0;
+	uint32_t serving = 0, draining = 0;
 
-	for (uint32_t i = 0; i < SLOT_WORKERS(w->seg); i++)
-		n += proc_slot_state(w->seg, i) == PROC_READY;
+	for (uint32_t i = 0; i < SLOT_WORKERS(w->seg); i++) {
+		serving += proc_slot_state(w->seg, i) == PROC_READY;
+		draining += proc_slot_state(w->seg, i) == PROC_DRAINING;
+	}
 	heading(out, "pdrouter_workers", "gauge", "Workers that serve.");
-	(void)evbuffer_add_printf(out, "pdrouter_workers %u\n", n);
+	(void)evbuffer_add_printf(out, "pdrouter_workers %u\n", serving);
+	heading(out, "pdrouter_workers_draining", "gauge",
+		"Workers of former generations that finish their requests.");
+	(void)evbuffer_add_printf(out, "pdrouter_workers_draining %u\n", draining);
 	heading(out, "pdrouter_build_info", "gauge", "Version of the running program; always 1.");
 	(void)evbuffer_add_printf(out, "pdrouter_build_info{version=\"%s\"} 1\n", w->h->version);
 	heading(out, "pdrouter_generation", "gauge",
