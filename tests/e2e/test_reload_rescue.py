@@ -1,6 +1,5 @@
 """What happens when engines fail or are full, changed while the router runs: the same workers do it differently from the next
 request on.  Only what a worker is born with takes a new generation, and then streams go on."""
-import time
 
 from procs import SLOW, wait
 

@@ -114,8 +114,8 @@ Test(linger, it_does_not_begin_beside_an_engine_that_is_up)
 	cr_assert_eq(over, 0, "the caller has seen it");
 }
 
-/* A second exchange goes on with the time of the first one. */
-Test(linger, a_second_exchange_does_not_prolong_it)
+/* A second reload goes on with the time of the first one. */
+Test(linger, a_second_reload_does_not_prolong_it)
 {
 	const uint64_t since_ms = lingering.since_ms;
 	struct targets former = {.v = mem_array(1, sizeof(*former.v)), .n = 1};
