@@ -140,7 +140,9 @@ wait_ms(const struct health *h)
 	if (is_new(h) && now - h->began_ms < EAGER_FOR_MS)
 		return least(interval, EAGER_MS);
 	/* a sign that came while a round was running */
-	return h->doubted && h->bad == 0 ? least(wait, doubt_wait_ms(h, now)) : wait;
+	if (h->standing == UP && h->doubted && h->bad == 0)
+		return least(wait, doubt_wait_ms(h, now));
+	return wait;
 }
 
 static void
