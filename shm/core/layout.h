@@ -134,7 +134,7 @@ struct ep_word {
 	X(5XX, "5xx", "a status from 500 on")                                                           \
 	X(4XX, "4xx", "a status from 400 to 499")                                                       \
 	X(BAD_ANSWER, "bad_answer", "no HTTP, too large, or a 200 that is unusable or carries an error") \
-	X(KV_UNUSABLE, "kv_unusable", "no decode engine could use the KV parameters of the prefill engine") \
+	X(KV_UNUSABLE, "kv_unusable", "KV of the prefill engine could not be used, or the decode engine fetched none") \
 	X(KV_MISSING, "kv_missing", "the prefill answer had no KV parameters")                          \
 	X(BUSY, "busy", "the engine has no room: 429, or 503 with Retry-After")
 /* clang-format on */

@@ -82,6 +82,17 @@ def test_under_sglang(world):
     assert ejected(r) == [(p[0].url, "kv_unusable")]
 
 
+def test_sglang_prefill_engines_for_which_no_decode_engine_comes(world):
+    """A decode engine takes requests and fetches no KV: the prefill engines fail, each with `Prefill bootstrap failed`."""
+    r, p, d = build(world, "sglang", 3, 3, prefill={"bootstrap_timeout": 0.1}, pool={**POOL, "retry_budget": 100})
+    assert {one(r) for _ in range(6)} == {200}
+    d[0].fault("no_answer", count=-1)
+    assert {one(r) for _ in range(30)} == {200}
+    assert ejected(r) == [(d[0].url, "kv_unusable")] and sum(failures(r, e, "5xx") for e in p) == 0
+    line = r.lines("decode failed with the KV of a prefill engine")[-1]
+    assert (line["said_by"], line["seen"], line["at_fault"]) == ("prefill", "5xx", "decode")
+
+
 def test_two_engines_that_fail_only_together(world):
     """A broken network between two hosts: both work with all others, and neither is ejected."""
     r, p, d = world.pd(2, 2, pool={**POOL, "policy": "random", "retry_budget": 100}, workers=1)

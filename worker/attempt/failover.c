@@ -20,6 +20,9 @@
 
 /* --- facts --------------------------------------------------------------------------------------- */
 
+static const enum failure_leg failure_legs[LEG_N] = {
+	[LEG_PREFILL] = FAILED_PREFILL, [LEG_DECODE] = FAILED_DECODE, [LEG_LOOKUP] = FAILED_LOOKUP};
+
 enum failure_cause
 failover_cause(const struct leg *leg)
 {
@@ -93,14 +96,17 @@ kv_unproven(const struct attempt *a)
 	       (a->prefill == PREFILL_SENT || a->prefill == PREFILL_ANSWERED);
 }
 
-/* Returns true if the decode engine reports that KV could not be used. */
+/* Returns true if the leg's engine reports that KV did not pass between the two engines. */
 static bool
-kv_suspect(const struct attempt *a, enum failure_cause cause)
+kv_suspect(const struct attempt *a, enum leg_kind kind, enum failure_cause cause)
 {
-	const struct leg *d = &a->leg[LEG_DECODE];
+	const struct leg *leg = &a->leg[kind];
+	struct span text = {leg->answer, leg->answer_len};
 
-	return kv_unproven(a) && d->piece != NULL &&
-	       symptom_of_kv(a->t.connector->info->engine, cause, d->status, *d->piece);
+	if (kind == LEG_DECODE) /* its error comes first; what was kept is an answer */
+		text = leg->piece != NULL ? *leg->piece : (struct span){NULL, 0};
+	return kv_unproven(a) && symptom_of_kv(a->t.connector->info->engine, failure_legs[kind],
+					 cause, leg->status, text);
 }
 
 /* Returns true if former decode engines had most of the limit of an answer in one piece. */
@@ -190,14 +196,11 @@ may_fail_alike(const struct attempt *a, enum leg_kind kind, const struct exchang
 static struct failure
 facts_of(struct attempt *a, enum leg_kind kind, enum failure_cause cause)
 {
-	static const enum failure_leg legs[LEG_N] = {[LEG_PREFILL] = FAILED_PREFILL,
-		[LEG_DECODE] = FAILED_DECODE,
-		[LEG_LOOKUP] = FAILED_LOOKUP};
 	const struct leg *leg = &a->leg[kind], *d = &a->leg[LEG_DECODE];
 	const struct exchange x = leg_exchange(a, kind, TALLY_GOOD);
 
 	return (struct failure){
-		.leg = legs[kind],
+		.leg = failure_legs[kind],
 		.cause = cause,
 		.status = leg->status,
 		.hung_up = leg->reading == LEG_HUNG_UP,
@@ -207,7 +210,7 @@ facts_of(struct attempt *a, enum leg_kind kind, enum failure_cause cause)
 		.not_missing = not_missing(a, kind),
 		.decode_waits = leg_active(d) && !leg_connecting(d) && d->progress < LEG_ANSWERING,
 		.whole = kind == LEG_DECODE && !a->t.of.facts->stream,
-		.kv_suspect = kind == LEG_DECODE && kv_suspect(a, cause),
+		.kv_suspect = kv_suspect(a, kind, cause),
 		.excused = leg->progress < LEG_BEGUN &&
 			   (answers_others(a, kind) || had_little_time(a, kind)),
 		.doubtful = doubtful(a, kind, cause),
@@ -343,19 +346,21 @@ charge(struct attempt *a, enum leg_kind kind, const struct exchange *x, const st
 		(void)suspects_add(a, kind, x, SUSPECT_CHARGED);
 }
 
-/* Decode, or the prefill engine whose KV it was given, is at fault. */
+/* Decode, or the prefill engine whose KV it was to get, is at fault.  The engine of this leg has reported it. */
 static void
-record_kv(struct attempt *a, enum tally_cause seen, const struct outcome *o)
+record_kv(struct attempt *a, enum leg_kind kind, enum tally_cause seen, const struct outcome *o)
 {
-	struct exchange p = leg_exchange(a, LEG_PREFILL, TALLY_KV_UNUSABLE);
-	struct exchange d = leg_exchange(a, LEG_DECODE, seen);
+	struct exchange p =
+		leg_exchange(a, LEG_PREFILL, kind == LEG_PREFILL ? seen : TALLY_KV_UNUSABLE);
+	struct exchange d =
+		leg_exchange(a, LEG_DECODE, kind == LEG_DECODE ? seen : TALLY_KV_UNUSABLE);
 
 	if (d.engine->recorded)
 		return; /* the same failure is reported again */
-	a->blame = outcome_kv_blame(&p, &d);
+	a->blame = outcome_kv_blame(&p, &d, kind == LEG_PREFILL ? &p : &d);
 	if (a->blame == BLAME_PREFILL) {
 		a->branch->job->kv = "unusable";
-		charge(a, LEG_DECODE, &p, o);
+		charge(a, kind, &p, o);
 		outcome_doubt(&p); /* after a restart it holds no KV */
 		if (a->t.connector->failed != NULL)
 			a->t.connector->failed(&a->t, ROLE_PREFILL);
@@ -364,7 +369,7 @@ record_kv(struct attempt *a, enum tally_cause seen, const struct outcome *o)
 		p.cause = TALLY_GOOD;
 	}
 	if (a->blame == BLAME_DECODE)
-		charge(a, LEG_DECODE, &d, o);
+		charge(a, kind, &d, o);
 	outcome_excused(&p); /* not the engine that was charged */
 	outcome_excused(&d);
 }
@@ -415,7 +420,7 @@ record(struct attempt *a, enum leg_kind kind, enum failure_cause cause, const st
 		charge(a, kind, &x, o);
 		break;
 	case FAULT_KV:
-		record_kv(a, seen, o);
+		record_kv(a, kind, seen, o);
 		break;
 	}
 	/* a prefill engine that is not at fault has done its part */
@@ -473,7 +478,8 @@ how_it_failed(const struct attempt *a, enum leg_kind kind, enum blame blame)
 
 	if (blame == BLAME_PREFILL)
 		return "its KV could not be used";
-
+	if (blame == BLAME_DECODE && leg == &a->leg[LEG_PREFILL])
+		return "it did not fetch the KV";
 	if (text == NULL && leg->status == 429)
 		text = "it was full";
 	if (text == NULL && leg->status >= 500)
@@ -536,8 +542,11 @@ struct search {
 static enum role
 failed_role(const struct search *s)
 {
-	return s->outcome->blame == BLAME_PREFILL ? ROLE_PREFILL
-						  : attempt_role_of(s->failed, s->kind);
+	if (s->outcome->blame == BLAME_PREFILL)
+		return ROLE_PREFILL;
+	if (s->outcome->blame == BLAME_DECODE)
+		return ROLE_DECODE;
+	return attempt_role_of(s->failed, s->kind);
 }
 
 static bool
@@ -721,7 +730,7 @@ fall_back(const struct search *s)
 
 	if (job->facts.pool.rescue.fallback != FALLBACK_DIRECT || job_started(job) ||
 		!connector_two_engines(a->t.connector) ||
-		(s->kind == LEG_DECODE && failed_role(s) == ROLE_DECODE) ||
+		(s->kind != LEG_LOOKUP && failed_role(s) == ROLE_DECODE) ||
 		/* the engine is full: its Retry-After is for the client */
 		a->leg[s->kind].status == 429)
 		return false;

@@ -37,7 +37,7 @@ struct failure {
 	bool not_missing;  /* the client's answer is complete without this leg */
 	bool decode_waits; /* prefill: decode has its request and has not answered a byte */
 	bool whole;        /* decode: the client gets the answer in one piece */
-	bool kv_suspect;   /* decode: it reports that KV could not be used (symptom.h) */
+	bool kv_suspect;   /* it reports that KV did not pass between the engines (symptom.h) */
 	/* a timeout before the first byte: the engine has answered other requests meanwhile, or
 	 * had little of the time limit */
 	bool excused;
@@ -57,7 +57,7 @@ enum fault {
 	FAULT_BOTH,    /* an ambiguous timeout: either engine may have caused it */
 	FAULT_REFUSAL, /* this leg's engine or the client: what another engine says decides */
 	FAULT_REQUEST, /* this leg's engine if another engine serves the request; else the request */
-	FAULT_KV,      /* decode, or the prefill engine whose KV it was given: evidence decides */
+	FAULT_KV,      /* decode, or the prefill engine whose KV it was to get: evidence decides */
 };
 
 enum failure_action {

@@ -1,6 +1,6 @@
 /*
- * Symptoms: the errors by which decode engines report that the KV of a prefill engine could not be used.  One table of
- * engines and texts.
+ * Symptoms: the errors by which engines report that KV did not pass from the prefill to the decode engine.  One table of
+ * engines, legs and texts.
  *
  * Process: worker.
  */
@@ -11,5 +11,6 @@
 #include "shm/base/conf.h"
 #include "worker/attempt/failure.h"
 
-/* Returns true if the decode engine's failure may be about the KV.  `text`: bytes of the answer's body. */
-bool symptom_of_kv(enum engine_kind engine, enum failure_cause cause, int status, struct span text);
+/* Returns true if the failure of the engine of that leg may be about the KV.  `text`: bytes of the answer's body. */
+bool symptom_of_kv(enum engine_kind engine, enum failure_leg leg, enum failure_cause cause,
+	int status, struct span text);

@@ -523,7 +523,8 @@ evidence(const struct exchange *x, const struct exchange *partner)
 }
 
 enum blame
-outcome_kv_blame(const struct exchange *prefill, const struct exchange *decode)
+outcome_kv_blame(
+	const struct exchange *prefill, const struct exchange *decode, const struct exchange *by)
 {
 	static const enum metric_counter counters[BLAME_N] = {[BLAME_PREFILL] = M_KV_FAILED_PREFILL,
 		[BLAME_DECODE] = M_KV_FAILED_DECODE,
@@ -535,7 +536,8 @@ outcome_kv_blame(const struct exchange *prefill, const struct exchange *decode)
 	log_info("decode failed with the KV of a prefill engine",
 		LOG_S("at_fault", blame_name(blame)), LOG_S("prefill", prefill->engine->ep->url),
 		LOG_S("decode", decode->engine->ep->url),
-		LOG_S("seen", tally_cause_name(decode->cause)),
+		LOG_S("seen", tally_cause_name(by->cause)),
+		LOG_S("said_by", role_name(by == prefill ? ROLE_PREFILL : ROLE_DECODE)),
 		LOG_S("pool", decode->facts->pool.name), LOG_S("req", decode->facts->id));
 	return blame;
 }

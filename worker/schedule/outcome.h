@@ -101,6 +101,7 @@ void outcome_take_back(const struct exchange *x);
 
 /* KV that passed through the engine was used well: evidence, no outcome. */
 void outcome_works(const struct exchange *x);
-/* The decode engine reports that the KV of the prefill engine could not be used.  Returns who is at fault, by evidence of
- * both; no outcome. */
-enum blame outcome_kv_blame(const struct exchange *prefill, const struct exchange *decode);
+/* One of the two engines, `by`, reports that KV did not pass between them.  Returns who is at fault, by evidence of both;
+ * no outcome. */
+enum blame outcome_kv_blame(
+	const struct exchange *prefill, const struct exchange *decode, const struct exchange *by);

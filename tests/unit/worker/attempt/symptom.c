@@ -5,10 +5,17 @@
 #include <string.h>
 
 static bool
-said(enum engine_kind engine, enum failure_cause cause, int status, const char *text)
+said_by(enum failure_leg leg, enum engine_kind engine, enum failure_cause cause, int status,
+	const char *text)
 {
 	return symptom_of_kv(
-		engine, cause, status, (struct span){text, text == NULL ? 0 : strlen(text)});
+		engine, leg, cause, status, (struct span){text, text == NULL ? 0 : strlen(text)});
+}
+
+static bool
+said(enum engine_kind engine, enum failure_cause cause, int status, const char *text)
+{
+	return said_by(FAILED_DECODE, engine, cause, status, text);
 }
 
 #define VLLM_BODY                                                                                  \
@@ -27,6 +34,7 @@ Test(symptom, texts_of_kv_that_could_not_be_loaded)
 		{ENGINE_SGLANG, "{\"message\":\"Decode handshake failed " SGLANG_ROOM "\"}"},
 		{ENGINE_SGLANG, "{\"message\":\"Decode transfer failed " SGLANG_ROOM "\"}"},
 		{ENGINE_SGLANG, "Could not fetch prefill parallel info from 10.0.0.1:8998"},
+		{ENGINE_SGLANG, "Metadata corruption detected - bootstrap_room mismatch"},
 		{ENGINE_SGLANG, "500: KVTransferError(bootstrap_room=7): timed out after 300s"},
 	};
 
@@ -38,6 +46,25 @@ Test(symptom, texts_of_kv_that_could_not_be_loaded)
 		cr_expect_not(
 			said(!rows[i].engine, CAUSE_STATUS, 500, rows[i].text), "another engine's");
 	}
+}
+
+Test(symptom, texts_of_a_prefill_engine_that_no_decode_engine_came_for)
+{
+	static const char *const texts[] = {
+		"{\"object\":\"error\",\"message\":\"Prefill bootstrap failed for request rank=0 req.rid='a' "
+		"req.bootstrap_room=7 with exception KVTransferError(bootstrap_room=7): Request 7 timed out after "
+		"300.0s in KVPoll.Bootstrapping\"}",
+		"{\"object\":\"error\",\"message\":\"Prefill transfer failed for request rank=0 req.rid='a' "
+		"req.bootstrap_room=7 with exception KVTransferError(bootstrap_room=7): Decode instance could be "
+		"dead, remote mooncake session 10.0.0.2:15596 is not alive\"}"};
+
+	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+		cr_expect(said_by(FAILED_PREFILL, ENGINE_SGLANG, CAUSE_STATUS, 500, texts[i]));
+		cr_expect_not(said_by(FAILED_LOOKUP, ENGINE_SGLANG, CAUSE_STATUS, 500, texts[i]));
+		cr_expect_not(said_by(FAILED_PREFILL, ENGINE_VLLM, CAUSE_STATUS, 500, texts[i]));
+	}
+	cr_expect_not(said_by(FAILED_PREFILL, ENGINE_VLLM, CAUSE_STATUS, 500, VLLM_BODY),
+		"no decode engine has to do with its error");
 }
 
 Test(symptom, what_is_not_about_kv)
