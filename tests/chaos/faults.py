@@ -78,6 +78,8 @@ class Storm:
             kinds += OF_NOTICES + ("no_push",)
         kind = self.rng.choice(kinds)
         more = {"count": self.rng.choice((1, 1, 2, 3, 6))}
+        if kind == "reset" and more["count"] > 1:
+            kind = "reset_unacked"
         if kind == "status":
             more["status"] = self.rng.choice((503, 429, 500))
         if kind in IN_THE_ANSWER:

@@ -86,7 +86,7 @@ class Oracle:
     async def left_at_engines(self):
         """What engines hold and run.  Blocks of a request whose worker was killed are for the engine's timeout: the only one who knew their
         names is dead.  Such a request has no line in the log, its worker would have written one."""
-        left, orphans, unread, unreachable, ends = [], 0, 0, 0, None
+        left, orphans, unread, unreachable, in_vain, ends = [], 0, 0, 0, 0, None
         for e in self.fleet.engines:
             here = json.loads(await e.ask("GET", "/sim/held"))
             rooms = (await e.metrics())["pdsim:open_rooms"]
@@ -98,11 +98,19 @@ class Oracle:
                 orphans += len(here["held"]) - len(mine)
                 here["held"] = [h for h in mine if not self.left_with_the_failing(e, h, ends)]
                 unread += len(mine) - len(here["held"])
+                kept, left_to_lease = self.left_to_lease(), len(here["held"])
+                here["held"] = [h for h in here["held"] if h["request_id"] not in kept]
+                in_vain += left_to_lease - len(here["held"])
             if here["held"] or here["running"] or rooms:
                 left.append({"engine": e.name, "held": len(here["held"]), "running": here["running"][:5], "open_rooms": rooms,
                              "whose": self.by_end(here["held"], ends)})
-        self.orphans, self.unread, self.unreachable = orphans, unread, unreachable
+        self.orphans, self.unread, self.unreachable, self.in_vain = orphans, unread, unreachable, in_vain
         return left
+
+    def left_to_lease(self):
+        """Ids of attempts whose KV was named to engines that failed, or that answered for another: the router says so when it gives up."""
+        with open(self.fleet.router.log_path, errors="replace") as f:
+            return {json.loads(line)["attempt"] for line in f if '"KV is left to its lease"' in line}
 
     def by_end(self, held, ends):
         """Held blocks by how their requests ended: {end: [how many, one of them, its line]}"""

@@ -52,6 +52,8 @@ def test_the_third_answer_is_the_last(world):
     assert r.complete().status == 502
     r.wait_metric("endpoint_kv_outstanding", 0, endpoint=p.url)
     assert named(d) == [500] * 3 and p.metric("pdsim:held_requests") == 1
+    line, = r.lines("KV is left to its lease")
+    assert line["url"] == p.url and line["attempt"].startswith(r.end()["req"])
 
 
 def test_an_overload_is_not_multiplied(world):

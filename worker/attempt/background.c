@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "shm/base/clock.h"
+#include "shm/base/log.h"
 #include "shm/base/mem.h"
 #include "shm/busy.h"
 #include "shm/load.h"
@@ -36,6 +37,7 @@ struct background {
 	uint64_t until_ms;                       /* no try after that; 0: a request to abort */
 	const char *path;
 	char *body, *key;
+	char *attempt; /* the id of the attempt whose KV is named; NULL: a request to abort */
 	TAILQ_ENTRY(background) link;
 };
 
@@ -68,6 +70,16 @@ end(struct background *e)
 	TAILQ_REMOVE(&w->background, e, link);
 	TAILQ_INSERT_TAIL(&w->ended_background, e, link);
 	w->nbackground--;
+}
+
+/* No engine has refused: the blocks stay until the engine's own lease is over. */
+static void
+give_up(struct background *e)
+{
+	if (e->attempt != NULL)
+		log_info("KV is left to its lease", LOG_S("attempt", e->attempt),
+			LOG_S("url", e->holder->url));
+	end(e);
 }
 
 static void
@@ -114,7 +126,7 @@ pause_for(struct background *e, uint64_t now_ms, uint64_t least_ms)
 	e->again_ms = now_ms + least_ms + arc4random_uniform((uint32_t)half + 1);
 	e->pause_ms = PAUSE_LATER_MS;
 	if (e->again_ms >= e->until_ms)
-		end(e);
+		give_up(e);
 }
 
 /* Asks an engine, or pauses while none may be asked. */
@@ -138,7 +150,7 @@ go_on(struct background *e)
 
 	if (e->until_ms == 0 || e->leg.w->quit_ms != 0 ||
 		(e->leg.status != 0 && --e->answers == 0)) {
-		end(e);
+		give_up(e);
 		return;
 	}
 	leg_end(&e->leg);
@@ -245,6 +257,7 @@ background_refuse(const struct attempt *a, const char *member, struct endpoint *
 	/* before the attempt ends, so that the KV stays counted */
 	e->holder = connpool_ref(a->reserved.of[ROLE_PREFILL].ep);
 	load_kv(w->seg, w->slot, e->holder->slot, 1);
+	e->attempt = mem_strdup(a->t.id);
 	e->answers = NAME_ANSWERS;
 	e->pause_ms = PAUSE_FIRST_MS;
 	e->until_ms = clock_ms() +
@@ -291,6 +304,7 @@ background_reap(struct worker *w)
 		connpool_unref(w->connpool, &e->holder);
 		free(e->body);
 		free(e->key);
+		free(e->attempt);
 		free(e);
 	}
 }
