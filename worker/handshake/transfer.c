@@ -205,13 +205,22 @@ transfer_take_kv(struct transfer *t)
 	}
 }
 
+/* The first text of that name anywhere in the parameters: a walk over their values would cost more than
+ * all else that is done with them. */
 struct span
 transfer_engine_id(const struct transfer *t)
 {
-	struct splice_seg id;
+	static const char name[] = "\"remote_engine_id\"";
+	const char *at = t->kv.n > 0 ? memmem(t->kv.p, t->kv.n, name, sizeof(name) - 1) : NULL;
+	const char *end = at != NULL ? t->kv.p + t->kv.n : NULL, *quote;
 
-	if (t->kv.n == 0 || splice_member_raw(t->kv.p, t->kv.n, "remote_engine_id", &id) != 1 ||
-		id.p[0] != '"')
+	if (at == NULL)
 		return (struct span){NULL, 0};
-	return (struct span){id.p, id.n};
+	at += sizeof(name) - 1;
+	while (at < end && (*at == ' ' || *at == ':'))
+		at++;
+	quote = at < end && *at == '"' ? memchr(at + 1, '"', (size_t)(end - at - 1)) : NULL;
+	if (quote == NULL)
+		return (struct span){NULL, 0};
+	return (struct span){at, (size_t)(quote + 1 - at)};
 }
