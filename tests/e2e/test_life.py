@@ -1,5 +1,6 @@
 """Engines that restart: the router notices a new life, learns it anew before the next request goes there, and gives it traffic
 with its first good probe."""
+import contextlib
 import json
 import signal
 import time
@@ -73,11 +74,15 @@ def test_another_engine_id_in_the_kv_parameters(world):
     r, (p,), _ = world.pd(1, 1, health_interval="60s", stats_interval="60s", pool=RETRIES)
     assert r.complete("of the first life").status == 200
     wait("its start time is known", lambda: shown(r, p)["running"] is not None)
-    p.stop(signal.SIGKILL)
-    p = again(world, p)
-    assert r.complete("of the second").status == 200
-    wait("noticed", lambda: [x["url"] for x in r.lines("endpoint begins a new life, all of it is learned anew")] == [p.url], 5)
-    assert r.complete("of the second").status == 200
+    for life in range(4):  # one id in 32 looks like the known one
+        p.stop(signal.SIGKILL)
+        p = again(world, p)
+        assert r.complete(f"of life {life}").status == 200
+        with contextlib.suppress(AssertionError):
+            wait("noticed", lambda: r.lines("endpoint begins a new life, all of it is learned anew"), 2)
+            break
+    assert [x["url"] for x in r.lines("endpoint begins a new life, all of it is learned anew")] == [p.url]
+    assert r.complete("of the last").status == 200
 
 
 def test_without_a_request_too(world):
