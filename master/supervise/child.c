@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -82,6 +83,7 @@ child_run(const struct proc_kind *kind, const struct heritage *h)
 	gid_t gid = getgid();
 	uid_t uid = getuid();
 	char name[16]; /* the kernel's limit; longer ones are cut */
+	const int r = seg_read_only(h->seg);
 
 	keep_heritage_only(h);
 	signals_for_child();
@@ -97,6 +99,11 @@ child_run(const struct proc_kind *kind, const struct heritage *h)
 	log_init(kind->name, h->slot);
 	log_count_dropped(&seg_slab(h->seg, h->slot)->counters[M_LOG_DROPPED]);
 	log_setup(h->conf->live.log_level, h->conf->live.log_format);
+	if (r != 0) {
+		log_error("cannot map the master's memory read-only",
+			LOG_S("error", strerrordesc_np(-r)));
+		_exit(EXIT_FAILURE);
+	}
 	if (seg_check(h->seg->hdr, seg_build()) != 0) {
 		log_error("the shared memory is not of this version and build");
 		_exit(CHILD_EXIT_NO_RESPAWN);

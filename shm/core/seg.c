@@ -61,11 +61,15 @@ static_assert(sizeof(struct metrics_slab) % SHM_LINE == 0, "no two slabs share a
 static_assert(sizeof(struct queue_head) == 2 * SHM_LINE,
 	"releases read one line, entries write the other");
 
+/* What only the master writes comes first: children map it read-only. */
 enum part {
 	PART_HEADER,
 	PART_RCU,
 	PART_SETTINGS,
-	PART_READERS,
+	PART_POOL_NAMES,
+	PART_ARENAS,
+	PART_WRITABLE, /* the first of those that all processes write */
+	PART_READERS = PART_WRITABLE,
 	PART_PROCS,
 	PART_ENDPOINTS,
 	PART_TALLIES,
@@ -79,8 +83,6 @@ enum part {
 	PART_QUEUES,
 	PART_BUDGETS,
 	PART_SLABS,
-	PART_POOL_NAMES,
-	PART_ARENAS,
 	PART_N
 };
 static_assert(PART_N == SEG_NPARTS, "one row per part");
@@ -89,6 +91,14 @@ static size_t
 round_line(size_t n)
 {
 	return (n + SHM_LINE - 1) / SHM_LINE * SHM_LINE;
+}
+
+static size_t
+round_page(size_t n)
+{
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+	return (n + page - 1) / page * page;
 }
 
 static uint32_t
@@ -120,6 +130,8 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_HEADER]     = { "header", 0, sizeof(struct shm_header) },
 		[PART_RCU]        = { "rcu domain", 0, sizeof(struct rcu_domain) },
 		[PART_SETTINGS]   = { "settings", 0, sizeof(struct settings) },
+		[PART_POOL_NAMES] = { "pool names", 0, (size_t)s->max_pools * SEG_POOL_NAME },
+		[PART_ARENAS]     = { "table arenas", 0, SHM_ARENAS * arena_bytes(s) },
 		[PART_READERS]    = { "rcu readers", 0, slots * sizeof(struct rcu_reader) },
 		[PART_PROCS]      = { "process slots", 0, slots * sizeof(struct proc_slot) },
 		[PART_ENDPOINTS]  = { "endpoint words", 0, s->max_endpoints * sizeof(struct ep_word) },
@@ -134,13 +146,13 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_QUEUES]     = { "queues", 0, s->max_pools * queue_bytes(s) },
 		[PART_BUDGETS]    = { "budgets", 0, workers * s->max_pools * sizeof(struct budget) },
 		[PART_SLABS]      = { "metric slabs", 0, slots * metrics_slab_bytes(s->max_pools) },
-		[PART_POOL_NAMES] = { "pool names", 0, (size_t)s->max_pools * SEG_POOL_NAME },
-		[PART_ARENAS]     = { "table arenas", 0, SHM_ARENAS * arena_bytes(s) },
 	};
 	// clang-format on
 	size_t at = 0;
 
 	for (int i = 0; i < PART_N; i++) {
+		if (i == PART_WRITABLE)
+			at = round_page(at);
 		part[i] = want[i];
 		part[i].offset = at;
 		at += round_line(want[i].bytes);
@@ -197,23 +209,30 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 	seg->pool_names = AT(PART_POOL_NAMES);
 	seg->arenas = AT(PART_ARENAS);
 #undef AT
+	seg->writable = base + part[PART_WRITABLE].offset;
+	seg->writable_bytes = seg_size(sizes, NULL) - part[PART_WRITABLE].offset;
 	seg->arena_bytes = arena_bytes(sizes);
 	seg->slab_bytes = metrics_slab_bytes(sizes->max_pools);
 	seg->queue_bytes = queue_bytes(sizes);
 	return seg;
 }
 
-/* A sealed memfd of that size, or -errno.  Without the seal, a process with the descriptor could
- * shrink the file under the mapping, which would be a SIGBUS in every process. */
+/*
+ * Maps a memfd of that size at `at`.  Returns its descriptor, or -errno.  Without the seals, a process
+ * with the descriptor could shrink the file under the mapping, which would be a SIGBUS in every process.
+ * `later`: seals for mappings that come after this one.
+ */
 static int
-sealed_memfd(size_t bytes)
+map_memfd(const char *name, unsigned char *at, size_t bytes, int later)
 {
-	int r, fd = memfd_create("pdrouter", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int r, fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
 	if (fd == -1)
 		return -errno;
 	if (ftruncate(fd, (off_t)bytes) == -1 ||
-		fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == -1) {
+		mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) ==
+			MAP_FAILED ||
+		fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | later) == -1) {
 		r = -errno;
 		(void)close(fd);
 		return r;
@@ -221,25 +240,45 @@ sealed_memfd(size_t bytes)
 	return fd;
 }
 
+/* Both memfds, one after the other.  Returns the descriptor of the first one, or -errno. */
+static int
+map_both(unsigned char *base, size_t masters, size_t writable)
+{
+	int fd = map_memfd("pdrouter-master", base, masters, F_SEAL_FUTURE_WRITE), all;
+
+	if (fd < 0)
+		return fd;
+	all = map_memfd("pdrouter", base + masters, writable, 0);
+	if (all < 0) {
+		(void)close(fd);
+		return all;
+	}
+	(void)close(all); /* the mapping keeps the memory */
+	return fd;
+}
+
 int
 seg_new(const struct seg_sizes *sizes, uint64_t build, struct seg **ret)
 {
-	size_t bytes;
+	struct seg_part part[SEG_NPARTS];
+	size_t bytes, masters;
 	void *base;
-	int r = 0, fd;
+	int fd;
 
 	if (!sizes_possible(sizes))
 		return -EINVAL;
-	bytes = seg_size(sizes, NULL);
-	fd = sealed_memfd(bytes);
-	if (fd < 0)
+	bytes = seg_size(sizes, part);
+	masters = part[PART_WRITABLE].offset;
+	base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (base == MAP_FAILED)
+		return -errno;
+	fd = map_both(base, masters, bytes - masters);
+	if (fd < 0) {
+		(void)munmap(base, bytes);
 		return fd;
-	base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (base == MAP_FAILED) {
-		r = -errno;
-		goto out;
 	}
 	*ret = seg_at(base, sizes);
+	(*ret)->masters_fd = fd;
 	*(*ret)->hdr = (struct shm_header){
 		.magic = SHM_MAGIC,
 		.version = SHM_VERSION,
@@ -254,9 +293,18 @@ seg_new(const struct seg_sizes *sizes, uint64_t build, struct seg **ret)
 		.build = build,
 		.seed = {rnd_u64(), rnd_u64()},
 	};
-out:
-	(void)close(fd); /* the mapping keeps the memory */
-	return r;
+	return 0;
+}
+
+int
+seg_read_only(struct seg *seg)
+{
+	const size_t masters = (size_t)(seg->writable - (unsigned char *)seg->hdr);
+
+	return mmap(seg->hdr, masters, PROT_READ, MAP_SHARED | MAP_FIXED, seg->masters_fd, 0) ==
+			       MAP_FAILED
+		       ? -errno
+		       : 0;
 }
 
 /* FNV-1a over the program's notes, of which the build id is one. */
@@ -311,6 +359,7 @@ seg_free(struct seg **seg)
 {
 	if (*seg == NULL)
 		return;
+	(void)close((*seg)->masters_fd);
 	(void)munmap((*seg)->hdr, (*seg)->hdr->bytes);
 	free(*seg);
 	*seg = NULL;

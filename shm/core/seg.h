@@ -1,5 +1,7 @@
 /*
- * The shared segment: one memfd, mapped by the master before any fork.
+ * The shared segment, mapped by the master before any fork: two memfds, one after the other.  The first
+ * has what only the master writes (header, rcu domain, pool names, tables), and children map it
+ * read-only.  The second has what all processes write.
  *
  * Ownership: the master makes it; children use the inherited `struct seg` (plain pointers into the one
  * mapping) and never unmap it.
@@ -44,6 +46,9 @@ struct seg {
 	size_t arena_bytes;
 	size_t slab_bytes;
 	size_t queue_bytes;
+	int masters_fd;          /* the first memfd */
+	unsigned char *writable; /* the second memfd */
+	size_t writable_bytes;
 };
 
 /* One line per part for the start-up log. */
@@ -59,6 +64,12 @@ size_t seg_size(const struct seg_sizes *sizes, struct seg_part ret_parts[SEG_NPA
 /* Makes and maps a zeroed segment and fills the header.  0 or -errno (-EINVAL: impossible sizes).  The
  * memfd is sealed against resizing. */
 int seg_new(const struct seg_sizes *sizes, uint64_t build, struct seg **ret);
+/*
+ * A child, first of all: what only the master writes becomes read-only for this process, and cannot
+ * become writable again (F_SEAL_FUTURE_WRITE).  A stray store there is a SIGSEGV of the child.
+ * Returns 0 or -errno.  masters_fd is not needed afterwards.
+ */
+int seg_read_only(struct seg *seg);
 /* The running program's build: a hash of the linker's build id. */
 uint64_t seg_build(void);
 /* 0 if hdr is of this version, build and these sizes, else -EPROTO. */

@@ -63,6 +63,8 @@ start_process(struct child *c)
 	}
 	if (c->pid == 0) {
 		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (seg_read_only(seg) != 0)
+			_exit(2);
 		if (getppid() == master) /* else it died before */
 			(void)thread_main(c);
 		_exit(0);

@@ -1014,7 +1014,7 @@ victim(void)
  * others have overwritten its name, all is well. */
 Test(shm_check, standing_anywhere_is_well, .init = begin_work, .fini = end_work, .timeout = 120)
 {
-	const size_t bytes = (size_t)(seg->arenas - (unsigned char *)seg->hdr);
+	const size_t bytes = seg->writable_bytes;
 	unsigned char *saved = mem_zero(bytes);
 	unsigned in_operation = 0;
 	int status;
@@ -1036,11 +1036,12 @@ Test(shm_check, standing_anywhere_is_well, .init = begin_work, .fini = end_work,
 		ALL_IS_WELL();
 		in_operation += open;
 		if (open) {
-			memcpy(saved, seg->hdr, bytes);
+			memcpy(saved, seg->writable, bytes);
 			cr_assert(load_reserve(seg, B, 1, 0));
 			cr_assert_eq(load_tokens_add(seg, B, 1, 7), 7);
 			ALL_IS_WELL();
-			memcpy(seg->hdr, saved, bytes); /* else its CAS would never be the first */
+			memcpy(seg->writable, saved,
+				bytes); /* else its CAS would never be the first */
 		}
 		cr_assert_eq(ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL), 0);
 		cr_assert_eq(waitpid(pid, &status, 0), pid);

@@ -348,7 +348,7 @@ player(void (*play)(void))
 static unsigned
 at_every_instruction(void (*play)(void), void (*others)(void))
 {
-	const size_t bytes = (size_t)(seg->arenas - (unsigned char *)seg->hdr);
+	const size_t bytes = seg->writable_bytes;
 	unsigned char *saved = mem_zero(bytes);
 	const pid_t pid = player(play);
 	unsigned steps = 0;
@@ -356,9 +356,9 @@ at_every_instruction(void (*play)(void), void (*others)(void))
 
 	cr_assert_eq(waitpid(pid, &status, 0), pid);
 	for (; WIFSTOPPED(status); steps++) {
-		memcpy(saved, seg->hdr, bytes);
+		memcpy(saved, seg->writable, bytes);
 		others();
-		memcpy(seg->hdr, saved, bytes);
+		memcpy(seg->writable, saved, bytes);
 		cr_assert_eq(ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL), 0);
 		cr_assert_eq(waitpid(pid, &status, 0), pid);
 	}

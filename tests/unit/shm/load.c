@@ -185,7 +185,7 @@ bury(uint32_t others, unsigned step)
  * next step. */
 Test(shm_load, killed_at_every_instruction_nothing_leaks)
 {
-	const size_t bytes = (size_t)(seg->arenas - (unsigned char *)seg->hdr);
+	const size_t bytes = seg->writable_bytes;
 	unsigned char *saved = mem_zero(bytes);
 	unsigned step, open_done = 0, open_not_done = 0;
 	int status;
@@ -206,10 +206,10 @@ Test(shm_load, killed_at_every_instruction_nothing_leaks)
 			open_done += now != before;
 			open_not_done += now == before;
 		}
-		memcpy(saved, seg->hdr, bytes);
+		memcpy(saved, seg->writable, bytes);
 		for (uint32_t others = 0; others < 3; others++) {
 			bury(others, step);
-			memcpy(seg->hdr, saved, bytes);
+			memcpy(seg->writable, saved, bytes);
 		}
 		cr_assert_eq(ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL), 0);
 		cr_assert_eq(waitpid(pid, &status, 0), pid);

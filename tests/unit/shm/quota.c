@@ -434,7 +434,7 @@ only_theirs(struct quota_pass pass[2], unsigned step)
 
 Test(shm_quota, killed_at_every_instruction_nothing_stays_counted)
 {
-	const size_t bytes = (size_t)(seg->arenas - (unsigned char *)seg->hdr);
+	const size_t bytes = seg->writable_bytes;
 	unsigned char *saved = mem_zero(bytes);
 	unsigned step = 0, pending = 0, open = 0;
 	pid_t pid;
@@ -446,7 +446,7 @@ Test(shm_quota, killed_at_every_instruction_nothing_stays_counted)
 
 		pending += (seg->quotas[0].last & QUOTA_PENDING) != 0;
 		open += seg->procs[2].journal != 0;
-		memcpy(saved, seg->hdr, bytes);
+		memcpy(saved, seg->writable, bytes);
 		for (int reap_first = 0; reap_first < 2; reap_first++) {
 			if (reap_first)
 				(void)load_reap(seg, 2);
@@ -454,7 +454,7 @@ Test(shm_quota, killed_at_every_instruction_nothing_stays_counted)
 			if (!reap_first)
 				(void)load_reap(seg, 2);
 			only_theirs(pass, step);
-			memcpy(seg->hdr, saved, bytes);
+			memcpy(seg->writable, saved, bytes);
 		}
 		step++;
 	} while (step_once(pid));
@@ -499,12 +499,12 @@ find_changes(unsigned *at, unsigned max)
 /* The victim is not dead: it goes on where it stood, after others have been there. */
 Test(shm_quota, standing_still_anywhere_does_no_harm)
 {
-	const size_t bytes = (size_t)(seg->arenas - (unsigned char *)seg->hdr);
+	const size_t bytes = seg->writable_bytes;
 	unsigned char *saved = mem_zero(bytes);
 	unsigned stops[200], n;
 
 	fill();
-	memcpy(saved, seg->hdr, bytes);
+	memcpy(saved, seg->writable, bytes);
 	n = find_changes(stops, sizeof(stops) / sizeof(stops[0]));
 	cr_assert_gt(n, 20); /* else this test tests little */
 	for (unsigned i = 0; i < n; i++) {
@@ -512,7 +512,7 @@ Test(shm_quota, standing_still_anywhere_does_no_harm)
 		pid_t pid;
 		int status;
 
-		memcpy(seg->hdr, saved, bytes);
+		memcpy(seg->writable, saved, bytes);
 		pid = victim_start();
 		for (unsigned k = 0; k < stops[i]; k++)
 			cr_assert(step_once(pid));
@@ -529,7 +529,7 @@ Test(shm_quota, standing_still_anywhere_does_no_harm)
 /* Nor does it hold a slot that its sibling needs, whatever it is at when the sibling comes. */
 Test(shm_quota, a_request_refused_by_rate_takes_no_slot_from_its_sibling)
 {
-	const size_t bytes = (size_t)(seg->arenas - (unsigned char *)seg->hdr);
+	const size_t bytes = seg->writable_bytes;
 	unsigned char *saved = mem_zero(bytes);
 	unsigned step = 0;
 	pid_t pid;
@@ -539,10 +539,10 @@ Test(shm_quota, a_request_refused_by_rate_takes_no_slot_from_its_sibling)
 	do {
 		struct quota_pass pass;
 
-		memcpy(saved, seg->hdr, bytes);
+		memcpy(saved, seg->writable, bytes);
 		cr_assert_eq(enter(0, KNOWN, &one_of_each, START + SECOND, &pass), QUOTA_ADMITTED,
 			"after %u instructions", step);
-		memcpy(seg->hdr, saved, bytes);
+		memcpy(seg->writable, saved, bytes);
 		step++;
 	} while (step_once(pid));
 	free(saved);

@@ -4,9 +4,11 @@
 #include <elf.h>
 #include <errno.h>
 #include <link.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -60,24 +62,26 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 		(unsigned char *)(p), base + part[i].offset + part[i].bytes, "%s", part[i].name)
 	ENDS(1, seg->rcu + 1);
 	ENDS(2, seg->settings + 1);
-	ENDS(3, seg->readers + slots);
-	ENDS(4, seg->procs + slots);
-	ENDS(5, seg->eps + sizes.max_endpoints);
-	ENDS(6, seg->tallies + sizes.max_endpoints);
-	ENDS(7, seg->refusals + sizes.max_endpoints);
-	ENDS(8, seg_row(seg, workers - 1, sizes.max_endpoints - 1) + 1);
-	ENDS(9, seg_flag(seg, workers - 1, sizes.flags_per_worker - 1) + 1);
-	ENDS(10, seg_ready(seg, workers));
-	ENDS(11, seg->quotas + 1);
-	ENDS(12, seg->quota_rows + (size_t)workers * sizes.max_quotas);
-	ENDS(13, seg->announced + ANNOUNCED_MAX);
-	ENDS(14, (unsigned char *)seg_queue(seg, sizes.max_pools));
+	ENDS(3, seg->pool_names + (size_t)sizes.max_pools * 64);
+	ENDS(4, seg->arenas + SHM_ARENAS * seg->arena_bytes);
+	ENDS(5, seg->readers + slots);
+	ENDS(6, seg->procs + slots);
+	ENDS(7, seg->eps + sizes.max_endpoints);
+	ENDS(8, seg->tallies + sizes.max_endpoints);
+	ENDS(9, seg->refusals + sizes.max_endpoints);
+	ENDS(10, seg_row(seg, workers - 1, sizes.max_endpoints - 1) + 1);
+	ENDS(11, seg_flag(seg, workers - 1, sizes.flags_per_worker - 1) + 1);
+	ENDS(12, seg_ready(seg, workers));
+	ENDS(13, seg->quotas + 1);
+	ENDS(14, seg->quota_rows + (size_t)workers * sizes.max_quotas);
+	ENDS(15, seg->announced + ANNOUNCED_MAX);
+	ENDS(16, (unsigned char *)seg_queue(seg, sizes.max_pools));
 	cr_assert_leq((unsigned char *)seg_queue_slot(seg, 0, sizes.queue_slots),
 		(unsigned char *)seg_queue(seg, 1));
-	ENDS(15, seg_budget(seg, workers - 1, sizes.max_pools - 1) + 1);
-	ENDS(16, (unsigned char *)seg_slab(seg, slots));
-	ENDS(17, seg->pool_names + (size_t)sizes.max_pools * 64);
-	ENDS(18, seg->arenas + SHM_ARENAS * seg->arena_bytes);
+	ENDS(17, seg_budget(seg, workers - 1, sizes.max_pools - 1) + 1);
+	ENDS(18, (unsigned char *)seg_slab(seg, slots));
+	cr_assert_eq(seg->writable, (unsigned char *)seg->readers);
+	cr_assert_eq(seg->writable + seg->writable_bytes, base + seg->hdr->bytes);
 #undef ENDS
 }
 
@@ -272,6 +276,43 @@ Test(shm_seg, a_child_writes_and_its_master_reads)
 	cr_assert_eq(waitpid(pid, &status, 0), pid);
 	cr_assert_eq(proc_heartbeat_ms(seg, 1), 77);
 	cr_assert_str_eq(seg->procs[1].crash_note, "assertion failed");
+}
+
+/* The status of a child that stores into this word. */
+static int
+child_stores(void *at, bool allow)
+{
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	void *const begin = (void *)((uintptr_t)at / page * page);
+	const pid_t pid = fork();
+	int status;
+
+	cr_assert_geq(pid, 0);
+	if (pid == 0) {
+		(void)signal(SIGSEGV, SIG_DFL);
+		if (seg_read_only(seg) != 0)
+			_exit(2);
+		if (allow && mprotect(begin, page, PROT_READ | PROT_WRITE) == -1)
+			_exit(errno == EACCES ? 3 : 4);
+		*(volatile char *)at = 1;
+		_exit(0);
+	}
+	cr_assert_eq(waitpid(pid, &status, 0), pid);
+	return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+Test(shm_seg, a_child_cannot_write_what_is_the_masters)
+{
+	void *const masters[] = {&seg->hdr->seed, &seg->rcu->table, seg->pool_names, seg->arenas,
+		seg->arenas + SHM_ARENAS * seg->arena_bytes - 1};
+
+	for (size_t i = 0; i < sizeof(masters) / sizeof(masters[0]); i++) {
+		cr_assert_eq(child_stores(masters[i], false), -SIGSEGV, "%zu", i);
+		cr_assert_eq(child_stores(masters[i], true), 3, "%zu", i);
+	}
+	cr_assert_eq(child_stores(seg->readers, false), 0);
+	cr_assert_eq(child_stores(seg->writable + seg->writable_bytes - 1, false), 0);
+	seg_pool_name(seg, 0)[0] = 'x'; /* the master still can */
 }
 
 Test(shm_seg, a_crash_note_is_clipped)
