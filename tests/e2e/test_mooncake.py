@@ -105,9 +105,11 @@ def test_list_prompts(fleet, prompts, stream):
         assert got == [want], "also its usage"
 
 
-def test_more_branches_than_allowed(fleet):
-    a = fleet.router.complete([f"{i}" for i in range(9)])
-    assert a.status == 200 and len(a.json()["choices"]) == 9 and fleet.router.all_ended()[-1]["direct"] == "max_fanout"
+def test_more_branches_than_allowed(world, old):
+    r, _, d = pd(world, old, n=1)
+    a = r.complete([f"{i}" for i in range(9)])
+    assert a.status == 200 and len(a.json()["choices"]) == 9 and r.all_ended()[-1]["direct"] == "max_fanout"
+    assert d[0].counter("local_prefills") == 1
 
 
 def test_n_goes_to_decode_alone_unless_it_fans_out(world, old):
