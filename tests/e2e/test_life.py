@@ -4,6 +4,7 @@ import contextlib
 import json
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -83,6 +84,25 @@ def test_another_engine_id_in_the_kv_parameters(world):
             break
     assert [x["url"] for x in r.lines("endpoint begins a new life, all of it is learned anew")] == [p.url]
     assert r.complete("of the last").status == 200
+
+
+def test_kv_of_the_present_life_is_freed(world):
+    """The new life is counted while it works on a request that was sent before: what it holds for that one is not taken for lost."""
+    world.check_engines = True
+    r, (p,), (d,) = world.pd(1, 1, health_interval="60s", stats_interval="60s", pool=RETRIES)
+    assert r.complete("of the first life").status == 200
+    wait("its start time is known", lambda: shown(r, p)["running"] is not None)
+    p.stop(signal.SIGKILL)
+    p = again(world, p)
+    p.fault("slow", delay_ms=500 * SLOW, contains="late")
+    with ThreadPoolExecutor(1) as later:
+        late = later.submit(r.complete, "late")
+        wait("it is there", lambda: p.requests())
+        p.fault("reset", delay_ms=60, contains="sign")  # has the engine looked at
+        r.complete("sign")
+        wait("noticed", lambda: r.lines("endpoint begins a new life, all of it is learned anew"), 5)
+        assert late.result().status == 200
+    p.wait_metric("pdsim:held_blocks", 0)
 
 
 def test_without_a_request_too(world):

@@ -9,6 +9,7 @@
 #include "shm/core/heritage.h"
 #include "shm/core/seg.h"
 #include "shm/load.h"
+#include "shm/restart.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
 
@@ -617,6 +618,8 @@ attempt_take_handoff(struct attempt *a)
 	enum handoff r = HANDOFF_OK;
 
 	a->prefilled_ms = clock_ms();
+	if (a->reserved.of[ROLE_PREFILL].ep != NULL)
+		a->kv_life = restart_life(a->w->seg, a->reserved.of[ROLE_PREFILL].ep->slot);
 	attempt_give_answers(a);
 	if (c->prefilled != NULL)
 		r = a->leg[LEG_PREFILL].answer_len == 0 ? HANDOFF_BAD : c->prefilled(&a->t);

@@ -140,7 +140,8 @@ struct attempt {
 	struct endpoint *lookup_lock;
 	/* the end of learning, clock_ms(); 0: only the leg's time limit counts */
 	uint64_t lookup_deadline_ms;
-	uint64_t prefilled_ms;        /* when the prefill answer was complete */
+	uint64_t prefilled_ms; /* when the prefill answer was complete */
+	uint64_t kv_life; /* the engine's life then (shm/restart.h): who answers holds the KV */
 	uint64_t notices_deadline_ms; /* 0: not waiting for notices */
 
 	/* Fact, set once: the client's answer has a part of this attempt.  No state implies it:

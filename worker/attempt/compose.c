@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "shm/base/clock.h"
+#include "shm/restart.h"
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/failover.h"
 #include "worker/base/core.h"
@@ -96,9 +97,9 @@ compose_lookup(struct leg *leg, struct leg_message *m)
 static bool
 kv_died(const struct attempt *a)
 {
-	const struct reservation *p = &a->reserved.of[ROLE_PREFILL];
+	const struct endpoint *p = a->reserved.of[ROLE_PREFILL].ep;
 
-	return p->ep != NULL && !reservation_of_this_life(a->w, p);
+	return p != NULL && a->kv_life != restart_life(a->w->seg, p->slot);
 }
 
 /* Returns true if the blocks are gone, or if their lease would be over or nearly over: they may
