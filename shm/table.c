@@ -175,6 +175,25 @@ fill_pick(struct table_builder *b, struct table_pick *pick, const struct table *
 	};
 }
 
+/* The largest context of the pool's decode engines; 0 if one is not known. */
+static uint32_t
+max_context(const struct table *t, uint32_t pool)
+{
+	uint32_t max = 0;
+
+	for (uint32_t i = 0; i < t->nendpoints; i++) {
+		const struct table_endpoint *te = &t->endpoints[i];
+
+		if (te->pool != pool || te->role != ROLE_DECODE)
+			continue;
+		if (te->max_context == 0)
+			return 0;
+		if (te->max_context > max)
+			max = te->max_context;
+	}
+	return max;
+}
+
 /* The pool's endpoints of one role, in the table's order. */
 static void
 list_picks(struct table_builder *b, const struct table *t, uint32_t pool, enum role role)
@@ -256,9 +275,11 @@ table_end(struct table_builder *b)
 
 	if (b->full || t == NULL)
 		return -ENOSPC;
-	for (uint32_t i = 0; i < t->npools; i++)
+	for (uint32_t i = 0; i < t->npools; i++) {
 		for (enum role role = 0; role < ROLE_N; role++)
 			list_picks(b, t, i, role);
+		table_pool_at(b, i)->max_context = max_context(t, i);
+	}
 	index_models(b, t);
 	if (b->full)
 		return -ENOSPC;

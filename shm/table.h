@@ -93,6 +93,8 @@ struct table_pool {
 	struct conf_ejection ejection;
 	struct conf_queue queue;
 	const char *priority_header; /* "": none */
+	/* tokens: the most that a decode engine reports; 0: not every one has reported */
+	uint32_t max_context;
 	uint32_t n[ROLE_N];
 	const struct table_pick *picks[ROLE_N]; /* its endpoints, in the table's order */
 	uint32_t max_weight[ROLE_N];            /* of those */

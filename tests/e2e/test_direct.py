@@ -110,3 +110,26 @@ def test_a_list_of_unlike_prompts(shared, router, prompt):
     a, want = router.post(URL, body), direct(shared.d, URL, body)
     assert (a.status, a.json()) == (want.status, want.json()) and a.status == 400
     assert router.post(URL, {**body, "prompt": ["a", "b,[", "\"],["]}).json()["choices"][2]["index"] == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_limit_beyond_the_context_costs_no_prefill(world, stream):
+    """A decode engine refuses it, in its own words; one that clamps it would serve it."""
+    r, (p,), (d,) = world.pd(engine={"max_model_len": 64})
+    told(r, **{MODEL: 64})
+    for path, more in ((URL, {"prompt": "x", "max_tokens": 65}), (URL, {"prompt": [1, 2, 3], "max_tokens": 62}),
+                       (CHAT, {"messages": [{"role": "user", "content": "x"}], "max_completion_tokens": 65})):
+        body = {"model": MODEL, "stream": stream, **more}
+        a, want = r.post(path, body), direct(d, path, body)
+        assert (a.status, a.json()) == (400, want.json()) and r.end()["direct"] == "limit"
+    assert p.requests() == []
+    assert r.post(URL, {"model": MODEL, "prompt": [1, 2, 3], "max_tokens": 61}).status == 200 and len(p.requests()) == 1
+
+
+def test_blocks_of_a_request_that_decode_refuses_are_released(world):
+    """FastAPI refuses `stream_options` of a whole answer at decode only: the prefill leg has none."""
+    r, (p,), _ = world.pd()
+    a = r.post(URL, {"model": MODEL, "prompt": "x", "max_tokens": 2, "stream_options": {"include_usage": True}})
+    assert a.status == 400 and p.counter("kv_held") == 1
+    p.wait_metric("pdsim:held_blocks", 0)
+    assert p.counter("kv_released") == 1 and p.counter("kv_expired") == 0

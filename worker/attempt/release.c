@@ -188,9 +188,7 @@ release_spent(struct attempt *a)
 void
 release_refused(struct attempt *a)
 {
-	const int status = a->leg[LEG_DECODE].status;
-
-	if ((status == 401 || status == 403) && a->t.connector->info->cleanup == CLEANUP_KV)
+	if (a->t.connector->info->cleanup == CLEANUP_KV)
 		release_spent(a);
 }
 

@@ -17,8 +17,9 @@ void release_attempt(struct attempt *a);
  * KV parameters are named to decode engines in requests that they refuse.  The attempt's life
  * stays as it is. */
 void release_spent(struct attempt *a);
-/* The same, if the decode engine's server has refused the key (401, 403): the engine itself never
- * had the request, so it tells no prefill engine that it refuses.  The client gets the refusal. */
+/* The same for a 4xx. The server of a decode engine refuses what its engine never sees: a wrong key, a body
+ * that FastAPI does not accept. Then no prefill engine hears of the refusal, and before vLLM 0.21 it never
+ * is. The client gets the refusal. */
 void release_refused(struct attempt *a);
 /* The prefill answer was the whole answer for the client, but its KV has been pushed to a
  * decode engine.  Returns the attempt that represents the branch from now on and has nothing

@@ -18,6 +18,7 @@ struct req_pool {
 	uint32_t id;      /* METRIC_NO_POOL before selection */
 	const char *name; /* in the segment: stays */
 	enum connector_kind connector;
+	uint32_t max_context; /* table_pool.max_context */
 	struct conf_handshake shake;
 	struct conf_timeouts timeouts;
 	struct conf_rescue rescue;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "proto/json/json_read.h"
 #include "worker/base/facts.h"
 #include "worker/base/text.h"
 
@@ -82,6 +83,41 @@ connector_prompts(const struct demand *d)
 		n = connector_list_of_prompts(d->text->doc, splice_find(d->text->doc, SK_PROMPT));
 
 	return n > 1 ? n : 1;
+}
+
+const struct splice_member *
+connector_limit(const struct demand *d)
+{
+	static const enum splice_key keys[] = {SK_MAX_COMPLETION_TOKENS, SK_MAX_TOKENS};
+
+	for (size_t i = d->facts->route == ROUTE_CHAT ? 0 : 1; i < 2; i++) {
+		const struct splice_member *m = splice_find(d->text->doc, keys[i]);
+
+		if (m != NULL && m->type != ST_NULL)
+			return m;
+	}
+	return NULL;
+}
+
+bool
+connector_count(const struct demand *d, const struct splice_member *m, uint64_t *ret)
+{
+	const struct splice_seg v = {d->text->doc->text + m->val, m->end - m->val};
+
+	return json_read_number(&v, UINT32_MAX, ret);
+}
+
+bool
+connector_too_long(const struct demand *d)
+{
+	const uint64_t most = d->facts->pool.max_context;
+	const struct splice_member *m = most == 0 ? NULL : connector_limit(d);
+	const uint64_t ids = d->text->doc->prompt_items;
+	uint64_t limit = 0;
+
+	if (m == NULL || !connector_count(d, m, &limit))
+		return false;
+	return limit > most || (limit + ids > most && connector_prompts(d) == 1);
 }
 
 static bool

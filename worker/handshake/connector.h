@@ -132,6 +132,13 @@ size_t connector_list_of_prompts(const struct splice *doc, const struct splice_m
 /* Returns the number of prompts of the request, at least 1. */
 size_t connector_prompts(const struct demand *d);
 
+/* Returns the member that limits how many tokens are generated; NULL: none does. */
+const struct splice_member *connector_limit(const struct demand *d);
+/* Reads a member's count.  Returns false if it is no plain number. */
+bool connector_count(const struct demand *d, const struct splice_member *m, uint64_t *ret);
+/* Returns true if the limit of tokens, with a prompt of token ids, is beyond what any decode engine of the
+ * pool has reported as its context.  Engines refuse that (TokenizeParams in vLLM's renderers/params.py). */
+bool connector_too_long(const struct demand *d);
 /*
  * Returns "prompt_logprobs" if the request asks for them, else NULL.  Only the engine that computes the
  * prompt has them: a vLLM decode engine that has fetched the KV dies of such a request (vllm issue 50792).

@@ -30,39 +30,15 @@ by_prefill(const struct req_pool *pool)
 
 /* --- limits */
 
-/* The member that limits how many tokens are generated; NULL: none does. */
-static const struct splice_member *
-limit_member(const struct demand *d)
-{
-	static const enum splice_key keys[] = {SK_MAX_COMPLETION_TOKENS, SK_MAX_TOKENS};
-
-	for (size_t i = d->facts->route == ROUTE_CHAT ? 0 : 1; i < 2; i++) {
-		const struct splice_member *m = splice_find(d->text->doc, keys[i]);
-
-		if (m != NULL && m->type != ST_NULL)
-			return m;
-	}
-	return NULL;
-}
-
-/* A member's count; false if it is no plain number. */
-static bool
-count_of(const struct demand *d, const struct splice_member *m, uint64_t *ret)
-{
-	const struct splice_seg v = {d->text->doc->text + m->val, m->end - m->val};
-
-	return json_read_number(&v, UINT32_MAX, ret);
-}
-
 /* The client's limit of generated tokens; 0: none said. */
 static uint64_t
 asked_limit(const struct demand *d)
 {
-	const struct splice_member *m = limit_member(d);
+	const struct splice_member *m = connector_limit(d);
 	uint64_t n = 0;
 
 	if (m != NULL)
-		(void)count_of(d, m, &n);
+		(void)connector_count(d, m, &n);
 	return n;
 }
 
@@ -87,7 +63,7 @@ asked_least(const struct demand *d)
 	uint64_t n = 0;
 
 	if (m != NULL)
-		(void)count_of(d, m, &n);
+		(void)connector_count(d, m, &n);
 	return n;
 }
 
@@ -377,13 +353,13 @@ why_alone(const struct demand *d)
 static bool
 odd_limit(const struct demand *d)
 {
-	const struct splice_member *most = limit_member(d),
+	const struct splice_member *most = connector_limit(d),
 				   *least = splice_find(d->text->doc, SK_MIN_TOKENS);
 	uint64_t n = 1;
 
-	if (most != NULL && (!count_of(d, most, &n) || n == 0))
+	if (most != NULL && (!connector_count(d, most, &n) || n == 0))
 		return true;
-	return least != NULL && least->type != ST_NULL && !count_of(d, least, &n);
+	return least != NULL && least->type != ST_NULL && !connector_count(d, least, &n);
 }
 
 /* Completions know no tools, and token ids no pictures. */

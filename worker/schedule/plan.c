@@ -142,6 +142,7 @@ take_pool(struct plan *p, const struct table_pool *tp)
 	p->of.facts->pool = (struct req_pool){.id = tp->id,
 		.name = seg_pool_name(p->w->seg, tp->id),
 		.connector = tp->connector,
+		.max_context = tp->max_context,
 		.shake = tp->shake,
 		.timeouts = tp->timeouts,
 		.rescue = tp->rescue,

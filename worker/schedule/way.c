@@ -91,6 +91,8 @@ why_direct(const struct way *way, struct worker *w, const struct demand *d)
 	why = c->unfit != NULL ? c->unfit(d) : NULL;
 	if (why != NULL)
 		return why;
+	if (c->info->decode_alone && connector_too_long(d))
+		return "limit"; /* no prefill for what the decode engine refuses */
 	if (may_override && way->override == OVERRIDE_DISAGGREGATED)
 		return NULL;
 	return below_threshold(w, facts) ? short_prompt : NULL;
