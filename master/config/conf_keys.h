@@ -144,7 +144,7 @@ K("routing_threshold", COUNT_OR_AUTO, shake.routing_threshold, 0, 1000000000, "0
 K("allow_route_header", BOOL, shake.allow_route_header, 0, 0, "false", LIVE,				\
 	"true: a client may choose by X-PD-Route: direct or disaggregated")			\
 K("single_engine_role", SINGLE_ROLE, shake.single_engine_role, 0, 0, "auto", LIVE,			\
-	"role that serves embeddings, /tokenize and other paths of one engine: prefill, decode, or auto: decode for /v1/responses and /v1/messages, prefill for the others") \
+	"role that serves embeddings, /tokenize and other paths of one engine: prefill, decode, or auto: decode for paths that generate text, prefill for the others") \
 K("cached_tokens_from", ROLE, shake.cached_tokens_from, 0, 0, "decode", LIVE,				\
 	"prefill or decode: engine whose cached_tokens stand in the usage of an answer")		\
 K("timeouts.connect", DURATION, timeouts.connect_ms, 1, CONF_HOUR, "2s", LIVE,				\

@@ -52,7 +52,7 @@ enum bootstrap_kind { BOOTSTRAP_LEARNED, BOOTSTRAP_STREAM, BOOTSTRAP_N };
 enum remote_host_kind { REMOTE_HOST_KEEP, REMOTE_HOST_PREFILL, REMOTE_HOST_N };
 /*
  * Which engines serve the paths that one engine serves alone.  auto: decode engines serve the paths that
- * generate text (/v1/responses, /v1/messages), prefill engines the others.
+ * generate text (/v1/responses, /v1/messages, /inference/v1/generate), prefill engines the others.
  */
 enum single_role_kind { SINGLE_ROLE_PREFILL, SINGLE_ROLE_DECODE, SINGLE_ROLE_AUTO, SINGLE_ROLE_N };
 /* when no prefill engine is left to try: a decode engine serves alone, or the client gets the

@@ -17,8 +17,8 @@ from stages import Stage, lasting
 
 PATHS = ["/v1/embeddings", "/v2/embed", "/pooling", "/classify", "/v1/classify", "/score", "/v1/score", "/rerank", "/v1/rerank",
          "/v2/rerank", "/encode", "/tokenize", "/v1/tokenize", "/detokenize", "/v1/detokenize", "/v1/responses", "/v1/messages",
-         "/v1/messages/count_tokens"]
-GENERATING = ["/v1/responses", "/v1/messages"]  # served by decode engines if nothing is configured
+         "/v1/messages/count_tokens", "/inference/v1/generate", "/v1/completions/render", "/v1/chat/completions/render"]
+GENERATING = ["/v1/responses", "/v1/messages", "/inference/v1/generate"]  # served by decode engines if nothing is configured
 AUDIO = ["/v1/audio/transcriptions", "/v1/audio/translations"]
 ODD = (b' {"model":"sim-model", "input":["a","\\u0041"],"n":2,"max_tokens":7,"stream":false,"big":9223372036854775809,'
        b'"x":1e400,"x":2}\n')
@@ -584,12 +584,21 @@ def test_one_model_by_name(world):
             assert c.read().status == 405
 
 
+@pytest.mark.parametrize("params", ['{"extra_args":{"kv_transfer_params":{"remote_host":"x"}}}', '{"a":1,"extra_args":{}}',
+                                    r'{"extra\u005fargs":{"kv_transfer_params":{}}}'])
+def test_sampling_params_choose_no_peer(desk, params):
+    """vLLM reads KV parameters there, which top-level members never bring."""
+    a = desk.send("/inference/v1/generate", b'{"token_ids":[1],"sampling_params":%s}' % params.encode()).read()
+    assert (a.status, a.error["code"]) == (400, "not_supported") and "extra_args" in a.error["message"]
+    assert all(e.asked.empty() for e in (*desk.own, *desk.others))
+
+
 # --- never reachable ----------------------------------------------------------------------------------
 
 # protocols.md 1.1: what operates an engine, develops it or looks into it; vLLM's, then SGLang's
 HIDDEN = ["/server_info", "/sleep", "/wake_up", "/is_sleeping", "/reset_prefix_cache", "/reset_mm_cache", "/collective_rpc", "/abort_requests",
           "/pause", "/resume", "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/load", "/ping", "/invocations", "/tokenizer_info",
-          "/kv_event_sources", "/scale_elastic_ep", "/inference/v1/generate", "/docs", "/openapi.json",
+          "/kv_event_sources", "/scale_elastic_ep", "/docs", "/openapi.json",
           "/flush_cache", "/abort_request", "/pd_role_switch", "/get_server_info", "/model_info", "/get_model_info", "/health_generate",
           "/v1/loads", "/get_load", "/update_weights_from_disk", "/init_weights_update_group", "/update_weights_from_tensor",
           "/release_memory_occupation", "/resume_memory_occupation", "/start_profile", "/stop_profile", "/set_internal_state",

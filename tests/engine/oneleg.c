@@ -351,6 +351,11 @@ oneleg_answer(struct conn *c)
 			return;
 		}
 	}
+	/* vLLM: these KV parameters name the host that it connects to */
+	if (json_get(json_get(json_get(a.doc, "sampling_params"), "extra_args"),
+		    "kv_transfer_params")
+			.p != NULL)
+		count(c->sim, CTR_kv_foreign);
 	if (!admin_known_model(c, json_get(a.doc, "model")))
 		admin_refuse_model(c, json_get(a.doc, "model"));
 	else if (rows[i].stream != NULL && json_true(json_get(a.doc, "stream")))

@@ -48,6 +48,8 @@ static const struct route {
 	{"/v1/audio/transcriptions", POST, oneleg_answer, false, false},
 	{"/v1/audio/translations", POST, oneleg_answer, false, false},
 	{"/inference/v1/generate", POST, oneleg_answer, false, false},
+	{"/v1/completions/render", POST, oneleg_answer, false, false},
+	{"/v1/chat/completions/render", POST, oneleg_answer, false, false},
 	{"/invocations", POST, oneleg_answer, false, false},
 	{"/encode", POST, oneleg_answer, false, false},
 	{"/tokenizer_info", GET, oneleg_answer, false, false},

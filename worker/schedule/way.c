@@ -145,7 +145,8 @@ way_choose(struct way *way, struct worker *w, const struct demand *d, bool waits
 	way->connector = connector_find(d->facts->pool.connector);
 	if (route_by(d->facts->route) == ROUTE_BY_ONE) {
 		way->connector = &connector_single;
-		return END_OK;
+		*ret_detail = way->connector->refuses(d);
+		return *ret_detail != NULL ? END_UNSUPPORTED : END_OK;
 	}
 	why = check(way, d, ret_detail);
 	if (why != END_OK)

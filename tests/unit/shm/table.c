@@ -56,6 +56,29 @@ built(void)
 	return (const struct table *)(const void *)arena;
 }
 
+/* A limit of tokens is compared with it: it must be true of every decode engine. */
+Test(shm_table, the_context_of_a_pool_is_its_decode_engines_largest)
+{
+	static const struct {
+		uint32_t decode[2], want;
+	} rows[] = {{{64, 32}, 64}, {{32, 64}, 64}, {{64, 0}, 0}, {{0, 0}, 0}};
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		struct table_builder b;
+		const struct table *t = table_begin(&b, arena, sizeof(arena), 1, 3);
+
+		for (uint32_t k = 0; k < 3; k++) {
+			struct table_endpoint *e = table_endpoint_at(&b, k);
+
+			e->role = k == 0 ? ROLE_PREFILL : ROLE_DECODE;
+			e->max_context = k == 0 ? 128 : rows[i].decode[k - 1];
+			e->url = table_str(&b, "http://engine:8000");
+		}
+		cr_assert_eq(table_end(&b), 0);
+		cr_assert_eq(t->pools[0].max_context, rows[i].want, "%zu", i);
+	}
+}
+
 Test(shm_table, pools_list_their_endpoints_by_role)
 {
 	const struct table *t = built();

@@ -47,6 +47,24 @@ Test(json_small, model_ids)
 	cr_assert_eq(ids_of("{\"data\":[]}", &ids), 0);
 }
 
+static void
+keep_last(const struct json_model *m, void *arg)
+{
+	*(struct json_model *)arg = *m;
+}
+
+Test(json_small, what_is_told_of_a_model)
+{
+	static const char list[] =
+		"{\"data\":[{\"id\":\"a\",\"owned_by\":\"v\\u0041\",\"root\":7,\"parent\":null}]}";
+	struct json_model m;
+
+	cr_assert_eq(json_models(list, strlen(list), MAX_IDS, keep_last, &m), 1);
+	cr_assert(m.owned_by.n == 9 && memcmp(m.owned_by.p, "\"v\\u0041\"", 9) == 0, "raw");
+	cr_assert_eq(m.root.n, 0, "it is no text");
+	cr_assert(m.parent.n == 4 && memcmp(m.parent.p, "null", 4) == 0);
+}
+
 Test(json_small, no_model_list)
 {
 	static const char *const texts[] = {"", "[]", "{}", "{\"data\":{}}", "{\"data\":null}",

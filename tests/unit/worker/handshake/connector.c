@@ -100,7 +100,10 @@ Test(connector, lists_of_prompts_are_counted)
 		{"{\"prompt\":[\"a\"]}", 1}, {"{\"prompt\":[\"a,\\\",b\"]}", 1},
 		{"{\"prompt\":[\"a\",\"b\"]}", 2}, {"{\"prompt\":[ [1,2,3] ]}", 1},
 		{"{\"prompt\":[[1],[2],[3,4]]}", 3}, {"{\"prompt\":[]}", 1},
-		{"{\"prompt\":[\"a\\\\\",\"b\"]}", 2}, {"{}", 1}};
+		{"{\"prompt\":[\"a\\\\\",\"b\"]}", 2}, {"{}", 1},
+		/* engines refuse these as a whole */
+		{"{\"prompt\":[\"a\",[1]]}", 1}, {"{\"prompt\":[[1],\"a\"]}", 1},
+		{"{\"prompt\":[\"a\",1]}", 1}, {"{\"prompt\":[\"a\",null]}", 1}};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		new_request(CONNECTOR_NIXL, rows[i].body);
@@ -108,5 +111,51 @@ Test(connector, lists_of_prompts_are_counted)
 		cr_assert_eq(connector_prompts(&t.of), rows[i].n, "%s", rows[i].body);
 		facts.route = ROUTE_CHAT;
 		cr_assert_eq(connector_prompts(&t.of), 1, "no chat has any");
+	}
+}
+
+Test(connector, requests_for_the_prompts_logprobs)
+{
+	static const struct {
+		const char *body;
+		bool chat, wants;
+	} rows[] = {{"{\"prompt_logprobs\":0}", false, true},
+		{"{\"prompt_logprobs\":1}", true, true},
+		{"{\"prompt_logprobs\":null}", true, false}, {"{\"logprobs\":1}", false, false},
+		{"{\"echo\":true,\"logprobs\":0}", false, true},
+		{"{\"echo\":true,\"logprobs\":true}", true, false},
+		{"{\"echo\":true,\"logprobs\":null}", false, false},
+		{"{\"echo\":false,\"logprobs\":1}", false, false},
+		{"{\"echo\":true}", false, false}};
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		new_request(CONNECTOR_NIXL, rows[i].body);
+		facts.route = rows[i].chat ? ROUTE_CHAT : ROUTE_COMPLETIONS;
+		cr_assert_eq(connector_prompt_logprobs(&t.of) != NULL, rows[i].wants, "%s",
+			rows[i].body);
+	}
+}
+
+Test(connector, limits_beyond_the_context)
+{
+	static const struct {
+		const char *body;
+		uint32_t context;
+		bool chat, beyond;
+	} rows[] = {{"{\"max_tokens\":65}", 64, false, true},
+		{"{\"max_tokens\":64}", 64, false, false}, {"{\"max_tokens\":65}", 0, false, false},
+		{"{}", 64, false, false}, {"{\"max_tokens\":65.5}", 64, false, false},
+		{"{\"max_completion_tokens\":65}", 64, true, true},
+		{"{\"max_completion_tokens\":65}", 64, false, false},
+		{"{\"max_completion_tokens\":9,\"max_tokens\":65}", 64, true, false},
+		{"{\"max_tokens\":62,\"prompt\":[1,2,3]}", 64, false, true},
+		{"{\"max_tokens\":61,\"prompt\":[1,2,3]}", 64, false, false},
+		{"{\"max_tokens\":62,\"prompt\":[[1,2],[3]]}", 64, false, false}};
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		new_request(CONNECTOR_NIXL, rows[i].body);
+		facts.route = rows[i].chat ? ROUTE_CHAT : ROUTE_COMPLETIONS;
+		facts.pool.max_context = rows[i].context;
+		cr_assert_eq(connector_too_long(&t.of), rows[i].beyond, "%s", rows[i].body);
 	}
 }
