@@ -293,7 +293,8 @@ def test_states_in_table_and_metrics(world):
     s = r.open_stream(n=4)
     d[0].wait_requests()
     d[1].tell("/sim/health", status=200)
-    wait("up", lambda: state(d[1]) == "up")
+    wait("up", lambda: shown(r, d[1].url)["state"] == "up")
+    assert state(d[1]) == "up"
     r.reload(pools=[world.pool([r.config["pools"][0]["prefill"][0]["url"]], [d[1], late])])
     assert shown(r, d[0].url)["state"] == "draining" and r.metric("endpoints_draining") == 1
     d[0].go_on()

@@ -176,13 +176,13 @@ def test_engine_ids_of_ranks_are_no_new_life(world):
     p = world.script(probes={"/metrics": lambda ex: (looked.append(1), ex.reply(body=page(1000)))})
     r = world.router(world.pool([p], [d]), health_interval="60s", stats_interval="60s")
     wait("figures", lambda: shown(r, p)["running"] == 0)
-    for id in "e_dp0", "e_dp1", "e_dp0", "e_dp1":
+    for id in ("e_dp0", "e_dp1", "e_dp2", "e_dp3") * 2:
         c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x"})
         p.expect().prefilled('{"remote_block_ids":[1,2],"remote_engine_id":"%s"}' % id)
         d.expect().reply(body={"choices": []})
         assert c.read().status == 200
-        wait("looked at", lambda n=1 + (id == "e_dp1"): len(looked) >= n)
-    assert len(looked) == 2 and not r.lines("endpoint begins a new life, all of it is learned anew")
+    wait("looked at", lambda: len(looked) >= 2)  # an id in 32 looks like one that is known
+    assert len(looked) <= 4 and not r.lines("endpoint begins a new life, all of it is learned anew")
 
 
 def test_what_is_reported_changes(world):
