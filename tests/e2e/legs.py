@@ -201,12 +201,13 @@ def fresh(*engines):
                 c.sock.shutdown(socket.SHUT_RDWR)
 
 
-def serve_again(c, engines, does):
-    """Where a connection was kept all the same: of one that is reset TCP has acknowledged nothing, so the request comes once more."""
-    while c.silent(0.05) and not all(e.asked.empty() for e in engines):
-        for e in engines:
+def serve_again(c, acts):
+    """Where a connection was kept all the same: of one that is reset TCP has acknowledged nothing, so another attempt asks all
+    engines anew.  acts: what each engine does with its request, until the client hears something."""
+    while c.silent(0.05):
+        for e, act in acts.items():
             while not e.asked.empty():
-                does(e.expect())
+                act(e.expect())
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 import expect
-from legs import FAULTS_OF_P, SHORT, fault_at, leave, parsed, taken, texts, total
+from legs import FAULTS_OF_P, SHORT, fault_at, leave, parsed, serve_again, taken, texts, total
 from members import kept, members, values
 from procs import MODEL, SLOW, World, wait
 from raw import text_of
@@ -377,6 +377,7 @@ def test_any_failure_makes_it_ask_again(world, what, status, source):
     assert dec.json()["kv_transfer_params"]["remote_engine_id"] == "e-2"
     p.expect().prefilled("null")
     dec.reply(body=WHOLE)
+    serve_again(c, {p: lambda ex: ex.prefilled("null"), d: lambda ex: ex.reply(body=WHOLE)})
     assert c.read().status == 200
 
 

@@ -1066,7 +1066,7 @@ def test_one_branches_decode_fails_the_whole_before_the_first_event(desks, strea
         one.reply(500, {"error": {"message": "no"}})
     elif how == "reset":
         one.reset()
-        serve_again(c, [desk.d], lambda ex: ex.reset())
+        serve_again(c, {desk.d: lambda ex: ex.reset()})
     a = c.read()
     assert a.status == {"500": 500, "reset": 502, "late": 504}[how]
     release_kv(two, stream)
@@ -1085,7 +1085,7 @@ def test_one_branches_decode_fails_the_whole_after_the_first_event(desks, how, p
     events = c.events()
     assert text_of([next(events)]) == "a"
     {"500": lambda: two.reply(500, {"error": {"message": "no more"}}),
-     "reset": lambda: (two.reset(), serve_again(c, [desk.d], lambda ex: ex.reset())),
+     "reset": lambda: (two.reset(), serve_again(c, {desk.d: lambda ex: ex.reset()})),
      "error event": lambda: two.stream_head().chunk(b'data: {"error":{"message":"no more","code":500}}\n\n'),
      "no stream": lambda: two.reply(body={"choices": []})}[how]()
     rest = list(events)

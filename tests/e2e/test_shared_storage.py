@@ -270,9 +270,10 @@ class Desk(Stage):
 
     def refuse(self, stream=False):
         """The decode engine, if asked first, wants prefill."""
-        if not self.first:
-            return
-        ex = self.d.expect()
+        if self.first:
+            self.refused(self.d.expect(), stream)
+
+    def refused(self, ex, stream=False):
         if stream and ex.json()["stream"]:
             body = b"".join(REFUSING["chat"])
             ex.reply(body=body, headers=[("Content-Type", "text/event-stream; charset=utf-8")])
@@ -389,7 +390,7 @@ def test_failure_of_prefill(desk, how, stream):
     c = desk.ask(stream)
     does(desk.to_prefill(stream))
     if how == "reset":
-        serve_again(c, [desk.p], does)
+        serve_again(c, {desk.d: lambda ex: desk.refused(ex, stream), desk.p: does})
     a = c.read()
     assert (a.status, a.error["code"]) == (status, code) and desk.d.quiet(0.02)
     assert a["content-type"] == "application/json"
@@ -412,7 +413,7 @@ def test_failure_of_decode(desk, how, stream):
     c = desk.ask(stream)
     does(desk.to_decode(stream=stream))
     if how == "reset":
-        serve_again(c, [desk.d], does)
+        serve_again(c, {desk.p: lambda ex: ex.reply(body={"choices": []}), desk.d: does})
     a = c.read()
     assert (a.status, a.error["code"]) == (status, code)
 
@@ -570,7 +571,7 @@ def test_failure_of_the_try(first, how, stream):
     c = first.ask(stream)
     does(first.d.expect())
     if how == "reset":
-        serve_again(c, [first.d], does)
+        serve_again(c, {first.d: does})
     a = c.read()
     assert (a.status, a.error["code"]) == (status, code) and first.p.quiet(0.02)
 
