@@ -618,8 +618,7 @@ attempt_take_handoff(struct attempt *a)
 	enum handoff r = HANDOFF_OK;
 
 	a->prefilled_ms = clock_ms();
-	if (a->reserved.of[ROLE_PREFILL].ep != NULL)
-		a->kv_life = restart_life(a->w->seg, a->reserved.of[ROLE_PREFILL].ep->slot);
+	a->kv_life = restart_life(a->w->seg, a->reserved.of[ROLE_PREFILL].ep->slot);
 	attempt_give_answers(a);
 	if (c->prefilled != NULL)
 		r = a->leg[LEG_PREFILL].answer_len == 0 ? HANDOFF_BAD : c->prefilled(&a->t);
