@@ -333,7 +333,7 @@ class NixlProxyNotif(msgspec.Struct, tag=True):
     req_id: str
 
 
-LIMITS = {"timeouts": {"connect": "2s", "prefill": f"{300 * SLOW}ms", "decode": f"{300 * SLOW}ms"}, "kv_ready_timeout": f"{300 * SLOW}ms"}
+LIMITS = {"timeouts": {"connect": "2s", "prefill": f"{500 * SLOW}ms", "decode": f"{500 * SLOW}ms"}, "kv_ready_timeout": f"{300 * SLOW}ms"}
 PORTS = {"receiver_host": "dec-0.svc", "receiver_init_port": [7300, 7301], "receiver_alloc_port": [7400, 7401]}
 
 

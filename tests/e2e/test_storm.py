@@ -235,7 +235,8 @@ def test_storm_of_reloads(world):
     assert done > 20 * STORM_S and not bad, (len(bad), bad[:5])
     assert most <= 8 and s.r.metric("generation") > 2 and s.r.metric("reloads_failed_total") == 0
     for what, n in before.items():
-        assert after[what] <= n + (32 if what.endswith("fds") else n / 4 + 512), (what, before, after)  # the heap swings between 8 and 10 MiB
+        # heaps swing between 8 and 12 MiB, after 100 reloads as after 660
+        assert after[what] <= n + (32 if what.endswith("fds") else n / 2 + 512), (what, before, after)
 
 
 @pytest.mark.timing
