@@ -195,4 +195,4 @@ install: all
 clean:
 	rm -rf build
 help:
-	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | bench | bench-sched | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] | misbehave [SECONDS=60] [ROW=test_busy] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"
+	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | bench | bench-sched | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | misbehave [SECONDS=60] [ROW=test_busy] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Chaos: one router, several pools, load of many kinds, and everything fails at random.  See README.md.
 
-    chaos.py [--seconds 600] [--seed N] [--kill-workers S] [--connector NAME,...] [--rate N] [--every S] [--keep FOLDER]
+    chaos.py [--seconds 600] [--seed N] [--kill-workers S] [--connector NAME,...] [--rate N] [--every S] [--only STEP,...]
+             [--without STEP,...] [--keep FOLDER]
 """
 import argparse
 import asyncio
@@ -15,11 +16,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "e2e"), str(HERE.parent / "engine")]
 
-from faults import Storm  # noqa: E402
 from fleet import POOLS, USUAL, Fleet  # noqa: E402
 from load import Clients, clock  # noqa: E402
 from oracle import Oracle  # noqa: E402
 from procs import Router, metric_sum  # noqa: E402
+from storm import Storm  # noqa: E402
 
 
 def options():
@@ -29,9 +30,12 @@ def options():
     p.add_argument("--kill-workers", type=float, default=0, metavar="S", help="two workers every S seconds")
     p.add_argument("--connector", default="all", help="all, or some of: " + " ".join(POOLS))
     p.add_argument("--rate", type=float, default=60, help="requests a second, on average")
-    p.add_argument("--every", type=float, default=0.35, help="seconds from blow to blow, on average")
-    p.add_argument("--calm", action="store_true", help="no blows: what the load alone does")
-    p.add_argument("--keep", help="a folder for logs, the blows and all that was wrong")
+    p.add_argument("--every", type=float, default=0.35, help="seconds from step to step, on average")
+    names = {"type": lambda text: text.split(","), "default": (), "metavar": "STEP,..."}
+    p.add_argument("--only", help="these steps of the plan alone", **names)
+    p.add_argument("--without", help="all steps of the plan but these", **names)
+    p.add_argument("--calm", action="store_true", help="no step: what the load alone does")
+    p.add_argument("--keep", help="a folder for logs, the steps and all that was wrong")
     return p.parse_args()
 
 
@@ -52,7 +56,7 @@ async def figures(o, fleet, clients, storm, oracle):
           f"ejections {count(rows, 'ejections_total')}, worker restarts {count(rows, 'worker_restarts_total')}, "
           f"notifier restarts {count(rows, 'notifier_restarts_total')}, reloads {count(rows, 'reloads_total')}")
     print("kinds:", ", ".join(f"{k} {n}" for k, n in sorted(clients.kinds.items())))
-    print(f"blows {sum(storm.counts.values())}:", ", ".join(f"{k} {n}" for k, n in sorted(storm.counts.items())))
+    print(f"steps {sum(storm.counts.values())}:", ", ".join(f"{k} {n}" for k, n in sorted(storm.counts.items())))
     print(f"at once at most {clients.in_flight_max}; the slowest answer took {clients.slowest[0]:.1f} s ({clients.slowest[1]})")
     print("memory, KiB a minute over each long life's second half:",
           ", ".join(f"{k} {pid}: {s:+d} ({a} to {b} KiB)" for k, pid, s, a, b, _ in oracle.slopes()) or "no life was long enough")
@@ -64,8 +68,6 @@ async def figures(o, fleet, clients, storm, oracle):
         print(f"blocks whose engine named an address that nobody can reach: {oracle.unreachable} handoffs")
     if getattr(oracle, "in_vain", 0):
         print(f"blocks named to engines of which none refused (three answers), left to their lease: {oracle.in_vain} handoffs")
-    for one in sorted(storm.missing):
-        print(f"not there yet: {one}")
 
 
 async def run(o):
@@ -76,7 +78,7 @@ async def run(o):
     try:
         await fleet.start(Router)
         clients = Clients(o.seed, names, fleet.router.address, now)
-        storm = Storm(fleet, clients, o.seed, now, o.every, o.kill_workers)
+        storm = Storm(fleet, clients, o.seed, now, o.every, o.kill_workers, o.only, o.without)
         oracle = Oracle(fleet, clients, storm, now)
         await oracle.begin()
         until = now() + o.seconds
@@ -117,7 +119,7 @@ def outcome(o, fleet, storm, oracle):
         shutil.copy(fleet.router.log_path, Path(o.keep) / "router.log")
         for core in fleet.world.dir.glob("core*"):
             shutil.copy(core, o.keep)
-        (Path(o.keep) / "blows").write_text("\n".join(" ".join(map(str, x)) for x in storm.log) + "\n")
+        (Path(o.keep) / "steps").write_text("\n".join(" ".join(map(str, x)) for x in storm.log) + "\n")
         (Path(o.keep) / "bad").write_text("\n".join(json.dumps(x, default=str) for x in oracle.bad) + "\n")
 
 

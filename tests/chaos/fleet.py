@@ -87,6 +87,11 @@ class Engine(Process):
     def up(self):
         return self.p.poll() is None
 
+    def end(self, how):
+        """This life, by a signal."""
+        self.kill(how)
+        self.p.wait()
+
     def stop_for_now(self, on):
         if self.up():
             self.kill(signal.SIGSTOP if on else signal.SIGCONT)

@@ -253,4 +253,4 @@ class Oracle:
         with open(self.fleet.router.log_path, errors="replace") as f:
             lines = [x.strip() for x in f if f'"{one["req"]}"' in x]
         near = [x for x in self.storm.log if one["at"] - 8 <= x[0] <= one["at"] + 0.1]
-        return {"oracle": "a client got what it must not get", **one, "lines": lines[-5:], "blows before": near[-12:]}
+        return {"oracle": "a client got what it must not get", **one, "lines": lines[-5:], "steps before": near[-12:]}

@@ -1,0 +1,36 @@
+"""The plan: one row for each step that the storm can take.  To add a step, write its function and its row; README.md ("Steps")
+says what a step owes to the ledger."""
+from typing import Callable, NamedTuple
+
+import step_config
+import step_engine
+import step_router
+
+
+class Step(NamedTuple):
+    weight: float  # how often, beside the others
+    run: Callable  # async def step(storm)
+
+
+PLAN = (
+    # engines, and how they are reached
+    Step(14, step_engine.fail_requests),
+    Step(4, step_engine.misbehave),
+    Step(1, step_engine.absurd_load),
+    Step(2, step_engine.next_life),
+    Step(4, step_engine.stop_engine),
+    Step(3, step_engine.kill_engine),
+    Step(2, step_engine.fail_probes),
+    Step(2, step_engine.bad_wire),
+    # the router's processes
+    Step(2, step_router.stop_worker),
+    Step(1, step_router.kill_worker),
+    Step(1, step_router.stop_notifier),
+    Step(1, step_router.kill_notifier),
+    # configuration, and what an operator does
+    Step(2, step_config.reload),
+    Step(0.3, step_config.new_generation),
+    Step(1, step_config.wrong_file),
+    Step(2, step_config.drain),
+    Step(1, step_config.drain_and_stop),
+)
