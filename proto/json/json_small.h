@@ -25,8 +25,9 @@ struct json_model {
 };
 
 /*
- * Calls fn for the first `max` entries of {"data":[{"id":..,"max_model_len":..,"root":..}]}, the answer
- * of GET /v1/models (protocols.md 1.8; vLLM's ModelCard, entrypoints/openai/engine/protocol.py).  Returns the number of all entries, or -1 if the text or one
+ * Calls fn for the first `max` entries of {"data":[{"id":..,"max_model_len":..,"root":..}]}, the
+ * answer of GET /v1/models (protocols.md 1.8; vLLM's ModelCard,
+ * entrypoints/openai/engine/protocol.py).  Returns the number of all entries, or -1 if the text or one
  * of those first entries does not have that shape; then the caller discards what fn was given.
  */
 int json_models(const char *text, size_t len, size_t max,

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/json/json_last.h"
 #include "proto/json/json_string.h"
 #include "shm/base/mem.h"
 #include "shm/base/rnd.h"
@@ -205,18 +206,17 @@ transfer_take_kv(struct transfer *t)
 	}
 }
 
-/* The first text of that name anywhere in the parameters: a walk over their values would cost more than
- * all else that is done with them. */
+/* Not a walk over the values: the block list would cost more than all else that is done with them. */
 struct span
 transfer_engine_id(const struct transfer *t)
 {
-	static const char name[] = "\"remote_engine_id\"";
-	const char *at = t->kv.n > 0 ? memmem(t->kv.p, t->kv.n, name, sizeof(name) - 1) : NULL;
-	const char *end = at != NULL ? t->kv.p + t->kv.n : NULL, *quote;
+	static const struct json_name name = {"\"remote_engine_id\"", 18, 10 /* g */};
+	const char *at = json_last(t->kv.p, t->kv.n, &name);
+	const char *end, *quote;
 
 	if (at == NULL)
 		return (struct span){NULL, 0};
-	at += sizeof(name) - 1;
+	end = t->kv.p + t->kv.n;
 	while (at < end && (*at == ' ' || *at == ':'))
 		at++;
 	quote = at < end && *at == '"' ? memchr(at + 1, '"', (size_t)(end - at - 1)) : NULL;
