@@ -24,20 +24,27 @@
 #define PAUSE_LATER_MS 5000 /* the same before later tries: what broke the first two may be over */
 #define SHED_MS 1000        /* the shortest pause after 429 or 503 */
 
+enum task {
+	TASK_ABORT,   /* the engine ends a request; one try */
+	TASK_NAME_KV, /* an engine refuses a request that names KV, and frees the blocks by that */
+};
+
 struct background {
 	struct leg leg;
-	struct upconn *held; /* the attempt's own connection: closed last */
-	/* the prefill engine that holds the named KV, which is counted until the end; NULL: none */
-	struct endpoint *holder;
+	enum task task;
+	struct upconn *held;                     /* the attempt's own connection: closed last */
 	struct endpoint *to[BACKGROUND_ENGINES]; /* asked in turn, until one has refused properly */
 	size_t nto, at;                          /* `at`: who is next */
-	uint32_t answers;                        /* that it may have yet without being understood */
 	uint64_t again_ms;                       /* when the next engine is asked; 0: a leg runs */
-	uint64_t pause_ms;                       /* the longest pause before the next try */
-	uint64_t until_ms;                       /* no try after that; 0: a request to abort */
 	const char *path;
 	char *body, *key;
-	char *attempt; /* the id of the attempt whose KV is named; NULL: a request to abort */
+
+	/* of TASK_NAME_KV alone */
+	struct endpoint *holder; /* the prefill engine, whose KV is counted until the end */
+	char *attempt;           /* the id of the attempt whose KV is named */
+	uint32_t answers;        /* that it may have yet without being understood */
+	uint64_t pause_ms;       /* the longest pause before the next try */
+	uint64_t until_ms;       /* no try after that */
 	TAILQ_ENTRY(background) link;
 };
 
@@ -65,7 +72,7 @@ end(struct background *e)
 
 	leg_end(&e->leg);
 	connpool_drop(w->connpool, &e->held);
-	if (e->holder != NULL)
+	if (e->task == TASK_NAME_KV)
 		load_kv(w->seg, w->slot, e->holder->slot, -1);
 	TAILQ_REMOVE(&w->background, e, link);
 	TAILQ_INSERT_TAIL(&w->ended_background, e, link);
@@ -76,7 +83,7 @@ end(struct background *e)
 static void
 give_up(struct background *e)
 {
-	if (e->attempt != NULL)
+	if (e->task == TASK_NAME_KV)
 		log_info("KV is left to its lease", LOG_S("attempt", e->attempt),
 			LOG_S("url", e->holder->url));
 	end(e);
@@ -148,7 +155,7 @@ go_on(struct background *e)
 {
 	const bool shed = e->leg.status == 429 || e->leg.status == 503;
 
-	if (e->until_ms == 0 || e->leg.w->quit_ms != 0 ||
+	if (e->task == TASK_ABORT || e->leg.w->quit_ms != 0 ||
 		(e->leg.status != 0 && --e->answers == 0)) {
 		give_up(e);
 		return;
@@ -165,7 +172,7 @@ understood(const struct background *e)
 {
 	const int status = e->leg.status;
 
-	if (e->until_ms == 0)
+	if (e->task == TASK_ABORT)
 		return status < 500;
 	return status >= 400 && status < 500 && status != 401 && status != 403 && status != 429;
 }
@@ -196,7 +203,7 @@ take_conn(struct background *e, struct leg *of)
 
 /* Takes `key` over.  Returns NULL if too many background requests run. */
 static struct background *new (
-	struct worker *w, struct endpoint *const *to, size_t n, const char *path, char *key)
+	struct worker *w, enum task task, struct endpoint *const *to, size_t n, char *key)
 {
 	static const struct leg_ops ops = {.compose = compose_background, .event = on_event};
 	struct background *e;
@@ -206,7 +213,8 @@ static struct background *new (
 		return NULL;
 	}
 	e = MEM_NEW(struct background);
-	e->path = path;
+	e->task = task;
+	e->path = task == TASK_ABORT ? "/abort_request" : route_path(ROUTE_COMPLETIONS);
 	e->key = key;
 	e->leg = (struct leg){.ops = &ops,
 		.w = w,
@@ -224,8 +232,7 @@ static void
 abort_one(struct attempt *a, enum role r)
 {
 	struct leg *of = &a->leg[r];
-	struct background *e =
-		new (a->w, &of->ep, 1, "/abort_request", job_copy_key(a->branch->job));
+	struct background *e = new (a->w, TASK_ABORT, &of->ep, 1, job_copy_key(a->branch->job));
 
 	if (e == NULL)
 		return;
@@ -249,8 +256,7 @@ void
 background_refuse(const struct attempt *a, const char *member, struct endpoint *const *to, size_t n)
 {
 	struct worker *w = a->w;
-	struct background *e =
-		new (w, to, n, route_path(ROUTE_COMPLETIONS), text_copy_key(a->t.of.text));
+	struct background *e = new (w, TASK_NAME_KV, to, n, text_copy_key(a->t.of.text));
 
 	if (e == NULL)
 		return;
