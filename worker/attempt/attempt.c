@@ -464,6 +464,12 @@ attempt_kv_handed(const struct attempt *a)
 	       (a->kv == KV_SPENT && a->prefill == PREFILL_ANSWERED);
 }
 
+bool
+attempt_kv_lease_over(const struct attempt *a)
+{
+	return clock_ms() - a->prefilled_ms > a->t.of.facts->pool.shake.kv_lease_ms;
+}
+
 enum role
 attempt_role_of(const struct attempt *a, enum leg_kind kind)
 {

@@ -270,6 +270,9 @@ bool attempt_decode_complete(const struct attempt *a);
 /* Returns true if the prefill engine holds KV for the attempt according to its answer.  Such KV is
  * counted for the endpoint (load_kv()). */
 bool attempt_kv_handed(const struct attempt *a);
+/* Returns true if the lease of that KV is over, counted from the prefill answer: the engine may have
+ * freed the blocks. */
+bool attempt_kv_lease_over(const struct attempt *a);
 /* Returns the role whose engine a leg is sent to: a lookup is sent to the engine of a later
  * leg. */
 enum role attempt_role_of(const struct attempt *a, enum leg_kind kind);

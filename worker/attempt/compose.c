@@ -108,7 +108,7 @@ static bool
 kv_too_old(const struct attempt *a)
 {
 	return a->t.connector->info->kv_leased && attempt_kv_handed(a) &&
-	       (kv_died(a) || clock_ms() - a->prefilled_ms > a->t.of.facts->pool.shake.kv_lease_ms);
+	       (kv_died(a) || attempt_kv_lease_over(a));
 }
 
 /* The KV parameters of a repeated prefill are too old as well.  Decode is sent its request without

@@ -960,7 +960,7 @@ failover_prefill_again(struct attempt *a)
 
 	metric_add(a->w->slab, M_PREFILL_AGAIN, 1);
 	leg_end(attempt_decode_leg(a)); /* decode was sent nothing, and must be sent nothing */
-	if (clock_ms() - a->prefilled_ms <= a->t.of.facts->pool.shake.kv_lease_ms)
+	if (!attempt_kv_lease_over(a))
 		release_spent(a);   /* a new life may be counted after its first answer */
 	attempt_set_kv(a, KV_NONE); /* the blocks are free by now */
 	if (choose_others(&s, a->t.connector, FOR_BOTH, EP_AWAY_EJECTED, &chosen, NULL)) {
