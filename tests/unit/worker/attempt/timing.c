@@ -1,22 +1,15 @@
 /* Samples of an engine's pace: which life of the engine they are of. */
 #include "worker/attempt/timing.h"
 
-#include <criterion/criterion.h>
 #include <string.h>
 
-#include "shm/core/seg.h"
-#include "shm/load.h"
 #include "shm/pace.h"
 #include "shm/restart.h"
+#include "tests/unit/worker/one_engine.h"
 #include "worker/attempt/attempt.h"
-#include "worker/base/core.h"
-#include "worker/net/connpool.h"
 
-#define SLOT 1
 #define SECOND 1000000u
 
-static struct worker w;
-static struct endpoint ep;
 static struct branch branch;
 static struct attempt a;
 static struct job job;
@@ -25,13 +18,7 @@ static struct job job;
 static void
 setup(void)
 {
-	struct seg_sizes sizes = {
-		.max_workers = 1, .max_endpoints = 2, .max_pools = 1, .flags_per_worker = 64};
-
-	w = (struct worker){0};
-	cr_assert_eq(seg_new(&sizes, 1, &w.seg), 0);
-	ep_slot_begin(w.seg, SLOT);
-	ep = (struct endpoint){.slot = SLOT, .tag = (uint32_t)ep_tag(w.seg, SLOT)};
+	one_engine();
 	job = (struct job){.w = &w, .branches = &branch, .nbranches = 1};
 	branch = (struct branch){.job = &job, .attempt = &a};
 	a = (struct attempt){.w = &w, .branch = &branch, .timing = {.prefill_us = SECOND}};

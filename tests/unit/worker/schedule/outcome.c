@@ -1,23 +1,14 @@
 /* Outcomes: which life of the engine they are of. */
 #include "worker/schedule/outcome.h"
 
-#include <criterion/criterion.h>
-
 #include "shm/base/clock.h"
-#include "shm/core/seg.h"
-#include "shm/load.h"
 #include "shm/refusal.h"
 #include "shm/restart.h"
 #include "shm/tally.h"
-#include "worker/base/core.h"
+#include "tests/unit/worker/one_engine.h"
 #include "worker/base/facts.h"
-#include "worker/net/connpool.h"
 #include "worker/schedule/reservation.h"
 
-#define SLOT 1
-
-static struct worker w;
-static struct endpoint ep;
 static struct facts facts;
 static struct reservation engine;
 static struct exchange x;
@@ -26,13 +17,7 @@ static struct exchange x;
 static void
 setup(void)
 {
-	struct seg_sizes sizes = {
-		.max_workers = 1, .max_endpoints = 2, .max_pools = 1, .flags_per_worker = 64};
-
-	w = (struct worker){0};
-	cr_assert_eq(seg_new(&sizes, 1, &w.seg), 0);
-	ep_slot_begin(w.seg, SLOT);
-	ep = (struct endpoint){.slot = SLOT, .tag = (uint32_t)ep_tag(w.seg, SLOT)};
+	one_engine();
 	engine = (struct reservation){.ep = &ep, .life = restart_life(w.seg, SLOT)};
 	x = (struct exchange){.w = &w, .facts = &facts, .engine = &engine, .status = 200};
 }
