@@ -128,9 +128,9 @@ check_empty_slot(struct check *c, uint32_t slot)
 {
 	const struct proc_slot *p = &c->seg->procs[slot];
 
-	if (shm_load(&p->state) != PROC_EMPTY)
-		found(c, "I4 slot %u is unused but in state %llu", slot,
-			(unsigned long long)p->state);
+	if (proc_slot_state(c->seg, slot) != PROC_EMPTY)
+		found(c, "I4 slot %u is unused but in state %d", slot,
+			(int)proc_slot_state(c->seg, slot));
 	if (shm_load(&p->heartbeat_ms) != 0 || shm_load(&p->conns) != 0 ||
 		shm_load(&p->accepts) != 0 || p->crash_note[0] != '\0')
 		found(c, "I4 slot %u is unused but has a heartbeat, connections or a crash note",
@@ -154,7 +154,7 @@ check_empty_slot(struct check *c, uint32_t slot)
 static void
 check_process(struct check *c, uint32_t slot)
 {
-	const struct proc_slot *p = &c->seg->procs[slot];
+	const struct proc_record *p = &c->seg->proc_records[slot];
 	const uint64_t pid = shm_load(&p->pid), state = shm_load(&p->state);
 
 	if (state == PROC_EMPTY || state > PROC_DRAINING)
@@ -165,7 +165,7 @@ check_process(struct check *c, uint32_t slot)
 		found(c, "I4 slot %u: process %llu is gone and was not reaped", slot,
 			(unsigned long long)pid);
 	for (uint32_t i = 0; i < slot; i++)
-		if (shm_load(&c->seg->procs[i].pid) == pid)
+		if (shm_load(&c->seg->proc_records[i].pid) == pid)
 			found(c, "I4 slots %u and %u are both process %llu's", i, slot,
 				(unsigned long long)pid);
 	for (unsigned g = 0; g < G_N; g++) {
@@ -181,7 +181,7 @@ static void
 check_processes(struct check *c)
 {
 	for (uint32_t slot = 0; slot < c->seg->hdr->nslots; slot++)
-		if (shm_load(&c->seg->procs[slot].pid) == 0)
+		if (shm_load(&c->seg->proc_records[slot].pid) == 0)
 			check_empty_slot(c, slot);
 		else
 			check_process(c, slot);
@@ -316,7 +316,7 @@ half_open_wrong(struct look *l, uint64_t word, uint64_t never)
 	if (worker == 0)
 		return (word & never) != 0;
 	return (word & never) != 0 || !half_open_out(word) || worker > SLOT_WORKERS(l->seg) ||
-	       shm_load(&l->seg->procs[worker - 1].pid) == 0;
+	       shm_load(&l->seg->proc_records[worker - 1].pid) == 0;
 }
 
 static bool
@@ -349,7 +349,7 @@ check_half_open(struct check *c, uint32_t ep)
 static void
 check_endpoint(struct check *c, uint32_t ep)
 {
-	const uint64_t word = shm_load(&c->seg->eps[ep].state);
+	const uint64_t word = shm_load(&c->seg->ep_records[ep].state);
 	const enum ep_state state = ep_state_get(c->seg, ep);
 
 	if (state >= EP_STATE_N) {
@@ -517,7 +517,7 @@ check_flags(struct check *c)
 	const struct seg *seg = c->seg;
 
 	for (uint32_t w = 0; w < SLOT_WORKERS(seg); w++) {
-		const bool alive = shm_load(&seg->procs[w].pid) != 0;
+		const bool alive = shm_load(&seg->proc_records[w].pid) != 0;
 
 		for (uint32_t slot = 0; slot < seg->hdr->flags_per_worker; slot++) {
 			bool used;
@@ -552,7 +552,7 @@ check_queue(struct check *c, uint32_t pool)
 				slot, pool,
 				(unsigned long long)shm_load(
 					&seg_queue_slot(seg, pool, slot)->word));
-		else if (worker != QUEUE_NOBODY && shm_load(&seg->procs[worker].pid) == 0)
+		else if (worker != QUEUE_NOBODY && shm_load(&seg->proc_records[worker].pid) == 0)
 			found(c,
 				"I13 slot %u of the queue of pool %u is slot %u's, which is unused",
 				slot, pool, worker);

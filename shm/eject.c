@@ -134,9 +134,9 @@ count_out(const struct seg *seg, const struct table_pool *tp, enum role role)
 	struct outs n = {0};
 
 	for (uint32_t i = 0; i < tp->n[role]; i++) {
-		const struct ep_word *e = &seg->eps[tp->picks[role][i].slot];
-		const uint64_t word = shm_load(&e->eject);
-		const bool up = ep_word_state(shm_load(&e->state)) == EP_UP;
+		const uint32_t ep = tp->picks[role][i].slot;
+		const uint64_t word = shm_load(&seg->eps[ep].eject);
+		const bool up = ep_word_state(shm_load(&seg->ep_records[ep].state)) == EP_UP;
 		const bool out = half_open_out(word);
 
 		n.out += !up || out;
@@ -274,7 +274,7 @@ eject_bad_answer(struct seg *seg, const struct table_pool *tp, enum role role, u
 	if (conf->rate != 0)
 		window_add(answers_of(seg, ep), now_ms, true);
 	word = failures_add(seg, ep, reached);
-	if (half_open_out(word) || ep_word_state(shm_load(&seg->eps[ep].state)) != EP_UP)
+	if (half_open_out(word) || ep_word_state(shm_load(&seg->ep_records[ep].state)) != EP_UP)
 		return 0;
 	if ((conf->failures == 0 || failures_of(word) < conf->failures) &&
 		!too_many_of_all(seg, ep, now_ms, conf->rate))
@@ -288,7 +288,7 @@ uint64_t
 eject_at_once(
 	struct seg *seg, const struct table_pool *tp, enum role role, uint32_t ep, uint64_t now_ms)
 {
-	if (ep_word_state(shm_load(&seg->eps[ep].state)) != EP_UP)
+	if (ep_word_state(shm_load(&seg->ep_records[ep].state)) != EP_UP)
 		return 0;
 	return put_out(seg, tp, role, ep, false, now_ms);
 }
@@ -392,11 +392,12 @@ nearest(const struct seg *seg, const struct table_pool *tp, enum role role, bool
 	int found = -1;
 
 	for (uint32_t i = 0; i < tp->n[role]; i++) {
-		const struct ep_word *e = &seg->eps[tp->picks[role][i].slot];
-		const uint64_t word = shm_load(&e->eject);
+		const uint32_t ep = tp->picks[role][i].slot;
+		const uint64_t word = shm_load(&seg->eps[ep].eject);
 
-		if (ep_word_state(shm_load(&e->state)) != EP_UP || !half_open_out(word) ||
-			half_open_ms(word) >= least || (reached && (word & EJECT_REACHED) == 0))
+		if (ep_word_state(shm_load(&seg->ep_records[ep].state)) != EP_UP ||
+			!half_open_out(word) || half_open_ms(word) >= least ||
+			(reached && (word & EJECT_REACHED) == 0))
 			continue;
 		least = half_open_ms(word);
 		found = (int)i;

@@ -282,13 +282,13 @@ load_foreign_set(struct seg *seg, uint32_t ep, uint32_t foreign, uint64_t now_ms
 {
 	const uint64_t n = foreign < EP_FOREIGN_MAX ? foreign : EP_FOREIGN_MAX;
 
-	shm_store(&seg->eps[ep].foreign, n << EP_MS_BITS | (now_ms & BITS(EP_MS_BITS)));
+	shm_store(&seg->ep_records[ep].foreign, n << EP_MS_BITS | (now_ms & BITS(EP_MS_BITS)));
 }
 
 uint32_t
 load_foreign(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t max_age_ms)
 {
-	return ep_word_foreign(shm_load(&seg->eps[ep].foreign), now_ms, max_age_ms);
+	return ep_word_foreign(shm_load(&seg->ep_records[ep].foreign), now_ms, max_age_ms);
 }
 
 uint64_t
@@ -322,13 +322,13 @@ load_kv_sum(const struct seg *seg, uint32_t ep)
 void
 ep_state_set(struct seg *seg, uint32_t ep, enum ep_state st)
 {
-	shm_store(&seg->eps[ep].state, (uint64_t)st);
+	shm_store(&seg->ep_records[ep].state, (uint64_t)st);
 }
 
 void
 ep_state_drain(struct seg *seg, uint32_t ep)
 {
-	shm_store(&seg->eps[ep].state, (uint64_t)EP_DRAINING);
+	shm_store(&seg->ep_records[ep].state, (uint64_t)EP_DRAINING);
 	/*
 	 * The state before we read the count: a worker reserves and then reads the state, so at
 	 * least one of the two sees the other's write.  Pairs with reserve().
@@ -339,19 +339,19 @@ ep_state_drain(struct seg *seg, uint32_t ep)
 void
 ep_state_recovered(struct seg *seg, uint32_t ep, uint64_t now_ms)
 {
-	shm_store(&seg->eps[ep].state, now_ms << EP_STATE_BITS | EP_UP);
+	shm_store(&seg->ep_records[ep].state, now_ms << EP_STATE_BITS | EP_UP);
 }
 
 enum ep_state
 ep_state_get(const struct seg *seg, uint32_t ep)
 {
-	return ep_word_state(shm_load(&seg->eps[ep].state));
+	return ep_word_state(shm_load(&seg->ep_records[ep].state));
 }
 
 uint64_t
 ep_ramp_from(const struct seg *seg, uint32_t ep)
 {
-	return ep_word_ramp(shm_load(&seg->eps[ep].state));
+	return ep_word_ramp(shm_load(&seg->ep_records[ep].state));
 }
 
 const char *
@@ -373,13 +373,13 @@ ep_state_name(enum ep_state st)
 uint64_t
 ep_tag(const struct seg *seg, uint32_t ep)
 {
-	return shm_load(&seg->eps[ep].tag);
+	return shm_load(&seg->ep_records[ep].tag);
 }
 
 void
 ep_slot_begin(struct seg *seg, uint32_t ep)
 {
-	struct ep_word *e = &seg->eps[ep];
+	struct ep_record *e = &seg->ep_records[ep];
 
 	/* The count's word stays as it is: its name may still be needed. */
 	assert(load_count(seg, ep) == 0 && load_tokens(seg, ep) == 0 && load_kv_sum(seg, ep) == 0);
@@ -401,7 +401,7 @@ ep_slot_begin(struct seg *seg, uint32_t ep)
 void
 ep_scrape_set(struct seg *seg, uint32_t ep, const struct ep_scrape *s)
 {
-	struct ep_word *e = &seg->eps[ep];
+	struct ep_record *e = &seg->ep_records[ep];
 
 	shm_store(&e->scraped, (uint64_t)s->running << 32 | s->waiting);
 	shm_store(&e->kv_usage, (s->absurd ? ABSURD : 0) | s->kv_usage_ppm);
@@ -411,7 +411,7 @@ ep_scrape_set(struct seg *seg, uint32_t ep, const struct ep_scrape *s)
 struct ep_scrape
 ep_scrape_get(const struct seg *seg, uint32_t ep)
 {
-	const struct ep_word *e = &seg->eps[ep];
+	const struct ep_record *e = &seg->ep_records[ep];
 	const uint64_t scraped = shm_load(&e->scraped), usage = shm_load(&e->kv_usage);
 
 	return (struct ep_scrape){

@@ -96,13 +96,13 @@ share_lower(struct seg *seg, uint32_t ep, uint32_t part, bool starved, uint32_t 
 	const uint64_t word = (uint64_t)times << 32 | (starved ? SHARE_STARVED : 0) | SHARE_SLOW |
 			      (SHARE_WHOLE - part);
 
-	shm_store(&seg->eps[ep].share, word);
+	shm_store(&seg->ep_records[ep].share, word);
 }
 
 void
 share_restore(struct seg *seg, uint32_t ep)
 {
-	shm_store(&seg->eps[ep].share, UINT64_C(0));
+	shm_store(&seg->ep_records[ep].share, UINT64_C(0));
 }
 
 void

@@ -68,7 +68,7 @@ void pace_record(struct seg *seg, uint32_t ep, uint64_t us, uint64_t tokens);
 static inline uint64_t
 share_word(const struct seg *seg, uint32_t ep)
 {
-	return shm_load(&seg->eps[ep].share);
+	return shm_load(&seg->ep_records[ep].share);
 }
 
 /* Of SHARE_WHOLE; at least 1. */

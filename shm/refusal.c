@@ -108,7 +108,7 @@ is_peer(const struct seg *seg, const struct table_pool *tp, const struct table_p
 	const struct table_pick *pick)
 {
 	return pick->slot != of->slot &&
-	       ep_word_state(shm_load(&seg->eps[pick->slot].state)) == EP_UP &&
+	       ep_word_state(shm_load(&seg->ep_records[pick->slot].state)) == EP_UP &&
 	       !eject_is_out(seg, pick->slot) && same_models(tp, of->models, pick->models);
 }
 

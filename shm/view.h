@@ -1,5 +1,5 @@
 /*
- * What a selection reads of an endpoint: one cache line, a few plain loads, inlined because it is
+ * What a selection reads of an endpoint: two cache lines, a few plain loads, inlined because it is
  * done for each endpoint of a role.
  *
  * Process: worker; others for status pages.  The values are of slightly different moments;
@@ -49,13 +49,14 @@ static inline struct ep_view
 ep_view(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t foreign_max_age_ms)
 {
 	const struct ep_word *e = &seg->eps[ep];
-	const uint64_t state = shm_load(&e->state), foreign = shm_load(&e->foreign);
+	const struct ep_record *known = &seg->ep_records[ep];
+	const uint64_t state = shm_load(&known->state), foreign = shm_load(&known->foreign);
 	const uint64_t eject = shm_load(&e->eject);
 	const uint64_t up_ms = ep_word_ramp(state), back_ms = eject_word_back_ms(eject);
 
 	return (struct ep_view){
 		.state = ep_word_state(state),
-		.tag = (uint32_t)shm_load(&e->tag),
+		.tag = (uint32_t)shm_load(&known->tag),
 		.count = word_count(shm_load(&e->count)),
 		.tokens = word_count(shm_load(&e->tokens)),
 		.foreign = ep_word_foreign(foreign, now_ms, foreign_max_age_ms),

@@ -15,7 +15,7 @@
 /* two cache lines: the adjacent-line prefetcher pairs them (x86), 128 on some aarch64 */
 #define SHM_LINE 128
 #define SHM_MAGIC 0x7064726f75746572ull /* "pdrouter" */
-#define SHM_VERSION 9
+#define SHM_VERSION 10
 /* tables alive at once: the current one and retired ones awaiting their readers */
 #define SHM_ARENAS 4
 #define SHM_CRASH_NOTE 160 /* bytes of a process's crash note */
@@ -74,11 +74,16 @@ struct proc_slot {
 	uint64_t change;
 	/* highest own seq known to have been overwritten. W: CAS by all, upward only */
 	uint64_t acked;
-	uint64_t seq;                    /* W: owner */
-	_Alignas(SHM_LINE) uint64_t pid; /* W: master */
-	uint64_t state;                  /* enum proc_state.  W: master */
-	uint64_t generation;             /* W: master */
-	char crash_note[SHM_CRASH_NOTE]; /* what an abort left for the log.  W: owner */
+	uint64_t seq; /* W: owner */
+	/* what an abort left for the log.  W: owner */
+	_Alignas(SHM_LINE) char crash_note[SHM_CRASH_NOTE];
+};
+
+/* What the master knows of the process of a slot, read-only for all others. */
+struct proc_record { /* W: master */
+	_Alignas(SHM_LINE / 2) uint64_t pid;
+	uint64_t state; /* enum proc_state */
+	uint64_t generation;
 };
 
 enum ep_state { EP_EMPTY, EP_STARTING, EP_UP, EP_DOWN, EP_DRAINING, EP_MISCONFIGURED, EP_STATE_N };
@@ -91,35 +96,41 @@ struct budget {
 	_Alignas(SHM_LINE) uint64_t second[BUDGET_SECONDS];
 };
 
-/* One per endpoint slot, stable across tables.  A selection reads the first 64 bytes alone. */
+/* One per endpoint slot, stable across tables: what all processes change.  A selection reads the first 64 bytes
+ * alone. */
 struct ep_word {
 	/* requests:32 | last worker+1:8 | seq:24.  W: CAS by all */
 	_Alignas(SHM_LINE) uint64_t count;
 	/* outstanding prompt tokens:32 | last worker+1:8 | seq:24.  W: CAS by all */
 	uint64_t tokens;
-	/* requests:24 | milliseconds:40 (clock_ms). W: master */
-	uint64_t foreign;
-	/* since when its weight ramps up, clock_ms:56 (0: at full weight) | enum ep_state:8.  W: master */
-	uint64_t state;
-	uint64_t tag; /* number of lives of this slot.  W: master */
 	/* failures in a row, or how long it is ejected: shm/eject.h.  W: CAS by all */
 	uint64_t eject;
 	/* whether its engine reported that it has no room, and for how long: shm/busy.h.  W: CAS
 	 * by all */
 	uint64_t busy;
-	/* which part of its weight it has while its engine is slow: shm/pace.h.  W: master */
-	uint64_t share;
-	/* last running << 32 | waiting, for metrics. W: master */
-	_Alignas(SHM_LINE / 2) uint64_t scraped;
-	/* whether `scraped` is absurd:1 | last KV usage, parts per million:32.  W: master */
-	uint64_t kv_usage;
-	uint64_t scraped_ms; /* clock_ms of those two; 0 = never.  W: master */
 	/* outcomes of its answers, in the two halves of a window (shm/window.h).  W: CAS by all */
-	uint64_t answers[2];
+	_Alignas(SHM_LINE / 2) uint64_t answers[2];
 	uint64_t ejections;    /* ever, in this life of the slot.  W: CAS by all */
 	uint64_t busy_answers; /* the same.  W: CAS by all */
 	/* lives of its engine, and whether it may have restarted: shm/restart.h.  W: CAS by all */
 	uint64_t restarts;
+};
+
+/* One per endpoint slot: what the master knows of it, read-only for all others.  A selection reads this half line,
+ * too; it seldom changes. */
+struct ep_record { /* W: master */
+	/* requests:24 | milliseconds:40 (clock_ms) */
+	_Alignas(SHM_LINE / 2) uint64_t foreign;
+	/* since when its weight ramps up, clock_ms:56 (0: at full weight) | enum ep_state:8 */
+	uint64_t state;
+	uint64_t tag; /* number of lives of this slot */
+	/* which part of its weight it has while its engine is slow: shm/pace.h */
+	uint64_t share;
+	/* last running << 32 | waiting, for metrics */
+	uint64_t scraped;
+	/* whether `scraped` is absurd:1 | last KV usage, parts per million:32 */
+	uint64_t kv_usage;
+	uint64_t scraped_ms; /* clock_ms of those two; 0 = never */
 };
 
 /*

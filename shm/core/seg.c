@@ -42,12 +42,11 @@ static_assert(sizeof(struct tally) == SHM_LINE, "no two endpoints share a line")
 static_assert(sizeof(struct budget) == SHM_LINE, "no two workers share a line");
 static_assert(sizeof(struct refusal) == SHM_LINE, "no two endpoints share a line");
 static_assert(offsetof(struct ep_word, count) == 0, "a selection reads one half");
-static_assert(offsetof(struct ep_word, share) < SHM_LINE / 2, "a selection reads one half");
-static_assert(offsetof(struct ep_word, scraped) == SHM_LINE / 2, "a selection reads one half");
+static_assert(offsetof(struct ep_word, answers) == SHM_LINE / 2, "a selection reads one half");
+static_assert(sizeof(struct ep_record) == SHM_LINE / 2, "a selection reads one half");
+static_assert(sizeof(struct proc_record) == SHM_LINE / 2, "half a line each");
 static_assert(offsetof(struct proc_slot, journal) == SHM_LINE, "the journal has its own line");
 static_assert(offsetof(struct proc_slot, seq) < 2 * SHM_LINE, "an operation writes one line");
-static_assert(
-	offsetof(struct proc_slot, pid) == 2 * SHM_LINE, "the master's words have their own line");
 static_assert(sizeof(struct proc_slot) == 4 * SHM_LINE, "as drawn in shm/README");
 static_assert(offsetof(struct flag_slot, nonce) == 8, "as drawn in shm/README");
 static_assert(offsetof(struct row, tokens) == 4 && offsetof(struct row, sent) == 8 &&
@@ -66,6 +65,8 @@ enum part {
 	PART_HEADER,
 	PART_RCU,
 	PART_SETTINGS,
+	PART_PROC_RECORDS,
+	PART_EP_RECORDS,
 	PART_POOL_NAMES,
 	PART_ARENAS,
 	PART_WRITABLE, /* the first of those that all processes write */
@@ -130,6 +131,8 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_HEADER]     = { "header", 0, sizeof(struct shm_header) },
 		[PART_RCU]        = { "rcu domain", 0, sizeof(struct rcu_domain) },
 		[PART_SETTINGS]   = { "settings", 0, sizeof(struct settings) },
+		[PART_PROC_RECORDS] = { "process records", 0, slots * sizeof(struct proc_record) },
+		[PART_EP_RECORDS] = { "endpoint records", 0, s->max_endpoints * sizeof(struct ep_record) },
 		[PART_POOL_NAMES] = { "pool names", 0, (size_t)s->max_pools * SEG_POOL_NAME },
 		[PART_ARENAS]     = { "table arenas", 0, SHM_ARENAS * arena_bytes(s) },
 		[PART_READERS]    = { "rcu readers", 0, slots * sizeof(struct rcu_reader) },
@@ -192,6 +195,8 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 	seg->hdr = AT(PART_HEADER);
 	seg->rcu = AT(PART_RCU);
 	seg->settings = AT(PART_SETTINGS);
+	seg->proc_records = AT(PART_PROC_RECORDS);
+	seg->ep_records = AT(PART_EP_RECORDS);
 	seg->readers = AT(PART_READERS);
 	seg->procs = AT(PART_PROCS);
 	seg->eps = AT(PART_ENDPOINTS);
@@ -381,6 +386,7 @@ void
 proc_slot_set(
 	struct seg *seg, uint32_t slot, uint64_t pid, enum proc_state state, uint64_t generation)
 {
+	struct proc_record *record = &seg->proc_records[slot];
 	struct proc_slot *p = &seg->procs[slot];
 
 	if (pid == 0) { /* gone (waitpid): the owner's words are the master's now */
@@ -389,15 +395,15 @@ proc_slot_set(
 		shm_store(&p->accepts, 0);
 		p->crash_note[0] = '\0';
 	}
-	shm_store(&p->pid, pid);
-	shm_store(&p->generation, generation);
-	shm_store(&p->state, (uint64_t)state);
+	shm_store(&record->pid, pid);
+	shm_store(&record->generation, generation);
+	shm_store(&record->state, (uint64_t)state);
 }
 
 enum proc_state
 proc_slot_state(const struct seg *seg, uint32_t slot)
 {
-	return (enum proc_state)shm_load(&seg->procs[slot].state);
+	return (enum proc_state)shm_load(&seg->proc_records[slot].state);
 }
 
 void

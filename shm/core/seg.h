@@ -26,13 +26,15 @@ struct seg {
 	struct shm_header *hdr;
 	struct rcu_domain *rcu;
 	struct settings *settings;
-	struct rcu_reader *readers;  /* [nslots] */
-	struct proc_slot *procs;     /* [nslots] */
-	struct ep_word *eps;         /* [max_endpoints] */
-	struct tally *tallies;       /* [max_endpoints] */
-	struct refusal *refusals;    /* [max_endpoints] */
-	struct row *rows;            /* [worker slots][max_endpoints]: seg_row() */
-	struct flag_slot *flags;     /* [worker slots][flags_per_worker]: seg_flag() */
+	struct proc_record *proc_records; /* [nslots] */
+	struct ep_record *ep_records;     /* [max_endpoints] */
+	struct rcu_reader *readers;       /* [nslots] */
+	struct proc_slot *procs;          /* [nslots] */
+	struct ep_word *eps;              /* [max_endpoints] */
+	struct tally *tallies;            /* [max_endpoints] */
+	struct refusal *refusals;         /* [max_endpoints] */
+	struct row *rows;                 /* [worker slots][max_endpoints]: seg_row() */
+	struct flag_slot *flags;          /* [worker slots][flags_per_worker]: seg_flag() */
 	uint64_t *ready;             /* [worker slots][flags_per_worker / 64] bitmap: seg_ready() */
 	struct quota_set *quotas;    /* [max_quotas / QUOTA_WAYS] */
 	uint32_t *quota_rows;        /* [worker slots][max_quotas]: share_of() */
@@ -56,7 +58,7 @@ struct seg_part {
 	const char *name;
 	size_t offset, bytes;
 };
-#define SEG_NPARTS 19
+#define SEG_NPARTS 21
 
 /* Bytes a segment of these sizes takes, and its parts (ret_parts may be NULL). */
 size_t seg_size(const struct seg_sizes *sizes, struct seg_part ret_parts[SEG_NPARTS]);

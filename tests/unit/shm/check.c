@@ -218,19 +218,19 @@ not_reaped(void)
 static void
 state_of_nobody(void)
 {
-	seg->procs[NOBODY].state = PROC_READY;
+	seg->proc_records[NOBODY].state = PROC_READY;
 }
 
 static void
 state_of_somebody(void)
 {
-	seg->procs[B].state = PROC_EMPTY;
+	seg->proc_records[B].state = PROC_EMPTY;
 }
 
 static void
 one_process_twice(void)
 {
-	seg->procs[B].pid = seg->procs[A].pid;
+	seg->proc_records[B].pid = seg->proc_records[A].pid;
 }
 
 static void
@@ -377,19 +377,19 @@ empty_but_kv(void)
 static void
 state_unknown(void)
 {
-	seg->eps[1].state = 77;
+	seg->ep_records[1].state = 77;
 }
 
 static void
 ramp_of_one_that_is_down(void)
 {
-	seg->eps[0].state = 12345 << 8 | EP_DOWN;
+	seg->ep_records[0].state = 12345 << 8 | EP_DOWN;
 }
 
 static void
 life_never_begun(void)
 {
-	seg->eps[EMPTY_ENDPOINT].state = EP_STARTING;
+	seg->ep_records[EMPTY_ENDPOINT].state = EP_STARTING;
 }
 
 static void

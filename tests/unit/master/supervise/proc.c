@@ -236,7 +236,7 @@ until(const uint32_t *what, uint32_t value)
 static pid_t
 pid_in(uint32_t slot)
 {
-	return (pid_t)seg->procs[slot].pid;
+	return (pid_t)seg->proc_records[slot].pid;
 }
 
 static bool

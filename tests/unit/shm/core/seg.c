@@ -62,24 +62,26 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 		(unsigned char *)(p), base + part[i].offset + part[i].bytes, "%s", part[i].name)
 	ENDS(1, seg->rcu + 1);
 	ENDS(2, seg->settings + 1);
-	ENDS(3, seg->pool_names + (size_t)sizes.max_pools * 64);
-	ENDS(4, seg->arenas + SHM_ARENAS * seg->arena_bytes);
-	ENDS(5, seg->readers + slots);
-	ENDS(6, seg->procs + slots);
-	ENDS(7, seg->eps + sizes.max_endpoints);
-	ENDS(8, seg->tallies + sizes.max_endpoints);
-	ENDS(9, seg->refusals + sizes.max_endpoints);
-	ENDS(10, seg_row(seg, workers - 1, sizes.max_endpoints - 1) + 1);
-	ENDS(11, seg_flag(seg, workers - 1, sizes.flags_per_worker - 1) + 1);
-	ENDS(12, seg_ready(seg, workers));
-	ENDS(13, seg->quotas + 1);
-	ENDS(14, seg->quota_rows + (size_t)workers * sizes.max_quotas);
-	ENDS(15, seg->announced + ANNOUNCED_MAX);
-	ENDS(16, (unsigned char *)seg_queue(seg, sizes.max_pools));
+	ENDS(3, seg->proc_records + slots);
+	ENDS(4, seg->ep_records + sizes.max_endpoints);
+	ENDS(5, seg->pool_names + (size_t)sizes.max_pools * 64);
+	ENDS(6, seg->arenas + SHM_ARENAS * seg->arena_bytes);
+	ENDS(7, seg->readers + slots);
+	ENDS(8, seg->procs + slots);
+	ENDS(9, seg->eps + sizes.max_endpoints);
+	ENDS(10, seg->tallies + sizes.max_endpoints);
+	ENDS(11, seg->refusals + sizes.max_endpoints);
+	ENDS(12, seg_row(seg, workers - 1, sizes.max_endpoints - 1) + 1);
+	ENDS(13, seg_flag(seg, workers - 1, sizes.flags_per_worker - 1) + 1);
+	ENDS(14, seg_ready(seg, workers));
+	ENDS(15, seg->quotas + 1);
+	ENDS(16, seg->quota_rows + (size_t)workers * sizes.max_quotas);
+	ENDS(17, seg->announced + ANNOUNCED_MAX);
+	ENDS(18, (unsigned char *)seg_queue(seg, sizes.max_pools));
 	cr_assert_leq((unsigned char *)seg_queue_slot(seg, 0, sizes.queue_slots),
 		(unsigned char *)seg_queue(seg, 1));
-	ENDS(17, seg_budget(seg, workers - 1, sizes.max_pools - 1) + 1);
-	ENDS(18, (unsigned char *)seg_slab(seg, slots));
+	ENDS(19, seg_budget(seg, workers - 1, sizes.max_pools - 1) + 1);
+	ENDS(20, (unsigned char *)seg_slab(seg, slots));
 	cr_assert_eq(seg->writable, (unsigned char *)seg->readers);
 	cr_assert_eq(seg->writable + seg->writable_bytes, base + seg->hdr->bytes);
 #undef ENDS
@@ -338,7 +340,7 @@ Test(shm_seg, a_cleared_slot_says_nothing)
 	cr_assert_eq(seg->procs[0].conns, 6);
 	proc_slot_set(seg, 0, 0, PROC_EMPTY, 0);
 	cr_assert_eq(proc_slot_state(seg, 0), PROC_EMPTY);
-	cr_assert_eq(seg->procs[0].pid, 0);
+	cr_assert_eq(seg->proc_records[0].pid, 0);
 	cr_assert_eq(proc_heartbeat_ms(seg, 0), 0);
 	cr_assert_eq(seg->procs[0].conns, 0);
 	cr_assert_eq(seg->procs[0].accepts, 0);
