@@ -57,6 +57,12 @@ on_accept(evutil_socket_t lfd, short what, void *arg)
 
 /* --- the clock ----------------------------------------------------------------------------------- */
 
+static bool
+has_requests(const struct worker *w)
+{
+	return w->nreqs > 0 || w->nclients > 0 || w->ndetached > 0;
+}
+
 static void
 on_tick(evutil_socket_t fd, short what, void *arg)
 {
@@ -76,9 +82,11 @@ on_tick(evutil_socket_t fd, short what, void *arg)
 		client_tick(c, now);
 	serve_tick_detached(w, now);
 	background_tick(w, now);
+	if (w->phase == WORKER_DRAINS && !has_requests(w))
+		background_hurry(w, now);
 	idle_conns = connpool_sweep(w->connpool, now);
 	listen_tick(w, now);
-	if (w->nreqs > 0 || w->nclients > 0 || w->nbackground > 0 || w->ndetached > 0 || idle_conns)
+	if (has_requests(w) || w->nbackground > 0 || idle_conns)
 		worker_need_tick(w);
 }
 
@@ -298,8 +306,7 @@ finished(const struct worker *w)
 	if (w->quit_ms != 0 && clock_ms() >= w->quit_ms)
 		return true;
 	/* without its abort an engine would wait for its other half for minutes */
-	return w->phase == WORKER_DRAINS && w->nreqs == 0 && w->nclients == 0 &&
-	       w->nbackground == 0 && w->ndetached == 0;
+	return w->phase == WORKER_DRAINS && !has_requests(w) && w->nbackground == 0;
 }
 
 int

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from procs import free_port
+from procs import SLOW, free_port
 
 POOL = {"retries": 0, "fallback": "none"}
 
@@ -25,6 +25,18 @@ def test_the_only_decode_engine_comes_back(world):
     world.engine("decode", port=port)
     p.wait_metric("pdsim:held_requests", 0)
     assert p.counter("kv_fetched") == 0 and p.counter("kv_released") == 1
+
+
+def test_a_stop_waits_for_no_lease(world):
+    """One try more, and the blocks are left to the prefill engine's lease."""
+    world.check_engines = False
+    r, (p,), (d,) = world.pd(pool=POOL, drain_timeout="60s")
+    d.stop(signal.SIGKILL)
+    assert r.complete().status == 502 and p.metric("pdsim:held_requests") == 1
+    began = time.monotonic()
+    assert r.stop() == 0
+    assert time.monotonic() - began < 3 * SLOW
+    assert [x["url"] for x in r.lines("KV is left to its lease")] == [p.url]
 
 
 def named(d):

@@ -23,6 +23,7 @@
 #define PAUSE_FIRST_MS 200 /* the longest pause before the second try; half of it is the shortest */
 #define PAUSE_LATER_MS 5000 /* the same before later tries: what broke the first two may be over */
 #define SHED_MS 1000        /* the shortest pause after 429 or 503 */
+#define LAST_MS 500         /* no pause that is longer when the worker wants to exit */
 
 enum task {
 	TASK_ABORT,   /* the engine ends a request; one try */
@@ -287,6 +288,21 @@ background_tick(struct worker *w, uint64_t now_ms)
 			go_on(e);
 		else if (e->again_ms != 0 && now_ms >= e->again_ms)
 			ask_next(e);
+	}
+}
+
+void
+background_hurry(struct worker *w, uint64_t now_ms)
+{
+	struct background *e;
+
+	TAILQ_FOREACH(e, &w->background, link)
+	{
+		if (e->until_ms <= now_ms + LAST_MS)
+			continue; /* a request to abort as well: it has one try */
+		e->until_ms = now_ms + LAST_MS;
+		if (e->again_ms != 0)
+			e->again_ms = now_ms;
 	}
 }
 

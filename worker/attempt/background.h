@@ -34,6 +34,8 @@ void background_abort(struct attempt *a);
 void background_refuse(
 	const struct attempt *a, const char *member, struct endpoint *const *to, size_t n);
 void background_tick(struct worker *w, uint64_t now_ms);
+/* Gives each of them a last try: the worker has nothing else to do and wants to exit. */
+void background_hurry(struct worker *w, uint64_t now_ms);
 /* Ends all background requests. */
 void background_end_all(struct worker *w);
 /* Frees the background requests that ended: after the loop turn. */
