@@ -156,7 +156,7 @@ run_release() {
 	part "torture: a mutant is caught" tests/torture/mutants.sh load-check-then-add
 	part "chaos, 30 s" tests/chaos/run.sh 30
 	part "scheduler, simulated" build/release/sched --smoke
-	end_to_end release "end to end, release" -n 6 --dist loadfile -m 'not timing'
+	end_to_end release "end to end, release" -n 8 --dist loadfile -m 'not timing'
 	end_to_end release "end to end, measuring time" -m timing
 }
 
