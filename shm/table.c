@@ -157,6 +157,12 @@ model_bits(struct table_builder *b, const struct table_endpoint *te, const struc
 	return bits;
 }
 
+uint64_t
+table_url_hash(const char *url)
+{
+	return XXH3_64bits(url, strlen(url));
+}
+
 static void
 fill_pick(struct table_builder *b, struct table_pick *pick, const struct table *t, uint32_t i)
 {
@@ -167,7 +173,7 @@ fill_pick(struct table_builder *b, struct table_pick *pick, const struct table *
 		.slot = te->slot,
 		.tag = te->tag,
 		.max_inflight = te->max_inflight,
-		.hash = te->url == NULL ? 0 : XXH3_64bits(te->url, strlen(te->url)),
+		.hash = te->url == NULL ? 0 : table_url_hash(te->url),
 		.weight = (uint8_t)(te->weight == 0 ? 1 : te->weight),
 		.group = (uint8_t)te->group,
 		.resolved = te->addr.family != 0,

@@ -152,6 +152,8 @@ bool table_intact(const struct table *t, size_t arena_bytes);
  * (shm/README). */
 size_t table_arena_bytes(uint32_t max_pools, uint32_t max_endpoints);
 
+/* The hash of an endpoint's URL, as table_pick.hash has it. */
+uint64_t table_url_hash(const char *url);
 /* The pool that serves a model, or NULL, and the model's number in it.  Exact match of the whole name. */
 const struct table_pool *table_pool_by_model(
 	const struct table *t, const char *model, uint32_t *ret_number);

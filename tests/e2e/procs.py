@@ -196,7 +196,7 @@ class Engine(Process):
     def client(self, **kw):
         return Client(self.address, **kw)
 
-    def tell(self, path, **what):
+    def tell(self, path, /, **what):
         with self.client() as c:
             a = c.post(path, what)
         assert a.status == 200, a.body

@@ -43,6 +43,7 @@ QUICK = {
     "test_reload_rescue.py": "test_retries",
     "test_request.py": "test_completion_stream",
     "test_rescue_full.py": "test_fallback_while_others_wait_for_the_slot",
+    "test_responses.py": "test_each_response_is_found",
     "test_resume.py": "test_chat_is_continued",
     "test_retry.py": "test_another_prefill_engine",
     "test_retry_more.py": "test_a_stream_that_is_tried_again",

@@ -21,6 +21,7 @@
 #include "tests/engine/gen.h"
 #include "tests/engine/kv.h"
 #include "tests/engine/last.h"
+#include "tests/engine/responses.h"
 #include "tests/engine/seen.h"
 #include "tests/engine/shake.h"
 #include "tests/engine/side.h"
@@ -99,6 +100,7 @@ static const struct option_row rows[] = {
 	{ "flat-errors", O_FLAG, AT(flat_errors), 0, 0, { 0 }, "errors in the form before vLLM 0.11, as SGLang" },
 	{ "late-errors", O_FLAG, AT(late_errors), 0, 0, { 0 }, "refuse KV of a stream by an event after 200, as vLLM does" },
 	{ "echo-request-id", O_FLAG, AT(echo_request_id), 0, 0, { 0 }, "answer with X-Request-Id, as vLLM can" },
+	{ "store", O_FLAG, AT(store), 0, 0, { 0 }, "keep responses, as VLLM_ENABLE_RESPONSES_API_STORE=1; SGLang always does" },
 	{ "idle-timeout", O_MS, AT(idle_timeout_s), 0, BIG, { 0 }, "seconds a kept connection may idle; 0 is for ever" },
 	{ "keep-body", O_I64, AT(keep_body), 0, 1e9, { 0 }, "bytes of each body kept for /sim/last" },
 	{ "max-body", O_I64, AT(max_body), 0, 4e9, { 0 }, "bytes of a body accepted" },
@@ -442,6 +444,7 @@ fini(struct sim *sim)
 	last_free(&sim->last[0]);
 	last_free(&sim->last[1]);
 	seen_free(&sim->seen);
+	responses_clear();
 	buf_free(&sim->scratch);
 	buf_free(&sim->more_ports);
 }

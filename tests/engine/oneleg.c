@@ -11,6 +11,7 @@
 #include "tests/engine/admin.h"
 #include "tests/engine/conn.h"
 #include "tests/engine/json.h"
+#include "tests/engine/responses.h"
 #include "tests/engine/sim.h"
 #include "tests/engine/text.h"
 
@@ -19,8 +20,9 @@ struct ask {
 	struct jv doc; /* absent: the body is not JSON */
 	char path[64]; /* without the query */
 	char hash[17];
-	char text[96];    /* path and hash */
-	uint64_t ntokens; /* one for three bytes of body */
+	char text[96];        /* path and hash */
+	char id[RESPONSE_ID]; /* of a response */
+	uint64_t ntokens;     /* one for three bytes of body */
 };
 
 typedef void put(struct ask *a, struct buf *b);
@@ -164,12 +166,18 @@ put_generic(struct ask *a, struct buf *b)
 /* ---- the two that generate ---- */
 
 static void
-put_response_of(struct ask *a, bool whole, struct buf *b)
+put_response_of(struct ask *a, const char *status, struct buf *b)
 {
+	const struct jv previous = json_get(a->doc, "previous_response_id");
+	const bool whole = strcmp(status, "completed") == 0;
+
 	buf_fmt(b,
-		"{\"id\":\"resp_%s\",\"object\":\"response\",\"created_at\":1700000000,\"status\":\"%s\",",
-		a->hash, whole ? "completed" : "in_progress");
+		"{\"id\":\"%s\",\"object\":\"response\",\"created_at\":1700000000,\"status\":\"%s\",",
+		a->id, status);
 	put_model(a, b);
+	BUF_LIT(b, ",\"previous_response_id\":");
+	buf_add(b, previous.p == NULL ? "null" : previous.p, previous.p == NULL ? 4 : previous.len);
+	buf_fmt(b, ",\"background\":%s", responses_in_background(a->doc) ? "true" : "false");
 	BUF_LIT(b,
 		",\"parallel_tool_calls\":true,\"tool_choice\":\"auto\",\"tools\":[],\"output\":[");
 	if (whole)
@@ -187,9 +195,25 @@ put_response_of(struct ask *a, bool whole, struct buf *b)
 }
 
 static void
+keep_response(struct ask *a)
+{
+	static const char *const statuses[] = {"queued", "cancelled", "completed"};
+	struct response_texts t = {0};
+	struct buf *const texts[] = {&t.waits, &t.cancelled, &t.whole};
+
+	for (int i = 0; i < 3; i++) {
+		put_response_of(a, statuses[i], texts[i]);
+		put_tail(a, texts[i]);
+		BUF_LIT(texts[i], "}");
+	}
+	responses_keep(a->c, a->doc, a->id, &t);
+}
+
+static void
 put_response(struct ask *a, struct buf *b)
 {
-	put_response_of(a, true, b);
+	put_response_of(a, responses_in_background(a->doc) ? "queued" : "completed", b);
+	keep_response(a);
 }
 
 static void
@@ -243,7 +267,7 @@ stream_response(struct ask *a, struct buf *b)
 
 	event_begin(b, "response.created");
 	BUF_LIT(b, "{\"type\":\"response.created\",\"sequence_number\":0,\"response\":");
-	put_response_of(a, false, b);
+	put_response_of(a, "in_progress", b);
 	put_tail(a, b);
 	BUF_LIT(b, "}");
 	event_end(a, b);
@@ -254,9 +278,10 @@ stream_response(struct ask *a, struct buf *b)
 	event(a, b, "response.output_text.delta", members);
 	event_begin(b, "response.completed");
 	BUF_LIT(b, "{\"type\":\"response.completed\",\"sequence_number\":2,\"response\":");
-	put_response_of(a, true, b);
+	put_response_of(a, "completed", b);
 	put_tail(a, b);
 	BUF_LIT(b, "}");
+	keep_response(a);
 	event_end(a, b);
 }
 
@@ -330,6 +355,47 @@ answer(struct ask *a, put *all)
 	buf_free(&b);
 }
 
+/* The member of a response's id: its text follows from the rest of the body.  Empty: there is none. */
+static struct jv
+id_member(const struct ask *a)
+{
+	struct jv key, val, m = {a->c->body.p, 0};
+	const char *from, *to;
+	struct jiter it;
+
+	if (strcmp(a->path, "/v1/responses") != 0 || !json_iter(&it, a->doc))
+		return m;
+	while (json_next(&it, &key, &val)) {
+		if (!json_is(key, "request_id"))
+			continue;
+		to = val.p + val.len;
+		for (from = key.p; strchr(" \t\r\n", from[-1]) != NULL;)
+			from--;
+		if (from[-1] == ',')
+			from--;
+		else
+			to += strspn(to, " \t\r\n,");
+		m = (struct jv){from, (size_t)(to - from)};
+	}
+	return m;
+}
+
+/* FNV-1a of the body. */
+static void
+set_text(struct ask *a)
+{
+	const struct buf *body = &a->c->body;
+	const struct jv id = id_member(a);
+	const size_t before = id.len > 0 ? (size_t)(id.p - body->p) : body->len;
+	uint64_t h = text_fnv(TEXT_FNV0, body->p, before);
+
+	if (id.len > 0)
+		h = text_fnv(h, id.p + id.len, body->len - before - id.len);
+	(void)snprintf(a->hash, sizeof(a->hash), "%016llx", (unsigned long long)h);
+	(void)snprintf(a->text, sizeof(a->text), "%s %s", a->path, a->hash);
+	a->ntokens = (body->len - id.len + 2) / 3;
+}
+
 void
 oneleg_answer(struct conn *c)
 {
@@ -338,10 +404,6 @@ oneleg_answer(struct conn *c)
 	size_t i = 0;
 
 	(void)snprintf(a.path, sizeof(a.path), "%.*s", (int)strcspn(url, "?\"\\"), url);
-	(void)snprintf(a.hash, sizeof(a.hash), "%016llx",
-		(unsigned long long)text_fnv(TEXT_FNV0, c->body.p, c->body.len));
-	(void)snprintf(a.text, sizeof(a.text), "%s %s", a.path, a.hash);
-	a.ntokens = (c->body.len + 2) / 3;
 	while (strncmp(a.path, rows[i].path, strlen(rows[i].path)) != 0)
 		i++;
 	if (c->parser.method == HTTP_POST && !rows[i].any_body) {
@@ -351,6 +413,7 @@ oneleg_answer(struct conn *c)
 			return;
 		}
 	}
+	set_text(&a);
 	/* vLLM: these KV parameters name the host that it connects to */
 	if (json_get(json_get(json_get(a.doc, "sampling_params"), "extra_args"),
 		    "kv_transfer_params")
@@ -358,6 +421,8 @@ oneleg_answer(struct conn *c)
 		count(c->sim, CTR_kv_foreign);
 	if (!admin_known_model(c, json_get(a.doc, "model")))
 		admin_refuse_model(c, json_get(a.doc, "model"));
+	else if (rows[i].put == put_response && !responses_begin(c, a.doc, a.id))
+		return;
 	else if (rows[i].stream != NULL && json_true(json_get(a.doc, "stream")))
 		stream(&a, rows[i].stream);
 	else

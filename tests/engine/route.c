@@ -10,6 +10,7 @@
 #include "tests/engine/gen.h"
 #include "tests/engine/last.h"
 #include "tests/engine/oneleg.h"
+#include "tests/engine/responses.h"
 #include "tests/engine/sim.h"
 
 #define GET (1u << HTTP_GET | 1u << HTTP_HEAD)
@@ -17,7 +18,7 @@
 #define ANY UINT64_MAX
 
 static const struct route {
-	const char *path; /* with a * at its end: all that begin so */
+	const char *path; /* with a *: all that begin and end so */
 	uint64_t methods;
 	void (*handle)(struct conn *);
 	bool is_gen, is_sim;
@@ -42,7 +43,8 @@ static const struct route {
 	{"/v1/rerank", POST, oneleg_answer, false, false},
 	{"/v2/rerank", POST, oneleg_answer, false, false},
 	{"/v1/responses", POST, oneleg_answer, false, false},
-	{"/v1/responses/*", GET | POST, oneleg_answer, false, false},
+	{"/v1/responses/*/cancel", POST, responses_cancel, false, false},
+	{"/v1/responses/*", 1u << HTTP_GET, responses_get, false, false},
 	{"/v1/messages", POST, oneleg_answer, false, false},
 	{"/v1/messages/count_tokens", POST, oneleg_answer, false, false},
 	{"/v1/audio/transcriptions", POST, oneleg_answer, false, false},
@@ -133,11 +135,13 @@ find(struct buf *url)
 	int i;
 
 	for (i = 1; i < N; i++) {
-		size_t len = strlen(routes[i].path);
+		const char *path = routes[i].path, *star = strchr(path, '*');
+		const size_t begin = star == NULL ? strlen(path) : (size_t)(star - path);
+		const size_t end = star == NULL ? 0 : strlen(star + 1);
 
-		if (routes[i].path[len - 1] == '*'
-				? n >= len && memcmp(routes[i].path, url->p, len - 1) == 0
-				: n == len && memcmp(routes[i].path, url->p, n) == 0)
+		if ((star == NULL ? n == begin : n > begin + end) &&
+			memcmp(path, url->p, begin) == 0 &&
+			(end == 0 || memcmp(star + 1, url->p + n - end, end) == 0))
 			return i;
 	}
 	return ROUTE_OTHER;

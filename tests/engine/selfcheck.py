@@ -1217,12 +1217,39 @@ def check_one_leg():
             same([json.loads(x.split("\ndata: ")[1])["type"] for x in ev[:-1]], kinds)
             check(path + " " + expect.request_hash(raw) in "".join(ev), ev)
         same((json.loads(e.call("GET", "/v1/models/sim-model")[1])["id"], e.call("GET", "/v1/models/x")[0]), ("sim-model", 404))
-        same((e.call("POST", "/v1/responses/resp_1/cancel", {})[0], e.call("GET", "/v1/embeddings")[0], e.call("POST", "/tokenize", {"model": "x", "prompt": ""})[0]), (200, 405, 404))
+        same((e.call("GET", "/v1/embeddings")[0], e.call("POST", "/tokenize", {"model": "x", "prompt": ""})[0]), (405, 404))
         for path in "/sleep", "/update_weights_from_disk":
             e.call("POST", path)
         same(e.metric("pdsim:controlled_total"), 2)
         e.fault(kind="status", status=503, path="/v1/embeddings")
         same(e.call("POST", "/v1/embeddings", {"input": "x"})[0], 503)
+
+
+def check_responses():
+    """Kept by --store alone; by the id that was named; in the background for three tokens."""
+    def ask(e, method, path, body=None):
+        status, data, _ = e.call(method, "/v1/responses" + path, body)
+        return status, json.loads(data)
+    raw = b'{"model": "sim-model", "input": "a"%s}'
+    with Engine("--store", "--token-delay", "60000") as e:
+        status, r = ask(e, "POST", "", raw % b', "request_id": "resp_1"')
+        same((status, r["id"], r["status"], r["pdsim"]["hash"]), (200, "resp_1", "completed", expect.request_hash(raw % b"")))
+        same((ask(e, "GET", "/resp_1"), ask(e, "POST", "/resp_1/cancel", {})[0], ask(e, "GET", "/resp_2")[1]["error"]),
+             ((200, r), 400, {"message": "Response with id 'resp_2' not found.", "type": "invalid_request_error", "param": "response_id", "code": 404}))
+        same((ask(e, "POST", "", raw % b', "request_id": "resp_1"')[0], e.metric("pdsim:duplicate_request_ids_total")), (400, 1))
+        same([ask(e, "POST", "", raw % b', "previous_response_id": "%s"' % x)[0] for x in (b"resp_1", b"resp_2")], [200, 404])
+        made = ask(e, "POST", "", raw % b"")[1]["id"]
+        check(len(made) == 37 and made.startswith("resp_"), made)
+        status, r = ask(e, "POST", "", raw % b', "background": true')
+        same((status, r["status"], r["output"], ask(e, "GET", "/" + r["id"])), (200, "queued", [], (200, r)))
+        same((ask(e, "POST", f"/{r['id']}/cancel", {})[1]["status"], ask(e, "GET", "/" + r["id"])[1]["status"]), ("cancelled", "cancelled"))
+        same((e.call("DELETE", "/v1/responses/resp_1")[0], e.call("POST", "/v1/responses/resp_1")[0], e.call("GET", "/v1/responses/")[0]), (405, 405, 404))
+        same(ask(e, "POST", "", raw % b', "store": false, "request_id": "resp_3"')[0], 200)
+        same(ask(e, "GET", "/resp_3")[0], 404)
+    with Engine() as e:
+        same((ask(e, "GET", "/" + ask(e, "POST", "", raw % b"")[1]["id"])[0], ask(e, "POST", "", raw % b', "background": true')[0]), (404, 400))
+    with Engine("--engine", "sglang") as e:
+        same([ask(e, "GET", "/" + x)[0] for x in (ask(e, "POST", "", raw % b"")[1]["id"], "resp_x", "x")], [200, 404, 400])
 
 
 def check_versions():

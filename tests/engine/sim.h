@@ -53,7 +53,7 @@ struct opts {
 	double kv_delay_ms, notice_delay_ms, notice_gap_ms;
 	double announce_ms, kv_timeout_s, fetch_timeout_s, idle_timeout_s;
 	int bootstrap_stream, follow_room, dp_size;
-	int big_ids, flat_errors, late_errors, echo_request_id, old_server_info;
+	int store, big_ids, flat_errors, late_errors, echo_request_id, old_server_info;
 };
 
 /* name, help: /metrics prints them as pdsim:<name>_total */

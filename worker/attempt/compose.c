@@ -24,6 +24,22 @@ put(struct leg_message *m, const char *text)
 }
 
 static void
+put_path(struct leg_message *m, const struct facts *f)
+{
+	const char *path = route_path(f->route);
+	const size_t rest = route_rest(f->route);
+
+	if (rest == 0) {
+		put(m, path);
+		return;
+	}
+	memcpy(m->lines + m->nlines, path, rest);
+	m->nlines += rest;
+	put(m, f->response);
+	put(m, route_after(f->route));
+}
+
+static void
 put_number(struct leg_message *m, size_t number)
 {
 	char text[24], *p = text + sizeof(text) - 1;
@@ -35,6 +51,7 @@ put_number(struct leg_message *m, size_t number)
 	put(m, p);
 }
 
+/* `path`: NULL for the client's own. */
 static void
 lines(struct leg *leg, struct leg_message *m, const char *method, const char *path,
 	const char *query)
@@ -46,7 +63,10 @@ lines(struct leg *leg, struct leg_message *m, const char *method, const char *pa
 	put(m, method);
 	put(m, " ");
 	put(m, leg->ep->prefix);
-	put(m, path);
+	if (path != NULL)
+		put(m, path);
+	else
+		put_path(m, a->t.of.facts);
 	if (query != NULL) {
 		put(m, "?");
 		put(m, query);
@@ -150,8 +170,7 @@ compose_leg(struct leg *leg, struct leg_message *m)
 	body(a->t.of.text, &e, m);
 	if (c->path != NULL)
 		path = c->path(&a->t, role);
-	lines(leg, m, "POST", path != NULL ? path : route_path(a->t.of.facts->route),
-		a->t.of.text->query);
+	lines(leg, m, route_method(a->t.of.facts->route), path, a->t.of.text->query);
 	reservation_sent(a->w, &a->reserved.of[role]);
 	if (role == ROLE_PREFILL) {
 		a->timing.prefill_us = clock_us();

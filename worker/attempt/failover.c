@@ -216,6 +216,7 @@ facts_of(struct attempt *a, enum leg_kind kind, enum failure_cause cause)
 		.doubtful = doubtful(a, kind, cause),
 		.refused = suspects_refused(a->branch, kind),
 		.failed = may_fail_alike(a, kind, &x),
+		.only = a->t.of.facts->holder != 0,
 		.trial = a->reserved.of[attempt_role_of(a, kind)].trial != 0,
 	};
 }
@@ -378,7 +379,8 @@ record_kv(struct attempt *a, enum leg_kind kind, enum tally_cause seen, const st
 static bool
 refuses(const struct exchange *x)
 {
-	return (x->status == 401 || x->status == 403 || x->status == 404) && !outcome_believed(x);
+	return x->facts->holder == 0 &&
+	       (x->status == 401 || x->status == 403 || x->status == 404) && !outcome_believed(x);
 }
 
 static void

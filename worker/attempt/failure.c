@@ -34,7 +34,7 @@ fault_of(const struct failure *f)
 		return FAULT_UNKNOWN; /* the engine got no request, or most likely none */
 	if (is_refusal(f) && f->leg == FAILED_DECODE && f->speculative)
 		return FAULT_UNKNOWN; /* the engine may have been sent wrong parameters */
-	if (is_refusal(f))
+	if (is_refusal(f) && !f->only)
 		return FAULT_REFUSAL;
 	if (f->cause == CAUSE_STATUS && !failure_status_failing(f->status))
 		return FAULT_NONE; /* the client's mistake, or the engine is full */
@@ -71,7 +71,8 @@ action_of(const struct failure *f)
 	if (f->cause == CAUSE_TIMEOUT && f->whole)
 		return ACTION_REFUSE; /* the engine may have generated all this time */
 	if (f->cause == CAUSE_STATUS && !retriable(f))
-		return is_refusal(f) && f->doubtful && !f->refused ? ACTION_ASK : ACTION_PASS_ON;
+		return is_refusal(f) && f->doubtful && !f->refused && !f->only ? ACTION_ASK
+									       : ACTION_PASS_ON;
 	return ACTION_OTHERS;
 }
 

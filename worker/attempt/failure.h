@@ -46,6 +46,7 @@ struct failure {
 	/* another engine has failed this leg of the branch before (suspects.h), or requests have lately failed
 	 * on this engine and on another one (outcome.h) */
 	bool failed;
+	bool only;  /* no other engine could serve the request: this one keeps its response */
 	bool trial; /* the request was the engine's half-open trial */
 };
 

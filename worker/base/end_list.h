@@ -25,6 +25,8 @@
 	X(NOT_FOUND, "not_found", 404, "not_found_error", "no such path")                               \
 	X(METHOD, "method_not_allowed", 405, "invalid_request_error", "method not allowed")             \
 	X(MODEL_NOT_FOUND, "model_not_found", 404, "NotFoundError", "the model does not exist")       \
+	X(RESPONSE_NOT_FOUND, "response_not_found", 404, "invalid_request_error",                       \
+		"no engine has this response")                                                          \
 	X(NO_PREFILL, "no_prefill_endpoint", 503, "service_unavailable", "no prefill endpoint is up")   \
 	X(NO_DECODE, "no_decode_endpoint", 503, "service_unavailable", "no decode endpoint is up")      \
 	X(NO_CAPACITY, "no_capacity", 429, "rate_limit_error", "all endpoints are at max_inflight")     \

@@ -59,6 +59,11 @@ struct facts {
 	bool stream;
 	char id[REQ_ID_MAX + 1];
 	char model[256];
+	/* /v1/responses: the id of the former response that the request is about; "": of none */
+	char response[REQ_ID_MAX + 1];
+	/* hash of the URL of the one engine that can serve the request, since it keeps that response; 0: any
+	 * engine can (response_id.h) */
+	uint64_t holder;
 	uint32_t tokens;   /* estimated tokens of the prompt; 0: not yet known */
 	uint32_t estimate; /* what the routing threshold is compared with */
 	uint32_t samples;  /* `n` */

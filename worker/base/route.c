@@ -30,6 +30,8 @@ static const struct {
 	[ROUTE_DETOKENIZE] = { "/detokenize", ROUTE_BY_ONE, ROLE_PREFILL },
 	[ROUTE_DETOKENIZE_V1] = { "/v1/detokenize", ROUTE_BY_ONE, ROLE_PREFILL },
 	[ROUTE_RESPONSES] = { "/v1/responses", ROUTE_BY_ONE, ROLE_DECODE },
+	[ROUTE_RESPONSE] = { "/v1/responses/{id}", ROUTE_BY_ONE, ROLE_DECODE },
+	[ROUTE_RESPONSE_CANCEL] = { "/v1/responses/{id}/cancel", ROUTE_BY_ONE, ROLE_DECODE },
 	[ROUTE_MESSAGES] = { "/v1/messages", ROUTE_BY_ONE, ROLE_DECODE },
 	[ROUTE_GENERATE_IDS] = { "/inference/v1/generate", ROUTE_BY_ONE, ROLE_DECODE },
 	[ROUTE_RENDER] = { "/v1/completions/render", ROUTE_BY_ONE, ROLE_PREFILL },
@@ -37,7 +39,7 @@ static const struct {
 	[ROUTE_COUNT_TOKENS] = { "/v1/messages/count_tokens", ROUTE_BY_ONE, ROLE_PREFILL },
 	[ROUTE_TRANSCRIPTIONS] = { "/v1/audio/transcriptions", ROUTE_BY_ONE, ROLE_PREFILL },
 	[ROUTE_TRANSLATIONS] = { "/v1/audio/translations", ROUTE_BY_ONE, ROLE_PREFILL },
-	[ROUTE_MODEL] = { "/v1/models/", ROUTE_BY_US, ROLE_N }, /* followed by a name */
+	[ROUTE_MODEL] = { "/v1/models/{id}", ROUTE_BY_US, ROLE_N },
 	[ROUTE_MODELS] = { "/v1/models", ROUTE_BY_US, ROLE_N },
 	[ROUTE_LIVE] = { "/live", ROUTE_BY_US, ROLE_N },
 	[ROUTE_HEALTH] = { "/health", ROUTE_BY_US, ROLE_N },
@@ -47,10 +49,22 @@ static const struct {
 };
 /* clang-format on */
 
-bool
-route_takes_form(enum route r)
+/* The variable part of a path in the table above. */
+#define VARIABLE "{id}"
+
+static bool
+about_a_response(enum route r)
 {
-	return r == ROUTE_TRANSCRIPTIONS || r == ROUTE_TRANSLATIONS;
+	return r == ROUTE_RESPONSE || r == ROUTE_RESPONSE_CANCEL;
+}
+
+enum route_body
+route_body(enum route r)
+{
+	if (about_a_response(r))
+		return ROUTE_BODY_NONE;
+	return r == ROUTE_TRANSCRIPTIONS || r == ROUTE_TRANSLATIONS ? ROUTE_BODY_FORM
+								    : ROUTE_BODY_JSON;
 }
 
 bool
@@ -62,20 +76,39 @@ route_is_anthropic(enum route r)
 size_t
 route_rest(enum route r)
 {
-	return r == ROUTE_MODEL ? strlen(routes[r].path) : 0;
+	if (r == ROUTE_MODEL)
+		return sizeof("/v1/models/") - 1;
+	return about_a_response(r) ? sizeof("/v1/responses/") - 1 : 0;
+}
+
+const char *
+route_after(enum route r)
+{
+	return routes[r].path + route_rest(r) + sizeof(VARIABLE) - 1;
+}
+
+/* A name may be of any bytes; an id has no slash. */
+static bool
+matches(struct span path, enum route r)
+{
+	const size_t rest = route_rest(r);
+	size_t after;
+
+	if (rest == 0)
+		return span_eq(path, routes[r].path);
+	after = strlen(route_after(r));
+	if (path.n <= rest + after || memcmp(path.p, routes[r].path, rest) != 0 ||
+		memcmp(path.p + path.n - after, route_after(r), after) != 0)
+		return false;
+	return r == ROUTE_MODEL || memchr(path.p + rest, '/', path.n - rest - after) == NULL;
 }
 
 enum route
 route_find(struct span path)
 {
-	size_t n;
-
-	for (enum route r = ROUTE_NONE + 1; r < ROUTE_N; r++) {
-		n = route_rest(r);
-		if (n > 0 ? path.n > n && memcmp(path.p, routes[r].path, n) == 0
-			  : span_eq(path, routes[r].path))
+	for (enum route r = ROUTE_NONE + 1; r < ROUTE_N; r++)
+		if (matches(path, r))
 			return r;
-	}
 	return ROUTE_NONE;
 }
 
@@ -108,8 +141,19 @@ route_forwards(enum route r)
 bool
 route_method_ok(enum route r, enum http_method m, const char **ret_allow)
 {
-	*ret_allow = r == ROUTE_GENERATE ? "POST, PUT" : route_forwards(r) ? "POST" : "GET, HEAD";
+	*ret_allow = r == ROUTE_GENERATE   ? "POST, PUT"
+		     : r == ROUTE_RESPONSE ? "GET"
+		     : route_forwards(r)   ? "POST"
+					   : "GET, HEAD";
+	if (r == ROUTE_RESPONSE)
+		return m == HTTP_M_GET;
 	if (!route_forwards(r))
 		return m == HTTP_M_GET || m == HTTP_M_HEAD;
 	return m == HTTP_M_POST || (r == ROUTE_GENERATE && m == HTTP_M_PUT);
+}
+
+const char *
+route_method(enum route r)
+{
+	return r == ROUTE_RESPONSE ? "GET" : "POST";
 }

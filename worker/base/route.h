@@ -32,6 +32,8 @@ enum route {
 	ROUTE_DETOKENIZE,
 	ROUTE_DETOKENIZE_V1,
 	ROUTE_RESPONSES,
+	ROUTE_RESPONSE,        /* one that its engine keeps */
+	ROUTE_RESPONSE_CANCEL, /* the same, while it is generated */
 	ROUTE_MESSAGES,
 	ROUTE_GENERATE_IDS,
 	ROUTE_RENDER,
@@ -52,20 +54,29 @@ enum route {
 
 /* Returns the route of a request's path, which is compared exactly as written. */
 enum route route_find(struct span path);
-/* Returns the path for the metric label; "other" for ROUTE_NONE. */
+/* Returns the path for the metric label, "{id}" in place of its variable part; "other" for ROUTE_NONE. */
 const char *route_path(enum route r);
 /* What serves the requests of a path: the router, two engines, or one engine. */
 enum route_by { ROUTE_BY_US, ROUTE_BY_TWO, ROUTE_BY_ONE };
 enum route_by route_by(enum route r);
 /* Returns true for the paths that go to engines. */
 bool route_forwards(enum route r);
-/* Returns true for the paths whose bodies are forms, not JSON. */
-bool route_takes_form(enum route r);
+/* What the router reads of a request's body. */
+enum route_body {
+	ROUTE_BODY_JSON, /* a JSON object */
+	ROUTE_BODY_FORM, /* a form: its field `model` */
+	ROUTE_BODY_NONE, /* nothing: the path says all */
+};
+enum route_body route_body(enum route r);
 /* Returns true for the paths of Anthropic's API, whose errors have another shape. */
 bool route_is_anthropic(enum route r);
 /* Returns the role whose engines serve a path that one engine serves alone (ROUTE_BY_ONE). */
 enum role route_single_role(enum route r, enum single_role_kind configured);
-/* Returns the offset of the variable part of a path, such as the model of /v1/models/{id}. */
+/* Returns the offset of the variable part of a path, such as the model of /v1/models/{id}; 0: it has none. */
 size_t route_rest(enum route r);
+/* Returns what follows the variable part of a path, such as "/cancel". */
+const char *route_after(enum route r);
 /* Returns true if the path allows the method; *ret_allow is the value of the Allow header. */
 bool route_method_ok(enum route r, enum http_method m, const char **ret_allow);
+/* Returns the method by which an engine is asked. */
+const char *route_method(enum route r);

@@ -27,41 +27,6 @@ const struct connector connector_direct = {
 	.edit = {[ROLE_DECODE] = no_edit},
 };
 
-/*
- * vLLM's /inference/v1/generate takes its sampling parameters as they are (GenerateRequest in
- * entrypoints/serve/disagg/protocol.py), and takes KV parameters from `extra_args` among them
- * (SamplingParams, v1/request.py): a client could name any host there.  An escaped name is not looked into.
- */
-static const char *
-single_refuses(const struct demand *d)
-{
-	static const char why[] = "`sampling_params` with `extra_args`, or with an escaped name";
-	const struct splice_member *m = NULL;
-	struct splice_seg key;
-	struct json_read r;
-
-	if (d->facts->route == ROUTE_GENERATE_IDS)
-		m = splice_find(d->text->doc, SK_SAMPLING_PARAMS);
-	if (m == NULL || m->type != ST_OBJECT)
-		return NULL;
-	json_read_init(&r, d->text->doc->text + m->val, m->end - m->val);
-	(void)json_read_enter(&r, '{');
-	while (json_read_member(&r, &key)) {
-		if (json_read_is(&key, "extra_args") || memchr(key.p, '\\', key.n) != NULL)
-			return why;
-		(void)json_read_value(&r);
-	}
-	return NULL;
-}
-
-const struct connector connector_single = {
-	.info = &no_handshake,
-	.engines = ENGINES_SINGLE,
-	.starts = {[ROLE_PREFILL] = STARTS_NEVER, [ROLE_DECODE] = STARTS_AT_ONCE},
-	.edit = {[ROLE_DECODE] = no_edit},
-	.refuses = single_refuses,
-};
-
 /* Elements of a JSON array that the scan has found well-formed, if all begin with `first`; else 0. */
 static size_t
 array_length(const char *p, const char *end, char first)

@@ -10,6 +10,7 @@
 #include "shm/base/mem.h"
 #include "shm/base/rnd.h"
 #include "worker/base/core.h"
+#include "worker/base/response_id.h"
 #include "worker/base/text.h"
 #include "worker/request/client.h"
 #include "worker/request/limit.h"
@@ -41,6 +42,26 @@ take_id(struct req *req, const struct http_head *h)
 		memcpy(req->job.facts.id, id->value.p, id->value.n);
 	else
 		rnd_uuid(req->job.facts.id);
+}
+
+/* Takes the id of a path that names a response.  An id of other bytes is of no engine, and would be of
+ * another path there. */
+static void
+take_response(struct req *req, struct span path)
+{
+	static const char known[] =
+		"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-";
+	struct facts *f = &req->job.facts;
+	const size_t before = route_rest(f->route);
+	const struct span id = {path.p + before, path.n - before - strlen(route_after(f->route))};
+
+	if (id.n > REQ_ID_MAX)
+		return;
+	for (size_t i = 0; i < id.n; i++)
+		if (memchr(known, id.p[i], sizeof(known) - 1) == NULL)
+			return;
+	memcpy(f->response, id.p, id.n);
+	f->holder = response_id_engine(f->response);
 }
 
 static void
@@ -104,6 +125,8 @@ refusal(struct req *req, const struct http_head *h, const char **detail)
 	*detail = NULL;
 	if (!route_forwards(req->job.facts.route))
 		return END_OK;
+	if (route_body(req->job.facts.route) == ROUTE_BODY_NONE && req->job.facts.holder == 0)
+		return END_RESPONSE_NOT_FOUND;
 	if (h->query.n > ROUTE_QUERY_MAX)
 		return END_URI_TOO_LONG;
 	if (h->framing == HTTP_BODY_LENGTH && h->content_length > req->w->conf->live.max_body)
@@ -138,6 +161,8 @@ take_head(struct req *req, const struct http_head *h, struct intake *in)
 				h->path.n - route_rest(req->job.facts.route)},
 			/* "" is no model's name */
 			req->job.facts.model, sizeof(req->job.facts.model));
+	if (route_body(req->job.facts.route) == ROUTE_BODY_NONE)
+		take_response(req, h->path);
 	http_body_init(&req->framing, h->framing, h->content_length);
 	if (h->query.n > 0)
 		req->job.text->query = mem_strndup(h->query.p, h->query.n);
@@ -303,6 +328,22 @@ look_at_form(struct req *req)
 	return NULL;
 }
 
+/* Takes the response that the conversation goes on from. */
+static const char *
+take_previous(struct req *req)
+{
+	const struct splice *doc = req->job.text->doc;
+	const struct splice_member *m = splice_find(doc, SK_PREVIOUS_RESPONSE_ID);
+	struct facts *f = &req->job.facts;
+
+	if (f->route != ROUTE_RESPONSES || m == NULL || m->type != ST_STRING)
+		return NULL;
+	if (splice_string(doc, m, f->response, sizeof(f->response)) < 0)
+		return "`previous_response_id` is not a usable string";
+	f->holder = response_id_engine(f->response);
+	return NULL;
+}
+
 static const char *
 look_at_body(struct req *req)
 {
@@ -324,11 +365,19 @@ look_at_body(struct req *req)
 		splice_string(req->job.text->doc, m, req->job.facts.model,
 			sizeof(req->job.facts.model)) < 0)
 		return "`model` is not a usable string";
-	return NULL;
+	return take_previous(req);
 }
 
 const char *
 intake_read(struct req *req)
 {
-	return route_takes_form(req->job.facts.route) ? look_at_form(req) : look_at_body(req);
+	switch (route_body(req->job.facts.route)) {
+	case ROUTE_BODY_JSON:
+		return look_at_body(req);
+	case ROUTE_BODY_FORM:
+		return look_at_form(req);
+	case ROUTE_BODY_NONE:
+		break;
+	}
+	return NULL;
 }

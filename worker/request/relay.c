@@ -356,16 +356,26 @@ relay_complete(struct req *req, const struct sse *sse)
 
 #define ERROR_TEXT 1600 /* 200 bytes of message, each as \u00xx */
 
+/* Returns the member that an unknown name stands in, as vLLM says it, with 404 as the error's code
+ * (check_model() in its entrypoints/openai/models/serving.py, _make_not_found_error() in
+ * entrypoints/openai/responses/serving.py); NULL: the end is of another kind. */
+static const char *
+unknown(enum req_end end)
+{
+	if (end == END_MODEL_NOT_FOUND)
+		return "\"model\"";
+	return end == END_RESPONSE_NOT_FOUND ? "\"response_id\"" : NULL;
+}
+
 /*
- * Writes the error's JSON.  An unknown model has vLLM's members (check_model() in its
- * entrypoints/openai/models/serving.py); Anthropic's paths have `type` beside `error` (AnthropicErrorResponse
+ * Writes the error's JSON.  Anthropic's paths have `type` beside `error` (AnthropicErrorResponse
  * in its entrypoints/anthropic/protocol.py).
  */
 static void
 error_json(const struct req *req, char buf[ERROR_TEXT], const char *type, const char *code,
 	const char *message)
 {
-	const bool no_model = req->job.end == END_MODEL_NOT_FOUND;
+	const char *param = unknown(req->job.end);
 	char quoted[1300], word[64];
 
 	if (json_quote(quoted, sizeof(quoted), message, strlen(message), 200) == -1)
@@ -374,7 +384,7 @@ error_json(const struct req *req, char buf[ERROR_TEXT], const char *type, const 
 	(void)snprintf(buf, ERROR_TEXT,
 		"{%s\"error\":{\"message\":%s,\"type\":\"%s\",\"param\":%s,\"code\":%s}}",
 		route_is_anthropic(req->job.facts.route) ? "\"type\":\"error\"," : "", quoted, type,
-		no_model ? "\"model\"" : "null", no_model ? "404" : word);
+		param != NULL ? param : "null", param != NULL ? "404" : word);
 }
 
 /* Ends a started answer: in a stream with an error event of these pieces of JSON, then with the close. */

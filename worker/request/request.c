@@ -218,6 +218,9 @@ error_message(const struct req *req, char *buf, size_t size)
 		(void)snprintf(buf, size, "The body names no `model`, and there are several.");
 	else if (req->job.end == END_MODEL_NOT_FOUND)
 		(void)snprintf(buf, size, "The model `%s` does not exist.", req->job.facts.model);
+	else if (req->job.end == END_RESPONSE_NOT_FOUND && req->job.facts.response[0] != '\0')
+		(void)snprintf(
+			buf, size, "Response with id '%s' not found.", req->job.facts.response);
 	else if (req->job.end == END_METHOD)
 		(void)snprintf(buf, size, "%s: this path takes %s", m, req->job.detail);
 	else if (req->job.end == END_TOO_MANY_BRANCHES)

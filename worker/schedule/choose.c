@@ -20,6 +20,7 @@ choose_prepare(struct selection s[ROLE_N], struct worker *w, const struct demand
 			.pool = tp,
 			.role = role,
 			.model = model,
+			.holder = d->facts->holder,
 			.groups = SELECT_ALL_GROUPS,
 			.avoid = d->facts->tried.slot,
 			.navoid = d->facts->tried.n,

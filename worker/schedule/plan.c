@@ -107,6 +107,13 @@ drop_engines(const struct plan *p)
 			reservation_drop(p->w, &p->w->reserved[i].of[r]);
 }
 
+/* The only engine that has a response is asked for it although its other requests fail. */
+static enum ep_away
+furthest(const struct plan *p)
+{
+	return p->of.facts->holder != 0 ? EP_AWAY_EJECTED : EP_AWAY_BUSY;
+}
+
 /* All endpoints of all branches, or none.  Busy endpoints only where no other could serve, even if it were not full. */
 static enum req_end
 choose_engines(struct plan *p, const struct table *t, const struct table_pool *tp, uint32_t model,
@@ -120,7 +127,7 @@ choose_engines(struct plan *p, const struct table *t, const struct table_pool *t
 
 	choose_prepare(s, p->w, &p->of, t, tp, model);
 	why = choose_within(p, s, one, ret);
-	if (why != END_OK && select_reach_further(s, roles, EP_AWAY_BUSY)) {
+	if (why != END_OK && select_reach_further(s, roles, furthest(p))) {
 		drop_engines(p);
 		*ret = (struct shortage){.roles = 0};
 		why = choose_within(p, s, one, ret);
@@ -192,7 +199,10 @@ plan(struct plan *p, const struct table *t, struct shortage *ret)
 	p->detail = NULL;
 	*ret = (struct shortage){.roles = 0};
 	if (tp == NULL)
-		return END_MODEL_NOT_FOUND;
+		return route_body(p->of.facts->route) == ROUTE_BODY_NONE ? END_RESPONSE_NOT_FOUND
+									 : END_MODEL_NOT_FOUND;
+	if (p->of.facts->response[0] != '\0' && !way_holds(p->of.facts, tp))
+		return END_RESPONSE_NOT_FOUND;
 	why = take_pool(p, tp);
 	if (why != END_OK)
 		return why;
@@ -206,6 +216,8 @@ plan(struct plan *p, const struct table *t, struct shortage *ret)
 	 * 30 s). */
 	why = choose_engines(p, t, tp, model, ret);
 	p->detail = ret->detail;
+	if (p->of.facts->holder != 0 && (why == END_NO_DECODE || why == END_NO_PREFILL))
+		p->detail = "the engine that has the response is away";
 	return why;
 }
 

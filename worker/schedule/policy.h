@@ -18,6 +18,7 @@ struct policy_view {
 	uint32_t n;
 	uint32_t max_weight; /* of the picks */
 
+	uint64_t holder;       /* hash of the URL of the one endpoint that may be chosen; 0: any */
 	uint64_t groups;       /* bit per group number that may be chosen */
 	const uint32_t *avoid; /* endpoint slots that may not, navoid of them */
 	uint32_t navoid;
@@ -98,14 +99,15 @@ policy_avoids(const struct policy_view *v, uint32_t slot)
 	return false;
 }
 
-/* Up, resolved, of an allowed group, not to be avoided and serving the model, and not ejected unless the view
+/* Up, resolved, the holder if there is one, of an allowed group, not to be avoided and serving the model, and not ejected unless the view
  * reaches so far; but perhaps full or busy. */
 static inline bool
 policy_serves(const struct policy_view *v, const struct table_pick *p, const struct ep_view *e)
 {
 	return e->state == EP_UP && (e->away != EP_AWAY_EJECTED || v->reach == EP_AWAY_EJECTED) &&
 	       e->tag == p->tag && p->resolved && (v->groups >> p->group & 1) != 0 &&
-	       !policy_avoids(v, p->slot) && table_serves(p, v->model);
+	       !policy_avoids(v, p->slot) && table_serves(p, v->model) &&
+	       (v->holder == 0 || v->holder == p->hash);
 }
 
 /* All that, not busy unless the view reaches so far, and below its max_inflight as far as can be seen without

@@ -22,6 +22,7 @@ set_view(struct policy_view *v, const struct selection *s)
 		.picks = tp->picks[s->role],
 		.n = tp->n[s->role],
 		.max_weight = tp->max_weight[s->role],
+		.holder = s->holder,
 		.groups = s->groups,
 		.avoid = s->avoid,
 		.navoid = s->navoid,
@@ -297,7 +298,9 @@ select_again(const struct selection *s, uint32_t slot, struct selected *ret)
 const struct table_pick *
 select_reserve(const struct selection *s, struct selected *ret)
 {
-	policy_fn *policy = policy_find(s->pool->policy[s->role]);
+	/* where one endpoint alone will do there is no choice: any policy that looks at all of them finds it */
+	policy_fn *policy =
+		policy_find(s->holder != 0 ? POLICY_LEAST_LOADED : s->pool->policy[s->role]);
 	struct policy_view v;
 
 	set_view(&v, s);

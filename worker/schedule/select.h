@@ -25,6 +25,7 @@ struct selection {
 
 	/* asked for */
 	uint32_t model;        /* the number of the model in the pool, or TABLE_ANY_MODEL */
+	uint64_t holder;       /* hash of the URL of the one endpoint that will do; 0: any */
 	uint64_t groups;       /* bit per group number that will do */
 	const uint32_t *avoid; /* endpoint slots that will not do, navoid of them */
 	uint32_t navoid;

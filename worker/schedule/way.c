@@ -9,10 +9,32 @@
 #include "worker/schedule/select.h"
 #include "worker/schedule/threshold.h"
 
+bool
+way_holds(const struct facts *facts, const struct table_pool *tp)
+{
+	const enum role role = route_single_role(facts->route, tp->shake.single_engine_role);
+
+	for (uint32_t i = 0; i < tp->n[role]; i++)
+		if (tp->picks[role][i].hash == facts->holder)
+			return true;
+	return false;
+}
+
+static const struct table_pool *
+pool_of_holder(const struct facts *facts, const struct table *t)
+{
+	for (uint32_t i = 0; i < t->npools; i++)
+		if (way_holds(facts, &t->pools[i]))
+			return &t->pools[i];
+	return NULL;
+}
+
 const struct table_pool *
 way_pool(const struct facts *facts, const struct table *t, uint32_t *ret_model)
 {
 	*ret_model = TABLE_ANY_MODEL;
+	if (route_body(facts->route) == ROUTE_BODY_NONE) /* it names a response, and no model */
+		return pool_of_holder(facts, t);
 	if (facts->model[0] == '\0') /* engines allow that */
 		return t->npools == 1 ? &t->pools[0] : NULL;
 	return table_pool_by_model(t, facts->model, ret_model);
@@ -180,6 +202,7 @@ way_queue_key(const struct way *way, const struct facts *facts)
 
 	for (const char *p = facts->model; *p != '\0'; p++)
 		h = (h ^ (uint8_t)*p) * 1099511628211ull;
+	h ^= facts->holder;
 	return h << QUEUE_WAY_BITS | kind;
 }
 

@@ -31,9 +31,12 @@ struct way {
 	uint32_t nbranches;
 };
 
-/* Finds the pool that serves the model; without a model the only pool there is.  NULL: there is none. */
+/* Finds the pool that serves the model; without a model the only pool there is; of a path that names a response the
+ * pool whose engine has it.  NULL: there is none. */
 const struct table_pool *way_pool(
 	const struct facts *facts, const struct table *t, uint32_t *ret_model);
+/* Returns true if the pool has the one engine that can serve the request (facts->holder). */
+bool way_holds(const struct facts *facts, const struct table_pool *tp);
 /* Estimates the prompt's tokens, once. */
 void way_estimate(struct worker *w, const struct demand *d);
 /* Chooses the way in the pool facts->pool.  A request that waits in the queue (`waits`) keeps its way.  Returns END_OK,

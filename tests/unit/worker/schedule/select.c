@@ -107,6 +107,35 @@ Test(select, the_chosen_one_is_reserved_with_its_tokens)
 	}
 }
 
+/* Under every policy, full or ejected: the others hold nothing of what is asked for. */
+Test(select, the_holder_alone_will_do)
+{
+	const struct conf_ejection now = {
+		.failures = 1, .time_ms = 1000, .max_ms = 1000, .max_percent = 100};
+
+	for (enum policy_kind p = 0; p < POLICY_N; p++) {
+		for (uint32_t i = 0; i < N; i++)
+			picks[i].hash = 100 + i;
+		pool.policy[ROLE_DECODE] = p;
+		pool.ejection = now;
+		s.holder = 102;
+		s.reach = EP_AWAY_NOT;
+		cr_assert_eq(reserve(), 2);
+		cr_assert_eq(reserve(), -1, "full");
+		cr_assert(select_served(&s));
+		cr_assert_eq(select_room(&s).slots, 1);
+		load_release(seg, 1, 2);
+		s.holder = 104;
+		cr_assert_eq(reserve(), -1);
+		cr_assert_not(select_served(&s), "none has it");
+	}
+	s.holder = 102;
+	cr_assert_neq(eject_bad_answer(seg, &pool, ROLE_DECODE, 2, true, s.now_ms), 0);
+	cr_assert_eq(reserve(), -1);
+	cr_assert(reach_further(EP_AWAY_EJECTED));
+	cr_assert_eq(reserve(), 2);
+}
+
 Test(select, where_no_slot_is_free_nothing_is_taken_and_the_cursor_stays)
 {
 	for (uint32_t i = 0; i < N; i++)

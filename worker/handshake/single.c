@@ -1,0 +1,63 @@
+/*
+ * No hand-shake: one engine serves a path alone (protocols.md 1.1).
+ */
+#include "worker/handshake/connector.h"
+
+#include <string.h>
+
+#include "proto/json/json_read.h"
+#include "worker/base/facts.h"
+#include "worker/base/response_id.h"
+#include "worker/base/text.h"
+#include "worker/handshake/edit.h"
+#include "worker/handshake/transfer.h"
+#include "worker/net/connpool.h"
+
+static const struct connector_info none = {.cleanup = CLEANUP_NONE};
+
+/*
+ * vLLM's /inference/v1/generate takes its sampling parameters as they are (GenerateRequest in
+ * entrypoints/serve/disagg/protocol.py), and takes KV parameters from `extra_args` among them
+ * (SamplingParams, v1/request.py): a client could name any host there.  An escaped name is not looked into.
+ */
+static const char *
+single_refuses(const struct demand *d)
+{
+	static const char why[] = "`sampling_params` with `extra_args`, or with an escaped name";
+	const struct splice_member *m = NULL;
+	struct splice_seg key;
+	struct json_read r;
+
+	if (d->facts->route == ROUTE_GENERATE_IDS)
+		m = splice_find(d->text->doc, SK_SAMPLING_PARAMS);
+	if (m == NULL || m->type != ST_OBJECT)
+		return NULL;
+	json_read_init(&r, d->text->doc->text + m->val, m->end - m->val);
+	(void)json_read_enter(&r, '{');
+	while (json_read_member(&r, &key)) {
+		if (json_read_is(&key, "extra_args") || memchr(key.p, '\\', key.n) != NULL)
+			return why;
+		(void)json_read_value(&r);
+	}
+	return NULL;
+}
+
+/* The engine keeps the response under this id (response_id.h). */
+static void
+name_response(struct transfer *t, struct splice_edit *e)
+{
+	char id[RESPONSE_ID_LEN + 1];
+
+	if (t->of.facts->route != ROUTE_RESPONSES)
+		return;
+	response_id_make(t->engine[ROLE_DECODE]->url, id);
+	edit_set_span(e, SK_REQUEST_ID, SE_SET, transfer_text(t, "\"%s\"", id));
+}
+
+const struct connector connector_single = {
+	.info = &none,
+	.engines = ENGINES_SINGLE,
+	.starts = {[ROLE_PREFILL] = STARTS_NEVER, [ROLE_DECODE] = STARTS_AT_ONCE},
+	.edit = {[ROLE_DECODE] = name_response},
+	.refuses = single_refuses,
+};
