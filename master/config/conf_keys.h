@@ -151,10 +151,12 @@ K("timeouts.connect", DURATION, timeouts.connect_ms, 1, CONF_HOUR, "2s", LIVE,		
 	"to an established connection with an engine")								\
 K("timeouts.prefill", DURATION, timeouts.prefill_ms, 1, 24 * CONF_HOUR, "300s", LIVE,			\
 	"from sending to the end of the prefill answer")							\
-K("timeouts.first_byte", DURATION, timeouts.first_byte_ms, 1, 24 * CONF_HOUR, "(timeouts.decode)", LIVE, \
+K("timeouts.first_byte", DURATION, timeouts.first_byte_ms, 1, 24 * CONF_HOUR, "120s", LIVE,		\
 	"from sending to the first byte of the decode engine's stream")						\
-K("timeouts.decode", DURATION, timeouts.decode_ms, 1, 24 * CONF_HOUR, "600s", LIVE,			\
-	"time without a byte from the decode engine; for an answer in one piece: until its first byte, with all retries")							\
+K("timeouts.stream_idle", DURATION, timeouts.stream_idle_ms, 1, 24 * CONF_HOUR, "60s", LIVE,		\
+	"between two bytes of the decode engine's answer; comments that keep a stream alive are bytes")	\
+K("timeouts.whole_answer", DURATION, timeouts.whole_answer_ms, 1, 24 * CONF_HOUR, "600s", LIVE,		\
+	"from sending to the first byte of an answer in one piece, with all retries")			\
 K("timeouts.request", DURATION, timeouts.request_ms, 0, 24 * CONF_HOUR, "0s", LIVE,			\
 	"from a request's last byte to the end of its answer, waiting included; 0: no limit")				\
 K("allow_timeout_header", BOOL, rescue.allow_timeout_header, 0, 0, "false", LIVE,			\

@@ -54,14 +54,13 @@ static int
 set_computed(struct conf_read *r, struct conf_pool *p, const int *lines, enum engine_kind engine)
 {
 	const struct connector_info *info = &connector_info[p->connector];
-	char what[CONF_WHAT], numbered[32], first_byte[32], eject_max[32];
+	char what[CONF_WHAT], numbered[32], eject_max[32];
 	const struct {
 		const char *key, *value;
 	} v[] = {
 		{"engine", engine_name(info->engine)},
 		{"health_path", engine == ENGINE_SGLANG ? "/ready" : "/health"},
 		{"fallback", info->decode_alone ? "direct" : "none"},
-		{"timeouts.first_byte", first_byte},
 		{"eject_max_time", eject_max},
 		{"prefill_policy", policy_name(p->policy)},
 		{"decode_policy", policy_name(p->policy)},
@@ -73,7 +72,6 @@ set_computed(struct conf_read *r, struct conf_pool *p, const int *lines, enum en
 	if (connector_given(r, "remote_host") == 0)
 		p->shake.remote_host = info->remote_host;
 	(void)snprintf(numbered, sizeof(numbered), "pool%zu", r->conf->npools);
-	(void)snprintf(first_byte, sizeof(first_byte), "%" PRIu64 "ms", p->timeouts.decode_ms);
 	(void)snprintf(eject_max, sizeof(eject_max), "%" PRIu64 "ms",
 		p->ejection.time_ms > EJECT_MAX_MS ? p->ejection.time_ms : EJECT_MAX_MS);
 	for (size_t i = 0; i < sizeof(v) / sizeof(v[0]); i++)
@@ -89,21 +87,19 @@ void
 conf_pool_compute(const struct conf_pool *p, size_t number, struct conf_pool *ret)
 {
 	const enum policy_kind policy = ret->policy;
-	const uint64_t decode_ms = ret->timeouts.decode_ms, eject_ms = ret->ejection.time_ms;
+	const uint64_t eject_ms = ret->ejection.time_ms;
 	struct conf_error err;
 	struct conf c = {.npools = number};
 	struct conf_read r = {.err = &err, .conf = &c};
 
 	ret->connector = p->connector;
 	ret->policy = p->policy;
-	ret->timeouts.decode_ms = p->timeouts.decode_ms;
 	ret->ejection.time_ms = p->ejection.time_ms;
 	ret->models = p->models;
 	ret->nmodels = p->nmodels;
 	/* a model's name need not be one for a pool */
 	(void)set_computed(&r, ret, NULL, p->engine);
 	ret->policy = policy;
-	ret->timeouts.decode_ms = decode_ms;
 	ret->ejection.time_ms = eject_ms;
 	ret->models = NULL;
 	ret->nmodels = 0;

@@ -433,6 +433,22 @@ other_word(const char *name)
 	return NULL;
 }
 
+/* What a key that is gone has become, or NULL (etc/CHANGELOG.md has all). */
+static const char *
+successors(const char *prefix, const char *name)
+{
+	static const struct {
+		const char *prefix, *name, *now;
+	} gone[] = {
+		{"timeouts.", "decode", "first_byte, stream_idle and whole_answer"},
+	};
+
+	for (size_t i = 0; i < sizeof(gone) / sizeof(gone[0]); i++)
+		if (strcmp(gone[i].prefix, prefix) == 0 && strcmp(gone[i].name, name) == 0)
+			return gone[i].now;
+	return NULL;
+}
+
 /* A misspelt key gets the nearest one named, of its own section if there are equals; a key of another
  * section gets its full name, one of another kind of mapping that. */
 static int
@@ -441,7 +457,10 @@ fail_unknown(struct conf_read *r, const struct conf_keys *keys, const char *pref
 {
 	struct guess g = {.cost = 6};
 	const char *home = home_of(keys, name), *other = other_word(name);
+	const char *now = successors(prefix, name);
 
+	if (now != NULL)
+		return conf_fail(r, line, "unknown key; it has become %s", now);
 	for (size_t i = 0; i < keys->n; i++) {
 		const char *path = keys->key[i].path, *dot = strrchr(path, '.');
 

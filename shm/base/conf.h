@@ -115,9 +115,9 @@ struct conf_timeouts {          /* milliseconds */
 	uint64_t connect_ms;    /* to an established connection */
 	uint64_t prefill_ms;    /* from sending to the full answer of the prefill engine */
 	uint64_t first_byte_ms; /* from sending to the first byte of the decode engine's stream */
-	/* without a byte from the decode engine; an answer in one piece: one limit for all attempts,
-	 * until its first byte */
-	uint64_t decode_ms;
+	uint64_t stream_idle_ms; /* between two bytes of the decode engine's answer */
+	/* of an answer in one piece: from sending to its first byte, one limit for all attempts */
+	uint64_t whole_answer_ms;
 	/* from a request's last byte to the last byte of its answer; 0: no limit */
 	uint64_t request_ms;
 	/* lmcache: from the prefill answer to the last notice; then decode is sent without the

@@ -27,7 +27,7 @@ USUAL = ("nixl", "sglang", "lmcache", "shared_storage")
 OF_POOL = {
     "retries": 2, "retry_budget": 20, "resume": True, "eject_failures": 5, "eject_rate": 50, "max_ejected": 50, "eject_time": "1s",
     "eject_max_time": "4s", "queue_size": 40, "queue_timeout": "4s", "allow_priority": True, "allow_timeout_header": True,
-    "timeouts": {"connect": "2s", "prefill": "8s", "first_byte": "6s", "decode": "5s"},
+    "timeouts": {"connect": "2s", "prefill": "8s", "first_byte": "6s", "stream_idle": "5s", "whole_answer": "5s"},
 }
 OF_ROUTER = {
     "workers": 3, "log_format": "json", "health_interval": "200ms", "health_timeout": "1s", "stats_interval": "500ms", "rise": 1, "fall": 3,

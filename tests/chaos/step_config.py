@@ -11,7 +11,7 @@ async def reload(storm):
     """Endpoints come and go, keys change."""
     keys = storm.rng.choice(({}, {"retries": storm.rng.randrange(3)}, {"queue_size": storm.rng.choice((5, 40))}, {"eject_failures": storm.rng.choice((2, 5))},
                              {"decode_policy": storm.rng.choice(("round_robin", "random", "least_loaded", "power_of_two"))},
-                             {"timeouts": {**OF_POOL["timeouts"], "decode": "4s"}}))
+                             {"timeouts": {**OF_POOL["timeouts"], "stream_idle": "4s", "whole_answer": "4s"}}))
     fleet = storm.fleet
     for name in fleet.names:
         for role in ("prefill", "decode"):

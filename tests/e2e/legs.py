@@ -9,7 +9,7 @@ from functools import cache
 import openai
 import pytest
 
-from procs import MODEL, wait
+from procs import MODEL, silence, wait
 from raw import Closed
 
 # --- what the SDK makes of an answer --------------------------------------------------------------------
@@ -142,8 +142,8 @@ FAULTS_OF_P = {
 FAULTS_OF_D = {
     "reset": (RESET, 502, "decode_broken"), "half_head": ({"kind": "half_head"}, 502, "decode_broken"),
     "garbage": ({"kind": "garbage"}, 502, "decode_broken"), "5xx": ({"kind": "fail"}, 500, 500), "4xx": (REFUSED, 400, 400),
-    "timeout": ({"kind": "no_answer"}, 504, "decode_timeout")}
-SHORT = {"timeouts": {"prefill": "300ms", "decode": "300ms"}}
+    "timeout": ({"kind": "no_answer"}, 504, "first_byte_timeout")}
+SHORT = {"timeouts": {"prefill": "300ms", **silence("300ms")}}
 
 
 def fault_at(engine, path, **what):
@@ -172,8 +172,16 @@ DECODE_FAILS = {
     "reset": (lambda ex: ex.reset(), 502, "decode_broken"),
     "closed": (lambda ex: ex.close(), 502, "decode_broken"),
     "garbage": (lambda ex: ex.write(b"SSH-2.0-x\r\n\r\n").close(), 502, "decode_broken"),
-    "late": (lambda ex: None, 504, "decode_timeout"),
+    "late": (lambda ex: None, 504, "late"),
 }
+
+
+def code_of(code, stream, begun=False):
+    """The code of a failure of decode: of an engine that is late, the limit that has ended."""
+    limit = "stream_idle" if begun else "first_byte" if stream else "whole_answer"
+    return f"{limit}_timeout" if code == "late" else code
+
+
 IN_THE_STREAM = ["reset", "closed", "late", "error event"]
 
 
@@ -243,7 +251,7 @@ def fails_in_the_stream(router, c, events, ex, how, passes=True):
         return
     does, _, code = DECODE_FAILS[how]
     does(ex)
-    assert next(events).json()["error"]["code"] == code
+    assert next(events).json()["error"]["code"] == code_of(code, True, begun=True)
     assert list(events) == []
 
 

@@ -29,6 +29,11 @@ BAD_WORDS = re.compile(r"ERROR: \w+Sanitizer|runtime error:|SUMMARY: \w+Sanitize
 MODEL = "sim-model"
 
 
+def silence(limit):
+    """Time limits of a decode engine that sends nothing, whatever it is asked for."""
+    return {"first_byte": limit, "stream_idle": limit, "whole_answer": limit}
+
+
 def wait(what, get, timeout=10):
     """Polls until get() returns something true, and returns that."""
     end = time.monotonic() + timeout * SLOW

@@ -7,7 +7,7 @@ import pytest
 
 from fleets import LATE, build
 from legs import unaccepting
-from procs import MODEL, SLOW, Load, wait
+from procs import MODEL, SLOW, Load, silence, wait
 
 # no request goes to another engine instead, so that each counts where it went
 POOL = {"policy": "round_robin", "eject_failures": 5, "eject_time": "60s"}
@@ -131,7 +131,7 @@ def test_whatever_fails_counts(world, kind):
 
 def test_a_black_hole_is_ejected_by_timeouts(world):
     """It accepts, answers /health, and says nothing to requests."""
-    r, _, d = world.pd(1, 2, pool={**POOL, "eject_failures": 3, "timeouts": {"decode": LATE}}, **FOUR)
+    r, _, d = world.pd(1, 2, pool={**POOL, "eject_failures": 3, "timeouts": silence(LATE)}, **FOUR)
     assert fail(r, d[0], kind="no_answer", count=-1) == 3
     assert set(ask(r, 20)) == {200} and r.metric("endpoint_up", endpoint=d[0].url) == 1
     assert asked(d[0]) == 3
@@ -367,7 +367,7 @@ def test_a_worker_that_dies_gives_its_trial_away(world):
 
 def test_a_worker_that_stands_still_loses_its_trial(world):
     """It has as long as all its timeouts together; when it goes on it ends nobody else's."""
-    late = {"connect": "100ms", "prefill": "1s", "decode": "2s"}
+    late = {"connect": "100ms", "prefill": "1s", **silence("2s")}
     r, _, d = world.pd(1, 2, pool={**SOON, "timeouts": late}, worker_watchdog="0", **FOUR)
     fail(r, d[0])
     streams, _ = stuck_trial(r, d[0])

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from legs import unaccepting
-from procs import MODEL, free_port, wait
+from procs import MODEL, free_port, silence, wait
 from raw import Closed
 
 OK = json.dumps({"model": MODEL, "prompt": "hi", "max_tokens": 2}).encode()
@@ -400,7 +400,7 @@ def test_an_engines_own_error_event_passes(world):
 
 # --- timeouts ---
 
-SHORT = {"timeouts": {"connect": "300ms", "prefill": "300ms", "decode": "300ms"}}
+SHORT = {"timeouts": {"connect": "300ms", "prefill": "300ms", **silence("300ms")}}
 
 
 def test_prefill_timeout(world):
@@ -418,27 +418,27 @@ def test_prefill_timeout_counts_to_the_full_answer(world):
     refused(c.read(), 504, "prefill_timeout")
 
 
-def test_decode_timeout_before_the_first_byte(world):
+def test_whole_answer_timeout(world):
     r, (p,), (d,) = world.scripts(pool=SHORT)
     c = r.client().request("POST", URL, OK)
     p.expect().prefilled()
     ex = d.expect()
-    refused(c.read(), 504, "decode_timeout")
+    refused(c.read(), 504, "whole_answer_timeout")
     assert ex.gone()
 
 
-def test_decode_timeout_in_the_stream(world):
+def test_stream_idle_timeout(world):
     r, (p,), (d,) = world.scripts(pool=SHORT)
     c = r.open_stream()
     p.expect().prefilled()
     ex = d.expect().stream_head().event("a")
     events = list(c.events())
-    assert events[-1].json()["error"]["code"] == "decode_timeout" and len(events) == 2 and ex.gone()
+    assert events[-1].json()["error"]["code"] == "stream_idle_timeout" and len(events) == 2 and ex.gone()
 
 
 @pytest.mark.timing
-def test_decode_timeout_is_of_silence_not_in_total(world):
-    r, (p,), (d,) = world.scripts(pool={"timeouts": {"decode": "600ms"}})
+def test_stream_idle_timeout_is_of_silence_not_in_total(world):
+    r, (p,), (d,) = world.scripts(pool={"timeouts": {"stream_idle": "600ms"}})
     c = r.open_stream()
     p.expect().prefilled()
     ex = d.expect().stream_head()

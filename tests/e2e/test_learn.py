@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from procs import MODEL, SLOW, free_port, wait
+from procs import MODEL, SLOW, free_port, silence, wait
 
 URL = "/v1/completions"
 GOOD_LOAD = b"vllm:num_requests_running %d\nvllm:num_requests_waiting 0\n"

@@ -13,7 +13,7 @@ import pytest
 import expect
 from legs import FAULTS_OF_P, SHORT, fault_at, leave, parsed, serve_again, taken, texts, total
 from members import kept, members, values
-from procs import MODEL, SLOW, World, wait
+from procs import MODEL, SLOW, World, silence, wait
 from raw import text_of
 from rows import (  # lint: run here, for this file's fleets
     test_chat, test_completions, test_every_engine_is_used, test_failure_of_d, test_failure_of_d_in_the_stream, test_logprobs, test_n,
@@ -428,7 +428,7 @@ def test_what_never_comes_is_decodes_timeout(strained):
     r, (p,), (d,) = strained.router, strained.p, strained.d
     p.fault("null_kv")
     a = r.complete("hi")
-    assert a.status == 200 if "handoff" in r.config["pools"][0] else (a.status, a.error["code"]) == (504, "decode_timeout")
+    assert a.status == 200 if "handoff" in r.config["pools"][0] else (a.status, a.error["code"]) == (504, "whole_answer_timeout")
     d.wait_metric("pdsim:running_requests", 0)
 
 
@@ -465,8 +465,8 @@ def test_nothing_handed_off_is_decoded_alone(world):
 
 
 def test_decode_is_not_late_while_prefill_works(world):
-    """timeouts.decode is decode's own silence: with both legs at once it begins with prefill's answer."""
-    r, p, d = pd(world, n=1, engine={"prefill_delay": 700}, pool={"timeouts": {"decode": "300ms", "prefill": "5s"}})
+    """Those limits are of decode's own silence: with both legs at once it begins with prefill's answer."""
+    r, p, d = pd(world, n=1, engine={"prefill_delay": 700}, pool={"timeouts": {**silence("300ms"), "prefill": "5s"}})
     assert r.complete("hi").status == 200
 
 

@@ -10,9 +10,9 @@ import openai
 import pytest
 
 import expect
-from legs import DECODE_FAILS, serve_again, unaccepting
+from legs import DECODE_FAILS, code_of, serve_again, unaccepting
 from members import kept, members, values
-from procs import MODEL, SLOW, World, wait
+from procs import MODEL, SLOW, World, silence, wait
 from raw import Closed
 from stages import Stage, lasting
 
@@ -24,7 +24,7 @@ AUDIO = ["/v1/audio/transcriptions", "/v1/audio/translations"]
 ODD = (b' {"model":"sim-model", "input":["a","\\u0041"],"n":2,"max_tokens":7,"stream":false,"big":9223372036854775809,'
        b'"x":1e400,"x":2}\n')
 JSON = [("Content-Type", "application/json")]
-LIMITS = {"timeouts": {"connect": "2s", "prefill": "20s", "decode": f"{400 * SLOW}ms"}}
+LIMITS = {"timeouts": {"connect": "2s", "prefill": "20s", **silence(f"{400 * SLOW}ms")}}
 
 
 def unnamed(data):
@@ -130,7 +130,7 @@ def test_errors_are_the_engines_own(desk, status):
     assert desk.line(a)["reason"] == "engine_status"
 
 
-FAILS = {how: (does, status, code.replace("decode", "engine")) for how, (does, status, code) in DECODE_FAILS.items()}
+FAILS = {how: (does, status, code_of(code, False).replace("decode", "engine")) for how, (does, status, code) in DECODE_FAILS.items()}
 
 
 @pytest.mark.parametrize("how", FAILS)
@@ -284,7 +284,7 @@ def test_stream_that_breaks_off(desk, how):
     events = c.events()
     assert next(events).raw == RESPONSE_EVENTS[0]
     {"reset": ex.reset, "close": ex.close, "late": lambda: None}[how]()
-    assert next(events).json()["error"]["code"] == ("engine_timeout" if how == "late" else "engine_broken")
+    assert next(events).json()["error"]["code"] == ("stream_idle_timeout" if how == "late" else "engine_broken")
     assert list(events) == []
 
 

@@ -236,7 +236,7 @@ def test_what_never_comes_is_decodes_timeout(strained):
     r, (p,), (d,) = strained.router, strained.p, strained.d
     p.fault("null_kv")
     a = r.complete("hi")
-    assert (a.status, a.error["code"]) == (504, "decode_timeout")
+    assert (a.status, a.error["code"]) == (504, "whole_answer_timeout")
     d.wait_metric("pdsim:running_requests", 0)
 
 

@@ -8,7 +8,7 @@ import pytest
 from fleets import FAR, FREED, KINDS, LATE, LEASED, URL, build, never_twice, right, unanswering
 from legs import FRESH, STREAM, leave, taken, unaccepting
 from members import values
-from procs import MODEL, SLOW, wait
+from procs import MODEL, SLOW, silence, wait
 from raw import Closed
 from test_drain import drain
 from test_retry import FAN, HAND, POOL, REACHED, begin, fails, nobody, scripts
@@ -129,7 +129,7 @@ def test_client_gone_while_the_decode_engine_is_connected(world):
 def test_client_gone_while_engines_fail(world, kind, how):
     """At many moments, of tries too."""
     r, p, d = build(world, kind, prefill={"prefill_delay": 8}, decode={"fetch_delay": 8, "token_delay": 2},
-                    pool={"timeouts": {"prefill": LATE, "decode": LATE}})
+                    pool={"timeouts": {"prefill": LATE, **silence(LATE)}})
     for i in range(24):
         if i % 3 == 1:
             p[i % 2].fault("fail")
@@ -148,7 +148,7 @@ def test_client_gone_while_engines_fail(world, kind, how):
 
 def test_decode_engine_that_stands_still_reads_its_request_too_late(world):
     """Another one has made the prefill engine free the KV by then: the late one finds that its client has left, and fetches nothing."""
-    r, p, d = build(world, "nixl", pool={"timeouts": {"first_byte": LATE, "decode": LATE}}, **FAR)
+    r, p, d = build(world, "nixl", pool={"timeouts": {"first_byte": LATE, "stream_idle": LATE, "whole_answer": LATE}}, **FAR)
     d[0].kill(signal.SIGSTOP)
     assert sorted(r.complete(f"late {i}").status for i in range(2)) == [200, 504]
     for e in p:
@@ -271,7 +271,7 @@ def test_late_prefill_of_the_simulator(world, kind):
 @pytest.mark.parametrize("how", ["reset", "500", "late", "garbage"])
 def test_decode_engine_fails_and_was_reached(world, how, retries):
     """Nobody knows whether it has fetched: the handoff goes out once more, in a request that no engine admits."""
-    r, p, d = scripts(world, pool={"retries": retries, "timeouts": {"decode": LATE, "first_byte": LATE}})
+    r, p, d = scripts(world, pool={"retries": retries, "timeouts": silence(LATE)})
     c = begin(r, stream=how == "late")  # an answer in one piece that is late is not tried again
     taken(p)[0].prefilled(HAND % 1)
     leg, _ = taken(d)
@@ -323,7 +323,7 @@ def test_decode_engine_refuses_the_key(world, status):
 @pytest.mark.parametrize("kind", sorted(FREED))
 def test_decode_fails_and_no_engine_is_left(world, kind, how, stream):
     """With the simulator: every hold is gone long before its time, though the request is lost."""
-    r, p, d = build(world, kind, 1, 1, pool={"retries": 0, "timeouts": {"decode": LATE, "first_byte": LATE}})
+    r, p, d = build(world, kind, 1, 1, pool={"retries": 0, "timeouts": silence(LATE)})
     for _ in range(3):
         d[0].fault(how, delay_ms=20 if how == "reset" else 0)
         assert r.complete(f"lost {next(FRESH)}", stream=stream).status >= 500

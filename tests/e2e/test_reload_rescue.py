@@ -124,16 +124,16 @@ def test_queue_size(world):
 
 
 def test_first_byte_and_request(world):
-    r, p, d = world.scripts(pool={"timeouts": {"decode": "60s"}})
-    set_pool(r, world, p, d, timeouts={"decode": "60s", "first_byte": "200ms"})
+    r, p, d = world.scripts(pool={"timeouts": {"first_byte": "60s"}})
+    set_pool(r, world, p, d, timeouts={"stream_idle": "60s", "first_byte": "200ms"})
     c = r.open_stream()
     p[0].expect("POST /v1/completions").prefilled()
     x = d[0].expect("POST /v1/completions")
     assert c.head().status == 504
-    assert r.end()["reason"] == "decode_timeout"
+    assert r.end()["reason"] == "first_byte_timeout"
     x.over.set()
     wait("the prefill engine's blocks are free", lambda: d[0].refused)
-    set_pool(r, world, p, d, timeouts={"decode": "60s", "request": f"{SLOW}s"})
+    set_pool(r, world, p, d, timeouts={"stream_idle": "60s", "request": f"{SLOW}s"})
     c = r.open_stream()
     p[0].expect("POST /v1/completions").prefilled()
     x = d[0].expect("POST /v1/completions")

@@ -9,13 +9,13 @@ import pytest
 import expect
 from fleets import FAILS_OF_D, FAR, KINDS, LATE, Fleet, build, engines
 from legs import FRESH, MESSAGES, PREFILL_FAILS, SHAPE, TOOLS, says, taken
-from procs import MODEL, SLOW, wait
+from procs import MODEL, SLOW, silence, wait
 from raw import text_of
 from stages import lasting
 from test_nixl import PUSH, params
 
 N = 6
-POOL = {"resume": True, "retries": 2, "retry_budget": 100, "timeouts": {"decode": LATE}}
+POOL = {"resume": True, "retries": 2, "retry_budget": 100, "timeouts": silence(LATE)}
 DIES = {
     "reset": {"kind": "reset_mid_stream"}, "close": {"kind": "truncate"}, "bad chunk": {"kind": "bad_chunk"},
     "error event": {"kind": "error_event"}, "stall": {"kind": "stall"},
@@ -340,7 +340,7 @@ def test_the_next_one_dies_in_its_first_event(world):
 def test_the_next_ones_prefill_fails_after_decode_has_answered(world, how, retries):
     """NixlPush: what the next decode engine says is withheld until its prefill engine confirms it, which does not happen."""
     r, p, d = world.scripts(2, 2, pool={**POOL, **PUSH, "policy": "round_robin", "retries": retries,
-                                        "timeouts": {"prefill": LATE, "decode": "20s"}}, workers=1)
+                                        "timeouts": {"prefill": LATE, **silence("20s")}}, workers=1)
     r.wait_all_up()
     body = body_of(True)
     for _ in p:  # the prefill engines' identities are learned
@@ -452,7 +452,7 @@ def test_a_first_token_that_was_sent_already(world):
 
 def test_a_slow_client(world):
     """Whole events wait for it when the engine dies: none is lost, none comes twice."""
-    r, _, d = build(world, "nixl", pool={**POOL, "timeouts": {"decode": "5s"}})
+    r, _, d = build(world, "nixl", pool={**POOL, "timeouts": silence("5s")})
     for e in d[:1]:
         e.fault(**DIES["close"], after_events=400)
     for _ in range(2):
@@ -469,7 +469,7 @@ def test_a_slow_client(world):
 @pytest.mark.parametrize("how", ["no [DONE]", "[DONE], then no HTTP"])
 def test_a_slow_client_and_a_stream_that_ends_badly(world, how):
     """One event is large, and what came with its end waits for the client to read: it is not taken for a good end, nor lost."""
-    s = Scripted(world, pool={"timeouts": {"decode": "9s"}}, rcvbuf=4096)
+    s = Scripted(world, pool={"timeouts": silence("9s")}, rcvbuf=4096)
     ex = s.engine()
     large = event("x" * (6 << 20))
     ex.chunk(large[:-50])

@@ -12,7 +12,7 @@ from fleets import (AT_ONCE, BUSY, CLIENTS_FAULT, FAILS_OF_D, FAILS_OF_P, FAR, F
                     build, end_with, meets, never_twice, right, unanswering)
 from legs import DECODE_FAILS, STREAM, fresh, says, taken
 from members import values
-from procs import BIN, MODEL, wait
+from procs import BIN, MODEL, silence, wait
 from raw import text_of
 from stages import lasting
 from test_sglang import scripted as sglang_scripts
@@ -34,7 +34,7 @@ def of_p(request):
 def of_d(request):
     """Decode engines have; where nothing tells it otherwise, what a failed one was to have is held until its time is over."""
     kind = request.param
-    late = {role: LATE for role in ("decode", "first_byte", *(["prefill"] if kind == "sglang" else []))}
+    late = {**silence(LATE), **({"prefill": LATE} if kind == "sglang" else {})}
     forgetful = "decode" if kind in PUSHED else "prefill" if kind in LEASED - FREED else None
     yield from lasting(request, Fleet(kind, forgetful, pool={"timeouts": late}))
 
@@ -407,7 +407,7 @@ def test_decode_engine_was_reached(world, how, stream):
     if how == "error event" and not stream:
         how = "500"
     stream = stream or how == "late"  # an answer in one piece is not tried again then: test_whole.py
-    r, p, d = scripts(world, pool={"timeouts": {"decode": LATE, "first_byte": LATE}})
+    r, p, d = scripts(world, pool={"timeouts": silence(LATE)})
     c = begin(r, stream)
     one, _ = taken(p)
     one.prefilled(HAND % 1)
@@ -811,7 +811,7 @@ def test_a_kept_connection_is_not_a_try(world):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_clients_mistake_under_every_hand_shake(world, kind):
-    r, p, d = build(world, kind, pool={"timeouts": {"decode": LATE}})
+    r, p, d = build(world, kind, pool={"timeouts": silence(LATE)})
     for e in p:
         e.fault(**CLIENTS_FAULT)
     a = r.complete("mistaken")

@@ -12,7 +12,7 @@ import pytest
 import expect
 from legs import DECODE_FAILS, MESSAGES, PREFILL_FAILS, STREAM, TOOLS
 from members import kept, members, values
-from procs import MODEL, Load, SLOW, VARIANT, wait
+from procs import MODEL, SLOW, VARIANT, Load, silence, wait
 from raw import text_of
 from recorded import CASES, load
 from stages import BaseFleet, lasting
@@ -608,22 +608,23 @@ def test_decode_answers_before_prefill(world, stream):
 @pytest.mark.parametrize("late", ["prefill", "decode"])
 def test_an_engine_is_late(world, late):
     """Both are told: the late one may still be at work."""
-    timeouts = {"prefill": "10s", "decode": "10s", late: "300ms"}
+    limit = {"prefill": "prefill", "decode": "whole_answer"}[late]
+    timeouts = {"prefill": "10s", **silence("10s"), limit: "300ms"}
     r, p, d, c, leg_p, leg_d = begin(world, pool={"timeouts": timeouts})
     if late == "decode":
         leg_p.reply(body={"choices": []})
     else:
         forgets(p, leg_p)
     forgets(d, leg_d)
-    assert c.read().error["code"] == f"{late}_timeout" and r.end()["status"] == 504
+    assert c.read().error["code"] == f"{limit}_timeout" and r.end()["status"] == 504
 
 
 def test_the_stream_stands_still(world):
-    r, p, d, c, leg_p, leg_d = begin(world, stream=True, pool={"timeouts": {"decode": "300ms"}})
+    r, p, d, c, leg_p, leg_d = begin(world, stream=True, pool={"timeouts": silence("300ms")})
     leg_p.reply(body={"choices": []})
     leg_d.stream_head().event("a")
     forgets(d, leg_d)
-    assert b"decode_timeout" in [e.raw for e in c.events()][-1] or r.end()["reason"] == "decode_timeout"
+    assert b"stream_idle_timeout" in [e.raw for e in c.events()][-1] and r.end()["reason"] == "stream_idle_timeout"
 
 
 def test_an_abort_that_is_not_answered_holds_nothing_up(world):

@@ -4,7 +4,7 @@ import signal
 import pytest
 
 from fleets import BUSY, LATE
-from procs import wait
+from procs import silence, wait
 
 CAUSES = ["refused", "reset", "timeout", "5xx", "4xx", "bad_answer", "kv_unusable", "kv_missing", "busy"]
 POOL = {"policy": "round_robin", "retries": 0, "fallback": "none"}
@@ -43,7 +43,7 @@ def shown(r, e):
 @pytest.mark.parametrize("how", FAULTS)
 def test_each_cause_is_counted_and_shown(world, how):
     cause, fault = FAULTS[how]
-    r, (p,), (d,) = world.pd(1, 1, pool={**POOL, "timeouts": {"decode": LATE}})
+    r, (p,), (d,) = world.pd(1, 1, pool={**POOL, "timeouts": silence(LATE)})
     assert (requests(r, d), failures(r, d)) == (0, {})
     d.fault(**{"kind": "reset", **fault})
     assert r.complete().status >= 400

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from procs import MODEL, SLOW
+from procs import MODEL, SLOW, silence
 from raw import text_of
 from script import ScriptedEngine
 from test_lmcache import desk_with
@@ -32,7 +32,7 @@ def ask(r, headers=(), **members):
 
 # --- first_byte ---
 
-FIRST = {"timeouts": {"first_byte": ms(300), "decode": "20s"}}
+FIRST = {"timeouts": {"first_byte": ms(300), "stream_idle": "20s", "whole_answer": "20s"}}
 
 
 @pytest.mark.parametrize("begun", ["nothing", "head"])
@@ -44,12 +44,12 @@ def test_first_byte_is_of_the_answers_body(world, begun):
     ex = d.expect()
     if begun == "head":
         ex.stream_head()
-    refused(c.read(), "decode_timeout")
+    refused(c.read(), "first_byte_timeout")
     assert ex.gone()
 
 
 @pytest.mark.timing
-def test_after_the_first_byte_it_is_decodes_silence(world):
+def test_after_the_first_byte_it_is_the_streams_silence(world):
     r, (p,), (d,) = world.scripts(pool=FIRST)
     c = r.open_stream()
     p.expect().prefilled()
@@ -60,7 +60,21 @@ def test_after_the_first_byte_it_is_decodes_silence(world):
 
 
 @pytest.mark.timing
-def test_an_answer_in_one_piece_has_decodes_time(world):
+def test_comments_are_bytes(world):
+    """A stream that its engine keeps alive is not idle."""
+    r, (p,), (d,) = world.scripts(pool={"timeouts": {"stream_idle": ms(300)}})
+    c = r.open_stream()
+    p.expect().prefilled()
+    ex = d.expect().stream_head().event("a")
+    for _ in range(4):
+        time.sleep(0.15 * SLOW)
+        ex.chunk(b": ping\n\n")
+    events = list(c.events())
+    assert events[-1].json()["error"]["code"] == "stream_idle_timeout" and r.end()["total_ms"] > 750 * SLOW
+
+
+@pytest.mark.timing
+def test_an_answer_in_one_piece_has_its_own_time(world):
     """Its first byte comes when all is generated."""
     r, (p,), (d,) = world.scripts(pool=FIRST)
     c = ask(r)
@@ -220,7 +234,7 @@ def test_prefill_that_answers_at_the_moment_of_its_timer_wins(world):
     all_win(r, clients)
 
 
-@pytest.mark.parametrize("stage", ["first_byte", "decode", "request", "half a head"])
+@pytest.mark.parametrize("stage", ["first_byte", "stream_idle", "request", "half a head"])
 def test_decode_that_answers_at_the_moment_of_its_timer_wins(world, stage):
     limit = "first_byte" if stage == "half a head" else stage
     r, (p,), (d,) = racing(world, limit)
@@ -228,7 +242,7 @@ def test_decode_that_answers_at_the_moment_of_its_timer_wins(world, stage):
     for _ in range(N):
         p.expect().prefilled()
     asked = [d.expect() for _ in range(N)]
-    if stage == "decode":
+    if stage == "stream_idle":
         for ex in asked:
             ex.stream_head().event("a")
         for c in clients:
@@ -240,10 +254,10 @@ def test_decode_that_answers_at_the_moment_of_its_timer_wins(world, stage):
         for ex in asked:
             if stage == "half a head":
                 ex.write(b"Transfer-Encoding: chunked\r\n\r\n")
-            elif stage != "decode":
+            elif stage != "stream_idle":
                 ex.stream_head()
             ex.event("b").chunk(DONE).write(b"0\r\n\r\n").end()
-    if stage == "decode":
+    if stage == "stream_idle":
         won = [[e.data for e in c.events()][-1:] for c in clients]
         assert won == [["[DONE]"]] * N
     else:

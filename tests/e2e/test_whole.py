@@ -6,10 +6,10 @@ import pytest
 
 from fleets import AT_ONCE, KINDS, LATE, admitted, build, right
 from legs import taken
-from procs import MODEL, SLOW
+from procs import MODEL, SLOW, silence
 
 URL = "/v1/completions"
-POOL = {"policy": "round_robin", "retries": 2, "retry_budget": 100, "timeouts": {"decode": LATE}}
+POOL = {"policy": "round_robin", "retries": 2, "retry_budget": 100, "timeouts": silence(LATE)}
 ROOM = f"{1500 * SLOW}ms"  # another request is served meanwhile, on a loaded machine too
 ANSWER = {"choices": [{"index": 0, "text": "a", "finish_reason": "length"}]}
 
@@ -25,7 +25,7 @@ def decoding(r, p, d, **members):
     return c, *taken(d)
 
 
-def late(r, c, code="decode_timeout"):
+def late(r, c, code="whole_answer_timeout"):
     """It ends by its limit; returns its line."""
     a = c.read()
     assert (a.status, a.error["code"]) == (504, code), a.body
@@ -49,7 +49,7 @@ def test_it_is_not_generated_again(world):
 @pytest.mark.parametrize("answers", ["whole", "stream", "older stream"])
 def test_an_engine_that_answers_others_is_not_charged(world, answers):
     """Of whichever worker; an event of a stream that began before is an answer too."""
-    r, p, (d,) = world.scripts(pool={**POOL, "timeouts": {"decode": ROOM}}, workers=4)
+    r, p, (d,) = world.scripts(pool={**POOL, "timeouts": silence(ROOM)}, workers=4)
     if answers == "older stream":
         other, ex, _ = decoding(r, p, [d], stream=True)
         ex.stream_head().event("a")
@@ -75,7 +75,7 @@ def test_an_engine_that_answers_others_is_not_charged(world, answers):
 
 def test_a_refusal_is_no_answer(world):
     """Proxies before dead engines refuse too."""
-    r, p, (d,) = world.scripts(pool={**POOL, "retries": 0, "timeouts": {"decode": ROOM}})
+    r, p, (d,) = world.scripts(pool={**POOL, "retries": 0, "timeouts": silence(ROOM)})
     c = decoding(r, p, [d])[0]
     for status in (500, 429, 400):
         other, ex, _ = decoding(r, p, [d])
@@ -116,7 +116,7 @@ def test_decodes_answer_is_not_the_prefill_engines(world):
 @pytest.mark.timing
 def test_all_tries_share_one_limit(world):
     """And who had the lesser part of it is not charged."""
-    r, p, d = world.scripts(2, 2, pool={**POOL, "timeouts": {"decode": f"{1000 * SLOW}ms"}})
+    r, p, d = world.scripts(2, 2, pool={**POOL, "timeouts": silence(f"{1000 * SLOW}ms")})
     c, ex, _ = decoding(r, p, d)
     time.sleep(0.6 * SLOW)
     ex.reset()
@@ -132,7 +132,7 @@ def test_the_limit_ends_while_another_prefill_engine_works(world):
     c, ex, _ = decoding(r, p, d)
     ex.reset()
     silent, _ = taken(p)
-    assert late(r, c)["detail"] == "no other engine could answer within timeouts.decode"
+    assert late(r, c)["detail"] == "no other engine could answer within timeouts.whole_answer"
     assert not any(charged(r, e) for e in (*p, *d)) and all(e.quiet(0.05) for e in d)
     silent.close()
 
@@ -140,11 +140,11 @@ def test_the_limit_ends_while_another_prefill_engine_works(world):
 @pytest.mark.parametrize("kind", [k for k in KINDS if k != "sglang"])  # where the prefill engine says first that decode does not come
 def test_under_every_hand_shake(world, kind):
     """One decode engine was sent it, once; nothing stays held, and the next request is served."""
-    r, p, d = build(world, kind, pool={"timeouts": {"decode": LATE}}, prefill={"kv_timeout": 1}, decode={"kv_timeout": 1})
+    r, p, d = build(world, kind, pool={"timeouts": silence(LATE)}, prefill={"kv_timeout": 1}, decode={"kv_timeout": 1})
     for e in d:
         e.fault("no_answer")
     a = r.complete("hi")
-    assert (a.status, a.error["code"]) == (504, "decode_timeout")
+    assert (a.status, a.error["code"]) == (504, "whole_answer_timeout")
     assert sum(len(admitted(e)) for e in d) == 1 and r.end()["tries"] is None
     for e in (*p, *d):
         e.refuses_on_purpose = True  # blocks of some kinds end by their time alone
@@ -155,6 +155,6 @@ def test_under_every_hand_shake(world, kind):
 @pytest.mark.parametrize("kind", [*sorted(AT_ONCE), "decode first"])
 def test_the_limit_begins_when_prefill_has_answered(world, kind):
     """Where decode is asked at once, or first; prefill has a time limit of its own."""
-    r, _, _ = build(world, kind, 1, 1, prefill={"prefill_delay": 800 * SLOW}, pool={"timeouts": {"decode": LATE}})
+    r, _, _ = build(world, kind, 1, 1, prefill={"prefill_delay": 800 * SLOW}, pool={"timeouts": silence(LATE)})
     for _ in range(2):  # a push's decode engine is asked at once from the second on
         right(r, False)

@@ -47,7 +47,8 @@ check_pool(const struct conf_pool *p)
 	CHECK(p->shake.ready_messages >= READY_BY_PORTS && p->shake.ready_messages <= UINT8_MAX);
 	CHECK(p->health_path[0] == '/');
 	CHECK(p->timeouts.connect_ms > 0 && p->timeouts.prefill_ms > 0 &&
-		p->timeouts.decode_ms > 0);
+		p->timeouts.first_byte_ms > 0 && p->timeouts.stream_idle_ms > 0 &&
+		p->timeouts.whole_answer_ms > 0);
 	for (size_t i = 0; i < p->nendpoints; i++) {
 		CHECK(p->endpoints[i].role < ROLE_N);
 		CHECK(http_url_parse(p->endpoints[i].url, &url, &why) == 0);

@@ -236,12 +236,14 @@ leg_ready(struct attempt *a, enum leg_kind kind, const struct leg_ops *ops)
 		.route = a->kind == ATTEMPT_OTHER && kind != LEG_LOOKUP ? LEG_FRESH_CONN
 									: LEG_ANY_CONN,
 		.connect_ms = t->connect_ms,
-		.wait_ms = kind == LEG_DECODE ? t->decode_ms
+		.wait_ms = kind == LEG_DECODE ? t->stream_idle_ms
 			   : repeats          ? a->t.of.facts->pool.shake.learn_ms
 					      : t->prefill_ms,
 		/* an answer that is not streamed arrives in one piece: until then the engine is
 		 * silent while it works */
-		.first_ms = kind == LEG_DECODE && a->t.of.facts->stream ? t->first_byte_ms : 0,
+		.first_ms = kind != LEG_DECODE         ? 0
+			    : a->t.of.facts->stream ? t->first_byte_ms
+						    : t->whole_answer_ms,
 		.wait_each = kind == LEG_DECODE};
 }
 
@@ -563,7 +565,7 @@ attempt_begin_limit(struct attempt *a)
 
 	if (a->branch != NULL && a->branch->answer_by_ms == 0 && !facts->stream &&
 		a->prefill != PREFILL_SENT)
-		a->branch->answer_by_ms = clock_ms() + facts->pool.timeouts.decode_ms;
+		a->branch->answer_by_ms = clock_ms() + facts->pool.timeouts.whole_answer_ms;
 }
 
 bool

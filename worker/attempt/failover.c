@@ -57,11 +57,15 @@ failover_late_end(const struct attempt *a, enum leg_kind kind)
 {
 	const bool connecting = leg_connecting(&a->leg[kind]);
 
-	if (a->t.connector->engines == ENGINES_SINGLE)
-		return connecting ? END_ENGINE_CONNECT : END_ENGINE_TIMEOUT;
-	if (kind == LEG_DECODE)
-		return connecting ? END_DECODE_CONNECT : END_DECODE_TIMEOUT;
-	return connecting ? END_PREFILL_CONNECT : END_PREFILL_TIMEOUT;
+	if (connecting && a->t.connector->engines == ENGINES_SINGLE)
+		return END_ENGINE_CONNECT;
+	if (kind != LEG_DECODE)
+		return connecting ? END_PREFILL_CONNECT : END_PREFILL_TIMEOUT;
+	if (connecting)
+		return END_DECODE_CONNECT;
+	if (a->leg[kind].progress == LEG_BEGUN)
+		return END_STREAM_IDLE;
+	return a->t.of.facts->stream ? END_FIRST_BYTE : END_WHOLE_ANSWER;
 }
 
 /* Returns true if the client's answer is complete without this leg: an engine may break off
@@ -117,7 +121,7 @@ had_little_time(const struct attempt *a, enum leg_kind kind)
 
 	return kind == LEG_DECODE && by_ms != 0 &&
 	       (leg_active(&a->leg[LEG_PREFILL]) ||
-		       a->leg[kind].since_ms + a->leg[kind].wait_ms / 2 > by_ms);
+		       a->leg[kind].since_ms + a->leg[kind].first_ms / 2 > by_ms);
 }
 
 /* Returns the exchange for which an outcome is recorded: a lookup counts for the engine of the

@@ -220,7 +220,7 @@ no_time_left(struct attempt *a, uint64_t now_ms)
 
 	if (a->decode != DECODE_IDLE || !attempt_limit_over(a, now_ms))
 		return;
-	job->detail = "no other engine could answer within timeouts.decode";
+	job->detail = "no other engine could answer within timeouts.whole_answer";
 	job->ops->cut(job, failover_late_end(a, LEG_DECODE), NULL);
 }
 

@@ -46,12 +46,16 @@
 		"the prefill engine's answer is not usable")                                            \
 	X(DECODE_CONNECT, "decode_connect_timeout", 504, "server_error",                                \
 		"the decode engine could not be reached in time")                                       \
-	X(DECODE_TIMEOUT, "decode_timeout", 504, "server_error", "the decode engine sent nothing for too long") \
+	X(FIRST_BYTE, "first_byte_timeout", 504, "server_error",                                        \
+		"the engine began no answer within timeouts.first_byte")                                \
+	X(STREAM_IDLE, "stream_idle_timeout", 504, "server_error",                                      \
+		"the engine sent no byte for timeouts.stream_idle")                                     \
+	X(WHOLE_ANSWER, "whole_answer_timeout", 504, "server_error",                                    \
+		"the engine had no answer within timeouts.whole_answer")                                \
 	X(DECODE_ANSWER, "decode_bad_answer", 502, "server_error",                                      \
 		"the decode engine's answer is not usable")                                             \
 	X(ENGINE_CONNECT, "engine_connect_timeout", 504, "server_error",                                \
 		"the engine could not be reached in time")                                              \
-	X(ENGINE_TIMEOUT, "engine_timeout", 504, "server_error", "the engine sent nothing for too long") \
 	X(ENGINE_BROKEN, "engine_broken", 502, "server_error", "the engine broke off")                  \
 	X(TOKENIZE, "tokenize_failed", 502, "server_error", "the engine could not tell the prompt's tokens") \
 	X(NOT_LEARNED, "not_learned", 503, "service_unavailable",                                       \

@@ -226,7 +226,7 @@ static uint64_t
 trial_ms(const struct conf_timeouts *t)
 {
 	const uint64_t decode_ms =
-		t->decode_ms > t->first_byte_ms ? t->decode_ms : t->first_byte_ms;
+		t->whole_answer_ms > t->first_byte_ms ? t->whole_answer_ms : t->first_byte_ms;
 
 	return 2 * t->connect_ms + t->prefill_ms + t->kv_ready_ms + decode_ms + TRIAL_SPARE_MS;
 }

@@ -133,7 +133,7 @@ Test(conf, minimal_file_and_every_default)
 	cr_expect_eq(p->shake.remote_host, REMOTE_HOST_KEEP);
 	cr_expect_eq(p->timeouts.connect_ms, 2000);
 	cr_expect_eq(p->timeouts.prefill_ms, 300000);
-	cr_expect_eq(p->timeouts.decode_ms, 600000);
+	cr_expect_eq(p->timeouts.whole_answer_ms, 600000);
 	cr_expect_str_eq(p->health_path, "/health");
 	cr_expect_null(p->endpoints_file);
 	cr_assert_eq(p->nendpoints, 2);
@@ -189,7 +189,7 @@ Test(conf, every_key)
 		"    name: a.b:c/d_e-1\n"
 		"    connector: orchestrated\n    policy: round_robin\n    engine: sglang\n"
 		"    orchestrated: {handoff: disagg_prefill_resp}\n"
-		"    timeouts: {connect: 1s, prefill: 2s, decode: 3s}\n"
+		"    timeouts: {connect: 1s, prefill: 2s, whole_answer: 3s}\n"
 		"    prefill:\n      - {url: \"http://[2001:db8::1]:81/x\", max_inflight: 12}\n"
 		"    decode: [{url: http://d:82}]\n"
 		"  - {models: [m2], connector: nixl, nixl: {remote_host: prefill_host}, health_path: "
@@ -309,6 +309,7 @@ static const struct bad {
 	{ POOLS "max_concurrent_requests: 5\n", 2, "max_concurrent_requests", "max_inflight of an engine?" },
 	{ POOLS "rate_limit: 5\n", 2, "rate_limit", "did you mean client.rate?" },
 	{ OF("nixl", "request_timeout: 5s"), 3, "pools[0].request_timeout", "did you mean timeouts: {request: ...} of a pool?" },
+	{ OF("nixl", "timeouts: {decode: 5s}"), 3, "pools[0].timeouts.decode", "it has become first_byte, stream_idle and whole_answer" },
 	{ POOLS "limits: {max_memory: 1GiB}\n", 2, "limits.max_memory", "did you mean limits.max_buffered?" },
 	{ POOLS "retries: 3\n", 2, "retries", "belongs to a pool" },
 	{ POOLS "limits:\n  max_bdy: 1MiB\n", 3, "limits.max_bdy", "limits.max_body" },
@@ -1191,7 +1192,7 @@ Test(conf, diff_names_the_classes)
 		{POOLS, POOLS "rise: 5\nclient: {id_header: X-A}\n", CONF_LIVE | CONF_GENERATION},
 		{POOLS, "pools: [" POOL ", {name: x, connector: nixl, " EPS "}]\n", CONF_LIVE},
 		{POOLS, "pools: [{connector: nixl, policy: round_robin, " EPS "}]\n", CONF_LIVE},
-		{POOLS, "pools: [{connector: nixl, timeouts: {decode: 1s}, " EPS "}]\n", CONF_LIVE},
+		{POOLS, "pools: [{connector: nixl, timeouts: {stream_idle: 1s}, " EPS "}]\n", CONF_LIVE},
 		{POOLS, "pools: [{connector: nixl, name: pool1, models: [m], " EPS "}]\n",
 			CONF_LIVE},
 		{POOLS,
@@ -1407,7 +1408,7 @@ Test(conf, args_of_production_stack)
 	cr_expect_eq(p->shake.handoff, HANDOFF_KV_TRANSFER_PARAMS);
 	cr_expect_eq(p->shake.remote_host, REMOTE_HOST_PREFILL);
 	cr_expect_eq(p->policy, POLICY_ROUND_ROBIN);
-	cr_expect_eq(p->timeouts.decode_ms, 600000);
+	cr_expect_eq(p->timeouts.whole_answer_ms, 600000);
 	cr_assert_eq(p->nendpoints, 3);
 	cr_expect_eq(p->endpoints[0].role, ROLE_PREFILL);
 	cr_expect_eq(p->endpoints[1].role, ROLE_DECODE);
@@ -2012,7 +2013,7 @@ Test(conf, every_key_is_written)
 		"   orchestrated: {handoff: disagg_prefill_resp, remote_host: keep, kv_lease: 1s, fanout: true},\n"
 		"   routing_threshold: 5,\n"
 		"   allow_route_header: true, single_engine_role: decode, cached_tokens_from: prefill, health_path: /h,\n"
-		"   timeouts: {connect: 1s, prefill: 2s, first_byte: 4s, decode: 3s, request: 5s}, retries: 3, retry_budget: 5,\n"
+		"   timeouts: {connect: 1s, prefill: 2s, first_byte: 4s, stream_idle: 3s, whole_answer: 6s, request: 5s}, retries: 3, retry_budget: 5,\n"
 		"   fallback: none, resume: true, allow_timeout_header: true, eject_failures: 6, eject_rate: 7, max_ejected: 8,\n"
 		"   eject_time: 9s, eject_max_time: 10s, eject_slow: true, outlier: {factor: 4, min_samples: 5}, queue_size: 9, queue_timeout: 1s, allow_priority: true,\n"
 		"   priority_header: X-P, load_metrics: {running: r, waiting: w},\n"

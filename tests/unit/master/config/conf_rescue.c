@@ -63,7 +63,7 @@ Test(conf_rescue, defaults)
 	cr_expect_eq(p->queue.timeout_ms, 60 * SEC);
 	cr_expect_eq(p->queue.allow_priority, 0);
 	cr_expect_str_eq(p->priority_header, "X-Vllm-Priority");
-	cr_expect_eq(p->timeouts.first_byte_ms, 600 * SEC);
+	cr_expect_eq(p->timeouts.first_byte_ms, 120 * SEC);
 	cr_expect_eq(p->timeouts.request_ms, 0);
 	cr_expect_eq(c->live.client_max_inflight, 0);
 	cr_expect_eq(c->live.client_rate.n, 0);
@@ -142,6 +142,8 @@ Test(conf_rescue, bounds)
 		{NULL, "allow_priority", {"true", "false"}, {"1", "low", "{}"}, ""},
 		{NULL, "priority_header", {"X-P", "\"\""}, {"\"a b\"", "X-Request-Id", "5"}, ""},
 		{"timeouts", "first_byte", {"1ms", "24h"}, {"0", "25h", "5"}, ""},
+		{"timeouts", "stream_idle", {"1ms", "24h"}, {"0", "25h", "5"}, ""},
+		{"timeouts", "whole_answer", {"1ms", "24h"}, {"0", "25h", "5"}, ""},
 		{"timeouts", "request", {"0", "24h"}, {"25h", "5", "none"}, ""},
 		{"client", "max_inflight", {"0", "1000000"}, {"1000001", "-1", "many"}, ""},
 		{"client", "rate", {"0/m", "1000000"}, {"1000001", "0.5", "10/d"}, "0"},
@@ -187,20 +189,18 @@ Test(conf_rescue, defaults_that_depend_on_others)
 		enum fallback_kind fallback;
 		uint64_t first_byte_s, eject_max_s;
 	} t[] = {
-		{POOL("orchestrated", "name: x"), FALLBACK_DIRECT, 600, 300},
-		{POOL("shared_storage", "name: x"), FALLBACK_DIRECT, 600, 300},
-		{POOL("mooncake", "name: x"), FALLBACK_DIRECT, 600, 300},
-		{POOL("sglang", "name: x"), FALLBACK_NONE, 600, 300},
-		{POOL("sglang", "fallback: none"), FALLBACK_NONE, 600, 300},
+		{POOL("orchestrated", "name: x"), FALLBACK_DIRECT, 120, 300},
+		{POOL("shared_storage", "name: x"), FALLBACK_DIRECT, 120, 300},
+		{POOL("mooncake", "name: x"), FALLBACK_DIRECT, 120, 300},
+		{POOL("sglang", "name: x"), FALLBACK_NONE, 120, 300},
+		{POOL("sglang", "fallback: none"), FALLBACK_NONE, 120, 300},
 		{"pools: [{connector: p2p_nccl, prefill: [{url: http://p, kv_addr: \":1\"}], decode: [{url: http://d, "
 		 "kv_addr: \":1\"}]}]\n",
-			FALLBACK_NONE, 600, 300},
-		{POOL("nixl", "timeouts: {decode: 30s}"), FALLBACK_DIRECT, 30, 300},
-		{POOL("nixl", "timeouts: {decode: 30s, first_byte: 40s}"), FALLBACK_DIRECT, 40,
-			300},
+			FALLBACK_NONE, 120, 300},
+		{POOL("nixl", "timeouts: {whole_answer: 30s}"), FALLBACK_DIRECT, 120, 300},
 		{POOL("nixl", "timeouts: {first_byte: 40s}"), FALLBACK_DIRECT, 40, 300},
-		{POOL("nixl", "eject_time: 1s"), FALLBACK_DIRECT, 600, 300},
-		{POOL("nixl", "eject_time: 10m"), FALLBACK_DIRECT, 600, 600},
+		{POOL("nixl", "eject_time: 1s"), FALLBACK_DIRECT, 120, 300},
+		{POOL("nixl", "eject_time: 10m"), FALLBACK_DIRECT, 120, 600},
 	};
 
 	for (size_t i = 0; i < NELEMS(t); i++) {
@@ -305,6 +305,8 @@ Test(conf_rescue, what_a_reload_does_with_each)
 		{POOL("nixl", "priority_header: X-Other"), CONF_LIVE},
 		{POOL("nixl", "priority_header: \"\""), CONF_LIVE},
 		{POOL("nixl", "timeouts: {first_byte: 3s}"), CONF_LIVE},
+		{POOL("nixl", "timeouts: {stream_idle: 3s}"), CONF_LIVE},
+		{POOL("nixl", "timeouts: {whole_answer: 3s}"), CONF_LIVE},
 		{POOL("nixl", "timeouts: {request: 3s}"), CONF_LIVE},
 		{POOL("nixl", "timeouts: {request: 0}"), 0},
 		{POOL("nixl", "name: pool1") "client: {max_inflight: 3}\n", CONF_LIVE},

@@ -304,7 +304,7 @@ Test(select, a_trial_ends_when_its_time_outs_have)
 	pool.timeouts = (struct conf_timeouts){.connect_ms = 1000,
 		.prefill_ms = 20000,
 		.kv_ready_ms = 300,
-		.decode_ms = 4000,
+		.whole_answer_ms = 4000,
 		.first_byte_ms = 50000};
 	seg->eps[0].eject = HALF_OPEN_OUT | s.now_ms;
 	(void)select_reserve(&s, &held);
