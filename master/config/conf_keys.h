@@ -51,6 +51,8 @@ K("client.idle_timeout", DURATION, live.client_idle_ms, 1, 24 * CONF_HOUR, "75s"
 	"time that a kept-alive connection may have no request")							\
 K("client.write_timeout", DURATION, live.client_write_ms, 1, 24 * CONF_HOUR, "300s", LIVE,		\
 	"time that a client may take no byte of its answer")							\
+K("client.tcp_user", DURATION_OR_0, live.client_tcp_user_ms, CONF_SEC, CONF_HOUR, "20s", LIVE,		\
+	"time that a client's host may acknowledge nothing; the client has left then; at least 1s; 0: the kernel's own limits") \
 K("client.max_inflight", COUNT, live.client_max_inflight, 0, 1000000, "0", LIVE,			\
 	"requests of one client (API key, else address) at once, in all workers together; more gets 429; 0: no limit") \
 K("client.rate", RATE, live.client_rate, 0, 1000000, "0", LIVE,					\
@@ -159,6 +161,8 @@ K("timeouts.whole_answer", DURATION, timeouts.whole_answer_ms, 1, 24 * CONF_HOUR
 	"from sending to the first byte of an answer in one piece, with all retries")			\
 K("timeouts.request", DURATION, timeouts.request_ms, 0, 24 * CONF_HOUR, "0s", LIVE,			\
 	"from a request's last byte to the end of its answer, waiting included; 0: no limit")				\
+K("timeouts.tcp_user", DURATION_OR_0, timeouts.tcp_user_ms, CONF_SEC, CONF_HOUR, "20s", LIVE,		\
+	"time that an engine's host may acknowledge nothing; its connection has failed then; at least 1s; 0: the kernel's own limits") \
 K("allow_timeout_header", BOOL, rescue.allow_timeout_header, 0, 0, "false", LIVE,			\
 	"true: a client may set a deadline by X-Request-Timeout-Ms")					\
 K("retries", COUNT, rescue.retries, 0, 10, "2", LIVE,							\

@@ -111,15 +111,17 @@ struct conf_dns {
 
 #define CONF_GROUPS_MAX 63 /* groups of one pool: bits of a word (shm/table.h) */
 
-struct conf_timeouts {          /* milliseconds */
-	uint64_t connect_ms;    /* to an established connection */
-	uint64_t prefill_ms;    /* from sending to the full answer of the prefill engine */
-	uint64_t first_byte_ms; /* from sending to the first byte of the decode engine's stream */
+struct conf_timeouts {           /* milliseconds */
+	uint64_t connect_ms;     /* to an established connection */
+	uint64_t prefill_ms;     /* from sending to the full answer of the prefill engine */
+	uint64_t first_byte_ms;  /* from sending to the first byte of the decode engine's stream */
 	uint64_t stream_idle_ms; /* between two bytes of the decode engine's answer */
 	/* of an answer in one piece: from sending to its first byte, one limit for all attempts */
 	uint64_t whole_answer_ms;
 	/* from a request's last byte to the last byte of its answer; 0: no limit */
 	uint64_t request_ms;
+	uint64_t
+		tcp_user_ms; /* that an engine's host may leave bytes unacknowledged; 0: no limit */
 	/* lmcache: from the prefill answer to the last notice; then decode is sent without the
 	 * KV */
 	uint64_t kv_ready_ms;
@@ -256,6 +258,7 @@ struct conf_live {
 	uint64_t client_body_ms;      /* between two reads of a body */
 	uint64_t client_idle_ms;      /* keep-alive connection without a request */
 	uint64_t client_write_ms;     /* a client that takes no byte of its answer */
+	uint64_t client_tcp_user_ms;  /* a client whose host acknowledges nothing; 0: no limit */
 	uint64_t upstream_idle_ms;    /* idle engine connection; uvicorn closes at 5 s */
 	struct conf_rate client_rate; /* requests of one client */
 	uint32_t client_burst;        /* token-bucket size of client_rate; 0: equal to the rate */

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from procs import MODEL, SLOW, silence
+from procs import MODEL, SLOW
 from raw import text_of
 from script import ScriptedEngine
 from test_lmcache import desk_with

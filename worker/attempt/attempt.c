@@ -241,7 +241,7 @@ leg_ready(struct attempt *a, enum leg_kind kind, const struct leg_ops *ops)
 					      : t->prefill_ms,
 		/* an answer that is not streamed arrives in one piece: until then the engine is
 		 * silent while it works */
-		.first_ms = kind != LEG_DECODE         ? 0
+		.first_ms = kind != LEG_DECODE      ? 0
 			    : a->t.of.facts->stream ? t->first_byte_ms
 						    : t->whole_answer_ms,
 		.wait_each = kind == LEG_DECODE};

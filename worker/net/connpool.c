@@ -134,9 +134,10 @@ replace(char **text, const char *with)
 
 /* Copies values that the master may have learned since. */
 static void
-refresh(struct endpoint *ep, const struct table_endpoint *te, uint64_t version)
+refresh(struct endpoint *ep, const struct table_endpoint *te, const struct table *t)
 {
-	ep->table_version = version;
+	ep->table_version = t->version;
+	ep->tcp_user_ms = t->pools[te->pool].timeouts.tcp_user_ms;
 	replace(&ep->bootstrap_host, te->bootstrap_host);
 	replace(&ep->kv_addr, te->kv_addr);
 	replace(&ep->disagg_spec, te->disagg_spec);
@@ -189,7 +190,7 @@ connpool_endpoint(struct connpool *p, const struct table *t, const struct table_
 			ep = p->eps[te->slot] = make(te);
 		if (te->slot >= p->nslots)
 			p->nslots = te->slot + 1;
-		refresh(ep, te, t->version);
+		refresh(ep, te, t);
 		mem_exempt(false);
 	}
 	if (ep->life != life)
@@ -212,6 +213,7 @@ connpool_aside(const struct endpoint *ep, uint16_t port)
 	aside->slot = ep->slot;
 	aside->addr = ep->addr;
 	aside->addr.port = port;
+	aside->tcp_user_ms = ep->tcp_user_ms;
 	aside->url = mem_strdup(ep->url);
 	aside->host = mem_strdup(ep->host);
 	aside->prefix = mem_strdup("");
@@ -348,6 +350,7 @@ connpool_get(struct connpool *p, struct endpoint *ep, bool fresh, int *ret_err)
 	uc->sock.on_drained = on_conn_drained;
 	uc->sock.on_error = on_conn_error;
 	sock_init(&uc->sock, p->w, fd, true, uc);
+	sock_watch_peer(&uc->sock, ep->tcp_user_ms, true);
 	metric_add(p->w->slab, M_UP_CONNS, 1);
 	metric_gauge_add(p->w->slab, G_UP_OPEN, 1);
 	return uc;

@@ -36,6 +36,7 @@ struct endpoint {
 
 	/* the table's values at `table_version`; connectors copy what they keep */
 	uint64_t table_version;
+	uint64_t tcp_user_ms;                         /* timeouts.tcp_user of its pool */
 	char *bootstrap_host, *kv_addr, *disagg_spec; /* never NULL; "": unknown */
 	uint32_t bootstrap_port, dp_ranks;
 	uint8_t notices;

@@ -12,13 +12,15 @@
 
 #include "worker/base/core.h"
 
+#define PEER_PROBES 2 /* without an answer: the peer is lost */
+
 static void on_readable(evutil_socket_t fd, short what, void *arg);
 static void on_writable(evutil_socket_t fd, short what, void *arg);
 
 void
 sock_init(struct sock *s, struct worker *w, int fd, bool connecting, void *arg)
 {
-	int one = 1;
+	const int one = 1;
 
 	s->w = w;
 	s->fd = fd;
@@ -28,7 +30,6 @@ sock_init(struct sock *s, struct worker *w, int fd, bool connecting, void *arg)
 	s->reading = s->writing = s->reset = false;
 	/* An event must not wait for the previous one's acknowledgement (Nagle: 42 ms a stream). */
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	(void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
 	event_assign(&s->ev_read, w->base, fd, EV_READ | EV_PERSIST, on_readable, s);
 	event_assign(&s->ev_write, w->base, fd, EV_WRITE | EV_PERSIST, on_writable, s);
 	if (connecting) {
@@ -37,6 +38,36 @@ sock_init(struct sock *s, struct worker *w, int fd, bool connecting, void *arg)
 	} else {
 		sock_read_start(s);
 	}
+}
+
+/* The probes begin when half of the time is over; the second of them has no answer when all of it is. */
+void
+sock_watch_peer(const struct sock *s, uint64_t ms, bool unsent)
+{
+	const int idle_s = ms < 2000 ? 1 : (int)(ms / 2000),
+		  each_s = ms < 4000 ? 1 : (int)(ms / 4000);
+	const int on = ms > 0, probes = PEER_PROBES;
+	const unsigned int user_ms = unsent ? (unsigned int)ms : 0;
+
+	(void)setsockopt(s->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+	if (!on)
+		return;
+	(void)setsockopt(s->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
+	(void)setsockopt(s->fd, IPPROTO_TCP, TCP_KEEPINTVL, &each_s, sizeof(each_s));
+	(void)setsockopt(s->fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
+	(void)setsockopt(s->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_ms, sizeof(user_ms));
+}
+
+bool
+sock_peer_lost(const struct sock *s, uint64_t ms)
+{
+	struct tcp_info ti = {0};
+	socklen_t len = sizeof(ti);
+
+	if (getsockopt(s->fd, IPPROTO_TCP, TCP_INFO, &ti, &len) == -1)
+		return false;
+	/* one probe may be on its way: its answer is due */
+	return ti.tcpi_last_ack_recv >= ms && ti.tcpi_retransmits + ti.tcpi_probes >= PEER_PROBES;
 }
 
 void

@@ -11,6 +11,7 @@
 #include <event2/event_struct.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 
@@ -38,6 +39,15 @@ struct sock {
 /* Takes a non-blocking fd over and starts reading (with `connecting`: waits for the end of the
  * connect). */
 void sock_init(struct sock *s, struct worker *w, int fd, bool connecting, void *arg);
+/*
+ * A host that has vanished: the kernel probes a quiet connection, and ends it when the peer has answered nothing for
+ * `ms`; 0: never.  Bytes that the peer does not acknowledge end it only with `unsent`, since the kernel then ends a
+ * connection whose peer answers and has no room for them, too.
+ */
+void sock_watch_peer(const struct sock *s, uint64_t ms, bool unsent);
+/* Returns true if the peer has acknowledged nothing for `ms`, although the kernel has sent to it again and again.  A peer
+ * that has no room acknowledges the kernel's probes. */
+bool sock_peer_lost(const struct sock *s, uint64_t ms);
 /* Closes the fd and frees the queue.  Idempotent. */
 void sock_close(struct sock *s);
 

@@ -19,6 +19,7 @@
 #define CLIENT_AHEAD (64u << 10)
 #define CLIENT_LINGER_MS                                                                           \
 	1000 /* time for the client to read an answer to an incomplete request before the reset */
+#define LOOKS 4              /* at a client's connection within client.tcp_user */
 #define CLIENT_DRAIN_MS 2000 /* time for a request that may have been sent when draining begins */
 
 static void on_client_read(void *arg);
@@ -37,6 +38,7 @@ client_new(struct worker *w, int fd, const struct client_ops *ops)
 	c->sock.on_drained = on_client_drained;
 	c->sock.on_error = on_client_error;
 	sock_init(&c->sock, w, fd, false, c);
+	sock_watch_peer(&c->sock, w->conf->live.client_tcp_user_ms, false);
 	TAILQ_INSERT_TAIL(&w->clients, c, link);
 	w->nclients++;
 	accept_count(w->seg, w->slot, w->nclients);
@@ -285,6 +287,18 @@ watch_writes(struct client *c, size_t queued, uint64_t now_ms)
 	end(c, true);
 }
 
+/* Notices a host that has vanished while bytes are on their way to it.  A quiet connection is the kernel's to watch. */
+static bool
+is_lost(struct client *c, uint64_t now_ms)
+{
+	const uint64_t ms = c->w->conf->live.client_tcp_user_ms;
+
+	if (c->req == NULL || ms == 0 || now_ms < c->look_ms)
+		return false;
+	c->look_ms = now_ms + ms / LOOKS;
+	return sock_peer_lost(&c->sock, ms);
+}
+
 void
 client_tick(struct client *c, uint64_t now_ms)
 {
@@ -292,6 +306,10 @@ client_tick(struct client *c, uint64_t now_ms)
 
 	if (c->ended)
 		return;
+	if (is_lost(c, now_ms)) {
+		client_end(c);
+		return;
+	}
 	queued = sock_queued(&c->sock);
 	if (queued > 0)
 		watch_writes(c, queued, now_ms);

@@ -1192,7 +1192,8 @@ Test(conf, diff_names_the_classes)
 		{POOLS, POOLS "rise: 5\nclient: {id_header: X-A}\n", CONF_LIVE | CONF_GENERATION},
 		{POOLS, "pools: [" POOL ", {name: x, connector: nixl, " EPS "}]\n", CONF_LIVE},
 		{POOLS, "pools: [{connector: nixl, policy: round_robin, " EPS "}]\n", CONF_LIVE},
-		{POOLS, "pools: [{connector: nixl, timeouts: {stream_idle: 1s}, " EPS "}]\n", CONF_LIVE},
+		{POOLS, "pools: [{connector: nixl, timeouts: {stream_idle: 1s}, " EPS "}]\n",
+			CONF_LIVE},
 		{POOLS, "pools: [{connector: nixl, name: pool1, models: [m], " EPS "}]\n",
 			CONF_LIVE},
 		{POOLS,
@@ -2001,7 +2002,7 @@ Test(conf, every_key_is_written)
 		" max_buffered: 2GiB}\n"
 		"shared_memory: {max_workers: 4, max_endpoints: 99, max_pools: 12, flags_per_worker: 128, queue: 9, clients: 16}\n"
 		"client: {head_timeout: 1s, body_timeout: 2s, idle_timeout: 3m, write_timeout: 4h, max_inflight: 5, rate: 6/m,\n"
-		" burst: 7, id_header: X-Real-IP}\n"
+		" burst: 7, id_header: X-Real-IP, tcp_user: 8s}\n"
 		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"
 		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 5s\nrise: 1\nfall: 9\n"
 		"drain_timeout: 0\nreload_drain_timeout: 9m\nworker_watchdog: 0s\nlog_level: debug\nlog_format: json\n"
@@ -2013,7 +2014,7 @@ Test(conf, every_key_is_written)
 		"   orchestrated: {handoff: disagg_prefill_resp, remote_host: keep, kv_lease: 1s, fanout: true},\n"
 		"   routing_threshold: 5,\n"
 		"   allow_route_header: true, single_engine_role: decode, cached_tokens_from: prefill, health_path: /h,\n"
-		"   timeouts: {connect: 1s, prefill: 2s, first_byte: 4s, stream_idle: 3s, whole_answer: 6s, request: 5s}, retries: 3, retry_budget: 5,\n"
+		"   timeouts: {connect: 1s, prefill: 2s, first_byte: 4s, stream_idle: 3s, whole_answer: 6s, request: 5s, tcp_user: 7s}, retries: 3, retry_budget: 5,\n"
 		"   fallback: none, resume: true, allow_timeout_header: true, eject_failures: 6, eject_rate: 7, max_ejected: 8,\n"
 		"   eject_time: 9s, eject_max_time: 10s, eject_slow: true, outlier: {factor: 4, min_samples: 5}, queue_size: 9, queue_timeout: 1s, allow_priority: true,\n"
 		"   priority_header: X-P, load_metrics: {running: r, waiting: w},\n"

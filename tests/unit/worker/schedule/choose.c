@@ -18,7 +18,8 @@ enum { P, D, N }; /* one endpoint of each role, with one slot */
 static struct table_endpoint eps[N];
 static struct table_pick picks[N];
 static struct table_pool pool;
-static struct table table = {.version = 1, .nendpoints = N, .endpoints = eps, .npools = 1};
+static struct table table = {
+	.version = 1, .nendpoints = N, .endpoints = eps, .npools = 1, .pools = &pool};
 static struct worker w;
 static struct selection s[ROLE_N];
 static struct reserved got, old;
