@@ -204,6 +204,28 @@ def test_engine_heads_that_are_no_heads(world):
         assert c.read().error["code"] == "decode_broken", bad[:40]
 
 
+def asked(engines):
+    """The request of the one that has one."""
+    return wait("a request", lambda: next((e for e in engines if not e.asked.empty()), None)).expect()
+
+
+def test_a_refusal_of_a_length_that_nobody_can_hold(world):
+    """The router reads it, to pass it on if the other engine refuses as well."""
+    r, (p,), d = world.scripts(nd=2, workers=1, pool={"policy": "round_robin", "retries": 2})
+    pids = r.children()
+    for _ in range(2):  # an engine that has accepted no request is not doubted
+        c = r.open_stream("x")
+        p.expect().prefilled()
+        asked(d).stream("a")
+        assert text_of(c.events()) == "a"
+    c = r.open_stream("x")
+    p.expect().prefilled()
+    asked(d).write(b"HTTP/1.1 400 No\r\nContent-Type: application/json\r\nContent-Length: 1000000000000000\r\n\r\n{")
+    p.expect().prefilled()
+    asked(d).stream("b")
+    assert text_of(c.events()) == "b" and r.children() == pids
+
+
 def test_error_texts_carry_no_engine_address(world):
     """Clients learn nothing of what stands behind: log and metrics have it."""
     r, (p,), (d,) = world.scripts(fall=1000, health_interval="1h")

@@ -258,6 +258,29 @@ def test_limits_change_in_running_workers(world):
     assert (r.children(), r.metric("generation")) == (pids, 1)
 
 
+def test_a_body_beyond_a_limit_that_was_lowered_meanwhile(world):
+    r, _, _ = world.pd(workers=1)
+    c, piece = r.client(), b"186a0\r\n" + b" " * 100000 + b"\r\n"
+    c.send(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" + piece)
+    r.get("/health")  # by then the only worker has read the piece
+    r.reload(limits={"max_body": "4KiB"})
+    c.send(piece)
+    assert c.read().status == 413
+
+
+def test_an_answer_beyond_a_limit_that_was_lowered_meanwhile(world):
+    r, (p,), _ = world.scripts(workers=1)
+    c = r.open_stream("x")
+    ex = p.expect()
+    ex.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+    ex.chunk(b" " * 100000)
+    r.get("/health")  # by then the only worker has read the piece
+    r.reload(limits={"max_answer": "4KiB"})
+    r.get("/health")  # and has the limit
+    ex.chunk(b" ")
+    assert ex.gone() and c.read().status == 502
+
+
 def test_what_a_reload_would_change(world):
     r, p, d = world.pd(workers=1, shared_memory={"max_pools": 4})
     assert r.ctl("config", "diff").stdout == ""

@@ -543,12 +543,11 @@ read_heads(struct leg *leg, const char *p, size_t n)
 static bool
 keep_piece(struct leg *leg, struct span piece)
 {
-	size_t max = leg->w->conf->live.max_answer;
+	const size_t max = leg->w->conf->live.max_answer; /* a reload may have lowered it */
 
-	if (piece.n > max - leg->answer_len)
+	if (leg->answer_len + piece.n > max || (leg_length_known(leg) && leg->length > max))
 		return false;
 	if (leg->answer_len + piece.n > leg->answer_cap) {
-		/* a known length is below max_answer: feed() has checked it */
 		size_t want = leg->answer_cap == 0 && leg_length_known(leg) ? leg->length
 									    : 2 * leg->answer_cap;
 

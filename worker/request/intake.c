@@ -271,7 +271,7 @@ keep_body(struct req *req, struct span piece)
 {
 	struct text *text = req->job.text;
 
-	if (piece.n > req->w->conf->live.max_body - text->body_len)
+	if (text->body_len + piece.n > req->w->conf->live.max_body)
 		return END_BODY_TOO_LARGE;
 	if (piece.n == 0)
 		return END_OK;
