@@ -584,6 +584,21 @@ def test_push_decode_refuses_predicted_parameters(push, how):
     push.decodes(c, params(p, 2))
 
 
+def test_push_that_is_corrected_is_fetched(push):
+    """A drain of the prefill engine does not wait for the stream."""
+    push.learn()
+    fresh(push.d)
+    c = push.begin()
+    d, p = push.d.expect(), push.p.expect()
+    d.reply(500, {"error": {"message": "no such engine"}})
+    assert push.d.quiet(0.1)
+    p.prefilled(params(p, 2))
+    ex = push.d.expect().stream_head().event("b")
+    c.head()
+    wait("the KV is fetched", lambda: push.r.metric("endpoint_kv_outstanding", endpoint=push.p.url) == 0)
+    ex.end()
+
+
 def test_push_decode_refuses_before_it_has_read_all(push):
     """The refusal is found when the rest of the request cannot be sent any more."""
     push.learn()

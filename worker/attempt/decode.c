@@ -56,7 +56,8 @@ status_settles(struct attempt *a)
 	}
 	failover_record(a, LEG_DECODE, CAUSE_STATUS, &o);
 	if (o.action != ACTION_OTHERS) {
-		release_refused(a);
+		if (o.action != ACTION_CORRECT) /* then decode has yet to be sent the KV */
+			release_refused(a);
 		return false;
 	}
 	return failover_others(a, LEG_DECODE, &o) || failover_pass_refusal(a, LEG_DECODE);
