@@ -191,7 +191,7 @@ refusal_mark(const struct seg *seg, uint32_t ep)
 void
 refusal_shared(struct seg *seg, uint32_t ep, uint64_t mark, uint64_t now_ms)
 {
-	uint64_t believed = mark & ACCEPTED;
+	uint64_t believed = mark & (ACCEPTED | CONTRADICTED | KEY);
 	uint32_t level = level_of(mark);
 
 	if (age_of(mark, now_ms) >= time_of(level) + REFUSAL_LONGEST_MS)

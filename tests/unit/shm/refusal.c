@@ -80,11 +80,12 @@ Test(shm_refusal, contradicted_until_it_accepts)
 		refusal_contradicted(seg, EP, 401), "engine refuses our key", "a new change");
 }
 
-Test(shm_refusal, a_clients_mistake_in_between_excuses_but_is_not_believed)
+Test(shm_refusal, a_clients_mistake_in_between_excuses_no_contradiction)
 {
-	(void)refusal_contradicted(seg, EP, 404);
+	(void)refusal_contradicted(seg, EP, 401);
 	refusal_shared(seg, EP, refusal_mark(seg, EP), NOW);
-	cr_assert_not(refusal_is_contradicted(seg, EP));
+	cr_assert(refusal_is_contradicted(seg, EP));
+	cr_assert_str_eq(refusal_text(seg, EP), "engine refuses our key");
 	cr_assert_not(believed(NOW));
 }
 
