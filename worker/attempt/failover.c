@@ -678,6 +678,7 @@ replace_decode(struct attempt *a, struct reserved *chosen)
 	attempt_take_decode(a, &chosen->of[ROLE_DECODE]);
 	a->failure_counted = false;
 	transfer_next_rank(&a->t, ROLE_DECODE);
+	a->timing.decode_us = clock_us(); /* the time of the failed engine is not this one's */
 	attempt_send_decode(a);
 }
 
