@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shm/base/clock.h"
 #include "shm/base/mem.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
@@ -18,6 +19,7 @@ struct suspect {
 	enum tally_cause cause;
 	int status;    /* of the answer; 0: none */
 	uint64_t mark; /* SUSPECT_REFUSED: outcome_refusal_mark() */
+	uint64_t since_ms;
 };
 
 struct suspects {
@@ -86,7 +88,8 @@ suspects_add(struct attempt *a, enum leg_kind kind, const struct exchange *x, en
 		.as = as,
 		.cause = x->cause,
 		.status = x->status,
-		.mark = outcome_refusal_mark(a->w, r)};
+		.mark = outcome_refusal_mark(a->w, r),
+		.since_ms = clock_ms()};
 	r->trial = 0;
 	r->recorded = true;
 	if (as == SUSPECT_REFUSED)
@@ -115,6 +118,17 @@ drop(struct branch *b, uint32_t i)
 
 	reservation_drop(b->job->w, &all->of[i].engine);
 	memmove(&all->of[i], &all->of[i + 1], (--all->n - i) * sizeof(all->of[0]));
+}
+
+/* The kept refusal is the client's no more once each engine that refused was contradicted. */
+static void
+drop_kept(struct suspects *all)
+{
+	for (uint32_t i = 0; i < all->n; i++)
+		if (all->of[i].as == SUSPECT_REFUSED)
+			return;
+	free(all->kept);
+	all->kept = NULL;
 }
 
 void
@@ -149,6 +163,8 @@ suspects_accepted(struct attempt *a, enum leg_kind kind)
 		(all->of[i].as == SUSPECT_REFUSED ? outcome_contradicted : outcome_bad)(&x);
 		drop(b, i);
 	}
+	if (all != NULL)
+		drop_kept(all); /* a stream that was rescued may go on for hours */
 }
 
 const struct reply *
@@ -201,7 +217,7 @@ settle_failed(const struct branch *b, struct suspect *s, enum served how)
 	else if (s->as == SUSPECT_FAILED)
 		outcome_excused(&x);
 	else if (alike)
-		outcome_take_back(&x);
+		outcome_take_back(&x, s->since_ms);
 	if (alike)
 		outcome_failed_alike(&x);
 }

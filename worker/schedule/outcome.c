@@ -492,11 +492,11 @@ outcome_excused(const struct exchange *x)
 }
 
 void
-outcome_take_back(const struct exchange *x)
+outcome_take_back(const struct exchange *x, uint64_t charged_ms)
 {
 	const struct endpoint *ep = x->engine->ep;
 
-	if (!of_this_life(x) ||
+	if (!of_this_life(x) || tally_alive_ms(x->w->seg, ep->slot) > charged_ms ||
 		!eject_take_back(x->w->seg, ep->slot, clock_ms(), &x->facts->pool.ejection))
 		return;
 	log_info("endpoint back, its last failure was the request's", LOG_S("url", ep->url),

@@ -94,8 +94,9 @@ bool outcome_fails_alike(const struct exchange *x);
 void outcome_failed_alike(const struct exchange *x);
 /* The engine took part, but the request or another engine is to blame: neither good nor bad. */
 void outcome_excused(const struct exchange *x);
-/* The same of an engine that outcome_bad() has charged, when the request is to blame. */
-void outcome_take_back(const struct exchange *x);
+/* The same of an engine that outcome_bad() charged at that time, when the request is to blame.  A good
+ * answer since then has taken the charge back already. */
+void outcome_take_back(const struct exchange *x, uint64_t charged_ms);
 
 /* --- KV that could not be used (shm/blame.h) */
 
