@@ -128,7 +128,10 @@ set_lmcache_listen(struct conf_read *r)
 	return 0;
 }
 
-/* The first of systemd's state directories, if the unit has one. */
+/*
+ * The first of systemd's state directories, if the unit has one.  A reload compares this default with the
+ * path of the start, so it is set before conf_diff() keeps that path.
+ */
 static void
 set_state_file(struct conf *c)
 {
@@ -192,7 +195,6 @@ conf_finish(struct conf_read *r)
 
 	if (set_lmcache_listen(r) != 0 || check_limits(r) != 0)
 		return -1;
-	set_state_file(c);
 	set_notifier_key(c);
 	if (c->workers_auto) {
 		c->workers = usable_cpus();
@@ -234,6 +236,7 @@ read_document(struct conf_read *r)
 		return conf_fail(r, 0, "the file is empty");
 	if (conf_walk(r, &conf_root_keys, r->conf, root, r->conf->key_lines) != 0)
 		return -1;
+	set_state_file(r->conf);
 	return conf_finish(r);
 }
 

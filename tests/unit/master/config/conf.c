@@ -170,6 +170,32 @@ Test(conf, the_state_file_of_a_unit)
 	}
 }
 
+/* With a path from the file, from systemd, or none, a reload keeps the path of the start. */
+Test(conf, the_state_file_of_a_unit_and_a_reload)
+{
+	static const struct {
+		const char *old, *next, *kept;
+		int classes;
+	} rows[] = {
+		{POOLS, POOLS, "/var/lib/pdrouter/state.json", 0},
+		{POOLS "state_file: /x\n", POOLS, "/x", CONF_RESTART},
+		{POOLS "state_file: \"\"\n", POOLS, NULL, CONF_RESTART},
+		{POOLS, POOLS "state_file: /x\n", "/var/lib/pdrouter/state.json", CONF_RESTART},
+	};
+
+	cr_assert_eq(setenv("STATE_DIRECTORY", "/var/lib/pdrouter", 1), 0);
+	for (size_t i = 0; i < NELEMS(rows); i++) {
+		struct conf *old = parse(rows[i].old), *next = parse(rows[i].next);
+		struct conf_error err;
+
+		cr_expect_eq(conf_diff(old, next, NULL, NULL, &err), rows[i].classes, "%zu", i);
+		cr_expect(mem_text_equal(next->state_file, rows[i].kept), "%zu: %s", i,
+			next->state_file);
+		conf_free(&old);
+		conf_free(&next);
+	}
+}
+
 Test(conf, every_key)
 {
 	struct conf *c = parse(
