@@ -322,7 +322,8 @@ take_models(struct learn *l, const struct probe_answer *a)
 	struct engine *e = l->engine;
 	struct model_set set = {0};
 	size_t left_out = 0;
-	int n = models_read(a->body, a->len, &set, &left_out);
+	int n = models_read(a->body, a->len, (const char *const *)e->pool->models, e->pool->nmodels,
+		&set, &left_out);
 
 	if (n <= 0) {
 		(void)snprintf(l->why, sizeof(l->why), "GET %s: %s", queries[MODELS].path,

@@ -35,7 +35,9 @@ struct model {
 };
 
 struct reading {
-	struct model models[MODELS_MAX];
+	const char **wanted;  /* sorted */
+	size_t nwanted, met;  /* of them */
+	struct model *models; /* [MODELS_MAX + nwanted] */
 	size_t n;
 	uint32_t max_context;
 };
@@ -65,23 +67,33 @@ card_members(const struct json_model *m)
 		(int)root.n, root.p, (int)parent.n, parent.p);
 }
 
-static void
+static int
+compare(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static bool
+is_wanted(const struct reading *r, const char *id)
+{
+	return bsearch(&id, r->wanted, r->nwanted, sizeof(*r->wanted), compare) != NULL;
+}
+
+/* Takes the first MODELS_MAX, and all that are wanted. */
+static bool
 take(const struct json_model *m, void *arg)
 {
 	struct reading *r = arg;
 	const uint32_t len =
 		m->max_model_len < UINT32_MAX ? (uint32_t)m->max_model_len : UINT32_MAX;
+	const bool wanted = r->met < r->nwanted && is_wanted(r, m->id);
 
-	if (is_plain(m->id))
+	r->met += wanted;
+	if (is_plain(m->id) && (wanted || r->n < MODELS_MAX))
 		r->models[r->n++] = (struct model){mem_strdup(m->id), {card_members(m), len}};
 	if (len > r->max_context)
 		r->max_context = len;
-}
-
-static int
-compare(const void *a, const void *b)
-{
-	return strcmp(*(const char *const *)a, *(const char *const *)b);
+	return r->n < MODELS_MAX || r->met < r->nwanted;
 }
 
 static void
@@ -114,23 +126,36 @@ set_of(struct reading *r)
 	return set;
 }
 
-int
-models_read(const char *text, size_t len, struct model_set *ret, size_t *ret_left_out)
+static const char **
+sorted(const char *const *names, size_t n)
 {
-	struct reading *r = MEM_NEW(struct reading);
-	const int total = json_models(text, len, MODELS_MAX, take, r);
+	const char **v = mem_array(n + 1, sizeof(*v));
 
+	for (size_t i = 0; i < n; i++)
+		v[i] = names[i];
+	qsort(v, n, sizeof(*v), compare);
+	return v;
+}
+
+int
+models_read(const char *text, size_t len, const char *const *wanted, size_t nwanted,
+	struct model_set *ret, size_t *ret_left_out)
+{
+	struct reading r = {.wanted = sorted(wanted, nwanted), .nwanted = nwanted};
+	int total;
+
+	r.models = mem_array(MODELS_MAX + nwanted, sizeof(*r.models));
+	total = json_models(text, len, take, &r);
 	if (total < 0) {
-		drop(r);
-		free(r);
-		return -1;
+		drop(&r);
+	} else {
+		*ret_left_out = (size_t)total - r.n;
+		models_clear(ret);
+		*ret = set_of(&r);
 	}
-	if (ret_left_out != NULL)
-		*ret_left_out = (size_t)total - r->n;
-	models_clear(ret);
-	*ret = set_of(r);
-	free(r);
-	return (int)ret->n;
+	free(r.models);
+	free(r.wanted);
+	return total < 0 ? -1 : (int)ret->n;
 }
 
 bool

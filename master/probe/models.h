@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MODELS_MAX 256      /* names of one endpoint; LoRA adapters count */
+#define MODELS_MAX 256 /* names of one endpoint beside the configured ones; LoRA adapters count */
 #define MODELS_NAME_MAX 256 /* bytes of one name */
 
 #define MODELS_VALUE_MAX 256 /* bytes of a value of a card; a longer one is left out */
@@ -31,11 +31,12 @@ struct model_set { /* sorted, no name twice */
 
 /*
  * Reads the answer into *ret (freed first).  Names that are empty, longer than MODELS_NAME_MAX, not
- * UTF-8 or with control characters are left out, and so are all entries beyond the first
- * MODELS_MAX.  Returns the number of names, -1 if the text is no model list (then *ret stays);
- * *ret_left_out (may be NULL): the number of refused names.
+ * UTF-8 or with control characters are left out.  Of all entries beyond the first MODELS_MAX only the
+ * wanted names are taken.  Returns the number of names, -1 if the text is no model list (then *ret
+ * stays); *ret_left_out: the number of entries that were left out.
  */
-int models_read(const char *text, size_t len, struct model_set *ret, size_t *ret_left_out);
+int models_read(const char *text, size_t len, const char *const *wanted, size_t nwanted,
+	struct model_set *ret, size_t *ret_left_out);
 bool models_has(const struct model_set *m, const char *name);
 /* The card of a model; NULL: the set does not have it. */
 const struct model_card *models_card(const struct model_set *m, const char *name);

@@ -72,19 +72,20 @@ raw_member(const struct splice_seg *entry, const char *name)
 }
 
 int
-json_models(const char *text, size_t len, size_t max,
-	void (*fn)(const struct json_model *m, void *arg), void *arg)
+json_models(
+	const char *text, size_t len, bool (*fn)(const struct json_model *m, void *arg), void *arg)
 {
 	struct splice_seg list, entry;
 	char id[JSON_ID_MAX + 1];
 	size_t at = 0, n = 0;
+	bool more = true;
 
 	if (splice_member_raw(text, len, "data", &list) != 1 || list.p[0] != '[')
 		return -1;
 	for (; splice_element(&list, &at, &entry); n++) {
 		struct json_model m = {.id = id};
 
-		if (n >= max)
+		if (!more)
 			continue;
 		if (!read_id(&entry, id))
 			return -1;
@@ -93,7 +94,7 @@ json_models(const char *text, size_t len, size_t max,
 		m.owned_by = raw_member(&entry, "owned_by");
 		m.root = raw_member(&entry, "root");
 		m.parent = raw_member(&entry, "parent");
-		fn(&m, arg);
+		more = fn(&m, arg);
 	}
 	return (int)n;
 }

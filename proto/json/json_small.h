@@ -25,13 +25,14 @@ struct json_model {
 };
 
 /*
- * Calls fn for the first `max` entries of {"data":[{"id":..,"max_model_len":..,"root":..}]}, the
- * answer of GET /v1/models (protocols.md 1.8; vLLM's ModelCard,
- * entrypoints/openai/engine/protocol.py).  Returns the number of all entries, or -1 if the text or one
- * of those first entries does not have that shape; then the caller discards what fn was given.
+ * Calls fn for the entries of {"data":[{"id":..,"max_model_len":..,"root":..}]}, the answer of
+ * GET /v1/models (protocols.md 1.8; vLLM's ModelCard, entrypoints/openai/engine/protocol.py), until fn
+ * returns false: the entries after that one are only counted.  Returns the number of all entries, or -1
+ * if the text or an entry that fn was to be given does not have that shape; then the caller discards
+ * what fn was given.
  */
-int json_models(const char *text, size_t len, size_t max,
-	void (*fn)(const struct json_model *m, void *arg), void *arg);
+int json_models(
+	const char *text, size_t len, bool (*fn)(const struct json_model *m, void *arg), void *arg);
 
 /*
  * One member of a flat object, such as GET /server_info answers (protocols.md 5.4): a string that fits

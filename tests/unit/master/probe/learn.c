@@ -196,6 +196,29 @@ Test(learn, configured_values_win_and_contradictions_are_told)
 	cr_assert(wait_for(is_misconfigured, f, 5000));
 }
 
+/* Of a long list the configured models are taken wherever they stand. */
+Test(learn, a_configured_model_behind_256_others)
+{
+	struct fake *f = fake_new("127.0.0.1"), *g = fake_new("127.0.0.1");
+	char list[16 << 10], answer[20 << 10];
+	size_t n = 0;
+
+	for (int i = 0; i < 300; i++)
+		n += (size_t)snprintf(
+			list + n, sizeof(list) - n, "%s{\"id\":\"lora-%d\"}", i > 0 ? "," : "", i);
+	(void)snprintf(answer, sizeof(answer), MODELS("%s"), list);
+	f->models = answer;
+	g->models = MODELS("{\"id\":\"lora-299\"}");
+	one_pool(ROLE_DECODE, ENGINE_VLLM, "lora-299");
+	go();
+	cr_assert(wait_for(is_up, f, 5000) && wait_for(is_up, g, 5000));
+	cr_expect_str_empty(contradiction(f));
+	cr_expect_eq(endpoint_of(f->url)->engine.models.n, MODELS_MAX + 1);
+	one_pool(ROLE_DECODE, ENGINE_VLLM, "lora-300"); /* a reload */
+	go();
+	cr_assert(wait_for(is_misconfigured, f, 5000));
+}
+
 Test(learn, another_engine_may_come_back)
 {
 	struct fake *f = fake_new("127.0.0.1");

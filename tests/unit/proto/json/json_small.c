@@ -12,10 +12,11 @@
 
 struct ids {
 	char text[256];
+	size_t n;
 	uint64_t len; /* of the last one */
 };
 
-static void
+static bool
 collect(const struct json_model *m, void *arg)
 {
 	struct ids *ids = arg;
@@ -23,13 +24,14 @@ collect(const struct json_model *m, void *arg)
 	strncat(ids->text, m->id, sizeof(ids->text) - strlen(ids->text) - 1);
 	strncat(ids->text, ";", sizeof(ids->text) - strlen(ids->text) - 1);
 	ids->len = m->max_model_len;
+	return ++ids->n < MAX_IDS;
 }
 
 static int
 ids_of(const char *text, struct ids *ids)
 {
-	ids->text[0] = '\0';
-	return json_models(text, strlen(text), MAX_IDS, collect, ids);
+	*ids = (struct ids){.n = 0};
+	return json_models(text, strlen(text), collect, ids);
 }
 
 Test(json_small, model_ids)
@@ -47,10 +49,11 @@ Test(json_small, model_ids)
 	cr_assert_eq(ids_of("{\"data\":[]}", &ids), 0);
 }
 
-static void
+static bool
 keep_last(const struct json_model *m, void *arg)
 {
 	*(struct json_model *)arg = *m;
+	return true;
 }
 
 Test(json_small, what_is_told_of_a_model)
@@ -59,7 +62,7 @@ Test(json_small, what_is_told_of_a_model)
 		"{\"data\":[{\"id\":\"a\",\"owned_by\":\"v\\u0041\",\"root\":7,\"parent\":null}]}";
 	struct json_model m;
 
-	cr_assert_eq(json_models(list, strlen(list), MAX_IDS, keep_last, &m), 1);
+	cr_assert_eq(json_models(list, strlen(list), keep_last, &m), 1);
 	cr_assert(m.owned_by.n == 9 && memcmp(m.owned_by.p, "\"v\\u0041\"", 9) == 0, "raw");
 	cr_assert_eq(m.root.n, 0, "it is no text");
 	cr_assert(m.parent.n == 4 && memcmp(m.parent.p, "null", 4) == 0);
@@ -143,7 +146,7 @@ Test(json_small, an_answer_does_not_make_memory_grow)
 	list = bomb("{\"data\":[{\"id\":\"a\",\"x\":[", 8u << 20, "]}]}", &nlist);
 	error = bomb("{\"message\":\"m\",\"x\":[", 8u << 20, "]}", &nerror);
 	before = peak_kib();
-	cr_assert_eq(json_models(list, nlist, MAX_IDS, collect, &ids), 1);
+	cr_assert_eq(json_models(list, nlist, collect, &ids), 1);
 	cr_assert_not(json_error_message(error, nerror, message, sizeof(message)));
 	cr_assert_lt(peak_kib() - before, 4096);
 	free(list);
