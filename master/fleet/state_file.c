@@ -13,9 +13,6 @@
 #include "shm/base/mem.h"
 
 #define CHUNK 4096
-/* A child that a killed master has just forked holds the lock until it has closed what it inherited. */
-#define LOCK_TRIES 10
-#define LOCK_WAIT_MS 20
 
 struct state_file {
 	char *path, *temporary, *broken, *directory;
@@ -49,10 +46,6 @@ take_lock(struct state_file *sf)
 {
 	int r = lockfile_take(sf->path);
 
-	for (int i = 1; r == -EWOULDBLOCK && i < LOCK_TRIES; i++) {
-		(void)usleep(LOCK_WAIT_MS * 1000);
-		r = lockfile_take(sf->path);
-	}
 	if (r >= 0)
 		sf->lock = r;
 	else if (r == -EWOULDBLOCK)

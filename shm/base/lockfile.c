@@ -8,6 +8,22 @@
 
 #include "shm/base/mem.h"
 
+/* A child that a killed master has just forked holds the lock until it has closed what it inherited. */
+#define TRIES 10
+#define WAIT_MS 20
+
+static int
+lock(int fd)
+{
+	int r = flock(fd, LOCK_EX | LOCK_NB);
+
+	for (int i = 1; r == -1 && errno == EWOULDBLOCK && i < TRIES; i++) {
+		(void)usleep(WAIT_MS * 1000);
+		r = flock(fd, LOCK_EX | LOCK_NB);
+	}
+	return r;
+}
+
 int
 lockfile_take(const char *path)
 {
@@ -16,7 +32,7 @@ lockfile_take(const char *path)
 
 	if (fd == -1) {
 		r = -errno;
-	} else if (flock(fd, LOCK_EX | LOCK_NB) == -1) {
+	} else if (lock(fd) == -1) {
 		r = -errno;
 		(void)close(fd);
 	}

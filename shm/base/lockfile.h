@@ -9,6 +9,7 @@
  * processes that start at the same time one gets it.  The file stays: if it was removed at the end,
  * a process could lock the removed file while another process locks a new one.
  *
- * Returns the descriptor, -EWOULDBLOCK if another process has the lock, or another -errno.
+ * Returns the descriptor, -EWOULDBLOCK if another process has the lock and keeps it for 200 ms, or another
+ * -errno.
  */
 int lockfile_take(const char *path);

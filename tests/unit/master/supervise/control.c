@@ -1,4 +1,4 @@
-/* The control socket where descriptors run out: it neither spins nor forgets who waits. */
+/* The control socket where descriptors run out: it neither spins nor forgets who waits; and its lock. */
 #include <criterion/criterion.h>
 #include <event2/buffer.h>
 #include <event2/event.h>
@@ -8,10 +8,12 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "master/supervise/control.h"
 #include "shm/base/clock.h"
+#include "shm/base/lockfile.h"
 
 static struct event_base *base;
 static struct control *control;
@@ -141,4 +143,35 @@ Test(control, a_client_that_ends_makes_room_for_the_next_one)
 	cr_assert_lt(clock_ms() - began, 500, "the end of a client is not waited for by a timer");
 	cr_assert_eq(setrlimit(RLIMIT_NOFILE, &was), 0);
 	(void)close(second);
+}
+
+/* A child that a killed master has just forked holds the lock until it has closed what it inherited. */
+Test(control, a_lock_that_is_free_in_a_moment_is_waited_for)
+{
+	char other[sizeof(at.sun_path)];
+	struct control *second = NULL;
+	const struct control_hooks none = {.arg = NULL};
+	int pipes[2], lock;
+	pid_t pid;
+
+	(void)snprintf(other, sizeof(other), "%.90s.2", at.sun_path);
+	cr_assert_eq(pipe(pipes), 0);
+	lock = lockfile_take(other);
+	cr_assert_geq(lock, 0);
+	pid = fork();
+	if (pid == 0) {
+		(void)close(pipes[1]);
+		(void)!read(pipes[0], &(char){0}, 1); /* until the other side is closed */
+		(void)usleep(50000);
+		_exit(0);
+	}
+	(void)close(lock);
+	(void)close(pipes[1]);
+	cr_expect_eq(control_new(base, other, &none, &second), 0);
+	cr_expect_not_null(second);
+	cr_assert_eq(waitpid(pid, NULL, 0), pid);
+	(void)close(pipes[0]);
+	control_free(&second);
+	(void)strcat(other, ".lock");
+	cr_expect_eq(unlink(other), 0);
 }
