@@ -122,7 +122,7 @@ on_leaving(void *object, void *arg)
 	(void)snprintf(f->kv_addr, sizeof(f->kv_addr), "%s", ep->kv_addr);
 }
 
-/* False: another engine is up, or none leaves. */
+/* False: others are up in their place, or none leaves. */
 static bool
 begin(struct former *x)
 {
@@ -134,8 +134,8 @@ begin(struct former *x)
 	if (x->linger.leaving.n == 0)
 		return false;
 	(void)discover_found(x->all->fleet->discover, x->pool, x->key, x->list, x->n);
-	log_info(
-		"all engines of a role are exchanged: the former ones serve until another one is up",
+	log_info("all engines of a role or of a model are exchanged: the former ones serve until "
+		 "others are up",
 		LOG_S("pool", x->pool), LOG_S("role", role_name(x->linger.role)),
 		LOG_U("endpoints", x->n));
 	return true;

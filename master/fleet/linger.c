@@ -7,25 +7,42 @@
 
 #include "master/fleet/endpoint.h"
 #include "shm/base/clock.h"
+#include "shm/base/mem.h"
 #include "shm/load.h"
 
 #define LINGER_MS 10000 /* the most that former engines serve for want of others */
 #define POLL_MS 20
 
-const struct endpoint *
-linger_next_up(const struct lingering *l, size_t *at)
+/* The next endpoint of the pool and role, from *at on; NULL: there is none. */
+static const struct endpoint *
+next(const struct lingering *l, size_t *at)
 {
 	const struct fleet *f = l->fleet;
 
 	while (*at < f->norder) {
 		const struct endpoint *ep = f->order[(*at)++];
 
-		if (ep->engine.role == l->role && strcmp(ep->engine.pool_name, l->pool) == 0 &&
-			ep->engine.slot != ENGINE_NO_SLOT &&
-			ep_state_get(f->seg, ep->engine.slot) == EP_UP)
+		if (ep->engine.role == l->role && strcmp(ep->engine.pool_name, l->pool) == 0)
 			return ep;
 	}
 	return NULL;
+}
+
+static bool
+is_up(const struct endpoint *ep)
+{
+	return ep->engine.slot != ENGINE_NO_SLOT &&
+	       ep_state_get(ep->fleet->seg, ep->engine.slot) == EP_UP;
+}
+
+const struct endpoint *
+linger_next_up(const struct lingering *l, size_t *at)
+{
+	const struct endpoint *ep;
+
+	while ((ep = next(l, at)) != NULL && !is_up(ep))
+		;
+	return ep;
 }
 
 static int
@@ -43,29 +60,89 @@ leaves(const struct lingering *l, char *url)
 	       bsearch(&key, l->leaving.v, l->leaving.n, sizeof(key), compare) != NULL;
 }
 
-/* Whether one is up that is, or is not, one of those leaving. */
+/* --- who is in their place ---------------------------------------------------------------- */
+
+/* Under `pairing: require` the engines of the other role have no partner outside their group. */
 static bool
-is_up(const struct lingering *l, bool leaving)
+same_partners(const struct engine *a, const struct engine *b)
+{
+	return a->pool->pairing != PAIRING_REQUIRE ||
+	       mem_text_equal(a->conf->group, b->conf->group);
+}
+
+/* Whether another engine that is up serves the former one's model; NULL: any model. */
+static bool
+is_served(const struct lingering *l, const struct engine *former, const char *model)
 {
 	const struct endpoint *ep;
 	size_t at = 0;
 
 	while ((ep = linger_next_up(l, &at)) != NULL)
-		if (leaves(l, ep->engine.url) == leaving)
+		if (!leaves(l, ep->engine.url) && same_partners(former, &ep->engine) &&
+			(model == NULL || models_has(&ep->engine.models, model)))
 			return true;
 	return false;
 }
 
-static void
-look(struct lingering *l)
+/* An engine of a pool with configured models gets the requests of all of these. */
+static bool
+is_replaced(const struct lingering *l, const struct engine *former)
 {
-	struct timeval poll = clock_tv(POLL_MS);
+	if (former->pool->nmodels > 0 || former->models.n == 0)
+		return is_served(l, former, NULL);
+	for (size_t i = 0; i < former->models.n; i++)
+		if (!is_served(l, former, former->models.names[i]))
+			return false;
+	return true;
+}
 
-	if (l->leaving.n > 0 &&
-		(is_up(l, false) || !is_up(l, true) || clock_ms() - l->since_ms >= LINGER_MS))
-		targets_clear(&l->leaving);
+/* Engines that leave mostly serve the same models: those are looked for once. */
+static bool
+are_replaced(const struct lingering *l)
+{
+	const struct engine *last = NULL;
+	const struct endpoint *ep;
+	size_t at = 0;
+
+	while ((ep = linger_next_up(l, &at)) != NULL) {
+		const struct engine *e = &ep->engine;
+
+		if (!leaves(l, e->url) || (last != NULL && same_partners(last, e) &&
+						  models_equal(&last->models, &e->models)))
+			continue;
+		if (!is_replaced(l, e))
+			return false;
+		last = e;
+	}
+	return true;
+}
+
+/* No engine is to come up that could be in their place. */
+static bool
+others_are_up(const struct lingering *l)
+{
+	const struct endpoint *ep;
+	size_t at = 0, n = 0;
+
+	while ((ep = next(l, &at)) != NULL) {
+		if (leaves(l, ep->engine.url))
+			continue;
+		if (!is_up(ep))
+			return false;
+		n++;
+	}
+	return n > 0;
+}
+
+/* --- time --------------------------------------------------------------------------------- */
+
+static void
+look_within(struct lingering *l, uint64_t ms)
+{
+	const struct timeval tv = clock_tv(ms);
+
 	if (l->leaving.n > 0)
-		(void)event_add(l->poll, &poll);
+		(void)event_add(l->poll, &tv);
 }
 
 static void
@@ -75,7 +152,9 @@ on_poll(evutil_socket_t fd, short what, void *arg)
 
 	(void)fd;
 	(void)what;
-	look(l);
+	if (are_replaced(l) || others_are_up(l) || clock_ms() - l->since_ms >= LINGER_MS)
+		targets_clear(&l->leaving);
+	look_within(l, POLL_MS);
 	if (l->leaving.n == 0)
 		l->over(l->arg);
 }
@@ -91,7 +170,9 @@ linger_begin(struct lingering *l, struct targets *former)
 	*former = (struct targets){0};
 	if (l->leaving.n > 0)
 		qsort(l->leaving.v, l->leaving.n, sizeof(*l->leaving.v), compare);
-	look(l);
+	if (are_replaced(l))
+		targets_clear(&l->leaving);
+	look_within(l, 0); /* when the new engines are known */
 }
 
 void

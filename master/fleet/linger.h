@@ -1,8 +1,10 @@
 /*
- * Engines that are no longer known, and serve until another engine of their role is up.
+ * Engines that are no longer known, and serve until others of their role are up in their place.
  *
- * All engines of a role may be exchanged at once, by a DNS answer or by a reload.  The new engines have yet
- * to be probed: until one is up the former ones go on, if they still can, at most 10 s.
+ * All engines of a role, or of one model of a pool, may be exchanged at once, by a DNS answer or by a
+ * reload.  The new engines have yet to be probed: until each model of the former ones is served by another
+ * engine (under `pairing: require` one of the same group), the former ones go on, if they still can, at
+ * most 10 s.  They do not wait where all other engines of the role are up: nothing is to come then.
  *
  * Process: master.  Used by dns.c and former.c, which keep the engines among what they report as found.
  */
@@ -33,8 +35,8 @@ void linger_init(struct lingering *l, struct fleet *f, const char *pool, enum ro
 void linger_fini(struct lingering *l);
 
 /*
- * Takes `former`, engines that are up, in place of those that linger.  Empty afterwards if another engine
- * is up already; over() is not called then.
+ * Takes `former`, engines that are up, in place of those that linger.  Empty afterwards if others are up in
+ * their place already; over() is not called then.
  */
 void linger_begin(struct lingering *l, struct targets *former);
 /* The next endpoint of the pool and role that is up, from *at on; NULL: there is none. */

@@ -126,3 +126,85 @@ Test(linger, a_second_reload_does_not_prolong_it)
 	cr_assert_eq(lingering.leaving.n, 1);
 	cr_assert_eq(lingering.since_ms, since_ms);
 }
+
+/* --- a pool of several models --------------------------------------------------------------- */
+
+#define P3 "http://127.0.0.1:8103"
+
+static void
+serves(const char *url, const char *list)
+{
+	size_t left_out;
+
+	cr_assert_gt(models_read(list, strlen(list), NULL, 0, &endpoint_of(url)->engine.models,
+			     &left_out),
+		0);
+}
+
+/* Of a pool that learns its models, P1 with the model `a` leaves, P2 with `b` stays and P3 is new. */
+static void
+setup_models(void)
+{
+	struct conf *c;
+
+	fleet_setup(4, 2);
+	c = conf_make();
+	c->health_interval_ms = 3600000;
+	c->fall = 1000;
+	conf_endpoint(conf_pool(c, "main", NULL), ROLE_PREFILL, P1);
+	conf_endpoint(&c->pools[0], ROLE_PREFILL, P2);
+	conf_endpoint(&c->pools[0], ROLE_PREFILL, P3);
+	apply(c);
+	serves(P1, "{\"data\":[{\"id\":\"a\"}]}");
+	serves(P2, "{\"data\":[{\"id\":\"b\"}]}");
+	set_up(P1, EP_UP);
+	set_up(P2, EP_UP);
+	over = 0;
+	linger_init(&lingering, fleet, "main", ROLE_PREFILL, on_over, NULL);
+}
+
+TestSuite(linger_models, .init = setup_models, .fini = teardown, .timeout = 20);
+
+static void
+leave(const char *url)
+{
+	struct targets former = {.v = mem_array(1, sizeof(*former.v)), .n = 1};
+
+	former.v[0] = (struct target){.url = mem_strdup(url)};
+	linger_begin(&lingering, &former);
+}
+
+Test(linger_models, it_ends_when_an_engine_of_the_same_models_is_up)
+{
+	leave(P1);
+	run(100);
+	cr_assert_eq(over, 0, "P2 serves another model");
+	serves(P3, "{\"data\":[{\"id\":\"a\"},{\"id\":\"lora\"}]}");
+	set_up(P3, EP_UP);
+	expect_over();
+}
+
+Test(linger_models, it_ends_when_all_others_are_up)
+{
+	serves(P3, "{\"data\":[{\"id\":\"b\"}]}");
+	set_up(P3, EP_UP);
+	leave(P1);
+	expect_over(); /* its model is no longer served by intention */
+}
+
+Test(linger_models, under_pairing_require_the_other_engine_is_of_the_same_group)
+{
+	struct conf *c = confs[nconfs - 1];
+
+	c->pools[0].pairing = PAIRING_REQUIRE;
+	c->pools[0].endpoints[0].group = (char[]){"rack-1"};
+	c->pools[0].endpoints[1].group = (char[]){"rack-2"};
+	c->pools[0].endpoints[2].group = (char[]){"rack-1"};
+	serves(P2, "{\"data\":[{\"id\":\"a\"}]}");
+	leave(P1);
+	run(100);
+	cr_assert_eq(over, 0, "decode engines of rack-1 have no other partner");
+	serves(P3, "{\"data\":[{\"id\":\"a\"}]}");
+	set_up(P3, EP_UP);
+	expect_over();
+}
