@@ -33,6 +33,7 @@ enum query { MODELS, INFO, INFO_OLD, VERSION, QUERY_N, REST = QUERY_N };
  * succession must not query them all. */
 #define FIRST_MS 1000
 #define TIMEOUT_MS 3000
+#define SEEDS 16         /* replicas behind one address that are told from restarts */
 #define UNANSWERED_MAX 5 /* SGLang queries all its ranks before it answers /server_info */
 /* of a model list: 2,000 entries as vLLM writes them; of /server_info: 64 ranks.  Read in one turn. */
 #define BODY_MAX (1u << 20)
@@ -66,6 +67,8 @@ struct learn {
 	struct runtime next;   /* filled by this round */
 	enum query refused_at; /* of `refused` */
 	char refused[96];      /* learn_refused() */
+	uint64_t seeds[SEEDS]; /* the latest different ones, of all lives; 0: none */
+	uint32_t nseeds;       /* ever stored */
 	bool logged[QUERY_N];  /* that this query taught nothing; since it was down */
 	char logged_contradiction[LEARN_SAID]; /* the one in the log; since it was down */
 	char why[192];                         /* what went wrong last */
@@ -240,8 +243,7 @@ static bool
 runtime_equal(const struct runtime *a, const struct runtime *b)
 {
 	return strcmp(a->version, b->version) == 0 && strcmp(a->mode, b->mode) == 0 &&
-	       a->bootstrap_port == b->bootstrap_port && a->max_context == b->max_context &&
-	       a->seed == b->seed;
+	       a->bootstrap_port == b->bootstrap_port && a->max_context == b->max_context;
 }
 
 static bool
@@ -261,8 +263,23 @@ static bool
 processes_differ(const struct runtime *a, const struct runtime *b)
 {
 	return words_differ(a->version, b->version) || words_differ(a->mode, b->mode) ||
-	       numbers_differ(a->bootstrap_port, b->bootstrap_port) ||
-	       numbers_differ(a->seed, b->seed);
+	       numbers_differ(a->bootstrap_port, b->bootstrap_port);
+}
+
+/*
+ * True if the seed is the first one that differs from all that came before.  Replicas behind one address
+ * answer in turn: a seed that comes again is of one of them, and of no new process.
+ */
+static bool
+seed_is_new(struct learn *l, uint64_t seed)
+{
+	if (seed == 0)
+		return false;
+	for (size_t i = 0; i < SEEDS; i++)
+		if (l->seeds[i] == seed)
+			return false;
+	l->seeds[l->nseeds++ % SEEDS] = seed;
+	return l->nseeds > 1;
 }
 
 /* Takes over what this round has learned.  What another process reports waits for the gate: no request
@@ -271,8 +288,9 @@ static void
 commit(struct learn *l)
 {
 	struct engine *e = l->engine;
+	const bool new_seed = seed_is_new(l, l->next.seed);
 
-	if (l->complete && processes_differ(&e->runtime, &l->next)) {
+	if (l->complete && (new_seed || processes_differ(&e->runtime, &l->next))) {
 		e->look_again(e, "another version, mode, bootstrap port or seed");
 		return;
 	}

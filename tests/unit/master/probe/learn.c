@@ -287,6 +287,47 @@ Test(learn, what_is_known_later_is_no_new_life)
 	cr_assert_eq(restart_life(seg, endpoint_of(f->url)->engine.slot), life);
 }
 
+static unsigned info_asked;
+
+static bool
+is_asked_again(void *f)
+{
+	return ((struct fake *)f)->ninfo > info_asked;
+}
+
+/* The engine has answered one more query with this text, at least. */
+static void
+says_next(struct fake *f, const char *info)
+{
+	f->info = info;
+	info_asked = f->ninfo;
+	cr_assert(wait_for(is_asked_again, f, 5000));
+	run_for(20);
+}
+
+/* Replicas behind one address answer in turn: each seed is a sign of a restart once. */
+Test(learn, seeds_that_come_again_are_no_new_life)
+{
+	static const char *const infos[] = {
+		JSON("{\"disaggregation_mode\":\"prefill\",\"random_seed\":7}"),
+		JSON("{\"disaggregation_mode\":\"prefill\",\"random_seed\":8}")};
+	struct fake *f = fake_new("127.0.0.1");
+	uint64_t life;
+
+	f->info = infos[0];
+	one_pool(ROLE_PREFILL, ENGINE_SGLANG, "m");
+	confs[nconfs - 1]->health_interval_ms = 10;
+	go();
+	cr_assert(wait_for(is_up, f, 5000));
+	life = restart_life(seg, endpoint_of(f->url)->engine.slot);
+	for (int i = 0; i < 10; i++)
+		says_next(f, infos[i % 2]);
+	cr_expect_eq(restart_life(seg, endpoint_of(f->url)->engine.slot), life + 1);
+	says_next(f, JSON("{\"disaggregation_mode\":\"prefill\",\"random_seed\":9}"));
+	cr_expect_eq(restart_life(seg, endpoint_of(f->url)->engine.slot), life + 2);
+	cr_expect_eq(table_now()->version, 2, "a seed is nothing that workers are told");
+}
+
 static bool
 says_decode(void *f)
 {
