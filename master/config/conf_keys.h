@@ -66,7 +66,7 @@ K("upstream.idle_timeout", DURATION, live.upstream_idle_ms, 1, CONF_HOUR, "4s", 
 K("upstream.max_idle", COUNT, live.upstream_max_idle, 0, 65536, "64", LIVE,				\
 	"idle connections kept per worker and endpoint")						\
 K("drain_timeout", DURATION, drain_ms, 0, 24 * CONF_HOUR, "2m", LIVE,					\
-	"time that streams may continue after SIGTERM")							\
+	"time that streams may continue after SIGTERM, and those of old generations whose room a reload needs") \
 K("reload_drain_timeout", DURATION, reload_drain_ms, 0, 24 * CONF_HOUR, "0s", LIVE,			\
 	"time that streams of the old workers may continue after a reload that replaces them; 0: no limit") \
 K("worker_watchdog", DURATION_OR_0, watchdog_ms, CONF_WATCHDOG_MIN, CONF_HOUR, "10s", LIVE,			\

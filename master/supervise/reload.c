@@ -450,8 +450,8 @@ put_cost(const struct reload *r, const struct conf *next, struct conf_cost cost,
 			cost.generation, next->workers);
 	if (cost.generation > 0 && !procs_generation_fits(r->parts.procs, next))
 		(void)evbuffer_add_printf(out,
-			"It would wait: old generations have all slots, the oldest must end in "
-			"drain_timeout.\n");
+			"It would cut requests: old generations have all slots, the oldest must "
+			"end in drain_timeout.\n");
 	if (cost.restart > 0)
 		(void)evbuffer_add_printf(
 			out, "%u restart: a reload keeps the old value\n", cost.restart);

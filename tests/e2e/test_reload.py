@@ -224,6 +224,8 @@ def test_a_reload_without_a_slot_ends_the_oldest_generation(world):
     r.reload(client={"id_header": "X-A"})
     newer = r.open_stream(n=30)
     newer.head()
+    r.change(client={"id_header": "X-B"})
+    assert r.ctl("reload", "--dry-run").stdout.endswith("It would cut requests: old generations have all slots, the oldest must end in drain_timeout.\n")
     r.reload(client={"id_header": "X-B"})
     assert list(oldest.events())[-1].json()["error"]
     assert len(list(newer.events())) == 31
