@@ -129,6 +129,12 @@ def test_kill_9_of_the_master_ends_the_children(world):
         assert s.connect_ex(r.address) != 0, "nobody listens any more"
 
 
+def test_short_of_memory_the_kernel_chooses_a_child(shared, router):
+    def adj(pid):
+        return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+    assert all(adj(pid) > adj(router.pid) for kind in ("worker", "notifier") for pid in router.children(kind))
+
+
 def test_back_off_of_a_child_that_keeps_dying(world):
     r, _, _ = world.pd(workers=1)
     started = []

@@ -142,6 +142,10 @@ config 2 'drain_timeout: 9s'
 check "SIGHUP" eval "systemctl kill -s HUP --kill-who=main $U && within 5 shows 'config=3'"
 
 mark
+# in a container systemd may not lower it
+check "the kernel chooses a worker before the master" \
+	[ "$(cat "/proc/$(pgrep -o -P "$(main_pid)" pdr-worker)/oom_score_adj")" -gt "$(cat "/proc/$(main_pid)/oom_score_adj")" ]
+check "no core file" grep -q '^Max core file size  *0 ' "/proc/$(main_pid)/limits"
 check "kill a worker" pkill -KILL -o -P "$(main_pid)" pdr-worker
 check "a killed worker comes back" within 3 shows 'worker .*restarts=1'
 check "... and is a warning in the journal" said warning 'signal=KILL'
