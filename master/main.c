@@ -7,6 +7,7 @@
 #include <event2/buffer.h>
 #include <event2/event.h>
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -19,6 +20,7 @@
 
 #include "master/config/conf.h"
 #include "master/supervise/control.h"
+#include "master/supervise/inherit.h"
 #include "master/fleet/drain.h"
 #include "master/fleet/fleet.h"
 #include "master/fleet/status.h"
@@ -29,6 +31,8 @@
 #include "master/supervise/reload.h"
 #include "master/probe/resolve.h"
 #include "master/supervise/sd.h"
+#include "master/supervise/takeover.h"
+#include "master/supervise/upgrade.h"
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/base/log.h"
@@ -60,7 +64,9 @@ static const struct proc_kind kinds[] = {
 
 struct master {
 	struct conf_args args;
-	struct conf *first; /* until reload_first() takes it */
+	char **argv;
+	struct inherit inherit; /* what an older instance has passed */
+	struct conf *first;     /* until reload_first() takes it */
 	struct seg *seg;
 	int *wake_fds; /* [process slots] */
 	struct event_base *base;
@@ -74,6 +80,8 @@ struct master {
 	struct procs *procs;
 	struct reload *reload;
 	struct control *control;
+	struct takeover *takeover;
+	struct upgrade *upgrade;
 	struct event *ev_check; /* debug builds */
 	uint64_t started_ms;
 	bool stopping;
@@ -88,10 +96,47 @@ stop(struct master *m, int code)
 	m->stopping = true;
 	m->code = code;
 	sd_tell_stopping(m->sd);
+	upgrade_stop(m->upgrade, false);
+	takeover_stop(m->takeover, false);
 	reload_stop(m->reload);
 	procs_stop(m->procs);
 	/* after CH_DRAIN was sent: no process accepts any more, and new clients must be refused at once */
 	listeners_keep(m->listeners, NULL, NULL, 0);
+}
+
+static void
+stop_now(struct master *m)
+{
+	if (!m->stopping)
+		stop(m, EXIT_SUCCESS);
+	upgrade_stop(m->upgrade, true);
+	takeover_stop(m->takeover, true);
+	procs_stop_now(m->procs);
+}
+
+/* Another instance stops. */
+static void
+on_other_stops(void *arg, bool now)
+{
+	struct master *m = arg;
+
+	log_info("stopping with another instance", LOG_S("how", now ? "at once" : "drain"));
+	if (now)
+		stop_now(m);
+	else if (!m->stopping)
+		stop(m, EXIT_SUCCESS);
+}
+
+/* The older instance serves on; nothing was begun here that has to be finished. */
+static void
+on_not_wanted(void *arg)
+{
+	struct master *m = arg;
+
+	log_error("the older instance does not wait for this one");
+	if (!m->stopping)
+		stop(m, EXIT_FAILURE);
+	procs_stop_now(m->procs);
 }
 
 static void
@@ -154,6 +199,12 @@ ctl_reload(void *arg)
 	return reload_request(m->reload);
 }
 
+static const char *
+ctl_upgrade(void *arg)
+{
+	return upgrade_start(((struct master *)arg)->upgrade, "pdctl upgrade");
+}
+
 static int
 ctl_preview(void *arg, bool dry_run, struct evbuffer *out, char *error, size_t size)
 {
@@ -193,12 +244,15 @@ ctl_status(void *arg, struct evbuffer *out, bool json)
 
 	(void)evbuffer_add_printf(out,
 		json ? "{\"version\":\"%s\",\"state\":\"%s\",\"config\":%llu,\"uptime_s\":%llu,\"generations\":%u,"
-		       "\"processes\":"
-		     : "pdrouter %s state=%s config=%llu uptime=%llus generations=%u\n",
+		       "\"instance\":%u,\"pid\":%ld,\"older\":"
+		     : "pdrouter %s state=%s config=%llu uptime=%llus generations=%u instance=%u pid=%ld\n",
 		PDROUTER_VERSION, reload_phase(m->reload),
 		(unsigned long long)reload_number(m->reload),
 		(unsigned long long)((clock_ms() - m->started_ms) / 1000),
-		procs_generations(m->procs));
+		procs_generations(m->procs), m->seg->hdr->instance, (long)getpid());
+	takeover_status(m->takeover, out, json);
+	if (json)
+		(void)evbuffer_add_printf(out, ",\"processes\":");
 	procs_status(m->procs, out, json);
 	if (json)
 		(void)evbuffer_add_printf(out, ",\"fleet\":");
@@ -251,8 +305,15 @@ on_check(evutil_socket_t fd, short what, void *arg)
 static void
 on_signal(struct master *m, uint32_t sig)
 {
+	const char *why = NULL;
+
 	if (sig == SIGCHLD) {
 		procs_sigchld(m->procs);
+		upgrade_sigchld(m->upgrade);
+	} else if (sig == SIGUSR2) {
+		why = upgrade_start(m->upgrade, "SIGUSR2");
+		if (why != NULL)
+			log_warn("no upgrade", LOG_S("reason", why));
 	} else if (sig == SIGHUP) {
 		(void)reload_request(m->reload);
 	} else if (!m->stopping && sig != SIGQUIT) {
@@ -260,9 +321,7 @@ on_signal(struct master *m, uint32_t sig)
 		stop(m, EXIT_SUCCESS);
 	} else {
 		log_info("stopping at once", LOG_S("signal", sigabbrev_np((int)sig)));
-		if (!m->stopping)
-			stop(m, EXIT_SUCCESS);
-		procs_stop_now(m->procs);
+		stop_now(m);
 	}
 }
 
@@ -283,6 +342,26 @@ log_note(void *arg, const char *flag, const char *why)
 {
 	(void)arg;
 	log_info("flag of another router", LOG_S("flag", flag), LOG_S("note", why));
+}
+
+/* What an older instance passes.  Descriptors that are not named are of no use. */
+static int
+step_inherit(struct master *m)
+{
+	const char *text = getenv(INHERIT_ENV), *why;
+
+	inherit_init(&m->inherit);
+	if (text == NULL)
+		return 0;
+	if (inherit_parse(text, &m->inherit, &why) != 0) {
+		log_error("what the older instance passes cannot be read",
+			LOG_S("variable", INHERIT_ENV), LOG_S("error", why));
+		return -1;
+	}
+	(void)unsetenv(INHERIT_ENV);
+	(void)close_range(STDERR_FILENO + 1, ~0u, CLOSE_RANGE_CLOEXEC);
+	takeover_report_errors(&m->inherit);
+	return 0;
 }
 
 static int
@@ -308,7 +387,8 @@ step_memory(struct master *m)
 		.max_pools = m->first->max_pools,
 		.flags_per_worker = m->first->flags_per_worker,
 		.max_quotas = m->first->client_entries,
-		.queue_slots = m->first->queue_slots};
+		.queue_slots = m->first->queue_slots,
+		.instance = m->inherit.instance != 0 ? m->inherit.instance : 1};
 	struct seg_part parts[SEG_NPARTS];
 	int r = seg_new(&sizes, seg_build(), &m->seg);
 
@@ -368,7 +448,9 @@ step_loop(struct master *m)
 	(void)sigaddset(&set, SIGTERM);
 	(void)sigaddset(&set, SIGINT);
 	(void)sigaddset(&set, SIGQUIT);
+	(void)sigaddset(&set, SIGUSR2);
 	(void)sigprocmask(SIG_BLOCK, &set, NULL);
+	(void)signal(SIGUSR2, SIG_DFL); /* an ignored signal is not queued */
 	m->signals = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
 	m->base = event_base_new();
 	if (m->signals == -1 || m->base == NULL) {
@@ -387,16 +469,25 @@ step_parts(struct master *m)
 {
 	struct procs_hooks on_procs = {on_ready, on_refused, on_gone, on_reaped, m};
 	struct reload_hooks outcome = {on_fatal, on_reload_done, m};
+	struct takeover_hooks on_older = {on_not_wanted, on_other_stops, m};
+	struct upgrade_hooks on_newer = {on_other_stops, m};
 	struct reload_parts parts = {.base = m->base, .args = &m->args, .seg = m->seg, .sd = m->sd};
 
 	m->resolver = resolver_new(m->base);
-	m->listeners = parts.listeners = listeners_new(m->resolver);
+	m->listeners = parts.listeners = listeners_new(m->resolver, &m->inherit);
 	m->waiters = waiters_new(m->base, m->seg, m->wake_fds);
 	m->fleet = parts.fleet = fleet_new(m->base, m->seg);
 	fleet_waiters(m->fleet, m->waiters);
 	fleet_hear(m->fleet, m->wake_fds[SLOT_MASTER(m->seg)]);
 	m->procs = parts.procs = procs_new(m->base, m->seg, kinds, m->wake_fds, &on_procs);
 	m->reload = reload_new(&parts, &outcome);
+	m->takeover = takeover_new(&(struct takeover_parts){m->base, m->seg, m->sd, m->listeners,
+					   m->fleet, m->procs, m->reload, &m->control, &m->inherit},
+		&on_older);
+	m->upgrade =
+		upgrade_new(&(struct upgrade_parts){m->base, m->argv, m->seg, m->sd, m->listeners,
+				    m->fleet, m->procs, m->reload, m->takeover, &m->control},
+			&on_newer);
 	return 0;
 }
 
@@ -404,6 +495,7 @@ static int
 step_control(struct master *m)
 {
 	struct control_hooks hooks = {.reload = ctl_reload,
+		.upgrade = ctl_upgrade,
 		.preview = ctl_preview,
 		.status = ctl_status,
 		.workers = ctl_workers,
@@ -415,14 +507,17 @@ step_control(struct master *m)
 
 	if (m->first->control_socket == NULL)
 		return 0;
-	return control_new(m->base, m->first->control_socket, &hooks, &m->control);
+	if (control_new(m->base, m->first->control_socket, &hooks, &m->inherit, &m->control) != 0)
+		return -1;
+	control_pause(m->control, !takeover_is_final(m->takeover));
+	return 0;
 }
 
-/* After the control socket: a second pdrouter with that socket has ended before this. */
+/* After the control socket: a second pdrouter with that socket has ended before this.  After an upgrade takeover.c does it. */
 static int
 step_state(struct master *m)
 {
-	if (m->first->state_file != NULL)
+	if (m->first->state_file != NULL && takeover_is_final(m->takeover))
 		fleet_keep(m->fleet, m->first->state_file);
 	return 0;
 }
@@ -454,6 +549,7 @@ step_serve(struct master *m)
 }
 
 static int (*const steps[])(struct master *) = {
+	step_inherit,
 	step_configuration,
 	step_memory,
 	step_eventfds,
@@ -470,6 +566,8 @@ static int (*const steps[])(struct master *) = {
 static void
 fini(struct master *m)
 {
+	upgrade_free(&m->upgrade);
+	takeover_free(&m->takeover);
 	control_free(&m->control);
 	procs_free(&m->procs);
 	if (m->fleet != NULL)
@@ -534,6 +632,14 @@ raise_nofile(void)
 	}
 }
 
+/* Another instance that stops with this one may need this one longer than the own processes do. */
+static bool
+lives(const struct master *m)
+{
+	return !m->stopping || procs_alive(m->procs) > 0 || upgrade_waits(m->upgrade) ||
+	       takeover_waits_for(m->takeover) > 0;
+}
+
 static int
 run(struct master *m)
 {
@@ -546,9 +652,14 @@ run(struct master *m)
 			m->code = EXIT_FAILURE;
 			goto out;
 		}
-	while (!m->stopping || procs_alive(m->procs) > 0) {
+	while (lives(m)) {
 		(void)event_base_loop(m->base, EVLOOP_ONCE);
 		reload_turn(m->reload);
+		takeover_turn(m->takeover);
+		upgrade_turn(m->upgrade);
+		if (upgrade_is_over(m->upgrade) && procs_generations(m->procs) == 0 &&
+			control_is_quiet(m->control) && !m->stopping)
+			stop(m, EXIT_SUCCESS); /* the requests are done */
 	}
 	log_info("pdrouter ends", LOG_I("code", m->code));
 out:
@@ -588,7 +699,7 @@ int
 main(int argc, char **argv)
 {
 	struct conf_error err = {.line = 0};
-	struct master m = {.code = EXIT_SUCCESS};
+	struct master m = {.code = EXIT_SUCCESS, .argv = argv};
 	char text[600];
 
 	fill_standard_fds();

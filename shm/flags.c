@@ -21,6 +21,7 @@
 
 enum flag_state { FLAG_FREE, FLAG_ARMED, FLAG_READY };
 
+#define RANDOM_BITS 48 /* of a nonce; above them is the instance */
 #define GEN_MASK ((UINT64_C(1) << 48) - 1)
 
 static uint64_t
@@ -99,7 +100,8 @@ flag_arm(struct flag_set *fs, uint8_t notices, struct flag_ref *ret)
 	f = seg_flag(fs->seg, fs->worker, ret->slot);
 	gen = (word_gen(shm_load(&f->word)) + 1) & GEN_MASK;
 	ret->gen = gen;
-	ret->nonce = rnd_u64();
+	ret->nonce =
+		(uint64_t)fs->seg->hdr->instance << RANDOM_BITS | rnd_u64() >> (64 - RANDOM_BITS);
 	shm_store(&f->nonce, ret->nonce);
 	/* The nonce before the gen it belongs to.  Pairs with flag_notify()'s acquire load. */
 	shm_store_release(&f->word, word_make(gen, notices, FLAG_ARMED));
@@ -250,11 +252,9 @@ read_hex(const char *text, uint8_t digits, uint64_t *ret)
 	return true;
 }
 
-bool
-flag_id_parse(const struct seg *seg, const char *text, size_t len, struct flag_ref *ret)
+static bool
+read_fields(const char *text, size_t len, uint64_t v[4])
 {
-	uint64_t v[4];
-
 	if (len != ID_TEXT)
 		return false;
 	for (size_t i = 0; i < 4; i++) {
@@ -263,6 +263,27 @@ flag_id_parse(const struct seg *seg, const char *text, size_t len, struct flag_r
 		if (!read_hex(text + fields[i].at, fields[i].digits, &v[i]))
 			return false;
 	}
+	return true;
+}
+
+bool
+flag_id_instance(const char *text, size_t len, uint32_t *ret)
+{
+	uint64_t v[4];
+
+	if (!read_fields(text, len, v))
+		return false;
+	*ret = (uint32_t)(v[3] >> RANDOM_BITS);
+	return true;
+}
+
+bool
+flag_id_parse(const struct seg *seg, const char *text, size_t len, struct flag_ref *ret)
+{
+	uint64_t v[4];
+
+	if (!read_fields(text, len, v))
+		return false;
 	if (v[0] >= SLOT_WORKERS(seg) || v[1] >= seg->hdr->flags_per_worker)
 		return false;
 	*ret = (struct flag_ref){(uint32_t)v[0], (uint32_t)v[1], v[2], v[3]};

@@ -1,8 +1,8 @@
 /*
  * Completion flags: "the KV cache of this transfer has arrived" (design.md, "Completion flags").
  *
- * The request id of the transfer, which the router chose, names the flag: worker, slot, gen and 64
- * random bits.  The notifier counts down, sets the worker's ready bit, then writes the worker's
+ * The request id of the transfer, which the router chose, names the flag: worker, slot, gen and a nonce,
+ * which is the instance (16 bits) and 48 random bits.  The notifier counts down, sets the worker's ready bit, then writes the worker's
  * eventfd.  The worker reads the eventfd, then exchanges the bits, then reads the flags.  A bit is
  * only a hint.
  */
@@ -38,6 +38,8 @@ uint32_t flag_armed(const struct flag_set *fs); /* for the gauge */
 
 /* Id on the wire and back; parse returns false unless it is of exactly this form and in range. */
 void flag_id_format(const struct flag_ref *ref, char out[FLAG_ID_LEN]);
+/* The instance of pdrouter that the id belongs to, also of one with other sizes; false: no id. */
+bool flag_id_instance(const char *text, size_t len, uint32_t *ret);
 bool flag_id_parse(const struct seg *seg, const char *text, size_t len, struct flag_ref *ret);
 
 /* Notifier. */

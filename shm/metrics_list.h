@@ -46,6 +46,8 @@
 	X(QUEUED, "pdrouter_queued_total", "Requests that waited for a slot of an endpoint.")          \
 	X(QUEUE_SPURIOUS, "pdrouter_queue_spurious_wakeups_total", "Waiting requests that were woken and found no slot.") \
 	X(NOTICES, "pdrouter_notices_total", "Notices of arrived KV that counted.")                     \
+	X(NOTICES_PASSED, "pdrouter_notices_passed_total", "Notices for requests of older instances, sent to them.") \
+	X(NOTICES_LOST, "pdrouter_notices_lost_total", "Notices for requests of older instances that found no room.") \
 	X(NOTICES_STALE, "pdrouter_notices_stale_total", "Notices for a transfer that is over.")          \
 	X(NOTICES_BAD, "pdrouter_notices_bad_total", "Notices that do not parse or carry an unknown id.") \
 	X(ANNOUNCED, "pdrouter_announcements_total", "Announcements of engines that were accepted.")          \
@@ -56,6 +58,7 @@
 	X(WORKER_RESTARTS, "pdrouter_worker_restarts_total", "Workers that died and were started again.") \
 	X(NOTIFIER_RESTARTS, "pdrouter_notifier_restarts_total", "Notifiers that died and were started again.") \
 	X(RELOADS, "pdrouter_reloads_total", "Configurations put in force after the first.")            \
+	X(UPGRADES_FAILED, "pdrouter_upgrades_failed_total", "Upgrades after which this instance went on serving.") \
 	X(RELOADS_FAILED, "pdrouter_reloads_failed_total", "Configurations refused at a reload.")         \
 	X(STATE_FAILED, "pdrouter_state_file_failures_total", "Times the state_file could not be written, or not be read at the start.") \
 	X(PUBLISHED, "pdrouter_tables_published_total", "Endpoint tables published.")                   \
@@ -70,7 +73,10 @@
 	X(FLAGS_ARMED, "pdrouter_kv_flags_armed", "Transfers waiting for a notice.")                      \
 	X(DRAINING, "pdrouter_endpoints_draining", "Endpoints no longer configured that still have requests.")   \
 	X(BUFFERED, "pdrouter_request_buffer_bytes", "Bytes of request bodies and half heads, and of answers that are read before they are passed on.") \
-	X(SEND_QUEUE, "pdrouter_send_queue_bytes", "Bytes waiting for a socket to take them.")
+	X(SEND_QUEUE, "pdrouter_send_queue_bytes", "Bytes waiting for a socket to take them.") \
+	X(INSTANCE, "pdrouter_instance", "Number of this instance: 1, and 1 more with each upgrade.") \
+	X(OLD_INSTANCES, "pdrouter_old_instances", "Older instances that finish their requests.") \
+	X(OLD_REQUESTS, "pdrouter_old_instances_requests", "Requests in flight in older instances; no other metric of this page counts them.")
 
 /* Histograms per pool, in seconds on the page, microseconds in the slab. */
 #define METRIC_HISTOGRAMS(X)                                                                            \

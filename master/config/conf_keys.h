@@ -69,6 +69,10 @@ K("drain_timeout", DURATION, drain_ms, 0, 24 * CONF_HOUR, "2m", LIVE,					\
 	"time that streams may continue after SIGTERM, and those of old generations whose room a reload needs") \
 K("reload_drain_timeout", DURATION, reload_drain_ms, 0, 24 * CONF_HOUR, "0s", LIVE,			\
 	"time that streams of the old workers may continue after a reload that replaces them; 0: no limit") \
+K("upgrade_drain_timeout", DURATION, upgrade_drain_ms, 0, 24 * CONF_HOUR, "0s", LIVE,			\
+	"time that streams of the older instance may continue after an upgrade; 0: no limit")		\
+K("upgrade_trial", DURATION, upgrade_trial_ms, 0, CONF_HOUR, "10s", LIVE,				\
+	"if the new instance of an upgrade ends within this time after it began to serve, the older one serves again") \
 K("worker_watchdog", DURATION_OR_0, watchdog_ms, CONF_WATCHDOG_MIN, CONF_HOUR, "10s", LIVE,			\
 	"a worker without a heartbeat for this time is killed and replaced; at least 2s; 0 disables the watchdog")			\
 K("stats_interval", DURATION, stats_interval_ms, 50, CONF_HOUR, "1s", LIVE,				\

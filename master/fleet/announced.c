@@ -179,3 +179,35 @@ announced_changed(struct announced_engines *a)
 {
 	update(a);
 }
+
+void
+announced_pass(
+	const struct announced_engines *a, void (*fn)(const char *line, void *arg), void *arg)
+{
+	char line[2 * ANNOUNCED_ADDRESS + 32];
+
+	for (size_t i = 0; i < a->n; i++) {
+		(void)snprintf(line, sizeof(line), "%s %s %s", role_name(a->known[i].role),
+			a->known[i].http, a->known[i].kv);
+		fn(line, arg);
+	}
+}
+
+void
+announced_take(struct announced_engines *a, const char *line)
+{
+	struct announcement one = {.seen_ms = clock_ms()};
+	char role[16];
+
+	static_assert(ANNOUNCED_ADDRESS == 64, "the widths below");
+	if (sscanf(line, "%15s %63s %63s", role, one.http, one.kv) != 3)
+		return;
+	for (one.role = 0; one.role < ROLE_N; one.role++)
+		if (strcmp(role, role_name(one.role)) == 0)
+			break;
+	if (one.role == ROLE_N)
+		return;
+	note(a, &one);
+	if (a->fleet->conf != NULL)
+		update(a);
+}

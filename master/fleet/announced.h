@@ -15,3 +15,9 @@ struct announced_engines *announced_new(struct fleet *f, found_fn *found);
 void announced_free(struct announced_engines **);
 /* The configuration has changed, or an announcement is new: assigns all to the pools. */
 void announced_changed(struct announced_engines *a);
+
+/* Calls fn with a line for each engine. */
+void announced_pass(
+	const struct announced_engines *a, void (*fn)(const char *line, void *arg), void *arg);
+/* Such a line of another instance counts as an announcement of now.  One that does not parse is ignored. */
+void announced_take(struct announced_engines *a, const char *line);

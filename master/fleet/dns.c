@@ -408,3 +408,15 @@ dns_free(struct dns **pd)
 	free(d);
 	*pd = NULL;
 }
+
+bool
+dns_is_settled(const struct dns *d)
+{
+	const struct entry *e;
+
+	TAILQ_FOREACH(e, &d->entries, link)
+	for (size_t i = 0; i < e->ntypes; i++)
+		if (e->types[i].known.n + e->types[i].empty + e->types[i].errors == 0)
+			return false;
+	return true;
+}

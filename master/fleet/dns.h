@@ -13,6 +13,8 @@
  * A and AAAA are two lookups; a failure of one does not touch the other's addresses.
  */
 #pragma once
+#include <stdbool.h>
+
 #include "master/fleet/discover.h"
 
 struct dns;
@@ -27,3 +29,6 @@ void dns_free(struct dns **);
  * entry that stays are handed to f->discover again with the entry's present weight, limit and group.
  */
 void dns_apply(struct dns *d);
+
+/* Each name has been looked up once. */
+bool dns_is_settled(const struct dns *d);

@@ -477,3 +477,52 @@ fleet_writer(const struct fleet *f)
 {
 	return f->writer;
 }
+
+/* --- upgrades ----------------------------------------------------------------------------- */
+
+void
+fleet_pass_drains(const struct fleet *f, struct membuf *out)
+{
+	keep_pass(f->keep, out);
+}
+
+int
+fleet_state_lock(const struct fleet *f)
+{
+	return keep_lock(f->keep);
+}
+
+void
+fleet_hold_state(struct fleet *f, bool hold)
+{
+	keep_hold(f->keep, hold);
+}
+
+void
+fleet_take_drains(struct fleet *f, const char *path, int lock, const struct membuf *text)
+{
+	keep_take(f->keep, path, lock, text);
+}
+
+void
+fleet_pass_announced(const struct fleet *f, void (*fn)(const char *line, void *arg), void *arg)
+{
+	announced_pass(f->announced, fn, arg);
+}
+
+void
+fleet_take_announced(struct fleet *f, const char *line)
+{
+	announced_take(f->announced, line);
+}
+
+bool
+fleet_is_settled(const struct fleet *f)
+{
+	if (!dns_is_settled(f->dns))
+		return false;
+	for (size_t i = 0; i < f->norder; i++)
+		if (f->order[i]->engine.slot != ENGINE_NO_SLOT && f->order[i]->state == EP_STARTING)
+			return false;
+	return true;
+}

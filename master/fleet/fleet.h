@@ -15,6 +15,7 @@ struct conf_error;
 struct event_base;
 struct fleet;
 struct found;
+struct membuf;
 struct rcu_writer;
 struct seg;
 struct waiters;
@@ -59,6 +60,21 @@ void fleet_hear(struct fleet *f, int wake_fd);
  * Before the first fleet_apply(): no table without them is published.
  */
 void fleet_keep(struct fleet *f, const char *path);
+
+/*
+ * Upgrades (master/supervise/upgrade.h).  What one instance passes to the next: the drains (keep.h), and the engines that
+ * have announced themselves, since each announces itself to one instance.
+ */
+void fleet_pass_drains(const struct fleet *f, struct membuf *out);
+int fleet_state_lock(const struct fleet *f);
+void fleet_hold_state(struct fleet *f, bool hold);
+void fleet_take_drains(struct fleet *f, const char *path, int lock, const struct membuf *text);
+/* Calls fn with a line for each announced engine; fleet_take_announced() reads such a line. */
+void fleet_pass_announced(
+	const struct fleet *f, void (*fn)(const char *line, void *arg), void *arg);
+void fleet_take_announced(struct fleet *f, const char *line);
+/* Each name has been looked up, and each endpoint's first probes have an outcome. */
+bool fleet_is_settled(const struct fleet *f);
 
 /* Called when an endpoint has become available or unavailable (master/fleet/waiters.h); may be
  * unset. */

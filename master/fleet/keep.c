@@ -4,8 +4,10 @@
 #include <event2/event.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "master/fleet/endpoint.h"
+#include "master/fleet/state.h"
 #include "master/fleet/state_file.h"
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
@@ -18,6 +20,7 @@ struct keep {
 	struct fleet *fleet;
 	struct state_file *file; /* NULL: none */
 	struct membuf written;   /* the text that the file has */
+	bool held;               /* another instance writes the file */
 	struct away_list away;
 	size_t naway;
 	struct event *turn; /* the next drain to forget, or the next try to write */
@@ -189,7 +192,7 @@ keep_file(struct keep *k, const char *path)
 	struct saved s = {0};
 	const char *why;
 
-	k->file = state_file_new(path);
+	k->file = state_file_new(path, -1);
 	if (!state_file_read(k->file, SAVED_BYTES_MAX, &text)) {
 		count_failure(k);
 	} else if (text.n > 0 && saved_parse(text.p, text.n, &s, &why) != 0) {
@@ -267,13 +270,82 @@ keep_changed(struct keep *k)
 	forget_some(k);
 	if (!TAILQ_EMPTY(&k->away))
 		wait_ms = keep_left_ms(TAILQ_FIRST(&k->away), clock_ms());
-	if (k->file != NULL && !write_changed(k) && wait_ms > RETRY_MS)
+	if (k->file != NULL && !k->held && !write_changed(k) && wait_ms > RETRY_MS)
 		wait_ms = RETRY_MS;
 	(void)evtimer_del(k->turn);
 	if (wait_ms == UINT64_MAX)
 		return;
 	tv = clock_tv(wait_ms);
 	(void)evtimer_add(k->turn, &tv);
+}
+
+void
+keep_pass(const struct keep *k, struct membuf *out)
+{
+	struct membuf text = text_now(k);
+
+	membuf_add(out, text.p, text.n);
+	membuf_free(&text);
+}
+
+int
+keep_lock(const struct keep *k)
+{
+	return k->file != NULL ? state_file_lock(k->file) : -1;
+}
+
+void
+keep_hold(struct keep *k, bool hold)
+{
+	k->held = hold;
+	keep_changed(k);
+}
+
+/* What the file has, so that it is written only if it has to change. */
+static void
+read_written(struct keep *k)
+{
+	if (!state_file_read(k->file, SAVED_BYTES_MAX, &k->written))
+		membuf_free(&k->written);
+}
+
+/* The endpoints are known already, and workers do not serve yet. */
+static void
+take_drain(struct keep *k, const struct saved_drain *drain)
+{
+	const struct fleet *f = k->fleet;
+
+	for (size_t i = 0; i < f->norder; i++) {
+		struct endpoint *ep = f->order[i];
+
+		if (!key_equal(drain, ep->engine.url, ep->engine.pool_name, ep->engine.role))
+			continue;
+		state_drain(ep);
+		log_info("endpoint is still drained by pdctl", LOG_S("url", drain->url),
+			LOG_S("role", role_name(drain->role)), LOG_S("pool", drain->pool));
+		return;
+	}
+	add(k, drain->url, drain->pool, drain->role);
+}
+
+void
+keep_take(struct keep *k, const char *path, int lock, const struct membuf *text)
+{
+	struct saved s = {0};
+	const char *why;
+
+	if (path != NULL) {
+		k->file = state_file_new(path, lock);
+		read_written(k);
+	} else if (lock != -1) {
+		(void)close(lock);
+	}
+	if (saved_parse(text->p, text->n, &s, &why) != 0)
+		log_error("drains of the older instance are lost", LOG_S("error", why));
+	for (size_t i = 0; i < s.n; i++)
+		take_drain(k, &s.drains[i]);
+	saved_free(&s);
+	keep_changed(k);
 }
 
 static void

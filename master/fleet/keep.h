@@ -18,6 +18,7 @@
 #include "master/fleet/saved.h"
 
 struct endpoint;
+struct membuf;
 struct fleet;
 struct keep;
 
@@ -37,6 +38,15 @@ void keep_free(struct keep **);
 
 /* Reads the state_file; from now on it is written.  Before the first fold. */
 void keep_file(struct keep *k, const char *path);
+
+/* --- upgrades: one instance passes the drains to the next, and writes the file no more --- */
+/* Appends the text of the drains as they are now, as the file has it. */
+void keep_pass(const struct keep *k, struct membuf *out);
+int keep_lock(const struct keep *k); /* of the file; -1: none */
+/* The file, if there is one, is not written, or is again. */
+void keep_hold(struct keep *k, bool hold);
+/* Takes the drains that another instance passed, and the file (path NULL: none) with its lock. */
+void keep_take(struct keep *k, const char *path, int lock, const struct membuf *text);
 /* True if an endpoint of this key was away and drained; it no longer counts as away. */
 bool keep_back(struct keep *k, const struct endpoint *ep);
 /* A drained endpoint goes away.  Its drain ends if it was written in the configuration itself. */

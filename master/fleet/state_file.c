@@ -54,8 +54,21 @@ take_lock(struct state_file *sf)
 		state_file_fail(sf, strerrordesc_np(-r));
 }
 
+/* Whether the descriptor, of which another process has the lock, is PATH.lock. */
+static bool
+is_lock_of(int lock, const char *path)
+{
+	char *name = mem_printf("%s.lock", path);
+	struct stat a, b;
+	const bool same = lock != -1 && fstat(lock, &a) == 0 && stat(name, &b) == 0 &&
+			  a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+
+	free(name);
+	return same;
+}
+
 struct state_file *
-state_file_new(const char *path)
+state_file_new(const char *path, int lock)
 {
 	struct state_file *sf = MEM_NEW(struct state_file);
 	struct stat st;
@@ -69,8 +82,12 @@ state_file_new(const char *path)
 	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
 		sf->barred =
 			"it is not a regular file"; /* a device is neither renamed nor replaced */
+	else if (is_lock_of(lock, path))
+		sf->lock = lock;
 	else
 		take_lock(sf);
+	if (lock != -1 && sf->lock != lock)
+		(void)close(lock);
 	if (sf->barred != NULL)
 		state_file_fail(sf, sf->barred);
 	return sf;
@@ -236,4 +253,10 @@ const char *
 state_file_path(const struct state_file *sf)
 {
 	return sf->path;
+}
+
+int
+state_file_lock(const struct state_file *sf)
+{
+	return sf->lock;
 }

@@ -14,8 +14,13 @@
 struct membuf;
 struct state_file;
 
-/* Takes the lock.  Never fails: what keeps the file from being written is logged. */
-struct state_file *state_file_new(const char *path);
+/*
+ * Takes the lock; `lock` is a descriptor that another process passed, or -1, and counts if it is of this
+ * PATH.lock.  Never fails: what keeps the file from being written is logged.
+ */
+struct state_file *state_file_new(const char *path, int lock);
+/* The descriptor of the lock file; -1: this process does not have it. */
+int state_file_lock(const struct state_file *sf);
 void state_file_free(struct state_file **); /* NULL is fine */
 
 /*

@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "master/notifier/pass.h"
 #include "proto/wire/notif.h"
 #include "proto/wire/registration.h"
 #include "shm/announce.h"
@@ -52,6 +53,7 @@ struct notifier {
 	struct conf_live live; /* in force; of these the log's level and format count */
 	uint64_t live_seq;
 	uint64_t next_refusal_ms; /* no line about a refused announcement before that */
+	struct pass *pass;        /* to older instances */
 	bool *woken;              /* [process slots]: eventfds to write after this batch */
 };
 
@@ -82,15 +84,29 @@ wake_batch(struct notifier *n)
 	}
 }
 
-/* A message that does not parse, or names an unknown flag, is counted and dropped. */
-static void
-take_notice(struct notifier *n, zmq_msg_t *msg)
+/* Whether the id is of a request of an older instance, which gets the notice. */
+static bool
+pass_on(const struct notifier *n, const char *id)
 {
-	struct notif notice;
+	uint32_t instance;
+
+	if (!flag_id_instance(id, strlen(id), &instance) || instance == n->h->seg->hdr->instance ||
+		!pass_add(n->pass, instance, id))
+		return false;
+	metric_add(n->slab, M_NOTICES_PASSED, 1);
+	return true;
+}
+
+/* An id that does not parse, or names an unknown flag, is counted and dropped. */
+static void
+take_id(void *arg, const char *id)
+{
+	struct notifier *n = arg;
 	struct flag_ref ref;
 
-	if (notif_read(zmq_msg_data(msg), zmq_msg_size(msg), &notice) != 0 ||
-		!flag_id_parse(n->h->seg, notice.req_id, strlen(notice.req_id), &ref)) {
+	if (pass_on(n, id))
+		return;
+	if (!flag_id_parse(n->h->seg, id, strlen(id), &ref)) {
 		metric_add(n->slab, M_NOTICES_BAD, 1);
 		return;
 	}
@@ -109,6 +125,17 @@ take_notice(struct notifier *n, zmq_msg_t *msg)
 		metric_add(n->slab, M_NOTICES_BAD, 1);
 		break;
 	}
+}
+
+static void
+take_notice(struct notifier *n, zmq_msg_t *msg)
+{
+	struct notif notice;
+
+	if (notif_read(zmq_msg_data(msg), zmq_msg_size(msg), &notice) == 0)
+		take_id(n, notice.req_id);
+	else
+		metric_add(n->slab, M_NOTICES_BAD, 1);
 }
 
 static bool
@@ -208,7 +235,7 @@ take_message(struct notifier *n, const struct socket *s)
 static bool
 take_batch(struct notifier *n)
 {
-	bool any = false;
+	bool any = n->h->notices_from != -1 && pass_receive(n->h->notices_from, take_id, n);
 
 	for (size_t k = 0; k < NSOCKETS; k++) {
 		bool more = n->sockets[k].zmq != NULL;
@@ -217,6 +244,7 @@ take_batch(struct notifier *n)
 			more = take_message(n, &n->sockets[k]);
 		any = any || more;
 	}
+	metric_add(n->slab, M_NOTICES_LOST, pass_send(n->pass));
 	wake_batch(n);
 	return any;
 }
@@ -234,10 +262,12 @@ told_to_go(const struct notifier *n)
 static int
 loop(struct notifier *n)
 {
-	zmq_pollitem_t items[NSOCKETS + 1] = {{.fd = n->h->channel, .events = ZMQ_POLLIN}};
+	zmq_pollitem_t items[NSOCKETS + 2] = {{.fd = n->h->channel, .events = ZMQ_POLLIN}};
 	int nitems = 1;
 	bool more = false;
 
+	if (n->h->notices_from != -1)
+		items[nitems++] = (zmq_pollitem_t){.fd = n->h->notices_from, .events = ZMQ_POLLIN};
 	for (size_t k = 0; k < NSOCKETS; k++)
 		if (n->sockets[k].zmq != NULL)
 			items[nitems++] =
@@ -298,6 +328,8 @@ open_sockets(struct notifier *n)
 		log_error("no ZMQ context", LOG_S("error", zmq_strerror(errno)));
 		return 1;
 	}
+	if (n->h->notices_from != -1)
+		return 0; /* a newer instance has the addresses */
 	if (c->lmcache_listen != NULL)
 		r = open_socket(
 			n, &n->sockets[0], ZMQ_PULL, c->lmcache_listen, "listening for notices");
@@ -387,6 +419,7 @@ notifier_main(const struct heritage *h)
 	announce_begin(h->seg); /* before any announcement can be read */
 	r = open_sockets(&n);
 	if (r == 0) {
+		n.pass = pass_new(h, BATCH);
 		n.woken = mem_array(h->seg->hdr->nslots, sizeof(bool));
 		/* a predecessor may have died between a notice's last step and the worker's eventfd */
 		flag_kick_all(h->seg);
@@ -396,6 +429,7 @@ notifier_main(const struct heritage *h)
 		for (int i = 0; i < LAST_BATCHES && take_batch(&n); i++)
 			;
 	}
+	pass_free(&n.pass);
 	free(n.woken);
 	free(n.networks);
 	close_sockets(&n);

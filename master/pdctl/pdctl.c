@@ -33,6 +33,8 @@ static const struct {
 } commands[] = {
 	{"reload", TAKES_DRY_RUN, true,
 		"reads the configuration again; returns when it is in force; --dry-run: says what it would do"},
+	{"upgrade", 0, true,
+		"starts the program again in a new instance, which serves; this one finishes its requests"},
 	{"config", TAKES_DIFF, false,
 		"config diff: what a reload would change, and what each change costs"},
 	{"status", TAKES_JSON, false,

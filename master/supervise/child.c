@@ -44,9 +44,13 @@ static void
 keep_heritage_only(const struct heritage *h)
 {
 	size_t nwake = h->seg->hdr->nslots, n = 0;
-	int *keep = mem_array(nwake + h->nlisten + 1, sizeof(int));
+	int *keep = mem_array(nwake + h->nlisten + h->nnotices_to + 2, sizeof(int));
 
 	keep[n++] = h->channel;
+	if (h->notices_from != -1)
+		keep[n++] = h->notices_from;
+	for (size_t i = 0; i < h->nnotices_to; i++)
+		keep[n++] = h->notices_to[i].fd;
 	for (size_t i = 0; i < h->nlisten; i++)
 		keep[n++] = h->listen_fds[i];
 	for (size_t i = 0; i < nwake; i++)
@@ -63,7 +67,7 @@ keep_heritage_only(const struct heritage *h)
 static void
 signals_for_child(void)
 {
-	static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+	static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR2};
 	sigset_t none;
 
 	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)

@@ -15,6 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "master/supervise/inherit.h"
 #include "shm/base/clock.h"
 #include "shm/base/lockfile.h"
 #include "shm/base/log.h"
@@ -26,11 +27,13 @@
 #define BACKLOG 16
 #define AGAIN_MS 1000 /* delay of accept() after the process had no free descriptor */
 
+#define WAITS_FOR_UPGRADE UINT64_MAX
+
 struct client {
 	TAILQ_ENTRY(client) link;
 	struct control *ctl;
 	struct bufferevent *bev;
-	uint64_t waits_for; /* attempt; 0: none */
+	uint64_t waits_for; /* attempt of a reload, or WAITS_FOR_UPGRADE; 0: for nothing */
 	bool ended;         /* the client has closed its side: no command follows */
 	bool closing;       /* the connection is closed when the output is written */
 };
@@ -43,6 +46,8 @@ struct control {
 	unsigned nclients;
 	struct event *ev_accept;
 	struct event *ev_again; /* pending: no descriptor was left, ev_accept is not watched */
+	bool paused;            /* control_pause() */
+	bool shared;            /* another instance needs the socket: its file is not removed */
 	bool starved;           /* ev_again was logged, and no client was accepted since */
 	int fd;
 	int lock; /* the lock file of the path: lockfile_take() */
@@ -51,8 +56,8 @@ struct control {
 
 /* `words`: the arguments after the command; "" if the command takes none. */
 typedef void command_fn(struct client *, const char *words, struct evbuffer *out);
-static command_fn cmd_reload, cmd_dry_run, cmd_config_diff, cmd_status, cmd_status_json,
-	cmd_workers, cmd_check, cmd_ping, cmd_drain, cmd_undrain, cmd_in_flight;
+static command_fn cmd_reload, cmd_upgrade, cmd_dry_run, cmd_config_diff, cmd_status,
+	cmd_status_json, cmd_workers, cmd_check, cmd_ping, cmd_drain, cmd_undrain, cmd_in_flight;
 
 static const struct {
 	const char *line;
@@ -62,6 +67,7 @@ static const struct {
 	{"reload", cmd_reload, false},
 	{"reload dry-run", cmd_dry_run, false},
 	{"config diff", cmd_config_diff, false},
+	{"upgrade", cmd_upgrade, false},
 	{"status", cmd_status, false},
 	{"status json", cmd_status_json, false},
 	{"workers", cmd_workers, false},
@@ -79,6 +85,20 @@ cmd_reload(struct client *cl, const char *words, struct evbuffer *out)
 	cl->waits_for = cl->ctl->hooks.reload(cl->ctl->hooks.arg);
 	if (cl->waits_for == 0)
 		(void)evbuffer_add_printf(out, "ERR pdrouter is stopping\n");
+}
+
+static void
+cmd_upgrade(struct client *cl, const char *words, struct evbuffer *out)
+{
+	const char *why;
+
+	(void)words;
+	cl->waits_for = WAITS_FOR_UPGRADE; /* the outcome may come before this returns */
+	why = cl->ctl->hooks.upgrade(cl->ctl->hooks.arg);
+	if (why == NULL)
+		return;
+	cl->waits_for = 0;
+	(void)evbuffer_add_printf(out, "ERR %s\n", why);
 }
 
 static void
@@ -206,7 +226,8 @@ static void
 accept_again(struct control *c)
 {
 	(void)event_del(c->ev_again);
-	(void)event_add(c->ev_accept, NULL);
+	if (!c->paused)
+		(void)event_add(c->ev_accept, NULL);
 }
 
 static void
@@ -246,7 +267,7 @@ run_line(struct client *cl, const char *line)
 		return;
 	}
 	(void)evbuffer_add_printf(out,
-		"ERR unknown command; known: reload, reload dry-run, config diff, status, status json, "
+		"ERR unknown command; known: reload, reload dry-run, config diff, upgrade, status, status json, "
 		"workers, check, drain, undrain, in-flight, ping\n");
 }
 
@@ -323,7 +344,7 @@ control_reloaded(
 		struct evbuffer *out = bufferevent_get_output(cl->bev);
 
 		next = TAILQ_NEXT(cl, link);
-		if (cl->waits_for == 0 ||
+		if (cl->waits_for == 0 || cl->waits_for == WAITS_FOR_UPGRADE ||
 			(exact ? cl->waits_for != attempt : cl->waits_for > attempt))
 			continue;
 		cl->waits_for = 0;
@@ -331,6 +352,29 @@ control_reloaded(
 			(void)evbuffer_add_printf(out, "ERR %s\n", error);
 		else
 			(void)evbuffer_add_printf(out, "%sOK\n", notes);
+	}
+}
+
+void
+control_upgraded(struct control *c, const char *line, bool end, const char *error)
+{
+	struct client *cl, *next;
+
+	for (cl = c != NULL ? TAILQ_FIRST(&c->clients) : NULL; cl != NULL; cl = next) {
+		struct evbuffer *out = bufferevent_get_output(cl->bev);
+
+		next = TAILQ_NEXT(cl, link);
+		if (cl->waits_for != WAITS_FOR_UPGRADE)
+			continue;
+		if (line != NULL)
+			(void)evbuffer_add_printf(out, "%s\n", line);
+		if (!end)
+			continue;
+		cl->waits_for = 0;
+		if (error != NULL)
+			(void)evbuffer_add_printf(out, "ERR %s\n", error);
+		else
+			(void)evbuffer_add_printf(out, "OK\n");
 	}
 }
 
@@ -474,28 +518,55 @@ no_socket(const char *path, int err)
 	return 0;
 }
 
+/* The path that the inherited socket has; false: there is none. */
+static bool
+inherited_path(const struct inherit *in, struct sockaddr_un *ret)
+{
+	socklen_t len = sizeof(*ret);
+
+	*ret = (struct sockaddr_un){0};
+	return in->control != -1 && getsockname(in->control, (struct sockaddr *)ret, &len) == 0 &&
+	       ret->sun_family == AF_UNIX && ret->sun_path[sizeof(ret->sun_path) - 1] == '\0';
+}
+
+/* 0, or -errno. */
+static int
+open_both(const char *path, const struct inherit *in, int *ret_fd, int *ret_lock)
+{
+	struct sockaddr_un sun;
+
+	if (inherited_path(in, &sun) && strcmp(sun.sun_path, path) == 0) {
+		*ret_fd = in->control;
+		*ret_lock = in->control_lock;
+		return 0;
+	}
+	make_directory(path);
+	*ret_lock = lockfile_take(path);
+	if (*ret_lock < 0)
+		return *ret_lock;
+	*ret_fd = open_socket(path);
+	if (*ret_fd < 0)
+		(void)close(*ret_lock);
+	return *ret_fd < 0 ? *ret_fd : 0;
+}
+
 int
 control_new(struct event_base *base, const char *path, const struct control_hooks *hooks,
-	struct control **ret)
+	const struct inherit *in, struct control **ret)
 {
 	struct control *c;
-	int lock, fd;
+	int lock, fd, r;
 
 	*ret = NULL;
-	make_directory(path);
-	lock = lockfile_take(path);
-	if (lock < 0)
-		return no_socket(path, -lock);
-	fd = open_socket(path);
-	if (fd < 0) {
-		(void)close(lock);
-		return no_socket(path, -fd);
-	}
+	r = open_both(path, in, &fd, &lock);
+	if (r != 0)
+		return no_socket(path, -r);
 	c = MEM_NEW(struct control);
 	c->base = base;
 	c->hooks = *hooks;
 	c->fd = fd;
 	c->lock = lock;
+	c->shared = fd == in->control;
 	memcpy(c->path, path, strlen(path));
 	TAILQ_INIT(&c->clients);
 	c->ev_accept = event_new(base, fd, EV_READ | EV_PERSIST, on_accept, c);
@@ -518,8 +589,64 @@ control_free(struct control **pc)
 	event_free(c->ev_accept);
 	event_free(c->ev_again);
 	(void)close(c->fd);
-	(void)unlink(c->path);
+	if (!c->shared)
+		(void)unlink(c->path);
 	(void)close(c->lock);
 	free(c);
 	*pc = NULL;
+}
+
+void
+control_pass(const struct control *c, struct inherit *in)
+{
+	if (c == NULL)
+		return;
+	in->control = c->fd;
+	in->control_lock = c->lock;
+}
+
+void
+control_pause(struct control *c, bool pause)
+{
+	if (c == NULL)
+		return;
+	c->paused = pause;
+	if (pause)
+		(void)event_del(c->ev_accept);
+	else
+		accept_again(c);
+}
+
+void
+control_leave(struct control *c)
+{
+	if (c != NULL)
+		c->shared = true;
+}
+
+void
+control_own(struct control *c, const struct inherit *in)
+{
+	struct sockaddr_un sun;
+
+	if (c != NULL)
+		c->shared = false;
+	if (!inherited_path(in, &sun) || (c != NULL && c->fd == in->control))
+		return;
+	(void)unlink(sun.sun_path);
+	(void)close(in->control);
+	(void)close(in->control_lock);
+}
+
+bool
+control_is_quiet(const struct control *c)
+{
+	const struct client *cl;
+
+	if (c == NULL)
+		return true;
+	TAILQ_FOREACH(cl, &c->clients, link)
+	if (cl->waits_for != 0 || evbuffer_get_length(bufferevent_get_output(cl->bev)) > 0)
+		return false;
+	return true;
 }

@@ -1,11 +1,11 @@
 /*
  * The control socket: a unix stream socket with a line protocol, for pdctl and scripts.
  *
- *   reload | reload dry-run | config diff | status | status json | workers | check | ping
+ *   reload | reload dry-run | config diff | upgrade | status | status json | workers | check | ping
  *   drain | undrain | in-flight, each with ENDPOINT [role=ROLE] [pool=POOL]
  *
  * Each answer is any number of lines and then `OK` or `ERR text`.  A reload is answered when the
- * configuration is in force or refused.  Commands may follow each other: each is run when the answer to
+ * configuration is in force or refused, an upgrade when the new instance has proven itself or has failed.  Commands may follow each other: each is run when the answer to
  * the one before it is written.
  *
  * Process: master.  Bounded: 16 clients, lines of 1 KiB, one answer, 5 s of silence or of not reading.
@@ -18,9 +18,12 @@
 struct control;
 struct evbuffer;
 struct event_base;
+struct inherit;
 
 struct control_hooks {
 	uint64_t (*reload)(void *arg); /* the attempt to wait for; 0: not now */
+	/* starts an upgrade; NULL, or why there can be none now */
+	const char *(*upgrade)(void *arg);
 	/* what a reload would change, in lines of text.  0, or -1 with the reason in error */
 	int (*preview)(void *arg, bool dry_run, struct evbuffer *out, char *error, size_t size);
 	void (*status)(void *arg, struct evbuffer *out, bool json);
@@ -41,8 +44,22 @@ struct control_hooks {
  * cannot be made for another reason, the log has a warning and *ret is NULL: pdrouter works without it.
  */
 int control_new(struct event_base *base, const char *path, const struct control_hooks *hooks,
-	struct control **ret);
-void control_free(struct control **); /* NULL is fine; removes the socket file */
+	const struct inherit *in, struct control **ret);
+void control_free(
+	struct control **); /* NULL is fine; removes the socket file, unless control_leave() */
+
+/* A new instance gets the socket and its lock. */
+void control_pass(const struct control *c, struct inherit *in);
+/* Commands are not accepted: another instance accepts them.  Clients that have been accepted are served. */
+void control_pause(struct control *c, bool pause);
+/* The new instance has the socket for ever. */
+void control_leave(struct control *c);
+/* No client waits for an answer, or for the rest of one. */
+bool control_is_quiet(const struct control *c);
+/* The older instance no longer needs the inherited socket: it is removed, unless it is the one that is used. */
+void control_own(struct control *c, const struct inherit *in);
+/* A line for the clients that wait for an upgrade; with `end` it is the last one, and `error` the outcome. */
+void control_upgraded(struct control *c, const char *line, bool end, const char *error);
 
 /* Answers the clients that wait for this attempt (exact) or for any up to it.  error NULL: OK. */
 void control_reloaded(

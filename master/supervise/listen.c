@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "master/probe/resolve.h"
+#include "master/supervise/inherit.h"
 #include "shm/base/conf.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
@@ -22,11 +23,18 @@
 
 #define BACKLOG 4096 /* the kernel lowers it to net.core.somaxconn */
 
+/* Who needs the socket.  Only one that no other process needs is shut down when it is dropped. */
+enum owner {
+	OWNER_US,
+	OWNER_OTHER, /* another instance may still have to accept on it */
+	OWNER_SYSTEMD,
+};
+
 struct listener {
 	TAILQ_ENTRY(listener) link;
 	struct ep_addr addr;
 	int fd;
-	bool ours; /* false: passed by systemd */
+	enum owner owner;
 };
 TAILQ_HEAD(listener_list, listener);
 
@@ -93,11 +101,11 @@ addr_of(int fd, struct ep_addr *ret)
 }
 
 static struct listener *
-listener_add(struct listeners *ls, bool ours, int fd, const struct ep_addr *addr)
+listener_add(struct listeners *ls, enum owner owner, int fd, const struct ep_addr *addr)
 {
 	struct listener *l = MEM_NEW(struct listener);
 
-	l->ours = ours;
+	l->owner = owner;
 	l->fd = fd;
 	l->addr = *addr;
 	TAILQ_INSERT_TAIL(&ls->list, l, link);
@@ -108,7 +116,7 @@ static void
 listener_drop(struct listeners *ls, struct listener *l)
 {
 	/* draining workers hold the descriptor too: after close() alone the port would still accept */
-	if (l->ours)
+	if (l->owner == OWNER_US)
 		(void)shutdown(l->fd, SHUT_RDWR);
 	(void)close(l->fd);
 	TAILQ_REMOVE(&ls->list, l, link);
@@ -146,26 +154,27 @@ name_drop(struct listeners *ls, struct name *nm)
 }
 
 static void
-adopt(struct listeners *ls, int fd)
+adopt(struct listeners *ls, int fd, enum owner owner)
 {
+	const char *by = owner == OWNER_SYSTEMD ? "systemd" : "the older instance";
 	char text[INET6_ADDRSTRLEN + 10];
 	struct ep_addr addr;
 
 	if (sd_is_socket(fd, AF_UNSPEC, SOCK_STREAM, 1) <= 0 || !addr_of(fd, &addr)) {
-		log_warn("systemd passed a descriptor that is not a listening TCP socket: not used",
-			LOG_I("fd", fd));
+		log_warn("a passed descriptor is not a listening TCP socket: not used",
+			LOG_S("by", by), LOG_I("fd", fd));
 		(void)close(fd);
 		return;
 	}
 	(void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 	(void)fcntl(fd, F_SETFD, FD_CLOEXEC);
-	(void)listener_add(ls, false, fd, &addr);
+	(void)listener_add(ls, owner, fd, &addr);
 	addr_text(&addr, text);
-	log_info("socket passed by systemd", LOG_S("address", text));
+	log_info("socket passed", LOG_S("by", by), LOG_S("address", text));
 }
 
 struct listeners *
-listeners_new(struct resolver *resolver)
+listeners_new(struct resolver *resolver, const struct inherit *in)
 {
 	struct listeners *ls = MEM_NEW(struct listeners);
 	int n = sd_listen_fds(1);
@@ -174,7 +183,9 @@ listeners_new(struct resolver *resolver)
 	TAILQ_INIT(&ls->list);
 	TAILQ_INIT(&ls->names);
 	for (int i = 0; i < n; i++)
-		adopt(ls, SD_LISTEN_FDS_START + i);
+		adopt(ls, SD_LISTEN_FDS_START + i, OWNER_SYSTEMD);
+	for (size_t i = 0; i < in->nlisten; i++)
+		adopt(ls, in->listen[i].fd, in->listen[i].ours ? OWNER_OTHER : OWNER_SYSTEMD);
 	return ls;
 }
 
@@ -192,6 +203,39 @@ listeners_free(struct listeners **pls)
 		name_drop(ls, TAILQ_FIRST(&ls->names));
 	free(ls);
 	*pls = NULL;
+}
+
+void
+listeners_pass(const struct listeners *ls, struct inherit *in)
+{
+	const struct listener *l;
+
+	TAILQ_FOREACH(l, &ls->list, link)
+	if (in->nlisten < INHERIT_LISTEN_MAX) {
+		in->listen[in->nlisten].fd = l->fd;
+		in->listen[in->nlisten++].ours = l->owner != OWNER_SYSTEMD;
+	}
+}
+
+void
+listeners_own(struct listeners *ls)
+{
+	struct listener *l;
+
+	TAILQ_FOREACH(l, &ls->list, link)
+	if (l->owner == OWNER_OTHER)
+		l->owner = OWNER_US;
+}
+
+void
+listeners_leave(struct listeners *ls)
+{
+	while (!TAILQ_EMPTY(&ls->list)) {
+		struct listener *l = TAILQ_FIRST(&ls->list);
+
+		l->owner = OWNER_OTHER;
+		listener_drop(ls, l);
+	}
 }
 
 static bool
@@ -215,7 +259,7 @@ listeners_keep(struct listeners *ls, const struct conf *conf, const int *fds, si
 		next = TAILQ_NEXT(l, link);
 		while (i < n && fds[i] != l->fd)
 			i++;
-		if (i == n && l->ours)
+		if (i == n && l->owner == OWNER_US)
 			listener_drop(ls, l);
 	}
 	for (nm = TAILQ_FIRST(&ls->names); nm != NULL; nm = next_name) {
@@ -309,7 +353,7 @@ open_addr(struct listeners *ls, const char *text, const struct ep_addr *a)
 			return fd;
 		}
 		(void)addr_of(fd, &bound);
-		l = listener_add(ls, true, fd, &bound);
+		l = listener_add(ls, OWNER_US, fd, &bound);
 		addr_text(&bound, shown);
 		log_info("listening", LOG_S("address", shown));
 	}

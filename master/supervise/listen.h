@@ -2,19 +2,29 @@
  * Listening sockets: one per address, non-blocking, shared by all workers of all generations.
  *
  * Process: master.  Owns the sockets; children inherit the descriptors of their configuration.
- * A socket comes from systemd (matched by its address) or is made here.
+ * A socket comes from systemd or from an older instance of pdrouter (matched by its address), or is made here.
  */
 #pragma once
 #include <stddef.h>
 
 struct conf;
+struct inherit;
 struct listeners;
 struct resolver;
 
-/* Takes over the sockets that systemd passed; the caller owns `resolver`, which must outlive the listeners. */
-struct listeners *listeners_new(struct resolver *resolver);
-/* Own sockets stop listening (waiting connections are reset); systemd keeps those it passed. */
+/* Takes the sockets that systemd or an older instance passed; the caller owns `resolver`, which must outlive the
+ * listeners. */
+struct listeners *listeners_new(struct resolver *resolver, const struct inherit *in);
+/* Own sockets stop listening (waiting connections are reset); systemd keeps those it passed, and an older instance
+ * those that it may still need. */
 void listeners_free(struct listeners **);
+
+/* Adds all sockets to what a new instance gets. */
+void listeners_pass(const struct listeners *ls, struct inherit *in);
+/* The older instance no longer needs the sockets that it passed: they are own ones from now on. */
+void listeners_own(struct listeners *ls);
+/* The new instance has all sockets.  They are closed here and listen on. */
+void listeners_leave(struct listeners *ls);
 
 /*
  * `fds` belongs to the caller (free()); n is at least 1.  Or fds is NULL and `error` has the failed

@@ -172,6 +172,9 @@ be_child(const struct proc *p, int channel)
 		.listen_fds = g != NULL ? g->fds : NULL,
 		.nlisten = g != NULL ? g->nfds : 0,
 		.wake_fds = env->wake_fds,
+		.notices_from = g == NULL ? env->notices_from : -1,
+		.notices_to = env->notices_to,
+		.nnotices_to = g == NULL ? env->nnotices_to : 0,
 		.version = PDROUTER_VERSION,
 	};
 
@@ -222,7 +225,7 @@ static void
 ready(struct proc *p)
 {
 	enter(p, PS_READY);
-	if (p->gen != NULL && p->gen->number == p->env->generation)
+	if (p->gen != NULL && p->gen->number == p->env->generation && !p->env->held)
 		serve(p);
 }
 

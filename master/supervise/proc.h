@@ -14,6 +14,7 @@
 struct evbuffer;
 struct event;
 struct event_base;
+struct notices_to;
 struct seg;
 
 struct generation {
@@ -65,7 +66,11 @@ struct proc_env {
 	struct seg *seg;
 	const int *wake_fds;
 	const struct conf *conf; /* in force; NULL before the first */
-	uint32_t generation;     /* in force: its workers serve */
+	uint32_t generation;     /* in force: its workers serve, unless `held` */
+	bool held;               /* this instance has yet to replace another one */
+	int notices_from;        /* struct heritage; -1: the notifier has its own sockets */
+	const struct notices_to *notices_to;
+	size_t nnotices_to;
 	pid_t master;
 	struct event *ev_settle; /* made active by whatever may have completed something */
 	/* After waitpid and after everything the process held in shared memory was given back. */

@@ -18,6 +18,8 @@
 #include "shm/core/seg.h"
 
 #define STALL_TICK_MS 500
+/* the identity of a notifier that reads what a newer instance sends */
+#define REPLACED "of an instance that was replaced"
 
 struct procs {
 	struct proc_env env;
@@ -250,9 +252,12 @@ procs_make_room(struct procs *ps, const struct conf *conf)
 static void
 single_sync(const struct procs *ps, struct proc *p)
 {
-	const char *want =
-		ps->stopping || ps->env.conf == NULL ? NULL : p->kind->identity(ps->env.conf);
+	const char *want = ps->stopping || ps->env.held || ps->env.conf == NULL
+				   ? NULL
+				   : p->kind->identity(ps->env.conf);
 
+	if (want != NULL && ps->env.notices_from != -1)
+		want = REPLACED;
 	if (p->state != PS_IDLE && (want == NULL || strcmp(want, p->identity) != 0))
 		proc_post(p, PE_DRAIN);
 	if (p->state == PS_IDLE && want != NULL && !p->refused) {
@@ -278,7 +283,7 @@ procs_conf_set(struct procs *ps, const struct conf *conf, uint32_t generation)
 
 	ps->env.conf = conf;
 	/* before the old workers drain: at any time one of both accepts */
-	if (generation != ps->env.generation && generation != 0 && serving != NULL)
+	if (generation != ps->env.generation && generation != 0 && serving != NULL && !ps->env.held)
 		generation_post(ps, serving, PE_SERVE);
 	ps->env.generation = generation;
 	for (int i = 0; i < GENERATIONS_MAX; i++) {
@@ -333,6 +338,57 @@ on_settle(evutil_socket_t fd, short what, void *arg)
 		single_sync(ps, single);
 }
 
+/* --- several instances ------------------------------------------------------------------------- */
+
+void
+procs_hold(struct procs *ps)
+{
+	ps->env.held = true;
+}
+
+void
+procs_release(struct procs *ps)
+{
+	const struct generation *g = generation_find(ps, ps->env.generation);
+
+	ps->env.held = false;
+	if (ps->env.generation != 0 && g != NULL)
+		generation_post(ps, g, PE_SERVE);
+	singles_sync(ps);
+}
+
+void
+procs_notices_from(struct procs *ps, int fd)
+{
+	ps->env.notices_from = fd;
+	singles_sync(ps);
+}
+
+void
+procs_notices_to(struct procs *ps, const struct notices_to *to, size_t n)
+{
+	ps->env.notices_to = to;
+	ps->env.nnotices_to = n;
+}
+
+bool
+procs_notices_left(const struct procs *ps)
+{
+	const struct proc *p = &ps->procs[SLOT_NOTIFIER(ps->env.seg)];
+
+	return p->state == PS_IDLE || (p->identity != NULL && strcmp(p->identity, REPLACED) == 0);
+}
+
+void
+procs_retire(struct procs *ps, uint64_t limit_ms)
+{
+	ps->env.generation = 0;
+	for (int i = 0; i < GENERATIONS_MAX; i++)
+		if (ps->gens[i].number != 0)
+			generation_drain(ps, &ps->gens[i], clock_ms(),
+				limit_ms != 0 ? limit_ms : GENERATION_NO_END);
+}
+
 /* --- the whole ---------------------------------------------------------------------------------- */
 
 struct procs *
@@ -351,6 +407,7 @@ procs_new(struct event_base *base, struct seg *seg, const struct proc_kind *kind
 	ps->env.reaped = hooks->reaped;
 	ps->env.arg = hooks->arg;
 	ps->env.master = getpid();
+	ps->env.notices_from = -1;
 	ps->nprocs = n;
 	ps->env.ev_settle = evtimer_new(base, on_settle, ps);
 	ps->ev_stall = event_new(base, -1, EV_PERSIST, on_stall_tick, ps);

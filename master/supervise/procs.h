@@ -16,6 +16,7 @@
 struct conf;
 struct event_base;
 struct evbuffer;
+struct notices_to;
 struct procs;
 struct seg;
 
@@ -63,6 +64,24 @@ void procs_conf_set(struct procs *ps, const struct conf *conf, uint32_t generati
 /* Ends a generation without a drain: its workers end their requests with an error. */
 void procs_generation_quit(struct procs *ps, uint32_t generation);
 unsigned procs_generations(const struct procs *ps); /* how many live */
+
+/*
+ * This instance is to replace another one (upgrade.h): until procs_release() its workers get ready and do not serve,
+ * and the notifier, whose address the other one has, does not start.
+ */
+void procs_hold(struct procs *ps);
+void procs_release(struct procs *ps);
+/*
+ * Notices come from a newer instance over this socket: the notifier with its own sockets ends, and one that reads the
+ * socket follows; -1: back.  The other sockets lead to older instances.  The caller owns all of them.
+ */
+void procs_notices_from(struct procs *ps, int fd);
+void procs_notices_to(struct procs *ps, const struct notices_to *to, size_t n);
+/* No notifier lives that has sockets of its own. */
+bool procs_notices_left(const struct procs *ps);
+/* A newer instance serves: all generations drain for limit_ms (0: no limit), and none is in force.  Again: the sooner end
+ * counts. */
+void procs_retire(struct procs *ps, uint64_t limit_ms);
 
 /* SIGCHLD: reaps the children that have died. */
 void procs_sigchld(struct procs *ps);

@@ -42,9 +42,10 @@
  * STARTING  the new workers get ready; the old ones serve
  * PUBLISHING the fleet has `cur`; the old workers serve until its table is out
  * ABORTING  the new workers were told to quit; `cur` lives until they are gone
+ * LEFT      another instance serves; only reload_resume() leads back
  * STOPPED   shutting down
  */
-enum phase { RP_IDLE, RP_OPENING, RP_STARTING, RP_PUBLISHING, RP_ABORTING, RP_STOPPED };
+enum phase { RP_IDLE, RP_OPENING, RP_STARTING, RP_PUBLISHING, RP_ABORTING, RP_LEFT, RP_STOPPED };
 
 static const char *const phase_name[] = {
 	[RP_IDLE] = "serving",
@@ -52,6 +53,7 @@ static const char *const phase_name[] = {
 	[RP_STARTING] = "reloading",
 	[RP_PUBLISHING] = "reloading",
 	[RP_ABORTING] = "reloading",
+	[RP_LEFT] = "replaced",
 	[RP_STOPPED] = "stopping",
 };
 
@@ -69,6 +71,7 @@ struct reload {
 	bool requested;
 	uint64_t asked_us; /* clock_us() of that request, the first if there are several */
 	bool telling;      /* systemd was told RELOADING=1 and not yet READY=1 */
+	bool held;         /* reload_hold() */
 	bool waits;        /* `next` needs a generation, and old ones have all slots */
 	uint64_t attempt;  /* number of times the configuration was read since the start */
 	struct watch *watch;
@@ -397,9 +400,9 @@ void
 reload_turn(struct reload *r)
 {
 	/* a request during the start waits for the end of the start */
-	if (r->phase == RP_STOPPED || r->number == 0)
+	if (r->phase >= RP_LEFT || r->number == 0 || (r->held && r->phase == RP_IDLE))
 		return;
-	if (r->requested) {
+	if (r->requested && !r->held) {
 		r->requested = false;
 		if (!r->telling)
 			sd_tell_reloading(r->parts.sd);
@@ -425,7 +428,7 @@ reload_turn(struct reload *r)
 uint64_t
 reload_request(struct reload *r)
 {
-	if (r->phase == RP_STOPPED)
+	if (r->phase >= RP_LEFT)
 		return 0;
 	if (!r->requested)
 		r->asked_us = clock_us();
@@ -529,9 +532,56 @@ reload_generation_gone(struct reload *r, uint32_t generation)
 {
 	if (r->phase == RP_ABORTING && generation == r->cur_generation)
 		refuse(r);
-	else if (r->phase != RP_STOPPED && generation == r->generation)
+	else if (r->phase < RP_LEFT && generation == r->generation)
 		r->hooks.fatal(
 			r->hooks.arg, "no worker is left that can run with this configuration");
+}
+
+/* --- several instances ------------------------------------------------------------------------- */
+
+void
+reload_hold(struct reload *r, bool hold)
+{
+	r->held = hold;
+}
+
+bool
+reload_is_idle(const struct reload *r)
+{
+	return r->phase == RP_IDLE;
+}
+
+void
+reload_leave(struct reload *r)
+{
+	assert(r->phase == RP_IDLE);
+	r->phase = RP_LEFT;
+	r->requested = false;
+	candidate_drop(&r->next);
+	r->hooks.done(r->hooks.arg, r->attempt + 1, false,
+		"an upgrade has replaced this instance: reload the new one", "");
+}
+
+void
+reload_resume(struct reload *r)
+{
+	assert(r->phase == RP_LEFT);
+	r->phase = RP_IDLE;
+	r->generation = procs_generation_start(r->parts.procs, r->conf, r->fds, r->nfds);
+	procs_conf_set(r->parts.procs, r->conf, r->generation);
+}
+
+const struct conf *
+reload_conf(const struct reload *r)
+{
+	return r->conf;
+}
+
+void
+reload_keep_listeners(const struct reload *r)
+{
+	if (r->phase == RP_IDLE)
+		listeners_keep(r->parts.listeners, r->conf, r->fds, r->nfds);
 }
 
 /* --- start and stop ----------------------------------------------------------------------------- */

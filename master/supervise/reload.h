@@ -69,6 +69,19 @@ void reload_turn(struct reload *r);
 /* Accepts no further configuration; a reload under way is cancelled. */
 void reload_stop(struct reload *r);
 
+/* An upgrade is under way: no reload begins.  Requests are remembered. */
+void reload_hold(struct reload *r, bool hold);
+bool reload_is_idle(const struct reload *r); /* none is under way */
+/* Another instance serves: requests are refused, and the end of the last worker is not the end of this instance. */
+void reload_leave(struct reload *r);
+/* The other instance has failed: new workers with the configuration in force. */
+void reload_resume(struct reload *r);
+/* The configuration in force; NULL: none yet. */
+const struct conf *reload_conf(const struct reload *r);
+/* Closes the sockets that the configuration in force does not have (listeners_own()); during a reload its end does
+ * that. */
+void reload_keep_listeners(const struct reload *r);
+
 /* From procs' hooks. */
 void reload_generation_ready(struct reload *r, uint32_t generation);
 void reload_generation_refused(struct reload *r, uint32_t generation);

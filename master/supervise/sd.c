@@ -22,6 +22,7 @@
 
 struct sd {
 	int fd; /* -1: not under systemd */
+	bool mute;
 	struct sockaddr_un addr;
 	socklen_t addr_len;
 	char unsent[128];
@@ -57,7 +58,7 @@ on_retry(evutil_socket_t fd, short what, void *arg)
 static void
 tell(struct sd *sd, const char *text)
 {
-	if (sd->fd == -1)
+	if (sd->fd == -1 || sd->mute)
 		return;
 	(void)snprintf(sd->unsent, sizeof(sd->unsent), "%s", text);
 	on_retry(-1, 0, sd);
@@ -86,13 +87,32 @@ sd_tell_stopping(struct sd *sd)
 	tell(sd, "STOPPING=1\nSTATUS=draining");
 }
 
+void
+sd_mute(struct sd *sd, bool mute)
+{
+	sd->mute = mute;
+	(void)evtimer_del(sd->ev_retry);
+}
+
+bool
+sd_tell_main_pid(struct sd *sd, pid_t pid)
+{
+	char text[64];
+
+	(void)snprintf(text, sizeof(text), "MAINPID=%ld", (long)pid);
+	return sd->fd == -1 || send_now(sd, text);
+}
+
 /* A ping that the socket has no room for is dropped: the next one is sent in time. */
 static void
 on_ping(evutil_socket_t fd, short what, void *arg)
 {
+	const struct sd *sd = arg;
+
 	(void)fd;
 	(void)what;
-	(void)send_now(arg, "WATCHDOG=1");
+	if (!sd->mute)
+		(void)send_now(sd, "WATCHDOG=1");
 }
 
 /* $NOTIFY_SOCKET: a path, or an abstract name with @ for its leading NUL (sd_notify(3)). */

@@ -6,6 +6,8 @@
  * the protocol is one datagram.
  */
 #pragma once
+#include <stdbool.h>
+#include <sys/types.h>
 
 struct event_base;
 struct sd;
@@ -21,3 +23,11 @@ void sd_free(struct sd **);
 void sd_tell_ready(struct sd *sd); /* also: a reload is over */
 void sd_tell_reloading(struct sd *sd);
 void sd_tell_stopping(struct sd *sd);
+
+/*
+ * Another instance is the main process of the service: systemd takes messages from that one alone, so this
+ * process sends none, and no ping.
+ */
+void sd_mute(struct sd *sd, bool mute);
+/* `pid` is the main process from now on.  False: systemd has no room for the message now. */
+bool sd_tell_main_pid(struct sd *sd, pid_t pid);

@@ -298,11 +298,13 @@ struct conf {
 	uint32_t rise, fall;
 	char **dns_servers; /* "address" or "address:port"; none: those of resolv.conf */
 	size_t ndns_servers;
-	uint64_t drain_ms;        /* from SIGTERM to the end of what is left */
-	uint64_t reload_drain_ms; /* the same of a generation that was replaced; 0: no limit */
-	uint64_t watchdog_ms;     /* 0 = off */
-	char *control_socket;     /* path, or NULL: none */
-	char *state_file;         /* path, or NULL: none */
+	uint64_t drain_ms;         /* from SIGTERM to the end of what is left */
+	uint64_t reload_drain_ms;  /* the same of a generation that was replaced; 0: no limit */
+	uint64_t upgrade_drain_ms; /* the same of an instance that was replaced; 0: no limit */
+	uint64_t upgrade_trial_ms; /* the older instance can serve again for this time */
+	uint64_t watchdog_ms;      /* 0 = off */
+	char *control_socket;      /* path, or NULL: none */
+	char *state_file;          /* path, or NULL: none */
 	/* ZMQ address of the notifier's PULL socket, or NULL: no notifier */
 	char *lmcache_listen;
 	/* ZMQ address of its ROUTER socket, where engines announce themselves, or NULL */

@@ -36,6 +36,8 @@ static struct {
 	mode_t sink;       /* file type of stderr: how a line is kept from blocking */
 	uint64_t dropped;  /* lines since the last one that was written */
 	uint64_t *counter; /* all dropped lines of this process; NULL: not counted */
+	log_error_fn *errors_to;
+	void *errors_arg;
 } self = {.process = "-", .level = LOG_L_INFO};
 
 struct line {
@@ -339,12 +341,21 @@ tell_dropped(void)
 }
 
 void
+log_errors_to(log_error_fn *fn, void *arg)
+{
+	self.errors_to = fn;
+	self.errors_arg = arg;
+}
+
+void
 log_write(enum log_level level, const char *msg, const struct log_field *fields, size_t n)
 {
 	int saved = errno;
 
 	if (!log_enabled(level))
 		return;
+	if (level == LOG_L_ERROR && self.errors_to != NULL)
+		self.errors_to(self.errors_arg, msg, fields, n);
 	if (!tell_dropped() || !write_line(level, msg, fields, n)) {
 		self.dropped++;
 		if (self.counter != NULL)

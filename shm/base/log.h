@@ -42,6 +42,10 @@ void log_setup(enum log_level level, enum log_format format);
 int log_enabled(enum log_level level);
 void log_write(enum log_level level, const char *msg, const struct log_field *fields, size_t n);
 
+/* Each line of level error also goes to fn; NULL: no longer. */
+typedef void log_error_fn(void *arg, const char *msg, const struct log_field *fields, size_t n);
+void log_errors_to(log_error_fn *fn, void *arg);
+
 #define LOG_AT(level, msg, ...)                                                                    \
 	log_write(level, msg, (const struct log_field[]){__VA_ARGS__},                             \
 		sizeof((const struct log_field[]){__VA_ARGS__}) / sizeof(struct log_field))

@@ -12,6 +12,12 @@
 struct conf;
 struct seg;
 
+/* Where the notifier sends notices that belong to the requests of an older instance. */
+struct notices_to {
+	uint32_t instance;
+	int fd; /* SOCK_SEQPACKET, non-blocking */
+};
+
 /* Exit codes of children; any other, or a signal, means "respawn me with back-off". */
 enum child_exit { CHILD_EXIT_OK = 0, CHILD_EXIT_FAILED = 1, CHILD_EXIT_NO_RESPAWN = 2 };
 
@@ -36,5 +42,10 @@ struct heritage {
 	size_t nlisten;
 	/* eventfd of each process slot (seg_nslots), non-blocking; own one: [slot] */
 	const int *wake_fds;
+	/* The notifier of an instance that was replaced reads notices here and has no ZMQ socket; -1: it has.
+	 * Else where it sends notices for older instances. */
+	int notices_from;
+	const struct notices_to *notices_to;
+	size_t nnotices_to;
 	const char *version; /* of the program, for /version and build_info */
 };

@@ -15,7 +15,9 @@
 /* two cache lines: the adjacent-line prefetcher pairs them (x86), 128 on some aarch64 */
 #define SHM_LINE 128
 #define SHM_MAGIC 0x7064726f75746572ull /* "pdrouter" */
+#ifndef SHM_VERSION                     /* a test builds a program with another layout */
 #define SHM_VERSION 10
+#endif
 /* tables alive at once: the current one and retired ones awaiting their readers */
 #define SHM_ARENAS 4
 #define SHM_CRASH_NOTE 160 /* bytes of a process's crash note */
@@ -26,7 +28,8 @@ struct shm_header { /* W: master, before any fork */
 	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker;
 	uint32_t max_quotas;
 	uint32_t queue_slots;
-	uint32_t nslots; /* process slots: 2 x max_workers + SLOT_EXTRA */
+	uint32_t nslots;   /* process slots: 2 x max_workers + SLOT_EXTRA */
+	uint32_t instance; /* 1, and 1 more with each upgrade; stands in the nonces of flags */
 	uint64_t bytes;
 	uint64_t build;   /* hash of the build id: a segment of another build is refused */
 	uint64_t seed[2]; /* drawn at the start: what clients' names are hashed with */

@@ -294,6 +294,7 @@ seg_new(const struct seg_sizes *sizes, uint64_t build, struct seg **ret)
 		.max_quotas = sizes->max_quotas,
 		.queue_slots = sizes->queue_slots,
 		.nslots = worker_slots(sizes) + SLOT_EXTRA,
+		.instance = sizes->instance,
 		.bytes = bytes,
 		.build = build,
 		.seed = {rnd_u64(), rnd_u64()},

@@ -20,6 +20,7 @@ struct seg_sizes {
 	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker;
 	uint32_t max_quotas;  /* a multiple of QUOTA_WAYS; 0: none is limited */
 	uint32_t queue_slots; /* per pool; 0: no request can wait */
+	uint32_t instance;    /* whose segment this is; no size */
 };
 
 struct seg {

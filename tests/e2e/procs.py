@@ -271,8 +271,38 @@ def with_map(pool):
     return {**rest, pool["connector"]: own} if own else rest
 
 
+class Adopted:
+    """A process that another one of ours has started; we are its reaper.  As subprocess.Popen has it."""
+
+    def __init__(self, pid, before):
+        self.pid, self.before, self.returncode = pid, before, None
+
+    def poll(self):
+        pid, status = os.waitpid(self.pid, os.WNOHANG) if self.returncode is None else (0, 0)
+        if pid == self.pid:
+            self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def send_signal(self, sig):
+        if self.poll() is None:
+            os.kill(self.pid, sig)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout):
+        end = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > end:
+                raise subprocess.TimeoutExpired("pdrouter", timeout)
+            time.sleep(0.005)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # an older one waits for nothing but its requests
+            self.before.wait(timeout)
+        return self.returncode
+
+
 class Router(Process):
-    def __init__(self, world, config, args=(), wait_for="ready", binary_args=None):
+    def __init__(self, world, config, args=(), wait_for="ready", binary_args=None, program=BIN / "pdrouter"):
         self.world = world
         self.told_to_stop = self.murdered = False
         self.host = world.listen_host
@@ -286,7 +316,7 @@ class Router(Process):
             binary_args = ["-c", self.config_path]
         else:
             binary_args = [*binary_args, "--control-socket", self.control]
-        super().__init__([BIN / "pdrouter", *binary_args, *args], world.file("router", "log"), world.dir)
+        super().__init__([program, *binary_args, *args], world.file("router", "log"), world.dir)
         if wait_for:
             self.wait_for(wait_for)
 
@@ -423,6 +453,10 @@ class Router(Process):
     def wait_log(self, word, timeout=10):
         return wait(f"a log line with {word!r}", lambda: re.search(f"^.*{word}.*$", self.log(), re.M), timeout)[0]
 
+    def follow(self, pid):
+        """An upgrade has replaced the process: the other one is meant from now on."""
+        self.p, self.pid = Adopted(pid, self.p), pid
+
     # --- its processes ---
     def ctl(self, *args, timeout=30):
         return subprocess.run([BIN / "pdctl", "-s", self.control, *args], capture_output=True, text=True,
@@ -543,11 +577,11 @@ class World:
         return {"models": [MODEL], "connector": connector, **copy.deepcopy(PLAIN), **keys,
                 "prefill": [entry(e) for e in prefill], "decode": [entry(e) for e in decode]}
 
-    def router(self, *pools, wait_for="ready", args=(), **keys):
+    def router(self, *pools, wait_for="ready", args=(), program=BIN / "pdrouter", **keys):
         config = {**FAST, **keys}
         if pools:
             config["pools"] = list(pools)
-        r = Router(self, config, wait_for=wait_for, args=args)
+        r = Router(self, config, wait_for=wait_for, args=args, program=program)
         self.routers.append(r)
         return r
 

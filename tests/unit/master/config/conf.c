@@ -106,6 +106,8 @@ Test(conf, minimal_file_and_every_default)
 	cr_expect_eq(c->fall, 3);
 	cr_expect_eq(c->drain_ms, 120000);
 	cr_expect_eq(c->reload_drain_ms, 0);
+	cr_expect_eq(c->upgrade_drain_ms, 0);
+	cr_expect_eq(c->upgrade_trial_ms, 10000);
 	cr_expect_eq(c->watchdog_ms, 10000);
 	cr_expect_eq(c->live.log_level, LOG_L_INFO);
 	cr_expect_eq(c->live.log_format, LOG_F_KV);
@@ -208,7 +210,7 @@ Test(conf, every_key)
 		"4h}\n"
 		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"
 		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 5s\nrise: 1\nfall: 9\n"
-		"drain_timeout: 0\nreload_drain_timeout: 9m\nworker_watchdog: 0s\nlog_level: debug\nlog_format: json\n"
+		"drain_timeout: 0\nreload_drain_timeout: 9m\nupgrade_drain_timeout: 8m\nupgrade_trial: 2s\nworker_watchdog: 0s\nlog_level: debug\nlog_format: json\n"
 		"control_socket: \"\"\nlmcache: {listen: \"tcp://*:7500\"}\n"
 		"pools:\n"
 		"  - models: [\"405\", org/m]\n"
@@ -241,6 +243,8 @@ Test(conf, every_key)
 	cr_expect_eq(c->live.upstream_max_idle, 0);
 	cr_expect_eq(c->drain_ms, 0);
 	cr_expect_eq(c->reload_drain_ms, 540000);
+	cr_expect_eq(c->upgrade_drain_ms, 480000);
+	cr_expect_eq(c->upgrade_trial_ms, 2000);
 	cr_expect_eq(c->watchdog_ms, 0);
 	cr_expect_eq(c->live.log_level, LOG_L_DEBUG);
 	cr_expect_eq(c->live.log_format, LOG_F_JSON);
@@ -2031,7 +2035,7 @@ Test(conf, every_key_is_written)
 		" burst: 7, id_header: X-Real-IP, tcp_user: 8s}\n"
 		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"
 		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 5s\nrise: 1\nfall: 9\n"
-		"drain_timeout: 0\nreload_drain_timeout: 9m\nworker_watchdog: 0s\nlog_level: debug\nlog_format: json\n"
+		"drain_timeout: 0\nreload_drain_timeout: 9m\nupgrade_drain_timeout: 8m\nupgrade_trial: 2s\nworker_watchdog: 0s\nlog_level: debug\nlog_format: json\n"
 		"control_socket: \"\"\nstate_file: /var/lib/x\nlmcache: {listen: \"tcp://*:7501\"}\n"
 		"announce: {listen: \"tcp://*:1\", forget: 9s}\npools:\n"
 		"- {name: a, models: [\"405\", 'o\"r\\g'], connector: orchestrated, policy: session, prefill_policy: random,\n"

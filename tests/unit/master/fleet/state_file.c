@@ -44,7 +44,7 @@ TestSuite(state_file, .init = setup, .fini = teardown);
 static char *
 text_now(void)
 {
-	struct state_file *sf = state_file_new(path);
+	struct state_file *sf = state_file_new(path, -1);
 	struct membuf text = {0};
 
 	cr_assert(state_file_read(sf, MAX, &text));
@@ -74,7 +74,7 @@ put(const char *at, const char *text)
 
 Test(state_file, written_and_read)
 {
-	struct state_file *sf = state_file_new(path);
+	struct state_file *sf = state_file_new(path, -1);
 	struct stat st;
 
 	expect_text("");
@@ -92,7 +92,7 @@ Test(state_file, written_and_read)
 /* A full disk in the middle of a text: the former one stays, and the next write is tried again. */
 Test(state_file, a_full_disk)
 {
-	struct state_file *sf = state_file_new(path);
+	struct state_file *sf = state_file_new(path, -1);
 	struct rlimit was, now = {.rlim_cur = 4};
 
 	(void)signal(SIGXFSZ, SIG_IGN);
@@ -119,7 +119,7 @@ Test(state_file, a_directory_that_is_missing)
 
 	(void)snprintf(below, sizeof(below), "%s/below", dir);
 	(void)snprintf(at, sizeof(at), "%s/state", below);
-	sf = state_file_new(at);
+	sf = state_file_new(at, -1);
 	cr_expect_str_eq(state_file_error(sf), "No such file or directory");
 	cr_expect_not(state_file_write(sf, "one", 3));
 	cr_assert_eq(mkdir(below, 0700), 0);
@@ -130,11 +130,11 @@ Test(state_file, a_directory_that_is_missing)
 
 Test(state_file, the_second_process_reads_and_never_writes)
 {
-	struct state_file *first = state_file_new(path), *second;
+	struct state_file *first = state_file_new(path, -1), *second;
 	struct membuf text = {0};
 
 	cr_assert(state_file_write(first, "one", 3));
-	second = state_file_new(path);
+	second = state_file_new(path, -1);
 	cr_expect_str_eq(state_file_error(second), "another process has this state_file");
 	cr_expect(state_file_read(second, MAX, &text));
 	cr_expect_eq(text.n, 3);
@@ -156,7 +156,7 @@ Test(state_file, set_aside)
 
 	put(path, "too long");
 	put(broken, "an earlier one");
-	sf = state_file_new(path);
+	sf = state_file_new(path, -1);
 	cr_expect_not(state_file_read(sf, 7, &text));
 	cr_expect_eq(access(path, F_OK), -1);
 	membuf_free(&text);
@@ -179,7 +179,7 @@ Test(state_file, what_is_no_regular_file_stays)
 		struct stat st;
 
 		cr_assert_eq(i == 0 ? mkdir(path, 0700) : mkfifo(path, 0600), 0);
-		sf = state_file_new(path);
+		sf = state_file_new(path, -1);
 		cr_expect_str_eq(state_file_error(sf), "it is not a regular file");
 		cr_expect(state_file_read(sf, MAX, &text));
 		cr_expect_eq(text.n, 0);
@@ -204,7 +204,7 @@ Test(state_file, kill_9_at_any_instruction, .timeout = 60)
 		char *text;
 
 		if (pid == 0) {
-			struct state_file *sf = state_file_new(path);
+			struct state_file *sf = state_file_new(path, -1);
 
 			for (unsigned i = 0;; i++)
 				(void)state_file_write(sf, texts[i % 2], strlen(texts[i % 2]));

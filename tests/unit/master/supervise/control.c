@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "master/supervise/control.h"
+#include "master/supervise/inherit.h"
 #include "shm/base/clock.h"
 #include "shm/base/lockfile.h"
 
@@ -23,12 +24,14 @@ static void
 setup(void)
 {
 	const struct control_hooks none = {.arg = NULL};
+	struct inherit nothing;
 	char dir[] = "/tmp/pdr-control-XXXXXX";
 
 	cr_assert_not_null(mkdtemp(dir));
 	(void)snprintf(at.sun_path, sizeof(at.sun_path), "%s/sock", dir);
 	base = event_base_new();
-	cr_assert_eq(control_new(base, at.sun_path, &none, &control), 0);
+	inherit_init(&nothing);
+	cr_assert_eq(control_new(base, at.sun_path, &none, &nothing, &control), 0);
 	cr_assert_not_null(control);
 }
 

@@ -1,0 +1,77 @@
+/*
+ * This instance and the older ones: taking the place of the instance that has started this one, and then whatever the
+ * older instances still do.  The other side is upgrade.h.
+ *
+ *   STARTING   own workers get ready, engines are probed; the older instance serves
+ *   READY      it knows that this instance can serve
+ *   TRIAL      it has said `take`: this instance serves; the older one finishes its requests and could serve again
+ *   FINAL      it has said `final`, or there was none.  The newest instance has all that there is to own.
+ *
+ * Older instances finish their requests.  They stop when this instance stops, which waits for them.
+ *
+ * Process: master.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct control;
+struct evbuffer;
+struct event_base;
+struct fleet;
+struct inherit;
+struct listeners;
+struct procs;
+struct reload;
+struct sd;
+struct seg;
+struct takeover;
+
+struct takeover_parts {
+	struct event_base *base;
+	struct seg *seg;
+	struct sd *sd;
+	struct listeners *listeners;
+	struct fleet *fleet;
+	struct procs *procs;
+	struct reload *reload;
+	struct control *const *control; /* NULL while there is none */
+	const struct inherit *in;       /* must outlive the takeover */
+};
+
+struct takeover_hooks {
+	/* The older instance has ended, or does not want this one: the end, if this one does not serve yet. */
+	void (*refused)(void *arg);
+	/* The older instance stops, and so must this one. */
+	void (*stop)(void *arg, bool now);
+	void *arg;
+};
+
+/* Tells the sender of `in` each error that is logged, from now on until this instance serves. */
+void takeover_report_errors(const struct inherit *in);
+
+struct takeover *takeover_new(
+	const struct takeover_parts *parts, const struct takeover_hooks *hooks);
+void takeover_free(struct takeover **); /* NULL is fine */
+
+/* Once per loop turn. */
+void takeover_turn(struct takeover *t);
+/* This instance stops: so do the older ones. */
+void takeover_stop(struct takeover *t, bool now);
+/* How many older instances this one has to wait for before it exits. */
+unsigned takeover_waits_for(const struct takeover *t);
+
+/* --- for upgrade.c: this instance is to be replaced in turn --- */
+/* NULL: this instance can be replaced as soon as takeover_is_final().  Else why not.  Ends the trial. */
+const char *takeover_make_final(struct takeover *t);
+bool takeover_is_final(const struct takeover *t);
+/* Adds the older instances to what the new instance gets. */
+void takeover_pass(const struct takeover *t, struct inherit *in);
+/* The new instance talks to the older ones. */
+void takeover_pause(struct takeover *t, bool pause);
+/* The new instance does so for ever. */
+void takeover_leave(struct takeover *t);
+
+/* A line for each older instance, or a JSON array. */
+void takeover_status(const struct takeover *t, struct evbuffer *out, bool json);

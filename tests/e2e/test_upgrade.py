@@ -1,0 +1,224 @@
+"""Upgrades: a new instance takes the place of a running one, and nothing that is asked meanwhile is lost."""
+import os
+import shutil
+import signal
+import socket
+
+import pytest
+
+import expect
+from procs import BIN, LIBC, SLOW, Load, alive, free_port, wait
+from raw import text_of
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+@pytest.fixture(autouse=True)
+def reaper():
+    """New instances become children of the run, as they become children of systemd."""
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    yield
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 0)
+
+
+class Instances:
+    """A router whose program stands at a path of its own, so that it can be replaced."""
+
+    def __init__(self, world, *pools, **keys):
+        self.world, self.path, self.old = world, world.file("pdrouter"), []
+        shutil.copy(BIN / "pdrouter", self.path)
+        self.r = world.router(*pools, program=self.path, **{"upgrade_trial": "50ms", **keys})
+
+    def install(self, text):
+        """A script in place of the program; $REAL is the program."""
+        new = self.path.with_suffix(".new")
+        new.write_text(f"#!/bin/sh\nREAL={BIN / 'pdrouter'}\n{text}\n")
+        new.chmod(0o755)
+        new.rename(self.path)
+
+    def upgrade(self):
+        done = self.r.ctl("upgrade")
+        assert done.returncode == 0, done.stdout + done.stderr
+        self.follow()
+        return done.stdout
+
+    def follow(self):
+        """The newest instance is the one that is asked and checked from now on."""
+        pid = wait("the new instance", lambda: self.r.status()["pid"] not in (self.r.pid, *self.old) and self.r.status()["pid"])
+        self.old.append(self.r.pid)
+        self.r.follow(pid)
+
+    def refused(self, *why):
+        """An upgrade that fails leaves everything as it was."""
+        done = self.r.ctl("upgrade")
+        assert done.returncode == 1 and all(x in done.stderr for x in why), done.stdout + done.stderr
+        assert self.r.status()["pid"] == self.r.pid and self.r.complete().status == 200
+        return done
+
+    def only_one_left(self):
+        wait("the older instances to go", lambda: self.r.metric("old_instances") == 0)
+        wait("their processes too", lambda: not any(alive(pid) for pid in self.old))
+
+
+@pytest.fixture
+def one(world):
+    def make(**keys):
+        p, d = world.engine("prefill", token_delay=10), world.engine("decode", token_delay=10)
+        return Instances(world, world.pool([p], [d]), workers=1, **keys), p, d
+    return make
+
+
+def test_streams_outlive_two_upgrades(one):
+    i, _, d = one()
+    streams = []
+    for n in (1, 2):
+        streams.append(i.r.open_stream(f"s{n}", n=100))
+        streams[-1].head()
+        assert i.upgrade() == f"instance {n + 1} serves, pid {i.r.pid}\n"
+    assert i.r.metric("instance") == 3 and i.r.complete().status == 200
+    wait("both are seen", lambda: (i.r.metric("old_instances"), i.r.metric("old_instances_requests")) == (2, 2))
+    assert [x["instance"] for x in i.r.status()["older"]] == [1, 2]
+    for n, c in enumerate(streams, 1):
+        assert text_of(list(c.events())) == expect.text(f"s{n}", 100)
+    i.only_one_left()
+    assert i.r.metric("requests_in_flight") == 1 and len(d.requests()) == 3
+
+
+def test_nobody_is_refused_or_reset(one):
+    i, _, _ = one()
+    load = Load(4, lambda n: i.r.complete(f"p{n}", max_tokens=n))
+    for _ in range(3):
+        i.r.kill(signal.SIGUSR2)
+        i.follow()
+    load.stop()
+    assert load.bad == [] and load.done > 10
+    i.only_one_left()
+
+
+def test_a_wrong_configuration(one):
+    i, _, _ = one()
+    i.r.change(workers="many")
+    i.refused("the new program cannot start with this configuration", f"{i.r.config_path}:4: workers: many")
+    assert i.r.metric("upgrades_failed_total") == 1
+    i.r.change(workers=1)
+    i.upgrade()
+
+
+@pytest.mark.parametrize("text, why", [
+    ("echo error while loading shared libraries: libx.so >&2; exit 127", "libx.so"),
+    ('[ "$1" = -t ] && exit 0; kill -9 $$', "ended before it could serve"),
+    ('[ "$1" = -t ] && exit 0; PDR_UPGRADE=instance=x exec "$REAL" "$@"', "ended before it could serve")], ids=["library", "crash", "words"])
+def test_a_program_that_cannot_start(one, text, why):
+    i, _, _ = one()
+    i.install(text)
+    i.refused(why)
+
+
+def test_a_program_that_is_not_there(one):
+    i, _, _ = one()
+    i.path.unlink()
+    i.refused("No such file or directory")
+
+
+def test_an_address_that_is_taken_is_said(one):
+    """The new instance reports what it has logged as an error."""
+    i, _, _ = one()
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        i.r.change(listen=[*i.r.config["listen"], f"127.0.0.1:{s.getsockname()[1]}"])
+        i.refused("Address already in use")
+
+
+def test_a_new_instance_that_dies_in_its_trial(one):
+    """The older one serves again, with its drains."""
+    i, _, d = one(upgrade_trial="60s")
+    held = i.r.open_stream("held", n=60)
+    held.head()
+    first = i.r.pid
+    i.r.kill(signal.SIGUSR2)
+    pid = wait("the new instance", lambda: i.r.status()["pid"] != first and i.r.status()["pid"])
+    os.kill(pid, signal.SIGKILL)
+    i.r.wait_log("the new instance has ended in its trial")
+    assert i.r.complete("after").status == 200 and i.r.status()["pid"] == first
+    assert text_of(list(held.events())) == expect.text("held", 60)
+    i.r.change(upgrade_trial="50ms")
+    assert i.r.ctl("reload").returncode == 0
+    i.upgrade()
+    assert i.r.metric("instance") == 2 and i.r.complete().status == 200
+
+
+def test_words_of_another_version(one):
+    i, _, _ = one()
+    i.install('[ -z "$PDR_UPGRADE" ] || PDR_UPGRADE="later=77:x $PDR_UPGRADE even" exec "$REAL" "$@"\nexec "$REAL" "$@"')
+    i.upgrade()
+    assert i.r.complete().status == 200
+
+
+@pytest.mark.parametrize("disk", ["none", "file", "full"])
+def test_drains_go_with_it(one, world, disk):
+    path = world.dir / "state.json"
+    i, _, _ = one(**({} if disk == "none" else {"state_file": str(path)}))
+    other = world.engine("decode")
+    i.r.reload(pools=[{**i.r.config["pools"][0], "decode": [*i.r.config["pools"][0]["decode"], {"url": other.url}]}])
+    if disk == "full":
+        path.with_name("state.json.new").mkdir()
+    assert i.r.ctl("drain", other.url).returncode == 0
+    i.upgrade()
+    assert [e["url"] for e in i.r.status()["fleet"]["endpoints"] if e["drained"]] == [other.url]
+    assert [i.r.complete().status for _ in range(4)] == [200] * 4 and not other.requests()
+    assert i.r.ctl("undrain", other.url).returncode == 0
+    assert disk != "file" or other.url not in path.read_text()
+
+
+def test_during_a_reload(one):
+    i, _, _ = one()
+    for workers in 2, 3:
+        i.r.change(workers=workers)
+        i.r.kill(signal.SIGHUP)
+        i.r.kill(signal.SIGUSR2)
+        i.follow()
+        wait("workers", lambda n=workers: i.r.metric("workers") == n)
+    i.only_one_left()
+
+
+def test_other_addresses_and_another_control_socket(one, world):
+    i, _, _ = one()
+    before, first = i.r.control, i.r.port
+    i.r.port, i.r.control = free_port(), world.file("ctl", "sock")
+    i.r.change(listen=[f"127.0.0.1:{i.r.port}"], control_socket=str(i.r.control))
+    os.kill(i.r.pid, signal.SIGUSR2)
+    wait("its socket", i.r.control.exists)
+    i.follow()
+    assert i.r.complete().status == 200
+    wait("the older socket is gone", lambda: not before.exists())
+    with pytest.raises(ConnectionRefusedError):
+        wait("the older port is shut", lambda: socket.create_connection(("127.0.0.1", first)).close())
+
+
+def test_sigterm_ends_all_instances(one):
+    """The newest waits for the older ones: under systemd its end is the end of the service."""
+    i, _, _ = one()
+    held = i.r.open_stream("held", n=60)
+    held.head()
+    i.upgrade()
+    i.r.kill(signal.SIGTERM)
+    assert text_of(list(held.events())) == expect.text("held", 60) and i.r.p.wait(10) == 0
+    assert not any(alive(pid) for pid in i.old)
+
+
+def test_sigterm_in_the_trial_ends_both(one):
+    i, _, _ = one(upgrade_trial="60s")
+    i.r.kill(signal.SIGUSR2)
+    first = i.r.p
+    i.follow()
+    i.r.told_to_stop = True
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(10 * SLOW) == 0 and i.r.p.wait(10 * SLOW) == 0
+
+
+def test_an_upgrade_limits_the_older_instances(one):
+    i, _, d = one(upgrade_drain_timeout="100ms")
+    held = i.r.open_stream("held", n=500)
+    held.head()
+    i.upgrade()
+    assert list(held.events())[-1].json()["error"]
+    i.only_one_left()
