@@ -39,6 +39,7 @@
 #define NSOCKETS 2
 #define REFUSAL_LINES_MS 60000
 #define LAST_BATCHES 64 /* read before the exit, to deliver messages that have arrived */
+#define CLOSE_MS 500    /* time for engines to close their connections at the exit */
 
 struct notifier {
 	const struct heritage *h;
@@ -405,6 +406,51 @@ bound_all(const struct heritage *h)
 		bound(RLIMIT_DATA, now + QUEUED_BYTES);
 }
 
+/* A connection of an engine: the only connected stream sockets beside the channel and, perhaps, stderr. */
+static bool
+is_engine(const struct notifier *n, int fd)
+{
+	struct sockaddr_storage peer;
+	socklen_t peer_len = sizeof(peer), len = sizeof(int);
+	int type;
+
+	return fd != n->h->channel && getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) == 0 &&
+	       type == SOCK_STREAM && getpeername(fd, (struct sockaddr *)&peer, &peer_len) == 0;
+}
+
+/* Ends this side of each connection.  False if there is none. */
+static bool
+shut_engines(const struct notifier *n)
+{
+	const int most = (int)(CONNECTIONS + OWN_FDS + n->h->seg->hdr->nslots);
+	bool any = false;
+
+	for (int fd = STDERR_FILENO + 1; fd < most; fd++)
+		if (is_engine(n, fd)) {
+			any = true;
+			(void)shutdown(fd, SHUT_WR);
+		}
+	return any;
+}
+
+/*
+ * libzmq closes a connection with whatever the engine has sent meanwhile.  So this side of each connection ends
+ * first: the engine's libzmq sees that, closes after its last byte, and keeps further messages until it has
+ * connected again and this notifier's libzmq has greeted it, or the next one's.
+ */
+static void
+finish(struct notifier *n)
+{
+	const uint64_t end_ms = clock_ms() + CLOSE_MS;
+
+	while (n->ctx != NULL && shut_engines(n) && clock_ms() < end_ms) {
+		(void)take_batch(n);
+		(void)usleep(1000);
+	}
+	for (int i = 0; i < LAST_BATCHES && take_batch(n); i++)
+		;
+}
+
 int
 notifier_main(const struct heritage *h)
 {
@@ -426,8 +472,7 @@ notifier_main(const struct heritage *h)
 		wake_all(&n);
 		(void)send(h->channel, &ready, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 		r = loop(&n);
-		for (int i = 0; i < LAST_BATCHES && take_batch(&n); i++)
-			;
+		finish(&n);
 	}
 	pass_free(&n.pass);
 	free(n.woken);

@@ -7,8 +7,9 @@ import socket
 import pytest
 
 import expect
-from procs import BIN, LIBC, SLOW, Load, alive, free_port, wait
+from procs import BIN, LIBC, MODEL, SLOW, Load, alive, free_port, wait
 from raw import text_of
+from test_announce import Announcer, address, status
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -222,3 +223,40 @@ def test_an_upgrade_limits_the_older_instances(one):
     i.upgrade()
     assert list(held.events())[-1].json()["error"]
     i.only_one_left()
+
+
+def test_notices_of_lmcache_find_their_instance(world):
+    """Transfers of the older instance, and those of the newer one, are never given up for want of a notice."""
+    port = free_port()
+    p = [world.engine("prefill", handshake="lmcache", proxy=f"127.0.0.1:{port}", notice_late=True, kv_delay=30) for _ in range(2)]
+    d = [world.engine("decode", handshake="lmcache", receiver_ports="0", skip_last=1) for _ in range(2)]
+    pool = world.pool(p, [{"url": e.url, "receiver_init_port": e.ports["init"], "receiver_alloc_port": e.ports["alloc"]} for e in d],
+                      connector="lmcache", tokenize="decode")
+    i = Instances(world, pool, workers=1, lmcache={"listen": f"tcp://127.0.0.1:{port}"})
+    load = Load(6, lambda n: served(i.r, n))
+    for n in range(3):
+        wait("requests", lambda n=n: load.done > 20 * n)
+        i.upgrade()
+    load.stop()
+    assert load.bad == []
+    i.only_one_left()
+    assert "not all notices of its KV came" not in i.r.log() and len(i.r.ends()) >= load.done > 60
+
+
+def served(r, n):
+    assert r.complete(f"n{n}").status == 200
+
+
+def test_announced_engines_go_with_it(world):
+    """Each announces itself to one instance, every few seconds."""
+    port, p, d = free_port(), world.engine("prefill"), world.engine("decode")
+    pool = {"name": "found", "models": [MODEL], "connector": "nixl", "announce_networks": ["127.0.0.0/8"]}
+    i = Instances(world, pool, announce={"listen": f"tcp://127.0.0.1:{port}", "forget": "60s"}, wait_for="live")
+    for kind, e, kv in ("P", p, "127.0.0.1:21001"), ("D", d, "127.0.0.1:22001"):
+        one = Announcer(port, kind, address(e), kv)
+        one.speak()
+        wait("it is known", lambda e=e: e.url in status(i.r))
+        one.close()
+    i.r.wait_for("ready")
+    i.upgrade()
+    assert i.r.complete().status == 200
