@@ -39,6 +39,10 @@ OPT     := -O1 -g
 FORTIFY :=
 SAN     := -fsanitize=thread -Wno-tsan -DPDROUTER_TSAN
 endif
+# a program that an upgrade finds a stranger's: tests/e2e/test_upgrade_storm.py
+ifeq ($(VARIANT),layout)
+SAN     := -DSHM_VERSION=4711
+endif
 ifeq ($(VARIANT),debug)
 OPT     := -O0 -g
 FORTIFY :=
@@ -128,7 +132,7 @@ asan ubsan: deps-build
 	@$(MAKE) --no-print-directory $(JOBS) VARIANT=$@ bins
 
 # --- tests, demo, bench -------------------------------------------------------------------------
-.PHONY: chaos misbehave unit check test demo bench bench-sched lint format torture torture-bins torture-mutants fuzz verify
+.PHONY: chaos upgrade-storm misbehave unit check test demo bench bench-sched lint format torture torture-bins torture-mutants fuzz verify
 torture-bins: deps-build
 	@$(MAKE) --no-print-directory VARIANT=release build/release/torture
 	@$(MAKE) --no-print-directory VARIANT=tsan build/tsan/torture
@@ -140,6 +144,11 @@ torture-mutants: deps-test
 verify:
 	@tests/tools/deps.sh build verify
 	@tests/verify/run.sh $(if $(WIDE),--wide)
+upgrade-storm: deps-test
+	@$(MAKE) --no-print-directory $(JOBS) bins
+	@$(MAKE) --no-print-directory $(JOBS) VARIANT=layout build/layout/pdrouter
+	@PDR_VARIANT=$(VARIANT) PDR_UPGRADE_S=$(or $(SECONDS),120) build/venv/bin/python -m pytest -c tests/e2e/pytest.ini -q -s \
+		--timeout=900 tests/e2e/test_upgrade_storm.py
 chaos: deps-test
 	@$(MAKE) --no-print-directory $(JOBS) bins $(B)/pdwire
 	@PDR_VARIANT=$(VARIANT) tests/chaos/run.sh $(or $(SECONDS),600)
@@ -195,4 +204,4 @@ install: all
 clean:
 	rm -rf build
 help:
-	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | bench | bench-sched | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | misbehave [SECONDS=60] [ROW=test_busy] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"
+	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | bench | bench-sched | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"

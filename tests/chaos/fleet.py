@@ -11,7 +11,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from procs import BIN, Process, World, die_with_us, free_port, parse_metrics
+from procs import BIN, LIBC, PR_SET_CHILD_SUBREAPER, Process, World, die_with_us, free_port, parse_metrics
 
 FOR_EVER = 36000  # seconds an engine waits for its partner: nothing of a run may end by that
 TOKEN_MS, PREFILL_MS = 3, 8
@@ -31,7 +31,7 @@ OF_POOL = {
 }
 OF_ROUTER = {
     "workers": 3, "log_format": "json", "health_interval": "200ms", "health_timeout": "1s", "stats_interval": "500ms", "rise": 1, "fall": 3,
-    "drain_timeout": "20s", "client": {"max_inflight": 40, "rate": 60, "burst": 120},
+    "drain_timeout": "20s", "upgrade_trial": "500ms", "client": {"max_inflight": 40, "rate": 60, "burst": 120},
     "shared_memory": {"max_workers": 8, "max_endpoints": 64, "flags_per_worker": 256},
 }
 MAX_INFLIGHT = 6  # of an engine: few enough that requests wait in the queue
@@ -242,6 +242,7 @@ class Fleet:
         config = {**OF_ROUTER, "pools": self.pools()}
         if "lmcache" in self.names:
             config["lmcache"] = {"listen": f"tcp://{self.notices[0]}:{self.notices[1]}"}
+        LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)  # new instances of the router are ours
         self.router = router_class(self.world, config)
         self.router.murdered = True
         self.world.routers.append(self.router)

@@ -13,7 +13,7 @@ VIOLATIONS = ("duplicate_request_ids", "request_id_mismatch", "prefill_violation
               "rooms_shared", "duplicate_rooms", "rank_mismatch", "kv_foreign", "kv_replayed", "kv_expired", "spec_violations", "bad_requests",
               "controlled", "unauthorized")
 AT_ZERO = ("endpoint_in_flight", "endpoint_kv_outstanding", "endpoint_inflight", "kv_flags_armed", "endpoint_prefill_tokens", "endpoint_reserved_tokens", "queue_waiting",
-           "queue_length", "queued_requests", "client_inflight", "clients_in_flight", "send_queue_bytes", "endpoints_draining", "request_buffer_bytes")
+           "queue_length", "queued_requests", "client_inflight", "clients_in_flight", "send_queue_bytes", "endpoints_draining", "request_buffer_bytes", "old_instances")
 NOTIFYING = 2  # sockets by which a prefill engine of LMCache notifies, one a rank
 EXPECTED = re.compile("configuration|reload")  # errors of the log that are of our making
 UNNAMED = {("lmcache", "decode"), ("p2p_nccl", "decode"), ("mooncake", "prefill")}

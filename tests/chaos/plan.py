@@ -30,6 +30,7 @@ PLAN = (
     # configuration, and what an operator does
     Step(2, step_config.reload),
     Step(0.3, step_config.new_generation),
+    Step(1, step_config.upgrade),
     Step(1, step_config.wrong_file),
     Step(2, step_config.drain),
     Step(1, step_config.drain_and_stop),

@@ -1,5 +1,6 @@
 """Steps that an operator takes: the configuration changes, engines are drained."""
 import asyncio
+import json
 import signal
 
 from fleet import OF_POOL, OF_ROUTER
@@ -36,6 +37,16 @@ async def new_generation(storm):
     storm.fleet.router.change(workers=workers)
     await storm.tell("reload")
     storm.note("new generation", workers)
+
+
+async def upgrade(storm):
+    """The same program in a new instance.  What is in flight stays in the older one, whose lines are in the same log."""
+    router = storm.fleet.router
+    storm.clients.excused_until = storm.clock() + OF_ROUTER_DRAIN
+    if await storm.tell("upgrade"):
+        _, out = await storm.fleet.ctl("status", "--json")
+        router.follow(json.loads(out)["pid"])
+        storm.note("upgrade", "pid", router.pid)
 
 
 async def wrong_file(storm):

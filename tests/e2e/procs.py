@@ -105,7 +105,7 @@ def alive(pid):
 
 
 LIBC = ctypes.CDLL(None)
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def die_with_us():

@@ -58,6 +58,7 @@ QUICK = {
     "test_threshold.py": "test_route_header",
     "test_timeouts.py": "test_first_byte_is_of_the_answers_body",
     "test_upgrade.py": "test_streams_outlive_two_upgrades",
+    "test_upgrade_storm.py": "test_upgrades_lose_nothing",
     "test_upstream.py": "test_stale_connection_is_replaced_invisibly",
     "test_vanish.py": "test_an_engine_whose_host_vanishes",
     "test_whole.py": "test_it_is_not_generated_again",

@@ -166,6 +166,41 @@ check "... and the journal says where, as a warning" said warning "$C:2: workers
 config 2
 check "it starts once the file is good" within 5 systemctl is-active $U
 
+# Upgrades: systemd follows the new instance, and ends all of them.
+config 2 'upgrade_trial: 300ms'
+check "reload for a short trial" systemctl reload $U
+stream 60 >"$dir/stream" &
+client=$!
+sleep 0.5
+restarts=$(systemctl show -P NRestarts $U)
+check "upgrade" ctl upgrade
+new=$(ctl status | sed -n 's/^pdrouter .* pid=\([0-9]*\)$/\1/p')
+check "... systemd supervises the new instance" within 3 eval "[ \$(main_pid) = $new ]"
+check "... the service was not restarted" prop NRestarts "$restarts"
+check "... it serves" status_is 200 "$base/ready"
+wait $client
+check "... a stream of the older instance was finished" grep -F '[DONE]' "$dir/stream"
+check "... whose processes are gone" within 3 eval "[ \$(ctl status | grep -c '^older') = 0 ]"
+check "a reload of the new instance" systemctl reload $U
+check "the new program is broken" eval "mv $D/usr/local/bin/pdrouter $dir/pdrouter && printf '#!/bin/sh\nexit 1\n' >$D/usr/local/bin/pdrouter && chmod 755 $D/usr/local/bin/pdrouter"
+check "... the upgrade fails" fails ctl upgrade
+check "... and the instance serves on" status_is 200 "$base/ready"
+mv "$dir/pdrouter" $D/usr/local/bin/pdrouter
+stream 60 >"$dir/stream" &
+client=$!
+sleep 0.5
+check "upgrade again" ctl upgrade
+check "stop with a stream in the older instance" systemctl stop $U
+wait $client
+check "... lets it finish" grep -F '[DONE]' "$dir/stream"
+check "... and is a success" prop Result success
+check "... and leaves no process" fails pgrep -f "$D/usr/local/bin/pdrouter"
+check "start" systemctl start $U
+new=$(main_pid)
+check "upgrade, then kill the new master" eval "ctl upgrade && within 3 eval '[ \$(main_pid) != $new ]' && systemctl kill -s KILL --kill-who=main $U"
+check "... systemd starts pdrouter again" within 5 status_is 200 "$base/ready"
+config 2
+
 check "drain an engine" ctl drain "$decode"
 check "a restart keeps the drain" eval "systemctl restart $U && shows 'drained by pdctl'"
 check "so does a killed master" eval "systemctl kill -s KILL --kill-who=main $U && within 5 shows 'drained by pdctl'"
