@@ -1,7 +1,9 @@
 """Fixtures: `world` starts what one test needs and checks it afterwards; `shared` is one router with
 one engine of each role for a whole file of tests that change nothing; `fleet` is a file's own `fleet_of`."""
+import contextlib
 import os
 import resource
+import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -14,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
 pytest.register_assert_rewrite("fleets", "legs", "rows", "stages")
 
 import paced  # noqa: E402
-from procs import World  # noqa: E402
+from procs import LIBC, PR_SET_CHILD_SUBREAPER, World, tree  # noqa: E402
 from quick import QUICK  # noqa: E402
 from stages import Stage, lasting  # noqa: E402
 
@@ -123,3 +125,16 @@ def fleet(fleet_of):
     yield fleet_of
     fleet_of.settled()
     fleet_of.router.look_over()
+
+
+@pytest.fixture
+def reaper():
+    """New instances become children of the run, as they become children of systemd.  None outlives its test."""
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    yield
+    for pid in tree(os.getpid()):
+        with contextlib.suppress(OSError):
+            if b"-pdrouter" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 0)

@@ -1,30 +1,17 @@
 """Upgrades: a new instance takes the place of a running one, and nothing that is asked meanwhile is lost."""
-import contextlib
 import os
 import shutil
 import signal
 import socket
-from pathlib import Path
 
 import pytest
 
 import expect
-from procs import BIN, LIBC, MODEL, PR_SET_CHILD_SUBREAPER, SLOW, Load, alive, free_port, tree, wait
+from procs import BIN, MODEL, SLOW, Load, alive, free_port, wait
 from raw import text_of
 from test_announce import Announcer, address, status
 
-
-@pytest.fixture(autouse=True)
-def reaper():
-    """New instances become children of the run, as they become children of systemd.  None outlives its test."""
-    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
-    yield
-    for pid in tree(os.getpid()):
-        with contextlib.suppress(OSError):
-            if b"-pdrouter" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 0)
+pytestmark = pytest.mark.usefixtures("reaper")
 
 
 class Instances:

@@ -9,10 +9,14 @@ import signal
 import threading
 import time
 
+import pytest
+
 import expect
 from procs import BIN, ROOT, Load, free_port, tree, wait
 from raw import text_of
-from test_upgrade import Instances, reaper  # noqa: F401 (a fixture)
+from test_upgrade import Instances
+
+pytestmark = pytest.mark.usefixtures("reaper")
 
 STORM_S = float(os.environ.get("PDR_UPGRADE_S", "3"))
 EVERY_S = 5 if STORM_S > 30 else 1
