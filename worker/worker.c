@@ -23,6 +23,7 @@
 #include "worker/attempt/background.h"
 #include "worker/request/client.h"
 #include "worker/net/connpool.h"
+#include "worker/net/leg.h"
 #include "worker/net/listen.h"
 #include "worker/request/request.h"
 #include "worker/schedule/reservation.h"
@@ -82,6 +83,7 @@ on_tick(evutil_socket_t fd, short what, void *arg)
 		client_tick(c, now);
 	serve_tick_detached(w, now);
 	background_tick(w, now);
+	leg_tell_down(w, now);
 	if (w->phase == WORKER_DRAINS && !has_requests(w))
 		background_hurry(w, now);
 	idle_conns = connpool_sweep(w->connpool, now);

@@ -165,6 +165,8 @@ K("timeouts.whole_answer", DURATION, timeouts.whole_answer_ms, 1, 24 * CONF_HOUR
 	"from sending to the first byte of an answer in one piece, with all retries")			\
 K("timeouts.request", DURATION, timeouts.request_ms, 0, 24 * CONF_HOUR, "0s", LIVE,			\
 	"from a request's last byte to the end of its answer, waiting included; 0: no limit")				\
+K("timeouts.down_grace", DURATION, timeouts.down_grace_ms, 0, CONF_HOUR, "10s", LIVE,			\
+	"time for which an engine must be down before its streams end; one that comes up meanwhile keeps them")	\
 K("timeouts.tcp_user", DURATION_OR_0, timeouts.tcp_user_ms, CONF_SEC, CONF_HOUR, "20s", LIVE,		\
 	"time that an engine's host may acknowledge nothing; its connection has failed then; at least 1s; 0: the kernel's own limits") \
 K("allow_timeout_header", BOOL, rescue.allow_timeout_header, 0, 0, "false", LIVE,			\

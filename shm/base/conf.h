@@ -120,6 +120,7 @@ struct conf_timeouts {           /* milliseconds */
 	uint64_t whole_answer_ms;
 	/* from a request's last byte to the last byte of its answer; 0: no limit */
 	uint64_t request_ms;
+	uint64_t down_grace_ms; /* an engine is down for so long: its streams end */
 	uint64_t
 		tcp_user_ms; /* that an engine's host may leave bytes unacknowledged; 0: no limit */
 	/* lmcache: from the prefill answer to the last notice; then decode is sent without the

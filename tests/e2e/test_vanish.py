@@ -1,9 +1,14 @@
 """Hosts that vanish: no FIN, no RST, no answer to a probe.  Engines and clients whose host is gone are noticed."""
+import signal
+from contextlib import contextmanager
+
 import pytest
 
 from faraway import Host
-from procs import MODEL, SLOW
+from fleets import build, right
+from procs import MODEL, SLOW, wait
 from raw import Client
+from test_resume import body_of, is_whole, path_of
 
 NEVER = {"health_interval": "1h", "fall": 1000}  # probes notice nothing
 SOON = f"{SLOW}s"
@@ -77,3 +82,109 @@ def test_a_client_that_reads_nothing_has_not_vanished(world):
         assert not ex.gone(0.05)
     ex.chunk(b"data: [DONE]\n\n").write(b"0\r\n\r\n").end()
     assert [e.data for e in c.events()][-1] == "[DONE]"
+
+
+# --- an engine that freezes: it accepts and says nothing, until the probes find it down ---
+
+SICK = {"health_timeout": f"{200 * SLOW}ms", "fall": 1, "rise": 1}
+
+
+def asked(r, engines):
+    """The one of them that has the request."""
+    return wait("a request", lambda: next((e for e in engines if r.metric("endpoint_in_flight", endpoint=e.url)), None))
+
+
+@contextmanager
+def frozen(r, engine, down=True):
+    engine.kill(signal.SIGSTOP)
+    try:
+        if down:
+            r.wait_metric("endpoint_up", 0, endpoint=engine.url)
+        yield
+    finally:
+        engine.kill(signal.SIGCONT)
+
+
+def freezing(world, grace, pool=None, **keys):
+    """A fleet whose decode engines send an event each 100 ms."""
+    return build(world, "nixl", pool={"timeouts": {"down_grace": grace}, **(pool or {})}, decode={"token_delay": 100}, **SICK, **keys)
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_request_to_an_engine_that_has_just_frozen(world, role):
+    """It goes elsewhere once the engine is down; what it costs is a try."""
+    r, p, d = build(world, "nixl", **SICK)
+    engines = {"prefill": p, "decode": d}[role]
+    with frozen(r, engines[0], down=False):
+        for _ in engines:
+            right(r, True)
+    lines = [x for x in r.ends() if x["tries"]]
+    assert [x["tries"] for x in lines] == [1] and lines[0]["total_ms"] < 8000 * SLOW
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_without_another_engine_it_is_an_error(world, stream):
+    """An answer in one piece has the time of down_grace: it may be nearly generated."""
+    r, p, d = freezing(world, "200ms", {"retries": 0}, np=1, nd=1)
+    with frozen(r, d[0], down=False):
+        a = r.complete("hi", stream=stream)
+    assert (a.status, a.error["code"]) == (502, "decode_down") and r.end()["reason"] == "decode_down"
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_streams_of_an_engine_that_is_down(world, resume):
+    """They end after down_grace, or others continue them."""
+    r, p, d = freezing(world, "200ms", {"resume": resume})
+    body = body_of(True)
+    c = r.client().request("POST", path_of(body), body)
+    events = c.events()
+    first = next(events)
+    with frozen(r, asked(r, d)):
+        events = [first, *events]
+    if resume:
+        is_whole(body, events)
+    else:
+        assert events[-1].json()["error"]["code"] == "decode_down"
+    assert r.end()["total_ms"] < 8000 * SLOW
+
+
+def test_an_engine_that_comes_up_again_keeps_its_streams(world):
+    r, p, d = freezing(world, "30s", {"resume": True})
+    body = body_of(True)
+    c = r.client().request("POST", path_of(body), body)
+    events = c.events()
+    first = next(events)
+    with frozen(r, asked(r, d)):
+        pass
+    is_whole(body, [first, *events])
+    assert r.end()["tries"] is None and r.metric("attempts_failed_total") == 0
+
+
+def test_the_grace_begins_anew(world):
+    """An engine that is down now and then is never down for long."""
+    r, p, d = freezing(world, f"{1500 * SLOW}ms")
+    body = body_of(True, n=20)
+    c = r.client().request("POST", path_of(body), body)
+    events = c.events()
+    first = next(events)
+    engine = asked(r, d)
+    for _ in range(3):
+        with frozen(r, engine):
+            pass
+        r.wait_metric("endpoint_up", 1, endpoint=engine.url)
+    is_whole(body, [first, *events])
+
+
+def test_one_engine_alone(world):
+    """/v1/embeddings has no second leg, and its answer is in one piece."""
+    r, _, d = freezing(world, "200ms", {"retries": 0, "single_engine_role": "decode"}, np=1, nd=1)
+    with frozen(r, d[0], down=False):
+        a = r.post("/v1/embeddings", {"model": MODEL, "input": "x"})
+    assert (a.status, a.error["code"]) == (502, "engine_down")
+
+
+def test_the_only_prefill_engine(world):
+    r, p, _ = build(world, "nixl", np=1, nd=1, pool={"retries": 0}, **SICK)
+    with frozen(r, p[0], down=False):
+        a = r.complete("hi")
+    assert (a.status, a.error["code"]) == (502, "prefill_down")

@@ -398,6 +398,24 @@ decode_failed(struct attempt *a)
 }
 
 void
+decode_gone(struct attempt *a)
+{
+	if (leg_connecting(attempt_decode_leg(a)))
+		failed(a, CAUSE_CONNECT_TIMEOUT, failover_late_end(a, LEG_DECODE));
+	else
+		failed(a, CAUSE_DOWN, failover_down_end(a, LEG_DECODE));
+}
+
+/* An answer in one piece may be nearly generated, and a stream has been begun: they have time for the engine to come
+ * up. */
+void
+decode_down(struct attempt *a)
+{
+	if (a->t.of.facts->stream && attempt_decode_leg(a)->progress < LEG_BEGUN)
+		decode_gone(a);
+}
+
+void
 decode_late(struct attempt *a)
 {
 	struct leg *d = attempt_decode_leg(a);

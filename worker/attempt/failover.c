@@ -68,6 +68,14 @@ failover_late_end(const struct attempt *a, enum leg_kind kind)
 	return a->t.of.facts->stream ? END_FIRST_BYTE : END_WHOLE_ANSWER;
 }
 
+enum req_end
+failover_down_end(const struct attempt *a, enum leg_kind kind)
+{
+	if (a->t.connector->engines == ENGINES_SINGLE)
+		return END_ENGINE_DOWN;
+	return kind == LEG_DECODE ? END_DECODE_DOWN : END_PREFILL_DOWN;
+}
+
 /* Returns true if the client's answer is complete without this leg: an engine may break off
  * after its last event, and a prefill engine may fail once decode is relayed. */
 static bool
@@ -479,6 +487,7 @@ kv_usable(const struct attempt *a, enum leg_kind kind)
 static const char *
 how_it_failed(const struct attempt *a, enum leg_kind kind, enum blame blame)
 {
+	const struct endpoint *ep = a->reserved.of[attempt_role_of(a, kind)].ep;
 	const struct leg *leg = &a->leg[kind];
 	const char *text = leg_fail_text(leg->fail);
 
@@ -492,6 +501,8 @@ how_it_failed(const struct attempt *a, enum leg_kind kind, enum blame blame)
 		text = "its status was 5xx";
 	if (text == NULL && leg->status >= 400)
 		text = "it refused, and another engine is asked";
+	if (text == NULL && ep->tell_legs_ms != 0)
+		text = "it went down";
 	if (text == NULL)
 		text = leg->status == 200 ? "its answer is of no use" : "it was late";
 	return text;

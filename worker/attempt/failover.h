@@ -51,9 +51,10 @@ void failover_record_begun(struct attempt *a);
 
 /* Returns the cause of failure of a leg that has ended with LEG_EV_FAIL. */
 enum failure_cause failover_cause(const struct leg *leg);
-/* Returns how the request ends when a leg has failed (failover_end()) or exceeded its time
- * limit (failover_late_end()), and no other engine serves the request. */
+/* Returns how the request ends when a leg has failed (failover_end()), exceeded its time limit
+ * (failover_late_end()) or its engine is down (failover_down_end()), and no other engine serves the request. */
 enum req_end failover_end(const struct attempt *a, enum leg_kind kind);
 enum req_end failover_late_end(const struct attempt *a, enum leg_kind kind);
+enum req_end failover_down_end(const struct attempt *a, enum leg_kind kind);
 /* Returns the name of the engine whose answer the client gets: static text for the log. */
 const char *failover_who(enum leg_kind kind);

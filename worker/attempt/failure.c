@@ -10,7 +10,7 @@ retriable(const struct failure *f)
 static bool
 not_the_engines(enum failure_cause cause)
 {
-	return cause == CAUSE_SHORTAGE || cause == CAUSE_STALE;
+	return cause == CAUSE_SHORTAGE || cause == CAUSE_STALE || cause == CAUSE_DOWN;
 }
 
 static bool
@@ -31,7 +31,8 @@ static enum fault
 fault_of(const struct failure *f)
 {
 	if (not_the_engines(f->cause))
-		return FAULT_UNKNOWN; /* the engine got no request, or most likely none */
+		/* the engine got no request, most likely, or the probes have decided about the engine */
+		return FAULT_UNKNOWN;
 	if (is_refusal(f) && f->leg == FAILED_DECODE && f->speculative)
 		return FAULT_UNKNOWN; /* the engine may have been sent wrong parameters */
 	if (is_refusal(f) && !f->only)
@@ -61,7 +62,7 @@ action_of(const struct failure *f)
 {
 	if (f->not_missing)
 		return ACTION_IGNORE;
-	if (f->leg == FAILED_DECODE && f->speculative)
+	if (f->leg == FAILED_DECODE && f->speculative && f->cause != CAUSE_DOWN)
 		return ACTION_CORRECT;
 	if (f->leg == FAILED_DECODE && f->stream_done && f->cause != CAUSE_STATUS &&
 		f->cause != CAUSE_UNUSABLE)
@@ -82,6 +83,7 @@ failure_tally(enum failure_cause cause, int status)
 	static const enum tally_cause tallies[CAUSE_N] = {
 		[CAUSE_SHORTAGE] = TALLY_GOOD, /* never recorded */
 		[CAUSE_STALE] = TALLY_GOOD,    /* never recorded */
+		[CAUSE_DOWN] = TALLY_GOOD,     /* never recorded */
 		[CAUSE_CONNECT] = TALLY_REFUSED,
 		[CAUSE_CONNECT_TIMEOUT] = TALLY_TIMEOUT,
 		[CAUSE_BROKEN] = TALLY_RESET,

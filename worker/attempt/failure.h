@@ -21,6 +21,7 @@ enum failure_cause {
 	CAUSE_GARBAGE,   /* no HTTP */
 	CAUSE_TOO_LARGE, /* more than max_answer */
 	CAUSE_TIMEOUT,   /* no byte within the time limit */
+	CAUSE_DOWN,      /* probes have found the engine down, and it has not answered */
 	CAUSE_STATUS,    /* an error status */
 	CAUSE_UNUSABLE,  /* a 200 that is unusable or carries an error */
 	CAUSE_N

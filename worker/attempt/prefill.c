@@ -101,6 +101,22 @@ prefill_failed(struct attempt *a)
 }
 
 void
+prefill_gone(struct attempt *a)
+{
+	if (leg_connecting(attempt_prefill_leg(a)))
+		prefill_late(a);
+	else
+		(void)failover(a, LEG_PREFILL, CAUSE_DOWN, failover_down_end(a, LEG_PREFILL));
+}
+
+void
+prefill_down(struct attempt *a)
+{
+	if (attempt_prefill_leg(a)->progress < LEG_ANSWERING)
+		prefill_gone(a);
+}
+
+void
 prefill_late(struct attempt *a)
 {
 	const bool connecting = leg_connecting(attempt_prefill_leg(a));

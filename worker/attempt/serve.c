@@ -32,19 +32,19 @@ ignore(struct attempt *a)
 
 /* clang-format off */
 static leg_handler *const handlers[ATTEMPT_OVER + 1][LEG_N][LEG_EV_N] = {
-	/*                                 FIRST                  KEPT          ANSWER                    FAIL */
+	/*                        FIRST                  KEPT          ANSWER                    FAIL                    DOWN                    GONE */
 	[ATTEMPT_SERVING] = {
-		[LEG_LOOKUP]  = {          ignore,                ignore,       lookup_answered,          lookup_failed },
-		[LEG_PREFILL] = {          ignore,                prefill_more, prefill_answered,         prefill_failed },
-		[LEG_DECODE]  = {          decode_first,          decode_more,  decode_answered,          decode_failed } },
+		[LEG_LOOKUP]  = { ignore,                ignore,       lookup_answered,          lookup_failed,          lookup_late,            lookup_late },
+		[LEG_PREFILL] = { ignore,                prefill_more, prefill_answered,         prefill_failed,         prefill_down,           prefill_gone },
+		[LEG_DECODE]  = { decode_first,          decode_more,  decode_answered,          decode_failed,          decode_down,            decode_gone } },
 	[ATTEMPT_DETACHED] = {
-		[LEG_LOOKUP]  = {          ignore,                ignore,       ignore,                   ignore },
-		[LEG_PREFILL] = {          release_prefill_first, ignore,       release_prefill_answered, release_prefill_failed },
-		[LEG_DECODE]  = {          release_decode_first,  ignore,       attempt_end,              release_decode_failed } },
+		[LEG_LOOKUP]  = { ignore,                ignore,       ignore,                   ignore,                 ignore,                 ignore },
+		[LEG_PREFILL] = { release_prefill_first, ignore,       release_prefill_answered, release_prefill_failed, ignore,                 release_prefill_failed },
+		[LEG_DECODE]  = { release_decode_first,  ignore,       attempt_end,              release_decode_failed,  ignore,                 release_decode_failed } },
 	[ATTEMPT_OVER] = {
-		[LEG_LOOKUP]  = {          ignore,                ignore,       ignore,                   ignore },
-		[LEG_PREFILL] = {          ignore,                ignore,       ignore,                   ignore },
-		[LEG_DECODE]  = {          ignore,                ignore,       ignore,                   ignore } },
+		[LEG_LOOKUP]  = { ignore,                ignore,       ignore,                   ignore,                 ignore,                 ignore },
+		[LEG_PREFILL] = { ignore,                ignore,       ignore,                   ignore,                 ignore,                 ignore },
+		[LEG_DECODE]  = { ignore,                ignore,       ignore,                   ignore,                 ignore,                 ignore } },
 };
 /* clang-format on */
 

@@ -56,6 +56,9 @@
 		"the decode engine's answer is not usable")                                             \
 	X(ENGINE_CONNECT, "engine_connect_timeout", 504, "server_error",                                \
 		"the engine could not be reached in time")                                              \
+	X(PREFILL_DOWN, "prefill_down", 502, "server_error", "the prefill engine went down")            \
+	X(DECODE_DOWN, "decode_down", 502, "server_error", "the decode engine went down")               \
+	X(ENGINE_DOWN, "engine_down", 502, "server_error", "the engine went down")                      \
 	X(ENGINE_BROKEN, "engine_broken", 502, "server_error", "the engine broke off")                  \
 	X(TOKENIZE, "tokenize_failed", 502, "server_error", "the engine could not tell the prompt's tokens") \
 	X(NOT_LEARNED, "not_learned", 503, "service_unavailable",                                       \

@@ -137,6 +137,7 @@ static void
 refresh(struct endpoint *ep, const struct table_endpoint *te, const struct table *t)
 {
 	ep->table_version = t->version;
+	ep->down_grace_ms = t->pools[te->pool].timeouts.down_grace_ms;
 	ep->tcp_user_ms = t->pools[te->pool].timeouts.tcp_user_ms;
 	replace(&ep->bootstrap_host, te->bootstrap_host);
 	replace(&ep->kv_addr, te->kv_addr);
@@ -171,6 +172,7 @@ make(const struct table_endpoint *te)
 	ep->current = true;
 	ep->refs = 1;
 	TAILQ_INIT(&ep->idle);
+	TAILQ_INIT(&ep->legs);
 	return ep;
 }
 
@@ -220,6 +222,7 @@ connpool_aside(const struct endpoint *ep, uint16_t port)
 	aside->authority =
 		mem_printf(strchr(ep->host, ':') != NULL ? "[%s]:%u" : "%s:%u", ep->host, port);
 	TAILQ_INIT(&aside->idle);
+	TAILQ_INIT(&aside->legs);
 	aside->refs = 1;
 	return aside;
 }
@@ -408,6 +411,18 @@ connpool_nothing_acked(const struct upconn *uc)
 	 * once.
 	 */
 	return !uc->sock.reset || clock_us() - uc->sent_us <= STALE_US + 2 * ti.tcpi_min_rtt;
+}
+
+struct endpoint *
+connpool_next(const struct connpool *p, uint32_t *slot)
+{
+	while (*slot < p->nslots) {
+		struct endpoint *ep = p->eps[(*slot)++];
+
+		if (ep != NULL)
+			return ep;
+	}
+	return NULL;
 }
 
 bool

@@ -19,6 +19,7 @@ struct connpool;
 struct worker;
 
 TAILQ_HEAD(upconn_list, upconn);
+TAILQ_HEAD(leg_list, leg);
 
 /* A private copy of one table_endpoint: it may outlive the table that it was copied from. */
 struct endpoint {
@@ -36,6 +37,10 @@ struct endpoint {
 
 	/* the table's values at `table_version`; connectors copy what they keep */
 	uint64_t table_version;
+	/* active legs to the engine; when the tick tells them that it is down, clock_ms(), 0: it is not */
+	struct leg_list legs;
+	uint64_t tell_legs_ms;
+	uint64_t down_grace_ms;                       /* timeouts.down_grace of its pool */
 	uint64_t tcp_user_ms;                         /* timeouts.tcp_user of its pool */
 	char *bootstrap_host, *kv_addr, *disagg_spec; /* never NULL; "": unknown */
 	uint32_t bootstrap_port, dp_ranks;
@@ -100,5 +105,7 @@ void connpool_drop_idle(struct connpool *p, struct endpoint *ep);
 
 /* Closes connections idle for too long.  Returns true while any is idle. */
 bool connpool_sweep(struct connpool *p, uint64_t now_ms);
+/* Returns the current endpoint of the lowest slot from *slot on, and sets *slot to the one after it; NULL: there is none. */
+struct endpoint *connpool_next(const struct connpool *p, uint32_t *slot);
 /* Frees ended connections: after the loop turn, when no late callback can reach them. */
 void connpool_reap(struct connpool *p);

@@ -10,6 +10,7 @@
 
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
+#include "shm/load.h"
 #include "worker/base/buffered.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
@@ -160,6 +161,8 @@ leg_expired(struct leg *leg, uint64_t now_ms)
 static void
 over(struct leg *leg)
 {
+	if (leg_active(leg))
+		TAILQ_REMOVE(&leg->ep->legs, leg, link);
 	leg->state = LEG_DONE;
 	leg->deadline_ms = 0;
 	free(leg->partial);
@@ -317,6 +320,7 @@ void
 leg_start(struct leg *leg)
 {
 	assert(leg->state == LEG_IDLE && leg->ep != NULL);
+	TAILQ_INSERT_TAIL(&leg->ep->legs, leg, link);
 	start(leg, leg->route != LEG_ANY_CONN);
 }
 
@@ -688,5 +692,54 @@ leg_hold(struct leg *leg, bool hold)
 	} else {
 		sock_read_start(&leg->uc->sock);
 		set_clock(leg);
+	}
+}
+
+/* --- engines that are down ------------------------------------------------------------------------ */
+
+/* An event may end any leg of the list, so each leg moves to its end before its event. */
+static void
+tell(struct endpoint *ep, enum leg_event ev)
+{
+	struct leg *leg;
+	size_t n = 0;
+
+	TAILQ_FOREACH(leg, &ep->legs, link)
+	n++;
+	for (; n > 0 && (leg = TAILQ_FIRST(&ep->legs)) != NULL; n--) {
+		TAILQ_REMOVE(&ep->legs, leg, link);
+		TAILQ_INSERT_TAIL(&ep->legs, leg, link);
+		leg->ops->event(leg, ev);
+	}
+}
+
+/* The legs get the events when the endpoint is found down, and each time that down_grace is over. */
+static void
+watch(struct worker *w, struct endpoint *ep, uint64_t now_ms)
+{
+	const bool first = ep->tell_legs_ms == 0;
+
+	if (ep_state_get(w->seg, ep->slot) != EP_DOWN) {
+		ep->tell_legs_ms = 0;
+		return;
+	}
+	if (!first && now_ms < ep->tell_legs_ms)
+		return;
+	ep->tell_legs_ms = now_ms + ep->down_grace_ms;
+	tell(ep, LEG_EV_DOWN);
+	if (!first)
+		tell(ep, LEG_EV_GONE);
+}
+
+void
+leg_tell_down(struct worker *w, uint64_t now_ms)
+{
+	struct endpoint *ep;
+	uint32_t slot = 0;
+
+	while ((ep = connpool_next(w->connpool, &slot)) != NULL) {
+		(void)connpool_ref(ep); /* its last leg may end */
+		watch(w, ep, now_ms);
+		connpool_unref(w->connpool, &ep);
 	}
 }

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "proto/http/http.h"
 #include "proto/json/splice.h"
@@ -63,6 +64,8 @@ enum leg_event {
 	LEG_EV_KEPT,  /* more of a kept answer is here */
 	LEG_EV_ANSWER, /* the whole answer is here */
 	LEG_EV_FAIL,   /* leg->fail has the cause */
+	LEG_EV_DOWN,   /* probes have found the engine down */
+	LEG_EV_GONE,   /* ... and it has been down for timeouts.down_grace */
 	LEG_EV_N
 };
 
@@ -97,7 +100,8 @@ struct leg {
 	const struct leg_ops *ops;
 	void *owner;
 	struct worker *w;
-	struct endpoint *ep; /* the owner's; must stay valid while the leg is active */
+	struct endpoint *ep;   /* the owner's; must stay valid while the leg is active */
+	TAILQ_ENTRY(leg) link; /* in ep->legs, while the leg is active */
 	struct upconn *uc;
 	enum leg_state state;
 	enum leg_fail fail;
@@ -182,6 +186,8 @@ bool leg_sent(const struct leg *leg);
 bool leg_expired(struct leg *leg, uint64_t now_ms);
 /* Reads the available bytes, as the loop would.  Returns false if there were none. */
 bool leg_look(struct leg *leg);
+/* Tells the legs of endpoints that are down (LEG_EV_DOWN, then LEG_EV_GONE): once a tick. */
+void leg_tell_down(struct worker *w, uint64_t now_ms);
 /* Returns true while the connection is being made. */
 bool leg_connecting(const struct leg *leg);
 

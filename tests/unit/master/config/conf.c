@@ -2044,7 +2044,7 @@ Test(conf, every_key_is_written)
 		"   orchestrated: {handoff: disagg_prefill_resp, remote_host: keep, kv_lease: 1s, fanout: true},\n"
 		"   routing_threshold: 5,\n"
 		"   allow_route_header: true, single_engine_role: decode, cached_tokens_from: prefill, health_path: /h,\n"
-		"   timeouts: {connect: 1s, prefill: 2s, first_byte: 4s, stream_idle: 3s, whole_answer: 6s, request: 5s, tcp_user: 7s}, retries: 3, retry_budget: 5,\n"
+		"   timeouts: {connect: 1s, prefill: 2s, first_byte: 4s, stream_idle: 3s, whole_answer: 6s, request: 5s, tcp_user: 7s, down_grace: 8s}, retries: 3, retry_budget: 5,\n"
 		"   fallback: none, resume: true, allow_timeout_header: true, eject_failures: 6, eject_rate: 7, max_ejected: 8,\n"
 		"   eject_time: 9s, eject_max_time: 10s, eject_slow: true, outlier: {factor: 4, min_samples: 5}, queue_size: 9, queue_timeout: 1s, allow_priority: true,\n"
 		"   priority_header: X-P, load_metrics: {running: r, waiting: w},\n"

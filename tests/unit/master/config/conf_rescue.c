@@ -144,6 +144,7 @@ Test(conf_rescue, bounds)
 		{"timeouts", "first_byte", {"1ms", "24h"}, {"0", "25h", "5"}, ""},
 		{"timeouts", "stream_idle", {"1ms", "24h"}, {"0", "25h", "5"}, ""},
 		{"timeouts", "whole_answer", {"1ms", "24h"}, {"0", "25h", "5"}, ""},
+		{"timeouts", "down_grace", {"0", "1h"}, {"2h", "-1s", "5"}, ""},
 		{"timeouts", "tcp_user", {"0", "1h"}, {"999ms", "2h", "5"}, ""},
 		{"timeouts", "request", {"0", "24h"}, {"25h", "5", "none"}, ""},
 		{"client", "max_inflight", {"0", "1000000"}, {"1000001", "-1", "many"}, ""},

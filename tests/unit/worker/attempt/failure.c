@@ -68,6 +68,8 @@ books(const struct failure *f, const struct outcome *o)
 
 	if (f->cause == CAUSE_SHORTAGE || f->cause == CAUSE_STALE)
 		cr_assert_eq(o->fault, FAULT_UNKNOWN, "the engine was not asked");
+	else if (f->cause == CAUSE_DOWN)
+		cr_assert_eq(o->fault, FAULT_UNKNOWN, "the probes have said it");
 	else if (refusal(f) && decode && f->speculative)
 		cr_assert_eq(o->fault, FAULT_UNKNOWN, "what it was sent may be wrong");
 	else if (refusal(f) && !f->only)
@@ -100,7 +102,7 @@ action(const struct failure *f, const struct outcome *o)
 
 	if (f->not_missing)
 		cr_assert_eq(o->action, ACTION_IGNORE);
-	else if (decode && f->speculative)
+	else if (decode && f->speculative && f->cause != CAUSE_DOWN)
 		cr_assert_eq(o->action, ACTION_CORRECT);
 	else if (decode && f->stream_done && f->cause != CAUSE_STATUS && f->cause != CAUSE_UNUSABLE)
 		cr_assert_eq(o->action, ACTION_FINISH);
@@ -132,7 +134,8 @@ rest(const struct failure *f, const struct outcome *o)
 		o->fault == FAULT_KV)
 		cr_assert_eq(
 			o->forget, f->leg != FAILED_LOOKUP, "who is at fault may have a new life");
-	if (f->cause == CAUSE_SHORTAGE || f->cause == CAUSE_STALE || !failing(f))
+	if (f->cause == CAUSE_SHORTAGE || f->cause == CAUSE_STALE || f->cause == CAUSE_DOWN ||
+		!failing(f))
 		cr_assert_not(o->forget);
 }
 
@@ -209,7 +212,8 @@ Test(failure, the_tally_names_the_cause)
 {
 	for (enum failure_cause cause = 0; cause < CAUSE_N; cause++)
 		cr_assert_eq(failure_tally(cause, 0) == TALLY_GOOD,
-			cause == CAUSE_SHORTAGE || cause == CAUSE_STALE, "cause %d", cause);
+			cause == CAUSE_SHORTAGE || cause == CAUSE_STALE || cause == CAUSE_DOWN,
+			"cause %d", cause);
 	cr_assert_eq(failure_tally(CAUSE_CONNECT, 0), TALLY_REFUSED);
 	cr_assert_eq(failure_tally(CAUSE_CONNECT_TIMEOUT, 0), TALLY_TIMEOUT);
 	cr_assert_eq(failure_tally(CAUSE_BROKEN, 200), TALLY_RESET);
