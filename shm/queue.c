@@ -19,9 +19,13 @@
  *   - A request that enqueues behind a waiter of its own key, or behind a woken one, does not try: it must not
  *     overtake.  It is untried and relies on that other waiter, which leaves (full barrier) and then wakes the
  *     next.  Either that wake-up finds it, or it does not find the other waiter any more and tries itself.
- *     One order decides who is behind whom: ahead() and matches() compare the same three fixed words.  A request
+ *     One order decides who is behind whom: ahead() and matches() compare the same three words.  A request
  *     that will go before a woken waiter tries itself, because that waiter passes a spurious wake-up on to waiters
  *     behind it only.
+ *   - A waiter that gives up moves the waiters of its model behind it towards the front, never back.  One that was
+ *     behind another may so have come before it, and would miss what the other passes on.  Therefore the waiter
+ *     that gives up wakes the first waiter afterwards (full barrier in between): that wake-up is passed on in the
+ *     new order.
  *   - A waiter that leaves, served or not, wakes the first of its own key, or an untried one.  It also passes on
  *     its own wake-up, for the roles that it did not take or that have a slot left.
  *   - Of each key one waiter is woken at a time.  A second wake-up adds its roles to those of the woken waiter,
@@ -89,7 +93,7 @@ mark_clear(uint64_t *mark, uint64_t bit)
 
 /* A waiter, woken or not, as it was at one moment. */
 struct seen {
-	uint64_t word, key, since_ms, finish;
+	uint64_t word, key, since_ms, tokens;
 	struct queue_order order;
 	uint32_t lacks, slot;
 };
@@ -116,7 +120,7 @@ see(const struct seg *seg, uint32_t pool, uint32_t slot, struct seen *ret)
 			return false;
 		ret->key = shm_load_acquire(&s->key);
 		ret->since_ms = shm_load_acquire(&s->since_ms);
-		ret->finish = shm_load_acquire(&s->finish);
+		ret->tokens = shm_load_acquire(&s->tokens);
 		ret->order.priority = shm_load_acquire(&s->priority);
 		ret->order.start = shm_load_acquire(&s->start);
 		ret->lacks = shm_load_acquire(&s->lacks);
@@ -198,10 +202,20 @@ look_at_backlog(const struct seg *seg, uint32_t pool, const struct queue_request
 		if (queue_model(s.key) != queue_model(request->key))
 			continue;
 		b.own++;
-		if (s.order.priority <= request->priority && s.finish > b.finish)
-			b.finish = s.finish;
+		if (s.order.priority <= request->priority && s.order.start + s.tokens > b.finish)
+			b.finish = s.order.start + s.tokens;
 	}
 	return b;
+}
+
+/* Where the waiter stands by now. */
+static struct queue_order
+present_order(const struct seg *seg, const struct queue_ref *ref)
+{
+	struct queue_order order = ref->order;
+
+	order.start = shm_load(&seg_queue_slot(seg, ref->pool, ref->slot)->start);
+	return order;
 }
 
 /* --- enqueueing and leaving ------------------------------------------------------------------------ */
@@ -275,7 +289,7 @@ write_entry(struct seg *seg, const struct queue_ref *ref, uint64_t now_ms)
 	shm_store(&s->since_ms, now_ms);
 	shm_store(&s->priority, ref->order.priority);
 	shm_store(&s->start, ref->order.start);
-	shm_store(&s->finish, ref->finish);
+	shm_store(&s->tokens, ref->tokens);
 }
 
 enum queue_enqueued
@@ -296,7 +310,7 @@ queue_enqueue(struct seg *seg, uint32_t worker, uint32_t pool, uint32_t size,
 	if (!take_slot(seg, share(request, &b, size), &ref))
 		return QUEUE_FULL;
 	ref.order.start = fair_start(q, queue_model(ref.key), b.finish);
-	ref.finish = ref.order.start + request->tokens;
+	ref.tokens = request->tokens;
 	write_entry(seg, &ref, request->now_ms);
 	/* The mark before WAITING: every waiter is marked.  Pairs with queue_any() and queue_sound(). */
 	shm_or(&seg_queue_marks(seg, pool)[ref.slot / 64], UINT64_C(1) << ref.slot % 64);
@@ -341,8 +355,27 @@ queue_woken(const struct seg *seg, const struct queue_ref *ref)
 void
 queue_served(struct seg *seg, const struct queue_ref *ref)
 {
-	fair_served(
-		seg_queue(seg, ref->pool), queue_model(ref->key), ref->order.start, ref->finish);
+	const uint64_t start = present_order(seg, ref).start;
+
+	fair_served(seg_queue(seg, ref->pool), queue_model(ref->key), start, start + ref->tokens);
+}
+
+bool
+queue_give_up(struct seg *seg, const struct queue_ref *ref)
+{
+	const struct queue_order own = present_order(seg, ref);
+	bool moved = false;
+	struct seen s;
+
+	for (uint32_t at = 0; see_next(seg, ref->pool, &at, &s);) {
+		if (queue_model(s.key) != queue_model(ref->key) || !is_before(&own, &s.order) ||
+			s.order.start < own.start + ref->tokens)
+			continue;
+		/* it fails where another process moves the same waiter: that one keeps its place */
+		moved |= shm_cas(&seg_queue_slot(seg, ref->pool, s.slot)->start, s.order.start,
+				 s.order.start - ref->tokens) == s.order.start;
+	}
+	return moved;
 }
 
 uint32_t
@@ -381,17 +414,16 @@ seen_before(const struct seen *a, const struct seen *b)
 }
 
 static bool
-matches(const struct seen *s, const struct queue_target *target)
+matches(const struct seen *s, const struct queue_target *target, const struct queue_order *behind)
 {
-	const struct queue_ref *behind = target->behind;
-
-	if (behind != NULL && (s->key == behind->key || !is_before(&behind->order, &s->order)))
+	if (behind != NULL && (s->key == target->behind->key || !is_before(behind, &s->order)))
 		return false;
 	return (s->lacks & target->roles) != 0 || s->key == target->key;
 }
 
 static void
-heads_add(struct heads *h, const struct seen *s, const struct queue_target *target)
+heads_add(struct heads *h, const struct seen *s, const struct queue_target *target,
+	const struct queue_order *behind)
 {
 	for (uint32_t i = 0; i < h->n; i++) {
 		if (h->of[i].key != s->key)
@@ -402,7 +434,7 @@ heads_add(struct heads *h, const struct seen *s, const struct queue_target *targ
 	}
 	if (h->n < KEYS) {
 		h->of[h->n++] = *s;
-	} else if (matches(s, target) && (!h->more || seen_before(s, &h->best))) {
+	} else if (matches(s, target, behind) && (!h->more || seen_before(s, &h->best))) {
 		h->best = *s;
 		h->more = true;
 	}
@@ -420,18 +452,24 @@ static bool
 choose(const struct seg *seg, uint32_t pool, const struct queue_target *target, struct seen *ret)
 {
 	const uint64_t now_ms = clock_ms();
+	const struct queue_order *behind = NULL;
+	struct queue_order order;
 	struct heads h = {.n = 0};
 	bool any;
 	struct seen s;
 
+	if (target->behind != NULL) {
+		order = present_order(seg, target->behind);
+		behind = &order;
+	}
 	for (uint32_t at = 0; see_next(seg, pool, &at, &s);)
 		if (!is_stuck(seg, &s, now_ms))
-			heads_add(&h, &s, target);
+			heads_add(&h, &s, target, behind);
 	any = h.more;
 	if (any)
 		*ret = h.best;
 	for (uint32_t i = 0; i < h.n; i++) {
-		if (!matches(&h.of[i], target) || (any && !seen_before(&h.of[i], ret)))
+		if (!matches(&h.of[i], target, behind) || (any && !seen_before(&h.of[i], ret)))
 			continue;
 		*ret = h.of[i];
 		any = true;

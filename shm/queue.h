@@ -29,8 +29,8 @@ struct queue_order {
 struct queue_ref {
 	uint32_t pool, slot, worker;
 	uint64_t key;
-	struct queue_order order;
-	uint64_t finish; /* where the next waiter of its model starts */
+	struct queue_order order; /* `start` as it was when the waiter enqueued */
+	uint32_t tokens;
 };
 
 struct queue_request {
@@ -83,6 +83,12 @@ uint32_t queue_rearm(struct seg *seg, const struct queue_ref *ref);
 void queue_tried(struct seg *seg, const struct queue_ref *ref, uint32_t lacks);
 /* The waiter's request is served: to be called before queue_leave(). */
 void queue_served(struct seg *seg, const struct queue_ref *ref);
+/*
+ * The waiter's request will not be served: to be called before queue_leave().  The waiters of its model
+ * behind it start earlier by its tokens, since their model has not been served these.  Returns true if there
+ * are such waiters: after queue_leave() the caller wakes the first waiter of the pool, whatever it lacks.
+ */
+bool queue_give_up(struct seg *seg, const struct queue_ref *ref);
 /* Removes the waiter, served or not.  Returns the roles for which it was woken meanwhile, or 0: the caller
  * passes that wake-up on. */
 uint32_t queue_leave(struct seg *seg, const struct queue_ref *ref);

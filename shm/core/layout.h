@@ -283,7 +283,9 @@ struct queue_slot { /* queue_slots per pool */
 	int32_t priority;  /* the lowest goes first */
 	/* bit per role found full; all until the waiter has tried; QUEUE_UNTRIED */
 	uint32_t lacks;
-	uint64_t start, finish; /* in virtual time: fair.h */
+	/* In virtual time: fair.h.  W: its worker, and who leaves unserved before it, by CAS. */
+	uint64_t start;
+	uint64_t tokens; /* it finishes that much later */
 };
 static_assert(sizeof(struct queue_slot) == 48, "eight waiters to three lines");
 static_assert(sizeof(struct flag_slot) == 16, "four flags to a cache line");

@@ -205,8 +205,13 @@ wait_settle_for(const struct waiter *q, uint32_t pool)
 void
 wait_leave(struct waiter *q)
 {
-	if (q->waits)
-		wake_any(q->w, q->entry.pool, q->woken_for | leave(q) | QUEUE_UNTRIED, q->key);
+	uint32_t roles = q->woken_for | QUEUE_UNTRIED;
+
+	if (!q->waits)
+		return;
+	if (queue_give_up(q->w->seg, &q->entry))
+		roles |= QUEUE_ALL_ROLES;
+	wake_any(q->w, q->entry.pool, roles | leave(q), q->key);
 }
 
 /* --- being woken --------------------------------------------------------------------------------- */

@@ -310,3 +310,55 @@ Test(shm_queue, a_request_that_goes_before_a_woken_waiter_tries)
 	cr_assert_eq(enter_of(2, 100, 100, &c), QUEUE_FIRST);
 	cr_assert_lt(c.order.start, b.order.start);
 }
+
+static void
+gives_up(const struct queue_ref *ref, bool moves_others)
+{
+	cr_assert_eq(queue_give_up(seg, ref), moves_others);
+	(void)queue_leave(seg, ref);
+}
+
+Test(shm_queue, what_leaves_unserved_costs_its_model_nothing)
+{
+	const uint32_t order[] = {1, 2, 1, 2};
+	struct queue_ref refs[3][10];
+	uint32_t at[3] = {0};
+
+	for (int i = 0; i < 10; i++)
+		(void)enter_of(1, 100, 100, &refs[1][i]);
+	for (int i = 0; i < 2; i++)
+		(void)enter_of(2, 100, 100, &refs[2][i]);
+	for (int i = 0; i < 8; i++)
+		gives_up(&refs[1][i], true);
+	at[1] = 8;
+	for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++)
+		cr_assert_eq(serve_next(refs, at), order[i], "%zu", i);
+}
+
+Test(shm_queue, who_gives_up_moves_nobody_else)
+{
+	struct queue_ref first, last, other;
+
+	(void)enter_of(1, 100, 100, &first);
+	(void)enter_of(1, 100, 100, &last);
+	(void)enter_of(2, 100, 100, &other);
+	gives_up(&last, false);
+	gives_up(&other, false);
+	gives_up(&first, false);
+	(void)enter_of(1, 100, 100, &last);
+	cr_assert_eq(last.order.start, 0);
+}
+
+/* A worker passes a wake-up on from where its waiter stands by now. */
+Test(shm_queue, who_was_moved_is_behind_fewer)
+{
+	struct queue_ref a, b, c;
+	const struct queue_target on = {.roles = DECODE, .behind = &b};
+
+	(void)enter_of(1, 100, 100, &a);
+	(void)enter_of(1, 100, 100, &b);
+	(void)enter_of(2, 100, 100, &c);
+	cr_assert_eq(queue_wake(seg, POOL, &on), QUEUE_NOBODY);
+	gives_up(&a, true);
+	cr_assert_eq(queue_wake(seg, POOL, &on), c.worker);
+}
