@@ -33,6 +33,7 @@
 	X(RESCUED_FALLBACK, "pdrouter_rescued_total{by=\"fallback\"}", "")                         \
 	X(RESCUED_RESUME, "pdrouter_rescued_total{by=\"resume\"}", "")                             \
 	X(RESUME_REFUSED, "pdrouter_resume_refused_total", "Broken streams that could not be resumed because of their request or answer (the log has the reason).") \
+	X(FALLBACK_SPENT, "pdrouter_fallback_budget_spent_total", "Requests that did not fall back to a decode engine at once because the budget of fallbacks was spent.") \
 	X(BUDGET_SPENT, "pdrouter_retry_budget_spent_total", "Failed attempts that were not repeated because the retry budget was spent.") \
 	X(SECOND_OPINIONS, "pdrouter_second_opinions_total", "Requests that one engine refused with a 4xx, and that were sent to another engine to learn whose fault that is.") \
 	X(LAST_RESORT, "pdrouter_last_resort_total", "Attempts with an ejected engine, since no other was left.") \

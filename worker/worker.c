@@ -81,6 +81,7 @@ on_tick(evutil_socket_t fd, short what, void *arg)
 		req_tick(r, now);
 	while ((c = walk_next(&w->clients, w->walk)) != NULL)
 		client_tick(c, now);
+	wait_tick(w, now);
 	serve_tick_detached(w, now);
 	background_tick(w, now);
 	leg_tell_down(w, now);

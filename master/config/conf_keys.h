@@ -177,6 +177,8 @@ K("retry_budget", COUNT, rescue.retry_budget, 0, 100, "20", LIVE,					\
 	"retries allowed, in percent of the requests of the last 10 s; ten are always allowed")			\
 K("fallback", FALLBACK, rescue.fallback, 0, 0, "(direct; with sglang and p2p_nccl: none)", LIVE,	\
 	"when no prefill engine is left to try: direct: a decode engine serves the request alone; none: the client gets the error") \
+K("fallback_budget", COUNT, rescue.fallback_budget, 0, 1000000000, "8192", LIVE,			\
+	"prompt tokens per second and decode engine that fallback may send there; more requests wait in the queue, or get 503; 0: no limit") \
 K("resume", BOOL, rescue.resume, 0, 0, "false", LIVE,							\
 	"true: when a decode engine dies in the middle of a stream, another one continues the stream (counts as a retry)")				\
 K("eject_failures", COUNT, ejection.failures, 0, 255, "5", LIVE,					\

@@ -160,6 +160,8 @@ struct conf_rescue {
 	uint32_t retries;      /* other engines tried for one request; 0: none */
 	uint32_t retry_budget; /* retries allowed, in percent of the requests of the last 10 s */
 	enum fallback_kind fallback;
+	/* prompt tokens that fallback may send to decode engines, per second and engine; 0: no limit */
+	uint32_t fallback_budget;
 	uint32_t resume;               /* 1: another decode engine continues a broken stream */
 	uint32_t allow_timeout_header; /* 1: a client may set a deadline by X-Request-Timeout-Ms */
 };

@@ -93,10 +93,15 @@ enum ep_state { EP_EMPTY, EP_STARTING, EP_UP, EP_DOWN, EP_DRAINING, EP_MISCONFIG
 
 #define BUDGET_SECONDS 10 /* the sliding window of shm/budget.h */
 
-/* Requests and retries of one worker in one pool: shm/budget.h. */
+/* Requests, retries and releases of one worker in one pool: shm/budget.h. */
 struct budget {
-	/* second:24 | tries:16 | requests:24.  W: its worker */
+	/* second:18 | releases:14 | tries:14 | requests:18.  W: its worker */
 	_Alignas(SHM_LINE) uint64_t second[BUDGET_SECONDS];
+};
+
+/* What decode engines of one pool have been given to prefill: shm/fallback.h. */
+struct fallback {
+	_Alignas(SHM_LINE) uint64_t used_until_us; /* clock_us.  W: CAS by all */
 };
 
 /* One per endpoint slot, stable across tables: what all processes change.  A selection reads the first 64 bytes

@@ -83,6 +83,7 @@ enum part {
 	PART_ANNOUNCED,
 	PART_QUEUES,
 	PART_BUDGETS,
+	PART_FALLBACKS,
 	PART_SLABS,
 	PART_N
 };
@@ -148,6 +149,7 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_ANNOUNCED]  = { "announcements", 0, ANNOUNCED_MAX * sizeof(struct announced) },
 		[PART_QUEUES]     = { "queues", 0, s->max_pools * queue_bytes(s) },
 		[PART_BUDGETS]    = { "budgets", 0, workers * s->max_pools * sizeof(struct budget) },
+		[PART_FALLBACKS]  = { "fallbacks", 0, s->max_pools * sizeof(struct fallback) },
 		[PART_SLABS]      = { "metric slabs", 0, slots * metrics_slab_bytes(s->max_pools) },
 	};
 	// clang-format on
@@ -210,6 +212,7 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 	seg->announced = AT(PART_ANNOUNCED);
 	seg->queues = AT(PART_QUEUES);
 	seg->budgets = AT(PART_BUDGETS);
+	seg->fallbacks = AT(PART_FALLBACKS);
 	seg->slabs = AT(PART_SLABS);
 	seg->pool_names = AT(PART_POOL_NAMES);
 	seg->arenas = AT(PART_ARENAS);

@@ -42,6 +42,7 @@ struct seg {
 	struct announced *announced; /* [ANNOUNCED_MAX] */
 	unsigned char *queues;       /* [max_pools] queues: seg_queue(), seg_queue_slot() */
 	struct budget *budgets;      /* [worker slots][max_pools]: seg_budget() */
+	struct fallback *fallbacks;  /* [max_pools] */
 	unsigned char *slabs;        /* [nslots] metrics slabs: seg_slab() */
 	/* [max_pools][64]; a name stays with its number for ever. W: master */
 	char *pool_names;
@@ -59,7 +60,7 @@ struct seg_part {
 	const char *name;
 	size_t offset, bytes;
 };
-#define SEG_NPARTS 21
+#define SEG_NPARTS 22
 
 /* Bytes a segment of these sizes takes, and its parts (ret_parts may be NULL). */
 size_t seg_size(const struct seg_sizes *sizes, struct seg_part ret_parts[SEG_NPARTS]);

@@ -178,7 +178,7 @@ def test_requests_in_flight_are_of_all_workers(world):
     held = streams(r, d, 3, "a")
     for _ in range(12):
         a = ask(r, key("a"))
-        assert (code(a), a["retry-after"]) == ((429, "client_inflight"), "1")
+        assert code(a) == (429, "client_inflight") and a["retry-after"] in ("1", "2")
     d.go_on()
     assert code(ask(r, key("b"))) == 200
     for s in held:

@@ -17,12 +17,12 @@ import pytest
 import procs
 from procs import MODEL, SLOW, VARIANT, wait
 
-OVERLOADED = (503, "overloaded", "1")
+OVERLOADED = (503, "overloaded", True)
 MIB = 1 << 20
 
 
 def told(a):
-    return a.status, a.error["code"], a["retry-after"]
+    return a.status, a.error["code"], 1 <= int(a["retry-after"]) <= 60
 
 
 def worker_of(r):
@@ -305,7 +305,7 @@ def test_200_clients_of_20_mb_at_256_mib(world):
     refused = [s for s in senders if s.got]
     assert 10 <= len(kept) <= 12, len(kept)
     for s in refused:
-        assert s.status == 503 and b'"code":"overloaded"' in s.got and b"\r\nRetry-After: 1\r\n" in s.got
+        assert s.status == 503 and b'"code":"overloaded"' in s.got and b"\r\nRetry-After: " in s.got
     assert len(refused) >= 0.95 * (200 - len(kept)), "a reset may overtake a few answers"
     assert gauge(inside, "request_buffer_bytes") <= 256 * MIB
     assert most - before <= 256 + 48 or VARIANT != "release", (before, most)
@@ -334,7 +334,7 @@ def test_a_declared_length_without_room_is_refused_at_its_head(world):
     with r.client() as c:
         c.send(head)
         a = c.head()
-        assert a.status == 503 and a["retry-after"] == "1"
+        assert a.status == 503 and 1 <= int(a["retry-after"]) <= 60
     with r.client() as c:  # the same without a length
         c.send(b"POST /v1/completions HTTP/1.1\r\nHost: r\r\nTransfer-Encoding: chunked\r\n\r\n")
         sent = 0

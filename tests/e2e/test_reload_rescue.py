@@ -67,6 +67,14 @@ def test_fallback(world):
     assert ends(r, 2) == (0, 2)
 
 
+def test_fallback_budget(world):
+    r, p, d = world.pd(pool={"fallback": "direct", "fallback_budget": 1})
+    p[0].fault(**ALWAYS)
+    assert ends(r, 3, prompt="x" * 400) == (1, 2)
+    set_pool(r, world, p, d, fallback="direct", fallback_budget=0)
+    assert ends(r, 3) == (3, 0)
+
+
 def test_fallback_that_cannot_be_is_refused(world):
     """And what was in force stays."""
     p, d = world.engine("prefill", handshake="sglang"), world.engine("decode", handshake="sglang")

@@ -7,6 +7,7 @@
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
+#include "shm/budget.h"
 #include "shm/busy.h"
 #include "shm/load.h"
 #include "shm/view.h"
@@ -19,7 +20,8 @@
 #define BACKGROUND_MS 2000 /* time limit of each engine */
 
 /* A request that names KV, until an engine refuses it.  An overload must not be multiplied. */
-#define NAME_ANSWERS 3     /* that are no refusal; then the engine's own lease frees the blocks */
+#define NAME_PERCENT 100 /* such requests of the router, of the client's requests (shm/budget.h) */
+#define NAME_ANSWERS 3   /* that are no refusal; then the engine's own lease frees the blocks */
 #define PAUSE_FIRST_MS 200 /* the longest pause before the second try; half of it is the shortest */
 #define PAUSE_LATER_MS 5000 /* the same before later tries: what broke the first two may be over */
 #define SHED_MS 1000        /* the shortest pause after 429 or 503 */
@@ -46,6 +48,7 @@ struct background {
 	uint32_t answers;        /* that it may have yet without being understood */
 	uint64_t pause_ms;       /* the longest pause before the next try */
 	uint64_t until_ms;       /* no try after that */
+	uint32_t pool;           /* whose budget it is of */
 	TAILQ_ENTRY(background) link;
 };
 
@@ -137,17 +140,21 @@ pause_for(struct background *e, uint64_t now_ms, uint64_t least_ms)
 		give_up(e);
 }
 
-/* Asks an engine, or pauses while none may be asked. */
+/* Asks an engine, or pauses while none may be asked, or while all workers together have asked as often as they may. */
 static void
 ask_next(struct background *e)
 {
 	const uint64_t now_ms = clock_ms();
-	struct endpoint *ep = next_engine(e, now_ms);
+	struct worker *w = e->leg.w;
+	const bool may = budget_left(w->seg, e->pool, BUDGET_RELEASE, NAME_PERCENT, now_ms);
+	struct endpoint *ep = may ? next_engine(e, now_ms) : NULL;
 
-	if (ep != NULL)
-		ask(e, ep);
-	else
+	if (ep == NULL) {
 		pause_for(e, now_ms, 0);
+		return;
+	}
+	budget_take(w->seg, w->slot, e->pool, BUDGET_RELEASE, now_ms);
+	ask(e, ep);
 }
 
 /* The engine has not understood, or has not answered. */
@@ -265,6 +272,7 @@ background_refuse(const struct attempt *a, const char *member, struct endpoint *
 	e->holder = connpool_ref(a->reserved.of[ROLE_PREFILL].ep);
 	load_kv(w->seg, w->slot, e->holder->slot, 1);
 	e->attempt = mem_strdup(a->t.id);
+	e->pool = a->t.of.facts->pool.id;
 	e->answers = NAME_ANSWERS;
 	e->pause_ms = PAUSE_FIRST_MS;
 	e->until_ms = clock_ms() +

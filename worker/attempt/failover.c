@@ -175,8 +175,8 @@ replaceable(const struct attempt *a)
 static bool
 budget_allows(struct job *job)
 {
-	return budget_left(
-		job->w->seg, job->facts.pool.id, job->facts.pool.rescue.retry_budget, clock_ms());
+	return budget_left(job->w->seg, job->facts.pool.id, BUDGET_RETRY,
+		job->facts.pool.rescue.retry_budget, clock_ms());
 }
 
 static uint32_t
@@ -552,6 +552,7 @@ struct search {
 	/* the strongest reason for absence of an engine that may still be chosen */
 	enum ep_away most;
 	const char *why; /* why the attempt failed, for the log */
+	bool spent;      /* fact: the budget of fallbacks did not allow one */
 };
 
 /* The role of the engine that failed, which is not chosen again for this request.  Where two engines cannot be told, that
@@ -670,7 +671,8 @@ count_try(const struct search *s, bool moved, bool last_resort)
 		job->tries++;
 		job->moves += moved;
 		if (!moved)
-			budget_take(job->w->seg, job->w->slot, job->facts.pool.id, clock_ms());
+			budget_take(job->w->seg, job->w->slot, job->facts.pool.id, BUDGET_RETRY,
+				clock_ms());
 	}
 	if (last_resort) {
 		metric_add(job->w->slab, M_LAST_RESORT, 1);
@@ -740,7 +742,7 @@ another(const struct search *s)
 
 /* The prefill engines have failed: the decode engine serves the unchanged request alone. */
 static bool
-fall_back(const struct search *s)
+fall_back(struct search *s)
 {
 	struct attempt *a = s->failed, *next;
 	struct job *job = a->branch->job;
@@ -752,7 +754,11 @@ fall_back(const struct search *s)
 		/* the engine is full: its Retry-After is for the client */
 		a->leg[s->kind].status == 429)
 		return false;
-	if (!choose_others(s, &connector_direct, FOR_ONE, EP_AWAY_BUSY, &chosen, NULL))
+	s->spent = plan_fallback_ms(job->w, &job->facts) > 0;
+	if (s->spent)
+		metric_add(job->w->slab, M_FALLBACK_SPENT, 1);
+	if (s->spent ||
+		!choose_others(s, &connector_direct, FOR_FALLBACK, EP_AWAY_BUSY, &chosen, NULL))
 		return false;
 	next = attempt_new(&job->branches[0], &connector_direct, ATTEMPT_OTHER);
 	next->t.prompt = (struct span){NULL, 0};
@@ -833,7 +839,11 @@ failover_others(struct attempt *a, enum leg_kind kind, const struct outcome *o)
 		return true;
 	if (a->kv == KV_SPENT)
 		release_spent(a); /* while the attempt still has the parameters */
-	return false;
+	if (!s.spent || suspects_refusal(a->branch) != NULL)
+		return false;
+	job->detail = s.why;
+	job->ops->cut(job, END_FALLBACK_BUDGET, NULL);
+	return true;
 }
 
 /* --- the actions ------------------------------------------------------------------------------- */
@@ -991,5 +1001,5 @@ failover_prefill_again(struct attempt *a)
 	if (fall_back(&s))
 		return;
 	job->detail = "the KV parameters became too old, and no engine is free to prefill again";
-	job->ops->cut(job, END_NO_CAPACITY, NULL);
+	job->ops->cut(job, s.spent ? END_FALLBACK_BUDGET : END_NO_CAPACITY, NULL);
 }

@@ -29,6 +29,8 @@
 		"no engine has this response")                                                          \
 	X(NO_PREFILL, "no_prefill_endpoint", 503, "service_unavailable", "no prefill endpoint is up")   \
 	X(NO_DECODE, "no_decode_endpoint", 503, "service_unavailable", "no decode endpoint is up")      \
+	X(FALLBACK_BUDGET, "fallback_budget", 503, "service_unavailable",                               \
+		"no prefill endpoint can serve, and decode endpoints may take no more of its load")     \
 	X(NO_CAPACITY, "no_capacity", 429, "rate_limit_error", "all endpoints are at max_inflight")     \
 	X(CLIENT_RATE, "client_rate", 429, "rate_limit_error", "this client asks too often")           \
 	X(CLIENT_INFLIGHT, "client_inflight", 429, "rate_limit_error",                                  \

@@ -141,7 +141,7 @@ limit_enter(struct req *req, const struct http_head *h)
 		metric_add(w->slab, M_CLIENTS_UNCOUNTED, 1);
 	if (v == QUOTA_ADMITTED || v == QUOTA_UNCOUNTED)
 		return END_OK;
-	req->retry_after_s = whole_seconds(pass.wait_ns);
+	req->retry_after_s = v == QUOTA_RATE ? whole_seconds(pass.wait_ns) : 0;
 	return v == QUOTA_RATE ? END_CLIENT_RATE : END_CLIENT_INFLIGHT;
 }
 

@@ -10,6 +10,7 @@
 #include "worker/request/models.h"
 #include "worker/request/relay.h"
 #include "worker/request/req.h"
+#include "worker/request/retry_after.h"
 #include "worker/request/stats.h"
 
 typedef int local_fn(struct req *, struct evbuffer *); /* returns the status */
@@ -36,8 +37,11 @@ local_answer(struct req *req)
 	struct evbuffer *out = evbuffer_new();
 	int status = locals[req->job.facts.route].fn(req, out);
 	size_t n = evbuffer_get_length(out);
+	char head[64] = "";
 
-	relay_reply(req, status, NULL, 0, locals[req->job.facts.route].type,
+	if (status == 503)
+		retry_after_probes_line(req->w, head, sizeof(head));
+	relay_reply(req, status, head, strlen(head), locals[req->job.facts.route].type,
 		n == 0 ? "" : (char *)evbuffer_pullup(out, -1), n);
 	evbuffer_free(out);
 }

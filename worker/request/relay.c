@@ -13,6 +13,7 @@
 #include "worker/base/core.h"
 #include "worker/request/client.h"
 #include "worker/request/req.h"
+#include "worker/request/retry_after.h"
 #include "shm/base/mem.h"
 
 /* a half event or a short answer up to this is held; see relay.h */
@@ -480,14 +481,12 @@ relay_reply(struct req *req, int status, const char *head, size_t head_len, cons
 void
 relay_error(struct req *req, int status, const char *type, const char *code, const char *message)
 {
-	const bool soon = status == 429 || req->job.end == END_OVERLOADED;
-	const uint32_t wait_s = req->retry_after_s == 0 && soon ? 1 : req->retry_after_s;
-	char head[64] = "", body[ERROR_TEXT];
+	char head[64], body[ERROR_TEXT];
 
 	error_json(req, body, type, code, message);
 	if (status == 405 && req->job.detail != NULL)
 		(void)snprintf(head, sizeof(head), "Allow: %s\r\n", req->job.detail);
-	else if (wait_s != 0)
-		(void)snprintf(head, sizeof(head), "Retry-After: %u\r\n", wait_s);
+	else
+		retry_after_line(req, head, sizeof(head));
 	relay_reply(req, status, head, strlen(head), "application/json", body, strlen(body));
 }

@@ -70,7 +70,7 @@ struct req {
 	uint64_t t_start_us, t_body_us, t_first_us, t_event_us;
 	uint64_t bytes_out, bytes_in;
 	uint32_t quota; /* index of its client's quota (shm/quota.h) + 1; 0: none */
-	/* Retry-After of a refusal by the router; 0: none, or the default of the status */
+	/* Retry-After that is known exactly (limit.h); 0: estimated (retry_after.h) */
 	uint32_t retry_after_s;
 	uint64_t walked; /* number of the latest walk that has visited the request */
 	TAILQ_ENTRY(req) link;

@@ -544,8 +544,7 @@ plan(struct req *req)
 	job->connector = p->way.connector;
 	job->direct = p->way.direct;
 	job->detail = p->detail;
-	if (p->way.alone)
-		job->rescue = RESCUE_ALONE;
+	job->rescue = p->way.alone ? RESCUE_ALONE : RESCUE_NONE;
 	switch (result) {
 	case PLAN_DONE:
 		req_event(req, RQ_PLANNED);
@@ -554,8 +553,6 @@ plan(struct req *req)
 		job->end = p->end;
 		break;
 	case PLAN_REFUSED:
-		if (p->end == END_QUEUE_FULL)
-			req->retry_after_s = p->waiter.retry_after_s;
 		req_refuse(req, p->end, p->detail);
 		break;
 	}

@@ -11,6 +11,7 @@
 #include "worker/base/core.h"
 #include "worker/handshake/connector.h"
 #include "worker/schedule/choose.h"
+#include "worker/schedule/fallback.h"
 #include "worker/schedule/priority.h"
 #include "worker/schedule/shortage.h"
 
@@ -137,6 +138,8 @@ choose_engines(struct plan *p, const struct table *t, const struct table_pool *t
 		/* with all slots back that this request had taken */
 		return why == END_NO_CAPACITY && n > 1 ? shortage_of_both(ret, s, n) : why;
 	}
+	if (p->way.alone)
+		fallback_goes(p->w, &s[ROLE_DECODE]);
 	wait_served(&p->waiter, s, roles);
 	return why;
 }
@@ -189,12 +192,29 @@ look_at_queue(struct plan *p, const struct table_pool *tp)
 	return wait_before(q, tp) ? END_NO_CAPACITY : END_OK;
 }
 
+/* Whether a decode engine may serve the request alone now, because no prefill engine can. */
+static enum req_end
+look_at_budget(struct plan *p, const struct table *t, const struct table_pool *tp, uint32_t model,
+	struct shortage *ret)
+{
+	const uint64_t wait_ms = p->way.alone ? fallback_wait_ms(p->w, tp) : 0;
+	struct selection s[ROLE_N];
+
+	if (wait_ms == 0)
+		return END_OK;
+	choose_prepare(s, p->w, &p->of, t, tp, model);
+	ret->again_ms = s[ROLE_DECODE].now_ms + wait_ms;
+	if (!select_served(&s[ROLE_PREFILL]))
+		ret->roles = 1u << ROLE_PREFILL;
+	return END_FALLBACK_BUDGET;
+}
+
 static enum req_end
 plan(struct plan *p, const struct table *t, struct shortage *ret)
 {
 	uint32_t model;
 	const struct table_pool *tp = way_pool(p->of.facts, t, &model);
-	enum req_end why;
+	enum req_end why, budget;
 
 	p->detail = NULL;
 	*ret = (struct shortage){.roles = 0};
@@ -210,6 +230,9 @@ plan(struct plan *p, const struct table *t, struct shortage *ret)
 	why = way_choose(&p->way, p->w, &p->of, p->waiter.waits, &p->detail);
 	if (why == END_OK)
 		why = look_at_queue(p, tp);
+	budget = look_at_budget(p, t, tp, model, ret);
+	if (budget != END_OK && (why == END_OK || why == END_NO_CAPACITY))
+		return budget;
 	if (why != END_OK)
 		return why;
 	/* Both engines before the prefill engine is asked: nothing may queue between the legs (vLLM leases the KV for
@@ -280,6 +303,28 @@ go_alone(struct plan *p)
 	return true;
 }
 
+/* A prefill engine is up again. */
+static void
+go_together(struct plan *p)
+{
+	wait_leave(&p->waiter);
+	p->way.alone = false;
+}
+
+/* Returns true if the request is to be planned once more. */
+static bool
+once_more(struct plan *p, const struct shortage *shortage, uint64_t most_ms)
+{
+	if (p->end == END_NO_PREFILL)
+		return most_ms == 0 && go_alone(p);
+	if (p->end == END_FALLBACK_BUDGET && shortage->roles == 0) {
+		go_together(p);
+		return true;
+	}
+	return (p->end == END_FALLBACK_BUDGET || p->end == END_NO_CAPACITY) &&
+	       wait_again(&p->waiter, &p->of.facts->pool, shortage, &p->end);
+}
+
 static void
 count(const struct plan *p)
 {
@@ -316,14 +361,17 @@ plan_make(struct plan *p)
 
 	do
 		p->end = plan_once(p, &shortage, &most_ms);
-	while ((p->end == END_NO_CAPACITY &&
-		       wait_again(q, &p->of.facts->pool, &shortage, &p->end)) ||
-		(p->end == END_NO_PREFILL && most_ms == 0 && go_alone(p)));
+	while (once_more(p, &shortage, most_ms));
 	wait_settle_for(q, p->of.facts->pool.id);
 	if (p->end == END_OK) {
 		count(p);
 		return PLAN_DONE;
 	}
+	if (p->end == END_FALLBACK_BUDGET && q->again_ms == 0)
+		metric_add(p->w->slab, M_FALLBACK_SPENT, 1);
+	q->again_ms = shortage.again_ms;
+	if (p->end == END_FALLBACK_BUDGET && q->waits)
+		return PLAN_WAITS;
 	if (p->end == END_NO_CAPACITY && q->waits) {
 		p->end = END_QUEUE_TIMEOUT;
 		return PLAN_WAITS;
@@ -348,9 +396,21 @@ choose_again(
 	case FOR_BOTH:
 		return choose_both(o->w, s, ret, o->failed) == CHOSEN_BOTH;
 	case FOR_ONE:
+	case FOR_FALLBACK:
 		break;
 	}
 	return choose_one(o->w, &s[one], &ret->of[ROLE_DECODE], &o->failed->of[ROLE_DECODE]);
+}
+
+uint64_t
+plan_fallback_ms(struct worker *w, const struct facts *facts)
+{
+	uint32_t model = TABLE_ANY_MODEL;
+	const struct table_pool *tp = way_pool(facts, enter(w), &model);
+	const uint64_t ms = tp != NULL ? fallback_wait_ms(w, tp) : 0;
+
+	leave(w);
+	return ms;
 }
 
 bool
@@ -359,8 +419,9 @@ plan_again(const struct plan_other *o, struct reserved *ret, bool *ret_last_reso
 	struct worker *w = o->w;
 	const struct facts *facts = o->of.facts;
 	const struct table *t = enter(w);
-	const enum role one =
-		o->what == FOR_ONE ? way_role_alone(o->connector, facts) : ROLE_DECODE;
+	const enum role one = o->what == FOR_ONE || o->what == FOR_FALLBACK
+				      ? way_role_alone(o->connector, facts)
+				      : ROLE_DECODE;
 	const uint32_t roles = o->what == FOR_BOTH ? SELECT_BOTH_ROLES : 1u << one;
 	uint32_t model = TABLE_ANY_MODEL;
 	const struct table_pool *tp = way_pool(facts, t, &model);
@@ -378,6 +439,8 @@ plan_again(const struct plan_other *o, struct reserved *ret, bool *ret_last_reso
 			*ret_last_resort =
 				found && (s[ROLE_PREFILL].reach == EP_AWAY_EJECTED ||
 						 s[ROLE_DECODE].reach == EP_AWAY_EJECTED);
+		if (found && o->what == FOR_FALLBACK)
+			fallback_goes(w, &s[ROLE_DECODE]);
 	}
 	leave(w);
 	wait_settle(w, facts->pool.id);

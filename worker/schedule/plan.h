@@ -50,9 +50,9 @@ struct plan *plan_of(struct waiter *q);
 /* Plans a request that has no engines. */
 enum plan_result plan_make(struct plan *p);
 
-/* What another attempt needs: both engines, a decode engine beside the prefill engine of the attempt before, or the one
- * engine that does it all. */
-enum plan_for { FOR_BOTH, FOR_DECODE, FOR_ONE };
+/* What another attempt needs: both engines, a decode engine beside the prefill engine of the attempt before, the one
+ * engine that does it all, or the decode engine that does it all because the prefill engines have failed. */
+enum plan_for { FOR_BOTH, FOR_DECODE, FOR_ONE, FOR_FALLBACK };
 
 struct plan_other {
 	struct worker *w;
@@ -72,3 +72,5 @@ struct plan_other {
  * has changed, and *ret is empty.
  */
 bool plan_again(const struct plan_other *o, struct reserved *ret, bool *ret_last_resort);
+/* The time until plan_again() may be called with FOR_FALLBACK, within the pool's budget; 0: now. */
+uint64_t plan_fallback_ms(struct worker *w, const struct facts *facts);

@@ -152,6 +152,23 @@ select_served(const struct selection *s)
 	return select_room(s).slots > 0;
 }
 
+uint32_t
+select_engines(const struct selection *s)
+{
+	struct policy_view v;
+	uint32_t n = 0;
+
+	set_view(&v, s);
+	v.navoid = 0;
+	for (uint32_t i = 0; i < v.n; i++) {
+		const struct ep_view e =
+			ep_view(s->seg, v.picks[i].slot, s->now_ms, s->foreign_max_age_ms);
+
+		n += policy_serves(&v, &v.picks[i], &e);
+	}
+	return n;
+}
+
 /* A bit for each group where an endpoint within that reach could serve, full or not. */
 static uint64_t
 groups_within(const struct selection *s, enum ep_away reach)

@@ -79,6 +79,8 @@ struct select_room select_room_of_both(const struct selection s[ROLE_N]);
  * two are looked at together.  True: more endpoints will do than before, so select again.
  */
 bool select_reach_further(struct selection s[ROLE_N], uint32_t roles, enum ep_away most);
+/* The number of endpoints that could serve, full or not, tried before or not. */
+uint32_t select_engines(const struct selection *s);
 /* Returns true if any endpoint could serve this now; after a failed select_reserve() such endpoints are full. */
 bool select_served(const struct selection *s);
 

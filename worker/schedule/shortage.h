@@ -12,7 +12,9 @@
 #include "worker/schedule/select.h"
 
 struct shortage {
-	uint32_t roles;     /* bit per role that was full; 0: no endpoint was looked at */
+	uint32_t roles; /* bit per role that was full; 0: no endpoint was looked at */
+	/* END_FALLBACK_BUDGET: when the budget has room again (clock_ms); roles: 0 if a prefill endpoint is up again */
+	uint64_t again_ms;
 	bool hopeless;      /* the request needs more slots at once than there are */
 	const char *detail; /* static text for the log and the error body, or NULL */
 };

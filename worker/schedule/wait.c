@@ -84,20 +84,6 @@ enter(struct waiter *q, const struct queue_ref *entry, uint64_t most_ms)
 	worker_need_tick(w);
 }
 
-/* Seconds after which another request is worth the try: as long as the oldest waiter has waited by now. */
-static uint32_t
-retry_after(struct worker *w, const struct req_pool *pool)
-{
-	uint64_t since_ms, ms;
-
-	if (queue_waiting(w->seg, pool->id, &since_ms) == 0)
-		return 1;
-	ms = clock_ms() - since_ms;
-	if (ms > pool->queue.timeout_ms)
-		ms = pool->queue.timeout_ms;
-	return ms <= 1000 ? 1 : (uint32_t)((ms + 999) / 1000);
-}
-
 static bool
 enqueue(struct waiter *q, const struct req_pool *pool, enum req_end *why)
 {
@@ -107,8 +93,8 @@ enqueue(struct waiter *q, const struct req_pool *pool, enum req_end *why)
 
 	switch (queue_enqueue(w->seg, w->slot, pool->id, pool->queue.size, &request, &entry)) {
 	case QUEUE_FULL:
-		q->retry_after_s = retry_after(w, pool);
-		*why = END_QUEUE_FULL;
+		if (*why == END_NO_CAPACITY)
+			*why = END_QUEUE_FULL;
 		return false;
 	case QUEUE_FIRST:
 		enter(q, &entry, pool->queue.timeout_ms);
@@ -123,6 +109,7 @@ bool
 wait_again(struct waiter *q, const struct req_pool *pool, const struct shortage *shortage,
 	enum req_end *why)
 {
+	q->hopeless = shortage->hopeless;
 	if (q->waits && q->entry.pool != pool->id) {
 		wait_leave(q);
 		return true;
@@ -240,6 +227,22 @@ wait_late(struct waiter *q)
 		return false;
 	try(q);
 	return !q->waits;
+}
+
+void
+wait_tick(struct worker *w, uint64_t now_ms)
+{
+	const struct waiter *q, *last = NULL;
+
+	TAILQ_FOREACH(q, &w->waiters, link)
+	{
+		if (q->again_ms == 0 || now_ms < q->again_ms ||
+			(last != NULL && last->key == q->key && last->entry.pool == q->entry.pool))
+			continue;
+		wake(w, q->entry.pool,
+			&(struct queue_target){.roles = QUEUE_UNTRIED, .key = q->key});
+		last = q;
+	}
 }
 
 void

@@ -35,10 +35,12 @@ struct waiter {
 	uint32_t tokens;      /* of the prompts of all branches */
 	bool shares;          /* set once: the pool serves several models */
 	uint64_t deadline_ms; /* the end of the rest in PLAN, in the queue or not; 0: none */
+	/* the waiter lacks no slot but a budget, which has room then; 0: it lacks slots */
+	uint64_t again_ms;
 
 	/* when it was enqueued; for how long it has waited in the queue before */
 	uint64_t t_queued_us, queued_us;
-	uint32_t retry_after_s; /* of a refusal with END_QUEUE_FULL */
+	bool hopeless; /* fact, of the last try: the request needs more slots at once than there are */
 };
 
 /* Before endpoints are chosen, with key and priority set: true if the request must not try, since it would overtake
@@ -60,6 +62,8 @@ void wait_leave(struct waiter *q);
 
 /* The waiter's deadline has passed.  True: it was woken at the last moment, and has left the queue. */
 bool wait_late(struct waiter *q);
+/* Budgets that have room again: the first waiter that lacks one tries, wherever it waits. */
+void wait_tick(struct worker *w, uint64_t now_ms);
 /* The eventfd was read: the woken waiters of this worker try. */
 void wait_collect(struct worker *w);
 /* A slot of a role has been given back, or an endpoint has room again. */

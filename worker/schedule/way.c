@@ -198,7 +198,10 @@ way_queue_key(const struct way *way, const struct facts *facts)
 	const bool one = way->connector->engines == ENGINES_SINGLE;
 	const enum role role =
 		route_single_role(facts->route, facts->pool.shake.single_engine_role);
-	const uint8_t kind = one ? (role == ROLE_PREFILL ? 1 : 4) : way->direct != NULL ? 2 : 3;
+	const uint8_t kind = one                   ? (role == ROLE_PREFILL ? 1 : 4)
+			     : way->alone          ? 5 /* within the budget of fallbacks */
+			     : way->direct != NULL ? 2
+						   : 3;
 
 	for (const char *p = facts->model; *p != '\0'; p++)
 		h = (h ^ (uint8_t)*p) * 1099511628211ull;

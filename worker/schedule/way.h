@@ -22,7 +22,8 @@ enum route_override { OVERRIDE_NONE, OVERRIDE_DIRECT, OVERRIDE_DISAGGREGATED, OV
 struct way {
 	/* asked for */
 	enum route_override override;
-	bool alone; /* set once: no prefill engine is up, so the decode engine serves the request alone */
+	/* fact of the last look: no prefill engine is up, so the decode engine serves the request alone */
+	bool alone;
 
 	/* chosen */
 	const struct connector *connector;

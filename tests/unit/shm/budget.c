@@ -1,4 +1,4 @@
-/* The retry budget: a share of the requests of all workers in the last ten seconds, and a few for nothing. */
+/* Budgets: a share of the requests of all workers in the last ten seconds, and a few for nothing. */
 #include "shm/budget.h"
 
 #include "tests/unit/shm/fixture.h"
@@ -11,10 +11,10 @@ TestSuite(shm_budget, .init = small_seg, .fini = small_seg_end);
 static bool
 budget_try(uint32_t me, uint32_t percent, uint64_t now_ms)
 {
-	const bool left = budget_left(seg, POOL, percent, now_ms);
+	const bool left = budget_left(seg, POOL, BUDGET_RETRY, percent, now_ms);
 
 	if (left)
-		budget_take(seg, me, POOL, now_ms);
+		budget_take(seg, me, POOL, BUDGET_RETRY, now_ms);
 	return left;
 }
 
@@ -49,7 +49,7 @@ Test(shm_budget, each_pool_has_its_own)
 {
 	requests(0, 100, T0);
 	cr_assert_eq(tries(20, T0, 1000), 20);
-	cr_assert(budget_left(seg, 0, 0, T0));
+	cr_assert(budget_left(seg, 0, BUDGET_RETRY, 0, T0));
 }
 
 Test(shm_budget, a_few_are_free_whatever_the_share)
@@ -76,12 +76,41 @@ Test(shm_budget, clocks_of_workers_differ)
 	cr_assert_eq(tries(20, T0 - 1, 1000), 20, "a second ago for this worker");
 }
 
+Test(shm_budget, retries_and_releases_are_counted_apart)
+{
+	requests(0, 150, T0);
+	cr_assert_eq(tries(20, T0, 1000), 30);
+	for (int i = 0; i < 150; i++) {
+		cr_assert(budget_left(seg, POOL, BUDGET_RELEASE, 100, T0));
+		budget_take(seg, 1, POOL, BUDGET_RELEASE, T0);
+	}
+	cr_assert(!budget_left(seg, POOL, BUDGET_RELEASE, 100, T0));
+	cr_assert_eq(tries(21, T0, 1000), 1);
+}
+
+Test(shm_budget, the_pace_at_which_requests_get_engines)
+{
+	struct budget_pace p = budget_pace(seg, POOL, T0);
+
+	cr_assert_eq(p.requests, 0);
+	requests(0, 4, T0);
+	p = budget_pace(seg, POOL, T0 + 100);
+	cr_assert(p.requests == 4 && p.ms == 1000);
+	requests(1, 4, T0 + 3000);
+	p = budget_pace(seg, POOL, T0 + 3500);
+	cr_assert(p.requests == 8 && p.ms == 3500);
+	p = budget_pace(seg, POOL, T0 + 10500);
+	cr_assert(p.requests == 4 && p.ms == 7500);
+}
+
 Test(shm_budget, counts_that_do_not_fit)
 {
-	seg_budget(seg, 0, POOL)->second[T0 / 1000 % BUDGET_SECONDS] =
-		(uint64_t)(T0 / 1000) << 40 | UINT64_C(0xffff) << 24 | 0xffffff;
+	const uint64_t full = (uint64_t)(T0 / 1000) << 46 | ((UINT64_C(1) << 46) - 1);
+	uint64_t *word = &seg_budget(seg, 0, POOL)->second[T0 / 1000 % BUDGET_SECONDS];
+
+	*word = full;
 	requests(0, 3, T0);
-	budget_take(seg, 0, POOL, T0);
-	cr_assert_eq(seg_budget(seg, 0, POOL)->second[T0 / 1000 % BUDGET_SECONDS],
-		(uint64_t)(T0 / 1000) << 40 | UINT64_C(0xffff) << 24 | 0xffffff);
+	budget_take(seg, 0, POOL, BUDGET_RETRY, T0);
+	budget_take(seg, 0, POOL, BUDGET_RELEASE, T0);
+	cr_assert_eq(*word, full);
 }

@@ -49,6 +49,7 @@ Test(conf_rescue, defaults)
 	cr_expect_eq(p->rescue.retries, 2);
 	cr_expect_eq(p->rescue.retry_budget, 20);
 	cr_expect_eq(p->rescue.fallback, FALLBACK_DIRECT);
+	cr_expect_eq(p->rescue.fallback_budget, 8192);
 	cr_expect_eq(p->rescue.resume, 0);
 	cr_expect_eq(p->rescue.allow_timeout_header, 0);
 	cr_expect_eq(p->ejection.failures, 5);
@@ -80,7 +81,7 @@ Test(conf_rescue, every_key)
 	struct conf *c = parse(
 		"client: {max_inflight: 3, rate: 4/m, burst: 5}\nlimits: {max_buffered: 64MiB}\n"
 		"shared_memory: {queue: 6, clients: 8}\n" POOL("nixl",
-			"retries: 7\n   retry_budget: 8\n   fallback: none\n   resume: true\n"
+			"retries: 7\n   retry_budget: 8\n   fallback: none\n   fallback_budget: 19\n   resume: true\n"
 			"   allow_timeout_header: true\n   eject_failures: 9\n   eject_rate: 10\n"
 			"   max_ejected: 11\n   eject_time: 12s\n   eject_max_time: 13s\n   eject_slow: true\n"
 			"   outlier: {factor: 17, min_samples: 18}\n   queue_size: 6\n"
@@ -91,6 +92,7 @@ Test(conf_rescue, every_key)
 	cr_expect_eq(p->rescue.retries, 7);
 	cr_expect_eq(p->rescue.retry_budget, 8);
 	cr_expect_eq(p->rescue.fallback, FALLBACK_NONE);
+	cr_expect_eq(p->rescue.fallback_budget, 19);
 	cr_expect_eq(p->rescue.resume, 1);
 	cr_expect_eq(p->rescue.allow_timeout_header, 1);
 	cr_expect_eq(p->ejection.failures, 9);
@@ -127,6 +129,7 @@ Test(conf_rescue, bounds)
 		{NULL, "retries", {"0", "10"}, {"11", "-1", "2.0"}, ""},
 		{NULL, "retry_budget", {"0", "100"}, {"101", "20%", "some"}, ""},
 		{NULL, "fallback", {"direct", "none"}, {"true", "decode", "None"}, "direct, none"},
+		{NULL, "fallback_budget", {"0", "1000000000"}, {"1000000001", "50%", "8k"}, ""},
 		{NULL, "resume", {"true", "false"}, {"1", "yes", "[true]"}, ""},
 		{NULL, "allow_timeout_header", {"true", "false"}, {"0", "on", "x"}, ""},
 		{NULL, "eject_failures", {"0", "255"}, {"256", "-1", "5s"}, ""},
@@ -292,6 +295,8 @@ Test(conf_rescue, what_a_reload_does_with_each)
 		{POOL("nixl", "retry_budget: 3"), CONF_LIVE},
 		{POOL("nixl", "fallback: none"), CONF_LIVE},
 		{POOL("nixl", "fallback: direct"), 0},
+		{POOL("nixl", "fallback_budget: 3"), CONF_LIVE},
+		{POOL("nixl", "fallback_budget: 8192"), 0},
 		{POOL("nixl", "resume: true"), CONF_LIVE},
 		{POOL("nixl", "allow_timeout_header: true"), CONF_LIVE},
 		{POOL("nixl", "eject_failures: 3"), CONF_LIVE},

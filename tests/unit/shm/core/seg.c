@@ -81,7 +81,8 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 	cr_assert_leq((unsigned char *)seg_queue_slot(seg, 0, sizes.queue_slots),
 		(unsigned char *)seg_queue(seg, 1));
 	ENDS(19, seg_budget(seg, workers - 1, sizes.max_pools - 1) + 1);
-	ENDS(20, (unsigned char *)seg_slab(seg, slots));
+	ENDS(20, seg->fallbacks + sizes.max_pools);
+	ENDS(21, (unsigned char *)seg_slab(seg, slots));
 	cr_assert_eq(seg->writable, (unsigned char *)seg->readers);
 	cr_assert_eq(seg->writable + seg->writable_bytes, base + seg->hdr->bytes);
 #undef ENDS
