@@ -132,7 +132,7 @@ asan ubsan: deps-build
 	@$(MAKE) --no-print-directory $(JOBS) VARIANT=$@ bins
 
 # --- tests, demo, bench -------------------------------------------------------------------------
-.PHONY: chaos upgrade-storm misbehave unit check test demo bench bench-sched lint format torture torture-bins torture-mutants fuzz verify
+.PHONY: chaos upgrade-storm misbehave scribble unit check test demo bench bench-sched lint format torture torture-bins torture-mutants fuzz verify
 torture-bins: deps-build
 	@$(MAKE) --no-print-directory VARIANT=release build/release/torture
 	@$(MAKE) --no-print-directory VARIANT=tsan build/tsan/torture
@@ -157,6 +157,11 @@ misbehave: deps-test
 	@$(MAKE) --no-print-directory $(JOBS) bins
 	@PDR_VARIANT=$(VARIANT) PDR_MISBEHAVE_S=$(or $(SECONDS),60) build/venv/bin/python -m pytest -c tests/e2e/pytest.ini \
 		-n 2 --tb=short tests/e2e/test_misbehaving.py $(if $(ROW),-k $(ROW))
+# random stores into the shared memory of a router under load: it must live, and heal
+scribble: deps-test
+	@$(MAKE) --no-print-directory $(JOBS) bins
+	@PDR_VARIANT=$(VARIANT) PDR_SCRIBBLE_S=$(or $(SECONDS),600) PDR_SCRIBBLE_SEED=$(SEED) build/venv/bin/python -m pytest \
+		-c tests/e2e/pytest.ini -s --tb=short tests/e2e/test_scribble.py
 unit: deps-test
 	@tests/tools/run_tests.sh unit
 check: deps-test
@@ -204,4 +209,4 @@ install: all
 clean:
 	rm -rf build
 help:
-	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | bench | bench-sched | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"
+	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | bench | bench-sched | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"

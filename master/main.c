@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "master/config/conf.h"
+#include "master/supervise/child.h"
 #include "master/supervise/control.h"
 #include "master/supervise/inherit.h"
 #include "master/fleet/drain.h"
@@ -38,7 +39,9 @@
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
 #include "shm/check.h"
+#include "shm/metrics.h"
 #include "shm/core/seg.h"
+#include "shm/core/suspect.h"
 #include "worker/worker.h"
 
 static uint32_t
@@ -83,6 +86,8 @@ struct master {
 	struct takeover *takeover;
 	struct upgrade *upgrade;
 	struct event *ev_check; /* debug builds */
+	struct event *ev_mend;
+	struct check_cursor mended; /* how far */
 	uint64_t started_ms;
 	bool stopping;
 	int code; /* to exit with */
@@ -263,10 +268,16 @@ ctl_status(void *arg, struct evbuffer *out, bool json)
 
 /* --- the checker of the shared memory ----------------------------------------------------------- */
 
+#define WALKS_AFTER_FINDINGS 2 /* one is half done */
+
 static unsigned
-look_over(const struct master *m, check_report *report, void *arg)
+look_over(struct master *m, check_report *report, void *arg)
 {
-	return check_segment(m->seg, seg_build(), fleet_writer(m->fleet), report, arg);
+	const unsigned n = check_segment(m->seg, seg_build(), fleet_writer(m->fleet), report, arg);
+
+	if (n > 0)
+		m->mended.whole = WALKS_AFTER_FINDINGS;
+	return n;
 }
 
 static void
@@ -299,6 +310,19 @@ on_check(evutil_socket_t fd, short what, void *arg)
 	(void)look_over(arg, log_finding, NULL);
 }
 #endif
+
+#define MEND_MS 100
+#define MEND_US 500 /* of each MEND_MS: a walk takes 1 ms at the default sizes */
+
+static void
+on_mend(evutil_socket_t fd, short what, void *arg)
+{
+	struct master *m = arg;
+
+	(void)fd;
+	(void)what;
+	check_mend(m->seg, &m->mended, MEND_US);
+}
 
 /* --- signals ------------------------------------------------------------------------------------ */
 
@@ -406,6 +430,8 @@ step_memory(struct master *m)
 	proc_slot_set(m->seg, SLOT_MASTER(m->seg), (uint64_t)getpid(), PROC_READY, 0);
 	log_init("master", SLOT_MASTER(m->seg));
 	log_count_dropped(&seg_slab(m->seg, SLOT_MASTER(m->seg))->counters[M_LOG_DROPPED]);
+	suspect_begin(&seg_slab(m->seg, SLOT_MASTER(m->seg))->counters[M_REPAIRED_READERS],
+		child_log_suspect);
 	return 0;
 }
 
@@ -522,18 +548,21 @@ step_state(struct master *m)
 	return 0;
 }
 
-/* A debug build checks the shared memory every CHECK_S seconds. */
+/* The shared memory is repaired all the time.  A debug build also checks it every CHECK_S seconds. */
 static int
 step_check(struct master *m)
 {
+	const struct timeval often = clock_tv(MEND_MS);
+
+	m->ev_mend = event_new(m->base, -1, EV_PERSIST, on_mend, m);
+	assert(m->ev_mend != NULL);
+	(void)event_add(m->ev_mend, &often);
 #ifdef PDROUTER_DEBUG
 	static const struct timeval every = {.tv_sec = CHECK_S};
 
 	m->ev_check = event_new(m->base, -1, EV_PERSIST, on_check, m);
 	assert(m->ev_check != NULL);
 	(void)event_add(m->ev_check, &every);
-#else
-	(void)m;
 #endif
 	return 0;
 }
@@ -582,6 +611,8 @@ fini(struct master *m)
 		event_free(m->ev_signals);
 	if (m->ev_check != NULL)
 		event_free(m->ev_check);
+	if (m->ev_mend != NULL)
+		event_free(m->ev_mend);
 	if (m->base != NULL)
 		event_base_free(m->base);
 	for (uint32_t i = 0; m->wake_fds != NULL && i < m->seg->hdr->nslots; i++)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "shm/core/atomic.h"
+#include "shm/core/suspect.h"
 
 #define TRIES 4 /* a write takes a microsecond; the master may read again later */
 
@@ -32,6 +33,13 @@ text_get(const char *from, char *to)
 		words[i] = shm_load((const uint64_t *)(const void *)from + i);
 	memcpy(to, words, ANNOUNCED_ADDRESS);
 	to[ANNOUNCED_ADDRESS - 1] = '\0';
+}
+
+/* Its time is not ahead of the clock: else nothing would ever end the entry. */
+static bool
+is_ahead(uint64_t seen_ms, uint64_t now_ms)
+{
+	return seen_ms > now_ms + ANNOUNCED_AHEAD_MS;
 }
 
 /* check_announcements() reads the seqs meanwhile. */
@@ -69,12 +77,14 @@ announce_put(struct seg *seg, const struct announcement *a, uint64_t forget_ms, 
 		struct announced *e = &seg->announced[i];
 
 		if (e->seen_ms != 0 && e->role == (uint64_t)a->role &&
-			strcmp(e->http, a->http) == 0) {
-			news = strcmp(e->kv, a->kv) != 0 || a->seen_ms > e->seen_ms + forget_ms;
+			strncmp(e->http, a->http, sizeof(e->http)) == 0) {
+			news = strncmp(e->kv, a->kv, sizeof(e->kv)) != 0 ||
+			       a->seen_ms > e->seen_ms + forget_ms;
 			entry_put(e, a);
 			return news;
 		}
-		if (room == NULL && (e->seen_ms == 0 || a->seen_ms > e->seen_ms + forget_ms))
+		if (room == NULL && (e->seen_ms == 0 || a->seen_ms > e->seen_ms + forget_ms ||
+					    is_ahead(e->seen_ms, a->seen_ms)))
 			room = e;
 	}
 	*ret_full = room == NULL;
@@ -87,18 +97,21 @@ bool
 announce_get(const struct seg *seg, uint32_t i, struct announcement *ret)
 {
 	const struct announced *e = &seg->announced[i];
+	uint64_t role;
 
 	for (int tries = 0; tries < TRIES; tries++) {
 		/* Pairs with entry_put()'s release. */
 		const uint64_t seq = shm_load_acquire(&e->seq);
 
 		ret->seen_ms = shm_load(&e->seen_ms);
-		ret->role = (enum role)shm_load(&e->role);
+		role = shm_load(&e->role);
+		ret->role = (enum role)role;
 		text_get(e->http, ret->http);
 		text_get(e->kv, ret->kv);
 		shm_mb(); /* our loads before the second read.  Pairs with entry_put()'s barrier. */
 		if (seq % 2 == 0 && shm_load(&e->seq) == seq)
-			return ret->seen_ms != 0;
+			return ret->seen_ms != 0 &&
+			       !suspect(SUSPECT_ANNOUNCEMENTS, i, role >= ROLE_N);
 	}
 	return false;
 }

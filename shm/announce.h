@@ -18,6 +18,9 @@ struct announcement {
 	uint64_t seen_ms;             /* clock_ms */
 };
 
+/* Clocks of two processes are not so far apart: what was seen later than that cannot be. */
+#define ANNOUNCED_AHEAD_MS 1000
+
 /* A notifier begins: it removes all entries of its predecessor, half-written ones too. */
 void announce_begin(struct seg *seg);
 /*

@@ -31,7 +31,10 @@
 #include "shm/metrics.h"
 #include "shm/queue.h"
 #include "shm/core/rcu.h"
+#include "shm/core/suspect.h"
+#include "shm/mend.h"
 #include "shm/table.h"
+#include "shm/tally.h"
 
 #define LAST 4   /* reads in a row that must agree on a finding */
 #define TRIES 64 /* reads of a word that other processes change meanwhile */
@@ -41,7 +44,10 @@
 /* The master checks every few milliseconds whether a retired arena is free.  After this time it
  * has forgotten to. */
 #define RETIRED_LONG_MS 2000
-#define QUEUE_BEYOND 64 /* slots of a queue that are checked though none was ever used */
+#define CLOCKS_APART_MS 1000
+#define AWAY_MOST_MS                                                                               \
+	(24 * UINT64_C(3600000)) /* the longest eject_max_time, and longer than any trial */
+#define QUEUE_BEYOND 64          /* slots of a queue that are checked though none was ever used */
 
 struct check {
 	const struct seg *seg;
@@ -50,8 +56,20 @@ struct check {
 	check_report *report;
 	void *arg;
 	unsigned found;
-	bool *listed; /* [max_endpoints] slots that the checked table contains */
+	bool *listed;      /* [max_endpoints] slots that the checked table contains */
+	struct seg *mends; /* what is wrong is repaired; NULL: it is only reported */
+	bool whole;        /* what is not in use as well */
+	uint64_t now_ms;
 };
+
+/* The segment, if a wrong word is to be repaired: the word is counted. */
+static struct seg *
+to_mend(const struct check *c, enum suspect_where where, uint64_t index)
+{
+	if (c->mends != NULL)
+		suspect_found(where, index);
+	return c->mends;
+}
 
 static void __attribute__((format(printf, 2, 3))) found(struct check *c, const char *fmt, ...)
 {
@@ -71,6 +89,7 @@ struct look {
 	uint32_t worker, ep;
 	enum which which;
 	uint64_t a, b;
+	uint64_t word; /* that was found wrong */
 };
 typedef bool wrong_fn(struct look *);
 
@@ -97,11 +116,21 @@ thing_name(enum which which)
 
 /* --- process slots ------------------------------------------------------------------------ */
 
+/* Repairs leave out the endpoints that are empty: ep_slot_begin() clears their words. */
+static bool
+passes_over(const struct check *c, uint32_t ep)
+{
+	return c->mends != NULL && !c->whole && ep_state_get(c->seg, ep) == EP_EMPTY;
+}
+
 static void
 check_empty_rows(struct check *c, uint32_t slot)
 {
 	for (uint32_t ep = 0; ep < c->seg->hdr->max_endpoints; ep++) {
 		const struct row *row = seg_row(c->seg, slot, ep);
+
+		if (passes_over(c, ep))
+			continue;
 		const uint32_t held = shm_load(&row->held), tokens = shm_load(&row->tokens),
 			       sent = shm_load(&row->sent), kv = shm_load(&row->kv);
 
@@ -112,6 +141,8 @@ check_empty_rows(struct check *c, uint32_t slot)
 		if (kv != 0)
 			found(c, "I4 slot %u is unused but waits for %u KV of endpoint %u", slot,
 				kv, ep);
+		if ((held | tokens | sent | kv) != 0 && to_mend(c, SUSPECT_ROWS, ep) != NULL)
+			mend_row(c->mends, slot, ep);
 	}
 	for (uint32_t i = 0; i < c->seg->hdr->max_quotas; i++) {
 		const uint32_t held = shm_load(share_of(c->seg, slot, i, QUOTA));
@@ -119,6 +150,8 @@ check_empty_rows(struct check *c, uint32_t slot)
 		if (held != 0)
 			found(c, "I4 slot %u is unused but holds %u requests of client %u", slot,
 				held, i);
+		if (held != 0 && to_mend(c, SUSPECT_CLIENTS, i) != NULL)
+			shm_store(share_of(c->mends, slot, i, QUOTA), 0);
 	}
 }
 
@@ -127,6 +160,7 @@ static void
 check_empty_slot(struct check *c, uint32_t slot)
 {
 	const struct proc_slot *p = &c->seg->procs[slot];
+	const unsigned before = c->found;
 
 	if (proc_slot_state(c->seg, slot) != PROC_EMPTY)
 		found(c, "I4 slot %u is unused but in state %d", slot,
@@ -147,6 +181,8 @@ check_empty_slot(struct check *c, uint32_t slot)
 			found(c, "I4 slot %u is unused but its gauge %s is %lld", slot,
 				metric_gauge_name[g], (long long)n);
 	}
+	if (c->found != before && to_mend(c, SUSPECT_PROCESSES, slot) != NULL)
+		mend_slot(c->mends, slot);
 	if (slot < SLOT_WORKERS(c->seg))
 		check_empty_rows(c, slot);
 }
@@ -178,29 +214,34 @@ check_process(struct check *c, uint32_t slot)
 }
 
 static void
-check_processes(struct check *c)
+check_slot(struct check *c, uint32_t slot)
 {
-	for (uint32_t slot = 0; slot < c->seg->hdr->nslots; slot++)
-		if (shm_load(&c->seg->proc_records[slot].pid) == 0)
-			check_empty_slot(c, slot);
-		else
-			check_process(c, slot);
+	if (shm_load(&c->seg->proc_records[slot].pid) == 0)
+		check_empty_slot(c, slot);
+	else
+		check_process(c, slot);
 }
 
 /* --- reader lines ------------------------------------------------------------------------- */
 
 static void
-check_readers(struct check *c)
+check_reader(struct check *c, uint32_t slot)
 {
-	for (uint32_t slot = 0; slot < c->seg->hdr->nslots; slot++) {
-		const uint64_t ctr = shm_load(&c->seg->readers[slot].ctr);
+	const uint64_t ctr = shm_load(&c->seg->readers[slot].ctr);
 
-		/* gp is even, our own, and was loaded before it was stored here */
-		if (ctr != 0 && (ctr % 2 == 0 || ctr - 1 > shm_load(&c->seg->rcu->gp)))
-			found(c,
-				"I5 slot %u: its reader line shows %llu, which gp %llu cannot have given",
-				slot, (unsigned long long)ctr, (unsigned long long)c->seg->rcu->gp);
-	}
+	/* gp is even, our own, and was loaded before it was stored here */
+	if (ctr == 0 || (ctr % 2 != 0 && ctr - 1 <= shm_load(&c->seg->rcu->gp)))
+		return;
+	found(c, "I5 slot %u: its reader line shows %llu, which gp %llu cannot have given", slot,
+		(unsigned long long)ctr, (unsigned long long)c->seg->rcu->gp);
+	if (to_mend(c, SUSPECT_READERS, slot) != NULL)
+		mend_word(&c->mends->readers[slot].ctr, ctr);
+}
+
+static void
+check_gp(struct check *c, uint32_t i)
+{
+	(void)i;
 	if (shm_load(&c->seg->rcu->gp) % 2 != 0)
 		found(c, "I5 gp is %llu, which is odd", (unsigned long long)c->seg->rcu->gp);
 }
@@ -249,6 +290,7 @@ sum_differs(struct look *l)
 
 	l->a = l->which == QUOTA ? quota_held_count(word) : word_count(word);
 	l->b = 0;
+	l->word = word;
 	for (uint32_t w = 0; w < SLOT_WORKERS(l->seg); w++) {
 		uint32_t share;
 
@@ -293,16 +335,23 @@ name_wrong(struct look *l)
 static void
 check_word(struct check *c, uint32_t ep, enum which which)
 {
+	const enum suspect_where where = which == QUOTA ? SUSPECT_CLIENTS : SUSPECT_LOADS;
 	struct look l = {.seg = c->seg, .ep = ep, .which = which};
 
-	if (lasts(sum_wrong, &l))
+	if (lasts(sum_wrong, &l)) {
 		found(c, "I7 %s %u: %llu %s are counted, the rows add up to %llu",
 			thing_name(which), ep, (unsigned long long)l.a, which_name(which),
 			(unsigned long long)l.b);
-	if (lasts(name_wrong, &l))
-		found(c, "I8 %s %u: its %s name operation %llu of slot %d, which has made %llu",
-			thing_name(which), ep, which_name(which), (unsigned long long)l.a,
-			(int)l.worker, (unsigned long long)l.b);
+		if (to_mend(c, where, ep) != NULL)
+			mend_sum(c->mends, ep, which, l.word, (uint32_t)l.b);
+	}
+	if (!lasts(name_wrong, &l))
+		return;
+	found(c, "I8 %s %u: its %s name operation %llu of slot %d, which has made %llu",
+		thing_name(which), ep, which_name(which), (unsigned long long)l.a, (int)l.worker,
+		(unsigned long long)l.b);
+	if (to_mend(c, where, ep) != NULL)
+		mend_name(c->mends, ep, which);
 }
 
 /* `never`: bits that are not set.  A trial belongs to a living worker and to an endpoint that is
@@ -338,17 +387,80 @@ check_half_open(struct check *c, uint32_t ep)
 {
 	struct look l = {.seg = c->seg, .ep = ep};
 
-	if (lasts(eject_wrong, &l))
+	if (lasts(eject_wrong, &l)) {
 		found(c, "I12 endpoint %u: its ejection 0x%llx has a trial of no living worker", ep,
 			(unsigned long long)l.a);
-	if (lasts(busy_wrong, &l))
+		if (to_mend(c, SUSPECT_AWAY, ep) != NULL)
+			mend_word(&c->mends->eps[ep].eject, l.a);
+	}
+	if (lasts(busy_wrong, &l)) {
 		found(c, "I12 endpoint %u: its busy word 0x%llx has a trial of no living worker",
 			ep, (unsigned long long)l.a);
+		if (to_mend(c, SUSPECT_AWAY, ep) != NULL)
+			mend_word(&c->mends->eps[ep].busy, l.a);
+	}
+}
+
+/* Words of an endpoint that hold the time of something that has happened, and how many bits of them. */
+static void
+mend_past(struct check *c, uint32_t ep)
+{
+	struct seg *seg = c->mends;
+	const struct {
+		uint64_t *word;
+		unsigned low, bits;
+	} times[] = {
+		{&seg->tallies[ep].last, TALLY_CAUSE_BITS, 56},
+		{&seg->tallies[ep].alive_ms, 0, 64},
+		{&seg->tallies[ep].blame, 0, EP_MS_BITS},
+		{&seg->refusals[ep].word, 0, EP_MS_BITS},
+		{&seg->refusals[ep].failed_alike_ms, 0, 64},
+	};
+
+	for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
+		const uint64_t word = shm_load(times[i].word);
+		const uint64_t ms =
+			word >> times[i].low << (64 - times[i].bits) >> (64 - times[i].bits);
+
+		if (suspect(SUSPECT_TALLIES, ep, ms > c->now_ms + CLOCKS_APART_MS))
+			mend_word(times[i].word, word);
+	}
+}
+
+/* Requests do not stay away from an endpoint for longer than its pool's terms allow.  A reload may have shortened
+ * these terms: then the word was possible, and is not counted. */
+static void
+mend_away(struct check *c, uint32_t ep, const struct table_pool *tp)
+{
+	struct ep_word *e = &c->mends->eps[ep];
+	const uint64_t eject = shm_load(&e->eject), busy = shm_load(&e->busy);
+	const uint64_t now_ms = c->now_ms + CLOCKS_APART_MS, ms = half_open_ms(eject);
+	const uint64_t most_ms = !half_open_out(eject)          ? 0
+				 : half_open_worker(eject) != 0 ? AWAY_MOST_MS
+								: tp->ejection.max_ms;
+
+	(void)suspect(SUSPECT_AWAY, ep, ms > now_ms + (half_open_out(eject) ? AWAY_MOST_MS : 0));
+	if (ms > now_ms + most_ms)
+		mend_word(&e->eject, eject);
+	if (suspect(SUSPECT_AWAY, ep, half_open_ms(busy) > now_ms + BUSY_RETRY_MOST_MS))
+		mend_word(&e->busy, busy);
+}
+
+static void
+mend_pool(struct check *c, uint32_t i)
+{
+	const struct table *t = shm_load(&c->seg->rcu->table);
+
+	for (enum role role = 0; t != NULL && i < t->npools && role < ROLE_N; role++)
+		for (uint32_t k = 0; k < t->pools[i].n[role]; k++)
+			mend_away(c, t->pools[i].picks[role][k].slot, &t->pools[i]);
 }
 
 static void
 check_endpoint(struct check *c, uint32_t ep)
 {
+	if (passes_over(c, ep))
+		return;
 	const uint64_t word = shm_load(&c->seg->ep_records[ep].state);
 	const enum ep_state state = ep_state_get(c->seg, ep);
 
@@ -368,6 +480,8 @@ check_endpoint(struct check *c, uint32_t ep)
 	check_word(c, ep, REQUESTS);
 	check_word(c, ep, TOKENS);
 	check_half_open(c, ep);
+	if (c->mends != NULL)
+		mend_past(c, ep);
 }
 
 /*
@@ -415,11 +529,7 @@ journal_wrong(struct look *l)
 	l->b = shm_load(&p->seq);
 	if (journal == 0 || shm_load(&p->journal) != journal)
 		return false;
-	return journal_which(journal) == NEITHER ||
-	       journal_ep(journal) >= (journal_which(journal) == QUOTA
-						      ? l->seg->hdr->max_quotas
-						      : l->seg->hdr->max_endpoints) ||
-	       ((journal ^ l->b) & SEQ_MASK) != 0;
+	return !journal_possible(l->seg, journal) || ((journal ^ l->b) & SEQ_MASK) != 0;
 }
 
 static bool
@@ -439,6 +549,8 @@ check_worker(struct check *c, uint32_t worker)
 	struct look l = {.seg = c->seg, .worker = worker};
 
 	for (l.ep = 0; l.ep < c->seg->hdr->max_endpoints; l.ep++) {
+		if (passes_over(c, l.ep))
+			continue;
 		if (lasts(sent_wrong, &l))
 			found(c, "I7 slot %u has sent %llu requests to endpoint %u, and holds %llu",
 				worker, (unsigned long long)l.a, l.ep, (unsigned long long)l.b);
@@ -449,18 +561,12 @@ check_worker(struct check *c, uint32_t worker)
 	if (lasts(journal_wrong, &l))
 		found(c, "I7 slot %u: its journal 0x%llx is of no operation; its seq is %llu",
 			worker, (unsigned long long)l.a, (unsigned long long)l.b);
-	if (lasts(acked_wrong, &l))
-		found(c, "I8 slot %u: operation %llu is acknowledged, the last made is %llu",
-			worker, (unsigned long long)l.a, (unsigned long long)l.b);
-}
-
-static void
-check_load(struct check *c)
-{
-	for (uint32_t ep = 0; ep < c->seg->hdr->max_endpoints; ep++)
-		check_endpoint(c, ep);
-	for (uint32_t w = 0; w < SLOT_WORKERS(c->seg); w++)
-		check_worker(c, w);
+	if (!lasts(acked_wrong, &l))
+		return;
+	found(c, "I8 slot %u: operation %llu is acknowledged, the last made is %llu", worker,
+		(unsigned long long)l.a, (unsigned long long)l.b);
+	if (to_mend(c, SUSPECT_JOURNALS, worker) != NULL)
+		mend_acked(c->mends, worker);
 }
 
 /* --- clients ------------------------------------------------------------------------------- */
@@ -494,43 +600,43 @@ nobodys_wrong(struct look *l)
 }
 
 static void
-check_quotas(struct check *c)
+check_client(struct check *c, uint32_t i)
 {
-	for (uint32_t i = 0; i < c->seg->hdr->max_quotas; i++) {
-		struct look l = {.seg = c->seg, .ep = i, .which = QUOTA};
+	struct look l = {.seg = c->seg, .ep = i, .which = QUOTA};
 
-		check_word(c, i, QUOTA);
-		if (lasts(twice_wrong, &l))
-			found(c, "I11 clients %llu and %u have the same key",
-				(unsigned long long)l.a, i);
-		if (lasts(nobodys_wrong, &l))
-			found(c, "I11 client %u has no key but %llu requests", i,
-				(unsigned long long)l.a);
+	check_word(c, i, QUOTA);
+	if (lasts(twice_wrong, &l)) {
+		found(c, "I11 clients %llu and %u have the same key", (unsigned long long)l.a, i);
+		if (to_mend(c, SUSPECT_CLIENTS, i) != NULL)
+			mend_client(c->mends, i);
 	}
+	if (lasts(nobodys_wrong, &l))
+		found(c, "I11 client %u has no key but %llu requests", i, (unsigned long long)l.a);
 }
 
 /* --- flags -------------------------------------------------------------------------------- */
 
 static void
-check_flags(struct check *c)
+check_flags(struct check *c, uint32_t w)
 {
 	const struct seg *seg = c->seg;
+	const bool alive = shm_load(&seg->proc_records[w].pid) != 0;
 
-	for (uint32_t w = 0; w < SLOT_WORKERS(seg); w++) {
-		const bool alive = shm_load(&seg->proc_records[w].pid) != 0;
+	/* a worker repairs its own, and those of its slot when it begins */
+	if (c->mends != NULL && (alive || !c->whole))
+		return;
+	for (uint32_t slot = 0; slot < seg->hdr->flags_per_worker; slot++) {
+		bool used;
 
-		for (uint32_t slot = 0; slot < seg->hdr->flags_per_worker; slot++) {
-			bool used;
-
-			if (!flag_sound(seg, w, slot, &used))
-				found(c, "I9 flag %u of slot %u: its word 0x%llx is invalid", slot,
-					w,
-					(unsigned long long)shm_load(
-						&seg_flag(seg, w, slot)->word));
-			else if (used && !alive)
-				found(c, "I9 flag %u of slot %u is armed by no living worker", slot,
-					w);
-		}
+		if (!flag_sound(seg, w, slot, &used))
+			found(c, "I9 flag %u of slot %u: its word 0x%llx is invalid", slot, w,
+				(unsigned long long)shm_load(&seg_flag(seg, w, slot)->word));
+		else if (used && !alive)
+			found(c, "I9 flag %u of slot %u is armed by no living worker", slot, w);
+		else
+			continue;
+		if (to_mend(c, SUSPECT_FLAGS, slot) != NULL)
+			(void)flag_clear(c->mends, w, slot);
 	}
 }
 
@@ -542,9 +648,16 @@ check_queue(struct check *c, uint32_t pool)
 	const struct seg *seg = c->seg;
 	/* all that were ever used, and some that must not have been; all of them would be many
 	 * pages */
-	const uint64_t end = shm_load(&seg_queue(seg, pool)->high) + QUEUE_BEYOND;
+	const uint64_t high = shm_load(&seg_queue(seg, pool)->high);
+	const uint64_t end = high < seg->hdr->queue_slots ? high + QUEUE_BEYOND : high;
 
+	if (!queue_head_sound(seg, pool)) {
+		found(c, "I13 the queue of pool %u: its first words cannot be", pool);
+		if (to_mend(c, SUSPECT_QUEUES, pool) != NULL)
+			queue_head_mend(c->mends, pool);
+	}
 	for (uint32_t slot = 0; slot < seg->hdr->queue_slots && slot < end; slot++) {
+		const unsigned before = c->found;
 		uint32_t worker;
 
 		if (!queue_sound(seg, pool, slot, &worker))
@@ -556,14 +669,21 @@ check_queue(struct check *c, uint32_t pool)
 			found(c,
 				"I13 slot %u of the queue of pool %u is slot %u's, which is unused",
 				slot, pool, worker);
+		if (c->found != before && to_mend(c, SUSPECT_QUEUES, pool) != NULL)
+			queue_mend(c->mends, pool, slot);
 	}
 }
 
+/* --- metrics ------------------------------------------------------------------------------ */
+
 static void
-check_queues(struct check *c)
+mend_slab(struct check *c, uint32_t slot)
 {
-	for (uint32_t pool = 0; pool < c->seg->hdr->max_pools; pool++)
-		check_queue(c, pool);
+	const struct table *t = shm_load(&c->seg->rcu->table);
+
+	if (t != NULL &&
+		metric_mend(c->mends, slot, t->npools < c->seg->hdr->max_pools ? t->npools : 0) > 0)
+		suspect_found(SUSPECT_METRICS, slot);
 }
 
 /* --- announcements ------------------------------------------------------------------------ */
@@ -574,12 +694,13 @@ check_queues(struct check *c)
  * at the same time.
  */
 static void
-check_announcements(struct check *c)
+check_announcements(struct check *c, uint32_t part)
 {
 	const struct announced *all = c->seg->announced;
 	uint64_t first[ANNOUNCED_MAX];
 	unsigned odd = 0;
 
+	(void)part;
 	if (proc_slot_state(c->seg, SLOT_NOTIFIER(c->seg)) != PROC_READY)
 		return;
 	for (uint32_t i = 0; i < ANNOUNCED_MAX; i++)
@@ -594,10 +715,11 @@ check_announcements(struct check *c)
 
 /* The checker runs in the master, the only writer of the settings. */
 static void
-check_settings(struct check *c)
+check_settings(struct check *c, uint32_t part)
 {
 	const uint64_t seq = shm_load(&c->seg->settings->seq);
 
+	(void)part;
 	if (seq % 2 == 1)
 		found(c, "I1 the settings are half written: seq is %llu", (unsigned long long)seq);
 }
@@ -685,8 +807,9 @@ check_retired(struct check *c, uint32_t i)
 }
 
 static void
-check_arenas(struct check *c)
+check_arenas(struct check *c, uint32_t part)
 {
+	(void)part;
 	c->listed = mem_array(c->seg->hdr->max_endpoints, sizeof(*c->listed));
 	check_current(c);
 	for (uint32_t i = 0; c->writer != NULL && i < SHM_ARENAS; i++) {
@@ -705,28 +828,97 @@ check_arenas(struct check *c)
 
 /* --- the whole ---------------------------------------------------------------------------- */
 
+enum unit { ONCE, PER_SLOT, PER_WORKER, PER_ENDPOINT, PER_CLIENT, PER_POOL };
+static const struct {
+	void (*check)(struct check *, uint32_t i);
+	enum unit unit;
+	enum { REPORTS = 1, MENDS = 2, BOTH = 3 } walks; /* that it is a part of */
+} parts[] = {
+	{check_slot, PER_SLOT, BOTH},
+	{check_gp, ONCE, REPORTS},
+	{check_reader, PER_SLOT, BOTH},
+	{check_endpoint, PER_ENDPOINT, BOTH},
+	{check_worker, PER_WORKER, BOTH},
+	{check_client, PER_CLIENT, BOTH},
+	{check_flags, PER_WORKER, BOTH},
+	{check_queue, PER_POOL, BOTH},
+	{mend_pool, PER_POOL, MENDS},
+	{mend_slab, PER_SLOT, MENDS},
+	{check_announcements, ONCE, REPORTS},
+	{check_settings, ONCE, REPORTS},
+	{check_arenas, ONCE, REPORTS},
+};
+#define NPARTS (sizeof(parts) / sizeof(parts[0]))
+
+static uint32_t
+units_of(const struct seg *seg, enum unit unit)
+{
+	const uint32_t n[] = {
+		[ONCE] = 1,
+		[PER_SLOT] = seg->hdr->nslots,
+		[PER_WORKER] = SLOT_WORKERS(seg),
+		[PER_ENDPOINT] = seg->hdr->max_endpoints,
+		[PER_CLIENT] = seg->hdr->max_quotas,
+		[PER_POOL] = seg->hdr->max_pools,
+	};
+
+	return n[unit];
+}
+
 unsigned
 check_segment(const struct seg *seg, uint64_t build, const struct rcu_writer *w,
 	check_report *report, void *arg)
 {
-	static void (*const parts[])(struct check *) = {
-		check_processes,
-		check_readers,
-		check_load,
-		check_quotas,
-		check_flags,
-		check_queues,
-		check_announcements,
-		check_settings,
-		check_arenas,
-	};
-	struct check c = {.seg = seg, .build = build, .writer = w, .report = report, .arg = arg};
+	struct check c = {.seg = seg,
+		.build = build,
+		.writer = w,
+		.report = report,
+		.arg = arg,
+		.now_ms = clock_ms()};
 
 	if (seg_check(seg->hdr, build) != 0) { /* nothing else can be checked then */
 		found(&c, "I2 the header is not of this version, build and size");
 		return c.found;
 	}
-	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
-		parts[i](&c);
+	for (size_t p = 0; p < NPARTS; p++)
+		for (uint32_t i = 0;
+			(parts[p].walks & REPORTS) != 0 && i < units_of(seg, parts[p].unit); i++)
+			parts[p].check(&c, i);
 	return c.found;
+}
+
+static void
+no_report(const char *line, void *arg)
+{
+	(void)line;
+	(void)arg;
+}
+
+#define UNITS_AT_ONCE 16 /* between two looks at the clock */
+
+void
+check_mend(struct seg *seg, struct check_cursor *at, uint64_t most_us)
+{
+	const uint64_t until_us = clock_us() + most_us;
+	struct check c = {.seg = seg,
+		.mends = seg,
+		.whole = at->whole > 0,
+		.report = no_report,
+		.now_ms = clock_ms()};
+	size_t units = 0;
+
+	for (uint32_t turns = 0; turns <= NPARTS;) { /* at most one walk */
+		if ((parts[at->part].walks & MENDS) == 0 ||
+			at->unit >= units_of(seg, parts[at->part].unit)) {
+			at->part = (at->part + 1) % NPARTS;
+			at->unit = 0;
+			if (at->part == 0 && at->whole > 0)
+				at->whole--;
+			turns++;
+			continue;
+		}
+		parts[at->part].check(&c, at->unit++);
+		if (++units % UNITS_AT_ONCE == 0 && clock_us() >= until_us)
+			return;
+	}
 }

@@ -27,3 +27,15 @@ typedef void check_report(const char *line, void *arg);
  */
 unsigned check_segment(const struct seg *seg, uint64_t build, const struct rcu_writer *w,
 	check_report *report, void *arg);
+
+/* How far a walk that repairs has come. */
+struct check_cursor {
+	uint32_t part, unit;
+	uint32_t whole; /* so many walks do not leave out what is not in use: after findings */
+};
+/*
+ * Master: continues the walk for about `most_us`, and repairs what is wrong (shm/mend.h).  Words of a living worker
+ * that this worker alone writes are left to it (shm/own.h).  Endpoints and flags that are not in use are left out, so
+ * that their pages stay untouched.
+ */
+void check_mend(struct seg *seg, struct check_cursor *at, uint64_t most_us);

@@ -97,3 +97,25 @@ fair_idle(struct queue_head *q)
 	for (size_t i = 0; i < QUEUE_MODELS; i++)
 		shm_raise(&q->vtime, word_finish(shm_load(&q->finish[i])));
 }
+
+/* Tokens that no queue will ever have served. */
+#define TOO_FAR (UINT64_C(1) << 47)
+
+bool
+fair_sound(const struct queue_head *q)
+{
+	uint64_t most = shm_load(&q->vtime);
+
+	for (size_t i = 0; i < QUEUE_MODELS; i++)
+		if (word_finish(shm_load(&q->finish[i])) > most)
+			most = word_finish(shm_load(&q->finish[i]));
+	return most < TOO_FAR;
+}
+
+void
+fair_begin_anew(struct queue_head *q)
+{
+	for (size_t i = 0; i < QUEUE_MODELS; i++)
+		(void)shm_xchg(&q->finish[i], 0);
+	(void)shm_xchg(&q->vtime, 0);
+}

@@ -9,6 +9,7 @@
  * Process: worker.
  */
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
 
 struct queue_head;
@@ -19,3 +20,7 @@ uint64_t fair_start(const struct queue_head *q, uint64_t model, uint64_t waiting
 void fair_served(struct queue_head *q, uint64_t model, uint64_t start, uint64_t finish);
 /* No request waits: all models are equal again. */
 void fair_idle(struct queue_head *q);
+
+/* Master: whether its times can be; if they cannot, all models are equal again. */
+bool fair_sound(const struct queue_head *q);
+void fair_begin_anew(struct queue_head *q);

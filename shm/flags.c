@@ -16,12 +16,14 @@
 #include <string.h>
 
 #include "shm/core/atomic.h"
+#include "shm/core/suspect.h"
 #include "shm/base/mem.h"
 #include "shm/base/rnd.h"
 
 enum flag_state { FLAG_FREE, FLAG_ARMED, FLAG_READY };
 
 #define RANDOM_BITS 48 /* of a nonce; above them is the instance */
+#define RESTORED_AT_ONCE 512 /* all that there may be within a minute, the usual 4096 within 4 s */
 #define GEN_MASK ((UINT64_C(1) << 48) - 1)
 
 static uint64_t
@@ -58,8 +60,19 @@ struct flag_set {
 	struct seg *seg;
 	uint32_t worker;
 	uint32_t nfree;
+	uint32_t restored; /* flag_restore() has come so far */
+	/* [flags_per_worker] word_make() of each slot without its notices, as we left it */
+	uint64_t *known;
 	uint32_t free[]; /* stack of slot numbers: the last one freed is in the cache */
 };
+
+/* Between a free flag and ours: gen and state.  READY is ARMED without notices. */
+static uint64_t
+without_notices(uint64_t word)
+{
+	return word_make(
+		word_gen(word), 0, word_state(word) == FLAG_READY ? FLAG_ARMED : word_state(word));
+}
 
 struct flag_set *
 flag_set_new(struct seg *seg, uint32_t worker)
@@ -69,11 +82,16 @@ flag_set_new(struct seg *seg, uint32_t worker)
 
 	fs->seg = seg;
 	fs->worker = worker;
+	fs->known = mem_array(n, sizeof(*fs->known));
 	while (fs->nfree < n) {
 		const uint32_t slot = n - 1 - fs->nfree;
 
+		uint64_t *word = &seg_flag(seg, worker, slot)->word;
+
 		/* the slot's former process was reaped: flag_reap() */
-		assert(slot_state(seg, worker, slot) == FLAG_FREE);
+		fs->known[slot] = word_make(word_gen(shm_load(word)), 0, FLAG_FREE);
+		if (suspect(SUSPECT_FLAGS, slot, shm_load(word) != fs->known[slot]))
+			(void)shm_xchg(word, fs->known[slot]);
 		fs->free[fs->nfree++] = slot;
 	}
 	return fs;
@@ -82,6 +100,8 @@ flag_set_new(struct seg *seg, uint32_t worker)
 void
 flag_set_free(struct flag_set **fs)
 {
+	if (*fs != NULL)
+		free((*fs)->known);
 	free(*fs);
 	*fs = NULL;
 }
@@ -98,7 +118,8 @@ flag_arm(struct flag_set *fs, uint8_t notices, struct flag_ref *ret)
 	ret->worker = fs->worker;
 	ret->slot = fs->free[--fs->nfree];
 	f = seg_flag(fs->seg, fs->worker, ret->slot);
-	gen = (word_gen(shm_load(&f->word)) + 1) & GEN_MASK;
+	gen = (word_gen(fs->known[ret->slot]) + 1) & GEN_MASK;
+	fs->known[ret->slot] = word_make(gen, 0, FLAG_ARMED);
 	ret->gen = gen;
 	ret->nonce =
 		(uint64_t)fs->seg->hdr->instance << RANDOM_BITS | rnd_u64() >> (64 - RANDOM_BITS);
@@ -124,7 +145,9 @@ flag_free(struct flag_set *fs, const struct flag_ref *ref)
 	/* an exchange, since the notifier may be counting this word down right now (I1) */
 	old = shm_xchg(&seg_flag(fs->seg, ref->worker, ref->slot)->word,
 		word_make(ref->gen, 0, FLAG_FREE));
-	assert(word_gen(old) == ref->gen && word_state(old) != FLAG_FREE);
+	(void)suspect(SUSPECT_FLAGS, ref->slot,
+		word_gen(old) != ref->gen || word_state(old) == FLAG_FREE);
+	fs->known[ref->slot] = word_make(ref->gen, 0, FLAG_FREE);
 	fs->free[fs->nfree++] = ref->slot;
 }
 
@@ -152,6 +175,40 @@ flag_collect(struct flag_set *fs, void (*fn)(uint32_t slot, void *arg), void *ar
 				fn(slot, arg);
 		}
 	}
+}
+
+static void
+restore(struct flag_set *fs, uint32_t slot)
+{
+	struct seg *seg = fs->seg;
+	uint64_t *word = &seg_flag(seg, fs->worker, slot)->word;
+	const uint64_t known = fs->known[slot];
+	bool used;
+
+	if (!suspect(SUSPECT_FLAGS, slot,
+		    without_notices(shm_load(word)) != known ||
+			    !flag_sound(seg, fs->worker, slot, &used)))
+		return;
+	if (word_state(known) == FLAG_FREE) {
+		(void)shm_xchg(word, known);
+		return;
+	}
+	/* Its notices are lost: the request continues as if all had come. */
+	(void)shm_xchg(word, word_make(word_gen(known), 0, FLAG_READY));
+	shm_or(&seg_ready(seg, fs->worker)[slot / 64], UINT64_C(1) << slot % 64);
+}
+
+void
+flag_restore(struct flag_set *fs)
+{
+	const uint32_t n = fs->seg->hdr->flags_per_worker;
+	const uint32_t end =
+		fs->restored + RESTORED_AT_ONCE < n ? fs->restored + RESTORED_AT_ONCE : n;
+
+	for (uint32_t slot = fs->restored; slot < end; slot++)
+		if (shm_load(&seg_flag(fs->seg, fs->worker, slot)->word) != fs->known[slot])
+			restore(fs, slot);
+	fs->restored = end < n ? end : 0;
 }
 
 uint32_t
@@ -194,18 +251,23 @@ flag_kick_all(struct seg *seg)
 		shm_or(&seg->ready[i], UINT64_MAX);
 }
 
+bool
+flag_clear(struct seg *seg, uint32_t worker, uint32_t slot)
+{
+	uint64_t *word = &seg_flag(seg, worker, slot)->word;
+	const uint64_t gen = word_gen(shm_load(word)); /* the notifier never changes it */
+	const uint64_t old = shm_xchg(word, word_make((gen + 1) & GEN_MASK, 0, FLAG_FREE));
+
+	return word_state(old) != FLAG_FREE;
+}
+
 uint32_t
 flag_reap(struct seg *seg, uint32_t worker)
 {
 	uint32_t armed = 0;
 
-	for (uint32_t slot = 0; slot < seg->hdr->flags_per_worker; slot++) {
-		uint64_t *word = &seg_flag(seg, worker, slot)->word;
-		const uint64_t gen = word_gen(shm_load(word)); /* the notifier never changes it */
-		const uint64_t old = shm_xchg(word, word_make((gen + 1) & GEN_MASK, 0, FLAG_FREE));
-
-		armed += word_state(old) != FLAG_FREE;
-	}
+	for (uint32_t slot = 0; slot < seg->hdr->flags_per_worker; slot++)
+		armed += flag_clear(seg, worker, slot);
 	return armed;
 }
 

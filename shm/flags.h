@@ -34,6 +34,9 @@ bool flag_is_ready(const struct flag_set *fs, const struct flag_ref *ref);
 void flag_free(struct flag_set *fs, const struct flag_ref *ref);
 /* After reading the eventfd: calls fn for each slot whose bit was set and which is READY. */
 void flag_collect(struct flag_set *fs, void (*fn)(uint32_t slot, void *arg), void *arg);
+/* Twice a second, for a part of the flags: writes the words again that are not as this worker and the notifier have left them.  A flag whose notices cannot
+ * be known any more is READY: flag_collect() follows. */
+void flag_restore(struct flag_set *fs);
 uint32_t flag_armed(const struct flag_set *fs); /* for the gauge */
 
 /* Id on the wire and back; parse returns false unless it is of exactly this form and in range. */
@@ -50,6 +53,8 @@ enum flag_notice flag_notify(struct seg *seg, const struct flag_ref *ref);
 /* A fresh notifier: sets all bits of all workers; the caller writes all eventfds. */
 void flag_kick_all(struct seg *seg);
 
+/* Master: one slot of a worker that has no process.  Returns whether it was armed. */
+bool flag_clear(struct seg *seg, uint32_t worker, uint32_t slot);
 /* Master, after waitpid: every slot of a dead worker becomes gen+1, FREE.  Returns how many were armed. */
 uint32_t flag_reap(struct seg *seg, uint32_t worker);
 

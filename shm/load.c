@@ -21,11 +21,14 @@
 #include <assert.h>
 
 #include "shm/core/atomic.h"
+#include "shm/core/suspect.h"
 #include "shm/blame.h"
 #include "shm/busy.h"
 #include "shm/eject.h"
 #include "shm/load_word.h"
+#include "shm/own.h"
 #include "shm/pace.h"
+#include "shm/quota_word.h"
 #include "shm/refusal.h"
 #include "shm/restart.h"
 #include "shm/tally.h"
@@ -37,7 +40,8 @@ name_record(struct seg *seg, uint64_t name)
 {
 	uint64_t *acked, seen, old;
 
-	if (name == 0)
+	if (name == 0 || suspect(SUSPECT_LOADS, name_worker(name),
+				 name_worker(name) - 1 >= SLOT_WORKERS(seg)))
 		return;
 	acked = &seg->procs[name_worker(name) - 1].acked;
 	seen = shm_load(acked);
@@ -57,6 +61,17 @@ refused(uint32_t count, int64_t delta, uint32_t min, uint32_t max)
 	return delta > 0 && (count < min || count + delta > (int64_t)max);
 }
 
+/* The upper half of a word that counts `seen` so far.  More is never given back than was counted. */
+static uint32_t
+sum_of(uint32_t seen, int64_t delta, enum which which)
+{
+	const uint32_t counted = which == QUOTA ? seen & QUOTA_HELD_MAX : seen;
+
+	if (suspect(SUSPECT_LOADS, which, counted + delta < 0))
+		delta = -(int64_t)counted;
+	return (uint32_t)(seen + delta);
+}
+
 /*
  * count += delta, signed `name`; false and unchanged if the count is below `min` or would exceed
  * `max`.  Besides word_swap() the only place that overwrites a name which still matters.
@@ -64,14 +79,14 @@ refused(uint32_t count, int64_t delta, uint32_t min, uint32_t max)
  * on the order of one worker's words, load_kv_sum() on a row that was written before.
  */
 static bool
-word_add(struct seg *seg, uint64_t *word, int64_t delta, uint32_t min, uint32_t max, uint64_t name)
+word_add(struct seg *seg, uint64_t *word, enum which which, int64_t delta, uint32_t min,
+	uint32_t max, uint64_t name)
 {
 	uint64_t seen = shm_load(word), old;
 
 	do {
 		if (refused(word_count(seen), delta, min, max))
 			return false;
-		assert(word_count(seen) + delta >= 0);
 		/*
 		 * Recorded before it is overwritten: the next CAS is a full barrier, so a process
 		 * that no longer sees the name sees acked.  Pairs with op_happened()'s acquire
@@ -79,7 +94,7 @@ word_add(struct seg *seg, uint64_t *word, int64_t delta, uint32_t min, uint32_t 
 		 */
 		name_record(seg, word_name(seen));
 		old = seen;
-		seen = shm_cas(word, old, word_make((uint32_t)(word_count(old) + delta), name));
+		seen = shm_cas(word, old, word_make(sum_of(word_count(old), delta, which), name));
 	} while (seen != old);
 	return true;
 }
@@ -126,15 +141,16 @@ word_operate(struct seg *seg, uint32_t me, uint32_t ep, enum which which, int64_
 	uint32_t min, uint32_t max)
 {
 	struct proc_slot *self = &seg->procs[me];
-	uint32_t *share = share_of(seg, me, ep, which);
-	const uint64_t seq = shm_load(&self->seq) + 1;
-	const uint32_t before = shm_load(share);
+	uint32_t *known = own_share(seg, me, ep, which);
+	const uint64_t seq = (seg->own != NULL ? seg->own->seq : shm_load(&self->seq)) + 1;
+	const uint32_t before = *known;
 	bool done;
 
-	assert(self->journal == 0);
 	if (seq % SCRUB_EVERY == 0)
 		names_scrub(seg, me, seq - 1);
 	shm_store(&self->seq, seq);
+	if (seg->own != NULL)
+		seg->own->seq = seq;
 	shm_store(&self->change, (uint64_t)before << 32 | (uint32_t)delta);
 	/*
 	 * The change before the journal that validates it, the journal before the word: its CAS in
@@ -142,9 +158,11 @@ word_operate(struct seg *seg, uint32_t me, uint32_t ep, enum which which, int64_
 	 * journalled or in the row.
 	 */
 	shm_store_release(&self->journal, journal_make(which, ep, seq));
-	done = word_add(seg, word_of(seg, ep, which), delta, min, max, name_make(me, seq));
-	if (done)
-		shm_store(share, (uint32_t)(before + delta));
+	done = word_add(seg, word_of(seg, ep, which), which, delta, min, max, name_make(me, seq));
+	if (done) {
+		shm_store(share_of(seg, me, ep, which), (uint32_t)(before + delta));
+		*known = (uint32_t)(before + delta);
+	}
 	/* The row before the end of the journal.  Pairs with journal_repair()'s acquire load. */
 	shm_store_release(&self->journal, 0);
 	return done;
@@ -160,7 +178,7 @@ load_reserve(struct seg *seg, uint32_t me, uint32_t ep, uint32_t max_inflight)
 void
 load_release(struct seg *seg, uint32_t me, uint32_t ep)
 {
-	assert(seg_row(seg, me, ep)->held > 0);
+	assert(own_row(seg, me, ep)->held > 0);
 	(void)word_operate(seg, me, ep, REQUESTS, -1, 0, 0);
 }
 
@@ -173,7 +191,7 @@ load_tokens_add(struct seg *seg, uint32_t me, uint32_t ep, uint32_t tokens)
 void
 load_tokens_sub(struct seg *seg, uint32_t me, uint32_t ep, uint32_t tokens)
 {
-	assert(seg_row(seg, me, ep)->tokens >= tokens);
+	assert(own_row(seg, me, ep)->tokens >= tokens);
 	if (tokens > 0)
 		(void)word_operate(seg, me, ep, TOKENS, -(int64_t)tokens, 0, 0);
 }
@@ -181,19 +199,21 @@ load_tokens_sub(struct seg *seg, uint32_t me, uint32_t ep, uint32_t tokens)
 void
 load_sent(struct seg *seg, uint32_t me, uint32_t ep, int delta)
 {
-	struct row *row = seg_row(seg, me, ep);
+	struct row *row = own_row(seg, me, ep);
 
 	assert(delta >= 0 || row->sent >= (uint32_t)-delta);
-	shm_store(&row->sent, row->sent + (uint32_t)delta);
+	row->sent += (uint32_t)delta;
+	shm_store(&seg_row(seg, me, ep)->sent, row->sent);
 }
 
 void
 load_kv(struct seg *seg, uint32_t me, uint32_t ep, int delta)
 {
-	struct row *row = seg_row(seg, me, ep);
+	struct row *row = own_row(seg, me, ep);
 
 	assert(delta >= 0 || row->kv >= (uint32_t)-delta);
-	shm_store(&row->kv, row->kv + (uint32_t)delta);
+	row->kv += (uint32_t)delta;
+	shm_store(&seg_row(seg, me, ep)->kv, row->kv);
 }
 
 /* Whether the dead worker's CAS took place. */
@@ -222,6 +242,10 @@ journal_repair(struct seg *seg, uint32_t dead)
 
 	if (journal == 0)
 		return;
+	if (suspect(SUSPECT_JOURNALS, dead, !journal_possible(seg, journal))) {
+		shm_store(&p->journal, 0);
+		return;
+	}
 	if (op_happened(seg, word_of(seg, ep, which), name_make(dead, journal & SEQ_MASK)))
 		share += (uint32_t)change; /* signed, modulo 2^32 */
 	shm_store(share_of(seg, dead, ep, which), share);
@@ -235,7 +259,8 @@ quotas_reap(struct seg *seg, uint32_t dead)
 		uint32_t *share = share_of(seg, dead, i, QUOTA);
 
 		if (*share > 0)
-			(void)word_add(seg, word_of(seg, i, QUOTA), -(int64_t)*share, 0, 0, 0);
+			(void)word_add(
+				seg, word_of(seg, i, QUOTA), QUOTA, -(int64_t)*share, 0, 0, 0);
 		*share = 0;
 	}
 }
@@ -252,11 +277,11 @@ load_reap(struct seg *seg, uint32_t dead)
 
 		/* tokens first: at count 0 the slot may be reused */
 		if (row->tokens > 0)
-			(void)word_add(
-				seg, word_of(seg, ep, TOKENS), -(int64_t)row->tokens, 0, 0, 0);
+			(void)word_add(seg, word_of(seg, ep, TOKENS), TOKENS, -(int64_t)row->tokens,
+				0, 0, 0);
 		if (row->held > 0)
-			(void)word_add(
-				seg, word_of(seg, ep, REQUESTS), -(int64_t)row->held, 0, 0, 0);
+			(void)word_add(seg, word_of(seg, ep, REQUESTS), REQUESTS,
+				-(int64_t)row->held, 0, 0, 0);
 		given_back += row->held;
 		*row = (struct row){0};
 	}
@@ -376,13 +401,35 @@ ep_tag(const struct seg *seg, uint32_t ep)
 	return shm_load(&seg->ep_records[ep].tag);
 }
 
+static void
+word_clear(struct seg *seg, uint64_t *word)
+{
+	uint64_t seen = shm_load(word);
+
+	/* The name stays: it may still be needed. */
+	while (word_count(seen) != 0 && !word_swap(seg, word, seen, word_name(seen)))
+		seen = shm_load(word);
+}
+
+static void
+load_clear(struct seg *seg, uint32_t ep)
+{
+	for (uint32_t w = 0; w < SLOT_WORKERS(seg); w++)
+		*seg_row(seg, w, ep) = (struct row){0};
+	word_clear(seg, word_of(seg, ep, TOKENS));
+	word_clear(seg, word_of(seg, ep, REQUESTS));
+}
+
 void
 ep_slot_begin(struct seg *seg, uint32_t ep)
 {
 	struct ep_record *e = &seg->ep_records[ep];
 
-	/* The count's word stays as it is: its name may still be needed. */
-	assert(load_count(seg, ep) == 0 && load_tokens(seg, ep) == 0 && load_kv_sum(seg, ep) == 0);
+	/* Nothing was counted when its former life ended: slots_reap(). */
+	if (suspect(SUSPECT_LOADS, ep,
+		    load_count(seg, ep) != 0 || load_tokens(seg, ep) != 0 ||
+			    load_kv_sum(seg, ep) != 0))
+		load_clear(seg, ep);
 	shm_store(&e->foreign, 0);
 	eject_begin(seg, ep);
 	busy_begin(seg, ep);

@@ -86,6 +86,16 @@ journal_ep(uint64_t journal)
 	return (uint32_t)(journal >> SEQ_BITS & BITS(16));
 }
 
+/* Of an operation on a word that there is. */
+static inline bool
+journal_possible(const struct seg *seg, uint64_t journal)
+{
+	const uint32_t n =
+		journal_which(journal) == QUOTA ? seg->hdr->max_quotas : seg->hdr->max_endpoints;
+
+	return journal_which(journal) != NEITHER && journal_ep(journal) < n;
+}
+
 /*
  * One operation of worker `me` (load.c): the upper half of that word += delta, and its row with it.  An
  * increase is refused, and leaves no trace, unless the upper half is `min` or more before it and `max` or

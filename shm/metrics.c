@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "shm/core/atomic.h"
+#include "shm/core/suspect.h"
 
 #define MS 1000u
 #define S 1000000u
@@ -25,6 +26,9 @@ const uint64_t metric_bucket_us[METRIC_BUCKETS] = {
 // clang-format on
 #undef MS
 #undef S
+
+static_assert(M_REPAIRED_METRICS - M_REPAIRED_READERS == SUSPECT_METRICS, "one counter per part");
+static_assert(SUSPECT_METRICS == SUSPECT_N - 1, "one counter per part");
 
 #define METRIC_NAME(id, name, help) name,
 #define METRIC_HELP(id, name, help) help,
@@ -183,6 +187,68 @@ metric_cells_sum(const struct seg *seg, struct metric_cell *ret, size_t max, uin
 			ret[n++] = ret[i];
 	qsort(ret, n, sizeof(*ret), by_key);
 	return n;
+}
+
+void
+metric_gauges_restore(struct metrics_slab *s, const int64_t known[G_N], uint32_t slot)
+{
+	for (unsigned g = 0; g < G_N; g++)
+		if (suspect(SUSPECT_METRICS, slot, shm_load(&s->gauges[g]) != known[g]))
+			shm_store(&s->gauges[g], known[g]);
+}
+
+/* No count of anything here comes so far: 285 years of a million a second. */
+#define TOO_MANY (UINT64_C(1) << 53)
+
+static uint32_t
+counts_mend(uint64_t *counts, size_t n)
+{
+	uint32_t bad = 0;
+
+	for (size_t i = 0; i < n; i++)
+		if (shm_load(&counts[i]) >= TOO_MANY) {
+			shm_store(&counts[i], UINT64_C(0));
+			bad++;
+		}
+	return bad;
+}
+
+static bool
+key_possible(const struct seg *seg, uint64_t key)
+{
+	const struct metric_request r = metric_unkey(key);
+
+	return key == 0 ||
+	       (metric_key(r) == key && (r.pool == METRIC_NO_POOL || r.pool < seg->hdr->max_pools));
+}
+
+static uint32_t
+cells_mend(const struct seg *seg, struct metrics_slab *s)
+{
+	uint32_t bad = 0;
+
+	for (size_t i = 0; i < METRIC_CELLS; i++) {
+		struct metric_cell *cell = &s->cells[i];
+
+		if (key_possible(seg, shm_load(&cell->key)) && shm_load(&cell->count) < TOO_MANY)
+			continue;
+		shm_store(&cell->key, UINT64_C(0));
+		shm_store(&cell->count, UINT64_C(0));
+		bad++;
+	}
+	return bad;
+}
+
+uint32_t
+metric_mend(struct seg *seg, uint32_t slot, uint32_t npools)
+{
+	struct metrics_slab *s = seg_slab(seg, slot);
+	uint32_t bad = counts_mend(s->counters, M_N) + counts_mend(&s->other, 1);
+
+	for (uint32_t i = 0; i < npools * H_N; i++)
+		bad += counts_mend(s->hist[i].bucket, METRIC_BUCKETS + 1) +
+		       counts_mend(&s->hist[i].sum_us, 1);
+	return bad + cells_mend(seg, s);
 }
 
 void

@@ -24,6 +24,9 @@ metric_gauge_add(struct metrics_slab *s, enum metric_gauge g, int64_t n)
 	s->gauges[g] += n;
 }
 
+/* The gauges of the slab are what its process knows; a gauge that differs is suspect, and written again. */
+void metric_gauges_restore(struct metrics_slab *s, const int64_t known[G_N], uint32_t slot);
+
 void metric_observe(struct metrics_slab *s, uint32_t pool, enum metric_histogram h, uint64_t us);
 
 /* pool METRIC_NO_POOL: the request never came to a pool. `path` and `reason` are small numbers of the
@@ -47,6 +50,9 @@ void metric_hist_sum(
 /* Merges the cells of all slots into ret[max]; returns how many, *ret_other the uncounted rest. */
 size_t metric_cells_sum(
 	const struct seg *seg, struct metric_cell *ret, size_t max, uint64_t *ret_other);
+/* Master: counts of a slab that cannot be begin at 0 again, those of the pools below `npools` included; returns how
+ * many. */
+uint32_t metric_mend(struct seg *seg, uint32_t slot, uint32_t npools);
 /* Master, after waitpid. */
 void metric_reap(struct seg *seg, uint32_t slot);
 

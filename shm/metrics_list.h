@@ -63,6 +63,18 @@
 	X(RELOADS_FAILED, "pdrouter_reloads_failed_total", "Configurations refused at a reload.")         \
 	X(STATE_FAILED, "pdrouter_state_file_failures_total", "Times the state_file could not be written, or not be read at the start.") \
 	X(PUBLISHED, "pdrouter_tables_published_total", "Endpoint tables published.")                   \
+	X(REPAIRED_READERS, "pdrouter_memory_repaired_total{where=\"readers\"}", "Words of the shared memory that cannot be, and were repaired or treated as none, by part.") \
+	X(REPAIRED_PROCESSES, "pdrouter_memory_repaired_total{where=\"processes\"}", "") \
+	X(REPAIRED_LOADS, "pdrouter_memory_repaired_total{where=\"loads\"}", "") \
+	X(REPAIRED_ROWS, "pdrouter_memory_repaired_total{where=\"rows\"}", "") \
+	X(REPAIRED_JOURNALS, "pdrouter_memory_repaired_total{where=\"journals\"}", "") \
+	X(REPAIRED_AWAY, "pdrouter_memory_repaired_total{where=\"away\"}", "") \
+	X(REPAIRED_TALLIES, "pdrouter_memory_repaired_total{where=\"tallies\"}", "") \
+	X(REPAIRED_CLIENTS, "pdrouter_memory_repaired_total{where=\"clients\"}", "") \
+	X(REPAIRED_FLAGS, "pdrouter_memory_repaired_total{where=\"flags\"}", "") \
+	X(REPAIRED_ANNOUNCEMENTS, "pdrouter_memory_repaired_total{where=\"announcements\"}", "") \
+	X(REPAIRED_QUEUES, "pdrouter_memory_repaired_total{where=\"queues\"}", "") \
+	X(REPAIRED_METRICS, "pdrouter_memory_repaired_total{where=\"metrics\"}", "") \
 	X(LOG_DROPPED, "pdrouter_log_lines_dropped_total", "Log lines that were dropped because stderr took no bytes.")
 
 /* Gauges, one per process slot, summed; zeroed by the master when the process has died. */

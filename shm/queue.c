@@ -41,17 +41,28 @@
 #include <assert.h>
 
 #include "shm/base/clock.h"
+#include "shm/core/suspect.h"
 #include "shm/fair.h"
 
 enum queue_state { QUEUE_S_FREE, QUEUE_S_TAKEN, QUEUE_S_WAITING, QUEUE_S_WOKEN };
 
 /* Keys distinguished in one scan of a queue; of further keys the first match is woken. */
 #define KEYS 16
+#define TICKET_MASK ((UINT64_C(1) << 40) - 1)
 
 static uint64_t
 word_make(uint64_t ticket, uint32_t worker, uint32_t roles, enum queue_state state)
 {
 	return ticket << 24 | (uint64_t)(worker + 1) << 16 | (uint64_t)roles << 8 | state;
+}
+
+/* As many as there can be. */
+static uint32_t
+high_of(const struct seg *seg, uint32_t pool)
+{
+	const uint64_t high = shm_load(&seg_queue(seg, pool)->high);
+
+	return high < seg->hdr->queue_slots ? (uint32_t)high : seg->hdr->queue_slots;
 }
 
 static enum queue_state
@@ -106,6 +117,14 @@ is_before(const struct queue_order *a, const struct queue_order *b)
 	return a->start < b->start || (a->start == b->start && a->ticket < b->ticket);
 }
 
+/* No process of queue.c has written the word of this waiter. */
+static bool
+is_nobodys(const struct seg *seg, uint32_t slot, uint64_t word)
+{
+	return suspect(SUSPECT_QUEUES, slot,
+		word_state(word) > QUEUE_S_WOKEN || word_worker(word) - 1 >= SLOT_WORKERS(seg));
+}
+
 /* False: the entry has no waiter.  All fields are of one waiter at one moment. */
 static bool
 see(const struct seg *seg, uint32_t pool, uint32_t slot, struct seen *ret)
@@ -116,7 +135,7 @@ see(const struct seg *seg, uint32_t pool, uint32_t slot, struct seen *ret)
 	do {
 		/* The word, the fields, the word, in this order.  Pairs with queue_rearm(). */
 		ret->word = shm_load_acquire(&s->word);
-		if (word_state(ret->word) < QUEUE_S_WAITING)
+		if (word_state(ret->word) < QUEUE_S_WAITING || is_nobodys(seg, slot, ret->word))
 			return false;
 		ret->key = shm_load_acquire(&s->key);
 		ret->since_ms = shm_load_acquire(&s->since_ms);
@@ -133,7 +152,7 @@ see(const struct seg *seg, uint32_t pool, uint32_t slot, struct seen *ret)
 static bool
 see_next(const struct seg *seg, uint32_t pool, uint32_t *at, struct seen *ret)
 {
-	const uint64_t high = shm_load(&seg_queue(seg, pool)->high);
+	const uint32_t high = high_of(seg, pool);
 	const uint64_t *marks = seg_queue_marks(seg, pool);
 
 	while (*at < high) {
@@ -144,6 +163,8 @@ see_next(const struct seg *seg, uint32_t pool, uint32_t *at, struct seen *ret)
 			continue;
 		}
 		*at += (uint32_t)__builtin_ctzll(left);
+		if (*at >= high) /* the marks of the last word go on */
+			return false;
 		if (see(seg, pool, (*at)++, ret))
 			return true;
 	}
@@ -214,7 +235,8 @@ present_order(const struct seg *seg, const struct queue_ref *ref)
 {
 	struct queue_order order = ref->order;
 
-	order.start = shm_load(&seg_queue_slot(seg, ref->pool, ref->slot)->start);
+	if (ref->slot != QUEUE_LOST)
+		order.start = shm_load(&seg_queue_slot(seg, ref->pool, ref->slot)->start);
 	return order;
 }
 
@@ -229,7 +251,7 @@ next_ticket(struct queue_head *q)
 		old = seen;
 		seen = shm_cas(&q->ticket, old, old + 1);
 	} while (seen != old);
-	return old + 1;
+	return (old + 1) & TICKET_MASK;
 }
 
 /* The first free entry from `at` on; `size` if there is none. */
@@ -321,11 +343,49 @@ queue_enqueue(struct seg *seg, uint32_t worker, uint32_t pool, uint32_t size,
 	return ahead(seg, pool, ref.key, &ref.order) ? QUEUE_BEHIND : QUEUE_FIRST;
 }
 
-uint32_t
-queue_rearm(struct seg *seg, const struct queue_ref *ref)
+/* The entry is still the waiter's. */
+static bool
+is_of(uint64_t word, const struct queue_ref *ref)
 {
-	struct queue_slot *s = seg_queue_slot(seg, ref->pool, ref->slot);
+	return word_ticket(word) == ref->order.ticket && word_worker(word) == ref->worker + 1 &&
+	       word_state(word) != QUEUE_S_FREE;
+}
+
+/*
+ * Another process has stored in the waiter's entry, or has freed it since its word could not be.  The waiter takes
+ * another entry, with its old place in the order.  False: there is none; it tries again later.
+ */
+static bool
+take_again(struct seg *seg, struct queue_ref *ref)
+{
+	if (!take_slot(seg, seg->hdr->queue_slots, ref)) {
+		ref->slot = QUEUE_LOST;
+		return false;
+	}
+	write_entry(seg, ref, clock_ms());
+	shm_or(&seg_queue_marks(seg, ref->pool)[ref->slot / 64], UINT64_C(1) << ref->slot % 64);
+	return true;
+}
+
+static bool
+has_lost(const struct seg *seg, const struct queue_ref *ref)
+{
+	if (ref->slot == QUEUE_LOST)
+		return true;
+	return suspect(SUSPECT_QUEUES, ref->slot,
+		!is_of(shm_load(&seg_queue_slot(seg, ref->pool, ref->slot)->word), ref));
+}
+
+uint32_t
+queue_rearm(struct seg *seg, struct queue_ref *ref)
+{
+	const bool lost = has_lost(seg, ref);
+	struct queue_slot *s;
 	uint64_t old;
+
+	if (lost && !take_again(seg, ref))
+		return QUEUE_ALL_ROLES;
+	s = seg_queue_slot(seg, ref->pool, ref->slot);
 
 	shm_store(&s->lacks, QUEUE_UNTRIED | QUEUE_ALL_ROLES);
 	/*
@@ -334,21 +394,28 @@ queue_rearm(struct seg *seg, const struct queue_ref *ref)
 	 * see(), and queue_wake_after_change().
 	 */
 	old = shm_xchg(&s->word, word_make(ref->order.ticket, ref->worker, 0, QUEUE_S_WAITING));
-	assert(word_ticket(old) == ref->order.ticket);
+	if (lost)
+		return QUEUE_ALL_ROLES;
 	return word_state(old) == QUEUE_S_WOKEN ? word_roles(old) : 0;
 }
 
 void
 queue_tried(struct seg *seg, const struct queue_ref *ref, uint32_t lacks)
 {
-	shm_store(&seg_queue_slot(seg, ref->pool, ref->slot)->lacks, lacks);
+	if (ref->slot != QUEUE_LOST)
+		shm_store(&seg_queue_slot(seg, ref->pool, ref->slot)->lacks, lacks);
 }
 
 uint32_t
 queue_woken(const struct seg *seg, const struct queue_ref *ref)
 {
-	const uint64_t word = shm_load(&seg_queue_slot(seg, ref->pool, ref->slot)->word);
+	uint64_t word;
 
+	if (ref->slot == QUEUE_LOST)
+		return QUEUE_ALL_ROLES;
+	word = shm_load(&seg_queue_slot(seg, ref->pool, ref->slot)->word);
+	if (!is_of(word, ref))
+		return QUEUE_ALL_ROLES;
 	return word_state(word) == QUEUE_S_WOKEN ? word_roles(word) : 0;
 }
 
@@ -381,11 +448,12 @@ queue_give_up(struct seg *seg, const struct queue_ref *ref)
 uint32_t
 queue_leave(struct seg *seg, const struct queue_ref *ref)
 {
-	uint64_t *word = &seg_queue_slot(seg, ref->pool, ref->slot)->word;
-	const uint64_t old =
-		shm_xchg(word, word_make(ref->order.ticket, ref->worker, 0, QUEUE_S_TAKEN));
+	uint64_t *word, old;
 
-	assert(word_ticket(old) == ref->order.ticket);
+	if (has_lost(seg, ref))
+		return QUEUE_ALL_ROLES;
+	word = &seg_queue_slot(seg, ref->pool, ref->slot)->word;
+	old = shm_xchg(word, word_make(ref->order.ticket, ref->worker, 0, QUEUE_S_TAKEN));
 	/* Before the entry is free, or this would clear the mark of its next owner. */
 	mark_clear(&seg_queue_marks(seg, ref->pool)[ref->slot / 64], UINT64_C(1) << ref->slot % 64);
 	/*
@@ -536,7 +604,7 @@ queue_reap(struct seg *seg, uint32_t dead)
 	uint32_t n = 0;
 
 	for (uint32_t pool = 0; pool < seg->hdr->max_pools; pool++) {
-		const uint64_t high = shm_load(&seg_queue(seg, pool)->high);
+		const uint32_t high = high_of(seg, pool);
 
 		for (uint32_t slot = 0; slot < high; slot++) {
 			uint64_t *word = &seg_queue_slot(seg, pool, slot)->word;
@@ -552,6 +620,64 @@ queue_reap(struct seg *seg, uint32_t dead)
 		}
 	}
 	return n;
+}
+
+uint32_t
+queue_drop_strays(struct seg *seg, uint32_t pool, uint32_t worker, const uint64_t *own)
+{
+	const uint32_t high = high_of(seg, pool);
+	uint32_t n = 0;
+
+	for (uint32_t slot = 0; slot < high; slot++) {
+		uint64_t *word = &seg_queue_slot(seg, pool, slot)->word;
+		const uint64_t seen = shm_load(word);
+
+		if (word_worker(seen) != worker + 1 || (own[slot / 64] >> slot % 64 & 1) != 0)
+			continue;
+		(void)suspect(SUSPECT_QUEUES, slot, true);
+		mark_clear(&seg_queue_marks(seg, pool)[slot / 64], UINT64_C(1) << slot % 64);
+		n += shm_cas(word, seen, 0) == seen;
+	}
+	return n;
+}
+
+void
+queue_mend(struct seg *seg, uint32_t pool, uint32_t slot)
+{
+	uint64_t *mark = &seg_queue_marks(seg, pool)[slot / 64], bit = UINT64_C(1) << slot % 64;
+	uint64_t *word = &seg_queue_slot(seg, pool, slot)->word;
+	uint32_t worker;
+	uint64_t seen;
+
+	/* what is beside the entry is put right first */
+	shm_raise(&seg_queue(seg, pool)->high, slot + 1);
+	shm_raise(&seg_queue(seg, pool)->ticket, word_ticket(shm_load(word)));
+	if (queue_sound(seg, pool, slot, &worker))
+		return;
+	mark_clear(mark, bit);
+	seen = shm_load(word);
+	if (!queue_sound(seg, pool, slot, &worker))
+		(void)shm_cas(word, seen, 0);
+}
+
+bool
+queue_head_sound(const struct seg *seg, uint32_t pool)
+{
+	const struct queue_head *q = seg_queue(seg, pool);
+
+	return shm_load(&q->high) <= seg->hdr->queue_slots && fair_sound(q);
+}
+
+void
+queue_head_mend(struct seg *seg, uint32_t pool)
+{
+	struct queue_head *q = seg_queue(seg, pool);
+	const uint64_t high = shm_load(&q->high);
+
+	if (high > seg->hdr->queue_slots)
+		(void)shm_cas(&q->high, high, seg->hdr->queue_slots);
+	if (!fair_sound(q))
+		fair_begin_anew(q);
 }
 
 bool

@@ -54,6 +54,8 @@ queue_model(uint64_t key)
 /* beside those: the waiter has not tried since it was armed, so it relies on others */
 #define QUEUE_UNTRIED 0x80u
 #define QUEUE_NOBODY UINT32_MAX
+/* The slot of a waiter without an entry: another process has stored in its former one, and the queue is full. */
+#define QUEUE_LOST UINT32_MAX
 /* Workers write their heartbeat twice a second.  Waiters of a worker that is silent for this
  * time are skipped. */
 #define QUEUE_STILL_MS 1000
@@ -78,7 +80,7 @@ bool queue_ahead(const struct seg *seg, uint32_t pool, const struct queue_reques
 /* The roles for whose slots the waiter was woken; 0 if it was not. */
 uint32_t queue_woken(const struct seg *seg, const struct queue_ref *ref);
 /* To be called before each try: from then on the waiter can be woken again.  Returns as queue_woken(). */
-uint32_t queue_rearm(struct seg *seg, const struct queue_ref *ref);
+uint32_t queue_rearm(struct seg *seg, struct queue_ref *ref);
 /* The try has found no free slot in these roles. */
 void queue_tried(struct seg *seg, const struct queue_ref *ref, uint32_t lacks);
 /* The waiter's request is served: to be called before queue_leave(). */
@@ -125,6 +127,16 @@ uint32_t queue_reap(struct seg *seg, uint32_t dead);
 /* The number of waiters; *ret_since_ms: since when the oldest of them waits, 0 if there is none. */
 uint32_t queue_waiting(const struct seg *seg, uint32_t pool, uint64_t *ret_since_ms);
 
+/* Worker: frees the entries of the pool that name this worker although its waiters do not have them: bits of `own`, one
+ * for each entry.  Returns how many. */
+uint32_t queue_drop_strays(struct seg *seg, uint32_t pool, uint32_t worker, const uint64_t *own);
+
+/* Master, of an entry that is not sound for a while: puts right what is beside it, or frees it. */
+void queue_mend(struct seg *seg, uint32_t pool, uint32_t slot);
+/* Whether the words before the entries can be; repairs them. */
+bool queue_head_sound(const struct seg *seg, uint32_t pool);
+void queue_head_mend(struct seg *seg, uint32_t pool);
+
 /* For check.c: false if no function of queue.c writes such an entry; *ret_worker: its owner, or
  * QUEUE_NOBODY. */
 bool queue_sound(const struct seg *seg, uint32_t pool, uint32_t slot, uint32_t *ret_worker);
@@ -137,7 +149,7 @@ queue_any(const struct seg *seg, uint32_t pool)
 	const uint64_t high = shm_load(&seg_queue(seg, pool)->high);
 	const uint64_t *marks = seg_queue_marks(seg, pool);
 
-	for (uint64_t i = 0; i * 64 < high; i++)
+	for (uint64_t i = 0; i * 64 < high && i * 64 < seg->hdr->queue_slots; i++)
 		if (shm_load(&marks[i]) != 0)
 			return true;
 	return false;

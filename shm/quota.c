@@ -26,6 +26,7 @@
 
 #include "shm/core/atomic.h"
 #include "shm/base/sip.h"
+#include "shm/own.h"
 #include "shm/quota_word.h"
 
 #define SECOND_NS UINT64_C(1000000000)
@@ -299,6 +300,6 @@ quota_enter(struct seg *seg, uint32_t me, uint64_t hash, const struct quota_term
 void
 quota_leave(struct seg *seg, uint32_t me, uint32_t entry)
 {
-	assert(*share_of(seg, me, entry, QUOTA) > 0);
+	assert(*own_share(seg, me, entry, QUOTA) > 0);
 	(void)word_operate(seg, me, entry, QUOTA, -1, 0, 0);
 }

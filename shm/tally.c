@@ -3,8 +3,9 @@
 #include <stddef.h>
 
 #include "shm/core/atomic.h"
+#include "shm/core/suspect.h"
 
-#define CAUSE_BITS 8 /* of struct tally.last */
+#define CAUSE_BITS TALLY_CAUSE_BITS
 
 static struct tally *
 tally_of(const struct seg *seg, uint32_t ep)
@@ -70,8 +71,11 @@ tally_last(const struct seg *seg, uint32_t ep, uint64_t *ret_ms)
 {
 	const uint64_t last = shm_load(&tally_of(seg, ep)->last);
 
+	const uint64_t cause = last & ((1u << CAUSE_BITS) - 1);
+
 	*ret_ms = last >> CAUSE_BITS;
-	return (enum tally_cause)(last & ((1u << CAUSE_BITS) - 1));
+	return suspect(SUSPECT_TALLIES, ep, cause >= TALLY_N) ? TALLY_GOOD
+							      : (enum tally_cause)cause;
 }
 
 const char *

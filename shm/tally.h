@@ -13,6 +13,7 @@
 #include "shm/core/seg.h"
 
 /* `alive_ms` is exact to this: bytes that follow each other write one line less. */
+#define TALLY_CAUSE_BITS 8 /* of struct tally.last */
 #define TALLY_ALIVE_STEP_MS 100u
 
 /* Counts one outcome of the endpoint. */

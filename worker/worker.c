@@ -13,7 +13,9 @@
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
 #include "shm/base/rnd.h"
+#include "shm/accept.h"
 #include "shm/flags.h"
+#include "shm/own.h"
 #include "shm/core/heritage.h"
 #include "shm/table.h"
 #include "worker/base/core.h"
@@ -93,14 +95,6 @@ on_tick(evutil_socket_t fd, short what, void *arg)
 		worker_need_tick(w);
 }
 
-static void
-on_heartbeat(evutil_socket_t fd, short what, void *arg)
-{
-	(void)fd;
-	(void)what;
-	(void)arg; /* waking up is enough: the loop writes a heartbeat each turn */
-}
-
 /* --- wake-ups: notices have come, a slot is free ------------------------------------------------- */
 
 static void
@@ -127,6 +121,24 @@ on_wake(evutil_socket_t fd, short what, void *arg)
 	wait_collect(w);
 	if (!w->listening)
 		listen_update(w); /* perhaps another worker has stopped accepting */
+}
+
+/* --- twice a second ------------------------------------------------------------------------------ */
+
+static void
+on_heartbeat(evutil_socket_t fd, short what, void *arg)
+{
+	struct worker *w = arg;
+
+	(void)fd;
+	(void)what;
+	/* the loop writes a heartbeat each turn */
+	own_restore(w->seg);
+	metric_gauges_restore(w->slab, w->gauges, w->slot);
+	accept_count(w->seg, w->slot, w->nclients);
+	flag_restore(w->flags);
+	flag_collect(w->flags, kv_ready, w);
+	wait_restore(w);
 }
 
 /* --- the master's messages --------------------------------------------------------------------- */
@@ -239,6 +251,7 @@ worker_new(const struct heritage *h)
 	TAILQ_INIT(&w->background);
 	TAILQ_INIT(&w->ended_background);
 	TAILQ_INIT(&w->waiters);
+	own_begin(w->seg, w->slot);
 	w->connpool = connpool_new(w);
 	w->flags = flag_set_new(w->seg, w->slot);
 	w->waiting = mem_array(w->seg->hdr->flags_per_worker, sizeof(*w->waiting));
@@ -298,6 +311,7 @@ worker_free(struct worker *w)
 	free(w->reserved);
 	free(w->waiting);
 	flag_set_free(&w->flags);
+	own_end(w->seg);
 	free(w->buf);
 	free(w->followed);
 	free(w);

@@ -14,6 +14,7 @@
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
 #include "shm/base/net.h"
+#include "shm/core/suspect.h"
 
 /* removes engines that have fallen silent; new announcements come by eventfd */
 #define POLL_MS 1000
@@ -130,7 +131,9 @@ update(struct announced_engines *a)
 		return;
 	}
 	for (uint32_t i = 0; i < ANNOUNCED_MAX; i++)
-		if (announce_get(a->fleet->seg, i, &one))
+		if (announce_get(a->fleet->seg, i, &one) &&
+			!suspect(SUSPECT_ANNOUNCEMENTS, i,
+				one.seen_ms > clock_ms() + ANNOUNCED_AHEAD_MS))
 			note(a, &one);
 	forget(a, clock_ms(), conf->announce_forget_ms);
 	qsort(a->known, a->n, sizeof(a->known[0]), compare);

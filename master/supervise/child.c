@@ -13,6 +13,7 @@
 #include "shm/base/mem.h"
 #include "shm/core/heritage.h"
 #include "shm/core/seg.h"
+#include "shm/core/suspect.h"
 #include "shm/metrics.h"
 
 static int
@@ -77,6 +78,13 @@ signals_for_child(void)
 	(void)sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
+void
+child_log_suspect(const char *where, uint64_t index, uint64_t n)
+{
+	log_warn("shared memory had words that cannot be: repaired", LOG_S("where", where),
+		LOG_U("index", index), LOG_U("words", n));
+}
+
 /*
  * The order of steps matters (design.md, "A child after fork"): the master's event base is never
  * touched, since event_del() there would edit the epoll set both share; ids go before PDEATHSIG, which
@@ -105,6 +113,7 @@ child_run(const struct proc_kind *kind, const struct heritage *h)
 	log_init(kind->name, h->slot);
 	log_count_dropped(&seg_slab(h->seg, h->slot)->counters[M_LOG_DROPPED]);
 	log_setup(h->conf->live.log_level, h->conf->live.log_format);
+	suspect_begin(&seg_slab(h->seg, h->slot)->counters[M_REPAIRED_READERS], child_log_suspect);
 	if (r != 0) {
 		log_error("cannot map the master's memory read-only",
 			LOG_S("error", strerrordesc_np(-r)));

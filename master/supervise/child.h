@@ -29,3 +29,5 @@ struct proc_kind {
  * kind's main function.  `h` describes what the child inherits.
  */
 _Noreturn void child_run(const struct proc_kind *kind, const struct heritage *h);
+/* For suspect_begin(), in all processes. */
+void child_log_suspect(const char *where, uint64_t index, uint64_t n);

@@ -93,7 +93,8 @@ struct proc {
 	uint64_t backoff_ms; /* that preceded this process; 0: none */
 	uint64_t restarts;
 	bool refused; /* single process: said "do not respawn me"; asked again after a reload */
-	bool hangs;   /* it was killed for its silence; dying may take it a while */
+	uint64_t heartbeat; /* that the last tick saw */
+	bool hangs;         /* it was killed for its silence; dying may take it a while */
 };
 
 void proc_init(struct proc *p, const struct proc_env *env, uint32_t slot);

@@ -16,6 +16,7 @@
 #include "shm/base/mem.h"
 #include "shm/core/layout.h"
 #include "shm/core/seg.h"
+#include "shm/core/suspect.h"
 
 #define STALL_TICK_MS 500
 /* the identity of a notifier that reads what a newer instance sends */
@@ -48,6 +49,16 @@ procs_sigchld(struct procs *ps)
 			proc_reap(&ps->procs[i], status);
 }
 
+static void
+kill_hanging(struct proc *p, uint64_t age_ms)
+{
+	p->hangs = true;
+	log_error("process hangs: killed", LOG_S("kind", p->kind->name),
+		LOG_U("child_slot", p->slot), LOG_I("pid", p->pid),
+		LOG_U("heartbeat_age_ms", age_ms));
+	(void)kill(p->pid, SIGKILL);
+}
+
 /*
  * Kills each child that has stored no heartbeat for watchdog_ms.  When this timer itself is late, the whole
  * machine (or the cgroup) was stopped: no child is killed, and the intervals start again.
@@ -65,15 +76,15 @@ on_stall_tick(evutil_socket_t fd, short what, void *arg)
 	ps->stall_tick_ms = now;
 	for (uint32_t i = 0; stall != 0 && now >= ps->no_stall_before_ms && i < ps->nprocs; i++) {
 		struct proc *p = &ps->procs[i];
-		uint64_t heartbeat = proc_heartbeat_ms(ps->env.seg, i);
+		uint64_t heartbeat = proc_heartbeat_ms(ps->env.seg, i), former = p->heartbeat;
 
-		if (p->pid == 0 || p->hangs || heartbeat + stall >= now)
+		p->heartbeat = heartbeat;
+		if (p->pid == 0 || p->hangs)
 			continue;
-		p->hangs = true;
-		log_error("process hangs: killed", LOG_S("kind", p->kind->name),
-			LOG_U("child_slot", i), LOG_I("pid", p->pid),
-			LOG_U("heartbeat_age_ms", now - heartbeat));
-		(void)kill(p->pid, SIGKILL);
+		if (suspect(SUSPECT_PROCESSES, i, heartbeat > now + STALL_TICK_MS))
+			proc_heartbeat(ps->env.seg, i, now);
+		else if (heartbeat + stall < now && heartbeat == former)
+			kill_hanging(p, now - heartbeat);
 	}
 }
 

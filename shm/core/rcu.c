@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "shm/core/atomic.h"
+#include "shm/core/suspect.h"
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
 #include "shm/table.h"
@@ -33,7 +34,7 @@ rcu_enter(struct seg *seg, uint32_t slot)
 	uint64_t *ctr = &seg->readers[slot].ctr;
 	const struct table *t;
 
-	assert(shm_load(ctr) == 0); /* sections do not nest */
+	(void)suspect(SUSPECT_READERS, slot, shm_load(ctr) != 0); /* sections do not nest */
 	/*
 	 * A full barrier: our line must be visible before we load the pointer, or the scan could miss
 	 * us and the master reuse the table we are about to read.  Pairs with rcu_publish()'s barrier
@@ -56,7 +57,7 @@ rcu_leave(struct seg *seg, uint32_t slot)
 {
 	uint64_t *ctr = &seg->readers[slot].ctr;
 
-	assert(shm_load(ctr) != 0);
+	(void)suspect(SUSPECT_READERS, slot, shm_load(ctr) == 0);
 #ifdef PDROUTER_DEBUG
 	mem_section(false);
 #endif

@@ -14,6 +14,7 @@
 #include "shm/core/layout.h"
 
 struct metrics_slab;
+struct own;
 
 struct seg_sizes {
 	/* flags: a multiple of 64 */
@@ -50,7 +51,8 @@ struct seg {
 	size_t arena_bytes;
 	size_t slab_bytes;
 	size_t queue_bytes;
-	int masters_fd;          /* the first memfd */
+	struct own *own; /* a worker's private copy of its rows: shm/own.h; NULL in others */
+	int masters_fd;  /* the first memfd */
 	unsigned char *writable; /* the second memfd */
 	size_t writable_bytes;
 };

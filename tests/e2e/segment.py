@@ -1,11 +1,28 @@
 """A live router's shared memory, looked at and written from outside: for what no request can bring about.
 Where its parts lie is what a debug log says at the start (log_level: debug)."""
+import contextlib
 import os
 import re
+import signal
 import struct
 from pathlib import Path
 
+from procs import wait
+
 FREE, ARMED, READY = range(3)  # of a flag's word, shm/flags.c: gen:48 | left:8 | state:8
+
+
+@contextlib.contextmanager
+def still_worker(r):
+    """The slot of a worker that stands still, so that it repairs nothing; it is killed at the end."""
+    slot, pid = map(int, re.search(r"^worker slot=(\d+) pid=(\d+)", r.ctl("workers").stdout, re.M).groups())
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield slot
+    finally:
+        if pid in r.children():
+            r.murder(pid)
+            wait("its successor", lambda: len(r.children()) > 1 and pid not in r.children())
 
 
 class Segment:
@@ -13,6 +30,7 @@ class Segment:
         maps = (Path("/proc") / str(r.pid) / "maps").read_text()
         self.base = int(re.search(r"^([0-9a-f]+)-.*memfd:pdrouter", maps, re.M)[1], 16)
         self.parts = {x["part"]: x["offset"] for x in r.lines("shared memory part")}
+        self.bytes = r.lines("shared memory")[0]["bytes"]
         self.flags_per_worker = r.config["shared_memory"]["flags_per_worker"]
         self.fd = os.open(f"/proc/{r.pid}/mem", os.O_RDWR)
 

@@ -86,6 +86,7 @@ FAILING = {
     "PdrouterHandoffMissing": {f"pdrouter_endpoint_failures_total{caused('kv_missing')}": "0+20x80"},
     "PdrouterKvLate": {"pdrouter_kv_ready_timeouts_total": "0+1x80"},
     "PdrouterWorkersDie": {"pdrouter_worker_restarts_total": "1x40 2x40"},
+    "PdrouterMemoryRepaired": {'pdrouter_memory_repaired_total{where="rows"}': "0x40 3x40"},
     "PdrouterStateNotSaved": {"pdrouter_state_file_failures_total": "1x40 2+1x40"},
     "PdrouterReloadRefused": {"pdrouter_reloads_failed_total": "1x40 2x40"},
     "PdrouterLogDropped": {"pdrouter_log_lines_dropped_total": "3x40 9x40"},

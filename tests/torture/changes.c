@@ -113,7 +113,7 @@ is_forgotten(const struct queue_ref *ref, uint64_t n)
 
 /* False: its life ends. */
 static bool
-sleep_until_served(const struct life *l, const struct queue_ref *ref, uint64_t n)
+sleep_until_served(const struct life *l, struct queue_ref *ref, uint64_t n)
 {
 	uint32_t forgotten = 0;
 

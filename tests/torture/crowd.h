@@ -9,6 +9,7 @@
 #include "tests/torture/torture.h"
 
 #define STOPS 1u /* may be stopped for a while */
+#define RULES 4u /* in the place of the master: its memory is not read-only */
 #define DIES 2u  /* may be killed; who does not die leaves by itself at the end of a round */
 
 struct crew {

@@ -110,7 +110,7 @@ static const struct part {
 		{ { queuer, 0, 6, STOPS | DIES, 1, queuer_bury, queuer_wake } },
 		queuers_storm, { queuers_settle } },
 	{ "changes", 1, false, 1500,
-		{ { changer, 4, 1, STOPS, 1, NULL, NULL },
+		{ { changer, 4, 1, STOPS | RULES, 1, NULL, NULL },
 		  { requester, 0, 1, STOPS, 1, NULL, NULL } },
 		NULL, { changes_settle } },
 	{ "announce", 1, false, 1500,

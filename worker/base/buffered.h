@@ -15,5 +15,5 @@ static inline void
 buffered_add(struct worker *w, int64_t bytes)
 {
 	w->buffered += (uint64_t)bytes;
-	metric_gauge_add(w->slab, G_BUFFERED, bytes);
+	worker_gauge(w, G_BUFFERED, bytes);
 }

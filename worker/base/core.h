@@ -52,6 +52,7 @@ struct worker {
 	uint64_t followed_seq; /* of these settings */
 	struct seg *seg;
 	struct metrics_slab *slab;
+	int64_t gauges[G_N]; /* those of the slab are a copy: worker_gauge() */
 	uint32_t slot;
 	struct event_base *base;
 	struct connpool *connpool;
@@ -121,6 +122,13 @@ worker_follow(struct worker *w)
 {
 	if (settings_seq(w->seg) != w->followed_seq)
 		worker_take_settings(w);
+}
+
+static inline void
+worker_gauge(struct worker *w, enum metric_gauge g, int64_t n)
+{
+	w->gauges[g] += n;
+	w->slab->gauges[g] = w->gauges[g];
 }
 
 /* Starts the tick if it is stopped.  Code that sets a deadline calls it. */

@@ -114,7 +114,7 @@ transfer_await_notices(struct transfer *t, uint8_t count, char ret_id[FLAG_ID_LE
 		return false;
 	t->notices = NOTICES_AWAITED;
 	w->waiting[t->flag.slot] = t;
-	metric_gauge_add(w->slab, G_FLAGS_ARMED, 1);
+	worker_gauge(w, G_FLAGS_ARMED, 1);
 	flag_id_format(&t->flag, ret_id);
 	return true;
 }
@@ -126,7 +126,7 @@ transfer_drop_flag(struct transfer *t, bool ready)
 
 	if (t->notices == NOTICES_AWAITED) {
 		w->waiting[t->flag.slot] = NULL;
-		metric_gauge_add(w->slab, G_FLAGS_ARMED, -1);
+		worker_gauge(w, G_FLAGS_ARMED, -1);
 		flag_free(w->flags, &t->flag);
 		t->notices = NOTICES_NONE;
 	}

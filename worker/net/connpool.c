@@ -69,7 +69,7 @@ static void
 end_conn(struct connpool *p, struct upconn *uc)
 {
 	sock_close(&uc->sock);
-	metric_gauge_add(p->w->slab, G_UP_OPEN, -1);
+	worker_gauge(p->w, G_UP_OPEN, -1);
 	if (--uc->ep->nconns == 0)
 		uc->ep->disconnects++;
 	endpoint_unref(uc->ep);
@@ -84,7 +84,7 @@ drop_idle(struct connpool *p, struct upconn *uc)
 	TAILQ_REMOVE(&uc->ep->idle, uc, link);
 	uc->ep->nidle--;
 	p->nidle--;
-	metric_gauge_add(p->w->slab, G_UP_IDLE, -1);
+	worker_gauge(p->w, G_UP_IDLE, -1);
 	end_conn(p, uc);
 }
 
@@ -324,7 +324,7 @@ connpool_get(struct connpool *p, struct endpoint *ep, bool fresh, int *ret_err)
 		TAILQ_REMOVE(&ep->idle, uc, link);
 		ep->nidle--;
 		p->nidle--;
-		metric_gauge_add(p->w->slab, G_UP_IDLE, -1);
+		worker_gauge(p->w, G_UP_IDLE, -1);
 		metric_add(p->w->slab, M_UP_REUSED, 1);
 		uc->reused = true;
 		uc->sent_before = uc->sent;
@@ -355,7 +355,7 @@ connpool_get(struct connpool *p, struct endpoint *ep, bool fresh, int *ret_err)
 	sock_init(&uc->sock, p->w, fd, true, uc);
 	sock_watch_peer(&uc->sock, ep->tcp_user_ms, true);
 	metric_add(p->w->slab, M_UP_CONNS, 1);
-	metric_gauge_add(p->w->slab, G_UP_OPEN, 1);
+	worker_gauge(p->w, G_UP_OPEN, 1);
 	return uc;
 }
 
@@ -377,7 +377,7 @@ connpool_put(struct connpool *p, struct upconn **ucp)
 	TAILQ_INSERT_HEAD(&ep->idle, uc, link);
 	ep->nidle++;
 	p->nidle++;
-	metric_gauge_add(p->w->slab, G_UP_IDLE, 1);
+	worker_gauge(p->w, G_UP_IDLE, 1);
 	worker_need_tick(p->w);
 }
 

@@ -45,7 +45,7 @@ static bool
 few_fds(const struct worker *w)
 {
 	const uint64_t kept = w->max_fds / 8 < FDS_KEPT ? w->max_fds / 8 : FDS_KEPT;
-	const uint64_t used = w->own_fds + w->nclients + (uint64_t)w->slab->gauges[G_UP_OPEN];
+	const uint64_t used = w->own_fds + w->nclients + (uint64_t)w->gauges[G_UP_OPEN];
 
 	return w->nclients > 0 && used + kept >= w->max_fds;
 }
@@ -68,7 +68,7 @@ say_paused(struct worker *w)
 	log_warn("accept paused, new connections wait",
 		LOG_S("reason", w->accept_paused || few_fds(w) ? "file descriptors"
 							       : "limits.max_connections"),
-		LOG_U("connections", w->nclients), LOG_I("upstream", w->slab->gauges[G_UP_OPEN]),
+		LOG_U("connections", w->nclients), LOG_I("upstream", w->gauges[G_UP_OPEN]),
 		LOG_U("open_files", w->max_fds));
 }
 

@@ -75,7 +75,7 @@ sock_close(struct sock *s)
 {
 	if (s->fd == -1)
 		return;
-	metric_gauge_add(s->w->slab, G_SEND_QUEUE, -(int64_t)sock_queued(s));
+	worker_gauge(s->w, G_SEND_QUEUE, -(int64_t)sock_queued(s));
 	event_del(&s->ev_read);
 	event_del(&s->ev_write);
 	if (s->out != NULL)
@@ -141,7 +141,7 @@ on_writable(evutil_socket_t fd, short what, void *arg)
 			s->on_error(s->arg, -failed(s, errno));
 		return;
 	}
-	metric_gauge_add(s->w->slab, G_SEND_QUEUE, -n);
+	worker_gauge(s->w, G_SEND_QUEUE, -n);
 	if (evbuffer_get_length(s->out) != 0)
 		return;
 	/* an idle stream owns no buffer */
@@ -184,7 +184,7 @@ queue_rest(struct sock *s, const struct iovec *iov, int n, int ncopy, size_t don
 			(void)evbuffer_add(s->out, p, len);
 		else
 			(void)evbuffer_add_reference(s->out, p, len, NULL, NULL);
-		metric_gauge_add(s->w->slab, G_SEND_QUEUE, (int64_t)len);
+		worker_gauge(s->w, G_SEND_QUEUE, (int64_t)len);
 	}
 	if (!s->writing) {
 		event_add(&s->ev_write, NULL);

@@ -91,5 +91,5 @@ access_log_count(const struct req *req, uint64_t now_us)
 					   .status = (uint16_t)req->status});
 	if (by.word != NULL)
 		metric_add(slab, by.counter, 1);
-	metric_gauge_add(slab, G_REQUESTS, -1);
+	worker_gauge(req->w, G_REQUESTS, -1);
 }

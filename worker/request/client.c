@@ -43,7 +43,7 @@ client_new(struct worker *w, int fd, const struct client_ops *ops)
 	w->nclients++;
 	accept_count(w->seg, w->slot, w->nclients);
 	metric_add(w->slab, M_CONNS, 1);
-	metric_gauge_add(w->slab, G_OPEN_CONNS, 1);
+	worker_gauge(w, G_OPEN_CONNS, 1);
 	c->deadline_ms = clock_ms() + w->conf->live.client_idle_ms;
 	worker_need_tick(w);
 }
@@ -62,7 +62,7 @@ end(struct client *c, bool stalled)
 	TAILQ_INSERT_TAIL(&c->w->ended_clients, c, link);
 	c->w->nclients--;
 	accept_count(c->w->seg, c->w->slot, c->w->nclients);
-	metric_gauge_add(c->w->slab, G_OPEN_CONNS, -1);
+	worker_gauge(c->w, G_OPEN_CONNS, -1);
 	listen_update(c->w);
 	if (req != NULL)
 		c->ops->gone(req, stalled);

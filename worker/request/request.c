@@ -451,7 +451,7 @@ req_new(struct worker *w, struct client *c)
 	req->t_start_us = clock_us();
 	TAILQ_INSERT_TAIL(&w->reqs, req, link);
 	w->nreqs++;
-	metric_gauge_add(w->slab, G_REQUESTS, 1);
+	worker_gauge(w, G_REQUESTS, 1);
 	req_enter(req, REQ_HEAD);
 	return req;
 }

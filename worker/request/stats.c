@@ -37,6 +37,13 @@ pool_name(const struct worker *w, uint32_t id)
 	return id == METRIC_NO_POOL ? "" : seg_pool_name(w->seg, id);
 }
 
+static bool
+is_possible(const struct worker *w, const struct metric_request *r)
+{
+	return (r->pool == METRIC_NO_POOL || r->pool < w->seg->hdr->max_pools) &&
+	       r->path < ROUTE_N && r->reason < END_N;
+}
+
 static void
 requests(struct worker *w, struct evbuffer *out)
 {
@@ -49,8 +56,11 @@ requests(struct worker *w, struct evbuffer *out)
 		"Requests ended, by pool, path, status sent and end reason.");
 	for (size_t i = 0; i < n; i++) {
 		struct metric_request r = metric_unkey(cells[i].key);
-		const char *name = pool_name(w, r.pool);
+		const char *name;
 
+		if (!is_possible(w, &r)) /* the master repairs it */
+			continue;
+		name = pool_name(w, r.pool);
 		(void)prom_label(pool, sizeof(pool), name, strlen(name));
 		(void)evbuffer_add_printf(out,
 			"pdrouter_requests_total{pool=\"%s\",path=\"%s\",status=\"%u\",reason=\"%s\"} %llu\n",

@@ -1,5 +1,7 @@
 #include "worker/schedule/wait.h"
 
+#include <assert.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "shm/base/clock.h"
@@ -256,4 +258,27 @@ wait_collect(struct worker *w)
 		if (queue_woken(w->seg, &q->entry) != 0)
 			try(q);
 	}
+}
+
+/* --- the queue as this worker knows it ----------------------------------------------------------- */
+
+void
+wait_restore(struct worker *w)
+{
+	uint64_t *own = (uint64_t *)(void *)w->buf; /* a bit for each entry of a pool */
+	const uint32_t pools = w->seg->hdr->max_pools;
+	const size_t bytes = seg_queue_nmarks(w->seg->hdr->queue_slots) * sizeof(*own);
+	struct waiter *q;
+
+	static_assert(UINT16_MAX / 8 < WORKER_BUF, "a pool's entries fit");
+	for (uint32_t pool = 0; pool < pools; pool++) {
+		if (!queue_any(w->seg, pool))
+			continue;
+		memset(own, 0, bytes);
+		TAILQ_FOREACH(q, &w->waiters, link)
+		if (q->entry.pool == pool && q->entry.slot != QUEUE_LOST)
+			own[q->entry.slot / 64] |= UINT64_C(1) << q->entry.slot % 64;
+		(void)queue_drop_strays(w->seg, pool, w->slot, own);
+	}
+	wait_collect(w); /* a wake-up may be lost */
 }

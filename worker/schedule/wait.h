@@ -66,5 +66,7 @@ bool wait_late(struct waiter *q);
 void wait_tick(struct worker *w, uint64_t now_ms);
 /* The eventfd was read: the woken waiters of this worker try. */
 void wait_collect(struct worker *w);
+/* Frees the entries that name this worker and are no waiter's.  The waiters whose entries are lost try. */
+void wait_restore(struct worker *w);
 /* A slot of a role has been given back, or an endpoint has room again. */
 void wait_released(struct worker *w, uint32_t pool, enum role role);

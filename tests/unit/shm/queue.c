@@ -38,7 +38,7 @@ wake(uint32_t roles)
 }
 
 static void
-tries_without_success(const struct queue_ref *ref, uint32_t lacks)
+tries_without_success(struct queue_ref *ref, uint32_t lacks)
 {
 	(void)queue_rearm(seg, ref);
 	queue_tried(seg, ref, lacks);
@@ -46,8 +46,8 @@ tries_without_success(const struct queue_ref *ref, uint32_t lacks)
 
 Test(shm_queue, first_come_first_called)
 {
-	const struct queue_ref a = enter(0, 7, 0, QUEUE_FIRST), b = enter(1, 7, 0, QUEUE_BEHIND),
-			       c = enter(2, 7, -1, QUEUE_FIRST);
+	struct queue_ref a = enter(0, 7, 0, QUEUE_FIRST), b = enter(1, 7, 0, QUEUE_BEHIND),
+			 c = enter(2, 7, -1, QUEUE_FIRST);
 	const uint32_t order[] = {2, 0, 1};
 	const struct queue_ref *refs[] = {&c, &a, &b};
 	uint64_t since_ms;
@@ -67,7 +67,7 @@ Test(shm_queue, first_come_first_called)
 
 Test(shm_queue, nobody_is_called_for_a_role_it_does_not_lack)
 {
-	const struct queue_ref a = enter(0, 7, 0, QUEUE_FIRST), b = enter(1, 8, 0, QUEUE_FIRST);
+	struct queue_ref a = enter(0, 7, 0, QUEUE_FIRST), b = enter(1, 8, 0, QUEUE_FIRST);
 
 	tries_without_success(&a, PREFILL);
 	tries_without_success(&b, DECODE);
@@ -79,7 +79,7 @@ Test(shm_queue, nobody_is_called_for_a_role_it_does_not_lack)
 
 Test(shm_queue, a_spurious_wake_up_goes_on_to_other_keys)
 {
-	const struct queue_ref a = enter(0, 7, 0, QUEUE_FIRST);
+	struct queue_ref a = enter(0, 7, 0, QUEUE_FIRST);
 	struct queue_target on = {.roles = DECODE, .behind = &a};
 
 	(void)enter(1, 7, 0, QUEUE_BEHIND);
@@ -92,7 +92,7 @@ Test(shm_queue, a_spurious_wake_up_goes_on_to_other_keys)
 
 Test(shm_queue, who_leaves_while_called_says_so)
 {
-	const struct queue_ref a = enter(0, 7, 0, QUEUE_FIRST);
+	struct queue_ref a = enter(0, 7, 0, QUEUE_FIRST);
 	struct queue_target next = {.roles = QUEUE_UNTRIED, .key = 7};
 
 	(void)enter(1, 7, 0, QUEUE_BEHIND);
@@ -106,7 +106,7 @@ Test(shm_queue, newcomers_do_not_overtake)
 {
 	const struct queue_request same = {.key = 7}, other = {.key = 8},
 				   hasty = {.key = 7, .priority = -1};
-	const struct queue_ref a = enter(0, 7, 0, QUEUE_FIRST);
+	struct queue_ref a = enter(0, 7, 0, QUEUE_FIRST);
 
 	tries_without_success(&a, DECODE);
 	cr_assert(queue_ahead(seg, POOL, &same));
@@ -119,7 +119,7 @@ Test(shm_queue, newcomers_do_not_overtake)
 
 Test(shm_queue, waiters_of_a_worker_that_stands_still_are_passed)
 {
-	const struct queue_ref a = enter(0, 7, 0, QUEUE_FIRST);
+	struct queue_ref a = enter(0, 7, 0, QUEUE_FIRST);
 
 	(void)enter(1, 7, 0, QUEUE_BEHIND);
 	proc_heartbeat(seg, 0, clock_ms() - 1500);
@@ -183,7 +183,7 @@ Test(shm_queue, the_bound_is_exact_for_all_processes)
 
 Test(shm_queue, tickets_and_marks_are_looked_over)
 {
-	const struct queue_ref a = enter(0, 7, 0, QUEUE_FIRST);
+	struct queue_ref a = enter(0, 7, 0, QUEUE_FIRST);
 	uint32_t worker;
 
 	cr_assert(queue_sound(seg, POOL, a.slot, &worker) && worker == 0);

@@ -1,0 +1,62 @@
+"""A process that has gone mad stores random values in the shared memory: the master stays, workers that crash are
+replaced, `pdctl check` names what is wrong, and soon after the last store the router is as it was.
+
+PDR_SCRIBBLE_S is for how long, PDR_SCRIBBLE_SEED repeats the places: `make scribble` (tests/torture/README.md)."""
+import os
+import random
+import time
+from collections import Counter
+
+from procs import Load, SLOW
+from scribbler import Scribbler
+
+SECONDS = float(os.environ.get("PDR_SCRIBBLE_S", "3"))
+SEED = int(os.environ.get("PDR_SCRIBBLE_SEED") or random.randrange(10**6))
+HEALED_S = 10
+
+
+def ask(r, i):
+    if i % 2:
+        list(r.open_stream(f"scribble {i}", n=6).events())
+    else:
+        r.complete(f"scribble {i}", max_tokens=3)
+
+
+def is_wrong(r, engines):
+    """What keeps the router from being as it was: requests fail, engines are not chosen, something is in flight or broken."""
+    before = [e.counter("requests") for e in engines]
+    statuses = Counter(r.complete(f"healed {i}").status for i in range(12))
+    left = {name: r.metric(name) for name in ("requests_in_flight", "endpoint_in_flight", "kv_flags_armed")}
+    unused = [e.url for e, n in zip(engines, before) if e.counter("requests") == n]
+    found = r.ctl("check").stdout
+    well = set(statuses) == {200} and left == {"requests_in_flight": 1, "endpoint_in_flight": 0, "kv_flags_armed": 0}
+    return None if well and not unused and found == "ok\n" else (statuses, left, unused, found)
+
+
+def begin(world):
+    """Two engines of each role with one slot each, so that requests wait."""
+    p, d = ([world.engine(role) for _ in range(2)] for role in ("prefill", "decode"))
+    ends = [[{"url": e.url, "max_inflight": 1} for e in role] for role in (p, d)]
+    r = world.router(world.pool(*ends, queue_size=16, eject_failures=3, eject_time="1s", eject_max_time="2s", retries=2),
+                     workers=3, log_level="debug", worker_watchdog="2s", client={"max_inflight": 100})
+    return r.wait_all_up(), p + d
+
+
+def test_a_mad_process_does_not_end_the_router(world):
+    r, engines = begin(world)
+    r.murdered, r.excused = True, ("invariant broken", "words that cannot be")
+    scribbler, load = Scribbler(r, SEED), Load(6, lambda i: ask(r, i))
+    wrong = set()
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        r.lives()
+        wrong.update(x.split()[0] for x in r.ctl("check").stdout.splitlines())
+        time.sleep(0.1)
+    stores, load = scribbler.stop(), load.stop()
+    print(f"seed {SEED}: {stores} stores, {load.done} requests ended, {len(load.bad)} were cut or refused; found wrong: {sorted(wrong)}")
+    print(Counter(r_["reason"] for r_ in r.ends()), Counter(why for why, _ in load.bad))
+    r.lives()
+    assert wrong & {"I1", "I7"}
+    until = time.monotonic() + HEALED_S * SLOW
+    while (why := is_wrong(r, engines)) is not None:
+        assert time.monotonic() < until, f"seed {SEED}: not healed: {why}"

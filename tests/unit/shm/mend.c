@@ -1,0 +1,222 @@
+/*
+ * Repairs: whatever is stored at whatever word that all processes write, no function of the master or of a worker
+ * indexes or loops by it, and afterwards the segment is as it was.
+ */
+#include "shm/check.h"
+#include "shm/core/suspect.h"
+#include "shm/own.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shm/announce.h"
+#include "shm/base/clock.h"
+#include "shm/core/rcu.h"
+#include "shm/eject.h"
+#include "shm/flags.h"
+#include "shm/load.h"
+#include "shm/metrics.h"
+#include "shm/queue.h"
+#include "shm/quota.h"
+#include "shm/tally.h"
+#include "tests/unit/shm/fixture.h"
+
+#define ME 0u
+#define DEAD 1u
+#define EP 1u
+#define STORES 4000
+#define AT_ONCE 3
+#define LONG_US 100000000
+
+static struct rcu_writer *writer;
+static struct flag_set *flags;
+static struct flag_ref armed;
+static struct queue_ref waiter;
+static int64_t gauges[G_N];
+static char said[200];
+
+static void
+at_work(void)
+{
+	const struct queue_request ask = {.key = 9, .now_ms = clock_ms()};
+
+	small_seg();
+	writer = rcu_writer_new(seg);
+	proc_slot_set(seg, ME, (uint64_t)getppid(), PROC_READY, 1);
+	proc_slot_set(seg, SLOT_MASTER(seg), (uint64_t)getpid(), PROC_READY, 0);
+	for (uint32_t ep = 0; ep < 3; ep++)
+		ep_slot_begin(seg, ep);
+	own_begin(seg, ME);
+	flags = flag_set_new(seg, ME);
+	cr_assert(flag_arm(flags, 2, &armed));
+	cr_assert(load_reserve(seg, ME, EP, 0));
+	cr_assert(load_reserve(seg, ME, EP, 0));
+	cr_assert_eq(load_tokens_add(seg, ME, EP, 70), 70);
+	cr_assert_eq(queue_enqueue(seg, ME, 0, 100, &ask, &waiter), QUEUE_FIRST);
+}
+
+static void
+off_work(void)
+{
+	flag_set_free(&flags);
+	own_end(seg);
+	rcu_writer_free(&writer);
+	small_seg_end();
+}
+
+TestSuite(shm_mend, .init = at_work, .fini = off_work);
+
+static void
+hear(const char *line, void *arg)
+{
+	(void)arg;
+	(void)snprintf(said, sizeof(said), "%s", line);
+}
+
+static unsigned
+check(void)
+{
+	return check_segment(seg, SMALL_BUILD, writer, hear, NULL);
+}
+
+static void
+repair_all(void)
+{
+	uint64_t own[SHM_LINE] = {0}; /* a bit for each entry of a queue */
+
+	own_restore(seg);
+	metric_gauges_restore(seg_slab(seg, ME), gauges, ME);
+	flag_restore(flags);
+	if (queue_woken(seg, &waiter) != 0)
+		(void)queue_rearm(seg, &waiter);
+	own[waiter.slot / 64] |= UINT64_C(1) << waiter.slot % 64;
+	(void)queue_drop_strays(seg, 0, ME, own);
+	memset(own, 0, sizeof(own));
+	(void)queue_drop_strays(seg, 1, ME, own);
+	check_mend(seg, &(struct check_cursor){.whole = 2}, LONG_US);
+}
+
+/* What reads those words between two repairs. */
+static void
+use_all(void)
+{
+	static const struct quota_terms terms = {.max_inflight = 3, .rate = 5, .burst = 2};
+	struct queue_target any = {.roles = QUEUE_ALL_ROLES};
+	struct announcement one;
+	struct quota_pass pass;
+	bool workers[UINT8_MAX];
+	uint64_t ms;
+
+	for (uint32_t ep = 0; ep < 4; ep++) {
+		(void)tally_cause_name(tally_last(seg, ep, &ms));
+		(void)eject_read(seg, ep, clock_ms(), &ms);
+	}
+	for (uint32_t i = 0; i < ANNOUNCED_MAX; i++)
+		if (announce_get(seg, i, &one))
+			cr_assert_lt((unsigned)one.role, ROLE_N);
+	if (quota_enter(seg, ME, (uint64_t)rand(), &terms, clock_us() * 1000, &pass) ==
+		QUOTA_ADMITTED)
+		quota_leave(seg, ME, pass.entry);
+	(void)queue_wake(seg, 0, &any);
+	queue_woken_all(seg, 0, workers);
+	(void)load_reserve(seg, ME, EP, 0);
+	load_release(seg, ME, EP);
+	(void)rcu_poll(writer);
+	(void)load_reap(seg, DEAD);
+	(void)queue_reap(seg, DEAD);
+}
+
+static uint64_t
+any_value(const uint64_t *words, size_t n, uint64_t old)
+{
+	const uint64_t random = (uint64_t)rand() << 33 ^ (uint64_t)rand();
+
+	switch (rand() % 6) {
+	case 0:
+		return old ^ UINT64_C(1) << rand() % 64;
+	case 1:
+		return 0;
+	case 2:
+		return UINT64_MAX;
+	case 3:
+		return random % 300;
+	case 4:
+		return words[random % n];
+	default:
+		return random;
+	}
+}
+
+Test(shm_mend, whatever_is_stored_wherever)
+{
+	uint64_t *words = (uint64_t *)(void *)seg->writable;
+	const size_t n = seg->writable_bytes / sizeof(*words);
+
+	srand(4711);
+	for (int i = 0; i < STORES; i++) {
+		size_t at = 0;
+
+		for (int k = 0; k < AT_ONCE; k++) {
+			at = (size_t)rand() % n;
+			words[at] = any_value(words, n, words[at]);
+		}
+		use_all();
+		for (int turn = 0; turn < 3; turn++)
+			repair_all();
+		cr_assert_eq(check(), 0, "store %d at word %zu: %s", i, at, said);
+		cr_assert_eq(load_count(seg, EP), 2);
+		cr_assert_eq(load_tokens(seg, EP), 70);
+		cr_assert_eq(eject_is_out(seg, EP) && !half_open_out(seg->eps[EP].eject), 0);
+	}
+}
+
+/* --- counted and reported ------------------------------------------------------------------ */
+
+static unsigned nreports;
+
+static void
+report(const char *where, uint64_t index, uint64_t n)
+{
+	cr_assert_str_eq(where, "rows");
+	cr_assert_eq(index, EP);
+	cr_assert_eq(n, 1);
+	nreports++;
+}
+
+Test(shm_mend, is_counted_and_reported_once_a_second)
+{
+	uint64_t counters[SUSPECT_N] = {0};
+
+	suspect_begin(counters, report);
+	for (int i = 0; i < 5; i++) {
+		seg_row(seg, ME, EP)->held = 77;
+		own_restore(seg);
+	}
+	cr_assert_eq(seg_row(seg, ME, EP)->held, 2);
+	cr_assert_eq(counters[SUSPECT_ROWS], 5);
+	cr_assert_eq(nreports, 1);
+	suspect_begin(NULL, NULL);
+}
+
+Test(shm_mend, a_waiter_whose_entry_is_lost_takes_another)
+{
+	*(uint64_t *)(void *)seg_queue_slot(seg, 0, waiter.slot) = 0;
+	cr_assert_eq(queue_woken(seg, &waiter), QUEUE_ALL_ROLES);
+	cr_assert_eq(queue_rearm(seg, &waiter), QUEUE_ALL_ROLES);
+	cr_assert_eq(queue_woken(seg, &waiter), 0);
+	cr_assert_eq(queue_wake(seg, 0, &(struct queue_target){.roles = 1}), QUEUE_NOBODY,
+		"its worker has no heartbeat");
+	proc_heartbeat(seg, ME, clock_ms());
+	cr_assert_eq(queue_wake(seg, 0, &(struct queue_target){.roles = 1}), ME);
+	cr_assert_eq(queue_leave(seg, &waiter), 1);
+}
+
+Test(shm_mend, a_flag_whose_notices_are_lost_is_ready)
+{
+	seg_flag(seg, ME, armed.slot)->word = 12345;
+	flag_restore(flags);
+	cr_assert(flag_is_ready(flags, &armed));
+	flag_free(flags, &armed);
+}
