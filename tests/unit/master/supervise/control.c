@@ -154,6 +154,7 @@ Test(control, a_lock_that_is_free_in_a_moment_is_waited_for)
 	char other[sizeof(at.sun_path)];
 	struct control *second = NULL;
 	const struct control_hooks none = {.arg = NULL};
+	struct inherit nothing;
 	int pipes[2], lock;
 	pid_t pid;
 
@@ -170,7 +171,8 @@ Test(control, a_lock_that_is_free_in_a_moment_is_waited_for)
 	}
 	(void)close(lock);
 	(void)close(pipes[1]);
-	cr_expect_eq(control_new(base, other, &none, &second), 0);
+	inherit_init(&nothing);
+	cr_expect_eq(control_new(base, other, &none, &nothing, &second), 0);
 	cr_expect_not_null(second);
 	cr_assert_eq(waitpid(pid, NULL, 0), pid);
 	(void)close(pipes[0]);
