@@ -239,11 +239,25 @@ cells_mend(const struct seg *seg, struct metrics_slab *s)
 	return bad;
 }
 
+/* A worker restores its gauges from what it knows; the master and the notifier have no copy. */
+static uint32_t
+gauges_mend(struct metrics_slab *s)
+{
+	uint32_t bad = 0;
+
+	for (unsigned g = 0; g < G_N; g++)
+		if (shm_load(&s->gauges[g]) < 0) {
+			shm_store(&s->gauges[g], INT64_C(0));
+			bad++;
+		}
+	return bad;
+}
+
 uint32_t
 metric_mend(struct seg *seg, uint32_t slot, uint32_t npools)
 {
 	struct metrics_slab *s = seg_slab(seg, slot);
-	uint32_t bad = counts_mend(s->counters, M_N) + counts_mend(&s->other, 1);
+	uint32_t bad = counts_mend(s->counters, M_N) + counts_mend(&s->other, 1) + gauges_mend(s);
 
 	for (uint32_t i = 0; i < npools * H_N; i++)
 		bad += counts_mend(s->hist[i].bucket, METRIC_BUCKETS + 1) +
