@@ -236,7 +236,7 @@ take_message(struct notifier *n, const struct socket *s)
 static bool
 take_batch(struct notifier *n)
 {
-	bool any = n->h->notices_from != -1 && pass_receive(n->h->notices_from, take_id, n);
+	bool any = n->h->notices_from != 0 && pass_receive(n->h->notices_from, take_id, n);
 
 	for (size_t k = 0; k < NSOCKETS; k++) {
 		bool more = n->sockets[k].zmq != NULL;
@@ -267,7 +267,7 @@ loop(struct notifier *n)
 	int nitems = 1;
 	bool more = false;
 
-	if (n->h->notices_from != -1)
+	if (n->h->notices_from != 0)
 		items[nitems++] = (zmq_pollitem_t){.fd = n->h->notices_from, .events = ZMQ_POLLIN};
 	for (size_t k = 0; k < NSOCKETS; k++)
 		if (n->sockets[k].zmq != NULL)
@@ -329,7 +329,7 @@ open_sockets(struct notifier *n)
 		log_error("no ZMQ context", LOG_S("error", zmq_strerror(errno)));
 		return 1;
 	}
-	if (n->h->notices_from != -1)
+	if (n->h->notices_from != 0)
 		return 0; /* a newer instance has the addresses */
 	if (c->lmcache_listen != NULL)
 		r = open_socket(

@@ -48,7 +48,7 @@ keep_heritage_only(const struct heritage *h)
 	int *keep = mem_array(nwake + h->nlisten + h->nnotices_to + 2, sizeof(int));
 
 	keep[n++] = h->channel;
-	if (h->notices_from != -1)
+	if (h->notices_from != 0)
 		keep[n++] = h->notices_from;
 	for (size_t i = 0; i < h->nnotices_to; i++)
 		keep[n++] = h->notices_to[i].fd;

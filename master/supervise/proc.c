@@ -172,7 +172,7 @@ be_child(const struct proc *p, int channel)
 		.listen_fds = g != NULL ? g->fds : NULL,
 		.nlisten = g != NULL ? g->nfds : 0,
 		.wake_fds = env->wake_fds,
-		.notices_from = g == NULL ? env->notices_from : -1,
+		.notices_from = g == NULL ? env->notices_from : 0,
 		.notices_to = env->notices_to,
 		.nnotices_to = g == NULL ? env->nnotices_to : 0,
 		.version = PDROUTER_VERSION,

@@ -68,7 +68,7 @@ struct proc_env {
 	const struct conf *conf; /* in force; NULL before the first */
 	uint32_t generation;     /* in force: its workers serve, unless `held` */
 	bool held;               /* this instance has yet to replace another one */
-	int notices_from;        /* struct heritage; -1: the notifier has its own sockets */
+	int notices_from;        /* struct heritage; 0: the notifier has its own sockets */
 	const struct notices_to *notices_to;
 	size_t nnotices_to;
 	pid_t master;

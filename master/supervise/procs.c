@@ -267,7 +267,7 @@ single_sync(const struct procs *ps, struct proc *p)
 				   ? NULL
 				   : p->kind->identity(ps->env.conf);
 
-	if (want != NULL && ps->env.notices_from != -1)
+	if (want != NULL && ps->env.notices_from != 0)
 		want = REPLACED;
 	if (p->state != PS_IDLE && (want == NULL || strcmp(want, p->identity) != 0))
 		proc_post(p, PE_DRAIN);
@@ -418,7 +418,6 @@ procs_new(struct event_base *base, struct seg *seg, const struct proc_kind *kind
 	ps->env.reaped = hooks->reaped;
 	ps->env.arg = hooks->arg;
 	ps->env.master = getpid();
-	ps->env.notices_from = -1;
 	ps->nprocs = n;
 	ps->env.ev_settle = evtimer_new(base, on_settle, ps);
 	ps->ev_stall = event_new(base, -1, EV_PERSIST, on_stall_tick, ps);

@@ -73,7 +73,7 @@ void procs_hold(struct procs *ps);
 void procs_release(struct procs *ps);
 /*
  * Notices come from a newer instance over this socket: the notifier with its own sockets ends, and one that reads the
- * socket follows; -1: back.  The other sockets lead to older instances.  The caller owns all of them.
+ * socket follows; 0: back.  The other sockets lead to older instances.  The caller owns all of them.
  */
 void procs_notices_from(struct procs *ps, int fd);
 void procs_notices_to(struct procs *ps, const struct notices_to *to, size_t n);

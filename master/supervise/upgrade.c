@@ -121,7 +121,7 @@ fail(struct upgrade *u, const char *why)
 	drop_attempt(u);
 	u->phase = UP_NONE;
 	if (!u->stopping) {
-		procs_notices_from(p->procs, -1);
+		procs_notices_from(p->procs, 0);
 		if (phase == UP_TRIAL)
 			resume(u);
 	}

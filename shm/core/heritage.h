@@ -42,7 +42,7 @@ struct heritage {
 	size_t nlisten;
 	/* eventfd of each process slot (seg_nslots), non-blocking; own one: [slot] */
 	const int *wake_fds;
-	/* The notifier of an instance that was replaced reads notices here and has no ZMQ socket; -1: it has.
+	/* The notifier of an instance that was replaced reads notices here and has no ZMQ socket; 0: it has.
 	 * Else where it sends notices for older instances. */
 	int notices_from;
 	const struct notices_to *notices_to;

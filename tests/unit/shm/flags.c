@@ -469,3 +469,19 @@ Test(shm_flags, transfers_that_wait_for_ever_use_up_their_workers_flags_alone)
 	cr_assert_eq(flag_armed(flags), 0);
 	flag_set_free(&other);
 }
+
+/* After an upgrade the notifier of another instance reads the id, whatever sizes its own segment has. */
+Test(shm_flags, an_id_names_its_instance)
+{
+	const struct flag_ref ref = {
+		.worker = 200, .slot = 60000, .gen = 1, .nonce = (UINT64_C(7) << 48) | 5};
+	char id[FLAG_ID_LEN];
+	uint32_t instance = 0;
+
+	flag_id_format(&ref, id);
+	cr_assert(flag_id_instance(id, strlen(id), &instance));
+	cr_expect_eq(instance, 7);
+	cr_expect_not(flag_id_instance(id, strlen(id) - 1, &instance));
+	id[0] = 'x';
+	cr_expect_not(flag_id_instance(id, strlen(id), &instance));
+}
