@@ -260,8 +260,8 @@ Test(conf, every_key)
 	cr_expect_eq(p->shake.remote_host, REMOTE_HOST_PREFILL, "the default of orchestrated");
 	cr_expect_str_eq(p->health_path, "/ready");
 	cr_expect_eq(p->endpoints[0].max_inflight, 12);
-	cr_expect_eq(p->line, 20);
-	cr_expect_eq(p->endpoints[0].line, 28);
+	cr_expect_eq(p->line, 22);
+	cr_expect_eq(p->endpoints[0].line, 30);
 	cr_expect_str_eq(c->pools[1].name, "m2");
 	cr_expect_eq(
 		c->pools[1].shake.remote_host, REMOTE_HOST_PREFILL, "given on the pool's own line");
