@@ -65,6 +65,10 @@ static const struct proc_kind kinds[] = {
 };
 /* clang-format on */
 
+/* A service of systemd that stops within this time may be restarting: until then new connections wait in the sockets, of
+ * which systemd has a copy. */
+#define SHUT_S 1
+
 struct master {
 	struct conf_args args;
 	char **argv;
@@ -88,6 +92,8 @@ struct master {
 	struct event *ev_check; /* debug builds */
 	struct event *ev_mend;
 	struct check_cursor mended; /* how far */
+	struct event *ev_shut;  /* refuses new clients */
+	bool shut;              /* fact: it has */
 	uint64_t started_ms;
 	bool stopping;
 	int code; /* to exit with */
@@ -96,8 +102,21 @@ struct master {
 /* --- hooks of the other rooms --------------------------------------------------------- */
 
 static void
+on_shut(evutil_socket_t fd, short what, void *arg)
+{
+	struct master *m = arg;
+
+	(void)fd;
+	(void)what;
+	listeners_keep(m->listeners, NULL, NULL, 0);
+	m->shut = true;
+}
+
+static void
 stop(struct master *m, int code)
 {
+	static const struct timeval later = {.tv_sec = SHUT_S};
+
 	m->stopping = true;
 	m->code = code;
 	sd_tell_stopping(m->sd);
@@ -105,8 +124,11 @@ stop(struct master *m, int code)
 	takeover_stop(m->takeover, false);
 	reload_stop(m->reload);
 	procs_stop(m->procs);
-	/* after CH_DRAIN was sent: no process accepts any more, and new clients must be refused at once */
-	listeners_keep(m->listeners, NULL, NULL, 0);
+	/* after CH_DRAIN was sent: no process accepts any more, and new clients must be refused */
+	if (sd_is_there(m->sd) && m->ev_shut != NULL)
+		(void)evtimer_add(m->ev_shut, &later);
+	else
+		listeners_keep(m->listeners, NULL, NULL, 0);
 }
 
 static void
@@ -487,6 +509,8 @@ step_loop(struct master *m)
 	assert(m->ev_signals != NULL);
 	(void)event_add(m->ev_signals, NULL);
 	m->sd = sd_new(m->base);
+	m->ev_shut = evtimer_new(m->base, on_shut, m);
+	assert(m->ev_shut != NULL);
 	return 0;
 }
 
@@ -603,12 +627,16 @@ fini(struct master *m)
 		fleet_free(&m->fleet);
 	waiters_free(&m->waiters);
 	reload_free(&m->reload);
+	if (m->listeners != NULL && m->stopping && sd_is_there(m->sd) && !m->shut)
+		listeners_leave(m->listeners);
 	listeners_free(&m->listeners);
 	if (m->resolver != NULL)
 		resolver_free(&m->resolver);
 	sd_free(&m->sd);
 	if (m->ev_signals != NULL)
 		event_free(m->ev_signals);
+	if (m->ev_shut != NULL)
+		event_free(m->ev_shut);
 	if (m->ev_check != NULL)
 		event_free(m->ev_check);
 	if (m->ev_mend != NULL)

@@ -16,6 +16,7 @@
 
 #include "master/probe/resolve.h"
 #include "master/supervise/inherit.h"
+#include "master/supervise/sd.h"
 #include "shm/base/conf.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
@@ -177,13 +178,18 @@ struct listeners *
 listeners_new(struct resolver *resolver, const struct inherit *in)
 {
 	struct listeners *ls = MEM_NEW(struct listeners);
-	int n = sd_listen_fds(1);
+	char **names = NULL;
+	int n = sd_listen_fds_with_names(1, &names);
 
 	ls->resolver = resolver;
 	TAILQ_INIT(&ls->list);
 	TAILQ_INIT(&ls->names);
 	for (int i = 0; i < n; i++)
-		adopt(ls, SD_LISTEN_FDS_START + i, OWNER_SYSTEMD);
+		adopt(ls, SD_LISTEN_FDS_START + i,
+			strcmp(names[i], SD_STORED) == 0 ? OWNER_US : OWNER_SYSTEMD);
+	for (int i = 0; i < n; i++)
+		free(names[i]);
+	free(names);
 	for (size_t i = 0; i < in->nlisten; i++)
 		adopt(ls, in->listen[i].fd, in->listen[i].ours ? OWNER_OTHER : OWNER_SYSTEMD);
 	return ls;
@@ -225,6 +231,16 @@ listeners_own(struct listeners *ls)
 	TAILQ_FOREACH(l, &ls->list, link)
 	if (l->owner == OWNER_OTHER)
 		l->owner = OWNER_US;
+}
+
+void
+listeners_store(const struct listeners *ls, const struct sd *sd)
+{
+	const struct listener *l;
+
+	TAILQ_FOREACH(l, &ls->list, link)
+	if (l->owner == OWNER_US)
+		sd_store(sd, l->fd);
 }
 
 void

@@ -11,6 +11,7 @@ struct conf;
 struct inherit;
 struct listeners;
 struct resolver;
+struct sd;
 
 /* Takes the sockets that systemd or an older instance passed; the caller owns `resolver`, which must outlive the
  * listeners. */
@@ -23,7 +24,9 @@ void listeners_free(struct listeners **);
 void listeners_pass(const struct listeners *ls, struct inherit *in);
 /* The older instance no longer needs the sockets that it passed: they are own ones from now on. */
 void listeners_own(struct listeners *ls);
-/* The new instance has all sockets.  They are closed here and listen on. */
+/* systemd keeps own sockets over a restart. */
+void listeners_store(const struct listeners *ls, const struct sd *sd);
+/* Another process has all sockets, or will get them from systemd.  They are closed here and listen on. */
 void listeners_leave(struct listeners *ls);
 
 /*

@@ -422,6 +422,7 @@ reload_turn(struct reload *r)
 	if (r->telling && r->phase == RP_IDLE && r->next.conf == NULL) {
 		r->telling = false;
 		sd_tell_ready(r->parts.sd);
+		listeners_store(r->parts.listeners, r->parts.sd);
 	}
 }
 
@@ -509,6 +510,7 @@ reload_generation_ready(struct reload *r, uint32_t generation)
 	log_info("configuration in force", LOG_U("config", r->number),
 		LOG_U("generation", generation));
 	sd_tell_ready(r->parts.sd);
+	listeners_store(r->parts.listeners, r->parts.sd);
 }
 
 void

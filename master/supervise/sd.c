@@ -88,6 +88,40 @@ sd_tell_stopping(struct sd *sd)
 }
 
 void
+sd_store(const struct sd *sd, int fd)
+{
+	static char text[] = "FDSTORE=1\nFDNAME=" SD_STORED;
+	struct iovec line = {text, sizeof(text) - 1};
+	union {
+		char bytes[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr head;
+	} control = {.bytes = {0}};
+	struct sockaddr_un addr = sd->addr;
+	struct msghdr msg = {.msg_name = &addr,
+		.msg_namelen = sd->addr_len,
+		.msg_iov = &line,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = sizeof(control)};
+	struct cmsghdr *head = CMSG_FIRSTHDR(&msg);
+
+	if (sd->fd == -1 || sd->mute)
+		return;
+	head->cmsg_level = SOL_SOCKET;
+	head->cmsg_type = SCM_RIGHTS;
+	head->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(head), &fd, sizeof(fd));
+	/* without room there: a restart refuses connections for a moment, as without a store */
+	(void)sendmsg(sd->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+bool
+sd_is_there(const struct sd *sd)
+{
+	return sd->fd != -1;
+}
+
+void
 sd_mute(struct sd *sd, bool mute)
 {
 	sd->mute = mute;

@@ -25,6 +25,15 @@ void sd_tell_reloading(struct sd *sd);
 void sd_tell_stopping(struct sd *sd);
 
 /*
+ * systemd keeps a copy of this listening socket and passes it to the next process of the service, so connections wait
+ * while pdrouter restarts (FileDescriptorStoreMax of the unit).  A socket that is shut down leaves the store by itself.
+ * A socket that is there already is no change.
+ */
+#define SD_STORED "pdrouter" /* the socket's name there */
+void sd_store(const struct sd *sd, int fd);
+bool sd_is_there(const struct sd *sd); /* this is a service of systemd */
+
+/*
  * Another instance is the main process of the service: systemd takes messages from that one alone, so this
  * process sends none, and no ping.
  */

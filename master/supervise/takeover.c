@@ -192,6 +192,7 @@ final(struct takeover *t)
 	sd_tell_ready(p->sd);
 	listeners_own(p->listeners);
 	reload_keep_listeners(p->reload);
+	listeners_store(p->listeners, p->sd);
 	control_own(*p->control, p->in);
 	log_info("the older instance will not serve again",
 		LOG_U("instance", p->seg->hdr->instance));

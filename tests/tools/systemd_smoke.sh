@@ -223,7 +223,27 @@ check "the watchdog is fed" [ "$(main_pid)" = "$old" ]
 check "stop the master" systemctl kill -s STOP --kill-who=main $U
 check "a stopped master is replaced by the watchdog" within 10 eval "systemctl is-active $U && [ \$(main_pid) != $old ]"
 
+refused() { # asks again and again while a restart runs; the longest wait in ms
+	local at
+	for _ in $(seq 100); do
+		at=$(date +%s%N)
+		curl -s -m 5 -o /dev/null "$base/live" || echo "curl: $?" >&2
+		echo $((($(date +%s%N) - at) / 1000000))
+	done | sort -n | tail -n 1
+}
+config 2
+systemctl restart $U
+for _ in 1 2 3; do
+	refused >"$dir/longest" 2>"$dir/refused" &
+	client=$!
+	sleep 0.1
+	systemctl restart $U
+	wait $client
+	check "a restart without the socket unit refuses nobody; longest wait: $(cat "$dir/longest") ms" fails grep . "$dir/refused"
+done
+
 systemctl stop $U
+check "after a stop the address refuses" eval "curl -s -m 2 -o /dev/null $base/live; [ \$? = 7 ]"
 printf '[Socket]\nListenStream=127.0.0.1:%s\n' "$port" >$units/$U.socket
 systemctl daemon-reload
 systemctl start $U.socket
