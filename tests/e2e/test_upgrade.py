@@ -65,14 +65,14 @@ def test_streams_outlive_two_upgrades(one):
     i, _, d = one()
     streams = []
     for n in (1, 2):
-        streams.append(i.r.open_stream(f"s{n}", n=100))
+        streams.append(i.r.open_stream(f"s{n}", n=100 * SLOW))
         streams[-1].head()
         assert i.upgrade() == f"instance {n + 1} serves, pid {i.r.pid}\n"
     assert i.r.metric("instance") == 3 and i.r.complete().status == 200
     wait("both are seen", lambda: (i.r.metric("old_instances"), i.r.metric("old_instances_requests")) == (2, 2))
     assert [x["instance"] for x in i.r.status()["older"]] == [1, 2]
     for n, c in enumerate(streams, 1):
-        assert text_of(list(c.events())) == expect.text(f"s{n}", 100)
+        assert text_of(list(c.events())) == expect.text(f"s{n}", 100 * SLOW)
     i.only_one_left()
     assert i.r.metric("requests_in_flight") == 1 and len(d.requests()) == 3
 
