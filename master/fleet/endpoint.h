@@ -59,9 +59,10 @@ struct endpoint {
 	bool dropped;              /* draining, and the current table no longer has it */
 
 	/* W: outlier.c */
-	struct pace pace;    /* its estimate at the last comparison */
-	bool pace_fresh;     /* fact: samples have come since the comparison before */
-	uint32_t slow_turns; /* comparisons in a row that contradict whether it is slow */
+	struct pace pace; /* its estimate at the last comparison */
+	bool pace_fresh;  /* fact: samples have come since the comparison before */
+	uint64_t
+		changes_ms; /* since when comparisons contradict whether it is slow; 0: they do not */
 	/* of the last seconds: the mean of all requests, the most of others */
 	double load, foreign;
 };

@@ -23,13 +23,15 @@
 #define AGE_SLOW 3            /* a slow engine's lose 1/8 ... */
 #define AGE_FEW 5             /* ... and 1/32 when they are few: all are gone after two minutes */
 #define MOST_SLOW (4 * PACE_SAMPLE) /* so many of them count, for the engine may be fast again */
-#define HOLDS 3          /* comparisons in a row that change it: a pause is not slowness */
+#define HOLDS_MS                                                                                   \
+	1950 /* so long comparisons must agree, three at EVERY_MS: a pause is not slowness */
 #define SMOOTH (1.0 / 8) /* what a load counts in the mean of the last seconds */
 
 /* The engines of one pool and role that serve the same models. */
 struct peers {
 	struct endpoint **eps;
 	size_t n;
+	uint64_t now_ms;
 	/* of the nknown that others are compared with: both times, sorted, and sums */
 	double *time, *token;
 	size_t nknown;
@@ -170,15 +172,17 @@ restore(struct endpoint *ep, double times)
 
 /* `times`: as times_of() returns it.  An engine whose times are not known is not slow. */
 static void
-settle(struct endpoint *ep, double times)
+settle(struct endpoint *ep, double times, uint64_t now_ms)
 {
 	const uint32_t factor = ep->engine.pool->outlier.factor;
 	const bool was = is_slow(ep);
 	const bool slow = was ? times >= factor * BACK : times >= factor && is_known(ep);
 
-	if (slow != was && ++ep->slow_turns < HOLDS)
+	if (slow != was && ep->changes_ms == 0)
+		ep->changes_ms = now_ms;
+	if (slow != was && now_ms - ep->changes_ms < HOLDS_MS)
 		return;
-	ep->slow_turns = 0;
+	ep->changes_ms = 0;
 	if (slow)
 		lower(ep, times);
 	if (slow && !was)
@@ -192,7 +196,8 @@ settle(struct endpoint *ep, double times)
 static void
 compare_those(struct peers *p, bool slow)
 {
-	*p = (struct peers){.eps = p->eps, .n = p->n, .time = p->time, .token = p->token};
+	*p = (struct peers){
+		.eps = p->eps, .n = p->n, .now_ms = p->now_ms, .time = p->time, .token = p->token};
 	for (size_t i = 0; i < p->n; i++) {
 		const struct endpoint *ep = p->eps[i];
 
@@ -208,7 +213,7 @@ compare_those(struct peers *p, bool slow)
 	qsort(p->token, p->nknown, sizeof(*p->token), compare_doubles);
 	for (size_t i = 0; i < p->n; i++)
 		if (is_slow(p->eps[i]) == slow)
-			settle(p->eps[i], times_of(p, p->eps[i]));
+			settle(p->eps[i], times_of(p, p->eps[i]), p->now_ms);
 }
 
 /* --- once a second ---------------------------------------------------------------------------- */
@@ -317,7 +322,8 @@ outlier_turn(struct outlier *o, uint64_t now_ms)
 	if (n > 1)
 		qsort(o->eps, n, sizeof(struct endpoint *), compare_peers);
 	for (size_t at = 0; at < n; at = end) {
-		struct peers p = {.eps = &o->eps[at], .time = o->time, .token = o->token};
+		struct peers p = {
+			.eps = &o->eps[at], .now_ms = now_ms, .time = o->time, .token = o->token};
 
 		for (end = at; end < n && compare_peers(&o->eps[at], &o->eps[end]) == 0; end++)
 			;
@@ -370,5 +376,5 @@ outlier_up(struct endpoint *ep)
 {
 	pace_begin(ep->fleet->seg, ep->engine.slot);
 	ep->pace = (struct pace){0};
-	ep->slow_turns = 0;
+	ep->changes_ms = 0;
 }

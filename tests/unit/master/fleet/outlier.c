@@ -150,6 +150,18 @@ Test(outlier_fleet, fast_answers_end_it)
 	pass(60);
 }
 
+/* With a short stats_interval comparisons come often: a pause is no longer for that. */
+Test(outlier_fleet, what_changes_it_holds_for_seconds_however_often_it_is_compared)
+{
+	pass(1);
+	answers(SLOW, 10, 100);
+	for (const uint64_t end = now_ms + 1900; now_ms < end;) {
+		outlier_turn(fleet->outlier, now_ms += 100);
+		cr_assert(is_slow());
+	}
+	cr_expect_leq(seconds_until(false, 9), HOLDS);
+}
+
 Test(outlier_fleet, one_fast_answer_in_an_idle_fleet_ends_it)
 {
 	pass(40);
