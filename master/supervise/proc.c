@@ -231,12 +231,15 @@ ready(struct proc *p)
 
 /* --- ending ------------------------------------------------------------------------------------- */
 
+/* The end of a generation may change.  That of a single process stays, however often it is told to drain. */
 static void
 set_end(struct proc *p)
 {
 	uint64_t now = clock_ms(),
 		 end = p->gen != NULL ? p->gen->end_ms : now + p->env->conf->drain_ms;
 
+	if (p->gen == NULL && evtimer_pending(p->ev_timer, NULL))
+		return;
 	(void)evtimer_del(p->ev_timer);
 	if (end != GENERATION_NO_END)
 		clock_set(p, end > now ? end - now : 0);

@@ -571,3 +571,31 @@ Test(proc, a_single_process_follows_its_address)
 	}
 	teardown();
 }
+
+/* Whatever happens meanwhile (reloads, other processes) does not prolong what one single process has. */
+Test(proc, a_single_process_ends_in_time)
+{
+	static char a[] = "tcp://a";
+	static const struct conf at_a = {.drain_ms = 300, .notifier_key = a},
+				 none = {.drain_ms = 300};
+	static const struct proc_kind single[] = {
+		{.name = "notifier",
+			.main = finishes,
+			.identity = address,
+			.restarts = M_NOTIFIER_RESTARTS},
+		{.name = NULL},
+	};
+	uint64_t end;
+
+	setup(single);
+	procs_conf_set(ps, &at_a, 0);
+	while (proc_slot_state(seg, SLOT_NOTIFIER(seg)) != PROC_READY)
+		(void)event_base_loop(base, EVLOOP_ONCE);
+	for (end = clock_ms() + 2000; procs_alive(ps) > 0 && clock_ms() < end;) {
+		procs_conf_set(ps, &none, 0);
+		(void)event_base_loop(base, EVLOOP_NONBLOCK);
+		(void)usleep(10000);
+	}
+	cr_assert_lt(clock_ms(), end);
+	teardown();
+}
