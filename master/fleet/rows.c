@@ -46,53 +46,91 @@ or_empty(const char *s)
 	return s != NULL ? s : "";
 }
 
-/*
- * What the pool's engines tell of a model.  Its length is the least that an engine tells: a request
- * must fit into both engines.
- */
-static void
-write_card(char buf[TABLE_CARD_MAX], const struct fleet *f, const struct conf_pool *pool,
-	const char *name)
+/* --- what engines tell of models ---------------------------------------------------------- */
+
+/* A model of the pool. */
+struct card {
+	const char *name;    /* the first member: compare_cards() */
+	const char *members; /* of the first engine that tells some; NULL: none does */
+	uint32_t row;        /* in the pool's list */
+	/* The least that an engine tells, since a request must fit into both engines; 0: none does. */
+	uint32_t max_model_len;
+};
+
+static int
+compare_cards(const void *a, const void *b)
 {
-	static_assert(3 * MODELS_VALUE_MAX + 100 < TABLE_CARD_MAX, "the members of a card fit");
-	const char *members = NULL;
-	uint32_t len = 0;
-
-	for (size_t i = 0; i < f->norder; i++) {
-		const struct engine *e = &f->order[i]->engine;
-		const struct model_card *c = e->pool == pool ? models_card(&e->models, name) : NULL;
-
-		if (c == NULL || c->members[0] == '\0')
-			continue;
-		if (members == NULL)
-			members = c->members;
-		if (c->max_model_len != 0 && (len == 0 || c->max_model_len < len))
-			len = c->max_model_len;
-	}
-	if (members == NULL)
-		buf[0] = '\0';
-	else if (len == 0)
-		(void)snprintf(buf, TABLE_CARD_MAX, "%s,\"max_model_len\":null", members);
-	else
-		(void)snprintf(buf, TABLE_CARD_MAX, "%s,\"max_model_len\":%u", members, len);
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+/* Both lists are sorted, and mostly equal: the model after the one before is tried first. */
+static struct card *
+card_of(struct card *cards, size_t n, size_t hint, const char *name)
+{
+	if (hint < n && strcmp(cards[hint].name, name) == 0)
+		return &cards[hint];
+	return bsearch(&name, cards, n, sizeof(*cards), compare_cards);
+}
+
+static void
+take_cards(struct card *cards, size_t n, const struct model_set *told)
+{
+	size_t hint = 0;
+
+	for (size_t i = 0; i < told->n; i++) {
+		const struct model_card *c = &told->cards[i];
+		struct card *card = card_of(cards, n, hint, told->names[i]);
+
+		if (card == NULL)
+			continue;
+		hint = (size_t)(card - cards) + 1;
+		if (c->members[0] == '\0')
+			continue;
+		if (card->members == NULL)
+			card->members = c->members;
+		if (c->max_model_len != 0 &&
+			(card->max_model_len == 0 || c->max_model_len < card->max_model_len))
+			card->max_model_len = c->max_model_len;
+	}
+}
+
+static char *
+card_text(const struct card *c)
+{
+	static_assert(3 * MODELS_VALUE_MAX + 100 < TABLE_CARD_MAX, "the members of a card fit");
+	char text[TABLE_CARD_MAX] = "";
+
+	if (c->members != NULL && c->max_model_len == 0)
+		(void)snprintf(text, sizeof(text), "%s,\"max_model_len\":null", c->members);
+	else if (c->members != NULL)
+		(void)snprintf(text, sizeof(text), "%s,\"max_model_len\":%u", c->members,
+			c->max_model_len);
+	return mem_strdup(text);
+}
+
+/* One pass over the engines: there may be a thousand of them and as many models. */
 void
 rows_fill_cards(struct table_builder *b, struct table_pool *tp, const struct fleet *f,
 	const struct conf_pool *pool)
 {
-	char **v = mem_array(tp->nmodels + 1, sizeof(*v)), card[TABLE_CARD_MAX];
+	struct card *cards = mem_array(tp->nmodels + 1, sizeof(*cards));
+	char **v = mem_array(tp->nmodels + 1, sizeof(*v));
+	const uint32_t n = tp->models != NULL ? tp->nmodels : 0;
 
-	if (tp->models != NULL) {
-		for (uint32_t i = 0; i < tp->nmodels; i++) {
-			write_card(card, f, pool, tp->models[i]);
-			v[i] = mem_strdup(card);
-		}
-		tp->cards = table_strv(b, (const char *const *)v, tp->nmodels);
-	}
-	for (uint32_t i = 0; i < tp->nmodels; i++)
+	for (uint32_t i = 0; i < n; i++)
+		cards[i] = (struct card){.name = tp->models[i], .row = i};
+	qsort(cards, n, sizeof(*cards), compare_cards);
+	for (size_t i = 0; i < f->norder; i++)
+		if (f->order[i]->engine.pool == pool)
+			take_cards(cards, n, &f->order[i]->engine.models);
+	for (uint32_t i = 0; i < n; i++)
+		v[cards[i].row] = card_text(&cards[i]);
+	if (tp->models != NULL)
+		tp->cards = table_strv(b, (const char *const *)v, n);
+	for (uint32_t i = 0; i < n; i++)
 		free(v[i]);
 	free(v);
+	free(cards);
 }
 
 void

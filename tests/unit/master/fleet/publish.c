@@ -506,6 +506,88 @@ Test(publish, cards_go_before_names_where_there_is_no_room)
 	cr_assert_eq(table_now()->pools[0].nmodels, n);
 }
 
+/* --- many endpoints with many models ------------------------------------------------------------ */
+
+#define MANY 512
+
+static void
+setup_many(void)
+{
+	fleet_setup(MANY, 2);
+}
+
+TestSuite(publish_many, .init = setup_many, .fini = fleet_teardown);
+
+/* Each endpoint serves one of `nmodels` configured models, which stand in no order. */
+static void
+many(size_t nmodels)
+{
+	struct conf *c = conf_make();
+	struct conf_pool *p = conf_pool(c, "main", NULL);
+	char text[64];
+
+	free(p->models);
+	p->models = mem_array(nmodels, sizeof(*p->models));
+	for (size_t i = 0; i < nmodels; i++)
+		p->models[p->nmodels++] = mem_printf("m%zu", nmodels - i);
+	for (unsigned i = 0; i < MANY; i++) {
+		(void)snprintf(text, sizeof(text), "http://127.0.%u.%u:8201", i / 200, i % 200 + 1);
+		conf_endpoint(p, ROLE_DECODE, text);
+	}
+	apply(c);
+	for (size_t i = 0; i < fleet->norder; i++) {
+		struct model_set *set = &fleet->order[i]->engine.models;
+		size_t left_out;
+
+		(void)snprintf(text, sizeof(text),
+			"{\"data\":[{\"id\":\"m%zu\",\"max_model_len\":%zu}]}", i % nmodels + 1,
+			MANY - i);
+		cr_assert_eq(models_read(text, strlen(text), NULL, 0, set, &left_out), 1);
+	}
+}
+
+/* The least of some tries. */
+static uint64_t
+publication_us(void)
+{
+	uint64_t least = UINT64_MAX;
+
+	for (int i = 0; i < 9; i++) {
+		const uint64_t from = clock_us();
+		uint64_t took;
+
+		publish_now(fleet->publish);
+		took = clock_us() - from;
+		least = took < least ? took : least;
+	}
+	return least;
+}
+
+Test(publish_many, a_card_is_of_all_engines_that_serve_the_model)
+{
+	many(200);
+	publish_now(fleet->publish);
+	const struct table_pool *p = &table_now()->pools[0];
+
+	cr_assert_not_null(p->cards);
+	cr_expect_str_eq(p->models[199], "m1");
+	cr_expect(strstr(p->cards[199], "\"root\":\"m1\"") != NULL, "%s", p->cards[199]);
+	cr_expect(strstr(p->cards[199], ",\"max_model_len\":112") != NULL, "the least: %s",
+		p->cards[199]);
+}
+
+Test(publish_many, time_grows_with_models_and_endpoints_not_with_their_product)
+{
+	uint64_t few, most;
+
+	many(20);
+	few = publication_us();
+	many(1000);
+	most = publication_us();
+	cr_assert_not_null(table_now()->pools[0].cards);
+	cr_expect_lt(most, 8 * few, "%lu us, with 20 models %lu us", most, few);
+}
+
 Test(publish, too_many_names_do_not_hold_up_a_configuration)
 {
 	apply(conf_learning());
