@@ -138,15 +138,6 @@ compare_endpoints(struct report *r, const char *pool, const struct conf_pool *ol
 
 /* --- pools -------------------------------------------------------------------------------- */
 
-static const struct conf_pool *
-pool_named(const struct conf *c, const char *name)
-{
-	for (size_t i = 0; i < c->npools; i++)
-		if (strcmp(c->pools[i].name, name) == 0)
-			return &c->pools[i];
-	return NULL;
-}
-
 static void
 put_pool(struct report *r, const struct conf_pool *p, const char *what)
 {
@@ -186,14 +177,14 @@ conf_changes(const struct conf *old, const struct conf *next, FILE *out)
 
 	compare_rows(&r, "", &conf_root_keys, old, next);
 	for (size_t i = 0; i < next->npools; i++) {
-		was = pool_named(old, next->pools[i].name);
+		was = conf_pool_named(old, next->pools[i].name);
 		if (was != NULL)
 			compare_pool(&r, was, &next->pools[i]);
 		else
 			put_pool(&r, &next->pools[i], "added");
 	}
 	for (size_t i = 0; i < old->npools; i++)
-		if (pool_named(next, old->pools[i].name) == NULL)
+		if (conf_pool_named(next, old->pools[i].name) == NULL)
 			put_pool(&r, &old->pools[i], "removed");
 	return r.cost;
 }

@@ -214,15 +214,6 @@ discover_found(struct discover *d, const char *pool, const char *source, const s
 	return true;
 }
 
-static const struct conf_pool *
-pool_named(const struct conf *conf, const char *name)
-{
-	for (size_t i = 0; i < conf->npools; i++)
-		if (strcmp(conf->pools[i].name, name) == 0)
-			return &conf->pools[i];
-	return NULL;
-}
-
 static bool
 is_configured(const struct conf_pool *pool, const char *key)
 {
@@ -242,7 +233,7 @@ static void
 forget_unconfigured(struct discover *d, const struct conf *conf)
 {
 	for (struct source *s = TAILQ_FIRST(&d->sources), *next; s != NULL; s = next) {
-		const struct conf_pool *pool = pool_named(conf, s->pool);
+		const struct conf_pool *pool = conf_pool_named(conf, s->pool);
 
 		next = TAILQ_NEXT(s, link);
 		if (pool == NULL || !is_configured(pool, s->key))
@@ -370,7 +361,7 @@ spell_found(struct set *set, size_t nconfigured)
 static void
 add_found(struct set *set, const struct conf *conf, const struct source *s)
 {
-	const struct conf_pool *pool = pool_named(conf, s->pool);
+	const struct conf_pool *pool = conf_pool_named(conf, s->pool);
 
 	for (size_t i = 0; i < s->n; i++) {
 		struct item *it = add(set, pool, &s->list[i].as);

@@ -92,14 +92,10 @@ static bool
 can_serve(const struct fleet *f, const struct endpoint *ep)
 {
 	const struct engine *e = &ep->engine;
+	const struct conf_pool *pool = conf_pool_named(f->conf, e->pool_name);
 
-	if (e->slot == ENGINE_NO_SLOT || ep_state_get(f->seg, e->slot) != EP_UP)
-		return false;
-	for (size_t i = 0; i < f->conf->npools; i++)
-		if (strcmp(f->conf->pools[i].name, e->pool_name) == 0)
-			return same_requests(e->pool, &f->conf->pools[i]) &&
-			       has_source(&f->conf->pools[i], e->role);
-	return false;
+	return e->slot != ENGINE_NO_SLOT && ep_state_get(f->seg, e->slot) == EP_UP &&
+	       pool != NULL && same_requests(e->pool, pool) && has_source(pool, e->role);
 }
 
 /* --- a configuration ---------------------------------------------------------------------- */

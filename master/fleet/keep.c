@@ -136,23 +136,19 @@ keep_away(struct keep *k, const struct endpoint *ep)
 
 /* Whether programs say which endpoints the pool has, and not only the operator. */
 static bool
-has_source(const struct conf *conf, const char *name)
+is_named_by_programs(const struct conf *conf, const char *name)
 {
-	for (size_t i = 0; i < conf->npools; i++) {
-		const struct conf_pool *pool = &conf->pools[i];
+	const struct conf_pool *pool = conf_pool_named(conf, name);
 
-		if (strcmp(pool->name, name) == 0)
-			return pool->endpoints_file != NULL || pool->ndns > 0 ||
-			       pool->nannounce_networks > 0;
-	}
-	return false;
+	return pool != NULL &&
+	       (pool->endpoints_file != NULL || pool->ndns > 0 || pool->nannounce_networks > 0);
 }
 
 /* Why the endpoint is not waited for any longer; NULL: it is. */
 static const char *
 over(const struct keep *k, const struct away *a, uint64_t now)
 {
-	if (!has_source(k->fleet->conf, a->key.pool))
+	if (!is_named_by_programs(k->fleet->conf, a->key.pool))
 		return "it is no longer configured";
 	if (keep_left_ms(a, now) == 0)
 		return "it was away for too long";

@@ -323,3 +323,6 @@ struct conf {
 	/* by row of master/config/conf_keys.h: the key's line, 0 where the default holds */
 	int *key_lines;
 };
+
+/* NULL: there is none of this name. */
+const struct conf_pool *conf_pool_named(const struct conf *c, const char *name);

@@ -1,4 +1,5 @@
 #include <assert.h>
+#include <string.h>
 
 #include "shm/base/conf.h"
 
@@ -40,3 +41,12 @@ NAMES(single_role_name, enum single_role_kind, SINGLE_ROLE_N,
 NAMES(fallback_name, enum fallback_kind, FALLBACK_N,
 	[FALLBACK_DIRECT] = "direct", [FALLBACK_NONE] = "none")
 // clang-format on
+
+const struct conf_pool *
+conf_pool_named(const struct conf *c, const char *name)
+{
+	for (size_t i = 0; i < c->npools; i++)
+		if (strcmp(c->pools[i].name, name) == 0)
+			return &c->pools[i];
+	return NULL;
+}
