@@ -16,7 +16,7 @@
 #include "shm/base/net.h"
 #include "shm/core/suspect.h"
 
-/* removes engines that have fallen silent; new announcements come by eventfd */
+/* removes engines that have fallen silent, and reads what a wake-up has left (fleet.c) */
 #define POLL_MS 1000
 
 /* Copies of the announcements, since a restarted notifier has lost its own. */

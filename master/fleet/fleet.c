@@ -425,19 +425,28 @@ fleet_keep(struct fleet *f, const char *path)
 	keep_file(f->keep, path);
 }
 
-/* Engines whose requests have met the sign of a restart are looked at. */
-static void
+/* Engines whose requests have met the sign of a restart are looked at.  Returns their number. */
+static size_t
 take_doubts(struct fleet *f)
 {
+	size_t n = 0;
+
 	for (size_t i = 0; i < f->norder; i++) {
 		struct engine *e = &f->order[i]->engine;
 
-		if (e->slot != ENGINE_NO_SLOT && restart_take(f->seg, e->slot))
+		if (e->slot != ENGINE_NO_SLOT && restart_take(f->seg, e->slot)) {
 			health_doubt(e);
+			n++;
+		}
 	}
+	return n;
 }
 
-/* A worker has met the sign of a restart, or the notifier an announcement. */
+/*
+ * A worker has met the sign of a restart, or the notifier an announcement.  Signs may come with each request
+ * that fails, and reading all announcements takes half a millisecond.  If both have come, the announcement
+ * is read within a second (announced.c).
+ */
 static void
 on_wake(evutil_socket_t fd, short what, void *arg)
 {
@@ -446,8 +455,8 @@ on_wake(evutil_socket_t fd, short what, void *arg)
 
 	(void)what;
 	(void)!read(fd, &n, sizeof(n));
-	take_doubts(f);
-	announced_changed(f->announced);
+	if (take_doubts(f) == 0)
+		announced_changed(f->announced);
 }
 
 void
@@ -468,7 +477,8 @@ fleet_waiters(struct fleet *f, struct waiters *ws)
 void
 fleet_worker_reaped(struct fleet *f)
 {
-	take_doubts(f); /* it may have died before it wrote the eventfd, and no other worker will */
+	(void)take_doubts(
+		f); /* it may have died before it wrote the eventfd, and no other worker will */
 	publish_poll(f->publish);
 }
 

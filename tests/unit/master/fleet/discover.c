@@ -1,10 +1,15 @@
 /* What several sources say of one fleet, folded into one set; and what becomes of it at a reload. */
 #include "tests/unit/master/fleet.h"
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include "master/config/conf.h"
 #include "master/fleet/discover.h"
 #include "master/fleet/publish.h"
 #include "master/fleet/state.h"
+#include "shm/announce.h"
+#include "shm/base/clock.h"
 
 #define P1 "http://10.0.0.1:8100"
 #define P2 "http://10.0.0.2:8100"
@@ -423,4 +428,39 @@ Test(discover, a_kv_address_finds_room_in_the_fullest_table)
 	fleet_found(fleet, "main", DISCOVER_ANNOUNCED, &f, 1);
 	publish_poll(fleet->publish);
 	cr_assert_str_eq(row_of(P1)->kv_addr, f.kv_addr);
+}
+
+static void
+wake(int fd)
+{
+	const uint64_t one = 1;
+
+	cr_assert_eq(write(fd, &one, sizeof(one)), sizeof(one));
+	(void)event_base_loop(base, EVLOOP_NONBLOCK);
+}
+
+/* One eventfd tells of both, and signs of a restart come with each request that fails. */
+Test(discover, a_sign_of_a_restart_reads_no_announcements)
+{
+	static char network[] = "10.0.0.0/16", *networks[] = {network}, at[] = "tcp://x";
+	const struct announcement one = {
+		.role = ROLE_PREFILL, .http = "10.0.0.2:8100", .seen_ms = clock_ms()};
+	const int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	struct conf *c = CONF(P1);
+	uint32_t slot;
+	bool full;
+
+	c->announce_listen = at;
+	c->announce_forget_ms = 60000;
+	c->pools[0].announce_networks = networks;
+	fleet_hear(fleet, fd);
+	apply(c);
+	cr_assert(announce_put(seg, &one, 60000, &full));
+	slot = endpoint_of(P1)->engine.slot;
+	cr_assert(restart_doubt(seg, slot, restart_life(seg, slot)));
+	wake(fd);
+	cr_expect_null(endpoint_of(P2), "they are read within a second anyway");
+	wake(fd);
+	cr_expect_not_null(endpoint_of(P2));
+	(void)close(fd);
 }
