@@ -529,11 +529,24 @@ reload_generation_refused(struct reload *r, uint32_t generation)
 	}
 }
 
+/* The fleet has the candidate already: it takes the configuration in force again, under a number of its own. */
+static void
+put_back(struct reload *r)
+{
+	(void)snprintf(
+		r->error, sizeof(r->error), "the new workers have ended before they could serve");
+	r->number += 2;
+	fleet_apply(r->parts.fleet, r->conf, r->number);
+	refuse(r);
+}
+
 void
 reload_generation_gone(struct reload *r, uint32_t generation)
 {
 	if (r->phase == RP_ABORTING && generation == r->cur_generation)
 		refuse(r);
+	else if (r->phase == RP_PUBLISHING && generation == r->cur_generation)
+		put_back(r);
 	else if (r->phase < RP_LEFT && generation == r->generation)
 		r->hooks.fatal(
 			r->hooks.arg, "no worker is left that can run with this configuration");
