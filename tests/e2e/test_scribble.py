@@ -7,12 +7,15 @@ import random
 import time
 from collections import Counter
 
+import pytest
+
 from procs import Load, SLOW
 from scribbler import Scribbler
 
 SECONDS = float(os.environ.get("PDR_SCRIBBLE_S", "3"))
 SEED = int(os.environ.get("PDR_SCRIBBLE_SEED") or random.randrange(10**6))
 HEALED_S = 10
+pytestmark = pytest.mark.timeout(2 * SECONDS + 60)
 
 
 def ask(r, i):
