@@ -132,7 +132,7 @@ asan ubsan: deps-build
 	@$(MAKE) --no-print-directory $(JOBS) VARIANT=$@ bins
 
 # --- tests, demo, bench -------------------------------------------------------------------------
-.PHONY: chaos upgrade-storm misbehave scribble unit check test demo bench bench-sched lint format torture torture-bins torture-mutants fuzz verify
+.PHONY: chaos upgrade-storm misbehave scribble unit check test demo bench bench-sched scale lint format torture torture-bins torture-mutants fuzz verify
 torture-bins: deps-build
 	@$(MAKE) --no-print-directory VARIANT=release build/release/torture
 	@$(MAKE) --no-print-directory VARIANT=tsan build/tsan/torture
@@ -182,6 +182,8 @@ bench-sched: deps-build
 	@$(MAKE) --no-print-directory $(B)/sched
 	@$(B)/sched --plot $(B)/sched.dat
 	@gnuplot -c tests/bench/sched_plot.gp $(B)/sched.dat $(B)/sched.png
+scale: all
+	@python3 tests/bench/scale.py
 bench: all
 	@tests/tools/deps.sh bench
 	@$(MAKE) --no-print-directory $(B)/pdload
@@ -209,4 +211,4 @@ install: all
 clean:
 	rm -rf build
 help:
-	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | bench | bench-sched | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"
+	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | bench | bench-sched | scale | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"

@@ -30,7 +30,7 @@ enum load_failure { LOAD_FAILURE_FAIL, LOAD_FAILURE_RECOMPUTE }; /* kv_load_fail
 enum start_time { START_TIME_AUTO, START_TIME_YES, START_TIME_NO };
 enum flavour { FLAVOUR_VLLM, FLAVOUR_SGLANG };
 
-#define MAX_MODELS 32
+#define MAX_MODELS 1024
 
 struct opts {
 	enum role role;

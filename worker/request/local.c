@@ -1,11 +1,15 @@
 #include "worker/request/local.h"
 
 #include <event2/buffer.h>
+#include <event2/event_struct.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "shm/base/mem.h"
 #include "shm/core/heritage.h"
 #include "worker/base/core.h"
 #include "worker/base/text.h"
+#include "worker/request/client.h"
 #include "worker/request/health.h"
 #include "worker/request/models.h"
 #include "worker/request/relay.h"
@@ -14,7 +18,7 @@
 #include "worker/request/stats.h"
 
 typedef int local_fn(struct req *, struct evbuffer *); /* returns the status */
-static local_fn live, health, ready, models, model, version, metrics;
+static local_fn live, health, ready, models, model, version;
 
 /* clang-format off */
 static const struct {
@@ -26,24 +30,122 @@ static const struct {
 	[ROUTE_LIVE] = { live, "application/json" },
 	[ROUTE_HEALTH] = { health, "application/json" },
 	[ROUTE_READY] = { ready, "application/json" },
-	[ROUTE_METRICS] = { metrics, "text/plain; version=0.0.4; charset=utf-8" },
 	[ROUTE_VERSION] = { version, "application/json" },
 };
 /* clang-format on */
 
-void
-local_answer(struct req *req)
+static void
+answer(struct req *req, int status, const char *type, struct evbuffer *out)
 {
-	struct evbuffer *out = evbuffer_new();
-	int status = locals[req->job.facts.route].fn(req, out);
-	size_t n = evbuffer_get_length(out);
+	const size_t n = evbuffer_get_length(out);
 	char head[64] = "";
 
 	if (status == 503)
 		retry_after_probes_line(req->w, head, sizeof(head));
-	relay_reply(req, status, head, strlen(head), locals[req->job.facts.route].type,
+	relay_reply(req, status, head, strlen(head), type,
 		n == 0 ? "" : (char *)evbuffer_pullup(out, -1), n);
+}
+
+/* --- /metrics, in pieces ------------------------------------------------------------------------- */
+
+#define FULL_MS 50 /* until another look at a client that does not read */
+
+struct local_page {
+	struct req *req;
+	void (*written)(struct req *req);
+	struct event next;
+	struct stats stats;
+	struct evbuffer *piece;
+	bool begun; /* fact: a piece has been sent */
+};
+
+static const char stats_type[] = "text/plain; version=0.0.4; charset=utf-8";
+
+/* One piece in a turn of the loop.  Returns true if the answer is complete. */
+static bool
+put_piece(struct local_page *page)
+{
+	const bool more = stats_more(&page->stats, page->piece);
+
+	if (!more && !page->begun) {
+		answer(page->req, 200, stats_type, page->piece);
+		return true;
+	}
+	relay_piece(page->req, stats_type,
+		(struct span){
+			(char *)evbuffer_pullup(page->piece, -1), evbuffer_get_length(page->piece)},
+		!more);
+	(void)evbuffer_drain(page->piece, evbuffer_get_length(page->piece));
+	page->begun = true;
+	return !more;
+}
+
+static void
+wait_for_turn(struct local_page *page)
+{
+	const struct timeval at_once = {0}, soon = {.tv_usec = FULL_MS * 1000};
+
+	(void)event_add(&page->next, client_full(page->req->client) ? &soon : &at_once);
+}
+
+static void
+on_turn(evutil_socket_t fd, short what, void *arg)
+{
+	struct local_page *page = arg;
+
+	(void)fd;
+	(void)what;
+	if (client_full(page->req->client) || !put_piece(page))
+		wait_for_turn(page);
+	else
+		page->written(page->req);
+}
+
+static bool
+begin_stats(struct req *req, void (*written)(struct req *req))
+{
+	struct local_page *page = MEM_NEW(struct local_page);
+
+	page->req = req;
+	page->written = written;
+	page->piece = evbuffer_new();
+	stats_begin(&page->stats, req->w);
+	event_assign(&page->next, req->w->base, -1, 0, on_turn, page);
+	req->page = page;
+	if (put_piece(page))
+		return true;
+	wait_for_turn(page);
+	return false;
+}
+
+void
+local_end(struct req *req)
+{
+	struct local_page *page = req->page;
+
+	req->page = NULL;
+	if (page == NULL)
+		return;
+	(void)event_del(&page->next);
+	stats_end(&page->stats);
+	evbuffer_free(page->piece);
+	free(page);
+}
+
+/* --- all other pages ----------------------------------------------------------------------------- */
+
+bool
+local_answer(struct req *req, void (*written)(struct req *req))
+{
+	const enum route route = req->job.facts.route;
+	struct evbuffer *out;
+
+	if (route == ROUTE_METRICS)
+		return begin_stats(req, written);
+	out = evbuffer_new();
+	answer(req, locals[route].fn(req, out), locals[route].type, out);
 	evbuffer_free(out);
+	return true;
 }
 
 static int
@@ -58,13 +160,6 @@ static int
 version(struct req *req, struct evbuffer *out)
 {
 	(void)evbuffer_add_printf(out, "{\"version\":\"%s\"}", req->w->h->version);
-	return 200;
-}
-
-static int
-metrics(struct req *req, struct evbuffer *out)
-{
-	stats_page(req->w, out);
 	return 200;
 }
 

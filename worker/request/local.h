@@ -5,8 +5,12 @@
  * Process: worker; reads the table and the endpoint words, and sends nothing to engines.
  */
 #pragma once
+#include <stdbool.h>
 
 struct req;
 
-/* Writes the whole answer of a request whose route does not generate. */
-void local_answer(struct req *req);
+/* Answers a request whose route does not generate.  Returns false if the page is long: it is written in pieces, one in a
+ * turn of the loop, and `written` is called after the last one. */
+bool local_answer(struct req *req, void (*written)(struct req *req));
+/* The request ends, whether its page is complete or not. */
+void local_end(struct req *req);

@@ -479,6 +479,33 @@ relay_reply(struct req *req, int status, const char *head, size_t head_len, cons
 }
 
 void
+relay_piece(struct req *req, const char *type, struct span piece, bool last)
+{
+	char lines[RELAY_HEAD], more[128], size[CHUNK_SIZE];
+	struct iovec iov[6];
+	int k = 0;
+
+	if (req->job.sent == SENT_NOTHING) {
+		const int len = open_answer(req, lines, sizeof(lines), 200, false, 0);
+
+		iov[k++] = (struct iovec){lines, (size_t)len};
+		(void)snprintf(more, sizeof(more), "Content-Type: %s\r\n\r\n", type);
+		iov[k++] = (struct iovec){more, strlen(more)};
+	}
+	if (!req->head_only && piece.n > 0) {
+		if (req->framing_out == FRAMING_CHUNKED)
+			iov[k++] = chunk_size(size, piece.n);
+		iov[k++] = (struct iovec){text(piece.p), piece.n};
+		if (req->framing_out == FRAMING_CHUNKED)
+			iov[k++] = (struct iovec){text("\r\n"), 2};
+	}
+	if (!req->head_only && last && req->framing_out == FRAMING_CHUNKED)
+		iov[k++] = (struct iovec){text("0\r\n\r\n"), 5};
+	if (k > 0)
+		put(req, iov, k);
+}
+
+void
 relay_error(struct req *req, int status, const char *type, const char *code, const char *message)
 {
 	char head[64], body[ERROR_TEXT];

@@ -18,10 +18,12 @@
 
 struct client;
 struct evbuffer;
+struct local_page;
 
 enum req_state {
 	REQ_HEAD,
 	REQ_BODY,
+	REQ_PAGE, /* a long page of the router itself is written: local.c */
 	REQ_PLAN,
 	REQ_SERVE, /* the attempts run: attempt/ */
 	REQ_DONE,
@@ -57,6 +59,8 @@ struct req {
 	uint64_t declared;
 
 	struct plan plan; /* the request to the scheduler, and its waiter */
+
+	struct local_page *page; /* REQ_PAGE: what is written (local.c), else NULL */
 
 	/* the answer to the client (relay.c) */
 	enum framing framing_out;

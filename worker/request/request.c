@@ -4,9 +4,11 @@
  *   HEAD --> BODY --> PLAN --> SERVE --> DONE
  *     |        |        |        |        ^
  *     `--------+--------+--------+--------'   every failure is an edge
+ *     `-----> PAGE -----------------------'
  *
  * HEAD      the connection has sent a byte; nothing else is known.
  * BODY      the head is parsed, the path is one that generates; no endpoint is chosen.
+ * PAGE      the path is the router's own, and its page is long: a piece is written in each turn.
  * PLAN      the body is a JSON object; endpoints are being chosen.  Rested in while endpoints that have just
  *           been added are not known yet, at most health_timeout; and while all that could serve are full
  *           (schedule/wait.c), at most queue_timeout.  Nothing is held meanwhile.
@@ -42,8 +44,8 @@
 #include "shm/core/heritage.h"
 
 typedef void req_handler(struct req *);
-static req_handler head_read, body_read, head_late, body_late, planned, request_late, drop, shut,
-	refuse, refuse_shutdown, ignore, never;
+static req_handler head_read, body_read, page_written, head_late, body_late, planned, request_late,
+	drop, shut, refuse, refuse_shutdown, ignore, never;
 
 static void cut(struct job *job, enum req_end end, const char *message);
 static void woken(struct waiter *q);
@@ -64,7 +66,7 @@ static const struct {
 } states[REQ_NSTATES] = {
 	[REQ_HEAD] = { "head", 'h', MS(live.client_head_ms), {
 		[RQ_HEAD] = head_read,
-		[RQ_BODY] = never, [RQ_PLANNED] = never,
+		[RQ_BODY] = never, [RQ_WRITTEN] = never, [RQ_PLANNED] = never,
 		[RQ_TIMEOUT] = head_late,
 		[RQ_EXPIRED] = never, /* this clock begins with the pool */
 		[RQ_CLIENT_GONE] = drop,
@@ -73,14 +75,21 @@ static const struct {
 	[REQ_BODY] = { "body", 'b', MS(live.client_body_ms), {
 		[RQ_HEAD] = never,
 		[RQ_BODY] = body_read,
-		[RQ_PLANNED] = never,
+		[RQ_WRITTEN] = never, [RQ_PLANNED] = never,
 		[RQ_TIMEOUT] = body_late,
 		[RQ_EXPIRED] = never,
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = shut } },
-	[REQ_PLAN] = { "plan", 'p', NO_CLOCK /* plan.waiter.deadline_ms */, {
+	[REQ_PAGE] = { "page", 'w', NO_CLOCK /* client.write_timeout is the connection's */, {
 		[RQ_HEAD] = never, [RQ_BODY] = never,
+		[RQ_WRITTEN] = page_written,
+		[RQ_PLANNED] = never, [RQ_TIMEOUT] = never, [RQ_EXPIRED] = never,
+		[RQ_CLIENT_GONE] = drop,
+		[RQ_REFUSE] = never,
+		[RQ_SHUTDOWN] = shut } },
+	[REQ_PLAN] = { "plan", 'p', NO_CLOCK /* plan.waiter.deadline_ms */, {
+		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_WRITTEN] = never,
 		[RQ_PLANNED] = planned,
 		[RQ_TIMEOUT] = refuse, /* refused with plan.end */
 		[RQ_EXPIRED] = request_late,
@@ -88,14 +97,14 @@ static const struct {
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = refuse_shutdown } },
 	[REQ_SERVE] = { "serve", 's', NO_CLOCK /* the attempts' legs have their own clocks */, {
-		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never,
+		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_WRITTEN] = never, [RQ_PLANNED] = never,
 		[RQ_TIMEOUT] = never,
 		[RQ_EXPIRED] = request_late,
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = refuse_shutdown } },
 	[REQ_DONE] = { "done", 'd', NO_CLOCK, {
-		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_PLANNED] = never,
+		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_WRITTEN] = never, [RQ_PLANNED] = never,
 		[RQ_TIMEOUT] = ignore, [RQ_EXPIRED] = ignore, [RQ_CLIENT_GONE] = ignore,
 		[RQ_REFUSE] = ignore, [RQ_SHUTDOWN] = ignore } },
 };
@@ -183,6 +192,7 @@ req_end(struct req *req, enum req_end end)
 
 	req->job.end = end;
 	wait_leave(&req->plan.waiter);
+	local_end(req);
 	req_enter(req, REQ_DONE);
 	access_log_line(req, now_us);
 	req->job.sent = SENT_ALL;
@@ -504,13 +514,28 @@ const struct client_ops request_client_ops = {.bytes = client_bytes,
 /* --- HEAD, BODY: reading the request ------------------------------------------------------------- */
 
 static void
+page_written(struct req *req)
+{
+	req_end(req, END_LOCAL);
+}
+
+/* local.c reports it. */
+static void
+written(struct req *req)
+{
+	req_event(req, RQ_WRITTEN);
+}
+
+static void
 head_read(struct req *req)
 {
 	if (!route_forwards(req->job.facts.route)) {
 		if (!req->framing.done)
 			req->keep_alive = false;
-		local_answer(req);
-		req_end(req, END_LOCAL);
+		if (local_answer(req, written))
+			req_end(req, END_LOCAL);
+		else
+			req_enter(req, REQ_PAGE);
 		return;
 	}
 	req->body_from_ms = clock_ms();
@@ -662,7 +687,7 @@ req_tick(struct req *req, uint64_t now_ms)
 		req_event(req, RQ_TIMEOUT);
 		return;
 	}
-	if (req->plan.waiter.waits)
+	if (req->plan.waiter.waits || req->state == REQ_PAGE)
 		return; /* the request rests until it is woken */
 	if (req->state == REQ_PLAN) {
 		plan(req);

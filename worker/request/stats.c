@@ -19,6 +19,9 @@
 #include "worker/base/route.h"
 #include "worker/request/table_copy.h"
 
+#define PIECE_BYTES (64u << 10) /* a piece is not made longer; some 0.4 ms */
+#define PIECE_ENDPOINTS 16      /* endpoints between two looks at the length */
+
 /* combinations of pool, path, status and reason shown; METRIC_CELLS a process */
 #define STATS_CELLS 2048
 
@@ -114,13 +117,12 @@ histogram(struct worker *w, struct evbuffer *out, enum metric_histogram h, uint3
 }
 
 static void
-histograms(struct worker *w, struct evbuffer *out, const struct table_copy *t)
+histogram_of_all(
+	struct worker *w, struct evbuffer *out, const struct table_copy *t, enum metric_histogram h)
 {
-	for (enum metric_histogram h = 0; h < H_N; h++) {
-		heading(out, metric_hist_name[h], "histogram", metric_hist_help[h]);
-		for (uint32_t i = 0; i < t->npools; i++)
-			histogram(w, out, h, t->pools[i].id);
-	}
+	heading(out, metric_hist_name[h], "histogram", metric_hist_help[h]);
+	for (uint32_t i = 0; i < t->npools; i++)
+		histogram(w, out, h, t->pools[i].id);
 }
 
 /* The subject of a figure. */
@@ -312,38 +314,26 @@ endpoint_labels(struct evbuffer *out, const struct about *a)
 }
 
 static void
-endpoints(struct worker *w, struct evbuffer *out, const struct table_copy *t)
+figure(struct evbuffer *out, const struct about *a, uint32_t row)
 {
-	for (size_t f = 0; f < sizeof(figures) / sizeof(figures[0]); f++) {
-		heading(out, figures[f].name, figures[f].type, figures[f].help);
-		for (uint32_t i = 0; i < t->nendpoints; i++) {
-			const struct about a = {w->seg, t, &t->endpoints[i]};
-			double v;
+	double v;
 
-			if (!figures[f].fn(&a, &v))
-				continue;
-			(void)evbuffer_add_printf(out, "%s", figures[f].name);
-			endpoint_labels(out, &a);
-			(void)evbuffer_add_printf(out, "} %.15g\n", v);
-		}
-	}
+	if (!figures[row].fn(a, &v))
+		return;
+	(void)evbuffer_add_printf(out, "%s", figures[row].name);
+	endpoint_labels(out, a);
+	(void)evbuffer_add_printf(out, "} %.15g\n", v);
 }
 
 static void
-failures(struct worker *w, struct evbuffer *out, const struct table_copy *t)
+failures(struct evbuffer *out, const struct about *a)
 {
-	heading(out, "pdrouter_endpoint_failures_total", "counter",
-		"Of those: requests that failed because of the endpoint, were refused by it, or lacked KV parameters, by cause.");
-	for (uint32_t i = 0; i < t->nendpoints; i++)
-		for (enum tally_cause cause = TALLY_GOOD + 1; cause < TALLY_N; cause++) {
-			const struct about a = {w->seg, t, &t->endpoints[i]};
-
-			(void)evbuffer_add_printf(out, "pdrouter_endpoint_failures_total");
-			endpoint_labels(out, &a);
-			(void)evbuffer_add_printf(out, ",cause=\"%s\"} %llu\n",
-				tally_cause_name(cause),
-				(unsigned long long)tally_count(w->seg, a.ep->slot, cause));
-		}
+	for (enum tally_cause cause = TALLY_GOOD + 1; cause < TALLY_N; cause++) {
+		(void)evbuffer_add_printf(out, "pdrouter_endpoint_failures_total");
+		endpoint_labels(out, a);
+		(void)evbuffer_add_printf(out, ",cause=\"%s\"} %llu\n", tally_cause_name(cause),
+			(unsigned long long)tally_count(a->seg, a->ep->slot, cause));
+	}
 }
 
 /* Writes a series whose value is 1: the last label has the information. */
@@ -360,24 +350,23 @@ put_word(struct evbuffer *out, const char *name, const struct about *a, const ch
 }
 
 static void
-endpoint_words(struct worker *w, struct evbuffer *out, const struct table_copy *t)
+group(struct evbuffer *out, const struct about *a)
 {
-	struct about a = {.seg = w->seg, .t = t};
-	const struct endpoint_copy *end = t->endpoints + t->nendpoints;
+	if (a->t->text.p[a->ep->group] != '\0')
+		put_word(out, "pdrouter_endpoint_group", a, "group", a->t->text.p + a->ep->group);
+}
 
-	heading(out, "pdrouter_endpoint_group", "gauge", "1 for the group the endpoint is in.");
-	for (a.ep = t->endpoints; a.ep < end; a.ep++)
-		if (t->text.p[a.ep->group] != '\0')
-			put_word(out, "pdrouter_endpoint_group", &a, "group",
-				t->text.p + a.ep->group);
-	heading(out, "pdrouter_endpoint_state", "gauge", "1 for the state the endpoint is in.");
-	for (a.ep = t->endpoints; a.ep < end; a.ep++)
-		put_word(out, "pdrouter_endpoint_state", &a, "state",
-			ep_state_name(ep_state_get(w->seg, a.ep->slot)));
-	heading(out, "pdrouter_endpoint_info", "gauge",
-		"The version the engine says it is of, empty until then; always 1.");
-	for (a.ep = t->endpoints; a.ep < end; a.ep++)
-		put_word(out, "pdrouter_endpoint_info", &a, "version", t->text.p + a.ep->version);
+static void
+state(struct evbuffer *out, const struct about *a)
+{
+	put_word(out, "pdrouter_endpoint_state", a, "state",
+		ep_state_name(ep_state_get(a->seg, a->ep->slot)));
+}
+
+static void
+info(struct evbuffer *out, const struct about *a)
+{
+	put_word(out, "pdrouter_endpoint_info", a, "version", a->t->text.p + a->ep->version);
 }
 
 static void
@@ -438,21 +427,113 @@ processes(struct worker *w, struct evbuffer *out)
 	(void)evbuffer_add_printf(out, "pdrouter_generation %u\n", w->h->generation);
 }
 
-void
-stats_page(struct worker *w, struct evbuffer *out)
-{
-	struct table_copy t;
+/* --- the page, piece by piece -------------------------------------------------------------------- */
 
-	processes(w, out);
-	requests(w, out);
-	counters(w, out);
-	if (table_copy_make(w->seg, w->slot, &t)) {
-		histograms(w, out, &t);
-		endpoints(w, out, &t);
-		failures(w, out, &t);
-		endpoint_words(w, out, &t);
-		policies(w, out, &t);
-		queues(w, out, &t);
+/* clang-format off */
+static const struct {
+	const char *name, *type, *help;
+	void (*put)(struct evbuffer *out, const struct about *a);
+} words[] = {
+	{ "pdrouter_endpoint_failures_total", "counter", "Of those: requests that failed because of the endpoint, were refused by it, or lacked KV parameters, by cause.", failures },
+	{ "pdrouter_endpoint_group", "gauge", "1 for the group the endpoint is in.", group },
+	{ "pdrouter_endpoint_state", "gauge", "1 for the state the endpoint is in.", state },
+	{ "pdrouter_endpoint_info", "gauge", "The version the engine says it is of, empty until then; always 1.", info },
+};
+/* clang-format on */
+
+#define NFIGURES (sizeof(figures) / sizeof(figures[0]))
+#define NWORDS (sizeof(words) / sizeof(words[0]))
+
+/* Writes a step of a section.  Returns true if that was its last one. */
+typedef bool section_fn(struct stats *s, struct evbuffer *out);
+
+static bool
+of_router(struct stats *s, struct evbuffer *out)
+{
+	processes(s->w, out);
+	requests(s->w, out);
+	counters(s->w, out);
+	return true;
+}
+
+static bool
+of_times(struct stats *s, struct evbuffer *out)
+{
+	histogram_of_all(s->w, out, &s->t, (enum metric_histogram)s->row);
+	return ++s->row == H_N;
+}
+
+/* The next endpoints of a row.  Returns true if these were the last ones of the row. */
+static bool
+of_endpoints(struct stats *s, struct evbuffer *out,
+	void (*put)(struct evbuffer *out, const struct about *a, uint32_t row))
+{
+	for (uint32_t n = 0; n < PIECE_ENDPOINTS && s->at < s->t.nendpoints; n++) {
+		const struct about a = {s->w->seg, &s->t, &s->t.endpoints[s->at++]};
+
+		put(out, &a, s->row);
 	}
-	table_copy_free(&t);
+	if (s->at < s->t.nendpoints)
+		return false;
+	s->at = 0;
+	s->row++;
+	return true;
+}
+
+static bool
+of_figures(struct stats *s, struct evbuffer *out)
+{
+	if (s->at == 0)
+		heading(out, figures[s->row].name, figures[s->row].type, figures[s->row].help);
+	return of_endpoints(s, out, figure) && s->row == NFIGURES;
+}
+
+static void
+word(struct evbuffer *out, const struct about *a, uint32_t row)
+{
+	words[row].put(out, a);
+}
+
+static bool
+of_words(struct stats *s, struct evbuffer *out)
+{
+	if (s->at == 0)
+		heading(out, words[s->row].name, words[s->row].type, words[s->row].help);
+	return of_endpoints(s, out, word) && s->row == NWORDS;
+}
+
+static bool
+of_pools(struct stats *s, struct evbuffer *out)
+{
+	policies(s->w, out, &s->t);
+	queues(s->w, out, &s->t);
+	return true;
+}
+
+static section_fn *const sections[] = {of_router, of_times, of_figures, of_words, of_pools};
+
+void
+stats_begin(struct stats *s, struct worker *w)
+{
+	*s = (struct stats){.w = w};
+	s->nsections = table_copy_make(w->seg, w->slot, &s->t)
+			       ? sizeof(sections) / sizeof(sections[0])
+			       : 1; /* there is no table yet */
+}
+
+bool
+stats_more(struct stats *s, struct evbuffer *out)
+{
+	while (s->section < s->nsections && evbuffer_get_length(out) < PIECE_BYTES)
+		if (sections[s->section](s, out)) {
+			s->section++;
+			s->row = 0;
+		}
+	return s->section < s->nsections;
+}
+
+void
+stats_end(struct stats *s)
+{
+	table_copy_free(&s->t);
 }

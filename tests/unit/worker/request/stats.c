@@ -154,6 +154,23 @@ count(const char *text, const char *what)
 	return n;
 }
 
+static void
+stats_page(struct worker *w, struct evbuffer *out)
+{
+	struct evbuffer *piece = evbuffer_new();
+	struct stats s;
+	bool more;
+
+	stats_begin(&s, w);
+	do {
+		more = stats_more(&s, piece);
+		cr_assert_leq(evbuffer_get_length(piece), 100u << 10);
+		(void)evbuffer_add_buffer(out, piece);
+	} while (more);
+	stats_end(&s);
+	evbuffer_free(piece);
+}
+
 Test(stats, each_endpoint_is_shown_once)
 {
 	char *text;
