@@ -60,7 +60,7 @@ SIZES = ((55, (0,)), (25, (300, 999)), (12, (3000, 9999)), (6, (30000, 99999)), 
 ERRORS_OF_OURS = {  # what is an honest answer to a good request
     429: {"queue_full", "no_capacity", "client_rate", "client_inflight"},
     502: {"prefill_broken", "prefill_bad_answer", "decode_broken", "decode_bad_answer", "engine_broken", "tokenize_failed"},
-    503: {"no_prefill_endpoint", "no_decode_endpoint", "queue_timeout", "not_learned", "shutdown", "overloaded"},
+    503: {"no_prefill_endpoint", "no_decode_endpoint", "queue_timeout", "not_learned", "shutdown", "overloaded", "fallback_budget"},
     504: {"prefill_connect_timeout", "prefill_timeout", "decode_connect_timeout", "first_byte_timeout", "stream_idle_timeout", "whole_answer_timeout", "engine_connect_timeout",
           "request_timeout", "decode_first_byte_timeout", "first_byte_timeout"},
 }
@@ -421,8 +421,8 @@ class Clients:
         if not error.get("message"):
             return self.wrong(req, a, f"{a.status} without a message")
         if code in ERRORS_OF_OURS.get(a.status, ()):
-            if a.status == 429 and "retry-after" not in a.headers:
-                return self.wrong(req, a, "429 without Retry-After")
+            if a.status in (429, 503) and "retry-after" not in a.headers:
+                return self.wrong(req, a, f"{a.status} without Retry-After")
             self.errors[f"{a.status} {code}"] += 1
         elif a.status in (400, 401, 403, 404) and self.clock() < self.refused_until:
             self.errors[f"{a.status} of an engine"] += 1

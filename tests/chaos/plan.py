@@ -16,6 +16,7 @@ PLAN = (
     # engines, and how they are reached
     Step(14, step_engine.fail_requests),
     Step(4, step_engine.misbehave),
+    Step(1, step_engine.shed),
     Step(1, step_engine.absurd_load),
     Step(2, step_engine.next_life),
     Step(4, step_engine.stop_engine),

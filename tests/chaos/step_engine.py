@@ -67,6 +67,20 @@ async def misbehave(storm):
     storm.note(" ".join(str(v) for v in kind.values()) + " for a while", e.name)
 
 
+async def shed(storm):
+    """All engines of one role have no room, for up to a tenth of the run; some say for how long."""
+    first = storm.engine()
+    if first is None:
+        return
+    seconds, status = storm.lasting(2, max(5, storm.until / 10)), storm.rng.choice((429, 503))
+    says = {"Retry-After": "1"} if status == 503 or storm.rng.random() < 0.5 else {}
+    fault = {"kind": "status", "status": status, "headers": says, "count": -1}
+    for e in storm.fleet.engines:
+        if (e.pool, e.role) == (first.pool, first.role) and e.up() and not e.stopped:
+            await for_a_while(storm, e, seconds, "/sim/fault", fault, {"kind": "none"})
+            storm.note("sheds", e.name, status, says, f"{seconds:.1f} s")
+
+
 async def absurd_load(storm):
     e = storm.engine()
     if e is None:
