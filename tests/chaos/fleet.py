@@ -27,7 +27,8 @@ USUAL = ("nixl", "sglang", "lmcache", "shared_storage")
 OF_POOL = {
     "retries": 2, "retry_budget": 20, "resume": True, "eject_failures": 5, "eject_rate": 50, "max_ejected": 50, "eject_time": "1s",
     "eject_max_time": "4s", "queue_size": 40, "queue_timeout": "4s", "allow_priority": True, "allow_timeout_header": True,
-    "timeouts": {"connect": "2s", "prefill": "8s", "first_byte": "6s", "stream_idle": "5s", "whole_answer": "5s"},
+    "timeouts": {"connect": "2s", "prefill": "8s", "first_byte": "6s", "stream_idle": "5s", "whole_answer": "5s",
+                 "down_grace": "1s", "tcp_user": "3s"},
 }
 OF_ROUTER = {
     "workers": 3, "log_format": "json", "health_interval": "200ms", "health_timeout": "1s", "stats_interval": "500ms", "rise": 1, "fall": 3,
@@ -134,7 +135,7 @@ class Wire:
 
     def __init__(self):
         self.kind, self.p, self.device, self.proxies = "proxy", None, None, []
-        self.delay = 0.0
+        self.delay, self.cut = 0.0, False
         net = f"10.{random.randrange(200, 250)}.{random.randrange(1, 250)}"
         self.here, self.there = f"{net}.1", f"{net}.2"
         self.why = self.netem()
@@ -170,7 +171,21 @@ class Wire:
         self.kind, self.p = "wire", p
         return "wire of our own"
 
+    def link(self, up):
+        """The host at the other end vanishes, and is there again.  False: behind a proxy there is no host."""
+        if self.kind == "proxy":
+            return False
+        if self.kind == "netem":
+            subprocess.run(["nsenter", f"--net=/proc/{self.p.pid}/ns/net", "ip", "link", "set", "pdc0", "up" if up else "down"], check=True,
+                           capture_output=True)
+        self.cut = False
+        self.set(*((0, 1, 0) if up else (100, 0, 0)))
+        self.cut = not up
+        return True
+
     def set(self, loss, delay_ms, jitter_ms):
+        if self.cut:
+            return
         self.delay = delay_ms / 1000
         if self.kind == "wire":
             self.p.stdin.write(f"{loss} {delay_ms} {jitter_ms}\n".encode())
@@ -262,6 +277,7 @@ class Fleet:
 
     async def revive(self):
         """All as it was: everybody lives, nobody has a fault, nobody is drained or missing."""
+        self.wire.link(True)
         self.wire.set(0, 0, 0)
         for e in self.engines:
             if not e.up():

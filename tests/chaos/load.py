@@ -59,10 +59,11 @@ BEHAVIOURS = (  # weight, how the client behaves
 SIZES = ((55, (0,)), (25, (300, 999)), (12, (3000, 9999)), (6, (30000, 99999)), (2, (300000, 1020000)))
 ERRORS_OF_OURS = {  # what is an honest answer to a good request
     429: {"queue_full", "no_capacity", "client_rate", "client_inflight"},
-    502: {"prefill_broken", "prefill_bad_answer", "decode_broken", "decode_bad_answer", "engine_broken", "tokenize_failed"},
+    502: {"prefill_broken", "prefill_bad_answer", "decode_broken", "decode_bad_answer", "engine_broken", "tokenize_failed",
+          "prefill_down", "decode_down", "engine_down"},
     503: {"no_prefill_endpoint", "no_decode_endpoint", "queue_timeout", "not_learned", "shutdown", "overloaded", "fallback_budget"},
-    504: {"prefill_connect_timeout", "prefill_timeout", "decode_connect_timeout", "first_byte_timeout", "stream_idle_timeout", "whole_answer_timeout", "engine_connect_timeout",
-          "request_timeout", "decode_first_byte_timeout", "first_byte_timeout"},
+    504: {"prefill_connect_timeout", "prefill_timeout", "decode_connect_timeout", "first_byte_timeout", "stream_idle_timeout",
+          "whole_answer_timeout", "engine_connect_timeout", "request_timeout"},
 }
 
 

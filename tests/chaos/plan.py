@@ -23,6 +23,7 @@ PLAN = (
     Step(3, step_engine.kill_engine),
     Step(2, step_engine.fail_probes),
     Step(2, step_engine.bad_wire),
+    Step(1, step_engine.host_vanishes),
     # the router's processes
     Step(2, step_router.stop_worker),
     Step(1, step_router.kill_worker),

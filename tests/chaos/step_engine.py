@@ -146,6 +146,18 @@ async def kill_engine(storm):
     storm.note("engine killed", e.name, f"{seconds} s")
 
 
+async def host_vanishes(storm):
+    """The host at the other end of the wire is off for longer than timeouts.tcp_user and down_grace."""
+    wire, seconds = storm.fleet.wire, storm.lasting(2, 8)
+    if wire.cut or not wire.link(up=False):
+        return
+
+    async def again():
+        wire.link(up=True)
+    storm.later(seconds, again)
+    storm.note("host vanished", f"{seconds:.2f} s", *(e.name for e in storm.fleet.engines if e.ns))
+
+
 async def bad_wire(storm):
     how = storm.rng.choice(((1, 5, 10), (5, 2, 5), (0, 40, 20), (100, 0, 0), (20, 10, 10)))
     seconds = storm.rng.uniform(0.3, 1.5) if how[0] == 100 else storm.rng.uniform(1, 4)
