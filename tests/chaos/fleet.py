@@ -233,7 +233,7 @@ class Fleet:
 
     def __init__(self, names):
         self.world, self.wire, self.engines, self.seen_at = World(), Wire(), [], {}
-        self.names, self.lost_notices = names, 0
+        self.names, self.removed = names, set()
         self.notices = (self.wire.here, free_port(self.wire.here))
         self.router = None
 
@@ -241,27 +241,33 @@ class Fleet:
         storage = self.world.dir / "storage"
         storage.mkdir()
         for name in self.names:
-            np, nd, options, _ = POOLS[name]
-            if name == "shared_storage":
-                options = {**options, "storage": storage}
+            np, nd, _, _ = POOLS[name]
             away = {("prefill", 0), ("decode", nd - 1)} if self.wire.kind != "proxy" and name in ("nixl", "lmcache", "sglang") else set()
             for role, n in (("prefill", np), ("decode", nd)):
                 for i in range(n):
                     out = (role, i) in away
-                    ns = self.wire.p.pid if out else None
-                    self.engines.append(Engine(self, name, role, i, self.wire.there if out else self.wire.here, ns, **options))
+                    self.add(name, role, out)
             if self.wire.kind == "proxy":
                 last = self.engines[-1]
                 self.seen_at[last] = await self.wire.proxy(last)
-        self.removed = set()
+        self.first = list(self.engines)
         config = {**OF_ROUTER, "pools": self.pools()}
         if "lmcache" in self.names:
             config["lmcache"] = {"listen": f"tcp://{self.notices[0]}:{self.notices[1]}"}
         LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)  # new instances of the router are ours
         self.router = router_class(self.world, config)
         self.router.murdered = True
+        self.config = {k: v for k, v in config.items() if k != "pools"}  # as it is in fair weather
         self.world.routers.append(self.router)
         await asyncio.get_running_loop().run_in_executor(None, self.router.wait_all_up)  # the proxies are of this loop
+
+    def add(self, pool, role, away=False):
+        """Starts one more engine; pools() has it from now on."""
+        options = dict(POOLS[pool][2])
+        if pool == "shared_storage":
+            options["storage"] = self.world.dir / "storage"
+        host, ns = (self.wire.there, self.wire.p.pid) if away else (self.wire.here, None)
+        self.engines.append(Engine(self, pool, role, len(self.of(pool, role)), host, ns, **options))
 
     def of(self, pool, role):
         return [e for e in self.engines if (e.pool, e.role) == (pool, role)]
@@ -289,8 +295,9 @@ class Fleet:
             if e.drained:
                 await self.ctl("undrain", e.entry()["url"])
                 e.drained = False
-        self.removed.clear()
-        self.router.change(**OF_ROUTER, pools=self.pools())
+        self.removed = set(self.engines) - set(self.first)
+        self.router.config = {k: self.router.config[k] for k in ("listen", "control_socket")}
+        self.router.change(**self.config, listen=self.router.config["listen"][:1], pools=self.pools())
         code, out = await self.ctl("reload")
         assert code == 0, "the last reload: " + out
 

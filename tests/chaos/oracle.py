@@ -200,7 +200,7 @@ class Oracle:
                 if fds(pid) > self.fds[kind]:
                     left[f"{kind} {pid}"] = f"{fds(pid)} > {self.fds[kind]}: " + self.describe(pid)
         for e in self.fleet.engines:
-            if fds(e.p.pid) > self.engine_fds[e.name] + 20:  # idle connections of probes come and go
+            if fds(e.p.pid) > self.engine_fds.setdefault(e.name, fds(e.p.pid)) + 20:  # idle connections of probes come and go
                 left[e.name] = f"{fds(e.p.pid)} > {self.engine_fds[e.name]}"
         return left
 

@@ -2,8 +2,9 @@
 says what a step owes to the ledger."""
 from typing import Callable, NamedTuple
 
-import step_config
+import step_drain
 import step_engine
+import step_reload
 import step_router
 
 
@@ -29,11 +30,15 @@ PLAN = (
     Step(1, step_router.kill_worker),
     Step(1, step_router.stop_notifier),
     Step(1, step_router.kill_notifier),
-    # configuration, and what an operator does
-    Step(2, step_config.reload),
-    Step(0.3, step_config.new_generation),
-    Step(1, step_config.upgrade),
-    Step(1, step_config.wrong_file),
-    Step(2, step_config.drain),
-    Step(1, step_config.drain_and_stop),
+    # the configuration
+    Step(1.5, step_reload.reload_live),
+    Step(1.5, step_reload.reload_pools),
+    Step(1.5, step_reload.reload_engines),
+    Step(0.5, step_reload.exchange),
+    Step(0.3, step_reload.new_generation),
+    Step(1, step_reload.wrong_file),
+    Step(1, step_router.upgrade),
+    # what an operator does
+    Step(2, step_drain.drain),
+    Step(1, step_drain.drain_and_stop),
 )

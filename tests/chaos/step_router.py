@@ -1,12 +1,13 @@
 """Steps that befall the router's own processes."""
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import time
 from pathlib import Path
 
-from fleet import peer_ports
+from fleet import OF_ROUTER, peer_ports
 
 
 async def kill_worker(storm):
@@ -67,3 +68,13 @@ async def kill_notifier(storm):
     storm.dead.add(pid)
     os.kill(pid, signal.SIGKILL)
     storm.note("notifier killed", pid)
+
+
+async def upgrade(storm):
+    """The same program in a new instance.  What is in flight stays in the older one, whose lines are in the same log."""
+    router = storm.fleet.router
+    storm.clients.excused_until = storm.clock() + float(OF_ROUTER["drain_timeout"].removesuffix("s"))
+    if await storm.tell("upgrade"):
+        _, out = await storm.fleet.ctl("status", "--json")
+        router.follow(json.loads(out)["pid"])
+        storm.note("upgrade", "pid", router.pid)
