@@ -132,7 +132,7 @@ asan ubsan: deps-build
 	@$(MAKE) --no-print-directory $(JOBS) VARIANT=$@ bins
 
 # --- tests, demo, bench -------------------------------------------------------------------------
-.PHONY: chaos upgrade-storm misbehave scribble unit check test demo bench bench-sched scale lint format torture torture-bins torture-mutants fuzz verify
+.PHONY: chaos clients upgrade-storm misbehave scribble unit check test demo bench bench-sched scale lint format torture torture-bins torture-mutants fuzz verify
 torture-bins: deps-build
 	@$(MAKE) --no-print-directory VARIANT=release build/release/torture
 	@$(MAKE) --no-print-directory VARIANT=tsan build/tsan/torture
@@ -152,6 +152,10 @@ upgrade-storm: deps-test
 chaos: deps-test
 	@$(MAKE) --no-print-directory $(JOBS) bins $(B)/pdwire
 	@PDR_VARIANT=$(VARIANT) tests/chaos/run.sh $(or $(SECONDS),600)
+# client libraries of Python and JavaScript, compared with a direct call
+clients: deps-test
+	@$(MAKE) --no-print-directory $(JOBS) bins
+	@PDR_VARIANT=$(VARIANT) tests/clients/run.sh
 # engines that misbehave as real ones do: each row of the table for so many seconds, and the figures
 misbehave: deps-test
 	@$(MAKE) --no-print-directory $(JOBS) bins
@@ -211,4 +215,4 @@ install: all
 clean:
 	rm -rf build
 help:
-	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | bench | bench-sched | scale | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"
+	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | bench | bench-sched | scale | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | clients | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"
