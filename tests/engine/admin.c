@@ -192,7 +192,7 @@ admin_refuse_model(struct conn *c, struct jv model)
 
 	json_text_buf(model, &name);
 	buf_fmt(&text, "The model `%s` does not exist.", buf_cstr(&name));
-	if (c->sim->o.flat_errors) {
+	if (c->sim->o.flat_errors || strncmp(buf_cstr(&c->url), "/v1/messages", 12) == 0) {
 		conn_error_json(c, &b, 404, "NotFoundError", buf_cstr(&text));
 	} else {
 		BUF_LIT(&b, "{\"error\":{\"message\":");

@@ -308,6 +308,13 @@ conn_error_json(struct conn *c, struct buf *b, int status, const char *type, con
 		BUF_LIT(b, "}}");
 		return;
 	}
+	/* AnthropicErrorResponse of vLLM's entrypoints/anthropic/protocol.py */
+	if (strncmp(buf_cstr(&c->url), "/v1/messages", 12) == 0) {
+		buf_fmt(b, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", type);
+		buf_json(b, msg, strlen(msg));
+		BUF_LIT(b, "}}");
+		return;
+	}
 	buf_str(b, flat ? "{\"object\":\"error\"," : "{\"error\":{");
 	BUF_LIT(b, "\"message\":");
 	buf_json(b, msg, strlen(msg));

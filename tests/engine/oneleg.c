@@ -442,7 +442,9 @@ oneleg_model(struct conn *c)
 		if (strlen(o->models[i]) == n && memcmp(o->models[i], id, n) == 0)
 			break;
 	if (i == o->nmodels) {
-		conn_error(c, 404, "NotFoundError", "The model does not exist.");
+		buf_json(&b, id, n);
+		admin_refuse_model(c, (struct jv){b.p, b.len});
+		buf_free(&b);
 		return;
 	}
 	admin_put_model(c, o->models[i], &b);

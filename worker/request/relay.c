@@ -381,6 +381,12 @@ error_json(const struct req *req, char buf[ERROR_TEXT], const char *type, const 
 
 	if (json_quote(quoted, sizeof(quoted), message, strlen(message), 200) == -1)
 		(void)snprintf(quoted, sizeof(quoted), "\"\"");
+	if (route_is_anthropic(req->job.facts.route) && param != NULL) {
+		(void)snprintf(buf, ERROR_TEXT,
+			"{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":%s}}", type,
+			quoted);
+		return;
+	}
 	(void)snprintf(word, sizeof(word), "\"%s\"", code);
 	(void)snprintf(buf, ERROR_TEXT,
 		"{%s\"error\":{\"message\":%s,\"type\":\"%s\",\"param\":%s,\"code\":%s}}",
