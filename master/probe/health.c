@@ -331,6 +331,16 @@ round_good(struct health *h)
 
 static void look_up(struct health *h);
 
+/* What `pdctl status` shows of an engine that is up says that it is. */
+static void
+say_still_up(struct health *h)
+{
+	char why[sizeof(h->reason)];
+
+	memcpy(why, h->reason, sizeof(why));
+	reason_set(h, "%u of %u probes failed: %s", h->bad, conf_of(h)->fall, why);
+}
+
 static void
 round_bad(struct health *h)
 {
@@ -345,6 +355,8 @@ round_bad(struct health *h)
 		give_up_waiting(h);
 	else if (!is_new(h) && h->standing != DOWN && h->bad >= conf_of(h)->fall)
 		go_down(h);
+	else if (h->standing == UP)
+		say_still_up(h);
 	rest(h);
 	if (!h->literal && clock_ms() - h->lookup_ms >= RENEW_LEAST_MS)
 		look_up(h);

@@ -144,12 +144,18 @@ def test_engine_that_starts_after_the_router(world):
 def test_probe_without_an_answer_takes_it_down(world):
     """A stopped process accepts connections and says nothing."""
     import signal
-    r, p, (d,) = world.pd(2, 1, health_timeout="200ms")
+    r, p, (d,) = world.pd(2, 1, health_timeout="200ms", fall=3)
+
+    def shown(state):
+        e = next(e for e in r.status()["fleet"]["endpoints"] if e["url"] == p[0].url)
+        return e["state"] == state and [e["reason"] or ""]
+    assert shown("up") == [""]
     p[0].kill(signal.SIGSTOP)
-    r.wait_metric("endpoint_up", 0, endpoint=p[0].url)
+    wait("some probes have failed", lambda: "of 3 probes failed: GET /health: no answer in time" in (shown("up") or [""])[0])
+    assert wait("it is down", lambda: shown("down")) == ["GET /health: no answer in time"]
     assert r.complete().status == 200
     p[0].kill(signal.SIGCONT)
-    r.wait_metric("endpoint_up", 1, endpoint=p[0].url)
+    assert wait("it is up", lambda: shown("up")) == [""], "no reason is left"
 
 
 def test_rise_and_fall(world):
