@@ -88,10 +88,10 @@ async def exchange(storm):
 async def new_generation(storm):
     """Keys that workers are born with: how many there are, or where they listen."""
     router = storm.fleet.router
-    if storm.rng.random() < 0.5:
-        changed = {"workers": storm.rng.choice((2, 3, 4))}
-    else:
-        changed = {"listen": [router.config["listen"][0], *storm.rng.choice(([], [f"127.0.0.1:{free_port()}"]))]}
+    first = router.config["listen"][0]
+    changed = storm.rng.choice((
+        {"workers": storm.rng.choice((2, 3, 4))}, {"listen": [first]}, {"listen": [first, f"127.0.0.1:{free_port()}"]},
+        {"client": {**OF_CLIENTS, "id_header": storm.rng.choice(("", "X-User"))}}))
     storm.clients.excused_until = storm.clock() + OF_ROUTER_DRAIN
     router.change(**changed)
     await put_in_force(storm, "new generation", changed)
