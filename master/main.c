@@ -92,8 +92,8 @@ struct master {
 	struct event *ev_check; /* debug builds */
 	struct event *ev_mend;
 	struct check_cursor mended; /* how far */
-	struct event *ev_shut;  /* refuses new clients */
-	bool shut;              /* fact: it has */
+	struct event *ev_shut;      /* refuses new clients */
+	bool shut;                  /* fact: it has */
 	uint64_t started_ms;
 	bool stopping;
 	int code; /* to exit with */

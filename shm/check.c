@@ -681,8 +681,9 @@ mend_slab(struct check *c, uint32_t slot)
 {
 	const struct table *t = shm_load(&c->seg->rcu->table);
 
-	if (t != NULL &&
-		metric_mend(c->mends, slot, t->npools < c->seg->hdr->max_pools ? t->npools : 0) > 0)
+	const uint32_t npools = t != NULL ? t->npools : 0;
+
+	if (metric_mend(c->mends, slot, npools < c->seg->hdr->max_pools ? npools : 0) > 0)
 		suspect_found(SUSPECT_METRICS, slot);
 }
 

@@ -22,7 +22,7 @@
 
 enum flag_state { FLAG_FREE, FLAG_ARMED, FLAG_READY };
 
-#define RANDOM_BITS 48 /* of a nonce; above them is the instance */
+#define RANDOM_BITS 48       /* of a nonce; above them is the instance */
 #define RESTORED_AT_ONCE 512 /* all that there may be within a minute, the usual 4096 within 4 s */
 #define GEN_MASK ((UINT64_C(1) << 48) - 1)
 
