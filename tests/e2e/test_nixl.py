@@ -798,7 +798,7 @@ def test_push_handoff_that_is_too_old(world):
     push = Push.__new__(Push)
     push.p, push.d = world.script(), world.script()
     gate = Gate(push.d)
-    push.r = world.router(world.pool([push.p], [{"url": gate.url}], kv_lease="800ms", **PUSH), workers=1,
+    push.r = world.router(world.pool([push.p], [{"url": gate.url}], kv_lease="1300ms", **PUSH), workers=1,
                           health_interval="30s", stats_interval="30s")
     push.learn()
     fresh(push.d)
@@ -807,7 +807,7 @@ def test_push_handoff_that_is_too_old(world):
     c = push.begin()
     first = push.p.expect()
     first.prefilled(params(first))
-    time.sleep(0.9)
+    time.sleep(1.4)
     gate.open()
     second = push.p.expect()
     assert second["x-request-id"] != first["x-request-id"]

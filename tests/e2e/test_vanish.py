@@ -29,7 +29,7 @@ def there(world, host):
 # --- timeouts.tcp_user, client.tcp_user ---
 
 @pytest.mark.parametrize("stage", ["prefill", "sent", "stream"])
-def test_an_engine_whose_host_vanishes(world, host, stage):
+def test_an_engine_whose_host_vanishes(host, world, stage):
     """Its connection ends: another engine serves, or a stream ends with an error."""
     gone = there(world, host)
     roles = ([gone], [world.script()]) if stage == "prefill" else ([world.script()], [gone])
@@ -50,7 +50,7 @@ def test_an_engine_whose_host_vanishes(world, host, stage):
 
 
 @pytest.mark.parametrize("stage", ["prefill", "stream"])
-def test_a_client_whose_host_vanishes(world, host, stage):
+def test_a_client_whose_host_vanishes(host, world, stage):
     """As one that leaves: its engine is free."""
     world.listen_host = host.here
     r, (p,), (d,) = world.scripts(client={"tcp_user": SOON})
