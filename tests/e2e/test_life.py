@@ -78,7 +78,8 @@ def test_another_engine_id_in_the_kv_parameters(world):
     for life in range(4):  # one id in 32 looks like the known one
         p.stop(signal.SIGKILL)
         p = again(world, p)
-        assert r.complete(f"of life {life}").status == 200
+        # 429: its start time was seen between its answer and decode's request, and no other engine can prefill again
+        assert r.complete(f"of life {life}").status in (200, 429)
         with contextlib.suppress(AssertionError):
             wait("noticed", lambda: r.lines("endpoint begins a new life, all of it is learned anew"), 2)
             break
