@@ -97,7 +97,7 @@ $(B)/replay/%: $(B)/obj/tests/fuzz/fuzz_%.o $(B)/obj/tests/fuzz/replay.o $(PROC_
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^ $(LIBS)
 # always with the debug checks: freed tables are poisoned; with random bits of its own, that a seed repeats
-$(B)/torture: $(wildcard tests/torture/*.[ch]) $(wildcard shm/*.[ch] shm/core/*.[ch]) shm/base/mem.c shm/base/sip.c
+$(B)/torture: $(wildcard tests/torture/*.[ch]) $(wildcard shm/*.[ch] shm/core/*.[ch]) shm/base/hex.c shm/base/mem.c shm/base/sip.c
 	@mkdir -p $(@D)
 	$(call say,LD $@)
 	$(Q)$(CC) $(CF) -DPDROUTER_DEBUG -pthread $(LF) -o $@ $(filter %.c,$^) -lm

@@ -17,6 +17,7 @@
 
 #include "shm/core/atomic.h"
 #include "shm/core/suspect.h"
+#include "shm/base/hex.h"
 #include "shm/base/mem.h"
 #include "shm/base/rnd.h"
 
@@ -297,23 +298,6 @@ flag_id_format(const struct flag_ref *ref, char out[FLAG_ID_LEN])
 		ref->worker & 0xffu, ref->slot & 0xffffu, ref->gen & GEN_MASK, ref->nonce);
 }
 
-/* Lower-case hex digits alone: strtoull would take signs, spaces and 0x. */
-static bool
-read_hex(const char *text, uint8_t digits, uint64_t *ret)
-{
-	static const char hex[] = "0123456789abcdef";
-
-	*ret = 0;
-	for (uint8_t i = 0; i < digits; i++) {
-		const char *digit = memchr(hex, text[i], sizeof(hex) - 1);
-
-		if (digit == NULL)
-			return false;
-		*ret = *ret << 4 | (uint64_t)(digit - hex);
-	}
-	return true;
-}
-
 static bool
 read_fields(const char *text, size_t len, uint64_t v[4])
 {
@@ -322,7 +306,7 @@ read_fields(const char *text, size_t len, uint64_t v[4])
 	for (size_t i = 0; i < 4; i++) {
 		if (i > 0 && text[fields[i].at - 1] != '-')
 			return false;
-		if (!read_hex(text + fields[i].at, fields[i].digits, &v[i]))
+		if (!hex_read(text + fields[i].at, fields[i].digits, &v[i]))
 			return false;
 	}
 	return true;

@@ -2,12 +2,12 @@
 
 #include <string.h>
 
+#include "shm/base/hex.h"
 #include "shm/base/rnd.h"
 #include "shm/table.h"
 
 #define PREFIX "resp_"
 #define PREFIX_LEN (sizeof(PREFIX) - 1)
-#define HEX "0123456789abcdef"
 
 void
 response_id_make(const char *url, char out[RESPONSE_ID_LEN + 1])
@@ -23,12 +23,12 @@ response_id_make(const char *url, char out[RESPONSE_ID_LEN + 1])
 uint64_t
 response_id_engine(const char *id)
 {
-	uint64_t hash = 0;
+	uint64_t hash, random[2];
 
 	if (strncmp(id, PREFIX, PREFIX_LEN) != 0 || strlen(id) != RESPONSE_ID_LEN ||
-		strspn(id + PREFIX_LEN, HEX) != RESPONSE_ID_LEN - PREFIX_LEN)
+		!hex_read(id + PREFIX_LEN, 16, &hash) ||
+		!hex_read(id + PREFIX_LEN + 16, 16, &random[0]) ||
+		!hex_read(id + PREFIX_LEN + 32, 16, &random[1]))
 		return 0;
-	for (size_t i = 0; i < 16; i++)
-		hash = hash << 4 | (uint64_t)(strchr(HEX, id[PREFIX_LEN + i]) - HEX);
 	return hash;
 }
