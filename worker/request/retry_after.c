@@ -33,19 +33,25 @@ retry_after_seconds(uint64_t ms, uint32_t rnd)
 
 typedef uint64_t wait_fn(const struct req *req);
 
-/* Requests before this one in the queue, at the pace at which the pool's requests get engines. */
+/* The pool's queue and `more` requests, at the pace at which the pool's requests get engines; `unknown_ms` if none does. */
+static uint64_t
+queued_ms(const struct req *req, uint64_t more, uint64_t unknown_ms)
+{
+	const uint32_t pool = req->job.facts.pool.id;
+	const struct budget_pace pace = budget_pace(req->w->seg, pool, clock_ms());
+	uint64_t since_ms;
+
+	if (pace.requests == 0)
+		return unknown_ms;
+	return (queue_waiting(req->w->seg, pool, &since_ms) + more) * pace.ms / pace.requests;
+}
+
+/* Until this request has an engine. */
 static uint64_t
 queue_ms(const struct req *req)
 {
-	const struct req_pool *pool = &req->job.facts.pool;
-	const struct budget_pace pace = budget_pace(req->w->seg, pool->id, clock_ms());
-	uint64_t since_ms;
-	const uint64_t waiting = queue_waiting(req->w->seg, pool->id, &since_ms);
-
 	/* slots that do not exist will not become free */
-	if (pace.requests == 0 || req->plan.waiter.hopeless)
-		return UNKNOWN_MS;
-	return (waiting + 1) * pace.ms / pace.requests;
+	return req->plan.waiter.hopeless ? UNKNOWN_MS : queued_ms(req, 1, UNKNOWN_MS);
 }
 
 /* Until probes show that an engine is up. */
@@ -65,13 +71,7 @@ engine_ms(const struct req *req)
 static uint64_t
 fallback_ms(const struct req *req)
 {
-	const uint64_t ms = plan_fallback_ms(req->w, &req->job.facts);
-	const struct budget_pace pace =
-		budget_pace(req->w->seg, req->job.facts.pool.id, clock_ms());
-	uint64_t since_ms;
-	const uint64_t waiting = queue_waiting(req->w->seg, req->job.facts.pool.id, &since_ms);
-
-	return ms + (pace.requests == 0 ? 0 : waiting * pace.ms / pace.requests);
+	return plan_fallback_ms(req->w, &req->job.facts) + queued_ms(req, 0, 0);
 }
 
 /* The mean age of requests in flight: they need about as long again. */
