@@ -131,14 +131,19 @@ def test_without_another_engine_it_is_an_error(world, stream):
     assert (a.status, a.error["code"]) == (502, "decode_down") and r.end()["reason"] == "decode_down"
 
 
+def begun(r):
+    """(body, events still to come, the first one) of a stream."""
+    body = body_of(True)
+    events = r.client().request("POST", path_of(body), body).events()
+    first = next(events)
+    return body, events, first
+
+
 @pytest.mark.parametrize("resume", [True, False])
 def test_streams_of_an_engine_that_is_down(world, resume):
     """They end after down_grace, or others continue them."""
     r, p, d = freezing(world, "200ms", {"resume": resume})
-    body = body_of(True)
-    c = r.client().request("POST", path_of(body), body)
-    events = c.events()
-    first = next(events)
+    body, events, first = begun(r)
     with frozen(r, asked(r, d)):
         events = [first, *events]
     if resume:
@@ -150,10 +155,7 @@ def test_streams_of_an_engine_that_is_down(world, resume):
 
 def test_an_engine_that_comes_up_again_keeps_its_streams(world):
     r, p, d = freezing(world, "30s", {"resume": True})
-    body = body_of(True)
-    c = r.client().request("POST", path_of(body), body)
-    events = c.events()
-    first = next(events)
+    body, events, first = begun(r)
     with frozen(r, asked(r, d)):
         pass
     is_whole(body, [first, *events])
