@@ -154,6 +154,14 @@ read_state(const struct takeover *t, struct membuf *out)
 		membuf_add(out, buf, (size_t)n);
 }
 
+static void
+drop_state(struct takeover *t)
+{
+	if (t->state != -1)
+		(void)close(t->state);
+	t->state = -1;
+}
+
 /* The older instance accepts no longer. */
 static void
 take(struct takeover *t)
@@ -164,6 +172,7 @@ take(struct takeover *t)
 	if (t->phase != TP_READY)
 		return;
 	read_state(t, &drains);
+	drop_state(t);
 	fleet_take_drains(p->fleet, reload_conf(p->reload)->state_file, p->in->state_lock, &drains);
 	membuf_free(&drains);
 	t->phase = TP_TRIAL;
@@ -299,8 +308,7 @@ takeover_free(struct takeover **pt)
 	log_errors_to(NULL, NULL);
 	takeover_leave(t);
 	event_free(t->ev_poll);
-	if (t->state != -1)
-		(void)close(t->state);
+	drop_state(t);
 	free(t);
 	*pt = NULL;
 }

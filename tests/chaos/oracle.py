@@ -26,11 +26,13 @@ class Oracle:
     def __init__(self, fleet, clients, storm, clock):
         self.fleet, self.clients, self.storm, self.clock = fleet, clients, storm, clock
         self.fds, self.engine_fds, self.rss, self.bad = {}, {}, [], []
+        self.described = {}  # {kind: what the descriptors were at the beginning}
 
     async def begin(self):
         for _ in range(30):  # the master's probes come and go
             for kind, pids in (await self.fleet.processes()).items():
                 self.fds[kind] = max(self.fds.get(kind, 0), *(fds(p) for p in pids))
+                self.described[kind] = self.describe(pids[0])
             await asyncio.sleep(0.05)
         self.fds["notifier"] = self.fds.get("notifier", 0) + NOTIFYING * len(self.fleet.of("lmcache", "prefill"))  # each connects with its first notice
         self.engine_fds = {e.name: fds(e.p.pid) for e in self.fleet.engines}
@@ -216,7 +218,7 @@ class Oracle:
         for kind, pids in (await self.fleet.processes()).items():
             for pid in pids:
                 if fds(pid) > self.fds[kind]:
-                    left[f"{kind} {pid}"] = f"{fds(pid)} > {self.fds[kind]}: " + self.describe(pid)
+                    left[f"{kind} {pid}"] = f"{fds(pid)} > {self.fds[kind]}: {self.describe(pid)}; before: {self.described.get(kind)}"
         for e in self.fleet.engines:
             if fds(e.p.pid) > self.engine_fds.setdefault(e.name, fds(e.p.pid)) + 20:  # idle connections of probes come and go
                 left[e.name] = f"{fds(e.p.pid)} > {self.engine_fds[e.name]}"
