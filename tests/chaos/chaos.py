@@ -68,6 +68,8 @@ async def figures(o, fleet, clients, storm, oracle):
         print(f"blocks whose engine named an address that nobody can reach: {oracle.unreachable} handoffs")
     if getattr(oracle, "off", 0):
         print(f"blocks that only an answer named which was lost with its host: {oracle.off} handoffs")
+    if getattr(oracle, "waiting", 0):
+        print(f"requests whose end an engine did not hear of, since its host was off: {oracle.waiting}")
     if getattr(oracle, "in_vain", 0):
         print(f"blocks named to engines of which none refused (three answers), left to their lease: {oracle.in_vain} handoffs")
 

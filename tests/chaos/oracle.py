@@ -3,6 +3,7 @@ import asyncio
 import json
 import os
 import re
+import time
 from collections import Counter
 
 from fleet import fds, private_kib
@@ -88,7 +89,7 @@ class Oracle:
     async def left_at_engines(self):
         """What engines hold and run.  Blocks of a request whose worker was killed are for the engine's timeout: the only one who knew their
         names is dead.  Such a request has no line in the log, its worker would have written one."""
-        left, orphans, unread, unreachable, in_vain, off, ends = [], 0, 0, 0, 0, 0, None
+        left, orphans, unread, unreachable, in_vain, off, waiting, ends = [], 0, 0, 0, 0, 0, 0, None
         for e in self.fleet.engines:
             here = json.loads(await e.ask("GET", "/sim/held"))
             rooms = (await e.metrics())["pdsim:open_rooms"]
@@ -105,10 +106,13 @@ class Oracle:
                 in_vain += left_to_lease - len(here["held"])
                 mine, here["held"] = here["held"], [h for h in here["held"] if not self.of_a_host_that_was_off(e, h, ends)]
                 off += len(mine) - len(here["held"])
+            running, here["running"] = here["running"], [g for g in here["running"] if not self.unaware(e, g)]
+            waiting += len(running) - len(here["running"])
+            rooms = max(0, rooms - len(running) + len(here["running"]))
             if here["held"] or here["running"] or rooms:
                 left.append({"engine": e.name, "held": len(here["held"]), "running": here["running"][:5], "open_rooms": rooms,
                              "whose": self.by_end(here["held"], ends)})
-        self.orphans, self.unread, self.unreachable, self.in_vain, self.off = orphans, unread, unreachable, in_vain, off
+        self.orphans, self.unread, self.unreachable, self.in_vain, self.off, self.waiting = orphans, unread, unreachable, in_vain, off, waiting
         return left
 
     def left_to_lease(self):
@@ -141,11 +145,20 @@ class Oracle:
         given_up = {line.get("reason") for line in ends.get(self.client_id(held), [])} & {"client_gone", "request_timeout"}
         return unread or bool(given_up)
 
+    def host_was_off(self, engine, born):
+        """... while what came at that time was under way."""
+        return any(what == "host vanished" and engine.name in whom and at - CLEANUP <= born <= at + float(whom[0].split()[0])
+                   for at, what, *whom in self.storm.log)
+
+    def unaware(self, engine, running):
+        """The host was off when the router closed the connection and sent /abort_request: the engine heard neither.  It waits for the other
+        engine (SGLang), writes nothing meanwhile, and learns nothing until its own timeout."""
+        born = self.clock() - (time.time() - running["created"])
+        return running["state"] in ("travel", "rest") and self.host_was_off(engine, born)
+
     def of_a_host_that_was_off(self, engine, held, ends):
         """The prefill engine's answer was lost with its host: only that answer named the blocks.  The router has given that attempt up."""
-        born = self.clock() - held["age_ms"] / 1000
-        off = any(what == "host vanished" and engine.name in whom and at - CLEANUP <= born <= at + float(whom[0].split()[0])
-                  for at, what, *whom in self.storm.log)
+        off = self.host_was_off(engine, self.clock() - held["age_ms"] / 1000)
         return off and engine.role == "prefill" and any(
             line["msg"] == "attempt failed" and line["role"] == "prefill" and line["attempt"] in held["request_id"]
             for line in ends.get(self.client_id(held), []))
