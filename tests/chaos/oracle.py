@@ -278,7 +278,7 @@ class Oracle:
                 self.wrong("an engine's log", p.name, text[:300])
         died = [json.loads(x) for x in log.splitlines() if '"level":"error"' in x]
         for line in died:
-            if line.get("pid") not in self.storm.dead and not EXPECTED.search(line["msg"]):
+            if line.get("pid") not in self.storm.dead and not EXPECTED.search(line["msg"] + line.get("error", "")):
                 self.wrong("the router's log has an error", line)
 
     def with_lines(self, one):
