@@ -38,13 +38,16 @@ OF_ROUTER = {
 MAX_INFLIGHT = 6  # of an engine: few enough that requests wait in the queue
 
 
+FAR_PORTS = iter(random.sample(range(10000, 32000), 22000))  # in the other namespace, where nobody else listens; none twice
+
+
 class Engine(Process):
     """One simulated engine of a pool.  `ns`: pid whose network namespace it lives in."""
 
     def __init__(self, fleet, pool, role, number, host, ns=None, **options):
         self.fleet, self.pool, self.role, self.name = fleet, pool, role, f"{pool}-{role[0]}{number}"
         self.host, self.ns, self.starts, self.stopped, self.drained = host, ns, 0, False, False
-        port = free_port if ns is None else lambda host: random.randrange(10000, 32000)
+        port = self.free_port = free_port if ns is None else lambda host: next(FAR_PORTS)
         self.port, side = port(host), port(host)
         self.address = (host, self.port)
         args = {"role": role, "host": host, "port": self.port, "side-port": side, "model": pool, "kv-timeout": FOR_EVER, "max-body": 64 << 20,

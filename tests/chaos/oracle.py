@@ -151,10 +151,10 @@ class Oracle:
                    for at, what, *whom in self.storm.log)
 
     def unaware(self, engine, running):
-        """The host was off when the router closed the connection and sent /abort_request: the engine heard neither.  It waits for the other
-        engine (SGLang), writes nothing meanwhile, and learns nothing until its own timeout."""
+        """The host was off when the router closed the connection and sent /abort_request: the engine learned of neither.  It waits for the other
+        engine (SGLang) or is stalled (a fault), writes nothing, and learns nothing until its own timeout."""
         born = self.clock() - (time.time() - running["created"])
-        return running["state"] in ("travel", "rest") and self.host_was_off(engine, born)
+        return (running["stalled"] or running["state"] in ("travel", "rest")) and self.host_was_off(engine, born)
 
     def of_a_host_that_was_off(self, engine, held, ends):
         """The prefill engine's answer was lost with its host: only that answer named the blocks.  The router has given that attempt up."""

@@ -3,8 +3,6 @@ import asyncio
 import contextlib
 import signal
 
-from procs import free_port
-
 BEFORE_THE_ANSWER = ("fail", "status", "no_answer", "reset", "half_head", "garbage", "empty200", "slow", "close_keepalive", "vanish", "refuse")
 IN_THE_ANSWER = ("stall", "reset_mid_stream", "truncate", "bad_chunk", "error_event")
 REFUSALS = (400, 401, 403, 404)  # a wrong key, another model, a role that is not this engine's
@@ -105,7 +103,7 @@ async def next_life(storm):
         return
     changed = {"model": "another-model"}
     if e.pool == "sglang" and storm.rng.random() < 0.6:
-        changed = {"bootstrap-port": free_port(storm.fleet.wire.here)}
+        changed = {"bootstrap-port": e.free_port(e.host)}
         changed.update({} if e.role == "prefill" else {"role": "prefill"})
     e.end(signal.SIGKILL)
     storm.clients.refused_until = storm.clock() + MISBEHAVES

@@ -394,7 +394,8 @@ admin_sim_held(struct conn *c)
 		buf_str(&b,
 			g == TAILQ_FIRST(&c->sim->gens) ? "{\"request_id\":" : ",{\"request_id\":");
 		buf_json(&b, g->rid.p, g->rid.len);
-		buf_fmt(&b, ",\"state\":\"%s\",\"created\":%ld}", states[g->state], g->created);
+		buf_fmt(&b, ",\"state\":\"%s\",\"created\":%ld,\"stalled\":%s}", states[g->state],
+			g->created, g->stalled ? "true" : "false");
 	}
 	BUF_LIT(&b, "],\"twice\":[");
 	for (i = 0; i < c->sim->ntwice && i < TWICE_MAX; i++) {
