@@ -411,10 +411,10 @@ reload_turn(struct reload *r)
 	}
 	if (r->phase == RP_PUBLISHING && fleet_published(r->parts.fleet))
 		published(r);
-	if (r->next.conf != NULL && r->phase == RP_IDLE &&
+	if (r->next.conf != NULL && r->phase == RP_IDLE && !r->held &&
 		(!r->waits || procs_generation_fits(r->parts.procs, r->next.conf)))
 		begin(r);
-	if (r->files && r->phase == RP_IDLE) {
+	if (r->files && r->phase == RP_IDLE && !r->held) {
 		r->files = false;
 		refresh_next(r);
 		read_files(r);

@@ -348,6 +348,15 @@ check(struct upgrade *u)
 
 /* --- the whole ---------------------------------------------------------------------------------- */
 
+#define NO_SLOTS "old generations have all slots"
+
+/* Whether this instance could start its workers anew beside all that it has: resume() does so. */
+static bool
+fits_again(const struct upgrade *u)
+{
+	return procs_generation_fits(u->parts.procs, reload_conf(u->parts.reload));
+}
+
 static void
 on_clock(evutil_socket_t fd, short what, void *arg)
 {
@@ -379,8 +388,8 @@ upgrade_start(struct upgrade *u, const char *reason)
 		       "an init";
 	if (u->path == NULL)
 		return "the path of the program is not known";
-	if (!procs_generation_fits(u->parts.procs, reload_conf(u->parts.reload)))
-		return "old generations have all slots";
+	if (!fits_again(u))
+		return NO_SLOTS;
 	why = takeover_make_final(u->parts.takeover);
 	if (why != NULL)
 		return why;
@@ -393,12 +402,21 @@ upgrade_start(struct upgrade *u, const char *reason)
 	return NULL;
 }
 
+static void
+waited(struct upgrade *u)
+{
+	if (fits_again(u))
+		check(u);
+	else
+		fail(u, NO_SLOTS); /* the reload that was waited for has taken them */
+}
+
 void
 upgrade_turn(struct upgrade *u)
 {
 	if (u->phase == UP_WAITING && reload_is_idle(u->parts.reload) &&
 		takeover_is_final(u->parts.takeover))
-		check(u);
+		waited(u);
 	else if (u->phase == UP_GIVING && procs_notices_left(u->parts.procs))
 		give(u);
 }

@@ -8,7 +8,8 @@
  *    ^         |              | wrong         | ended, too late          | ended            | ended   upgrade_trial
  *    +---------+--------------+---------------+--------------------------+------------------+         is over
  *
- * WAITING   for the end of a reload, and of this instance's own trial
+ * WAITING   for the end of a reload, and of this instance's own trial.  Then the old generations must leave enough slots
+ *           for this instance to start its workers again
  * CHECKING  the new program reads the configuration (-t)
  * STARTING  the new instance gets ready; this one serves
  * GIVING    the notifier of this instance ends, since the new one needs its address

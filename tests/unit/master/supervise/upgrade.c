@@ -1,0 +1,34 @@
+/* What an upgrade needs before it begins, without a new instance. */
+#include "tests/unit/master/supervise/instance.h"
+
+TestSuite(upgrade, .init = setup, .fini = teardown, .timeout = 30);
+
+static bool
+is_publishing(const void *arg)
+{
+	(void)arg;
+	return procs_generations(ps) == 2 && !fleet_published(fleet);
+}
+
+static bool
+has_failed(const void *arg)
+{
+	(void)arg;
+	return seg_slab(seg, SLOT_MASTER(seg))->counters[M_UPGRADES_FAILED] == 1;
+}
+
+/* If the new instance failed in its trial, this one would have to start as many workers again. */
+Test(upgrade, a_reload_that_is_waited_for_takes_the_slots)
+{
+	child = busy_worker;
+	start();
+	hold_arenas();
+	ask(2);
+	cr_assert(until(is_publishing, NULL));
+	cr_assert_null(upgrade_start(upgrade, "test"));
+	log_errors_to(on_error, NULL);
+	free_arenas();
+	cr_assert(until(has_failed, NULL));
+	cr_expect_str_eq(
+		logged, "upgrade failed, this instance serves: old generations have all slots");
+}
