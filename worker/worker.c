@@ -156,7 +156,7 @@ drain(struct worker *w)
 	struct client *c;
 
 	w->phase = WORKER_DRAINS;
-	listen_update(w);
+	listen_end(w);
 	for (c = TAILQ_FIRST(&w->clients); c != NULL; c = TAILQ_NEXT(c, link))
 		client_drain(c); /* ends none */
 }

@@ -509,6 +509,12 @@ fleet_hold_state(struct fleet *f, bool hold)
 }
 
 void
+fleet_leave_state(struct fleet *f)
+{
+	keep_leave(f->keep);
+}
+
+void
 fleet_take_drains(struct fleet *f, const char *path, int lock, const struct membuf *text)
 {
 	keep_take(f->keep, path, lock, text);

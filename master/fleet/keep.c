@@ -297,6 +297,12 @@ keep_hold(struct keep *k, bool hold)
 	keep_changed(k);
 }
 
+void
+keep_leave(struct keep *k)
+{
+	state_file_free(&k->file);
+}
+
 /* What the file has, so that it is written only if it has to change. */
 static void
 read_written(struct keep *k)

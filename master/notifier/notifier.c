@@ -54,6 +54,7 @@ struct notifier {
 	struct conf_live live; /* in force; of these the log's level and format count */
 	uint64_t live_seq;
 	uint64_t next_refusal_ms; /* no line about a refused announcement before that */
+	int notices_from;         /* as in the heritage; 0 at the end of what it leads to */
 	struct pass *pass;        /* to older instances */
 	bool *woken;              /* [process slots]: eventfds to write after this batch */
 };
@@ -232,11 +233,23 @@ take_message(struct notifier *n, const struct socket *s)
 	return got;
 }
 
+/* True if more packets may wait. */
+static bool
+take_passed(struct notifier *n)
+{
+	const enum pass_got got =
+		n->notices_from != 0 ? pass_receive(n->notices_from, take_id, n) : PASS_NOTHING;
+
+	if (got == PASS_END)
+		n->notices_from = 0;
+	return got == PASS_PACKET;
+}
+
 /* True if more messages may wait.  Reads up to EAGAIN or a full batch: libzmq is edge-triggered. */
 static bool
 take_batch(struct notifier *n)
 {
-	bool any = n->h->notices_from != 0 && pass_receive(n->h->notices_from, take_id, n);
+	bool any = take_passed(n);
 
 	for (size_t k = 0; k < NSOCKETS; k++) {
 		bool more = n->sockets[k].zmq != NULL;
@@ -260,20 +273,31 @@ told_to_go(const struct notifier *n)
 	return r == 1 || r == 0 || (errno != EAGAIN && errno != EINTR);
 }
 
+/* All that this process waits for; the first is the channel.  Returns how many there are. */
 static int
-loop(struct notifier *n)
+items_fill(const struct notifier *n, zmq_pollitem_t items[NSOCKETS + 2])
 {
-	zmq_pollitem_t items[NSOCKETS + 2] = {{.fd = n->h->channel, .events = ZMQ_POLLIN}};
-	int nitems = 1;
-	bool more = false;
+	int nitems = 0;
 
-	if (n->h->notices_from != 0)
-		items[nitems++] = (zmq_pollitem_t){.fd = n->h->notices_from, .events = ZMQ_POLLIN};
+	items[nitems++] = (zmq_pollitem_t){.fd = n->h->channel, .events = ZMQ_POLLIN};
+	if (n->notices_from != 0)
+		items[nitems++] = (zmq_pollitem_t){.fd = n->notices_from, .events = ZMQ_POLLIN};
 	for (size_t k = 0; k < NSOCKETS; k++)
 		if (n->sockets[k].zmq != NULL)
 			items[nitems++] =
 				(zmq_pollitem_t){.socket = n->sockets[k].zmq, .events = ZMQ_POLLIN};
+	return nitems;
+}
+
+static int
+loop(struct notifier *n)
+{
+	zmq_pollitem_t items[NSOCKETS + 2];
+	bool more = false;
+
 	for (;;) {
+		const int nitems = items_fill(n, items);
+
 		proc_heartbeat(n->h->seg, n->h->slot, clock_ms());
 		if (settings_get(n->h->seg, &n->live, &n->live_seq))
 			log_setup(n->live.log_level, n->live.log_format);
@@ -455,6 +479,7 @@ int
 notifier_main(const struct heritage *h)
 {
 	struct notifier n = {.h = h,
+		.notices_from = h->notices_from,
 		.slab = seg_slab(h->seg, h->slot),
 		.sockets = {{NULL, take_notice}, {NULL, take_announcement}}};
 	char ready = CH_READY;

@@ -79,19 +79,21 @@ pass_send(struct pass *p)
 	return lost;
 }
 
-bool
+enum pass_got
 pass_receive(int fd, void (*fn)(void *arg, const char *id), void *arg)
 {
 	char packet[PACKET_BYTES + 1];
 	ssize_t n = recv(fd, packet, PACKET_BYTES, MSG_DONTWAIT);
 	char *at = packet, *end;
 
-	if (n <= 0)
-		return false;
+	if (n == 0)
+		return PASS_END;
+	if (n == -1)
+		return PASS_NOTHING;
 	packet[n] = '\0';
 	for (; (end = strchr(at, '\n')) != NULL; at = end + 1) {
 		*end = '\0';
 		fn(arg, at);
 	}
-	return true;
+	return PASS_PACKET;
 }

@@ -22,5 +22,10 @@ bool pass_add(struct pass *p, uint32_t instance, const char *id);
 /* Sends what was added.  Returns how many notices are lost. */
 size_t pass_send(struct pass *p);
 
-/* One packet of the newer instance, each id to fn.  False if there is none. */
-bool pass_receive(int fd, void (*fn)(void *arg, const char *id), void *arg);
+enum pass_got {
+	PASS_NOTHING,
+	PASS_PACKET,
+	PASS_END, /* all newer instances have ended: the descriptor stays readable for ever */
+};
+/* One packet of the newer instance, each id to fn. */
+enum pass_got pass_receive(int fd, void (*fn)(void *arg, const char *id), void *arg);

@@ -49,8 +49,8 @@ struct control {
 	bool paused;            /* control_pause() */
 	bool shared;            /* another instance needs the socket: its file is not removed */
 	bool starved;           /* ev_again was logged, and no client was accepted since */
-	int fd;
-	int lock; /* the lock file of the path: lockfile_take() */
+	int fd;                 /* -1: after control_leave() */
+	int lock;               /* the lock file of the path: lockfile_take() */
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 };
 
@@ -577,6 +577,16 @@ control_new(struct event_base *base, const char *path, const struct control_hook
 	return 0;
 }
 
+static void
+close_both(struct control *c)
+{
+	if (c->fd != -1)
+		(void)close(c->fd);
+	if (c->lock != -1)
+		(void)close(c->lock);
+	c->fd = c->lock = -1;
+}
+
 void
 control_free(struct control **pc)
 {
@@ -588,10 +598,9 @@ control_free(struct control **pc)
 		client_end(TAILQ_FIRST(&c->clients));
 	event_free(c->ev_accept);
 	event_free(c->ev_again);
-	(void)close(c->fd);
 	if (!c->shared)
 		(void)unlink(c->path);
-	(void)close(c->lock);
+	close_both(c);
 	free(c);
 	*pc = NULL;
 }
@@ -620,8 +629,11 @@ control_pause(struct control *c, bool pause)
 void
 control_leave(struct control *c)
 {
-	if (c != NULL)
-		c->shared = true;
+	if (c == NULL)
+		return;
+	assert(c->paused);
+	c->shared = true;
+	close_both(c);
 }
 
 void

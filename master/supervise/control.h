@@ -52,7 +52,7 @@ void control_free(
 void control_pass(const struct control *c, struct inherit *in);
 /* Commands are not accepted: another instance accepts them.  Clients that have been accepted are served. */
 void control_pause(struct control *c, bool pause);
-/* The new instance has the socket for ever. */
+/* The new instance has the socket for ever: after control_pause(), the socket and its lock are closed here. */
 void control_leave(struct control *c);
 /* No client waits for an answer, or for the rest of one. */
 bool control_is_quiet(const struct control *c);

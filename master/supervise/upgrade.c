@@ -145,6 +145,7 @@ final(struct upgrade *u)
 	talk_say(u->talk, "final");
 	listeners_leave(p->listeners);
 	control_leave(*p->control);
+	fleet_leave_state(p->fleet);
 	takeover_leave(p->takeover);
 	close_fd(&u->next.pidfd);
 	close_fd(&u->state);

@@ -139,6 +139,24 @@ def test_a_new_instance_that_dies_in_its_trial(one):
     assert i.r.metric("instance") == 2 and i.r.complete().status == 200
 
 
+def test_the_newest_is_killed_when_the_trial_is_over(one, world):
+    """Nothing of the older instance is in the way of a fresh start: no lock and no socket."""
+    i, _, _ = one(state_file=str(world.dir / "state.json"))
+    held = i.r.open_stream("held", n=5000)
+    held.head()
+    i.upgrade()
+    i.r.kill(signal.SIGKILL)
+    with pytest.raises(ConnectionRefusedError):
+        wait("new clients are refused", lambda: socket.create_connection(i.r.address).close())
+    fresh = world.router(wait_for=None, **i.r.config)
+    fresh.port, fresh.control = i.r.port, i.r.control
+    fresh.wait_for("ready")
+    assert fresh.complete().status == 200 and "state_file" not in fresh.log() and next(held.events())
+    held.close()
+    assert i.r.p.before.wait(10 * SLOW) == 0
+    world.routers.remove(i.r)
+
+
 def test_words_of_another_version(one):
     i, _, _ = one()
     i.install('[ -z "$PDR_UPGRADE" ] || PDR_UPGRADE="later=77:x $PDR_UPGRADE even" exec "$REAL" "$@"\nexec "$REAL" "$@"')

@@ -59,7 +59,7 @@ struct worker {
 	char *buf; /* the one read buffer, WORKER_BUF bytes: valid within one callback only */
 
 	struct event ev_channel, ev_tick, ev_heartbeat, ev_wake;
-	struct event *ev_listen; /* one per listening socket */
+	struct event *ev_listen; /* one per listening socket; NULL: listen_end() has closed them */
 	bool listening;          /* watched now */
 	bool accept_paused;      /* out of file descriptors: tried again at the next tick */
 	/* Since when a connection has waited while this worker does not listen; 0: none waited at the last

@@ -154,6 +154,16 @@ listen_init(struct worker *w, event_callback_fn on_accept)
 }
 
 void
+listen_end(struct worker *w)
+{
+	listen_update(w);
+	for (size_t i = 0; w->ev_listen != NULL && i < w->h->nlisten; i++)
+		(void)close(w->h->listen_fds[i]);
+	free(w->ev_listen);
+	w->ev_listen = NULL;
+}
+
+void
 listen_fini(struct worker *w)
 {
 	free(w->ev_listen);

@@ -18,6 +18,9 @@ void listen_fini(struct worker *w);
 /* Starts or stops watching the sockets: call it after each accept and close, and when another
  * worker wakes this one. */
 void listen_update(struct worker *w);
+/* The worker drains: it never accepts again.  Its descriptors of the sockets are closed, so that the port is free as
+ * soon as those who do accept have ended.  Again: nothing happens. */
+void listen_end(struct worker *w);
 /* Call it at each tick: listen_update(), and looks for workers that have stopped while
  * connections wait. */
 void listen_tick(struct worker *w, uint64_t now_ms);

@@ -28,6 +28,7 @@ static int wake_fds[NWAKE];
 static int channel[2];
 static char address[64];
 static struct conf conf = {.lmcache_listen = address};
+static int newer[2]; /* a newer instance sends from [1]; 0: there is none */
 static pid_t pid;
 static void *ctx, *push;
 
@@ -44,9 +45,12 @@ notifier_start(void)
 			.seg = seg,
 			.slot = SLOT_NOTIFIER(seg),
 			.channel = channel[1],
-			.wake_fds = wake_fds};
+			.wake_fds = wake_fds,
+			.notices_from = newer[0]};
 
 		(void)close(channel[0]);
+		if (newer[1] != 0)
+			(void)close(newer[1]);
 		_exit(notifier_main(&h));
 	}
 	(void)close(channel[1]);
@@ -186,6 +190,37 @@ Test(notifier, nonsense_is_counted_and_survived)
 	(void)close(channel[0]);
 	cr_assert_eq(notifier_wait(), CHILD_EXIT_OK, "the channel's end: the master is gone");
 	flag_set_free(&fs);
+	teardown();
+}
+
+/* How often the notifier has stored another heartbeat within 300 ms. */
+static unsigned
+heartbeats(void)
+{
+	const uint64_t end = clock_ms() + 300;
+	uint64_t last = proc_heartbeat_ms(seg, SLOT_NOTIFIER(seg)), now;
+	unsigned n = 0;
+
+	while (clock_ms() < end) {
+		now = proc_heartbeat_ms(seg, SLOT_NOTIFIER(seg));
+		n += now != last;
+		last = now;
+		(void)usleep(1000);
+	}
+	return n;
+}
+
+/* The socket of a newer instance that has ended is readable for ever. */
+Test(notifier, at_the_end_of_a_newer_instance_it_rests)
+{
+	cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, newer), 0);
+	setup();
+	cr_assert_eq(write(newer[1], "42\n", 3), 3);
+	cr_assert(counted(M_NOTICES_BAD, 1));
+	(void)close(newer[1]);
+	cr_expect_leq(heartbeats(), 4);
+	cr_assert_eq(write(channel[0], &(char){CH_DRAIN}, 1), 1);
+	cr_assert_eq(notifier_wait(), CHILD_EXIT_OK);
 	teardown();
 }
 

@@ -47,10 +47,12 @@ Test(notifier_pass, each_reaches_its_instance)
 	cr_expect_eq(pass_add(p, 3, ID), true);
 	cr_expect_not(pass_add(p, 2, ID), "no such instance");
 	cr_expect_eq(pass_send(p), 0);
-	cr_expect_not(pass_receive(oldest[0], take, NULL));
-	cr_expect_eq(pass_receive(older[0], take, NULL), true);
+	cr_expect_eq(pass_receive(oldest[0], take, NULL), PASS_NOTHING);
+	cr_expect_eq(pass_receive(older[0], take, NULL), PASS_PACKET);
 	cr_expect_eq(got, 2);
-	cr_expect_not(pass_receive(older[0], take, NULL));
+	cr_expect_eq(pass_receive(older[0], take, NULL), PASS_NOTHING);
+	cr_expect_eq(close(older[1]), 0);
+	cr_expect_eq(pass_receive(older[0], take, NULL), PASS_END);
 	pass_free(&p);
 }
 
