@@ -166,14 +166,20 @@ on_not_wanted(void *arg)
 	procs_stop_now(m->procs);
 }
 
+/* It may be that the older instance can. */
 static void
 on_fatal(void *arg, const char *error)
 {
 	struct master *m = arg;
+	bool instead;
 
 	log_error("pdrouter cannot go on", LOG_S("error", error));
-	if (!m->stopping)
-		stop(m, EXIT_FAILURE);
+	if (m->stopping)
+		return;
+	instead = takeover_give_up(m->takeover, error);
+	stop(m, EXIT_FAILURE);
+	if (instead)
+		procs_stop_now(m->procs); /* the sooner the older one serves again */
 }
 
 static void
@@ -519,7 +525,7 @@ step_parts(struct master *m)
 {
 	struct procs_hooks on_procs = {on_ready, on_refused, on_gone, on_reaped, m};
 	struct reload_hooks outcome = {on_fatal, on_reload_done, m};
-	struct takeover_hooks on_older = {on_not_wanted, on_other_stops, m};
+	struct takeover_hooks on_older = {on_not_wanted, on_fatal, on_other_stops, m};
 	struct upgrade_hooks on_newer = {on_other_stops, m};
 	struct reload_parts parts = {.base = m->base, .args = &m->args, .seg = m->seg, .sd = m->sd};
 

@@ -78,6 +78,9 @@ struct proc_env {
 	void *arg;
 };
 
+#define PROC_DIES_YOUNG_MS                                                                         \
+	400 /* backoff_ms after the third death, if no process has lived for 10 s */
+
 struct proc {
 	const struct proc_env *env;
 	const struct proc_kind *kind;
@@ -90,7 +93,7 @@ struct proc {
 	struct event *ev_channel;
 	struct event *ev_timer;
 	uint64_t started_ms;
-	uint64_t backoff_ms; /* that preceded this process; 0: none */
+	uint64_t backoff_ms; /* that preceded this process, or is to end; 0: none */
 	uint64_t restarts;
 	bool refused; /* single process: said "do not respawn me"; asked again after a reload */
 	uint64_t heartbeat; /* that the last tick saw */

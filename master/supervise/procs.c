@@ -477,6 +477,16 @@ procs_alive(const struct procs *ps)
 	return n;
 }
 
+bool
+procs_die_young(const struct procs *ps)
+{
+	bool any = false;
+
+	for (uint32_t i = 0; i < SLOT_WORKERS(ps->env.seg); i++)
+		any |= ps->procs[i].backoff_ms >= PROC_DIES_YOUNG_MS;
+	return any;
+}
+
 void
 procs_status(const struct procs *ps, struct evbuffer *out, bool json)
 {

@@ -92,5 +92,8 @@ void procs_stop_now(struct procs *ps);
 /* Processes that live or will be respawned. */
 unsigned procs_alive(const struct procs *ps);
 
+/* A worker has died three times in a row, each time soon after its start. */
+bool procs_die_young(const struct procs *ps);
+
 /* The processes for `status` and `workers`: lines for people, or a JSON array. */
 void procs_status(const struct procs *ps, struct evbuffer *out, bool json);

@@ -29,7 +29,7 @@
 /* with one more the oldest instance must end within drain_timeout */
 #define OLD_USUAL 8
 
-enum phase { TP_STARTING, TP_READY, TP_TRIAL, TP_FINAL };
+enum phase { TP_GIVEN_UP, TP_STARTING, TP_READY, TP_TRIAL, TP_FINAL };
 
 /* An older instance that has yet to end. */
 struct older {
@@ -236,7 +236,8 @@ on_end(void *arg)
 	struct older *o = arg;
 	struct takeover *t = o->owner;
 
-	if (is_from(o) && t->phase < TP_TRIAL) {
+	if (is_from(o) && (t->phase == TP_STARTING || t->phase == TP_READY)) {
+		t->phase = TP_GIVEN_UP;
 		t->hooks.refused(t->hooks.arg);
 	} else {
 		log_info("older instance gone", LOG_U("instance", o->instance));
@@ -313,12 +314,12 @@ takeover_free(struct takeover **pt)
 	*pt = NULL;
 }
 
-void
-takeover_turn(struct takeover *t)
+static void
+get_ready(struct takeover *t)
 {
 	const struct talk *from;
 
-	if (t->phase != TP_STARTING || reload_number(t->parts.reload) == 0)
+	if (reload_number(t->parts.reload) == 0)
 		return;
 	if (!fleet_is_settled(t->parts.fleet) && clock_ms() - t->started_ms < SETTLE_MS)
 		return;
@@ -331,8 +332,30 @@ takeover_turn(struct takeover *t)
 }
 
 void
+takeover_turn(struct takeover *t)
+{
+	if (t->phase == TP_STARTING)
+		get_ready(t);
+	else if (t->phase == TP_TRIAL && procs_die_young(t->parts.procs))
+		t->hooks.failed(t->hooks.arg, "a worker dies again and again");
+}
+
+bool
+takeover_give_up(struct takeover *t, const char *why)
+{
+	if (t->phase == TP_FINAL)
+		return false;
+	if (t->phase != TP_GIVEN_UP)
+		talk_say(t->older[t->n - 1]->talk, "error %.300s", why);
+	t->phase = TP_GIVEN_UP;
+	return true;
+}
+
+void
 takeover_stop(struct takeover *t, bool now)
 {
+	if (t->phase < TP_TRIAL)
+		t->phase = TP_GIVEN_UP; /* whatever the older one says now comes too late */
 	for (size_t i = 0; t->phase >= TP_TRIAL && i < t->n; i++)
 		if (!t->older[i]->stops)
 			talk_say(t->older[i]->talk, now ? "stop_now" : "stop");

@@ -6,8 +6,10 @@
  *   READY      it knows that this instance can serve
  *   TRIAL      it has said `take`: this instance serves; the older one finishes its requests and could serve again
  *   FINAL      it has said `final`, or there was none.  The newest instance has all that there is to own.
+ *   GIVEN_UP   from all but FINAL: this instance ends.  The older one sees its end, and serves on or again.
  *
- * Older instances finish their requests.  They stop when this instance stops, which waits for them.
+ * Older instances finish their requests.  They stop when this instance stops, which waits for them, unless it has given
+ * up.
  *
  * Process: master.
  */
@@ -43,6 +45,8 @@ struct takeover_parts {
 struct takeover_hooks {
 	/* The older instance has ended, or does not want this one: the end, if this one does not serve yet. */
 	void (*refused)(void *arg);
+	/* This instance cannot go on in its trial. */
+	void (*failed)(void *arg, const char *why);
 	/* The older instance stops, and so must this one. */
 	void (*stop)(void *arg, bool now);
 	void *arg;
@@ -57,7 +61,10 @@ void takeover_free(struct takeover **); /* NULL is fine */
 
 /* Once per loop turn. */
 void takeover_turn(struct takeover *t);
-/* This instance stops: so do the older ones. */
+/* This instance cannot go on; the older one is told why.  True if that one serves on or again as soon as this one has
+ * ended.  False if there is none that could: takeover_stop(). */
+bool takeover_give_up(struct takeover *t, const char *why);
+/* This instance stops: so do the older ones, if this one serves. */
 void takeover_stop(struct takeover *t, bool now);
 /* How many older instances this one has to wait for before it exits. */
 unsigned takeover_waits_for(const struct takeover *t);

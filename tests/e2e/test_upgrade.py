@@ -1,4 +1,5 @@
 """Upgrades: a new instance takes the place of a running one, and nothing that is asked meanwhile is lost."""
+import contextlib
 import os
 import shutil
 import signal
@@ -7,7 +8,7 @@ import socket
 import pytest
 
 import expect
-from procs import BIN, MODEL, SLOW, Load, alive, free_port, wait
+from procs import BIN, MODEL, SLOW, Load, alive, free_port, tree, wait
 from raw import text_of
 from test_announce import Announcer, address, status
 
@@ -137,6 +138,23 @@ def test_a_new_instance_that_dies_in_its_trial(one):
     assert i.r.ctl("reload").returncode == 0
     i.upgrade()
     assert i.r.metric("instance") == 2 and i.r.complete().status == 200
+
+
+def test_workers_that_die_again_and_again_in_the_trial(one):
+    """The new master gives up, though nothing is wrong with it."""
+    i, _, _ = one(upgrade_trial="60s")
+    first = i.r.pid
+    i.r.kill(signal.SIGUSR2)
+    pid = wait("the new instance", lambda: i.r.status()["pid"] != first and i.r.status()["pid"])
+
+    def killed():
+        for worker in tree(pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
+        return not alive(pid)
+    wait("its end", killed)
+    i.r.wait_log("upgrade failed, .*the new instance has ended in its trial: a worker dies again and again")
+    assert i.r.complete().status == 200 and i.r.status()["pid"] == first
 
 
 def test_the_newest_is_killed_when_the_trial_is_over(one, world):

@@ -42,6 +42,7 @@ static struct inherit inherit;
 static struct takeover *takeover;
 static struct upgrade *upgrade;
 static unsigned refused, stopped; /* hooks that were called */
+static char failed[600];          /* why the instance cannot go on in its trial */
 static char logged[600];          /* the last error in the log */
 
 /* --- what a worker does; a test may choose another one ------------------------------------------- */
@@ -149,6 +150,13 @@ on_refused_by_older(void *arg)
 }
 
 static void
+on_failed(void *arg, const char *why)
+{
+	(void)arg;
+	(void)snprintf(failed, sizeof(failed), "%s", why);
+}
+
+static void
 on_other_stops(void *arg, bool now)
 {
 	(void)arg;
@@ -213,6 +221,7 @@ until(bool (*holds)(const void *), const void *arg)
 	const struct timeval tick = {.tv_usec = 10000};
 	struct event *ev = event_new(base, -1, EV_PERSIST, on_tick, NULL);
 	const uint64_t end = clock_ms() + 5000;
+	bool met;
 
 	(void)event_add(ev, &tick);
 	do {
@@ -220,9 +229,10 @@ until(bool (*holds)(const void *), const void *arg)
 		reload_turn(reload);
 		takeover_turn(takeover);
 		upgrade_turn(upgrade);
-	} while (!holds(arg) && clock_ms() < end);
+		met = holds(arg);
+	} while (!met && clock_ms() < end);
 	event_free(ev);
-	return holds(arg);
+	return met;
 }
 
 static bool
@@ -270,7 +280,8 @@ setup_heir(void)
 		{.name = NULL}};
 	static const struct procs_hooks on_procs = {on_ready, on_refused, on_gone, on_reaped, NULL};
 	static const struct reload_hooks on_reload = {on_fatal, on_done, NULL};
-	static const struct takeover_hooks on_older = {on_refused_by_older, on_other_stops, NULL};
+	static const struct takeover_hooks on_older = {
+		on_refused_by_older, on_failed, on_other_stops, NULL};
 	static const struct upgrade_hooks on_newer = {on_other_stops, NULL};
 	static char program[] = "/no/pdrouter", *argv[] = {program, NULL};
 

@@ -1,0 +1,168 @@
+/* The place of an older instance is taken, or not: the test is the older one. */
+#include "tests/unit/master/supervise/instance.h"
+
+static int older[2]; /* the talk: [0] is the older instance's end */
+
+static void
+setup_newer(void)
+{
+	int notices[2];
+
+	cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, older), 0);
+	cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, notices), 0);
+	inherit_init(&inherit);
+	inherit.instance = 2;
+	inherit.from = (struct inherit_old){1, older[1], notices[1]};
+	(void)close(notices[0]);
+	setup_heir();
+}
+
+static void
+teardown_newer(void)
+{
+	(void)close(older[0]);
+	teardown();
+}
+
+TestSuite(takeover, .init = setup_newer, .fini = teardown_newer, .timeout = 30);
+
+static void
+say(const char *line)
+{
+	cr_assert_eq(send(older[0], line, strlen(line), MSG_NOSIGNAL), (ssize_t)strlen(line));
+}
+
+/* The line that the older instance is told next; "": none. */
+static const char *
+next_line(void)
+{
+	static char line[600];
+	const ssize_t n = recv(older[0], line, sizeof(line) - 1, MSG_DONTWAIT);
+
+	line[n > 0 ? n : 0] = '\0';
+	return line;
+}
+
+static bool
+is_told(const void *line)
+{
+	const char *was;
+
+	do
+		was = next_line();
+	while (was[0] != '\0' && strcmp(was, line) != 0);
+	return was[0] != '\0';
+}
+
+static bool
+serves(const void *arg)
+{
+	(void)arg;
+	return takeover_waits_for(takeover) == 1;
+}
+
+static bool
+is_at_end(const void *arg)
+{
+	(void)arg;
+	return refused > 0;
+}
+
+static bool
+is_settled(const void *arg)
+{
+	(void)arg;
+	return fleet_is_settled(fleet);
+}
+
+static bool
+has_failed(const void *arg)
+{
+	(void)arg;
+	return failed[0] != '\0';
+}
+
+static void
+begin_trial(void)
+{
+	start();
+	cr_assert(until(is_told, "ready"));
+	say("take");
+	cr_assert(until(serves, NULL));
+}
+
+static void
+some_turns(void)
+{
+	for (int i = 0; i < 5; i++) {
+		(void)event_base_loop(base, EVLOOP_NONBLOCK);
+		takeover_turn(takeover);
+	}
+}
+
+/* The older one must see the end of this instance, and serve again. */
+Test(takeover, an_instance_that_stops_does_not_take)
+{
+	start();
+	cr_assert(until(is_told, "ready"));
+	takeover_stop(takeover, false);
+	say("take");
+	some_turns();
+	cr_expect_eq(takeover_waits_for(takeover), 0);
+	cr_expect_str_empty(next_line());
+}
+
+Test(takeover, the_older_one_ends_before_this_one_is_ready)
+{
+	(void)close(older[0]);
+	cr_assert(until(is_at_end, NULL));
+	start();
+	cr_assert(until(is_settled, NULL));
+	some_turns();
+	cr_expect_eq(refused, 1);
+	older[0] = dup(STDIN_FILENO);
+}
+
+Test(takeover, in_its_trial_an_instance_that_stops_takes_the_older_one_with_it)
+{
+	begin_trial();
+	takeover_stop(takeover, false);
+	cr_expect_eq(takeover_waits_for(takeover), 1);
+	cr_expect_str_eq(next_line(), "stop");
+}
+
+Test(takeover, in_its_trial_one_that_cannot_go_on_leaves_the_older_one_in_place)
+{
+	begin_trial();
+	cr_expect(takeover_give_up(takeover, "this is why"));
+	takeover_stop(takeover, false);
+	cr_expect_eq(takeover_waits_for(takeover), 0);
+	cr_expect_str_eq(next_line(), "error this is why");
+	cr_expect_str_empty(next_line());
+	say("final");
+	some_turns();
+	cr_expect_not(takeover_is_final(takeover));
+}
+
+Test(takeover, after_the_trial_there_is_nothing_to_give_up)
+{
+	begin_trial();
+	say("final");
+	some_turns();
+	cr_expect_not(takeover_give_up(takeover, "this is why"));
+	cr_expect_eq(takeover_waits_for(takeover), 1);
+}
+
+static int
+dies_when_it_serves(const struct heritage *h)
+{
+	return ready_until(h, CH_SERVE);
+}
+
+Test(takeover, workers_that_die_again_and_again_in_the_trial)
+{
+	child = dies_when_it_serves;
+	begin_trial();
+	cr_assert(until(has_failed, NULL));
+	cr_expect_eq(seg_slab(seg, SLOT_MASTER(seg))->counters[M_WORKER_RESTARTS], 3);
+}
