@@ -32,6 +32,7 @@
 
 #define CHECK_MS 10000
 #define START_MS 60000 /* from its start to `ready` */
+#define WAIT_MS 60000  /* for a reload, or for the older instance of this one */
 #define LEFT_MS 1000   /* between two reports of how many requests are left */
 #define RETRY_MS 100   /* systemd has no room for a message */
 #define LINE_BYTES 400
@@ -358,6 +359,13 @@ fits_again(const struct upgrade *u)
 	return procs_generation_fits(u->parts.procs, reload_conf(u->parts.reload));
 }
 
+static const char *const late[UP_TRIAL] = {
+	[UP_WAITING] = "a reload, or the trial of this instance, has not ended in time",
+	[UP_CHECKING] = "the new program has not checked the configuration in time",
+	[UP_STARTING] = "the new instance was not ready in time",
+	[UP_GIVING] = "the notifier has not ended in time",
+};
+
 static void
 on_clock(evutil_socket_t fd, short what, void *arg)
 {
@@ -365,8 +373,8 @@ on_clock(evutil_socket_t fd, short what, void *arg)
 
 	(void)fd;
 	(void)what;
-	if (u->phase == UP_CHECKING || u->phase == UP_STARTING || u->phase == UP_GIVING) {
-		fail(u, "the new instance was not ready in time");
+	if (u->phase < UP_TRIAL && late[u->phase] != NULL) {
+		fail(u, late[u->phase]);
 	} else if (u->phase == UP_TRIAL && !u->stopping) {
 		final(u);
 	} else if (u->phase == UP_OVER) {
@@ -399,6 +407,7 @@ upgrade_start(struct upgrade *u, const char *reason)
 	u->error[0] = '\0';
 	u->drain_ms = 0;
 	u->phase = UP_WAITING;
+	clock_set(u, WAIT_MS);
 	reload_hold(u->parts.reload, true);
 	return NULL;
 }

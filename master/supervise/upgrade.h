@@ -5,7 +5,7 @@
  *
  *                reload over          good                  `ready`            notifier gone
  *   NONE -> WAITING -----> CHECKING ------> STARTING ---------------> GIVING ------------> TRIAL ----> OVER
- *    ^         |              | wrong         | ended, too late          | ended            | ended   upgrade_trial
+ *    ^         | too late     | wrong         | ended, too late          | ended            | ended   upgrade_trial
  *    +---------+--------------+---------------+--------------------------+------------------+         is over
  *
  * WAITING   for the end of a reload, and of this instance's own trial.  Then the old generations must leave enough slots
