@@ -22,13 +22,16 @@
 /* the identity of a notifier that reads what a newer instance sends */
 #define REPLACED "of an instance that was replaced"
 
+/* What the owner wants all processes to do. */
+enum aim { AIM_SERVE, AIM_DRAIN, AIM_QUIT };
+
 struct procs {
 	struct proc_env env;
 	const struct proc_kind *kinds;
 	struct procs_hooks hooks;
 	struct generation gens[GENERATIONS_MAX];
 	uint32_t last_number;
-	bool stopping;
+	enum aim aim;
 	struct event *ev_stall;
 	uint64_t stall_tick_ms; /* when ev_stall last ran */
 	uint64_t no_stall_before_ms;
@@ -259,13 +262,21 @@ procs_make_room(struct procs *ps, const struct conf *conf)
 	}
 }
 
+/* Draining workers may wait for notices. */
+static bool
+single_is_needed(const struct procs *ps, const struct proc *p)
+{
+	if (ps->env.held || ps->env.conf == NULL)
+		return false;
+	return ps->aim == AIM_SERVE ||
+	       (ps->aim == AIM_DRAIN && p->kind->drains_last && procs_generations(ps) > 0);
+}
+
 /* A single process is replaced, old one first (it holds its address), when its identity changes. */
 static void
 single_sync(const struct procs *ps, struct proc *p)
 {
-	const char *want = ps->stopping || ps->env.held || ps->env.conf == NULL
-				   ? NULL
-				   : p->kind->identity(ps->env.conf);
+	const char *want = single_is_needed(ps, p) ? p->kind->identity(ps->env.conf) : NULL;
 
 	if (want != NULL && ps->env.notices_from != 0)
 		want = REPLACED;
@@ -282,8 +293,7 @@ singles_sync(struct procs *ps)
 {
 	struct proc *p = &ps->procs[SLOT_NOTIFIER(ps->env.seg)];
 
-	/* one that is needed by draining workers stays until they are gone (settle) */
-	if (p->kind != NULL && !(ps->stopping && p->kind->drains_last))
+	if (p->kind != NULL)
 		single_sync(ps, p);
 }
 
@@ -321,7 +331,7 @@ generation_settle(struct procs *ps, struct generation *g)
 		g->refused = false;
 		ps->hooks.refused(ps->hooks.arg, number);
 	}
-	if (!g->told_ready && !ps->stopping && count_in(ps, g, true) == g->wanted) {
+	if (!g->told_ready && ps->aim == AIM_SERVE && count_in(ps, g, true) == g->wanted) {
 		g->told_ready = true;
 		ps->hooks.ready(ps->hooks.arg, number);
 	}
@@ -337,7 +347,6 @@ static void
 on_settle(evutil_socket_t fd, short what, void *arg)
 {
 	struct procs *ps = arg;
-	struct proc *single = &ps->procs[SLOT_NOTIFIER(ps->env.seg)];
 
 	(void)fd;
 	(void)what;
@@ -345,8 +354,6 @@ on_settle(evutil_socket_t fd, short what, void *arg)
 		if (ps->gens[i].number != 0)
 			generation_settle(ps, &ps->gens[i]);
 	singles_sync(ps);
-	if (ps->stopping && procs_generations(ps) == 0 && single->kind != NULL)
-		single_sync(ps, single);
 }
 
 /* --- several instances ------------------------------------------------------------------------- */
@@ -452,7 +459,7 @@ procs_free(struct procs **pps)
 void
 procs_stop(struct procs *ps)
 {
-	ps->stopping = true;
+	ps->aim = AIM_DRAIN;
 	for (int i = 0; i < GENERATIONS_MAX; i++)
 		if (ps->gens[i].number != 0)
 			generation_drain(ps, &ps->gens[i], clock_ms(), ps->env.conf->drain_ms);
@@ -462,7 +469,7 @@ procs_stop(struct procs *ps)
 void
 procs_stop_now(struct procs *ps)
 {
-	ps->stopping = true;
+	ps->aim = AIM_QUIT;
 	for (uint32_t i = 0; i < ps->nprocs; i++)
 		proc_post(&ps->procs[i], PE_QUIT);
 }

@@ -121,11 +121,9 @@ fail(struct upgrade *u, const char *why)
 	metric_add(seg_slab(p->seg, SLOT_MASTER(p->seg)), M_UPGRADES_FAILED, 1);
 	drop_attempt(u);
 	u->phase = UP_NONE;
-	if (!u->stopping) {
-		procs_notices_from(p->procs, 0);
-		if (phase == UP_TRIAL)
-			resume(u);
-	}
+	procs_notices_from(p->procs, 0);
+	if (phase == UP_TRIAL && !u->stopping)
+		resume(u);
 	close_fd(&u->notices);
 	reload_hold(p->reload, false);
 	control_upgraded(*p->control, NULL, true, line);

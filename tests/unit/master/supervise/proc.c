@@ -233,6 +233,18 @@ until(const uint32_t *what, uint32_t value)
 	return *what == value;
 }
 
+static bool
+until_ready(uint32_t slot)
+{
+	const uint64_t end = clock_ms() + 10000;
+
+	do {
+		(void)event_base_loop(base, EVLOOP_NONBLOCK);
+		(void)usleep(1000);
+	} while (proc_slot_state(seg, slot) != PROC_READY && clock_ms() < end);
+	return proc_slot_state(seg, slot) == PROC_READY;
+}
+
 static pid_t
 pid_in(uint32_t slot)
 {
@@ -569,6 +581,39 @@ Test(proc, a_single_process_follows_its_address)
 		cr_assert_eq(pid_in(slot) != pid, steps[i].other, "step %zu", i);
 		pid = pid_in(slot);
 	}
+	teardown();
+}
+
+/* An upgrade has told the notifier to end, and is given up because pdrouter stops. */
+Test(proc, a_notifier_comes_back_for_workers_that_drain)
+{
+	static char a[] = "tcp://a";
+	static const struct conf conf = {.drain_ms = 10000, .notifier_key = a};
+	static const struct proc_kind kinds[] = {
+		{.name = "worker", .main = finishes, .count = two, .restarts = M_WORKER_RESTARTS},
+		{.name = "notifier",
+			.main = obedient,
+			.identity = address,
+			.restarts = M_NOTIFIER_RESTARTS,
+			.drains_last = true},
+		{.name = NULL}};
+	pid_t pid;
+
+	setup(kinds);
+	procs_conf_set(ps, &conf, procs_generation_start(ps, &conf, NULL, 0));
+	cr_assert(until(&seen.ready, 1));
+	while (proc_slot_state(seg, SLOT_NOTIFIER(seg)) != PROC_READY)
+		(void)event_base_loop(base, EVLOOP_ONCE);
+	pid = pid_in(SLOT_NOTIFIER(seg));
+	procs_notices_from(ps, wake_fds[0]);
+	procs_notices_from(ps, 0);
+	procs_stop(ps);
+	cr_assert(until_ready(SLOT_NOTIFIER(seg)));
+	cr_expect_neq(pid_in(SLOT_NOTIFIER(seg)), pid);
+	procs_stop_now(ps);
+	while (procs_alive(ps) > 0)
+		(void)event_base_loop(base, EVLOOP_ONCE);
+	cr_expect_eq(seen.reaped, 4, "after that none comes");
 	teardown();
 }
 
