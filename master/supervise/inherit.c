@@ -80,14 +80,16 @@ take_old(const struct value *v, struct inherit_old *ret)
 static bool
 take_instance(struct inherit *in, const struct value *v)
 {
+	const bool first = in->instance == 0;
+
 	in->instance = v->field[0];
-	return in->instance > 0;
+	return first && in->instance > 0;
 }
 
 static bool
 take_from(struct inherit *in, const struct value *v)
 {
-	return take_old(v, &in->from);
+	return in->from.talk == -1 && take_old(v, &in->from);
 }
 
 static bool
@@ -99,7 +101,7 @@ take_older(struct inherit *in, const struct value *v)
 static bool
 take_state(struct inherit *in, const struct value *v)
 {
-	return take_fd(v->field[0], &in->state);
+	return in->state == -1 && take_fd(v->field[0], &in->state);
 }
 
 static bool
@@ -126,14 +128,14 @@ take_systemd(struct inherit *in, const struct value *v)
 static bool
 take_control(struct inherit *in, const struct value *v)
 {
-	return v->n >= 2 && take_fd(v->field[0], &in->control) &&
+	return in->control == -1 && v->n >= 2 && take_fd(v->field[0], &in->control) &&
 	       take_fd(v->field[1], &in->control_lock);
 }
 
 static bool
 take_state_lock(struct inherit *in, const struct value *v)
 {
-	return take_fd(v->field[0], &in->state_lock);
+	return in->state_lock == -1 && take_fd(v->field[0], &in->state_lock);
 }
 
 static const struct {
@@ -150,7 +152,7 @@ static const struct {
 	{"state_lock", take_state_lock},
 };
 
-/* False if the word is known and its value is wrong. */
+/* False if the word is known, and its value is wrong or it is one too many. */
 static bool
 take_word(struct inherit *in, const char *word, size_t len)
 {
@@ -198,7 +200,7 @@ inherit_parse(const char *text, struct inherit *ret, const char **ret_why)
 	struct doubles d = {.in = ret};
 
 	inherit_init(ret);
-	*ret_why = "a word has a wrong value";
+	*ret_why = "a word has a wrong value, or is given too often";
 	for (size_t n; *text != '\0'; text += n) {
 		text += strspn(text, " ");
 		n = strcspn(text, " ");

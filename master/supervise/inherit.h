@@ -13,7 +13,7 @@
  *	control=FD:LOCK      the control socket and its lock file; state_lock=FD: the lock file of the state_file
  *
  * Two versions of pdrouter have to understand each other in both directions: a reader ignores words that it
- * does not know, and further fields of a word that it knows.
+ * does not know, and further fields of a word that it knows.  Of `old`, `listen` and `systemd` there may be several.
  *
  * Process: master.  The parser opens and closes nothing.
  */

@@ -211,16 +211,21 @@ listeners_free(struct listeners **pls)
 	*pls = NULL;
 }
 
-void
+bool
 listeners_pass(const struct listeners *ls, struct inherit *in)
 {
 	const struct listener *l;
 
-	TAILQ_FOREACH(l, &ls->list, link)
-	if (in->nlisten < INHERIT_LISTEN_MAX) {
+	for (l = TAILQ_FIRST(&ls->list); l != NULL; l = TAILQ_NEXT(l, link)) {
+		if (in->nlisten == INHERIT_LISTEN_MAX) {
+			log_error("more listening sockets than a new instance can be passed",
+				LOG_U("most", INHERIT_LISTEN_MAX));
+			return false;
+		}
 		in->listen[in->nlisten].fd = l->fd;
 		in->listen[in->nlisten++].ours = l->owner != OWNER_SYSTEMD;
 	}
+	return true;
 }
 
 void

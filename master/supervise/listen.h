@@ -5,6 +5,7 @@
  * A socket comes from systemd or from an older instance of pdrouter (matched by its address), or is made here.
  */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 
 struct conf;
@@ -20,8 +21,8 @@ struct listeners *listeners_new(struct resolver *resolver, const struct inherit 
  * those that it may still need. */
 void listeners_free(struct listeners **);
 
-/* Adds all sockets to what a new instance gets. */
-void listeners_pass(const struct listeners *ls, struct inherit *in);
+/* Adds all sockets to what a new instance gets.  False: there are more than can be passed. */
+bool listeners_pass(const struct listeners *ls, struct inherit *in);
 /* The older instance no longer needs the sockets that it passed: they are own ones from now on. */
 void listeners_own(struct listeners *ls);
 /* systemd keeps own sockets over a restart. */

@@ -188,15 +188,11 @@ successor_start(const char *path, char *const *argv, const struct inherit *in, i
 {
 	const pid_t between = fork();
 	pid_t pid = 0;
-	int r = 0;
 
 	if (between == 0)
 		be_between(path, argv, in, talk);
 	if (between == -1)
-		r = -errno;
-	(void)close(in->from.talk);
-	if (r != 0)
-		return r;
+		return -errno;
 	while (waitpid(between, NULL, 0) == -1 && errno == EINTR)
 		;
 	if (recv(talk, &pid, sizeof(pid), MSG_DONTWAIT) != (ssize_t)sizeof(pid))

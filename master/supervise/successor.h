@@ -25,8 +25,8 @@ struct successor {
 };
 /*
  * Runs the program with what `in` passes to it.  It is no child of this process but of this process's reaper (process 1 or
- * systemd), which must see its end as soon as this process has gone.  Its end of in->from.talk is closed here.
- * `talk` is this process's end.  0, or -errno.
+ * systemd), which must see its end as soon as this process has gone.  `talk` is this process's end of in->from.talk.
+ * 0, or -errno.
  */
 int successor_start(const char *path, char *const *argv, const struct inherit *in, int talk,
 	struct successor *ret);

@@ -190,6 +190,16 @@ take(struct takeover *t)
 }
 
 static void
+make_room(const struct takeover *t)
+{
+	if (t->n <= OLD_USUAL)
+		return;
+	log_warn("the oldest instance must end: an upgrade has followed",
+		LOG_U("instance", t->older[0]->instance), LOG_U("instances", t->n + 1));
+	talk_say(t->older[0]->talk, "end");
+}
+
+static void
 final(struct takeover *t)
 {
 	const struct takeover_parts *p = &t->parts;
@@ -203,6 +213,7 @@ final(struct takeover *t)
 	reload_keep_listeners(p->reload);
 	listeners_store(p->listeners, p->sd);
 	control_own(*p->control, p->in);
+	make_room(t);
 	log_info("the older instance will not serve again",
 		LOG_U("instance", p->seg->hdr->instance));
 }
@@ -382,11 +393,6 @@ takeover_make_final(struct takeover *t)
 		return "too many older instances still finish their requests";
 	if (t->phase == TP_TRIAL)
 		talk_say(t->older[t->n - 1]->talk, "commit");
-	if (t->n >= OLD_USUAL) {
-		log_warn("the oldest instance must end: an upgrade follows",
-			LOG_U("instance", t->older[0]->instance), LOG_U("instances", t->n + 1));
-		talk_say(t->older[0]->talk, "end");
-	}
 	return NULL;
 }
 

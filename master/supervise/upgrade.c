@@ -266,10 +266,12 @@ start(struct upgrade *u)
 	in.state = u->state;
 	in.state_lock = fleet_state_lock(p->fleet);
 	takeover_pass(p->takeover, &in);
-	listeners_pass(p->listeners, &in);
 	control_pass(*p->control, &in);
+	if (r == 0 && !listeners_pass(p->listeners, &in))
+		r = -E2BIG;
 	if (r == 0)
-		r = successor_start(u->path, p->argv, &in, talk[0], &u->next); /* closes talk[1] */
+		r = successor_start(u->path, p->argv, &in, talk[0], &u->next);
+	close_fd(&talk[1]);
 	close_fd(&notices[1]);
 	u->notices = notices[0];
 	if (r == 0) {

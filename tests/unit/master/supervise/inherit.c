@@ -61,6 +61,11 @@ Test(supervise_inherit, a_wrong_text_is_refused)
 		"instance=2 from=1:3:4 listen=3", /* twice */
 		"instance=2 from=1:3:4 control=5",
 		"instance=2 from=1:3:4 old=1:3:3",
+		"instance=2 instance=3 from=1:3:4", /* a word of which there is one */
+		"instance=2 from=1:3:4 from=1:5:6",
+		"instance=2 from=1:3:4 state=5 state=6",
+		"instance=2 from=1:3:4 control=5:6 control=7:8",
+		"instance=2 from=1:3:4 state_lock=5 state_lock=6",
 	};
 	struct inherit in;
 	const char *why;

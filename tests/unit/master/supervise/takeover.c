@@ -4,16 +4,39 @@
 static int older[2]; /* the talk: [0] is the older instance's end */
 
 static void
-setup_newer(void)
+setup_talk(void)
 {
 	int notices[2];
 
 	cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, older), 0);
 	cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, notices), 0);
 	inherit_init(&inherit);
-	inherit.instance = 2;
-	inherit.from = (struct inherit_old){1, older[1], notices[1]};
+	inherit.instance = 10;
+	inherit.from = (struct inherit_old){9, older[1], notices[1]};
 	(void)close(notices[0]);
+}
+
+static void
+setup_newer(void)
+{
+	setup_talk();
+	setup_heir();
+}
+
+static int oldest[2]; /* the same of the oldest of many */
+
+static void
+setup_last_of_many(void)
+{
+	int pair[2];
+
+	setup_talk();
+	cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, oldest), 0);
+	for (uint32_t i = 0; i < 8; i++) {
+		cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+		inherit.old[i] = (struct inherit_old){i + 1, i == 0 ? oldest[1] : pair[0], pair[1]};
+	}
+	inherit.nold = 8;
 	setup_heir();
 }
 
@@ -25,6 +48,7 @@ teardown_newer(void)
 }
 
 TestSuite(takeover, .init = setup_newer, .fini = teardown_newer, .timeout = 30);
+TestSuite(takeover_last, .init = setup_last_of_many, .fini = teardown_newer, .timeout = 30);
 
 static void
 say(const char *line)
@@ -32,12 +56,12 @@ say(const char *line)
 	cr_assert_eq(send(older[0], line, strlen(line), MSG_NOSIGNAL), (ssize_t)strlen(line));
 }
 
-/* The line that the older instance is told next; "": none. */
+/* The line that an older instance is told next; "": none. */
 static const char *
-next_line(void)
+line_at(int fd)
 {
 	static char line[600];
-	const ssize_t n = recv(older[0], line, sizeof(line) - 1, MSG_DONTWAIT);
+	const ssize_t n = recv(fd, line, sizeof(line) - 1, MSG_DONTWAIT);
 
 	line[n > 0 ? n : 0] = '\0';
 	return line;
@@ -49,7 +73,7 @@ is_told(const void *line)
 	const char *was;
 
 	do
-		was = next_line();
+		was = line_at(older[0]);
 	while (was[0] != '\0' && strcmp(was, line) != 0);
 	return was[0] != '\0';
 }
@@ -109,7 +133,7 @@ Test(takeover, an_instance_that_stops_does_not_take)
 	say("take");
 	some_turns();
 	cr_expect_eq(takeover_waits_for(takeover), 0);
-	cr_expect_str_empty(next_line());
+	cr_expect_str_empty(line_at(older[0]));
 }
 
 Test(takeover, the_older_one_ends_before_this_one_is_ready)
@@ -128,7 +152,7 @@ Test(takeover, in_its_trial_an_instance_that_stops_takes_the_older_one_with_it)
 	begin_trial();
 	takeover_stop(takeover, false);
 	cr_expect_eq(takeover_waits_for(takeover), 1);
-	cr_expect_str_eq(next_line(), "stop");
+	cr_expect_str_eq(line_at(older[0]), "stop");
 }
 
 Test(takeover, in_its_trial_one_that_cannot_go_on_leaves_the_older_one_in_place)
@@ -137,8 +161,8 @@ Test(takeover, in_its_trial_one_that_cannot_go_on_leaves_the_older_one_in_place)
 	cr_expect(takeover_give_up(takeover, "this is why"));
 	takeover_stop(takeover, false);
 	cr_expect_eq(takeover_waits_for(takeover), 0);
-	cr_expect_str_eq(next_line(), "error this is why");
-	cr_expect_str_empty(next_line());
+	cr_expect_str_eq(line_at(older[0]), "error this is why");
+	cr_expect_str_empty(line_at(older[0]));
 	say("final");
 	some_turns();
 	cr_expect_not(takeover_is_final(takeover));
@@ -165,4 +189,18 @@ Test(takeover, workers_that_die_again_and_again_in_the_trial)
 	begin_trial();
 	cr_assert(until(has_failed, NULL));
 	cr_expect_eq(seg_slab(seg, SLOT_MASTER(seg))->counters[M_WORKER_RESTARTS], 3);
+}
+
+/* An upgrade that fails cuts no request. */
+Test(takeover_last, the_oldest_of_many_must_end_when_the_trial_is_over)
+{
+	start();
+	cr_assert(until(is_told, "ready"));
+	say("take");
+	some_turns();
+	cr_expect_str_eq(line_at(oldest[0]), "report");
+	cr_expect_str_empty(line_at(oldest[0]));
+	say("final");
+	some_turns();
+	cr_expect_str_eq(line_at(oldest[0]), "end");
 }

@@ -1,4 +1,4 @@
-/* What an upgrade needs before it begins, without a new instance. */
+/* What an upgrade needs before it begins: no new instance is started. */
 #include "tests/unit/master/supervise/instance.h"
 
 TestSuite(upgrade, .init = setup, .fini = teardown, .timeout = 30);
@@ -15,6 +15,17 @@ has_failed(const void *arg)
 {
 	(void)arg;
 	return seg_slab(seg, SLOT_MASTER(seg))->counters[M_UPGRADES_FAILED] == 1;
+}
+
+Test(upgrade, a_socket_that_cannot_be_passed_is_not_left_out)
+{
+	struct inherit in;
+
+	start();
+	inherit_init(&in);
+	in.nlisten = INHERIT_LISTEN_MAX - 1;
+	cr_expect(listeners_pass(listeners, &in));
+	cr_expect_not(listeners_pass(listeners, &in));
 }
 
 /* If the new instance failed in its trial, this one would have to start as many workers again. */
