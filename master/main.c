@@ -21,8 +21,8 @@
 #include "master/config/conf.h"
 #include "master/supervise/child.h"
 #include "master/supervise/control.h"
+#include "master/supervise/drains.h"
 #include "master/supervise/inherit.h"
-#include "master/fleet/drain.h"
 #include "master/fleet/fleet.h"
 #include "master/fleet/status.h"
 #include "master/fleet/waiters.h"
@@ -88,6 +88,7 @@ struct master {
 	struct reload *reload;
 	struct control *control;
 	struct takeover *takeover;
+	struct drains *drains;
 	struct upgrade *upgrade;
 	struct event *ev_check; /* debug builds */
 	struct event *ev_mend;
@@ -252,22 +253,34 @@ ctl_workers(void *arg, struct evbuffer *out)
 	procs_status(m->procs, out, false);
 }
 
-static int
-ctl_drain(void *arg, const char *what, struct evbuffer *out)
+static void
+ctl_drain(void *arg, enum drain_what what, uint64_t ticket, const char *words)
 {
-	return drain_begin(((struct master *)arg)->fleet, what, out);
+	drains_ask(((struct master *)arg)->drains, what, ticket, words);
 }
 
-static int
-ctl_undrain(void *arg, const char *what, struct evbuffer *out)
+static void
+ctl_forget_drain(void *arg, uint64_t ticket)
 {
-	return drain_end(((struct master *)arg)->fleet, what, out);
+	drains_forget(((struct master *)arg)->drains, ticket);
 }
 
-static int
-ctl_in_flight(void *arg, const char *what, struct evbuffer *out)
+static void
+on_drained(void *arg, uint64_t ticket, struct evbuffer *text, const char *error)
 {
-	return drain_poll(((struct master *)arg)->fleet, what, out);
+	control_drained(((struct master *)arg)->control, ticket, text, error);
+}
+
+static void
+on_older_said(void *arg, uint64_t number, const struct drain_left *left)
+{
+	drains_said(((struct master *)arg)->drains, number, left);
+}
+
+static void
+on_older_gone(void *arg, uint64_t said)
+{
+	drains_gone(((struct master *)arg)->drains, said);
 }
 
 static void
@@ -525,7 +538,8 @@ step_parts(struct master *m)
 {
 	struct procs_hooks on_procs = {on_ready, on_refused, on_gone, on_reaped, m};
 	struct reload_hooks outcome = {on_fatal, on_reload_done, m};
-	struct takeover_hooks on_older = {on_not_wanted, on_fatal, on_other_stops, m};
+	struct takeover_hooks on_older = {
+		on_not_wanted, on_fatal, on_other_stops, on_older_said, on_older_gone, m};
 	struct upgrade_hooks on_newer = {on_other_stops, m};
 	struct reload_parts parts = {.base = m->base, .args = &m->args, .seg = m->seg, .sd = m->sd};
 
@@ -540,6 +554,8 @@ step_parts(struct master *m)
 	m->takeover = takeover_new(&(struct takeover_parts){m->base, m->seg, m->sd, m->listeners,
 					   m->fleet, m->procs, m->reload, &m->control, &m->inherit},
 		&on_older);
+	m->drains =
+		drains_new(m->base, m->fleet, m->takeover, &(struct drains_hooks){on_drained, m});
 	m->upgrade =
 		upgrade_new(&(struct upgrade_parts){m->base, m->argv, m->seg, m->sd, m->listeners,
 				    m->fleet, m->procs, m->reload, m->takeover, &m->control},
@@ -556,8 +572,7 @@ step_control(struct master *m)
 		.status = ctl_status,
 		.workers = ctl_workers,
 		.drain = ctl_drain,
-		.undrain = ctl_undrain,
-		.in_flight = ctl_in_flight,
+		.forget_drain = ctl_forget_drain,
 		.check = ctl_check,
 		.arg = m};
 
@@ -628,6 +643,7 @@ fini(struct master *m)
 	upgrade_free(&m->upgrade);
 	takeover_free(&m->takeover);
 	control_free(&m->control);
+	drains_free(&m->drains);
 	procs_free(&m->procs);
 	if (m->fleet != NULL)
 		fleet_free(&m->fleet);

@@ -252,15 +252,9 @@ resolve(const struct fleet *f, const struct wanted *w, struct evbuffer *out)
 
 /* --- drain and undrain ------------------------------------------------------------------- */
 
-/* What keeps an endpoint from being drained. */
-struct left {
-	uint32_t in_flight; /* requests */
-	uint32_t kv;        /* KV that its engine holds and no decode engine has fetched */
-};
-
 /* Adds what is left at the endpoint. */
 static void
-left_add(struct left *l, const struct endpoint *ep)
+left_add(struct drain_left *l, const struct endpoint *ep)
 {
 	const struct seg *seg = ep->fleet->seg;
 
@@ -271,10 +265,10 @@ left_add(struct left *l, const struct endpoint *ep)
 	l->kv += load_kv_sum(seg, ep->engine.slot);
 }
 
-static struct left
+static struct drain_left
 left_at(const struct endpoint *ep)
 {
-	struct left l = {0};
+	struct drain_left l = {0};
 
 	left_add(&l, ep);
 	return l;
@@ -283,7 +277,7 @@ left_at(const struct endpoint *ep)
 static void
 print_endpoint(struct evbuffer *out, const struct endpoint *ep, const char *word)
 {
-	const struct left l = left_at(ep);
+	const struct drain_left l = left_at(ep);
 
 	(void)evbuffer_add_printf(out, "%s %s, %s of pool %s: %" PRIu32 " in flight", word,
 		ep->engine.url, role_name(ep->engine.role), ep->engine.pool_name, l.in_flight);
@@ -400,8 +394,8 @@ is_away(const struct fleet *f, const struct wanted *w)
 	return away;
 }
 
-static void
-print_unsaved(const struct fleet *f, struct evbuffer *out)
+void
+drain_print_unsaved(const struct fleet *f, struct evbuffer *out)
 {
 	const char *error = keep_error(f->keep);
 
@@ -424,7 +418,6 @@ drain_begin(struct fleet *f, const char *what, struct evbuffer *out)
 		"It gets no new requests until `pdctl undrain`%s or its removal from the "
 		"configuration.\n",
 		keep_path(f->keep) != NULL ? "" : ", a restart of pdrouter,");
-	print_unsaved(f, out);
 	return 0;
 }
 
@@ -437,32 +430,75 @@ drain_end(struct fleet *f, const char *what, struct evbuffer *out)
 		return -1;
 	undrain_away(f, &w, out);
 	for_each_wanted(f, &w, out, undrain);
-	print_unsaved(f, out);
 	return 0;
 }
 
-int
-drain_poll(const struct fleet *f, const char *what, struct evbuffer *out)
+static struct drain_left
+look(const struct fleet *f, const struct wanted *w)
 {
-	const char *word = "gone";
+	struct drain_left l = {.word = "gone"};
 	struct endpoint *ep;
-	struct left l = {0};
+
+	TAILQ_FOREACH(ep, &f->draining, link)
+	if (is_wanted(w, ep)) {
+		left_add(&l, ep);
+		l.word = "draining";
+	}
+	TAILQ_FOREACH(ep, &f->live, link)
+	if (is_wanted(w, ep)) {
+		left_add(&l, ep);
+		if (strcmp(l.word, "serving") != 0)
+			l.word = ep->drained ? "draining" : "serving";
+	}
+	return l;
+}
+
+int
+drain_look(const struct fleet *f, const char *what, struct drain_left *ret, struct evbuffer *out)
+{
 	struct wanted w;
 
 	if (parse(what, &w, out) != 0)
 		return -1;
-	TAILQ_FOREACH(ep, &f->draining, link)
-	if (is_wanted(&w, ep)) {
-		left_add(&l, ep);
-		word = "draining";
-	}
-	TAILQ_FOREACH(ep, &f->live, link)
-	if (is_wanted(&w, ep)) {
-		left_add(&l, ep);
-		if (strcmp(word, "serving") != 0)
-			word = ep->drained ? "draining" : "serving";
-	}
-	(void)evbuffer_add_printf(out, "%" PRIu32 " in flight, %" PRIu32 " KV outstanding, %s\n",
-		l.in_flight, l.kv, word);
+	*ret = look(f, &w);
 	return 0;
+}
+
+/* --- an older instance ------------------------------------------------------------------- */
+
+static const char *const words[] = {
+	[DRAIN_BEGIN] = "drain", [DRAIN_END] = "undrain", [DRAIN_LOOK] = "in-flight"};
+
+const char *
+drain_word(enum drain_what what)
+{
+	return words[what];
+}
+
+static void
+follow(struct fleet *f, enum drain_what what, const struct wanted *w, struct evbuffer *out)
+{
+	if (what == DRAIN_END)
+		undrain_away(f, w, out);
+	if (what != DRAIN_LOOK)
+		for_each_wanted(f, w, out, what == DRAIN_BEGIN ? drain : undrain);
+}
+
+bool
+drain_follow(struct fleet *f, const char *word, const char *what, struct drain_left *ret)
+{
+	struct evbuffer *out = evbuffer_new(); /* for the operator: the newest instance answers */
+	enum drain_what i = 0;
+	struct wanted w;
+	bool known;
+
+	while (i < DRAIN_N && strcmp(words[i], word) != 0)
+		i++;
+	known = i < DRAIN_N && parse(what, &w, out) == 0;
+	if (known) {
+		follow(f, i, &w, out);
+		*ret = look(f, &w);
+	}
+	evbuffer_free(out);
+	return known;
 }

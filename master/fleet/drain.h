@@ -3,17 +3,19 @@
  * drained when none is left and its engine holds no KV that a decode engine has yet to fetch.  Draining is one
  * store into the endpoint's state word (state.h), never a publication.  Probes continue and do not bring
  * the endpoint back.  A drain outlives a reload, and with a state_file a restart (keep.h), but not the
- * endpoint's removal from the configuration.  The answers come when the state_file is written.
+ * endpoint's removal from the configuration.
  *
  * Process: master.
  */
 #pragma once
+#include <stdbool.h>
+#include <stdint.h>
 
 struct evbuffer;
 struct fleet;
 
 /*
- * `what`: "ENDPOINT [role=ROLE] [pool=POOL]"; ENDPOINT is a URL or host:port.  All three append lines of
+ * `what`: "ENDPOINT [role=ROLE] [pool=POOL]"; ENDPOINT is a URL or host:port.  Both append lines of
  * text.  They return 0, or -1: then *out holds the reason, one line without its end.
  */
 
@@ -21,6 +23,23 @@ struct fleet;
 int drain_begin(struct fleet *f, const char *what, struct evbuffer *out);
 /* One line for each: what has ended, a drain, an ejection, or that it was busy; and its state now. */
 int drain_end(struct fleet *f, const char *what, struct evbuffer *out);
-/* "REQUESTS in flight, COUNT KV outstanding, WORD": WORD is `draining`, `serving` if the endpoint is not
- * drained in one of its pools and roles, or `gone` if it is neither configured nor has requests or KV. */
-int drain_poll(const struct fleet *f, const char *what, struct evbuffer *out);
+/* If the state_file lacks a drain: the line that says so. */
+void drain_print_unsaved(const struct fleet *f, struct evbuffer *out);
+
+/* What keeps an endpoint from being drained. */
+struct drain_left {
+	uint32_t in_flight; /* requests */
+	uint32_t kv;        /* KV that its engine holds and no decode engine has fetched */
+	/* `draining`, `serving` if the endpoint is not drained in one of its pools and roles, or `gone` if it is
+	 * neither configured nor has requests or KV (static) */
+	const char *word;
+};
+/* What this instance has left there.  0, or -1 with the reason in *out. */
+int drain_look(
+	const struct fleet *f, const char *what, struct drain_left *ret, struct evbuffer *out);
+
+/* --- an older instance, which the newest one tells what its operator wants --- */
+enum drain_what { DRAIN_BEGIN, DRAIN_END, DRAIN_LOOK, DRAIN_N };
+const char *drain_word(enum drain_what what); /* for the socket between instances */
+/* Does it to all endpoints that are meant, and says what is left there.  False: the word or `what` is unknown. */
+bool drain_follow(struct fleet *f, const char *word, const char *what, struct drain_left *ret);

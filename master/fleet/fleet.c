@@ -508,6 +508,12 @@ fleet_hold_state(struct fleet *f, bool hold)
 	keep_hold(f->keep, hold);
 }
 
+bool
+fleet_state_is_held(const struct fleet *f)
+{
+	return keep_is_held(f->keep);
+}
+
 void
 fleet_leave_state(struct fleet *f)
 {

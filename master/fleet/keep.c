@@ -303,6 +303,12 @@ keep_leave(struct keep *k)
 	state_file_free(&k->file);
 }
 
+bool
+keep_is_held(const struct keep *k)
+{
+	return k->held;
+}
+
 /* What the file has, so that it is written only if it has to change. */
 static void
 read_written(struct keep *k)

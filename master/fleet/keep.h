@@ -47,6 +47,7 @@ int keep_lock(const struct keep *k); /* of the file; -1: none */
 void keep_hold(struct keep *k, bool hold);
 /* Another instance has the file for ever: its lock is closed here. */
 void keep_leave(struct keep *k);
+bool keep_is_held(const struct keep *k);
 /* Takes the drains that another instance passed, and the file (path NULL: none) with its lock. */
 void keep_take(struct keep *k, const char *path, int lock, const struct membuf *text);
 /* True if an endpoint of this key was away and drained; it no longer counts as away. */

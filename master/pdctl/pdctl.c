@@ -100,8 +100,8 @@ wrong(const char *fmt, ...)
 	return 2;
 }
 
-/* A connected socket, or -1 with errno. */
-static int
+/* A connected socket, or NULL with errno. */
+static FILE *
 connect_to(const char *path, bool slow)
 {
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};
@@ -110,12 +110,12 @@ connect_to(const char *path, bool slow)
 
 	if (strlen(path) >= sizeof(sun.sun_path)) {
 		errno = ENAMETOOLONG;
-		return -1;
+		return NULL;
 	}
 	memcpy(sun.sun_path, path, strlen(path));
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd == -1)
-		return -1;
+		return NULL;
 	(void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 	if (!slow)
 		(void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
@@ -124,9 +124,9 @@ connect_to(const char *path, bool slow)
 
 		(void)close(fd);
 		errno = err;
-		return -1;
+		return NULL;
 	}
-	return fd;
+	return fdopen(fd, "r");
 }
 
 /* Prints the lines up to OK or ERR; the exit code. */
@@ -210,30 +210,48 @@ struct left {
 	char word[16];
 };
 
-/* Asks what is left at the endpoint; returns an exit code. */
+/* Reads what is left at the endpoint; returns an exit code. */
 static int
-look(FILE *in, const struct line *l, struct left *ret)
+read_left(FILE *in, struct left *ret)
 {
-	char line[128] = "";
+	char line[256] = "";
 
-	if (say(fileno(in), l, "in-flight") != 0)
-		return 1;
-	if (fgets(line, sizeof(line), in) == NULL ||
-		sscanf(line, "%lu in flight, %lu KV outstanding, %15s", &ret->requests, &ret->kv,
-			ret->word) != 3)
+	if (fgets(line, sizeof(line), in) == NULL)
 		return fail("no full answer", "pdrouter closed the connection");
+	if (strncmp(line, "ERR ", 4) == 0)
+		return fail("in-flight", line + 4);
+	if (sscanf(line, "%lu in flight, %lu KV outstanding, %15s", &ret->requests, &ret->kv,
+		    ret->word) != 3)
+		return fail("no full answer", line);
 	return print_answer(in);
+}
+
+/* Asks what is left at the endpoint; returns an exit code.  Each time by a connection of its own: an upgrade may have
+ * replaced the instance that was asked before. */
+static int
+look(const struct line *l, struct left *ret)
+{
+	FILE *in = connect_to(l->path, false);
+	int r;
+
+	if (in == NULL)
+		return unreachable(l->path, errno);
+	r = say(fileno(in), l, "in-flight");
+	if (r == 0)
+		r = read_left(in, ret);
+	(void)fclose(in);
+	return r;
 }
 
 /* Waits until the endpoint has no request and its engine holds no KV that decode has to fetch. */
 static int
-wait_for_none(FILE *in, const struct line *l)
+wait_for_none(const struct line *l)
 {
 	const double from = now_s();
 	struct left left = {0};
 
 	for (;;) {
-		if (look(in, l, &left) != 0)
+		if (look(l, &left) != 0)
 			return 1;
 		if (strcmp(left.word, "serving") == 0)
 			return fail(l->endpoint, "has been undrained meanwhile, or added again");
@@ -257,21 +275,16 @@ wait_for_none(FILE *in, const struct line *l)
 static int
 talk(const struct line *l, bool slow)
 {
-	int fd = connect_to(l->path, slow), r;
-	FILE *in;
+	FILE *in = connect_to(l->path, slow);
+	int r;
 
-	if (fd == -1)
-		return unreachable(l->path, errno);
-	in = fdopen(fd, "r");
 	if (in == NULL)
-		return fail(l->path, strerror(errno));
-	r = say(fd, l, l->command);
+		return unreachable(l->path, errno);
+	r = say(fileno(in), l, l->command);
 	if (r == 0)
 		r = print_answer(in);
-	if (r == 0 && l->wait)
-		r = wait_for_none(in, l);
 	(void)fclose(in);
-	return r;
+	return r == 0 && l->wait ? wait_for_none(l) : r;
 }
 
 /* --- the command line --------------------------------------------------------------------------- */

@@ -28,12 +28,15 @@
 #define AGAIN_MS 1000 /* delay of accept() after the process had no free descriptor */
 
 #define WAITS_FOR_UPGRADE UINT64_MAX
+/* Tickets of drains count up from this and the time of the start: above all attempts of reloads, and another instance has
+ * others. */
+#define FIRST_TICKET (UINT64_MAX / 2)
 
 struct client {
 	TAILQ_ENTRY(client) link;
 	struct control *ctl;
 	struct bufferevent *bev;
-	uint64_t waits_for; /* attempt of a reload, or WAITS_FOR_UPGRADE; 0: for nothing */
+	uint64_t waits_for; /* a reload's attempt, a ticket or WAITS_FOR_UPGRADE; 0: nothing */
 	bool ended;         /* the client has closed its side: no command follows */
 	bool closing;       /* the connection is closed when the output is written */
 };
@@ -44,6 +47,7 @@ struct control {
 	struct control_hooks hooks;
 	struct client_list clients;
 	unsigned nclients;
+	uint64_t ticket; /* the last one */
 	struct event *ev_accept;
 	struct event *ev_again; /* pending: no descriptor was left, ev_accept is not watched */
 	bool paused;            /* control_pause() */
@@ -162,37 +166,34 @@ cmd_check(struct client *cl, const char *words, struct evbuffer *out)
 		(void)evbuffer_add_printf(out, "ok\nOK\n");
 }
 
-typedef int drain_fn(void *arg, const char *what, struct evbuffer *out);
-
 static void
-run_drain(struct client *cl, drain_fn *fn, const char *words, struct evbuffer *out)
+run_drain(struct client *cl, enum drain_what what, const char *words)
 {
-	struct evbuffer *said = evbuffer_new();
-	const bool good = fn(cl->ctl->hooks.arg, words, said) == 0;
+	struct control *c = cl->ctl;
 
-	if (!good)
-		(void)evbuffer_add_printf(out, "ERR ");
-	(void)evbuffer_add_buffer(out, said);
-	(void)evbuffer_add_printf(out, good ? "OK\n" : "\n");
-	evbuffer_free(said);
+	cl->waits_for = ++c->ticket; /* the answer may come before this returns */
+	c->hooks.drain(c->hooks.arg, what, c->ticket, words);
 }
 
 static void
 cmd_drain(struct client *cl, const char *words, struct evbuffer *out)
 {
-	run_drain(cl, cl->ctl->hooks.drain, words, out);
+	(void)out;
+	run_drain(cl, DRAIN_BEGIN, words);
 }
 
 static void
 cmd_undrain(struct client *cl, const char *words, struct evbuffer *out)
 {
-	run_drain(cl, cl->ctl->hooks.undrain, words, out);
+	(void)out;
+	run_drain(cl, DRAIN_END, words);
 }
 
 static void
 cmd_in_flight(struct client *cl, const char *words, struct evbuffer *out)
 {
-	run_drain(cl, cl->ctl->hooks.in_flight, words, out);
+	(void)out;
+	run_drain(cl, DRAIN_LOOK, words);
 }
 
 static void
@@ -247,6 +248,8 @@ client_end(struct client *cl)
 
 	TAILQ_REMOVE(&c->clients, cl, link);
 	c->nclients--;
+	if (cl->waits_for > FIRST_TICKET && cl->waits_for != WAITS_FOR_UPGRADE)
+		c->hooks.forget_drain(c->hooks.arg, cl->waits_for);
 	bufferevent_free(cl->bev); /* libevent lets a callback free its own bufferevent */
 	free(cl);
 	accept_again(c);
@@ -378,8 +381,24 @@ control_upgraded(struct control *c, const char *line, bool end, const char *erro
 	}
 }
 
+void
+control_drained(struct control *c, uint64_t ticket, struct evbuffer *text, const char *error)
+{
+	struct client *cl;
+
+	TAILQ_FOREACH(cl, &c->clients, link)
+	if (cl->waits_for == ticket) {
+		struct evbuffer *out = bufferevent_get_output(cl->bev);
+
+		cl->waits_for = 0;
+		(void)evbuffer_add_buffer(out, text);
+		(void)evbuffer_add_printf(
+			out, "%s%s\n", error != NULL ? "ERR " : "OK", error != NULL ? error : "");
+	}
+}
+
 /*
- * Ends clients that wait for a reload but have closed their connection.  Such a client is not read, so the
+ * Ends clients that wait for an answer but have closed their connection.  Such a client is not read, so the
  * end of input is not seen.  A unix socket reports POLLHUP when the other side is closed in both directions.
  */
 static void
@@ -563,6 +582,7 @@ control_new(struct event_base *base, const char *path, const struct control_hook
 		return no_socket(path, -r);
 	c = MEM_NEW(struct control);
 	c->base = base;
+	c->ticket = FIRST_TICKET + clock_us();
 	c->hooks = *hooks;
 	c->fd = fd;
 	c->lock = lock;

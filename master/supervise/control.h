@@ -15,6 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "master/fleet/drain.h"
+
 struct control;
 struct evbuffer;
 struct event_base;
@@ -28,11 +30,9 @@ struct control_hooks {
 	int (*preview)(void *arg, bool dry_run, struct evbuffer *out, char *error, size_t size);
 	void (*status)(void *arg, struct evbuffer *out, bool json);
 	void (*workers)(void *arg, struct evbuffer *out);
-	/* What they do to the endpoints that `what` names, in lines of text.  0, or -1: then *out is the
-	 * reason, without its end. */
-	int (*drain)(void *arg, const char *what, struct evbuffer *out);
-	int (*undrain)(void *arg, const char *what, struct evbuffer *out);
-	int (*in_flight)(void *arg, const char *what, struct evbuffer *out);
+	/* The answer comes by control_drained(), at once or later. */
+	void (*drain)(void *arg, enum drain_what what, uint64_t ticket, const char *words);
+	void (*forget_drain)(void *arg, uint64_t ticket); /* its client has gone */
 	/* a line for each broken invariant of the shared memory; returns how many there are */
 	unsigned (*check)(void *arg, struct evbuffer *out);
 	void *arg;
@@ -60,6 +60,9 @@ bool control_is_quiet(const struct control *c);
 void control_own(struct control *c, const struct inherit *in);
 /* A line for the clients that wait for an upgrade; with `end` it is the last one, and `error` the outcome. */
 void control_upgraded(struct control *c, const char *line, bool end, const char *error);
+
+/* Answers the client with this ticket: the lines, and the end.  error NULL: OK. */
+void control_drained(struct control *c, uint64_t ticket, struct evbuffer *text, const char *error);
 
 /* Answers the clients that wait for this attempt (exact) or for any up to it.  error NULL: OK. */
 void control_reloaded(

@@ -3,10 +3,13 @@
 #include <assert.h>
 #include <event2/buffer.h>
 #include <event2/event.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "master/fleet/drain.h"
 #include "master/fleet/fleet.h"
 #include "master/supervise/control.h"
 #include "master/supervise/inherit.h"
@@ -39,6 +42,7 @@ struct older {
 	int notices;
 	uint64_t left; /* requests */
 	bool stops;    /* fact: it has asked this instance to stop, and waits for it */
+	uint64_t said; /* the last number it has answered to: takeover_tell() */
 };
 
 struct takeover {
@@ -218,6 +222,20 @@ final(struct takeover *t)
 		LOG_U("instance", p->seg->hdr->instance));
 }
 
+/* NUMBER REQUESTS KV: the answer to what takeover_tell() has told. */
+static void
+on_left_at(struct older *o, const char *rest)
+{
+	const struct takeover *t = o->owner;
+	unsigned long long number;
+	struct drain_left left = {0};
+
+	if (sscanf(rest, "%llu %" SCNu32 " %" SCNu32, &number, &left.in_flight, &left.kv) != 3)
+		return;
+	o->said = number;
+	t->hooks.said(t->hooks.arg, number, &left);
+}
+
 static void
 on_line(void *arg, const char *word, const char *rest)
 {
@@ -227,6 +245,8 @@ on_line(void *arg, const char *word, const char *rest)
 	if (strcmp(word, "left") == 0) {
 		o->left = strtoull(rest, NULL, 10);
 		show(t);
+	} else if (strcmp(word, "left-at") == 0) {
+		on_left_at(o, rest);
 	} else if (!is_from(o)) {
 		return; /* the rest is between this instance and the one that has started it */
 	} else if (strcmp(word, "announced") == 0) {
@@ -254,6 +274,7 @@ on_end(void *arg)
 		log_info("older instance gone", LOG_U("instance", o->instance));
 		if (is_from(o))
 			final(t); /* it has died */
+		t->hooks.gone(t->hooks.arg, o->said);
 	}
 	older_drop(o);
 }
@@ -380,6 +401,16 @@ takeover_waits_for(const struct takeover *t)
 	for (size_t i = 0; t->phase >= TP_TRIAL && i < t->n; i++)
 		n += !t->older[i]->stops;
 	return n;
+}
+
+size_t
+takeover_tell(struct takeover *t, const char *word, uint64_t number, const char *what)
+{
+	if (t->phase < TP_TRIAL)
+		return 0;
+	for (size_t i = 0; i < t->n; i++)
+		talk_say(t->older[i]->talk, "%s %llu %s", word, (unsigned long long)number, what);
+	return t->n;
 }
 
 /* --- this instance is replaced ------------------------------------------------------------------ */

@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 struct control;
+struct drain_left;
 struct evbuffer;
 struct event_base;
 struct fleet;
@@ -49,6 +50,10 @@ struct takeover_hooks {
 	void (*failed)(void *arg, const char *why);
 	/* The older instance stops, and so must this one. */
 	void (*stop)(void *arg, bool now);
+	/* An older instance answers what takeover_tell() has told it: what it has left there. */
+	void (*said)(void *arg, uint64_t number, const struct drain_left *left);
+	/* An older instance has ended.  It had answered all numbers up to this one. */
+	void (*gone)(void *arg, uint64_t said);
 	void *arg;
 };
 
@@ -68,6 +73,9 @@ bool takeover_give_up(struct takeover *t, const char *why);
 void takeover_stop(struct takeover *t, bool now);
 /* How many older instances this one has to wait for before it exits. */
 unsigned takeover_waits_for(const struct takeover *t);
+/* Tells the older instances what the operator wants (drain.h); returns how many they are.  Each number is higher than the one
+ * before. */
+size_t takeover_tell(struct takeover *t, const char *word, uint64_t number, const char *what);
 
 /* --- for upgrade.c: this instance is to be replaced in turn --- */
 /* NULL: this instance can be replaced as soon as takeover_is_final().  Else why not.  Ends the trial. */

@@ -10,7 +10,7 @@
 struct event_base;
 struct talk;
 
-#define TALK_BYTES 512
+#define TALK_BYTES 1024
 
 struct talk_hooks {
 	/* `word` is the first word of the line, `rest` what follows it, or "". */

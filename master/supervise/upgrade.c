@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <event2/event.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "master/fleet/drain.h"
 #include "master/fleet/fleet.h"
 #include "master/supervise/control.h"
 #include "master/supervise/inherit.h"
@@ -202,6 +204,19 @@ on_ready(struct upgrade *u)
 	upgrade_turn(u);
 }
 
+/* What the operator of the newest instance wants, and its number. */
+static void
+follow(const struct upgrade *u, const char *word, const char *rest)
+{
+	struct drain_left left;
+	char *what;
+	const unsigned long long number = strtoull(rest, &what, 10);
+
+	if (drain_follow(u->parts.fleet, word, what + (*what == ' '), &left))
+		talk_say(u->talk, "left-at %llu %" PRIu32 " %" PRIu32, number, left.in_flight,
+			left.kv);
+}
+
 static void
 on_line(void *arg, const char *word, const char *rest)
 {
@@ -224,6 +239,8 @@ on_line(void *arg, const char *word, const char *rest)
 	} else if (strcmp(word, "stop") == 0 || strcmp(word, "stop_now") == 0) {
 		u->told = true;
 		u->hooks.stop(u->hooks.arg, strcmp(word, "stop_now") == 0);
+	} else {
+		follow(u, word, rest);
 	}
 }
 

@@ -198,6 +198,47 @@ def test_drains_go_with_it(one, world, disk):
     assert disk != "file" or other.url not in path.read_text()
 
 
+def test_a_drain_waits_for_older_instances(one):
+    i, _, d = one()
+    d.pause()
+    streams = []
+    for n in (1, 2):
+        streams.append(i.r.open_stream(f"s{n}", n=20))
+        d.wait_metric("pdsim:running_requests", n)
+        i.upgrade()
+    over = i.r.ctl("drain", d.url, "--wait", "--timeout", "0")
+    assert over.returncode == 3 and "Older instances: 2 in flight, 0 KV outstanding.\n" in over.stdout and "2 still in flight" in over.stderr
+    d.go_on()
+    assert i.r.ctl("drain", d.url, "--wait").returncode == 0
+    assert d.metric("pdsim:running_requests") == 0
+
+
+def test_a_drain_reaches_the_queues_of_older_instances(world):
+    p, d = world.engine("prefill"), world.engine("decode", token_delay=10)
+    i = Instances(world, world.pool([p], [{"url": d.url, "max_inflight": 1}], queue_size=5, queue_timeout="30s"), workers=1)
+    held = i.r.open_stream("held", n=100 * SLOW)
+    held.head()
+    waits = i.r.open_stream("waits")
+    i.r.wait_metric("queue_waiting", 1)
+    i.upgrade()
+    assert i.r.ctl("drain", d.url).returncode == 0
+    assert waits.head().status == 503
+    assert i.r.ctl("undrain", d.url).returncode == 0 and i.r.complete().status == 200
+
+
+def test_an_older_instance_that_is_silent(one):
+    """Who must know that nothing goes to the engine is told that this is not known."""
+    i, _, d = one()
+    held = i.r.open_stream("held", n=60)
+    held.head()
+    i.upgrade()
+    os.kill(i.old[0], signal.SIGSTOP)
+    done = i.r.ctl("drain", d.url, "--wait")
+    os.kill(i.old[0], signal.SIGCONT)
+    assert done.returncode == 1 and "an older instance does not answer" in done.stderr
+    assert text_of(list(held.events())) == expect.text("held", 60)
+
+
 def test_during_a_reload(one):
     i, _, _ = one()
     for workers in 2, 3:
