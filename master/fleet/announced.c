@@ -24,6 +24,7 @@ struct announced_engines {
 	struct fleet *fleet;
 	found_fn *found;
 	struct event *turn;
+	bool held; /* the engines speak to another instance */
 	struct announcement known[ANNOUNCED_MAX];
 	size_t n;
 };
@@ -31,6 +32,7 @@ struct announced_engines {
 static void
 note(struct announced_engines *a, const struct announcement *one)
 {
+	uint64_t seen_ms = one->seen_ms;
 	size_t i = 0;
 
 	while (i < a->n &&
@@ -40,7 +42,12 @@ note(struct announced_engines *a, const struct announcement *one)
 		return;
 	if (i == a->n)
 		a->n++;
+	else if (a->known[i].seen_ms > seen_ms)
+		seen_ms =
+			a->known[i]
+				.seen_ms; /* of announced_hold(), or of a notifier that has died */
 	a->known[i] = *one;
+	a->known[i].seen_ms = seen_ms;
 }
 
 static void
@@ -135,7 +142,8 @@ update(struct announced_engines *a)
 			!suspect(SUSPECT_ANNOUNCEMENTS, i,
 				one.seen_ms > clock_ms() + ANNOUNCED_AHEAD_MS))
 			note(a, &one);
-	forget(a, clock_ms(), conf->announce_forget_ms);
+	if (!a->held)
+		forget(a, clock_ms(), conf->announce_forget_ms);
 	qsort(a->known, a->n, sizeof(a->known[0]), compare);
 	for (size_t i = 0; i < a->n; i++)
 		pools[i] = pool_of(conf, &a->known[i]);
@@ -181,6 +189,14 @@ void
 announced_changed(struct announced_engines *a)
 {
 	update(a);
+}
+
+void
+announced_hold(struct announced_engines *a, bool hold)
+{
+	for (size_t i = 0; i < a->n; i++)
+		a->known[i].seen_ms = clock_ms();
+	a->held = hold;
 }
 
 void

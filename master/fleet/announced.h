@@ -5,6 +5,8 @@
  * Process: master.
  */
 #pragma once
+#include <stdbool.h>
+
 #include "master/fleet/discover.h"
 
 struct announced_engines;
@@ -15,6 +17,9 @@ struct announced_engines *announced_new(struct fleet *f, found_fn *found);
 void announced_free(struct announced_engines **);
 /* The configuration has changed, or an announcement is new: assigns all to the pools. */
 void announced_changed(struct announced_engines *a);
+
+/* While another instance hears the engines, none is forgotten.  After that they have as long as if they had just spoken. */
+void announced_hold(struct announced_engines *a, bool hold);
 
 /* Calls fn with a line for each engine. */
 void announced_pass(

@@ -506,6 +506,8 @@ void
 fleet_hold_state(struct fleet *f, bool hold)
 {
 	keep_hold(f->keep, hold);
+	if (f->announced != NULL)
+		announced_hold(f->announced, hold);
 }
 
 bool

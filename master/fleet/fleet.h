@@ -67,9 +67,10 @@ void fleet_keep(struct fleet *f, const char *path);
  */
 void fleet_pass_drains(const struct fleet *f, struct membuf *out);
 int fleet_state_lock(const struct fleet *f);
+/* Another instance has the drains and hears the announcements, or this one has them again. */
 void fleet_hold_state(struct fleet *f, bool hold);
 void fleet_leave_state(struct fleet *f);
-bool fleet_state_is_held(const struct fleet *f); /* another instance has the drains */
+bool fleet_state_is_held(const struct fleet *f);
 void fleet_take_drains(struct fleet *f, const char *path, int lock, const struct membuf *text);
 /* Calls fn with a line for each announced engine; fleet_take_announced() reads such a line. */
 void fleet_pass_announced(
