@@ -294,6 +294,8 @@ void
 keep_hold(struct keep *k, bool hold)
 {
 	k->held = hold;
+	if (!hold)
+		membuf_free(&k->written); /* the other one may have written another text */
 	keep_changed(k);
 }
 

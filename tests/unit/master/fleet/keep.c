@@ -247,3 +247,22 @@ Test(keep, what_is_away_is_bounded)
 		n++;
 	cr_expect_eq(n, KEEP_AWAY_MAX);
 }
+
+/* The other one had the file meanwhile, with drains of its own. */
+Test(keep, an_instance_that_serves_again_writes_its_own_drains)
+{
+	FILE *f;
+
+	fleet_keep(fleet, path);
+	apply(conf_of(false));
+	cr_assert_eq(operator(drain_begin, P1), 0);
+	fleet_hold_state(fleet, true);
+	f = fopen(path, "w");
+	cr_assert_not_null(f);
+	(void)fputs("{\"pdrouter_state\": 1, \"drained\": []}\n", f);
+	(void)fclose(f);
+	fleet_hold_state(fleet, false);
+	restart();
+	apply(conf_of(false));
+	cr_expect(is_drained(P1));
+}
