@@ -400,7 +400,7 @@ void
 reload_turn(struct reload *r)
 {
 	/* a request during the start waits for the end of the start */
-	if (r->phase >= RP_LEFT || r->number == 0 || (r->held && r->phase == RP_IDLE))
+	if (r->phase >= RP_LEFT || r->number == 0)
 		return;
 	if (r->requested && !r->held) {
 		r->requested = false;

@@ -250,6 +250,24 @@ def test_during_a_reload(one):
     i.only_one_left()
 
 
+def test_a_reload_is_over_for_systemd_before_an_upgrade(one, world, monkeypatch):
+    fifo, path = world.dir / "fifo", str(world.dir / "notify")
+    os.mkfifo(fifo)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(path)
+        sock.settimeout(5 * SLOW)
+        monkeypatch.setenv("NOTIFY_SOCKET", path)
+        i, _, _ = one()
+        assert b"READY=1" in sock.recv(4096)
+        i.install(f"exec cat {fifo}")
+        i.r.change(workers=2)
+        for sig, word in (signal.SIGHUP, b"RELOADING=1"), (signal.SIGUSR2, b"READY=1"):
+            i.r.kill(sig)
+            next(x for x in iter(lambda: sock.recv(4096), b"") if word in x)
+    assert not i.r.lines("upgrade failed, this instance serves")
+    fifo.write_text("")
+
+
 def test_other_addresses_and_another_control_socket(one, world):
     i, _, _ = one()
     before, first = i.r.control, i.r.port
