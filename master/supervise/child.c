@@ -98,6 +98,7 @@ child_run(const struct proc_kind *kind, const struct heritage *h)
 	char name[16]; /* the kernel's limit; longer ones are cut */
 	const int r = seg_read_only(h->seg);
 
+	log_errors_to(NULL, NULL); /* that socket is closed here, and its number used again */
 	keep_heritage_only(h);
 	signals_for_child();
 	/* no way back to what a set-id bit gave; without one this changes nothing */

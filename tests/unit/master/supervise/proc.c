@@ -16,6 +16,7 @@
 #include "master/supervise/procs.h"
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
+#include "shm/base/log.h"
 #include "shm/accept.h"
 #include "shm/core/atomic.h"
 #include "shm/core/heritage.h"
@@ -131,6 +132,24 @@ needs_stdio(const struct heritage *h)
 {
 	if (fcntl(STDOUT_FILENO, F_GETFD) == -1 || fcntl(STDERR_FILENO, F_GETFD) == -1)
 		_exit(CHILD_EXIT_NO_RESPAWN);
+	return obedient(h);
+}
+
+/* The master's hook writes into a descriptor whose number is another one's in the child. */
+static void
+no_log_line(void *arg, const char *msg, const struct log_field *fields, size_t n)
+{
+	(void)arg;
+	(void)msg;
+	(void)fields;
+	(void)n;
+	_exit(CHILD_EXIT_NO_RESPAWN);
+}
+
+static int
+logs_an_error(const struct heritage *h)
+{
+	log_error("an error of a child");
 	return obedient(h);
 }
 
@@ -526,6 +545,18 @@ Test(proc, low_descriptors_do_not_cost_a_child_its_stderr)
 	procs_conf_set(ps, &conf, procs_generation_start(ps, &conf, NULL, 0));
 	cr_assert(until(&seen.ready, 1));
 	cr_assert_eq(seen.refused, 0);
+	teardown();
+}
+
+Test(proc, the_masters_hook_for_errors_is_not_the_childs)
+{
+	static const struct conf conf = {.drain_ms = 5000};
+
+	setup(KINDS(logs_an_error));
+	log_errors_to(no_log_line, NULL);
+	procs_conf_set(ps, &conf, procs_generation_start(ps, &conf, NULL, 0));
+	cr_assert(until(&seen.ready, 1));
+	log_errors_to(NULL, NULL);
 	teardown();
 }
 
