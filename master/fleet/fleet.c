@@ -523,9 +523,15 @@ fleet_leave_state(struct fleet *f)
 }
 
 void
-fleet_take_drains(struct fleet *f, const char *path, int lock, const struct membuf *text)
+fleet_take_drains(struct fleet *f, const struct membuf *text)
 {
-	keep_take(f->keep, path, lock, text);
+	keep_take(f->keep, text);
+}
+
+void
+fleet_take_state(struct fleet *f, const char *path, int lock)
+{
+	keep_take_file(f->keep, path, lock);
 }
 
 void

@@ -71,7 +71,9 @@ int fleet_state_lock(const struct fleet *f);
 void fleet_hold_state(struct fleet *f, bool hold);
 void fleet_leave_state(struct fleet *f);
 bool fleet_state_is_held(const struct fleet *f);
-void fleet_take_drains(struct fleet *f, const char *path, int lock, const struct membuf *text);
+void fleet_take_drains(struct fleet *f, const struct membuf *text);
+/* And the state_file (NULL: none) with its lock: reads it. */
+void fleet_take_state(struct fleet *f, const char *path, int lock);
 /* Calls fn with a line for each announced engine; fleet_take_announced() reads such a line. */
 void fleet_pass_announced(
 	const struct fleet *f, void (*fn)(const char *line, void *arg), void *arg);

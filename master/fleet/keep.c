@@ -339,22 +339,27 @@ take_drain(struct keep *k, const struct saved_drain *drain)
 }
 
 void
-keep_take(struct keep *k, const char *path, int lock, const struct membuf *text)
+keep_take(struct keep *k, const struct membuf *text)
 {
 	struct saved s = {0};
 	const char *why;
 
+	if (saved_parse(text->p, text->n, &s, &why) != 0)
+		log_error("drains of the older instance are lost", LOG_S("error", why));
+	for (size_t i = 0; i < s.n; i++)
+		take_drain(k, &s.drains[i]);
+	saved_free(&s);
+}
+
+void
+keep_take_file(struct keep *k, const char *path, int lock)
+{
 	if (path != NULL) {
 		k->file = state_file_new(path, lock);
 		read_written(k);
 	} else if (lock != -1) {
 		(void)close(lock);
 	}
-	if (saved_parse(text->p, text->n, &s, &why) != 0)
-		log_error("drains of the older instance are lost", LOG_S("error", why));
-	for (size_t i = 0; i < s.n; i++)
-		take_drain(k, &s.drains[i]);
-	saved_free(&s);
 	keep_changed(k);
 }
 

@@ -48,8 +48,10 @@ void keep_hold(struct keep *k, bool hold);
 /* Another instance has the file for ever: its lock is closed here. */
 void keep_leave(struct keep *k);
 bool keep_is_held(const struct keep *k);
-/* Takes the drains that another instance passed, and the file (path NULL: none) with its lock. */
-void keep_take(struct keep *k, const char *path, int lock, const struct membuf *text);
+/* Takes the drains that another instance passed. */
+void keep_take(struct keep *k, const struct membuf *text);
+/* After keep_take(): the file (NULL: none) with its lock. */
+void keep_take_file(struct keep *k, const char *path, int lock);
 /* True if an endpoint of this key was away and drained; it no longer counts as away. */
 bool keep_back(struct keep *k, const struct endpoint *ep);
 /* A drained endpoint goes away.  Its drain ends if it was written in the configuration itself. */

@@ -177,11 +177,13 @@ take(struct takeover *t)
 		return;
 	read_state(t, &drains);
 	drop_state(t);
-	fleet_take_drains(p->fleet, reload_conf(p->reload)->state_file, p->in->state_lock, &drains);
+	fleet_take_drains(p->fleet, &drains);
 	membuf_free(&drains);
 	t->phase = TP_TRIAL;
 	log_errors_to(NULL, NULL);
 	procs_release(p->procs);
+	/* the disk may take its time: this instance serves already */
+	fleet_take_state(p->fleet, reload_conf(p->reload)->state_file, p->in->state_lock);
 	control_pause(*p->control, false);
 	for (size_t i = 0; i < t->n; i++)
 		if (!is_from(t->older[i])) {
@@ -270,6 +272,7 @@ on_end(void *arg)
 	if (is_from(o) && (t->phase == TP_STARTING || t->phase == TP_READY)) {
 		t->phase = TP_GIVEN_UP;
 		t->hooks.refused(t->hooks.arg);
+		log_errors_to(NULL, NULL); /* no one reads there any more */
 	} else {
 		log_info("older instance gone", LOG_U("instance", o->instance));
 		if (is_from(o))

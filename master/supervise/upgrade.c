@@ -53,7 +53,8 @@ struct upgrade {
 	bool told;         /* fact: the new instance has asked this one to stop, and waits for it */
 
 	/* CHECKING */
-	pid_t check; /* 0: none */
+	pid_t check;  /* 0: none */
+	pid_t killed; /* a former check that has yet to end, as on a disk that hangs; 0: none */
 	int check_fd;
 	/* STARTING and later */
 	struct successor next;
@@ -86,7 +87,7 @@ static void
 drop_attempt(struct upgrade *u)
 {
 	if (u->check != 0 && kill(u->check, SIGKILL) == 0)
-		(void)waitpid(u->check, NULL, 0);
+		u->killed = u->check;
 	u->check = 0;
 	close_fd(&u->check_fd);
 	if (u->next.pidfd != -1)
@@ -346,6 +347,8 @@ upgrade_sigchld(struct upgrade *u)
 {
 	int status;
 
+	if (u->killed != 0 && waitpid(u->killed, NULL, WNOHANG) == u->killed)
+		u->killed = 0;
 	if (u->phase == UP_CHECKING && waitpid(u->check, &status, WNOHANG) == u->check)
 		checked(u, status);
 }
@@ -412,6 +415,8 @@ upgrade_start(struct upgrade *u, const char *reason)
 	if (getpid() == 1)
 		return "pdrouter is process 1, whose end is the end of the container: run it under "
 		       "an init";
+	if (u->killed != 0)
+		return "the check of a former upgrade has not ended, though it was killed";
 	if (u->path == NULL)
 		return "the path of the program is not known";
 	if (!fits_again(u))
