@@ -122,6 +122,20 @@ def test_a_request_to_an_engine_that_has_just_frozen(world, role):
     assert [x["tries"] for x in lines] == [1] and lines[0]["total_ms"] < 8000 * SLOW
 
 
+def test_a_decode_engine_that_went_down_before_it_was_asked(world):
+    """The streams that it has go at once, and so do those that it gets then: prefill had them meanwhile."""
+    r, (p,), (d,) = world.scripts(pool={"retries": 0, "timeouts": {"down_grace": "1h"}}, workers=1, **SICK)
+    first, second = r.open_stream(), r.open_stream()
+    held = p.expect()
+    p.expect().prefilled()
+    asked = d.expect()
+    d.probes["/health"] = (503, b"")
+    assert asked.gone()
+    held.prefilled()
+    d.expect()
+    assert {c.read().error["code"] for c in (first, second)} == {"decode_down"}
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_without_another_engine_it_is_an_error(world, stream):
     """An answer in one piece has the time of down_grace: it may be nearly generated."""

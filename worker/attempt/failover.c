@@ -501,7 +501,7 @@ how_it_failed(const struct attempt *a, enum leg_kind kind, enum blame blame)
 		text = "its status was 5xx";
 	if (text == NULL && leg->status >= 400)
 		text = "it refused, and another engine is asked";
-	if (text == NULL && ep->tell_legs_ms != 0)
+	if (text == NULL && ep->gone_ms != 0)
 		text = "it went down";
 	if (text == NULL)
 		text = leg->status == 200 ? "its answer is of no use" : "it was late";

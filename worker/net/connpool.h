@@ -37,9 +37,9 @@ struct endpoint {
 
 	/* the table's values at `table_version`; connectors copy what they keep */
 	uint64_t table_version;
-	/* active legs to the engine; when the tick tells them that it is down, clock_ms(), 0: it is not */
+	/* active legs to the engine; when the tick tells them that the engine is gone, clock_ms(), 0: it is not down */
 	struct leg_list legs;
-	uint64_t tell_legs_ms;
+	uint64_t gone_ms;
 	uint64_t down_grace_ms;                       /* timeouts.down_grace of its pool */
 	uint64_t tcp_user_ms;                         /* timeouts.tcp_user of its pool */
 	char *bootstrap_host, *kv_addr, *disagg_spec; /* never NULL; "": unknown */

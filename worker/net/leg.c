@@ -713,22 +713,22 @@ tell(struct endpoint *ep, enum leg_event ev)
 	}
 }
 
-/* The legs get the events when the endpoint is found down, and each time that down_grace is over. */
+/* DOWN goes to the legs at each tick, since a leg may start after the endpoint was found down.  GONE goes to them each
+ * time that down_grace is over. */
 static void
 watch(struct worker *w, struct endpoint *ep, uint64_t now_ms)
 {
-	const bool first = ep->tell_legs_ms == 0;
-
 	if (ep_state_get(w->seg, ep->slot) != EP_DOWN) {
-		ep->tell_legs_ms = 0;
+		ep->gone_ms = 0;
 		return;
 	}
-	if (!first && now_ms < ep->tell_legs_ms)
-		return;
-	ep->tell_legs_ms = now_ms + ep->down_grace_ms;
+	if (ep->gone_ms == 0)
+		ep->gone_ms = now_ms + ep->down_grace_ms;
 	tell(ep, LEG_EV_DOWN);
-	if (!first)
-		tell(ep, LEG_EV_GONE);
+	if (now_ms < ep->gone_ms)
+		return;
+	ep->gone_ms = now_ms + ep->down_grace_ms;
+	tell(ep, LEG_EV_GONE);
 }
 
 void

@@ -64,7 +64,7 @@ enum leg_event {
 	LEG_EV_KEPT,  /* more of a kept answer is here */
 	LEG_EV_ANSWER, /* the whole answer is here */
 	LEG_EV_FAIL,   /* leg->fail has the cause */
-	LEG_EV_DOWN,   /* probes have found the engine down */
+	LEG_EV_DOWN,   /* probes have found the engine down: at each tick */
 	LEG_EV_GONE,   /* ... and it has been down for timeouts.down_grace */
 	LEG_EV_N
 };
@@ -186,7 +186,7 @@ bool leg_sent(const struct leg *leg);
 bool leg_expired(struct leg *leg, uint64_t now_ms);
 /* Reads the available bytes, as the loop would.  Returns false if there were none. */
 bool leg_look(struct leg *leg);
-/* Tells the legs of endpoints that are down (LEG_EV_DOWN, then LEG_EV_GONE): once a tick. */
+/* Tells the legs of endpoints that are down (LEG_EV_DOWN, and LEG_EV_GONE when it is due): once a tick. */
 void leg_tell_down(struct worker *w, uint64_t now_ms);
 /* Returns true while the connection is being made. */
 bool leg_connecting(const struct leg *leg);
