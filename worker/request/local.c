@@ -48,8 +48,6 @@ answer(struct req *req, int status, const char *type, struct evbuffer *out)
 
 /* --- /metrics, in pieces ------------------------------------------------------------------------- */
 
-#define FULL_MS 50 /* until another look at a client that does not read */
-
 struct local_page {
 	struct req *req;
 	void (*written)(struct req *req);
@@ -61,13 +59,14 @@ struct local_page {
 
 static const char stats_type[] = "text/plain; version=0.0.4; charset=utf-8";
 
-/* One piece in a turn of the loop.  Returns true if the answer is complete. */
+/* One piece in a turn of the loop; an answer to HEAD ends with the first.  Returns true if the answer is complete. */
 static bool
 put_piece(struct local_page *page)
 {
-	const bool more = stats_more(&page->stats, page->piece);
+	const bool rest = stats_more(&page->stats, page->piece);
+	const bool more = rest && !page->req->head_only;
 
-	if (!more && !page->begun) {
+	if (!rest && !page->begun) {
 		answer(page->req, 200, stats_type, page->piece);
 		return true;
 	}
@@ -80,12 +79,14 @@ put_piece(struct local_page *page)
 	return !more;
 }
 
+/* A client that has not taken the last piece has no turn before local_drained(). */
 static void
 wait_for_turn(struct local_page *page)
 {
-	const struct timeval at_once = {0}, soon = {.tv_usec = FULL_MS * 1000};
+	const struct timeval at_once = {0};
 
-	(void)event_add(&page->next, client_full(page->req->client) ? &soon : &at_once);
+	if (!client_full(page->req->client))
+		(void)event_add(&page->next, &at_once);
 }
 
 static void
@@ -95,10 +96,10 @@ on_turn(evutil_socket_t fd, short what, void *arg)
 
 	(void)fd;
 	(void)what;
-	if (client_full(page->req->client) || !put_piece(page))
-		wait_for_turn(page);
-	else
+	if (put_piece(page))
 		page->written(page->req);
+	else
+		wait_for_turn(page);
 }
 
 static bool
@@ -116,6 +117,12 @@ begin_stats(struct req *req, void (*written)(struct req *req))
 		return true;
 	wait_for_turn(page);
 	return false;
+}
+
+void
+local_drained(struct req *req)
+{
+	wait_for_turn(req->page);
 }
 
 void

@@ -494,7 +494,10 @@ client_wants(const struct req *req)
 static void
 client_drained(struct req *req)
 {
-	deliver_drained(&req->job);
+	if (req->state == REQ_PAGE)
+		local_drained(req);
+	else
+		deliver_drained(&req->job);
 }
 
 static void

@@ -2,18 +2,25 @@
 #include "worker/request/stats.h"
 
 #include <event2/buffer.h>
+#include <event2/event.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include "shm/base/conf.h"
 #include "shm/core/heritage.h"
 #include "shm/core/rcu.h"
 #include "shm/load.h"
 #include "shm/table.h"
-#include "tests/unit/shm/fixture.h"
 #include "worker/base/core.h"
+#include "worker/request/client.h"
 #include "worker/request/health.h"
 #include "worker/request/models.h"
+#include "worker/request/request.h"
+
+#include "tests/unit/shm/fixture.h" /* last: its `seg` is a parameter's name above */
 
 #define SLOT 1
 #define ENDPOINTS 100 /* more than one step */
@@ -237,4 +244,46 @@ Test(stats, before_the_first_table_there_are_no_endpoints)
 	cr_assert_eq(count(text, "pdrouter_endpoint_up"), 0);
 	cr_assert_eq(count(text, "\npdrouter_generation "), 1);
 	free(text);
+}
+
+/* A worker with one client, whose socket holds a small part of the page. */
+static void
+one_client(struct worker *w, struct conf *conf, int fds[2])
+{
+	const int small = 4096;
+
+	w->conf = w->followed = conf;
+	w->followed_seq = settings_seq(seg);
+	w->slab = seg_slab(seg, SLOT);
+	w->base = event_base_new();
+	w->buf = malloc(WORKER_BUF);
+	w->ticking = true; /* no clock helps */
+	TAILQ_INIT(&w->clients);
+	TAILQ_INIT(&w->reqs);
+	TAILQ_INIT(&w->ended_reqs);
+	cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+	cr_assert_eq(setsockopt(fds[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)), 0);
+	client_new(w, fds[0], &request_client_ops);
+}
+
+Test(stats, a_page_goes_on_at_once_when_its_client_has_read)
+{
+	static const char get[] = "GET /metrics HTTP/1.1\r\nHost: r\r\n\r\n";
+	const struct heritage h = {.version = "1"};
+	struct worker w = {.h = &h, .seg = seg, .slot = SLOT};
+	struct conf conf = {.live = {.client_head_ms = 1000, .max_head = 1000}};
+	char buf[4096];
+	size_t got = 0;
+	int fds[2];
+
+	publish(1);
+	one_client(&w, &conf, fds);
+	cr_assert_eq(write(fds[1], get, strlen(get)), strlen(get));
+	for (int turn = 0; turn < 1000 && (turn == 0 || w.nreqs > 0); turn++) {
+		(void)event_base_loop(w.base, EVLOOP_NONBLOCK);
+		for (ssize_t n; (n = read(fds[1], buf, sizeof(buf))) > 0;)
+			got += (size_t)n;
+	}
+	cr_assert_eq(w.nreqs, 0);
+	cr_assert_gt(got, 100u << 10);
 }
