@@ -12,7 +12,7 @@
 
 #include "worker/base/core.h"
 
-#define PEER_PROBES 2 /* without an answer: the peer is lost */
+#define PEER_PROBES 2 /* without an answer: the peer is silent */
 
 static void on_readable(evutil_socket_t fd, short what, void *arg);
 static void on_writable(evutil_socket_t fd, short what, void *arg);
@@ -59,15 +59,16 @@ sock_watch_peer(const struct sock *s, uint64_t ms, bool unsent)
 }
 
 bool
-sock_peer_lost(const struct sock *s, uint64_t ms)
+sock_peer_silent(const struct sock *s, uint64_t *ret_ms)
 {
 	struct tcp_info ti = {0};
 	socklen_t len = sizeof(ti);
 
 	if (getsockopt(s->fd, IPPROTO_TCP, TCP_INFO, &ti, &len) == -1)
 		return false;
+	*ret_ms = ti.tcpi_last_ack_recv;
 	/* one probe may be on its way: its answer is due */
-	return ti.tcpi_last_ack_recv >= ms && ti.tcpi_retransmits + ti.tcpi_probes >= PEER_PROBES;
+	return ti.tcpi_retransmits + ti.tcpi_probes >= PEER_PROBES;
 }
 
 void

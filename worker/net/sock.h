@@ -45,9 +45,9 @@ void sock_init(struct sock *s, struct worker *w, int fd, bool connecting, void *
  * connection whose peer answers and has no room for them, too.
  */
 void sock_watch_peer(const struct sock *s, uint64_t ms, bool unsent);
-/* Returns true if the peer has acknowledged nothing for `ms`, although the kernel has sent to it again and again.  A peer
- * that has no room acknowledges the kernel's probes. */
-bool sock_peer_lost(const struct sock *s, uint64_t ms);
+/* Returns true if the peer acknowledges nothing, although the kernel has sent to it again and again; *ret_ms: the time
+ * since its last acknowledgement.  A peer that has no room acknowledges the kernel's probes. */
+bool sock_peer_silent(const struct sock *s, uint64_t *ret_ms);
 /* Closes the fd and frees the queue.  Idempotent. */
 void sock_close(struct sock *s);
 

@@ -287,16 +287,27 @@ watch_writes(struct client *c, size_t queued, uint64_t now_ms)
 	end(c, true);
 }
 
-/* Notices a host that has vanished while bytes are on their way to it.  A quiet connection is the kernel's to watch. */
+/*
+ * Notices a host that has vanished while bytes are on their way to it.  A quiet connection is the kernel's to watch.
+ * The last acknowledgement may be older than the first of the bytes, so the time counts from the look that finds the
+ * host silent.
+ */
 static bool
 is_lost(struct client *c, uint64_t now_ms)
 {
 	const uint64_t ms = c->w->conf->live.client_tcp_user_ms;
+	uint64_t quiet_ms;
 
 	if (c->req == NULL || ms == 0 || now_ms < c->look_ms)
 		return false;
 	c->look_ms = now_ms + ms / LOOKS;
-	return sock_peer_lost(&c->sock, ms);
+	if (!sock_peer_silent(&c->sock, &quiet_ms))
+		c->silent_ms = 0;
+	else if (c->silent_ms == 0)
+		c->silent_ms = now_ms;
+	else
+		return quiet_ms >= ms && now_ms - c->silent_ms >= ms;
+	return false;
 }
 
 void

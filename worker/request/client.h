@@ -52,6 +52,7 @@ struct client {
 	size_t queued_before;       /* bytes queued at the last tick; 0: none */
 	uint64_t write_deadline_ms; /* when a client that takes no byte is closed */
 	uint64_t look_ms;           /* when the tick looks whether its host has vanished */
+	uint64_t silent_ms;         /* since which look its host has been silent; 0: it is not */
 	uint64_t walked;            /* number of the latest walk that has visited the client */
 	TAILQ_ENTRY(client) link;
 };
