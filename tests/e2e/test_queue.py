@@ -512,6 +512,23 @@ def test_who_goes_alone_has_waited_already(world):
     q.done()
 
 
+def test_who_was_to_go_alone_goes_with_a_prefill_engine_that_is_up_again(world):
+    """It waits for a decode engine meanwhile, and was to go alone when it began to wait."""
+    q = Narrow(world, pool={"fallback": "direct"})
+    for up in (0, 1):
+        q.p.probes["/health"] = b"" if up else (503, b"")
+        q.r.wait_metric("endpoint_up", up, endpoint=q.p.url)
+        if not up:
+            q.ask("first")
+            first = q.d.expect()
+            q.line_up(["late"])
+    first.reply(body={"choices": []})
+    q.clients.pop("first").read()
+    q.serve("late")
+    assert (q.r.end_of("first")["direct"], q.r.end_of("late")["direct"]) == ("no_prefill", None)
+    q.done()
+
+
 def test_an_engine_that_comes_up_serves_who_waits(world):
     more = world.script(probes={"/health": (503, b"")})
     q = Narrow(world)

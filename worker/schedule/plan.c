@@ -192,20 +192,25 @@ look_at_queue(struct plan *p, const struct table_pool *tp)
 	return wait_before(q, tp) ? END_NO_CAPACITY : END_OK;
 }
 
-/* Whether a decode engine may serve the request alone now, because no prefill engine can. */
+/* Whether a decode engine may serve the request alone now.  END_FALLBACK_BUDGET without a role that is short: a prefill
+ * engine is up again. */
 static enum req_end
 look_at_budget(struct plan *p, const struct table *t, const struct table_pool *tp, uint32_t model,
 	struct shortage *ret)
 {
-	const uint64_t wait_ms = p->way.alone ? fallback_wait_ms(p->w, tp) : 0;
 	struct selection s[ROLE_N];
+	uint64_t wait_ms;
 
-	if (wait_ms == 0)
+	if (!p->way.alone)
 		return END_OK;
 	choose_prepare(s, p->w, &p->of, t, tp, model);
+	if (select_served(&s[ROLE_PREFILL]))
+		return END_FALLBACK_BUDGET;
+	wait_ms = fallback_wait_ms(p->w, tp);
+	if (wait_ms == 0)
+		return END_OK;
+	ret->roles = 1u << ROLE_PREFILL;
 	ret->again_ms = s[ROLE_DECODE].now_ms + wait_ms;
-	if (!select_served(&s[ROLE_PREFILL]))
-		ret->roles = 1u << ROLE_PREFILL;
 	return END_FALLBACK_BUDGET;
 }
 
