@@ -131,15 +131,25 @@ kv_too_old(const struct attempt *a)
 	       (kv_died(a) || attempt_kv_lease_over(a));
 }
 
-/* The KV parameters of a repeated prefill are too old as well.  Decode is sent its request without
- * them, and prefills by itself: a decode engine of a connector with leases can (decode_alone). */
-static void
-drop_kv(struct attempt *a)
+/*
+ * The KV parameters are too old.  Returns true if decode is sent its request without them, and prefills by itself: a
+ * decode engine of a connector with leases can (decode_alone).
+ */
+static bool
+goes_without_kv(struct attempt *a)
 {
+	if (a->life == ATTEMPT_DETACHED) {
+		attempt_end(a); /* the blocks are free by now */
+		return false;
+	}
+	if (a->kind == ATTEMPT_PREFILL_AGAIN)
+		a->branch->job->detail =
+			"the KV parameters became too old twice: the decode engine prefills";
+	else if (failover_prefill_again(a))
+		return false;
 	a->t.kv = (struct span){NULL, 0};
 	attempt_set_kv(a, KV_NONE); /* the blocks are free by now */
-	a->branch->job->detail =
-		"the KV parameters became too old twice: the decode engine prefills";
+	return true;
 }
 
 bool
@@ -154,17 +164,8 @@ compose_leg(struct leg *leg, struct leg_message *m)
 
 	if (kind == LEG_LOOKUP)
 		return compose_lookup(leg, m);
-	if (role == ROLE_DECODE && kv_too_old(a)) {
-		if (a->life == ATTEMPT_DETACHED) {
-			attempt_end(a); /* the blocks are free by now */
-			return false;
-		}
-		if (a->kind != ATTEMPT_PREFILL_AGAIN) {
-			failover_prefill_again(a);
-			return false;
-		}
-		drop_kv(a);
-	}
+	if (role == ROLE_DECODE && kv_too_old(a) && !goes_without_kv(a))
+		return false;
 	m->once = true; /* the engine would see its id, and its room, twice */
 	edit_leg(&a->t, role, &e);
 	body(a->t.of.text, &e, m);

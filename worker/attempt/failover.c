@@ -972,7 +972,7 @@ failover(struct attempt *a, enum leg_kind kind, enum failure_cause cause, enum r
 	return o.action;
 }
 
-void
+bool
 failover_prefill_again(struct attempt *a)
 {
 	struct branch *b = a->branch;
@@ -986,20 +986,21 @@ failover_prefill_again(struct attempt *a)
 	struct reserved chosen;
 	struct attempt *next;
 
-	metric_add(a->w->slab, M_PREFILL_AGAIN, 1);
-	leg_end(attempt_decode_leg(a)); /* decode was sent nothing, and must be sent nothing */
 	if (!attempt_kv_lease_over(a))
 		release_spent(a);   /* a new life may be counted after its first answer */
 	attempt_set_kv(a, KV_NONE); /* the blocks are free by now */
 	if (choose_others(&s, a->t.connector, FOR_BOTH, EP_AWAY_EJECTED, &chosen, NULL)) {
+		metric_add(a->w->slab, M_PREFILL_AGAIN, 1);
 		next = attempt_new(b, a->t.connector, ATTEMPT_PREFILL_AGAIN);
 		attempt_take_engines(next, &chosen);
 		attempt_end(a);
 		take_over(b, next);
-		return;
+		return true;
 	}
 	if (fall_back(&s))
-		return;
+		return true;
 	job->detail = "the KV parameters became too old, and no engine is free to prefill again";
-	job->ops->cut(job, s.spent ? END_FALLBACK_BUDGET : END_NO_CAPACITY, NULL);
+	if (s.spent)
+		job->ops->cut(job, END_FALLBACK_BUDGET, NULL);
+	return s.spent;
 }

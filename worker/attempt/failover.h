@@ -36,8 +36,8 @@ bool failover_others(struct attempt *a, enum leg_kind kind, const struct outcome
 enum failure_action failover(
 	struct attempt *a, enum leg_kind kind, enum failure_cause cause, enum req_end end);
 /* Repeats prefill, once: the KV became too old before decode could be sent its parameters.  The
- * new attempt does not count as a try. */
-void failover_prefill_again(struct attempt *a);
+ * new attempt does not count as a try.  False: no engine is free for that, and the attempt still serves. */
+bool failover_prefill_again(struct attempt *a);
 
 /* Records that the engine did its part. */
 void failover_record_good(struct attempt *a, enum leg_kind kind);
