@@ -606,14 +606,15 @@ def test_no_fallback_from_a_4xx(world):
     assert c.read().status == 400 and nobody(d) and not r.metric("direct_total")
 
 
-def test_no_fallback_from_busy_prefill_engines(world):
+@pytest.mark.parametrize("status", [429, 503])
+def test_no_fallback_from_busy_prefill_engines(world, status):
     """They say when there is room again: decode engines are not to be filled with what they refuse."""
     r, p, d = world.pd(2, 1, pool={**POOL, **DIRECT}, workers=1)
     r.wait_all_up()
     for e in p:
-        e.fault(**BUSY)
+        e.fault(**{**BUSY, "status": status})
     a = r.complete("hi")
-    assert (a.status, a["retry-after"]) == (429, "7") and d[0].requests() == []
+    assert (a.status, a["retry-after"]) == (status, "7") and d[0].requests() == []
 
 
 def test_fallback_after_decode_engines_failed(world):

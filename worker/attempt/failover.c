@@ -745,6 +745,7 @@ static bool
 fall_back(struct search *s)
 {
 	struct attempt *a = s->failed, *next;
+	const struct exchange x = leg_exchange(a, s->kind, TALLY_GOOD);
 	struct job *job = a->branch->job;
 	struct reserved chosen;
 
@@ -752,7 +753,7 @@ fall_back(struct search *s)
 		!connector_two_engines(a->t.connector) ||
 		(s->kind != LEG_LOOKUP && failed_role(s) == ROLE_DECODE) ||
 		/* the engine is full: its Retry-After is for the client */
-		a->leg[s->kind].status == 429)
+		outcome_says_busy(&x))
 		return false;
 	s->spent = plan_fallback_ms(job->w, &job->facts) > 0;
 	if (s->spent)
