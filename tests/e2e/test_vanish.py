@@ -7,7 +7,7 @@ import pytest
 from faraway import Host
 from fleets import build, right
 from procs import MODEL, SLOW, wait
-from raw import Client
+from raw import Client, text_of
 from test_resume import body_of, is_whole, path_of
 
 NEVER = {"health_interval": "1h", "fall": 1000}  # probes notice nothing
@@ -134,6 +134,19 @@ def test_a_decode_engine_that_went_down_before_it_was_asked(world):
     held.prefilled()
     d.expect()
     assert {c.read().error["code"] for c in (first, second)} == {"decode_down"}
+
+
+def test_a_prefill_engine_that_goes_down_after_its_answer(world):
+    """Decode may have fetched the KV: its engine is left to say whether it has."""
+    r, (p,), (d,) = world.scripts(pool={"timeouts": {"down_grace": "0s"}}, **SICK)
+    c = r.open_stream()
+    p.expect().prefilled()
+    ex = d.expect()
+    p.probes["/health"] = (503, b"")
+    r.wait_metric("endpoint_up", 0, endpoint=p.url)
+    assert not ex.gone(0.3 * SLOW)  # ticks pass
+    ex.stream("a")
+    assert text_of(c.events()) == "a"
 
 
 @pytest.mark.parametrize("stream", [True, False])
