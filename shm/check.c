@@ -228,9 +228,10 @@ static void
 check_reader(struct check *c, uint32_t slot)
 {
 	const uint64_t ctr = shm_load(&c->seg->readers[slot].ctr);
+	const bool reads = slot < SLOT_WORKERS(c->seg);
 
 	/* gp is even, our own, and was loaded before it was stored here */
-	if (ctr == 0 || (ctr % 2 != 0 && ctr - 1 <= shm_load(&c->seg->rcu->gp)))
+	if (ctr == 0 || (reads && ctr % 2 != 0 && ctr - 1 <= shm_load(&c->seg->rcu->gp)))
 		return;
 	found(c, "I5 slot %u: its reader line shows %llu, which gp %llu cannot have given", slot,
 		(unsigned long long)ctr, (unsigned long long)c->seg->rcu->gp);

@@ -164,7 +164,8 @@ oldest_reader(const struct seg *seg)
 {
 	uint64_t oldest = UINT64_MAX;
 
-	for (uint32_t i = 0; i < seg->hdr->nslots; i++) {
+	/* only workers read, and each restores its own line (shm/own.h) */
+	for (uint32_t i = 0; i < SLOT_WORKERS(seg); i++) {
 		/*
 		 * A clear line means that its reader's loads are done, so the arena may be written
 		 * again.  Pairs with rcu_leave()'s release.  The scan as a whole comes after the

@@ -169,6 +169,7 @@ Test(shm_mend, whatever_is_stored_wherever)
 		cr_assert_eq(load_count(seg, EP), 2);
 		cr_assert_eq(load_tokens(seg, EP), 70);
 		cr_assert_eq(eject_is_out(seg, EP) && !half_open_out(seg->eps[EP].eject), 0);
+		cr_assert_eq(rcu_oldest(seg), UINT64_MAX);
 	}
 }
 
@@ -198,6 +199,22 @@ Test(shm_mend, is_counted_and_reported_once_a_second)
 	cr_assert_eq(counters[SUSPECT_ROWS], 5);
 	cr_assert_eq(nreports, 1);
 	suspect_begin(NULL, NULL);
+}
+
+/* The notifier and the master read no table, so nobody but check_mend() writes their lines. */
+Test(shm_mend, only_the_lines_of_workers_hold_tables)
+{
+	uint64_t *lines[] = {
+		&seg->readers[SLOT_NOTIFIER(seg)].ctr, &seg->readers[SLOT_MASTER(seg)].ctr};
+
+	proc_slot_set(seg, SLOT_NOTIFIER(seg), 1, PROC_READY, 0);
+	for (int i = 0; i < 2; i++) {
+		*lines[i] = 1;
+		cr_assert_eq(rcu_oldest(seg), UINT64_MAX);
+		cr_assert_eq(check(), 1, "%s", said);
+		check_mend(seg, &(struct check_cursor){0}, LONG_US);
+		cr_assert_eq(*lines[i], 0);
+	}
 }
 
 Test(shm_mend, a_waiter_whose_entry_is_lost_takes_another)
