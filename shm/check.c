@@ -86,7 +86,7 @@ static void __attribute__((format(printf, 2, 3))) found(struct check *c, const c
 /* What is checked, and the figures of the last read. */
 struct look {
 	const struct seg *seg;
-	uint32_t worker, ep;
+	uint32_t worker, ep, pool;
 	enum which which;
 	uint64_t a, b;
 	uint64_t word; /* that was found wrong */
@@ -643,6 +643,30 @@ check_flags(struct check *c, uint32_t w)
 
 /* --- queues ------------------------------------------------------------------------------- */
 
+static bool
+entry_wrong(struct look *l)
+{
+	l->word = shm_load(&seg_queue_slot(l->seg, l->pool, l->ep)->word);
+	return !queue_sound(l->seg, l->pool, l->ep, &l->worker);
+}
+
+static void
+check_entry(struct check *c, uint32_t pool, uint32_t slot)
+{
+	struct look l = {.seg = c->seg, .pool = pool, .ep = slot};
+
+	if (lasts(entry_wrong, &l))
+		found(c, "I13 slot %u of the queue of pool %u: its word 0x%llx is invalid%s", slot,
+			pool, (unsigned long long)l.word, l.word == 0 ? ", being marked" : "");
+	else if (l.worker != QUEUE_NOBODY && shm_load(&c->seg->proc_records[l.worker].pid) == 0)
+		found(c, "I13 slot %u of the queue of pool %u is slot %u's, which is unused", slot,
+			pool, l.worker);
+	else
+		return;
+	if (to_mend(c, SUSPECT_QUEUES, pool) != NULL)
+		queue_mend(c->mends, pool, slot);
+}
+
 static void
 check_queue(struct check *c, uint32_t pool)
 {
@@ -657,22 +681,8 @@ check_queue(struct check *c, uint32_t pool)
 		if (to_mend(c, SUSPECT_QUEUES, pool) != NULL)
 			queue_head_mend(c->mends, pool);
 	}
-	for (uint32_t slot = 0; slot < seg->hdr->queue_slots && slot < end; slot++) {
-		const unsigned before = c->found;
-		uint32_t worker;
-
-		if (!queue_sound(seg, pool, slot, &worker))
-			found(c, "I13 slot %u of the queue of pool %u: its word 0x%llx is invalid",
-				slot, pool,
-				(unsigned long long)shm_load(
-					&seg_queue_slot(seg, pool, slot)->word));
-		else if (worker != QUEUE_NOBODY && shm_load(&seg->proc_records[worker].pid) == 0)
-			found(c,
-				"I13 slot %u of the queue of pool %u is slot %u's, which is unused",
-				slot, pool, worker);
-		if (c->found != before && to_mend(c, SUSPECT_QUEUES, pool) != NULL)
-			queue_mend(c->mends, pool, slot);
-	}
+	for (uint32_t slot = 0; slot < seg->hdr->queue_slots && slot < end; slot++)
+		check_entry(c, pool, slot);
 }
 
 /* --- metrics ------------------------------------------------------------------------------ */

@@ -254,14 +254,15 @@ next_ticket(struct queue_head *q)
 	return (old + 1) & TICKET_MASK;
 }
 
-/* The first free entry from `at` on; `size` if there is none. */
+/* The first free entry from `at` on; `size` if there is none.  Marks of entries that were never used mean nothing. */
 static uint32_t
 find_free(const struct seg *seg, uint32_t pool, uint32_t at, uint32_t size)
 {
 	const uint64_t *marks = seg_queue_marks(seg, pool);
+	const uint32_t high = high_of(seg, pool);
 
 	for (; at < size; at++) {
-		if (at % 64 == 0 && shm_load(&marks[at / 64]) == UINT64_MAX) {
+		if (at % 64 == 0 && at + 64 <= high && shm_load(&marks[at / 64]) == UINT64_MAX) {
 			at += 63;
 			continue;
 		}
@@ -641,23 +642,57 @@ queue_drop_strays(struct seg *seg, uint32_t pool, uint32_t worker, const uint64_
 	return n;
 }
 
+/* Takes a free entry, so that no worker marks it meanwhile, and clears its mark. */
+static void
+unmark_free(uint64_t *word, uint64_t *mark, uint64_t bit)
+{
+	const uint64_t taken = QUEUE_S_TAKEN; /* by no worker */
+
+	if (shm_cas(word, 0, taken) != 0)
+		return;
+	mark_clear(mark, bit);
+	(void)shm_cas(word, taken, 0);
+}
+
+/* The entry is sound, and not of a worker without a process. */
+static bool
+is_in_order(const struct seg *seg, uint32_t pool, uint32_t slot)
+{
+	uint32_t worker;
+
+	return queue_sound(seg, pool, slot, &worker) &&
+	       (worker == QUEUE_NOBODY || shm_load(&seg->proc_records[worker].pid) != 0);
+}
+
 void
 queue_mend(struct seg *seg, uint32_t pool, uint32_t slot)
 {
 	uint64_t *mark = &seg_queue_marks(seg, pool)[slot / 64], bit = UINT64_C(1) << slot % 64;
 	uint64_t *word = &seg_queue_slot(seg, pool, slot)->word;
-	uint32_t worker;
 	uint64_t seen;
 
+	if (shm_load(word) == 0) {
+		unmark_free(word, mark, bit);
+		return;
+	}
 	/* what is beside the entry is put right first */
 	shm_raise(&seg_queue(seg, pool)->high, slot + 1);
 	shm_raise(&seg_queue(seg, pool)->ticket, word_ticket(shm_load(word)));
-	if (queue_sound(seg, pool, slot, &worker))
+	if (is_in_order(seg, pool, slot))
 		return;
 	mark_clear(mark, bit);
 	seen = shm_load(word);
-	if (!queue_sound(seg, pool, slot, &worker))
+	if (!is_in_order(seg, pool, slot))
 		(void)shm_cas(word, seen, 0);
+}
+
+/* The marks behind that of the last entry, in the same word: 0. */
+static uint64_t
+marks_behind(const struct seg *seg, uint32_t pool)
+{
+	const uint32_t n = seg->hdr->queue_slots;
+
+	return n % 64 == 0 ? 0 : shm_load(&seg_queue_marks(seg, pool)[n / 64]) >> n % 64 << n % 64;
 }
 
 bool
@@ -665,7 +700,8 @@ queue_head_sound(const struct seg *seg, uint32_t pool)
 {
 	const struct queue_head *q = seg_queue(seg, pool);
 
-	return shm_load(&q->high) <= seg->hdr->queue_slots && fair_sound(q);
+	return shm_load(&q->high) <= seg->hdr->queue_slots && marks_behind(seg, pool) == 0 &&
+	       fair_sound(q);
 }
 
 void
@@ -676,6 +712,9 @@ queue_head_mend(struct seg *seg, uint32_t pool)
 
 	if (high > seg->hdr->queue_slots)
 		(void)shm_cas(&q->high, high, seg->hdr->queue_slots);
+	if (marks_behind(seg, pool) != 0)
+		mark_clear(&seg_queue_marks(seg, pool)[seg->hdr->queue_slots / 64],
+			marks_behind(seg, pool));
 	if (!fair_sound(q))
 		fair_begin_anew(q);
 }
@@ -691,8 +730,10 @@ queue_sound(const struct seg *seg, uint32_t pool, uint32_t slot, uint32_t *ret_w
 	const enum queue_state state = word_state(word);
 
 	*ret_worker = QUEUE_NOBODY;
-	if (word == 0 || shm_load(&seg_queue_slot(seg, pool, slot)->word) != word)
+	if (shm_load(&seg_queue_slot(seg, pool, slot)->word) != word)
 		return true;
+	if (word == 0)
+		return !marked;
 	*ret_worker = word_worker(word) - 1;
 	return state >= QUEUE_S_TAKEN && state <= QUEUE_S_WOKEN && word_worker(word) != 0 &&
 	       *ret_worker < SLOT_WORKERS(seg) && slot < shm_load(&q->high) &&

@@ -131,14 +131,15 @@ uint32_t queue_waiting(const struct seg *seg, uint32_t pool, uint64_t *ret_since
  * for each entry.  Returns how many. */
 uint32_t queue_drop_strays(struct seg *seg, uint32_t pool, uint32_t worker, const uint64_t *own);
 
-/* Master, of an entry that is not sound for a while: puts right what is beside it, or frees it. */
+/* Master, of an entry that is not sound for a while, or whose worker has no process: puts right what is beside it, or
+ * frees it. */
 void queue_mend(struct seg *seg, uint32_t pool, uint32_t slot);
 /* Whether the words before the entries can be; repairs them. */
 bool queue_head_sound(const struct seg *seg, uint32_t pool);
 void queue_head_mend(struct seg *seg, uint32_t pool);
 
-/* For check.c: false if no function of queue.c writes such an entry; *ret_worker: its owner, or
- * QUEUE_NOBODY. */
+/* For check.c: false if no function of queue.c writes such an entry; *ret_worker: its owner, or QUEUE_NOBODY.
+ * An entry that was taken, marked and freed meanwhile may look free and marked: that finding must last. */
 bool queue_sound(const struct seg *seg, uint32_t pool, uint32_t slot, uint32_t *ret_worker);
 
 /* Whether a request may wait in that pool: the only cost of a release while none does.  To be

@@ -230,6 +230,37 @@ Test(shm_mend, a_waiter_whose_entry_is_lost_takes_another)
 	cr_assert_eq(queue_leave(seg, &waiter), 1);
 }
 
+Test(shm_mend, marks_without_an_entry_are_cleared)
+{
+	const struct queue_request ask = {.key = 9, .now_ms = clock_ms()};
+	struct queue_ref other;
+
+	memset(seg_queue_marks(seg, 0), 0xff,
+		2 * sizeof(uint64_t)); /* behind the last entry, too */
+	cr_assert_eq(queue_enqueue(seg, ME, 0, 100, &ask, &other), QUEUE_BEHIND);
+	cr_assert_eq(other.slot, 1, "entries that were never used are free, whatever is marked");
+	(void)queue_leave(seg, &other);
+	cr_assert_gt(check(), 1);
+	check_mend(seg, &(struct check_cursor){0}, LONG_US);
+	cr_assert_eq(seg_queue_marks(seg, 0)[0], 1, "that of the waiter");
+	cr_assert_eq(seg_queue_marks(seg, 0)[1] >> (100 - 64), 0);
+	cr_assert_eq(check(), 0, "%s", said);
+	(void)queue_leave(seg, &waiter);
+	cr_assert_not(queue_any(seg, 0));
+}
+
+Test(shm_mend, an_entry_of_no_living_worker_is_free)
+{
+	const struct queue_request ask = {.key = 9, .now_ms = clock_ms()};
+	struct queue_ref of_dead;
+
+	cr_assert_neq(queue_enqueue(seg, DEAD, 0, 100, &ask, &of_dead), QUEUE_FULL);
+	cr_assert_eq(check(), 1);
+	check_mend(seg, &(struct check_cursor){0}, LONG_US);
+	cr_assert_eq(check(), 0, "%s", said);
+	cr_assert_eq(seg_queue_slot(seg, 0, of_dead.slot)->word, 0);
+}
+
 Test(shm_mend, a_flag_whose_notices_are_lost_is_ready)
 {
 	seg_flag(seg, ME, armed.slot)->word = 12345;
