@@ -55,6 +55,7 @@ HEALTHY = {
     "pdrouter_worker_restarts_total": "1x80",
     "pdrouter_notifier_restarts_total": "0x80",
     "pdrouter_reloads_failed_total": "1x80",
+    "pdrouter_upgrades_failed_total": "1x40 0x40",  # the next upgrade went well; a new instance counts from 0
     "pdrouter_log_lines_dropped_total": "3x80",
     "pdrouter_state_file_failures_total": "1x80",
 }
@@ -89,6 +90,7 @@ FAILING = {
     "PdrouterMemoryRepaired": {'pdrouter_memory_repaired_total{where="rows"}': "0x40 3x40"},
     "PdrouterStateNotSaved": {"pdrouter_state_file_failures_total": "1x40 2+1x40"},
     "PdrouterReloadRefused": {"pdrouter_reloads_failed_total": "1x40 2x40"},
+    "PdrouterUpgradeFailed": {"pdrouter_upgrades_failed_total": "0x40 1x40"},
     "PdrouterLogDropped": {"pdrouter_log_lines_dropped_total": "3x40 9x40"},
 }
 faults = []
