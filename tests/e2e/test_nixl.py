@@ -21,7 +21,7 @@ from legs import (DECODE_FAILS, FRESH, IN_THE_STREAM, MESSAGES, PREFILL_FAILS, S
                   by_choice, call_a_tool, chooses_no_peer, code_of, fails_in_a_whole_answer, fails_in_the_stream, fresh, own_words, same, says,
                   serve_again, taken, tool_called, unseen)
 from members import values
-from procs import MODEL, SLOW, metric_sum, parse_metrics, silence, wait
+from procs import MODEL, SLOW, metric_sum, silence, wait
 from raw import text_of
 from stages import BaseFleet, Stage, lasting, staged
 
@@ -59,8 +59,7 @@ class Fleet(BaseFleet):
         def quiet():
             rows = self.router.metrics()
             for e in (*self.p, *self.d):
-                with e.client() as c:
-                    rows += parse_metrics(c.get("/metrics").body.decode())
+                rows += e.metrics()
             return not any(metric_sum(rows, name, {}) for name in GAUGES)
         wait("nothing held, open, armed or in flight", quiet)
 
