@@ -165,6 +165,21 @@ on_other_stops(void *arg, bool now)
 }
 
 static void
+on_older_said(void *arg, uint64_t number, const struct drain_left *left)
+{
+	(void)arg;
+	(void)number;
+	(void)left;
+}
+
+static void
+on_older_gone(void *arg, uint64_t said)
+{
+	(void)arg;
+	(void)said;
+}
+
+static void
 on_sigchld(evutil_socket_t fd, short what, void *arg)
 {
 	struct signalfd_siginfo info;
@@ -260,11 +275,13 @@ signals(void)
 	(void)event_add(ev_sig, NULL);
 }
 
+#define READER (SLOT_WORKERS(seg) - 1) /* none of the workers gets that slot */
+
 /* The table of the new configuration cannot be published while a reader holds the arenas. */
 static void
 hold_arenas(void)
 {
-	(void)rcu_enter(seg, SLOT_NOTIFIER(seg));
+	(void)rcu_enter(seg, READER);
 	for (int i = 0; i < 10; i++)
 		publish_now(fleet->publish);
 }
@@ -281,7 +298,7 @@ setup_heir(void)
 	static const struct procs_hooks on_procs = {on_ready, on_refused, on_gone, on_reaped, NULL};
 	static const struct reload_hooks on_reload = {on_fatal, on_done, NULL};
 	static const struct takeover_hooks on_older = {
-		on_refused_by_older, on_failed, on_other_stops, NULL};
+		on_refused_by_older, on_failed, on_other_stops, on_older_said, on_older_gone, NULL};
 	static const struct upgrade_hooks on_newer = {on_other_stops, NULL};
 	static char program[] = "/no/pdrouter", *argv[] = {program, NULL};
 
@@ -336,7 +353,7 @@ teardown(void)
 static void
 free_arenas(void)
 {
-	rcu_leave(seg, SLOT_NOTIFIER(seg));
+	rcu_leave(seg, READER);
 	publish_poll(fleet->publish);
 }
 
