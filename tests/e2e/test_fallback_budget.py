@@ -54,7 +54,7 @@ def test_a_long_prompt_goes_and_the_next_one_is_told_when(world):
     a = r.complete(SHORT)
     assert (a.status, a.error["code"], a.error["type"]) == (503, "fallback_budget", "service_unavailable")
     assert 8 <= int(a["retry-after"]) <= 15
-    assert r.end(2)["reason"] == "fallback_budget"
+    assert r.end_of(a["x-request-id"])["reason"] == "fallback_budget"
 
 
 def test_who_waits_goes_in_its_turn(world):
