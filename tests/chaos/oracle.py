@@ -146,9 +146,9 @@ class Oracle:
         return unread or bool(given_up)
 
     def host_was_off(self, engine, born):
-        """... while what came at that time was under way."""
-        return any(what == "host vanished" and engine.name in whom and at - CLEANUP <= born <= at + float(whom[0].split()[0])
-                   for at, what, *whom in self.storm.log)
+        """... or its packets were lost, while what came at that time was under way."""
+        return engine.ns is not None and any(at - CLEANUP <= born <= at + float(whom[0].split()[0]) for at, what, *whom in self.storm.log
+                                             if what == "host vanished" or what.startswith(self.fleet.wire.kind + " "))
 
     def unaware(self, engine, running):
         """The host was off when the router closed the connection and sent /abort_request: the engine learned of neither.  It waits for the other
@@ -215,11 +215,14 @@ class Oracle:
             self.wrong("engines were asked what they may not be asked", dict(found), lines)
 
     def fetched_late(self, engine, kv, ends):
-        """A fetch waits for a host that is off.  When the host is back the router has given the attempt up, and had its blocks freed."""
-        off = any(what == "host vanished" and engine.name in whom for _, what, *whom in self.storm.log)
+        """A fetch waits for a host that is off, at either end.  When the host is back the router has given the attempt up, and had its
+        blocks freed."""
         m = re.search(r"(c\d+-\d+)-[0-9a-f]{16}", kv)
-        lines = ends.get(m[1], []) if m else []
-        return off and any(x["attempt"] in kv and (x["msg"] == "attempt failed" or x["reason"] != "ok") for x in lines)
+        lines = [x for x in ends.get(m[1], []) if x["attempt"] in kv] if m else []
+        urls = {x.get(k) for x in lines for k in ("url", "prefill", "decode")}
+        either = {engine.name} | {e.name for e in self.fleet.engines if e.url in urls}
+        off = any(what == "host vanished" and either & set(whom) for _, what, *whom in self.storm.log)
+        return off and any(x["msg"] == "attempt failed" or x["reason"] != "ok" for x in lines)
 
     async def check_segment(self):
         code, out = await self.fleet.ctl("check")
