@@ -35,7 +35,6 @@ class Oracle:
                 self.fds[kind] = max(self.fds.get(kind, 0), *(fds(p) for p in pids))
                 self.described[kind] = self.describe(pids[0])
             await asyncio.sleep(0.05)
-        self.fds["notifier"] = self.fds.get("notifier", 0) + NOTIFYING * len(self.fleet.of("lmcache", "prefill"))  # each connects with its first notice
         self.engine_fds = {e.name: fds(e.p.pid) for e in self.fleet.engines}
 
     async def watch(self, until):
@@ -230,11 +229,12 @@ class Oracle:
             self.wrong("shared memory", out)
 
     async def more_fds(self):
-        left = {}
+        left, most = {}, dict(self.fds)
+        most["notifier"] = most.get("notifier", 0) + NOTIFYING * len(self.fleet.of("lmcache", "prefill"))  # each connects with its first notice
         for kind, pids in (await self.fleet.processes()).items():
             for pid in pids:
-                if fds(pid) > self.fds[kind]:
-                    left[f"{kind} {pid}"] = f"{fds(pid)} > {self.fds[kind]}: {self.describe(pid)}; before: {self.described.get(kind)}"
+                if fds(pid) > most[kind]:
+                    left[f"{kind} {pid}"] = f"{fds(pid)} > {most[kind]}: {self.describe(pid)}; before: {self.described.get(kind)}"
         for e in self.fleet.engines:
             if fds(e.p.pid) > self.engine_fds.setdefault(e.name, fds(e.p.pid)) + 20:  # idle connections of probes come and go
                 left[e.name] = f"{fds(e.p.pid)} > {self.engine_fds[e.name]}"
