@@ -145,8 +145,9 @@ class Oracle:
         return unread or bool(given_up)
 
     def host_was_off(self, engine, born):
-        """... or its packets were lost, while what came at that time was under way."""
-        return engine.ns is not None and any(at - CLEANUP <= born <= at + float(whom[0].split()[0]) for at, what, *whom in self.storm.log
+        """... or its packets were lost, while what came at that time was under way.  A packet is sent again after as long a time as passed
+        since it was first sent: it may come when the host has been back for as long as it was off."""
+        return engine.ns is not None and any(at - CLEANUP <= born <= at + 2 * float(whom[0].split()[0]) + 1 for at, what, *whom in self.storm.log
                                              if what == "host vanished" or what.startswith(self.fleet.wire.kind + " "))
 
     def unaware(self, engine, running):

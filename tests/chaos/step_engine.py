@@ -1,6 +1,5 @@
 """Steps that befall engines, and the wire to them."""
 import asyncio
-import contextlib
 import signal
 
 BEFORE_THE_ANSWER = ("fail", "status", "no_answer", "reset", "half_head", "garbage", "empty200", "slow", "close_keepalive", "vanish", "refuse")
@@ -37,14 +36,26 @@ async def fail_requests(storm):
     storm.note("fault " + kind, e.name, more)
 
 
-async def for_a_while(storm, e, seconds, path, on, off):
-    """Tells the engine `on`, and some seconds later `off`."""
-    await e.ask("POST", path, on)
+async def for_a_while(storm, e, seconds, path, on, off, refuses=False):
+    """Tells the engine `on`, and some seconds later `off`: as soon as its host is there, if the same process runs then."""
+    life = e.starts
+
+    def refused():
+        if refuses:
+            storm.clients.refused_until = storm.clock() + MISBEHAVES
 
     async def well():
-        with contextlib.suppress(OSError, asyncio.TimeoutError, AssertionError):
-            await e.ask("POST", path, off)
-    storm.later(seconds, well)
+        try:
+            if e.starts == life and e.up():
+                await e.ask("POST", path, off)
+        except (OSError, asyncio.TimeoutError):
+            storm.later(0.5, well)
+        except AssertionError:
+            pass  # the process has ended meanwhile
+        refused()
+    refused()
+    storm.later(seconds, well)  # also if no answer to `on` comes
+    await e.ask("POST", path, on)
 
 
 async def misbehave(storm):
@@ -57,11 +68,10 @@ async def misbehave(storm):
     if e.role == "prefill" and e.pool == "nixl":
         kinds += [{"kind": "null_kv"}, {"kind": "kv_unreachable"}, {"kind": "kv_unreachable"}]
     kind = storm.rng.choice(kinds)
-    if kind.get("status") in REFUSALS:
-        storm.clients.refused_until = storm.clock() + MISBEHAVES
     if e.role == "decode" and kind.get("status") in (400, 404):
         kind["kind"] = "refuse"  # by the engine itself, which then has its KV released; 401 and 403 come from before it
-    await for_a_while(storm, e, storm.rng.uniform(1, 5), "/sim/fault", {**kind, "count": -1}, {"kind": "none"})
+    await for_a_while(storm, e, storm.rng.uniform(1, 5), "/sim/fault", {**kind, "count": -1}, {"kind": "none"},
+                      refuses=kind.get("status") in REFUSALS)
     storm.note(" ".join(str(v) for v in kind.values()) + " for a while", e.name)
 
 
