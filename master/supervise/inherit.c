@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shm/base/decimal.h"
 #include "shm/base/mem.h"
 
 #define FIELDS 3 /* of a word; further ones are ignored */
@@ -28,30 +29,16 @@ inherit_init(struct inherit *in)
 
 /* --- reading ------------------------------------------------------------------------------------ */
 
-/* Decimal digits alone, at most UINT32_MAX. */
-static bool
-read_number(const char **at, const char *end, uint32_t *ret)
-{
-	const char *from = *at;
-	uint64_t n = 0;
-
-	for (; *at < end && **at >= '0' && **at <= '9'; (*at)++) {
-		n = n * 10 + (uint64_t)(**at - '0');
-		if (n > UINT32_MAX)
-			return false;
-	}
-	*ret = (uint32_t)n;
-	return *at > from;
-}
-
 static bool
 read_value(const char *at, const char *end, struct value *ret)
 {
+	uint64_t n;
+
 	ret->n = 0;
 	while (ret->n < FIELDS) {
-		if (!read_number(&at, end, &ret->field[ret->n]))
+		if (!decimal_read(&at, end, UINT32_MAX, &n))
 			return false;
-		ret->n++;
+		ret->field[ret->n++] = (uint32_t)n;
 		if (at == end)
 			return true;
 		if (*at++ != ':')
