@@ -466,15 +466,6 @@ drain_look(const struct fleet *f, const char *what, struct drain_left *ret, stru
 
 /* --- an older instance ------------------------------------------------------------------- */
 
-static const char *const words[] = {
-	[DRAIN_BEGIN] = "drain", [DRAIN_END] = "undrain", [DRAIN_LOOK] = "in-flight"};
-
-const char *
-drain_word(enum drain_what what)
-{
-	return words[what];
-}
-
 static void
 follow(struct fleet *f, enum drain_what what, const struct wanted *w, struct evbuffer *out)
 {
@@ -485,18 +476,14 @@ follow(struct fleet *f, enum drain_what what, const struct wanted *w, struct evb
 }
 
 bool
-drain_follow(struct fleet *f, const char *word, const char *what, struct drain_left *ret)
+drain_follow(struct fleet *f, enum drain_what what, const char *words, struct drain_left *ret)
 {
 	struct evbuffer *out = evbuffer_new(); /* for the operator: the newest instance answers */
-	enum drain_what i = 0;
 	struct wanted w;
-	bool known;
+	const bool known = parse(words, &w, out) == 0;
 
-	while (i < DRAIN_N && strcmp(words[i], word) != 0)
-		i++;
-	known = i < DRAIN_N && parse(what, &w, out) == 0;
 	if (known) {
-		follow(f, i, &w, out);
+		follow(f, what, &w, out);
 		*ret = look(f, &w);
 	}
 	evbuffer_free(out);

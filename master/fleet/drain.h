@@ -39,7 +39,6 @@ int drain_look(
 	const struct fleet *f, const char *what, struct drain_left *ret, struct evbuffer *out);
 
 /* --- an older instance, which the newest one tells what its operator wants --- */
-enum drain_what { DRAIN_BEGIN, DRAIN_END, DRAIN_LOOK, DRAIN_N };
-const char *drain_word(enum drain_what what); /* for the socket between instances */
-/* Does it to all endpoints that are meant, and says what is left there.  False: the word or `what` is unknown. */
-bool drain_follow(struct fleet *f, const char *word, const char *what, struct drain_left *ret);
+enum drain_what { DRAIN_BEGIN, DRAIN_END, DRAIN_LOOK };
+/* Does it to all endpoints that `words` mean, and says what is left there.  False: these are not understood. */
+bool drain_follow(struct fleet *f, enum drain_what what, const char *words, struct drain_left *ret);

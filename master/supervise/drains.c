@@ -127,7 +127,7 @@ drains_ask(struct drains *d, enum drain_what what, uint64_t ticket, const char *
 		refuse(c);
 		return;
 	}
-	c->waits_for = takeover_tell(d->takeover, drain_word(what), ticket, words);
+	c->waits_for = takeover_tell(d->takeover, what, ticket, words);
 	if (c->waits_for == 0)
 		finish(c, NULL);
 	else

@@ -4,7 +4,6 @@
 #include <event2/buffer.h>
 #include <event2/event.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -69,7 +68,8 @@ on_error(void *arg, const char *msg, const struct log_field *fields, size_t n)
 	for (size_t i = 0; i < n; i++)
 		if (strcmp(fields[i].key, "error") == 0 && fields[i].type == LOG_T_STR)
 			why = fields[i].v.s;
-	talk_say_on(in->from.talk, "error %.100s%s%.300s", msg, why[0] != '\0' ? ": " : "", why);
+	talk_say_value_on(
+		in->from.talk, TALK_ERROR, "%.100s%s%.300s", msg, why[0] != '\0' ? ": " : "", why);
 }
 
 void
@@ -188,7 +188,7 @@ take(struct takeover *t)
 	for (size_t i = 0; i < t->n; i++)
 		if (!is_from(t->older[i])) {
 			talk_pause(t->older[i]->talk, false);
-			talk_say(t->older[i]->talk, "report");
+			talk_say(t->older[i]->talk, TALK_REPORT);
 		}
 	show(t);
 	log_info("this instance serves in place of the older one",
@@ -202,7 +202,7 @@ make_room(const struct takeover *t)
 		return;
 	log_warn("the oldest instance must end: an upgrade has followed",
 		LOG_U("instance", t->older[0]->instance), LOG_U("instances", t->n + 1));
-	talk_say(t->older[0]->talk, "end");
+	talk_say(t->older[0]->talk, TALK_END);
 }
 
 static void
@@ -224,44 +224,94 @@ final(struct takeover *t)
 		LOG_U("instance", p->seg->hdr->instance));
 }
 
-/* NUMBER REQUESTS KV: the answer to what takeover_tell() has told. */
-static void
-on_left_at(struct older *o, const char *rest)
-{
-	const struct takeover *t = o->owner;
-	unsigned long long number;
-	struct drain_left left = {0};
-
-	if (sscanf(rest, "%llu %" SCNu32 " %" SCNu32, &number, &left.in_flight, &left.kv) != 3)
-		return;
-	o->said = number;
-	t->hooks.said(t->hooks.arg, number, &left);
-}
+/* --- what they say -------------------------------------------------------------------------------- */
 
 static void
-on_line(void *arg, const char *word, const char *rest)
+on_left(void *arg, const char *value)
 {
 	struct older *o = arg;
-	struct takeover *t = o->owner;
+	uint64_t left;
 
-	if (strcmp(word, "left") == 0) {
-		o->left = strtoull(rest, NULL, 10);
-		show(t);
-	} else if (strcmp(word, "left-at") == 0) {
-		on_left_at(o, rest);
-	} else if (!is_from(o)) {
-		return; /* the rest is between this instance and the one that has started it */
-	} else if (strcmp(word, "announced") == 0) {
-		fleet_take_announced(t->parts.fleet, rest);
-	} else if (strcmp(word, "take") == 0) {
-		take(t);
-	} else if (strcmp(word, "final") == 0) {
-		final(t);
-	} else if (strcmp(word, "stop") == 0 || strcmp(word, "stop_now") == 0) {
-		o->stops = true;
-		t->hooks.stop(t->hooks.arg, strcmp(word, "stop_now") == 0);
-	}
+	if (!talk_number(&value, UINT32_MAX, &left))
+		return;
+	o->left = left;
+	show(o->owner);
 }
+
+static void
+on_left_at(void *arg, const char *value)
+{
+	struct older *o = arg;
+	const struct takeover *t = o->owner;
+	uint64_t number, in_flight, kv;
+
+	if (!talk_number(&value, UINT64_MAX, &number) ||
+		!talk_number(&value, UINT32_MAX, &in_flight) ||
+		!talk_number(&value, UINT32_MAX, &kv))
+		return;
+	o->said = number;
+	t->hooks.said(t->hooks.arg, number,
+		&(struct drain_left){.in_flight = (uint32_t)in_flight, .kv = (uint32_t)kv});
+}
+
+static void
+on_announced(void *arg, const char *value)
+{
+	const struct older *o = arg;
+
+	fleet_take_announced(o->owner->parts.fleet, value);
+}
+
+static void
+on_take(void *arg, const char *value)
+{
+	const struct older *o = arg;
+
+	(void)value;
+	take(o->owner);
+}
+
+static void
+on_final(void *arg, const char *value)
+{
+	const struct older *o = arg;
+
+	(void)value;
+	final(o->owner);
+}
+
+static void
+stops(struct older *o, bool now)
+{
+	o->stops = true;
+	o->owner->hooks.stop(o->owner->hooks.arg, now);
+}
+
+static void
+on_stop(void *arg, const char *value)
+{
+	(void)value;
+	stops(arg, false);
+}
+
+static void
+on_stop_now(void *arg, const char *value)
+{
+	(void)value;
+	stops(arg, true);
+}
+
+/* Of any older instance, and of the one that has started this one. */
+static talk_fn *const of_any[TALK_NWORDS] = {[TALK_LEFT] = on_left, [TALK_LEFT_AT] = on_left_at},
+		      *const of_from[TALK_NWORDS] = {
+			      [TALK_LEFT] = on_left,
+			      [TALK_LEFT_AT] = on_left_at,
+			      [TALK_ANNOUNCED] = on_announced,
+			      [TALK_TAKE] = on_take,
+			      [TALK_FINAL] = on_final,
+			      [TALK_STOP] = on_stop,
+			      [TALK_STOP_NOW] = on_stop_now,
+};
 
 static void
 on_end(void *arg)
@@ -286,11 +336,13 @@ static void
 older_add(struct takeover *t, const struct inherit_old *old)
 {
 	struct older *o = MEM_NEW(struct older);
-	const struct talk_hooks hooks = {on_line, on_end, o};
+	struct talk_hooks hooks = {of_any, on_end, o};
 
 	o->owner = t;
 	o->instance = old->instance;
 	o->notices = old->notices;
+	if (is_from(o))
+		hooks.on = of_from;
 	o->talk = talk_new(t->parts.base, old->talk, &hooks);
 	t->older[t->n++] = o;
 	if (!is_from(o))
@@ -361,9 +413,9 @@ get_ready(struct takeover *t)
 	(void)event_del(t->ev_poll);
 	from = t->older[t->n - 1]->talk;
 	t->phase = TP_READY;
-	talk_say(from, "drain_ms %llu",
+	talk_say_value(from, TALK_DRAIN_MS, "%llu",
 		(unsigned long long)reload_conf(t->parts.reload)->upgrade_drain_ms);
-	talk_say(from, "ready");
+	talk_say(from, TALK_READY);
 }
 
 void
@@ -381,7 +433,7 @@ takeover_give_up(struct takeover *t, const char *why)
 	if (t->phase == TP_FINAL)
 		return false;
 	if (t->phase != TP_GIVEN_UP)
-		talk_say(t->older[t->n - 1]->talk, "error %.300s", why);
+		talk_say_value(t->older[t->n - 1]->talk, TALK_ERROR, "%.300s", why);
 	t->phase = TP_GIVEN_UP;
 	return true;
 }
@@ -393,7 +445,7 @@ takeover_stop(struct takeover *t, bool now)
 		t->phase = TP_GIVEN_UP; /* whatever the older one says now comes too late */
 	for (size_t i = 0; t->phase >= TP_TRIAL && i < t->n; i++)
 		if (!t->older[i]->stops)
-			talk_say(t->older[i]->talk, now ? "stop_now" : "stop");
+			talk_say(t->older[i]->talk, now ? TALK_STOP_NOW : TALK_STOP);
 }
 
 unsigned
@@ -407,12 +459,16 @@ takeover_waits_for(const struct takeover *t)
 }
 
 size_t
-takeover_tell(struct takeover *t, const char *word, uint64_t number, const char *what)
+takeover_tell(struct takeover *t, enum drain_what what, uint64_t number, const char *words)
 {
+	static const enum talk_word said_as[] = {[DRAIN_BEGIN] = TALK_DRAIN,
+		[DRAIN_END] = TALK_UNDRAIN,
+		[DRAIN_LOOK] = TALK_IN_FLIGHT};
+
 	if (t->phase < TP_TRIAL)
 		return 0;
 	for (size_t i = 0; i < t->n; i++)
-		talk_say(t->older[i]->talk, "%s %llu %s", word, (unsigned long long)number, what);
+		talk_say_value(t->older[i]->talk, said_as[what], "%" PRIu64 " %s", number, words);
 	return t->n;
 }
 
@@ -426,7 +482,7 @@ takeover_make_final(struct takeover *t)
 	if (t->n >= INHERIT_OLD_MAX)
 		return "too many older instances still finish their requests";
 	if (t->phase == TP_TRIAL)
-		talk_say(t->older[t->n - 1]->talk, "commit");
+		talk_say(t->older[t->n - 1]->talk, TALK_COMMIT);
 	return NULL;
 }
 

@@ -18,8 +18,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "master/fleet/drain.h"
+
 struct control;
-struct drain_left;
 struct evbuffer;
 struct event_base;
 struct fleet;
@@ -75,7 +76,7 @@ void takeover_stop(struct takeover *t, bool now);
 unsigned takeover_waits_for(const struct takeover *t);
 /* Tells the older instances what the operator wants (drain.h); returns how many they are.  Each number is higher than the one
  * before. */
-size_t takeover_tell(struct takeover *t, const char *word, uint64_t number, const char *what);
+size_t takeover_tell(struct takeover *t, enum drain_what what, uint64_t number, const char *words);
 
 /* --- for upgrade.c: this instance is to be replaced in turn --- */
 /* NULL: this instance can be replaced as soon as takeover_is_final().  Else why not.  Ends the trial. */

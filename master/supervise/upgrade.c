@@ -144,7 +144,7 @@ final(struct upgrade *u)
 	}
 	u->phase = UP_OVER;
 	sd_mute(p->sd, true); /* before the new instance says anything */
-	talk_say(u->talk, "final");
+	talk_say(u->talk, TALK_FINAL);
 	listeners_leave(p->listeners);
 	control_leave(*p->control);
 	fleet_leave_state(p->fleet);
@@ -163,7 +163,7 @@ static void
 say_left(const struct upgrade *u)
 {
 	if (u->talk != NULL)
-		talk_say(u->talk, "left %lld",
+		talk_say_value(u->talk, TALK_LEFT, "%lld",
 			(long long)metric_gauge_sum(u->parts.seg, G_REQUESTS));
 }
 
@@ -182,7 +182,7 @@ give(struct upgrade *u)
 	fleet_hold_state(p->fleet, true);
 	control_pause(*p->control, true);
 	takeover_pause(p->takeover, true);
-	talk_say(u->talk, "take");
+	talk_say(u->talk, TALK_TAKE);
 	say_left(u);
 	reload_leave(p->reload);
 	procs_retire(p->procs, u->drain_ms);
@@ -195,9 +195,32 @@ give(struct upgrade *u)
 	clock_set(u, reload_conf(p->reload)->upgrade_trial_ms);
 }
 
+/* --- what it says --------------------------------------------------------------------------------- */
+
 static void
-on_ready(struct upgrade *u)
+on_error(void *arg, const char *value)
 {
+	struct upgrade *u = arg;
+
+	(void)snprintf(u->error, sizeof(u->error), "%s", value);
+}
+
+static void
+on_drain_ms(void *arg, const char *value)
+{
+	struct upgrade *u = arg;
+	uint64_t ms;
+
+	if (talk_number(&value, UINT32_MAX, &ms))
+		u->drain_ms = ms;
+}
+
+static void
+on_ready(void *arg, const char *value)
+{
+	struct upgrade *u = arg;
+
+	(void)value;
 	if (u->phase != UP_STARTING)
 		return;
 	u->phase = UP_GIVING;
@@ -205,45 +228,98 @@ on_ready(struct upgrade *u)
 	upgrade_turn(u);
 }
 
-/* What the operator of the newest instance wants, and its number. */
 static void
-follow(const struct upgrade *u, const char *word, const char *rest)
-{
-	struct drain_left left;
-	char *what;
-	const unsigned long long number = strtoull(rest, &what, 10);
-
-	if (drain_follow(u->parts.fleet, word, what + (*what == ' '), &left))
-		talk_say(u->talk, "left-at %llu %" PRIu32 " %" PRIu32, number, left.in_flight,
-			left.kv);
-}
-
-static void
-on_line(void *arg, const char *word, const char *rest)
+on_commit(void *arg, const char *value)
 {
 	struct upgrade *u = arg;
 
-	if (strcmp(word, "error") == 0) {
-		(void)snprintf(u->error, sizeof(u->error), "%s", rest);
-	} else if (strcmp(word, "drain_ms") == 0) {
-		u->drain_ms = strtoull(rest, NULL, 10);
-	} else if (strcmp(word, "ready") == 0) {
-		on_ready(u);
-	} else if (strcmp(word, "commit") == 0) {
-		if (u->phase == UP_TRIAL && !u->stopping)
-			final(u);
-	} else if (strcmp(word, "end") == 0) {
-		if (u->phase == UP_OVER)
-			procs_retire(u->parts.procs, reload_conf(u->parts.reload)->drain_ms);
-	} else if (strcmp(word, "report") == 0) {
-		say_left(u);
-	} else if (strcmp(word, "stop") == 0 || strcmp(word, "stop_now") == 0) {
-		u->told = true;
-		u->hooks.stop(u->hooks.arg, strcmp(word, "stop_now") == 0);
-	} else {
-		follow(u, word, rest);
-	}
+	(void)value;
+	if (u->phase == UP_TRIAL && !u->stopping)
+		final(u);
 }
+
+static void
+on_report(void *arg, const char *value)
+{
+	(void)value;
+	say_left(arg);
+}
+
+static void
+on_must_end(void *arg, const char *value)
+{
+	const struct upgrade *u = arg;
+
+	(void)value;
+	if (u->phase == UP_OVER)
+		procs_retire(u->parts.procs, reload_conf(u->parts.reload)->drain_ms);
+}
+
+/* What the operator of the newest instance wants, and its number. */
+static void
+follow(const struct upgrade *u, enum drain_what what, const char *value)
+{
+	struct drain_left left;
+	uint64_t number;
+
+	if (talk_number(&value, UINT64_MAX, &number) &&
+		drain_follow(u->parts.fleet, what, value, &left))
+		talk_say_value(u->talk, TALK_LEFT_AT, "%" PRIu64 " %" PRIu32 " %" PRIu32, number,
+			left.in_flight, left.kv);
+}
+
+static void
+on_drain(void *arg, const char *value)
+{
+	follow(arg, DRAIN_BEGIN, value);
+}
+
+static void
+on_undrain(void *arg, const char *value)
+{
+	follow(arg, DRAIN_END, value);
+}
+
+static void
+on_in_flight(void *arg, const char *value)
+{
+	follow(arg, DRAIN_LOOK, value);
+}
+
+static void
+stops(struct upgrade *u, bool now)
+{
+	u->told = true;
+	u->hooks.stop(u->hooks.arg, now);
+}
+
+static void
+on_stop(void *arg, const char *value)
+{
+	(void)value;
+	stops(arg, false);
+}
+
+static void
+on_stop_now(void *arg, const char *value)
+{
+	(void)value;
+	stops(arg, true);
+}
+
+static talk_fn *const on_word[TALK_NWORDS] = {
+	[TALK_ERROR] = on_error,
+	[TALK_DRAIN_MS] = on_drain_ms,
+	[TALK_READY] = on_ready,
+	[TALK_COMMIT] = on_commit,
+	[TALK_REPORT] = on_report,
+	[TALK_END] = on_must_end,
+	[TALK_DRAIN] = on_drain,
+	[TALK_UNDRAIN] = on_undrain,
+	[TALK_IN_FLIGHT] = on_in_flight,
+	[TALK_STOP] = on_stop,
+	[TALK_STOP_NOW] = on_stop_now,
+};
 
 static void
 on_end(void *arg)
@@ -261,7 +337,7 @@ on_end(void *arg)
 static void
 say_announced(const char *line, void *arg)
 {
-	talk_say(arg, "announced %s", line);
+	talk_say_value(arg, TALK_ANNOUNCED, "%s", line);
 }
 
 /* 0, or -errno. */
@@ -269,7 +345,7 @@ static int
 start(struct upgrade *u)
 {
 	const struct upgrade_parts *p = &u->parts;
-	const struct talk_hooks hooks = {on_line, on_end, u};
+	const struct talk_hooks hooks = {on_word, on_end, u};
 	int talk[2] = {-1, -1}, notices[2] = {-1, -1}, r = 0;
 	struct inherit in;
 
@@ -458,7 +534,7 @@ upgrade_stop(struct upgrade *u, bool now)
 {
 	u->stopping = true;
 	if (u->phase == UP_TRIAL && !u->told && u->talk != NULL)
-		talk_say(u->talk, now ? "stop_now" : "stop");
+		talk_say(u->talk, now ? TALK_STOP_NOW : TALK_STOP);
 	else if (u->phase != UP_NONE && u->phase < UP_TRIAL)
 		fail(u, "pdrouter is stopping");
 }

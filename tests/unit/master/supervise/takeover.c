@@ -191,6 +191,24 @@ Test(takeover, workers_that_die_again_and_again_in_the_trial)
 	cr_expect_eq(seg_slab(seg, SLOT_MASTER(seg))->counters[M_WORKER_RESTARTS], 3);
 }
 
+Test(takeover, what_is_no_number_is_ignored)
+{
+	const int64_t *left = &seg_slab(seg, SLOT_MASTER(seg))->gauges[G_OLD_REQUESTS];
+	static const char *const wrong[] = {
+		"left", "left -1", "left 3x", "left 4294967296", "later 3", "lefty 3"};
+
+	begin_trial();
+	say("left 7");
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+		say(wrong[i]);
+	for (int i = 0; i < 2; i++)
+		some_turns();
+	cr_expect_eq(*left, 7);
+	say("left 8 and what another version adds");
+	some_turns();
+	cr_expect_eq(*left, 8);
+}
+
 /* An upgrade that fails cuts no request. */
 Test(takeover_last, the_oldest_of_many_must_end_when_the_trial_is_over)
 {
