@@ -116,7 +116,7 @@ listener_add(struct listeners *ls, enum owner owner, int fd, const struct ep_add
 static void
 listener_drop(struct listeners *ls, struct listener *l)
 {
-	/* draining workers hold the descriptor too: after close() alone the port would still accept */
+	/* a worker that has yet to drain holds the descriptor too: after close() alone the port would still accept */
 	if (l->owner == OWNER_US)
 		(void)shutdown(l->fd, SHUT_RDWR);
 	(void)close(l->fd);
