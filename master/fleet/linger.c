@@ -63,58 +63,116 @@ leaves(const struct lingering *l, char *url)
 /* --- who is in their place ---------------------------------------------------------------- */
 
 /* Under `pairing: require` the engines of the other role have no partner outside their group. */
-static bool
-same_partners(const struct engine *a, const struct engine *b)
+static const char *
+group_of(const struct engine *e)
 {
-	return a->pool->pairing != PAIRING_REQUIRE ||
-	       mem_text_equal(a->conf->group, b->conf->group);
+	return e->pool->pairing == PAIRING_REQUIRE && e->conf->group != NULL ? e->conf->group : "";
 }
 
-/* Whether another engine that is up serves the former one's model; NULL: any model. */
-static bool
-is_served(const struct lingering *l, const struct engine *former, const char *model)
+static int
+by_group(const void *a, const void *b)
 {
+	return strcmp(group_of(*(const struct engine *const *)a),
+		group_of(*(const struct engine *const *)b));
+}
+
+/* Engines that are up, those of a group side by side. */
+struct up {
+	const struct engine **v;
+	size_t n;
+};
+
+static struct up
+list_up(const struct lingering *l, bool leaving)
+{
+	struct up up = {.v = mem_array(l->fleet->norder + 1, sizeof(*up.v))};
 	const struct endpoint *ep;
 	size_t at = 0;
 
 	while ((ep = linger_next_up(l, &at)) != NULL)
-		if (!leaves(l, ep->engine.url) && same_partners(former, &ep->engine) &&
-			(model == NULL || models_has(&ep->engine.models, model)))
-			return true;
-	return false;
+		if (leaves(l, ep->engine.url) == leaving)
+			up.v[up.n++] = &ep->engine;
+	qsort(up.v, up.n, sizeof(*up.v), by_group);
+	return up;
 }
 
-/* An engine of a pool with configured models gets the requests of all of these. */
-static bool
-is_replaced(const struct lingering *l, const struct engine *former)
+/* The part of the list that is of this group. */
+static struct up
+of_group(const struct up *up, const char *group)
 {
-	if (former->pool->nmodels > 0 || former->models.n == 0)
-		return is_served(l, former, NULL);
-	for (size_t i = 0; i < former->models.n; i++)
-		if (!is_served(l, former, former->models.names[i]))
+	struct up part = {.v = up->v};
+
+	while (part.v < up->v + up->n && strcmp(group_of(*part.v), group) < 0)
+		part.v++;
+	while (part.v + part.n < up->v + up->n && strcmp(group_of(part.v[part.n]), group) == 0)
+		part.n++;
+	return part;
+}
+
+/* The models of these engines, sorted; most engines serve the same ones as the engine before. */
+static const char **
+models_of(const struct up *up, size_t *ret_n)
+{
+	const struct model_set **sets = mem_array(up->n + 1, sizeof(*sets));
+	const char **names;
+	size_t n = 0;
+
+	for (size_t i = 0; i < up->n; i++)
+		if (n == 0 || !models_equal(sets[n - 1], &up->v[i]->models))
+			sets[n++] = &up->v[i]->models;
+	names = models_union(sets, n, SIZE_MAX, ret_n);
+	free(sets);
+	return names;
+}
+
+static int
+by_text(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Each model is among the names.  Engines of a pool with configured models serve all of these. */
+static bool
+is_served(const struct engine *former, const char *const *names, size_t n)
+{
+	for (size_t i = 0; former->pool->nmodels == 0 && i < former->models.n; i++)
+		if (bsearch(&former->models.names[i], names, n, sizeof(*names), by_text) == NULL)
 			return false;
 	return true;
 }
 
-/* Engines that leave mostly serve the same models: those are looked for once. */
+/* Whether others of their group serve all that these former engines serve. */
+static bool
+group_is_replaced(const struct up *former, const struct up *others)
+{
+	bool yes = others->n > 0;
+	const char **names;
+	size_t n;
+
+	names = models_of(others, &n);
+	for (size_t i = 0; yes && i < former->n; i++)
+		yes = is_served(former->v[i], names, n);
+	free(names);
+	return yes;
+}
+
 static bool
 are_replaced(const struct lingering *l)
 {
-	const struct engine *last = NULL;
-	const struct endpoint *ep;
-	size_t at = 0;
+	const struct up former = list_up(l, true), others = list_up(l, false);
+	bool yes = true;
 
-	while ((ep = linger_next_up(l, &at)) != NULL) {
-		const struct engine *e = &ep->engine;
+	for (size_t i = 0; yes && i < former.n;) {
+		const char *group = group_of(former.v[i]);
+		const struct up leaving = of_group(&former, group),
+				staying = of_group(&others, group);
 
-		if (!leaves(l, e->url) || (last != NULL && same_partners(last, e) &&
-						  models_equal(&last->models, &e->models)))
-			continue;
-		if (!is_replaced(l, e))
-			return false;
-		last = e;
+		yes = group_is_replaced(&leaving, &staying);
+		i += leaving.n;
 	}
-	return true;
+	free(former.v);
+	free(others.v);
+	return yes;
 }
 
 /* No engine is to come up that could be in their place. */
@@ -149,12 +207,14 @@ static void
 on_poll(evutil_socket_t fd, short what, void *arg)
 {
 	struct lingering *l = arg;
+	const uint64_t from_ms = clock_ms();
 
 	(void)fd;
 	(void)what;
 	if (are_replaced(l) || others_are_up(l) || clock_ms() - l->since_ms >= LINGER_MS)
 		targets_clear(&l->leaving);
-	look_within(l, POLL_MS);
+	/* hundreds of engines with many models each: not more than a tenth of the time */
+	look_within(l, POLL_MS + 10 * (clock_ms() - from_ms));
 	if (l->leaving.n == 0)
 		l->over(l->arg);
 }

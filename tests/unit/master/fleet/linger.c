@@ -192,6 +192,27 @@ Test(linger_models, it_ends_when_all_others_are_up)
 	expect_over(); /* its model is no longer served by intention */
 }
 
+static void
+leave_both(void)
+{
+	struct targets former = {.v = mem_array(2, sizeof(*former.v)), .n = 2};
+
+	former.v[0] = (struct target){.url = mem_strdup(P1)};
+	former.v[1] = (struct target){.url = mem_strdup(P2)};
+	linger_begin(&lingering, &former);
+}
+
+Test(linger_models, one_engine_may_be_in_the_place_of_several)
+{
+	serves(P3, "{\"data\":[{\"id\":\"a\"},{\"id\":\"b\"}]}");
+	set_up(P3, EP_UP);
+	leave_both();
+	cr_expect_eq(lingering.leaving.n, 0);
+	serves(P3, "{\"data\":[{\"id\":\"a\"},{\"id\":\"c\"}]}");
+	leave_both();
+	cr_expect_eq(lingering.leaving.n, 2, "b is not served");
+}
+
 Test(linger_models, under_pairing_require_the_other_engine_is_of_the_same_group)
 {
 	struct conf *c = confs[nconfs - 1];
