@@ -374,6 +374,7 @@ on_signal(struct master *m, uint32_t sig)
 
 	if (sig == SIGCHLD) {
 		procs_sigchld(m->procs);
+		fleet_sigchld(m->fleet);
 		upgrade_sigchld(m->upgrade);
 	} else if (sig == SIGUSR2) {
 		why = upgrade_start(m->upgrade, "SIGUSR2");
@@ -737,6 +738,7 @@ run(struct master *m)
 		(void)event_base_loop(m->base, EVLOOP_ONCE);
 		reload_turn(m->reload);
 		takeover_turn(m->takeover);
+		drains_turn(m->drains);
 		upgrade_turn(m->upgrade);
 		if (upgrade_is_over(m->upgrade) && procs_generations(m->procs) == 0 &&
 			control_is_quiet(m->control) && !m->stopping)

@@ -502,6 +502,18 @@ fleet_state_lock(const struct fleet *f)
 	return keep_lock(f->keep);
 }
 
+bool
+fleet_state_is_settled(const struct fleet *f)
+{
+	return keep_is_settled(f->keep);
+}
+
+void
+fleet_sigchld(struct fleet *f)
+{
+	keep_sigchld(f->keep);
+}
+
 void
 fleet_hold_state(struct fleet *f, bool hold)
 {

@@ -61,13 +61,17 @@ void fleet_hear(struct fleet *f, int wake_fd);
  */
 void fleet_keep(struct fleet *f, const char *path);
 
+/* No process writes the state_file: it has the drains of now, or cannot be written. */
+bool fleet_state_is_settled(const struct fleet *f);
+void fleet_sigchld(struct fleet *f);
+
 /*
  * Upgrades (master/supervise/upgrade.h).  What one instance passes to the next: the drains (keep.h), and the engines that
  * have announced themselves, since each announces itself to one instance.
  */
 void fleet_pass_drains(const struct fleet *f, struct membuf *out);
 int fleet_state_lock(const struct fleet *f);
-/* Another instance has the drains and hears the announcements, or this one has them again. */
+/* When it is settled: another instance has the drains and hears the announcements, or this one has them again. */
 void fleet_hold_state(struct fleet *f, bool hold);
 void fleet_leave_state(struct fleet *f);
 bool fleet_state_is_held(const struct fleet *f);

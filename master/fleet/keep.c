@@ -15,11 +15,14 @@
 #include "shm/metrics.h"
 
 #define RETRY_MS (10 * UINT64_C(1000)) /* after a write that failed */
+#define SLOW_MS 5000                   /* a write that takes longer is reported */
 
 struct keep {
 	struct fleet *fleet;
 	struct state_file *file; /* NULL: none */
 	struct membuf written;   /* the text that the file has */
+	struct membuf writing;   /* the text that it is to have when the write has ended */
+	uint64_t begun_ms;       /* that write */
 	bool held;               /* another instance writes the file */
 	struct away_list away;
 	size_t naway;
@@ -52,6 +55,7 @@ keep_free(struct keep **pk)
 	event_free(k->turn);
 	state_file_free(&k->file);
 	membuf_free(&k->written);
+	membuf_free(&k->writing);
 	free(k);
 	*pk = NULL;
 }
@@ -225,54 +229,111 @@ text_now(const struct keep *k)
 }
 
 static bool
-write_text(struct keep *k, const struct membuf *text)
+equal(const struct membuf *a, const struct membuf *b)
+{
+	return a->n == b->n && (a->n == 0 || memcmp(a->p, b->p, a->n) == 0);
+}
+
+static bool
+begin_text(struct keep *k, const struct membuf *text)
 {
 	if (text->n <= SAVED_BYTES_MAX)
-		return state_file_write(k->file, text->p, text->n);
+		return state_file_begin(k->file, text->p, text->n);
 	state_file_fail(k->file, "there are too many drains for one file");
 	return false;
 }
 
-/* True if the file has the text of now.  After a failure the file is written even if its text is right: the
+/* When the write ends, keep_sigchld() writes what has changed since. */
+static void
+report_slow(const struct keep *k)
+{
+	if (clock_ms() - k->begun_ms < SLOW_MS || state_file_error(k->file)[0] != '\0')
+		return;
+	state_file_fail(k->file, "the disk does not answer");
+	count_failure(k);
+}
+
+/* When the file has to be looked at again, in ms.  After a failure the file is written even if its text is right: the
  * status shows the failure until then. */
-static bool
+static uint64_t
 write_changed(struct keep *k)
 {
-	struct membuf text = text_now(k);
+	struct membuf text;
 
-	if (state_file_error(k->file)[0] == '\0' && text.n == k->written.n &&
-		memcmp(text.p, k->written.p, text.n) == 0) {
-		membuf_free(&text);
-		return true;
+	if (state_file_is_written(k->file)) {
+		report_slow(k);
+		return SLOW_MS;
 	}
-	if (!write_text(k, &text)) {
+	text = text_now(k);
+	if (state_file_error(k->file)[0] == '\0' && equal(&text, &k->written)) {
+		membuf_free(&text);
+		return UINT64_MAX;
+	}
+	if (!begin_text(k, &text)) {
 		count_failure(k);
 		membuf_free(&text);
-		return false;
+		return RETRY_MS;
 	}
-	membuf_free(&k->written);
-	k->written = text;
-	return true;
+	membuf_free(&k->writing);
+	k->writing = text;
+	k->begun_ms = clock_ms();
+	return SLOW_MS;
+}
+
+static void
+wait_for(const struct keep *k, uint64_t ms)
+{
+	const uint64_t away = TAILQ_EMPTY(&k->away)
+				      ? UINT64_MAX
+				      : keep_left_ms(TAILQ_FIRST(&k->away), clock_ms());
+	struct timeval tv;
+
+	ms = ms < away ? ms : away;
+	(void)evtimer_del(k->turn);
+	if (ms == UINT64_MAX)
+		return;
+	tv = clock_tv(ms);
+	(void)evtimer_add(k->turn, &tv);
 }
 
 void
 keep_changed(struct keep *k)
 {
-	uint64_t wait_ms = UINT64_MAX;
-	struct timeval tv;
-
 	if (k->fleet->conf == NULL)
 		return;
 	forget_some(k);
-	if (!TAILQ_EMPTY(&k->away))
-		wait_ms = keep_left_ms(TAILQ_FIRST(&k->away), clock_ms());
-	if (k->file != NULL && !k->held && !write_changed(k) && wait_ms > RETRY_MS)
-		wait_ms = RETRY_MS;
-	(void)evtimer_del(k->turn);
-	if (wait_ms == UINT64_MAX)
+	wait_for(k, k->file != NULL && !k->held ? write_changed(k) : UINT64_MAX);
+}
+
+bool
+keep_is_settled(const struct keep *k)
+{
+	return k->file == NULL || !state_file_is_written(k->file);
+}
+
+/* A text that could not be written is tried again at once only if there is another one now. */
+void
+keep_sigchld(struct keep *k)
+{
+	struct membuf text;
+	bool good, same;
+
+	if (k->file == NULL || !state_file_end(k->file, &good))
 		return;
-	tv = clock_tv(wait_ms);
-	(void)evtimer_add(k->turn, &tv);
+	text = text_now(k);
+	same = equal(&text, &k->writing);
+	membuf_free(&text);
+	if (good) {
+		membuf_free(&k->written);
+		k->written = k->writing;
+		k->writing = (struct membuf){0};
+	} else {
+		count_failure(k);
+	}
+	if (good || !same)
+		keep_changed(k);
+	else
+		wait_for(k, RETRY_MS);
 }
 
 void

@@ -56,9 +56,14 @@ void keep_take_file(struct keep *k, const char *path, int lock);
 bool keep_back(struct keep *k, const struct endpoint *ep);
 /* A drained endpoint goes away.  Its drain ends if it was written in the configuration itself. */
 void keep_away(struct keep *k, const struct endpoint *ep);
-/* A drain may have begun or ended: forgets those that cannot come back, and writes the file if it has
- * another text. */
+/*
+ * A drain may have begun or ended: forgets those that cannot come back, and writes the file if it has another text.  One
+ * process at a time writes it; after that the text of then is written if it is another one.
+ */
 void keep_changed(struct keep *k);
+void keep_sigchld(struct keep *k);
+/* The file has the drains of now, or keep_error() says why not. */
+bool keep_is_settled(const struct keep *k);
 
 /* Those that are away, the oldest first. */
 struct away *keep_first(const struct keep *k);

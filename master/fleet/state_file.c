@@ -1,11 +1,17 @@
 #include "master/fleet/state_file.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/close_range.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "shm/base/lockfile.h"
@@ -19,6 +25,7 @@ struct state_file {
 	int lock;           /* of PATH.lock; -1: this process does not have it */
 	const char *barred; /* why this process never writes the file; NULL: it may */
 	const char *error;  /* why the last text is not in the file; "": it is */
+	pid_t writer;       /* the process that writes it now; 0: none */
 };
 
 static char *
@@ -100,6 +107,8 @@ state_file_free(struct state_file **psf)
 
 	if (sf == NULL)
 		return;
+	if (sf->writer != 0)
+		(void)waitpid(sf->writer, NULL, 0);
 	if (sf->lock != -1)
 		(void)close(sf->lock);
 	free(sf->path);
@@ -180,19 +189,50 @@ write_all(int fd, const char *text, size_t n)
 	return fsync(fd) == 0 ? 0 : -errno;
 }
 
+static bool
+is_at(int fd, const char *path)
+{
+	struct stat a, b;
+
+	return fstat(fd, &a) == 0 && stat(path, &b) == 0 && a.st_dev == b.st_dev &&
+	       a.st_ino == b.st_ino;
+}
+
+/*
+ * The temporary file, empty and locked, or -errno.  The writer of a master that was killed may still be in its last system
+ * call, on a slow disk for long.  If that was rename(), the file has become the state_file.
+ */
+static int
+open_temporary(const struct state_file *sf)
+{
+	for (;;) {
+		int fd = open(sf->temporary,
+			O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+		int r;
+
+		if (fd == -1)
+			return -errno;
+		r = flock(fd, LOCK_EX) == 0 ? 0 : -errno;
+		if (r == 0 && !is_at(fd, sf->temporary)) {
+			(void)close(fd);
+			continue;
+		}
+		if (r == 0 && ftruncate(fd, 0) == -1)
+			r = -errno;
+		if (r == 0)
+			return fd;
+		(void)close(fd);
+		return r;
+	}
+}
+
+/* The descriptor stays open: it has the lock until this process has ended. */
 static int
 write_temporary(const struct state_file *sf, const char *text, size_t n)
 {
-	int fd = open(sf->temporary,
-		O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
-	int r;
+	int fd = open_temporary(sf);
 
-	if (fd == -1)
-		return -errno;
-	r = write_all(fd, text, n);
-	if (close(fd) == -1 && r == 0)
-		r = -errno;
-	return r;
+	return fd < 0 ? fd : write_all(fd, text, n);
 }
 
 /* The name of a renamed file is on disk when its directory is. */
@@ -221,21 +261,61 @@ replace(const struct state_file *sf, const char *text, size_t n)
 	return r;
 }
 
-bool
-state_file_write(struct state_file *sf, const void *text, size_t n)
+/*
+ * The exit code is an errno.  The descriptors are closed first: a killed master must let its locks and sockets go, however
+ * long the disk takes.  The writer dies with it, since the next master may have read the former text by then.
+ */
+static _Noreturn void
+be_writer(const struct state_file *sf, pid_t master, const char *text, size_t n)
 {
-	int r;
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+	(void)close_range(STDERR_FILENO + 1, ~0u, 0);
+	if (getppid() != master)
+		_exit(ECHILD);
+	_exit(-replace(sf, text, n));
+}
 
+bool
+state_file_begin(struct state_file *sf, const void *text, size_t n)
+{
+	const pid_t self = getpid();
+
+	assert(sf->writer == 0);
 	if (sf->barred == NULL && sf->lock == -1)
 		take_lock(sf);
 	if (sf->barred != NULL)
 		state_file_fail(sf, sf->barred);
 	if (sf->lock == -1)
 		return false;
-	r = replace(sf, text, n);
-	if (r != 0) {
-		state_file_fail(sf, strerrordesc_np(-r));
+	sf->writer = fork();
+	if (sf->writer == 0)
+		be_writer(sf, self, text, n);
+	if (sf->writer > 0)
+		return true;
+	sf->writer = 0;
+	state_file_fail(sf, strerrordesc_np(errno));
+	return false;
+}
+
+bool
+state_file_is_written(const struct state_file *sf)
+{
+	return sf->writer != 0;
+}
+
+bool
+state_file_end(struct state_file *sf, bool *ret_good)
+{
+	int status;
+
+	if (sf->writer == 0 || waitpid(sf->writer, &status, WNOHANG) != sf->writer)
 		return false;
+	sf->writer = 0;
+	*ret_good = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+	if (!*ret_good) {
+		state_file_fail(sf, WIFEXITED(status) ? strerrordesc_np(WEXITSTATUS(status))
+						      : "the process that writes it was killed");
+		return true;
 	}
 	if (sf->error[0] != '\0')
 		log_info("state_file written again", LOG_S("path", sf->path));

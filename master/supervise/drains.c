@@ -14,7 +14,7 @@
 
 #define WAIT_MS 2000 /* for older instances; pdctl waits for 5 s */
 
-/* A command that waits for older instances. */
+/* A command that waits for older instances, or for the disk. */
 struct command {
 	TAILQ_ENTRY(command) link;
 	struct drains *owner;
@@ -63,6 +63,16 @@ finish(struct command *c, const char *error)
 		drain_print_unsaved(d->fleet, c->text);
 	d->hooks.done(d->hooks.arg, c->ticket, c->text, error);
 	command_free(c);
+}
+
+static void
+finish_if_done(struct command *c)
+{
+	if (c->waits_for > 0)
+		return;
+	(void)evtimer_del(c->late);
+	if (c->what == DRAIN_LOOK || fleet_state_is_settled(c->owner->fleet))
+		finish(c, NULL);
 }
 
 static void
@@ -128,10 +138,9 @@ drains_ask(struct drains *d, enum drain_what what, uint64_t ticket, const char *
 		return;
 	}
 	c->waits_for = takeover_tell(d->takeover, what, ticket, words);
-	if (c->waits_for == 0)
-		finish(c, NULL);
-	else
+	if (c->waits_for > 0)
 		(void)evtimer_add(c->late, &late);
+	finish_if_done(c);
 }
 
 static struct command *
@@ -157,8 +166,9 @@ drains_forget(struct drains *d, uint64_t ticket)
 static void
 one_less(struct command *c)
 {
-	if (--c->waits_for == 0)
-		finish(c, NULL);
+	if (c->waits_for > 0)
+		c->waits_for--;
+	finish_if_done(c);
 }
 
 void
@@ -180,6 +190,15 @@ drains_gone(struct drains *d, uint64_t said)
 		next = TAILQ_NEXT(c, link);
 		if (c->ticket > said)
 			one_less(c);
+	}
+}
+
+void
+drains_turn(struct drains *d)
+{
+	for (struct command *c = TAILQ_FIRST(&d->commands), *next; c != NULL; c = next) {
+		next = TAILQ_NEXT(c, link);
+		finish_if_done(c);
 	}
 }
 

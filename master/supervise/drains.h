@@ -1,6 +1,7 @@
 /*
  * `pdctl drain`, `undrain` and what is in flight, over all instances: this one does what the operator wants and tells
- * the older ones (takeover.h).  The answer comes when each of them has said what it has left there.
+ * the older ones (takeover.h).  The answer comes when each of them has said what it has left there, and when the state_file
+ * has been written.
  *
  * Process: master.
  */
@@ -30,6 +31,9 @@ void drains_free(struct drains **); /* NULL is fine; what waits gets no answer *
 void drains_ask(struct drains *d, enum drain_what what, uint64_t ticket, const char *words);
 /* The client that was to get the answer has gone. */
 void drains_forget(struct drains *d, uint64_t ticket);
+
+/* Once per loop turn. */
+void drains_turn(struct drains *d);
 
 /* For the hooks of the takeover. */
 void drains_said(struct drains *d, uint64_t ticket, const struct drain_left *left);

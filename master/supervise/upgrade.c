@@ -525,7 +525,8 @@ upgrade_turn(struct upgrade *u)
 	if (u->phase == UP_WAITING && reload_is_idle(u->parts.reload) &&
 		takeover_is_final(u->parts.takeover))
 		waited(u);
-	else if (u->phase == UP_GIVING && procs_notices_left(u->parts.procs))
+	else if (u->phase == UP_GIVING && procs_notices_left(u->parts.procs) &&
+		 fleet_state_is_settled(u->parts.fleet))
 		give(u);
 }
 

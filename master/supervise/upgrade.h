@@ -12,7 +12,7 @@
  *           for this instance to start its workers again
  * CHECKING  the new program reads the configuration (-t)
  * STARTING  the new instance gets ready; this one serves
- * GIVING    the notifier of this instance ends, since the new one needs its address
+ * GIVING    the notifier of this instance ends, since the new one needs its address; so does a write of the state_file
  * TRIAL     the new instance serves, and this one finishes its requests.  It keeps the listening sockets: when the new
  *           instance ends, it starts new workers and serves again
  * OVER      only the requests are left

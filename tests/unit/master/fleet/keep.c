@@ -3,12 +3,14 @@
 
 #include <event2/buffer.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "master/fleet/discover.h"
 #include "master/fleet/drain.h"
 #include "master/fleet/keep.h"
 #include "master/fleet/state_file.h"
+#include "shm/base/clock.h"
 #include "shm/metrics.h"
 
 #define P1 "http://127.0.0.1:8101"
@@ -63,6 +65,15 @@ announce(const char *url)
 	(void)snprintf(text, sizeof(text), "%s", url != NULL ? url : "");
 	one.as.url = text;
 	fleet_found(fleet, "main", DISCOVER_ANNOUNCED, &one, url != NULL);
+}
+
+static void
+settle(void)
+{
+	while (!fleet_state_is_settled(fleet)) {
+		(void)usleep(100);
+		fleet_sigchld(fleet);
+	}
 }
 
 static int
@@ -256,6 +267,7 @@ Test(keep, an_instance_that_serves_again_writes_its_own_drains)
 	fleet_keep(fleet, path);
 	apply(conf_of(false));
 	cr_assert_eq(operator(drain_begin, P1), 0);
+	settle();
 	fleet_hold_state(fleet, true);
 	f = fopen(path, "w");
 	cr_assert_not_null(f);
@@ -265,4 +277,43 @@ Test(keep, an_instance_that_serves_again_writes_its_own_drains)
 	restart();
 	apply(conf_of(false));
 	cr_expect(is_drained(P1));
+}
+
+/* --- a disk that takes its time -------------------------------------------------------------- */
+
+static unsigned *syncs, slow_ms; /* of all processes */
+
+/* In place of the C library's. */
+int
+fsync(int fd)
+{
+	(void)fd;
+	if (syncs != NULL)
+		__atomic_add_fetch(syncs, 1, __ATOMIC_RELAXED);
+	(void)usleep(slow_ms * 1000);
+	return 0;
+}
+
+Test(keep, a_slow_disk_does_not_stop_the_loop)
+{
+	uint64_t from;
+
+	syncs = mmap(
+		NULL, sizeof(*syncs), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	fleet_keep(fleet, path);
+	apply(conf_of(false));
+	slow_ms = 300;
+	from = clock_ms();
+	cr_assert_eq(operator(drain_begin, P1), 0);
+	cr_assert_eq(operator(drain_begin, D1), 0);
+	cr_assert_eq(operator(drain_end, P1), 0);
+	cr_expect_lt(clock_ms() - from, 600);
+	cr_expect_not(fleet_state_is_settled(fleet));
+	slow_ms = 0;
+	settle();
+	cr_expect_eq(*syncs, 4, "two writes: the first drain, and the state after all three");
+	restart();
+	apply(conf_of(false));
+	cr_expect_not(is_drained(P1));
+	cr_expect(is_drained(D1));
 }

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -39,6 +41,16 @@ teardown(void)
 }
 
 TestSuite(state_file, .init = setup, .fini = teardown);
+
+static bool
+write_now(struct state_file *sf, const void *text, size_t n)
+{
+	bool good = state_file_begin(sf, text, n);
+
+	while (state_file_is_written(sf) && !state_file_end(sf, &good))
+		(void)usleep(100);
+	return good;
+}
 
 /* What a process that starts now reads; the caller frees it. */
 static char *
@@ -78,9 +90,9 @@ Test(state_file, written_and_read)
 	struct stat st;
 
 	expect_text("");
-	cr_assert(state_file_write(sf, "one", 3));
+	cr_assert(write_now(sf, "one", 3));
 	expect_text("one");
-	cr_assert(state_file_write(sf, "second", 6));
+	cr_assert(write_now(sf, "second", 6));
 	expect_text("second");
 	cr_expect_str_eq(state_file_error(sf), "");
 	cr_expect_eq(access(temporary, F_OK), -1);
@@ -96,16 +108,16 @@ Test(state_file, a_full_disk)
 	struct rlimit was, now = {.rlim_cur = 4};
 
 	(void)signal(SIGXFSZ, SIG_IGN);
-	cr_assert(state_file_write(sf, "one", 3));
+	cr_assert(write_now(sf, "one", 3));
 	cr_assert_eq(getrlimit(RLIMIT_FSIZE, &was), 0);
 	now.rlim_max = was.rlim_max;
 	cr_assert_eq(setrlimit(RLIMIT_FSIZE, &now), 0);
-	cr_expect_not(state_file_write(sf, "longer", 6));
+	cr_expect_not(write_now(sf, "longer", 6));
 	cr_assert_eq(setrlimit(RLIMIT_FSIZE, &was), 0);
 	cr_expect_str_eq(state_file_error(sf), "File too large");
 	cr_expect_eq(access(temporary, F_OK), -1, "no room is left taken");
 	expect_text("one");
-	cr_expect(state_file_write(sf, "longer", 6));
+	cr_expect(write_now(sf, "longer", 6));
 	cr_expect_str_eq(state_file_error(sf), "");
 	expect_text("longer");
 	state_file_free(&sf);
@@ -121,9 +133,9 @@ Test(state_file, a_directory_that_is_missing)
 	(void)snprintf(at, sizeof(at), "%s/state", below);
 	sf = state_file_new(at, -1);
 	cr_expect_str_eq(state_file_error(sf), "No such file or directory");
-	cr_expect_not(state_file_write(sf, "one", 3));
+	cr_expect_not(write_now(sf, "one", 3));
 	cr_assert_eq(mkdir(below, 0700), 0);
-	cr_expect(state_file_write(sf, "one", 3));
+	cr_expect(write_now(sf, "one", 3));
 	cr_expect_str_eq(state_file_error(sf), "");
 	state_file_free(&sf);
 }
@@ -133,17 +145,17 @@ Test(state_file, the_second_process_reads_and_never_writes)
 	struct state_file *first = state_file_new(path, -1), *second;
 	struct membuf text = {0};
 
-	cr_assert(state_file_write(first, "one", 3));
+	cr_assert(write_now(first, "one", 3));
 	second = state_file_new(path, -1);
 	cr_expect_str_eq(state_file_error(second), "another process has this state_file");
 	cr_expect(state_file_read(second, MAX, &text));
 	cr_expect_eq(text.n, 3);
-	cr_expect_not(state_file_write(second, "other", 5));
+	cr_expect_not(write_now(second, "other", 5));
 	membuf_free(&text);
 	cr_expect_not(state_file_read(second, 2, &text), "too large");
 	cr_expect_eq(access(broken, F_OK), -1, "it is not the second's");
 	state_file_free(&first);
-	cr_expect_not(state_file_write(second, "other", 5), "nor when the first has ended");
+	cr_expect_not(write_now(second, "other", 5), "nor when the first has ended");
 	expect_text("one");
 	membuf_free(&text);
 	state_file_free(&second);
@@ -183,12 +195,38 @@ Test(state_file, what_is_no_regular_file_stays)
 		cr_expect_str_eq(state_file_error(sf), "it is not a regular file");
 		cr_expect(state_file_read(sf, MAX, &text));
 		cr_expect_eq(text.n, 0);
-		cr_expect_not(state_file_write(sf, "x", 1));
+		cr_expect_not(write_now(sf, "x", 1));
 		cr_assert_eq(lstat(path, &st), 0);
 		cr_expect(i == 0 ? S_ISDIR(st.st_mode) : S_ISFIFO(st.st_mode));
 		cr_assert_eq(remove(path), 0);
 		state_file_free(&sf);
 	}
+}
+
+/* The writer of a killed master is in its last system call, rename(), on a slow disk. */
+Test(state_file, a_former_writer_is_waited_for)
+{
+	enum { NOTHING, LOCKED, RENAMED };
+	int *does = mmap(
+		NULL, sizeof(*does), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct state_file *sf = state_file_new(path, -1);
+	const pid_t pid = fork();
+
+	if (pid == 0) {
+		put(temporary, "the former text");
+		(void)flock(open(temporary, O_WRONLY), LOCK_EX);
+		__atomic_store_n(does, LOCKED, __ATOMIC_RELEASE);
+		(void)usleep(100000);
+		__atomic_store_n(does, RENAMED, __ATOMIC_RELEASE);
+		_exit(rename(temporary, path));
+	}
+	while (__atomic_load_n(does, __ATOMIC_ACQUIRE) == NOTHING)
+		(void)usleep(100);
+	cr_assert(write_now(sf, "mine", 4));
+	cr_expect_eq(__atomic_load_n(does, __ATOMIC_ACQUIRE), RENAMED);
+	cr_assert_eq(waitpid(pid, NULL, 0), pid);
+	expect_text("mine");
+	state_file_free(&sf);
 }
 
 /* A writer that is killed at any instruction leaves one of the texts, whole, and its lock is free. */
@@ -206,8 +244,8 @@ Test(state_file, kill_9_at_any_instruction, .timeout = 60)
 		if (pid == 0) {
 			struct state_file *sf = state_file_new(path, -1);
 
-			for (unsigned i = 0;; i++)
-				(void)state_file_write(sf, texts[i % 2], strlen(texts[i % 2]));
+			for (unsigned i = round;; i++)
+				(void)write_now(sf, texts[i % 2], strlen(texts[i % 2]));
 		}
 		(void)usleep(500 + round * 37 % 3000);
 		cr_assert_eq(kill(pid, SIGKILL), 0);
