@@ -71,18 +71,18 @@ on_tick(evutil_socket_t fd, short what, void *arg)
 {
 	struct worker *w = arg;
 	uint64_t now = clock_ms();
-	struct client *c;
-	struct req *r;
+	struct visit *v;
 	bool idle_conns;
 
 	(void)fd;
 	(void)what;
 	w->ticking = false;
-	w->walk++;
-	while ((r = walk_next(&w->reqs, w->walk)) != NULL)
-		req_tick(r, now);
-	while ((c = walk_next(&w->clients, w->walk)) != NULL)
-		client_tick(c, now);
+	rounds_tick(&w->req_rounds, now);
+	while ((v = rounds_next(&w->req_rounds)) != NULL)
+		req_tick(v, now);
+	rounds_tick(&w->client_rounds, now);
+	while ((v = rounds_next(&w->client_rounds)) != NULL)
+		client_tick(v, now);
 	wait_tick(w, now);
 	serve_tick_detached(w, now);
 	background_tick(w, now);
@@ -241,6 +241,8 @@ worker_new(const struct heritage *h)
 	w->rnd = rnd_u64() | 1;
 	for (uint32_t i = 0; i < ncursors; i++)
 		w->cursor[i] = select_cursor(h->slot);
+	rounds_init(&w->req_rounds, clock_ms());
+	rounds_init(&w->client_rounds, clock_ms());
 	TAILQ_INIT(&w->clients);
 	TAILQ_INIT(&w->ended_clients);
 	TAILQ_INIT(&w->reqs);

@@ -162,6 +162,8 @@ compose_leg(struct leg *leg, struct leg_message *m)
 	const char *path = NULL;
 	struct splice_edit e;
 
+	if (a->branch != NULL) /* the limit of the answer begins */
+		a->branch->job->ops->look(a->branch->job);
 	if (kind == LEG_LOOKUP)
 		return compose_lookup(leg, m);
 	if (role == ROLE_DECODE && kv_too_old(a) && !goes_without_kv(a))

@@ -5,6 +5,7 @@
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/failover.h"
 #include "worker/attempt/resume.h"
+#include "worker/attempt/timing.h"
 #include "worker/base/core.h"
 
 /* bytes made of one read before the client's socket is checked */
@@ -213,12 +214,20 @@ deliver_events(struct attempt *a)
 		job->ops->cut(job, END_DECODE_ANSWER, NULL);
 }
 
+/* The engine is read again. */
+static void
+read_on(struct attempt *a)
+{
+	timing_read_on(a);
+	leg_hold(attempt_decode_leg(a), false);
+}
+
 /* No event of decode waits any more: reads the following payload, or ends the answer. */
 static void
 catch_up(struct attempt *a, bool complete)
 {
 	if (!complete)
-		leg_hold(attempt_decode_leg(a), false);
+		read_on(a);
 	else if (a->branch->job->answer == NULL)
 		deliver_followed_ended(a);
 	else
@@ -249,7 +258,7 @@ deliver_drained(struct job *job)
 		if (a->withheld == WITHHELD_SLOW_CLIENT)
 			send_withheld(a);
 		else if (!attempt_waits_for_prefill(a))
-			leg_hold(attempt_decode_leg(a), false);
+			read_on(a);
 		if (!job_over(job) && job->ops->full(job))
 			return;
 	}

@@ -52,6 +52,8 @@ struct reply {
 /* Functions that send to the client, for the attempts of a job.  Only cut(), pass_on() and
  * end() end the job. */
 struct job_ops {
+	/* A time limit may have begun: the tick must look at the job. */
+	void (*look)(struct job *job);
 	/* A step of the job, for the log: `letter` is its first letter. */
 	void (*step)(struct job *job, char letter);
 	/* The head and the first byte of decode's answer are here, and the answer passes

@@ -17,6 +17,7 @@
 #include "worker/attempt/suspects.h"
 #include "worker/attempt/timing.h"
 #include "worker/base/core.h"
+#include "worker/base/rounds.h"
 #include "worker/base/text.h"
 #include "worker/net/connpool.h"
 
@@ -48,14 +49,24 @@ static leg_handler *const handlers[ATTEMPT_OVER + 1][LEG_N][LEG_EV_N] = {
 };
 /* clang-format on */
 
+/* The tick looks at the job: an attempt has changed.  `job` may be NULL or over. */
+static void
+look(struct job *job)
+{
+	if (job != NULL && !job_over(job))
+		job->ops->look(job);
+}
+
 static void
 on_event(struct leg *leg, enum leg_event ev)
 {
 	struct attempt *a = leg->owner;
+	struct job *job = a->branch == NULL ? NULL : a->branch->job;
 
 	attempt_give_answers(a);
 	handlers[a->life][attempt_leg_kind(a, leg)][ev](a);
 	attempt_settle(a);
+	look(job);
 }
 
 static void
@@ -86,6 +97,7 @@ serve_kv_ready(struct transfer *t)
 
 	a->notices_deadline_ms = 0;
 	transfer_drop_flag(&a->t, true);
+	look(a->branch == NULL ? NULL : a->branch->job);
 	if (a->prefill == PREFILL_ANSWERED)
 		attempt_start(a, STARTS_AFTER_KV);
 	else if (a->life == ATTEMPT_DETACHED)
@@ -235,6 +247,29 @@ serve_tick(struct job *job, uint64_t now_ms)
 		lookup_tick(job->branches[i].attempt, now_ms);
 	if (!job_over(job))
 		lookup_go_on(job);
+}
+
+/* Returns the milliseconds until the tick must look at the attempt, at most `most`. */
+static uint64_t
+next_look(const struct attempt *a, uint64_t most, uint64_t now_ms)
+{
+	if (a->lookup != LOOKUP_NOT_NEEDED && a->lookup != LOOKUP_KNOWN)
+		return 0;
+	most = visit_sooner(most, a->notices_deadline_ms, now_ms);
+	most = visit_sooner(most, a->branch->answer_by_ms, now_ms);
+	most = visit_sooner(most, timing_next_ms(a), now_ms);
+	for (enum leg_kind k = 0; k < LEG_N; k++)
+		if (leg_active(&a->leg[k]))
+			most = visit_sooner(most, a->leg[k].deadline_ms, now_ms);
+	return most;
+}
+
+uint64_t
+serve_next_look(const struct job *job, uint64_t most, uint64_t now_ms)
+{
+	for (uint32_t i = 0; i < job->nbranches; i++)
+		most = next_look(job->branches[i].attempt, most, now_ms);
+	return most;
 }
 
 static void

@@ -29,6 +29,8 @@ enum req_end serve_begin(struct job *job, struct reserved *reserved, uint32_t n)
 void serve_start(struct job *job);
 /* Each tick: checks the time limits of lookups, notices and legs.  The job may be over afterwards. */
 void serve_tick(struct job *job, uint64_t now_ms);
+/* Returns the milliseconds until the next tick that the job needs, at most `most`. */
+uint64_t serve_next_look(const struct job *job, uint64_t most, uint64_t now_ms);
 /* Reads the bytes that the engines have sent by now.  The job may be over afterwards. */
 void serve_poll(struct job *job);
 /* The job has ended with job->end: its attempts end, or release what their engines hold. */

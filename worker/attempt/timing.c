@@ -71,18 +71,32 @@ record_events(struct attempt *a, uint64_t us, uint64_t n)
 }
 
 void
+timing_read_on(struct attempt *a)
+{
+	if (a->timing.stretch_us != 0 && attempt_decode_leg(a)->reading == LEG_READ_HELD)
+		begin_stretch(a, clock_us());
+}
+
+uint64_t
+timing_next_ms(const struct attempt *a)
+{
+	const struct timing *t = &a->timing;
+	const bool events = a->sse.events > t->stretch_events;
+
+	return t->stretch_us == 0 ? 0
+				  : (t->stretch_us + (events ? STRETCH_US : STALL_US)) / 1000 + 1;
+}
+
+void
 timing_tick(struct attempt *a, uint64_t now_ms)
 {
 	const struct timing *t = &a->timing;
 	const uint64_t now_us = now_ms * 1000, us = now_us - t->stretch_us;
 	const uint64_t n = a->sse.events - t->stretch_events;
 
-	if (t->stretch_us == 0 || now_us < t->stretch_us || a->life != ATTEMPT_SERVING)
+	if (t->stretch_us == 0 || now_us < t->stretch_us || a->life != ATTEMPT_SERVING ||
+		attempt_decode_leg(a)->reading != LEG_READING) /* the client is slow */
 		return;
-	if (attempt_decode_leg(a)->reading != LEG_READING) { /* the client is slow */
-		begin_stretch(a, now_us);
-		return;
-	}
 	if (us < (n > 0 ? STRETCH_US : STALL_US))
 		return;
 	record_events(a, us, n > 0 ? n : 1);

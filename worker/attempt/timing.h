@@ -18,8 +18,12 @@ struct attempt;
 void timing_prefilled(struct attempt *a, uint64_t now_us);
 /* Decode's answer begins. */
 void timing_begun(struct attempt *a);
-/* Every tick. */
+/* Called when the time of timing_next_ms() is over; earlier calls have no effect. */
 void timing_tick(struct attempt *a, uint64_t now_ms);
+/* Returns when the next call of timing_tick() has something to do; 0: never. */
+uint64_t timing_next_ms(const struct attempt *a);
+/* The client was slow, and the engine is read again: the time since then is no time of the engine. */
+void timing_read_on(struct attempt *a);
 /* The stream has ended well. */
 void timing_stream_ended(struct attempt *a);
 /* A whole answer has ended well; `end`: its last bytes, n of them. */

@@ -13,6 +13,7 @@
 
 #include "shm/metrics.h"
 #include "shm/settings.h"
+#include "worker/base/rounds.h"
 
 struct conf;
 struct client;
@@ -35,8 +36,6 @@ TAILQ_HEAD(attempt_list, attempt);
 TAILQ_HEAD(wait_list, waiter);
 
 #define WORKER_BUF (64u << 10) /* one read(2); a paced event is under 1 KiB, a burst fills it */
-/* resolution of every timeout; ticks only while there is something to time */
-#define WORKER_TICK_MS 100
 
 enum worker_phase {
 	WORKER_WAITS,  /* until its configuration is in force */
@@ -71,6 +70,7 @@ struct worker {
 	/* freed after the turn, so that a late callback finds a live object */
 	struct client_list ended_clients;
 	struct req_list reqs;
+	struct rounds req_rounds, client_rounds; /* when the tick visits them */
 	uint64_t walk; /* number of the latest walk over clients or reqs: walk.h */
 	struct req_list ended_reqs;
 	/* detached: the requests have ended or continued, the engines still hold something */

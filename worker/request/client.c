@@ -39,6 +39,7 @@ client_new(struct worker *w, int fd, const struct client_ops *ops)
 	c->sock.on_error = on_client_error;
 	sock_init(&c->sock, w, fd, false, c);
 	sock_watch_peer(&c->sock, w->conf->live.client_tcp_user_ms, false);
+	visit_soon(&w->client_rounds, &c->visit);
 	TAILQ_INSERT_TAIL(&w->clients, c, link);
 	w->nclients++;
 	accept_count(w->seg, w->slot, w->nclients);
@@ -58,6 +59,7 @@ end(struct client *c, bool stalled)
 	c->ended = true;
 	c->req = NULL;
 	sock_close(&c->sock);
+	visit_drop(&c->w->client_rounds, &c->visit);
 	TAILQ_REMOVE(&c->w->clients, c, link);
 	TAILQ_INSERT_TAIL(&c->w->ended_clients, c, link);
 	c->w->nclients--;
@@ -99,6 +101,14 @@ wants_bytes(const struct client *c)
 	return c->req == NULL || c->ops->wants_bytes(c->req);
 }
 
+/* The tick still notices that the client has left. */
+static void
+stop_reading(struct client *c)
+{
+	sock_read_stop(&c->sock);
+	visit_soon(&c->w->client_rounds, &c->visit);
+}
+
 static void
 keep_rest(struct client *c, const char *p, size_t n)
 {
@@ -109,7 +119,7 @@ keep_rest(struct client *c, const char *p, size_t n)
 	(void)evbuffer_add(c->in, p, n);
 	buffered_add(c->w, (int64_t)n);
 	if (!wants_bytes(c) && ahead(c) >= CLIENT_AHEAD)
-		sock_read_stop(&c->sock); /* client_tick() still notices that the client left */
+		stop_reading(c);
 }
 
 /* Offers the bytes in `in` to the next request. */
@@ -200,6 +210,7 @@ on_client_drained(void *arg)
 		/* the idle period begins now, not when the answer was queued */
 		if (c->w->phase != WORKER_DRAINS)
 			c->deadline_ms = clock_ms() + c->w->conf->live.client_idle_ms;
+		visit_soon(&c->w->client_rounds, &c->visit);
 		consume_ahead(c);
 	}
 }
@@ -225,6 +236,8 @@ client_write(struct client *c, const struct iovec *iov, int n)
 	 * the reset in its own callback. */
 	(void)sock_writev(&c->sock, iov, n, n);
 	c->full = sock_queued(&c->sock) > 0;
+	if (c->full)
+		visit_soon(&c->w->client_rounds, &c->visit);
 	return total;
 }
 
@@ -242,6 +255,7 @@ linger(struct client *c)
 	c->lingering = true;
 	c->deadline_ms = clock_ms() + CLIENT_LINGER_MS;
 	worker_need_tick(c->w);
+	visit_soon(&c->w->client_rounds, &c->visit);
 	(void)shutdown(c->sock.fd, SHUT_WR);
 	sock_read_start(&c->sock);
 }
@@ -268,6 +282,7 @@ client_done(struct client *c, bool keep_alive, bool unread)
 	}
 	c->deadline_ms = clock_ms() + c->w->conf->live.client_idle_ms;
 	worker_need_tick(c->w);
+	visit_soon(&c->w->client_rounds, &c->visit);
 	if (!c->consuming)
 		consume_ahead(c); /* else the caller's loop continues with `in` */
 }
@@ -310,8 +325,9 @@ is_lost(struct client *c, uint64_t now_ms)
 	return false;
 }
 
-void
-client_tick(struct client *c, uint64_t now_ms)
+/* Checks the time limits. */
+static void
+check_limits(struct client *c, uint64_t now_ms)
 {
 	size_t queued;
 
@@ -334,6 +350,30 @@ client_tick(struct client *c, uint64_t now_ms)
 		client_end(c); /* else a request has arrived at that moment */
 }
 
+/* Returns the milliseconds until the next tick that the client needs. */
+static uint64_t
+next_look(const struct client *c, uint64_t now_ms)
+{
+	const uint64_t most = VISIT_MOST * WORKER_TICK_MS;
+
+	if (sock_queued(&c->sock) > 0 || !c->sock.reading)
+		return 0;
+	if (c->req == NULL || c->lingering || c->closing)
+		return visit_sooner(most, c->deadline_ms, now_ms);
+	return c->w->conf->live.client_tcp_user_ms == 0 ? most
+							: visit_sooner(most, c->look_ms, now_ms);
+}
+
+void
+client_tick(struct visit *v, uint64_t now_ms)
+{
+	struct client *c = (struct client *)(void *)((char *)v - offsetof(struct client, visit));
+
+	check_limits(c, now_ms);
+	if (!c->ended)
+		visit_within(&c->w->client_rounds, v, next_look(c, now_ms));
+}
+
 void
 client_drain(struct client *c)
 {
@@ -344,4 +384,5 @@ client_drain(struct client *c)
 	if (c->deadline_ms > by_ms)
 		c->deadline_ms = by_ms;
 	worker_need_tick(c->w);
+	visit_soon(&c->w->client_rounds, &c->visit);
 }

@@ -12,6 +12,7 @@
 #include <sys/queue.h>
 #include <sys/uio.h>
 
+#include "worker/base/rounds.h"
 #include "worker/net/sock.h"
 
 struct evbuffer;
@@ -53,6 +54,7 @@ struct client {
 	uint64_t write_deadline_ms; /* when a client that takes no byte is closed */
 	uint64_t look_ms;           /* when the tick looks whether its host has vanished */
 	uint64_t silent_ms;         /* since which look its host has been silent; 0: it is not */
+	struct visit visit;         /* by the tick */
 	uint64_t walked;            /* number of the latest walk that has visited the client */
 	TAILQ_ENTRY(client) link;
 };
@@ -72,7 +74,7 @@ bool client_full(const struct client *c);
  * closes.  `unread`: the request had not been read to its end. */
 void client_done(struct client *c, bool keep_alive, bool unread);
 /* Checks the deadlines: idle, write, linger. */
-void client_tick(struct client *c, uint64_t now_ms);
+void client_tick(struct visit *v, uint64_t now_ms);
 /*
  * The worker drains: the client's next answer is its last one.  An idle connection stays open
  * for a moment, so that a request that has been sent already is answered and not lost.

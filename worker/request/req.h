@@ -14,6 +14,7 @@
 #include "proto/http/http.h"
 #include "shm/metrics.h"
 #include "worker/attempt/job.h"
+#include "worker/base/rounds.h"
 #include "worker/schedule/plan.h"
 
 struct client;
@@ -76,6 +77,7 @@ struct req {
 	uint32_t quota; /* index of its client's quota (shm/quota.h) + 1; 0: none */
 	/* Retry-After that is known exactly (limit.h); 0: estimated (retry_after.h) */
 	uint32_t retry_after_s;
-	uint64_t walked; /* number of the latest walk that has visited the request */
+	struct visit visit; /* by the tick */
+	uint64_t walked;    /* number of the latest walk that has visited the request */
 	TAILQ_ENTRY(req) link;
 };

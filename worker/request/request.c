@@ -142,6 +142,8 @@ req_enter(struct req *req, enum req_state to)
 			*(const uint64_t *)(const void *)((const char *)req->w->conf + clock);
 		worker_need_tick(req->w);
 	}
+	if (to != REQ_DONE)
+		visit_soon(&req->w->req_rounds, &req->visit);
 	if (to != REQ_SERVE) /* the steps of SERVE are noted one by one */
 		req_trace(req, states[to].letter);
 }
@@ -200,6 +202,7 @@ req_end(struct req *req, enum req_end end)
 	access_log_count(req, now_us);
 	relay_drop_held(req);
 	limit_leave(req);
+	visit_drop(&w->req_rounds, &req->visit);
 	TAILQ_REMOVE(&w->reqs, req, link);
 	TAILQ_INSERT_TAIL(&w->ended_reqs, req, link);
 	w->nreqs--;
@@ -330,6 +333,19 @@ req_of(struct job *job)
 }
 
 static void
+look_soon(struct req *req)
+{
+	if (req->state != REQ_DONE)
+		visit_soon(&req->w->req_rounds, &req->visit);
+}
+
+static void
+look(struct job *job)
+{
+	look_soon(req_of(job));
+}
+
+static void
 step(struct job *job, char letter)
 {
 	req_trace(req_of(job), letter);
@@ -435,7 +451,8 @@ end_job(struct job *job, enum req_end end)
 	req_end(req_of(job), end);
 }
 
-static const struct job_ops answer_ops = {.step = step,
+static const struct job_ops answer_ops = {.look = look,
+	.step = step,
 	.begin = begin,
 	.payload = payload,
 	.events = events,
@@ -494,6 +511,7 @@ client_wants(const struct req *req)
 static void
 client_drained(struct req *req)
 {
+	look_soon(req); /* the engine is read again, and has a limit again */
 	if (req->state == REQ_PAGE)
 		local_drained(req);
 	else
@@ -590,7 +608,10 @@ plan(struct req *req)
 static void
 woken(struct waiter *q)
 {
-	plan((struct req *)(void *)((char *)plan_of(q) - offsetof(struct req, plan)));
+	struct req *req = (struct req *)(void *)((char *)plan_of(q) - offsetof(struct req, plan));
+
+	look_soon(req);
+	plan(req);
 }
 
 static void
@@ -668,8 +689,9 @@ over_at_ms(const struct req *req)
 	return ms == 0 ? 0 : req->t_body_us / 1000 + ms;
 }
 
-void
-req_tick(struct req *req, uint64_t now_ms)
+/* Checks the time limits of the state. */
+static void
+check_limits(struct req *req, uint64_t now_ms)
 {
 	const uint64_t over_ms = over_at_ms(req);
 
@@ -697,4 +719,27 @@ req_tick(struct req *req, uint64_t now_ms)
 		return;
 	}
 	serve_tick(&req->job, now_ms);
+}
+
+/* Returns the milliseconds until the next tick that the request needs. */
+static uint64_t
+next_look(const struct req *req, uint64_t now_ms)
+{
+	const uint64_t most = visit_sooner(VISIT_MOST * WORKER_TICK_MS, over_at_ms(req), now_ms);
+
+	if (req->state == REQ_SERVE)
+		return serve_next_look(&req->job, most, now_ms);
+	if (req->state == REQ_PLAN && req->plan.waiter.waits) /* it rests until it is woken */
+		return visit_sooner(most, req->plan.waiter.deadline_ms, now_ms);
+	return 0;
+}
+
+void
+req_tick(struct visit *v, uint64_t now_ms)
+{
+	struct req *req = (struct req *)(void *)((char *)v - offsetof(struct req, visit));
+
+	check_limits(req, now_ms);
+	if (req->state != REQ_DONE)
+		visit_within(&req->w->req_rounds, v, next_look(req, now_ms));
 }

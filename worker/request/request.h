@@ -34,8 +34,8 @@ void req_free(struct req **);
 
 void req_event(struct req *req, enum req_event ev);
 
-/* Call it at each tick: raises RQ_TIMEOUT if the clock of the state has run out. */
-void req_tick(struct req *req, uint64_t now_ms);
+/* The tick visits a request: checks its time limits, and says when the next visit is. */
+void req_tick(struct visit *v, uint64_t now_ms);
 
 const char *req_state_name(enum req_state s);
 /* Returns false for an empty cell of the state table: a unit test checks all cells. */

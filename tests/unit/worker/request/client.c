@@ -48,6 +48,7 @@ setup(void)
 	w.slab = seg_slab(w.seg, 0);
 	w.base = event_base_new();
 	w.ticking = true;
+	rounds_init(&w.client_rounds, 0);
 	conf.live.client_tcp_user_ms = MS;
 	TAILQ_INIT(&w.clients);
 	TAILQ_INIT(&w.ended_clients);
@@ -68,7 +69,7 @@ until(uint64_t now_ms, uint32_t quiet_ms, uint8_t times)
 	info.tcpi_last_ack_recv = quiet_ms;
 	info.tcpi_retransmits = times;
 	for (; at_ms < now_ms; at_ms += 100)
-		client_tick(c, at_ms);
+		client_tick(&c->visit, at_ms);
 }
 
 Test(client, a_host_that_leaves_bytes_unacknowledged_for_the_time_has_vanished)

@@ -258,6 +258,8 @@ one_client(struct worker *w, struct conf *conf, int fds[2])
 	w->base = event_base_new();
 	w->buf = malloc(WORKER_BUF);
 	w->ticking = true; /* no clock helps */
+	rounds_init(&w->client_rounds, 0);
+	rounds_init(&w->req_rounds, 0);
 	TAILQ_INIT(&w->clients);
 	TAILQ_INIT(&w->reqs);
 	TAILQ_INIT(&w->ended_reqs);
