@@ -233,6 +233,19 @@ put_start(struct line *l, enum log_level level, const char *msg)
 		put_field(l, &LOG_S("level", levels[level].name));
 }
 
+/* There is room for it: TAIL_BYTES. */
+static void
+put_end(struct line *l, bool clipped)
+{
+	static const char *const ends[2][2] = {
+		{"\n", " clipped=1\n"}, {"}\n", ",\"clipped\":1}\n"}};
+	const char *end = ends[l->json][clipped];
+	const size_t n = strlen(end);
+
+	memcpy(l->b + l->n, end, n);
+	l->n += n;
+}
+
 void
 log_init(const char *process, uint32_t slot)
 {
@@ -321,11 +334,7 @@ write_line(enum log_level level, const char *msg, const struct log_field *fields
 		put_field(&l, &fields[i]);
 		clipped |= l.full;
 	}
-	l.n += (size_t)snprintf(l.b + l.n, sizeof(l.b) - l.n, "%s%s\n",
-		!clipped ? ""
-		: l.json ? ",\"clipped\":1"
-			 : " clipped=1",
-		l.json ? "}" : "");
+	put_end(&l, clipped);
 	return sink_take(l.b, l.n);
 }
 
