@@ -11,6 +11,7 @@
 #include "shm/base/clock.h"
 #include "worker/attempt/attempt.h"
 #include "worker/base/core.h"
+#include "worker/base/lines.h"
 #include "worker/request/client.h"
 #include "worker/request/req.h"
 #include "worker/request/retry_after.h"
@@ -75,33 +76,41 @@ relay_has_body(int status)
 }
 
 /*
- * Opens the answer: decides the framing and whether the connection stays open, and prints the
- * router's own lines.  The caller appends the engine's lines and the empty line.
+ * Opens the answer: decides the framing and whether the connection stays open, and writes the
+ * router's own lines into buf.  The caller appends the engine's lines and the empty line.
  */
-static int
-open_answer(struct req *req, char *buf, size_t size, int status, bool length_known, uint64_t length)
+static struct iovec
+open_answer(struct req *req, char buf[RELAY_HEAD], int status, bool length_known, uint64_t length)
 {
 	const bool no_body = !relay_has_body(status);
-	char framing[64] = "";
+	struct lines l = {buf, RELAY_HEAD, 0};
 
 	req->framing_out = no_body        ? FRAMING_NONE
 			   : length_known ? FRAMING_LENGTH
 			   : req->http10  ? FRAMING_CLOSE
 					  : FRAMING_CHUNKED;
-	if (req->framing_out == FRAMING_LENGTH)
-		(void)snprintf(framing, sizeof(framing), "Content-Length: %llu\r\n",
-			(unsigned long long)length);
-	else if (req->framing_out == FRAMING_CHUNKED)
-		(void)snprintf(framing, sizeof(framing), "Transfer-Encoding: chunked\r\n");
 	if (req->framing_out == FRAMING_CLOSE || req->w->phase == WORKER_DRAINS)
 		req->keep_alive = false;
 	req->status = status;
 	req->job.sent = SENT_WHOLE;
-	return snprintf(buf, size, "HTTP/1.1 %d %s\r\nX-Request-Id: %s\r\n%s%s", status,
-		phrase(status), req->job.facts.id, framing,
-		!req->keep_alive ? "Connection: close\r\n"
-		: req->http10    ? "Connection: keep-alive\r\n"
-				 : "");
+	lines_put(&l, "HTTP/1.1 ");
+	lines_number(&l, (uint64_t)status);
+	lines_put(&l, " ");
+	lines_put(&l, phrase(status));
+	lines_put(&l, "\r\nX-Request-Id: ");
+	lines_put(&l, req->job.facts.id);
+	if (req->framing_out == FRAMING_LENGTH) {
+		lines_put(&l, "\r\nContent-Length: ");
+		lines_number(&l, length);
+	} else if (req->framing_out == FRAMING_CHUNKED) {
+		lines_put(&l, "\r\nTransfer-Encoding: chunked");
+	}
+	if (!req->keep_alive)
+		lines_put(&l, "\r\nConnection: close");
+	else if (req->http10)
+		lines_put(&l, "\r\nConnection: keep-alive");
+	lines_put(&l, "\r\n");
+	return (struct iovec){buf, l.n};
 }
 
 /* Writes to the client, and stops reading from the engine while the socket is full.  The client
@@ -232,12 +241,11 @@ send_out(struct req *req, struct leg *leg, const struct span *pieces, size_t n, 
 		total += pieces[i].n;
 	if (req->job.sent == SENT_NOTHING) {
 		bool whole = done && req->relay != RELAY_STREAM;
+
 		/* a stream is always chunked: an error event may have to be added */
-		int len = open_answer(req, lines, sizeof(lines), leg->status,
+		iov[k++] = open_answer(req, lines, leg->status,
 			whole || (leg_length_known(leg) && req->relay != RELAY_STREAM),
 			whole ? total : leg->length);
-
-		iov[k++] = (struct iovec){lines, (size_t)len};
 		iov[k++] = (struct iovec){leg->head, leg->head_len};
 		iov[k++] = end_of_head(req->relay);
 	}
@@ -313,8 +321,7 @@ relay_events(struct req *req, const char *p, size_t n)
 
 	if (req->job.sent == SENT_NOTHING) {
 		req->relay = RELAY_STREAM;
-		len = (size_t)open_answer(req, lines, sizeof(lines), 200, false, 0);
-		iov[k++] = (struct iovec){lines, len};
+		iov[k++] = open_answer(req, lines, 200, false, 0);
 		if (req->job.answer == NULL) {
 			iov[k++] = (struct iovec){d->head, d->head_len};
 		} else {
@@ -471,11 +478,11 @@ relay_reply(struct req *req, int status, const char *head, size_t head_len, cons
 {
 	char lines[RELAY_HEAD], ctype[128] = "";
 	struct iovec iov[5];
-	int k = 0, len = open_answer(req, lines, sizeof(lines), status, true, n);
+	int k = 0;
 
 	if (type != NULL)
 		(void)snprintf(ctype, sizeof(ctype), "Content-Type: %s\r\n", type);
-	iov[k++] = (struct iovec){lines, (size_t)len};
+	iov[k++] = open_answer(req, lines, status, true, n);
 	iov[k++] = (struct iovec){text(head), head_len};
 	iov[k++] = (struct iovec){ctype, strlen(ctype)};
 	iov[k++] = (struct iovec){text("\r\n"), 2};
@@ -492,9 +499,7 @@ relay_piece(struct req *req, const char *type, struct span piece, bool last)
 	int k = 0;
 
 	if (req->job.sent == SENT_NOTHING) {
-		const int len = open_answer(req, lines, sizeof(lines), 200, false, 0);
-
-		iov[k++] = (struct iovec){lines, (size_t)len};
+		iov[k++] = open_answer(req, lines, 200, false, 0);
 		(void)snprintf(more, sizeof(more), "Content-Type: %s\r\n\r\n", type);
 		iov[k++] = (struct iovec){more, strlen(more)};
 	}
