@@ -19,7 +19,6 @@
 #include "shm/core/heritage.h"
 #include "shm/table.h"
 #include "worker/base/core.h"
-#include "worker/base/walk.h"
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/serve.h"
 #include "worker/attempt/background.h"
@@ -162,16 +161,18 @@ drain(struct worker *w)
 }
 
 /* Ends requests, each with the best answer that its state allows: only those that have a
- * client, or all. */
+ * client, or all.  The end of one may end any other: a visited request moves to the list's end. */
 static void
 end_requests(struct worker *w, bool all)
 {
 	struct req *r;
 
-	w->walk++;
-	while ((r = walk_next(&w->reqs, w->walk)) != NULL)
+	for (uint32_t n = w->nreqs; n > 0 && (r = TAILQ_FIRST(&w->reqs)) != NULL; n--) {
+		TAILQ_REMOVE(&w->reqs, r, link);
+		TAILQ_INSERT_TAIL(&w->reqs, r, link);
 		if (all || r->client != NULL)
 			req_event(r, RQ_SHUTDOWN);
+	}
 }
 
 static void

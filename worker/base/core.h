@@ -71,7 +71,6 @@ struct worker {
 	struct client_list ended_clients;
 	struct req_list reqs;
 	struct rounds req_rounds, client_rounds; /* when the tick visits them */
-	uint64_t walk; /* number of the latest walk over clients or reqs: walk.h */
 	struct req_list ended_reqs;
 	/* detached: the requests have ended or continued, the engines still hold something */
 	struct attempt_list detached, ended_attempts;

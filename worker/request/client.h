@@ -55,7 +55,6 @@ struct client {
 	uint64_t look_ms;           /* when the tick looks whether its host has vanished */
 	uint64_t silent_ms;         /* since which look its host has been silent; 0: it is not */
 	struct visit visit;         /* by the tick */
-	uint64_t walked;            /* number of the latest walk that has visited the client */
 	TAILQ_ENTRY(client) link;
 };
 

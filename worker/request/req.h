@@ -78,6 +78,5 @@ struct req {
 	/* Retry-After that is known exactly (limit.h); 0: estimated (retry_after.h) */
 	uint32_t retry_after_s;
 	struct visit visit; /* by the tick */
-	uint64_t walked;    /* number of the latest walk that has visited the request */
 	TAILQ_ENTRY(req) link;
 };
