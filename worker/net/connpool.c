@@ -20,8 +20,8 @@
 struct connpool {
 	struct worker *w;
 	struct endpoint **eps; /* by endpoint slot */
-	uint32_t nslots;       /* one above the highest slot seen: the tick visits no others */
-	uint32_t nidle;
+	uint32_t nslots;       /* one above the highest slot seen */
+	struct upconn_list idle; /* of all endpoints, the longest idle first */
 	struct upconn_list ended;
 };
 
@@ -32,6 +32,7 @@ connpool_new(struct worker *w)
 
 	p->w = w;
 	p->eps = mem_array(w->seg->hdr->max_endpoints, sizeof(*p->eps));
+	TAILQ_INIT(&p->idle);
 	TAILQ_INIT(&p->ended);
 	return p;
 }
@@ -79,12 +80,18 @@ end_conn(struct connpool *p, struct upconn *uc)
 }
 
 static void
-drop_idle(struct connpool *p, struct upconn *uc)
+leave_idle(struct connpool *p, struct upconn *uc)
 {
 	TAILQ_REMOVE(&uc->ep->idle, uc, link);
+	TAILQ_REMOVE(&p->idle, uc, by_age);
 	uc->ep->nidle--;
-	p->nidle--;
 	worker_gauge(p->w, G_UP_IDLE, -1);
+}
+
+static void
+drop_idle(struct connpool *p, struct upconn *uc)
+{
+	leave_idle(p, uc);
 	end_conn(p, uc);
 }
 
@@ -285,15 +292,8 @@ is_quiet(const struct upconn *uc)
 static bool
 give_up_idle(struct connpool *p)
 {
-	struct upconn *oldest = NULL;
+	struct upconn *oldest = TAILQ_FIRST(&p->idle);
 
-	for (uint32_t i = 0; i < p->nslots && p->nidle > 0; i++) {
-		struct upconn *uc =
-			p->eps[i] == NULL ? NULL : TAILQ_LAST(&p->eps[i]->idle, upconn_list);
-
-		if (uc != NULL && (oldest == NULL || uc->idle_since_ms < oldest->idle_since_ms))
-			oldest = uc;
-	}
 	if (oldest != NULL)
 		drop_idle(p, oldest);
 	return oldest != NULL;
@@ -321,10 +321,7 @@ connpool_get(struct connpool *p, struct endpoint *ep, bool fresh, int *ret_err)
 	while ((uc = TAILQ_FIRST(&ep->idle)) != NULL && !is_quiet(uc))
 		drop_idle(p, uc);
 	if (uc != NULL && !fresh) {
-		TAILQ_REMOVE(&ep->idle, uc, link);
-		ep->nidle--;
-		p->nidle--;
-		worker_gauge(p->w, G_UP_IDLE, -1);
+		leave_idle(p, uc);
 		metric_add(p->w->slab, M_UP_REUSED, 1);
 		uc->reused = true;
 		uc->sent_before = uc->sent;
@@ -375,8 +372,8 @@ connpool_put(struct connpool *p, struct upconn **ucp)
 	uc->idle_since_ms = clock_ms();
 	sock_read_start(&uc->sock); /* to see it close */
 	TAILQ_INSERT_HEAD(&ep->idle, uc, link);
+	TAILQ_INSERT_TAIL(&p->idle, uc, by_age);
 	ep->nidle++;
-	p->nidle++;
 	worker_gauge(p->w, G_UP_IDLE, 1);
 	worker_need_tick(p->w);
 }
@@ -428,15 +425,10 @@ connpool_next(const struct connpool *p, uint32_t *slot)
 bool
 connpool_sweep(struct connpool *p, uint64_t now_ms)
 {
-	if (p->nidle == 0)
-		return false;
-	for (uint32_t i = 0; i < p->nslots; i++) {
-		struct endpoint *ep = p->eps[i];
-		struct upconn *uc;
+	struct upconn *uc;
 
-		while (ep != NULL && (uc = TAILQ_LAST(&ep->idle, upconn_list)) != NULL &&
-			now_ms - uc->idle_since_ms >= p->w->conf->live.upstream_idle_ms)
-			drop_idle(p, uc);
-	}
-	return p->nidle != 0;
+	while ((uc = TAILQ_FIRST(&p->idle)) != NULL &&
+		now_ms - uc->idle_since_ms >= p->w->conf->live.upstream_idle_ms)
+		drop_idle(p, uc);
+	return uc != NULL;
 }

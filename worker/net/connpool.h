@@ -75,7 +75,8 @@ struct upconn {
 	uint64_t sent;    /* bytes written in all */
 	uint64_t sent_us; /* clock_us of the last request on it */
 	bool reused;
-	TAILQ_ENTRY(upconn) link; /* in endpoint.idle, or in the connpool's list of ended ones */
+	TAILQ_ENTRY(upconn) link;   /* in endpoint.idle, or in the connpool's list of ended ones */
+	TAILQ_ENTRY(upconn) by_age; /* while idle: in the connpool's list of all idle ones */
 };
 
 struct connpool *connpool_new(struct worker *w);
