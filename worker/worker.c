@@ -254,6 +254,7 @@ worker_new(const struct heritage *h)
 	TAILQ_INIT(&w->background);
 	TAILQ_INIT(&w->ended_background);
 	TAILQ_INIT(&w->waiters);
+	TAILQ_INIT(&w->busy);
 	own_begin(w->seg, w->slot);
 	w->connpool = connpool_new(w);
 	w->flags = flag_set_new(w->seg, w->slot);

@@ -22,6 +22,7 @@ struct background;
 struct flag_set;
 struct heritage;
 struct connpool;
+struct endpoint;
 struct req;
 struct seg;
 struct threshold;
@@ -34,6 +35,7 @@ TAILQ_HEAD(req_list, req);
 TAILQ_HEAD(background_list, background);
 TAILQ_HEAD(attempt_list, attempt);
 TAILQ_HEAD(wait_list, waiter);
+TAILQ_HEAD(endpoint_list, endpoint);
 
 #define WORKER_BUF (64u << 10) /* one read(2); a paced event is under 1 KiB, a burst fills it */
 
@@ -77,6 +79,8 @@ struct worker {
 	struct attempt_list
 		lookups; /* LOOKUP_SHARED: attempts that wait for another attempt's lookup */
 	struct background_list background, ended_background;
+	struct endpoint_list busy; /* endpoints with active legs: net/leg.c */
+	uint32_t nbusy;
 	struct wait_list waiters; /* requests that wait for a slot: schedule/wait.c */
 	bool planning;            /* inside the read section of a selection */
 	bool served;              /* in that section a waiter was served */

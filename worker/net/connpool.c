@@ -19,8 +19,8 @@
 
 struct connpool {
 	struct worker *w;
-	struct endpoint **eps; /* by endpoint slot */
-	uint32_t nslots;       /* one above the highest slot seen */
+	struct endpoint **eps;   /* by endpoint slot */
+	uint32_t nslots;         /* one above the highest slot seen */
 	struct upconn_list idle; /* of all endpoints, the longest idle first */
 	struct upconn_list ended;
 };
@@ -408,18 +408,6 @@ connpool_nothing_acked(const struct upconn *uc)
 	 * once.
 	 */
 	return !uc->sock.reset || clock_us() - uc->sent_us <= STALE_US + 2 * ti.tcpi_min_rtt;
-}
-
-struct endpoint *
-connpool_next(const struct connpool *p, uint32_t *slot)
-{
-	while (*slot < p->nslots) {
-		struct endpoint *ep = p->eps[(*slot)++];
-
-		if (ep != NULL)
-			return ep;
-	}
-	return NULL;
 }
 
 bool

@@ -40,6 +40,7 @@ struct endpoint {
 	/* active legs to the engine; when the tick tells them that the engine is gone, clock_ms(), 0: it is not down */
 	struct leg_list legs;
 	uint64_t gone_ms;
+	TAILQ_ENTRY(endpoint) link;                   /* in worker.busy, while there are legs */
 	uint64_t down_grace_ms;                       /* timeouts.down_grace of its pool */
 	uint64_t tcp_user_ms;                         /* timeouts.tcp_user of its pool */
 	char *bootstrap_host, *kv_addr, *disagg_spec; /* never NULL; "": unknown */
@@ -106,7 +107,5 @@ void connpool_drop_idle(struct connpool *p, struct endpoint *ep);
 
 /* Closes connections idle for too long.  Returns true while any is idle. */
 bool connpool_sweep(struct connpool *p, uint64_t now_ms);
-/* Returns the current endpoint of the lowest slot from *slot on, and sets *slot to the one after it; NULL: there is none. */
-struct endpoint *connpool_next(const struct connpool *p, uint32_t *slot);
 /* Frees ended connections: after the loop turn, when no late callback can reach them. */
 void connpool_reap(struct connpool *p);

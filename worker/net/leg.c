@@ -158,11 +158,37 @@ leg_expired(struct leg *leg, uint64_t now_ms)
 	return is_late(leg, now_ms);
 }
 
+/* The endpoint's list of active legs, and the worker's list of endpoints that have any. */
+static void
+enter_lists(struct leg *leg)
+{
+	struct endpoint *ep = leg->ep;
+
+	if (TAILQ_EMPTY(&ep->legs)) {
+		ep->gone_ms = 0;
+		TAILQ_INSERT_TAIL(&leg->w->busy, ep, link);
+		leg->w->nbusy++;
+	}
+	TAILQ_INSERT_TAIL(&ep->legs, leg, link);
+}
+
+static void
+leave_lists(struct leg *leg)
+{
+	struct endpoint *ep = leg->ep;
+
+	TAILQ_REMOVE(&ep->legs, leg, link);
+	if (TAILQ_EMPTY(&ep->legs)) {
+		TAILQ_REMOVE(&leg->w->busy, ep, link);
+		leg->w->nbusy--;
+	}
+}
+
 static void
 over(struct leg *leg)
 {
 	if (leg_active(leg))
-		TAILQ_REMOVE(&leg->ep->legs, leg, link);
+		leave_lists(leg);
 	leg->state = LEG_DONE;
 	leg->deadline_ms = 0;
 	free(leg->partial);
@@ -320,7 +346,7 @@ void
 leg_start(struct leg *leg)
 {
 	assert(leg->state == LEG_IDLE && leg->ep != NULL);
-	TAILQ_INSERT_TAIL(&leg->ep->legs, leg, link);
+	enter_lists(leg);
 	start(leg, leg->route != LEG_ANY_CONN);
 }
 
@@ -718,7 +744,7 @@ tell(struct endpoint *ep, enum leg_event ev)
 static void
 watch(struct worker *w, struct endpoint *ep, uint64_t now_ms)
 {
-	if (ep_state_get(w->seg, ep->slot) != EP_DOWN) {
+	if (!ep->current || ep_state_get(w->seg, ep->slot) != EP_DOWN) {
 		ep->gone_ms = 0;
 		return;
 	}
@@ -735,9 +761,10 @@ void
 leg_tell_down(struct worker *w, uint64_t now_ms)
 {
 	struct endpoint *ep;
-	uint32_t slot = 0;
 
-	while ((ep = connpool_next(w->connpool, &slot)) != NULL) {
+	for (uint32_t n = w->nbusy; n > 0 && (ep = TAILQ_FIRST(&w->busy)) != NULL; n--) {
+		TAILQ_REMOVE(&w->busy, ep, link);
+		TAILQ_INSERT_TAIL(&w->busy, ep, link);
 		(void)connpool_ref(ep); /* its last leg may end */
 		watch(w, ep, now_ms);
 		connpool_unref(w->connpool, &ep);

@@ -130,9 +130,8 @@ struct leg {
 	struct http_body body;
 	/* end-to-end header lines for the client, "Name: value\r\n"... */
 	char *head;
-	uint32_t head_len;
 	char *partial; /* an incomplete head, between reads */
-	uint32_t partial_len;
+	uint32_t head_len, partial_len;
 	/* the first piece of the body's bytes that are handed to the owner now; NULL: none are */
 	const struct span *piece;
 	char *answer; /* with keep: the body */
