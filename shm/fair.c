@@ -85,6 +85,7 @@ remember(struct queue_head *q, uint64_t model, uint64_t finish)
 void
 fair_served(struct queue_head *q, uint64_t model, uint64_t start, uint64_t finish)
 {
+	/* The virtual time before the finish.  Pairs with fair_sound(). */
 	shm_raise(&q->vtime, start);
 	/* Without an entry no model may start before this one does again. */
 	if (!remember(q, model, finish))
@@ -102,14 +103,27 @@ fair_idle(struct queue_head *q)
 #define TOO_FAR (UINT64_C(1) << 47)
 
 bool
+fair_possible(uint64_t time)
+{
+	return time < TOO_FAR;
+}
+
+bool
 fair_sound(const struct queue_head *q)
 {
-	uint64_t most = shm_load(&q->vtime);
+	uint64_t finish = 0, vtime;
 
-	for (size_t i = 0; i < QUEUE_MODELS; i++)
-		if (word_finish(shm_load(&q->finish[i])) > most)
-			most = word_finish(shm_load(&q->finish[i]));
-	return most < TOO_FAR;
+	/* The finishes before the virtual time, which was raised to a start before its finish was stored.  Pairs with
+	 * fair_served(). */
+	for (size_t i = 0; i < QUEUE_MODELS; i++) {
+		const uint64_t word = shm_load_acquire(&q->finish[i]);
+
+		if (word_finish(word) > finish)
+			finish = word_finish(word);
+	}
+	vtime = shm_load(&q->vtime);
+	return fair_possible(vtime) &&
+	       finish <= vtime + UINT32_MAX; /* the most tokens of a request */
 }
 
 void

@@ -21,6 +21,8 @@ void fair_served(struct queue_head *q, uint64_t model, uint64_t start, uint64_t 
 /* No request waits: all models are equal again. */
 void fair_idle(struct queue_head *q);
 
+/* Whether a time can be at all. */
+bool fair_possible(uint64_t time);
 /* Master: whether its times can be; if they cannot, all models are equal again. */
 bool fair_sound(const struct queue_head *q);
 void fair_begin_anew(struct queue_head *q);

@@ -49,6 +49,8 @@ enum queue_state { QUEUE_S_FREE, QUEUE_S_TAKEN, QUEUE_S_WAITING, QUEUE_S_WOKEN }
 /* Keys distinguished in one scan of a queue; of further keys the first match is woken. */
 #define KEYS 16
 #define TICKET_MASK ((UINT64_C(1) << 40) - 1)
+/* The waiters of a model may finish so many tokens later than they have: turns of a dead worker's waiters stay free. */
+#define GAPS (UINT64_C(1) << 24)
 
 static uint64_t
 word_make(uint64_t ticket, uint32_t worker, uint32_t roles, enum queue_state state)
@@ -214,29 +216,60 @@ struct backlog {
 };
 
 static struct backlog
-look_at_backlog(const struct seg *seg, uint32_t pool, const struct queue_request *request)
+look_at_backlog(const struct seg *seg, uint32_t pool, uint64_t key, int32_t priority)
 {
 	struct backlog b = {0};
+	uint64_t tokens = 0, most;
 	struct seen s;
 
 	for (uint32_t at = 0; see_next(seg, pool, &at, &s); b.all++) {
-		if (queue_model(s.key) != queue_model(request->key))
+		if (queue_model(s.key) != queue_model(key))
 			continue;
 		b.own++;
-		if (s.order.priority <= request->priority && s.order.start + s.tokens > b.finish)
+		if (s.order.priority > priority)
+			continue;
+		tokens += (uint32_t)s.tokens;
+		if (s.order.start + s.tokens > b.finish)
 			b.finish = s.order.start + s.tokens;
 	}
+	/* A finish that no turn reaches is that of a wrong word: the new waiter does not queue behind it. */
+	most = fair_start(seg_queue(seg, pool), queue_model(key), 0) + tokens;
+	if (b.finish > most + GAPS)
+		b.finish = most;
 	return b;
 }
 
-/* Where the waiter stands by now. */
+/* The entry is still the waiter's. */
+static bool
+is_of(uint64_t word, const struct queue_ref *ref)
+{
+	return word_ticket(word) == ref->order.ticket && word_worker(word) == ref->worker + 1 &&
+	       word_state(word) != QUEUE_S_FREE;
+}
+
+static bool
+has_entry(const struct seg *seg, const struct queue_ref *ref)
+{
+	return ref->slot != QUEUE_LOST &&
+	       is_of(shm_load(&seg_queue_slot(seg, ref->pool, ref->slot)->word), ref);
+}
+
+/* Where the waiter stands by now.  Without an entry: where it stood, unless all times have begun anew since. */
 static struct queue_order
 present_order(const struct seg *seg, const struct queue_ref *ref)
 {
 	struct queue_order order = ref->order;
+	struct backlog b;
+	uint64_t last;
 
-	if (ref->slot != QUEUE_LOST)
+	if (has_entry(seg, ref)) {
 		order.start = shm_load(&seg_queue_slot(seg, ref->pool, ref->slot)->start);
+		return order;
+	}
+	b = look_at_backlog(seg, ref->pool, ref->key, order.priority);
+	last = fair_start(seg_queue(seg, ref->pool), queue_model(ref->key), b.finish);
+	if (order.start > last)
+		order.start = last;
 	return order;
 }
 
@@ -311,6 +344,7 @@ write_entry(struct seg *seg, const struct queue_ref *ref, uint64_t now_ms)
 	shm_store(&s->key, ref->key);
 	shm_store(&s->since_ms, now_ms);
 	shm_store(&s->priority, ref->order.priority);
+	shm_store(&s->lacks, ref->lacks);
 	shm_store(&s->start, ref->order.start);
 	shm_store(&s->tokens, ref->tokens);
 }
@@ -324,7 +358,7 @@ queue_enqueue(struct seg *seg, uint32_t worker, uint32_t pool, uint32_t size,
 		.key = request->key,
 		.order.priority = request->priority};
 	struct queue_head *q = seg_queue(seg, pool);
-	const struct backlog b = look_at_backlog(seg, pool, request);
+	const struct backlog b = look_at_backlog(seg, pool, request->key, request->priority);
 
 	assert(request->key != 0);
 	if (size > seg->hdr->queue_slots)
@@ -334,6 +368,7 @@ queue_enqueue(struct seg *seg, uint32_t worker, uint32_t pool, uint32_t size,
 		return QUEUE_FULL;
 	ref.order.start = fair_start(q, queue_model(ref.key), b.finish);
 	ref.tokens = request->tokens;
+	ref.lacks = QUEUE_UNTRIED | QUEUE_ALL_ROLES;
 	write_entry(seg, &ref, request->now_ms);
 	/* The mark before WAITING: every waiter is marked.  Pairs with queue_any() and queue_sound(). */
 	shm_or(&seg_queue_marks(seg, pool)[ref.slot / 64], UINT64_C(1) << ref.slot % 64);
@@ -344,14 +379,6 @@ queue_enqueue(struct seg *seg, uint32_t worker, uint32_t pool, uint32_t size,
 	return ahead(seg, pool, ref.key, &ref.order) ? QUEUE_BEHIND : QUEUE_FIRST;
 }
 
-/* The entry is still the waiter's. */
-static bool
-is_of(uint64_t word, const struct queue_ref *ref)
-{
-	return word_ticket(word) == ref->order.ticket && word_worker(word) == ref->worker + 1 &&
-	       word_state(word) != QUEUE_S_FREE;
-}
-
 /*
  * Another process has stored in the waiter's entry, or has freed it since its word could not be.  The waiter takes
  * another entry, with its old place in the order.  False: there is none; it tries again later.
@@ -359,6 +386,7 @@ is_of(uint64_t word, const struct queue_ref *ref)
 static bool
 take_again(struct seg *seg, struct queue_ref *ref)
 {
+	ref->order = present_order(seg, ref);
 	if (!take_slot(seg, seg->hdr->queue_slots, ref)) {
 		ref->slot = QUEUE_LOST;
 		return false;
@@ -371,16 +399,41 @@ take_again(struct seg *seg, struct queue_ref *ref)
 static bool
 has_lost(const struct seg *seg, const struct queue_ref *ref)
 {
-	if (ref->slot == QUEUE_LOST)
-		return true;
-	return suspect(SUSPECT_QUEUES, ref->slot,
-		!is_of(shm_load(&seg_queue_slot(seg, ref->pool, ref->slot)->word), ref));
+	return ref->slot == QUEUE_LOST || suspect(SUSPECT_QUEUES, ref->slot, !has_entry(seg, ref));
+}
+
+/* What stands beside the word is as the waiter has written it.  Others move a start towards the front alone. */
+static bool
+is_as_written(const struct seg *seg, const struct queue_ref *ref)
+{
+	const struct queue_slot *s = seg_queue_slot(seg, ref->pool, ref->slot);
+
+	return shm_load(&s->key) == ref->key && shm_load(&s->priority) == ref->order.priority &&
+	       shm_load(&s->lacks) == ref->lacks && shm_load(&s->tokens) == ref->tokens &&
+	       shm_load(&s->start) <= ref->order.start;
+}
+
+/* Another process has stored in the waiter's entry, beside the word. */
+static bool
+write_again(struct seg *seg, struct queue_ref *ref)
+{
+	struct queue_slot *s = seg_queue_slot(seg, ref->pool, ref->slot);
+	const uint64_t start = shm_load(&s->start);
+
+	if (!suspect(SUSPECT_QUEUES, ref->slot, !is_as_written(seg, ref)))
+		return false;
+	(void)shm_xchg(&s->word, word_make(ref->order.ticket, ref->worker, 0, QUEUE_S_TAKEN));
+	if (ref->order.start > start) /* it was moved */
+		ref->order.start = start;
+	write_entry(seg, ref, clock_ms());
+	return true;
 }
 
 uint32_t
 queue_rearm(struct seg *seg, struct queue_ref *ref)
 {
 	const bool lost = has_lost(seg, ref);
+	const bool spoilt = !lost && write_again(seg, ref);
 	struct queue_slot *s;
 	uint64_t old;
 
@@ -388,21 +441,23 @@ queue_rearm(struct seg *seg, struct queue_ref *ref)
 		return QUEUE_ALL_ROLES;
 	s = seg_queue_slot(seg, ref->pool, ref->slot);
 
-	shm_store(&s->lacks, QUEUE_UNTRIED | QUEUE_ALL_ROLES);
+	ref->lacks = QUEUE_UNTRIED | QUEUE_ALL_ROLES;
+	shm_store(&s->lacks, ref->lacks);
 	/*
 	 * A full barrier: a process that frees a slot after our try has begun finds us waiting, and
 	 * untried, with the fields of this ticket.  Pairs with queue_wake(), queue_any() before it,
 	 * see(), and queue_wake_after_change().
 	 */
 	old = shm_xchg(&s->word, word_make(ref->order.ticket, ref->worker, 0, QUEUE_S_WAITING));
-	if (lost)
+	if (lost || spoilt)
 		return QUEUE_ALL_ROLES;
 	return word_state(old) == QUEUE_S_WOKEN ? word_roles(old) : 0;
 }
 
 void
-queue_tried(struct seg *seg, const struct queue_ref *ref, uint32_t lacks)
+queue_tried(struct seg *seg, struct queue_ref *ref, uint32_t lacks)
 {
+	ref->lacks = lacks;
 	if (ref->slot != QUEUE_LOST)
 		shm_store(&seg_queue_slot(seg, ref->pool, ref->slot)->lacks, lacks);
 }
@@ -415,7 +470,7 @@ queue_woken(const struct seg *seg, const struct queue_ref *ref)
 	if (ref->slot == QUEUE_LOST)
 		return QUEUE_ALL_ROLES;
 	word = shm_load(&seg_queue_slot(seg, ref->pool, ref->slot)->word);
-	if (!is_of(word, ref))
+	if (!is_of(word, ref) || !is_as_written(seg, ref))
 		return QUEUE_ALL_ROLES;
 	return word_state(word) == QUEUE_S_WOKEN ? word_roles(word) : 0;
 }
@@ -715,8 +770,13 @@ queue_head_mend(struct seg *seg, uint32_t pool)
 	if (marks_behind(seg, pool) != 0)
 		mark_clear(&seg_queue_marks(seg, pool)[seg->hdr->queue_slots / 64],
 			marks_behind(seg, pool));
-	if (!fair_sound(q))
-		fair_begin_anew(q);
+	if (fair_sound(q))
+		return;
+	/* All waiters start again, too: by priority and ticket.  Who moves forward may miss a wake-up (see above), so the
+	 * master's next queue_wake_after_change() is needed, within a second. */
+	fair_begin_anew(q);
+	for (uint32_t slot = 0, n = high_of(seg, pool); slot < n; slot++)
+		(void)shm_xchg(&seg_queue_slot(seg, pool, slot)->start, 0);
 }
 
 bool
@@ -738,5 +798,7 @@ queue_sound(const struct seg *seg, uint32_t pool, uint32_t slot, uint32_t *ret_w
 	return state >= QUEUE_S_TAKEN && state <= QUEUE_S_WOKEN && word_worker(word) != 0 &&
 	       *ret_worker < SLOT_WORKERS(seg) && slot < shm_load(&q->high) &&
 	       word_ticket(word) <= shm_load(&q->ticket) && (marked || state == QUEUE_S_TAKEN) &&
-	       (state == QUEUE_S_WOKEN) == (word_roles(word) != 0);
+	       (state == QUEUE_S_WOKEN) == (word_roles(word) != 0) &&
+	       (state == QUEUE_S_TAKEN || /* it may not have been written yet */
+		       fair_possible(shm_load(&seg_queue_slot(seg, pool, slot)->start)));
 }

@@ -30,7 +30,7 @@ struct queue_ref {
 	uint32_t pool, slot, worker;
 	uint64_t key;
 	struct queue_order order; /* `start` as it was when the waiter enqueued */
-	uint32_t tokens;
+	uint32_t tokens, lacks;   /* `lacks` as it was written last */
 };
 
 struct queue_request {
@@ -82,7 +82,7 @@ uint32_t queue_woken(const struct seg *seg, const struct queue_ref *ref);
 /* To be called before each try: from then on the waiter can be woken again.  Returns as queue_woken(). */
 uint32_t queue_rearm(struct seg *seg, struct queue_ref *ref);
 /* The try has found no free slot in these roles. */
-void queue_tried(struct seg *seg, const struct queue_ref *ref, uint32_t lacks);
+void queue_tried(struct seg *seg, struct queue_ref *ref, uint32_t lacks);
 /* The waiter's request is served: to be called before queue_leave(). */
 void queue_served(struct seg *seg, const struct queue_ref *ref);
 /*

@@ -261,6 +261,151 @@ Test(shm_mend, an_entry_of_no_living_worker_is_free)
 	cr_assert_eq(seg_queue_slot(seg, 0, of_dead.slot)->word, 0);
 }
 
+/* --- turns of models ------------------------------------------------------------------------ */
+
+#define TOKENS_EACH 100u
+
+static struct queue_ref
+enter(uint32_t worker, uint64_t model)
+{
+	const struct queue_request ask = {
+		.key = model << QUEUE_WAY_BITS, .tokens = TOKENS_EACH, .now_ms = clock_ms()};
+	struct queue_ref ref;
+
+	cr_assert_neq(queue_enqueue(seg, worker, 1, 100, &ask, &ref), QUEUE_FULL);
+	return ref;
+}
+
+static uint64_t
+start_of(const struct queue_ref *ref)
+{
+	return seg_queue_slot(seg, 1, ref->slot)->start;
+}
+
+/* One that enqueued while the virtual time could not be neither waits for ever nor brings that time back. */
+Test(shm_mend, a_virtual_time_that_cannot_be_holds_no_model_back)
+{
+	struct queue_head *q = seg_queue(seg, 1);
+	struct queue_ref a, later;
+
+	q->vtime = UINT64_C(1) << 50;
+	a = enter(ME, 1);
+	cr_assert_eq(start_of(&a), UINT64_C(1) << 50);
+	check_mend(seg, &(struct check_cursor){0}, LONG_US);
+	cr_assert_eq(start_of(&a), 0);
+	later = enter(ME, 1);
+	cr_assert_eq(start_of(&later), TOKENS_EACH);
+	queue_served(seg, &a);
+	cr_assert_leq(q->vtime, TOKENS_EACH);
+}
+
+/* Its entry was lost before the times began anew. */
+Test(shm_mend, a_lost_waiter_takes_no_former_time_along)
+{
+	struct queue_head *q = seg_queue(seg, 1);
+	struct queue_ref a;
+
+	q->vtime = UINT64_C(1) << 50;
+	a = enter(ME, 1);
+	seg_queue_slot(seg, 1, a.slot)->word = 0;
+	check_mend(seg, &(struct check_cursor){0}, LONG_US);
+	queue_served(seg, &a);
+	cr_assert_leq(q->vtime, TOKENS_EACH);
+	(void)queue_rearm(seg, &a);
+	cr_assert_leq(start_of(&a), TOKENS_EACH);
+}
+
+Test(shm_mend, what_no_turn_reaches_cannot_be)
+{
+	struct queue_head *q = seg_queue(seg, 1);
+
+	q->vtime = 1000;
+	q->finish[3] = (1000 + (UINT64_C(1) << 33)) << 16 | 5;
+	cr_assert_eq(check(), 1);
+	check_mend(seg, &(struct check_cursor){0}, LONG_US);
+	cr_assert_eq(check(), 0);
+	q->finish[3] = (1000 + (UINT64_C(1) << 31)) << 16 | 5;
+	cr_assert_eq(check(), 0);
+}
+
+/* The others of its model do not queue behind a start that is wrong, and its own worker sets it right. */
+Test(shm_mend, a_start_that_is_too_far_away_is_one_waiters)
+{
+	struct queue_ref a = enter(ME, 1), b;
+
+	seg_queue_slot(seg, 1, a.slot)->start = UINT64_C(1) << 40;
+	b = enter(ME, 1);
+	cr_assert_leq(start_of(&b), TOKENS_EACH);
+	cr_assert_eq(queue_woken(seg, &b), 0);
+	cr_assert_eq(queue_woken(seg, &a), QUEUE_ALL_ROLES);
+	cr_assert_eq(queue_rearm(seg, &a), QUEUE_ALL_ROLES);
+	cr_assert_eq(start_of(&a), 0);
+	cr_assert_eq(queue_woken(seg, &a), 0);
+}
+
+/* None of the last waiter, before the entry's next owner writes its own. */
+Test(shm_mend, a_start_counts_while_the_entry_has_a_waiter)
+{
+	struct queue_ref a = enter(ME, 1);
+	struct queue_slot *s = seg_queue_slot(seg, 1, a.slot);
+
+	s->start = UINT64_MAX;
+	cr_assert_eq(check(), 1);
+	s->word = (s->word & ~UINT64_C(0xff)) | 1;
+	cr_assert_eq(check(), 0, "%s", said);
+}
+
+Test(shm_mend, a_waiter_restores_what_stands_in_its_entry)
+{
+	struct queue_ref a = enter(ME, 1);
+	struct queue_slot *s = seg_queue_slot(seg, 1, a.slot);
+
+	s->key = 5;
+	s->priority = 77;
+	s->tokens = 1;
+	s->lacks = 0; /* it would not be woken any more */
+	cr_assert_eq(queue_woken(seg, &a), QUEUE_ALL_ROLES);
+	cr_assert_eq(queue_rearm(seg, &a), QUEUE_ALL_ROLES);
+	cr_assert_eq(s->key, a.key);
+	cr_assert_eq(s->priority, 0);
+	cr_assert_eq(s->tokens, TOKENS_EACH);
+	cr_assert_eq(s->lacks, QUEUE_UNTRIED | QUEUE_ALL_ROLES);
+	queue_tried(seg, &a, 1);
+	cr_assert_eq(queue_woken(seg, &a), 0);
+	cr_assert_eq(queue_leave(seg, &a), 0);
+	cr_assert_not(queue_any(seg, 1));
+}
+
+/* The entry of a lost waiter is another's by now: that one's turn is not the lost waiter's. */
+Test(shm_mend, another_waiters_start_is_not_its_own)
+{
+	struct queue_head *q = seg_queue(seg, 1);
+	struct queue_ref a = enter(ME, 1), other;
+
+	seg_queue_slot(seg, 1, a.slot)->word = 0;
+	q->finish[0] = 5000 << 16 | 2;
+	other = enter(DEAD, 2);
+	cr_assert_eq(other.slot, a.slot);
+	cr_assert_eq(start_of(&other), 5000);
+	queue_served(seg, &a);
+	cr_assert_eq(q->vtime, 0);
+}
+
+/* Whatever a former waiter has left in the entry. */
+Test(shm_mend, a_waiter_that_enqueues_finds_nothing_wrong)
+{
+	uint64_t counters[SUSPECT_N] = {0};
+	struct queue_ref a = enter(ME, 1), b;
+
+	queue_tried(seg, &a, 1);
+	(void)queue_leave(seg, &a);
+	suspect_begin(counters, report);
+	b = enter(ME, 2);
+	cr_assert_eq(b.slot, a.slot);
+	cr_assert_eq(counters[SUSPECT_QUEUES], 0);
+	suspect_begin(NULL, NULL);
+}
+
 Test(shm_mend, a_flag_whose_notices_are_lost_is_ready)
 {
 	seg_flag(seg, ME, armed.slot)->word = 12345;

@@ -1,10 +1,12 @@
 /* The queue: who is woken, in what order, how many may wait, and what waiters that leave or die pass on. */
 #include "shm/queue.h"
 
+#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "shm/base/clock.h"
+#include "shm/fair.h"
 #include "tests/unit/shm/fixture.h"
 
 #define POOL 1u
@@ -361,4 +363,56 @@ Test(shm_queue, who_was_moved_is_behind_fewer)
 	cr_assert_eq(queue_wake(seg, POOL, &on), QUEUE_NOBODY);
 	gives_up(&a, true);
 	cr_assert_eq(queue_wake(seg, POOL, &on), c.worker);
+}
+
+/* --- the start of a waiter ------------------------------------------------------------------------- */
+
+#define WAITERS 12
+static struct queue_ref waiters[WAITERS];
+static bool waits[WAITERS];
+
+/* Behind all waiters of its model that go before it, and not before the virtual time. */
+static uint64_t
+start_of(const struct queue_request *ask)
+{
+	uint64_t start = fair_start(seg_queue(seg, POOL), queue_model(ask->key), 0);
+
+	for (int i = 0; i < WAITERS; i++) {
+		const struct queue_slot *s = seg_queue_slot(seg, POOL, waiters[i].slot);
+
+		if (waits[i] && s->key == ask->key && s->priority <= ask->priority &&
+			s->start + s->tokens > start)
+			start = s->start + s->tokens;
+	}
+	return start;
+}
+
+static void
+enter_or_leave(int i)
+{
+	const struct queue_request ask = {.key = MODEL(1 + rand() % 3),
+		.priority = rand() % 4 == 0 ? -1 : 0,
+		.tokens = 1 + (uint32_t)rand() % 300,
+		.now_ms = clock_ms()};
+	const uint64_t start = start_of(&ask);
+
+	if (!waits[i]) {
+		(void)queue_enqueue(seg, 0, POOL, 100, &ask, &waiters[i]);
+		cr_assert_eq(waiters[i].order.start, start);
+	} else {
+		if (rand() % 3 == 0)
+			(void)queue_give_up(seg, &waiters[i]);
+		else
+			queue_served(seg, &waiters[i]);
+		(void)queue_leave(seg, &waiters[i]);
+	}
+	waits[i] = !waits[i];
+}
+
+/* Whoever leaves in whatever order, served or not. */
+Test(shm_queue, a_waiter_starts_behind_all_of_its_model)
+{
+	srand(4711);
+	for (int i = 0; i < 20000; i++)
+		enter_or_leave(rand() % WAITERS);
 }
