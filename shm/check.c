@@ -320,8 +320,10 @@ static bool
 name_wrong(struct look *l)
 {
 	/* The name before the seq.  Pairs with word_add(). */
-	const uint64_t name = word_name(shm_load_acquire(word_of(l->seg, l->ep, l->which)));
+	const uint64_t word = shm_load_acquire(word_of(l->seg, l->ep, l->which));
+	const uint64_t name = word_name(word);
 
+	l->word = word;
 	if (name == 0)
 		return false;
 	l->worker = (uint32_t)name_worker(name) - 1;
@@ -352,7 +354,7 @@ check_word(struct check *c, uint32_t ep, enum which which)
 		thing_name(which), ep, which_name(which), (unsigned long long)l.a, (int)l.worker,
 		(unsigned long long)l.b);
 	if (to_mend(c, where, ep) != NULL)
-		mend_name(c->mends, ep, which);
+		mend_name(c->mends, ep, which, l.word);
 }
 
 /* `never`: bits that are not set.  A trial belongs to a living worker and to an endpoint that is
@@ -567,7 +569,7 @@ check_worker(struct check *c, uint32_t worker)
 	found(c, "I8 slot %u: operation %llu is acknowledged, the last made is %llu", worker,
 		(unsigned long long)l.a, (unsigned long long)l.b);
 	if (to_mend(c, SUSPECT_JOURNALS, worker) != NULL)
-		mend_acked(c->mends, worker);
+		mend_acked(c->mends, worker, l.a, l.b);
 }
 
 /* --- clients ------------------------------------------------------------------------------- */

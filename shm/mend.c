@@ -36,21 +36,15 @@ mend_sum(struct seg *seg, uint32_t i, enum which which, uint64_t seen, uint32_t 
 }
 
 void
-mend_name(struct seg *seg, uint32_t i, enum which which)
+mend_name(struct seg *seg, uint32_t i, enum which which, uint64_t seen)
 {
-	uint64_t *word = word_of(seg, i, which);
-	const uint64_t seen = shm_load(word);
-
-	(void)shm_cas(word, seen, word_make(word_count(seen), 0));
+	(void)shm_cas(word_of(seg, i, which), seen, word_make(word_count(seen), 0));
 }
 
 void
-mend_acked(struct seg *seg, uint32_t worker)
+mend_acked(struct seg *seg, uint32_t worker, uint64_t seen, uint64_t seq)
 {
-	struct proc_slot *p = &seg->procs[worker];
-	const uint64_t seen = shm_load(&p->acked);
-
-	(void)shm_cas(&p->acked, seen, shm_load(&p->seq) & SEQ_MASK);
+	(void)shm_cas(&seg->procs[worker].acked, seen, (seq - 1) & SEQ_MASK);
 }
 
 void

@@ -17,6 +17,7 @@
 #include "shm/eject.h"
 #include "shm/flags.h"
 #include "shm/load.h"
+#include "shm/mend.h"
 #include "shm/metrics.h"
 #include "shm/queue.h"
 #include "shm/quota.h"
@@ -259,6 +260,38 @@ Test(shm_mend, an_entry_of_no_living_worker_is_free)
 	check_mend(seg, &(struct check_cursor){0}, LONG_US);
 	cr_assert_eq(check(), 0, "%s", said);
 	cr_assert_eq(seg_queue_slot(seg, 0, of_dead.slot)->word, 0);
+}
+
+/* --- a repair that comes too late changes nothing --------------------------------------------- */
+
+Test(shm_mend, the_name_of_a_later_operation_stays)
+{
+	uint64_t *word = word_of(seg, EP, REQUESTS);
+	const uint64_t wrong = word_make(2, name_make(ME, 4711));
+
+	cr_assert(load_reserve(seg, ME, EP, 0));
+	mend_name(seg, EP, REQUESTS, wrong);
+	cr_assert_eq(word_name(*word), name_make(ME, seg->procs[ME].seq));
+	*word = wrong;
+	mend_name(seg, EP, REQUESTS, wrong);
+	cr_assert_eq(*word, word_make(2, 0));
+}
+
+/* Whether the last operation has changed its word is shown by the word alone, then. */
+Test(shm_mend, acked_is_repaired_to_before_the_last_operation)
+{
+	struct proc_slot *p = &seg->procs[ME];
+	const uint64_t wrong = 1 << 23, right = p->acked;
+
+	mend_acked(seg, ME, wrong, p->seq);
+	cr_assert_eq(p->acked, right);
+	p->acked = wrong;
+	check_mend(seg, &(struct check_cursor){0}, LONG_US);
+	cr_assert_eq(p->acked, p->seq - 1);
+	p->acked = wrong;
+	p->seq = 0;
+	check_mend(seg, &(struct check_cursor){0}, LONG_US);
+	cr_assert_eq(p->acked, SEQ_MASK);
 }
 
 /* --- turns of models ------------------------------------------------------------------------ */
