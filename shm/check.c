@@ -689,14 +689,24 @@ check_queue(struct check *c, uint32_t pool)
 
 /* --- metrics ------------------------------------------------------------------------------ */
 
+/* All pools of the table have lower ids. */
+static uint32_t
+end_of_pools(const struct table *t)
+{
+	uint32_t end = 0;
+
+	for (uint32_t i = 0; t != NULL && i < t->npools; i++)
+		if (t->pools[i].id >= end)
+			end = t->pools[i].id + 1;
+	return end;
+}
+
 static void
 mend_slab(struct check *c, uint32_t slot)
 {
-	const struct table *t = shm_load(&c->seg->rcu->table);
+	const uint32_t end = end_of_pools(shm_load(&c->seg->rcu->table));
 
-	const uint32_t npools = t != NULL ? t->npools : 0;
-
-	if (metric_mend(c->mends, slot, npools < c->seg->hdr->max_pools ? npools : 0) > 0)
+	if (metric_mend(c->mends, slot, end) > 0)
 		suspect_found(SUSPECT_METRICS, slot);
 }
 

@@ -254,12 +254,12 @@ gauges_mend(struct metrics_slab *s)
 }
 
 uint32_t
-metric_mend(struct seg *seg, uint32_t slot, uint32_t npools)
+metric_mend(struct seg *seg, uint32_t slot, uint32_t pools_end)
 {
 	struct metrics_slab *s = seg_slab(seg, slot);
 	uint32_t bad = counts_mend(s->counters, M_N) + counts_mend(&s->other, 1) + gauges_mend(s);
 
-	for (uint32_t i = 0; i < npools * H_N; i++)
+	for (uint32_t i = 0; i < pools_end * H_N; i++)
 		bad += counts_mend(s->hist[i].bucket, METRIC_BUCKETS + 1) +
 		       counts_mend(&s->hist[i].sum_us, 1);
 	return bad + cells_mend(seg, s);

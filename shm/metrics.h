@@ -50,9 +50,9 @@ void metric_hist_sum(
 /* Merges the cells of all slots into ret[max]; returns how many, *ret_other the uncounted rest. */
 size_t metric_cells_sum(
 	const struct seg *seg, struct metric_cell *ret, size_t max, uint64_t *ret_other);
-/* Master: counts of a slab that cannot be begin at 0 again, those of the pools below `npools` included; returns how
- * many. */
-uint32_t metric_mend(struct seg *seg, uint32_t slot, uint32_t npools);
+/* Master: counts of a slab that cannot be begin at 0 again, those of the pools with ids below `pools_end` included;
+ * returns how many. */
+uint32_t metric_mend(struct seg *seg, uint32_t slot, uint32_t pools_end);
 /* Master, after waitpid. */
 void metric_reap(struct seg *seg, uint32_t slot);
 

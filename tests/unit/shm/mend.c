@@ -21,6 +21,7 @@
 #include "shm/metrics.h"
 #include "shm/queue.h"
 #include "shm/quota.h"
+#include "shm/table.h"
 #include "shm/tally.h"
 #include "tests/unit/shm/fixture.h"
 
@@ -292,6 +293,32 @@ Test(shm_mend, acked_is_repaired_to_before_the_last_operation)
 	p->seq = 0;
 	check_mend(seg, &(struct check_cursor){0}, LONG_US);
 	cr_assert_eq(p->acked, SEQ_MASK);
+}
+
+/* --- metrics --------------------------------------------------------------------------------- */
+
+static void
+publish_one_pool(uint32_t id)
+{
+	void *arena = rcu_arena_get(writer);
+	struct table_builder b;
+
+	cr_assert_not_null(table_begin(&b, arena, seg->arena_bytes, 1, 0));
+	table_pool_at(&b, 0)->id = id;
+	table_pool_at(&b, 0)->name = table_str(&b, "pool");
+	cr_assert_eq(table_end(&b), 0);
+	rcu_publish(writer, arena);
+}
+
+/* A pool keeps its id when a reload drops the pools before it. */
+Test(shm_mend, the_only_pool_may_have_a_high_id)
+{
+	struct metric_hist *hist = seg_slab(seg, ME)->hist;
+
+	publish_one_pool(1);
+	hist[H_N].bucket[2] = UINT64_C(1) << 60;
+	check_mend(seg, &(struct check_cursor){0}, LONG_US);
+	cr_assert_eq(hist[H_N].bucket[2], 0);
 }
 
 /* --- turns of models ------------------------------------------------------------------------ */
