@@ -123,6 +123,14 @@ passes_over(const struct check *c, uint32_t ep)
 	return c->mends != NULL && !c->whole && ep_state_get(c->seg, ep) == EP_EMPTY;
 }
 
+/* The same for the entries that no client has had yet. */
+static bool
+passes_over_client(const struct check *c, uint32_t i)
+{
+	return c->mends != NULL && !c->whole && shm_load(word_of(c->seg, i, QUOTA)) == 0 &&
+	       shm_load(&c->seg->quotas[i / QUOTA_WAYS].key[i % QUOTA_WAYS]) == 0;
+}
+
 static void
 check_empty_rows(struct check *c, uint32_t slot)
 {
@@ -145,6 +153,8 @@ check_empty_rows(struct check *c, uint32_t slot)
 			mend_row(c->mends, slot, ep);
 	}
 	for (uint32_t i = 0; i < c->seg->hdr->max_quotas; i++) {
+		if (passes_over_client(c, i))
+			continue;
 		const uint32_t held = shm_load(share_of(c->seg, slot, i, QUOTA));
 
 		if (held != 0)
@@ -607,6 +617,8 @@ check_client(struct check *c, uint32_t i)
 {
 	struct look l = {.seg = c->seg, .ep = i, .which = QUOTA};
 
+	if (passes_over_client(c, i))
+		return;
 	check_word(c, i, QUOTA);
 	if (lasts(twice_wrong, &l)) {
 		found(c, "I11 clients %llu and %u have the same key", (unsigned long long)l.a, i);
@@ -918,7 +930,16 @@ no_report(const char *line, void *arg)
 	(void)arg;
 }
 
-#define UNITS_AT_ONCE 16 /* between two looks at the clock */
+/* Units between two looks at the clock.  A slot, a worker and a pool have as many words as there are endpoints, clients
+ * or waiters. */
+static const uint32_t at_once[] = {
+	[ONCE] = 1,
+	[PER_SLOT] = 1,
+	[PER_WORKER] = 1,
+	[PER_ENDPOINT] = 16,
+	[PER_CLIENT] = 16,
+	[PER_POOL] = 1,
+};
 
 void
 check_mend(struct seg *seg, struct check_cursor *at, uint64_t most_us)
@@ -929,20 +950,20 @@ check_mend(struct seg *seg, struct check_cursor *at, uint64_t most_us)
 		.whole = at->whole > 0,
 		.report = no_report,
 		.now_ms = clock_ms()};
-	size_t units = 0;
+	uint32_t units = 0;
 
 	for (uint32_t turns = 0; turns <= NPARTS;) { /* at most one walk */
 		if ((parts[at->part].walks & MENDS) == 0 ||
 			at->unit >= units_of(seg, parts[at->part].unit)) {
 			at->part = (at->part + 1) % NPARTS;
-			at->unit = 0;
+			at->unit = units = 0;
 			if (at->part == 0 && at->whole > 0)
 				at->whole--;
 			turns++;
 			continue;
 		}
 		parts[at->part].check(&c, at->unit++);
-		if (++units % UNITS_AT_ONCE == 0 && clock_us() >= until_us)
+		if (++units % at_once[parts[at->part].unit] == 0 && clock_us() >= until_us)
 			return;
 	}
 }

@@ -35,7 +35,7 @@ struct check_cursor {
 };
 /*
  * Master: continues the walk for about `most_us`, and repairs what is wrong (shm/mend.h).  Words of a living worker
- * that this worker alone writes are left to it (shm/own.h).  Endpoints and flags that are not in use are left out, so
- * that their pages stay untouched.
+ * that this worker alone writes are left to it (shm/own.h).  Endpoints, clients and flags that are not in use are left
+ * out, so that their pages stay untouched.  The unit that it has begun is finished: a slot, a worker, a pool.
  */
 void check_mend(struct seg *seg, struct check_cursor *at, uint64_t most_us);

@@ -9,10 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "shm/announce.h"
 #include "shm/base/clock.h"
+#include "shm/base/mem.h"
 #include "shm/core/rcu.h"
 #include "shm/eject.h"
 #include "shm/flags.h"
@@ -319,6 +321,56 @@ Test(shm_mend, the_only_pool_may_have_a_high_id)
 	hist[H_N].bucket[2] = UINT64_C(1) << 60;
 	check_mend(seg, &(struct check_cursor){0}, LONG_US);
 	cr_assert_eq(hist[H_N].bucket[2], 0);
+}
+
+/* --- the walk costs little ------------------------------------------------------------------------ */
+
+/* The rows of a slot are as many as there are endpoints: there is a look at the clock after each slot. */
+Test(shm_mend, a_walk_stops_after_each_slot)
+{
+	struct check_cursor at = {0};
+
+	for (uint32_t slot = 1; slot <= seg->hdr->nslots; slot++) {
+		check_mend(seg, &at, 0);
+		cr_assert_eq(at.part, 0);
+		cr_assert_eq(at.unit, slot);
+	}
+}
+
+static uint32_t
+pages_in_use(void *from, size_t bytes)
+{
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	char *first = (char *)((uintptr_t)from / page * page + page); /* whole pages alone */
+	const size_t n = ((uintptr_t)from + bytes - (uintptr_t)first) / page;
+	unsigned char *resident = mem_array(n, 1);
+	uint32_t sum = 0;
+
+	cr_assert_eq(mincore(first, n * page, resident), 0);
+	for (size_t i = 0; i < n; i++)
+		sum += resident[i] & 1;
+	free(resident);
+	return sum;
+}
+
+Test(shm_mend, a_walk_touches_no_rows_of_clients_that_are_not_there)
+{
+	static const struct seg_sizes sizes = {.max_workers = 2,
+		.max_endpoints = 4,
+		.max_pools = 1,
+		.flags_per_worker = 64,
+		.max_quotas = 4096};
+	struct seg *before = seg;
+	size_t bytes;
+
+	cr_assert_eq(seg_new(&sizes, SMALL_BUILD, &seg), 0);
+	bytes = SLOT_WORKERS(seg) * sizes.max_quotas * sizeof(seg->quota_rows[0]);
+	check_mend(seg, &(struct check_cursor){0}, LONG_US);
+	cr_assert_eq(pages_in_use(seg->quota_rows, bytes), 0);
+	(void)check_segment(seg, SMALL_BUILD, NULL, hear, NULL);
+	cr_assert_gt(pages_in_use(seg->quota_rows, bytes), 0);
+	seg_free(&seg);
+	seg = before;
 }
 
 /* --- turns of models ------------------------------------------------------------------------ */
