@@ -247,6 +247,13 @@ wait_tick(struct worker *w, uint64_t now_ms)
 	}
 }
 
+/* Nobody wakes such a waiter: wait_restore() lets it try. */
+static bool
+has_no_entry(const struct waiter *q)
+{
+	return q->entry.slot == QUEUE_LOST;
+}
+
 void
 wait_collect(struct worker *w)
 {
@@ -255,12 +262,26 @@ wait_collect(struct worker *w)
 	/* The try of one request may end it, but no other request: `next` stays valid. */
 	for (q = TAILQ_FIRST(&w->waiters); q != NULL; q = next) {
 		next = TAILQ_NEXT(q, link);
-		if (queue_woken(w->seg, &q->entry) != 0)
+		if (!has_no_entry(q) && queue_woken(w->seg, &q->entry) != 0)
 			try(q);
 	}
 }
 
 /* --- the queue as this worker knows it ----------------------------------------------------------- */
+
+/* Such a waiter was woken by nobody, and passes a wake-up on.  If it tried at each wake-up of this worker, it and a
+ * waiter behind it would wake the worker without end. */
+static void
+try_without_entry(struct worker *w)
+{
+	struct waiter *q, *next;
+
+	for (q = TAILQ_FIRST(&w->waiters); q != NULL; q = next) {
+		next = TAILQ_NEXT(q, link);
+		if (has_no_entry(q))
+			try(q);
+	}
+}
 
 void
 wait_restore(struct worker *w)
@@ -270,15 +291,16 @@ wait_restore(struct worker *w)
 	const size_t bytes = seg_queue_nmarks(w->seg->hdr->queue_slots) * sizeof(*own);
 	struct waiter *q;
 
-	static_assert(UINT16_MAX / 8 < WORKER_BUF, "a pool's entries fit");
+	static_assert((UINT16_MAX + 1) / 8 < WORKER_BUF, "a pool's entries fit");
 	for (uint32_t pool = 0; pool < pools; pool++) {
 		if (!queue_any(w->seg, pool))
 			continue;
 		memset(own, 0, bytes);
 		TAILQ_FOREACH(q, &w->waiters, link)
-		if (q->entry.pool == pool && q->entry.slot != QUEUE_LOST)
+		if (q->entry.pool == pool && !has_no_entry(q))
 			own[q->entry.slot / 64] |= UINT64_C(1) << q->entry.slot % 64;
 		(void)queue_drop_strays(w->seg, pool, w->slot, own);
 	}
+	try_without_entry(w);
 	wait_collect(w); /* a wake-up may be lost */
 }

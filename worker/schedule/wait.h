@@ -64,9 +64,9 @@ void wait_leave(struct waiter *q);
 bool wait_late(struct waiter *q);
 /* Budgets that have room again: the first waiter that lacks one tries, wherever it waits. */
 void wait_tick(struct worker *w, uint64_t now_ms);
-/* The eventfd was read: the woken waiters of this worker try. */
+/* The eventfd was read: the woken waiters of this worker try, but none that has lost its entry. */
 void wait_collect(struct worker *w);
-/* Frees the entries that name this worker and are no waiter's.  The waiters whose entries are lost try. */
+/* Twice a second: frees the entries that name this worker and are no waiter's.  The waiters whose entries are lost try. */
 void wait_restore(struct worker *w);
 /* A slot of a role has been given back, or an endpoint has room again. */
 void wait_released(struct worker *w, uint32_t pool, enum role role);
