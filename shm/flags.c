@@ -64,7 +64,8 @@ struct flag_set {
 	uint32_t restored; /* flag_restore() has come so far */
 	/* [flags_per_worker] word_make() of each slot without its notices, as we left it */
 	uint64_t *known;
-	uint32_t free[]; /* stack of slot numbers: the last one freed is in the cache */
+	uint64_t *nonces; /* [flags_per_worker] of those that are armed */
+	uint32_t free[];  /* stack of slot numbers: the last one freed is in the cache */
 };
 
 /* Between a free flag and ours: gen and state.  READY is ARMED without notices. */
@@ -84,6 +85,7 @@ flag_set_new(struct seg *seg, uint32_t worker)
 	fs->seg = seg;
 	fs->worker = worker;
 	fs->known = mem_array(n, sizeof(*fs->known));
+	fs->nonces = mem_array(n, sizeof(*fs->nonces));
 	while (fs->nfree < n) {
 		const uint32_t slot = n - 1 - fs->nfree;
 
@@ -101,8 +103,10 @@ flag_set_new(struct seg *seg, uint32_t worker)
 void
 flag_set_free(struct flag_set **fs)
 {
-	if (*fs != NULL)
+	if (*fs != NULL) {
 		free((*fs)->known);
+		free((*fs)->nonces);
+	}
 	free(*fs);
 	*fs = NULL;
 }
@@ -124,6 +128,7 @@ flag_arm(struct flag_set *fs, uint8_t notices, struct flag_ref *ret)
 	ret->gen = gen;
 	ret->nonce =
 		(uint64_t)fs->seg->hdr->instance << RANDOM_BITS | rnd_u64() >> (64 - RANDOM_BITS);
+	fs->nonces[ret->slot] = ret->nonce;
 	shm_store(&f->nonce, ret->nonce);
 	/* The nonce before the gen it belongs to.  Pairs with flag_notify()'s acquire load. */
 	shm_store_release(&f->word, word_make(gen, notices, FLAG_ARMED));
@@ -178,17 +183,27 @@ flag_collect(struct flag_set *fs, void (*fn)(uint32_t slot, void *arg), void *ar
 	}
 }
 
+/* The flag is as this worker has left it, but for notices that were counted since. */
+static bool
+is_as_left(const struct flag_set *fs, uint32_t slot)
+{
+	const struct flag_slot *f = seg_flag(fs->seg, fs->worker, slot);
+	const uint64_t word = shm_load(&f->word);
+	bool used;
+
+	return without_notices(word) == fs->known[slot] &&
+	       flag_sound(fs->seg, fs->worker, slot, &used) &&
+	       (word_state(word) != FLAG_ARMED || shm_load(&f->nonce) == fs->nonces[slot]);
+}
+
 static void
 restore(struct flag_set *fs, uint32_t slot)
 {
 	struct seg *seg = fs->seg;
 	uint64_t *word = &seg_flag(seg, fs->worker, slot)->word;
 	const uint64_t known = fs->known[slot];
-	bool used;
 
-	if (!suspect(SUSPECT_FLAGS, slot,
-		    without_notices(shm_load(word)) != known ||
-			    !flag_sound(seg, fs->worker, slot, &used)))
+	if (!suspect(SUSPECT_FLAGS, slot, !is_as_left(fs, slot)))
 		return;
 	if (word_state(known) == FLAG_FREE) {
 		(void)shm_xchg(word, known);

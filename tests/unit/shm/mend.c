@@ -525,3 +525,15 @@ Test(shm_mend, a_flag_whose_notices_are_lost_is_ready)
 	cr_assert(flag_is_ready(flags, &armed));
 	flag_free(flags, &armed);
 }
+
+/* No notice would count. */
+Test(shm_mend, a_flag_whose_nonce_is_lost_is_ready)
+{
+	flag_restore(flags);
+	cr_assert_not(flag_is_ready(flags, &armed));
+	seg_flag(seg, ME, armed.slot)->nonce ^= 1;
+	flag_restore(flags);
+	cr_assert(flag_is_ready(flags, &armed));
+	flag_restore(flags);
+	flag_free(flags, &armed);
+}
