@@ -43,7 +43,9 @@ struct queue_request {
 	uint64_t now_ms;
 };
 
-#define QUEUE_WAY_BITS 3 /* the lowest of a key: what kinds of engines its model's request needs */
+/* The lowest bits of a key: what kinds of engines its model's request needs, and a hash of the one engine that will do. */
+#define QUEUE_KIND_BITS 3
+#define QUEUE_WAY_BITS (QUEUE_KIND_BITS + 32)
 static inline uint64_t
 queue_model(uint64_t key)
 {

@@ -190,7 +190,7 @@ way_choose(struct way *way, struct worker *w, const struct demand *d, bool waits
 	return END_OK;
 }
 
-/* FNV-1a. */
+/* model:29 | engine:32 | kind:3, the model by FNV-1a. */
 uint64_t
 way_queue_key(const struct way *way, const struct facts *facts)
 {
@@ -205,8 +205,7 @@ way_queue_key(const struct way *way, const struct facts *facts)
 
 	for (const char *p = facts->model; *p != '\0'; p++)
 		h = (h ^ (uint8_t)*p) * 1099511628211ull;
-	h ^= facts->holder;
-	return h << QUEUE_WAY_BITS | kind;
+	return h << QUEUE_WAY_BITS | (facts->holder >> 32) << QUEUE_KIND_BITS | kind;
 }
 
 enum role

@@ -46,7 +46,7 @@ enum req_end way_choose(struct way *way, struct worker *w, const struct demand *
 	const char **ret_detail);
 /* Returns true if the prompt is below the routing threshold. */
 bool way_is_short(const struct way *way);
-/* Hash of model and way (shm/queue.h); never 0. */
+/* Hash of model and way (shm/queue.h): requests for one engine have a key of their own, and are of their model; never 0. */
 uint64_t way_queue_key(const struct way *way, const struct facts *facts);
 /* The role whose engine serves an attempt of a connector with one engine. */
 enum role way_role_alone(const struct connector *c, const struct facts *facts);
