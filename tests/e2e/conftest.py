@@ -17,7 +17,7 @@ pytest.register_assert_rewrite("fleets", "legs", "rows", "stages")
 
 import paced  # noqa: E402
 from procs import LIBC, PR_SET_CHILD_SUBREAPER, World, tree  # noqa: E402
-from quick import QUICK  # noqa: E402
+from quick import LONGEST, QUICK  # noqa: E402
 from stages import Stage, lasting  # noqa: E402
 
 # A report ends the process at once and is seen by Process.check_log().
@@ -41,8 +41,10 @@ def keep_only(config, items, kept):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Under the sanitizers a test runs in two of its cases and a twelfth of the others, spread over them: PDR_ALL=1 for
-    all, which release has."""
+    """The longest files come first.  Under the sanitizers a test runs in two of its cases and a twelfth of the others, spread
+    over them: PDR_ALL=1 for all, which release has."""
+    place = {name: n for n, name in enumerate(LONGEST)}
+    items.sort(key=lambda i: place.get(i.path.name, len(place)))
     if config.getoption("quick"):
         first = {}
         for i in items:

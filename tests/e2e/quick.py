@@ -1,5 +1,17 @@
 """`make check` runs one test of each file, the fastest that sends a request the whole way through what the file is about.
-Of a parametrized test the first case runs.  Every file has its row; tests/lint/lists.py compares."""
+Of a parametrized test the first case runs.  Every file has its row; tests/lint/lists.py compares.
+
+A parallel run gives each process one file at a time, first those of LONGEST.  They are the files whose tests take longest
+together (pytest --durations=0), the longest first; a file that is missing here costs time only."""
+
+LONGEST = [
+    "test_misbehaving.py", "test_retry.py", "test_resume.py", "test_release.py", "test_discovery.py",
+    "test_nixl.py", "test_eject.py", "test_queue.py", "test_sglang.py", "test_slow.py", "test_timeouts.py",
+    "test_overload.py", "test_whole.py", "test_mooncake.py", "test_lmcache.py", "test_shared_storage.py",
+    "test_one_leg.py", "test_refusal.py", "test_hostile.py", "test_reload.py", "test_busy.py", "test_learn.py",
+    "test_release_later.py", "test_errors.py", "test_drain.py", "test_processes.py", "test_policy.py",
+    "test_client_gone.py", "test_limits.py", "test_state_file.py", "test_xpyd.py", "test_upgrade.py",
+]
 
 QUICK = {
     "test_announce.py": "test_announced_engines_serve_and_are_forgotten_when_silent",

@@ -72,7 +72,8 @@ units() { # VARIANT
 	count "$ok" $((no + lost)) "unit tests, $1" "$log" $((SECONDS - from))
 }
 
-# End-to-end tests.  The parallel part first, then alone those that measure time.
+# End-to-end tests.  The parallel part first, a file at a time for each process, the longest files first
+# (tests/e2e/quick.py); then alone those that measure time.
 end_to_end() { # VARIANT NAME PYTEST-ARGUMENTS...
 	local variant=$1 name=$2 log from=$SECONDS rc ok no
 	shift 2
