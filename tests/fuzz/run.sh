@@ -15,6 +15,7 @@ for src in tests/fuzz/fuzz_*.c; do
 	case $name in
 	conf) more=(master/config/*.c) ;;
 	saved) more=(master/fleet/saved.c) ;;
+	inherit) more=(master/supervise/inherit.c) ;;
 	*) more=() ;;
 	esac
 	clang "${flags[@]}" -o "$out/$name" "$src" proto/*/*.c shm/base/*.c "${more[@]}" \
