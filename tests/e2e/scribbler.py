@@ -14,38 +14,48 @@ WORD = struct.Struct("=Q")
 KINDS = ("random", "flip", "zero", "ones", "small", "copy", "half")
 
 
-class Scribbler:
-    def __init__(self, r, seed, rate=400):
-        self.seg = Segment(r)
-        at = sorted((offset, part) for part, offset in self.seg.parts.items() if offset >= self.seg.parts["rcu readers"])
-        ends = [offset for offset, _ in at[1:]] + [self.seg.bytes]
-        self.areas = [(part, begin, end) for (begin, part), end in zip(at, ends) if end > begin]
-        self.rng, self.pause, self.n = random.Random(seed), 1 / rate, FORK.Value("L", 0)
-        self.stop_now = FORK.Event()
-        self.p = FORK.Process(target=self.run, daemon=True)
-        self.p.start()
+class Stores:
+    """The places and the values."""
 
-    def run(self):
-        used, due = {}, 0
-        while not self.stop_now.is_set():
-            if time.monotonic() >= due:  # the words in use change
-                used, due = {part: self.words_in_use(begin, end) for part, begin, end in self.areas}, time.monotonic() + 2
-            self.store(*self.rng.choice(self.areas), used)
-            self.n.value += 1
-            time.sleep(self.pause)
+    def __init__(self, seg, seed):
+        self.seg, self.rng, self.used, self.due = seg, random.Random(seed), {}, 0
+        at = sorted((offset, part) for part, offset in seg.parts.items() if offset >= seg.parts["rcu readers"])
+        ends = [offset for offset, _ in at[1:]] + [seg.bytes]
+        self.areas = [(part, begin, end) for (begin, part), end in zip(at, ends) if end > begin]
+
+    def one(self):
+        if time.monotonic() >= self.due:  # the words in use change
+            self.used = {part: self.words_in_use(begin, end) for part, begin, end in self.areas}
+            self.due = time.monotonic() + 2
+        self.store(*self.rng.choice(self.areas))
 
     def words_in_use(self, begin, end):
         words = memoryview(os.pread(self.seg.fd, end - begin, self.seg.base + begin)).cast("Q")
         return [begin + 8 * i for i, word in enumerate(words) if word]
 
-    def store(self, part, begin, end, used):
-        rng = self.rng
+    def store(self, part, begin, end):
+        rng, used = self.rng, self.used[part]
         anywhere = lambda: rng.randrange(begin // 8, end // 8) * 8  # noqa: E731
-        at = rng.choice(used[part]) if used[part] and rng.random() < 0.5 else anywhere()
+        at = rng.choice(used) if used and rng.random() < 0.5 else anywhere()
         old, other = (self.seg.read(where, "=Q")[0] for where in (at, anywhere()))
         value = {"random": rng.getrandbits(64), "flip": old ^ 1 << rng.randrange(64), "zero": 0, "ones": 2**64 - 1,
                  "small": rng.randrange(1, 300), "copy": other, "half": old & 2**32 - 1 | rng.getrandbits(32) << 32}
         self.seg.write(at, "=Q", value[rng.choice(KINDS)])
+
+
+class Scribbler:
+    def __init__(self, r, seed, rate=400):
+        self.seg = Segment(r)
+        self.stores, self.pause, self.n = Stores(self.seg, seed), 1 / rate, FORK.Value("L", 0)
+        self.stop_now = FORK.Event()
+        self.p = FORK.Process(target=self.run, daemon=True)
+        self.p.start()
+
+    def run(self):
+        while not self.stop_now.is_set():
+            self.stores.one()
+            self.n.value += 1
+            time.sleep(self.pause)
 
     def stop(self):
         """Number of stores."""

@@ -25,12 +25,17 @@ def still_worker(r):
             wait("its successor", lambda: len(r.children()) > 1 and pid not in r.children())
 
 
+def layout(r):
+    """Where the parts lie, and how many bytes there are: the same in each instance that has the same sizes."""
+    return {x["part"]: x["offset"] for x in r.lines("shared memory part")}, r.lines("shared memory")[0]["bytes"]
+
+
 class Segment:
-    def __init__(self, r):
+    def __init__(self, r, known=None):
+        """`known`: layout(r), for one whose log is long."""
         maps = (Path("/proc") / str(r.pid) / "maps").read_text()
         self.base = int(re.search(r"^([0-9a-f]+)-.*memfd:pdrouter", maps, re.M)[1], 16)
-        self.parts = {x["part"]: x["offset"] for x in r.lines("shared memory part")}
-        self.bytes = r.lines("shared memory")[0]["bytes"]
+        self.parts, self.bytes = known or layout(r)
         self.flags_per_worker = r.config["shared_memory"]["flags_per_worker"]
         self.fd = os.open(f"/proc/{r.pid}/mem", os.O_RDWR)
 
