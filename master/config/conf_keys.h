@@ -79,7 +79,7 @@ K("stats_interval", DURATION, stats_interval_ms, 50, CONF_HOUR, "1s", LIVE,				\
 	"time between two reads of an engine's /metrics")							\
 K("health_interval", DURATION, health_interval_ms, 50, CONF_HOUR, "2s", LIVE,				\
 	"time between two probes of an engine's health_path")						\
-K("health_timeout", DURATION, health_timeout_ms, 1, CONF_HOUR, "1s", LIVE,				\
+K("health_timeout", DURATION, health_timeout_ms, 1, CONF_HOUR, "5s", LIVE,				\
 	"a probe without an answer after this time has failed")						\
 K("rise", COUNT, rise, 1, 1000, "2", LIVE,								\
 	"successful probes in a row that bring an engine up")							\

@@ -558,8 +558,8 @@ class Load:
         return self
 
 
-FAST = {"workers": 2, "health_interval": "100ms", "stats_interval": "200ms", "rise": 1, "fall": 2, "drain_timeout": "5s",
-        "log_format": "json", "shared_memory": {"max_endpoints": 64, "flags_per_worker": 64}}
+FAST = {"workers": 2, "health_interval": "100ms", "health_timeout": "1s", "stats_interval": "200ms", "rise": 1, "fall": 2,
+        "drain_timeout": "5s", "log_format": "json", "shared_memory": {"max_endpoints": 64, "flags_per_worker": 64}}
 
 
 # an engine's failure is what the test is about, not what the router makes good: tests of rescue, ejection and waiting say so

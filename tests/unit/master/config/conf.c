@@ -101,7 +101,7 @@ Test(conf, minimal_file_and_every_default)
 	cr_expect_eq(c->live.upstream_max_idle, 64);
 	cr_expect_eq(c->stats_interval_ms, 1000);
 	cr_expect_eq(c->health_interval_ms, 2000);
-	cr_expect_eq(c->health_timeout_ms, 1000);
+	cr_expect_eq(c->health_timeout_ms, 5000);
 	cr_expect_eq(c->rise, 2);
 	cr_expect_eq(c->fall, 3);
 	cr_expect_eq(c->drain_ms, 120000);
@@ -209,7 +209,7 @@ Test(conf, every_key)
 		"client: {head_timeout: 1s, body_timeout: 2s, idle_timeout: 3m, write_timeout: "
 		"4h}\n"
 		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"
-		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 5s\nrise: 1\nfall: 9\n"
+		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 6s\nrise: 1\nfall: 9\n"
 		"drain_timeout: 0\nreload_drain_timeout: 9m\nupgrade_drain_timeout: 8m\nupgrade_trial: 2s\nworker_watchdog: 0s\nlog_level: debug\nlog_format: json\n"
 		"control_socket: \"\"\nlmcache: {listen: \"tcp://*:7500\"}\n"
 		"pools:\n"
@@ -1782,13 +1782,13 @@ static const struct {
 		POOL_SGLANG(
 			"pools:\n  - connector: sglang\n    policy: random\n    prefill_policy: "
 			"prefix\n    decode_policy: power_of_two\n")},
-	{SGLANG "--health-check-interval-secs 60 --health-check-timeout-secs 5 "
+	{SGLANG "--health-check-interval-secs 60 --health-check-timeout-secs 6 "
 		"--health-failure-threshold 4 --health-success-threshold 1 "
 		"--health-check-endpoint /health --max-payload-size 1048576 "
 		"--shutdown-grace-period-secs 180 --log-level warn",
 		POOL_SGLANG(
 			"limits:\n  max_body: 1MiB\ndrain_timeout: 3m\nhealth_interval: 1m\n"
-			"health_timeout: 5s\nrise: 1\nfall: 4\nlog_level: warn\npools:\n  - "
+			"health_timeout: 6s\nrise: 1\nfall: 4\nlog_level: warn\npools:\n  - "
 			"connector: sglang\n    policy: prefix\n    health_path: \"/health\"\n")},
 	{SHARED "--max-instance-failover-reroute-attempts 3",
 		LISTEN_STACK POOL_OF("shared_storage", "    retries: 3\n" POOL_A_B)},
@@ -2034,7 +2034,7 @@ Test(conf, every_key_is_written)
 		"client: {head_timeout: 1s, body_timeout: 2s, idle_timeout: 3m, write_timeout: 4h, max_inflight: 5, rate: 6/m,\n"
 		" burst: 7, id_header: X-Real-IP, tcp_user: 8s}\n"
 		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"
-		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 5s\nrise: 1\nfall: 9\n"
+		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 6s\nrise: 1\nfall: 9\n"
 		"drain_timeout: 0\nreload_drain_timeout: 9m\nupgrade_drain_timeout: 8m\nupgrade_trial: 2s\nworker_watchdog: 0s\nlog_level: debug\nlog_format: json\n"
 		"control_socket: \"\"\nstate_file: /var/lib/x\nlmcache: {listen: \"tcp://*:7501\"}\n"
 		"announce: {listen: \"tcp://*:1\", forget: 9s}\npools:\n"
