@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import expect
+from manager import Manager
 from procs import BIN, FAST, MODEL, SLOW, Load, alive, free_port, tree, wait
 from raw import Client, Closed, text_of
 
@@ -368,30 +369,36 @@ def test_help_and_version():
     assert subprocess.run([BIN / "pdrouter", "--nonsense"], capture_output=True, check=False).returncode != 0
 
 
-def test_sd_notify(world):
-    """Type=notify: READY=1, RELOADING=1 with the time, WATCHDOG=1, STOPPING=1."""
-    path = str(world.dir / "notify")
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    sock.bind(path)
-    sock.settimeout(10)
-    os.environ.update(NOTIFY_SOCKET=path, WATCHDOG_USEC="400000")
-    try:
-        r, _, _ = world.pd()
-    finally:
-        del os.environ["NOTIFY_SOCKET"], os.environ["WATCHDOG_USEC"]
+@pytest.fixture
+def manager(world):
+    m = Manager(world)
+    yield m
+    m.close()
 
-    def until(word):
-        while True:
-            got = sock.recv(4096).decode()
-            if word in got:
-                return got
-    until("READY=1")
-    until("WATCHDOG=1")
+
+def test_sd_notify(world, manager):
+    """Type=notify: READY=1, RELOADING=1 with the time, WATCHDOG=1, STOPPING=1."""
+    with manager.watches(WATCHDOG_USEC="400000"):
+        r, _, _ = world.pd()
+    manager.until("READY=1")
+    manager.until("WATCHDOG=1")
     r.kill(signal.SIGHUP)
-    assert "MONOTONIC_USEC=" in until("RELOADING=1")
-    until("READY=1")
+    assert "MONOTONIC_USEC=" in manager.until("RELOADING=1")[-1]
+    manager.until("READY=1")
     r.kill(signal.SIGTERM)
-    until("STOPPING=1")
+    manager.until("STOPPING=1")
+
+
+def test_a_restart_refuses_nobody(world, manager):
+    """systemd keeps the listening socket: who connects while pdrouter restarts waits in it."""
+    with manager.watches():
+        r, _, _ = world.pd()
+    manager.until("FDSTORE=1")
+    r.check()
+    with socket.create_connection(r.address) as c:
+        waits, _ = manager.stored[0].accept()
+        assert waits.getpeername() == c.getsockname()
+        waits.close()
 
 
 def test_socket_activation(world):

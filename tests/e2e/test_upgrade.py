@@ -8,6 +8,7 @@ import socket
 import pytest
 
 import expect
+from manager import Manager
 from procs import BIN, MODEL, SLOW, Load, alive, free_port, tree, wait
 from raw import text_of
 from test_announce import Announcer, address, status
@@ -191,11 +192,37 @@ def test_drains_go_with_it(one, world, disk):
     if disk == "full":
         path.with_name("state.json.new").mkdir()
     assert i.r.ctl("drain", other.url).returncode == 0
+    held = i.r.open_stream(n=1000)  # the older instance, which has the lock of the file, stays
+    held.head()
     i.upgrade()
     assert [e["url"] for e in i.r.status()["fleet"]["endpoints"] if e["drained"]] == [other.url]
     assert [i.r.complete().status for _ in range(4)] == [200] * 4 and not other.requests()
     assert i.r.ctl("undrain", other.url).returncode == 0
     assert disk != "file" or other.url not in path.read_text()
+    held.close()
+
+
+def test_systemd_follows_the_new_instance(one, world):
+    """It is told the new main process, which alone speaks from then on."""
+    manager = Manager(world)
+    with manager.watches():
+        i, _, _ = one()
+    manager.until("FDSTORE=1")
+    i.upgrade()
+    i.only_one_left()
+    said = [text.split()[0] for text in manager.until("FDSTORE=1")]
+    assert said == [f"MAINPID={i.r.pid}", "READY=1", "FDSTORE=1"] and manager.silent()
+    manager.close()
+
+
+def test_it_serves_when_each_engine_was_probed(one):
+    i, _, d = one(health_timeout="300ms")
+    d.kill(signal.SIGSTOP)
+    i.r.kill(signal.SIGUSR2)
+    i.follow()
+    assert "starting" not in [e["state"] for e in i.r.status()["fleet"]["endpoints"]]
+    d.kill(signal.SIGCONT)
+    i.r.wait_all_up()
 
 
 def test_a_drain_waits_for_older_instances(one):

@@ -84,6 +84,30 @@ put(const char *at, const char *text)
 	(void)fclose(f);
 }
 
+/* What was synced, in order: f, the text before it has the file's name; d, the directory after that; ? neither. */
+static char synced[4];
+
+int
+fsync(int fd)
+{
+	const bool renamed = access(temporary, F_OK) == -1;
+	struct stat st;
+
+	cr_assert_eq(fstat(fd, &st), 0);
+	if (strlen(synced) + 1 < sizeof(synced))
+		strcat(synced, S_ISDIR(st.st_mode) != renamed ? "?" : renamed ? "d" : "f");
+	return 0;
+}
+
+Test(state_file, on_disk_before_it_has_its_name)
+{
+	struct state_file *sf = state_file_new(path, -1);
+
+	cr_assert(state_file_write(sf, "one", 3));
+	cr_expect_str_eq(synced, "fd");
+	state_file_free(&sf);
+}
+
 Test(state_file, written_and_read)
 {
 	struct state_file *sf = state_file_new(path, -1);
