@@ -148,6 +148,27 @@ Test(shm_announce, who_was_silent_makes_room)
 	cr_assert(full);
 }
 
+/* A time that no notifier wrote: it would not end for ever. */
+Test(shm_announce, an_entry_ahead_of_the_clock_makes_room)
+{
+	for (uint32_t i = 0; i < ANNOUNCED_MAX; i++)
+		seg->announced[i].seen_ms = UINT64_MAX / 2;
+	cr_assert(put(ROLE_DECODE, "new", "kv", 1000));
+	(void)get(ROLE_DECODE, "new");
+}
+
+Test(shm_announce, a_text_without_an_end_is_cut)
+{
+	struct announcement a;
+
+	(void)put(ROLE_DECODE, "http", "kv", 1000);
+	memset(seg->announced[0].http, 'x', ANNOUNCED_ADDRESS);
+	memset(seg->announced[0].kv, 'y', ANNOUNCED_ADDRESS);
+	cr_assert(announce_get(seg, 0, &a));
+	cr_assert_eq(strnlen(a.http, ANNOUNCED_ADDRESS), ANNOUNCED_ADDRESS - 1);
+	cr_assert_eq(strnlen(a.kv, ANNOUNCED_ADDRESS), ANNOUNCED_ADDRESS - 1);
+}
+
 Test(shm_announce, texts_up_to_the_last_byte)
 {
 	char text[ANNOUNCED_ADDRESS];

@@ -798,6 +798,57 @@ Test(shm_check, each_breakage_is_reported)
 	}
 }
 
+/* --- repairs by the master ------------------------------------------------------------------ */
+
+static void
+mend(void)
+{
+	for (int turn = 0; turn < 3; turn++)
+		check_mend(seg, &(struct check_cursor){.whole = 2}, UINT64_C(100000000));
+}
+
+/* Of the words that all processes write.  Those of living workers are theirs to repair: own.c. */
+static void (*const repaired[])(void) = {heartbeat_of_nobody, conns_of_nobody, crash_note_of_nobody,
+	journal_of_nobody, line_of_nobody, gauge_of_nobody, row_of_nobody, tokens_of_nobody,
+	sent_of_nobody, kv_of_nobody, gauge_below_zero, line_from_the_future, line_even,
+	count_too_high, count_too_low, tokens_too_high, row_lost, name_from_the_future,
+	name_of_no_worker, client_count_too_high, client_row_of_nobody, client_twice,
+	client_freed_while_busy, acked_ahead, trial_of_nobody, trial_of_one_that_is_in,
+	busy_trial_of_nobody, busy_word_that_is_not_busy, ejection_with_an_unknown_bit,
+	flag_of_nobody};
+
+Test(shm_check, each_breakage_is_repaired)
+{
+	for (size_t i = 0; i < sizeof(repaired) / sizeof(repaired[0]); i++) {
+		at_work();
+		repaired[i]();
+		cr_expect_gt(check(), 0, "%zu", i);
+		mend();
+		cr_expect_eq(check(), 0, "%zu: %s", i, said[0]);
+		off_work();
+	}
+}
+
+/* A word that is out until long after the clock would keep all requests away. */
+Test(shm_check, no_endpoint_is_away_for_ever, .init = at_work, .fini = off_work)
+{
+	const uint64_t late_ms = clock_ms() + UINT64_C(1000) * 3600 * 24 * 30;
+
+	seg->eps[0].eject = seg->eps[1].busy = HALF_OPEN_OUT | late_ms;
+	mend();
+	cr_assert_eq(seg->eps[0].eject, 0);
+	cr_assert_eq(seg->eps[1].busy, 0);
+}
+
+Test(shm_check, what_has_happened_is_not_ahead_of_the_clock, .init = at_work, .fini = off_work)
+{
+	seg->tallies[0].last = seg->tallies[0].alive_ms = seg->tallies[0].blame = UINT64_MAX;
+	seg->refusals[0].word = seg->refusals[0].failed_alike_ms = UINT64_MAX;
+	mend();
+	cr_assert_eq(seg->tallies[0].last | seg->tallies[0].alive_ms | seg->tallies[0].blame, 0);
+	cr_assert_eq(seg->refusals[0].word | seg->refusals[0].failed_alike_ms, 0);
+}
+
 Test(shm_check, many_findings_are_all_counted_and_few_told, .init = at_work, .fini = off_work)
 {
 	for (uint32_t i = 0; i < 100; i++)

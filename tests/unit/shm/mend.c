@@ -19,6 +19,7 @@
 #include "shm/eject.h"
 #include "shm/flags.h"
 #include "shm/load.h"
+#include "shm/load_word.h"
 #include "shm/mend.h"
 #include "shm/metrics.h"
 #include "shm/queue.h"
@@ -536,4 +537,72 @@ Test(shm_mend, a_flag_whose_nonce_is_lost_is_ready)
 	cr_assert(flag_is_ready(flags, &armed));
 	flag_restore(flags);
 	flag_free(flags, &armed);
+}
+
+/* --- what a dead worker leaves, and what others name, is not believed ----------------------- */
+
+static uint64_t counters[SUSPECT_N];
+
+static void
+not_reported(const char *where, uint64_t index, uint64_t n)
+{
+	(void)where;
+	(void)index;
+	(void)n;
+}
+
+static void
+count(void)
+{
+	suspect_begin(counters, not_reported);
+}
+
+Test(shm_mend, a_journal_of_no_word_changes_nothing)
+{
+	const uint32_t beyond = seg->hdr->max_endpoints; /* the next worker's first row */
+
+	count();
+	seg->procs[DEAD].journal = journal_make(REQUESTS, beyond, 1);
+	seg->procs[DEAD].change = UINT64_C(7) << 32;
+	(void)load_reap(seg, DEAD);
+	cr_assert_eq(counters[SUSPECT_JOURNALS], 1);
+	cr_assert_eq(seg->procs[DEAD].journal, 0);
+	cr_assert_eq(seg_row(seg, DEAD + 1, 0)->held, 0);
+}
+
+Test(shm_mend, no_more_is_given_back_than_is_counted)
+{
+	count();
+	seg_row(seg, DEAD, EP)->held = 5;
+	(void)load_reap(seg, DEAD);
+	cr_assert_eq(load_count(seg, EP), 0);
+	cr_assert_eq(counters[SUSPECT_LOADS], 1);
+	repair_all();
+	cr_assert_eq(load_count(seg, EP), 2);
+}
+
+Test(shm_mend, a_name_of_no_worker_is_not_followed)
+{
+	const uint32_t beyond = SLOT_WORKERS(seg);
+
+	count();
+	seg->eps[EP].count = word_make(2, name_make(beyond, 5));
+	cr_assert(load_reserve(seg, ME, EP, 0));
+	cr_assert_eq(seg->procs[beyond].acked, 0);
+	cr_assert_eq(counters[SUSPECT_LOADS], 1);
+}
+
+Test(shm_mend, a_waiter_of_no_worker_is_not_woken)
+{
+	uint64_t *word = (uint64_t *)(void *)seg_queue_slot(seg, 0, waiter.slot);
+	const uint32_t beyond = SLOT_WORKERS(seg);
+	bool workers[UINT8_MAX] = {false};
+
+	count();
+	proc_heartbeat(seg, beyond, clock_ms());
+	*word = (*word & ~UINT64_C(0xff0000)) | (uint64_t)(beyond + 1) << 16;
+	cr_assert_eq(queue_wake(seg, 0, &(struct queue_target){.roles = 1}), QUEUE_NOBODY);
+	queue_woken_all(seg, 0, workers);
+	cr_assert_not(workers[beyond]);
+	cr_assert_gt(counters[SUSPECT_QUEUES], 0);
 }

@@ -106,6 +106,15 @@ finishes(const struct heritage *h)
 	_exit(CHILD_EXIT_OK);
 }
 
+/* Goes if the master's part of the segment can be written. */
+static int
+tries_to_write(const struct heritage *h)
+{
+	if (mprotect(h->seg->hdr, 1, PROT_READ | PROT_WRITE) == 0)
+		_exit(CHILD_EXIT_NO_RESPAWN);
+	return obedient(h);
+}
+
 static int
 unwilling(const struct heritage *h)
 {
@@ -557,6 +566,18 @@ Test(proc, the_masters_hook_for_errors_is_not_the_childs)
 	procs_conf_set(ps, &conf, procs_generation_start(ps, &conf, NULL, 0));
 	cr_assert(until(&seen.ready, 1));
 	log_errors_to(NULL, NULL);
+	teardown();
+}
+
+/* A stray store there ends the child: tests/unit/shm/core/seg.c. */
+Test(proc, a_child_cannot_write_what_is_the_masters)
+{
+	static const struct conf conf = {.drain_ms = 5000};
+
+	setup(KINDS(tries_to_write));
+	procs_conf_set(ps, &conf, procs_generation_start(ps, &conf, NULL, 0));
+	cr_assert(until(&seen.ready, 1));
+	cr_assert_eq(seen.refused, 0);
 	teardown();
 }
 
