@@ -112,7 +112,7 @@ kv_too_old(const struct attempt *a)
 static bool
 goes_without_kv(struct attempt *a)
 {
-	if (a->life == ATTEMPT_DETACHED) {
+	if (a->branch == NULL) { /* detached */
 		attempt_end(a); /* the blocks are free by now */
 		return false;
 	}
