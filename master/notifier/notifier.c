@@ -430,16 +430,24 @@ bound_all(const struct heritage *h)
 		bound(RLIMIT_DATA, now + QUEUED_BYTES);
 }
 
-/* A connection of an engine: the only connected stream sockets beside the channel and, perhaps, stderr. */
+static int
+socket_fact(int fd, int what)
+{
+	int value = -1;
+	socklen_t len = sizeof(value);
+
+	return getsockopt(fd, SOL_SOCKET, what, &value, &len) == 0 ? value : -1;
+}
+
+/*
+ * A connection of an engine: the only stream sockets beside the channel, libzmq's that listen and, perhaps, stderr.  One
+ * that both sides have ended is no longer connected, and may have bytes that libzmq has yet to read.
+ */
 static bool
 is_engine(const struct notifier *n, int fd)
 {
-	struct sockaddr_storage peer;
-	socklen_t peer_len = sizeof(peer), len = sizeof(int);
-	int type;
-
-	return fd != n->h->channel && getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) == 0 &&
-	       type == SOCK_STREAM && getpeername(fd, (struct sockaddr *)&peer, &peer_len) == 0;
+	return fd != n->h->channel && socket_fact(fd, SO_TYPE) == SOCK_STREAM &&
+	       socket_fact(fd, SO_ACCEPTCONN) == 0;
 }
 
 /* Ends this side of each connection.  False if there is none. */
