@@ -131,8 +131,10 @@ def test_a_new_instance_that_dies_in_its_trial(one):
     first = i.r.pid
     i.r.kill(signal.SIGUSR2)
     pid = wait("the new instance", lambda: i.r.status()["pid"] != first and i.r.status()["pid"])
+    workers = tree(pid)
     os.kill(pid, signal.SIGKILL)
     i.r.wait_log("the new instance has ended in its trial")
+    wait("its workers have ended, too", lambda: not any(alive(w) for w in workers))
     assert i.r.complete("after").status == 200 and i.r.status()["pid"] == first
     assert text_of(list(held.events())) == expect.text("held", 60)
     i.r.change(upgrade_trial="50ms")
