@@ -122,18 +122,21 @@ def test_a_request_to_an_engine_that_has_just_frozen(world, role):
     assert [x["tries"] for x in lines] == [1] and lines[0]["total_ms"] < 8000 * SLOW
 
 
-def test_a_decode_engine_that_went_down_before_it_was_asked(world):
-    """The streams that it has go at once, and so do those that it gets then: prefill had them meanwhile."""
-    r, (p,), (d,) = world.scripts(pool={"retries": 0, "timeouts": {"down_grace": "1h"}}, workers=1, **SICK)
-    first, second = r.open_stream(), r.open_stream()
-    held = p.expect()
-    p.expect().prefilled()
-    asked = d.expect()
-    d.probes["/health"] = (503, b"")
-    assert asked.gone()
-    held.prefilled()
-    d.expect()
-    assert {c.read().error["code"] for c in (first, second)} == {"decode_down"}
+@pytest.mark.parametrize("nd", [1, 2])
+def test_a_decode_engine_that_goes_down_while_prefill_works(world, nd):
+    """It is asked nothing any more: another one gets the same KV."""
+    r, (p,), d = world.scripts(nd=nd, pool={"retries": 1}, **SICK)
+    c = r.open_stream()
+    ex = p.expect()
+    down = asked(r, d)
+    down.probes["/health"] = (503, b"")
+    r.wait_metric("endpoint_up", 0, endpoint=down.url)
+    ex.prefilled()
+    if nd == 1:
+        assert c.read().error["code"] == "decode_down"
+        return
+    next(e for e in d if e is not down).expect().stream("a")
+    assert text_of(c.events()) == "a" and p.quiet(0.1) and down.quiet(0.1)
 
 
 def test_a_prefill_engine_that_goes_down_after_its_answer(world):

@@ -140,6 +140,10 @@ compose_leg(struct leg *leg, struct leg_message *m)
 		a->branch->job->ops->look(a->branch->job);
 	if (kind == LEG_LOOKUP)
 		return compose_lookup(leg, m);
+	if (a->life == ATTEMPT_SERVING && connpool_is_down(a->w->connpool, leg->ep)) {
+		leg_fail(leg, LEG_FAIL_DOWN); /* it went down while prefill or a lookup worked */
+		return false;
+	}
 	if (role == ROLE_DECODE && kv_too_old(a) && !goes_without_kv(a))
 		return false;
 	m->once = true; /* the engine would see its id, and its room, twice */

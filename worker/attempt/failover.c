@@ -28,6 +28,7 @@ failover_cause(const struct leg *leg)
 {
 	static const enum failure_cause causes[LEG_FAIL_N] = {[LEG_FAIL_NONE] = CAUSE_UNUSABLE,
 		[LEG_FAIL_CONNECT] = CAUSE_CONNECT,
+		[LEG_FAIL_DOWN] = CAUSE_DOWN,
 		[LEG_FAIL_SHORTAGE] = CAUSE_SHORTAGE,
 		[LEG_FAIL_STALE] = CAUSE_STALE,
 		[LEG_FAIL_BROKEN] = CAUSE_BROKEN,
@@ -44,6 +45,8 @@ failover_end(const struct attempt *a, enum leg_kind kind)
 
 	if (fail == LEG_FAIL_SHORTAGE)
 		return END_OVERLOADED;
+	if (fail == LEG_FAIL_DOWN)
+		return failover_down_end(a, kind);
 	if (a->t.connector->engines == ENGINES_SINGLE)
 		return END_ENGINE_BROKEN;
 	if (kind == LEG_DECODE)

@@ -12,6 +12,7 @@
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/base/mem.h"
+#include "shm/load.h"
 #include "shm/restart.h"
 #include "worker/base/core.h"
 
@@ -408,6 +409,12 @@ connpool_nothing_acked(const struct upconn *uc)
 	 * once.
 	 */
 	return !uc->sock.reset || clock_us() - uc->sent_us <= STALE_US + 2 * ti.tcpi_min_rtt;
+}
+
+bool
+connpool_is_down(const struct connpool *p, const struct endpoint *ep)
+{
+	return ep->current && ep_state_get(p->w->seg, ep->slot) == EP_DOWN;
 }
 
 bool

@@ -105,6 +105,8 @@ bool connpool_nothing_acked(const struct upconn *uc);
 /* Closes all idle connections to this endpoint. */
 void connpool_drop_idle(struct connpool *p, struct endpoint *ep);
 
+/* Returns true if probes have found the engine down. */
+bool connpool_is_down(const struct connpool *p, const struct endpoint *ep);
 /* Closes connections idle for too long.  Returns true while any is idle. */
 bool connpool_sweep(struct connpool *p, uint64_t now_ms);
 /* Frees ended connections: after the loop turn, when no late callback can reach them. */

@@ -61,6 +61,7 @@ leg_fail_text(enum leg_fail fail)
 {
 	static const char *const texts[LEG_FAIL_N] = {
 		[LEG_FAIL_CONNECT] = "connection refused or unreachable",
+		[LEG_FAIL_DOWN] = "the engine is down",
 		[LEG_FAIL_SHORTAGE] = "out of file descriptors",
 		[LEG_FAIL_STALE] = "connection closed before the end of the answer",
 		[LEG_FAIL_BROKEN] = "connection closed before the end of the answer",
@@ -272,8 +273,8 @@ advance(struct leg *leg, enum leg_progress to)
 		leg->progress = to;
 }
 
-static void
-fail(struct leg *leg, enum leg_fail why)
+void
+leg_fail(struct leg *leg, enum leg_fail why)
 {
 	leg->fail = why;
 	leg_end(leg);
@@ -332,7 +333,7 @@ start(struct leg *leg, bool fresh)
 	leg->state = LEG_CONNECT;
 	leg->uc = connpool_get(leg->w->connpool, leg->ep, fresh, &err);
 	if (leg->uc == NULL) {
-		fail(leg, is_shortage(err) ? LEG_FAIL_SHORTAGE : LEG_FAIL_CONNECT);
+		leg_fail(leg, is_shortage(err) ? LEG_FAIL_SHORTAGE : LEG_FAIL_CONNECT);
 		return;
 	}
 	leg->uc->ops = &conn_ops;
@@ -402,7 +403,7 @@ all_sent(struct leg *leg)
 static void
 connect_failed(struct leg *leg)
 {
-	fail(leg, LEG_FAIL_CONNECT);
+	leg_fail(leg, LEG_FAIL_CONNECT);
 }
 
 /*
@@ -435,7 +436,7 @@ lost(struct leg *leg)
 	const enum leg_fail why = replace_stale(leg);
 
 	if (why != LEG_FAIL_NONE)
-		fail(leg, why);
+		leg_fail(leg, why);
 }
 
 /*
@@ -618,7 +619,7 @@ hand_pieces(struct leg *leg, const struct span *pieces, size_t n, bool done)
 	}
 	for (size_t i = 0; i < n; i++)
 		if (!keep_piece(leg, pieces[i])) {
-			fail(leg, LEG_FAIL_TOO_LARGE);
+			leg_fail(leg, LEG_FAIL_TOO_LARGE);
 			return false;
 		}
 	if (n > 0 && !done)
@@ -652,7 +653,7 @@ feed_body(struct leg *leg, const char *p, size_t n)
 		if (used < 0) {
 			/* the bytes before the error still belong to the answer */
 			if (hand_on(leg, pieces, npieces, false))
-				fail(leg, LEG_FAIL_GARBAGE);
+				leg_fail(leg, LEG_FAIL_GARBAGE);
 			return;
 		}
 		p += used;
@@ -690,14 +691,14 @@ feed(struct leg *leg, const char *p, size_t n)
 	}
 	used = read_heads(leg, p, n);
 	if (used < 0) {
-		fail(leg, LEG_FAIL_GARBAGE);
+		leg_fail(leg, LEG_FAIL_GARBAGE);
 	} else if (leg->state != LEG_BODY) {
 		leg->partial_len = (uint32_t)(n - (size_t)used);
 		leg->partial = mem_resize(NULL, leg->partial_len + 1, 1);
 		memcpy(leg->partial, p + used, leg->partial_len);
 	} else if (leg->keep && leg_length_known(leg) &&
 		   leg->length > leg->w->conf->live.max_answer) {
-		fail(leg, LEG_FAIL_TOO_LARGE);
+		leg_fail(leg, LEG_FAIL_TOO_LARGE);
 	} else {
 		feed_body(leg, p + used, n - (size_t)used);
 	}
@@ -744,7 +745,7 @@ tell(struct endpoint *ep, enum leg_event ev)
 static void
 watch(struct worker *w, struct endpoint *ep, uint64_t now_ms)
 {
-	if (!ep->current || ep_state_get(w->seg, ep->slot) != EP_DOWN) {
+	if (!connpool_is_down(w->connpool, ep)) {
 		ep->gone_ms = 0;
 		return;
 	}

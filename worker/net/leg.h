@@ -27,6 +27,7 @@ enum leg_state { LEG_IDLE, LEG_CONNECT, LEG_SEND, LEG_HEAD, LEG_BODY, LEG_DONE, 
 enum leg_fail {
 	LEG_FAIL_NONE,
 	LEG_FAIL_CONNECT, /* refused, unreachable */
+	LEG_FAIL_DOWN,    /* probes had found the engine down before the request was sent */
 	/* the router has no descriptor (or port) left: not the engine's fault */
 	LEG_FAIL_SHORTAGE,
 	/* a reused connection was reset, and the request must not be sent twice */
@@ -147,6 +148,8 @@ leg_length_known(const struct leg *leg)
 /* Sends the request to leg->ep.  A failure is reported as LEG_EV_FAIL, possibly before this
  * function returns. */
 void leg_start(struct leg *leg);
+/* Ends the leg with LEG_EV_FAIL.  Its owner calls it, in compose(). */
+void leg_fail(struct leg *leg, enum leg_fail why);
 /* Stops the exchange: gives back or closes the connection.  Idempotent.  The stored answer and
  * head stay until leg_fini(). */
 void leg_end(struct leg *leg);
