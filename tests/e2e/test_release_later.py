@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from procs import SLOW, free_port
+from procs import SLOW, free_port, wait
 
 POOL = {"retries": 0, "fallback": "none"}
 
@@ -39,13 +39,18 @@ def test_a_stop_waits_for_no_lease(world):
     assert [x["url"] for x in r.lines("KV is left to its lease")] == [p.url]
 
 
+def namings(d):
+    """The requests that name KV, in the order of their coming."""
+    return [x for x in d.requests() if x.json()["model"] == "pdrouter-release"]
+
+
 def named(d):
-    """Statuses of the requests that name KV, in the order of their coming."""
-    return [x.status for x in d.requests() if x.json()["model"] == "pdrouter-release"]
+    return [x.status for x in namings(d)]
 
 
 @pytest.mark.parametrize("status", [200, 401, 403, 429, 500, 503])
 def test_a_background_request_that_is_not_understood_goes_out_again(world, status):
+    """After a second where it had no room."""
     r, (p,), (d,) = world.pd(pool=POOL, workers=1)
     d.fault("reset")
     d.fault("status", status=status)
@@ -53,19 +58,61 @@ def test_a_background_request_that_is_not_understood_goes_out_again(world, statu
     p.wait_metric("pdsim:held_requests", 0)
     assert named(d) == [status, 404] and p.counter("kv_released") == 1
     assert r.metric("kv_released_total") == 1
+    first, again = namings(d)
+    assert status not in (429, 503) or again.time - first.time > 0.95
+
+
+def test_an_engine_without_room_is_not_asked(world):
+    """For a second after its 429."""
+    r, (p,), (d,) = world.pd(pool=POOL, workers=1)
+    d.fault("status", status=429)
+    began = time.time()
+    assert r.complete().status == 429
+    p.wait_metric("pdsim:held_requests", 0)
+    (only,) = namings(d)
+    assert only.time - began > 0.95
+
+
+def test_an_engine_that_is_down_is_not_asked(world):
+    r, _, (d,) = world.pd(pool=POOL, workers=1)
+    d.pause()
+    c = r.open_stream()
+    d.wait_metric("pdsim:running_requests", 1)
+    d.tell("/sim/health", status=503)
+    assert c.head().status == 502
+    time.sleep(0.3)  # so long nobody is asked
+    assert namings(d) == []
+    d.tell("/sim/health", status=200)
+    d.go_on()
+    wait("it is asked", lambda: named(d) == [404])
 
 
 def test_the_third_answer_is_the_last(world):
-    """The blocks are left to the prefill engine's lease."""
+    """The blocks are left to the prefill engine's lease.  The pauses become longer, and are of random length."""
     world.check_engines = False
-    r, (p,), (d,) = world.pd(pool=POOL)
-    d.fault("reset")
+    r, (p,), (d,) = world.pd(pool=POOL, workers=1)
     d.fault("status", status=500, count=-1)
-    assert r.complete().status == 502
-    r.wait_metric("endpoint_kv_outstanding", 0, endpoint=p.url)
-    assert named(d) == [500] * 3 and p.metric("pdsim:held_requests") == 1
-    line, = r.lines("KV is left to its lease")
-    assert line["url"] == p.url and line["attempt"].startswith(r.end()["req"])
+    for _ in range(10):
+        assert r.complete().status == 500
+    wait("all are given up", lambda: len(r.lines("KV is left to its lease")) == 10)
+    assert p.metric("pdsim:held_requests") == 10 and r.metric("endpoint_kv_outstanding", endpoint=p.url) == 0
+    line = r.lines("KV is left to its lease")[0]
+    assert line["url"] == p.url and line["attempt"].startswith(tuple(x["req"] for x in r.ends()))
+    at = [x.time for x in namings(d)]
+    assert len(at) == 30 and at[20] - at[0] > 2.5 and at[29] - at[20] > 0.3
+
+
+def test_all_workers_share_one_budget_for_them(world):
+    """No more than clients' requests.  Without it each of these would name its KV twice within 0.3 s."""
+    world.check_engines = False
+    r, _, (d,) = world.pd(pool=POOL)
+    d.fault("status", status=500, count=-1)
+    with ThreadPoolExecutor(10) as clients:
+        for _ in range(130):
+            clients.submit(r.complete)
+    wait("all were named once", lambda: d.counter("faults") >= 2 * 130)
+    time.sleep(0.5)  # for those that may not go out
+    assert d.counter("faults") <= 2 * 130 + 5
 
 
 def test_an_overload_is_not_multiplied(world):

@@ -49,6 +49,19 @@ def test_an_engine_whose_host_vanishes(host, world, stage):
     host.come_back()  # it refuses the KV that it was to get
 
 
+def test_a_request_on_a_kept_connection_to_a_host_that_has_vanished(host, world):
+    """Nobody acknowledges it: probes of a quiet connection do not help."""
+    gone = there(world, host)
+    timeouts = {"tcp_user": SOON, "connect": "500ms"}
+    r = world.router(world.pool([gone], [world.script()], fallback="none", retries=0, timeouts=timeouts), workers=1, **NEVER)
+    c = r.client().request("POST", "/tokenize", {"model": MODEL, "prompt": "x"})
+    gone.expect().reply(body={"count": 1})
+    assert c.read().status == 200
+    host.vanish()
+    c.request("POST", "/tokenize", {"model": MODEL, "prompt": "x"})
+    assert c.read().status >= 500
+
+
 @pytest.mark.parametrize("stage", ["prefill", "stream"])
 def test_a_client_whose_host_vanishes(host, world, stage):
     """As one that leaves: its engine is free."""

@@ -10,6 +10,7 @@
 #include "shm/budget.h"
 #include "shm/busy.h"
 #include "shm/load.h"
+#include "shm/tally.h"
 #include "shm/view.h"
 #include "worker/base/core.h"
 #include "worker/net/leg.h"
@@ -24,7 +25,7 @@
 #define NAME_ANSWERS 3   /* that are no refusal; then the engine's own lease frees the blocks */
 #define PAUSE_FIRST_MS 200 /* the longest pause before the second try; half of it is the shortest */
 #define PAUSE_LATER_MS 5000 /* the same before later tries: what broke the first two may be over */
-#define SHED_MS 1000        /* the shortest pause after 429 or 503 */
+#define SHED_MS 1000        /* the shortest pause after 429 or 503, and while no engine is up */
 #define LAST_MS 500         /* no pause that is longer when the worker wants to exit */
 
 enum task {
@@ -104,13 +105,23 @@ ask(struct background *e, struct endpoint *ep)
 	leg_start(leg);
 }
 
-/* Returns true if the engine is up, and has not said just now that it has no room. */
+/* Returns true if the engine has answered a request just now that it has no room. */
+static bool
+has_shed(const struct seg *seg, uint32_t slot, uint64_t now_ms)
+{
+	uint64_t ms;
+
+	return tally_last(seg, slot, &ms) == TALLY_BUSY && now_ms < ms + SHED_MS;
+}
+
+/* Returns true if the engine is up, and has room for all that is known. */
 static bool
 has_room(const struct seg *seg, const struct endpoint *ep, uint64_t now_ms)
 {
 	const struct ep_view v = ep_view(seg, ep->slot, now_ms, 0);
 
-	return v.tag == ep->tag && v.state == EP_UP && busy_left(seg, ep->slot, now_ms) == 0;
+	return v.tag == ep->tag && v.state == EP_UP && busy_left(seg, ep->slot, now_ms) == 0 &&
+	       !has_shed(seg, ep->slot, now_ms);
 }
 
 /* Returns the next engine that may be asked; NULL: none at present. */
@@ -150,7 +161,7 @@ ask_next(struct background *e)
 	struct endpoint *ep = may ? next_engine(e, now_ms) : NULL;
 
 	if (ep == NULL) {
-		pause_for(e, now_ms, 0);
+		pause_for(e, now_ms, may ? SHED_MS : 0);
 		return;
 	}
 	budget_take(w->seg, w->slot, e->pool, BUDGET_RELEASE, now_ms);
