@@ -73,6 +73,21 @@ def test_an_engine_without_room_is_not_asked(world):
     assert only.time - began > 0.95
 
 
+def test_an_engine_that_has_just_had_no_room_is_not_asked(world):
+    """Requests may go there again, sooner than a second after its 429."""
+    r, (p,), d = world.pd(1, 2, pool={**POOL, "policy": "round_robin"}, workers=1)
+    d[0].fault("status", status=429)
+    while r.complete().status != 429:
+        pass
+    at = time.time()
+    time.sleep(0.2)  # requests avoid it for half of that
+    d[1].fault("reset")
+    while r.complete().status != 502:
+        pass
+    p.wait_metric("pdsim:held_requests", 0)
+    assert all(x.time - at > 0.8 for x in namings(d[0]))
+
+
 def test_an_engine_that_is_down_is_not_asked(world):
     r, _, (d,) = world.pd(pool=POOL, workers=1)
     d.pause()

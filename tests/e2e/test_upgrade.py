@@ -322,6 +322,15 @@ def test_sigterm_ends_all_instances(one):
     assert not any(alive(pid) for pid in i.old)
 
 
+def test_sigterm_limits_all_instances(one):
+    i, _, _ = one(drain_timeout="200ms")
+    held = i.r.open_stream("held", n=3000)
+    held.head()
+    i.upgrade()
+    i.r.kill(signal.SIGTERM)
+    assert list(held.events())[-1].json()["error"] and i.r.p.wait(10) == 0
+
+
 def test_sigterm_in_the_trial_ends_both(one):
     i, _, _ = one(upgrade_trial="60s")
     i.r.kill(signal.SIGUSR2)
