@@ -6,7 +6,8 @@
 - README's table of what a reload does has each key in the row of its class;
 - the keys of an endpoints_file stand in etc/README.md;
 - the flags of other routers (master/config/conf_flags.h) stand in etc/README.md with what they become;
-- all sample files are accepted by the parser, and there is one for each connector.
+- all sample files are accepted by the parser, and there is one for each connector;
+- the unit waits for longer than drain_timeout, and has what systemd/README.md names.
 Usage: conf_doc.py [conf_dump]; without an argument it is compiled.
 """
 import glob
@@ -17,7 +18,10 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SAMPLE = "etc/pdrouter.yaml"
+SAMPLE, UNIT = "etc/pdrouter.yaml", "systemd/pdrouter.service"
+# what an upgrade, a restart, the state_file and a host without memory need
+NEEDED = {"Type": "notify", "NotifyAccess": "main", "KillMode": "mixed", "FileDescriptorStoreMax": r"[1-9]\d*", "StateDirectory": r"\w+",
+            "OOMPolicy": "continue", "OOMScoreAdjust": r"-[1-9]\d*", "LimitCORE": "0"}
 # `key: value   # [class] doc`, at any depth, perhaps as the first key of a list's entry
 LINE = re.compile(r"^(?P<indent> *)(?P<dash>- )?(?P<key>[a-z_]+):(?P<value>[^#]*?)(?: *# \[(?P<class>\w+)\] (?P<doc>.*))?$")
 TABLE_OF = {"": "root", "pools": "pool", "pools.prefill": "endpoint", "pools.decode": "endpoint"}
@@ -110,6 +114,15 @@ def compare_classes(class_of):
             faults.append(f"README.md: what a reload does: {key} should be in the row {want}, not {shown.get(key, [])}")
 
 
+def check_unit(drain_timeout):
+    has = dict(re.findall(r"^(\w+)=(.*)$", source(UNIT), re.M))
+    drain_s = int(drain_timeout[:-1]) * {"s": 1, "m": 60}[drain_timeout[-1]]
+    faults.extend(f"{UNIT}: {key} must be longer than the default of drain_timeout, {drain_timeout}"
+                  for key in ("TimeoutStartSec", "TimeoutStopSec") if int(has.get(key, 0)) <= drain_s)
+    faults.extend(f"{UNIT}: {key}={value} is needed: systemd/README.md" for key, value in NEEDED.items()
+                  if not re.fullmatch(value, has.get(key, "")))
+
+
 def main():
     os.chdir(ROOT)
     folder = tempfile.TemporaryDirectory()
@@ -157,6 +170,7 @@ def main():
         if r is not None and r.returncode != 0:
             faults.append(f"{SAMPLE}:{number}: {path}: without this line: {r.stderr.strip()}")
 
+    check_unit(rows["root", "drain_timeout"][0])
     compare_classes({path: klass for (table, path), (_, klass, _) in rows.items() if table == "root"})
     with open("etc/README.md") as f:
         readme = f.read()
