@@ -43,3 +43,43 @@ Test(upgrade, a_reload_that_is_waited_for_takes_the_slots)
 	cr_expect_str_eq(
 		logged, "upgrade failed, this instance serves: old generations have all slots");
 }
+
+static bool
+for_some_turns(const void *arg)
+{
+	static unsigned turns;
+
+	(void)arg;
+	return turns++ == 20;
+}
+
+static bool
+is_second(const void *arg)
+{
+	(void)arg;
+	return reload_number(reload) == 2;
+}
+
+Test(upgrade, a_reload_is_finished_first)
+{
+	start();
+	hold_arenas();
+	ask(2);
+	cr_assert(until(is_publishing, NULL));
+	cr_assert_null(upgrade_start(upgrade, "test"));
+	cr_assert(until(for_some_turns, NULL));
+	cr_expect_not(has_failed(NULL), "there is no program");
+	free_arenas();
+	cr_assert(until(has_failed, NULL));
+	cr_expect(is_second(NULL));
+}
+
+Test(upgrade, a_reload_waits_for_its_end)
+{
+	start();
+	cr_assert_null(upgrade_start(upgrade, "test"));
+	ask(2);
+	cr_expect(reload_is_idle(reload));
+	cr_assert(until(has_failed, NULL));
+	cr_expect(until(is_second, NULL));
+}
