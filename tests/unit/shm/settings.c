@@ -3,6 +3,7 @@
 
 #include <criterion/criterion.h>
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -83,4 +84,51 @@ Test(shm_settings, no_copy_is_half_of_a_change)
 	cr_assert_eq(waitpid(writer, &status, 0), writer);
 	cr_assert_eq(status, 0);
 	cr_assert_gt(copies, 0);
+}
+
+static _Noreturn void
+reader(void)
+{
+	struct conf_live seen = numbered(0);
+	uint64_t seq = 0;
+
+	(void)ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+	(void)raise(SIGSTOP);
+	(void)settings_get(seg, &seen, &seq);
+	_exit(is_whole(&seen) ? 0 : 1);
+}
+
+/* After so many instructions of a reader they change.  False: it has fewer. */
+static bool
+change_after(unsigned instructions)
+{
+	const struct conf_live five = numbered(5), six = numbered(6);
+	const pid_t pid = fork();
+	int status;
+
+	cr_assert_geq(pid, 0);
+	if (pid == 0)
+		reader();
+	cr_assert_eq(waitpid(pid, &status, 0), pid);
+	settings_put(seg, &five);
+	for (unsigned i = 0; i < instructions && WIFSTOPPED(status); i++) {
+		cr_assert_eq(ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL), 0);
+		cr_assert_eq(waitpid(pid, &status, 0), pid);
+	}
+	if (!WIFSTOPPED(status))
+		return false;
+	settings_put(seg, &six);
+	cr_assert_eq(ptrace(PTRACE_CONT, pid, NULL, NULL), 0);
+	cr_assert_eq(waitpid(pid, &status, 0), pid);
+	cr_assert_eq(status, 0, "after %u instructions", instructions);
+	return true;
+}
+
+Test(shm_settings, at_every_instruction_of_a_reader, .timeout = 60)
+{
+	unsigned n = 0;
+
+	while (change_after(n))
+		n += 2;
+	cr_assert_gt(n, 50, "else this test tested nothing");
 }

@@ -34,6 +34,7 @@ Test(health, up_at_the_first_answer_down_after_fall_up_after_rise)
 	f->health = OK;
 	cr_assert(wait_for(is_up, f, 5000));
 	cr_assert_eq(f->nhealth, 6);
+	cr_assert_str_empty(health_reason(&endpoint_of(f->url)->engine), "it is of the past");
 	cr_assert_eq(metric_sum(seg, M_PROBES_OK), 3);
 	cr_assert_eq(table_now()->version, 1, "states are words, not publications");
 }
