@@ -113,7 +113,7 @@ static bool
 goes_without_kv(struct attempt *a)
 {
 	if (a->branch == NULL) { /* detached */
-		attempt_end(a); /* the blocks are free by now */
+		attempt_end(a);  /* the blocks are free by now */
 		return false;
 	}
 	if (a->kind == ATTEMPT_PREFILL_AGAIN)
