@@ -271,14 +271,15 @@ one_client(struct worker *w, struct conf *conf, int fds[2])
 Test(stats, a_page_goes_on_at_once_when_its_client_has_read)
 {
 	static const char get[] = "GET /metrics HTTP/1.1\r\nHost: r\r\n\r\n";
-	const struct heritage h = {.version = "1"};
-	struct worker w = {.h = &h, .seg = seg, .slot = SLOT};
-	struct conf conf = {.live = {.client_head_ms = 1000, .max_head = 1000}};
+	static const struct heritage h = {.version = "1"};
+	static struct worker w = {.h = &h, .slot = SLOT}; /* nothing of it is freed */
+	static struct conf conf = {.live = {.client_head_ms = 1000, .max_head = 1000}};
 	char buf[4096];
 	size_t got = 0;
 	int fds[2];
 
 	publish(1);
+	w.seg = seg;
 	one_client(&w, &conf, fds);
 	cr_assert_eq(write(fds[1], get, strlen(get)), strlen(get));
 	for (int turn = 0; turn < 1000 && (turn == 0 || w.nreqs > 0); turn++) {
