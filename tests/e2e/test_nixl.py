@@ -410,12 +410,13 @@ class Gate:
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=0)
         self.listener.settimeout(0.02)
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
-        self.shut, self.stuffed = threading.Event(), []
+        self.shut, self.parked, self.stuffed = threading.Event(), threading.Event(), []
         threading.Thread(target=self._run, daemon=True).start()
 
     def close(self):
+        self.parked.clear()
         self.shut.set()
-        time.sleep(0.04)  # the last accept() is over
+        assert self.parked.wait(10), "the last accept() is not over"
         s = socket.socket()
         s.setblocking(False)
         s.connect_ex(self.listener.getsockname())
@@ -427,6 +428,7 @@ class Gate:
     def _run(self):
         while True:
             if self.shut.is_set():
+                self.parked.set()
                 time.sleep(0.005)
                 continue
             try:
