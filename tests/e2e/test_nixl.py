@@ -1172,6 +1172,7 @@ class Held:
         self.first, self.two, self.gate = one, two, Gate(two)
         self.r = world.router(world.pool([p], [one, {"url": self.gate.url}], fanout=True, timeouts={"connect": "20s"}),
                               health_interval="30s", stats_interval="30s", workers=1)
+        self.r.wait_metric("endpoint_up", 1, endpoint=self.gate.url)  # one of a role is enough to be ready
         self.gate.close()
         self.c = self.r.client(rcvbuf=4096).request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x", "n": 2, "stream": True})
         for ex in [p.expect(), p.expect()]:
