@@ -605,7 +605,21 @@ class World:
             config["pools"] = list(pools)
         r = Router(self, config, wait_for=wait_for, args=args, program=program)
         self.routers.append(r)
+        if wait_for == "ready":
+            self.own_up(r, pools)
         return r
+
+    def own_up(self, r, pools):
+        """A router is ready with one engine of each role.  Those that this test runs and names are up soon after, or, for at
+        most a second, are not: a test may have made one that cannot be."""
+        own = {e.url for e in [*self.engines, *self.scripted]}
+        named = {e["url"] for pool in pools for role in ("prefill", "decode") for e in pool.get(role) or [] if "url" in e}
+        want, end = own & named, time.monotonic() + SLOW
+        while len(want) > 2 and time.monotonic() < end:
+            up = {labels["endpoint"] for _, labels, v in r.metrics("pdrouter_endpoint_up") if v == 1}
+            if want <= up:
+                return
+            time.sleep(0.01)
 
     def pd(self, np=1, nd=1, engine=None, pool=None, **keys):
         """np prefill and nd decode engines with a router before them: (router, [p...], [d...])."""
