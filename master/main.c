@@ -95,6 +95,7 @@ struct master {
 	struct check_cursor mended; /* how far */
 	struct event *ev_shut;      /* refuses new clients */
 	bool shut;                  /* fact: it has */
+	bool short_of_memory;       /* fact: the reserve could not be had again */
 	uint64_t started_ms;
 	bool stopping;
 	int code; /* to exit with */
@@ -352,6 +353,21 @@ on_check(evutil_socket_t fd, short what, void *arg)
 }
 #endif
 
+/* An allocation may have taken the reserve. */
+static void
+have_reserve(struct master *m)
+{
+	uint64_t *counter = &seg_slab(m->seg, SLOT_MASTER(m->seg))->counters[M_OUT_OF_MEMORY];
+	const bool had = mem_has_reserve();
+
+	if (!had && !m->short_of_memory)
+		log_error("out of memory: the reserve is in use", LOG_U("bytes", MEM_RESERVE));
+	if (!had)
+		m->short_of_memory = !mem_reserve(MEM_RESERVE, counter);
+	if (!had && !m->short_of_memory)
+		log_info("there is memory again");
+}
+
 #define MEND_MS 100
 #define MEND_US 500 /* of each MEND_MS: a walk takes 1 ms at the default sizes */
 
@@ -363,6 +379,7 @@ on_mend(evutil_socket_t fd, short what, void *arg)
 	(void)fd;
 	(void)what;
 	check_mend(m->seg, &m->mended, MEND_US);
+	have_reserve(m);
 }
 
 /* --- signals ------------------------------------------------------------------------------------ */
@@ -472,6 +489,8 @@ step_memory(struct master *m)
 	proc_slot_set(m->seg, SLOT_MASTER(m->seg), (uint64_t)getpid(), PROC_READY, 0);
 	log_init("master", SLOT_MASTER(m->seg));
 	log_count_dropped(&seg_slab(m->seg, SLOT_MASTER(m->seg))->counters[M_LOG_DROPPED]);
+	(void)mem_reserve(
+		MEM_RESERVE, &seg_slab(m->seg, SLOT_MASTER(m->seg))->counters[M_OUT_OF_MEMORY]);
 	suspect_begin(&seg_slab(m->seg, SLOT_MASTER(m->seg))->counters[M_REPAIRED_READERS],
 		child_log_suspect);
 	return 0;
@@ -725,6 +744,7 @@ lives(const struct master *m)
 static int
 run(struct master *m)
 {
+	(void)event_set_mem_functions(mem_or_null, mem_resize_or_null, free);
 	ignore_signals();
 	m->started_ms = clock_ms();
 	m->signals = -1;

@@ -62,6 +62,7 @@
 	X(UPGRADES_FAILED, "pdrouter_upgrades_failed_total", "Upgrades after which this instance went on serving.") \
 	X(RELOADS_FAILED, "pdrouter_reloads_failed_total", "Configurations refused at a reload.")         \
 	X(STATE_FAILED, "pdrouter_state_file_failures_total", "Times the state_file could not be written, or not be read at the start.") \
+	X(OUT_OF_MEMORY, "pdrouter_out_of_memory_total", "Allocations of the master that failed, and what it refused for want of memory.") \
 	X(PUBLISHED, "pdrouter_tables_published_total", "Endpoint tables published.")                   \
 	X(REPAIRED_READERS, "pdrouter_memory_repaired_total{where=\"readers\"}", "Words of the shared memory that cannot be, and were repaired or treated as none, by part.") \
 	X(REPAIRED_PROCESSES, "pdrouter_memory_repaired_total{where=\"processes\"}", "") \

@@ -132,13 +132,20 @@ fail_parse(struct conf_read *r, const yaml_parser_t *p, const char *text)
 		r, line, "not YAML: %.100s", p->problem != NULL ? p->problem : "out of memory");
 }
 
-static void
+static int
+fail_memory(struct conf_read *r)
+{
+	return conf_fail(r, 0, "out of memory");
+}
+
+static bool
 parser_start(yaml_parser_t *p, const char *text, size_t n)
 {
 	if (!yaml_parser_initialize(p))
-		abort(); /* out of memory, as in mem.h */
+		return false;
 	yaml_parser_set_encoding(p, YAML_UTF8_ENCODING);
 	yaml_parser_set_input_string(p, (const unsigned char *)text, n);
+	return true;
 }
 
 /* The anchor and the tag of a node's event; NULL where it has none. */
@@ -203,29 +210,28 @@ check_event(struct conf_read *r, const yaml_event_t *e, struct tree *t)
 	return 0;
 }
 
-/* Adds a new node at its place: to the innermost list or mapping. */
-static void
+/* Adds a new node at its place: to the innermost list or mapping.  False: out of memory. */
+static bool
 attach(struct tree *t, int id, const yaml_event_t *e)
 {
 	struct open *in = &t->open[t->depth];
 	int done = 1;
 
 	if (id == 0)
-		abort(); /* out of memory, as in mem.h */
+		return false;
 	yaml_document_get_node(t->doc, id)->start_mark = e->start_mark;
 	if (in->id == 0)
-		return; /* the root */
+		return true; /* the root */
 	if (!in->mapping)
 		done = yaml_document_append_sequence_item(t->doc, in->id, id);
 	else if (in->key != 0)
 		done = yaml_document_append_mapping_pair(t->doc, in->id, in->key, id);
-	if (!done)
-		abort();
 	in->key = in->mapping && in->key == 0 ? id : 0;
+	return done != 0;
 }
 
-/* check_event() has let it through. */
-static void
+/* check_event() has let it through.  False: out of memory. */
+static bool
 add_event(struct tree *t, yaml_event_t *e)
 {
 	yaml_node_t *node;
@@ -234,7 +240,8 @@ add_event(struct tree *t, yaml_event_t *e)
 	if (e->type == YAML_SCALAR_EVENT) {
 		id = yaml_document_add_scalar(t->doc, NULL, e->data.scalar.value,
 			(int)e->data.scalar.length, e->data.scalar.style);
-		attach(t, id, e);
+		if (!attach(t, id, e))
+			return false;
 		/* frees the tag's text with the event: no code reads it, and a document has many
 		 * nodes */
 		node = yaml_document_get_node(t->doc, id);
@@ -245,11 +252,13 @@ add_event(struct tree *t, yaml_event_t *e)
 
 		id = mapping ? yaml_document_add_mapping(t->doc, NULL, YAML_ANY_MAPPING_STYLE)
 			     : yaml_document_add_sequence(t->doc, NULL, YAML_ANY_SEQUENCE_STYLE);
-		attach(t, id, e);
+		if (!attach(t, id, e))
+			return false;
 		t->open[++t->depth] = (struct open){.id = id, .mapping = mapping};
 	} else if (e->type == YAML_MAPPING_END_EVENT || e->type == YAML_SEQUENCE_END_EVENT) {
 		t->depth--;
 	}
+	return true;
 }
 
 static int
@@ -261,7 +270,8 @@ build(struct conf_read *r, const char *text, size_t n)
 	bool end = false;
 	int rc = 0;
 
-	parser_start(&p, text, n);
+	if (!parser_start(&p, text, n))
+		return fail_memory(r);
 	while (rc == 0 && !end) {
 		if (!yaml_parser_parse(&p, &e)) {
 			rc = fail_parse(r, &p, text);
@@ -269,8 +279,8 @@ build(struct conf_read *r, const char *text, size_t n)
 		}
 		end = e.type == YAML_STREAM_END_EVENT;
 		rc = check_event(r, &e, &t);
-		if (rc == 0)
-			add_event(&t, &e);
+		if (rc == 0 && !add_event(&t, &e))
+			rc = fail_memory(r);
 		yaml_event_delete(&e);
 	}
 	yaml_parser_delete(&p);
@@ -287,7 +297,7 @@ conf_yaml_load(struct conf_read *r, const char *text, size_t n)
 	if (check_bytes(r, (const unsigned char *)text, n) != 0)
 		return -1;
 	if (!yaml_document_initialize(&r->doc, NULL, NULL, NULL, 1, 1))
-		abort(); /* out of memory, as in mem.h */
+		return fail_memory(r);
 	rc = build(r, text, n);
 	if (rc != 0)
 		yaml_document_delete(&r->doc);

@@ -58,8 +58,11 @@ void
 endpoint_draining_add(struct endpoint *ep)
 {
 	struct fleet *f = ep->fleet;
-	struct endpoint **at = tsearch(ep, &f->draining_by_key, compare_key);
+	struct endpoint **at;
 
+	do
+		at = tsearch(ep, &f->draining_by_key, compare_key);
+	while (at == NULL && mem_give_up_reserve());
 	assert(at != NULL && *at == ep);
 	TAILQ_INSERT_TAIL(&f->draining, ep, link);
 	metric_gauge_add(f->slab, G_DRAINING, 1);

@@ -434,17 +434,19 @@ append(struct bytes *b, const char *data, size_t n)
 	b->n += n;
 }
 
-/* False when all bodies together would hold too much: for that no single engine is to blame. */
-static bool
+/* NULL, or why not: for that no single engine is to blame. */
+static const char *
 keep_body(struct probe *p, const struct span *piece)
 {
-	size_t more = room_for(&p->body, piece->n) - p->body.room;
+	const size_t room = room_for(&p->body, piece->n), more = room - p->body.room;
 
 	if (p->env->held + more > p->env->max_held)
-		return false;
+		return "answers of all engines together too large";
+	if (more > 0 && !mem_has_room(room))
+		return "out of memory";
 	p->env->held += more;
 	append(&p->body, piece->p, piece->n);
-	return true;
+	return NULL;
 }
 
 static void
@@ -452,6 +454,7 @@ take_body(struct probe *p, const char *data, size_t n)
 {
 	while (n > 0 && !p->framing.done) {
 		struct span piece = {0};
+		const char *why;
 		ssize_t used = http_body_next(&p->framing, data, n, &piece);
 
 		if (used < 0) {
@@ -465,10 +468,10 @@ take_body(struct probe *p, const char *data, size_t n)
 			finish(p, -EMSGSIZE, "answer too large");
 			return;
 		}
-		if (p->want_body && !keep_body(p, &piece)) {
-			answer(p, (struct probe_answer){.error = -ENOBUFS,
-					  .local = true,
-					  .why = "answers of all engines together too large"});
+		why = p->want_body ? keep_body(p, &piece) : NULL;
+		if (why != NULL) {
+			answer(p, (struct probe_answer){
+					  .error = -ENOBUFS, .local = true, .why = why});
 			return;
 		}
 		if (p->piece != NULL && p->status == 200 && piece.n > 0)

@@ -98,6 +98,7 @@ child_run(const struct proc_kind *kind, const struct heritage *h)
 	char name[16]; /* the kernel's limit; longer ones are cut */
 	const int r = seg_read_only(h->seg);
 
+	(void)mem_reserve(0, NULL);
 	log_errors_to(NULL, NULL); /* that socket is closed here, and its number used again */
 	keep_heritage_only(h);
 	signals_for_child();

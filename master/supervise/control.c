@@ -260,6 +260,10 @@ run_line(struct client *cl, const char *line)
 {
 	struct evbuffer *out = bufferevent_get_output(cl->bev);
 
+	if (!mem_has_room(MEM_ROOM)) {
+		(void)evbuffer_add_printf(out, "ERR out of memory\n");
+		return;
+	}
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
 		const size_t n = strlen(commands[i].line);
 

@@ -156,6 +156,10 @@ read_next(struct reload *r)
 	struct conf *conf;
 
 	r->attempt++;
+	if (!mem_has_room(MEM_ROOM)) {
+		failed(r, r->attempt, true, "out of memory");
+		return;
+	}
 	if (reload_read(r->parts.args, r->conf, &conf, &err) != 0) {
 		failed(r, r->attempt, true, conf_error_text(&err, text, sizeof(text)));
 		return;
@@ -365,6 +369,10 @@ read_files(struct reload *r)
 	char text[600];
 	int classes = -1;
 
+	if (!mem_has_room(MEM_ROOM)) {
+		failed(r, 0, true, "out of memory");
+		return;
+	}
 	if (conf_again(r->parts.args, r->conf, &c.conf, &err) == 0)
 		classes = conf_diff(r->conf, c.conf, NULL, NULL, &err);
 	if (classes >= 0 && fleet_check(r->parts.fleet, c.conf, &err) != 0)
@@ -473,7 +481,9 @@ reload_preview(struct reload *r, bool dry_run, struct evbuffer *out, char *error
 	int rc = -1;
 
 	if (reload_read(r->parts.args, r->conf, &next, &err) == 0) {
-		f = open_memstream(&text, &n);
+		do
+			f = open_memstream(&text, &n);
+		while (f == NULL && mem_give_up_reserve());
 		assert(f != NULL);
 		cost = conf_changes(r->conf, next, f);
 		(void)fclose(f);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static _Thread_local struct {
@@ -30,6 +31,75 @@ mem_exempt(bool on)
 	section.exempt = on;
 }
 
+/* --- the reserve -------------------------------------------------------------------------------- */
+
+static struct {
+	void *p; /* NULL: there is none, or it was given up */
+	size_t bytes;
+	uint64_t *failures;
+} reserve;
+
+/* Not by malloc(): freed memory of that may stay with the process, and its owner. */
+static void *
+map(size_t bytes)
+{
+	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	return p != MAP_FAILED ? p : NULL;
+}
+
+static void
+count_failure(void)
+{
+	if (reserve.failures != NULL)
+		++*reserve.failures;
+}
+
+bool
+mem_give_up_reserve(void)
+{
+	if (reserve.p == NULL)
+		return false;
+	(void)munmap(reserve.p, reserve.bytes);
+	reserve.p = NULL;
+	count_failure();
+	return true;
+}
+
+bool
+mem_reserve(size_t bytes, uint64_t *counter)
+{
+	if (reserve.p != NULL && reserve.bytes != bytes) {
+		(void)munmap(reserve.p, reserve.bytes);
+		reserve.p = NULL;
+	}
+	reserve.bytes = bytes;
+	reserve.failures = counter;
+	if (reserve.p == NULL && bytes > 0)
+		reserve.p = map(bytes);
+	return reserve.p != NULL || bytes == 0;
+}
+
+bool
+mem_has_reserve(void)
+{
+	return reserve.p != NULL;
+}
+
+bool
+mem_has_room(size_t bytes)
+{
+	void *p = map(bytes);
+
+	if (p == NULL)
+		count_failure();
+	else
+		(void)munmap(p, bytes);
+	return p != NULL;
+}
+
+/* --- allocations -------------------------------------------------------------------------------- */
+
 /* Says so with write(2): a heap that just refused us is no place for stdio. */
 static void *
 must(void *p)
@@ -46,10 +116,42 @@ must(void *p)
 	abort();
 }
 
+static void *
+zero(size_t n, size_t size)
+{
+	void *p = calloc(n, size);
+
+	if (p == NULL && mem_give_up_reserve())
+		p = calloc(n, size);
+	return p;
+}
+
+static void *
+resize(void *p, size_t n, size_t size)
+{
+	void *q = reallocarray(p, n, size);
+
+	if (q == NULL && mem_give_up_reserve())
+		q = reallocarray(p, n, size);
+	return q;
+}
+
+void *
+mem_or_null(size_t size)
+{
+	return resize(NULL, size > 0 ? size : 1, 1);
+}
+
+void *
+mem_resize_or_null(void *p, size_t size)
+{
+	return resize(p, size > 0 ? size : 1, 1);
+}
+
 void *
 mem_zero(size_t size)
 {
-	return must(calloc(1, size > 0 ? size : 1));
+	return must(zero(1, size > 0 ? size : 1));
 }
 
 void *
@@ -57,7 +159,7 @@ mem_array(size_t n, size_t size)
 {
 	if (n == 0 || size == 0)
 		return mem_zero(1);
-	return must(calloc(n, size));
+	return must(zero(n, size));
 }
 
 void *
@@ -66,13 +168,13 @@ mem_resize(void *p, size_t n, size_t size)
 	/* never 0 bytes: reallocarray(p, 0, ..) frees p and returns NULL */
 	if (n == 0 || size == 0)
 		n = size = 1;
-	return must(reallocarray(p, n, size));
+	return must(resize(p, n, size));
 }
 
 char *
 mem_strdup(const char *s)
 {
-	return s == NULL ? NULL : must(strdup(s));
+	return s == NULL ? NULL : mem_dup(s, strlen(s) + 1);
 }
 
 void *
@@ -88,19 +190,26 @@ mem_dup(const void *p, size_t n)
 char *
 mem_strndup(const char *s, size_t n)
 {
-	return must(strndup(s, n));
+	const size_t len = strnlen(s, n);
+	char *copy = mem_zero(len + 1);
+
+	memcpy(copy, s, len);
+	return copy;
 }
 
 char *
 mem_printf(const char *fmt, ...)
 {
-	va_list ap;
 	char *s = NULL;
 	int n;
 
-	va_start(ap, fmt);
-	n = vasprintf(&s, fmt, ap);
-	va_end(ap);
+	do {
+		va_list ap;
+
+		va_start(ap, fmt);
+		n = vasprintf(&s, fmt, ap);
+		va_end(ap);
+	} while (n < 0 && mem_give_up_reserve());
 	return must(n < 0 ? NULL : s);
 }
 

@@ -1,8 +1,12 @@
 """The control socket: whatever its clients do, the master stays small and goes on answering."""
 import contextlib
 import re
+import resource
+import signal
 import socket
 from pathlib import Path
+
+import pytest
 
 from procs import BAD_WORDS, SLOW, VARIANT, wait
 
@@ -129,3 +133,23 @@ def test_worker_refuses_a_segment_of_another_version(world):
         r.wait_log("the shared memory is not of this version and build")
         wait("it to be given up", lambda: len(r.children()) == 1)
     assert r.complete().status == 200 and r.metric("worker_restarts_total") == 1
+
+
+@pytest.mark.skipif(VARIANT != "release", reason="the sanitizer's allocator ends the process")
+def test_a_master_without_memory_refuses_and_lives(world):
+    """The kernel gives it no further page: what it is asked fails, and no engine is blamed."""
+    r, p, _ = world.pd()
+    r.wait_all_up()
+    was = resource.prlimit(r.pid, resource.RLIMIT_AS, (1, resource.RLIM_INFINITY))
+    for command in ("status", "reload", "config"):
+        done = r.ctl(command, *(["diff"] if command == "config" else []))
+        assert (done.returncode, done.stderr) == (1, "out of memory\n"), done
+    r.kill(signal.SIGHUP)
+    r.wait_log('"error":"out of memory"')
+    p[0].next_life()
+    r.wait_log("this machine lacks resources; their states stay")
+    assert r.metric("out_of_memory_total") > 4 and r.metric("reloads_failed_total") == 1
+    resource.prlimit(r.pid, resource.RLIMIT_AS, was)
+    assert r.ctl("reload").returncode == 0
+    wait("it is learned", lambda: r.metric("endpoint_up", endpoint=p[0].url) == 1)
+    assert r.complete().status == 200

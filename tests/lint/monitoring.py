@@ -58,6 +58,7 @@ HEALTHY = {
     "pdrouter_upgrades_failed_total": "1x40 0x40",  # the next upgrade went well; a new instance counts from 0
     "pdrouter_log_lines_dropped_total": "3x80",
     "pdrouter_state_file_failures_total": "1x80",
+    "pdrouter_out_of_memory_total": "2x80",
 }
 # what is different when an alert should fire, within the 20 minutes that are looked at
 FAILING = {
@@ -89,6 +90,7 @@ FAILING = {
     "PdrouterWorkersDie": {"pdrouter_worker_restarts_total": "1x40 2x40"},
     "PdrouterMemoryRepaired": {'pdrouter_memory_repaired_total{where="rows"}': "0x40 3x40"},
     "PdrouterStateNotSaved": {"pdrouter_state_file_failures_total": "1x40 2+1x40"},
+    "PdrouterOutOfMemory": {"pdrouter_out_of_memory_total": "2x40 3x40"},
     "PdrouterReloadRefused": {"pdrouter_reloads_failed_total": "1x40 2x40"},
     "PdrouterUpgradeFailed": {"pdrouter_upgrades_failed_total": "0x40 1x40"},
     "PdrouterLogDropped": {"pdrouter_log_lines_dropped_total": "3x40 9x40"},
