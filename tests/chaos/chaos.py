@@ -81,7 +81,7 @@ async def run(o):
     print(f"seed {o.seed}; {o.seconds:g} s; pools: {' '.join(names)}; network: {fleet.wire.kind} ({fleet.wire.why})", flush=True)
     try:
         await fleet.start(Router)
-        clients = Clients(o.seed, names, fleet.router.address, now)
+        clients = Clients(o.seed, names, fleet.router.address, now, fleet.host)
         storm = Storm(fleet, clients, o.seed, now, o.every, o.kill_workers, o.only, o.without)
         oracle = Oracle(fleet, clients, storm, now)
         await oracle.begin()

@@ -11,7 +11,11 @@ import socket
 import subprocess
 from pathlib import Path
 
+import pytest
+
+from faraway import Host
 from procs import BIN, LIBC, PR_SET_CHILD_SUBREAPER, Process, World, die_with_us, free_port, parse_metrics
+from segment import layout
 
 FOR_EVER = 36000  # seconds an engine waits for its partner: nothing of a run may end by that
 TOKEN_MS, PREFILL_MS = 3, 8
@@ -32,7 +36,7 @@ OF_POOL = {
 }
 OF_ROUTER = {
     "workers": 3, "log_format": "json", "health_interval": "200ms", "health_timeout": "1s", "stats_interval": "500ms", "rise": 1, "fall": 3,
-    "drain_timeout": "20s", "upgrade_trial": "500ms", "client": {"max_inflight": 40, "rate": 60, "burst": 120},
+    "drain_timeout": "20s", "upgrade_trial": "500ms", "client": {"max_inflight": 40, "rate": 60, "burst": 120, "tcp_user": "3s"},
     "shared_memory": {"max_workers": 8, "max_endpoints": 64, "flags_per_worker": 256},
 }
 MAX_INFLIGHT = 6  # of an engine: few enough that requests wait in the queue
@@ -230,6 +234,16 @@ class Wire:
             self.p.wait()
 
 
+def clients_host():
+    """A host that some clients are on, which can vanish; None where no namespace may be made.  Its clients' ports are none of ours."""
+    try:
+        host = Host()
+    except pytest.skip.Exception:
+        return None
+    host.inside("sh", "-c", "echo 10000 30000 > /proc/sys/net/ipv4/ip_local_port_range")
+    return host
+
+
 class Fleet:
     """`away`: engines behind the wire.  With a proxy only decode engines are: of a prefill engine's answer that breaks off nobody can
     know which blocks it means."""
@@ -238,7 +252,7 @@ class Fleet:
         self.world, self.wire, self.engines, self.seen_at = World(), Wire(), [], {}
         self.names, self.removed = names, set()
         self.notices = (self.wire.here, free_port(self.wire.here))
-        self.router = None
+        self.host, self.router, self.layout = clients_host(), None, None
 
     async def start(self, router_class):
         storage = self.world.dir / "storage"
@@ -258,10 +272,15 @@ class Fleet:
         if "lmcache" in self.names:
             config["lmcache"] = {"listen": f"tcp://{self.notices[0]}:{self.notices[1]}"}
         LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)  # new instances of the router are ours
-        self.router = router_class(self.world, config)
+        self.router = router_class(self.world, {**config, "log_level": "debug"})
         self.router.murdered = True
-        self.config = {k: v for k, v in config.items() if k != "pools"}  # as it is in fair weather
         self.world.routers.append(self.router)
+        self.layout = layout(self.router)
+        self.config = {k: v for k, v in config.items() if k != "pools"}  # as it is in fair weather
+        self.config["listen"] = [f"{host}:{self.router.port}" for host in (self.router.host, *([self.host.here] if self.host else []))]
+        self.router.change(log_level="info", listen=self.config["listen"])
+        code, out = await self.ctl("reload")
+        assert code == 0, "the first reload: " + out
         await asyncio.get_running_loop().run_in_executor(None, self.router.wait_all_up)  # the proxies are of this loop
 
     def add(self, pool, role, away=False):
@@ -288,6 +307,8 @@ class Fleet:
         """All as it was: everybody lives, nobody has a fault, nobody is drained or missing."""
         self.wire.link(True)
         self.wire.set(0, 0, 0)
+        if self.host is not None:
+            self.host.come_back()
         for e in self.engines:
             if not e.up():
                 e.start()
@@ -299,8 +320,8 @@ class Fleet:
                 await self.ctl("undrain", e.entry()["url"])
                 e.drained = False
         self.removed = set(self.engines) - set(self.first)
-        self.router.config = {k: self.router.config[k] for k in ("listen", "control_socket")}
-        self.router.change(**self.config, listen=self.router.config["listen"][:1], pools=self.pools())
+        self.router.config = {"control_socket": self.router.config["control_socket"]}
+        self.router.change(**self.config, pools=self.pools())
         code, out = await self.ctl("reload")
         assert code == 0, "the last reload: " + out
 
@@ -328,6 +349,8 @@ class Fleet:
                 with contextlib.suppress(OSError):
                     p.stop(signal.SIGKILL)
         self.wire.close()
+        if self.host is not None:
+            self.host.close()
         self.world.temp.cleanup()
 
 
@@ -359,6 +382,12 @@ def peer_ports(pid, port):
         if f[9] in inodes and int(f[1].split(":")[1], 16) == port:
             found.add(int(f[2].split(":")[1], 16))
     return found
+
+
+def ports_of(host):
+    """The ports at that address which somebody here has an established connection with."""
+    rows, there = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]], socket.inet_aton(host)[::-1].hex().upper()
+    return {int(f[2].split(":")[1], 16) for f in rows if f[2].startswith(there + ":") and f[3] == "01"}
 
 
 def big_buffers(sock, n):

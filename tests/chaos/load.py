@@ -74,13 +74,18 @@ def pick(rng, table):
 class Request:
     """One request, made from the seed and its number alone."""
 
-    def __init__(self, seed, number, pools, calm=False):
+    def __init__(self, seed, number, pools, calm=False, hosts=False):
+        """`hosts`: some clients are on a host that may vanish."""
         rng = random.Random(f"{seed}/{number}")
         self.number, self.id = number, f"c{seed}-{number}"
         self.pool, self.chat, self.stream = rng.choice(pools), rng.random() < 0.5, rng.random() < 0.6
         self.how = "patient" if calm else pick(rng, BEHAVIOURS)
         self.n = rng.choice((2, 3)) if rng.random() < 0.04 else 1
         self.tokens = rng.randrange(60, 250) if rng.random() < 0.06 else rng.randrange(1, 24)
+        apart = random.Random(f"{seed}/{number} host")
+        self.away = hosts and apart.random() < 0.1
+        if large := self.away and apart.random() < 0.3:  # more than the kernel takes while nobody reads
+            self.stream, self.tokens = True, 250
         cut = rng.choice(pick(rng, SIZES))
         own = f" {self.id} " + "".join(rng.choices(string.ascii_lowercase, k=rng.randrange(1, 40))) + "."  # no word of the model's at its end
         self.usage = self.stream and rng.random() < 0.5
@@ -104,8 +109,8 @@ class Request:
             body["stream_options"] = {"include_usage": True}
         if rng.random() < 0.2:
             body["priority"] = rng.randrange(-5, 6)
-        if self.how == "slow reader":
-            body.setdefault("pdsim", {})["event_bytes"] = 2000
+        if self.how == "slow reader" or large:
+            body.setdefault("pdsim", {})["event_bytes"] = 30000 if large else 2000
         self.path = "/v1/chat/completions" if self.chat else "/v1/completions"
         self.body = json.dumps(body).encode()
         if self.how == "nonsense":
@@ -132,8 +137,8 @@ class Broken(Exception):
 class Conn:
     """A connection of a client; `killed`: the worker that had it was killed."""
 
-    def __init__(self, sock, registry):
-        self.sock, self.buf, self.killed, self.asked = sock, b"", None, []
+    def __init__(self, sock, registry, away):
+        self.sock, self.buf, self.killed, self.asked, self.away = sock, b"", None, [], away
         self.ended_badly = False
         self.port, self.registry = sock.getsockname()[1], registry
         registry[self.port] = self
@@ -196,32 +201,67 @@ class Answer:
 class Clients:
     """Asks and checks the answers.  `bad` is what no router may do, each with its request and what it got; `outcomes` counts all."""
 
-    def __init__(self, seed, pools, address, clock):
-        self.seed, self.pools, self.address, self.clock = seed, pools, address, clock
+    def __init__(self, seed, pools, address, clock, host=None):
+        """`host`: where some clients are, or None."""
+        self.seed, self.pools, self.address, self.clock, self.host = seed, pools, address, clock, host
         self.registry, self.idle, self.tasks = {}, [], set()
         self.outcomes, self.errors, self.bad, self.lost, self.kinds = Counter(), Counter(), [], {}, Counter()
         self.calm, self.calm_outcomes = False, Counter()
         self.gone, self.number, self.in_flight_max, self.slowest = {}, 0, 0, (0, None)
         self.refused_until = 0  # an engine refuses what it should serve until then, and its partners may be away
         self.excused_until = 0  # idle connections may be closed under us until then: a generation drains
+        self.off = []  # [from, to] of the times when the host was off; to: None while it is
+
+    # --- the host of some clients ---
+    def host_is_off(self):
+        return bool(self.off) and self.off[-1][1] is None
+
+    def under_way_there(self):
+        """{port: id} of the host's requests."""
+        return {c.port: c.asked[-1] for c in self.registry.values() if c.away and c.asked and c not in self.idle}
+
+    def host_goes(self):
+        self.off.append([self.clock(), None])
+        for c in [c for c in self.idle if c.away]:
+            self.idle.remove(c)
+            c.close()
+
+    def host_comes_back(self):
+        self.off[-1][1] = self.clock()
+
+    def was_off(self, req, began):
+        """Its host was, at some time since `began`: the router may have ended what it had of it."""
+        return req.away and any(to is None or to >= began for _, to in self.off)
+
+    def new_socket(self, req):
+        """An unconnected one, and where it is to be connected to."""
+        if not req.away:
+            s = socket.socket()
+            s.bind((self.address[0], 0))
+            return s, self.address
+        with self.host.sockets():
+            s = socket.socket()
+        s.bind((self.host.there, 0))
+        return s, (self.host.here, self.address[1])
 
     # --- one request ---
     async def connect(self, req):
-        while req.keep and self.idle and req.how != "slow reader":
-            c = self.idle.pop()
+        idle = [c for c in self.idle if c.away == req.away]
+        while req.keep and idle and req.how != "slow reader":
+            c = idle.pop()
+            self.idle.remove(c)
             if c.alive():
                 return c
             c.close()
-        s = socket.socket()
+        s, address = self.new_socket(req)
         s.setblocking(False)
         s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if req.how == "slow reader":
             s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         loop = asyncio.get_running_loop()
-        s.bind((self.address[0], 0))
-        c = Conn(s, self.registry)
+        c = Conn(s, self.registry, req.away)
         try:
-            await loop.sock_connect(s, self.address)
+            await loop.sock_connect(s, address)
         except OSError as e:
             c.close()
             raise Broken("connect: " + type(e).__name__) from None
@@ -296,6 +336,8 @@ class Clients:
                 # an answer that came before the body was sent, as 429 may: it is there to be read
                 if a.status is None and stays and c is not None and await self.late_answer(c, req, a):
                     outcome = self.check(req, a)
+                elif self.was_off(req, began):
+                    outcome, stays = "left", False
                 elif c is not None and c.killed is not None:
                     outcome = "lost with its worker"
                     self.lost[req.id] = c.killed
@@ -308,7 +350,7 @@ class Clients:
                     outcome = self.wrong(req, a, f"broken off: {e}", c)
             if c is not None and (not a.whole or not stays or a.headers.get("connection") == "close" or not req.keep or req.how == "slow reader"):
                 c.close(reset=req.reset)
-            elif c is not None and len(self.idle) < 40:
+            elif c is not None and len(self.idle) < 40 and not self.was_off(req, began):
                 c.ended_badly = req.stream and b"[DONE]" not in a.body
                 self.idle.append(c)
             elif c is not None:
@@ -333,9 +375,14 @@ class Clients:
     async def one(self, req):
         self.kinds[f"{req.pool} {'chat' if req.chat else 'text'} {'stream' if req.stream else 'whole'}"] += 1
         self.kinds[req.how] += 1
+        began = self.clock()
         try:
             await asyncio.wait_for(self.ask(req), PATIENCE)
         except asyncio.TimeoutError:
+            if self.was_off(req, began):  # the end of its connection went to nobody
+                self.gone[req.id] = began
+                self.outcomes["left"] += 1
+                return
             self.outcomes[self.wrong(req, Answer(), f"no end for {PATIENCE} s", None)] += 1
         except Exception as e:
             self.outcomes[self.wrong(req, Answer(), f"{type(e).__name__}: {e}", None)] += 1
@@ -451,7 +498,7 @@ class Clients:
             if len(self.tasks) >= most:
                 continue
             self.number += 1
-            task = asyncio.ensure_future(self.one(Request(self.seed, self.number, self.pools, self.calm)))
+            task = asyncio.ensure_future(self.one(Request(self.seed, self.number, self.pools, self.calm, self.host is not None)))
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
             self.in_flight_max = max(self.in_flight_max, len(self.tasks))

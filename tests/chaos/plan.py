@@ -2,6 +2,7 @@
 says what a step owes to the ledger."""
 from typing import Callable, NamedTuple
 
+import step_client
 import step_drain
 import step_engine
 import step_reload
@@ -11,6 +12,7 @@ import step_router
 class Step(NamedTuple):
     weight: float  # how often, beside the others
     run: Callable  # async def step(storm)
+    asked: bool = False  # only where ONLY names it
 
 
 PLAN = (
@@ -25,11 +27,14 @@ PLAN = (
     Step(2, step_engine.fail_probes),
     Step(2, step_engine.bad_wire),
     Step(1, step_engine.host_vanishes),
+    # clients
+    Step(1, step_client.client_vanishes),
     # the router's processes
     Step(2, step_router.stop_worker),
     Step(1, step_router.kill_worker),
     Step(1, step_router.stop_notifier),
     Step(1, step_router.kill_notifier),
+    Step(1, step_router.scribble, asked=True),
     # the configuration
     Step(1.5, step_reload.reload_live),
     Step(1.5, step_reload.reload_pools),

@@ -10,7 +10,7 @@ OF_CLIENTS = OF_ROUTER["client"]
 # Keys that running workers follow, with values under which every request of load.py is still served.
 LIVE = {
     "log_level": ("info", "debug"),
-    "client": ({}, {**OF_CLIENTS, "max_inflight": 20}, {**OF_CLIENTS, "rate": 40, "burst": 60},
+    "client": ({"tcp_user": OF_CLIENTS["tcp_user"]}, {**OF_CLIENTS, "max_inflight": 20}, {**OF_CLIENTS, "rate": 40, "burst": 60},
                {**OF_CLIENTS, "head_timeout": "5s", "body_timeout": "5s", "idle_timeout": "30s", "write_timeout": "20s"}),
     "limits": ({}, {"max_body": "8MiB", "max_head": "16KiB"}, {"max_connections": 1000}, {"max_fanout": 4}, {"max_buffered": "128MiB"},
                {"max_answer": "1MiB"}),
@@ -88,9 +88,9 @@ async def exchange(storm):
 async def new_generation(storm):
     """Keys that workers are born with: how many there are, or where they listen."""
     router = storm.fleet.router
-    first = router.config["listen"][0]
+    usual = storm.fleet.config["listen"]
     changed = storm.rng.choice((
-        {"workers": storm.rng.choice((2, 3, 4))}, {"listen": [first]}, {"listen": [first, f"127.0.0.1:{free_port()}"]},
+        {"workers": storm.rng.choice((2, 3, 4))}, {"listen": usual}, {"listen": [*usual, f"127.0.0.1:{free_port()}"]},
         {"client": {**OF_CLIENTS, "id_header": storm.rng.choice(("", "X-User"))}}))
     storm.clients.excused_until = storm.clock() + OF_ROUTER_DRAIN
     router.change(**changed)

@@ -8,6 +8,10 @@ import time
 from pathlib import Path
 
 from fleet import OF_ROUTER, peer_ports
+from scribbler import Stores
+from segment import Segment
+
+STORES = 400  # a second
 
 
 async def kill_worker(storm):
@@ -68,6 +72,19 @@ async def kill_notifier(storm):
     storm.dead.add(pid)
     os.kill(pid, signal.SIGKILL)
     storm.note("notifier killed", pid)
+
+
+async def scribble(storm):
+    """Stray stores at random places of the shared memory, as those of a process gone mad.  No process ends by them, and no request."""
+    seg, seconds = Segment(storm.fleet.router, storm.fleet.layout), storm.lasting(0.2, 2)
+    began, stores = storm.clock(), 0
+    with contextlib.closing(seg):
+        places = Stores(seg, storm.rng.random())
+        while storm.clock() < began + seconds:
+            await asyncio.sleep(1 / STORES)
+            places.one()
+            stores += 1
+    storm.note("scribble", f"{stores} stores", f"{seconds:.2f} s")
 
 
 async def upgrade(storm):

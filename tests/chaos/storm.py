@@ -8,11 +8,11 @@ from plan import PLAN
 
 
 def chosen(only, without):
-    """The plan's steps with these names, or without those.  An unknown name is a mistake."""
+    """The plan's steps with these names, or all but those; a few are to be named.  An unknown name is a mistake."""
     names = {step.run.__name__ for step in PLAN}
     if unknown := {*only, *without} - names:
         raise SystemExit(f"no such step: {' '.join(sorted(unknown))}; there are: {' '.join(sorted(names))}")
-    return [step for step in PLAN if step.run.__name__ not in without and (not only or step.run.__name__ in only)]
+    return [step for step in PLAN if step.run.__name__ not in without and (step.run.__name__ in only if only else not step.asked)]
 
 
 class Storm:
@@ -24,6 +24,7 @@ class Storm:
         self.rng, self.log, self.counts, self.tasks = random.Random(f"{seed} faults"), [], Counter(), set()
         self.killed = {}  # pid of a worker: when
         self.dead = set()  # all we have killed
+        self.wrong = []  # what steps have found
 
     # --- for steps ---
     def note(self, what, *whom):

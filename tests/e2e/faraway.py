@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from procs import die_with_us
+
 CLONE_NEWNET = 0x40000000
 
 
@@ -25,7 +27,7 @@ class Host:
 
     def __init__(self):
         self.p = subprocess.Popen(["unshare", "-n", "sh", "-c", "ip link set lo up && echo up && exec sleep 3600"], stdout=subprocess.PIPE,
-                                  stderr=subprocess.PIPE)
+                                  stderr=subprocess.PIPE, preexec_fn=die_with_us)
         if self.p.stdout.readline() != b"up\n":
             why = self.p.stderr.read().decode().strip()
             self.close()
