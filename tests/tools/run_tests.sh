@@ -182,7 +182,7 @@ run_asan() {
 	build asan bins units replays || return
 	units asan
 	corpus asan
-	end_to_end asan "end to end, asan and ubsan" -n 6 --dist loadfile -m 'not timing'
+	end_to_end asan "end to end, asan and ubsan" -n 8 --dist loadfile -m 'not timing'
 }
 
 for one in "${@:-lint verify release asan}"; do
