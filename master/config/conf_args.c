@@ -34,8 +34,7 @@ fail_text(struct conf_error *err, const char *word, const char *what)
 	return conf_fail(&r, 0, "%s", what);
 }
 
-/* --- reading
- * --------------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 static int
 add_url(struct conf_args *a, enum conf_flag f, const char *url, struct conf_error *err)
@@ -152,8 +151,7 @@ conf_args_parse(int argc, char **argv, struct conf_args *ret, struct conf_error 
 	return rc;
 }
 
-/* --- telling
- * --------------------------------------------------------------------------------------- */
+/* --- telling ---------------------------------------------------------------------------------- */
 
 static void
 help_kind(FILE *out, enum conf_flag_kind kind, const char *title)
@@ -188,8 +186,7 @@ conf_args_help(FILE *out)
 	help_kind(out, CONF_FLAG_GONE, "Not possible here:");
 }
 
-/* --- choosing
- * ------------------------------------------------------------------------------ */
+/* --- choosing --------------------------------------------------------------------------------- */
 
 /* The first flag that is given, or FLAG_N. */
 static enum conf_flag

@@ -7,8 +7,7 @@
 
 #include "shm/base/connector_info.h"
 
-/* --- the map of keys
- * ------------------------------------------------------------------------------ */
+/* --- the map of keys -------------------------------------------------------------------------- */
 
 static bool
 owns(const struct connector_info *info, const char *key)
@@ -108,8 +107,7 @@ check_maps(struct conf_read *r, const struct conf_pool *p)
 	return 0;
 }
 
-/* --- what the connector allows
- * -------------------------------------------------------------------------- */
+/* --- what the connector allows ---------------------------------------------------------------- */
 
 static int
 line_of(const struct conf_read *r, const char *key)
@@ -170,8 +168,7 @@ conf_connector_check(struct conf_read *r, const struct conf_pool *p, const int *
 	return 0;
 }
 
-/* --- endpoints, whatever source they come from
- * ---------------------------------------------------------------------- */
+/* --- endpoints, whatever source they come from ------------------------------------------------ */
 
 static int
 fail_term(struct conf_read *r, const struct conf_endpoint *ep, const char *key, const char *what)

@@ -8,8 +8,7 @@
 
 #define GATEWAY_PORT "30000" /* of sglang-router */
 
-/* --- sglang-router
- * ------------------------------------------------------------------------------------- */
+/* --- sglang-router ---------------------------------------------------------------------------- */
 
 static int
 put_policy(struct conf_draft *d, enum conf_flag f, const char *key)
@@ -119,15 +118,7 @@ conf_draft_gateway(struct conf_draft *d)
 	draft_put(d, (int)from, "  engine: sglang");
 	if (put_policies(d) != 0)
 		return -1;
-	if (!pd)
-		draft_put_whole(d, from);
-	else if (draft_value(d, FLAG_ROUTING_THRESHOLD) != NULL &&
-		 draft_put_number(d, FLAG_ROUTING_THRESHOLD, "  routing_threshold") != 0)
-		return -1;
-	if (draft_value(d, FLAG_HEALTH_CHECK_ENDPOINT) != NULL)
-		draft_put_text(d, FLAG_HEALTH_CHECK_ENDPOINT,
-			"  health_path: ", draft_value(d, FLAG_HEALTH_CHECK_ENDPOINT), "");
-	if (draft_put_rescue(d) != 0)
+	if (draft_put_routes(d, from, !pd) != 0)
 		return -1;
 	if (put_urls(d, pd ? FLAG_PREFILL : FLAG_WORKER_URLS, ROLE_PREFILL) != 0)
 		return -1;

@@ -47,8 +47,7 @@ draft_note_if_given(struct conf_draft *d, enum conf_flag f, const char *why)
 		draft_note(d, f, why);
 }
 
-/* --- lines
- * ------------------------------------------------------------------------------------- */
+/* --- lines ------------------------------------------------------------------------------------ */
 
 static void
 remember(struct conf_draft *d, int from)
@@ -218,14 +217,13 @@ draft_put_root(struct conf_draft *d, int from, const char *port, size_t npools, 
 	draft_put(d, from, "shared_memory:");
 	put_memory(d, from, "max_pools", npools);
 	put_memory(d, from, "max_endpoints", nendpoints);
-	if (draft_value(d, FLAG_QUEUE_SIZE) != NULL) /* which draft_put_rescue() checks */
+	if (draft_value(d, FLAG_QUEUE_SIZE) != NULL) /* which put_rescue() checks */
 		put_memory(d, FLAG_QUEUE_SIZE, "queue",
 			strtoul(draft_value(d, FLAG_QUEUE_SIZE), NULL, 10));
 	return 0;
 }
 
-/* --- keys of every pool
- * ------------------------------------------------------------------------------------- */
+/* --- keys of every pool ----------------------------------------------------------------------- */
 
 /* `tries` includes the first one. */
 static int
@@ -286,8 +284,8 @@ put_request_timeout(struct conf_draft *d, enum conf_flag f, const char *key)
 }
 
 /* What happens when engines fail or are full. */
-int
-draft_put_rescue(struct conf_draft *d)
+static int
+put_rescue(struct conf_draft *d)
 {
 	static const struct {
 		enum conf_flag flag;
@@ -311,8 +309,28 @@ draft_put_rescue(struct conf_draft *d)
 	return 0;
 }
 
-/* --- lists
- * ------------------------------------------------------------------------------------- */
+static void
+put_whole(struct conf_draft *d, enum conf_flag from)
+{
+	draft_put(d, (int)from, "  routing_threshold: " NEVER);
+	draft_put(d, (int)from, "  single_engine_role: decode");
+}
+
+int
+draft_put_routes(struct conf_draft *d, enum conf_flag from, bool whole)
+{
+	if (whole)
+		put_whole(d, from);
+	else if (draft_value(d, FLAG_ROUTING_THRESHOLD) != NULL &&
+		 draft_put_number(d, FLAG_ROUTING_THRESHOLD, "  routing_threshold") != 0)
+		return -1;
+	if (draft_value(d, FLAG_HEALTH_CHECK_ENDPOINT) != NULL)
+		draft_put_text(d, FLAG_HEALTH_CHECK_ENDPOINT,
+			"  health_path: ", draft_value(d, FLAG_HEALTH_CHECK_ENDPOINT), "");
+	return put_rescue(d);
+}
+
+/* --- lists ------------------------------------------------------------------------------------ */
 
 void
 draft_words_free(struct words *w)
@@ -363,11 +381,4 @@ draft_put_ports(struct conf_draft *d, enum conf_flag f, const char *key, const c
 	}
 	draft_words_free(&w);
 	return rc;
-}
-
-void
-draft_put_whole(struct conf_draft *d, enum conf_flag from)
-{
-	draft_put(d, (int)from, "  routing_threshold: " NEVER);
-	draft_put(d, (int)from, "  single_engine_role: decode");
 }

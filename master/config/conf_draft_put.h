@@ -56,10 +56,8 @@ int draft_put_ports(struct conf_draft *d, enum conf_flag f, const char *key, con
 /* The keys of the top level; `port` is the other router's default. */
 int draft_put_root(
 	struct conf_draft *d, int from, const char *port, size_t npools, size_t nendpoints);
-/* What happens when engines fail or are full. */
-int draft_put_rescue(struct conf_draft *d);
-/* Every engine serves whole requests. */
-void draft_put_whole(struct conf_draft *d, enum conf_flag from);
+/* Which requests one engine serves alone (`whole`: all), the health path, rescue and queue. */
+int draft_put_routes(struct conf_draft *d, enum conf_flag from, bool whole);
 /* True for digits alone. */
 bool draft_is_number(const char *s);
 /* The row of a word that other routers use; -1 with the error where there is none. */

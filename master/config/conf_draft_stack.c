@@ -11,8 +11,7 @@
 #define PEER_INIT_PORT "7300"
 #define PEER_ALLOC_PORT "7400"
 
-/* --- --decoder-registry
- * ------------------------------------------------------------------------------------- */
+/* --- --decoder-registry ----------------------------------------------------------------------- */
 
 /* JSON is YAML, but for tabs. */
 static int
@@ -150,8 +149,7 @@ put_registered(struct conf_draft *d, const char *url, yaml_node_t *entry)
 	return put_registered_ports(d, url, entry, "receiver_alloc_port");
 }
 
-/* --- production-stack
- * ------------------------------------------------------------------------------------- */
+/* --- production-stack ------------------------------------------------------------------------- */
 
 enum list { BACKENDS, MODELS, LABELS, PREFILL, DECODE, NLISTS };
 static const enum conf_flag list_flags[NLISTS] = {
@@ -445,15 +443,8 @@ put_pool(struct conf_draft *d, const struct stack *s, const char *model, size_t 
 	if (strcmp(s->policy, "session") == 0)
 		draft_put_text(d, FLAG_SESSION_KEY,
 			"  session_header: ", draft_value(d, FLAG_SESSION_KEY), "");
-	if (s->whole)
-		draft_put_whole(d, FLAG_ROUTING_LOGIC);
-	else if (draft_value(d, FLAG_ROUTING_THRESHOLD) != NULL &&
-		 draft_put_number(d, FLAG_ROUTING_THRESHOLD, "  routing_threshold") != 0)
-		return -1;
-	if (draft_value(d, FLAG_HEALTH_CHECK_ENDPOINT) != NULL)
-		draft_put_text(d, FLAG_HEALTH_CHECK_ENDPOINT,
-			"  health_path: ", draft_value(d, FLAG_HEALTH_CHECK_ENDPOINT), "");
-	if (draft_put_rescue(d) != 0 || put_backends(d, s, model, ROLE_PREFILL) != 0)
+	if (draft_put_routes(d, FLAG_ROUTING_LOGIC, s->whole) != 0 ||
+		put_backends(d, s, model, ROLE_PREFILL) != 0)
 		return -1;
 	return put_backends(d, s, model, ROLE_DECODE);
 }

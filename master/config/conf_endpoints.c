@@ -79,8 +79,7 @@ conf_dns_set(struct conf_read *r, const struct conf_key *k, void *base, yaml_nod
 	return 0;
 }
 
-/* --- checks
- * --------------------------------------------------------------------------------------- */
+/* --- checks ----------------------------------------------------------------------------------- */
 
 struct seen {
 	struct http_url url;

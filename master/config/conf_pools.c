@@ -35,8 +35,7 @@ conf_pool_free(struct conf_pool *p)
 	conf_values_free(&conf_pool_keys, p);
 }
 
-/* --- checks
- * --------------------------------------------------------------------------------------- */
+/* --- checks ----------------------------------------------------------------------------------- */
 
 /* The line of a key in the connector's map; 0 if it is not given. */
 static int

@@ -51,8 +51,7 @@ size_t conf_enter(struct conf_read *r, const char *fmt, ...) __attribute__((form
 size_t conf_enter_entry(struct conf_read *r, size_t i);
 void conf_leave(struct conf_read *r, size_t mark);
 
-/* --- conf_yaml.c
- * ---------------------------------------------------------------------------------- */
+/* --- conf_yaml.c ------------------------------------------------------------------------------ */
 #define CONF_FILE_MAX (8 * CONF_MIB)
 /* Reads the file's bytes into *ret (free it).  A failure is reported at the position of `r`,
  * with `line`. */
@@ -63,8 +62,7 @@ int conf_yaml_load(struct conf_read *r, const char *text, size_t n);
 /* Where a file is that a configuration names; the caller frees it. */
 char *conf_beside(const char *file, const char *name);
 
-/* --- conf_walk.c
- * ---------------------------------------------------------------------------------- */
+/* --- conf_walk.c ------------------------------------------------------------------------------ */
 static inline int
 conf_line(const yaml_node_t *node)
 {
@@ -96,8 +94,7 @@ int conf_line_of(const struct conf_pool *p, const int *lines, const char *key);
 int conf_fail_key(struct conf_read *r, const struct conf_pool *p, const int *lines, const char *key,
 	const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 
-/* --- conf_value.c
- * --------------------------------------------------------------------------------- */
+/* --- conf_value.c ----------------------------------------------------------------------------- */
 enum conf_repr {
 	CONF_U32,
 	CONF_U64,
@@ -124,8 +121,7 @@ void conf_value_copy(const struct conf_key *k, const void *from, void *to); /* n
 void conf_values_free(const struct conf_keys *keys, void *base);
 bool conf_strs_has(char *const *v, size_t n, const char *s);
 
-/* --- conf_pools.c
- * --------------------------------------------------------------------------------- */
+/* --- conf_pools.c ----------------------------------------------------------------------------- */
 /* For conf_read.readers. */
 extern conf_reader *const conf_readers[CONF_T_N];
 /* A zeroed entry at the end of the array. */
@@ -140,21 +136,18 @@ void conf_pool_free(struct conf_pool *p);
 /* The defaults that depend on other keys, as they are for a pool like `p`, the number-th, into *ret. */
 void conf_pool_compute(const struct conf_pool *p, size_t number, struct conf_pool *ret);
 
-/* --- conf_equal.c
- * --------------------------------------------------------------------------------- */
+/* --- conf_equal.c ----------------------------------------------------------------------------- */
 /* Compares one member; the pools with all that they hold. */
 bool conf_value_equal(const struct conf_key *k, const void *a, const void *b);
 bool conf_dns_equal(const struct conf_pool *a, const struct conf_pool *b);
 
-/* --- conf_value_write.c
- * --------------------------------------------------------------------------------- */
+/* --- conf_value_write.c ----------------------------------------------------------------------- */
 /* In quotes, with the escapes that YAML requires. */
 void conf_write_text(FILE *out, const char *s);
 /* A member as conf_value_set() would take it, in YAML; not the lists of mappings. */
 void conf_value_write(const struct conf_key *k, const void *base, FILE *out);
 
-/* --- conf_load.c
- * --------------------------------------------------------------------------------------- */
+/* --- conf_load.c ------------------------------------------------------------------------------ */
 struct conf *conf_new(const char *path);
 /* conf_again() but for the command line. */
 int conf_reparse(const struct conf *was, struct conf **ret, struct conf_error *err);

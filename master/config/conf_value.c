@@ -159,8 +159,7 @@ static int __attribute__((format(printf, 2, 3))) bad(char what[CONF_WHAT], const
 	return -1;
 }
 
-/* --- numbers
- * -------------------------------------------------------------------------------------- */
+/* --- numbers ---------------------------------------------------------------------------------- */
 
 static int
 parse_count(const struct conf_key *k, const char *text, char what[CONF_WHAT], uint64_t *ret)
@@ -309,8 +308,7 @@ set_duration(const struct conf_key *k, void *base, const char *text, char what[C
 	return set_units(k, base, text, what, conf_durations);
 }
 
-/* --- words and texts
- * ------------------------------------------------------------------------------ */
+/* --- words and texts -------------------------------------------------------------------------- */
 
 static int
 set_word(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
@@ -439,8 +437,7 @@ add_text(const struct conf_key *k, void *base, const char *text, char what[CONF_
 	return 0;
 }
 
-/* --- addresses
- * ------------------------------------------------------------------------------------ */
+/* --- addresses -------------------------------------------------------------------------------- */
 
 /* ZMQ's forms of an address to bind (zmq_tcp(7), zmq_ipc(7)); zmq_bind() checks the rest. */
 static int
@@ -545,8 +542,7 @@ add_server(const struct conf_key *k, void *base, const char *text, char what[CON
 	return add_text(k, base, text, what);
 }
 
-/* --- copying, freeing
- * ------------------------------------------------------------------ */
+/* --- copying, freeing ------------------------------------------------------------------------- */
 
 void
 conf_value_copy(const struct conf_key *k, const void *from, void *to)

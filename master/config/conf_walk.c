@@ -580,8 +580,7 @@ conf_walk(
 	return conf_defaults(r, keys, base, lines, conf_line(map));
 }
 
-/* --- keys of a pool
- * ------------------------------------------------------------------------------- */
+/* --- keys of a pool --------------------------------------------------------------------------- */
 
 int
 conf_given(const int *lines, const char *key)

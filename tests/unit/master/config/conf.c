@@ -1158,8 +1158,7 @@ Test(conf_file, endpoints_by_the_ten_thousand, .timeout = 60)
 	conf_free(&c);
 }
 
-/* --- reload
- * --------------------------------------------------------------------------------------- */
+/* --- reload ----------------------------------------------------------------------------------- */
 
 struct kept {
 	int n, line;
@@ -1331,8 +1330,7 @@ Test(conf, auto_workers_follow_the_affinity_mask)
 	conf_free(&c);
 }
 
-/* --- command line
- * --------------------------------------------------------------------------------- */
+/* --- command line ----------------------------------------------------------------------------- */
 
 #define MAX_ARGS 64
 #define MAX_LINE 4096
@@ -1649,8 +1647,7 @@ Test(conf_file, args_host_and_port_override_the_file)
 	cr_expect_str_eq(err.key, "--port");
 }
 
-/* --- what flags amount to
- * --------------------------------------------------------------------------------- */
+/* --- what flags amount to --------------------------------------------------------------------- */
 
 /* The caller frees it. */
 static char *
