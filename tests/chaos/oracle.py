@@ -91,7 +91,10 @@ class Oracle:
         names is dead.  Such a request has no line in the log, its worker would have written one."""
         left, orphans, unread, unreachable, in_vain, off, waiting, ends = [], 0, 0, 0, 0, 0, 0, None
         for e in self.fleet.engines:
+            asked = self.clock()  # what follows may take seconds
             here = json.loads(await e.ask("GET", "/sim/held"))
+            for h in here["held"]:
+                h["born"] = asked - h["age_ms"] / 1000
             rooms = (await e.metrics())["pdsim:open_rooms"]
             unreachable += sum(h["unreachable"] for h in here["held"])
             here["held"] = [h for h in here["held"] if not h["unreachable"]]
@@ -140,7 +143,7 @@ class Oracle:
         was sent a part of it when prefill was given up."""
         if (engine.pool, engine.role) not in UNNAMED:
             return False
-        born, sides = self.clock() - held["age_ms"] / 1000, {e.name for e in self.fleet.engines if e.pool == engine.pool}
+        born, sides = held["born"], {e.name for e in self.fleet.engines if e.pool == engine.pool}
         unread = any(born - CLEANUP <= at <= born + CLEANUP and sides & set(who) for at, _, *who in self.storm.log)
         given_up = {line.get("reason") for line in ends.get(self.client_id(held), [])} & {"client_gone", "request_timeout"}
         return unread or bool(given_up)
@@ -159,7 +162,7 @@ class Oracle:
 
     def of_a_host_that_was_off(self, engine, held, ends):
         """The prefill engine's answer was lost with its host: only that answer named the blocks.  The router has given that attempt up."""
-        off = self.host_was_off(engine, self.clock() - held["age_ms"] / 1000)
+        off = self.host_was_off(engine, held["born"])
         return off and engine.role == "prefill" and any(
             line["msg"] == "attempt failed" and line["role"] == "prefill" and line["attempt"] in held["request_id"]
             for line in ends.get(self.client_id(held), []))
@@ -172,7 +175,7 @@ class Oracle:
         if not ended:
             return True
         # its client had its end, and what was to free the KV of a failed attempt, or for one that had gone, died with a worker
-        born, last = self.clock() - held["age_ms"] / 1000, ended[-1]
+        born, last = held["born"], ended[-1]
         failed = last["reason"] != "ok" or last["attempt"] not in held["request_id"]
         return any(born <= at <= born + CLEANUP for at in self.storm.killed.values()) and (failed or client in self.clients.gone)
 
