@@ -13,12 +13,38 @@
 #include "master/supervise/reload.h"
 #include "shm/base/log.h"
 
+#define RESERVE (1u << 20)
+
+Test(no_memory_reserve, is_given_up_once_and_had_again)
+{
+	uint64_t counter = 0;
+
+	cr_assert(mem_reserve(RESERVE, &counter) && mem_has_reserve());
+	cr_assert(mem_give_up_reserve() && !mem_has_reserve());
+	cr_assert(!mem_give_up_reserve());
+	cr_assert_eq(counter, 1);
+	cr_assert(mem_reserve(RESERVE, &counter) && mem_has_reserve());
+	cr_assert(mem_reserve(0, NULL) && !mem_has_reserve());
+}
+
+Test(no_memory_reserve, room_is_asked_for_beside_it)
+{
+	uint64_t counter = 0;
+
+	cr_assert(mem_reserve(RESERVE, &counter));
+	cr_assert(mem_has_room(RESERVE));
+	cr_assert_eq(counter, 0);
+	cr_assert(!mem_has_room(SIZE_MAX / 2));
+	cr_assert_eq(counter, 1);
+	cr_assert(mem_has_reserve());
+	cr_assert(mem_reserve(0, NULL));
+}
+
 /* the sanitizer has an allocator of its own */
 #ifndef __SANITIZE_ADDRESS__
 
 #define P1 "http://127.0.0.1:8101"
 #define D1 "http://127.0.0.1:8201"
-#define RESERVE (1u << 20)
 
 void *__libc_malloc(size_t size);
 void *__libc_calloc(size_t n, size_t size);
