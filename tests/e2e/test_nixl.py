@@ -404,6 +404,7 @@ def test_remote_host_kept(world, kind):
 class Gate:
     """A way to an engine that may be shut: then connections are not even established, for the queue of the
     listening socket is full."""
+    PATIENT = {"timeouts": {"connect": "20s"}}  # the kernel tries again after 1, 2, 3, 4, 5, 7 and 11 s
 
     def __init__(self, engine):
         self.target = engine.address
@@ -453,7 +454,7 @@ def test_a_handoff_that_is_too_old_is_not_used(world, kind, again, source):
     handoff is too old as well, the decode engine prefills by itself."""
     p, d = world.engine("prefill", prefill_delay=200), world.engine("decode")
     gate = Gate(d)
-    r = world.router(world.pool([p], [{"url": gate.url}], connector=kind, kv_lease="300ms", cached_tokens_from=source),
+    r = world.router(world.pool([p], [{"url": gate.url}], connector=kind, kv_lease="300ms", cached_tokens_from=source, **Gate.PATIENT),
                      health_interval="30s", stats_interval="30s")
     gate.close()
     c = r.open_stream("hello", n=4)
@@ -738,7 +739,7 @@ def test_a_handoff_that_is_too_old_and_no_room_to_prefill_again(world):
     """The only prefill engine is full by then: the decode engine prefills, on the connection that it has just taken."""
     p, d = world.script(), world.script()
     gate = Gate(d)
-    r = world.router(world.pool([{"url": p.url, "max_inflight": 1}], [{"url": gate.url}], kv_lease="300ms"), workers=1,
+    r = world.router(world.pool([{"url": p.url, "max_inflight": 1}], [{"url": gate.url}], kv_lease="300ms", **Gate.PATIENT), workers=1,
                      health_interval="30s", stats_interval="30s")
     gate.close()
     ask = {"model": MODEL, "prompt": "x", "stream": True}
@@ -761,7 +762,7 @@ def test_a_prefill_engine_that_has_restarted_before_decode_is_asked(world):
     """Its blocks are gone: it prefills again."""
     p, d = world.engine("prefill"), world.engine("decode")
     gate = Gate(d)
-    r = world.router(world.pool([p], [{"url": gate.url}], retries=0, fallback="none"), health_interval="100ms", fall=1000, rise=1)
+    r = world.router(world.pool([p], [{"url": gate.url}], retries=0, fallback="none", **Gate.PATIENT), health_interval="100ms", fall=1000, rise=1)
     gate.close()
     c = r.open_stream("hello", n=4)
     wait("the first handoff", lambda: p.counter("kv_held") == 1)
@@ -816,7 +817,7 @@ def test_push_handoff_that_is_too_old(world):
     push = Push.__new__(Push)
     push.p, push.d = world.script(), world.script()
     gate = Gate(push.d)
-    push.r = world.router(world.pool([push.p], [{"url": gate.url}], kv_lease="1300ms", **PUSH), workers=1,
+    push.r = world.router(world.pool([push.p], [{"url": gate.url}], kv_lease="1300ms", **PUSH, **Gate.PATIENT), workers=1,
                           health_interval="30s", stats_interval="30s")
     push.learn()
     fresh(push.d)
@@ -1170,7 +1171,7 @@ class Held:
     def __init__(self, world):
         p, (one, two) = world.script(), [world.script() for _ in range(2)]
         self.first, self.two, self.gate = one, two, Gate(two)
-        self.r = world.router(world.pool([p], [one, {"url": self.gate.url}], fanout=True, timeouts={"connect": "20s"}),
+        self.r = world.router(world.pool([p], [one, {"url": self.gate.url}], fanout=True, **Gate.PATIENT),
                               health_interval="30s", stats_interval="30s", workers=1)
         self.r.wait_metric("endpoint_up", 1, endpoint=self.gate.url)  # one of a role is enough to be ready
         self.gate.close()
@@ -1195,7 +1196,7 @@ class Held:
 def test_a_client_that_is_slow_when_another_branch_begins(world):
     held = Held(world)
     held.gate.open()
-    two = held.two.expect(timeout=20).stream_head()  # the kernel tries to connect after 1, 3, 7 and 15 s
+    two = held.two.expect(timeout=20).stream_head()
     assert held.fill(two) < 60 << 20 and held.r.metric("send_queue_bytes") < 1 << 20
     held.one.reset()
     two.reset()
@@ -1262,7 +1263,7 @@ def test_client_gone_and_the_handoff_is_too_old(world):
     """The lease of the blocks is over before the decode engine can be told: nobody is asked for more than to refuse it."""
     p, d = world.script(), world.script()
     gate = Gate(d)
-    r = world.router(world.pool([p], [{"url": gate.url}], kv_lease="300ms"), health_interval="30s", stats_interval="30s")
+    r = world.router(world.pool([p], [{"url": gate.url}], kv_lease="300ms", **Gate.PATIENT), health_interval="30s", stats_interval="30s")
     gate.close()
     c = r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x", "stream": True})
     p.expect().prefilled()
@@ -1278,7 +1279,7 @@ def test_client_gone_and_one_prefill_engine_does_not_hang_up(world):
     """Its time is over; another branch's blocks are fetched all the same, later."""
     p, d = world.script(), world.script()
     gate = Gate(d)
-    r = world.router(world.pool([p], [{"url": gate.url}], fanout=True, timeouts={"connect": "20s"}),
+    r = world.router(world.pool([p], [{"url": gate.url}], fanout=True, **Gate.PATIENT),
                      health_interval="30s", stats_interval="30s")
     gate.close()
     c = r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x", "n": 2, "stream": True})
