@@ -362,8 +362,16 @@ enum conf_type {
 	CONF_T_PREFILL,
 	CONF_T_DECODE,
 	CONF_T_POOLS,
+	CONF_T_OWN, /* the row names its reader */
 	CONF_T_N
 };
+
+struct conf_read;
+struct conf_key;
+struct yaml_node_s;
+/* Reads one node into a member; `k` is the row of the member (conf_read.h). */
+typedef int conf_reader(
+	struct conf_read *r, const struct conf_key *k, void *base, struct yaml_node_s *node);
 
 struct conf_key {
 	const char *path;
@@ -373,6 +381,7 @@ struct conf_key {
 	const char *def;
 	enum conf_class class;
 	const char *doc;
+	conf_reader *read; /* of CONF_T_OWN; NULL: the reader of the type */
 };
 
 /* The rows that describe one kind of mapping, and the struct they fill. */

@@ -1,6 +1,6 @@
 /*
- * Inside the configuration reader (conf*.c only): one reading of one file, its position and its
- * error.  conf_yaml.c turns bytes into libyaml's tree.  conf_walk.c turns the tree into
+ * Inside the readers of YAML files (conf*.c, and master/topology/ with tables of its own): one reading
+ * of one file, its position and its error.  conf_yaml.c turns bytes into libyaml's tree.  conf_walk.c turns the tree into
  * structs by the rows of conf_keys.h.  conf_value.c turns one text into one member.  conf_pools.c reads pools.
  *
  * Every int function returns 0, or -1 with the error already written; the first error ends the
@@ -17,18 +17,14 @@
 #define CONF_WHAT 256      /* of conf_error.what */
 #define CONF_ENTRY_KEYS 96 /* at least the rows of any table for a list's entries */
 
-struct conf_read;
-/* Reads one node into a member; `k` is the row of the member. */
-typedef int conf_reader(
-	struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node);
-
 struct conf_read {
 	const char *file;
 	const char *flag; /* the command line's option being read, instead of a path; or NULL */
 	struct conf_error *err;
 	/* [CONF_T_N]: the readers of lists and maps, by type, which conf_walk.c calls; or NULL */
 	conf_reader *const *readers;
-	struct conf *conf; /* being built; owned by the caller that started the reading */
+	/* being built; owned by the caller that started the reading; NULL: another kind of file is read */
+	struct conf *conf;
 	/* in force with the same text: files that are not watched are as they were read for it; or NULL */
 	const struct conf *was;
 	struct conf_seen *pool_names, *models; /* of the pools that have been read */
@@ -83,6 +79,11 @@ int conf_defaults(
 /* The i-th entry of a list, or NULL after its last. */
 yaml_node_t *conf_item(struct conf_read *r, yaml_node_t *list, size_t i);
 int conf_is_list(struct conf_read *r, const struct conf_key *k, yaml_node_t *node, size_t *ret_n);
+/* The i-th entry of a mapping whose keys are free names: 1, 0 after the last one, or -1. */
+int conf_entry(
+	struct conf_read *r, yaml_node_t *map, size_t i, const char **name, yaml_node_t **value);
+/* The text of a single value, a number or a truth value as it is written. */
+int conf_scalar(struct conf_read *r, yaml_node_t *node, const char *wants, const char **ret);
 /* Row of a path that is known to exist. */
 const struct conf_key *conf_key_row(const struct conf_keys *keys, const char *path);
 

@@ -104,6 +104,7 @@ static const struct {
 	[CONF_T_PREFILL] = { "a list of endpoints such as [{url: \"http://10.0.0.1:8100\"}]", CONF_LIST, NULL },
 	[CONF_T_DECODE] = { "a list of endpoints such as [{url: \"http://10.0.1.1:8200\"}]", CONF_LIST, NULL },
 	[CONF_T_POOLS] = { "a list of pools", CONF_LIST, NULL },
+	[CONF_T_OWN] = { "a list or a mapping", CONF_LIST, NULL },
 	// clang-format on
 };
 

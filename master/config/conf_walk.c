@@ -8,7 +8,7 @@
 
 // clang-format off
 #define ROW(path, type, off, noff, min, max, def, class, doc) \
-	{ path, CONF_T_##type, off, noff, min, max, def, CONF_##class, doc },
+	{ path, CONF_T_##type, off, noff, min, max, def, CONF_##class, doc, NULL },
 #define ROOT(path, type, m, ...) ROW(path, type, offsetof(struct conf, m), 0, __VA_ARGS__)
 #define ROOT_L(path, type, m, nm, ...) \
 	ROW(path, type, offsetof(struct conf, m), offsetof(struct conf, nm), __VA_ARGS__)
@@ -174,19 +174,33 @@ not_text(const char *s)
 	return *end == '\0' ? "number" : NULL;
 }
 
-static int
-check_scalar(struct conf_read *r, const struct conf_key *k, yaml_node_t *node)
+int
+conf_scalar(struct conf_read *r, yaml_node_t *node, const char *wants, const char **ret)
 {
 	int line = conf_line(node);
-	const char *s = text_of(node), *other;
+	const char *s;
 
+	if (node->type != YAML_SCALAR_NODE)
+		return conf_fail(r, line, "is %s: %s is needed", kind(node), wants);
 	if (is_null(node))
-		return conf_fail(
-			r, line, "has no value: give it %s, or leave the key out", conf_wants(k));
+		return conf_fail(r, line, "has no value: give it %s, or leave the key out", wants);
+	s = text_of(node);
 	for (size_t i = 0; i < node->data.scalar.length; i++)
 		if ((unsigned char)s[i] < 0x20 || s[i] == 0x7f)
 			return conf_fail(
 				r, line, "holds the control byte 0x%02x", (unsigned char)s[i]);
+	*ret = s;
+	return 0;
+}
+
+static int
+check_scalar(struct conf_read *r, const struct conf_key *k, yaml_node_t *node)
+{
+	int line = conf_line(node);
+	const char *s = "", *other;
+
+	if (conf_scalar(r, node, conf_wants(k), &s) != 0)
+		return -1;
 	if (conf_is_number(k) && !is_plain(node))
 		return conf_fail(r, line, "\"%.60s\" is text because of its quotes: %s is needed",
 			s, conf_wants(k));
@@ -203,9 +217,6 @@ set_scalar(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_
 {
 	char what[CONF_WHAT];
 
-	if (node->type != YAML_SCALAR_NODE)
-		return conf_fail(
-			r, conf_line(node), "is %s: %s is needed", kind(node), conf_wants(k));
 	if (check_scalar(r, k, node) != 0)
 		return -1;
 	if (conf_value_set(k, base, text_of(node), what) != 0)
@@ -276,6 +287,8 @@ set_member(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_
 		[CONF_T_PORTS] = set_ports,
 	};
 
+	if (k->read != NULL)
+		return k->read(r, k, base, node);
 	if (r->readers != NULL && r->readers[k->type] != NULL)
 		return r->readers[k->type](r, k, base, node);
 	return (set[k->type] != NULL ? set[k->type] : set_scalar)(r, k, base, node);
@@ -456,8 +469,10 @@ fail_unknown(struct conf_read *r, const struct conf_keys *keys, const char *pref
 	const char *name, int line)
 {
 	struct guess g = {.cost = 6};
-	const char *home = home_of(keys, name), *other = other_word(name);
-	const char *now = successors(prefix, name);
+	bool ours = r->conf != NULL; /* the hints below are about pdrouter's keys */
+	const char *home = ours ? home_of(keys, name) : NULL;
+	const char *other = ours ? other_word(name) : NULL;
+	const char *now = ours ? successors(prefix, name) : NULL;
 
 	if (now != NULL)
 		return conf_fail(r, line, "unknown key; it has become %s", now);
@@ -499,6 +514,23 @@ check_key(
 		}
 	}
 	return 0;
+}
+
+int
+conf_entry(struct conf_read *r, yaml_node_t *map, size_t i, const char **name, yaml_node_t **value)
+{
+	yaml_node_pair_t *p;
+
+	if (map->type != YAML_MAPPING_NODE)
+		return conf_fail(r, conf_line(map), "%s %s: a mapping is needed",
+			is_null(map) ? "has" : "is", is_null(map) ? "no value" : kind(map));
+	p = map->data.mapping.pairs.start + i;
+	if (p >= map->data.mapping.pairs.top)
+		return 0;
+	if (check_key(r, map, p, name) != 0)
+		return -1;
+	*value = yaml_document_get_node(&r->doc, p->value);
+	return 1;
 }
 
 /* The keys of one mapping; `prefix` is "" or the section's name with its dot. */
