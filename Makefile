@@ -56,8 +56,8 @@ LIBS    := -levent_core -levent_extra -lhttp_parser -ljson-c -lzmq -lyaml -lcare
 
 # every room of a folder: one level below it
 LIB_SRC    := $(wildcard shm/*.c shm/*/*.c proto/*/*.c)
-# main.c and pdctl.c hold a main(); all else of the process folders can be linked into unit tests
-PROC_SRC   := $(filter-out master/main.c master/pdctl/pdctl.c,$(wildcard master/*.c master/*/*.c worker/*.c worker/*/*.c))
+# main.c, pdctl.c and pdfleet.c hold a main(); all else of the process folders can be linked into unit tests
+PROC_SRC   := $(filter-out master/main.c master/pdctl/pdctl.c master/pdfleet/pdfleet.c,$(wildcard master/*.c master/*/*.c worker/*.c worker/*/*.c))
 ENGINE_SRC := $(wildcard tests/engine/*.c)
 UNIT_SRC   := $(shell find tests/unit -name '*.c')
 
@@ -65,7 +65,7 @@ obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
 LIB_OBJ  := $(call obj,$(LIB_SRC))
 PROC_OBJ := $(call obj,$(PROC_SRC))
 UNIT_BIN := $(patsubst tests/unit/%.c,$(B)/unit/%,$(UNIT_SRC))
-BINS     := $(B)/pdrouter $(B)/pdctl $(B)/pdsim
+BINS     := $(B)/pdrouter $(B)/pdctl $(B)/pdfleet $(B)/pdsim
 
 # as many jobs as there are processors, unless -j was given: a submake shares those
 JOBS = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
@@ -85,6 +85,9 @@ $(B)/pdrouter: $(call obj,master/main.c) $(PROC_OBJ) $(LIB_OBJ)
 $(B)/pdctl: $(call obj,master/pdctl/pdctl.c)
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^
+$(B)/pdfleet: $(call obj,$(wildcard master/pdfleet/*.c master/topology/*.c master/config/*.c shm/base/*.c proto/http/*.c proto/json/*.c))
+	$(call say,LD $@)
+	$(Q)$(CC) $(LF) -o $@ $^ -lyaml -lhttp_parser -ljson-c -lm
 $(B)/pdsim: $(call obj,$(ENGINE_SRC))
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^ -levent_core -lhttp_parser -ljson-c -lzmq
@@ -205,7 +208,9 @@ format:
 .PHONY: install
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/doc/pdrouter $(DESTDIR)/etc/pdrouter $(DESTDIR)/lib/systemd/system
-	install -m 755 $(B)/pdrouter $(B)/pdctl $(DESTDIR)$(PREFIX)/bin/
+	install -m 755 $(B)/pdrouter $(B)/pdctl $(B)/pdfleet $(DESTDIR)$(PREFIX)/bin/
+	install -d $(DESTDIR)$(PREFIX)/share/pdrouter/fleet
+	install -m 644 etc/fleet/*.yaml $(DESTDIR)$(PREFIX)/share/pdrouter/fleet/
 	install -m 644 etc/pdrouter.yaml etc/pdrouter-minimal.yaml $(DESTDIR)$(PREFIX)/share/doc/pdrouter/
 	install -d $(DESTDIR)$(PREFIX)/share/doc/pdrouter/examples
 	install -m 644 etc/examples/*.yaml $(DESTDIR)$(PREFIX)/share/doc/pdrouter/examples/
@@ -213,6 +218,8 @@ install: all
 	install -m 644 etc/monitoring/* $(DESTDIR)$(PREFIX)/share/doc/pdrouter/monitoring/
 	test -e $(DESTDIR)/etc/pdrouter/pdrouter.yaml || install -m 644 etc/pdrouter-minimal.yaml $(DESTDIR)/etc/pdrouter/pdrouter.yaml
 	sed 's,/usr/local,$(PREFIX),g' systemd/pdrouter.service > $(DESTDIR)/lib/systemd/system/pdrouter.service
+	sed 's,/usr/local,$(PREFIX),g' systemd/pdrouter-engine@.service > $(DESTDIR)/lib/systemd/system/pdrouter-engine@.service
+	install -m 644 systemd/pdrouter.slice $(DESTDIR)/lib/systemd/system/
 
 .PHONY: clean help
 clean:

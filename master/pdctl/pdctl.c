@@ -46,6 +46,7 @@ static const struct {
 		"gives ENDPOINT (URL or host:port) no new requests, until undrain"},
 	{"undrain", TAKES_ENDPOINT, false,
 		"ends a drain or an ejection: ENDPOINT gets new requests again"},
+	{"fleet", 0, false, "the fleet file: pdctl fleet --help"},
 	{"ping", 0, false, "prints nothing; exits 0 if pdrouter answers"},
 	{"version", 0, false, "prints the version of pdctl"},
 };
@@ -64,12 +65,12 @@ struct line {
 static void
 usage(FILE *out)
 {
-	(void)fprintf(out,
-		"usage: pdctl [-s SOCKET] COMMAND\n"
-		"       pdctl [-s SOCKET] reload [--dry-run] | config diff\n"
-		"       pdctl [-s SOCKET] drain ENDPOINT [--role ROLE] [--pool POOL] "
-		"[--wait [--timeout S]]\n"
-		"       pdctl [-s SOCKET] undrain ENDPOINT [--role ROLE] [--pool POOL]\n\n");
+	(void)fprintf(out, "usage: pdctl [-s SOCKET] COMMAND\n"
+			   "       pdctl [-s SOCKET] reload [--dry-run] | config diff\n"
+			   "       pdctl [-s SOCKET] drain ENDPOINT [--role ROLE] [--pool POOL] "
+			   "[--wait [--timeout S]]\n"
+			   "       pdctl [-s SOCKET] undrain ENDPOINT [--role ROLE] [--pool POOL]\n"
+			   "       pdctl fleet check | plan ...\n\n");
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
 		(void)fprintf(out, "  %-8s  %s\n", commands[i].name, commands[i].help);
 	(void)fprintf(out,
@@ -322,6 +323,8 @@ run(struct line *l, int nargs)
 
 	if (l->command == NULL)
 		return wrong("a command is needed");
+	if (strcmp(l->command, "fleet") == 0)
+		return wrong("fleet is the first word: pdctl fleet ...");
 	while (i < n && strcmp(l->command, commands[i].name) != 0)
 		i++;
 	if (i == n)
@@ -337,6 +340,26 @@ run(struct line *l, int nargs)
 	if (strcmp(l->command, "version") == 0)
 		return puts("pdctl " PDROUTER_VERSION) < 0;
 	return talk(l, commands[i].slow);
+}
+
+/* Becomes pdfleet, which stands beside this program and knows the arguments behind `fleet`.  Returns on
+ * failure only. */
+static int
+run_fleet(char **argv)
+{
+	char path[4096];
+	ssize_t n = readlink("/proc/self/exe", path, sizeof(path));
+	char *slash;
+
+	if (n < 0 || (size_t)n >= sizeof(path))
+		return fail("/proc/self/exe", n < 0 ? strerror(errno) : "the path is too long");
+	path[n] = '\0';
+	slash = strrchr(path, '/');
+	if (slash == NULL || (size_t)(slash - path) + sizeof("/pdfleet") > sizeof(path))
+		return fail(path, "the path is too long");
+	memcpy(slash, "/pdfleet", sizeof("/pdfleet"));
+	(void)execv(path, argv);
+	return fail(path, strerror(errno));
 }
 
 int
@@ -357,6 +380,8 @@ main(int argc, char **argv)
 	struct line l = {.path = DEFAULT_SOCKET};
 	int opt;
 
+	if (argc > 1 && strcmp(argv[1], "fleet") == 0)
+		return run_fleet(argv + 1);
 	while ((opt = getopt_long(argc, argv, "s:jhV", longs, NULL)) != -1) {
 		switch (opt) {
 		case 's':

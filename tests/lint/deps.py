@@ -29,6 +29,8 @@ ROOMS = {
     "master/fleet": "master/probe master/config proto/http proto/json proto/wire shm shm/core shm/base",
     "master/supervise": "master/fleet master/probe master/config shm shm/core shm/base",
     "master/notifier": "proto/wire shm shm/core shm/base",
+    "master/topology": "master/config shm/base",
+    "master/pdfleet": "master/topology master/config shm/base",
     "master/pdctl": "",
     # main.c wires the processes
     "master": "master/supervise master/fleet master/probe master/config master/notifier worker shm shm/core shm/base",

@@ -1,0 +1,261 @@
+/*
+ * pdfleet: `pdctl fleet` starts it.  Reads a fleet file and its template, says what is wrong, and renders the
+ * files of all hosts.  The exit code is 0, 1 for findings and errors, 2 for a wrong command line.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "master/pdfleet/tree.h"
+#include "master/topology/plan.h"
+#include "master/topology/render.h"
+#include "shm/base/mem.h"
+
+#define DEFAULT_FILE "/etc/pdrouter/fleet.yaml"
+#define USER_TEMPLATES "/etc/pdrouter/fleet.d"
+#define SHARE "../share/pdrouter/fleet" /* from the program's folder */
+
+/* The command line. */
+struct line {
+	const char *command, *file, *templates, *host, *output; /* NULL: not given */
+};
+
+/* What a command works on. */
+struct fleet {
+	struct topology *t;
+	struct topo_template *template;
+	struct topo_plan *plan;
+};
+
+static void
+usage(FILE *out)
+{
+	(void)fprintf(out,
+		"usage: pdctl fleet check [-f FILE] [-t DIR]\n"
+		"       pdctl fleet plan [-f FILE] [-t DIR] [--host NAME] [--output DIR]\n\n"
+		"  check       says all that is wrong with the fleet file, else ok\n"
+		"  plan        shows each engine with its host, GPUs and ports\n\n"
+		"  -f FILE     the fleet file (" DEFAULT_FILE ")\n"
+		"  -t DIR      folder with templates of your own, KIND.yaml (" USER_TEMPLATES ")\n"
+		"  --host      one host only\n"
+		"  --output    writes the files of each host to DIR/HOST/; DIR must be new or empty\n");
+}
+
+static int
+wrong(const char *what, const char *why)
+{
+	(void)fprintf(stderr, "pdctl fleet: %s%s\n\n", what, why);
+	usage(stderr);
+	return 2;
+}
+
+static void
+say(const struct conf_error *err)
+{
+	char buf[1024];
+
+	(void)fprintf(stderr, "%s\n", conf_error_text(err, buf, sizeof(buf)));
+}
+
+/* --- loading
+ * ------------------------------------------------------------------------------------- */
+
+/* KIND.yaml in the program's share folder. */
+static char *
+shared_template(const char *kind)
+{
+	char exe[4096];
+	ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
+	char *slash;
+
+	exe[n > 0 ? n : 0] = '\0';
+	slash = strrchr(exe, '/');
+	if (slash != NULL)
+		*slash = '\0';
+	return mem_printf("%s/" SHARE "/%s.yaml", exe, kind);
+}
+
+/* The user's file comes before the installed one. */
+static int
+load_template(const struct line *l, struct fleet *f)
+{
+	const char *dir = l->templates != NULL ? l->templates : USER_TEMPLATES;
+	const char *kind = f->t->engine.kind;
+	char *own = mem_printf("%s/%s.yaml", dir, kind), *shared = shared_template(kind);
+	const char *path = access(own, F_OK) == 0 ? own : shared;
+	struct conf_error err = {.line = topo_line(f->t, "engine.kind"), .key = "engine.kind"};
+	int rc = -1;
+
+	(void)snprintf(err.file, sizeof(err.file), "%s", f->t->path);
+	(void)snprintf(err.what, sizeof(err.what), "no template for %.60s: neither %.80s nor %.80s",
+		kind, own, shared);
+	if (strchr(kind, '/') == NULL && access(path, F_OK) == 0)
+		rc = topo_template_load(path, &f->template, &err);
+	if (rc != 0)
+		say(&err);
+	free(own);
+	free(shared);
+	return rc;
+}
+
+/* A plan without findings, or -1 after all of them were printed. */
+static int
+load(const struct line *l, struct fleet *f)
+{
+	struct conf_error err;
+
+	if (topo_load(l->file != NULL ? l->file : DEFAULT_FILE, &f->t, &err) != 0) {
+		say(&err);
+		return -1;
+	}
+	if (load_template(l, f) != 0)
+		return -1;
+	f->plan = topo_plan_make(f->t, f->template);
+	for (size_t i = 0; i < f->plan->nfindings; i++)
+		say(&f->plan->findings[i]);
+	return f->plan->nfindings > 0 ? -1 : 0;
+}
+
+static void
+unload(struct fleet *f)
+{
+	topo_plan_free(&f->plan);
+	topo_template_free(&f->template);
+	topo_free(&f->t);
+}
+
+/* --- commands
+ * ------------------------------------------------------------------------------------ */
+
+static int
+run_check(const struct line *l, const struct fleet *f)
+{
+	if (l->host != NULL || l->output != NULL)
+		return wrong("--host and --output are for plan only", "");
+	(void)f;
+	return puts("ok") < 0;
+}
+
+static void
+show(const struct topo_engine *e)
+{
+	(void)printf("%s  host %s  gpus ", e->name, e->host->name);
+	for (size_t i = 0; i < e->gpus.n; i++)
+		(void)printf("%s%u", i > 0 ? "," : "", e->gpus.v[i]);
+	(void)printf("%s ", e->gpus.n == 0 ? "-" : "");
+	for (size_t i = 0; i < e->ports.n; i++) {
+		const struct topo_claim *c = &e->ports.v[i];
+
+		(void)printf(" %s %u", c->name, c->first);
+		if (c->n > 1)
+			(void)printf("-%u", c->first + c->n - 1);
+	}
+	(void)printf("\n");
+}
+
+static int
+write_host(const struct fleet *f, const struct topo_host *h, const char *output)
+{
+	struct topo_files files = topo_render(f->plan, h);
+	char *dir = mem_printf("%s/%s", output, h->name);
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < files.n; i++)
+		rc = tree_write(dir, &files.v[i]);
+	free(dir);
+	topo_files_free(&files);
+	return rc;
+}
+
+static int
+run_plan(const struct line *l, const struct fleet *f)
+{
+	const struct topo_host *only = l->host != NULL ? topo_host(f->t, l->host) : NULL;
+	int rc = 0;
+
+	if (l->host != NULL && only == NULL) {
+		(void)fprintf(stderr, "%s: no host is named %s\n", f->t->path, l->host);
+		return 1;
+	}
+	for (size_t i = 0; i < f->plan->nengines; i++)
+		if (only == NULL || f->plan->engines[i].host == only)
+			show(&f->plan->engines[i]);
+	if (l->output != NULL && tree_begin(l->output) != 0)
+		return 1;
+	for (size_t i = 0; l->output != NULL && rc == 0 && i < f->t->nhosts; i++)
+		if (only == NULL || only == &f->t->hosts[i])
+			rc = write_host(f, &f->t->hosts[i], l->output);
+	return rc != 0 || fflush(stdout) != 0;
+}
+
+static const struct {
+	const char *name;
+	int (*run)(const struct line *l, const struct fleet *f);
+} commands[] = {
+	{"check", run_check},
+	{"plan", run_plan},
+};
+
+static int
+run(const struct line *l)
+{
+	struct fleet f = {.t = NULL};
+	size_t i = 0, n = sizeof(commands) / sizeof(commands[0]);
+	int rc = 1;
+
+	if (l->command == NULL)
+		return wrong("a command is needed", "");
+	while (i < n && strcmp(l->command, commands[i].name) != 0)
+		i++;
+	if (i == n)
+		return wrong(l->command, " is not a command");
+	if (load(l, &f) == 0)
+		rc = commands[i].run(l, &f);
+	unload(&f);
+	return rc;
+}
+
+int
+main(int argc, char **argv)
+{
+	static const struct option longs[] = {
+		{"file", required_argument, NULL, 'f'},
+		{"templates", required_argument, NULL, 't'},
+		{"host", required_argument, NULL, 'H'},
+		{"output", required_argument, NULL, 'o'},
+		{"help", no_argument, NULL, 'h'},
+		{NULL, 0, NULL, 0},
+	};
+	struct line l = {.command = NULL};
+	int opt;
+
+	while ((opt = getopt_long(argc, argv, "f:t:h", longs, NULL)) != -1) {
+		switch (opt) {
+		case 'f':
+			l.file = optarg;
+			break;
+		case 't':
+			l.templates = optarg;
+			break;
+		case 'H':
+			l.host = optarg;
+			break;
+		case 'o':
+			l.output = optarg;
+			break;
+		case 'h':
+			usage(stdout);
+			return 0;
+		default:
+			usage(stderr);
+			return 2;
+		}
+	}
+	l.command = optind < argc ? argv[optind] : NULL;
+	if (argc - optind > 1)
+		return wrong("one command only; too much: ", argv[optind + 1]);
+	return run(&l);
+}

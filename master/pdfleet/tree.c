@@ -1,0 +1,89 @@
+#include "master/pdfleet/tree.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shm/base/mem.h"
+
+static int
+fail(const char *path, const char *why)
+{
+	(void)fprintf(stderr, "pdctl fleet: %s: %s\n", path, why);
+	return -1;
+}
+
+/* Makes the folders of the path, up to its last slash. */
+static int
+make_folders(char *path)
+{
+	for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+		*slash = '\0';
+		if (mkdir(path, 0755) != 0 && errno != EEXIST)
+			return fail(path, strerror(errno));
+		*slash = '/';
+	}
+	return 0;
+}
+
+int
+tree_begin(const char *dir)
+{
+	char *path = mem_printf("%s/", dir);
+	int rc = make_folders(path);
+	const struct dirent *entry;
+	DIR *d = NULL;
+
+	free(path);
+	if (rc != 0)
+		return -1;
+	d = opendir(dir);
+	if (d == NULL)
+		return fail(dir, strerror(errno));
+	while (rc == 0 && (entry = readdir(d)) != NULL)
+		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+			rc = fail(dir, "is not empty: files of an older plan could stay there");
+	(void)closedir(d);
+	return rc;
+}
+
+static int
+write_all(int fd, const char *p, size_t n)
+{
+	ssize_t k;
+
+	while (n > 0) {
+		k = write(fd, p, n);
+		if (k < 0 && errno != EINTR)
+			return -1;
+		if (k > 0) {
+			p += k;
+			n -= (size_t)k;
+		}
+	}
+	return 0;
+}
+
+int
+tree_write(const char *dir, const struct topo_file *f)
+{
+	char *path = mem_printf("%s/%s", dir, f->path), *temp = mem_printf("%s.new", path);
+	int rc = make_folders(path), fd = -1;
+
+	if (rc == 0) {
+		fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, f->mode);
+		if (fd == -1 || write_all(fd, f->bytes, f->n) != 0 || fsync(fd) != 0 ||
+			fchmod(fd, f->mode) != 0 || rename(temp, path) != 0)
+			rc = fail(path, strerror(errno));
+		if (fd != -1)
+			(void)close(fd);
+	}
+	free(temp);
+	free(path);
+	return rc;
+}

@@ -1,0 +1,211 @@
+#include "master/topology/check.h"
+
+#include <string.h>
+
+#include "master/config/conf.h"
+#include "master/topology/finding.h"
+#include "master/topology/router_file.h"
+#include "master/topology/text.h"
+#include "shm/base/mem.h"
+
+#define NAME_MAX_BYTES 63
+#define LETTERS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+
+/* Part of the name of a unit or a folder. */
+static bool
+is_name(const char *s)
+{
+	return strlen(s) <= NAME_MAX_BYTES && s[0] != '\0' && strchr(LETTERS, s[0]) != NULL &&
+	       s[strspn(s, LETTERS "._-")] == '\0';
+}
+
+void
+topo_check_names(struct topo_plan *p)
+{
+	const struct topology *t = p->t;
+
+	if (!is_name(t->name))
+		topo_found(p, t->path, topo_line(t, "fleet"), "fleet",
+			"%.80s cannot be part of a unit's name: up to %d letters, digits and ._-, a "
+			"letter or digit first",
+			t->name, NAME_MAX_BYTES);
+	for (size_t i = 0; i < t->nhosts; i++)
+		if (!is_name(t->hosts[i].name))
+			topo_found(p, t->path, t->hosts[i].line, "hosts",
+				"%.80s cannot be a host's name: up to %d letters, digits and ._-, a "
+				"letter or digit first",
+				t->hosts[i].name, NAME_MAX_BYTES);
+}
+
+/* --- roles and connector
+ * ------------------------------------------------------------------------- */
+
+/* True if an earlier row of the template has the i-th connector's name. */
+static bool
+is_named_before(const struct topo_template *t, size_t i)
+{
+	for (size_t k = 0; k < i; k++)
+		if (strcmp(t->connectors[k].name, t->connectors[i].name) == 0)
+			return true;
+	return false;
+}
+
+/* Says which versions have the connector, or which connectors there are. */
+static void
+no_connector(struct topo_plan *p)
+{
+	const struct topo_template *tp = p->template;
+	const struct topology *t = p->t;
+	struct membuf versions = {.p = NULL}, others = {.p = NULL};
+
+	for (size_t i = 0; i < tp->nconnectors; i++) {
+		const struct topo_connector *c = &tp->connectors[i];
+
+		if (strcmp(c->name, t->connector) == 0)
+			topo_add(&versions, "%s%s to %s", versions.n > 0 ? ", " : "",
+				c->since != NULL ? c->since : "the first",
+				c->until != NULL ? c->until : "the newest");
+		else if (!is_named_before(tp, i))
+			topo_add(&others, "%s%s", others.n > 0 ? ", " : "", c->name);
+	}
+	if (versions.n > 0)
+		topo_found(p, t->path, topo_line(t, "connector"), "connector",
+			"%.40s %.40s has no %.40s: versions %.*s have it", t->engine.kind,
+			t->engine.version != NULL ? t->engine.version : "", t->connector,
+			(int)versions.n, versions.p);
+	else
+		topo_found(p, t->path, topo_line(t, "connector"), "connector",
+			"%.80s has no connector %.40s, but %.*s", tp->path, t->connector,
+			others.n > 0 ? (int)others.n : 4, others.n > 0 ? others.p : "none");
+	membuf_free(&versions);
+	membuf_free(&others);
+}
+
+static void
+check_tensor_parallel(struct topo_plan *p)
+{
+	const struct topo_group *g = p->t->groups;
+	const char *wants = topo_tp_refuses(p->connector->tensor_parallel,
+		g[TOPO_PREFILL].tensor_parallel, g[TOPO_DECODE].tensor_parallel);
+
+	if (wants != NULL)
+		topo_found(p, p->t->path, g[TOPO_DECODE].line, "decode.tensor_parallel",
+			"%s needs %s: prefill has %u, decode %u", p->connector->name, wants,
+			g[TOPO_PREFILL].tensor_parallel, g[TOPO_DECODE].tensor_parallel);
+}
+
+void
+topo_check_roles(struct topo_plan *p)
+{
+	const struct topology *t = p->t;
+	const struct topo_group *g = t->groups;
+	bool split = g[TOPO_PREFILL].line != 0;
+
+	if (g[TOPO_ENGINES].line != 0 && (split || g[TOPO_DECODE].line != 0))
+		topo_found(p, t->path, g[TOPO_ENGINES].line, "engines",
+			"a fleet has engines, or prefill and decode");
+	if (split && g[TOPO_DECODE].line == 0)
+		topo_found(
+			p, t->path, g[TOPO_PREFILL].line, "prefill", "there are no decode engines");
+	if (p->nengines == 0)
+		topo_found(p, t->path, 0, "", "the fleet has no engines: write prefill and decode");
+	if (split && t->connector == NULL)
+		topo_found(p, t->path, g[TOPO_PREFILL].line, "connector",
+			"is missing: how does the KV cache move from prefill to decode?");
+	if (t->engine.version == NULL && p->template->needs_version != 0)
+		topo_found(p, t->path, topo_line(t, "engine.kind"), "engine.version",
+			"is missing: it decides which connectors %s has", t->engine.kind);
+	else if (t->connector != NULL && p->connector == NULL)
+		no_connector(p);
+	if (split && g[TOPO_DECODE].line != 0 && p->connector != NULL)
+		check_tensor_parallel(p);
+	for (unsigned role = 0; role < TOPO_ROLE_N; role++)
+		for (size_t i = 0; i < g[role].noverrides; i++)
+			if (g[role].overrides[i].replica >= g[role].replicas)
+				topo_found(p, t->path, g[role].overrides[i].line,
+					topo_role_name(role), "there is no replica %u of %u",
+					g[role].overrides[i].replica, g[role].replicas);
+}
+
+/* --- addresses
+ * ----------------------------------------------------------------------------------- */
+
+/* Why other hosts cannot use this address, or NULL. */
+static const char *
+trap_of(const char *address, bool several)
+{
+	static const char *const any[] = {"0.0.0.0", "::", "[::]", "*"};
+	static const char *const loopback[] = {
+		"127.", "localhost", "::1", "[::1]", "ip6-localhost"};
+
+	for (size_t i = 0; i < sizeof(any) / sizeof(any[0]); i++)
+		if (strcmp(address, any[i]) == 0)
+			return "is no host's address: it means all addresses";
+	for (size_t i = 0; several && i < sizeof(loopback) / sizeof(loopback[0]); i++)
+		if (strncasecmp(address, loopback[i], strlen(loopback[i])) == 0)
+			return "is the host itself: engines on other hosts cannot reach it";
+	if (address[strcspn(address, " /$()%")] != '\0')
+		return "is neither an address nor a name";
+	return NULL;
+}
+
+void
+topo_check_hosts(struct topo_plan *p)
+{
+	const struct topology *t = p->t;
+	const char *why;
+
+	if (t->nhosts == 0)
+		topo_found(p, t->path, topo_line(t, "hosts"), "hosts", "the fleet has no hosts");
+	for (size_t i = 0; i < t->nhosts; i++) {
+		const struct topo_host *h = &t->hosts[i];
+
+		why = trap_of(h->address, t->nhosts > 1);
+		if (why != NULL)
+			topo_found(
+				p, t->path, h->line, h->name, "address %.80s %s", h->address, why);
+		for (size_t k = 0; k < i; k++)
+			if (strcasecmp(t->hosts[k].address, h->address) == 0)
+				topo_found(p, t->path, h->line, h->name,
+					"address %.80s is that of host %.60s too", h->address,
+					t->hosts[k].name);
+	}
+}
+
+/* --- the router
+ * ---------------------------------------------------------------------------------- */
+
+void
+topo_check_router(struct topo_plan *p)
+{
+	const struct topology *t = p->t;
+	const struct topo_router *r = &t->router;
+
+	for (size_t i = 0; i < r->hosts.n; i++)
+		if (topo_host(t, r->hosts.v[i].text) == NULL)
+			topo_found(p, t->path, r->hosts.v[i].line, "router.hosts",
+				"no host is named %.80s", r->hosts.v[i].text);
+	if (r->line != 0 && r->hosts.n == 0)
+		topo_found(p, t->path, r->line, "router.hosts", "is empty");
+	if (p->connector != NULL && p->connector->one_router != 0 && r->hosts.n > 1)
+		topo_found(p, t->path, r->line, "router.hosts",
+			"the engines of %s report to one router only", p->connector->name);
+}
+
+void
+topo_check_router_file(struct topo_plan *p)
+{
+	struct membuf text = {.p = NULL};
+	struct conf_error err;
+	struct conf *conf = NULL;
+	const struct topo_router *r = &p->t->router;
+
+	if (r->line == 0)
+		return;
+	topo_router_file(p, &text);
+	if (conf_parse("pdrouter.yaml", text.p, text.n, &conf, &err) != 0)
+		topo_found(p, p->t->path, r->line, "router", "pdrouter would refuse %s: %s",
+			err.key, err.what);
+	conf_free(&conf);
+	membuf_free(&text);
+}

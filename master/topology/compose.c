@@ -1,0 +1,142 @@
+#include "master/topology/compose.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/topology/finding.h"
+#include "master/topology/names.h"
+#include "master/topology/parts.h"
+#include "shm/base/mem.h"
+
+/* A text with its names replaced; "" if one has no value, which is a finding. */
+static char *
+replace(struct topo_plan *p, const struct topo_engine *e, const struct topo_text *text)
+{
+	char *name = NULL, *ret = topo_names_replace(p, e, text->text, &name);
+
+	if (ret != NULL)
+		return ret;
+	topo_found(p, text->file, text->line, "", "%.60s has no value for %s", name,
+		e != NULL ? topo_role_name(e->role) : "the router");
+	free(name);
+	return mem_strdup("");
+}
+
+static void
+append(struct topo_plan *p, const struct topo_engine *e, const struct topo_texts *from,
+	struct topo_texts *to)
+{
+	to->v = mem_resize(to->v, to->n + from->n + 1, sizeof(*to->v));
+	for (size_t i = 0; i < from->n; i++)
+		to->v[to->n++] = (struct topo_text){
+			replace(p, e, &from->v[i]), from->v[i].file, from->v[i].line};
+}
+
+/* A later value takes the place of an earlier one. */
+static void
+merge(struct topo_plan *p, const struct topo_engine *e, const struct topo_settings *from,
+	struct topo_settings *to)
+{
+	for (size_t i = 0; i < from->n; i++) {
+		const struct topo_setting *s = &from->v[i];
+		size_t k = 0;
+
+		while (k < to->n && strcmp(to->v[k].name, s->name) != 0)
+			k++;
+		if (k == to->n) {
+			to->v = mem_resize(to->v, to->n + 1, sizeof(*to->v));
+			to->v[to->n++] = (struct topo_setting){.name = mem_strdup(s->name)};
+		}
+		free(to->v[k].value.text);
+		to->v[k].value =
+			(struct topo_text){replace(p, e, &s->value), s->value.file, s->value.line};
+	}
+}
+
+static void
+compose_engine(struct topo_plan *p, struct topo_engine *e)
+{
+	const struct topo_texts *own = &p->t->engine.command;
+	const struct topo_part *parts[TOPO_PARTS];
+	size_t n = topo_parts(p, e, parts);
+
+	append(p, e, own->n > 0 ? own : &p->template->command, &e->argv);
+	for (size_t i = 0; i < n; i++) {
+		if (own->n == 0)
+			append(p, e, &parts[i]->args, &e->argv);
+		append(p, e, &parts[i]->file, &e->file);
+		merge(p, e, &parts[i]->env, &e->env);
+		merge(p, e, &parts[i]->endpoint, &e->endpoint);
+	}
+	append(p, e, &e->group->args, &e->argv);
+	merge(p, e, &e->group->env, &e->env);
+	if (e->override == NULL)
+		return;
+	append(p, e, &e->override->args, &e->argv);
+	merge(p, e, &e->override->env, &e->env);
+}
+
+static bool
+has(const struct topo_settings *env, const char *name)
+{
+	for (size_t i = 0; i < env->n; i++)
+		if (strcmp(env->v[i].name, name) == 0)
+			return true;
+	return false;
+}
+
+static void
+check_needs(struct topo_plan *p, const struct topo_engine *e)
+{
+	const struct topo_connector *c = e->role == TOPO_ENGINES ? NULL : p->connector;
+
+	for (size_t i = 0; c != NULL && i < c->needs_env.n; i++)
+		if (!has(&e->env, c->needs_env.v[i].text))
+			topo_found(p, p->t->path, e->group->line, topo_role_name(e->role),
+				"%s needs env: {%.60s: ...}", c->name, c->needs_env.v[i].text);
+}
+
+static void
+check_engine(struct topo_plan *p, const struct topo_engine *e)
+{
+	for (size_t i = 0; i < e->env.n; i++) {
+		const struct topo_setting *s = &e->env.v[i];
+		const char *c = s->name;
+
+		while (isalnum((unsigned char)*c) || *c == '_')
+			c++;
+		if (*c != '\0' || c == s->name || isdigit((unsigned char)s->name[0]))
+			topo_found(p, s->value.file, s->value.line, "",
+				"%.60s cannot be the name of a variable", s->name);
+	}
+	if (e->argv.n == 0)
+		topo_found(p, p->template->path, 0, "command", "is empty");
+	else if (e->argv.v[0].text[0] != '/')
+		topo_found(p, e->argv.v[0].file, e->argv.v[0].line, "",
+			"%.80s: systemd needs the full path of a program", e->argv.v[0].text);
+	else if (strpbrk(e->argv.v[0].text, "$%") != NULL)
+		topo_found(p, e->argv.v[0].file, e->argv.v[0].line, "",
+			"%.80s: the path of a program can have no $ or %%", e->argv.v[0].text);
+}
+
+void
+topo_compose(struct topo_plan *p)
+{
+	const struct topo_connector *c = p->connector;
+
+	for (size_t i = 0; i < p->nengines; i++) {
+		if (p->engines[i].host == NULL)
+			continue; /* a finding already */
+		compose_engine(p, &p->engines[i]);
+		check_engine(p, &p->engines[i]);
+		check_needs(p, &p->engines[i]);
+	}
+	if (p->t->router.line == 0)
+		return;
+	merge(p, NULL, &p->template->pool, &p->pool);
+	if (c != NULL) {
+		merge(p, NULL, &c->pool, &p->pool);
+		merge(p, NULL, &c->router, &p->router);
+	}
+}

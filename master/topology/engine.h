@@ -1,0 +1,49 @@
+/* What topo_plan_make() derives from a fleet file and its template: each engine with its host, GPUs and ports. */
+#pragma once
+#include "master/config/conf.h"
+#include "master/topology/template.h"
+#include "master/topology/topology.h"
+
+/* The ports first .. first + n - 1 of one name. */
+struct topo_claim {
+	const char *name;
+	uint32_t first, n;
+	const char *file; /* where the port is asked for */
+	int line;
+};
+
+#define TOPO_CLAIMS_MAX 16
+
+struct topo_claims {
+	struct topo_claim v[TOPO_CLAIMS_MAX];
+	size_t n;
+};
+
+struct topo_engine {
+	enum topo_role role;
+	uint32_t replica;
+	char *name;                   /* llama-70b-prefill-0: the instance of its unit */
+	const struct topo_host *host; /* NULL: none fits */
+	const struct topo_group *group;
+	const struct topo_override *override; /* or NULL */
+	struct topo_gpus gpus;
+	struct topo_claims ports;
+	/* with all ${names} replaced */
+	struct topo_texts argv, file;
+	struct topo_settings env, endpoint;
+};
+
+struct topo_plan {
+	const struct topology *t;
+	const struct topo_template *template;
+	const struct topo_connector *connector; /* NULL: no disaggregation */
+	struct topo_engine *engines;
+	size_t nengines;
+	struct topo_claims router_ports;   /* beside those of `listen` */
+	struct topo_settings pool, router; /* of the template and the connector, names replaced */
+	/* what is wrong, in the order of the checks; a plan without findings can be rendered */
+	struct conf_error *findings;
+	size_t nfindings;
+};
+
+#define TOPO_ETC "/etc/pdrouter/fleet/"

@@ -1,0 +1,16 @@
+/* The ${names} that texts of templates and fleet files may have: a closed list. */
+#pragma once
+#include <stddef.h>
+
+#include "master/topology/engine.h"
+
+/* The first name in the text that does not exist, with its length, or NULL. */
+const char *topo_names_check(const char *text, size_t *ret_n);
+/* All names, for a message. */
+const char *topo_names_list(void);
+/*
+ * The text with its names replaced; the caller frees it.  NULL: a name has no value here, and *ret_name
+ * is its copy.  `e`: NULL for texts of the router.
+ */
+char *topo_names_replace(
+	const struct topo_plan *p, const struct topo_engine *e, const char *text, char **ret_name);

@@ -1,0 +1,8 @@
+/* From a fleet file and its template to engines, and to all that is wrong with them. */
+#pragma once
+#include "master/topology/engine.h"
+
+/* Never NULL.  Both arguments must outlive the plan.  The same input gives the same plan. */
+struct topo_plan *topo_plan_make(const struct topology *t, const struct topo_template *template);
+/* NULL is fine; *p becomes NULL. */
+void topo_plan_free(struct topo_plan **p);

@@ -1,0 +1,11 @@
+/* Inside master/topology/: the port plan. */
+#pragma once
+#include "master/topology/engine.h"
+
+/*
+ * The port of a name is a sum: its first port, plus the replica's number times the ports that one engine
+ * needs.  So a port depends on no other engine, and stays when the fleet is scaled.
+ */
+void topo_ports_plan(struct topo_plan *p);
+/* Findings: two claims of one port on one host. */
+void topo_ports_check(struct topo_plan *p);

@@ -1,0 +1,286 @@
+/* Texts, settings and ports of YAML mappings and lists. */
+#include "master/topology/read.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/config/conf_address.h"
+#include "master/topology/names.h"
+#include "shm/base/mem.h"
+
+#define TEXTS_MAX 1024 /* entries of a list or a mapping */
+
+static void *
+member(const struct conf_key *k, void *base)
+{
+	return (char *)base + k->off;
+}
+
+static int
+too_many(struct conf_read *r, const yaml_node_t *node)
+{
+	return conf_fail(
+		r, conf_line(node), "has more than %d entries, which is too many", TEXTS_MAX);
+}
+
+/* A single value whose ${names} exist. */
+static int
+read_text(struct conf_read *r, yaml_node_t *node, struct topo_text *ret)
+{
+	const char *text, *bad;
+	size_t n;
+
+	if (conf_scalar(r, node, "a text", &text) != 0)
+		return -1;
+	bad = topo_names_check(text, &n);
+	if (bad != NULL)
+		return conf_fail(r, conf_line(node), "%.*s: there is no such name: %s", (int)n, bad,
+			topo_names_list());
+	*ret = (struct topo_text){mem_strdup(text), r->file, conf_line(node)};
+	return 0;
+}
+
+int
+topo_read_texts(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+{
+	struct topo_texts *v = member(k, base);
+	yaml_node_t *item;
+	size_t mark;
+
+	if (node->type != YAML_SEQUENCE_NODE)
+		return conf_fail(r, conf_line(node), "a list such as [\"a\", \"b\"] is needed");
+	for (size_t i = 0; (item = conf_item(r, node, i)) != NULL; i++) {
+		if (i == TEXTS_MAX)
+			return too_many(r, node);
+		mark = conf_enter_entry(r, i);
+		v->v = mem_resize(v->v, v->n + 1, sizeof(*v->v));
+		v->v[v->n] = (struct topo_text){.text = NULL};
+		if (read_text(r, item, &v->v[v->n++]) != 0)
+			return -1;
+		conf_leave(r, mark);
+	}
+	return 0;
+}
+
+static struct topo_setting *
+add_setting(struct topo_settings *v, const char *name)
+{
+	v->v = mem_resize(v->v, v->n + 1, sizeof(*v->v));
+	v->v[v->n] = (struct topo_setting){.name = mem_strdup(name)};
+	return &v->v[v->n++];
+}
+
+int
+topo_read_settings(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+{
+	struct topo_settings *v = member(k, base);
+	yaml_node_t *value = NULL;
+	const char *name = "";
+	size_t mark;
+	int more = 1;
+
+	for (size_t i = 0; (more = conf_entry(r, node, i, &name, &value)) == 1; i++) {
+		if (i == TEXTS_MAX)
+			return too_many(r, node);
+		mark = conf_enter(r, ".%s", name);
+		if (read_text(r, value, &add_setting(v, name)->value) != 0)
+			return -1;
+		conf_leave(r, mark);
+	}
+	return more;
+}
+
+/* --- YAML that is passed on
+ * ------------------------------------------------------------------- */
+
+/* A plain word that means the same in flow style. */
+static bool
+stays_plain(const yaml_node_t *node)
+{
+	const char *s = (const char *)node->data.scalar.value;
+
+	return node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE && s[0] != '\0' &&
+	       s[strspn(
+		       s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./+-")] ==
+		       '\0';
+}
+
+/* A node in flow style.  The reader has bounded the depth. */
+static void
+write_node(struct conf_read *r, yaml_node_t *node, FILE *out)
+{
+	const yaml_node_pair_t *p;
+	yaml_node_t *item;
+
+	if (node->type == YAML_SCALAR_NODE) {
+		if (stays_plain(node))
+			(void)fputs((const char *)node->data.scalar.value, out);
+		else
+			conf_write_text(out, (const char *)node->data.scalar.value);
+		return;
+	}
+	if (node->type == YAML_SEQUENCE_NODE) {
+		(void)fputc('[', out);
+		for (size_t i = 0; (item = conf_item(r, node, i)) != NULL; i++) {
+			(void)fputs(i > 0 ? ", " : "", out);
+			write_node(r, item, out);
+		}
+		(void)fputc(']', out);
+		return;
+	}
+	(void)fputc('{', out);
+	for (p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top; p++) {
+		(void)fputs(p > node->data.mapping.pairs.start ? ", " : "", out);
+		write_node(r, yaml_document_get_node(&r->doc, p->key), out);
+		(void)fputs(": ", out);
+		write_node(r, yaml_document_get_node(&r->doc, p->value), out);
+	}
+	(void)fputc('}', out);
+}
+
+int
+topo_read_yaml(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+{
+	struct topo_settings *v = member(k, base);
+	struct topo_setting *s;
+	yaml_node_t *value = NULL;
+	const char *name = "";
+	int more = 1;
+	size_t n;
+	FILE *out;
+
+	for (size_t i = 0; (more = conf_entry(r, node, i, &name, &value)) == 1; i++) {
+		if (i == TEXTS_MAX)
+			return too_many(r, node);
+		if (name[strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_")] != '\0')
+			return conf_fail(r, conf_line(value), "%.60s cannot be a key", name);
+		s = add_setting(v, name);
+		s->value.file = r->file;
+		s->value.line = conf_line(value);
+		out = open_memstream(&s->value.text, &n);
+		if (out == NULL)
+			abort(); /* out of memory, as in mem.h */
+		write_node(r, value, out);
+		(void)fclose(out);
+	}
+	return more;
+}
+
+/* --- ports
+ * --------------------------------------------------------------------------------------- */
+
+static int
+read_each(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+{
+	const char *text;
+
+	if (conf_scalar(r, node, "rank", &text) != 0)
+		return -1;
+	if (strcmp(text, "rank") != 0)
+		return conf_fail(r, conf_line(node), "%.60s is not rank", text);
+	*(bool *)member(k, base) = true;
+	return 0;
+}
+
+static const struct conf_key port_rows[] = {
+	TOPO_KEY("first", COUNT, topo_port, first, 1, 65535, NULL, "the port of replica 0"),
+	TOPO_OWN("each", read_each, topo_port, each_rank, "(engine)",
+		"rank: one for each tensor-parallel rank"),
+};
+static const struct conf_keys port_keys = TOPO_ROWS(port_rows);
+
+static int
+read_port(struct conf_read *r, yaml_node_t *node, struct topo_port *p)
+{
+	const char *text;
+
+	if (node->type == YAML_MAPPING_NODE)
+		return topo_walk(r, &port_keys, p, node);
+	if (conf_scalar(r, node, "a port", &text) != 0)
+		return -1;
+	p->first = conf_port_of(text);
+	if (p->first == 0)
+		return conf_fail(r, conf_line(node), "%.60s is not a port from 1 to 65535", text);
+	return 0;
+}
+
+int
+topo_read_ports(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+{
+	struct topo_ports *v = member(k, base);
+	yaml_node_t *value = NULL;
+	const char *name = "";
+	size_t mark;
+	int more = 1;
+
+	for (size_t i = 0; (more = conf_entry(r, node, i, &name, &value)) == 1; i++) {
+		if (i == TEXTS_MAX)
+			return too_many(r, node);
+		mark = conf_enter(r, ".%s", name);
+		if (name[0] == '\0' || name[strspn(name, "abcdefghijklmnopqrstuvwxyz_")] != '\0')
+			return conf_fail(r, conf_line(value),
+				"the name of a port has small letters and _ only");
+		v->v = mem_resize(v->v, v->n + 1, sizeof(*v->v));
+		v->v[v->n] = (struct topo_port){.name = mem_strdup(name), .line = conf_line(value)};
+		if (read_port(r, value, &v->v[v->n++]) != 0)
+			return -1;
+		conf_leave(r, mark);
+	}
+	return more;
+}
+
+/* --- documents
+ * ---------------------------------------------------------------------------------- */
+
+int
+topo_walk(struct conf_read *r, const struct conf_keys *keys, void *base, yaml_node_t *node)
+{
+	int lines[CONF_ENTRY_KEYS] = {0};
+
+	return conf_walk(r, keys, base, node, lines);
+}
+
+int
+topo_read_document(struct conf_read *r, const void *text, size_t n, const struct conf_keys *keys,
+	void *base, int *lines)
+{
+	yaml_node_t *root;
+	int rc;
+
+	if (conf_yaml_load(r, text, n) != 0)
+		return -1;
+	root = yaml_document_get_root_node(&r->doc);
+	rc = root != NULL ? conf_walk(r, keys, base, root, lines)
+			  : conf_fail(r, 0, "the file is empty");
+	yaml_document_delete(&r->doc);
+	return rc;
+}
+
+/* --- freeing
+ * ------------------------------------------------------------------------------------ */
+
+void
+topo_texts_free(struct topo_texts *v)
+{
+	for (size_t i = 0; i < v->n; i++)
+		free(v->v[i].text);
+	free(v->v);
+}
+
+void
+topo_settings_free(struct topo_settings *v)
+{
+	for (size_t i = 0; i < v->n; i++) {
+		free(v->v[i].name);
+		free(v->v[i].value.text);
+	}
+	free(v->v);
+}
+
+void
+topo_ports_free(struct topo_ports *v)
+{
+	for (size_t i = 0; i < v->n; i++)
+		free(v->v[i].name);
+	free(v->v);
+}

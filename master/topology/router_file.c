@@ -1,0 +1,124 @@
+#include "master/topology/router_file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/config/conf_read.h"
+#include "master/topology/text.h"
+
+#define LISTEN "0.0.0.0:8000"
+/* A fleet without disaggregation: its engines are listed in both roles, and no prompt is long enough for a
+ * prefill leg.  Nothing moves between them, so the connector is one that asks nothing of engines. */
+#define ALONE_CONNECTOR "shared_storage"
+#define ALONE_KEY "routing_threshold"
+#define ALONE_VALUE "1000000000"
+
+static bool
+has(const struct topo_settings *v, const char *name)
+{
+	for (size_t i = 0; i < v->n; i++)
+		if (strcmp(v->v[i].name, name) == 0)
+			return true;
+	return false;
+}
+
+static void
+quoted(struct membuf *out, const char *s)
+{
+	char *text = NULL;
+	size_t n;
+	FILE *f = open_memstream(&text, &n);
+
+	if (f == NULL)
+		abort(); /* out of memory, as in mem.h */
+	conf_write_text(f, s);
+	(void)fclose(f);
+	topo_add(out, "%s", text);
+	free(text);
+}
+
+/* The template's keys where the user has not written the same one, then the user's. */
+static void
+settings(struct membuf *out, const char *indent, const struct topo_settings *ours,
+	const struct topo_settings *users)
+{
+	for (size_t i = 0; i < ours->n; i++)
+		if (!has(users, ours->v[i].name))
+			topo_add(out, "%s%s: %s\n", indent, ours->v[i].name, ours->v[i].value.text);
+	for (size_t i = 0; i < users->n; i++)
+		topo_add(out, "%s%s: %s\n", indent, users->v[i].name, users->v[i].value.text);
+}
+
+static uint32_t
+api_port(const struct topo_engine *e)
+{
+	for (size_t i = 0; i < e->ports.n; i++)
+		if (strcmp(e->ports.v[i].name, "api") == 0)
+			return e->ports.v[i].first;
+	return 0; /* conf_parse() refuses such a URL */
+}
+
+static void
+endpoint(struct membuf *out, const struct topo_engine *e)
+{
+	const char *address = e->host->address;
+	bool bare = strchr(address, ':') != NULL && address[0] != '[';
+
+	topo_add(out, "      - {url: \"http://%s%s%s:%u\"", bare ? "[" : "", address,
+		bare ? "]" : "", api_port(e));
+	if (e->host->group != NULL) {
+		topo_add(out, ", group: ");
+		quoted(out, e->host->group);
+	}
+	for (size_t i = 0; i < e->endpoint.n; i++)
+		topo_add(out, ", %s: %s", e->endpoint.v[i].name, e->endpoint.v[i].value.text);
+	topo_add(out, "}\n");
+}
+
+static bool
+is_split(const struct topo_plan *p)
+{
+	return p->t->groups[TOPO_PREFILL].line != 0;
+}
+
+static void
+endpoints(const struct topo_plan *p, struct membuf *out, enum topo_role role)
+{
+	topo_add(out, "    %s:\n", topo_role_name(role));
+	for (size_t i = 0; i < p->nengines; i++)
+		if (!is_split(p) || p->engines[i].role == role)
+			endpoint(out, &p->engines[i]);
+}
+
+static void
+listen_on(const struct topo_texts *listen, struct membuf *out)
+{
+	topo_add(out, "listen: [");
+	for (size_t i = 0; i < listen->n; i++) {
+		topo_add(out, "%s", i > 0 ? ", " : "");
+		quoted(out, listen->v[i].text);
+	}
+	topo_add(out, "%s]\n", listen->n == 0 ? "\"" LISTEN "\"" : "");
+}
+
+void
+topo_router_file(const struct topo_plan *p, struct membuf *out)
+{
+	const struct topology *t = p->t;
+
+	topo_add(out, "# Written by pdctl fleet for the fleet %s: change the fleet file instead.\n",
+		t->name);
+	listen_on(&t->router.listen, out);
+	settings(out, "", &p->router, &t->router.config);
+	topo_add(out, "pools:\n  - name: ");
+	quoted(out, t->name);
+	topo_add(out, "\n    models: [");
+	quoted(out, t->served_as);
+	topo_add(out, "]\n    connector: %s\n",
+		p->connector != NULL && is_split(p) ? p->connector->name : ALONE_CONNECTOR);
+	if (!is_split(p) && !has(&t->router.pool, ALONE_KEY))
+		topo_add(out, "    " ALONE_KEY ": " ALONE_VALUE "\n");
+	settings(out, "    ", &p->pool, &t->router.pool);
+	endpoints(p, out, TOPO_PREFILL);
+	endpoints(p, out, TOPO_DECODE);
+}

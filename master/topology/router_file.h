@@ -1,0 +1,6 @@
+/* Inside master/topology/: pdrouter.yaml of a fleet. */
+#pragma once
+#include "master/topology/engine.h"
+#include "shm/base/mem.h"
+
+void topo_router_file(const struct topo_plan *p, struct membuf *out);

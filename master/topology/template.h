@@ -1,0 +1,59 @@
+/*
+ * What a kind of engine needs, as data: a template, etc/fleet/KIND.yaml.  The texts have ${names} (names.c).
+ */
+#pragma once
+#include "master/topology/topology.h"
+
+/* What engines of a role need; an engine gets the parts that apply to it, in their order. */
+struct topo_part {
+	struct topo_texts args;
+	struct topo_settings env;
+	struct topo_ports ports;
+	struct topo_texts file; /* lines of one more file: ${file} is its path */
+	struct topo_settings
+		endpoint; /* keys of its entry in the router's pool; the values are YAML */
+};
+
+/* Which tensor_parallel of prefill and decode engines the connector can join. */
+enum topo_tp_rule {
+	TOPO_TP_ANY,
+	TOPO_TP_EQUAL,
+	TOPO_TP_DECODE_MULTIPLE, /* decode's is a multiple of prefill's */
+	TOPO_TP_MULTIPLE,        /* one of them is a multiple of the other */
+	TOPO_TP_N
+};
+/* NULL: the rule allows both; else what the rule asks for. */
+const char *topo_tp_refuses(enum topo_tp_rule rule, uint32_t prefill, uint32_t decode);
+
+/* A connector, as some versions of the engine have it. */
+struct topo_connector {
+	char *name, *since, *until; /* NULL: no bound; until 0.13 has 0.13.2 */
+	enum topo_tp_rule tensor_parallel;
+	uint32_t one_router;                         /* 1: the engines report to one router */
+	struct topo_part all, prefill, decode, rdma; /* rdma: on hosts that have it */
+	struct topo_settings pool, router; /* keys of the router's pool and top level; YAML */
+	struct topo_ports router_ports;
+	struct topo_texts needs_env; /* variables that the fleet file must set */
+	int line;
+};
+
+struct topo_template {
+	char *path;
+	struct topo_texts command;
+	uint32_t needs_gpus, needs_version; /* 0, 1 */
+	struct topo_part all, prefill, decode, engines;
+	struct topo_settings pool;
+	struct topo_connector *connectors;
+	size_t nconnectors;
+};
+
+/* Both return 0 and the caller owns *ret, or -1 with *err filled. */
+int topo_template_load(const char *path, struct topo_template **ret, struct conf_error *err);
+int topo_template_parse(const char *path, const void *text, size_t n, struct topo_template **ret,
+	struct conf_error *err);
+/* NULL is fine; *t becomes NULL. */
+void topo_template_free(struct topo_template **t);
+
+/* Of a version such as 0.21.1; NULL: the template has no such connector for it. */
+const struct topo_connector *topo_connector(
+	const struct topo_template *t, const char *name, const char *version);

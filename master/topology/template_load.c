@@ -1,0 +1,241 @@
+#include "master/topology/template.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/topology/read.h"
+#include "shm/base/mem.h"
+
+static const struct conf_key part_rows[] = {
+	TOPO_OWN("args", topo_read_texts, topo_part, args, "[]", "arguments behind the command"),
+	TOPO_OWN("env", topo_read_settings, topo_part, env, "[]", "environment variables"),
+	TOPO_OWN("ports", topo_read_ports, topo_part, ports, "[]", "ports of replica 0"),
+	TOPO_OWN("file", topo_read_texts, topo_part, file, "[]", "lines of one more file"),
+	TOPO_OWN("endpoint", topo_read_settings, topo_part, endpoint, "[]",
+		"keys of the engine's entry in the router's pool"),
+};
+static const struct conf_keys part_keys = TOPO_ROWS(part_rows);
+
+static int
+read_part(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+{
+	return topo_walk(r, &part_keys, (char *)base + k->off, node);
+}
+
+/* --- connectors
+ * ---------------------------------------------------------------------------------- */
+
+static const struct {
+	const char *name, *wants;
+} tp_rules[TOPO_TP_N] = {
+	[TOPO_TP_ANY] = {"any", "anything"},
+	[TOPO_TP_EQUAL] = {"equal", "the same for both roles"},
+	[TOPO_TP_DECODE_MULTIPLE] = {"decode_multiple", "decode's to be a multiple of prefill's"},
+	[TOPO_TP_MULTIPLE] = {"multiple", "one to be a multiple of the other"},
+};
+
+const char *
+topo_tp_refuses(enum topo_tp_rule rule, uint32_t prefill, uint32_t decode)
+{
+	bool fits[TOPO_TP_N] = {
+		[TOPO_TP_ANY] = true,
+		[TOPO_TP_EQUAL] = prefill == decode,
+		[TOPO_TP_DECODE_MULTIPLE] = decode % prefill == 0,
+		[TOPO_TP_MULTIPLE] = decode % prefill == 0 || prefill % decode == 0,
+	};
+
+	return fits[rule] ? NULL : tp_rules[rule].wants;
+}
+
+static int
+read_tp_rule(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+{
+	const char *text;
+
+	(void)k;
+	if (conf_scalar(r, node, "a rule", &text) != 0)
+		return -1;
+	for (unsigned i = 0; i < TOPO_TP_N; i++)
+		if (strcmp(text, tp_rules[i].name) == 0) {
+			((struct topo_connector *)base)->tensor_parallel = i;
+			return 0;
+		}
+	return conf_fail(r, conf_line(node),
+		"%.60s is not a rule: any, equal, decode_multiple, multiple", text);
+}
+
+static const struct conf_key connector_rows[] = {
+	TOPO_KEY("name", NAME, topo_connector, name, 1, 63, NULL, "as the pool's connector"),
+	TOPO_KEY("since", TEXT, topo_connector, since, 1, 63, "(any)",
+		"first version of the engine"),
+	TOPO_KEY(
+		"until", TEXT, topo_connector, until, 1, 63, "(any)", "last version of the engine"),
+	TOPO_OWN("tensor_parallel", read_tp_rule, topo_connector, tensor_parallel, "(any)",
+		"any, equal, decode_multiple or multiple"),
+	TOPO_KEY("one_router", BOOL, topo_connector, one_router, 0, 0, "false",
+		"true: the engines report to one router"),
+	TOPO_OWN("all", read_part, topo_connector, all, "(none)", "for both roles"),
+	TOPO_OWN("prefill", read_part, topo_connector, prefill, "(none)", "for prefill engines"),
+	TOPO_OWN("decode", read_part, topo_connector, decode, "(none)", "for decode engines"),
+	TOPO_OWN("rdma", read_part, topo_connector, rdma, "(none)", "on hosts with an RDMA device"),
+	TOPO_OWN("pool", topo_read_settings, topo_connector, pool, "[]",
+		"keys of the router's pool"),
+	TOPO_OWN("router", topo_read_settings, topo_connector, router, "[]",
+		"keys of the router's top level"),
+	TOPO_OWN("router_ports", topo_read_ports, topo_connector, router_ports, "[]",
+		"ports that the router listens on"),
+	TOPO_OWN("needs_env", topo_read_texts, topo_connector, needs_env, "[]",
+		"variables that the fleet file must set"),
+};
+static const struct conf_keys connector_keys = TOPO_ROWS(connector_rows);
+
+static int
+read_connectors(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+{
+	struct topo_template *t = base;
+	struct topo_connector *c;
+	yaml_node_t *item;
+	size_t mark;
+
+	(void)k;
+	if (node->type != YAML_SEQUENCE_NODE)
+		return conf_fail(r, conf_line(node), "a list of connectors is needed");
+	for (size_t i = 0; (item = conf_item(r, node, i)) != NULL; i++) {
+		mark = conf_enter_entry(r, i);
+		t->connectors = mem_resize(t->connectors, t->nconnectors + 1, sizeof(*c));
+		c = &t->connectors[t->nconnectors++];
+		*c = (struct topo_connector){.line = conf_line(item)};
+		if (topo_walk(r, &connector_keys, c, item) != 0)
+			return -1;
+		conf_leave(r, mark);
+	}
+	return 0;
+}
+
+/* Negative, 0 or positive.  Compares as many numbers as `bound` has: 0.13 has 0.13.2. */
+static long
+version_cmp(const char *version, const char *bound)
+{
+	char *v_end, *b_end;
+	long d = 0;
+
+	while (d == 0 && isdigit((unsigned char)*bound)) {
+		d = strtol(version, &v_end, 10) - strtol(bound, &b_end, 10);
+		version = *v_end == '.' ? v_end + 1 : v_end;
+		bound = *b_end == '.' ? b_end + 1 : b_end;
+	}
+	return d;
+}
+
+const struct topo_connector *
+topo_connector(const struct topo_template *t, const char *name, const char *version)
+{
+	for (size_t i = 0; i < t->nconnectors; i++) {
+		const struct topo_connector *c = &t->connectors[i];
+
+		if (strcmp(c->name, name) == 0 &&
+			(c->since == NULL || version_cmp(version, c->since) >= 0) &&
+			(c->until == NULL || version_cmp(version, c->until) <= 0))
+			return c;
+	}
+	return NULL;
+}
+
+/* --- the root
+ * ------------------------------------------------------------------------------------ */
+
+static const struct conf_key template_rows[] = {
+	TOPO_OWN("command", topo_read_texts, topo_template, command, NULL, "the command line"),
+	TOPO_KEY("needs_gpus", BOOL, topo_template, needs_gpus, 0, 0, "false",
+		"true: hosts must have GPUs"),
+	TOPO_KEY("needs_version", BOOL, topo_template, needs_version, 0, 0, "false",
+		"true: the fleet file must name the version"),
+	TOPO_OWN("all", read_part, topo_template, all, "(none)", "for every engine"),
+	TOPO_OWN("prefill", read_part, topo_template, prefill, "(none)", "for prefill engines"),
+	TOPO_OWN("decode", read_part, topo_template, decode, "(none)", "for decode engines"),
+	TOPO_OWN("engines", read_part, topo_template, engines, "(none)", "without disaggregation"),
+	TOPO_OWN(
+		"pool", topo_read_settings, topo_template, pool, "[]", "keys of the router's pool"),
+	TOPO_OWN("connectors", read_connectors, topo_template, connectors, "[]",
+		"what each connector adds"),
+};
+static const struct conf_keys template_keys = TOPO_ROWS(template_rows);
+
+int
+topo_template_parse(const char *path, const void *text, size_t n, struct topo_template **ret,
+	struct conf_error *err)
+{
+	struct topo_template *t = MEM_NEW(struct topo_template);
+	struct conf_read r = {.err = err};
+	int lines[CONF_ENTRY_KEYS] = {0}, rc;
+
+	t->path = mem_strdup(path);
+	r.file = t->path;
+	rc = topo_read_document(&r, text, n, &template_keys, t, lines);
+	if (rc == 0)
+		*ret = t;
+	else
+		topo_template_free(&t);
+	return rc;
+}
+
+int
+topo_template_load(const char *path, struct topo_template **ret, struct conf_error *err)
+{
+	struct conf_read r = {.file = path, .err = err};
+	char *text;
+	size_t n;
+	int rc;
+
+	if (conf_yaml_read(&r, path, 0, &text, &n) != 0)
+		return -1;
+	rc = topo_template_parse(path, text, n, ret, err);
+	free(text);
+	return rc;
+}
+
+static void
+part_free(struct topo_part *p)
+{
+	topo_texts_free(&p->args);
+	topo_settings_free(&p->env);
+	topo_ports_free(&p->ports);
+	topo_texts_free(&p->file);
+	topo_settings_free(&p->endpoint);
+}
+
+static void
+connector_free(struct topo_connector *c)
+{
+	conf_values_free(&connector_keys, c);
+	part_free(&c->all);
+	part_free(&c->prefill);
+	part_free(&c->decode);
+	part_free(&c->rdma);
+	topo_settings_free(&c->pool);
+	topo_settings_free(&c->router);
+	topo_ports_free(&c->router_ports);
+	topo_texts_free(&c->needs_env);
+}
+
+void
+topo_template_free(struct topo_template **template)
+{
+	struct topo_template *t = *template;
+
+	if (t == NULL)
+		return;
+	for (size_t i = 0; i < t->nconnectors; i++)
+		connector_free(&t->connectors[i]);
+	free(t->connectors);
+	part_free(&t->all);
+	part_free(&t->prefill);
+	part_free(&t->decode);
+	part_free(&t->engines);
+	topo_texts_free(&t->command);
+	topo_settings_free(&t->pool);
+	free(t->path);
+	free(t);
+	*template = NULL;
+}

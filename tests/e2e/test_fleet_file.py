@@ -1,0 +1,213 @@
+"""The fleet file: pdctl fleet checks it and renders files that the router, the engines and systemd take as they are; the page
+etc/docs/fleet.md shows nothing that does not happen."""
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from procs import BIN, MODEL, ROOT, Process, free_port, wait
+from raw import Client, Closed
+
+TEMPLATES = ROOT / "etc" / "fleet"
+CONNECTORS = [(t.stem, c) for t in sorted(TEMPLATES.glob("*.yaml")) for c in yaml.safe_load(t.read_text())["connectors"]]
+UNIT = "etc/systemd/system/pdrouter-engine@{}.service.d/engine.conf"
+
+
+def fleet(*args, cwd=None, bin=BIN):
+    return subprocess.run([bin / "pdctl", "fleet", *map(str, args)], capture_output=True, text=True, cwd=cwd)
+
+
+def written(world, file):
+    """A fleet file, without the aliases that PyYAML writes for values that are there twice."""
+    path = world.file("fleet", "yaml")
+    path.write_text(yaml.safe_dump(json.loads(json.dumps(file)), sort_keys=False))
+    return path
+
+
+def plan(world, file, *args):
+    """The rendered folders of the hosts."""
+    path, out = written(world, file), world.file("rendered")
+    done = fleet("plan", "-f", path, "-t", TEMPLATES, "--output", out, *args)
+    assert (done.returncode, done.stderr) == (0, "")
+    return out
+
+
+def bytes_of(out):
+    return {str(p.relative_to(out)): p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()}
+
+
+def accepted(out, host):
+    """pdrouter would start with that host's file."""
+    done = subprocess.run([BIN / "pdrouter", "-t", "-c", out / host / "etc/pdrouter/pdrouter.yaml"], capture_output=True, text=True)
+    return done.returncode == 0 or done.stderr
+
+
+def simulated(world):
+    """A file of 2P2D on this host, whose engines are the simulator."""
+    def group():
+        return {"replicas": 2, "overrides": [{"replica": i, "ports": {"api": free_port(), "side": free_port()}} for i in (0, 1)]}
+    command = [str(BIN / "pdsim"), "--role", "${role}", "--host", "${address}", "--port", "${port.api}", "--side-port", "${port.side}",
+               "--model", "${served_as}", "--name", "50% $HOME ${name}"]
+    return {"fleet": "sim", "model": {"path": "/nowhere", "served_as": MODEL}, "connector": "nixl",
+            "engine": {"kind": "vllm", "version": "0.33", "command": command},
+            "hosts": {"here": {"address": "127.0.0.1"}}, "prefill": group(), "decode": {**group(), "env": {"NOTE": 'a "b" `c` $d \\e'}},
+            "router": {"hosts": ["here"], "listen": [f"127.0.0.1:{free_port()}"], "pool": {"retries": 0, "fallback": "none"},
+                       "config": {"control_socket": str(world.file("ctl", "sock")), "workers": 1, "rise": 1, "health_interval": "100ms"}}}
+
+
+def start(world, root, name):
+    """An engine as systemd would start it: the words of ExecStart, the variables of the environment file."""
+    line = re.search(r"^ExecStart=(.*)$", (root / UNIT.format(name)).read_text(), re.M)[1]
+    argv = [w.replace("%%", "%").replace("$$", "$") for w in shlex.split(line)]
+    env = root / f"etc/pdrouter/fleet/{name}.env"
+    e = Process(["sh", "-c", 'set -a; . "$0"; exec "$@"', env, *argv], world.file(name, "log"), world.dir)
+    world.others.append(e)
+    e.port = int(re.search(rb"http=(\d+)", e.p.stdout.readline())[1])
+    return e
+
+
+def metric(port, name):
+    with Client(("127.0.0.1", port)) as c:
+        return sum(float(v) for v in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", c.get("/metrics").body.decode(), re.M))
+
+
+def test_what_is_rendered_serves(world):
+    file = simulated(world)
+    root = plan(world, file) / "here"
+    assert accepted(root.parent, "here") is True
+    engines = {r: [start(world, root, f"sim-{r}-{i}") for i in (0, 1)] for r in ("prefill", "decode")}
+    world.others.append(Process([BIN / "pdrouter", "-c", root / "etc/pdrouter/pdrouter.yaml"], world.file("router", "log"), world.dir))
+    address = ("127.0.0.1", int(file["router"]["listen"][0].split(":")[1]))
+
+    def answer():
+        try:
+            with Client(address) as c:
+                return c.post("/v1/completions", {"model": MODEL, "prompt": "hi", "max_tokens": 4}).status == 200
+        except (OSError, Closed):
+            return False
+    wait("an answer", answer)
+    assert sum(metric(e.port, "pdsim:kv_fetched_total") for e in engines["decode"] + engines["prefill"]) > 0
+    environ = open(f"/proc/{engines['decode'][0].pid}/environ").read().split("\0")
+    assert 'NOTE=a "b" `c` $d \\e' in environ and "VLLM_NIXL_SIDE_CHANNEL_HOST=127.0.0.1" in environ
+    with Client(("127.0.0.1", engines["decode"][1].port)) as c:
+        assert "50% $HOME sim-decode-1" in c.get("/version").body.decode()
+
+
+def test_same_input_same_bytes(world):
+    file = simulated(world)
+    first = bytes_of(plan(world, file))
+    assert first == bytes_of(plan(world, file)) and len(first) == 9
+    assert first == bytes_of(plan(world, file, "--host", "here"))
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(world):
+    out = plan(world, simulated(world))
+    before = bytes_of(out)
+    done = fleet("plan", "-f", written(world, simulated(world)), "-t", TEMPLATES, "--output", out)
+    assert done.returncode == 1 and "is not empty" in done.stderr and bytes_of(out) == before
+
+
+def example(kind, connector):
+    """A fleet file for one row of a template, the version the oldest or the newest that it names."""
+    version = connector.get("until") or connector.get("since")
+    group = {"replicas": 2, "tensor_parallel": 2, "env": {k: "x" for k in connector.get("needs_env", [])}}
+    return {"fleet": "f", "model": {"path": "m"}, "engine": {"kind": kind, "version": version, "venv": "/opt/engine"},
+            "connector": connector["name"],
+            "hosts": {h: {"address": a, "gpus": 4, "rdma": "mlx5_0"} for h, a in (("a", "10.0.0.1"), ("b", "10.0.0.2"))},
+            "prefill": {**group, "hosts": ["a"]}, "decode": {**group, "hosts": ["b"]}, "router": {"hosts": ["b"]}}
+
+
+@pytest.mark.parametrize("kind,connector", CONNECTORS, ids=[f"{k}-{c['name']}-{c.get('until', 'newest')}" for k, c in CONNECTORS])
+def test_every_connector_of_the_templates(world, kind, connector):
+    """The router takes its file; no ${name} is left in any; what is JSON by its look is JSON, what is YAML is YAML."""
+    out = plan(world, example(kind, connector))
+    assert accepted(out, "b") is True
+    for path, text in bytes_of(out).items():
+        assert b"${" not in text.replace(b"$${", b""), path
+        if path.endswith(".yaml"):
+            yaml.safe_load(text)
+        for line in re.findall(rb"^ExecStart=(.*)$", text, re.M):
+            for word in shlex.split(line.decode()):
+                assert not word.startswith("{") or isinstance(yaml.safe_load(word), dict)
+
+
+def test_one_host_with_both_roles_shares_no_port(world):
+    file = example(*CONNECTORS[0])
+    file["hosts"] = {"a": {"address": "10.0.0.1", "gpus": 8}}
+    for part in ("prefill", "decode", "router"):
+        file[part]["hosts"] = ["a"]
+    assert accepted(plan(world, file), "a") is True
+
+
+def test_a_fleet_without_disaggregation(world):
+    file = example(*CONNECTORS[0])
+    del file["connector"], file["prefill"]
+    file["engines"] = file.pop("decode")
+    out = plan(world, file)
+    assert accepted(out, "b") is True
+    assert "kv-transfer" not in (out / "b" / UNIT.format("f-engines-0")).read_text()
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
+def test_systemd_takes_the_units(world):
+    out = plan(world, simulated(world))
+    units = out / "here/etc/systemd/system"
+    for unit in ("pdrouter-engine@.service", "pdrouter.slice"):
+        shutil.copy(ROOT / "systemd" / unit, units)
+
+    def verify(unit):
+        return subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True,
+                              env={**os.environ, "SYSTEMD_UNIT_PATH": f"{units}:"})
+    done = verify("pdrouter-engine@sim-decode-1.service")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert verify("pdrouter-engine@unknown.service").returncode != 0
+
+
+# --- the page -----------------------------------------------------------------------------------------------
+
+def installed(world):
+    """A prefix as `make install` makes it: programs, and the templates where they look for them."""
+    prefix = world.file("prefix")
+    (prefix / "bin").mkdir(parents=True)
+    for program in ("pdctl", "pdfleet", "pdrouter"):
+        shutil.copy(BIN / program, prefix / "bin")
+    shutil.copytree(TEMPLATES, prefix / "share/pdrouter/fleet")
+    return prefix
+
+
+def test_the_page(world):
+    """Its YAML blocks become the files that their first line names; each command prints what the page shows."""
+    text = (ROOT / "etc/docs/fleet.md").read_text()
+    for name, block in re.findall(r"^```yaml\n# (\S+)\n(.*?)^```$", text, re.M | re.S):
+        (world.dir / name).write_text(f"# {name}\n{block}")
+    env = {**os.environ, "PATH": f"{installed(world)}/bin:{os.environ['PATH']}"}
+    commands = re.findall(r"^    \$ (.*)\n((?:    (?!\$).*\n)*)", text, re.M)
+    assert len(commands) >= 4
+    for command, shown in commands:
+        done = subprocess.run(command, shell=True, cwd=world.dir, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert done.stdout == re.sub(r"^    ", "", shown, flags=re.M), command
+
+
+def test_pdctl_says_where_pdfleet_should_be(world):
+    prefix = installed(world)
+    (prefix / "bin/pdfleet").unlink()
+    done = fleet("check", bin=prefix / "bin")
+    assert done.returncode == 1 and "bin/pdfleet: No such file" in done.stderr
+
+
+@pytest.mark.parametrize("args,word", [([], "a command is needed"), (["go"], "go is not a command"), (["check", "x"], "too much: x"),
+                                       (["check", "--output", "x"], "are for plan only"), (["--what"], "unrecognized option")])
+def test_wrong_command_lines(world, args, word):
+    done = fleet(*args, "-f", written(world, simulated(world)), "-t", TEMPLATES)
+    assert done.returncode == 2 and word in done.stderr
+
+
+def test_an_unknown_kind_names_where_its_template_was_searched(world):
+    path = written(world, {**simulated(world), "engine": {"kind": "other"}})
+    done = fleet("check", "-f", path, "-t", TEMPLATES)
+    assert done.returncode == 1 and f"{path}:7: engine.kind: no template for other: neither {TEMPLATES}/other.yaml" in done.stderr

@@ -1,0 +1,237 @@
+/* Which host, GPUs and ports each engine gets, and what is wrong with a plan: every finding, by line. */
+#include "tests/unit/master/topology.h"
+
+static const struct topo_engine *
+engine(const struct made *m, const char *name)
+{
+	for (size_t i = 0; i < m->plan->nengines; i++)
+		if (strcmp(m->plan->engines[i].name, name) == 0)
+			return &m->plan->engines[i];
+	cr_assert_fail("no engine %s", name);
+	return NULL;
+}
+
+static void
+expect_gpus(const struct made *m, const char *name, const char *host, const char *gpus)
+{
+	const struct topo_engine *e = engine(m, name);
+	char list[256] = "";
+
+	for (size_t i = 0; i < e->gpus.n; i++)
+		(void)snprintf(
+			list + strlen(list), sizeof(list) - strlen(list), "%u ", e->gpus.v[i]);
+	cr_expect(strcmp(e->host->name, host) == 0 && strcmp(list, gpus) == 0,
+		"%s: host %s GPUs %s (expected %s, %s)", name, e->host->name, list, host, gpus);
+}
+
+static void
+expect_port(const struct made *m, const char *name, const char *port, uint32_t first, uint32_t n)
+{
+	const struct topo_engine *e = engine(m, name);
+
+	for (size_t i = 0; i < e->ports.n; i++)
+		if (strcmp(e->ports.v[i].name, port) == 0) {
+			cr_expect(e->ports.v[i].first == first && e->ports.v[i].n == n,
+				"%s %s: %u, %u of them", name, port, e->ports.v[i].first,
+				e->ports.v[i].n);
+			return;
+		}
+	cr_expect_fail("%s has no port %s", name, port);
+}
+
+static void
+expect_found(const char *fleet, int line, const char *key, const char *word)
+{
+	struct made m = make(fleet);
+	bool found = false;
+	char buf[1024];
+
+	for (size_t i = 0; i < m.plan->nfindings; i++) {
+		const struct conf_error *f = &m.plan->findings[i];
+
+		found = found || (f->line == line && strcmp(f->key, key) == 0 &&
+					 strstr(f->what, word) != NULL);
+	}
+	cr_expect(found, "expected %d, %s: ..%s.., first of %zu: %s", line, key, word,
+		m.plan->nfindings,
+		m.plan->nfindings > 0 ? conf_error_text(&m.plan->findings[0], buf, sizeof(buf))
+				      : "");
+	unmake(&m);
+}
+
+Test(plan, groups_grow_towards_each_other)
+{
+	struct made m = make_good(
+		FULL("replicas: 2, hosts: [a]", "replicas: 2, tensor_parallel: 2, hosts: [a]"));
+
+	expect_gpus(&m, "f-prefill-0", "a", "0 ");
+	expect_gpus(&m, "f-prefill-1", "a", "1 ");
+	expect_gpus(&m, "f-decode-0", "a", "6 7 ");
+	expect_gpus(&m, "f-decode-1", "a", "4 5 ");
+	unmake(&m);
+}
+
+Test(plan, replicas_take_turns_over_hosts)
+{
+	struct made m = make_good(FULL("replicas: 3, tensor_parallel: 2",
+		"tensor_parallel: 4, hosts: [a], overrides: [{replica: 0, gpus: [0, 1, 2, 4]}]"));
+
+	expect_gpus(&m, "f-decode-0", "a", "0 1 2 4 ");
+	expect_gpus(&m, "f-prefill-0", "a", "3 5 ");
+	expect_gpus(&m, "f-prefill-1", "b", "0 1 ");
+	expect_gpus(&m, "f-prefill-2", "a", "6 7 ");
+	unmake(&m);
+}
+
+Test(plan, ports_depend_on_no_other_engine)
+{
+	struct made m = make_good(
+		FULL("replicas: 3, hosts: [a]", "replicas: 2, tensor_parallel: 2, hosts: [a]"));
+
+	expect_port(&m, "f-prefill-2", "api", 8102, 1);
+	expect_port(&m, "f-prefill-2", "side", 5602, 1);
+	expect_port(&m, "f-decode-0", "side", 6600, 2);
+	expect_port(&m, "f-decode-1", "api", 8201, 1);
+	expect_port(&m, "f-decode-1", "side", 6602, 2);
+	unmake(&m);
+}
+
+Test(plan, ports_of_the_users)
+{
+	struct made m = make_good("port_offset: 1000\n" FULL(
+		"replicas: 2, ports: {api: 9000}, overrides: [{replica: 1, ports: {side: 7000}}]",
+		""));
+
+	expect_port(&m, "f-prefill-0", "api", 9000, 1);
+	expect_port(&m, "f-prefill-0", "side", 6600, 1);
+	expect_port(&m, "f-prefill-1", "api", 9001, 1);
+	expect_port(&m, "f-prefill-1", "side", 7000, 1);
+	expect_port(&m, "f-decode-0", "api", 9200, 1);
+	unmake(&m);
+}
+
+Test(plan, gpus)
+{
+	expect_found(FULL("replicas: 4, tensor_parallel: 4", "tensor_parallel: 4"), 8,
+		"prefill.replicas", "replica 3 does not fit: it needs 4 GPUs");
+	expect_found(FULL("hosts: [c]", ""), 8, "prefill.hosts[0]", "no host is named c");
+	expect_found(FULL("overrides: [{replica: 0, host: b, gpus: [4]}]", ""), 8, "f-prefill-0",
+		"host b has no GPU 4");
+	expect_found(FULL("overrides: [{replica: 0, host: b, gpus: [1]}]",
+			     "overrides: [{replica: 0, host: b, gpus: [1]}]"),
+		9, "f-decode-0", "GPU 1 of b is asked for twice: f-prefill-0 has it");
+	expect_found(FULL("overrides: [{replica: 0, host: b, gpus: [1, 2]}]", ""), 8, "f-prefill-0",
+		"2 GPUs are named, but tensor_parallel is 1");
+	expect_found(FULL("overrides: [{replica: 0, gpus: [1]}]", ""), 8, "f-prefill-0",
+		"need its host");
+	expect_found(FULL("overrides: [{replica: 0, host: c}]", ""), 8, "f-prefill-0",
+		"no host is named c");
+	expect_found(FULL("overrides: [{replica: 1}]", ""), 8, "prefill", "no replica 1 of 1");
+	expect_found(FLEET
+		"connector: nixl\nhosts: {a: {address: 10.0.0.1}}\nprefill: {}\ndecode: {}\n",
+		6, "prefill.replicas", "does not fit");
+}
+
+Test(plan, ports)
+{
+	expect_found(FULL("hosts: [a]", "hosts: [a], ports: {api: 8100}"), 9, "decode",
+		"port 8100 (api) of f-decode-0 on a is taken by f-prefill-0 (api)");
+	expect_found(FULL("hosts: [a]", "hosts: [a], ports: {api: 5600}"), 9, "decode",
+		"taken by f-prefill-0 (side)");
+	expect_found(FULL("ports: {api: 5600}", ""), 8, "prefill", "asked for twice: api and side");
+	expect_found(FULL("ports: {apy: 5600}", ""), 8, "prefill", "no port named apy");
+	expect_found(FULL("replicas: 2, hosts: [a], ports: {api: 65535}", ""), 8, "f-prefill-1",
+		"above 65535");
+	expect_found(FLEET "connector: nixl\n" HOSTS "prefill: {}\ndecode: {}\n"
+			   "router: {hosts: [a], listen: [\"0.0.0.0:8100\"]}\n",
+		8, "prefill", "taken by the router (listen)");
+	/* the same ports on two hosts are none of each other's business */
+	struct made m = make_good(FULL("hosts: [a]", "hosts: [b], ports: {api: 8100}"));
+	unmake(&m);
+}
+
+Test(plan, roles)
+{
+	expect_found(FLEET HOSTS "prefill: {}\ndecode: {}\n", 7, "connector", "is missing");
+	expect_found(
+		FLEET "connector: nixl\n" HOSTS "prefill: {}\n", 8, "prefill", "no decode engines");
+	expect_found(FLEET "connector: nixl\n" HOSTS "engines: {}\ndecode: {}\n", 8, "engines",
+		"engines, or prefill and decode");
+	expect_found(FLEET HOSTS, 0, "", "no engines");
+	expect_found(FULL("tensor_parallel: 4", "tensor_parallel: 2"), 9, "decode.tensor_parallel",
+		"prefill has 4, decode 2");
+	expect_found(FLEET "connector: nix\n" HOSTS "prefill: {}\ndecode: {}\n", 4, "connector",
+		"no connector nix, but nixl, lmcache");
+	expect_found("fleet: f\nmodel: {path: m}\nengine: {kind: vllm, version: \"0.14\"}\n"
+		     "connector: nixl\n" HOSTS "prefill: {}\ndecode: {}\n",
+		4, "connector", "vllm 0.14 has no nixl: versions 0.9 to 0.13 have it");
+	expect_found("fleet: f\nmodel: {path: m}\nengine: {kind: vllm}\nconnector: nixl\n" HOSTS
+		     "prefill: {}\ndecode: {}\n",
+		3, "engine.version", "is missing");
+}
+
+#define AT(a, b)                                                                                   \
+	FLEET "connector: nixl\nhosts:\n  a: {address: " a ", gpus: 2}\n  b: {address: " b         \
+	      ", gpus: 2}\n"                                                                       \
+	      "prefill: {}\ndecode: {}\n"
+
+Test(plan, addresses)
+{
+	expect_found(AT("127.0.0.1", "10.0.0.1"), 6, "a", "is the host itself");
+	expect_found(AT("localhost", "10.0.0.1"), 6, "a", "is the host itself");
+	expect_found(AT("10.0.0.1", "\"::1\""), 7, "b", "is the host itself");
+	expect_found(AT("10.0.0.1", "0.0.0.0"), 7, "b", "means all addresses");
+	expect_found(AT("10.0.0.1", "10.0.0.1"), 7, "b", "is that of host a too");
+	expect_found(AT("10.0.0.1", "$(hostname -i)"), 7, "b", "neither an address nor a name");
+	struct made m =
+		make_good(FLEET "connector: nixl\nhosts: {a: {address: 127.0.0.1, gpus: 2}}\n"
+				"prefill: {}\ndecode: {}\n");
+	unmake(&m);
+}
+
+Test(plan, texts)
+{
+	expect_found(FULL("", "hosts: [b], args: [\"${rdma}\"]"), 9, "",
+		"${rdma} has no value for decode");
+	expect_found(FULL("args: [\"${port.foo}\"]", ""), 8, "", "${port.foo} has no value");
+	expect_found(FULL("env: {9A: x}", ""), 8, "", "9A cannot be the name of a variable");
+	expect_found(FLEET "port_offset: 0\n" HOSTS "engines: {args: [\"${router.address}\"]}\n", 8,
+		"", "${router.address} has no value");
+	expect_found("fleet: f\nmodel: {path: m}\n"
+		     "engine: {kind: vllm, version: \"0.12\", command: [engine]}\n" HOSTS
+		     "engines: {}\n",
+		3, "", "engine: systemd needs the full path");
+}
+
+Test(plan, names_and_router)
+{
+	expect_found(
+		"fleet: \"f/g\"\nmodel: {path: m}\nengine: {kind: vllm, version: \"0.12\"}\n" HOSTS
+		"engines: {}\n",
+		1, "fleet", "part of a unit's name");
+	expect_found(FLEET "hosts: {\"../x\": {address: 10.0.0.1, gpus: 1}}\nengines: {}\n", 4,
+		"hosts", "cannot be a host's name");
+	expect_found(FLEET HOSTS "engines: {}\nrouter: {hosts: [c]}\n", 8, "router.hosts",
+		"no host is named c");
+	expect_found(
+		FLEET HOSTS "engines: {}\nrouter: {hosts: []}\n", 8, "router.hosts", "is empty");
+	expect_found(FLEET HOSTS "engines: {}\nrouter: {hosts: [a], pool: {retris: 1}}\n", 8,
+		"router", "pools[0].retris: unknown key; did you mean retries?");
+	expect_found(FLEET "connector: lmcache\n" HOSTS "prefill: {}\ndecode: {}\n"
+			   "router: {hosts: [a, b]}\n",
+		10, "router.hosts", "report to one router only");
+	expect_found(FLEET "connector: lmcache\n" HOSTS
+			   "prefill: {}\ndecode: {env: {CACHE: x}}\n" ROUTER,
+		8, "prefill", "lmcache needs env: {CACHE: ...}");
+}
+
+Test(plan, all_is_found_in_the_order_of_lines)
+{
+	struct made m =
+		make(FULL("hosts: [c], tensor_parallel: 4", "hosts: [d], tensor_parallel: 2"));
+
+	cr_expect_eq(m.plan->nfindings, 3);
+	for (size_t i = 1; i < m.plan->nfindings; i++)
+		cr_expect_leq(m.plan->findings[i - 1].line, m.plan->findings[i].line);
+	unmake(&m);
+}

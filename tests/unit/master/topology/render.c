@@ -1,0 +1,115 @@
+/* The files of a host, byte for byte, and systemd's quoting. */
+#include "tests/unit/master/topology.h"
+
+#include <stdlib.h>
+
+#include "master/topology/render.h"
+#include "master/topology/text.h"
+
+#define HEAD "# Written by pdctl fleet for the fleet f: change the fleet file instead.\n"
+
+static void
+expect_quoted(void (*quote)(struct membuf *, const char *), const char *text, const char *want)
+{
+	struct membuf b = {.p = NULL};
+
+	quote(&b, text);
+	cr_expect(b.n == strlen(want) && memcmp(b.p, want, b.n) == 0, "%.*s (expected %s)",
+		(int)b.n, b.p, want);
+	membuf_free(&b);
+}
+
+Test(render, quoting)
+{
+	expect_quoted(topo_add_exec, "", "\"\"");
+	expect_quoted(topo_add_exec, "a b;", "\"a b;\"");
+	expect_quoted(topo_add_exec, "{\"a\":\"\\\"}", "\"{\\\"a\\\":\\\"\\\\\\\"}\"");
+	expect_quoted(topo_add_exec, "50% $HOME ${x} 'y'", "\"50%% $$HOME $${x} 'y'\"");
+	expect_quoted(topo_add_env, "50% $HOME `id` \"\\'", "\"50% \\$HOME \\`id\\` \\\"\\\\'\"");
+}
+
+static void
+expect_file(const struct topo_files *f, const char *path, const char *want)
+{
+	for (size_t i = 0; i < f->n; i++)
+		if (strcmp(f->v[i].path, path) == 0) {
+			cr_expect(f->v[i].n == strlen(want) &&
+					  memcmp(f->v[i].bytes, want, f->v[i].n) == 0,
+				"%s:\n%.*s\nexpected:\n%s", path, (int)f->v[i].n, f->v[i].bytes,
+				want);
+			return;
+		}
+	cr_expect_fail("no file %s", path);
+}
+
+Test(render, one_host)
+{
+	struct made m =
+		make_good(FULL("hosts: [a], args: [--max, \"50%\"], env: {LEVEL: INFO, GPUS: all}",
+			"hosts: [b], tensor_parallel: 2"));
+	struct topo_files f = topo_render(m.plan, topo_host(m.t, "a"));
+
+	cr_expect_eq(f.n, 3);
+	expect_file(&f, "etc/pdrouter/fleet/f-prefill-0.env",
+		HEAD "GPUS=\"all\"\nSIDE=\"10.0.0.1:5600\"\nNET=\"mlx5_0:1\"\nLEVEL=\"INFO\"\n");
+	expect_file(&f, "etc/systemd/system/pdrouter-engine@f-prefill-0.service.d/engine.conf",
+		HEAD "[Unit]\nDescription=prefill engine 0 of the fleet f\n\n[Service]\n"
+		     "EnvironmentFile=/etc/pdrouter/fleet/f-prefill-0.env\n"
+		     "ExecStart=\"/bin/engine\" \"--model\" \"m\" \"--port\" \"8100\" \"--kv\" "
+		     "\"{\\\"a\\\":\\\"b\\\"}\" \"--max\" \"50%%\"\n");
+	expect_file(&f, "etc/pdrouter/pdrouter.yaml",
+		HEAD "listen: [\"0.0.0.0:8000\"]\npools:\n  - name: \"f\"\n    models: [\"m\"]\n"
+		     "    connector: nixl\n    retries: 1\n"
+		     "    prefill:\n      - {url: \"http://10.0.0.1:8100\", group: \"rack-1\"}\n"
+		     "    decode:\n      - {url: \"http://10.0.0.2:8200\"}\n");
+	topo_files_free(&f);
+	unmake(&m);
+}
+
+Test(render, a_file_of_its_own)
+{
+	struct made m = make_good(
+		FLEET "connector: lmcache\n" HOSTS "prefill: {hosts: [a], env: {CACHE: x}}\n"
+		      "decode: {hosts: [b], tensor_parallel: 2, env: {CACHE: x}}\n" ROUTER);
+	struct topo_files a = topo_render(m.plan, topo_host(m.t, "a"));
+	struct topo_files b = topo_render(m.plan, topo_host(m.t, "b"));
+
+	expect_file(&b, "etc/pdrouter/fleet/f-decode-0.yaml", HEAD "ports: [7300, 7301]\n");
+	expect_file(&b, "etc/pdrouter/fleet/f-decode-0.env",
+		HEAD
+		"GPUS=\"2,3\"\nFILE=\"/etc/pdrouter/fleet/f-decode-0.yaml\"\nTO=\"10.0.0.1:7500\"\n"
+		"CACHE=\"x\"\n");
+	expect_file(&a, "etc/pdrouter/pdrouter.yaml",
+		HEAD
+		"listen: [\"0.0.0.0:8000\"]\nlmcache: {listen: \"tcp://*:7500\"}\n"
+		"pools:\n  - name: \"f\"\n    models: [\"m\"]\n    connector: lmcache\n    retries: 1\n"
+		"    prefill:\n      - {url: \"http://10.0.0.1:8100\", group: \"rack-1\"}\n"
+		"    decode:\n      - {url: \"http://10.0.0.2:8200\", receiver_init_port: [7300, 7301], "
+		"receiver_alloc_port: [7300, 7301]}\n");
+	topo_files_free(&a);
+	topo_files_free(&b);
+	unmake(&m);
+}
+
+Test(render, without_disaggregation_no_prompt_is_split)
+{
+	struct made m = make_good(
+		"fleet: f\nmodel: {path: m}\n"
+		"engine: {kind: vllm, version: \"0.12\", command: [/bin/x, \"${port.api}\", \"${replica}\"]}\n"
+		"hosts: {a: {address: \"fd00::1\"}}\nengines: {replicas: 2}\n"
+		"router: {hosts: [a], listen: [\"127.0.0.1:1\"], config: {workers: 1, limits: {max_body: 1MiB}},\n"
+		"         pool: {session_header: X-A, timeouts: {connect: 3s}}}\n");
+	struct topo_files f = topo_render(m.plan, topo_host(m.t, "a"));
+
+	expect_file(&f, "etc/pdrouter/pdrouter.yaml",
+		HEAD "listen: [\"127.0.0.1:1\"]\nworkers: 1\nlimits: {max_body: 1MiB}\n"
+		     "pools:\n  - name: \"f\"\n    models: [\"m\"]\n    connector: shared_storage\n"
+		     "    routing_threshold: 1000000000\n"
+		     "    session_header: X-A\n    timeouts: {connect: 3s}\n"
+		     "    prefill:\n      - {url: \"http://[fd00::1]:8300\"}\n"
+		     "      - {url: \"http://[fd00::1]:8301\"}\n"
+		     "    decode:\n      - {url: \"http://[fd00::1]:8300\"}\n"
+		     "      - {url: \"http://[fd00::1]:8301\"}\n");
+	topo_files_free(&f);
+	unmake(&m);
+}
