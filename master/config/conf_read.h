@@ -41,6 +41,8 @@ struct conf_read {
 /* Fills the error with file, line, the current key, and the reason.  Always -1. */
 int conf_fail(struct conf_read *r, int line, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
+/* Errors reach terminals: control bytes that a file has become `?`. */
+void conf_blunt(char *s);
 /* Steps into a key or entry; returns what conf_leave() takes to step back. */
 size_t conf_enter(struct conf_read *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* conf_enter() of "[i]". */

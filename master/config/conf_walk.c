@@ -43,9 +43,8 @@ const struct conf_keys conf_endpoint_keys = ROWS(endpoint_rows);
 const struct conf_keys conf_file_keys = ROWS(file_rows);
 const struct conf_keys conf_dns_keys = ROWS(dns_rows);
 
-/* Errors reach terminals: what the file's author wrote there must not command them. */
-static void
-blunt(char *s)
+void
+conf_blunt(char *s)
 {
 	for (; *s != '\0'; s++)
 		if ((unsigned char)*s < 0x20 || *s == 0x7f)
@@ -63,8 +62,8 @@ conf_fail(struct conf_read *r, int line, const char *fmt, ...)
 	va_start(ap, fmt);
 	(void)vsnprintf(r->err->what, sizeof(r->err->what), fmt, ap);
 	va_end(ap);
-	blunt(r->err->key);
-	blunt(r->err->what);
+	conf_blunt(r->err->key);
+	conf_blunt(r->err->what);
 	return -1;
 }
 

@@ -9,7 +9,7 @@
 #include "master/topology/parts.h"
 #include "shm/base/mem.h"
 
-/* A text with its names replaced; "" if one has no value, which is a finding. */
+/* A text with its names replaced; the text itself if one has no value, which is a finding. */
 static char *
 replace(struct topo_plan *p, const struct topo_engine *e, const struct topo_text *text)
 {
@@ -20,7 +20,7 @@ replace(struct topo_plan *p, const struct topo_engine *e, const struct topo_text
 	topo_found(p, text->file, text->line, "", "%.60s has no value for %s", name,
 		e != NULL ? topo_role_name(e->role) : "the router");
 	free(name);
-	return mem_strdup("");
+	return mem_strdup(text->text);
 }
 
 static void
@@ -112,6 +112,8 @@ check_engine(struct topo_plan *p, const struct topo_engine *e)
 	}
 	if (e->argv.n == 0)
 		topo_found(p, p->template->path, 0, "command", "is empty");
+	else if (strstr(e->argv.v[0].text, "${") != NULL)
+		return; /* a name without a value: a finding already */
 	else if (e->argv.v[0].text[0] != '/')
 		topo_found(p, e->argv.v[0].file, e->argv.v[0].line, "",
 			"%.80s: systemd needs the full path of a program", e->argv.v[0].text);

@@ -46,4 +46,4 @@ struct topo_plan {
 	size_t nfindings;
 };
 
-#define TOPO_ETC "/etc/pdrouter/fleet/"
+#define TOPO_ETC "etc/pdrouter/fleet/" /* from the root */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "master/config/conf_read.h"
 #include "shm/base/mem.h"
 
 static bool
@@ -24,6 +25,8 @@ topo_found(struct topo_plan *p, const char *file, int line, const char *key, con
 	va_start(ap, fmt);
 	(void)vsnprintf(e.what, sizeof(e.what), fmt, ap);
 	va_end(ap);
+	conf_blunt(e.key);
+	conf_blunt(e.what);
 	for (size_t i = 0; i < p->nfindings; i++)
 		if (same(&p->findings[i], &e))
 			return;

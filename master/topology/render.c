@@ -29,7 +29,7 @@ environment(const struct topo_plan *p, const struct topo_engine *e, struct topo_
 		topo_add_env(&b, e->env.v[i].value.text);
 		topo_add(&b, "\n");
 	}
-	put(f, mem_printf("%s%s.env", TOPO_ETC + 1, e->name), &b);
+	put(f, mem_printf("%s%s.env", TOPO_ETC, e->name), &b);
 }
 
 static void
@@ -40,7 +40,7 @@ unit(const struct topo_plan *p, const struct topo_engine *e, struct topo_files *
 	topo_add(&b, HEAD, p->t->name);
 	topo_add(&b, "[Unit]\nDescription=%s engine %u of the fleet %s\n\n[Service]\n",
 		topo_role_name(e->role), e->replica, p->t->name);
-	topo_add(&b, "EnvironmentFile=" TOPO_ETC "%s.env\nExecStart=", e->name);
+	topo_add(&b, "EnvironmentFile=/" TOPO_ETC "%s.env\nExecStart=", e->name);
 	for (size_t i = 0; i < e->argv.n; i++) {
 		topo_add(&b, "%s", i > 0 ? " " : "");
 		topo_add_exec(&b, e->argv.v[i].text);
@@ -60,7 +60,7 @@ own_file(const struct topo_plan *p, const struct topo_engine *e, struct topo_fil
 	topo_add(&b, HEAD, p->t->name);
 	for (size_t i = 0; i < e->file.n; i++)
 		topo_add(&b, "%s\n", e->file.v[i].text);
-	put(f, mem_printf("%s%s.yaml", TOPO_ETC + 1, e->name), &b);
+	put(f, mem_printf("%s%s.yaml", TOPO_ETC, e->name), &b);
 }
 
 struct topo_files

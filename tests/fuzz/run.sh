@@ -14,6 +14,7 @@ for src in tests/fuzz/fuzz_*.c; do
 	mkdir -p "$out/new"
 	case $name in
 	conf) more=(master/config/*.c) ;;
+	topology) more=(master/config/*.c master/topology/*.c) ;;
 	saved) more=(master/fleet/saved.c) ;;
 	inherit) more=(master/supervise/inherit.c) ;;
 	*) more=() ;;

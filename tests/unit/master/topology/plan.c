@@ -209,6 +209,8 @@ Test(plan, names_and_router)
 		"fleet: \"f/g\"\nmodel: {path: m}\nengine: {kind: vllm, version: \"0.12\"}\n" HOSTS
 		"engines: {}\n",
 		1, "fleet", "part of a unit's name");
+	expect_found(FLEET "hosts: {\"x\\e[1m\": {address: 10.0.0.1, gpus: 1}}\nengines: {}\n", 4,
+		"hosts", "x?[1m cannot be a host's name");
 	expect_found(FLEET "hosts: {\"../x\": {address: 10.0.0.1, gpus: 1}}\nengines: {}\n", 4,
 		"hosts", "cannot be a host's name");
 	expect_found(FLEET HOSTS "engines: {}\nrouter: {hosts: [c]}\n", 8, "router.hosts",
