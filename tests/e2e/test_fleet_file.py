@@ -113,16 +113,15 @@ def test_a_folder_that_is_not_empty_is_left_alone(world):
 
 
 def example(kind, connector):
-    """A fleet file for one row of a template, the version the oldest or the newest that it names."""
-    version = connector.get("until") or connector.get("since")
+    """A fleet file for one row of a template, with the first version that has it."""
     group = {"replicas": 2, "tensor_parallel": 2, "env": {k: "x" for k in connector.get("needs_env", [])}}
-    return {"fleet": "f", "model": {"path": "m"}, "engine": {"kind": kind, "version": version, "venv": "/opt/engine"},
+    return {"fleet": "f", "model": {"path": "m"}, "engine": {"kind": kind, "version": connector["since"], "venv": "/opt/engine"},
             "connector": connector["name"],
             "hosts": {h: {"address": a, "gpus": 4, "rdma": "mlx5_0"} for h, a in (("a", "10.0.0.1"), ("b", "10.0.0.2"))},
             "prefill": {**group, "hosts": ["a"]}, "decode": {**group, "hosts": ["b"]}, "router": {"hosts": ["b"]}}
 
 
-@pytest.mark.parametrize("kind,connector", CONNECTORS, ids=[f"{k}-{c['name']}-{c.get('until', 'newest')}" for k, c in CONNECTORS])
+@pytest.mark.parametrize("kind,connector", CONNECTORS, ids=[f"{k}-{c['name']}-{c['since']}" for k, c in CONNECTORS])
 def test_every_connector_of_the_templates(world, kind, connector):
     """The router takes its file; no ${name} is left in any; what is JSON by its look is JSON, what is YAML is YAML."""
     out = plan(world, example(kind, connector))
