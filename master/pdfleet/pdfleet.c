@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "master/pdfleet/runner.h"
 #include "master/pdfleet/tree.h"
 #include "master/topology/plan.h"
 #include "master/topology/render.h"
@@ -20,7 +21,8 @@
 
 /* The command line. */
 struct line {
-	const char *command, *file, *templates, *host, *output; /* NULL: not given */
+	const char *command, *file, *templates, *host, *output, *plain; /* NULL: not given */
+	bool user;
 };
 
 /* What a command works on. */
@@ -28,6 +30,7 @@ struct fleet {
 	struct topology *t;
 	struct topo_template *template;
 	struct topo_plan *plan;
+	struct runner *runner; /* of this host */
 };
 
 static void
@@ -41,6 +44,8 @@ usage(FILE *out)
 		"  -f FILE     the fleet file (" DEFAULT_FILE ")\n"
 		"  -t DIR      folder with templates of your own, KIND.yaml (" USER_TEMPLATES ")\n"
 		"  --host      one host only\n"
+		"  --user      this host: units of the user's systemd, files below ~/.config\n"
+		"  --plain DIR this host: no systemd; files, logs and pid files below DIR\n"
 		"  --output    writes the files of each host to DIR/HOST/; DIR must be new or empty\n");
 }
 
@@ -101,6 +106,15 @@ load_template(const struct line *l, struct fleet *f)
 	return rc;
 }
 
+/* What runs the units of this host; NULL after a message. */
+static struct runner *
+make_runner(const struct line *l)
+{
+	if (l->plain != NULL)
+		return runner_plain(l->plain);
+	return l->user ? runner_user() : runner_system();
+}
+
 /* A plan without findings, or -1 after all of them were printed. */
 static int
 load(const struct line *l, struct fleet *f)
@@ -111,9 +125,10 @@ load(const struct line *l, struct fleet *f)
 		say(&err);
 		return -1;
 	}
-	if (load_template(l, f) != 0)
+	f->runner = make_runner(l);
+	if (f->runner == NULL || load_template(l, f) != 0)
 		return -1;
-	f->plan = topo_plan_make(f->t, f->template);
+	f->plan = topo_plan_make_at(f->t, f->template, &f->runner->paths);
 	for (size_t i = 0; i < f->plan->nfindings; i++)
 		say(&f->plan->findings[i]);
 	return f->plan->nfindings > 0 ? -1 : 0;
@@ -123,6 +138,7 @@ static void
 unload(struct fleet *f)
 {
 	topo_plan_free(&f->plan);
+	runner_free(&f->runner);
 	topo_template_free(&f->template);
 	topo_free(&f->t);
 }
@@ -226,6 +242,8 @@ main(int argc, char **argv)
 		{"templates", required_argument, NULL, 't'},
 		{"host", required_argument, NULL, 'H'},
 		{"output", required_argument, NULL, 'o'},
+		{"user", no_argument, NULL, 'u'},
+		{"plain", required_argument, NULL, 'p'},
 		{"help", no_argument, NULL, 'h'},
 		{NULL, 0, NULL, 0},
 	};
@@ -246,6 +264,12 @@ main(int argc, char **argv)
 		case 'o':
 			l.output = optarg;
 			break;
+		case 'u':
+			l.user = true;
+			break;
+		case 'p':
+			l.plain = optarg;
+			break;
 		case 'h':
 			usage(stdout);
 			return 0;
@@ -257,5 +281,7 @@ main(int argc, char **argv)
 	l.command = optind < argc ? argv[optind] : NULL;
 	if (argc - optind > 1)
 		return wrong("one command only; too much: ", argv[optind + 1]);
+	if (l.user && l.plain != NULL)
+		return wrong("--user and --plain exclude each other", "");
 	return run(&l);
 }

@@ -70,20 +70,60 @@ write_all(int fd, const char *p, size_t n)
 }
 
 int
+tree_put(const char *path, const struct topo_file *f)
+{
+	char *temp = mem_printf("%s.new", path);
+	int rc = 0, fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, f->mode);
+
+	if (fd == -1 || write_all(fd, f->bytes, f->n) != 0 || fsync(fd) != 0 ||
+		fchmod(fd, f->mode) != 0 || rename(temp, path) != 0)
+		rc = fail(path, strerror(errno));
+	if (fd != -1)
+		(void)close(fd);
+	free(temp);
+	return rc;
+}
+
+int
 tree_write(const char *dir, const struct topo_file *f)
 {
-	char *path = mem_printf("%s/%s", dir, f->path), *temp = mem_printf("%s.new", path);
-	int rc = make_folders(path), fd = -1;
+	char *path = mem_printf("%s/%s", dir, f->path);
+	int rc = make_folders(path) == 0 ? tree_put(path, f) : -1;
 
-	if (rc == 0) {
-		fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, f->mode);
-		if (fd == -1 || write_all(fd, f->bytes, f->n) != 0 || fsync(fd) != 0 ||
-			fchmod(fd, f->mode) != 0 || rename(temp, path) != 0)
-			rc = fail(path, strerror(errno));
-		if (fd != -1)
-			(void)close(fd);
-	}
-	free(temp);
 	free(path);
 	return rc;
+}
+
+int
+tree_folders(const char *path)
+{
+	char *copy = mem_strdup(path);
+	int rc = make_folders(copy);
+
+	free(copy);
+	return rc;
+}
+
+char *
+tree_read(const char *path, size_t *ret_n)
+{
+	struct membuf b = {.p = NULL};
+	char buf[4096];
+	ssize_t n = -1;
+	int fd = open(path, O_RDONLY | O_CLOEXEC), err;
+
+	while (fd != -1 && ((n = read(fd, buf, sizeof(buf))) > 0 || (n == -1 && errno == EINTR)))
+		membuf_add(&b, buf, n > 0 ? (size_t)n : 0);
+	err = errno;
+	if (fd != -1)
+		(void)close(fd);
+	if (n != 0) {
+		membuf_free(&b);
+		errno = err;
+		return NULL;
+	}
+	if (ret_n != NULL)
+		*ret_n = b.n;
+	membuf_add(&b, "", 1);
+	return b.p;
 }

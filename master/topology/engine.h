@@ -33,8 +33,17 @@ struct topo_engine {
 	struct topo_settings env, endpoint;
 };
 
+/* Where the files of a host are: full paths, folders with a slash at their end. */
+struct topo_paths {
+	const char *fleet;  /* environment files, and the one more file that some engines have */
+	const char *units;  /* drop-ins */
+	const char *router; /* the router's configuration */
+};
+extern const struct topo_paths topo_paths_system; /* below /etc */
+
 struct topo_plan {
 	const struct topology *t;
+	const struct topo_paths *paths;
 	const struct topo_template *template;
 	const struct topo_connector *connector; /* NULL: no disaggregation */
 	struct topo_engine *engines;
@@ -46,4 +55,7 @@ struct topo_plan {
 	size_t nfindings;
 };
 
-#define TOPO_ETC "etc/pdrouter/fleet/" /* from the root */
+/* The unit of an engine, without `.service`. */
+#define TOPO_UNIT "pdrouter-engine@"
+/* The drop-in of a unit, from its folder. */
+#define TOPO_DROP_IN ".service.d/engine.conf"

@@ -101,7 +101,7 @@ tensor_parallel_of(const struct scope *s)
 static char *
 file_of(const struct scope *s)
 {
-	return s->e != NULL ? mem_printf("/" TOPO_ETC "%s.yaml", s->e->name) : NULL;
+	return s->e != NULL ? mem_printf("%s%s.yaml", s->p->paths->fleet, s->e->name) : NULL;
 }
 
 /* Of the first router: the one that engines report to. */

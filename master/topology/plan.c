@@ -37,12 +37,26 @@ connector_of(const struct topology *t, const struct topo_template *template)
 		template, t->connector, t->engine.version != NULL ? t->engine.version : "");
 }
 
+const struct topo_paths topo_paths_system = {
+	.fleet = "/etc/pdrouter/fleet/",
+	.units = "/etc/systemd/system/",
+	.router = "/etc/pdrouter/pdrouter.yaml",
+};
+
 struct topo_plan *
 topo_plan_make(const struct topology *t, const struct topo_template *template)
+{
+	return topo_plan_make_at(t, template, &topo_paths_system);
+}
+
+struct topo_plan *
+topo_plan_make_at(const struct topology *t, const struct topo_template *template,
+	const struct topo_paths *paths)
 {
 	struct topo_plan *p = MEM_NEW(struct topo_plan);
 
 	p->t = t;
+	p->paths = paths;
 	p->template = template;
 	p->connector = connector_of(t, template);
 	for (unsigned role = 0; role < TOPO_ROLE_N; role++)

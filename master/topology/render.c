@@ -6,7 +6,6 @@
 #include "master/topology/router_file.h"
 #include "master/topology/text.h"
 
-#define UNITS "etc/systemd/system/"
 #define HEAD "# Written by pdctl fleet for the fleet %s: change the fleet file instead.\n"
 #define MODE 0644u
 
@@ -29,7 +28,7 @@ environment(const struct topo_plan *p, const struct topo_engine *e, struct topo_
 		topo_add_env(&b, e->env.v[i].value.text);
 		topo_add(&b, "\n");
 	}
-	put(f, mem_printf("%s%s.env", TOPO_ETC, e->name), &b);
+	put(f, mem_printf("%s%s.env", p->paths->fleet + 1, e->name), &b);
 }
 
 static void
@@ -40,13 +39,13 @@ unit(const struct topo_plan *p, const struct topo_engine *e, struct topo_files *
 	topo_add(&b, HEAD, p->t->name);
 	topo_add(&b, "[Unit]\nDescription=%s engine %u of the fleet %s\n\n[Service]\n",
 		topo_role_name(e->role), e->replica, p->t->name);
-	topo_add(&b, "EnvironmentFile=/" TOPO_ETC "%s.env\nExecStart=", e->name);
+	topo_add(&b, "EnvironmentFile=%s%s.env\nExecStart=", p->paths->fleet, e->name);
 	for (size_t i = 0; i < e->argv.n; i++) {
 		topo_add(&b, "%s", i > 0 ? " " : "");
 		topo_add_exec(&b, e->argv.v[i].text);
 	}
 	topo_add(&b, "\n");
-	put(f, mem_printf(UNITS "pdrouter-engine@%s.service.d/engine.conf", e->name), &b);
+	put(f, mem_printf("%s" TOPO_UNIT "%s" TOPO_DROP_IN, p->paths->units + 1, e->name), &b);
 }
 
 /* The one more file that some connectors need, such as LMCache's. */
@@ -60,7 +59,7 @@ own_file(const struct topo_plan *p, const struct topo_engine *e, struct topo_fil
 	topo_add(&b, HEAD, p->t->name);
 	for (size_t i = 0; i < e->file.n; i++)
 		topo_add(&b, "%s\n", e->file.v[i].text);
-	put(f, mem_printf("%s%s.yaml", TOPO_ETC, e->name), &b);
+	put(f, mem_printf("%s%s.yaml", p->paths->fleet + 1, e->name), &b);
 }
 
 struct topo_files
@@ -79,7 +78,7 @@ topo_render(const struct topo_plan *p, const struct topo_host *h)
 	for (size_t i = 0; i < p->t->router.hosts.n; i++)
 		if (strcmp(p->t->router.hosts.v[i].text, h->name) == 0) {
 			topo_router_file(p, &b);
-			put(&f, mem_strdup("etc/pdrouter/pdrouter.yaml"), &b);
+			put(&f, mem_strdup(p->paths->router + 1), &b);
 			break;
 		}
 	return f;

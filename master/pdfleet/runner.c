@@ -1,0 +1,111 @@
+#include "master/pdfleet/runner.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define STOP_S 150 /* TimeoutStopSec of systemd/pdrouter-engine@.service */
+
+const char *
+unit_state_name(enum unit_state state)
+{
+	static const char *const names[UNIT_STATE_N] = {
+		[UNIT_ABSENT] = "absent",
+		[UNIT_STOPPED] = "stopped",
+		[UNIT_STARTING] = "starting",
+		[UNIT_RUNNING] = "running",
+		[UNIT_FAILED] = "failed",
+	};
+
+	return names[state];
+}
+
+static struct runner *
+make(const struct runner_ops *ops, char *fleet, char *units, char *router, char *run)
+{
+	struct runner *r = MEM_NEW(struct runner);
+
+	r->ops = ops;
+	r->paths = (struct topo_paths){.fleet = fleet, .units = units, .router = router};
+	r->run = run;
+	r->stop_s = STOP_S;
+	return r;
+}
+
+struct runner *
+runner_system(void)
+{
+	return make(&runner_systemd_ops, mem_strdup(topo_paths_system.fleet),
+		mem_strdup(topo_paths_system.units), mem_strdup(topo_paths_system.router),
+		mem_strdup("/run/pdrouter-fleet/"));
+}
+
+struct runner *
+runner_user(void)
+{
+	const char *home = getenv("HOME"), *run = getenv("XDG_RUNTIME_DIR");
+	struct runner *r;
+
+	if (home == NULL || home[0] != '/') {
+		(void)fprintf(stderr, "pdctl fleet: --user: HOME is not the path of a folder\n");
+		return NULL;
+	}
+	r = make(&runner_systemd_ops, mem_printf("%s/.config/pdrouter/fleet/", home),
+		mem_printf("%s/.config/systemd/user/", home),
+		mem_printf("%s/.config/pdrouter/pdrouter.yaml", home),
+		run != NULL ? mem_printf("%s/pdrouter-fleet/", run)
+			    : mem_printf("%s/.config/pdrouter/", home));
+	r->user = true;
+	return r;
+}
+
+struct runner *
+runner_plain(const char *dir)
+{
+	char full[PATH_MAX];
+
+	if ((mkdir(dir, 0755) != 0 && errno != EEXIST) || realpath(dir, full) == NULL) {
+		(void)fprintf(stderr, "pdctl fleet: %s: %s\n", dir, strerror(errno));
+		return NULL;
+	}
+	return make(&runner_plain_ops, mem_printf("%s/etc/pdrouter/fleet/", full),
+		mem_printf("%s/etc/systemd/system/", full),
+		mem_printf("%s/etc/pdrouter/pdrouter.yaml", full), mem_printf("%s/run/", full));
+}
+
+/* The texts are the runner's own, whatever the type that they are read by. */
+static void
+free_text(const char *text)
+{
+	union {
+		const char *given;
+		char *own;
+	} u = {.given = text};
+
+	free(u.own);
+}
+
+void
+runner_free(struct runner **runner)
+{
+	struct runner *r = *runner;
+
+	if (r == NULL)
+		return;
+	free_text(r->paths.fleet);
+	free_text(r->paths.units);
+	free_text(r->paths.router);
+	free(r->run);
+	free(r);
+	*runner = NULL;
+}
+
+char *
+runner_drop_in(const struct runner *r, const char *unit)
+{
+	return mem_printf("%s%s" TOPO_DROP_IN, r->paths.units, unit);
+}
