@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "master/pdfleet/apply.h"
 #include "master/pdfleet/runner.h"
 #include "master/pdfleet/tree.h"
 #include "master/topology/plan.h"
@@ -17,12 +18,16 @@
 
 #define DEFAULT_FILE "/etc/pdrouter/fleet.yaml"
 #define USER_TEMPLATES "/etc/pdrouter/fleet.d"
+#define START_S 1200 /* a large model loads for minutes */
+#define DRAIN_S 120
+#define SECONDS_MAX (7 * 86400)
 #define SHARE "../share/pdrouter/fleet" /* from the program's folder */
 
 /* The command line. */
 struct line {
 	const char *command, *file, *templates, *host, *output, *plain; /* NULL: not given */
 	bool user;
+	struct apply_options apply;
 };
 
 /* What a command works on. */
@@ -37,16 +42,25 @@ static void
 usage(FILE *out)
 {
 	(void)fprintf(out,
-		"usage: pdctl fleet check [-f FILE] [-t DIR]\n"
-		"       pdctl fleet plan [-f FILE] [-t DIR] [--host NAME] [--output DIR]\n\n"
+		"usage: pdctl fleet COMMAND [-f FILE] [-t DIR] [--host NAME] [options]\n\n"
 		"  check       says all that is wrong with the fleet file, else ok\n"
-		"  plan        shows each engine with its host, GPUs and ports\n\n"
+		"  plan        shows what apply would do on this host; exits 3 if that is anything\n"
+		"  plan --output DIR\n"
+		"              writes the files of each host to DIR/HOST/; DIR must be new or empty\n"
+		"  apply       makes this host what the fleet file says, one engine of a role at a time\n"
+		"  roll        restarts all engines of this host, one of a role at a time\n\n"
 		"  -f FILE     the fleet file (" DEFAULT_FILE ")\n"
 		"  -t DIR      folder with templates of your own, KIND.yaml (" USER_TEMPLATES ")\n"
-		"  --host      one host only\n"
+		"  --host NAME this host, by its name in the fleet file; with --output: one host only\n"
 		"  --user      this host: units of the user's systemd, files below ~/.config\n"
 		"  --plain DIR this host: no systemd; files, logs and pid files below DIR\n"
-		"  --output    writes the files of each host to DIR/HOST/; DIR must be new or empty\n");
+		"  --yes       apply, roll: restart the only engine of a role, too\n"
+		"  --keep-drains\n"
+		"              apply, roll: engines that are drained stay drained\n"
+		"  --start-timeout S\n"
+		"              an engine is healthy by then, or its former files are put back (1200)\n"
+		"  --drain-timeout S\n"
+		"              longest wait for the requests of a drained engine (120)\n");
 }
 
 static int
@@ -187,7 +201,7 @@ write_host(const struct fleet *f, const struct topo_host *h, const char *output)
 }
 
 static int
-run_plan(const struct line *l, const struct fleet *f)
+run_output(const struct line *l, const struct fleet *f)
 {
 	const struct topo_host *only = l->host != NULL ? topo_host(f->t, l->host) : NULL;
 	int rc = 0;
@@ -199,12 +213,36 @@ run_plan(const struct line *l, const struct fleet *f)
 	for (size_t i = 0; i < f->plan->nengines; i++)
 		if (only == NULL || f->plan->engines[i].host == only)
 			show(&f->plan->engines[i]);
-	if (l->output != NULL && tree_begin(l->output) != 0)
+	if (tree_begin(l->output) != 0)
 		return 1;
-	for (size_t i = 0; l->output != NULL && rc == 0 && i < f->t->nhosts; i++)
+	for (size_t i = 0; rc == 0 && i < f->t->nhosts; i++)
 		if (only == NULL || only == &f->t->hosts[i])
 			rc = write_host(f, &f->t->hosts[i], l->output);
 	return rc != 0 || fflush(stdout) != 0;
+}
+
+static int
+run_plan(const struct line *l, const struct fleet *f)
+{
+	if (l->output != NULL)
+		return run_output(l, f);
+	return apply_show(f->plan, f->runner, &l->apply);
+}
+
+static int
+run_apply(const struct line *l, const struct fleet *f)
+{
+	if (l->output != NULL)
+		return wrong("--output is for plan only", "");
+	return apply_run(f->plan, f->runner, &l->apply);
+}
+
+static int
+run_roll(const struct line *l, const struct fleet *f)
+{
+	if (l->output != NULL)
+		return wrong("--output is for plan only", "");
+	return apply_roll(f->plan, f->runner, &l->apply);
 }
 
 static const struct {
@@ -213,6 +251,8 @@ static const struct {
 } commands[] = {
 	{"check", run_check},
 	{"plan", run_plan},
+	{"apply", run_apply},
+	{"roll", run_roll},
 };
 
 static int
@@ -234,6 +274,18 @@ run(const struct line *l)
 	return rc;
 }
 
+static bool
+take_seconds(const char *text, unsigned *ret)
+{
+	char *end;
+	unsigned long n = strtoul(text, &end, 10);
+
+	if (end == text || *end != '\0' || text[0] == '-' || n > SECONDS_MAX)
+		return false;
+	*ret = (unsigned)n;
+	return true;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -244,10 +296,14 @@ main(int argc, char **argv)
 		{"output", required_argument, NULL, 'o'},
 		{"user", no_argument, NULL, 'u'},
 		{"plain", required_argument, NULL, 'p'},
+		{"yes", no_argument, NULL, 'y'},
+		{"keep-drains", no_argument, NULL, 'k'},
+		{"start-timeout", required_argument, NULL, 'S'},
+		{"drain-timeout", required_argument, NULL, 'D'},
 		{"help", no_argument, NULL, 'h'},
 		{NULL, 0, NULL, 0},
 	};
-	struct line l = {.command = NULL};
+	struct line l = {.apply = {.start_s = START_S, .drain_s = DRAIN_S}};
 	int opt;
 
 	while ((opt = getopt_long(argc, argv, "f:t:h", longs, NULL)) != -1) {
@@ -259,7 +315,7 @@ main(int argc, char **argv)
 			l.templates = optarg;
 			break;
 		case 'H':
-			l.host = optarg;
+			l.host = l.apply.host = optarg;
 			break;
 		case 'o':
 			l.output = optarg;
@@ -269,6 +325,20 @@ main(int argc, char **argv)
 			break;
 		case 'p':
 			l.plain = optarg;
+			break;
+		case 'y':
+			l.apply.yes = true;
+			break;
+		case 'k':
+			l.apply.keep_drains = true;
+			break;
+		case 'S':
+			if (!take_seconds(optarg, &l.apply.start_s))
+				return wrong("--start-timeout: no number of seconds: ", optarg);
+			break;
+		case 'D':
+			if (!take_seconds(optarg, &l.apply.drain_s))
+				return wrong("--drain-timeout: no number of seconds: ", optarg);
 			break;
 		case 'h':
 			usage(stdout);

@@ -55,6 +55,11 @@ struct topo_plan {
 	size_t nfindings;
 };
 
+/* The first line of each file, with the fleet's name: a file without it is not touched. */
+#define TOPO_HEAD "# Written by pdctl fleet for the fleet %s: change the fleet file instead."
+/* Variables of each engine: its address, and a digest of its files. */
+#define TOPO_ENV_URL "PDROUTER_FLEET_URL"
+#define TOPO_ENV_DIGEST "PDROUTER_FLEET_DIGEST"
 /* The unit of an engine, without `.service`. */
 #define TOPO_UNIT "pdrouter-engine@"
 /* The drop-in of a unit, from its folder. */

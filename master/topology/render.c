@@ -1,12 +1,14 @@
 #include "master/topology/render.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/topology/router_file.h"
 #include "master/topology/text.h"
+#include "shm/base/sip.h"
 
-#define HEAD "# Written by pdctl fleet for the fleet %s: change the fleet file instead.\n"
+#define HEAD TOPO_HEAD "\n"
 #define MODE 0644u
 
 static void
@@ -17,10 +19,12 @@ put(struct topo_files *f, char *path, struct membuf *bytes)
 	*bytes = (struct membuf){.p = NULL};
 }
 
+/* The last two lines tell what runs: they are read from the environment of the engine's process. */
 static void
 environment(const struct topo_plan *p, const struct topo_engine *e, struct topo_files *f)
 {
 	struct membuf b = {.p = NULL};
+	char *url = topo_url(e);
 
 	topo_add(&b, HEAD, p->t->name);
 	for (size_t i = 0; i < e->env.n; i++) {
@@ -28,7 +32,28 @@ environment(const struct topo_plan *p, const struct topo_engine *e, struct topo_
 		topo_add_env(&b, e->env.v[i].value.text);
 		topo_add(&b, "\n");
 	}
+	topo_add(&b, TOPO_ENV_URL "=\"%s\"\n", url);
+	free(url);
 	put(f, mem_printf("%s%s.env", p->paths->fleet + 1, e->name), &b);
+}
+
+/* Of all bytes of the engine's files before this line is added to the first of them. */
+static void
+add_digest(struct topo_files *f)
+{
+	static const uint64_t key[2] = {0};
+	struct topo_file *env = &f->v[0];
+	struct membuf b = {.p = env->bytes, .n = env->n, .cap = env->n};
+	struct sip s;
+
+	sip_begin(&s, key);
+	for (size_t i = 0; i < f->n; i++) {
+		sip_add(&s, f->v[i].path, strlen(f->v[i].path) + 1);
+		sip_add(&s, f->v[i].bytes, f->v[i].n);
+	}
+	topo_add(&b, TOPO_ENV_DIGEST "=\"%016" PRIx64 "\"\n", sip_end(&s));
+	env->bytes = b.p;
+	env->n = b.n;
 }
 
 static void
@@ -63,24 +88,54 @@ own_file(const struct topo_plan *p, const struct topo_engine *e, struct topo_fil
 }
 
 struct topo_files
-topo_render(const struct topo_plan *p, const struct topo_host *h)
+topo_render_engine(const struct topo_plan *p, const struct topo_engine *e)
+{
+	struct topo_files f = {.v = NULL};
+
+	environment(p, e, &f);
+	own_file(p, e, &f);
+	unit(p, e, &f);
+	add_digest(&f);
+	return f;
+}
+
+struct topo_files
+topo_render_router(const struct topo_plan *p, const struct topo_host *h)
 {
 	struct topo_files f = {.v = NULL};
 	struct membuf b = {.p = NULL};
 
-	for (size_t i = 0; i < p->nengines; i++) {
-		if (p->engines[i].host != h)
-			continue;
-		environment(p, &p->engines[i], &f);
-		own_file(p, &p->engines[i], &f);
-		unit(p, &p->engines[i], &f);
-	}
 	for (size_t i = 0; i < p->t->router.hosts.n; i++)
 		if (strcmp(p->t->router.hosts.v[i].text, h->name) == 0) {
 			topo_router_file(p, &b);
 			put(&f, mem_strdup(p->paths->router + 1), &b);
 			break;
 		}
+	return f;
+}
+
+/* Moves the files of *from behind those of *to. */
+static void
+append(struct topo_files *to, struct topo_files *from)
+{
+	to->v = mem_resize(to->v, to->n + from->n + 1, sizeof(*to->v));
+	for (size_t i = 0; i < from->n; i++)
+		to->v[to->n++] = from->v[i];
+	free(from->v);
+}
+
+struct topo_files
+topo_render(const struct topo_plan *p, const struct topo_host *h)
+{
+	struct topo_files f = {.v = NULL}, one;
+
+	for (size_t i = 0; i < p->nengines; i++)
+		if (p->engines[i].host == h) {
+			one = topo_render_engine(p, &p->engines[i]);
+			append(&f, &one);
+		}
+	one = topo_render_router(p, h);
+	append(&f, &one);
 	return f;
 }
 

@@ -58,14 +58,23 @@ api_port(const struct topo_engine *e)
 	return 0; /* conf_parse() refuses such a URL */
 }
 
-static void
-endpoint(struct membuf *out, const struct topo_engine *e)
+char *
+topo_url(const struct topo_engine *e)
 {
 	const char *address = e->host->address;
 	bool bare = strchr(address, ':') != NULL && address[0] != '[';
 
-	topo_add(out, "      - {url: \"http://%s%s%s:%u\"", bare ? "[" : "", address,
-		bare ? "]" : "", api_port(e));
+	return mem_printf(
+		"http://%s%s%s:%u", bare ? "[" : "", address, bare ? "]" : "", api_port(e));
+}
+
+static void
+endpoint(struct membuf *out, const struct topo_engine *e)
+{
+	char *url = topo_url(e);
+
+	topo_add(out, "      - {url: \"%s\"", url);
+	free(url);
 	if (e->host->group != NULL) {
 		topo_add(out, ", group: ");
 		quoted(out, e->host->group);
@@ -106,8 +115,7 @@ topo_router_file(const struct topo_plan *p, struct membuf *out)
 {
 	const struct topology *t = p->t;
 
-	topo_add(out, "# Written by pdctl fleet for the fleet %s: change the fleet file instead.\n",
-		t->name);
+	topo_add(out, TOPO_HEAD "\n", t->name);
 	listen_on(&t->router.listen, out);
 	settings(out, "", &p->router, &t->router.config);
 	topo_add(out, "pools:\n  - name: ");

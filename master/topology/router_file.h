@@ -4,3 +4,5 @@
 #include "shm/base/mem.h"
 
 void topo_router_file(const struct topo_plan *p, struct membuf *out);
+/* The engine's address as the router has it; the caller frees it. */
+char *topo_url(const struct topo_engine *e);

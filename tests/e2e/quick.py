@@ -30,6 +30,7 @@ QUICK = {
     "test_fair_queue.py": "test_one_models_waiters_leave_entries_for_another",
     "test_fallback_budget.py": "test_a_long_prompt_goes_and_the_next_one_is_told_when",
     "test_flags.py": "test_disaggregated_prefill",
+    "test_fleet_apply.py": "test_from_nothing_to_nothing_to_do",
     "test_fleet_file.py": "test_what_is_rendered_serves",
     "test_health.py": "test_engine_dies_and_returns_on_its_port",
     "test_hostile.py": "test_lengths_beyond_all_limits",

@@ -51,7 +51,9 @@ Test(render, one_host)
 
 	cr_expect_eq(f.n, 3);
 	expect_file(&f, "etc/pdrouter/fleet/f-prefill-0.env",
-		HEAD "GPUS=\"all\"\nSIDE=\"10.0.0.1:5600\"\nNET=\"mlx5_0:1\"\nLEVEL=\"INFO\"\n");
+		HEAD
+		"GPUS=\"all\"\nSIDE=\"10.0.0.1:5600\"\nNET=\"mlx5_0:1\"\nLEVEL=\"INFO\"\n"
+		"PDROUTER_FLEET_URL=\"http://10.0.0.1:8100\"\nPDROUTER_FLEET_DIGEST=\"75fd161ef37bbc65\"\n");
 	expect_file(&f, "etc/systemd/system/pdrouter-engine@f-prefill-0.service.d/engine.conf",
 		HEAD "[Unit]\nDescription=prefill engine 0 of the fleet f\n\n[Service]\n"
 		     "EnvironmentFile=/etc/pdrouter/fleet/f-prefill-0.env\n"
@@ -78,7 +80,7 @@ Test(render, a_file_of_its_own)
 	expect_file(&b, "etc/pdrouter/fleet/f-decode-0.env",
 		HEAD
 		"GPUS=\"2,3\"\nFILE=\"/etc/pdrouter/fleet/f-decode-0.yaml\"\nTO=\"10.0.0.1:7500\"\n"
-		"CACHE=\"x\"\n");
+		"CACHE=\"x\"\nPDROUTER_FLEET_URL=\"http://10.0.0.2:8200\"\nPDROUTER_FLEET_DIGEST=\"edbe921671d0aad9\"\n");
 	expect_file(&a, "etc/pdrouter/pdrouter.yaml",
 		HEAD
 		"listen: [\"0.0.0.0:8000\"]\nlmcache: {listen: \"tcp://*:7500\"}\n"
@@ -112,4 +114,27 @@ Test(render, without_disaggregation_no_prompt_is_split)
 		     "      - {url: \"http://[fd00::1]:8301\"}\n");
 	topo_files_free(&f);
 	unmake(&m);
+}
+
+/* Which bytes, other tests say: here only when it changes. */
+Test(render, the_digest_is_of_all_files_of_one_engine)
+{
+	struct made m = make_good(FULL("hosts: [a], replicas: 2", "hosts: [b]"));
+	struct made args = make_good(FULL("hosts: [a], replicas: 2, args: [--x]", "hosts: [b]"));
+	const struct topo_plan *const plans[] = {m.plan, m.plan, args.plan};
+	char *digest[3];
+
+	for (size_t i = 0; i < 3; i++) {
+		struct topo_files f = topo_render_engine(plans[i], &plans[i]->engines[i == 1]);
+
+		cr_assert(f.n > 0 && f.v[0].n > 17);
+		digest[i] = mem_strndup(f.v[0].bytes + f.v[0].n - 18, 16);
+		topo_files_free(&f);
+	}
+	cr_expect_str_neq(digest[0], digest[1], "another engine");
+	cr_expect_str_neq(digest[0], digest[2], "the drop-in alone differs");
+	for (size_t i = 0; i < 3; i++)
+		free(digest[i]);
+	unmake(&m);
+	unmake(&args);
 }

@@ -1,0 +1,305 @@
+#include "master/pdfleet/apply.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "master/pdfleet/host.h"
+#include "master/pdfleet/members.h"
+#include "master/pdfleet/owned.h"
+#include "master/pdfleet/router_unit.h"
+#include "master/pdfleet/routers.h"
+#include "master/pdfleet/steps.h"
+#include "master/pdfleet/tree.h"
+#include "shm/base/clock.h"
+#include "shm/base/lockfile.h"
+#include "shm/base/mem.h"
+
+#define EXIT_DIFFERS 3
+#define LISTED_MS 120000 /* the routers have probed a new engine by then */
+#define LOCK_TRIES 25 /* of 200 ms: a killed apply's child may still be about to start an engine */
+#define POLL_MS 50
+
+/* This host against the fleet file. */
+struct host_view {
+	const struct topo_host *host;
+	struct routers routers;
+	struct members members;
+	struct router_unit router;
+};
+
+static void
+view_free(struct host_view *v)
+{
+	members_free(&v->members);
+	router_unit_free(&v->router);
+	routers_free(&v->routers);
+}
+
+static int
+view_make(const struct topo_plan *p, const struct runner *r, const struct apply_options *o,
+	bool again, struct host_view *v)
+{
+	const struct members_options mo = {.again = again, .keep_drains = o->keep_drains};
+
+	*v = (struct host_view){.host = host_find(p->t, o->host)};
+	if (v->host == NULL)
+		return -1;
+	v->routers = routers_of(p, v->host);
+	if (router_unit_look(p, v->host, r, &v->routers, &v->router) != 0)
+		return -1;
+	return members_look(p, v->host, r, &v->routers, &mo, &v->members);
+}
+
+/* --- files of others
+ * ------------------------------------------------------------------------ */
+
+static int
+refuse_foreign(const struct topo_files *files, const char *fleet)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < files->n; i++)
+		if (owned_look(&files->v[i], fleet) == OWNED_FOREIGN) {
+			(void)fprintf(stderr,
+				"pdctl fleet: /%s: pdctl fleet has not written this file for the "
+				"fleet %s: move it away\n",
+				files->v[i].path, fleet);
+			rc = -1;
+		}
+	return rc;
+}
+
+/* Before anything is changed. */
+static int
+view_refuse_foreign(const struct topo_plan *p, const struct host_view *v)
+{
+	int rc = refuse_foreign(&v->router.files, p->t->name);
+
+	for (size_t i = 0; i < v->members.n; i++)
+		if (refuse_foreign(&v->members.v[i].files, p->t->name) != 0)
+			rc = -1;
+	return rc;
+}
+
+/* --- plan
+ * ---------------------------------------------------------------------------------------- */
+
+#define WORDS_MAX 4
+
+static const char *const engine_words[CHANGE_N][WORDS_MAX] = {
+	[CHANGE_REMOVE] = {"drain", "stop", "remove"},
+	[CHANGE_START] = {"start"},
+	[CHANGE_UNDRAIN] = {"undrain"},
+	[CHANGE_NONE] = {NULL},
+	[CHANGE_RESTART] = {"drain", "restart", "undrain"},
+};
+static const char *const router_words[] = {
+	[ROUTER_NONE] = NULL,
+	[ROUTER_START] = "start",
+	[ROUTER_RELOAD] = "reload",
+	[ROUTER_REMOVE] = "stop",
+};
+
+/* True: a file differs. */
+static bool
+show_files(const struct topo_files *files, const char *fleet)
+{
+	bool any = false;
+
+	for (size_t i = 0; i < files->n; i++)
+		if (owned_look(&files->v[i], fleet) != OWNED_SAME) {
+			owned_diff(&files->v[i]);
+			any = true;
+		}
+	return any;
+}
+
+static bool
+show_member(const struct member *m, const char *fleet)
+{
+	const char *const *words = engine_words[m->change];
+	bool any = show_files(&m->files, fleet);
+
+	for (size_t i = 0; i < WORDS_MAX && words[i] != NULL; i++) {
+		(void)printf("%s %s\n", words[i], m->name);
+		any = true;
+	}
+	return any;
+}
+
+static bool
+show_router(const struct router_unit *u, const char *fleet)
+{
+	bool any = show_files(&u->files, fleet);
+
+	if (router_words[u->change] != NULL) {
+		(void)printf("%s " ROUTER_UNIT "\n", router_words[u->change]);
+		any = true;
+	}
+	return any;
+}
+
+int
+apply_show(const struct topo_plan *p, const struct runner *r, const struct apply_options *o)
+{
+	struct host_view v;
+	int rc = view_make(p, r, o, false, &v) == 0 ? 0 : 1;
+
+	if (rc == 0 && view_refuse_foreign(p, &v) != 0)
+		rc = 1;
+	if (rc == 0 && v.router.change == ROUTER_START && show_router(&v.router, p->t->name))
+		rc = EXIT_DIFFERS;
+	for (size_t i = 0; rc != 1 && i < v.members.n; i++)
+		if (show_member(&v.members.v[i], p->t->name))
+			rc = EXIT_DIFFERS;
+	if (rc != 1 && v.router.change != ROUTER_START && show_router(&v.router, p->t->name))
+		rc = EXIT_DIFFERS;
+	view_free(&v);
+	return rc;
+}
+
+/* --- apply
+ * --------------------------------------------------------------------------------------- */
+
+/* One run at a time for each host and fleet: a descriptor that nothing closes, or -1 after a message. */
+static int
+lock(const struct topo_plan *p, const struct runner *r)
+{
+	char *path = mem_printf("%s%s", r->run, p->t->name);
+	int fd = tree_folders(path) == 0 ? lockfile_take(path) : -EIO;
+
+	for (int i = 1; fd == -EWOULDBLOCK && i < LOCK_TRIES; i++)
+		fd = lockfile_take(path);
+	if (fd == -EWOULDBLOCK)
+		(void)fprintf(stderr,
+			"pdctl fleet: another apply or roll of %s runs on this host\n", p->t->name);
+	else if (fd < 0 && fd != -EIO)
+		(void)fprintf(stderr, "pdctl fleet: %s.lock: %s\n", path, strerror(-fd));
+	free(path);
+	return fd < 0 ? -1 : fd;
+}
+
+static void
+tell_of_remote(const struct host_view *v)
+{
+	for (size_t i = 0; i < v->routers.n; i++)
+		if (v->routers.v[i].control == NULL)
+			(void)printf("the router on %s cannot be asked for drains from here: its "
+				     "requests get the time of --drain-timeout\n",
+				v->routers.v[i].host->name);
+}
+
+/* Until the router of this host has the engines, and every router may choose them. */
+static int
+wait_listed(const struct host_view *v)
+{
+	const uint64_t end = clock_ms() + LISTED_MS;
+
+	for (size_t i = 0; i < v->members.n; i++) {
+		const struct member *m = &v->members.v[i];
+
+		while (m->step == STEP_DONE &&
+			!((v->router.control == NULL || routers_know(&v->routers, m->url)) &&
+				routers_say_up(&v->routers, m->url))) {
+			if (clock_ms() >= end) {
+				(void)fprintf(stderr,
+					"pdctl fleet: %s: is healthy, but a router does not say "
+					"up after %d s\n",
+					m->name, LISTED_MS / 1000);
+				return -1;
+			}
+			(void)usleep(POLL_MS * 1000);
+		}
+	}
+	return 0;
+}
+
+/* A router that does not run starts first: it serves with the engines that are there.  One that runs gets its new file last: it
+ * has no endpoint that was never there. */
+static int
+converge(const struct topo_plan *p, const struct runner *r, const struct apply_options *o,
+	struct host_view *v)
+{
+	struct steps s = {
+		.plan = p,
+		.here = v->host,
+		.runner = r,
+		.routers = &v->routers,
+		.members = &v->members,
+		.start_ms = o->start_s * 1000ull,
+		.drain_ms = o->drain_s * 1000ull,
+		.keep_drains = o->keep_drains,
+		.yes = o->yes,
+	};
+	const bool first = v->router.change == ROUTER_START;
+
+	if (first && router_unit_apply(&v->router) != 0)
+		return 1;
+	if (steps_run(&s) != 0)
+		return 1;
+	if (!first && router_unit_apply(&v->router) != 0)
+		return 1;
+	return wait_listed(v) == 0 ? 0 : 1;
+}
+
+static int
+run_locked(const struct topo_plan *p, const struct runner *r, const struct apply_options *o,
+	bool again)
+{
+	struct host_view v;
+	int rc = 1;
+
+	if (view_make(p, r, o, again, &v) == 0 && view_refuse_foreign(p, &v) == 0) {
+		tell_of_remote(&v);
+		rc = converge(p, r, o, &v);
+	}
+	view_free(&v);
+	return rc;
+}
+
+int
+apply_run(const struct topo_plan *p, const struct runner *r, const struct apply_options *o)
+{
+	int fd = lock(p, r), rc = fd != -1 ? run_locked(p, r, o, false) : 1;
+
+	if (fd != -1)
+		(void)close(fd);
+	return rc;
+}
+
+/* A roll that was killed has left an engine that does not run; that is no reason to refuse the next one. */
+static bool
+is_as_the_file(const struct host_view *v)
+{
+	bool yes = v->router.change == ROUTER_NONE;
+
+	for (size_t i = 0; i < v->members.n; i++)
+		yes = yes && v->members.v[i].change != CHANGE_REMOVE &&
+		      v->members.v[i].change != CHANGE_RESTART;
+	return yes;
+}
+
+int
+apply_roll(const struct topo_plan *p, const struct runner *r, const struct apply_options *o)
+{
+	int fd = lock(p, r), rc = 1;
+	struct host_view v;
+
+	if (fd == -1)
+		return 1;
+	if (view_make(p, r, o, false, &v) == 0 && view_refuse_foreign(p, &v) == 0) {
+		if (is_as_the_file(&v))
+			rc = 0;
+		else
+			(void)fprintf(stderr, "pdctl fleet: this host differs from the fleet file: "
+					      "see plan, and apply it first\n");
+	}
+	view_free(&v);
+	if (rc == 0)
+		rc = run_locked(p, r, o, true);
+	(void)close(fd);
+	return rc;
+}

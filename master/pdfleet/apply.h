@@ -1,0 +1,18 @@
+/* The commands that converge this host to the fleet file: plan, apply, roll. */
+#pragma once
+#include "master/pdfleet/runner.h"
+
+struct apply_options {
+	const char *host; /* NULL: that of this machine */
+	unsigned start_s; /* an engine is healthy by then, or goes back to its former files */
+	unsigned drain_s; /* the longest wait for requests of a drained engine */
+	bool yes;         /* the only engine of a role is restarted as well */
+	bool keep_drains;
+};
+
+/* All return an exit code. */
+/* Prints what apply would do, and changes nothing: 3 if that is anything. */
+int apply_show(const struct topo_plan *p, const struct runner *r, const struct apply_options *o);
+int apply_run(const struct topo_plan *p, const struct runner *r, const struct apply_options *o);
+/* Restarts all engines of this host, one at a time per role.  Other differences are for apply. */
+int apply_roll(const struct topo_plan *p, const struct runner *r, const struct apply_options *o);

@@ -1,0 +1,231 @@
+#include "master/pdfleet/members.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "master/pdfleet/owned.h"
+#include "master/pdfleet/process.h"
+#include "master/pdfleet/tree.h"
+#include "master/topology/router_file.h"
+#include "shm/base/mem.h"
+
+enum change
+member_change(const struct member_facts *f)
+{
+	if (!f->wanted)
+		return CHANGE_REMOVE;
+	if (!f->runs)
+		return CHANGE_START;
+	if (!f->current || f->again)
+		return CHANGE_RESTART;
+	return f->drained ? CHANGE_UNDRAIN : CHANGE_NONE;
+}
+
+/* --- digests
+ * ------------------------------------------------------------------------------------- */
+
+/* The digest that an environment file has. */
+static const char *
+digest_of(const char *text, char buf[static 17])
+{
+	static const char key[] = "\n" TOPO_ENV_DIGEST "=\"";
+	const char *at = text != NULL ? strstr(text, key) : NULL;
+
+	buf[0] = '\0';
+	if (at != NULL)
+		(void)snprintf(buf, 17, "%s", at + sizeof(key) - 1);
+	return buf;
+}
+
+const char *
+member_digest(const struct member *m, char buf[static 17])
+{
+	char *text = m->files.n > 0 ? mem_strndup(m->files.v[0].bytes, m->files.v[0].n) : NULL;
+
+	(void)digest_of(text, buf);
+	free(text);
+	return buf;
+}
+
+/* An engine that writes its title over its environment (setproctitle) runs with the files on disk, if it has started
+ * after they were written. */
+static char *
+digest_on_disk(const struct runner *r, const struct member *m)
+{
+	char *env = mem_printf("%s%s.env", r->paths.fleet, m->name);
+	char *drop_in = runner_drop_in(r, m->unit);
+	char *text = tree_read(env, NULL), buf[17], *ret = NULL;
+	struct stat a, b;
+
+	if (text != NULL && stat(env, &a) == 0 && stat(drop_in, &b) == 0 &&
+		m->status.since >= a.st_mtime && m->status.since >= b.st_mtime)
+		ret = mem_strdup(digest_of(text, buf));
+	free(text);
+	free(env);
+	free(drop_in);
+	return ret;
+}
+
+bool
+member_is_current(const struct runner *r, const struct member *m)
+{
+	char *runs = process_env(m->status.pid, TOPO_ENV_DIGEST), want[17];
+	bool yes;
+
+	if (runs == NULL)
+		runs = digest_on_disk(r, m);
+	yes = runs != NULL && strcmp(runs, member_digest(m, want)) == 0;
+	free(runs);
+	return yes;
+}
+
+/* --- what is there
+ * ------------------------------------------------------------------------------- */
+
+static struct member *
+add(struct members *ms, const char *name)
+{
+	struct member *m;
+
+	ms->v = mem_resize(ms->v, ms->n + 1, sizeof(*ms->v));
+	m = &ms->v[ms->n++];
+	*m = (struct member){.unit = mem_printf(TOPO_UNIT "%s", name)};
+	m->name = m->unit + sizeof(TOPO_UNIT) - 1;
+	return m;
+}
+
+/* FLEET-ROLE-N */
+static bool
+role_of(const char *name, const char *fleet, enum topo_role *ret)
+{
+	const size_t n = strlen(fleet);
+
+	if (strncmp(name, fleet, n) != 0 || name[n] != '-')
+		return false;
+	for (unsigned role = 0; role < TOPO_ROLE_N; role++) {
+		const char *word = topo_role_name(role), *s = name + n + 1;
+		const size_t len = strlen(word);
+
+		if (strncmp(s, word, len) != 0 || s[len] != '-' || s[len + 1] == '\0' ||
+			s[len + 1 + strspn(s + len + 1, "0123456789")] != '\0')
+			continue;
+		*ret = (enum topo_role)role;
+		return true;
+	}
+	return false;
+}
+
+static bool
+has(const struct members *ms, const char *name)
+{
+	for (size_t i = 0; i < ms->n; i++)
+		if (strcmp(ms->v[i].name, name) == 0)
+			return true;
+	return false;
+}
+
+/* Engines whose drop-ins are this fleet's, and that the plan does not have. */
+static int
+add_gone(const struct topo_plan *p, const struct runner *r, struct members *ms)
+{
+	static const char begin[] = TOPO_UNIT, end[] = ".service.d";
+	const struct dirent *entry;
+	DIR *d = opendir(r->paths.units);
+
+	if (d == NULL && errno == ENOENT)
+		return 0;
+	if (d == NULL) {
+		(void)fprintf(stderr, "pdctl fleet: %s: %s\n", r->paths.units, strerror(errno));
+		return -1;
+	}
+	while ((entry = readdir(d)) != NULL) {
+		const size_t n = strlen(entry->d_name), most = sizeof(begin) + sizeof(end) - 2;
+		char *name, *path;
+		enum topo_role role;
+
+		if (n <= most || strncmp(entry->d_name, begin, sizeof(begin) - 1) != 0 ||
+			strcmp(entry->d_name + n - (sizeof(end) - 1), end) != 0)
+			continue;
+		name = mem_strndup(entry->d_name + sizeof(begin) - 1, n - most);
+		path = mem_printf("%s" TOPO_UNIT "%s" TOPO_DROP_IN, r->paths.units, name);
+		if (role_of(name, p->t->name, &role) && !has(ms, name) &&
+			owned_is(path, p->t->name))
+			add(ms, name)->role = role;
+		free(path);
+		free(name);
+	}
+	(void)closedir(d);
+	return 0;
+}
+
+static int
+look_at(const struct topo_plan *p, const struct runner *r, const struct routers *routers,
+	const struct members_options *o, struct member *m)
+{
+	struct member_facts f = {.wanted = m->engine != NULL, .again = o->again};
+
+	if (m->engine != NULL)
+		m->files = topo_render_engine(p, m->engine);
+	if (r->ops->status(r, m->unit, &m->status) != 0)
+		return -1;
+	f.runs = m->status.state == UNIT_RUNNING || m->status.state == UNIT_STARTING;
+	f.current = f.runs && m->engine != NULL && member_is_current(r, m);
+	if (f.runs)
+		m->url = process_env(m->status.pid, TOPO_ENV_URL);
+	if (m->url == NULL && m->engine != NULL)
+		m->url = topo_url(m->engine);
+	f.drained = !o->keep_drains && f.current && routers_have_drained(routers, m->url);
+	m->change = member_change(&f);
+	return 0;
+}
+
+/* By change; the order of equals stays. */
+static void
+sort(struct members *ms)
+{
+	for (size_t i = 1; i < ms->n; i++) {
+		struct member m = ms->v[i];
+		size_t at = i;
+
+		for (; at > 0 && ms->v[at - 1].change > m.change; at--)
+			ms->v[at] = ms->v[at - 1];
+		ms->v[at] = m;
+	}
+}
+
+int
+members_look(const struct topo_plan *p, const struct topo_host *h, const struct runner *r,
+	const struct routers *routers, const struct members_options *o, struct members *ret)
+{
+	int rc;
+
+	*ret = (struct members){.v = NULL};
+	for (size_t i = 0; i < p->nengines; i++)
+		if (p->engines[i].host == h) {
+			struct member *m = add(ret, p->engines[i].name);
+
+			m->engine = &p->engines[i];
+			m->role = p->engines[i].role;
+		}
+	rc = add_gone(p, r, ret);
+	for (size_t i = 0; rc == 0 && i < ret->n; i++)
+		rc = look_at(p, r, routers, o, &ret->v[i]);
+	sort(ret);
+	return rc;
+}
+
+void
+members_free(struct members *ms)
+{
+	for (size_t i = 0; i < ms->n; i++) {
+		free(ms->v[i].unit);
+		free(ms->v[i].url);
+		topo_files_free(&ms->v[i].files);
+	}
+	free(ms->v);
+	*ms = (struct members){.v = NULL};
+}

@@ -1,0 +1,79 @@
+/* The engines of this host: those of the fleet file, those that it does not have any more, and what each runs. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "master/pdfleet/routers.h"
+#include "master/pdfleet/runner.h"
+#include "master/topology/render.h"
+
+/* What has to be done with an engine; engines with a lower one are settled before those with a higher one begin. */
+enum change {
+	CHANGE_REMOVE, /* the fleet file does not have it: its GPUs and ports may be another one's now */
+	CHANGE_START,   /* it does not run */
+	CHANGE_UNDRAIN, /* it runs as the file says, and is drained */
+	CHANGE_NONE,    /* it runs as the file says */
+	CHANGE_RESTART, /* it runs with other files */
+	CHANGE_N
+};
+
+/* steps.h has the table of them. */
+enum step {
+	STEP_TURN,
+	STEP_DRAIN,
+	STEP_STOP,
+	STEP_START,
+	STEP_HEALTH,
+	STEP_UP,
+	STEP_BACK,
+	STEP_BACK_HEALTH,
+	STEP_DONE,
+	STEP_GONE,
+	STEP_LEFT,
+	STEP_FAILED,
+	STEP_N
+};
+
+struct member {
+	const struct topo_engine *engine; /* NULL: the fleet file does not have it */
+	char *unit;
+	const char *name; /* inside `unit`, behind TOPO_UNIT */
+	enum topo_role role;
+	char *url;               /* of what runs, else of the fleet file; NULL: unknown */
+	bool drained;            /* by this run */
+	struct topo_files files; /* as they should be */
+	struct unit_status status;
+	enum change change;
+	enum step step;   /* W: step_enter() */
+	uint64_t late_ms; /* when the step's time is over, by clock_ms() */
+};
+
+struct members {
+	struct member *v; /* by change, then as in the fleet file */
+	size_t n;
+};
+
+/* What decides the change of an engine. */
+struct member_facts {
+	bool wanted;  /* the fleet file has it */
+	bool runs;    /* its process is there */
+	bool current; /* with the files of the plan */
+	bool drained; /* by a router of this host, and drains are not to be kept */
+	bool again;   /* it is to be restarted anyway */
+};
+enum change member_change(const struct member_facts *f);
+
+struct members_options {
+	bool again;       /* restart what runs as the file says, too */
+	bool keep_drains; /* an engine that is drained stays drained */
+};
+
+/* 0, or -1 after a message; *ret is to be freed in both cases. */
+int members_look(const struct topo_plan *p, const struct topo_host *h, const struct runner *r,
+	const struct routers *routers, const struct members_options *o, struct members *ret);
+void members_free(struct members *m);
+
+/* The digest of the plan, from the engine's files; "" of an engine that is gone. */
+const char *member_digest(const struct member *m, char buf[static 17]);
+/* Whether the engine's process runs with the digest of the plan. */
+bool member_is_current(const struct runner *r, const struct member *m);

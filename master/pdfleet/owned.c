@@ -1,0 +1,235 @@
+#include "master/pdfleet/owned.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "master/pdfleet/tree.h"
+#include "shm/base/mem.h"
+
+static int
+fail(const char *path, const char *why)
+{
+	(void)fprintf(stderr, "pdctl fleet: %s: %s\n", path, why);
+	return -1;
+}
+
+static char *
+full_path(const struct topo_file *f)
+{
+	return mem_printf("/%s", f->path);
+}
+
+static char *
+former_path(const struct topo_file *f)
+{
+	return mem_printf("/%s.former", f->path);
+}
+
+static bool
+has_head(const char *text, const char *fleet)
+{
+	char *head = mem_printf(TOPO_HEAD "\n", fleet);
+	bool yes = strncmp(text, head, strlen(head)) == 0;
+
+	free(head);
+	return yes;
+}
+
+bool
+owned_is(const char *path, const char *fleet)
+{
+	char *text = tree_read(path, NULL);
+	bool yes = text != NULL && has_head(text, fleet);
+
+	free(text);
+	return yes;
+}
+
+enum owned_state
+owned_look(const struct topo_file *want, const char *fleet)
+{
+	char *path = full_path(want);
+	size_t n = 0;
+	char *text = tree_read(path, &n);
+	enum owned_state ret = OWNED_DIFFERS;
+
+	if (text == NULL)
+		ret = errno == ENOENT ? OWNED_MISSING : OWNED_FOREIGN;
+	else if (n == want->n && memcmp(text, want->bytes, n) == 0)
+		ret = OWNED_SAME;
+	else if (!has_head(text, fleet))
+		ret = OWNED_FOREIGN;
+	free(text);
+	free(path);
+	return ret;
+}
+
+/* --- the difference
+ * ------------------------------------------------------------------------------ */
+
+static bool
+has_line(const char *text, size_t size, const char *line, size_t n)
+{
+	const char *end = text + size;
+
+	while (text < end) {
+		const char *stop = memchr(text, '\n', (size_t)(end - text));
+		size_t len = (size_t)((stop != NULL ? stop : end) - text);
+
+		if (len == n && memcmp(text, line, n) == 0)
+			return true;
+		text += len + 1;
+	}
+	return false;
+}
+
+/* The lines of `a` that `b` does not have. */
+static void
+print_only(char sign, const char *a, size_t na, const char *b, size_t nb)
+{
+	const char *end = a + na;
+
+	while (a < end) {
+		const char *stop = memchr(a, '\n', (size_t)(end - a));
+		size_t len = (size_t)((stop != NULL ? stop : end) - a);
+
+		if (!has_line(b, nb, a, len))
+			(void)printf("    %c %.*s\n", sign, (int)len, a);
+		a += len + 1;
+	}
+}
+
+void
+owned_diff(const struct topo_file *want)
+{
+	char *path = full_path(want);
+	size_t n = 0;
+	char *text = tree_read(path, &n);
+
+	(void)printf("write %s\n", path);
+	if (text != NULL) {
+		print_only('-', text, n, want->bytes, want->n);
+		print_only('+', want->bytes, want->n, text, n);
+	}
+	free(text);
+	free(path);
+}
+
+/* --- changes
+ * ------------------------------------------------------------------------------------- */
+
+/* A former text that is there already is the one that ran well: the present text never did. */
+static int
+keep_former(const struct topo_file *f, const char *path)
+{
+	char *former = former_path(f);
+	int rc = link(path, former) == 0 || errno == EEXIST || errno == ENOENT ? 0 : -1;
+
+	if (rc != 0)
+		rc = fail(former, strerror(errno));
+	free(former);
+	return rc;
+}
+
+static int
+write_one(const struct topo_file *f)
+{
+	char *path = full_path(f);
+	int rc = tree_folders(path) == 0 && keep_former(f, path) == 0 ? tree_put(path, f) : -1;
+
+	if (rc == 0)
+		(void)printf("write %s\n", path);
+	free(path);
+	return rc;
+}
+
+int
+owned_write(const struct topo_files *want, const char *fleet, bool *ret_changed)
+{
+	int rc = 0;
+
+	*ret_changed = false;
+	for (size_t i = 0; rc == 0 && i < want->n; i++) {
+		enum owned_state state = owned_look(&want->v[i], fleet);
+
+		if (state == OWNED_SAME)
+			continue;
+		if (state == OWNED_FOREIGN)
+			rc = fail(want->v[i].path, "is not a file of this fleet");
+		else
+			rc = write_one(&want->v[i]);
+		*ret_changed = true;
+	}
+	return rc;
+}
+
+int
+owned_confirm(const struct topo_files *want)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < want->n; i++) {
+		char *former = former_path(&want->v[i]);
+
+		if (unlink(former) != 0 && errno != ENOENT)
+			rc = fail(former, strerror(errno));
+		free(former);
+	}
+	return rc;
+}
+
+bool
+owned_has_former(const struct topo_files *want)
+{
+	bool yes = false;
+
+	for (size_t i = 0; !yes && i < want->n; i++) {
+		char *former = former_path(&want->v[i]);
+
+		yes = access(former, F_OK) == 0;
+		free(former);
+	}
+	return yes;
+}
+
+int
+owned_restore(const struct topo_files *want)
+{
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < want->n; i++) {
+		char *former = former_path(&want->v[i]), *path = full_path(&want->v[i]);
+
+		if (rename(former, path) == 0)
+			(void)printf("write %s (as it was)\n", path);
+		else if (errno != ENOENT)
+			rc = fail(path, strerror(errno));
+		free(former);
+		free(path);
+	}
+	return rc;
+}
+
+int
+owned_remove(const char *path, const char *fleet)
+{
+	static const char *const beside[] = {".former", ".new"};
+	int rc = 0;
+
+	for (size_t i = 0; i < sizeof(beside) / sizeof(beside[0]); i++) {
+		char *other = mem_printf("%s%s", path, beside[i]);
+
+		if (owned_is(other, fleet) && unlink(other) != 0)
+			rc = fail(other, strerror(errno));
+		free(other);
+	}
+	if (rc != 0 || !owned_is(path, fleet))
+		return rc;
+	if (unlink(path) != 0)
+		return fail(path, strerror(errno));
+	(void)printf("remove %s\n", path);
+	return 0;
+}

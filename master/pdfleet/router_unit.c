@@ -1,0 +1,177 @@
+#include "master/pdfleet/router_unit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "master/pdfleet/control.h"
+#include "master/pdfleet/owned.h"
+#include "shm/base/clock.h"
+#include "shm/base/mem.h"
+
+#define START_MS 60000 /* from its start until it answers */
+#define POLL_MS 50
+#define LOG_LINES 10
+
+static bool
+answers(const struct router_unit *u, const char *command, struct membuf *b)
+{
+	b->n = 0;
+	return control_say(u->control, command, b) == CONTROL_OK;
+}
+
+/* Whether a reload would change something.  Keys that need a restart stay as they are until then. */
+static bool
+reload_helps(const struct router_unit *u)
+{
+	static const char restart[] = "(restart)";
+	struct membuf b = {.p = NULL};
+	bool yes = false;
+
+	if (!answers(u, "config diff", &b))
+		b.n = 0;
+	for (const char *line = b.p, *end = b.p + b.n; line < end && !yes;) {
+		const char *eol = memchr(line, '\n', (size_t)(end - line));
+		const size_t n = (size_t)((eol != NULL ? eol : end) - line);
+
+		yes = n < sizeof(restart) - 1 ||
+		      memcmp(line + n - (sizeof(restart) - 1), restart, sizeof(restart) - 1) != 0;
+		line += n + 1;
+	}
+	membuf_free(&b);
+	return yes;
+}
+
+static enum router_change
+change_of(const struct router_unit *u, const struct unit_status *status)
+{
+	if (u->files.n == 0)
+		return owned_is(u->runner->paths.router, u->plan->t->name) ? ROUTER_REMOVE
+									   : ROUTER_NONE;
+	if (status->state != UNIT_RUNNING)
+		return ROUTER_START;
+	if (owned_look(&u->files.v[0], u->plan->t->name) != OWNED_SAME || reload_helps(u))
+		return ROUTER_RELOAD;
+	return ROUTER_NONE;
+}
+
+int
+router_unit_look(const struct topo_plan *p, const struct topo_host *h, const struct runner *r,
+	const struct routers *routers, struct router_unit *ret)
+{
+	struct unit_status status;
+
+	*ret = (struct router_unit){.plan = p, .runner = r, .files = topo_render_router(p, h)};
+	for (size_t i = 0; i < routers->n; i++)
+		if (routers->v[i].host == h)
+			ret->control = routers->v[i].control;
+	if (ret->files.n > 0 && ret->control == NULL) {
+		(void)fprintf(stderr, "pdctl fleet: the router needs a control_socket\n");
+		return -1;
+	}
+	if (r->ops->status(r, ROUTER_UNIT, &status) != 0)
+		return -1;
+	ret->change = change_of(ret, &status);
+	return 0;
+}
+
+void
+router_unit_free(struct router_unit *u)
+{
+	topo_files_free(&u->files);
+}
+
+static bool
+wait_for_answer(const struct router_unit *u)
+{
+	const uint64_t end = clock_ms() + START_MS;
+	struct membuf b = {.p = NULL};
+	struct unit_status status;
+	bool yes = false, runs = true;
+
+	while (!yes && runs && clock_ms() < end) {
+		yes = answers(u, "ping", &b);
+		runs = u->runner->ops->status(u->runner, ROUTER_UNIT, &status) == 0 &&
+		       (status.state == UNIT_RUNNING || status.state == UNIT_STARTING);
+		if (!yes)
+			(void)usleep(POLL_MS * 1000);
+	}
+	membuf_free(&b);
+	return yes;
+}
+
+/* The router's former file is only kept where there was one that it ran with. */
+static int
+go_back(const struct router_unit *u, const char *what)
+{
+	struct membuf b = {.p = NULL};
+
+	(void)fprintf(stderr, "pdctl fleet: " ROUTER_UNIT ": %s\n", what);
+	if (u->runner->ops->last(u->runner, ROUTER_UNIT, LOG_LINES, &b) == 0 && b.n > 0)
+		(void)fprintf(stderr, "%.*s\n", (int)b.n, b.p);
+	membuf_free(&b);
+	(void)owned_restore(&u->files);
+	return -1;
+}
+
+static int
+start(const struct router_unit *u)
+{
+	bool changed;
+
+	(void)printf("start " ROUTER_UNIT "\n");
+	if (owned_write(&u->files, u->plan->t->name, &changed) != 0)
+		return -1;
+	if (u->runner->ops->start(u->runner, ROUTER_UNIT) != 0 || !wait_for_answer(u))
+		return go_back(u, "does not start");
+	return owned_confirm(&u->files);
+}
+
+static int
+reload(const struct router_unit *u)
+{
+	struct membuf b = {.p = NULL};
+	enum control_answer a;
+	bool changed;
+	int rc;
+
+	if (owned_write(&u->files, u->plan->t->name, &changed) != 0)
+		return -1;
+	(void)printf("reload " ROUTER_UNIT "\n");
+	(void)fflush(stdout);
+	a = control_say(u->control, "reload", &b);
+	if (a == CONTROL_OK)
+		rc = owned_confirm(&u->files);
+	else
+		rc = go_back(u, a == CONTROL_ERR ? b.p : "no answer on its control socket");
+	membuf_free(&b);
+	return rc;
+}
+
+static int
+drop(const struct router_unit *u)
+{
+	const struct runner *r = u->runner;
+
+	(void)printf("stop " ROUTER_UNIT "\n");
+	if (r->ops->stop(r, ROUTER_UNIT) != 0 || r->ops->forget(r, ROUTER_UNIT) != 0)
+		return -1;
+	return owned_remove(r->paths.router, u->plan->t->name);
+}
+
+int
+router_unit_apply(const struct router_unit *u)
+{
+	switch (u->change) {
+	case ROUTER_NONE:
+		return 0;
+	case ROUTER_START:
+		return start(u);
+	case ROUTER_RELOAD:
+		return reload(u);
+	case ROUTER_REMOVE:
+		return drop(u);
+	}
+	return -1;
+}

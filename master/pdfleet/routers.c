@@ -1,0 +1,215 @@
+#include "master/pdfleet/routers.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/config/conf.h"
+#include "master/pdfleet/control.h"
+#include "master/pdfleet/http_get.h"
+#include "master/topology/router_file.h"
+#include "shm/base/conf.h"
+#include "shm/base/mem.h"
+
+/* The router's address for clients: that of its host where it listens at all of them. */
+static char *
+client_url(const struct conf *conf, const struct topo_host *h)
+{
+	const struct conf_listen *l = conf->nlisten > 0 ? &conf->listen[0] : NULL;
+	const char *host;
+
+	if (l == NULL)
+		return NULL;
+	host = l->host[0] == '\0' || strcmp(l->host, "0.0.0.0") == 0 || strcmp(l->host, "::") == 0
+		       ? h->address
+		       : l->host;
+	return strchr(host, ':') != NULL ? mem_printf("http://[%s]:%u", host, l->port)
+					 : mem_printf("http://%s:%u", host, l->port);
+}
+
+struct routers
+routers_of(const struct topo_plan *p, const struct topo_host *here)
+{
+	struct routers r = {.v = NULL};
+	struct membuf text = {.p = NULL};
+	struct conf_error err;
+	struct conf *conf = NULL;
+
+	if (p->t->router.line != 0) {
+		topo_router_file(p, &text);
+		if (conf_parse("pdrouter.yaml", text.p, text.n, &conf, &err) != 0)
+			conf = NULL; /* a finding of the plan, so there is none */
+	}
+	for (size_t i = 0; conf != NULL && i < p->t->router.hosts.n; i++) {
+		const struct topo_host *h = topo_host(p->t, p->t->router.hosts.v[i].text);
+
+		r.v = mem_resize(r.v, r.n + 1, sizeof(*r.v));
+		r.v[r.n++] = (struct router){
+			.host = h,
+			.control = h == here ? mem_strdup(conf->control_socket) : NULL,
+			.url = client_url(conf, h),
+		};
+	}
+	r.health_path = mem_strdup(
+		conf != NULL && conf->npools > 0 ? conf->pools[0].health_path : "/health");
+	conf_free(&conf);
+	membuf_free(&text);
+	return r;
+}
+
+void
+routers_free(struct routers *r)
+{
+	for (size_t i = 0; i < r->n; i++) {
+		free(r->v[i].control);
+		free(r->v[i].url);
+	}
+	free(r->v);
+	free(r->health_path);
+	*r = (struct routers){.v = NULL};
+}
+
+/* --- drains
+ * ------------------------------------------------------------------------------------- */
+
+/* Says the command to each router of this host; the last answer. */
+static enum control_answer
+say(const struct routers *r, const char *command, const char *url, struct membuf *answer)
+{
+	char *line = mem_printf("%s %s", command, url);
+	enum control_answer ret = CONTROL_NONE;
+
+	for (size_t i = 0; i < r->n; i++)
+		if (r->v[i].control != NULL)
+			ret = control_say(r->v[i].control, line, answer);
+	free(line);
+	return ret;
+}
+
+void
+routers_drain(const struct routers *r, const char *url)
+{
+	struct membuf b = {.p = NULL};
+
+	(void)say(r, "drain", url, &b);
+	membuf_free(&b);
+}
+
+void
+routers_undrain(const struct routers *r, const char *url)
+{
+	struct membuf b = {.p = NULL};
+
+	(void)say(r, "undrain", url, &b);
+	membuf_free(&b);
+}
+
+/* What is left at an engine, as the control socket tells. */
+struct left {
+	unsigned long requests, kv;
+	char word[16]; /* "": no router answers */
+};
+
+static struct left
+left_at(const struct routers *r, const char *url)
+{
+	struct membuf b = {.p = NULL};
+	struct left left = {.word = ""};
+
+	if (say(r, "in-flight", url, &b) != CONTROL_OK ||
+		sscanf(b.p, "%lu in flight, %lu KV outstanding, %15s", &left.requests, &left.kv,
+			left.word) != 3)
+		left = (struct left){.word = ""};
+	membuf_free(&b);
+	return left;
+}
+
+bool
+routers_have_drained(const struct routers *r, const char *url)
+{
+	return strcmp(left_at(r, url).word, "draining") == 0;
+}
+
+bool
+routers_know(const struct routers *r, const char *url)
+{
+	const struct left left = left_at(r, url);
+
+	return left.word[0] != '\0' && strcmp(left.word, "gone") != 0;
+}
+
+/* --- metrics
+ * ------------------------------------------------------------------------------------- */
+
+/* A sample of the engine: its value and what follows it, or NULL. */
+static const char *
+next_sample(const char *text, const char *name, const char *url, double *ret)
+{
+	char *start = mem_printf("\n%s{endpoint=\"%s\",", name, url);
+	const char *at = strstr(text, start), *value = at != NULL ? strstr(at, "} ") : NULL;
+
+	free(start);
+	if (value == NULL)
+		return NULL;
+	*ret = strtod(value + 2, NULL);
+	return value;
+}
+
+/* The smallest and the sum of the engine's samples, one for each role and pool; false: there is none. */
+static bool
+samples(const char *text, const char *name, const char *url, double *ret_least, double *ret_sum)
+{
+	bool any = false;
+	double v = 0;
+
+	*ret_least = *ret_sum = 0;
+	while ((text = next_sample(text, name, url, &v)) != NULL) {
+		*ret_least = !any || v < *ret_least ? v : *ret_least;
+		*ret_sum += v;
+		any = true;
+	}
+	return any;
+}
+
+static bool
+ask(const struct router *r, const char *name, const char *url, double *ret_least, double *ret_sum)
+{
+	struct membuf page = {.p = NULL};
+	bool any = false;
+
+	if (r->url != NULL && http_get(r->url, "/metrics", &page) == 200) {
+		membuf_add(&page, "", 1);
+		any = samples(page.p, name, url, ret_least, ret_sum);
+	}
+	membuf_free(&page);
+	return any;
+}
+
+bool
+routers_are_busy(const struct routers *r, const char *url)
+{
+	const struct left left = left_at(r, url);
+	bool busy = left.requests > 0 || left.kv > 0;
+	double least, sum;
+
+	for (size_t i = 0; i < r->n; i++)
+		if (r->v[i].control == NULL)
+			busy = busy ||
+			       (ask(&r->v[i], "pdrouter_endpoint_in_flight", url, &least, &sum) &&
+				       sum > 0) ||
+			       (ask(&r->v[i], "pdrouter_endpoint_kv_outstanding", url, &least,
+					&sum) &&
+				       sum > 0);
+	return busy;
+}
+
+bool
+routers_say_up(const struct routers *r, const char *url)
+{
+	bool up = true;
+	double least, sum;
+
+	for (size_t i = 0; i < r->n; i++)
+		up = up && (!ask(&r->v[i], "pdrouter_endpoint_up", url, &least, &sum) || least > 0);
+	return up;
+}

@@ -1,0 +1,35 @@
+/* The routers of a fleet, as this host can speak to them. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "master/topology/engine.h"
+
+struct router {
+	const struct topo_host *host;
+	char *control; /* path of its control socket; NULL: the router is on another host */
+	char *url;     /* of its first address for clients; NULL: none that this host can name */
+};
+
+struct routers {
+	struct router *v;
+	size_t n;
+	char *health_path; /* that the routers ask engines for */
+};
+
+/* `here`: this host. */
+struct routers routers_of(const struct topo_plan *p, const struct topo_host *here);
+void routers_free(struct routers *r);
+
+/* Routers of other hosts, and one that does not run, are passed over: they have no drain. */
+void routers_drain(const struct routers *r, const char *url);
+void routers_undrain(const struct routers *r, const char *url);
+/* Whether a router of this host has drained the engine. */
+bool routers_have_drained(const struct routers *r, const char *url);
+
+/* Whether a router has requests at the engine, or waits for a fetch of its KV.  A router that does not answer has none. */
+bool routers_are_busy(const struct routers *r, const char *url);
+/* Whether each router that answers and knows the engine may choose it. */
+bool routers_say_up(const struct routers *r, const char *url);
+/* Whether the router of this host knows the engine. */
+bool routers_know(const struct routers *r, const char *url);

@@ -1,0 +1,495 @@
+#include "master/pdfleet/steps.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "master/pdfleet/http_get.h"
+#include "master/pdfleet/owned.h"
+#include "master/pdfleet/process.h"
+#include "master/topology/router_file.h"
+#include "shm/base/clock.h"
+#include "shm/base/mem.h"
+
+#define LOG_LINES 10 /* of an engine that failed */
+#define POLL_MS 50   /* between two looks at engines and routers */
+#define UP_MS 120000 /* a router has probed the engine by then */
+
+/* What happens next to the engine: the same step to look again later. */
+typedef enum step step_fn(struct steps *s, struct member *m);
+static step_fn turn, drain, stop, start, health, up, back, back_health;
+/* The time of the step is over. */
+static step_fn turn_late, drain_late, health_late, up_late, back_late;
+
+static const struct {
+	const char *name;
+	step_fn *tick; /* NULL: the last step */
+	size_t clock;  /* of struct steps; 0: none */
+	uint64_t ms;   /* in place of `clock` */
+	step_fn *late;
+} steps[STEP_N] = {
+	// clang-format off
+	[STEP_TURN]        = {"turn",        turn,        offsetof(struct steps, start_ms), 0, turn_late},
+	[STEP_DRAIN]       = {"drain",       drain,       offsetof(struct steps, drain_ms), 0, drain_late},
+	[STEP_STOP]        = {"stop",        stop,        0, 0, NULL},
+	[STEP_START]       = {"start",       start,       0, 0, NULL},
+	[STEP_HEALTH]      = {"health",      health,      offsetof(struct steps, start_ms), 0, health_late},
+	[STEP_UP]          = {"up",          up,          0, UP_MS, up_late},
+	[STEP_BACK]        = {"back",        back,        0, 0, NULL},
+	[STEP_BACK_HEALTH] = {"back_health", back_health, offsetof(struct steps, start_ms), 0, back_late},
+	[STEP_DONE]        = {"done",   NULL, 0, 0, NULL}, /* runs as the file says, and serves */
+	[STEP_GONE]        = {"gone",   NULL, 0, 0, NULL}, /* stopped, its files are removed */
+	[STEP_LEFT]        = {"left",   NULL, 0, 0, NULL}, /* as it was: nothing has been done */
+	[STEP_FAILED]      = {"failed", NULL, 0, 0, NULL},
+	// clang-format on
+};
+
+bool
+step_is_last(enum step step)
+{
+	return steps[step].tick == NULL;
+}
+
+const char *
+step_name(enum step step)
+{
+	return steps[step].name;
+}
+
+/* The one writer of m->step. */
+static void
+step_enter(const struct steps *s, struct member *m, enum step step)
+{
+	uint64_t ms = steps[step].ms;
+
+	if (steps[step].clock != 0)
+		memcpy(&ms, (const char *)s + steps[step].clock, sizeof(ms));
+	m->step = step;
+	m->late_ms = steps[step].late != NULL ? clock_ms() + ms : UINT64_MAX;
+}
+
+static void
+act(const char *word, const struct member *m, const char *more)
+{
+	(void)printf("%s %s%s\n", word, m->name, more);
+	(void)fflush(stdout);
+}
+
+static __attribute__((format(printf, 2, 3))) void
+complain(const struct member *m, const char *fmt, ...)
+{
+	va_list ap;
+
+	(void)fprintf(stderr, "pdctl fleet: %s: ", m->name);
+	va_start(ap, fmt);
+	(void)vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	(void)fprintf(stderr, "\n");
+}
+
+static void
+show_log(const struct steps *s, const struct member *m)
+{
+	struct membuf b = {.p = NULL};
+
+	if (s->runner->ops->last(s->runner, m->unit, LOG_LINES, &b) == 0)
+		for (const char *line = b.p, *end = b.p + b.n; line < end;) {
+			const char *eol = memchr(line, '\n', (size_t)(end - line));
+			const int n = (int)((eol != NULL ? eol : end) - line);
+
+			(void)fprintf(stderr, "  | %.*s\n", n, line);
+			line += n + 1;
+		}
+	membuf_free(&b);
+}
+
+/* --- whose turn it is
+ * ---------------------------------------------------------------------------- */
+
+static bool
+is_healthy(const struct steps *s, const char *url)
+{
+	return url != NULL && http_get(url, s->routers->health_path, NULL) == 200;
+}
+
+static const struct member *
+member_of(const struct steps *s, const struct topo_engine *e)
+{
+	for (size_t i = 0; i < s->members->n; i++)
+		if (s->members->v[i].engine == e)
+			return &s->members->v[i];
+	return NULL;
+}
+
+/* The engine may be given requests: no step of this run keeps them from it. */
+static bool
+is_offered(const struct member *m)
+{
+	return m == NULL || m->step == STEP_TURN || m->step == STEP_DONE || m->step == STEP_LEFT;
+}
+
+static size_t
+replicas(const struct steps *s, enum topo_role role)
+{
+	return s->plan->t->groups[role].line != 0 ? s->plan->t->groups[role].replicas : 0;
+}
+
+/* Another engine of the role serves, on whatever host. */
+static bool
+another_serves(const struct steps *s, const struct member *m)
+{
+	for (size_t i = 0; i < s->plan->nengines; i++) {
+		const struct topo_engine *e = &s->plan->engines[i];
+		const struct member *local = member_of(s, e);
+		char *url;
+		bool serves;
+
+		if (e->role != m->role || e == m->engine || !is_offered(local))
+			continue;
+		url = local != NULL ? mem_strdup(local->url) : topo_url(e);
+		serves = is_healthy(s, url) && !routers_have_drained(s->routers, url);
+		free(url);
+		if (serves)
+			return true;
+	}
+	return false;
+}
+
+/* One engine of a role at a time. */
+static bool
+role_is_busy(const struct steps *s, const struct member *m)
+{
+	for (size_t i = 0; i < s->members->n; i++) {
+		const struct member *o = &s->members->v[i];
+
+		if (o != m && o->role == m->role && o->change != CHANGE_NONE &&
+			o->step != STEP_TURN && !step_is_last(o->step))
+			return true;
+	}
+	return false;
+}
+
+/* Engines whose change comes before that of `m` are not settled yet.  GPUs and ports go from role to role; whether an engine
+ * serves matters to its own role. */
+static bool
+others_first(const struct steps *s, const struct member *m)
+{
+	for (size_t i = 0; i < s->members->n; i++) {
+		const struct member *o = &s->members->v[i];
+
+		if (o->change < m->change && !step_is_last(o->step) &&
+			(o->change <= CHANGE_START || o->role == m->role))
+			return true;
+	}
+	return false;
+}
+
+static bool
+any_is(const struct steps *s, enum step step)
+{
+	for (size_t i = 0; i < s->members->n; i++)
+		if (s->members->v[i].step == step)
+			return true;
+	return false;
+}
+
+/* An engine that serves is taken away: not the last one of its role. */
+static enum step
+take_away(const struct steps *s, struct member *m)
+{
+	const size_t others = replicas(s, m->role) - (m->engine != NULL);
+
+	if (role_is_busy(s, m))
+		return STEP_TURN;
+	if (replicas(s, m->role) == 0 || !is_healthy(s, m->url) || another_serves(s, m))
+		return STEP_DRAIN;
+	if (others > 0)
+		return STEP_TURN;
+	if (s->yes)
+		return STEP_DRAIN;
+	complain(m, "it is the only %s engine, and requests would fail meanwhile: say --yes",
+		topo_role_name(m->role));
+	return STEP_LEFT;
+}
+
+/* The engine runs as the fleet file says, the files may not: such as those of a change that was taken back. */
+static enum step
+settle_files(const struct steps *s, const struct member *m)
+{
+	const struct runner *r = s->runner;
+	bool changed;
+
+	if (owned_write(&m->files, s->plan->t->name, &changed) != 0 ||
+		(changed && r->ops->reload(r) != 0))
+		return STEP_FAILED;
+	return STEP_HEALTH;
+}
+
+static enum step
+turn(struct steps *s, struct member *m)
+{
+	if (any_is(s, STEP_FAILED) && m->change != CHANGE_NONE && m->change != CHANGE_UNDRAIN)
+		return STEP_LEFT;
+	if (others_first(s, m))
+		return STEP_TURN;
+	switch (m->change) {
+	case CHANGE_START:
+		return STEP_START;
+	case CHANGE_NONE:
+	case CHANGE_UNDRAIN:
+		return settle_files(s, m);
+	case CHANGE_REMOVE:
+		if (m->status.pid == 0)
+			return STEP_STOP;
+		return take_away(s, m);
+	case CHANGE_RESTART:
+		return take_away(s, m);
+	case CHANGE_N:
+		break;
+	}
+	abort(); /* no change has another value */
+}
+
+static enum step
+turn_late(struct steps *s, struct member *m)
+{
+	if (others_first(s, m) || role_is_busy(s, m)) {
+		step_enter(s, m, STEP_TURN); /* its time counts when it is its turn */
+		return STEP_TURN;
+	}
+	complain(m, "no other %s engine has become healthy: this one is kept",
+		topo_role_name(m->role));
+	return STEP_FAILED;
+}
+
+/* --- taking away
+ * ------------------------------------------------------------------------------ */
+
+/* A drain by a killed run, or by the operator, is the same drain. */
+static enum step
+drain(struct steps *s, struct member *m)
+{
+	if (m->url == NULL)
+		return STEP_STOP;
+	if (!m->drained && !routers_have_drained(s->routers, m->url)) {
+		act("drain", m, "");
+		routers_drain(s->routers, m->url);
+		m->drained = true;
+	}
+	return routers_are_busy(s->routers, m->url) ? STEP_DRAIN : STEP_STOP;
+}
+
+static enum step
+drain_late(struct steps *s, struct member *m)
+{
+	complain(m, "still has requests after %llu s: they get the time that its stop has",
+		(unsigned long long)(s->drain_ms / 1000));
+	return STEP_STOP;
+}
+
+static int
+remove_files(const struct steps *s, const struct member *m)
+{
+	static const char *const fleet[] = {".env", ".yaml"};
+	char *drop_in = runner_drop_in(s->runner, m->unit);
+	int rc = 0;
+
+	for (size_t i = 0; i < sizeof(fleet) / sizeof(fleet[0]); i++) {
+		char *path = mem_printf("%s%s%s", s->runner->paths.fleet, m->name, fleet[i]);
+
+		rc = rc == 0 ? owned_remove(path, s->plan->t->name) : rc;
+		free(path);
+	}
+	/* the drop-in goes last: it tells the next run that there is something left */
+	rc = rc == 0 ? owned_remove(drop_in, s->plan->t->name) : rc;
+	*strrchr(drop_in, '/') = '\0';
+	if (rc == 0)
+		(void)rmdir(drop_in); /* the user may have a drop-in beside it */
+	free(drop_in);
+	return rc;
+}
+
+static enum step
+stop(struct steps *s, struct member *m)
+{
+	const struct runner *r = s->runner;
+	const bool gone = m->engine == NULL;
+
+	if (!gone || m->status.pid != 0)
+		act(gone ? "stop" : "restart", m, "");
+	if (r->ops->stop(r, m->unit) != 0)
+		return STEP_FAILED;
+	if (!gone)
+		return STEP_START;
+	if (r->ops->forget(r, m->unit) != 0 || remove_files(s, m) != 0 || r->ops->reload(r) != 0)
+		return STEP_FAILED;
+	return STEP_GONE;
+}
+
+/* --- starting
+ * --------------------------------------------------------------------------------- */
+
+/* The files change while the engine does not run: so it never runs with others than those on disk. */
+static enum step
+start(struct steps *s, struct member *m)
+{
+	const struct runner *r = s->runner;
+	bool changed;
+
+	if (m->change == CHANGE_START)
+		act("start", m, "");
+	if (owned_write(&m->files, s->plan->t->name, &changed) != 0 ||
+		(changed && r->ops->reload(r) != 0))
+		return STEP_BACK;
+	free(m->url);
+	m->url = topo_url(m->engine);
+	return r->ops->start(r, m->unit) == 0 ? STEP_HEALTH : STEP_BACK;
+}
+
+/* True: the unit's process is there. */
+static bool
+look(const struct steps *s, struct member *m)
+{
+	return s->runner->ops->status(s->runner, m->unit, &m->status) == 0 &&
+	       (m->status.state == UNIT_RUNNING || m->status.state == UNIT_STARTING);
+}
+
+/* Also after a drain that a killed run has left. */
+static void
+undrain(const struct steps *s, struct member *m)
+{
+	if ((s->keep_drains && !m->drained) || !routers_have_drained(s->routers, m->url))
+		return;
+	act("undrain", m, "");
+	routers_undrain(s->routers, m->url);
+	m->drained = false;
+}
+
+static enum step
+health(struct steps *s, struct member *m)
+{
+	if (!look(s, m)) {
+		complain(m, "has ended by itself");
+		return STEP_BACK;
+	}
+	if (!is_healthy(s, m->url))
+		return STEP_HEALTH;
+	if (owned_confirm(&m->files) != 0)
+		return STEP_FAILED;
+	undrain(s, m);
+	return STEP_UP;
+}
+
+static enum step
+health_late(struct steps *s, struct member *m)
+{
+	complain(m, "does not answer GET %s with 200 after %llu s", s->routers->health_path,
+		(unsigned long long)(s->start_ms / 1000));
+	return STEP_BACK;
+}
+
+static enum step
+up(struct steps *s, struct member *m)
+{
+	return routers_say_up(s->routers, m->url) ? STEP_DONE : STEP_UP;
+}
+
+static enum step
+up_late(struct steps *s, struct member *m)
+{
+	(void)s;
+	complain(m, "is healthy, but a router does not say up after %d s", UP_MS / 1000);
+	return STEP_FAILED;
+}
+
+/* --- back to the former files
+ * -------------------------------------------------------------------- */
+
+static enum step
+back(struct steps *s, struct member *m)
+{
+	const struct runner *r = s->runner;
+
+	show_log(s, m);
+	if (!owned_has_former(&m->files)) {
+		complain(m, "there are no former files: it is left as it is");
+		return STEP_FAILED;
+	}
+	if (r->ops->stop(r, m->unit) != 0 || owned_restore(&m->files) != 0 ||
+		r->ops->reload(r) != 0)
+		return STEP_FAILED;
+	act("restart", m, " (former files)");
+	return r->ops->start(r, m->unit) == 0 ? STEP_BACK_HEALTH : STEP_FAILED;
+}
+
+static enum step
+back_health(struct steps *s, struct member *m)
+{
+	char *url;
+
+	if (!look(s, m))
+		return back_late(s, m);
+	url = process_env(m->status.pid, TOPO_ENV_URL);
+	if (url != NULL) { /* of its former files; else it is the same, or unknown */
+		free(m->url);
+		m->url = url;
+	}
+	if (!is_healthy(s, m->url))
+		return STEP_BACK_HEALTH;
+	undrain(s, m);
+	return STEP_FAILED;
+}
+
+static enum step
+back_late(struct steps *s, struct member *m)
+{
+	complain(m, "does not come up with its former files either");
+	show_log(s, m);
+	return STEP_FAILED;
+}
+
+/* --- the loop
+ * --------------------------------------------------------------------------------- */
+
+/* Goes on until the engine's step has to wait; true: it has moved. */
+static bool
+advance(struct steps *s, struct member *m)
+{
+	bool moved = false;
+
+	while (!step_is_last(m->step)) {
+		enum step next = steps[m->step].tick(s, m);
+
+		if (next == m->step && clock_ms() >= m->late_ms)
+			next = steps[m->step].late(s, m);
+		if (next == m->step)
+			break;
+		step_enter(s, m, next);
+		moved = true;
+	}
+	return moved;
+}
+
+int
+steps_run(struct steps *s)
+{
+	struct members *ms = s->members;
+	size_t open;
+
+	for (size_t i = 0; i < ms->n; i++)
+		step_enter(s, &ms->v[i], STEP_TURN);
+	do {
+		bool moved = false;
+
+		open = 0;
+		for (size_t i = 0; i < ms->n; i++) {
+			moved = advance(s, &ms->v[i]) || moved;
+			open += !step_is_last(ms->v[i].step);
+		}
+		if (open > 0 && !moved)
+			(void)usleep(POLL_MS * 1000);
+	} while (open > 0);
+	return any_is(s, STEP_FAILED) || any_is(s, STEP_LEFT);
+}

@@ -1,0 +1,232 @@
+"""pdctl fleet plan, apply and roll on a host without systemd: the runner starts the simulator and the router itself.  The host
+becomes what the fleet file says, one engine of a role at a time, and no request of the load fails."""
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+import yaml
+
+from procs import BIN, MODEL, ROOT, SLOW, Load, alive, free_port, wait
+from raw import Client
+
+TEMPLATES = ROOT / "etc" / "fleet"
+
+
+class Host:
+    """A fleet file of this host, and the folder below which `--plain` keeps everything."""
+
+    def __init__(self, world, prefill, decode, name="f"):
+        self.world, self.name, self.dir, self.path = world, name, world.file("host"), world.file("fleet", "yaml")
+        self.ports = {r: [(free_port(), free_port()) for _ in range(4)] for r in ("prefill", "decode")}
+        self.port = free_port()
+        self.replicas = {"prefill": prefill, "decode": decode}
+        self.args = {"prefill": [], "decode": []}
+        self.program = str(BIN / "pdsim")
+
+    def group(self, role):
+        n = self.replicas[role]
+        return {"replicas": n, "args": list(self.args[role]), "overrides": [
+            {"replica": i, "ports": {"api": api, "side": side}} for i, (api, side) in enumerate(self.ports[role][:n])]}
+
+    def write(self):
+        command = [self.program, "--role", "${role}", "--host", "${address}", "--port", "${port.api}",
+                   "--side-port", "${port.side}", "--model", "${served_as}", "--name", "${name}", "--token-delay", "2"]
+        self.path.write_text(yaml.safe_dump({
+            "fleet": self.name, "model": {"path": "/nowhere", "served_as": MODEL}, "connector": "nixl",
+            "engine": {"kind": "vllm", "version": "0.33", "command": command}, "hosts": {"here": {"address": "127.0.0.1"}},
+            "prefill": self.group("prefill"), "decode": self.group("decode"),
+            "router": {"hosts": ["here"], "listen": [f"127.0.0.1:{self.port}"], "pool": {"queue_size": 0},
+                       "config": {"control_socket": str(self.dir / "ctl"), "workers": 1, "rise": 1, "fall": 1,
+                                  "health_interval": "50ms"}}}, sort_keys=False))
+
+    def line(self, command, *args):
+        self.write()
+        return [BIN / "pdctl", "fleet", command, "-f", self.path, "-t", TEMPLATES, "--host", "here", "--plain", self.dir, *map(str, args)]
+
+    def do(self, command, *args, code=0):
+        """What it prints."""
+        done = subprocess.run(self.line(command, *args), capture_output=True, text=True, timeout=60 * SLOW)
+        assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
+    def pids(self):
+        """{unit: pid} of those that run."""
+        found = {p.stem.removeprefix("pdrouter-engine@"): int(p.read_text().split()[0]) for p in self.dir.glob("run/*.pid")}
+        return {unit: pid for unit, pid in found.items() if alive(pid)}
+
+    def files(self):
+        return {str(p.relative_to(self.dir)): p.read_bytes() for p in self.dir.glob("etc/**/*") if p.is_file()}
+
+    def ask(self, _=0):
+        with Client(("127.0.0.1", self.port)) as c:
+            answer = c.post("/v1/completions", {"model": MODEL, "prompt": "hi", "max_tokens": 20, "stream": True})
+            assert answer.status == 200 and answer.body.endswith(b"data: [DONE]\n\n"), answer.body
+
+    @contextlib.contextmanager
+    def load(self, n=4):
+        """Streams all the time, of which none fails."""
+        load = Load(n, self.ask)
+        try:
+            yield load
+            wait("some more answers", lambda at=load.done: load.done > at + n or load.bad)
+        finally:
+            load.stop()
+        assert not load.bad, load.bad[:3]
+
+    def end(self):
+        for pid in self.pids().values():
+            with contextlib.suppress(OSError):
+                os.killpg(pid, signal.SIGKILL)
+            wait("its end", lambda p=pid: not alive(p))
+
+
+@pytest.fixture
+def make(world):
+    hosts = []
+
+    def new(*args, **kw):
+        hosts.append(Host(world, *args, **kw))
+        return hosts[-1]
+    yield new
+    for host in hosts:
+        host.end()
+
+
+def actions(text, *words):
+    return [line for line in text.splitlines() if line.split()[0] in words]
+
+
+def test_from_nothing_to_nothing_to_do(make):
+    host = make(1, 1)
+    assert actions(host.do("plan", code=3), "start") == ["start pdrouter", "start f-prefill-0", "start f-decode-0"]
+    assert not host.files() and not host.pids()
+    host.do("apply")
+    host.ask()
+    pids, files = host.pids(), host.files()
+    assert set(pids) == {"pdrouter", "f-prefill-0", "f-decode-0"} and len(files) == 5
+    assert host.do("apply") == "" and host.do("plan") == ""
+    assert (host.pids(), host.files()) == (pids, files)
+
+
+def test_a_change_goes_from_engine_to_engine_under_load(make):
+    host = make(2, 2)
+    host.do("apply")
+    before = host.pids()
+    host.args["decode"] = ["--blocks", "500"]
+    plan = host.do("plan", code=3)
+    assert '"--blocks" "500"' in plan and actions(plan, "restart") == ["restart f-decode-0", "restart f-decode-1"]
+    with host.load():
+        done = host.do("apply")
+    assert actions(done, "drain", "restart", "undrain") == [f"{w} f-decode-{i}" for i in (0, 1) for w in ("drain", "restart", "undrain")]
+    after = host.pids()
+    assert {u for u in before if before[u] != after[u]} == {"f-decode-0", "f-decode-1"}
+    assert not [f for f in host.files() if f.endswith((".former", ".new"))]
+
+
+def test_roll_restarts_all_under_load(make):
+    host = make(2, 2)
+    host.do("apply")
+    before = host.pids()
+    with host.load():
+        host.do("roll")
+    after = host.pids()
+    assert {u for u in before if before[u] == after[u]} == {"pdrouter"}
+    host.args["decode"] = ["--blocks", "500"]
+    assert "apply it first" in host.do("roll", code=1)
+
+
+def test_scaled_up_and_down_under_load(make):
+    host = make(2, 1)
+    host.do("apply")
+    with host.load():
+        host.replicas["decode"] = 2
+        host.do("apply")
+        assert len(host.pids()) == 5
+        host.replicas.update(prefill=1)
+        done = host.do("apply")
+    assert actions(done, "drain", "stop", "reload") == ["drain f-prefill-1", "stop f-prefill-1", "reload pdrouter"]
+    assert "f-prefill-1" not in host.pids() and not [f for f in host.files() if "prefill-1" in f]
+    assert host.do("plan") == ""
+
+
+def test_an_engine_that_cannot_start_goes_back_to_its_former_files(make):
+    host = make(2, 2)
+    host.do("apply")
+    files, before = host.files(), host.pids()
+    host.args["prefill"] = ["--no-such-option"]
+    with host.load():
+        done = host.do("apply", code=1)
+    assert "no-such-option" in done and "restart f-prefill-0 (former files)" in done
+    after = host.pids()
+    assert host.files() == files and {u for u in before if before[u] != after[u]} == {"f-prefill-0"}
+    host.args["prefill"] = []
+    assert host.do("plan") == ""
+
+
+def test_the_only_engine_of_a_role_needs_yes(make):
+    host = make(1, 1)
+    host.do("apply")
+    before = host.pids()
+    host.args["prefill"] = ["--blocks", "500"]
+    assert "the only prefill engine" in host.do("apply", code=1)
+    assert host.pids() == before
+    host.do("apply", "--yes")
+    host.ask()
+    assert host.pids()["f-prefill-0"] != before["f-prefill-0"]
+
+
+def test_what_a_killed_apply_leaves_the_next_one_finishes(make):
+    host, rnd, kills = make(2, 2), random.Random(os.environ.get("PDR_SEED", "7")), int(os.environ.get("PDR_KILLS", "5"))
+    host.do("apply")
+    with host.load():
+        for n in range(kills):
+            host.args["decode"] = ["--blocks", 501 + n]
+            p = subprocess.Popen(list(map(str, host.line("apply"))), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(rnd.uniform(0, 0.25))
+            p.kill()
+            p.wait()
+        host.do("apply")
+    assert host.do("apply") == "" and not [f for f in host.files() if f.endswith((".former", ".new"))]
+    runs = [open(f"/proc/{host.pids()[f'f-decode-{i}']}/cmdline").read() for i in (0, 1)]
+    assert all(f"\0--blocks\0{500 + kills}\0" in line for line in runs)
+
+
+def test_an_engine_that_died_is_started_and_a_drain_is_ended(make):
+    host = make(1, 1)
+    host.do("apply")
+    os.kill(host.pids()["f-decode-0"], signal.SIGKILL)
+    wait("its end", lambda: "f-decode-0" not in host.pids())
+    assert actions(host.do("apply"), "start") == ["start f-decode-0"]
+    url = f"http://127.0.0.1:{host.ports['prefill'][0][0]}"
+    subprocess.run([BIN / "pdctl", "-s", host.dir / "ctl", "drain", url], check=True, stdout=subprocess.DEVNULL)
+    assert host.do("plan", "--keep-drains") == ""
+    assert host.do("plan", code=3) == "undrain f-prefill-0\n"
+    assert host.do("apply") == "undrain f-prefill-0\n"
+    host.ask()
+
+
+def test_a_file_that_is_not_its_own_is_never_touched(make):
+    host = make(1, 1)
+    own = host.dir / "etc/systemd/system/pdrouter-engine@f-decode-9.service.d/engine.conf"
+    own.parent.mkdir(parents=True)
+    own.write_text("# mine\n[Service]\nExecStart=/bin/true\n")
+    host.do("apply")
+    router = host.dir / "etc/pdrouter/pdrouter.yaml"
+    mine = router.read_text().replace("fleet f:", "fleet g:")
+    router.write_text(mine)
+    host.args["decode"] = ["--blocks", "500"]
+    before = host.files()
+    assert "move it away" in host.do("apply", "--yes", code=1)
+    assert host.files() == before and own.read_text().startswith("# mine")
+
+
+def test_two_at_once_take_turns(make):
+    host = make(1, 1)
+    both = [subprocess.Popen(list(map(str, host.line("apply"))), stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [p.communicate(timeout=60 * SLOW)[0] for p in both]
+    assert [p.returncode for p in both] == [0, 0]
+    assert sorted(len(actions(text, "start")) for text in said) == [0, 3] and len(host.pids()) == 3
