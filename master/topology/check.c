@@ -1,5 +1,6 @@
 #include "master/topology/check.h"
 
+#include <arpa/inet.h>
 #include <string.h>
 
 #include "master/config/conf.h"
@@ -115,6 +116,9 @@ topo_check_roles(struct topo_plan *p)
 	if (t->engine.version == NULL && p->template->needs_version != 0)
 		topo_found(p, t->path, topo_line(t, "engine.kind"), "engine.version",
 			"is missing: it decides which connectors %s has", t->engine.kind);
+	else if (t->connector != NULL && !split)
+		topo_found(p, t->path, topo_line(t, "connector"), "connector",
+			"only prefill and decode engines have one");
 	else if (t->connector != NULL && p->connector == NULL)
 		no_connector(p);
 	if (split && g[TOPO_DECODE].line != 0 && p->connector != NULL)
@@ -130,22 +134,27 @@ topo_check_roles(struct topo_plan *p)
 /* --- addresses
  * ----------------------------------------------------------------------------------- */
 
+#define LOOPBACK_TRAP "is the host itself: engines on other hosts cannot reach it"
+
 /* Why other hosts cannot use this address, or NULL. */
 static const char *
 trap_of(const char *address, bool several)
 {
 	static const char *const any[] = {"0.0.0.0", "::", "[::]", "*"};
-	static const char *const loopback[] = {
-		"127.", "localhost", "::1", "[::1]", "ip6-localhost"};
+	static const char *const loopback[] = {"localhost", "::1", "ip6-localhost"};
+	struct in6_addr ip6;
 
 	for (size_t i = 0; i < sizeof(any) / sizeof(any[0]); i++)
 		if (strcmp(address, any[i]) == 0)
 			return "is no host's address: it means all addresses";
+	if (several && strncmp(address, "127.", 4) == 0)
+		return LOOPBACK_TRAP;
 	for (size_t i = 0; several && i < sizeof(loopback) / sizeof(loopback[0]); i++)
-		if (strncasecmp(address, loopback[i], strlen(loopback[i])) == 0)
-			return "is the host itself: engines on other hosts cannot reach it";
-	if (address[strcspn(address, " /$()%")] != '\0')
-		return "is neither an address nor a name";
+		if (strcasecmp(address, loopback[i]) == 0)
+			return LOOPBACK_TRAP;
+	if (address[strspn(address, LETTERS "._-:")] != '\0' ||
+		(strchr(address, ':') != NULL && inet_pton(AF_INET6, address, &ip6) != 1))
+		return "is neither an address nor a name, without port and brackets";
 	return NULL;
 }
 

@@ -137,6 +137,7 @@ topo_compose(struct topo_plan *p)
 	if (p->t->router.line == 0)
 		return;
 	merge(p, NULL, &p->template->pool, &p->pool);
+	merge(p, NULL, &p->template->router, &p->router);
 	if (c != NULL) {
 		merge(p, NULL, &c->pool, &p->pool);
 		merge(p, NULL, &c->router, &p->router);

@@ -43,6 +43,15 @@ address_of(const struct scope *s)
 	return s->e != NULL && s->e->host != NULL ? mem_strdup(s->e->host->address) : NULL;
 }
 
+/* Where an engine listens, so that its host's address and those of its network reach it. */
+static char *
+all_addresses_of(const struct scope *s)
+{
+	if (s->e == NULL || s->e->host == NULL)
+		return NULL;
+	return mem_strdup(strchr(s->e->host->address, ':') != NULL ? "::" : "0.0.0.0");
+}
+
 static char *
 host_of(const struct scope *s)
 {
@@ -123,6 +132,7 @@ static const struct {
 	{"role", role_of},
 	{"replica", replica_of},
 	{"address", address_of},
+	{"all_addresses", all_addresses_of},
 	{"host", host_of},
 	{"rdma", rdma_of},
 	{"gpus", gpus_of},
@@ -144,8 +154,8 @@ static const char *const families[NFAMILIES] = {
 const char *
 topo_names_list(void)
 {
-	return "name, fleet, role, replica, address, host, rdma, gpus, model, served_as, version, "
-	       "venv, tensor_parallel, file, router.address, port.NAME, ports.NAME, router.port.NAME";
+	return "name, fleet, role, replica, address, all_addresses, host, rdma, gpus, model, "
+	       "served_as, version, venv, tensor_parallel, file, router.address, port.NAME, ports.NAME, router.port.NAME";
 }
 
 /* The number of the name, NNAMES plus that of its family, or -1. */

@@ -31,7 +31,8 @@ add_engines(struct topo_plan *p, enum topo_role role)
 static const struct topo_connector *
 connector_of(const struct topology *t, const struct topo_template *template)
 {
-	if (t->connector == NULL || (t->engine.version == NULL && template->needs_version != 0))
+	if (t->connector == NULL || t->groups[TOPO_PREFILL].line == 0 ||
+		(t->engine.version == NULL && template->needs_version != 0))
 		return NULL;
 	return topo_connector(
 		template, t->connector, t->engine.version != NULL ? t->engine.version : "");

@@ -128,19 +128,15 @@ compare(struct topo_plan *p, const char *owner, const struct topo_claims *claims
 }
 
 static void
-compare_within(struct topo_plan *p, const struct topo_engine *e)
+compare_within(struct topo_plan *p, const struct topo_claims *c, int line, const char *key,
+	const char *owner)
 {
-	struct topo_claims before = e->ports;
-
-	for (size_t k = 1; k < e->ports.n; k++) {
-		before.n = k;
+	for (size_t k = 1; k < c->n; k++)
 		for (size_t i = 0; i < k; i++)
-			if (overlap(&before.v[i], &e->ports.v[k]))
-				topo_found(p, p->t->path, e->group->line, topo_role_name(e->role),
-					"port %u of %.80s is asked for twice: %.40s and %.40s",
-					e->ports.v[k].first, e->name, before.v[i].name,
-					e->ports.v[k].name);
-	}
+			if (overlap(&c->v[i], &c->v[k]))
+				topo_found(p, p->t->path, line, key,
+					"port %u is asked for twice: %.40s and %.40s of %.80s",
+					c->v[k].first, c->v[i].name, c->v[k].name, owner);
 }
 
 /* The ports of `listen` and those that engines report to. */
@@ -167,10 +163,11 @@ topo_ports_check(struct topo_plan *p)
 	struct topo_claims router = claims_of_router(p);
 	const struct topo_texts *hosts = &p->t->router.hosts;
 
+	compare_within(p, &router, p->t->router.line, "router.listen", "the router");
 	for (size_t i = 0; i < p->nengines; i++) {
 		const struct topo_engine *e = &p->engines[i];
 
-		compare_within(p, e);
+		compare_within(p, &e->ports, e->group->line, topo_role_name(e->role), e->name);
 		if (e->host == NULL)
 			continue;
 		for (size_t k = 0; k < i; k++)

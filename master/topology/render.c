@@ -10,12 +10,13 @@
 
 #define HEAD TOPO_HEAD "\n"
 #define MODE 0644u
+#define MODE_ENV 0600u /* an environment may hold keys */
 
 static void
-put(struct topo_files *f, char *path, struct membuf *bytes)
+put(struct topo_files *f, char *path, unsigned mode, struct membuf *bytes)
 {
 	f->v = mem_resize(f->v, f->n + 1, sizeof(*f->v));
-	f->v[f->n++] = (struct topo_file){path, MODE, bytes->p, bytes->n};
+	f->v[f->n++] = (struct topo_file){path, mode, bytes->p, bytes->n};
 	*bytes = (struct membuf){.p = NULL};
 }
 
@@ -34,7 +35,7 @@ environment(const struct topo_plan *p, const struct topo_engine *e, struct topo_
 	}
 	topo_add(&b, TOPO_ENV_URL "=\"%s\"\n", url);
 	free(url);
-	put(f, mem_printf("%s%s.env", p->paths->fleet + 1, e->name), &b);
+	put(f, mem_printf("%s%s.env", p->paths->fleet + 1, e->name), MODE_ENV, &b);
 }
 
 /* Of all bytes of the engine's files before this line is added to the first of them. */
@@ -70,7 +71,8 @@ unit(const struct topo_plan *p, const struct topo_engine *e, struct topo_files *
 		topo_add_exec(&b, e->argv.v[i].text);
 	}
 	topo_add(&b, "\n");
-	put(f, mem_printf("%s" TOPO_UNIT "%s" TOPO_DROP_IN, p->paths->units + 1, e->name), &b);
+	put(f, mem_printf("%s" TOPO_UNIT "%s" TOPO_DROP_IN, p->paths->units + 1, e->name), MODE,
+		&b);
 }
 
 /* The one more file that some connectors need, such as LMCache's. */
@@ -84,7 +86,7 @@ own_file(const struct topo_plan *p, const struct topo_engine *e, struct topo_fil
 	topo_add(&b, HEAD, p->t->name);
 	for (size_t i = 0; i < e->file.n; i++)
 		topo_add(&b, "%s\n", e->file.v[i].text);
-	put(f, mem_printf("%s%s.yaml", p->paths->fleet + 1, e->name), &b);
+	put(f, mem_printf("%s%s.yaml", p->paths->fleet + 1, e->name), MODE, &b);
 }
 
 struct topo_files
@@ -108,7 +110,7 @@ topo_render_router(const struct topo_plan *p, const struct topo_host *h)
 	for (size_t i = 0; i < p->t->router.hosts.n; i++)
 		if (strcmp(p->t->router.hosts.v[i].text, h->name) == 0) {
 			topo_router_file(p, &b);
-			put(&f, mem_strdup(p->paths->router + 1), &b);
+			put(&f, mem_strdup(p->paths->router + 1), MODE, &b);
 			break;
 		}
 	return f;

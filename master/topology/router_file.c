@@ -6,7 +6,6 @@
 #include "master/config/conf_read.h"
 #include "master/topology/text.h"
 
-#define LISTEN "0.0.0.0:8000"
 /* A fleet without disaggregation: its engines are listed in both roles, and no prompt is long enough for a
  * prefill leg.  Nothing moves between them, so the connector is one that asks nothing of engines. */
 #define ALONE_CONNECTOR "shared_storage"
@@ -62,10 +61,9 @@ char *
 topo_url(const struct topo_engine *e)
 {
 	const char *address = e->host->address;
-	bool bare = strchr(address, ':') != NULL && address[0] != '[';
+	bool ip6 = strchr(address, ':') != NULL;
 
-	return mem_printf(
-		"http://%s%s%s:%u", bare ? "[" : "", address, bare ? "]" : "", api_port(e));
+	return mem_printf("http://%s%s%s:%u", ip6 ? "[" : "", address, ip6 ? "]" : "", api_port(e));
 }
 
 static void
@@ -107,7 +105,7 @@ listen_on(const struct topo_texts *listen, struct membuf *out)
 		topo_add(out, "%s", i > 0 ? ", " : "");
 		quoted(out, listen->v[i].text);
 	}
-	topo_add(out, "%s]\n", listen->n == 0 ? "\"" LISTEN "\"" : "");
+	topo_add(out, "]\n");
 }
 
 void

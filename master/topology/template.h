@@ -42,7 +42,8 @@ struct topo_template {
 	struct topo_texts command;
 	uint32_t needs_gpus, needs_version; /* 0, 1 */
 	struct topo_part all, prefill, decode, engines;
-	struct topo_settings pool;
+	struct topo_part gpus; /* of engines whose GPUs are planned */
+	struct topo_settings pool, router;
 	struct topo_connector *connectors;
 	size_t nconnectors;
 };

@@ -155,8 +155,12 @@ static const struct conf_key template_rows[] = {
 	TOPO_OWN("prefill", read_part, topo_template, prefill, "(none)", "for prefill engines"),
 	TOPO_OWN("decode", read_part, topo_template, decode, "(none)", "for decode engines"),
 	TOPO_OWN("engines", read_part, topo_template, engines, "(none)", "without disaggregation"),
+	TOPO_OWN("gpus", read_part, topo_template, gpus, "(none)",
+		"for engines whose GPUs are planned"),
 	TOPO_OWN(
 		"pool", topo_read_settings, topo_template, pool, "[]", "keys of the router's pool"),
+	TOPO_OWN("router", topo_read_settings, topo_template, router, "[]",
+		"keys of the router's top level"),
 	TOPO_OWN("connectors", read_connectors, topo_template, connectors, "[]",
 		"what each connector adds"),
 };
@@ -233,8 +237,10 @@ topo_template_free(struct topo_template **template)
 	part_free(&t->prefill);
 	part_free(&t->decode);
 	part_free(&t->engines);
+	part_free(&t->gpus);
 	topo_texts_free(&t->command);
 	topo_settings_free(&t->pool);
+	topo_settings_free(&t->router);
 	free(t->path);
 	free(t);
 	*template = NULL;

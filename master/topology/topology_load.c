@@ -8,6 +8,7 @@
 #include "shm/base/mem.h"
 
 #define REPLICAS_MAX 1024
+#define LISTEN "0.0.0.0:8000"
 
 const char *
 topo_role_name(unsigned role)
@@ -179,7 +180,8 @@ read_group(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_
 
 static const struct conf_key router_rows[] = {
 	TOPO_OWN("hosts", topo_read_texts, topo_router, hosts, NULL, "where routers run"),
-	TOPO_OWN("listen", topo_read_texts, topo_router, listen, "[]", "addresses for clients"),
+	TOPO_OWN("listen", topo_read_texts, topo_router, listen, "(" LISTEN ")",
+		"addresses for clients"),
 	TOPO_OWN("pool", topo_read_yaml, topo_router, pool, "[]", "other keys of the pool"),
 	TOPO_OWN(
 		"config", topo_read_yaml, topo_router, config, "[]", "other keys of pdrouter.yaml"),
@@ -189,11 +191,17 @@ static const struct conf_keys router_keys = TOPO_ROWS(router_rows);
 static int
 read_router(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
 {
-	struct topology *t = base;
+	struct topo_router *router = &((struct topology *)base)->router;
 
 	(void)k;
-	t->router.line = conf_line(node);
-	return topo_walk(r, &router_keys, &t->router, node);
+	router->line = conf_line(node);
+	if (topo_walk(r, &router_keys, router, node) != 0)
+		return -1;
+	if (router->listen.n == 0) {
+		router->listen = (struct topo_texts){mem_array(1, sizeof(*router->listen.v)), 1};
+		router->listen.v[0] = (struct topo_text){mem_strdup(LISTEN), r->file, router->line};
+	}
+	return 0;
 }
 
 static const struct conf_key root_rows[] = {

@@ -149,6 +149,7 @@ def test_a_fleet_without_disaggregation(world):
     file["engines"] = file.pop("decode")
     out = plan(world, file)
     assert accepted(out, "b") is True
+    assert f"engine: {CONNECTORS[0][0]}" in (out / "b/etc/pdrouter/pdrouter.yaml").read_text()
     assert "kv-transfer" not in (out / "b" / UNIT.format("f-engines-0")).read_text()
 
 

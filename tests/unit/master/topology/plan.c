@@ -145,6 +145,13 @@ Test(plan, ports)
 	expect_found(FLEET "connector: nixl\n" HOSTS "prefill: {}\ndecode: {}\n"
 			   "router: {hosts: [a], listen: [\"0.0.0.0:8100\"]}\n",
 		8, "prefill", "taken by the router (listen)");
+	/* the router's default is a port as well */
+	expect_found(FULL("hosts: [a], ports: {api: 8000}", ""), 8, "prefill",
+		"port 8000 (api) of f-prefill-0 on a is taken by the router (listen)");
+	expect_found(FLEET "connector: lmcache\n" HOSTS
+			   "prefill: {env: {CACHE: x}}\ndecode: {env: {CACHE: x}}\n"
+			   "router: {hosts: [a], listen: [\"0.0.0.0:8000\", \"0.0.0.0:7500\"]}\n",
+		10, "router.listen", "port 7500 is asked for twice: notices and listen");
 	/* the same ports on two hosts are none of each other's business */
 	struct made m = make_good(FULL("hosts: [a]", "hosts: [b], ports: {api: 8100}"));
 	unmake(&m);
@@ -168,6 +175,10 @@ Test(plan, roles)
 	expect_found("fleet: f\nmodel: {path: m}\nengine: {kind: vllm}\nconnector: nixl\n" HOSTS
 		     "prefill: {}\ndecode: {}\n",
 		3, "engine.version", "is missing");
+	expect_found(FLEET "connector: nixl\n" HOSTS "engines: {}\n", 4, "connector",
+		"only prefill and decode engines have one");
+	expect_found(FLEET "connector: nixl\n" HOSTS "decode: {}\n", 4, "connector",
+		"only prefill and decode engines have one");
 }
 
 #define AT(a, b)                                                                                   \
@@ -180,12 +191,16 @@ Test(plan, addresses)
 	expect_found(AT("127.0.0.1", "10.0.0.1"), 6, "a", "is the host itself");
 	expect_found(AT("localhost", "10.0.0.1"), 6, "a", "is the host itself");
 	expect_found(AT("10.0.0.1", "\"::1\""), 7, "b", "is the host itself");
+	expect_found(AT("10.0.0.1", "\"[fd00::1]\""), 7, "b", "neither an address nor a name");
+	expect_found(AT("10.0.0.1", "10.0.0.2:8000"), 7, "b", "neither an address nor a name");
 	expect_found(AT("10.0.0.1", "0.0.0.0"), 7, "b", "means all addresses");
 	expect_found(AT("10.0.0.1", "10.0.0.1"), 7, "b", "is that of host a too");
 	expect_found(AT("10.0.0.1", "$(hostname -i)"), 7, "b", "neither an address nor a name");
 	struct made m =
 		make_good(FLEET "connector: nixl\nhosts: {a: {address: 127.0.0.1, gpus: 2}}\n"
 				"prefill: {}\ndecode: {}\n");
+	unmake(&m);
+	m = make_good(AT("localhost-1.example", "\"::1:2\""));
 	unmake(&m);
 }
 

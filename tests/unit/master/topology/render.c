@@ -28,18 +28,32 @@ Test(render, quoting)
 	expect_quoted(topo_add_env, "50% $HOME `id` \"\\'", "\"50% \\$HOME \\`id\\` \\\"\\\\'\"");
 }
 
+static const struct topo_file *
+file(const struct topo_files *f, const char *path)
+{
+	for (size_t i = 0; i < f->n; i++)
+		if (strcmp(f->v[i].path, path) == 0)
+			return &f->v[i];
+	cr_assert_fail("no file %s", path);
+	return NULL;
+}
+
 static void
 expect_file(const struct topo_files *f, const char *path, const char *want)
 {
-	for (size_t i = 0; i < f->n; i++)
-		if (strcmp(f->v[i].path, path) == 0) {
-			cr_expect(f->v[i].n == strlen(want) &&
-					  memcmp(f->v[i].bytes, want, f->v[i].n) == 0,
-				"%s:\n%.*s\nexpected:\n%s", path, (int)f->v[i].n, f->v[i].bytes,
-				want);
-			return;
-		}
-	cr_expect_fail("no file %s", path);
+	const struct topo_file *have = file(f, path);
+
+	cr_expect(have->n == strlen(want) && memcmp(have->bytes, want, have->n) == 0,
+		"%s:\n%.*s\nexpected:\n%s", path, (int)have->n, have->bytes, want);
+}
+
+static void
+expect_word(const struct topo_files *f, const char *path, const char *word)
+{
+	const struct topo_file *have = file(f, path);
+
+	cr_expect_not_null(
+		memmem(have->bytes, have->n, word, strlen(word)), "%s has no %s", path, word);
 }
 
 Test(render, one_host)
@@ -50,20 +64,24 @@ Test(render, one_host)
 	struct topo_files f = topo_render(m.plan, topo_host(m.t, "a"));
 
 	cr_expect_eq(f.n, 3);
+	/* an environment may hold keys */
+	cr_expect_eq(file(&f, "etc/pdrouter/fleet/f-prefill-0.env")->mode, 0600u);
 	expect_file(&f, "etc/pdrouter/fleet/f-prefill-0.env",
 		HEAD
 		"GPUS=\"all\"\nSIDE=\"10.0.0.1:5600\"\nNET=\"mlx5_0:1\"\nLEVEL=\"INFO\"\n"
-		"PDROUTER_FLEET_URL=\"http://10.0.0.1:8100\"\nPDROUTER_FLEET_DIGEST=\"75fd161ef37bbc65\"\n");
+		"PDROUTER_FLEET_URL=\"http://10.0.0.1:8100\"\nPDROUTER_FLEET_DIGEST=\"90c2b78a71f8dc67\"\n");
 	expect_file(&f, "etc/systemd/system/pdrouter-engine@f-prefill-0.service.d/engine.conf",
-		HEAD "[Unit]\nDescription=prefill engine 0 of the fleet f\n\n[Service]\n"
-		     "EnvironmentFile=/etc/pdrouter/fleet/f-prefill-0.env\n"
-		     "ExecStart=\"/bin/engine\" \"--model\" \"m\" \"--port\" \"8100\" \"--kv\" "
-		     "\"{\\\"a\\\":\\\"b\\\"}\" \"--max\" \"50%%\"\n");
+		HEAD
+		"[Unit]\nDescription=prefill engine 0 of the fleet f\n\n[Service]\n"
+		"EnvironmentFile=/etc/pdrouter/fleet/f-prefill-0.env\n"
+		"ExecStart=\"/bin/engine\" \"0.0.0.0\" \"--model\" \"m\" \"--port\" \"8100\" \"--kv\" "
+		"\"{\\\"a\\\":\\\"b\\\"}\" \"--max\" \"50%%\"\n");
 	expect_file(&f, "etc/pdrouter/pdrouter.yaml",
-		HEAD "listen: [\"0.0.0.0:8000\"]\npools:\n  - name: \"f\"\n    models: [\"m\"]\n"
-		     "    connector: nixl\n    retries: 1\n"
-		     "    prefill:\n      - {url: \"http://10.0.0.1:8100\", group: \"rack-1\"}\n"
-		     "    decode:\n      - {url: \"http://10.0.0.2:8200\"}\n");
+		HEAD
+		"listen: [\"0.0.0.0:8000\"]\nhealth_timeout: 20s\npools:\n  - name: \"f\"\n    models: [\"m\"]\n"
+		"    connector: nixl\n    retries: 1\n"
+		"    prefill:\n      - {url: \"http://10.0.0.1:8100\", group: \"rack-1\"}\n"
+		"    decode:\n      - {url: \"http://10.0.0.2:8200\"}\n");
 	topo_files_free(&f);
 	unmake(&m);
 }
@@ -80,10 +98,10 @@ Test(render, a_file_of_its_own)
 	expect_file(&b, "etc/pdrouter/fleet/f-decode-0.env",
 		HEAD
 		"GPUS=\"2,3\"\nFILE=\"/etc/pdrouter/fleet/f-decode-0.yaml\"\nTO=\"10.0.0.1:7500\"\n"
-		"CACHE=\"x\"\nPDROUTER_FLEET_URL=\"http://10.0.0.2:8200\"\nPDROUTER_FLEET_DIGEST=\"edbe921671d0aad9\"\n");
+		"CACHE=\"x\"\nPDROUTER_FLEET_URL=\"http://10.0.0.2:8200\"\nPDROUTER_FLEET_DIGEST=\"6bd9cc6858f3862d\"\n");
 	expect_file(&a, "etc/pdrouter/pdrouter.yaml",
 		HEAD
-		"listen: [\"0.0.0.0:8000\"]\nlmcache: {listen: \"tcp://*:7500\"}\n"
+		"listen: [\"0.0.0.0:8000\"]\nhealth_timeout: 20s\nlmcache: {listen: \"tcp://*:7500\"}\n"
 		"pools:\n  - name: \"f\"\n    models: [\"m\"]\n    connector: lmcache\n    retries: 1\n"
 		"    prefill:\n      - {url: \"http://10.0.0.1:8100\", group: \"rack-1\"}\n"
 		"    decode:\n      - {url: \"http://10.0.0.2:8200\", receiver_init_port: [7300, 7301], "
@@ -97,21 +115,28 @@ Test(render, without_disaggregation_no_prompt_is_split)
 {
 	struct made m = make_good(
 		"fleet: f\nmodel: {path: m}\n"
-		"engine: {kind: vllm, version: \"0.12\", command: [/bin/x, \"${port.api}\", \"${replica}\"]}\n"
+		"engine: {kind: vllm, version: \"0.12\", command: [/bin/x, \"${all_addresses}\", \"${port.api}\"]}\n"
 		"hosts: {a: {address: \"fd00::1\"}}\nengines: {replicas: 2}\n"
 		"router: {hosts: [a], listen: [\"127.0.0.1:1\"], config: {workers: 1, limits: {max_body: 1MiB}},\n"
 		"         pool: {session_header: X-A, timeouts: {connect: 3s}}}\n");
 	struct topo_files f = topo_render(m.plan, topo_host(m.t, "a"));
 
 	expect_file(&f, "etc/pdrouter/pdrouter.yaml",
-		HEAD "listen: [\"127.0.0.1:1\"]\nworkers: 1\nlimits: {max_body: 1MiB}\n"
-		     "pools:\n  - name: \"f\"\n    models: [\"m\"]\n    connector: shared_storage\n"
-		     "    routing_threshold: 1000000000\n"
-		     "    session_header: X-A\n    timeouts: {connect: 3s}\n"
-		     "    prefill:\n      - {url: \"http://[fd00::1]:8300\"}\n"
-		     "      - {url: \"http://[fd00::1]:8301\"}\n"
-		     "    decode:\n      - {url: \"http://[fd00::1]:8300\"}\n"
-		     "      - {url: \"http://[fd00::1]:8301\"}\n");
+		HEAD
+		"listen: [\"127.0.0.1:1\"]\nhealth_timeout: 20s\nworkers: 1\nlimits: {max_body: 1MiB}\n"
+		"pools:\n  - name: \"f\"\n    models: [\"m\"]\n    connector: shared_storage\n"
+		"    routing_threshold: 1000000000\n"
+		"    session_header: X-A\n    timeouts: {connect: 3s}\n"
+		"    prefill:\n      - {url: \"http://[fd00::1]:8300\"}\n"
+		"      - {url: \"http://[fd00::1]:8301\"}\n"
+		"    decode:\n      - {url: \"http://[fd00::1]:8300\"}\n"
+		"      - {url: \"http://[fd00::1]:8301\"}\n");
+	/* no GPUs are named: the engine has all of them, and listens where its address is */
+	expect_file(&f, "etc/pdrouter/fleet/f-engines-0.env",
+		HEAD
+		"PDROUTER_FLEET_URL=\"http://[fd00::1]:8300\"\nPDROUTER_FLEET_DIGEST=\"07ab11ef11250e98\"\n");
+	expect_word(&f, "etc/systemd/system/pdrouter-engine@f-engines-0.service.d/engine.conf",
+		"\"::\"");
 	topo_files_free(&f);
 	unmake(&m);
 }
