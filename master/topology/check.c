@@ -1,6 +1,7 @@
 #include "master/topology/check.h"
 
 #include <arpa/inet.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "master/config/conf.h"
@@ -95,6 +96,19 @@ check_tensor_parallel(struct topo_plan *p)
 			g[TOPO_PREFILL].tensor_parallel, g[TOPO_DECODE].tensor_parallel);
 }
 
+static void
+check_data_parallel(struct topo_plan *p)
+{
+	char key[32];
+
+	for (unsigned role = 0; role < TOPO_ENGINES; role++) {
+		(void)snprintf(key, sizeof(key), "%s.data_parallel", topo_role_name(role));
+		if (p->t->groups[role].data_parallel > 1)
+			topo_found(p, p->t->path, p->t->groups[role].line, key,
+				"%s cannot tell data-parallel ranks apart", p->connector->name);
+	}
+}
+
 void
 topo_check_roles(struct topo_plan *p)
 {
@@ -123,6 +137,8 @@ topo_check_roles(struct topo_plan *p)
 		no_connector(p);
 	if (split && g[TOPO_DECODE].line != 0 && p->connector != NULL)
 		check_tensor_parallel(p);
+	if (p->connector != NULL && p->connector->no_data_parallel != 0)
+		check_data_parallel(p);
 	for (unsigned role = 0; role < TOPO_ROLE_N; role++)
 		for (size_t i = 0; i < g[role].noverrides; i++)
 			if (g[role].overrides[i].replica >= g[role].replicas)

@@ -108,6 +108,12 @@ tensor_parallel_of(const struct scope *s)
 }
 
 static char *
+data_parallel_of(const struct scope *s)
+{
+	return s->e != NULL ? mem_printf("%" PRIu32, s->e->group->data_parallel) : NULL;
+}
+
+static char *
 file_of(const struct scope *s)
 {
 	return s->e != NULL ? mem_printf("%s%s.yaml", s->p->paths->fleet, s->e->name) : NULL;
@@ -141,6 +147,7 @@ static const struct {
 	{"version", version_of},
 	{"venv", venv_of},
 	{"tensor_parallel", tensor_parallel_of},
+	{"data_parallel", data_parallel_of},
 	{"file", file_of},
 	{"router.address", router_address_of},
 };
@@ -155,7 +162,7 @@ const char *
 topo_names_list(void)
 {
 	return "name, fleet, role, replica, address, all_addresses, host, rdma, gpus, model, "
-	       "served_as, version, venv, tensor_parallel, file, router.address, port.NAME, ports.NAME, router.port.NAME";
+	       "served_as, version, venv, tensor_parallel, data_parallel, file, router.address, port.NAME, ports.NAME, router.port.NAME";
 }
 
 /* The number of the name, NNAMES plus that of its family, or -1. */

@@ -2,7 +2,7 @@
 #pragma once
 #include "master/topology/engine.h"
 
-#define TOPO_PARTS 6
+#define TOPO_PARTS 7
 
 /* In the order in which they apply; returns their number. */
 static inline size_t
@@ -22,6 +22,8 @@ topo_parts(const struct topo_plan *p, const struct topo_engine *e,
 	ret[n++] = role[e->role];
 	if (e->gpus.n > 0)
 		ret[n++] = &t->gpus;
+	if (e->group->data_parallel > 1)
+		ret[n++] = &t->data_parallel;
 	if (c == NULL)
 		return n;
 	ret[n++] = &c->all;

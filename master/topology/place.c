@@ -96,10 +96,10 @@ place_named(struct topo_plan *p, struct taken *t, struct topo_engine *e, const s
 	if (o->host == NULL && c->n > 1)
 		topo_found(p, p->t->path, o->gpus.line, e->name,
 			"gpus of a replica need its host: the group has several");
-	if (o->gpus.n != e->group->tensor_parallel)
+	if (o->gpus.n != topo_ranks(e->group))
 		topo_found(p, p->t->path, o->gpus.line, e->name,
-			"%zu GPUs are named, but tensor_parallel is %u", o->gpus.n,
-			e->group->tensor_parallel);
+			"%zu GPUs are named, but the engine has %u ranks", o->gpus.n,
+			topo_ranks(e->group));
 	e->gpus = o->gpus;
 	for (size_t i = 0; e->host != NULL && i < o->gpus.n; i++)
 		take_named_gpu(p, t, e, o->gpus.v[i]);
@@ -124,7 +124,7 @@ take_gpus(struct topo_plan *p, struct taken *t, struct topo_engine *e)
 {
 	const struct topo_gpus *have = &e->host->gpus;
 	const struct topo_engine **by = t->by[number_of(p, e->host)];
-	size_t left = e->group->tensor_parallel;
+	size_t left = topo_ranks(e->group);
 
 	for (size_t k = 0; left > 0 && k < have->n; k++) {
 		size_t i = e->role == TOPO_DECODE ? have->n - 1 - k : k;
@@ -143,7 +143,7 @@ static bool
 fits(const struct topo_plan *p, const struct taken *t, const struct topo_engine *e,
 	const struct topo_host *h)
 {
-	return !gpus_are_planned(p, h) || count_free(p, t, h) >= e->group->tensor_parallel;
+	return !gpus_are_planned(p, h) || count_free(p, t, h) >= topo_ranks(e->group);
 }
 
 static void
@@ -160,7 +160,7 @@ does_not_fit(struct topo_plan *p, const struct taken *t, const struct topo_engin
 	topo_found(p, p->t->path, e->group->line, key,
 		"replica %u does not fit: it needs %u GPUs on one host, and no host of the group "
 		"has more than %zu left",
-		e->replica, e->group->tensor_parallel, most);
+		e->replica, topo_ranks(e->group), most);
 }
 
 static void

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "master/topology/agree.h"
 #include "master/topology/check.h"
 #include "master/topology/compose.h"
 #include "master/topology/finding.h"
@@ -72,6 +73,7 @@ topo_plan_make_at(const struct topology *t, const struct topo_template *template
 	if (t->connector == NULL ||
 		p->connector != NULL) /* else the ports of its names are unknown */
 		topo_compose(p);
+	topo_agree(p);
 	if (p->nfindings == 0)
 		topo_check_router_file(p);
 	topo_findings_sort(p);

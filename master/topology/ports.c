@@ -40,11 +40,14 @@ add(struct topo_plan *p, struct topo_engine *e, const struct topo_ports *ports, 
 {
 	for (size_t i = 0; i < ports->n; i++) {
 		const struct topo_port *port = &ports->v[i];
-		struct topo_claim *c = claim(p, &e->ports, port, file);
+		struct topo_claim *c;
 
+		if (port->for_data_parallel && e->group->data_parallel == 1)
+			continue;
+		c = claim(p, &e->ports, port, file);
 		if (c == NULL)
 			return;
-		c->n = port->each_rank || c->n > 1 ? e->group->tensor_parallel : 1;
+		c->n = port->each_rank || c->n > 1 ? topo_ranks(e->group) : 1;
 		c->first = port->first + offset;
 		c->file = file;
 		c->line = port->line;

@@ -169,23 +169,38 @@ topo_read_yaml(struct conf_read *r, const struct conf_key *k, void *base, yaml_n
 /* --- ports
  * --------------------------------------------------------------------------------------- */
 
+/* A key whose only value is `word`. */
 static int
-read_each(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+read_word(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node,
+	const char *word)
 {
 	const char *text;
 
-	if (conf_scalar(r, node, "rank", &text) != 0)
+	if (conf_scalar(r, node, word, &text) != 0)
 		return -1;
-	if (strcmp(text, "rank") != 0)
-		return conf_fail(r, conf_line(node), "%.60s is not rank", text);
+	if (strcmp(text, word) != 0)
+		return conf_fail(r, conf_line(node), "%.60s is not %s", text, word);
 	*(bool *)member(k, base) = true;
 	return 0;
 }
 
+static int
+read_each(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+{
+	return read_word(r, k, base, node, "rank");
+}
+
+static int
+read_for(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+{
+	return read_word(r, k, base, node, "data_parallel");
+}
+
 static const struct conf_key port_rows[] = {
 	TOPO_KEY("first", COUNT, topo_port, first, 1, 65535, NULL, "the port of replica 0"),
-	TOPO_OWN("each", read_each, topo_port, each_rank, "(engine)",
-		"rank: one for each tensor-parallel rank"),
+	TOPO_OWN("each", read_each, topo_port, each_rank, "(engine)", "rank: one for each rank"),
+	TOPO_OWN("for", read_for, topo_port, for_data_parallel, "(any)",
+		"data_parallel: only where there are several such ranks"),
 };
 static const struct conf_keys port_keys = TOPO_ROWS(port_rows);
 

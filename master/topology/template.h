@@ -29,11 +29,13 @@ const char *topo_tp_refuses(enum topo_tp_rule rule, uint32_t prefill, uint32_t d
 struct topo_connector {
 	char *name, *since, *until; /* NULL: no bound; until 0.13 has 0.13.2 */
 	enum topo_tp_rule tensor_parallel;
-	uint32_t one_router;                         /* 1: the engines report to one router */
+	uint32_t one_router;       /* 1: the engines report to one router */
+	uint32_t no_data_parallel; /* 1: it cannot tell data-parallel ranks apart */
 	struct topo_part all, prefill, decode, rdma; /* rdma: on hosts that have it */
 	struct topo_settings pool, router; /* keys of the router's pool and top level; YAML */
 	struct topo_ports router_ports;
 	struct topo_texts needs_env; /* variables that the fleet file must set */
+	struct topo_texts agree;     /* flags and variables with one value in all engines */
 	int line;
 };
 
@@ -42,7 +44,8 @@ struct topo_template {
 	struct topo_texts command;
 	uint32_t needs_gpus, needs_version; /* 0, 1 */
 	struct topo_part all, prefill, decode, engines;
-	struct topo_part gpus; /* of engines whose GPUs are planned */
+	struct topo_part gpus;          /* of engines whose GPUs are planned */
+	struct topo_part data_parallel; /* of engines with several data-parallel ranks */
 	struct topo_settings pool, router;
 	struct topo_connector *connectors;
 	size_t nconnectors;

@@ -75,6 +75,8 @@ static const struct conf_key connector_rows[] = {
 		"any, equal, decode_multiple or multiple"),
 	TOPO_KEY("one_router", BOOL, topo_connector, one_router, 0, 0, "false",
 		"true: the engines report to one router"),
+	TOPO_KEY("no_data_parallel", BOOL, topo_connector, no_data_parallel, 0, 0, "false",
+		"true: it cannot tell data-parallel ranks apart"),
 	TOPO_OWN("all", read_part, topo_connector, all, "(none)", "for both roles"),
 	TOPO_OWN("prefill", read_part, topo_connector, prefill, "(none)", "for prefill engines"),
 	TOPO_OWN("decode", read_part, topo_connector, decode, "(none)", "for decode engines"),
@@ -87,6 +89,8 @@ static const struct conf_key connector_rows[] = {
 		"ports that the router listens on"),
 	TOPO_OWN("needs_env", topo_read_texts, topo_connector, needs_env, "[]",
 		"variables that the fleet file must set"),
+	TOPO_OWN("agree", topo_read_texts, topo_connector, agree, "[]",
+		"flags and variables with one value in all engines"),
 };
 static const struct conf_keys connector_keys = TOPO_ROWS(connector_rows);
 
@@ -157,6 +161,8 @@ static const struct conf_key template_rows[] = {
 	TOPO_OWN("engines", read_part, topo_template, engines, "(none)", "without disaggregation"),
 	TOPO_OWN("gpus", read_part, topo_template, gpus, "(none)",
 		"for engines whose GPUs are planned"),
+	TOPO_OWN("data_parallel", read_part, topo_template, data_parallel, "(none)",
+		"for engines with several data-parallel ranks"),
 	TOPO_OWN(
 		"pool", topo_read_settings, topo_template, pool, "[]", "keys of the router's pool"),
 	TOPO_OWN("router", topo_read_settings, topo_template, router, "[]",
@@ -221,6 +227,7 @@ connector_free(struct topo_connector *c)
 	topo_settings_free(&c->router);
 	topo_ports_free(&c->router_ports);
 	topo_texts_free(&c->needs_env);
+	topo_texts_free(&c->agree);
 }
 
 void
@@ -238,6 +245,7 @@ topo_template_free(struct topo_template **template)
 	part_free(&t->decode);
 	part_free(&t->engines);
 	part_free(&t->gpus);
+	part_free(&t->data_parallel);
 	topo_texts_free(&t->command);
 	topo_settings_free(&t->pool);
 	topo_settings_free(&t->router);

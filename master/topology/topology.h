@@ -38,7 +38,8 @@ struct topo_settings {
 struct topo_port {
 	char *name;
 	uint32_t first;
-	bool each_rank; /* one port for each tensor-parallel rank */
+	bool each_rank;         /* one port for each rank */
+	bool for_data_parallel; /* only engines with several data-parallel ranks have it */
 	int line;
 };
 
@@ -78,7 +79,7 @@ struct topo_override {
 
 struct topo_group {
 	int line; /* 0: the fleet has no engines of this role */
-	uint32_t replicas, tensor_parallel;
+	uint32_t replicas, tensor_parallel, data_parallel;
 	struct topo_texts hosts; /* empty: all */
 	struct topo_texts args;
 	struct topo_settings env;
@@ -86,6 +87,13 @@ struct topo_group {
 	struct topo_override *overrides;
 	size_t noverrides;
 };
+
+/* Ranks of one engine: each has a GPU. */
+static inline uint32_t
+topo_ranks(const struct topo_group *g)
+{
+	return g->tensor_parallel * g->data_parallel;
+}
 
 struct topo_router {
 	int line; /* 0: the fleet has no router */

@@ -157,7 +157,9 @@ read_overrides(struct conf_read *r, const struct conf_key *k, void *base, yaml_n
 static const struct conf_key group_rows[] = {
 	TOPO_KEY("replicas", COUNT, topo_group, replicas, 1, REPLICAS_MAX, "1", "engines"),
 	TOPO_KEY("tensor_parallel", COUNT, topo_group, tensor_parallel, 1, TOPO_GPUS_MAX, "1",
-		"GPUs of one engine"),
+		"GPUs of one engine, or of each of its data-parallel ranks"),
+	TOPO_KEY("data_parallel", COUNT, topo_group, data_parallel, 1, TOPO_GPUS_MAX, "1",
+		"data-parallel ranks of one engine"),
 	TOPO_OWN("hosts", topo_read_texts, topo_group, hosts, "[]", "where they run; []: anywhere"),
 	TOPO_OWN("args", topo_read_texts, topo_group, args, "[]", "behind the template's command"),
 	TOPO_OWN("env", topo_read_settings, topo_group, env, "[]", "environment variables"),

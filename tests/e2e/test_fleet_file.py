@@ -140,6 +140,8 @@ def test_one_host_with_both_roles_shares_no_port(world):
     file["hosts"] = {"a": {"address": "10.0.0.1", "gpus": 8}}
     for part in ("prefill", "decode", "router"):
         file[part]["hosts"] = ["a"]
+    for part in ("prefill", "decode"):
+        file[part].update(tensor_parallel=1, data_parallel=2)
     assert accepted(plan(world, file), "a") is True
 
 

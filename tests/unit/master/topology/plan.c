@@ -96,6 +96,37 @@ Test(plan, ports_depend_on_no_other_engine)
 	unmake(&m);
 }
 
+static bool
+has_port(const struct topo_engine *e, const char *name)
+{
+	for (size_t i = 0; i < e->ports.n; i++)
+		if (strcmp(e->ports.v[i].name, name) == 0)
+			return true;
+	return false;
+}
+
+Test(plan, data_parallel_ranks)
+{
+	struct made m = make_good(FULL("replicas: 2, data_parallel: 3, hosts: [a]", "hosts: [b]"));
+	const struct topo_engine *e = engine(&m, "f-prefill-1");
+
+	expect_gpus(&m, "f-prefill-1", "a", "3 4 5 ");
+	expect_port(&m, "f-prefill-1", "side", 5603, 3);
+	expect_port(&m, "f-prefill-1", "rpc", 9501, 1);
+	cr_expect_not(has_port(engine(&m, "f-decode-0"), "rpc"));
+	cr_expect_str_eq(e->argv.v[e->argv.n - 3].text, "3");
+	cr_expect_str_eq(e->endpoint.v[0].name, "dp_ranks");
+	unmake(&m);
+	expect_found(FULL("tensor_parallel: 4, data_parallel: 3", ""), 8, "prefill.replicas",
+		"replica 0 does not fit: it needs 12 GPUs");
+	expect_found(FULL("overrides: [{replica: 0, host: b, gpus: [1]}], data_parallel: 2", ""), 8,
+		"f-prefill-0", "1 GPUs are named, but the engine has 2 ranks");
+	expect_found(FLEET
+		"connector: lmcache\n" HOSTS
+		"prefill: {env: {CACHE: x}}\ndecode: {data_parallel: 2, env: {CACHE: x}}\n" ROUTER,
+		9, "decode.data_parallel", "lmcache cannot tell data-parallel ranks apart");
+}
+
 Test(plan, ports_of_the_users)
 {
 	struct made m = make_good("port_offset: 1000\n" FULL(
@@ -121,7 +152,7 @@ Test(plan, gpus)
 			     "overrides: [{replica: 0, host: b, gpus: [1]}]"),
 		9, "f-decode-0", "GPU 1 of b is asked for twice: f-prefill-0 has it");
 	expect_found(FULL("overrides: [{replica: 0, host: b, gpus: [1, 2]}]", ""), 8, "f-prefill-0",
-		"2 GPUs are named, but tensor_parallel is 1");
+		"2 GPUs are named, but the engine has 1 ranks");
 	expect_found(FULL("overrides: [{replica: 0, gpus: [1]}]", ""), 8, "f-prefill-0",
 		"need its host");
 	expect_found(FULL("overrides: [{replica: 0, host: c}]", ""), 8, "f-prefill-0",
@@ -240,6 +271,23 @@ Test(plan, names_and_router)
 	expect_found(FLEET "connector: lmcache\n" HOSTS
 			   "prefill: {}\ndecode: {env: {CACHE: x}}\n" ROUTER,
 		8, "prefill", "lmcache needs env: {CACHE: ...}");
+}
+
+Test(plan, roles_agree)
+{
+	expect_found(FULL("args: [--block-size, 16]", "args: [--block-size, 32]"), 9, "decode",
+		"--block-size of f-decode-0 is 32, that of f-prefill-0 is 16: nixl needs the same");
+	expect_found(FULL("args: [--block_size=16]", ""), 9, "decode",
+		"--block-size of f-decode-0 is not given, that of f-prefill-0 is 16");
+	expect_found(FULL("replicas: 2, overrides: [{replica: 1, env: {CHUNK: 7}}]", ""), 8,
+		"prefill", "CHUNK of f-prefill-1 is 7, that of f-prefill-0 is not given");
+	expect_found(FULL("args: [--kv, '{\"parallel\": 2}']", "args: [--kv, '{\"parallel\": 1}']"),
+		9, "decode", "--kv.parallel of f-decode-0 is 1, that of f-prefill-0 is 2");
+	/* the last one counts; a flag's value may be a member of JSON */
+	struct made m = make_good(FULL(
+		"args: [--block-size, 16, --block-size=32, --kv.parallel, 2]",
+		"args: [--block-size, 32, --kv, '{\"x\": [1], \"parallel\": 2}'], env: {OTHER: 1}"));
+	unmake(&m);
 }
 
 Test(plan, all_is_found_in_the_order_of_lines)

@@ -77,9 +77,13 @@ Test(read, templates)
 	expect_bad_template("command: [a, \"${x}\"]\n", 1, "command[1]", "no such name");
 	expect_bad_template(
 		"all: {ports: {a: {first: 1, each: gpu}}}\n", 1, "all.ports.a.each", "not rank");
+	expect_bad_template("all: {ports: {a: {first: 1, for: all}}}\n", 1, "all.ports.a.for",
+		"not data_parallel");
 	expect_bad_template("connectors: [{since: \"1\"}]\n", 1, "connectors[0].name", "missing");
 	expect_bad_template("connectors: [{name: a, tensor_parallel: two}]\n", 1,
 		"connectors[0].tensor_parallel", "not a rule");
+	expect_bad_template(
+		"connectors: [{name: a, agree: --dtype}]\n", 1, "connectors[0].agree", "a list");
 }
 
 static bool
