@@ -11,7 +11,9 @@
 
 #include "master/pdfleet/apply.h"
 #include "master/pdfleet/runner.h"
+#include "master/pdfleet/this_host.h"
 #include "master/pdfleet/tree.h"
+#include "master/topology/beside.h"
 #include "master/topology/plan.h"
 #include "master/topology/render.h"
 #include "shm/base/mem.h"
@@ -21,11 +23,14 @@
 #define START_S 1200 /* a large model loads for minutes */
 #define DRAIN_S 120
 #define SECONDS_MAX (7 * 86400)
+#define OTHERS_MAX 16
 #define SHARE "../share/pdrouter/fleet" /* from the program's folder */
 
 /* The command line. */
 struct line {
 	const char *command, *file, *templates, *host, *output, *plain; /* NULL: not given */
+	const char *others[OTHERS_MAX]; /* check: fleet files beside it */
+	size_t nothers;
 	bool user;
 	struct apply_options apply;
 };
@@ -43,13 +48,14 @@ usage(FILE *out)
 {
 	(void)fprintf(out,
 		"usage: pdctl fleet COMMAND [-f FILE] [-t DIR] [--host NAME] [options]\n\n"
-		"  check       says all that is wrong with the fleet file, else ok\n"
+		"  check       says all that is wrong with the fleet file, else ok;\n"
+		"              with --host: with this host, too\n"
 		"  plan        shows what apply would do on this host; exits 3 if that is anything\n"
 		"  plan --output DIR\n"
 		"              writes the files of each host to DIR/HOST/; DIR must be new or empty\n"
 		"  apply       makes this host what the fleet file says, one engine of a role at a time\n"
 		"  roll        restarts all engines of this host, one of a role at a time\n\n"
-		"  -f FILE     the fleet file (" DEFAULT_FILE ")\n"
+		"  -f FILE     the fleet file (" DEFAULT_FILE "); check: several that share hosts\n"
 		"  -t DIR      folder with templates of your own, KIND.yaml (" USER_TEMPLATES ")\n"
 		"  --host NAME this host, by its name in the fleet file; with --output: one host only\n"
 		"  --user      this host: units of the user's systemd, files below ~/.config\n"
@@ -129,13 +135,21 @@ make_runner(const struct line *l)
 	return l->user ? runner_user() : runner_system();
 }
 
+static int
+say_findings(const struct topo_plan *p)
+{
+	for (size_t i = 0; i < p->nfindings; i++)
+		say(&p->findings[i]);
+	return p->nfindings > 0 ? -1 : 0;
+}
+
 /* A plan without findings, or -1 after all of them were printed. */
 static int
-load(const struct line *l, struct fleet *f)
+load(const struct line *l, const char *file, struct fleet *f)
 {
 	struct conf_error err;
 
-	if (topo_load(l->file != NULL ? l->file : DEFAULT_FILE, &f->t, &err) != 0) {
+	if (topo_load(file, &f->t, &err) != 0) {
 		say(&err);
 		return -1;
 	}
@@ -143,9 +157,7 @@ load(const struct line *l, struct fleet *f)
 	if (f->runner == NULL || load_template(l, f) != 0)
 		return -1;
 	f->plan = topo_plan_make_at(f->t, f->template, &f->runner->paths);
-	for (size_t i = 0; i < f->plan->nfindings; i++)
-		say(&f->plan->findings[i]);
-	return f->plan->nfindings > 0 ? -1 : 0;
+	return say_findings(f->plan);
 }
 
 static void
@@ -157,16 +169,52 @@ unload(struct fleet *f)
 	topo_free(&f->t);
 }
 
+static int
+no_host(const struct line *l, const struct fleet *f)
+{
+	(void)fprintf(stderr, "%s: no host is named %s\n", f->t->path, l->host);
+	return 1;
+}
+
 /* --- commands
  * ------------------------------------------------------------------------------------ */
+
+/* The fleet against the host that this is (NULL: unknown), and against all fleets before it. */
+static int
+check_one(const struct topo_host *here, const struct fleet *fleets, size_t i)
+{
+	const struct topology *t = fleets[i].t;
+
+	for (size_t k = 0; here != NULL && k < t->nhosts; k++)
+		if (topo_same_host(&t->hosts[k], here))
+			this_host_check(fleets[i].plan, &t->hosts[k]);
+	for (size_t k = 0; k < i; k++)
+		topo_check_beside(fleets[i].plan, fleets[k].plan);
+	return say_findings(fleets[i].plan);
+}
 
 static int
 run_check(const struct line *l, const struct fleet *f)
 {
-	if (l->host != NULL || l->output != NULL)
-		return wrong("--host and --output are for plan only", "");
-	(void)f;
-	return puts("ok") < 0;
+	size_t n = 1 + l->nothers;
+	struct fleet *fleets;
+	const struct topo_host *here = l->host != NULL ? topo_host(f->t, l->host) : NULL;
+	int rc = 0;
+
+	if (l->output != NULL)
+		return wrong("--output is for plan only", "");
+	if (l->host != NULL && here == NULL)
+		return no_host(l, f);
+	fleets = mem_array(n, sizeof(*fleets));
+	fleets[0] = *f;
+	for (size_t i = 1; i < n; i++)
+		rc |= load(l, l->others[i - 1], &fleets[i]);
+	for (size_t i = 0, loaded = rc == 0 ? n : 0; i < loaded; i++)
+		rc |= check_one(here, fleets, i);
+	for (size_t i = 1; i < n; i++)
+		unload(&fleets[i]);
+	free(fleets);
+	return rc != 0 || puts("ok") < 0;
 }
 
 static void
@@ -206,10 +254,8 @@ run_output(const struct line *l, const struct fleet *f)
 	const struct topo_host *only = l->host != NULL ? topo_host(f->t, l->host) : NULL;
 	int rc = 0;
 
-	if (l->host != NULL && only == NULL) {
-		(void)fprintf(stderr, "%s: no host is named %s\n", f->t->path, l->host);
-		return 1;
-	}
+	if (l->host != NULL && only == NULL)
+		return no_host(l, f);
 	for (size_t i = 0; i < f->plan->nengines; i++)
 		if (only == NULL || f->plan->engines[i].host == only)
 			show(&f->plan->engines[i]);
@@ -268,7 +314,9 @@ run(const struct line *l)
 		i++;
 	if (i == n)
 		return wrong(l->command, " is not a command");
-	if (load(l, &f) == 0)
+	if (l->nothers > 0 && commands[i].run != run_check)
+		return wrong("several files are for check only", "");
+	if (load(l, l->file != NULL ? l->file : DEFAULT_FILE, &f) == 0)
 		rc = commands[i].run(l, &f);
 	unload(&f);
 	return rc;
@@ -309,7 +357,12 @@ main(int argc, char **argv)
 	while ((opt = getopt_long(argc, argv, "f:t:h", longs, NULL)) != -1) {
 		switch (opt) {
 		case 'f':
-			l.file = optarg;
+			if (l.file == NULL)
+				l.file = optarg;
+			else if (l.nothers < OTHERS_MAX)
+				l.others[l.nothers++] = optarg;
+			else
+				return wrong("too many files: ", optarg);
 			break;
 		case 't':
 			l.templates = optarg;

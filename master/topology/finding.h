@@ -1,4 +1,4 @@
-/* Inside master/topology/: what is wrong with a plan. */
+/* What is wrong with a plan. */
 #pragma once
 #include "master/topology/engine.h"
 

@@ -1,10 +1,12 @@
 #include "master/topology/ports.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "master/config/conf_address.h"
 #include "master/topology/finding.h"
 #include "master/topology/parts.h"
+#include "shm/base/mem.h"
 
 #define PORT_MAX 65535u
 
@@ -111,22 +113,37 @@ overlap(const struct topo_claim *a, const struct topo_claim *b)
 	return a->first < b->first + b->n && b->first < a->first + a->n;
 }
 
-/* Two owners of ports on one host, the second of which is an engine. */
-static void
-compare(struct topo_plan *p, const char *owner, const struct topo_claims *claims,
-	const struct topo_engine *e)
-{
-	for (size_t i = 0; i < claims->n; i++)
-		for (size_t k = 0; k < e->ports.n; k++) {
-			const struct topo_claim *a = &claims->v[i], *b = &e->ports.v[k];
+/* An engine, or the router of a host. */
+struct owner {
+	const char *name, *file; /* file: "", or of another fleet, with a blank before it */
+	const struct topo_claims *claims;
+	const char *key; /* where a finding points */
+	int line;
+};
 
-			if (a == b || !overlap(a, b))
-				continue;
-			topo_found(p, p->t->path, e->group->line, topo_role_name(e->role),
-				"port %u (%.40s) of %.80s on %.60s is taken by %.80s (%.40s): write "
-				"ports: {%.40s: ...} or port_offset",
-				a->first > b->first ? a->first : b->first, b->name, e->name,
-				e->host->name, owner, a->name, b->name);
+static struct owner
+owner_of(const struct topo_engine *e)
+{
+	return (struct owner){e->name, "", &e->ports, topo_role_name(e->role), e->group->line};
+}
+
+/* Two owners of ports on one host: a finding at the second. */
+static void
+compare(struct topo_plan *p, const struct topo_host *h, const struct owner *first,
+	const struct owner *second)
+{
+	for (size_t i = 0; i < first->claims->n; i++)
+		for (size_t k = 0; k < second->claims->n; k++) {
+			const struct topo_claim *a = &first->claims->v[i],
+						*b = &second->claims->v[k];
+
+			if (overlap(a, b))
+				topo_found(p, p->t->path, second->line, second->key,
+					"port %u (%.40s) of %.80s on %.60s is taken by %.80s (%.40s)%.200s: "
+					"write ports: {%.40s: ...} or port_offset",
+					a->first > b->first ? a->first : b->first, b->name,
+					second->name, h->name, first->name, a->name, first->file,
+					b->name);
 		}
 }
 
@@ -160,24 +177,68 @@ claims_of_router(const struct topo_plan *p)
 	return c;
 }
 
+static struct owner
+router_of(const struct topo_plan *p, const struct topo_claims *claims)
+{
+	return (struct owner){"the router", "", claims, "router.listen", p->t->router.line};
+}
+
 void
 topo_ports_check(struct topo_plan *p)
 {
-	struct topo_claims router = claims_of_router(p);
-	const struct topo_texts *hosts = &p->t->router.hosts;
+	struct topo_claims claims = claims_of_router(p);
+	struct owner router = router_of(p, &claims), engine, other;
 
-	compare_within(p, &router, p->t->router.line, "router.listen", "the router");
+	compare_within(p, &claims, router.line, router.key, router.name);
 	for (size_t i = 0; i < p->nengines; i++) {
 		const struct topo_engine *e = &p->engines[i];
 
-		compare_within(p, &e->ports, e->group->line, topo_role_name(e->role), e->name);
-		if (e->host == NULL)
-			continue;
-		for (size_t k = 0; k < i; k++)
+		engine = owner_of(e);
+		compare_within(p, &e->ports, engine.line, engine.key, engine.name);
+		for (size_t k = 0; e->host != NULL && k < i; k++) {
+			other = owner_of(&p->engines[k]);
 			if (p->engines[k].host == e->host)
-				compare(p, p->engines[k].name, &p->engines[k].ports, e);
-		for (size_t k = 0; k < hosts->n; k++)
-			if (topo_host(p->t, hosts->v[k].text) == e->host)
-				compare(p, "the router", &router, e);
+				compare(p, e->host, &other, &engine);
+		}
+		if (e->host != NULL && topo_has_router(p->t, e->host))
+			compare(p, e->host, &router, &engine);
 	}
+}
+
+/* All owners of ports of another plan that are on this host, against an owner of this plan. */
+static void
+compare_beside(struct topo_plan *p, const struct topo_plan *other, const char *file,
+	const struct topo_host *h, const struct owner *ours)
+{
+	struct topo_claims claims = claims_of_router(other);
+	struct owner theirs = router_of(other, &claims);
+
+	theirs.file = file;
+	for (size_t i = 0; i < other->t->nhosts; i++)
+		if (topo_same_host(&other->t->hosts[i], h) &&
+			topo_has_router(other->t, &other->t->hosts[i]))
+			compare(p, h, &theirs, ours);
+	for (size_t i = 0; i < other->nengines; i++) {
+		theirs = owner_of(&other->engines[i]);
+		theirs.file = file;
+		if (topo_same_host(other->engines[i].host, h))
+			compare(p, h, &theirs, ours);
+	}
+}
+
+void
+topo_ports_beside(struct topo_plan *p, const struct topo_plan *other)
+{
+	char *file = mem_printf(" of %s", other->t->path);
+	struct topo_claims claims = claims_of_router(p);
+	struct owner ours = router_of(p, &claims);
+
+	for (size_t i = 0; i < p->t->nhosts; i++)
+		if (topo_has_router(p->t, &p->t->hosts[i]))
+			compare_beside(p, other, file, &p->t->hosts[i], &ours);
+	for (size_t i = 0; i < p->nengines; i++) {
+		ours = owner_of(&p->engines[i]);
+		compare_beside(p, other, file, p->engines[i].host, &ours);
+	}
+	free(file);
 }

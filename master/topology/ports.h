@@ -9,3 +9,5 @@
 void topo_ports_plan(struct topo_plan *p);
 /* Findings: two claims of one port on one host. */
 void topo_ports_check(struct topo_plan *p);
+/* Findings of `p`: its claims against those of another fleet on the same hosts.  Both plans have no findings. */
+void topo_ports_beside(struct topo_plan *p, const struct topo_plan *other);

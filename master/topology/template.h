@@ -25,6 +25,13 @@ enum topo_tp_rule {
 /* NULL: the rule allows both; else what the rule asks for. */
 const char *topo_tp_refuses(enum topo_tp_rule rule, uint32_t prefill, uint32_t decode);
 
+/* KV caches on a disk, in the words of the engine's environment. */
+struct topo_disk {
+	char *variable; /* its value is a path */
+	char *scheme;   /* of the value; another one is no disk */
+	char *size;     /* variable with the size in GB, or NULL */
+};
+
 /* A connector, as some versions of the engine have it. */
 struct topo_connector {
 	char *name, *since, *until; /* NULL: no bound; until 0.13 has 0.13.2 */
@@ -35,7 +42,9 @@ struct topo_connector {
 	struct topo_settings pool, router; /* keys of the router's pool and top level; YAML */
 	struct topo_ports router_ports;
 	struct topo_texts needs_env; /* variables that the fleet file must set */
-	struct topo_texts agree;     /* flags and variables with one value in all engines */
+	struct topo_disk *disks;
+	size_t ndisks;
+	struct topo_texts agree; /* flags and variables with one value in all engines */
 	int line;
 };
 

@@ -65,6 +65,34 @@ read_tp_rule(struct conf_read *r, const struct conf_key *k, void *base, yaml_nod
 		"%.60s is not a rule: any, equal, decode_multiple, multiple", text);
 }
 
+static const struct conf_key disk_rows[] = {
+	TOPO_KEY("variable", TEXT, topo_disk, variable, 1, 127, NULL, "holds the path"),
+	TOPO_KEY("scheme", TEXT, topo_disk, scheme, 1, 63, NULL, "such as file://"),
+	TOPO_KEY("size", TEXT, topo_disk, size, 1, 127, "(unknown)", "variable with the GB"),
+};
+static const struct conf_keys disk_keys = TOPO_ROWS(disk_rows);
+
+static int
+read_disks(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+{
+	struct topo_connector *c = base;
+	yaml_node_t *item;
+	size_t mark;
+
+	(void)k;
+	if (node->type != YAML_SEQUENCE_NODE)
+		return conf_fail(r, conf_line(node), "a list of variables is needed");
+	for (size_t i = 0; (item = conf_item(r, node, i)) != NULL; i++) {
+		mark = conf_enter_entry(r, i);
+		c->disks = mem_resize(c->disks, c->ndisks + 1, sizeof(*c->disks));
+		c->disks[c->ndisks++] = (struct topo_disk){.variable = NULL};
+		if (topo_walk(r, &disk_keys, &c->disks[c->ndisks - 1], item) != 0)
+			return -1;
+		conf_leave(r, mark);
+	}
+	return 0;
+}
+
 static const struct conf_key connector_rows[] = {
 	TOPO_KEY("name", NAME, topo_connector, name, 1, 63, NULL, "as the pool's connector"),
 	TOPO_KEY("since", TEXT, topo_connector, since, 1, 63, "(any)",
@@ -89,6 +117,7 @@ static const struct conf_key connector_rows[] = {
 		"ports that the router listens on"),
 	TOPO_OWN("needs_env", topo_read_texts, topo_connector, needs_env, "[]",
 		"variables that the fleet file must set"),
+	TOPO_OWN("disks", read_disks, topo_connector, disks, "[]", "KV caches on a disk"),
 	TOPO_OWN("agree", topo_read_texts, topo_connector, agree, "[]",
 		"flags and variables with one value in all engines"),
 };
@@ -228,6 +257,9 @@ connector_free(struct topo_connector *c)
 	topo_ports_free(&c->router_ports);
 	topo_texts_free(&c->needs_env);
 	topo_texts_free(&c->agree);
+	for (size_t i = 0; i < c->ndisks; i++)
+		conf_values_free(&disk_keys, &c->disks[i]);
+	free(c->disks);
 }
 
 void

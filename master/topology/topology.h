@@ -130,5 +130,8 @@ void topo_free(struct topology **t);
 int topo_line(const struct topology *t, const char *key);
 /* NULL: there is none of that name. */
 const struct topo_host *topo_host(const struct topology *t, const char *name);
+/* Of two fleets: hosts with one address are one. */
+bool topo_same_host(const struct topo_host *a, const struct topo_host *b);
+bool topo_has_router(const struct topology *t, const struct topo_host *h);
 /* What a replica has of its own, or NULL. */
 const struct topo_override *topo_override(const struct topo_group *g, uint32_t replica);

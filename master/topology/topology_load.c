@@ -334,6 +334,21 @@ topo_host(const struct topology *t, const char *name)
 	return NULL;
 }
 
+bool
+topo_same_host(const struct topo_host *a, const struct topo_host *b)
+{
+	return strcasecmp(a->address, b->address) == 0;
+}
+
+bool
+topo_has_router(const struct topology *t, const struct topo_host *h)
+{
+	for (size_t i = 0; i < t->router.hosts.n; i++)
+		if (strcmp(t->router.hosts.v[i].text, h->name) == 0)
+			return true;
+	return false;
+}
+
 const struct topo_override *
 topo_override(const struct topo_group *g, uint32_t replica)
 {

@@ -155,6 +155,46 @@ def test_a_fleet_without_disaggregation(world):
     assert "kv-transfer" not in (out / "b" / UNIT.format("f-engines-0")).read_text()
 
 
+def check(world, file, *args):
+    """What check says, without the name of the file."""
+    path = written(world, file)
+    done = fleet("check", "-f", path, "-t", TEMPLATES, *args)
+    return done.stderr.replace(f"{path}:", "").splitlines() or [done.stdout.strip()]
+
+
+def test_check_of_this_host(world):
+    good = simulated(world)
+    good["model"]["path"] = str(world.dir)
+    good["hosts"]["here"]["gpus"] = 4
+    assert check(world, good, "--host", "here") == ["ok"]
+    bad = {**good, "model": {"path": "/nowhere"}, "engine": {"kind": "vllm", "version": "0.21", "venv": "/nowhere"},
+           "hosts": {"here": {"address": "192.0.2.1", "gpus": 4, "rdma": "no_0"}}}
+    assert check(world, bad) == ["ok"]
+    said = " ".join(check(world, bad, "--host", "here"))
+    for word in ("model.path: /nowhere: No such file", "engine: /nowhere/bin/vllm: No such file",
+                 "no interface of this host has the address 192.0.2.1", "no RDMA device no_0"):
+        assert word in said, said
+
+
+def test_check_of_this_hosts_disk(world):
+    file = simulated(world)
+    env = {"LMCACHE_REMOTE_URL": "lm://10.0.0.9:1", "LMCACHE_LOCAL_DISK": f"file://{world.dir}", "LMCACHE_MAX_LOCAL_DISK_SIZE": "1e9"}
+    file.update(connector="shared_storage", model={"path": "m"}, engine={**file["engine"], "command": ["/bin/true"]})
+    for role in ("prefill", "decode"):
+        file[role] = {"env": env, "ports": {"api": free_port()}}
+    said = " ".join(check(world, file, "--host", "here"))
+    assert f"LMCACHE_LOCAL_DISK: {world.dir} has " in said and "want 2000000000 GB" in said
+    env["LMCACHE_LOCAL_DISK"] = "file:///nowhere"
+    assert "LMCACHE_LOCAL_DISK: /nowhere: No such file" in " ".join(check(world, file, "--host", "here"))
+
+
+def test_check_of_several_files(world):
+    first = written(world, {**simulated(world), "fleet": "first"})
+    said = check(world, simulated(world), "-f", first)
+    assert any("router.hosts: here has the router of" in line for line in said)
+    assert fleet("plan", "-f", first, "-f", first, "-t", TEMPLATES).returncode == 2
+
+
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
 def test_systemd_takes_the_units(world):
     out = plan(world, simulated(world))
@@ -203,7 +243,7 @@ def test_pdctl_says_where_pdfleet_should_be(world):
 
 
 @pytest.mark.parametrize("args,word", [([], "a command is needed"), (["go"], "go is not a command"), (["check", "x"], "too much: x"),
-                                       (["check", "--output", "x"], "are for plan only"), (["--what"], "unrecognized option")])
+                                       (["check", "--output", "x"], "is for plan only"), (["--what"], "unrecognized option")])
 def test_wrong_command_lines(world, args, word):
     done = fleet(*args, "-f", written(world, simulated(world)), "-t", TEMPLATES)
     assert done.returncode == 2 and word in done.stderr
