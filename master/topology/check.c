@@ -109,6 +109,25 @@ check_data_parallel(struct topo_plan *p)
 	}
 }
 
+static void
+check_container(struct topo_plan *p)
+{
+	const struct topology *t = p->t;
+	struct membuf known = {.p = NULL};
+
+	if (t->engine.container == NULL && t->engine.container_args.n > 0)
+		topo_found(p, t->path, topo_line(t, "engine.container_args"),
+			"engine.container_args", "needs engine.container");
+	if (t->engine.container == NULL || p->container != NULL)
+		return;
+	for (size_t i = 0; i < p->template->ncontainers; i++)
+		topo_add(&known, "%s%s", i > 0 ? ", " : "", p->template->containers[i].name);
+	topo_found(p, t->path, topo_line(t, "engine.container"), "engine.container_runtime",
+		"%.80s has no %.60s, but %.*s", p->template->path, t->engine.runtime,
+		known.n > 0 ? (int)known.n : 4, known.n > 0 ? known.p : "none");
+	membuf_free(&known);
+}
+
 void
 topo_check_roles(struct topo_plan *p)
 {
@@ -116,6 +135,7 @@ topo_check_roles(struct topo_plan *p)
 	const struct topo_group *g = t->groups;
 	bool split = g[TOPO_PREFILL].line != 0;
 
+	check_container(p);
 	if (g[TOPO_ENGINES].line != 0 && (split || g[TOPO_DECODE].line != 0))
 		topo_found(p, t->path, g[TOPO_ENGINES].line, "engines",
 			"a fleet has engines, or prefill and decode");

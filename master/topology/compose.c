@@ -54,27 +54,67 @@ merge(struct topo_plan *p, const struct topo_engine *e, const struct topo_settin
 	}
 }
 
+/* The runtime's words, up to image and program. */
+static void
+append_container(struct topo_plan *p, struct topo_engine *e)
+{
+	const struct topo_container *c = p->container;
+	struct topo_text word = {.file = p->template->path};
+
+	append(p, e, &c->command, &e->argv);
+	if (e->gpus.n > 0)
+		append(p, e, &c->gpus, &e->argv);
+	if (e->host->rdma != NULL)
+		append(p, e, &c->rdma, &e->argv);
+	if (p->t->model[0] == '/')
+		append(p, e, &c->model, &e->argv);
+	if (e->file.n > 0)
+		append(p, e, &c->file, &e->argv);
+	for (size_t i = 0; i < e->env.n; i++) {
+		word.text = mem_printf("%s%s", c->variable, e->env.v[i].name);
+		append(p, e, &(struct topo_texts){&word, 1}, &e->argv);
+		free(word.text);
+	}
+	append(p, e, &p->t->engine.container_args, &e->argv);
+	append(p, e, &c->image, &e->argv);
+	append(p, e, &c->cleanup, &e->cleanup);
+}
+
+static void
+compose_environment(
+	struct topo_plan *p, struct topo_engine *e, const struct topo_part *const *parts, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		merge(p, e, &parts[i]->env, &e->env);
+	merge(p, e, &e->group->env, &e->env);
+	if (e->override != NULL)
+		merge(p, e, &e->override->env, &e->env);
+}
+
 static void
 compose_engine(struct topo_plan *p, struct topo_engine *e)
 {
 	const struct topo_texts *own = &p->t->engine.command;
+	struct topo_texts command = own->n > 0 ? *own : p->template->command;
 	const struct topo_part *parts[TOPO_PARTS];
 	size_t n = topo_parts(p, e, parts);
 
-	append(p, e, own->n > 0 ? own : &p->template->command, &e->argv);
+	compose_environment(p, e, parts, n);
 	for (size_t i = 0; i < n; i++) {
-		if (own->n == 0)
-			append(p, e, &parts[i]->args, &e->argv);
 		append(p, e, &parts[i]->file, &e->file);
-		merge(p, e, &parts[i]->env, &e->env);
 		merge(p, e, &parts[i]->endpoint, &e->endpoint);
 	}
+	if (p->container != NULL && command.n > 0) {
+		append_container(p, e);
+		command.v++; /* the program is that of the image */
+		command.n--;
+	}
+	append(p, e, &command, &e->argv);
+	for (size_t i = 0; own->n == 0 && i < n; i++)
+		append(p, e, &parts[i]->args, &e->argv);
 	append(p, e, &e->group->args, &e->argv);
-	merge(p, e, &e->group->env, &e->env);
-	if (e->override == NULL)
-		return;
-	append(p, e, &e->override->args, &e->argv);
-	merge(p, e, &e->override->env, &e->env);
+	if (e->override != NULL)
+		append(p, e, &e->override->args, &e->argv);
 }
 
 static bool

@@ -29,7 +29,7 @@ struct topo_engine {
 	struct topo_gpus gpus;
 	struct topo_claims ports;
 	/* with all ${names} replaced */
-	struct topo_texts argv, file;
+	struct topo_texts argv, file, cleanup;
 	struct topo_settings env, endpoint;
 };
 
@@ -46,6 +46,7 @@ struct topo_plan {
 	const struct topo_paths *paths;
 	const struct topo_template *template;
 	const struct topo_connector *connector; /* NULL: no disaggregation */
+	const struct topo_container *container; /* NULL: engines run without */
 	struct topo_engine *engines;
 	size_t nengines;
 	struct topo_claims router_ports;   /* beside those of `listen` */

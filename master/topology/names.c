@@ -114,6 +114,21 @@ data_parallel_of(const struct scope *s)
 }
 
 static char *
+image_of(const struct scope *s)
+{
+	return mem_strdup(s->p->t->engine.container);
+}
+
+/* What a container executes. */
+static char *
+program_of(const struct scope *s)
+{
+	const struct topo_texts *own = &s->p->t->engine.command;
+
+	return mem_strdup(own->n > 0 ? own->v[0].text : s->p->template->program);
+}
+
+static char *
 file_of(const struct scope *s)
 {
 	return s->e != NULL ? mem_printf("%s%s.yaml", s->p->paths->fleet, s->e->name) : NULL;
@@ -148,6 +163,8 @@ static const struct {
 	{"venv", venv_of},
 	{"tensor_parallel", tensor_parallel_of},
 	{"data_parallel", data_parallel_of},
+	{"image", image_of},
+	{"program", program_of},
 	{"file", file_of},
 	{"router.address", router_address_of},
 };
@@ -162,7 +179,7 @@ const char *
 topo_names_list(void)
 {
 	return "name, fleet, role, replica, address, all_addresses, host, rdma, gpus, model, "
-	       "served_as, version, venv, tensor_parallel, data_parallel, file, router.address, port.NAME, ports.NAME, router.port.NAME";
+	       "served_as, version, venv, tensor_parallel, data_parallel, image, program, file, router.address, port.NAME, ports.NAME, router.port.NAME";
 }
 
 /* The number of the name, NNAMES plus that of its family, or -1. */

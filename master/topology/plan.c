@@ -61,6 +61,8 @@ topo_plan_make_at(const struct topology *t, const struct topo_template *template
 	p->paths = paths;
 	p->template = template;
 	p->connector = connector_of(t, template);
+	if (t->engine.container != NULL)
+		p->container = topo_container(template, t->engine.runtime);
 	for (unsigned role = 0; role < TOPO_ROLE_N; role++)
 		add_engines(p, role);
 	topo_check_names(p);
@@ -91,6 +93,7 @@ topo_plan_free(struct topo_plan **plan)
 		free(p->engines[i].name);
 		topo_texts_free(&p->engines[i].argv);
 		topo_texts_free(&p->engines[i].file);
+		topo_texts_free(&p->engines[i].cleanup);
 		topo_settings_free(&p->engines[i].env);
 		topo_settings_free(&p->engines[i].endpoint);
 	}

@@ -58,6 +58,17 @@ add_digest(struct topo_files *f)
 }
 
 static void
+command(struct membuf *b, const char *key, const struct topo_texts *words)
+{
+	topo_add(b, "%s", key);
+	for (size_t i = 0; i < words->n; i++) {
+		topo_add(b, "%s", i > 0 ? " " : "");
+		topo_add_exec(b, words->v[i].text);
+	}
+	topo_add(b, "\n");
+}
+
+static void
 unit(const struct topo_plan *p, const struct topo_engine *e, struct topo_files *f)
 {
 	struct membuf b = {.p = NULL};
@@ -65,12 +76,14 @@ unit(const struct topo_plan *p, const struct topo_engine *e, struct topo_files *
 	topo_add(&b, HEAD, p->t->name);
 	topo_add(&b, "[Unit]\nDescription=%s engine %u of the fleet %s\n\n[Service]\n",
 		topo_role_name(e->role), e->replica, p->t->name);
-	topo_add(&b, "EnvironmentFile=%s%s.env\nExecStart=", p->paths->fleet, e->name);
-	for (size_t i = 0; i < e->argv.n; i++) {
-		topo_add(&b, "%s", i > 0 ? " " : "");
-		topo_add_exec(&b, e->argv.v[i].text);
+	topo_add(&b, "EnvironmentFile=%s%s.env\n", p->paths->fleet, e->name);
+	command(&b, "ExecStart=", &e->argv);
+	if (e->cleanup.n > 0) {
+		command(&b, "ExecStartPre=-", &e->cleanup);
+		command(&b, "ExecStopPost=-", &e->cleanup);
 	}
-	topo_add(&b, "\n");
+	for (size_t i = 0; p->container != NULL && i < p->container->unit.n; i++)
+		topo_add(&b, "%s\n", p->container->unit.v[i].text);
 	put(f, mem_printf("%s" TOPO_UNIT "%s" TOPO_DROP_IN, p->paths->units + 1, e->name), MODE,
 		&b);
 }

@@ -48,9 +48,25 @@ struct topo_connector {
 	int line;
 };
 
+/* How a container runtime runs an engine: its command line, piece by piece, in front of the engine's. */
+struct topo_container {
+	char *name;
+	struct topo_texts command;
+	struct topo_texts gpus, rdma;  /* of engines and hosts that have them */
+	struct topo_texts model, file; /* where the model, and the one more file, is on the host */
+	char *variable;                /* flag that hands a variable over; its name follows */
+	struct topo_texts image;
+	struct topo_texts
+		cleanup;        /* a command that removes a container that was left; empty: none */
+	struct topo_texts unit; /* lines for the unit's [Service] */
+};
+
 struct topo_template {
 	char *path;
 	struct topo_texts command;
+	char *program; /* in containers, in place of the command's first word; or NULL */
+	struct topo_container *containers;
+	size_t ncontainers;
 	uint32_t needs_gpus, needs_version; /* 0, 1 */
 	struct topo_part all, prefill, decode, engines;
 	struct topo_part gpus;          /* of engines whose GPUs are planned */
@@ -67,6 +83,8 @@ int topo_template_parse(const char *path, const void *text, size_t n, struct top
 /* NULL is fine; *t becomes NULL. */
 void topo_template_free(struct topo_template **t);
 
+/* NULL: the template has no such runtime. */
+const struct topo_container *topo_container(const struct topo_template *t, const char *name);
 /* Of a version such as 0.21.1; NULL: the template has no such connector for it. */
 const struct topo_connector *topo_connector(
 	const struct topo_template *t, const char *name, const char *version);

@@ -175,11 +175,79 @@ topo_connector(const struct topo_template *t, const char *name, const char *vers
 	return NULL;
 }
 
+/* --- containers
+ * ---------------------------------------------------------------------------------- */
+
+static const struct conf_key container_rows[] = {
+	TOPO_KEY("name", NAME, topo_container, name, 1, 63, NULL, "as engine.container_runtime"),
+	TOPO_OWN("command", topo_read_texts, topo_container, command, NULL, "the runtime's"),
+	TOPO_OWN("gpus", topo_read_texts, topo_container, gpus, "[]", "engines with planned GPUs"),
+	TOPO_OWN("rdma", topo_read_texts, topo_container, rdma, "[]", "hosts with RDMA devices"),
+	TOPO_OWN("model", topo_read_texts, topo_container, model, "[]", "models that are a path"),
+	TOPO_OWN("file", topo_read_texts, topo_container, file, "[]", "engines with a file"),
+	TOPO_KEY("variable", TEXT, topo_container, variable, 1, 63, NULL,
+		"flag that hands a variable over"),
+	TOPO_OWN("image", topo_read_texts, topo_container, image, NULL, "image and program"),
+	TOPO_OWN("cleanup", topo_read_texts, topo_container, cleanup, "[]",
+		"a command that removes a container that was left"),
+	TOPO_OWN("unit", topo_read_texts, topo_container, unit, "[]", "lines for [Service]"),
+};
+static const struct conf_keys container_keys = TOPO_ROWS(container_rows);
+
+static int
+read_containers(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+{
+	struct topo_template *t = base;
+	yaml_node_t *item;
+	size_t mark;
+
+	(void)k;
+	if (node->type != YAML_SEQUENCE_NODE)
+		return conf_fail(r, conf_line(node), "a list of container runtimes is needed");
+	for (size_t i = 0; (item = conf_item(r, node, i)) != NULL; i++) {
+		mark = conf_enter_entry(r, i);
+		t->containers =
+			mem_resize(t->containers, t->ncontainers + 1, sizeof(*t->containers));
+		t->containers[t->ncontainers++] = (struct topo_container){.name = NULL};
+		if (topo_walk(r, &container_keys, &t->containers[t->ncontainers - 1], item) != 0)
+			return -1;
+		conf_leave(r, mark);
+	}
+	return 0;
+}
+
+const struct topo_container *
+topo_container(const struct topo_template *t, const char *name)
+{
+	for (size_t i = 0; i < t->ncontainers; i++)
+		if (strcmp(t->containers[i].name, name) == 0)
+			return &t->containers[i];
+	return NULL;
+}
+
+static void
+container_free(struct topo_container *c)
+{
+	conf_values_free(&container_keys, c);
+	topo_texts_free(&c->command);
+	topo_texts_free(&c->gpus);
+	topo_texts_free(&c->rdma);
+	topo_texts_free(&c->model);
+	topo_texts_free(&c->file);
+	topo_texts_free(&c->image);
+	topo_texts_free(&c->cleanup);
+	topo_texts_free(&c->unit);
+}
+
 /* --- the root
  * ------------------------------------------------------------------------------------ */
 
 static const struct conf_key template_rows[] = {
 	TOPO_OWN("command", topo_read_texts, topo_template, command, NULL, "the command line"),
+	TOPO_KEY("program", TEXT, topo_template, program, 1, 255, "(none)",
+		"in containers, in place of the command's first word"),
+	TOPO_OWN("containers", read_containers, topo_template, containers, "[]",
+		"how a container runtime runs an engine"),
 	TOPO_KEY("needs_gpus", BOOL, topo_template, needs_gpus, 0, 0, "false",
 		"true: hosts must have GPUs"),
 	TOPO_KEY("needs_version", BOOL, topo_template, needs_version, 0, 0, "false",
@@ -272,6 +340,10 @@ topo_template_free(struct topo_template **template)
 	for (size_t i = 0; i < t->nconnectors; i++)
 		connector_free(&t->connectors[i]);
 	free(t->connectors);
+	for (size_t i = 0; i < t->ncontainers; i++)
+		container_free(&t->containers[i]);
+	free(t->containers);
+	conf_values_free(&template_keys, t);
 	part_free(&t->all);
 	part_free(&t->prefill);
 	part_free(&t->decode);

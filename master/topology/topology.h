@@ -109,6 +109,8 @@ struct topology {
 	struct {
 		char *kind, *version, *venv;
 		struct topo_texts command; /* empty: the template's */
+		char *container, *runtime; /* an image, or NULL; what runs it */
+		struct topo_texts container_args;
 	} engine;
 	char *connector; /* NULL: none */
 	uint32_t port_offset;

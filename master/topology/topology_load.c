@@ -220,6 +220,12 @@ static const struct conf_key root_rows[] = {
 		"Python environment that the engine is installed in"),
 	TOPO_OWN("engine.command", topo_read_texts, topology, engine.command, "[]",
 		"a command line in place of the template's"),
+	TOPO_KEY("engine.container", TEXT, topology, engine.container, 1, 1023, "(none)",
+		"image that the engine runs in"),
+	TOPO_KEY("engine.container_runtime", NAME, topology, engine.runtime, 1, 63, "podman",
+		"podman or docker"),
+	TOPO_OWN("engine.container_args", topo_read_texts, topology, engine.container_args, "[]",
+		"further arguments of the runtime, such as volumes"),
 	TOPO_KEY("connector", NAME, topology, connector, 1, 63, "(none)", "how the KV cache moves"),
 	TOPO_KEY("port_offset", COUNT, topology, port_offset, 0, 60000, "0",
 		"added to each port of the templates: for several fleets on one host"),
@@ -309,6 +315,7 @@ topo_free(struct topology **topology)
 	topo_settings_free(&t->router.pool);
 	topo_settings_free(&t->router.config);
 	topo_texts_free(&t->engine.command);
+	topo_texts_free(&t->engine.container_args);
 	conf_values_free(&root_keys, t);
 	free(t->lines);
 	free(t->path);

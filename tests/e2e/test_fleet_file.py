@@ -195,6 +195,22 @@ def test_check_of_several_files(world):
     assert fleet("plan", "-f", first, "-f", first, "-t", TEMPLATES).returncode == 2
 
 
+@pytest.mark.parametrize("runtime", ["podman", "docker"])
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_containers(world, kind, runtime):
+    """What the shell of the runtime would see: its own words, then the image, then the engine's, without a folder of this host."""
+    file = example(*next(c for c in CONNECTORS if c[0] == kind))
+    file["engine"].update(container="registry/engine:1", container_runtime=runtime, container_args=["--volume=/srv:/srv"])
+    del file["engine"]["venv"]
+    text = (plan(world, file) / "a" / UNIT.format("f-prefill-0")).read_text()
+    argv = shlex.split(re.search(r"^ExecStart=(.*)$", text, re.M)[1])
+    at = argv.index("registry/engine:1")
+    assert argv[:2] == [f"/usr/bin/{runtime}", "run"] and "f-prefill-0" in argv[:at]
+    assert {"--network=host", "--env=CUDA_VISIBLE_DEVICES", "--device=/dev/infiniband", "--volume=/srv:/srv"} <= set(argv[:at])
+    assert argv[at + 1] in ("serve", "-m") and argv[at - 1] in ("--entrypoint=vllm", "--entrypoint=python3")
+    assert not any("/opt" in word or word.startswith("--env") for word in argv[at:])
+
+
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
 def test_systemd_takes_the_units(world):
     out = plan(world, simulated(world))

@@ -6,32 +6,36 @@
 
 #include "master/topology/plan.h"
 
-#define TEMPLATE                                                                                               \
-	"command: [/bin/engine, \"${all_addresses}\", --model, \"${model}\", --port, \"${port.api}\"]\n"       \
-	"needs_gpus: true\n"                                                                                   \
-	"needs_version: true\n"                                                                                \
-	"gpus: {env: {GPUS: \"${gpus}\"}}\n"                                                                   \
-	"router: {health_timeout: 20s}\n"                                                                      \
-	"data_parallel: {args: [--ranks, \"${data_parallel}\"], endpoint: {dp_ranks: \"${data_parallel}\"}}\n" \
-	"prefill: {ports: {api: 8100, rpc: {first: 9500, for: data_parallel}}}\n"                              \
-	"decode: {ports: {api: 8200}}\n"                                                                       \
-	"engines: {ports: {api: 8300}}\n"                                                                      \
-	"connectors:\n"                                                                                        \
-	" - name: nixl\n"                                                                                      \
-	"   since: \"0.9\"\n"                                                                                  \
-	"   until: \"0.13\"\n"                                                                                 \
-	"   agree: [--block-size, --kv.parallel, CHUNK]\n"                                                     \
-	"   tensor_parallel: decode_multiple\n"                                                                \
-	"   all: {env: {SIDE: \"${address}:${port.side}\"}, args: [--kv, '{\"a\":\"b\"}']}\n"                  \
-	"   prefill: {ports: {side: {first: 5600, each: rank}}}\n"                                             \
-	"   decode: {ports: {side: {first: 6600, each: rank}}}\n"                                              \
-	"   rdma: {env: {NET: \"${rdma}:1\"}}\n"                                                               \
-	" - {name: lmcache, one_router: true, no_data_parallel: true, needs_env: [CACHE],\n"                   \
-	"    all: {ports: {init: {first: 7300, each: rank}}, file: [\"ports: [${ports.init}]\"],\n"            \
-	"          env: {FILE: \"${file}\", TO: \"${router.address}:${router.port.notices}\"}},\n"             \
-	"    decode: {endpoint: {receiver_init_port: \"[${ports.init}]\",\n"                                   \
-	"                        receiver_alloc_port: \"[${ports.init}]\"}},\n"                                \
-	"    router: {lmcache: '{listen: \"tcp://*:${router.port.notices}\"}'},\n"                             \
+#define TEMPLATE                                                                                                        \
+	"command: [/bin/engine, \"${all_addresses}\", --model, \"${model}\", --port, \"${port.api}\"]\n"                \
+	"needs_gpus: true\n"                                                                                            \
+	"program: engine\n"                                                                                             \
+	"containers: [{name: podman, command: [/bin/podman, --name, \"${name}\"], gpus: [--gpu], rdma: [--rdma],\n"     \
+	"   model: [\"-v${model}\"], file: [\"-v${file}\"], variable: --env=, image: [\"${program}\", \"${image}\"],\n" \
+	"   cleanup: [/bin/podman, rm, \"${name}\"], unit: [Delegate=yes]}]\n"                                          \
+	"needs_version: true\n"                                                                                         \
+	"gpus: {env: {GPUS: \"${gpus}\"}}\n"                                                                            \
+	"router: {health_timeout: 20s}\n"                                                                               \
+	"data_parallel: {args: [--ranks, \"${data_parallel}\"], endpoint: {dp_ranks: \"${data_parallel}\"}}\n"          \
+	"prefill: {ports: {api: 8100, rpc: {first: 9500, for: data_parallel}}}\n"                                       \
+	"decode: {ports: {api: 8200}}\n"                                                                                \
+	"engines: {ports: {api: 8300}}\n"                                                                               \
+	"connectors:\n"                                                                                                 \
+	" - name: nixl\n"                                                                                               \
+	"   since: \"0.9\"\n"                                                                                           \
+	"   until: \"0.13\"\n"                                                                                          \
+	"   agree: [--block-size, --kv.parallel, CHUNK]\n"                                                              \
+	"   tensor_parallel: decode_multiple\n"                                                                         \
+	"   all: {env: {SIDE: \"${address}:${port.side}\"}, args: [--kv, '{\"a\":\"b\"}']}\n"                           \
+	"   prefill: {ports: {side: {first: 5600, each: rank}}}\n"                                                      \
+	"   decode: {ports: {side: {first: 6600, each: rank}}}\n"                                                       \
+	"   rdma: {env: {NET: \"${rdma}:1\"}}\n"                                                                        \
+	" - {name: lmcache, one_router: true, no_data_parallel: true, needs_env: [CACHE],\n"                            \
+	"    all: {ports: {init: {first: 7300, each: rank}}, file: [\"ports: [${ports.init}]\"],\n"                     \
+	"          env: {FILE: \"${file}\", TO: \"${router.address}:${router.port.notices}\"}},\n"                      \
+	"    decode: {endpoint: {receiver_init_port: \"[${ports.init}]\",\n"                                            \
+	"                        receiver_alloc_port: \"[${ports.init}]\"}},\n"                                         \
+	"    router: {lmcache: '{listen: \"tcp://*:${router.port.notices}\"}'},\n"                                      \
 	"    router_ports: {notices: 7500}}\n"
 
 #define FLEET                                                                                      \

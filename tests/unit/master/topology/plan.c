@@ -247,6 +247,14 @@ Test(plan, texts)
 		     "engine: {kind: vllm, version: \"0.12\", command: [engine]}\n" HOSTS
 		     "engines: {}\n",
 		3, "", "engine: systemd needs the full path");
+	expect_found(
+		"fleet: f\nmodel: {path: m}\nengine: {kind: vllm, version: \"0.12\", container: i, "
+		"container_runtime: lxc}\n" HOSTS "engines: {}\n",
+		3, "engine.container_runtime", "has no lxc, but podman");
+	expect_found("fleet: f\nmodel: {path: m}\n"
+		     "engine: {kind: vllm, version: \"0.12\", container_args: [x]}\n" HOSTS
+		     "engines: {}\n",
+		3, "engine.container_args", "needs engine.container");
 }
 
 Test(plan, names_and_router)

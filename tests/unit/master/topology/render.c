@@ -111,6 +111,27 @@ Test(render, a_file_of_its_own)
 	unmake(&m);
 }
 
+Test(render, a_container)
+{
+	struct made m = make_good(
+		"fleet: f\nmodel: {path: /m}\n"
+		"engine: {kind: vllm, version: \"0.12\", container: \"i:1\", container_args: [-x]}\n" HOSTS
+		"engines: {hosts: [a], args: [--max, 1], env: {LEVEL: INFO}}\n");
+	struct topo_files f = topo_render(m.plan, topo_host(m.t, "a"));
+
+	expect_file(&f, "etc/systemd/system/pdrouter-engine@f-engines-0.service.d/engine.conf",
+		HEAD "[Unit]\nDescription=engines engine 0 of the fleet f\n\n[Service]\n"
+		     "EnvironmentFile=/etc/pdrouter/fleet/f-engines-0.env\n"
+		     "ExecStart=\"/bin/podman\" \"--name\" \"f-engines-0\" \"--gpu\" \"--rdma\" "
+		     "\"-v/m\" \"--env=GPUS\" \"--env=LEVEL\" \"-x\" \"engine\" \"i:1\" "
+		     "\"0.0.0.0\" \"--model\" \"/m\" \"--port\" \"8300\" \"--max\" \"1\"\n"
+		     "ExecStartPre=-\"/bin/podman\" \"rm\" \"f-engines-0\"\n"
+		     "ExecStopPost=-\"/bin/podman\" \"rm\" \"f-engines-0\"\n"
+		     "Delegate=yes\n");
+	topo_files_free(&f);
+	unmake(&m);
+}
+
 Test(render, without_disaggregation_no_prompt_is_split)
 {
 	struct made m = make_good(
