@@ -11,6 +11,7 @@
 
 #include "master/pdfleet/apply.h"
 #include "master/pdfleet/runner.h"
+#include "master/pdfleet/status.h"
 #include "master/pdfleet/this_host.h"
 #include "master/pdfleet/tree.h"
 #include "master/topology/beside.h"
@@ -28,7 +29,8 @@
 
 /* The command line. */
 struct line {
-	const char *command, *file, *templates, *host, *output, *plain; /* NULL: not given */
+	/* NULL: not given.  name: behind the command, for those that take one */
+	const char *command, *name, *file, *templates, *host, *output, *plain;
 	const char *others[OTHERS_MAX]; /* check: fleet files beside it */
 	size_t nothers;
 	bool user;
@@ -54,7 +56,9 @@ usage(FILE *out)
 		"  plan --output DIR\n"
 		"              writes the files of each host to DIR/HOST/; DIR must be new or empty\n"
 		"  apply       makes this host what the fleet file says, one engine of a role at a time\n"
-		"  roll        restarts all engines of this host, one of a role at a time\n\n"
+		"  roll        restarts all engines of this host, one of a role at a time\n"
+		"  status      shows what runs on this host; exits 3 if it is not as the file says\n"
+		"  logs NAME   follows the log of prefill-1, or of pdrouter\n\n"
 		"  -f FILE     the fleet file (" DEFAULT_FILE "); check: several that share hosts\n"
 		"  -t DIR      folder with templates of your own, KIND.yaml (" USER_TEMPLATES ")\n"
 		"  --host NAME this host, by its name in the fleet file; with --output: one host only\n"
@@ -291,14 +295,31 @@ run_roll(const struct line *l, const struct fleet *f)
 	return apply_roll(f->plan, f->runner, &l->apply);
 }
 
+static int
+run_status(const struct line *l, const struct fleet *f)
+{
+	if (l->output != NULL)
+		return wrong("--output is for plan only", "");
+	return status_show(f->plan, f->runner, l->host);
+}
+
+static int
+run_logs(const struct line *l, const struct fleet *f)
+{
+	return status_logs(f->plan, f->runner, l->name);
+}
+
 static const struct {
 	const char *name;
 	int (*run)(const struct line *l, const struct fleet *f);
+	bool takes_name;
 } commands[] = {
-	{"check", run_check},
-	{"plan", run_plan},
-	{"apply", run_apply},
-	{"roll", run_roll},
+	{"check", run_check, false},
+	{"plan", run_plan, false},
+	{"apply", run_apply, false},
+	{"roll", run_roll, false},
+	{"status", run_status, false},
+	{"logs", run_logs, true},
 };
 
 static int
@@ -314,6 +335,10 @@ run(const struct line *l)
 		i++;
 	if (i == n)
 		return wrong(l->command, " is not a command");
+	if (commands[i].takes_name && l->name == NULL)
+		return wrong(l->command, " needs a name");
+	if (!commands[i].takes_name && l->name != NULL)
+		return wrong("one command only; too much: ", l->name);
 	if (l->nothers > 0 && commands[i].run != run_check)
 		return wrong("several files are for check only", "");
 	if (load(l, l->file != NULL ? l->file : DEFAULT_FILE, &f) == 0)
@@ -326,8 +351,11 @@ static bool
 take_seconds(const char *text, unsigned *ret)
 {
 	char *end;
-	unsigned long n = strtoul(text, &end, 10);
+	unsigned long n;
 
+	if (text == NULL)
+		return false;
+	n = strtoul(text, &end, 10);
 	if (end == text || *end != '\0' || text[0] == '-' || n > SECONDS_MAX)
 		return false;
 	*ret = (unsigned)n;
@@ -402,8 +430,9 @@ main(int argc, char **argv)
 		}
 	}
 	l.command = optind < argc ? argv[optind] : NULL;
-	if (argc - optind > 1)
-		return wrong("one command only; too much: ", argv[optind + 1]);
+	l.name = argc - optind > 1 ? argv[optind + 1] : NULL;
+	if (argc - optind > 2)
+		return wrong("one command only; too much: ", argv[optind + 2]);
 	if (l.user && l.plain != NULL)
 		return wrong("--user and --plain exclude each other", "");
 	return run(&l);

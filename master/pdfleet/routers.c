@@ -104,22 +104,16 @@ routers_undrain(const struct routers *r, const char *url)
 	membuf_free(&b);
 }
 
-/* What is left at an engine, as the control socket tells. */
-struct left {
-	unsigned long requests, kv;
-	char word[16]; /* "": no router answers */
-};
-
-static struct left
-left_at(const struct routers *r, const char *url)
+struct router_left
+routers_left_at(const struct routers *r, const char *url)
 {
 	struct membuf b = {.p = NULL};
-	struct left left = {.word = ""};
+	struct router_left left = {.word = ""};
 
 	if (say(r, "in-flight", url, &b) != CONTROL_OK ||
 		sscanf(b.p, "%lu in flight, %lu KV outstanding, %15s", &left.requests, &left.kv,
 			left.word) != 3)
-		left = (struct left){.word = ""};
+		left = (struct router_left){.word = ""};
 	membuf_free(&b);
 	return left;
 }
@@ -127,13 +121,13 @@ left_at(const struct routers *r, const char *url)
 bool
 routers_have_drained(const struct routers *r, const char *url)
 {
-	return strcmp(left_at(r, url).word, "draining") == 0;
+	return strcmp(routers_left_at(r, url).word, "draining") == 0;
 }
 
 bool
 routers_know(const struct routers *r, const char *url)
 {
-	const struct left left = left_at(r, url);
+	const struct router_left left = routers_left_at(r, url);
 
 	return left.word[0] != '\0' && strcmp(left.word, "gone") != 0;
 }
@@ -188,7 +182,7 @@ ask(const struct router *r, const char *name, const char *url, double *ret_least
 bool
 routers_are_busy(const struct routers *r, const char *url)
 {
-	const struct left left = left_at(r, url);
+	const struct router_left left = routers_left_at(r, url);
 	bool busy = left.requests > 0 || left.kv > 0;
 	double least, sum;
 

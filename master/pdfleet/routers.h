@@ -27,6 +27,12 @@ void routers_undrain(const struct routers *r, const char *url);
 /* Whether a router of this host has drained the engine. */
 bool routers_have_drained(const struct routers *r, const char *url);
 
+/* What the router of this host has at an engine, as its control socket tells. */
+struct router_left {
+	unsigned long requests, kv;
+	char word[16]; /* serving, draining, gone; "": no router of this host answers */
+};
+struct router_left routers_left_at(const struct routers *r, const char *url);
 /* Whether a router has requests at the engine, or waits for a fetch of its KV.  A router that does not answer has none. */
 bool routers_are_busy(const struct routers *r, const char *url);
 /* Whether each router that answers and knows the engine may choose it. */

@@ -67,6 +67,7 @@ struct topo_template {
 	char *program; /* in containers, in place of the command's first word; or NULL */
 	struct topo_container *containers;
 	size_t ncontainers;
+	char *version_path;                 /* of an engine's answer with a member `version` */
 	uint32_t needs_gpus, needs_version; /* 0, 1 */
 	struct topo_part all, prefill, decode, engines;
 	struct topo_part gpus;          /* of engines whose GPUs are planned */
@@ -83,6 +84,8 @@ int topo_template_parse(const char *path, const void *text, size_t n, struct top
 /* NULL is fine; *t becomes NULL. */
 void topo_template_free(struct topo_template **t);
 
+/* Negative, 0 or positive.  Compares as many numbers as `bound` has: 0.13 has 0.13.2. */
+long topo_version_cmp(const char *version, const char *bound);
 /* NULL: the template has no such runtime. */
 const struct topo_container *topo_container(const struct topo_template *t, const char *name);
 /* Of a version such as 0.21.1; NULL: the template has no such connector for it. */

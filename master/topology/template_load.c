@@ -146,9 +146,8 @@ read_connectors(struct conf_read *r, const struct conf_key *k, void *base, yaml_
 	return 0;
 }
 
-/* Negative, 0 or positive.  Compares as many numbers as `bound` has: 0.13 has 0.13.2. */
-static long
-version_cmp(const char *version, const char *bound)
+long
+topo_version_cmp(const char *version, const char *bound)
 {
 	char *v_end, *b_end;
 	long d = 0;
@@ -168,8 +167,8 @@ topo_connector(const struct topo_template *t, const char *name, const char *vers
 		const struct topo_connector *c = &t->connectors[i];
 
 		if (strcmp(c->name, name) == 0 &&
-			(c->since == NULL || version_cmp(version, c->since) >= 0) &&
-			(c->until == NULL || version_cmp(version, c->until) <= 0))
+			(c->since == NULL || topo_version_cmp(version, c->since) >= 0) &&
+			(c->until == NULL || topo_version_cmp(version, c->until) <= 0))
 			return c;
 	}
 	return NULL;
@@ -246,6 +245,8 @@ static const struct conf_key template_rows[] = {
 	TOPO_OWN("command", topo_read_texts, topo_template, command, NULL, "the command line"),
 	TOPO_KEY("program", TEXT, topo_template, program, 1, 255, "(none)",
 		"in containers, in place of the command's first word"),
+	TOPO_KEY("version_path", TEXT, topo_template, version_path, 1, 255, "/version",
+		"of an engine's answer with a member `version`"),
 	TOPO_OWN("containers", read_containers, topo_template, containers, "[]",
 		"how a container runtime runs an engine"),
 	TOPO_KEY("needs_gpus", BOOL, topo_template, needs_gpus, 0, 0, "false",

@@ -30,7 +30,7 @@ ROOMS = {
     "master/supervise": "master/fleet master/probe master/config shm shm/core shm/base",
     "master/notifier": "proto/wire shm shm/core shm/base",
     "master/topology": "master/config shm/base",
-    "master/pdfleet": "master/topology master/config proto/http shm/base",
+    "master/pdfleet": "master/topology master/config proto/http proto/json shm/base",
     "master/pdctl": "",
     # main.c wires the processes
     "master": "master/supervise master/fleet master/probe master/config master/notifier worker shm shm/core shm/base",

@@ -1,0 +1,245 @@
+#include "master/pdfleet/status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/pdfleet/host.h"
+#include "master/pdfleet/http_get.h"
+#include "master/pdfleet/members.h"
+#include "master/pdfleet/owned.h"
+#include "master/pdfleet/router_unit.h"
+#include "master/pdfleet/routers.h"
+#include "proto/json/json_small.h"
+#include "shm/base/mem.h"
+
+#define EXIT_DIFFERS 3
+#define LOG_LINES 10
+#define HTTP_OK 200
+
+/* What is looked at, and what has been found. */
+struct look {
+	const struct topo_plan *plan;
+	const struct runner *runner;
+	struct routers routers;
+	bool differs;
+};
+
+/* A line below that of the unit: what is not as the fleet file says. */
+static __attribute__((format(printf, 2, 3))) void
+differs(struct look *l, const char *fmt, ...)
+{
+	va_list ap;
+
+	l->differs = true;
+	(void)printf("    differs: ");
+	va_start(ap, fmt);
+	(void)vprintf(fmt, ap);
+	va_end(ap);
+	(void)printf("\n");
+}
+
+static void
+compare_files(struct look *l, const struct topo_files *files)
+{
+	for (size_t i = 0; i < files->n; i++)
+		if (owned_look(&files->v[i], l->plan->t->name) != OWNED_SAME)
+			differs(l, "write /%s", files->v[i].path);
+}
+
+/* The last line that a unit wrote before it ended. */
+static void
+show_last_line(const struct look *l, const char *unit)
+{
+	struct membuf b = {.p = NULL};
+
+	if (l->runner->ops->last(l->runner, unit, 1, &b) == 0 && b.n > 0)
+		(void)printf("    | %.*s\n", (int)(b.p[b.n - 1] == '\n' ? b.n - 1 : b.n), b.p);
+	membuf_free(&b);
+}
+
+/* --- an engine
+ * ----------------------------------------------------------------------------------- */
+
+/* What an engine says about itself. */
+struct engine_says {
+	int health; /* a status, or -1 */
+	char model[JSON_ID_MAX], version[64];
+	bool has_model; /* `wanted` is among the models */
+	const char *wanted;
+};
+
+static bool
+see_model(const struct json_model *m, void *arg)
+{
+	struct engine_says *s = arg;
+
+	if (s->model[0] == '\0')
+		(void)snprintf(s->model, sizeof(s->model), "%s", m->id);
+	s->has_model = s->has_model || strcmp(m->id, s->wanted) == 0;
+	return true;
+}
+
+static struct engine_says
+ask_engine(const struct look *l, const char *url)
+{
+	struct engine_says s = {.wanted = l->plan->t->served_as};
+	struct membuf b = {.p = NULL};
+
+	s.health = http_get(url, l->routers.health_path, NULL);
+	if (s.health == -1)
+		return s; /* do not wait for it again */
+	if (http_get(url, "/v1/models", &b) == HTTP_OK)
+		(void)json_models(b.p, b.n, see_model, &s);
+	b.n = 0;
+	if (http_get(url, l->plan->template->version_path, &b) == HTTP_OK)
+		(void)json_member_text(b.p, b.n, "version", s.version, sizeof(s.version));
+	membuf_free(&b);
+	return s;
+}
+
+static void
+compare_engine(struct look *l, const struct engine_says *s)
+{
+	const char *version = l->plan->t->engine.version;
+
+	if (s->health == -1)
+		differs(l, "it does not answer");
+	else if (s->health != HTTP_OK)
+		differs(l, "its health is %d", s->health);
+	if (s->model[0] != '\0' && !s->has_model)
+		differs(l, "it serves %s, the file says %s", s->model, s->wanted);
+	if (s->version[0] != '\0' && version != NULL && topo_version_cmp(s->version, version) != 0)
+		differs(l, "its version is %s, the file says %s", s->version, version);
+}
+
+static void
+show_gpus(const struct topo_engine *e)
+{
+	(void)printf("  gpus %s", e->gpus.n == 0 ? "-" : "");
+	for (size_t i = 0; i < e->gpus.n; i++)
+		(void)printf("%s%u", i > 0 ? "," : "", e->gpus.v[i]);
+}
+
+static void
+show_running(struct look *l, const struct member *m)
+{
+	const struct engine_says s = ask_engine(l, m->url);
+	const struct router_left left = routers_left_at(&l->routers, m->url);
+	const bool up = routers_say_up(&l->routers, m->url);
+
+	(void)printf("  %s", s.health == HTTP_OK ? "healthy" : "unhealthy");
+	if (left.word[0] != '\0')
+		(void)printf("  router %s  in-flight %lu",
+			strcmp(left.word, "serving") != 0 ? left.word
+			: up                              ? "up"
+							  : "down",
+			left.requests);
+	if (m->engine != NULL)
+		show_gpus(m->engine);
+	(void)printf("  model %s  version %s\n", s.model[0] != '\0' ? s.model : "-",
+		s.version[0] != '\0' ? s.version : "-");
+	compare_engine(l, &s);
+	if (strcmp(left.word, "gone") == 0)
+		differs(l, "the router does not know it");
+	if (!up)
+		differs(l, "a router takes it for down");
+}
+
+static void
+show_member(struct look *l, const struct member *m)
+{
+	bool runs = m->status.state == UNIT_RUNNING && m->url != NULL;
+
+	(void)printf("%s  %s", m->name, unit_state_name(m->status.state));
+	if (runs)
+		show_running(l, m);
+	else
+		(void)printf("\n");
+	if (m->status.state == UNIT_FAILED)
+		show_last_line(l, m->unit);
+	if (m->change == CHANGE_REMOVE)
+		differs(l, "the fleet file does not have it");
+	else if (m->change == CHANGE_START)
+		differs(l, "it does not run");
+	else if (m->change == CHANGE_RESTART)
+		differs(l, "it runs with other files");
+	compare_files(l, &m->files);
+}
+
+/* --- the host
+ * ------------------------------------------------------------------------------------ */
+
+static int
+show_router(struct look *l, const struct router_unit *u)
+{
+	struct unit_status status;
+
+	if (u->files.n == 0 && u->change == ROUTER_NONE)
+		return 0; /* the fleet file has none here, and there is none */
+	if (l->runner->ops->status(l->runner, ROUTER_UNIT, &status) != 0)
+		return -1;
+	(void)printf(ROUTER_UNIT "  %s\n", unit_state_name(status.state));
+	if (status.state == UNIT_FAILED)
+		show_last_line(l, ROUTER_UNIT);
+	if (u->change == ROUTER_START)
+		differs(l, "it does not run");
+	else if (u->change == ROUTER_RELOAD)
+		differs(l, "it runs with another configuration");
+	else if (u->change == ROUTER_REMOVE)
+		differs(l, "the fleet file has no router on this host");
+	compare_files(l, &u->files);
+	return 0;
+}
+
+int
+status_show(const struct topo_plan *p, const struct runner *r, const char *host)
+{
+	const struct members_options o = {.keep_drains = true}; /* a drain is no difference */
+	const struct topo_host *h = host_find(p->t, host);
+	struct look l = {.plan = p, .runner = r};
+	struct members members = {.v = NULL};
+	struct router_unit router = {.plan = p};
+	int rc;
+
+	if (h == NULL)
+		return 1;
+	l.routers = routers_of(p, h);
+	rc = router_unit_look(p, h, r, &l.routers, &router);
+	if (rc == 0)
+		rc = members_look(p, h, r, &l.routers, &o, &members);
+	if (rc == 0)
+		rc = show_router(&l, &router);
+	for (size_t i = 0; rc == 0 && i < members.n; i++)
+		show_member(&l, &members.v[i]);
+	members_free(&members);
+	router_unit_free(&router);
+	routers_free(&l.routers);
+	if (rc != 0 || fflush(stdout) != 0)
+		return 1;
+	return l.differs ? EXIT_DIFFERS : 0;
+}
+
+/* --- logs
+ * ---------------------------------------------------------------------------------------- */
+
+int
+status_logs(const struct topo_plan *p, const struct runner *r, const char *name)
+{
+	char *full = mem_printf("%s-%s", p->t->name, name), *unit = NULL;
+
+	if (strcmp(name, ROUTER_UNIT) == 0)
+		unit = mem_strdup(ROUTER_UNIT);
+	for (size_t i = 0; unit == NULL && i < p->nengines; i++)
+		if (strcmp(p->engines[i].name, name) == 0 || strcmp(p->engines[i].name, full) == 0)
+			unit = mem_printf(TOPO_UNIT "%s", p->engines[i].name);
+	if (unit == NULL)
+		(void)fprintf(stderr, "%s: no engine is named %s; the router is " ROUTER_UNIT "\n",
+			p->t->path, name);
+	else
+		(void)r->ops->follow(r, unit, LOG_LINES); /* returns on failure only */
+	free(unit);
+	free(full);
+	return 1;
+}
