@@ -220,6 +220,9 @@ install: all
 	sed 's,/usr/local,$(PREFIX),g' systemd/pdrouter.service > $(DESTDIR)/lib/systemd/system/pdrouter.service
 	sed 's,/usr/local,$(PREFIX),g' systemd/pdrouter-engine@.service > $(DESTDIR)/lib/systemd/system/pdrouter-engine@.service
 	install -m 644 systemd/pdrouter.slice $(DESTDIR)/lib/systemd/system/
+	install -d $(DESTDIR)/lib/systemd/user
+	for u in pdrouter pdrouter-engine@; do sed 's,/usr/local,$(PREFIX),g' systemd/user/$$u.service > $(DESTDIR)/lib/systemd/user/$$u.service; done
+	install -m 644 systemd/pdrouter.slice $(DESTDIR)/lib/systemd/user/
 
 .PHONY: clean help
 clean:

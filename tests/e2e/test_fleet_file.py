@@ -212,18 +212,28 @@ def test_containers(world, kind, runtime):
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
-def test_systemd_takes_the_units(world):
+@pytest.mark.parametrize("manager,folder", [("--system", "systemd"), ("--user", "systemd/user")])
+def test_systemd_takes_the_units(world, manager, folder):
     out = plan(world, simulated(world))
     units = out / "here/etc/systemd/system"
-    for unit in ("pdrouter-engine@.service", "pdrouter.slice"):
-        shutil.copy(ROOT / "systemd" / unit, units)
+    shutil.copy(ROOT / "systemd/pdrouter.slice", units)
+    for unit in ("pdrouter-engine@.service", "pdrouter.service"):
+        text = (ROOT / folder / unit).read_text()
+        (units / unit).write_text(text.replace("/usr/local/bin", str(BIN)).replace("file:/usr/local/share/doc/pdrouter", "man:x(1)"))
 
     def verify(unit):
-        return subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True,
-                              env={**os.environ, "SYSTEMD_UNIT_PATH": f"{units}:"})
-    done = verify("pdrouter-engine@sim-decode-1.service")
-    assert (done.returncode, done.stderr) == (0, "")
+        return subprocess.run(["systemd-analyze", "verify", "--man=no", manager, unit], capture_output=True, text=True,
+                              env={**os.environ, "SYSTEMD_UNIT_PATH": f"{units}:", "XDG_RUNTIME_DIR": str(world.dir)})
+    for unit in ("pdrouter-engine@sim-decode-1.service", "pdrouter.service"):
+        done = verify(unit)
+        assert (done.returncode, done.stderr) == (0, "")
     assert verify("pdrouter-engine@unknown.service").returncode != 0
+
+
+def test_a_user_may_run_the_units():
+    """A user's systemd fails to start a unit that drops capabilities, and knows no multi-user.target."""
+    needs_root = re.compile("^(Protect(Kernel|Clock|Hostname|Control)|Capability|Ambient|User=|DynamicUser|WantedBy=multi-user)", re.M)
+    assert not [u for u in (ROOT / "systemd/user").iterdir() if needs_root.search(u.read_text())]
 
 
 # --- the page -----------------------------------------------------------------------------------------------
