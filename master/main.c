@@ -34,6 +34,7 @@
 #include "master/supervise/sd.h"
 #include "master/supervise/takeover.h"
 #include "master/supervise/upgrade.h"
+#include "master/topology/source.h"
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/base/log.h"
@@ -812,6 +813,7 @@ main(int argc, char **argv)
 			conf_error_text(&err, text, sizeof(text)));
 		return EXIT_FAILURE;
 	}
+	m.args.fleet = topo_source;
 	if (m.args.help) {
 		conf_args_help(stdout);
 		return EXIT_SUCCESS;

@@ -35,6 +35,18 @@ void conf_write(const struct conf *conf, FILE *out);
 /* NULL is fine; *conf becomes NULL. */
 void conf_free(struct conf **conf);
 
+/*
+ * A fleet file as the text of an endpoints_file, in which each engine is in the line where the fleet file
+ * has its group: so a message about an endpoint names that line.
+ */
+struct conf_fleet {
+	char *text; /* the caller frees both */
+	size_t n;
+	char *connector; /* what the engines are started with; NULL: nothing moves between them */
+};
+/* 0 and *ret filled, or -1 with *err filled and *ret untouched. */
+typedef int conf_fleet_fn(const char *path, struct conf_fleet *ret, struct conf_error *err);
+
 /* The command line.  Strings point into argv; NULL = not given. */
 #define CONF_ARGS_FLAGS 192 /* at least the rows of master/config/conf_flags.h */
 #define CONF_ARGS_URLS 1024
@@ -51,6 +63,7 @@ struct conf_args {
 		const char *url, *port;
 	} urls[CONF_ARGS_URLS];
 	size_t nurls;
+	conf_fleet_fn *fleet; /* main()'s: reads the fleet_file of a pool; NULL: none is read */
 };
 int conf_args_parse(int argc, char **argv, struct conf_args *ret, struct conf_error *err);
 void conf_args_help(FILE *out);
@@ -67,7 +80,7 @@ int conf_from_args(const struct conf_args *args, struct conf **ret, struct conf_
  */
 int conf_again(const struct conf_args *args, const struct conf *was, struct conf **ret,
 	struct conf_error *err);
-/* Where a pool's endpoints_file is; the caller frees it. */
+/* Where a pool's endpoints_file or fleet_file is; the caller frees it. */
 char *conf_endpoints_path(const struct conf *conf, const struct conf_pool *pool);
 
 /* What a change of a key takes; a set of them is an int. */

@@ -139,7 +139,7 @@ conf_endpoints_check(struct conf_read *r, const struct conf_pool *p)
 	return rc;
 }
 
-/* Of the endpoints_file, or of prefill and decode. */
+/* Of the endpoints_file, the fleet_file, or of prefill and decode. */
 int
 conf_endpoints_check_terms(struct conf_read *r, const struct conf_pool *p)
 {
@@ -151,7 +151,8 @@ conf_endpoints_check_terms(struct conf_read *r, const struct conf_pool *p)
 		if (p->endpoints_file != NULL)
 			mark = conf_enter_entry(r, i);
 		else
-			mark = conf_enter(r, ".%s[%zu]", role_name(ep->role), n[ep->role]++);
+			mark = conf_enter(r, "%s%s[%zu]", r->path[0] != '\0' ? "." : "",
+				role_name(ep->role), n[ep->role]++);
 		if (conf_connector_check_endpoint(r, p, ep, false) != 0)
 			return -1;
 		conf_leave(r, mark);

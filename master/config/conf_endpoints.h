@@ -1,5 +1,5 @@
 /*
- * The endpoints of a pool: the lists prefill, decode and dns, the endpoints_file, and their checks.
+ * The endpoints of a pool: the lists prefill, decode and dns, the endpoints_file or fleet_file, and their checks.
  *
  * Every int function returns 0, or -1 with the error written.
  */
@@ -19,7 +19,7 @@ int conf_groups_note(struct conf_read *r, struct conf_pool *p);
 bool conf_group_has_both(const struct conf_pool *p);
 
 /* --- conf_endpoints_file.c */
-/* Reads and checks the endpoints_file of the pool; `line`: of that key. */
-int conf_endpoints_file_read(struct conf_read *r, struct conf_pool *p, int line);
+/* Reads and checks the endpoints_file or fleet_file of the pool; `lines`: of conf_pool_keys, or NULL. */
+int conf_endpoints_file_read(struct conf_read *r, struct conf_pool *p, const int *lines);
 /* The same pool in r->was; NULL if there is none. */
 const struct conf_pool *conf_pool_before(const struct conf_read *r, const struct conf_pool *p);

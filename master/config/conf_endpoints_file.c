@@ -1,4 +1,4 @@
-/* The endpoints of a pool from its endpoints_file. */
+/* The endpoints of a pool from its endpoints_file or fleet_file. */
 #include "master/config/conf_endpoints.h"
 
 #include <stdlib.h>
@@ -62,7 +62,7 @@ walk_file(struct conf_read *r, struct conf_pool *p, yaml_node_t *root)
 char *
 conf_endpoints_path(const struct conf *conf, const struct conf_pool *pool)
 {
-	return conf_beside(conf->path, pool->endpoints_file);
+	return conf_beside(conf->path, conf_pool_file(pool));
 }
 
 /* The pool of the configuration with the same text. */
@@ -72,28 +72,60 @@ conf_pool_before(const struct conf_read *r, const struct conf_pool *p)
 	return r->was != NULL ? &r->was->pools[p - r->conf->pools] : NULL;
 }
 
+/* An engine of another connector keeps its KV for engines of its own kind. */
 static int
-take_file_text(struct conf_read *r, struct conf_pool *p, const char *path, int line)
+take_fleet(struct conf_read *r, struct conf_pool *p, const char *path, const int *lines)
 {
-	const struct conf_pool *was = conf_pool_before(r, p);
+	struct conf_fleet fleet;
+	int rc = 0;
+
+	if (r->fleet == NULL)
+		return conf_fail_key(
+			r, p, lines, "fleet_file", "this program reads no fleet files");
+	if (r->fleet(path, &fleet, r->err) != 0)
+		return -1;
+	p->file_text = fleet.text;
+	p->nfile_text = fleet.n;
+	if (fleet.connector != NULL && strcmp(fleet.connector, connector_name(p->connector)) != 0)
+		rc = conf_fail_key(r, p, lines, "connector",
+			"is %s, but the engines of %.150s are started with %.40s",
+			connector_name(p->connector), path, fleet.connector);
+	free(fleet.connector);
+	return rc;
+}
+
+static int
+take_endpoints(struct conf_read *r, struct conf_pool *p, const char *path, const int *lines)
+{
 	size_t mark = conf_enter(r, ".endpoints_file");
 
-	if (was != NULL && !p->watch) {
-		p->file_text = mem_dup(was->file_text, was->nfile_text);
-		p->nfile_text = was->nfile_text;
-	} else if (conf_yaml_read(r, path, line, &p->file_text, &p->nfile_text) != 0) {
+	if (conf_yaml_read(r, path, conf_line_of(p, lines, "endpoints_file"), &p->file_text,
+		    &p->nfile_text) != 0)
 		return -1;
-	}
 	conf_leave(r, mark);
 	return 0;
 }
 
-int
-conf_endpoints_file_read(struct conf_read *r, struct conf_pool *p, int line)
+static int
+take_file_text(struct conf_read *r, struct conf_pool *p, const char *path, const int *lines)
 {
-	char *path = conf_beside(r->file, p->endpoints_file);
+	const struct conf_pool *was = conf_pool_before(r, p);
+
+	if (was != NULL && !p->watch) {
+		p->file_text = mem_dup(was->file_text, was->nfile_text);
+		p->nfile_text = was->nfile_text;
+		return 0;
+	}
+	return p->fleet_file != NULL ? take_fleet(r, p, path, lines)
+				     : take_endpoints(r, p, path, lines);
+}
+
+int
+conf_endpoints_file_read(struct conf_read *r, struct conf_pool *p, const int *lines)
+{
+	char *path = conf_beside(r->file, conf_pool_file(p));
 	struct conf_read f = {.file = path, .err = r->err, .conf = r->conf, .was = r->was};
-	int rc = take_file_text(r, p, path, line);
+	int rc = take_file_text(r, p, path, lines);
 
 	if (rc == 0)
 		rc = conf_yaml_load(&f, p->file_text, p->nfile_text);

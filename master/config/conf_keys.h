@@ -215,8 +215,10 @@ K("load_metrics.waiting", TEXT, metric_waiting, 0, 127, "", LIVE,					\
 	"engine metric with the number of waiting requests; \"\": the names of vLLM and SGLang")									\
 K("endpoints_file", FILE, endpoints_file, 0, 4095, "", LIVE,						\
 	"YAML list of {url, role} or {url, label} in place of prefill and decode; read again on SIGHUP") \
+K("fleet_file", FILE, fleet_file, 0, 4095, "", LIVE,							\
+	"fleet file of pdctl fleet; its engines in place of prefill and decode; read again on SIGHUP")	\
 K("watch", BOOL, watch, 0, 0, "false", LIVE,								\
-	"true: a change of the endpoints_file is applied without SIGHUP")				\
+	"true: a change of the endpoints_file or fleet_file is applied without SIGHUP")			\
 L("prefill_labels", LABELS, prefill_labels, nprefill_labels, 0, 64, "[]", LIVE,			\
 	"labels of the endpoints_file that mean prefill")						\
 L("decode_labels", LABELS, decode_labels, ndecode_labels, 0, 64, "[]", LIVE,				\

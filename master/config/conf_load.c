@@ -241,10 +241,11 @@ read_document(struct conf_read *r)
 }
 
 static int
-parse(const char *path, const void *text, size_t n, const struct conf *was, struct conf **ret,
-	struct conf_error *err)
+parse(const char *path, const void *text, size_t n, const struct conf *was, conf_fleet_fn *fleet,
+	struct conf **ret, struct conf_error *err)
 {
-	struct conf_read r = {.file = path, .readers = conf_readers, .err = err, .was = was};
+	struct conf_read r = {
+		.file = path, .readers = conf_readers, .fleet = fleet, .err = err, .was = was};
 	int rc;
 
 	if (conf_yaml_load(&r, text, n) != 0)
@@ -262,15 +263,16 @@ parse(const char *path, const void *text, size_t n, const struct conf *was, stru
 int
 conf_parse(const char *path, const void *text, size_t n, struct conf **ret, struct conf_error *err)
 {
-	return parse(path, text, n, NULL, ret, err);
+	return parse(path, text, n, NULL, NULL, ret, err);
 }
 
 int
-conf_reparse(const struct conf *was, struct conf **ret, struct conf_error *err)
+conf_reparse(
+	const struct conf *was, conf_fleet_fn *fleet, struct conf **ret, struct conf_error *err)
 {
 	struct conf *c;
 
-	if (parse(was->path, was->text, was->ntext, was, &c, err) != 0)
+	if (parse(was->path, was->text, was->ntext, was, fleet, &c, err) != 0)
 		return -1;
 	c->text = mem_dup(was->text, was->ntext);
 	c->ntext = was->ntext;
@@ -284,16 +286,16 @@ conf_reparse(const struct conf *was, struct conf **ret, struct conf_error *err)
 }
 
 int
-conf_load(const char *path, struct conf **ret, struct conf_error *err)
+conf_load_file(const char *path, conf_fleet_fn *fleet, struct conf **ret, struct conf_error *err)
 {
-	struct conf_read r = {.file = path, .readers = conf_readers, .err = err};
+	struct conf_read r = {.file = path, .err = err};
 	char *text;
 	size_t n;
 	int rc;
 
 	if (conf_yaml_read(&r, path, 0, &text, &n) != 0)
 		return -1;
-	rc = conf_parse(path, text, n, ret, err);
+	rc = parse(path, text, n, NULL, fleet, ret, err);
 	if (rc == 0) {
 		(*ret)->text = text;
 		(*ret)->ntext = n;
@@ -301,4 +303,10 @@ conf_load(const char *path, struct conf **ret, struct conf_error *err)
 		free(text);
 	}
 	return rc;
+}
+
+int
+conf_load(const char *path, struct conf **ret, struct conf_error *err)
+{
+	return conf_load_file(path, NULL, ret, err);
 }

@@ -153,7 +153,7 @@ has_source(const struct conf_pool *p, enum role role)
 	for (size_t i = 0; i < p->ndns; i++)
 		if (p->dns[i].as.role == role)
 			return true;
-	return p->endpoints_file != NULL || p->nannounce_networks > 0;
+	return conf_pool_file(p) != NULL || p->nannounce_networks > 0;
 }
 
 static int
@@ -161,8 +161,12 @@ check_roles(struct conf_read *r, const struct conf_pool *p, const int *lines)
 {
 	size_t n[ROLE_N + 1] = {0};
 
-	if (p->endpoints_file != NULL && p->nendpoints > 0)
-		return conf_fail_key(r, p, lines, "endpoints_file",
+	if (p->endpoints_file != NULL && p->fleet_file != NULL)
+		return conf_fail_key(
+			r, p, lines, "fleet_file", "replaces endpoints_file: leave that out");
+	if (conf_pool_file(p) != NULL && p->nendpoints > 0)
+		return conf_fail_key(r, p, lines,
+			p->fleet_file != NULL ? "fleet_file" : "endpoints_file",
 			"replaces prefill and decode: leave these out");
 	for (size_t i = 0; i < p->nendpoints; i++)
 		n[p->endpoints[i].role]++;
@@ -189,7 +193,7 @@ check_session(struct conf_read *r, const struct conf_pool *p, const int *lines)
 static int
 check_pairing(struct conf_read *r, const struct conf_pool *p, const int *lines)
 {
-	if (p->pairing != PAIRING_REQUIRE || p->endpoints_file != NULL || p->ndns > 0 ||
+	if (p->pairing != PAIRING_REQUIRE || conf_pool_file(p) != NULL || p->ndns > 0 ||
 		p->nannounce_networks > 0 || conf_group_has_both(p))
 		return 0;
 	return conf_fail_key(r, p, lines, "pairing",
@@ -199,8 +203,9 @@ check_pairing(struct conf_read *r, const struct conf_pool *p, const int *lines)
 static int
 check_sources(struct conf_read *r, const struct conf_pool *p, const int *lines)
 {
-	if (p->watch && p->endpoints_file == NULL)
-		return conf_fail_key(r, p, lines, "watch", "there is no endpoints_file to watch");
+	if (p->watch && conf_pool_file(p) == NULL)
+		return conf_fail_key(r, p, lines, "watch",
+			"there is no endpoints_file and no fleet_file to watch");
 	return 0;
 }
 
@@ -249,9 +254,8 @@ conf_pool_finish(struct conf_read *r, struct conf_pool *p, const int *lines)
 	else if (p->engine_api_key_file != NULL &&
 		 conf_api_key_read(r, p, conf_line_of(p, lines, "engine_api_key_file")) != 0)
 		return -1;
-	if (p->endpoints_file != NULL
-			? conf_endpoints_file_read(
-				  r, p, conf_line_of(p, lines, "endpoints_file")) != 0
+	if (conf_pool_file(p) != NULL
+			? conf_endpoints_file_read(r, p, lines) != 0
 			: conf_endpoints_check(r, p) != 0 || conf_endpoints_check_terms(r, p) != 0)
 		return -1;
 	if (conf_dns_check_terms(r, p) != 0)

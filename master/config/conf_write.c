@@ -98,7 +98,7 @@ write_endpoints(struct place *p, const struct conf_pool *pool, enum role role)
 	bool any = false;
 
 	fill_defaults(&conf_endpoint_keys, &def);
-	for (size_t i = 0; i < pool->nendpoints && pool->endpoints_file == NULL; i++) {
+	for (size_t i = 0; i < pool->nendpoints && conf_pool_file(pool) == NULL; i++) {
 		if (pool->endpoints[i].role != role)
 			continue;
 		if (!any)

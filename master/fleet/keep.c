@@ -134,7 +134,7 @@ keep_back(struct keep *k, const struct endpoint *ep)
 void
 keep_away(struct keep *k, const struct endpoint *ep)
 {
-	if (ep->found || ep->engine.pool->endpoints_file != NULL)
+	if (ep->found || conf_pool_file(ep->engine.pool) != NULL)
 		add(k, ep->engine.url, ep->engine.pool_name, ep->engine.role);
 }
 
@@ -145,7 +145,7 @@ is_named_by_programs(const struct conf *conf, const char *name)
 	const struct conf_pool *pool = conf_pool_named(conf, name);
 
 	return pool != NULL &&
-	       (pool->endpoints_file != NULL || pool->ndns > 0 || pool->nannounce_networks > 0);
+	       (conf_pool_file(pool) != NULL || pool->ndns > 0 || pool->nannounce_networks > 0);
 }
 
 /* Why the endpoint is not waited for any longer; NULL: it is. */

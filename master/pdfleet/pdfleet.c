@@ -17,15 +17,14 @@
 #include "master/topology/beside.h"
 #include "master/topology/plan.h"
 #include "master/topology/render.h"
+#include "master/topology/template_find.h"
 #include "shm/base/mem.h"
 
 #define DEFAULT_FILE "/etc/pdrouter/fleet.yaml"
-#define USER_TEMPLATES "/etc/pdrouter/fleet.d"
 #define START_S 1200 /* a large model loads for minutes */
 #define DRAIN_S 120
 #define SECONDS_MAX (7 * 86400)
 #define OTHERS_MAX 16
-#define SHARE "../share/pdrouter/fleet" /* from the program's folder */
 
 /* The command line. */
 struct line {
@@ -60,7 +59,7 @@ usage(FILE *out)
 		"  status      shows what runs on this host; exits 3 if it is not as the file says\n"
 		"  logs NAME   follows the log of prefill-1, or of pdrouter\n\n"
 		"  -f FILE     the fleet file (" DEFAULT_FILE "); check: several that share hosts\n"
-		"  -t DIR      folder with templates of your own, KIND.yaml (" USER_TEMPLATES ")\n"
+		"  -t DIR      folder with templates of your own, KIND.yaml (fleet.d beside FILE)\n"
 		"  --host NAME this host, by its name in the fleet file; with --output: one host only\n"
 		"  --user      this host: units of the user's systemd, files below ~/.config\n"
 		"  --plain DIR this host: no systemd; files, logs and pid files below DIR\n"
@@ -92,44 +91,6 @@ say(const struct conf_error *err)
 /* --- loading
  * ------------------------------------------------------------------------------------- */
 
-/* KIND.yaml in the program's share folder. */
-static char *
-shared_template(const char *kind)
-{
-	char exe[4096];
-	ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
-	char *slash;
-
-	exe[n > 0 ? n : 0] = '\0';
-	slash = strrchr(exe, '/');
-	if (slash != NULL)
-		*slash = '\0';
-	return mem_printf("%s/" SHARE "/%s.yaml", exe, kind);
-}
-
-/* The user's file comes before the installed one. */
-static int
-load_template(const struct line *l, struct fleet *f)
-{
-	const char *dir = l->templates != NULL ? l->templates : USER_TEMPLATES;
-	const char *kind = f->t->engine.kind;
-	char *own = mem_printf("%s/%s.yaml", dir, kind), *shared = shared_template(kind);
-	const char *path = access(own, F_OK) == 0 ? own : shared;
-	struct conf_error err = {.line = topo_line(f->t, "engine.kind"), .key = "engine.kind"};
-	int rc = -1;
-
-	(void)snprintf(err.file, sizeof(err.file), "%s", f->t->path);
-	(void)snprintf(err.what, sizeof(err.what), "no template for %.60s: neither %.80s nor %.80s",
-		kind, own, shared);
-	if (strchr(kind, '/') == NULL && access(path, F_OK) == 0)
-		rc = topo_template_load(path, &f->template, &err);
-	if (rc != 0)
-		say(&err);
-	free(own);
-	free(shared);
-	return rc;
-}
-
 /* What runs the units of this host; NULL after a message. */
 static struct runner *
 make_runner(const struct line *l)
@@ -158,8 +119,12 @@ load(const struct line *l, const char *file, struct fleet *f)
 		return -1;
 	}
 	f->runner = make_runner(l);
-	if (f->runner == NULL || load_template(l, f) != 0)
+	if (f->runner == NULL)
 		return -1;
+	if (topo_template_find(f->t, l->templates, &f->template, &err) != 0) {
+		say(&err);
+		return -1;
+	}
 	f->plan = topo_plan_make_at(f->t, f->template, &f->runner->paths);
 	return say_findings(f->plan);
 }

@@ -36,7 +36,7 @@ routers_of(const struct topo_plan *p, const struct topo_host *here)
 	struct conf *conf = NULL;
 
 	if (p->t->router.line != 0) {
-		topo_router_file(p, &text);
+		topo_router_file(p, TOPO_LISTED, &text);
 		if (conf_parse("pdrouter.yaml", text.p, text.n, &conf, &err) != 0)
 			conf = NULL; /* a finding of the plan, so there is none */
 	}

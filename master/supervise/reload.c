@@ -75,7 +75,7 @@ struct reload {
 	bool waits;        /* `next` needs a generation, and old ones have all slots */
 	uint64_t attempt;  /* number of times the configuration was read since the start */
 	struct watch *watch;
-	bool files;        /* a watched endpoints_file has changed */
+	bool files;        /* a watched file has changed */
 	uint64_t files_us; /* clock_us() of the first such change */
 
 	struct conf *conf;   /* in force, or being the first; NULL before reload_first() */
@@ -358,7 +358,7 @@ begin(struct reload *r)
 }
 
 /*
- * A watched endpoints_file has changed.  Reads the text of the configuration in force again, with the current
+ * A watched endpoints_file or fleet_file has changed.  Reads the text of the configuration in force again, with the current
  * files.  Attempt 0: no client waits for this reload.
  */
 static void
@@ -383,7 +383,7 @@ read_files(struct reload *r)
 		candidate_drop(&c);
 		return;
 	}
-	log_info("an endpoints_file has changed");
+	log_info("a watched file with endpoints has changed");
 	r->cur = c;
 	put_in_force(r);
 }

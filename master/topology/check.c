@@ -247,7 +247,7 @@ topo_check_router_file(struct topo_plan *p)
 
 	if (r->line == 0)
 		return;
-	topo_router_file(p, &text);
+	topo_router_file(p, TOPO_LISTED, &text);
 	if (conf_parse("pdrouter.yaml", text.p, text.n, &conf, &err) != 0)
 		topo_found(p, p->t->path, r->line, "router", "pdrouter would refuse %s: %s",
 			err.key, err.what);

@@ -9,18 +9,37 @@
 #include "master/topology/parts.h"
 #include "shm/base/mem.h"
 
-/* A text with its names replaced; the text itself if one has no value, which is a finding. */
+/* The master composes too: many engines with many long arguments must not take the machine's memory. */
+#define ALL_TEXTS_MAX (32u << 20)
+#define TEXT_OVERHEAD 48
+
+static bool
+is_full(const struct topo_plan *p)
+{
+	return p->composed > ALL_TEXTS_MAX;
+}
+
+/* A text with its names replaced; the text itself if that is impossible, which is a finding. */
 static char *
 replace(struct topo_plan *p, const struct topo_engine *e, const struct topo_text *text)
 {
 	char *name = NULL, *ret = topo_names_replace(p, e, text->text, &name);
 
-	if (ret != NULL)
-		return ret;
-	topo_found(p, text->file, text->line, "", "%.60s has no value for %s", name,
-		e != NULL ? topo_role_name(e->role) : "the router");
+	if (ret == NULL && name != NULL)
+		topo_found(p, text->file, text->line, "", "%.60s has no value for %s", name,
+			e != NULL ? topo_role_name(e->role) : "the router");
+	else if (ret == NULL)
+		topo_found(p, text->file, text->line, "",
+			"is longer than %u bytes with its names replaced", TOPO_TEXT_MAX);
 	free(name);
-	return mem_strdup(text->text);
+	if (ret == NULL)
+		ret = mem_strdup(text->text);
+	p->composed += strlen(ret) + TEXT_OVERHEAD;
+	if (is_full(p))
+		topo_found(p, p->t->path, 0, "",
+			"the arguments and variables of all engines are larger than %u MiB",
+			ALL_TEXTS_MAX >> 20);
+	return ret;
 }
 
 static void
@@ -28,7 +47,7 @@ append(struct topo_plan *p, const struct topo_engine *e, const struct topo_texts
 	struct topo_texts *to)
 {
 	to->v = mem_resize(to->v, to->n + from->n + 1, sizeof(*to->v));
-	for (size_t i = 0; i < from->n; i++)
+	for (size_t i = 0; i < from->n && !is_full(p); i++)
 		to->v[to->n++] = (struct topo_text){
 			replace(p, e, &from->v[i]), from->v[i].file, from->v[i].line};
 }
@@ -38,7 +57,7 @@ static void
 merge(struct topo_plan *p, const struct topo_engine *e, const struct topo_settings *from,
 	struct topo_settings *to)
 {
-	for (size_t i = 0; i < from->n; i++) {
+	for (size_t i = 0; i < from->n && !is_full(p); i++) {
 		const struct topo_setting *s = &from->v[i];
 		size_t k = 0;
 
@@ -167,7 +186,7 @@ topo_compose(struct topo_plan *p)
 {
 	const struct topo_connector *c = p->connector;
 
-	for (size_t i = 0; i < p->nengines; i++) {
+	for (size_t i = 0; i < p->nengines && !is_full(p); i++) {
 		if (p->engines[i].host == NULL)
 			continue; /* a finding already */
 		compose_engine(p, &p->engines[i]);

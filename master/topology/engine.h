@@ -51,6 +51,7 @@ struct topo_plan {
 	size_t nengines;
 	struct topo_claims router_ports;   /* beside those of `listen` */
 	struct topo_settings pool, router; /* of the template and the connector, names replaced */
+	size_t composed; /* bytes of all texts that topo_compose() has made, with an overhead for each */
 	/* what is wrong, in the order of the checks; a plan without findings can be rendered */
 	struct conf_error *findings;
 	size_t nfindings;

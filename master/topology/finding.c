@@ -7,6 +7,8 @@
 #include "master/config/conf_read.h"
 #include "shm/base/mem.h"
 
+#define FINDINGS_MAX 1000 /* each is compared with all */
+
 static bool
 same(const struct conf_error *a, const struct conf_error *b)
 {
@@ -20,6 +22,8 @@ topo_found(struct topo_plan *p, const char *file, int line, const char *key, con
 	struct conf_error e = {.line = line};
 	va_list ap;
 
+	if (p->nfindings == FINDINGS_MAX)
+		return;
 	(void)snprintf(e.file, sizeof(e.file), "%s", file);
 	(void)snprintf(e.key, sizeof(e.key), "%s", key);
 	va_start(ap, fmt);

@@ -275,8 +275,10 @@ topo_names_replace(
 	while ((at = next_name(text, &n)) != NULL) {
 		membuf_add(&out, text, (size_t)(at - text));
 		value = value_of(&s, at + 2, n - 3);
-		if (value == NULL) {
+		if (value == NULL)
 			*ret_name = mem_strndup(at, n);
+		if (value == NULL || out.n > TOPO_TEXT_MAX) {
+			free(value);
 			membuf_free(&out);
 			return NULL;
 		}
@@ -285,5 +287,7 @@ topo_names_replace(
 		text = at + n;
 	}
 	membuf_add(&out, text, strlen(text) + 1);
+	if (out.n > TOPO_TEXT_MAX)
+		membuf_free(&out); /* sets p to NULL */
 	return out.p;
 }

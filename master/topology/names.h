@@ -8,9 +8,11 @@
 const char *topo_names_check(const char *text, size_t *ret_n);
 /* All names, for a message. */
 const char *topo_names_list(void);
+#define TOPO_TEXT_MAX                                                                              \
+	(128u << 10) /* an argument that Linux passes on is shorter (MAX_ARG_STRLEN) */
 /*
  * The text with its names replaced; the caller frees it.  NULL: a name has no value here, and *ret_name
- * is its copy.  `e`: NULL for texts of the router.
+ * is its copy; or the text would be too long, and *ret_name is untouched.  `e`: NULL for texts of the router.
  */
 char *topo_names_replace(
 	const struct topo_plan *p, const struct topo_engine *e, const char *text, char **ret_name);

@@ -45,14 +45,9 @@ const struct topo_paths topo_paths_system = {
 	.router = "/etc/pdrouter/pdrouter.yaml",
 };
 
-struct topo_plan *
-topo_plan_make(const struct topology *t, const struct topo_template *template)
-{
-	return topo_plan_make_at(t, template, &topo_paths_system);
-}
-
-struct topo_plan *
-topo_plan_make_at(const struct topology *t, const struct topo_template *template,
+/* All but the check of pdrouter.yaml. */
+static struct topo_plan *
+plan_engines(const struct topology *t, const struct topo_template *template,
 	const struct topo_paths *paths)
 {
 	struct topo_plan *p = MEM_NEW(struct topo_plan);
@@ -76,10 +71,31 @@ topo_plan_make_at(const struct topology *t, const struct topo_template *template
 		p->connector != NULL) /* else the ports of its names are unknown */
 		topo_compose(p);
 	topo_agree(p);
-	if (p->nfindings == 0)
-		topo_check_router_file(p);
 	topo_findings_sort(p);
 	return p;
+}
+
+struct topo_plan *
+topo_plan_make_at(const struct topology *t, const struct topo_template *template,
+	const struct topo_paths *paths)
+{
+	struct topo_plan *p = plan_engines(t, template, paths);
+
+	if (p->nfindings == 0)
+		topo_check_router_file(p);
+	return p;
+}
+
+struct topo_plan *
+topo_plan_make(const struct topology *t, const struct topo_template *template)
+{
+	return topo_plan_make_at(t, template, &topo_paths_system);
+}
+
+struct topo_plan *
+topo_plan_engines(const struct topology *t, const struct topo_template *template)
+{
+	return plan_engines(t, template, &topo_paths_system);
 }
 
 void

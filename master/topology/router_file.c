@@ -66,12 +66,12 @@ topo_url(const struct topo_engine *e)
 	return mem_printf("http://%s%s%s:%u", ip6 ? "[" : "", address, ip6 ? "]" : "", api_port(e));
 }
 
-static void
-endpoint(struct membuf *out, const struct topo_engine *e)
+void
+topo_router_entry(struct membuf *out, const struct topo_engine *e)
 {
 	char *url = topo_url(e);
 
-	topo_add(out, "      - {url: \"%s\"", url);
+	topo_add(out, "url: \"%s\"", url);
 	free(url);
 	if (e->host->group != NULL) {
 		topo_add(out, ", group: ");
@@ -79,11 +79,10 @@ endpoint(struct membuf *out, const struct topo_engine *e)
 	}
 	for (size_t i = 0; i < e->endpoint.n; i++)
 		topo_add(out, ", %s: %s", e->endpoint.v[i].name, e->endpoint.v[i].value.text);
-	topo_add(out, "}\n");
 }
 
-static bool
-is_split(const struct topo_plan *p)
+bool
+topo_is_split(const struct topo_plan *p)
 {
 	return p->t->groups[TOPO_PREFILL].line != 0;
 }
@@ -92,9 +91,13 @@ static void
 endpoints(const struct topo_plan *p, struct membuf *out, enum topo_role role)
 {
 	topo_add(out, "    %s:\n", topo_role_name(role));
-	for (size_t i = 0; i < p->nengines; i++)
-		if (!is_split(p) || p->engines[i].role == role)
-			endpoint(out, &p->engines[i]);
+	for (size_t i = 0; i < p->nengines; i++) {
+		if (topo_is_split(p) && p->engines[i].role != role)
+			continue;
+		topo_add(out, "      - {");
+		topo_router_entry(out, &p->engines[i]);
+		topo_add(out, "}\n");
+	}
 }
 
 static void
@@ -109,7 +112,7 @@ listen_on(const struct topo_texts *listen, struct membuf *out)
 }
 
 void
-topo_router_file(const struct topo_plan *p, struct membuf *out)
+topo_router_file(const struct topo_plan *p, enum topo_source source, struct membuf *out)
 {
 	const struct topology *t = p->t;
 
@@ -121,10 +124,16 @@ topo_router_file(const struct topo_plan *p, struct membuf *out)
 	topo_add(out, "\n    models: [");
 	quoted(out, t->served_as);
 	topo_add(out, "]\n    connector: %s\n",
-		p->connector != NULL && is_split(p) ? p->connector->name : ALONE_CONNECTOR);
-	if (!is_split(p) && !has(&t->router.pool, ALONE_KEY))
+		p->connector != NULL && topo_is_split(p) ? p->connector->name : ALONE_CONNECTOR);
+	if (!topo_is_split(p) && !has(&t->router.pool, ALONE_KEY))
 		topo_add(out, "    " ALONE_KEY ": " ALONE_VALUE "\n");
 	settings(out, "    ", &p->pool, &t->router.pool);
+	if (source == TOPO_FOLLOWED && t->router.fleet_file != NULL) {
+		topo_add(out, "    fleet_file: ");
+		quoted(out, t->router.fleet_file);
+		topo_add(out, "\n    watch: true\n");
+		return;
+	}
 	endpoints(p, out, TOPO_PREFILL);
 	endpoints(p, out, TOPO_DECODE);
 }

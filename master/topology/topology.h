@@ -1,8 +1,9 @@
 /*
  * The fleet file: engines and routers of one fleet, as one immutable struct topology.
  *
- * Process: pdfleet, which `pdctl fleet` starts.  A file with a mistake in its form gives one error and no
- * topology.  What is wrong with a well-formed file, topo_plan_make() finds (plan.h).
+ * Process: pdfleet, which `pdctl fleet` starts, and the master, which reads the fleet_file of a pool.  A file with
+ * a mistake in its form gives one error and no topology.  What is wrong with a well-formed file,
+ * topo_plan_make() finds (plan.h).
  */
 #pragma once
 #include <stdbool.h>
@@ -98,6 +99,7 @@ topo_ranks(const struct topo_group *g)
 struct topo_router {
 	int line; /* 0: the fleet has no router */
 	struct topo_texts hosts, listen;
+	char *fleet_file; /* path of the fleet file for the routers, which follow it; NULL: they do not */
 	struct topo_settings pool;   /* keys of the pool; the values are YAML */
 	struct topo_settings config; /* keys of the top level */
 };

@@ -140,6 +140,9 @@ read_overrides(struct conf_read *r, const struct conf_key *k, void *base, yaml_n
 			r, conf_line(node), "a list such as [{replica: 1, host: gpu-2}] is needed");
 	for (size_t i = 0; (item = conf_item(r, node, i)) != NULL; i++) {
 		mark = conf_enter_entry(r, i);
+		if (i == REPLICAS_MAX)
+			return conf_fail(
+				r, conf_line(item), "more than %d overrides", REPLICAS_MAX);
 		g->overrides = mem_resize(g->overrides, g->noverrides + 1, sizeof(*o));
 		o = &g->overrides[g->noverrides++];
 		*o = (struct topo_override){.line = conf_line(item)};
@@ -184,6 +187,8 @@ static const struct conf_key router_rows[] = {
 	TOPO_OWN("hosts", topo_read_texts, topo_router, hosts, NULL, "where routers run"),
 	TOPO_OWN("listen", topo_read_texts, topo_router, listen, "(" LISTEN ")",
 		"addresses for clients"),
+	TOPO_KEY("fleet_file", TEXT, topo_router, fleet_file, 1, 4095, "(none)",
+		"path of this file there: routers read their engines from it and follow its changes"),
 	TOPO_OWN("pool", topo_read_yaml, topo_router, pool, "[]", "other keys of the pool"),
 	TOPO_OWN(
 		"config", topo_read_yaml, topo_router, config, "[]", "other keys of pdrouter.yaml"),
@@ -310,6 +315,7 @@ topo_free(struct topology **topology)
 	free(t->hosts);
 	for (size_t i = 0; i < TOPO_ROLE_N; i++)
 		group_free(&t->groups[i]);
+	conf_values_free(&router_keys, &t->router);
 	topo_texts_free(&t->router.hosts);
 	topo_texts_free(&t->router.listen);
 	topo_settings_free(&t->router.pool);

@@ -217,9 +217,10 @@ struct conf_pool {
 	char *health_path;                     /* default by engine: /health, /ready */
 	char *metric_running, *metric_waiting; /* of the engine's /metrics; NULL: the known names */
 	char *engine_api_key_file, *api_key;   /* for the master's own requests; NULL: none */
-	char *endpoints_file; /* or NULL; its endpoints are already in the list below */
-	uint32_t watch;       /* 1: a change of the endpoints_file is applied without SIGHUP */
-	char **groups;        /* the distinct groups of its endpoints; at most CONF_GROUPS_MAX */
+	/* or NULL, one of both at most; the endpoints are already in the list below */
+	char *endpoints_file, *fleet_file;
+	uint32_t watch; /* 1: a change of that file is applied without SIGHUP */
+	char **groups;  /* the distinct groups of its endpoints; at most CONF_GROUPS_MAX */
 	size_t ngroups;
 	struct conf_dns *dns;
 	size_t ndns;
@@ -228,7 +229,7 @@ struct conf_pool {
 	size_t nannounce_networks;
 	char **prefill_labels, **decode_labels; /* an endpoints_file's labels -> roles */
 	size_t nprefill_labels, ndecode_labels;
-	char *file_text; /* of the endpoints_file, nfile_text bytes; the master's */
+	char *file_text; /* of the endpoints_file, or what the fleet_file amounts to; nfile_text bytes; the master's */
 	size_t nfile_text;
 	struct conf_endpoint *endpoints;
 	size_t nendpoints;
@@ -326,3 +327,10 @@ struct conf {
 
 /* NULL: there is none of this name. */
 const struct conf_pool *conf_pool_named(const struct conf *c, const char *name);
+
+/* The file that says which endpoints the pool has, or NULL. */
+static inline const char *
+conf_pool_file(const struct conf_pool *p)
+{
+	return p->fleet_file != NULL ? p->fleet_file : p->endpoints_file;
+}

@@ -33,7 +33,7 @@ ROOMS = {
     "master/pdfleet": "master/topology master/config proto/http proto/json shm/base",
     "master/pdctl": "",
     # main.c wires the processes
-    "master": "master/supervise master/fleet master/probe master/config master/notifier worker shm shm/core shm/base",
+    "master": "master/supervise master/fleet master/probe master/config master/topology master/notifier worker shm shm/core shm/base",
     "worker/base": "proto/http proto/json shm shm/core shm/base",
     "worker/net": "worker/base proto/http proto/json shm shm/core shm/base",
     "worker/schedule": "worker/handshake worker/net worker/base proto/http proto/json shm shm/core shm/base",

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "master/config/conf_keys.h"
+#include "master/config/conf_read.h"
 #include "shm/base/mem.h"
 
 #define NELEMS(v) (sizeof(v) / sizeof((v)[0]))
@@ -56,7 +57,7 @@ folder(void)
 static void
 no_folder(void)
 {
-	const char *const names[] = {"eps.yaml", "main.yaml", "fifo", "big", "key"};
+	const char *const names[] = {"eps.yaml", "fleet.yaml", "main.yaml", "fifo", "big", "key"};
 
 	for (size_t i = 0; i < NELEMS(names); i++)
 		(void)unlink(names[i]);
@@ -517,6 +518,9 @@ static const struct bad {
 	  "   - {name: p.test, port: 1, role: decode}\n   - {name: P.test, port: 1, role: prefill}\n", 7, "pools[0].dns[2]",
 		"twice, first in line 5" },
 	{ "pools: [{connector: nixl, watch: true, " EPS "}]\n", 1, "pools[0].watch", "no endpoints_file" },
+	{ "pools: [{connector: nixl, fleet_file: x.yaml, " EPS "}]\n", 1, "pools[0].fleet_file", "replaces prefill and decode" },
+	{ "pools: [{connector: nixl, fleet_file: x.yaml, endpoints_file: y.yaml}]\n", 1, "pools[0].fleet_file", "replaces endpoints_file" },
+	{ "pools:\n - connector: nixl\n   fleet_file: x.yaml\n", 3, "pools[0].fleet_file", "reads no fleet files" },
 	/* what a connector asks for, and what it does not */
 	{ POOLS "limits: {max_fanout: 0}\n", 2, "limits.max_fanout", "1 to 128" },
 	{ POOLS "limits: {max_fanout: 129}\n", 2, "limits.max_fanout", "1 to 128" },
@@ -1026,6 +1030,68 @@ Test(conf_file, again_with_the_watched_files)
 	cr_assert_eq(conf_again(&args, was, &now, &err), 0, "%s", err.what);
 	cr_expect_eq(now->pools[0].nendpoints, 0);
 	conf_free(&now);
+	conf_free(&was);
+}
+
+/* What stands in fleet.yaml, as a reader of fleet files gives it. */
+static int
+fake_fleet(const char *path, struct conf_fleet *ret, struct conf_error *err)
+{
+	char *at = NULL;
+	struct conf_read r = {.file = path, .err = err};
+
+	if (conf_yaml_read(&r, path, 0, &ret->text, &ret->n) != 0)
+		return -1;
+	at = memchr(ret->text, '#', ret->n); /* its comment is the connector */
+	ret->connector = at != NULL ? mem_strndup(at + 1, 4) : NULL;
+	return 0;
+}
+
+#define FLEET_POOL "pools:\n - {name: a, connector: nixl, fleet_file: fleet.yaml"
+
+Test(conf_file, fleet_file)
+{
+	struct conf_args args = {.file = "main.yaml", .fleet = fake_fleet};
+	struct conf *was = NULL, *now = NULL;
+	struct conf_error err;
+
+	write_file("main.yaml", FLEET_POOL ", watch: true}\n");
+	write_file("fleet.yaml", "#nixl\n[{role: prefill, url: http://a}]\n");
+	cr_assert_eq(conf_from_args(&args, &was, &err), 0, "%s", err.what);
+	cr_expect_str_eq(was->pools[0].endpoints[0].url, "http://a");
+	write_file("fleet.yaml", "#nixl\n[{role: prefill, url: http://b}]\n");
+	cr_assert_eq(conf_again(&args, was, &now, &err), 0, "%s", err.what);
+	cr_expect_str_eq(now->pools[0].endpoints[0].url, "http://b");
+	cr_expect_eq(conf_diff(was, now, NULL, NULL, &err), CONF_LIVE);
+	conf_free(&now);
+	write_file("fleet.yaml", "#p2p_\n[]\n");
+	cr_expect_eq(conf_again(&args, was, &now, &err), -1);
+	cr_expect(err.line == 2 && strcmp(err.key, "pools[0].connector") == 0 &&
+			  strstr(err.what, "started with p2p_") != NULL,
+		"%d %s %s", err.line, err.key, err.what);
+	write_file("fleet.yaml", "\n[{role: prefill, url: http://a, kv_addr: \":1\"}]\n");
+	cr_expect_eq(conf_again(&args, was, &now, &err), -1);
+	cr_expect(err.line == 2 && strcmp(err.file, "fleet.yaml") == 0 &&
+			  strcmp(err.key, "prefill[0].kv_addr") == 0,
+		"%s:%d %s %s", err.file, err.line, err.key, err.what);
+	conf_free(&was);
+}
+
+/* Without watch, another file's change does not bring in force what the fleet file has become. */
+Test(conf_file, fleet_file_that_is_not_watched)
+{
+	struct conf_args args = {.file = "main.yaml", .fleet = fake_fleet};
+	struct conf *was = NULL, *now = NULL;
+	struct conf_error err;
+
+	write_file("main.yaml", FLEET_POOL "}\n");
+	write_file("fleet.yaml", "[{role: prefill, url: http://a}]\n");
+	cr_assert_eq(conf_from_args(&args, &was, &err), 0, "%s", err.what);
+	write_file("fleet.yaml", "nonsense");
+	cr_assert_eq(conf_again(&args, was, &now, &err), 0, "%s", err.what);
+	cr_expect_str_eq(now->pools[0].endpoints[0].url, "http://a");
+	conf_free(&now);
+	cr_expect_eq(conf_from_args(&args, &now, &err), -1);
 	conf_free(&was);
 }
 
@@ -2061,8 +2127,8 @@ Test(conf, every_key_is_written)
 	const struct conf_keys *const tables[] = {&conf_root_keys, &conf_pool_keys,
 		&conf_connector_keys, &conf_endpoint_keys, &conf_dns_keys};
 	/* of files, which have tests of their own; what has no value but the lists' entries */
-	static const char *const apart[] = {"endpoints_file", "engine_api_key_file", "watch",
-		"prefill_labels", "decode_labels", "mooncake", "p2p_nccl"};
+	static const char *const apart[] = {"endpoints_file", "fleet_file", "engine_api_key_file",
+		"watch", "prefill_labels", "decode_labels", "mooncake", "p2p_nccl"};
 	char *text = written(c), name[64];
 
 	expect_round_trip(c, text);
