@@ -220,6 +220,8 @@ attach(struct tree *t, int id, const yaml_event_t *e)
 	if (id == 0)
 		return false;
 	yaml_document_get_node(t->doc, id)->start_mark = e->start_mark;
+	yaml_document_get_node(t->doc, id)->end_mark =
+		e->end_mark; /* of a value; of others, their start's */
 	if (in->id == 0)
 		return true; /* the root */
 	if (!in->mapping)

@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <getopt.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 
 #include "master/pdfleet/apply.h"
 #include "master/pdfleet/runner.h"
+#include "master/pdfleet/scale.h"
 #include "master/pdfleet/status.h"
 #include "master/pdfleet/this_host.h"
 #include "master/pdfleet/tree.h"
@@ -28,11 +30,12 @@
 
 /* The command line. */
 struct line {
-	/* NULL: not given.  name: behind the command, for those that take one */
-	const char *command, *name, *file, *templates, *host, *output, *plain;
+	const char *command, *file, *templates, *host, *output, *plain; /* NULL: not given */
 	const char *others[OTHERS_MAX]; /* check: fleet files beside it */
 	size_t nothers;
-	bool user;
+	char *const *words; /* behind the command */
+	int nwords;
+	bool user, then_apply;
 	struct apply_options apply;
 };
 
@@ -57,7 +60,10 @@ usage(FILE *out)
 		"  apply       makes this host what the fleet file says, one engine of a role at a time\n"
 		"  roll        restarts all engines of this host, one of a role at a time\n"
 		"  status      shows what runs on this host; exits 3 if it is not as the file says\n"
-		"  logs NAME   follows the log of prefill-1, or of pdrouter\n\n"
+		"  logs NAME   follows the log of prefill-1, or of pdrouter\n"
+		"  scale ROLE=NUMBER...\n"
+		"              writes so many replicas into the fleet file, and shows the engines;\n"
+		"              with --apply: then does what apply does\n\n"
 		"  -f FILE     the fleet file (" DEFAULT_FILE "); check: several that share hosts\n"
 		"  -t DIR      folder with templates of your own, KIND.yaml (fleet.d beside FILE)\n"
 		"  --host NAME this host, by its name in the fleet file; with --output: one host only\n"
@@ -106,6 +112,12 @@ say_findings(const struct topo_plan *p)
 	for (size_t i = 0; i < p->nfindings; i++)
 		say(&p->findings[i]);
 	return p->nfindings > 0 ? -1 : 0;
+}
+
+static const char *
+file_of(const struct line *l)
+{
+	return l->file != NULL ? l->file : DEFAULT_FILE;
 }
 
 /* A plan without findings, or -1 after all of them were printed. */
@@ -271,20 +283,46 @@ run_status(const struct line *l, const struct fleet *f)
 static int
 run_logs(const struct line *l, const struct fleet *f)
 {
-	return status_logs(f->plan, f->runner, l->name);
+	return status_logs(f->plan, f->runner, l->words[0]);
+}
+
+/* Before the file is loaded. */
+static int
+begin_scale(const struct line *l)
+{
+	if (l->nwords == 0)
+		return wrong("scale needs words such as prefill=3", "");
+	if (l->output != NULL)
+		return wrong("--output is for plan only", "");
+	return scale_file(file_of(l), l->templates, l->words, l->nwords);
+}
+
+static int
+run_scale(const struct line *l, const struct fleet *f)
+{
+	for (size_t i = 0; i < f->plan->nengines; i++)
+		show(&f->plan->engines[i]);
+	if (printf("written to %s%s\n", file_of(l),
+		    l->then_apply ? "" : "; next, on each host: pdctl fleet apply") < 0 ||
+		fflush(stdout) != 0)
+		return 1;
+	return l->then_apply ? run_apply(l, f) : 0;
 }
 
 static const struct {
 	const char *name;
 	int (*run)(const struct line *l, const struct fleet *f);
-	bool takes_name;
+	int (*begin)(const struct line
+			*l); /* before the file is loaded; the command ends unless it returns 0 */
+	enum { NO_WORD, A_NAME, WORDS } takes; /* behind it */
 } commands[] = {
-	{"check", run_check, false},
-	{"plan", run_plan, false},
-	{"apply", run_apply, false},
-	{"roll", run_roll, false},
-	{"status", run_status, false},
-	{"logs", run_logs, true},
+	{"check", run_check, NULL, NO_WORD},
+	{"plan", run_plan, NULL, NO_WORD},
+	{"apply", run_apply, NULL, NO_WORD},
+	{"roll", run_roll, NULL, NO_WORD},
+	{"status", run_status, NULL, NO_WORD},
+	{"logs", run_logs, NULL, A_NAME},
+	{"scale", run_scale, begin_scale, WORDS},
 };
 
 static int
@@ -292,7 +330,7 @@ run(const struct line *l)
 {
 	struct fleet f = {.t = NULL};
 	size_t i = 0, n = sizeof(commands) / sizeof(commands[0]);
-	int rc = 1;
+	int rc;
 
 	if (l->command == NULL)
 		return wrong("a command is needed", "");
@@ -300,14 +338,17 @@ run(const struct line *l)
 		i++;
 	if (i == n)
 		return wrong(l->command, " is not a command");
-	if (commands[i].takes_name && l->name == NULL)
+	if (commands[i].takes == A_NAME && l->nwords == 0)
 		return wrong(l->command, " needs a name");
-	if (!commands[i].takes_name && l->name != NULL)
-		return wrong("one command only; too much: ", l->name);
+	if (commands[i].takes != WORDS && l->nwords > (int)commands[i].takes)
+		return wrong("one command only; too much: ", l->words[commands[i].takes]);
 	if (l->nothers > 0 && commands[i].run != run_check)
 		return wrong("several files are for check only", "");
-	if (load(l, l->file != NULL ? l->file : DEFAULT_FILE, &f) == 0)
-		rc = commands[i].run(l, &f);
+	if (l->then_apply && commands[i].run != run_scale)
+		return wrong("--apply is for scale only", "");
+	rc = commands[i].begin != NULL ? commands[i].begin(l) : 0;
+	if (rc == 0)
+		rc = load(l, file_of(l), &f) == 0 ? commands[i].run(l, &f) : 1;
 	unload(&f);
 	return rc;
 }
@@ -341,6 +382,7 @@ main(int argc, char **argv)
 		{"keep-drains", no_argument, NULL, 'k'},
 		{"start-timeout", required_argument, NULL, 'S'},
 		{"drain-timeout", required_argument, NULL, 'D'},
+		{"apply", no_argument, NULL, 'a'},
 		{"help", no_argument, NULL, 'h'},
 		{NULL, 0, NULL, 0},
 	};
@@ -386,6 +428,9 @@ main(int argc, char **argv)
 			if (!take_seconds(optarg, &l.apply.drain_s))
 				return wrong("--drain-timeout: no number of seconds: ", optarg);
 			break;
+		case 'a':
+			l.then_apply = true;
+			break;
 		case 'h':
 			usage(stdout);
 			return 0;
@@ -395,9 +440,10 @@ main(int argc, char **argv)
 		}
 	}
 	l.command = optind < argc ? argv[optind] : NULL;
-	l.name = argc - optind > 1 ? argv[optind + 1] : NULL;
-	if (argc - optind > 2)
-		return wrong("one command only; too much: ", argv[optind + 2]);
+	if (l.command != NULL) {
+		l.words = argv + optind + 1;
+		l.nwords = argc - optind - 1;
+	}
 	if (l.user && l.plain != NULL)
 		return wrong("--user and --plain exclude each other", "");
 	return run(&l);

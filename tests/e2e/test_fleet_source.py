@@ -16,7 +16,8 @@ def write(path, *engines, **keys):
 
     def group(role):
         of = [e for e in engines if e.role == role]
-        return {"replicas": len(of), "overrides": [{"replica": i, "ports": {"api": e.port}} for i, e in enumerate(of)]}
+        return {"replicas": len(of), "ports": {"api": of[-1].port - len(of) + 1},
+                "overrides": [{"replica": i, "ports": {"api": e.port}} for i, e in enumerate(of[:-1])]}
     path.with_suffix(".new").write_text(yaml.safe_dump({
         "fleet": "f", "model": {"path": MODEL}, "engine": {"kind": "vllm", "version": "0.21", "command": ["/bin/true"]},
         "connector": "nixl", "hosts": {"here": {"address": "127.0.0.1", "group": "rack-1"}},

@@ -2,8 +2,10 @@
  * master/topology: the input is a fleet file, or after "TEMPLATE\n" the template of a small fleet.
  *
  * Held against it: a plan has engines with hosts and GPUs of their own or findings that can be printed; a plan
- * without findings renders the same bytes twice, and paths that stay below the root.
+ * without findings renders the same bytes twice, and paths that stay below the root.  A file that can be scaled is
+ * a fleet file afterwards, and the same one but for those replicas.
  */
+#include "master/topology/edit.h"
 #include "master/topology/plan.h"
 #include "master/topology/render.h"
 #include "tests/fuzz/check.h"
@@ -79,6 +81,35 @@ check_plan(const struct topology *t, const struct topo_template *template)
 	topo_plan_free(&p);
 }
 
+/* Scaled, the file has so many replicas of that group and as many as before of the others. */
+static void
+check_scale(const void *text, size_t n, enum topo_role role)
+{
+	struct topology *before = NULL, *after = NULL;
+	struct membuf once = {.p = NULL}, twice = {.p = NULL};
+	struct conf_error err = {.line = 0};
+	char *copy = exact_copy(text, n);
+
+	if (topo_scale("f.yaml", copy, n, role, 7, &once, &err) != 0) {
+		check_printable(&err);
+		free(copy);
+		return;
+	}
+	CHECK(topo_parse("f.yaml", once.p, once.n, &after, &err) == 0);
+	CHECK(topo_scale("f.yaml", once.p, once.n, role, 7, &twice, &err) == 0);
+	CHECK(once.n == twice.n && memcmp(once.p, twice.p, once.n) == 0);
+	CHECK(after->groups[role].replicas == 7);
+	if (topo_parse("f.yaml", copy, n, &before, &err) == 0)
+		for (unsigned other = 0; other < TOPO_ROLE_N; other++)
+			CHECK(other == role ||
+				before->groups[other].replicas == after->groups[other].replicas);
+	membuf_free(&once);
+	membuf_free(&twice);
+	topo_free(&before);
+	topo_free(&after);
+	free(copy);
+}
+
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -96,6 +127,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		check_printable(&err);
 	else
 		check_plan(t, tp);
+	for (unsigned role = 0; !is_template && role < TOPO_ROLE_N; role++)
+		check_scale(data, size, role);
 	topo_template_free(&tp);
 	topo_free(&t);
 	return 0;

@@ -1,0 +1,121 @@
+#include "master/pdfleet/rewrite.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "master/config/conf_read.h"
+#include "shm/base/mem.h"
+
+static int
+fail(const char *path, const char *why)
+{
+	(void)fprintf(stderr, "pdctl fleet: %s: %s\n", path, why);
+	return -1;
+}
+
+int
+rewrite_begin(const char *path, struct rewrite *ret)
+{
+	struct conf_error err;
+	struct conf_read r = {.file = path, .err = &err};
+	char buf[1024];
+
+	*ret = (struct rewrite){.path = realpath(path, NULL)};
+	/* stat() comes first: a change between it and the reading is seen later */
+	if (ret->path == NULL || stat(ret->path, &ret->was) != 0)
+		return fail(path, strerror(errno));
+	if (conf_yaml_read(&r, ret->path, 0, &ret->text, &ret->n) == 0)
+		return 0;
+	(void)fprintf(stderr, "%s\n", conf_error_text(&err, buf, sizeof(buf)));
+	return -1;
+}
+
+void
+rewrite_free(struct rewrite *r)
+{
+	free(r->path);
+	free(r->text);
+	*r = (struct rewrite){.path = NULL};
+}
+
+static bool
+is_as_it_was(const struct rewrite *r)
+{
+	struct stat st;
+
+	return stat(r->path, &st) == 0 && st.st_dev == r->was.st_dev &&
+	       st.st_ino == r->was.st_ino && st.st_size == r->was.st_size &&
+	       st.st_mtim.tv_sec == r->was.st_mtim.tv_sec &&
+	       st.st_mtim.tv_nsec == r->was.st_mtim.tv_nsec;
+}
+
+static int
+write_all(int fd, const char *p, size_t n)
+{
+	ssize_t k;
+
+	while (n > 0) {
+		k = write(fd, p, n);
+		if (k < 0 && errno != EINTR)
+			return -1;
+		if (k > 0) {
+			p += k;
+			n -= (size_t)k;
+		}
+	}
+	return 0;
+}
+
+/* Another owner is asked for only where it is needed: most users may give nothing away. */
+static int
+keep_owner(int fd, const struct stat *was)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) != 0)
+		return -1;
+	if (st.st_uid == was->st_uid && st.st_gid == was->st_gid)
+		return 0;
+	return fchown(fd, was->st_uid, was->st_gid);
+}
+
+/* The rename is on the disk when the folder is. */
+static int
+sync_folder(const char *path)
+{
+	char *copy = mem_strdup(path);
+	int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int rc = fd != -1 ? fsync(fd) : -1;
+
+	if (fd != -1)
+		(void)close(fd);
+	free(copy);
+	return rc;
+}
+
+int
+rewrite_end(const struct rewrite *r, const char *bytes, size_t n)
+{
+	char *temp = mem_printf("%s.XXXXXX", r->path);
+	int fd = mkostemp(temp, O_CLOEXEC), rc = 0;
+
+	/* the mode comes after the owner: a change of the owner clears bits of it */
+	if (fd == -1 || write_all(fd, bytes, n) != 0 || keep_owner(fd, &r->was) != 0 ||
+		fchmod(fd, r->was.st_mode & 07777) != 0 || fsync(fd) != 0)
+		rc = fail(r->path, strerror(errno));
+	else if (!is_as_it_was(r))
+		rc = fail(r->path, "has been changed meanwhile; nothing was written");
+	else if (rename(temp, r->path) != 0 || sync_folder(r->path) != 0)
+		rc = fail(r->path, strerror(errno));
+	if (fd != -1)
+		(void)close(fd);
+	if (fd != -1 && rc != 0)
+		(void)unlink(temp);
+	free(temp);
+	return rc;
+}
