@@ -17,6 +17,7 @@
 #include "master/pdfleet/this_host.h"
 #include "master/pdfleet/tree.h"
 #include "master/topology/beside.h"
+#include "master/topology/kubernetes.h"
 #include "master/topology/plan.h"
 #include "master/topology/render.h"
 #include "master/topology/template_find.h"
@@ -33,6 +34,8 @@ struct line {
 	const char *command, *file, *templates, *host, *output, *plain; /* NULL: not given */
 	const char *others[OTHERS_MAX]; /* check: fleet files beside it */
 	size_t nothers;
+	const char *to; /* render */
+	struct topo_kubernetes kubernetes;
 	char *const *words; /* behind the command */
 	int nwords;
 	bool user, then_apply;
@@ -63,7 +66,10 @@ usage(FILE *out)
 		"  logs NAME   follows the log of prefill-1, or of pdrouter\n"
 		"  scale ROLE=NUMBER...\n"
 		"              writes so many replicas into the fleet file, and shows the engines;\n"
-		"              with --apply: then does what apply does\n\n"
+		"              with --apply: then does what apply does\n"
+		"  render --to kubernetes --output DIR [--image IMAGE] [--router-image IMAGE]\n"
+		"                         [--namespace NAME]\n"
+		"              writes the fleet as objects of Kubernetes; DIR must be new or empty\n\n"
 		"  -f FILE     the fleet file (" DEFAULT_FILE "); check: several that share hosts\n"
 		"  -t DIR      folder with templates of your own, KIND.yaml (fleet.d beside FILE)\n"
 		"  --host NAME this host, by its name in the fleet file; with --output: one host only\n"
@@ -286,6 +292,31 @@ run_logs(const struct line *l, const struct fleet *f)
 	return status_logs(f->plan, f->runner, l->words[0]);
 }
 
+static int
+run_render(const struct line *l, const struct fleet *f)
+{
+	struct topo_kubernetes how = l->kubernetes;
+	struct topo_files files;
+	int rc = 0;
+
+	if (l->to == NULL || strcmp(l->to, "kubernetes") != 0)
+		return wrong("render needs --to kubernetes", "");
+	if (how.image == NULL)
+		how.image = f->t->engine.container;
+	if (l->output == NULL || how.image == NULL)
+		return wrong(
+			"render needs --output, and an image: --image or engine.container", "");
+	files = topo_render_kubernetes(f->plan, &how);
+	for (size_t i = 0; i < f->plan->nfindings; i++)
+		say(&f->plan->findings[i]);
+	if (f->plan->nfindings > 0 || tree_begin(l->output) != 0)
+		rc = 1;
+	for (size_t i = 0; rc == 0 && i < files.n; i++)
+		rc = tree_write(l->output, &files.v[i]) != 0;
+	topo_files_free(&files);
+	return rc;
+}
+
 /* Before the file is loaded. */
 static int
 begin_scale(const struct line *l)
@@ -312,9 +343,9 @@ run_scale(const struct line *l, const struct fleet *f)
 static const struct {
 	const char *name;
 	int (*run)(const struct line *l, const struct fleet *f);
-	int (*begin)(const struct line
-			*l); /* before the file is loaded; the command ends unless it returns 0 */
-	enum { NO_WORD, A_NAME, WORDS } takes; /* behind it */
+	/* before the file is loaded; the command ends unless it returns 0 */
+	int (*begin)(const struct line *l);
+	enum { NO_WORD, A_NAME, WORDS } takes; /* behind the command */
 } commands[] = {
 	{"check", run_check, NULL, NO_WORD},
 	{"plan", run_plan, NULL, NO_WORD},
@@ -323,6 +354,7 @@ static const struct {
 	{"status", run_status, NULL, NO_WORD},
 	{"logs", run_logs, NULL, A_NAME},
 	{"scale", run_scale, begin_scale, WORDS},
+	{"render", run_render, NULL, NO_WORD},
 };
 
 static int
@@ -383,10 +415,18 @@ main(int argc, char **argv)
 		{"start-timeout", required_argument, NULL, 'S'},
 		{"drain-timeout", required_argument, NULL, 'D'},
 		{"apply", no_argument, NULL, 'a'},
+		{"to", required_argument, NULL, 'K'},
+		{"image", required_argument, NULL, 'i'},
+		{"router-image", required_argument, NULL, 'r'},
+		{"namespace", required_argument, NULL, 'n'},
 		{"help", no_argument, NULL, 'h'},
 		{NULL, 0, NULL, 0},
 	};
-	struct line l = {.apply = {.start_s = START_S, .drain_s = DRAIN_S}};
+	struct line l = {
+		.apply = {.start_s = START_S, .drain_s = DRAIN_S},
+		.kubernetes = {.router_image = "pdrouter:" PDROUTER_VERSION,
+			.namespace = "default"},
+	};
 	int opt;
 
 	while ((opt = getopt_long(argc, argv, "f:t:h", longs, NULL)) != -1) {
@@ -427,6 +467,18 @@ main(int argc, char **argv)
 		case 'D':
 			if (!take_seconds(optarg, &l.apply.drain_s))
 				return wrong("--drain-timeout: no number of seconds: ", optarg);
+			break;
+		case 'K':
+			l.to = optarg;
+			break;
+		case 'i':
+			l.kubernetes.image = optarg;
+			break;
+		case 'r':
+			l.kubernetes.router_image = optarg;
+			break;
+		case 'n':
+			l.kubernetes.namespace = optarg;
 			break;
 		case 'a':
 			l.then_apply = true;

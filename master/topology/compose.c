@@ -89,7 +89,7 @@ append_container(struct topo_plan *p, struct topo_engine *e)
 		append(p, e, &c->model, &e->argv);
 	if (e->file.n > 0)
 		append(p, e, &c->file, &e->argv);
-	for (size_t i = 0; i < e->env.n; i++) {
+	for (size_t i = 0; c->variable != NULL && i < e->env.n; i++) {
 		word.text = mem_printf("%s%s", c->variable, e->env.v[i].name);
 		append(p, e, &(struct topo_texts){&word, 1}, &e->argv);
 		free(word.text);
@@ -169,6 +169,8 @@ check_engine(struct topo_plan *p, const struct topo_engine *e)
 			topo_found(p, s->value.file, s->value.line, "",
 				"%.60s cannot be the name of a variable", s->name);
 	}
+	if (p->container != NULL && p->container->command.n == 0)
+		return; /* not for systemd: the words behind the program of an image */
 	if (e->argv.n == 0)
 		topo_found(p, p->template->path, 0, "command", "is empty");
 	else if (strstr(e->argv.v[0].text, "${") != NULL)

@@ -22,6 +22,7 @@ struct topo_claims {
 struct topo_engine {
 	enum topo_role role;
 	uint32_t replica;
+	const char *number;           /* what ${replica} means; NULL: the number itself */
 	char *name;                   /* llama-70b-prefill-0: the instance of its unit */
 	const struct topo_host *host; /* NULL: none fits */
 	const struct topo_group *group;

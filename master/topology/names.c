@@ -34,7 +34,10 @@ role_of(const struct scope *s)
 static char *
 replica_of(const struct scope *s)
 {
-	return s->e != NULL ? mem_printf("%" PRIu32, s->e->replica) : NULL;
+	if (s->e == NULL)
+		return NULL;
+	return s->e->number != NULL ? mem_strdup(s->e->number)
+				    : mem_printf("%" PRIu32, s->e->replica);
 }
 
 static char *

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/config/conf_read.h"
 #include "master/topology/text.h"
 
 /* A fleet without disaggregation: its engines are listed in both roles, and no prompt is long enough for a
@@ -21,21 +20,6 @@ has(const struct topo_settings *v, const char *name)
 	return false;
 }
 
-static void
-quoted(struct membuf *out, const char *s)
-{
-	char *text = NULL;
-	size_t n;
-	FILE *f = open_memstream(&text, &n);
-
-	if (f == NULL)
-		abort(); /* out of memory, as in mem.h */
-	conf_write_text(f, s);
-	(void)fclose(f);
-	topo_add(out, "%s", text);
-	free(text);
-}
-
 /* The template's keys where the user has not written the same one, then the user's. */
 static void
 settings(struct membuf *out, const char *indent, const struct topo_settings *ours,
@@ -48,8 +32,8 @@ settings(struct membuf *out, const char *indent, const struct topo_settings *our
 		topo_add(out, "%s%s: %s\n", indent, users->v[i].name, users->v[i].value.text);
 }
 
-static uint32_t
-api_port(const struct topo_engine *e)
+uint32_t
+topo_api_port(const struct topo_engine *e)
 {
 	for (size_t i = 0; i < e->ports.n; i++)
 		if (strcmp(e->ports.v[i].name, "api") == 0)
@@ -63,7 +47,8 @@ topo_url(const struct topo_engine *e)
 	const char *address = e->host->address;
 	bool ip6 = strchr(address, ':') != NULL;
 
-	return mem_printf("http://%s%s%s:%u", ip6 ? "[" : "", address, ip6 ? "]" : "", api_port(e));
+	return mem_printf(
+		"http://%s%s%s:%u", ip6 ? "[" : "", address, ip6 ? "]" : "", topo_api_port(e));
 }
 
 void
@@ -75,7 +60,7 @@ topo_router_entry(struct membuf *out, const struct topo_engine *e)
 	free(url);
 	if (e->host->group != NULL) {
 		topo_add(out, ", group: ");
-		quoted(out, e->host->group);
+		topo_add_yaml(out, e->host->group);
 	}
 	for (size_t i = 0; i < e->endpoint.n; i++)
 		topo_add(out, ", %s: %s", e->endpoint.v[i].name, e->endpoint.v[i].value.text);
@@ -106,13 +91,13 @@ listen_on(const struct topo_texts *listen, struct membuf *out)
 	topo_add(out, "listen: [");
 	for (size_t i = 0; i < listen->n; i++) {
 		topo_add(out, "%s", i > 0 ? ", " : "");
-		quoted(out, listen->v[i].text);
+		topo_add_yaml(out, listen->v[i].text);
 	}
 	topo_add(out, "]\n");
 }
 
 void
-topo_router_file(const struct topo_plan *p, enum topo_source source, struct membuf *out)
+topo_router_head(const struct topo_plan *p, struct membuf *out)
 {
 	const struct topology *t = p->t;
 
@@ -120,17 +105,25 @@ topo_router_file(const struct topo_plan *p, enum topo_source source, struct memb
 	listen_on(&t->router.listen, out);
 	settings(out, "", &p->router, &t->router.config);
 	topo_add(out, "pools:\n  - name: ");
-	quoted(out, t->name);
+	topo_add_yaml(out, t->name);
 	topo_add(out, "\n    models: [");
-	quoted(out, t->served_as);
+	topo_add_yaml(out, t->served_as);
 	topo_add(out, "]\n    connector: %s\n",
 		p->connector != NULL && topo_is_split(p) ? p->connector->name : ALONE_CONNECTOR);
 	if (!topo_is_split(p) && !has(&t->router.pool, ALONE_KEY))
 		topo_add(out, "    " ALONE_KEY ": " ALONE_VALUE "\n");
 	settings(out, "    ", &p->pool, &t->router.pool);
+}
+
+void
+topo_router_file(const struct topo_plan *p, enum topo_source source, struct membuf *out)
+{
+	const struct topology *t = p->t;
+
+	topo_router_head(p, out);
 	if (source == TOPO_FOLLOWED && t->router.fleet_file != NULL) {
 		topo_add(out, "    fleet_file: ");
-		quoted(out, t->router.fleet_file);
+		topo_add_yaml(out, t->router.fleet_file);
 		topo_add(out, "\n    watch: true\n");
 		return;
 	}

@@ -10,6 +10,10 @@ enum topo_source {
 };
 void topo_router_file(const struct topo_plan *p, enum topo_source source, struct membuf *out);
 
+/* All that comes before the engines: the pool is open. */
+void topo_router_head(const struct topo_plan *p, struct membuf *out);
+/* The port for clients; 0: it has none. */
+uint32_t topo_api_port(const struct topo_engine *e);
 /* False: the engines have both roles. */
 bool topo_is_split(const struct topo_plan *p);
 /* The engine as an entry of a pool: keys and values, without the braces. */

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "master/config/conf_read.h"
+
 void
 topo_add(struct membuf *out, const char *fmt, ...)
 {
@@ -18,6 +20,21 @@ topo_add(struct membuf *out, const char *fmt, ...)
 	if (n < 0)
 		abort(); /* out of memory, as in mem.h */
 	membuf_add(out, text, (size_t)n);
+	free(text);
+}
+
+void
+topo_add_yaml(struct membuf *out, const char *s)
+{
+	char *text = NULL;
+	size_t n;
+	FILE *f = open_memstream(&text, &n);
+
+	if (f == NULL)
+		abort(); /* out of memory, as in mem.h */
+	conf_write_text(f, s);
+	(void)fclose(f);
+	membuf_add(out, text, n);
 	free(text);
 }
 

@@ -7,3 +7,5 @@ void topo_add(struct membuf *out, const char *fmt, ...) __attribute__((format(pr
 void topo_add_exec(struct membuf *out, const char *arg);
 /* A value of an EnvironmentFile= (systemd.exec(5)): in quotes; a shell reads the same. */
 void topo_add_env(struct membuf *out, const char *value);
+/* A text of a YAML file: in quotes, with the escapes that it needs. */
+void topo_add_yaml(struct membuf *out, const char *s);
