@@ -6,6 +6,7 @@
  * a fleet file afterwards, and the same one but for those replicas.
  */
 #include "master/topology/edit.h"
+#include "master/topology/kubernetes.h"
 #include "master/topology/plan.h"
 #include "master/topology/render.h"
 #include "tests/fuzz/check.h"
@@ -66,6 +67,22 @@ check_files(const struct topo_plan *p, const struct topo_host *h)
 	topo_files_free(&b);
 }
 
+/* Objects or findings; the last thing that is done with the plan. */
+static void
+check_kubernetes(struct topo_plan *p)
+{
+	const struct topo_kubernetes how = {"engine", "router", "default"};
+	struct topo_files f = topo_render_kubernetes(p, &how);
+
+	CHECK((f.n > 0) == (p->nfindings == 0));
+	for (size_t i = 0; i < p->nfindings; i++)
+		check_printable(&p->findings[i]);
+	for (size_t i = 0; i < f.n; i++)
+		CHECK(strchr(f.v[i].path, '/') == NULL &&
+			memchr(f.v[i].bytes, 0, f.v[i].n) == NULL);
+	topo_files_free(&f);
+}
+
 static void
 check_plan(const struct topology *t, const struct topo_template *template)
 {
@@ -77,6 +94,7 @@ check_plan(const struct topology *t, const struct topo_template *template)
 		check_engines(p);
 		for (size_t i = 0; i < t->nhosts; i++)
 			check_files(p, &t->hosts[i]);
+		check_kubernetes(p);
 	}
 	topo_plan_free(&p);
 }
