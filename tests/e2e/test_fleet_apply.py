@@ -88,8 +88,8 @@ class Host:
 def make(world):
     hosts = []
 
-    def new(*args, **kw):
-        hosts.append(Host(world, *args, **kw))
+    def new(*args, kind=Host, **kw):
+        hosts.append(kind(world, *args, **kw))
         return hosts[-1]
     yield new
     for host in hosts:

@@ -6,6 +6,7 @@ import stat
 import pytest
 
 from procs import BIN, ROOT
+from test_fleet_apply import TEMPLATES, Host, make  # noqa: F401 (a fixture)
 from test_fleet_file import fleet
 from test_fleet_source import followed, wait_up, write
 
@@ -87,3 +88,30 @@ def test_routers_find_what_was_scaled(world):
     done = fleet("scale", "-f", path, "prefill=3", bin=BIN)
     assert (done.returncode, done.stderr) == (0, "")
     wait_up(router, *p)
+
+
+class Followed(Host):
+    """The router follows the fleet file, beside which the templates stand.  Replica 1 has free ports as well."""
+
+    def group(self, role):
+        (api, side), n = self.ports[role][1], self.replicas[role]
+        return {**super().group(role), "ports": {"api": api - 1, "side": side - 1}, "overrides": super().group(role)["overrides"][:min(n, 1)]}
+
+    def write(self):
+        super().write()
+        (self.path.parent / "fleet.d").exists() or (self.path.parent / "fleet.d").symlink_to(TEMPLATES)
+        self.path.write_text(self.path.read_text() + f"  fleet_file: {self.path}\n")
+
+
+def test_scaled_and_applied_under_load(world, make):  # noqa: F811
+    """One command starts the engine or takes it away; the file of the router that follows stays as it is."""
+    host = make(1, 2, kind=Followed)
+    host.do("apply")
+    before, conf = host.pids(), host.dir / "etc/pdrouter/pdrouter.yaml"
+    text = conf.read_text()
+    with host.load():
+        up = host.do("scale", "prefill=2", "--apply")
+        assert "start f-prefill-1" in up and set(host.pids()) == {*before, "f-prefill-1"}
+        host.replicas["prefill"] = 2
+        down = host.do("scale", "prefill=1", "--apply")
+    assert "stop f-prefill-1" in down and host.pids() == before and conf.read_text() == text
