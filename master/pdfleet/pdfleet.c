@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -400,97 +401,109 @@ take_seconds(const char *text, unsigned *ret)
 	return true;
 }
 
+/* --- the command line
+ * ----------------------------------------------------------------------------- */
+
+/* Rows of the same letter as getopt's short options; 0: there is a long one only. */
+static const struct {
+	const char *name;
+	int letter;
+	enum { TEXT, SWITCH, SECONDS, FLEET_FILE, USAGE } kind;
+	size_t at; /* of the member of struct line */
+} options[] = {
+	{"file", 'f', FLEET_FILE, 0},
+	{"templates", 't', TEXT, offsetof(struct line, templates)},
+	{"host", 0, TEXT, offsetof(struct line, host)},
+	{"output", 0, TEXT, offsetof(struct line, output)},
+	{"user", 0, SWITCH, offsetof(struct line, user)},
+	{"plain", 0, TEXT, offsetof(struct line, plain)},
+	{"yes", 0, SWITCH, offsetof(struct line, apply.yes)},
+	{"keep-drains", 0, SWITCH, offsetof(struct line, apply.keep_drains)},
+	{"start-timeout", 0, SECONDS, offsetof(struct line, apply.start_s)},
+	{"drain-timeout", 0, SECONDS, offsetof(struct line, apply.drain_s)},
+	{"apply", 0, SWITCH, offsetof(struct line, then_apply)},
+	{"to", 0, TEXT, offsetof(struct line, to)},
+	{"image", 0, TEXT, offsetof(struct line, kubernetes.image)},
+	{"router-image", 0, TEXT, offsetof(struct line, kubernetes.router_image)},
+	{"namespace", 0, TEXT, offsetof(struct line, kubernetes.namespace)},
+	{"help", 'h', USAGE, 0},
+};
+#define NOPTIONS (sizeof(options) / sizeof(options[0]))
+#define LONG_ONLY 256 /* and the row's number: what getopt returns for it */
+
+/* 0, or 2 after a message. */
+static int
+take_option(struct line *l, size_t i, const char *value)
+{
+	char *member = (char *)l + options[i].at;
+
+	switch (options[i].kind) {
+	case TEXT:
+		*(const char **)(void *)member = value;
+		return 0;
+	case SWITCH:
+		*(bool *)member = true;
+		return 0;
+	case SECONDS:
+		if (take_seconds(value, (unsigned *)(void *)member))
+			return 0;
+		return wrong(value, " is no number of seconds");
+	case FLEET_FILE:
+		if (l->nothers == OTHERS_MAX)
+			return wrong("too many files: ", value);
+		if (l->file == NULL)
+			l->file = value;
+		else
+			l->others[l->nothers++] = value;
+		return 0;
+	case USAGE:
+		break;
+	}
+	return 0;
+}
+
+/* The row of what getopt_long() has returned; NOPTIONS: none. */
+static size_t
+row_of(int opt)
+{
+	size_t i = 0;
+
+	if (opt >= LONG_ONLY)
+		return (size_t)(opt - LONG_ONLY);
+	while (i < NOPTIONS && options[i].letter != opt)
+		i++;
+	return i;
+}
+
 int
 main(int argc, char **argv)
 {
-	static const struct option longs[] = {
-		{"file", required_argument, NULL, 'f'},
-		{"templates", required_argument, NULL, 't'},
-		{"host", required_argument, NULL, 'H'},
-		{"output", required_argument, NULL, 'o'},
-		{"user", no_argument, NULL, 'u'},
-		{"plain", required_argument, NULL, 'p'},
-		{"yes", no_argument, NULL, 'y'},
-		{"keep-drains", no_argument, NULL, 'k'},
-		{"start-timeout", required_argument, NULL, 'S'},
-		{"drain-timeout", required_argument, NULL, 'D'},
-		{"apply", no_argument, NULL, 'a'},
-		{"to", required_argument, NULL, 'K'},
-		{"image", required_argument, NULL, 'i'},
-		{"router-image", required_argument, NULL, 'r'},
-		{"namespace", required_argument, NULL, 'n'},
-		{"help", no_argument, NULL, 'h'},
-		{NULL, 0, NULL, 0},
-	};
+	struct option longs[NOPTIONS + 1] = {{.name = NULL}};
 	struct line l = {
 		.apply = {.start_s = START_S, .drain_s = DRAIN_S},
 		.kubernetes = {.router_image = "pdrouter:" PDROUTER_VERSION,
 			.namespace = "default"},
 	};
-	int opt;
+	size_t row;
+	int opt, rc;
 
+	for (size_t i = 0; i < NOPTIONS; i++)
+		longs[i] = (struct option){.name = options[i].name,
+			.has_arg = options[i].kind == SWITCH || options[i].kind == USAGE
+					   ? no_argument
+					   : required_argument,
+			.val = LONG_ONLY + (int)i};
 	while ((opt = getopt_long(argc, argv, "f:t:h", longs, NULL)) != -1) {
-		switch (opt) {
-		case 'f':
-			if (l.file == NULL)
-				l.file = optarg;
-			else if (l.nothers < OTHERS_MAX)
-				l.others[l.nothers++] = optarg;
-			else
-				return wrong("too many files: ", optarg);
-			break;
-		case 't':
-			l.templates = optarg;
-			break;
-		case 'H':
-			l.host = l.apply.host = optarg;
-			break;
-		case 'o':
-			l.output = optarg;
-			break;
-		case 'u':
-			l.user = true;
-			break;
-		case 'p':
-			l.plain = optarg;
-			break;
-		case 'y':
-			l.apply.yes = true;
-			break;
-		case 'k':
-			l.apply.keep_drains = true;
-			break;
-		case 'S':
-			if (!take_seconds(optarg, &l.apply.start_s))
-				return wrong("--start-timeout: no number of seconds: ", optarg);
-			break;
-		case 'D':
-			if (!take_seconds(optarg, &l.apply.drain_s))
-				return wrong("--drain-timeout: no number of seconds: ", optarg);
-			break;
-		case 'K':
-			l.to = optarg;
-			break;
-		case 'i':
-			l.kubernetes.image = optarg;
-			break;
-		case 'r':
-			l.kubernetes.router_image = optarg;
-			break;
-		case 'n':
-			l.kubernetes.namespace = optarg;
-			break;
-		case 'a':
-			l.then_apply = true;
-			break;
-		case 'h':
-			usage(stdout);
-			return 0;
-		default:
-			usage(stderr);
-			return 2;
+		row = row_of(opt);
+		if (row == NOPTIONS || options[row].kind == USAGE) {
+			usage(row == NOPTIONS ? stderr : stdout);
+			return row == NOPTIONS ? 2 : 0;
 		}
+		rc = take_option(&l, row, optarg);
+		if (rc != 0)
+			return rc;
 	}
+	l.apply.host = l.host;
 	l.command = optind < argc ? argv[optind] : NULL;
 	if (l.command != NULL) {
 		l.words = argv + optind + 1;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "master/config/conf_read.h"
+#include "master/pdfleet/tree.h"
 #include "shm/base/mem.h"
 
 static int
@@ -54,23 +55,6 @@ is_as_it_was(const struct rewrite *r)
 	       st.st_mtim.tv_nsec == r->was.st_mtim.tv_nsec;
 }
 
-static int
-write_all(int fd, const char *p, size_t n)
-{
-	ssize_t k;
-
-	while (n > 0) {
-		k = write(fd, p, n);
-		if (k < 0 && errno != EINTR)
-			return -1;
-		if (k > 0) {
-			p += k;
-			n -= (size_t)k;
-		}
-	}
-	return 0;
-}
-
 /* Another owner is asked for only where it is needed: most users may give nothing away. */
 static int
 keep_owner(int fd, const struct stat *was)
@@ -105,7 +89,7 @@ rewrite_end(const struct rewrite *r, const char *bytes, size_t n)
 	int fd = mkostemp(temp, O_CLOEXEC), rc = 0;
 
 	/* the mode comes after the owner: a change of the owner clears bits of it */
-	if (fd == -1 || write_all(fd, bytes, n) != 0 || keep_owner(fd, &r->was) != 0 ||
+	if (fd == -1 || tree_write_all(fd, bytes, n) != 0 || keep_owner(fd, &r->was) != 0 ||
 		fchmod(fd, r->was.st_mode & 07777) != 0 || fsync(fd) != 0)
 		rc = fail(r->path, strerror(errno));
 	else if (!is_as_it_was(r))

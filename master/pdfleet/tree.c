@@ -52,8 +52,8 @@ tree_begin(const char *dir)
 	return rc;
 }
 
-static int
-write_all(int fd, const char *p, size_t n)
+int
+tree_write_all(int fd, const char *p, size_t n)
 {
 	ssize_t k;
 
@@ -75,7 +75,7 @@ tree_put(const char *path, const struct topo_file *f)
 	char *temp = mem_printf("%s.new", path);
 	int rc = 0, fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, f->mode);
 
-	if (fd == -1 || write_all(fd, f->bytes, f->n) != 0 || fsync(fd) != 0 ||
+	if (fd == -1 || tree_write_all(fd, f->bytes, f->n) != 0 || fsync(fd) != 0 ||
 		fchmod(fd, f->mode) != 0 || rename(temp, path) != 0)
 		rc = fail(path, strerror(errno));
 	if (fd != -1)

@@ -13,3 +13,5 @@ int tree_put(const char *path, const struct topo_file *f);
 char *tree_read(const char *path, size_t *ret_n);
 /* Makes the folders of the path, up to its last slash. */
 int tree_folders(const char *path);
+/* All bytes, or -1 with errno. */
+int tree_write_all(int fd, const char *p, size_t n);
