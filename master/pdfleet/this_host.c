@@ -14,7 +14,7 @@
 #include "master/topology/finding.h"
 #include "shm/base/mem.h"
 
-#define GB 1e9
+#define GIB 1073741824.0 /* LMCache says GB and means this */
 #define RDMA_DEVICES "/sys/class/infiniband/"
 
 /* --- its address
@@ -139,7 +139,7 @@ path_of(const struct topo_engine *e, const struct topo_disk *d)
 		       : NULL;
 }
 
-/* What all engines of the host want of the file system, in GB. */
+/* What all engines of the host want of the file system, in GiB. */
 static double
 wanted(const struct topo_plan *p, const struct topo_host *h, const struct topo_disk *d,
 	unsigned long fsid)
@@ -147,7 +147,7 @@ wanted(const struct topo_plan *p, const struct topo_host *h, const struct topo_d
 	const struct topo_text *size;
 	struct statvfs fs;
 	const char *path;
-	double gb = 0;
+	double gib = 0;
 
 	for (size_t i = 0; i < p->nengines; i++) {
 		if (p->engines[i].host != h)
@@ -155,9 +155,9 @@ wanted(const struct topo_plan *p, const struct topo_host *h, const struct topo_d
 		path = path_of(&p->engines[i], d);
 		size = variable(&p->engines[i], d->size);
 		if (path != NULL && size != NULL && statvfs(path, &fs) == 0 && fs.f_fsid == fsid)
-			gb += strtod(size->text, NULL);
+			gib += strtod(size->text, NULL);
 	}
-	return gb;
+	return gib;
 }
 
 static void
@@ -175,17 +175,18 @@ check_disk(struct topo_plan *p, const struct topo_engine *e, const struct topo_d
 		return;
 	}
 	want = wanted(p, e->host, d, fs.f_fsid);
-	have = (double)fs.f_bavail * (double)fs.f_frsize / GB;
+	have = (double)fs.f_bavail * (double)fs.f_frsize / GIB;
 	if (want > have)
 		topo_found(p, p->t->path, variable(e, d->variable)->line, topo_role_name(e->role),
-			"%.60s: %.200s has %.0f GB left, but the engines of this host want %.0f GB",
+			"%.60s: %.200s has %.0f GiB left, but the engines of this host want %.0f GiB",
 			d->variable, path, have, want);
 }
 
 void
 this_host_check(struct topo_plan *p, const struct topo_host *h)
 {
-	const struct topo_connector *c = p->connector;
+	/* a path in a container is none of this host */
+	const struct topo_connector *c = p->container == NULL ? p->connector : NULL;
 
 	check_address(p, h);
 	check_rdma(p, h);

@@ -29,7 +29,7 @@ const char *topo_tp_refuses(enum topo_tp_rule rule, uint32_t prefill, uint32_t d
 struct topo_disk {
 	char *variable; /* its value is a path */
 	char *scheme;   /* of the value; another one is no disk */
-	char *size;     /* variable with the size in GB, or NULL */
+	char *size;     /* variable with the size in GiB, or NULL */
 };
 
 /* A connector, as some versions of the engine have it. */

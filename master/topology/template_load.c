@@ -68,7 +68,7 @@ read_tp_rule(struct conf_read *r, const struct conf_key *k, void *base, yaml_nod
 static const struct conf_key disk_rows[] = {
 	TOPO_KEY("variable", TEXT, topo_disk, variable, 1, 127, NULL, "holds the path"),
 	TOPO_KEY("scheme", TEXT, topo_disk, scheme, 1, 63, NULL, "such as file://"),
-	TOPO_KEY("size", TEXT, topo_disk, size, 1, 127, "(unknown)", "variable with the GB"),
+	TOPO_KEY("size", TEXT, topo_disk, size, 1, 127, "(unknown)", "variable with the GiB"),
 };
 static const struct conf_keys disk_keys = TOPO_ROWS(disk_rows);
 

@@ -183,7 +183,7 @@ def test_check_of_this_hosts_disk(world):
     for role in ("prefill", "decode"):
         file[role] = {"env": env, "ports": {"api": free_port()}}
     said = " ".join(check(world, file, "--host", "here"))
-    assert f"LMCACHE_LOCAL_DISK: {world.dir} has " in said and "want 2000000000 GB" in said
+    assert f"LMCACHE_LOCAL_DISK: {world.dir} has " in said and "want 2000000000 GiB" in said
     env["LMCACHE_LOCAL_DISK"] = "file:///nowhere"
     assert "LMCACHE_LOCAL_DISK: /nowhere: No such file" in " ".join(check(world, file, "--host", "here"))
 

@@ -16,11 +16,15 @@
 static const char template_text[] =
 	"command: [/bin/engine, \"${model}\", \"${port.api}\", \"${gpus}\"]\n"
 	"all: {env: {A: \"${address}\"}, file: [\"${ports.side}\"]}\n"
+	"data_parallel: {args: [\"${data_parallel}\"]}\n"
+	"program: e\n"
+	"containers: [{name: podman, command: [/bin/run], gpus: [g], rdma: [r], model: [\"${model}\"],\n"
+	"   file: [\"${file}\"], variable: -e, image: [\"${program}\", \"${image}\"], cleanup: [/bin/rm, \"${name}\"]}]\n"
 	"prefill: {ports: {api: 8100}}\n"
 	"decode: {ports: {api: 8200}}\n"
 	"engines: {ports: {api: 8300}}\n"
 	"connectors:\n"
-	" - {name: nixl, until: \"0.13\", tensor_parallel: equal, all: {ports: {side: {first: 5600, each: rank}}}}\n"
+	" - {name: nixl, until: \"0.13\", tensor_parallel: equal, agree: [--size, --kv.n, A], all: {ports: {side: {first: 5600, each: rank}}}}\n"
 	" - {name: nixl, since: \"0.14\", all: {ports: {side: 5600}}, rdma: {args: [\"${rdma}\"]}}\n";
 static const char fleet_text[] =
 	"fleet: f\nmodel: {path: m}\nengine: {kind: k, version: \"0.12\", venv: /v}\nconnector: nixl\n"
