@@ -228,6 +228,7 @@ int
 status_logs(const struct topo_plan *p, const struct runner *r, const char *name)
 {
 	char *full = mem_printf("%s-%s", p->t->name, name), *unit = NULL;
+	struct unit_status status = {.state = UNIT_ABSENT};
 
 	if (strcmp(name, ROUTER_UNIT) == 0)
 		unit = mem_strdup(ROUTER_UNIT);
@@ -237,7 +238,9 @@ status_logs(const struct topo_plan *p, const struct runner *r, const char *name)
 	if (unit == NULL)
 		(void)fprintf(stderr, "%s: no engine is named %s; the router is " ROUTER_UNIT "\n",
 			p->t->path, name);
-	else
+	else if (r->ops->status(r, unit, &status) == 0 && status.state == UNIT_ABSENT)
+		(void)fprintf(stderr, "pdctl fleet: %s is not on this host\n", unit);
+	else if (status.state != UNIT_ABSENT)
 		(void)r->ops->follow(r, unit, LOG_LINES); /* returns on failure only */
 	free(unit);
 	free(full);

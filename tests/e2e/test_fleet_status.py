@@ -59,6 +59,7 @@ def test_status_of_an_engine_that_does_not_answer(make):
 
 def test_logs(make, world):
     host = make(1, 1)
+    assert "pdrouter-engine@f-decode-0 is not on this host" in host.do("logs", "decode-0", code=1)
     host.do("apply")
     log = next(host.dir.glob("run/*f-decode-0.log"))
     p = subprocess.Popen(list(map(str, host.line("logs", "decode-0"))), stdout=subprocess.PIPE, text=True)
