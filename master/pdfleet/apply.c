@@ -182,38 +182,53 @@ lock(const struct topo_plan *p, const struct runner *r)
 	return fd < 0 ? -1 : fd;
 }
 
+static bool
+takes_away(const struct members *ms)
+{
+	for (size_t i = 0; i < ms->n; i++)
+		if (ms->v[i].change == CHANGE_REMOVE || ms->v[i].change == CHANGE_RESTART)
+			return true;
+	return false;
+}
+
 static void
 tell_of_remote(const struct host_view *v)
 {
-	for (size_t i = 0; i < v->routers.n; i++)
+	for (size_t i = 0; takes_away(&v->members) && i < v->routers.n; i++)
 		if (v->routers.v[i].control == NULL)
 			(void)printf("the router on %s cannot be asked for drains from here: its "
 				     "requests get the time of --drain-timeout\n",
 				v->routers.v[i].host->name);
 }
 
-/* Until the router of this host has the engines, and every router may choose them. */
+/* Whether the routers give the engine requests; one that this run has not touched is their matter. */
+static bool
+is_listed(const struct host_view *v, const struct member *m, bool keep_drains)
+{
+	if (m->step != STEP_DONE || m->change == CHANGE_NONE)
+		return true;
+	if (v->router.control != NULL && !routers_know(&v->routers, m->url))
+		return false;
+	return routers_say_up(&v->routers, m->url) ||
+	       (keep_drains && routers_have_drained(&v->routers, m->url));
+}
+
 static int
-wait_listed(const struct host_view *v)
+wait_listed(const struct host_view *v, bool keep_drains)
 {
 	const uint64_t end = clock_ms() + LISTED_MS;
 
-	for (size_t i = 0; i < v->members.n; i++) {
-		const struct member *m = &v->members.v[i];
-
-		while (m->step == STEP_DONE &&
-			!((v->router.control == NULL || routers_know(&v->routers, m->url)) &&
-				routers_say_up(&v->routers, m->url))) {
+	for (size_t i = 0; i < v->members.n; i++)
+		while (!is_listed(v, &v->members.v[i], keep_drains)) {
 			if (clock_ms() >= end) {
 				(void)fprintf(stderr,
 					"pdctl fleet: %s: is healthy, but a router does not say "
 					"up after %d s\n",
-					m->name, LISTED_MS / 1000);
+					v->members.v[i].name, LISTED_MS / 1000);
 				return -1;
 			}
 			(void)usleep(POLL_MS * 1000);
 		}
-	}
 	return 0;
 }
 
@@ -242,7 +257,7 @@ converge(const struct topo_plan *p, const struct runner *r, const struct apply_o
 		return 1;
 	if (!first && router_unit_apply(&v->router) != 0)
 		return 1;
-	return wait_listed(v) == 0 ? 0 : 1;
+	return wait_listed(v, o->keep_drains) == 0 ? 0 : 1;
 }
 
 static int

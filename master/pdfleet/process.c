@@ -42,17 +42,6 @@ process_start(pid_t pid)
 	return start;
 }
 
-time_t
-process_since(uint64_t start)
-{
-	char *text = tree_read("/proc/stat", NULL);
-	const char *line = text != NULL ? strstr(text, "\nbtime ") : NULL;
-	time_t boot = line != NULL ? (time_t)strtoll(line + 7, NULL, 10) : 0;
-
-	free(text);
-	return boot != 0 ? boot + (time_t)(start / (uint64_t)sysconf(_SC_CLK_TCK)) : 0;
-}
-
 /* True: the process has ended within the time (-1: none). */
 static bool
 ended(int fd, int ms)

@@ -4,12 +4,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
-#include <time.h>
 
 /* Clock ticks after boot at which a process that runs has started; 0: it does not run, or is a zombie. */
 uint64_t process_start(pid_t pid);
-/* That time by the clock; 0: unknown. */
-time_t process_since(uint64_t start);
 /*
  * SIGTERM, and SIGKILL after `stop_s` or at once if that is 0; then SIGKILL to what is left of its process group.
  * Returns when the process has ended.  -1 after a message: it could not be signalled.

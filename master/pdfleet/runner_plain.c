@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "master/pdfleet/process.h"
@@ -117,6 +118,7 @@ struct pid_file {
 	bool there;
 	pid_t pid; /* 0: it has ended */
 	uint64_t start;
+	time_t written; /* by the unit's process, when it started */
 };
 
 static struct pid_file
@@ -124,11 +126,14 @@ pid_read(const struct runner *r, const char *unit)
 {
 	char *path = run_path(r, unit, "pid"), *text = tree_read(path, NULL);
 	struct pid_file f = {.there = text != NULL};
+	struct stat st;
 	int pid = 0;
 
 	if (text != NULL && sscanf(text, "%d %" SCNu64, &pid, &f.start) == 2 && pid > 0 &&
 		f.start != 0 && process_start(pid) == f.start)
 		f.pid = pid;
+	if (f.pid != 0 && stat(path, &st) == 0)
+		f.written = st.st_mtime;
 	free(text);
 	free(path);
 	return f;
@@ -154,7 +159,7 @@ status(const struct runner *r, const char *unit, struct unit_status *ret)
 	*ret = (struct unit_status){.state = UNIT_STOPPED, .pid = f.pid};
 	if (f.pid != 0) {
 		ret->state = UNIT_RUNNING;
-		ret->since = process_since(f.start);
+		ret->since = f.written;
 	} else if (f.there)
 		ret->state = UNIT_FAILED;
 	else if (!is_defined(r, unit))
@@ -213,6 +218,8 @@ spawn(const struct runner *r, const char *unit, const struct definition *d)
 		while (err == 0 && read(report[0], &err, sizeof(err)) == -1 && errno == EINTR)
 			;
 		(void)close(report[0]);
+		if (err != 0 && pid > 0)
+			(void)waitpid(pid, NULL, 0); /* so it has ended for everyone who looks */
 	}
 	if (err != 0)
 		rc = fail(d->argv.v[0], strerror(err));

@@ -13,9 +13,10 @@
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
 
-#define LOG_LINES 10 /* of an engine that failed */
-#define POLL_MS 50   /* between two looks at engines and routers */
-#define UP_MS 120000 /* a router has probed the engine by then */
+#define LOG_LINES 10     /* of an engine that failed */
+#define POLL_MS 50       /* between two looks at engines and routers, at first */
+#define POLL_MAX_MS 1000 /* an engine that loads for minutes is not asked more often */
+#define UP_MS 120000     /* a router has probed the engine by then */
 
 /* What happens next to the engine: the same step to look again later. */
 typedef enum step step_fn(struct steps *s, struct member *m);
@@ -379,7 +380,8 @@ health(struct steps *s, struct member *m)
 	if (owned_confirm(&m->files) != 0)
 		return STEP_FAILED;
 	undrain(s, m);
-	return STEP_UP;
+	/* the routers know one that runs on; whether they give it requests is their matter */
+	return m->change == CHANGE_NONE ? STEP_DONE : STEP_UP;
 }
 
 static enum step
@@ -393,6 +395,8 @@ health_late(struct steps *s, struct member *m)
 static enum step
 up(struct steps *s, struct member *m)
 {
+	if (s->keep_drains && routers_have_drained(s->routers, m->url))
+		return STEP_DONE;
 	return routers_say_up(s->routers, m->url) ? STEP_DONE : STEP_UP;
 }
 
@@ -472,10 +476,20 @@ advance(struct steps *s, struct member *m)
 	return moved;
 }
 
+/* Longer and longer while nothing happens. */
+static uint64_t
+pause_ms(uint64_t idle_ms)
+{
+	const uint64_t ms = POLL_MS + idle_ms / 8;
+
+	return ms < POLL_MAX_MS ? ms : POLL_MAX_MS;
+}
+
 int
 steps_run(struct steps *s)
 {
 	struct members *ms = s->members;
+	uint64_t idle_ms = 0;
 	size_t open;
 
 	for (size_t i = 0; i < ms->n; i++)
@@ -488,8 +502,9 @@ steps_run(struct steps *s)
 			moved = advance(s, &ms->v[i]) || moved;
 			open += !step_is_last(ms->v[i].step);
 		}
+		idle_ms = moved ? 0 : idle_ms + pause_ms(idle_ms);
 		if (open > 0 && !moved)
-			(void)usleep(POLL_MS * 1000);
+			(void)usleep((useconds_t)pause_ms(idle_ms) * 1000);
 	} while (open > 0);
 	return any_is(s, STEP_FAILED) || any_is(s, STEP_LEFT);
 }

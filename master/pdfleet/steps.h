@@ -5,7 +5,8 @@
  *  remove:   TURN -> DRAIN -> STOP -> GONE
  *  start:    TURN -> START -> HEALTH -> UP -> DONE
  *  restart:  TURN -> DRAIN -> STOP -> START -> HEALTH -> UP -> DONE
- *  none:     TURN -> HEALTH -> UP -> DONE
+ *  undrain:  TURN -> HEALTH -> UP -> DONE
+ *  none:     TURN -> HEALTH -> DONE
  *  START or HEALTH goes wrong:  -> BACK -> BACK_HEALTH -> FAILED; without former files -> FAILED
  *  another engine has failed:   TURN -> LEFT
  *

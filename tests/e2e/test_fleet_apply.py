@@ -25,7 +25,7 @@ class Host:
         self.port = free_port()
         self.replicas = {"prefill": prefill, "decode": decode}
         self.args = {"prefill": [], "decode": []}
-        self.program = str(BIN / "pdsim")
+        self.program = [str(BIN / "pdsim")]
 
     def group(self, role):
         n = self.replicas[role]
@@ -33,13 +33,13 @@ class Host:
             {"replica": i, "ports": {"api": api, "side": side}} for i, (api, side) in enumerate(self.ports[role][:n])]}
 
     def write(self):
-        command = [self.program, "--role", "${role}", "--host", "${address}", "--port", "${port.api}",
+        command = [*self.program, "--role", "${role}", "--host", "${address}", "--port", "${port.api}",
                    "--side-port", "${port.side}", "--model", "${served_as}", "--name", "${name}", "--token-delay", "2"]
         self.path.write_text(yaml.safe_dump({
             "fleet": self.name, "model": {"path": "/nowhere", "served_as": MODEL}, "connector": "nixl",
             "engine": {"kind": "vllm", "version": "0.33", "command": command}, "hosts": {"here": {"address": "127.0.0.1"}},
             "prefill": self.group("prefill"), "decode": self.group("decode"),
-            "router": {"hosts": ["here"], "listen": [f"127.0.0.1:{self.port}"], "pool": {"queue_size": 0},
+            "router": {"hosts": ["here"], "listen": [f"127.0.0.1:{self.port}"], "pool": {"queue_size": 0, "retries": 0, "fallback": "none"},
                        "config": {"control_socket": str(self.dir / "ctl"), "workers": 1, "rise": 1, "fall": 1,
                                   "health_interval": "50ms"}}}, sort_keys=False))
 
@@ -203,7 +203,7 @@ def test_an_engine_that_died_is_started_and_a_drain_is_ended(make):
     assert actions(host.do("apply"), "start") == ["start f-decode-0"]
     url = f"http://127.0.0.1:{host.ports['prefill'][0][0]}"
     subprocess.run([BIN / "pdctl", "-s", host.dir / "ctl", "drain", url], check=True, stdout=subprocess.DEVNULL)
-    assert host.do("plan", "--keep-drains") == ""
+    assert host.do("plan", "--keep-drains") == "" and host.do("apply", "--keep-drains") == ""
     assert host.do("plan", code=3) == "undrain f-prefill-0\n"
     assert host.do("apply") == "undrain f-prefill-0\n"
     host.ask()
@@ -222,6 +222,17 @@ def test_a_file_that_is_not_its_own_is_never_touched(make):
     before = host.files()
     assert "move it away" in host.do("apply", "--yes", code=1)
     assert host.files() == before and own.read_text().startswith("# mine")
+
+
+def test_an_engine_that_hides_its_environment(make):
+    """As setproctitle does: what runs is told by the time of its start."""
+    host = make(1, 1)
+    host.program[:0] = ["/usr/bin/env", "-i"]
+    host.do("apply")
+    assert host.do("apply") == ""
+    host.args["decode"] = ["--blocks", "500"]
+    assert actions(host.do("apply", "--yes"), "restart") == ["restart f-decode-0"]
+    assert host.do("apply") == ""
 
 
 def test_two_at_once_take_turns(make):

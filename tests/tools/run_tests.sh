@@ -168,6 +168,7 @@ run_release() {
 	build release bins units build/release/pdwire build/release/torture build/release/sched || return
 	build tsan build/tsan/torture || return
 	units release
+	part "fleet demo" tests/tools/fleet_demo.sh
 	part "simulator" python3 tests/engine/selfcheck.py build/release/pdsim
 	part "torture, 14 s, and 6 s under tsan" tests/torture/run.sh 14 6
 	part "torture: its mutants still apply" tests/torture/mutants.sh --check
