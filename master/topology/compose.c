@@ -157,18 +157,25 @@ check_needs(struct topo_plan *p, const struct topo_engine *e)
 }
 
 static void
+check_variable(struct topo_plan *p, const struct topo_setting *s)
+{
+	const char *c = s->name;
+
+	while (isalnum((unsigned char)*c) || *c == '_')
+		c++;
+	if (*c != '\0' || c == s->name || isdigit((unsigned char)s->name[0]))
+		topo_found(p, s->value.file, s->value.line, "",
+			"%.60s cannot be the name of a variable", s->name);
+	else if (strncmp(s->name, TOPO_ENV_PREFIX, strlen(TOPO_ENV_PREFIX)) == 0)
+		topo_found(p, s->value.file, s->value.line, "",
+			"%.60s: names with " TOPO_ENV_PREFIX " are those of pdctl fleet", s->name);
+}
+
+static void
 check_engine(struct topo_plan *p, const struct topo_engine *e)
 {
-	for (size_t i = 0; i < e->env.n; i++) {
-		const struct topo_setting *s = &e->env.v[i];
-		const char *c = s->name;
-
-		while (isalnum((unsigned char)*c) || *c == '_')
-			c++;
-		if (*c != '\0' || c == s->name || isdigit((unsigned char)s->name[0]))
-			topo_found(p, s->value.file, s->value.line, "",
-				"%.60s cannot be the name of a variable", s->name);
-	}
+	for (size_t i = 0; i < e->env.n; i++)
+		check_variable(p, &e->env.v[i]);
 	if (p->container != NULL && p->container->command.n == 0)
 		return; /* not for systemd: the words behind the program of an image */
 	if (e->argv.n == 0)

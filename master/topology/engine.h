@@ -67,3 +67,5 @@ struct topo_plan {
 #define TOPO_UNIT "pdrouter-engine@"
 /* The drop-in of a unit, from its folder. */
 #define TOPO_DROP_IN ".service.d/engine.conf"
+/* Of the variables above: no fleet file sets one. */
+#define TOPO_ENV_PREFIX "PDROUTER_FLEET_"

@@ -241,6 +241,8 @@ Test(plan, texts)
 		"${rdma} has no value for decode");
 	expect_found(FULL("args: [\"${port.foo}\"]", ""), 8, "", "${port.foo} has no value");
 	expect_found(FULL("env: {9A: x}", ""), 8, "", "9A cannot be the name of a variable");
+	expect_found(FULL("env: {PDROUTER_FLEET_DIGEST: x}", ""), 8, "",
+		"PDROUTER_FLEET_DIGEST: names with PDROUTER_FLEET_ are those of pdctl fleet");
 	expect_found(FLEET "port_offset: 0\n" HOSTS "engines: {args: [\"${router.address}\"]}\n", 8,
 		"", "${router.address} has no value");
 	expect_found("fleet: f\nmodel: {path: m}\n"
