@@ -44,6 +44,9 @@ struct conf_fleet {
 	size_t n;
 	char *connector; /* what the engines are started with; NULL: nothing moves between them */
 };
+/* conf_parse() where each fleet_file has these engines: it need not be on this machine. */
+int conf_parse_fleet(const char *path, const void *text, size_t n, const struct conf_fleet *engines,
+	struct conf **ret, struct conf_error *err);
 /* 0 and *ret filled, or -1 with *err filled and *ret untouched. */
 typedef int conf_fleet_fn(const char *path, struct conf_fleet *ret, struct conf_error *err);
 

@@ -72,6 +72,23 @@ conf_pool_before(const struct conf_read *r, const struct conf_pool *p)
 	return r->was != NULL ? &r->was->pools[p - r->conf->pools] : NULL;
 }
 
+static int
+read_fleet(struct conf_read *r, struct conf_pool *p, const char *path, const int *lines,
+	struct conf_fleet *ret)
+{
+	const struct conf_fleet *given = r->engines;
+
+	if (given != NULL) {
+		*ret = (struct conf_fleet){
+			mem_dup(given->text, given->n), given->n, mem_strdup(given->connector)};
+		return 0;
+	}
+	if (r->fleet == NULL)
+		return conf_fail_key(
+			r, p, lines, "fleet_file", "this program reads no fleet files");
+	return r->fleet(path, ret, r->err);
+}
+
 /* An engine of another connector keeps its KV for engines of its own kind. */
 static int
 take_fleet(struct conf_read *r, struct conf_pool *p, const char *path, const int *lines)
@@ -79,10 +96,7 @@ take_fleet(struct conf_read *r, struct conf_pool *p, const char *path, const int
 	struct conf_fleet fleet;
 	int rc = 0;
 
-	if (r->fleet == NULL)
-		return conf_fail_key(
-			r, p, lines, "fleet_file", "this program reads no fleet files");
-	if (r->fleet(path, &fleet, r->err) != 0)
+	if (read_fleet(r, p, path, lines, &fleet) != 0)
 		return -1;
 	p->file_text = fleet.text;
 	p->nfile_text = fleet.n;

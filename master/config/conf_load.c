@@ -241,38 +241,48 @@ read_document(struct conf_read *r)
 }
 
 static int
-parse(const char *path, const void *text, size_t n, const struct conf *was, conf_fleet_fn *fleet,
-	struct conf **ret, struct conf_error *err)
+read_text(struct conf_read *r, const void *text, size_t n, struct conf **ret)
 {
-	struct conf_read r = {
-		.file = path, .readers = conf_readers, .fleet = fleet, .err = err, .was = was};
 	int rc;
 
-	if (conf_yaml_load(&r, text, n) != 0)
+	r->readers = conf_readers;
+	if (conf_yaml_load(r, text, n) != 0)
 		return -1;
-	r.conf = conf_new(path);
-	rc = read_document(&r);
-	yaml_document_delete(&r.doc);
+	r->conf = conf_new(r->file);
+	rc = read_document(r);
+	yaml_document_delete(&r->doc);
 	if (rc == 0)
-		*ret = r.conf;
+		*ret = r->conf;
 	else
-		conf_free(&r.conf);
+		conf_free(&r->conf);
 	return rc;
 }
 
 int
 conf_parse(const char *path, const void *text, size_t n, struct conf **ret, struct conf_error *err)
 {
-	return parse(path, text, n, NULL, NULL, ret, err);
+	struct conf_read r = {.file = path, .err = err};
+
+	return read_text(&r, text, n, ret);
+}
+
+int
+conf_parse_fleet(const char *path, const void *text, size_t n, const struct conf_fleet *engines,
+	struct conf **ret, struct conf_error *err)
+{
+	struct conf_read r = {.file = path, .engines = engines, .err = err};
+
+	return read_text(&r, text, n, ret);
 }
 
 int
 conf_reparse(
 	const struct conf *was, conf_fleet_fn *fleet, struct conf **ret, struct conf_error *err)
 {
+	struct conf_read r = {.file = was->path, .fleet = fleet, .err = err, .was = was};
 	struct conf *c;
 
-	if (parse(was->path, was->text, was->ntext, was, fleet, &c, err) != 0)
+	if (read_text(&r, was->text, was->ntext, &c) != 0)
 		return -1;
 	c->text = mem_dup(was->text, was->ntext);
 	c->ntext = was->ntext;
@@ -288,14 +298,14 @@ conf_reparse(
 int
 conf_load_file(const char *path, conf_fleet_fn *fleet, struct conf **ret, struct conf_error *err)
 {
-	struct conf_read r = {.file = path, .err = err};
+	struct conf_read r = {.file = path, .fleet = fleet, .err = err};
 	char *text;
 	size_t n;
 	int rc;
 
 	if (conf_yaml_read(&r, path, 0, &text, &n) != 0)
 		return -1;
-	rc = parse(path, text, n, NULL, fleet, ret, err);
+	rc = read_text(&r, text, n, ret);
 	if (rc == 0) {
 		(*ret)->text = text;
 		(*ret)->ntext = n;

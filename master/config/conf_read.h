@@ -24,6 +24,8 @@ struct conf_read {
 	/* [CONF_T_N]: the readers of lists and maps, by type, which conf_walk.c calls; or NULL */
 	conf_reader *const *readers;
 	conf_fleet_fn *fleet; /* reads a fleet_file; or NULL */
+	const struct conf_fleet
+		*engines; /* of each fleet_file, in place of what `fleet` reads; or NULL */
 	/* being built; owned by the caller that started the reading; NULL: another kind of file is read */
 	struct conf *conf;
 	/* in force with the same text: files that are not watched are as they were read for it; or NULL */

@@ -31,15 +31,11 @@ struct routers
 routers_of(const struct topo_plan *p, const struct topo_host *here)
 {
 	struct routers r = {.v = NULL};
-	struct membuf text = {.p = NULL};
 	struct conf_error err;
 	struct conf *conf = NULL;
 
-	if (p->t->router.line != 0) {
-		topo_router_file(p, TOPO_LISTED, &text);
-		if (conf_parse("pdrouter.yaml", text.p, text.n, &conf, &err) != 0)
-			conf = NULL; /* a finding of the plan, so there is none */
-	}
+	if (p->t->router.line != 0)
+		conf = topo_router_conf(p, &err); /* NULL would be a finding of the plan */
 	for (size_t i = 0; conf != NULL && i < p->t->router.hosts.n; i++) {
 		const struct topo_host *h = topo_host(p->t, p->t->router.hosts.v[i].text);
 
@@ -53,7 +49,6 @@ routers_of(const struct topo_plan *p, const struct topo_host *here)
 	r.health_path = mem_strdup(
 		conf != NULL && conf->npools > 0 ? conf->pools[0].health_path : "/health");
 	conf_free(&conf);
-	membuf_free(&text);
 	return r;
 }
 

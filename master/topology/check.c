@@ -240,17 +240,15 @@ topo_check_router(struct topo_plan *p)
 void
 topo_check_router_file(struct topo_plan *p)
 {
-	struct membuf text = {.p = NULL};
-	struct conf_error err;
-	struct conf *conf = NULL;
 	const struct topo_router *r = &p->t->router;
+	struct conf_error err;
+	struct conf *conf;
 
 	if (r->line == 0)
 		return;
-	topo_router_file(p, TOPO_LISTED, &text);
-	if (conf_parse("pdrouter.yaml", text.p, text.n, &conf, &err) != 0)
+	conf = topo_router_conf(p, &err);
+	if (conf == NULL)
 		topo_found(p, p->t->path, r->line, "router", "pdrouter would refuse %s: %s",
 			err.key, err.what);
 	conf_free(&conf);
-	membuf_free(&text);
 }

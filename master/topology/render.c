@@ -122,7 +122,7 @@ topo_render_router(const struct topo_plan *p, const struct topo_host *h)
 
 	for (size_t i = 0; i < p->t->router.hosts.n; i++)
 		if (strcmp(p->t->router.hosts.v[i].text, h->name) == 0) {
-			topo_router_file(p, TOPO_FOLLOWED, &b);
+			topo_router_file(p, &b);
 			put(&f, mem_strdup(p->paths->router + 1), MODE, &b);
 			break;
 		}

@@ -32,46 +32,6 @@ settings(struct membuf *out, const char *indent, const struct topo_settings *our
 		topo_add(out, "%s%s: %s\n", indent, users->v[i].name, users->v[i].value.text);
 }
 
-uint32_t
-topo_api_port(const struct topo_engine *e)
-{
-	for (size_t i = 0; i < e->ports.n; i++)
-		if (strcmp(e->ports.v[i].name, "api") == 0)
-			return e->ports.v[i].first;
-	return 0; /* conf_parse() refuses such a URL */
-}
-
-char *
-topo_url(const struct topo_engine *e)
-{
-	const char *address = e->host->address;
-	bool ip6 = strchr(address, ':') != NULL;
-
-	return mem_printf(
-		"http://%s%s%s:%u", ip6 ? "[" : "", address, ip6 ? "]" : "", topo_api_port(e));
-}
-
-void
-topo_router_entry(struct membuf *out, const struct topo_engine *e)
-{
-	char *url = topo_url(e);
-
-	topo_add(out, "url: \"%s\"", url);
-	free(url);
-	if (e->host->group != NULL) {
-		topo_add(out, ", group: ");
-		topo_add_yaml(out, e->host->group);
-	}
-	for (size_t i = 0; i < e->endpoint.n; i++)
-		topo_add(out, ", %s: %s", e->endpoint.v[i].name, e->endpoint.v[i].value.text);
-}
-
-bool
-topo_is_split(const struct topo_plan *p)
-{
-	return p->t->groups[TOPO_PREFILL].line != 0;
-}
-
 static void
 endpoints(const struct topo_plan *p, struct membuf *out, enum topo_role role)
 {
@@ -116,17 +76,32 @@ topo_router_head(const struct topo_plan *p, struct membuf *out)
 }
 
 void
-topo_router_file(const struct topo_plan *p, enum topo_source source, struct membuf *out)
+topo_router_file(const struct topo_plan *p, struct membuf *out)
 {
 	const struct topology *t = p->t;
 
 	topo_router_head(p, out);
-	if (source == TOPO_FOLLOWED && t->router.fleet_file != NULL) {
-		topo_add(out, "    fleet_file: ");
-		topo_add_yaml(out, t->router.fleet_file);
-		topo_add(out, "\n    watch: true\n");
+	if (t->router.fleet_file == NULL) {
+		endpoints(p, out, TOPO_PREFILL);
+		endpoints(p, out, TOPO_DECODE);
 		return;
 	}
-	endpoints(p, out, TOPO_PREFILL);
-	endpoints(p, out, TOPO_DECODE);
+	topo_add(out, "    fleet_file: ");
+	topo_add_yaml(out, t->router.fleet_file);
+	topo_add(out, "\n%s", has(&t->router.pool, "watch") ? "" : "    watch: true\n");
+}
+
+struct conf *
+topo_router_conf(const struct topo_plan *p, struct conf_error *err)
+{
+	struct membuf text = {.p = NULL};
+	struct conf_fleet engines = topo_endpoints(p);
+	struct conf *conf = NULL;
+
+	topo_router_file(p, &text);
+	(void)conf_parse_fleet("pdrouter.yaml", text.p, text.n, &engines, &conf, err);
+	free(engines.text);
+	free(engines.connector);
+	membuf_free(&text);
+	return conf;
 }

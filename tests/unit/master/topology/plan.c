@@ -275,6 +275,16 @@ Test(plan, names_and_router)
 		FLEET HOSTS "engines: {}\nrouter: {hosts: []}\n", 8, "router.hosts", "is empty");
 	expect_found(FLEET HOSTS "engines: {}\nrouter: {hosts: [a], pool: {retris: 1}}\n", 8,
 		"router", "pools[0].retris: unknown key; did you mean retries?");
+	/* what is written for a router that follows the file */
+	expect_found(FLEET HOSTS
+		"engines: {}\nrouter: {hosts: [a], fleet_file: /f, pool: {fleet_file: /g}}\n",
+		8, "router", "pools[0].fleet_file: given twice");
+	expect_found(FLEET HOSTS
+		"engines: {}\nrouter: {hosts: [a], fleet_file: /f, pool: {watch: maybe}}\n",
+		8, "router", "pools[0].watch: ");
+	expect_found(FLEET HOSTS
+		"engines: {}\nrouter: {hosts: [a], fleet_file: /f, pool: {prefill: [{url: \"http://x:1\"}]}}\n",
+		8, "router", "pools[0].fleet_file: replaces prefill and decode");
 	expect_found(FLEET "connector: lmcache\n" HOSTS "prefill: {}\ndecode: {}\n"
 			   "router: {hosts: [a, b]}\n",
 		10, "router.hosts", "report to one router only");

@@ -184,3 +184,29 @@ Test(render, the_digest_is_of_all_files_of_one_engine)
 	unmake(&m);
 	unmake(&args);
 }
+
+Test(render, a_router_that_follows_the_file)
+{
+	static const struct {
+		const char *pool, *watch;
+	} rows[] = {{"", "    watch: true\n"}, {"watch: false", ""}, {"watch: true", ""}};
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		char *fleet =
+			mem_printf(FLEET "connector: nixl\n" HOSTS "prefill: {}\ndecode: {}\n"
+					 "router: {hosts: [b], fleet_file: /f.yaml, pool: {%s}}\n",
+				rows[i].pool);
+		struct made m = make_good(fleet);
+		struct topo_files f = topo_render_router(m.plan, topo_host(m.t, "b"));
+		char *want = mem_printf(HEAD
+			"listen: [\"0.0.0.0:8000\"]\nhealth_timeout: 20s\npools:\n  - name: \"f\"\n"
+			"    models: [\"m\"]\n    connector: nixl\n%s%s%s    fleet_file: \"/f.yaml\"\n%s",
+			i > 0 ? "    " : "", rows[i].pool, i > 0 ? "\n" : "", rows[i].watch);
+
+		expect_file(&f, "etc/pdrouter/pdrouter.yaml", want);
+		topo_files_free(&f);
+		unmake(&m);
+		free(want);
+		free(fleet);
+	}
+}
