@@ -36,16 +36,34 @@ shared_template(const char *kind)
 	return mem_printf("%s/" SHARE "/%s.yaml", exe, kind);
 }
 
+/* A router that follows the file searches the template as if no folder was named. */
+static int
+refuse_folder(const struct topology *t, struct conf_error *err)
+{
+	*err = (struct conf_error){.line = t->router.line, .key = "router.fleet_file"};
+	(void)snprintf(err->file, sizeof(err->file), "%s", t->path);
+	(void)snprintf(err->what, sizeof(err->what),
+		"its routers do not know -t: put %.60s.yaml into the folder " OWN
+		" beside the fleet file",
+		t->engine.kind);
+	return -1;
+}
+
 /* The user's file comes before the installed one. */
 int
 topo_template_find(const struct topology *t, const char *dir, struct topo_template **ret,
 	struct conf_error *err)
 {
 	const char *kind = t->engine.kind;
-	char *own = own_template(t, dir), *shared = shared_template(kind);
-	const char *path = access(own, F_OK) == 0 ? own : shared;
+	char *own, *shared;
+	const char *path;
 	int rc = -1;
 
+	if (dir != NULL && t->router.fleet_file != NULL)
+		return refuse_folder(t, err);
+	own = own_template(t, dir);
+	shared = shared_template(kind);
+	path = access(own, F_OK) == 0 ? own : shared;
 	*err = (struct conf_error){.line = topo_line(t, "engine.kind"), .key = "engine.kind"};
 	(void)snprintf(err->file, sizeof(err->file), "%s", t->path);
 	(void)snprintf(err->what, sizeof(err->what),

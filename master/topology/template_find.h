@@ -4,7 +4,8 @@
 
 /*
  * Loads KIND.yaml of the folder `dir` (NULL: fleet.d beside the fleet file), else that of
- * ../share/pdrouter/fleet beside the program's folder.  Returns 0 and the caller owns *ret, or -1 with *err filled.
+ * ../share/pdrouter/fleet beside the program's folder.  A `dir` is refused where routers follow the file.
+ * Returns 0 and the caller owns *ret, or -1 with *err filled.
  */
 int topo_template_find(const struct topology *t, const char *dir, struct topo_template **ret,
 	struct conf_error *err);

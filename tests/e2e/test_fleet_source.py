@@ -90,6 +90,8 @@ def test_a_rendered_router_follows_the_file(world):
     assert (done.returncode, done.stderr) == (0, "")
     conf = yaml.safe_load((world.dir / "out/here/etc/pdrouter/pdrouter.yaml").read_text())
     assert conf["pools"][0]["fleet_file"] == str(path) and conf["pools"][0]["watch"] and "prefill" not in conf["pools"][0]
+    said = subprocess.run([BIN / "pdctl", "fleet", "check", "-f", path, "-t", ROOT / "etc" / "fleet"], capture_output=True, text=True)
+    assert said.returncode == 1 and ": router.fleet_file: its routers do not know -t" in said.stderr
     r = world.router(*conf["pools"])
     wait_up(r, *p)
     write(path, p[0], d, router=router)
