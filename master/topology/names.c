@@ -67,6 +67,24 @@ rdma_of(const struct scope *s)
 	return s->e != NULL && s->e->host != NULL ? mem_strdup(s->e->host->rdma) : NULL;
 }
 
+/* The devices as UCX has them: each with its port, which is 1 where the fleet file names none. */
+static char *
+rdma_ports_of(const struct scope *s)
+{
+	struct membuf out = {.p = NULL};
+	const char *d = s->e != NULL && s->e->host != NULL ? s->e->host->rdma : NULL;
+	size_t n;
+
+	for (; d != NULL; d = d[n] == ',' ? d + n + 1 : NULL) {
+		n = strcspn(d, ",");
+		membuf_add(&out, d, n);
+		if (memchr(d, ':', n) == NULL)
+			membuf_add(&out, ":1", 2);
+		membuf_add(&out, d[n] == ',' ? "," : "", 1); /* or the end of the text */
+	}
+	return out.p;
+}
+
 static char *
 gpus_of(const struct scope *s)
 {
@@ -159,6 +177,7 @@ static const struct {
 	{"all_addresses", all_addresses_of},
 	{"host", host_of},
 	{"rdma", rdma_of},
+	{"rdma_ports", rdma_ports_of},
 	{"gpus", gpus_of},
 	{"model", model_of},
 	{"served_as", served_as_of},
@@ -181,7 +200,7 @@ static const char *const families[NFAMILIES] = {
 const char *
 topo_names_list(void)
 {
-	return "name, fleet, role, replica, address, all_addresses, host, rdma, gpus, model, "
+	return "name, fleet, role, replica, address, all_addresses, host, rdma, rdma_ports, gpus, model, "
 	       "served_as, version, venv, tensor_parallel, data_parallel, image, program, file, router.address, port.NAME, ports.NAME, router.port.NAME";
 }
 

@@ -80,8 +80,8 @@ static const struct conf_key host_rows[] = {
 	TOPO_KEY("address", TEXT, topo_host, address, 1, 253, NULL,
 		"address or name by which engines and routers reach this host"),
 	TOPO_OWN("gpus", read_gpus, topo_host, gpus, "(none)", "how many, or a list of numbers"),
-	TOPO_KEY(
-		"rdma", TEXT, topo_host, rdma, 1, 127, "(none)", "its RDMA device, such as mlx5_0"),
+	TOPO_KEY("rdma", TEXT, topo_host, rdma, 1, 127, "(none)",
+		"its RDMA devices, such as mlx5_0,mlx5_1"),
 	TOPO_KEY("group", NAME, topo_host, group, 1, 63, "(none)",
 		"rack or NVLink domain, used by pairing"),
 };

@@ -29,7 +29,7 @@
 	"   all: {env: {SIDE: \"${address}:${port.side}\"}, args: [--kv, '{\"a\":\"b\"}']}\n"                           \
 	"   prefill: {ports: {side: {first: 5600, each: rank}}}\n"                                                      \
 	"   decode: {ports: {side: {first: 6600, each: rank}}}\n"                                                       \
-	"   rdma: {env: {NET: \"${rdma}:1\"}}\n"                                                                        \
+	"   rdma: {env: {NET: \"${rdma_ports}\"}}\n"                                                                    \
 	" - {name: lmcache, one_router: true, no_data_parallel: true, needs_env: [CACHE],\n"                            \
 	"    all: {ports: {init: {first: 7300, each: rank}}, file: [\"ports: [${ports.init}]\"],\n"                     \
 	"          env: {FILE: \"${file}\", TO: \"${router.address}:${router.port.notices}\"}},\n"                      \

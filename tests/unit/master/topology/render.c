@@ -210,3 +210,26 @@ Test(render, a_router_that_follows_the_file)
 		free(fleet);
 	}
 }
+
+static void
+expect_ports(const char *devices, const char *line)
+{
+	char *fleet = mem_printf(FLEET
+		"connector: nixl\nhosts: {a: {address: 10.0.0.1, gpus: 2, rdma: \"%s\"}}\n"
+		"prefill: {}\ndecode: {}\n",
+		devices);
+	struct made m = make_good(fleet);
+	struct topo_files f = topo_render(m.plan, topo_host(m.t, "a"));
+
+	expect_word(&f, "etc/pdrouter/fleet/f-prefill-0.env", line);
+	topo_files_free(&f);
+	unmake(&m);
+	free(fleet);
+}
+
+Test(render, each_rdma_device_has_its_port)
+{
+	expect_ports("mlx5_0", "NET=\"mlx5_0:1\"\n");
+	expect_ports("mlx5_0,mlx5_1", "NET=\"mlx5_0:1,mlx5_1:1\"\n");
+	expect_ports("mlx5_0:2,mlx5_1", "NET=\"mlx5_0:2,mlx5_1:1\"\n");
+}
