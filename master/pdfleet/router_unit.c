@@ -7,6 +7,7 @@
 
 #include "master/pdfleet/control.h"
 #include "master/pdfleet/owned.h"
+#include "master/pdfleet/process.h"
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
 
@@ -43,13 +44,38 @@ reload_helps(const struct router_unit *u)
 	return yes;
 }
 
+/* The master that answers at the control socket; 0: none. */
+static pid_t
+who_answers(const struct router_unit *u)
+{
+	static const char key[] = " pid=";
+	struct membuf b = {.p = NULL};
+	const char *at = answers(u, "status", &b) ? strstr(b.p, key) : NULL;
+	const pid_t pid = at != NULL ? (pid_t)strtol(at + strlen(key), NULL, 10) : 0;
+
+	membuf_free(&b);
+	return pid;
+}
+
+/* `pdctl upgrade` has replaced the process that the runner knows. */
+static void
+find_heir(struct router_unit *u)
+{
+	const pid_t pid = u->runner->ops->adopt != NULL && u->control != NULL ? who_answers(u) : 0;
+
+	if (pid <= 0 || pid == u->status.pid || process_start(pid) == 0)
+		return;
+	u->heir = pid;
+	u->status = (struct unit_status){.state = UNIT_RUNNING, .pid = pid};
+}
+
 static enum router_change
-change_of(const struct router_unit *u, const struct unit_status *status)
+change_of(const struct router_unit *u)
 {
 	if (u->files.n == 0)
 		return owned_is(u->runner->paths.router, u->plan->t->name) ? ROUTER_REMOVE
 									   : ROUTER_NONE;
-	if (status->state != UNIT_RUNNING)
+	if (u->status.state != UNIT_RUNNING)
 		return ROUTER_START;
 	if (owned_look(&u->files.v[0], u->plan->t->name) != OWNED_SAME || reload_helps(u))
 		return ROUTER_RELOAD;
@@ -60,8 +86,6 @@ int
 router_unit_look(const struct topo_plan *p, const struct topo_host *h, const struct runner *r,
 	const struct routers *routers, struct router_unit *ret)
 {
-	struct unit_status status;
-
 	*ret = (struct router_unit){.plan = p, .runner = r, .files = topo_render_router(p, h)};
 	for (size_t i = 0; i < routers->n; i++)
 		if (routers->v[i].host == h)
@@ -70,9 +94,10 @@ router_unit_look(const struct topo_plan *p, const struct topo_host *h, const str
 		(void)fprintf(stderr, "pdctl fleet: the router needs a control_socket\n");
 		return -1;
 	}
-	if (r->ops->status(r, ROUTER_UNIT, &status) != 0)
+	if (r->ops->status(r, ROUTER_UNIT, &ret->status) != 0)
 		return -1;
-	ret->change = change_of(ret, &status);
+	find_heir(ret);
+	ret->change = change_of(ret);
 	return 0;
 }
 
@@ -163,6 +188,10 @@ drop(const struct router_unit *u)
 int
 router_unit_apply(const struct router_unit *u)
 {
+	const struct runner *r = u->runner;
+
+	if (u->heir != 0 && r->ops->adopt(r, ROUTER_UNIT, u->heir) != 0)
+		return -1;
 	switch (u->change) {
 	case ROUTER_NONE:
 		return 0;

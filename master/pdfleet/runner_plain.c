@@ -139,11 +139,10 @@ pid_read(const struct runner *r, const char *unit)
 	return f;
 }
 
-/* Of this process: before it becomes the unit's. */
 static int
-pid_write(const char *path)
+pid_write(const char *path, pid_t pid)
 {
-	char *text = mem_printf("%d %" PRIu64 "\n", (int)getpid(), process_start(getpid()));
+	char *text = mem_printf("%d %" PRIu64 "\n", (int)pid, process_start(pid));
 	const struct topo_file f = {.mode = 0644, .bytes = text, .n = strlen(text)};
 	int rc = tree_put(path, &f);
 
@@ -181,7 +180,7 @@ become(const struct definition *d, const char *log, const char *pid_path, int re
 
 	(void)setsid();
 	out = open(log, O_WRONLY | O_CREAT | O_APPEND, 0644);
-	if (out != -1 && pid_write(pid_path) == 0 && chdir("/") == 0) {
+	if (out != -1 && pid_write(pid_path, getpid()) == 0 && chdir("/") == 0) {
 		(void)dup2(in, STDIN_FILENO);
 		(void)dup2(out, STDOUT_FILENO);
 		(void)dup2(out, STDERR_FILENO);
@@ -269,6 +268,16 @@ stop(const struct runner *r, const char *unit)
 }
 
 static int
+adopt(const struct runner *r, const char *unit, pid_t pid)
+{
+	char *path = run_path(r, unit, "pid");
+	int rc = pid_write(path, pid);
+
+	free(path);
+	return rc;
+}
+
+static int
 reload(const struct runner *r)
 {
 	(void)r;
@@ -307,6 +316,7 @@ const struct runner_ops runner_plain_ops = {
 	.status = status,
 	.start = start,
 	.stop = stop,
+	.adopt = adopt,
 	.forget = forget,
 	.reload = reload,
 	.last = last,

@@ -25,7 +25,7 @@ class Host:
         self.port = free_port()
         self.replicas = {"prefill": prefill, "decode": decode}
         self.args = {"prefill": [], "decode": []}
-        self.program = [str(BIN / "pdsim")]
+        self.program, self.config, self.has_router = [str(BIN / "pdsim")], {}, True
 
     def group(self, role):
         n = self.replicas[role]
@@ -35,13 +35,14 @@ class Host:
     def write(self):
         command = [*self.program, "--role", "${role}", "--host", "${address}", "--port", "${port.api}",
                    "--side-port", "${port.side}", "--model", "${served_as}", "--name", "${name}", "--token-delay", "2"]
+        router = {"hosts": ["here"], "listen": [f"127.0.0.1:{self.port}"], "pool": {"queue_size": 0, "retries": 0, "fallback": "none"},
+                  "config": {"control_socket": str(self.dir / "ctl"), "workers": 1, "rise": 1, "fall": 1, "health_interval": "50ms",
+                             **self.config}}
         self.path.write_text(yaml.safe_dump({
             "fleet": self.name, "model": {"path": "/nowhere", "served_as": MODEL}, "connector": "nixl",
             "engine": {"kind": "vllm", "version": "0.33", "command": command}, "hosts": {"here": {"address": "127.0.0.1"}},
             "prefill": self.group("prefill"), "decode": self.group("decode"),
-            "router": {"hosts": ["here"], "listen": [f"127.0.0.1:{self.port}"], "pool": {"queue_size": 0, "retries": 0, "fallback": "none"},
-                       "config": {"control_socket": str(self.dir / "ctl"), "workers": 1, "rise": 1, "fall": 1,
-                                  "health_interval": "50ms"}}}, sort_keys=False))
+            **({"router": router} if self.has_router else {})}, sort_keys=False))
 
     def line(self, command, *args):
         self.write()

@@ -3,7 +3,7 @@ import os
 import signal
 import subprocess
 
-from procs import MODEL, alive, wait
+from procs import BIN, MODEL, alive, wait
 from test_fleet_apply import make
 
 
@@ -19,6 +19,22 @@ def test_status_of_a_fleet_that_is_not_there(make):
     said = make(1, 1).do("status", code=3).splitlines()
     assert said[:2] == ["pdrouter  absent", "    differs: it does not run"]
     assert "f-decode-0  absent" in said
+
+
+def test_a_router_that_was_upgraded(make, reaper):
+    """The process that answers is the unit's: it is not started a second time, and ends when the file has no router."""
+    host = make(1, 1)
+    host.config = {"upgrade_trial": "50ms"}
+    host.do("apply")
+    old = host.pids()["pdrouter"]
+    subprocess.run([BIN / "pdctl", "-s", host.dir / "ctl", "upgrade"], check=True, stdout=subprocess.DEVNULL)
+    wait("the former instance to go", lambda: not alive(old))
+    assert host.do("status").splitlines()[0] == "pdrouter  running"
+    assert (host.do("plan"), host.do("apply")) == ("", "")
+    new = host.pids()["pdrouter"]
+    host.ask()
+    host.has_router = False
+    assert "stop pdrouter" in host.do("apply") and not alive(new)
 
 
 def test_status_of_differences(make):
