@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "master/pdfleet/tree.h"
@@ -23,9 +24,9 @@ full_path(const struct topo_file *f)
 }
 
 static char *
-former_path(const struct topo_file *f)
+beside_path(const struct topo_file *f, const char *ext)
 {
-	return mem_printf("/%s.former", f->path);
+	return mem_printf("/%s%s", f->path, ext);
 }
 
 static bool
@@ -37,6 +38,59 @@ has_head(const char *text, const char *fleet)
 	free(head);
 	return yes;
 }
+
+/* --- files beside it
+ * ----------------------------------------------------------------------------- */
+
+static const char former_ext[] = ".former", new_ext[] = ".new";
+
+enum beside { BESIDE_NONE, BESIDE_OURS, BESIDE_BEGUN, BESIDE_FOREIGN };
+
+/* Ours has the first line of `f`; one whose writing was interrupted has the begin of that line. */
+static enum beside
+beside_look(const struct topo_file *f, const char *ext)
+{
+	const char *eol = memchr(f->bytes, '\n', f->n);
+	const size_t head = eol != NULL ? (size_t)(eol - f->bytes) + 1 : f->n;
+	char *path = beside_path(f, ext), *text = NULL;
+	enum beside ret = BESIDE_FOREIGN;
+	struct stat st;
+	size_t n = 0;
+
+	if (lstat(path, &st) != 0)
+		ret = errno == ENOENT ? BESIDE_NONE : BESIDE_FOREIGN;
+	else if (S_ISREG(st.st_mode))
+		text = tree_read(path, &n);
+	if (text != NULL && memcmp(text, f->bytes, n < head ? n : head) == 0)
+		ret = n < head ? BESIDE_BEGUN : BESIDE_OURS;
+	free(text);
+	free(path);
+	return ret;
+}
+
+/* Before `f` is written: 0, or -1 after a message if that would destroy a file of another. */
+static int
+refuse_beside(const struct topo_file *f)
+{
+	const enum beside former = beside_look(f, former_ext), new = beside_look(f, new_ext);
+	const bool bad = former == BESIDE_FOREIGN || former == BESIDE_BEGUN;
+	char *path = beside_path(f, bad ? former_ext : new_ext);
+	int rc = 0;
+
+	if (bad || new == BESIDE_FOREIGN)
+		rc = fail(path, "pdctl fleet has not written this file: move it away");
+	free(path);
+	return rc;
+}
+
+static bool
+has_former(const struct topo_file *f)
+{
+	return beside_look(f, former_ext) == BESIDE_OURS;
+}
+
+/* --- the file itself
+ * ----------------------------------------------------------------------------- */
 
 bool
 owned_is(const char *path, const char *fleet)
@@ -125,7 +179,7 @@ owned_diff(const struct topo_file *want)
 static int
 keep_former(const struct topo_file *f, const char *path)
 {
-	char *former = former_path(f);
+	char *former = beside_path(f, former_ext);
 	int rc = link(path, former) == 0 || errno == EEXIST || errno == ENOENT ? 0 : -1;
 
 	if (rc != 0)
@@ -138,8 +192,11 @@ static int
 write_one(const struct topo_file *f)
 {
 	char *path = full_path(f);
-	int rc = tree_folders(path) == 0 && keep_former(f, path) == 0 ? tree_put(path, f) : -1;
+	int rc = refuse_beside(f);
 
+	if (rc == 0 && (tree_folders(path) != 0 || keep_former(f, path) != 0))
+		rc = -1;
+	rc = rc == 0 ? tree_put(path, f) : rc;
 	if (rc == 0)
 		(void)printf("write %s\n", path);
 	free(path);
@@ -172,9 +229,9 @@ owned_confirm(const struct topo_files *want)
 	int rc = 0;
 
 	for (size_t i = 0; i < want->n; i++) {
-		char *former = former_path(&want->v[i]);
+		char *former = beside_path(&want->v[i], former_ext);
 
-		if (unlink(former) != 0 && errno != ENOENT)
+		if (has_former(&want->v[i]) && unlink(former) != 0)
 			rc = fail(former, strerror(errno));
 		free(former);
 	}
@@ -186,13 +243,22 @@ owned_has_former(const struct topo_files *want)
 {
 	bool yes = false;
 
-	for (size_t i = 0; !yes && i < want->n; i++) {
-		char *former = former_path(&want->v[i]);
-
-		yes = access(former, F_OK) == 0;
-		free(former);
-	}
+	for (size_t i = 0; !yes && i < want->n; i++)
+		yes = has_former(&want->v[i]);
 	return yes;
+}
+
+static int
+restore_one(const struct topo_file *f)
+{
+	char *former = beside_path(f, former_ext), *path = full_path(f);
+	int rc = rename(former, path) == 0 ? 0 : fail(path, strerror(errno));
+
+	if (rc == 0)
+		(void)printf("write %s (as it was)\n", path);
+	free(former);
+	free(path);
+	return rc;
 }
 
 int
@@ -200,23 +266,16 @@ owned_restore(const struct topo_files *want)
 {
 	int rc = 0;
 
-	for (size_t i = 0; rc == 0 && i < want->n; i++) {
-		char *former = former_path(&want->v[i]), *path = full_path(&want->v[i]);
-
-		if (rename(former, path) == 0)
-			(void)printf("write %s (as it was)\n", path);
-		else if (errno != ENOENT)
-			rc = fail(path, strerror(errno));
-		free(former);
-		free(path);
-	}
+	for (size_t i = 0; rc == 0 && i < want->n; i++)
+		if (has_former(&want->v[i]))
+			rc = restore_one(&want->v[i]);
 	return rc;
 }
 
 int
 owned_remove(const char *path, const char *fleet)
 {
-	static const char *const beside[] = {".former", ".new"};
+	const char *const beside[] = {former_ext, new_ext};
 	int rc = 0;
 
 	for (size_t i = 0; i < sizeof(beside) / sizeof(beside[0]); i++) {

@@ -1,6 +1,6 @@
 /*
  * Files of a fleet on this host.  A file belongs to the fleet if its first line says so (TOPO_HEAD); no other file is
- * changed or removed.
+ * changed or removed, nor are FILE.former and FILE.new without that line.
  *
  * While an engine is replaced, FILE.former is the text that the engine last ran well with.
  */

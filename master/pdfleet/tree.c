@@ -73,8 +73,10 @@ int
 tree_put(const char *path, const struct topo_file *f)
 {
 	char *temp = mem_printf("%s.new", path);
-	int rc = 0, fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, f->mode);
+	int rc = 0, fd = -1;
 
+	if (unlink(temp) == 0 || errno == ENOENT) /* a killed run has left it */
+		fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, f->mode);
 	if (fd == -1 || tree_write_all(fd, f->bytes, f->n) != 0 || fsync(fd) != 0 ||
 		fchmod(fd, f->mode) != 0 || rename(temp, path) != 0)
 		rc = fail(path, strerror(errno));

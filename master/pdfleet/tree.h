@@ -7,7 +7,7 @@
 int tree_begin(const char *dir);
 /* Writes DIR/PATH and the folders on the way; the file is there whole, or not at all.  0, or -1 after a message. */
 int tree_write(const char *dir, const struct topo_file *f);
-/* Writes the file whole, or not at all: a temporary file, fsync, rename.  The path of `f` does not count. */
+/* Writes the file whole, or not at all: PATH.new, fsync, rename.  The path of `f` does not count. */
 int tree_put(const char *path, const struct topo_file *f);
 /* The bytes of a file, with a NUL behind them; the caller frees them.  NULL with errno. */
 char *tree_read(const char *path, size_t *ret_n);
