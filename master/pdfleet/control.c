@@ -1,7 +1,6 @@
 #include "master/pdfleet/control.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -11,8 +10,11 @@
 
 /* A reload waits for the new workers: systemd/pdrouter.service allows it as much. */
 #define ANSWER_S 180
+#define ANSWER_MAX (8u << 20)
+#define ERR "ERR "
 
-static FILE *
+/* -1: no router answers there. */
+static int
 connect_to(const char *path)
 {
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};
@@ -20,38 +22,74 @@ connect_to(const char *path)
 	int fd;
 
 	if (strlen(path) >= sizeof(sun.sun_path))
-		return NULL;
+		return -1;
 	memcpy(sun.sun_path, path, strlen(path));
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd == -1)
-		return NULL;
+		return -1;
 	(void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 	if (connect(fd, (struct sockaddr *)&sun, sizeof(sun)) == 0)
-		return fdopen(fd, "r");
+		return fd;
 	(void)close(fd);
-	return NULL;
+	return -1;
+}
+
+static bool
+is_error(const char *line, size_t n)
+{
+	return n >= sizeof(ERR) - 1 && memcmp(line, ERR, sizeof(ERR) - 1) == 0;
+}
+
+/* Only what is behind ERR stays. */
+static enum control_answer
+keep_error(struct membuf *answer, const char *line, size_t n)
+{
+	answer->n = n - (sizeof(ERR) - 1);
+	memmove(answer->p, line + sizeof(ERR) - 1, answer->n);
+	return CONTROL_ERR;
+}
+
+/* Looks at the whole lines from *at on; CONTROL_NONE: none of them is the last one. */
+static enum control_answer
+find_last(struct membuf *answer, size_t *at)
+{
+	while (*at < answer->n) {
+		const char *line = answer->p + *at, *eol = memchr(line, '\n', answer->n - *at);
+		const size_t n = eol != NULL ? (size_t)(eol - line) : 0;
+
+		if (eol == NULL)
+			break;
+		if (is_error(line, n))
+			return keep_error(answer, line, n);
+		if (n == 2 && memcmp(line, "OK", n) == 0) {
+			answer->n = *at;
+			return CONTROL_OK;
+		}
+		*at += n + 1;
+	}
+	return CONTROL_NONE;
 }
 
 /* The lines up to OK or ERR. */
 static enum control_answer
-read_answer(FILE *in, struct membuf *answer)
+read_answer(int fd, struct membuf *answer)
 {
 	enum control_answer ret = CONTROL_NONE;
-	char *line = NULL;
-	size_t size = 0;
-	ssize_t n;
+	char buf[65536];
+	size_t at = 0;
+	ssize_t n = 1;
 
-	while (ret == CONTROL_NONE && (n = getline(&line, &size, in)) != -1) {
-		if (strcmp(line, "OK\n") == 0)
-			ret = CONTROL_OK;
-		else if (strncmp(line, "ERR ", 4) == 0) {
-			answer->n = 0;
-			membuf_add(answer, line + 4, (size_t)n - 5); /* without its newline */
-			ret = CONTROL_ERR;
-		} else
-			membuf_add(answer, line, (size_t)n);
+	answer->n = 0;
+	while (ret == CONTROL_NONE && n != 0 && answer->n < ANSWER_MAX) {
+		n = recv(fd, buf, sizeof(buf), 0);
+		if (n == -1 && errno != EINTR)
+			break;
+		membuf_add(answer, buf, n > 0 ? (size_t)n : 0);
+		ret = find_last(answer, &at);
 	}
-	free(line);
+	if (n == 0 && ret == CONTROL_NONE && at < answer->n &&
+		is_error(answer->p + at, answer->n - at)) /* cut off before its newline */
+		ret = keep_error(answer, answer->p + at, answer->n - at);
 	return ret;
 }
 
@@ -60,13 +98,12 @@ control_say(const char *path, const char *command, struct membuf *answer)
 {
 	enum control_answer ret = CONTROL_NONE;
 	char *line = mem_printf("%s\n", command);
-	FILE *in = connect_to(path);
+	int fd = connect_to(path);
 
-	if (in != NULL &&
-		send(fileno(in), line, strlen(line), MSG_NOSIGNAL) == (ssize_t)strlen(line))
-		ret = read_answer(in, answer);
-	if (in != NULL)
-		(void)fclose(in);
+	if (fd != -1 && send(fd, line, strlen(line), MSG_NOSIGNAL) == (ssize_t)strlen(line))
+		ret = read_answer(fd, answer);
+	if (fd != -1)
+		(void)close(fd);
 	free(line);
 	membuf_add(answer, "", 1);
 	answer->n--;
