@@ -28,58 +28,65 @@ member_change(const struct member_facts *f)
 /* --- digests
  * ------------------------------------------------------------------------------------- */
 
-/* The digest that an environment file has. */
+/* Where the digest is: in a variable of the process, and in the line of a file that gives it to the process. */
+struct digest_place {
+	const char *name, *begin;
+};
+
+static const struct digest_place in_env = {TOPO_ENV_DIGEST, "\n" TOPO_ENV_DIGEST "=\""};
+static const struct digest_place in_drop_in = {TOPO_ENV_UNIT, "\nEnvironment=\"" TOPO_ENV_UNIT "="};
+
+/* The digest in the text of a file; "" if it has none. */
 static const char *
-digest_of(const char *text, char buf[static 17])
+digest_of(const char *text, const struct digest_place *place, char buf[static 17])
 {
-	static const char key[] = "\n" TOPO_ENV_DIGEST "=\"";
-	const char *at = text != NULL ? strstr(text, key) : NULL;
+	const char *at = text != NULL ? strstr(text, place->begin) : NULL;
 
 	buf[0] = '\0';
 	if (at != NULL)
-		(void)snprintf(buf, 17, "%s", at + sizeof(key) - 1);
+		(void)snprintf(buf, 17, "%s", at + strlen(place->begin));
 	return buf;
 }
 
-const char *
-member_digest(const struct member *m, char buf[static 17])
+/* An engine that writes its title over its environment (setproctitle) runs with the file on disk, if it has started
+ * after that was written. */
+static bool
+file_has(const char *path, const struct digest_place *place, time_t since, const char *want)
 {
-	char *text = m->files.n > 0 ? mem_strndup(m->files.v[0].bytes, m->files.v[0].n) : NULL;
+	char *text = tree_read(path, NULL), buf[17];
+	struct stat st;
+	bool yes = text != NULL && stat(path, &st) == 0 && since >= st.st_mtime &&
+		   strcmp(digest_of(text, place, buf), want) == 0;
 
-	(void)digest_of(text, buf);
 	free(text);
-	return buf;
+	return yes;
 }
 
-/* An engine that writes its title over its environment (setproctitle) runs with the files on disk, if it has started
- * after they were written. */
-static char *
-digest_on_disk(const struct runner *r, const struct member *m)
+static bool
+runs_with(const struct unit_status *s, const char *path, const struct digest_place *place,
+	const char *want)
 {
-	char *env = mem_printf("%s%s.env", r->paths.fleet, m->name);
-	char *drop_in = runner_drop_in(r, m->unit);
-	char *text = tree_read(env, NULL), buf[17], *ret = NULL;
-	struct stat a, b;
+	char *runs = process_env(s->pid, place->name);
+	bool yes = runs != NULL ? strcmp(runs, want) == 0 : file_has(path, place, s->since, want);
 
-	if (text != NULL && stat(env, &a) == 0 && stat(drop_in, &b) == 0 &&
-		m->status.since >= a.st_mtime && m->status.since >= b.st_mtime)
-		ret = mem_strdup(digest_of(text, buf));
-	free(text);
-	free(env);
-	free(drop_in);
-	return ret;
+	free(runs);
+	return yes;
 }
 
 bool
 member_is_current(const struct runner *r, const struct member *m)
 {
-	char *runs = process_env(m->status.pid, TOPO_ENV_DIGEST), want[17];
+	char *text = m->files.n > 0 ? mem_strndup(m->files.v[0].bytes, m->files.v[0].n) : NULL;
+	char *env = mem_printf("%s%s.env", r->paths.fleet, m->name), want[17];
+	char *drop_in = runner_drop_in(r, m->unit);
 	bool yes;
 
-	if (runs == NULL)
-		runs = digest_on_disk(r, m);
-	yes = runs != NULL && strcmp(runs, member_digest(m, want)) == 0;
-	free(runs);
+	(void)digest_of(text, &in_env, want);
+	yes = runs_with(&m->status, env, &in_env, want) &&
+	      runs_with(&m->status, drop_in, &in_drop_in, want);
+	free(text);
+	free(env);
+	free(drop_in);
 	return yes;
 }
 

@@ -73,7 +73,5 @@ int members_look(const struct topo_plan *p, const struct topo_host *h, const str
 	const struct routers *routers, const struct members_options *o, struct members *ret);
 void members_free(struct members *m);
 
-/* The digest of the plan, from the engine's files; "" of an engine that is gone. */
-const char *member_digest(const struct member *m, char buf[static 17]);
-/* Whether the engine's process runs with the digest of the plan. */
+/* Whether the engine's process runs with the digest of the plan, from both files that have it. */
 bool member_is_current(const struct runner *r, const struct member *m);

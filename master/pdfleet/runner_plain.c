@@ -22,18 +22,6 @@
 
 #define ROUTER "pdrouter"
 
-/* What a unit is started with. */
-struct definition {
-	struct words argv, env;
-};
-
-static void
-definition_free(struct definition *d)
-{
-	words_free(&d->argv);
-	words_free(&d->env);
-}
-
 static int
 fail(const char *path, const char *why)
 {
@@ -43,7 +31,7 @@ fail(const char *path, const char *why)
 
 /* The router stands beside this program. */
 static int
-define_router(const struct runner *r, struct definition *d)
+define_router(const struct runner *r, struct unit_file *d)
 {
 	char exe[PATH_MAX];
 	ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
@@ -60,7 +48,7 @@ define_router(const struct runner *r, struct definition *d)
 }
 
 static int
-define_env(const char *path, struct definition *d)
+define_env(const char *path, struct unit_file *d)
 {
 	char *text = tree_read(path, NULL);
 	int rc = text == NULL ? fail(path, strerror(errno)) : 0;
@@ -72,9 +60,9 @@ define_env(const char *path, struct definition *d)
 }
 
 static int
-define(const struct runner *r, const char *unit, struct definition *d)
+define(const struct runner *r, const char *unit, struct unit_file *d)
 {
-	char *path, *text, *env = NULL;
+	char *path, *text;
 	int rc;
 
 	if (strcmp(unit, ROUTER) == 0)
@@ -83,11 +71,10 @@ define(const struct runner *r, const char *unit, struct definition *d)
 	text = tree_read(path, NULL);
 	if (text == NULL)
 		rc = fail(path, strerror(errno));
-	else if (unit_file_read(text, &d->argv, &env) != 0)
+	else if (unit_file_read(text, d) != 0)
 		rc = fail(path, "is not as pdctl fleet writes it");
 	else
-		rc = env != NULL ? define_env(env, d) : 0;
-	free(env);
+		rc = d->env_path != NULL ? define_env(d->env_path, d) : 0;
 	free(text);
 	free(path);
 	return rc;
@@ -174,7 +161,7 @@ status(const struct runner *r, const char *unit, struct unit_status *ret)
  * runs and no file says so, whenever its parent is killed.  The child has the lock of `apply` (lock.h) until then.
  */
 static _Noreturn void
-become(const struct definition *d, const char *log, const char *pid_path, int report)
+become(const struct unit_file *d, const char *log, const char *pid_path, int report)
 {
 	int in = open("/dev/null", O_RDONLY), out, err;
 
@@ -199,7 +186,7 @@ become(const struct definition *d, const char *log, const char *pid_path, int re
 
 /* 0 when the child has become the program. */
 static int
-spawn(const struct runner *r, const char *unit, const struct definition *d)
+spawn(const struct runner *r, const char *unit, const struct unit_file *d)
 {
 	char *log = run_path(r, unit, "log"), *pid_path = run_path(r, unit, "pid");
 	int report[2], err = 0, rc = 0;
@@ -230,7 +217,7 @@ spawn(const struct runner *r, const char *unit, const struct definition *d)
 static int
 start(const struct runner *r, const char *unit)
 {
-	struct definition d = {.argv = {.v = NULL}};
+	struct unit_file d = {.env_path = NULL};
 	int rc = 0;
 
 	if (pid_read(r, unit).pid != 0)
@@ -239,7 +226,7 @@ start(const struct runner *r, const char *unit)
 		rc = -1;
 	else
 		rc = spawn(r, unit, &d);
-	definition_free(&d);
+	unit_file_free(&d);
 	return rc;
 }
 

@@ -65,21 +65,41 @@ read_words(const char *s, struct words *ret)
 	return s != NULL && (*s == '\n' || *s == '\0') && ret->n > 0 ? 0 : -1;
 }
 
-int
-unit_file_read(const char *text, struct words *ret_argv, char **ret_env)
+/* What is behind the key, or NULL. */
+static const char *
+value_of(const char *line, const char *key)
 {
-	static const char exec[] = "ExecStart=", env[] = "EnvironmentFile=";
+	const size_t n = strlen(key);
+
+	return strncmp(line, key, n) == 0 ? line + n : NULL;
+}
+
+int
+unit_file_read(const char *text, struct unit_file *ret)
+{
+	const char *value;
 	int rc = -1;
 
-	*ret_env = NULL;
+	*ret = (struct unit_file){.env_path = NULL};
 	for (const char *s = text; *s != '\0'; s = next_line(s)) {
-		if (strncmp(s, exec, sizeof(exec) - 1) == 0 && ret_argv->n == 0)
-			rc = read_words(s + sizeof(exec) - 1, ret_argv);
-		if (strncmp(s, env, sizeof(env) - 1) == 0 && *ret_env == NULL)
-			*ret_env = mem_strndup(
-				s + sizeof(env) - 1, strcspn(s + sizeof(env) - 1, "\n"));
+		if ((value = value_of(s, "ExecStart=")) != NULL && ret->argv.n == 0)
+			rc = read_words(value, &ret->argv);
+		else if ((value = value_of(s, "EnvironmentFile=")) != NULL && ret->env_path == NULL)
+			ret->env_path = mem_strndup(value, strcspn(value, "\n"));
+		else if ((value = value_of(s, "Environment=")) != NULL &&
+			 read_words(value, &ret->env) != 0)
+			return -1;
 	}
 	return rc;
+}
+
+void
+unit_file_free(struct unit_file *u)
+{
+	words_free(&u->argv);
+	words_free(&u->env);
+	free(u->env_path);
+	*u = (struct unit_file){.env_path = NULL};
 }
 
 int

@@ -60,9 +60,11 @@ struct topo_plan {
 
 /* The first line of each file, with the fleet's name: a file without it is not touched. */
 #define TOPO_HEAD "# Written by pdctl fleet for the fleet %s: change the fleet file instead."
-/* Variables of each engine: its address, and a digest of its files. */
+/* Variables of each engine: its address, and a digest of its files.  The digest is there twice: by its environment file and by
+ * its drop-in, so that an engine which has started between the writing of the two is known. */
 #define TOPO_ENV_URL "PDROUTER_FLEET_URL"
 #define TOPO_ENV_DIGEST "PDROUTER_FLEET_DIGEST"
+#define TOPO_ENV_UNIT "PDROUTER_FLEET_UNIT"
 /* The unit of an engine, without `.service`. */
 #define TOPO_UNIT "pdrouter-engine@"
 /* The drop-in of a unit, from its folder. */

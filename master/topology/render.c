@@ -38,13 +38,23 @@ environment(const struct topo_plan *p, const struct topo_engine *e, struct topo_
 	put(f, mem_printf("%s%s.env", p->paths->fleet + 1, e->name), MODE_ENV, &b);
 }
 
-/* Of all bytes of the engine's files before this line is added to the first of them. */
+static void
+add_line(struct topo_file *f, const char *begin, uint64_t digest)
+{
+	struct membuf b = {.p = f->bytes, .n = f->n, .cap = f->n};
+
+	topo_add(&b, "%s%016" PRIx64 "\"\n", begin, digest);
+	f->bytes = b.p;
+	f->n = b.n;
+}
+
+/* Of all bytes of the engine's files before its lines are added to the environment file, which is written first, and to
+ * the drop-in, which is written last. */
 static void
 add_digest(struct topo_files *f)
 {
 	static const uint64_t key[2] = {0};
-	struct topo_file *env = &f->v[0];
-	struct membuf b = {.p = env->bytes, .n = env->n, .cap = env->n};
+	uint64_t digest;
 	struct sip s;
 
 	sip_begin(&s, key);
@@ -52,9 +62,9 @@ add_digest(struct topo_files *f)
 		sip_add(&s, f->v[i].path, strlen(f->v[i].path) + 1);
 		sip_add(&s, f->v[i].bytes, f->v[i].n);
 	}
-	topo_add(&b, TOPO_ENV_DIGEST "=\"%016" PRIx64 "\"\n", sip_end(&s));
-	env->bytes = b.p;
-	env->n = b.n;
+	digest = sip_end(&s);
+	add_line(&f->v[0], TOPO_ENV_DIGEST "=\"", digest);
+	add_line(&f->v[f->n - 1], "Environment=\"" TOPO_ENV_UNIT "=", digest);
 }
 
 static void

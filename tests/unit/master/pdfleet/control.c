@@ -47,7 +47,8 @@ static const struct {
 	{"ERR cut o", 1, CONTROL_ERR, "cut o"},
 	{"a\nb", 1, CONTROL_NONE, NULL},
 	{"", 1, CONTROL_NONE, ""},
-	{"a line\n", 10u << 20, CONTROL_NONE, NULL},
+	{"a line of more than sixty bytes, so that there are not too many of them\n", 1u << 20,
+		CONTROL_NONE, NULL},
 };
 
 Test(control, answers)

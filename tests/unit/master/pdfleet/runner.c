@@ -193,10 +193,10 @@ Test(runner, what_was_rendered_is_read_again)
 		"/bin/x", "", "a b", "50% $HOME ${x} \"'\\`", "{\"a\":[1]}", "%%$$"};
 	const size_t n = sizeof(texts) / sizeof(texts[0]);
 	struct membuf exec = {.p = NULL}, env = {.p = NULL};
-	struct words argv = {.v = NULL}, vars = {.v = NULL};
-	char *path = NULL;
+	struct words vars = {.v = NULL};
+	struct unit_file u;
 
-	topo_add(&exec, "[Unit]\n[Service]\nEnvironmentFile=/e v\nExecStart=");
+	topo_add(&exec, "[Unit]\n[Service]\nEnvironmentFile=/e v\nEnvironment=\"A=b\"\nExecStart=");
 	for (size_t i = 0; i < n; i++) {
 		topo_add(&exec, "%s", i > 0 ? " " : "");
 		topo_add_exec(&exec, texts[i]);
@@ -206,33 +206,32 @@ Test(runner, what_was_rendered_is_read_again)
 	}
 	membuf_add(&exec, "\n", 2);
 	membuf_add(&env, "", 1);
-	cr_assert_eq(unit_file_read(exec.p, &argv, &path), 0);
+	cr_assert_eq(unit_file_read(exec.p, &u), 0);
 	cr_assert_eq(unit_file_read_env(env.p, &vars), 0);
-	cr_expect_str_eq(path, "/e v");
-	cr_assert(argv.n == n && vars.n == n && argv.v[n] == NULL);
+	cr_expect_str_eq(u.env_path, "/e v");
+	cr_assert(u.env.n == 1 && strcmp(u.env.v[0], "A=b") == 0);
+	cr_assert(u.argv.n == n && vars.n == n && u.argv.v[n] == NULL);
 	for (size_t i = 0; i < n; i++) {
-		cr_expect_str_eq(argv.v[i], texts[i]);
+		cr_expect_str_eq(u.argv.v[i], texts[i]);
 		cr_expect_str_eq(vars.v[i] + 3, texts[i]);
 	}
 	membuf_free(&exec);
 	membuf_free(&env);
-	words_free(&argv);
 	words_free(&vars);
-	free(path);
+	unit_file_free(&u);
 }
 
 Test(runner, texts_that_are_not_ours)
 {
 	static const char *const bad[] = {"", "[Service]\n", "ExecStart=/bin/x\n",
 		"ExecStart=\"/bin/x\n", "ExecStart=\"/bin/x\" y\n", "ExecStart=\"/bin/x\\",
-		"ExecStart=\n"};
+		"ExecStart=\n", "ExecStart=\"/bin/x\"\nEnvironment=A=b\n"};
 	struct words w = {.v = NULL};
-	char *env;
+	struct unit_file u;
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-		cr_expect_eq(unit_file_read(bad[i], &w, &env), -1, "%s", bad[i]);
-		words_free(&w);
-		free(env);
+		cr_expect_eq(unit_file_read(bad[i], &u), -1, "%s", bad[i]);
+		unit_file_free(&u);
 	}
 	cr_expect_eq(unit_file_read_env("A=b\n", &w), -1);
 	words_free(&w);

@@ -75,7 +75,8 @@ Test(render, one_host)
 		"[Unit]\nDescription=prefill engine 0 of the fleet f\n\n[Service]\n"
 		"EnvironmentFile=/etc/pdrouter/fleet/f-prefill-0.env\n"
 		"ExecStart=\"/bin/engine\" \"0.0.0.0\" \"--model\" \"m\" \"--port\" \"8100\" \"--kv\" "
-		"\"{\\\"a\\\":\\\"b\\\"}\" \"--max\" \"50%%\"\n");
+		"\"{\\\"a\\\":\\\"b\\\"}\" \"--max\" \"50%%\"\n"
+		"Environment=\"PDROUTER_FLEET_UNIT=90c2b78a71f8dc67\"\n");
 	expect_file(&f, "etc/pdrouter/pdrouter.yaml",
 		HEAD
 		"listen: [\"0.0.0.0:8000\"]\nhealth_timeout: 20s\npools:\n  - name: \"f\"\n    models: [\"m\"]\n"
@@ -127,7 +128,7 @@ Test(render, a_container)
 		     "\"0.0.0.0\" \"--model\" \"/m\" \"--port\" \"8300\" \"--max\" \"1\"\n"
 		     "ExecStartPre=-\"/bin/podman\" \"rm\" \"f-engines-0\"\n"
 		     "ExecStopPost=-\"/bin/podman\" \"rm\" \"f-engines-0\"\n"
-		     "Delegate=yes\n");
+		     "Delegate=yes\nEnvironment=\"PDROUTER_FLEET_UNIT=b18185d06bc5f788\"\n");
 	topo_files_free(&f);
 	unmake(&m);
 }
