@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define OUTPUT_MAX (1u << 20)
+
 static int
 fail(const char *what)
 {
@@ -25,6 +27,7 @@ program_become(const char *const argv[])
 	return fail(argv[0]);
 }
 
+/* To the end, so that the program can write it; what is behind the bound is dropped. */
 static int
 read_all(int fd, struct membuf *out)
 {
@@ -33,7 +36,7 @@ read_all(int fd, struct membuf *out)
 
 	do {
 		n = read(fd, buf, sizeof(buf));
-		if (n > 0)
+		if (n > 0 && out->n < OUTPUT_MAX)
 			membuf_add(out, buf, (size_t)n);
 	} while (n > 0 || (n < 0 && errno == EINTR));
 	return n < 0 ? fail("pipe") : 0;

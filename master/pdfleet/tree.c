@@ -106,20 +106,50 @@ tree_folders(const char *path)
 	return rc;
 }
 
+/* A descriptor of a regular file, or -1 with errno; a fifo does not hold it up. */
+static int
+open_regular(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC), err = EINVAL;
+	struct stat st;
+
+	if (fd == -1)
+		return -1;
+	if (fstat(fd, &st) != 0)
+		err = errno;
+	else if (S_ISREG(st.st_mode))
+		return fd;
+	(void)close(fd);
+	errno = err;
+	return -1;
+}
+
+/* 0, or an errno. */
+static int
+read_all(int fd, struct membuf *b)
+{
+	char buf[4096];
+	ssize_t n;
+
+	while ((n = read(fd, buf, sizeof(buf))) != 0) {
+		if (n == -1 && errno != EINTR)
+			return errno;
+		membuf_add(b, buf, n > 0 ? (size_t)n : 0);
+		if (b->n > TREE_MAX)
+			return EFBIG;
+	}
+	return 0;
+}
+
 char *
 tree_read(const char *path, size_t *ret_n)
 {
 	struct membuf b = {.p = NULL};
-	char buf[4096];
-	ssize_t n = -1;
-	int fd = open(path, O_RDONLY | O_CLOEXEC), err;
+	int fd = open_regular(path), err = fd == -1 ? errno : read_all(fd, &b);
 
-	while (fd != -1 && ((n = read(fd, buf, sizeof(buf))) > 0 || (n == -1 && errno == EINTR)))
-		membuf_add(&b, buf, n > 0 ? (size_t)n : 0);
-	err = errno;
 	if (fd != -1)
 		(void)close(fd);
-	if (n != 0) {
+	if (err != 0) {
 		membuf_free(&b);
 		errno = err;
 		return NULL;

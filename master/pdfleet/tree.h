@@ -9,7 +9,9 @@ int tree_begin(const char *dir);
 int tree_write(const char *dir, const struct topo_file *f);
 /* Writes the file whole, or not at all: PATH.new, fsync, rename.  The path of `f` does not count. */
 int tree_put(const char *path, const struct topo_file *f);
-/* The bytes of a file, with a NUL behind them; the caller frees them.  NULL with errno. */
+/* The bytes of a file, with a NUL behind them; the caller frees them.  NULL with errno: EINVAL if it is no regular file,
+ * EFBIG if it has more than TREE_MAX bytes. */
+#define TREE_MAX (8u << 20)
 char *tree_read(const char *path, size_t *ret_n);
 /* Makes the folders of the path, up to its last slash. */
 int tree_folders(const char *path);

@@ -132,3 +132,20 @@ Test(owned, a_link_is_not_followed)
 	free(full);
 	free(other);
 }
+
+Test(owned, what_is_no_file_of_ours_is_not_read_for_ever, .timeout = 20)
+{
+	char *former = mem_printf("%s.former", path);
+	bool changed;
+
+	put("", OLD);
+	cr_assert_eq(mkfifo(former, 0644), 0);
+	cr_expect_eq(owned_write(&files, "f", &changed), -1);
+	cr_assert_eq(unlink(path) + mkfifo(path, 0644), 0);
+	cr_expect_eq(owned_look(&file, "f"), OWNED_FOREIGN);
+	cr_assert_eq(unlink(path), 0);
+	put("", OLD);
+	cr_assert_eq(truncate(path, TREE_MAX + 1), 0);
+	cr_expect_eq(owned_look(&file, "f"), OWNED_FOREIGN);
+	free(former);
+}
