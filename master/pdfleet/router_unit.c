@@ -194,7 +194,7 @@ router_unit_apply(const struct router_unit *u)
 		return -1;
 	switch (u->change) {
 	case ROUTER_NONE:
-		return 0;
+		return owned_confirm(&u->files); /* a killed run may have left a former one */
 	case ROUTER_START:
 		return start(u);
 	case ROUTER_RELOAD:

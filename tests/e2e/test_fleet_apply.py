@@ -242,3 +242,16 @@ def test_two_at_once_take_turns(make):
     said = [p.communicate(timeout=60 * SLOW)[0] for p in both]
     assert [p.returncode for p in both] == [0, 0]
     assert sorted(len(actions(text, "start")) for text in said) == [0, 3] and len(host.pids()) == 3
+
+
+# --- files that a killed apply has left, and files of others
+
+def test_a_former_router_file_that_a_killed_apply_left_is_not_taken_for_the_last_good_one(make):
+    """It was killed between the router's OK and the removal."""
+    host = make(1, 1)
+    host.do("apply")
+    router = host.dir / "etc/pdrouter/pdrouter.yaml"
+    good, former = router.read_text(), router.with_suffix(".yaml.former")
+    former.write_text(good + "# of long ago\n")
+    host.do("apply")
+    assert not former.exists() and router.read_text() == good
