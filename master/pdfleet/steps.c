@@ -172,6 +172,13 @@ role_is_busy(const struct steps *s, const struct member *m)
 	return false;
 }
 
+/* An engine that goes waits until another one of its role serves: `m` may be that one. */
+static bool
+waits_for(const struct member *o, const struct member *m)
+{
+	return o->change == CHANGE_REMOVE && o->step == STEP_TURN && o->role == m->role;
+}
+
 /* Engines whose change comes before that of `m` are not settled yet.  GPUs and ports go from role to role; whether an engine
  * serves matters to its own role. */
 static bool
@@ -180,7 +187,7 @@ others_first(const struct steps *s, const struct member *m)
 	for (size_t i = 0; i < s->members->n; i++) {
 		const struct member *o = &s->members->v[i];
 
-		if (o->change < m->change && !step_is_last(o->step) &&
+		if (o->change < m->change && !step_is_last(o->step) && !waits_for(o, m) &&
 			(o->change <= CHANGE_START || o->role == m->role))
 			return true;
 	}
@@ -206,10 +213,10 @@ take_away(const struct steps *s, struct member *m)
 		return STEP_TURN;
 	if (replicas(s, m->role) == 0 || !is_healthy(s, m->url) || another_serves(s, m))
 		return STEP_DRAIN;
-	if (others > 0)
-		return STEP_TURN;
 	if (s->yes)
 		return STEP_DRAIN;
+	if (others > 0)
+		return STEP_TURN;
 	complain(m, "it is the only %s engine, and requests would fail meanwhile: say --yes",
 		topo_role_name(m->role));
 	return STEP_LEFT;

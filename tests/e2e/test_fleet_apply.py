@@ -255,3 +255,14 @@ def test_a_former_router_file_that_a_killed_apply_left_is_not_taken_for_the_last
     former.write_text(good + "# of long ago\n")
     host.do("apply")
     assert not former.exists() and router.read_text() == good
+@pytest.mark.parametrize("yes", [(), ("--yes",)])
+def test_one_of_two_has_crashed_and_the_file_has_one(make, yes):
+    """The one that goes serves until the crashed one does; with --yes it does not wait."""
+    host = make(1, 2)
+    host.do("apply")
+    os.kill(host.pids()["f-decode-0"], signal.SIGKILL)
+    wait("its end", lambda: "f-decode-0" not in host.pids())
+    host.replicas["decode"] = 1
+    done = actions(host.do("apply", "--start-timeout", 5, *yes), "start", "stop")
+    assert done == ["start f-decode-0", "stop f-decode-1"][::-1 if yes else 1]
+    assert set(host.pids()) == {"pdrouter", "f-prefill-0", "f-decode-0"}
