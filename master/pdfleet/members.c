@@ -10,6 +10,7 @@
 #include "master/pdfleet/owned.h"
 #include "master/pdfleet/process.h"
 #include "master/pdfleet/tree.h"
+#include "master/pdfleet/unit_file.h"
 #include "master/topology/router_file.h"
 #include "shm/base/mem.h"
 
@@ -169,6 +170,37 @@ add_gone(const struct topo_plan *p, const struct runner *r, struct members *ms)
 	return 0;
 }
 
+/* In the environment file of an engine that hides its environment: it changes only while the engine does not run. */
+static char *
+url_on_disk(const struct runner *r, const struct member *m)
+{
+	static const char key[] = TOPO_ENV_URL "=";
+	char *path = mem_printf("%s%s.env", r->paths.fleet, m->name);
+	char *text = tree_read(path, NULL), *ret = NULL;
+	struct words env = {.v = NULL};
+
+	if (text != NULL && unit_file_read_env(text, &env) == 0)
+		for (size_t i = 0; i < env.n && ret == NULL; i++)
+			if (strncmp(env.v[i], key, sizeof(key) - 1) == 0)
+				ret = mem_strdup(env.v[i] + sizeof(key) - 1);
+	words_free(&env);
+	free(text);
+	free(path);
+	return ret;
+}
+
+char *
+member_url(const struct runner *r, const struct member *m)
+{
+	char *url = NULL;
+
+	if (m->status.pid != 0)
+		url = process_env(m->status.pid, TOPO_ENV_URL);
+	if (m->status.pid != 0 && url == NULL)
+		url = url_on_disk(r, m);
+	return url != NULL || m->engine == NULL ? url : topo_url(m->engine);
+}
+
 static int
 look_at(const struct topo_plan *p, const struct runner *r, const struct routers *routers,
 	const struct members_options *o, struct member *m)
@@ -181,10 +213,7 @@ look_at(const struct topo_plan *p, const struct runner *r, const struct routers 
 		return -1;
 	f.runs = m->status.state == UNIT_RUNNING || m->status.state == UNIT_STARTING;
 	f.current = f.runs && m->engine != NULL && member_is_current(r, m);
-	if (f.runs)
-		m->url = process_env(m->status.pid, TOPO_ENV_URL);
-	if (m->url == NULL && m->engine != NULL)
-		m->url = topo_url(m->engine);
+	m->url = member_url(r, m);
 	f.drained = !o->keep_drains && f.current && routers_have_drained(routers, m->url);
 	m->change = member_change(&f);
 	return 0;

@@ -73,5 +73,7 @@ int members_look(const struct topo_plan *p, const struct topo_host *h, const str
 	const struct routers *routers, const struct members_options *o, struct members *ret);
 void members_free(struct members *m);
 
+/* Of the engine that runs, else of the fleet file; the caller frees it.  NULL: unknown. */
+char *member_url(const struct runner *r, const struct member *m);
 /* Whether the engine's process runs with the digest of the plan, from both files that have it. */
 bool member_is_current(const struct runner *r, const struct member *m);

@@ -8,7 +8,6 @@
 
 #include "master/pdfleet/http_get.h"
 #include "master/pdfleet/owned.h"
-#include "master/pdfleet/process.h"
 #include "master/topology/router_file.h"
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
@@ -438,15 +437,10 @@ back(struct steps *s, struct member *m)
 static enum step
 back_health(struct steps *s, struct member *m)
 {
-	char *url;
-
 	if (!look(s, m))
 		return back_late(s, m);
-	url = process_env(m->status.pid, TOPO_ENV_URL);
-	if (url != NULL) { /* of its former files; else it is the same, or unknown */
-		free(m->url);
-		m->url = url;
-	}
+	free(m->url);
+	m->url = member_url(s->runner, m); /* that of its former files */
 	if (!is_healthy(s, m->url))
 		return STEP_BACK_HEALTH;
 	undrain(s, m);

@@ -236,6 +236,18 @@ def test_an_engine_that_hides_its_environment(make):
     assert host.do("apply") == ""
 
 
+def test_an_engine_that_hides_its_address_is_drained(make):
+    """Its address is in its environment file; the file of the fleet may have another one by now."""
+    host = make(1, 2)
+    host.program[:0] = ["/usr/bin/env", "-i"]
+    host.do("apply")
+    host.ports["decode"][0] = (free_port(), free_port())
+    with host.load():
+        assert actions(host.do("apply"), "drain", "restart") == ["drain f-decode-0", "restart f-decode-0"]
+        host.replicas["decode"] = 1
+        assert actions(host.do("apply"), "drain", "stop") == ["drain f-decode-1", "stop f-decode-1"]
+
+
 def test_two_at_once_take_turns(make):
     host = make(1, 1)
     both = [subprocess.Popen(list(map(str, host.line("apply"))), stdout=subprocess.PIPE, text=True) for _ in range(2)]
