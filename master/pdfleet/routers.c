@@ -81,22 +81,28 @@ say(const struct routers *r, const char *command, const char *url, struct membuf
 	return ret;
 }
 
-void
-routers_drain(const struct routers *r, const char *url)
+/* A router that refuses gets a message. */
+static void
+order(const struct routers *r, const char *command, const char *url)
 {
 	struct membuf b = {.p = NULL};
 
-	(void)say(r, "drain", url, &b);
+	if (say(r, command, url, &b) == CONTROL_ERR)
+		(void)fprintf(stderr, "pdctl fleet: the router refuses %s %s: %s\n", command, url,
+			b.p);
 	membuf_free(&b);
+}
+
+void
+routers_drain(const struct routers *r, const char *url)
+{
+	order(r, "drain", url);
 }
 
 void
 routers_undrain(const struct routers *r, const char *url)
 {
-	struct membuf b = {.p = NULL};
-
-	(void)say(r, "undrain", url, &b);
-	membuf_free(&b);
+	order(r, "undrain", url);
 }
 
 struct router_left
@@ -160,18 +166,30 @@ samples(const char *text, const char *name, const char *url, double *ret_least, 
 	return any;
 }
 
-static bool
+/* What a router says of the engine: the smallest sample tells whether it is up. */
+static enum routers_view
 ask(const struct router *r, const char *name, const char *url, double *ret_least, double *ret_sum)
 {
 	struct membuf page = {.p = NULL};
-	bool any = false;
+	const int status = r->url != NULL ? http_get(r->url, "/metrics", &page) : 0;
+	enum routers_view view = ROUTERS_NONE;
 
-	if (r->url != NULL && http_get(r->url, "/metrics", &page) == 200) {
-		membuf_add(&page, "", 1);
-		any = samples(page.p, name, url, ret_least, ret_sum);
-	}
+	membuf_add(&page, "", 1);
+	if (status == -1 && r->control != NULL)
+		view = ROUTERS_SILENT;
+	else if (status == 200 && samples(page.p, name, url, ret_least, ret_sum))
+		view = *ret_least > 0 ? ROUTERS_UP : ROUTERS_DOWN;
 	membuf_free(&page);
-	return any;
+	return view;
+}
+
+static bool
+has_some(const struct router *r, const char *name, const char *url)
+{
+	double least, sum = 0;
+
+	(void)ask(r, name, url, &least, &sum);
+	return sum > 0;
 }
 
 bool
@@ -179,26 +197,31 @@ routers_are_busy(const struct routers *r, const char *url)
 {
 	const struct router_left left = routers_left_at(r, url);
 	bool busy = left.requests > 0 || left.kv > 0;
+
+	for (size_t i = 0; i < r->n && !busy; i++)
+		busy = r->v[i].control == NULL &&
+		       (has_some(&r->v[i], "pdrouter_endpoint_in_flight", url) ||
+			       has_some(&r->v[i], "pdrouter_endpoint_kv_outstanding", url));
+	return busy;
+}
+
+enum routers_view
+routers_see(const struct routers *r, const char *url)
+{
+	enum routers_view all = ROUTERS_NONE;
 	double least, sum;
 
-	for (size_t i = 0; i < r->n; i++)
-		if (r->v[i].control == NULL)
-			busy = busy ||
-			       (ask(&r->v[i], "pdrouter_endpoint_in_flight", url, &least, &sum) &&
-				       sum > 0) ||
-			       (ask(&r->v[i], "pdrouter_endpoint_kv_outstanding", url, &least,
-					&sum) &&
-				       sum > 0);
-	return busy;
+	for (size_t i = 0; i < r->n; i++) {
+		const enum routers_view one =
+			ask(&r->v[i], "pdrouter_endpoint_up", url, &least, &sum);
+
+		all = one > all ? one : all;
+	}
+	return all;
 }
 
 bool
 routers_say_up(const struct routers *r, const char *url)
 {
-	bool up = true;
-	double least, sum;
-
-	for (size_t i = 0; i < r->n; i++)
-		up = up && (!ask(&r->v[i], "pdrouter_endpoint_up", url, &least, &sum) || least > 0);
-	return up;
+	return routers_see(r, url) <= ROUTERS_UP;
 }

@@ -21,7 +21,7 @@ struct routers {
 struct routers routers_of(const struct topo_plan *p, const struct topo_host *here);
 void routers_free(struct routers *r);
 
-/* Routers of other hosts, and one that does not run, are passed over: they have no drain. */
+/* Routers of other hosts, and one that does not run, are passed over: they have no drain.  A refusal is a message. */
 void routers_drain(const struct routers *r, const char *url);
 void routers_undrain(const struct routers *r, const char *url);
 /* Whether a router of this host has drained the engine. */
@@ -35,7 +35,15 @@ struct router_left {
 struct router_left routers_left_at(const struct routers *r, const char *url);
 /* Whether a router has requests at the engine, or waits for a fetch of its KV.  A router that does not answer has none. */
 bool routers_are_busy(const struct routers *r, const char *url);
-/* Whether each router that answers and knows the engine may choose it. */
+/* What the routers say of an engine; of several answers the last one here counts. */
+enum routers_view {
+	ROUTERS_NONE,   /* no router that answers knows it */
+	ROUTERS_UP,     /* each that answers and knows it may choose it */
+	ROUTERS_SILENT, /* the router of this host does not answer */
+	ROUTERS_DOWN,   /* a router does not choose it */
+};
+enum routers_view routers_see(const struct routers *r, const char *url);
+/* True: nothing is left to wait for. */
 bool routers_say_up(const struct routers *r, const char *url);
 /* Whether the router of this host knows the engine. */
 bool routers_know(const struct routers *r, const char *url);

@@ -127,7 +127,7 @@ show_running(struct look *l, const struct member *m)
 {
 	const struct engine_says s = ask_engine(l, m->url);
 	const struct router_left left = routers_left_at(&l->routers, m->url);
-	const bool up = routers_say_up(&l->routers, m->url);
+	const bool up = routers_see(&l->routers, m->url) != ROUTERS_DOWN;
 
 	(void)printf("  %s", s.health == HTTP_OK ? "healthy" : "unhealthy");
 	if (left.word[0] != '\0')
