@@ -14,6 +14,8 @@
 #include "master/topology/router_file.h"
 #include "shm/base/mem.h"
 
+#define FAILED_PROBES 3
+
 enum change
 member_change(const struct member_facts *f)
 {
@@ -24,6 +26,12 @@ member_change(const struct member_facts *f)
 	if (!f->current || f->again)
 		return CHANGE_RESTART;
 	return f->drained ? CHANGE_UNDRAIN : CHANGE_NONE;
+}
+
+bool
+member_is_down(unsigned failed, enum routers_view view)
+{
+	return failed >= FAILED_PROBES && view != ROUTERS_UP;
 }
 
 /* --- digests

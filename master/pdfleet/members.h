@@ -46,6 +46,7 @@ struct member {
 	enum change change;
 	enum step step;   /* W: step_enter() */
 	uint64_t late_ms; /* when the step's time is over, by clock_ms() */
+	unsigned failed;  /* probes of its health in a row, before it is taken away */
 };
 
 struct members {
@@ -62,6 +63,9 @@ struct member_facts {
 	bool again;   /* it is to be restarted anyway */
 };
 enum change member_change(const struct member_facts *f);
+
+/* Whether an engine serves nobody: one slow answer is not enough, and a router that chooses it knows better. */
+bool member_is_down(unsigned failed, enum routers_view view);
 
 struct members_options {
 	bool again;       /* restart what runs as the file says, too */

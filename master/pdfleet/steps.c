@@ -202,6 +202,16 @@ any_is(const struct steps *s, enum step step)
 	return false;
 }
 
+/* Probes it once. */
+static bool
+is_down(const struct steps *s, struct member *m)
+{
+	if (m->url == NULL)
+		return true; /* it has never served */
+	m->failed = is_healthy(s, m->url) ? 0 : m->failed + 1;
+	return m->failed > 0 && member_is_down(m->failed, routers_see(s->routers, m->url));
+}
+
 /* An engine that serves is taken away: not the last one of its role. */
 static enum step
 take_away(const struct steps *s, struct member *m)
@@ -210,11 +220,11 @@ take_away(const struct steps *s, struct member *m)
 
 	if (role_is_busy(s, m))
 		return STEP_TURN;
-	if (replicas(s, m->role) == 0 || !is_healthy(s, m->url) || another_serves(s, m))
+	if (replicas(s, m->role) == 0 || is_down(s, m) || another_serves(s, m))
 		return STEP_DRAIN;
 	if (s->yes)
 		return STEP_DRAIN;
-	if (others > 0)
+	if (others > 0 || m->failed > 0)
 		return STEP_TURN;
 	complain(m, "it is the only %s engine, and requests would fail meanwhile: say --yes",
 		topo_role_name(m->role));

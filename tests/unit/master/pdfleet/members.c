@@ -112,4 +112,13 @@ Test(members, an_engine_that_started_between_two_writes_is_not_current)
 	command = mem_printf("rm -rf %s", dir);
 	cr_expect_eq(system(command), 0);
 	free(command);
+Test(members, when_an_engine_counts_as_down)
+{
+	for (unsigned failed = 0; failed < 10; failed++)
+		for (unsigned view = ROUTERS_NONE; view <= ROUTERS_DOWN; view++) {
+			const bool down = failed >= 3 && view != ROUTERS_UP;
+
+			cr_expect_eq(member_is_down(failed, (enum routers_view)view), down,
+				"%u probes, view %u", failed, view);
+		}
 }
