@@ -268,6 +268,7 @@ members_free(struct members *ms)
 	for (size_t i = 0; i < ms->n; i++) {
 		free(ms->v[i].unit);
 		free(ms->v[i].url);
+		free(ms->v[i].drained);
 		topo_files_free(&ms->v[i].files);
 	}
 	free(ms->v);

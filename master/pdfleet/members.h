@@ -40,7 +40,7 @@ struct member {
 	const char *name; /* inside `unit`, behind TOPO_UNIT */
 	enum topo_role role;
 	char *url;               /* of what runs, else of the fleet file; NULL: unknown */
-	bool drained;            /* by this run */
+	char *drained;           /* the URL that this run has drained; NULL: none */
 	struct topo_files files; /* as they should be */
 	struct unit_status status;
 	enum change change;

@@ -105,6 +105,32 @@ show_log(const struct steps *s, const struct member *m)
 	membuf_free(&b);
 }
 
+/* Ends the drain of the URL, if there is one. */
+static void
+end_drain(const struct steps *s, const struct member *m, const char *url)
+{
+	if (!routers_have_drained(s->routers, url))
+		return;
+	act("undrain", m, "");
+	routers_undrain(s->routers, url);
+}
+
+/* Also after a drain that a killed run has left. */
+static void
+undrain(const struct steps *s, struct member *m)
+{
+	if (m->drained != NULL || !s->keep_drains)
+		end_drain(s, m, m->url);
+}
+
+/* Whatever has failed: the engine may serve, or serve later, at the URL that it had. */
+static void
+take_back(const struct steps *s, struct member *m)
+{
+	if (m->drained != NULL)
+		end_drain(s, m, m->drained);
+}
+
 /* --- whose turn it is
  * ---------------------------------------------------------------------------- */
 
@@ -290,10 +316,10 @@ drain(struct steps *s, struct member *m)
 {
 	if (m->url == NULL)
 		return STEP_STOP;
-	if (!m->drained && !routers_have_drained(s->routers, m->url)) {
+	if (m->drained == NULL && !routers_have_drained(s->routers, m->url)) {
 		act("drain", m, "");
 		routers_drain(s->routers, m->url);
-		m->drained = true;
+		m->drained = mem_strdup(m->url);
 	}
 	return routers_are_busy(s->routers, m->url) ? STEP_DRAIN : STEP_STOP;
 }
@@ -371,17 +397,6 @@ look(const struct steps *s, struct member *m)
 {
 	return s->runner->ops->status(s->runner, m->unit, &m->status) == 0 &&
 	       (m->status.state == UNIT_RUNNING || m->status.state == UNIT_STARTING);
-}
-
-/* Also after a drain that a killed run has left. */
-static void
-undrain(const struct steps *s, struct member *m)
-{
-	if ((s->keep_drains && !m->drained) || !routers_have_drained(s->routers, m->url))
-		return;
-	act("undrain", m, "");
-	routers_undrain(s->routers, m->url);
-	m->drained = false;
 }
 
 static enum step
@@ -481,6 +496,8 @@ advance(struct steps *s, struct member *m)
 			next = steps[m->step].late(s, m);
 		if (next == m->step)
 			break;
+		if (next == STEP_FAILED)
+			take_back(s, m);
 		step_enter(s, m, next);
 		moved = true;
 	}

@@ -210,6 +210,18 @@ def test_an_engine_that_died_is_started_and_a_drain_is_ended(make):
     host.ask()
 
 
+def test_an_engine_that_fails_is_not_left_drained(make):
+    """It has no former files to go back to, and serves later than it should."""
+    host = make(1, 2)
+    host.program[:0] = ["/bin/sh", "-c", 'while [ -e "$0" ]; do sleep 0.05; done; exec "$@"', str(host.dir / "late")]
+    host.do("apply")
+    (host.dir / "late").touch()
+    done = host.do("roll", "--start-timeout", 1, code=1)
+    assert actions(done, "drain", "restart", "undrain") == [f"{w} f-decode-0" for w in ("drain", "restart", "undrain")]
+    (host.dir / "late").unlink()
+    assert host.do("plan") == ""
+
+
 def test_a_file_that_is_not_its_own_is_never_touched(make):
     host = make(1, 1)
     own = host.dir / "etc/systemd/system/pdrouter-engine@f-decode-9.service.d/engine.conf"
