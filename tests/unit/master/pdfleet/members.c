@@ -112,6 +112,8 @@ Test(members, an_engine_that_started_between_two_writes_is_not_current)
 	command = mem_printf("rm -rf %s", dir);
 	cr_expect_eq(system(command), 0);
 	free(command);
+}
+
 Test(members, when_an_engine_counts_as_down)
 {
 	for (unsigned failed = 0; failed < 10; failed++)
