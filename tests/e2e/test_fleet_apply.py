@@ -19,6 +19,8 @@ TEMPLATES = ROOT / "etc" / "fleet"
 class Host:
     """A fleet file of this host, and the folder below which `--plain` keeps everything."""
 
+    templates = ("-t", TEMPLATES)
+
     def __init__(self, world, prefill, decode, name="f"):
         self.world, self.name, self.dir, self.path = world, name, world.file("host"), world.file("fleet", "yaml")
         self.ports = {r: [(free_port(), free_port()) for _ in range(4)] for r in ("prefill", "decode")}
@@ -46,7 +48,7 @@ class Host:
 
     def line(self, command, *args):
         self.write()
-        return [BIN / "pdctl", "fleet", command, "-f", self.path, "-t", TEMPLATES, "--host", "here", "--plain", self.dir, *map(str, args)]
+        return [BIN / "pdctl", "fleet", command, "-f", self.path, *self.templates, "--host", "here", "--plain", self.dir, *map(str, args)]
 
     def do(self, command, *args, code=0):
         """What it prints."""

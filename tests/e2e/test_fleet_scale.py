@@ -92,6 +92,7 @@ def test_routers_find_what_was_scaled(world):
 
 class Followed(Host):
     """The router follows the fleet file, beside which the templates stand.  Replica 1 has free ports as well."""
+    templates = ()
 
     def group(self, role):
         (api, side), n = self.ports[role][1], self.replicas[role]
