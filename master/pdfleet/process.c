@@ -1,5 +1,6 @@
 #include "master/pdfleet/process.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -98,4 +99,42 @@ process_env(pid_t pid, const char *name)
 	free(path);
 	free(text);
 	return ret;
+}
+
+/* Ends the process if it was started with NAME=VALUE.  1: it was; -1 after a message. */
+static int
+stop_if(pid_t pid, const char *name, const char *value)
+{
+	const uint64_t start = process_start(pid); /* before the look at it: of the same process */
+	char *has = start != 0 ? process_env(pid, name) : NULL;
+	int rc = 0;
+
+	if (has != NULL && strcmp(has, value) == 0)
+		rc = process_stop(pid, start, 0) == 0 ? 1 : -1;
+	free(has);
+	return rc;
+}
+
+int
+process_stop_all(const char *name, const char *value)
+{
+	const struct dirent *entry;
+	bool again = true;
+	int rc = 0;
+	DIR *d;
+
+	while (again && rc == 0) { /* one that ends may have started another one */
+		again = false;
+		d = opendir("/proc");
+		while (d != NULL && rc == 0 && (entry = readdir(d)) != NULL) {
+			const pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
+			const int one = pid > 0 && pid != getpid() ? stop_if(pid, name, value) : 0;
+
+			again = again || one == 1;
+			rc = one == -1 ? -1 : 0;
+		}
+		if (d != NULL)
+			(void)closedir(d);
+	}
+	return rc;
 }

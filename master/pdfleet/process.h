@@ -12,6 +12,9 @@ uint64_t process_start(pid_t pid);
  * Returns when the process has ended.  -1 after a message: it could not be signalled.
  */
 int process_stop(pid_t pid, uint64_t start, unsigned stop_s);
+/* SIGKILL to all processes but this one that were started with NAME=VALUE in their environment; returns when they have
+ * ended.  -1 after a message. */
+int process_stop_all(const char *name, const char *value);
 /* The value of a variable in the environment that the process was started with; NULL: none, or it cannot be read.
  * The caller frees it. */
 char *process_env(pid_t pid, const char *name);

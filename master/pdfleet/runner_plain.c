@@ -21,6 +21,8 @@
 #include "master/pdfleet/unit_file.h"
 
 #define ROUTER "pdrouter"
+/* All processes of a unit have it in their environment: the path of the unit's pid file. */
+#define ENV_PID_FILE TOPO_ENV_PREFIX "PID_FILE"
 
 static int
 fail(const char *path, const char *why)
@@ -137,6 +139,17 @@ pid_write(const char *path, pid_t pid)
 	return rc;
 }
 
+/* What the main process has left, wherever it is: children in sessions of their own, too. */
+static int
+end_rest(const struct runner *r, const char *unit)
+{
+	char *path = run_path(r, unit, "pid");
+	int rc = process_stop_all(ENV_PID_FILE, path);
+
+	free(path);
+	return rc;
+}
+
 static int
 status(const struct runner *r, const char *unit, struct unit_status *ret)
 {
@@ -175,6 +188,7 @@ become(const struct unit_file *d, const char *log, const char *pid_path, int rep
 		(void)close(out);
 		for (size_t i = 0; i < d->env.n; i++)
 			(void)putenv(d->env.v[i]);
+		(void)setenv(ENV_PID_FILE, pid_path, 1);
 		(void)execv(d->argv.v[0], d->argv.v);
 	}
 	err = errno;
@@ -218,10 +232,13 @@ static int
 start(const struct runner *r, const char *unit)
 {
 	struct unit_file d = {.env_path = NULL};
+	struct pid_file f = pid_read(r, unit);
 	int rc = 0;
 
-	if (pid_read(r, unit).pid != 0)
+	if (f.pid != 0)
 		return 0;
+	if (f.there && end_rest(r, unit) != 0)
+		return -1;
 	if (define(r, unit, &d) != 0 || tree_folders(r->run) != 0)
 		rc = -1;
 	else
@@ -249,9 +266,11 @@ stop(const struct runner *r, const char *unit)
 {
 	struct pid_file f = pid_read(r, unit);
 
+	if (!f.there)
+		return 0;
 	if (f.pid != 0 && process_stop(f.pid, f.start, r->stop_s) != 0)
 		return -1;
-	return f.there ? forget(r, unit) : 0;
+	return end_rest(r, unit) == 0 ? forget(r, unit) : -1;
 }
 
 static int

@@ -146,27 +146,63 @@ Test(runner, a_pid_of_another_process_is_not_trusted)
 	unmake(&r);
 }
 
-Test(runner, a_stop_ends_the_whole_unit)
+/* The pid that the unit has written to its log, of a process that runs; behind `former`. */
+static pid_t
+child_of(const struct runner *r, pid_t former)
 {
-	struct runner *r = make("trap '' TERM; sleep 60 & echo $!; wait; wait");
 	struct membuf b = {.p = NULL};
-	long child = 0;
+	pid_t child = former;
 
-	r->stop_s = 0;
-	cr_assert_eq(r->ops->start(r, UNIT), 0);
-	for (unsigned i = 0; i < 2000 && child == 0; i++) {
+	for (unsigned i = 0; i < 2000 && child == former; i++) {
 		b.n = 0;
 		cr_assert_eq(r->ops->last(r, UNIT, 1, &b), 0);
 		membuf_add(&b, "", 1);
-		child = strtol(b.p, NULL, 10);
+		child = (pid_t)strtol(b.p, NULL, 10);
 		(void)usleep(5000);
 	}
-	cr_assert(child > 0 && process_start((pid_t)child) != 0);
-	cr_assert_eq(r->ops->stop(r, UNIT), 0);
-	for (unsigned i = 0; i < 2000 && process_start((pid_t)child) != 0; i++)
-		(void)usleep(5000);
-	cr_expect_eq(process_start((pid_t)child), 0);
 	membuf_free(&b);
+	cr_assert(child > 0 && process_start(child) != 0);
+	return child;
+}
+
+static void
+expect_end(pid_t pid)
+{
+	for (unsigned i = 0; i < 2000 && process_start(pid) != 0; i++)
+		(void)usleep(5000);
+	cr_expect_eq(process_start(pid), 0);
+}
+
+Test(runner, a_stop_ends_the_whole_unit)
+{
+	struct runner *r = make("trap '' TERM; sleep 60 & echo $!; wait; wait");
+	pid_t child;
+
+	r->stop_s = 0;
+	cr_assert_eq(r->ops->start(r, UNIT), 0);
+	child = child_of(r, 0);
+	cr_assert_eq(r->ops->stop(r, UNIT), 0);
+	expect_end(child);
+	unmake(&r);
+}
+
+/* A child in a session of its own outlives the main process: neither a start nor a stop leaves it there. */
+Test(runner, what_a_dead_process_has_left_is_ended)
+{
+	struct runner *r = make("setsid sleep 60 & echo $!; exec sleep 61");
+	pid_t leader, first, second;
+
+	cr_assert_eq(r->ops->start(r, UNIT), 0);
+	first = child_of(r, 0);
+	leader = look(r).pid;
+	cr_assert_eq(kill(leader, SIGKILL), 0);
+	expect_end(leader);
+	cr_expect_neq(process_start(first), 0);
+	cr_assert_eq(r->ops->start(r, UNIT), 0);
+	cr_expect_eq(process_start(first), 0);
+	second = child_of(r, first);
+	cr_assert_eq(r->ops->stop(r, UNIT), 0);
+	cr_expect_eq(process_start(second), 0);
 	unmake(&r);
 }
 
