@@ -22,26 +22,38 @@ answers(const struct router_unit *u, const char *command, struct membuf *b)
 	return control_say(u->control, command, b) == CONTROL_OK;
 }
 
-/* Whether a reload would change something.  Keys that need a restart stay as they are until then. */
+/* What the router says of its file on this host. */
+enum file_use {
+	FILE_UNKNOWN, /* it does not answer, or refuses the file */
+	FILE_WAITS,   /* for a reload */
+	FILE_IN_FORCE, /* a reload would change nothing; keys that need a restart stay as they are until then */
+};
+
 static bool
-reload_helps(const struct router_unit *u)
+needs_restart(const char *line, size_t n)
 {
-	static const char restart[] = "(restart)";
+	static const char end[] = "(restart)";
+	const size_t len = sizeof(end) - 1;
+
+	return n >= len && memcmp(line + n - len, end, len) == 0;
+}
+
+static enum file_use
+file_use(const struct router_unit *u)
+{
 	struct membuf b = {.p = NULL};
-	bool yes = false;
+	enum file_use ret = answers(u, "config diff", &b) ? FILE_IN_FORCE : FILE_UNKNOWN;
 
-	if (!answers(u, "config diff", &b))
-		b.n = 0;
-	for (const char *line = b.p, *end = b.p + b.n; line < end && !yes;) {
-		const char *eol = memchr(line, '\n', (size_t)(end - line));
-		const size_t n = (size_t)((eol != NULL ? eol : end) - line);
+	for (size_t at = 0; ret == FILE_IN_FORCE && at < b.n;) {
+		const char *line = b.p + at, *eol = memchr(line, '\n', b.n - at);
+		const size_t n = eol != NULL ? (size_t)(eol - line) : b.n - at;
 
-		yes = n < sizeof(restart) - 1 ||
-		      memcmp(line + n - (sizeof(restart) - 1), restart, sizeof(restart) - 1) != 0;
-		line += n + 1;
+		if (!needs_restart(line, n))
+			ret = FILE_WAITS;
+		at += n + 1;
 	}
 	membuf_free(&b);
-	return yes;
+	return ret;
 }
 
 /* The master that answers at the control socket; 0: none. */
@@ -77,7 +89,7 @@ change_of(const struct router_unit *u)
 									   : ROUTER_NONE;
 	if (u->status.state != UNIT_RUNNING)
 		return ROUTER_START;
-	if (owned_look(&u->files.v[0], u->plan->t->name) != OWNED_SAME || reload_helps(u))
+	if (owned_look(&u->files.v[0], u->plan->t->name) != OWNED_SAME || file_use(u) == FILE_WAITS)
 		return ROUTER_RELOAD;
 	return ROUTER_NONE;
 }
@@ -161,6 +173,9 @@ reload(const struct router_unit *u)
 	bool changed;
 	int rc;
 
+	/* a former one that a killed run has left is older than this one */
+	if (file_use(u) == FILE_IN_FORCE && owned_confirm(&u->files) != 0)
+		return -1;
 	if (owned_write(&u->files, u->plan->t->name, &changed) != 0)
 		return -1;
 	(void)printf("reload " ROUTER_UNIT "\n");

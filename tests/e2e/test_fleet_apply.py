@@ -292,3 +292,29 @@ def test_one_of_two_has_crashed_and_the_file_has_one(make, yes):
     done = actions(host.do("apply", "--start-timeout", 5, *yes), "start", "stop")
     assert done == ["start f-decode-0", "stop f-decode-1"][::-1 if yes else 1]
     assert set(host.pids()) == {"pdrouter", "f-prefill-0", "f-decode-0"}
+
+
+class HostOfQueues(Host):
+    """The shared memory of a running router has places for so many, whatever its file says later."""
+    queue, places = 0, 1
+
+    def write(self):
+        super().write()
+        fleet = yaml.safe_load(self.path.read_text())
+        fleet["router"]["pool"]["queue_size"] = self.queue
+        fleet["router"]["config"]["shared_memory"] = {"queue": self.places}
+        self.path.write_text(yaml.safe_dump(fleet))
+
+
+def test_a_router_file_that_is_refused_goes_back_to_the_one_in_force(make):
+    """Not to one that was in force before, and that a killed apply has left."""
+    host = make(1, 1, kind=HostOfQueues)
+    host.do("apply")
+    router = host.dir / "etc/pdrouter/pdrouter.yaml"
+    good, former = router.read_text(), router.with_suffix(".yaml.former")
+    former.write_text(good.replace("rise: 1", "rise: 2"))
+    host.queue = host.places = 100
+    assert "queue_size" in host.do("apply", code=1)
+    assert not former.exists() and router.read_text() == good
+    host.queue, host.places = 0, 1
+    assert host.do("plan") == ""
