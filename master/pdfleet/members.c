@@ -144,38 +144,65 @@ has(const struct members *ms, const char *name)
 	return false;
 }
 
-/* Engines whose drop-ins are this fleet's, and that the plan does not have. */
-static int
-add_gone(const struct topo_plan *p, const struct runner *r, struct members *ms)
+/* Where names of engines are found: FOLDER/BEGIN NAME END, and REST behind that is the path of a file of the fleet. */
+struct trace {
+	const char *begin, *end, *rest;
+};
+
+/* The environment file is written first and removed first, the drop-in last. */
+static const struct trace in_units = {TOPO_UNIT, TOPO_DROP_IN_DIR, TOPO_DROP_IN_FILE};
+static const struct trace in_fleet[] = {{"", ".env", ""}, {"", ".env.new", ""}};
+
+/* An engine that the plan does not have, and of which a file of this fleet is there. */
+static void
+add_if_gone(const char *fleet, const char *folder, const char *entry, const struct trace *t,
+	struct members *ms)
 {
-	static const char begin[] = TOPO_UNIT, end[] = ".service.d";
+	const size_t n = strlen(entry), begin = strlen(t->begin), end = strlen(t->end);
+	char *name, *path;
+	enum topo_role role;
+
+	if (n <= begin + end || strncmp(entry, t->begin, begin) != 0 ||
+		strcmp(entry + n - end, t->end) != 0)
+		return;
+	name = mem_strndup(entry + begin, n - begin - end);
+	path = mem_printf("%s%s%s", folder, entry, t->rest);
+	if (role_of(name, fleet, &role) && !has(ms, name) && owned_is(path, fleet))
+		add(ms, name)->role = role;
+	free(path);
+	free(name);
+}
+
+static int
+add_gone_in(const char *fleet, const char *folder, const struct trace *traces, size_t n,
+	struct members *ms)
+{
 	const struct dirent *entry;
-	DIR *d = opendir(r->paths.units);
+	DIR *d = opendir(folder);
 
 	if (d == NULL && errno == ENOENT)
 		return 0;
 	if (d == NULL) {
-		(void)fprintf(stderr, "pdctl fleet: %s: %s\n", r->paths.units, strerror(errno));
+		(void)fprintf(stderr, "pdctl fleet: %s: %s\n", folder, strerror(errno));
 		return -1;
 	}
-	while ((entry = readdir(d)) != NULL) {
-		const size_t n = strlen(entry->d_name), most = sizeof(begin) + sizeof(end) - 2;
-		char *name, *path;
-		enum topo_role role;
-
-		if (n <= most || strncmp(entry->d_name, begin, sizeof(begin) - 1) != 0 ||
-			strcmp(entry->d_name + n - (sizeof(end) - 1), end) != 0)
-			continue;
-		name = mem_strndup(entry->d_name + sizeof(begin) - 1, n - most);
-		path = mem_printf("%s" TOPO_UNIT "%s" TOPO_DROP_IN, r->paths.units, name);
-		if (role_of(name, p->t->name, &role) && !has(ms, name) &&
-			owned_is(path, p->t->name))
-			add(ms, name)->role = role;
-		free(path);
-		free(name);
-	}
+	while ((entry = readdir(d)) != NULL)
+		for (size_t i = 0; i < n; i++)
+			add_if_gone(fleet, folder, entry->d_name, &traces[i], ms);
 	(void)closedir(d);
 	return 0;
+}
+
+/* Engines that the plan does not have: with a drop-in, or of an apply that was killed before it wrote that. */
+static int
+add_gone(const struct topo_plan *p, const struct runner *r, struct members *ms)
+{
+	const char *fleet = p->t->name;
+
+	if (add_gone_in(fleet, r->paths.units, &in_units, 1, ms) != 0)
+		return -1;
+	return add_gone_in(
+		fleet, r->paths.fleet, in_fleet, sizeof(in_fleet) / sizeof(in_fleet[0]), ms);
 }
 
 /* In the environment file of an engine that hides its environment: it changes only while the engine does not run. */

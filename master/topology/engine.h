@@ -68,6 +68,8 @@ struct topo_plan {
 /* The unit of an engine, without `.service`. */
 #define TOPO_UNIT "pdrouter-engine@"
 /* The drop-in of a unit, from its folder. */
-#define TOPO_DROP_IN ".service.d/engine.conf"
+#define TOPO_DROP_IN TOPO_DROP_IN_DIR TOPO_DROP_IN_FILE
+#define TOPO_DROP_IN_DIR ".service.d"
+#define TOPO_DROP_IN_FILE "/engine.conf"
 /* Of the variables above: no fleet file sets one. */
 #define TOPO_ENV_PREFIX "PDROUTER_FLEET_"

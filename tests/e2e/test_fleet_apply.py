@@ -318,3 +318,20 @@ def test_a_router_file_that_is_refused_goes_back_to_the_one_in_force(make):
     assert not former.exists() and router.read_text() == good
     host.queue, host.places = 0, 1
     assert host.do("plan") == ""
+
+
+def test_files_of_an_engine_whose_first_apply_was_killed_are_removed(make):
+    """It had written the environment file, which may hold keys, or a part of it, and no drop-in."""
+    host = make(1, 1)
+    host.do("apply")
+    folder, before = host.dir / "etc/pdrouter/fleet", host.files()
+    ours = (folder / "f-decode-0.env").read_text()
+    left = {"f-decode-1.env": ours, "f-decode-2.env.new": ours.splitlines(keepends=True)[0]}
+    kept = {"f-decode-3.env": "KEY=mine\n", "g-decode-1.env": ours, "f-decode-x.env": ours}
+    for name, text in {**left, **kept}.items():
+        (folder / name).write_text(text)
+    plan = host.do("plan", code=3)
+    assert sorted(actions(plan, "stop")) == ["stop f-decode-1", "stop f-decode-2"]
+    host.do("apply")
+    assert host.do("plan") == "" and {p.name for p in folder.iterdir()} >= set(kept)
+    assert host.files() == {**before, **{f"etc/pdrouter/fleet/{n}": t.encode() for n, t in kept.items()}}
