@@ -56,30 +56,14 @@ view_make(const struct topo_plan *p, const struct runner *r, const struct apply_
 /* --- files of others
  * ------------------------------------------------------------------------ */
 
-static int
-refuse_foreign(const struct topo_files *files, const char *fleet)
-{
-	int rc = 0;
-
-	for (size_t i = 0; i < files->n; i++)
-		if (owned_look(&files->v[i], fleet) == OWNED_FOREIGN) {
-			(void)fprintf(stderr,
-				"pdctl fleet: /%s: pdctl fleet has not written this file for the "
-				"fleet %s: move it away\n",
-				files->v[i].path, fleet);
-			rc = -1;
-		}
-	return rc;
-}
-
 /* Before anything is changed. */
 static int
 view_refuse_foreign(const struct topo_plan *p, const struct host_view *v)
 {
-	int rc = refuse_foreign(&v->router.files, p->t->name);
+	int rc = owned_refuse(&v->router.files, p->t->name);
 
 	for (size_t i = 0; i < v->members.n; i++)
-		if (refuse_foreign(&v->members.v[i].files, p->t->name) != 0)
+		if (owned_refuse(&v->members.v[i].files, p->t->name) != 0)
 			rc = -1;
 	return rc;
 }

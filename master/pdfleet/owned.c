@@ -10,6 +10,8 @@
 #include "master/pdfleet/tree.h"
 #include "shm/base/mem.h"
 
+#define NOT_OURS "is not a file of this fleet: move it away"
+
 static int
 fail(const char *path, const char *why)
 {
@@ -78,7 +80,7 @@ refuse_beside(const struct topo_file *f)
 	int rc = 0;
 
 	if (bad || new == BESIDE_FOREIGN)
-		rc = fail(path, "pdctl fleet has not written this file: move it away");
+		rc = fail(path, NOT_OURS);
 	free(path);
 	return rc;
 }
@@ -102,6 +104,21 @@ owned_is(const char *path, const char *fleet)
 	return yes;
 }
 
+/* Of a file that cannot be read, by its errno. */
+static enum owned_state
+state_of_unread(int err)
+{
+	switch (err) {
+	case ENOENT:
+		return OWNED_MISSING;
+	case EINVAL: /* no regular file */
+	case EFBIG:
+		return OWNED_FOREIGN;
+	default:
+		return OWNED_UNKNOWN;
+	}
+}
+
 enum owned_state
 owned_look(const struct topo_file *want, const char *fleet)
 {
@@ -109,16 +126,46 @@ owned_look(const struct topo_file *want, const char *fleet)
 	size_t n = 0;
 	char *text = tree_read(path, &n);
 	enum owned_state ret = OWNED_DIFFERS;
+	const int err = errno;
 
 	if (text == NULL)
-		ret = errno == ENOENT ? OWNED_MISSING : OWNED_FOREIGN;
+		ret = state_of_unread(err);
 	else if (n == want->n && memcmp(text, want->bytes, n) == 0)
 		ret = OWNED_SAME;
 	else if (!has_head(text, fleet))
 		ret = OWNED_FOREIGN;
 	free(text);
 	free(path);
+	errno = err;
 	return ret;
+}
+
+static int
+refuse_one(const struct topo_file *f, const char *fleet)
+{
+	enum owned_state state = owned_look(f, fleet);
+	char *path = full_path(f);
+	int rc = 0;
+
+	if (state == OWNED_UNKNOWN)
+		rc = fail(path, strerror(errno));
+	else if (state == OWNED_FOREIGN)
+		rc = fail(path, NOT_OURS);
+	else if (state != OWNED_SAME)
+		rc = refuse_beside(f);
+	free(path);
+	return rc;
+}
+
+int
+owned_refuse(const struct topo_files *want, const char *fleet)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < want->n; i++)
+		if (refuse_one(&want->v[i], fleet) != 0)
+			rc = -1;
+	return rc;
 }
 
 /* --- the difference
@@ -192,11 +239,8 @@ static int
 write_one(const struct topo_file *f)
 {
 	char *path = full_path(f);
-	int rc = refuse_beside(f);
+	int rc = tree_folders(path) == 0 && keep_former(f, path) == 0 ? tree_put(path, f) : -1;
 
-	if (rc == 0 && (tree_folders(path) != 0 || keep_former(f, path) != 0))
-		rc = -1;
-	rc = rc == 0 ? tree_put(path, f) : rc;
 	if (rc == 0)
 		(void)printf("write %s\n", path);
 	free(path);
@@ -210,14 +254,9 @@ owned_write(const struct topo_files *want, const char *fleet, bool *ret_changed)
 
 	*ret_changed = false;
 	for (size_t i = 0; rc == 0 && i < want->n; i++) {
-		enum owned_state state = owned_look(&want->v[i], fleet);
-
-		if (state == OWNED_SAME)
+		if (owned_look(&want->v[i], fleet) == OWNED_SAME)
 			continue;
-		if (state == OWNED_FOREIGN)
-			rc = fail(want->v[i].path, "is not a file of this fleet");
-		else
-			rc = write_one(&want->v[i]);
+		rc = refuse_one(&want->v[i], fleet) == 0 ? write_one(&want->v[i]) : -1;
 		*ret_changed = true;
 	}
 	return rc;

@@ -9,14 +9,18 @@
 
 #include "master/topology/render.h"
 
-enum owned_state { OWNED_SAME, OWNED_MISSING, OWNED_DIFFERS, OWNED_FOREIGN };
+enum owned_state { OWNED_SAME, OWNED_MISSING, OWNED_DIFFERS, OWNED_FOREIGN, OWNED_UNKNOWN };
 
-/* The file on this host, against what it should be. */
+/* The file on this host, against what it should be.  OWNED_UNKNOWN: it cannot be read, errno says why. */
 enum owned_state owned_look(const struct topo_file *want, const char *fleet);
 /* Whether the first line of the file at `path` names the fleet. */
 bool owned_is(const char *path, const char *fleet);
 /* Prints what `write` would change: "-" and "+" lines. */
 void owned_diff(const struct topo_file *want);
+
+/* Before anything is changed: 0, or -1 after a message for each file that cannot be written because that would change a file
+ * of another. */
+int owned_refuse(const struct topo_files *want, const char *fleet);
 
 /* The rest returns 0, or -1 after a message, and prints a line for each file that it changes. */
 /* Writes those that differ; *ret_changed: whether there was one. */

@@ -1,5 +1,6 @@
 #include "master/pdfleet/status.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,9 +44,14 @@ differs(struct look *l, const char *fmt, ...)
 static void
 compare_files(struct look *l, const struct topo_files *files)
 {
-	for (size_t i = 0; i < files->n; i++)
-		if (owned_look(&files->v[i], l->plan->t->name) != OWNED_SAME)
+	for (size_t i = 0; i < files->n; i++) {
+		enum owned_state state = owned_look(&files->v[i], l->plan->t->name);
+
+		if (state == OWNED_UNKNOWN)
+			differs(l, "/%s: %s", files->v[i].path, strerror(errno));
+		else if (state != OWNED_SAME)
 			differs(l, "write /%s", files->v[i].path);
+	}
 }
 
 /* The last line that a unit wrote before it ended. */

@@ -1,5 +1,7 @@
 /* Files of a fleet on this host, and files of others that stand beside them. */
 #include <criterion/criterion.h>
+#include <criterion/redirect.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -148,4 +150,18 @@ Test(owned, what_is_no_file_of_ours_is_not_read_for_ever, .timeout = 20)
 	cr_assert_eq(truncate(path, TREE_MAX + 1), 0);
 	cr_expect_eq(owned_look(&file, "f"), OWNED_FOREIGN);
 	free(former);
+}
+
+Test(owned, what_cannot_be_read_is_not_called_foreign)
+{
+	char *said;
+
+	cr_redirect_stderr();
+	cr_assert_eq(symlink(path, path), 0);
+	cr_expect_eq(owned_look(&file, "f"), OWNED_UNKNOWN);
+	cr_expect_eq(owned_refuse(&files, "f"), -1);
+	(void)fflush(stderr);
+	said = mem_printf("pdctl fleet: %s: %s\n", path, strerror(ELOOP));
+	cr_expect_stderr_eq_str(said);
+	free(said);
 }
