@@ -88,8 +88,8 @@ order(const struct routers *r, const char *command, const char *url)
 	struct membuf b = {.p = NULL};
 
 	if (say(r, command, url, &b) == CONTROL_ERR)
-		(void)fprintf(stderr, "pdctl fleet: the router refuses %s %s: %s\n", command, url,
-			b.p);
+		(void)fprintf(
+			stderr, "pdctl fleet: the router refuses %s %s: %s\n", command, url, b.p);
 	membuf_free(&b);
 }
 

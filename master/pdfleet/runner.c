@@ -18,6 +18,7 @@ unit_state_name(enum unit_state state)
 		[UNIT_STOPPED] = "stopped",
 		[UNIT_STARTING] = "starting",
 		[UNIT_RUNNING] = "running",
+		[UNIT_STOPPING] = "stopping",
 		[UNIT_FAILED] = "failed",
 	};
 

@@ -17,6 +17,7 @@ enum unit_state {
 	UNIT_STOPPED,  /* it has been stopped, or never started */
 	UNIT_STARTING, /* systemd is about to execute its program */
 	UNIT_RUNNING,  /* its main process is there; whether it serves, its health tells */
+	UNIT_STOPPING, /* its main process is there, and has been told to end */
 	UNIT_FAILED,   /* its main process ended by itself; systemd may start it again */
 	UNIT_STATE_N
 };
@@ -32,7 +33,8 @@ struct runner;
 struct runner_ops {
 	const char *name;
 	int (*status)(const struct runner *r, const char *unit, struct unit_status *ret);
-	/* Returns when the program runs, or systemd has tried.  A unit that runs stays as it is. */
+	/* Returns when the program runs, or systemd has tried.  A unit that runs stays as it is; one that is
+	 * stopping ends first. */
 	int (*start)(const struct runner *r, const char *unit);
 	/* SIGTERM to the main process, SIGKILL to all of the unit after r->stop_s.  Returns when the unit has
 	 * no process.  A unit that does not run is fine. */

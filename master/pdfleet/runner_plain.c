@@ -1,7 +1,7 @@
 /*
  * The runner without systemd: pdfleet starts the processes itself, each in a session of its own, and leaves them alone.
- * Each has RUN/UNIT.log, and RUN/UNIT.pid with its pid and start time.  A process that ends by itself is not started
- * again: its pid file stays, and tells that it failed.
+ * Each has RUN/UNIT.log, and RUN/UNIT.pid with its pid and start time, and the word "stopping" once it has been told to end.
+ * A process that ends by itself is not started again: its pid file stays, and tells that it failed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,6 +23,7 @@
 #define ROUTER "pdrouter"
 /* All processes of a unit have it in their environment: the path of the unit's pid file. */
 #define ENV_PID_FILE TOPO_ENV_PREFIX "PID_FILE"
+#define STOPPING "stopping" /* third word of a pid file */
 
 static int
 fail(const char *path, const char *why)
@@ -107,7 +108,8 @@ struct pid_file {
 	bool there;
 	pid_t pid; /* 0: it has ended */
 	uint64_t start;
-	time_t written; /* by the unit's process, when it started */
+	enum unit_state state; /* UNIT_RUNNING or UNIT_STOPPING, of a pid */
+	time_t written;        /* when the state began */
 };
 
 static struct pid_file
@@ -115,23 +117,25 @@ pid_read(const struct runner *r, const char *unit)
 {
 	char *path = run_path(r, unit, "pid"), *text = tree_read(path, NULL);
 	struct pid_file f = {.there = text != NULL};
+	char word[16] = "";
 	struct stat st;
 	int pid = 0;
 
-	if (text != NULL && sscanf(text, "%d %" SCNu64, &pid, &f.start) == 2 && pid > 0 &&
-		f.start != 0 && process_start(pid) == f.start)
+	if (text != NULL && sscanf(text, "%d %" SCNu64 " %15s", &pid, &f.start, word) >= 2 &&
+		pid > 0 && f.start != 0 && process_start(pid) == f.start)
 		f.pid = pid;
 	if (f.pid != 0 && stat(path, &st) == 0)
 		f.written = st.st_mtime;
+	f.state = strcmp(word, STOPPING) == 0 ? UNIT_STOPPING : UNIT_RUNNING;
 	free(text);
 	free(path);
 	return f;
 }
 
 static int
-pid_write(const char *path, pid_t pid)
+pid_write(const char *path, pid_t pid, const char *word)
 {
-	char *text = mem_printf("%d %" PRIu64 "\n", (int)pid, process_start(pid));
+	char *text = mem_printf("%d %" PRIu64 "%s\n", (int)pid, process_start(pid), word);
 	const struct topo_file f = {.mode = 0644, .bytes = text, .n = strlen(text)};
 	int rc = tree_put(path, &f);
 
@@ -157,7 +161,7 @@ status(const struct runner *r, const char *unit, struct unit_status *ret)
 
 	*ret = (struct unit_status){.state = UNIT_STOPPED, .pid = f.pid};
 	if (f.pid != 0) {
-		ret->state = UNIT_RUNNING;
+		ret->state = f.state;
 		ret->since = f.written;
 	} else if (f.there)
 		ret->state = UNIT_FAILED;
@@ -180,7 +184,7 @@ become(const struct unit_file *d, const char *log, const char *pid_path, int rep
 
 	(void)setsid();
 	out = open(log, O_WRONLY | O_CREAT | O_APPEND, 0644);
-	if (out != -1 && pid_write(pid_path, getpid()) == 0 && chdir("/") == 0) {
+	if (out != -1 && pid_write(pid_path, getpid(), "") == 0 && chdir("/") == 0) {
 		(void)dup2(in, STDIN_FILENO);
 		(void)dup2(out, STDOUT_FILENO);
 		(void)dup2(out, STDERR_FILENO);
@@ -228,16 +232,18 @@ spawn(const struct runner *r, const char *unit, const struct unit_file *d)
 	return rc;
 }
 
+static int stop(const struct runner *r, const char *unit);
+
 static int
 start(const struct runner *r, const char *unit)
 {
+	const struct pid_file f = pid_read(r, unit);
 	struct unit_file d = {.env_path = NULL};
-	struct pid_file f = pid_read(r, unit);
 	int rc = 0;
 
-	if (f.pid != 0)
+	if (f.pid != 0 && f.state == UNIT_RUNNING)
 		return 0;
-	if (f.there && end_rest(r, unit) != 0)
+	if (f.there && stop(r, unit) != 0)
 		return -1;
 	if (define(r, unit, &d) != 0 || tree_folders(r->run) != 0)
 		rc = -1;
@@ -260,15 +266,21 @@ forget(const struct runner *r, const char *unit)
 	return rc;
 }
 
-/* The pid file goes last: a stop that is killed in between is done again. */
+/* The pid file says first that the unit is stopping, and goes last: a stop that is killed in between is done again. */
 static int
 stop(const struct runner *r, const char *unit)
 {
 	struct pid_file f = pid_read(r, unit);
+	char *path;
+	int rc = 0;
 
 	if (!f.there)
 		return 0;
-	if (f.pid != 0 && process_stop(f.pid, f.start, r->stop_s) != 0)
+	path = run_path(r, unit, "pid");
+	if (f.pid != 0 && f.state != UNIT_STOPPING)
+		rc = pid_write(path, f.pid, " " STOPPING);
+	free(path);
+	if (rc != 0 || (f.pid != 0 && process_stop(f.pid, f.start, r->stop_s) != 0))
 		return -1;
 	return end_rest(r, unit) == 0 ? forget(r, unit) : -1;
 }
@@ -277,7 +289,7 @@ static int
 adopt(const struct runner *r, const char *unit, pid_t pid)
 {
 	char *path = run_path(r, unit, "pid");
-	int rc = pid_write(path, pid);
+	int rc = pid_write(path, pid, "");
 
 	free(path);
 	return rc;

@@ -66,7 +66,7 @@ static const struct {
 } states[] = {
 	{"active", NULL, UNIT_RUNNING},
 	{"reloading", NULL, UNIT_RUNNING},
-	{"deactivating", NULL, UNIT_RUNNING},
+	{"deactivating", NULL, UNIT_STOPPING},
 	{"activating", "auto-restart", UNIT_FAILED},
 	{"activating", "auto-restart-queued", UNIT_FAILED},
 	{"activating", NULL, UNIT_STARTING},

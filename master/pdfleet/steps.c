@@ -383,6 +383,9 @@ start(struct steps *s, struct member *m)
 
 	if (m->change == CHANGE_START)
 		act("start", m, "");
+	/* S1: it may still be ending */
+	if (m->status.state == UNIT_STOPPING && r->ops->stop(r, m->unit) != 0)
+		return STEP_FAILED;
 	if (owned_write(&m->files, s->plan->t->name, &changed) != 0 ||
 		(changed && r->ops->reload(r) != 0))
 		return STEP_BACK;
@@ -402,7 +405,13 @@ look(const struct steps *s, struct member *m)
 static enum step
 health(struct steps *s, struct member *m)
 {
-	if (!look(s, m)) {
+	const bool there = look(s, m);
+
+	if (!there && (m->change == CHANGE_NONE || m->change == CHANGE_UNDRAIN)) {
+		m->change = CHANGE_START; /* as members_look() would say now */
+		return STEP_START;
+	}
+	if (!there) {
 		complain(m, "has ended by itself");
 		return STEP_BACK;
 	}

@@ -224,6 +224,20 @@ def test_an_engine_that_fails_is_not_left_drained(make):
     assert host.do("plan") == ""
 
 
+def test_an_engine_that_ends_while_apply_runs_is_started(make):
+    """It ran as the file says when apply looked: a stop of a killed roll may still have been on its way."""
+    host = make(1, 1)
+    host.do("apply")
+    before = host.pids()
+    os.kill(before["f-prefill-0"], signal.SIGKILL)
+    wait("its end", lambda: "f-prefill-0" not in host.pids())
+    with subprocess.Popen(list(map(str, host.line("apply"))), stdout=subprocess.PIPE, text=True) as p:
+        assert p.stdout.readline() == "start f-prefill-0\n"
+        os.kill(before["f-decode-0"], signal.SIGKILL)
+        assert actions(p.stdout.read(), "start") == ["start f-decode-0"]
+    assert p.returncode == 0 and host.do("plan") == ""
+
+
 def test_a_file_that_is_not_its_own_is_never_touched(make):
     host = make(1, 1)
     own = host.dir / "etc/systemd/system/pdrouter-engine@f-decode-9.service.d/engine.conf"

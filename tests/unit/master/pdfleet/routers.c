@@ -55,5 +55,6 @@ Test(routers, why_a_drain_was_refused_is_said, .init = cr_redirect_stderr)
 	(void)pthread_join(thread, NULL);
 	(void)unlink(sun.sun_path);
 	(void)fflush(stderr);
-	cr_assert_stderr_eq_str("pdctl fleet: the router refuses drain " ENGINE ": no such thing\n");
+	cr_assert_stderr_eq_str(
+		"pdctl fleet: the router refuses drain " ENGINE ": no such thing\n");
 }

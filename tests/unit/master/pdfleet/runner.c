@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "master/pdfleet/process.h"
@@ -206,6 +207,30 @@ Test(runner, what_a_dead_process_has_left_is_ended)
 	unmake(&r);
 }
 
+Test(runner, a_stop_that_was_killed_is_ended_by_the_next_one)
+{
+	struct runner *r = make("trap '' TERM; echo ready; while :; do sleep 1; done");
+	pid_t pid, child;
+
+	cr_assert_eq(r->ops->start(r, UNIT), 0);
+	expect_log(r, "ready\n");
+	pid = look(r).pid;
+	child = fork();
+	if (child == 0)
+		_exit(r->ops->stop(r, UNIT) != 0); /* waits for r->stop_s */
+	for (unsigned i = 0; i < 2000 && look(r).state == UNIT_RUNNING; i++)
+		(void)usleep(5000);
+	cr_expect_eq(kill(child, SIGKILL), 0);
+	cr_expect_eq(waitpid(child, NULL, 0), child);
+	cr_expect(look(r).state == UNIT_STOPPING && look(r).pid == pid);
+	r->stop_s = 0;
+	cr_assert_eq(r->ops->start(r, UNIT), 0);
+	cr_expect(look(r).state == UNIT_RUNNING && look(r).pid != pid);
+	cr_assert_eq(r->ops->stop(r, UNIT), 0);
+	cr_expect_eq(look(r).state, UNIT_STOPPED);
+	unmake(&r);
+}
+
 Test(runner, what_cannot_be_executed_has_failed)
 {
 	struct runner *r = make("");
@@ -282,7 +307,7 @@ Test(runner, what_systemd_says)
 		enum unit_state state;
 	} rows[] = {
 		{"loaded", "active", "running", UNIT_RUNNING},
-		{"loaded", "deactivating", "stop-sigterm", UNIT_RUNNING},
+		{"loaded", "deactivating", "stop-sigterm", UNIT_STOPPING},
 		{"loaded", "activating", "start", UNIT_STARTING},
 		{"loaded", "activating", "auto-restart", UNIT_FAILED},
 		{"loaded", "failed", "failed", UNIT_FAILED},
