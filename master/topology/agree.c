@@ -117,7 +117,7 @@ compare(struct topo_plan *p, const char *word)
 				topo_role_name(e->role),
 				"%.60s of %.80s is %.60s, that of %.80s is %.60s: %s needs the same",
 				word, e->name, have != NULL ? have : "not given", first->name,
-				want != NULL ? want : "not given", p->connector->name);
+				want != NULL ? want : "not given", p->t->connector);
 		free(have);
 	}
 	free(want);

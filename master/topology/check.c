@@ -42,14 +42,14 @@ topo_check_names(struct topo_plan *p)
 /* --- roles and connector
  * ------------------------------------------------------------------------- */
 
-/* True if an earlier row of the template has the i-th connector's name. */
-static bool
-is_named_before(const struct topo_template *t, size_t i)
+/* Adds a name of the i-th connector, unless an earlier row of the template has it. */
+static void
+add_name(struct membuf *out, const struct topo_template *t, size_t i, const char *name)
 {
 	for (size_t k = 0; k < i; k++)
-		if (strcmp(t->connectors[k].name, t->connectors[i].name) == 0)
-			return true;
-	return false;
+		if (topo_is_connector(&t->connectors[k], name))
+			return;
+	topo_add(out, "%s%s", out->n > 0 ? ", " : "", name);
 }
 
 /* Says which versions have the connector, or which connectors there are. */
@@ -63,12 +63,13 @@ no_connector(struct topo_plan *p)
 	for (size_t i = 0; i < tp->nconnectors; i++) {
 		const struct topo_connector *c = &tp->connectors[i];
 
-		if (strcmp(c->name, t->connector) == 0)
+		if (topo_is_connector(c, t->connector))
 			topo_add(&versions, "%s%s to %s", versions.n > 0 ? ", " : "",
 				c->since != NULL ? c->since : "the first",
 				c->until != NULL ? c->until : "the newest");
-		else if (!is_named_before(tp, i))
-			topo_add(&others, "%s%s", others.n > 0 ? ", " : "", c->name);
+		add_name(&others, tp, i, c->name);
+		for (size_t k = 0; k < c->also.n; k++)
+			add_name(&others, tp, i, c->also.v[k].text);
 	}
 	if (versions.n > 0)
 		topo_found(p, t->path, topo_line(t, "connector"), "connector",
@@ -92,7 +93,7 @@ check_tensor_parallel(struct topo_plan *p)
 
 	if (wants != NULL)
 		topo_found(p, p->t->path, g[TOPO_DECODE].line, "decode.tensor_parallel",
-			"%s needs %s: prefill has %u, decode %u", p->connector->name, wants,
+			"%s needs %s: prefill has %u, decode %u", p->t->connector, wants,
 			g[TOPO_PREFILL].tensor_parallel, g[TOPO_DECODE].tensor_parallel);
 }
 
@@ -105,7 +106,7 @@ check_data_parallel(struct topo_plan *p)
 		(void)snprintf(key, sizeof(key), "%s.data_parallel", topo_role_name(role));
 		if (p->t->groups[role].data_parallel > 1)
 			topo_found(p, p->t->path, p->t->groups[role].line, key,
-				"%s cannot tell data-parallel ranks apart", p->connector->name);
+				"%s cannot tell data-parallel ranks apart", p->t->connector);
 	}
 }
 
@@ -234,7 +235,7 @@ topo_check_router(struct topo_plan *p)
 		topo_found(p, t->path, r->line, "router.hosts", "is empty");
 	if (p->connector != NULL && p->connector->one_router != 0 && r->hosts.n > 1)
 		topo_found(p, t->path, r->line, "router.hosts",
-			"the engines of %s report to one router only", p->connector->name);
+			"the engines of %s report to one router only", p->t->connector);
 }
 
 void

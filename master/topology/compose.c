@@ -153,7 +153,8 @@ check_needs(struct topo_plan *p, const struct topo_engine *e)
 	for (size_t i = 0; c != NULL && i < c->needs_env.n; i++)
 		if (!has(&e->env, c->needs_env.v[i].text))
 			topo_found(p, p->t->path, e->group->line, topo_role_name(e->role),
-				"%s needs env: {%.60s: ...}", c->name, c->needs_env.v[i].text);
+				"%s needs env: {%.60s: ...}", p->t->connector,
+				c->needs_env.v[i].text);
 }
 
 static void

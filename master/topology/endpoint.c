@@ -104,8 +104,7 @@ topo_endpoints(const struct topo_plan *p)
 	return (struct conf_fleet){
 		.text = out.p,
 		.n = out.n,
-		.connector = p->connector != NULL && topo_is_split(p)
-				     ? mem_strdup(p->connector->name)
-				     : NULL,
+		.connector = p->connector != NULL && topo_is_split(p) ? mem_strdup(p->t->connector)
+								      : NULL,
 	};
 }

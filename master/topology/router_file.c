@@ -69,7 +69,7 @@ topo_router_head(const struct topo_plan *p, struct membuf *out)
 	topo_add(out, "\n    models: [");
 	topo_add_yaml(out, t->served_as);
 	topo_add(out, "]\n    connector: %s\n",
-		p->connector != NULL && topo_is_split(p) ? p->connector->name : ALONE_CONNECTOR);
+		p->connector != NULL && topo_is_split(p) ? p->t->connector : ALONE_CONNECTOR);
 	if (!topo_is_split(p) && !has(&t->router.pool, ALONE_KEY))
 		topo_add(out, "    " ALONE_KEY ": " ALONE_VALUE "\n");
 	settings(out, "    ", &p->pool, &t->router.pool);

@@ -35,6 +35,7 @@ struct topo_disk {
 /* A connector, as some versions of the engine have it. */
 struct topo_connector {
 	char *name, *since, *until; /* NULL: no bound; until 0.13 has 0.13.2 */
+	struct topo_texts also;     /* further names: connectors with the same engines */
 	enum topo_tp_rule tensor_parallel;
 	uint32_t one_router;       /* 1: the engines report to one router */
 	uint32_t no_data_parallel; /* 1: it cannot tell data-parallel ranks apart */
@@ -88,6 +89,7 @@ void topo_template_free(struct topo_template **t);
 long topo_version_cmp(const char *version, const char *bound);
 /* NULL: the template has no such runtime. */
 const struct topo_container *topo_container(const struct topo_template *t, const char *name);
+bool topo_is_connector(const struct topo_connector *c, const char *name);
 /* Of a version such as 0.21.1; NULL: the template has no such connector for it. */
 const struct topo_connector *topo_connector(
 	const struct topo_template *t, const char *name, const char *version);

@@ -95,6 +95,8 @@ read_disks(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_
 
 static const struct conf_key connector_rows[] = {
 	TOPO_KEY("name", NAME, topo_connector, name, 1, 63, NULL, "as the pool's connector"),
+	TOPO_OWN("also", topo_read_texts, topo_connector, also, "[]",
+		"connectors of the router whose engines are the same"),
 	TOPO_KEY("since", TEXT, topo_connector, since, 1, 63, "(any)",
 		"first version of the engine"),
 	TOPO_KEY(
@@ -160,13 +162,23 @@ topo_version_cmp(const char *version, const char *bound)
 	return d;
 }
 
+bool
+topo_is_connector(const struct topo_connector *c, const char *name)
+{
+	bool yes = strcmp(c->name, name) == 0;
+
+	for (size_t i = 0; !yes && i < c->also.n; i++)
+		yes = strcmp(c->also.v[i].text, name) == 0;
+	return yes;
+}
+
 const struct topo_connector *
 topo_connector(const struct topo_template *t, const char *name, const char *version)
 {
 	for (size_t i = 0; i < t->nconnectors; i++) {
 		const struct topo_connector *c = &t->connectors[i];
 
-		if (strcmp(c->name, name) == 0 &&
+		if (topo_is_connector(c, name) &&
 			(c->since == NULL || topo_version_cmp(version, c->since) >= 0) &&
 			(c->until == NULL || topo_version_cmp(version, c->until) <= 0))
 			return c;
@@ -317,6 +329,7 @@ static void
 connector_free(struct topo_connector *c)
 {
 	conf_values_free(&connector_keys, c);
+	topo_texts_free(&c->also);
 	part_free(&c->all);
 	part_free(&c->prefill);
 	part_free(&c->decode);

@@ -14,7 +14,8 @@ from procs import BIN, MODEL, ROOT, Process, free_port, wait
 from raw import Client, Closed
 
 TEMPLATES = ROOT / "etc" / "fleet"
-CONNECTORS = [(t.stem, c) for t in sorted(TEMPLATES.glob("*.yaml")) for c in yaml.safe_load(t.read_text())["connectors"]]
+CONNECTORS = [(t.stem, {**c, "name": name}) for t in sorted(TEMPLATES.glob("*.yaml"))
+              for c in yaml.safe_load(t.read_text())["connectors"] for name in (c["name"], *c.get("also", []))]
 UNIT = "etc/systemd/system/pdrouter-engine@{}.service.d/engine.conf"
 
 

@@ -22,6 +22,7 @@
 	"engines: {ports: {api: 8300}}\n"                                                                               \
 	"connectors:\n"                                                                                                 \
 	" - name: nixl\n"                                                                                               \
+	"   also: [orchestrated]\n"                                                                                     \
 	"   since: \"0.9\"\n"                                                                                           \
 	"   until: \"0.13\"\n"                                                                                          \
 	"   agree: [--block-size, --kv.parallel, CHUNK]\n"                                                              \

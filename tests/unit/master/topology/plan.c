@@ -198,8 +198,11 @@ Test(plan, roles)
 	expect_found(FLEET HOSTS, 0, "", "no engines");
 	expect_found(FULL("tensor_parallel: 4", "tensor_parallel: 2"), 9, "decode.tensor_parallel",
 		"prefill has 4, decode 2");
+	expect_found(FLEET "connector: orchestrated\n" HOSTS
+			   "prefill: {tensor_parallel: 4}\ndecode: {tensor_parallel: 2}\n",
+		9, "decode.tensor_parallel", "orchestrated needs");
 	expect_found(FLEET "connector: nix\n" HOSTS "prefill: {}\ndecode: {}\n", 4, "connector",
-		"no connector nix, but nixl, lmcache");
+		"no connector nix, but nixl, orchestrated, lmcache");
 	expect_found("fleet: f\nmodel: {path: m}\nengine: {kind: vllm, version: \"0.14\"}\n"
 		     "connector: nixl\n" HOSTS "prefill: {}\ndecode: {}\n",
 		4, "connector", "vllm 0.14 has no nixl: versions 0.9 to 0.13 have it");

@@ -234,3 +234,15 @@ Test(render, each_rdma_device_has_its_port)
 	expect_ports("mlx5_0,mlx5_1", "NET=\"mlx5_0:1,mlx5_1:1\"\n");
 	expect_ports("mlx5_0:2,mlx5_1", "NET=\"mlx5_0:2,mlx5_1:1\"\n");
 }
+
+Test(render, another_name_of_a_connector)
+{
+	struct made m = make_good(
+		FLEET "connector: orchestrated\n" HOSTS "prefill: {}\ndecode: {}\n" ROUTER);
+	struct topo_files f = topo_render(m.plan, topo_host(m.t, "a"));
+
+	expect_word(&f, "etc/pdrouter/pdrouter.yaml", "    connector: orchestrated\n");
+	expect_word(&f, "etc/pdrouter/fleet/f-prefill-0.env", "SIDE=");
+	topo_files_free(&f);
+	unmake(&m);
+}
