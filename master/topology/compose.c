@@ -59,16 +59,15 @@ merge(struct topo_plan *p, const struct topo_engine *e, const struct topo_settin
 {
 	for (size_t i = 0; i < from->n && !is_full(p); i++) {
 		const struct topo_setting *s = &from->v[i];
-		size_t k = 0;
+		struct topo_setting *mine = topo_setting(to, s->name);
 
-		while (k < to->n && strcmp(to->v[k].name, s->name) != 0)
-			k++;
-		if (k == to->n) {
+		if (mine == NULL) {
 			to->v = mem_resize(to->v, to->n + 1, sizeof(*to->v));
-			to->v[to->n++] = (struct topo_setting){.name = mem_strdup(s->name)};
+			mine = &to->v[to->n++];
+			*mine = (struct topo_setting){.name = mem_strdup(s->name)};
 		}
-		free(to->v[k].value.text);
-		to->v[k].value =
+		free(mine->value.text);
+		mine->value =
 			(struct topo_text){replace(p, e, &s->value), s->value.file, s->value.line};
 	}
 }
@@ -136,22 +135,13 @@ compose_engine(struct topo_plan *p, struct topo_engine *e)
 		append(p, e, &e->override->args, &e->argv);
 }
 
-static bool
-has(const struct topo_settings *env, const char *name)
-{
-	for (size_t i = 0; i < env->n; i++)
-		if (strcmp(env->v[i].name, name) == 0)
-			return true;
-	return false;
-}
-
 static void
 check_needs(struct topo_plan *p, const struct topo_engine *e)
 {
 	const struct topo_connector *c = e->role == TOPO_ENGINES ? NULL : p->connector;
 
 	for (size_t i = 0; c != NULL && i < c->needs_env.n; i++)
-		if (!has(&e->env, c->needs_env.v[i].text))
+		if (topo_setting(&e->env, c->needs_env.v[i].text) == NULL)
 			topo_found(p, p->t->path, e->group->line, topo_role_name(e->role),
 				"%s needs env: {%.60s: ...}", p->t->connector,
 				c->needs_env.v[i].text);

@@ -197,11 +197,21 @@ enum family { ONE_PORT, ALL_PORTS, ROUTER_PORT, NFAMILIES };
 static const char *const families[NFAMILIES] = {
 	[ONE_PORT] = "port.", [ALL_PORTS] = "ports.", [ROUTER_PORT] = "router.port."};
 
-const char *
+char *
 topo_names_list(void)
 {
-	return "name, fleet, role, replica, address, all_addresses, host, rdma, rdma_ports, gpus, model, "
-	       "served_as, version, venv, tensor_parallel, data_parallel, image, program, file, router.address, port.NAME, ports.NAME, router.port.NAME";
+	struct membuf out = {.p = NULL};
+
+	for (size_t i = 0; i < NNAMES; i++) {
+		membuf_add(&out, names[i].name, strlen(names[i].name));
+		membuf_add(&out, ", ", 2);
+	}
+	for (size_t i = 0; i < NFAMILIES; i++) {
+		membuf_add(&out, families[i], strlen(families[i]));
+		membuf_add(&out, "NAME, ", strlen("NAME, "));
+	}
+	out.p[out.n - 2] = '\0'; /* no comma behind the last one */
+	return out.p;
 }
 
 /* The number of the name, NNAMES plus that of its family, or -1. */

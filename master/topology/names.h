@@ -6,8 +6,8 @@
 
 /* The first name in the text that does not exist, with its length, or NULL. */
 const char *topo_names_check(const char *text, size_t *ret_n);
-/* All names, for a message. */
-const char *topo_names_list(void);
+/* All names, for a message; the caller frees it. */
+char *topo_names_list(void);
 #define TOPO_TEXT_MAX                                                                              \
 	(128u << 10) /* an argument that Linux passes on is shorter (MAX_ARG_STRLEN) */
 /*

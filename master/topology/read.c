@@ -23,6 +23,16 @@ too_many(struct conf_read *r, const yaml_node_t *node)
 		r, conf_line(node), "has more than %d entries, which is too many", TEXTS_MAX);
 }
 
+static int
+no_such_name(struct conf_read *r, const yaml_node_t *node, const char *name, size_t n)
+{
+	char *names = topo_names_list();
+
+	(void)conf_fail(r, conf_line(node), "%.*s: there is no such name: %s", (int)n, name, names);
+	free(names);
+	return -1;
+}
+
 /* A single value whose ${names} exist. */
 static int
 read_text(struct conf_read *r, yaml_node_t *node, struct topo_text *ret)
@@ -34,8 +44,7 @@ read_text(struct conf_read *r, yaml_node_t *node, struct topo_text *ret)
 		return -1;
 	bad = topo_names_check(text, &n);
 	if (bad != NULL)
-		return conf_fail(r, conf_line(node), "%.*s: there is no such name: %s", (int)n, bad,
-			topo_names_list());
+		return no_such_name(r, node, bad, n);
 	*ret = (struct topo_text){mem_strdup(text), r->file, conf_line(node)};
 	return 0;
 }

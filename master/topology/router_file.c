@@ -11,22 +11,13 @@
 #define ALONE_KEY "routing_threshold"
 #define ALONE_VALUE "1000000000"
 
-static bool
-has(const struct topo_settings *v, const char *name)
-{
-	for (size_t i = 0; i < v->n; i++)
-		if (strcmp(v->v[i].name, name) == 0)
-			return true;
-	return false;
-}
-
 /* The template's keys where the user has not written the same one, then the user's. */
 static void
 settings(struct membuf *out, const char *indent, const struct topo_settings *ours,
 	const struct topo_settings *users)
 {
 	for (size_t i = 0; i < ours->n; i++)
-		if (!has(users, ours->v[i].name))
+		if (topo_setting(users, ours->v[i].name) == NULL)
 			topo_add(out, "%s%s: %s\n", indent, ours->v[i].name, ours->v[i].value.text);
 	for (size_t i = 0; i < users->n; i++)
 		topo_add(out, "%s%s: %s\n", indent, users->v[i].name, users->v[i].value.text);
@@ -70,7 +61,7 @@ topo_router_head(const struct topo_plan *p, struct membuf *out)
 	topo_add_yaml(out, t->served_as);
 	topo_add(out, "]\n    connector: %s\n",
 		p->connector != NULL && topo_is_split(p) ? p->t->connector : ALONE_CONNECTOR);
-	if (!topo_is_split(p) && !has(&t->router.pool, ALONE_KEY))
+	if (!topo_is_split(p) && topo_setting(&t->router.pool, ALONE_KEY) == NULL)
 		topo_add(out, "    " ALONE_KEY ": " ALONE_VALUE "\n");
 	settings(out, "    ", &p->pool, &t->router.pool);
 }
@@ -88,7 +79,8 @@ topo_router_file(const struct topo_plan *p, struct membuf *out)
 	}
 	topo_add(out, "    fleet_file: ");
 	topo_add_yaml(out, t->router.fleet_file);
-	topo_add(out, "\n%s", has(&t->router.pool, "watch") ? "" : "    watch: true\n");
+	topo_add(out, "\n%s",
+		topo_setting(&t->router.pool, "watch") != NULL ? "" : "    watch: true\n");
 }
 
 struct conf *

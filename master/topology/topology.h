@@ -130,6 +130,8 @@ int topo_parse(const char *path, const void *text, size_t n, struct topology **r
 /* NULL is fine; *t becomes NULL. */
 void topo_free(struct topology **t);
 
+/* NULL: there is none of that name. */
+struct topo_setting *topo_setting(const struct topo_settings *v, const char *name);
 /* The line of a top-level key, 0 if it is not given. */
 int topo_line(const struct topology *t, const char *key);
 /* NULL: there is none of that name. */

@@ -332,6 +332,15 @@ topo_free(struct topology **topology)
 /* --- looking things up
  * --------------------------------------------------------------------------- */
 
+struct topo_setting *
+topo_setting(const struct topo_settings *v, const char *name)
+{
+	for (size_t i = 0; i < v->n; i++)
+		if (strcmp(v->v[i].name, name) == 0)
+			return &v->v[i];
+	return NULL;
+}
+
 int
 topo_line(const struct topology *t, const char *key)
 {

@@ -74,7 +74,10 @@ Test(read, groups)
 Test(read, templates)
 {
 	expect_bad_template("all: {}\n", 1, "command", "is missing");
-	expect_bad_template("command: [a, \"${x}\"]\n", 1, "command[1]", "no such name");
+	expect_bad_template(
+		"command: [a, \"${x}\"]\n", 1, "command[1]", "no such name: name, fleet, ");
+	expect_bad_template(
+		"command: [a, \"${x}\"]\n", 1, "command[1]", ", ports.NAME, router.port.NAME");
 	expect_bad_template(
 		"all: {ports: {a: {first: 1, each: gpu}}}\n", 1, "all.ports.a.each", "not rank");
 	expect_bad_template("all: {ports: {a: {first: 1, for: all}}}\n", 1, "all.ports.a.for",
