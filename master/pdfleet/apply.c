@@ -102,11 +102,15 @@ show_files(const struct topo_files *files, const char *fleet)
 }
 
 static bool
-show_member(const struct member *m, const char *fleet)
+show_member(const struct runner *r, const struct member *m, const char *fleet)
 {
 	const char *const *words = engine_words[m->change];
-	bool any = show_files(&m->files, fleet);
+	struct words spare = member_spare_files(r, fleet, m);
+	bool any = show_files(&m->files, fleet) || spare.n > 0;
 
+	for (size_t i = 0; i < spare.n; i++)
+		(void)printf("remove %s\n", spare.v[i]);
+	words_free(&spare);
 	for (size_t i = 0; i < WORDS_MAX && words[i] != NULL; i++) {
 		(void)printf("%s %s\n", words[i], m->name);
 		any = true;
@@ -137,7 +141,7 @@ apply_show(const struct topo_plan *p, const struct runner *r, const struct apply
 	if (rc == 0 && v.router.change == ROUTER_START && show_router(&v.router, p->t->name))
 		rc = EXIT_DIFFERS;
 	for (size_t i = 0; rc != 1 && i < v.members.n; i++)
-		if (show_member(&v.members.v[i], p->t->name))
+		if (show_member(r, &v.members.v[i], p->t->name))
 			rc = EXIT_DIFFERS;
 	if (rc != 1 && v.router.change != ROUTER_START && show_router(&v.router, p->t->name))
 		rc = EXIT_DIFFERS;

@@ -99,6 +99,35 @@ member_is_current(const struct runner *r, const struct member *m)
 	return yes;
 }
 
+/* --- files that it does not need any more
+ * ---------------------------------------------------------------- */
+
+static bool
+needs_file(const struct member *m, const char *path)
+{
+	for (size_t i = 0; i < m->files.n; i++)
+		if (strcmp(m->files.v[i].path, path + 1) == 0)
+			return true;
+	return false;
+}
+
+struct words
+member_spare_files(const struct runner *r, const char *fleet, const struct member *m)
+{
+	struct words ret = {.v = NULL};
+
+	/* those of an engine that is gone go with it */
+	for (size_t i = 0; m->engine != NULL && topo_engine_files[i] != NULL; i++) {
+		char *path = mem_printf("%s%s%s", r->paths.fleet, m->name, topo_engine_files[i]);
+
+		if (!needs_file(m, path) && owned_is(path, fleet))
+			words_add(&ret, path);
+		else
+			free(path);
+	}
+	return ret;
+}
+
 /* --- what is there
  * ------------------------------------------------------------------------------- */
 

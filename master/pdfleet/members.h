@@ -5,6 +5,7 @@
 
 #include "master/pdfleet/routers.h"
 #include "master/pdfleet/runner.h"
+#include "master/pdfleet/unit_file.h"
 #include "master/topology/render.h"
 
 /* What has to be done with an engine; engines with a lower one are settled before those with a higher one begin. */
@@ -79,5 +80,7 @@ void members_free(struct members *m);
 
 /* Of the engine that runs, else of the fleet file; the caller frees it.  NULL: unknown. */
 char *member_url(const struct runner *r, const struct member *m);
+/* The paths of the fleet's files that the engine does not need any more; to be freed by words_free(). */
+struct words member_spare_files(const struct runner *r, const char *fleet, const struct member *m);
 /* Whether the engine's process runs with the digest of the plan, from both files that have it. */
 bool member_is_current(const struct runner *r, const struct member *m);

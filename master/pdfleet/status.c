@@ -157,6 +157,7 @@ static void
 show_member(struct look *l, const struct member *m)
 {
 	bool runs = m->status.state == UNIT_RUNNING && m->url != NULL;
+	struct words spare;
 
 	(void)printf("%s  %s", m->name, unit_state_name(m->status.state));
 	if (runs)
@@ -172,6 +173,10 @@ show_member(struct look *l, const struct member *m)
 	else if (m->change == CHANGE_RESTART)
 		differs(l, "it runs with other files");
 	compare_files(l, &m->files);
+	spare = member_spare_files(l->runner, l->plan->t->name, m);
+	for (size_t i = 0; i < spare.n; i++)
+		differs(l, "remove %s", spare.v[i]);
+	words_free(&spare);
 }
 
 /* --- the host

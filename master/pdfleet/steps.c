@@ -335,12 +335,12 @@ drain_late(struct steps *s, struct member *m)
 static int
 remove_files(const struct steps *s, const struct member *m)
 {
-	static const char *const fleet[] = {".env", ".yaml"};
 	char *drop_in = runner_drop_in(s->runner, m->unit);
 	int rc = 0;
 
-	for (size_t i = 0; i < sizeof(fleet) / sizeof(fleet[0]); i++) {
-		char *path = mem_printf("%s%s%s", s->runner->paths.fleet, m->name, fleet[i]);
+	for (size_t i = 0; topo_engine_files[i] != NULL; i++) {
+		char *path =
+			mem_printf("%s%s%s", s->runner->paths.fleet, m->name, topo_engine_files[i]);
 
 		rc = rc == 0 ? owned_remove(path, s->plan->t->name) : rc;
 		free(path);
@@ -402,6 +402,19 @@ look(const struct steps *s, struct member *m)
 	       (m->status.state == UNIT_RUNNING || m->status.state == UNIT_STARTING);
 }
 
+/* The engine runs well with its files: the former ones go, and those that it does not need any more. */
+static int
+confirm_files(const struct steps *s, const struct member *m)
+{
+	struct words spare = member_spare_files(s->runner, s->plan->t->name, m);
+	int rc = owned_confirm(&m->files);
+
+	for (size_t i = 0; rc == 0 && i < spare.n; i++)
+		rc = owned_remove(spare.v[i], s->plan->t->name);
+	words_free(&spare);
+	return rc;
+}
+
 static enum step
 health(struct steps *s, struct member *m)
 {
@@ -417,7 +430,7 @@ health(struct steps *s, struct member *m)
 	}
 	if (!is_healthy(s, m->url))
 		return STEP_HEALTH;
-	if (owned_confirm(&m->files) != 0)
+	if (confirm_files(s, m) != 0)
 		return STEP_FAILED;
 	undrain(s, m);
 	/* the routers know one that runs on; whether they give it requests is their matter */

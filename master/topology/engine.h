@@ -65,6 +65,8 @@ struct topo_plan {
 #define TOPO_ENV_URL "PDROUTER_FLEET_URL"
 #define TOPO_ENV_DIGEST "PDROUTER_FLEET_DIGEST"
 #define TOPO_ENV_UNIT "PDROUTER_FLEET_UNIT"
+/* What the files of an engine in the folder of the fleet have behind its name; NULL ends it. */
+extern const char *const topo_engine_files[];
 /* The unit of an engine, without `.service`. */
 #define TOPO_UNIT "pdrouter-engine@"
 /* The drop-in of a unit, from its folder. */

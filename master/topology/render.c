@@ -12,6 +12,10 @@
 #define MODE 0644u
 #define MODE_ENV 0600u /* an environment may hold keys */
 
+#define ENV ".env"
+#define OWN ".yaml"
+const char *const topo_engine_files[] = {ENV, OWN, NULL};
+
 static void
 put(struct topo_files *f, char *path, unsigned mode, struct membuf *bytes)
 {
@@ -35,7 +39,7 @@ environment(const struct topo_plan *p, const struct topo_engine *e, struct topo_
 	}
 	topo_add(&b, TOPO_ENV_URL "=\"%s\"\n", url);
 	free(url);
-	put(f, mem_printf("%s%s.env", p->paths->fleet + 1, e->name), MODE_ENV, &b);
+	put(f, mem_printf("%s%s" ENV, p->paths->fleet + 1, e->name), MODE_ENV, &b);
 }
 
 static void
@@ -86,7 +90,7 @@ unit(const struct topo_plan *p, const struct topo_engine *e, struct topo_files *
 	topo_add(&b, HEAD, p->t->name);
 	topo_add(&b, "[Unit]\nDescription=%s engine %u of the fleet %s\n\n[Service]\n",
 		topo_role_name(e->role), e->replica, p->t->name);
-	topo_add(&b, "EnvironmentFile=%s%s.env\n", p->paths->fleet, e->name);
+	topo_add(&b, "EnvironmentFile=%s%s" ENV "\n", p->paths->fleet, e->name);
 	command(&b, "ExecStart=", &e->argv);
 	if (e->cleanup.n > 0) {
 		command(&b, "ExecStartPre=-", &e->cleanup);
@@ -109,7 +113,7 @@ own_file(const struct topo_plan *p, const struct topo_engine *e, struct topo_fil
 	topo_add(&b, HEAD, p->t->name);
 	for (size_t i = 0; i < e->file.n; i++)
 		topo_add(&b, "%s\n", e->file.v[i].text);
-	put(f, mem_printf("%s%s.yaml", p->paths->fleet + 1, e->name), MODE, &b);
+	put(f, mem_printf("%s%s" OWN, p->paths->fleet + 1, e->name), MODE, &b);
 }
 
 struct topo_files

@@ -349,3 +349,18 @@ def test_files_of_an_engine_whose_first_apply_was_killed_are_removed(make):
     host.do("apply")
     assert host.do("plan") == "" and {p.name for p in folder.iterdir()} >= set(kept)
     assert host.files() == {**before, **{f"etc/pdrouter/fleet/{n}": t.encode() for n, t in kept.items()}}
+
+
+def test_a_file_that_an_engine_no_longer_needs_is_removed(make):
+    """Such as that of LMCache, when the connector is another one now."""
+    host = make(1, 1)
+    host.do("apply")
+    ours, before = (host.dir / "etc/pdrouter/fleet/f-decode-0.env").read_text(), host.files()
+    old, mine = (host.dir / f"etc/pdrouter/fleet/f-{role}-0.yaml" for role in ("decode", "prefill"))
+    old.write_text(ours.splitlines(keepends=True)[0] + "chunk_size: 256\n")
+    mine.write_text("mine\n")
+    assert host.do("plan", code=3) == f"remove {old}\n"
+    assert f"remove {old}" in host.do("status", code=3)
+    assert host.do("apply") == f"remove {old}\n" and host.do("plan") == ""
+    mine.unlink()
+    assert host.files() == before
