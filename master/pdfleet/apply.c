@@ -228,7 +228,6 @@ converge(const struct topo_plan *p, const struct runner *r, const struct apply_o
 {
 	struct steps s = {
 		.plan = p,
-		.here = v->host,
 		.runner = r,
 		.routers = &v->routers,
 		.members = &v->members,

@@ -65,7 +65,7 @@ struct member_facts {
 };
 enum change member_change(const struct member_facts *f);
 
-/* Whether an engine serves nobody: one slow answer is not enough, and a router that chooses it knows better. */
+/* Whether an engine serves no request: one slow answer is not enough, and a router that chooses it knows better. */
 bool member_is_down(unsigned failed, enum routers_view view);
 
 struct members_options {

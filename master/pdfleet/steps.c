@@ -24,25 +24,24 @@ static step_fn turn, drain, stop, start, health, up, back, back_health;
 static step_fn turn_late, drain_late, health_late, up_late, back_late;
 
 static const struct {
-	const char *name;
 	step_fn *tick; /* NULL: the last step */
 	size_t clock;  /* of struct steps; 0: none */
 	uint64_t ms;   /* in place of `clock` */
 	step_fn *late;
 } steps[STEP_N] = {
 	// clang-format off
-	[STEP_TURN]        = {"turn",        turn,        offsetof(struct steps, start_ms), 0, turn_late},
-	[STEP_DRAIN]       = {"drain",       drain,       offsetof(struct steps, drain_ms), 0, drain_late},
-	[STEP_STOP]        = {"stop",        stop,        0, 0, NULL},
-	[STEP_START]       = {"start",       start,       0, 0, NULL},
-	[STEP_HEALTH]      = {"health",      health,      offsetof(struct steps, start_ms), 0, health_late},
-	[STEP_UP]          = {"up",          up,          0, UP_MS, up_late},
-	[STEP_BACK]        = {"back",        back,        0, 0, NULL},
-	[STEP_BACK_HEALTH] = {"back_health", back_health, offsetof(struct steps, start_ms), 0, back_late},
-	[STEP_DONE]        = {"done",   NULL, 0, 0, NULL}, /* runs as the file says, and serves */
-	[STEP_GONE]        = {"gone",   NULL, 0, 0, NULL}, /* stopped, its files are removed */
-	[STEP_LEFT]        = {"left",   NULL, 0, 0, NULL}, /* as it was: nothing has been done */
-	[STEP_FAILED]      = {"failed", NULL, 0, 0, NULL},
+	[STEP_TURN]        = {turn,        offsetof(struct steps, start_ms), 0, turn_late},
+	[STEP_DRAIN]       = {drain,       offsetof(struct steps, drain_ms), 0, drain_late},
+	[STEP_STOP]        = {stop,        0, 0, NULL},
+	[STEP_START]       = {start,       0, 0, NULL},
+	[STEP_HEALTH]      = {health,      offsetof(struct steps, start_ms), 0, health_late},
+	[STEP_UP]          = {up,          0, UP_MS, up_late},
+	[STEP_BACK]        = {back,        0, 0, NULL},
+	[STEP_BACK_HEALTH] = {back_health, offsetof(struct steps, start_ms), 0, back_late},
+	[STEP_DONE]        = {NULL, 0, 0, NULL}, /* runs as the file says, and serves */
+	[STEP_GONE]        = {NULL, 0, 0, NULL}, /* stopped, its files are removed */
+	[STEP_LEFT]        = {NULL, 0, 0, NULL}, /* as it was: nothing has been done */
+	[STEP_FAILED]      = {NULL, 0, 0, NULL},
 	// clang-format on
 };
 
@@ -50,12 +49,6 @@ bool
 step_is_last(enum step step)
 {
 	return steps[step].tick == NULL;
-}
-
-const char *
-step_name(enum step step)
-{
-	return steps[step].name;
 }
 
 /* The one writer of m->step. */

@@ -17,7 +17,6 @@
 
 struct steps {
 	const struct topo_plan *plan;
-	const struct topo_host *here;
 	const struct runner *runner;
 	const struct routers *routers;
 	struct members *members;
@@ -32,4 +31,3 @@ int steps_run(struct steps *s);
 
 /* Inside steps.c, and for its test: what a step has in the table. */
 bool step_is_last(enum step step);
-const char *step_name(enum step step);

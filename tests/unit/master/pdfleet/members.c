@@ -43,13 +43,8 @@ Test(members, the_change_of_an_engine)
 
 Test(members, every_step_has_its_row)
 {
-	for (unsigned i = 0; i < STEP_N; i++) {
-		cr_assert_not_null(step_name((enum step)i), "step %u", i);
-		for (unsigned k = 0; k < i; k++)
-			cr_expect_str_neq(step_name((enum step)i), step_name((enum step)k));
-		cr_expect_eq(
-			step_is_last((enum step)i), i >= STEP_DONE, "%s", step_name((enum step)i));
-	}
+	for (unsigned i = 0; i < STEP_N; i++)
+		cr_expect_eq(step_is_last((enum step)i), i >= STEP_DONE, "step %u", i);
 }
 
 /* --- which files an engine runs with
