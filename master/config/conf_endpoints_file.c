@@ -93,7 +93,7 @@ read_fleet(struct conf_read *r, struct conf_pool *p, const char *path, const int
 static int
 take_fleet(struct conf_read *r, struct conf_pool *p, const char *path, const int *lines)
 {
-	struct conf_fleet fleet;
+	struct conf_fleet fleet = {.text = NULL};
 	int rc = 0;
 
 	if (read_fleet(r, p, path, lines, &fleet) != 0)
