@@ -376,8 +376,10 @@ start(struct steps *s, struct member *m)
 
 	if (m->change == CHANGE_START)
 		act("start", m, "");
-	/* S1: it may still be ending */
-	if (m->status.state == UNIT_STOPPING && r->ops->stop(r, m->unit) != 0)
+	/* S1: it may still be ending; systemd may be about to start it again, with the old definition and the
+	 * new environment file */
+	if ((m->status.state == UNIT_STOPPING || m->status.state == UNIT_FAILED) &&
+		r->ops->stop(r, m->unit) != 0)
 		return STEP_FAILED;
 	if (owned_write(&m->files, s->plan->t->name, &changed) != 0 ||
 		(changed && r->ops->reload(r) != 0))
