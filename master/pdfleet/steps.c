@@ -155,7 +155,8 @@ replicas(const struct steps *s, enum topo_role role)
 	return s->plan->t->groups[role].line != 0 ? s->plan->t->groups[role].replicas : 0;
 }
 
-/* Another engine of the role serves, on whatever host. */
+/* Another engine of the role serves, on whatever host: it is healthy, and routers give it requests.  One that a killed run
+ * has just restarted is healthy before its routers know. */
 static bool
 another_serves(const struct steps *s, const struct member *m)
 {
@@ -168,7 +169,8 @@ another_serves(const struct steps *s, const struct member *m)
 		if (e->role != m->role || e == m->engine || !is_offered(local))
 			continue;
 		url = local != NULL ? mem_strdup(local->url) : topo_url(e);
-		serves = is_healthy(s, url) && !routers_have_drained(s->routers, url);
+		serves = is_healthy(s, url) && !routers_have_drained(s->routers, url) &&
+			 routers_say_up(s->routers, url);
 		free(url);
 		if (serves)
 			return true;
