@@ -62,6 +62,7 @@ def test_a_slow_engine_gets_less_until_it_is_fast(world, role, ask):
     e.fault(**TEN_TIMES)
     requests = load(r, ask)
     until_slow(r, e)
+    wait("the requests that it had are over", lambda: r.metric("endpoint_in_flight", endpoint=e.url) <= 3)
     assert share(role, e, engines) < 0.1
     assert r.ctl("undrain", e.url).stdout.endswith(": slow\n"), "as the status says; it was not drained"
     assert endpoint(r, e)["slow_times"] > 3 and "slow: " in r.ctl("status").stdout and not is_slow(r, engines[1])
