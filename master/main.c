@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "master/config/conf.h"
+#include "master/config/conf_address.h"
 #include "master/supervise/child.h"
 #include "master/supervise/control.h"
 #include "master/supervise/drains.h"
@@ -633,12 +634,28 @@ step_check(struct master *m)
 	return 0;
 }
 
+/* Clients from other hosts can read what is meant for operators: said once. */
+static void
+say_open_pages(const struct conf *conf)
+{
+	if (conf->nadmin_listen > 0)
+		return;
+	for (size_t i = 0; i < conf->nlisten; i++)
+		if (!conf_address_is_loopback(&conf->listen[i])) {
+			log_warn("clients can read /metrics and the engines' addresses in /health",
+				LOG_S("address", conf->listen[i].text),
+				LOG_S("cure", "admin.listen"));
+			return;
+		}
+}
+
 static int
 step_serve(struct master *m)
 {
 	struct conf *conf = m->first;
 
 	m->first = NULL;
+	say_open_pages(conf);
 	reload_first(m->reload, conf);
 	return 0;
 }

@@ -50,7 +50,7 @@ on_accept(evutil_socket_t lfd, short what, void *arg)
 	(void)what;
 	worker_follow(w);
 	if (fd >= 0) {
-		client_new(w, fd, &request_client_ops);
+		client_new(w, fd, listen_door(w, lfd), &request_client_ops);
 	} else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
 		w->accept_paused = true; /* until the next tick */
 	}
@@ -62,7 +62,8 @@ on_accept(evutil_socket_t lfd, short what, void *arg)
 static bool
 has_requests(const struct worker *w)
 {
-	return w->nreqs > 0 || w->nclients > 0 || w->ndetached > 0;
+	return w->nreqs > 0 || w->nclients[DOOR_CLIENTS] + w->nclients[DOOR_OPERATORS] > 0 ||
+	       w->ndetached > 0;
 }
 
 static void
@@ -118,7 +119,7 @@ on_wake(evutil_socket_t fd, short what, void *arg)
 		return;
 	flag_collect(w->flags, kv_ready, w);
 	wait_collect(w);
-	if (!w->listening)
+	if (!w->listening[DOOR_CLIENTS])
 		listen_update(w); /* perhaps another worker has stopped accepting */
 }
 
@@ -134,7 +135,7 @@ on_heartbeat(evutil_socket_t fd, short what, void *arg)
 	/* the loop writes a heartbeat each turn */
 	own_restore(w->seg);
 	metric_gauges_restore(w->slab, w->gauges, w->slot);
-	accept_count(w->seg, w->slot, w->nclients);
+	accept_count(w->seg, w->slot, w->nclients[DOOR_CLIENTS]);
 	flag_restore(w->flags);
 	flag_collect(w->flags, kv_ready, w);
 	wait_restore(w);

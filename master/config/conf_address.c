@@ -1,6 +1,7 @@
 #include "master/config/conf_address.h"
 
 #include <arpa/inet.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -78,4 +79,14 @@ conf_address_parse(const char *text, struct conf_listen *l)
 		return why;
 	l->port = conf_port_of(colon + 1);
 	return l->port == 0 ? "the port is not a number from 1 to 65535" : NULL;
+}
+
+bool
+conf_address_is_loopback(const struct conf_listen *l)
+{
+	struct in_addr a;
+
+	if (inet_pton(AF_INET, l->host, &a) == 1)
+		return ntohl(a.s_addr) >> 24 == IN_LOOPBACKNET;
+	return strcmp(l->host, "::1") == 0 || strcmp(l->host, "localhost") == 0;
 }

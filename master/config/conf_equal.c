@@ -11,13 +11,16 @@ cmember(const struct conf_key *k, const void *base)
 }
 
 static bool
-listen_equal(const struct conf *a, const struct conf *b)
+listen_equal(const struct conf_key *k, const void *a, const void *b)
 {
-	if (a->nlisten != b->nlisten)
+	const struct conf_listen *la = *(struct conf_listen *const *)cmember(k, a),
+				 *lb = *(struct conf_listen *const *)cmember(k, b);
+	const size_t n = *(const size_t *)((const char *)a + k->noff);
+
+	if (n != *(const size_t *)((const char *)b + k->noff))
 		return false;
-	for (size_t i = 0; i < a->nlisten; i++)
-		if (strcasecmp(a->listen[i].host, b->listen[i].host) != 0 ||
-			a->listen[i].port != b->listen[i].port)
+	for (size_t i = 0; i < n; i++)
+		if (strcasecmp(la[i].host, lb[i].host) != 0 || la[i].port != lb[i].port)
 			return false;
 	return true;
 }
@@ -75,7 +78,7 @@ conf_value_equal(const struct conf_key *k, const void *a, const void *b)
 		break;
 	}
 	if (k->type == CONF_T_LISTEN)
-		return listen_equal(a, b);
+		return listen_equal(k, a, b);
 	if (k->type == CONF_T_POOLS)
 		return pools_equal(a, b);
 	return true; /* endpoints and dns: compared once per pool, by pools_equal() */

@@ -29,6 +29,10 @@
 #define CONF_KEYS(K, L)											\
 L("listen", LISTEN, listen, nlisten, 1, 16, "0.0.0.0:8000", GENERATION,				\
 	"addresses for clients: host:port, [IPv6]:port, or :port for all addresses")				\
+L("admin.listen", LISTEN, admin_listen, nadmin_listen, 0, 16, "[]", GENERATION,				\
+	"addresses for operators: /metrics, /health with engine addresses, /ready, /live, /version; none: the clients' addresses answer these") \
+K("metrics_on_client_port", BOOL, live.metrics_on_client_port, 0, 0, "false", LIVE,			\
+	"/metrics is answered at the clients' addresses, too, although there is an admin.listen")			\
 K("workers", WORKERS, workers, 1, 64, "auto", GENERATION,						\
 	"worker processes; auto: the number of CPUs in the affinity mask, at most 8")				\
 K("limits.max_body", SIZE, live.max_body, CONF_KIB, 2 * CONF_GIB, "64MiB", LIVE,			\

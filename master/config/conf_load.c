@@ -49,9 +49,12 @@ conf_free(struct conf **conf)
 		conf_pool_free(&c->pools[i]);
 	for (size_t i = 0; i < c->nlisten; i++)
 		free(c->listen[i].text);
+	for (size_t i = 0; i < c->nadmin_listen; i++)
+		free(c->admin_listen[i].text);
 	conf_values_free(&conf_root_keys, c);
 	free(c->pools);
 	free(c->listen);
+	free(c->admin_listen);
 	free(c->notifier_key);
 	free(c->key_lines);
 	free(c->path);

@@ -457,19 +457,21 @@ set_notices(const struct conf_key *k, void *base, const char *text, char what[CO
 static int
 add_listen(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
 {
-	struct conf *c = base;
+	struct conf_listen **list = member(k, base);
+	size_t *n = (size_t *)(void *)((char *)base + k->noff);
+	const struct conf_listen *other;
 	struct conf_listen l = {.text = NULL};
 	const char *why = conf_address_parse(text, &l);
+	enum door door;
 
-	(void)k;
 	if (why != NULL)
 		return bad(what, "%.80s: %s", text, why);
-	for (size_t i = 0; i < c->nlisten; i++)
-		if (strcasecmp(l.host, c->listen[i].host) == 0 && l.port == c->listen[i].port)
-			return bad(what, "%.80s is in the list twice", text);
-	c->listen = mem_resize(c->listen, c->nlisten + 1, sizeof(*c->listen));
+	for (size_t i = 0; (other = conf_listen_at(base, i, &door)) != NULL; i++)
+		if (strcasecmp(l.host, other->host) == 0 && l.port == other->port)
+			return bad(what, "%.80s is there twice", text);
+	*list = mem_resize(*list, *n + 1, sizeof(**list));
 	l.text = mem_strdup(text);
-	c->listen[c->nlisten++] = l;
+	(*list)[(*n)++] = l;
 	return 0;
 }
 

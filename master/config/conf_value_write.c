@@ -67,13 +67,13 @@ write_rate(const struct conf_rate *rate, FILE *out)
 }
 
 static void
-write_listen(const struct conf *c, FILE *out)
+write_listen(const struct conf_listen *list, size_t n, FILE *out)
 {
-	char **v = mem_array(c->nlisten + 1, sizeof(*v));
+	char **v = mem_array(n + 1, sizeof(*v));
 
-	for (size_t i = 0; i < c->nlisten; i++)
-		v[i] = c->listen[i].text;
-	write_texts(v, c->nlisten, out);
+	for (size_t i = 0; i < n; i++)
+		v[i] = list[i].text;
+	write_texts(v, n, out);
 	free(v);
 }
 
@@ -112,6 +112,7 @@ conf_value_write(const struct conf_key *k, const void *base, FILE *out)
 		return;
 	case CONF_LIST:
 		assert(k->type == CONF_T_LISTEN);
-		write_listen(base, out);
+		write_listen(*(struct conf_listen *const *)at,
+			*(const size_t *)((const char *)base + k->noff), out);
 	}
 }

@@ -5,20 +5,22 @@
 #include <string.h>
 
 #include "master/config/conf.h"
+#include "master/config/conf_address.h"
 #include "master/pdfleet/control.h"
 #include "master/pdfleet/http_get.h"
 #include "master/topology/router_file.h"
 #include "shm/base/conf.h"
 #include "shm/base/mem.h"
 
-/* The router's address for clients: that of its host where it listens at all of them. */
+/* Where the router answers /metrics: an address of its host where it listens at all of them.  NULL: nowhere that is
+ * reached from here. */
 static char *
-client_url(const struct conf *conf, const struct topo_host *h)
+metrics_url(const struct conf *conf, const struct topo_host *h, const struct topo_host *here)
 {
-	const struct conf_listen *l = conf->nlisten > 0 ? &conf->listen[0] : NULL;
+	const struct conf_listen *l = conf->nadmin_listen > 0 ? conf->admin_listen : conf->listen;
 	const char *host;
 
-	if (l == NULL)
+	if (h != here && conf_address_is_loopback(l))
 		return NULL;
 	host = l->host[0] == '\0' || strcmp(l->host, "0.0.0.0") == 0 || strcmp(l->host, "::") == 0
 		       ? h->address
@@ -43,7 +45,7 @@ routers_of(const struct topo_plan *p, const struct topo_host *here)
 		r.v[r.n++] = (struct router){
 			.host = h,
 			.control = h == here ? mem_strdup(conf->control_socket) : NULL,
-			.url = client_url(conf, h),
+			.url = metrics_url(conf, h, here),
 		};
 	}
 	r.health_path = mem_strdup(

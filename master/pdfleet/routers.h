@@ -8,7 +8,7 @@
 struct router {
 	const struct topo_host *host;
 	char *control; /* path of its control socket; NULL: the router is on another host */
-	char *url;     /* of its first address for clients; NULL: none that this host can name */
+	char *url;     /* where it answers /metrics; NULL: nowhere that this host can reach */
 };
 
 struct routers {

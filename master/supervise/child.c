@@ -53,7 +53,7 @@ keep_heritage_only(const struct heritage *h)
 	for (size_t i = 0; i < h->nnotices_to; i++)
 		keep[n++] = h->notices_to[i].fd;
 	for (size_t i = 0; i < h->nlisten; i++)
-		keep[n++] = h->listen_fds[i];
+		keep[n++] = h->listen[i].fd;
 	for (size_t i = 0; i < nwake; i++)
 		keep[n++] = h->wake_fds[i];
 	close_all_but(keep, n);

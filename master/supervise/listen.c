@@ -20,6 +20,7 @@
 #include "shm/base/conf.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
+#include "shm/core/heritage.h"
 #include "shm/table.h"
 
 #define BACKLOG 4096 /* the kernel lowers it to net.core.somaxconn */
@@ -56,9 +57,9 @@ struct listeners {
 	const struct conf *conf;
 	listen_done *done;
 	void *arg;
-	size_t next; /* index of the entry of conf->listen that is being opened */
+	size_t next; /* index of the entry that is being opened: conf_listen_at() */
 	struct lookup *lookup;
-	int *fds;
+	struct door_fd *fds;
 	size_t nfds;
 	char error[512];
 };
@@ -262,14 +263,17 @@ listeners_leave(struct listeners *ls)
 static bool
 has_entry(const struct conf *conf, const char *text)
 {
-	for (size_t i = 0; conf != NULL && i < conf->nlisten; i++)
-		if (strcmp(conf->listen[i].text, text) == 0)
+	const struct conf_listen *cl;
+	enum door door;
+
+	for (size_t i = 0; conf != NULL && (cl = conf_listen_at(conf, i, &door)) != NULL; i++)
+		if (strcmp(cl->text, text) == 0)
 			return true;
 	return false;
 }
 
 void
-listeners_keep(struct listeners *ls, const struct conf *conf, const int *fds, size_t n)
+listeners_keep(struct listeners *ls, const struct conf *conf, const struct door_fd *fds, size_t n)
 {
 	struct listener *l, *next;
 	struct name *nm, *next_name;
@@ -278,7 +282,7 @@ listeners_keep(struct listeners *ls, const struct conf *conf, const int *fds, si
 		size_t i = 0;
 
 		next = TAILQ_NEXT(l, link);
-		while (i < n && fds[i] != l->fd)
+		while (i < n && fds[i].fd != l->fd)
 			i++;
 		if (i == n && l->owner == OWNER_US)
 			listener_drop(ls, l);
@@ -294,14 +298,26 @@ listeners_keep(struct listeners *ls, const struct conf *conf, const int *fds, si
 
 static void next_entry(struct listeners *ls);
 
-static void
+/* The entry that is being opened; NULL: all are open. */
+static const struct conf_listen *
+entry(const struct listeners *ls, enum door *ret_door)
+{
+	return conf_listen_at(ls->conf, ls->next, ret_door);
+}
+
+/* False: it is a socket for others already. */
+static bool
 use(struct listeners *ls, int fd)
 {
+	enum door door;
+
+	(void)entry(ls, &door);
 	for (size_t i = 0; i < ls->nfds; i++)
-		if (ls->fds[i] == fd)
-			return;
-	ls->fds = mem_resize(ls->fds, ls->nfds + 1, sizeof(int));
-	ls->fds[ls->nfds++] = fd;
+		if (ls->fds[i].fd == fd)
+			return ls->fds[i].door == door;
+	ls->fds = mem_resize(ls->fds, ls->nfds + 1, sizeof(*ls->fds));
+	ls->fds[ls->nfds++] = (struct door_fd){.fd = fd, .door = door};
+	return true;
 }
 
 /* systemd's `ListenStream=8000` is one socket on [::] that serves IPv4 as well. */
@@ -378,8 +394,11 @@ open_addr(struct listeners *ls, const char *text, const struct ep_addr *a)
 		addr_text(&bound, shown);
 		log_info("listening", LOG_S("address", shown));
 	}
-	use(ls, l->fd);
-	return 0;
+	if (use(ls, l->fd))
+		return 0;
+	(void)snprintf(ls->error, sizeof(ls->error),
+		"%s: this address is in `listen` and in `admin.listen`", text);
+	return -EADDRINUSE;
 }
 
 /*
@@ -405,7 +424,7 @@ open_addrs(struct listeners *ls, const char *text, const struct ep_addr *addrs, 
 static void
 finish(struct listeners *ls, bool ok)
 {
-	int *fds = ok ? ls->fds : NULL;
+	struct door_fd *fds = ok ? ls->fds : NULL;
 	size_t n = ok ? ls->nfds : 0;
 
 	if (!ok)
@@ -419,7 +438,9 @@ finish(struct listeners *ls, bool ok)
 static void
 opened(struct listeners *ls, const struct ep_addr *addrs, size_t n)
 {
-	if (open_addrs(ls, ls->conf->listen[ls->next].text, addrs, n) != 0) {
+	enum door door;
+
+	if (open_addrs(ls, entry(ls, &door)->text, addrs, n) != 0) {
 		finish(ls, false);
 		return;
 	}
@@ -431,29 +452,30 @@ static void
 on_resolved(const struct ep_addr *addrs, size_t n, const char *error, void *arg)
 {
 	struct listeners *ls = arg;
+	enum door door;
+	const char *text = entry(ls, &door)->text;
 
 	if (n == 0) {
-		(void)snprintf(ls->error, sizeof(ls->error), "%s: %s",
-			ls->conf->listen[ls->next].text, error);
+		(void)snprintf(ls->error, sizeof(ls->error), "%s: %s", text, error);
 		finish(ls, false);
 		return;
 	}
-	name_add(ls, ls->conf->listen[ls->next].text, addrs, n);
+	name_add(ls, text, addrs, n);
 	opened(ls, addrs, n);
 }
 
 static void
 next_entry(struct listeners *ls)
 {
-	const struct conf_listen *cl;
 	struct ep_addr addrs[2] = {{.family = AF_INET}, {.family = AF_INET6}};
+	enum door door;
+	const struct conf_listen *cl = entry(ls, &door);
 	const struct name *nm;
 
-	if (ls->next == ls->conf->nlisten) {
+	if (cl == NULL) {
 		finish(ls, true);
 		return;
 	}
-	cl = &ls->conf->listen[ls->next];
 	nm = name_find(ls, cl->text);
 	if (cl->host[0] == '\0') {
 		addrs[0].port = addrs[1].port = cl->port;

@@ -9,6 +9,7 @@
 #include <stddef.h>
 
 struct conf;
+struct door_fd;
 struct inherit;
 struct listeners;
 struct resolver;
@@ -35,10 +36,10 @@ void listeners_leave(struct listeners *ls);
  * address and the reason; sockets that were opened before the failure are closed by the next
  * listeners_keep().
  */
-typedef void listen_done(void *arg, int *fds, size_t n, const char *error);
+typedef void listen_done(void *arg, struct door_fd *fds, size_t n, const char *error);
 
 /*
- * Finds or makes the sockets of conf->listen.  A socket whose address is open already is kept; a
+ * Finds or makes the sockets of all addresses in `conf`.  A socket whose address is open already is kept; a
  * host name means the addresses that it had when it was new.  `done` is called once, possibly
  * before this returns: only a new host name takes time.  One call at a time; `conf` must live until
  * done().
@@ -51,4 +52,5 @@ void listeners_cancel(struct listeners *ls);
  * Closes every own socket that is not in `fds`, and drops the host names that are not in conf
  * (NULL: all): they are looked up again when they reappear.
  */
-void listeners_keep(struct listeners *ls, const struct conf *conf, const int *fds, size_t n);
+void listeners_keep(
+	struct listeners *ls, const struct conf *conf, const struct door_fd *fds, size_t n);

@@ -169,7 +169,7 @@ be_child(const struct proc *p, int channel)
 		.generation = g != NULL ? g->number : 0,
 		.master_pid = env->master,
 		.channel = channel,
-		.listen_fds = g != NULL ? g->fds : NULL,
+		.listen = g != NULL ? g->fds : NULL,
 		.nlisten = g != NULL ? g->nfds : 0,
 		.wake_fds = env->wake_fds,
 		.notices_from = g == NULL ? env->notices_from : 0,

@@ -11,6 +11,7 @@
 
 #include "master/supervise/child.h"
 
+struct door_fd;
 struct evbuffer;
 struct event;
 struct event_base;
@@ -20,7 +21,7 @@ struct seg;
 struct generation {
 	uint32_t number; /* 0: this place is free */
 	const struct conf *conf;
-	int *fds;
+	struct door_fd *fds;
 	size_t nfds;
 	uint32_t wanted; /* processes */
 	bool told_ready;

@@ -14,6 +14,7 @@
 #include "shm/base/conf.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
+#include "shm/core/heritage.h"
 #include "shm/core/layout.h"
 #include "shm/core/seg.h"
 #include "shm/core/suspect.h"
@@ -173,15 +174,16 @@ procs_generation_fits(const struct procs *ps, const struct conf *conf)
 }
 
 uint32_t
-procs_generation_start(struct procs *ps, const struct conf *conf, const int *fds, size_t nfds)
+procs_generation_start(
+	struct procs *ps, const struct conf *conf, const struct door_fd *fds, size_t nfds)
 {
 	struct generation *g = generation_find(ps, 0);
 
 	assert(procs_generation_fits(ps, conf));
 	*g = (struct generation){.number = ++ps->last_number, .conf = conf, .nfds = nfds};
-	g->fds = mem_array(nfds > 0 ? nfds : 1, sizeof(int));
+	g->fds = mem_array(nfds > 0 ? nfds : 1, sizeof(*g->fds));
 	if (nfds > 0)
-		memcpy(g->fds, fds, nfds * sizeof(int));
+		memcpy(g->fds, fds, nfds * sizeof(*g->fds));
 	for (const struct proc_kind *k = ps->kinds; k->name != NULL; k++) {
 		uint32_t n = k->count != NULL ? k->count(conf) : 0;
 

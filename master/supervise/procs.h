@@ -14,8 +14,10 @@
 #include "master/supervise/child.h"
 
 struct conf;
+struct door_fd;
 struct event_base;
 struct evbuffer;
+struct door_fd;
 struct notices_to;
 struct procs;
 struct seg;
@@ -54,7 +56,7 @@ void procs_make_room(struct procs *ps, const struct conf *conf);
  * must live until the generation has ended or has another one (procs_conf_set()).
  */
 uint32_t procs_generation_start(
-	struct procs *ps, const struct conf *conf, const int *fds, size_t nfds);
+	struct procs *ps, const struct conf *conf, const struct door_fd *fds, size_t nfds);
 /*
  * `generation` and `conf` are in force from now on: its workers serve, single processes are started, stopped or
  * replaced as conf says, every other generation drains (reload_drain_ms of conf from its first drain on),

@@ -81,12 +81,12 @@ struct reload {
 	struct conf *conf;   /* in force, or being the first; NULL before reload_first() */
 	uint64_t number;     /* of conf; 0 until the first is in force */
 	uint32_t generation; /* in force */
-	int *fds;            /* its listening sockets */
+	struct door_fd *fds; /* its listening sockets */
 	size_t nfds;
 
 	struct candidate next; /* read, not yet active */
 	struct candidate cur;  /* active */
-	int *cur_fds;
+	struct door_fd *cur_fds;
 	size_t cur_nfds;
 	uint32_t cur_generation;
 	char error[600]; /* why `cur` was refused */
@@ -308,7 +308,7 @@ listen_error(const struct conf *conf, const char *what, char *out, size_t size)
 }
 
 static void
-on_opened(void *arg, int *fds, size_t n, const char *error)
+on_opened(void *arg, struct door_fd *fds, size_t n, const char *error)
 {
 	static const struct timeval late = {.tv_sec = START_MS / 1000};
 	struct reload *r = arg;
@@ -612,7 +612,7 @@ reload_keep_listeners(const struct reload *r)
 /* --- start and stop ----------------------------------------------------------------------------- */
 
 static void
-on_first_opened(void *arg, int *fds, size_t n, const char *error)
+on_first_opened(void *arg, struct door_fd *fds, size_t n, const char *error)
 {
 	struct reload *r = arg;
 	struct conf_error err;

@@ -241,6 +241,9 @@ struct conf_rate {
 	uint32_t per_s; /* 1, 60 or 3600 seconds */
 };
 
+/* Who comes through a listening socket: it decides which paths are answered there (worker/base/route.h). */
+enum door { DOOR_CLIENTS, DOOR_OPERATORS, DOOR_N };
+
 struct conf_listen {
 	char *text;     /* as written */
 	char host[256]; /* name, IPv4 or IPv6 literal without brackets; "" = any */
@@ -274,7 +277,8 @@ struct conf_live {
 	uint32_t max_fanout;        /* branches of one request; more is refused */
 	enum log_format log_format;
 	enum log_level log_level;
-	uint32_t unused; /* 0: the struct is copied in words of 64 bits */
+	/* 1: /metrics is answered at the clients' addresses, too, although there are operators' ones */
+	uint32_t metrics_on_client_port;
 };
 
 struct conf {
@@ -283,6 +287,9 @@ struct conf {
 	size_t ntext;
 	struct conf_listen *listen;
 	size_t nlisten;
+	/* for operators; none: the addresses for clients serve operators, too */
+	struct conf_listen *admin_listen;
+	size_t nadmin_listen;
 
 	/* sizes of the shared memory: a change needs a restart */
 	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker;
@@ -324,6 +331,16 @@ struct conf {
 	/* by row of master/config/conf_keys.h: the key's line, 0 where the default holds */
 	int *key_lines;
 };
+
+/* The i-th of all addresses; NULL: there are no more. */
+static inline const struct conf_listen *
+conf_listen_at(const struct conf *c, size_t i, enum door *ret_door)
+{
+	*ret_door = i < c->nlisten ? DOOR_CLIENTS : DOOR_OPERATORS;
+	if (i < c->nlisten)
+		return &c->listen[i];
+	return i - c->nlisten < c->nadmin_listen ? &c->admin_listen[i - c->nlisten] : NULL;
+}
 
 /* NULL: there is none of this name. */
 const struct conf_pool *conf_pool_named(const struct conf *c, const char *name);

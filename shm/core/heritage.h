@@ -9,13 +9,20 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-struct conf;
+#include "shm/base/conf.h"
+
 struct seg;
 
 /* Where the notifier sends notices that belong to the requests of an older instance. */
 struct notices_to {
 	uint32_t instance;
 	int fd; /* SOCK_SEQPACKET, non-blocking */
+};
+
+/* A listening socket. */
+struct door_fd {
+	int fd;
+	enum door door;
 };
 
 /* Exit codes of children; any other, or a signal, means "respawn me with back-off". */
@@ -38,7 +45,7 @@ struct heritage {
 	pid_t master_pid;
 	/* socketpair to the master, non-blocking; its end of file: the master is gone */
 	int channel;
-	const int *listen_fds; /* workers: non-blocking, shared with all others */
+	const struct door_fd *listen; /* workers: non-blocking, shared with all others */
 	size_t nlisten;
 	/* eventfd of each process slot (seg_nslots), non-blocking; own one: [slot] */
 	const int *wake_fds;

@@ -409,8 +409,17 @@ class Router(Process):
         wait(f"/{what}", up, timeout)
 
     # --- what it says about itself ---
+    def operator(self):
+        """A connection to the address for operators, if it has one."""
+        listen = (self.config.get("admin") or {}).get("listen") if isinstance(self.config, dict) else None
+        if not listen:
+            return self.client()
+        host, _, port = listen[0].rpartition(":")
+        return Client((host, int(port)))
+
     def metrics(self, prefix="pdrouter_"):
-        return parse_metrics(self.get("/metrics").body.decode(), prefix)
+        with self.operator() as c:
+            return parse_metrics(c.get("/metrics").body.decode(), prefix)
 
     def metric(self, name, **labels):
         """The sum over all series that carry these labels; None if there is none."""

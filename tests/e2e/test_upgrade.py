@@ -63,6 +63,12 @@ def one(world):
     return make
 
 
+def test_operators_keep_their_address(one):
+    i, _, _ = one(admin={"listen": [f"127.0.0.1:{free_port()}"]})
+    i.upgrade()
+    assert i.r.metric("instance") == 2 and i.r.get("/metrics").status == 404
+
+
 def test_streams_outlive_two_upgrades(one):
     i, _, d = one()
     streams = []

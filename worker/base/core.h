@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
+#include "shm/base/conf.h"
 #include "shm/metrics.h"
 #include "shm/settings.h"
 #include "worker/base/rounds.h"
@@ -61,7 +62,7 @@ struct worker {
 
 	struct event ev_channel, ev_tick, ev_heartbeat, ev_wake;
 	struct event *ev_listen; /* one per listening socket; NULL: listen_end() has closed them */
-	bool listening;          /* watched now */
+	bool listening[DOOR_N];  /* watched now */
 	bool accept_paused;      /* out of file descriptors: tried again at the next tick */
 	/* Since when a connection has waited while this worker does not listen; 0: none waited at the last
 	 * tick.  And: a worker without a heartbeat since then has no share of the connections. */
@@ -87,7 +88,7 @@ struct worker {
 	uint32_t owes;            /* roles whose waiters are woken after that section */
 	/* [CONF_FANOUT_MAX]: what that section has reserved for the branches of a request, schedule/plan.h */
 	struct reserved *reserved;
-	uint32_t nclients;
+	uint32_t nclients[DOOR_N];
 	uint32_t nreqs;
 	uint32_t nbackground;
 	uint32_t ndetached;

@@ -138,6 +138,21 @@ route_forwards(enum route r)
 	return routes[r].by != ROUTE_BY_US;
 }
 
+/* A load balancer in front of the router asks as operators do. */
+static bool
+is_for_all(enum route r)
+{
+	return r == ROUTE_LIVE || r == ROUTE_HEALTH || r == ROUTE_READY || r == ROUTE_VERSION;
+}
+
+bool
+route_open(enum route r, enum door door, bool operators, bool metrics_for_clients)
+{
+	if (door == DOOR_OPERATORS)
+		return r == ROUTE_METRICS || is_for_all(r);
+	return r != ROUTE_METRICS || !operators || metrics_for_clients;
+}
+
 bool
 route_method_ok(enum route r, enum http_method m, const char **ret_allow)
 {

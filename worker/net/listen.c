@@ -18,6 +18,8 @@
 	4096 /* more than a worker has at its start: an eventfd per slot, listeners, the channel */
 /* clients do not get an eighth of the descriptors, at most this number */
 #define FDS_KEPT 256
+/* connections of operators in one worker: so few that they need no share of their own */
+#define OPERATORS_MAX 64
 #define PAUSED_SAY_MS 10000 /* between two log lines about a shortage */
 
 static void
@@ -45,15 +47,17 @@ static bool
 few_fds(const struct worker *w)
 {
 	const uint64_t kept = w->max_fds / 8 < FDS_KEPT ? w->max_fds / 8 : FDS_KEPT;
-	const uint64_t used = w->own_fds + w->nclients + (uint64_t)w->gauges[G_UP_OPEN];
+	const uint64_t clients = w->nclients[DOOR_CLIENTS] + w->nclients[DOOR_OPERATORS];
+	const uint64_t used = w->own_fds + clients + (uint64_t)w->gauges[G_UP_OPEN];
 
-	return w->nclients > 0 && used + kept >= w->max_fds;
+	return clients > 0 && used + kept >= w->max_fds;
 }
 
 static bool
 has_too_many(const struct worker *w)
 {
-	return w->accept_paused || w->nclients >= w->conf->live.max_connections || few_fds(w);
+	return w->accept_paused || w->nclients[DOOR_CLIENTS] >= w->conf->live.max_connections ||
+	       few_fds(w);
 }
 
 static void
@@ -68,8 +72,8 @@ say_paused(struct worker *w)
 	log_warn("accept paused, new connections wait",
 		LOG_S("reason", w->accept_paused || few_fds(w) ? "file descriptors"
 							       : "limits.max_connections"),
-		LOG_U("connections", w->nclients), LOG_I("upstream", w->gauges[G_UP_OPEN]),
-		LOG_U("open_files", w->max_fds));
+		LOG_U("connections", w->nclients[DOOR_CLIENTS]),
+		LOG_I("upstream", w->gauges[G_UP_OPEN]), LOG_U("open_files", w->max_fds));
 }
 
 static void
@@ -78,6 +82,31 @@ wake(const struct worker *w, uint32_t slot)
 	const uint64_t one = 1;
 
 	(void)!write(w->h->wake_fds[slot], &one, sizeof(one));
+}
+
+static void
+watch(struct worker *w, enum door door, bool want)
+{
+	if (want == w->listening[door])
+		return;
+	w->listening[door] = want;
+	for (size_t i = 0; i < w->h->nlisten; i++) {
+		if (w->h->listen[i].door != door)
+			continue;
+		if (want)
+			event_add(&w->ev_listen[i], NULL);
+		else
+			event_del(&w->ev_listen[i]);
+	}
+}
+
+/* Every worker accepts operators, also one that has too many clients: that is when operators come. */
+static void
+update_operators(struct worker *w)
+{
+	watch(w, DOOR_OPERATORS,
+		w->phase == WORKER_SERVES && !w->accept_paused &&
+			w->nclients[DOOR_OPERATORS] < OPERATORS_MAX);
 }
 
 void
@@ -92,26 +121,29 @@ listen_update(struct worker *w)
 	if (!want && w->phase == WORKER_SERVES)
 		/* the tick checks again: a worker that dies wakes no other worker */
 		worker_need_tick(w);
-	if (want == w->listening)
-		return;
-	if (!able && w->phase == WORKER_SERVES)
+	if (w->listening[DOOR_CLIENTS] && !able && w->phase == WORKER_SERVES)
 		say_paused(w);
-	w->listening = want;
-	for (size_t i = 0; i < w->h->nlisten; i++) {
-		if (want)
-			event_add(&w->ev_listen[i], NULL);
-		else
-			event_del(&w->ev_listen[i]);
-	}
+	watch(w, DOOR_CLIENTS, want);
+	update_operators(w);
+}
+
+enum door
+listen_door(const struct worker *w, int listen_fd)
+{
+	size_t i = 0;
+
+	while (w->h->listen[i].fd != listen_fd)
+		i++;
+	return w->h->listen[i].door;
 }
 
 static bool
 connection_waits(const struct worker *w)
 {
 	for (size_t i = 0; i < w->h->nlisten; i++) {
-		struct pollfd p = {.fd = w->h->listen_fds[i], .events = POLLIN};
+		struct pollfd p = {.fd = w->h->listen[i].fd, .events = POLLIN};
 
-		if (poll(&p, 1, 0) == 1)
+		if (w->h->listen[i].door == DOOR_CLIENTS && poll(&p, 1, 0) == 1)
 			return true;
 	}
 	return false;
@@ -124,7 +156,7 @@ connection_waits(const struct worker *w)
 static void
 look_for_stopped_workers(struct worker *w, uint64_t now_ms)
 {
-	if (w->listening || w->phase != WORKER_SERVES || !connection_waits(w)) {
+	if (w->listening[DOOR_CLIENTS] || w->phase != WORKER_SERVES || !connection_waits(w)) {
 		w->waiting_since_ms = 0;
 		return;
 	}
@@ -149,7 +181,7 @@ listen_init(struct worker *w, event_callback_fn on_accept)
 	look_at_limits(w);
 	w->ev_listen = mem_array(w->h->nlisten, sizeof(*w->ev_listen));
 	for (size_t i = 0; i < w->h->nlisten; i++)
-		event_assign(&w->ev_listen[i], w->base, w->h->listen_fds[i], EV_READ | EV_PERSIST,
+		event_assign(&w->ev_listen[i], w->base, w->h->listen[i].fd, EV_READ | EV_PERSIST,
 			on_accept, w);
 }
 
@@ -158,7 +190,7 @@ listen_end(struct worker *w)
 {
 	listen_update(w);
 	for (size_t i = 0; w->ev_listen != NULL && i < w->h->nlisten; i++)
-		(void)close(w->h->listen_fds[i]);
+		(void)close(w->h->listen[i].fd);
 	free(w->ev_listen);
 	w->ev_listen = NULL;
 }

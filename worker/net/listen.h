@@ -1,12 +1,15 @@
 /*
  * Which worker accepts: a worker watches the listening sockets while it has no more than its share of the connections
- * (shm/accept.h), below limits.max_connections, and while enough descriptors are left for engines.
+ * (shm/accept.h), below limits.max_connections, and while enough descriptors are left for engines.  Operators
+ * (admin.listen) are accepted by all workers, in any overload.
  *
  * Process: worker.
  */
 #pragma once
 #include <event2/event.h>
 #include <stdint.h>
+
+#include "shm/base/conf.h"
 
 struct worker;
 
@@ -15,6 +18,8 @@ struct worker;
  * it calls listen_update() after the accept. */
 void listen_init(struct worker *w, event_callback_fn on_accept);
 void listen_fini(struct worker *w);
+/* What the socket was opened for. */
+enum door listen_door(const struct worker *w, int listen_fd);
 /* Starts or stops watching the sockets: call it after each accept and close, and when another
  * worker wakes this one. */
 void listen_update(struct worker *w);

@@ -12,6 +12,7 @@
 #include <sys/queue.h>
 #include <sys/uio.h>
 
+#include "shm/base/conf.h"
 #include "worker/base/rounds.h"
 #include "worker/net/sock.h"
 
@@ -38,6 +39,7 @@ struct client {
 	struct sock sock;
 	struct worker *w;
 	const struct client_ops *ops;
+	enum door door;       /* that it came through */
 	struct req *req;      /* being read, worked on or answered; NULL between requests */
 	struct evbuffer *in;  /* bytes read and not consumed yet; NULL when empty */
 	size_t scanned;       /* bytes of `in` that were searched for a head's end */
@@ -59,7 +61,7 @@ struct client {
 };
 
 /* Takes over an accepted, non-blocking fd. */
-void client_new(struct worker *w, int fd, const struct client_ops *ops);
+void client_new(struct worker *w, int fd, enum door door, const struct client_ops *ops);
 /* Closes the connection, and reports it to the request if there is one.  Idempotent. */
 void client_end(struct client *c);
 void client_free(struct client *c); /* after the turn */

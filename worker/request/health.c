@@ -17,6 +17,7 @@ struct shown {
 	const struct seg *seg;
 	const struct table_copy *t;
 	const struct pool_copy *pool;
+	const struct health_asked *asked;
 	struct evbuffer *out;
 };
 
@@ -51,11 +52,16 @@ count_up(const struct shown *s, enum role role, uint32_t *ret_total, uint64_t *r
 	return up;
 }
 
+/* Begins the object of an endpoint: its address, where that may be shown. */
 static void
-add_url(const struct shown *s, const struct endpoint_copy *ep, uint32_t before)
+begin_endpoint(const struct shown *s, const struct endpoint_copy *ep, uint32_t before)
 {
-	(void)evbuffer_add_printf(s->out, "%s{\"endpoint\":", before > 0 ? "," : "");
+	(void)evbuffer_add_printf(s->out, "%s{", before > 0 ? "," : "");
+	if (s->asked->no_addresses)
+		return;
+	(void)evbuffer_add_printf(s->out, "\"endpoint\":");
 	page_add_quoted(s->out, s->t->text.p + ep->url);
+	(void)evbuffer_add_printf(s->out, ",");
 }
 
 static void
@@ -68,8 +74,8 @@ add_not_up(const struct shown *s, enum role role)
 
 		if (state == EP_UP)
 			continue;
-		add_url(s, ep, n++);
-		(void)evbuffer_add_printf(s->out, ",\"state\":\"%s\"}", ep_state_name(state));
+		begin_endpoint(s, ep, n++);
+		(void)evbuffer_add_printf(s->out, "\"state\":\"%s\"}", ep_state_name(state));
 	}
 }
 
@@ -83,9 +89,8 @@ add_ejected(const struct shown *s, enum role role)
 
 		if (eject_read(s->seg, ep->slot, clock_ms(), &left_ms) == EJECT_IN)
 			continue;
-		add_url(s, ep, n++);
-		(void)evbuffer_add_printf(
-			s->out, ",\"left_ms\":%llu}", (unsigned long long)left_ms);
+		begin_endpoint(s, ep, n++);
+		(void)evbuffer_add_printf(s->out, "\"left_ms\":%llu}", (unsigned long long)left_ms);
 	}
 }
 
@@ -120,30 +125,31 @@ pool_health(const struct shown *s)
 }
 
 int
-health_page(struct worker *w, struct evbuffer *out, const char *only, bool all)
+health_page(struct worker *w, struct evbuffer *out, const struct health_asked *asked)
 {
 	struct evbuffer *pools = evbuffer_new();
 	struct table_copy t;
-	struct shown s = {.seg = w->seg, .t = &t, .out = pools};
+	struct shown s = {.seg = w->seg, .t = &t, .asked = asked, .out = pools};
 	uint32_t shown = 0, ok = 0;
 	bool good;
 
 	(void)table_copy_make(w->seg, w->slot, &t);
 	for (s.pool = t.pools; s.pool < t.pools + t.npools; s.pool++) {
-		if (only != NULL && strcmp(seg_pool_name(w->seg, s.pool->id), only) != 0)
+		if (asked->only != NULL &&
+			strcmp(seg_pool_name(w->seg, s.pool->id), asked->only) != 0)
 			continue;
 		if (shown++ > 0)
 			(void)evbuffer_add_printf(pools, ",");
 		ok += pool_health(&s);
 	}
 	table_copy_free(&t);
-	good = all ? shown > 0 && ok == shown : ok > 0;
+	good = asked->all ? shown > 0 && ok == shown : ok > 0;
 	(void)evbuffer_add_printf(
 		out, "{\"status\":\"%s\",\"pools\":{", good ? "ok" : "unavailable");
 	(void)evbuffer_add_buffer(out, pools);
 	(void)evbuffer_add_printf(out, "}}");
 	evbuffer_free(pools);
-	if (only != NULL && shown == 0)
+	if (asked->only != NULL && shown == 0)
 		return 404;
 	return good ? 200 : 503;
 }

@@ -9,8 +9,14 @@
 struct evbuffer;
 struct worker;
 
+struct health_asked {
+	const char *only;  /* the pool that is shown; NULL: all */
+	bool all;          /* every shown pool must be able to serve, not only one */
+	bool no_addresses; /* the engines' addresses are not shown */
+};
+
 /*
- * Writes the page of all pools, or of the pool `only` if it is not NULL, into `out`.  Returns the status: 200
- * if one shown pool can serve (with `all`: if every shown pool can), 404 if no pool is named `only`, else 503.
+ * Writes the page into `out`.  Returns the status: 200 if the shown pools can serve, 404 if no pool is named
+ * `only`, else 503.
  */
-int health_page(struct worker *w, struct evbuffer *out, const char *only, bool all);
+int health_page(struct worker *w, struct evbuffer *out, const struct health_asked *asked);

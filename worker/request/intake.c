@@ -112,6 +112,15 @@ take_deadline(struct req *req, const struct http_head *h)
 	req->plan.client_deadline_ms = wrong ? CLIENT_DEADLINE_WRONG : ms;
 }
 
+static bool
+is_open(const struct req *req)
+{
+	const struct conf *conf = req->w->conf;
+
+	return route_open(req->job.facts.route, req->client->door, conf->nadmin_listen > 0,
+		conf->live.metrics_on_client_port != 0);
+}
+
 /* Returns END_OK, or the reason to refuse the head; *detail: text for the error. */
 static enum req_end
 refusal(struct req *req, const struct http_head *h, const char **detail)
@@ -120,6 +129,11 @@ refusal(struct req *req, const struct http_head *h, const char **detail)
 
 	if (req->job.facts.route == ROUTE_NONE)
 		return END_NOT_FOUND;
+	if (!is_open(req)) {
+		*detail = req->client->door == DOOR_OPERATORS ? "it is a path for clients"
+							      : "it is answered at admin.listen";
+		return END_NOT_FOUND;
+	}
 	if (!route_method_ok(req->job.facts.route, h->method, detail))
 		return END_METHOD;
 	*detail = NULL;

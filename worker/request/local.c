@@ -170,6 +170,13 @@ version(struct req *req, struct evbuffer *out)
 	return 200;
 }
 
+/* Operators have an address of their own, and this is another one. */
+static bool
+is_for_clients_only(const struct req *req)
+{
+	return req->w->conf->nadmin_listen > 0 && req->client->door == DOOR_CLIENTS;
+}
+
 static int
 health(struct req *req, struct evbuffer *out)
 {
@@ -178,13 +185,17 @@ health(struct req *req, struct evbuffer *out)
 			? req->job.text->query + 5
 			: NULL;
 
-	return health_page(req->w, out, name, name != NULL);
+	return health_page(req->w, out,
+		&(struct health_asked){.only = name,
+			.all = name != NULL,
+			.no_addresses = is_for_clients_only(req)});
 }
 
 static int
 ready(struct req *req, struct evbuffer *out)
 {
-	return health_page(req->w, out, NULL, true);
+	return health_page(req->w, out,
+		&(struct health_asked){.all = true, .no_addresses = is_for_clients_only(req)});
 }
 
 static int

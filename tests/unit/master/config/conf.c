@@ -203,7 +203,7 @@ Test(conf, every_key)
 {
 	struct conf *c = parse(
 		"listen: [\":80\", '[::1]:81', 'gpu-1.lan:82', '[fe80::1%lo]:83', '[0:0::2]:84']\n"
-		"workers: 3\n"
+		"admin: {listen: [\"127.0.0.1:85\"]}\nworkers: 3\n"
 		"limits: {max_body: 1GiB, max_head: 16KiB, max_connections: 7, max_answer: 2048B}\n"
 		"shared_memory: {max_workers: 4, max_endpoints: 8, max_pools: 2, flags_per_worker: "
 		"128}\n"
@@ -233,6 +233,8 @@ Test(conf, every_key)
 	cr_expect_str_eq(c->listen[3].host, "fe80::1%lo");
 	cr_expect_str_eq(c->listen[4].host, "::2");
 	cr_expect_str_eq(c->listen[4].text, "[0:0::2]:84");
+	cr_assert_eq(c->nadmin_listen, 1);
+	cr_expect_eq(c->admin_listen[0].port, 85);
 	cr_expect_eq(c->workers, 3);
 	cr_expect_not(c->workers_auto);
 	cr_expect_eq(c->live.max_body, 1u << 30);
@@ -261,8 +263,8 @@ Test(conf, every_key)
 	cr_expect_eq(p->shake.remote_host, REMOTE_HOST_PREFILL, "the default of orchestrated");
 	cr_expect_str_eq(p->health_path, "/ready");
 	cr_expect_eq(p->endpoints[0].max_inflight, 12);
-	cr_expect_eq(p->line, 22);
-	cr_expect_eq(p->endpoints[0].line, 30);
+	cr_expect_eq(p->line, 23);
+	cr_expect_eq(p->endpoints[0].line, 31);
 	cr_expect_str_eq(c->pools[1].name, "m2");
 	cr_expect_eq(
 		c->pools[1].shake.remote_host, REMOTE_HOST_PREFILL, "given on the pool's own line");
@@ -586,6 +588,7 @@ static const struct bad {
 	{ OF("nixl", "nixl: [kv_lease]"), 3, "pools[0].nixl", "a mapping of keys" },
 	{ OF("p2p_nccl", "p2p_nccl: {fanout: true}"), 3, "pools[0].p2p_nccl.fanout", "it belongs to nixl" },
 	{ PAIR("lmcache", "", "receiver_init_port: [7300, 7300]"), 4, "pools[0].decode[0].receiver_init_port[1]", "7300 is in the list twice" },
+	{ "listen: [\"a:1\"]\nadmin: {listen: [\"A:1\"]}\n" POOLS, 2, "admin.listen[0]", "A:1 is there twice" },
 	{ PAIR("lmcache", "", "receiver_init_port: 0"), 4, "pools[0].decode[0].receiver_init_port", "1 to 65535" },
 	{ PAIR("lmcache", "", "receiver_init_port: [65536]"), 4, "pools[0].decode[0].receiver_init_port[0]", "1 to 65535" },
 	{ PAIR("lmcache", "", "receiver_init_port: '7300'"), 4, "pools[0].decode[0].receiver_init_port", "because of its quotes" },
@@ -2090,7 +2093,8 @@ Test(conf, samples_are_written_and_read_alike)
 Test(conf, every_key_is_written)
 {
 	struct conf *c = parse(
-		"listen: [\":80\", '[::1]:81']\nworkers: 3\ndns_servers: [\"10.0.0.2\"]\n"
+		"listen: [\":80\", '[::1]:81']\nadmin: {listen: [\":82\"]}\nmetrics_on_client_port: true\n"
+		"workers: 3\ndns_servers: [\"10.0.0.2\"]\n"
 		"limits: {max_body: 1GiB, max_head: 16KiB, max_connections: 7, max_answer: 2048B, max_fanout: 9,\n"
 		" max_buffered: 2GiB}\n"
 		"shared_memory: {max_workers: 4, max_endpoints: 99, max_pools: 12, flags_per_worker: 128, queue: 9, clients: 16}\n"

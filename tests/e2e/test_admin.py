@@ -1,0 +1,100 @@
+"""admin.listen: the address for operators, and what the clients' address answers beside it."""
+import re
+
+import pytest
+
+from procs import MODEL, free_port, wait
+from raw import Client
+
+OPERATORS = ["/metrics", "/health", "/ready", "/live", "/version"]
+CLIENTS = ["/v1/models", "/v1/completions", "/generate"]
+
+
+
+def admin():
+    return {"listen": [f"127.0.0.1:{free_port()}"]}
+
+
+@pytest.fixture
+def router(world):
+    return world.pd(admin=admin())[0]
+
+
+def status(r, path):
+    with r.operator() as c:
+        return c.get(path).status
+
+
+def test_each_address_answers_its_own_paths(router):
+    assert [status(router, path) for path in OPERATORS] == [200] * 5
+    assert [status(router, path) for path in CLIENTS] == [404] * 3
+    assert [router.get(path).status for path in OPERATORS] == [404, 200, 200, 200, 200]
+    assert router.get("/metrics").error["message"].endswith("it is answered at admin.listen")
+    assert router.complete().status == 200 and router.get("/v1/models").status == 200
+
+
+def test_engine_addresses_are_for_operators(world):
+    r, p, _ = world.pd(admin=admin())
+    p[0].kill(9)
+    for path in "/health", "/ready", f"/health?pool={MODEL}":
+        wait(path, lambda path=path: status(r, path) == r.get(path).status == 503)
+        with r.operator() as c:
+            one, = c.get(path).json()["pools"][MODEL]["prefill"]["not_up"]
+        page = r.get(path)
+        assert sorted(one) == ["endpoint", "state"] and one["endpoint"] == p[0].url and b"http" not in page.body
+        assert [list(x) for x in page.json()["pools"][MODEL]["prefill"]["not_up"]] == [["state"]]
+
+
+def test_metrics_may_be_for_clients_too(router):
+    router.reload(metrics_on_client_port=True)
+    assert router.get("/metrics").status == 200
+    router.reload(metrics_on_client_port=False)
+    assert router.get("/metrics").status == 404
+
+
+def test_a_reload_opens_and_closes_the_address(world):
+    r, _, _ = world.pd()
+    r.reload(admin=admin())
+    assert status(r, "/metrics") == 200 and r.get("/metrics").status == 404
+    with r.operator() as c:
+        port = c.sock.getpeername()[1]
+    r.reload(admin={"listen": []})
+    assert r.get("/metrics").status == 200
+    with pytest.raises(ConnectionRefusedError):
+        Client(("127.0.0.1", port))
+
+
+def test_an_address_is_for_one_of_them(world):
+    r, _, _ = world.pd()
+    r.change(admin={"listen": list(r.config["listen"])})
+    assert re.search(r"admin.listen\[0\]: 127.0.0.1:\d+ is there twice", r.ctl("reload").stderr) and r.complete().status == 200
+
+
+def test_operators_come_in_when_no_client_can(world):
+    r, _, _ = world.pd(admin=admin(), workers=1, limits={"max_connections": 1})
+    with r.client() as busy, r.client() as late:
+        assert busy.get("/live").status == 200
+        late.request("GET", "/live")
+        assert status(r, "/metrics") == 200 and late.silent(0.01)
+        busy.close()
+        assert late.read().status == 200
+
+
+def test_operators_have_a_bound(world):
+    """Sixty-four of one worker; a further one waits, and clients do not."""
+    r, _, _ = world.pd(admin=admin(), workers=1)
+    held = [r.operator() for _ in range(64)]
+    assert all(c.get("/live").status == 200 for c in held)
+    late = r.operator().request("GET", "/live")
+    assert r.complete().status == 200 and late.silent(0.01)
+    held.pop().close()
+    assert late.read().status == 200
+    for c in [late, *held]:
+        c.close()
+
+
+@pytest.mark.parametrize("host, keys, said", [("0.0.0.0", {}, 1), ("0.0.0.0", {"admin": admin()}, 0), ("127.0.0.1", {}, 0)])
+def test_clients_that_can_read_operators_pages_are_named(world, host, keys, said):
+    """The router has started when the lines are read: it answers."""
+    r, _, _ = world.pd(**keys, args=["--host", host])
+    assert len(r.lines("clients can read /metrics and the engines' addresses in /health")) == said
