@@ -187,10 +187,18 @@ on_fatal(void *arg, const char *error)
 }
 
 static void
+permit(struct master *m, const struct conf *conf)
+{
+	control_permit(m->control, conf->control_mode, conf->control_group);
+}
+
+static void
 on_reload_done(void *arg, uint64_t attempt, bool exact, const char *error, const char *notes)
 {
 	struct master *m = arg;
 
+	if (error == NULL)
+		permit(m, reload_conf(m->reload));
 	control_reloaded(m->control, attempt, exact, error, notes);
 }
 
@@ -602,6 +610,7 @@ step_control(struct master *m)
 		return 0;
 	if (control_new(m->base, m->first->control_socket, &hooks, &m->inherit, &m->control) != 0)
 		return -1;
+	permit(m, m->first);
 	control_pause(m->control, !takeover_is_final(m->takeover));
 	return 0;
 }

@@ -97,6 +97,10 @@ K("log_format", LOG_FORMAT, live.log_format, 0, 0, "kv", LIVE,					\
 	"kv (key=value) or json")									\
 K("control_socket", TEXT, control_socket, 0, 107, "/run/pdrouter/control.sock", RESTART,		\
 	"path of the socket that pdctl connects to; \"\": none")						\
+K("control_socket_mode", MODE, control_mode, 0, 0, "0600", LIVE,					\
+	"permissions of the control socket, in octal")							\
+K("control_socket_group", TEXT, control_group, 0, 255, "", LIVE,						\
+	"group of the control socket, by name; \"\": that of the process")				\
 K("state_file", TEXT, state_file, 0, 4000, "(\"\"; under systemd state.json in its StateDirectory)", RESTART, \
 	"path of the file that keeps drains over a restart or an upgrade; \"\": none")				\
 K("lmcache.listen", NOTICES, lmcache_listen, 0, 255, "(\"\"; tcp://*:7500 where an lmcache pool waits for ready messages)", LIVE, \
@@ -334,6 +338,7 @@ enum conf_type {
 	CONF_T_NAME,
 	CONF_T_LABEL,
 	CONF_T_HEADER,
+	CONF_T_MODE,
 	CONF_T_PATH,
 	CONF_T_NOTICES,
 	CONF_T_URL,

@@ -17,7 +17,7 @@
 typedef int set_fn(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT]);
 static set_fn set_count, set_multiple, set_rate, set_workers, set_size, set_duration, set_text,
 	set_name, set_path;
-static set_fn set_header, set_notices, set_url, set_host, set_word, add_listen, add_text,
+static set_fn set_header, set_mode, set_notices, set_url, set_host, set_word, add_listen, add_text,
 	add_network, add_server;
 static set_fn set_count_or_auto, set_fraction, set_address_host, set_kv_addr, set_first_token,
 	add_port;
@@ -70,6 +70,7 @@ static const struct {
 	[CONF_T_FILE] = { "a text", CONF_STR, set_text },
 	[CONF_T_NAME] = { "a name", CONF_STR, set_name },
 	[CONF_T_LABEL] = { "a label", CONF_STR, set_text },
+	[CONF_T_MODE] = { "permissions in octal such as 0660", CONF_U32, set_mode },
 	[CONF_T_HEADER] = { "the name of a header", CONF_STR, set_header },
 	[CONF_T_PATH] = { "a path such as /health", CONF_STR, set_path },
 	[CONF_T_NOTICES] = { "an address such as tcp://*:7500", CONF_STR, set_notices },
@@ -382,6 +383,18 @@ set_header(const struct conf_key *k, void *base, const char *text, char what[CON
 		return bad(what, "the router does not pass %.80s to engines: name another header",
 			text);
 	return set_text(k, base, text, what);
+}
+
+/* A number that is always octal, with quotes or without. */
+static int
+set_mode(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	const size_t n = strlen(text);
+
+	if (n < 3 || n > 4 || text[strspn(text, "01234567")] != '\0' || (n == 4 && text[0] != '0'))
+		return bad(what, "%.20s is not a mode in octal such as 0660", text);
+	*(uint32_t *)member(k, base) = (uint32_t)strtoul(text, NULL, 8);
+	return 0;
 }
 
 static int

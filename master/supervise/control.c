@@ -6,6 +6,7 @@
 #include <event2/bufferevent.h>
 #include <event2/event.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -599,6 +600,31 @@ control_new(struct event_base *base, const char *path, const struct control_hook
 	(void)event_add(c->ev_accept, NULL);
 	*ret = c;
 	return 0;
+}
+
+/* (gid_t)-1 changes nothing.  False: errno says why. */
+static bool
+permit(const char *path, gid_t group, uint32_t mode)
+{
+	return chmod(path, 0600) == 0 && chown(path, (uid_t)-1, group) == 0 &&
+	       chmod(path, (mode_t)mode) == 0;
+}
+
+void
+control_permit(struct control *c, uint32_t mode, const char *group)
+{
+	const struct group *gr = group != NULL ? getgrnam(group) : NULL;
+
+	if (c == NULL)
+		return;
+	if (group != NULL && gr == NULL) {
+		(void)chmod(c->path, 0600);
+		log_warn("control socket: only its owner can connect", LOG_S("path", c->path),
+			LOG_S("error", "there is no such group"), LOG_S("group", group));
+	} else if (!permit(c->path, gr != NULL ? gr->gr_gid : (gid_t)-1, mode)) {
+		log_warn("control socket: only its owner can connect", LOG_S("path", c->path),
+			LOG_S("error", strerror(errno)));
+	}
 }
 
 static void

@@ -39,12 +39,15 @@ struct control_hooks {
 };
 
 /*
- * Makes the socket, mode 0600, and its directory if missing.  The socket file of a process that has died is
+ * Makes the socket, for its owner only, and its directory if missing.  The socket file of a process that has died is
  * replaced.  Returns 0, or -1 with an error in the log if another pdrouter has the socket.  When the socket
  * cannot be made for another reason, the log has a warning and *ret is NULL: pdrouter works without it.
  */
 int control_new(struct event_base *base, const char *path, const struct control_hooks *hooks,
 	const struct inherit *in, struct control **ret);
+/* The socket's permissions and its group (NULL: that of the process).  A failure is logged, and only the owner
+ * can connect then.  `c` NULL is fine. */
+void control_permit(struct control *c, uint32_t mode, const char *group);
 void control_free(
 	struct control **); /* NULL is fine; removes the socket file, unless control_leave() */
 

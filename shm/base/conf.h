@@ -315,6 +315,8 @@ struct conf {
 	uint64_t upgrade_trial_ms; /* the older instance can serve again for this time */
 	uint64_t watchdog_ms;      /* 0 = off */
 	char *control_socket;      /* path, or NULL: none */
+	uint32_t control_mode;     /* permissions of the socket */
+	char *control_group;       /* by name; NULL: that of the process */
 	char *state_file;          /* path, or NULL: none */
 	/* ZMQ address of the notifier's PULL socket, or NULL: no notifier */
 	char *lmcache_listen;

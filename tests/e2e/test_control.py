@@ -1,5 +1,7 @@
 """The control socket: whatever its clients do, the master stays small and goes on answering."""
 import contextlib
+import grp
+import os
 import re
 import resource
 import signal
@@ -34,6 +36,21 @@ def test_commands_in_a_row_are_answered_in_order(world):
         lines = read_all(s).decode().splitlines()
     assert lines[0] == "OK" and lines[-3].endswith("}") and lines[-2:] == ["OK", "OK"]
     assert [x[:3] for x in lines if x[:3] in ("OK", "ERR")] == ["OK", "OK", "ERR", "OK", "OK"]
+
+
+def test_a_group_may_use_it(world):
+    """Its permissions follow a reload; with a group that does not exist only the owner is left."""
+    group = grp.getgrgid(os.getgroups()[-1] if os.getgroups() else os.getgid()).gr_name
+    r, _, _ = world.pd(control_socket_mode="0660", control_socket_group=group)
+
+    def has(mode):
+        st = r.control.stat()
+        return (st.st_mode & 0o777, grp.getgrgid(st.st_gid).gr_name) == (mode, group)
+    assert has(0o660)
+    r.reload(control_socket_mode="0640")
+    assert has(0o640)
+    r.reload(control_socket_group="no-such-group")
+    assert has(0o600) and len(r.lines("control socket: only its owner can connect")) == 1
 
 
 def test_pdctl_says_what_is_wrong_with_a_command_line(world):

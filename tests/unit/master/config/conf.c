@@ -588,6 +588,8 @@ static const struct bad {
 	{ OF("nixl", "nixl: [kv_lease]"), 3, "pools[0].nixl", "a mapping of keys" },
 	{ OF("p2p_nccl", "p2p_nccl: {fanout: true}"), 3, "pools[0].p2p_nccl.fanout", "it belongs to nixl" },
 	{ PAIR("lmcache", "", "receiver_init_port: [7300, 7300]"), 4, "pools[0].decode[0].receiver_init_port[1]", "7300 is in the list twice" },
+	{ "control_socket_mode: 0680\n" POOLS, 1, "control_socket_mode", "0680 is not a mode in octal" },
+	{ "control_socket_mode: 1666\n" POOLS, 1, "control_socket_mode", "1666 is not a mode in octal" },
 	{ "listen: [\"a:1\"]\nadmin: {listen: [\"A:1\"]}\n" POOLS, 2, "admin.listen[0]", "A:1 is there twice" },
 	{ PAIR("lmcache", "", "receiver_init_port: 0"), 4, "pools[0].decode[0].receiver_init_port", "1 to 65535" },
 	{ PAIR("lmcache", "", "receiver_init_port: [65536]"), 4, "pools[0].decode[0].receiver_init_port[0]", "1 to 65535" },
@@ -2103,7 +2105,7 @@ Test(conf, every_key_is_written)
 		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"
 		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 6s\nrise: 1\nfall: 9\n"
 		"drain_timeout: 0\nreload_drain_timeout: 9m\nupgrade_drain_timeout: 8m\nupgrade_trial: 2s\nworker_watchdog: 0s\nlog_level: debug\nlog_format: json\n"
-		"control_socket: \"\"\nstate_file: /var/lib/x\nlmcache: {listen: \"tcp://*:7501\"}\n"
+		"control_socket: \"\"\ncontrol_socket_mode: 0640\ncontrol_socket_group: adm\nstate_file: /var/lib/x\nlmcache: {listen: \"tcp://*:7501\"}\n"
 		"announce: {listen: \"tcp://*:1\", forget: 9s}\npools:\n"
 		"- {name: a, models: [\"405\", 'o\"r\\g'], connector: orchestrated, policy: session, prefill_policy: random,\n"
 		"   decode_policy: prefix, prefill_load: requests, decode_load: tokens, session_header: X-A,\n"
