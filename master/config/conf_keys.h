@@ -33,6 +33,12 @@ L("admin.listen", LISTEN, admin_listen, nadmin_listen, 0, 16, "[]", GENERATION,	
 	"addresses for operators: /metrics, /health with engine addresses, /ready, /live, /version; none: the clients' addresses answer these") \
 K("metrics_on_client_port", BOOL, live.metrics_on_client_port, 0, 0, "false", LIVE,			\
 	"/metrics is answered at the clients' addresses, too, although there is an admin.listen")			\
+L("cors.origins", ORIGINS, cors_origins, ncors_origins, 0, 64, "[]", GENERATION,				\
+	"origins whose web pages may read answers, such as [\"https://chat.example.net\"], or [\"*\"]; []: the engines' own lines are passed on") \
+L("cors.headers", FIELDS, cors_headers, ncors_headers, 0, 64, "*", GENERATION,			\
+	"headers that such a page may send; *: any")							\
+K("cors.credentials", BOOL, cors_credentials, 0, 0, "false", GENERATION,					\
+	"true: such a page may send cookies and its user's certificates; needs origins by name")		\
 K("workers", WORKERS, workers, 1, 64, "auto", GENERATION,						\
 	"worker processes; auto: the number of CPUs in the affinity mask, at most 8")				\
 K("limits.max_body", SIZE, live.max_body, CONF_KIB, 2 * CONF_GIB, "64MiB", LIVE,			\
@@ -365,6 +371,8 @@ enum conf_type {
 	CONF_T_LISTEN,
 	CONF_T_MODELS,
 	CONF_T_LABELS,
+	CONF_T_ORIGINS,
+	CONF_T_FIELDS,
 	CONF_T_NETWORKS,
 	CONF_T_SERVERS,
 	CONF_T_PORTS,

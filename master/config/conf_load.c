@@ -180,6 +180,9 @@ check_limits(struct conf_read *r)
 			"is less than limits.max_body: no request of that size could be read");
 	if (c->live.max_buffered < c->live.max_body)
 		c->live.max_buffered = c->live.max_body;
+	if (c->cors_credentials != 0 && conf_strs_has(c->cors_origins, c->ncors_origins, "*"))
+		return fail_root(r, "cors.credentials", "cors.origins",
+			"needs origins by name: browsers refuse it with *");
 	if (c->live.client_burst > 0 && c->live.client_rate.n == 0)
 		return fail_root(r, "client.burst", "client.rate",
 			"has no effect without client.rate: set client.rate too");

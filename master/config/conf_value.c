@@ -18,7 +18,7 @@ typedef int set_fn(const struct conf_key *k, void *base, const char *text, char 
 static set_fn set_count, set_multiple, set_rate, set_workers, set_size, set_duration, set_text,
 	set_name, set_path;
 static set_fn set_header, set_mode, set_notices, set_url, set_host, set_word, add_listen, add_text,
-	add_network, add_server;
+	add_network, add_server, add_origin, add_field;
 static set_fn set_count_or_auto, set_fraction, set_address_host, set_kv_addr, set_first_token,
 	add_port;
 
@@ -97,6 +97,8 @@ static const struct {
 	[CONF_T_LISTEN] = { "a list of addresses such as [\"0.0.0.0:8000\"]", CONF_LIST, add_listen },
 	[CONF_T_MODELS] = { "a list of model names", CONF_STRS, add_text },
 	[CONF_T_LABELS] = { "a list of labels", CONF_STRS, add_text },
+	[CONF_T_ORIGINS] = { "a list of origins such as [\"https://chat.example.net\"]", CONF_STRS, add_origin },
+	[CONF_T_FIELDS] = { "a list of header names", CONF_STRS, add_field },
 	[CONF_T_NETWORKS] = { "a list of networks such as [\"10.1.0.0/16\"]", CONF_STRS, add_network },
 	[CONF_T_SERVERS] = { "a list of name servers such as [\"10.0.0.2\"]", CONF_STRS, add_server },
 	[CONF_T_PORTS] = { "a port such as 7300, or a list such as [7300, 7301]", CONF_PORTS, add_port, .number = true },
@@ -360,6 +362,7 @@ set_text(const struct conf_key *k, void *base, const char *text, char what[CONF_
 	return 0;
 }
 
+#define HEADER_BYTES ALNUM "!#$%&'*+-.^_`|~"
 #define ALNUM "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
 static int
@@ -377,7 +380,7 @@ set_header(const struct conf_key *k, void *base, const char *text, char what[CON
 {
 	const struct span name = {text, strlen(text)};
 
-	if (text[strspn(text, ALNUM "!#$%&'*+-.^_`|~")] != '\0')
+	if (text[strspn(text, HEADER_BYTES)] != '\0')
 		return bad(what, "%.80s is not the name of a header: no blanks, no colon", text);
 	if (http_is_hop(name) || http_is_ours(name))
 		return bad(what, "the router does not pass %.80s to engines: name another header",
@@ -537,6 +540,28 @@ add_network(const struct conf_key *k, void *base, const char *text, char what[CO
 	if (!net_parse(text, &net))
 		return bad(
 			what, "%.80s is not a network such as 10.1.0.0/16 or 2001:db8::/32", text);
+	return add_text(k, base, text, what);
+}
+
+/* As a browser writes it (Fetch Standard, "origin"): scheme, host, port, nothing behind. */
+static int
+add_origin(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	const char *host = strstr(text, "://");
+
+	if (strcmp(text, "*") != 0 &&
+		(host == NULL || host == text || host[3] == '\0' || strchr(host + 3, '/') != NULL ||
+			text[strspn(text, ALNUM "+-.:/[]_")] != '\0'))
+		return bad(what, "%.80s is not an origin: write https://host or https://host:port",
+			text);
+	return add_text(k, base, text, what);
+}
+
+static int
+add_field(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	if (text[strspn(text, HEADER_BYTES)] != '\0')
+		return bad(what, "%.80s is not the name of a header: no blanks, no colon", text);
 	return add_text(k, base, text, what);
 }
 

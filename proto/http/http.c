@@ -115,9 +115,8 @@ trim(struct span s)
 	return s;
 }
 
-/* Cuts the next member of a comma-separated list off *list, without blanks; false at its end. */
-static bool
-next_member(struct span *list, struct span *ret)
+bool
+http_list_next(struct span *list, struct span *ret)
 {
 	const char *comma;
 
@@ -407,7 +406,7 @@ see_coding(struct reader *rd, struct span value)
 	rd->has_coding = true;
 	if (span_is(value, "chunked"))
 		return 0;
-	while (next_member(&value, &member))
+	while (http_list_next(&value, &member))
 		if (member.n > 0 && !span_is(member, "chunked"))
 			return refuse(R_CODING_OTHER);
 	return refuse(R_CHUNKED_TWICE);
@@ -418,7 +417,7 @@ see_connection(struct reader *rd, struct span value)
 {
 	struct span member;
 
-	while (next_member(&value, &member)) {
+	while (http_list_next(&value, &member)) {
 		if (member.n == 0)
 			continue;
 		if (span_is(member, "close"))

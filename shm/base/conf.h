@@ -299,6 +299,12 @@ struct conf {
 	/* settings that a worker reads at its start: a change starts a new generation */
 	uint32_t workers; /* `auto` already resolved */
 	bool workers_auto;
+	/* origins whose web pages may read answers, "*" is any; none: the router has nothing to do with it */
+	char **cors_origins;
+	size_t ncors_origins;
+	char **cors_headers;
+	size_t ncors_headers;
+	uint32_t cors_credentials;
 	/* header that identifies a client instead of its API key and address; or NULL */
 	char *client_id_header;
 

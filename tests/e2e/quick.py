@@ -21,6 +21,7 @@ QUICK = {
     "test_busy.py": "test_four_workers_know_of_one_answer",
     "test_client_gone.py": "test_in_the_stream",
     "test_control.py": "test_check_says_what_is_broken",
+    "test_cors.py": "test_a_page_of_any_origin",
     "test_daemon.py": "test_a_second_one_with_the_same_control_socket_does_not_start",
     "test_direct.py": "test_unknown_model",
     "test_discovery.py": "test_addresses_are_endpoints",

@@ -313,7 +313,7 @@ def other_values(r):
     pool = {**r.config["pools"][0], "retries": 3}
     return {
         "listen": [*r.config["listen"], f"127.0.0.1:{free_port()}"], "workers": 1,
-        "admin.listen": [f"127.0.0.1:{free_port()}"], "metrics_on_client_port": True, "limits.max_body": "1MiB", "limits.max_head": "16KiB",
+        "admin.listen": [f"127.0.0.1:{free_port()}"], "metrics_on_client_port": True, "cors.origins": ["https://a"], "cors.headers": ["X-A"], "cors.credentials": True, "limits.max_body": "1MiB", "limits.max_head": "16KiB",
         "limits.max_connections": 99, "limits.max_answer": "1MiB", "limits.max_fanout": 3, "limits.max_buffered": "256MiB",
         "client.head_timeout": "7s", "client.body_timeout": "7s", "client.idle_timeout": "7s", "client.write_timeout": "7s", "client.tcp_user": "7s",
         "client.max_inflight": 50, "client.rate": 500, "client.burst": 60, "client.id_header": "X-A", "upstream.idle_timeout": "3s",

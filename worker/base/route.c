@@ -46,6 +46,7 @@ static const struct {
 	[ROUTE_READY] = { "/ready", ROUTE_BY_US, ROLE_N },
 	[ROUTE_METRICS] = { "/metrics", ROUTE_BY_US, ROLE_N },
 	[ROUTE_VERSION] = { "/version", ROUTE_BY_US, ROLE_N },
+	[ROUTE_PREFLIGHT] = { "preflight", ROUTE_BY_US, ROLE_N }, /* no path: it has no slash */
 };
 /* clang-format on */
 

@@ -49,6 +49,7 @@ enum route {
 	ROUTE_READY,
 	ROUTE_METRICS,
 	ROUTE_VERSION,
+	ROUTE_PREFLIGHT, /* OPTIONS on any of these: request/cors.h */
 	ROUTE_N
 };
 

@@ -509,6 +509,16 @@ closed_in_body(struct leg *leg)
 		answered(leg, false);
 }
 
+/* The router writes these lines itself where it is configured to. */
+static bool
+is_cors(struct span name)
+{
+	static const char prefix[] = "access-control-";
+	const size_t n = sizeof(prefix) - 1;
+
+	return name.n > n && span_is((struct span){name.p, n}, prefix);
+}
+
 /* Stores the part of the engine's head that the client gets: end-to-end lines, without framing
  * and without the id, which the router writes itself. */
 static void
@@ -524,7 +534,8 @@ keep_head(struct leg *leg, const struct http_head *h)
 		const struct http_header *f = &h->headers[i];
 
 		if (f->hop || span_is(f->name, "content-length") ||
-			span_is(f->name, "x-request-id"))
+			span_is(f->name, "x-request-id") ||
+			(leg->w->conf->ncors_origins > 0 && is_cors(f->name)))
 			continue;
 		n += http_line(leg->head + n, f);
 	}

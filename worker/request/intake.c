@@ -13,6 +13,7 @@
 #include "worker/base/response_id.h"
 #include "worker/base/text.h"
 #include "worker/request/client.h"
+#include "worker/request/cors.h"
 #include "worker/request/limit.h"
 #include "worker/request/req.h"
 
@@ -127,6 +128,8 @@ refusal(struct req *req, const struct http_head *h, const char **detail)
 {
 	const struct http_header *enc = http_header(h, "content-encoding");
 
+	if (req->job.facts.route == ROUTE_PREFLIGHT)
+		return END_OK;
 	if (req->job.facts.route == ROUTE_NONE)
 		return END_NOT_FOUND;
 	if (!is_open(req)) {
@@ -165,7 +168,8 @@ take_head(struct req *req, const struct http_head *h, struct intake *in)
 	req->head_only = h->method == HTTP_M_HEAD;
 	req->keep_alive = h->keep_alive;
 	req->http10 = h->minor == 0;
-	req->job.facts.route = route_find(h->path);
+	req->job.facts.route =
+		cors_take(&req->cors, req->w->conf, h) ? ROUTE_PREFLIGHT : route_find(h->path);
 	take_id(req, h);
 	take_override(req, h);
 	take_deadline(req, h);

@@ -8,8 +8,10 @@
 #include "shm/base/mem.h"
 #include "shm/core/heritage.h"
 #include "worker/base/core.h"
+#include "worker/base/lines.h"
 #include "worker/base/text.h"
 #include "worker/request/client.h"
+#include "worker/request/cors.h"
 #include "worker/request/health.h"
 #include "worker/request/models.h"
 #include "worker/request/relay.h"
@@ -141,6 +143,16 @@ local_end(struct req *req)
 
 /* --- all other pages ----------------------------------------------------------------------------- */
 
+static void
+answer_preflight(struct req *req)
+{
+	char head[CORS_LINES_MAX];
+	struct lines l = {head, sizeof(head), 0};
+
+	cors_preflight_lines(&req->cors, &l);
+	relay_reply(req, 204, head, l.n, NULL, "", 0);
+}
+
 bool
 local_answer(struct req *req, void (*written)(struct req *req))
 {
@@ -149,6 +161,10 @@ local_answer(struct req *req, void (*written)(struct req *req))
 
 	if (route == ROUTE_METRICS)
 		return begin_stats(req, written);
+	if (route == ROUTE_PREFLIGHT) {
+		answer_preflight(req);
+		return true;
+	}
 	out = evbuffer_new();
 	answer(req, locals[route].fn(req, out), locals[route].type, out);
 	evbuffer_free(out);

@@ -13,6 +13,7 @@
 #include "worker/base/core.h"
 #include "worker/base/lines.h"
 #include "worker/request/client.h"
+#include "worker/request/cors.h"
 #include "worker/request/req.h"
 #include "worker/request/retry_after.h"
 #include "shm/base/mem.h"
@@ -99,6 +100,7 @@ open_answer(struct req *req, char buf[RELAY_HEAD], int status, bool length_known
 	lines_put(&l, phrase(status));
 	lines_put(&l, "\r\nX-Request-Id: ");
 	lines_put(&l, req->job.facts.id);
+	cors_lines(&req->cors, req->w->conf, &l);
 	if (req->framing_out == FRAMING_LENGTH) {
 		lines_put(&l, "\r\nContent-Length: ");
 		lines_number(&l, length);

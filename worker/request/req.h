@@ -15,6 +15,7 @@
 #include "shm/metrics.h"
 #include "worker/attempt/job.h"
 #include "worker/base/rounds.h"
+#include "worker/request/cors.h"
 #include "worker/schedule/plan.h"
 
 struct client;
@@ -61,6 +62,7 @@ struct req {
 
 	struct plan plan; /* the request to the scheduler, and its waiter */
 
+	struct cors cors;
 	struct local_page *page; /* REQ_PAGE: what is written (local.c), else NULL */
 
 	/* the answer to the client (relay.c) */

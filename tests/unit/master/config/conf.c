@@ -588,6 +588,10 @@ static const struct bad {
 	{ OF("nixl", "nixl: [kv_lease]"), 3, "pools[0].nixl", "a mapping of keys" },
 	{ OF("p2p_nccl", "p2p_nccl: {fanout: true}"), 3, "pools[0].p2p_nccl.fanout", "it belongs to nixl" },
 	{ PAIR("lmcache", "", "receiver_init_port: [7300, 7300]"), 4, "pools[0].decode[0].receiver_init_port[1]", "7300 is in the list twice" },
+	{ "cors: {origins: [\"*\"], credentials: true}\n" POOLS, 1, "cors.credentials", "needs origins by name" },
+	{ "cors: {origins: [\"https://a/\"]}\n" POOLS, 1, "cors.origins[0]", "https://a/ is not an origin" },
+	{ "cors: {origins: [\"a.test\"]}\n" POOLS, 1, "cors.origins[0]", "a.test is not an origin" },
+	{ "cors: {headers: [\"X A\"]}\n" POOLS, 1, "cors.headers[0]", "X A is not the name of a header" },
 	{ "control_socket_mode: 0680\n" POOLS, 1, "control_socket_mode", "0680 is not a mode in octal" },
 	{ "control_socket_mode: 1666\n" POOLS, 1, "control_socket_mode", "1666 is not a mode in octal" },
 	{ "listen: [\"a:1\"]\nadmin: {listen: [\"A:1\"]}\n" POOLS, 2, "admin.listen[0]", "A:1 is there twice" },
@@ -2096,6 +2100,7 @@ Test(conf, every_key_is_written)
 {
 	struct conf *c = parse(
 		"listen: [\":80\", '[::1]:81']\nadmin: {listen: [\":82\"]}\nmetrics_on_client_port: true\n"
+		"cors: {origins: [\"https://a.test\"], headers: [X-A], credentials: true}\n"
 		"workers: 3\ndns_servers: [\"10.0.0.2\"]\n"
 		"limits: {max_body: 1GiB, max_head: 16KiB, max_connections: 7, max_answer: 2048B, max_fanout: 9,\n"
 		" max_buffered: 2GiB}\n"
