@@ -41,6 +41,23 @@ def test_lengths_beyond_all_limits(world, length):
     assert a.status in (400, 413) and r.complete().status == 200
 
 
+@pytest.mark.parametrize("line", [b"GET /live", b"GET /live ", b"hello", b"GET  /live HTTQ/1.1", b"\x16\x03\x01"])
+def test_a_line_that_is_no_request_line_is_refused_at_once(world, line):
+    """Not when the time for a head is over."""
+    r, _, _ = world.pd()
+    with r.client() as c:
+        c.send(line + b"\r\n")
+        assert c.read().status == 400 and c.closed()
+
+
+def test_a_head_may_come_slowly(world):
+    r, _, _ = world.pd()
+    with r.client() as c:
+        for byte in b"\r\nGET /live HTTP/1.1\r\nHost: a\r\n\r\n":
+            c.send(bytes([byte]))
+        assert c.read().status == 200
+
+
 @pytest.mark.parametrize("size", [b"7fffffffffffffff", b"ffffffffffffffff", b"4000001"])
 def test_chunks_beyond_all_limits(world, size):
     """Refused as announced or when they come; nothing is set aside for them before."""

@@ -210,6 +210,16 @@ parse_refusal(int error)
 	}
 }
 
+/* A whole request line of HTTP/0.9, or of no HTTP at all: no head follows it. */
+static bool
+lacks_version(const char *p, size_t n)
+{
+	static const char version[] = " HTTP/";
+	const char *end = memchr(p, '\r', n);
+
+	return end > p && memmem(p, (size_t)(end - p), version, sizeof(version) - 1) == NULL;
+}
+
 struct intake
 intake_head(struct req *req, const char *p, size_t n, size_t *scanned)
 {
@@ -221,6 +231,11 @@ intake_head(struct req *req, const char *p, size_t n, size_t *scanned)
 
 	if ((len == 0 && n > max) || len > (ssize_t)max) {
 		in.end = END_HEAD_TOO_LARGE;
+		return in;
+	}
+	if (len == 0 && lacks_version(p, n)) {
+		in.end = END_BAD_HTTP;
+		in.detail = "the request line has no version";
 		return in;
 	}
 	if (len == 0 && limit_full(req->w)) {
