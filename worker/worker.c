@@ -45,12 +45,15 @@ static void
 on_accept(evutil_socket_t lfd, short what, void *arg)
 {
 	struct worker *w = arg;
-	int fd = accept4(lfd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	struct sockaddr_storage ss = {.ss_family = AF_UNSPEC};
+	socklen_t len = sizeof(ss);
+	int fd = accept4(lfd, (struct sockaddr *)&ss, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
 	(void)what;
 	worker_follow(w);
 	if (fd >= 0) {
-		client_new(w, fd, listen_door(w, lfd), &request_client_ops);
+		client_new(w, fd, &(struct client_origin){listen_door(w, lfd), address_of(&ss)},
+			&request_client_ops);
 	} else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
 		w->accept_paused = true; /* until the next tick */
 	}

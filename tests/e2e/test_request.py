@@ -6,8 +6,8 @@ import pytest
 
 import expect
 from members import kept, members, values
-from procs import MODEL
-from raw import text_of
+from procs import MODEL, free_port
+from raw import Client, text_of
 
 PREFILL_OWNS = {"max_tokens", "max_completion_tokens", "min_tokens", "stream", "stream_options", "kv_transfer_params", "stop", "stop_token_ids", "ignore_eos",
                 "request_id", "rid"}
@@ -228,6 +228,17 @@ def test_request_id_that_cannot_be_used(shared, router, bad):
         assert re.fullmatch(r"[\x21-\x7e]{1,300}", shared.d.last()["x-request-id"])
         assert shared.p.last()["x-request-id"] == shared.d.last()["x-request-id"]
         assert a["x-request-id"] and len(a.all("x-request-id")) == 1
+
+
+def test_the_line_names_client_and_model(world):
+    four, six = ("127.0.0.1", free_port()), ("::1", free_port("::1"))
+    r = world.router(world.pool([world.engine("prefill")], [world.engine("decode")]), listen=["%s:%d" % four, "[%s]:%d" % six], wait_for=None)
+    r.port = four[1]
+    r.wait_for("ready")
+    for address, source, model, status in (four, "127.0.0.9", MODEL, 200), (four, "127.0.0.8", "none", 404), (six, "::1", "none", 404):
+        with Client(address, source=source) as c:
+            assert c.post("/v1/completions", {"model": model, "prompt": "x"}).status == status
+    assert [(e["client"], e["model"]) for e in r.ends()] == [("127.0.0.9", MODEL), ("127.0.0.8", "none"), ("::1", "none")]
 
 
 def test_answer_headers_of_the_engine_pass(world):

@@ -50,12 +50,16 @@ rescued_by(const struct req *req)
 void
 access_log_line(const struct req *req, uint64_t now_us)
 {
+	char client[ADDRESS_TEXT];
+
 	LOG_AT(req->job.end == END_LOCAL ? LOG_L_DEBUG : LOG_L_INFO, "request",
 		LOG_S("req", req->job.facts.id),
 		LOG_S("attempt", req->job.nbranches > 0 && req->job.branches[0].attempt != NULL
 					 ? req->job.branches[0].attempt->t.id
 					 : NULL),
+		LOG_S("client", address_text(&req->from, client)),
 		LOG_S("route", route_path(req->job.facts.route)),
+		LOG_S("model", req->job.facts.model[0] != '\0' ? req->job.facts.model : NULL),
 		LOG_S("pool", req->job.facts.pool.name),
 		LOG_S("prefill", url_of(req, ROLE_PREFILL)),
 		LOG_S("decode", url_of(req, ROLE_DECODE)),

@@ -28,13 +28,13 @@ static void on_client_error(void *arg, int err);
 static size_t consume(struct client *c, const char *p, size_t n);
 
 void
-client_new(struct worker *w, int fd, enum door door, const struct client_ops *ops)
+client_new(struct worker *w, int fd, const struct client_origin *from, const struct client_ops *ops)
 {
 	struct client *c = MEM_NEW(struct client);
 
 	c->w = w;
 	c->ops = ops;
-	c->door = door;
+	c->from = *from;
 	c->sock.on_read = on_client_read;
 	c->sock.on_drained = on_client_drained;
 	c->sock.on_error = on_client_error;
@@ -42,7 +42,7 @@ client_new(struct worker *w, int fd, enum door door, const struct client_ops *op
 	sock_watch_peer(&c->sock, w->conf->live.client_tcp_user_ms, false);
 	visit_soon(&w->client_rounds, &c->visit);
 	TAILQ_INSERT_TAIL(&w->clients, c, link);
-	w->nclients[door]++;
+	w->nclients[from->door]++;
 	accept_count(w->seg, w->slot, w->nclients[DOOR_CLIENTS]);
 	metric_add(w->slab, M_CONNS, 1);
 	worker_gauge(w, G_OPEN_CONNS, 1);
@@ -63,7 +63,7 @@ end(struct client *c, bool stalled)
 	visit_drop(&c->w->client_rounds, &c->visit);
 	TAILQ_REMOVE(&c->w->clients, c, link);
 	TAILQ_INSERT_TAIL(&c->w->ended_clients, c, link);
-	c->w->nclients[c->door]--;
+	c->w->nclients[c->from.door]--;
 	accept_count(c->w->seg, c->w->slot, c->w->nclients[DOOR_CLIENTS]);
 	worker_gauge(c->w, G_OPEN_CONNS, -1);
 	listen_update(c->w);

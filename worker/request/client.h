@@ -13,6 +13,7 @@
 #include <sys/uio.h>
 
 #include "shm/base/conf.h"
+#include "worker/base/address.h"
 #include "worker/base/rounds.h"
 #include "worker/net/sock.h"
 
@@ -35,11 +36,17 @@ struct client_ops {
 	void (*gone)(struct req *req, bool stalled);
 };
 
+/* Where a connection comes from. */
+struct client_origin {
+	enum door door;
+	struct address address;
+};
+
 struct client {
 	struct sock sock;
 	struct worker *w;
 	const struct client_ops *ops;
-	enum door door;       /* that it came through */
+	struct client_origin from;
 	struct req *req;      /* being read, worked on or answered; NULL between requests */
 	struct evbuffer *in;  /* bytes read and not consumed yet; NULL when empty */
 	size_t scanned;       /* bytes of `in` that were searched for a head's end */
@@ -61,7 +68,8 @@ struct client {
 };
 
 /* Takes over an accepted, non-blocking fd. */
-void client_new(struct worker *w, int fd, enum door door, const struct client_ops *ops);
+void client_new(
+	struct worker *w, int fd, const struct client_origin *from, const struct client_ops *ops);
 /* Closes the connection, and reports it to the request if there is one.  Idempotent. */
 void client_end(struct client *c);
 void client_free(struct client *c); /* after the turn */

@@ -118,7 +118,7 @@ is_open(const struct req *req)
 {
 	const struct conf *conf = req->w->conf;
 
-	return route_open(req->job.facts.route, req->client->door, conf->nadmin_listen > 0,
+	return route_open(req->job.facts.route, req->client->from.door, conf->nadmin_listen > 0,
 		conf->live.metrics_on_client_port != 0);
 }
 
@@ -133,8 +133,9 @@ refusal(struct req *req, const struct http_head *h, const char **detail)
 	if (req->job.facts.route == ROUTE_NONE)
 		return END_NOT_FOUND;
 	if (!is_open(req)) {
-		*detail = req->client->door == DOOR_OPERATORS ? "it is a path for clients"
-							      : "it is answered at admin.listen";
+		*detail = req->client->from.door == DOOR_OPERATORS
+				  ? "it is a path for clients"
+				  : "it is answered at admin.listen";
 		return END_NOT_FOUND;
 	}
 	if (!route_method_ok(req->job.facts.route, h->method, detail))

@@ -1,6 +1,5 @@
 #include "worker/request/limit.h"
 
-#include <netinet/in.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -53,19 +52,13 @@ key_of(const struct http_head *h)
 }
 
 uint64_t
-limit_hash_address(const struct seg *seg, const struct sockaddr_storage *ss)
+limit_hash_address(const struct seg *seg, const struct address *a)
 {
-	const struct sockaddr_in *in = (const void *)ss;
-	const struct sockaddr_in6 *in6 = (const void *)ss;
-	const unsigned char *a6 = in6->sin6_addr.s6_addr;
-
-	if (ss->ss_family == AF_INET)
-		return quota_hash(seg, KIND_IPV4, &in->sin_addr, 4);
-	if (ss->ss_family != AF_INET6)
-		return quota_hash(seg, KIND_NOBODY, "", 0);
-	if (IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr))
-		return quota_hash(seg, KIND_IPV4, a6 + 12, 4);
-	return quota_hash(seg, KIND_IPV6, a6, 8); /* a /64 belongs to one customer */
+	if (a->family == AF_INET)
+		return quota_hash(seg, KIND_IPV4, a->ip, 4);
+	if (a->family == AF_INET6)
+		return quota_hash(seg, KIND_IPV6, a->ip, 8); /* a /64 belongs to one customer */
+	return quota_hash(seg, KIND_NOBODY, "", 0);
 }
 
 /* Returns the name that the proxy gives the client: of a list, the element that the proxy
@@ -96,15 +89,12 @@ static uint64_t
 hash_of_client(const struct seg *seg, const struct http_head *h, const struct client *c)
 {
 	const struct span name = name_of(h, c->w->conf->client_id_header), key = key_of(h);
-	struct sockaddr_storage ss = {.ss_family = AF_UNSPEC};
-	socklen_t len = sizeof(ss);
 
 	if (name.n > 0)
 		return quota_hash(seg, KIND_NAMED, name.p, name.n);
 	if (key.n > 0)
 		return quota_hash(seg, KIND_KEY, key.p, key.n);
-	(void)getpeername(c->sock.fd, (struct sockaddr *)&ss, &len);
-	return limit_hash_address(seg, &ss);
+	return limit_hash_address(seg, &c->from.address);
 }
 
 static uint32_t

@@ -17,10 +17,10 @@
 
 #include "worker/base/end_list.h"
 
+struct address;
 struct http_head;
 struct req;
 struct seg;
-struct sockaddr_storage;
 struct worker;
 
 /* Call it when the request's head is here and its body is not.  Returns END_OK if the request
@@ -53,4 +53,4 @@ bool limit_full(const struct worker *w);
 
 /* Returns the hash that identifies a client without a key: of its address, of an IPv6 address
  * by its /64. */
-uint64_t limit_hash_address(const struct seg *seg, const struct sockaddr_storage *ss);
+uint64_t limit_hash_address(const struct seg *seg, const struct address *a);

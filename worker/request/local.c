@@ -190,7 +190,7 @@ version(struct req *req, struct evbuffer *out)
 static bool
 is_for_clients_only(const struct req *req)
 {
-	return req->w->conf->nadmin_listen > 0 && req->client->door == DOOR_CLIENTS;
+	return req->w->conf->nadmin_listen > 0 && req->client->from.door == DOOR_CLIENTS;
 }
 
 static int

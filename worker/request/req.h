@@ -14,6 +14,7 @@
 #include "proto/http/http.h"
 #include "shm/metrics.h"
 #include "worker/attempt/job.h"
+#include "worker/base/address.h"
 #include "worker/base/rounds.h"
 #include "worker/request/cors.h"
 #include "worker/schedule/plan.h"
@@ -46,6 +47,7 @@ struct req {
 	struct job job; /* the part that the attempts see */
 	struct worker *w;
 	struct client *client; /* NULL once the client has left */
+	struct address from;
 	enum req_state state;
 	uint64_t deadline_ms; /* of the state; 0: none.  PLAN: see plan.waiter */
 

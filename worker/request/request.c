@@ -474,6 +474,7 @@ req_new(struct worker *w, struct client *c)
 
 	req->w = w;
 	req->client = c;
+	req->from = c->from.address;
 	serve_init(&req->job, w, &answer_ops);
 	plan_init(&req->plan, w, woken);
 	req->t_start_us = clock_us();

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include "tests/unit/shm/fixture.h"
+#include "worker/base/address.h"
 
 TestSuite(worker_limit, .init = small_seg, .fini = small_seg_end);
 
@@ -15,13 +16,15 @@ client_at(const char *address)
 	struct sockaddr_storage ss = {.ss_family = AF_INET};
 	struct sockaddr_in *in = (void *)&ss;
 	struct sockaddr_in6 *in6 = (void *)&ss;
+	struct address a;
 
 	in->sin_port = 4711;
-	if (inet_pton(AF_INET, address, &in->sin_addr) == 1)
-		return limit_hash_address(seg, &ss);
-	ss.ss_family = AF_INET6;
-	cr_assert_eq(inet_pton(AF_INET6, address, &in6->sin6_addr), 1, "%s", address);
-	return limit_hash_address(seg, &ss);
+	if (inet_pton(AF_INET, address, &in->sin_addr) != 1) {
+		ss.ss_family = AF_INET6;
+		cr_assert_eq(inet_pton(AF_INET6, address, &in6->sin6_addr), 1, "%s", address);
+	}
+	a = address_of(&ss);
+	return limit_hash_address(seg, &a);
 }
 
 Test(worker_limit, an_ipv4_address_is_one_client_however_it_is_written)
