@@ -610,8 +610,9 @@ step_control(struct master *m)
 		return 0;
 	if (control_new(m->base, m->first->control_socket, &hooks, &m->inherit, &m->control) != 0)
 		return -1;
+	if (!takeover_is_final(m->takeover))
+		control_pause(m->control, true);
 	permit(m, m->first);
-	control_pause(m->control, !takeover_is_final(m->takeover));
 	return 0;
 }
 

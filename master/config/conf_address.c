@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "master/config/conf_number.h"
 #include "shm/base/conf.h"
@@ -88,5 +89,5 @@ conf_address_is_loopback(const struct conf_listen *l)
 
 	if (inet_pton(AF_INET, l->host, &a) == 1)
 		return ntohl(a.s_addr) >> 24 == IN_LOOPBACKNET;
-	return strcmp(l->host, "::1") == 0 || strcmp(l->host, "localhost") == 0;
+	return strcmp(l->host, "::1") == 0 || strcasecmp(l->host, "localhost") == 0;
 }

@@ -543,17 +543,36 @@ add_network(const struct conf_key *k, void *base, const char *text, char what[CO
 	return add_text(k, base, text, what);
 }
 
-/* As a browser writes it (Fetch Standard, "origin"): scheme, host, port, nothing behind. */
+/* As a browser writes it (HTML Standard, "serialization of an origin"): in lower case, without the scheme's own port. */
+static const char *
+origin_check(const char *text)
+{
+	const char *host = strstr(text, "://");
+	struct conf_listen l;
+	char *full;
+	const char *why;
+
+	if (host == NULL || host == text || strpbrk(host + 3, "/?#@") != NULL ||
+		text[strcspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ ")] != '\0')
+		return "write https://host or https://host:port, in lower case";
+	if ((strncmp(text, "https://", 8) == 0 && strcmp(strrchr(text, ':'), ":443") == 0) ||
+		(strncmp(text, "http://", 7) == 0 && strcmp(strrchr(text, ':'), ":80") == 0))
+		return "browsers leave the scheme's own port out";
+	host += 3;
+	full = mem_printf("%s%s", host,
+		strchr(host, ':') == NULL || host[strlen(host) - 1] == ']' ? ":1" : "");
+	why = host[0] == '\0' ? "no host" : conf_address_parse(full, &l);
+	free(full);
+	return why;
+}
+
 static int
 add_origin(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
 {
-	const char *host = strstr(text, "://");
+	const char *why = strcmp(text, "*") == 0 ? NULL : origin_check(text);
 
-	if (strcmp(text, "*") != 0 &&
-		(host == NULL || host == text || host[3] == '\0' || strchr(host + 3, '/') != NULL ||
-			text[strspn(text, ALNUM "+-.:/[]_")] != '\0'))
-		return bad(what, "%.80s is not an origin: write https://host or https://host:port",
-			text);
+	if (why != NULL)
+		return bad(what, "%.80s is not an origin: %s", text, why);
 	return add_text(k, base, text, what);
 }
 

@@ -12,15 +12,27 @@
 #include "shm/base/conf.h"
 #include "shm/base/mem.h"
 
-/* Where the router answers /metrics: an address of its host where it listens at all of them.  NULL: nowhere that is
- * reached from here. */
+/* The first address where the router of that host answers /metrics and `here` reaches it; NULL: there is none. */
+static const struct conf_listen *
+metrics_address(const struct conf *conf, const struct topo_host *h, const struct topo_host *here)
+{
+	const struct conf_listen *l;
+	enum door door;
+
+	for (size_t i = 0; (l = conf_listen_at(conf, i, &door)) != NULL; i++)
+		if (conf_has_metrics(conf, door) && (h == here || !conf_address_is_loopback(l)))
+			return l;
+	return NULL;
+}
+
+/* An address of its host where the router listens at all of them. */
 static char *
 metrics_url(const struct conf *conf, const struct topo_host *h, const struct topo_host *here)
 {
-	const struct conf_listen *l = conf->nadmin_listen > 0 ? conf->admin_listen : conf->listen;
+	const struct conf_listen *l = metrics_address(conf, h, here);
 	const char *host;
 
-	if (h != here && conf_address_is_loopback(l))
+	if (l == NULL)
 		return NULL;
 	host = l->host[0] == '\0' || strcmp(l->host, "0.0.0.0") == 0 || strcmp(l->host, "::") == 0
 		       ? h->address
@@ -190,6 +202,8 @@ has_some(const struct router *r, const char *name, const char *url)
 {
 	double least, sum = 0;
 
+	if (r->url == NULL)
+		return true; /* nothing is known: the drain has all of its time */
 	(void)ask(r, name, url, &least, &sum);
 	return sum > 0;
 }

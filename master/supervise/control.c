@@ -57,6 +57,8 @@ struct control {
 	int fd;                 /* -1: after control_leave() */
 	int lock;               /* the lock file of the path: lockfile_take() */
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	uint32_t mode; /* permissions of the socket */
+	char *group;   /* of the socket; NULL: the process's */
 };
 
 /* `words`: the arguments after the command; "" if the command takes none. */
@@ -602,29 +604,43 @@ control_new(struct event_base *base, const char *path, const struct control_hook
 	return 0;
 }
 
-/* (gid_t)-1 changes nothing.  False: errno says why. */
+/* False: errno says why.  The group comes before the permissions that it gets. */
 static bool
-permit(const char *path, gid_t group, uint32_t mode)
+permit(const char *path, gid_t group, mode_t mode)
 {
+	struct stat st;
+
+	if (lstat(path, &st) == 0 && st.st_gid == group && (st.st_mode & 0777) == mode)
+		return true;
 	return chmod(path, 0600) == 0 && chown(path, (uid_t)-1, group) == 0 &&
-	       chmod(path, (mode_t)mode) == 0;
+	       chmod(path, mode) == 0;
+}
+
+static void
+put_permissions(const struct control *c)
+{
+	const struct group *gr = c->group != NULL ? getgrnam(c->group) : NULL;
+
+	if (c->group != NULL && gr == NULL) {
+		(void)chmod(c->path, 0600);
+		log_warn("control socket: only its owner can connect", LOG_S("path", c->path),
+			LOG_S("error", "there is no such group"), LOG_S("group", c->group));
+	} else if (!permit(c->path, gr != NULL ? gr->gr_gid : getegid(), (mode_t)c->mode)) {
+		log_warn("control socket: only its owner can connect", LOG_S("path", c->path),
+			LOG_S("error", strerror(errno)));
+	}
 }
 
 void
 control_permit(struct control *c, uint32_t mode, const char *group)
 {
-	const struct group *gr = group != NULL ? getgrnam(group) : NULL;
-
 	if (c == NULL)
 		return;
-	if (group != NULL && gr == NULL) {
-		(void)chmod(c->path, 0600);
-		log_warn("control socket: only its owner can connect", LOG_S("path", c->path),
-			LOG_S("error", "there is no such group"), LOG_S("group", group));
-	} else if (!permit(c->path, gr != NULL ? gr->gr_gid : (gid_t)-1, mode)) {
-		log_warn("control socket: only its owner can connect", LOG_S("path", c->path),
-			LOG_S("error", strerror(errno)));
-	}
+	free(c->group);
+	c->group = group != NULL ? mem_strdup(group) : NULL;
+	c->mode = mode;
+	if (!c->paused)
+		put_permissions(c);
 }
 
 static void
@@ -651,6 +667,7 @@ control_free(struct control **pc)
 	if (!c->shared)
 		(void)unlink(c->path);
 	close_both(c);
+	free(c->group);
 	free(c);
 	*pc = NULL;
 }
@@ -670,10 +687,12 @@ control_pause(struct control *c, bool pause)
 	if (c == NULL)
 		return;
 	c->paused = pause;
-	if (pause)
+	if (pause) {
 		(void)event_del(c->ev_accept);
-	else
-		accept_again(c);
+		return;
+	}
+	put_permissions(c); /* another instance may have had others */
+	accept_again(c);
 }
 
 void

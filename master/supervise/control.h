@@ -45,8 +45,8 @@ struct control_hooks {
  */
 int control_new(struct event_base *base, const char *path, const struct control_hooks *hooks,
 	const struct inherit *in, struct control **ret);
-/* The socket's permissions and its group (NULL: that of the process).  A failure is logged, and only the owner
- * can connect then.  `c` NULL is fine. */
+/* The socket's permissions and its group (NULL: that of the process), from when this instance accepts commands on.  A
+ * failure is logged, and only the owner can connect then.  `c` NULL is fine. */
 void control_permit(struct control *c, uint32_t mode, const char *group);
 void control_free(
 	struct control **); /* NULL is fine; removes the socket file, unless control_leave() */

@@ -61,7 +61,7 @@ struct listeners {
 	struct lookup *lookup;
 	struct door_fd *fds;
 	size_t nfds;
-	char error[512];
+	struct listen_error error;
 };
 
 static void
@@ -385,8 +385,8 @@ open_addr(struct listeners *ls, const char *text, const struct ep_addr *a)
 		fd = bind_listen(a);
 		if (fd < 0) {
 			addr_text(a, shown);
-			(void)snprintf(ls->error, sizeof(ls->error), "%s: cannot listen on %s: %s",
-				text, shown, strerror(-fd));
+			(void)snprintf(ls->error.text, sizeof(ls->error.text),
+				"%s: cannot listen on %s: %s", text, shown, strerror(-fd));
 			return fd;
 		}
 		(void)addr_of(fd, &bound);
@@ -396,7 +396,7 @@ open_addr(struct listeners *ls, const char *text, const struct ep_addr *a)
 	}
 	if (use(ls, l->fd))
 		return 0;
-	(void)snprintf(ls->error, sizeof(ls->error),
+	(void)snprintf(ls->error.text, sizeof(ls->error.text),
 		"%s: this address is in `listen` and in `admin.listen`", text);
 	return -EADDRINUSE;
 }
@@ -428,11 +428,14 @@ finish(struct listeners *ls, bool ok)
 	size_t n = ok ? ls->nfds : 0;
 
 	if (!ok)
+		(void)entry(ls, &ls->error.door);
+
+	if (!ok)
 		free(ls->fds);
 	ls->fds = NULL;
 	ls->nfds = 0;
 	ls->conf = NULL;
-	ls->done(ls->arg, fds, n, ok ? NULL : ls->error);
+	ls->done(ls->arg, fds, n, ok ? NULL : &ls->error);
 }
 
 static void
@@ -456,7 +459,7 @@ on_resolved(const struct ep_addr *addrs, size_t n, const char *error, void *arg)
 	const char *text = entry(ls, &door)->text;
 
 	if (n == 0) {
-		(void)snprintf(ls->error, sizeof(ls->error), "%s: %s", text, error);
+		(void)snprintf(ls->error.text, sizeof(ls->error.text), "%s: %s", text, error);
 		finish(ls, false);
 		return;
 	}
@@ -497,7 +500,7 @@ listeners_open(struct listeners *ls, const struct conf *conf, listen_done *done,
 	ls->done = done;
 	ls->arg = arg;
 	ls->next = 0;
-	ls->error[0] = '\0';
+	ls->error.text[0] = '\0';
 	next_entry(ls);
 }
 

@@ -8,7 +8,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct conf;
+#include "shm/base/conf.h"
+
 struct door_fd;
 struct inherit;
 struct listeners;
@@ -31,12 +32,18 @@ void listeners_store(const struct listeners *ls, const struct sd *sd);
 /* Another process has all sockets, or will get them from systemd.  They are closed here and listen on. */
 void listeners_leave(struct listeners *ls);
 
+struct listen_error {
+	enum door door; /* of the address */
+	char text[256];
+};
+
 /*
  * `fds` belongs to the caller (free()); n is at least 1.  Or fds is NULL and `error` has the failed
  * address and the reason; sockets that were opened before the failure are closed by the next
  * listeners_keep().
  */
-typedef void listen_done(void *arg, struct door_fd *fds, size_t n, const char *error);
+typedef void listen_done(
+	void *arg, struct door_fd *fds, size_t n, const struct listen_error *error);
 
 /*
  * Finds or makes the sockets of all addresses in `conf`.  A socket whose address is open already is kept; a

@@ -14,7 +14,6 @@
 #include "master/supervise/child.h"
 
 struct conf;
-struct door_fd;
 struct event_base;
 struct evbuffer;
 struct door_fd;

@@ -293,14 +293,16 @@ on_late(evutil_socket_t fd, short what, void *arg)
 	procs_generation_quit(r->parts.procs, r->cur_generation);
 }
 
-/* Writes the error with the file and the line of the key `listen`. */
+/* Writes the error with the file, the key and its line. */
 static void
-listen_error(const struct conf *conf, const char *what, char *out, size_t size)
+listen_error(const struct conf *conf, const struct listen_error *e, char *out, size_t size)
 {
-	struct conf_error err = {.key = "listen"};
+	static const char *const keys[DOOR_N] = {"listen", "admin.listen"};
+	struct conf_error err = {.line = 0};
 
 	(void)snprintf(err.file, sizeof(err.file), "%s", conf->path != NULL ? conf->path : "");
-	(void)snprintf(err.what, sizeof(err.what), "%s", what);
+	(void)snprintf(err.key, sizeof(err.key), "%s", keys[e->door]);
+	(void)snprintf(err.what, sizeof(err.what), "%s", e->text);
 	for (size_t i = 0; i < conf_root_keys.n; i++)
 		if (strcmp(conf_root_keys.key[i].path, err.key) == 0)
 			err.line = conf->key_lines[i];
@@ -308,7 +310,7 @@ listen_error(const struct conf *conf, const char *what, char *out, size_t size)
 }
 
 static void
-on_opened(void *arg, struct door_fd *fds, size_t n, const char *error)
+on_opened(void *arg, struct door_fd *fds, size_t n, const struct listen_error *error)
 {
 	static const struct timeval late = {.tv_sec = START_MS / 1000};
 	struct reload *r = arg;
@@ -612,7 +614,7 @@ reload_keep_listeners(const struct reload *r)
 /* --- start and stop ----------------------------------------------------------------------------- */
 
 static void
-on_first_opened(void *arg, struct door_fd *fds, size_t n, const char *error)
+on_first_opened(void *arg, struct door_fd *fds, size_t n, const struct listen_error *error)
 {
 	struct reload *r = arg;
 	struct conf_error err;

@@ -116,6 +116,15 @@ trim(struct span s)
 }
 
 bool
+http_is_name(struct span s)
+{
+	for (size_t i = 0; i < s.n; i++)
+		if (!is_token(s.p[i]))
+			return false;
+	return s.n > 0;
+}
+
+bool
 http_list_next(struct span *list, struct span *ret)
 {
 	const char *comma;

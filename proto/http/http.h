@@ -109,6 +109,8 @@ bool http_is_ours(struct span name);
 bool span_is(struct span s, const char *lower);
 /* Exact comparison. */
 bool span_eq(struct span s, const char *text);
+/* Whether a header can have that name. */
+bool http_is_name(struct span s);
 /* Cuts the next member of a comma-separated list off *list, without blanks; false at its end. */
 bool http_list_next(struct span *list, struct span *ret);
 

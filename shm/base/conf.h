@@ -350,6 +350,14 @@ conf_listen_at(const struct conf *c, size_t i, enum door *ret_door)
 	return i - c->nlisten < c->nadmin_listen ? &c->admin_listen[i - c->nlisten] : NULL;
 }
 
+/* Whether /metrics is answered there. */
+static inline bool
+conf_has_metrics(const struct conf *c, enum door door)
+{
+	return door == DOOR_OPERATORS || c->nadmin_listen == 0 ||
+	       c->live.metrics_on_client_port != 0;
+}
+
 /* NULL: there is none of this name. */
 const struct conf_pool *conf_pool_named(const struct conf *c, const char *name);
 

@@ -10,7 +10,6 @@ OPERATORS = ["/metrics", "/health", "/ready", "/live", "/version"]
 CLIENTS = ["/v1/models", "/v1/completions", "/generate"]
 
 
-
 def admin():
     return {"listen": [f"127.0.0.1:{free_port()}"]}
 
@@ -68,6 +67,16 @@ def test_an_address_is_for_one_of_them(world):
     r, _, _ = world.pd()
     r.change(admin={"listen": list(r.config["listen"])})
     assert re.search(r"admin.listen\[0\]: 127.0.0.1:\d+ is there twice", r.ctl("reload").stderr) and r.complete().status == 200
+
+
+@pytest.mark.parametrize("key", ["listen", "admin.listen"])
+def test_the_key_of_an_address_that_cannot_be_opened_is_named(world, key):
+    r, _, _ = world.pd()
+    config, bad = r.config, ["203.0.113.7:9101"]  # TEST-NET-3, nobody's
+    r.change(**({"listen": bad} if key == "listen" else {"admin": {"listen": bad}}))
+    assert re.search(rf"yaml:\d+: {key}: 203.0.113.7:9101: cannot listen", r.ctl("reload").stderr)
+    r.config = config  # it is still in force
+    assert r.complete().status == 200
 
 
 def test_operators_come_in_when_no_client_can(world):

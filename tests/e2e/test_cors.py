@@ -1,6 +1,8 @@
 """Web pages of other origins: what the router tells a browser (Fetch Standard, "CORS protocol")."""
 import pytest
 
+from procs import free_port
+
 URL, PAGE = "/v1/chat/completions", "https://chat.example.net"
 ASKED = [("Access-Control-Request-Method", "POST"), ("Access-Control-Request-Headers", "authorization, content-type")]
 BODY = {"model": "sim-model", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
@@ -63,7 +65,15 @@ def test_what_is_no_preflight(any_origin):
     assert preflight(any_origin, path="/nowhere").status == 404
     assert preflight(any_origin, asked=[]).status == 405
     assert "allow-headers" not in lines(preflight(any_origin, asked=[ASKED[0], ("Access-Control-Request-Headers", "x" * 513)]))
-    assert any_origin.metric("requests_total", path="preflight", reason="local") == 1
+    any_origin.wait_metric("requests_total", 1, path="preflight", reason="local")
+
+
+def test_operators_addresses_are_not_for_pages(world):
+    r, _, _ = world.pd(cors={"origins": ["*"]}, admin={"listen": [f"127.0.0.1:{free_port()}"]})
+    with r.operator() as c:
+        assert lines(c.get("/health", [("Origin", PAGE)])) == lines(c.get("/metrics", [("Origin", PAGE)])) == {}
+        assert c.request("OPTIONS", "/metrics", headers=[("Origin", PAGE), *ASKED]).read().status == 405
+    assert preflight(r, path="/metrics").status == 404
 
 
 def test_an_engines_own_lines(world):

@@ -147,11 +147,13 @@ is_for_all(enum route r)
 }
 
 bool
-route_open(enum route r, enum door door, bool operators, bool metrics_for_clients)
+route_open(enum route r, enum door door, const struct conf *conf)
 {
-	if (door == DOOR_OPERATORS)
-		return r == ROUTE_METRICS || is_for_all(r);
-	return r != ROUTE_METRICS || !operators || metrics_for_clients;
+	if (r == ROUTE_NONE)
+		return false;
+	if (r == ROUTE_METRICS)
+		return conf_has_metrics(conf, door);
+	return door == DOOR_CLIENTS || is_for_all(r);
 }
 
 bool

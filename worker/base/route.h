@@ -60,8 +60,8 @@ const char *route_path(enum route r);
 /* What serves the requests of a path: the router, two engines, or one engine. */
 enum route_by { ROUTE_BY_US, ROUTE_BY_TWO, ROUTE_BY_ONE };
 enum route_by route_by(enum route r);
-/* Whether the path is answered at such an address.  `operators`: there are addresses for operators. */
-bool route_open(enum route r, enum door door, bool operators, bool metrics_for_clients);
+/* Whether the path is answered at such an address. */
+bool route_open(enum route r, enum door door, const struct conf *conf);
 /* Returns true for the paths that go to engines. */
 bool route_forwards(enum route r);
 /* What the router reads of a request's body. */

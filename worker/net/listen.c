@@ -50,14 +50,15 @@ few_fds(const struct worker *w)
 	const uint64_t clients = w->nclients[DOOR_CLIENTS] + w->nclients[DOOR_OPERATORS];
 	const uint64_t used = w->own_fds + clients + (uint64_t)w->gauges[G_UP_OPEN];
 
-	return clients > 0 && used + kept >= w->max_fds;
+	return used + kept >= w->max_fds;
 }
 
 static bool
 has_too_many(const struct worker *w)
 {
-	return w->accept_paused || w->nclients[DOOR_CLIENTS] >= w->conf->live.max_connections ||
-	       few_fds(w);
+	const uint32_t n = w->nclients[DOOR_CLIENTS];
+
+	return w->accept_paused || n >= w->conf->live.max_connections || (n > 0 && few_fds(w));
 }
 
 static void
@@ -104,9 +105,11 @@ watch(struct worker *w, enum door door, bool want)
 static void
 update_operators(struct worker *w)
 {
+	const uint32_t n = w->nclients[DOOR_OPERATORS];
+
 	watch(w, DOOR_OPERATORS,
-		w->phase == WORKER_SERVES && !w->accept_paused &&
-			w->nclients[DOOR_OPERATORS] < OPERATORS_MAX);
+		w->phase == WORKER_SERVES && !w->accept_paused && n < OPERATORS_MAX &&
+			(n == 0 || !few_fds(w)));
 }
 
 void

@@ -1,7 +1,8 @@
 /*
  * Which worker accepts: a worker watches the listening sockets while it has no more than its share of the connections
  * (shm/accept.h), below limits.max_connections, and while enough descriptors are left for engines.  Operators
- * (admin.listen) are accepted by all workers, in any overload.
+ * (admin.listen) are accepted by all workers, also by one that has too many
+ * clients.
  *
  * Process: worker.
  */

@@ -25,7 +25,7 @@ allowed_origin(const struct conf *conf, struct span origin)
 	return NULL;
 }
 
-/* The names in a header's value are all in the configured list. */
+/* The names in a header's value are all in the configured list, and names at all: they are sent back. */
 static bool
 all_allowed(const struct conf *conf, struct span names)
 {
@@ -34,6 +34,8 @@ all_allowed(const struct conf *conf, struct span names)
 	while (http_list_next(&names, &name)) {
 		size_t i = 0;
 
+		if (!http_is_name(name))
+			return false;
 		while (i < conf->ncors_headers && strcmp(conf->cors_headers[i], "*") != 0 &&
 			(strlen(conf->cors_headers[i]) != name.n ||
 				strncasecmp(conf->cors_headers[i], name.p, name.n) != 0))
@@ -45,15 +47,16 @@ all_allowed(const struct conf *conf, struct span names)
 }
 
 bool
-cors_take(struct cors *c, const struct conf *conf, const struct http_head *h)
+cors_take(struct cors *c, const struct conf *conf, enum door door, const struct http_head *h)
 {
 	const struct http_header *origin, *headers;
 	const enum route route = route_find(h->path);
 
-	if (conf->ncors_origins == 0 || (origin = http_header(h, "origin")) == NULL)
+	if (conf->ncors_origins == 0 || door != DOOR_CLIENTS ||
+		(origin = http_header(h, "origin")) == NULL)
 		return false;
 	c->origin = allowed_origin(conf, origin->value);
-	if (c->origin == NULL || h->method != HTTP_M_OPTIONS || route == ROUTE_NONE ||
+	if (c->origin == NULL || h->method != HTTP_M_OPTIONS || !route_open(route, door, conf) ||
 		http_header(h, "access-control-request-method") == NULL)
 		return false;
 	(void)route_method_ok(route, h->method, &c->methods);

@@ -7,7 +7,8 @@
 #pragma once
 #include <stdbool.h>
 
-struct conf;
+#include "shm/base/conf.h"
+
 struct http_head;
 struct lines;
 
@@ -20,8 +21,9 @@ struct cors {
 
 #define CORS_LINES_MAX 768 /* bytes of the lines of a preflight's answer */
 
-/* Reads a request's head.  Returns true if it is a preflight. */
-bool cors_take(struct cors *c, const struct conf *conf, const struct http_head *h);
+/* Reads a request's head.  Returns true if it is a preflight of a path that is answered at that address.  Operators' addresses
+ * are not for web pages. */
+bool cors_take(struct cors *c, const struct conf *conf, enum door door, const struct http_head *h);
 /* Lines for the head of any answer, each with CRLF before it. */
 void cors_lines(const struct cors *c, const struct conf *conf, struct lines *l);
 /* More lines for the answer to a preflight, each with CRLF behind it. */

@@ -113,15 +113,6 @@ take_deadline(struct req *req, const struct http_head *h)
 	req->plan.client_deadline_ms = wrong ? CLIENT_DEADLINE_WRONG : ms;
 }
 
-static bool
-is_open(const struct req *req)
-{
-	const struct conf *conf = req->w->conf;
-
-	return route_open(req->job.facts.route, req->client->from.door, conf->nadmin_listen > 0,
-		conf->live.metrics_on_client_port != 0);
-}
-
 /* Returns END_OK, or the reason to refuse the head; *detail: text for the error. */
 static enum req_end
 refusal(struct req *req, const struct http_head *h, const char **detail)
@@ -132,7 +123,7 @@ refusal(struct req *req, const struct http_head *h, const char **detail)
 		return END_OK;
 	if (req->job.facts.route == ROUTE_NONE)
 		return END_NOT_FOUND;
-	if (!is_open(req)) {
+	if (!route_open(req->job.facts.route, req->client->from.door, req->w->conf)) {
 		*detail = req->client->from.door == DOOR_OPERATORS
 				  ? "it is a path for clients"
 				  : "it is answered at admin.listen";
@@ -169,8 +160,9 @@ take_head(struct req *req, const struct http_head *h, struct intake *in)
 	req->head_only = h->method == HTTP_M_HEAD;
 	req->keep_alive = h->keep_alive;
 	req->http10 = h->minor == 0;
-	req->job.facts.route =
-		cors_take(&req->cors, req->w->conf, h) ? ROUTE_PREFLIGHT : route_find(h->path);
+	req->job.facts.route = cors_take(&req->cors, req->w->conf, req->client->from.door, h)
+				       ? ROUTE_PREFLIGHT
+				       : route_find(h->path);
 	take_id(req, h);
 	take_override(req, h);
 	take_deadline(req, h);
