@@ -87,7 +87,7 @@ def test_what_was_chosen_before_a_drain_comes_at_once(world):
 def test_streams_go_on_to_their_end(world):
     r, p, d = world.pd(1, 2, workers=4, engine={"token_delay": 10}, pool={"policy": "round_robin"})
     r.wait_all_up()
-    streams = [r.open_stream(f"s{i}", n=80) for i in range(8)]
+    streams = [r.open_stream(f"s{i}", n=120 * SLOW) for i in range(8)]
     for c in streams:
         c.head()
     n = d[0].metric("pdsim:running_requests")
@@ -104,7 +104,7 @@ def test_streams_go_on_to_their_end(world):
     before = len(d[0].requests())
     ask(r, 8)
     for i, c in enumerate(streams):
-        assert text_of(list(c.events())) == expect.text(f"s{i}", 80)
+        assert text_of(list(c.events())) == expect.text(f"s{i}", 120 * SLOW)
     assert len(d[0].requests()) == before
     wait("nothing there", lambda: shown(r, d[0].url)["in_flight"] == 0)
     assert undrain(r, d[0].url).stdout == f"undrained: {d[0].url}, decode of pool {row['pool']}: starting\n", "learned anew first"

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import expect
-from procs import MODEL, ROOT, Load, free_port, wait
+from procs import MODEL, ROOT, SLOW, Load, free_port, wait
 from raw import text_of
 
 URL = "/v1/completions"
@@ -106,13 +106,13 @@ def test_former_engines_through_a_second_reload(world):
 
 def test_max_inflight_changed(world):
     r, p, d = world.pd(engine={"token_delay": 20})
-    held = r.open_stream(n=50)
+    held = r.open_stream(n=100 * SLOW)
     held.head()
     r.reload(pools=[world.pool(p, [{"url": d[0].url, "max_inflight": 1}])])
     assert r.complete().status == 429
     r.reload(pools=[world.pool(p, [{"url": d[0].url, "max_inflight": 5}])])
     assert r.complete().status == 200
-    assert len(list(held.events())) == 51
+    assert len(list(held.events())) == 100 * SLOW + 1
 
 
 def test_pool_added_and_removed(world):
@@ -160,11 +160,11 @@ def test_a_replaced_generation_finishes_without_a_limit(world):
     r, _, _ = world.pd(workers=1, engine={"token_delay": 10}, drain_timeout="100ms")
     streams = []
     for n in (2, 1, 2, 1):
-        streams.append(r.open_stream(n=150))
+        streams.append(r.open_stream(n=200 * SLOW))
         streams[-1].head()
         r.reload(workers=n)
     assert r.status()["generations"] >= 4 and r.metric("workers_draining") >= 4
-    assert [len(list(c.events())) for c in streams] == [151] * 4
+    assert [len(list(c.events())) for c in streams] == [200 * SLOW + 1] * 4
     for c in streams:
         c.close()
     wait("one generation", lambda: r.status()["generations"] == 1)

@@ -360,7 +360,7 @@ def test_sigterm_in_the_trial_ends_both(one):
 
 def test_an_upgrade_limits_the_older_instances(one):
     i, _, d = one(upgrade_drain_timeout="100ms")
-    held = i.r.open_stream("held", n=500)
+    held = i.r.open_stream("held", n=500 * SLOW)
     held.head()
     i.upgrade()
     assert list(held.events())[-1].json()["error"]
