@@ -6,7 +6,7 @@ import pytest
 
 import expect
 from members import kept, members, values
-from procs import MODEL, free_port
+from procs import MODEL, free_port, wait
 from raw import Client, text_of
 
 PREFILL_OWNS = {"max_tokens", "max_completion_tokens", "min_tokens", "stream", "stream_options", "kv_transfer_params", "stop", "stop_token_ids", "ignore_eos",
@@ -238,7 +238,8 @@ def test_the_line_names_client_and_model(world):
     for address, source, model, status in (four, "127.0.0.9", MODEL, 200), (four, "127.0.0.8", "none", 404), (six, "::1", "none", 404):
         with Client(address, source=source) as c:
             assert c.post("/v1/completions", {"model": model, "prompt": "x"}).status == status
-    assert [(e["client"], e["model"]) for e in r.ends()] == [("127.0.0.9", MODEL), ("127.0.0.8", "none"), ("::1", "none")]
+    wait("their lines", lambda: len(r.ends()) == 3)
+    assert {(e["client"], e["model"]) for e in r.ends()} == {("127.0.0.9", MODEL), ("127.0.0.8", "none"), ("::1", "none")}
 
 
 def test_answer_headers_of_the_engine_pass(world):
