@@ -129,6 +129,20 @@ check_container(struct topo_plan *p)
 	membuf_free(&known);
 }
 
+/* The template's command line has flags that an older engine refuses. */
+static void
+check_since(struct topo_plan *p)
+{
+	const struct topology *t = p->t;
+	const char *since = p->template->since;
+
+	if (since != NULL && t->engine.version != NULL && t->engine.command.n == 0 &&
+		topo_version_cmp(t->engine.version, since) < 0)
+		topo_found(p, t->path, topo_line(t, "engine.version"), "engine.version",
+			"%.80s is for %.40s and later: give engine.command, or a template of your own",
+			p->template->path, since);
+}
+
 void
 topo_check_roles(struct topo_plan *p)
 {
@@ -137,6 +151,7 @@ topo_check_roles(struct topo_plan *p)
 	bool split = g[TOPO_PREFILL].line != 0;
 
 	check_container(p);
+	check_since(p);
 	if (g[TOPO_ENGINES].line != 0 && (split || g[TOPO_DECODE].line != 0))
 		topo_found(p, t->path, g[TOPO_ENGINES].line, "engines",
 			"a fleet has engines, or prefill and decode");

@@ -68,6 +68,7 @@ struct topo_template {
 	char *program; /* in containers, in place of the command's first word; or NULL */
 	struct topo_container *containers;
 	size_t ncontainers;
+	char *since;                        /* first version that knows `command`; NULL: any */
 	char *version_path;                 /* of an engine's answer with a member `version` */
 	uint32_t needs_gpus, needs_version; /* 0, 1 */
 	struct topo_part all, prefill, decode, engines;

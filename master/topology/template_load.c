@@ -257,6 +257,8 @@ static const struct conf_key template_rows[] = {
 	TOPO_OWN("command", topo_read_texts, topo_template, command, NULL, "the command line"),
 	TOPO_KEY("program", TEXT, topo_template, program, 1, 255, "(none)",
 		"in containers, in place of the command's first word"),
+	TOPO_KEY("since", TEXT, topo_template, since, 1, 63, "(any)",
+		"first version of the engine that knows the command line"),
 	TOPO_KEY("version_path", TEXT, topo_template, version_path, 1, 255, "/version",
 		"of an engine's answer with a member `version`"),
 	TOPO_OWN("containers", read_containers, topo_template, containers, "[]",

@@ -14,6 +14,7 @@
 	"   model: [\"-v${model}\"], file: [\"-v${file}\"], variable: --env=, image: [\"${program}\", \"${image}\"],\n" \
 	"   cleanup: [/bin/podman, rm, \"${name}\"], unit: [Delegate=yes]}]\n"                                          \
 	"needs_version: true\n"                                                                                         \
+	"since: \"0.5\"\n"                                                                                              \
 	"gpus: {env: {GPUS: \"${gpus}\"}}\n"                                                                            \
 	"router: {health_timeout: 20s}\n"                                                                               \
 	"data_parallel: {args: [--ranks, \"${data_parallel}\"], endpoint: {dp_ranks: \"${data_parallel}\"}}\n"          \

@@ -188,6 +188,9 @@ Test(plan, ports)
 	unmake(&m);
 }
 
+#define OLD_ENGINE(more)                                                                           \
+	"fleet: f\nmodel: {path: m}\nengine: {kind: vllm, version: \"0.4.9\"" more "}\n" HOSTS
+
 Test(plan, roles)
 {
 	expect_found(FLEET HOSTS "prefill: {}\ndecode: {}\n", 7, "connector", "is missing");
@@ -211,6 +214,10 @@ Test(plan, roles)
 		3, "engine.version", "is missing");
 	expect_found(FLEET "connector: nixl\n" HOSTS "engines: {}\n", 4, "connector",
 		"only prefill and decode engines have one");
+	expect_found(OLD_ENGINE("") "engines: {}\n", 3, "engine.version",
+		"t.yaml is for 0.5 and later");
+	struct made m = make_good(OLD_ENGINE(", command: [/bin/own]") "engines: {}\n");
+	unmake(&m);
 	expect_found(FLEET "connector: nixl\n" HOSTS "decode: {}\n", 4, "connector",
 		"only prefill and decode engines have one");
 }
