@@ -138,7 +138,7 @@ asan ubsan: deps-build
 	@$(MAKE) --no-print-directory $(JOBS) VARIANT=$@ bins
 
 # --- tests, demo, bench -------------------------------------------------------------------------
-.PHONY: fleet-demo fleet-systemd chaos clients upgrade-storm misbehave scribble unit check test demo bench bench-sched scale lint format torture torture-bins torture-mutants fuzz verify
+.PHONY: engine-args fleet-demo fleet-systemd chaos clients upgrade-storm misbehave scribble unit check test demo bench bench-sched scale lint format torture torture-bins torture-mutants fuzz verify
 torture-bins: deps-build
 	@$(MAKE) --no-print-directory VARIANT=release build/release/torture
 	@$(MAKE) --no-print-directory VARIANT=tsan build/tsan/torture
@@ -162,6 +162,10 @@ chaos: deps-test
 clients: deps-test
 	@$(MAKE) --no-print-directory $(JOBS) bins
 	@PDR_VARIANT=$(VARIANT) tests/clients/run.sh
+# what pdctl fleet renders, against the argument parsers of released engines: needs a package index
+engine-args: deps-test
+	@$(MAKE) --no-print-directory $(JOBS) bins
+	@VARIANT=$(VARIANT) build/venv/bin/python -B tests/engine_args/check.py $(if $(ALL),--all)
 # engines that misbehave as real ones do: each row of the table for so many seconds, and the figures
 misbehave: deps-test
 	@$(MAKE) --no-print-directory $(JOBS) bins
@@ -234,4 +238,4 @@ install: all
 clean:
 	rm -rf build
 help:
-	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | fleet-demo | fleet-systemd | bench | bench-sched | scale | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | clients | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"
+	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | fleet-demo | fleet-systemd | bench | bench-sched | scale | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | engine-args [ALL=1] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | clients | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"

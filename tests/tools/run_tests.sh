@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What `make test` runs, part by part: lint, the models of shm/, builds without a warning, unit tests, fuzz corpora, the
-# simulator's own check, end-to-end tests, a short torture, the scheduler simulated; then unit tests, corpora and end-to-end tests
-# under ASan (with leaks) and UBSan.  Goes on after a failure; the last line is "N passed, N failed".
+# simulator's own check, that of tests/engine_args, end-to-end tests, a short torture, the scheduler simulated; then unit
+# tests, corpora and end-to-end tests under ASan (with leaks) and UBSan.  Goes on after a failure; the last line is
+# "N passed, N failed".
 #
 #   run_tests.sh            everything
 #   run_tests.sh PART...    some of: lint verify release asan
@@ -171,6 +172,7 @@ run_release() {
 	units release
 	part "fleet demo" tests/tools/fleet_demo.sh
 	part "simulator" python3 tests/engine/selfcheck.py build/release/pdsim
+	part "check of engine arguments" build/venv/bin/python -B tests/engine_args/selfcheck.py
 	part "torture, 14 s, and 6 s under tsan" tests/torture/run.sh 14 6
 	part "torture: its mutants still apply" tests/torture/mutants.sh --check
 	part "torture: a mutant is caught" tests/torture/mutants.sh load-check-then-add

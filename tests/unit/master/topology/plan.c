@@ -214,8 +214,8 @@ Test(plan, roles)
 		3, "engine.version", "is missing");
 	expect_found(FLEET "connector: nixl\n" HOSTS "engines: {}\n", 4, "connector",
 		"only prefill and decode engines have one");
-	expect_found(OLD_ENGINE("") "engines: {}\n", 3, "engine.version",
-		"t.yaml is for 0.5 and later");
+	expect_found(
+		OLD_ENGINE("") "engines: {}\n", 3, "engine.version", "t.yaml is for 0.5 and later");
 	struct made m = make_good(OLD_ENGINE(", command: [/bin/own]") "engines: {}\n");
 	unmake(&m);
 	expect_found(FLEET "connector: nixl\n" HOSTS "decode: {}\n", 4, "connector",
