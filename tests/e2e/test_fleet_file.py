@@ -212,6 +212,19 @@ def test_containers(world, kind, runtime):
     assert not any("/opt" in word or word.startswith("--env") for word in argv[at:])
 
 
+@pytest.mark.parametrize("runtime", ["podman", "docker"])
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_no_container_outlives_its_unit(world, kind, runtime):
+    """An engine that does not end by a signal is no process of the unit: systemd and --plain end it in a way of their own."""
+    file = example(*next(c for c in CONNECTORS if c[0] == kind))
+    file["engine"].update(container="registry/engine:1", container_runtime=runtime)
+    del file["engine"]["venv"]
+    text = (plan(world, file) / "a" / UNIT.format("f-prefill-0")).read_text()
+    after = shlex.split(re.search(r"^ExecStopPost=-(.*)$", text, re.M)[1])
+    assert after[:3] == [f"/usr/bin/{runtime}", "rm", "--force"] and after[-1] == "f-prefill-0"
+    assert '"--env=PDROUTER_FLEET_PID_FILE"' in text
+
+
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
 @pytest.mark.parametrize("manager,folder", [("--system", "systemd"), ("--user", "systemd/user")])
 def test_systemd_takes_the_units(world, manager, folder):
