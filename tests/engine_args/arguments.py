@@ -26,7 +26,7 @@ class Arguments:
     """parser: parse_args() of it raises Refused."""
 
     def __init__(self, wheel):
-        self.source, self.kind = Source(wheel), wheel.package
+        self.source, self.kind, self.unclear = Source(wheel), wheel.package, []
         self.parser = Parser(prog=wheel.package, allow_abbrev=False, conflict_handler="resolve", add_help=False)
         dotted, cls, function = START[wheel.package]
         owner = self.source.find(self.source.module(dotted), cls)
@@ -78,6 +78,8 @@ class Arguments:
         if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
             values = [self.value(module, e, env) for e in node.elts]
             return UNKNOWN if UNKNOWN in values else values
+        if isinstance(node, ast.Dict):
+            return self.merged(module, node, env)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             left, right = (self.value(module, n, env) for n in (node.left, node.right))
             return left + right if isinstance(left, list) and isinstance(right, list) else UNKNOWN
@@ -89,6 +91,16 @@ class Arguments:
             return "".join(parts) if all(isinstance(p, str) for p in parts) else UNKNOWN
         return self.called(module, node, env) if isinstance(node, ast.Call) else UNKNOWN
 
+    def merged(self, module, node, env):
+        """{**a, "key": value}"""
+        result = {}
+        for key, value in zip(node.keys, node.values):
+            value = self.value(module, value, env)
+            if key is None and not isinstance(value, dict) or key is not None and not isinstance(key, ast.Constant):
+                return UNKNOWN
+            result.update(value if key is None else {key.value: value})
+        return result
+
     def called(self, module, node, env):
         name, args = last(node.func), [self.value(module, a, env) for a in node.args]
         if name == "add_argument":
@@ -98,7 +110,7 @@ class Arguments:
         if name == "get_kwargs":
             return {n: self.of_vllm(name, *field) for n, field in self.source.fields(args[0]).items()}
         if name == "add_cli_args_from_dataclass":
-            return self.of_sglang()
+            return self.of_sglang(args[1])
         if name == "get_args":
             found = self.source.find(module, last(node.args[0]))
             return self.source.literals(*found) if found is not None else UNKNOWN
@@ -137,7 +149,10 @@ class Arguments:
         for k in node.keywords:
             if k.arg is None:
                 more = self.value(module, k.value, env)
-                kwargs.update(more if isinstance(more, dict) else {})
+                if not isinstance(more, dict):
+                    self.unclear.append(f"{names[0]}: {ast.unparse(k.value)}")
+                    more = {}
+                kwargs.update(more)
             elif k.arg == "type":
                 kwargs["type"] = {"int": int, "float": float, "json.loads": json.loads}.get(ast.unparse(k.value), UNKNOWN)
             elif k.arg == "action" and not isinstance(k.value, ast.Constant):
@@ -197,16 +212,15 @@ class Arguments:
             return value
         return parse
 
-    def of_sglang(self):
-        """What add_cli_args_from_dataclass() of sglang/srt/arg_groups/arg_utils.py makes of the fields."""
-        for path in sorted(self.source.wheel.names):
-            if not path.startswith("sglang/srt/arg_groups/fields/") or not path.endswith(".py"):
-                continue
-            module = self.source.module(path[:-3].removesuffix("/__init__").replace("/", "."))
-            for found in ((module, n) for n in module.names.values() if isinstance(n, ast.ClassDef)):
-                for name, (_, note) in self.source.fields(found).items():
-                    if isinstance(note, ast.Subscript) and isinstance(note.slice, ast.Tuple):
-                        self.add_sglang(module, name, *note.slice.elts[:2])
+    def of_sglang(self, record):
+        """What add_cli_args_from_dataclass() of sglang/srt/arg_groups/arg_utils.py makes of the fields.  From 0.5.20 on they
+        are those of several classes."""
+        spread = [n for n in sorted(self.source.wheel.names) if n.startswith("sglang/srt/arg_groups/fields/") and n.endswith(".py")]
+        modules = [self.source.module(n[:-3].removesuffix("/__init__").replace("/", ".")) for n in spread]
+        for found in [record] + [(m, n) for m in modules for n in m.names.values() if isinstance(n, ast.ClassDef)]:
+            for name, (module, note) in self.source.fields(found).items():
+                if isinstance(note, ast.Subscript) and isinstance(note.slice, ast.Tuple):
+                    self.add_sglang(module, name, *note.slice.elts[:2])
 
     def add_sglang(self, module, name, note, meta):
         given = {k.arg: k.value for k in meta.keywords} if isinstance(meta, ast.Call) else {}

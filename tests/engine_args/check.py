@@ -34,7 +34,7 @@ class Engine:
         self.wheel, self.kind, self.caches = wheel, wheel.package, caches
         self.arguments = Arguments(wheel)
         self.source = self.arguments.source
-        self.lines, self.wrong = 0, []
+        self.lines, self.wrong = 0, [f"not understood: {argument}" for argument in self.arguments.unclear]
 
     def strings(self, *modules):
         return set().union(*(m.strings for m in map(self.source.module, modules) if m is not None))
@@ -194,12 +194,14 @@ class Run:
             engine.check(f"etc/examples/{connector}.yaml", *found, lmcache_keys(text))
 
     def docs(self):
-        """The fleet files of etc/docs."""
+        """The fleet files of etc/docs whose engines are those of a template."""
         for page in sorted(os.listdir(os.path.join(ROOT, "etc/docs"))):
             with open(os.path.join(ROOT, "etc/docs", page)) as f:
-                blocks = re.findall(r"^```yaml\n(# fleet\.yaml\n.*?)^```", f.read(), re.M | re.S)
+                blocks = re.findall(r"^```yaml[^\n]*\n((?:# fleet\.yaml\n)?fleet:.*?)^```", f.read(), re.M | re.S)
             for text in blocks:
                 engine = yaml.safe_load(text)["engine"]
+                if "command" in engine:
+                    continue
                 version = in_range(engine["kind"], {"since": engine["version"], "until": engine["version"]})[-1]
                 self.fleet_file(self.engine(engine["kind"], version), "etc/docs/" + page, text)
 

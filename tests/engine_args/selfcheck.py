@@ -28,7 +28,8 @@ VLLM = [
 ]
 SGLANG = [
     ("--model-path m --tp-size 2 --disaggregation-mode decode --enable-metrics --devices 0 1 --sampling-backend flashinfer", ""),
-    ("--model m --tensor-parallel-size 2", ""),
+    ("--model m --tensor-parallel-size 2 --nnodes 2", ""),
+    ("--model m --nnodes two", "argument --nnodes: invalid int value: 'two'"),
     ("--tp-size 2", "the following arguments are required: --model-path"),
     ("--model m --internal 1", "unrecognized arguments"),
     ("--model m --rank 1", "unrecognized arguments"),
@@ -58,6 +59,7 @@ def main():
         if (wanted == "") != (said == "") or wanted not in said:
             bad += 1
             print(f"{kind} {command} {env}: {said!r} was said, {wanted!r} expected")
+    assert [e.arguments.unclear for e in engines.values()] == [["--computed: computed()"], []]
     text = "# A_B=1 \\\n  vllm serve m --x '{\"a\":1,\n   \"b\":2}'\n# vllm serve n\n"
     assert list(commands(text)) == [(["vllm", "serve", "m", "--x", '{"a":1,\n   "b":2}'], ["A_B"]), (["vllm", "serve", "n"], [])]
     assert unquoted(r'"a" "b \"c\" \\ $$d %%"') == ["a", r'b "c" \ $d %']
