@@ -108,7 +108,7 @@ class Arguments:
         if name in GROUPS:
             return PARSER
         if name == "get_kwargs":
-            return {n: self.of_vllm(name, *field) for n, field in self.source.fields(args[0]).items()}
+            return {n: self.of_vllm(*field) for n, field in self.source.fields(args[0]).items()}
         if name == "add_cli_args_from_dataclass":
             return self.of_sglang(args[1])
         if name == "get_args":
@@ -186,7 +186,7 @@ class Arguments:
             return {"type": type(kinds["literal"][0]), "choices": kinds["literal"] + (["None"] if "none" in kinds else [])}
         return {"type": int if "int" in kinds else float if "float" in kinds else None}
 
-    def of_vllm(self, function, module, note):
+    def of_vllm(self, module, note):
         """What get_kwargs() of vllm/engine/arg_utils.py makes of a field."""
         kinds = self.source.kinds(module, note)
         if "record" in kinds:
