@@ -14,14 +14,19 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 CACHE = os.path.join(ROOT, "build/engine-args")
 
 
+def run(*command, **options):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command[1:])}:\n{done.stderr}")
+    return done.stdout
+
+
 def pip(*args):
-    """Runs a pip of its own: since 23.3, `fast-deps` keeps --dry-run from downloading the wheel."""
+    """Runs a pip of its own: an older one downloads the whole wheel, `fast-deps` or not."""
     home = os.path.join(CACHE, "pip")
     if not os.path.exists(home):
-        subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--target", home, "pip>=24"], check=True)
-    env = {**os.environ, "PYTHONPATH": home, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    return subprocess.run([sys.executable, "-m", "pip", *args], env=env, check=True, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE).stdout
+        run(sys.executable, "-m", "pip", "install", "-q", "--target", home, "pip>=24")
+    return run(sys.executable, "-m", "pip", *args, env={**os.environ, "PYTHONPATH": home, "PIP_DISABLE_PIP_VERSION_CHECK": "1"})
 
 
 def number(version):
