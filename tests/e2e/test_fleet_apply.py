@@ -10,7 +10,7 @@ import time
 import pytest
 import yaml
 
-from procs import BIN, MODEL, ROOT, SLOW, Load, alive, free_port, wait
+from procs import BIN, MODEL, ROOT, SLOW, Load, alive, free_port, metric_sum, parse_metrics, wait
 from raw import Client
 
 TEMPLATES = ROOT / "etc" / "fleet"
@@ -68,6 +68,12 @@ class Host:
         with Client(("127.0.0.1", self.port)) as c:
             answer = c.post("/v1/completions", {"model": MODEL, "prompt": "hi", "max_tokens": 20, "stream": True})
             assert answer.status == 200 and answer.body.endswith(b"data: [DONE]\n\n"), answer.body
+
+    def is_up(self, role, i):
+        """What the router says of the engine."""
+        with Client(("127.0.0.1", self.port)) as c:
+            samples = parse_metrics(c.get("/metrics").body.decode(), "pdrouter_endpoint_up")
+        return metric_sum(samples, "pdrouter_endpoint_up", {"endpoint": f"http://127.0.0.1:{self.ports[role][i][0]}"}) == 1
 
     @contextlib.contextmanager
     def load(self, n=4):
@@ -236,6 +242,23 @@ def test_an_engine_that_ends_while_apply_runs_is_started(make):
         os.kill(before["f-decode-0"], signal.SIGKILL)
         assert actions(p.stdout.read(), "start") == ["start f-decode-0"]
     assert p.returncode == 0 and host.do("plan") == ""
+
+
+def test_an_engine_that_its_router_takes_for_down_does_not_serve(make):
+    """A killed apply has just started it: it is healthy before its router says up.  The other engine is not taken away."""
+    host = make(1, 2)
+    host.config = {"rise": 1000}  # the router does not say up again while the test runs
+    host.do("apply")
+    os.kill(host.pids()["f-decode-1"], signal.SIGKILL)
+    wait("its router to know", lambda: not host.is_up("decode", 1))
+    with subprocess.Popen(list(map(str, host.line("apply"))), stdout=subprocess.PIPE, text=True) as p:
+        assert p.stdout.readline() == "start f-decode-1\n"
+        wait("it to be healthy", lambda: "f-decode-1  running  healthy" in host.do("status", code=3))
+        p.kill()
+    host.args["decode"] = ["--blocks", "500"]
+    with host.load(), subprocess.Popen(list(map(str, host.line("apply"))), stdout=subprocess.PIPE, text=True) as p:
+        assert p.stdout.readline() == "drain f-decode-1\n"
+        p.kill()
 
 
 def test_a_file_that_is_not_its_own_is_never_touched(make):
