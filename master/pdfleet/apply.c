@@ -71,22 +71,6 @@ view_refuse_foreign(const struct topo_plan *p, const struct host_view *v)
 /* --- plan
  * ---------------------------------------------------------------------------------------- */
 
-#define WORDS_MAX 4
-
-static const char *const engine_words[CHANGE_N][WORDS_MAX] = {
-	[CHANGE_REMOVE] = {"drain", "stop", "remove"},
-	[CHANGE_START] = {"start"},
-	[CHANGE_UNDRAIN] = {"undrain"},
-	[CHANGE_NONE] = {NULL},
-	[CHANGE_RESTART] = {"drain", "restart", "undrain"},
-};
-static const char *const router_words[] = {
-	[ROUTER_NONE] = NULL,
-	[ROUTER_START] = "start",
-	[ROUTER_RELOAD] = "reload",
-	[ROUTER_REMOVE] = "stop",
-};
-
 /* True: a file differs. */
 static bool
 show_files(const struct topo_files *files, const char *fleet)
@@ -101,20 +85,27 @@ show_files(const struct topo_files *files, const char *fleet)
 	return any;
 }
 
+/* What is gone and does not run has files only. */
+static bool
+has_actions(const struct member *m)
+{
+	return m->change != CHANGE_REMOVE || m->status.pid != 0;
+}
+
 static bool
 show_member(const struct runner *r, const struct member *m, const char *fleet)
 {
-	const char *const *words = engine_words[m->change];
+	const char *const *words = change_words[m->change].actions;
 	struct words spare = member_spare_files(r, fleet, m);
 	bool any = show_files(&m->files, fleet) || spare.n > 0;
 
+	for (; has_actions(m) && *words != NULL; words++) {
+		(void)printf("%s %s\n", *words, m->name);
+		any = true;
+	}
 	for (size_t i = 0; i < spare.n; i++)
 		(void)printf("remove %s\n", spare.v[i]);
 	words_free(&spare);
-	for (size_t i = 0; i < WORDS_MAX && words[i] != NULL; i++) {
-		(void)printf("%s %s\n", words[i], m->name);
-		any = true;
-	}
 	return any;
 }
 
@@ -123,10 +114,12 @@ show_router(const struct router_unit *u, const char *fleet)
 {
 	bool any = show_files(&u->files, fleet);
 
-	if (router_words[u->change] != NULL) {
-		(void)printf("%s " ROUTER_UNIT "\n", router_words[u->change]);
+	if (u->change != ROUTER_NONE) {
+		router_unit_say(u);
 		any = true;
 	}
+	if (u->change == ROUTER_REMOVE)
+		(void)printf("remove %s\n", u->runner->paths.router);
 	return any;
 }
 

@@ -16,6 +16,14 @@
 
 #define FAILED_PROBES 3
 
+const struct change_words change_words[CHANGE_N] = {
+	[CHANGE_REMOVE] = {{"drain", "stop"}, "the fleet file does not have it"},
+	[CHANGE_START] = {{"start"}, "it does not run"},
+	[CHANGE_UNDRAIN] = {{"undrain"}, NULL},
+	[CHANGE_NONE] = {{NULL}, NULL},
+	[CHANGE_RESTART] = {{"drain", "restart", "undrain"}, "it runs with other files"},
+};
+
 enum change
 member_change(const struct member_facts *f)
 {
@@ -111,20 +119,26 @@ needs_file(const struct member *m, const char *path)
 	return false;
 }
 
+/* Takes the path. */
+static void
+add_if_spare(const struct member *m, const char *fleet, char *path, struct words *ret)
+{
+	if (!needs_file(m, path) && owned_is_left(path, fleet))
+		words_add(ret, path);
+	else
+		free(path);
+}
+
 struct words
 member_spare_files(const struct runner *r, const char *fleet, const struct member *m)
 {
 	struct words ret = {.v = NULL};
 
-	/* those of an engine that is gone go with it */
-	for (size_t i = 0; m->engine != NULL && topo_engine_files[i] != NULL; i++) {
-		char *path = mem_printf("%s%s%s", r->paths.fleet, m->name, topo_engine_files[i]);
-
-		if (!needs_file(m, path) && owned_is(path, fleet))
-			words_add(&ret, path);
-		else
-			free(path);
-	}
+	for (size_t i = 0; topo_engine_files[i] != NULL; i++)
+		add_if_spare(m, fleet,
+			mem_printf("%s%s%s", r->paths.fleet, m->name, topo_engine_files[i]), &ret);
+	/* the drop-in is last: it tells the next run that there is something left */
+	add_if_spare(m, fleet, runner_drop_in(r, m->unit), &ret);
 	return ret;
 }
 

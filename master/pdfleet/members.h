@@ -18,6 +18,13 @@ enum change {
 	CHANGE_N
 };
 
+/* What is printed of a change. */
+struct change_words {
+	const char *actions[4]; /* plan: what apply will do, in order; NULL behind them */
+	const char *differs;    /* status: from the fleet file; NULL: it does not */
+};
+extern const struct change_words change_words[CHANGE_N];
+
 /* steps.h has the table of them. */
 enum step {
 	STEP_TURN,
@@ -80,7 +87,8 @@ void members_free(struct members *m);
 
 /* Of the engine that runs, else of the fleet file; the caller frees it.  NULL: unknown. */
 char *member_url(const struct runner *r, const struct member *m);
-/* The paths of the fleet's files that the engine does not need any more; to be freed by words_free(). */
+/* The paths of the fleet's files that the engine does not need any more, in the order of their removal.  An engine that is
+ * gone needs none.  To be freed by words_free(). */
 struct words member_spare_files(const struct runner *r, const char *fleet, const struct member *m);
 /* Whether the engine's process runs with the digest of the plan, from both files that have it. */
 bool member_is_current(const struct runner *r, const struct member *m);

@@ -311,23 +311,39 @@ owned_restore(const struct topo_files *want)
 	return rc;
 }
 
+/* The file itself is the last one: it tells the next run that there is something left. */
+static const char *const left_exts[] = {former_ext, new_ext, ""};
+#define NLEFT (sizeof(left_exts) / sizeof(left_exts[0]))
+
+bool
+owned_is_left(const char *path, const char *fleet)
+{
+	bool yes = false;
+
+	for (size_t i = 0; i < NLEFT && !yes; i++) {
+		char *one = mem_printf("%s%s", path, left_exts[i]);
+
+		yes = owned_is(one, fleet);
+		free(one);
+	}
+	return yes;
+}
+
 int
 owned_remove(const char *path, const char *fleet)
 {
-	const char *const beside[] = {former_ext, new_ext};
 	int rc = 0;
 
-	for (size_t i = 0; i < sizeof(beside) / sizeof(beside[0]); i++) {
-		char *other = mem_printf("%s%s", path, beside[i]);
+	if (!owned_is_left(path, fleet))
+		return 0;
+	for (size_t i = 0; i < NLEFT && rc == 0; i++) {
+		char *one = mem_printf("%s%s", path, left_exts[i]);
 
-		if (owned_is(other, fleet) && unlink(other) != 0)
-			rc = fail(other, strerror(errno));
-		free(other);
+		if (owned_is(one, fleet) && unlink(one) != 0)
+			rc = fail(one, strerror(errno));
+		free(one);
 	}
-	if (rc != 0 || !owned_is(path, fleet))
-		return rc;
-	if (unlink(path) != 0)
-		return fail(path, strerror(errno));
-	(void)printf("remove %s\n", path);
-	return 0;
+	if (rc == 0)
+		(void)printf("remove %s\n", path);
+	return rc;
 }

@@ -15,6 +15,8 @@ enum owned_state { OWNED_SAME, OWNED_MISSING, OWNED_DIFFERS, OWNED_FOREIGN, OWNE
 enum owned_state owned_look(const struct topo_file *want, const char *fleet);
 /* Whether the first line of the file at `path` names the fleet. */
 bool owned_is(const char *path, const char *fleet);
+/* Whether the file is there and the fleet's, or FILE.former or FILE.new is, which a killed apply has left. */
+bool owned_is_left(const char *path, const char *fleet);
 /* Prints what `write` would change: "-" and "+" lines. */
 void owned_diff(const struct topo_file *want);
 
@@ -31,5 +33,5 @@ int owned_confirm(const struct topo_files *want);
 bool owned_has_former(const struct topo_files *want);
 /* The former files take their places again. */
 int owned_restore(const struct topo_files *want);
-/* Removes the file, and what a killed apply left beside it. */
+/* Removes the file, and before it what a killed apply has left beside it. */
 int owned_remove(const char *path, const char *fleet);

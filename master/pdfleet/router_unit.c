@@ -15,6 +15,13 @@
 #define POLL_MS 50
 #define LOG_LINES 10
 
+const struct router_words router_words[] = {
+	[ROUTER_NONE] = {NULL, NULL},
+	[ROUTER_START] = {"start", "it does not run"},
+	[ROUTER_RELOAD] = {"reload", "it runs with another configuration"},
+	[ROUTER_REMOVE] = {"stop", "the fleet file has no router on this host"},
+};
+
 static bool
 answers(const struct router_unit *u, const char *command, struct membuf *b)
 {
@@ -119,6 +126,13 @@ router_unit_free(struct router_unit *u)
 	topo_files_free(&u->files);
 }
 
+void
+router_unit_say(const struct router_unit *u)
+{
+	(void)printf("%s " ROUTER_UNIT "\n", router_words[u->change].action);
+	(void)fflush(stdout);
+}
+
 static bool
 wait_for_answer(const struct router_unit *u)
 {
@@ -157,7 +171,7 @@ start(const struct router_unit *u)
 {
 	bool changed;
 
-	(void)printf("start " ROUTER_UNIT "\n");
+	router_unit_say(u);
 	if (owned_write(&u->files, u->plan->t->name, &changed) != 0)
 		return -1;
 	if (u->runner->ops->start(u->runner, ROUTER_UNIT) != 0 || !wait_for_answer(u))
@@ -178,8 +192,7 @@ reload(const struct router_unit *u)
 		return -1;
 	if (owned_write(&u->files, u->plan->t->name, &changed) != 0)
 		return -1;
-	(void)printf("reload " ROUTER_UNIT "\n");
-	(void)fflush(stdout);
+	router_unit_say(u);
 	a = control_say(u->control, "reload", &b);
 	if (a == CONTROL_OK)
 		rc = owned_confirm(&u->files);
@@ -194,7 +207,7 @@ drop(const struct router_unit *u)
 {
 	const struct runner *r = u->runner;
 
-	(void)printf("stop " ROUTER_UNIT "\n");
+	router_unit_say(u);
 	if (r->ops->stop(r, ROUTER_UNIT) != 0 || r->ops->forget(r, ROUTER_UNIT) != 0)
 		return -1;
 	return owned_remove(r->paths.router, u->plan->t->name);

@@ -13,6 +13,13 @@ enum router_change {
 	ROUTER_REMOVE, /* the fleet file has no router on this host */
 };
 
+/* What is printed of a change; all NULL of ROUTER_NONE. */
+struct router_words {
+	const char *action;  /* plan and apply */
+	const char *differs; /* status: how the router differs from the fleet file */
+};
+extern const struct router_words router_words[];
+
 struct router_unit {
 	const struct topo_plan *plan;
 	const struct runner *runner;
@@ -28,5 +35,7 @@ int router_unit_look(const struct topo_plan *p, const struct topo_host *h, const
 	const struct routers *routers, struct router_unit *ret);
 void router_unit_free(struct router_unit *u);
 
+/* Prints what u->change, which is one, does to the router. */
+void router_unit_say(const struct router_unit *u);
 /* Does what u->change says.  0, or -1 after a message; the former file is back then. */
 int router_unit_apply(const struct router_unit *u);

@@ -166,12 +166,8 @@ show_member(struct look *l, const struct member *m)
 		(void)printf("\n");
 	if (m->status.state == UNIT_FAILED)
 		show_last_line(l, m->unit);
-	if (m->change == CHANGE_REMOVE)
-		differs(l, "the fleet file does not have it");
-	else if (m->change == CHANGE_START)
-		differs(l, "it does not run");
-	else if (m->change == CHANGE_RESTART)
-		differs(l, "it runs with other files");
+	if (change_words[m->change].differs != NULL)
+		differs(l, "%s", change_words[m->change].differs);
 	compare_files(l, &m->files);
 	spare = member_spare_files(l->runner, l->plan->t->name, m);
 	for (size_t i = 0; i < spare.n; i++)
@@ -190,12 +186,8 @@ show_router(struct look *l, const struct router_unit *u)
 	(void)printf(ROUTER_UNIT "  %s\n", unit_state_name(u->status.state));
 	if (u->status.state == UNIT_FAILED)
 		show_last_line(l, ROUTER_UNIT);
-	if (u->change == ROUTER_START)
-		differs(l, "it does not run");
-	else if (u->change == ROUTER_RELOAD)
-		differs(l, "it runs with another configuration");
-	else if (u->change == ROUTER_REMOVE)
-		differs(l, "the fleet file has no router on this host");
+	if (router_words[u->change].differs != NULL)
+		differs(l, "%s", router_words[u->change].differs);
 	compare_files(l, &u->files);
 }
 

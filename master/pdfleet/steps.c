@@ -328,24 +328,28 @@ drain_late(struct steps *s, struct member *m)
 }
 
 static int
-remove_files(const struct steps *s, const struct member *m)
+remove_spare_files(const struct steps *s, const struct member *m)
 {
-	char *drop_in = runner_drop_in(s->runner, m->unit);
+	struct words spare = member_spare_files(s->runner, s->plan->t->name, m);
 	int rc = 0;
 
-	for (size_t i = 0; topo_engine_files[i] != NULL; i++) {
-		char *path =
-			mem_printf("%s%s%s", s->runner->paths.fleet, m->name, topo_engine_files[i]);
+	for (size_t i = 0; rc == 0 && i < spare.n; i++)
+		rc = owned_remove(spare.v[i], s->plan->t->name);
+	words_free(&spare);
+	return rc;
+}
 
-		rc = rc == 0 ? owned_remove(path, s->plan->t->name) : rc;
-		free(path);
-	}
-	/* the drop-in goes last: it tells the next run that there is something left */
-	rc = rc == 0 ? owned_remove(drop_in, s->plan->t->name) : rc;
-	*strrchr(drop_in, '/') = '\0';
+/* All files of an engine that is gone, and their folder. */
+static int
+remove_files(const struct steps *s, const struct member *m)
+{
+	char *folder = runner_drop_in(s->runner, m->unit);
+	int rc = remove_spare_files(s, m);
+
+	*strrchr(folder, '/') = '\0';
 	if (rc == 0)
-		(void)rmdir(drop_in); /* the user may have a drop-in beside it */
-	free(drop_in);
+		(void)rmdir(folder); /* the user may have a drop-in beside it */
+	free(folder);
 	return rc;
 }
 
@@ -403,13 +407,7 @@ look(const struct steps *s, struct member *m)
 static int
 confirm_files(const struct steps *s, const struct member *m)
 {
-	struct words spare = member_spare_files(s->runner, s->plan->t->name, m);
-	int rc = owned_confirm(&m->files);
-
-	for (size_t i = 0; rc == 0 && i < spare.n; i++)
-		rc = owned_remove(spare.v[i], s->plan->t->name);
-	words_free(&spare);
-	return rc;
+	return owned_confirm(&m->files) == 0 ? remove_spare_files(s, m) : -1;
 }
 
 static enum step

@@ -156,7 +156,9 @@ def test_scaled_up_and_down_under_load(make):
         host.do("apply")
         assert len(host.pids()) == 5
         host.replicas.update(prefill=1)
-        done = host.do("apply")
+        plan, done = host.do("plan", code=3), host.do("apply")
+    removed = actions(done, "drain", "stop", "remove")
+    assert len(removed) == 4 and actions(plan, "drain", "stop", "remove") == removed
     assert actions(done, "drain", "stop", "reload") == ["drain f-prefill-1", "stop f-prefill-1", "reload pdrouter"]
     assert "f-prefill-1" not in host.pids() and not [f for f in host.files() if "prefill-1" in f]
     assert host.do("plan") == ""
@@ -368,8 +370,8 @@ def test_files_of_an_engine_whose_first_apply_was_killed_are_removed(make):
     for name, text in {**left, **kept}.items():
         (folder / name).write_text(text)
     plan = host.do("plan", code=3)
-    assert sorted(actions(plan, "stop")) == ["stop f-decode-1", "stop f-decode-2"]
-    host.do("apply")
+    assert sorted(plan.splitlines()) == [f"remove {folder}/f-decode-{n}.env" for n in (1, 2)]
+    assert host.do("apply") == plan
     assert host.do("plan") == "" and {p.name for p in folder.iterdir()} >= set(kept)
     assert host.files() == {**before, **{f"etc/pdrouter/fleet/{n}": t.encode() for n, t in kept.items()}}
 
