@@ -192,22 +192,32 @@ role_is_busy(const struct steps *s, const struct member *m)
 	return false;
 }
 
-/* An engine that goes waits until another one of its role serves: `m` may be that one. */
+/* An engine that goes waits until another one of its role serves. */
 static bool
-waits_for(const struct member *o, const struct member *m)
+role_waits_to_go(const struct steps *s, enum topo_role role)
 {
-	return o->change == CHANGE_REMOVE && o->step == STEP_TURN && o->role == m->role;
+	for (size_t i = 0; i < s->members->n; i++) {
+		const struct member *m = &s->members->v[i];
+
+		if (m->role == role && m->change == CHANGE_REMOVE && m->step == STEP_TURN)
+			return true;
+	}
+	return false;
 }
 
 /* Engines whose change comes before that of `m` are not settled yet.  GPUs and ports go from role to role; whether an engine
- * serves matters to its own role. */
+ * serves matters to its own role.  An engine that goes may wait for `m`: then `m` waits for none that has not begun, since
+ * engines of two roles could wait for each other. */
 static bool
 others_first(const struct steps *s, const struct member *m)
 {
+	const bool awaited = role_waits_to_go(s, m->role);
+
 	for (size_t i = 0; i < s->members->n; i++) {
 		const struct member *o = &s->members->v[i];
 
-		if (o->change < m->change && !step_is_last(o->step) && !waits_for(o, m) &&
+		if (o->change < m->change && !step_is_last(o->step) &&
+			!(awaited && o->step == STEP_TURN) &&
 			(o->change <= CHANGE_START || o->role == m->role))
 			return true;
 	}

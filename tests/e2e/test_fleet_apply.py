@@ -75,6 +75,10 @@ class Host:
             samples = parse_metrics(c.get("/metrics").body.decode(), "pdrouter_endpoint_up")
         return metric_sum(samples, "pdrouter_endpoint_up", {"endpoint": f"http://127.0.0.1:{self.ports[role][i][0]}"}) == 1
 
+    def crash(self, role, i):
+        os.kill(self.pids()[f"{self.name}-{role}-{i}"], signal.SIGKILL)
+        wait("its router to know", lambda: not self.is_up(role, i))
+
     @contextlib.contextmanager
     def load(self, n=4):
         """Streams all the time, of which none fails."""
@@ -251,8 +255,7 @@ def test_an_engine_that_its_router_takes_for_down_does_not_serve(make):
     host = make(1, 2)
     host.config = {"rise": 1000}  # the router does not say up again while the test runs
     host.do("apply")
-    os.kill(host.pids()["f-decode-1"], signal.SIGKILL)
-    wait("its router to know", lambda: not host.is_up("decode", 1))
+    host.crash("decode", 1)
     with subprocess.Popen(list(map(str, host.line("apply"))), stdout=subprocess.PIPE, text=True) as p:
         assert p.stdout.readline() == "start f-decode-1\n"
         wait("it to be healthy", lambda: "f-decode-1  running  healthy" in host.do("status", code=3))
@@ -331,6 +334,37 @@ def test_one_of_two_has_crashed_and_the_file_has_one(make, yes):
     done = actions(host.do("apply", "--start-timeout", 5, *yes), "start", "stop")
     assert done == ["start f-decode-0", "stop f-decode-1"][::-1 if yes else 1]
     assert set(host.pids()) == {"pdrouter", "f-prefill-0", "f-decode-0"}
+
+
+def test_one_of_two_has_crashed_in_both_roles_and_the_file_has_one_of_each(make):
+    """Each engine that goes waits for the crashed one of its role, which no engine that goes of the other role holds up."""
+    host = make(2, 2)
+    host.do("apply")
+    host.crash("prefill", 0)
+    host.crash("decode", 0)
+    host.replicas.update(prefill=1, decode=1)
+    with host.load():
+        done = actions(host.do("apply", "--start-timeout", 5), "start", "stop")
+    assert sorted(done) == ["start f-decode-0", "start f-prefill-0", "stop f-decode-1", "stop f-prefill-1"]
+    assert done[0].startswith("start") and host.do("plan") == ""
+
+
+def test_an_engine_that_hangs_is_restarted_before_the_one_that_goes(make):
+    """The other role starts its crashed engine when the GPUs of the one that goes are free."""
+    host, late = make(2, 1), ["/bin/sh", "-c", 'while [ -e "$0" ]; do sleep 0.05; done; exec "$@"', None]
+    late[-1], plain = str(host.dir / "late"), host.program
+    host.program = late + plain
+    host.do("apply")
+    (host.dir / "late").touch()
+    host.crash("prefill", 0)
+    with subprocess.Popen(list(map(str, host.line("apply"))), stdout=subprocess.PIPE, text=True) as p:
+        assert p.stdout.readline() == "start f-prefill-0\n"
+        wait("it to hang", lambda: "f-prefill-0" in host.pids())
+        p.kill()
+    host.crash("decode", 0)
+    host.program, host.replicas["prefill"] = plain, 1
+    done = actions(host.do("apply", "--start-timeout", 5), "start", "restart", "stop")
+    assert done == ["restart f-prefill-0", "stop f-prefill-1", "start f-decode-0"] and host.do("plan") == ""
 
 
 class HostOfQueues(Host):
