@@ -15,32 +15,47 @@
 #include "master/pdfleet/tree.h"
 #include "shm/base/mem.h"
 
-/* Of the text of /proc/PID/stat: the state and field 22.  The name in brackets may have blanks and brackets. */
-static uint64_t
-start_of(const char *stat)
+/* What is used of /proc/PID/stat: fields 4 and 22. */
+struct life {
+	pid_t parent;
+	uint64_t start; /* 0: it does not run, or is a zombie */
+};
+
+/* The name in brackets may have blanks and brackets. */
+static struct life
+life_of(const char *stat)
 {
 	const char *s = strrchr(stat, ')');
-	uint64_t start = 0;
+	struct life l = {.start = 0};
 	char state = 'X';
 
 	if (s == NULL ||
 		sscanf(s,
-			") %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+			") %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
 			"%*s %" SCNu64,
-			&state, &start) != 2)
-		return 0;
-	return state == 'Z' || state == 'X' ? 0 : start;
+			&state, &l.parent, &l.start) != 3 ||
+		state == 'Z' || state == 'X')
+		l = (struct life){.start = 0};
+	return l;
+}
+
+static struct life
+look_at(pid_t pid)
+{
+	char *path = mem_printf("/proc/%d/stat", (int)pid), *text = tree_read(path, NULL);
+	struct life l = {.start = 0};
+
+	if (text != NULL)
+		l = life_of(text);
+	free(path);
+	free(text);
+	return l;
 }
 
 uint64_t
 process_start(pid_t pid)
 {
-	char *path = mem_printf("/proc/%d/stat", (int)pid), *text = tree_read(path, NULL);
-	uint64_t start = text != NULL ? start_of(text) : 0;
-
-	free(path);
-	free(text);
-	return start;
+	return look_at(pid).start;
 }
 
 /* True: the process has ended within the time (-1: none). */
@@ -101,40 +116,91 @@ process_env(pid_t pid, const char *name)
 	return ret;
 }
 
-/* Ends the process if it was started with NAME=VALUE.  1: it was; -1 after a message. */
-static int
-stop_if(pid_t pid, const char *name, const char *value)
+/* --- all processes with a variable
+ * ----------------------------------------------------------------------- */
+
+struct variable {
+	const char *name, *value;
+};
+
+static bool
+has(pid_t pid, const struct variable *v)
 {
-	const uint64_t start = process_start(pid); /* before the look at it: of the same process */
-	char *has = start != 0 ? process_env(pid, name) : NULL;
+	char *value = process_env(pid, v->name);
+	bool yes = value != NULL && strcmp(value, v->value) == 0;
+
+	free(value);
+	return yes;
+}
+
+/* Returns 0 to go on. */
+typedef int each_fn(pid_t pid, const struct life *l, void *arg);
+
+/* Calls `fn` with each process but this one that has the variable; what that returned last. */
+static int
+each(const struct variable *v, each_fn *fn, void *arg)
+{
+	const struct dirent *entry;
+	DIR *d = opendir("/proc");
 	int rc = 0;
 
-	if (has != NULL && strcmp(has, value) == 0)
-		rc = process_stop(pid, start, 0) == 0 ? 1 : -1;
-	free(has);
+	while (d != NULL && rc == 0 && (entry = readdir(d)) != NULL) {
+		const pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
+		/* before the look at the environment: of the same process */
+		const struct life l = look_at(pid);
+
+		if (l.start != 0 && pid != getpid() && has(pid, v))
+			rc = fn(pid, &l, arg);
+	}
+	if (d != NULL)
+		(void)closedir(d);
 	return rc;
+}
+
+static int
+stop_one(pid_t pid, const struct life *l, void *arg)
+{
+	*(bool *)arg = true;
+	return process_stop(pid, l->start, 0);
 }
 
 int
 process_stop_all(const char *name, const char *value)
 {
-	const struct dirent *entry;
+	const struct variable v = {name, value};
 	bool again = true;
 	int rc = 0;
-	DIR *d;
 
 	while (again && rc == 0) { /* one that ends may have started another one */
 		again = false;
-		d = opendir("/proc");
-		while (d != NULL && rc == 0 && (entry = readdir(d)) != NULL) {
-			const pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
-			const int one = pid > 0 && pid != getpid() ? stop_if(pid, name, value) : 0;
-
-			again = again || one == 1;
-			rc = one == -1 ? -1 : 0;
-		}
-		if (d != NULL)
-			(void)closedir(d);
+		rc = each(&v, stop_one, &again);
 	}
 	return rc;
+}
+
+struct search {
+	struct variable v;
+	pid_t pid;
+	uint64_t start;
+};
+
+static int
+take_younger(pid_t pid, const struct life *l, void *arg)
+{
+	struct search *s = arg;
+
+	if (l->start > s->start && !has(l->parent, &s->v)) {
+		s->pid = pid;
+		s->start = l->start;
+	}
+	return 0;
+}
+
+pid_t
+process_find(const char *name, const char *value)
+{
+	struct search s = {.v = {name, value}};
+
+	(void)each(&s.v, take_younger, &s);
+	return s.pid;
 }

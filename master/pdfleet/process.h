@@ -15,6 +15,8 @@ int process_stop(pid_t pid, uint64_t start, unsigned stop_s);
 /* SIGKILL to all processes but this one that were started with NAME=VALUE in their environment; returns when they have
  * ended.  -1 after a message. */
 int process_stop_all(const char *name, const char *value);
+/* Of the processes that were started with NAME=VALUE in their environment, the youngest one whose parent was not; 0: none. */
+pid_t process_find(const char *name, const char *value);
 /* The value of a variable in the environment that the process was started with; NULL: none, or it cannot be read.
  * The caller frees it. */
 char *process_env(pid_t pid, const char *name);

@@ -7,7 +7,6 @@
 
 #include "master/pdfleet/control.h"
 #include "master/pdfleet/owned.h"
-#include "master/pdfleet/process.h"
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
 
@@ -63,31 +62,6 @@ file_use(const struct router_unit *u)
 	return ret;
 }
 
-/* The master that answers at the control socket; 0: none. */
-static pid_t
-who_answers(const struct router_unit *u)
-{
-	static const char key[] = " pid=";
-	struct membuf b = {.p = NULL};
-	const char *at = answers(u, "status", &b) ? strstr(b.p, key) : NULL;
-	const pid_t pid = at != NULL ? (pid_t)strtol(at + strlen(key), NULL, 10) : 0;
-
-	membuf_free(&b);
-	return pid;
-}
-
-/* `pdctl upgrade` has replaced the process that the runner knows. */
-static void
-find_heir(struct router_unit *u)
-{
-	const pid_t pid = u->runner->ops->adopt != NULL && u->control != NULL ? who_answers(u) : 0;
-
-	if (pid <= 0 || pid == u->status.pid || process_start(pid) == 0)
-		return;
-	u->heir = pid;
-	u->status = (struct unit_status){.state = UNIT_RUNNING, .pid = pid};
-}
-
 static enum router_change
 change_of(const struct router_unit *u)
 {
@@ -115,7 +89,6 @@ router_unit_look(const struct topo_plan *p, const struct topo_host *h, const str
 	}
 	if (r->ops->status(r, ROUTER_UNIT, &ret->status) != 0)
 		return -1;
-	find_heir(ret);
 	ret->change = change_of(ret);
 	return 0;
 }
@@ -216,10 +189,6 @@ drop(const struct router_unit *u)
 int
 router_unit_apply(const struct router_unit *u)
 {
-	const struct runner *r = u->runner;
-
-	if (u->heir != 0 && r->ops->adopt(r, ROUTER_UNIT, u->heir) != 0)
-		return -1;
 	switch (u->change) {
 	case ROUTER_NONE:
 		return owned_confirm(&u->files); /* a killed run may have left a former one */

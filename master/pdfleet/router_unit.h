@@ -27,7 +27,6 @@ struct router_unit {
 	struct topo_files files; /* one, or none */
 	enum router_change change;
 	struct unit_status status;
-	pid_t heir; /* that an upgrade has put in the place of the unit's process; 0: none */
 };
 
 /* 0, or -1 after a message; *ret is to be freed in both cases. */

@@ -39,8 +39,6 @@ struct runner_ops {
 	/* SIGTERM to the main process, SIGKILL to all of the unit after r->stop_s.  Returns when the unit has
 	 * no process.  A unit that does not run is fine. */
 	int (*stop)(const struct runner *r, const char *unit);
-	/* `pid` has taken the place of the unit's main process by itself.  NULL: the runner knows without. */
-	int (*adopt)(const struct runner *r, const char *unit, pid_t pid);
 	/* The unit is not started at boot any more, and a failure of it is forgotten. */
 	int (*forget)(const struct runner *r, const char *unit);
 	/* The definitions have changed. */

@@ -2,6 +2,7 @@
  * The runner without systemd: pdfleet starts the processes itself, each in a session of its own, and leaves them alone.
  * Each has RUN/UNIT.log, and RUN/UNIT.pid with its pid and start time, and the word "stopping" once it has been told to end.
  * A process that ends by itself is not started again: its pid file stays, and tells that it failed.
+ * `pdctl upgrade` puts another process in the place of the router's: it is known by its environment.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -109,8 +110,21 @@ struct pid_file {
 	pid_t pid; /* 0: it has ended */
 	uint64_t start;
 	enum unit_state state; /* UNIT_RUNNING or UNIT_STOPPING, of a pid */
-	time_t written;        /* when the state began */
+	time_t written;        /* when the state began; 0: unknown */
 };
+
+/* The newest master of the router has another pid than the file after an upgrade.  The former one may still be there. */
+static void
+find_heir(const char *path, struct pid_file *f)
+{
+	const pid_t heir = process_find(ENV_PID_FILE, path);
+
+	if (heir != 0 && heir != f->pid)
+		*f = (struct pid_file){.there = true,
+			.pid = heir,
+			.start = process_start(heir),
+			.state = UNIT_RUNNING};
+}
 
 static struct pid_file
 pid_read(const struct runner *r, const char *unit)
@@ -127,6 +141,8 @@ pid_read(const struct runner *r, const char *unit)
 	if (f.pid != 0 && stat(path, &st) == 0)
 		f.written = st.st_mtime;
 	f.state = strcmp(word, STOPPING) == 0 ? UNIT_STOPPING : UNIT_RUNNING;
+	if (f.there && strcmp(unit, ROUTER) == 0)
+		find_heir(path, &f);
 	free(text);
 	free(path);
 	return f;
@@ -266,33 +282,30 @@ forget(const struct runner *r, const char *unit)
 	return rc;
 }
 
-/* The pid file says first that the unit is stopping, and goes last: a stop that is killed in between is done again. */
+/* The pid file says first that the process is stopping. */
+static int
+stop_main(const struct runner *r, const char *unit, const struct pid_file *f)
+{
+	char *path = run_path(r, unit, "pid");
+	int rc = f->state != UNIT_STOPPING ? pid_write(path, f->pid, " " STOPPING) : 0;
+
+	free(path);
+	return rc == 0 ? process_stop(f->pid, f->start, r->stop_s) : -1;
+}
+
+/* The pid file goes last: a stop that is killed in between is done again.  A router has two main processes while the former
+ * one finishes its requests; the newest one ends first, because it is in the process group of the other one. */
 static int
 stop(const struct runner *r, const char *unit)
 {
 	struct pid_file f = pid_read(r, unit);
-	char *path;
-	int rc = 0;
 
 	if (!f.there)
 		return 0;
-	path = run_path(r, unit, "pid");
-	if (f.pid != 0 && f.state != UNIT_STOPPING)
-		rc = pid_write(path, f.pid, " " STOPPING);
-	free(path);
-	if (rc != 0 || (f.pid != 0 && process_stop(f.pid, f.start, r->stop_s) != 0))
-		return -1;
+	for (; f.pid != 0; f = pid_read(r, unit))
+		if (stop_main(r, unit, &f) != 0)
+			return -1;
 	return end_rest(r, unit) == 0 ? forget(r, unit) : -1;
-}
-
-static int
-adopt(const struct runner *r, const char *unit, pid_t pid)
-{
-	char *path = run_path(r, unit, "pid");
-	int rc = pid_write(path, pid, "");
-
-	free(path);
-	return rc;
 }
 
 static int
@@ -334,7 +347,6 @@ const struct runner_ops runner_plain_ops = {
 	.status = status,
 	.start = start,
 	.stop = stop,
-	.adopt = adopt,
 	.forget = forget,
 	.reload = reload,
 	.last = last,

@@ -3,6 +3,8 @@ import os
 import signal
 import subprocess
 
+import pytest
+
 from procs import BIN, MODEL, alive, wait
 from test_fleet_apply import make
 
@@ -21,6 +23,12 @@ def test_status_of_a_fleet_that_is_not_there(make):
     assert "f-decode-0  absent" in said
 
 
+def who_answers(host):
+    """The pid of the router's master."""
+    said = subprocess.run([BIN / "pdctl", "-s", host.dir / "ctl", "status"], capture_output=True, text=True).stdout
+    return int(said.split(" pid=")[1].split()[0]) if " pid=" in said else 0
+
+
 def test_a_router_that_was_upgraded(make, reaper):
     """The process that answers is the unit's: it is not started a second time, and ends when the file has no router."""
     host = make(1, 1)
@@ -31,11 +39,29 @@ def test_a_router_that_was_upgraded(make, reaper):
     wait("the former instance to go", lambda: not alive(old))
     assert host.do("status").splitlines()[0] == "pdrouter  running"
     assert (host.do("plan"), host.do("apply")) == ("", "")
-    new = host.pids()["pdrouter"]
+    new = who_answers(host)
     host.ask()
     host.has_router = False
     plan = host.do("plan", code=3)
     assert "stop pdrouter" in plan and host.do("apply") == plan and not alive(new)
+
+
+@pytest.mark.parametrize("former", ["gone", "finishing", "in trial"])
+def test_an_upgraded_router_that_the_file_has_no_more_is_drained(make, reaper, former):
+    """No apply has come in between.  Both instances end by themselves, when their requests are over."""
+    host = make(1, 1)
+    host.config = {"upgrade_trial": "1h" if former == "in trial" else "0"}
+    host.do("apply")
+    old = host.pids()["pdrouter"]
+    streams = [host.stream()] if former == "finishing" else []
+    with subprocess.Popen([BIN / "pdctl", "-s", host.dir / "ctl", "upgrade"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+        wait("the new instance", lambda: who_answers(host) not in (0, old) and alive(old) == (former != "gone"))
+        new, streams = who_answers(host), [*streams, host.stream()]
+        host.has_router = False
+        assert "stop pdrouter" in host.do("apply") and not alive(new) and not alive(old)
+    for c in streams:
+        assert [e.data for e in c.events()][-1] == "[DONE]"
+        c.close()
 
 
 def test_status_of_differences(make):
