@@ -8,8 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "master/config/conf_read.h"
+#include "master/config/conf.h"
 #include "master/pdfleet/tree.h"
+#include "master/topology/topology.h"
 #include "shm/base/mem.h"
 
 static int
@@ -23,14 +24,13 @@ int
 rewrite_begin(const char *path, struct rewrite *ret)
 {
 	struct conf_error err;
-	struct conf_read r = {.file = path, .err = &err};
 	char buf[1024];
 
 	*ret = (struct rewrite){.path = realpath(path, NULL)};
 	/* stat() comes first: a change between it and the reading is seen later */
 	if (ret->path == NULL || stat(ret->path, &ret->was) != 0)
 		return fail(path, strerror(errno));
-	if (conf_yaml_read(&r, ret->path, 0, &ret->text, &ret->n) == 0)
+	if (topo_read_file(ret->path, &ret->text, &ret->n, &err) == 0)
 		return 0;
 	(void)fprintf(stderr, "%s\n", conf_error_text(&err, buf, sizeof(buf)));
 	return -1;

@@ -8,7 +8,7 @@
 #include "master/topology/names.h"
 #include "shm/base/mem.h"
 
-#define TEXTS_MAX 1024 /* entries of a list or a mapping */
+#define ENTRIES_MAX 1024 /* of a list or a mapping */
 
 static void *
 member(const struct conf_key *k, void *base)
@@ -16,12 +16,57 @@ member(const struct conf_key *k, void *base)
 	return (char *)base + k->off;
 }
 
+/* --- lists and mappings
+ * ------------------------------------------------------------------------- */
+
 static int
 too_many(struct conf_read *r, const yaml_node_t *node)
 {
 	return conf_fail(
-		r, conf_line(node), "has more than %d entries, which is too many", TEXTS_MAX);
+		r, conf_line(node), "has more than %d entries, which is too many", ENTRIES_MAX);
 }
+
+int
+topo_read_list(
+	struct conf_read *r, yaml_node_t *list, const char *wants, topo_entry_fn *fn, void *base)
+{
+	yaml_node_t *item;
+	size_t mark;
+
+	if (list->type != YAML_SEQUENCE_NODE)
+		return conf_fail(r, conf_line(list), "%s is needed", wants);
+	for (size_t i = 0; (item = conf_item(r, list, i)) != NULL; i++) {
+		if (i == ENTRIES_MAX)
+			return too_many(r, list);
+		mark = conf_enter_entry(r, i);
+		if (fn(r, base, NULL, item) != 0)
+			return -1;
+		conf_leave(r, mark);
+	}
+	return 0;
+}
+
+int
+topo_read_map(struct conf_read *r, yaml_node_t *map, topo_entry_fn *fn, void *base)
+{
+	yaml_node_t *value = NULL;
+	const char *name = "";
+	size_t mark;
+	int more = 1;
+
+	for (size_t i = 0; (more = conf_entry(r, map, i, &name, &value)) == 1; i++) {
+		if (i == ENTRIES_MAX)
+			return too_many(r, map);
+		mark = conf_enter(r, ".%s", name);
+		if (fn(r, base, name, value) != 0)
+			return -1;
+		conf_leave(r, mark);
+	}
+	return more;
+}
+
+/* --- texts
+ * --------------------------------------------------------------------------------------- */
 
 static int
 no_such_name(struct conf_read *r, const yaml_node_t *node, const char *name, size_t n)
@@ -49,26 +94,21 @@ read_text(struct conf_read *r, yaml_node_t *node, struct topo_text *ret)
 	return 0;
 }
 
+static int
+add_text(struct conf_read *r, void *base, const char *name, yaml_node_t *node)
+{
+	struct topo_texts *v = base;
+
+	(void)name;
+	v->v = mem_resize(v->v, v->n + 1, sizeof(*v->v));
+	v->v[v->n] = (struct topo_text){.text = NULL};
+	return read_text(r, node, &v->v[v->n++]);
+}
+
 int
 topo_read_texts(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
 {
-	struct topo_texts *v = member(k, base);
-	yaml_node_t *item;
-	size_t mark;
-
-	if (node->type != YAML_SEQUENCE_NODE)
-		return conf_fail(r, conf_line(node), "a list such as [\"a\", \"b\"] is needed");
-	for (size_t i = 0; (item = conf_item(r, node, i)) != NULL; i++) {
-		if (i == TEXTS_MAX)
-			return too_many(r, node);
-		mark = conf_enter_entry(r, i);
-		v->v = mem_resize(v->v, v->n + 1, sizeof(*v->v));
-		v->v[v->n] = (struct topo_text){.text = NULL};
-		if (read_text(r, item, &v->v[v->n++]) != 0)
-			return -1;
-		conf_leave(r, mark);
-	}
-	return 0;
+	return topo_read_list(r, node, "a list such as [\"a\", \"b\"]", add_text, member(k, base));
 }
 
 static struct topo_setting *
@@ -79,24 +119,16 @@ add_setting(struct topo_settings *v, const char *name)
 	return &v->v[v->n++];
 }
 
+static int
+read_setting(struct conf_read *r, void *base, const char *name, yaml_node_t *node)
+{
+	return read_text(r, node, &add_setting(base, name)->value);
+}
+
 int
 topo_read_settings(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
 {
-	struct topo_settings *v = member(k, base);
-	yaml_node_t *value = NULL;
-	const char *name = "";
-	size_t mark;
-	int more = 1;
-
-	for (size_t i = 0; (more = conf_entry(r, node, i, &name, &value)) == 1; i++) {
-		if (i == TEXTS_MAX)
-			return too_many(r, node);
-		mark = conf_enter(r, ".%s", name);
-		if (read_text(r, value, &add_setting(v, name)->value) != 0)
-			return -1;
-		conf_leave(r, mark);
-	}
-	return more;
+	return topo_read_map(r, node, read_setting, member(k, base));
 }
 
 /* --- YAML that is passed on
@@ -147,32 +179,30 @@ write_node(struct conf_read *r, yaml_node_t *node, FILE *out)
 	(void)fputc('}', out);
 }
 
-int
-topo_read_yaml(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+static int
+read_yaml(struct conf_read *r, void *base, const char *name, yaml_node_t *node)
 {
-	struct topo_settings *v = member(k, base);
 	struct topo_setting *s;
-	yaml_node_t *value = NULL;
-	const char *name = "";
-	int more = 1;
 	size_t n;
 	FILE *out;
 
-	for (size_t i = 0; (more = conf_entry(r, node, i, &name, &value)) == 1; i++) {
-		if (i == TEXTS_MAX)
-			return too_many(r, node);
-		if (name[strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_")] != '\0')
-			return conf_fail(r, conf_line(value), "%.60s cannot be a key", name);
-		s = add_setting(v, name);
-		s->value.file = r->file;
-		s->value.line = conf_line(value);
-		out = open_memstream(&s->value.text, &n);
-		if (out == NULL)
-			abort(); /* out of memory, as in mem.h */
-		write_node(r, value, out);
-		(void)fclose(out);
-	}
-	return more;
+	if (name[strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_")] != '\0')
+		return conf_fail(r, conf_line(node), "a key has small letters, digits and _ only");
+	s = add_setting(base, name);
+	s->value.file = r->file;
+	s->value.line = conf_line(node);
+	out = open_memstream(&s->value.text, &n);
+	if (out == NULL)
+		abort(); /* out of memory, as in mem.h */
+	write_node(r, node, out);
+	(void)fclose(out);
+	return 0;
+}
+
+int
+topo_read_yaml(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+{
+	return topo_read_map(r, node, read_yaml, member(k, base));
 }
 
 /* --- ports
@@ -228,33 +258,35 @@ read_port(struct conf_read *r, yaml_node_t *node, struct topo_port *p)
 	return 0;
 }
 
+static int
+add_port(struct conf_read *r, void *base, const char *name, yaml_node_t *node)
+{
+	struct topo_ports *v = base;
+
+	if (name[0] == '\0' || name[strspn(name, "abcdefghijklmnopqrstuvwxyz_")] != '\0')
+		return conf_fail(
+			r, conf_line(node), "the name of a port has small letters and _ only");
+	v->v = mem_resize(v->v, v->n + 1, sizeof(*v->v));
+	v->v[v->n] = (struct topo_port){.name = mem_strdup(name), .line = conf_line(node)};
+	return read_port(r, node, &v->v[v->n++]);
+}
+
 int
 topo_read_ports(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
 {
-	struct topo_ports *v = member(k, base);
-	yaml_node_t *value = NULL;
-	const char *name = "";
-	size_t mark;
-	int more = 1;
-
-	for (size_t i = 0; (more = conf_entry(r, node, i, &name, &value)) == 1; i++) {
-		if (i == TEXTS_MAX)
-			return too_many(r, node);
-		mark = conf_enter(r, ".%s", name);
-		if (name[0] == '\0' || name[strspn(name, "abcdefghijklmnopqrstuvwxyz_")] != '\0')
-			return conf_fail(r, conf_line(value),
-				"the name of a port has small letters and _ only");
-		v->v = mem_resize(v->v, v->n + 1, sizeof(*v->v));
-		v->v[v->n] = (struct topo_port){.name = mem_strdup(name), .line = conf_line(value)};
-		if (read_port(r, value, &v->v[v->n++]) != 0)
-			return -1;
-		conf_leave(r, mark);
-	}
-	return more;
+	return topo_read_map(r, node, add_port, member(k, base));
 }
 
 /* --- documents
  * ---------------------------------------------------------------------------------- */
+
+int
+topo_read_file(const char *path, char **ret, size_t *ret_n, struct conf_error *err)
+{
+	struct conf_read r = {.file = path, .err = err};
+
+	return conf_yaml_read(&r, path, 0, ret, ret_n);
+}
 
 int
 topo_walk(struct conf_read *r, const struct conf_keys *keys, void *base, yaml_node_t *node)

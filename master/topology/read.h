@@ -17,12 +17,19 @@
 		v, sizeof(v) / sizeof((v)[0])                                                      \
 	}
 
+/* Reads one entry of a list or a mapping into the struct at base; `name` is NULL in a list. */
+typedef int topo_entry_fn(struct conf_read *r, void *base, const char *name, yaml_node_t *node);
+/* Calls `fn` with each entry, at its position.  `wants`: "a list such as ...". */
+int topo_read_list(
+	struct conf_read *r, yaml_node_t *list, const char *wants, topo_entry_fn *fn, void *base);
+int topo_read_map(struct conf_read *r, yaml_node_t *map, topo_entry_fn *fn, void *base);
+
 conf_reader topo_read_texts;    /* struct topo_texts: a list; ${names} are checked */
 conf_reader topo_read_settings; /* struct topo_settings: a mapping; ${names} are checked */
 conf_reader topo_read_yaml;     /* struct topo_settings: a mapping, its values as YAML text */
 conf_reader topo_read_ports;    /* struct topo_ports */
 
-/* Reads the file into r->doc and walks its root with `keys`; `lines` as conf_walk() has it. */
+/* Reads the text into r->doc and walks its root with `keys`; `lines` as conf_walk() has it. */
 int topo_read_document(struct conf_read *r, const void *text, size_t n,
 	const struct conf_keys *keys, void *base, int *lines);
 /* conf_walk() of an entry, whose lines no caller needs. */

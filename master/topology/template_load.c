@@ -73,24 +73,21 @@ static const struct conf_key disk_rows[] = {
 static const struct conf_keys disk_keys = TOPO_ROWS(disk_rows);
 
 static int
-read_disks(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+add_disk(struct conf_read *r, void *base, const char *name, yaml_node_t *node)
 {
 	struct topo_connector *c = base;
-	yaml_node_t *item;
-	size_t mark;
 
+	(void)name;
+	c->disks = mem_resize(c->disks, c->ndisks + 1, sizeof(*c->disks));
+	c->disks[c->ndisks] = (struct topo_disk){.variable = NULL};
+	return topo_walk(r, &disk_keys, &c->disks[c->ndisks++], node);
+}
+
+static int
+read_disks(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+{
 	(void)k;
-	if (node->type != YAML_SEQUENCE_NODE)
-		return conf_fail(r, conf_line(node), "a list of variables is needed");
-	for (size_t i = 0; (item = conf_item(r, node, i)) != NULL; i++) {
-		mark = conf_enter_entry(r, i);
-		c->disks = mem_resize(c->disks, c->ndisks + 1, sizeof(*c->disks));
-		c->disks[c->ndisks++] = (struct topo_disk){.variable = NULL};
-		if (topo_walk(r, &disk_keys, &c->disks[c->ndisks - 1], item) != 0)
-			return -1;
-		conf_leave(r, mark);
-	}
-	return 0;
+	return topo_read_list(r, node, "a list of variables", add_disk, base);
 }
 
 static const struct conf_key connector_rows[] = {
@@ -126,26 +123,21 @@ static const struct conf_key connector_rows[] = {
 static const struct conf_keys connector_keys = TOPO_ROWS(connector_rows);
 
 static int
-read_connectors(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+add_connector(struct conf_read *r, void *base, const char *name, yaml_node_t *node)
 {
 	struct topo_template *t = base;
-	struct topo_connector *c;
-	yaml_node_t *item;
-	size_t mark;
 
+	(void)name;
+	t->connectors = mem_resize(t->connectors, t->nconnectors + 1, sizeof(*t->connectors));
+	t->connectors[t->nconnectors] = (struct topo_connector){.line = conf_line(node)};
+	return topo_walk(r, &connector_keys, &t->connectors[t->nconnectors++], node);
+}
+
+static int
+read_connectors(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+{
 	(void)k;
-	if (node->type != YAML_SEQUENCE_NODE)
-		return conf_fail(r, conf_line(node), "a list of connectors is needed");
-	for (size_t i = 0; (item = conf_item(r, node, i)) != NULL; i++) {
-		mark = conf_enter_entry(r, i);
-		t->connectors = mem_resize(t->connectors, t->nconnectors + 1, sizeof(*c));
-		c = &t->connectors[t->nconnectors++];
-		*c = (struct topo_connector){.line = conf_line(item)};
-		if (topo_walk(r, &connector_keys, c, item) != 0)
-			return -1;
-		conf_leave(r, mark);
-	}
-	return 0;
+	return topo_read_list(r, node, "a list of connectors", add_connector, base);
 }
 
 long
@@ -206,25 +198,21 @@ static const struct conf_key container_rows[] = {
 static const struct conf_keys container_keys = TOPO_ROWS(container_rows);
 
 static int
-read_containers(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+add_container(struct conf_read *r, void *base, const char *name, yaml_node_t *node)
 {
 	struct topo_template *t = base;
-	yaml_node_t *item;
-	size_t mark;
 
+	(void)name;
+	t->containers = mem_resize(t->containers, t->ncontainers + 1, sizeof(*t->containers));
+	t->containers[t->ncontainers] = (struct topo_container){.name = NULL};
+	return topo_walk(r, &container_keys, &t->containers[t->ncontainers++], node);
+}
+
+static int
+read_containers(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+{
 	(void)k;
-	if (node->type != YAML_SEQUENCE_NODE)
-		return conf_fail(r, conf_line(node), "a list of container runtimes is needed");
-	for (size_t i = 0; (item = conf_item(r, node, i)) != NULL; i++) {
-		mark = conf_enter_entry(r, i);
-		t->containers =
-			mem_resize(t->containers, t->ncontainers + 1, sizeof(*t->containers));
-		t->containers[t->ncontainers++] = (struct topo_container){.name = NULL};
-		if (topo_walk(r, &container_keys, &t->containers[t->ncontainers - 1], item) != 0)
-			return -1;
-		conf_leave(r, mark);
-	}
-	return 0;
+	return topo_read_list(r, node, "a list of container runtimes", add_container, base);
 }
 
 const struct topo_container *
@@ -305,15 +293,14 @@ topo_template_parse(const char *path, const void *text, size_t n, struct topo_te
 int
 topo_template_load(const char *path, struct topo_template **ret, struct conf_error *err)
 {
-	struct conf_read r = {.file = path, .err = err};
 	char *text;
 	size_t n;
-	int rc;
+	int rc = topo_read_file(path, &text, &n, err);
 
-	if (conf_yaml_read(&r, path, 0, &text, &n) != 0)
-		return -1;
-	rc = topo_template_parse(path, text, n, ret, err);
-	free(text);
+	if (rc == 0) {
+		rc = topo_template_parse(path, text, n, ret, err);
+		free(text);
+	}
 	return rc;
 }
 

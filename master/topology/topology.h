@@ -123,6 +123,8 @@ struct topology {
 	int *lines; /* of the top-level keys, by row */
 };
 
+/* The bytes of a fleet file or a template: 0 and the caller frees *ret, or -1 with *err filled. */
+int topo_read_file(const char *path, char **ret, size_t *ret_n, struct conf_error *err);
 /* Both return 0 and the caller owns *ret, or -1 with *err filled. */
 int topo_load(const char *path, struct topology **ret, struct conf_error *err);
 int topo_parse(const char *path, const void *text, size_t n, struct topology **ret,

@@ -22,12 +22,14 @@ topo_role_name(unsigned role)
  * --------------------------------------------------------------------------------------- */
 
 static int
-read_gpu(struct conf_read *r, yaml_node_t *node, struct topo_gpus *g)
+add_gpu(struct conf_read *r, void *base, const char *name, yaml_node_t *node)
 {
+	struct topo_gpus *g = base;
 	const char *text;
 	uint64_t v;
 	size_t n;
 
+	(void)name;
 	if (conf_scalar(r, node, "a GPU's number", &text) != 0)
 		return -1;
 	n = conf_digits(text, &v);
@@ -48,21 +50,13 @@ static int
 read_gpus(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
 {
 	struct topo_gpus *g = (struct topo_gpus *)((char *)base + k->off);
-	yaml_node_t *item;
 	const char *text;
 	uint64_t count;
-	size_t n, mark;
+	size_t n;
 
 	g->line = conf_line(node);
-	if (node->type == YAML_SEQUENCE_NODE) {
-		for (size_t i = 0; (item = conf_item(r, node, i)) != NULL; i++) {
-			mark = conf_enter_entry(r, i);
-			if (read_gpu(r, item, g) != 0)
-				return -1;
-			conf_leave(r, mark);
-		}
-		return 0;
-	}
+	if (node->type == YAML_SEQUENCE_NODE)
+		return topo_read_list(r, node, "a list", add_gpu, g);
 	if (conf_scalar(r, node, "a number of GPUs, or a list", &text) != 0)
 		return -1;
 	n = conf_digits(text, &count);
@@ -88,28 +82,22 @@ static const struct conf_key host_rows[] = {
 static const struct conf_keys host_keys = TOPO_ROWS(host_rows);
 
 static int
-read_hosts(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+add_host(struct conf_read *r, void *base, const char *name, yaml_node_t *node)
 {
 	struct topology *t = base;
-	yaml_node_t *value = NULL;
 	struct topo_host *h;
-	const char *name = "";
-	size_t mark;
-	int more = 1;
 
+	t->hosts = mem_resize(t->hosts, t->nhosts + 1, sizeof(*t->hosts));
+	h = &t->hosts[t->nhosts++];
+	*h = (struct topo_host){.name = mem_strdup(name), .line = conf_line(node)};
+	return topo_walk(r, &host_keys, h, node);
+}
+
+static int
+read_hosts(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+{
 	(void)k;
-	for (size_t i = 0; (more = conf_entry(r, node, i, &name, &value)) == 1; i++) {
-		if (i == REPLICAS_MAX)
-			return conf_fail(r, conf_line(value), "more than %d hosts", REPLICAS_MAX);
-		mark = conf_enter(r, ".%s", name);
-		t->hosts = mem_resize(t->hosts, t->nhosts + 1, sizeof(*t->hosts));
-		h = &t->hosts[t->nhosts++];
-		*h = (struct topo_host){.name = mem_strdup(name), .line = conf_line(value)};
-		if (topo_walk(r, &host_keys, h, value) != 0)
-			return -1;
-		conf_leave(r, mark);
-	}
-	return more;
+	return topo_read_map(r, node, add_host, base);
 }
 
 /* --- groups
@@ -127,34 +115,29 @@ static const struct conf_key override_rows[] = {
 static const struct conf_keys override_keys = TOPO_ROWS(override_rows);
 
 static int
-read_overrides(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+add_override(struct conf_read *r, void *base, const char *name, yaml_node_t *node)
 {
 	struct topo_group *g = base;
 	struct topo_override *o;
-	yaml_node_t *item;
-	size_t mark;
 
-	(void)k;
-	if (node->type != YAML_SEQUENCE_NODE)
-		return conf_fail(
-			r, conf_line(node), "a list such as [{replica: 1, host: gpu-2}] is needed");
-	for (size_t i = 0; (item = conf_item(r, node, i)) != NULL; i++) {
-		mark = conf_enter_entry(r, i);
-		if (i == REPLICAS_MAX)
-			return conf_fail(
-				r, conf_line(item), "more than %d overrides", REPLICAS_MAX);
-		g->overrides = mem_resize(g->overrides, g->noverrides + 1, sizeof(*o));
-		o = &g->overrides[g->noverrides++];
-		*o = (struct topo_override){.line = conf_line(item)};
-		if (topo_walk(r, &override_keys, o, item) != 0)
-			return -1;
-		for (size_t j = 0; j + 1 < g->noverrides; j++)
-			if (g->overrides[j].replica == o->replica)
-				return conf_fail(
-					r, o->line, "replica %u is listed twice", o->replica);
-		conf_leave(r, mark);
-	}
+	(void)name;
+	g->overrides = mem_resize(g->overrides, g->noverrides + 1, sizeof(*o));
+	o = &g->overrides[g->noverrides++];
+	*o = (struct topo_override){.line = conf_line(node)};
+	if (topo_walk(r, &override_keys, o, node) != 0)
+		return -1;
+	for (size_t i = 0; i + 1 < g->noverrides; i++)
+		if (g->overrides[i].replica == o->replica)
+			return conf_fail(r, o->line, "replica %u is listed twice", o->replica);
 	return 0;
+}
+
+static int
+read_overrides(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
+{
+	(void)k;
+	return topo_read_list(
+		r, node, "a list such as [{replica: 1, host: gpu-2}]", add_override, base);
 }
 
 static const struct conf_key group_rows[] = {
@@ -271,15 +254,14 @@ topo_parse(
 int
 topo_load(const char *path, struct topology **ret, struct conf_error *err)
 {
-	struct conf_read r = {.file = path, .err = err};
 	char *text;
 	size_t n;
-	int rc;
+	int rc = topo_read_file(path, &text, &n, err);
 
-	if (conf_yaml_read(&r, path, 0, &text, &n) != 0)
-		return -1;
-	rc = topo_parse(path, text, n, ret, err);
-	free(text);
+	if (rc == 0) {
+		rc = topo_parse(path, text, n, ret, err);
+		free(text);
+	}
 	return rc;
 }
 

@@ -68,7 +68,7 @@ Test(read, groups)
 	expect_bad("decode: {overrides: [{replica: 1}, {replica: 1}]}\n", 1, "decode.overrides[1]",
 		"listed twice");
 	expect_bad("router: {hosts: a}\n", 1, "router.hosts", "a list");
-	expect_bad("router: {pool: {\"a b\": 1}}\n", 1, "router.pool", "cannot be a key");
+	expect_bad("router: {pool: {\"a b\": 1}}\n", 1, "router.pool.a b", "small letters");
 }
 
 Test(read, templates)
